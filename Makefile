@@ -30,7 +30,7 @@ export CGO_ENABLED = 0
 export GOFLAGS := $(GOFLAGS) -trimpath -buildvcs=false
 
 .DEFAULT_GOAL := build
-.PHONY: build plugin man completions cross windows-zip release release-deps test-release pins audit tools kube wine demo test changed test-e2e test-kernels test-former test-windows test-kube-proxy test-systems bench lint fuzz soak clean help
+.PHONY: build plugin man completions cross windows-zip windows-cni release packages release-deps test-release pins pins-debian pins-go pins-windows audit tools kube wine demo test changed test-e2e test-kernels test-former test-windows test-kube-proxy test-systems bench lint fuzz soak clean help
 
 build: ## build bin/flanneld for this machine
 	$(GO) build -ldflags '$(STAMP)' -o bin/flanneld ./cmd/flanneld
@@ -53,12 +53,13 @@ $(SYSTEMS:%=cross-%): cross-%:
 		-o dist/out/$$name-$*$(if $(filter windows-%,$*),.exe) ./cmd/$$name; done'
 
 K := dist/out/k
+CNI_WINDOWS := bin/cni/host-local.exe bin/cni/win-bridge.exe bin/cni/win-overlay.exe
 
-windows-zip: cross-windows-amd64 bin/cni/host-local.exe bin/cni/win-bridge.exe bin/cni/win-overlay.exe ## dist/out/flannel-windows-amd64.zip: what of ours a Windows node needs in C:\k
+windows-zip: cross-windows-amd64 $(CNI_WINDOWS) ## dist/out/flannel-windows-amd64.zip: what of ours a Windows node needs in C:\k
 	rm -rf $(K) && mkdir -p $(K)/cni
 	cp dist/out/flanneld-windows-amd64.exe $(K)/flanneld.exe
 	cp dist/out/flannel-windows-amd64.exe $(K)/cni/flannel.exe
-	cp bin/cni/host-local.exe bin/cni/win-bridge.exe bin/cni/win-overlay.exe $(K)/cni
+	cp $(CNI_WINDOWS) $(K)/cni
 	cp LICENSE Documentation/windows-quickstart.md dist/windows/*.ps1 dist/windows/*.psm1 $(K)
 	rm -f dist/out/flannel-windows-amd64.zip && cd $(K) && python3 -m zipfile -c ../flannel-windows-amd64.zip *
 
@@ -82,29 +83,62 @@ SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
 MAKE_RELEASE := cd cmd/flannel-release && $(GO) run . -version '$(VERSION)' -commit '$(COMMIT)' -image '$(IMAGE)' -time '$(SOURCE_DATE_EPOCH)' \
 	-systems '$(SYSTEMS)' -pins '$(PINS)'
 
+# The Go of releases, which need not be that of PATH: the latest fixes, and the same bytes on every machine.
+RELEASE_GO ?= go1.26.11
+release packages release-deps audit: export GOTOOLCHAIN = $(RELEASE_GO)
+
 release: cross windows-zip man completions ## everything of a release in dist/out/release: make release VERSION=v1.2.3 IMAGE=registry.example.com/flanneld
 	$(MAKE_RELEASE) make
 
-release-deps: bin/cni/host-local.exe bin/cni/win-bridge.exe bin/cni/win-overlay.exe ## download what make release needs from the network: Go modules, Windows' CNI plugins, and Debian's packages for the images
+# Of the programs, man pages and completions that make release has built.
+packages:
+	$(MAKE_RELEASE) packages
+
+release-deps: ## download what make release needs from the network: Go, its modules, Windows' CNI plugins, and Debian's packages for the images
 	$(GO) mod download
 	cd cmd/flannel-release && $(GO) mod download
+	$(MAKE) --no-print-directory windows-cni
 	$(MAKE_RELEASE) fetch
 
-pins: ## choose the latest packages of Debian for the images
+# Those that are there may be of another Go, or of another machine.
+windows-cni:
+	rm -f $(CNI_WINDOWS)
+	$(MAKE) --no-print-directory $(CNI_WINDOWS)
+
+pins: pins-debian pins-go pins-windows ## renew the packages of Debian for the images, the Go for releases, and the digest of Windows' base image
+
+pins-debian:
 	$(MAKE_RELEASE) pins
+
+pins-windows:
+	$(MAKE_RELEASE) base
+
+# The latest of those with the same language as go.mod.
+pins-go:
+	latest=$$($(GO) list -m -versions go | tr ' ' '\n' | grep -E "^$$(sed -n 's/^go \(1\.[0-9]*\).*/\1/p' go.mod)\.[0-9]+$$" | tail -n 1) && \
+		[ -n "$$latest" ] && sed -i "s/^RELEASE_GO ?= .*/RELEASE_GO ?= go$$latest/" Makefile
 
 # Two systems are enough to see that a release is whole and the same each time.
 test-release: ## make a release twice, compare and check all files, and install it in virtual machines; CI runs it after make test
 	@dist/setup.sh test
 	@$(MAKE) --no-print-directory bin/etcd bin/etcdctl $(PLUGINS_LINUX:%=bin/cni/%)
-	cmd/flannel-release/twice.sh $(CURDIR)/dist/out/made
+	cmd/flannel-release/twice.sh $(CURDIR)/dist/out/made $(CURDIR)/dist/out/later
 	cd cmd/flannel-release && $(GO) test -vet=off -count=1 . -args -made $(CURDIR)/dist/out/made
 	series=$$(dist/vm.sh choose) && dist/vm.sh fetch $$series && \
-		for test in lifecycle machines; do dist/vm.sh $$series cmd/flannel-release/$$test.sh dist/out/made/*.deb || exit 1; done
+		dist/vm.sh $$series cmd/flannel-release/lifecycle.sh dist/out/made dist/out/later && \
+		dist/vm.sh $$series cmd/flannel-release/machines.sh dist/out/made/*.deb
 
-audit: cross windows-zip ## check the licences of linked modules, and look for known vulnerabilities, which needs a network
+# Go's database of vulnerabilities: a module, so that it comes from where all modules come from.
+VULNDB ?= latest
+
+audit: windows-cni cross windows-zip ## check the licences of linked modules, and look for known vulnerabilities in what a release contains
 	$(MAKE_RELEASE) licences
-	cd cmd/flannel-release && $(GO) tool govulncheck -C $(CURDIR) ./...
+	cd cmd/flannel-release && $(GO) build -o ../../bin/govulncheck golang.org/x/vuln/cmd/govulncheck
+	database=$$($(GO) mod download -json golang.org/x/vulndb@$(VULNDB)) && echo "$$database" | grep '"Version"' && \
+		database=file://$$(echo "$$database" | sed -n 's/.*"Dir": "\(.*\)".*/\1/p')/data/osv && failed= && \
+		for system in linux windows; do echo "$$system:"; GOOS=$$system bin/govulncheck -db "$$database" ./cmd/flanneld ./cmd/flannel || failed=yes; done && \
+		for plugin in $(CNI_WINDOWS); do echo "$$plugin:"; bin/govulncheck -db "$$database" -mode binary $$plugin || failed=yes; done && \
+		[ -z "$$failed" ]
 
 tools: plugin bin/etcd bin/etcdutl bin/etcdctl bin/cni-former/flannel $(PLUGINS_LINUX:%=bin/cni/%) ## build the lab, etcd and the CNI plugins
 	cd $(LAB) && $(GO) build -o ../../bin/flannel-lab .

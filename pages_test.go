@@ -127,7 +127,7 @@ func TestSecurityClaimsAreShown(t *testing.T) {
 // runs it names it, or <!-- not run: reason -->.
 func TestCommandsAreRun(t *testing.T) {
 	var runners string
-	for _, path := range []string{"dist/commands_test.go", "cmd/flannel-release/machines.sh"} {
+	for _, path := range []string{"dist/commands_test.go", "cmd/flannel-release/lifecycle.sh", "cmd/flannel-release/machines.sh"} {
 		text, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)

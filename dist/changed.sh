@@ -101,7 +101,7 @@ for file in $files; do
 	case $file in
 	cmd/flannel-lab/kube/*) tests="$tests $module/subnet/kube/kubetest" of_lab="$of_lab $file" ;;
 	cmd/flannel-lab/*) of_lab="$of_lab $file" ;;
-	cmd/flannel-release/* | dist/packaging/*) of_release=yes ;;
+	cmd/flannel-release/* | dist/packaging/* | Documentation/install.md | Documentation/upgrade.md) of_release=yes ;;
 	go.mod | go.sum) sources=$packages ;;
 	dist/*.sh) ;;
 	*_test.go | */testdata/*) tests="$tests $(package_of "$file")" ;;

@@ -1,5 +1,5 @@
-// Package dist_test tests the manifests, the kustomize base, the chart, the Dockerfiles, the systemd unit and the scripts for
-// Windows, where it matters with a real API server.
+// Package dist_test tests the manifests, the kustomize base, the chart, the Dockerfile of the images for Windows, the
+// systemd unit and the scripts for Windows, where it matters with a real API server.
 package dist_test
 
 import (

@@ -111,27 +111,16 @@ func TestChartRefusesWhatWindowsCannot(t *testing.T) {
 	}
 }
 
-// The manifests use the image's paths, and the image has the versions that the lab tests.
+// The manifests use the images' paths. The images are made of what make windows-zip collects, and download nothing
+// without a checksum.
 func TestWindowsDockerfile(t *testing.T) {
 	out, err := render(t, "dockerfile", "windows/Dockerfile")
 	if err != nil {
 		t.Fatal(out)
 	}
 	stages := parseStages(t, out)
-	if len(stages) != 3 || stages[0].Platform != "$BUILDPLATFORM" || stages[1].Base != "${HOST_PROCESS}" || stages[2].Base != "${HOST_PROCESS}" {
-		t.Fatalf("want a stage that runs on the builder's platform, and two images for HostProcess containers: %+v", stages)
-	}
-	text, linux, makefile := read(t, "windows", "Dockerfile"), read(t, "Dockerfile"), read(t, "..", "Makefile")
-	for _, pair := range [][2]string{
-		{find(t, text, `ARG GO=(\S+)`), find(t, linux, `ARG GO=(\S+)`)},
-		{find(t, text, `ARG PLUGINS=(\S+)`), find(t, makefile, `PLUGINS := (\S+)`)},
-	} {
-		if pair[0] != pair[1] {
-			t.Errorf("%s here, %s there", pair[0], pair[1])
-		}
-	}
-	if builds := strings.Join(stages[0].all("RUN"), "\n"); !strings.Contains(builds, "-o /out/cni/flannel.exe ./cmd/flannel") || strings.Contains(builds, "/flannel@") {
-		t.Errorf("the image has another CNI plugin than ours: %s", builds)
+	if len(stages) != 2 || stages[0].Base != "${HOST_PROCESS}" || stages[1].Base != "${HOST_PROCESS}" {
+		t.Fatalf("want two images for HostProcess containers: %+v", stages)
 	}
 	for _, s := range stages {
 		for _, add := range s.all("ADD") {
@@ -140,11 +129,11 @@ func TestWindowsDockerfile(t *testing.T) {
 			}
 		}
 		// Stages for Windows cannot run programs on the builder.
-		if ran := s.all("RUN"); s.Base == "${HOST_PROCESS}" && len(ran) > 0 || slices.ContainsFunc(ran, fetches) {
+		if ran := s.all("RUN"); len(ran) > 0 {
 			t.Errorf("%s: it runs %q", s.Name, ran)
 		}
 	}
-	for i, paths := range [][]string{1: {"/flanneld.exe", "/cni/"}, 2: {"/kube-proxy.exe", "/flanneld.exe", "kube-proxy.ps1", "flannel.psm1"}} {
+	for i, paths := range [][]string{{"/flanneld.exe", "/cni/"}, {"/kube-proxy.exe", "/flanneld.exe", "kube-proxy.ps1", "flannel.psm1"}} {
 		for _, path := range paths {
 			if has := strings.Join(slices.Concat(stages[i].all("COPY"), stages[i].all("ADD")), "\n"); !strings.Contains(has, path) {
 				t.Errorf("%s has no %s", stages[i].Name, path)

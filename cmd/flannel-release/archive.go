@@ -113,7 +113,7 @@ func writeZip(w io.Writer, entries []entry, at time.Time) error {
 }
 
 // archives writes an archive with the programs for each system.
-func (r *release) archives(notices []byte) error {
+func (r *release) archives(_ modules, notices []byte) error {
 	documents, err := r.documents()
 	if err != nil {
 		return err
@@ -193,14 +193,16 @@ func (r *release) tree(dir, below string) ([]entry, error) {
 	return entries, err
 }
 
-// shells are those for which there are completions, with the name of the file and where Linux's packages put it.
+// shells are those for which there are completions, with the name of the file and where packages put it.
 var shells = []struct{ file, dir string }{
 	{"flanneld", "usr/share/bash-completion/completions"},
 	{"_flanneld", "usr/share/zsh/vendor-completions"},
+	{"_flanneld", "usr/share/zsh/site-functions"},
 	{"flanneld.fish", "usr/share/fish/vendor_completions.d"},
 }
 
-// documents returns the licence, the changelog, the man pages and the completions.
+// documents returns the licence, the changelog, the man pages, the completions, and the rules and the dashboard for
+// monitoring.
 func (r *release) documents() ([]entry, error) {
 	entries, err := r.read([]from{{"LICENSE", "LICENSE", 0o644}, {"CHANGELOG.md", "CHANGELOG.md", 0o644}})
 	if err != nil {
@@ -211,5 +213,9 @@ func (r *release) documents() ([]entry, error) {
 		return nil, err
 	}
 	completions, err := r.tree(filepath.Join(r.programs, "completions"), "completions")
-	return slices.Concat(entries, pages, completions), err
+	if err != nil {
+		return nil, err
+	}
+	monitoring, err := r.tree(filepath.Join(r.source, "dist", "monitoring"), "monitoring")
+	return slices.Concat(entries, pages, completions, monitoring), err
 }

@@ -1,12 +1,19 @@
 #!/bin/sh
-# Installs, upgrades, removes, installs again and purges the Debian package, with systemd as init, on a node of a
-# network of two: lifecycle.sh PACKAGE. It changes the machine that it runs on, so it is for a virtual machine:
+# Installs, upgrades and removes flanneld on a node of a network of two, with systemd as init: by the Debian package, by
+# the RPM, from the archive, and in the place of flannel's service. What install.md and upgrade.md show for this is run as
+# it stands there: lifecycle.sh RELEASE LATER [PART...], two directories. The second one has later packages. Without parts
+# it runs all: deb, rpm, flannel, archive. It changes the machine that it runs on, so it is for a virtual machine:
 #
-#   dist/vm.sh 6.12 cmd/flannel-release/lifecycle.sh dist/out/made/flanneld_9.8.7-1_amd64.deb
+#   dist/vm.sh 6.12 cmd/flannel-release/lifecycle.sh dist/out/made dist/out/later
 set -eu
 
 here=$(cd "$(dirname "$0")/../.." && pwd)
-package=$(realpath "${1:?the package is missing}")
+release=$(realpath "${1:?the release is missing}")
+later=$(realpath "${2:?the later packages are missing}")
+shift 2
+parts=${*:-deb rpm flannel archive}
+# The processor is emulated, and systemd may answer late.
+export SYSTEMD_BUS_TIMEOUT=600
 
 fail() {
 	echo "lifecycle.sh: $*" >&2
@@ -30,111 +37,243 @@ if [ "${LIFECYCLE:-}" != inside ]; then
 		[ $tries -lt 600 ] || { cat /out/systemd.log && fail "systemd does not start"; }
 		sleep 0.5
 	done
-	LIFECYCLE=inside exec nsenter -t "$init" -m -p "$here/cmd/flannel-release/lifecycle.sh" "$package"
+	# shellcheck disable=SC2086 # a list of words
+	LIFECYCLE=inside exec nsenter -t "$init" -m -p "$here/cmd/flannel-release/lifecycle.sh" "$release" "$later" $parts
 fi
 
 step() { echo "lifecycle.sh: $*"; }
 
-active() { systemctl is-active --quiet flanneld; }
+active() { systemctl is-active --quiet "${1:-flanneld}"; }
 
 ready() { flanneld wait --timeout=5m >/dev/null || fail "flanneld is not ready $1"; }
 
-# A second node in a network namespace, with the same program, and etcd beside both.
+# run PAGE BLOCK DIRECTORY: runs the commands of a page below this mark, in the directory with the files that they name.
+run() {
+	commands=$("$here/dist/blocks.sh" "$here/Documentation/$1" "$2") || fail "no commands"
+	(cd "$3" && bash -euo pipefail -c "$commands") >"/out/$2.log" 2>&1 || { cat "/out/$2.log" && fail "$1, $2: the commands failed"; }
+}
+
+# flow starts a flow of packets to the peer; lossless ends it, and fails if one was lost.
+flow() {
+	ping -i 0.02 "$there" >"$work/pings" &
+	pings=$!
+}
+
+lossless() {
+	kill -INT $pings
+	wait $pings || true
+	grep -q ' 0% packet loss' "$work/pings" || fail "packets were lost: $(tail -n 3 "$work/pings")"
+	step "$1: $(grep 'packet loss' "$work/pings")"
+}
+
+# gone PATH...: checks that nothing is left.
+gone() {
+	for path in "$@"; do [ ! -e "$path" ] || fail "$path is left"; done
+}
+
+# A second node in a network namespace, with the same program, and etcd beside it, which has the address of the pages.
 work=$(mktemp -d)
 ip link set lo up
 ip netns add peer
-ip link add wire type veth peer name wire netns peer
-ip addr add 192.168.77.1/24 dev wire
-ip link set wire up
-ip -n peer addr add 192.168.77.2/24 dev wire
+ip link add eth0 type veth peer name wire netns peer
+ip addr add 192.168.10.12/24 dev eth0
+ip link set eth0 up
+ip -n peer addr add 192.168.10.11/24 dev wire
 ip -n peer link set wire up
 ip -n peer link set lo up
-"$here/bin/etcd" --data-dir="$work/etcd" --listen-client-urls=http://192.168.77.1:2379 \
-	--advertise-client-urls=http://192.168.77.1:2379 --log-level=error >"$work/etcd.log" 2>&1 &
-until "$here/bin/etcdctl" --endpoints=http://192.168.77.1:2379 put /coreos.com/network/config \
+etcd=http://192.168.10.11:2379
+ip netns exec peer "$here/bin/etcd" --data-dir="$work/etcd" --listen-client-urls=$etcd --advertise-client-urls=$etcd \
+	--log-level=error >"$work/etcd.log" 2>&1 &
+until "$here/bin/etcdctl" --endpoints=$etcd put /coreos.com/network/config \
 	'{"Network": "10.5.0.0/16", "Backend": {"Type": "vxlan"}}' >/dev/null 2>&1; do sleep 0.5; done
-dpkg-deb -x "$package" "$work/peer"
-ip netns exec peer "$work/peer/usr/bin/flanneld" --etcd-endpoints=http://192.168.77.1:2379 --iface=wire --iptables-forward-rules=false \
+dpkg-deb -x "$release"/flanneld_*.deb "$work/peer"
+ip netns exec peer "$work/peer/usr/bin/flanneld" --etcd-endpoints=$etcd --iface=wire --iptables-forward-rules=false \
 	--subnet-file="$work/subnet.env" --healthz-port=0 >"$work/peer.log" 2>&1 &
 until [ -e "$work/subnet.env" ]; do sleep 0.2; done
 there=$(sed -n 's/^FLANNEL_SUBNET=\(.*\)\.1\/24$/\1.0/p' "$work/subnet.env")
+reached() { until ping -c 1 -W 1 "$there" >/dev/null; do sleep 0.2; done; }
 
-step "install: enabled, but not started without a setting"
-dpkg -i "$package" >/dev/null
-systemctl is-enabled --quiet flanneld || fail "it is not enabled"
-until [ -z "$(systemctl list-jobs --no-legend)" ]; do sleep 0.2; done
-[ "$(systemctl show -P Result flanneld)" = exec-condition ] || fail "it was not asked to start, or runs without a setting"
-! active || fail "it runs without a setting"
-[ -d /etc/flannel ] || fail "/etc/flannel is missing"
+# Fedora enables no service of a package that does not ask for it. Debian's rpm knows of no package that has /bin/sh, and
+# has to be told that it is meant.
+mkdir -p /usr/lib/systemd/system-preset
+echo 'disable *' >/usr/lib/systemd/system-preset/99-default-disable.preset
+printf '#!/bin/sh\nexec /usr/bin/rpm --force-debian --nodeps "$@"\n' >/usr/local/sbin/rpm
+chmod +x /usr/local/sbin/rpm
 
-step "set up: the node joins the network"
-printf 'FLANNELD_ETCD_ENDPOINTS=http://192.168.77.1:2379\nFLANNELD_IFACE=wire\n' >>/etc/default/flanneld
-systemctl restart flanneld || fail "it does not start"
-ready "after its start"
-until ping -c 1 -W 1 "$there" >/dev/null; do sleep 0.2; done
-
-step "options that name files: the unit lets the service write them"
-mkdir -p /etc/cni/net.d /opt/cni/bin
-for option in CNI_PLUGIN_FROM=/usr/lib/flannel/cni/flannel CNI_PLUGIN_TO=/opt/cni/bin/flannel LOG_FILE=/var/log/flannel/flanneld.log \
-	CNI_CONF_FROM=/etc/flannel/cni-conf.json CNI_CONF_TO=/etc/cni/net.d/10-flannel.conflist; do
-	echo "FLANNELD_$option" >>/etc/default/flanneld
-done
-echo '{"name": "cbr0", "cniVersion": "0.3.1", "plugins": [{"type": "flannel"}]}' >/etc/flannel/cni-conf.json
-systemctl restart flanneld || fail "it does not start with these options"
-ready "with these options"
-for path in /opt/cni/bin/flannel /var/log/flannel/flanneld.log /etc/cni/net.d/10-flannel.conflist; do
-	[ -s $path ] || fail "$path was not written"
-done
-rm -r /etc/cni/net.d/10-flannel.conflist /opt/cni/bin/flannel /etc/flannel/cni-conf.json
-sed -i '/CNI\|LOG/d' /etc/default/flanneld
-systemctl restart flanneld || fail "it does not start without these options"
-ready "without these options"
-
-# newer VERSION: prints the name of a package with another version.
-newer() {
-	dpkg-deb -R "$package" "$work/newer"
-	sed -i "s/^Version: .*/Version: $1/" "$work/newer/DEBIAN/control"
-	dpkg-deb -Znone -b "$work/newer" "$work/$1.deb" >/dev/null
-	rm -rf "$work/newer"
-	echo "$work/$1.deb"
+install_package() {
+	case $kind in
+	deb) run install.md "package-deb" "$release" ;;
+	rpm) run install.md "package-rpm" "$release" ;;
+	esac
+	until [ -z "$(systemctl list-jobs --no-legend)" ]; do sleep 0.2; done
 }
 
-step "upgrade: restarted, settings kept, no packet lost"
-upgrade=$(newer 9.8.8-1)
-before=$(systemctl show -P MainPID flanneld)
-ping -i 0.02 "$there" >"$work/pings" &
-pings=$!
-dpkg -i "$upgrade" >/dev/null
-until [ "$(systemctl show -P MainPID flanneld)" != "$before" ] && active; do sleep 0.2; done
-ready "after the upgrade"
-kill -INT $pings
-wait $pings || true
-grep -q ' 0% packet loss' "$work/pings" || fail "packets were lost: $(tail -n 3 "$work/pings")"
-grep -q '^FLANNELD_IFACE=wire$' /etc/default/flanneld || fail "the settings are gone"
-step "upgrade: $(grep 'packet loss' "$work/pings")"
+upgrade_package() {
+	case $kind in
+	deb) run upgrade.md "upgrade-deb" "$later" ;;
+	rpm) run upgrade.md "upgrade-rpm" "$later" ;;
+	esac
+}
 
-step "upgrade of a service that an administrator disabled: it stays disabled"
-systemctl disable --now flanneld 2>/dev/null
-dpkg -i "$(newer 9.8.9-1)" >/dev/null
-! systemctl is-enabled --quiet flanneld || fail "it is enabled again"
-! active || fail "it runs again"
-systemctl enable --now flanneld 2>/dev/null
-ready "after it was enabled again"
+go_back() {
+	case $kind in
+	deb) run upgrade.md "upgrade-deb" "$release" ;;
+	rpm) run upgrade.md "back-rpm" "$release" ;;
+	esac
+}
 
-step "remove: stopped, settings kept, the network still works"
-dpkg -r flanneld >/dev/null
-! active || fail "it still runs"
-[ -e /etc/default/flanneld ] || fail "the settings are gone"
-[ ! -e /usr/bin/flanneld ] || fail "the program is still there"
-ping -c 3 -W 2 "$there" >/dev/null || fail "the removal cut the network"
+installed() {
+	case $kind in
+	deb) dpkg-query -W -f '${Version}' flanneld ;;
+	rpm) /usr/bin/rpm -q --qf '%{VERSION}-%{RELEASE}' flanneld ;;
+	esac
+}
 
-step "install again: runs with the kept settings"
-dpkg -i "$package" >/dev/null
-ready "after the second installation"
+# by_package: the life of a package of this kind.
+by_package() {
+	step "$kind, install: enabled, but not started without a setting"
+	install_package
+	systemctl is-enabled --quiet flanneld || fail "it is not enabled"
+	[ "$(systemctl show -P Result flanneld)" = exec-condition ] || fail "it was not asked to start, or runs without a setting"
+	! active || fail "it runs without a setting"
+	[ -d /etc/flannel ] || fail "/etc/flannel is missing"
+	[ "$(stat -c '%a %U:%G' /etc/default/flanneld)" = '600 root:root' ] || fail "others can read the settings"
 
-step "purge: nothing is left"
-dpkg -P flanneld >/dev/null
-for path in /etc/default/flanneld /etc/flannel /run/flannel /usr/lib/systemd/system/flanneld.service.d /var/lib/systemd/deb-systemd-helper-enabled/flanneld.service.dsh-also; do
-	[ ! -e $path ] || fail "$path is left"
+	step "$kind, settings: the node joins the network"
+	run install.md "package-settings" "$release"
+	active || fail "it does not run"
+	reached
+
+	step "$kind, upgrade: restarted, settings kept, no packet lost"
+	before=$(systemctl show -P MainPID flanneld)
+	former=$(installed)
+	flow
+	upgrade_package
+	until [ "$(systemctl show -P MainPID flanneld)" != "$before" ] && active; do sleep 0.2; done
+	ready "after the upgrade"
+	lossless "$kind, upgrade"
+	[ "$(installed)" != "$former" ] || fail "$former is still installed"
+	grep -q '^FLANNELD_IFACE=eth0$' /etc/default/flanneld || fail "the settings are gone"
+
+	step "$kind, back to the former package, without losing a packet"
+	before=$(systemctl show -P MainPID flanneld)
+	flow
+	go_back
+	until [ "$(systemctl show -P MainPID flanneld)" != "$before" ] && active; do sleep 0.2; done
+	ready "after the way back"
+	lossless "$kind, back"
+	[ "$(installed)" = "$former" ] || fail "$(installed) is installed"
+	[ $kind != deb ] || options
+
+	step "$kind, upgrade of a service that an administrator disabled: it stays disabled"
+	systemctl disable --now flanneld 2>/dev/null
+	case $kind in
+	deb) dpkg -i "$later"/flanneld_*.deb >/dev/null ;;
+	rpm) rpm -U "$later"/flanneld-*.rpm ;;
+	esac
+	! systemctl is-enabled --quiet flanneld || fail "it is enabled again"
+	! active || fail "it runs again"
+	systemctl enable --now flanneld 2>/dev/null
+	ready "after it was enabled again"
+
+	step "$kind, remove: stopped, settings kept, the network still works"
+	case $kind in
+	deb) dpkg -r flanneld >/dev/null && kept=/etc/default/flanneld ;;
+	rpm) rpm -e flanneld && kept=/etc/default/flanneld.rpmsave ;;
+	esac
+	! active || fail "it still runs"
+	grep -q '^FLANNELD_IFACE=eth0$' $kept || fail "the settings are gone"
+	gone /usr/bin/flanneld /usr/lib/flannel /usr/lib/systemd/system/flanneld.service.d /usr/share/doc/flanneld
+	ping -c 3 -W 2 "$there" >/dev/null || fail "the removal cut the network"
+
+	step "$kind, install again: runs with the kept settings"
+	install_package
+	if [ $kind = rpm ]; then
+		mv $kept /etc/default/flanneld
+		systemctl restart flanneld
+	fi
+	ready "after the second installation"
+
+	step "$kind, remove with everything: nothing is left"
+	run upgrade.md "remove" "$release"
+	case $kind in
+	deb) run upgrade.md "remove-deb" "$release" ;;
+	rpm) run upgrade.md "remove-rpm" "$release" ;;
+	esac
+	gone /etc/default/flanneld /etc/default/flanneld.rpmsave /etc/flannel /usr/bin/flanneld /usr/lib/systemd/system/flanneld.service.d \
+		/etc/systemd/system/multi-user.target.wants/flanneld.service /var/lib/systemd/deb-systemd-helper-enabled/flanneld.service.dsh-also
+	! ip link show flannel.1 >/dev/null 2>&1 || fail "the device is left"
+}
+
+# options checks that the unit lets the service write what options name.
+options() {
+	step "options that name files: the unit lets the service write them"
+	mkdir -p /etc/cni/net.d /opt/cni/bin
+	for option in CNI_PLUGIN_FROM=/usr/lib/flannel/cni/flannel CNI_PLUGIN_TO=/opt/cni/bin/flannel LOG_FILE=/var/log/flannel/flanneld.log \
+		CNI_CONF_FROM=/etc/flannel/cni-conf.json CNI_CONF_TO=/etc/cni/net.d/10-flannel.conflist; do
+		echo "FLANNELD_$option" >>/etc/default/flanneld
+	done
+	echo '{"name": "cbr0", "cniVersion": "0.3.1", "plugins": [{"type": "flannel"}]}' >/etc/flannel/cni-conf.json
+	systemctl restart flanneld || fail "it does not start with these options"
+	ready "with these options"
+	for path in /opt/cni/bin/flannel /var/log/flannel/flanneld.log /etc/cni/net.d/10-flannel.conflist; do
+		[ -s $path ] || fail "$path was not written"
+	done
+	rm -r /etc/cni/net.d/10-flannel.conflist /opt/cni/bin/flannel /etc/flannel/cni-conf.json
+	sed -i '/CNI\|LOG/d' /etc/default/flanneld
+	systemctl restart flanneld || fail "it does not start without these options"
+	ready "without these options"
+}
+
+# instead_of_flannel swaps a service "flannel" for the package's service, and back. flanneld itself plays flannel; what
+# flannel leaves in the kernel is tested by TestAdoptionOfWhatFlannelLeft and TestHandback of cmd/flannel-lab.
+instead_of_flannel() {
+	mkdir -p /opt/flannel
+	cp "$work/peer/usr/bin/flanneld" /opt/flannel/flanneld
+	printf '[Service]\nType=notify\nExecStart=/opt/flannel/flanneld --etcd-endpoints=%s --iface=eth0\nTimeoutStartSec=infinity\n[Install]\nWantedBy=multi-user.target\n' \
+		$etcd >/etc/systemd/system/flannel.service
+	systemctl daemon-reload
+	systemctl enable --now flannel 2>/dev/null
+	reached
+	kind=deb
+	install_package
+	active flannel || fail "the package ended flannel"
+	flow
+	step "from flannel by package"
+	run upgrade.md "from-flannel" "$release"
+	active || fail "it does not run"
+	! active flannel || fail "flannel runs beside it"
+	lossless "from flannel"
+	flow
+	step "back to flannel"
+	run upgrade.md "back-to-flannel" "$release"
+	active flannel || fail "flannel does not run"
+	! active || fail "it runs beside flannel"
+	lossless "back to flannel"
+	systemctl disable --now flannel 2>/dev/null
+	/opt/flannel/flanneld cleanup >/dev/null
+	dpkg --purge flanneld >/dev/null
+}
+
+# by_archive installs the program and the unit of the archive.
+by_archive() {
+	step "the archive"
+	tar -x -z -C "$work" -f "$release"/flanneld-*-linux-amd64.tar.gz
+	run install.md "binary" "$(echo "$work"/flanneld-v*)"
+	active || fail "it does not run"
+	systemctl is-enabled --quiet flanneld || fail "it is not enabled"
+	reached
+	run upgrade.md "remove" "$release"
+	rm /usr/local/bin/flanneld /etc/systemd/system/flanneld.service /etc/default/flanneld
+	systemctl daemon-reload
+}
+
+for part in $parts; do
+	case $part in
+	deb | rpm) kind=$part && by_package ;;
+	flannel) instead_of_flannel ;;
+	archive) by_archive ;;
+	*) fail "$part is not deb, rpm, flannel or archive" ;;
+	esac
 done
-step "passed"
+step "passed: $parts"

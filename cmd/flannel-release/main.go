@@ -9,6 +9,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"net/http"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -65,22 +66,44 @@ func run(ctx context.Context, args []string) error {
 	switch command := flags.Arg(0); command {
 	case "pins":
 		return renewPins(ctx, pins, fullArchs)
+	case "base":
+		return renewBase(ctx, http.DefaultClient, filepath.Join(r.source, "dist", "windows", "Dockerfile"))
 	case "fetch":
 		return fetchPins(ctx, pins, r.cache)
 	case "licences":
 		return r.checkLicences()
-	case "make":
+	case "make", "packages":
+		steps := r.steps(pins)
 		r.out = filepath.Join(r.programs, "release")
-		return r.make(pins)
+		if command == "packages" {
+			steps = []step{r.packages}
+			r.out = filepath.Join(r.programs, "packages")
+		}
+		return r.make(steps)
 	default:
-		return fmt.Errorf("command %q: want pins, fetch, licences or make", command)
+		return fmt.Errorf("command %q: want pins, base, fetch, licences, make or packages", command)
 	}
 }
 
 // versionPattern is a semantic version with a v, which is also what git describe prints after the first tag.
 var versionPattern = regexp.MustCompile(`^v[0-9]+\.[0-9]+\.[0-9]+(-[0-9A-Za-z.-]+)?$`)
 
-func (r *release) make(pins string) error {
+// step makes files of the release. It gets the modules that are linked into the programs, and their licences.
+type step func(linked modules, notices []byte) error
+
+// steps are those of a whole release. The last ones read the files of those before.
+func (r *release) steps(pins string) []step {
+	return []step{
+		r.archives,
+		r.packages,
+		func(linked modules, _ []byte) error { return r.writeSBOM(linked, nil, r.name("cdx.json")) },
+		func(linked modules, notices []byte) error { return r.images(pins, linked, notices) },
+		func(modules, []byte) error { return r.provenance() },
+		func(modules, []byte) error { return r.checksums() },
+	}
+}
+
+func (r *release) make(steps []step) error {
 	switch {
 	case !versionPattern.MatchString(r.version):
 		return fmt.Errorf("--version %q: want one like v1.2.3 or v1.2.3-rc.1: make release VERSION=v1.2.3", r.version)
@@ -100,23 +123,16 @@ func (r *release) make(pins string) error {
 	if err := os.MkdirAll(r.out, 0o755); err != nil {
 		return err
 	}
-	modules, err := r.modules()
+	linked, err := r.modules()
 	if err != nil {
 		return err
 	}
-	notices, err := modules.notices()
+	notices, err := linked.notices()
 	if err != nil {
 		return err
 	}
-	for _, step := range []func() error{
-		func() error { return r.archives(notices) },
-		func() error { return r.packages(notices) },
-		func() error { return r.writeSBOM(modules, nil, r.name("cdx.json")) },
-		func() error { return r.images(pins, modules, notices) },
-		r.provenance,
-		r.checksums,
-	} {
-		if err := step(); err != nil {
+	for _, s := range steps {
+		if err := s(linked, notices); err != nil {
 			return err
 		}
 	}

@@ -43,6 +43,9 @@ func (r *release) modules() (modules, error) {
 		if err != nil {
 			return nil, err
 		}
+		if goVersion != "" && info.GoVersion != goVersion {
+			return nil, fmt.Errorf("%s was built by %s and others by %s: run make release-deps and then make release", program, info.GoVersion, goVersion)
+		}
 		goVersion = info.GoVersion
 		for _, m := range append(info.Deps, &info.Main) {
 			if m.Replace != nil {

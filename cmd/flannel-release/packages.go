@@ -16,8 +16,16 @@ import (
 	_ "github.com/goreleaser/nfpm/v2/rpm"
 )
 
+// only are the files that one kind of package has: the preset makes the RPM's script enable the service, which Debian's
+// does by itself, and zsh looks for completions in other directories.
+var only = map[string]string{
+	"usr/lib/systemd/system-preset/80-flanneld.preset": "rpm",
+	"usr/share/zsh/site-functions/_flanneld":           "rpm",
+	"usr/share/zsh/vendor-completions/_flanneld":       "deb",
+}
+
 // packages writes a Debian package and an RPM for each architecture of Linux.
-func (r *release) packages(notices []byte) (err error) {
+func (r *release) packages(_ modules, notices []byte) (err error) {
 	// nfpm reads files.
 	work, err := os.MkdirTemp("", "flannel-release")
 	if err != nil {
@@ -55,6 +63,7 @@ func (r *release) packageFiles(notices []byte) ([]entry, error) {
 	all, err := r.read([]from{
 		{"dist/flanneld.service", "usr/lib/systemd/system/flanneld.service", 0o644},
 		{"dist/packaging/10-package.conf", "usr/lib/systemd/system/flanneld.service.d/10-package.conf", 0o644},
+		{"dist/packaging/80-flanneld.preset", "usr/lib/systemd/system-preset/80-flanneld.preset", 0o644},
 		{"dist/packaging/flanneld.default", "etc/default/flanneld", 0o600},
 		{"LICENSE", doc + "copyright", 0o644},
 		{"CHANGELOG.md", doc + "CHANGELOG.md", 0o644},
@@ -64,7 +73,16 @@ func (r *release) packageFiles(notices []byte) ([]entry, error) {
 	}
 	// The unit of the repository starts what an administrator copied.
 	all[0].data = bytes.Replace(all[0].data, []byte("/usr/local/bin/flanneld"), []byte("/usr/bin/flanneld"), 1)
-	all = append(all, entry{name: doc + thirdParty, mode: 0o644, data: notices}, entry{name: "etc/flannel", mode: fs.ModeDir | 0o755})
+	all = append(all, entry{name: doc + thirdParty, mode: 0o644, data: notices})
+	// rpm removes only directories that are in the package.
+	for _, dir := range []string{"etc/flannel", "usr/lib/flannel", "usr/lib/flannel/cni", "usr/lib/systemd/system/flanneld.service.d", doc, doc + "monitoring"} {
+		all = append(all, entry{name: strings.TrimSuffix(dir, "/"), mode: fs.ModeDir | 0o755})
+	}
+	monitoring, err := r.tree(filepath.Join(r.source, "dist", "monitoring"), doc+"monitoring")
+	if err != nil {
+		return nil, err
+	}
+	all = append(all, monitoring...)
 	pages, err := r.tree(filepath.Join(r.programs, "man"), "usr/share/man/man8")
 	if err != nil {
 		return nil, err
@@ -89,7 +107,7 @@ func (r *release) packageFiles(notices []byte) ([]entry, error) {
 // contents writes the files of a package below work, and returns them for nfpm.
 func (r *release) contents(work string, entries []entry) (all files.Contents, err error) {
 	for _, e := range entries {
-		c := &files.Content{Destination: "/" + e.name, FileInfo: &files.ContentFileInfo{Owner: "root", Group: "root", Mode: e.mode.Perm(), MTime: r.time}}
+		c := &files.Content{Destination: "/" + e.name, Packager: only[e.name], FileInfo: &files.ContentFileInfo{Owner: "root", Group: "root", Mode: e.mode.Perm(), MTime: r.time}}
 		all = append(all, c)
 		if e.mode.IsDir() {
 			c.Type = files.TypeDir
@@ -120,7 +138,7 @@ func (r *release) writePackage(kind string, s system, contents files.Contents) e
 	info := nfpm.WithDefaults(&nfpm.Info{
 		Name: "flanneld", Arch: arch, Platform: s.os, Version: r.version, Release: "1", Section: "net", Priority: "optional",
 		Maintainer: "The flanneld authors <flanneld@localhost>", Vendor: "The flanneld authors", License: "Apache-2.0", MTime: r.time, DisableGlobbing: true,
-		Description: "pod network of a node, a replacement of flannel\nflanneld takes the node's subnet from Kubernetes or etcd, writes subnet.env for the CNI plugin,\nand makes the subnets of all other nodes reachable: by VXLAN, WireGuard, IPIP, UDP or routes.",
+		Description: "pod network of a node, a replacement of flannel\nflanneld takes the node's subnet from Kubernetes or etcd, writes\nsubnet.env for the CNI plugin, and makes the subnets of all other nodes\nreachable: by VXLAN, WireGuard, IPIP, UDP or routes.",
 		Overridables: nfpm.Overridables{
 			Contents: contents,
 			Scripts:  nfpm.Scripts{PostInstall: script("postinst"), PreRemove: script("prerm"), PostRemove: script("postrm")},
@@ -131,6 +149,7 @@ func (r *release) writePackage(kind string, s system, contents files.Contents) e
 		info.Recommends = []string{"iptables"}
 	} else {
 		info.Recommends = []string{"iptables-nft"}
+		info.Depends = []string{"/bin/sh", "grep", "systemd"} // of the scripts and the unit; Debian has them always
 	}
 	packager, err := nfpm.Get(kind)
 	if err != nil {

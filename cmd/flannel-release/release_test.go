@@ -139,7 +139,8 @@ func TestArchive(t *testing.T) {
 	if out := output(t, filepath.Join(top, "flanneld"), "--version"); !strings.HasPrefix(out, "v9.8.7 (commit 0123456789ab) go") {
 		t.Errorf("the version is %s", out)
 	}
-	for _, name := range []string{"cni/flannel", "flanneld.service", "flanneld.default", "LICENSE", "CHANGELOG.md", thirdParty, "man/flanneld.8", "completions/_flanneld"} {
+	for _, name := range []string{"cni/flannel", "flanneld.service", "flanneld.default", "LICENSE", "CHANGELOG.md", thirdParty, "man/flanneld.8", "completions/_flanneld",
+		"monitoring/rules.yaml", "monitoring/dashboard.json"} {
 		if info, err := os.Stat(filepath.Join(top, name)); err != nil || info.Size() == 0 {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -150,28 +151,12 @@ func TestArchive(t *testing.T) {
 	}
 }
 
-func TestDebianPackage(t *testing.T) {
-	deb := pathOf(t, "flanneld_9.8.7-1_amd64.deb")
-	fields := output(t, "dpkg-deb", "-f", deb)
-	for _, want := range []string{"Package: flanneld\n", "Version: 9.8.7-1\n", "Architecture: amd64\n", "Recommends: iptables\n"} {
-		if !strings.Contains(fields, want) {
-			t.Errorf("the fields lack %q:\n%s", want, fields)
-		}
-	}
-	if files := output(t, "dpkg-deb", "--ctrl-tarfile", deb); !strings.Contains(files, "/etc/default/flanneld") {
-		t.Error("/etc/default/flanneld is not a configuration file")
-	}
-	unit := output(t, "sh", "-c", "dpkg-deb --fsys-tarfile "+deb+" | tar -xO ./usr/lib/systemd/system/flanneld.service")
-	if !strings.Contains(unit, "\nExecStart=/usr/bin/flanneld\n") {
-		t.Errorf("the unit starts another program:\n%s", unit)
-	}
-}
-
-func TestRPM(t *testing.T) {
-	out := output(t, "rpm", "-qp", "--qf", "%{NAME} %{VERSION} %{ARCH} %{LICENSE}\n", "--configfiles", "--scripts", pathOf(t, "flanneld-9.8.7-1.x86_64.rpm"))
-	for _, want := range []string{"flanneld 9.8.7 x86_64 Apache-2.0\n", "/etc/default/flanneld\n", "systemctl daemon-reload"} {
-		if !strings.Contains(out, want) {
-			t.Errorf("rpm does not say %q:\n%s", want, out)
+// The archive for Windows has what the Dockerfile of its images copies.
+func TestWindowsArchive(t *testing.T) {
+	files := output(t, "python3", "-m", "zipfile", "-l", pathOf(t, "flanneld-v9.8.7-windows-amd64.zip"))
+	for _, name := range []string{"flanneld.exe", "cni/flannel.exe", "cni/win-overlay.exe", "cni/win-bridge.exe", "cni/host-local.exe", "flannel.psm1", "kube-proxy.ps1", thirdParty} {
+		if !strings.Contains(files, "\n"+name+" ") {
+			t.Errorf("the archive lacks %s:\n%s", name, files)
 		}
 	}
 }
@@ -249,6 +234,11 @@ func TestImage(t *testing.T) {
 	manifest, err := os.ReadFile(pathOf(t, "kube-flannel.yml"))
 	if err != nil || strings.Count(string(manifest), "image: registry.example.com/flanneld:"+reference+"\n") != 3 {
 		t.Errorf("the manifest does not name the image %s: %v", reference, err)
+	}
+	for _, path := range []string{"/opt/bin/flanneld", "/opt/flannel/cni/flannel"} {
+		if _, err := os.Stat(filepath.Join(dir, path)); err != nil || !strings.Contains(string(manifest), path) {
+			t.Errorf("%s is not in both the image and the manifest: %v", path, err)
+		}
 	}
 }
 
