@@ -124,9 +124,14 @@ test-release: ## make a release twice, compare and check all files, and install 
 	@$(MAKE) --no-print-directory bin/etcd bin/etcdctl $(PLUGINS_LINUX:%=bin/cni/%)
 	cmd/flannel-release/twice.sh $(CURDIR)/dist/out/made $(CURDIR)/dist/out/later
 	cd cmd/flannel-release && $(GO) test -vet=off -count=1 . -args -made $(CURDIR)/dist/out/made
-	series=$$(dist/vm.sh choose) && dist/vm.sh fetch $$series && \
-		dist/vm.sh $$series cmd/flannel-release/lifecycle.sh dist/out/made dist/out/later && \
-		dist/vm.sh $$series cmd/flannel-release/machines.sh dist/out/made/*.deb
+	dist/vm.sh fetch $$(dist/vm.sh choose)
+	@$(MAKE) --no-print-directory -j2 test-release-lifecycle test-release-machines
+
+.PHONY: test-release-lifecycle test-release-machines
+test-release-lifecycle:
+	dist/vm.sh $$(dist/vm.sh choose) cmd/flannel-release/lifecycle.sh dist/out/made dist/out/later
+test-release-machines:
+	dist/vm.sh $$(dist/vm.sh choose) cmd/flannel-release/machines.sh dist/out/made/*.deb
 
 # Go's database of vulnerabilities: a module, so that it comes from where all modules come from.
 VULNDB ?= latest
