@@ -45,6 +45,7 @@ const (
 type FloodResult struct {
 	Sent, Lost int
 	Outage     time.Duration // longest time in which every ping was lost
+	Began      time.Time     // when the first ping of that time was sent
 	Worst      time.Duration // longest round trip
 }
 
@@ -289,7 +290,9 @@ func count(sent []time.Time, answer []time.Duration, interval time.Duration) Flo
 		r.Lost++
 		// Measured by the clock: on a busy machine fewer pings are sent than
 		// there are intervals.
-		r.Outage = max(r.Outage, sent[i].Sub(sent[first])+interval)
+		if outage := sent[i].Sub(sent[first]) + interval; outage > r.Outage {
+			r.Outage, r.Began = outage, sent[first]
+		}
 	}
 	return r
 }
