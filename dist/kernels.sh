@@ -45,11 +45,26 @@ pattern() {
 		END { printf "^(%s)$", tests; if (subtests) printf "/^(%s)$", subtests }'
 }
 
+# programs: prints the files that tests start and load again and again.
+programs() {
+	for program in sh ip bridge tc ss nft iptables iptables-save iptables-restore ip6tables ping wg wireguard-go sysctl tcpdump \
+		unshare cat ls grep sed awk head tail wc sort tr rm mkdir chmod sleep env seq cut xargs pgrep; do
+		file=$(command -v "$program") || continue
+		realpath "$file"
+		{ ldd "$file" 2>/dev/null || true; } | grep -o '/[^ ]*' | xargs -r realpath
+	done
+	printf '%s\n' /usr/lib/*/xtables/*.so /etc/ld.so.cache /etc/iproute2/* "$here"/bin/tests/*.test "$here/bin/flanneld" "$here/bin/etcd" \
+		"$here"/bin/cni/*
+}
+
 # inside: runs in the virtual machine; the lines of tests are in /out/tests.
 inside() {
 	# Without its module, flanneld would take wireguard-go. udev, which does not run here, would make /dev/net/tun.
 	modprobe -a wireguard tun
 	cp -a "$here/bin/strongswan/usr/." /usr
+	# Each time that a file of the machine outside is opened, the virtual machine waits for QEMU, which may have to wait for a
+	# processor. A changed file is in memory.
+	programs 2>/dev/null | sort -u | xargs touch -c
 	number=0
 	while read -r program package names; do
 		number=$((number + 1))
