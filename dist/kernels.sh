@@ -62,6 +62,11 @@ inside() {
 	# Without its module, flanneld would take wireguard-go. udev, which does not run here, would make /dev/net/tun.
 	modprobe -a wireguard tun
 	cp -a "$here/bin/strongswan/usr/." /usr
+	# The kernel drops packets to a neighbour that has not answered three probes, one each second. A processor that other work
+	# outside makes late does not keep to that (res_failed in /proc/net/stat/arp_cache). New devices get the default.
+	for limit in ipv4/neigh/default/ucast_solicit ipv4/neigh/default/mcast_solicit ipv6/neigh/default/ucast_solicit ipv6/neigh/default/mcast_solicit; do
+		echo 60 >/proc/sys/net/$limit
+	done
 	# Each time that a file of the machine outside is opened, the virtual machine waits for QEMU, which may have to wait for a
 	# processor. A changed file is in memory.
 	programs 2>/dev/null | sort -u | xargs touch -c
