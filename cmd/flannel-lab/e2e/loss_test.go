@@ -63,7 +63,7 @@ func (f *flow) begin(ctx context.Context, from *lab.Pod, to netip.Addr) {
 		case <-time.After(10 * time.Millisecond):
 		}
 		f.fresh++
-		if _, err := from.Ping(ctx, to); err != nil {
+		if err := from.PatientPing(ctx, to); err != nil {
 			f.unanswered++
 		}
 	}
@@ -78,7 +78,7 @@ func (f *flow) checkNoLoss(t *testing.T, during string) {
 	for i, stream := range f.floods {
 		r, err := stream.Stop()
 		if err != nil || r.Lost > 0 {
-			t.Errorf("%s: %s: %v (longest outage %v): %v", during, f.names[i], r, r.Outage, err)
+			t.Errorf("%s: %s: %v (longest outage %v, at %v): %v", during, f.names[i], r, r.Outage, r.Began.UTC().Format(time.TimeOnly), err)
 		}
 		if rate := float64(r.Sent) / lasted.Seconds(); rate < 200 {
 			t.Logf("%s: %s: only %.0f pings a second, because the machine is busy", during, f.names[i], rate)

@@ -38,6 +38,7 @@ type Flood struct {
 const (
 	maxWaiting   = 20
 	answerWithin = 5 * time.Second
+	patience     = time.Minute // after which a ping without an answer is lost; on a machine that does not keep up, answers are late
 	slowInterval = 200 * time.Millisecond
 )
 
@@ -45,6 +46,7 @@ const (
 type FloodResult struct {
 	Sent, Lost int
 	Outage     time.Duration // longest time in which every ping was lost
+	Began      time.Time     // when the first ping of that time was sent
 	Worst      time.Duration // longest round trip
 }
 
@@ -58,6 +60,13 @@ func (r FloodResult) String() string {
 func (ns Namespaces) Ping(ctx context.Context, to netip.Addr) (time.Duration, error) {
 	r, err := ns.untilAnswer(ctx, to, time.Hour, 5*time.Second)
 	return r.Worst, err
+}
+
+// PatientPing is Ping for a test that counts lost packets: an answer that is
+// late is no loss.
+func (ns Namespaces) PatientPing(ctx context.Context, to netip.Addr) error {
+	_, err := ns.untilAnswer(ctx, to, time.Hour, patience)
+	return err
 }
 
 // Reach pings an address every 5 ms until it answers, and returns how long that
@@ -251,10 +260,10 @@ func (f *Flood) answered() (n int) {
 	return n
 }
 
-// Stop ends the stream, waits up to answerWithin for outstanding answers, and
+// Stop ends the stream, waits up to a minute for outstanding answers, and
 // returns the counts. If nothing was answered, the error is that of the last
 // ping that the kernel refused to send.
-func (f *Flood) Stop() (FloodResult, error) { return f.end(answerWithin) }
+func (f *Flood) Stop() (FloodResult, error) { return f.end(patience) }
 
 // end stops sending, waits up to timeout for outstanding answers, and counts.
 func (f *Flood) end(timeout time.Duration) (FloodResult, error) {
@@ -289,7 +298,9 @@ func count(sent []time.Time, answer []time.Duration, interval time.Duration) Flo
 		r.Lost++
 		// Measured by the clock: on a busy machine fewer pings are sent than
 		// there are intervals.
-		r.Outage = max(r.Outage, sent[i].Sub(sent[first])+interval)
+		if outage := sent[i].Sub(sent[first]) + interval; outage > r.Outage {
+			r.Outage, r.Began = outage, sent[first]
+		}
 	}
 	return r
 }

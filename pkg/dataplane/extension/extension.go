@@ -13,14 +13,15 @@
 // The commands of one peer run one after another, those of several peers at the
 // same time. A command that fails is retried, at growing intervals, and concerns
 // only its peer. What the commands made cannot be read, so that nothing is known of
-// an earlier run, and drift is not repaired.
+// an earlier run, and drift is not repaired. Commands that still run when the process
+// is killed are killed as well: by the next process, on Windows by the system.
 package extension
 
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -41,7 +42,8 @@ const (
 // running command has a goroutine.
 type Dataplane struct {
 	inner   dataplane.Dataplane
-	log     *slog.Logger
+	opts    driver.Options
+	mark    string        // the files of running commands begin with this
 	limit   limiter       // its cause is context.DeadlineExceeded when a command has run for too long
 	retry   time.Duration // firstRetry, less in tests
 	changes chan struct{}
@@ -49,6 +51,7 @@ type Dataplane struct {
 	ctx     context.Context
 	cancel  context.CancelFunc
 	tasks   sync.WaitGroup // goroutines
+	alone   bool           // no command of a former process runs
 
 	device *dataplane.Commands // of the last Ensure; nil: another backend
 	name   string              // of that device
@@ -66,8 +69,9 @@ type Dataplane struct {
 }
 
 // New wraps a dataplane, which Close closes.
-func New(inner dataplane.Dataplane, log *slog.Logger) *Dataplane {
-	d := &Dataplane{inner: inner, log: log, limit: limited, retry: firstRetry, slots: atOnce,
+func New(inner dataplane.Dataplane, o driver.Options) *Dataplane {
+	d := &Dataplane{inner: inner, opts: o, mark: filepath.Join(o.StateDir, ".command-"+o.Instance+"."),
+		limit: limited, retry: firstRetry, slots: atOnce,
 		changes: make(chan struct{}, 1), ended: make(chan struct{}, 1), peers: map[key]*peer{}}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	d.tasks.Go(func() {
@@ -125,6 +129,7 @@ func (d *Dataplane) Close() error {
 // Ensure implements Dataplane. The link of Commands exists when PreStartup has
 // succeeded.
 func (d *Dataplane) Ensure(ctx context.Context, devices []dataplane.Device) (dataplane.Links, error) {
+	d.alone = d.alone || d.endFormer(ctx)
 	i := slices.IndexFunc(devices, func(dev dataplane.Device) bool { _, is := dev.Kind.(dataplane.Commands); return is })
 	if i < 0 {
 		d.device = nil

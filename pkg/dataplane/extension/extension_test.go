@@ -18,6 +18,7 @@ import (
 
 	"flannel/pkg/changes"
 	"flannel/pkg/dataplane"
+	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/logtest"
 )
 
@@ -52,9 +53,23 @@ func role(name string, args []string) int {
 			child.Stdout = os.Stdout
 			_ = child.Run()
 		}
+	case "run": // runs a command, until this process is killed
+		_, err := run(context.Background(), command{line: strings.Join(args[1:], " ")}, markOf(args[0]))
+		fmt.Println(err)
 	case "hang":
 		_ = os.WriteFile(filepath.Join(args[0], "hanging"), []byte(fmt.Sprint(os.Getpid())), 0o600)
 		time.Sleep(time.Hour)
+	case "leave": // a process that goes on
+		child := exec.Command(os.Args[0], "command", "hang", args[0])
+		if child.Start() != nil {
+			return 9
+		}
+		for {
+			if text, _ := os.ReadFile(filepath.Join(args[0], "hanging")); len(text) > 0 {
+				return 0
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
 	case "much":
 		fmt.Print(strings.Repeat("x", maxOutput+1))
 	}
@@ -121,7 +136,7 @@ func (n *node) start() {
 	if n.Dataplane != nil {
 		n.close()
 	}
-	n.Dataplane = New(n.kernel, n.log.Logger())
+	n.Dataplane = New(n.kernel, driver.Options{Log: n.log.Logger(), StateDir: n.dir})
 	n.retry = 200 * time.Millisecond // a removal is given up after 1,023 times that
 	n.limit = func(ctx context.Context, _ command) (context.Context, context.CancelFunc) {
 		return context.WithCancel(ctx)
@@ -299,6 +314,62 @@ func TestLife(t *testing.T) {
 	}
 }
 
+// markOf is what New makes of a directory.
+func markOf(dir string) string { return filepath.Join(dir, ".command-.") }
+
+// A command that runs when flanneld is killed ends, with the process that it started, before the next flanneld runs
+// others. One that has succeeded may leave a process.
+func TestFormerCommands(t *testing.T) {
+	n := newNode(t)
+	hangs := func(role string) (pid string, daemon *exec.Cmd) {
+		dir := t.TempDir()
+		words := strings.Fields(self(t, "run") + " " + n.dir + " " + self(t, role) + " " + dir + " x")
+		daemon = exec.Command(words[0], words[1:]...)
+		daemon.Env = append(os.Environ(), "SUBNET=10.5.9.0/24")
+		daemon.Stderr = os.Stderr
+		if err := os.WriteFile(filepath.Join(dir, "hang-10.5.9.0-24"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := daemon.Start(); err != nil {
+			t.Fatal(err)
+		}
+		for end := time.Now().Add(5 * time.Minute); pid == ""; time.Sleep(10 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatal("the command does not run")
+			}
+			text, _ := os.ReadFile(filepath.Join(dir, "hanging"))
+			pid = string(text)
+		}
+		t.Cleanup(func() {
+			if running(t, pid) {
+				kill(t, pid)
+			}
+		})
+		return pid, daemon
+	}
+	pid, daemon := hangs("record")
+	stays, left := hangs("leave")
+	if err := left.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if err := daemon.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = daemon.Wait()
+	n.mustPass(peerPaths(2, "")...)
+	for end := time.Now().Add(5 * time.Minute); running(t, pid); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("what a killed flanneld ran is left")
+		}
+	}
+	if files, err := filepath.Glob(markOf(n.dir) + "*"); err != nil || len(files) > 0 {
+		t.Errorf("left are %q, %v", files, err)
+	}
+	if !running(t, stays) {
+		t.Error("the process that a command had left when it succeeded has ended")
+	}
+}
+
 // A peer whose command fails, or hangs, is behind, and no other.
 func TestOneFails(t *testing.T) {
 	n := newNode(t)
@@ -454,7 +525,7 @@ func TestAnotherBackend(t *testing.T) {
 func TestEnvironment(t *testing.T) {
 	t.Setenv("FLANNELD_ETCD_PASSWORD", "secret")
 	t.Setenv("TWO", "a  b")
-	out, err := run(t.Context(), command{line: self(t, "print") + ` "$TWO  ${TWO}x" $FLANNELD_ETCD_PASSWORD $NONE $(id)`, env: []string{"TWO=c d"}})
+	out, err := run(t.Context(), command{line: self(t, "print") + ` "$TWO  ${TWO}x" $FLANNELD_ETCD_PASSWORD $NONE $(id)`, env: []string{"TWO=c d"}}, markOf(t.TempDir()))
 	if want := `"c d|c dx"|||$(id)`; err != nil || out != want {
 		t.Errorf("%q, %v, want %q", out, err, want)
 	}
@@ -481,7 +552,7 @@ func TestTrafficOfInner(t *testing.T) {
 		{&counting{kernel{changes: make(chan struct{})}}, 1, true, 9},
 		{&kernel{changes: make(chan struct{})}, 0, false, 0},
 	} {
-		var d dataplane.Dataplane = New(test.inner, slog.New(slog.DiscardHandler))
+		var d dataplane.Dataplane = New(test.inner, driver.Options{Log: slog.New(slog.DiscardHandler)})
 		f, ever := d.(dataplane.Forwarder).Forwarded()
 		if traffic := d.(dataplane.TrafficReader).Traffic(); len(traffic) != test.traffic || ever != test.ever || f.Sent.Packets != test.packets {
 			t.Errorf("%T: %v, %v %t", test.inner, traffic, f, ever)

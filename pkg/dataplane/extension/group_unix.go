@@ -3,14 +3,105 @@
 package extension
 
 import (
+	"context"
+	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
+	"strconv"
 	"syscall"
+	"time"
 )
 
 // runGroup runs a command. When its context ends, the command is killed together
 // with the processes of its group.
-func runGroup(cmd *exec.Cmd) error {
+//
+// While the command runs, it has a file, mark and some digits, open. If this process
+// is killed, the file stays, and by it the next process finds what still runs. A
+// PID in a file could be that of another process by then, and the kernel's signal
+// for the death of a parent would not reach the command's children.
+func runGroup(cmd *exec.Cmd, mark string) error {
+	if err := os.MkdirAll(filepath.Dir(mark), 0o755); err != nil {
+		return fmt.Errorf("create the directory of running commands: %w", err)
+	}
+	file, err := os.CreateTemp(filepath.Dir(mark), filepath.Base(mark)+"*")
+	if err != nil {
+		return fmt.Errorf("create the file of a running command: %w", err)
+	}
+	defer file.Close()           //nolint:errcheck // nothing was written
+	defer os.Remove(file.Name()) //nolint:errcheck // what this process starts is not found by it
+	cmd.ExtraFiles = []*os.File{file}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	return cmd.Run()
+}
+
+// endFormer kills commands that a former process has left, and reports whether none
+// is left. It waits for them for as long as a pass may take.
+func (d *Dataplane) endFormer(ctx context.Context) bool {
+	files, _ := filepath.Glob(escaped(d.mark) + "*") // there is no error but that of a malformed pattern
+	if len(files) == 0 {
+		return true
+	}
+	for end := time.Now().Add(passPatient); ; time.Sleep(10 * time.Millisecond) {
+		left := killHolders(files)
+		if len(left) == 0 {
+			break
+		}
+		if time.Now().After(end) || ctx.Err() != nil {
+			d.opts.Log.Warn("commands of the former flanneld do not end", "cause", causeFormer, "pids", left)
+			return false
+		}
+	}
+	d.opts.Log.Info("ended the commands that the former flanneld had left", "cause", causeFormer, "commands", len(files))
+	for _, file := range files {
+		if err := os.Remove(file); err != nil {
+			d.opts.Log.Warn("could not remove the file of a command that has ended", "cause", causeFormer, "error", err)
+		}
+	}
+	return true
+}
+
+// escaped returns a path as a pattern of filepath.Glob.
+func escaped(path string) (pattern string) {
+	for _, r := range path {
+		if r == '*' || r == '?' || r == '[' || r == '\\' {
+			pattern += `\`
+		}
+		pattern += string(r)
+	}
+	return pattern
+}
+
+// killHolders kills the processes that have one of the files open, with their process
+// groups, and returns their PIDs.
+func killHolders(files []string) (pids []int) {
+	marks := map[string]os.FileInfo{} // by the name of the file
+	for _, file := range files {
+		if info, err := os.Stat(file); err == nil {
+			marks[filepath.Base(file)] = info
+		}
+	}
+	open, _ := filepath.Glob("/proc/[0-9]*/fd/*")
+	for _, fd := range open {
+		target, err := os.Readlink(fd)
+		mark, named := marks[filepath.Base(target)]
+		if err != nil || !named {
+			continue
+		}
+		// The name alone may be that of another file.
+		if info, err := os.Stat(fd); err != nil || !os.SameFile(info, mark) {
+			continue
+		}
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(filepath.Dir(fd))))
+		if err != nil || pid == os.Getpid() {
+			continue
+		}
+		if group, err := syscall.Getpgid(pid); err == nil && group != syscall.Getpgrp() {
+			_ = syscall.Kill(-group, syscall.SIGKILL)
+		}
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+		pids = append(pids, pid)
+	}
+	return pids
 }

@@ -67,8 +67,9 @@ func limited(ctx context.Context, _ command) (context.Context, context.CancelFun
 // around it. No shell is involved: the line is split at white space, and then $NAME
 // and ${NAME} in each word are replaced from the command's environment, so that no
 // value becomes several words. When the context ends, the command is killed with all
-// processes that it started.
-func run(ctx context.Context, c command) (string, error) {
+// processes that it started. mark is the start of the path of a file that exists
+// while it runs.
+func run(ctx context.Context, c command, mark string) (string, error) {
 	words := strings.Fields(c.line)
 	if len(words) == 0 {
 		return "", nil
@@ -82,7 +83,7 @@ func run(ctx context.Context, c command) (string, error) {
 	output := &start{}
 	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = env, strings.NewReader(c.stdin), output, output
 	cmd.WaitDelay = killDelay
-	err := runGroup(cmd)
+	err := runGroup(cmd, mark)
 	switch {
 	case err != nil && errors.Is(context.Cause(ctx), context.DeadlineExceeded):
 		err = fmt.Errorf("killed after %s: %w", timeLimit, context.DeadlineExceeded)

@@ -3,8 +3,11 @@
 package extension
 
 import (
+	"errors"
 	"os"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -13,4 +16,12 @@ func running(t *testing.T, pid string) bool {
 	t.Helper()
 	stat, err := os.ReadFile("/proc/" + pid + "/stat")
 	return err == nil && !strings.Contains(string(stat), ") Z ")
+}
+
+func kill(t *testing.T, pid string) {
+	t.Helper()
+	id, err := strconv.Atoi(pid)
+	if err = errors.Join(err, syscall.Kill(id, syscall.SIGKILL)); err != nil {
+		t.Error(err)
+	}
 }

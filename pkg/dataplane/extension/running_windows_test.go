@@ -1,6 +1,7 @@
 package extension
 
 import (
+	"os"
 	"strconv"
 	"testing"
 
@@ -21,4 +22,19 @@ func running(t *testing.T, pid string) bool {
 	defer windows.CloseHandle(h) //nolint:errcheck // it was only used
 	state, err := windows.WaitForSingleObject(h, 0)
 	return err == nil && state == uint32(windows.WAIT_TIMEOUT)
+}
+
+func kill(t *testing.T, pid string) {
+	t.Helper()
+	id, err := strconv.Atoi(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	process, err := os.FindProcess(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := process.Kill(); err != nil {
+		t.Error(err)
+	}
 }

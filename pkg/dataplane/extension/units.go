@@ -11,6 +11,7 @@ import (
 const (
 	causeCommands = "commands-run"
 	causeFailed   = "command-failed"
+	causeFormer   = "former-command"
 )
 
 // unit is something whose commands run one after another: the start of the node, or
@@ -105,7 +106,7 @@ func (d *Dataplane) work(u *unit) {
 			}
 			d.mu.Unlock()
 			ctx, release := d.limit(d.ctx, s.command)
-			output, err := run(ctx, s.command)
+			output, err := run(ctx, s.command, d.mark)
 			release()
 			d.mu.Lock()
 			d.finish(u, s, output, err)
@@ -134,7 +135,7 @@ func (d *Dataplane) finish(u *unit, s *step, output string, err error) {
 	}
 	givenUp := err != nil && s.tries > 0 && u.failures+1 >= s.tries
 	if s.tries > 0 && err != nil && (u.err == nil || givenUp) { // other errors are in the result of a pass
-		d.log.Warn("could not remove a peer", "cause", causeFailed, "subnet", s.subnet, "given_up", givenUp, "error", err)
+		d.opts.Log.Warn("could not remove a peer", "cause", causeFailed, "subnet", s.subnet, "given_up", givenUp, "error", err)
 	}
 	if err == nil || givenUp {
 		u.failures, u.err = 0, nil

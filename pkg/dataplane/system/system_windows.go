@@ -16,7 +16,7 @@ func New(o Options) (dataplane.Dataplane, error) {
 	if err != nil {
 		return nil, err
 	}
-	return extension.New(d, o.Log), nil
+	return extension.New(d, o), nil
 }
 
 // The functions of the commands cleanup and prepare.
