@@ -316,11 +316,13 @@ func TestDocuments(t *testing.T) {
 	read := func(name string, into any) {
 		t.Helper()
 		all := machine{n.client, n.m, nil}.documents(t.Context())
-		if err := json.Unmarshal(all[name], into); err != nil || len(all) != 5 {
+		if err := json.Unmarshal(all[name], into); err != nil || len(all) != 6 {
 			t.Fatalf("%s: %v\n%s", name, err, all[name])
 		}
 	}
 	var networks, endpoints []struct{ Name, Type string }
+	var namespaces []struct{ ID string }
+	namespace := n.m.Admin().AddNamespace()
 	var adapters []hns.Adapter
 	var routes []hns.Route
 	var version hns.Version
@@ -329,6 +331,9 @@ func TestDocuments(t *testing.T) {
 	}
 	read("hns-networks.json", &networks)
 	read("hns-endpoints.json", &endpoints)
+	if read("hns-namespaces.json", &namespaces); len(namespaces) != 1 || namespaces[0].ID != namespace {
+		t.Errorf("%+v, want %s", namespaces, namespace)
+	}
 	read("adapters.json", &adapters)
 	read("ip-routes.json", &routes)
 	if len(networks) != 1 || networks[0].Name != "cbr0" || len(endpoints) != 1 || endpoints[0].Name != "cbr0_ep" {
