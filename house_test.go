@@ -100,6 +100,7 @@ var mayImport = map[string][]string{
 	"pkg/cniconf":          {"pkg/file"},
 	"pkg/cniinstall":       {"pkg/file"},
 	"pkg/cniplugin":        {},
+	"pkg/containerd":       {},
 	"pkg/sandbox":          {},
 	"pkg/flags":            {"pkg/conf"},
 	"pkg/netconf":          {"backend", "pkg/conf", "pkg/file", "subnet"},

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"flannel/pkg/containerd"
 	"flannel/pkg/flags"
 )
 
@@ -25,6 +26,8 @@ type process struct {
 	terminal       bool                        // stderr is a terminal
 	events         slog.Handler                // event log of a Windows service, which has no stderr; nil in the foreground
 	confine        func() error                // forbids the process to use the network for good; nil in tests
+	// containerd returns where containerd looks for CNI; nil: containerd.Find.
+	containerd func() (containerd.CNI, error)
 }
 
 // call is one invocation of a command. A command line has two sets of flags,

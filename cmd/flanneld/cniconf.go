@@ -56,8 +56,8 @@ func (c *call) specFlags(s *cniconf.Spec) {
 func makeCNIConf(c *call) func(context.Context) int {
 	var spec cniconf.Spec
 	c.specFlags(&spec)
-	to := c.flags.String("to", systemPath("/etc/cni/net.d/10-flannel.conf"), "`file` to write, a .conf or a .conflist; - prints it instead")
-	pluginDir := c.flags.String("plugin-dir", "", "`directory` that must contain the plugins; default: do not check")
+	to := c.flags.String("to", "", "`file` to write, a .conf or a .conflist; - prints it instead; default: 10-flannel.conf where containerd looks, see cni-dirs")
+	pluginDir := c.flags.String("plugin-dir", "", "`directory` that must contain the plugins; default: that of containerd, which is only warned of")
 	force := c.flags.Bool("force", false, "overwrite a file that was edited")
 	keep := c.flags.Bool("keep", false, "exit with status 0 if an edited file is left unchanged")
 	within := c.limitFlag("timeout", 3*time.Second, "how long to wait for etcd and the API server")
@@ -65,6 +65,12 @@ func makeCNIConf(c *call) func(context.Context) int {
 	return func(ctx context.Context) int {
 		// Complete's error is not returned at once, so that all problems are reported
 		// together.
+		dirs := c.cniDirs()
+		if err := dirs.required("to"); *to == "" && err != nil {
+			return c.answer(cniConfAnswer{Problem: err.Error()}, "", fmt.Errorf("cni-conf: %w", err))
+		} else if *to == "" {
+			*to = filepath.Join(dirs.Conf, "10-flannel.conf")
+		}
 		sources := c.cniSources()
 		sources.Within = *within
 		incomplete := sources.Complete(ctx, &spec)
@@ -75,6 +81,9 @@ func makeCNIConf(c *call) func(context.Context) int {
 			// names the command, like the first one.
 			problems := errors.Join(incomplete, err).Error()
 			return c.reportUsage(errors.New("cni-conf: " + strings.ReplaceAll(problems, "\n", "\ncni-conf: ")))
+		}
+		if *pluginDir == "" && *to != "-" {
+			c.warnOfPlugins(dirs, spec.Programs())
 		}
 		done := cniconf.Outcome{Path: *to}
 		if err = cniconf.CheckPlugins(*pluginDir, spec.Programs()); err == nil {
@@ -90,6 +99,20 @@ func makeCNIConf(c *call) func(context.Context) int {
 		return exit
 	}
 }
+
+// warnOfPlugins warns if containerd does not find one of the programs, which may be
+// installed later.
+func (c *call) warnOfPlugins(dirs cniDirs, programs []string) {
+	if dirs.Config == "" {
+		return
+	}
+	if err := cniconf.CheckPlugins(dirs.Bin, programs); err != nil && len(dirs.bins) == 1 {
+		c.log.Warn("containerd does not find the plugins that the configuration calls", "cause", causeNoPlugins, "error", err, "set_by", dirs.from.Bin.Origin())
+	}
+}
+
+// causeNoPlugins is a cause in the log.
+const causeNoPlugins = "plugins-missing"
 
 // cniSources returns where to read the values that the flags do not set.
 func (c *call) cniSources() winnode.CNISources {

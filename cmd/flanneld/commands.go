@@ -47,6 +47,7 @@ func commands() []command {
 		{name: "cni-conf", flags: makeCNIConf, about: aboutCNIConf, system: "windows", help: "write the CNI configuration of a Windows node",
 			example: "  flanneld --kube-subnet-mgr cni-conf --service-cidr=10.96.0.0/12",
 			exits:   map[int]string{exitNotReady: "the file was edited, and was left unchanged"}},
+		{name: "cni-dirs", flags: showCNIDirs, about: aboutCNIDirs, help: "show where the container runtime looks for CNI"},
 		{name: "install-cni", flags: installCNI, about: aboutInstallCNI, help: "install the CNI plugin and its configuration"},
 		{name: "net-conf", flags: makeNetConf, about: aboutNetConf, system: "windows", help: "write the network configuration of a Windows node if there is none",
 			example: "  flanneld --kube-subnet-mgr net-conf --network-mode=l2bridge"},

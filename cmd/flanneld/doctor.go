@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,14 +21,15 @@ func doctorCommand(c *call) func(context.Context) int {
 	all := c.flags.Bool("v", false, "list all checks, not only those with a problem or an unknown result")
 	bundlePath := c.flags.String("bundle", "", "also write what a maintainer needs, without secrets, into this `file` (.tar.gz); -: to standard output, and the results to standard error")
 	look := c.probeOptions()
-	c.flags.StringVar(&look.ConfDir, "cni-conf-dir", systemPath("/etc/cni/net.d"), "`directory` of CNI configurations")
-	c.flags.StringVar(&look.BinDir, "cni-bin-dir", systemPath("/opt/cni/bin"), "`directory` of CNI plugins")
+	c.flags.StringVar(&look.ConfDir, "cni-conf-dir", "", "`directory` of CNI configurations; default: where containerd looks, see cni-dirs")
+	binDir := c.flags.String("cni-bin-dir", "", "`directory` of CNI plugins; default: where containerd looks, see cni-dirs")
 	c.flags.StringVar(&look.DataDir, "cni-data-dir", usualDataDir(), "host-local's dataDir; on Windows, for kube-proxy's source VIP: the `directory` with one for each network")
 	timeout := c.limitFlag("timeout", 5*time.Second, "time limit of each probe; what takes longer is unknown")
 	return func(ctx context.Context) int {
 		asking, cancel := context.WithTimeout(ctx, *timeout)
 		c.askSettings(asking)
 		cancel()
+		c.lookAtCNI(&look, *binDir)
 		look.Timeout, look.Cluster = *timeout, c.store().Read
 		snapshot := probe.Read(ctx, look)
 		if ctx.Err() != nil {
@@ -62,6 +64,19 @@ func doctorCommand(c *call) func(context.Context) int {
 			return exitNotReady
 		}
 		return exitOK
+	}
+}
+
+// lookAtCNI sets the directories of CNI that the flags do not set.
+func (p process) lookAtCNI(look *probe.Options, binDir string) {
+	look.BinDirs = []string{binDir}
+	if look.ConfDir != "" && binDir != "" {
+		return // containerd's do not matter
+	}
+	dirs := p.cniDirs()
+	look.ConfDir, look.CNIProblem = cmp.Or(look.ConfDir, dirs.Conf), dirs.Problem
+	if binDir == "" {
+		look.BinDirs = dirs.bins
 	}
 }
 

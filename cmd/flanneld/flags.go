@@ -101,7 +101,7 @@ func cniFlags() []flagRow {
 		flags.Text("cni-conf-from", "FILE", "", "configuration list to install", func(o *options) *string { return &o.CNI.ConfFrom }),
 		flags.Text("cni-conf-to", "FILE", "", "where to install it; plugins that others added there are kept", func(o *options) *string { return &o.CNI.ConfTo }),
 		flags.Text("cni-plugin-from", "FILE", "", "plugin to install, or a directory of plugins", func(o *options) *string { return &o.CNI.PluginFrom }),
-		flags.Text("cni-plugin-to", "FILE", "", "where to install it", func(o *options) *string { return &o.CNI.PluginTo }),
+		flags.Text("cni-plugin-to", "FILE", "", "where to install it; default: where containerd looks, see cni-dirs", func(o *options) *string { return &o.CNI.PluginTo }),
 		flags.Bool("cni-plugin-replace", "false", "replace an installed plugin that is newer, or of another maker", func(o *options) *bool { return &o.CNI.ReplacePlugin }),
 	}
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 
@@ -28,16 +29,19 @@ func installCNI(c *call) func(context.Context) int {
 	c.flags.StringVar(&files.ConfFrom, "conf-from", files.ConfFrom, "install the configuration list in this `file`")
 	c.flags.StringVar(&files.ConfTo, "conf-to", files.ConfTo, "as this `file`, such as "+systemPath("/etc/cni/net.d/10-flannel.conflist"))
 	c.flags.StringVar(&files.PluginFrom, "plugin-from", files.PluginFrom, "install this `file`, a plugin, or all plugins in this directory")
-	c.flags.StringVar(&files.PluginTo, "plugin-to", files.PluginTo, "as this `file`, such as "+systemPath("/opt/cni/bin/flannel")+", or into this directory")
+	c.flags.StringVar(&files.PluginTo, "plugin-to", files.PluginTo, "as this `file`, such as "+systemPath("/opt/cni/bin/flannel")+", or into this directory; default: where containerd looks, see cni-dirs")
 	c.flags.BoolVar(&files.ReplacePlugin, "replace-plugin", files.ReplacePlugin, "replace an installed plugin that is newer, or of another maker")
 	watch := c.flags.Bool("watch", false, "keep running: restore the files when they are deleted or damaged, and install changes of --conf-from")
 	c.jsonFlag("print one JSON document: files, each with path, result and kept plugins, and problem")
 	return func(ctx context.Context) int {
 		switch {
 		case files.ConfFrom == "" && files.PluginFrom == "":
-			return c.reportUsage(errors.New("install-cni: nothing to install; give --conf-from and --conf-to, --plugin-from and --plugin-to, or all four"))
-		case (files.ConfFrom == "") != (files.ConfTo == "") || (files.PluginFrom == "") != (files.PluginTo == ""):
-			return c.reportUsage(errors.New("install-cni: --conf-from requires --conf-to, and --plugin-from requires --plugin-to, and vice versa"))
+			return c.reportUsage(errors.New("install-cni: nothing to install; give --conf-from and --conf-to, --plugin-from, or all three"))
+		case (files.ConfFrom == "") != (files.ConfTo == ""), files.PluginFrom == "" && files.PluginTo != "":
+			return c.reportUsage(errors.New("install-cni: --conf-from requires --conf-to and vice versa, and --plugin-to requires --plugin-from"))
+		}
+		if err := c.completeCNIFiles(&files, "plugin-to"); err != nil {
+			return c.fail(fmt.Errorf("install-cni: %w", err))
 		}
 		// It installs programs that the container runtime starts as root, and needs no
 		// network itself. Not every system can confine a process, as on Windows.

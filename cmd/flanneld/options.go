@@ -146,7 +146,6 @@ func (o *options) checkCombinations(given map[string]flags.Values) []error {
 	key, cert := o.Etcd.KeyFile != "", o.Etcd.CertFile != ""
 	user, password := o.Etcd.Username != "", o.Etcd.Password.Reveal() != ""
 	requires("cni-conf-from", o.CNI.ConfFrom != "", "cni-conf-to", o.CNI.ConfTo != "")
-	requires("cni-plugin-from", o.CNI.PluginFrom != "", "cni-plugin-to", o.CNI.PluginTo != "")
 	requires("etcd-certfile", cert, "etcd-keyfile", key)
 	requires("etcd-keyfile", key, "etcd-certfile", cert)
 	requires("etcd-username", user, "etcd-password", password)

@@ -110,6 +110,11 @@ function Get-KubeProxyArguments([string]$Flanneld, [string]$Version, [string]$No
     $answer.kubeProxyFlags
 }
 
+# Returns the directories in which containerd looks for the CNI configuration (confDir) and the plugins (binDir).
+function Get-CniDirectories([string]$Flanneld) {
+    Read-Program $Flanneld @('cni-dirs', '--json') | ConvertFrom-Json
+}
+
 function Get-RecordPath([string]$BaseDir, [string]$Name) { Join-Path $BaseDir "run\$Name.json" }
 
 # Returns the process that these scripts started under this name, if it still runs. Another process may have its ID by

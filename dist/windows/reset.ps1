@@ -11,7 +11,7 @@ networks of others stay; flanneld cleanup --dry-run shows what is removed. The n
 [CmdletBinding(SupportsShouldProcess, ConfirmImpact = 'High')]
 param(
     [string]$BaseDir = 'C:\k',
-    # Default: the directory of the last start.ps1.
+    # Default: the directory of the last start.ps1, which is by default that of containerd.
     [string]$CniConfDir = ''
 )
 
@@ -22,9 +22,9 @@ Assert-Administrator
 $BaseDir = Get-FullPath $BaseDir
 $last = Read-Settings (Join-Path $BaseDir 'flannel-node.json')
 if (-not $CniConfDir -and $last.ContainsKey('CniConfDir')) { $CniConfDir = $last['CniConfDir'] }
-if (-not $CniConfDir) { $CniConfDir = 'C:\etc\cni\net.d' }
 $flanneld = Join-Path $BaseDir 'flanneld.exe'
 Assert-File $flanneld 'It is needed to remove the network.'
+if (-not $CniConfDir) { $CniConfDir = (Get-CniDirectories $flanneld).confDir }
 
 $null = Invoke-Flanneld $flanneld @('cleanup', '--dry-run')
 if (-not $PSCmdlet.ShouldProcess($env:COMPUTERNAME, 'stop flanneld, kubelet and kube-proxy, remove the above')) { return }

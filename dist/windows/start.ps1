@@ -29,8 +29,9 @@ param(
     [string]$KubeConfig = "$BaseDir\config",
     [string]$NodeName = $env:COMPUTERNAME.ToLower(),
     [string]$NetConf = 'C:\etc\kube-flannel\net-conf.json',
-    [string]$CniBinDir = 'C:\opt\cni\bin',
-    [string]$CniConfDir = 'C:\etc\cni\net.d',
+    # Default: where containerd looks (flanneld cni-dirs).
+    [string]$CniBinDir = '',
+    [string]$CniConfDir = '',
     [string]$KubeletConfig = 'C:\var\lib\kubelet\config.yaml',
     # If kubelet's configuration is missing, one is written that accepts clients with a certificate of this CA: the API
     # server.
@@ -59,9 +60,11 @@ if (-not $ManagementIP) {
     }
 }
 if (-not $ManagementIP) { throw '-ManagementIP is missing: the address at which other nodes reach this node.' }
-foreach ($name in 'LogDir', 'KubeConfig', 'NetConf', 'CniBinDir', 'CniConfDir', 'KubeletConfig', 'ClientCA') {
+foreach ($name in 'LogDir', 'KubeConfig', 'NetConf', 'KubeletConfig', 'ClientCA') {
     Set-Variable -Name $name -Value (Get-FullPath (Get-Variable -Name $name -ValueOnly))
 }
+if ($CniBinDir) { $CniBinDir = Get-FullPath $CniBinDir }
+if ($CniConfDir) { $CniConfDir = Get-FullPath $CniConfDir }
 $services = [bool]($last.ContainsKey('Services') -and $last['Services'])
 $settings = @{ Services = $services }
 foreach ($name in $kept) { $settings[$name] = Get-Variable -Name $name -ValueOnly }
@@ -80,6 +83,11 @@ try {
     Write-Step '1/8 directories and files'
     foreach ($file in $flanneld, $kubeProxy, $KubeConfig) {
         Assert-File $file 'See Documentation/windows-quickstart.md for the files that are needed.'
+    }
+    if (-not $CniBinDir -or -not $CniConfDir) {
+        $dirs = Get-CniDirectories $flanneld
+        if (-not $CniBinDir) { $CniBinDir = $dirs.binDir }
+        if (-not $CniConfDir) { $CniConfDir = $dirs.confDir }
     }
     foreach ($dir in $LogDir, $CniBinDir, $CniConfDir) { $null = New-Item -ItemType Directory -Force -Path $dir }
     if (Test-Path -LiteralPath (Join-Path $BaseDir 'cni')) {
@@ -141,6 +149,7 @@ try {
 } catch {
     if (Test-Path -LiteralPath $flanneld) {
         Write-Step 'failed; results of flanneld doctor:'
+        # Empty directories are those of containerd.
         $null = Invoke-Flanneld $flanneld ($kube + @('doctor', '-v', "--cni-conf-dir=$CniConfDir", "--cni-bin-dir=$CniBinDir"))
     }
     throw

@@ -39,6 +39,7 @@ if ($Phase -eq 'prepare' -or $Phase -eq 'again' -or $Phase -eq 'reboot') {
 } elseif ($Phase -eq 'node') {
     $null = Invoke-Flanneld $flanneld @('status', '--json')
     $null = Invoke-Flanneld $flanneld @('source-vip', '--json')
+    $null = Invoke-Flanneld $flanneld @('cni-dirs', '--json')
 } elseif ($Phase -eq 'cleanup') {
     $null = Invoke-Flanneld $flanneld @('cleanup')
 }

@@ -15,12 +15,9 @@ import (
 	"io/fs"
 	"maps"
 	"os"
-	"os/exec"
 	"runtime"
 	"slices"
 	"strings"
-	"sync"
-	"time"
 
 	"flannel/pkg/doctor"
 	"flannel/pkg/probe"
@@ -43,28 +40,6 @@ type Options struct {
 	Password            redact.Secret
 	KeyFile, Kubeconfig string
 }
-
-// listings returns commands by the name of the file for their output. None of them
-// changes anything.
-func listings() map[string][]string {
-	if runtime.GOOS == "windows" {
-		return map[string][]string{"version.txt": {"cmd", "/c", "ver"}, "ipconfig.txt": {"ipconfig", "/all"}, "routes.txt": {"route", "print"},
-			"services.txt": {"sc", "query", "hns"}, "processes.txt": {"tasklist"},
-			"events.txt": {"wevtutil", "qe", "Application", "/q:*[System[Provider[@Name='" + winservice.Name + "']]]", "/c:500", "/rd:true", "/f:text"}}
-	}
-	return map[string][]string{
-		"links.txt": {"ip", "-d", "-s", "link"}, "addresses.txt": {"ip", "address"}, "rules.txt": {"ip", "rule"},
-		"routes.txt": {"ip", "route", "show", "table", "all"}, "routes6.txt": {"ip", "-6", "route", "show", "table", "all"},
-		"nexthops.txt": {"ip", "nexthop"}, "neighbours.txt": {"ip", "neigh"}, "fdb.txt": {"bridge", "fdb"},
-		"iptables.txt": {"iptables-save", "-c"}, "ip6tables.txt": {"ip6tables-save", "-c"}, "nft.txt": {"nft", "list", "ruleset"},
-		"journal.txt": {"journalctl", "-u", "flanneld", "--no-pager", "-n", "2000"},
-	}
-}
-
-const (
-	listWithin = 10 * time.Second // bounds each command
-	maxListing = 8 << 20          // bounds each file, in bytes
-)
 
 // WriteFile creates the archive at path, which must not exist. Only its owner may
 // read it.
@@ -167,7 +142,7 @@ func collect(ctx context.Context, o Options, s doctor.Snapshot, results []doctor
 		shown, _ := redact.Args(command)
 		add("config/service.json", map[string][]string{"command": shown, "environment": redact.Environ(env)})
 	}
-	runListings(ctx, files)
+	lister{runtime.GOOS, program}.runAll(ctx, files)
 	return files, secrets
 }
 
@@ -223,27 +198,4 @@ func environment(environ []string) []byte {
 		}
 	}
 	return b.Bytes()
-}
-
-// runListings runs the listings concurrently and adds their outputs to files, with
-// the error of those that fail.
-func runListings(ctx context.Context, files map[string][]byte) {
-	var mu sync.Mutex
-	var running sync.WaitGroup
-	for name, command := range listings() {
-		running.Go(func() {
-			ctx, cancel := context.WithTimeout(ctx, listWithin)
-			defer cancel()
-			cmd := exec.CommandContext(ctx, command[0], command[1:]...)
-			cmd.WaitDelay = time.Second // a child of the command may keep its output open
-			out, err := cmd.CombinedOutput()
-			if err != nil {
-				out = fmt.Appendf(out, "%s: %v\n", strings.Join(command, " "), err)
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			files["listings/"+name] = orError(out, nil)
-		})
-	}
-	running.Wait()
 }

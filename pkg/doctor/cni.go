@@ -14,6 +14,8 @@ func cniChecks() []Check {
 			"the first CNI configuration is not flannel's", anySystem, needs{cniKnown}, cniConf},
 		{"FL302", "the CNI plugins that the configuration calls are installed",
 			"CNI plugins that the configuration calls are not installed", anySystem, needs{cniKnown, confCallsFlannel}, cniPlugins},
+		{"FL303", "containerd's directories for CNI exist",
+			"containerd's directories for CNI do not exist, or its configuration cannot be read", anySystem, needs{cniKnown}, cniDirs},
 	}
 }
 
@@ -115,7 +117,7 @@ func cniPlugins(s Snapshot) Finding {
 	install := "Install them: flanneld install-cni installs flannel's own, the distribution's package " +
 		"containernetworking-plugins the others."
 	if s.OS == "windows" {
-		install = "Run flanneld install-cni, with --cni-bin-dir if containerd's bin_dir is another directory."
+		install = "Run flanneld install-cni. Without --plugin-to it installs them where containerd looks (flanneld cni-dirs)."
 	}
 	_, plugins := s.flannelConf()
 	switch {
@@ -139,6 +141,16 @@ func cniPlugins(s Snapshot) Finding {
 		return fail(install, "in %s: %s", s.CNI.Value.BinDir, several(problems))
 	}
 	return ok("%s", strings.Join(names, ", "))
+}
+
+// cniDirs finds directories that containerd's configuration names and that do not
+// exist: whatever is installed elsewhere, containerd does not find it.
+func cniDirs(s Snapshot) Finding {
+	if problem := s.CNI.Value.Problem; problem != "" {
+		return warn("Correct conf_dir, bin_dir or bin_dirs in containerd's configuration and restart containerd, or "+
+			"install the files there: flanneld cni-dirs shows the directories.", "%s", problem)
+	}
+	return ok("%s, %s", s.CNI.Value.ConfDir, s.CNI.Value.BinDir)
 }
 
 // calledPlugins returns the names of the programs that a configuration calls.

@@ -316,6 +316,7 @@ func TestClusterChecks(t *testing.T) {
 			s.CNI.Value.Plugins = map[string]bool{"bridge": true, "portmap": true, "host-local": false}
 		}},
 		{"FL302", Skipped, "", func(s *Snapshot) { s.CNI.Value.Plugins = nil }},
+		{"FL303", Warn, "/opt/cni bin_dir /etc/containerd/config.toml", func(s *Snapshot) { s.CNI.Value.Problem = "/opt/cni (bin_dir in /etc/containerd/config.toml)" }},
 
 		{"FL401", Fail, "podCIDR", func(s *Snapshot) { s.Cluster.PodCIDRs = Known[[]string](nil) }},
 		{"FL402", Warn, "30s", func(s *Snapshot) { s.Cluster.Ahead = Known(-30 * time.Second) }},

@@ -86,9 +86,12 @@ type Process struct {
 // CNI is the CNI configuration and the plugins that container runtimes use.
 type CNI struct {
 	ConfDir string          `json:"confDir"`
-	Files   []CNIFile       `json:"files"` // in the order in which runtimes look at them
-	BinDir  string          `json:"binDir"`
+	Files   []CNIFile       `json:"files"`   // in the order in which runtimes look at them
+	BinDir  string          `json:"binDir"`  // several are separated by ", "
 	Plugins map[string]bool `json:"plugins"` // by program name, whether it is executable; nil: BinDir does not exist
+	// Problem is why containerd's own directories are not known, or which of them does
+	// not exist; "": they exist, or there is no containerd.
+	Problem string `json:"problem,omitempty"`
 }
 
 // CNIFile is a CNI network configuration.

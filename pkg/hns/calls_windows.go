@@ -112,6 +112,14 @@ func (s *service) AttachHost(endpoint string) error {
 	return translate(refused)
 }
 
+func (s *service) EndpointUse(id string) (Use, error) {
+	e, err := hcsshim.GetHNSEndpointByID(id)
+	if err != nil {
+		return Use{}, translate(err)
+	}
+	return Use{Containers: e.SharedContainers, Attached: e.State == attached || e.State == attachedSharing}, nil
+}
+
 // list returns the documents of a list of hcsshim, which uses the entry point name. It calls hcsshim again when that
 // returns ErrNotFound: it does so for the whole list if one object is deleted while it reads the list. If that persists,
 // the error is another one, so that it is not taken for a missing network.

@@ -12,6 +12,8 @@ package hns
 //	HcnEnumerateEndpoints(query, *ids, *record)
 //	HcnOpenEndpoint(*guid, *handle, *record)
 //	HcnCloseNetwork(handle), HcnCloseEndpoint(handle)
+//
+// Namespaces have the same entry points as endpoints.
 
 import (
 	"cmp"
@@ -45,26 +47,37 @@ func (s *service) CreateEndpoint(network string, document json.RawMessage) (made
 		if err != nil {
 			return err
 		}
-		made, err = s.queryEndpoint(handle)
+		made, err = s.queryProperties("Endpoint", handle)
 		return err
 	})
 	return made, err
 }
 
-func (s *service) EndpointIDs(network, name string) (ids []string, err error) {
+func (s *service) EndpointIDs(network, name string) ([]string, error) {
 	condition := map[string]string{"VirtualNetwork": network}
 	if name != "" {
 		condition = map[string]string{"Name": name}
 	}
+	return s.enumerate("Endpoints", condition)
+}
+
+func (s *service) NamespaceIDs() ([]string, error) { return s.enumerate("Namespaces", nil) }
+
+// enumerate returns the IDs of the objects that meet the conditions.
+func (s *service) enumerate(objects string, conditions map[string]string) (ids []string, err error) {
+	filter := ""
+	if conditions != nil {
+		filter = string(encode(conditions))
+	}
 	query, err := windows.UTF16PtrFromString(string(encode(struct {
 		SchemaVersion Version
-		Filter        string
-	}{schema(), string(encode(condition))})))
+		Filter        string `json:",omitempty"`
+	}{schema(), filter})))
 	if err != nil {
 		return nil, err
 	}
 	var out *uint16
-	err = s.call(&out, "HcnEnumerateEndpoints", uintptr(unsafe.Pointer(query)), uintptr(unsafe.Pointer(&out)))
+	err = s.call(&out, "HcnEnumerate"+objects, uintptr(unsafe.Pointer(query)), uintptr(unsafe.Pointer(&out)))
 	text := takeText(&out)
 	if err != nil {
 		return nil, err
@@ -73,26 +86,35 @@ func (s *service) EndpointIDs(network, name string) (ids []string, err error) {
 }
 
 func (s *service) Endpoint(id string) (json.RawMessage, error) {
-	guid, err := windows.GUIDFromString("{" + id + "}")
-	if err != nil {
-		return nil, &Error{Call: "HcnOpenEndpoint", Code: EndpointNotFound, Detail: fmt.Sprintf("invalid ID %q", id)}
-	}
-	var handle uintptr
-	if err := s.call(nil, "HcnOpenEndpoint", uintptr(unsafe.Pointer(&guid)), uintptr(unsafe.Pointer(&handle))); err != nil {
-		return nil, err
-	}
-	return s.queryEndpoint(handle)
+	return s.read("Endpoint", id, EndpointNotFound)
 }
 
-// queryEndpoint returns the document of the endpoint behind a handle, and closes the handle.
-func (s *service) queryEndpoint(handle uintptr) (json.RawMessage, error) {
-	defer s.closeHandle("HcnCloseEndpoint", handle)
+func (s *service) Namespace(id string) (json.RawMessage, error) {
+	return s.read("Namespace", id, ElementNotFound)
+}
+
+// read returns the document of an object. missing is the error if the ID cannot be one.
+func (s *service) read(kind, id string, missing Code) (json.RawMessage, error) {
+	guid, err := windows.GUIDFromString("{" + id + "}")
+	if err != nil {
+		return nil, &Error{Call: "HcnOpen" + kind, Code: missing, Detail: fmt.Sprintf("invalid ID %q", id)}
+	}
+	var handle uintptr
+	if err := s.call(nil, "HcnOpen"+kind, uintptr(unsafe.Pointer(&guid)), uintptr(unsafe.Pointer(&handle))); err != nil {
+		return nil, err
+	}
+	return s.queryProperties(kind, handle)
+}
+
+// queryProperties returns the document of the object behind a handle, and closes the handle.
+func (s *service) queryProperties(kind string, handle uintptr) (json.RawMessage, error) {
+	defer s.closeHandle("HcnClose"+kind, handle)
 	query, err := windows.UTF16PtrFromString(`{"SchemaVersion":{"Major":2,"Minor":0}}`)
 	if err != nil {
 		return nil, err
 	}
 	var out *uint16
-	err = s.call(&out, "HcnQueryEndpointProperties", handle, uintptr(unsafe.Pointer(query)), uintptr(unsafe.Pointer(&out)))
+	err = s.call(&out, "HcnQuery"+kind+"Properties", handle, uintptr(unsafe.Pointer(query)), uintptr(unsafe.Pointer(&out)))
 	return json.RawMessage(takeText(&out)), err
 }
 

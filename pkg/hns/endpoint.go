@@ -13,20 +13,24 @@ import (
 // HostEndpoint returns the name of the host's own endpoint on an L2Bridge.
 func HostEndpoint(network string) string { return network + "_ep" }
 
+// SourceVIPEndpoint is the name of the endpoint with the address from which kube-proxy sends on an overlay.
+const SourceVIPEndpoint = "source-vip"
+
 // remoteEndpoint is the flag of an endpoint that is on another host.
 const remoteEndpoint = 1
 
 // endpointDocument is HostComputeEndpoint of the HCN schema.
 type endpointDocument struct {
-	ID                 string          `json:",omitempty"`
-	Name               string          `json:",omitempty"`
-	HostComputeNetwork string          `json:",omitempty"`
-	Policies           []Policy        `json:",omitempty"`
-	IPConfigurations   []ipConfig      `json:"IpConfigurations,omitempty"`
-	Routes             []routeDocument `json:",omitempty"`
-	MacAddress         dashedMAC       `json:",omitzero"`
-	Flags              uint32          `json:",omitempty"`
-	SchemaVersion      Version
+	ID                   string          `json:",omitempty"`
+	Name                 string          `json:",omitempty"`
+	HostComputeNetwork   string          `json:",omitempty"`
+	HostComputeNamespace string          `json:",omitempty"`
+	Policies             []Policy        `json:",omitempty"`
+	IPConfigurations     []ipConfig      `json:"IpConfigurations,omitempty"`
+	Routes               []routeDocument `json:",omitempty"`
+	MacAddress           dashedMAC       `json:",omitzero"`
+	Flags                uint32          `json:",omitempty"`
+	SchemaVersion        Version
 }
 
 type ipConfig struct {
@@ -62,8 +66,11 @@ func DecodeEndpoint(document json.RawMessage) (Endpoint, error) {
 	if err := json.Unmarshal(document, &d); err != nil {
 		return Endpoint{}, fmt.Errorf("read the endpoint's document: %w", err)
 	}
-	e := Endpoint{ID: d.ID, Name: d.Name, Network: d.HostComputeNetwork, MAC: mac.Addr(d.MacAddress),
+	e := Endpoint{ID: d.ID, Name: d.Name, Network: d.HostComputeNetwork, Namespace: d.HostComputeNamespace, MAC: mac.Addr(d.MacAddress),
 		Remote: d.Flags&remoteEndpoint != 0}
+	if e.Namespace == noNamespace {
+		e.Namespace = ""
+	}
 	for _, c := range d.IPConfigurations {
 		if !c.IPAddress.IsValid() { // not assigned yet
 			continue

@@ -80,9 +80,12 @@ func TestEntryPointsMissing(t *testing.T) {
 	_, network := s.CreateNetwork(json.RawMessage("{}"))
 	_, endpoints := s.EndpointIDs(id, "")
 	_, one := s.Endpoint(id)
+	_, namespaces := s.NamespaceIDs()
+	_, namespace := s.Namespace(id)
 	_, endpoint := s.CreateEndpoint(id, nil)
 	for call, err := range map[string]error{
 		"notify": notify, "list networks": networks, "create a network": network, "list endpoints": endpoints, "read an endpoint": one,
+		"list namespaces": namespaces, "read a namespace": namespace,
 		"create an endpoint": endpoint, "modify": s.ModifyNetwork(id, nil), "delete a network": s.DeleteNetwork(id),
 		"delete an endpoint": s.DeleteEndpoint(id), "attach": s.AttachHost(id),
 	} {

@@ -37,6 +37,12 @@ type Calls interface {
 	// AttachHost attaches an endpoint to the host itself (compartment 1). It uses the older API, because v2 cannot do
 	// it. If the endpoint is already attached, that is no error.
 	AttachHost(endpoint string) error
+	// EndpointUse returns who uses an endpoint, as the older API says: documents of v2 do not contain it.
+	EndpointUse(id string) (Use, error)
+
+	// NamespaceIDs returns the IDs of all namespaces, which are the network compartments of pods and of the host.
+	NamespaceIDs() ([]string, error)
+	Namespace(id string) (json.RawMessage, error)
 
 	// Notify calls changed when networks changed, or when the service stopped or started, until stop is called.
 	// changed may be called from any goroutine and must not block. ErrUnsupported means that this HNS has no

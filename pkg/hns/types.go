@@ -87,8 +87,22 @@ type Endpoint struct {
 	MAC      mac.Addr // zero: HNS chooses
 	Remote   bool
 	Provider netip.Addr // only if Remote: the peer's address on the underlay
+	// Namespace is the ID of its namespace, which HNS sets; "": it is in none, or HNS does not say so.
+	Namespace string
 	// EncapOverhead is what HNS subtracts from 1500 for the MTU of a pod, in bytes; 0: its default. Only to create it.
 	EncapOverhead int
+}
+
+// Use says who uses an endpoint.
+type Use struct {
+	Containers []string
+	Attached   bool // to a container or to the host
+}
+
+// Namespace is a network compartment: that of a pod, or the host's.
+type Namespace struct {
+	ID        string
+	Endpoints []string // IDs
 }
 
 // Virtual reports whether this is the host's adapter on a virtual switch. It accepts the name or the description, since

@@ -233,8 +233,8 @@ func (m *Metrics) Table(name string, entries int, done reconcile.Result) {
 	}
 }
 
-// Repaired counts n repairs of a table, of devices, sysctls, the guard's rules, or places
-// of firewall rules.
+// Repaired counts n repairs of a table, of devices, sysctls, the guard's rules, endpoints
+// of HNS, or places of firewall rules.
 func (m *Metrics) Repaired(what string, n int) { m.repairs.WithLabelValues(what).Add(float64(n)) }
 
 // Tunnels sets the numbers of WireGuard peers, and counts their traffic.

@@ -241,6 +241,7 @@ func reserved(o Options) ([]netip.Addr, error) {
 func (m machine) documents(ctx context.Context) map[string][]byte {
 	version, versionErr := m.client.Version(ctx)
 	networks, endpoints, err := m.client.Documents(ctx)
+	namespaces, namespacesErr := m.client.NamespaceDocuments(ctx)
 	adapters, adaptersErr := m.stack.Adapters()
 	routes, routesErr := m.stack.Routes()
 	files := map[string][]byte{}
@@ -248,11 +249,12 @@ func (m machine) documents(ctx context.Context) map[string][]byte {
 		value any
 		err   error
 	}{
-		"hns-version.json":   {version, versionErr},
-		"hns-networks.json":  {networks, err},
-		"hns-endpoints.json": {endpoints, err},
-		"adapters.json":      {adapters, adaptersErr},
-		"ip-routes.json":     {routes, routesErr},
+		"hns-version.json":    {version, versionErr},
+		"hns-networks.json":   {networks, err},
+		"hns-endpoints.json":  {endpoints, err},
+		"hns-namespaces.json": {namespaces, namespacesErr},
+		"adapters.json":       {adapters, adaptersErr},
+		"ip-routes.json":      {routes, routesErr},
 	} {
 		raw, err := json.MarshalIndent(part.value, "", "  ")
 		if err = errors.Join(part.err, err); err != nil {

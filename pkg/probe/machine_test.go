@@ -59,7 +59,7 @@ func newNode(t *testing.T, network hns.Network) *node {
 	dir := t.TempDir()
 	n.o = Options{Version: "test", SubnetFile: filepath.Join(dir, "subnet.env"), VIPFile: filepath.Join(dir, "source-vip.json"), DataDir: filepath.Join(dir, "networks"),
 		JournalFile: filepath.Join(dir, "hns.json"), LeftFiles: []string{filepath.Join(dir, "SourceVip.json"), filepath.Join(dir, "SourceVipRequest.json")},
-		ConfDir: filepath.Join(dir, "net.d"), BinDir: filepath.Join(dir, "bin"), Commands: []string{"status", "service"}, Timeout: 30 * time.Second}
+		ConfDir: filepath.Join(dir, "net.d"), BinDirs: []string{filepath.Join(dir, "bin")}, Commands: []string{"status", "service"}, Timeout: 30 * time.Second}
 	if _, err := subnet.WriteEnv(n.o.SubnetFile, subnet.Env{V4Network: pfx("10.244.0.0/16"), V4Subnet: pfx("10.244.1.0/24"), MTU: 1450}); err != nil {
 		t.Fatal(err)
 	}
@@ -316,11 +316,13 @@ func TestDocuments(t *testing.T) {
 	read := func(name string, into any) {
 		t.Helper()
 		all := machine{n.client, n.m, nil}.documents(t.Context())
-		if err := json.Unmarshal(all[name], into); err != nil || len(all) != 5 {
+		if err := json.Unmarshal(all[name], into); err != nil || len(all) != 6 {
 			t.Fatalf("%s: %v\n%s", name, err, all[name])
 		}
 	}
 	var networks, endpoints []struct{ Name, Type string }
+	var namespaces []struct{ ID string }
+	namespace := n.m.Admin().AddNamespace()
 	var adapters []hns.Adapter
 	var routes []hns.Route
 	var version hns.Version
@@ -329,6 +331,9 @@ func TestDocuments(t *testing.T) {
 	}
 	read("hns-networks.json", &networks)
 	read("hns-endpoints.json", &endpoints)
+	if read("hns-namespaces.json", &namespaces); len(namespaces) != 1 || namespaces[0].ID != namespace {
+		t.Errorf("%+v, want %s", namespaces, namespace)
+	}
 	read("adapters.json", &adapters)
 	read("ip-routes.json", &routes)
 	if len(networks) != 1 || networks[0].Name != "cbr0" || len(endpoints) != 1 || endpoints[0].Name != "cbr0_ep" {

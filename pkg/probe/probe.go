@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -27,7 +28,8 @@ type Options struct {
 	Version     string   // of this program
 	SubnetFile  string   // also determines the daemon's socket
 	ConfDir     string   // of CNI configurations
-	BinDir      string   // of CNI plugins
+	BinDirs     []string // of CNI plugins
+	CNIProblem  string   // what is wrong with containerd's directories of CNI; "": nothing is known
 	DataDir     string   // of the CNI plugin host-local
 	VIPFile     string   // where flanneld source-vip publishes the source VIP
 	JournalFile string   // where flanneld saves the host's settings (hns.json)
@@ -115,7 +117,7 @@ func common(o Options, s *doctor.Snapshot) []probe {
 		factProbe(&s.Daemon, func(ctx context.Context) (doctor.Answer, error) { return daemon(ctx, o.SubnetFile) }),
 		{
 			read: func(context.Context) func() {
-				c, err := cni(o.ConfDir, o.BinDir)
+				c, err := cni(o)
 				fact := known(c, err)
 				fact.Absent = errors.Is(err, fs.ErrNotExist) // a container may not have the host's directory, nor a host without Kubernetes
 				return func() { s.CNI = fact }
@@ -153,13 +155,13 @@ func daemon(ctx context.Context, subnetFile string) (doctor.Answer, error) {
 const maxConf = 1 << 20
 
 // cni reads the files that container runtimes read, in the order of their
-// names, and lists the plugins. On Linux, it returns an error if confDir does
+// names, and lists the plugins. On Linux, it returns an error if ConfDir does
 // not exist: a container may not have the host's directory. On Windows, a
 // container that can access HNS has all directories of the host, so that the
 // directory does not exist there either.
-func cni(confDir, binDir string) (doctor.CNI, error) {
-	c := doctor.CNI{ConfDir: confDir, BinDir: binDir}
-	entries, err := os.ReadDir(confDir)
+func cni(o Options) (doctor.CNI, error) {
+	c := doctor.CNI{ConfDir: o.ConfDir, BinDir: strings.Join(o.BinDirs, ", "), Problem: o.CNIProblem}
+	entries, err := os.ReadDir(o.ConfDir)
 	switch {
 	case err == nil:
 	case !errors.Is(err, fs.ErrNotExist):
@@ -171,24 +173,37 @@ func cni(confDir, binDir string) (doctor.CNI, error) {
 		if !slices.Contains([]string{".conf", ".conflist", ".json"}, filepath.Ext(e.Name())) {
 			continue
 		}
-		raw, _ := os.ReadFile(filepath.Join(confDir, e.Name())) // if it cannot be read, the text is empty
+		raw, _ := os.ReadFile(filepath.Join(o.ConfDir, e.Name())) // if it cannot be read, the text is empty
 		c.Files = append(c.Files, doctor.CNIFile{Name: e.Name(), Text: string(raw[:min(len(raw), maxConf)])})
 	}
 	// Plugins stays nil if they are unknown, in contrast to an empty directory.
-	plugins, err := os.ReadDir(binDir)
-	if err != nil {
-		return c, nil // a container may not have the host's directory
-	}
-	c.Plugins = map[string]bool{}
-	for _, p := range plugins {
-		if info, err := os.Stat(filepath.Join(binDir, p.Name())); err == nil && info.Mode().IsRegular() {
-			name := p.Name()
-			if runtime.GOOS == "windows" {
-				name = name[:len(name)-len(filepath.Ext(name))]
-			}
-			// The value says whether it can be executed, for which Windows has no bit.
-			c.Plugins[name] = runtime.GOOS == "windows" || info.Mode()&0o111 != 0
+	for _, dir := range o.BinDirs {
+		plugins, err := os.ReadDir(dir)
+		if err != nil {
+			continue // a container may not have the host's directory
 		}
+		if c.Plugins == nil {
+			c.Plugins = map[string]bool{}
+		}
+		addPlugins(c.Plugins, dir, plugins)
 	}
 	return c, nil
+}
+
+// addPlugins adds the plugins in a directory that no earlier one has.
+func addPlugins(all map[string]bool, dir string, plugins []os.DirEntry) {
+	for _, p := range plugins {
+		info, err := os.Stat(filepath.Join(dir, p.Name()))
+		if err != nil || !info.Mode().IsRegular() {
+			continue
+		}
+		name := p.Name()
+		if runtime.GOOS == "windows" {
+			name = name[:len(name)-len(filepath.Ext(name))]
+		}
+		if _, found := all[name]; !found {
+			// The value says whether it can be executed, for which Windows has no bit.
+			all[name] = runtime.GOOS == "windows" || info.Mode()&0o111 != 0
+		}
+	}
 }

@@ -62,7 +62,7 @@ func TestRead(t *testing.T) {
 		conf := t.TempDir()
 		sh(t, `cd `+conf+`; mkdir net.d bin; echo '{"type":"flannel"}' > net.d/10-flannel.conf; echo x > net.d/readme; echo x > net.d/05-x.conflist
 			touch bin/flannel bin/bridge; chmod 755 bin/flannel; mkdir bin/dir`)
-		o := Options{Version: "test", SubnetFile: "/run/flannel/subnet.env", ConfDir: conf + "/net.d", BinDir: conf + "/bin", Timeout: time.Minute}
+		o := Options{Version: "test", SubnetFile: "/run/flannel/subnet.env", ConfDir: conf + "/net.d", BinDirs: []string{conf + "/none", conf + "/bin"}, Timeout: time.Minute}
 		sh(t, listAll) // the first time, it may load modules
 		before := sh(t, listAll)
 		start := time.Now()
@@ -231,7 +231,7 @@ func TestTimeoutAndErrors(t *testing.T) {
 	if why := s.Cluster.Ahead.WhyNot; s.Cluster.Ahead.Known || why == "" {
 		t.Errorf("the store hangs: %q", why)
 	}
-	if c, err := cni(filepath.Join(dir, "none"), dir); err == nil || !strings.Contains(err.Error(), filepath.Join(dir, "none")) {
+	if c, err := cni(Options{ConfDir: filepath.Join(dir, "none"), BinDirs: []string{dir}}); err == nil || !strings.Contains(err.Error(), filepath.Join(dir, "none")) {
 		t.Errorf("no CNI: %+v, %v", c, err)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "flanneld.sock"), nil, 0o600); err != nil {

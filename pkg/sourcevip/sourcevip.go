@@ -53,7 +53,7 @@ type Keeper struct {
 }
 
 // endpointName is the name of our endpoint. kube-proxy looks it up by its address.
-const endpointName = "source-vip"
+const endpointName = hns.SourceVIPEndpoint
 
 // Read returns the published VIP, the zero VIP if there is none.
 func Read(path string) (v VIP, err error) {

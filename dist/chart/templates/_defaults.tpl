@@ -60,8 +60,8 @@ windows:
   nodeSelector:
     kubernetes.io/arch: amd64
     kubernetes.io/os: windows
-  cniBinDir: C:\opt\cni\bin
-  cniConfDir: C:\etc\cni\net.d
+  cniBinDir: ""
+  cniConfDir: ""
 netpol:
   enabled: false
   args:

@@ -20,8 +20,8 @@ type Repairs struct {
 	lately map[string]*rate.Sometimes // by table
 }
 
-// NewRepairs returns a Repairs that calls count with the name of a table, or "devices" or
-// "sysctls", and the number of repairs.
+// NewRepairs returns a Repairs that calls count with the name of a table, or "devices",
+// "sysctls" or "endpoints", and the number of repairs.
 func NewRepairs(log *slog.Logger, count func(what string, n int)) *Repairs {
 	return &Repairs{log: log, count: count, lately: map[string]*rate.Sometimes{}}
 }

@@ -40,9 +40,12 @@ type Pace struct {
 	// Dead is how long a switch may look dead before its networks are deleted: 30 s.
 	Dead time.Duration
 	// Rollback is how long the host may lack its addresses before our network is deleted again: 2 min.
-	Rollback          time.Duration
-	Retry             time.Duration // until the network is then made again: 10 min, and twice as long each time, up to an hour
-	hostconfig.Limits               // Address 30 s, DHCP 1 min, Rest 5 s
+	Rollback time.Duration
+	Retry    time.Duration // until the network is then made again: 10 min, and twice as long each time, up to an hour
+	// Sweep is the time between looks for endpoints of pods that are gone: 15 min. Two
+	// looks in a row have to find one, so that no endpoint that is being created is deleted.
+	Sweep             time.Duration
+	hostconfig.Limits // Address 30 s, DHCP 1 min, Rest 5 s
 }
 
 func (p *Pace) setDefaults() {
@@ -52,6 +55,7 @@ func (p *Pace) setDefaults() {
 	p.Dead = cmp.Or(p.Dead, 30*time.Second)
 	p.Rollback = cmp.Or(p.Rollback, 2*time.Minute)
 	p.Retry = cmp.Or(p.Retry, 10*time.Minute)
+	p.Sweep = cmp.Or(p.Sweep, 15*time.Minute)
 	p.Address = cmp.Or(p.Address, 30*time.Second)
 	p.DHCP = cmp.Or(p.DHCP, time.Minute)
 	p.Rest = cmp.Or(p.Rest, 5*time.Second)
@@ -130,6 +134,7 @@ func New(opts Options, client *hns.Client, stack hns.Stack) *Driver {
 	d.stopWatch = cancel
 	d.background = func(f func(context.Context)) { d.done.Go(func() { f(ctx) }) }
 	d.background(d.watch)
+	d.background((&sweeper{Driver: d}).run)
 	return d
 }
 
@@ -275,4 +280,5 @@ const (
 	causeNoDualStack     = "no-dual-stack"
 	causeNoBlackholes    = "no-blackholes"
 	causeOtherAddress    = "other-address" // that HNS sends from
+	causeEndpointSwept   = "endpoint-swept"
 )

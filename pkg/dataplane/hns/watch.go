@@ -15,13 +15,18 @@ import (
 type observed struct {
 	name string
 	hash uint64 // of ID, subnets and policies; 0: the network did not exist
+	pods string // ID of the network if pods are on it, not only a switch
 }
 
 // recordObserved records the state of our network, with which poll compares.
 func (d *Driver) recordObserved() {
-	o := observed{name: d.device().name}
+	dev := d.device()
+	o := observed{name: dev.name}
 	if d.network != nil {
 		o.hash = hash(*d.network)
+		if !dev.Switch {
+			o.pods = d.network.ID
+		}
 	}
 	d.observed.Store(&o)
 }
@@ -95,7 +100,7 @@ func (d *Driver) poll(ctx context.Context) {
 		return
 	}
 	networks, err := d.client.Networks(ctx)
-	current := observed{name: last.name}
+	current := observed{name: last.name, pods: last.pods}
 	if i := slices.IndexFunc(networks, func(n hns.Network) bool { return n.Name == last.name }); i >= 0 {
 		current.hash = hash(networks[i])
 	}

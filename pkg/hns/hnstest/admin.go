@@ -127,12 +127,19 @@ func (h Admin) DeleteRemoteSubnet(name string, subnet netip.Prefix) error {
 
 // DeleteEndpoint deletes the endpoint with that name.
 func (h Admin) DeleteEndpoint(name string) error {
+	return h.endpoint(name, func(t *object) hns.Code {
+		h.m.removeObject(api.EndpointKind, t)
+		return 0
+	})
+}
+
+// endpoint calls act with the endpoint of that name, with the machine locked.
+func (h Admin) endpoint(name string, act func(*object) hns.Code) error {
 	h.m.mu.Lock()
 	defer h.m.mu.Unlock()
 	for _, t := range h.m.objects[api.EndpointKind] {
 		if t.Name() == name {
-			h.m.removeObject(api.EndpointKind, t)
-			return nil
+			return api.Problem("change by an administrator", act(t))
 		}
 	}
 	return fmt.Errorf("endpoint %s: %w", name, hns.ErrNotFound)
@@ -144,7 +151,7 @@ func (h Admin) AddRemoteEndpoints(name string, count int) error {
 	return h.network(name, func(n *network) hns.Code {
 		addr := netip.MustParseAddr("10.128.0.1")
 		for range count {
-			t := &object{Document: api.Document{}, id: api.NewGUID(), network: n.id, state: 1, ip: netip.PrefixFrom(addr, 32)}
+			t := &object{Document: api.Document{}, id: api.NewGUID(), network: n.id, state: createdState, ip: netip.PrefixFrom(addr, 32)}
 			t.Write("ID", t.id)
 			t.Write("HostComputeNetwork", n.id)
 			t.Write("Flags", remoteEndpoint)

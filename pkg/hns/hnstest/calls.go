@@ -125,17 +125,38 @@ func (m *Machine) ManagementIP(network string) (netip.Addr, error) {
 }
 
 // EndpointIDs returns the IDs of the endpoints with a name, or else on a network.
-func (m *Machine) EndpointIDs(network, name string) (ids []string, err error) {
+func (m *Machine) EndpointIDs(network, name string) ([]string, error) {
 	filter := map[string]string{"VirtualNetwork": network}
 	if name != "" {
 		filter = map[string]string{"Name": name}
 	}
 	query := map[string]any{"SchemaVersion": map[string]int{"Major": 2, "Minor": 0}, "Filter": api.Text(filter)}
-	answer, err := m.ask("HcnEnumerateEndpoints", api.Text(query))
+	return m.enumerateIDs(api.EndpointKind, api.Text(query))
+}
+
+func (m *Machine) enumerateIDs(k api.Kind, query string) (ids []string, err error) {
+	answer, err := m.ask("HcnEnumerate"+string(k)+"s", query)
 	if err != nil {
 		return nil, err
 	}
 	return ids, json.Unmarshal([]byte(answer), &ids)
+}
+
+// NamespaceIDs returns the IDs of all namespaces.
+func (m *Machine) NamespaceIDs() ([]string, error) {
+	return m.enumerateIDs(api.NamespaceKind, anyQuery)
+}
+
+// Namespace returns one namespace.
+func (m *Machine) Namespace(id string) (json.RawMessage, error) {
+	return m.query(api.NamespaceKind, id)
+}
+
+// EndpointUse returns who uses an endpoint, as v1 reports it.
+func (m *Machine) EndpointUse(id string) (hns.Use, error) {
+	var v api.EndpointV1
+	err := m.callV1("GET", "/endpoints/"+id, "", &v)
+	return hns.Use{Containers: v.SharedContainers, Attached: v.State == attachedState || v.State == sharedState}, err
 }
 
 // Endpoint returns one endpoint.

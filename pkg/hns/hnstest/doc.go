@@ -73,6 +73,10 @@
 //     a boot (RebootForgets: the virtual adapter has DHCP).
 //   - Deleting the networks on a dead switch leaves the physical adapter as it
 //     is. DNS servers outlast a boot.
+//   - Deleting a namespace leaves its endpoints, and their documents, as they are
+//     (ForgetNamespace: they are detached; OmitNamespace: no document of an
+//     endpoint has its namespace). A new machine has no namespace, not even that
+//     of the host.
 //   - Default routes count as made by a program (MIB_IPPROTO_NETMGMT), whoever
 //     set them.
 package hnstest

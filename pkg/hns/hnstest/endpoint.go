@@ -18,7 +18,7 @@ func (m *Machine) createEndpoint(id, network string, document []byte) (string, h
 	if n == nil {
 		return "", hns.NetworkNotFound
 	}
-	t := &object{id: id, network: n.id, state: 1}
+	t := &object{id: id, network: n.id, state: createdState}
 	if document, code := api.EndpointVersion2(document); code != 0 {
 		return "", code
 	} else if json.Unmarshal(document, &t.Document) != nil {
@@ -182,10 +182,10 @@ func (m *Machine) portTaken(t *object) bool {
 
 // attach turns an endpoint into an adapter of the host.
 func (m *Machine) attach(t *object) hns.Code {
-	if t.state == 2 {
+	if t.state == attachedState {
 		return hns.EndpointAttached
 	}
-	t.state = 2
+	t.state = attachedState
 	n := m.network(t.network)
 	if !t.ip.IsValid() || n == nil {
 		return 0
@@ -233,5 +233,5 @@ func (m *Machine) detach(t *object) {
 			m.applyEndpoint(n, t, true)
 		}
 	}
-	t.state = 4
+	t.state = detachedState
 }

@@ -84,6 +84,12 @@ type Knobs struct {
 	OnlyNames    bool // of the conditions of a query for endpoints, HNS obeys Name alone
 	NoConditions bool // it obeys none
 
+	// An endpoint whose namespace was deleted has its ID and state as before, or, with
+	// ForgetNamespace, as one that was detached. With OmitNamespace, no document of an
+	// endpoint has it: only that of the namespace has its endpoints.
+	ForgetNamespace bool
+	OmitNamespace   bool
+
 	AcceptDuplicates bool // adding an existing policy succeeds, and the network then has it twice
 	PartialBatches   bool // policies before a refused one in the same request are applied
 }

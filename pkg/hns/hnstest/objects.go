@@ -15,14 +15,23 @@ import (
 // does not know.
 type object struct {
 	api.Document
-	id      string
-	network string            // ID of an endpoint's network
-	ip      netip.Prefix      // of an endpoint; invalid: none
-	more    []netip.Prefix    // further addresses of an endpoint
-	state   int               // of an endpoint, with the numbers of v1: 1 created, 2 attached, 4 detached
-	adapter int               // index of the host adapter of an attached endpoint; 0: none
-	remote  *hns.RemoteSubnet // route to a remote endpoint that the body has; nil: none
+	id         string
+	network    string            // ID of an endpoint's network
+	ip         netip.Prefix      // of an endpoint; invalid: none
+	more       []netip.Prefix    // further addresses of an endpoint
+	state      int               // of an endpoint: createdState and so on
+	containers []string          // that use an endpoint, as v1 lists them
+	adapter    int               // index of the host adapter of an attached endpoint; 0: none
+	remote     *hns.RemoteSubnet // route to a remote endpoint that the body has; nil: none
 }
+
+// States of an endpoint, with the numbers of v1.
+const (
+	createdState  = 1
+	attachedState = 2
+	sharedState   = 3 // attached to the namespace of a pod
+	detachedState = 4
+)
 
 // object returns the object with that ID, in any case of letters, or nil.
 func (m *Machine) object(k api.Kind, id string) *object { return m.byID[k][strings.ToLower(id)] }
@@ -97,17 +106,36 @@ func (m *Machine) modifyMembers(t *object, request string, settings json.RawMess
 	t.Read("Resources", &members)
 	members = slices.DeleteFunc(members, func(r member) bool { return r.Data.ID == e.id })
 	delete(e.Document, "HostComputeNamespace")
+	e.state = detachedState
 	if request == "Add" {
 		members = append(members, member{Type: "Endpoint", Data: struct{ ID string }{e.id}})
-		e.Write("HostComputeNamespace", t.id)
+		e.state = sharedState
+		if !m.knobs.OmitNamespace {
+			e.Write("HostComputeNamespace", t.id)
+		}
 	}
 	t.Write("Resources", members)
 	return 0
 }
 
+// detachMembers takes the endpoints out of a namespace that is deleted.
+func (m *Machine) detachMembers(t *object) {
+	var members []member
+	t.Read("Resources", &members)
+	for _, r := range members {
+		if e := m.object(api.EndpointKind, r.Data.ID); e != nil {
+			delete(e.Document, "HostComputeNamespace")
+			e.state = detachedState
+		}
+	}
+}
+
 func (m *Machine) removeObject(k api.Kind, t *object) {
 	delete(m.byID[k], strings.ToLower(t.id))
 	m.objects[k] = slices.DeleteFunc(slices.Clone(m.objects[k]), func(o *object) bool { return o == t })
+	if k == api.NamespaceKind && m.knobs.ForgetNamespace {
+		m.detachMembers(t)
+	}
 	if k != api.EndpointKind {
 		return
 	}

@@ -2,6 +2,7 @@ package hnstest
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
 	"net/netip"
@@ -25,12 +26,16 @@ func Recorded(files fs.FS) (*Machine, error) {
 	var r struct {
 		version             hns.Version
 		networks, endpoints []json.RawMessage
+		namespaces          []json.RawMessage
 		adapters            []hns.Adapter
 		routes              []hns.Route
 	}
 	for name, into := range map[string]any{"hns-version.json": &r.version, "hns-networks.json": &r.networks,
-		"hns-endpoints.json": &r.endpoints, "adapters.json": &r.adapters, "ip-routes.json": &r.routes} {
+		"hns-endpoints.json": &r.endpoints, "hns-namespaces.json": &r.namespaces, "adapters.json": &r.adapters, "ip-routes.json": &r.routes} {
 		raw, err := fs.ReadFile(files, name)
+		if errors.Is(err, fs.ErrNotExist) && name == "hns-namespaces.json" {
+			continue // bundles of earlier versions have none
+		}
 		if err == nil {
 			err = json.Unmarshal(raw, into)
 		}
@@ -60,6 +65,12 @@ func Recorded(files fs.FS) (*Machine, error) {
 	}
 	for _, document := range r.endpoints {
 		m.loadEndpoint(document)
+	}
+	for _, document := range r.namespaces {
+		t := &object{}
+		_ = json.Unmarshal(document, &t.Document) // as far as it is understood
+		t.Read("ID", &t.id)
+		m.addObject(api.NamespaceKind, t)
 	}
 	return m, nil
 }
@@ -139,7 +150,7 @@ func (m *Machine) loadSubnets(n *network) {
 // loadEndpoint adds a recorded endpoint. If the host has an adapter of its name,
 // it is attached there.
 func (m *Machine) loadEndpoint(document json.RawMessage) {
-	t := &object{state: 1}
+	t := &object{state: createdState}
 	_ = json.Unmarshal(document, &t.Document)
 	t.Read("ID", &t.id)
 	t.Read("HostComputeNetwork", &t.network)
@@ -156,7 +167,9 @@ func (m *Machine) loadEndpoint(document json.RawMessage) {
 		}
 	}
 	if a := m.adapterByName("vEthernet (" + t.Name() + ")"); a != nil {
-		t.state, t.adapter = 2, a.Index
+		t.state, t.adapter = attachedState, a.Index
+	} else if t.Document["HostComputeNamespace"] != nil {
+		t.state = sharedState
 	}
 	m.addObject(api.EndpointKind, t)
 }

@@ -34,6 +34,9 @@ func TestRecorded(t *testing.T) {
 	if doc := string(m.Admin().Networks()[0]); !strings.Contains(doc, `"Health"`) || !strings.Contains(doc, `10.244.5.1/24`) {
 		t.Errorf("the document is not the recorded one: %s", doc)
 	}
+	if all, err := c.Namespaces(t.Context()); err != nil || len(all) != 1 || len(all[0].Endpoints) != 1 || all[0].Endpoints[0] != "5F644190-7482-44CF-B1B1-BDC0F48E3914" {
+		t.Errorf("the namespaces are %+v, %v", all, err)
+	}
 	// The pod of the record has its address, and the next one is free.
 	pod := hns.Endpoint{Name: "other", Network: n.ID, IPs: []netip.Prefix{netip.MustParsePrefix("10.244.5.3/24")}}
 	if _, err := c.CreateEndpoint(t.Context(), pod); !errors.Is(err, hns.ErrAddressInUse) {

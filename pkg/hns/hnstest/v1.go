@@ -25,7 +25,7 @@ func (m *Machine) networkV1(n *network) api.NetworkV1 {
 }
 
 func (t *object) v1() api.EndpointV1 {
-	v := api.EndpointV1{ID: t.id, Name: t.Name(), VirtualNetwork: strings.ToUpper(t.network), State: t.state}
+	v := api.EndpointV1{ID: t.id, Name: t.Name(), VirtualNetwork: strings.ToUpper(t.network), State: t.state, SharedContainers: t.containers}
 	t.Read("MacAddress", &v.MacAddress)
 	if t.ip.IsValid() {
 		v.IPAddress, v.PrefixLength = t.ip.Addr().String(), t.ip.Bits()

@@ -38,6 +38,8 @@ type EndpointV1 struct {
 	PrefixLength   int    `json:",omitempty"`
 	MacAddress     string `json:",omitempty"`
 	State          int
+
+	SharedContainers []string `json:",omitempty"`
 }
 
 // Version2 converts the document of a network to version 2, if it is of version

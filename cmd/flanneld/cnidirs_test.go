@@ -1,0 +1,143 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"flannel/pkg/containerd"
+	"flannel/pkg/doctor"
+	"flannel/pkg/logtest"
+)
+
+// beside runs a command on a node whose containerd has these directories.
+func beside(t *testing.T, found containerd.CNI, err error, args ...string) (code int, out, problems string) {
+	t.Helper()
+	var stdout, stderr strings.Builder
+	code = run(t.Context(), process{args: args, stdout: &stdout, stderr: &stderr, containerd: func() (containerd.CNI, error) { return found, err }})
+	return code, stdout.String(), stderr.String()
+}
+
+// at returns directories below dir, of which conf exists.
+func at(t *testing.T, dir string) containerd.CNI {
+	t.Helper()
+	found := containerd.CNI{Config: filepath.Join(dir, "config.toml"),
+		Conf: containerd.Setting{Dirs: []string{filepath.Join(dir, "conf")}},
+		Bin:  containerd.Setting{Dirs: []string{filepath.Join(dir, "bin")}, File: filepath.Join(dir, "config.toml"), Key: "bin_dir"}}
+	if err := os.Mkdir(found.Conf.Dirs[0], 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+var errRead = errors.New("not TOML")
+
+func TestCNIDirs(t *testing.T) {
+	dir := t.TempDir()
+	found := at(t, dir)
+	none := fmt.Errorf("%w: no service", containerd.ErrNone)
+	for _, c := range []struct {
+		err                        error
+		code                       int
+		conf, bin, config, problem string
+	}{
+		{nil, exitOK, found.Conf.Dirs[0], found.Bin.Dirs[0], found.Config, "bin_dir"},
+		{none, exitOK, systemPath("/etc/cni/net.d"), systemPath("/opt/cni/bin"), "", ""},
+		{errRead, exitError, systemPath("/etc/cni/net.d"), systemPath("/opt/cni/bin"), "", errRead.Error()},
+	} {
+		code, out, _ := beside(t, found, c.err, "cni-dirs", "--json")
+		d := read[cniDirs](t, out)
+		if code != c.code || d.Conf != c.conf || d.Bin != c.bin || d.Config != c.config || !strings.Contains(d.Problem, c.problem) {
+			t.Errorf("%v: %d %s", c.err, code, out)
+		}
+		if code, out, _ := beside(t, found, c.err, "cni-dirs"); code != c.code || !logtest.Names(out, c.conf, c.bin) {
+			t.Errorf("%v: %d %s", c.err, code, out)
+		}
+	}
+}
+
+// Plugins are installed where containerd looks, whatever its directory is; the flag takes precedence.
+func TestInstallWhereContainerdLooks(t *testing.T) {
+	dir := t.TempDir()
+	found := at(t, dir)
+	source := filepath.Join(dir, "source")
+	if err := errors.Join(os.Mkdir(source, 0o755), os.WriteFile(filepath.Join(source, "plugin"), []byte("binary"), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	for _, from := range []string{source, filepath.Join(source, "plugin")} {
+		if code, out, problems := beside(t, found, nil, "install-cni", "--plugin-from="+from); code != exitOK || !exists(filepath.Join(dir, "bin", "plugin"))() {
+			t.Errorf("%s: %d %s%s", from, code, out, problems)
+		}
+		if err := os.RemoveAll(filepath.Join(dir, "bin")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if code, _, problems := beside(t, found, errRead, "install-cni", "--plugin-from="+source); code != exitError || !logtest.Names(problems, errRead.Error(), "--plugin-to") {
+		t.Errorf("containerd's configuration cannot be read: %d %s", code, problems)
+	}
+	to := filepath.Join(dir, "elsewhere")
+	if code, _, problems := beside(t, found, errRead, "install-cni", "--plugin-from="+source, "--plugin-to="+to); code != exitOK || !exists(filepath.Join(to, "plugin"))() || exists(filepath.Join(dir, "bin"))() {
+		t.Errorf("%d %s", code, problems)
+	}
+}
+
+// The configuration is written where containerd looks. That the plugins are missing there is a warning.
+func TestWriteWhereContainerdLooks(t *testing.T) {
+	dir := t.TempDir()
+	found := at(t, dir)
+	netConf := filepath.Join(dir, "net-conf.json")
+	if err := os.WriteFile(netConf, []byte(`{"Network": "10.244.0.0/16", "Backend": {"Type": "vxlan", "VNI": 4096, "Port": 4789}}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	args := []string{"--kube-subnet-mgr", "--net-config-path=" + netConf, "--subnet-file=" + filepath.Join(dir, "run", "subnet.env"),
+		"cni-conf", "--service-cidr=10.96.0.0/12", "--management-ip=192.168.1.5"}
+	if code, _, problems := beside(t, found, errRead, args...); code != exitError || !logtest.Names(problems, errRead.Error(), "--to") {
+		t.Errorf("containerd's configuration cannot be read: %d %s", code, problems)
+	}
+	code, out, problems := beside(t, found, nil, args...)
+	if code != exitOK || !exists(filepath.Join(found.Conf.Dirs[0], "10-flannel.conf"))() || !logtest.Names(problems, "cause="+causeNoPlugins, found.Bin.Dirs[0], found.Config) {
+		t.Errorf("%d %s%s", code, out, problems)
+	}
+	if code, out, problems := beside(t, found, nil, append(args, "--to=-")...); code != exitOK || problems != "" {
+		t.Errorf("printed: %d %s%s", code, out, problems)
+	}
+}
+
+// The doctor looks where containerd looks, and says which of the directories does not exist.
+func TestDoctorLooksWhereContainerdLooks(t *testing.T) {
+	dir := t.TempDir()
+	found := at(t, dir)
+	if err := os.WriteFile(filepath.Join(found.Conf.Dirs[0], "05-theirs.conf"), []byte(`{"type":"theirs"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	look := func(err error, flags ...string) map[string]doctor.Result {
+		t.Helper()
+		_, out, problems := beside(t, found, err, append([]string{"--subnet-file=" + filepath.Join(dir, "subnet.env"), "doctor", "--json", "--timeout=1m"}, flags...)...)
+		var results []doctor.Result
+		if err := json.Unmarshal([]byte(out), &results); err != nil {
+			t.Fatalf("%v\n%s%s", err, out, problems)
+		}
+		byCode := map[string]doctor.Result{}
+		for _, r := range results {
+			byCode[r.Code] = r
+		}
+		return byCode
+	}
+	results := look(nil)
+	if r := results["FL301"]; r.Verdict != doctor.Warn || !logtest.Names(r.Seen, "05-theirs.conf") {
+		t.Errorf("%+v", r)
+	}
+	if r := results["FL303"]; r.Verdict != doctor.Warn || !logtest.Names(r.Seen, found.Bin.Dirs[0], "bin_dir", found.Config) {
+		t.Errorf("%+v", r)
+	}
+	if r := look(errRead, "--cni-conf-dir="+found.Conf.Dirs[0])["FL303"]; r.Verdict != doctor.Warn || !logtest.Names(r.Seen, errRead.Error()) {
+		t.Errorf("%+v", r)
+	}
+	if r := look(errRead, "--cni-conf-dir="+found.Conf.Dirs[0], "--cni-bin-dir="+dir)["FL303"]; r.Verdict != doctor.OK {
+		t.Errorf("%+v", r)
+	}
+}

@@ -1,0 +1,6 @@
+//go:build !windows
+
+package bundle
+
+// program returns the name of a program, which is looked for in PATH.
+func program(name string) string { return name }

@@ -1,0 +1,144 @@
+// Package containerd finds out where containerd looks for CNI configurations and
+// plugins: in the directories of its own configuration, or in its defaults.
+//
+// The format is documented in containerd's docs/cri/config.md and its manual page
+// containerd-config.toml(5). The keys depend on the version of the format:
+//
+//	version  table                                      containerd
+//	1        plugins.cri.cni                            1.x
+//	2        plugins."io.containerd.grpc.v1.cri".cni    1.3 and later
+//	3, 4     plugins."io.containerd.cri.v1.runtime".cni 2.0 and later
+//
+// Each has conf_dir, and either bin_dir or, since containerd 2.1, bin_dirs.
+package containerd
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+)
+
+// CNI is where containerd looks.
+type CNI struct {
+	Config string  // its configuration file, which need not exist
+	Conf   Setting // has one directory
+	Bin    Setting // has at least one
+}
+
+// Setting is a value of the configuration.
+type Setting struct {
+	Dirs      []string
+	File, Key string // where it is set; "": it is containerd's default
+}
+
+// Origin says where the value comes from.
+func (s Setting) Origin() string {
+	if s.File == "" {
+		return "containerd's default"
+	}
+	return s.Key + " in " + s.File
+}
+
+// ErrNone means that this system has no containerd that uses CNI, or that it is not
+// known how it was started.
+var ErrNone = errors.New("no containerd was found")
+
+// ErrAmbiguous means that the meaning of the configuration depends on the version of
+// containerd.
+var ErrAmbiguous = errors.New("versions of containerd read this differently")
+
+// Read reads the configuration that containerd was started with. defaults are used for
+// what it does not set.
+func Read(config string, defaults CNI) (CNI, error) {
+	defaults.Config = config
+	files, err := load(config)
+	if errors.Is(err, fs.ErrNotExist) {
+		return defaults, nil // containerd starts without one, too
+	} else if err != nil {
+		return CNI{}, fmt.Errorf("read containerd's configuration: %w", err)
+	}
+	if slices.ContainsFunc(files, func(f file) bool { return f.disabled }) {
+		return CNI{}, fmt.Errorf("%w that uses CNI: its plugin cri is in disabled_plugins in %s", ErrNone, config)
+	}
+	// Since 2.0, an import replaces single values (containerd#9982). Before, it replaces
+	// the whole table of the plugin (containerd#5837).
+	merged, err := settings(files, defaults)
+	if err != nil || files[0].version >= 3 {
+		return merged, err
+	}
+	last := files[:0:0]
+	for _, f := range files {
+		if f.hasTable {
+			last = []file{f}
+		}
+	}
+	replaced, err := settings(last, defaults)
+	if err == nil && !reflect.DeepEqual(merged, replaced) {
+		err = fmt.Errorf("%w: %s replaces all settings of CNI in containerd 1.x, and only its own in 2.x; set conf_dir and bin_dir there", ErrAmbiguous, last[0].path)
+	}
+	return merged, err
+}
+
+// settings returns what the files set together; a later one takes precedence.
+func settings(files []file, c CNI) (CNI, error) {
+	var dir, dirs Setting
+	for _, f := range files {
+		if f.conf != "" {
+			c.Conf = Setting{Dirs: []string{f.conf}, File: f.path, Key: "conf_dir"}
+		}
+		if f.bin != "" {
+			dir = Setting{Dirs: []string{f.bin}, File: f.path, Key: "bin_dir"}
+		}
+		if len(f.bins) > 0 {
+			dirs = Setting{Dirs: f.bins, File: f.path, Key: "bin_dirs"}
+		}
+	}
+	switch {
+	case dir.File != "" && dirs.File != "":
+		return c, fmt.Errorf("%s and %s are both set, with which containerd does not start: remove bin_dir", dir.Origin(), dirs.Origin())
+	case dir.File != "":
+		c.Bin = dir
+	case dirs.File != "":
+		c.Bin = dirs
+	}
+	return c, nil
+}
+
+// configOf returns the file in containerd's command line, "" if it is the default one.
+func configOf(args []string) string {
+	for i, arg := range args {
+		name, value, given := strings.Cut(strings.TrimLeft(arg, "-"), "=")
+		switch {
+		case !strings.HasPrefix(arg, "-") || name != "config" && name != "c":
+		case given:
+			return value
+		case i+1 < len(args):
+			return args[i+1]
+		}
+	}
+	return ""
+}
+
+// Missing returns a directory in which containerd looks and that does not exist, with
+// where it is set; "" if there is none.
+func (s Setting) Missing() string {
+	for _, dir := range s.Dirs {
+		if info, err := os.Stat(dir); err == nil && info.IsDir() {
+			return ""
+		}
+	}
+	return fmt.Sprintf("%s does not exist (%s)", strings.Join(s.Dirs, ", "), s.Origin())
+}
+
+// join returns the path of a file that is named relative to another one.
+func join(other, path string) string {
+	if filepath.IsAbs(path) {
+		return path
+	}
+	return filepath.Join(filepath.Dir(other), path)
+}
