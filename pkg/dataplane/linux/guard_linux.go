@@ -58,7 +58,7 @@ func (g *guarding) reset() {
 // put wants or drops the peer at the end of a path.
 func (g *guarding) put(verb driver.Verb, p *dataplane.Path) {
 	if g.table != nil {
-		g.table.Put(verb, p.Dst, p.Via)
+		g.table.Put(verb, p)
 	}
 }
 

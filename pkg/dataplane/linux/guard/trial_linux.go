@@ -59,7 +59,7 @@ func (g *Guard) mayEnforce(c Config, now time.Time) bool {
 // found returns how many packets that a peer may have sent were found.
 func (g *Guard) found() (n uint64) {
 	packets, _ := g.Counts()
-	return packets[Outsider] + packets[Inner] + packets[Spoofed]
+	return packets[Outsider] + packets[Impostor] + packets[Inner] + packets[Spoofed]
 }
 
 // end ends a trial.
