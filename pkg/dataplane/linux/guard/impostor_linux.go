@@ -182,6 +182,9 @@ func (c Config) speaker(accept []expr.Any) chain {
 	if !exists {
 		return who
 	}
+	for _, v6 := range []bool{false, true} {
+		who.add("a part of a header", short(v6), goTo(foundBy(Impostor)))
+	}
 	for _, m := range c.masks {
 		who.add("from its own pods, or from itself", l.owned(m), accept)
 	}

@@ -20,6 +20,7 @@ type said struct {
 	from, inside string
 	tag          uint16 // type of a tag of the frame; 0: none
 	etherType    uint16 // 0: that of the packet
+	first        int    // bytes behind the IP header of a first fragment, which others follow; 0: it is whole
 	rule         string
 }
 
@@ -71,6 +72,11 @@ func TestImpostor(t *testing.T) {
 			{what: "a pod of this node, which the rule inner finds", from: "192.0.2.2", inside: "10.5.1.7"},
 			{what: "elsewhere, which the rule inner finds", from: "192.0.2.2", inside: "198.18.0.1"},
 			{what: "no peer", from: "192.0.2.9", inside: "10.5.2.7", rule: Outsider},
+			{what: "no peer, without a header", from: "192.0.2.9", inside: "10.5.2.7", first: 8, rule: Outsider},
+			{what: "a fragment without a header", from: "192.0.2.2", inside: "10.5.2.7", first: 8, rule: Impostor},
+			{what: "a fragment with a half", from: "192.0.2.2", inside: "10.5.3.7", first: 16, rule: Impostor},
+			{what: "a usual fragment", from: "192.0.2.2", inside: "10.5.2.7", first: 560},
+			{what: "another's pod, in a usual fragment", from: "192.0.2.2", inside: "10.5.3.7", first: 560, rule: Impostor},
 		}
 		six := []said{
 			{what: "its pod", from: "2001:db8::2", inside: "2001:cafe:42:2::7"},
@@ -82,6 +88,9 @@ func TestImpostor(t *testing.T) {
 			{what: "a pod, by the other source", from: "2001:db8:1::9", inside: "2001:cafe:42:4:8000::7"},
 			{what: "another's pod, by the other source", from: "2001:db8:1::9", inside: "2001:cafe:42:2::7", rule: Impostor},
 			{what: "no peer", from: "2001:db8::9", inside: "2001:cafe:42:2::7", rule: Outsider},
+			{what: "no peer, without a header", from: "2001:db8::9", inside: "2001:cafe:42:2::7", first: 8, rule: Outsider},
+			{what: "a fragment without a header", from: "2001:db8::2", inside: "2001:cafe:42:2::7", first: 8, rule: Impostor},
+			{what: "a usual fragment", from: "2001:db8::2", inside: "2001:cafe:42:2::7", first: 560},
 		}
 		frames := []said{
 			{what: "an IPv6 pod of its own by IPv4", from: "192.0.2.2", inside: "2001:cafe:42:2::7", rule: Impostor},
@@ -149,8 +158,8 @@ func TestOwnersFollowLeases(t *testing.T) {
 	})
 }
 
-// outer returns the packet that a peer sends.
-func (c Config) outer(s said) []byte {
+// outer returns the packets that a peer sends: one, or two fragments.
+func (c Config) outer(s said) [][]byte {
 	from, inside := netip.MustParseAddr(s.from), netip.MustParseAddr(s.inside)
 	pod, to := netip.MustParseAddr("10.5.1.9"), here4
 	if inside.Is6() {
@@ -159,14 +168,17 @@ func (c Config) outer(s said) []byte {
 	if from.Is6() {
 		to = here6
 	}
-	payload := ipPacket(inside, pod, unix.IPPROTO_UDP, make([]byte, 8))
-	if c.IPIP {
-		return ipPacket(from, to, unix.IPPROTO_IPIP, payload)
+	payload, protocol := ipPacket(inside, pod, unix.IPPROTO_UDP, make([]byte, 8+s.first), 0), byte(unix.IPPROTO_IPIP)
+	if !c.IPIP {
+		if c.UDP[0].VNI != 0 {
+			payload = append(frame(c.UDP[0].VNI, s, inside.Is6()), payload...)
+		}
+		payload, protocol = append(udpHeader(c.UDP[0].Port, len(payload)), payload...), unix.IPPROTO_UDP
 	}
-	if c.UDP[0].VNI != 0 {
-		payload = append(frame(c.UDP[0].VNI, s, inside.Is6()), payload...)
+	if s.first == 0 {
+		return [][]byte{ipPacket(from, to, protocol, payload, 0)}
 	}
-	return ipPacket(from, to, unix.IPPROTO_UDP, append(udpHeader(c.UDP[0].Port, len(payload)), payload...))
+	return [][]byte{fragment(from, to, protocol, payload[:s.first], 0, true), fragment(from, to, protocol, payload[s.first:], s.first, false)}
 }
 
 // frame returns the headers of VXLAN and Ethernet.

@@ -93,8 +93,9 @@ func (l *link) check(g *Guard, when string, c Config, packets ...said) {
 	l.t.Helper()
 	for _, s := range packets {
 		before, _ := g.Counts()
-		l.send(c.outer(s))
-		l.send(c.outer(said{from: "192.0.2.99", inside: "10.5.2.7"}))
+		for _, p := range append(c.outer(s), c.outer(said{from: "192.0.2.99", inside: "10.5.2.7"})...) {
+			l.send(p)
+		}
 		want := maps.Clone(before)
 		want[Outsider]++
 		if s.rule != "" {
@@ -105,20 +106,38 @@ func (l *link) check(g *Guard, when string, c Config, packets ...said) {
 			after, _ = g.Counts()
 		}
 		if !maps.Equal(after, want) {
-			l.t.Errorf("%s%s: counted %v, before %v; want rule %q", when, s, after, before, s.rule)
+			l.t.Fatalf("%s%s: counted %v, before %v; want rule %q", when, s, after, before, s.rule)
 		}
 	}
 }
 
-// ipPacket returns an IP packet.
-func ipPacket(from, to netip.Addr, protocol byte, payload []byte) []byte {
+// fragment returns a fragment of a packet's payload.
+func fragment(from, to netip.Addr, protocol byte, part []byte, offset int, more bool) []byte {
+	bits := uint16(offset / 8)
+	if from.Is6() {
+		bits <<= 3
+		if more {
+			bits |= 1
+		}
+		header := append(binary.BigEndian.AppendUint16([]byte{protocol, 0}, bits), 0, 0, 0, 7)
+		return ipPacket(from, to, 44, append(header, part...), 0)
+	}
+	if more {
+		bits |= 0x2000
+	}
+	return ipPacket(from, to, protocol, part, bits)
+}
+
+// ipPacket returns an IP packet; fragment is the field of IPv4 with that name.
+func ipPacket(from, to netip.Addr, protocol byte, payload []byte, fragment uint16) []byte {
 	if from.Is6() {
 		p := binary.BigEndian.AppendUint16([]byte{0x60, 0, 0, 0}, uint16(len(payload)))
 		p = append(append(p, protocol, 64), append(from.AsSlice(), to.AsSlice()...)...)
 		return append(p, payload...)
 	}
 	p := binary.BigEndian.AppendUint16([]byte{0x45, 0}, uint16(20+len(payload)))
-	p = append(append(p, 0, 0, 0, 0, 64, protocol, 0, 0), append(from.AsSlice(), to.AsSlice()...)...)
+	p = binary.BigEndian.AppendUint16(append(p, 0, 7), fragment)
+	p = append(append(p, 64, protocol, 0, 0), append(from.AsSlice(), to.AsSlice()...)...)
 	sum := uint32(0)
 	for i := 0; i < len(p); i += 2 {
 		sum += uint32(binary.BigEndian.Uint16(p[i:]))

@@ -110,6 +110,14 @@ func chains(c Config, group uint16) []chain {
 	for _, o := range c.UDP {
 		decide.add("to the port of the tunnel", protocol(unix.IPPROTO_UDP), dport(o.Port), vni(o.VNI), goTo(outer))
 	}
+	for _, v6 := range []bool{false, true} { // they may lack the VNI, or the destination inside
+		for _, o := range c.UDP {
+			decide.add("a part of a header", protocol(unix.IPPROTO_UDP), dport(o.Port), short(v6), goTo(outer))
+		}
+	}
+	if c.IPIP {
+		decide.add("a part of a header", protocol(unix.IPPROTO_IPIP), short(false), goTo(outer))
+	}
 	if c.IPIP { // others may use the protocol, too
 		for _, n := range c.Networks {
 			if n.Addr().Is4() {
