@@ -62,8 +62,8 @@ type Outer struct {
 	VNI  uint32
 }
 
-// Guard keeps the table. Its methods are for one goroutine, except Counts and
-// ObserveAddr.
+// Guard keeps the table. Its methods are for one goroutine, except Counts, FoundOfPeer
+// and ObserveAddr.
 type Guard struct {
 	table  *nftables.Table
 	notify func() // a pass is due

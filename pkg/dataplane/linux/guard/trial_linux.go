@@ -62,6 +62,19 @@ func (g *Guard) found() (n uint64) {
 	return packets[Outsider] + packets[Impostor] + packets[Inner] + packets[Spoofed]
 }
 
+// recently is for how long a packet of a peer is reported.
+const recently = 10 * time.Minute
+
+// FoundOfPeer describes the last packet of a peer that a rule has found; empty: there was
+// none lately. It may be called by any goroutine.
+func (g *Guard) FoundOfPeer(now time.Time) string {
+	last, text := g.samples.ofPeer()
+	if last.IsZero() || now.Sub(last) > recently {
+		return ""
+	}
+	return text
+}
+
 // end ends a trial.
 func (t *trial) end() {
 	if t.timer != nil {
