@@ -182,7 +182,7 @@ KERNELS := 6.1 6.12
 .PHONY: test-programs test-vm
 test-programs: build tools bin/strongswan/unpacked
 	@mkdir -p bin/tests
-	$(GO) test -vet=off -tags kernels -c -o bin/tests/ ./pkg/dataplane/linux ./pkg/firewall ./pkg/underlay
+	$(GO) test -vet=off -tags kernels -c -o bin/tests/ ./pkg/dataplane/linux ./pkg/dataplane/linux/guard ./pkg/firewall ./pkg/underlay
 	cd $(LAB) && $(GO) test -vet=off -tags kernels -c -o ../../bin/tests/ ./e2e
 
 test-kernels: ## run the tests that concern the kernel on Debian's kernels 6.1 and 6.12 in virtual machines; one kernel: KERNELS=6.1

@@ -5,6 +5,8 @@
 package backend
 
 import (
+	"net/netip"
+
 	"flannel/pkg/conf"
 	"flannel/pkg/dataplane"
 	"flannel/pkg/underlay"
@@ -67,6 +69,8 @@ type Tunnel interface {
 type Node struct {
 	Underlay underlay.Link
 	V4, V6   bool // the families that the configuration enables
+	// Sources are further addresses from which this node's tunnel sends.
+	Sources []netip.Addr
 }
 
 // Maker makes the backend for a node. Warnings are for the operator. The error means

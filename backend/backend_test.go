@@ -87,7 +87,7 @@ func show(b backend.Backend, n backend.Node, peers ...subnet.Lease) string {
 		paths, err := b.Paths(&p)
 		var text []string
 		for _, path := range paths {
-			text = append(text, fmt.Sprint(*path))
+			text = append(text, strings.ReplaceAll(fmt.Sprint(*path), " }", "}")) // without sources
 		}
 		verdict := "<nil>"
 		if err != nil { // of which other tests see what it names
@@ -242,6 +242,33 @@ func TestVTEPAddress(t *testing.T) {
 	}
 }
 
+// A node publishes from where its tunnel sends; nodes of flannel do not, and ignore it.
+func TestTunnelSources(t *testing.T) {
+	n := backend.Node{Underlay: eth0, V4: true, V6: true, Sources: []netip.Addr{netip.MustParseAddr("203.0.113.9"), netip.MustParseAddr("2001:db8::9"), netip.MustParseAddr("203.0.113.8")}}
+	b, _ := make1(t, vxlan.Kind(), `{}`, "linux", n)
+	described, err := b.Describe(local, dataplane.Links{"flannel.1": {}, "flannel-v6.1": {}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const mac = "00:00:00:00:00:00"
+	want := []string{`{"VNI":1,"VtepMAC":"` + mac + `","Sources":["203.0.113.9","203.0.113.8"]}`, `{"VNI":1,"VtepMAC":"` + mac + `","Sources":["2001:db8::9"]}`}
+	for i, e := range described.Endpoints() {
+		if string(e.Data) != want[i] {
+			t.Errorf("it publishes %s, want %s", e.Data, want[i])
+		}
+	}
+	for data, want := range map[string]dataplane.Sources{
+		`{"VNI":1,"VtepMAC":"02:00:00:00:00:09","Sources":["203.0.113.9","203.0.113.8"]}`: "203.0.113.9 203.0.113.8",
+		`{"VNI":1,"VtepMAC":"02:00:00:00:00:09","Sources":null}`:                          "",
+		`{"VNI":1,"VtepMAC":"02:00:00:00:00:09"}`:                                         "",
+	} {
+		p := lease("10.5.2.0/24", "192.168.100.2", data, "", "", "")
+		if paths, err := b.Paths(&p); err != nil || len(paths) != 1 || paths[0].Sources != want {
+			t.Errorf("%s gives %v, %v; want the sources %q", data, paths, err, want)
+		}
+	}
+}
+
 func TestRefusedLeaseData(t *testing.T) {
 	b, _ := make1(t, vxlan.Kind(), `{}`, "linux", backend.Node{Underlay: eth0, V4: true})
 	for data, want := range map[string]string{
@@ -250,10 +277,12 @@ func TestRefusedLeaseData(t *testing.T) {
 		`{"VNI":1}`:                              `VtepMAC "" MAC`,
 		`{"VNI":1,"VtepMAC":"zz"}`:               `VtepMAC "zz" MAC`,
 		`{"VNI":2,"VtepMAC":"02:00:00:00:00:1"}`: "VNI 2 1",
-		`{"VNI":1,"VtepMAC":"ff:ff:ff:ff:ff:ff"}`:       "VtepMAC ff:ff:ff:ff:ff:ff",
-		`{"VNI":1,"VtepMAC":"01:00:5e:00:00:01"}`:       "VtepMAC 01:00:5e:00:00:01",
-		`{"VNI":1,"VtepMAC":"00:00:00:00:00:00"}`:       "VtepMAC 00:00:00:00:00:00",
-		`{"VNI":1,"VtepMAC":"02:00:5e:10:00:00:00:01"}`: "VtepMAC 02:00:5e:10:00:00:00:01",
+		`{"VNI":1,"VtepMAC":"ff:ff:ff:ff:ff:ff"}`:                   "VtepMAC ff:ff:ff:ff:ff:ff",
+		`{"VNI":1,"VtepMAC":"01:00:5e:00:00:01"}`:                   "VtepMAC 01:00:5e:00:00:01",
+		`{"VtepMAC":"02:00:00:00:00:09","Sources":"192.0.2.1"}`:     "",
+		`{"VtepMAC":"02:00:00:00:00:09","Sources":["192.0.2.300"]}`: "",
+		`{"VNI":1,"VtepMAC":"00:00:00:00:00:00"}`:                   "VtepMAC 00:00:00:00:00:00",
+		`{"VNI":1,"VtepMAC":"02:00:5e:10:00:00:00:01"}`:             "VtepMAC 02:00:5e:10:00:00:00:01",
 	} {
 		p := lease("10.5.2.0/24", "192.168.100.2", data, "", "", "")
 		if paths, err := b.Paths(&p); err == nil || !logtest.Names(err.Error(), strings.Fields(want)...) {

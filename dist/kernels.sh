@@ -25,7 +25,8 @@ tests() {
 			underlay pkg/underlay TestRead TestWatch
 			e2e cmd/flannel-lab/e2e TestMissingModule TestIPIP TestIPIPDrift TestIPIPAmongBackends TestIPIPAdoption TestIPIPDualStack
 			linux pkg/dataplane/linux TestGuardSets TestGuardTrial TestGuardCleanup
-			e2e cmd/flannel-lab/e2e TestGuardIPIP TestGuardWaits TestGuard/vxlan
+			guard pkg/dataplane/linux/guard TestImpostor TestOwnersFollowLeases
+			e2e cmd/flannel-lab/e2e TestGuardIPIP TestGuardWaits TestGuard/vxlan TestGuardTranslatedPeer TestGuardWithFlannel
 			e2e cmd/flannel-lab/e2e TestIPsec TestIPsecDrift TestIPsecAdoption
 			e2e cmd/flannel-lab/e2e TestUDP TestExtension TestAlloc
 			e2e cmd/flannel-lab/e2e TestAdoptionOfWhatFlannelLeft

@@ -67,6 +67,21 @@ func (c Config) CheckUnderlay(subnets ...netip.Prefix) error {
 	return nil
 }
 
+// MaxSources is how many sources a lease may have.
+const MaxSources = 4
+
+// CheckSource returns an error if packets of no node's tunnel come from a.
+func (c Config) CheckSource(a netip.Addr) error {
+	switch {
+	case !a.IsValid() || a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() || a.IsLinkLocalUnicast() || a.Is4In6() || a.Zone() != "" ||
+		a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
+		return fmt.Errorf("source %s cannot be a node's address on the underlay", a)
+	case c.NetworkOf(a).Prefix.Contains(a):
+		return fmt.Errorf("source %s is inside the pod network %s", a, c.NetworkOf(a).Prefix)
+	}
+	return nil
+}
+
 // InsideNetwork returns a warning for each of our underlay addresses inside a pod network. This works, because only leased
 // subnets are routed, unless a subnet is leased that contains the address of another node.
 func (c Config) InsideNetwork() (warnings []string) {

@@ -116,7 +116,12 @@ type Expirer interface {
 }
 
 // PublicIPs are public addresses that an operator has set. The zero Addr: not set.
-type PublicIPs struct{ V4, V6 netip.Addr }
+type PublicIPs struct {
+	V4, V6 netip.Addr
+	// Overwritten4 and Overwritten6 mean that the store publishes another address of the family than the
+	// one in the lease.
+	Overwritten4, Overwritten6 bool
+}
 
 // Addresser is a Manager in which an operator can set this node's public addresses. They have the effect of
 // --public-ip and --public-ipv6, also on the choice of the interface, and override these flags.

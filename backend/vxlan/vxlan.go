@@ -180,9 +180,13 @@ func (v vxlan) Derived(end *dataplane.Path) bool {
 // data is what a node publishes about its VTEP, in flannel's format:
 //
 //	{"VNI":1,"VtepMAC":"02:00:00:00:00:03"}
+//
+// Sources, which flannel ignores, are the addresses from which the VTEP sends beside
+// the public IP.
 type data struct {
 	VNI     uint32
 	VtepMAC string
+	Sources []netip.Addr `json:",omitempty"`
 }
 
 // Describe implements backend.Backend. The published MAC address is that of the
@@ -200,7 +204,13 @@ func (v vxlan) Describe(local subnet.Lease, links dataplane.Links) (subnet.Lease
 		if !ok {
 			return local, fmt.Errorf("describe the lease: device %s does not exist", name)
 		}
-		e.Data, _ = json.Marshal(data{uint32(v.vni), link.MAC.String()}) // it never fails for such a struct
+		d := data{VNI: uint32(v.vni), VtepMAC: link.MAC.String()}
+		for _, a := range v.node.Sources {
+			if a.Is6() == e.Subnet.Addr().Is6() {
+				d.Sources = append(d.Sources, a)
+			}
+		}
+		e.Data, _ = json.Marshal(d) // it never fails for such a struct
 	}
 	return local, nil
 }
@@ -221,35 +231,37 @@ func (v vxlan) paths(peer *subnet.Lease, direct bool) ([]*dataplane.Path, error)
 				continue
 			}
 		}
-		end, err := v.vtep(e.Data)
+		end, sources, err := v.vtep(e.Data)
 		if err != nil {
 			return nil, err
 		}
 		paths = append(paths, &dataplane.Path{
 			Dst: e.Subnet, Via: e.PublicIP, Device: v.names[e.Subnet.Addr().Is6()], Encap: dataplane.VTEP{MAC: end},
+			Sources: dataplane.SourcesOf(sources...),
 		})
 	}
 	return paths, nil
 }
 
-// vtep returns the MAC address in a peer's lease data. Old leases have no VNI.
-func (v vxlan) vtep(raw json.RawMessage) (mac.Addr, error) {
+// vtep returns the MAC address and the sources in a peer's lease data. Old leases have
+// no VNI.
+func (v vxlan) vtep(raw json.RawMessage) (end mac.Addr, sources []netip.Addr, err error) {
 	var d data
 	if len(raw) == 0 {
-		return mac.Addr{}, fmt.Errorf("its lease has no backend data, so its VTEP is unknown")
+		return mac.Addr{}, nil, fmt.Errorf("its lease has no backend data, so its VTEP is unknown")
 	}
 	if err := json.Unmarshal(raw, &d); err != nil {
-		return mac.Addr{}, fmt.Errorf("its backend data is not %s: %.80q", `{"VNI":…,"VtepMAC":"…"}`, raw)
+		return mac.Addr{}, nil, fmt.Errorf("its backend data is not %s: %.80q", `{"VNI":…,"VtepMAC":"…"}`, raw)
 	}
 	if d.VNI != 0 && d.VNI != uint32(v.vni) {
-		return mac.Addr{}, fmt.Errorf("its VNI is %d and ours is %d; all nodes must have the same", d.VNI, v.vni)
+		return mac.Addr{}, nil, fmt.Errorf("its VNI is %d and ours is %d; all nodes must have the same", d.VNI, v.vni)
 	}
-	end, err := mac.Parse(d.VtepMAC)
+	end, err = mac.Parse(d.VtepMAC)
 	if err != nil {
-		return mac.Addr{}, fmt.Errorf("its VtepMAC %w", err)
+		return mac.Addr{}, nil, fmt.Errorf("its VtepMAC %w", err)
 	}
 	if !end.Unicast() {
-		return mac.Addr{}, fmt.Errorf("its VtepMAC %s is not a unicast address", end)
+		return mac.Addr{}, nil, fmt.Errorf("its VtepMAC %s is not a unicast address", end)
 	}
-	return end, nil
+	return end, d.Sources, nil
 }

@@ -71,6 +71,8 @@ func underlayFlags() []flagRow {
 		{Name: "iface-can-reach", Arg: "IP", Set: setCanReach, Help: "likewise, if none of the above matches an interface: use the interface and source address of the route to IP"},
 		{Name: "public-ip", Arg: "IP", Set: setPublicV4, Help: "IPv4 address that is published to the other nodes; default: the interface's. Without the flags above it selects the interface that has this address, if there is one"},
 		{Name: "public-ipv6", Arg: "IP", Set: setPublicV6, Help: "likewise for IPv6"},
+		{Name: "tunnel-source", Arg: "IP,...", Repeat: true, Set: setTunnelSources,
+			Help: "addresses from which the other nodes get packets of this node's tunnel, if a NAT translates them to others than the published ones (vxlan)"},
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"flannel/pkg/flags"
+	"flannel/subnet"
 )
 
 // The functions set… are the Set of rows in the table of flags. They validate a
@@ -137,6 +138,24 @@ func setCanReach(o *options, v string) error { return setIP(&o.Underlay.CanReach
 func setPublicV4(o *options, v string) error { return setPublic(&o.Underlay.PublicV4, v, false) }
 
 func setPublicV6(o *options, v string) error { return setPublic(&o.Underlay.PublicV6, v, true) }
+
+// setTunnelSources adds addresses.
+func setTunnelSources(o *options, v string) error {
+	for text := range strings.SplitSeq(v, ",") {
+		if text = strings.TrimSpace(text); text == "" {
+			continue
+		}
+		a, err := flags.ParseAddress(text)
+		if err != nil {
+			return err
+		}
+		if len(o.TunnelSources) == subnet.MaxSources-1 {
+			return fmt.Errorf("%s is one too many; a node may have %d sources, one of which is its own address", a, subnet.MaxSources)
+		}
+		o.TunnelSources = append(o.TunnelSources, a)
+	}
+	return nil
+}
 
 // setIP sets an address. An empty value leaves it unchanged.
 func setIP(to *netip.Addr, v string) error {

@@ -64,9 +64,12 @@ type Settings struct {
 	IPMasq       bool
 	RandomFully  bool
 	ForwardRules bool
-	Guard        subnet.Guard  // "": that of the network configuration
-	BlackholeOwn bool          // a blackhole route for the node's own subnet
-	CompareAll   time.Duration // the interval of resyncs, which read all actual state again
+	Guard        subnet.Guard // "": that of the network configuration
+	// TunnelSources are addresses from which the other nodes get packets of this node's
+	// tunnel, beside those that the daemon finds.
+	TunnelSources []netip.Addr
+	BlackholeOwn  bool          // a blackhole route for the node's own subnet
+	CompareAll    time.Duration // the interval of resyncs, which read all actual state again
 
 	RetainPeers   time.Duration // how long orphans stay; see there. 0: not at all
 	KeepConfig    bool          // ignore changes of the configuration after the start

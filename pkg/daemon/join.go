@@ -94,11 +94,9 @@ func (d *Daemon) prepare(ctx context.Context, n *node, in *inbox) error {
 	case n.maker == nil:
 		return errNoConfig
 	}
-	link, addrs, err := d.chooseUnderlay(ctx, n)
-	if err != nil {
+	if err := d.chooseUnderlay(ctx, n); err != nil {
 		return err
 	}
-	n.link, n.addrs = link, addrs
 	return d.build(n)
 }
 

@@ -33,7 +33,8 @@ type node struct {
 	configErr      error         // why the configuration is invalid; only before joining
 	link           underlay.Link
 	addrs          []netip.Addr // of this node, sorted
-	underlayStale  bool         // link and addrs must be chosen again
+	operator       subnet.PublicIPs
+	underlayStale  bool // link and addrs must be chosen again
 	backend        backend.Backend
 	lease          subnet.Lease // this node's, as updateLease has set it last
 	plan           *plan.Plan
@@ -100,16 +101,15 @@ func (d *Daemon) followUnderlay(ctx context.Context, n *node) error {
 	if !n.underlayStale {
 		return nil
 	}
-	link, addrs, err := d.chooseUnderlay(ctx, n)
-	if err != nil {
+	next := *n
+	if err := d.chooseUnderlay(ctx, &next); err != nil {
 		return err
 	}
-	n.addrs, n.underlayStale = addrs, false
-	if link.Equal(n.link) {
+	link := next.link
+	n.addrs, n.underlayStale, next.underlayStale = next.addrs, false, false
+	if link.Equal(n.link) && next.operator == n.operator {
 		return nil
 	}
-	next := *n
-	next.link = link
 	if err := d.build(&next); err != nil {
 		return err
 	}
@@ -124,16 +124,15 @@ func (d *Daemon) followUnderlay(ctx context.Context, n *node) error {
 }
 
 // chooseUnderlay chooses the interface to the other nodes, with the public IPs
-// that the operator has set in the store.
-func (d *Daemon) chooseUnderlay(ctx context.Context, n *node) (underlay.Link, []netip.Addr, error) {
-	var operator subnet.PublicIPs
+// that the operator has set in the store, and sets them in n.
+func (d *Daemon) chooseUnderlay(ctx context.Context, n *node) (err error) {
 	if a, ok := d.Manager.(subnet.Addresser); ok {
-		var err error
-		if operator, err = a.PublicIPs(ctx); err != nil {
-			return underlay.Link{}, nil, err
+		if n.operator, err = a.PublicIPs(ctx); err != nil {
+			return err
 		}
 	}
-	return d.Underlay.Choose(n.config.V4.On(), n.config.V6.On(), operator)
+	n.link, n.addrs, err = d.Underlay.Choose(n.config.V4.On(), n.config.V6.On(), n.operator)
+	return err
 }
 
 // publicIPsChanged returns nil, from which nothing is ever received, if the
@@ -182,11 +181,12 @@ func (d *Daemon) build(n *node) error {
 	if err := n.config.CheckUnderlay(n.lease.V4.Subnet, n.lease.V6.Subnet); err != nil {
 		return err
 	}
-	b, warnings, err := n.maker(backend.Node{Underlay: n.link, V4: n.config.V4.On(), V6: n.config.V6.On()})
+	sources, ignored := n.tunnelSources(d.Settings.TunnelSources)
+	b, warnings, err := n.maker(backend.Node{Underlay: n.link, V4: n.config.V4.On(), V6: n.config.V6.On(), Sources: sources})
 	if err != nil {
 		return err
 	}
-	warnings = append(warnings, n.config.InsideNetwork()...)
+	warnings = append(append(warnings, n.config.InsideNetwork()...), ignored...)
 	if !slices.Equal(warnings, n.warnings) { // join calls build with every retry
 		for _, w := range warnings {
 			d.Log.Warn("network configuration: "+w, "cause", causeConfigWarning)

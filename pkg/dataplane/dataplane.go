@@ -6,7 +6,9 @@ package dataplane
 
 import (
 	"context"
+	"iter"
 	"net/netip"
+	"strings"
 	"time"
 
 	"flannel/pkg/changes"
@@ -43,6 +45,31 @@ type Path struct {
 	Via    netip.Addr   // the peer's address on the underlay
 	Device string       // name of a Device given to Ensure
 	Encap  Encap        // encapsulation of the packets
+	// Sources are further addresses from which the peer's tunnel sends.
+	Sources Sources
+}
+
+// Sources is a list of addresses. Unlike a slice, it can be compared.
+type Sources string
+
+// SourcesOf returns the list of some addresses.
+func SourcesOf(addrs ...netip.Addr) Sources {
+	texts := make([]string, len(addrs))
+	for i, a := range addrs {
+		texts[i] = a.String()
+	}
+	return Sources(strings.Join(texts, " "))
+}
+
+// All yields the addresses.
+func (s Sources) All() iter.Seq[netip.Addr] {
+	return func(yield func(netip.Addr) bool) {
+		for text := range strings.FieldsSeq(string(s)) {
+			if a, err := netip.ParseAddr(text); err == nil && !yield(a) {
+				return
+			}
+		}
+	}
 }
 
 // End returns the tunnel end that the path leads to, if there is one.
@@ -104,6 +131,9 @@ type Guarded struct {
 	Waiting string            // why it does not enforce although it should; empty: it does what it should
 	Problem string            // why it does not work; empty: it does
 	Packets map[string]uint64 // counted or dropped, by rule
+	// OfPeer describes such a packet of the last minutes that a peer has probably sent;
+	// empty: there was none.
+	OfPeer string
 }
 
 // Refused is a path of which the system refused an entry because of its content,

@@ -270,12 +270,16 @@ func nobodyForges(s Snapshot) Finding {
 		return warn("The kernel needs the modules nf_tables, nft_fib_inet, nft_log, nft_limit and nfnetlink_log; without a guard, set Guard to off.",
 			"the guard does not work: %s", g.Problem)
 	case g.Waiting != "":
-		return warn(look+"If a node sends from another address than the one in its lease, add that to GuardSources. Packets of others are no reason to wait: set GuardTrial to 0.",
+		return warn(look+"If a node sends from another address than the one in its lease, give --tunnel-source there, or add its address to GuardSources. Packets of others are no reason to wait: set GuardTrial to 0.",
 			"the guard drops nothing yet: it %s", g.Waiting)
 	case len(found) == 0:
 		return ok("none were found")
 	case !g.Enforce:
 		return warn(look+"If none of them are legitimate, set Guard to enforce.", "found, and not dropped: %s", strings.Join(found, ", "))
+	}
+	if g.OfPeer != "" {
+		return warn(look+"If it is that node's own, give --tunnel-source there, or add its address to GuardSources; otherwise somebody uses the node's name.",
+			"dropped: %s; the last one that a node may have sent: %s", strings.Join(found, ", "), g.OfPeer)
 	}
 	return ok("dropped: %s", strings.Join(found, ", "))
 }

@@ -112,6 +112,15 @@ func TestSuspects(t *testing.T) {
 		{"its own pod's address", peerLease("10.5.9.0/24", "10.5.9.1", 9), "IP 10.5.9.1"},
 		{"our pod's address", peerLease("10.5.9.0/24", "10.5.1.7", 9), "IP 10.5.1.7"},
 		{"a peer's pod's address", peerLease("10.5.9.0/24", "10.5.2.7", 9), "IP 10.5.2.7 10.5.2.0/24 subnets/10.5.2.0/24"},
+		{"a source in the pod network", withSources("10.5.2.7"), "10.5.2.7 10.5.0.0/16"},
+		{"a loopback source", withSources("127.0.0.1"), "127.0.0.1"},
+		{"a multicast source", withSources("224.0.0.1"), "224.0.0.1"},
+		{"a broadcast source", withSources("255.255.255.255"), "255.255.255.255"},
+		{"an unspecified source", withSources("0.0.0.0"), "0.0.0.0"},
+		{"a link-local source", withSources("169.254.1.1"), "169.254.1.1"},
+		{"a source with IPv4 in IPv6 form", withSources("::ffff:192.0.2.1"), "192.0.2.1"},
+		{"a source of the other family", withSources("2001:db8::9"), "2001:db8::9 192.168.100.9"},
+		{"many sources", withSources("192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.4", "192.0.2.5"), "4"},
 		{"another family", peerLease("10.5.9.0/24", "fd00::9", 9), ""},
 		{"another backend", &subnet.Lease{Name: "x", Backend: "host-gw", V4: peerLease("10.5.9.0/24", "192.168.100.9", 9).V4}, `"host-gw" "vxlan"`},
 		{"no family in common", &subnet.Lease{Name: "x", Backend: "vxlan", V6: subnet.Endpoint{Subnet: netip.MustParsePrefix("2001:db8::/64")}}, ""},
@@ -130,6 +139,11 @@ func TestSuspects(t *testing.T) {
 			}
 		})
 	}
+	// Private addresses are not unique: sources may be addresses of this node and of others.
+	several := withSources("192.168.100.1", "192.168.100.2", "203.0.113.9", "203.0.113.8")
+	if paths, rejects := newPlan(t, false).Paths([]*subnet.Lease{several}); len(paths) != 1 || paths[0].Sources != "192.168.100.1 192.168.100.2 203.0.113.9 203.0.113.8" {
+		t.Errorf("a peer with several sources gives %v, left out %v", paths, rejects)
+	}
 	half := &subnet.Lease{V4: good.V4}
 	p := newPlan(t, false)
 	if paths, rejects := p.Paths([]*subnet.Lease{half}); len(paths) != 0 || len(rejects) != 0 || p.Pending() != 1 {
@@ -142,6 +156,13 @@ func TestSuspects(t *testing.T) {
 	if paths, rejects := newPlan(t, false).Paths([]*subnet.Lease{odd}); len(paths) != 1 {
 		t.Errorf("a subnet of another size that is in nobody's way is left out: %v", rejects)
 	}
+}
+
+// withSources returns a lease whose tunnel sends from several addresses.
+func withSources(sources ...string) *subnet.Lease {
+	l := peerLease("10.5.9.0/24", "192.168.100.9", 9)
+	l.V4.Data = json.RawMessage(fmt.Sprintf(`{"VNI":1,"VtepMAC":"02:00:00:00:00:09","Sources":["%s"]}`, strings.Join(sources, `","`)))
+	return l
 }
 
 // randomSet draws leases with many conflicts among them.

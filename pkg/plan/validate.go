@@ -24,6 +24,9 @@ func (p *Plan) newPeer(l *subnet.Lease) *peer {
 		peer.reason = err.Error()
 		return peer
 	}
+	if peer.reason = p.validateSources(paths); peer.reason != "" {
+		return peer
+	}
 	for _, path := range paths {
 		peer.unusual = peer.unusual || path.Dst.Bits() != p.cfg.NetworkOf(path.Dst.Addr()).SubnetLen
 	}
@@ -118,6 +121,27 @@ func (p *Plan) validateSubnet(s netip.Prefix, network subnet.Network) string {
 	}
 	if under, covers := p.cfg.Covers(s); covers {
 		return fmt.Sprintf("subnet %s covers %s of the underlay", s, under)
+	}
+	return ""
+}
+
+// validateSources returns why a source of the peer's tunnel is invalid, or "". Sources may
+// be addresses of other nodes, even of this one: private addresses are not unique, and
+// several nodes may be behind one address.
+func (p *Plan) validateSources(paths []*dataplane.Path) string {
+	for _, path := range paths {
+		n := 0
+		for a := range path.Sources.All() {
+			if n++; n > subnet.MaxSources {
+				return fmt.Sprintf("it has more than %d sources of its tunnel", subnet.MaxSources)
+			}
+			if a.Is6() != path.Via.Is6() {
+				return fmt.Sprintf("source %s and public IP %s are of different address families", a, path.Via)
+			}
+			if err := p.cfg.CheckSource(a); err != nil {
+				return err.Error()
+			}
+		}
 	}
 	return ""
 }

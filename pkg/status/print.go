@@ -164,7 +164,11 @@ func (p *printer) guard(g *Guard) {
 	case len(found) == 0:
 		p.row("guard", "%s: no forged packets", mode)
 	default:
-		p.row("guard", "%s: packets that %s dropped: %s", mode, verb, strings.Join(found, ", "))
+		text := strings.Join(found, ", ")
+		if g.OfPeer != "" && g.Waiting == "" { // which names it
+			text += "; a node may have sent the last one: " + Printable(g.OfPeer)
+		}
+		p.row("guard", "%s: packets that %s dropped: %s", mode, verb, text)
 	}
 }
 

@@ -113,7 +113,8 @@ type Guard struct {
 	Enforce bool              `json:"enforce"`           // it drops packets; else it only counts them
 	Waiting string            `json:"waiting,omitempty"` // why it does not enforce although it should
 	Problem string            `json:"problem,omitempty"` // why it does not work
-	Packets map[string]uint64 `json:"packets"`           // by rule: "outsider", "pod", "inner", "spoofed"
+	Packets map[string]uint64 `json:"packets"`           // by rule: "outsider", "pod", "impostor", "inner", "spoofed"
+	OfPeer  string            `json:"ofPeer,omitempty"`  // one of them, of the last minutes, that a peer has probably sent
 }
 
 // Flow is what went in one direction, without outer headers.

@@ -37,13 +37,15 @@ func (m *Manager) PublicIPsChanged() <-chan struct{} { return m.publicIPsChanged
 func (m *Manager) setOperatorIPs(n format.Annotations) {
 	v4, problem4 := n.Operator(format.NodeIP, false)
 	v6, problem6 := n.Operator(format.NodeIPv6, true)
+	told4, _ := n.Operator(format.Overwrite, false) // the problems are those of publishing
+	told6, _ := n.Operator(format.OverwriteV6, true)
 	for _, p := range []string{problem4, problem6} {
 		if p != "" && !m.warned[p] {
 			m.warned[p] = true
 			m.log.Warn(p, "cause", causeAnnotationIgnored)
 		}
 	}
-	if ips := (subnet.PublicIPs{V4: v4, V6: v6}); ips != m.operatorIPs {
+	if ips := (subnet.PublicIPs{V4: v4, V6: v6, Overwritten4: told4.IsValid(), Overwritten6: told6.IsValid()}); ips != m.operatorIPs {
 		m.operatorIPs = ips
 		patience.Notify(m.publicIPsChanged)
 	}

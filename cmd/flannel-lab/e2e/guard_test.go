@@ -63,6 +63,9 @@ func testGuard(t *testing.T, backend string, v6 bool) {
 	s.a, s.b = pair(t, s.l)
 	must(t, reach(t.Context(), s.a, s.b))
 	s.listen(t)
+	if backend != "host-gw" {
+		s.addThird(t, backend)
+	}
 	ways := s.ways(t, backend)
 	for _, w := range ways {
 		if w.closed {
@@ -200,6 +203,26 @@ func (s *guardTest) base(t *testing.T, key string) netip.Addr {
 	return a
 }
 
+// addThird publishes the lease of a third node.
+func (s *guardTest) addThird(t *testing.T, backend string) {
+	t.Helper()
+	key, v := "10.5.7.0-24", &value{PublicIP: "192.168.100.77", BackendType: backend}
+	switch backend {
+	case "udp":
+		v.BackendType = ""
+	case "vxlan":
+		v.BackendData = &vtep{1, "02:cc:00:00:00:07"}
+	}
+	if s.v6 {
+		six := "fd00:100::77"
+		key, v.PublicIPv6, v.BackendV6Data = key+"&fd05:0:0:7::-64", &six, &vtep{1, "02:cc:00:00:06:07"}
+	}
+	putLease(t, s.l, key, v)
+	for _, n := range s.l.Nodes {
+		within(t, n.Name+" has a path to the third node", func() error { return says(t, n, "10.5.7.0/24", s.l.Flanneld(), "status", "--peers") })
+	}
+}
+
 // listen counts the datagrams that the victim receives.
 func (s *guardTest) listen(t *testing.T) {
 	var c *net.UDPConn
@@ -269,6 +292,9 @@ func (s *guardTest) ways(t *testing.T, backend string) []forged {
 	ways = append(ways,
 		encapsulated(s.l.Infra.Namespaces, "outsider", node2, netip.Addr{}, pod),
 		encapsulated(s.a.Namespaces, "pod", node1, pod, pod))
+	// A pod of a third node, for which the first node speaks.
+	third := s.of(netip.MustParseAddr("10.5.7.7"), netip.MustParseAddr("fd05:0:0:7::7"))
+	ways = append(ways, encapsulated(node1.Namespaces, "impostor", node2, netip.Addr{}, third))
 	if backend != "udp" { // where flanneld compares the inner source with the peer
 		ways = append(ways, encapsulated(node1.Namespaces, "inner", node2, netip.Addr{}, stolen))
 	}
@@ -412,17 +438,21 @@ func (s *guardTest) repairs(t *testing.T) {
 // legitimate, and would be lost if it enforced.
 func noneForged(t *testing.T, l *lab.Lab) (check func()) {
 	t.Helper()
+	return noneForgedBy(t, slices.DeleteFunc(slices.Clone(l.Nodes), func(n *lab.Node) bool { return n.Windows != nil })...)
+}
+
+// noneForgedBy is noneForged for some nodes.
+func noneForgedBy(t *testing.T, nodes ...*lab.Node) (check func()) {
+	t.Helper()
 	counted := func(n *lab.Node) string { // by all guards of a node; "": it has none
 		out, err := try(context.Background(), n.Namespaces, "nft list counters | awk '/packets/ { sum += $2 } END { print sum }'")
 		must(t, err)
 		return out
 	}
 	before := map[*lab.Node]string{}
-	for _, n := range l.Nodes {
-		if n.Windows == nil {
-			if before[n] = counted(n); before[n] == "" {
-				t.Errorf("%s has no guard", n.Name)
-			}
+	for _, n := range nodes {
+		if before[n] = counted(n); before[n] == "" {
+			t.Errorf("%s has no guard", n.Name)
 		}
 	}
 	return func() {

@@ -14,7 +14,7 @@ import (
 // and what happens when somebody else changes its key.
 func TestLease(t *testing.T) {
 	t.Parallel()
-	l := start(t, lab.Options{Nodes: 2}, `{"Type":"vxlan"}`+apart)
+	l := start(t, lab.Options{Nodes: 2}, `{"Type":"vxlan","Guard":"enforce","GuardTrial":0}`+apart)
 	c, n, other := etcdClient(t, l), l.Nodes[0], l.Nodes[1]
 	a, b := pod(t, other, "a"), pod(t, n, "b")
 	reaches(t, "at first", a, b.IP4)

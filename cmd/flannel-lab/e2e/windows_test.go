@@ -22,11 +22,12 @@ func interfaceFlags(n *lab.Node) []string {
 		"-iface-regex=" + n.IP4.String(), "-iface-can-reach=" + lab.Outside4.String(), "-iface="}
 }
 
-// Two Linux and two Windows nodes over etcd.
+// Two Linux nodes, whose guards enforce, and two Windows nodes over etcd.
 func TestWindowsVXLAN(t *testing.T) {
 	t.Parallel()
-	l := start(t, lab.Options{Nodes: 4, Windows: 2}, mixedVXLAN+`,"SubnetLen":26,"SubnetMin":"10.5.128.0"`)
+	l := start(t, lab.Options{Nodes: 4, Windows: 2}, `{"Type":"vxlan","VNI":4096,"Port":4789,"Guard":"enforce","GuardTrial":0},"SubnetLen":26,"SubnetMin":"10.5.128.0"`)
 	w := l.Nodes[2]
+	check := noneForged(t, l)
 	checkMixed(t, l)
 	t.Run("restart", func(t *testing.T) {
 		loss := expectNoLoss(t, l.Nodes[0].Pods()["pod1"], w.Pods()["pod3"].IP4)
@@ -39,6 +40,7 @@ func TestWindowsVXLAN(t *testing.T) {
 		unchanged(t, l, w, "-iface=Ethernet")
 		loss()
 	})
+	check()
 	t.Run("leases while down", func(t *testing.T) { leasesWhileDown(t, l, w) })
 	t.Run("refused", func(t *testing.T) { refusedPolicies(t, l, w) })
 	t.Run("hanging", func(t *testing.T) { hangingHNS(t, l, w) })

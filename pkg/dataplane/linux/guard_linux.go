@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -26,7 +27,7 @@ type guarding struct {
 
 	mu    sync.Mutex // of what follows
 	on    bool
-	state dataplane.Guarded // without Packets
+	state dataplane.Guarded // without Packets and OfPeer
 }
 
 // causeUnguarded is a cause in the log.
@@ -58,7 +59,7 @@ func (g *guarding) reset() {
 // put wants or drops the peer at the end of a path.
 func (g *guarding) put(verb driver.Verb, p *dataplane.Path) {
 	if g.table != nil {
-		g.table.Put(verb, p.Dst, p.Via)
+		g.table.Put(verb, p)
 	}
 }
 
@@ -141,6 +142,7 @@ func (d *Driver) Guarded() (dataplane.Guarded, bool) {
 	g.mu.Unlock()
 	if on && g.table != nil {
 		state.Packets, _ = g.table.Counts()
+		state.OfPeer = g.table.FoundOfPeer(time.Now())
 	}
 	return state, on
 }

@@ -63,8 +63,8 @@ const (
 	publicIP
 	publicIPv6
 	// Set by the operator: the address that peers use instead of the node's public-ip.
-	overwrite
-	overwriteV6
+	Overwrite
+	OverwriteV6
 	// Set by the operator: as if the daemon ran with --public-ip.
 	NodeIP
 	NodeIPv6
@@ -74,7 +74,7 @@ const (
 // AnnotationNames are the names after the prefix.
 var AnnotationNames = [AnnotationCount]string{
 	Managed: "kube-subnet-manager", backendType: "backend-type", backendData: "backend-data", backendV6Data: "backend-v6-data",
-	publicIP: "public-ip", publicIPv6: "public-ipv6", overwrite: "public-ip-overwrite", overwriteV6: "public-ipv6-overwrite",
+	publicIP: "public-ip", publicIPv6: "public-ipv6", Overwrite: "public-ip-overwrite", OverwriteV6: "public-ipv6-overwrite",
 	NodeIP: "node-public-ip", NodeIPv6: "node-public-ipv6",
 }
 
@@ -92,7 +92,7 @@ func (n *Annotations) set(prefix, key, value string) {
 }
 
 // Operators returns the annotations that the operator sets, and that we only read.
-func (n Annotations) Operators() [4]string { return [4]string(n[overwrite:AnnotationCount]) }
+func (n Annotations) Operators() [4]string { return [4]string(n[Overwrite:AnnotationCount]) }
 
 // ErrNoPeer means that a Node is not a peer.
 var ErrNoPeer = errors.New("not managed by flannel")
@@ -197,8 +197,8 @@ func Describe(l *subnet.Lease, actual Annotations) (want Annotations, problems [
 		e                   subnet.Endpoint
 		ip, data, overwrite Annotation
 	}{
-		{l.V4, publicIP, backendData, overwrite},
-		{l.V6, publicIPv6, backendV6Data, overwriteV6},
+		{l.V4, publicIP, backendData, Overwrite},
+		{l.V6, publicIPv6, backendV6Data, OverwriteV6},
 	} {
 		want[family.ip], want[family.data] = "", ""
 		if !family.e.On() {

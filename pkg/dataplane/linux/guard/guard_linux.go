@@ -6,6 +6,8 @@
 //	rule      packets                                               sent by
 //	outsider  to the port of the tunnel, not from a peer            a host that is no node
 //	pod       to the port of the tunnel on a node, from a pod       a pod, which the node would masquerade
+//	impostor  with a packet inside from the subnet of a peer,         a node that forges
+//	          or from an address of its, from another peer
 //	inner     out of the tunnel, not from the pod network or a      a node that forges
 //	          peer, or from this node's own subnet
 //	spoofed   from a pod with an address that is not routed to it,  a pod; a host beside the node
@@ -22,6 +24,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -32,6 +35,7 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
+	"flannel/pkg/dataplane"
 	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/reconcile"
 )
@@ -47,6 +51,8 @@ type Config struct {
 	IPIP     bool           // outer packets have protocol 4
 	Routed   bool           // there is a route to each peer's subnet
 	Sources  []netip.Prefix // further senders of outer packets, masked
+
+	masks []mask // in the sets of owners, sorted
 }
 
 // Outer describes UDP datagrams that contain packets: those of VXLAN, or, with VNI 0, IP
@@ -56,8 +62,8 @@ type Outer struct {
 	VNI  uint32
 }
 
-// Guard keeps the table. Its methods are for one goroutine, except Counts and
-// ObserveAddr.
+// Guard keeps the table. Its methods are for one goroutine, except Counts, FoundOfPeer
+// and ObserveAddr.
 type Guard struct {
 	table  *nftables.Table
 	notify func() // a pass is due
@@ -70,7 +76,8 @@ type Guard struct {
 	port     uint32        // of conn's socket: notifications of our own changes
 
 	peers, pods *reconcile.Table[element, struct{}] // by address, and by name of the interface
-	users       map[netip.Addr]int                  // number of paths that want an address
+	users       map[element]int                     // number of paths that want an element of peers
+	masks       map[mask]bool                       // there are, or were, such owners
 
 	samples   *sampler
 	unsampled error // why there are no samples
@@ -93,8 +100,8 @@ func New(log *slog.Logger, instance string, notify func()) (*Guard, error) {
 		name += "-" + instance
 	}
 	g := &Guard{samples: newSampler(log, notify), table: &nftables.Table{Family: nftables.TableFamilyINet, Name: name}, notify: notify, log: log,
-		users: map[netip.Addr]int{}, watching: make(chan struct{})}
-	g.peers = reconcile.NewTable[element, struct{}](elements{g, "guard-peers", []*nftables.Set{g.set(peers4), g.set(peers6)}})
+		users: map[element]int{}, masks: map[mask]bool{}, watching: make(chan struct{})}
+	g.peers = reconcile.NewTable[element, struct{}](elements{g, "guard-peers", []*nftables.Set{g.set(peers4), g.set(peers6), g.set(owners4), g.set(owners6)}})
 	g.pods = reconcile.NewTable[element, struct{}](elements{g, "guard-pods", []*nftables.Set{g.set(pods)}})
 	g.stale.Store(true)
 	g.podsStale.Store(true)
@@ -136,20 +143,24 @@ func (g *Guard) Reset() {
 	g.samples.reset()
 }
 
-// Put wants or drops the address from which a peer with a subnet sends. A peer may have
-// several subnets.
-func (g *Guard) Put(verb driver.Verb, subnet netip.Prefix, addr netip.Addr) {
-	switch verb {
-	case driver.Want:
-		g.samples.put(subnet, addr, true)
-		if g.users[addr]++; g.users[addr] == 1 {
-			g.peers.Want(element(addr.AsSlice()), struct{}{})
-		}
-	case driver.Drop:
-		g.samples.put(subnet, addr, false)
-		if g.users[addr]--; g.users[addr] == 0 {
-			delete(g.users, addr)
-			g.peers.Drop(element(addr.AsSlice()))
+// Put wants or drops the peer at the end of a path. A peer may have several paths.
+func (g *Guard) Put(verb driver.Verb, p *dataplane.Path) {
+	if verb == driver.CollectKeys {
+		return
+	}
+	g.samples.put(p.Dst, p.Via, verb == driver.Want)
+	all, masks := elementsOf(p)
+	for _, m := range masks {
+		g.masks[m] = true
+	}
+	for _, e := range all {
+		if verb == driver.Want {
+			if g.users[e]++; g.users[e] == 1 {
+				g.peers.Want(e, struct{}{})
+			}
+		} else if g.users[e]--; g.users[e] == 0 {
+			delete(g.users, e)
+			g.peers.Drop(e)
 		}
 	}
 }
@@ -186,8 +197,7 @@ func (g *Guard) Apply(ctx context.Context, o driver.Options, c *Config, interfac
 	next := *c
 	next.Enforce = g.mayEnforce(next, time.Now())
 	g.samples.set(next)
-	write := g.config == nil || !reflect.DeepEqual(*g.config, next)
-	if write {
+	if g.config == nil {
 		if err := g.prepare(); err != nil {
 			return err
 		}
@@ -195,7 +205,9 @@ func (g *Guard) Apply(ctx context.Context, o driver.Options, c *Config, interfac
 	if err := g.Tables().Add(ctx, o); err != nil {
 		return err
 	}
-	if !write {
+	// Lengths stay, since elements of peers that are gone may not be deleted yet.
+	next.masks = slices.SortedFunc(maps.Keys(g.masks), compareMasks)
+	if g.config != nil && reflect.DeepEqual(*g.config, next) {
 		return nil
 	}
 	return g.write(next)

@@ -13,17 +13,20 @@ import (
 const (
 	Outsider = "outsider"
 	Pod      = "pod"
+	Impostor = "impostor"
 	Inner    = "inner"
 	Spoofed  = "spoofed"
 )
 
-var ruleNames = []string{Outsider, Pod, Inner, Spoofed}
+var ruleNames = []string{Outsider, Pod, Impostor, Inner, Spoofed}
 
 // The sets.
 const (
-	peers4 = "peers4"
-	peers6 = "peers6"
-	pods   = "pods"
+	peers4  = "peers4"
+	peers6  = "peers6"
+	owners4 = "owners4"
+	owners6 = "owners6"
+	pods    = "pods"
 )
 
 // The chains. Packets enter prerouting.
@@ -34,14 +37,15 @@ const (
 	fromPod    = "from-pod" // from an interface of pods
 	port       = "port"     // is it an outer packet?
 	outer      = "outer"
+	speaker    = "speaker" // whom does the packet inside come from?
 	podOuter   = "pod-outer"
 )
 
 // foundBy is the chain for packets that a rule finds.
 func foundBy(rule string) string { return "found-" + rule }
 
-var chainNames = append([]string{prerouting, fromTunnel, direct, fromPod, port, outer, podOuter},
-	foundBy(Outsider), foundBy(Pod), foundBy(Inner), foundBy(Spoofed))
+var chainNames = append([]string{prerouting, fromTunnel, direct, fromPod, port, outer, speaker, podOuter},
+	foundBy(Outsider), foundBy(Pod), foundBy(Impostor), foundBy(Inner), foundBy(Spoofed))
 
 type chain struct {
 	name  string
@@ -106,6 +110,14 @@ func chains(c Config, group uint16) []chain {
 	for _, o := range c.UDP {
 		decide.add("to the port of the tunnel", protocol(unix.IPPROTO_UDP), dport(o.Port), vni(o.VNI), goTo(outer))
 	}
+	for _, v6 := range []bool{false, true} { // they may lack the VNI, or the destination inside
+		for _, o := range c.UDP {
+			decide.add("a part of a header", protocol(unix.IPPROTO_UDP), dport(o.Port), short(v6), goTo(outer))
+		}
+	}
+	if c.IPIP {
+		decide.add("a part of a header", protocol(unix.IPPROTO_IPIP), short(false), goTo(outer))
+	}
 	if c.IPIP { // others may use the protocol, too
 		for _, n := range c.Networks {
 			if n.Addr().Is4() {
@@ -116,8 +128,11 @@ func chains(c Config, group uint16) []chain {
 
 	outside := chain{name: outer}
 	outside.add("from a pod", lookup(iifname(), pods), goTo(podOuter))
-	for _, known := range c.senders() { // whose addresses may be in the pod network
-		outside.add("from a node", known, accept)
+	for _, s := range c.Sources { // which may be in the pod network, like addresses of nodes
+		outside.add("from a listed source", addr(source, s), accept)
+	}
+	for _, set := range []string{peers4, peers6} {
+		outside.add("from a node", lookup(load(source, set == peers6), set), goTo(speaker))
 	}
 	for _, n := range c.Networks {
 		outside.add("from a pod", addr(source, n), goTo(podOuter))
@@ -130,7 +145,7 @@ func chains(c Config, group uint16) []chain {
 		inside.add("to a node", lookup(load(destination, set == peers6), set), found(Pod))
 	}
 	inside.add("to this node", destinationType(expr.CmpOpNeq), found(Pod))
-	all := []chain{first, tunnel, plain, pod, decide, outside, inside}
+	all := []chain{first, tunnel, plain, pod, decide, outside, c.speaker(accept), inside}
 	for _, rule := range ruleNames {
 		all = append(all, c.end(rule, group))
 	}
@@ -153,7 +168,7 @@ func (c Config) end(rule string, group uint16) chain {
 	return end
 }
 
-// senders match sources of outer packets.
+// senders match the addresses of nodes, and what the operator has listed.
 func (c Config) senders() (all [][]expr.Any) {
 	for _, set := range []string{peers4, peers6} {
 		all = append(all, lookup(load(source, set == peers6), set))

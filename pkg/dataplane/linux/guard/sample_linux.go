@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
-	"slices"
 	"sync"
 	"time"
 
@@ -236,18 +235,13 @@ func parseIP(p []byte) (from, to netip.Addr, payload []byte, ok bool) {
 // innerSource returns the source of the packet inside of an outer packet, whose payload
 // has the protocol in front; zero: it is none.
 func (c Config) innerSource(payload []byte) netip.Addr {
-	const udp, vxlan, ethernet = 8, 8, 14
-	skip := 1
-	switch {
-	case len(payload) == 0:
+	l, exists := c.layout()
+	if !exists || len(payload) == 0 || payload[0] != unix.IPPROTO_UDP && payload[0] != unix.IPPROTO_IPIP {
 		return netip.Addr{}
-	case payload[0] == unix.IPPROTO_UDP:
-		skip += udp
-		if slices.ContainsFunc(c.UDP, func(o Outer) bool { return o.VNI != 0 }) {
-			skip += vxlan + ethernet
-		}
-	case payload[0] != unix.IPPROTO_IPIP:
-		return netip.Addr{}
+	}
+	skip := 1 + int(l.at)
+	if l.ethernet && len(payload) >= skip && isTag(payload[skip-2:]) {
+		skip += tagBytes
 	}
 	from, _, _, _ := parseIP(payload[min(skip, len(payload)):])
 	return from

@@ -59,7 +59,20 @@ func (g *Guard) mayEnforce(c Config, now time.Time) bool {
 // found returns how many packets that a peer may have sent were found.
 func (g *Guard) found() (n uint64) {
 	packets, _ := g.Counts()
-	return packets[Outsider] + packets[Inner] + packets[Spoofed]
+	return packets[Outsider] + packets[Impostor] + packets[Inner] + packets[Spoofed]
+}
+
+// recently is for how long a packet of a peer is reported.
+const recently = 10 * time.Minute
+
+// FoundOfPeer describes the last packet of a peer that a rule has found; empty: there was
+// none lately. It may be called by any goroutine.
+func (g *Guard) FoundOfPeer(now time.Time) string {
+	last, text := g.samples.ofPeer()
+	if last.IsZero() || now.Sub(last) > recently {
+		return ""
+	}
+	return text
 }
 
 // end ends a trial.

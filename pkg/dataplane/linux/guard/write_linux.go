@@ -20,8 +20,11 @@ import (
 
 // set returns one of the sets, which the kernel knows by its name.
 func (g *Guard) set(name string) *nftables.Set {
-	types := map[string]nftables.SetDatatype{peers4: nftables.TypeIPAddr, peers6: nftables.TypeIP6Addr, pods: nftables.TypeIFName}
-	set := &nftables.Set{Table: g.table, Name: name, KeyType: types[name]}
+	concat := nftables.MustConcatSetType
+	types := map[string]nftables.SetDatatype{peers4: nftables.TypeIPAddr, peers6: nftables.TypeIP6Addr, pods: nftables.TypeIFName,
+		owners4: concat(nftables.TypeIPAddr, nftables.TypeIPAddr, nftables.TypeInetService),
+		owners6: concat(nftables.TypeIP6Addr, nftables.TypeIP6Addr, nftables.TypeInetService)}
+	set := &nftables.Set{Table: g.table, Name: name, KeyType: types[name], Concatenation: name == owners4 || name == owners6}
 	if name == pods {
 		set.KeyByteOrder = binaryutil.NativeEndian // with which nft prints names
 	}
@@ -94,7 +97,7 @@ func (g *Guard) prepareOnce() error {
 	for _, name := range ruleNames {
 		g.conn.AddObj(&nftables.CounterObj{Table: g.table, Name: name})
 	}
-	for _, name := range []string{peers4, peers6, pods} {
+	for _, name := range []string{peers4, peers6, owners4, owners6, pods} {
 		if err := g.conn.AddSet(g.set(name), nil); err != nil {
 			return err
 		}
@@ -158,19 +161,22 @@ func (g *Guard) flush(what string) error {
 	return nil
 }
 
-// element is one of a set as the kernel compares it: an address, or the name of an
-// interface.
+// element is one of a set as the kernel compares it: an address, an owner, or the name of
+// an interface.
 type element string
 
 func (e element) String() string {
+	if sender, network, ok := parseOwner(e); ok {
+		return sender.String() + " for " + network.String()
+	}
 	if a, ok := netip.AddrFromSlice([]byte(e)); ok && len(e) != unix.IFNAMSIZ {
 		return a.String()
 	}
 	return strings.TrimRight(string(e), "\x00")
 }
 
-// elements is the store of a set, or of two: keys belong to the one whose elements have
-// their length.
+// elements is the store of one set or of several: keys belong to the one whose elements
+// have their length.
 type elements struct {
 	g    *Guard
 	name string
@@ -190,6 +196,9 @@ func (e elements) List(context.Context) (map[element]struct{}, error) {
 		}
 		for _, has := range list {
 			all[element(has.Key)] = struct{}{}
+			if _, network, ok := parseOwner(element(has.Key)); ok {
+				e.g.masks[of(network)] = true
+			}
 		}
 	}
 	return all, nil
