@@ -22,10 +22,10 @@ import (
 	"flannel/pkg/file"
 	"flannel/pkg/firewall"
 	"flannel/pkg/health"
+	"flannel/pkg/icmp"
 	"flannel/pkg/instance"
 	"flannel/pkg/logging"
 	"flannel/pkg/metrics"
-	"flannel/pkg/probe"
 	"flannel/pkg/reconcile"
 	"flannel/pkg/version"
 	"flannel/pkg/winnode"
@@ -231,7 +231,7 @@ func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 		d := &daemon.Daemon{
 			Manager: manager, Dataplane: plane, Firewall: rules, Underlay: interfaces, Parse: parseConfig,
 			Settings: o.Settings, Log: log, Status: status, View: view, Metrics: counts, Tally: tally,
-			Echo: probe.Echo, Notify: notify(log), Watchdog: watchdog(log), EnvFile: subnetFileChanges,
+			Echo: icmp.Echo, Notify: notify(log), Watchdog: watchdog(log), EnvFile: subnetFileChanges,
 		}
 		running.Store(d)
 		return d.Run(ctx)
