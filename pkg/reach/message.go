@@ -38,12 +38,13 @@ const (
 	neverHeard = math.MaxUint32
 )
 
-var magic = [4]byte{'F', 'L', 'R', 'E'}
+// Magic is how the bodies of our requests begin.
+var Magic = [4]byte{'F', 'L', 'R', 'E'}
 
 // encode returns a body of that size, or of minBody bytes if that is more.
 func (m message) encode(size int) []byte {
 	b := make([]byte, max(size, minBody))
-	copy(b, magic[:])
+	copy(b, Magic[:])
 	b[4], b[5], b[6] = version, byte(m.subnet.Bits()), 4
 	if m.subnet.Addr().Is6() {
 		b[6] = 6
@@ -60,7 +61,7 @@ func (m message) encode(size int) []byte {
 
 // decode is the inverse of encode. ok is false if the body is not one of ours.
 func decode(b []byte) (m message, ok bool) {
-	if len(b) < minBody || [4]byte(b) != magic || b[4] != version || b[7] != 0 || binary.BigEndian.Uint32(b[28:]) != 0 {
+	if len(b) < minBody || [4]byte(b) != Magic || b[4] != version || b[7] != 0 || binary.BigEndian.Uint32(b[28:]) != 0 {
 		return m, false
 	}
 	var addr netip.Addr

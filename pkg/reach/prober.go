@@ -46,8 +46,8 @@ const (
 	maxReceived = 10000
 )
 
-// Prober probes peers by a Mesh. Its methods may be called by any goroutine. The zero
-// Prober has no Conn, and does nothing.
+// Prober probes peers by a Mesh. Its methods may be called by any goroutine. Run, Update
+// and Fill of a nil Prober do nothing.
 type Prober struct {
 	conn Conn
 	o    Options
@@ -69,6 +69,9 @@ func New(conn Conn, o Options) *Prober {
 // Update takes what a pass has left. It takes effect with the next turn, so that
 // passes stay as fast as they are.
 func (p *Prober) Update(n Network) {
+	if p == nil {
+		return
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.network = &n
@@ -76,7 +79,7 @@ func (p *Prober) Update(n Network) {
 
 // Run probes until ctx ends.
 func (p *Prober) Run(ctx context.Context) error {
-	if p.conn == nil {
+	if p == nil {
 		return nil
 	}
 	timer := time.NewTimer(pause())
@@ -142,32 +145,29 @@ func (p *Prober) turn() {
 
 // Fill adds to peers what is known of them.
 func (p *Prober) Fill(peers []status.Peer) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.mesh == nil {
+	if p == nil {
 		return
 	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	for i := range peers {
 		peers[i].Reach = p.mesh.Reach(peers[i].Name)
 	}
 }
 
-// Summary returns what is known of all peers. probing is false if none are probed.
-func (p *Prober) Summary() (s Summary, probing bool) {
+// Summary returns what is known of all peers.
+func (p *Prober) Summary() Summary {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.mesh == nil {
-		return s, false
-	}
-	return p.mesh.Summary(), true
+	return p.mesh.Summary()
 }
 
 // Each calls f for each peer that is probed, unless there are more than most.
 func (p *Prober) Each(most int, f func(name string, r status.Reach)) (tooMany bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.mesh == nil || len(p.mesh.peers) > most {
-		return p.mesh != nil
+	if len(p.mesh.peers) > most {
+		return true
 	}
 	for name := range p.mesh.peers {
 		if r := p.mesh.Reach(name); r != nil {

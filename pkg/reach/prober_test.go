@@ -69,8 +69,7 @@ func TestProber(t *testing.T) {
 		p.Update(n)
 		state := func() map[status.ReachState]int {
 			synctest.Wait()
-			s, _ := p.Summary()
-			return s.Peers
+			return p.Summary().Peers
 		}
 		time.Sleep(100 * time.Second)
 		if s := state(); s[status.Reachable] != 40 || answers == 0 {
