@@ -221,12 +221,12 @@ func (p *printer) peers(peers []Peer) {
 		if len(peer.Subnets) > 0 {
 			text += ": " + join(peer.Subnets) + " at " + join(peer.PublicIPs)
 		}
-		if state := cmp.Or(peer.State, UpToDate); state != UpToDate || !peer.Reach.bad() {
+		if peer.State != UpToDate || !peer.Reach.bad() {
 			p.row(string(peer.State), "%s", text)
 		}
 		if peer.Reach.bad() {
-			p.row(string(peer.Reach.State), "%s", text)
-			p.row("", "%s; %s answered %s", p.since(peer.Reach.Since), peer.Reach.Target, p.ago(peer.Reach.Answered))
+			p.row("probes", "%s is %s %s", text, peer.Reach.State, p.since(peer.Reach.Since))
+			p.row("", "%s answered %s", peer.Reach.Target, p.ago(peer.Reach.Answered))
 		}
 		p.rows("", Printable(peer.Reason))
 	}

@@ -62,6 +62,14 @@ func dropping(t *testing.T, n *lab.Node, rule string) (stop func()) {
 	return func() { shell(t, n.Namespaces, "nft delete table inet mine") }
 }
 
+// cutOff drops all packets from and to a node until the returned function is called.
+func cutOff(t *testing.T, n *lab.Node) (heal func()) {
+	t.Helper()
+	heal = dropping(t, n, "")
+	shell(t, n.Namespaces, "nft 'add chain inet mine out { type filter hook postrouting priority 500; }'; nft add rule inet mine out oifname eth0 drop")
+	return heal
+}
+
 var alarms = []string{"peer-unreachable", "peer-one-way", "peer-mtu"}
 
 // noAlarm fails if a node has logged that a peer is not reachable.
@@ -131,7 +139,7 @@ func TestProbes(t *testing.T) {
 			noAlarm(t, l, marks)
 
 			for _, of := range []*lab.Node{second, third} {
-				heal := dropping(t, of, "")
+				heal := cutOff(t, of)
 				becomes(t, l, first, of, status.Unreachable)
 				once(t, first, marks[first], "cause=peer-unreachable", "peer="+nameOf(t, l, first, of))
 				heal()
