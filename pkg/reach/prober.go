@@ -55,6 +55,7 @@ type Prober struct {
 	mu      sync.Mutex
 	mesh    *Mesh
 	network *Network // not passed to mesh yet
+	turns   int
 	lasting []string
 	lines   float64 // of maxLines that are used
 	refill  time.Time
@@ -137,6 +138,9 @@ func (p *Prober) turn() {
 		p.mesh.SendFailed(r)
 	}
 	p.logChanges(now)
+	if p.turns++; p.turns%10 != 0 {
+		return
+	}
 	if names := p.mesh.Lasting(now, lasting); !slices.Equal(names, p.lasting) {
 		p.lasting = names
 		p.o.Lasting(names)

@@ -92,10 +92,10 @@ func (m *Mesh) Changes(now time.Time) (changes []Change) {
 func (m *Mesh) Lasting(now time.Time, least time.Duration) (names []string) {
 	for t := range m.down {
 		p := t.peer
-		if !p.alarm.IsZero() && badness[p.alarmed] > badness[status.SmallOnly] && now.Sub(p.alarm) >= least && !slices.Contains(names, p.name) {
+		if !p.alarm.IsZero() && badness[p.alarmed] > badness[status.SmallOnly] && now.Sub(p.alarm) >= least {
 			names = append(names, p.name)
 		}
 	}
 	slices.Sort(names)
-	return names
+	return slices.Compact(names) // a peer may have two targets
 }
