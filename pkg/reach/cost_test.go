@@ -51,10 +51,10 @@ func BenchmarkCrowd(b *testing.B) {
 			}
 			runtime.GC()
 			runtime.ReadMemStats(&after)
-			b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/peers, "B/peer")
 			for b.Loop() {
 				turn()
 			}
+			b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/peers, "B/peer")
 		})
 	}
 }

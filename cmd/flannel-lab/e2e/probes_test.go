@@ -106,7 +106,6 @@ func TestProbes(t *testing.T) {
 		"direct":    {`{"Type":"vxlan","DirectRouting":true}`, lab.V4, status.ViaTunnel},
 		"wireguard": {`{"Type":"wireguard"}`, lab.Dual, status.ViaTunnel},
 		"udp":       {`{"Type":"udp"}`, lab.V4, status.ViaTunnel},
-		"ipip":      {`{"Type":"ipip"}`, lab.V4, status.ViaTunnel},
 		"host-gw":   {`{"Type":"host-gw"}`, lab.Dual, status.ViaUnderlay},
 	} {
 		t.Run(name, func(t *testing.T) {
