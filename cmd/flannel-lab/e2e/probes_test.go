@@ -226,3 +226,16 @@ func TestNoProbes(t *testing.T) {
 		}
 	}
 }
+
+// A Windows host has no address in the overlay, and is asked at its own.
+func TestProbesWindows(t *testing.T) {
+	t.Parallel()
+	l := start(t, lab.Options{Nodes: 2, Windows: 1}, mixedVXLAN)
+	linux, windows := l.Nodes[0], l.Nodes[1]
+	if r := becomes(t, l, linux, windows, status.Reachable); r.Via != status.ViaUnderlay || r.Target != windows.IP4 {
+		t.Errorf("it is probed via %s, at %s", r.Via, r.Target)
+	}
+	if found := windows.Records(0).With("cause=no-probes"); len(found) > 0 {
+		t.Errorf("a warning about probes on Windows: %s", found)
+	}
+}
