@@ -61,7 +61,7 @@ func within(dir string, folders ...string) bool {
 // pure are the packages that know nothing of any operating system; pkg/dataplane itself is, too, its drivers are not.
 var pure = []string{
 	"backend", "subnet", "pkg/plan", "pkg/reconcile", "pkg/conf", "pkg/daemon", "pkg/doctor", "pkg/rollout", "pkg/cniconf",
-	"pkg/encap", "pkg/firewall/iptsave", "pkg/flags", "pkg/netconf", "pkg/redact", "pkg/changes", "pkg/mac", "pkg/dataplane/driver",
+	"pkg/encap", "pkg/firewall/iptsave", "pkg/flags", "pkg/netconf", "pkg/redact", "pkg/changes", "pkg/mac", "pkg/dataplane/driver", "pkg/reach",
 }
 
 // mayImport lists, for a folder, the packages of this module that it may use; the folders not named here (cmd) may use
@@ -111,7 +111,9 @@ var mayImport = map[string][]string{
 	"pkg/winservice":       {"pkg/logging"},
 	"pkg/bundle":           {"pkg/doctor", "pkg/probe", "pkg/redact", "pkg/status", "pkg/version", "pkg/winservice"},
 	"pkg/probe":            {"pkg/dataplane", "pkg/doctor", "pkg/hns", "pkg/redact", "pkg/sourcevip", "pkg/status", "pkg/underlay", "subnet"},
-	"pkg/metrics":          {"pkg/dataplane", "pkg/reconcile", "pkg/version"},
+	"pkg/metrics":          {"pkg/dataplane", "pkg/reach", "pkg/reconcile", "pkg/status", "pkg/version"},
+	"pkg/icmp":             {},
+	"pkg/reach":            {"pkg/status", "subnet"},
 	"pkg/rollout":          {},
 	"pkg/version":          {},
 	"pkg/nstest":           {},
@@ -120,7 +122,7 @@ var mayImport = map[string][]string{
 	// In a group of its own, since its name is longer than the others.
 	"pkg/dataplane/extension": {"pkg/dataplane", "pkg/dataplane/driver"},
 
-	"pkg/daemon": {"backend", "pkg/changes", "pkg/dataplane", "pkg/firewall", "pkg/health", "pkg/mac", "pkg/metrics", "pkg/plan", "pkg/reconcile", "pkg/rollout",
+	"pkg/daemon": {"backend", "pkg/changes", "pkg/dataplane", "pkg/firewall", "pkg/health", "pkg/mac", "pkg/metrics", "pkg/plan", "pkg/reach", "pkg/reconcile", "pkg/rollout",
 		"pkg/status", "pkg/underlay", "subnet", "subnet/peerset"},
 	"dist/windows/check":   {},
 	"subnet/etcd/etcdtest": {"pkg/nettest"},

@@ -36,6 +36,9 @@ type Wire struct {
 	Name  string // equal on nodes that reach each other, such as "vxlan, VNI 1, port 8472"
 	Paths bool   // the backend makes paths
 	Echo  bool   // a peer's kernel answers pings to the first or second address of its subnet
+	// Bridges means that it answers pings to the second address from ours if pods have run
+	// on both nodes.
+	Bridges bool
 	// Untyped means that a lease without a type is complete: flannel publishes none
 	// with this backend. With others, the owner has only reserved its subnet so far.
 	Untyped bool

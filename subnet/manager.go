@@ -94,6 +94,13 @@ type Reporter interface {
 	Report(problem error, rejects []Rejected, advice, pendingConfig string)
 }
 
+// ReachReporter is a Manager that can report to the cluster which peers this node does not reach.
+type ReachReporter interface {
+	// ReportUnreachable takes the names of the leases of all peers that have been unreachable for some time. The slice is
+	// not kept. It does not block.
+	ReportUnreachable(peers []string)
+}
+
 // ConfigReporter is a Manager that knows why WatchConfig has no configuration yet.
 type ConfigReporter interface {
 	// ConfigMissing returns what is missing and how to provide it, nil if that is not known, or nothing is missing. It does

@@ -76,7 +76,7 @@ type ipsec struct {
 // subnet, and the bridge of the pods exists only on nodes with pods.
 func (i ipsec) Wire() backend.Wire {
 	sum := sha256.Sum256([]byte("flannel ipsec secret\n" + string(*i.secret)))
-	return backend.Wire{Name: fmt.Sprintf("ipsec, %s, secret with fingerprint %x", i.proposal, sum[:4]), Paths: true}
+	return backend.Wire{Name: fmt.Sprintf("ipsec, %s, secret with fingerprint %x", i.proposal, sum[:4]), Paths: true, Bridges: true}
 }
 
 // ForWindows implements backend.Mixed.

@@ -30,6 +30,9 @@ type options struct {
 
 	daemon.Settings // without OS and CompareAll
 
+	Probe       bool // send echo requests to peers
+	PeerMetrics bool // metrics of each peer
+
 	FirewallResync time.Duration  // interval of comparing the firewall rules with the desired ones
 	Healthz        netip.AddrPort // port 0: disabled
 	WireGuardKey   string         // the file of the private key: flannel's variable WIREGUARD_KEY_FILE; "": the default

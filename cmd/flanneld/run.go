@@ -22,10 +22,10 @@ import (
 	"flannel/pkg/file"
 	"flannel/pkg/firewall"
 	"flannel/pkg/health"
+	"flannel/pkg/icmp"
 	"flannel/pkg/instance"
 	"flannel/pkg/logging"
 	"flannel/pkg/metrics"
-	"flannel/pkg/probe"
 	"flannel/pkg/reconcile"
 	"flannel/pkg/version"
 	"flannel/pkg/winnode"
@@ -108,6 +108,7 @@ const (
 	causeFailed    = "failed"
 
 	causeOwnerUnknown = "owner-unknown"
+	causeManyPeers    = "many-peers"
 )
 
 // stopWithin is the longest time between a signal and the exit, even if the
@@ -150,7 +151,7 @@ func serve(ctx context.Context, o options, log *slog.Logger) int {
 // The order of the steps matters:
 //
 //	lock          before anything on the node is read or changed
-//	dataplane, firewall, underlay, subnet file
+//	dataplane, firewall, underlay, subnet file, probes
 //	              subscribe to notifications before the first pass reads anything, so
 //	              that no change in between is missed
 //	health port   before the store: it answers while the store is unreachable
@@ -195,6 +196,9 @@ func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 	if err != nil {
 		return err
 	}
+	var running atomic.Pointer[daemon.Daemon] // nil until the manager is connected
+	probes, closeProbes := newProber(o, log, counts, &running)
+	defer closeLater(closeProbes)
 	tasks, ctx := errgroup.WithContext(ctx)
 	healthz := health.Handler(status, counts.Handler())
 	if o.Healthz.Port() != 0 {
@@ -204,7 +208,6 @@ func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 		}
 		tasks.Go(func() error { return health.Serve(ctx, l, healthz) })
 	}
-	var running atomic.Pointer[daemon.Daemon] // nil until the manager is connected
 	acceptWithdrawal := func() int {
 		if d := running.Load(); d != nil {
 			return d.AcceptWithdrawal()
@@ -219,6 +222,7 @@ func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 	tasks.Go(func() error {
 		return answerStatus(ctx, o, status, view, acceptWithdrawal, forwardedBy(plane), healthz, log)
 	})
+	tasks.Go(func() error { return probes.Run(ctx) })
 	tasks.Go(func() error { return keepCNI(ctx, o.CNI, log) })
 	tasks.Go(func() error { return winnode.KeepVIP(ctx, o.SubnetFile, usualDataDir(), log) })
 	tasks.Go(func() (err error) {
@@ -227,11 +231,11 @@ func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 			return err
 		}
 		defer func() { err = errors.Join(err, manager.Close()) }()
-		view.SetSources(plane, manager)
+		view.SetSources(plane, manager, probes)
 		d := &daemon.Daemon{
 			Manager: manager, Dataplane: plane, Firewall: rules, Underlay: interfaces, Parse: parseConfig,
-			Settings: o.Settings, Log: log, Status: status, View: view, Metrics: counts, Tally: tally,
-			Echo: probe.Echo, Notify: notify(log), Watchdog: watchdog(log), EnvFile: subnetFileChanges,
+			Settings: o.Settings, Log: log, Status: status, View: view, Metrics: counts, Tally: tally, Probes: probes,
+			Echo: icmp.Echo, Notify: notify(log), Watchdog: watchdog(log), EnvFile: subnetFileChanges,
 		}
 		running.Store(d)
 		return d.Run(ctx)

@@ -26,6 +26,7 @@ import (
 	"flannel/pkg/firewall"
 	"flannel/pkg/health"
 	"flannel/pkg/metrics"
+	"flannel/pkg/reach"
 	"flannel/pkg/reconcile"
 	"flannel/pkg/underlay"
 	"flannel/subnet"
@@ -46,6 +47,7 @@ type Daemon struct {
 	Status   *health.Status
 	View     *View
 	Metrics  *metrics.Metrics
+	Probes   *reach.Prober    // nil: peers are not probed
 	Tally    *reconcile.Tally // to which the dataplane reports what its tables changed
 
 	Echo     func(ctx context.Context, addr netip.Addr) error // asks a peer's kernel for an answer; nil: not possible, peers count as answering

@@ -86,6 +86,7 @@ func (d *Daemon) report(n *node, failed failures, took time.Duration) {
 	d.Status.EndPass(err)
 	n.logged.passes.log(d.Log, d.Tally, n.rulesChanged, took)
 	d.View.set(n, d.Settings, failed, took)
+	d.updateProbes(n, failed)
 	d.Metrics.Pass(took, err == nil, failed.parts())
 	d.Metrics.Peers(metrics.Peers{Used: n.validPeers + len(n.orphans), Invalid: len(n.rejects), Refused: len(n.refused),
 		Retained: len(n.retained) + len(n.orphans)})

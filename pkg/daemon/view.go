@@ -13,6 +13,7 @@ import (
 	"flannel/backend"
 	"flannel/pkg/dataplane"
 	"flannel/pkg/mac"
+	"flannel/pkg/reach"
 	"flannel/pkg/status"
 	"flannel/subnet"
 )
@@ -27,16 +28,18 @@ type View struct {
 	tunnels dataplane.TrafficReader // nil: the dataplane has no such tunnels
 	guard   dataplane.GuardReader   // nil: the dataplane cannot guard the pod network
 	lease   subnet.Expirer          // nil: leases do not end by themselves
+	probes  *reach.Prober
 }
 
 // SetSources sets what knows more than passes do: the dataplane when peers were last
-// heard of, and the store's client when the lease ends.
-func (v *View) SetSources(plane dataplane.Dataplane, m subnet.Manager) {
+// heard of, the store's client when the lease ends, and the prober which peers answer.
+func (v *View) SetSources(plane dataplane.Dataplane, m subnet.Manager, probes *reach.Prober) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.tunnels, _ = plane.(dataplane.TrafficReader)
 	v.guard, _ = plane.(dataplane.GuardReader)
 	v.lease, _ = m.(subnet.Expirer)
+	v.probes = probes
 }
 
 // LeaseExpires returns when this node's lease ends unless it is renewed; the zero
@@ -101,7 +104,7 @@ func (v *View) addError(part string, err error) {
 // Fill sets the fields of r about this node, its peers and the last errors.
 func (v *View) Fill(r *status.Report) {
 	v.mu.Lock()
-	last, tunnels, guard := v.last, v.tunnels, v.guard
+	last, tunnels, guard, probes := v.last, v.tunnels, v.guard, v.probes
 	r.Errors = append([]status.Error{}, v.errors...)
 	v.mu.Unlock()
 	r.Peers = []status.Peer{}
@@ -120,6 +123,9 @@ func (v *View) Fill(r *status.Report) {
 	}
 	if tunnels != nil {
 		addTunnels(r.Peers, tunnels.Traffic())
+	}
+	if probes != nil {
+		probes.Fill(r.Peers)
 	}
 }
 

@@ -34,6 +34,7 @@ type Metrics struct {
 	errors   *prometheus.CounterVec
 	tunnels  *prometheus.GaugeVec
 	bytes    *prometheus.CounterVec
+	rtt      prometheus.Histogram
 }
 
 // New returns metrics in a new registry, together with those of the process and
@@ -66,6 +67,9 @@ func New() *Metrics {
 		Help: "Peers of WireGuard devices, by whether they have a valid session: a handshake within three minutes."}, []string{"session"})
 	m.bytes = register.NewCounterVec(prometheus.CounterOpts{Namespace: "flanneld", Name: "wireguard_bytes_total",
 		Help: "Encrypted bytes from and to all peers since the start of flanneld."}, []string{"direction"})
+	m.rtt = register.NewHistogram(prometheus.HistogramOpts{Namespace: "flanneld", Name: "probe_rtt_seconds",
+		Help:    "Time until a peer answered a probe.",
+		Buckets: prometheus.ExponentialBuckets(0.0001, 4, 8)})
 	register.NewGauge(prometheus.GaugeOpts{Namespace: "flanneld", Name: "build_info",
 		Help:        "1, labelled with what was built.",
 		ConstLabels: prometheus.Labels{"version": version.Version, "commit": version.Commit, "goversion": runtime.Version()}}).Set(1)

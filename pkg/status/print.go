@@ -48,6 +48,7 @@ func Print(w io.Writer, r Report, now time.Time, o PrintOptions) error {
 	p.forwarded(r.Forwarded)
 	p.guard(r.Guard)
 	p.row("peers", "%s", count(r))
+	p.probes(r.Peers)
 	p.retained(r.Retained)
 	p.history(r.Errors, o.History)
 	if o.EveryPeer {
@@ -210,8 +211,11 @@ func (p *printer) peers(peers []Peer) {
 	listed, more := 0, 0
 	for _, peer := range peers {
 		switch {
+		case peer.Reach.bad():
 		case peer.State == UpToDate || peer.State == Behind && peer.Reason == "": // Report.Problem is the reason
 			continue
+		}
+		switch {
 		case listed == maxListed:
 			more++
 			continue
@@ -221,7 +225,13 @@ func (p *printer) peers(peers []Peer) {
 		if len(peer.Subnets) > 0 {
 			text += ": " + join(peer.Subnets) + " at " + join(peer.PublicIPs)
 		}
-		p.row(string(peer.State), "%s", text)
+		if peer.State != UpToDate || !peer.Reach.bad() {
+			p.row(string(peer.State), "%s", text)
+		}
+		if peer.Reach.bad() {
+			p.row("probes", "%s is %s %s", text, peer.Reach.State, p.since(peer.Reach.Since))
+			p.row("", "%s answered %s", peer.Reach.Target, p.ago(peer.Reach.Answered))
+		}
 		p.rows("", Printable(peer.Reason))
 	}
 	if more > 0 {
@@ -232,15 +242,15 @@ func (p *printer) peers(peers []Peer) {
 // table prints a line for each peer, with wide also what is known of its tunnels. In
 // Kubernetes, a peer's name is that of its Node.
 func (p *printer) table(peers []Peer, wide bool) {
-	head := []string{"PEER", "STATE", "SUBNET", "ADDRESS"}
+	head := []string{"PEER", "STATE", "REACH", "SUBNET", "ADDRESS"}
 	if wide {
-		head = append(head, "ENDPOINT", "HANDSHAKE", "RECEIVED", "SENT")
+		head = append(head, "VIA", "ANSWERED", "ENDPOINT", "HANDSHAKE", "RECEIVED", "SENT")
 	}
 	rows := [][]string{append(head, "REASON")}
 	for _, peer := range peers {
-		row := []string{peer.Name, string(peer.State), join(peer.Subnets), join(peer.PublicIPs)}
+		row := []string{peer.Name, string(peer.State), p.reach(peer.Reach), join(peer.Subnets), join(peer.PublicIPs)}
 		if wide {
-			row = append(row, p.tunnels(peer.Tunnels)...)
+			row = append(append(row, p.answered(peer.Reach)...), p.tunnels(peer.Tunnels)...)
 		}
 		rows = append(rows, append(row, peer.Reason))
 	}

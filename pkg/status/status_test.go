@@ -38,6 +38,10 @@ func sample() Report {
 	retained := peer("e", RetainedPeer, "", 8)
 	retained.Until = noon.Add(time.Minute)
 	a := peer("a", UpToDate, "", 4)
+	a.Reach = &Reach{State: Reachable, Via: ViaTunnel, Target: netip.MustParseAddr("10.5.4.0"), Since: noon.Add(-time.Hour),
+		Probed: noon.Add(-3 * time.Second), Answered: noon.Add(-3 * time.Second), Heard: noon.Add(-5 * time.Second), RTT: Duration(1234 * time.Microsecond)}
+	b := peer("b", Behind, "", 5)
+	b.Reach = &Reach{State: Unreachable, Via: ViaUnderlay, Target: netip.MustParseAddr("192.168.64.5"), Since: noon.Add(-90 * time.Second)}
 	a.Tunnels = []Tunnel{{netip.MustParseAddrPort("203.0.113.7:40001"), noon.Add(-100 * time.Second), 1023, 5 << 30},
 		{netip.MustParseAddrPort("[fd00::4]:51821"), time.Time{}, 0, 1536}}
 	return Report{
@@ -53,7 +57,7 @@ func sample() Report {
 		Forwarded: &Forwarded{Flow{3, 400}, Flow{5, 600}, map[string]uint64{"malformed": 7, "foreign": 0, "expired": 8}},
 		Guard:     &Guard{Waiting: "enforces when 192.0.2.7 is quiet", Packets: map[string]uint64{"spoofed": 3, "inner": 0, "outsider": 1000}},
 		Retained:  &Retained{Count: 1, Cause: "mass-withdrawal", Until: retained.Until, Own: true},
-		Peers: []Peer{retained, a, peer("b", Behind, "", 5), peer("c", Pending, "", 6),
+		Peers: []Peer{retained, a, b, peer("c", Pending, "", 6),
 			peer("d", Rejected, `its VNI is "4096"`, 7), {Name: "key\nof \x1b[2J", State: Rejected, Reason: "no lease"}},
 		Errors: []Error{{"dataplane", "set routes: no", 1, noon, noon}, {"firewall", "exit status 4", 12, noon.Add(-time.Minute), noon}},
 	}

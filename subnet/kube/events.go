@@ -17,6 +17,7 @@ import (
 type eventFilter struct {
 	last            map[string]writtenEvent // by reason
 	failureReported bool                    // the last Event about the network's state was reasonNotSynced
+	outageReported  bool                    // the last Event about reaching peers was reasonUnreachable
 }
 
 type writtenEvent struct {
@@ -68,19 +69,22 @@ func (r *reporter) writeEvents(ctx context.Context, f *eventFilter, name string,
 			}
 			r.mu.Unlock()
 		}
+		f.outageReported = f.outageReported && e.reason != reasonReachable || e.reason == reasonUnreachable
 		f.failureReported = f.failureReported && e.reason != reasonSynced || e.reason == reasonNotSynced
 	}
 	return rest
 }
 
 const (
-	reasonSubnet    = "FlannelSubnetChanged"
-	reasonRejected  = "FlannelPeersLeftOut"
-	reasonRetain    = "FlannelPeersRetained"
-	reasonMixed     = "FlannelMixedCluster"
-	reasonPending   = "FlannelConfigurationPending"
-	reasonNotSynced = "FlannelNotInStep"
-	reasonSynced    = "FlannelInStep"
+	reasonSubnet      = "FlannelSubnetChanged"
+	reasonRejected    = "FlannelPeersLeftOut"
+	reasonRetain      = "FlannelPeersRetained"
+	reasonMixed       = "FlannelMixedCluster"
+	reasonUnreachable = "FlannelPeersUnreachable"
+	reasonReachable   = "FlannelPeersReachable"
+	reasonPending     = "FlannelConfigurationPending"
+	reasonNotSynced   = "FlannelNotInStep"
+	reasonSynced      = "FlannelInStep"
 )
 
 type event struct{ kind, reason, message string }
@@ -91,6 +95,7 @@ func (f *eventFilter) events(s status, grace time.Duration, now time.Time) []eve
 	for _, e := range []event{
 		{corev1.EventTypeWarning, reasonSubnet, s.subnetChange},
 		{corev1.EventTypeWarning, reasonRejected, s.rejected},
+		{corev1.EventTypeWarning, reasonUnreachable, s.unreachable},
 		{corev1.EventTypeWarning, reasonRetain, s.retained},
 		{corev1.EventTypeWarning, reasonMixed, s.advice},
 		{corev1.EventTypeWarning, reasonPending, s.pendingConfig},
@@ -98,6 +103,9 @@ func (f *eventFilter) events(s status, grace time.Duration, now time.Time) []eve
 		if e.message != "" {
 			events = append(events, e)
 		}
+	}
+	if s.unreachable == "" && f.outageReported {
+		events = append(events, event{corev1.EventTypeNormal, reasonReachable, "this node reaches all nodes of which an Event said that it does not"})
 	}
 	switch {
 	case s.since.IsZero():

@@ -47,6 +47,18 @@ func (m *members) share(own string, rejects []subnet.Rejected) (ours []subnet.Re
 	return ours
 }
 
+// shareOf returns the peers about which this node writes.
+func (m *members) shareOf(own string, peers []string) (ours []string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, name := range peers {
+		if m.writes(own, name) {
+			ours = append(ours, name)
+		}
+	}
+	return ours
+}
+
 // writes reports whether this node is among the first writers in the order of rank, which is different for each peer and
 // the same on every node. Most nodes return after a few names. m.mu must be held.
 func (m *members) writes(own, peer string) bool {

@@ -79,6 +79,7 @@ func fewEvents(t *testing.T, o outside) {
 			return seen == count-1
 		})
 		n.Report(errors.New("broken"), []subnet.Rejected{{Name: "few-rogue", Reason: "no MAC"}}, "", "")
+		n.ReportUnreachable([]string{"few-gone"})
 	}
 	written := func(reason string) (count int) {
 		list, err := o.Client.CoreV1().Events("default").List(context.Background(), metav1.ListOptions{FieldSelector: "reason=" + reason})
@@ -100,6 +101,9 @@ func fewEvents(t *testing.T, o outside) {
 	// Nodes of other tests take part in this cluster, and they may be the ones to write.
 	if n := written(reasonRejected); n > writers {
 		t.Errorf("%d of %d nodes write about a peer", n, count)
+	}
+	if n := written(reasonUnreachable); n > writers {
+		t.Errorf("%d of %d nodes write about an unreachable peer", n, count)
 	}
 	for _, n := range nodes {
 		if gets := n.traffic.matching("GET /api/v1/nodes/" + n.ownName()); len(gets) > 0 {

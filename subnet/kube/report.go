@@ -33,6 +33,7 @@ type status struct {
 	problem      string    // why the network is not synced
 	since        time.Time // when synced changed last; zero: before the first report
 	rejected     string
+	unreachable  string
 	retained     string
 	subnetChange string
 	advice       string // what the operator should change although the network is synced
@@ -62,6 +63,18 @@ func (m *Manager) Report(problem error, rejects []subnet.Rejected, advice, pendi
 	}
 	s.rejected, s.advice, s.pendingConfig = ours, clip(advice), clip(pendingConfig)
 	if *s != before {
+		patience.Notify(r.changed)
+	}
+}
+
+// ReportUnreachable implements subnet.ReachReporter.
+func (m *Manager) ReportUnreachable(peers []string) {
+	text := unreachableMessage(m.members.shareOf(m.ownName(), peers)) // before r.mu is locked, as in Report
+	r := m.reporter
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.status.unreachable != text {
+		r.status.unreachable = text
 		patience.Notify(r.changed)
 	}
 }
@@ -127,6 +140,18 @@ func rejectMessage(rejects []subnet.Rejected) string {
 		text += fmt.Sprintf("%.80s (%.120s)", r.Name, r.Reason)
 	}
 	return clip(text)
+}
+
+// unreachableMessage is the message about peers that this node does not reach, "" if there are none.
+func unreachableMessage(peers []string) string {
+	switch len(peers) {
+	case 0:
+		return ""
+	case 1:
+		return clip(fmt.Sprintf("this node does not reach the node %.80s through the pod network; flanneld doctor looks for the cause", peers[0]))
+	}
+	named := strings.Join(peers[:min(len(peers), 5)], ", ")
+	return clip(fmt.Sprintf("this node does not reach at least %d nodes through the pod network: %.400s; flanneld doctor looks for the cause", len(peers), named))
 }
 
 const (

@@ -110,6 +110,12 @@ func events(t *testing.T, o outside) {
 		n.Report(nil, rejects[:1], "set the port", "VNI 2 is pending")
 	}
 	eventually(t, "it is over", soon, told(reasonSynced))
+	for range 100 {
+		n.ReportUnreachable([]string{"c", "d"})
+	}
+	eventually(t, "peers are unreachable", soon, told(reasonUnreachable))
+	n.ReportUnreachable(nil)
+	eventually(t, "they are reachable", soon, told(reasonReachable))
 	want := []struct {
 		kind, reason string
 		names        []string
@@ -120,6 +126,8 @@ func events(t *testing.T, o outside) {
 		{"Warning", "FlannelMixedCluster", []string{"set the port"}},
 		{"Warning", "FlannelConfigurationPending", []string{"VNI 2 is pending"}},
 		{"Normal", "FlannelInStep", nil},
+		{"Warning", "FlannelPeersUnreachable", []string{" 2 ", "c, d"}},
+		{"Normal", "FlannelPeersReachable", nil},
 	}
 	got := get()
 	for i, w := range want {

@@ -88,6 +88,9 @@ func (d *show) steps() []step {
 	if d.windows() {
 		steps = append(steps, step{"Somebody removes a policy from HNS: flanneld.exe restores it", d.losePolicy})
 	}
+	if d.backend.Type == "vxlan" && d.lab.Nodes[1].Windows == nil {
+		steps = append(steps, step{"A firewall closes the port of the tunnel: the probes of the others find it", d.closePort})
+	}
 	steps = append(steps, step{"flanneld is killed and started again: no packet is lost", d.kill})
 	if d.lab.Kube != nil {
 		steps = append(steps,

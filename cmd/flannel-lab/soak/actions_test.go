@@ -157,6 +157,7 @@ func endDaemon(ctx context.Context, s *soak) (string, error) {
 	if !n.Running() {
 		return "", nil
 	}
+	s.noteEnd(n)
 	if kill {
 		return n.Name + ", kill -9", n.Kill()
 	}
@@ -190,6 +191,7 @@ func endEtcd(ctx context.Context, s *soak) (string, error) {
 		return "", nil
 	}
 	s.etcdDown = true
+	s.noteEnd(s.Nodes...)
 	switch how {
 	case 0:
 		return "stopped", s.Etcd.Stop(ctx)
@@ -286,6 +288,7 @@ func drift(ctx context.Context, s *soak) (string, error) {
 	if p.BackendV6Data != nil {
 		vars += "; MAC6=" + p.BackendV6Data.VtepMAC
 	}
+	s.noteDrift(n)
 	// Errors are ignored: what the command changes may not exist at the moment.
 	_, err := n.Run(ctx, "sh", "-c", vars+"; ("+command+") 2>/dev/null || true")
 	return fmt.Sprintf("%s (%s): %s; %s", n.Name, running(n), vars, command), errors.Join(err, ctx.Err())

@@ -73,7 +73,8 @@ type soak struct {
 	rogues   map[string]bool // keys of invalid leases in etcd
 	etcdDown bool
 	logged   map[*lab.Node]int // length of the log at the last start of the daemon
-	samples  []usage           // of the first node, whose daemon is never stopped
+	drifted  map[*lab.Node]drifted
+	samples  []usage // of the first node, whose daemon is never stopped
 
 	history []string
 	counts  map[string]int
@@ -83,7 +84,7 @@ type soak struct {
 func newSoak(t *testing.T, rnd *rand.Rand, backend string) *soak {
 	t.Helper()
 	s := &soak{rnd: rnd, backend: backend, family: []lab.Family{lab.V4, lab.Dual}[rnd.IntN(2)], nft: rnd.IntN(2) == 0,
-		peers: map[int]peer{}, rogues: map[string]bool{}, logged: map[*lab.Node]int{}, counts: map[string]int{}}
+		peers: map[int]peer{}, rogues: map[string]bool{}, logged: map[*lab.Node]int{}, drifted: map[*lab.Node]drifted{}, counts: map[string]int{}}
 	t.Logf("%s, IPv6 %t, nftables %t", backend, s.family.Has6(), s.nft)
 	l, err := lab.New(t.Context(), lab.Options{Nodes: 3, Family: s.family})
 	must(t, err)
@@ -132,6 +133,7 @@ func (s *soak) run(t *testing.T, end time.Time) {
 	t.Logf("%d actions (%s); %d checks, median %v, maximum %v", total, strings.Join(acts, ", "), len(s.took),
 		s.took[len(s.took)/2].Round(time.Millisecond), s.took[len(s.took)-1].Round(time.Millisecond))
 	checkGrowth(t, s.samples)
+	s.checkAlarms(t)
 	if t.Failed() {
 		must(t, s.Nodes[0].Signal(syscall.SIGQUIT)) // writes the stacks of all goroutines to its log
 		time.Sleep(time.Second)

@@ -1,4 +1,6 @@
-package probe
+// Package icmp sends ICMP echo requests and receives them: Echo asks one address until
+// it answers, and a Socket serves many.
+package icmp
 
 import (
 	"bytes"
@@ -21,9 +23,9 @@ const echoInterval = 200 * time.Millisecond
 // the first reply, and an error if there is none before ctx ends. It needs
 // CAP_NET_RAW; on Windows, it needs the rights of an administrator.
 func Echo(ctx context.Context, addr netip.Addr) error {
-	network, request, reply := "ip4:icmp", byte(8), byte(0)
+	network, reply := "ip4:icmp", byte(reply4)
 	if addr.Is6() {
-		network, request, reply = "ip6:ipv6-icmp", 128, 129
+		network, reply = "ip6:ipv6-icmp", reply6
 	}
 	// A raw socket. Connected, it receives ICMP messages from addr only, but all of
 	// them: also replies to other programs.
@@ -34,15 +36,7 @@ func Echo(ctx context.Context, addr netip.Addr) error {
 	defer conn.Close()                                      //nolint:errcheck // nothing is buffered
 	stop := context.AfterFunc(ctx, func() { conn.Close() }) // ends a blocked read
 	defer stop()
-	// Type, code, checksum, identifier, sequence number; then random data, by
-	// which the reply is recognized.
-	message := make([]byte, 8+16)
-	message[0] = request
-	binary.BigEndian.PutUint64(message[8:], rand.Uint64())
-	binary.BigEndian.PutUint64(message[16:], rand.Uint64())
-	if addr.Is4() { // for ICMPv6 the kernel computes the checksum, which includes the addresses
-		binary.BigEndian.PutUint16(message[2:], checksum(message))
-	}
+	message := echoRequest(addr.Is6(), randomBody()) // by which the reply is recognized
 	buffer := make([]byte, 1500)
 	for {
 		err := conn.SetReadDeadline(time.Now().Add(echoInterval))
@@ -50,7 +44,7 @@ func Echo(ctx context.Context, addr netip.Addr) error {
 			_, err = conn.Write(message)
 		}
 		if err == nil {
-			err = readReply(conn.(*net.IPConn), buffer, reply, message[8:])
+			err = readReply(conn.(*net.IPConn), buffer, reply, message[headerLen:])
 		}
 		// An error other than the deadline, such as "network is unreachable", stays.
 		switch {
@@ -64,6 +58,32 @@ func Echo(ctx context.Context, addr netip.Addr) error {
 	}
 }
 
+// Types of messages.
+const (
+	request4, reply4 = 8, 0
+	request6, reply6 = 128, 129
+)
+
+const headerLen = 8 // type, code, checksum, identifier, sequence number
+
+// echoRequest returns a message with identifier and sequence number 0: a request is
+// recognized by its body.
+func echoRequest(v6 bool, body []byte) []byte {
+	message := make([]byte, headerLen+len(body)+len(body)%2) // padded for the checksum
+	copy(message[headerLen:], body)
+	message[0] = request6
+	if !v6 { // for ICMPv6 the kernel computes the checksum, which includes the addresses
+		message[0] = request4
+		binary.BigEndian.PutUint16(message[2:], checksum(message))
+	}
+	return message[:headerLen+len(body)]
+}
+
+func randomBody() []byte {
+	body := binary.BigEndian.AppendUint64(nil, rand.Uint64())
+	return binary.BigEndian.AppendUint64(body, rand.Uint64())
+}
+
 // readReply reads until the reply with that body arrives. buffer must hold any
 // packet.
 func readReply(conn *net.IPConn, buffer []byte, reply byte, body []byte) error {
@@ -72,7 +92,7 @@ func readReply(conn *net.IPConn, buffer []byte, reply byte, body []byte) error {
 		switch {
 		case err != nil:
 			return err
-		case n == 8+len(body) && buffer[0] == reply && bytes.Equal(buffer[8:n], body):
+		case n == headerLen+len(body) && buffer[0] == reply && bytes.Equal(buffer[headerLen:n], body):
 			return nil
 		}
 	}

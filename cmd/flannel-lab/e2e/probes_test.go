@@ -1,0 +1,241 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"flannel/cmd/flannel-lab/lab"
+	"flannel/pkg/status"
+)
+
+// reachOf returns what a node's probes know of a peer; nil: nothing.
+func reachOf(t *testing.T, l *lab.Lab, at, of *lab.Node) *status.Reach {
+	t.Helper()
+	var r status.Report
+	out, err := try(t.Context(), at.Namespaces, "%s status --json || true", l.Flanneld())
+	must(t, err)
+	if json.Unmarshal([]byte(out), &r) != nil { // the daemon does not run
+		return nil
+	}
+	for _, p := range r.Peers {
+		if slices.Contains(p.PublicIPs, of.IP4) || of.IP6.IsValid() && slices.Contains(p.PublicIPs, of.IP6) {
+			return p.Reach
+		}
+	}
+	return nil
+}
+
+// becomes waits until a node's probes have found a peer in a state.
+func becomes(t *testing.T, l *lab.Lab, at, of *lab.Node, want status.ReachState) (found status.Reach) {
+	t.Helper()
+	within(t, fmt.Sprintf("%s is %s at %s", of.Name, want, at.Name), func() error {
+		r := reachOf(t, l, at, of)
+		if r == nil || r.State != want {
+			return fmt.Errorf("it is %+v", r)
+		}
+		found = *r
+		return nil
+	})
+	return found
+}
+
+// allReachable waits until all nodes have found all others reachable.
+func allReachable(t *testing.T, l *lab.Lab) {
+	t.Helper()
+	for _, at := range l.Nodes {
+		for _, of := range l.Nodes {
+			if at != of && at.Windows == nil {
+				becomes(t, l, at, of, status.Reachable)
+			}
+		}
+	}
+}
+
+// dropping drops packets on a node until the returned function is called.
+func dropping(t *testing.T, n *lab.Node, rule string) (stop func()) {
+	t.Helper()
+	shell(t, n.Namespaces, "nft add table inet mine; nft 'add chain inet mine in { type filter hook prerouting priority -500; }'")
+	shell(t, n.Namespaces, "nft 'add rule inet mine in iifname eth0 %s drop'", rule)
+	return func() { shell(t, n.Namespaces, "nft delete table inet mine") }
+}
+
+// cutOff drops all packets from and to a node until the returned function is called.
+func cutOff(t *testing.T, n *lab.Node) (heal func()) {
+	t.Helper()
+	heal = dropping(t, n, "")
+	shell(t, n.Namespaces, "nft 'add chain inet mine out { type filter hook postrouting priority 500; }'; nft add rule inet mine out oifname eth0 drop")
+	return heal
+}
+
+var alarms = []string{"peer-unreachable", "peer-one-way", "peer-mtu"}
+
+// noAlarm fails if a node has logged that a peer is not reachable.
+func noAlarm(t *testing.T, l *lab.Lab, marks map[*lab.Node]int) {
+	t.Helper()
+	for _, n := range l.Nodes {
+		for _, cause := range alarms {
+			if found := n.Records(marks[n]).With("cause=" + cause); len(found) > 0 {
+				t.Errorf("%s has logged %s", n.Name, found)
+			}
+		}
+	}
+}
+
+func marksOf(l *lab.Lab) map[*lab.Node]int {
+	marks := map[*lab.Node]int{}
+	for _, n := range l.Nodes {
+		marks[n] = len(n.Log())
+	}
+	return marks
+}
+
+// A node that is cut off is found by the others, and again when it is back; a daemon that
+// is killed and started again is not noticed. The third node sends no probes, like
+// flannel.
+func TestProbes(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		backend string
+		family  lab.Family
+		via     status.Via
+	}{
+		"vxlan":     {`{"Type":"vxlan"}`, lab.Dual, status.ViaTunnel},
+		"direct":    {`{"Type":"vxlan","DirectRouting":true}`, lab.V4, status.ViaTunnel},
+		"wireguard": {`{"Type":"wireguard"}`, lab.Dual, status.ViaTunnel},
+		"udp":       {`{"Type":"udp"}`, lab.V4, status.ViaTunnel},
+		"host-gw":   {`{"Type":"host-gw"}`, lab.Dual, status.ViaUnderlay},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := prepare(t, lab.Options{Nodes: 3, Family: c.family}, c.backend+apart)
+			for i, n := range l.Nodes {
+				must(t, n.Start(fmt.Sprintf("--probe=%t", i < 2)))
+			}
+			first, second, third := l.Nodes[0], l.Nodes[1], l.Nodes[2]
+			for _, of := range []*lab.Node{second, third} {
+				if r := becomes(t, l, first, of, status.Reachable); r.Via != c.via {
+					t.Errorf("%s is probed via %s, at %s", of.Name, r.Via, r.Target)
+				}
+			}
+			noAlarm(t, l, map[*lab.Node]int{})
+			if c.backend == `{"Type":"host-gw"}` {
+				c.via = status.ViaPods
+				pair(t, l)
+				within(t, "the bridge answers", func() error {
+					if r := reachOf(t, l, first, second); r == nil || r.Via != c.via {
+						return fmt.Errorf("the peer is %+v", r)
+					}
+					return nil
+				})
+			}
+			marks := marksOf(l)
+			must(t, second.Kill())
+			must(t, second.Start())
+			becomes(t, l, second, first, status.Reachable)
+			noAlarm(t, l, marks)
+
+			for _, of := range []*lab.Node{second, third} {
+				heal := cutOff(t, of)
+				becomes(t, l, first, of, status.Unreachable)
+				once(t, first, marks[first], "cause=peer-unreachable", "peer="+nameOf(t, l, first, of))
+				heal()
+				becomes(t, l, first, of, status.Reachable)
+				once(t, first, marks[first], "cause=peer-reachable", "peer="+nameOf(t, l, first, of))
+			}
+		})
+	}
+}
+
+// nameOf returns the name of a peer's lease.
+func nameOf(t *testing.T, l *lab.Lab, at, of *lab.Node) string {
+	t.Helper()
+	var r status.Report
+	must(t, json.Unmarshal([]byte(shell(t, at.Namespaces, "%s status --json || true", l.Flanneld())), &r))
+	for _, p := range r.Peers {
+		if slices.Contains(p.PublicIPs, of.IP4) {
+			return p.Name
+		}
+	}
+	t.Fatal("no such peer")
+	return ""
+}
+
+// Packets of one direction are lost, or large ones.
+func TestProbesPartial(t *testing.T) {
+	t.Parallel()
+	for _, enforce := range []string{"", `,"Guard":"enforce","GuardTrial":0`} {
+		l := start(t, lab.Options{Nodes: 3}, `{"Type":"vxlan"`+enforce+`}`+apart)
+		first, second, third := l.Nodes[0], l.Nodes[1], l.Nodes[2]
+		allReachable(t, l)
+		heal := dropping(t, second, "ip saddr "+first.IP4.String()+" udp dport 8472")
+		becomes(t, l, first, second, status.OneWay) // whose requests arrive
+		becomes(t, l, second, first, status.Unreachable)
+		heal()
+		allReachable(t, l)
+		heal = dropping(t, second, "ip length > 1000 udp dport 8472")
+		becomes(t, l, first, second, status.SmallOnly)
+		becomes(t, l, second, first, status.SmallOnly)
+		becomes(t, l, first, third, status.Reachable)
+		heal()
+		allReachable(t, l)
+		if n := first.Records(0).With("cause=peer-mtu"); len(n) == 0 {
+			t.Errorf("not logged: %s", first.Log())
+		}
+	}
+}
+
+// A node whose own uplink is down says nothing about the others, before and after.
+func TestProbesOwnUplink(t *testing.T) {
+	t.Parallel()
+	l := start(t, lab.Options{Nodes: 2}, `{"Type":"vxlan"}`+apart)
+	first, second := l.Nodes[0], l.Nodes[1]
+	allReachable(t, l)
+	mark := len(first.Log())
+	in(t, first.Namespaces, "ip link set eth0 down")
+	becomes(t, l, first, second, status.UnknownReach)
+	becomes(t, l, second, first, status.Unreachable)
+	in(t, first.Namespaces, "ip link set eth0 up; ip route replace default via 192.168.100.1")
+	becomes(t, l, first, second, status.Reachable)
+	becomes(t, l, second, first, status.Reachable)
+	noAlarm(t, l, map[*lab.Node]int{first: mark, second: len(second.Log())})
+}
+
+// Without CAP_NET_RAW, or with --probe=false, the daemon works, and says once that it
+// probes no peers.
+func TestNoProbes(t *testing.T) {
+	t.Parallel()
+	l := prepare(t, lab.Options{Nodes: 2}, `{"Type":"vxlan"}`+apart)
+	first, second := l.Nodes[0], l.Nodes[1]
+	must(t, first.StartIn("setpriv", append([]string{"--bounding-set=-net_raw", "--inh-caps=-all", l.Flanneld()}, first.Args()...)...))
+	must(t, second.Start("--probe=false"))
+	for _, n := range l.Nodes {
+		within(t, n.Name+" is ready", func() error { return ready(t, n) })
+	}
+	once(t, first, 0, "cause=no-probes")
+	if found := second.Records(0).With("cause=no-probes"); len(found) > 0 {
+		t.Errorf("logged without reason: %s", found)
+	}
+	for _, at := range l.Nodes {
+		_, body, err := at.Ask(t.Context(), "/metrics")
+		must(t, err)
+		if reachOf(t, l, first, second) != nil || reachOf(t, l, second, first) != nil || strings.Contains(body, "flanneld_probes_total") {
+			t.Error("peers are probed")
+		}
+	}
+}
+
+// A Windows host has no address in the overlay, and is asked at its own.
+func TestProbesWindows(t *testing.T) {
+	t.Parallel()
+	l := start(t, lab.Options{Nodes: 2, Windows: 1}, mixedVXLAN)
+	linux, windows := l.Nodes[0], l.Nodes[1]
+	if r := becomes(t, l, linux, windows, status.Reachable); r.Via != status.ViaUnderlay || r.Target != windows.IP4 {
+		t.Errorf("it is probed via %s, at %s", r.Via, r.Target)
+	}
+	if found := windows.Records(0).With("cause=no-probes"); len(found) > 0 {
+		t.Errorf("a warning about probes on Windows: %s", found)
+	}
+}

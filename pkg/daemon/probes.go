@@ -1,0 +1,39 @@
+package daemon
+
+import (
+	"slices"
+
+	"flannel/pkg/reach"
+	"flannel/subnet"
+)
+
+// updateProbes passes the result of a pass to the prober.
+func (d *Daemon) updateProbes(n *node, failed failures) {
+	if d.Probes == nil {
+		return
+	}
+	wire, addressing := n.backend.Wire(), reach.None
+	switch {
+	case wire.Paths && wire.Echo:
+		addressing = reach.Tunnels
+	case wire.Paths && wire.Bridges:
+		addressing = reach.Bridges
+	}
+	// What other parts do, such as the firewall, does not keep this node from reaching
+	// peers, or is not known to do so.
+	synced := n.peersKnown
+	for _, part := range []string{"config", "devices", "peers", "dataplane"} {
+		synced = synced && !slices.ContainsFunc(failed, func(f failure) bool { return f.part == part })
+	}
+	d.Probes.Update(reach.Network{Local: n.lease, Peers: n.peers, Addressing: addressing, Skip: wire.Pending,
+		Refused: n.refused, Rejects: n.rejects, Retained: n.retained, MTU: n.backend.MTU(),
+		Link: n.link.Name, LinkIndex: n.link.Index, Synced: synced})
+}
+
+// ReportUnreachable reports to the cluster which peers have been unreachable for some
+// time, whenever that changes.
+func (d *Daemon) ReportUnreachable(peers []string) {
+	if r, ok := d.Manager.(subnet.ReachReporter); ok {
+		r.ReportUnreachable(peers)
+	}
+}

@@ -1,0 +1,240 @@
+package reach
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"flannel/pkg/status"
+)
+
+// Conn sends and receives ICMP echo messages. Only one goroutine uses it.
+type Conn interface {
+	// Send sends an echo request. A zero from leaves the source to the system.
+	Send(from, to netip.Addr, body []byte) error
+	// Receive returns a message that has arrived, with its body until the next call. It
+	// does not block.
+	Receive() (from netip.Addr, answer bool, body []byte, ok bool)
+	// Arrived receives a value when there may be messages.
+	Arrived() <-chan struct{}
+	// Up reports whether an interface has a carrier.
+	Up(device string) bool
+}
+
+// Options are what a Prober needs, apart from its Conn. All fields must be set.
+type Options struct {
+	Log *slog.Logger
+	RTT func(time.Duration) // an answer took that long
+	// Lasting receives the names of all peers that have been unreachable for at least
+	// lasting, whenever one is added or removed.
+	Lasting func(peers []string)
+}
+
+const (
+	lasting = time.Minute
+
+	// After maxLines, a line every lineEvery is logged about peers.
+	maxLines  = 20
+	lineEvery = 3 * time.Second
+	// maxReceived is how many messages are taken between two turns, more than the socket
+	// holds: who sends more than that disturbs the probes, not the daemon.
+	maxReceived = 10000
+)
+
+// Prober probes peers by a Mesh. Its methods may be called by any goroutine. Run, Update
+// and Fill of a nil Prober do nothing.
+type Prober struct {
+	conn Conn
+	o    Options
+
+	mu      sync.Mutex
+	mesh    *Mesh
+	network *Network // not passed to mesh yet
+	turns   int
+	lasting []string
+	lines   float64 // of maxLines that are used
+	refill  time.Time
+	omitted int // changes that were not logged
+}
+
+// New returns a Prober. Run must be called.
+func New(conn Conn, o Options) *Prober {
+	return &Prober{conn: conn, o: o, mesh: NewMesh(rand.IntN, rand.Uint64)}
+}
+
+// Update takes what a pass has left. It takes effect with the next turn, so that
+// passes stay as fast as they are.
+func (p *Prober) Update(n Network) {
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.network = &n
+}
+
+// Run probes until ctx ends.
+func (p *Prober) Run(ctx context.Context) error {
+	if p == nil {
+		return nil
+	}
+	timer := time.NewTimer(pause())
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-p.conn.Arrived():
+			p.receive()
+		case <-timer.C:
+			p.turn()
+			timer.Reset(pause())
+		}
+	}
+}
+
+// pause is an interval, and differs, so that nodes do not send in the same instant for
+// long.
+func pause() time.Duration {
+	return interval*9/10 + rand.N(interval/5)
+}
+
+func (p *Prober) receive() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.drain()
+}
+
+// drain passes all that has arrived to the mesh.
+func (p *Prober) drain() {
+	for range maxReceived {
+		from, answer, body, ok := p.conn.Receive()
+		if !ok {
+			return
+		}
+		if rtt, answered := p.mesh.Received(time.Now(), from, answer, body); answered {
+			p.o.RTT(rtt)
+		}
+	}
+}
+
+// turn takes everything that has arrived before the mesh looks for what has not.
+func (p *Prober) turn() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.network != nil {
+		p.mesh.Update(time.Now(), *p.network)
+		p.network = nil
+	}
+	p.drain()
+	now := time.Now()
+	p.mesh.SetLink(now, p.mesh.network.Link == "" || p.conn.Up(p.mesh.network.Link))
+	if r, due := p.mesh.Turn(now); due && p.conn.Send(r.from, r.to, r.body) != nil {
+		p.mesh.SendFailed(r)
+	}
+	p.logChanges(now)
+	if p.turns++; p.turns%10 != 0 {
+		return
+	}
+	if names := p.mesh.Lasting(now, lasting); !slices.Equal(names, p.lasting) {
+		p.lasting = names
+		p.o.Lasting(names)
+	}
+}
+
+// Fill adds to peers what is known of them.
+func (p *Prober) Fill(peers []status.Peer) {
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i := range peers {
+		peers[i].Reach = p.mesh.Reach(peers[i].Name)
+	}
+}
+
+// Summary returns what is known of all peers.
+func (p *Prober) Summary() Summary {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.mesh.Summary()
+}
+
+// Each calls f for each peer that is probed, unless there are more than most.
+func (p *Prober) Each(most int, f func(name string, r status.Reach)) (tooMany bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.mesh.peers) > most {
+		return true
+	}
+	for name := range p.mesh.peers {
+		if r := p.mesh.Reach(name); r != nil {
+			f(name, *r)
+		}
+	}
+	return false
+}
+
+// Causes in the log.
+const (
+	causeUnreachable = "peer-unreachable"
+	causeOneWay      = "peer-one-way"
+	causeMTU         = "peer-mtu"
+	causeReachable   = "peer-reachable"
+	causeOmitted     = "peers-omitted"
+	causeNoProbes    = "no-probes"
+)
+
+// messages are the causes and the texts of lines, by state.
+var messages = map[status.ReachState][2]string{
+	status.Unreachable: {causeUnreachable, "peer is unreachable: it answers no probes; flanneld doctor looks for the cause"},
+	status.OneWay:      {causeOneWay, "peer is reachable in one direction only: its probes arrive, but it does not answer; flanneld doctor looks for the cause"},
+	status.SmallOnly:   {causeMTU, "peer answers small packets, but none of the size of the pods' MTU; flanneld doctor looks for the cause"},
+}
+
+// logChanges logs peers that are unreachable, and those that are reachable again.
+func (p *Prober) logChanges(now time.Time) {
+	if !p.refill.IsZero() {
+		p.lines = max(0, p.lines-now.Sub(p.refill).Seconds()/lineEvery.Seconds())
+	}
+	p.refill = now
+	if p.omitted > 0 && p.lines <= maxLines-1 {
+		p.lines++
+		p.o.Log.Warn("too many changes of peers to log each of them; flanneld status --peers shows all", "cause", causeOmitted, "count", p.omitted)
+		p.omitted = 0
+	}
+	for _, c := range p.mesh.Changes(now) {
+		if p.lines > maxLines-1 {
+			p.omitted++
+			continue
+		}
+		p.lines++
+		attributes := []any{"peer", c.Peer, "target", c.Reach.Target, "via", c.Reach.Via}
+		if c.Outage > 0 {
+			p.o.Log.Info("peer is reachable again", append(attributes, "cause", causeReachable, "after", c.Outage.Round(time.Second))...)
+			continue
+		}
+		m := messages[c.Reach.State]
+		p.o.Log.Warn(m[1], append(attributes, "cause", m[0], "answered", ago(now, c.Reach.Answered), "heard", ago(now, c.Reach.Heard))...)
+	}
+}
+
+// ago formats how long ago something was.
+func ago(now, t time.Time) string {
+	if t.IsZero() {
+		return "never"
+	}
+	return now.Sub(t).Round(time.Second).String() + " ago"
+}
+
+// Unavailable logs why there are no probes.
+func Unavailable(log *slog.Logger, err error) {
+	log.Warn("cannot probe peers, so outages are not reported; flanneld needs CAP_NET_RAW for it, or --probe=false", "cause", causeNoProbes,
+		"error", errors.Unwrap(err), "problem", err)
+}

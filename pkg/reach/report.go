@@ -1,0 +1,101 @@
+package reach
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"flannel/pkg/status"
+)
+
+// badness orders states: of the targets of a peer, the worst one counts.
+var badness = map[status.ReachState]int{status.UnknownReach: 0, status.Reachable: 1, status.SmallOnly: 2, status.OneWay: 3, status.Unreachable: 4}
+
+// worst returns the target in the worst state.
+func (p *peer) worst() *target {
+	return slices.MaxFunc(p.targets, func(a, b *target) int { return badness[a.state] - badness[b.state] })
+}
+
+// Reach returns what is known of a peer; nil: it is not probed.
+func (m *Mesh) Reach(name string) *status.Reach {
+	p := m.peers[name]
+	if p == nil || len(p.targets) == 0 {
+		return nil
+	}
+	t := p.worst()
+	r := &status.Reach{State: t.state, Since: t.since, Probed: t.probed, Answered: t.last, Heard: t.heard, RTT: status.Duration(t.rtt)}
+	r.Via, r.Target = status.ViaTunnel, t.base()
+	switch {
+	case t.kind == None || t.kind == Bridges && !t.hasPods:
+		r.Via, r.Target = status.ViaUnderlay, t.public
+	case t.kind == Bridges:
+		r.Via, r.Target = status.ViaPods, t.bridge()
+	case t.answers.IsValid():
+		r.Target = t.answers
+	}
+	if !m.judging && r.State != status.UnknownReach {
+		r.State, r.Since = status.UnknownReach, m.since
+	}
+	return r
+}
+
+// Summary is what is known of all peers.
+type Summary struct {
+	Peers  map[status.ReachState]int // that are probed, by state
+	Counts Counts
+}
+
+// Summary returns what is known of all peers.
+func (m *Mesh) Summary() Summary {
+	s := Summary{Peers: map[status.ReachState]int{}, Counts: m.counts}
+	for name := range m.peers {
+		if r := m.Reach(name); r != nil {
+			s.Peers[r.State]++
+		}
+	}
+	return s
+}
+
+// Change is a change of a peer that operators must know of.
+type Change struct {
+	Peer   string
+	Reach  status.Reach
+	Outage time.Duration // that has ended; 0: it begins, or is of another kind now
+}
+
+// Changes returns the changes since the call before, sorted by name.
+func (m *Mesh) Changes(now time.Time) (changes []Change) {
+	for p := range m.changed {
+		delete(m.changed, p)
+		if m.peers[p.name] != p || len(p.targets) == 0 {
+			continue
+		}
+		state := p.worst().state
+		bad := badness[state] > badness[status.Reachable]
+		switch {
+		case bad && !p.retained && state != p.alarmed:
+			if p.alarmed = state; p.alarm.IsZero() {
+				p.alarm = now
+			}
+			changes = append(changes, Change{Peer: p.name, Reach: *m.Reach(p.name)})
+		case state == status.Reachable && !p.alarm.IsZero():
+			changes = append(changes, Change{Peer: p.name, Reach: *m.Reach(p.name), Outage: max(1, now.Sub(p.alarm))})
+			p.alarm, p.alarmed = time.Time{}, ""
+		}
+	}
+	slices.SortFunc(changes, func(a, b Change) int { return strings.Compare(a.Peer, b.Peer) })
+	return changes
+}
+
+// Lasting returns the names of the peers, sorted, that have not been reachable for at
+// least that long, small packets excepted.
+func (m *Mesh) Lasting(now time.Time, least time.Duration) (names []string) {
+	for t := range m.down {
+		p := t.peer
+		if !p.alarm.IsZero() && badness[p.alarmed] > badness[status.SmallOnly] && now.Sub(p.alarm) >= least {
+			names = append(names, p.name)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names) // a peer may have two targets
+}

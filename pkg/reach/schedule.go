@@ -1,0 +1,196 @@
+package reach
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"time"
+
+	"flannel/pkg/status"
+)
+
+// focus is how many suspects are asked in turn: with many at once, the first are decided
+// before others are asked again.
+const focus = 4
+
+// Turn is due once an interval, after everything that was received was passed to
+// Received. It returns the request to send, if any.
+//
+// Every other turn is for peers that missed a request, and for those that are known not
+// to answer, with growing pauses. The rest are rounds over all peers, in an order that
+// is new in each round and different on each node: so in a cluster of n nodes, each
+// takes n seconds for a round, and each is asked by some other node about every second.
+func (m *Mesh) Turn(now time.Time) (r request, due bool) {
+	if !m.last.IsZero() && now.Sub(m.last) > paused {
+		m.forgetMisses()
+	}
+	m.last = now
+	m.expire(now)
+	m.turn++
+	t := m.pick(now)
+	if t == nil {
+		return r, false
+	}
+	return m.ask(now, t), true
+}
+
+// expire counts the misses.
+func (m *Mesh) expire(now time.Time) {
+	for token, s := range m.waiting {
+		if now.Sub(s.at) >= lateness || s.target.gone {
+			delete(m.waiting, token)
+		} else if !s.missed && now.Sub(s.at) >= timeout {
+			s.missed = true
+			m.missed(now, s)
+		}
+	}
+}
+
+func (m *Mesh) pick(now time.Time) *target {
+	sources := []func(time.Time) *target{m.nextInRound, m.nextDown, m.nextSuspect}
+	switch m.turn % 4 {
+	case 0:
+		sources = []func(time.Time) *target{m.nextSuspect, m.nextDown, m.nextInRound}
+	case 2:
+		sources = []func(time.Time) *target{m.nextDown, m.nextSuspect, m.nextInRound}
+	}
+	for _, source := range sources {
+		if t := source(now); t != nil {
+			return t
+		}
+	}
+	return nil
+}
+
+// nextInRound returns the next target of the round that is not down.
+func (m *Mesh) nextInRound(time.Time) *target {
+	for range 2 {
+		for m.position < len(m.order) {
+			t := m.order[m.position]
+			m.position++
+			if _, down := m.down[t]; !down && !t.gone {
+				return t
+			}
+		}
+		m.order = slices.DeleteFunc(m.order, func(t *target) bool { return t.gone })
+		for i := len(m.order) - 1; i > 0; i-- {
+			j := m.random(i + 1)
+			m.order[i], m.order[j] = m.order[j], m.order[i]
+		}
+		m.position = 0
+	}
+	return nil
+}
+
+// nextDown returns the target that has been due for the longest time.
+func (m *Mesh) nextDown(now time.Time) (due *target) {
+	for t := range m.down {
+		if !t.next.After(now) && (due == nil || t.next.Before(due.next)) {
+			due = t
+		}
+	}
+	return due
+}
+
+// nextSuspect returns the suspect that was not asked for the longest time, of those that
+// have been waiting longest.
+func (m *Mesh) nextSuspect(now time.Time) (next *target) {
+	m.suspects = slices.DeleteFunc(m.suspects, func(t *target) bool {
+		_, down := m.down[t]
+		t.suspect = !down && !t.gone && (t.counting().missed > 0 || t.fullMisses > 0 && t.state != status.SmallOnly)
+		return !t.suspect
+	})
+	for _, t := range m.suspects[:min(focus, len(m.suspects))] {
+		if now.Sub(t.probed) >= interval/2 && (next == nil || t.probed.Before(next.probed)) {
+			next = t
+		}
+	}
+	return next
+}
+
+// counting is the tally that decides.
+func (t *target) counting() *tally {
+	if t.kind == Bridges && !t.hasPods {
+		return &t.under
+	}
+	return &t.main
+}
+
+// ask returns a request to a target.
+func (m *Mesh) ask(now time.Time, t *target) request {
+	to, full := t.choose(now)
+	own := m.local(to)
+	r := request{to: to}
+	switch {
+	case to == t.public:
+	case t.kind == Tunnels:
+		r.from = own.Subnet.Addr()
+	case t.kind == Bridges:
+		r.from = own.Subnet.Addr().Next()
+	}
+	size := 0
+	if full {
+		size = fullSize(m.network.MTU, to)
+	}
+	body := message{subnet: own.Subnet, heard: -1, token: m.token()}
+	if !t.heard.IsZero() {
+		body.heard = now.Sub(t.heard)
+	}
+	r.body = body.encode(size)
+	t.asked++
+	t.probed = now
+	if full {
+		t.fullSent, t.fullDue = now, now.Add(fullSizeEvery)
+		if t.state == status.SmallOnly {
+			t.fullDue = now.Add(maxBackoff)
+		}
+	}
+	if _, down := m.down[t]; down {
+		t.backoff = min(2*t.backoff, maxBackoff)
+		t.next = now.Add(t.backoff)
+	}
+	m.waiting[body.token] = &sent{target: t, to: to, at: now, full: full}
+	m.counts.Sent++
+	return r
+}
+
+// choose returns the address that is asked next, and whether by a packet of the full
+// size.
+//
+// Of a peer with a tunnel, this is the address of the device, and if that does not
+// answer, that of the bridge, too: kernels before 5.14 take the former for a broadcast
+// address if the bridge is older than the device. A bridge exists once a pod has run on
+// the node, so until it has answered, the public IP counts. Whether both stop together
+// tells a reboot from an outage of the pods' way.
+func (t *target) choose(now time.Time) (to netip.Addr, full bool) {
+	odd := t.asked%2 == 1
+	switch {
+	case t.kind == None, t.kind == Bridges && odd && (!t.hasPods || t.main.missed > 0):
+		return t.public, false
+	case t.kind == Bridges:
+		to = t.bridge()
+	default:
+		to = cmp.Or(t.answers, t.base())
+		if t.main.missed > 0 && odd {
+			to = t.bridge()
+		} else if t.main.missed > 0 {
+			to = t.base()
+		}
+	}
+	if !t.main.ever() || t.main.missed > 0 || t.kind == Bridges && !t.hasPods {
+		return to, false
+	}
+	if t.fullMisses > 0 && t.state != status.SmallOnly {
+		return to, t.fullChecked
+	}
+	return to, !now.Before(t.fullDue)
+}
+
+// SendFailed takes back a request that could not be sent, which says nothing about the
+// peer.
+func (m *Mesh) SendFailed(r request) {
+	body, _ := decode(r.body)
+	delete(m.waiting, body.token)
+	m.counts.Sent--
+	m.counts.Failed++
+}

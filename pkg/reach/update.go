@@ -1,0 +1,173 @@
+package reach
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/netip"
+	"slices"
+	"time"
+
+	"flannel/pkg/status"
+	"flannel/subnet"
+)
+
+// NewMesh returns a Mesh without peers. random returns a number below n, and token any
+// number.
+func NewMesh(random func(n int) int, token func() uint64) *Mesh {
+	return &Mesh{peers: map[string]*peer{}, bySource: map[netip.Addr]*target{}, down: map[*target]struct{}{},
+		waiting: map[uint64]*sent{}, changed: map[*peer]struct{}{}, linkUp: true, random: random, token: token}
+}
+
+// Update takes what a pass has left. A peer whose lease is unchanged keeps its state,
+// unless this node has changed.
+func (m *Mesh) Update(now time.Time, n Network) {
+	moved := !n.Local.Equal(&m.network.Local) || n.Addressing != m.network.Addressing || n.MTU != m.network.MTU || n.LinkIndex != m.network.LinkIndex
+	m.network = n
+	m.passes++
+	rejected, refused, retained := names(n.Rejects), names(n.Refused), map[string]bool{}
+	for _, r := range n.Retained {
+		retained[r.Lease.Name] = true
+	}
+	for _, l := range n.Peers {
+		if n.Addressing == None || rejected[l.Name] || n.Skip != nil && n.Skip(l) {
+			continue
+		}
+		p := m.peers[l.Name]
+		if p == nil {
+			p = &peer{name: l.Name}
+			m.peers[l.Name] = p
+		}
+		if p.lease != l && (p.lease == nil || !sameWay(p.lease, l)) || moved {
+			m.replace(now, p, l)
+		}
+		p.lease, p.behind, p.retained, p.seen = l, refused[l.Name], retained[l.Name], m.passes
+	}
+	for name, p := range m.peers {
+		if p.seen != m.passes {
+			m.drop(p)
+			delete(m.peers, name)
+		}
+	}
+	m.setJudging(now)
+}
+
+func names(rejects []subnet.Rejected) map[string]bool {
+	all := make(map[string]bool, len(rejects))
+	for _, r := range rejects {
+		all[r.Name] = true
+	}
+	return all
+}
+
+// sameWay reports whether packets take the same way to both leases. Backend data may
+// have keys beside those of the backend, such as those of a rollout.
+func sameWay(a, b *subnet.Lease) bool {
+	same := func(a, b subnet.Endpoint) bool {
+		return a.Subnet == b.Subnet && a.PublicIP == b.PublicIP && bytes.Equal(a.Data, b.Data)
+	}
+	return a.Backend == b.Backend && same(a.V4, b.V4) && same(a.V6, b.V6)
+}
+
+// drop forgets the targets of a peer.
+func (m *Mesh) drop(p *peer) {
+	for _, t := range p.targets {
+		t.gone = true
+		delete(m.down, t)
+		for _, a := range t.sources() {
+			if m.bySource[a] == t {
+				delete(m.bySource, a)
+			}
+		}
+	}
+	p.targets = nil
+}
+
+// replace makes new targets for a peer, in the families that this node has, too.
+func (m *Mesh) replace(now time.Time, p *peer, l *subnet.Lease) {
+	m.drop(p)
+	for _, e := range l.Endpoints() {
+		if own := m.local(e.Subnet.Addr()); !own.On() {
+			continue
+		}
+		t := &target{peer: p, subnet: e.Subnet, public: e.PublicIP, kind: m.network.Addressing,
+			state: status.UnknownReach, since: now, added: now, fullDue: now}
+		if isWindows(e.Data) {
+			t.kind = None
+		}
+		p.targets = append(p.targets, t)
+		for _, a := range t.sources() {
+			m.bySource[a] = t
+		}
+		// Anywhere in what is left of the round.
+		m.order = append(m.order, t)
+		if at := min(m.position, len(m.order)-1); at < len(m.order)-1 {
+			at += m.random(len(m.order) - at)
+			last := len(m.order) - 1
+			m.order[at], m.order[last] = m.order[last], m.order[at]
+		}
+	}
+}
+
+// local returns this node's endpoint of the family of an address.
+func (m *Mesh) local(a netip.Addr) subnet.Endpoint {
+	if a.Is4() {
+		return m.network.Local.V4
+	}
+	return m.network.Local.V6
+}
+
+// isWindows reports whether the backend data of a peer is that of a Windows node: HNS
+// takes the address of its router from Microsoft's range, whereas on Linux the address
+// is random, with the bit of local administration, or chosen by an operator. The host
+// has no address in the overlay.
+func isWindows(data json.RawMessage) bool {
+	var d struct{ VtepMAC string }
+	if !bytes.Contains(data, []byte("VtepMAC")) || json.Unmarshal(data, &d) != nil || len(d.VtepMAC) < 8 {
+		return false
+	}
+	prefix := []byte(d.VtepMAC[:8])
+	prefix[2], prefix[5] = ':', ':'
+	return bytes.EqualFold(prefix, []byte("00:15:5d"))
+}
+
+// base is the address of the tunnel device, bridge that of the pods' bridge.
+func (t *target) base() netip.Addr   { return t.subnet.Addr() }
+func (t *target) bridge() netip.Addr { return t.subnet.Addr().Next() }
+
+// sources are the addresses from which the peer sends requests.
+func (t *target) sources() []netip.Addr {
+	switch t.kind {
+	case Tunnels:
+		return []netip.Addr{t.base()}
+	case Bridges:
+		return []netip.Addr{t.bridge(), t.public}
+	}
+	return nil
+}
+
+// setJudging decides whether misses count, and forgets those of before.
+func (m *Mesh) setJudging(now time.Time) {
+	judging := m.network.Synced && m.linkUp
+	if judging == m.judging {
+		return
+	}
+	m.judging, m.since = judging, now
+	m.forgetMisses()
+}
+
+// SetLink sets whether the underlay is up.
+func (m *Mesh) SetLink(now time.Time, up bool) {
+	m.linkUp = up
+	m.setJudging(now)
+}
+
+// forgetMisses makes requests that are not answered yet count as never sent.
+func (m *Mesh) forgetMisses() {
+	for _, s := range m.waiting {
+		s.missed = true // an answer still counts
+	}
+	for _, t := range m.suspects {
+		t.main.missed, t.under.missed, t.fullMisses, t.suspect = 0, 0, 0, false
+	}
+	m.suspects = slices.Delete(m.suspects, 0, len(m.suspects))
+}

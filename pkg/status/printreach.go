@@ -1,0 +1,62 @@
+package status
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// bad reports whether probes have found that a peer is not reachable as it should be.
+func (r *Reach) bad() bool {
+	return r != nil && (r.State == Unreachable || r.State == OneWay || r.State == SmallOnly)
+}
+
+// probes prints the number of peers in each state that probes have found.
+func (p *printer) probes(peers []Peer) {
+	n := map[ReachState]int{}
+	for _, peer := range peers {
+		if peer.Reach != nil {
+			n[peer.Reach.State]++
+		}
+	}
+	var texts []string
+	for _, state := range []ReachState{Reachable, Unreachable, OneWay, SmallOnly, UnknownReach} {
+		if n[state] > 0 {
+			texts = append(texts, fmt.Sprintf("%d %s", n[state], state))
+		}
+	}
+	if len(texts) > 0 {
+		p.row("probes", "%s", strings.Join(texts, ", "))
+	}
+}
+
+// reach returns the cell of what is known of a peer, and for how long if it is bad.
+func (p *printer) reach(r *Reach) string {
+	switch {
+	case r == nil:
+		return ""
+	case r.bad():
+		return fmt.Sprintf("%s for %s", r.State, p.now.Sub(r.Since).Round(time.Second))
+	}
+	return string(r.State)
+}
+
+// answered returns the cells of the way of the probes, and of the last answer.
+func (p *printer) answered(r *Reach) []string {
+	if r == nil {
+		return []string{"", ""}
+	}
+	answer := p.ago(r.Answered)
+	if !r.Answered.IsZero() && r.RTT > 0 {
+		answer += fmt.Sprintf(" in %s", time.Duration(r.RTT).Round(10*time.Microsecond))
+	}
+	return []string{string(r.Via), answer}
+}
+
+// ago formats how long ago something was.
+func (p *printer) ago(t time.Time) string {
+	if t.IsZero() {
+		return "never"
+	}
+	return p.now.Sub(t).Round(time.Second).String() + " ago"
+}
