@@ -180,6 +180,8 @@ type Peer struct {
 	Until     time.Time      `json:"until,omitzero"` // with RetainedPeer: when it is removed
 	// Tunnels are absent for backends whose tunnels know nothing of their peers.
 	Tunnels []Tunnel `json:"tunnels,omitempty"`
+	// Reach is absent if the daemon does not probe the peer.
+	Reach *Reach `json:"reach,omitempty"`
 }
 
 // Tunnel is what a WireGuard device knows about a peer, as of some seconds ago. A peer has
