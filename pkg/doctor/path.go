@@ -47,7 +47,8 @@ type Path struct {
 	// RejectedClosed, RejectedProhibited or "".
 	Rejected string `json:"rejected,omitempty"`
 	Received int    `json:"received"` // packets of the tunnel from PublicIP meanwhile
-	// Handshake means that WireGuard and the peer have agreed on keys which are valid.
+	// Handshake means that WireGuard and the peer have agreed on keys since the daemon
+	// found that pings are not answered.
 	Handshake bool `json:"handshake,omitempty"`
 
 	// The following are made by hand, if Kind is PathVXLAN.

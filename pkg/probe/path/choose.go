@@ -1,6 +1,7 @@
 package path
 
 import (
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -76,10 +77,13 @@ func Choose(peers []status.Peer, n int) (chosen []status.Peer) {
 // Targets returns the ways to a peer, one for each family.
 func Targets(n status.Node, p status.Peer, asked bool) (targets []Target) {
 	for _, s := range p.Subnets {
-		t := Target{Peer: p.Name, Subnet: s, Expected: asked || slices.Contains(failing, reach(p))}
+		t := Target{Peer: p.Name, Subnet: s, Expected: asked}
+		if slices.Contains(failing, reach(p)) {
+			t.Expected, t.Since = true, p.Reach.Since
+		}
 		for _, network := range n.Networks {
 			if network.Network.Contains(s.Addr()) {
-				t.Own = network.Subnet
+				t.Own, t.Port = network.Subnet, publishedPort(network)
 			}
 		}
 		for _, a := range p.PublicIPs {
@@ -94,11 +98,24 @@ func Targets(n status.Node, p status.Peer, asked bool) (targets []Target) {
 			if t.Endpoint.IsValid() && tunnel.Endpoint.Addr().Is6() != s.Addr().Is6() {
 				continue
 			}
-			t.Endpoint, t.PublicIP, t.Handshake = tunnel.Endpoint, tunnel.Endpoint.Addr(), tunnel.Handshake
+			if t.Endpoint = tunnel.Endpoint; t.Endpoint.IsValid() {
+				t.Port, t.PublicIP = t.Endpoint.Port(), t.Endpoint.Addr()
+			}
+			t.Handshake = tunnel.Handshake
 		}
 		if t.PublicIP.IsValid() {
 			targets = append(targets, t)
 		}
 	}
 	return targets
+}
+
+// publishedPort returns the port that this node publishes, which with WireGuard most
+// nodes have; 0: none.
+func publishedPort(n status.Network) uint16 {
+	var published struct{ Port uint16 }
+	if json.Unmarshal(n.Data, &published) != nil {
+		return 0
+	}
+	return published.Port
 }

@@ -17,9 +17,11 @@ type Target struct {
 	PublicIP netip.Addr
 	Expected bool         // see doctor.Path
 	Own      netip.Prefix // this node's subnet
+	Since    time.Time    // when the daemon found that it does not answer; zero: it did not
 	Devices  []string     // that flanneld routes through
 
 	// Of a WireGuard peer.
-	Endpoint  netip.AddrPort
-	Handshake time.Time // the last one; zero: none
+	Endpoint  netip.AddrPort // zero: not known
+	Port      uint16         // 0: not known
+	Handshake time.Time      // the last one; zero: none
 }

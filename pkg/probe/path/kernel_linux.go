@@ -64,7 +64,7 @@ func describe(p *doctor.Path, t Target, r route) {
 		v, _ := r.link.(*netlink.Vxlan)
 		p.Kind, p.Port, p.Overhead = doctor.PathVXLAN, v.Port, encap.VXLAN(p.PublicIP.Is6())
 	case kind == "wireguard", strings.HasPrefix(name, "flannel-wg"): // the latter of wireguard-go
-		p.Kind, p.Port, p.Overhead = doctor.PathWireGuard, int(t.Endpoint.Port()), encap.WireGuard()
+		p.Kind, p.Port, p.Overhead = doctor.PathWireGuard, int(t.Port), encap.WireGuard()
 	case kind == "ipip":
 		p.Kind, p.Overhead = doctor.PathIPIP, encap.IPIP()
 	case kind == "tuntap":

@@ -17,10 +17,6 @@ import (
 // smallPacket is the size of small echo requests, in bytes.
 const smallPacket = 84
 
-// handshakeValid is how long WireGuard uses the keys of a handshake (REJECT_AFTER_TIME in
-// its paper).
-const handshakeValid = 3 * time.Minute
-
 // run is one test of a path. Each of its steps writes its own part of the Path.
 type run struct {
 	doctor.Path
@@ -39,7 +35,7 @@ type run struct {
 func Test(ctx context.Context, t Target, within time.Duration) doctor.Path {
 	r := &run{target: t, within: within, addr: t.Subnet.Addr(),
 		Path: doctor.Path{Peer: t.Peer, Subnet: t.Subnet, PublicIP: t.PublicIP, Expected: t.Expected}}
-	r.Handshake = time.Since(t.Handshake) < handshakeValid
+	r.Handshake = !t.Since.IsZero() && t.Handshake.After(t.Since)
 	var err error
 	if r.inner, err = routeTo(r.addr); err == nil {
 		describe(&r.Path, t, r.inner)
