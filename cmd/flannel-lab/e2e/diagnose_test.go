@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
+
 	"flannel/cmd/flannel-lab/lab"
 	"flannel/cmd/flannel-lab/machine"
 	"flannel/pkg/doctor"
@@ -105,6 +107,7 @@ func TestDoctorNamesTheCause(t *testing.T) {
 	l := start(t, lab.Options{Nodes: 2}, `{"Type":"vxlan"}`)
 	key, _ := leaseOf(t, l, l.Nodes[1])
 	subnet := strings.Replace(strings.TrimPrefix(key, leasePrefix), "-", "/", 1)
+	secondUplink(t, l)
 	examine(t, l, []pathFault{
 		{name: "no device", node: "node2", stop: true, fault: "ip link delete flannel.1", repair: "true", want: "FL602 port-closed"},
 		{name: "another MAC address", node: "node2", stop: true, fault: "cat /sys/class/net/flannel.1/address >/run/mac; ip link set flannel.1 address 02:00:00:00:00:07",
@@ -117,9 +120,27 @@ func TestDoctorNamesTheCause(t *testing.T) {
 		on("node1", "own firewall, incoming", "FL609 own-firewall", iptables, "INPUT -p udp --dport 8472 -j DROP"),
 		on("node1", "own firewall, outgoing", "FL609 own-firewall", iptables, "OUTPUT -p udp --dport 8472 -j DROP"),
 		on("node2", "drop in the tunnel", "FL612 peer-drops", iptables, "INPUT -i flannel.1 -j DROP"),
-		{name: "reverse path", node: "node1", fault: strings.ReplaceAll(otherRoute, "192.168.100.11", "192.168.100.12") + "1",
-			repair: "ip link delete other; sysctl -qw net.ipv4.conf.all.rp_filter=0", want: "FL608 reverse-path"},
+		{name: "reverse path", node: "node1", fault: "ip route add 192.168.100.12 dev second src 192.168.100.11; sysctl -qw net.ipv4.conf.all.rp_filter=1",
+			repair: "ip route delete 192.168.100.12; sysctl -qw net.ipv4.conf.all.rp_filter=0", want: "FL608 reverse-path"},
 		{name: "no route", node: "node1", fault: "ip rule add to " + subnet + " unreachable", repair: "ip rule delete to " + subnet, want: "FL610 no-route"},
 		{name: "cut", node: "infra", fault: "ip link set node2 down", repair: "ip link set node2 up", want: "FL601 peer-down"},
 	})
+}
+
+// secondUplink connects node1 to the bridge by a second device. Neighbours are fixed, so
+// that packets to node2 may leave through it and answers still arrive at the first one.
+func secondUplink(t *testing.T, l *lab.Lab) {
+	t.Helper()
+	a, b := l.Nodes[0], l.Nodes[1]
+	must(t, l.Infra.Do(func() error {
+		br, err := netlink.LinkByName("br0")
+		if err != nil {
+			return err
+		}
+		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "second", MasterIndex: br.Attrs().Index},
+			PeerName: "second", PeerNamespace: netlink.NsFd(a.Files()[0].Fd())})
+	}))
+	in(t, l.Infra.Namespaces, "ip link set second up")
+	in(t, a.Namespaces, "ip link set second up; ip neigh replace 192.168.100.12 lladdr "+in(t, b.Namespaces, "cat /sys/class/net/eth0/address | tr -d '\\n'")+" dev second")
+	in(t, b.Namespaces, "ip neigh replace 192.168.100.11 lladdr "+in(t, a.Namespaces, "cat /sys/class/net/eth0/address | tr -d '\\n'")+" dev eth0")
 }

@@ -44,11 +44,6 @@ func Test(ctx context.Context, t Target, within time.Duration) doctor.Path {
 		return r.Path
 	}
 	r.Underlay = r.underlay.link.Attrs().Name
-	if v, ok := r.inner.link.(*netlink.Vxlan); ok && v.VtepDevIndex != 0 { // it sends through this one, whatever the route
-		if parent, err := netlink.LinkByIndex(v.VtepDevIndex); err == nil {
-			r.Underlay = parent.Attrs().Name
-		}
-	}
 	r.plan(ctx)
 	s, err := sniff([]netip.Addr{t.PublicIP, t.Subnet.Addr(), t.Subnet.Addr().Next()}, r.watches...)
 	if err != nil {
