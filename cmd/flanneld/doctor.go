@@ -11,6 +11,8 @@ import (
 	"flannel/pkg/bundle"
 	"flannel/pkg/doctor"
 	"flannel/pkg/probe"
+	"flannel/pkg/probe/path"
+	"flannel/pkg/status"
 	"flannel/pkg/version"
 	"flannel/pkg/winnode"
 )
@@ -21,6 +23,7 @@ func doctorCommand(c *call) func(context.Context) int {
 	all := c.flags.Bool("v", false, "list all checks, not only those with a problem or an unknown result")
 	bundlePath := c.flags.String("bundle", "", "also write what a maintainer needs, without secrets, into this `file` (.tar.gz); -: to standard output, and the results to standard error")
 	look := c.probeOptions()
+	c.flags.StringVar(&look.Peer, "peer", "", "test the way to this `peer` (its name, a subnet or an address), and not to some that are chosen; only on Linux")
 	c.flags.StringVar(&look.ConfDir, "cni-conf-dir", "", "`directory` of CNI configurations; default: where containerd looks, see cni-dirs")
 	binDir := c.flags.String("cni-bin-dir", "", "`directory` of CNI plugins; default: where containerd looks, see cni-dirs")
 	c.flags.StringVar(&look.DataDir, "cni-data-dir", usualDataDir(), "host-local's dataDir; on Windows, for kube-proxy's source VIP: the `directory` with one for each network")
@@ -28,7 +31,11 @@ func doctorCommand(c *call) func(context.Context) int {
 	return func(ctx context.Context) int {
 		asking, cancel := context.WithTimeout(ctx, *timeout)
 		c.askSettings(asking)
+		err := checkPeer(asking, look)
 		cancel()
+		if err != nil {
+			return c.fail(err)
+		}
 		c.lookAtCNI(&look, *binDir)
 		look.Timeout, look.Cluster = *timeout, c.store().Read
 		snapshot := probe.Read(ctx, look)
@@ -38,7 +45,6 @@ func doctorCommand(c *call) func(context.Context) int {
 		results := doctor.Examine(snapshot)
 		// The results are printed before the bundle is written, which may fail and takes
 		// longer.
-		var err error
 		archive := c.stdout
 		if *bundlePath == "-" {
 			c.stdout = c.stderr
@@ -78,6 +84,19 @@ func (p process) lookAtCNI(look *probe.Options, binDir string) {
 	if binDir == "" {
 		look.BinDirs = dirs.bins
 	}
+}
+
+// checkPeer returns an error if the daemon does not know the peer of the flag --peer.
+func checkPeer(ctx context.Context, look probe.Options) error {
+	if look.Peer == "" {
+		return nil
+	}
+	report, err := status.Ask(ctx, status.Socket(look.SubnetFile))
+	if err != nil {
+		return fmt.Errorf("--peer=%s: the running daemon knows the peers: %w", look.Peer, err)
+	}
+	_, err = path.Find(report.Peers, look.Peer)
+	return err
 }
 
 // store returns the store of leases for the probe.

@@ -32,6 +32,9 @@ type Finding struct {
 	Verdict Verdict `json:"verdict"`
 	Seen    string  `json:"seen"`          // what the check found; with Undecided and Skipped, the reason
 	Fix     string  `json:"fix,omitempty"` // what the operator should do; only with Warn and Fail
+	// Cause and Peers are set by checks of the way to other nodes that found a problem.
+	Cause Cause    `json:"cause,omitempty"`
+	Peers []string `json:"peers,omitempty"` // names, as in the status
 }
 
 // Check looks for one known problem.
@@ -60,7 +63,7 @@ var (
 
 // Checks returns all checks, sorted by code.
 func Checks() []Check {
-	return slices.Concat(daemonChecks(), linuxChecks(), cniChecks(), clusterChecks(), windowsChecks())
+	return slices.Concat(daemonChecks(), linuxChecks(), cniChecks(), clusterChecks(), windowsChecks(), pathChecks())
 }
 
 // Examine runs all checks; those for other systems are skipped.
@@ -121,9 +124,9 @@ func undecidable(format string, args ...any) Finding {
 }
 
 func warn(fix, format string, args ...any) Finding {
-	return Finding{Warn, fmt.Sprintf(format, args...), fix}
+	return Finding{Verdict: Warn, Seen: fmt.Sprintf(format, args...), Fix: fix}
 }
 
 func fail(fix, format string, args ...any) Finding {
-	return Finding{Fail, fmt.Sprintf(format, args...), fix}
+	return Finding{Verdict: Fail, Seen: fmt.Sprintf(format, args...), Fix: fix}
 }

@@ -55,6 +55,7 @@ func healthy() Snapshot {
 				{Name: "cni0", Index: 9, Type: "bridge", MTU: 1450}, {Name: "veth1", Index: 10, Type: "veth", MTU: 1450, Master: 9}}),
 			IPTables: Known([]Listing{{ruleset.VariantNFT, strings.Split("*filter\n:INPUT ACCEPT [0:0]\n:FORWARD DROP [0:0]\n:FLANNEL-FWD - [0:0]\n"+
 				"-A FORWARD -m comment --comment \"flanneld forward\" -j FLANNEL-FWD\n-A FLANNEL-FWD -s 10.5.0.0/16 -j ACCEPT\n-A FLANNEL-FWD -d 10.5.0.0/16 -j ACCEPT", "\n")}}),
+			Paths:    Known([]Path{working()}),
 			NFTables: Known(`{"nftables":[]}`), Managers: Known([]LinkManager{{Name: "NetworkManager", Running: true, Manages: []string{"eth0"}}})},
 	}
 }

@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"cmp"
 	"slices"
 )
 
@@ -22,13 +21,17 @@ func proxyKnown(s Snapshot) Finding      { return s.Cluster.Proxy.missing() }
 func sysctlsKnown(s Snapshot) Finding    { return s.Linux.Sysctls.missing() }
 func devicesKnown(s Snapshot) Finding    { return s.Linux.Devices.missing() }
 func managersKnown(s Snapshot) Finding   { return s.Linux.Managers.missing() }
-func hnsKnown(s Snapshot) Finding        { return s.Windows.HNS.missing() }
-func networksKnown(s Snapshot) Finding   { return s.Windows.Networks.missing() }
-func adaptersKnown(s Snapshot) Finding   { return s.Windows.Adapters.missing() }
-func routesKnown(s Snapshot) Finding     { return s.Windows.Routes.missing() }
-func programsKnown(s Snapshot) Finding   { return s.Windows.Programs.missing() }
-func leftFilesKnown(s Snapshot) Finding  { return s.Windows.LeftFiles.missing() }
-func lostKnown(s Snapshot) Finding       { return s.Windows.Lost.missing() }
+func pathsKnown(s Snapshot) Finding {
+	paths := s.Linux.Paths
+	return firstReason(paths.missing(), unless(len(paths.Value) > 0, "no peer was tested"))
+}
+func hnsKnown(s Snapshot) Finding       { return s.Windows.HNS.missing() }
+func networksKnown(s Snapshot) Finding  { return s.Windows.Networks.missing() }
+func adaptersKnown(s Snapshot) Finding  { return s.Windows.Adapters.missing() }
+func routesKnown(s Snapshot) Finding    { return s.Windows.Routes.missing() }
+func programsKnown(s Snapshot) Finding  { return s.Windows.Programs.missing() }
+func leftFilesKnown(s Snapshot) Finding { return s.Windows.LeftFiles.missing() }
+func lostKnown(s Snapshot) Finding      { return s.Windows.Lost.missing() }
 
 // Values that checks need.
 
@@ -115,7 +118,17 @@ func hostAdapterKnown(s Snapshot) Finding {
 
 func kubeProxyRuns(s Snapshot) Finding {
 	f := s.Windows.KubeProxy
-	return cmp.Or(f.missing(), unless(len(f.Value) > 0, "kube-proxy does not run"))
+	return firstReason(f.missing(), unless(len(f.Value) > 0, "kube-proxy does not run"))
+}
+
+// firstReason returns the first Finding that is not zero.
+func firstReason(findings ...Finding) Finding {
+	for _, f := range findings {
+		if f.Verdict != "" {
+			return f
+		}
+	}
+	return Finding{}
 }
 
 // unless skips a check whose condition is not met.

@@ -35,6 +35,7 @@ type Options struct {
 	JournalFile string   // where flanneld saves the host's settings (hns.json)
 	LeftFiles   []string // files of other scripts; those that exist are in the Snapshot
 	Commands    []string // arguments with which flanneld is not the daemon
+	Peer        string   // name, subnet or address of a peer to which the path is tested; "": some are chosen
 	// Cluster reads the store of leases; nil: it is not read.
 	Cluster func(context.Context) doctor.Cluster
 	Timeout time.Duration // 0: 5 s

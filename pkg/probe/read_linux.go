@@ -44,6 +44,7 @@ func system(o Options, s *doctor.Snapshot) []probe {
 		factProbe(&l.IP6Tables, func(ctx context.Context) ([]doctor.Listing, error) { return iptables(ctx, "ip6tables") }),
 		factProbe(&l.NFTables, nftables),
 		factProbe(&l.Managers, withoutContext(managers)),
+		factProbe(&l.Paths, func(ctx context.Context) ([]doctor.Path, error) { return paths(ctx, o) }),
 	}
 }
 

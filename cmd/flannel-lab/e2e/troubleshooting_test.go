@@ -33,17 +33,17 @@ var dropped = []struct {
 	{"forwarding at A", "node1", `nft 'table inet mine { chain f { type filter hook forward priority 10; policy drop; }; }'`, "nft delete table inet mine",
 		"node1 cni0 In", "FL203", ""},
 	{"outgoing at A", "node1", "iptables -I OUTPUT -p udp --dport 8472 -j DROP", "iptables -D OUTPUT -p udp --dport 8472 -j DROP",
-		"node1 flannel.1 Out", "FL204", ""},
+		"node1 flannel.1 Out", "FL204 FL609", ""},
 	{"between the nodes", "infra", `nft 'table bridge mine { chain f { type filter hook forward priority 0; udp dport 8472 drop; }; }'`, "nft delete table bridge mine",
 		"node1 eth0 Out", "", ""},
 	{"incoming at B", "node2", "iptables -I INPUT -p udp --dport 8472 -j DROP", "iptables -D INPUT -p udp --dport 8472 -j DROP",
-		"node2 eth0 In", "FL204", ""},
+		"node2 eth0 In", "FL204 FL609", ""},
 	{"reverse path filter of B", "node2", otherRoute + "1", "ip link delete other; sysctl -qw net.ipv4.conf.all.rp_filter=0",
 		"node2 eth0 In", "", "nstat -asz TcpExtIPReversePathFilter | grep -q 'Filter *[1-9]'"},
 	{"loose reverse path filter of B", "node2", otherRoute + "2", "ip link delete other; sysctl -qw net.ipv4.conf.all.rp_filter=0",
 		"node2 cni0 Out", "", ""},
 	{"guard of B", "node1", `nft 'table ip mine { chain p { type filter hook postrouting priority 300; udp dport 8472 ip saddr set 192.168.100.99; }; }'`,
-		"nft delete table ip mine", "node2 eth0 In", "", ""},
+		"nft delete table ip mine", "node2 eth0 In", "FL603", ""},
 	{"forwarding at B", "node2", "iptables -I FORWARD -i flannel.1 -j DROP", "iptables -D FORWARD -i flannel.1 -j DROP",
 		"node2 flannel.1 In", "FL203", ""},
 }
@@ -133,7 +133,7 @@ func passed(t *testing.T, l *lab.Lab, size int) (hops []string) {
 func failures(t *testing.T, l *lab.Lab, n machine.Namespaces) string {
 	t.Helper()
 	var all []struct{ Code, Verdict string }
-	must(t, json.Unmarshal([]byte(in(t, n, l.Flanneld()+" doctor --json --timeout=1m || true")), &all))
+	must(t, json.Unmarshal([]byte(in(t, n, l.Flanneld()+" doctor --json --timeout=20s || true")), &all))
 	var codes []string
 	for _, r := range all {
 		if r.Verdict == "fail" && r.Code != "FL302" { // the plugins are in no directory of the lab

@@ -1,0 +1,146 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"flannel/cmd/flannel-lab/lab"
+	"flannel/cmd/flannel-lab/machine"
+	"flannel/pkg/doctor"
+)
+
+// causes returns what the doctor of a node finds about the ways to other nodes, as
+// "FL604 mtu". With arguments such as --peer it tests only some.
+func causes(t *testing.T, l *lab.Lab, n *lab.Node, args ...string) (found []string, all []doctor.Result) {
+	t.Helper()
+	out, err := n.Run(t.Context(), "sh", "-c", l.Flanneld()+" doctor --json --timeout=15s "+strings.Join(args, " ")+" 2>/dev/null; true")
+	must(t, err)
+	must(t, json.Unmarshal([]byte(out), &all))
+	for _, r := range all {
+		if r.Cause != "" {
+			found = append(found, r.Code+" "+string(r.Cause))
+		}
+	}
+	return found, all
+}
+
+// pathFault is a fault on the way from node1 to node2.
+type pathFault struct {
+	name, node    string // where the scripts run
+	fault, repair string
+	stop          bool // of node2's flanneld: it is stopped before the fault, and started after the repair
+	want          string
+}
+
+// examine makes faults, one after the other, and compares what the doctor of node1 finds.
+func examine(t *testing.T, l *lab.Lab, faults []pathFault) {
+	t.Helper()
+	a, b := l.Nodes[0], l.Nodes[1]
+	at := map[string]machine.Namespaces{"infra": l.Infra.Namespaces, "node1": a.Namespaces, "node2": b.Namespaces}
+	peer := "--peer=" + b.IP4.String()
+	within(t, "the nodes know each other", func() error { return has(t, a, "flanneld_peers 1") })
+	healthy := func(after string) {
+		t.Helper()
+		within(t, "healthy after "+after, func() error {
+			if found, all := causes(t, l, a, peer); found != nil {
+				return fmt.Errorf("the doctor finds %v", problems(all))
+			}
+			return nil
+		})
+	}
+	healthy("the start")
+	for _, f := range faults {
+		if f.stop {
+			must(t, b.Kill())
+		}
+		in(t, at[f.node], f.fault)
+		began := time.Now()
+		found, all := causes(t, l, a, peer)
+		t.Logf("%s: %v after %v", f.name, problems(all), time.Since(began).Round(time.Millisecond))
+		if !slices.Equal(found, []string{f.want}) {
+			t.Errorf("%s: the doctor finds %v, want %s", f.name, found, f.want)
+		}
+		in(t, at[f.node], f.repair)
+		if f.stop {
+			must(t, b.Start())
+			must(t, b.Ready(t.Context()))
+		}
+		healthy(f.name)
+	}
+}
+
+// problems returns the results with a cause, in full.
+func problems(all []doctor.Result) (texts []string) {
+	for _, r := range all {
+		if r.Cause != "" {
+			texts = append(texts, fmt.Sprintf("%s %s %v: %s → %s", r.Code, r.Cause, r.Peers, r.Seen, r.Fix))
+		}
+	}
+	return texts
+}
+
+// bridged returns a fault of the network between the nodes, and its repair.
+func bridged(rule string) (fault, repair string) {
+	return fmt.Sprintf("nft 'table bridge mine { chain f { type filter hook forward priority 0; %s; }; }'", rule), "nft delete table bridge mine"
+}
+
+// iptables returns a fault of a node's firewall, and its repair.
+func iptables(rule string) (fault, repair string) {
+	return "iptables -I " + rule, "iptables -D " + rule
+}
+
+func on(node, name string, want string, script func(string) (string, string), argument string) pathFault {
+	fault, repair := script(argument)
+	return pathFault{name: name, node: node, fault: fault, repair: repair, want: want}
+}
+
+// TestDoctorNamesTheCause breaks the way between two nodes in each way that the doctor
+// knows, with vxlan.
+func TestDoctorNamesTheCause(t *testing.T) {
+	t.Parallel()
+	l := start(t, lab.Options{Nodes: 2}, `{"Type":"vxlan"}`)
+	key, _ := leaseOf(t, l, l.Nodes[1])
+	subnet := strings.Replace(strings.TrimPrefix(key, leasePrefix), "-", "/", 1)
+	secondUplink(t, l)
+	examine(t, l, []pathFault{
+		{name: "no device", node: "node2", stop: true, fault: "ip link delete flannel.1", repair: "true", want: "FL602 port-closed"},
+		{name: "another MAC address", node: "node2", stop: true, fault: "cat /sys/class/net/flannel.1/address >/run/mac; ip link set flannel.1 address 02:00:00:00:00:07",
+			repair: "ip link set flannel.1 address $(cat /run/mac)", want: "FL606 mac-mismatch"},
+		on("node2", "drop at the peer", "FL603 port-filtered", iptables, "INPUT -p udp --dport 8472 -j DROP"),
+		on("node2", "reject at the peer", "FL602 port-closed", iptables, "INPUT -p udp --dport 8472 -j REJECT"),
+		on("node2", "prohibited at the peer", "FL603 port-filtered", iptables, "INPUT -p udp --dport 8472 -j REJECT --reject-with icmp-host-prohibited"),
+		on("infra", "drop between the nodes", "FL603 port-filtered", bridged, "udp dport 8472 drop"),
+		on("infra", "path MTU", "FL604 mtu", bridged, "meta length > 1400 drop"),
+		on("node1", "own firewall, incoming", "FL609 own-firewall", iptables, "INPUT -p udp --dport 8472 -j DROP"),
+		on("node1", "own firewall, outgoing", "FL609 own-firewall", iptables, "OUTPUT -p udp --dport 8472 -j DROP"),
+		on("node2", "drop in the tunnel", "FL612 peer-drops", iptables, "INPUT -i flannel.1 -j DROP"),
+		{name: "reverse path", node: "node1", fault: "ip route add 192.168.100.12 dev second src 192.168.100.11; sysctl -qw net.ipv4.conf.all.rp_filter=1",
+			repair: "ip route delete 192.168.100.12; sysctl -qw net.ipv4.conf.all.rp_filter=0", want: "FL608 reverse-path"},
+		{name: "no route", node: "node1", fault: "ip rule add to " + subnet + " unreachable", repair: "ip rule delete to " + subnet, want: "FL610 no-route"},
+		{name: "cut", node: "infra", fault: "ip link set node2 down", repair: "ip link set node2 up", want: "FL601 peer-down"},
+	})
+}
+
+// secondUplink connects node1 to the bridge by a second device. Neighbours are fixed, so
+// that packets to node2 may leave through it and answers still arrive at the first one.
+func secondUplink(t *testing.T, l *lab.Lab) {
+	t.Helper()
+	a, b := l.Nodes[0], l.Nodes[1]
+	must(t, l.Infra.Do(func() error {
+		br, err := netlink.LinkByName("br0")
+		if err != nil {
+			return err
+		}
+		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "second", MasterIndex: br.Attrs().Index},
+			PeerName: "second", PeerNamespace: netlink.NsFd(a.Files()[0].Fd())})
+	}))
+	in(t, l.Infra.Namespaces, "ip link set second up")
+	in(t, a.Namespaces, "ip link set second up; ip neigh replace 192.168.100.12 lladdr "+in(t, b.Namespaces, "cat /sys/class/net/eth0/address | tr -d '\\n'")+" dev second")
+	in(t, b.Namespaces, "ip neigh replace 192.168.100.11 lladdr "+in(t, a.Namespaces, "cat /sys/class/net/eth0/address | tr -d '\\n'")+" dev eth0")
+}

@@ -1,0 +1,96 @@
+package doctor
+
+import (
+	"strings"
+)
+
+// Cause is why packets do not reach the pods of a peer. Its values are part of the
+// doctor's output and never change.
+type Cause string
+
+// Causes of paths that do not work.
+const (
+	CausePeerDown      Cause = "peer-down"
+	CausePortClosed    Cause = "port-closed"
+	CausePortFiltered  Cause = "port-filtered"
+	CauseMTU           Cause = "mtu"
+	CauseChecksum      Cause = "checksum-offload"
+	CauseMACMismatch   Cause = "mac-mismatch"
+	CauseCloudRoute    Cause = "cloud-route"
+	CauseReversePath   Cause = "reverse-path"
+	CauseOwnFirewall   Cause = "own-firewall"
+	CauseNoRoute       Cause = "no-route"
+	CauseWireGuardKeys Cause = "wireguard-keys"
+	CausePeerDrops     Cause = "peer-drops"
+	CauseUnknown       Cause = "unknown"
+)
+
+// diagnose returns the likely cause if the path does not work, else "". The order
+// matters: each step relies on what the ones before it exclude.
+func (p Path) diagnose() Cause {
+	inner := p.Inner.Result == Answered
+	switch {
+	case p.Problem != "":
+		return ""
+	case p.Underlay == "" || p.Kind == "":
+		return CauseNoRoute
+	case inner:
+		return p.diagnoseAnswering()
+	case !p.mustAnswer():
+		return ""
+	case p.Inner.arrived():
+		return p.lostHere()
+	case p.Neighbour == NeighbourDown && p.Host.Result == Silent:
+		return CausePeerDown // before the next one, because the kernel then sends nothing
+	case p.Kind != PathWireGuard && !p.Inner.left(p.Underlay) && !p.Frame.arrived():
+		return CauseOwnFirewall
+	case p.AnswerMAC != "" && p.AnswerMAC != p.PublishedMAC:
+		return CauseMACMismatch
+	case p.Rejected == RejectedClosed:
+		return CausePortClosed
+	case p.Rejected == RejectedProhibited:
+		return CausePortFiltered
+	case p.Frame.arrived():
+		return CauseUnknown // the peer answers, but not what the kernel sends
+	case p.ARP.arrived() || p.Broadcast.arrived() || p.Handshake:
+		return CausePeerDrops
+	case p.Host.Result == Silent:
+		return CausePeerDown
+	case p.Kind == PathDirect:
+		return CauseCloudRoute
+	case p.Kind == PathWireGuard && p.Received > 0:
+		return CauseWireGuardKeys
+	case p.Host.Result == Answered:
+		return CausePortFiltered
+	}
+	return CauseUnknown
+}
+
+// diagnoseAnswering finds what is wrong although small packets are answered.
+func (p Path) diagnoseAnswering() Cause {
+	switch {
+	case p.OfPod.Result == Silent && p.OfPod.left(p.Underlay):
+		return CauseCloudRoute
+	case p.Full.Result == Silent && p.Largest > 0:
+		return CauseMTU
+	case p.TCP.Result == Silent && p.TCP.left(p.Underlay) && p.FrameTCP.Result == Answered:
+		return CauseChecksum
+	}
+	return ""
+}
+
+// lostHere returns why answers that arrived on a device did not reach the program.
+func (p Path) lostHere() Cause {
+	last := p.Inner.Arrived[len(p.Inner.Arrived)-1]
+	if p.ReversePath > 0 && p.Filters[last] != 0 {
+		return CauseReversePath
+	}
+	return CauseOwnFirewall
+}
+
+// mustAnswer reports whether silence is a problem. Otherwise a Windows node, and with
+// DirectRouting or host-gw any that the firewall protects from pings, would be one.
+func (p Path) mustAnswer() bool {
+	windows := strings.HasPrefix(p.PublishedMAC, "00:15:5d:") // Hyper-V's
+	return p.Expected || p.Kind != PathDirect && !windows
+}

@@ -1,0 +1,121 @@
+package path
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"flannel/pkg/status"
+)
+
+// Find returns the peer with that name, subnet or address, which may be one in its
+// subnet. The error names the peers that there are.
+func Find(peers []status.Peer, which string) (status.Peer, error) {
+	var names []string
+	addr, addrErr := netip.ParseAddr(which)
+	prefix, prefixErr := netip.ParsePrefix(which)
+	for _, p := range peers {
+		_, last, _ := strings.Cut(p.Name, "/subnets/") // of a key in etcd
+		switch {
+		case which == p.Name, which != "" && which == last,
+			prefixErr == nil && slices.Contains(p.Subnets, prefix.Masked()),
+			addrErr == nil && (slices.Contains(p.PublicIPs, addr) ||
+				slices.ContainsFunc(p.Subnets, func(s netip.Prefix) bool { return s.Contains(addr) })):
+			return p, nil
+		}
+		names = append(names, p.Name)
+	}
+	const most = 10
+	if n := len(names) - most; n > 0 {
+		names = append(names[:most], fmt.Sprintf("and %d more", n))
+	}
+	if len(names) == 0 {
+		return status.Peer{}, fmt.Errorf("--peer=%s: the daemon knows no peers", which)
+	}
+	return status.Peer{}, fmt.Errorf("--peer=%s: there is no such peer; use a name, subnet or address of: %s", which, strings.Join(names, ", "))
+}
+
+// noReach is the state of peers that the daemon does not probe.
+const noReach status.ReachState = ""
+
+// reach returns the daemon's state of the connection to a peer.
+func reach(p status.Peer) status.ReachState {
+	if p.Reach == nil {
+		return noReach
+	}
+	return p.Reach.State
+}
+
+// failing are the states of peers that have to answer and do not.
+var failing = []status.ReachState{status.Unreachable, status.OneWay, status.SmallOnly}
+
+// Choose returns up to n peers to test: those that the daemon does not reach, taking
+// turns between the states, and then others by chance. It leaves out those that do not
+// have to answer.
+func Choose(peers []status.Peer, n int) (chosen []status.Peer) {
+	byState := map[status.ReachState][]status.Peer{}
+	for _, i := range rand.Perm(len(peers)) {
+		if p := peers[i]; p.State == status.UpToDate || p.State == status.RetainedPeer {
+			byState[reach(p)] = append(byState[reach(p)], p)
+		}
+	}
+	for more := true; more; {
+		more = false
+		for _, state := range failing {
+			if list := byState[state]; len(list) > 0 {
+				chosen, byState[state], more = append(chosen, list[0]), list[1:], true
+			}
+		}
+	}
+	chosen = append(append(chosen, byState[status.Reachable]...), byState[noReach]...)
+	return chosen[:min(n, len(chosen))]
+}
+
+// Targets returns the ways to a peer, one for each family.
+func Targets(n status.Node, p status.Peer, asked bool) (targets []Target) {
+	for _, s := range p.Subnets {
+		t := Target{Peer: p.Name, Subnet: s, Expected: asked}
+		if slices.Contains(failing, reach(p)) {
+			t.Expected, t.Since = true, p.Reach.Since
+		}
+		for _, network := range n.Networks {
+			if network.Network.Contains(s.Addr()) {
+				t.Own, t.Port = network.Subnet, publishedPort(network)
+			}
+		}
+		for _, a := range p.PublicIPs {
+			if a.IsValid() && (!t.PublicIP.IsValid() || a.Is6() == s.Addr().Is6()) {
+				t.PublicIP = a
+			}
+		}
+		for _, d := range n.Devices {
+			t.Devices = append(t.Devices, d.Name)
+		}
+		for _, tunnel := range p.Tunnels {
+			if t.Endpoint.IsValid() && tunnel.Endpoint.Addr().Is6() != s.Addr().Is6() {
+				continue
+			}
+			if t.Endpoint = tunnel.Endpoint; t.Endpoint.IsValid() {
+				t.Port, t.PublicIP = t.Endpoint.Port(), t.Endpoint.Addr()
+			}
+			t.Handshake = tunnel.Handshake
+		}
+		if t.PublicIP.IsValid() {
+			targets = append(targets, t)
+		}
+	}
+	return targets
+}
+
+// publishedPort returns the port that this node publishes, which with WireGuard most
+// nodes have; 0: none.
+func publishedPort(n status.Network) uint16 {
+	var published struct{ Port uint16 }
+	if json.Unmarshal(n.Data, &published) != nil {
+		return 0
+	}
+	return published.Port
+}

@@ -1,0 +1,27 @@
+// Package path sends a few packets to one peer, each of which tests another part of the
+// way, and returns what came of them as a doctor.Path. It changes nothing on the node:
+// entries of the kernel are only read, and packets that the kernel would not send are
+// made by hand. A sniffer sees where they leave and where answers arrive, before any
+// firewall.
+package path
+
+import (
+	"net/netip"
+	"time"
+)
+
+// Target is a peer whose pods should be reached.
+type Target struct {
+	Peer     string
+	Subnet   netip.Prefix
+	PublicIP netip.Addr
+	Expected bool         // see doctor.Path
+	Own      netip.Prefix // this node's subnet
+	Since    time.Time    // when the daemon found that it does not answer; zero: it did not
+	Devices  []string     // that flanneld routes through
+
+	// Of a WireGuard peer.
+	Endpoint  netip.AddrPort // zero: not known
+	Port      uint16         // 0: not known
+	Handshake time.Time      // the last one; zero: none
+}

@@ -1,0 +1,135 @@
+package path
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// attempts is how often a packet is sent until it is answered.
+const attempts = 3
+
+const pollMillis = 20
+
+// rawSocket opens a socket for packets of a protocol to and from dst, which the kernel
+// sends in any size that the device carries, and does not fragment.
+func rawSocket(dst netip.Addr, protocol int) (int, error) {
+	family, level, option, never := unix.AF_INET, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE
+	if dst.Is6() {
+		family, level, option, never = unix.AF_INET6, unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_PROBE
+	}
+	fd, err := unix.Socket(family, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, protocol)
+	if err != nil {
+		return -1, fmt.Errorf("open a raw socket: %w", err)
+	}
+	if err = unix.SetsockoptInt(fd, level, option, never); err == nil {
+		err = unix.Connect(fd, socketAddress(netip.AddrPortFrom(dst, 0)))
+	}
+	if err != nil {
+		return -1, errors.Join(fmt.Errorf("connect to %s: %w", dst, err), unix.Close(fd))
+	}
+	return fd, nil
+}
+
+func socketAddress(a netip.AddrPort) unix.Sockaddr {
+	if a.Addr().Is6() {
+		return &unix.SockaddrInet6{Addr: a.Addr().As16(), Port: int(a.Port())}
+	}
+	return &unix.SockaddrInet4{Addr: a.Addr().As4(), Port: int(a.Port())}
+}
+
+// echoes sends an echo request for each size of packets, in bytes, up to three times
+// within the time. It returns the sizes that were answered, and an error of the kernel.
+func echoes(dst netip.Addr, t token, within time.Duration, sizes ...int) (answered map[int]bool, err error) {
+	fd, err := rawSocket(dst, int(icmpOf(dst)))
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd) //nolint:errcheck // nothing is buffered
+	answered = map[int]bool{}
+	start := time.Now()
+	for attempt := 1; attempt <= attempts; attempt++ {
+		for i, size := range sizes {
+			if answered[size] {
+				continue
+			}
+			if _, sendErr := unix.Write(fd, echoRequest(netip.Addr{}, dst, uint16(i), t, size)); sendErr != nil {
+				err = fmt.Errorf("send to %s: %w", dst, sendErr)
+			}
+		}
+		for end := start.Add(within * time.Duration(attempt) / attempts); len(answered) < len(sizes); {
+			// What has arrived is read also if this process could not run in time.
+			late := time.Now().After(end)
+			read(fd, dst, t, sizes, answered)
+			if late {
+				break
+			}
+			_, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, pollMillis)
+		}
+	}
+	return answered, err
+}
+
+// read reads all replies that are there.
+func read(fd int, dst netip.Addr, t token, sizes []int, answered map[int]bool) {
+	buffer := make([]byte, 1<<16)
+	for {
+		n, _, err := unix.Recvfrom(fd, buffer, unix.MSG_DONTWAIT)
+		if err == unix.EAGAIN {
+			return
+		}
+		if err != nil { // an ICMP error, which was cleared
+			if n, err = unix.Read(fd, buffer); err != nil {
+				return
+			}
+		}
+		m := buffer[:n]
+		if dst.Is4() {
+			m = m[min(n, 20):] // replies have no options
+		}
+		if len(m) < icmpHeader+tokenLength || !isReply(m) || !bytes.Equal(m[icmpHeader:icmpHeader+tokenLength], t[:]) {
+			continue
+		}
+		if i := int(binary.BigEndian.Uint16(m[6:])); i < len(sizes) {
+			answered[sizes[i]] = true
+		}
+	}
+}
+
+// rungs is how many sizes one round of largest tests.
+const rungs = 24
+
+// largest returns the size of the largest packet that is answered: at least passes, and
+// less than fails. It takes up to three rounds for usual MTUs, and ends early with ctx.
+func largest(done <-chan struct{}, dst netip.Addr, within time.Duration, passes, fails int) int {
+	for fails-passes > 1 {
+		select {
+		case <-done:
+			return passes
+		default:
+		}
+		step := max(1, (fails-passes)/(rungs+1))
+		var sizes []int
+		for size := passes + step; size < fails; size += step {
+			sizes = append(sizes, size)
+		}
+		answered, _ := echoes(dst, newToken(), within, sizes...)
+		for _, size := range sizes {
+			switch {
+			case answered[size]:
+				passes = max(passes, size)
+			case size > passes:
+				fails = min(fails, size)
+			}
+		}
+		if fails <= passes { // a small one was lost by chance
+			return passes
+		}
+	}
+	return passes
+}

@@ -1,0 +1,155 @@
+package path
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"flannel/pkg/doctor"
+	"flannel/pkg/encap"
+	"flannel/pkg/mac"
+)
+
+// route is the kernel's route to an address.
+type route struct {
+	link     netlink.Link
+	via, src netip.Addr
+}
+
+func routeTo(a netip.Addr) (route, error) {
+	routes, err := netlink.RouteGet(a.AsSlice())
+	if err != nil {
+		return route{}, fmt.Errorf("route to %s: %w", a, err)
+	}
+	r := routes[0]
+	link, err := netlink.LinkByIndex(r.LinkIndex)
+	if err != nil {
+		return route{}, fmt.Errorf("device of the route to %s: %w", a, err)
+	}
+	via, src := toAddr(r.Gw), toAddr(r.Src)
+	if r.Via != nil {
+		if v, ok := r.Via.(*netlink.Via); ok {
+			via = toAddr(v.Addr)
+		}
+	}
+	if !via.IsValid() {
+		via = a
+	}
+	return route{link, via, src}, nil
+}
+
+func toAddr(ip net.IP) netip.Addr {
+	a, _ := netip.AddrFromSlice(ip)
+	return a.Unmap()
+}
+
+// describe sets what a path leads through. r is the route to the subnet.
+func describe(p *doctor.Path, t Target, r route) {
+	name := r.link.Attrs().Name
+	p.Device, p.MTU = name, r.link.Attrs().MTU
+	if !slices.Contains(t.Devices, name) {
+		return
+	}
+	switch kind := r.link.Type(); {
+	case kind == "vxlan":
+		v, _ := r.link.(*netlink.Vxlan)
+		p.Kind, p.Port, p.Overhead = doctor.PathVXLAN, v.Port, encap.VXLAN(p.PublicIP.Is6())
+	case kind == "wireguard", strings.HasPrefix(name, "flannel-wg"): // the latter of wireguard-go
+		p.Kind, p.Port, p.Overhead = doctor.PathWireGuard, int(t.Port), encap.WireGuard()
+	case kind == "ipip":
+		p.Kind, p.Overhead = doctor.PathIPIP, encap.IPIP()
+	case kind == "tuntap":
+		port, _ := strconv.ParseUint(strings.TrimPrefix(name, "flannel"), 10, 16)
+		p.Kind, p.Port, p.Overhead = doctor.PathUDP, int(cmp.Or(port, 8285)), encap.UDP
+	case r.via == p.PublicIP:
+		p.Kind = doctor.PathDirect
+	}
+}
+
+// protocol returns the IP protocol of a tunnel's packets.
+func protocol(kind string) byte {
+	if kind == doctor.PathIPIP {
+		return 4
+	}
+	return protoUDP
+}
+
+// neighbourMAC returns the MAC address to which packets for a next hop are sent.
+func neighbourMAC(r route) (mac.Addr, bool) {
+	for _, n := range neighbours(r) {
+		if len(n.HardwareAddr) == len(mac.Addr{}) {
+			return mac.Addr(n.HardwareAddr), true
+		}
+	}
+	return mac.Addr{}, false
+}
+
+// neighbourState returns what the kernel knows of a next hop.
+func neighbourState(r route) string {
+	for _, n := range neighbours(r) {
+		switch {
+		case n.State&(unix.NUD_FAILED|unix.NUD_INCOMPLETE) != 0:
+			return doctor.NeighbourDown
+		case n.State&(unix.NUD_REACHABLE|unix.NUD_DELAY|unix.NUD_PROBE|unix.NUD_STALE) != 0:
+			return doctor.NeighbourUp
+		}
+	}
+	return ""
+}
+
+// neighbours returns the entries for a next hop.
+func neighbours(r route) []netlink.Neigh {
+	family := unix.AF_INET
+	if r.via.Is6() {
+		family = unix.AF_INET6
+	}
+	list, err := netlink.NeighList(r.link.Attrs().Index, family)
+	if err != nil {
+		return nil
+	}
+	return slices.DeleteFunc(list, func(n netlink.Neigh) bool { return toAddr(n.IP) != r.via })
+}
+
+// reversePathFiltered returns the kernel's counter of packets that the reverse path filter
+// dropped; 0 if it cannot be read.
+func reversePathFiltered() int {
+	raw, _ := os.ReadFile("/proc/net/netstat")
+	lines := bytes.Split(raw, []byte("\n"))
+	for i := 0; i+1 < len(lines); i += 2 { // names, and below them values
+		names, values := bytes.Fields(lines[i]), bytes.Fields(lines[i+1])
+		for j := range min(len(names), len(values)) {
+			if string(names[j]) == "IPReversePathFilter" {
+				n, _ := strconv.Atoi(string(values[j]))
+				return n
+			}
+		}
+	}
+	return 0
+}
+
+// filters returns rp_filter as it is in force for devices: the kernel takes the larger one of
+// all and of the device.
+func filters(devices []string) map[string]int {
+	read := func(name string) int {
+		raw, err := os.ReadFile("/proc/sys/net/ipv4/conf/" + name + "/rp_filter")
+		if err != nil {
+			return 0
+		}
+		n, _ := strconv.Atoi(strings.TrimSpace(string(raw)))
+		return n
+	}
+	values := map[string]int{}
+	for _, name := range devices {
+		values[name] = max(read("all"), read(name))
+	}
+	return values
+}

@@ -1,0 +1,283 @@
+package path
+
+import (
+	"bytes"
+	"context"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"flannel/pkg/doctor"
+	"flannel/pkg/mac"
+)
+
+// smallPacket is the size of small echo requests, in bytes.
+const smallPacket = 84
+
+// run is one test of a path. Each of its steps writes its own part of the Path.
+type run struct {
+	doctor.Path
+	target           Target
+	within           time.Duration // for the answers to one packet
+	inner, underlay  route
+	addr             netip.Addr // in the peer's subnet
+	watches          []*watch
+	steps            []func()
+	closers, results []func()
+}
+
+// Test sends packets to a peer. An answer has to arrive within the time. If all parts
+// of the path are healthy, it takes milliseconds; otherwise up to four times that time,
+// or until shortly after ctx ends.
+func Test(ctx context.Context, t Target, within time.Duration) doctor.Path {
+	r := &run{target: t, within: within, addr: t.Subnet.Addr(),
+		Path: doctor.Path{Peer: t.Peer, Subnet: t.Subnet, PublicIP: t.PublicIP, Expected: t.Expected}}
+	r.Handshake = !t.Since.IsZero() && t.Handshake.After(t.Since)
+	var err error
+	if r.inner, err = routeTo(r.addr); err == nil {
+		describe(&r.Path, t, r.inner)
+	}
+	if r.underlay, err = routeTo(t.PublicIP); err != nil {
+		return r.Path
+	}
+	r.Underlay = r.underlay.link.Attrs().Name
+	r.plan(ctx)
+	s, err := sniff([]netip.Addr{t.PublicIP, t.Subnet.Addr(), t.Subnet.Addr().Next()}, r.watches...)
+	if err != nil {
+		r.Problem = err.Error()
+		return r.Path
+	}
+	dropped := reversePathFiltered()
+	var running sync.WaitGroup
+	for _, step := range r.steps {
+		running.Go(step)
+	}
+	running.Wait()
+	s.close()
+	for _, f := range append(r.results, r.closers...) {
+		f()
+	}
+	r.ReversePath = reversePathFiltered() - dropped
+	var devices []string
+	for _, test := range []doctor.PathTest{r.Inner, r.Frame, r.Broadcast, r.OfPod} {
+		devices = append(devices, test.Arrived...)
+	}
+	r.Filters = filters(devices)
+	r.Neighbour = neighbourState(r.underlay)
+	if r.Full.Result == doctor.Silent && r.small().Result == doctor.Answered {
+		r.Largest = largest(ctx.Done(), r.sized(), within*3/4, smallPacket, r.MTU)
+	}
+	return r.Path
+}
+
+// small is the test with a small packet to the address to which Full has a large one.
+func (r *run) small() doctor.PathTest {
+	if r.Kind == doctor.PathDirect {
+		return r.Host
+	}
+	return r.Inner
+}
+
+// sized returns the address to which packets of several sizes are sent.
+func (r *run) sized() netip.Addr {
+	if r.Kind == doctor.PathDirect {
+		return r.PublicIP
+	}
+	return r.addr
+}
+
+// plan adds the steps for the kind of path.
+func (r *run) plan(ctx context.Context) {
+	r.steps = append(r.steps, func() { r.testHost(ctx) })
+	switch r.Kind {
+	case "":
+		return
+	case doctor.PathDirect:
+		r.planDirect()
+	default:
+		r.planTunnel()
+	}
+	if r.Kind == doctor.PathVXLAN {
+		r.planFrames()
+	}
+	r.steps = append(r.steps, func() { r.Full = result(echoes(r.sized(), newToken(), r.within, r.MTU)) })
+}
+
+// result makes a PathTest of what echoes returned for one size.
+func result(answered map[int]bool, err error) doctor.PathTest {
+	switch {
+	case len(answered) > 0:
+		return doctor.PathTest{Result: doctor.Answered}
+	case err != nil:
+		return doctor.PathTest{Result: doctor.Silent, Error: err.Error()}
+	}
+	return doctor.PathTest{Result: doctor.Silent}
+}
+
+// testHost tests whether the peer's machine answers anything.
+func (r *run) testHost(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, r.within)
+	defer cancel()
+	found := make(chan bool, 3)
+	go func() {
+		answered, _ := echoes(r.PublicIP, newToken(), r.within, smallPacket)
+		found <- len(answered) > 0
+	}()
+	go func() { found <- hostAnswersTCP(ctx, r.PublicIP) }()
+	go func() { found <- hostAnswersUDP(r.within, r.PublicIP) }()
+	r.Host.Result = doctor.Silent
+	for range cap(found) {
+		if <-found {
+			r.Host.Result = doctor.Answered
+			return
+		}
+	}
+}
+
+// planTunnel adds an echo to the peer's device, and watches for what rejects the tunnel's
+// packets.
+func (r *run) planTunnel() {
+	t := newToken()
+	echo := watchEcho(t)
+	packets := outer{r.PublicIP, protocol(r.Kind), uint16(r.Port)}
+	known := r.Kind == doctor.PathIPIP || r.Port != 0
+	rejected := &watch{match: func(p packet) (bool, bool) {
+		if why := packets.rejection(p); known && why != "" && !p.outgoing {
+			r.Rejected = why
+		}
+		if known && packets.comes(p) {
+			r.Received++
+		}
+		return false, false
+	}}
+	r.watches = append(r.watches, echo, rejected)
+	r.steps = append(r.steps, func() {
+		r.Inner = result(echoes(r.addr, t, r.within, smallPacket))
+	})
+	r.results = append(r.results, func() { r.Inner.Left, r.Inner.Arrived = echo.left, echo.arrived })
+}
+
+// planDirect adds packets with a hop limit of 1 to an address of a pod, from this node and
+// from a pod: a peer that does not have this address answers that it would not forward
+// them. Clouds drop them if they do not know which node has the address.
+func (r *run) planDirect() {
+	dst := r.addr.Next()
+	isPeer := func(a netip.Addr) bool { return a == r.PublicIP || r.Subnet.Contains(a) }
+	add := func(test *doctor.PathTest, src netip.Addr) {
+		t := newToken()
+		packet := ipPacket(src, dst, icmpOf(dst), 1, echoRequest(src, dst, 0, t, smallPacket))
+		r.watched(test, watchError(t, isPeer), func() error { return sendRaw(dst, packet) })
+	}
+	add(&r.Inner, r.inner.src)
+	if r.target.Own.IsValid() {
+		add(&r.OfPod, r.target.Own.Addr().Next())
+	}
+}
+
+// planFrames adds packets that are put into VXLAN by hand.
+func (r *run) planFrames() {
+	link, ok := r.inner.link.(*netlink.Vxlan)
+	if !ok {
+		return
+	}
+	published, ok := neighbourMAC(r.inner)
+	if !ok || !r.inner.src.IsValid() {
+		return
+	}
+	local := net.UDPAddr{IP: link.SrcAddr}
+	conn, err := net.DialUDP("udp", &local, net.UDPAddrFromAddrPort(netip.AddrPortFrom(r.PublicIP, uint16(link.Port))))
+	if err != nil {
+		return
+	}
+	r.closers = append(r.closers, func() { _ = conn.Close() })
+	own := mac.Addr(link.Attrs().HardwareAddr)
+	s := frameSender{conn: conn, vni: uint32(link.VxlanId), own: own, ownAddr: r.inner.src, peerAddr: r.addr}
+	all := mac.Addr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
+	r.PublishedMAC = published.String()
+
+	echo, broadcast := newToken(), newToken()
+	r.watched(&r.Frame, watchEcho(echo), func() error { return s.echo(published, echo) })
+	r.watched(&r.Broadcast, r.noteSender(watchEcho(broadcast), broadcast[:], r.senderOfFrame), func() error { return s.echo(all, broadcast) })
+	if r.addr.Is4() {
+		pattern := arpReplyPattern(own, r.addr)
+		arp := &watch{match: func(p packet) (bool, bool) { found := bytes.Contains(p.data, pattern); return false, found }}
+		r.watched(&r.ARP, r.noteSender(arp, pattern, senderOfARP), func() error { return s.send(all, etherARP, arpRequest(own, r.addr)) })
+	}
+	r.planTCP(s, published)
+}
+
+// planTCP adds TCP connections, one of the kernel and one made by hand.
+func (r *run) planTCP(s frameSender, published mac.Addr) {
+	to := netip.AddrPortFrom(r.addr, kubeletPort)
+	var connections []connection
+	for range attempts + 1 {
+		c, err := newConnection(r.inner.src)
+		if err != nil {
+			return
+		}
+		r.closers = append(r.closers, c.close)
+		connections = append(connections, c)
+	}
+	byHand, opened := connections[0], 0 // the former is only bound, so that nobody else uses its port
+	var matches []*watch
+	for _, c := range connections[1:] {
+		matches = append(matches, watchTCP(c.from, to))
+	}
+	r.watched(&r.TCP, anyOf(matches), func() error {
+		opened++
+		return connections[opened].open(r.addr)
+	})
+	r.watched(&r.FrameTCP, watchTCP(byHand.from, to), func() error { return s.syn(published, byHand.from.Port()) })
+}
+
+// watched adds a step that repeats a packet until the watch sees its answer.
+func (r *run) watched(test *doctor.PathTest, w *watch, send func() error) {
+	r.watches = append(r.watches, w)
+	var text string
+	r.steps = append(r.steps, func() { text = errorText(repeat(r.within, w.answered, send)) })
+	r.results = append(r.results, func() { *test = w.test(text) })
+}
+
+func errorText(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+// noteSender makes a watch set AnswerMAC. sender finds it in the data before the pattern.
+func (r *run) noteSender(w *watch, pattern []byte, sender func(before []byte) (mac.Addr, bool)) *watch {
+	match := w.match
+	w.match = func(p packet) (bool, bool) {
+		request, answer := match(p)
+		if i := bytes.Index(p.data, pattern); answer && i >= 0 && !p.outgoing {
+			if a, ok := sender(p.data[:i]); ok {
+				r.AnswerMAC = a.String()
+			}
+		}
+		return request, answer
+	}
+	return w
+}
+
+// senderOfARP returns the hardware address of the sender in an ARP message up to its
+// protocol address.
+func senderOfARP(before []byte) (a mac.Addr, ok bool) {
+	if len(before) < len(a) {
+		return a, false
+	}
+	return mac.Addr(before[len(before)-len(a):]), true
+}
+
+// senderOfFrame returns the source of a frame in VXLAN, in a packet up to the body of
+// the echo; false if the packet is not in a tunnel.
+func (r *run) senderOfFrame(before []byte) (a mac.Addr, ok bool) {
+	at := len(before) - icmpHeader - headerLength(r.addr) - ethernetHeader + len(a)
+	if at < headerLength(r.PublicIP)+udpHeader+vxlanHeader {
+		return a, false
+	}
+	return mac.Addr(before[at : at+len(a)]), true
+}

@@ -1,0 +1,85 @@
+package path
+
+import (
+	"encoding/binary"
+	"net/netip"
+
+	"flannel/pkg/doctor"
+)
+
+// packet is what a sniffer has seen, from the IP or ARP header on.
+type packet struct {
+	data      []byte
+	etherType uint16
+	outgoing  bool
+}
+
+// source returns the source of an IP packet.
+func source(p packet) (netip.Addr, bool) {
+	switch {
+	case p.etherType == etherIPv4 && len(p.data) >= 20:
+		return netip.AddrFrom4([4]byte(p.data[12:])), true
+	case p.etherType == etherIPv6 && len(p.data) >= 40:
+		return netip.AddrFrom16([16]byte(p.data[8:])), true
+	}
+	return netip.Addr{}, false
+}
+
+// outer describes the packets of a tunnel to a peer.
+type outer struct {
+	peer     netip.Addr
+	protocol byte
+	port     uint16 // 0: there is none
+}
+
+// rejection returns how an ICMP error that quotes a packet of the tunnel rejects it; "":
+// p is something else.
+func (o outer) rejection(p packet) string {
+	header, icmp := headerLength(o.peer), icmpHeader
+	if p.etherType != etherIPv4 && o.peer.Is4() || p.etherType != etherIPv6 && o.peer.Is6() || len(p.data) < header+icmp+header+4 {
+		return ""
+	}
+	m := p.data[header:]
+	quoted := m[icmp:]
+	protocol, quotedProtocol, dst := p.data[9], quoted[9], quoted[16:20]
+	if o.peer.Is6() {
+		protocol, quotedProtocol, dst = p.data[6], quoted[6], quoted[24:40]
+	}
+	isQuoted := protocol == icmpOf(o.peer) && quotedProtocol == o.protocol && string(dst) == string(o.peer.AsSlice()) &&
+		(o.port == 0 || binary.BigEndian.Uint16(quoted[header+2:]) == o.port)
+	if !isQuoted {
+		return ""
+	}
+	return rejections[[3]byte{icmpOf(o.peer), m[0], m[1]}]
+}
+
+// rejections are what types and codes of ICMP errors mean (RFC 792, RFC 1812, RFC 4443).
+var rejections = map[[3]byte]string{
+	{protoICMP, 3, 2}:  doctor.RejectedClosed, // protocol
+	{protoICMP, 3, 3}:  doctor.RejectedClosed, // port
+	{protoICMP, 3, 9}:  doctor.RejectedProhibited,
+	{protoICMP, 3, 10}: doctor.RejectedProhibited,
+	{protoICMP, 3, 13}: doctor.RejectedProhibited,
+
+	{protoICMPv6, 1, 1}: doctor.RejectedProhibited,
+	{protoICMPv6, 1, 4}: doctor.RejectedClosed,     // port
+	{protoICMPv6, 1, 5}: doctor.RejectedProhibited, // source address
+	{protoICMPv6, 1, 6}: doctor.RejectedProhibited, // route
+	{protoICMPv6, 4, 1}: doctor.RejectedClosed,     // next header
+}
+
+// comes reports whether a packet is one of the tunnel, from the peer.
+func (o outer) comes(p packet) bool {
+	src, ok := source(p)
+	header := headerLength(o.peer)
+	if !ok || src != o.peer || p.outgoing || len(p.data) < header+4 {
+		return false
+	}
+	protocol := p.data[9]
+	if o.peer.Is6() {
+		protocol = p.data[6]
+	}
+	// A WireGuard peer may be behind NAT, so that the port is ours or its.
+	return protocol == o.protocol && (o.port == 0 || binary.BigEndian.Uint16(p.data[header+2:]) == o.port ||
+		binary.BigEndian.Uint16(p.data[header:]) == o.port)
+}

@@ -1,0 +1,161 @@
+package path
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	mathrand "math/rand/v2"
+	"net"
+	"net/netip"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"flannel/pkg/mac"
+)
+
+// kubeletPort is a TCP port that the firewalls of nodes usually accept. If nothing
+// listens, the answer is a reset, which does as well.
+const kubeletPort = 10250
+
+func newToken() (t token) {
+	_, _ = rand.Read(t[:]) // it never fails
+	return t
+}
+
+// repeat calls send up to three times until there is an answer or the time is over, and
+// returns its last error.
+func repeat(within time.Duration, answered <-chan struct{}, send func() error) (err error) {
+	for range attempts {
+		err = send()
+		select {
+		case <-answered:
+			return nil
+		case <-time.After(within / attempts):
+		}
+	}
+	return err
+}
+
+// frameSender sends VXLAN frames that it made by hand from and to the addresses of two
+// nodes, with a source port of its own.
+type frameSender struct {
+	conn     *net.UDPConn
+	vni      uint32
+	own      mac.Addr // of our VTEP
+	ownAddr  netip.Addr
+	peerAddr netip.Addr // of the peer's VTEP
+}
+
+func (s frameSender) send(dst mac.Addr, etherType uint16, payload []byte) error {
+	_, err := s.conn.Write(vxlanFrame(s.vni, dst, s.own, etherType, payload))
+	if errors.Is(err, unix.ECONNREFUSED) { // the answer to the one before, which the sniffer has seen
+		_, err = s.conn.Write(vxlanFrame(s.vni, dst, s.own, etherType, payload))
+	}
+	return err
+}
+
+// echo sends an echo request.
+func (s frameSender) echo(dst mac.Addr, t token) error {
+	m := echoRequest(s.ownAddr, s.peerAddr, 0, t, 84)
+	return s.send(dst, s.etherType(), ipPacket(s.ownAddr, s.peerAddr, icmpOf(s.peerAddr), 64, m))
+}
+
+// syn sends the first packet of a TCP connection.
+func (s frameSender) syn(dst mac.Addr, from uint16) error {
+	m := syn(netip.AddrPortFrom(s.ownAddr, from), netip.AddrPortFrom(s.peerAddr, kubeletPort), mathrand.Uint32())
+	return s.send(dst, s.etherType(), ipPacket(s.ownAddr, s.peerAddr, protoTCP, 64, m))
+}
+
+func (s frameSender) etherType() uint16 {
+	if s.peerAddr.Is6() {
+		return etherIPv6
+	}
+	return etherIPv4
+}
+
+// connection is a TCP connection that the kernel opens. Its port is known before the
+// first packet is sent.
+type connection struct {
+	fd   int
+	from netip.AddrPort
+}
+
+func newConnection(src netip.Addr) (connection, error) {
+	family := unix.AF_INET
+	if src.Is6() {
+		family = unix.AF_INET6
+	}
+	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return connection{}, err
+	}
+	c := connection{fd: fd}
+	if err = unix.Bind(fd, socketAddress(netip.AddrPortFrom(src, 0))); err == nil {
+		var at unix.Sockaddr
+		if at, err = unix.Getsockname(fd); err == nil {
+			switch at := at.(type) {
+			case *unix.SockaddrInet4:
+				c.from = netip.AddrPortFrom(netip.AddrFrom4(at.Addr), uint16(at.Port))
+			case *unix.SockaddrInet6:
+				c.from = netip.AddrPortFrom(netip.AddrFrom16(at.Addr), uint16(at.Port))
+			}
+		}
+	}
+	if err != nil {
+		return connection{}, errors.Join(fmt.Errorf("bind to %s: %w", src, err), unix.Close(fd))
+	}
+	return c, nil
+}
+
+// open sends the first packet; the kernel repeats it after a second.
+func (c connection) open(dst netip.Addr) error {
+	if err := unix.Connect(c.fd, socketAddress(netip.AddrPortFrom(dst, kubeletPort))); err != nil && err != unix.EINPROGRESS {
+		return err
+	}
+	return nil
+}
+
+func (c connection) close() { _ = unix.Close(c.fd) }
+
+// hostAnswers reports whether a host answers a TCP connection, also by a reset.
+func hostAnswersTCP(ctx context.Context, addr netip.Addr) bool {
+	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", netip.AddrPortFrom(addr, kubeletPort).String())
+	if err == nil {
+		_ = conn.Close()
+	}
+	return err == nil || errors.Is(err, syscall.ECONNREFUSED)
+}
+
+// hostAnswersUDP reports whether a host answers a datagram to a port on which nothing
+// listens.
+func hostAnswersUDP(within time.Duration, addr netip.Addr) bool {
+	conn, err := net.Dial("udp", netip.AddrPortFrom(addr, 1).String()) // tcpmux, which nobody has used
+	if err != nil {
+		return false
+	}
+	defer conn.Close() //nolint:errcheck // nothing is buffered
+	for range attempts {
+		_, err = conn.Write([]byte{0, 0})
+		if err == nil && conn.SetReadDeadline(time.Now().Add(within/attempts)) == nil {
+			_, err = conn.Read(make([]byte, 1))
+		}
+		if errors.Is(err, syscall.ECONNREFUSED) {
+			return true
+		}
+	}
+	return false
+}
+
+// sendRaw sends a packet with its own IP header.
+func sendRaw(dst netip.Addr, packet []byte) error {
+	fd, err := rawSocket(dst, unix.IPPROTO_RAW) // includes IP_HDRINCL
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd) //nolint:errcheck // nothing is buffered
+	_, err = unix.Write(fd, packet)
+	return err
+}
