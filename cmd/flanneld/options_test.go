@@ -22,8 +22,8 @@ func look(o options) string {
 		o.Kube.AnnotationPrefix, o.Kube.NetConfPath, o.Kube.SetNetworkUnavailable)
 	fmt.Fprintf(&b, "underlay iface=%v regex=%v reach=%v public=%v,%v sources=%v\n", o.Underlay.Iface, o.Underlay.IfaceRegex, o.Underlay.CanReach,
 		o.Underlay.PublicV4, o.Underlay.PublicV6, o.TunnelSources)
-	fmt.Fprintf(&b, "network file=%s masq=%t random=%t forward=%t blackhole=%t resync=%v retain=%v keepconfig=%t stagger=%v guard=%s\n", o.SubnetFile, o.IPMasq, o.RandomFully,
-		o.ForwardRules, o.BlackholeOwn, o.FirewallResync, o.RetainPeers, o.KeepConfig, o.ConfigStagger, o.Guard)
+	fmt.Fprintf(&b, "network file=%s masq=%t random=%t forward=%t blackhole=%t resync=%v retain=%v keepconfig=%t stagger=%v guard=%s probe=%t,%t\n", o.SubnetFile, o.IPMasq, o.RandomFully,
+		o.ForwardRules, o.BlackholeOwn, o.FirewallResync, o.RetainPeers, o.KeepConfig, o.ConfigStagger, o.Guard, o.Probe, o.PeerMetrics)
 	fmt.Fprintf(&b, "cni %v\n", o.CNI)
 	fmt.Fprintf(&b, "health %v log=%s,%s v=%d vmodule=%s at=%s version=%t help=%t\n", o.Healthz, o.Logging.Format, o.Logging.File, o.Logging.Verbosity, o.Logging.VModule, o.Logging.LogBacktraceAt,
 		o.Version, o.Help)
@@ -35,7 +35,7 @@ func TestDefaults(t *testing.T) {
 	want := `etcd [http://127.0.0.1:4001 http://127.0.0.1:2379] /coreos.com/network key= cert= ca= user= password= margin=1h0m0s
 kube false api= from=[] kubeconfig= annotations=flannel.alpha.coreos.com/ conf=` + systemPath("/etc/kube-flannel/net-conf.json") + ` unavailable=true
 underlay iface=[] regex=[] reach=invalid IP public=invalid IP,invalid IP sources=[]
-network file=` + systemPath("/run/flannel/subnet.env") + ` masq=false random=true forward=true blackhole=false resync=5s retain=5m0s keepconfig=false stagger=2m0s guard=
+network file=` + systemPath("/run/flannel/subnet.env") + ` masq=false random=true forward=true blackhole=false resync=5s retain=5m0s keepconfig=false stagger=2m0s guard= probe=true,false
 cni {    false}
 health 0.0.0.0:0 log=text, v=0 vmodule= at= version=false help=false
 command "" []`
@@ -54,14 +54,14 @@ var everything = []string{
 	"etcd-username=u", "etcd-password=p=w", "subnet-lease-renew-margin=1439", "kube-subnet-mgr=1", "kube-api-url=https://10.0.0.9:6443",
 	"kube-api-from=kl", "kubeconfig-file=c:\\k\\config", "kube-annotation-prefix=example.com/net", "net-config-path=n", "set-node-network-unavailable=false",
 	"iface=eth0", "iface-regex=^10\\.", "iface-can-reach=9.9.9.9", "public-ip=192.0.2.1", "public-ipv6=2001:db8::1", "tunnel-source=192.0.2.8, 2001:db8::8", "subnet-file=s", "ip-masq=1",
-	"ip-masq-fully-random-disable=true", "iptables-forward-rules=0", "iptables-resync=0x10", "retain-peers=90", "ip-blackhole-route=T", "config-follow=0", "config-stagger=1m30s", "guard=enforce", "healthz-ip=::1", "healthz-port=8080",
+	"ip-masq-fully-random-disable=true", "iptables-forward-rules=0", "iptables-resync=0x10", "retain-peers=90", "ip-blackhole-route=T", "config-follow=0", "config-stagger=1m30s", "guard=enforce", "probe=0", "peer-metrics=1", "healthz-ip=::1", "healthz-port=8080",
 	"cni-conf-from=cf", "cni-conf-to=ct", "cni-plugin-from=pf", "cni-plugin-to=pt", "cni-plugin-replace=1", "log-format=json", "log-file=l", "v=4", "vmodule=a=1,b=2", "log_backtrace_at=a.go:7",
 }
 
 const everythingElse = `etcd [https://10.0.0.1:2379 https://etcd.example:2379] /a/b key=k cert=c ca=ca user=u password=p=w margin=23h59m0s
 kube true api=https://10.0.0.9:6443 from=[kl] kubeconfig=c:\k\config annotations=example.com/net- conf=n unavailable=false
 underlay iface=[eth0] regex=[^10\.] reach=9.9.9.9 public=192.0.2.1,2001:db8::1 sources=[192.0.2.8 2001:db8::8]
-network file=s masq=true random=false forward=false blackhole=true resync=16s retain=1m30s keepconfig=true stagger=1m30s guard=enforce
+network file=s masq=true random=false forward=false blackhole=true resync=16s retain=1m30s keepconfig=true stagger=1m30s guard=enforce probe=false,true
 cni {cf ct pf pt true}
 health [::1]:8080 log=json,l v=4 vmodule=a=1,b=2 at=a.go:7 version=false help=false
 command "" []`
