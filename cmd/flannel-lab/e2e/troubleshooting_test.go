@@ -99,7 +99,7 @@ func TestWherePacketsEnd(t *testing.T) {
 }
 
 var (
-	captured = regexp.MustCompile(`^\S+ (\S+) +(In|Out) `)
+	captured = regexp.MustCompile(`^\S+ (\S+) +(In|Out|P|B|M) `)
 	request  = regexp.MustCompile(`ICMP echo request, .*, length (\d+)$`)
 )
 
