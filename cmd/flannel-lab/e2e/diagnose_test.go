@@ -13,6 +13,7 @@ import (
 	"flannel/cmd/flannel-lab/lab"
 	"flannel/cmd/flannel-lab/machine"
 	"flannel/pkg/doctor"
+	"flannel/pkg/status"
 )
 
 // causes returns what the doctor of a node finds about the ways to other nodes, as
@@ -38,31 +39,26 @@ type pathFault struct {
 	want          string
 }
 
-// examine makes faults, one after the other, and compares what the doctor of node1 finds.
+// examine makes faults, one after the other. Each time it waits until the probes of node1
+// have found that there is one, and compares what the doctor of node1 finds then, which is
+// not told the peer.
 func examine(t *testing.T, l *lab.Lab, faults []pathFault) {
 	t.Helper()
 	a, b := l.Nodes[0], l.Nodes[1]
 	at := map[string]machine.Namespaces{"infra": l.Infra.Namespaces, "node1": a.Namespaces, "node2": b.Namespaces}
-	peer := "--peer=" + b.IP4.String()
 	within(t, "the nodes know each other", func() error { return has(t, a, "flanneld_peers 1") })
-	healthy := func(after string) {
-		t.Helper()
-		within(t, "healthy after "+after, func() error {
-			if found, all := causes(t, l, a, peer); found != nil {
-				return fmt.Errorf("the doctor finds %v", problems(all))
-			}
-			return nil
-		})
-	}
-	healthy("the start")
+	healthy(t, l, a, b, "the start")
 	for _, f := range faults {
 		if f.stop {
 			must(t, b.Kill())
 		}
-		in(t, at[f.node], f.fault)
 		began := time.Now()
-		found, all := causes(t, l, a, peer)
-		t.Logf("%s: %v after %v", f.name, problems(all), time.Since(began).Round(time.Millisecond))
+		in(t, at[f.node], f.fault)
+		state := noticed(t, l, a, b)
+		probed := time.Since(began)
+		found, all := causes(t, l, a)
+		t.Logf("%s: %s after %v, named after %v: %v", f.name, state, probed.Round(time.Millisecond),
+			time.Since(began).Round(time.Millisecond), problems(all))
 		if !slices.Equal(found, []string{f.want}) {
 			t.Errorf("%s: the doctor finds %v, want %s", f.name, found, f.want)
 		}
@@ -71,8 +67,34 @@ func examine(t *testing.T, l *lab.Lab, faults []pathFault) {
 			must(t, b.Start())
 			must(t, b.Ready(t.Context()))
 		}
-		healthy(f.name)
+		healthy(t, l, a, b, f.name)
 	}
+}
+
+// noticed waits until the probes of a node have found that a peer is not reachable.
+func noticed(t *testing.T, l *lab.Lab, at, of *lab.Node) (state status.ReachState) {
+	t.Helper()
+	within(t, "the probes notice", func() error {
+		r := reachOf(t, l, at, of)
+		if r == nil || !slices.Contains([]status.ReachState{status.Unreachable, status.OneWay, status.SmallOnly}, r.State) {
+			return fmt.Errorf("the peer is %+v", r)
+		}
+		state = r.State
+		return nil
+	})
+	return state
+}
+
+// healthy waits until the probes of a node reach a peer, and its doctor finds no cause.
+func healthy(t *testing.T, l *lab.Lab, at, of *lab.Node, after string) {
+	t.Helper()
+	becomes(t, l, at, of, status.Reachable)
+	within(t, "healthy after "+after, func() error {
+		if found, all := causes(t, l, at); found != nil {
+			return fmt.Errorf("the doctor finds %v", problems(all))
+		}
+		return nil
+	})
 }
 
 // problems returns the results with a cause, in full.
@@ -104,27 +126,43 @@ func on(node, name string, want string, script func(string) (string, string), ar
 // knows, with vxlan.
 func TestDoctorNamesTheCause(t *testing.T) {
 	t.Parallel()
-	l := start(t, lab.Options{Nodes: 2}, `{"Type":"vxlan"}`)
-	key, _ := leaseOf(t, l, l.Nodes[1])
-	subnet := strings.Replace(strings.TrimPrefix(key, leasePrefix), "-", "/", 1)
-	secondUplink(t, l)
-	examine(t, l, []pathFault{
-		{name: "no device", node: "node2", stop: true, fault: "ip link delete flannel.1", repair: "true", want: "FL602 port-closed"},
-		{name: "another MAC address", node: "node2", stop: true, fault: "cat /sys/class/net/flannel.1/address >/run/mac; ip link set flannel.1 address 02:00:00:00:00:07",
-			repair: "ip link set flannel.1 address $(cat /run/mac)", want: "FL606 mac-mismatch"},
-		on("node2", "drop at the peer", "FL603 port-filtered", iptables, "INPUT -p udp --dport 8472 -j DROP"),
-		on("node2", "reject at the peer", "FL602 port-closed", iptables, "INPUT -p udp --dport 8472 -j REJECT"),
-		on("node2", "prohibited at the peer", "FL603 port-filtered", iptables, "INPUT -p udp --dport 8472 -j REJECT --reject-with icmp-host-prohibited"),
-		on("infra", "drop between the nodes", "FL603 port-filtered", bridged, "udp dport 8472 drop"),
-		on("infra", "path MTU", "FL604 mtu", bridged, "meta length > 1400 drop"),
-		on("node1", "own firewall, incoming", "FL609 own-firewall", iptables, "INPUT -p udp --dport 8472 -j DROP"),
-		on("node1", "own firewall, outgoing", "FL609 own-firewall", iptables, "OUTPUT -p udp --dport 8472 -j DROP"),
-		on("node2", "drop in the tunnel", "FL612 peer-drops", iptables, "INPUT -i flannel.1 -j DROP"),
-		{name: "reverse path", node: "node1", fault: "ip route add 192.168.100.12 dev second src 192.168.100.11; sysctl -qw net.ipv4.conf.all.rp_filter=1",
-			repair: "ip route delete 192.168.100.12; sysctl -qw net.ipv4.conf.all.rp_filter=0", want: "FL608 reverse-path"},
-		{name: "no route", node: "node1", fault: "ip rule add to " + subnet + " unreachable", repair: "ip rule delete to " + subnet, want: "FL610 no-route"},
-		{name: "cut", node: "infra", fault: "ip link set node2 down", repair: "ip link set node2 up", want: "FL601 peer-down"},
-	})
+	for where, faults := range map[string][]pathFault{
+		"device": {
+			{name: "no device", node: "node2", stop: true, fault: "ip link delete flannel.1", repair: "true", want: "FL602 port-closed"},
+			{name: "another MAC address", node: "node2", stop: true, fault: "cat /sys/class/net/flannel.1/address >/run/mac; ip link set flannel.1 address 02:00:00:00:00:07",
+				repair: "ip link set flannel.1 address $(cat /run/mac)", want: "FL606 mac-mismatch"},
+		},
+		"peer": {
+			on("node2", "drop", "FL603 port-filtered", iptables, "INPUT -p udp --dport 8472 -j DROP"),
+			on("node2", "reject", "FL602 port-closed", iptables, "INPUT -p udp --dport 8472 -j REJECT"),
+			on("node2", "prohibited", "FL603 port-filtered", iptables, "INPUT -p udp --dport 8472 -j REJECT --reject-with icmp-host-prohibited"),
+			on("node2", "drop in the tunnel", "FL612 peer-drops", iptables, "INPUT -i flannel.1 -j DROP"),
+		},
+		"network": {
+			on("infra", "drop", "FL603 port-filtered", bridged, "udp dport 8472 drop"),
+			on("infra", "path MTU", "FL604 mtu", bridged, "meta length > 1400 drop"),
+			{name: "cut", node: "infra", fault: "ip link set node2 down", repair: "ip link set node2 up", want: "FL601 peer-down"},
+		},
+		"own": {
+			on("node1", "incoming", "FL609 own-firewall", iptables, "INPUT -p udp --dport 8472 -j DROP"),
+			on("node1", "outgoing", "FL609 own-firewall", iptables, "OUTPUT -p udp --dport 8472 -j DROP"),
+			{name: "reverse path", node: "node1", fault: "ip route add 192.168.100.12 dev second src 192.168.100.11; sysctl -qw net.ipv4.conf.all.rp_filter=1",
+				repair: "ip route delete 192.168.100.12; sysctl -qw net.ipv4.conf.all.rp_filter=0", want: "FL608 reverse-path"},
+			{name: "no route", node: "node1", fault: "ip rule add to $(cat /run/peer) unreachable", repair: "ip rule delete to $(cat /run/peer)", want: "FL610 no-route"},
+		},
+	} {
+		t.Run(where, func(t *testing.T) {
+			t.Parallel()
+			l := start(t, lab.Options{Nodes: 2}, `{"Type":"vxlan"}`)
+			key, _ := leaseOf(t, l, l.Nodes[1])
+			subnet := strings.Replace(strings.TrimPrefix(key, leasePrefix), "-", "/", 1)
+			must(t, l.Nodes[0].WriteFile("/run/peer", subnet))
+			if where == "own" {
+				secondUplink(t, l)
+			}
+			examine(t, l, faults)
+		})
+	}
 }
 
 // secondUplink connects node1 to the bridge by a second device. Neighbours are fixed, so

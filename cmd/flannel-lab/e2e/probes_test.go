@@ -42,6 +42,17 @@ func becomes(t *testing.T, l *lab.Lab, at, of *lab.Node, want status.ReachState)
 	return found
 }
 
+// asked waits until a node's probes of a peer take a way.
+func asked(t *testing.T, l *lab.Lab, at, of *lab.Node, via status.Via) {
+	t.Helper()
+	within(t, fmt.Sprintf("%s is asked via %s", of.Name, via), func() error {
+		if r := reachOf(t, l, at, of); r == nil || r.Via != via {
+			return fmt.Errorf("the peer is %+v", r)
+		}
+		return nil
+	})
+}
+
 // allReachable waits until all nodes have found all others reachable.
 func allReachable(t *testing.T, l *lab.Lab) {
 	t.Helper()
@@ -124,12 +135,7 @@ func TestProbes(t *testing.T) {
 			if c.backend == `{"Type":"host-gw"}` {
 				c.via = status.ViaPods
 				pair(t, l)
-				within(t, "the bridge answers", func() error {
-					if r := reachOf(t, l, first, second); r == nil || r.Via != c.via {
-						return fmt.Errorf("the peer is %+v", r)
-					}
-					return nil
-				})
+				asked(t, l, first, second, c.via)
 			}
 			marks := marksOf(l)
 			must(t, second.Kill())
@@ -227,7 +233,29 @@ func TestNoProbes(t *testing.T) {
 	}
 }
 
-// A Windows host has no address in the overlay, and is asked at its own.
+// A node of flannel is reachable, and the doctor finds nothing wrong with it. If it loses
+// its device, that is found and named.
+func TestProbesFlannel(t *testing.T) {
+	t.Parallel()
+	l := prepare(t, lab.Options{Nodes: 2, Family: lab.Dual}, `{"Type":"vxlan"}`)
+	ours, flannels := l.Nodes[0], newRelic(l.Nodes[1], 22)
+	must(t, ours.Start())
+	must(t, ours.Ready(t.Context()))
+	flannels.leave(t, l, relicOf(t, l, ours))
+	if r := becomes(t, l, ours, flannels.node, status.Reachable); r.Via != status.ViaTunnel {
+		t.Errorf("it is probed via %s, at %s", r.Via, r.Target)
+	}
+	healthy(t, l, ours, flannels.node, "the start")
+	noAlarm(t, l, map[*lab.Node]int{})
+	in(t, flannels.node.Namespaces, "ip link delete flannel.1")
+	becomes(t, l, ours, flannels.node, status.Unreachable)
+	if found, all := causes(t, l, ours); !slices.Equal(found, []string{"FL602 port-closed"}) {
+		t.Errorf("without its device: %v", problems(all))
+	}
+}
+
+// A Windows host has no address in the overlay, and is asked at its own. The doctor finds
+// nothing wrong with it.
 func TestProbesWindows(t *testing.T) {
 	t.Parallel()
 	l := start(t, lab.Options{Nodes: 2, Windows: 1}, mixedVXLAN)
@@ -235,6 +263,7 @@ func TestProbesWindows(t *testing.T) {
 	if r := becomes(t, l, linux, windows, status.Reachable); r.Via != status.ViaUnderlay || r.Target != windows.IP4 {
 		t.Errorf("it is probed via %s, at %s", r.Via, r.Target)
 	}
+	healthy(t, l, linux, windows, "the start")
 	if found := windows.Records(0).With("cause=no-probes"); len(found) > 0 {
 		t.Errorf("a warning about probes on Windows: %s", found)
 	}
