@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"flannel/pkg/status"
@@ -134,8 +135,10 @@ func (p *Prober) turn() {
 	p.drain()
 	now := time.Now()
 	p.mesh.SetLink(now, p.mesh.network.Link == "" || p.conn.Up(p.mesh.network.Link))
-	if r, due := p.mesh.Turn(now); due && p.conn.Send(r.from, r.to, r.body) != nil {
-		p.mesh.SendFailed(r)
+	if r, due := p.mesh.Turn(now); due {
+		if err := p.conn.Send(r.from, r.to, r.body); err != nil && !noWay(err) {
+			p.mesh.SendFailed(r)
+		}
 	}
 	p.logChanges(now)
 	if p.turns++; p.turns%10 != 0 {
@@ -145,6 +148,14 @@ func (p *Prober) turn() {
 		p.lasting = names
 		p.o.Lasting(names)
 	}
+}
+
+// noWay reports whether this node has no way to the address that it sent to, because of a
+// route (RTN_UNREACHABLE, RTN_PROHIBIT or RTN_BLACKHOLE; the last one is EINVAL) or a
+// firewall: pods do not reach the peer then, so that the request counts as lost.
+func noWay(err error) bool {
+	return slices.ContainsFunc([]error{syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.EACCES, syscall.EINVAL, syscall.EPERM},
+		func(e error) bool { return errors.Is(err, e) })
 }
 
 // Fill adds to peers what is known of them.

@@ -3,9 +3,12 @@ package reach
 import (
 	"context"
 	"errors"
+	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,7 +20,7 @@ import (
 // wire is a Conn to peers that answer.
 type wire struct {
 	cut     bool
-	refuses bool
+	refuses error
 	down    bool // the underlay
 	sent    int
 	waiting []packet
@@ -25,8 +28,8 @@ type wire struct {
 }
 
 func (w *wire) Send(from, to netip.Addr, body []byte) error {
-	if w.refuses {
-		return errors.New("refused")
+	if w.refuses != nil {
+		return w.refuses
 	}
 	w.sent++
 	if !w.cut {
@@ -85,7 +88,7 @@ func TestProber(t *testing.T) {
 		}
 		conn.down = false
 		time.Sleep(30 * time.Second)
-		conn.refuses = true
+		conn.refuses = errors.New("refused")
 		time.Sleep(time.Minute)
 		if s := state(); s[status.Reachable] != 40 {
 			t.Errorf("nothing can be sent: %v", s)
@@ -93,7 +96,7 @@ func TestProber(t *testing.T) {
 		if log.Count() > 0 {
 			t.Errorf("logged: %v", log)
 		}
-		conn.refuses, conn.cut = false, true
+		conn.refuses, conn.cut = nil, true
 		time.Sleep(20 * time.Minute)
 		if s := state(); s[status.Unreachable] != 40 {
 			t.Errorf("after the outage: %v", s)
@@ -108,6 +111,11 @@ func TestProber(t *testing.T) {
 		time.Sleep(5 * time.Minute)
 		if s := state(); s[status.Reachable] != 40 || lasted[len(lasted)-1] != "" {
 			t.Errorf("after its end: %v, lasting: %v", s, lasted)
+		}
+		conn.refuses = &net.OpError{Op: "write", Err: os.NewSyscallError("sendto", syscall.EHOSTUNREACH)}
+		time.Sleep(20 * time.Minute)
+		if s := state(); s[status.Unreachable] != 40 {
+			t.Errorf("there is no route: %v", s)
 		}
 		cancel()
 		if err := <-done; err != nil {

@@ -186,8 +186,8 @@ func (t *target) choose(now time.Time) (to netip.Addr, full bool) {
 	return to, !now.Before(t.fullDue)
 }
 
-// SendFailed takes back a request that could not be sent, which says nothing about the
-// peer.
+// SendFailed takes back a request that could not be sent for a reason that says nothing
+// about the peer.
 func (m *Mesh) SendFailed(r request) {
 	body, _ := decode(r.body)
 	delete(m.waiting, body.token)
