@@ -58,7 +58,7 @@ func (p Path) diagnose() Cause {
 		return CausePeerDown
 	case p.Kind == PathDirect:
 		return CauseCloudRoute
-	case p.Kind == PathWireGuard && p.Received > 0:
+	case p.Refused:
 		return CauseWireGuardKeys
 	case p.Host.Result == Answered:
 		return CausePortFiltered

@@ -46,7 +46,8 @@ type Path struct {
 	// Rejected is how PublicIP, or somebody before it, answered packets of the tunnel:
 	// RejectedClosed, RejectedProhibited or "".
 	Rejected string `json:"rejected,omitempty"`
-	Received int    `json:"received"` // packets of the tunnel from PublicIP meanwhile
+	// Refused means that messages of WireGuard arrived, and it did not accept their keys.
+	Refused bool `json:"refused,omitempty"`
 	// Handshake means that WireGuard and the peer have agreed on keys since the daemon
 	// found that pings are not answered.
 	Handshake bool `json:"handshake,omitempty"`

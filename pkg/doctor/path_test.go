@@ -90,8 +90,8 @@ func TestDiagnose(t *testing.T) {
 		{"from a pod", CauseCloudRoute, func(p *Path) { p.directly(); p.OfPod = outside }},
 		{"large ones lost, direct", CauseMTU, func(p *Path) { p.directly(); p.Full, p.Largest = PathTest{Result: Silent}, 1400 }},
 		{"WireGuard, nothing comes", CausePortFiltered, func(p *Path) { p.keyed() }},
-		{"WireGuard, no handshake", CauseWireGuardKeys, func(p *Path) { p.keyed(); p.Received = 2 }},
-		{"WireGuard, with a handshake", CausePeerDrops, func(p *Path) { p.keyed(); p.Received, p.Handshake = 2, true }},
+		{"WireGuard, no handshake", CauseWireGuardKeys, func(p *Path) { p.keyed(); p.Refused = true }},
+		{"WireGuard, with a handshake", CausePeerDrops, func(p *Path) { p.keyed(); p.Refused, p.Handshake = true, true }},
 		{"WireGuard, closed", CausePortClosed, func(p *Path) { p.keyed(); p.Rejected = RejectedClosed }},
 	} {
 		p := working()

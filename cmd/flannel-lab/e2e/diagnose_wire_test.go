@@ -157,6 +157,11 @@ func TestDoctorNamesTheCauseOfOthers(t *testing.T) {
 		"wireguard": {
 			{name: "no device", node: "node2", stop: true, fault: "ip link delete flannel-wg", repair: "true", want: "FL602 port-closed"},
 			on("node2", "drop at the peer", "FL603 port-filtered", iptables, "INPUT -p udp --dport 51820 -j DROP"),
+			{name: "another preshared key", node: "node2", stop: true, fault: `wg genpsk >/run/psk
+				set -- $(wg show flannel-wg dump | awk 'NF == 8 {print $1, $3, $4}')
+				wg set flannel-wg peer $1 remove
+				wg set flannel-wg peer $1 endpoint $2 allowed-ips $3 preshared-key /run/psk
+				tcpdump -c 1 -ni eth0 'src host 192.168.100.11 and udp port 51820 and udp[8] = 1' # it wants new keys`, repair: "true", want: "FL611 wireguard-keys"},
 			on("infra", "path MTU", "FL604 mtu", bridged, "meta length > 1400 drop"),
 		},
 	} {

@@ -98,7 +98,7 @@ func (r *run) plan(ctx context.Context) {
 	case doctor.PathDirect:
 		r.planDirect()
 	default:
-		r.planTunnel()
+		r.planTunnel(ctx)
 	}
 	if r.Kind == doctor.PathVXLAN {
 		r.planFrames()
@@ -139,25 +139,32 @@ func (r *run) testHost(ctx context.Context) {
 
 // planTunnel adds an echo to the peer's device, and watches for what rejects the tunnel's
 // packets.
-func (r *run) planTunnel() {
+func (r *run) planTunnel(ctx context.Context) {
 	t := newToken()
 	echo := watchEcho(t)
 	packets := outer{r.PublicIP, protocol(r.Kind), uint16(r.Port)}
 	known := r.Kind == doctor.PathIPIP || r.Port != 0
+	var keys handshake
 	rejected := &watch{match: func(p packet) (bool, bool) {
 		if why := packets.rejection(p); known && why != "" && !p.outgoing {
 			r.Rejected = why
 		}
-		if known && packets.comes(p) {
-			r.Received++
+		if r.Kind == doctor.PathWireGuard && known && packets.carries(p) {
+			keys.see(p, headerLength(r.PublicIP))
 		}
-		return false, false
+		return false, keys.from[wgResponse] && !p.outgoing
 	}}
 	r.watches = append(r.watches, echo, rejected)
 	r.steps = append(r.steps, func() {
 		r.Inner = result(echoes(r.addr, t, r.within, smallPacket))
+		if r.Kind == doctor.PathWireGuard && r.Inner.Result == doctor.Silent {
+			waitFor(ctx, rejected.answered, wgRetry)
+		}
 	})
-	r.results = append(r.results, func() { r.Inner.Left, r.Inner.Arrived = echo.left, echo.arrived })
+	r.results = append(r.results, func() {
+		r.Inner.Left, r.Inner.Arrived = echo.left, echo.arrived
+		r.Refused = keys.refused()
+	})
 }
 
 // planDirect adds packets with a hop limit of 1 to an address of a pod, from this node and

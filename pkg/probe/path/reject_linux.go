@@ -68,18 +68,22 @@ var rejections = map[[3]byte]string{
 	{protoICMPv6, 4, 1}: doctor.RejectedClosed,     // next header
 }
 
-// comes reports whether a packet is one of the tunnel, from the peer.
-func (o outer) comes(p packet) bool {
-	src, ok := source(p)
+// carries reports whether a packet is one of the tunnel, from the peer or to it.
+func (o outer) carries(p packet) bool {
 	header := headerLength(o.peer)
-	if !ok || src != o.peer || p.outgoing || len(p.data) < header+4 {
+	src, ok := source(p)
+	if !ok || src.Is4() != o.peer.Is4() || len(p.data) < header+4 {
 		return false
 	}
-	protocol := p.data[9]
+	protocol, length := p.data[9], o.peer.BitLen()/8
 	if o.peer.Is6() {
 		protocol = p.data[6]
 	}
+	other := p.data[header-2*length : header-length]
+	if p.outgoing {
+		other = p.data[header-length : header]
+	}
 	// A WireGuard peer may be behind NAT, so that the port is ours or its.
-	return protocol == o.protocol && (o.port == 0 || binary.BigEndian.Uint16(p.data[header+2:]) == o.port ||
-		binary.BigEndian.Uint16(p.data[header:]) == o.port)
+	return string(other) == string(o.peer.AsSlice()) && protocol == o.protocol &&
+		(o.port == 0 || binary.BigEndian.Uint16(p.data[header+2:]) == o.port || binary.BigEndian.Uint16(p.data[header:]) == o.port)
 }
