@@ -74,21 +74,30 @@ func TestProber(t *testing.T) {
 			synctest.Wait()
 			return p.Summary().Peers
 		}
+		// What Run uses, it uses with the lock.
+		locked := func(f func()) {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			f()
+		}
 		time.Sleep(100 * time.Second)
-		if s := state(); s[status.Reachable] != 40 || answers == 0 {
-			t.Errorf("after 100 seconds: %v, %d answers", s, answers)
-		}
-		if conn.sent < 80 || conn.sent > 120 {
-			t.Errorf("%d packets were sent in 100 seconds", conn.sent)
-		}
-		conn.down = true
+		s := state()
+		locked(func() {
+			if s[status.Reachable] != 40 || answers == 0 {
+				t.Errorf("after 100 seconds: %v, %d answers", s, answers)
+			}
+			if conn.sent < 80 || conn.sent > 120 {
+				t.Errorf("%d packets were sent in 100 seconds", conn.sent)
+			}
+			conn.down = true
+		})
 		time.Sleep(time.Minute)
 		if s := state(); s[status.UnknownReach] != 40 {
 			t.Errorf("the underlay is down: %v", s)
 		}
-		conn.down = false
+		locked(func() { conn.down = false })
 		time.Sleep(30 * time.Second)
-		conn.refuses = errors.New("refused")
+		locked(func() { conn.refuses = errors.New("refused") })
 		time.Sleep(time.Minute)
 		if s := state(); s[status.Reachable] != 40 {
 			t.Errorf("nothing can be sent: %v", s)
@@ -96,7 +105,7 @@ func TestProber(t *testing.T) {
 		if log.Count() > 0 {
 			t.Errorf("logged: %v", log)
 		}
-		conn.refuses, conn.cut = nil, true
+		locked(func() { conn.refuses, conn.cut = nil, true })
 		time.Sleep(20 * time.Minute)
 		if s := state(); s[status.Unreachable] != 40 {
 			t.Errorf("after the outage: %v", s)
@@ -104,15 +113,20 @@ func TestProber(t *testing.T) {
 		if lines := log.Count(); lines < maxLines || lines > 45 {
 			t.Errorf("%d lines about 40 peers", lines)
 		}
-		if len(lasted) == 0 || len(strings.Fields(lasted[len(lasted)-1])) != 40 {
-			t.Errorf("lasting: %v", lasted)
-		}
-		conn.cut = false
+		locked(func() {
+			if len(lasted) == 0 || len(strings.Fields(lasted[len(lasted)-1])) != 40 {
+				t.Errorf("lasting: %v", lasted)
+			}
+			conn.cut = false
+		})
 		time.Sleep(5 * time.Minute)
-		if s := state(); s[status.Reachable] != 40 || lasted[len(lasted)-1] != "" {
-			t.Errorf("after its end: %v, lasting: %v", s, lasted)
-		}
-		conn.refuses = &net.OpError{Op: "write", Err: os.NewSyscallError("sendto", syscall.EHOSTUNREACH)}
+		s = state()
+		locked(func() {
+			if s[status.Reachable] != 40 || lasted[len(lasted)-1] != "" {
+				t.Errorf("after its end: %v, lasting: %v", s, lasted)
+			}
+			conn.refuses = &net.OpError{Op: "write", Err: os.NewSyscallError("sendto", syscall.EHOSTUNREACH)}
+		})
 		time.Sleep(20 * time.Minute)
 		if s := state(); s[status.Unreachable] != 40 {
 			t.Errorf("there is no route: %v", s)
