@@ -129,9 +129,9 @@ test-release: ## make a release twice, compare and check all files, and install 
 
 .PHONY: test-release-lifecycle test-release-machines
 test-release-lifecycle:
-	dist/vm.sh $$(dist/vm.sh choose) cmd/flannel-release/lifecycle.sh dist/out/made dist/out/later
+	VM_TIMEOUT=5400 dist/vm.sh $$(dist/vm.sh choose) cmd/flannel-release/lifecycle.sh dist/out/made dist/out/later
 test-release-machines:
-	dist/vm.sh $$(dist/vm.sh choose) cmd/flannel-release/machines.sh dist/out/made/*.deb
+	VM_TIMEOUT=5400 dist/vm.sh $$(dist/vm.sh choose) cmd/flannel-release/machines.sh dist/out/made/*.deb
 
 # Go's database of vulnerabilities: a module, so that it comes from where all modules come from.
 VULNDB ?= latest

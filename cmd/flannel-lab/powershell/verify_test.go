@@ -26,7 +26,7 @@ func TestVerify(t *testing.T) {
 	}
 	prepare := "--iface=Ethernet prepare --json --network-mode=overlay"
 	for phase, want := range map[string][]string{"look": nil, "prepare": {prepare}, "again": {prepare}, "reboot": {prepare},
-		"node": {"status --json", "source-vip --json"}, "cleanup": {"cleanup"}} {
+		"node": {"status --json", "source-vip --json", "cni-dirs --json"}, "cleanup": {"cleanup"}} {
 		if !strings.Contains(string(page), "verify.ps1 -Phase "+phase+"\n") {
 			t.Errorf("windows-verify.md does not run the phase %s", phase)
 		}
