@@ -254,7 +254,7 @@ func TestMTU(t *testing.T) {
 	w.lost = func(from, to *host, _ bool, size int) bool {
 		return size > 1000 && (from == w.nodes[2] || to == w.nodes[2])
 	}
-	w.run(120)
+	w.run(25)
 	w.is(0, 2, status.SmallOnly)
 	w.is(2, 0, status.SmallOnly)
 	w.is(0, 1, status.Reachable)

@@ -46,7 +46,7 @@ const (
 	// does not answer.
 	heardFor = 30 * time.Second
 
-	fullSizeEvery = time.Minute // between requests of the full size to one peer
+	fullSizeEvery = 10 * time.Second // between requests of the full size to one peer, at least
 	maxBackoff    = 10 * time.Second
 
 	// paused is the time between two turns from which the daemon did not run in between,

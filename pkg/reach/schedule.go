@@ -183,7 +183,8 @@ func (t *target) choose(now time.Time) (to netip.Addr, full bool) {
 	if t.fullMisses > 0 && t.state != status.SmallOnly {
 		return to, t.fullChecked
 	}
-	return to, !now.Before(t.fullDue)
+	// Every other request to a peer is small at least, since only these count for an outage.
+	return to, !now.Before(t.fullDue) && !t.fullSent.Equal(t.probed)
 }
 
 // SendFailed takes back a request that could not be sent for a reason that says nothing
