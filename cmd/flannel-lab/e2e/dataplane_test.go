@@ -41,6 +41,7 @@ var tunnelDrifts = []drift{
 	{"device address deleted", "ip addr flush dev flannel.1 || true"},
 	{"device address added", "ip addr add 10.5.0.1/32 dev flannel.1"},
 	{"device MTU changed", "ip link set flannel.1 mtu 1400"},
+	{"device's outer address changed", "ip link set flannel.1 type vxlan id 1 dev eth0 local 192.168.100.77"},
 	{"device MAC changed", "ip link set flannel.1 address 02:00:00:00:99:98"},
 }
 

@@ -6,10 +6,12 @@ import (
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"flannel/pkg/dataplane"
 	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/rtnetlink"
 )
 
 // ipip drives the IPIP tunnel. A path is one route. The device has no remote
@@ -109,11 +111,18 @@ func (k ipip) repair(d *Driver, dev dataplane.Device, want dataplane.IPIP, have 
 	if right {
 		return nil
 	}
-	attrs := netlink.NewLinkAttrs()
-	attrs.Name, attrs.Index, attrs.MTU = dev.Name, have.Index, want.MTU
-	if err := d.handle.LinkModify(k.tunnel(attrs, want)); err != nil {
+	if err := changeIPIP(have.Index, want); err != nil {
 		return fmt.Errorf("set its local address to %s: %w", want.Local, err)
 	}
 	d.logDevice("changed the tunnel", "device", dev.Name, "from", local, "to", want.Local, "underlay", want.Parent)
 	return nil
+}
+
+// changeIPIP sets the properties of an IPIP device to those of a new one. The netlink
+// library would include the name, for which kernels before 6.2 refuse the message with
+// EBUSY if the device is up, after they have set the properties.
+func changeIPIP(index int, want dataplane.IPIP) error {
+	return changeTunnel(index, "ipip", rtnetlink.Message(nil).Attr(nl.IFLA_IPTUN_LOCAL, want.Local.AsSlice()).
+		Attr(nl.IFLA_IPTUN_TOS, []byte{tosInherit}).Attr(nl.IFLA_IPTUN_PROTO, []byte{unix.IPPROTO_IPIP}).
+		Attr(nl.IFLA_IPTUN_PMTUDISC, []byte{0}))
 }

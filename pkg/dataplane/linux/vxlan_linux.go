@@ -150,7 +150,7 @@ func (vxlan) moveUnderlay(d *Driver, dev dataplane.Device, want dataplane.VXLAN,
 	if v.VtepDevIndex == parent.Attrs().Index && local.Unmap() == want.Local {
 		return nil
 	}
-	if err := changeVXLAN(d.conn, v.Index, parent.Attrs().Index, want); err != nil {
+	if err := changeVXLAN(v.Index, parent.Attrs().Index, want); err != nil {
 		return fmt.Errorf("move it to %s of %s: %w", want.Local, want.Parent, err)
 	}
 	d.logDevice("moved the tunnel to another underlay", "device", dev.Name, "from", local.Unmap(), "to", want.Local, "underlay", want.Parent)
@@ -159,15 +159,26 @@ func (vxlan) moveUnderlay(d *Driver, dev dataplane.Device, want dataplane.VXLAN,
 
 // changeVXLAN changes the parent and the source of a VXLAN device. The netlink
 // library would include the port, which the kernel does not allow in a change.
-func changeVXLAN(c *rtnetlink.Conn, index, parent int, want dataplane.VXLAN) error {
-	body := make([]byte, unix.SizeofIfInfomsg)
-	binary.NativeEndian.PutUint32(body[4:], uint32(index))
+func changeVXLAN(index, parent int, want dataplane.VXLAN) error {
 	local := uint16(unix.IFLA_VXLAN_LOCAL)
 	if want.Local.Is6() {
 		local = unix.IFLA_VXLAN_LOCAL6
 	}
-	data := rtnetlink.Message(nil).Uint32(unix.IFLA_VXLAN_ID, want.VNI).Uint32(unix.IFLA_VXLAN_LINK, uint32(parent)).Attr(local, want.Local.AsSlice())
-	info := rtnetlink.Message(nil).Attr(unix.IFLA_INFO_KIND, []byte("vxlan")).Attr(unix.IFLA_INFO_DATA|unix.NLA_F_NESTED, data)
+	return changeTunnel(index, "vxlan", rtnetlink.Message(nil).Uint32(unix.IFLA_VXLAN_ID, want.VNI).
+		Uint32(unix.IFLA_VXLAN_LINK, uint32(parent)).Attr(local, want.Local.AsSlice()))
+}
+
+// changeTunnel sets the properties of a tunnel. It uses a connection of its own, because
+// the watcher ignores what the driver's changes, and has to know the new properties.
+func changeTunnel(index int, kind string, data rtnetlink.Message) (err error) {
+	c, err := rtnetlink.Dial(answerTimeout)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.Close()) }()
+	body := make([]byte, unix.SizeofIfInfomsg)
+	binary.NativeEndian.PutUint32(body[4:], uint32(index))
+	info := rtnetlink.Message(nil).Attr(unix.IFLA_INFO_KIND, []byte(kind)).Attr(unix.IFLA_INFO_DATA|unix.NLA_F_NESTED, data)
 	return errors.Join(c.Batch(1, func(m rtnetlink.Message, _ int) rtnetlink.Message {
 		return m.Begin(unix.RTM_NEWLINK, 0, body).Attr(unix.IFLA_LINKINFO|unix.NLA_F_NESTED, info)
 	})...)

@@ -43,6 +43,7 @@ type linkState struct {
 	up   bool
 	mtu  uint32
 	mac  mac.Addr
+	data string // a tunnel's own properties, such as its local address
 }
 
 // groups are the multicast groups of rtnetlink(7) for the notifications above.
@@ -195,6 +196,8 @@ func (w *watcher) link(present bool, body []byte) (bool, error) {
 			if len(value) == len(state.mac) {
 				state.mac = mac.Addr(value)
 			}
+		case unix.IFLA_LINKINFO:
+			state.data = tunnelData(value)
 		}
 	}
 	relevant := w.d.scope.Load().links[index] || linkTypeOf(state.name) != ""
@@ -209,10 +212,29 @@ func (w *watcher) link(present bool, body []byte) (bool, error) {
 	}
 	w.d.markDirty()
 	if known && present && old.up == state.up && old.name == state.name {
-		return true, nil // only MTU or MAC address: the entries still exist
+		return true, nil // only properties: the entries still exist
 	}
 	w.d.tables.Relist()
 	return true, nil
+}
+
+// tunnelData returns the properties of a tunnel in IFLA_LINKINFO. Those of other kinds of
+// device, such as a bridge, change without anybody's doing.
+func tunnelData(info []byte) (data string) {
+	tunnel := false
+	for kind, value := range rtnetlink.Attrs(info) {
+		switch kind {
+		case unix.IFLA_INFO_KIND:
+			name := unix.ByteSliceToString(value)
+			tunnel = name == "vxlan" || name == "ipip"
+		case unix.IFLA_INFO_DATA:
+			data = string(value)
+		}
+	}
+	if !tunnel {
+		return ""
+	}
+	return data
 }
 
 // address handles changed addresses. When a device loses its last address, the
