@@ -36,15 +36,18 @@ const (
 	direct     = "direct"   // from anywhere else
 	fromPod    = "from-pod" // from an interface of pods
 	port       = "port"     // is it an outer packet?
-	outer      = "outer"
-	speaker    = "speaker" // whom does the packet inside come from?
-	podOuter   = "pod-outer"
+	// ipip is a chain of its own, because nft 1.0.6 aborts when it lists a rule that compares
+	// the protocol with this one, and then bytes behind it.
+	ipip     = "ipip"
+	outer    = "outer"
+	speaker  = "speaker" // whom does the packet inside come from?
+	podOuter = "pod-outer"
 )
 
 // foundBy is the chain for packets that a rule finds.
 func foundBy(rule string) string { return "found-" + rule }
 
-var chainNames = append([]string{prerouting, fromTunnel, direct, fromPod, port, outer, speaker, podOuter},
+var chainNames = append([]string{prerouting, fromTunnel, direct, fromPod, port, ipip, outer, speaker, podOuter},
 	foundBy(Outsider), foundBy(Pod), foundBy(Impostor), foundBy(Inner), foundBy(Spoofed))
 
 type chain struct {
@@ -118,10 +121,12 @@ func chains(c Config, group uint16) []chain {
 	if c.IPIP {
 		decide.add("a part of a header", protocol(unix.IPPROTO_IPIP), short(false), goTo(outer))
 	}
+	content := chain{name: ipip}
 	if c.IPIP { // others may use the protocol, too
+		decide.add("maybe of the tunnel", protocol(unix.IPPROTO_IPIP), goTo(ipip))
 		for _, n := range c.Networks {
 			if n.Addr().Is4() {
-				decide.add("with a packet to a pod", protocol(unix.IPPROTO_IPIP), compare(innerDestination(), n), goTo(outer))
+				content.add("with a packet to a pod", compare(innerDestination(), n), goTo(outer))
 			}
 		}
 	}
@@ -145,7 +150,7 @@ func chains(c Config, group uint16) []chain {
 		inside.add("to a node", lookup(load(destination, set == peers6), set), found(Pod))
 	}
 	inside.add("to this node", destinationType(expr.CmpOpNeq), found(Pod))
-	all := []chain{first, tunnel, plain, pod, decide, outside, c.speaker(accept), inside}
+	all := []chain{first, tunnel, plain, pod, decide, content, outside, c.speaker(accept), inside}
 	for _, rule := range ruleNames {
 		all = append(all, c.end(rule, group))
 	}
