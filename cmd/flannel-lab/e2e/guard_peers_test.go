@@ -120,7 +120,9 @@ func TestGuardSubnetMoves(t *testing.T) {
 	must(t, former.Kill())
 	putLease(t, l, key, &value{PublicIP: next.IP4.String(), BackendType: "vxlan", BackendData: &vtep{1, "02:cc:00:00:00:04"}})
 	for _, n := range l.Nodes[:2] {
-		within(t, n.Name+" knows the new node", func() error { return says(t, n, next.IP4.String(), "nft", "list", "set", "inet", "flannel-guard", "owners4") })
+		within(t, n.Name+" knows the new node", func() error {
+			return says(t, n, next.IP4.String(), "nft", "list", "set", "inet", "flannel-guard", "owners4")
+		})
 	}
 	must(t, next.Start())
 	must(t, next.Ready(t.Context()))

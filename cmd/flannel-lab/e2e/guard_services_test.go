@@ -32,8 +32,9 @@ type caller struct {
 // guards that enforce.
 type servicesTest struct {
 	guardTest
-	pods []*lab.Pod
-	all  []caller
+	masquerade bool
+	pods       []*lab.Pod
+	all        []caller
 }
 
 // The ports of pods and hosts, and those of the Services on all nodes.
@@ -50,10 +51,16 @@ func TestGuardServices(t *testing.T) {
 	for _, c := range []struct {
 		name, backend string
 		networks      int
-	}{{"vxlan", `"vxlan"`, 1}, {"DirectRouting", `"vxlan","DirectRouting":true`, 2}, {"host-gw", `"host-gw"`, 1}} {
+		masquerade    bool // if not, packets of hosts in the tunnel have the addresses of nodes
+	}{
+		{"vxlan", `"vxlan"`, 1, true},
+		{"vxlan without masquerading", `"vxlan"`, 1, false},
+		{"DirectRouting", `"vxlan","DirectRouting":true`, 2, true},
+		{"host-gw", `"host-gw"`, 1, true},
+	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			s := newServicesTest(t, `{"Type":`+c.backend+`,"Guard":"enforce","GuardTrial":0}`, c.networks)
+			s := newServicesTest(t, `{"Type":`+c.backend+`,"Guard":"enforce","GuardTrial":0}`, c.networks, c.masquerade)
 			before := s.found(t)
 			s.direct(t)
 			s.services(t)
@@ -64,13 +71,13 @@ func TestGuardServices(t *testing.T) {
 	}
 }
 
-func newServicesTest(t *testing.T, config string, networks int) *servicesTest {
+func newServicesTest(t *testing.T, config string, networks int, masquerade bool) *servicesTest {
 	t.Helper()
 	l := prepare(t, lab.Options{Kube: true, Nodes: 3, Subnets: networks}, config)
 	// The third knows the pod network, and masquerades what comes from elsewhere.
 	kubeProxies(t, l, "--proxy-mode=iptables", "--proxy-mode=nftables --nodeport-addresses=192.168.0.0/16", "--proxy-mode=iptables --cluster-cidr="+lab.Network4)
-	must(t, l.StartAll(t.Context()))
-	s := &servicesTest{guardTest: guardTest{l: l}}
+	must(t, l.StartAll(t.Context(), fmt.Sprintf("--ip-masq=%t", masquerade)))
+	s := &servicesTest{guardTest: guardTest{l: l}, masquerade: masquerade}
 	for _, n := range l.Nodes {
 		p := pod(t, n, "pod-of-"+n.Name)
 		s.pods = append(s.pods, p)
@@ -105,7 +112,7 @@ func (s *servicesTest) direct(t *testing.T) {
 			p := s.pods[i]
 			switch {
 			case c.node == nil: // it has no route to pods
-			case c.pod:
+			case c.pod && s.masquerade: // otherwise the plugin bridge does, also between pods
 				s.reaches(t, c, netip.AddrPortFrom(p.IP4, podPort), c.source, p.Name)
 			default:
 				s.reaches(t, c, netip.AddrPortFrom(p.IP4, podPort), netip.Addr{}, p.Name)
@@ -142,7 +149,7 @@ func (s *servicesTest) services(t *testing.T) {
 				continue
 			}
 			seen := c.source
-			if c.node != nil { // a host, or what it masquerades
+			if c.node != nil { // a host, or a pod that is masqueraded
 				seen = c.node.IP4
 			}
 			s.reaches(t, c, netip.AddrPortFrom(n.IP4, localNodePort), seen, s.pods[i].Name)
