@@ -17,7 +17,7 @@ import (
 
 // overwrittenSources: the other nodes send to the address that the operator's annotation
 // says, and their guards accept it and the node's own address, which the node learns to
-// publish. As the annotation comes and goes, so does the first of them.
+// publish. An annotation that comes later waits for that.
 func overwrittenSources(t *testing.T, o outside) {
 	own, told := netip.MustParseAddr("192.168.0.46"), netip.MustParseAddr("203.0.113.46")
 	o.add("sources-1", "10.244.46.0/24")
@@ -57,7 +57,18 @@ func overwrittenSources(t *testing.T, o outside) {
 	sends("the address that the operator has told, and the node's own", told)
 	o.annotate("sources-1", "public-ip-overwrite", "")
 	sends("the node's own address alone", own)
+	if err := n.Publish(t.Context(), lease); err != nil {
+		t.Fatal(err)
+	}
 	o.annotate("sources-1", "public-ip-overwrite", told.String())
+	o.annotate("sources-1", "backend-data", mac1)
+	eventually(t, "the lease is restored", soon, func() bool { return o.node("sources-1").Annotations[prefix+"backend-data"] != mac1 })
+	if has := o.node("sources-1").Annotations[prefix+"public-ip"]; has != own.String() {
+		t.Errorf("the others are told %s before the node has published from where it sends", has)
+	}
+	if err := n.Publish(t.Context(), lease); err != nil {
+		t.Fatal(err)
+	}
 	sends("both again", told)
 }
 
