@@ -33,16 +33,14 @@ func watchOthers(port uint32) (*netlink.Conn, error) {
 func ignoreSender(port uint32) []bpf.RawInstruction {
 	const sender = 12                                                               // nlmsg_pid
 	swapped := binary.BigEndian.Uint32(binary.NativeEndian.AppendUint32(nil, port)) // a filter loads in network byte order
-	program, err := bpf.Assemble([]bpf.Instruction{
-		bpf.LoadAbsolute{Off: sender, Size: 4},
-		bpf.JumpIf{Cond: bpf.JumpEqual, Val: swapped, SkipTrue: 1},
-		bpf.RetConstant{Val: 1<<32 - 1}, // all bytes
-		bpf.RetConstant{Val: 0},
-	})
-	if err != nil {
-		panic(err) // the same instructions every time
+	// Jt and Jf are how many instructions to skip if the comparison is true or false.
+	// The two returns are the number of bytes to pass: all of them, or none.
+	return []bpf.RawInstruction{
+		{Op: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: sender},
+		{Op: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: swapped, Jt: 1},
+		{Op: unix.BPF_RET | unix.BPF_K, K: 1<<32 - 1},
+		{Op: unix.BPF_RET | unix.BPF_K, K: 0},
 	}
-	return program
 }
 
 // receive marks the guard stale when somebody else has changed its table.
