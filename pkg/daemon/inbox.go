@@ -116,6 +116,14 @@ func (in *inbox) requestPublish(l subnet.Lease) (published bool, err error) {
 	return in.published != nil && in.published.Equal(&l), in.publishErr
 }
 
+// republish makes the next requestPublish have its lease written, even if the store has
+// it: the store may add something to it (see subnet.PublicIPs).
+func (in *inbox) republish() {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.desired, in.published = nil, nil
+}
+
 // publish writes this node's lease to the store whenever the loop requests it.
 // It runs in a goroutine of its own: Publish may block for hours while the
 // store is unavailable, and the loop must keep repairing the network meanwhile.
@@ -131,20 +139,22 @@ func (d *Daemon) publish(ctx context.Context, in *inbox) error {
 			in.mu.Unlock()
 			continue
 		}
-		l := *in.desired
-		published := in.published != nil && in.published.Equal(&l)
+		desired := in.desired
+		published := in.published != nil && in.published.Equal(desired)
 		in.mu.Unlock()
 		if published {
 			continue
 		}
-		err := d.Manager.Publish(ctx, l)
+		err := d.Manager.Publish(ctx, *desired)
 		if ctx.Err() != nil {
 			return nil
 		}
 		in.mu.Lock()
 		if in.publishErr = err; err == nil {
-			in.published = &l
-			d.Log.Info("published this node's lease", "lease", &l)
+			if in.desired == desired { // otherwise another one was requested meanwhile, or the same once more
+				in.published = desired
+			}
+			d.Log.Info("published this node's lease", "lease", desired)
 		} else {
 			in.desired = nil // so that the next pass requests it again
 		}

@@ -71,7 +71,7 @@ var (
 // reconfigure applies changes of the underlay and of the configuration. If a
 // new configuration is invalid, the one in force stays.
 func (d *Daemon) reconfigure(ctx context.Context, n *node, in *inbox) error {
-	err := d.followUnderlay(ctx, n)
+	err := d.followUnderlay(ctx, n, in)
 	raw, unread := in.takeConfig()
 	switch {
 	case unread && d.Settings.KeepConfig:
@@ -97,7 +97,7 @@ func (d *Daemon) reconfigure(ctx context.Context, n *node, in *inbox) error {
 }
 
 // followUnderlay chooses the underlay again if it may have changed.
-func (d *Daemon) followUnderlay(ctx context.Context, n *node) error {
+func (d *Daemon) followUnderlay(ctx context.Context, n *node, in *inbox) error {
 	if !n.underlayStale {
 		return nil
 	}
@@ -118,6 +118,9 @@ func (d *Daemon) followUnderlay(ctx context.Context, n *node) error {
 	// get no answers.
 	if r, ok := d.Manager.(subnet.Redialer); ok && (link.Index != n.link.Index || link.V4 != n.link.V4 || link.V6 != n.link.V6) {
 		r.Redial()
+	}
+	if next.operator != n.operator {
+		in.republish()
 	}
 	*n = next
 	return nil

@@ -57,7 +57,8 @@ type addressed struct {
 func (a *addressed) PublicIPs(context.Context) (subnet.PublicIPs, error) { return a.public, nil }
 func (a *addressed) PublicIPsChanged() <-chan struct{}                   { return a.changed }
 
-// What an operator sets in the store counts from before the underlay is chosen first, and wakes the loop.
+// What an operator sets in the store counts from before the underlay is chosen first, and wakes the loop. The lease is
+// published again even if it stays the same.
 func TestFollowsTheOperator(t *testing.T) {
 	d, _, _ := newDaemon(t)
 	m := &addressed{changed: make(chan struct{}, 1), public: subnet.PublicIPs{V4: netip.MustParseAddr("203.0.113.1")}}
@@ -82,6 +83,16 @@ func TestFollowsTheOperator(t *testing.T) {
 		timers.stop()
 		if err := d.reconfigure(t.Context(), n, in); err != nil || n.lease.V4.PublicIP.String() != want {
 			t.Errorf("follows to %s (%v), want %s", n.lease.V4.PublicIP, err, want)
+		}
+	}
+	for _, overwritten := range []bool{true, false} {
+		in.desired, in.published = &n.lease, &n.lease
+		m.public.Overwritten4, n.underlayStale = overwritten, true
+		if err := d.reconfigure(t.Context(), n, in); err != nil {
+			t.Fatal(err)
+		}
+		if published, _ := in.requestPublish(n.lease); published {
+			t.Errorf("overwritten: %t, and the lease is not published again", overwritten)
 		}
 	}
 }

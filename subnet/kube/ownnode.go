@@ -22,6 +22,7 @@ import (
 //	published    Publish with another lease               write the annotations that differ                 publishing
 //	published    someone else changed our annotations     restore them, now or after the conflict backoff   published
 //	any          an operator changed their annotations    use their values, reset the conflict backoff      unchanged
+//	any          an operator overwrites a public IP       use it with the next Publish                      unchanged
 //	any          the Node was deleted                     log it, keep the network as it is                 missing
 //	any          the Node was recreated without podCIDR   log it, keep the network as it is                 missing
 //	missing      the Node has our podCIDR again           reset the conflict backoff, write what differs    as before
@@ -34,9 +35,16 @@ type ownNode struct {
 	want      *subnet.Lease // the lease that the annotations should describe; nil before Publish
 	published bool          // the annotations matched want once: a difference means that someone else changed them
 	node      *format.Node  // as last seen; nil: the Node does not exist
-	conflict  patience.ConflictBackoff
-	warned    map[string]bool // the problems with the operator's annotations that were logged
+	// overwritten are the families of want whose public IP an operator overwrites, known before want was published. An
+	// overwrite that comes later waits for the next Publish: the other nodes' guards have to learn from the same patch that
+	// this node sends from another address than the one in the annotation.
+	overwritten [2]bool
+	conflict    patience.ConflictBackoff
+	warned      map[string]bool // the problems with the operator's annotations that were logged
 }
+
+// overwrites are the annotations of IPv4 and IPv6.
+var overwrites = [2]format.Annotation{format.Overwrite, format.OverwriteV6}
 
 // Acquire implements subnet.Manager. It waits until our Node exists and has a podCIDR. It returns an error when the
 // podCIDRs are not in the networks of cfg.
@@ -172,6 +180,9 @@ func (m *Manager) Publish(ctx context.Context, l subnet.Lease) error {
 	}
 	own := m.own
 	own.want, own.published = &l, false
+	for i, name := range overwrites {
+		own.overwritten[i] = own.node != nil && own.node.Annotations[name] != ""
+	}
 	m.mu.Unlock()
 	return m.retry(ctx, "publish our lease", func(ctx context.Context) error { return m.writeAnnotations(ctx, own) })
 }
@@ -206,7 +217,16 @@ func (m *Manager) patchNeeded(own *ownNode) (raw []byte, changes []string) {
 	if own.want == nil || own.node == nil {
 		return nil, nil
 	}
-	want, problems := format.Describe(own.want, own.node.Annotations)
+	operators := own.node.Annotations
+	for i, name := range overwrites {
+		if a, _ := operators.Operator(name, name == format.OverwriteV6); a.IsValid() && !own.overwritten[i] {
+			operators[name] = ""
+		}
+	}
+	want, problems := format.Describe(own.want, operators)
+	for _, name := range overwrites {
+		want[name] = own.node.Annotations[name]
+	}
 	for _, p := range problems {
 		if !own.warned[p] {
 			own.warned[p] = true

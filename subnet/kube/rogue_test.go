@@ -10,8 +10,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"flannel/backend"
-	"flannel/backend/vxlan"
-	"flannel/pkg/conf"
 	"flannel/pkg/plan"
 	"flannel/pkg/underlay"
 	"flannel/subnet"
@@ -50,16 +48,10 @@ func TestRogueNodes(t *testing.T) {
 	if err := all.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	maker := vxlan.Kind().Parse(conf.Parse([]byte(`{}`)), "linux")
-	b, _, err := maker(backend.Node{V4: true, Underlay: underlay.Link{Name: "eth0", MTU: 1500}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg := tenNet
-	cfg.Backend = "vxlan"
+	b := vxlanOf(t, backend.Node{V4: true, Underlay: underlay.Link{Name: "eth0", MTU: 1500}})
 	in := func() (names []string, out int) {
 		s, _ := n.Last()
-		p := plan.New(cfg, own, b)
+		p := plan.New(vxlanNet(), own, b)
 		planned := p.Update(s.Leases, nil)
 		rejects := append(planned.Rejects, s.Rejects...)
 		for _, r := range rejects {

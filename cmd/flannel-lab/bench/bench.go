@@ -33,6 +33,8 @@ type Options struct {
 	rounds       int             // starts for each column
 	samples      int             // peers that are added, changed and removed one by one
 	idle         time.Duration   // how long idle CPU is measured
+	guards       []int           // numbers of peers in etcd among which the modes of the guard are compared
+	guard        string          // Guard in the network configuration; empty: none
 	nftables     bool
 	json         bool
 }
@@ -42,6 +44,7 @@ type Options struct {
 func (o *Options) flags() *flag.FlagSet {
 	f := flag.NewFlagSet("flannel-lab bench", flag.ContinueOnError)
 	o.peers, o.far, o.backends, o.kube = []int{1000, 5000, 10000}, []int{50000}, []string{"vxlan", "host-gw"}, []int{5000}
+	o.guards = []int{10000}
 	o.windows, o.traffic, o.tunnels = []int{250, 2000}, trafficBackends, tunnelBackends
 	o.delays = []time.Duration{500 * time.Microsecond, 2500 * time.Microsecond}
 	f.Func("peers", "comma-separated `numbers` of peers in etcd; 0 to skip (default 1000,5000,10000)",
@@ -54,6 +57,8 @@ func (o *Options) flags() *flag.FlagSet {
 		list(&o.backends, func(s string) (string, error) { return s, nil }))
 	f.Func("tunnels", "comma-separated further `types` that are measured among peers in etcd; 0 to skip (default "+
 		strings.Join(tunnelBackends, ",")+", as far as this kernel has them)", list(&o.tunnels, func(s string) (string, error) { return s, nil }))
+	f.Func("guard-peers", "comma-separated `numbers` of peers in etcd among which vxlan is measured with each mode of the guard; 0 to skip (default 10000)",
+		list(&o.guards, strconv.Atoi))
 	f.Func("traffic", "comma-separated `types` whose traffic is measured, beside the bare link; 0 to skip (default "+
 		strings.Join(trafficBackends, ",")+", as far as this kernel has them)", list(&o.traffic, func(s string) (string, error) { return s, nil }))
 	f.IntVar(&o.trafficPeers, "traffic-peers", 1000, "peers beside the two nodes whose traffic is measured")
@@ -64,8 +69,8 @@ func (o *Options) flags() *flag.FlagSet {
 	f.DurationVar(&o.idle, "idle", 10*time.Second, "how long idle CPU is measured")
 	f.BoolVar(&o.nftables, "nftables", false, "use nftables instead of iptables")
 	f.BoolVar(&o.json, "json", false, "print JSON instead of tables")
-	f.BoolFunc("quick", "a short run: 1000 peers, one round, 50 samples, 2 s idle, no further types, no traffic, no Kubernetes", func(string) error {
-		o.kube, o.far, o.traffic, o.tunnels = nil, nil, nil, nil
+	f.BoolFunc("quick", "a short run: 1000 peers, one round, 50 samples, 2 s idle, no further types, no guard, no traffic, no Kubernetes", func(string) error {
+		o.kube, o.far, o.traffic, o.tunnels, o.guards = nil, nil, nil, nil, nil
 		o.peers, o.rounds, o.samples, o.idle, o.delays = []int{1000}, 1, 50, 2*time.Second, o.delays[:1]
 		return nil
 	})
@@ -104,7 +109,7 @@ func Parse(args []string) (Options, error) {
 		return o, err
 	}
 	o.delays = slices.DeleteFunc(o.delays, func(d time.Duration) bool { return d <= 0 })
-	for _, peers := range []*[]int{&o.peers, &o.far, &o.kube} {
+	for _, peers := range []*[]int{&o.peers, &o.far, &o.kube, &o.guards} {
 		*peers = slices.DeleteFunc(*peers, func(n int) bool { return n == 0 })
 		for _, n := range *peers {
 			// Peers are added beyond the first n: samples one by one, two times newNodes in
@@ -141,7 +146,7 @@ func Parse(args []string) (Options, error) {
 // stderr. Kubernetes comes before etcd, so that a missing bin/kube is noticed
 // early.
 func Run(ctx context.Context, w io.Writer, o Options) error {
-	var kube, etcd, windows, tunnels, traffic []column
+	var kube, etcd, windows, tunnels, guards, traffic []column
 	for _, backend := range o.backends {
 		for _, peers := range o.windows {
 			c, err := measureHNS(ctx, backend, peers)
@@ -179,6 +184,13 @@ func Run(ctx context.Context, w io.Writer, o Options) error {
 			tunnels = append(tunnels, c)
 		}
 	}
+	for _, peers := range o.guards {
+		c, err := measureGuard(ctx, o, peers)
+		if err != nil {
+			return fmt.Errorf("vxlan with %d peers: %w", peers, err)
+		}
+		guards = append(guards, c...)
+	}
 	o.traffic = slices.DeleteFunc(o.traffic, func(b string) bool { return !possible(ctx, b) })
 	if len(o.traffic) > 0 {
 		var err error
@@ -187,10 +199,11 @@ func Run(ctx context.Context, w io.Writer, o Options) error {
 		}
 	}
 	if o.json {
-		return printJSON(w, slices.Concat(etcd, kube, windows, tunnels, traffic))
+		return printJSON(w, slices.Concat(etcd, kube, windows, tunnels, guards, traffic))
 	}
 	return errors.Join(printTables(w, etcd, kube), printFurther(w, "a Windows node on a simulated machine", windows, hnsRows),
 		printFurther(w, "further backends, leases in etcd", tunnels, tunnelRows),
+		printFurther(w, "the guard, leases in etcd", guards, guardRows),
 		printFurther(w, "traffic between two pods, IPv4", traffic, trafficRows))
 }
 

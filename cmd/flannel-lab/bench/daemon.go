@@ -84,7 +84,9 @@ func (b *bench) observe(n *lab.Node) (err error) {
 	if err != nil {
 		return err
 	}
-	b.watch, err = watchKernel(n)
+	if b.watch, err = watchKernel(n); err == nil && b.guarded() {
+		err = b.watch.followGuard(n)
+	}
 	return err
 }
 

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
-
 	"flannel/cmd/flannel-lab/lab"
 )
 
@@ -72,80 +70,6 @@ func (b *bench) idlePass(ctx context.Context) error {
 		b.figures["pass_ms"] = (total - spent) * 1000
 	}
 	return nil
-}
-
-// oneByOne adds, changes and removes further peers one by one.
-func (b *bench) oneByOne(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	// The first response says that the watch exists.
-	watch := b.etcd.Watch(ctx, prefix+"/subnets/", clientv3.WithPrefix(), clientv3.WithCreatedNotify())
-	<-watch
-	peers := peersFrom(len(b.peers), b.options.samples)
-	before, _, err := cpu(b.node.PID())
-	if err != nil {
-		return err
-	}
-	for _, kind := range []string{"add", "change", "remove"} {
-		var total, kernel, etcd []float64
-		for _, p := range peers {
-			if kind == "change" {
-				p.version++
-			}
-			// Load on the machine delays both. max, because the daemon's event may arrive
-			// before ours.
-			took, event, err := b.measureOne(ctx, kind, p, watch)
-			if err != nil {
-				return fmt.Errorf("%s a peer: %w", kind, err)
-			}
-			total, etcd = append(total, milliseconds(took)), append(etcd, milliseconds(event))
-			kernel = append(kernel, milliseconds(max(0, took-event)))
-			time.Sleep(5 * time.Millisecond)
-		}
-		b.figures[kind+"_p50_ms"], b.figures[kind+"_p99_ms"] = quantile(total, 0.5), quantile(total, 0.99)
-		b.figures[kind+"_etcd_p99_ms"] = quantile(etcd, 0.99)
-		b.figures[kind+"_event_p50_ms"], b.figures[kind+"_event_p99_ms"] = quantile(kernel, 0.5), quantile(kernel, 0.99)
-	}
-	b.waitIdle()
-	after, _, err := cpu(b.node.PID())
-	b.figures["change_cpu_ms"] = milliseconds(after-before) / float64(3*len(peers))
-	return err
-}
-
-// measureOne writes one change to etcd. It returns the time until the kernel
-// has it, and the time until a watch of the bench itself receives it, which is
-// the share of etcd and the machine.
-func (b *bench) measureOne(ctx context.Context, kind string, p peer, watch clientv3.WatchChan) (took, event time.Duration, err error) {
-	goal := func(s *seen) bool { return s.has(b.backend, p) }
-	write := func() (err error) {
-		_, err = b.etcd.Put(ctx, p.key(), p.value(b.backend), clientv3.WithLease(b.day))
-		return err
-	}
-	if kind == "remove" {
-		goal = func(s *seen) bool { return s.lacks(p) }
-		write = func() (err error) {
-			_, err = b.etcd.Delete(ctx, p.key())
-			return err
-		}
-	}
-	observed := make(chan time.Time, 1)
-	go func() {
-		for r := range watch {
-			if r.Err() != nil || len(r.Events) > 0 && string(r.Events[0].Kv.Key) == p.key() {
-				break
-			}
-		}
-		observed <- time.Now()
-	}()
-	limited, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
-	wait := b.watch.expect(goal)
-	began := time.Now()
-	if err := write(); err != nil {
-		return 0, 0, err
-	}
-	reached, err := wait(limited)
-	return reached.Sub(began), (<-observed).Sub(began), err
 }
 
 // idle measures the CPU time of a daemon that has nothing to do.

@@ -116,8 +116,12 @@ func populateEtcd(ctx context.Context, c *clientv3.Client, o Options, backend st
 	if backend == "ipsec" {
 		keys += `,"PSK":"` + strings.Repeat("0123456789abcdef", 6) + `"`
 	}
-	config := fmt.Sprintf(`{"Network":%q,"SubnetLen":24,"SubnetMin":%q,"EnableNFTables":%t,"Backend":{%s}}`,
-		benchNet, ownMin, o.nftables, keys)
+	guard := ""
+	if o.guard != "" {
+		guard = fmt.Sprintf(`,"Guard":%q,"GuardTrial":0`, o.guard)
+	}
+	config := fmt.Sprintf(`{"Network":%q,"SubnetLen":24,"SubnetMin":%q,"EnableNFTables":%t,"Backend":{%s}%s}`,
+		benchNet, ownMin, o.nftables, keys, guard)
 	if _, err := c.Put(ctx, prefix+"/config", config); err != nil {
 		return 0, fmt.Errorf("write the network configuration: %w", err)
 	}

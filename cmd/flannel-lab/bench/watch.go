@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"iter"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -20,6 +22,8 @@ const (
 	tableRoutes = iota
 	tableNeighs
 	tableFDB
+	tableSenders // the guard's: addresses of peers
+	tableOwners  // the guard's: the subnets of peers, with their addresses
 	tables
 )
 
@@ -55,55 +59,70 @@ func (s *seen) full(backend string, n int) bool {
 // kernelWatch follows the notifications of the kernel of a node. It does not
 // need any support of the daemon under test, and only uses the other core.
 type kernelWatch struct {
-	fd   int
 	stop atomic.Bool
 	done sync.WaitGroup
 
-	mu      sync.Mutex
-	seen    seen
-	goal    func(*seen) bool
-	reached chan time.Time // gets the time when goal becomes true
-	err     error
+	mu    sync.Mutex
+	seen  seen
+	goals []goal
+	err   error
+}
+
+// goal is what somebody waits for. reached gets the time when it becomes true.
+type goal struct {
+	met     func(*seen) bool
+	reached chan time.Time
 }
 
 // watchKernel subscribes to route and neighbour notifications of a node. The
 // caller must call close.
 func watchKernel(node *lab.Node) (*kernelWatch, error) {
 	w := &kernelWatch{}
-	err := node.Do(func() (err error) {
-		w.fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
-		if err != nil {
-			return err
-		}
-		interval := unix.NsecToTimeval((200 * time.Millisecond).Nanoseconds()) // so that run notices stop
-		return errors.Join(
-			// Room for all notifications of a first sync, in case run is delayed.
-			unix.SetsockoptInt(w.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 256<<20),
-			unix.SetsockoptTimeval(w.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &interval),
-			unix.Bind(w.fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}),
-			unix.SetsockoptInt(w.fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, unix.RTNLGRP_NEIGH),
-			unix.SetsockoptInt(w.fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, unix.RTNLGRP_IPV4_ROUTE))
-	})
-	if err != nil {
-		return nil, fmt.Errorf("watch the kernel: %w", err)
+	if err := w.follow(node, unix.NETLINK_ROUTE, w.seen.take, unix.RTNLGRP_NEIGH, unix.RTNLGRP_IPV4_ROUTE); err != nil {
+		return nil, err
 	}
-	w.done.Go(w.run)
 	return w, nil
 }
 
-// close ends run, which takes up to 200 ms, and closes the socket.
+// follow subscribes to groups of a netlink protocol until close. take processes
+// the notifications of one datagram.
+func (w *kernelWatch) follow(node *lab.Node, protocol int, take func([]byte), groups ...int) error {
+	var fd int
+	err := node.Do(func() (err error) {
+		if fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, protocol); err != nil {
+			return err
+		}
+		interval := unix.NsecToTimeval((200 * time.Millisecond).Nanoseconds()) // so that run notices stop
+		err = errors.Join(
+			// Room for all notifications of a first sync, in case run is delayed.
+			unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 256<<20),
+			unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &interval),
+			unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}))
+		for _, g := range groups {
+			err = errors.Join(err, unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, g))
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("watch the kernel: %w", err)
+	}
+	w.done.Go(func() { w.run(fd, take) })
+	return nil
+}
+
+// close ends run, which takes up to 200 ms.
 func (w *kernelWatch) close() {
 	w.stop.Store(true)
 	w.done.Wait()
-	_ = unix.Close(w.fd)
 }
 
-// run processes notifications until close. It sends the time to reached when
-// goal becomes true.
-func (w *kernelWatch) run() {
+// run processes notifications until close, and then closes the socket. It sends
+// the time to those whose goals become true.
+func (w *kernelWatch) run(fd int, take func([]byte)) {
+	defer unix.Close(fd) //nolint:errcheck // nothing was written
 	buf := make([]byte, 64<<10)
 	for !w.stop.Load() {
-		n, err := unix.Read(w.fd, buf)
+		n, err := unix.Read(fd, buf)
 		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) {
 			continue
 		}
@@ -111,30 +130,33 @@ func (w *kernelWatch) run() {
 		if err != nil {
 			w.err = fmt.Errorf("watch the kernel: %w", err) // also ENOBUFS, because the figures would be wrong
 		} else {
-			w.take(buf[:n])
+			take(buf[:n])
 		}
-		if w.goal != nil && (err != nil || w.goal(&w.seen)) {
-			w.reached <- time.Now()
-			w.goal = nil
-		}
+		w.goals = slices.DeleteFunc(w.goals, func(g goal) bool {
+			done := err != nil || g.met(&w.seen)
+			if done {
+				g.reached <- time.Now()
+			}
+			return done
+		})
 		w.mu.Unlock()
 	}
 }
 
-// expect returns a function that waits until goal is true, and returns the time
-// when it became true. There is only one goal at a time. It has two steps, so that
-// the caller can cause in between what it waits for:
+// expect returns a function that waits until met is true, and returns the time
+// when it became true. It has two steps, so that the caller can cause in between
+// what it waits for:
 //
-//	wait := w.expect(goal)
+//	wait := w.expect(met)
 //	… // write to the store
 //	at, err := wait(ctx)
-func (w *kernelWatch) expect(goal func(*seen) bool) (wait func(context.Context) (time.Time, error)) {
+func (w *kernelWatch) expect(met func(*seen) bool) (wait func(context.Context) (time.Time, error)) {
 	reached := make(chan time.Time, 1)
 	w.mu.Lock()
-	if goal(&w.seen) {
+	if met(&w.seen) {
 		reached <- time.Now()
 	} else {
-		w.goal, w.reached = goal, reached
+		w.goals = append(w.goals, goal{met, reached})
 	}
 	w.mu.Unlock()
 	return func(ctx context.Context) (time.Time, error) {
@@ -148,7 +170,7 @@ func (w *kernelWatch) expect(goal func(*seen) bool) (wait func(context.Context) 
 		case <-ctx.Done():
 			w.mu.Lock()
 			defer w.mu.Unlock()
-			return time.Time{}, fmt.Errorf("the kernel has %v entries (routes, neighbours, FDB), but not yet the expected ones: %w", w.seen.count, ctx.Err())
+			return time.Time{}, fmt.Errorf("the kernel has %v entries (routes, neighbours, FDB, two of the guard), but not yet the expected ones: %w", w.seen.count, ctx.Err())
 		}
 	}
 }
@@ -162,20 +184,27 @@ func (w *kernelWatch) writes() int {
 
 // take processes the notifications of one datagram. It reads only the bytes that it
 // needs, to leave the CPU to the daemon under test.
-func (w *kernelWatch) take(b []byte) {
-	for len(b) >= unix.NLMSG_HDRLEN {
-		size := int(binary.NativeEndian.Uint32(b))
-		if size < unix.NLMSG_HDRLEN || size > len(b) {
-			return
-		}
-		body := b[unix.NLMSG_HDRLEN:size]
-		switch kind := binary.NativeEndian.Uint16(b[4:]); kind {
+func (s *seen) take(b []byte) {
+	for kind, body := range messages(b) {
+		switch kind {
 		case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
-			w.seen.route(kind == unix.RTM_NEWROUTE, body)
+			s.route(kind == unix.RTM_NEWROUTE, body)
 		case unix.RTM_NEWNEIGH, unix.RTM_DELNEIGH:
-			w.seen.neigh(kind == unix.RTM_NEWNEIGH, body)
+			s.neigh(kind == unix.RTM_NEWNEIGH, body)
 		}
-		b = b[min(len(b), (size+3)&^3):]
+	}
+}
+
+// messages yields type and body of the netlink messages of a datagram.
+func messages(b []byte) iter.Seq2[uint16, []byte] {
+	return func(yield func(uint16, []byte) bool) {
+		for len(b) >= unix.NLMSG_HDRLEN {
+			size := int(binary.NativeEndian.Uint32(b))
+			if size < unix.NLMSG_HDRLEN || size > len(b) || !yield(binary.NativeEndian.Uint16(b[4:]), b[unix.NLMSG_HDRLEN:size]) {
+				return
+			}
+			b = b[min(len(b), (size+3)&^3):]
+		}
 	}
 }
 

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -94,6 +95,55 @@ func TestGuardWithFlannel(t *testing.T) {
 	within(t, "the daemon is ready again", func() error { return ours.Ready(t.Context()) })
 	f.checkNoLoss(t, "flannel's pods and ours")
 	check()
+}
+
+// A subnet moves to another node at once: the key of a node that has died gets the
+// address of another one. The guards take the subnet's pods from the new node, and no
+// longer from the former one, and packets between other nodes are not lost.
+func TestGuardSubnetMoves(t *testing.T) {
+	t.Parallel()
+	l := prepare(t, lab.Options{Nodes: 4}, enforcing)
+	s := &guardTest{l: l}
+	former, next := l.Nodes[2], l.Nodes[3]
+	for _, n := range l.Nodes[:3] {
+		must(t, n.Start())
+		must(t, n.Ready(t.Context()))
+		within(t, n.Name+" enforces", func() error { return s.enforces(t, n) })
+	}
+	s.a, s.b = pair(t, l)
+	c := pod(t, former, "c")
+	must(t, reach(t.Context(), s.a, s.b))
+	must(t, reach(t.Context(), s.b, c))
+	check := noneForgedBy(t, l.Nodes[:2]...)
+	f := flood(t, s.a, s.b)
+	key, _ := leaseOf(t, l, former)
+	must(t, former.Kill())
+	putLease(t, l, key, &value{PublicIP: next.IP4.String(), BackendType: "vxlan", BackendData: &vtep{1, "02:cc:00:00:00:04"}})
+	for _, n := range l.Nodes[:2] {
+		within(t, n.Name+" knows the new node", func() error {
+			return says(t, n, next.IP4.String(), "nft", "list", "set", "inet", "flannel-guard", "owners4")
+		})
+	}
+	must(t, next.Start())
+	must(t, next.Ready(t.Context()))
+	if has, _ := leaseOf(t, l, next); has != key {
+		t.Fatalf("the new node has subnet %s, not %s", has, key)
+	}
+	d := pod(t, next, "d")
+	must(t, reach(t.Context(), d, s.a))
+	must(t, reach(t.Context(), s.b, d))
+	f.checkNoLoss(t, "a subnet moves to another node")
+	check()
+	before := s.counted(t, l.Nodes[1], "outsider")
+	within(t, "pods of the former node are dropped", func() error {
+		if _, err := c.Ping(t.Context(), s.b.IP4); err == nil {
+			t.Fatal("a pod of the former node gets an answer")
+		}
+		if s.counted(t, l.Nodes[1], "outsider") == before {
+			return errors.New("none is")
+		}
+		return nil
+	})
 }
 
 // relicOf describes one of our nodes to flannel.

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"testing"
 
@@ -20,9 +21,7 @@ func TestNodePublicIPSelectsTheInterface(t *testing.T) {
 		ip address add 192.168.100.111/24 dev eth1 noprefixroute; ip route delete default`)
 	annotate := func(value string) {
 		t.Helper()
-		_, err := l.Kube.Client.CoreV1().Nodes().Patch(t.Context(), n.Name, types.MergePatchType,
-			[]byte(`{"metadata":{"annotations":{"flannel.alpha.coreos.com/node-public-ip":`+value+`}}}`), metav1.PatchOptions{})
-		must(t, err)
+		annotateNode(t, n, l, "node-public-ip", value)
 	}
 	uses := func(what, link, address string) {
 		t.Helper()
@@ -43,4 +42,49 @@ func TestNodePublicIPSelectsTheInterface(t *testing.T) {
 	uses("without it, the flag counts", "local 192.168.100.11 dev eth0", "192.168.100.11")
 	annotate(`"192.168.100.111"`)
 	uses("and again", "local 192.168.100.111 dev eth1", "192.168.100.111")
+}
+
+// annotateNode sets one of flannel's annotations of a Node to a JSON value.
+func annotateNode(t *testing.T, n *lab.Node, l *lab.Lab, name, value string) {
+	t.Helper()
+	_, err := l.Kube.Client.CoreV1().Nodes().Patch(t.Context(), n.Name, types.MergePatchType,
+		[]byte(`{"metadata":{"annotations":{"flannel.alpha.coreos.com/`+name+`":`+value+`}}}`), metav1.PatchOptions{})
+	must(t, err)
+}
+
+// The others send to the address in an annotation of the operator, and their guards also
+// accept the address from which the node sends. When the annotation comes and goes,
+// nothing is lost.
+func TestGuardOverwrittenPublicIP(t *testing.T) {
+	t.Parallel()
+	l := start(t, lab.Options{Kube: true, Nodes: 2}, `{"Type":"vxlan","Guard":"enforce","GuardTrial":0}`)
+	n, other := l.Nodes[0], l.Nodes[1]
+	const told = "192.168.100.98"
+	in(t, n.Namespaces, "ip address add "+told+"/32 dev eth0")
+	s := &guardTest{l: l}
+	s.a, s.b = pair(t, l)
+	must(t, reach(t.Context(), s.a, s.b))
+	for _, n := range l.Nodes {
+		within(t, n.Name+" enforces", func() error { return s.enforces(t, n) })
+	}
+	check := noneForged(t, l)
+	f := flood(t, s.a, s.b)
+	accepts := func(want string) {
+		t.Helper()
+		eventually(t, "the guard accepts "+want, want, func(ctx context.Context) (string, error) {
+			return try(ctx, other.Namespaces, "nft list set inet flannel-guard peers4 | grep -o '192[0-9.]*' | sort | xargs")
+		})
+	}
+	for range 2 {
+		accepts(n.IP4.String())
+		annotateNode(t, n, l, "public-ip-overwrite", `"`+told+`"`)
+		accepts(n.IP4.String() + " " + told)
+		within(t, "the other node sends there", func() error { return says(t, other, "dst "+told, "bridge", "fdb", "show", "dev", "flannel.1") })
+		s.legitimate(t)
+		annotateNode(t, n, l, "public-ip-overwrite", "null")
+	}
+	accepts(n.IP4.String())
+	s.legitimate(t)
+	f.checkNoLoss(t, "another public IP")
+	check()
 }

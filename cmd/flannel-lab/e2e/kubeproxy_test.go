@@ -27,26 +27,10 @@ func TestServices(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	l := prepare(t, lab.Options{Kube: true, Nodes: 2}, `{"Type":"vxlan"}`)
-	modes := []string{"iptables", "nftables"}
 	var proxies []*lab.KubeProxy
 	startProxies := func() {
 		t.Helper()
-		proxies = nil
-		for i, n := range l.Nodes {
-			p, err := n.StartKubeProxy(ctx, "--proxy-mode="+modes[i])
-			must(t, err)
-			proxies = append(proxies, p)
-		}
-		t.Cleanup(func() {
-			for i, p := range proxies {
-				if t.Failed() {
-					t.Logf("log of kube-proxy on %s:\n%s", l.Nodes[i].Name, p.Log())
-				}
-				if p.Running() {
-					must(t, p.Kill())
-				}
-			}
-		})
+		proxies = kubeProxies(t, l, "--proxy-mode=iptables", "--proxy-mode=nftables")
 	}
 	startProxies()
 	within(t, "kube-proxy's rules", func() error { return kubeProxyFirst(t, l.Nodes[0], false) })
@@ -92,6 +76,26 @@ func TestServices(t *testing.T) {
 	refused(t, empty, a, b)
 }
 
+// kubeProxies starts kube-proxy on each node, with a flag for each. They end with
+// the test.
+func kubeProxies(t *testing.T, l *lab.Lab, flags ...string) (proxies []*lab.KubeProxy) {
+	t.Helper()
+	for i, n := range l.Nodes {
+		p, err := n.StartKubeProxy(t.Context(), strings.Fields(flags[i])...)
+		must(t, err)
+		t.Cleanup(func() {
+			if t.Failed() {
+				t.Logf("log of kube-proxy on %s:\n%s", n.Name, p.Log())
+			}
+			if p.Running() {
+				must(t, p.Kill())
+			}
+		})
+		proxies = append(proxies, p)
+	}
+	return proxies
+}
+
 // forwarding returns the contents of the two chains that kube-proxy and
 // flanneld share.
 func forwarding(t *testing.T, n *lab.Node) string {
@@ -124,31 +128,52 @@ func kubeProxyFirst(t *testing.T, n *lab.Node, ours bool) error {
 // something listens.
 func service(t *testing.T, l *lab.Lab, name, at string, pods ...*lab.Pod) netip.AddrPort {
 	t.Helper()
-	_, err := l.Kube.Client.CoreV1().Services("default").Create(t.Context(), &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec: corev1.ServiceSpec{ClusterIP: at,
-			Ports: []corev1.ServicePort{{Name: "web", Port: 80, TargetPort: intstr.FromInt32(8080)}}},
-	}, metav1.CreateOptions{})
+	var endpoints []endpoint
+	for _, p := range pods {
+		serve(t, p.Namespaces, netip.AddrPortFrom(p.IP4, 8080), p.Name)
+		endpoints = append(endpoints, endpoint{p.IP4, p.Node.Name})
+	}
+	return expose(t, l, name, corev1.ServiceSpec{ClusterIP: at,
+		Ports: []corev1.ServicePort{{Name: "web", Port: 80, TargetPort: intstr.FromInt32(8080)}}}, endpoints...)
+}
+
+// endpoint is an address behind a Service, and the node that has it.
+type endpoint struct {
+	ip   netip.Addr
+	node string
+}
+
+// expose creates a Service with one port, and returns its address.
+func expose(t *testing.T, l *lab.Lab, name string, spec corev1.ServiceSpec, endpoints ...endpoint) netip.AddrPort {
+	t.Helper()
+	_, err := l.Kube.Client.CoreV1().Services("default").Create(t.Context(),
+		&corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}, metav1.CreateOptions{})
 	must(t, err)
+	port := spec.Ports[0]
 	slice := &discoveryv1.EndpointSlice{
 		ObjectMeta:  metav1.ObjectMeta{Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: name}},
 		AddressType: discoveryv1.AddressTypeIPv4,
-		Ports: []discoveryv1.EndpointPort{{Name: new("web"), Port: new(int32(8080)),
+		Ports: []discoveryv1.EndpointPort{{Name: &port.Name, Port: new(port.TargetPort.IntVal),
 			Protocol: new(corev1.ProtocolTCP)}},
 	}
-	for _, p := range pods {
+	for _, e := range endpoints {
 		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
-			Addresses: []string{p.IP4.String()}, NodeName: &p.Node.Name,
+			Addresses: []string{e.ip.String()}, NodeName: &e.node,
 			Conditions: discoveryv1.EndpointConditions{Ready: new(true)},
 		})
-		listener, err := p.Listen("tcp", net.JoinHostPort(p.IP4.String(), "8080"))
-		must(t, err)
-		t.Cleanup(func() { listener.Close() })
-		go greet(listener, p.Name)
 	}
 	_, err = l.Kube.Client.DiscoveryV1().EndpointSlices("default").Create(t.Context(), slice, metav1.CreateOptions{})
 	must(t, err)
-	return netip.AddrPortFrom(netip.MustParseAddr(at), 80)
+	return netip.AddrPortFrom(netip.MustParseAddr(spec.ClusterIP), uint16(port.Port))
+}
+
+// serve greets those who connect to a pod or host.
+func serve(t *testing.T, ns machine.Namespaces, at netip.AddrPort, name string) {
+	t.Helper()
+	listener, err := ns.Listen("tcp", at.String())
+	must(t, err)
+	t.Cleanup(func() { listener.Close() })
+	go greet(listener, name)
 }
 
 // greet sends a name and the address of the client on every connection.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -94,18 +95,28 @@ func (f *flow) checkNoLoss(t *testing.T, during string) {
 
 func TestNoPacketIsLost(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct{ backend, firewall string }{
+	const enforce, nftables = `,"Guard":"enforce","GuardTrial":0`, `,"EnableNFTables":true`
+	for _, c := range []struct{ backend, more string }{ // the other two guards would count what these drop
 		{"vxlan", ``},
-		{"host-gw", ``},
-		{"vxlan", `,"EnableNFTables":true`},
-		{"host-gw", `,"EnableNFTables":true`},
+		{"host-gw", enforce},
+		{"vxlan", nftables + enforce},
+		{"host-gw", nftables},
 	} {
-		t.Run(c.backend+c.firewall, func(t *testing.T) {
+		t.Run(c.backend+c.more, func(t *testing.T) {
 			t.Parallel()
-			l := start(t, lab.Options{Nodes: 2, Family: lab.Dual}, `{"Type":"`+c.backend+`"}`+c.firewall+apart)
+			l := start(t, lab.Options{Nodes: 2, Family: lab.Dual}, `{"Type":"`+c.backend+`"}`+c.more+apart)
 			a, b := pair(t, l)
 			must(t, reach(t.Context(), a, b))
 			must(t, reach(t.Context(), b, a))
+			for _, n := range l.Nodes {
+				within(t, n.Name+"'s guard", func() error {
+					if g := (&guardTest{l: l}).guard(t, n); g.Enforce != strings.Contains(c.more, enforce) {
+						return fmt.Errorf("it is %+v", g)
+					}
+					return nil
+				})
+			}
+			t.Cleanup(noneForged(t, l))
 
 			f := flood(t, a, b)
 			for range 5 {

@@ -33,7 +33,6 @@ import (
 
 	"github.com/google/nftables"
 	"github.com/mdlayher/netlink"
-	"golang.org/x/sys/unix"
 
 	"flannel/pkg/dataplane"
 	"flannel/pkg/dataplane/driver"
@@ -73,7 +72,6 @@ type Guard struct {
 	counts   *nftables.Conn // for Counts
 	watch    *netlink.Conn
 	watching chan struct{} // closed when the watcher has ended
-	port     uint32        // of conn's socket: notifications of our own changes
 
 	peers, pods *reconcile.Table[element, struct{}] // by address, and by name of the interface
 	users       map[element]int                     // number of paths that want an element of peers
@@ -105,9 +103,10 @@ func New(log *slog.Logger, instance string, notify func()) (*Guard, error) {
 	g.pods = reconcile.NewTable[element, struct{}](elements{g, "guard-pods", []*nftables.Set{g.set(pods)}})
 	g.stale.Store(true)
 	g.podsStale.Store(true)
+	var port uint32 // of the socket for changes
 	var err error
 	if g.conn, err = nftables.New(nftables.AsLasting(), nftables.WithSockOptions(func(c *netlink.Conn) error {
-		g.port = c.PID()
+		port = c.PID()
 		return nil
 	})); err != nil {
 		return nil, fmt.Errorf("open nftables: %w", err)
@@ -115,8 +114,8 @@ func New(log *slog.Logger, instance string, notify func()) (*Guard, error) {
 	if g.counts, err = nftables.New(nftables.AsLasting()); err != nil {
 		return nil, errors.Join(fmt.Errorf("open nftables: %w", err), g.conn.CloseLasting())
 	}
-	if g.watch, err = netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{Groups: 1 << (unix.NFNLGRP_NFTABLES - 1)}); err != nil {
-		return nil, errors.Join(fmt.Errorf("subscribe to nftables notifications: %w", err), g.conn.CloseLasting(), g.counts.CloseLasting())
+	if g.watch, err = watchOthers(port); err != nil {
+		return nil, errors.Join(err, g.conn.CloseLasting(), g.counts.CloseLasting())
 	}
 	go g.receive()
 	return g, nil

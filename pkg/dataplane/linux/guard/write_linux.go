@@ -15,7 +15,6 @@ import (
 
 	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/reconcile"
-	"flannel/pkg/rtnetlink"
 )
 
 // set returns one of the sets, which the kernel knows by its name.
@@ -246,37 +245,4 @@ func (e elements) changeOnce(entries []reconcile.Entry[element, struct{}], do fu
 		}
 	}
 	return e.g.flush("change the sets")
-}
-
-// receive marks the guard stale when somebody else has changed its table.
-func (g *Guard) receive() {
-	defer close(g.watching)
-	for {
-		messages, err := g.watch.Receive()
-		if errors.Is(err, unix.ENOBUFS) { // notifications were lost
-			g.stale.Store(true)
-			g.notify()
-			continue
-		}
-		if err != nil { // closed
-			return
-		}
-		for _, m := range messages {
-			if m.Header.PID != g.port && len(m.Data) >= 4 && tableOf(m.Data[4:]) == g.table.Name {
-				g.stale.Store(true)
-				g.notify()
-			}
-		}
-	}
-}
-
-// tableOf returns the name of the table that a notification is about: attribute 1 in all
-// of them.
-func tableOf(attrs []byte) string {
-	for kind, value := range rtnetlink.Attrs(attrs) {
-		if kind == unix.NFTA_RULE_TABLE {
-			return string(value[:max(0, len(value)-1)])
-		}
-	}
-	return ""
 }

@@ -1,0 +1,97 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// change is when something happened, since it was written to etcd.
+type change struct {
+	event  time.Duration // a watch of the bench itself has received it: the share of etcd and the machine
+	kernel time.Duration // the kernel has it
+	set    time.Duration // the guard's sets have it; 0: there is no guard
+}
+
+// oneByOne adds, changes and removes further peers one by one.
+func (b *bench) oneByOne(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	// The first response says that the watch exists.
+	watch := b.etcd.Watch(ctx, prefix+"/subnets/", clientv3.WithPrefix(), clientv3.WithCreatedNotify())
+	<-watch
+	peers := peersFrom(len(b.peers), b.options.samples)
+	before, _, err := cpu(b.node.PID())
+	if err != nil {
+		return err
+	}
+	for _, kind := range []string{"add", "change", "remove"} {
+		var total, kernel, etcd, set []float64
+		for _, p := range peers {
+			if kind == "change" {
+				p.version++
+			}
+			c, err := b.measureOne(ctx, kind, p, watch)
+			if err != nil {
+				return fmt.Errorf("%s a peer: %w", kind, err)
+			}
+			total, etcd = append(total, milliseconds(c.kernel)), append(etcd, milliseconds(c.event))
+			// Load on the machine delays both. max, because the daemon's event may arrive
+			// before ours.
+			kernel = append(kernel, milliseconds(max(0, c.kernel-c.event)))
+			set = append(set, milliseconds(max(0, c.set-c.event)))
+			time.Sleep(5 * time.Millisecond)
+		}
+		b.figures[kind+"_p50_ms"], b.figures[kind+"_p99_ms"] = quantile(total, 0.5), quantile(total, 0.99)
+		b.figures[kind+"_etcd_p99_ms"] = quantile(etcd, 0.99)
+		b.figures[kind+"_event_p50_ms"], b.figures[kind+"_event_p99_ms"] = quantile(kernel, 0.5), quantile(kernel, 0.99)
+		if b.guarded() {
+			b.figures[kind+"_set_p50_ms"], b.figures[kind+"_set_p99_ms"] = quantile(set, 0.5), quantile(set, 0.99)
+		}
+	}
+	b.waitIdle()
+	after, _, err := cpu(b.node.PID())
+	b.figures["change_cpu_ms"] = milliseconds(after-before) / float64(3*len(peers))
+	return err
+}
+
+// measureOne writes one change to etcd, and waits until the kernel has it.
+func (b *bench) measureOne(ctx context.Context, kind string, p peer, watch clientv3.WatchChan) (c change, err error) {
+	met, inSet := func(s *seen) bool { return s.has(b.backend, p) }, func(s *seen) bool { return s.known(p) }
+	write := func() (err error) {
+		_, err = b.etcd.Put(ctx, p.key(), p.value(b.backend), clientv3.WithLease(b.day))
+		return err
+	}
+	if kind == "remove" {
+		met, inSet = func(s *seen) bool { return s.lacks(p) }, func(s *seen) bool { return s.unknown(p) }
+		write = func() (err error) {
+			_, err = b.etcd.Delete(ctx, p.key())
+			return err
+		}
+	}
+	observed := make(chan time.Time, 1)
+	go func() {
+		for r := range watch {
+			if r.Err() != nil || len(r.Events) > 0 && string(r.Events[0].Kv.Key) == p.key() {
+				break
+			}
+		}
+		observed <- time.Now()
+	}()
+	limited, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	wait, waitSet := b.watch.expect(met), func(context.Context) (at time.Time, err error) { return at, nil }
+	if b.guarded() {
+		waitSet = b.watch.expect(inSet)
+	}
+	began := time.Now()
+	if err := write(); err != nil {
+		return c, err
+	}
+	reached, err := wait(limited)
+	set, errSet := waitSet(limited)
+	return change{(<-observed).Sub(began), reached.Sub(began), set.Sub(began)}, errors.Join(err, errSet)
+}

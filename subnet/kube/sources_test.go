@@ -1,0 +1,90 @@
+package kube
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+
+	"flannel/backend"
+	"flannel/backend/vxlan"
+	"flannel/pkg/conf"
+	"flannel/pkg/dataplane"
+	"flannel/pkg/mac"
+	"flannel/pkg/plan"
+	"flannel/pkg/underlay"
+	"flannel/subnet"
+)
+
+// overwrittenSources: the other nodes send to the address that the operator's annotation
+// says, and their guards accept it and the node's own address, which the node learns to
+// publish. An annotation that comes later waits for that.
+func overwrittenSources(t *testing.T, o outside) {
+	own, told := netip.MustParseAddr("192.168.0.46"), netip.MustParseAddr("203.0.113.46")
+	o.add("sources-1", "10.244.46.0/24")
+	o.annotate("sources-1", "public-ip-overwrite", told.String())
+	n := start(t, o.Server, "sources-1", nil)
+	if ips, err := n.PublicIPs(t.Context()); err != nil || ips != (subnet.PublicIPs{Overwritten4: true}) {
+		t.Fatalf("the operator says %+v, %v", ips, err)
+	}
+	lease, err := n.Acquire(t.Context(), tenNet, subnet.Lease{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	lease.V4.PublicIP = own
+	b := vxlanOf(t, backend.Node{V4: true, Underlay: underlay.Link{Name: "eth0", MTU: 1500, V4: own, PublicV4: own}, Sources: []netip.Addr{own}})
+	if lease, err = b.Describe(lease, dataplane.Links{"flannel.1": {MAC: mac.Addr{2, 0, 0, 0, 0, 46}}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Publish(t.Context(), lease); err != nil {
+		t.Fatal(err)
+	}
+	n.Run()
+
+	o.add("sources-2", "10.244.47.0/24")
+	peer := start(t, o.Server, "sources-2", nil)
+	its := peer.join(tenNet, "192.168.0.47", mac2)
+	peer.Run()
+	sends := func(what string, via netip.Addr) {
+		t.Helper()
+		eventually(t, what, soon, func() bool {
+			s, _ := peer.Last()
+			planned := plan.New(vxlanNet(), its, b).Update(s.Leases, nil)
+			return slices.ContainsFunc(planned.Paths, func(p *dataplane.Path) bool {
+				return p.Dst == lease.V4.Subnet && p.Via == via && p.Sources == dataplane.SourcesOf(own)
+			})
+		})
+	}
+	sends("the address that the operator has told, and the node's own", told)
+	o.annotate("sources-1", "public-ip-overwrite", "")
+	sends("the node's own address alone", own)
+	if err := n.Publish(t.Context(), lease); err != nil {
+		t.Fatal(err)
+	}
+	o.annotate("sources-1", "public-ip-overwrite", told.String())
+	o.annotate("sources-1", "backend-data", mac1)
+	eventually(t, "the lease is restored", soon, func() bool { return o.node("sources-1").Annotations[prefix+"backend-data"] != mac1 })
+	if has := o.node("sources-1").Annotations[prefix+"public-ip"]; has != own.String() {
+		t.Errorf("the others are told %s before the node has published from where it sends", has)
+	}
+	if err := n.Publish(t.Context(), lease); err != nil {
+		t.Fatal(err)
+	}
+	sends("both again", told)
+}
+
+// vxlanOf is the backend of a node.
+func vxlanOf(t *testing.T, n backend.Node) backend.Backend {
+	t.Helper()
+	b, _, err := vxlan.Kind().Parse(conf.Parse([]byte(`{}`)), "linux")(n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// vxlanNet is tenNet with that backend.
+func vxlanNet() subnet.Config {
+	cfg := tenNet
+	cfg.Backend = "vxlan"
+	return cfg
+}
