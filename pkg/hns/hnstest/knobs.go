@@ -90,6 +90,9 @@ type Knobs struct {
 	ForgetNamespace bool
 	OmitNamespace   bool
 
+	FirewallOff       bool // the firewall filters nothing
+	FirewallBlocksAll bool // it blocks all that comes in, whatever the rules say
+
 	AcceptDuplicates bool // adding an existing policy succeeds, and the network then has it twice
 	PartialBatches   bool // policies before a refused one in the same request are applied
 }
