@@ -96,15 +96,17 @@ func (c *FirewallClient) RemoveVXLANRule(ctx context.Context) (removed bool, err
 
 // State returns the active profiles, and the inbound rules for UDP and for any protocol.
 func (c *FirewallClient) State(ctx context.Context) (profiles []FirewallProfile, rules []FirewallRule, err error) {
-	profiles, err = bounded(ctx, c.limit, c.calls.FirewallProfiles)
-	if err != nil {
-		return nil, nil, fmt.Errorf("read the firewall's profiles: %w", err)
+	type state struct {
+		profiles []FirewallProfile
+		rules    []FirewallRule
 	}
-	rules, err = bounded(ctx, c.limit, c.calls.FirewallRules)
-	if err != nil {
-		return nil, nil, fmt.Errorf("read the firewall's rules: %w", err)
-	}
-	return profiles, rules, nil
+	s, err := bounded(ctx, c.limit, func() (s state, err error) {
+		if s.profiles, err = c.calls.FirewallProfiles(); err == nil {
+			s.rules, err = c.calls.FirewallRules()
+		}
+		return s, err
+	})
+	return s.profiles, s.rules, err
 }
 
 // set makes want the only rule of its name or, if it is not wanted, removes the rules of that name.
