@@ -10,7 +10,7 @@ import (
 // firewall is the machine's Windows Firewall. The zero value has one active
 // profile, the public one, which blocks what no rule allows.
 type firewall struct {
-	rules []hns.FirewallRule
+	rules []hns.FirewallRule // for inbound packets
 }
 
 // FirewallProfiles returns the active profiles. See Knobs.FirewallOff and
@@ -23,10 +23,12 @@ func (m *Machine) FirewallProfiles() (profiles []hns.FirewallProfile, err error)
 	return profiles, api.Problem("INetFwPolicy2.CurrentProfileTypes", code)
 }
 
-// FirewallRules returns the rules, all of which are for inbound UDP.
+// FirewallRules returns the rules for UDP and for any protocol.
 func (m *Machine) FirewallRules() (rules []hns.FirewallRule, err error) {
 	_, code := m.call("INetFwRules._NewEnum", nil, false, func() (string, hns.Code) {
-		rules = slices.Clone(m.firewall.rules)
+		rules = slices.DeleteFunc(slices.Clone(m.firewall.rules), func(r hns.FirewallRule) bool {
+			return r.Protocol != hns.UDP && r.Protocol != hns.AnyProtocol
+		})
 		return "", 0
 	})
 	return rules, api.Problem("INetFwRules._NewEnum", code)
@@ -68,7 +70,7 @@ func (h Admin) AddFirewallRule(r hns.FirewallRule) {
 	h.m.firewall.rules = append(h.m.firewall.rules, r)
 }
 
-// FirewallRules returns the rules for inbound UDP.
+// FirewallRules returns all rules.
 func (h Admin) FirewallRules() []hns.FirewallRule {
 	h.m.mu.Lock()
 	defer h.m.mu.Unlock()
