@@ -25,6 +25,8 @@ const (
 	PrivateProfile = 2
 	PublicProfile  = 4
 	AllProfiles    = 0x7fffffff
+
+	sumOfProfiles = DomainProfile | PrivateProfile | PublicProfile
 )
 
 // FirewallProfile is the state of a profile.
@@ -114,6 +116,9 @@ func (c *FirewallClient) set(ctx context.Context, want FirewallRule, wanted bool
 	return bounded(ctx, c.limit, func() (changed bool, err error) {
 		for range maxSameName {
 			same, err := sameName(c.calls, want.Name)
+			if len(same) == 1 && same[0].Profiles&sumOfProfiles == sumOfProfiles {
+				same[0].Profiles = AllProfiles // Windows may read it back as their sum
+			}
 			switch {
 			case err != nil:
 				return changed, err

@@ -60,6 +60,17 @@ func TestAllowVXLAN(t *testing.T) {
 	}
 }
 
+// That all profiles are read back as their sum is no difference.
+func TestAllProfilesReadBack(t *testing.T) {
+	m := hnstest.NewFor(t)
+	sum := rule("4789")
+	sum.Profiles = hns.DomainProfile | hns.PrivateProfile | hns.PublicProfile
+	m.Admin().AddFirewallRule(sum)
+	if changed, err := hns.NewFirewallClient(m, time.Minute).AllowVXLAN(t.Context(), 4789); err != nil || changed {
+		t.Errorf("%t, %v", changed, err)
+	}
+}
+
 // A firewall that does not answer costs the limit, and one that refuses nothing.
 func TestFirewallFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
