@@ -1,6 +1,7 @@
 package hns
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -33,12 +34,15 @@ func (w *windows) endInOutage(damage func(path string) error) {
 
 func unreadable(path string) error { return os.WriteFile(path, []byte("\x00\x00\x00"), 0o600) }
 
-// unwritable puts a directory in the place of the journal, which cannot be replaced.
+// unwritable puts a file in the place of the journal's directory. writable undoes that.
 func unwritable(path string) error {
-	if err := os.Remove(path); err != nil {
-		return err
-	}
-	return os.MkdirAll(filepath.Join(path, "full"), 0o700)
+	dir := filepath.Dir(path)
+	return errors.Join(os.RemoveAll(dir), os.WriteFile(dir, nil, 0o600))
+}
+
+func writable(path string) error {
+	dir := filepath.Dir(path)
+	return errors.Join(os.Remove(dir), os.Mkdir(dir, 0o700))
 }
 
 // A network whose bring-up fails is rolled back also if the journal, with what the host had, is gone or cannot be read or
@@ -57,7 +61,7 @@ func TestRollBackWithoutJournal(t *testing.T) {
 					w.passes(5 * time.Minute) // it is not made at once again
 					w.isStatic("Ethernet")
 					if name == "unwritable" { // until what the host has can be saved
-						if err := os.RemoveAll(w.opts.journalPath()); err != nil {
+						if err := writable(w.opts.journalPath()); err != nil {
 							t.Fatal(err)
 						}
 					}
