@@ -74,7 +74,7 @@ var values = []struct {
 	{"Linux' port of vxlan", []place{{"backend/vxlan/mixed.go", `linuxPort = (\d+)`}, {"Documentation/backends.md", "`Port` \\| (84\\d+) \\|"},
 		{"Documentation/backends.md", `UDP (\d+) \(with Windows`}, {"Documentation/troubleshooting.md", "accept before it (\\d+)/udp"}, {"Documentation/install.md", `vxlan (\d+)/udp`}}},
 	{"Windows' port of vxlan", []place{{"backend/vxlan/mixed.go", `windowsPort = (\d+)`}, {"Documentation/backends.md", "`Port` \\| (4\\d+) \\|"},
-		{"Documentation/backends.md", `with Windows nodes (\d+)\)`}, {"Documentation/windows-quickstart.md", `-LocalPort (4\d+)`},
+		{"Documentation/backends.md", `with Windows nodes (\d+)\)`}, {"Documentation/windows-quickstart.md", `Open UDP (4\d+)`},
 		{"Documentation/windows.md", `UDP (\d+) \(vxlan\)`}, {"Documentation/troubleshooting.md", `VNI 4096, Port (\d+)`}}},
 	{"WireGuard's port", []place{{"backend/wireguard/wireguard.go", `defaultPort = (\d+)`}, {"Documentation/backends.md", "`ListenPort` \\| (\\d+)"},
 		{"Documentation/backends.md", `UDP (\d+) \(IPv6`}, {"Documentation/troubleshooting.md", `wireguard (\d+),`}}},

@@ -1,6 +1,8 @@
 package dist_test
 
 import (
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -138,6 +140,32 @@ func TestWindowsDockerfile(t *testing.T) {
 			if has := strings.Join(slices.Concat(stages[i].all("COPY"), stages[i].all("ADD")), "\n"); !strings.Contains(has, path) {
 				t.Errorf("%s has no %s", stages[i].Name, path)
 			}
+		}
+	}
+}
+
+// TestNoFixedRoot: without bindfltapi.dll, the image of a HostProcess container is not at C:\hpc. containerd replaces the
+// variable in commands.
+func TestNoFixedRoot(t *testing.T) {
+	files := []string{"../Documentation/kube-flannel-windows.yml", "../Documentation/kube-proxy-windows.yml", "chart/templates/windows.yaml",
+		"windows/Dockerfile", "../Documentation/windows-quickstart.md"}
+	for _, name := range files {
+		raw, err := os.ReadFile(filepath.FromSlash(name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		uses := false
+		for line := range strings.Lines(string(raw)) {
+			if strings.HasPrefix(strings.TrimSpace(line), "#") {
+				continue
+			}
+			uses = uses || strings.Contains(line, "%CONTAINER_SANDBOX_MOUNT_POINT%")
+			if strings.Contains(strings.ReplaceAll(line, `\\`, `\`), `C:\hpc`) {
+				t.Errorf("%s: %s", name, line)
+			}
+		}
+		if !uses {
+			t.Errorf("%s does not use the variable", name)
 		}
 	}
 }

@@ -20,7 +20,7 @@ wine64=$(command -v wine64 || echo /usr/lib/wine/wine64)
 wineserver=$(command -v wineserver || echo /usr/lib/wine/wineserver64)
 
 export WINEPREFIX="$wine/prefix" WINEARCH=win64 WINEDEBUG=-all DISPLAY=
-export WINEDLLOVERRIDES='mscoree,mshtml=;iphlpapi,dhcpcsvc,computenetwork,vmcompute,bcryptprimitives=n,b'
+export WINEDLLOVERRIDES='mscoree,mshtml=;iphlpapi,dhcpcsvc,computenetwork,vmcompute,bcryptprimitives,hnetcfg=n,b'
 
 if [ "${1:-}" = stop ]; then
 	# It fails if no wineserver runs.
@@ -52,6 +52,13 @@ forward() {
 rm -rf "$wine"
 mkdir -p "$wine/prefix"
 "$wine64" wineboot -i >"$wine/wineboot.log" 2>&1
+# The classes of the Windows Firewall (HNetCfg.FwPolicy2, FwRule) belong to no apartment, as in Windows. Those of Wine
+# belong to a single-threaded one, for which it would start a desktop.
+for class in E2B3C97F-6AE1-41AC-817A-F6F92166D7DD 2C5BC43E-3369-4C33-AB0C-BE9469677AF4; do
+	server="HKLM\\Software\\Classes\\CLSID\\{$class}\\InprocServer32"
+	"$wine64" reg add "$server" /ve /d 'C:\windows\system32\hnetcfg.dll' /f >>"$wine/wineboot.log" 2>&1
+	"$wine64" reg add "$server" /v ThreadingModel /d Both /f >>"$wine/wineboot.log" 2>&1
+done
 "$wineserver" -k && "$wineserver" -w # otherwise it keeps running for a while
 system32=$wine/prefix/drive_c/windows/system32
 
@@ -70,6 +77,7 @@ dll bcryptprimitives prng.c -ladvapi32
 LC_ALL=C sed 's/Wine builtin DLL/................/' "$system32/iphlpapi.dll" >"$system32/iphlwine.dll"
 forward "$system32/iphlwine.dll" >"$wine/iphlpapi.def"
 dll iphlpapi iphlpapi.c "$wine/iphlpapi.def" -lws2_32
+dll hnetcfg hnetcfg.c -Wno-unused-function -lws2_32 -lole32 -loleaut32 -luuid
 dll dhcpcsvc dhcpcsvc.c -Wno-unused-function -lws2_32 -ladvapi32
 
 overlaid= # the entries of overlay.json

@@ -52,6 +52,9 @@ func TestNewNode(t *testing.T) {
 	if code, out, _ := do("prepare", "--network-mode=overlay", "--json"); code != exitOK || read[prepareAnswer](t, out).Made {
 		t.Errorf("a second time: %d %s", code, out)
 	}
+	if rules := m.Admin().FirewallRules(); len(rules) != 1 || rules[0].Ports != "4789" {
+		t.Errorf("the firewall's rules: %+v", rules)
+	}
 	host := m.Admin().Adapter("vEthernet (Ethernet)")
 
 	join(t, dir, file, "10.244.1.0/24")
@@ -88,11 +91,11 @@ func TestNewNode(t *testing.T) {
 	if left := reservations(t, dir); !slices.Equal(left, []string{"10.244.9.2"}) {
 		t.Errorf("reserved are %q", left)
 	}
-	if _, out, _ := do("cleanup", "--dry-run", "--json"); len(read[cleanupAnswer](t, out).Removed) != 5 || len(m.Admin().Networks()) != 2 {
+	if _, out, _ := do("cleanup", "--dry-run", "--json"); len(read[cleanupAnswer](t, out).Removed) != 6 || len(m.Admin().Networks()) != 2 || len(m.Admin().FirewallRules()) != 1 {
 		t.Errorf("would remove %s", out)
 	}
 	code, out, problems = do("cleanup")
-	if code != exitOK || len(m.Admin().Networks())+len(m.Admin().Endpoints())+len(reservations(t, dir)) > 0 {
+	if code != exitOK || len(m.Admin().Networks())+len(m.Admin().Endpoints())+len(reservations(t, dir))+len(m.Admin().FirewallRules()) > 0 {
 		t.Errorf("cleanup: %d %s %s", code, out, problems)
 	}
 	if code, out, _ := do("cleanup", "--json"); code != exitOK || len(read[cleanupAnswer](t, out).Removed) > 0 {
@@ -127,4 +130,16 @@ func reservations(t *testing.T, dir string) (all []string) {
 		all = append(all, filepath.Base(f))
 	}
 	return all
+}
+
+// A firewall that hangs is a warning: prepare does the rest.
+func TestPrepareFirewallHangs(t *testing.T) {
+	m := machine(t)
+	m.Fail(hnstest.Fault{Func: "INetFwRules._NewEnum", Hang: true})
+	t.Cleanup(m.Heal) // before the machine is closed
+	file := filepath.Join(t.TempDir(), "subnet.env")
+	code, out, problems := flanneldSays(t.Context(), "--subnet-file="+file, "--iface=Ethernet", "prepare", "--network-mode=overlay", "--json")
+	if p := read[prepareAnswer](t, out); code != exitOK || !p.Made || p.Problem != "" || !strings.Contains(problems, "firewall-unknown") {
+		t.Errorf("prepare: %d %+v\n%s", code, p, problems)
+	}
 }

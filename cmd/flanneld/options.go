@@ -13,6 +13,7 @@ import (
 
 	"flannel/pkg/cniinstall"
 	"flannel/pkg/daemon"
+	"flannel/pkg/file"
 	"flannel/pkg/flags"
 	"flannel/pkg/logging"
 	"flannel/pkg/redact"
@@ -79,6 +80,7 @@ func parseOptions(args, environ []string) (options, error) {
 	o.Etcd.complete()
 	o.Kube.complete(environ)
 	o.WireGuardKey = variable(environ, "WIREGUARD_KEY_FILE")
+	o.findMounted(variable(environ, file.SandboxMount))
 	if err := o.misplaced(given.Unknown, args); err != nil {
 		problems[0] = err
 	}
@@ -95,6 +97,19 @@ func parseOptions(args, environ []string) (options, error) {
 		return o, nil // print the help even if other flags are wrong
 	}
 	return o, errors.Join(append(problems, o.checkCombinations(given.Flags)...)...)
+}
+
+// findMounted replaces the names of files that may be in a volume by their paths in
+// a HostProcess container.
+func (o *options) findMounted(root string) {
+	read := []*string{&o.Etcd.CAFile, &o.Etcd.CertFile, &o.Etcd.KeyFile, &o.Kube.Kubeconfig, &o.Kube.NetConfPath, &o.CNI.ConfFrom, &o.CNI.PluginFrom}
+	o.Kube.APIFrom = slices.Clone(o.Kube.APIFrom)
+	for i := range o.Kube.APIFrom {
+		read = append(read, &o.Kube.APIFrom[i])
+	}
+	for _, path := range read {
+		*path = file.Mounted(root, *path)
+	}
 }
 
 // setCommand takes the command and its arguments from the arguments after the flags.

@@ -18,6 +18,10 @@ param(
 Set-StrictMode -Version 2
 $ErrorActionPreference = 'Stop'
 Import-Module (Join-Path $PSScriptRoot 'flannel.psm1') -Force
+# Without bindfltapi.dll (Server 2019 before July 2022), volumes are below the container's own root.
+if ($env:CONTAINER_SANDBOX_MOUNT_POINT -and -not (Test-Path -LiteralPath $KubeConfig)) {
+    $KubeConfig = Join-Path $env:CONTAINER_SANDBOX_MOUNT_POINT ($KubeConfig -replace '^[A-Za-z]:', '')
+}
 if (-not $NodeName) { throw 'NODE_NAME is not set: it must be the name of this node.' }
 
 Assert-Flanneld $Flanneld @('--healthz-ip=127.0.0.1', "--healthz-port=$HealthPort", 'wait', "--timeout=${TimeoutMinutes}m")

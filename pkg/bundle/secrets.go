@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"flannel/pkg/doctor"
+	"flannel/pkg/file"
 	"flannel/pkg/redact"
 )
 
@@ -16,7 +17,8 @@ import (
 func knownSecrets(o Options, s doctor.Snapshot, files map[string][]byte) *redact.Redactor {
 	r := redact.New()
 	r.Add(o.Password.Reveal())
-	for _, path := range []string{o.KeyFile, cmp.Or(os.Getenv("WIREGUARD_KEY_FILE"), "/run/flannel/wgkey"), "/var/run/secrets/kubernetes.io/serviceaccount/token"} {
+	const token = "/var/run/secrets/kubernetes.io/serviceaccount/token"
+	for _, path := range []string{o.KeyFile, cmp.Or(os.Getenv("WIREGUARD_KEY_FILE"), "/run/flannel/wgkey"), token, os.Getenv(file.SandboxMount) + token} {
 		r.AddFile(path)
 	}
 	raw, _ := os.ReadFile(o.Kubeconfig) // AddKeyed, because most of it is not secret

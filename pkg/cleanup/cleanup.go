@@ -35,6 +35,9 @@ func (n Node) Remove(ctx context.Context, dryRun bool) (removed []string, err er
 	fromVIP, err1 := n.releaseVIP(ctx, dryRun) // before its network is deleted
 	fromSystem, err2 := system.Cleanup(ctx, n.options(), n.networks(), dryRun)
 	fromFirewall, err3 := firewall.Cleanup(ctx, firewall.Options{Log: n.Log, Instance: name}, dryRun)
+	if runtime.GOOS == "windows" {
+		fromFirewall = append(fromFirewall, winnode.RemoveFirewallRule(ctx, n.Log, dryRun)...)
+	}
 	return slices.Concat(fromVIP, fromSystem, fromFirewall), errors.Join(err1, err2, err3)
 }
 

@@ -23,6 +23,7 @@ type Windows struct {
 	Programs  Fact[[]string]     `json:"programs"` // those of "kubelet", "kube-proxy", "containerd", "dockerd" that run
 	LeftFiles Fact[[]string]     `json:"left"`     // paths of files in which other scripts save a source VIP
 	Lost      Fact[LostSettings] `json:"lost"`
+	Firewall  Fact[WinFirewall]  `json:"firewall"`
 }
 
 // LostSettings are settings that an adapter had before flanneld created a

@@ -93,6 +93,31 @@ func TestWindowsCNI(t *testing.T) {
 			s.Windows.Routes.Value[0].Provider = addr("192.168.0.5")
 		}},
 		{"FL519", OK, "1", bridged},
+		{"FL520", Warn, "Public 4790", func(s *Snapshot) { s.Windows.Networks.Value[1].Port = 4790 }},
+		{"FL520", Warn, "Private", func(s *Snapshot) {
+			f := &s.Windows.Firewall.Value
+			f.Profiles, f.Rules[0].Profiles = append(f.Profiles, FirewallProfile{Name: "Private", Type: 2, On: true}), 4
+		}},
+		{"FL520", Warn, "Public", func(s *Snapshot) { s.Windows.Firewall.Value.Profiles[0].BlocksAll = true }},
+		{"FL520", Warn, "Public", func(s *Snapshot) { s.Windows.Firewall.Value.Rules[0].Limited = true }},
+		{"FL520", Warn, "no-vxlan", func(s *Snapshot) { // a rule that blocks takes precedence
+			f := &s.Windows.Firewall.Value
+			f.Rules = append(f.Rules, FirewallRule{Name: "no-vxlan", Ports: "1-5000", Profiles: 4})
+		}},
+		{"FL520", OK, "Overlay traffic", func(s *Snapshot) {
+			s.Windows.Firewall.Value.Rules = []FirewallRule{{Name: "Overlay traffic", Allow: true, Ports: "RPC, 53,4000-5000", Profiles: 0x7fffffff}}
+		}},
+		{"FL520", OK, "all", func(s *Snapshot) {
+			s.Windows.Firewall.Value.Rules = []FirewallRule{{Name: "all", Allow: true, Ports: "*", Profiles: 4}}
+		}},
+		{"FL520", OK, "Public", func(s *Snapshot) {
+			s.Windows.Firewall.Value = WinFirewall{Profiles: []FirewallProfile{{Name: "Public", Type: 4}}}
+		}},
+		{"FL520", OK, "Public", func(s *Snapshot) {
+			s.Windows.Firewall.Value = WinFirewall{Profiles: []FirewallProfile{{Name: "Public", Type: 4, On: true, Allows: true}}}
+		}},
+		{"FL520", Undecided, "", func(s *Snapshot) { s.Windows.Firewall.Value.Profiles = nil }},
+		{"FL520", Undecided, "RPC", func(s *Snapshot) { s.Windows.Firewall = Unknown[WinFirewall]("RPC") }},
 		{"FL519", OK, "1", func(s *Snapshot) { bridged(s); s.report().Peers[0].State = status.Behind }}, // FL101 reports it
 	})
 }

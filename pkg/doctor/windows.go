@@ -49,6 +49,8 @@ func windowsChecks() []Check {
 			"kube-proxy uses another network than flanneld's (--network-name)", windows, needs{kubeProxyRuns, networksKnown, hnsNetworkExists}, proxyNetwork},
 		{"FL519", "there is a route to each peer that is up to date, and no stale ones (host-gw)",
 			"there is no route to some peers that are up to date, or there are stale ones (host-gw)", windows, needs{routesKnown, peersKnown, hostGWExists}, peerRoutes},
+		{"FL520", "the Windows Firewall accepts the packets of the overlay",
+			"the Windows Firewall drops the packets of the overlay", windows, needs{networksKnown, overlayExists, firewallKnown}, vxlanPortOpen},
 	}
 }
 

@@ -22,7 +22,8 @@ func guidOf(index int) (*windows.GUID, error) {
 }
 
 // SetDNS implements Stack. It sets the servers of each family that has one in the list, and does not change search lists.
-// Unlike routes and addresses, they persist over a reboot, because Windows has no other store for them.
+// Unlike routes and addresses, they persist over a reboot, because Windows has no other store for them. A Windows without
+// the function gets them by the registry.
 func (ipHelper) SetDNS(index int, servers []netip.Addr) error {
 	guid, err := guidOf(index)
 	if err != nil {
@@ -42,8 +43,14 @@ func (ipHelper) SetDNS(index int, servers []netip.Addr) error {
 			return err
 		}
 		settings := winipcfg.DnsInterfaceSettings{Version: winipcfg.DnsInterfaceSettingsVersion1, Flags: flags, NameServer: text}
-		if err := winipcfg.SetInterfaceDnsSettings(*guid, &settings); err != nil {
-			return ipHelperError("SetInterfaceDnsSettings", err)
+		err = winipcfg.SetInterfaceDnsSettings(*guid, &settings)
+		if lacksDNSSettings(err) {
+			err = storeDNS(guid, flags&winipcfg.DnsInterfaceSettingsFlagIPv6 != 0, strings.Join(list, ","))
+		} else {
+			err = ipHelperError("SetInterfaceDnsSettings", err)
+		}
+		if err != nil {
+			return err
 		}
 	}
 	return nil
@@ -60,5 +67,9 @@ func (ipHelper) SetDNSRegistration(index int, on bool) error {
 	if on {
 		settings.RegistrationEnabled = 1
 	}
-	return ipHelperError("SetInterfaceDnsSettings", winipcfg.SetInterfaceDnsSettings(*guid, &settings))
+	err = winipcfg.SetInterfaceDnsSettings(*guid, &settings)
+	if lacksDNSSettings(err) {
+		return storeDNSRegistration(guid, on)
+	}
+	return ipHelperError("SetInterfaceDnsSettings", err)
 }

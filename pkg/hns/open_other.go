@@ -14,3 +14,8 @@ func Open() (Calls, error) { return nil, errNotWindows }
 
 // OpenStack returns an error, because only Windows has the IP Helper API.
 func OpenStack() (Stack, error) { return nil, errNotWindows }
+
+// OpenFirewall returns an error, because only Windows has the Windows Firewall.
+func OpenFirewall() (Firewall, error) {
+	return nil, fmt.Errorf("%s has no Windows Firewall: %w", runtime.GOOS, ErrUnsupported)
+}

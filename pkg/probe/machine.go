@@ -22,6 +22,7 @@ import (
 type machine struct {
 	client    *hns.Client
 	stack     hns.Stack
+	firewall  *hns.FirewallClient
 	processes func() ([]process, error)
 }
 
@@ -45,6 +46,7 @@ func (m machine) probes(o Options, s *doctor.Snapshot) []probe {
 		factProbe(&w.Routes, withoutContext(m.routes)),
 		factProbe(&w.Programs, withoutContext(m.programs)),
 		factProbe(&w.LeftFiles, withoutContext(func() ([]string, error) { return existing(o.LeftFiles) })),
+		factProbe(&w.Firewall, m.readFirewall),
 		factProbe(&w.Lost, func(ctx context.Context) (doctor.LostSettings, error) { return m.lost(ctx, o.JournalFile) }),
 	}
 }

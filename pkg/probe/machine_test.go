@@ -37,6 +37,8 @@ type node struct {
 	procs  []process // running ones
 }
 
+func (n *node) firewall() *hns.FirewallClient { return hns.NewFirewallClient(n.m, time.Minute) }
+
 // peer is a peer that is up to date by the daemon's report.
 var peer = hns.RemoteSubnet{Prefix: pfx("10.244.3.0/24"), VSID: 4096, Provider: netip.MustParseAddr("10.99.0.3"), MAC: mac.Addr{2, 0, 0, 0, 1, 3}}
 
@@ -106,7 +108,7 @@ func bridge() hns.Network {
 func (n *node) read() doctor.Snapshot {
 	n.t.Helper()
 	before := len(n.m.Log())
-	s := run(n.t.Context(), n.o, machine{n.client, n.m, func() ([]process, error) { return n.procs, nil }}.probes)
+	s := run(n.t.Context(), n.o, machine{n.client, n.m, n.firewall(), func() ([]process, error) { return n.procs, nil }}.probes)
 	s.OS = "windows"
 	s.Daemon = doctor.Known(doctor.Answer{Report: &n.report})
 	if _, changes := n.client.Counts(); changes != 0 || len(n.m.Changes()) != 0 || n.m.OpenHandles() != 0 || len(n.m.Log()) == before {
@@ -143,7 +145,7 @@ func TestHealthyOverlay(t *testing.T) {
 	verdicts(t, "an overlay", s, map[string]string{"FL102": "ok: flanneld.exe 7", "FL501": "ok: HNS 13.3", "FL502": "ok: flannel.4096 Overlay 10.244.1.0/24 Ethernet",
 		"FL503": "ok: 10.99.0.2 Ethernet", "FL504": "ok", "FL505": "ok: VNI 4096", "FL506": "ok: 1~policies", "FL507": "skipped: host-gw", "FL508": "ok: win1",
 		"FL509": "ok: 10.244.1.2", "FL510": "ok", "FL511": "skipped", "FL512": "skipped", "FL513": "warn: kubelet containerd", "FL514": "ok", "FL517": "ok",
-		"FL518": "skipped: KUBE_NETWORK", "FL519": "skipped: host-gw"})
+		"FL518": "skipped: KUBE_NETWORK", "FL519": "skipped: host-gw", "FL520": "warn: Public 4789"})
 	if args := s.Processes.Value[0].Args; strings.Join(append(slices.Clone(args), s.Windows.KubeProxy.Value...), " ") !=
 		"--etcd-password=[redacted] service run kube-proxy --hostname-override=win1 --source-vip=10.244.1.2 --token [redacted] --enable-dsr=true" {
 		t.Errorf("%q, %q", args, s.Windows.KubeProxy.Value)
@@ -258,7 +260,7 @@ func TestHNSHangs(t *testing.T) {
 	n := newNode(t, overlay())
 	n.m.Fail(hnstest.Fault{Hang: true})
 	n.client = hns.NewClient(n.m, hns.Timing{Query: 1500 * time.Millisecond})
-	s := run(t.Context(), n.o, machine{n.client, n.m, func() ([]process, error) { return n.procs, nil }}.probes)
+	s := run(t.Context(), n.o, machine{n.client, n.m, n.firewall(), func() ([]process, error) { return n.procs, nil }}.probes)
 	s.OS, s.Daemon = "windows", doctor.Known(doctor.Answer{Report: &n.report})
 	verdicts(t, "HNS hangs", s, map[string]string{"FL501": "fail", "FL502": "unknown", "FL506": "unknown", "FL510": "unknown",
 		"FL504": "ok", "FL508": "ok"})
@@ -274,7 +276,7 @@ func TestRecorded(t *testing.T) {
 			k.Version = hns.Version{Major: 9, Minor: 5}
 			k.OtherCase, k.HostBits, k.OmitVSID, k.OmitGateway = network.Type == hns.Overlay, true, true, true
 		})
-		record := machine{n.client, n.m, nil}.documents(t.Context())
+		record := machine{n.client, n.m, nil, nil}.documents(t.Context())
 		files := fstest.MapFS{}
 		for name, text := range record {
 			files[name] = &fstest.MapFile{Data: text}
@@ -285,7 +287,7 @@ func TestRecorded(t *testing.T) {
 		}
 		defer m.Close() //nolint:errcheck // it is in memory
 		client := hns.NewClient(m, hns.Timing{})
-		again := func() map[string][]byte { return machine{client, m, nil}.documents(t.Context()) }
+		again := func() map[string][]byte { return machine{client, m, nil, nil}.documents(t.Context()) }
 		if diff := cmp.Diff(record, again()); diff != "" {
 			t.Errorf("%s (+): %s", name, diff)
 		}
@@ -305,7 +307,7 @@ func TestRecorded(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if diff := cmp.Diff(machine{n.client, n.m, nil}.documents(t.Context()), again()); diff != "" {
+		if diff := cmp.Diff(machine{n.client, n.m, nil, nil}.documents(t.Context()), again()); diff != "" {
 			t.Errorf("%s after a change (+): %s", name, diff)
 		}
 	}
@@ -315,7 +317,7 @@ func TestDocuments(t *testing.T) {
 	n := newNode(t, bridge())
 	read := func(name string, into any) {
 		t.Helper()
-		all := machine{n.client, n.m, nil}.documents(t.Context())
+		all := machine{n.client, n.m, nil, nil}.documents(t.Context())
 		if err := json.Unmarshal(all[name], into); err != nil || len(all) != 6 {
 			t.Fatalf("%s: %v\n%s", name, err, all[name])
 		}
@@ -351,7 +353,7 @@ func TestDocuments(t *testing.T) {
 		t.Errorf("changed %v", n.m.Changes())
 	}
 	n.m.Turn(func(k *hnstest.Knobs) { k.Down = true })
-	if text := string(machine{n.client, n.m, nil}.documents(context.Background())["hns-networks.json"]); !strings.Contains(text, "0x800706ba") {
+	if text := string(machine{n.client, n.m, nil, nil}.documents(context.Background())["hns-networks.json"]); !strings.Contains(text, "0x800706ba") {
 		t.Errorf("HNS is down: %s", text)
 	}
 }

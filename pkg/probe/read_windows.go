@@ -30,7 +30,12 @@ func openMachine(timeout time.Duration) (machine, error) {
 	if err != nil {
 		return machine{}, err
 	}
-	return machine{hns.NewClient(calls, hns.Timing{Query: timeout * 9 / 10}), stack, processes}, nil
+	firewall, err := hns.OpenFirewall()
+	if err != nil {
+		return machine{}, err
+	}
+	limit := timeout * 9 / 10
+	return machine{hns.NewClient(calls, hns.Timing{Query: limit}), stack, hns.NewFirewallClient(firewall, limit), processes}, nil
 }
 
 // Documents returns the contents of files for a support bundle, by file name:

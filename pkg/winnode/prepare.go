@@ -39,7 +39,8 @@ type Underlay interface {
 }
 
 // Prepare creates the virtual switch for the network that the backend will create on
-// the underlay. It waits for the underlay, and calls waiting with each new reason.
+// the underlay, and makes the Windows Firewall accept the packets of an overlay. It
+// waits for the underlay, and calls waiting with each new reason.
 func Prepare(ctx context.Context, o system.Options, config subnet.Config, maker backend.Maker, interfaces Underlay, waiting func(error)) (dataplane.Prepared, error) {
 	var link underlay.Link
 	// During boot, no adapter may be up yet.
@@ -54,6 +55,7 @@ func Prepare(ctx context.Context, o system.Options, config subnet.Config, maker 
 	if err != nil {
 		return dataplane.Prepared{}, err
 	}
+	allowVXLAN(ctx, o.Log, dev, openFirewall)
 	return system.Prepare(ctx, o, dataplane.SwitchFor(dev), waiting)
 }
 

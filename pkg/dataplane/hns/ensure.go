@@ -118,7 +118,7 @@ func (d *Driver) ensureNetwork(ctx context.Context, dev device, relist bool, ada
 		return d.rollBack(ctx, dev, err)
 	}
 	if dev.networkKind().tunnels() && d.network.DRMAC == (mac.Addr{}) && !dev.Switch {
-		return driver.Waiting(causeNoMAC, "HNS to give the network its MAC address")
+		return d.rollBack(ctx, dev, driver.Waiting(causeNoMAC, "HNS to give the network its MAC address"))
 	}
 	link := dataplane.Link{MAC: d.network.DRMAC}
 	host, found := d.managementAdapter(dev, adapters)
@@ -132,8 +132,9 @@ func (d *Driver) ensureNetwork(ctx context.Context, dev device, relist bool, ada
 		return d.rollBack(ctx, dev, err)
 	}
 	if !found {
-		return d.waitForHost(ctx, dev, adapters)
+		return d.rollBack(ctx, dev, d.waitForHost(ctx, dev, adapters))
 	}
+	d.hostConfig.SetReachable()
 	d.wrongIP, d.rolledBack = wrongManagementIP{}, 0
 	if err := dev.networkKind().finish(ctx, d, dev, host, adapters); err != nil {
 		return err

@@ -20,6 +20,9 @@ type policyKey struct {
 	Prefix netip.Prefix // a peer's subnet; invalid for the HostRoute policy
 }
 
+// hostRouteKey identifies the HostRoute policy.
+func hostRouteKey() policyKey { return policyKey{Type: hns.HostRoutePolicy().Type} }
+
 func (k policyKey) String() string {
 	if k.Prefix.IsValid() {
 		return k.Prefix.String()
@@ -46,7 +49,7 @@ func (k policyKey) policy(v policyValue) hns.Policy {
 // which lead to peers, and the HostRoute policy between host and pods.
 func parsePolicy(p hns.Policy) (k policyKey, v policyValue, ours bool) {
 	if p.IsHostRoute() {
-		return policyKey{Type: hns.HostRoutePolicy().Type}, policyValue{}, true
+		return hostRouteKey(), policyValue{}, true
 	}
 	if !p.IsRemoteSubnet() {
 		return k, v, false

@@ -93,6 +93,7 @@ type Driver struct {
 	pending         *hns.Network       // HNS was asked for this network, and has not answered; else nil
 	endpoint        string             // ID of the host's endpoint, once this run found or made it
 	compared        string             // ID of the host's endpoint with which addresses were compared, or "refused"
+	noHostRoute     string             // ID of the network for which HNS refused the policy HostRoute
 	misplaced       bool               // HNS put a network without an adapter's name on another adapter
 	wrongIP         wrongManagementIP
 	deadSince       time.Time // see deleteDeadSwitch; zero: the switch is not dead
@@ -223,7 +224,7 @@ func (d *Driver) setTarget(dev device, link dataplane.Link) {
 	d.resetTables()
 	d.target = next
 	if dev.networkKind() != nil && dev.networkKind().tunnels() && d.version.Features().HostRoute {
-		d.policies.Want(policyKey{Type: hns.HostRoutePolicy().Type}, policyValue{})
+		d.policies.Want(hostRouteKey(), policyValue{})
 	}
 }
 
@@ -277,6 +278,7 @@ const (
 	causeBridgeMetric    = "bridge-metric"
 	causeDNSRegistration = "bridge-dns-registration"
 	causeNetworkDiffers  = "network-differs"
+	causeNoHostRoute     = "no-host-route"
 	causeNoDualStack     = "no-dual-stack"
 	causeNoBlackholes    = "no-blackholes"
 	causeOtherAddress    = "other-address" // that HNS sends from

@@ -145,6 +145,10 @@ func (d *Driver) deleteNetwork(ctx context.Context, n hns.Network) error {
 	if err := d.saveHostConfig(n); err != nil {
 		return err
 	}
+	return d.removeNetwork(ctx, n)
+}
+
+func (d *Driver) removeNetwork(ctx context.Context, n hns.Network) error {
 	d.networksDirty.Store(true)
 	if err := d.client.DeleteNetwork(ctx, n.ID); err != nil && !errors.Is(err, hns.ErrNotFound) {
 		return fmt.Errorf("delete the HNS network %s: %w", n.Name, err)

@@ -26,7 +26,9 @@ type policyStore struct {
 
 const (
 	// batchSize bounds the policies of one request, to a document of about 100 KB.
-	batchSize = 500
+	// Before HNS 10, nobody is known to have sent as many.
+	batchSize    = 500
+	oldBatchSize = 50
 	// maxRefusals bounds the requests of one Set or Delete that HNS may refuse while
 	// the store narrows down which policies are to blame.
 	maxRefusals = 64
@@ -52,6 +54,9 @@ func (s *policyStore) List(ctx context.Context) (map[policyKey]policyValue, erro
 		_, value, _ := parsePolicy(policies[0])
 		value.Invalid = value.Invalid || len(policies) > 1
 		out[key] = value
+	}
+	if s.d.noHostRoute == s.d.network.ID {
+		out[hostRouteKey()] = policyValue{} // so that it is not missing
 	}
 	return out, nil
 }
@@ -109,6 +114,14 @@ func (s *policyStore) Set(ctx context.Context, entries []policyEntry) []error {
 		}
 	}
 	s.modifyAll(ctx, add, true)
+	for i, e := range entries {
+		refused := errs[i] != nil && (isRefusal(errs[i]) || errors.Is(errs[i], hns.ErrUnsupported))
+		if refused && e.Key == hostRouteKey() {
+			s.d.noHostRoute = s.d.network.ID
+			s.d.warnOnce(causeNoHostRoute, fmt.Sprintf("HNS refuses the policy HostRoute, so the host and the pods of this node do not reach each other; other nodes are not affected. Restart flanneld to try again: %v", errs[i]))
+			errs[i] = nil
+		}
+	}
 	return errs
 }
 
@@ -138,7 +151,11 @@ func (s *policyStore) Delete(ctx context.Context, entries []policyEntry) []error
 // modifyAll adds or removes policies in batches.
 func (s *policyStore) modifyAll(ctx context.Context, changes []policyChange, add bool) {
 	refusals := maxRefusals
-	for batch := range slices.Chunk(changes, batchSize) {
+	size := batchSize
+	if s.d.version.Major < 10 {
+		size = oldBatchSize
+	}
+	for batch := range slices.Chunk(changes, size) {
 		s.modify(ctx, batch, add, &refusals)
 	}
 }

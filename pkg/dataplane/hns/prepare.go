@@ -65,6 +65,10 @@ func (d *Driver) prepareStep(ctx context.Context, dev dataplane.Device, p *datap
 	if _, overlay := dev.Kind.(dataplane.Overlay); overlay && !d.version.Features().RemoteSubnet {
 		return &tooOldError{d.version}
 	}
+	driven, err := deviceOf(dev)
+	if err != nil {
+		return err
+	}
 	networks, err := d.client.Networks(ctx)
 	if err != nil {
 		return waitIfSilent(err)
@@ -90,19 +94,17 @@ func (d *Driver) prepareStep(ctx context.Context, dev dataplane.Device, p *datap
 		}
 	} else {
 		p.Network = networks[i].Name
-		if driven, err := deviceOf(dev); err == nil {
-			want, _ := wantedNetwork(driven, physical.Name, d.version)
-			if err := d.checkSwitchType(want, physical, adapters); err != nil {
-				return err
-			}
+		want, _ := wantedNetwork(driven, physical.Name, d.version)
+		if err := d.checkSwitchType(want, physical, adapters); err != nil {
+			return err
 		}
 	}
 	if err := d.hostConfig.Restore(networks); err != nil {
-		return err
+		return d.rollBack(ctx, driven, err)
 	}
 	host, found := hostconfig.HostAdapter(adapters, physical, true)
 	if !found || len(hostconfig.Addresses(host)) == 0 {
-		return driver.Waiting(hostconfig.CauseNoAddress, "the virtual adapter of %s to have the host's addresses", physical.Name)
+		return d.rollBack(ctx, driven, driver.Waiting(hostconfig.CauseNoAddress, "the virtual adapter of %s to have the host's addresses", physical.Name))
 	}
 	p.Interface, p.Addresses = host.Name, nil
 	for _, a := range hostconfig.Addresses(host) {

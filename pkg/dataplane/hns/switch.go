@@ -58,16 +58,22 @@ func (d *Driver) boundNetworks(physical hns.Adapter, adapters []hns.Adapter) []h
 	})
 }
 
-// mayDelete reports whether a network is ours, or was made by flanneld prepare.
+// mayDelete reports whether a network is ours, also by its name in the
+// configuration alone, or was made by flanneld prepare.
 func (d *Driver) mayDelete(n hns.Network) bool {
-	return d.ours(n) || isOurType(n) && slices.Contains(d.hostConfig.Owned(true), n.Name)
+	dev := d.device()
+	configured := dev.networkKind() != nil && !dev.Switch && dev.name == n.Name && isOurType(n)
+	return configured || d.ours(n) || isOurType(n) && slices.Contains(d.hostConfig.Owned(true), n.Name)
 }
 
 // deleteBound deletes networks. The next pass goes on without them.
 func (d *Driver) deleteBound(ctx context.Context, networks []hns.Network, cause, reason string) error {
 	for _, n := range networks {
 		d.opts.Log.Warn("deleting an HNS network of ours, its pods must be made again", "cause", cause, "network", n.Name, "id", n.ID, "reason", reason)
-		if err := d.deleteNetwork(ctx, n); err != nil {
+		if err := d.saveHostConfig(n); err != nil && cause != causeRolledBack {
+			return err
+		}
+		if err := d.removeNetwork(ctx, n); err != nil {
 			return err
 		}
 		if slices.Contains(d.hostConfig.Owned(true), n.Name) {
@@ -81,9 +87,9 @@ func (d *Driver) deleteBound(ctx context.Context, networks []hns.Network, cause,
 }
 
 // rollBack deletes our networks on the adapter if the host has lacked its addresses
-// for longer than Pace.Rollback since one was made, or since a boot, so that somebody
-// can reach the host. err is what the pass waits for. The next attempt is made after
-// Pace.Retry, and after twice as long each time.
+// for longer than Pace.Rollback (hostconfig.Keeper.Dark), so that somebody can reach
+// the host. That they cannot be saved does not matter then. err is what the pass waits
+// for. The next attempt is made after Pace.Retry, and after twice as long each time.
 func (d *Driver) rollBack(ctx context.Context, dev device, err error) error {
 	adapters, readErr := d.stack.Adapters()
 	if readErr != nil {
@@ -94,7 +100,7 @@ func (d *Driver) rollBack(ctx context.Context, dev device, err error) error {
 	if d.network != nil {
 		physical, found = hostconfig.NetworkAdapter(*d.network, adapters)
 	}
-	if !found || d.hostConfig.Dark(physical) < d.pace.Rollback {
+	if !found || d.hostConfig.Dark(physical, adapters) < d.pace.Rollback {
 		return err
 	}
 	bound := d.boundNetworks(physical, adapters)

@@ -1,7 +1,8 @@
 // Package hnstest simulates a Windows machine in memory: HNS, which binds a
-// virtual switch to the adapter and moves the host's address there, and the IP
-// stack. A Machine implements hns.Calls and hns.Stack, for tests on any
-// operating system. It contains no code of Windows.
+// virtual switch to the adapter and moves the host's address there, the IP
+// stack, and the Windows Firewall. A Machine implements hns.Calls, hns.Stack and
+// hns.Firewall, for tests on any operating system. It contains no code of
+// Windows.
 //
 // The package wine below it makes the same machine available to Windows
 // programs that run in Wine, and checks it with tests that Microsoft wrote for

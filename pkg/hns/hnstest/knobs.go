@@ -90,6 +90,12 @@ type Knobs struct {
 	ForgetNamespace bool
 	OmitNamespace   bool
 
+	FirewallOff       bool // the firewall filters nothing
+	FirewallBlocksAll bool // it blocks all that comes in, whatever the rules say
+
+	MaxPolicies      int      // a request with more of them is refused with E_INVALIDARG; 0: no limit
+	HostRouteRefused hns.Code // the policy HostRoute is refused so; 0: it works
+
 	AcceptDuplicates bool // adding an existing policy succeeds, and the network then has it twice
 	PartialBatches   bool // policies before a refused one in the same request are applied
 }

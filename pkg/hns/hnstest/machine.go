@@ -14,8 +14,8 @@ import (
 	"flannel/pkg/mac"
 )
 
-// Machine is a simulated Windows machine: HNS and the IP stack. It implements
-// hns.Calls and hns.Stack. Its methods may be called from any goroutine.
+// Machine is a simulated Windows machine: HNS, the IP stack and the firewall. It
+// implements hns.Calls, hns.Stack and hns.Firewall. Its methods may be called from any goroutine.
 type Machine struct {
 	mu     sync.Mutex
 	knobs  Knobs
@@ -38,6 +38,7 @@ type Machine struct {
 	dead     map[int]bool              // physical adapters whose switch is dead, by index
 	boots    int                       // number of calls of Reboot
 	trouble  []error                   // see Trouble
+	firewall firewall
 
 	events     []Event              // all events since the machine was created
 	eventAdded chan struct{}        // closed and replaced when an event is added

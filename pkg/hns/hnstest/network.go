@@ -154,10 +154,16 @@ func (m *Machine) modifyNetwork(n *network, request []byte) hns.Code {
 	if r.ResourceType != "Policy" {
 		return hns.RequestUnsupported
 	}
+	if most := m.knobs.MaxPolicies; most > 0 && len(r.Settings.Policies) > most {
+		return api.InvalidArg
+	}
 	n.verbatim = nil
 	before := slices.Clone(n.Policies)
 	for _, p := range r.Settings.Policies {
 		code := api.CheckPolicy(n.Type, m.knobs.version(), p)
+		if code == 0 && p.IsHostRoute() && r.RequestType == "Add" {
+			code = m.knobs.HostRouteRefused
+		}
 		if code == 0 {
 			code = m.changePolicy(n, r.RequestType, p)
 		}

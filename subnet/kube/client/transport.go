@@ -10,6 +10,8 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
+	"path/filepath"
 	"strconv"
 	"sync"
 	"time"
@@ -18,6 +20,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/transport"
 
+	"flannel/pkg/file"
 	"flannel/subnet/patience"
 )
 
@@ -31,7 +34,7 @@ func (o Options) restConfig() (*rest.Config, error) {
 		}
 		return cfg, nil
 	}
-	cfg, err := rest.InClusterConfig()
+	cfg, err := inCluster(os.Getenv(file.SandboxMount))
 	if err != nil {
 		if o.APIURL == "" || !errors.Is(err, rest.ErrNotInCluster) && !errors.Is(err, fs.ErrNotExist) {
 			return nil, fmt.Errorf("credentials for the Kubernetes API: %w (outside of a pod, set --kubeconfig-file)", err)
@@ -40,6 +43,26 @@ func (o Options) restConfig() (*rest.Config, error) {
 	}
 	cfg.Host = cmp.Or(o.APIURL, cfg.Host)
 	return cfg, nil
+}
+
+// inCluster returns the credentials of the pod's service account. root is the root
+// directory of a HostProcess container; "": this is none. See file.Mounted.
+func inCluster(root string) (*rest.Config, error) {
+	cfg, err := rest.InClusterConfig()
+	if root == "" || !errors.Is(err, fs.ErrNotExist) {
+		return cfg, err
+	}
+	dir := filepath.Join(root, "var", "run", "secrets", "kubernetes.io", "serviceaccount")
+	tokenFile := filepath.Join(dir, "token")
+	token, err := os.ReadFile(tokenFile)
+	if err != nil {
+		return nil, err
+	}
+	return &rest.Config{
+		Host:        "https://" + net.JoinHostPort(os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")),
+		BearerToken: string(token), BearerTokenFile: tokenFile,
+		TLSClientConfig: rest.TLSClientConfig{CAFile: filepath.Join(dir, "ca.crt")},
+	}, nil
 }
 
 // A dead connection is detected after pingAfter + pingTimeout, and a server that returned within dialTimeout and the

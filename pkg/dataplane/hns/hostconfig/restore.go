@@ -80,7 +80,9 @@ type Keeper struct {
 	missingSince    time.Time // zero: the timer does not run
 	incompleteSince time.Time
 	completeSince   time.Time
-	dhcpOff         int // index of the adapter whose DHCP turnDHCPOff turned off, while Windows has not obeyed; 0: none
+	darkSince       time.Time // see Dark; without a snapshot
+	uncertain       bool      // whether flanneld has restored what it took away, because there was no journal to read
+	dhcpOff         int       // index of the adapter whose DHCP turnDHCPOff turned off, while Windows has not obeyed; 0: none
 	lastWarning     string
 	pods            []netip.Prefix // routes into these networks are not saved: peers come and go
 }
@@ -93,6 +95,7 @@ func New(path string, limits Limits, stack hns.Stack, log *slog.Logger) *Keeper 
 	if k.readErr != nil {
 		log.Warn("cannot read the adapter's settings that an earlier run saved, nothing will be restored", "error", k.readErr)
 	}
+	k.uncertain = len(k.journal.Networks)+len(k.journal.Switches) == 0
 	var err error
 	if k.boot, err = stack.BootID(); err != nil {
 		log.Warn("cannot find out whether the machine was rebooted, its last good settings are not compared", "error", err)

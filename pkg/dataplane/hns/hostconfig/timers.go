@@ -6,21 +6,46 @@ import (
 	"flannel/pkg/hns"
 )
 
-// Dark returns for how long the host has lacked addresses of the snapshot, which
-// it had on a physical adapter or on the virtual one of that; 0: it has them, or
-// had them on another adapter.
-func (k *Keeper) Dark(physical hns.Adapter) time.Duration {
+// Dark returns for how long the host has lacked its addresses on a physical
+// adapter and on the virtual one of a switch that is bound to it; 0: it has
+// them, or flanneld had no part in their loss.
+//
+// With a snapshot of the adapter, these are the addresses that it holds. Without
+// one, flanneld has restored all that it ever took away. A host without any
+// address is then dark only if the switch fails it, by no virtual adapter that is
+// up, or if this is not certain: the journal could not be read, or is lost.
+func (k *Keeper) Dark(physical hns.Adapter, adapters []hns.Adapter) time.Duration {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	s := k.journal.Snapshot
-	if s == nil || k.missingSince.IsZero() {
+	if s := k.journal.Snapshot; s != nil {
+		if _, found := s.physical([]hns.Adapter{physical}); found {
+			k.darkSince = time.Time{}
+			if k.missingSince.IsZero() {
+				return 0
+			}
+			return time.Since(k.missingSince)
+		}
+	}
+	host, virtualUp := HostAdapter(adapters, physical, true)
+	switch {
+	case len(Addresses(host))+len(Addresses(physical)) > 0:
+		k.setReachable()
+		return 0
+	case virtualUp && !k.uncertain:
+		k.darkSince = time.Time{}
 		return 0
 	}
-	if _, found := s.physical([]hns.Adapter{physical}); !found {
-		return 0
-	}
-	return time.Since(k.missingSince)
+	return startOrElapsed(&k.darkSince)
 }
+
+// SetReachable says that the host has its addresses.
+func (k *Keeper) SetReachable() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.setReachable()
+}
+
+func (k *Keeper) setReachable() { k.darkSince, k.uncertain = time.Time{}, false }
 
 // startOrElapsed starts a timer that does not run, and returns how long it has
 // been running.

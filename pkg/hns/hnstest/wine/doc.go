@@ -1,7 +1,7 @@
 // Package wine connects Windows programs that run in Wine to a simulated
-// machine (package hnstest). Our own computenetwork.dll, vmcompute.dll and
-// iphlpapi.dll (folder dll, built by `make wine`) send each call to a Server,
-// so the real flanneld.exe makes the same calls as on Windows.
+// machine (package hnstest). Our own computenetwork.dll, vmcompute.dll,
+// iphlpapi.dll and hnetcfg.dll (folder dll, built by `make wine`) send each call
+// to a Server, so the real flanneld.exe makes the same calls as on Windows.
 //
 // The integration tests of package hcn of hcsshim, which Microsoft wrote for
 // the real HNS, run against it, except for those that TestHcsshim lists with

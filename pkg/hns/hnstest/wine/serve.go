@@ -17,6 +17,8 @@ type Server struct {
 	// text of their errors as the Detail of an hns.Error.
 	More map[string]func(args [][]byte) ([]byte, error)
 
+	firewall ruleObjects
+
 	mu       sync.Mutex
 	programs map[string]program // by name, for the requests of other connections
 }
@@ -122,6 +124,9 @@ func (s *Server) answer(p program, function string, args [][]byte) [][]byte {
 	case function == "Wait" && len(args) == 1:
 		event, code := p.Next(string(args[0]))
 		return [][]byte{pack(uint32(code)), []byte(event), nil}
+	case function == "NetFw":
+		value, code := s.firewall.call(p.machine, args)
+		return [][]byte{pack(uint32(code)), []byte(value), nil}
 	case api.IsHNS(function):
 		texts := make([]string, len(args))
 		for i, arg := range args {

@@ -1,0 +1,105 @@
+package doctor
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// WinFirewall is the Windows Firewall.
+type WinFirewall struct {
+	Profiles []FirewallProfile `json:"profiles"` // that are active
+	Rules    []FirewallRule    `json:"rules"`    // enabled ones for inbound packets, for UDP and a port of an overlay
+}
+
+// FirewallProfile is a profile of the Windows Firewall.
+type FirewallProfile struct {
+	Name      string `json:"name"` // "Domain", "Private", "Public"
+	Type      int    `json:"type"` // a bit of FirewallRule.Profiles
+	On        bool   `json:"on"`
+	BlocksAll bool   `json:"blocksAll"` // whatever the rules say
+	Allows    bool   `json:"allows"`    // what no rule matches
+}
+
+// FirewallRule is a rule of the Windows Firewall.
+type FirewallRule struct {
+	Name     string `json:"name"`
+	Allow    bool   `json:"allow"`    // false: it blocks
+	Ports    string `json:"ports"`    // "4789,8000-8010"; "" or "*": all
+	Profiles int    `json:"profiles"` // a sum of types
+	Limited  bool   `json:"limited"`  // it applies to some programs, services, addresses or interfaces alone
+}
+
+// HasPort reports whether a rule is for a port.
+func (r FirewallRule) HasPort(port int) bool {
+	if r.Ports == "" {
+		return true
+	}
+	return slices.ContainsFunc(strings.Split(r.Ports, ","), func(text string) bool {
+		if text = strings.TrimSpace(text); text == "*" {
+			return true
+		}
+		first, last, isRange := strings.Cut(text, "-")
+		if !isRange {
+			last = first
+		}
+		low, err1 := strconv.Atoi(first)
+		high, err2 := strconv.Atoi(last)
+		return err1 == nil && err2 == nil && low <= port && port <= high // others are names, such as RPC
+	})
+}
+
+// vxlanPortOpen finds an active profile in which the firewall drops the packets
+// of other nodes. In Windows, a rule that blocks takes precedence.
+func vxlanPortOpen(s Snapshot) Finding {
+	network, _, _ := s.hns()
+	port := cmp.Or(network.Port, windowsPort)
+	profiles := s.Windows.Firewall.Value.Profiles
+	if len(profiles) == 0 {
+		return undecidable("no profile of the Windows Firewall is active")
+	}
+	var reasons []string
+	for _, p := range profiles {
+		open, reason := s.Windows.Firewall.Value.accepts(p, port)
+		if !open {
+			return warn(fmt.Sprintf("Run flanneld prepare, which adds a rule, or allow inbound UDP to port %d. If a rule blocks it, "+
+				"or a group policy sets the rules, change that.", port),
+				"in the profile %s, the Windows Firewall drops UDP packets to port %d: %s", p.Name, port, reason)
+		}
+		if !slices.Contains(reasons, reason) {
+			reasons = append(reasons, reason)
+		}
+	}
+	return ok("UDP port %d: %s", port, strings.Join(reasons, "; "))
+}
+
+// accepts reports whether the firewall accepts UDP packets to a port, and why.
+func (w WinFirewall) accepts(p FirewallProfile, port int) (open bool, reason string) {
+	rule := func(allow bool) (name string, found bool) {
+		i := slices.IndexFunc(w.Rules, func(r FirewallRule) bool {
+			return r.Allow == allow && !r.Limited && r.Profiles&p.Type != 0 && r.HasPort(port)
+		})
+		if i < 0 {
+			return "", false
+		}
+		return w.Rules[i].Name, true
+	}
+	if !p.On {
+		return true, "the firewall is off in the profile " + p.Name
+	}
+	if p.BlocksAll {
+		return false, "it blocks all inbound packets"
+	}
+	if name, found := rule(false); found {
+		return false, fmt.Sprintf("the rule %q blocks them", name)
+	}
+	if name, found := rule(true); found {
+		return true, fmt.Sprintf("the rule %q allows it", name)
+	}
+	if p.Allows {
+		return true, "packets that no rule matches are allowed in the profile " + p.Name
+	}
+	return false, "no rule allows them"
+}

@@ -1,0 +1,80 @@
+package hns
+
+// SetInterfaceDnsSettings is documented from build 19041 on, so Windows Server 2019 may lack it. Its predecessor is the
+// registry, in HKLM\SYSTEM\CurrentControlSet\Services\Tcpip (or Tcpip6)\Parameters\Interfaces\{GUID}
+// (https://learn.microsoft.com/troubleshoot/windows-server/networking, "TCP/IP and NBT configuration parameters", and
+// "How to enable or disable DNS updates"):
+//
+//	NameServer             REG_SZ, addresses with commas between them
+//	RegistrationEnabled    REG_DWORD; older: DisableDynamicUpdate, the inverse
+//
+// The DNS client reads it when it starts, and when its parameters change (SERVICE_CONTROL_PARAMCHANGE).
+
+import (
+	"errors"
+
+	"golang.org/x/sys/windows"
+	"golang.org/x/sys/windows/registry"
+)
+
+const interfaces6Key = `SYSTEM\CurrentControlSet\Services\Tcpip6\Parameters\Interfaces\`
+
+// lacksDNSSettings reports whether an error says that this Windows has no SetInterfaceDnsSettings.
+func lacksDNSSettings(err error) bool {
+	return errors.Is(err, windows.ERROR_PROC_NOT_FOUND)
+}
+
+// storeDNS stores the DNS servers of a family in the registry.
+func storeDNS(guid *windows.GUID, v6 bool, servers string) error {
+	path := interfacesKey
+	if v6 {
+		path = interfaces6Key
+	}
+	return storeDNSValues(path+guid.String(), func(key registry.Key) error { return key.SetStringValue("NameServer", servers) })
+}
+
+// storeDNSRegistration stores whether an adapter's addresses are registered in DNS.
+func storeDNSRegistration(guid *windows.GUID, on bool) error {
+	enabled := uint32(0)
+	if on {
+		enabled = 1
+	}
+	return storeDNSValues(interfacesKey+guid.String(), func(key registry.Key) error {
+		return errors.Join(key.SetDWordValue("RegistrationEnabled", enabled), key.SetDWordValue("DisableDynamicUpdate", 1-enabled))
+	})
+}
+
+func storeDNSValues(path string, set func(registry.Key) error) error {
+	key, _, err := registry.CreateKey(registry.LOCAL_MACHINE, path, registry.SET_VALUE)
+	if err != nil {
+		return ipHelperError("RegCreateKeyEx", err)
+	}
+	defer key.Close()
+	if err := set(key); err != nil {
+		return ipHelperError("RegSetValueEx", err)
+	}
+	if err := notifyDNSClient(); !errors.Is(err, ErrUnavailable) { // a service that does not run reads it when it starts
+		return err
+	}
+	return nil
+}
+
+// notifyDNSClient makes the DNS client read the registry.
+func notifyDNSClient() error {
+	manager, err := windows.OpenSCManager(nil, nil, windows.SC_MANAGER_CONNECT)
+	if err != nil {
+		return ipHelperError("OpenSCManager", err)
+	}
+	defer func() { _ = windows.CloseServiceHandle(manager) }()
+	name, err := windows.UTF16PtrFromString("Dnscache")
+	if err != nil {
+		return err
+	}
+	service, err := windows.OpenService(manager, name, windows.SERVICE_PAUSE_CONTINUE)
+	if err != nil {
+		return ipHelperError("OpenService Dnscache", err)
+	}
+	defer func() { _ = windows.CloseServiceHandle(service) }()
+	var status windows.SERVICE_STATUS
+	return ipHelperError("ControlService Dnscache", windows.ControlService(service, windows.SERVICE_CONTROL_PARAMCHANGE, &status))
+}

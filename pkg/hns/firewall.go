@@ -1,0 +1,170 @@
+package hns
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+)
+
+// Firewall is the Windows Firewall. Its calls may hang, such as when its service is starting: use FirewallClient.
+type Firewall interface {
+	// FirewallProfiles returns the profiles that are active, those of the networks to which the host is connected.
+	FirewallProfiles() ([]FirewallProfile, error)
+	// FirewallRules returns the inbound rules for UDP and for any protocol, also those that are not enabled.
+	FirewallRules() ([]FirewallRule, error)
+	// AddFirewallRule adds an inbound rule. Names of rules need not be unique.
+	AddFirewallRule(FirewallRule) error
+	// RemoveFirewallRule removes a rule with this name. If there is none, that is no error.
+	RemoveFirewallRule(name string) error
+}
+
+// Profiles of the Windows Firewall (NET_FW_PROFILE_TYPE2); a rule has the sum of several.
+const (
+	DomainProfile  = 1
+	PrivateProfile = 2
+	PublicProfile  = 4
+	AllProfiles    = 0x7fffffff
+
+	sumOfProfiles = DomainProfile | PrivateProfile | PublicProfile
+)
+
+// FirewallProfile is the state of a profile.
+type FirewallProfile struct {
+	Type      int  // DomainProfile, PrivateProfile or PublicProfile
+	On        bool // packets are filtered
+	BlocksAll bool // whatever the rules say
+	Allows    bool // what no rule matches
+}
+
+// FirewallRule is an inbound rule.
+type FirewallRule struct {
+	Name     string
+	Enabled  bool
+	Allow    bool   // false: it blocks
+	Protocol int    // UDP or AnyProtocol
+	Ports    string // local ones, as "4789,8000-8010"; "*" or "": all
+	Profiles int    // a sum
+	Limited  bool   // it applies to some programs, services, addresses or interfaces alone
+}
+
+// Protocols of a FirewallRule.
+const (
+	UDP         = 17
+	AnyProtocol = 256
+)
+
+// VXLANRuleName is the name of the rule by which the Windows Firewall accepts the packets of an overlay.
+const VXLANRuleName = "flanneld VXLAN"
+
+// vxlanRule returns the rule for a port. It is for all profiles, since Windows may take the network of a new virtual
+// switch for another one than that of the adapter.
+func vxlanRule(port uint16) FirewallRule {
+	return FirewallRule{Name: VXLANRuleName, Enabled: true, Allow: true, Protocol: UDP, Ports: strconv.Itoa(int(port)), Profiles: AllProfiles}
+}
+
+// maxSameName bounds how many rules of one name are removed.
+const maxSameName = 20
+
+// FirewallClient calls the Windows Firewall. No method takes longer than the limit.
+type FirewallClient struct {
+	calls Firewall
+	limit time.Duration
+}
+
+// NewFirewallClient returns a client. A call that takes longer than the limit is abandoned.
+func NewFirewallClient(calls Firewall, limit time.Duration) *FirewallClient {
+	return &FirewallClient{calls, limit}
+}
+
+// AllowVXLAN makes the rule VXLANRuleName the only one of that name, and sets its port. It reports whether it changed
+// something.
+func (c *FirewallClient) AllowVXLAN(ctx context.Context, port uint16) (changed bool, err error) {
+	return c.set(ctx, vxlanRule(port), true)
+}
+
+// HasVXLANRule reports whether there is a rule VXLANRuleName.
+func (c *FirewallClient) HasVXLANRule(ctx context.Context) (bool, error) {
+	return bounded(ctx, c.limit, func() (bool, error) {
+		same, err := sameName(c.calls, VXLANRuleName)
+		return len(same) > 0, err
+	})
+}
+
+// RemoveVXLANRule removes the rules VXLANRuleName, and reports whether there was one.
+func (c *FirewallClient) RemoveVXLANRule(ctx context.Context) (removed bool, err error) {
+	return c.set(ctx, FirewallRule{Name: VXLANRuleName}, false)
+}
+
+// State returns the active profiles, and the inbound rules for UDP and for any protocol.
+func (c *FirewallClient) State(ctx context.Context) (profiles []FirewallProfile, rules []FirewallRule, err error) {
+	type state struct {
+		profiles []FirewallProfile
+		rules    []FirewallRule
+	}
+	s, err := bounded(ctx, c.limit, func() (s state, err error) {
+		if s.profiles, err = c.calls.FirewallProfiles(); err == nil {
+			s.rules, err = c.calls.FirewallRules()
+		}
+		return s, err
+	})
+	return s.profiles, s.rules, err
+}
+
+// set makes want the only rule of its name or, if it is not wanted, removes the rules of that name.
+func (c *FirewallClient) set(ctx context.Context, want FirewallRule, wanted bool) (changed bool, err error) {
+	return bounded(ctx, c.limit, func() (changed bool, err error) {
+		for range maxSameName {
+			same, err := sameName(c.calls, want.Name)
+			if len(same) == 1 && same[0].Profiles&sumOfProfiles == sumOfProfiles {
+				same[0].Profiles = AllProfiles // Windows may read it back as their sum
+			}
+			switch {
+			case err != nil:
+				return changed, err
+			case len(same) == 0 && wanted:
+				return true, c.calls.AddFirewallRule(want)
+			case len(same) == 0, wanted && len(same) == 1 && same[0] == want:
+				return changed, nil
+			}
+			if err := c.calls.RemoveFirewallRule(want.Name); err != nil {
+				return changed, err
+			}
+			changed = true
+		}
+		return changed, fmt.Errorf("the firewall keeps rules of the name %q", want.Name)
+	})
+}
+
+func sameName(calls Firewall, name string) (same []FirewallRule, err error) {
+	rules, err := calls.FirewallRules()
+	for _, r := range rules {
+		if r.Name == name {
+			same = append(same, r)
+		}
+	}
+	return same, err
+}
+
+// bounded calls f in a goroutine of its own, because a call that hangs cannot be cancelled, and waits for it until limit
+// or the end of ctx. After that, f continues, and its result is dropped.
+func bounded[T any](ctx context.Context, limit time.Duration, f func() (T, error)) (T, error) {
+	type answer struct {
+		value T
+		err   error
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("%w (%s)", ErrTimeout, limit))
+	defer cancel()
+	done := make(chan answer, 1)
+	go func() {
+		v, err := f()
+		done <- answer{v, err}
+	}()
+	select {
+	case a := <-done:
+		return a.value, a.err
+	case <-ctx.Done():
+		var zero T
+		return zero, context.Cause(ctx)
+	}
+}
