@@ -126,7 +126,8 @@ type Expirer interface {
 type PublicIPs struct {
 	V4, V6 netip.Addr
 	// Overwritten4 and Overwritten6 mean that the store publishes another address of the family than the
-	// one in the lease. It begins to do so with the next Publish, even if that has the same lease.
+	// one in the lease. It begins to do so with the first Publish after PublicIPs has returned this, even if
+	// that has the same lease.
 	Overwritten4, Overwritten6 bool
 }
 

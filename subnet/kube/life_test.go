@@ -243,6 +243,9 @@ func operator(t *testing.T, o outside) {
 	o.add("operator-1", "10.244.7.0/24")
 	o.annotate("operator-1", "public-ip-overwrite", "203.0.113.7")
 	n := start(t, o.Server, "operator-1", nil)
+	if _, err := n.PublicIPs(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	n.join(tenNet, "192.168.0.7", mac1)
 	n.Run()
 	told := func(want string) {

@@ -81,6 +81,7 @@ type Manager struct {
 	found *format.Node // our Node as PublicIPs read it, for the next Acquire; nil: Acquire reads it
 
 	operatorIPs subnet.PublicIPs // as our Node's annotations had them last
+	returnedIPs subnet.PublicIPs // as PublicIPs returned them last
 	holding     bool             // from Acquire to the end of Hold, which keeps operatorIPs up to date
 	warned      map[string]bool  // the problems with operatorIPs that were logged
 

@@ -35,9 +35,9 @@ type ownNode struct {
 	want      *subnet.Lease // the lease that the annotations should describe; nil before Publish
 	published bool          // the annotations matched want once: a difference means that someone else changed them
 	node      *format.Node  // as last seen; nil: the Node does not exist
-	// overwritten are the families of want whose public IP an operator overwrites, known before want was published. An
-	// overwrite that comes later waits for the next Publish: the other nodes' guards have to learn from the same patch that
-	// this node sends from another address than the one in the annotation.
+	// overwritten are the families of want whose public IP an operator overwrites, as the caller of Publish knew from
+	// PublicIPs. An overwrite that comes later waits for the next Publish: the other nodes' guards have to learn from the
+	// same patch that this node sends from another address than the one in the annotation.
 	overwritten [2]bool
 	conflict    patience.ConflictBackoff
 	warned      map[string]bool // the problems with the operator's annotations that were logged
@@ -180,9 +180,7 @@ func (m *Manager) Publish(ctx context.Context, l subnet.Lease) error {
 	}
 	own := m.own
 	own.want, own.published = &l, false
-	for i, name := range overwrites {
-		own.overwritten[i] = own.node != nil && own.node.Annotations[name] != ""
-	}
+	own.overwritten = [2]bool{m.returnedIPs.Overwritten4, m.returnedIPs.Overwritten6}
 	m.mu.Unlock()
 	return m.retry(ctx, "publish our lease", func(ctx context.Context) error { return m.writeAnnotations(ctx, own) })
 }

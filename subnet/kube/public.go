@@ -14,11 +14,12 @@ import (
 // node-public-ipv6 of our Node.
 func (m *Manager) PublicIPs(ctx context.Context) (subnet.PublicIPs, error) {
 	m.mu.Lock()
-	holding, known := m.holding, m.operatorIPs
-	m.mu.Unlock()
-	if holding {
-		return known, nil
+	if m.holding {
+		defer m.mu.Unlock()
+		m.returnedIPs = m.operatorIPs
+		return m.returnedIPs, nil
 	}
+	m.mu.Unlock()
 	found, err := m.readOwn(ctx)
 	if err != nil {
 		return subnet.PublicIPs{}, err
@@ -27,7 +28,8 @@ func (m *Manager) PublicIPs(ctx context.Context) (subnet.PublicIPs, error) {
 	defer m.mu.Unlock()
 	m.found = found
 	m.setOperatorIPs(found.Annotations)
-	return m.operatorIPs, nil
+	m.returnedIPs = m.operatorIPs
+	return m.returnedIPs, nil
 }
 
 // PublicIPsChanged implements subnet.Addresser.

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"testing"
@@ -23,9 +24,14 @@ func overwrittenSources(t *testing.T, o outside) {
 	o.add("sources-1", "10.244.46.0/24")
 	o.annotate("sources-1", "public-ip-overwrite", told.String())
 	n := start(t, o.Server, "sources-1", nil)
-	if ips, err := n.PublicIPs(t.Context()); err != nil || ips != (subnet.PublicIPs{Overwritten4: true}) {
-		t.Fatalf("the operator says %+v, %v", ips, err)
+	knows := func(overwritten bool) {
+		t.Helper()
+		eventually(t, fmt.Sprintf("the node knows that its public IP is overwritten: %t", overwritten), soon, func() bool {
+			ips, err := n.PublicIPs(t.Context())
+			return err == nil && ips == subnet.PublicIPs{Overwritten4: overwritten}
+		})
 	}
+	knows(true)
 	lease, err := n.Acquire(t.Context(), tenNet, subnet.Lease{})
 	if err != nil {
 		t.Fatal(err)
@@ -57,15 +63,18 @@ func overwrittenSources(t *testing.T, o outside) {
 	sends("the address that the operator has told, and the node's own", told)
 	o.annotate("sources-1", "public-ip-overwrite", "")
 	sends("the node's own address alone", own)
+	knows(false)
+	o.annotate("sources-1", "public-ip-overwrite", told.String())
+	// The lease of a node that has not asked for the annotations since may lack the source.
 	if err := n.Publish(t.Context(), lease); err != nil {
 		t.Fatal(err)
 	}
-	o.annotate("sources-1", "public-ip-overwrite", told.String())
 	o.annotate("sources-1", "backend-data", mac1)
 	eventually(t, "the lease is restored", soon, func() bool { return o.node("sources-1").Annotations[prefix+"backend-data"] != mac1 })
 	if has := o.node("sources-1").Annotations[prefix+"public-ip"]; has != own.String() {
 		t.Errorf("the others are told %s before the node has published from where it sends", has)
 	}
+	knows(true)
 	if err := n.Publish(t.Context(), lease); err != nil {
 		t.Fatal(err)
 	}
