@@ -61,8 +61,9 @@ programs() {
 
 # inside: runs in the virtual machine; the lines of tests are in /out/tests.
 inside() {
-	# Without its module, flanneld would take wireguard-go. udev, which does not run here, would make /dev/net/tun.
-	modprobe -a wireguard tun
+	# Without its module, flanneld would take wireguard-go. udev, which does not run here, would make /dev/net/tun. A test
+	# breaks a tunnel by fou.
+	modprobe -a wireguard tun fou
 	cp -a "$here/bin/strongswan/usr/." /usr
 	# The kernel drops packets to a neighbour that has not answered three probes, one each second. A processor that other work
 	# outside makes late does not keep to that (res_failed in /proc/net/stat/arp_cache). New devices get the default.

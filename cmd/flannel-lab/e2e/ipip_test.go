@@ -23,6 +23,7 @@ var ipipDrifts = []drift{
 	{"device replaced", "ip link del flannel.ipip; ip link add flannel.ipip type ipip remote 192.168.100.77 local 192.168.100.11"},
 	{"local address changed", "ip link set flannel.ipip type ipip local 192.168.100.77"},
 	{"TTL and path MTU discovery", "ip link set flannel.ipip type ipip local 192.168.100.11 ttl 3 pmtudisc"},
+	{"encapsulation in UDP", "ip link set flannel.ipip type ipip local 192.168.100.11 encap fou encap-sport auto encap-dport 5555"},
 	{"device address deleted", "ip addr flush dev flannel.ipip || true"},
 	{"device address added", "ip addr add 10.5.0.1/32 dev flannel.ipip"},
 	{"device MTU changed", "ip link set flannel.ipip mtu 1400"},

@@ -122,7 +122,12 @@ func (k ipip) repair(d *Driver, dev dataplane.Device, want dataplane.IPIP, have 
 // library would include the name, for which kernels before 6.2 refuse the message with
 // EBUSY if the device is up, after they have set the properties.
 func changeIPIP(index int, want dataplane.IPIP) error {
-	return changeTunnel(index, "ipip", rtnetlink.Message(nil).Attr(nl.IFLA_IPTUN_LOCAL, want.Local.AsSlice()).
+	data := rtnetlink.Message(nil).Attr(nl.IFLA_IPTUN_LOCAL, want.Local.AsSlice()).
 		Attr(nl.IFLA_IPTUN_TOS, []byte{tosInherit}).Attr(nl.IFLA_IPTUN_PROTO, []byte{unix.IPPROTO_IPIP}).
-		Attr(nl.IFLA_IPTUN_PMTUDISC, []byte{0}))
+		Attr(nl.IFLA_IPTUN_PMTUDISC, []byte{0})
+	// Without these, the kernel keeps a further encapsulation in UDP.
+	for _, encap := range []uint16{nl.IFLA_IPTUN_ENCAP_TYPE, nl.IFLA_IPTUN_ENCAP_FLAGS, nl.IFLA_IPTUN_ENCAP_SPORT, nl.IFLA_IPTUN_ENCAP_DPORT} {
+		data = data.Attr(encap, []byte{0, 0})
+	}
+	return changeTunnel(index, "ipip", data)
 }

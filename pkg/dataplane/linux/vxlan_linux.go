@@ -169,7 +169,7 @@ func changeVXLAN(index, parent int, want dataplane.VXLAN) error {
 }
 
 // changeTunnel sets the properties of a tunnel. It uses a connection of its own, because
-// the watcher ignores what the driver's changes, and has to know the new properties.
+// the watcher does not see what the driver's own connection changes, and has to see these.
 func changeTunnel(index int, kind string, data rtnetlink.Message) (err error) {
 	c, err := rtnetlink.Dial(answerTimeout)
 	if err != nil {

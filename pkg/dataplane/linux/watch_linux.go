@@ -219,7 +219,7 @@ func (w *watcher) link(present bool, body []byte) (bool, error) {
 }
 
 // tunnelData returns the properties of a tunnel in IFLA_LINKINFO. Those of other kinds of
-// device, such as a bridge, change without anybody's doing.
+// device, such as a bridge, also change by themselves.
 func tunnelData(info []byte) (data string) {
 	tunnel := false
 	for kind, value := range rtnetlink.Attrs(info) {
