@@ -157,7 +157,7 @@ demo: ## show flanneld on three nodes on this machine, in ten seconds once it is
 
 # The daemon's tests run with the race detector, which needs a C compiler. The end-to-end tests run the daemon as it is
 # shipped.
-test: ## run all tests but those of releases and of whole kernels; about 20 minutes the first time
+test: ## run all tests but those of whole kernels, releases and former releases; about 20 minutes the first time
 	@dist/setup.sh test
 	@$(MAKE) --no-print-directory -j2 kube test-without-kube
 	@$(MAKE) --no-print-directory -j3 test-with-kube test-clusters test-systems
