@@ -100,12 +100,15 @@ func (d *Driver) rollBack(ctx context.Context, dev device, err error) error {
 	if d.network != nil {
 		physical, found = hostconfig.NetworkAdapter(*d.network, adapters)
 	}
-	if !found || d.hostConfig.Dark(physical, adapters) < d.pace.Rollback {
+	if !found {
+		physical = hns.Adapter{} // which is not up
+	}
+	if d.hostConfig.Dark(physical, adapters) < d.pace.Rollback {
 		return err
 	}
 	bound := d.boundNetworks(physical, adapters)
-	if len(bound) == 0 || !physical.Up || slices.ContainsFunc(bound, func(n hns.Network) bool { return !d.mayDelete(n) }) {
-		return err // no cable, or deleting ours would not free the adapter
+	if len(bound) == 0 || slices.ContainsFunc(bound, func(n hns.Network) bool { return !d.mayDelete(n) }) {
+		return err // deleting ours would not free the adapter
 	}
 	wait := min(d.pace.Retry<<d.rolledBack, maxRetry)
 	err = d.deleteBound(ctx, bound, causeRolledBack, fmt.Sprintf("the host has lacked its addresses for %s, the next attempt is in %s", d.pace.Rollback, wait))
