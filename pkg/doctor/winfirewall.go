@@ -77,9 +77,9 @@ func vxlanPortOpen(s Snapshot) Finding {
 
 // accepts reports whether the firewall accepts UDP packets to a port, and why.
 func (w WinFirewall) accepts(p FirewallProfile, port int) (open bool, reason string) {
-	rule := func(allow bool) (name string, found bool) {
+	rule := func(allow, limited bool) (name string, found bool) {
 		i := slices.IndexFunc(w.Rules, func(r FirewallRule) bool {
-			return r.Allow == allow && !r.Limited && r.Profiles&p.Type != 0 && r.HasPort(port)
+			return r.Allow == allow && r.Limited == limited && r.Profiles&p.Type != 0 && r.HasPort(port)
 		})
 		if i < 0 {
 			return "", false
@@ -92,14 +92,18 @@ func (w WinFirewall) accepts(p FirewallProfile, port int) (open bool, reason str
 	if p.BlocksAll {
 		return false, "the Windows Firewall blocks all inbound packets"
 	}
-	if name, found := rule(false); found {
+	if name, found := rule(false, false); found {
 		return false, fmt.Sprintf("the rule %q blocks UDP port %d", name, port)
 	}
-	if name, found := rule(true); found {
-		return true, fmt.Sprintf("the rule %q allows UDP port %d", name, port)
+	if name, found := rule(true, false); found {
+		reason = fmt.Sprintf("the rule %q allows UDP port %d", name, port)
+	} else if p.Allows {
+		reason = "the default action for inbound packets is to allow them in the profile " + p.Name
+	} else {
+		return false, fmt.Sprintf("no rule allows UDP port %d", port)
 	}
-	if p.Allows {
-		return true, "the default action for inbound packets is to allow them in the profile " + p.Name
+	if name, found := rule(false, true); found {
+		reason += fmt.Sprintf("; the rule %q, which is limited or cannot be read, may block some packets", name)
 	}
-	return false, fmt.Sprintf("no rule allows UDP port %d", port)
+	return true, reason
 }
