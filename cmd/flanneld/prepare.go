@@ -19,8 +19,10 @@ for 5 to 25 seconds, and all connections are closed. prepare creates a network w
 External, which keeps the switch from then on, also over reboots. It waits until addresses, routes and
 DNS servers are back, or restores them. The daemon can then create its own network on the same switch
 without an outage. prepare needs neither a lease nor the Kubernetes API. If the adapter already has a
-switch, it only waits for the addresses. For an overlay, it also lets the Windows Firewall accept its
-packets. flanneld cleanup deletes External and the rule. Do not run prepare while the daemon starts.`
+switch, it creates no network and waits for the addresses. If the host stays without addresses for two
+minutes, it deletes flanneld's networks on the adapter again. For an overlay, it adds a Windows Firewall
+rule for the overlay's UDP port. flanneld cleanup deletes External and the rule. Do not run prepare
+while the daemon starts.`
 
 // prepareAnswer is the JSON document of prepare.
 type prepareAnswer struct {

@@ -104,6 +104,9 @@ func TestWindowsCNI(t *testing.T) {
 			f := &s.Windows.Firewall.Value
 			f.Rules = append(f.Rules, FirewallRule{Name: "no-vxlan", Ports: "1-5000", Profiles: 4})
 		}},
+		{"FL520", OK, "flanneld unread", func(s *Snapshot) { // a rule that cannot be read may block
+			s.Windows.Firewall.Value.Rules = append(s.Windows.Firewall.Value.Rules, FirewallRule{Name: "unread", Profiles: 7, Limited: true})
+		}},
 		{"FL520", OK, "Overlay traffic", func(s *Snapshot) {
 			s.Windows.Firewall.Value.Rules = []FirewallRule{{Name: "Overlay traffic", Allow: true, Ports: "RPC, 53,4000-5000", Profiles: 0x7fffffff}}
 		}},

@@ -19,8 +19,8 @@ type FirewallProfile struct {
 	Name      string `json:"name"` // "Domain", "Private", "Public"
 	Type      int    `json:"type"` // a bit of FirewallRule.Profiles
 	On        bool   `json:"on"`
-	BlocksAll bool   `json:"blocksAll"` // whatever the rules say
-	Allows    bool   `json:"allows"`    // what no rule matches
+	BlocksAll bool   `json:"blocksAll"` // all inbound packets are blocked, even those that a rule allows
+	Allows    bool   `json:"allows"`    // the default action for inbound packets that no rule matches is to allow
 }
 
 // FirewallRule is a rule of the Windows Firewall.
@@ -29,7 +29,7 @@ type FirewallRule struct {
 	Allow    bool   `json:"allow"`    // false: it blocks
 	Ports    string `json:"ports"`    // "4789,8000-8010"; "" or "*": all
 	Profiles int    `json:"profiles"` // a sum of types
-	Limited  bool   `json:"limited"`  // it applies to some programs, services, addresses or interfaces alone
+	Limited  bool   `json:"limited"`  // it applies to some programs, services, addresses or interfaces alone, or cannot be read
 }
 
 // HasPort reports whether a rule is for a port.
@@ -65,21 +65,21 @@ func vxlanPortOpen(s Snapshot) Finding {
 		open, reason := s.Windows.Firewall.Value.accepts(p, port)
 		if !open {
 			return warn(fmt.Sprintf("Run flanneld prepare, which adds a rule, or allow inbound UDP to port %d. If a rule blocks it, "+
-				"or a group policy sets the rules, change that.", port),
+				"or a group policy sets the rules, change that. This check may not see the rules of group policies.", port),
 				"in the profile %s, the Windows Firewall drops UDP packets to port %d: %s", p.Name, port, reason)
 		}
 		if !slices.Contains(reasons, reason) {
 			reasons = append(reasons, reason)
 		}
 	}
-	return ok("UDP port %d: %s", port, strings.Join(reasons, "; "))
+	return ok("the Windows Firewall accepts UDP packets to port %d: %s", port, strings.Join(reasons, "; "))
 }
 
 // accepts reports whether the firewall accepts UDP packets to a port, and why.
 func (w WinFirewall) accepts(p FirewallProfile, port int) (open bool, reason string) {
-	rule := func(allow bool) (name string, found bool) {
+	rule := func(allow, limited bool) (name string, found bool) {
 		i := slices.IndexFunc(w.Rules, func(r FirewallRule) bool {
-			return r.Allow == allow && !r.Limited && r.Profiles&p.Type != 0 && r.HasPort(port)
+			return r.Allow == allow && r.Limited == limited && r.Profiles&p.Type != 0 && r.HasPort(port)
 		})
 		if i < 0 {
 			return "", false
@@ -87,19 +87,23 @@ func (w WinFirewall) accepts(p FirewallProfile, port int) (open bool, reason str
 		return w.Rules[i].Name, true
 	}
 	if !p.On {
-		return true, "the firewall is off in the profile " + p.Name
+		return true, "the Windows Firewall is off in the profile " + p.Name
 	}
 	if p.BlocksAll {
-		return false, "it blocks all inbound packets"
+		return false, "the Windows Firewall blocks all inbound packets"
 	}
-	if name, found := rule(false); found {
-		return false, fmt.Sprintf("the rule %q blocks them", name)
+	if name, found := rule(false, false); found {
+		return false, fmt.Sprintf("the rule %q blocks UDP port %d", name, port)
 	}
-	if name, found := rule(true); found {
-		return true, fmt.Sprintf("the rule %q allows it", name)
+	if name, found := rule(true, false); found {
+		reason = fmt.Sprintf("the rule %q allows UDP port %d", name, port)
+	} else if p.Allows {
+		reason = "the default action for inbound packets is to allow them in the profile " + p.Name
+	} else {
+		return false, fmt.Sprintf("no rule allows UDP port %d", port)
 	}
-	if p.Allows {
-		return true, "packets that no rule matches are allowed in the profile " + p.Name
+	if name, found := rule(false, true); found {
+		reason += fmt.Sprintf("; the rule %q, which is limited or cannot be read, may block some packets", name)
 	}
-	return false, "no rule allows them"
+	return true, reason
 }

@@ -53,13 +53,13 @@ func storeDNSValues(path string, set func(registry.Key) error) error {
 	if err := set(key); err != nil {
 		return ipHelperError("RegSetValueEx", err)
 	}
-	if err := notifyDNSClient(); !errors.Is(err, ErrUnavailable) { // a service that does not run reads it when it starts
-		return err
-	}
+	// The settings are stored, so an error of the notification is none of the call: the DNS client may refuse it, or not
+	// run, and reads the registry by itself or at the next boot.
+	_ = notifyDNSClient()
 	return nil
 }
 
-// notifyDNSClient makes the DNS client read the registry.
+// notifyDNSClient makes the DNS client read the registry now.
 func notifyDNSClient() error {
 	manager, err := windows.OpenSCManager(nil, nil, windows.SC_MANAGER_CONNECT)
 	if err != nil {

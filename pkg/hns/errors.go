@@ -5,11 +5,12 @@ import (
 	"fmt"
 )
 
-// Errors of HNS and of the IP stack, for errors.Is. They are derived from the code, since the texts are localized.
+// Errors of HNS, of the IP stack and of other services, for errors.Is. They are derived from the code, since the texts
+// are localized.
 var (
 	ErrNotFound     = errors.New("not found")
 	ErrExists       = errors.New("already exists")
-	ErrUnavailable  = errors.New("the Host Networking Service does not answer")
+	ErrUnavailable  = errors.New("the service does not answer")
 	ErrUnsupported  = errors.New("not supported by this Windows")
 	ErrAddressInUse = errors.New("the address is in use")
 	ErrTimeout      = errors.New("no answer in time")

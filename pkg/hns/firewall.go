@@ -33,8 +33,8 @@ const (
 type FirewallProfile struct {
 	Type      int  // DomainProfile, PrivateProfile or PublicProfile
 	On        bool // packets are filtered
-	BlocksAll bool // whatever the rules say
-	Allows    bool // what no rule matches
+	BlocksAll bool // all inbound packets are blocked, even those that a rule allows
+	Allows    bool // the default action for inbound packets that no rule matches is to allow
 }
 
 // FirewallRule is an inbound rule.
@@ -45,7 +45,12 @@ type FirewallRule struct {
 	Protocol int    // UDP or AnyProtocol
 	Ports    string // local ones, as "4789,8000-8010"; "*" or "": all
 	Profiles int    // a sum
-	Limited  bool   // it applies to some programs, services, addresses or interfaces alone
+	Limited  bool   // it applies to some programs, services, addresses or interfaces alone, or cannot be read
+}
+
+// UnreadFirewallRule returns what is known of a rule of which nothing but the name can be read.
+func UnreadFirewallRule(name string) FirewallRule {
+	return FirewallRule{Name: name, Enabled: true, Protocol: AnyProtocol, Profiles: AllProfiles, Limited: true}
 }
 
 // Protocols of a FirewallRule.
@@ -63,9 +68,6 @@ func vxlanRule(port uint16) FirewallRule {
 	return FirewallRule{Name: VXLANRuleName, Enabled: true, Allow: true, Protocol: UDP, Ports: strconv.Itoa(int(port)), Profiles: AllProfiles}
 }
 
-// maxSameName bounds how many rules of one name are removed.
-const maxSameName = 20
-
 // FirewallClient calls the Windows Firewall. No method takes longer than the limit.
 type FirewallClient struct {
 	calls Firewall
@@ -80,12 +82,24 @@ func NewFirewallClient(calls Firewall, limit time.Duration) *FirewallClient {
 // AllowVXLAN makes the rule VXLANRuleName the only one of that name, and sets its port. It reports whether it changed
 // something.
 func (c *FirewallClient) AllowVXLAN(ctx context.Context, port uint16) (changed bool, err error) {
-	return c.set(ctx, vxlanRule(port), true)
+	return bounded(ctx, c.limit, func(ctx context.Context) (changed bool, err error) {
+		same, err := sameName(c.calls, VXLANRuleName)
+		if err != nil || len(same) == 1 && same[0] == vxlanRule(port) {
+			return false, err
+		}
+		if removed, err := removeAll(ctx, c.calls, same); err != nil {
+			return removed, err
+		}
+		if ctx.Err() != nil {
+			return len(same) > 0, context.Cause(ctx)
+		}
+		return true, c.calls.AddFirewallRule(vxlanRule(port))
+	})
 }
 
 // HasVXLANRule reports whether there is a rule VXLANRuleName.
 func (c *FirewallClient) HasVXLANRule(ctx context.Context) (bool, error) {
-	return bounded(ctx, c.limit, func() (bool, error) {
+	return bounded(ctx, c.limit, func(context.Context) (bool, error) {
 		same, err := sameName(c.calls, VXLANRuleName)
 		return len(same) > 0, err
 	})
@@ -93,7 +107,13 @@ func (c *FirewallClient) HasVXLANRule(ctx context.Context) (bool, error) {
 
 // RemoveVXLANRule removes the rules VXLANRuleName, and reports whether there was one.
 func (c *FirewallClient) RemoveVXLANRule(ctx context.Context) (removed bool, err error) {
-	return c.set(ctx, FirewallRule{Name: VXLANRuleName}, false)
+	return bounded(ctx, c.limit, func(ctx context.Context) (removed bool, err error) {
+		same, err := sameName(c.calls, VXLANRuleName)
+		if err != nil {
+			return false, err
+		}
+		return removeAll(ctx, c.calls, same)
+	})
 }
 
 // State returns the active profiles, and the inbound rules for UDP and for any protocol.
@@ -102,7 +122,7 @@ func (c *FirewallClient) State(ctx context.Context) (profiles []FirewallProfile,
 		profiles []FirewallProfile
 		rules    []FirewallRule
 	}
-	s, err := bounded(ctx, c.limit, func() (s state, err error) {
+	s, err := bounded(ctx, c.limit, func(context.Context) (s state, err error) {
 		if s.profiles, err = c.calls.FirewallProfiles(); err == nil {
 			s.rules, err = c.calls.FirewallRules()
 		}
@@ -111,34 +131,35 @@ func (c *FirewallClient) State(ctx context.Context) (profiles []FirewallProfile,
 	return s.profiles, s.rules, err
 }
 
-// set makes want the only rule of its name or, if it is not wanted, removes the rules of that name.
-func (c *FirewallClient) set(ctx context.Context, want FirewallRule, wanted bool) (changed bool, err error) {
-	return bounded(ctx, c.limit, func() (changed bool, err error) {
-		for range maxSameName {
-			same, err := sameName(c.calls, want.Name)
-			if len(same) == 1 && same[0].Profiles&sumOfProfiles == sumOfProfiles {
-				same[0].Profiles = AllProfiles // Windows may read it back as their sum
-			}
-			switch {
-			case err != nil:
-				return changed, err
-			case len(same) == 0 && wanted:
-				return true, c.calls.AddFirewallRule(want)
-			case len(same) == 0, wanted && len(same) == 1 && same[0] == want:
-				return changed, nil
-			}
-			if err := c.calls.RemoveFirewallRule(want.Name); err != nil {
-				return changed, err
-			}
-			changed = true
+// removeAll removes rules that have the same name. It reports whether it removed one.
+func removeAll(ctx context.Context, calls Firewall, same []FirewallRule) (removed bool, err error) {
+	if len(same) == 0 {
+		return false, nil
+	}
+	name := same[0].Name
+	for range same {
+		if ctx.Err() != nil {
+			return removed, context.Cause(ctx)
 		}
-		return changed, fmt.Errorf("the firewall keeps rules of the name %q", want.Name)
-	})
+		if err := calls.RemoveFirewallRule(name); err != nil {
+			return removed, err
+		}
+		removed = true
+	}
+	left, err := sameName(calls, name)
+	if err == nil && len(left) > 0 {
+		err = fmt.Errorf("the firewall keeps rules of the name %q", name)
+	}
+	return removed, err
 }
 
+// sameName returns the rules of a name.
 func sameName(calls Firewall, name string) (same []FirewallRule, err error) {
 	rules, err := calls.FirewallRules()
 	for _, r := range rules {
+		if r.Profiles&sumOfProfiles == sumOfProfiles {
+			r.Profiles = AllProfiles // Windows may read it back as their sum
+		}
 		if r.Name == name {
 			same = append(same, r)
 		}
@@ -147,8 +168,9 @@ func sameName(calls Firewall, name string) (same []FirewallRule, err error) {
 }
 
 // bounded calls f in a goroutine of its own, because a call that hangs cannot be cancelled, and waits for it until limit
-// or the end of ctx. After that, f continues, and its result is dropped.
-func bounded[T any](ctx context.Context, limit time.Duration, f func() (T, error)) (T, error) {
+// or the end of ctx. After that, the call continues, and the result of f is dropped. The context of f has ended then: f
+// changes nothing any more.
+func bounded[T any](ctx context.Context, limit time.Duration, f func(context.Context) (T, error)) (T, error) {
 	type answer struct {
 		value T
 		err   error
@@ -157,7 +179,7 @@ func bounded[T any](ctx context.Context, limit time.Duration, f func() (T, error
 	defer cancel()
 	done := make(chan answer, 1)
 	go func() {
-		v, err := f()
+		v, err := f(ctx)
 		done <- answer{v, err}
 	}()
 	select {

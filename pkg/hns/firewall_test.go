@@ -81,17 +81,68 @@ func TestFirewallFails(t *testing.T) {
 			t.Errorf("refused: %v", err)
 		}
 		m.Heal()
-		for _, function := range []string{"INetFwPolicy2.CurrentProfileTypes", "INetFwRules._NewEnum", "INetFwRules.Add"} {
+		for function, hangs := range map[string]struct{ state, allow bool }{
+			"INetFwPolicy2.CurrentProfileTypes": {state: true},
+			"INetFwRules._NewEnum":              {state: true, allow: true},
+			"INetFwRules.Add":                   {allow: true},
+		} {
 			m.Fail(hnstest.Fault{Func: function, Hang: true})
 			began := time.Now()
 			_, _, err1 := c.State(t.Context())
 			_, err2 := c.AllowVXLAN(t.Context(), 4789)
-			if took := time.Since(began); !errors.Is(errors.Join(err1, err2), hns.ErrTimeout) || took > 20*time.Second {
-				t.Errorf("%s hangs: %v, %v, after %s", function, err1, err2, took)
+			if errors.Is(err1, hns.ErrTimeout) != hangs.state || errors.Is(err2, hns.ErrTimeout) != hangs.allow || time.Since(began) > 20*time.Second {
+				t.Errorf("%s hangs: %v, %v, after %s", function, err1, err2, time.Since(began))
 			}
 			m.Heal()
 			synctest.Wait()
 			_, _ = c.RemoveVXLANRule(t.Context())
 		}
 	})
+}
+
+// After the limit, at most the call that hangs changes something.
+func TestFirewallAbandoned(t *testing.T) {
+	for function, want := range map[string][]hns.FirewallRule{
+		"INetFwRules._NewEnum": {rule("1"), rule("2")},
+		"INetFwRules.Remove":   {rule("2")},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			m := hnstest.NewFor(t)
+			c := hns.NewFirewallClient(m, 10*time.Second)
+			for name, call := range map[string]func() (bool, error){
+				"allow":  func() (bool, error) { return c.AllowVXLAN(t.Context(), 4789) },
+				"remove": func() (bool, error) { return c.RemoveVXLANRule(t.Context()) },
+			} {
+				for _, r := range m.Admin().FirewallRules() {
+					_ = m.RemoveFirewallRule(r.Name)
+				}
+				m.Admin().AddFirewallRule(rule("1"))
+				m.Admin().AddFirewallRule(rule("2"))
+				m.Fail(hnstest.Fault{Func: function, Hang: true})
+				if _, err := call(); !errors.Is(err, hns.ErrTimeout) {
+					t.Errorf("%s: %v", name, err)
+				}
+				m.Heal()
+				synctest.Wait()
+				if got := m.Admin().FirewallRules(); !slices.Equal(got, want) {
+					t.Errorf("%s, %s hung: the rules are %+v", name, function, got)
+				}
+			}
+		})
+	}
+}
+
+// A rule of our name that cannot be read is replaced.
+func TestUnreadRule(t *testing.T) {
+	m := hnstest.NewFor(t)
+	m.Turn(func(k *hnstest.Knobs) { k.UnreadRule = hns.VXLANRuleName })
+	c := hns.NewFirewallClient(m, time.Minute)
+	for range 3 {
+		if changed, err := c.AllowVXLAN(t.Context(), 4789); err != nil || !changed {
+			t.Errorf("%t, %v", changed, err)
+		}
+	}
+	if got := m.Admin().FirewallRules(); !slices.Equal(got, []hns.FirewallRule{rule("4789")}) {
+		t.Errorf("the rules are %+v", got)
+	}
 }

@@ -124,7 +124,11 @@ func withRules(f func(rules *dispatch) error) error {
 		if policy.err != nil {
 			return policy.err
 		}
-		return f(&dispatch{IDispatch: v.ToIDispatch()})
+		rules := v.ToIDispatch()
+		if rules == nil {
+			return &Error{Call: "Rules", Code: unspecified}
+		}
+		return f(&dispatch{IDispatch: rules})
 	})
 }
 
@@ -150,17 +154,19 @@ func (netFirewall) FirewallProfiles() (profiles []FirewallProfile, err error) {
 // FirewallRules implements Firewall.
 func (netFirewall) FirewallRules() (all []FirewallRule, err error) {
 	err = withRules(func(rules *dispatch) error {
-		return rules.each(func(rule *dispatch) {
-			if r, relevant := readRule(rule); relevant {
+		return rules.each(func(rule *dispatch) error {
+			r, relevant, err := readRule(rule)
+			if relevant {
 				all = append(all, r)
 			}
+			return err
 		})
 	})
 	return all, err
 }
 
-// each calls f with the elements of a collection.
-func (d *dispatch) each(f func(element *dispatch)) error {
+// each calls f with the elements of a collection, until the first error.
+func (d *dispatch) each(f func(element *dispatch) error) error {
 	v := d.get("_NewEnum")
 	defer func() { _ = v.Clear() }() // releases the object
 	unknown := v.ToIUnknown()
@@ -181,31 +187,37 @@ func (d *dispatch) each(f func(element *dispatch)) error {
 			return nil
 		}
 		if object := item.ToIDispatch(); object != nil {
-			f(&dispatch{IDispatch: object})
+			err = f(&dispatch{IDispatch: object})
 		}
 		_ = item.Clear() // releases the object
+		if err != nil {
+			return err
+		}
 	}
 }
 
-// readRule returns a rule, and false if it is not for inbound UDP or cannot be read.
-func readRule(rule *dispatch) (r FirewallRule, relevant bool) {
-	if rule.number("Direction") != directionIn {
-		return r, false
+// readRule returns a rule, and false if it is not for inbound UDP. That its name cannot be read is an error: it could be
+// ours, or one that blocks.
+func readRule(rule *dispatch) (r FirewallRule, relevant bool, err error) {
+	r.Name = rule.text("Name")
+	if rule.err != nil {
+		return r, false, rule.err
 	}
+	direction := rule.number("Direction")
 	r.Protocol = rule.number("Protocol")
-	if r.Protocol != UDP && r.Protocol != AnyProtocol {
-		return r, false
+	if rule.err == nil && (direction != directionIn || r.Protocol != UDP && r.Protocol != AnyProtocol) {
+		return r, false, nil
 	}
-	r.Name, r.Enabled, r.Allow = rule.text("Name"), rule.flag("Enabled"), rule.number("Action") == actionAllow
+	r.Enabled, r.Allow = rule.flag("Enabled"), rule.number("Action") == actionAllow
 	r.Profiles = rule.number("Profiles")
 	if r.Protocol == UDP { // a rule for any protocol has no ports
 		r.Ports = rule.text("LocalPorts")
 	}
 	if rule.err != nil {
-		return r, false
+		return UnreadFirewallRule(r.Name), true, nil
 	}
 	r.Limited = isLimited(rule, r.Protocol)
-	return r, true
+	return r, true, nil
 }
 
 // isLimited reports whether a rule is limited to some programs, services, addresses or interfaces, as it is if they

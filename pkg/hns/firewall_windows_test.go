@@ -43,6 +43,11 @@ func TestFirewall(t *testing.T) {
 	if got, err := calls.FirewallRules(); err != nil || !slices.Equal(got, append(slices.Clone(rules), limited)) {
 		t.Errorf("rules: %+v, %v", got, err)
 	}
+	m.Turn(func(k *hnstest.Knobs) { k.UnreadRule = "blocks" })
+	if got, err := calls.FirewallRules(); err != nil || !slices.Contains(got, hns.UnreadFirewallRule("blocks")) || len(got) != 4 {
+		t.Errorf("with a rule that cannot be read: %+v, %v", got, err)
+	}
+	m.Turn(func(k *hnstest.Knobs) { k.UnreadRule = "" })
 	for range 2 {
 		if err := calls.RemoveFirewallRule("blocks"); err != nil {
 			t.Error(err)

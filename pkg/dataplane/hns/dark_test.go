@@ -140,3 +140,36 @@ func TestPrepareRollsBackFormerRun(t *testing.T) {
 		w.isStatic("Ethernet")
 	})
 }
+
+// The journal cannot be written when two networks are rolled back: both are deleted at once, and not made at once again.
+func TestRollBackUnwritable(t *testing.T) {
+	withSwitch(t, hnstest.Knobs{Outage: 10 * time.Second}, func(w *windows) {
+		admin := w.m.Admin()
+		if err := unwritable(w.opts.journalPath()); err != nil {
+			t.Fatal(err)
+		}
+		w.m.Turn(func(k *hnstest.Knobs) { k.Outage = -1 }) // nothing has the host's addresses
+		if err := errors.Join(admin.Configure("vEthernet (Ethernet)", admin.Stored("vEthernet (Ethernet)")), admin.SetUp("vEthernet (Ethernet)", false)); err != nil {
+			t.Fatal(err)
+		}
+		for began := time.Now(); len(admin.Networks()) == 2; time.Sleep(time.Second) {
+			if time.Since(began) > 3*time.Minute {
+				t.Fatalf("not rolled back: %q", w.problems)
+			}
+			_ = w.pass()
+		}
+		if n := len(admin.Networks()); n != 0 || w.log.Count("cause="+causeRolledBack) != 2 || w.log.Count("cause="+causeJournal, "level=WARN") == 0 {
+			t.Errorf("%d networks are left, logged\n%s", n, w.log)
+		}
+		w.m.Turn(func(k *hnstest.Knobs) { k.Outage = 10 * time.Second })
+		if err := writable(w.opts.journalPath()); err != nil {
+			t.Fatal(err)
+		}
+		w.passes(5 * time.Minute)
+		w.isStatic("Ethernet")
+		if len(admin.Networks()) != 0 {
+			t.Errorf("made again: %q", w.problems)
+		}
+		w.bring(20 * time.Minute)
+	})
+}

@@ -253,11 +253,11 @@ func (d *Driver) device() device {
 }
 
 // warnOnce logs a warning about something that does not change while the program
-// runs.
-func (d *Driver) warnOnce(cause, text string) {
+// runs. attrs are further attributes of the message.
+func (d *Driver) warnOnce(cause, text string, attrs ...any) {
 	if !d.warned[text] {
 		d.warned[text] = true
-		d.opts.Log.Warn(text, "cause", cause)
+		d.opts.Log.Warn(text, append([]any{"cause", cause}, attrs...)...)
 	}
 }
 

@@ -26,7 +26,7 @@ type policyStore struct {
 
 const (
 	// batchSize bounds the policies of one request, to a document of about 100 KB.
-	// Before HNS 10, nobody is known to have sent as many.
+	// HNS before 10 has not been seen to accept 500.
 	batchSize    = 500
 	oldBatchSize = 50
 	// maxRefusals bounds the requests of one Set or Delete that HNS may refuse while
@@ -115,10 +115,10 @@ func (s *policyStore) Set(ctx context.Context, entries []policyEntry) []error {
 	}
 	s.modifyAll(ctx, add, true)
 	for i, e := range entries {
-		refused := errs[i] != nil && (isRefusal(errs[i]) || errors.Is(errs[i], hns.ErrUnsupported))
-		if refused && e.Key == hostRouteKey() {
+		if _, refused := errors.AsType[refusedPolicy](errs[i]); refused && e.Key == hostRouteKey() {
 			s.d.noHostRoute = s.d.network.ID
-			s.d.warnOnce(causeNoHostRoute, fmt.Sprintf("HNS refuses the policy HostRoute, so the host and the pods of this node do not reach each other; other nodes are not affected. Restart flanneld to try again: %v", errs[i]))
+			s.d.warnOnce(causeNoHostRoute, "HNS refuses the policy HostRoute, so the host and the pods of this node do not reach each other; "+
+				"other nodes are not affected. Restart flanneld to try again", "error", errs[i])
 			errs[i] = nil
 		}
 	}
@@ -191,12 +191,28 @@ func (s *policyStore) modify(ctx context.Context, changes []policyChange, add bo
 	switch {
 	case len(left) == 0:
 	case len(changes) == 1:
+		if add && isPolicyRefusal(err) {
+			err = refusedPolicy{err}
+		}
 		fail(changes, err)
 	default:
 		for half := range slices.Chunk(left, (len(left)+1)/2) {
 			s.modify(ctx, half, add, refusals)
 		}
 	}
+}
+
+// refusedPolicy is the error of a request to add one policy, which HNS refuses.
+type refusedPolicy struct{ error }
+
+func (r refusedPolicy) Unwrap() error { return r.error }
+
+// isPolicyRefusal reports whether an error means that HNS does not accept a
+// policy. Other errors may pass.
+func isPolicyRefusal(err error) bool {
+	refusals := []hns.Code{hns.InvalidPolicy, hns.InvalidPolicyType, hns.InvalidJSON, hns.InvalidParameter}
+	e, ok := errors.AsType[*hns.Error](err)
+	return ok && (slices.Contains(refusals, e.Code) || errors.Is(e, hns.ErrUnsupported))
 }
 
 // contains reports whether HNS has a policy. It compares the parsed values if

@@ -52,8 +52,9 @@ func (o *tooOldError) Error() string {
 }
 
 // prepareStep makes the network, unless a switch is bound to the adapter. Then
-// it only waits for the host's addresses: whoever bound the switch may want its
-// network as it is, even one with the name of ours.
+// it makes no network and changes none, since whoever bound the switch may want
+// it as it is, but waits for the host's addresses. In both cases it deletes our
+// networks on the adapter if the host stays without addresses (rollBack).
 func (d *Driver) prepareStep(ctx context.Context, dev dataplane.Device, p *dataplane.Prepared) error {
 	if err := d.readVersion(ctx); err != nil {
 		return err

@@ -210,22 +210,6 @@ func TestDeadSwitch(t *testing.T) {
 	})
 }
 
-// Without a cable the host has no use of its addresses: its network stays.
-func TestNoRollBackWithoutCable(t *testing.T) {
-	onWindows(t, overlayDevice(ownSubnet), hnstest.Knobs{Outage: 10 * time.Second, VirtualDown: true}, func(w *windows) {
-		_ = w.pass()
-		if err := w.m.Admin().SetUp("Ethernet", false); err != nil {
-			t.Fatal(err)
-		}
-		for began := time.Now(); time.Since(began) < 5*time.Minute; time.Sleep(time.Second) {
-			_ = w.pass()
-		}
-		if len(w.m.Admin().Networks()) != 1 || w.log.Count("cause="+causeRolledBack) > 0 {
-			t.Errorf("logged\n%s", w.log)
-		}
-	})
-}
-
 // A network after whose creation the host stays without addresses is deleted within a bounded time, and made again later.
 func TestRollBack(t *testing.T) {
 	for _, kind := range kinds {

@@ -50,9 +50,9 @@ func TestSmallBatches(t *testing.T) {
 // HNS refuses the policy HostRoute. That is a warning: the peers have their policies, the node is ready, and nothing is
 // tried again and again. Another network, or another run, tries again.
 func TestHostRouteRefused(t *testing.T) {
-	for _, partial := range []bool{false, true} {
-		t.Run(fmt.Sprintf("partial %t", partial), func(t *testing.T) {
-			knobs := hnstest.Knobs{Version: hns.Version{Major: 9, Minor: 4}, HostRouteRefused: hns.InvalidPolicyType, PartialBatches: partial}
+	for code, partial := range map[hns.Code]bool{hns.InvalidPolicyType: false, hns.InvalidPolicy: true, hns.InvalidParameter: true} {
+		t.Run(fmt.Sprintf("0x%x, partial %t", code, partial), func(t *testing.T) {
+			knobs := hnstest.Knobs{Version: hns.Version{Major: 9, Minor: 4}, HostRouteRefused: code, PartialBatches: partial}
 			onWindows(t, overlayDevice(ownSubnet), knobs, func(w *windows) {
 				w.bring(time.Minute)
 				w.mends(time.Minute)
@@ -88,6 +88,22 @@ func TestHostRouteRefused(t *testing.T) {
 					t.Errorf("after a restart %d peers, HostRoute %t", peers, hasRoute)
 				}
 			})
+		})
+	}
+}
+
+// Another error of HNS for the policy HostRoute is one of the pass: the next ones try again.
+func TestHostRouteFails(t *testing.T) {
+	const unspecified, accessDenied = hns.Code(0x80004005), hns.Code(0x80070005)
+	for _, code := range []hns.Code{unspecified, accessDenied} {
+		onWindows(t, overlayDevice(ownSubnet), hnstest.Knobs{HostRouteRefused: code}, func(w *windows) {
+			w.passes(2 * time.Minute)
+			if err := w.pass(); err == nil || w.log.Count("cause="+causeNoHostRoute) > 0 {
+				t.Errorf("0x%x: got %v, logged\n%s", code, err, w.log)
+			}
+			w.m.Turn(func(k *hnstest.Knobs) { k.HostRouteRefused = 0 })
+			w.bring(time.Minute)
+			w.check(overlayInStep)
 		})
 	}
 }

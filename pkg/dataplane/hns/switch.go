@@ -2,6 +2,7 @@ package hns
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -66,23 +67,30 @@ func (d *Driver) mayDelete(n hns.Network) bool {
 	return configured || d.ours(n) || isOurType(n) && slices.Contains(d.hostConfig.Owned(true), n.Name)
 }
 
-// deleteBound deletes networks. The next pass goes on without them.
+// deleteBound deletes networks. The next pass goes on without them. An error of
+// one network does not keep the others.
 func (d *Driver) deleteBound(ctx context.Context, networks []hns.Network, cause, reason string) error {
+	var errs []error
 	for _, n := range networks {
 		d.opts.Log.Warn("deleting an HNS network of ours, its pods must be made again", "cause", cause, "network", n.Name, "id", n.ID, "reason", reason)
-		if err := d.saveHostConfig(n); err != nil && cause != causeRolledBack {
-			return err
-		}
-		if err := d.removeNetwork(ctx, n); err != nil {
-			return err
-		}
-		if slices.Contains(d.hostConfig.Owned(true), n.Name) {
-			if err := d.hostConfig.SetOwned(n.Name, true, false); err != nil {
-				return err
+		if err := d.saveHostConfig(n); err != nil {
+			if cause != causeRolledBack {
+				errs = append(errs, err)
+				continue
 			}
+			d.opts.Log.Warn("could not save the host's settings before the network is deleted", "cause", causeJournal, "network", n.Name, "error", err)
+		}
+		errs = append(errs, d.removeNetwork(ctx, n))
+		deleted := !slices.ContainsFunc(d.networks, func(o hns.Network) bool { return o.ID == n.ID })
+		if deleted && slices.Contains(d.hostConfig.Owned(true), n.Name) {
+			errs = append(errs, d.hostConfig.SetOwned(n.Name, true, false))
 		}
 	}
-	d.network, d.pending, d.deadSince = nil, nil, time.Time{}
+	d.network, d.pending = nil, nil // the next pass lists what is left
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	d.deadSince = time.Time{}
 	return driver.Waiting(cause, "the networks to be deleted (%s)", reason)
 }
 
@@ -100,16 +108,19 @@ func (d *Driver) rollBack(ctx context.Context, dev device, err error) error {
 	if d.network != nil {
 		physical, found = hostconfig.NetworkAdapter(*d.network, adapters)
 	}
-	if !found || d.hostConfig.Dark(physical, adapters) < d.pace.Rollback {
+	if !found {
+		physical = hns.Adapter{} // which is not up
+	}
+	if d.hostConfig.Dark(physical, adapters) < d.pace.Rollback {
 		return err
 	}
 	bound := d.boundNetworks(physical, adapters)
-	if len(bound) == 0 || !physical.Up || slices.ContainsFunc(bound, func(n hns.Network) bool { return !d.mayDelete(n) }) {
-		return err // no cable, or deleting ours would not free the adapter
+	if len(bound) == 0 || slices.ContainsFunc(bound, func(n hns.Network) bool { return !d.mayDelete(n) }) {
+		return err // deleting ours would not free the adapter
 	}
 	wait := min(d.pace.Retry<<d.rolledBack, maxRetry)
 	err = d.deleteBound(ctx, bound, causeRolledBack, fmt.Sprintf("the host has lacked its addresses for %s, the next attempt is in %s", d.pace.Rollback, wait))
-	if len(d.boundNetworks(physical, adapters)) == 0 { // else HNS refused
+	if len(d.boundNetworks(physical, adapters)) == 0 { // else HNS refused; err may be one of the journal
 		d.rolledBack = min(d.rolledBack+1, 8)
 		d.notBefore = time.Now().Add(wait)
 	}

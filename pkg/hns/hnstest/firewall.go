@@ -23,12 +23,18 @@ func (m *Machine) FirewallProfiles() (profiles []hns.FirewallProfile, err error)
 	return profiles, api.Problem("INetFwPolicy2.CurrentProfileTypes", code)
 }
 
-// FirewallRules returns the rules for UDP and for any protocol.
+// FirewallRules returns the rules for UDP and for any protocol. See
+// Knobs.UnreadRule.
 func (m *Machine) FirewallRules() (rules []hns.FirewallRule, err error) {
 	_, code := m.call("INetFwRules._NewEnum", nil, false, func() (string, hns.Code) {
 		rules = slices.DeleteFunc(slices.Clone(m.firewall.rules), func(r hns.FirewallRule) bool {
 			return r.Protocol != hns.UDP && r.Protocol != hns.AnyProtocol
 		})
+		for i, r := range rules {
+			if r.Name == m.knobs.UnreadRule {
+				rules[i] = hns.UnreadFirewallRule(r.Name)
+			}
+		}
 		return "", 0
 	})
 	return rules, api.Problem("INetFwRules._NewEnum", code)

@@ -90,8 +90,9 @@ type Knobs struct {
 	ForgetNamespace bool
 	OmitNamespace   bool
 
-	FirewallOff       bool // the firewall filters nothing
-	FirewallBlocksAll bool // it blocks all that comes in, whatever the rules say
+	FirewallOff       bool   // the firewall filters nothing
+	FirewallBlocksAll bool   // it blocks all inbound packets, even those that a rule allows
+	UnreadRule        string // of the firewall rules of this name, nothing else can be read
 
 	MaxPolicies      int      // a request with more of them is refused with E_INVALIDARG; 0: no limit
 	HostRouteRefused hns.Code // the policy HostRoute is refused so; 0: it works

@@ -20,6 +20,7 @@ func TestServiceAccountBelowRoot(t *testing.T) {
 	}
 	t.Setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
 	t.Setenv("KUBERNETES_SERVICE_PORT", "443")
+	t.Setenv("CONTAINER_SANDBOX_MOUNT_POINT", "")
 	if cfg, err := (Options{}).restConfig(); err == nil {
 		t.Errorf("without the variable: %+v", cfg)
 	}

@@ -81,7 +81,8 @@ type Keeper struct {
 	incompleteSince time.Time
 	completeSince   time.Time
 	darkSince       time.Time // see Dark; without a snapshot
-	uncertain       bool      // whether flanneld has restored what it took away, because there was no journal to read
+	upSince         time.Time // since when Dark has found the physical adapter up
+	uncertain       bool      // true: the journal was missing or unreadable, so it is unknown whether addresses that flanneld removed were restored
 	dhcpOff         int       // index of the adapter whose DHCP turnDHCPOff turned off, while Windows has not obeyed; 0: none
 	lastWarning     string
 	pods            []netip.Prefix // routes into these networks are not saved: peers come and go

@@ -12,18 +12,26 @@ import (
 //
 // With a snapshot of the adapter, these are the addresses that it holds. Without
 // one, flanneld has restored all that it ever took away. A host without any
-// address is then dark only if the switch fails it, by no virtual adapter that is
-// up, or if this is not certain: the journal could not be read, or is lost.
+// address then counts as dark if no virtual adapter is up, or if the journal was
+// missing or unreadable.
+//
+// While the physical adapter is down, as without a cable, the host is not dark,
+// and the time starts when the adapter comes up.
 func (k *Keeper) Dark(physical hns.Adapter, adapters []hns.Adapter) time.Duration {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if !physical.Up {
+		k.upSince, k.darkSince = time.Time{}, time.Time{}
+		return 0
+	}
+	up := startOrElapsed(&k.upSince)
 	if s := k.journal.Snapshot; s != nil {
 		if _, found := s.physical([]hns.Adapter{physical}); found {
 			k.darkSince = time.Time{}
 			if k.missingSince.IsZero() {
 				return 0
 			}
-			return time.Since(k.missingSince)
+			return min(up, time.Since(k.missingSince))
 		}
 	}
 	host, virtualUp := HostAdapter(adapters, physical, true)
@@ -38,7 +46,7 @@ func (k *Keeper) Dark(physical hns.Adapter, adapters []hns.Adapter) time.Duratio
 	return startOrElapsed(&k.darkSince)
 }
 
-// SetReachable says that the host has its addresses.
+// SetReachable records that the host has its addresses.
 func (k *Keeper) SetReachable() {
 	k.mu.Lock()
 	defer k.mu.Unlock()

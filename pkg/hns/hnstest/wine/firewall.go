@@ -75,7 +75,12 @@ func (r *ruleObjects) call(m *hnstest.Machine, args [][]byte) (string, hns.Code)
 	if !known {
 		return "", api.InvalidArg
 	}
-	if string(args[2]) == "put" {
+	unread := ""
+	m.Turn(func(k *hnstest.Knobs) { unread = k.UnreadRule })
+	switch {
+	case string(args[2]) == "get" && unread != "" && properties["Name"] == "s"+unread && member != "Name":
+		return "", hns.RPCCallFailed
+	case string(args[2]) == "put":
 		properties[member] = value
 	}
 	return properties[member], 0
