@@ -158,10 +158,11 @@ func MayRun(config string) bool {
 // Stop ends the daemon that Start has started with this configuration file, if the
 // client is connected to it, and removes the file. client is nil if no daemon runs.
 // SIGTERM makes the daemon delete its security associations, which stay with SIGKILL.
+// A daemon that does not end within stopWait is killed: it would keep the ports of IKE.
 func Stop(client *Client, config string, sig syscall.Signal) error {
 	if client != nil {
 		if pid := client.Started(config); pid != 0 {
-			if err := unix.Kill(pid, sig); err != nil && !errors.Is(err, unix.ESRCH) {
+			if err := end(pid, sig, stopWait); err != nil && !errors.Is(err, unix.ESRCH) {
 				return fmt.Errorf("end charon: %w", err)
 			}
 		}
@@ -170,4 +171,31 @@ func Stop(client *Client, config string, sig syscall.Signal) error {
 		return err
 	}
 	return nil
+}
+
+// stopWait is how long a daemon may take to end, which usually takes a part of a second.
+const stopWait = 10 * time.Second
+
+// end sends a signal to a process and waits until all of its threads have ended. One that
+// has not after limit is killed.
+func end(pid int, sig syscall.Signal, limit time.Duration) (err error) {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if errors.Is(err, unix.ENOSYS) { // before Linux 5.3
+		return unix.Kill(pid, sig)
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, unix.Close(fd)) }()
+	if err := unix.PidfdSendSignal(fd, sig, nil, 0); err != nil {
+		return err
+	}
+	wait := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	for deadline := time.Now().Add(limit); time.Now().Before(deadline); {
+		n, err := unix.Poll(wait, int(time.Until(deadline).Milliseconds())+1)
+		if n > 0 || err != nil && !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+	return unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
 }
