@@ -93,17 +93,21 @@ until [ -e "$work/subnet.env" ]; do sleep 0.2; done
 there=$(sed -n 's/^FLANNEL_SUBNET=\(.*\)\.1\/24$/\1.0/p' "$work/subnet.env")
 reached() { until ping -c 1 -W 1 "$there" >/dev/null; do sleep 0.2; done; }
 
-# Fedora enables no service of a package that does not ask for it. Debian's rpm knows of no package that has /bin/sh, and
-# has to be told that it is meant.
-mkdir -p /usr/lib/systemd/system-preset
-echo 'disable *' >/usr/lib/systemd/system-preset/99-default-disable.preset
+# Debian's rpm knows of no package that has /bin/sh, and has to be told that it is meant.
 printf '#!/bin/sh\nexec /usr/bin/rpm --force-debian --nodeps "$@"\n' >/usr/local/sbin/rpm
 chmod +x /usr/local/sbin/rpm
 
+# Fedora enables no service of a package that does not ask for it. Debian does, and its helper follows systemd's presets.
 install_package() {
+	preset=/usr/lib/systemd/system-preset/99-default-disable.preset
+	mkdir -p "${preset%/*}"
+	rm -f $preset
 	case $kind in
 	deb) run install.md "package-deb" "$release" ;;
-	rpm) run install.md "package-rpm" "$release" ;;
+	rpm)
+		echo 'disable *' >$preset
+		run install.md "package-rpm" "$release"
+		;;
 	esac
 	until [ -z "$(systemctl list-jobs --no-legend)" ]; do sleep 0.2; done
 }
