@@ -18,7 +18,7 @@ func knownSecrets(o Options, s doctor.Snapshot, files map[string][]byte) *redact
 	r := redact.New()
 	r.Add(o.Password.Reveal())
 	const token = "/var/run/secrets/kubernetes.io/serviceaccount/token"
-	for _, path := range []string{o.KeyFile, cmp.Or(os.Getenv("WIREGUARD_KEY_FILE"), "/run/flannel/wgkey"), token, os.Getenv(file.SandboxMount) + token} {
+	for _, path := range []string{o.KeyFile, cmp.Or(os.Getenv("WIREGUARD_KEY_FILE"), "/run/flannel/wgkey"), file.Mounted(os.Getenv(file.SandboxMount), token)} {
 		r.AddFile(path)
 	}
 	raw, _ := os.ReadFile(o.Kubeconfig) // AddKeyed, because most of it is not secret

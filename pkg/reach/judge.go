@@ -88,7 +88,7 @@ func (m *Mesh) arrived(now time.Time, t *target, addr netip.Addr, at time.Time) 
 		m.set(now, t, status.Reachable)
 	}
 	if t.fullMisses >= misses && t.fullChecked {
-		t.fullDue = now.Add(maxBackoff)
+		t.fullDue = now.Add(fullSizeEvery)
 		m.set(now, t, status.SmallOnly)
 	}
 }

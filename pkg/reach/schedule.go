@@ -141,9 +141,6 @@ func (m *Mesh) ask(now time.Time, t *target) request {
 	t.probed = now
 	if full {
 		t.fullSent, t.fullDue = now, now.Add(fullSizeEvery)
-		if t.state == status.SmallOnly {
-			t.fullDue = now.Add(maxBackoff)
-		}
 	}
 	if _, down := m.down[t]; down {
 		t.backoff = min(2*t.backoff, maxBackoff)

@@ -93,21 +93,26 @@ func (c *Conn) Ignore(other *Conn) error {
 	if err != nil {
 		return fmt.Errorf("read the name of a netlink socket: %w", err)
 	}
-	port := name.(*unix.SockaddrNetlink).Pid
-	// A filter reads words in network byte order.
-	swapped := binary.BigEndian.Uint32(binary.NativeEndian.AppendUint32(nil, port))
-	const portOfMessage = 12 // nlmsg_pid
-	program := []unix.SockFilter{
-		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: portOfMessage},
-		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: swapped, Jf: 1},
-		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
-		{Code: unix.BPF_RET | unix.BPF_K, K: 1<<32 - 1},
-	}
+	program := WithoutSender(name.(*unix.SockaddrNetlink).Pid)
 	err = unix.SetsockoptSockFprog(c.fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]})
 	if err != nil {
 		return fmt.Errorf("filter a netlink socket: %w", err)
 	}
 	return nil
+}
+
+// WithoutSender returns a filter for a netlink socket that drops the notifications of what
+// the socket with this port ID (nlmsg_pid) changes.
+func WithoutSender(port uint32) []unix.SockFilter {
+	// A filter reads words in network byte order.
+	swapped := binary.BigEndian.Uint32(binary.NativeEndian.AppendUint32(nil, port))
+	const portOfMessage = 12 // nlmsg_pid
+	return []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: portOfMessage},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: swapped, Jf: 1},
+		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
+		{Code: unix.BPF_RET | unix.BPF_K, K: 1<<32 - 1},
+	}
 }
 
 // refusal is the kernel's error for one message.

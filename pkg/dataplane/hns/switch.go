@@ -95,7 +95,7 @@ func (d *Driver) deleteBound(ctx context.Context, networks []hns.Network, cause,
 }
 
 // rollBack deletes our networks on the adapter if the host has lacked its addresses
-// for longer than Pace.Rollback (hostconfig.Keeper.Dark), so that somebody can reach
+// for longer than Pace.Rollback (hostconfig.Keeper.TrackDark), so that somebody can reach
 // the host. That they cannot be saved does not matter then. err is what the pass waits
 // for. The next attempt is made after Pace.Retry, and after twice as long each time.
 func (d *Driver) rollBack(ctx context.Context, dev device, err error) error {
@@ -111,7 +111,8 @@ func (d *Driver) rollBack(ctx context.Context, dev device, err error) error {
 	if !found {
 		physical = hns.Adapter{} // which is not up
 	}
-	if d.hostConfig.Dark(physical, adapters) < d.pace.Rollback {
+	dark := d.hostConfig.TrackDark(physical, adapters)
+	if dark < d.pace.Rollback {
 		return err
 	}
 	bound := d.boundNetworks(physical, adapters)

@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"path/filepath"
 	"strconv"
 	"sync"
 	"time"
@@ -52,8 +51,8 @@ func inCluster(root string) (*rest.Config, error) {
 	if root == "" || !errors.Is(err, fs.ErrNotExist) {
 		return cfg, err
 	}
-	dir := filepath.Join(root, "var", "run", "secrets", "kubernetes.io", "serviceaccount")
-	tokenFile := filepath.Join(dir, "token")
+	const account = "/var/run/secrets/kubernetes.io/serviceaccount/"
+	tokenFile := file.Mounted(root, account+"token")
 	token, err := os.ReadFile(tokenFile)
 	if err != nil {
 		return nil, err
@@ -61,7 +60,7 @@ func inCluster(root string) (*rest.Config, error) {
 	return &rest.Config{
 		Host:        "https://" + net.JoinHostPort(os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")),
 		BearerToken: string(token), BearerTokenFile: tokenFile,
-		TLSClientConfig: rest.TLSClientConfig{CAFile: filepath.Join(dir, "ca.crt")},
+		TLSClientConfig: rest.TLSClientConfig{CAFile: file.Mounted(root, account+"ca.crt")},
 	}, nil
 }
 

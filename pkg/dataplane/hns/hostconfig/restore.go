@@ -80,8 +80,8 @@ type Keeper struct {
 	missingSince    time.Time // zero: the timer does not run
 	incompleteSince time.Time
 	completeSince   time.Time
-	darkSince       time.Time // see Dark; without a snapshot
-	upSince         time.Time // since when Dark has found the physical adapter up
+	darkSince       time.Time // see TrackDark; without a snapshot
+	upSince         time.Time // since when TrackDark has found the physical adapter up
 	uncertain       bool      // true: the journal was missing or unreadable, so it is unknown whether addresses that flanneld removed were restored
 	dhcpOff         int       // index of the adapter whose DHCP turnDHCPOff turned off, while Windows has not obeyed; 0: none
 	lastWarning     string

@@ -6,7 +6,7 @@ import (
 	"flannel/pkg/hns"
 )
 
-// Dark returns for how long the host has lacked its addresses on a physical
+// TrackDark returns for how long the host has lacked its addresses on a physical
 // adapter and on the virtual one of a switch that is bound to it; 0: it has
 // them, or flanneld had no part in their loss.
 //
@@ -17,7 +17,7 @@ import (
 //
 // While the physical adapter is down, as without a cable, the host is not dark,
 // and the time starts when the adapter comes up.
-func (k *Keeper) Dark(physical hns.Adapter, adapters []hns.Adapter) time.Duration {
+func (k *Keeper) TrackDark(physical hns.Adapter, adapters []hns.Adapter) time.Duration {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if !physical.Up {

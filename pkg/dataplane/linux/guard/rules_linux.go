@@ -109,28 +109,6 @@ func chains(c Config, group uint16) []chain {
 	pod.add("not its address", unrouted(), found(Spoofed))
 	pod.add("maybe an outer packet", goTo(port))
 
-	decide := chain{name: port}
-	for _, o := range c.UDP {
-		decide.add("to the port of the tunnel", protocol(unix.IPPROTO_UDP), dport(o.Port), vni(o.VNI), goTo(outer))
-	}
-	for _, v6 := range []bool{false, true} { // they may lack the VNI, or the destination inside
-		for _, o := range c.UDP {
-			decide.add("a part of a header", protocol(unix.IPPROTO_UDP), dport(o.Port), short(v6), goTo(outer))
-		}
-	}
-	if c.IPIP {
-		decide.add("a part of a header", protocol(unix.IPPROTO_IPIP), short(false), goTo(outer))
-	}
-	content := chain{name: ipip}
-	if c.IPIP { // others may use the protocol, too
-		decide.add("maybe of the tunnel", protocol(unix.IPPROTO_IPIP), goTo(ipip))
-		for _, n := range c.Networks {
-			if n.Addr().Is4() {
-				content.add("with a packet to a pod", compare(innerDestination(), n), goTo(outer))
-			}
-		}
-	}
-
 	outside := chain{name: outer}
 	outside.add("from a pod", lookup(iifname(), pods), goTo(podOuter))
 	for _, s := range c.Sources { // which may be in the pod network, like addresses of nodes
@@ -150,11 +128,37 @@ func chains(c Config, group uint16) []chain {
 		inside.add("to a node", lookup(load(destination, set == peers6), set), found(Pod))
 	}
 	inside.add("to this node", destinationType(expr.CmpOpNeq), found(Pod))
+	decide, content := c.outerPackets()
 	all := []chain{first, tunnel, plain, pod, decide, content, outside, c.speaker(accept), inside}
 	for _, rule := range ruleNames {
 		all = append(all, c.end(rule, group))
 	}
 	return all
+}
+
+// outerPackets returns the chains that find packets of the tunnel. The second one looks at
+// what is inside of a packet of protocol 4.
+func (c Config) outerPackets() (decide, content chain) {
+	decide, content = chain{name: port}, chain{name: ipip}
+	for _, o := range c.UDP {
+		decide.add("to the port of the tunnel", protocol(unix.IPPROTO_UDP), dport(o.Port), vni(o.VNI), goTo(outer))
+	}
+	for _, v6 := range []bool{false, true} { // they may lack the VNI, or the destination inside
+		for _, o := range c.UDP {
+			decide.add("a part of a header", protocol(unix.IPPROTO_UDP), dport(o.Port), short(v6), goTo(outer))
+		}
+	}
+	if !c.IPIP {
+		return decide, content
+	}
+	decide.add("a part of a header", protocol(unix.IPPROTO_IPIP), short(false), goTo(outer))
+	decide.add("maybe of the tunnel", protocol(unix.IPPROTO_IPIP), goTo(ipip)) // others may use the protocol, too
+	for _, n := range c.Networks {
+		if n.Addr().Is4() {
+			content.add("with a packet to a pod", compare(innerDestination(), n), goTo(outer))
+		}
+	}
+	return decide, content
 }
 
 // end returns the chain for packets that a rule finds. Some of them are passed to the

@@ -1,7 +1,6 @@
 package guard
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 
@@ -12,35 +11,24 @@ import (
 	"flannel/pkg/rtnetlink"
 )
 
-// watchOthers subscribes to what others than the sender with this port ID change in
-// nftables. A filter on the socket drops the notifications of our own changes, so that
-// they cost nothing here, and those of ten thousand new peers do not fill the socket's
-// buffer. It must be there before the first change.
+// watchOthers subscribes to changes of nftables, except those by the socket with this
+// port ID. A filter drops the notifications of these, so that they cost nothing here,
+// and those of ten thousand new peers do not fill the socket's buffer. It must be there
+// before the first change.
 func watchOthers(port uint32) (*netlink.Conn, error) {
 	c, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{Groups: 1 << (unix.NFNLGRP_NFTABLES - 1)})
 	if err != nil {
 		return nil, fmt.Errorf("subscribe to nftables notifications: %w", err)
 	}
-	if err := c.SetBPF(ignoreSender(port)); err != nil {
+	// All messages of a notification are about one transaction, so the first one says whose it is.
+	var filter []bpf.RawInstruction
+	for _, i := range rtnetlink.WithoutSender(port) {
+		filter = append(filter, bpf.RawInstruction{Op: i.Code, Jt: i.Jt, Jf: i.Jf, K: i.K})
+	}
+	if err := c.SetBPF(filter); err != nil {
 		return nil, errors.Join(fmt.Errorf("filter nftables notifications: %w", err), c.Close())
 	}
 	return c, nil
-}
-
-// ignoreSender is a socket filter that drops a notification of a change by the socket
-// with this port ID. All messages of a notification are about one transaction, so that
-// the first one says whose.
-func ignoreSender(port uint32) []bpf.RawInstruction {
-	const sender = 12                                                               // nlmsg_pid
-	swapped := binary.BigEndian.Uint32(binary.NativeEndian.AppendUint32(nil, port)) // a filter loads in network byte order
-	// Jt and Jf are how many instructions to skip if the comparison is true or false.
-	// The two returns are the number of bytes to pass: all of them, or none.
-	return []bpf.RawInstruction{
-		{Op: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: sender},
-		{Op: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: swapped, Jt: 1},
-		{Op: unix.BPF_RET | unix.BPF_K, K: 1<<32 - 1},
-		{Op: unix.BPF_RET | unix.BPF_K, K: 0},
-	}
 }
 
 // receive marks the guard stale when somebody else has changed its table.
