@@ -33,6 +33,19 @@ func fits(family string, n Network, s netip.Prefix) error {
 	return nil
 }
 
+// Keep returns those subnets of l that a node in a network with cfg can have and that overlap no lease in taken. The others
+// are zero Prefixes, as are those of disabled families.
+func Keep(cfg Config, l *Lease, taken []*Lease) (v4, v6 netip.Prefix) {
+	keep := func(family string, n Network, s netip.Prefix) netip.Prefix {
+		one := Lease{V4: Endpoint{Subnet: s}, V6: Endpoint{Subnet: s}} // prefixes of different families do not overlap
+		if fits(family, n, s) != nil || cfg.CheckUnderlay(s) != nil || !Free(&one, taken) {
+			return netip.Prefix{}
+		}
+		return s
+	}
+	return keep("IPv4", cfg.V4, l.V4.Subnet), keep("IPv6", cfg.V6, l.V6.Subnet)
+}
+
 // Free reports whether no lease in taken overlaps a subnet of l.
 func Free(l *Lease, taken []*Lease) bool {
 	return !slices.ContainsFunc(taken, func(t *Lease) bool {

@@ -13,6 +13,9 @@ type Config struct {
 	Backend  string  // Backend.Type, in lower case; "": not set
 	NFTables bool    // EnableNFTables
 
+	// V4Only: EnableIPv6 is true, but the backend has no IPv6 on this system, so that V6 is off.
+	V4Only bool
+
 	Guard        Guard
 	GuardTrial   time.Duration  // how long it must not have counted packets of a peer before it drops any
 	GuardSources []netip.Prefix // from which peers may send, beside their public IPs; masked
@@ -102,15 +105,20 @@ func (c Config) CanBecome(next Config) error {
 	var changes []string
 	for i, before := range []Network{c.V4, c.V6} {
 		f, after := families[i], []Network{next.V4, next.V6}[i]
-		if before.On() != after.On() {
+		switch {
+		case before.On() == after.On():
+			if before.Prefix != after.Prefix {
+				changes = append(changes, fmt.Sprintf("%s changed from %s to %s", f.network, before.Prefix, after.Prefix))
+			}
+			if before.SubnetLen != after.SubnetLen {
+				changes = append(changes, fmt.Sprintf("%s changed from %d to %d", f.length, before.SubnetLen, after.SubnetLen))
+			}
+		case next.V4Only && before.On():
+			changes = append(changes, fmt.Sprintf("%s has no IPv6 on this system, and pods have IPv6 addresses", next.Backend))
+		case c.V4Only && after.On():
+			changes = append(changes, fmt.Sprintf("%s has IPv6, and this node has no IPv6 subnet because of %s", next.Backend, c.Backend))
+		default:
 			changes = append(changes, fmt.Sprintf("%s changed from %t to %t", f.enable, before.On(), after.On()))
-			continue
-		}
-		if before.Prefix != after.Prefix {
-			changes = append(changes, fmt.Sprintf("%s changed from %s to %s", f.network, before.Prefix, after.Prefix))
-		}
-		if before.SubnetLen != after.SubnetLen {
-			changes = append(changes, fmt.Sprintf("%s changed from %d to %d", f.length, before.SubnetLen, after.SubnetLen))
 		}
 	}
 	if len(changes) == 0 {

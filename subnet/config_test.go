@@ -212,6 +212,14 @@ func TestCanBecome(t *testing.T) {
 			t.Errorf("%s: %v\nwant %s", c.next, err, c.want)
 		}
 	}
+	// In a dual-stack cluster, a backend that has only IPv4 is the reason.
+	dual := Config{Backend: "vxlan", V6: Network{Prefix: netip.MustParsePrefix("fd05::/56")}}
+	four := Config{Backend: "ipip", V4Only: true}
+	for _, err := range []error{dual.CanBecome(four), four.CanBecome(dual)} {
+		if err == nil || !strings.Contains(err.Error(), "ipip") || strings.Contains(err.Error(), "EnableIPv6") {
+			t.Error(err)
+		}
+	}
 }
 
 // FuzzParseConfig: what is accepted can be used without another check.

@@ -49,6 +49,7 @@ func (b Backends) Parse(os string, raw []byte) (subnet.Config, backend.Maker, []
 			// Only now is it known whether the backend has IPv6 here. The configuration
 			// does not change by that, only this node's view of it.
 			if slices.Contains(kind.V4Only, os) {
+				config.V4Only = config.V6.On()
 				config.V6 = withoutIPv6(root, config, os)
 			}
 		}

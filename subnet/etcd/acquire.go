@@ -48,7 +48,8 @@ func (m *Manager) Acquire(ctx context.Context, cfg subnet.Config, want subnet.Le
 			m.warnOthers(fit.key, misfits)
 			return addPublicIPv6(m.setHeld(snap, heldKeyOf(fit, snap.at), "it has our public address"), want), nil
 		}
-		pick, how, err := candidate(cfg, want, records)
+		former := m.replaceable(misfits)
+		pick, how, err := candidate(cfg, want, records, former)
 		if err != nil {
 			return subnet.Lease{}, err
 		}
@@ -60,7 +61,7 @@ func (m *Manager) Acquire(ctx context.Context, cfg subnet.Config, want subnet.Le
 			granted = true
 		}
 		held := m.newHeldKey(pick, want, id)
-		if won, err = m.createKey(ctx, held, snap.at.rev, misfits); err != nil {
+		if won, err = m.createKey(ctx, held, snap.at.rev, former); err != nil {
 			return subnet.Lease{}, err
 		}
 		if won {
@@ -116,6 +117,19 @@ func ours(cfg subnet.Config, want subnet.Lease, records []record) (fit *record, 
 	return fit, others
 }
 
+// replaceable returns those records of misfits that our new key replaces: all but
+// reservations, whose operator may be about to change the configuration.
+func (m *Manager) replaceable(misfits []record) (former []record) {
+	for _, r := range misfits {
+		if r.kv.Lease == 0 {
+			m.log.Warn("ignoring a reservation with our public address that does not fit the network configuration", "key", r.key)
+			continue
+		}
+		former = append(former, r)
+	}
+	return former[:min(len(former), 50)] // createKey deletes them in one transaction, which has a limit of 128 steps
+}
+
 // mayHaveOurAddress reports whether a value may contain our public address. It
 // spares decoding ten thousand values at the start. An IPv4 address is written
 // in one form only, unless JSON escapes it.
@@ -132,32 +146,58 @@ func hasOurAddress(cfg subnet.Config, want subnet.Lease, v format.Value) bool {
 	return v.PublicIPv6.IsValid() && v.PublicIPv6 == want.V6.PublicIP
 }
 
-// candidate chooses the subnets of a new lease: those of the subnet file if
-// they are free, or else random ones.
-func candidate(cfg subnet.Config, want subnet.Lease, records []record) (pick subnet.Lease, how string, err error) {
+// candidate chooses the subnets of a new lease: those of the subnet file that
+// are free, and random ones for the other families. former are those records that
+// createKey deletes.
+func candidate(cfg subnet.Config, want subnet.Lease, records, former []record) (pick subnet.Lease, how string, err error) {
 	// The subnets of all readable keys are taken, those of our own former leases
 	// included: pods may still have their addresses. A key of the whole network or
 	// more is ignored, because it would prevent all new nodes from joining.
-	taken := make([]*subnet.Lease, len(records))
-	for i, r := range records {
-		taken[i] = &subnet.Lease{}
+	var taken, others []*subnet.Lease // others is without former
+	for _, r := range records {
+		l := &subnet.Lease{}
 		if cfg.V4.Holds(r.lease.V4.Subnet) {
-			taken[i].V4 = r.lease.V4
+			l.V4 = r.lease.V4
 		}
 		if cfg.V6.Holds(r.lease.V6.Subnet) {
-			taken[i].V6 = r.lease.V6
+			l.V6 = r.lease.V6
+		}
+		taken = append(taken, l)
+		if !slices.ContainsFunc(former, func(f record) bool { return f.key == r.key }) {
+			others = append(others, l)
 		}
 	}
-	// cfg is a copy: Fits and Choose reject a subnet that contains one of Underlay.
+	// cfg is a copy: Keep and Choose reject a subnet that contains one of Underlay.
 	if cfg.InsideNetwork() != nil {
 		cfg.Underlay = append(slices.Clone(cfg.Underlay), addresses(records)...)
 	}
-	if subnet.Fits(cfg, &want) == nil && subnet.Free(&want, taken) {
-		pick.V4.Subnet, pick.V6.Subnet = want.V4.Subnet, want.V6.Subnet
-		return pick, "it is in the subnet file", nil
+	// A lease does not fit when IPv6 was enabled or disabled, also by a change to a
+	// backend that has only IPv4. The pods keep their addresses of the other family.
+	v4, v6 := subnet.Keep(cfg, &want, others)
+	pick.V4.Subnet, pick.V6.Subnet = v4, v6
+	missing := cfg
+	if v4.IsValid() {
+		missing.V4 = subnet.Network{}
 	}
-	pick.V4.Subnet, pick.V6.Subnet, err = subnet.Choose(cfg, taken, rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())))
-	return pick, "it was free", err
+	if v6.IsValid() {
+		missing.V6 = subnet.Network{}
+	}
+	switch {
+	case !missing.V4.On() && !missing.V6.On():
+		return pick, "it is in the subnet file", nil
+	case v4.IsValid() || v6.IsValid():
+		how = "one family is in the subnet file, and the other was free"
+	default:
+		how = "it was free"
+	}
+	v4, v6, err = subnet.Choose(missing, taken, rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())))
+	if v4.IsValid() {
+		pick.V4.Subnet = v4
+	}
+	if v6.IsValid() {
+		pick.V6.Subnet = v6
+	}
+	return pick, how, err
 }
 
 // addresses returns the public addresses of the nodes, which a subnet must not

@@ -117,7 +117,7 @@ func TestAcquireAmongRogues(t *testing.T) {
 	}
 }
 
-// The first of two fitting keys with our address is taken; one that does not fit goes when the new claim stands.
+// The first of two fitting keys with our address is used; one that does not fit is deleted with the creation of the new key.
 func TestSeveralKeysOfOurs(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t)
@@ -150,6 +150,42 @@ func TestSeveralKeysOfOurs(t *testing.T) {
 	}
 	if n.logs.Count("cause="+causeSeveralLeases) != 1 {
 		t.Error("nothing is said about the others")
+	}
+}
+
+// A node whose network gets or loses IPv6, also by a backend that has only IPv4, keeps its IPv4 subnet, which its pods
+// have. Without a subnet file there are no such pods, and the subnets of its former lease stay taken.
+func TestAcquireKeepsAFamily(t *testing.T) {
+	t.Parallel()
+	srv := etcdtest.Start(t)
+	st := outside(t, srv)
+	dual := tenNet
+	dual.V6 = cafeNet
+	want := at("192.168.64.3")
+	want.V6.PublicIP = addr("fd64::3")
+	first, err := start(t, srv.Endpoint(), nil).Acquire(t.Context(), dual, want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	former := first
+	for i, cfg := range []subnet.Config{tenNet, dual, tenNet} {
+		want.V4.Subnet, want.V6.Subnet = first.V4.Subnet, netip.Prefix{}
+		l, err := start(t, srv.Endpoint(), nil).Acquire(t.Context(), cfg, want)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if l.V4.Subnet != first.V4.Subnet || subnet.Fits(cfg, &l) != nil {
+			t.Errorf("%d: had %v and %v, got %v and %v", i, former.V4.Subnet, former.V6.Subnet, l.V4.Subnet, l.V6.Subnet)
+		}
+		if raw, _ := st.value(former.Name); raw != "" {
+			t.Errorf("%d: the former key %s is still there", i, former.Name)
+		}
+		former = l
+	}
+	st.put("subnets/"+strings.TrimPrefix(former.Name, base+"/subnets/"), peer("192.168.64.66")) // it is another node's now
+	l, err := start(t, srv.Endpoint(), nil).Acquire(t.Context(), dual, want)
+	if err != nil || l.V4.Subnet == first.V4.Subnet {
+		t.Errorf("got %v, which is another node's; %v", l.V4.Subnet, err)
 	}
 }
 

@@ -34,11 +34,7 @@ func (m *Manager) createKey(ctx context.Context, held *heldKey, rev int64, forme
 		clientv3.OpGet(m.subnets, clientv3.WithPrefix(), clientv3.WithMinCreateRev(rev+1), clientv3.WithKeysOnly(),
 			clientv3.WithLimit(firstPage))}
 	var etcdLeases []clientv3.LeaseID
-	for _, r := range former[:min(len(former), 50)] { // a transaction has a limit of 128 steps
-		if r.kv.Lease == 0 { // a reservation: its operator may be about to change the configuration
-			m.log.Warn("ignoring a reservation with our public address that does not fit the network configuration", "key", r.key)
-			continue
-		}
+	for _, r := range former {
 		conditions = append(conditions, clientv3.Compare(clientv3.ModRevision(r.key), "=", r.kv.ModRevision))
 		steps = append(steps, clientv3.OpDelete(r.key))
 		etcdLeases = append(etcdLeases, clientv3.LeaseID(r.kv.Lease))
