@@ -84,11 +84,19 @@ ip -n peer link set lo up
 etcd=http://192.168.10.11:2379
 ip netns exec peer "$here/bin/etcd" --data-dir="$work/etcd" --listen-client-urls=$etcd --advertise-client-urls=$etcd \
 	--log-level=error >"$work/etcd.log" 2>&1 &
-until "$here/bin/etcdctl" --endpoints=$etcd put /coreos.com/network/config \
-	'{"Network": "10.5.0.0/16", "Backend": {"Type": "vxlan"}}' >/dev/null 2>&1; do sleep 0.5; done
+# configure BACKEND: writes the network configuration.
+configure() {
+	"$here/bin/etcdctl" --endpoints=$etcd put /coreos.com/network/config \
+		"{\"Network\": \"10.5.0.0/16\", \"Backend\": {\"Type\": \"$1\"}}" >/dev/null 2>&1
+}
+until configure vxlan; do sleep 0.5; done
 dpkg-deb -x "$release"/flanneld_*.deb "$work/peer"
-ip netns exec peer "$work/peer/usr/bin/flanneld" --etcd-endpoints=$etcd --iface=wire --iptables-forward-rules=false \
-	--subnet-file="$work/subnet.env" --healthz-port=0 >"$work/peer.log" 2>&1 &
+start_peer() {
+	ip netns exec peer "$work/peer/usr/bin/flanneld" --etcd-endpoints=$etcd --iface=wire --iptables-forward-rules=false \
+		--subnet-file="$work/subnet.env" --healthz-port=0 >>"$work/peer.log" 2>&1 &
+	peer=$!
+}
+start_peer
 until [ -e "$work/subnet.env" ]; do sleep 0.2; done
 there=$(sed -n 's/^FLANNEL_SUBNET=\(.*\)\.1\/24$/\1.0/p' "$work/subnet.env")
 reached() { until ping -c 1 -W 1 "$there" >/dev/null; do sleep 0.2; done; }
@@ -259,6 +267,21 @@ instead_of_flannel() {
 	dpkg --purge flanneld >/dev/null
 }
 
+# backends checks that the unit lets the service do what each backend needs: both nodes start with it.
+backends() {
+	modprobe -a wireguard ipip
+	for backend in udp wireguard ipip host-gw vxlan; do
+		step "the unit, backend $backend"
+		configure $backend
+		kill "$peer"
+		wait "$peer" || fail "the peer did not end well"
+		start_peer
+		systemctl restart flanneld || fail "it does not start with the backend $backend"
+		ready "with the backend $backend"
+		reached
+	done
+}
+
 # by_archive installs the program and the unit of the archive.
 by_archive() {
 	step "the archive"
@@ -267,6 +290,7 @@ by_archive() {
 	active || fail "it does not run"
 	systemctl is-enabled --quiet flanneld || fail "it is not enabled"
 	reached
+	backends
 	run upgrade.md "remove" "$release"
 	rm /usr/local/bin/flanneld /etc/systemd/system/flanneld.service /etc/default/flanneld
 	systemctl daemon-reload

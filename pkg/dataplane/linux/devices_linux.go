@@ -146,11 +146,7 @@ func (d *Driver) linkAfterRepair(before netlink.Link, err error) (dataplane.Link
 // as an existing device can change them. An error does not stop the rest.
 func (d *Driver) repairTunnel(dev dataplane.Device, t dataplane.Tunnel, l netlink.Link) error {
 	errs := []error{d.setMTU(dev.Name, t.MTU, l), d.restoreMAC(dev.Name, l)}
-	if err := d.setSysctl("net/ipv6/conf/"+dev.Name+"/accept_ra", "0"); reconcile.IsUnknown(err) {
-		errs = append(errs, err)
-	} else if err != nil {
-		d.opts.Log.Debug("cannot set accept_ra", "device", dev.Name, "error", err)
-	}
+	errs = append(errs, d.trySysctl("net/ipv6/conf/"+dev.Name+"/accept_ra", "0"))
 	if l.Attrs().Flags&net.FlagUp == 0 {
 		if err := d.handle.LinkSetUp(l); err != nil {
 			errs = append(errs, fmt.Errorf("bring it up: %w", err))

@@ -127,3 +127,14 @@ func (d *Driver) setSysctl(path, value string) error {
 	d.opts.Log.Info("changed a sysctl that the network needs", "sysctl", path, "from", old, "to", value)
 	return nil
 }
+
+// trySysctl is setSysctl for a parameter without which the network works, also in a
+// container that may not set it.
+func (d *Driver) trySysctl(path, value string) error {
+	err := d.setSysctl(path, value)
+	if err != nil && !reconcile.IsUnknown(err) {
+		d.opts.Log.Debug("cannot set a sysctl that is not essential", "sysctl", path, "error", err)
+		return nil
+	}
+	return err
+}

@@ -71,8 +71,9 @@ func (k tun) ensure(d *Driver, dev dataplane.Device, found netlink.Link) (datapl
 			d.opts.Log.Debug("cannot limit the segments of a packet", "device", dev.Name, "error", err)
 		}
 	}
-	// The forwarder sends ICMP errors from the device's own address into the kernel.
-	err := d.setSysctl("net/ipv4/conf/"+dev.Name+"/accept_local", "1")
+	// The forwarder sends ICMP errors from the device's own address into the kernel. Without
+	// this, pods do not get them.
+	err := d.trySysctl("net/ipv4/conf/"+dev.Name+"/accept_local", "1")
 	return d.linkAfterRepair(found, errors.Join(d.repairTunnel(dev, want.Tunnel, found), err))
 }
 

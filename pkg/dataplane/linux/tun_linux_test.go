@@ -74,6 +74,19 @@ func (m *machine) hasTUN(what, want string) {
 	m.t.Fatalf("%s: the machine has\n%s\nwant\n%s", what, got, want)
 }
 
+// In a container, /proc/sys is read-only. The operator sets forwarding on the host; what concerns the device alone, nobody
+// can set before it exists.
+func TestTUNInContainer(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		m := newUDPMachine(t, 2)
+		run(t, `sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1
+			mount --bind /proc/sys /proc/sys
+			mount -o remount,bind,ro /proc/sys`)
+		m.mustPass()
+		m.hasTUN("with a read-only /proc/sys", strings.Replace(tunWant, "1472\n1\n", "1472\n0\n", 1))
+	})
+}
+
 func TestTUNDriftIsRepaired(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		m := newUDPMachine(t, 2)
