@@ -218,16 +218,18 @@ func TestWireGuardChecks(t *testing.T) {
 	})
 }
 
-// ipsec has no device, and its packets have three forms.
+// encrypted returns healthy with the backend ipsec, which has no device.
+func encrypted() Snapshot {
+	s := healthy()
+	n := reportOf(&s).Node
+	n.Backend, n.Devices = "ipsec", n.Devices[:1]
+	reportOf(&s).Peers[0].Tunnels = []status.Tunnel{{Endpoint: netip.MustParseAddrPort("192.168.0.2:500"), Handshake: time.Now()}}
+	s.changeDevice("flannel.1", func(d *Device) { *d = Device{Name: "other", Index: 7, Type: "dummy", MTU: 1500} })
+	return s
+}
+
+// The packets of ipsec have three forms.
 func TestIPsecChecks(t *testing.T) {
-	encrypted := func() Snapshot {
-		s := healthy()
-		n := reportOf(&s).Node
-		n.Backend, n.Devices = "ipsec", n.Devices[:1]
-		reportOf(&s).Peers[0].Tunnels = []status.Tunnel{{Endpoint: netip.MustParseAddrPort("192.168.0.2:500"), Handshake: time.Now()}}
-		s.changeDevice("flannel.1", func(d *Device) { *d = Device{Name: "other", Index: 7, Type: "dummy", MTU: 1500} })
-		return s
-	}
 	checkAll(t, encrypted, []testCase{
 		{"FL204", OK, "ESP", func(*Snapshot) {}},
 		{"FL204", Fail, "ESP", func(s *Snapshot) { s.rules(":INPUT ACCEPT [0:0]", "-A INPUT -p esp -j DROP") }},

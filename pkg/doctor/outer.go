@@ -43,6 +43,20 @@ func (o outer) String() string {
 	return fmt.Sprintf("packets to UDP port %d", o.port)
 }
 
+// accept is the fix for a rule that drops the packets.
+func (o outer) accept() string {
+	const begin, from = "Delete the rule, or before it accept ", " from and to the other nodes "
+	switch o.protocol {
+	case protocolIPIP:
+		return begin + "IP protocol 4" + from + "(firewall-cmd --permanent --add-protocol=ipencap; " +
+			"iptables -I INPUT -p 4 -s the nodes' network -j ACCEPT; with nft: ip protocol 4 accept)."
+	case protocolESP:
+		return begin + "IP protocol 50 (ESP), which has no port," + from + "(firewall-cmd --permanent --add-protocol=esp; " +
+			"ufw allow proto esp from the nodes' network; iptables -I INPUT -p esp -s the nodes' network -j ACCEPT; with nft: ip protocol esp accept)."
+	}
+	return fmt.Sprintf(begin+"UDP port %[1]d"+from+"(firewall-cmd --permanent --add-port=%[1]d/udp; ufw allow %[1]d/udp; or a rule in INPUT).", o.port)
+}
+
 // outers returns the packets that flanneld's tunnels send and receive.
 func (s Snapshot) outers() (packets []outer) {
 	add := func(o outer) {
@@ -94,8 +108,8 @@ func (s Snapshot) tunnelFlows() (flows []flow) {
 		own, others, device := s.ownAddress(o.ipv6), s.peerAddresses(o.ipv6), s.underlayName()
 		in := ruleset.Packet{Path: ruleset.Incoming, Src: anyAddress(o.ipv6), Dst: own, Protocol: o.protocol, DstPort: o.port, In: device}
 		out := ruleset.Packet{Path: ruleset.Outgoing, Src: own, Dst: anyAddress(o.ipv6), Protocol: o.protocol, DstPort: o.port, Out: device}
-		flows = append(flows, flow{what: fmt.Sprintf("incoming %s (%s)", o, familyName(o.ipv6)), packet: in, others: others},
-			flow{what: fmt.Sprintf("outgoing %s (%s)", o, familyName(o.ipv6)), packet: out, others: others})
+		flows = append(flows, flow{what: fmt.Sprintf("incoming %s (%s)", o, familyName(o.ipv6)), packet: in, others: others, fix: o.accept()},
+			flow{what: fmt.Sprintf("outgoing %s (%s)", o, familyName(o.ipv6)), packet: out, others: others, fix: o.accept()})
 	}
 	return flows
 }
