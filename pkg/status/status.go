@@ -99,6 +99,8 @@ type Node struct {
 	SubnetFile string    `json:"subnetFile"`
 	LastPass   time.Time `json:"lastPass"`
 	Took       Duration  `json:"took"` // of the last pass
+	// UDPEncap means that ipsec sends all ESP in UDP; else only where there is NAT.
+	UDPEncap bool `json:"udpEncap,omitempty"`
 }
 
 // Forwarded counts the packets of pods that the daemon forwarded since its start.

@@ -53,7 +53,7 @@ func sample() Report {
 			Underlay: Underlay{"eth0", 2, 1500, []netip.Addr{addr("192.168.64.3"), addr("fd00::3")}},
 			Devices: []Device{{"eth0", 2, 1500, "02:00:00:00:00:01", ""}, {"flannel.1", 7, 1450, "02:00:00:00:00:02", ""},
 				{"flannel-wg", 8, 1420, "", "yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk="}, {"flannel0", 9, 1472, "", ""}},
-			LastPass: noon.Add(-time.Second), Took: Duration(1234567)},
+			LastPass: noon.Add(-time.Second), Took: Duration(1234567), UDPEncap: true},
 		Forwarded: &Forwarded{Flow{3, 400}, Flow{5, 600}, map[string]uint64{"malformed": 7, "foreign": 0, "expired": 8}},
 		Guard:     &Guard{Waiting: "enforces when 192.0.2.7 is quiet", Packets: map[string]uint64{"spoofed": 3, "inner": 0, "outsider": 1000}},
 		Retained:  &Retained{Count: 1, Cause: "mass-withdrawal", Until: retained.Until, Own: true},
