@@ -226,9 +226,27 @@ func encrypted() Snapshot {
 
 func TestIPsecChecks(t *testing.T) {
 	checkAll(t, encrypted, []testCase{
-		{"FL210", OK, "", func(*Snapshot) {}},
+		{"FL210", OK, "1", func(*Snapshot) {}},
 		{"FL210", Warn, "192.168.0.4", func(s *Snapshot) { reportOf(s).Peers[0].Tunnels[0].Handshake = time.Time{} }},
+		{"FL210", Undecided, "charon FL101", func(s *Snapshot) { reportOf(s).Peers[0].Tunnels = nil }}, // charon does not run
+		{"FL210", Warn, "b 192.168.0.9", func(s *Snapshot) { addPeer(s, status.UpToDate) }},            // without a connection
+		{"FL210", Warn, "b 192.168.0.9", func(s *Snapshot) { addPeer(s, status.Behind) }},
+		{"FL210", OK, "1", func(s *Snapshot) { addPeer(s, status.Rejected) }},
+		{"FL210", OK, "1", func(s *Snapshot) { addPeer(s, status.Pending) }},
+		{"FL210", OK, "", func(s *Snapshot) { reportOf(s).Peers = nil }},
 	})
+	for inUDP, names := range map[bool]string{false: "ESP", true: "4500"} {
+		s := encrypted()
+		reportOf(&s).Peers[0].Tunnels[0].Handshake, reportOf(&s).Node.UDPEncap = time.Time{}, inUDP
+		if r := find(t, Examine(s), "FL210"); !logtest.Names(r.Fix, names) || inUDP && logtest.Names(r.Fix, "(ESP)") {
+			t.Errorf("UDPEncap %t: the fix is %q", inUDP, r.Fix)
+		}
+	}
+}
+
+// addPeer adds the peer b, of which no tunnel knows.
+func addPeer(s *Snapshot, state status.State) {
+	reportOf(s).Peers = append(reportOf(s).Peers, status.Peer{Name: "b", State: state, PublicIPs: []netip.Addr{addr("192.168.0.9")}})
 }
 
 // The port of the udp backend is known by its device alone.
