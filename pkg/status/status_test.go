@@ -95,6 +95,36 @@ func TestPrint(t *testing.T) {
 	}
 }
 
+// The table has the handshakes and bytes of tunnels without -o wide, too, if there are
+// tunnels that know them.
+func TestTableOfTunnels(t *testing.T) {
+	for _, c := range []struct {
+		tunnels, wide bool
+		want          string
+	}{
+		{false, false, "PEER STATE REACH SUBNET ADDRESS REASON"},
+		{true, false, "PEER STATE REACH SUBNET ADDRESS HANDSHAKE RECEIVED SENT REASON"},
+		{false, true, "PEER STATE REACH SUBNET ADDRESS VIA ANSWERED ENDPOINT HANDSHAKE RECEIVED SENT REASON"},
+		{true, true, "PEER STATE REACH SUBNET ADDRESS VIA ANSWERED ENDPOINT HANDSHAKE RECEIVED SENT REASON"},
+	} {
+		r := sample()
+		if !c.tunnels {
+			for i := range r.Peers {
+				r.Peers[i].Tunnels = nil
+			}
+		}
+		var b strings.Builder
+		if err := Print(&b, r, noon, PrintOptions{EveryPeer: true, Wide: c.wide}); err != nil {
+			t.Fatal(err)
+		}
+		_, table, _ := strings.Cut(b.String(), "\n\n")
+		head, _, _ := strings.Cut(table, "\n")
+		if got := strings.Join(strings.Fields(head), " "); got != c.want {
+			t.Errorf("tunnels %t, wide %t: the columns are %s, want %s", c.tunnels, c.wide, got, c.want)
+		}
+	}
+}
+
 func TestPrintable(t *testing.T) {
 	for s, want := range map[string]string{`C:\run\new "x"`: `C:\run\new "x"`, "a\nb\x1b[2J\r": `a; b\x1b[2J\r`, `\"`: `\"`, "": ""} {
 		if got := Printable(s); got != want {
