@@ -175,6 +175,11 @@ func (s *snapshot) nodeStatus() *status.Node {
 		}
 		n.Devices = append(n.Devices, dev)
 	}
+	for _, d := range s.backend.Devices(s.lease) {
+		if k, ok := d.Kind.(dataplane.IPsec); ok {
+			n.UDPEncap = k.UDPEncap
+		}
+	}
 	return n
 }
 

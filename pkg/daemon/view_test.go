@@ -87,6 +87,29 @@ func TestView(t *testing.T) {
 	}
 }
 
+// encryptingBackend is ipsec with Backend.UDPEncap.
+type encryptingBackend struct{ namedBackend }
+
+func (encryptingBackend) Devices(subnet.Lease) []dataplane.Device {
+	return []dataplane.Device{{Name: "eth0", Kind: dataplane.IPsec{UDPEncap: true}}}
+}
+
+// The doctor needs to know in which form ESP is sent.
+func TestViewOfIPsec(t *testing.T) {
+	for _, want := range []bool{false, true} {
+		var v View
+		n := viewed()
+		if want {
+			n.backend = encryptingBackend{namedBackend{"ipsec"}}
+		}
+		v.set(n, Settings{}, nil, 0)
+		var r status.Report
+		if v.Fill(&r); r.Node.UDPEncap != want {
+			t.Errorf("UDPEncap is %t, want %t", r.Node.UDPEncap, want)
+		}
+	}
+}
+
 func TestViewRemembersErrors(t *testing.T) {
 	var v View
 	n := viewed()

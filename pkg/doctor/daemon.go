@@ -184,8 +184,7 @@ func mtuFits(s Snapshot) Finding {
 	if n == nil {
 		return skip("the underlay is not known: the daemon has no lease or does not answer")
 	}
-	const lower = "Set Backend.MTU to the real MTU of the underlay, and restart the pods: the MTU of a running pod " +
-		"does not change."
+	lower := s.lowerMTU(n.Backend, n.Underlay.Name, "") + ", and restart the pods: the MTU of a running pod does not change."
 	under := n.Underlay.MTU
 	for _, in := range s.Interfaces.Value.Interfaces {
 		if in.Name == n.Underlay.Name {
@@ -207,6 +206,21 @@ func mtuFits(s Snapshot) Finding {
 		return fail(lower, "the MTU of pods is %d, but that of %s is %d", n.MTU, n.Underlay.Name, under)
 	}
 	return ok("%d for pods, %d on %s (the MTU of links beyond it is not known)", n.MTU, under, n.Underlay.Name)
+}
+
+// lowerMTU begins the fix for pods whose packets are too large for an underlay that
+// carries mtu bytes; "": it is not known how many. Only some backends have a key for it;
+// the others take the MTU of the underlay's interface.
+func (s Snapshot) lowerMTU(backend, underlay, mtu string) string {
+	if s.OS == "linux" && (backend == "vxlan" || backend == wireGuard) {
+		return "Set Backend.MTU to " + cmp.Or(mtu, "the real MTU of the underlay")
+	}
+	command := fmt.Sprintf("ip link set dev %s mtu %s", underlay, cmp.Or(mtu, "…"))
+	if s.OS == "windows" {
+		command = fmt.Sprintf(`netsh interface ipv4 set subinterface "%s" mtu=%s store=persistent`, underlay, cmp.Or(mtu, "…"))
+	}
+	return fmt.Sprintf("Set the MTU of %s on all nodes to %s (%s, and in the host's network configuration), which flanneld follows (else see FL101)",
+		underlay, cmp.Or(mtu, "what the network between the nodes really carries"), command)
 }
 
 // nodesForward is always skipped, because the cause is not on the node. It

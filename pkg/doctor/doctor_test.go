@@ -196,7 +196,7 @@ func wireGuarded() Snapshot {
 	r.Node.Backend, r.Node.Devices[1].Name = "wireguard", "flannel-wg"
 	r.Node.MTU, s.Env.Value.MTU = 1420, 1420
 	r.Node.Networks[0].Data = []byte(`{"PublicKey":"x","Port":51820}`)
-	r.Peers[0].Tunnels = []status.Tunnel{{Handshake: noon, Sent: 7}}
+	r.Peers[0].Tunnels = []status.Tunnel{{Endpoint: netip.MustParseAddrPort("192.168.0.4:51820"), Handshake: noon, Sent: 7}}
 	s.changeDevice("flannel.1", func(d *Device) { *d = Device{Name: "flannel-wg", Index: 7, Type: "wireguard", MTU: 1420} })
 	return s
 }
@@ -207,10 +207,6 @@ func TestWireGuardChecks(t *testing.T) {
 		{"FL106", Fail, "flannel-wg 1450 80 1500 eth0", func(s *Snapshot) { s.changeDevice("flannel-wg", func(d *Device) { d.MTU = 1450 }) }},
 		{"FL204", OK, "51820", func(*Snapshot) {}},
 		{"FL204", Fail, "51820", func(s *Snapshot) { s.rules(":INPUT ACCEPT [0:0]", "-A INPUT -p udp -m udp --dport 51820 -j DROP") }},
-		{"FL204", Fail, "51821", func(s *Snapshot) {
-			reportOf(s).Node.Networks = append(reportOf(s).Node.Networks, status.Network{Data: []byte(`{"Port":51821}`)})
-			s.rules(":INPUT ACCEPT [0:0]", "-A INPUT -p udp -m udp --dport 51821 -j DROP")
-		}},
 		{"FL204", Skipped, "", func(s *Snapshot) { reportOf(s).Node.Networks[0].Data = []byte(`{"Port":`) }},
 		{"FL209", OK, "", func(*Snapshot) {}},
 		{"FL209", OK, "", func(s *Snapshot) { reportOf(s).Peers[0].Tunnels[0] = status.Tunnel{} }}, // nothing was sent
@@ -218,24 +214,39 @@ func TestWireGuardChecks(t *testing.T) {
 	})
 }
 
-// ipsec has no device, and its packets have three forms.
+// encrypted returns healthy with the backend ipsec, which has no device.
+func encrypted() Snapshot {
+	s := healthy()
+	n := reportOf(&s).Node
+	n.Backend, n.Devices = "ipsec", n.Devices[:1]
+	reportOf(&s).Peers[0].Tunnels = []status.Tunnel{{Endpoint: netip.MustParseAddrPort("192.168.0.4:500"), Handshake: time.Now()}}
+	s.changeDevice("flannel.1", func(d *Device) { *d = Device{Name: "other", Index: 7, Type: "dummy", MTU: 1500} })
+	return s
+}
+
 func TestIPsecChecks(t *testing.T) {
-	encrypted := func() Snapshot {
-		s := healthy()
-		n := reportOf(&s).Node
-		n.Backend, n.Devices = "ipsec", n.Devices[:1]
-		reportOf(&s).Peers[0].Tunnels = []status.Tunnel{{Endpoint: netip.MustParseAddrPort("192.168.0.2:500"), Handshake: time.Now()}}
-		s.changeDevice("flannel.1", func(d *Device) { *d = Device{Name: "other", Index: 7, Type: "dummy", MTU: 1500} })
-		return s
-	}
 	checkAll(t, encrypted, []testCase{
-		{"FL204", OK, "ESP", func(*Snapshot) {}},
-		{"FL204", Fail, "ESP", func(s *Snapshot) { s.rules(":INPUT ACCEPT [0:0]", "-A INPUT -p esp -j DROP") }},
-		{"FL204", Fail, "500", func(s *Snapshot) { s.rules(":INPUT ACCEPT [0:0]", "-A INPUT -p udp -m udp --dport 500 -j DROP") }},
-		{"FL204", Fail, "4500", func(s *Snapshot) { s.rules(":INPUT ACCEPT [0:0]", "-A INPUT -p udp -m udp --dport 4500 -j DROP") }},
-		{"FL210", OK, "", func(*Snapshot) {}},
-		{"FL210", Warn, "192.168.0.2", func(s *Snapshot) { reportOf(s).Peers[0].Tunnels[0].Handshake = time.Time{} }},
+		{"FL210", OK, "1", func(*Snapshot) {}},
+		{"FL210", Warn, "192.168.0.4", func(s *Snapshot) { reportOf(s).Peers[0].Tunnels[0].Handshake = time.Time{} }},
+		{"FL210", Undecided, "charon FL101", func(s *Snapshot) { reportOf(s).Peers[0].Tunnels = nil }}, // charon does not run
+		{"FL210", Warn, "b 192.168.0.9", func(s *Snapshot) { addPeer(s, status.UpToDate) }},            // without a connection
+		{"FL210", Warn, "b 192.168.0.9", func(s *Snapshot) { addPeer(s, status.Behind) }},
+		{"FL210", OK, "1", func(s *Snapshot) { addPeer(s, status.Rejected) }},
+		{"FL210", OK, "1", func(s *Snapshot) { addPeer(s, status.Pending) }},
+		{"FL210", OK, "", func(s *Snapshot) { reportOf(s).Peers = nil }},
 	})
+	for inUDP, names := range map[bool]string{false: "ESP", true: "4500"} {
+		s := encrypted()
+		reportOf(&s).Peers[0].Tunnels[0].Handshake, reportOf(&s).Node.UDPEncap = time.Time{}, inUDP
+		if r := find(t, Examine(s), "FL210"); !logtest.Names(r.Fix, names) || inUDP && logtest.Names(r.Fix, "(ESP)") {
+			t.Errorf("UDPEncap %t: the fix is %q", inUDP, r.Fix)
+		}
+	}
+}
+
+// addPeer adds the peer b, of which no tunnel knows.
+func addPeer(s *Snapshot, state status.State) {
+	reportOf(s).Peers = append(reportOf(s).Peers, status.Peer{Name: "b", State: state, PublicIPs: []netip.Addr{addr("192.168.0.9")}})
 }
 
 // The port of the udp backend is known by its device alone.

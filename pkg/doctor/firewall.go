@@ -28,19 +28,13 @@ func forwardAccepts(s Snapshot) Finding {
 // devices send and receive.
 func tunnelAccepted(s Snapshot) Finding {
 	return s.evaluate(s.tunnelFlows(), func(f flow, r ruleset.Result) Finding {
-		fix := fmt.Sprintf("Delete the rule, or before it accept UDP port %[1]d from and to the other nodes (firewall-cmd --permanent "+
-			"--add-port=%[1]d/udp; ufw allow %[1]d/udp; or a rule in INPUT).", f.packet.DstPort)
-		if f.packet.Protocol == protocolIPIP {
-			fix = "Delete the rule, or before it accept IP protocol 4 from and to the other nodes (firewall-cmd --permanent " +
-				"--add-protocol=ipencap; iptables -I INPUT -p 4 -s the nodes' network -j ACCEPT)."
-		}
 		switch {
 		case r.Verdict == ruleset.Dropped && f.peers == "":
-			return fail(fix, "%s are dropped by %s", f.what, r.Rule)
+			return fail(f.fix, "%s are dropped by %s", f.what, r.Rule)
 		case r.Verdict == ruleset.Dropped:
-			return fail(fix, "%s are dropped %s by %s", f.what, f.peers, r.Rule)
+			return fail(f.fix, "%s are dropped %s by %s", f.what, f.peers, r.Rule)
 		case r.Verdict == ruleset.Partly:
-			return warn(fix, "some of the %s may be dropped by %s", f.what, r.Rule)
+			return warn(f.fix, "some of the %s may be dropped by %s", f.what, r.Rule)
 		}
 		return Finding{}
 	})
@@ -54,6 +48,7 @@ type flow struct {
 	// own prefix does not decide.
 	others []netip.Addr
 	peers  string // of a result that is about some peers: "for 1 of 3 peers (192.168.0.4)"
+	fix    string // if a rule drops the packets
 }
 
 // evaluate returns the first problem that judge finds in the results of the flows.
@@ -186,13 +181,13 @@ func (s Snapshot) podDevices(ipv6 bool) (names []string) {
 	n := s.node()
 	if n == nil {
 		for _, d := range s.tunnels() {
-			if (d.OuterIsIPv6 || d.Name == "flannel-wg-v6") == ipv6 {
+			if (d.OuterIsIPv6 || d.Name == wireGuardV6) == ipv6 {
 				names = append(names, d.Name)
 			}
 		}
 	} else {
 		for _, d := range n.Devices {
-			isV6 := strings.HasPrefix(d.Name, "flannel-v6.") || d.Name == "flannel-wg-v6"
+			isV6 := strings.HasPrefix(d.Name, "flannel-v6.") || d.Name == wireGuardV6
 			if d.Name != n.Underlay.Name && (isV6 == ipv6 || len(n.Devices) <= 2) {
 				names = append(names, d.Name)
 			}

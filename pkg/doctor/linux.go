@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"flannel/pkg/status"
 )
 
 func linuxChecks() []Check {
@@ -206,21 +208,40 @@ func peersAnswer(s Snapshot) Finding {
 }
 
 // peersHaveKeys finds peers without security associations, which are negotiated whether
-// there are packets or not.
+// there are packets or not. If charon has no connection at all, it probably does not run
+// or has just started; keys that it negotiated before are valid for about an hour.
 func peersHaveKeys(s Snapshot) Finding {
+	var peers, connections int
 	var without []string
 	for _, p := range s.report().Peers {
+		if p.State == status.Rejected || p.State == status.Pending {
+			continue // it has no path
+		}
+		peers++
+		connections += len(p.Tunnels)
+		if len(p.Tunnels) == 0 {
+			without = append(without, fmt.Sprintf("%s at %s (charon has no connection)", p.Name, addresses(p.PublicIPs)))
+		}
 		for _, tunnel := range p.Tunnels {
 			if tunnel.Handshake.IsZero() {
 				without = append(without, fmt.Sprintf("%s at %s", p.Name, tunnel.Endpoint.Addr()))
 			}
 		}
 	}
-	if len(without) == 0 {
-		return ok("for all peers")
+	switch {
+	case peers == 0:
+		return ok("there are no peers")
+	case connections == 0:
+		return undecidable("flanneld knows of no connection of strongSwan's charon, which does not run, does not answer, or has just started: see FL101")
+	case len(without) == 0:
+		return ok("for all %d peers", peers)
 	}
-	return warn("Check on these nodes that flanneld and strongSwan run, that their firewalls and those between accept UDP to the ports 500 and 4500 and "+
-		"IP protocol 50 (ESP), and that all nodes have the same Backend.PSK and ESPProposal. The log of strongSwan's charon has the reason.",
+	needed := "UDP to the ports 500 and 4500"
+	if !s.node().UDPEncap {
+		needed += " and IP protocol 50 (ESP)"
+	}
+	return warn("Check on these nodes that flanneld and strongSwan run, that their firewalls and those between accept "+needed+", "+
+		"and that all nodes have the same Backend.PSK and ESPProposal. The log of strongSwan's charon has the reason.",
 		"none for %s", several(without))
 }
 

@@ -83,7 +83,11 @@ func ipsecUsed(s Snapshot) Finding {
 }
 
 func outersKnown(s Snapshot) Finding {
-	return unless(len(s.outers()) > 0, noTunnel)
+	reason := noTunnel
+	if n := s.node(); n != nil && n.Backend == wireGuard && len(n.Networks) > 1 {
+		reason = "WireGuard has no peers yet, or no port, so that the address family of its packets is not known"
+	}
+	return unless(len(s.outers()) > 0, reason)
 }
 
 func vxlanExists(s Snapshot) Finding { return unless(len(s.vxlans()) > 0, noVXLAN) }

@@ -13,6 +13,9 @@ import (
 	"flannel/pkg/status"
 )
 
+// wireGuardV6 is the device of the wireguard backend for IPv6, if it has one for each family.
+const wireGuardV6 = "flannel-wg-v6"
+
 // IP protocol numbers of tunnels.
 const (
 	protocolIPIP = 4
@@ -31,6 +34,7 @@ type outer struct {
 	protocol int
 	port     int // 0: the protocol has none
 	ipv6     bool
+	peers    []netip.Addr // that send and receive such packets; nil: all
 }
 
 func (o outer) String() string {
@@ -43,19 +47,28 @@ func (o outer) String() string {
 	return fmt.Sprintf("packets to UDP port %d", o.port)
 }
 
+// accept is the fix for a rule that drops the packets.
+func (o outer) accept() string {
+	const begin, from = "Delete the rule, or before it accept ", " from and to the other nodes "
+	switch o.protocol {
+	case protocolIPIP:
+		return begin + "IP protocol 4" + from + "(firewall-cmd --permanent --add-protocol=ipencap; " +
+			"iptables -I INPUT -p 4 -s the nodes' network -j ACCEPT; with nft: ip protocol 4 accept)."
+	case protocolESP:
+		return begin + "IP protocol 50 (ESP), which has no port," + from + "(firewall-cmd --permanent --add-protocol=esp; " +
+			"ufw allow proto esp from the nodes' network; iptables -I INPUT -p esp -s the nodes' network -j ACCEPT; with nft: ip protocol esp accept)."
+	}
+	return fmt.Sprintf(begin+"UDP port %[1]d"+from+"(firewall-cmd --permanent --add-port=%[1]d/udp; ufw allow %[1]d/udp; or a rule in INPUT).", o.port)
+}
+
 // outers returns the packets that flanneld's tunnels send and receive.
 func (s Snapshot) outers() (packets []outer) {
-	add := func(o outer) {
-		if !slices.Contains(packets, o) {
-			packets = append(packets, o)
-		}
-	}
 	for _, d := range s.tunnels() {
 		switch d.Type { // other devices do not have their port
 		case "ipip":
-			add(outer{protocol: protocolIPIP})
+			packets = append(packets, outer{protocol: protocolIPIP})
 		case "vxlan":
-			add(outer{protocolUDP, d.Port, d.OuterIsIPv6})
+			packets = append(packets, outer{protocol: protocolUDP, port: d.Port, ipv6: d.OuterIsIPv6})
 		}
 	}
 	n := s.node()
@@ -64,14 +77,9 @@ func (s Snapshot) outers() (packets []outer) {
 	case n.Backend == "udp":
 		return forwarded(*n)
 	case n.Backend == ipsec:
-		return []outer{{protocol: protocolESP}, {protocol: protocolUDP, port: portIKE}, {protocol: protocolUDP, port: portIKENAT}}
+		return s.encrypted(*n)
 	case n.Backend == wireGuard:
-		for _, network := range n.Networks {
-			var published struct{ Port int }
-			if json.Unmarshal(network.Data, &published) == nil && published.Port > 0 {
-				add(outer{protocolUDP, published.Port, network.PublicIP.Is6()})
-			}
-		}
+		return s.authenticated(*n)
 	}
 	return packets
 }
@@ -88,14 +96,82 @@ func forwarded(n status.Node) (packets []outer) {
 	return packets
 }
 
+// encrypted returns the packets of the ipsec backend. IKE begins at the first port. If
+// it finds NAT, or if Backend.UDPEncap is set, it goes on at the second one, where ESP is
+// then sent, too; otherwise ESP is an IP protocol of its own. A peer's endpoint has the
+// port that IKE uses.
+func (s Snapshot) encrypted(n status.Node) []outer {
+	second, none := []netip.Addr{}, true // peers that may need the second port
+	for _, p := range s.report().Peers {
+		for _, t := range p.Tunnels {
+			none = false
+			if n.UDPEncap || t.Handshake.IsZero() || t.Endpoint.Port() == portIKENAT {
+				second = append(second, t.Endpoint.Addr())
+			}
+		}
+	}
+	packets := []outer{{protocol: protocolUDP, port: portIKE}}
+	if !n.UDPEncap {
+		packets = append(packets, outer{protocol: protocolESP})
+	}
+	switch {
+	case none || n.UDPEncap:
+		packets = append(packets, outer{protocol: protocolUDP, port: portIKENAT})
+	case len(second) > 0:
+		packets = append(packets, outer{protocol: protocolUDP, port: portIKENAT, peers: second})
+	}
+	return packets
+}
+
+// authenticated returns the packets of the wireguard backend. With a device for each
+// address family, each has a port and sends by its family. One device for both has one
+// port, and sends by the families of the peers' endpoints.
+func (s Snapshot) authenticated(n status.Node) (packets []outer) {
+	used := s.endpoints()
+	oneForBoth := !hasDevice(n, wireGuardV6) && (len(used) > 0 || len(n.Networks) > 1)
+	for _, network := range n.Networks {
+		var published struct{ Port int }
+		if json.Unmarshal(network.Data, &published) != nil || published.Port <= 0 {
+			continue
+		}
+		for _, ipv6 := range []bool{false, true} {
+			sends := network.PublicIP.Is6() == ipv6
+			if oneForBoth {
+				sends = used[ipv6] != nil
+			}
+			known := slices.ContainsFunc(packets, func(o outer) bool { return o.port == published.Port && o.ipv6 == ipv6 })
+			if sends && !known {
+				packets = append(packets, outer{protocolUDP, published.Port, ipv6, used[ipv6]})
+			}
+		}
+	}
+	return packets
+}
+
+// endpoints returns the addresses to which tunnels send, by whether they are IPv6.
+func (s Snapshot) endpoints() map[bool][]netip.Addr {
+	used := map[bool][]netip.Addr{}
+	for _, p := range s.report().Peers {
+		for _, t := range p.Tunnels {
+			if a := t.Endpoint.Addr(); a.IsValid() {
+				used[a.Is6()] = append(used[a.Is6()], a)
+			}
+		}
+	}
+	return used
+}
+
 // tunnelFlows returns the packets of the tunnels, incoming and outgoing.
 func (s Snapshot) tunnelFlows() (flows []flow) {
 	for _, o := range s.outers() {
-		own, others, device := s.ownAddress(o.ipv6), s.peerAddresses(o.ipv6), s.underlayName()
+		own, others, device := s.ownAddress(o.ipv6), o.peers, s.underlayName()
+		if others == nil {
+			others = s.peerAddresses(o.ipv6)
+		}
 		in := ruleset.Packet{Path: ruleset.Incoming, Src: anyAddress(o.ipv6), Dst: own, Protocol: o.protocol, DstPort: o.port, In: device}
 		out := ruleset.Packet{Path: ruleset.Outgoing, Src: own, Dst: anyAddress(o.ipv6), Protocol: o.protocol, DstPort: o.port, Out: device}
-		flows = append(flows, flow{what: fmt.Sprintf("incoming %s (%s)", o, familyName(o.ipv6)), packet: in, others: others},
-			flow{what: fmt.Sprintf("outgoing %s (%s)", o, familyName(o.ipv6)), packet: out, others: others})
+		flows = append(flows, flow{what: fmt.Sprintf("incoming %s (%s)", o, familyName(o.ipv6)), packet: in, others: others, fix: o.accept()},
+			flow{what: fmt.Sprintf("outgoing %s (%s)", o, familyName(o.ipv6)), packet: out, others: others, fix: o.accept()})
 	}
 	return flows
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -45,9 +46,13 @@ var pathCauses = []pathCause{
 		func(p Path) string {
 			return fmt.Sprintf("packets of %d bytes pass, but not those of %d, the MTU of %s", p.Largest, p.MTU, p.Device)
 		},
-		func(_ Snapshot, p Path) string {
-			return fmt.Sprintf("Set Backend.MTU to %d and recreate the pods; or let the network between the nodes carry packets of %d bytes.",
-				p.Largest+p.Overhead, p.MTU+p.Overhead)
+		func(s Snapshot, p Path) string {
+			backend := p.Kind
+			if n := s.node(); n != nil {
+				backend = n.Backend
+			}
+			return fmt.Sprintf("%s, and recreate the pods; or let the network between the nodes carry packets of %d bytes.",
+				s.lowerMTU(backend, p.Underlay, strconv.Itoa(p.Largest+p.Overhead)), p.MTU+p.Overhead)
 		}},
 	{"FL605", CauseChecksum, "TCP checksums arrive as they should", "TCP checksums are wrong when they arrive at peers", Fail,
 		func(p Path) string {

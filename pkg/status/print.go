@@ -239,18 +239,27 @@ func (p *printer) peers(peers []Peer) {
 	}
 }
 
-// table prints a line for each peer, with wide also what is known of its tunnels. In
-// Kubernetes, a peer's name is that of its Node.
+// table prints a line for each peer. What tunnels know of their peers is shown if there
+// is any, and with wide in any case and with further columns. In Kubernetes, a peer's
+// name is that of its Node.
 func (p *printer) table(peers []Peer, wide bool) {
 	head := []string{"PEER", "STATE", "REACH", "SUBNET", "ADDRESS"}
 	if wide {
-		head = append(head, "VIA", "ANSWERED", "ENDPOINT", "HANDSHAKE", "RECEIVED", "SENT")
+		head = append(head, "VIA", "ANSWERED", "ENDPOINT")
+	}
+	tunnels := wide || slices.ContainsFunc(peers, func(p Peer) bool { return len(p.Tunnels) > 0 })
+	if tunnels {
+		head = append(head, "HANDSHAKE", "RECEIVED", "SENT")
 	}
 	rows := [][]string{append(head, "REASON")}
 	for _, peer := range peers {
 		row := []string{peer.Name, string(peer.State), p.reach(peer.Reach), join(peer.Subnets), join(peer.PublicIPs)}
+		endpoint, traffic := p.tunnels(peer.Tunnels)
 		if wide {
-			row = append(append(row, p.answered(peer.Reach)...), p.tunnels(peer.Tunnels)...)
+			row = append(append(row, p.answered(peer.Reach)...), endpoint)
+		}
+		if tunnels {
+			row = append(row, traffic...)
 		}
 		rows = append(rows, append(row, peer.Reason))
 	}
@@ -275,8 +284,9 @@ func Table(rows [][]string) string {
 	return text.String()
 }
 
-// tunnels returns the cells of a peer's tunnels.
-func (p *printer) tunnels(tunnels []Tunnel) []string {
+// tunnels returns the cells of a peer's tunnels: where they send; the last handshake, and
+// the bytes received and sent.
+func (p *printer) tunnels(tunnels []Tunnel) (endpoint string, traffic []string) {
 	var cells [4][]string
 	for _, t := range tunnels {
 		handshake := "none yet"
@@ -287,11 +297,10 @@ func (p *printer) tunnels(tunnels []Tunnel) []string {
 			cells[i] = append(cells[i], text)
 		}
 	}
-	var row []string
-	for _, cell := range cells {
-		row = append(row, strings.Join(cell, ", "))
+	for _, cell := range cells[1:] {
+		traffic = append(traffic, strings.Join(cell, ", "))
 	}
-	return row
+	return strings.Join(cells[0], ", "), traffic
 }
 
 // history prints the errors of passes, or how many there are.

@@ -99,6 +99,8 @@ type Node struct {
 	SubnetFile string    `json:"subnetFile"`
 	LastPass   time.Time `json:"lastPass"`
 	Took       Duration  `json:"took"` // of the last pass
+	// UDPEncap means that ipsec sends all ESP in UDP; else only where there is NAT.
+	UDPEncap bool `json:"udpEncap,omitempty"`
 }
 
 // Forwarded counts the packets of pods that the daemon forwarded since its start.
@@ -185,11 +187,11 @@ type Peer struct {
 	Reach *Reach `json:"reach,omitempty"`
 }
 
-// Tunnel is what a WireGuard device knows about a peer, as of some seconds ago. A peer has
+// Tunnel is what WireGuard or IPsec knows about a peer, as of some seconds ago. A peer has
 // one, or one for each address family.
 type Tunnel struct {
-	Endpoint  netip.AddrPort `json:"endpoint"`           // where the device sends; with NAT not what the peer publishes
-	Handshake time.Time      `json:"handshake,omitzero"` // the last one; absent: none yet
+	Endpoint  netip.AddrPort `json:"endpoint"`           // where packets are sent, with IPsec those of IKE; with NAT not what the peer publishes
+	Handshake time.Time      `json:"handshake,omitzero"` // the last one, with IPsec since when there are keys; absent: none yet
 	Received  int64          `json:"received"`           // bytes
 	Sent      int64          `json:"sent"`               // bytes
 }

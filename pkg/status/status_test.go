@@ -53,7 +53,7 @@ func sample() Report {
 			Underlay: Underlay{"eth0", 2, 1500, []netip.Addr{addr("192.168.64.3"), addr("fd00::3")}},
 			Devices: []Device{{"eth0", 2, 1500, "02:00:00:00:00:01", ""}, {"flannel.1", 7, 1450, "02:00:00:00:00:02", ""},
 				{"flannel-wg", 8, 1420, "", "yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk="}, {"flannel0", 9, 1472, "", ""}},
-			LastPass: noon.Add(-time.Second), Took: Duration(1234567)},
+			LastPass: noon.Add(-time.Second), Took: Duration(1234567), UDPEncap: true},
 		Forwarded: &Forwarded{Flow{3, 400}, Flow{5, 600}, map[string]uint64{"malformed": 7, "foreign": 0, "expired": 8}},
 		Guard:     &Guard{Waiting: "enforces when 192.0.2.7 is quiet", Packets: map[string]uint64{"spoofed": 3, "inner": 0, "outsider": 1000}},
 		Retained:  &Retained{Count: 1, Cause: "mass-withdrawal", Until: retained.Until, Own: true},
@@ -92,6 +92,36 @@ func TestPrint(t *testing.T) {
 	golden(t, "testdata/print.txt", b.Bytes())
 	if strings.ContainsAny(b.String(), "\x1b\r") {
 		t.Error("control characters from other nodes are not escaped")
+	}
+}
+
+// The table has the handshakes and bytes of tunnels without -o wide, too, if there are
+// tunnels that know them.
+func TestTableOfTunnels(t *testing.T) {
+	for _, c := range []struct {
+		tunnels, wide bool
+		want          string
+	}{
+		{false, false, "PEER STATE REACH SUBNET ADDRESS REASON"},
+		{true, false, "PEER STATE REACH SUBNET ADDRESS HANDSHAKE RECEIVED SENT REASON"},
+		{false, true, "PEER STATE REACH SUBNET ADDRESS VIA ANSWERED ENDPOINT HANDSHAKE RECEIVED SENT REASON"},
+		{true, true, "PEER STATE REACH SUBNET ADDRESS VIA ANSWERED ENDPOINT HANDSHAKE RECEIVED SENT REASON"},
+	} {
+		r := sample()
+		if !c.tunnels {
+			for i := range r.Peers {
+				r.Peers[i].Tunnels = nil
+			}
+		}
+		var b strings.Builder
+		if err := Print(&b, r, noon, PrintOptions{EveryPeer: true, Wide: c.wide}); err != nil {
+			t.Fatal(err)
+		}
+		_, table, _ := strings.Cut(b.String(), "\n\n")
+		head, _, _ := strings.Cut(table, "\n")
+		if got := strings.Join(strings.Fields(head), " "); got != c.want {
+			t.Errorf("tunnels %t, wide %t: the columns are %s, want %s", c.tunnels, c.wide, got, c.want)
+		}
 	}
 }
 

@@ -21,11 +21,9 @@ const MaxSegments = 128
 // device stays when the process ends, with its address and routes, so that packets of
 // pods do not take another way meanwhile.
 func openDevice(name string) (device tun.Device, err error) {
-	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC, 0)
-	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV) {
-		return nil, fmt.Errorf("open /dev/net/tun: the kernel lacks the module tun: run modprobe tun: %w", err)
-	} else if err != nil {
-		return nil, fmt.Errorf("open /dev/net/tun: %w", err)
+	fd, err := unix.Open(tunPath, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, accessError(err, tunInKernel())
 	}
 	opened := false
 	defer func() {

@@ -116,10 +116,14 @@ func (d *Driver) addDevice(l netlink.Link) error {
 // module. The kernel loads modules itself if they are installed.
 type NoModuleError struct {
 	Module string // "ipip"
-	err    error
+	text   string // if the usual text does not fit
+	err    error  // of the kernel; nil: text says all
 }
 
 func (e *NoModuleError) Error() string {
+	if e.text != "" {
+		return e.text
+	}
 	return fmt.Sprintf("the kernel lacks the module %[1]s: run modprobe %[1]s on the host, install the package with the kernel's modules "+
 		"if it does not find it, or use another backend (%[2]v)", e.Module, e.err)
 }

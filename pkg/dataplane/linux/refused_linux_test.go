@@ -123,3 +123,25 @@ func TestNoModule(t *testing.T) {
 		}
 	})
 }
+
+// What ipsec needs of the kernel is named, too. The errors are those of kernels without
+// these modules, where a kernel that has them does not return them by itself.
+func TestNoModuleForIPsec(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		faults := nstest.NewFaults(t)
+		s := &xfrmStore{scope: &scopePointer{}}
+		defer s.close()
+		for _, module := range []string{"xfrm_user", "esp4"} {
+			faults.Fail(1, unix.EPROTONOSUPPORT) // socket; with a socket, the first request
+			err := s.require()
+			missing, ok := errors.AsType[*NoModuleError](err)
+			if !ok || missing.Module != module || missing.Cause() != "no-kernel-module" || !strings.Contains(err.Error(), "modprobe "+module) {
+				t.Errorf("%s: %v", module, err)
+			}
+			faults.Fail(0, 0)
+			if err := s.open(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}

@@ -1,6 +1,7 @@
 package linux
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -298,5 +299,20 @@ func TestTUNWithManyPeers(t *testing.T) {
 		if n := len(m.peers.All()); n != 9_999 || m.done != (reconcile.Result{Deleted: 1}) {
 			t.Errorf("%d peers after %+v", n, m.done)
 		}
+	})
+}
+
+// The cause of a missing device file reaches the daemon, which logs it; once the file is
+// there, the next pass creates the device.
+func TestTUNWithoutDeviceFile(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		m := newUDPMachine(t, 1)
+		run(t, "head -c0 /dev/net/tun; mount -t tmpfs -o mode=0755 tmpfs /dev/net") // the first command loads the module
+		caused := (interface{ Cause() string })(nil)
+		if err := m.pass(); !errors.As(err, &caused) || caused.Cause() != "no-tun-device" {
+			t.Errorf("without the file: %v", err)
+		}
+		run(t, "umount /dev/net")
+		m.mustPass()
 	})
 }

@@ -3,7 +3,6 @@ package linux
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -17,7 +16,8 @@ const userspaceWireGuard = "wireguard-go"
 
 // errNoWireGuard is the error of a machine that has WireGuard neither in its kernel nor
 // as a program.
-var errNoWireGuard = errors.New("the kernel has no WireGuard: load its module with modprobe wireguard (Linux 5.6 and later have it), or install wireguard-go, which does the same in a process and is slower")
+var errNoWireGuard = &NoModuleError{Module: "wireguard", text: "the kernel has no WireGuard: load its module with modprobe wireguard on the host (Linux 5.6 and later have it), " +
+	"install the package with the kernel's modules if it does not find it, or install wireguard-go, which does the same in a process and is slower"}
 
 // startWireGuardGo starts wireguard-go for a device. The program returns when the device
 // exists, and leaves a process behind that is in a session of its own and does not end

@@ -14,6 +14,7 @@ import (
 
 	"flannel/pkg/dataplane"
 	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/logtest"
 	"flannel/pkg/nstest"
 	"flannel/pkg/reconcile"
 )
@@ -315,7 +316,9 @@ func TestWireGuardMissing(t *testing.T) {
 			return // the rest needs a kernel without it
 		}
 		t.Setenv("PATH", "")
-		if err := m.pass(); !errors.Is(err, errNoWireGuard) {
+		err := m.pass()
+		missing := (*NoModuleError)(nil)
+		if !errors.As(err, &missing) || missing.Module != "wireguard" || missing.Cause() != "no-kernel-module" || !logtest.Names(err.Error(), "modprobe wireguard", "wireguard-go") {
 			t.Errorf("got %v", err)
 		}
 	})
