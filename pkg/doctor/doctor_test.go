@@ -210,6 +210,11 @@ func TestWireGuardChecks(t *testing.T) {
 		{"FL204", Skipped, "", func(s *Snapshot) { reportOf(s).Node.Networks[0].Data = []byte(`{"Port":`) }},
 		{"FL209", OK, "", func(*Snapshot) {}},
 		{"FL209", OK, "", func(s *Snapshot) { reportOf(s).Peers[0].Tunnels[0] = status.Tunnel{} }}, // nothing was sent
+		{"FL209", Undecided, "FL101", func(s *Snapshot) { // the device is missing
+			for i := range reportOf(s).Peers {
+				reportOf(s).Peers[i].Tunnels = nil
+			}
+		}},
 		{"FL209", Warn, "a", func(s *Snapshot) { reportOf(s).Peers[0].Tunnels[0].Handshake = time.Time{} }},
 	})
 }

@@ -192,14 +192,19 @@ func bridgeAddress(s Snapshot) Finding {
 // packets that it cannot authenticate.
 func peersAnswer(s Snapshot) Finding {
 	var silent []string
+	tunnels := 0
 	for _, p := range s.report().Peers {
+		tunnels += len(p.Tunnels)
 		for _, tunnel := range p.Tunnels {
 			if tunnel.Handshake.IsZero() && tunnel.Sent > 0 {
 				silent = append(silent, fmt.Sprintf("%s at %s", p.Name, tunnel.Endpoint))
 			}
 		}
 	}
-	if len(silent) == 0 {
+	switch {
+	case tunnels == 0 && len(s.report().Peers) > 0:
+		return undecidable("flanneld knows of no peer in WireGuard: see FL101")
+	case len(silent) == 0:
 		return ok("no peer is silent")
 	}
 	return warn("Check on these nodes that flanneld runs, that their firewalls and those between accept UDP to this address, "+
