@@ -192,4 +192,17 @@ func TestMissingModule(t *testing.T) {
 	must(t, n.Ready(t.Context()))
 }
 
+// Nodes are prepared for flannel: their routes get its form.
+func TestHandbackIPIP(t *testing.T) {
+	t.Parallel()
+	l := testHandback(t, "ipip", lab.V4, "route 10.5.")
+	n := l.Nodes[0]
+	base, _, _ := strings.Cut(ours(t, l, l.Nodes[1])[0], "-")
+	want := fmt.Sprintf("%s/24 via %s dev flannel.ipip onlink", base, l.Nodes[1].IP4)
+	eventually(t, "our flanneld uses flannel's route", want, func(ctx context.Context) (string, error) {
+		out, err := try(ctx, n.Namespaces, "ip route show root 10.5.0.0/16 | grep -v cni0")
+		return words(out), err
+	})
+}
+
 func TestGuardIPIP(t *testing.T) { testGuard(t, "ipip", false) }
