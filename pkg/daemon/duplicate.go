@@ -61,15 +61,18 @@ func (d *Daemon) resolveDuplicates(n *node, in *inbox) {
 	}
 }
 
-// resolveDuplicateKey is resolveDuplicates for a WireGuard device.
+// resolveDuplicateKey is resolveDuplicates for a WireGuard device. While the
+// key cannot be replaced (its file cannot be written), the node still has its
+// former key: then nobody has copied the new one.
 func (d *Daemon) resolveDuplicateKey(n *node, in *inbox, device, peer string) {
 	key := n.links[device].Key
 	switch {
+	case key == dataplane.PublicKey{}: // the device is missing; a later pass knows
 	case !n.readdressed[device]:
 		d.Log.Warn("duplicate WireGuard key: replacing this node's private key", "cause", causeDuplicateKey, "device", device, "peer", peer, "publicKey", key)
-		n.readdressed[device] = true
+		n.readdressed[device], n.formerKey = true, key
 		notify(in.changed)
-	case n.duplicate != peer:
+	case key != n.formerKey && n.duplicate != peer:
 		n.duplicate = peer
 		d.Log.Warn("duplicate WireGuard key: other nodes reject this node's lease; the other node publishes a copy of its key, delete that node's lease",
 			"cause", causeDuplicateKey, "device", device, "peer", peer, "publicKey", key)

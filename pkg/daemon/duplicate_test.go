@@ -8,6 +8,7 @@ import (
 
 	"flannel/backend"
 	"flannel/backend/vxlan"
+	"flannel/backend/wireguard"
 	"flannel/pkg/changes"
 	"flannel/pkg/conf"
 	"flannel/pkg/dataplane"
@@ -116,4 +117,87 @@ func parseVXLAN(raw []byte) (subnet.Config, backend.Maker, []string, error) {
 	o := conf.Parse(raw)
 	config := subnet.Config{Backend: "vxlan", V4: subnet.Network{Prefix: netip.MustParsePrefix("10.5.0.0/16"), SubnetLen: 24}}
 	return config, vxlan.Kind().Parse(o, "linux"), nil, o.Err()
+}
+
+// wireGuardNode is a node with a WireGuard key.
+func wireGuardNode(t *testing.T, u *fixedUnderlay, key string) *node {
+	t.Helper()
+	b, _, err := wireguard.Kind().Parse(conf.Parse([]byte(`{}`)), "linux")(backend.Node{Underlay: u.link, V4: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &node{backend: b, readdressed: map[string]bool{}, config: subnet.Config{Backend: "wireguard",
+		V4: subnet.Network{Prefix: netip.MustParsePrefix("10.5.0.0/16"), SubnetLen: 24}}}
+	n.lease = subnet.Lease{Name: "us", Since: 5, V4: subnet.Endpoint{Subnet: netip.MustParsePrefix("10.5.1.0/24"), PublicIP: u.link.PublicV4}}
+	setKey(t, n, key)
+	return n
+}
+
+// setKey does what a pass does after the dataplane has replaced the key.
+func setKey(t *testing.T, n *node, key string) {
+	t.Helper()
+	public, err := dataplane.ParsePublicKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.links = dataplane.Links{}
+	for _, dev := range n.backend.Devices(n.lease) {
+		n.links[dev.Name] = dataplane.Link{Index: 7, MTU: 1420, Key: public}
+	}
+	if n.lease, err = n.backend.Describe(n.lease, n.links); err != nil {
+		t.Fatal(err)
+	}
+	n.plan = plan.New(n.config, n.lease, n.backend)
+}
+
+// Of two nodes with one WireGuard key, the younger one replaces its key, once. If an older
+// lease has the new key, too, it is a copy: the key stays, and that is logged once for each
+// such lease.
+func TestDuplicateKey(t *testing.T) {
+	const cloned, fresh = "yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=", "xTIBA5rboUvnH4htodjb6e697QjLERt1NAB4mZqp8Dg="
+	peer := func(name string, since int64, key string) *subnet.Lease {
+		return &subnet.Lease{Name: name, Since: since, Backend: "wireguard", V4: subnet.Endpoint{Subnet: netip.MustParsePrefix("10.5.2.0/24"),
+			PublicIP: netip.MustParseAddr("192.168.0.2"), Data: json.RawMessage(`{"PublicKey":"` + key + `","Port":51820}`)}}
+	}
+	d, u, log := newDaemon(t)
+	in := newInbox()
+	n := wireGuardNode(t, u, cloned)
+	expect := func(what string, p *subnet.Lease, readdress, due bool, logged int) {
+		t.Helper()
+		for range 2 {
+			if planned := n.plan.Update([]*subnet.Lease{p}, nil); len(planned.Rejects) != 1 {
+				t.Errorf("%s: rejected are %v, want the peer", what, planned.Rejects)
+			}
+			d.resolveDuplicates(n, in)
+			n.plan = plan.New(n.config, n.lease, n.backend)
+		}
+		for _, dev := range n.devices() {
+			if _, tunnel := dev.Kind.(dataplane.WireGuard); dev.Readdress != (tunnel && readdress) {
+				t.Errorf("%s: the key of %s is replaced: %t", what, dev.Name, dev.Readdress)
+			}
+		}
+		if got := len(in.changed) == 1; got != due {
+			t.Errorf("%s: another pass is due: %t", what, got)
+		}
+		if count := log.Count("level=WARN", "cause="+causeDuplicateKey, "peer="+p.Name); count != logged || log.Count("level=WARN") != logged {
+			t.Errorf("%s: the log has\n%s", what, log)
+		}
+		log.Reset()
+		select {
+		case <-in.changed:
+		default:
+		}
+	}
+	expect("a younger lease has the key", peer("younger", 6, cloned), false, false, 0)
+	expect("an older lease has the key", peer("older", 4, cloned), true, true, 1)
+	links := n.links
+	n.links = nil
+	expect("the device is missing, and the lease still has the key", peer("older", 4, cloned), true, false, 0)
+	n.links = links
+	expect("the key cannot be replaced yet", peer("older", 4, cloned), true, false, 0)
+	setKey(t, n, fresh)
+	expect("an older lease has the new key", peer("thief", 4, fresh), true, false, 1)
+	expect("a younger lease has the new key", peer("younger", 6, fresh), true, false, 0)
+	expect("the copy is back", peer("thief", 4, fresh), true, false, 1)
+	expect("another copy", peer("another", 3, fresh), true, false, 1)
 }

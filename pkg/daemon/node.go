@@ -41,8 +41,9 @@ type node struct {
 	formerNetworks []netip.Prefix // in the subnet file, but not in the configuration
 	warnings       []string       // of build, as logged last
 
-	readdressed map[string]bool // devices that must have the MAC address that the backend derives
-	duplicate   string          // the lease that has our MAC address and precedence, if we cannot change ours; "": none
+	readdressed map[string]bool     // devices that must have the MAC address that the backend derives
+	duplicate   string              // the lease that has our MAC address and precedence, if we cannot change ours; "": none
+	formerKey   dataplane.PublicKey // the WireGuard key that another node has, too, and that this node replaces; zero: none
 
 	// The results of the last pass.
 	links         dataplane.Links

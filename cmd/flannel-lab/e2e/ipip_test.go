@@ -154,22 +154,12 @@ func TestIPIPAdoption(t *testing.T) {
 	}
 }
 
-// In a dual-stack cluster the nodes have IPv4 alone, and a peer with a
-// dual-stack lease is reached by it.
 func TestIPIPDualStack(t *testing.T) {
 	t.Parallel()
-	l := start(t, lab.Options{Nodes: 2, Family: lab.Dual}, `{"Type":"ipip"}`+apart)
-	n := l.Nodes[0]
-	logged(t, n, 0, "cause=config-warning")
-	six := "fd00:100::77"
-	putLease(t, l, "10.5.7.0-24&fd05:0:0:7::-64", &value{PublicIP: "192.168.100.77", PublicIPv6: &six, BackendType: "ipip"})
-	within(t, "a dual-stack peer is reached by IPv4", func() error {
-		return says(t, n, "via 192.168.100.77 dev flannel.ipip", "ip", "route", "show", "10.5.7.0/24")
+	l := testIPv4Alone(t, `{"Type":"ipip"}`, "ipip")
+	within(t, "a dual-stack peer has a route", func() error {
+		return says(t, l.Nodes[0], "via 192.168.100.77 dev flannel.ipip", "ip", "route", "show", "10.5.7.0/24")
 	})
-	must(t, ready(t, n))
-	must(t, silent(t, n, "fd05:", "ip", "-6", "route"))
-	a, b := pair(t, l)
-	reaches(t, "IPv4", a, b.IP4)
 }
 
 // A kernel that lacks the module is named, and flanneld goes on when it is
@@ -190,6 +180,19 @@ func TestMissingModule(t *testing.T) {
 	once(t, n, 0, "cause=no-kernel-module")
 	host("rm /run/modprobe.d/e2e.conf; modprobe ipip")
 	must(t, n.Ready(t.Context()))
+}
+
+// Nodes are prepared for flannel: their routes get its form.
+func TestHandbackIPIP(t *testing.T) {
+	t.Parallel()
+	l := testHandback(t, "ipip", lab.V4, "route 10.5.")
+	n := l.Nodes[0]
+	base, _, _ := strings.Cut(ours(t, l, l.Nodes[1])[0], "-")
+	want := fmt.Sprintf("%s/24 via %s dev flannel.ipip onlink", base, l.Nodes[1].IP4)
+	eventually(t, "our flanneld uses flannel's route", want, func(ctx context.Context) (string, error) {
+		out, err := try(ctx, n.Namespaces, "ip route show root 10.5.0.0/16 | grep -v cni0")
+		return words(out), err
+	})
 }
 
 func TestGuardIPIP(t *testing.T) { testGuard(t, "ipip", false) }

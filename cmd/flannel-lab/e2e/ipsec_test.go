@@ -152,6 +152,15 @@ func TestIPsec(t *testing.T) {
 	withoutIPsec(t, n, "after cleanup")
 }
 
+func TestIPsecDualStack(t *testing.T) {
+	t.Parallel()
+	l := testIPv4Alone(t, ipsec, "ipsec")
+	within(t, "a dual-stack peer has a connection", func() error {
+		return says(t, l.Nodes[0], "10.5.7.0/24-192.168.100.77", "sh", "-c", connections)
+	})
+	must(t, silent(t, l.Nodes[0], "fd05:", "ip", "xfrm", "policy"))
+}
+
 // Everything that others change in the kernel or in charon is restored, and what belongs to a peer goes with it.
 func TestIPsecDrift(t *testing.T) {
 	t.Parallel()

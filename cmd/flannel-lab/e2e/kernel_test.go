@@ -80,7 +80,8 @@ func kernel(ctx context.Context, n *lab.Node) (string, error) {
 			ip -d -o link show $dev
 		done 2>/dev/null || true
 		echo forwarding $(cat /proc/sys/net/ipv4/ip_forward /proc/sys/net/ipv6/conf/all/forwarding)`)
-	return words(out), err
+	// Both mean the same: a TUN device is UP once a second process has opened it.
+	return words(strings.ReplaceAll(out, " state UNKNOWN ", " state UP ")), err
 }
 
 // entries returns the routes, neighbours and FDB entries of all tunnels of a

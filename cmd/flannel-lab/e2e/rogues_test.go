@@ -35,6 +35,12 @@ func rogues(backend string, l *lab.Lab, key string, victim value) []rogue {
 	m.places(base)
 	m.conflicts()
 	m.addresses(l)
+	if backend == "extension" { // whose peers publish strings
+		for i := range 20 {
+			data := []string{`{"VNI":1}`, "7", "[]", "true", "{}"}[i%5]
+			m.add(fmt.Sprintf("10.5.126.%d-30", i*4), strings.Replace(m.good(), "}", `,"BackendData":`+data+"}", 1))
+		}
+	}
 	if backend == "vxlan" {
 		m.macs(victim.BackendData.VtepMAC)
 		// One of the families of the victim, under a key that sorts before its own.
@@ -160,9 +166,12 @@ func (m *rogueList) conflicts() {
 	m.add("10.5.98.128-25", m.good())
 	win("10.5.95.64-26", m.good())
 	m.add("10.5.94.0-23", m.good())
-	if m.backend == "vxlan" {
+	if m.backend != "host-gw" { // which has no path to an address in this subnet anyway
 		same := m.good()
 		win("10.5.93.0-24", same)
+		if m.backend != "vxlan" {
+			return
+		}
 		for i := range 20 {
 			m.add(fmt.Sprintf("10.5.%d.0-24", 70+i), same)
 		}
@@ -187,13 +196,18 @@ func (m *rogueList) addresses(l *lab.Lab) {
 	}
 	for i, kind := range []string{"udp", "ipip", "wireguard", "ipsec", "VXLAN", "Host-GW", "\\u0000",
 		strings.Repeat("x", 1000)} {
+		if kind == m.backend {
+			continue
+		}
 		for k := range 4 {
 			m.add(fmt.Sprintf("10.5.125.%d-29", (i*4+k)*8),
 				strings.Replace(m.good(), `"BackendType":"`+m.backend, `"BackendType":"`+kind, 1))
 		}
 	}
+	// Only for udp, which publishes no type, this is a whole lease.
+	untyped := m.backend == "udp"
 	m.all = append(m.all, rogue{key: "10.5.124.0-24", value: `{"PublicIP":"192.168.100.66","PublicIPv6":null}`,
-		silent: true})
+		public: "192.168.100.66", silent: !untyped, wins: untyped})
 }
 
 // macs adds the MAC of the victim under keys that sort before its own, and invalid

@@ -7,15 +7,16 @@ import (
 	"flannel/cmd/flannel-lab/lab"
 )
 
+// likeHostGW is the example of extension in the documentation.
+const likeHostGW = `{"Type":"extension","SubnetAddCommand":"ip route replace $SUBNET via $PUBLIC_IP","SubnetRemoveCommand":"ip route del $SUBNET via $PUBLIC_IP"}`
+
+// allocOnly is a configuration with which pods of two nodes do not reach each other.
+const allocOnly = `{"Type":"alloc"}`
+
 // alike are configurations of the backends that need no module of the kernel.
-// With each of them, pods of two nodes reach each other.
-var alike = []string{
-	`{"Type":"vxlan"}`,
-	`{"Type":"host-gw"}`,
-	`{"Type":"wireguard"}`,
-	`{"Type":"udp"}`,
-	`{"Type":"extension","SubnetAddCommand":"ip route replace $SUBNET via $PUBLIC_IP","SubnetRemoveCommand":"ip route del $SUBNET via $PUBLIC_IP"}`,
-}
+// With each of them but allocOnly, pods of two nodes reach each other. One has
+// the firewall in nftables, the others in iptables.
+var alike = []string{`{"Type":"vxlan"}`, `{"Type":"host-gw"},"EnableNFTables":true`, `{"Type":"wireguard"}`, `{"Type":"udp"}`, likeHostGW, allocOnly}
 
 // TestEveryBackendAfterEveryOther changes the backend of running nodes.
 func TestEveryBackendAfterEveryOther(t *testing.T) {
@@ -39,32 +40,40 @@ func amongAll(all []string, n int) (way []string) {
 // have the same as nodes on which only this backend has run.
 func changeAlong(t *testing.T, way []string) {
 	t.Helper()
-	l := bare(t, lab.Options{Nodes: 2})
+	l := start(t, lab.Options{Nodes: 2}, way[0])
+	a, b := pair(t, l) // before anything is compared, since a guard knows the bridge of the pods
+	remove := func(config string) {
+		t.Helper()
+		for _, n := range l.Nodes {
+			stopped(t, n)
+			in(t, n.Namespaces, l.Flanneld()+" cleanup 2>&1")
+			if config == likeHostGW { // cleanup does not touch what commands made
+				in(t, n.Namespaces, "ip route flush root 10.5.0.0/16 proto boot")
+			}
+		}
+	}
+	remove(way[0])
 	fresh := map[string][]string{} // what the nodes have
-	var a, b *lab.Pod
+	connected := func(c string) {
+		t.Helper()
+		if c != allocOnly {
+			must(t, reach(t.Context(), a, b))
+			must(t, reach(t.Context(), b, a))
+		}
+	}
 	for _, c := range way {
 		if fresh[c] != nil {
 			continue
 		}
 		must(t, l.SetConfig(t.Context(), l.Config(c)))
 		must(t, l.StartAll(t.Context(), atOnce))
-		if a == nil {
-			a, b = pair(t, l)
-		}
-		must(t, reach(t.Context(), a, b))
-		must(t, reach(t.Context(), b, a))
+		connected(c)
 		for _, n := range l.Nodes {
 			has, err := belongings(t.Context(), n)
 			must(t, err)
 			fresh[c] = append(fresh[c], has)
 		}
-		for _, n := range l.Nodes {
-			stopped(t, n)
-			in(t, n.Namespaces, l.Flanneld()+" cleanup 2>&1")
-			if c == alike[4] { // cleanup does not touch what commands made
-				in(t, n.Namespaces, "ip route flush root 10.5.0.0/16 proto boot")
-			}
-		}
+		remove(c)
 	}
 	must(t, l.SetConfig(t.Context(), l.Config(way[0])))
 	must(t, l.StartAll(t.Context(), atOnce))
@@ -73,24 +82,33 @@ func changeAlong(t *testing.T, way []string) {
 		for i, n := range l.Nodes {
 			eventually(t, n.Name+" after a change to "+c, fresh[c][i], func(ctx context.Context) (string, error) { return belongings(ctx, n) })
 		}
-		must(t, reach(t.Context(), a, b))
-		must(t, reach(t.Context(), b, a))
+		connected(c)
 	}
 }
 
 // belongings returns what backends make on a node: devices, entries of the
-// kernel, peers of WireGuard, policies of XFRM, processes and UDP sockets.
+// kernel, peers of WireGuard, policies and keys of XFRM, the firewall, rules of
+// routing, processes and UDP sockets.
+//
+// Of the keys it has the ends, not the numbers: two nodes that start to
+// negotiate at the same time get two pairs of them, and each pair is replaced
+// now and then. Counters of the firewall differ, too.
 func belongings(ctx context.Context, n *lab.Node) (string, error) {
 	has, err := kernel(ctx, n)
 	if err != nil {
 		return "", err
 	}
 	more, err := try(ctx, n.Namespaces, `wg show all dump 2>/dev/null | awk 'NF==9 {print $1, $2, $4, $5}'
-		ip xfrm policy | grep 'src 10[.]5[.]' | sort
+		ip -o xfrm policy
+		ip -o xfrm state | sed -E 's/proto esp spi .* reqid ([0-9]+) .*/proto esp reqid \1/' | sort -u
 		for p in $(pgrep wireguard-go; pgrep charon); do
 			[ "$(readlink /proc/$p/ns/net)" != "$(readlink /proc/self/ns/net)" ] || cat /proc/$p/comm
 		done
 		ls -d /run/wireguard/* /run/flannel/* 2>/dev/null | grep -v wgkey || true
-		ss -Hlun | awk '{print $4}' | sort`)
+		ss -Hlun | awk '{print $4}' | sort
+		ip rule; ip -6 rule
+		(iptables-save; ip6tables-save) | sed -e '/^#/d' -e 's/\[[0-9]*:[0-9]*\]//'
+		nft list tables
+		nft list tables | grep flannel | while read -r table; do nft -s list $table; done`)
 	return has + "\n" + words(more), err
 }

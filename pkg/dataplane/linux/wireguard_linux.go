@@ -153,8 +153,9 @@ func (wireguard) loadKey(d *Driver, dev dataplane.Device, before *wgtypes.Device
 	if !dev.Readdress || d.wg.replaced {
 		return nil
 	}
-	d.wg.replaced = true
-	return d.wg.replaceKey("replaced this node's private key, since another node has the same")
+	err := d.wg.replaceKey("replaced this node's private key, since another node has the same")
+	d.wg.replaced = err == nil // else the next pass retries
+	return err
 }
 
 // configure sets the key and the port of a device if they differ.

@@ -8,9 +8,12 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"flannel/pkg/dataplane"
 	"flannel/pkg/dataplane/driver"
@@ -247,6 +250,14 @@ peer CQIA psk [fd00:100::2]:7 10.5.2.0/24,2001:cafe:42:2::/64 25
 2001:cafe:42:2::/64 dev flannel-wg metric 1024 pref medium
 `)
 		m.devices[1].Readdress = true // another node has the same key
+		dir := filepath.Dir(wgKeyFile)
+		run(t, "mount --bind %[1]s %[1]s; mount -o remount,bind,ro %[1]s", dir)
+		for range 2 {
+			if err := m.pass(); !errors.Is(err, unix.EROFS) || !strings.Contains(before, m.ensured["flannel-wg"].Key.Base64()) {
+				t.Errorf("the file of the key cannot be written: %v, and the key is %s, it was %s", err, m.ensured["flannel-wg"].Key.Base64(), before)
+			}
+		}
+		run(t, "umount %s", dir)
 		m.mustPass()
 		replaced := run(t, "wg show flannel-wg public-key")
 		if strings.Contains(before, replaced) || run(t, "wg pubkey < %s", wgKeyFile) != replaced || m.ensured["flannel-wg"].Key.Base64()+"\n" != replaced {
