@@ -65,6 +65,10 @@ func (m *Manager) Acquire(ctx context.Context, cfg subnet.Config, want subnet.Le
 			return subnet.Lease{}, err
 		}
 		if won {
+			// Watch begins with this list.
+			snap.kvs = slices.DeleteFunc(snap.kvs, func(kv *mvccpb.KeyValue) bool {
+				return slices.ContainsFunc(former, func(r record) bool { return r.kv == kv })
+			})
 			return m.setHeld(snap, held, how), nil
 		}
 	}

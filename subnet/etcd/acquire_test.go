@@ -4,11 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"flannel/pkg/logtest"
@@ -170,9 +172,13 @@ func TestAcquireKeepsAFamily(t *testing.T) {
 	former := first
 	for i, cfg := range []subnet.Config{tenNet, dual, tenNet} {
 		want.V4.Subnet, want.V6.Subnet = first.V4.Subnet, netip.Prefix{}
-		l, err := start(t, srv.Endpoint(), nil).Acquire(t.Context(), cfg, want)
+		m := start(t, srv.Endpoint(), nil)
+		l, err := m.Acquire(t.Context(), cfg, want)
 		if err != nil {
 			t.Fatal(err)
+		}
+		if slices.ContainsFunc(m.seed.kvs, func(kv *mvccpb.KeyValue) bool { return string(kv.Key) == former.Name }) {
+			t.Errorf("%d: the former key is taken for a peer at first", i)
 		}
 		if l.V4.Subnet != first.V4.Subnet || subnet.Fits(cfg, &l) != nil {
 			t.Errorf("%d: had %v and %v, got %v and %v", i, former.V4.Subnet, former.V6.Subnet, l.V4.Subnet, l.V6.Subnet)

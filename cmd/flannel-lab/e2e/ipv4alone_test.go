@@ -54,3 +54,49 @@ func TestUDPDualStack(t *testing.T) {
 		t.Run("a peer of type "+kind, func(t *testing.T) { testIPv4Alone(t, `{"Type":"udp"}`, kind) })
 	}
 }
+
+// In a dual-stack cluster, running nodes refuse a backend that has IPv4 alone, because
+// pods would lose their IPv6 addresses. A restart adopts it, and the way back, and the
+// nodes keep the IPv4 subnets that their pods have.
+func TestBackendOfFewerFamilies(t *testing.T) {
+	t.Parallel()
+	l := start(t, lab.Options{Nodes: 2, Family: lab.Dual}, `{"Type":"vxlan"}`, atOnce)
+	a, b := pair(t, l)
+	subnets := func() (v4 []string, dual int) {
+		for key := range leases(t, l) {
+			four, _, both := strings.Cut(key, "&")
+			v4 = append(v4, four)
+			if both {
+				dual++
+			}
+		}
+		slices.Sort(v4)
+		return v4, dual
+	}
+	before, _ := subnets()
+	for _, c := range []struct {
+		kind string
+		dual int
+	}{{"udp", 0}, {"vxlan", 2}} {
+		marks := []int{len(l.Nodes[0].Log()), len(l.Nodes[1].Log())}
+		must(t, l.SetConfig(t.Context(), l.Config(`{"Type":"`+c.kind+`"}`)))
+		for i, n := range l.Nodes {
+			loggedNaming(t, n, marks[i], "config-refused", "error", "udp", "IPv6")
+		}
+		reaches(t, "before the restart", a, b.IP4)
+		for _, n := range l.Nodes {
+			_, err := n.Stop(t.Context())
+			must(t, err)
+			must(t, n.Start(atOnce))
+		}
+		for _, n := range l.Nodes {
+			must(t, n.Ready(t.Context()))
+		}
+		if after, dual := subnets(); !slices.Equal(after, before) || dual != c.dual {
+			t.Errorf("with %s the nodes have %v, %d of them dual-stack; before they had %v", c.kind, after, dual, before)
+		}
+		reaches(t, "with "+c.kind, a, b.IP4)
+		reaches(t, "with "+c.kind, b, a.IP4)
+	}
+	reaches(t, "by IPv6, new pods", pod(t, l.Nodes[0], "c"), pod(t, l.Nodes[1], "d").IP6)
+}
