@@ -12,7 +12,8 @@
 //
 // The commands of one peer run one after another, those of several peers at the
 // same time. A command that fails is retried, at growing intervals, and concerns
-// only its peer. What the commands made cannot be read, so that nothing is known of
+// only its peer: peers whose last command hung, or failed slowly, have slots of
+// their own, so that the others do not wait for them. What the commands made cannot be read, so that nothing is known of
 // an earlier run, and drift is not repaired. Commands that still run when the process
 // is killed are killed as well: by the next process, on Windows by the system.
 package extension
@@ -32,7 +33,9 @@ import (
 
 const (
 	timeLimit   = 30 * time.Second // of one command, after which it is killed
-	atOnce      = 8                // number of commands
+	atOnce      = 8                // number of commands for peers
+	slowAtOnce  = 4                // and for those whose last command failed slowly
+	slowAfter   = time.Second      // a failure is slow
 	firstRetry  = time.Second
 	lastRetry   = 5 * time.Minute
 	passPatient = 2 * time.Second // how long a pass waits for commands
@@ -46,6 +49,7 @@ type Dataplane struct {
 	mark    string        // the files of running commands begin with this
 	limit   limiter       // its cause is context.DeadlineExceeded when a command has run for too long
 	retry   time.Duration // firstRetry, less in tests
+	slow    time.Duration // slowAfter, another one in tests
 	changes chan struct{}
 	ended   chan struct{} // a command has ended
 	ctx     context.Context
@@ -59,8 +63,8 @@ type Dataplane struct {
 	stale  bool                // peers that are not in paths may be wanted
 
 	mu        sync.Mutex // guards what follows
-	slots     int        // commands that may start
-	queue     []*unit    // that wait for a slot
+	normal    lane       // for peers
+	slowLane  lane       // for slow ones
 	pending   int        // units that are
 	pre, post startup
 	peers     map[key]*peer
@@ -71,7 +75,7 @@ type Dataplane struct {
 // New wraps a dataplane, which Close closes.
 func New(inner dataplane.Dataplane, o driver.Options) *Dataplane {
 	d := &Dataplane{inner: inner, opts: o, mark: filepath.Join(o.StateDir, ".command-"+o.Instance+"."),
-		limit: limited, retry: firstRetry, slots: atOnce,
+		limit: limited, retry: firstRetry, slow: slowAfter, normal: lane{slots: atOnce}, slowLane: lane{slots: slowAtOnce},
 		changes: make(chan struct{}, 1), ended: make(chan struct{}, 1), peers: map[key]*peer{}}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	d.tasks.Go(func() {

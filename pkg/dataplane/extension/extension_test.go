@@ -48,6 +48,10 @@ func role(name string, args []string) int {
 			fmt.Println("told to fail")
 			return 3
 		}
+		if _, err := os.Stat(filepath.Join(args[0], "stall-"+strings.ReplaceAll(os.Getenv("SUBNET"), "/", "-"))); err == nil {
+			_, _ = os.CreateTemp(args[0], "stalled.*")
+			time.Sleep(time.Hour)
+		}
 		if _, err := os.Stat(filepath.Join(args[0], "hang-"+strings.ReplaceAll(os.Getenv("SUBNET"), "/", "-"))); err == nil {
 			child := exec.Command(os.Args[0], "command", "hang", args[0])
 			child.Stdout = os.Stdout
@@ -418,6 +422,63 @@ func TestOneFails(t *testing.T) {
 		for running(t, pid) {
 			time.Sleep(10 * time.Millisecond)
 		}
+	}
+}
+
+// More peers than there are slots, whose commands failed slowly and now hang, are behind. Nobody waits for them: neither
+// a new peer, nor one that changes or whose command failed fast, nor the node's own PostStartup.
+func TestSlowPeers(t *testing.T) {
+	n := newNode(t)
+	setSlow := func(limit time.Duration) {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.slow = limit
+	}
+	setSlow(0)
+	var paths []*dataplane.Path
+	for i := 2; i < 2+2*atOnce; i++ {
+		paths = append(paths, peerPaths(i, "")...)
+		n.tell(fmt.Sprintf("fail-10.5.%d.0-24", i), true)
+		n.tell(fmt.Sprintf("stall-10.5.%d.0-24", i), true)
+	}
+	slow := len(paths)
+	if refused, err := n.pass(paths...); err != nil || len(refused) != slow {
+		t.Fatalf("%d refused, want %d: %v", len(refused), slow, err)
+	}
+	for i := 2; i < 2+2*atOnce; i++ {
+		n.tell(fmt.Sprintf("fail-10.5.%d.0-24", i), false)
+	}
+	for stalled := []string(nil); len(stalled) < slowAtOnce; time.Sleep(10 * time.Millisecond) {
+		stalled, _ = filepath.Glob(filepath.Join(n.dir, "stalled.*"))
+	}
+	setSlow(time.Hour)
+	n.recorded()
+
+	n.tell("fail-10.5.101.0-24", true)
+	paths = append(paths, slices.Concat(peerPaths(100, ""), peerPaths(101, ""))...)
+	refused, err := n.pass(paths...)
+	if err != nil || len(refused) != slow+2 {
+		t.Errorf("%d refused, want %d: %v", len(refused), slow+2, err)
+	}
+	n.tell("fail-10.5.101.0-24", false)
+	for err == nil && len(refused) > slow {
+		<-n.Changes()
+		refused, err = n.pass(paths...)
+	}
+	changed := slices.Concat(peerPaths(2, "new"), paths[2:slow], peerPaths(100, "new"), peerPaths(101, ""))
+	n.commands.V4 = end("10.5.1.0/24", "192.168.0.99")
+	if refused, err := n.pass(changed...); err != nil || len(refused) != slow {
+		t.Errorf("%d refused, want %d: %v", len(refused), slow, err)
+	}
+	var ran []string
+	for _, line := range n.recorded() {
+		if words := strings.Fields(line); len(words) > 4 && (words[0] == "post" || words[1] == "10.5.100.0/24") {
+			ran = append(ran, strings.Join([]string{words[0], words[1], words[2], words[5]}, " "))
+		}
+	}
+	if want := []string{`add 10.5.100.0/24 192.168.0.100 "\n"`, `add 10.5.100.0/24 192.168.0.100 "new\n"`,
+		`post 10.5.1.0/24 192.168.0.99 ""`, `remove 10.5.100.0/24 192.168.0.100 "\n"`}; !slices.Equal(ran, want) {
+		t.Errorf("ran %q, want %q", ran, want)
 	}
 }
 

@@ -58,7 +58,7 @@ func (d *Dataplane) wantPeers(s dataplane.State) {
 		k := keyOf(path)
 		p := d.peers[k]
 		if p == nil {
-			p = &peer{}
+			p = &peer{unit: unit{peer: true}}
 			p.next = func() *step { return d.nextOf(k, p) }
 			d.peers[k] = p
 		}
