@@ -55,12 +55,17 @@ type Dataplane struct {
 	ctx     context.Context
 	cancel  context.CancelFunc
 	tasks   sync.WaitGroup // goroutines
-	alone   bool           // no command of a former process runs
+	created time.Time
+	former  func(context.Context) bool // endFormer, another one in tests
+	alone   bool                       // no command of a former process is waited for
 
 	device *dataplane.Commands // of the last Ensure; nil: another backend
 	name   string              // of that device
 	paths  []*dataplane.Path   // of the last Apply
 	stale  bool                // peers that are not in paths may be wanted
+	// leaving is when all peers began to be removed because the backend is another one
+	// now; zero: they are not.
+	leaving time.Time
 
 	mu        sync.Mutex // guards what follows
 	normal    lane       // for peers
@@ -76,7 +81,8 @@ type Dataplane struct {
 func New(inner dataplane.Dataplane, o driver.Options) *Dataplane {
 	d := &Dataplane{inner: inner, opts: o, mark: filepath.Join(o.StateDir, ".command-"+o.Instance+"."),
 		limit: limited, retry: firstRetry, slow: slowAfter, normal: lane{slots: atOnce}, slowLane: lane{slots: slowAtOnce},
-		changes: make(chan struct{}, 1), ended: make(chan struct{}, 1), peers: map[key]*peer{}}
+		changes: make(chan struct{}, 1), ended: make(chan struct{}, 1), created: time.Now(), peers: map[key]*peer{}}
+	d.former = d.endFormer
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	d.tasks.Go(func() {
 		for {
@@ -131,9 +137,10 @@ func (d *Dataplane) Close() error {
 }
 
 // Ensure implements Dataplane. The link of Commands exists when PreStartup has
-// succeeded.
+// succeeded. No command runs before those of a former process have ended, which are
+// waited for as long as for a command of this one.
 func (d *Dataplane) Ensure(ctx context.Context, devices []dataplane.Device) (dataplane.Links, error) {
-	d.alone = d.alone || d.endFormer(ctx)
+	d.alone = d.alone || d.former(ctx) || time.Since(d.created) >= timeLimit
 	i := slices.IndexFunc(devices, func(dev dataplane.Device) bool { _, is := dev.Kind.(dataplane.Commands); return is })
 	if i < 0 {
 		d.device = nil
@@ -141,8 +148,11 @@ func (d *Dataplane) Ensure(ctx context.Context, devices []dataplane.Device) (dat
 		return d.inner.Ensure(ctx, devices)
 	}
 	commands := devices[i].Kind.(dataplane.Commands)
-	d.device, d.name = &commands, devices[i].Name
+	d.device, d.name, d.leaving = &commands, devices[i].Name, time.Time{}
 	links, err := d.inner.Ensure(ctx, slices.Delete(slices.Clone(devices), i, i+1))
+	if !d.alone {
+		return links, errors.Join(err, driver.Waiting(causeFormer, "commands of the former flanneld"))
+	}
 	d.want(&d.pre, command{key: "PreStartupCommand", line: commands.PreStartup})
 	if problem := d.await(ctx, &d.pre); problem != nil {
 		return links, errors.Join(err, problem)
@@ -175,13 +185,15 @@ func (d *Dataplane) Found(ctx context.Context, links dataplane.Links, s dataplan
 }
 
 // Apply implements Dataplane. Commands run before the driver of the operating
-// system deletes what another backend made, so that they can replace it, and
-// before it adds what another backend needs, which they might remove.
+// system deletes what another backend made, so that they can replace it. The driver
+// adds what another backend needs for a peer after SubnetRemove, which might remove
+// it, has succeeded or was given up.
 func (d *Dataplane) Apply(ctx context.Context, links dataplane.Links, s dataplane.State) ([]dataplane.Refused, error) {
 	if d.device == nil {
 		d.wantPeers(dataplane.State{Keep: s.Keep})
-		_ = d.awaitPeers(ctx) // of peers that are gone
-		return d.inner.Apply(ctx, links, s)
+		rest, waiting := d.leave(ctx, s)
+		refused, err := d.inner.Apply(ctx, links, rest)
+		return refused, errors.Join(waiting, err)
 	}
 	started := d.start(ctx, links, s)
 	if started == nil {

@@ -582,6 +582,75 @@ func TestAnotherBackend(t *testing.T) {
 	}
 }
 
+// Another backend gets the path to a peer only when its removal has succeeded, or has been tried for as long as a command
+// may run. Other peers do not wait for that.
+func TestAnotherBackendWaits(t *testing.T) {
+	n := newNode(t)
+	n.mustPass(slices.Concat(peerPaths(2, ""), peerPaths(3, ""), peerPaths(4, ""))...)
+	n.tell("fail-10.5.2.0-24", true)
+	n.tell("stall-10.5.3.0-24", true)
+	links, err := n.Ensure(t.Context(), []dataplane.Device{{Name: "eth0", Kind: dataplane.Existing{}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var next []*dataplane.Path
+	for i := 2; i < 5; i++ {
+		next = append(next, &dataplane.Path{Dst: netip.MustParsePrefix(fmt.Sprintf("10.5.%d.0/24", i)), Device: "eth0", Encap: dataplane.Direct{}})
+	}
+	// apply makes a pass, and returns the paths that the kernel gets.
+	apply := func(s dataplane.State) ([]*dataplane.Path, bool) {
+		t.Helper()
+		s.Paths = next
+		_, err := n.Apply(t.Context(), links, s)
+		waits, ok := errors.AsType[*driver.WaitError](err)
+		if err != nil && !ok || ok && waits.Cause() != causeCommands {
+			t.Fatal(err)
+		}
+		return n.kernel.state.Paths, ok
+	}
+	// until makes passes until the kernel gets these paths.
+	until := func(want ...*dataplane.Path) {
+		t.Helper()
+		for {
+			got, waits := apply(dataplane.State{Since: n.paths})
+			if !waits || slices.Contains(got, next[1]) || n.kernel.state.Since != nil {
+				t.Fatalf("while a removal hangs, the kernel gets %+v", n.kernel.state)
+			}
+			if slices.Equal(got, want) {
+				return
+			}
+			<-n.Changes()
+		}
+	}
+	until(next[2])
+	n.tell("fail-10.5.2.0-24", false)
+	until(next[0], next[2])
+	n.leaving = n.leaving.Add(-timeLimit)
+	for range 2 {
+		if got, waits := apply(dataplane.State{}); waits || !slices.Equal(got, next) {
+			t.Errorf("after the limit, the kernel gets %+v", got)
+		}
+	}
+	if n.log.Count("cause="+causeFailed, "given_up=true", "subnet=10.5.3.0/24") != 1 {
+		t.Errorf("the log is %s", n.log.String())
+	}
+}
+
+// No command runs beside one of a former process, as long as that may yet end.
+func TestFormerCommandsStay(t *testing.T) {
+	n := newNode(t)
+	n.former = func(context.Context) bool { return false }
+	_, err := n.Ensure(t.Context(), []dataplane.Device{{Name: "x", Kind: n.commands}})
+	if waits, ok := errors.AsType[*driver.WaitError](err); !ok || waits.Cause() != causeFormer {
+		t.Fatal(err)
+	}
+	if n.pre.want != "" {
+		t.Error("PreStartup runs")
+	}
+	n.created = n.created.Add(-timeLimit)
+	n.mustPass(peerPaths(2, "")...)
+}
+
 // Flags of flanneld may be secrets; words are split before values are put in.
 func TestEnvironment(t *testing.T) {
 	t.Setenv("FLANNELD_ETCD_PASSWORD", "secret")
