@@ -524,6 +524,46 @@ func TestBackAfterFailedRemoval(t *testing.T) {
 	}
 }
 
+// A removal that fails is given up after ten attempts. The peer is added when it comes back.
+func TestRemovalIsGivenUp(t *testing.T) {
+	n := newNode(t)
+	n.mustPass(peerPaths(2, "")...)
+	n.recorded()
+	n.retry = time.Microsecond
+	n.tell("fail-10.5.2.0-24", true)
+	n.mustPass()
+	givenUp := []string{"cause=" + causeFailed, "given_up=true", "subnet=10.5.2.0/24"}
+	for n.log.Count(givenUp...) == 0 {
+		time.Sleep(10 * time.Millisecond)
+	}
+	n.tell("fail-10.5.2.0-24", false)
+	n.mustPass(peerPaths(2, "")...)
+	got := n.recorded()
+	removals := slices.DeleteFunc(slices.Clone(got), func(line string) bool { return !strings.HasPrefix(line, "remove ") })
+	if len(removals) != 10 || len(got) != 11 || n.log.Count(givenUp...) != 1 {
+		t.Errorf("ran %q", got)
+	}
+}
+
+// PostStartup runs again for another subnet or address of the node, and no other command does.
+func TestNodeChanges(t *testing.T) {
+	n := newNode(t)
+	n.mustPass(peerPaths(2, "")...)
+	n.recorded()
+	pre := n.pre.have
+	n.commands.V4 = end("10.5.7.0/24", "192.168.0.1")
+	n.mustPass(peerPaths(2, "")...)
+	n.expect(`post 10.5.7.0/24 192.168.0.1 fd05:0:0:1::/64 fd00::1 "" ["10.5.0.0/16"]`)
+	n.commands.V6 = end("fd05:0:0:1::/64", "fd00::7")
+	n.mustPass(peerPaths(2, "")...)
+	n.expect(`post 10.5.7.0/24 192.168.0.1 fd05:0:0:1::/64 fd00::7 "" ["10.5.0.0/16"]`)
+	n.mustPass(peerPaths(2, "")...)
+	n.expect()
+	if n.pre.have != pre {
+		t.Error("PreStartup ran again")
+	}
+}
+
 func TestStartFails(t *testing.T) {
 	n := newNode(t)
 	for _, c := range []struct {
