@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"syscall"
 	"testing"
 
 	"flannel/cmd/flannel-lab/lab"
@@ -32,7 +33,7 @@ func hasKeys(t *testing.T, l *lab.Lab, want, why string) {
 }
 
 // The options are changed while the nodes run: the encapsulation and the algorithms, the secret, and a proposal that charon
-// refuses.
+// refuses. Then another flanneld of a host wants ipsec, too.
 func TestIPsecOptions(t *testing.T) {
 	t.Parallel()
 	l := start(t, lab.Options{Nodes: 2}, ipsec, atOnce)
@@ -108,4 +109,33 @@ func TestIPsecOptions(t *testing.T) {
 		within(t, "ready again", func() error { return ready(t, n) })
 	}
 	reaches(t, "with the default again", a, b.IP4)
+
+	// A flanneld for another network on the host leaves everything alone, also while the first is down, until that has
+	// another backend.
+	all := func(ctx context.Context) (string, error) {
+		return try(ctx, n.Namespaces, "ip xfrm policy; %s; set spi; %s", connections, keys)
+	}
+	known, err := all(t.Context())
+	must(t, err)
+	configureSecond(t, l, `{"Type":"ipsec","PSK":"second`+ipsecSecret+`"}`)
+	s := &second{t: t, l: l, node: n}
+	refused := func(why string) {
+		t.Helper()
+		s.launch()
+		within(t, why, func() error {
+			return says(t, n, "[10.9.0.0/16]", "sh", "-c", l.Flanneld()+" "+secondFile+" status --json || true")
+		})
+		checkSame(t, why, known, all)
+	}
+	refused("another network")
+	must(t, n.Kill())
+	s.end(syscall.SIGTERM)
+	refused("another network, while the first is down")
+	must(t, n.Start(atOnce))
+	must(t, n.Ready(t.Context()))
+	checkSame(t, "the first is back", known, all)
+	reaches(t, "beside another network", a, b.IP4)
+	must(t, l.SetConfig(t.Context(), l.Config(`{"Type":"vxlan"}`)))
+	s.ready()
+	reaches(t, "by vxlan", a, b.IP4)
 }

@@ -61,12 +61,20 @@ func (d *Driver) pathOfPolicy(key policyKey, p policy) *dataplane.Path {
 	return &dataplane.Path{Dst: key.Dst, Via: p.Dst, Device: d.ipsecName(), Encap: dataplane.ESP{}}
 }
 
-// ensure finds the underlay, and makes sure that charon runs.
-func (ipsec) ensure(d *Driver, _ dataplane.Device, found netlink.Link) (dataplane.Link, error) {
+// ensure finds the underlay, and makes sure that charon runs. It returns no link if
+// IPsec belongs to another flanneld. If two have started at the same moment, both have
+// policies, and keep them with an error.
+func (ipsec) ensure(d *Driver, dev dataplane.Device, found netlink.Link) (dataplane.Link, error) {
 	if found == nil {
 		return dataplane.Link{}, errors.New("does not exist")
 	}
 	link := linkOf(found)
+	if ours, err := d.xfrm.checkNetwork(dev.Networks); err != nil {
+		if _, other := errors.AsType[*OtherPolicyError](err); other && !ours {
+			return dataplane.Link{}, err
+		}
+		return link, err
+	}
 	if err := d.xfrm.require(); err != nil {
 		return link, err
 	}
