@@ -622,39 +622,48 @@ func TestAnotherBackend(t *testing.T) {
 	}
 }
 
+// another makes a pass with another backend that has one path for each of the peers. It returns the paths that the kernel
+// gets, and whether others have to wait.
+func (n *node) another(next []*dataplane.Path) ([]*dataplane.Path, bool) {
+	n.t.Helper()
+	links, err := n.Ensure(n.t.Context(), []dataplane.Device{{Name: "eth0", Kind: dataplane.Existing{}}})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	_, err = n.Apply(n.t.Context(), links, dataplane.State{Paths: next, Since: n.paths})
+	waits, ok := errors.AsType[*driver.WaitError](err)
+	if err != nil && !ok || ok && (waits.Cause() != causeCommands || n.kernel.state.Since != nil) {
+		n.t.Fatalf("%v; %+v", err, n.kernel.state)
+	}
+	return n.kernel.state.Paths, ok
+}
+
+// adds makes passes with some peers, from 10.5.2.0/24 on, and returns their paths of another backend.
+func (n *node) adds(number int) (next []*dataplane.Path) {
+	n.t.Helper()
+	var paths []*dataplane.Path
+	for i := 2; i < 2+number; i++ {
+		paths = append(paths, peerPaths(i, "")...)
+		next = append(next, &dataplane.Path{Dst: netip.MustParsePrefix(fmt.Sprintf("10.5.%d.0/24", i)), Device: "eth0", Encap: dataplane.Direct{}})
+	}
+	n.mustPass(paths...)
+	return next
+}
+
 // Another backend gets the path to a peer only when its removal has succeeded, or has been tried for as long as a command
 // may run. Other peers do not wait for that.
 func TestAnotherBackendWaits(t *testing.T) {
 	n := newNode(t)
-	n.mustPass(slices.Concat(peerPaths(2, ""), peerPaths(3, ""), peerPaths(4, ""))...)
+	next := n.adds(3)
 	n.tell("fail-10.5.2.0-24", true)
 	n.tell("stall-10.5.3.0-24", true)
-	links, err := n.Ensure(t.Context(), []dataplane.Device{{Name: "eth0", Kind: dataplane.Existing{}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var next []*dataplane.Path
-	for i := 2; i < 5; i++ {
-		next = append(next, &dataplane.Path{Dst: netip.MustParsePrefix(fmt.Sprintf("10.5.%d.0/24", i)), Device: "eth0", Encap: dataplane.Direct{}})
-	}
-	// apply makes a pass, and returns the paths that the kernel gets.
-	apply := func(s dataplane.State) ([]*dataplane.Path, bool) {
-		t.Helper()
-		s.Paths = next
-		_, err := n.Apply(t.Context(), links, s)
-		waits, ok := errors.AsType[*driver.WaitError](err)
-		if err != nil && !ok || ok && waits.Cause() != causeCommands {
-			t.Fatal(err)
-		}
-		return n.kernel.state.Paths, ok
-	}
 	// until makes passes until the kernel gets these paths.
 	until := func(want ...*dataplane.Path) {
 		t.Helper()
 		for {
-			got, waits := apply(dataplane.State{Since: n.paths})
-			if !waits || slices.Contains(got, next[1]) || n.kernel.state.Since != nil {
-				t.Fatalf("while a removal hangs, the kernel gets %+v", n.kernel.state)
+			got, waits := n.another(next)
+			if !waits || slices.Contains(got, next[1]) {
+				t.Fatalf("while a removal hangs, the kernel gets %+v", got)
 			}
 			if slices.Equal(got, want) {
 				return
@@ -667,12 +676,28 @@ func TestAnotherBackendWaits(t *testing.T) {
 	until(next[0], next[2])
 	n.leaving = n.leaving.Add(-timeLimit)
 	for range 2 {
-		if got, waits := apply(dataplane.State{}); waits || !slices.Equal(got, next) {
+		if got, waits := n.another(next); waits || !slices.Equal(got, next) {
 			t.Errorf("after the limit, the kernel gets %+v", got)
 		}
 	}
 	if n.log.Count("cause="+causeFailed, "given_up=true", "subnet=10.5.3.0/24") != 1 {
 		t.Errorf("the log is %s", n.log.String())
+	}
+}
+
+// A removal that has not been tried, since others hang, is not given up.
+func TestRemovalIsTried(t *testing.T) {
+	n := newNode(t)
+	next := n.adds(atOnce + 1)
+	for i := range next {
+		n.tell(fmt.Sprintf("stall-10.5.%d.0-24", 2+i), true)
+	}
+	for stalled := []string(nil); len(stalled) < atOnce; stalled, _ = filepath.Glob(filepath.Join(n.dir, "stalled.*")) {
+		n.another(next)
+	}
+	n.leaving = n.leaving.Add(-timeLimit)
+	if got, waits := n.another(next); !waits || len(got) != atOnce {
+		t.Errorf("after the limit, the kernel gets %d paths, want %d", len(got), atOnce)
 	}
 }
 

@@ -27,6 +27,7 @@ type peer struct {
 	want  *job // nil: it is gone
 	have  *job // for which SubnetAdd has run, perhaps in part; nil: none
 	added bool // SubnetAdd for have has succeeded, and SubnetRemove has not been tried since
+	tried bool // SubnetRemove for have has been tried, or runs
 }
 
 // wantPeers makes the peers of a state wanted. With State.Keep, others stay.
@@ -111,8 +112,8 @@ func (d *Dataplane) forget(k key, p *peer) {
 }
 
 // leave removes the peers for another backend. It returns the state of that one
-// without the paths to peers that are not removed yet; after timeLimit, it gives these
-// up. The error says that paths are missing.
+// without the paths to peers that are not removed yet. After timeLimit, it gives up
+// those whose removal has been tried. The error says that paths are missing.
 func (d *Dataplane) leave(ctx context.Context, s dataplane.State) (dataplane.State, error) {
 	if s.Keep { // nothing is removed now
 		return s, nil
@@ -121,11 +122,10 @@ func (d *Dataplane) leave(ctx context.Context, s dataplane.State) (dataplane.Sta
 		d.leaving = time.Now()
 		time.AfterFunc(timeLimit, func() { driver.Notify(d.changes) })
 	}
+	_ = d.awaitPeers(ctx)
 	if time.Since(d.leaving) >= timeLimit {
 		d.giveUp()
-		return s, nil
 	}
-	_ = d.awaitPeers(ctx)
 	left := d.present()
 	paths := slices.DeleteFunc(slices.Clone(s.Paths), func(p *dataplane.Path) bool { return left[p.Dst] })
 	if len(paths) == len(s.Paths) {
@@ -148,12 +148,13 @@ func (d *Dataplane) present() map[netip.Prefix]bool {
 	return subnets
 }
 
-// giveUp ends the attempts to remove peers. A running command goes on.
+// giveUp ends the attempts to remove peers that have been tried. A running command
+// goes on.
 func (d *Dataplane) giveUp() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for k, p := range d.peers {
-		if p.have == nil {
+		if p.have == nil || !p.tried {
 			continue
 		}
 		err := cmp.Or(p.err, driver.Waiting(causeCommands, "SubnetRemoveCommand"))
@@ -184,11 +185,11 @@ func (d *Dataplane) nextOf(k key, p *peer) *step {
 	switch {
 	case p.have != nil && (p.want == nil || *p.want != *p.have):
 		return &step{command: run("SubnetRemoveCommand", p.have.remove, p.have), tries: removeTries,
-			begin: func() { p.added = false }, done: func(string) { d.removed(k, p) }}
+			begin: func() { p.added, p.tried = false, true }, done: func(string) { d.removed(k, p) }}
 	case p.want != nil && !p.added:
 		want := p.want
 		return &step{command: run("SubnetAddCommand", want.add, want),
-			begin: func() { p.have = want }, done: func(string) { p.added = true }}
+			begin: func() { p.have, p.tried = want, false }, done: func(string) { p.added = true }}
 	}
 	return nil
 }
