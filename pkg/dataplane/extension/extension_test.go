@@ -165,10 +165,12 @@ func peerPaths(i int, data string) []*dataplane.Path {
 	return []*dataplane.Path{{Dst: by.V4.Subnet, Via: by.V4.PublicIP, Device: "x", Encap: by}, {Dst: by.V6.Subnet, Via: by.V6.PublicIP, Device: "x", Encap: by}}
 }
 
+var v4Network = netip.MustParsePrefix("10.5.0.0/16")
+
 // pass makes passes, as the daemon's loop, until one has nothing to wait for.
 func (n *node) pass(paths ...*dataplane.Path) ([]dataplane.Refused, error) {
 	n.t.Helper()
-	state := dataplane.State{Networks: []netip.Prefix{netip.MustParsePrefix("10.5.0.0/16")}, Paths: paths}
+	state := dataplane.State{Networks: []netip.Prefix{v4Network}, Paths: paths}
 	for {
 		links, err := n.Ensure(n.t.Context(), []dataplane.Device{{Name: "eth0", Kind: dataplane.Existing{}}, {Name: "x", Kind: n.commands}})
 		refused, applyErr := n.Apply(n.t.Context(), links, state)
@@ -307,7 +309,7 @@ func TestLife(t *testing.T) {
 	}
 
 	// A read failed: nothing is removed, until a read succeeds.
-	if _, err := n.Apply(t.Context(), dataplane.Links{"x": {}}, dataplane.State{Networks: []netip.Prefix{netip.MustParsePrefix("10.5.0.0/16")}, Keep: true}); err != nil {
+	if _, err := n.Apply(t.Context(), dataplane.Links{"x": {}}, dataplane.State{Networks: []netip.Prefix{v4Network}, Keep: true}); err != nil {
 		t.Fatal(err)
 	}
 	n.expect()
@@ -561,6 +563,28 @@ func TestNodeChanges(t *testing.T) {
 	n.expect()
 	if n.pre.have != pre {
 		t.Error("PreStartup ran again")
+	}
+
+	// Commands of peers that hang have all slots.
+	var paths []*dataplane.Path
+	for i := 10; i < 10+atOnce; i++ {
+		paths = append(paths, peerPaths(i, "")...)
+		n.tell(fmt.Sprintf("stall-10.5.%d.0-24", i), true)
+	}
+	ran := func() bool {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		return n.post.have == n.post.want
+	}
+	for again := false; !again || !ran(); {
+		if stalled, _ := filepath.Glob(filepath.Join(n.dir, "stalled.*")); len(stalled) == atOnce {
+			again, n.commands.V4 = true, end("10.5.8.0/24", "192.168.0.1")
+		}
+		links, _ := n.Ensure(t.Context(), []dataplane.Device{{Name: "x", Kind: n.commands}})
+		_, _ = n.Apply(t.Context(), links, dataplane.State{Networks: []netip.Prefix{v4Network}, Paths: paths}) // waits for the peers
+	}
+	if !slices.Contains(n.recorded(), `post 10.5.8.0/24 192.168.0.1 fd05:0:0:1::/64 fd00::7 "" ["10.5.0.0/16"]`) {
+		t.Error("PostStartup did not run for the last change")
 	}
 }
 
