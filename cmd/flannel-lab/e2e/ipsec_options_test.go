@@ -135,6 +135,13 @@ func TestIPsecOptions(t *testing.T) {
 	must(t, n.Ready(t.Context()))
 	checkSame(t, "the first is back", known, all)
 	reaches(t, "beside another network", a, b.IP4)
+	// What another one has made, after both had started at once.
+	in(t, n.Namespaces, "ip xfrm policy add src 10.7.1.0/24 dst 10.7.2.0/24 dir out tmpl src 192.168.100.11 dst 192.168.100.77 proto esp reqid 11 mode tunnel")
+	within(t, "policies of two networks", func() error { return unready(t, n, "10.7.1.0/24") })
+	reaches(t, "beside policies of another network", a, b.IP4)
+	hasPolicies(t, l, n, "beside those of another network")
+	in(t, n.Namespaces, "ip xfrm policy deleteall src 10.7.1.0/24; ip xfrm policy deleteall dst 10.7.1.0/24")
+	within(t, "ready without them", func() error { return ready(t, n) })
 	must(t, l.SetConfig(t.Context(), l.Config(`{"Type":"vxlan"}`)))
 	s.ready()
 	reaches(t, "by vxlan", a, b.IP4)

@@ -13,9 +13,10 @@
 // The commands of one peer run one after another, those of several peers at the
 // same time. A command that fails is retried, at growing intervals, and concerns
 // only its peer: peers whose last command hung, or failed slowly, have slots of
-// their own, so that the others do not wait for them. What the commands made cannot be read, so that nothing is known of
-// an earlier run, and drift is not repaired. Commands that still run when the process
-// is killed are killed as well: by the next process, on Windows by the system.
+// their own, so that the others do not wait for them. What the commands made cannot
+// be read, so that nothing is known of an earlier run, and drift is not repaired.
+// Commands that still run when the process is killed are killed as well: by the next
+// process, on Windows by the system.
 package extension
 
 import (
@@ -35,7 +36,7 @@ const (
 	timeLimit   = 30 * time.Second // of one command, after which it is killed
 	atOnce      = 8                // number of commands for peers
 	slowAtOnce  = 4                // and for those whose last command failed slowly
-	slowAfter   = time.Second      // a failure is slow
+	slowAfter   = time.Second      // how long a command runs whose failure is slow
 	firstRetry  = time.Second
 	lastRetry   = 5 * time.Minute
 	passPatient = 2 * time.Second // how long a pass waits for commands
