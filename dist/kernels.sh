@@ -20,14 +20,14 @@ tests() {
 	all)
 		cat <<-END
 			linux pkg/dataplane/linux TestFirstSync TestRestart TestAdoption TestPlainRoutes TestTwoOnOneMachine TestFound
-			linux pkg/dataplane/linux TestWireGuard TestWireGuardDrift TestWireGuardAdoption TestIPIPOfAnotherNetwork TestTUNDriftIsRepaired TestTUNRestart
+			linux pkg/dataplane/linux TestWireGuard TestWireGuardDrift TestWireGuardAdoption TestIPIPOfAnotherNetwork TestIPsecPolicies TestTUNDriftIsRepaired TestTUNRestart
 			firewall pkg/firewall TestDriftIPTablesNFT TestDriftIPTablesLegacy TestDriftNFTables TestSwitching TestNFTablesAdoption TestRestartsLeaveNoGap
 			underlay pkg/underlay TestRead TestWatch
 			e2e cmd/flannel-lab/e2e TestMissingModule TestIPIP TestIPIPDrift TestIPIPAmongBackends TestIPIPAdoption TestIPIPDualStack TestHandbackIPIP
 			linux pkg/dataplane/linux TestGuardSets TestGuardTrial TestGuardCleanup
 			guard pkg/dataplane/linux/guard TestImpostor TestOwnersFollowLeases
 			e2e cmd/flannel-lab/e2e TestGuardIPIP TestGuardWaits TestGuard/vxlan TestGuardTranslatedPeer TestGuardWithFlannel
-			e2e cmd/flannel-lab/e2e TestIPsec TestIPsecDrift TestIPsecAdoption TestIPsecDualStack
+			e2e cmd/flannel-lab/e2e TestIPsec TestIPsecOptions TestIPsecDrift TestIPsecAdoption TestIPsecDualStack
 			e2e cmd/flannel-lab/e2e TestModulesAfterEveryOther
 			e2e cmd/flannel-lab/e2e TestUDP TestExtension TestAlloc
 			e2e cmd/flannel-lab/e2e TestAdoptionOfWhatFlannelLeft

@@ -9,6 +9,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"regexp"
+	"strings"
 
 	"flannel/backend"
 	"flannel/pkg/conf"
@@ -31,8 +32,33 @@ const (
 	minSecret, maxSecret = 96, 1<<16 - 1
 )
 
-// proposal matches strongSwan's notation, but not several proposals.
-var proposal = regexp.MustCompile(`^[a-z0-9_]{1,32}(-[a-z0-9_]{1,32}){0,9}$`)
+// encryption and otherAlgorithm match the names that strongSwan 5.9 has for algorithms
+// of ESP. Of further key exchanges (ke1_…), which are new, only the form is checked.
+var (
+	encryption = regexp.MustCompile(`^(null|3?des|cast128|chacha20poly1305(compat)?|(aes|camellia|blowfish|serpent|twofish)(128|192|256)?|` +
+		`(aes|camellia)(128|192|256)(ctr|ccm(8|12|16|64|96|128)?)|aes(128|192|256)(gmac|gcm(8|12|16|64|96|128)?))$`)
+	otherAlgorithm = regexp.MustCompile(`^((prf)?(md5|sha1|sha256|sha384|sha512|aesxcbc|aescmac|camelliaxcbc)|sha|md5_128|sha1_160|(sha|sha2_)256_96|sha2_(256|384|512)|` +
+		`modp(768|1024|1536|2048|3072|4096|6144|8192|1024s160|2048s(224|256)|none|null)|none|ecp(192|224|256|384|521)|ecp(224|256|384|512)bp|` +
+		`curve25519|x25519|curve448|x448|ntru(112|128|192|256)|newhope128|(mlkem|ke[1-7]_)[a-z0-9_]{1,32}|(no)?esn)$`)
+)
+
+// checkProposal returns what is wrong with a proposal; "": nothing. Which algorithms go
+// together, and which the kernel has, charon finds out.
+func checkProposal(proposal string) string {
+	encrypts := false
+	for name := range strings.SplitSeq(proposal, "-") {
+		switch {
+		case encryption.MatchString(name):
+			encrypts = true
+		case !otherAlgorithm.MatchString(name):
+			return fmt.Sprintf("%.80q is not an algorithm that strongSwan has for ESP", name)
+		}
+	}
+	if !encrypts {
+		return fmt.Sprintf("%.80q has no algorithm that encrypts", proposal)
+	}
+	return ""
+}
 
 type options struct {
 	secret   *dataplane.SharedSecret // a pointer, since fmt shows unexported fields; not nil
@@ -49,8 +75,8 @@ func parse(o *conf.Object, os string) backend.Maker {
 	if opts.proposal == "" {
 		opts.proposal = defaultProposal
 	}
-	if !proposal.MatchString(opts.proposal) {
-		o.Problem("ESPProposal", "%.80q is not a proposal, which is a list of algorithms such as %s", opts.proposal, defaultProposal)
+	if problem := checkProposal(opts.proposal); problem != "" {
+		o.Problem("ESPProposal", "%s; a proposal is a list such as %s", problem, defaultProposal)
 	}
 	if os == "windows" {
 		o.Problem("Type", "ipsec is not supported on Windows; use vxlan or host-gw in a cluster with Windows nodes")

@@ -76,6 +76,9 @@ func TestProblems(t *testing.T) {
 		`{"PSK":"hunter2-hunter2"}`: {"PSK:", "96"},
 		`{"PSK":"` + secret + `","ESPProposal":"aes128 sha256"}`:      {"ESPProposal:"},
 		`{"PSK":"` + secret + `","ESPProposal":"aes128,aes256"}`:      {"ESPProposal:"},
+		`{"PSK":"` + secret + `","ESPProposal":"aes256gmc16-ecp384"}`: {"ESPProposal:", "aes256gmc16"},
+		`{"PSK":"` + secret + `","ESPProposal":"sha256-ecp384"}`:      {"ESPProposal:", "sha256-ecp384"},
+		`{"PSK":"` + secret + `","ESPProposal":"aes128-"}`:            {"ESPProposal:"},
 		`{"PSK":"` + secret + `","UDPEncap":"often"}`:                 {"UDPEncap:"},
 		`{"PSK":"` + strings.Repeat("x", 70000) + `"}`:                {"PSK:"},
 		`{"PSK":"` + secret[1:] + `","ESPProposal":"-","UDPEncap":1}`: {"PSK:", "ESPProposal:", "UDPEncap:"},
@@ -100,6 +103,20 @@ func TestProblems(t *testing.T) {
 	o = conf.Parse([]byte(`{"PSK":"` + secret + `"}`))
 	if _, _, err := parse(o, "linux")(small); err == nil || !logtest.Names(err.Error(), "eth0", "653") {
 		t.Errorf("with an MTU of 652: %v", err)
+	}
+}
+
+// What strongSwan 5.9.8 accepts in load-conn.
+func TestProposals(t *testing.T) {
+	for _, proposal := range []string{
+		"aes", "aes128", "aes256-sha256", "aes128ctr", "aes256ccm16", "aes256ccm", "aes128gcm", "aes256gcm16-sha384-ecp384", "aes256gcm128", "aes192gmac",
+		"camellia256-sha512", "camellia128ccm16", "camellia128ctr", "3des-md5", "blowfish256-sha1_160", "cast128-sha", "serpent128-aesxcbc", "twofish-aescmac",
+		"null-sha256", "chacha20poly1305", "chacha20poly1305compat-x25519", "aes128-aes256-sha1-modp2048s256-noesn", "aes128gcm16-modpnone-esn-prfaescmac",
+		"aes128gcm16-sha256_96", "aes128gcm16-sha2_256_96", "aes128gcm16-ecp512bp", "aes128gcm16-curve448", "aes128gcm16-ke1_mlkem768",
+	} {
+		if problem := checkProposal(proposal); problem != "" {
+			t.Errorf("%s: %s", proposal, problem)
+		}
 	}
 }
 

@@ -8,8 +8,8 @@ import (
 	"flannel/cmd/flannel-lab/lab"
 )
 
-// keys returns the private key in a file, and the public keys of the node's devices.
-func keys(t *testing.T, n *lab.Node, file string) (private string, public []string) {
+// wireGuardKeys returns the private key in a file, and the public keys of the node's devices.
+func wireGuardKeys(t *testing.T, n *lab.Node, file string) (private string, public []string) {
 	t.Helper()
 	private = in(t, n.Namespaces, "cat "+file)
 	return private, strings.Fields(in(t, n.Namespaces, "for d in $(ls /sys/class/net | grep ^flannel-wg); do wg show $d public-key; done"))
@@ -24,7 +24,7 @@ func TestOwnKeyIsADuplicate(t *testing.T) {
 	const file = "/run/flannel/wgkey"
 	must(t, older.Start())
 	must(t, older.Ready(t.Context()))
-	cloned, public := keys(t, older, file)
+	cloned, public := wireGuardKeys(t, older, file)
 	in(t, younger.Namespaces, "mkdir -p /run/flannel")
 	must(t, younger.WriteFile(file, cloned))
 	must(t, younger.Start())
@@ -36,10 +36,10 @@ func TestOwnKeyIsADuplicate(t *testing.T) {
 		within(t, n.Name+" rejects nobody", func() error { return has(t, n, "flanneld_invalid_peers 0") })
 		within(t, n.Name+" is ready", func() error { return ready(t, n) })
 	}
-	if kept, devices := keys(t, older, file); kept != cloned || fmt.Sprint(devices) != fmt.Sprint(public) {
+	if kept, devices := wireGuardKeys(t, older, file); kept != cloned || fmt.Sprint(devices) != fmt.Sprint(public) {
 		t.Errorf("the older node has the public keys %s, had %s", devices, public)
 	}
-	fresh, devices := keys(t, younger, file)
+	fresh, devices := wireGuardKeys(t, younger, file)
 	if fresh == cloned || len(devices) != 2 || devices[0] != devices[1] || devices[0] == public[0] {
 		t.Errorf("the younger node has the public keys %s, the older one %s", devices, public)
 	}
@@ -55,7 +55,7 @@ func TestOwnKeyIsADuplicate(t *testing.T) {
 	must(t, younger.Kill())
 	must(t, younger.Start())
 	must(t, younger.Ready(t.Context()))
-	if kept, _ := keys(t, younger, file); kept != fresh {
+	if kept, _ := wireGuardKeys(t, younger, file); kept != fresh {
 		t.Error("after a restart, the younger node has another key")
 	}
 	f.checkNoLoss(t, "the younger node restarts")
@@ -73,7 +73,7 @@ func TestWireGuardKeyFile(t *testing.T) {
 	must(t, l.StartAll(t.Context()))
 	a, b := pair(t, l)
 	must(t, reach(t.Context(), a, b))
-	key, public := keys(t, n, file)
+	key, public := wireGuardKeys(t, n, file)
 	check := func(what string) {
 		t.Helper()
 		if out := in(t, n.Namespaces, "stat -c '%a %U %s' "+file+"; ls /run/flannel/wgkey 2>/dev/null || true"); out != "400 root 44\n" {
@@ -82,7 +82,7 @@ func TestWireGuardKeyFile(t *testing.T) {
 		if has := strings.TrimSpace(in(t, n.Namespaces, "wg pubkey <"+file)); len(public) != 1 || has != public[0] {
 			t.Errorf("%s: the file has the key %s, the device %s", what, has, public)
 		}
-		after, devices := keys(t, n, file)
+		after, devices := wireGuardKeys(t, n, file)
 		if after != key || fmt.Sprint(devices) != fmt.Sprint(public) {
 			t.Errorf("%s: the key is that of %s, was that of %s", what, devices, public)
 		}

@@ -12,9 +12,11 @@
 //
 // The commands of one peer run one after another, those of several peers at the
 // same time. A command that fails is retried, at growing intervals, and concerns
-// only its peer. What the commands made cannot be read, so that nothing is known of
-// an earlier run, and drift is not repaired. Commands that still run when the process
-// is killed are killed as well: by the next process, on Windows by the system.
+// only its peer: peers whose last command hung, or failed slowly, have slots of
+// their own, so that the others do not wait for them. What the commands made cannot
+// be read, so that nothing is known of an earlier run, and drift is not repaired.
+// Commands that still run when the process is killed are killed as well: by the next
+// process, on Windows by the system.
 package extension
 
 import (
@@ -32,7 +34,9 @@ import (
 
 const (
 	timeLimit   = 30 * time.Second // of one command, after which it is killed
-	atOnce      = 8                // number of commands
+	atOnce      = 8                // number of commands for peers
+	slowAtOnce  = 4                // and for those whose last command failed slowly
+	slowAfter   = time.Second      // how long a command runs whose failure is slow
 	firstRetry  = time.Second
 	lastRetry   = 5 * time.Minute
 	passPatient = 2 * time.Second // how long a pass waits for commands
@@ -46,21 +50,27 @@ type Dataplane struct {
 	mark    string        // the files of running commands begin with this
 	limit   limiter       // its cause is context.DeadlineExceeded when a command has run for too long
 	retry   time.Duration // firstRetry, less in tests
+	slow    time.Duration // slowAfter, another one in tests
 	changes chan struct{}
 	ended   chan struct{} // a command has ended
 	ctx     context.Context
 	cancel  context.CancelFunc
 	tasks   sync.WaitGroup // goroutines
-	alone   bool           // no command of a former process runs
+	created time.Time
+	former  func(context.Context) bool // endFormer, another one in tests
+	alone   bool                       // no command of a former process is waited for
 
 	device *dataplane.Commands // of the last Ensure; nil: another backend
 	name   string              // of that device
 	paths  []*dataplane.Path   // of the last Apply
 	stale  bool                // peers that are not in paths may be wanted
+	// leaving is when all peers began to be removed because the backend is another one
+	// now; zero: they are not.
+	leaving time.Time
 
 	mu        sync.Mutex // guards what follows
-	slots     int        // commands that may start
-	queue     []*unit    // that wait for a slot
+	normal    lane       // for peers
+	slowLane  lane       // for slow ones
 	pending   int        // units that are
 	pre, post startup
 	peers     map[key]*peer
@@ -71,8 +81,9 @@ type Dataplane struct {
 // New wraps a dataplane, which Close closes.
 func New(inner dataplane.Dataplane, o driver.Options) *Dataplane {
 	d := &Dataplane{inner: inner, opts: o, mark: filepath.Join(o.StateDir, ".command-"+o.Instance+"."),
-		limit: limited, retry: firstRetry, slots: atOnce,
-		changes: make(chan struct{}, 1), ended: make(chan struct{}, 1), peers: map[key]*peer{}}
+		limit: limited, retry: firstRetry, slow: slowAfter, normal: lane{slots: atOnce}, slowLane: lane{slots: slowAtOnce},
+		changes: make(chan struct{}, 1), ended: make(chan struct{}, 1), created: time.Now(), peers: map[key]*peer{}}
+	d.former = d.endFormer
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	d.tasks.Go(func() {
 		for {
@@ -127,9 +138,10 @@ func (d *Dataplane) Close() error {
 }
 
 // Ensure implements Dataplane. The link of Commands exists when PreStartup has
-// succeeded.
+// succeeded. No command runs before those of a former process have ended, which are
+// waited for as long as for a command of this one.
 func (d *Dataplane) Ensure(ctx context.Context, devices []dataplane.Device) (dataplane.Links, error) {
-	d.alone = d.alone || d.endFormer(ctx)
+	d.alone = d.alone || d.former(ctx) || time.Since(d.created) >= timeLimit
 	i := slices.IndexFunc(devices, func(dev dataplane.Device) bool { _, is := dev.Kind.(dataplane.Commands); return is })
 	if i < 0 {
 		d.device = nil
@@ -137,8 +149,11 @@ func (d *Dataplane) Ensure(ctx context.Context, devices []dataplane.Device) (dat
 		return d.inner.Ensure(ctx, devices)
 	}
 	commands := devices[i].Kind.(dataplane.Commands)
-	d.device, d.name = &commands, devices[i].Name
+	d.device, d.name, d.leaving = &commands, devices[i].Name, time.Time{}
 	links, err := d.inner.Ensure(ctx, slices.Delete(slices.Clone(devices), i, i+1))
+	if !d.alone {
+		return links, errors.Join(err, driver.Waiting(causeFormer, "commands of the former flanneld"))
+	}
 	d.want(&d.pre, command{key: "PreStartupCommand", line: commands.PreStartup})
 	if problem := d.await(ctx, &d.pre); problem != nil {
 		return links, errors.Join(err, problem)
@@ -171,13 +186,15 @@ func (d *Dataplane) Found(ctx context.Context, links dataplane.Links, s dataplan
 }
 
 // Apply implements Dataplane. Commands run before the driver of the operating
-// system deletes what another backend made, so that they can replace it, and
-// before it adds what another backend needs, which they might remove.
+// system deletes what another backend made, so that they can replace it. The driver
+// adds what another backend needs for a peer after SubnetRemove, which might remove
+// it, has succeeded or was given up.
 func (d *Dataplane) Apply(ctx context.Context, links dataplane.Links, s dataplane.State) ([]dataplane.Refused, error) {
 	if d.device == nil {
 		d.wantPeers(dataplane.State{Keep: s.Keep})
-		_ = d.awaitPeers(ctx) // of peers that are gone
-		return d.inner.Apply(ctx, links, s)
+		rest, waiting := d.leave(ctx, s)
+		refused, err := d.inner.Apply(ctx, links, rest)
+		return refused, errors.Join(waiting, err)
 	}
 	started := d.start(ctx, links, s)
 	if started == nil {

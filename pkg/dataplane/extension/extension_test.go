@@ -48,6 +48,10 @@ func role(name string, args []string) int {
 			fmt.Println("told to fail")
 			return 3
 		}
+		if _, err := os.Stat(filepath.Join(args[0], "stall-"+strings.ReplaceAll(os.Getenv("SUBNET"), "/", "-"))); err == nil {
+			_, _ = os.CreateTemp(args[0], "stalled.*")
+			time.Sleep(time.Hour)
+		}
 		if _, err := os.Stat(filepath.Join(args[0], "hang-"+strings.ReplaceAll(os.Getenv("SUBNET"), "/", "-"))); err == nil {
 			child := exec.Command(os.Args[0], "command", "hang", args[0])
 			child.Stdout = os.Stdout
@@ -161,10 +165,12 @@ func peerPaths(i int, data string) []*dataplane.Path {
 	return []*dataplane.Path{{Dst: by.V4.Subnet, Via: by.V4.PublicIP, Device: "x", Encap: by}, {Dst: by.V6.Subnet, Via: by.V6.PublicIP, Device: "x", Encap: by}}
 }
 
+var v4Network = netip.MustParsePrefix("10.5.0.0/16")
+
 // pass makes passes, as the daemon's loop, until one has nothing to wait for.
 func (n *node) pass(paths ...*dataplane.Path) ([]dataplane.Refused, error) {
 	n.t.Helper()
-	state := dataplane.State{Networks: []netip.Prefix{netip.MustParsePrefix("10.5.0.0/16")}, Paths: paths}
+	state := dataplane.State{Networks: []netip.Prefix{v4Network}, Paths: paths}
 	for {
 		links, err := n.Ensure(n.t.Context(), []dataplane.Device{{Name: "eth0", Kind: dataplane.Existing{}}, {Name: "x", Kind: n.commands}})
 		refused, applyErr := n.Apply(n.t.Context(), links, state)
@@ -303,7 +309,7 @@ func TestLife(t *testing.T) {
 	}
 
 	// A read failed: nothing is removed, until a read succeeds.
-	if _, err := n.Apply(t.Context(), dataplane.Links{"x": {}}, dataplane.State{Networks: []netip.Prefix{netip.MustParsePrefix("10.5.0.0/16")}, Keep: true}); err != nil {
+	if _, err := n.Apply(t.Context(), dataplane.Links{"x": {}}, dataplane.State{Networks: []netip.Prefix{v4Network}, Keep: true}); err != nil {
 		t.Fatal(err)
 	}
 	n.expect()
@@ -421,6 +427,63 @@ func TestOneFails(t *testing.T) {
 	}
 }
 
+// More peers than there are slots, whose commands failed slowly and now hang, are behind. Nobody waits for them: neither
+// a new peer, nor one that changes or whose command failed fast, nor the node's own PostStartup.
+func TestSlowPeers(t *testing.T) {
+	n := newNode(t)
+	setSlow := func(limit time.Duration) {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.slow = limit
+	}
+	setSlow(0)
+	var paths []*dataplane.Path
+	for i := 2; i < 2+2*atOnce; i++ {
+		paths = append(paths, peerPaths(i, "")...)
+		n.tell(fmt.Sprintf("fail-10.5.%d.0-24", i), true)
+		n.tell(fmt.Sprintf("stall-10.5.%d.0-24", i), true)
+	}
+	slow := len(paths)
+	if refused, err := n.pass(paths...); err != nil || len(refused) != slow {
+		t.Fatalf("%d refused, want %d: %v", len(refused), slow, err)
+	}
+	for i := 2; i < 2+2*atOnce; i++ {
+		n.tell(fmt.Sprintf("fail-10.5.%d.0-24", i), false)
+	}
+	for stalled := []string(nil); len(stalled) < slowAtOnce; time.Sleep(10 * time.Millisecond) {
+		stalled, _ = filepath.Glob(filepath.Join(n.dir, "stalled.*"))
+	}
+	setSlow(time.Hour)
+	n.recorded()
+
+	n.tell("fail-10.5.101.0-24", true)
+	paths = append(paths, slices.Concat(peerPaths(100, ""), peerPaths(101, ""))...)
+	refused, err := n.pass(paths...)
+	if err != nil || len(refused) != slow+2 {
+		t.Errorf("%d refused, want %d: %v", len(refused), slow+2, err)
+	}
+	n.tell("fail-10.5.101.0-24", false)
+	for err == nil && len(refused) > slow {
+		<-n.Changes()
+		refused, err = n.pass(paths...)
+	}
+	changed := slices.Concat(peerPaths(2, "new"), paths[2:slow], peerPaths(100, "new"), peerPaths(101, ""))
+	n.commands.V4 = end("10.5.1.0/24", "192.168.0.99")
+	if refused, err := n.pass(changed...); err != nil || len(refused) != slow {
+		t.Errorf("%d refused, want %d: %v", len(refused), slow, err)
+	}
+	var ran []string
+	for _, line := range n.recorded() {
+		if words := strings.Fields(line); len(words) > 4 && (words[0] == "post" || words[1] == "10.5.100.0/24") {
+			ran = append(ran, strings.Join([]string{words[0], words[1], words[2], words[5]}, " "))
+		}
+	}
+	if want := []string{`add 10.5.100.0/24 192.168.0.100 "\n"`, `add 10.5.100.0/24 192.168.0.100 "new\n"`,
+		`post 10.5.1.0/24 192.168.0.99 ""`, `remove 10.5.100.0/24 192.168.0.100 "\n"`}; !slices.Equal(ran, want) {
+		t.Errorf("ran %q, want %q", ran, want)
+	}
+}
+
 // The commands of a peer stay in order when it gets or loses a family.
 func TestFamilyChanges(t *testing.T) {
 	n := newNode(t)
@@ -460,6 +523,68 @@ func TestBackAfterFailedRemoval(t *testing.T) {
 	n.mustPass(peerPaths(2, "")...)
 	if got := n.recorded(); len(got) != 1 || !strings.HasPrefix(got[0], "add ") {
 		t.Errorf("ran %q when the peer was back", got)
+	}
+}
+
+// A removal that fails is given up after ten attempts. The peer is added when it comes back.
+func TestRemovalIsGivenUp(t *testing.T) {
+	n := newNode(t)
+	n.mustPass(peerPaths(2, "")...)
+	n.recorded()
+	n.retry = time.Microsecond
+	n.tell("fail-10.5.2.0-24", true)
+	n.mustPass()
+	givenUp := []string{"cause=" + causeFailed, "given_up=true", "subnet=10.5.2.0/24"}
+	for n.log.Count(givenUp...) == 0 {
+		time.Sleep(10 * time.Millisecond)
+	}
+	n.tell("fail-10.5.2.0-24", false)
+	n.mustPass(peerPaths(2, "")...)
+	got := n.recorded()
+	removals := slices.DeleteFunc(slices.Clone(got), func(line string) bool { return !strings.HasPrefix(line, "remove ") })
+	if len(removals) != 10 || len(got) != 11 || n.log.Count(givenUp...) != 1 {
+		t.Errorf("ran %q", got)
+	}
+}
+
+// PostStartup runs again for another subnet or address of the node, and no other command does.
+func TestNodeChanges(t *testing.T) {
+	n := newNode(t)
+	n.mustPass(peerPaths(2, "")...)
+	n.recorded()
+	pre := n.pre.have
+	n.commands.V4 = end("10.5.7.0/24", "192.168.0.1")
+	n.mustPass(peerPaths(2, "")...)
+	n.expect(`post 10.5.7.0/24 192.168.0.1 fd05:0:0:1::/64 fd00::1 "" ["10.5.0.0/16"]`)
+	n.commands.V6 = end("fd05:0:0:1::/64", "fd00::7")
+	n.mustPass(peerPaths(2, "")...)
+	n.expect(`post 10.5.7.0/24 192.168.0.1 fd05:0:0:1::/64 fd00::7 "" ["10.5.0.0/16"]`)
+	n.mustPass(peerPaths(2, "")...)
+	n.expect()
+	if n.pre.have != pre {
+		t.Error("PreStartup ran again")
+	}
+
+	// Commands of peers that hang have all slots.
+	var paths []*dataplane.Path
+	for i := 10; i < 10+atOnce; i++ {
+		paths = append(paths, peerPaths(i, "")...)
+		n.tell(fmt.Sprintf("stall-10.5.%d.0-24", i), true)
+	}
+	ran := func() bool {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		return n.post.have == n.post.want
+	}
+	for again := false; !again || !ran(); {
+		if stalled, _ := filepath.Glob(filepath.Join(n.dir, "stalled.*")); len(stalled) == atOnce {
+			again, n.commands.V4 = true, end("10.5.8.0/24", "192.168.0.1")
+		}
+		links, _ := n.Ensure(t.Context(), []dataplane.Device{{Name: "x", Kind: n.commands}})
+		_, _ = n.Apply(t.Context(), links, dataplane.State{Networks: []netip.Prefix{v4Network}, Paths: paths}) // waits for the peers
+	}
+	if !slices.Contains(n.recorded(), `post 10.5.8.0/24 192.168.0.1 fd05:0:0:1::/64 fd00::7 "" ["10.5.0.0/16"]`) {
+		t.Error("PostStartup did not run for the last change")
 	}
 }
 
@@ -519,6 +644,100 @@ func TestAnotherBackend(t *testing.T) {
 	if got := n.recorded(); len(got) != 2 || got[1] != post {
 		t.Errorf("back again ran %q", got)
 	}
+}
+
+// another makes a pass with another backend that has one path for each of the peers. It returns the paths that the kernel
+// gets, and whether others have to wait.
+func (n *node) another(next []*dataplane.Path) ([]*dataplane.Path, bool) {
+	n.t.Helper()
+	links, err := n.Ensure(n.t.Context(), []dataplane.Device{{Name: "eth0", Kind: dataplane.Existing{}}})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	_, err = n.Apply(n.t.Context(), links, dataplane.State{Paths: next, Since: n.paths})
+	waits, ok := errors.AsType[*driver.WaitError](err)
+	if err != nil && !ok || ok && (waits.Cause() != causeCommands || n.kernel.state.Since != nil) {
+		n.t.Fatalf("%v; %+v", err, n.kernel.state)
+	}
+	return n.kernel.state.Paths, ok
+}
+
+// adds makes passes with some peers, from 10.5.2.0/24 on, and returns their paths of another backend.
+func (n *node) adds(number int) (next []*dataplane.Path) {
+	n.t.Helper()
+	var paths []*dataplane.Path
+	for i := 2; i < 2+number; i++ {
+		paths = append(paths, peerPaths(i, "")...)
+		next = append(next, &dataplane.Path{Dst: netip.MustParsePrefix(fmt.Sprintf("10.5.%d.0/24", i)), Device: "eth0", Encap: dataplane.Direct{}})
+	}
+	n.mustPass(paths...)
+	return next
+}
+
+// Another backend gets the path to a peer only when its removal has succeeded, or has been tried for as long as a command
+// may run. Other peers do not wait for that.
+func TestAnotherBackendWaits(t *testing.T) {
+	n := newNode(t)
+	next := n.adds(3)
+	n.tell("fail-10.5.2.0-24", true)
+	n.tell("stall-10.5.3.0-24", true)
+	// until makes passes until the kernel gets these paths.
+	until := func(want ...*dataplane.Path) {
+		t.Helper()
+		for {
+			got, waits := n.another(next)
+			if !waits || slices.Contains(got, next[1]) {
+				t.Fatalf("while a removal hangs, the kernel gets %+v", got)
+			}
+			if slices.Equal(got, want) {
+				return
+			}
+			<-n.Changes()
+		}
+	}
+	until(next[2])
+	n.tell("fail-10.5.2.0-24", false)
+	until(next[0], next[2])
+	n.leaving = n.leaving.Add(-timeLimit)
+	for range 2 {
+		if got, waits := n.another(next); waits || !slices.Equal(got, next) {
+			t.Errorf("after the limit, the kernel gets %+v", got)
+		}
+	}
+	if n.log.Count("cause="+causeFailed, "given_up=true", "subnet=10.5.3.0/24") != 1 {
+		t.Errorf("the log is %s", n.log.String())
+	}
+}
+
+// A removal that has not been tried, since others hang, is not given up.
+func TestRemovalIsTried(t *testing.T) {
+	n := newNode(t)
+	next := n.adds(atOnce + 1)
+	for i := range next {
+		n.tell(fmt.Sprintf("stall-10.5.%d.0-24", 2+i), true)
+	}
+	for stalled := []string(nil); len(stalled) < atOnce; stalled, _ = filepath.Glob(filepath.Join(n.dir, "stalled.*")) {
+		n.another(next)
+	}
+	n.leaving = n.leaving.Add(-timeLimit)
+	if got, waits := n.another(next); !waits || len(got) != atOnce {
+		t.Errorf("after the limit, the kernel gets %d paths, want %d", len(got), atOnce)
+	}
+}
+
+// No command runs beside one of a former process, as long as that may yet end.
+func TestFormerCommandsStay(t *testing.T) {
+	n := newNode(t)
+	n.former = func(context.Context) bool { return false }
+	_, err := n.Ensure(t.Context(), []dataplane.Device{{Name: "x", Kind: n.commands}})
+	if waits, ok := errors.AsType[*driver.WaitError](err); !ok || waits.Cause() != causeFormer {
+		t.Fatal(err)
+	}
+	if n.pre.want != "" {
+		t.Error("PreStartup runs")
+	}
+	n.created = n.created.Add(-timeLimit)
+	n.mustPass(peerPaths(2, "")...)
 }
 
 // Flags of flanneld may be secrets; words are split before values are put in.

@@ -1,8 +1,11 @@
 package extension
 
 import (
+	"cmp"
+	"context"
 	"net/netip"
 	"slices"
+	"time"
 
 	"flannel/pkg/dataplane"
 	"flannel/pkg/dataplane/driver"
@@ -24,6 +27,7 @@ type peer struct {
 	want  *job // nil: it is gone
 	have  *job // for which SubnetAdd has run, perhaps in part; nil: none
 	added bool // SubnetAdd for have has succeeded, and SubnetRemove has not been tried since
+	tried bool // SubnetRemove for have has been tried, or runs
 }
 
 // wantPeers makes the peers of a state wanted. With State.Keep, others stay.
@@ -58,7 +62,7 @@ func (d *Dataplane) wantPeers(s dataplane.State) {
 		k := keyOf(path)
 		p := d.peers[k]
 		if p == nil {
-			p = &peer{}
+			p = &peer{unit: unit{peer: true}}
 			p.next = func() *step { return d.nextOf(k, p) }
 			d.peers[k] = p
 		}
@@ -107,8 +111,71 @@ func (d *Dataplane) forget(k key, p *peer) {
 	}
 }
 
+// leave removes the peers for another backend. It returns the state of that one
+// without the paths to peers that are not removed yet. After timeLimit, it gives up
+// those whose removal has been tried. The error says that paths are missing.
+func (d *Dataplane) leave(ctx context.Context, s dataplane.State) (dataplane.State, error) {
+	if s.Keep { // nothing is removed now
+		return s, nil
+	}
+	if d.leaving.IsZero() {
+		d.leaving = time.Now()
+		time.AfterFunc(timeLimit, func() { driver.Notify(d.changes) })
+	}
+	_ = d.awaitPeers(ctx)
+	if time.Since(d.leaving) >= timeLimit {
+		d.giveUp()
+	}
+	left := d.present()
+	paths := slices.DeleteFunc(slices.Clone(s.Paths), func(p *dataplane.Path) bool { return left[p.Dst] })
+	if len(paths) == len(s.Paths) {
+		return s, nil
+	}
+	s.Paths, s.Since, s.Changes = paths, nil, nil
+	return s, driver.Waiting(causeCommands, "SubnetRemoveCommand of the former backend")
+}
+
+// present returns the subnets of the peers that are not removed.
+func (d *Dataplane) present() map[netip.Prefix]bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	subnets := map[netip.Prefix]bool{}
+	for _, p := range d.peers {
+		if p.have != nil {
+			subnets[p.have.V4.Subnet], subnets[p.have.V6.Subnet] = true, true
+		}
+	}
+	return subnets
+}
+
+// giveUp ends the attempts to remove peers that have been tried. A running command
+// goes on.
+func (d *Dataplane) giveUp() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for k, p := range d.peers {
+		if p.have == nil || !p.tried {
+			continue
+		}
+		err := cmp.Or(p.err, driver.Waiting(causeCommands, "SubnetRemoveCommand"))
+		d.opts.Log.Warn("could not remove a peer", "cause", causeFailed, "subnet", k, "given_up", true, "error", err)
+		p.have = nil
+		p.hurry()
+		if !p.running {
+			d.forget(k, p)
+		}
+	}
+}
+
 // removeTries is how often SubnetRemove is tried, in about a quarter of an hour.
 const removeTries = 10
+
+// removed records the end of SubnetRemove, for which another backend may wait.
+func (d *Dataplane) removed(k key, p *peer) {
+	p.have = nil
+	d.forget(k, p)
+	driver.Notify(d.changes)
+}
 
 // nextOf returns the next step of a peer.
 func (d *Dataplane) nextOf(k key, p *peer) *step {
@@ -118,11 +185,11 @@ func (d *Dataplane) nextOf(k key, p *peer) *step {
 	switch {
 	case p.have != nil && (p.want == nil || *p.want != *p.have):
 		return &step{command: run("SubnetRemoveCommand", p.have.remove, p.have), tries: removeTries,
-			begin: func() { p.added = false }, done: func(string) { p.have = nil; d.forget(k, p) }}
+			begin: func() { p.added, p.tried = false, true }, done: func(string) { d.removed(k, p) }}
 	case p.want != nil && !p.added:
 		want := p.want
 		return &step{command: run("SubnetAddCommand", want.add, want),
-			begin: func() { p.have = want }, done: func(string) { p.added = true }}
+			begin: func() { p.have, p.tried = want, false }, done: func(string) { p.added = true }}
 	}
 	return nil
 }

@@ -24,11 +24,31 @@ const (
 //	waiting   the timer, or another wish     idle
 type unit struct {
 	next     func() *step // nil: there is nothing to do. Called with Dataplane.mu held, as the functions of a step are
-	running  bool         // or in the queue
-	pending  bool         // running, and not after a failure
+	peer     bool         // it needs a slot
+	running  bool         // or in the queue of its lane
+	pending  bool         // running, and the last command did not fail
 	timer    *time.Timer  // nil unless waiting
 	failures int          // since the last success, or the last other wish
 	err      error        // of the last command; nil: it succeeded
+	slow     bool         // it failed, and took long; never of a startup
+}
+
+// lane is a number of slots for the commands of some units.
+type lane struct {
+	slots int     // for commands that may start
+	queue []*unit // that wait for a slot
+}
+
+// laneOf returns the lane of a unit's next command. A startup has one for itself,
+// since all peers may have to wait for it.
+func (d *Dataplane) laneOf(u *unit) *lane {
+	switch {
+	case !u.peer:
+		return &lane{slots: 1}
+	case u.slow:
+		return &d.slowLane
+	}
+	return &d.normal
 }
 
 // step is a command together with what is recorded about it.
@@ -65,9 +85,13 @@ func (d *Dataplane) want(s *startup, c command) {
 	d.schedule(&s.unit)
 }
 
-// hurry ends the wait for a retry of something that is not wanted any more.
+// hurry ends the wait for a retry of something that is not wanted any more. A slow
+// unit keeps its error, since its next command may wait for a slot for minutes.
 func (u *unit) hurry() {
-	u.failures, u.err = 0, nil
+	u.failures = 0
+	if !u.slow {
+		u.err = nil
+	}
 	if u.timer != nil {
 		u.timer.Stop()
 		u.timer = nil
@@ -86,16 +110,17 @@ func (d *Dataplane) schedule(u *unit) {
 	if u.pending {
 		d.pending++
 	}
-	if d.slots == 0 {
-		d.queue = append(d.queue, u)
+	l := d.laneOf(u)
+	if l.slots == 0 {
+		l.queue = append(l.queue, u)
 		return
 	}
-	d.slots--
-	d.tasks.Go(func() { d.work(u) })
+	l.slots--
+	d.tasks.Go(func() { d.work(l, u) })
 }
 
-// work runs the next command of a unit, and then those of the queue.
-func (d *Dataplane) work(u *unit) {
+// work runs the next command of a unit, and then those of the lane's queue.
+func (d *Dataplane) work(l *lane, u *unit) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for u != nil && d.ctx.Err() == nil {
@@ -105,10 +130,12 @@ func (d *Dataplane) work(u *unit) {
 				s.begin()
 			}
 			d.mu.Unlock()
+			began := time.Now()
 			ctx, release := d.limit(d.ctx, s.command)
 			output, err := run(ctx, s.command, d.mark)
 			release()
 			d.mu.Lock()
+			u.slow = u.peer && err != nil && time.Since(began) >= d.slow
 			d.finish(u, s, output, err)
 		}
 		if u.pending {
@@ -121,11 +148,11 @@ func (d *Dataplane) work(u *unit) {
 			driver.Notify(d.changes)
 		}
 		u = nil
-		if len(d.queue) > 0 {
-			u, d.queue = d.queue[0], d.queue[1:]
+		if len(l.queue) > 0 {
+			u, l.queue = l.queue[0], l.queue[1:]
 		}
 	}
-	d.slots++
+	l.slots++
 }
 
 // finish records the result of a command. The caller holds d.mu.
@@ -134,11 +161,11 @@ func (d *Dataplane) finish(u *unit, s *step, output string, err error) {
 		return
 	}
 	givenUp := err != nil && s.tries > 0 && u.failures+1 >= s.tries
-	if s.tries > 0 && err != nil && (u.err == nil || givenUp) { // other errors are in the result of a pass
+	if s.tries > 0 && err != nil && (u.failures == 0 || givenUp) { // other errors are in the result of a pass
 		d.opts.Log.Warn("could not remove a peer", "cause", causeFailed, "subnet", s.subnet, "given_up", givenUp, "error", err)
 	}
 	if err == nil || givenUp {
-		u.failures, u.err = 0, nil
+		u.failures, u.err = 0, err
 		s.done(output)
 		return
 	}

@@ -61,19 +61,29 @@ func (d *Driver) pathOfPolicy(key policyKey, p policy) *dataplane.Path {
 	return &dataplane.Path{Dst: key.Dst, Via: p.Dst, Device: d.ipsecName(), Encap: dataplane.ESP{}}
 }
 
-// ensure finds the underlay, and makes sure that charon runs.
-func (ipsec) ensure(d *Driver, _ dataplane.Device, found netlink.Link) (dataplane.Link, error) {
+// ensure finds the underlay, and makes sure that charon runs. It returns no link if
+// IPsec belongs to another flanneld. If two have started at the same moment, both have
+// policies, and go on with an error.
+func (k ipsec) ensure(d *Driver, dev dataplane.Device, found netlink.Link) (dataplane.Link, error) {
 	if found == nil {
 		return dataplane.Link{}, errors.New("does not exist")
 	}
-	link := linkOf(found)
+	ours, err := d.xfrm.checkNetwork(dev.Networks)
+	if err != nil && !ours {
+		return dataplane.Link{}, errors.Join(err, d.ipsecWatch.start(d)) // it notices when the other one is gone
+	}
+	return linkOf(found), errors.Join(err, k.start(d))
+}
+
+// start starts what the paths need, unless it has been started.
+func (ipsec) start(d *Driver) error {
 	if err := d.xfrm.require(); err != nil {
-		return link, err
+		return err
 	}
 	if err := d.ipsecWatch.start(d); err != nil {
-		return link, err
+		return err
 	}
-	return link, d.ike.reach()
+	return d.ike.reach()
 }
 
 // ipsecIndex returns the index in Driver.devices of the device that encrypts; -1: there

@@ -306,7 +306,7 @@ func (s *ikeStore) Set(_ context.Context, entries []ikeEntry) []error {
 		before, loaded := s.applied[e.Key]
 		if before != e.Value {
 			if err := s.client.Load(s.connection(e), string(s.secret)); err != nil {
-				return err
+				return fmt.Errorf("load a connection with the proposal %s: %w", e.Value.proposal, err)
 			}
 			s.applied[e.Key] = e.Value
 		}

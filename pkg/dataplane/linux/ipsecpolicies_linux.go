@@ -116,13 +116,21 @@ func hasXFRM(sockets []byte) bool {
 	return false
 }
 
-func (s *xfrmStore) List(context.Context) (map[policyKey]policy, error) {
+// read returns all policies.
+func (s *xfrmStore) read() ([]netlink.XfrmPolicy, error) {
 	if ok, err := s.readable(); !ok || err != nil {
 		return nil, err
 	}
 	all, err := readWhole(func() ([]netlink.XfrmPolicy, error) { return s.handle.XfrmPolicyList(netlink.FAMILY_V4) })
 	if err != nil {
 		s.close()
+	}
+	return all, err
+}
+
+func (s *xfrmStore) List(context.Context) (map[policyKey]policy, error) {
+	all, err := s.read()
+	if err != nil || all == nil {
 		return nil, err
 	}
 	out, scope := map[policyKey]policy{}, s.scope.Load()

@@ -67,7 +67,7 @@ func TestIPsecPolicies(t *testing.T) {
 		run(t, `state() { ip xfrm state add src $1 dst $2 proto esp spi $3 reqid 11 mode tunnel aead 'rfc4106(gcm(aes))' 0x0102030405060708090a0b0c0d0e0f1011121314 128; }
 			state 192.168.0.2 192.168.0.3 0x2001; state 192.168.0.3 192.168.0.2 0x2002`)
 		if spis, err := s.spis(); err != nil || len(spis) != 3 || !spis[0x1002] || !spis[0x2001] || !spis[0x2002] {
-			t.Errorf("%x, %v", spis, err)
+			t.Errorf("%v, %v", spis, err)
 		}
 		if err := errors.Join(s.Delete(t.Context(), entries[:3])...); err != nil {
 			t.Error(err)
@@ -81,8 +81,35 @@ func TestIPsecPolicies(t *testing.T) {
 				t.Error(err)
 			}
 		}
+		// Only 10.6.1.0/24 belongs to another flanneld. What charon itself makes has a priority.
+		run(t, `for subnet in 8 9; do
+			ip xfrm policy add src 10.7.$subnet.0/24 dst 10.7.1.0/24 dir in priority 375423 tmpl src 192.168.0.7 dst 192.168.0.2 proto esp reqid 11 mode tunnel; done`)
+		for _, c := range []struct {
+			networks []netip.Prefix
+			ours     bool
+			other    string
+		}{
+			{[]netip.Prefix{v4Network}, false, "10.6.1.0/24"},
+			{[]netip.Prefix{v4Network, netip.MustParsePrefix("10.6.0.0/16")}, true, ""}, // a former one
+			{nil, false, ""},
+		} {
+			ours, err := s.checkNetwork(c.networks)
+			other, ok := errors.AsType[*OtherPolicyError](err)
+			if ours != c.ours || ok != (c.other != "") || ok && other.Subnet.String() != c.other || !ok && err != nil {
+				t.Errorf("%v: ours %t, %v", c.networks, ours, err)
+			}
+			if ok && !strings.Contains(run(t, "ip xfrm policy"), "10.6.1.0/24") {
+				t.Error("the policy is gone")
+			}
+		}
+		run(t, "ip xfrm policy deleteall src 10.7.8.0/24; ip xfrm policy deleteall src 10.7.9.0/24")
 		if after := kernel(); after != before {
 			t.Errorf("before\n%s\nafter\n%s", before, after)
+		}
+		// What the error says to do.
+		run(t, "ip xfrm policy deleteall src 10.6.1.0/24; ip xfrm policy deleteall dst 10.6.1.0/24")
+		if _, err := s.checkNetwork([]netip.Prefix{v4Network}); err != nil {
+			t.Error(err)
 		}
 	})
 }

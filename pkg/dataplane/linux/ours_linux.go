@@ -146,3 +146,45 @@ func (e *OtherNetworkError) Error() string {
 
 // Cause is the value of the attribute cause in the log.
 func (*OtherNetworkError) Cause() string { return "device-of-another-network" }
+
+// checkNetwork returns an OtherPolicyError if the kernel has policies of flannel's form
+// outside of the node's networks. They belong to another flanneld of the host, with
+// which this one would share the security associations to each node. ours says that
+// there are policies within the networks, too, which have been ours before. charon
+// itself gives policies a priority, so that those of other tunnels are not meant.
+func (s *xfrmStore) checkNetwork(networks []netip.Prefix) (ours bool, err error) {
+	all, err := s.read()
+	if err != nil || networks == nil {
+		return false, err
+	}
+	for _, p := range all {
+		key, _, ok := parsePolicy(p)
+		inside := func(p netip.Prefix) bool { return driver.Inside(p, networks) }
+		switch {
+		case !ok || p.Priority != 0:
+		case inside(key.Src) && inside(key.Dst):
+			ours = true
+		case !inside(key.Src) && !inside(key.Dst):
+			err = &OtherPolicyError{Policy: key.String(), Subnet: key.Src, Networks: networks}
+			if key.Dir != netlink.XFRM_DIR_OUT {
+				err = &OtherPolicyError{Policy: key.String(), Subnet: key.Dst, Networks: networks}
+			}
+		}
+	}
+	return ours, err
+}
+
+// OtherPolicyError is the error of policies that belong to another flanneld of the host.
+type OtherPolicyError struct {
+	Policy   string         // one of them
+	Subnet   netip.Prefix   // of this node, in the other network
+	Networks []netip.Prefix // of this flanneld
+}
+
+func (e *OtherPolicyError) Error() string {
+	return fmt.Sprintf("IPsec of this host belongs to another network: the policy %q is not in %v, and of several networks on one host, only one can use ipsec; "+
+		"use another backend here, or if no other flanneld uses it: ip xfrm policy deleteall src %[3]s; ip xfrm policy deleteall dst %[3]s", e.Policy, e.Networks, e.Subnet)
+}
+
+// Cause is the value of the attribute cause in the log.
+func (*OtherPolicyError) Cause() string { return "ipsec-of-another-network" }

@@ -1,0 +1,148 @@
+//go:build kernels
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+
+	"flannel/cmd/flannel-lab/lab"
+)
+
+// keys is a command that prints a line for each security association of the kernel: the algorithm, the length of the key in
+// hexadecimal digits with 0x, which contains four bytes of salt, and how ESP is encapsulated; with what $1 is, its SPI.
+const keys = `ip xfrm state | awk -v with="$1" '
+	/^src/ { if (ours) print sa; ours = 0; sa = "" }
+	/reqid 11/ { ours = 1; if (with) sa = $4 }
+	/aead/ { sa = sa " " $2 " " length($3) }
+	/encap/ { sa = sa " " $3 }
+	END { if (ours) print sa }' | sort -u`
+
+// hasKeys waits until all security associations of all nodes are of one form, as keys prints it.
+func hasKeys(t *testing.T, l *lab.Lab, want, why string) {
+	t.Helper()
+	for _, n := range l.Nodes {
+		eventually(t, why, want, func(ctx context.Context) (string, error) {
+			out, err := try(ctx, n.Namespaces, "%s", keys)
+			return strings.TrimSpace(out), err
+		})
+	}
+}
+
+// The options are changed while the nodes run: the encapsulation and the algorithms, the secret, and a proposal that charon
+// refuses. Then another flanneld of a host wants ipsec, too.
+func TestIPsecOptions(t *testing.T) {
+	t.Parallel()
+	l := start(t, lab.Options{Nodes: 2}, ipsec, atOnce)
+	n, other := l.Nodes[0], l.Nodes[1]
+	a, b := pair(t, l)
+	reaches(t, "at first", a, b.IP4)
+	hasKeys(t, l, "rfc4106(gcm(aes)) 42", "the default")
+	// arrived returns how many packets of ESP arrive at n while the pods talk, without and in UDP. In UDP, messages of IKE begin
+	// with four zeros.
+	arrived := func() (esp, udp int) {
+		t.Helper()
+		in(t, n.Namespaces, `nft 'add table ip watch; delete table ip watch; add table ip watch
+			add chain ip watch arriving { type filter hook prerouting priority raw; }
+			add rule ip watch arriving ip protocol esp counter; add rule ip watch arriving udp dport 4500 @th,64,32 != 0 counter'`)
+		reaches(t, "counted", a, b.IP4)
+		reaches(t, "counted", b, a.IP4)
+		out := in(t, n.Namespaces, "nft list table ip watch | grep -o 'packets [0-9]*'")
+		if _, err := fmt.Sscanf(out, "packets %d\npackets %d", &esp, &udp); err != nil {
+			t.Fatalf("%q: %v", out, err)
+		}
+		return esp, udp
+	}
+	if esp, udp := arrived(); esp == 0 || udp > 0 {
+		t.Errorf("%d packets of ESP and %d in UDP without UDPEncap", esp, udp)
+	}
+
+	set := func(secret, more string) {
+		t.Helper()
+		must(t, l.SetConfig(t.Context(), l.Config(fmt.Sprintf(`{"Type":"ipsec","PSK":"%s"%s}`, secret, more))))
+	}
+	const options = `,"UDPEncap":true,"ESPProposal":"aes256gcm16-sha384-ecp384"`
+	set(ipsecSecret, options)
+	hasKeys(t, l, "rfc4106(gcm(aes)) 74 espinudp", "other options")
+	if esp, udp := arrived(); esp > 0 || udp == 0 {
+		t.Errorf("%d packets of ESP and %d in UDP with UDPEncap", esp, udp)
+	}
+	inFullSize(t, pod(t, n, "new"), pod(t, other, "new"), "1415")
+
+	spis := func(ctx context.Context, n *lab.Node) (string, error) {
+		return try(ctx, n.Namespaces, "set spi; %s", keys)
+	}
+	before := map[*lab.Node]string{}
+	for _, n := range l.Nodes {
+		out, err := spis(t.Context(), n)
+		must(t, err)
+		before[n] = out
+	}
+	set("other"+ipsecSecret, options)
+	for _, n := range l.Nodes {
+		within(t, "keys of the other secret", func() error {
+			out, err := spis(t.Context(), n)
+			for sa := range strings.Lines(out) {
+				if strings.Contains(before[n], sa) {
+					return fmt.Errorf("of before is %s", sa)
+				}
+			}
+			return err
+		})
+	}
+	reaches(t, "with another secret", a, b.IP4)
+	// Another charon only has the other secret.
+	in(t, other.Namespaces, fmt.Sprintf(signalCharon, "TERM"))
+	reaches(t, "with the secret of another charon", a, b.IP4)
+
+	set("other"+ipsecSecret, `,"ESPProposal":"aes256gcm16-ke1_unknown"`)
+	for _, n := range l.Nodes {
+		within(t, "a refused proposal", func() error { return unready(t, n, "aes256gcm16-ke1_unknown") })
+	}
+	reaches(t, "by the keys of before the refused proposal", a, b.IP4)
+	set(ipsecSecret, "")
+	hasKeys(t, l, "rfc4106(gcm(aes)) 42", "the default again")
+	for _, n := range l.Nodes {
+		within(t, "ready again", func() error { return ready(t, n) })
+	}
+	reaches(t, "with the default again", a, b.IP4)
+
+	// A flanneld for another network on the host leaves everything alone, also while the first is down, until that has
+	// another backend.
+	all := func(ctx context.Context) (string, error) {
+		return try(ctx, n.Namespaces, "ip xfrm policy; %s; set spi; %s", connections, keys)
+	}
+	known, err := all(t.Context())
+	must(t, err)
+	configureSecond(t, l, `{"Type":"ipsec","PSK":"second`+ipsecSecret+`"}`)
+	s := &second{t: t, l: l, node: n}
+	refused := func(why string) {
+		t.Helper()
+		s.launch()
+		within(t, why, func() error {
+			return says(t, n, "[10.9.0.0/16]", "sh", "-c", l.Flanneld()+" "+secondFile+" status --json || true")
+		})
+		checkSame(t, why, known, all)
+	}
+	refused("another network")
+	must(t, n.Kill())
+	s.end(syscall.SIGTERM)
+	refused("another network, while the first is down")
+	must(t, n.Start(atOnce))
+	must(t, n.Ready(t.Context()))
+	checkSame(t, "the first is back", known, all)
+	reaches(t, "beside another network", a, b.IP4)
+	// What another one has made, after both had started at once.
+	in(t, n.Namespaces, "ip xfrm policy add src 10.7.1.0/24 dst 10.7.2.0/24 dir out tmpl src 192.168.100.11 dst 192.168.100.77 proto esp reqid 11 mode tunnel")
+	within(t, "policies of two networks", func() error { return unready(t, n, "10.7.1.0/24") })
+	reaches(t, "beside policies of another network", a, b.IP4)
+	hasPolicies(t, l, n, "beside those of another network")
+	in(t, n.Namespaces, "ip xfrm policy deleteall src 10.7.1.0/24; ip xfrm policy deleteall dst 10.7.1.0/24")
+	within(t, "ready without them", func() error { return ready(t, n) })
+	must(t, l.SetConfig(t.Context(), l.Config(`{"Type":"vxlan"}`)))
+	s.ready()
+	reaches(t, "by vxlan", a, b.IP4)
+}
