@@ -27,7 +27,7 @@ tests() {
 			linux pkg/dataplane/linux TestGuardSets TestGuardTrial TestGuardCleanup
 			guard pkg/dataplane/linux/guard TestImpostor TestOwnersFollowLeases
 			e2e cmd/flannel-lab/e2e TestGuardIPIP TestGuardWaits TestGuard/vxlan TestGuardTranslatedPeer TestGuardWithFlannel
-			e2e cmd/flannel-lab/e2e TestIPsec TestIPsecOptions TestIPsecDrift TestIPsecAdoption TestIPsecDualStack
+			e2e cmd/flannel-lab/e2e TestIPsec TestIPsecOptions TestIPsecRollout TestIPsecDrift TestIPsecAdoption TestIPsecDualStack
 			e2e cmd/flannel-lab/e2e TestModulesAfterEveryOther
 			e2e cmd/flannel-lab/e2e TestUDP TestExtension TestAlloc
 			e2e cmd/flannel-lab/e2e TestAdoptionOfWhatFlannelLeft

@@ -181,6 +181,7 @@ boot() {
 	make_initrd "$work/initrd" "$@"
 	modules=$(realpath "$kernel/lib/modules")
 	share=local,security_model=none
+	: >"$work/console"
 	# setpriv ends QEMU when this script is killed. The console is a file that tail reads, so that the script waits for
 	# QEMU itself, and handles signals at once.
 	setpriv --pdeathsig TERM timeout "${VM_TIMEOUT:-1800}" qemu-system-x86_64 \

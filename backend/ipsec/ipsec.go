@@ -99,10 +99,11 @@ type ipsec struct {
 
 // Wire returns a name with a fingerprint of the secret, since nodes with different ones
 // do not reach each other. Echo is false: no device of ours has an address of the
-// subnet, and the bridge of the pods exists only on nodes with pods.
+// subnet, and the bridge of the pods exists only on nodes with pods. Keys that two nodes
+// have negotiated prove the secret and the proposal.
 func (i ipsec) Wire() backend.Wire {
 	sum := sha256.Sum256([]byte("flannel ipsec secret\n" + string(*i.secret)))
-	return backend.Wire{Name: fmt.Sprintf("ipsec, %s, secret with fingerprint %x", i.proposal, sum[:4]), Paths: true, Bridges: true}
+	return backend.Wire{Name: fmt.Sprintf("ipsec, %s, secret with fingerprint %x", i.proposal, sum[:4]), Paths: true, Keys: true, Bridges: true}
 }
 
 // ForWindows implements backend.Mixed.

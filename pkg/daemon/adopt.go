@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 	"time"
 
 	"flannel/backend"
+	"flannel/pkg/dataplane"
 	"flannel/pkg/rollout"
 	"flannel/subnet"
 )
@@ -25,6 +27,7 @@ type adoption struct {
 	rollout rollout.Rollout
 	offered validConfig // the subject of the rollout
 	former  validConfig // in force before the trial, and again after a failed one
+	began   time.Time   // of the trial
 	invalid string      // why the configuration in the store is not even offered; "": it is
 
 	stepTimer  *time.Timer            // notifies the loop of the next step; nil: none is due
@@ -117,7 +120,7 @@ func (d *Daemon) stepRollout(ctx context.Context, n *node, in *inbox) error {
 	var err error
 	switch {
 	case action == rollout.Adopt:
-		a.former = n.validConfig()
+		a.former, a.began = n.validConfig(), time.Now()
 		a.probeErr.Store(nil) // of an earlier trial
 		err = d.activate(n, a.offered, causeConfigTrial, "trying the new network configuration")
 	case a.rollout.State() == rollout.Refused && n.backend.Wire() == a.offered.wire: // repeated until activate succeeds
@@ -196,31 +199,35 @@ const (
 // probePeers starts a goroutine that finds out whether a peer with the
 // configuration on trial answers, unless one runs already, and notifies the
 // loop at its end. With a backend with which no address of a peer answers
-// (wire.Echo is false), a peer whose lease is valid counts as answering.
+// (wire.Echo is false), a peer counts as answering with which this node has
+// negotiated keys in the trial (wire.Keys), or else one whose lease is valid.
 func (d *Daemon) probePeers(ctx context.Context, n *node, in *inbox, peers []*subnet.Lease) {
 	a, id := &d.adoption, d.adoption.rollout.Mark().ID
-	var addrs []netip.Addr // the first address of each peer's subnet
+	var subnets []netip.Prefix // one of each peer
 	for _, l := range peers {
 		if markOf(l).ID != id {
 			continue
 		}
 		if _, err := n.backend.Paths(l); err == nil {
-			addrs = append(addrs, l.Endpoints()[0].Subnet.Addr())
+			subnets = append(subnets, l.Endpoints()[0].Subnet)
 		}
 	}
-	if len(addrs) == 0 || a.probing.Swap(true) {
+	if len(subnets) == 0 || a.probing.Swap(true) {
 		return
 	}
 	// Each round probes other peers, because some never answer, such as Windows nodes.
-	rand.Shuffle(len(addrs), func(i, j int) { addrs[i], addrs[j] = addrs[j], addrs[i] })
-	addrs = addrs[:min(len(addrs), maxProbes)]
-	echo := a.offered.wire.Echo && d.Echo != nil
+	rand.Shuffle(len(subnets), func(i, j int) { subnets[i], subnets[j] = subnets[j], subnets[i] })
+	subnets = subnets[:min(len(subnets), maxProbes)]
+	wire, began := a.offered.wire, a.began
 	// At most one such goroutine runs (a.probing). It sets probing to false before it
 	// notifies, so that the pass that this causes can start the next round.
 	go func() {
 		var err error
-		if echo {
-			err = d.probe(ctx, addrs)
+		switch {
+		case wire.Echo && d.Echo != nil:
+			err = d.probe(ctx, subnets)
+		case wire.Keys:
+			err = d.negotiated(subnets, began)
 		}
 		if err == nil {
 			a.answeredID.Store(&id)
@@ -235,15 +242,32 @@ func (d *Daemon) probePeers(ctx context.Context, n *node, in *inbox, peers []*su
 	}()
 }
 
+// negotiated returns nil if this node has negotiated keys with one of the peers
+// since began, else an error, which it keeps in probeErr.
+func (d *Daemon) negotiated(subnets []netip.Prefix, began time.Time) error {
+	tunnels, ok := d.Dataplane.(dataplane.TrafficReader)
+	if !ok {
+		return nil
+	}
+	traffic := tunnels.Traffic()
+	if slices.ContainsFunc(subnets, func(s netip.Prefix) bool { return traffic[s].Handshake.After(began) }) {
+		return nil
+	}
+	err := fmt.Errorf("no keys were negotiated with %v", subnets)
+	d.adoption.probeErr.Store(new(err.Error()))
+	return err
+}
+
 // probe returns nil as soon as a peer answers, else the last error. It keeps
-// each error in probeErr. addrs are the first addresses of the peers' subnets.
+// each error in probeErr.
 //
-// The first address is that of the tunnel device, and the second one that of
+// The first address of a subnet is that of the tunnel device, and the second one that of
 // the pods' bridge. Both are tried, because kernels before 5.14 take the first
 // one for a broadcast address, and do not answer, if the bridge is older than
 // the device.
-func (d *Daemon) probe(ctx context.Context, addrs []netip.Addr) (last error) {
-	for _, first := range addrs {
+func (d *Daemon) probe(ctx context.Context, subnets []netip.Prefix) (last error) {
+	for _, s := range subnets {
+		first := s.Addr()
 		for _, addr := range []netip.Addr{first, first.Next()} {
 			err := d.echo(ctx, addr)
 			if err == nil {

@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"flannel/pkg/dataplane"
 	"flannel/pkg/logtest"
 	"flannel/pkg/rollout"
 	"flannel/subnet"
@@ -147,6 +149,35 @@ func TestDisruptiveConfigurationIsProven(t *testing.T) {
 		if m := markOf(&a.n.lease); !m.Proven {
 			t.Errorf("it says %v of itself", m)
 		}
+	})
+}
+
+// negotiating is a dataplane that knows when keys were negotiated with 10.5.3.0/24.
+type negotiating struct {
+	dataplane.Dataplane
+	at atomic.Pointer[time.Time]
+}
+
+func (n *negotiating) Traffic() map[netip.Prefix]dataplane.Traffic {
+	return map[netip.Prefix]dataplane.Traffic{netip.MustParsePrefix("10.5.3.0/24"): {Handshake: *n.at.Load()}}
+}
+
+// Where no address answers, keys prove a configuration, but not those of before.
+func TestKeysProveAConfiguration(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, tunnels := newAdopting(t, 9), &negotiating{}
+		a.Dataplane = tunnels
+		tunnels.at.Store(new(time.Now()))
+		a.peers(9, fmt.Sprintf(`{"VNI":1,"Adopted":%q}`, rollout.ID(negotiates)))
+		a.in.setConfig([]byte(negotiates + " 10.5.0.0/16"))
+		a.run(adoptStagger / 2)
+		a.has("with former keys", negotiates, rollout.Trying, true)
+		if !strings.Contains(fmt.Sprint(*a.adoption.probeErr.Load()), "10.5.") {
+			t.Errorf("the error is %v", a.adoption.probeErr.Load())
+		}
+		tunnels.at.Store(new(time.Now()))
+		a.run(time.Second)
+		a.has("with new keys", negotiates, rollout.Settled, false)
 	})
 }
 

@@ -38,6 +38,9 @@ func (f *fixedUnderlay) Choose(_, _ bool, operator subnet.PublicIPs) (underlay.L
 }
 func (f *fixedUnderlay) Changes() <-chan struct{} { return nil }
 
+// negotiates is the name of a backend with which nodes negotiate keys, and no address answers.
+const negotiates = "negotiates"
+
 // namedBackend is a backend whose only trait is its name.
 type namedBackend struct{ name string }
 
@@ -49,7 +52,7 @@ func (b namedBackend) Describe(l subnet.Lease, _ dataplane.Links) (subnet.Lease,
 func (b namedBackend) Paths(*subnet.Lease) ([]*dataplane.Path, error) { return nil, nil }
 func (b namedBackend) MTU() int                                       { return 1500 }
 func (b namedBackend) Wire() backend.Wire {
-	return backend.Wire{Name: b.name, Paths: b.name != "none", Echo: true}
+	return backend.Wire{Name: b.name, Paths: b.name != "none", Echo: b.name != negotiates, Keys: b.name == negotiates}
 }
 
 // parseText understands "<backend> <network>".

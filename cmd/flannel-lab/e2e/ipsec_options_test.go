@@ -146,3 +146,34 @@ func TestIPsecOptions(t *testing.T) {
 	s.ready()
 	reaches(t, "by vxlan", a, b.IP4)
 }
+
+// Nodes that try ipsec keep it only if they have negotiated keys. Where IKE does not pass, they go back.
+func TestIPsecRollout(t *testing.T) {
+	t.Parallel()
+	l := start(t, lab.Options{Nodes: 2}, `{"Type":"vxlan"}`, "--config-stagger=40s")
+	a, b := pair(t, l)
+	reaches(t, "at first", a, b.IP4)
+	n := l.Nodes[0]
+	in(t, n.Namespaces, `nft 'add table inet faulty; add chain inet faulty underlay { type filter hook prerouting priority -300; }
+		add rule inet faulty underlay udp dport { 500, 4500 } drop'`)
+	must(t, l.SetConfig(t.Context(), l.Config(ipsec)))
+	logged(t, n, 0, "cause=config-reverted")
+	within(t, "vxlan is back", func() error { return says(t, n, "vxlan id 1 ", "ip", "-d", "link", "show", "flannel.1") })
+	must(t, l.SetConfig(t.Context(), l.Config(`{"Type":"vxlan"}`)))
+	for _, n := range l.Nodes {
+		within(t, "nothing is pending", func() error { return has(t, n, "flanneld_config_pending 0") })
+	}
+	reaches(t, "back", a, b.IP4)
+	in(t, n.Namespaces, "nft delete table inet faulty")
+	must(t, l.SetConfig(t.Context(), l.Config(ipsec)))
+	for _, n := range l.Nodes {
+		within(t, n.Name+" keeps ipsec", func() error {
+			if err := silent(t, n, "flannel", "ip", "link"); err != nil {
+				return err
+			}
+			return has(t, n, "flanneld_config_pending 0")
+		})
+	}
+	reaches(t, "with ipsec", a, b.IP4)
+	hasKeys(t, l, "rfc4106(gcm(aes)) 42", "the default")
+}
