@@ -55,7 +55,7 @@ func checkProposal(proposal string) string {
 		}
 	}
 	if !encrypts {
-		return fmt.Sprintf("%.80q has no algorithm that encrypts", proposal)
+		return fmt.Sprintf("%.80q has no encryption algorithm", proposal)
 	}
 	return ""
 }

@@ -106,7 +106,7 @@ func TestProblems(t *testing.T) {
 	}
 }
 
-// What strongSwan 5.9.8 accepts in load-conn.
+// What strongSwan 5.9.8 accepts in load-conn; the last one needs strongSwan 6.
 func TestProposals(t *testing.T) {
 	for _, proposal := range []string{
 		"aes", "aes128", "aes256-sha256", "aes128ctr", "aes256ccm16", "aes256ccm", "aes128gcm", "aes256gcm16-sha384-ecp384", "aes256gcm128", "aes192gmac",

@@ -219,8 +219,8 @@ func (s Snapshot) lowerMTU(backend, underlay, mtu string) string {
 	if s.OS == "windows" {
 		command = fmt.Sprintf(`netsh interface ipv4 set subinterface "%s" mtu=%s store=persistent`, underlay, cmp.Or(mtu, "…"))
 	}
-	return fmt.Sprintf("Set the MTU of %s on all nodes to %s (%s, and in the host's network configuration), which flanneld follows (else see FL101)",
-		underlay, cmp.Or(mtu, "what the network between the nodes really carries"), command)
+	return fmt.Sprintf("Set the MTU of %s to %s, on all nodes (%s, and in the host's network configuration)", underlay,
+		 cmp.Or(mtu, "what the network between the nodes really carries"), command)
 }
 
 // nodesForward is always skipped, because the cause is not on the node. It

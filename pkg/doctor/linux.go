@@ -192,8 +192,8 @@ func bridgeAddress(s Snapshot) Finding {
 // packets that it cannot authenticate.
 func peersAnswer(s Snapshot) Finding {
 	var silent []string
-	tunnels := 0
-	for _, p := range s.report().Peers {
+	peers, tunnels := s.peersWithPaths(), 0
+	for _, p := range peers {
 		tunnels += len(p.Tunnels)
 		for _, tunnel := range p.Tunnels {
 			if tunnel.Handshake.IsZero() && tunnel.Sent > 0 {
@@ -202,7 +202,7 @@ func peersAnswer(s Snapshot) Finding {
 		}
 	}
 	switch {
-	case tunnels == 0 && len(s.report().Peers) > 0:
+	case tunnels == 0 && len(peers) > 0:
 		return undecidable("flanneld knows of no peer in WireGuard: see FL101")
 	case len(silent) == 0:
 		return ok("no peer is silent")
@@ -212,17 +212,20 @@ func peersAnswer(s Snapshot) Finding {
 		"no handshake with %s", several(silent))
 }
 
+// peersWithPaths returns the peers that are not rejected or pending.
+func (s Snapshot) peersWithPaths() []status.Peer {
+	return slices.DeleteFunc(slices.Clone(s.report().Peers), func(p status.Peer) bool {
+		return p.State == status.Rejected || p.State == status.Pending
+	})
+}
+
 // peersHaveKeys finds peers without security associations, which are negotiated whether
 // there are packets or not. If charon has no connection at all, it probably does not run
 // or has just started; keys that it negotiated before are valid for about an hour.
 func peersHaveKeys(s Snapshot) Finding {
-	var peers, connections int
+	peers, connections := s.peersWithPaths(), 0
 	var without []string
-	for _, p := range s.report().Peers {
-		if p.State == status.Rejected || p.State == status.Pending {
-			continue // it has no path
-		}
-		peers++
+	for _, p := range peers {
 		connections += len(p.Tunnels)
 		if len(p.Tunnels) == 0 {
 			without = append(without, fmt.Sprintf("%s at %s (charon has no connection)", p.Name, addresses(p.PublicIPs)))
@@ -234,12 +237,12 @@ func peersHaveKeys(s Snapshot) Finding {
 		}
 	}
 	switch {
-	case peers == 0:
+	case len(peers) == 0:
 		return ok("there are no peers")
 	case connections == 0:
 		return undecidable("flanneld knows of no connection of strongSwan's charon, which does not run, does not answer, or has just started: see FL101")
 	case len(without) == 0:
-		return ok("for all %d peers", peers)
+		return ok("for all %d peers", len(peers))
 	}
 	needed := "UDP to the ports 500 and 4500"
 	if !s.node().UDPEncap {

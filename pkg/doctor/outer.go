@@ -102,10 +102,13 @@ func forwarded(n status.Node) (packets []outer) {
 // port that IKE uses.
 func (s Snapshot) encrypted(n status.Node) []outer {
 	second, none := []netip.Addr{}, true // peers that may need the second port
-	for _, p := range s.report().Peers {
+	for _, p := range s.peersWithPaths() {
+		if len(p.Tunnels) == 0 {
+			second = append(second, p.PublicIPs...)
+		}
 		for _, t := range p.Tunnels {
 			none = false
-			if n.UDPEncap || t.Handshake.IsZero() || t.Endpoint.Port() == portIKENAT {
+			if t.Handshake.IsZero() || t.Endpoint.Port() == portIKENAT {
 				second = append(second, t.Endpoint.Addr())
 			}
 		}

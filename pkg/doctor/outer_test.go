@@ -73,8 +73,9 @@ func TestFirewallsForIPsec(t *testing.T) {
 		"IKE's second port, with NAT":        {tunnel("192.168.0.4:4500", noon), nat, "", Fail, "4500", "ESP"},
 		"IKE's second port, before any keys": {tunnel("192.168.0.4:500", time.Time{}), nat, "", Fail, "4500", "ESP"},
 		"IKE's second port, without charon":  {noCharon, nat, "", Fail, "4500", "ESP"},
-		"from the peer with NAT":             {tunnel("192.168.0.4:4500", noon), nat, "-s 192.168.0.4", Fail, "4500", "ESP"},
-		"from another peer than that":        {tunnel("192.168.0.4:4500", noon), nat, "-s 192.168.0.9", OK, "4500", "dropped"},
+		"IKE's second port, of a peer that charon does not know": {func(s *Snapshot) { reportOf(s).Peers[0].Tunnels = nil }, nat, "-s 192.168.0.4", Fail, "4500", "ESP"},
+		"from the peer with NAT":                                 {tunnel("192.168.0.4:4500", noon), nat, "-s 192.168.0.4", Fail, "4500", "ESP"},
+		"from another peer than that":                            {tunnel("192.168.0.4:4500", noon), nat, "-s 192.168.0.9", OK, "4500", "dropped"},
 	} {
 		s := encrypted()
 		reportOf(&s).Peers = append(reportOf(&s).Peers, status.Peer{Name: "b", State: status.UpToDate, PublicIPs: []netip.Addr{addr("192.168.0.9")},

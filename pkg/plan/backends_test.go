@@ -3,7 +3,9 @@ package plan
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -106,7 +108,9 @@ func TestRoguePeersOfEachBackend(t *testing.T) {
 			}
 			expect("a valid peer", 0)
 			var all []*subnet.Lease
-			for name, rogue := range c.rogues() {
+			rogues := c.rogues()
+			for _, name := range slices.Sorted(maps.Keys(rogues)) {
+				rogue := rogues[name]
 				all = append(all, rogue)
 				for _, r := range expect(name, 1, rogue) {
 					if r.Name != "rogue" || r.Reason == "" || len(r.Reason) > 400 || strings.ContainsAny(r.Reason, "\x00\n") {

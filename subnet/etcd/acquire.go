@@ -2,6 +2,7 @@ package etcd
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"math/rand/v2"
 	"net/netip"
@@ -177,30 +178,24 @@ func candidate(cfg subnet.Config, want subnet.Lease, records, former []record) (
 	}
 	// A lease does not fit when IPv6 was enabled or disabled, also by a change to a
 	// backend that has only IPv4. The pods keep their addresses of the other family.
-	v4, v6 := subnet.Keep(cfg, &want, others)
-	pick.V4.Subnet, pick.V6.Subnet = v4, v6
+	kept4, kept6 := subnet.Keep(cfg, &want, others)
 	missing := cfg
-	if v4.IsValid() {
+	if kept4.IsValid() {
 		missing.V4 = subnet.Network{}
 	}
-	if v6.IsValid() {
+	if kept6.IsValid() {
 		missing.V6 = subnet.Network{}
 	}
 	switch {
 	case !missing.V4.On() && !missing.V6.On():
-		return pick, "it is in the subnet file", nil
-	case v4.IsValid() || v6.IsValid():
+		how = "it is in the subnet file"
+	case kept4.IsValid() || kept6.IsValid():
 		how = "one family is in the subnet file, and the other was free"
 	default:
 		how = "it was free"
 	}
-	v4, v6, err = subnet.Choose(missing, taken, rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())))
-	if v4.IsValid() {
-		pick.V4.Subnet = v4
-	}
-	if v6.IsValid() {
-		pick.V6.Subnet = v6
-	}
+	free4, free6, err := subnet.Choose(missing, taken, rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())))
+	pick.V4.Subnet, pick.V6.Subnet = cmp.Or(kept4, free4), cmp.Or(kept6, free6)
 	return pick, how, err
 }
 

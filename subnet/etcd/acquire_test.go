@@ -170,6 +170,7 @@ func TestAcquireKeepsAFamily(t *testing.T) {
 		t.Fatal(err)
 	}
 	former := first
+	watch := st.Watch(t.Context(), base+"/subnets/", clientv3.WithPrefix(), clientv3.WithRev(first.Since+1))
 	for i, cfg := range []subnet.Config{tenNet, dual, tenNet} {
 		want.V4.Subnet, want.V6.Subnet = first.V4.Subnet, netip.Prefix{}
 		m := start(t, srv.Endpoint(), nil)
@@ -185,6 +186,9 @@ func TestAcquireKeepsAFamily(t *testing.T) {
 		}
 		if raw, _ := st.value(former.Name); raw != "" {
 			t.Errorf("%d: the former key %s is still there", i, former.Name)
+		}
+		if resp := <-watch; len(resp.Events) != 2 || resp.Events[0].IsCreate() || !resp.Events[1].IsCreate() {
+			t.Errorf("%d: the events are %v, want that the former key is deleted before the new one is there", i, resp.Events)
 		}
 		former = l
 	}

@@ -27,18 +27,21 @@ func (m *Manager) createKey(ctx context.Context, held *heldKey, rev int64, forme
 	if err != nil {
 		return false, err
 	}
-	// This excludes keys of the same name, and the range of the second step finds
+	// This excludes keys of the same name, and the range of the last step finds
 	// overlapping ones.
 	conditions := []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(held.key), "=", 0)}
-	steps := []clientv3.Op{clientv3.OpPut(held.key, string(raw), clientv3.WithLease(held.id)),
-		clientv3.OpGet(m.subnets, clientv3.WithPrefix(), clientv3.WithMinCreateRev(rev+1), clientv3.WithKeysOnly(),
-			clientv3.WithLimit(firstPage))}
+	// A former key may have the same IPv4 subnet as the new one. Its deletion comes first,
+	// since peers that handle one event after the other would remove the new entries.
+	var steps []clientv3.Op
 	var etcdLeases []clientv3.LeaseID
 	for _, r := range former {
 		conditions = append(conditions, clientv3.Compare(clientv3.ModRevision(r.key), "=", r.kv.ModRevision))
 		steps = append(steps, clientv3.OpDelete(r.key))
 		etcdLeases = append(etcdLeases, clientv3.LeaseID(r.kv.Lease))
 	}
+	steps = append(steps, clientv3.OpPut(held.key, string(raw), clientv3.WithLease(held.id)),
+		clientv3.OpGet(m.subnets, clientv3.WithPrefix(), clientv3.WithMinCreateRev(rev+1), clientv3.WithKeysOnly(),
+			clientv3.WithLimit(firstPage)))
 	var resp *clientv3.TxnResponse
 	err = m.retry(ctx, "create our lease", func(ctx context.Context) (err error) {
 		resp, err = m.client.Txn(ctx).If(conditions...).Then(steps...).Else(clientv3.OpGet(held.key)).Commit()
@@ -59,7 +62,7 @@ func (m *Manager) createKey(ctx context.Context, held *heldKey, rev int64, forme
 		m.revokeUnused(ctx, id)
 	}
 	// With more than one page of new keys, finishCreate reads all of them.
-	if newcomers := rangeOf(resp, 1); !newcomers.More {
+	if newcomers := rangeOf(resp, len(steps)-1); !newcomers.More {
 		return m.keepUnlessOverlapping(ctx, held, resp.Header.GetRevision(), newcomers.Kvs)
 	}
 	return m.finishCreate(ctx, held, rev)

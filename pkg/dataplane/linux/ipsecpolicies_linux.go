@@ -96,7 +96,7 @@ func (s *xfrmStore) readable() (bool, error) {
 	if s.handle == nil {
 		sockets, err := os.ReadFile("/proc/net/netlink")
 		if err != nil {
-			return false, err
+			return false, reconcile.Unknown(fmt.Errorf("find out whether the kernel has XFRM: %w", err))
 		}
 		if !hasXFRM(sockets) {
 			return false, nil

@@ -153,8 +153,11 @@ func (*OtherNetworkError) Cause() string { return "device-of-another-network" }
 // there are policies within the networks, too, which have been ours before. charon
 // itself gives policies a priority, so that those of other tunnels are not meant.
 func (s *xfrmStore) checkNetwork(networks []netip.Prefix) (ours bool, err error) {
+	if networks == nil {
+		return false, nil
+	}
 	all, err := s.read()
-	if err != nil || networks == nil {
+	if err != nil {
 		return false, err
 	}
 	for _, p := range all {
