@@ -69,6 +69,7 @@ type Dataplane struct {
 	leaving time.Time
 
 	mu        sync.Mutex // guards what follows
+	startLane lane       // for startups; has a slot for each, since all peers may have to wait for them
 	normal    lane       // for peers
 	slowLane  lane       // for slow ones
 	pending   int        // units that are
@@ -81,7 +82,8 @@ type Dataplane struct {
 // New wraps a dataplane, which Close closes.
 func New(inner dataplane.Dataplane, o driver.Options) *Dataplane {
 	d := &Dataplane{inner: inner, opts: o, mark: filepath.Join(o.StateDir, ".command-"+o.Instance+"."),
-		limit: limited, retry: firstRetry, slow: slowAfter, normal: lane{slots: atOnce}, slowLane: lane{slots: slowAtOnce},
+		limit: limited, retry: firstRetry, slow: slowAfter,
+		startLane: lane{slots: 2}, normal: lane{slots: atOnce}, slowLane: lane{slots: slowAtOnce},
 		changes: make(chan struct{}, 1), ended: make(chan struct{}, 1), created: time.Now(), peers: map[key]*peer{}}
 	d.former = d.endFormer
 	d.ctx, d.cancel = context.WithCancel(context.Background())

@@ -39,12 +39,11 @@ type lane struct {
 	queue []*unit // that wait for a slot
 }
 
-// laneOf returns the lane of a unit's next command. A startup has one for itself,
-// since all peers may have to wait for it.
+// laneOf returns the lane of a unit's next command.
 func (d *Dataplane) laneOf(u *unit) *lane {
 	switch {
 	case !u.peer:
-		return &lane{slots: 1}
+		return &d.startLane
 	case u.slow:
 		return &d.slowLane
 	}
