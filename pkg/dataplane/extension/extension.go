@@ -55,10 +55,12 @@ type Dataplane struct {
 	ended   chan struct{} // a command has ended
 	ctx     context.Context
 	cancel  context.CancelFunc
-	tasks   sync.WaitGroup // goroutines
-	created time.Time
+	tasks   sync.WaitGroup             // goroutines
 	former  func(context.Context) bool // endFormer, another one in tests
-	alone   bool                       // no command of a former process is waited for
+	// ending is when the commands of a former process were first to be ended; zero:
+	// they were not yet.
+	ending time.Time
+	alone  bool // no command of a former process is waited for
 
 	device *dataplane.Commands // of the last Ensure; nil: another backend
 	name   string              // of that device
@@ -84,7 +86,7 @@ func New(inner dataplane.Dataplane, o driver.Options) *Dataplane {
 	d := &Dataplane{inner: inner, opts: o, mark: filepath.Join(o.StateDir, ".command-"+o.Instance+"."),
 		limit: limited, retry: firstRetry, slow: slowAfter,
 		startLane: lane{slots: 2}, normal: lane{slots: atOnce}, slowLane: lane{slots: slowAtOnce},
-		changes: make(chan struct{}, 1), ended: make(chan struct{}, 1), created: time.Now(), peers: map[key]*peer{}}
+		changes: make(chan struct{}, 1), ended: make(chan struct{}, 1), peers: map[key]*peer{}}
 	d.former = d.endFormer
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	d.tasks.Go(func() {
@@ -143,7 +145,10 @@ func (d *Dataplane) Close() error {
 // succeeded. No command runs before those of a former process have ended, which are
 // waited for as long as for a command of this one.
 func (d *Dataplane) Ensure(ctx context.Context, devices []dataplane.Device) (dataplane.Links, error) {
-	d.alone = d.alone || d.former(ctx) || time.Since(d.created) >= timeLimit
+	if d.ending.IsZero() {
+		d.ending = time.Now()
+	}
+	d.alone = d.alone || d.former(ctx) || time.Since(d.ending) >= timeLimit
 	i := slices.IndexFunc(devices, func(dev dataplane.Device) bool { _, is := dev.Kind.(dataplane.Commands); return is })
 	if i < 0 {
 		d.device = nil

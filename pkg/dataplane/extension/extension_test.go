@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"flannel/pkg/changes"
@@ -725,19 +726,31 @@ func TestRemovalIsTried(t *testing.T) {
 	}
 }
 
-// No command runs beside one of a former process, as long as that may yet end.
+// No command runs beside one of a former process, as long as that may yet end. It has the time limit of a command from the
+// first attempt to end it, however long flanneld waits for the store before.
 func TestFormerCommandsStay(t *testing.T) {
-	n := newNode(t)
-	n.former = func(context.Context) bool { return false }
-	_, err := n.Ensure(t.Context(), []dataplane.Device{{Name: "x", Kind: n.commands}})
-	if waits, ok := errors.AsType[*driver.WaitError](err); !ok || waits.Cause() != causeFormer {
-		t.Fatal(err)
-	}
-	if n.pre.want != "" {
-		t.Error("PreStartup runs")
-	}
-	n.created = n.created.Add(-timeLimit)
-	n.mustPass(peerPaths(2, "")...)
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.former = func(context.Context) bool { return false }
+		n.commands.PreStartup = "" // no program runs in the bubble
+		ensure := func() error {
+			_, err := n.Ensure(t.Context(), []dataplane.Device{{Name: "x", Kind: n.commands}})
+			return err
+		}
+		for range 2 { // the first attempt, late, and the last before its limit
+			time.Sleep(timeLimit - 1)
+			if waits, ok := errors.AsType[*driver.WaitError](ensure()); !ok || waits.Cause() != causeFormer {
+				t.Fatal(waits)
+			}
+			if n.pre.want != "" {
+				t.Error("PreStartup runs")
+			}
+		}
+		time.Sleep(1)
+		if err := ensure(); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // Flags of flanneld may be secrets; words are split before values are put in.
