@@ -232,17 +232,22 @@ func (d *Dataplane) start(ctx context.Context, links dataplane.Links, s dataplan
 	return d.await(ctx, &d.post)
 }
 
-// failedPeers returns the paths of the peers whose last command failed.
+// failedPeers returns the paths of the peers whose last command failed, or whose next
+// one may wait for a slot for minutes.
 func (d *Dataplane) failedPeers() (refused []dataplane.Refused) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, p := range d.peers {
-		if p.err == nil || p.want == nil {
+		err := p.err
+		if err == nil && p.running && !p.pending {
+			err = driver.Waiting(causeCommands, "commands for the peer")
+		}
+		if err == nil || p.want == nil {
 			continue
 		}
 		for _, dst := range []netip.Prefix{p.want.V4.Subnet, p.want.V6.Subnet} {
 			if dst.IsValid() {
-				refused = append(refused, dataplane.Refused{Dst: dst, Err: p.err})
+				refused = append(refused, dataplane.Refused{Dst: dst, Err: err})
 			}
 		}
 	}

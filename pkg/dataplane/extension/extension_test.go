@@ -470,8 +470,14 @@ func TestSlowPeers(t *testing.T) {
 	}
 	changed := slices.Concat(peerPaths(2, "new"), paths[2:slow], peerPaths(100, "new"), peerPaths(101, ""))
 	n.commands.V4 = end("10.5.1.0/24", "192.168.0.99")
-	if refused, err := n.pass(changed...); err != nil || len(refused) != slow {
+	if refused, err = n.pass(changed...); err != nil || len(refused) != slow {
 		t.Errorf("%d refused, want %d: %v", len(refused), slow, err)
+	}
+	for _, r := range refused { // the error of a changed peer is not that of its former command
+		_, waits := errors.AsType[*driver.WaitError](r.Err)
+		if is := r.Dst == paths[0].Dst || r.Dst == paths[1].Dst; waits != is {
+			t.Errorf("%s is refused with %v", r.Dst, r.Err)
+		}
 	}
 	var ran []string
 	for _, line := range n.recorded() {

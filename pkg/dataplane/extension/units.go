@@ -26,11 +26,11 @@ type unit struct {
 	next     func() *step // nil: there is nothing to do. Called with Dataplane.mu held, as the functions of a step are
 	peer     bool         // it needs a slot
 	running  bool         // or in the queue of its lane
-	pending  bool         // running, and the last command did not fail
+	pending  bool         // running, and a pass waits for it: it is neither slow nor a retry
 	timer    *time.Timer  // nil unless waiting
 	failures int          // since the last success, or the last other wish
 	err      error        // of the last command; nil: it succeeded
-	slow     bool         // it failed, and took long; never of a startup
+	slow     bool         // the last command failed, and took long; never of a startup
 }
 
 // lane is a number of slots for the commands of some units.
@@ -84,13 +84,9 @@ func (d *Dataplane) want(s *startup, c command) {
 	d.schedule(&s.unit)
 }
 
-// hurry ends the wait for a retry of something that is not wanted any more. A slow
-// unit keeps its error, since its next command may wait for a slot for minutes.
+// hurry ends the wait for a retry of something that is not wanted any more.
 func (u *unit) hurry() {
-	u.failures = 0
-	if !u.slow {
-		u.err = nil
-	}
+	u.failures, u.err = 0, nil
 	if u.timer != nil {
 		u.timer.Stop()
 		u.timer = nil
@@ -105,7 +101,7 @@ func (d *Dataplane) schedule(u *unit) {
 	if u.next() == nil {
 		return
 	}
-	u.running, u.pending = true, u.err == nil
+	u.running, u.pending = true, !u.slow && u.failures == 0
 	if u.pending {
 		d.pending++
 	}
@@ -123,7 +119,7 @@ func (d *Dataplane) work(l *lane, u *unit) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for u != nil && d.ctx.Err() == nil {
-		before := u.err
+		behind := u.err != nil || !u.pending
 		if s := u.next(); s != nil { // otherwise it was taken back while it waited for a slot
 			if s.begin != nil {
 				s.begin()
@@ -143,7 +139,7 @@ func (d *Dataplane) work(l *lane, u *unit) {
 		u.running, u.pending = false, false
 		d.schedule(u)
 		driver.Notify(d.ended)
-		if d.pending == 0 || (before == nil) != (u.err == nil) {
+		if d.pending == 0 || behind != (u.err != nil) {
 			driver.Notify(d.changes)
 		}
 		u = nil
