@@ -732,6 +732,52 @@ func TestRemovalIsTried(t *testing.T) {
 	}
 }
 
+// A removal that was given up while it ran leaves nothing behind when it ends.
+func TestGivenUpRemovalEnds(t *testing.T) {
+	for _, back := range []bool{false, true} {
+		n := newNode(t)
+		n.slow = 0
+		next := n.adds(1)
+		hung := make(chan context.CancelCauseFunc, 1)
+		n.limit = func(ctx context.Context, c command) (context.Context, context.CancelFunc) {
+			ctx, cancel := context.WithCancelCause(ctx)
+			if c.key == "SubnetRemoveCommand" {
+				hung <- cancel
+			}
+			return ctx, func() { cancel(nil) }
+		}
+		n.tell("stall-10.5.2.0-24", true)
+		n.another(next)
+		for stalled := []string(nil); len(stalled) == 0; stalled, _ = filepath.Glob(filepath.Join(n.dir, "stalled.*")) {
+			time.Sleep(10 * time.Millisecond)
+		}
+		n.leaving = n.leaving.Add(-timeLimit)
+		n.another(next)
+		n.tell("stall-10.5.2.0-24", false)
+		if back { // wanted again while the removal runs
+			links, _ := n.Ensure(t.Context(), []dataplane.Device{{Name: "x", Kind: n.commands}})
+			_, _ = n.Apply(t.Context(), links, dataplane.State{Networks: []netip.Prefix{v4Network}, Paths: peerPaths(2, "")})
+		}
+		(<-hung)(context.DeadlineExceeded)
+		if back {
+			n.mustPass(peerPaths(2, "")...)
+			n.mu.Lock()
+			if p := n.peers[peerPaths(2, "")[0].Dst]; p.slow || !p.added || p.have == nil {
+				t.Errorf("the peer is %+v", p)
+			}
+			n.mu.Unlock()
+		}
+		for left := true; left && !back; time.Sleep(10 * time.Millisecond) {
+			n.mu.Lock()
+			left = len(n.peers) > 0
+			n.mu.Unlock()
+		}
+		if n.log.Count("cause="+causeFailed) != 1 || n.log.Count("given_up=true") != 1 {
+			t.Errorf("the log is %s", n.log.String())
+		}
+	}
+}
+
 // No command runs beside one of a former process, as long as that may yet end. It has the time limit of a command from the
 // first attempt to end it, however long flanneld waits for the store before.
 func TestFormerCommandsStay(t *testing.T) {

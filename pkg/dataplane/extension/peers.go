@@ -62,8 +62,9 @@ func (d *Dataplane) wantPeers(s dataplane.State) {
 		k := keyOf(path)
 		p := d.peers[k]
 		if p == nil {
-			p = &peer{unit: unit{peer: true}}
+			p = &peer{}
 			p.next = func() *step { return d.nextOf(k, p) }
+			p.forget = func() { d.forget(k, p) }
 			d.peers[k] = p
 		}
 		d.wish(k, p, &job{path.Encap.(dataplane.ByCommands), d.device.SubnetAdd, d.device.SubnetRemove})
@@ -101,12 +102,12 @@ func (d *Dataplane) wish(k key, p *peer, want *job) {
 	p.want = want
 	p.hurry()
 	d.schedule(&p.unit)
-	d.forget(k, p)
+	p.forget()
 }
 
 // forget drops a peer that is gone, and of which nothing is left.
 func (d *Dataplane) forget(k key, p *peer) {
-	if p.want == nil && p.have == nil {
+	if p.want == nil && p.have == nil && !p.running {
 		delete(d.peers, k)
 	}
 }
@@ -149,7 +150,7 @@ func (d *Dataplane) present() map[netip.Prefix]bool {
 }
 
 // giveUp ends the attempts to remove peers that have been tried. A running command
-// goes on.
+// goes on, but its result does not count.
 func (d *Dataplane) giveUp() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -159,11 +160,9 @@ func (d *Dataplane) giveUp() {
 		}
 		err := cmp.Or(p.err, driver.Waiting(causeCommands, "SubnetRemoveCommand"))
 		d.opts.Log.Warn("could not remove a peer", "cause", causeFailed, "subnet", k, "given_up", true, "error", err)
-		p.have = nil
+		p.have, p.givenUp = nil, true
 		p.hurry()
-		if !p.running {
-			d.forget(k, p)
-		}
+		p.forget()
 	}
 }
 
@@ -171,9 +170,8 @@ func (d *Dataplane) giveUp() {
 const removeTries = 10
 
 // removed records the end of SubnetRemove, for which another backend may wait.
-func (d *Dataplane) removed(k key, p *peer) {
+func (d *Dataplane) removed(p *peer) {
 	p.have = nil
-	d.forget(k, p)
 	driver.Notify(d.changes)
 }
 
@@ -185,7 +183,7 @@ func (d *Dataplane) nextOf(k key, p *peer) *step {
 	switch {
 	case p.have != nil && (p.want == nil || *p.want != *p.have):
 		return &step{command: run("SubnetRemoveCommand", p.have.remove, p.have), tries: removeTries,
-			begin: func() { p.added, p.tried = false, true }, done: func(string) { d.removed(k, p) }}
+			begin: func() { p.added, p.tried = false, true }, done: func(string) { d.removed(p) }}
 	case p.want != nil && !p.added:
 		want := p.want
 		return &step{command: run("SubnetAddCommand", want.add, want),

@@ -21,11 +21,13 @@ const (
 //	idle      next has a command             running   run it, when there is a slot
 //	running   the command succeeded          idle      call its done
 //	running   the command failed             waiting   start the timer
+//	running   giveUp, then the command ended idle      ignore its result
 //	waiting   the timer, or another wish     idle
 type unit struct {
-	next     func() *step // nil: there is nothing to do. Called with Dataplane.mu held, as the functions of a step are
-	peer     bool         // it needs a slot
+	next     func() *step // nil: there is nothing to do. Called with Dataplane.mu held, as the other functions are
+	forget   func()       // called when it is idle; nil: it is a startup
 	running  bool         // or in the queue of its lane
+	givenUp  bool         // the result of the running command is ignored
 	pending  bool         // running, and a pass waits for it: it is neither slow nor a retry
 	timer    *time.Timer  // nil unless waiting
 	failures int          // since the last success, or the last other wish
@@ -42,7 +44,7 @@ type lane struct {
 // laneOf returns the lane of a unit's next command.
 func (d *Dataplane) laneOf(u *unit) *lane {
 	switch {
-	case !u.peer:
+	case u.forget == nil:
 		return &d.startLane
 	case u.slow:
 		return &d.slowLane
@@ -124,20 +126,26 @@ func (d *Dataplane) work(l *lane, u *unit) {
 			if s.begin != nil {
 				s.begin()
 			}
+			u.givenUp = false
 			d.mu.Unlock()
 			began := time.Now()
 			ctx, release := d.limit(d.ctx, s.command)
 			output, err := run(ctx, s.command, d.mark)
 			release()
 			d.mu.Lock()
-			u.slow = u.peer && err != nil && time.Since(began) >= d.slow
-			d.finish(u, s, output, err)
+			if !u.givenUp {
+				u.slow = u.forget != nil && err != nil && time.Since(began) >= d.slow
+				d.finish(u, s, output, err)
+			}
 		}
 		if u.pending {
 			d.pending--
 		}
 		u.running, u.pending = false, false
 		d.schedule(u)
+		if u.forget != nil {
+			u.forget()
+		}
 		driver.Notify(d.ended)
 		if d.pending == 0 || behind != (u.err != nil) {
 			driver.Notify(d.changes)
