@@ -51,6 +51,7 @@ type Dataplane struct {
 	limit   limiter       // its cause is context.DeadlineExceeded when a command has run for too long
 	retry   time.Duration // firstRetry, less in tests
 	slow    time.Duration // slowAfter, another one in tests
+	patient time.Duration // passPatient, another one in tests
 	changes chan struct{}
 	ended   chan struct{} // a command has ended
 	ctx     context.Context
@@ -84,7 +85,7 @@ type Dataplane struct {
 // New wraps a dataplane, which Close closes.
 func New(inner dataplane.Dataplane, o driver.Options) *Dataplane {
 	d := &Dataplane{inner: inner, opts: o, mark: filepath.Join(o.StateDir, ".command-"+o.Instance+"."),
-		limit: limited, retry: firstRetry, slow: slowAfter,
+		limit: limited, retry: firstRetry, slow: slowAfter, patient: passPatient,
 		startLane: lane{slots: 2}, normal: lane{slots: atOnce}, slowLane: lane{slots: slowAtOnce},
 		changes: make(chan struct{}, 1), ended: make(chan struct{}, 1), peers: map[key]*peer{}}
 	d.former = d.endFormer

@@ -686,6 +686,7 @@ func (n *node) adds(number int) (next []*dataplane.Path) {
 func TestAnotherBackendWaits(t *testing.T) {
 	n := newNode(t)
 	next := n.adds(3)
+	n.patient = 50 * time.Millisecond
 	n.tell("fail-10.5.2.0-24", true)
 	n.tell("stall-10.5.3.0-24", true)
 	// until makes passes until the kernel gets these paths.
@@ -706,7 +707,7 @@ func TestAnotherBackendWaits(t *testing.T) {
 	n.tell("fail-10.5.2.0-24", false)
 	until(next[0], next[2])
 	n.leaving = n.leaving.Add(-timeLimit)
-	for range 2 {
+	for _, n.patient = range []time.Duration{time.Millisecond, time.Hour} { // the second does not wait, although a command runs
 		if got, waits := n.another(next); waits || !slices.Equal(got, next) {
 			t.Errorf("after the limit, the kernel gets %+v", got)
 		}
@@ -720,6 +721,7 @@ func TestAnotherBackendWaits(t *testing.T) {
 func TestRemovalIsTried(t *testing.T) {
 	n := newNode(t)
 	next := n.adds(atOnce + 1)
+	n.patient = time.Millisecond
 	for i := range next {
 		n.tell(fmt.Sprintf("stall-10.5.%d.0-24", 2+i), true)
 	}
@@ -738,6 +740,7 @@ func TestGivenUpRemovalEnds(t *testing.T) {
 		n := newNode(t)
 		n.slow = 0
 		next := n.adds(1)
+		n.patient = time.Millisecond
 		hung := make(chan context.CancelCauseFunc, 1)
 		n.limit = func(ctx context.Context, c command) (context.Context, context.CancelFunc) {
 			ctx, cancel := context.WithCancelCause(ctx)

@@ -123,7 +123,7 @@ func (d *Dataplane) leave(ctx context.Context, s dataplane.State) (dataplane.Sta
 		d.leaving = time.Now()
 		time.AfterFunc(timeLimit, func() { driver.Notify(d.changes) })
 	}
-	_ = d.awaitPeers(ctx)
+	d.waitUntil(ctx, d.noneRemoved)
 	if time.Since(d.leaving) >= timeLimit {
 		d.giveUp()
 	}
@@ -134,6 +134,17 @@ func (d *Dataplane) leave(ctx context.Context, s dataplane.State) (dataplane.Sta
 	}
 	s.Paths, s.Since, s.Changes = paths, nil, nil
 	return s, driver.Waiting(causeCommands, "SubnetRemoveCommand of the former backend")
+}
+
+// noneRemoved reports whether no pass has to wait for a removal. Commands of peers
+// that were given up may still run. The caller holds d.mu.
+func (d *Dataplane) noneRemoved() bool {
+	for _, p := range d.peers {
+		if p.have != nil && p.want == nil && p.pending {
+			return false
+		}
+	}
+	return true
 }
 
 // present returns the subnets of the peers that are not removed.

@@ -198,7 +198,7 @@ func (d *Dataplane) await(ctx context.Context, s *startup) error {
 	return driver.Waiting(causeCommands, "%s", s.next().key)
 }
 
-// awaitPeers waits likewise for the commands of peers.
+// awaitPeers waits likewise for the commands of all peers.
 func (d *Dataplane) awaitPeers(ctx context.Context) error {
 	if d.waitUntil(ctx, func() bool { return d.pending == 0 }) {
 		return nil
@@ -209,7 +209,7 @@ func (d *Dataplane) awaitPeers(ctx context.Context) error {
 // waitUntil reports whether finished, which is called with d.mu held, returned true
 // in time.
 func (d *Dataplane) waitUntil(ctx context.Context, finished func() bool) bool {
-	limit := time.NewTimer(passPatient)
+	limit := time.NewTimer(d.patient)
 	defer limit.Stop()
 	for {
 		d.mu.Lock()
