@@ -717,6 +717,39 @@ func TestAnotherBackendWaits(t *testing.T) {
 	}
 }
 
+// A pass that must not delete anything adds no path to a peer whose removal runs, or comes later: it would delete the path.
+func TestAnotherBackendKeeps(t *testing.T) {
+	n := newNode(t)
+	next := n.adds(2)
+	n.recorded()
+	n.patient = time.Millisecond
+	newcomer := &dataplane.Path{Dst: netip.MustParsePrefix("10.5.9.0/24"), Device: "eth0", Encap: dataplane.Direct{}}
+	keep := func(want ...*dataplane.Path) {
+		t.Helper()
+		_, err := n.Ensure(t.Context(), []dataplane.Device{{Name: "eth0", Kind: dataplane.Existing{}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = n.Apply(t.Context(), nil, dataplane.State{Paths: append(slices.Clone(next), newcomer), Keep: true})
+		if waits, ok := errors.AsType[*driver.WaitError](err); !ok || waits.Cause() != causeCommands {
+			t.Error(err)
+		}
+		if got := n.kernel.state; !slices.Equal(got.Paths, want) || !got.Keep {
+			t.Errorf("the kernel gets %+v", got)
+		}
+	}
+	keep(newcomer)
+	n.expect()
+	if !n.leaving.IsZero() {
+		t.Error("a removal that must not run is given up after the limit")
+	}
+	n.tell("stall-10.5.2.0-24", true)
+	for got, _ := n.another(next); !slices.Equal(got, next[1:]); got, _ = n.another(next) {
+		<-n.Changes()
+	}
+	keep(next[1], newcomer)
+}
+
 // A removal that has not been tried, since others hang, is not given up.
 func TestRemovalIsTried(t *testing.T) {
 	n := newNode(t)

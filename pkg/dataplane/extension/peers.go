@@ -113,18 +113,16 @@ func (d *Dataplane) forget(k key, p *peer) {
 }
 
 // leave removes the peers for another backend. It returns the state of that one
-// without the paths to peers that are not removed yet. After timeLimit, it gives up
+// without the paths to peers that are not removed yet, also with State.Keep, which
+// forbids only deletions: a later removal could delete what the driver adds. After timeLimit, it gives up
 // those whose removal has been tried. The error says that paths are missing.
 func (d *Dataplane) leave(ctx context.Context, s dataplane.State) (dataplane.State, error) {
-	if s.Keep { // nothing is removed now
-		return s, nil
-	}
-	if d.leaving.IsZero() {
+	if d.leaving.IsZero() && !s.Keep {
 		d.leaving = time.Now()
 		time.AfterFunc(timeLimit, func() { driver.Notify(d.changes) })
 	}
 	d.waitUntil(ctx, d.noneRemoved)
-	if time.Since(d.leaving) >= timeLimit {
+	if !d.leaving.IsZero() && time.Since(d.leaving) >= timeLimit {
 		d.giveUp()
 	}
 	left := d.present()
