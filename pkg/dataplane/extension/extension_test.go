@@ -653,6 +653,23 @@ func TestAnotherBackend(t *testing.T) {
 	}
 }
 
+// A pass of another backend costs nothing where no peer is left.
+func TestOtherBackendAlone(t *testing.T) {
+	n := newNode(t)
+	next := []*dataplane.Path{{Dst: netip.MustParsePrefix("10.5.2.0/24"), Encap: dataplane.Direct{}}}
+	if _, waits := n.another(next); waits || !n.leaving.IsZero() {
+		t.Error("peers are being removed, and none was there")
+	}
+	n.mustPass(peerPaths(2, "")...)
+	for waits := true; waits; {
+		_, waits = n.another(next)
+	}
+	s := dataplane.State{Paths: next}
+	if allocs := testing.AllocsPerRun(100, func() { _, _ = n.leave(t.Context(), s) }); allocs > 0 {
+		t.Errorf("a pass allocates %v times", allocs)
+	}
+}
+
 // another makes a pass with another backend that has one path for each of the peers. It returns the paths that the kernel
 // gets, and whether others have to wait.
 func (n *node) another(next []*dataplane.Path) ([]*dataplane.Path, bool) {

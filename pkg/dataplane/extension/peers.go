@@ -117,6 +117,12 @@ func (d *Dataplane) forget(k key, p *peer) {
 // forbids only deletions: a later removal could delete what the driver adds. After timeLimit, it gives up
 // those whose removal has been tried. The error says that paths are missing.
 func (d *Dataplane) leave(ctx context.Context, s dataplane.State) (dataplane.State, error) {
+	d.mu.Lock()
+	number := len(d.peers)
+	d.mu.Unlock()
+	if number == 0 { // as on nodes that never had commands
+		return s, nil
+	}
 	if d.leaving.IsZero() && !s.Keep {
 		d.leaving = time.Now()
 		time.AfterFunc(timeLimit, func() { driver.Notify(d.changes) })
