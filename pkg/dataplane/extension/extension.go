@@ -67,9 +67,9 @@ type Dataplane struct {
 	name   string              // of that device
 	paths  []*dataplane.Path   // of the last Apply
 	stale  bool                // peers that are not in paths may be wanted
-	// leaving is when all peers began to be removed because the backend is another one
-	// now; zero: they are not.
-	leaving time.Time
+	// deadline is when the removals for another backend are given up; zero: there are
+	// none.
+	deadline time.Time
 
 	mu        sync.Mutex // guards what follows
 	startLane lane       // for startups; has a slot for each, since all peers may have to wait for them
@@ -157,7 +157,7 @@ func (d *Dataplane) Ensure(ctx context.Context, devices []dataplane.Device) (dat
 		return d.inner.Ensure(ctx, devices)
 	}
 	commands := devices[i].Kind.(dataplane.Commands)
-	d.device, d.name, d.leaving = &commands, devices[i].Name, time.Time{}
+	d.device, d.name, d.deadline = &commands, devices[i].Name, time.Time{}
 	links, err := d.inner.Ensure(ctx, slices.Delete(slices.Clone(devices), i, i+1))
 	if !d.alone {
 		return links, errors.Join(err, driver.Waiting(causeFormer, "commands of the former flanneld"))

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -657,7 +658,7 @@ func TestAnotherBackend(t *testing.T) {
 func TestOtherBackendAlone(t *testing.T) {
 	n := newNode(t)
 	next := []*dataplane.Path{{Dst: netip.MustParsePrefix("10.5.2.0/24"), Encap: dataplane.Direct{}}}
-	if _, waits := n.another(next); waits || !n.leaving.IsZero() {
+	if _, waits := n.another(next); waits || !n.deadline.IsZero() {
 		t.Error("peers are being removed, and none was there")
 	}
 	n.mustPass(peerPaths(2, "")...)
@@ -723,7 +724,7 @@ func TestAnotherBackendWaits(t *testing.T) {
 	until(next[2])
 	n.tell("fail-10.5.2.0-24", false)
 	until(next[0], next[2])
-	n.leaving = n.leaving.Add(-timeLimit)
+	n.deadline = time.Now()
 	for _, n.patient = range []time.Duration{time.Millisecond, time.Hour} { // the second does not wait, although a command runs
 		if got, waits := n.another(next); waits || !slices.Equal(got, next) {
 			t.Errorf("after the limit, the kernel gets %+v", got)
@@ -757,7 +758,7 @@ func TestAnotherBackendKeeps(t *testing.T) {
 	}
 	keep(newcomer)
 	n.expect()
-	if !n.leaving.IsZero() {
+	if !n.deadline.IsZero() {
 		t.Error("a removal that must not run is given up after the limit")
 	}
 	n.tell("stall-10.5.2.0-24", true)
@@ -767,20 +768,50 @@ func TestAnotherBackendKeeps(t *testing.T) {
 	keep(next[1], newcomer)
 }
 
-// A removal that has not been tried, since others hang, is not given up.
-func TestRemovalIsTried(t *testing.T) {
-	n := newNode(t)
-	next := n.adds(atOnce + 1)
-	n.patient = time.Millisecond
-	for i := range next {
-		n.tell(fmt.Sprintf("stall-10.5.%d.0-24", 2+i), true)
-	}
-	for stalled := []string(nil); len(stalled) < atOnce; stalled, _ = filepath.Glob(filepath.Join(n.dir, "stalled.*")) {
-		n.another(next)
-	}
-	n.leaving = n.leaving.Add(-timeLimit)
-	if got, waits := n.another(next); !waits || len(got) != atOnce {
-		t.Errorf("after the limit, the kernel gets %d paths, want %d", len(got), atOnce)
+// Another backend waits for removals for as long as a command may run, and for many peers for as long as commands that
+// are not slow may take. A removal that is then given up before it was tried never runs.
+func TestRemovalLimit(t *testing.T) {
+	for _, c := range []struct {
+		peers   int
+		runs    time.Duration // each removal
+		want    time.Duration
+		givenUp int
+	}{
+		{atOnce + 1, time.Hour, timeLimit, atOnce + 1},
+		{1000, time.Hour, 1000 / atOnce * slowAfter, 1000},
+		{1000, slowAfter * 9 / 10, 1000 / atOnce * slowAfter * 9 / 10, 0},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNode(t)
+			n.commands = dataplane.Commands{V4: n.commands.V4} // no program runs in the bubble
+			var removals atomic.Int64
+			n.limit = func(ctx context.Context, cmd command) (context.Context, context.CancelFunc) {
+				if cmd.key == "SubnetRemoveCommand" {
+					removals.Add(1)
+					time.Sleep(c.runs)
+				}
+				return ctx, func() {}
+			}
+			var paths, next []*dataplane.Path
+			for i := range c.peers {
+				by := dataplane.ByCommands{V4: end(fmt.Sprintf("10.%d.%d.0/24", 6+i/250, i%250), "192.168.0.2")}
+				paths = append(paths, &dataplane.Path{Dst: by.V4.Subnet, Device: "x", Encap: by})
+				next = append(next, &dataplane.Path{Dst: by.V4.Subnet, Device: "eth0", Encap: dataplane.Direct{}})
+			}
+			n.mustPass(paths...)
+			began := time.Now()
+			for _, waits := n.another(next); waits; _, waits = n.another(next) {
+				<-n.Changes()
+			}
+			if took, count := time.Since(began), n.log.Count("cause="+causeFailed, "given_up=true"); took != c.want || count != c.givenUp {
+				t.Errorf("%d peers took %s, %d given up, want %s, %d", c.peers, took, count, c.want, c.givenUp)
+			}
+			time.Sleep(c.runs)
+			synctest.Wait()
+			if ran := int(removals.Load()); c.givenUp > 0 && ran != atOnce || len(n.peers) > 0 {
+				t.Errorf("%d removals ran, %d peers are left", ran, len(n.peers))
+			}
+		})
 	}
 }
 
@@ -804,7 +835,7 @@ func TestGivenUpRemovalEnds(t *testing.T) {
 		for stalled := []string(nil); len(stalled) == 0; stalled, _ = filepath.Glob(filepath.Join(n.dir, "stalled.*")) {
 			time.Sleep(10 * time.Millisecond)
 		}
-		n.leaving = n.leaving.Add(-timeLimit)
+		n.deadline = time.Now()
 		n.another(next)
 		n.tell("stall-10.5.2.0-24", false)
 		if back { // wanted again while the removal runs

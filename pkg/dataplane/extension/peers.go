@@ -27,7 +27,6 @@ type peer struct {
 	want  *job // nil: it is gone
 	have  *job // for which SubnetAdd has run, perhaps in part; nil: none
 	added bool // SubnetAdd for have has succeeded, and SubnetRemove has not been tried since
-	tried bool // SubnetRemove for have has been tried, or runs
 }
 
 // wantPeers makes the peers of a state wanted. With State.Keep, others stay.
@@ -114,8 +113,8 @@ func (d *Dataplane) forget(k key, p *peer) {
 
 // leave removes the peers for another backend. It returns the state of that one
 // without the paths to peers that are not removed yet, also with State.Keep, which
-// forbids only deletions: a later removal could delete what the driver adds. After timeLimit, it gives up
-// those whose removal has been tried. The error says that paths are missing.
+// forbids only deletions: a later removal could delete what the driver adds. At the
+// deadline, it gives up those that are left. The error says that paths are missing.
 func (d *Dataplane) leave(ctx context.Context, s dataplane.State) (dataplane.State, error) {
 	d.mu.Lock()
 	number := len(d.peers)
@@ -123,14 +122,15 @@ func (d *Dataplane) leave(ctx context.Context, s dataplane.State) (dataplane.Sta
 	if number == 0 { // as on nodes that never had commands
 		return s, nil
 	}
-	if d.leaving.IsZero() && !s.Keep {
-		d.leaving = time.Now()
-		time.AfterFunc(timeLimit, func() { driver.Notify(d.changes) })
-	}
-	d.waitUntil(ctx, d.noneRemoved)
-	if !d.leaving.IsZero() && time.Since(d.leaving) >= timeLimit {
+	switch {
+	case d.deadline.IsZero() && !s.Keep:
+		limit := removalLimit(number)
+		d.deadline = time.Now().Add(limit)
+		time.AfterFunc(limit, func() { driver.Notify(d.changes) })
+	case !d.deadline.IsZero() && !time.Now().Before(d.deadline):
 		d.giveUp()
 	}
+	d.waitUntil(ctx, d.removalsEnded)
 	left := d.present()
 	paths := slices.DeleteFunc(slices.Clone(s.Paths), func(p *dataplane.Path) bool { return left[p.Dst] })
 	if len(paths) == len(s.Paths) {
@@ -140,9 +140,17 @@ func (d *Dataplane) leave(ctx context.Context, s dataplane.State) (dataplane.Sta
 	return s, driver.Waiting(causeCommands, "SubnetRemoveCommand of the former backend")
 }
 
-// noneRemoved reports whether no pass has to wait for a removal. Commands of peers
+// removalLimit returns how long another backend waits for a number of peers to be
+// removed: timeLimit, and enough for commands that are not slow. Without the first,
+// no command could hang and be killed; without the second, many peers that are
+// removed normally would be given up.
+func removalLimit(peers int) time.Duration {
+	return max(timeLimit, time.Duration(peers)*slowAfter/atOnce)
+}
+
+// removalsEnded reports whether no pass has to wait for a removal. Commands of peers
 // that were given up may still run. The caller holds d.mu.
-func (d *Dataplane) noneRemoved() bool {
+func (d *Dataplane) removalsEnded() bool {
 	for _, p := range d.peers {
 		if p.have != nil && p.want == nil && p.pending {
 			return false
@@ -164,13 +172,13 @@ func (d *Dataplane) present() map[netip.Prefix]bool {
 	return subnets
 }
 
-// giveUp ends the attempts to remove peers that have been tried. A running command
-// goes on, but its result does not count.
+// giveUp ends the removal of all peers. A running command goes on, but its result
+// does not count. Those that wait for a slot, or for a retry, never run.
 func (d *Dataplane) giveUp() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for k, p := range d.peers {
-		if p.have == nil || !p.tried {
+		if p.have == nil {
 			continue
 		}
 		err := cmp.Or(p.err, driver.Waiting(causeCommands, "SubnetRemoveCommand"))
@@ -198,11 +206,11 @@ func (d *Dataplane) nextOf(k key, p *peer) *step {
 	switch {
 	case p.have != nil && (p.want == nil || *p.want != *p.have):
 		return &step{command: run("SubnetRemoveCommand", p.have.remove, p.have), tries: removeTries,
-			begin: func() { p.added, p.tried = false, true }, done: func(string) { d.removed(p) }}
+			begin: func() { p.added = false }, done: func(string) { d.removed(p) }}
 	case p.want != nil && !p.added:
 		want := p.want
 		return &step{command: run("SubnetAddCommand", want.add, want),
-			begin: func() { p.have, p.tried = want, false }, done: func(string) { p.added = true }}
+			begin: func() { p.have = want }, done: func(string) { p.added = true }}
 	}
 	return nil
 }
