@@ -51,24 +51,28 @@ type Dataplane struct {
 	limit   limiter       // its cause is context.DeadlineExceeded when a command has run for too long
 	retry   time.Duration // firstRetry, less in tests
 	slow    time.Duration // slowAfter, another one in tests
+	patient time.Duration // passPatient, another one in tests
 	changes chan struct{}
 	ended   chan struct{} // a command has ended
 	ctx     context.Context
 	cancel  context.CancelFunc
-	tasks   sync.WaitGroup // goroutines
-	created time.Time
+	tasks   sync.WaitGroup             // goroutines
 	former  func(context.Context) bool // endFormer, another one in tests
-	alone   bool                       // no command of a former process is waited for
+	// ending is when the commands of a former process were first to be ended; zero:
+	// they were not yet.
+	ending time.Time
+	alone  bool // no command of a former process is waited for
 
 	device *dataplane.Commands // of the last Ensure; nil: another backend
 	name   string              // of that device
 	paths  []*dataplane.Path   // of the last Apply
 	stale  bool                // peers that are not in paths may be wanted
-	// leaving is when all peers began to be removed because the backend is another one
-	// now; zero: they are not.
-	leaving time.Time
+	// deadline is when the removals for another backend are given up; zero: there are
+	// none.
+	deadline time.Time
 
 	mu        sync.Mutex // guards what follows
+	startLane lane       // for startups; has a slot for each, since all peers may have to wait for them
 	normal    lane       // for peers
 	slowLane  lane       // for slow ones
 	pending   int        // units that are
@@ -81,8 +85,9 @@ type Dataplane struct {
 // New wraps a dataplane, which Close closes.
 func New(inner dataplane.Dataplane, o driver.Options) *Dataplane {
 	d := &Dataplane{inner: inner, opts: o, mark: filepath.Join(o.StateDir, ".command-"+o.Instance+"."),
-		limit: limited, retry: firstRetry, slow: slowAfter, normal: lane{slots: atOnce}, slowLane: lane{slots: slowAtOnce},
-		changes: make(chan struct{}, 1), ended: make(chan struct{}, 1), created: time.Now(), peers: map[key]*peer{}}
+		limit: limited, retry: firstRetry, slow: slowAfter, patient: passPatient,
+		startLane: lane{slots: 2}, normal: lane{slots: atOnce}, slowLane: lane{slots: slowAtOnce},
+		changes: make(chan struct{}, 1), ended: make(chan struct{}, 1), peers: map[key]*peer{}}
 	d.former = d.endFormer
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	d.tasks.Go(func() {
@@ -141,7 +146,10 @@ func (d *Dataplane) Close() error {
 // succeeded. No command runs before those of a former process have ended, which are
 // waited for as long as for a command of this one.
 func (d *Dataplane) Ensure(ctx context.Context, devices []dataplane.Device) (dataplane.Links, error) {
-	d.alone = d.alone || d.former(ctx) || time.Since(d.created) >= timeLimit
+	if d.ending.IsZero() {
+		d.ending = time.Now()
+	}
+	d.alone = d.alone || d.former(ctx) || time.Since(d.ending) >= timeLimit
 	i := slices.IndexFunc(devices, func(dev dataplane.Device) bool { _, is := dev.Kind.(dataplane.Commands); return is })
 	if i < 0 {
 		d.device = nil
@@ -149,7 +157,7 @@ func (d *Dataplane) Ensure(ctx context.Context, devices []dataplane.Device) (dat
 		return d.inner.Ensure(ctx, devices)
 	}
 	commands := devices[i].Kind.(dataplane.Commands)
-	d.device, d.name, d.leaving = &commands, devices[i].Name, time.Time{}
+	d.device, d.name, d.deadline = &commands, devices[i].Name, time.Time{}
 	links, err := d.inner.Ensure(ctx, slices.Delete(slices.Clone(devices), i, i+1))
 	if !d.alone {
 		return links, errors.Join(err, driver.Waiting(causeFormer, "commands of the former flanneld"))
@@ -225,17 +233,22 @@ func (d *Dataplane) start(ctx context.Context, links dataplane.Links, s dataplan
 	return d.await(ctx, &d.post)
 }
 
-// failedPeers returns the paths of the peers whose last command failed.
+// failedPeers returns the paths of the peers whose last command failed, or whose next
+// one may wait for a slot for minutes.
 func (d *Dataplane) failedPeers() (refused []dataplane.Refused) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, p := range d.peers {
-		if p.err == nil || p.want == nil {
+		err := p.err
+		if err == nil && p.running && !p.pending {
+			err = driver.Waiting(causeCommands, "commands for the peer")
+		}
+		if err == nil || p.want == nil {
 			continue
 		}
 		for _, dst := range []netip.Prefix{p.want.V4.Subnet, p.want.V6.Subnet} {
 			if dst.IsValid() {
-				refused = append(refused, dataplane.Refused{Dst: dst, Err: p.err})
+				refused = append(refused, dataplane.Refused{Dst: dst, Err: err})
 			}
 		}
 	}

@@ -27,7 +27,6 @@ type peer struct {
 	want  *job // nil: it is gone
 	have  *job // for which SubnetAdd has run, perhaps in part; nil: none
 	added bool // SubnetAdd for have has succeeded, and SubnetRemove has not been tried since
-	tried bool // SubnetRemove for have has been tried, or runs
 }
 
 // wantPeers makes the peers of a state wanted. With State.Keep, others stay.
@@ -62,8 +61,9 @@ func (d *Dataplane) wantPeers(s dataplane.State) {
 		k := keyOf(path)
 		p := d.peers[k]
 		if p == nil {
-			p = &peer{unit: unit{peer: true}}
+			p = &peer{}
 			p.next = func() *step { return d.nextOf(k, p) }
+			p.forget = func() { d.forget(k, p) }
 			d.peers[k] = p
 		}
 		d.wish(k, p, &job{path.Encap.(dataplane.ByCommands), d.device.SubnetAdd, d.device.SubnetRemove})
@@ -101,31 +101,36 @@ func (d *Dataplane) wish(k key, p *peer, want *job) {
 	p.want = want
 	p.hurry()
 	d.schedule(&p.unit)
-	d.forget(k, p)
+	p.forget()
 }
 
 // forget drops a peer that is gone, and of which nothing is left.
 func (d *Dataplane) forget(k key, p *peer) {
-	if p.want == nil && p.have == nil {
+	if p.want == nil && p.have == nil && !p.running {
 		delete(d.peers, k)
 	}
 }
 
 // leave removes the peers for another backend. It returns the state of that one
-// without the paths to peers that are not removed yet. After timeLimit, it gives up
-// those whose removal has been tried. The error says that paths are missing.
+// without the paths to peers that are not removed yet, also with State.Keep, which
+// forbids only deletions: a later removal could delete what the driver adds. At the
+// deadline, it gives up those that are left. The error says that paths are missing.
 func (d *Dataplane) leave(ctx context.Context, s dataplane.State) (dataplane.State, error) {
-	if s.Keep { // nothing is removed now
+	d.mu.Lock()
+	number := len(d.peers)
+	d.mu.Unlock()
+	if number == 0 { // as on nodes that never had commands
 		return s, nil
 	}
-	if d.leaving.IsZero() {
-		d.leaving = time.Now()
-		time.AfterFunc(timeLimit, func() { driver.Notify(d.changes) })
-	}
-	_ = d.awaitPeers(ctx)
-	if time.Since(d.leaving) >= timeLimit {
+	switch {
+	case d.deadline.IsZero() && !s.Keep:
+		limit := removalLimit(number)
+		d.deadline = time.Now().Add(limit)
+		time.AfterFunc(limit, func() { driver.Notify(d.changes) })
+	case !d.deadline.IsZero() && !time.Now().Before(d.deadline):
 		d.giveUp()
 	}
+	d.waitUntil(ctx, d.removalsEnded)
 	left := d.present()
 	paths := slices.DeleteFunc(slices.Clone(s.Paths), func(p *dataplane.Path) bool { return left[p.Dst] })
 	if len(paths) == len(s.Paths) {
@@ -133,6 +138,25 @@ func (d *Dataplane) leave(ctx context.Context, s dataplane.State) (dataplane.Sta
 	}
 	s.Paths, s.Since, s.Changes = paths, nil, nil
 	return s, driver.Waiting(causeCommands, "SubnetRemoveCommand of the former backend")
+}
+
+// removalLimit returns how long another backend waits for a number of peers to be
+// removed: timeLimit, and enough for commands that are not slow. Without the first,
+// no command could hang and be killed; without the second, many peers that are
+// removed normally would be given up.
+func removalLimit(peers int) time.Duration {
+	return max(timeLimit, time.Duration(peers)*slowAfter/atOnce)
+}
+
+// removalsEnded reports whether no pass has to wait for a removal. Commands of peers
+// that were given up may still run. The caller holds d.mu.
+func (d *Dataplane) removalsEnded() bool {
+	for _, p := range d.peers {
+		if p.have != nil && p.want == nil && p.pending {
+			return false
+		}
+	}
+	return true
 }
 
 // present returns the subnets of the peers that are not removed.
@@ -148,22 +172,20 @@ func (d *Dataplane) present() map[netip.Prefix]bool {
 	return subnets
 }
 
-// giveUp ends the attempts to remove peers that have been tried. A running command
-// goes on.
+// giveUp ends the removal of all peers. A running command goes on, but its result
+// does not count. Those that wait for a slot, or for a retry, never run.
 func (d *Dataplane) giveUp() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for k, p := range d.peers {
-		if p.have == nil || !p.tried {
+		if p.have == nil {
 			continue
 		}
 		err := cmp.Or(p.err, driver.Waiting(causeCommands, "SubnetRemoveCommand"))
 		d.opts.Log.Warn("could not remove a peer", "cause", causeFailed, "subnet", k, "given_up", true, "error", err)
-		p.have = nil
+		p.have, p.givenUp = nil, true
 		p.hurry()
-		if !p.running {
-			d.forget(k, p)
-		}
+		p.forget()
 	}
 }
 
@@ -171,9 +193,8 @@ func (d *Dataplane) giveUp() {
 const removeTries = 10
 
 // removed records the end of SubnetRemove, for which another backend may wait.
-func (d *Dataplane) removed(k key, p *peer) {
+func (d *Dataplane) removed(p *peer) {
 	p.have = nil
-	d.forget(k, p)
 	driver.Notify(d.changes)
 }
 
@@ -185,11 +206,11 @@ func (d *Dataplane) nextOf(k key, p *peer) *step {
 	switch {
 	case p.have != nil && (p.want == nil || *p.want != *p.have):
 		return &step{command: run("SubnetRemoveCommand", p.have.remove, p.have), tries: removeTries,
-			begin: func() { p.added, p.tried = false, true }, done: func(string) { d.removed(k, p) }}
+			begin: func() { p.added = false }, done: func(string) { d.removed(p) }}
 	case p.want != nil && !p.added:
 		want := p.want
 		return &step{command: run("SubnetAddCommand", want.add, want),
-			begin: func() { p.have, p.tried = want, false }, done: func(string) { p.added = true }}
+			begin: func() { p.have = want }, done: func(string) { p.added = true }}
 	}
 	return nil
 }

@@ -21,16 +21,18 @@ const (
 //	idle      next has a command             running   run it, when there is a slot
 //	running   the command succeeded          idle      call its done
 //	running   the command failed             waiting   start the timer
+//	running   giveUp, then the command ended idle      ignore its result
 //	waiting   the timer, or another wish     idle
 type unit struct {
-	next     func() *step // nil: there is nothing to do. Called with Dataplane.mu held, as the functions of a step are
-	peer     bool         // it needs a slot
+	next     func() *step // nil: there is nothing to do. Called with Dataplane.mu held, as the other functions are
+	forget   func()       // called when it is idle; nil: it is a startup
 	running  bool         // or in the queue of its lane
-	pending  bool         // running, and the last command did not fail
+	givenUp  bool         // the result of the running command is ignored
+	pending  bool         // running, and a pass waits for it: it is neither slow nor a retry
 	timer    *time.Timer  // nil unless waiting
 	failures int          // since the last success, or the last other wish
 	err      error        // of the last command; nil: it succeeded
-	slow     bool         // it failed, and took long; never of a startup
+	slow     bool         // the last command failed, and took long; never of a startup
 }
 
 // lane is a number of slots for the commands of some units.
@@ -39,12 +41,11 @@ type lane struct {
 	queue []*unit // that wait for a slot
 }
 
-// laneOf returns the lane of a unit's next command. A startup has one for itself,
-// since all peers may have to wait for it.
+// laneOf returns the lane of a unit's next command.
 func (d *Dataplane) laneOf(u *unit) *lane {
 	switch {
-	case !u.peer:
-		return &lane{slots: 1}
+	case u.forget == nil:
+		return &d.startLane
 	case u.slow:
 		return &d.slowLane
 	}
@@ -85,13 +86,9 @@ func (d *Dataplane) want(s *startup, c command) {
 	d.schedule(&s.unit)
 }
 
-// hurry ends the wait for a retry of something that is not wanted any more. A slow
-// unit keeps its error, since its next command may wait for a slot for minutes.
+// hurry ends the wait for a retry of something that is not wanted any more.
 func (u *unit) hurry() {
-	u.failures = 0
-	if !u.slow {
-		u.err = nil
-	}
+	u.failures, u.err = 0, nil
 	if u.timer != nil {
 		u.timer.Stop()
 		u.timer = nil
@@ -106,7 +103,7 @@ func (d *Dataplane) schedule(u *unit) {
 	if u.next() == nil {
 		return
 	}
-	u.running, u.pending = true, u.err == nil
+	u.running, u.pending = true, !u.slow && u.failures == 0
 	if u.pending {
 		d.pending++
 	}
@@ -124,27 +121,33 @@ func (d *Dataplane) work(l *lane, u *unit) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for u != nil && d.ctx.Err() == nil {
-		before := u.err
+		behind := u.err != nil || !u.pending
 		if s := u.next(); s != nil { // otherwise it was taken back while it waited for a slot
 			if s.begin != nil {
 				s.begin()
 			}
+			u.givenUp = false
 			d.mu.Unlock()
 			began := time.Now()
 			ctx, release := d.limit(d.ctx, s.command)
 			output, err := run(ctx, s.command, d.mark)
 			release()
 			d.mu.Lock()
-			u.slow = u.peer && err != nil && time.Since(began) >= d.slow
-			d.finish(u, s, output, err)
+			if !u.givenUp {
+				u.slow = u.forget != nil && err != nil && time.Since(began) >= d.slow
+				d.finish(u, s, output, err)
+			}
 		}
 		if u.pending {
 			d.pending--
 		}
 		u.running, u.pending = false, false
 		d.schedule(u)
+		if u.forget != nil {
+			u.forget()
+		}
 		driver.Notify(d.ended)
-		if d.pending == 0 || (before == nil) != (u.err == nil) {
+		if d.pending == 0 || behind != (u.err != nil) {
 			driver.Notify(d.changes)
 		}
 		u = nil
@@ -195,7 +198,7 @@ func (d *Dataplane) await(ctx context.Context, s *startup) error {
 	return driver.Waiting(causeCommands, "%s", s.next().key)
 }
 
-// awaitPeers waits likewise for the commands of peers.
+// awaitPeers waits likewise for the commands of all peers.
 func (d *Dataplane) awaitPeers(ctx context.Context) error {
 	if d.waitUntil(ctx, func() bool { return d.pending == 0 }) {
 		return nil
@@ -206,7 +209,7 @@ func (d *Dataplane) awaitPeers(ctx context.Context) error {
 // waitUntil reports whether finished, which is called with d.mu held, returned true
 // in time.
 func (d *Dataplane) waitUntil(ctx context.Context, finished func() bool) bool {
-	limit := time.NewTimer(passPatient)
+	limit := time.NewTimer(d.patient)
 	defer limit.Stop()
 	for {
 		d.mu.Lock()
