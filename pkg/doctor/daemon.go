@@ -220,7 +220,7 @@ func (s Snapshot) lowerMTU(backend, underlay, mtu string) string {
 		command = fmt.Sprintf(`netsh interface ipv4 set subinterface "%s" mtu=%s store=persistent`, underlay, cmp.Or(mtu, "…"))
 	}
 	return fmt.Sprintf("Set the MTU of %s to %s, on all nodes (%s, and in the host's network configuration)", underlay,
-		 cmp.Or(mtu, "what the network between the nodes really carries"), command)
+		cmp.Or(mtu, "what the network between the nodes really carries"), command)
 }
 
 // nodesForward is always skipped, because the cause is not on the node. It

@@ -53,7 +53,7 @@ func TestWindowsHostGW(t *testing.T) {
 	must(t, l.SetConfig(t.Context(), l.Config(`{"Type":"vxlan","VNI":4096,"Port":4789}`)))
 	for _, n := range []*lab.Node{w, other} { // which does not support IPv6
 		withinOf(t, long, "the change is refused", func() error {
-			if len(n.Records(0).With("cause=config-refused").Naming("error", "vxlan has no IPv6")) == 0 {
+			if len(n.Records(0).With("cause=config-refused").Naming("error", "vxlan", "IPv6")) == 0 {
 				return fmt.Errorf("the log is\n%s", n.Log())
 			}
 			return nil

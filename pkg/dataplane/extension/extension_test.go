@@ -882,7 +882,7 @@ func TestFormerCommandsStay(t *testing.T) {
 				t.Error("PreStartup runs")
 			}
 		}
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		if err := ensure(); err != nil {
 			t.Error(err)
 		}
