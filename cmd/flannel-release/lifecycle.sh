@@ -269,6 +269,7 @@ instead_of_flannel() {
 
 # backends checks that the unit lets the service have the device of each backend: both nodes start with it.
 backends() {
+	hash -r # the shell remembers the program of the package, which is gone
 	modprobe -a wireguard ipip
 	for backend in udp wireguard ipip vxlan; do
 		step "the unit, backend $backend"
