@@ -63,7 +63,7 @@ func (d *Daemon) resolveDuplicates(n *node, in *inbox) {
 
 // resolveDuplicateKey is resolveDuplicates for a WireGuard device. While the
 // key cannot be replaced (its file cannot be written), the node still has its
-// former key: then nobody has copied the new one.
+// former key, and the other node's is not a copy of the new one.
 func (d *Daemon) resolveDuplicateKey(n *node, in *inbox, device, peer string) {
 	key := n.links[device].Key
 	switch {

@@ -94,7 +94,7 @@ func changeAlong(t *testing.T, way []string) {
 // negotiate at the same time get two pairs of them, and each pair is replaced
 // now and then. It has no acquires (SPI 0): the kernel adds one when a packet needs
 // keys that are not there, as on a node whose peer has just left, and deletes it after
-// minutes. Nobody can delete it alone. Counters of the firewall differ, too.
+// minutes. It cannot be deleted alone. Counters of the firewall differ, too.
 func belongings(ctx context.Context, n *lab.Node) (string, error) {
 	has, err := kernel(ctx, n)
 	if err != nil {

@@ -1,0 +1,189 @@
+package extension
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"flannel/pkg/dataplane"
+	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/logtest"
+)
+
+// markOf is what New makes of a directory.
+func markOf(dir string) string { return filepath.Join(dir, ".command-.") }
+
+// A command that runs when flanneld is killed ends, with the process that it started, before the next flanneld runs
+// others. One that has succeeded may leave a process.
+func TestFormerCommands(t *testing.T) {
+	n := newNode(t)
+	hangs := func(role string) (pid string, daemon *exec.Cmd) {
+		dir := t.TempDir()
+		words := strings.Fields(self(t, "run") + " " + n.dir + " " + self(t, role) + " " + dir + " x")
+		daemon = exec.Command(words[0], words[1:]...)
+		daemon.Env = append(os.Environ(), "SUBNET=10.5.9.0/24")
+		daemon.Stderr = os.Stderr
+		if err := os.WriteFile(filepath.Join(dir, "hang-10.5.9.0-24"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := daemon.Start(); err != nil {
+			t.Fatal(err)
+		}
+		for end := time.Now().Add(5 * time.Minute); pid == ""; time.Sleep(10 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatal("the command does not run")
+			}
+			text, _ := os.ReadFile(filepath.Join(dir, "hanging"))
+			pid = string(text)
+		}
+		t.Cleanup(func() {
+			if running(t, pid) {
+				kill(t, pid)
+			}
+		})
+		return pid, daemon
+	}
+	pid, daemon := hangs("record")
+	stays, left := hangs("leave")
+	if err := left.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if err := daemon.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = daemon.Wait()
+	n.mustPass(peerPaths(2, "")...)
+	for end := time.Now().Add(5 * time.Minute); running(t, pid); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("what a killed flanneld ran is left")
+		}
+	}
+	if files, err := filepath.Glob(markOf(n.dir) + "*"); err != nil || len(files) > 0 {
+		t.Errorf("left are %q, %v", files, err)
+	}
+	if !running(t, stays) {
+		t.Error("the process that a command had left when it succeeded has ended")
+	}
+}
+
+// PostStartup runs again for another subnet or address of the node, and no other command does.
+func TestNodeChanges(t *testing.T) {
+	n := newNode(t)
+	n.mustPass(peerPaths(2, "")...)
+	n.recorded()
+	pre := n.pre.have
+	n.commands.V4 = end("10.5.7.0/24", "192.168.0.1")
+	n.mustPass(peerPaths(2, "")...)
+	n.expect(`post 10.5.7.0/24 192.168.0.1 fd05:0:0:1::/64 fd00::1 "" ["10.5.0.0/16"]`)
+	n.commands.V6 = end("fd05:0:0:1::/64", "fd00::7")
+	n.mustPass(peerPaths(2, "")...)
+	n.expect(`post 10.5.7.0/24 192.168.0.1 fd05:0:0:1::/64 fd00::7 "" ["10.5.0.0/16"]`)
+	n.mustPass(peerPaths(2, "")...)
+	n.expect()
+	if n.pre.have != pre {
+		t.Error("PreStartup ran again")
+	}
+
+	// Commands of peers that hang have all slots.
+	var paths []*dataplane.Path
+	for i := 10; i < 10+atOnce; i++ {
+		paths = append(paths, peerPaths(i, "")...)
+		n.tell(fmt.Sprintf("stall-10.5.%d.0-24", i), true)
+	}
+	ran := func() bool {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		return n.post.have == n.post.want
+	}
+	for again := false; !again || !ran(); {
+		if stalled, _ := filepath.Glob(filepath.Join(n.dir, "stalled.*")); len(stalled) == atOnce {
+			again, n.commands.V4 = true, end("10.5.8.0/24", "192.168.0.1")
+		}
+		links, _ := n.Ensure(t.Context(), []dataplane.Device{{Name: "x", Kind: n.commands}})
+		_, _ = n.Apply(t.Context(), links, dataplane.State{Networks: []netip.Prefix{v4Network}, Paths: paths}) // waits for the peers
+	}
+	if !slices.Contains(n.recorded(), `post 10.5.8.0/24 192.168.0.1 fd05:0:0:1::/64 fd00::7 "" ["10.5.0.0/16"]`) {
+		t.Error("PostStartup did not run for the last change")
+	}
+}
+
+func TestStartFails(t *testing.T) {
+	n := newNode(t)
+	for _, c := range []struct {
+		line string
+		want func(error) bool
+	}{
+		{self(t, "much"), func(err error) bool { return logtest.Names(err.Error(), "2048") }},
+		{filepath.Join(n.dir, "missing"), func(err error) bool { return errors.Is(err, os.ErrNotExist) || errors.Is(err, exec.ErrNotFound) }},
+	} {
+		n.commands.PreStartup = c.line
+		_, err := n.pass(peerPaths(2, "")...)
+		var failed *CommandError
+		if !errors.As(err, &failed) || failed.Key != "PreStartupCommand" || !c.want(err) {
+			t.Errorf("%s: %v", c.line, err)
+		}
+	}
+	n.commands.PreStartup = ""
+	n.tell("fail-10.5.1.0-24", true)
+	_, err := n.pass(peerPaths(2, "")...)
+	var failed *CommandError
+	if !errors.As(err, &failed) || failed.Key != "PostStartupCommand" || failed.Output != "told to fail" {
+		t.Errorf("%v", err)
+	}
+	for _, line := range n.recorded() {
+		if line != post {
+			t.Errorf("ran %s before PostStartup had succeeded", line)
+		}
+	}
+	n.tell("fail-10.5.1.0-24", false)
+	for err != nil {
+		<-n.Changes()
+		_, err = n.pass(peerPaths(2, "")...)
+	}
+}
+
+// No command runs beside one of a former process, as long as that may yet end. It has the time limit of a command from the
+// first attempt to end it, however long flanneld waits for the store before.
+func TestFormerCommandsStay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		n.former = func(context.Context) bool { return false }
+		n.commands.PreStartup = "" // no program runs in the bubble
+		ensure := func() error {
+			_, err := n.Ensure(t.Context(), []dataplane.Device{{Name: "x", Kind: n.commands}})
+			return err
+		}
+		for range 2 { // the first attempt, late, and the last before its limit
+			time.Sleep(timeLimit - 1)
+			if waits, ok := errors.AsType[*driver.WaitError](ensure()); !ok || waits.Cause() != causeFormer {
+				t.Fatal(waits)
+			}
+			if n.pre.want != "" {
+				t.Error("PreStartup runs")
+			}
+		}
+		time.Sleep(time.Nanosecond)
+		if err := ensure(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Flags of flanneld may be secrets; words are split before values are put in.
+func TestEnvironment(t *testing.T) {
+	t.Setenv("FLANNELD_ETCD_PASSWORD", "secret")
+	t.Setenv("TWO", "a  b")
+	out, err := run(t.Context(), command{line: self(t, "print") + ` "$TWO  ${TWO}x" $FLANNELD_ETCD_PASSWORD $NONE $(id)`, env: []string{"TWO=c d"}}, markOf(t.TempDir()))
+	if want := `"c d|c dx"|||$(id)`; err != nil || out != want {
+		t.Errorf("%q, %v, want %q", out, err, want)
+	}
+}
