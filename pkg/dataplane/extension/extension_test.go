@@ -117,14 +117,12 @@ func TestOneFails(t *testing.T) {
 		}
 	}
 	// What hung is dead, with the process that it had started.
-	pids := hung()
-	if len(pids) == 0 {
+	children := hung()
+	if len(children) == 0 {
 		t.Error("nothing hung")
 	}
-	for _, pid := range pids {
-		for running(t, pid) {
-			time.Sleep(10 * time.Millisecond)
-		}
+	for _, child := range children {
+		mustEnd(t, child)
 	}
 }
 

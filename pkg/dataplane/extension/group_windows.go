@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"unsafe"
 
@@ -29,7 +30,7 @@ func runGroup(cmd *exec.Cmd, _ string) error {
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	if err := assign(job, cmd.Process.Pid); err != nil {
+	if err := assign(job, cmd.Process); err != nil {
 		return errors.Join(err, cmd.Process.Kill(), cmd.Wait())
 	}
 	err = cmd.Wait()
@@ -53,17 +54,14 @@ func killOnClose(job windows.Handle, on bool) error {
 func (d *Dataplane) endFormer(context.Context) bool { return true }
 
 // assign puts a process into a job. That it has ended already is no error.
-func assign(job windows.Handle, pid int) error {
-	process, err := windows.OpenProcess(windows.PROCESS_SET_QUOTA|windows.PROCESS_TERMINATE, false, uint32(pid))
-	if errors.Is(err, windows.ERROR_INVALID_PARAMETER) {
-		return nil
+func assign(job windows.Handle, process *os.Process) error {
+	var assigned error
+	err := process.WithHandle(func(h uintptr) { assigned = windows.AssignProcessToJobObject(job, windows.Handle(h)) })
+	if errors.Is(assigned, windows.ERROR_ACCESS_DENIED) { // it has ended
+		assigned = nil
 	}
-	if err != nil {
-		return fmt.Errorf("open process %d: %w", pid, err)
-	}
-	defer windows.CloseHandle(process) //nolint:errcheck // it was only used
-	if err := windows.AssignProcessToJobObject(job, process); err != nil && !errors.Is(err, windows.ERROR_ACCESS_DENIED) {
-		return fmt.Errorf("assign process to job object: %w", err)
+	if err := errors.Join(err, assigned); err != nil {
+		return fmt.Errorf("assign process %d to job object: %w", process.Pid, err)
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -25,6 +26,7 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 2 && os.Args[1] == "command" {
 		os.Exit(role(os.Args[2], os.Args[3:]))
 	}
+	os.Setenv("GORACE", "atexit_sleep_ms=0") // otherwise each command takes a second longer with the race detector
 	os.Exit(m.Run())
 }
 
@@ -59,18 +61,15 @@ func role(name string, args []string) int {
 		_, err := run(context.Background(), command{line: strings.Join(args[1:], " ")}, markOf(args[0]))
 		fmt.Println(err)
 	case "hang":
-		_ = os.WriteFile(filepath.Join(args[0], "hanging"), []byte(fmt.Sprint(os.Getpid())), 0o600)
-		time.Sleep(time.Hour)
+		return hang(args[0])
 	case "leave": // a process that goes on
 		child := exec.Command(os.Args[0], "command", "hang", args[0])
-		if child.Start() != nil {
+		out, err := child.StdoutPipe()
+		if err != nil || child.Start() != nil {
 			return 9
 		}
-		for {
-			if text, _ := os.ReadFile(filepath.Join(args[0], "hanging")); len(text) > 0 {
-				return 0
-			}
-			time.Sleep(10 * time.Millisecond)
+		if _, err := out.Read(make([]byte, 1)); err != nil {
+			return 9
 		}
 	case "much":
 		fmt.Print(strings.Repeat("x", maxOutput+1))
@@ -227,33 +226,31 @@ func (n *node) tell(what string, on bool) {
 // hang makes the commands for a subnet hang, and exceed their limit as soon as they
 // have started a child: under Wine, a child whose parent is killed while it starts
 // it stays for ever, and keeps the ends of other processes from being noticed.
-// The function that hang returns returns the children's PIDs.
-func (n *node) hang(subnet string) (children func() []string) {
+// The function that hang returns returns the children's connections.
+func (n *node) hang(subnet string) (children func() []net.Conn) {
 	n.tell("hang-"+strings.ReplaceAll(subnet, "/", "-"), true)
-	file := filepath.Join(n.dir, "hanging")
+	started := listen(n.t, n.dir)
 	var mu sync.Mutex
-	var pids []string
+	var all []net.Conn
 	n.limit = func(ctx context.Context, c command) (context.Context, context.CancelFunc) {
 		ctx, cancel := context.WithCancelCause(ctx)
 		if slices.Contains(c.env, "SUBNET="+subnet) {
-			_ = os.Remove(file) // of the command before
 			go func() {
-				for ctx.Err() == nil {
-					if pid, _ := os.ReadFile(file); len(pid) > 0 {
-						mu.Lock()
-						pids = append(pids, string(pid))
-						mu.Unlock()
-						cancel(context.DeadlineExceeded)
-					}
-					time.Sleep(10 * time.Millisecond)
+				select {
+				case child := <-started:
+					mu.Lock()
+					all = append(all, child)
+					mu.Unlock()
+					cancel(context.DeadlineExceeded)
+				case <-ctx.Done():
 				}
 			}()
 		}
 		return ctx, func() { cancel(nil) }
 	}
-	return func() []string {
+	return func() []net.Conn {
 		mu.Lock()
 		defer mu.Unlock()
-		return slices.Clone(pids)
+		return slices.Clone(all)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -26,8 +27,9 @@ func markOf(dir string) string { return filepath.Join(dir, ".command-.") }
 // others. One that has succeeded may leave a process.
 func TestFormerCommands(t *testing.T) {
 	n := newNode(t)
-	hangs := func(role string) (pid string, daemon *exec.Cmd) {
+	hangs := func(role string) (child net.Conn, daemon *exec.Cmd) {
 		dir := t.TempDir()
+		started := listen(t, dir)
 		words := strings.Fields(self(t, "run") + " " + n.dir + " " + self(t, role) + " " + dir + " x")
 		daemon = exec.Command(words[0], words[1:]...)
 		daemon.Env = append(os.Environ(), "SUBNET=10.5.9.0/24")
@@ -38,21 +40,14 @@ func TestFormerCommands(t *testing.T) {
 		if err := daemon.Start(); err != nil {
 			t.Fatal(err)
 		}
-		for end := time.Now().Add(5 * time.Minute); pid == ""; time.Sleep(10 * time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatal("the command does not run")
-			}
-			text, _ := os.ReadFile(filepath.Join(dir, "hanging"))
-			pid = string(text)
+		select {
+		case child = <-started:
+		case <-time.After(patience):
+			t.Fatal("the command does not run")
 		}
-		t.Cleanup(func() {
-			if running(t, pid) {
-				kill(t, pid)
-			}
-		})
-		return pid, daemon
+		return child, daemon
 	}
-	pid, daemon := hangs("record")
+	child, daemon := hangs("record")
 	stays, left := hangs("leave")
 	if err := left.Wait(); err != nil {
 		t.Fatal(err)
@@ -62,15 +57,11 @@ func TestFormerCommands(t *testing.T) {
 	}
 	_ = daemon.Wait()
 	n.mustPass(peerPaths(2, "")...)
-	for end := time.Now().Add(5 * time.Minute); running(t, pid); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("what a killed flanneld ran is left")
-		}
-	}
+	mustEnd(t, child)
 	if files, err := filepath.Glob(markOf(n.dir) + "*"); err != nil || len(files) > 0 {
 		t.Errorf("left are %q, %v", files, err)
 	}
-	if !running(t, stays) {
+	if !runs(t, stays) {
 		t.Error("the process that a command had left when it succeeded has ended")
 	}
 }

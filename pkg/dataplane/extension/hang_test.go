@@ -1,0 +1,87 @@
+package extension
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// patience is far more than anything here takes on a busy machine.
+const patience = 5 * time.Minute
+
+// addressFile has the address that the processes of the role hang dial.
+func addressFile(dir string) string { return filepath.Join(dir, "address") }
+
+// listen returns the connections of the processes that are run in the role hang with this directory. The connection, not
+// the PID, tells whether a process runs: as soon as it has ended, another program may get its PID. A process ends with its
+// connection, at the latest after the test.
+func listen(t *testing.T, dir string) <-chan net.Conn {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	if err := os.WriteFile(addressFile(dir), []byte(l.Addr().String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	accepted := make(chan net.Conn)
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return // the test has ended
+			}
+			t.Cleanup(func() { c.Close() })
+			select {
+			case accepted <- c:
+			case <-t.Context().Done():
+			}
+		}
+	}()
+	return accepted
+}
+
+// hang is the role: it echoes what the test sends, until one of them ends.
+func hang(dir string) int {
+	address, err := os.ReadFile(addressFile(dir))
+	if err != nil {
+		return 9
+	}
+	c, err := net.Dial("tcp", string(address))
+	if err != nil {
+		return 9
+	}
+	fmt.Println("hangs")
+	_, _ = io.Copy(c, c)
+	return 0
+}
+
+// runs reports whether the process of a connection runs.
+func runs(t *testing.T, c net.Conn) bool {
+	t.Helper()
+	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Write([]byte("?")); err != nil {
+		return false
+	}
+	_, err := io.ReadFull(c, make([]byte, 1))
+	return err == nil
+}
+
+// mustEnd waits for the end of the process of a connection.
+func mustEnd(t *testing.T, c net.Conn) {
+	t.Helper()
+	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := c.Read(make([]byte, 1)); n > 0 || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Fatal("what a command has started is left")
+	}
+}
