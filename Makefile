@@ -214,7 +214,7 @@ TEST := test -vet=off -p 4 -parallel 4 -timeout 2h
 
 # The tests for Windows, which run under Wine. Packages with the clients of Kubernetes and etcd (HEAVY) are tested without
 # the race detector, with which all of these clients would be compiled a second time.
-WINDOWS := GOOS=windows $(GO) $(TEST) -overlay bin/wine/overlay.json -exec '$(CURDIR)/bin/wine/run'
+WINDOWS := GOOS=windows $(GO) $(TEST) -overlay bin/wine/overlay.json -exec '$(CURDIR)/bin/wine/test'
 LIGHT := ./backend/... ./cmd/flannel ./pkg/... ./subnet ./subnet/patience
 HEAVY := ./cmd/flanneld
 
