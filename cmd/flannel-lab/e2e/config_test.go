@@ -49,10 +49,8 @@ func TestConfigChanges(t *testing.T) {
 	t.Run("VNI", func(t *testing.T) {
 		before := kernel()
 		become(t, l.Config(`{"Type":"vxlan","VNI":77}`), "vxlan id 77 ", "ip", "-d", "link", "show", "flannel.77")
-		if left := in(t, n.Namespaces, "ip -o link; ip route"); strings.Contains(left, "flannel.1 ") ||
-			strings.Contains(left, "flannel.1:") {
-			t.Errorf("left of VNI 1:\n%s", left)
-		}
+		within(t, "nothing is left of VNI 1", func() error { return silent(t, n, "flannel.1:", "ip", "-o", "link") })
+		within(t, "no route is left of VNI 1", func() error { return silent(t, n, "flannel.1 ", "ip", "route") })
 		become(t, l.Config(`{"Type":"vxlan"}`), "vxlan id 1 ", "ip", "-d", "link", "show", "flannel.1")
 		within(t, "the kernel is as before", func() error { return same(before, kernel()) })
 	})
