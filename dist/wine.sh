@@ -4,7 +4,7 @@
 #   prefix        the Wine prefix, with our DLLs
 #   overlay.json  for go build and go test: replaces files of the standard library that call what Wine lacks
 #   run           runs a Windows program (go test -exec $PWD/bin/wine/run); FLANNEL_HNS is the address of the machine
-#   test          the same for a test program, which is started again if Wine ended it
+#   test          the same for a test program; starts it once more if Wine has ended it
 #
 # `wine.sh stop` ends the processes that Wine left running for this prefix.
 set -eu
@@ -121,8 +121,8 @@ export GODEBUG="\${GODEBUG:+\$GODEBUG,}asyncpreemptoff=1"
 exec $wine64 "\$@"
 END
 
-# Beside programs that start and kill others, Wine ends a program once in some thousand starts, with status 1 and without
-# a word. A test program says PASS, FAIL or why it panics.
+# Beside programs that start and kill others, a program under Wine ends with status 1 and without output once in some
+# thousand starts, for an unknown reason. A test program that ends by itself prints PASS, FAIL or a panic.
 cat >"$wine/test" <<'END'
 #!/bin/sh
 output=$(mktemp)
@@ -133,7 +133,7 @@ for attempt in first second; do
 	if [ "$status" != 1 ] || [ -s "$output" ]; then
 		break
 	fi
-	echo "wine: the $attempt run of $1 ended without a word" >&2
+	echo "wine: the $attempt run of $1 ended with status 1 and without output" >&2
 done
 cat "$output"
 exit "$status"

@@ -49,8 +49,8 @@ func TestConfigChanges(t *testing.T) {
 	t.Run("VNI", func(t *testing.T) {
 		before := kernel()
 		become(t, l.Config(`{"Type":"vxlan","VNI":77}`), "vxlan id 77 ", "ip", "-d", "link", "show", "flannel.77")
-		within(t, "nothing is left of VNI 1", func() error { return silent(t, n, "flannel.1:", "ip", "-o", "link") })
-		within(t, "no route is left of VNI 1", func() error { return silent(t, n, "flannel.1 ", "ip", "route") })
+		within(t, "no device of VNI 1 is left", func() error { return silent(t, n, "flannel.1:", "ip", "-o", "link") })
+		within(t, "no route of VNI 1 is left", func() error { return silent(t, n, "flannel.1 ", "ip", "route") })
 		become(t, l.Config(`{"Type":"vxlan"}`), "vxlan id 1 ", "ip", "-d", "link", "show", "flannel.1")
 		within(t, "the kernel is as before", func() error { return same(before, kernel()) })
 	})

@@ -17,9 +17,9 @@ const patience = 5 * time.Minute
 // addressFile has the address that the processes of the role hang dial.
 func addressFile(dir string) string { return filepath.Join(dir, "address") }
 
-// listen returns the connections of the processes that are run in the role hang with this directory. The connection, not
-// the PID, tells whether a process runs: as soon as it has ended, another program may get its PID. A process ends with its
-// connection, at the latest after the test.
+// listen returns the connections of the processes that run in the role hang with this directory. A test knows a process
+// by its connection, because another program may get the PID of one that has ended. A process ends when the test closes
+// its connection, at the latest when the test ends.
 func listen(t *testing.T, dir string) <-chan net.Conn {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -47,7 +47,7 @@ func listen(t *testing.T, dir string) <-chan net.Conn {
 	return accepted
 }
 
-// hang is the role: it echoes what the test sends, until one of them ends.
+// hang is the role of a process that does not end by itself. It returns what the test sends, as proof that it runs.
 func hang(dir string) int {
 	address, err := os.ReadFile(addressFile(dir))
 	if err != nil {
@@ -62,7 +62,7 @@ func hang(dir string) int {
 	return 0
 }
 
-// runs reports whether the process of a connection runs.
+// runs reports whether the process at the other end of a connection runs.
 func runs(t *testing.T, c net.Conn) bool {
 	t.Helper()
 	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
@@ -75,7 +75,7 @@ func runs(t *testing.T, c net.Conn) bool {
 	return err == nil
 }
 
-// mustEnd waits for the end of the process of a connection.
+// mustEnd waits until the process at the other end of a connection has ended.
 func mustEnd(t *testing.T, c net.Conn) {
 	t.Helper()
 	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
