@@ -22,14 +22,16 @@ type Flood struct {
 	to       netip.Addr
 	id       int
 	interval time.Duration
+	lone     bool // the first ping is alone until it is answered
 	stop     chan struct{}
 	wg       sync.WaitGroup
 
-	mu     sync.Mutex
-	sent   []time.Time
-	answer []time.Duration // round trip of each ping, by number; 0: no answer yet
-	old    int             // all pings before this number are answered, or were sent longer ago than answerWithin
-	err    error           // of the last ping that could not be sent
+	mu      sync.Mutex
+	sent    []time.Time
+	answer  []time.Duration // round trip of each ping, by number; 0: no answer yet
+	old     int             // all pings before this number are answered, or were sent longer ago than answerWithin
+	reached bool            // a ping was answered
+	err     error           // of the last ping that could not be sent
 }
 
 // While maxWaiting pings of the last seconds, answerWithin, are unanswered, only one is sent every slowInterval. More
@@ -54,6 +56,9 @@ type FloodResult struct {
 func (r FloodResult) String() string {
 	return fmt.Sprintf("%d sent, %d lost", r.Sent, r.Lost)
 }
+
+// ErrNoAnswer is the error of Ping, PatientPing and Reach when nothing answered in time.
+var ErrNoAnswer = errors.New("no answer")
 
 // Ping sends one echo request, waits up to five seconds for the answer, and
 // returns the round trip time.
@@ -80,13 +85,13 @@ func (ns Namespaces) Reach(ctx context.Context, to netip.Addr, timeout time.Dura
 // untilAnswer pings every interval until the first answer or the timeout. It
 // returns the result of these pings.
 func (ns Namespaces) untilAnswer(ctx context.Context, to netip.Addr, interval, timeout time.Duration) (FloodResult, error) {
-	f, err := ns.flood(to, interval)
+	f, err := ns.flood(to, interval, false)
 	if err != nil {
 		return FloodResult{}, err
 	}
 	_, err = Until(ctx, timeout, func(context.Context) error {
 		if f.answered() == 0 {
-			return fmt.Errorf("no answer from %s", to)
+			return fmt.Errorf("%w from %s", ErrNoAnswer, to)
 		}
 		return nil
 	})
@@ -97,12 +102,16 @@ func (ns Namespaces) untilAnswer(ctx context.Context, to netip.Addr, interval, t
 // Flood sends rate pings a second to an address until Stop, or fewer if answers are late. (When ping(8) is
 // stopped, it counts a ping that is still in flight as lost. It also does not
 // report how long an outage lasted.)
+//
+// After the first ping it waits for the answer, up to answerWithin. Otherwise the kernel may drop some of the first pings
+// although nothing is wrong: it takes packets from some devices (WireGuard's) in batches of up to eight, and of a batch of
+// pings that all belong to one new connection, connection tracking lets only one pass.
 func (ns Namespaces) Flood(to netip.Addr, rate int) (*Flood, error) {
-	return ns.flood(to, time.Second/time.Duration(rate))
+	return ns.flood(to, time.Second/time.Duration(rate), true)
 }
 
-func (ns Namespaces) flood(to netip.Addr, interval time.Duration) (*Flood, error) {
-	f := &Flood{to: to, interval: interval, stop: make(chan struct{})}
+func (ns Namespaces) flood(to netip.Addr, interval time.Duration, lone bool) (*Flood, error) {
+	f := &Flood{to: to, interval: interval, lone: lone, stop: make(chan struct{})}
 	err := ns.Do(func() (err error) {
 		f.conn, err = listenEcho(ns.From, to.Is6())
 		return err
@@ -187,6 +196,9 @@ func (f *Flood) crowded() bool {
 			waiting++
 		}
 	}
+	if f.lone && !f.reached {
+		return waiting > 0
+	}
 	return waiting >= maxWaiting && time.Since(f.sent[len(f.sent)-1]) < slowInterval
 }
 
@@ -243,6 +255,7 @@ func (f *Flood) receive() {
 		f.mu.Lock()
 		if number < len(f.sent) && f.answer[number] == 0 {
 			f.answer[number] = now.Sub(f.sent[number])
+			f.reached = true
 		}
 		f.mu.Unlock()
 	}
