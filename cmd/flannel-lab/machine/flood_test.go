@@ -1,0 +1,50 @@
+package machine
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// pretend adds pings as sendOne does, without sending them.
+func (f *Flood) pretend(pings int) {
+	for range pings {
+		f.sent, f.answer = append(f.sent, time.Now()), append(f.answer, 0)
+	}
+}
+
+func (f *Flood) pretendAnswers() {
+	for i := range f.answer {
+		f.answer[i] = time.Millisecond
+	}
+	f.reached = true
+}
+
+func TestWhenTheNextPingIsSent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		check := func(what string, f *Flood, waits bool) {
+			t.Helper()
+			if f.crowded() != waits {
+				t.Errorf("%s: the next ping waits: %v, want %v", what, !waits, waits)
+			}
+		}
+		for _, lone := range []bool{true, false} {
+			f := &Flood{lone: lone}
+			check("at the start", f, false)
+			f.pretend(1)
+			check("the first ping is not answered", f, lone)
+			time.Sleep(slowInterval)
+			check("nor after an interval", f, lone)
+			time.Sleep(answerWithin)
+			check("the first ping is given up", f, false)
+			f.pretend(1)
+			f.pretendAnswers()
+			f.pretend(maxWaiting - 1)
+			check("after the first answer", f, false)
+			f.pretend(1)
+			check("too many are not answered", f, true)
+			time.Sleep(slowInterval)
+			check("after an interval", f, false)
+		}
+	})
+}
