@@ -25,12 +25,12 @@ func wantTUN(t *testing.T, l *lab.Lab, n *lab.Node) string {
 	return words(fmt.Sprintf("flannel0 %s/32\n1472\n10.5.0.0/16 dev flannel0 scope link\nFLANNEL_MTU=1472", address(t, key)))
 }
 
-// Pods of three nodes, with a configuration that names no backend, as some
-// clusters of flannel have.
+// Pods of three nodes with guards that drop packets, with a configuration that names
+// no backend, as some clusters of flannel have.
 func TestUDP(t *testing.T) {
 	t.Parallel()
 	l := bare(t, lab.Options{Nodes: 3})
-	must(t, l.SetConfig(t.Context(), `{"Network":"10.5.0.0/16"}`))
+	must(t, l.SetConfig(t.Context(), `{"Network":"10.5.0.0/16","Guard":"enforce","GuardTrial":0}`))
 	must(t, l.StartAll(t.Context()))
 	a, b := pair(t, l)
 	c := pod(t, l.Nodes[2], "c")
@@ -45,6 +45,10 @@ func TestUDP(t *testing.T) {
 	eventually(t, "device, address, route and MTU", wantTUN(t, l, n), func(ctx context.Context) (string, error) { return tunDevice(ctx, n) })
 
 	t.Run("hops", func(t *testing.T) {
+		for _, n := range l.Nodes {
+			within(t, n.Name+" drops forged packets", func() error { return (&guardTest{l: l}).enforces(t, n) })
+		}
+		check := noneForged(t, l)
 		for ttl, hop := range map[int]string{2: tunAddress(t, l, n), 3: tunAddress(t, l, l.Nodes[1])} {
 			out, err := try(t.Context(), a.Namespaces, "ping -c 1 -W 10 -t %d %s || true", ttl, b.IP4)
 			if err != nil || !strings.Contains(out, "From "+hop) {
@@ -56,6 +60,7 @@ func TestUDP(t *testing.T) {
 		if err != nil || !strings.Contains(out, "Net Unreachable") {
 			t.Errorf("a subnet that nobody has: %v %s", err, out)
 		}
+		check()
 	})
 	t.Run("drift", func(t *testing.T) { udpDrift(t, l, n, a, b) })
 	t.Run("restart", func(t *testing.T) { udpRestart(t, l, n, a, b) })

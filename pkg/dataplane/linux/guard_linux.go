@@ -168,6 +168,9 @@ func guardConfig(devices []dataplane.Device, links dataplane.Links, s dataplane.
 			add(guard.Outer{Port: cmp.Or(k.Port, linuxVXLANPort), VNI: k.VNI})
 		case dataplane.TUN:
 			add(guard.Outer{Port: k.Port})
+			for _, a := range k.Addr {
+				c.Errors = append(c.Errors, a.Addr())
+			}
 		case dataplane.IPIP:
 			c.IPIP = true
 		case dataplane.IPsec: // policies of the kernel, not routes, lead to peers

@@ -46,6 +46,7 @@ type Config struct {
 	Networks []netip.Prefix // of all pods, masked
 	Subnets  []netip.Prefix // of this node's pods, masked
 	Tunnels  []string       // tunnel devices
+	Errors   []netip.Addr   // of this node, from which ICMP errors of udp come out of a tunnel device
 	UDP      []Outer        // outer packets are UDP
 	IPIP     bool           // outer packets have protocol 4
 	Routed   bool           // there is a route to each peer's subnet
