@@ -13,6 +13,7 @@ func (f *Flood) pretend(pings int) {
 	}
 }
 
+// pretendAnswers answers all pings.
 func (f *Flood) pretendAnswers() {
 	for i := range f.answer {
 		f.answer[i] = time.Millisecond

@@ -83,9 +83,9 @@ func chains(c Config, group uint16) []chain {
 	first.add("from anywhere else", goTo(direct))
 
 	tunnel := chain{name: fromTunnel}
-	// The daemon, which hands the packets of udp to the device, lets no peer use these addresses.
+	// No peer can send from these addresses: the daemon, which forwards for udp, drops that.
 	for _, a := range c.Errors {
-		tunnel.add("the node itself, about a packet to no peer", addr(source, netip.PrefixFrom(a, a.BitLen())), goTo(port))
+		tunnel.add("ICMP errors of the node itself", addr(source, netip.PrefixFrom(a, a.BitLen())), goTo(port))
 	}
 	for _, s := range c.Subnets {
 		tunnel.add("a pod of this node sends through no tunnel", addr(source, s), found(Inner))
