@@ -52,21 +52,23 @@ func (p *Plugin) gc(args *skel.CmdArgs) error {
 }
 
 // collectFile deletes the attachment that a file in the data directory belongs to
-// if the runtime does not list it. Unreadable files are kept, because they may
+// if that is one of this network and the runtime does not list it. Files of other
+// networks are kept: networks may share the directory, and the runtime's list has
+// only the attachments of this one. Unreadable files are kept, because they may
 // belong to another network.
 func (p *Plugin) collectFile(ctx context.Context, c *conf, name string, args *skel.CmdArgs) error {
-	if base, ok := strings.CutSuffix(name, ".tmp"); ok && strings.HasPrefix(name, ".") {
+	path := filepath.Join(c.DataDir, name)
+	if base, ok := strings.CutSuffix(name, tempSuffix(c.Name)); ok && strings.HasPrefix(name, ".") {
 		id, ifName, _ := strings.Cut(base[1:], "@")
 		if !c.isValid(id, ifName) {
-			_ = os.Remove(filepath.Join(c.DataDir, name)) // harmless if it stays
+			_ = os.Remove(path) // harmless if it stays
 		}
 		return nil
 	}
-	id, ifName, ok := parseName(name)
+	id, ifName, ok := parseName(name) // no temporary file of another network
 	if !ok {
 		return nil
 	}
-	path := filepath.Join(c.DataDir, name)
 	savedIfName, network, err := readOwner(path)
 	if ifName == "" {
 		ifName = savedIfName
@@ -81,8 +83,8 @@ func (p *Plugin) collectFile(ctx context.Context, c *conf, name string, args *sk
 		return nil // its ADD is still running
 	}
 	d, err := held.read()
-	if err != nil {
-		return nil
+	if err != nil || d.conf.text("name") != c.Name {
+		return nil // removed, or replaced by an ADD of another network, before it was locked
 	}
 	if ifName == "" {
 		// The upstream plugin does not save the interface name. Kubernetes

@@ -355,51 +355,6 @@ func TestSocket(t *testing.T) {
 	}
 }
 
-func TestGC(t *testing.T) {
-	n := newNode(t)
-	for _, id := range []string{"a", "b", "c"} {
-		if s := n.run("ADD", id, "eth0"); s.err != nil {
-			t.Fatal(s.err)
-		}
-	}
-	if s := n.run("ADD", "a", "net1"); s.err != nil {
-		t.Fatal(s.err)
-	}
-	n.write("data/flannel1", `{"name":"cbr0","type":"fake-bridge"}`)
-	n.write("data/flannel2", `{"name":"cbr0","type":"fake-bridge"}`)
-	n.write("data/foreign", `{"name":"other","type":"fake-bridge"}`)
-	n.write("data/unreadable", `{`)
-	n.write("data/.gone@eth0.tmp", `{`)
-	n.write("data/.a@eth0.tmp", `{`)
-	n.takeCalls()
-	if s := n.run("GC", "", ""); s.err == nil || s.err.Code != types.ErrInvalidNetworkConfig || len(n.saved()) != 10 {
-		t.Errorf("GC without a list: %+v, %v", s.err, n.saved())
-	}
-	valid := []types.GCAttachment{{ContainerID: "a", IfName: "eth0"}, {ContainerID: "c", IfName: "eth9"}, {ContainerID: "flannel1", IfName: "eth1"}}
-	n.conf["cni.dev/attachments"] = valid
-	n.write("bin/DEL.error", `{"code":11,"msg":"later"}`)
-	if s := n.run("GC", "", ""); s.err == nil || len(n.saved()) != 9 {
-		t.Errorf("GC with a failing delegate: %+v, %v", s.err, n.saved())
-	}
-	_ = os.Remove(n.path("bin/DEL.error"))
-	n.takeCalls()
-	n.conf["cni.dev/valid-attachments"] = valid
-	if s := n.run("GC", "", ""); s.err != nil {
-		t.Error(s.err)
-	}
-	if diff := cmp.Diff([]string{".a@eth0.tmp", "a", "flannel1", "foreign", "unreadable"}, n.saved()); diff != "" {
-		t.Error(diff)
-	}
-	var calls []string
-	for line := range strings.Lines(n.takeCalls()) {
-		calls = append(calls, strings.Join(strings.SplitN(line, " ", 4)[:3], " "))
-	}
-	slices.Sort(calls)
-	if diff := cmp.Diff([]string{"DEL a net1", "DEL b eth0", "DEL c eth0", "DEL flannel2 eth0", "GC  ", "VERSION  "}, calls); diff != "" {
-		t.Error(diff)
-	}
-}
-
 // No container ID or interface name leads to a file outside the data directory.
 func TestContainerIDs(t *testing.T) {
 	n := newNode(t)

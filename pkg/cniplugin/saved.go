@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"io/fs"
 	"os"
@@ -35,7 +36,16 @@ func (a attachment) furtherPath() string { return filepath.Join(a.dir, a.id+"@"+
 
 // tempPath returns the file that ADD writes before it renames it. The name is
 // fixed, so that the next ADD or DEL can remove it if ADD was killed.
-func (a attachment) tempPath() string { return filepath.Join(a.dir, "."+a.id+"@"+a.ifName+".tmp") }
+func (a attachment) tempPath() string {
+	return filepath.Join(a.dir, "."+a.id+"@"+a.ifName+tempSuffix(a.network))
+}
+
+// tempSuffix ends the names of the temporary files of a network: by the name alone,
+// GC recognizes the files of its network. It contains a checksum instead of the
+// network's name, which may be longer than a file name.
+func tempSuffix(network string) string {
+	return fmt.Sprintf("@%08x.tmp", crc32.ChecksumIEEE([]byte(network)))
+}
 
 // savedFile is the saved configuration of an attachment, with a lock on Linux.
 //
