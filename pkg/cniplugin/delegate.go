@@ -80,7 +80,8 @@ type route struct {
 
 func (d delegate) forLinux(c *conf, s subnetInfo) error {
 	d.conf.setDefault("type", "bridge")
-	d.conf.setDefault("ipMasq", !s.ipMasq) // either flanneld or the delegate masquerades
+	// The packets are masqueraded once: by flanneld, or else by the delegate.
+	d.conf.setDefault("ipMasq", !s.ipMasq)
 	d.conf.setDefault("mtu", s.mtu)
 	if d.conf.text("type") == "bridge" {
 		d.conf.setDefault("isGateway", true)
@@ -123,6 +124,8 @@ func ranges(s subnetInfo) (sets [][]ipRange) {
 func (d delegate) forWindows(s subnetInfo) {
 	d.conf.setDefault("type", "win-bridge")
 	d.conf.setDefault("cniVersion", "0.2.0")
+	// On Windows flanneld has no firewall rules, and HNS masquerades the packets of
+	// endpoints for which the delegate requests that.
 	d.conf.setDefault("ipMasq", s.ipMasq)
 	d.conf.setDefault("ipMasqNetwork", s.families[0].networks[0])
 	ipam := object{}

@@ -69,6 +69,39 @@ func TestDelegate(t *testing.T) {
 	}
 }
 
+// With --ip-masq, something on the node masquerades the pods' packets, and only once:
+// flanneld on Linux, the delegate on Windows. Without the flag, only Linux delegates
+// do, as with the upstream plugin. The configuration takes precedence.
+func TestMasquerading(t *testing.T) {
+	for _, c := range []struct {
+		system   string
+		flag     bool // flanneld's --ip-masq
+		delegate string
+		want     string
+	}{
+		{"linux", true, `{}`, "false"},
+		{"linux", false, `{}`, "true"},
+		{"windows", true, `{}`, "true"},
+		{"windows", false, `{}`, "false"},
+		{"linux", true, `{"ipMasq":true}`, "true"},
+		{"windows", true, `{"ipMasq":false}`, "false"},
+	} {
+		conf, err := parseConf([]byte(`{"name":"n","delegate":` + c.delegate + `}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		subnet, err := parseSubnet([]byte(envText))
+		if err != nil {
+			t.Fatal(err)
+		}
+		subnet.ipMasq = c.flag
+		d, err := newDelegate(conf, subnet, c.system)
+		if got := string(d.conf["ipMasq"]); err != nil || got != c.want {
+			t.Errorf("%+v: ipMasq %s, %v", c, got, err)
+		}
+	}
+}
+
 func TestBadConfigurations(t *testing.T) {
 	subnet, err := parseSubnet([]byte(envText))
 	if err != nil {
