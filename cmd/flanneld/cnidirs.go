@@ -8,9 +8,13 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
+
+	"golang.org/x/sync/errgroup"
 
 	"flannel/pkg/cniinstall"
 	"flannel/pkg/containerd"
+	"flannel/pkg/file"
 )
 
 const aboutCNIDirs = `Prints the directories in which the container runtime of this node looks for the CNI configuration and the
@@ -43,8 +47,9 @@ func (p process) cniDirs() cniDirs {
 	found, err := find()
 	switch {
 	case errors.Is(err, containerd.ErrNone):
+		d.from = found
 	case err != nil:
-		d.err, d.Problem = err, err.Error()
+		d.from, d.err, d.Problem = found, err, err.Error()
 	default:
 		d.Config, d.from = found.Config, found
 		d.Conf, d.Bin, d.bins = found.Conf.Dirs[0], found.Bin.Dirs[0], found.Bin.Dirs
@@ -62,31 +67,112 @@ func (d cniDirs) required(flag string) error {
 	return fmt.Errorf("%w; or set --%s", d.err, flag)
 }
 
-// completeCNIFiles sets where plugins are installed, if they are and it is not set.
-// flag is the one that sets it.
-func (p process) completeCNIFiles(files *cniinstall.Files, flag string) error {
+// complete sets where plugins are installed, if they are and it is not set. flag is the
+// one that sets it.
+func (d cniDirs) complete(files *cniinstall.Files, flag string) error {
 	if files.PluginFrom == "" || files.PluginTo != "" {
 		return nil
 	}
-	dirs := p.cniDirs()
-	if err := dirs.required(flag); err != nil {
+	if err := d.required(flag); err != nil {
 		return err
 	}
-	files.PluginTo = dirs.Bin
+	files.PluginTo = d.Bin
 	if info, err := os.Stat(files.PluginFrom); err == nil && !info.IsDir() {
-		files.PluginTo = filepath.Join(dirs.Bin, filepath.Base(files.PluginFrom))
+		files.PluginTo = filepath.Join(d.Bin, filepath.Base(files.PluginFrom))
 	}
 	return nil
 }
 
-// keepCNI keeps the CNI files of the daemon. That containerd's configuration cannot be
-// read stops nothing else.
-func keepCNI(ctx context.Context, files cniinstall.Files, log *slog.Logger) error {
-	if err := (process{}).completeCNIFiles(&files, "cni-plugin-to"); err != nil {
-		log.Warn("cannot install the CNI plugins", "cause", causeNoCNIDirs, "error", err)
-		files.PluginFrom = ""
+// keepCNI keeps CNI files until ctx ends. flag is the one that sets where plugins are
+// installed. Without the flag, keepCNI follows containerd's configuration; that the
+// configuration cannot be read stops nothing else.
+func (p process) keepCNI(ctx context.Context, files cniinstall.Files, flag string, log *slog.Logger) error {
+	if files.PluginFrom == "" || files.PluginTo != "" {
+		return files.Keep(ctx, log)
 	}
-	return files.Keep(ctx, log)
+	tasks, ctx := errgroup.WithContext(ctx)
+	plugins := cniinstall.Files{PluginFrom: files.PluginFrom, ReplacePlugin: files.ReplacePlugin}
+	files.PluginFrom = ""
+	tasks.Go(func() error { return p.keepPlugins(ctx, plugins, flag, log) })
+	tasks.Go(func() error { return files.Keep(ctx, log) })
+	return tasks.Wait()
+}
+
+// keepPlugins keeps the plugins in the directory that containerd's configuration names:
+//
+//	configuration            action
+//	cannot be used           log why, once for each reason; keep the plugins where they are, if
+//	                           they were installed already
+//	names another directory  keep them there from now on, leave those in the former directory
+//	names the same one       none
+//
+// containerd may be installed, or its configuration completed, after the daemon has
+// started.
+func (p process) keepPlugins(ctx context.Context, plugins cniinstall.Files, flag string, log *slog.Logger) error {
+	next, err := p.awaitPluginDir(ctx, plugins, flag, log)
+	for err == nil && ctx.Err() == nil {
+		kept := next
+		round, end := context.WithCancel(ctx)
+		tasks, round := errgroup.WithContext(round)
+		tasks.Go(func() (err error) {
+			defer end()
+			next, err = p.awaitPluginDir(round, kept, flag, log)
+			return err
+		})
+		tasks.Go(func() error { return kept.Keep(round, log) })
+		err = tasks.Wait()
+		end()
+	}
+	return err
+}
+
+// awaitPluginDir waits until the plugins are to be installed elsewhere than in
+// kept.PluginTo, or ctx ends, and returns where.
+func (p process) awaitPluginDir(ctx context.Context, kept cniinstall.Files, flag string, log *slog.Logger) (cniinstall.Files, error) {
+	reported := ""
+	for {
+		next := cniinstall.Files{PluginFrom: kept.PluginFrom, ReplacePlugin: kept.ReplacePlugin}
+		dirs, changes, endWatch, err := p.watchCNIDirs(ctx)
+		if err != nil {
+			return kept, err
+		}
+		switch err := dirs.complete(&next, flag); {
+		case err == nil && next != kept:
+			endWatch()
+			return next, nil
+		case err == nil:
+			reported = ""
+		case err.Error() != reported:
+			reported = err.Error()
+			log.Warn("cannot find out where to install the CNI plugins", "cause", causeNoCNIDirs, "installed_in", kept.PluginTo, "error", err)
+		}
+		select {
+		case <-changes:
+		case <-ctx.Done():
+		}
+		endWatch()
+		if ctx.Err() != nil {
+			return kept, nil
+		}
+	}
+}
+
+// watchCNIDirs returns the directories, and a channel that receives a value when they may
+// have changed, until endWatch is called or ctx ends.
+func (p process) watchCNIDirs(ctx context.Context) (dirs cniDirs, changes <-chan struct{}, endWatch context.CancelFunc, err error) {
+	for {
+		sources := p.cniDirs().from.Sources
+		watching, end := context.WithCancel(ctx)
+		if changes, err = file.Watch(watching, sources...); err != nil {
+			end()
+			return dirs, nil, nil, err
+		}
+		// Read again: the files may have changed before they were watched.
+		if dirs = p.cniDirs(); slices.Equal(dirs.from.Sources, sources) {
+			return dirs, changes, end, nil
+		}
+		end()
+	}
 }
 
 // causeNoCNIDirs is a cause in the log.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,8 +10,10 @@ import (
 	"strings"
 	"testing"
 
+	"flannel/pkg/cniinstall"
 	"flannel/pkg/containerd"
 	"flannel/pkg/doctor"
+	"flannel/pkg/file"
 	"flannel/pkg/logtest"
 )
 
@@ -83,6 +86,62 @@ func TestInstallWhereContainerdLooks(t *testing.T) {
 	if code, _, problems := beside(t, found, errRead, "install-cni", "--plugin-from="+source, "--plugin-to="+to); code != exitOK || !exists(filepath.Join(to, "plugin"))() || exists(filepath.Join(dir, "bin"))() {
 		t.Errorf("%d %s", code, problems)
 	}
+}
+
+// The daemon and install-cni --watch keep plugins where containerd looks, also if its
+// configuration can be read only later, or is changed.
+func TestKeepWhereContainerdLooks(t *testing.T) {
+	dir := t.TempDir()
+	path := func(name string) string { return filepath.Join(dir, filepath.FromSlash(name)) }
+	write := func(name, text string) {
+		t.Helper()
+		if _, err := file.Put(path(name), []byte(text), 0o644); err != nil { // nobody reads a part of it
+			t.Fatal(err)
+		}
+	}
+	config := func(bin string) string {
+		return "version = 3\n[plugins.'io.containerd.cri.v1.runtime'.cni]\nbin_dir = '" + path(bin) + "'\n"
+	}
+	write("source/plugin", "binary")
+	write("conf", `{"name":"cbr0","plugins":[{"type":"flannel"}]}`)
+	write("containerd/config.toml", "version = ")
+	p := process{containerd: func() (containerd.CNI, error) {
+		return containerd.Read(path("containerd/config.toml"), containerd.CNI{Conf: containerd.Setting{Dirs: []string{path("net.d")}}, Bin: containerd.Setting{Dirs: []string{path("bin")}}})
+	}}
+	log := &logtest.Log{}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	files := cniinstall.Files{ConfFrom: path("conf"), ConfTo: path("net.d/10-flannel.conflist"), PluginFrom: path("source")}
+	go func() { ended <- p.keepCNI(ctx, files, "cni-plugin-to", log.Logger()) }()
+	defer func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}()
+	unknown := func() bool { return log.Count("cause="+causeNoCNIDirs) > 0 }
+	until(t, "the configuration cannot be read", unknown)
+	until(t, "what does not depend on it is installed", exists(files.ConfTo))
+
+	write("containerd/config.toml", config("bin 1"))
+	until(t, "it can be read", exists(path("bin 1/plugin")))
+	write("containerd/config.toml", "imports = ['conf.d/*.toml']\n"+config("bin 2"))
+	until(t, "another directory", exists(path("bin 2/plugin")))
+	write("containerd/conf.d/cni.toml", config("bin 3"))
+	until(t, "an import that did not exist", exists(path("bin 3/plugin")))
+
+	log.Reset()
+	write("containerd/conf.d/cni.toml", "version = ")
+	until(t, "the configuration cannot be read any more", unknown)
+	if err := os.Remove(path("bin 3/plugin")); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the plugin is restored where it was", exists(path("bin 3/plugin")))
+	write("containerd/conf.d/cni.toml", config("bin 3"))
+	if err := os.RemoveAll(path("containerd")); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "there is no configuration", exists(path("bin/plugin")))
 }
 
 // The configuration is written where containerd looks. That the plugins are missing there is a warning.

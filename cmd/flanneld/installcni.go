@@ -40,7 +40,8 @@ func installCNI(c *call) func(context.Context) int {
 		case (files.ConfFrom == "") != (files.ConfTo == ""), files.PluginFrom == "" && files.PluginTo != "":
 			return c.reportUsage(errors.New("install-cni: --conf-from requires --conf-to and vice versa, and --plugin-to requires --plugin-from"))
 		}
-		if err := c.completeCNIFiles(&files, "plugin-to"); err != nil {
+		given := files
+		if err := c.cniDirs().complete(&files, "plugin-to"); err != nil {
 			return c.fail(fmt.Errorf("install-cni: %w", err))
 		}
 		// It installs programs that the container runtime starts as root, and needs no
@@ -64,7 +65,7 @@ func installCNI(c *call) func(context.Context) int {
 			return exit
 		}
 		// With --watch the answer is the document of the first installation.
-		return c.reportError(files.Keep(ctx, log))
+		return c.reportError(c.keepCNI(ctx, given, "plugin-to", log))
 	}
 }
 

@@ -223,7 +223,7 @@ func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 		return answerStatus(ctx, o, status, view, acceptWithdrawal, forwardedBy(plane), healthz, log)
 	})
 	tasks.Go(func() error { return probes.Run(ctx) })
-	tasks.Go(func() error { return keepCNI(ctx, o.CNI, log) })
+	tasks.Go(func() error { return process{}.keepCNI(ctx, o.CNI, "cni-plugin-to", log) })
 	tasks.Go(func() error { return winnode.KeepVIP(ctx, o.SubnetFile, usualDataDir(), log) })
 	tasks.Go(func() (err error) {
 		manager, err := newManager(ctx, o, status, log)

@@ -28,6 +28,10 @@ type CNI struct {
 	Config string  // its configuration file, which need not exist
 	Conf   Setting // has one directory
 	Bin    Setting // has at least one
+	// Sources are the files and directories that were read for this, or were missing;
+	// a later Read has the same result unless one of them changes. They are also set
+	// with an error.
+	Sources []string
 }
 
 // Setting is a value of the configuration.
@@ -55,13 +59,22 @@ var ErrAmbiguous = errors.New("versions of containerd read this differently")
 // Read reads the configuration that containerd was started with. defaults are used for
 // what it does not set.
 func Read(config string, defaults CNI) (CNI, error) {
-	defaults.Config = config
-	files, err := load(config)
-	if errors.Is(err, fs.ErrNotExist) {
-		return defaults, nil // containerd starts without one, too
-	} else if err != nil {
-		return CNI{}, fmt.Errorf("read containerd's configuration: %w", err)
+	files, sources, err := load(config)
+	c := CNI{}
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		c, err = defaults, nil // containerd starts without one, too
+	case err != nil:
+		err = fmt.Errorf("read containerd's configuration: %w", err)
+	default:
+		c, err = combine(config, files, defaults)
 	}
+	c.Config, c.Sources = config, sources
+	return c, err
+}
+
+// combine returns what the files say together. config is the first one.
+func combine(config string, files []file, defaults CNI) (CNI, error) {
 	if slices.ContainsFunc(files, func(f file) bool { return f.disabled }) {
 		return CNI{}, fmt.Errorf("%w that uses CNI: its plugin cri is in disabled_plugins in %s", ErrNone, config)
 	}

@@ -100,6 +100,31 @@ func TestRefused(t *testing.T) {
 	}
 }
 
+// Sources has every path whose change can change the result, also with an error.
+func TestSources(t *testing.T) {
+	for name, c := range map[string]struct {
+		files map[string]string
+		want  []string
+	}{
+		"no file":  {nil, []string{"config.toml"}},
+		"not TOML": {map[string]string{"config.toml": "version = \n"}, []string{"config.toml"}},
+		"no CRI":   {map[string]string{"config.toml": "disabled_plugins = ['cri']\n"}, []string{"config.toml"}},
+		"imports": {map[string]string{"config.toml": "imports = ['a.toml', 'conf.d/*/x-?.toml']\n", "a.toml": "", "conf.d/1/x-1.toml": "", "conf.d/file": ""},
+			[]string{"config.toml", "a.toml", "conf.d", "conf.d/1", "conf.d/1/x-1.toml", "conf.d/file"}},
+		"missing import":  {map[string]string{"config.toml": "imports = ['gone.toml']\n"}, []string{"config.toml", "gone.toml"}},
+		"import not TOML": {map[string]string{"config.toml": "imports = ['a.toml']\n", "a.toml": "version = \n"}, []string{"config.toml", "a.toml"}},
+	} {
+		config := write(t, c.files)
+		got, _ := Read(config, defaults) // some of them are errors
+		for i, path := range c.want {
+			c.want[i] = filepath.Join(filepath.Dir(config), filepath.FromSlash(path))
+		}
+		if slices.Sort(got.Sources); !slices.Equal(slices.Compact(got.Sources), slices.Sorted(slices.Values(c.want))) {
+			t.Errorf("%s: %q, want %q", name, got.Sources, c.want)
+		}
+	}
+}
+
 func TestConfigOf(t *testing.T) {
 	for want, args := range map[string][][]string{
 		"x": {{"--config", "x"}, {"-c", "x", "--log-level=debug"}, {"--run-service", "--config=x"}, {"-c=x"}, {"-config", "x"}},

@@ -23,8 +23,10 @@ type file struct {
 }
 
 // load returns the file at path, and those that it imports, in the order in which
-// containerd reads them.
-func load(path string) (files []file, err error) {
+// containerd reads them. sources are the paths of all of them, and the directories in
+// which it looked for files of a pattern, also with an error.
+func load(path string) (files []file, sources []string, err error) {
+	sources = []string{path}
 	version := int64(1) // of a file that has none
 	for queue := []string{path}; len(queue) > 0; queue = queue[1:] {
 		if slices.ContainsFunc(files, func(f file) bool { return f.path == queue[0] }) {
@@ -33,27 +35,41 @@ func load(path string) (files []file, err error) {
 		f, imports, err := parse(queue[0], version)
 		switch {
 		case err != nil:
-			return nil, err
+			return nil, sources, err
 		case len(files) > 0 && f.version > version && f.hasTable:
-			return nil, fmt.Errorf("%w: %s has version %d, above that of %s, and is ignored since containerd 2.3", ErrAmbiguous, f.path, f.version, path)
+			return nil, sources, fmt.Errorf("%w: %s has version %d, above that of %s, and is ignored since containerd 2.3", ErrAmbiguous, f.path, f.version, path)
 		}
 		if len(files) == 0 {
 			version = f.version
 		}
 		files = append(files, f)
 		for _, pattern := range imports {
-			found, err := filepath.Glob(join(queue[0], pattern))
+			full := join(queue[0], pattern)
+			found, err := filepath.Glob(full)
+			sources = append(append(sources, searched(full)...), found...)
 			if err != nil {
-				return nil, fmt.Errorf("%s: imports: %q: %w", queue[0], pattern, err)
+				return nil, sources, fmt.Errorf("%s: imports: %q: %w", queue[0], pattern, err)
 			}
-			if len(found) == 0 && !strings.ContainsAny(pattern, "*?[") {
-				return nil, fmt.Errorf("%s: imports: %s: %w", queue[0], pattern, errMissing)
+			if len(found) == 0 && !hasWildcard(pattern) {
+				return nil, sources, fmt.Errorf("%s: imports: %s: %w", queue[0], pattern, errMissing)
 			}
 			queue = append(queue, found...)
 		}
 	}
-	return files, nil
+	return files, sources, nil
 }
+
+// searched returns the paths in which new files of a pattern show: the directories in
+// which it looks for them, or the file itself if the pattern has no wildcard.
+func searched(pattern string) (paths []string) {
+	for ; hasWildcard(pattern); pattern = filepath.Dir(pattern) {
+		found, _ := filepath.Glob(filepath.Dir(pattern)) // of the error, load learns as well
+		paths = append(paths, found...)
+	}
+	return append(paths, pattern)
+}
+
+func hasWildcard(pattern string) bool { return strings.ContainsAny(pattern, "*?[") }
 
 // errMissing is not fs.ErrNotExist: that the main file is missing is no error.
 var errMissing = fmt.Errorf("%v", fs.ErrNotExist)

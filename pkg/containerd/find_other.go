@@ -15,7 +15,7 @@ const usualConfig = "/etc/containerd/config.toml"
 // none.
 func Find() (CNI, error) {
 	if _, err := os.Stat(usualConfig); err != nil {
-		return CNI{}, fmt.Errorf("%w: %w", ErrNone, err)
+		return CNI{Sources: []string{usualConfig}}, fmt.Errorf("%w: %w", ErrNone, err)
 	}
 	return Read(usualConfig, CNI{Conf: Setting{Dirs: []string{"/etc/cni/net.d"}}, Bin: Setting{Dirs: []string{"/opt/cni/bin"}}})
 }

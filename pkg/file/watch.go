@@ -21,24 +21,26 @@ const pollEvery = time.Second
 // because the directory may have existed in between.
 const pollGoneDir = 10 * time.Millisecond
 
-// Watch notifies of changes of the file at path, its deletion and its creation, by
-// any program including this one. Neither the file nor its directory needs to exist.
+// Watch notifies of changes of the files at paths, their deletion and creation, by
+// any program including this one. Neither a file nor its directory needs to exist.
 // The channel receives one value for any number of changes, and none after ctx has
 // ended; it is never closed. If the system has no notifications left (Linux limits
-// them per user), Watch polls every second.
-func Watch(ctx context.Context, path string) (<-chan struct{}, error) {
-	path, err := filepath.Abs(path)
-	if err != nil {
-		return nil, fmt.Errorf("watch %s: %w", path, err)
+// them per user), Watch polls every second. Of a directory, only new and deleted
+// entries are changes, and Watch may notice them after a second.
+func Watch(ctx context.Context, paths ...string) (<-chan struct{}, error) {
+	changed := make(chan struct{}, 1)
+	var watches []*watch
+	for _, path := range paths {
+		full, err := filepath.Abs(path)
+		if err != nil {
+			return nil, fmt.Errorf("watch %s: %w", path, err)
+		}
+		watches = append(watches, &watch{path: full, dir: filepath.Dir(full), changed: changed})
 	}
-	w := &watch{path: path, dir: filepath.Dir(path), changed: make(chan struct{}, 1)}
-	if w.watcher, err = fsnotify.NewWatcher(); err != nil {
-		w.watcher = nil
+	for _, w := range watches {
+		w.start(ctx)
 	}
-	w.last = stat(path)
-	w.watchDir()
-	go w.run(ctx)
-	return w.changed, nil
+	return changed, nil
 }
 
 type watch struct {
@@ -46,7 +48,17 @@ type watch struct {
 	watcher   *fsnotify.Watcher // nil: the system has none left
 	watched   fs.FileInfo       // the watched directory; nil: none
 	last      fs.FileInfo       // the file at the last poll; nil: it did not exist
-	changed   chan struct{}     // has capacity 1
+	changed   chan struct{}     // has capacity 1, and is shared with other watches
+}
+
+// start begins to watch, until ctx ends.
+func (w *watch) start(ctx context.Context) {
+	if watcher, err := fsnotify.NewWatcher(); err == nil {
+		w.watcher = watcher
+	}
+	w.last = stat(w.path)
+	w.watchDir()
+	go w.run(ctx)
 }
 
 // run polls the file also when notifications work, since some may be missing. A
