@@ -4,7 +4,6 @@ package file
 
 import (
 	"errors"
-	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -16,13 +15,7 @@ import (
 // within a file system, and renames it. If overwrite is false, it fails with
 // fs.ErrExist if path exists.
 func replace(path string, text []byte, mode os.FileMode, overwrite bool) (err error) {
-	defer func() {
-		// Without the name of the temporary file, which differs each time, a repeated error
-		// has the same text. Callers log an error again only if its text has changed.
-		if pathErr := (*fs.PathError)(nil); errors.As(err, &pathErr) {
-			err = &fs.PathError{Op: pathErr.Op, Path: path, Err: pathErr.Err}
-		}
-	}()
+	defer func() { err = withoutTemp(err, path) }()
 	f, err := renameio.NewPendingFile(path, renameio.WithTempDir(filepath.Dir(path)), renameio.WithStaticPermissions(mode))
 	if err != nil {
 		return err

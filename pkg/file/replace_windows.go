@@ -17,16 +17,17 @@ import (
 func replace(path string, text []byte, _ os.FileMode, overwrite bool) error {
 	f, err := os.CreateTemp(filepath.Dir(path), ".flannel-*")
 	if err != nil {
-		return err
+		return withoutTemp(err, path)
 	}
 	_, err = f.Write(text)
-	if err = errors.Join(err, f.Sync(), f.Close()); err == nil && overwrite {
+	err = withoutTemp(errors.Join(err, f.Sync(), f.Close()), path)
+	if err == nil && overwrite {
 		err = renameWithin(f.Name(), path, replaceWithin)
 	} else if err == nil {
 		err = moveNew(f.Name(), path)
 	}
 	if err != nil {
-		err = errors.Join(err, os.Remove(f.Name()))
+		err = errors.Join(err, withoutTemp(os.Remove(f.Name()), path))
 	}
 	return err
 }
@@ -78,7 +79,7 @@ func rename(from, to string) error {
 	if renamePOSIX(from, to) == nil {
 		return nil
 	}
-	return os.Rename(from, to)
+	return withoutTemp(os.Rename(from, to), to)
 }
 
 // renameInfo is FILE_RENAME_INFO with space for the longest path and its NUL
