@@ -47,7 +47,7 @@ const (
 type Dataplane struct {
 	inner   dataplane.Dataplane
 	opts    driver.Options
-	mark    string        // the files of running commands begin with this
+	marks   *marks        // of running commands
 	limit   limiter       // its cause is context.DeadlineExceeded when a command has run for too long
 	retry   time.Duration // firstRetry, less in tests
 	slow    time.Duration // slowAfter, another one in tests
@@ -84,7 +84,7 @@ type Dataplane struct {
 
 // New wraps a dataplane, which Close closes.
 func New(inner dataplane.Dataplane, o driver.Options) *Dataplane {
-	d := &Dataplane{inner: inner, opts: o, mark: filepath.Join(o.StateDir, ".command-"+o.Instance+"."),
+	d := &Dataplane{inner: inner, opts: o, marks: &marks{path: filepath.Join(o.StateDir, ".command-"+o.Instance+"."), log: o.Log},
 		limit: limited, retry: firstRetry, slow: slowAfter, patient: passPatient,
 		startLane: lane{slots: 2}, normal: lane{slots: atOnce}, slowLane: lane{slots: slowAtOnce},
 		changes: make(chan struct{}, 1), ended: make(chan struct{}, 1), peers: map[key]*peer{}}

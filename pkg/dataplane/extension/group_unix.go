@@ -4,7 +4,6 @@ package extension
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,30 +15,45 @@ import (
 // runGroup runs a command. When its context ends, the command is killed together
 // with the processes of its group.
 //
-// While the command runs, it has a file, mark and some digits, open. If this process
-// is killed, the file stays, and by it the next process finds what still runs. A
-// PID in a file could be that of another process by then, and the kernel's signal
-// for the death of a parent would not reach the command's children.
-func runGroup(cmd *exec.Cmd, mark string) error {
-	if err := os.MkdirAll(filepath.Dir(mark), 0o755); err != nil {
-		return fmt.Errorf("create the directory of running commands: %w", err)
+// While the command runs, it has a file of marks open. If this process is killed, the
+// file stays, and by it the next process finds what still runs. A PID in a file could
+// be that of another process by then, and the kernel's signal for the death of a parent
+// would not reach the command's children.
+func runGroup(cmd *exec.Cmd, m *marks) error {
+	if file := m.open(); file != nil {
+		defer file.Close()           //nolint:errcheck // nothing was written
+		defer os.Remove(file.Name()) //nolint:errcheck // what this process starts is not found by it
+		cmd.ExtraFiles = []*os.File{file}
 	}
-	file, err := os.CreateTemp(filepath.Dir(mark), filepath.Base(mark)+"*")
-	if err != nil {
-		return fmt.Errorf("create the file of a running command: %w", err)
-	}
-	defer file.Close()           //nolint:errcheck // nothing was written
-	defer os.Remove(file.Name()) //nolint:errcheck // what this process starts is not found by it
-	cmd.ExtraFiles = []*os.File{file}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	return cmd.Run()
 }
 
+// open creates the file of a command that is to run. If it cannot, the directory being
+// read-only or full, it returns nil, and the command runs without: that peers are
+// connected matters more than what happens to commands when this process is killed.
+func (m *marks) open() *os.File {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	dir := filepath.Dir(m.path)
+	err := os.MkdirAll(dir, 0o755)
+	var file *os.File
+	if err == nil {
+		file, err = os.CreateTemp(dir, filepath.Base(m.path)+"*")
+	}
+	if err != nil && !m.failed {
+		m.log.Warn("could not create the file of a running command; if flanneld is killed, its commands will not be ended",
+			"cause", causeFormer, "error", err)
+	}
+	m.failed = err != nil
+	return file
+}
+
 // endFormer kills commands that a former process has left, and reports whether none
 // is left. It waits for them for as long as a pass may take.
 func (d *Dataplane) endFormer(ctx context.Context) bool {
-	files, _ := filepath.Glob(escaped(d.mark) + "*") // there is no error but that of a malformed pattern
+	files, _ := filepath.Glob(escaped(d.marks.path) + "*") // there is no error but that of a malformed pattern
 	if len(files) == 0 {
 		return true
 	}

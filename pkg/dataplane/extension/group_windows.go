@@ -14,8 +14,8 @@ import (
 // runGroup runs a command. When its context ends, the command is killed together
 // with the processes of its job object: those that it started, except in the
 // moment before it was put into the job. Windows kills them as well when this process
-// ends, since that closes the job. The string is of use on other systems.
-func runGroup(cmd *exec.Cmd, _ string) error {
+// ends, since that closes the job. Other systems need marks for that.
+func runGroup(cmd *exec.Cmd, _ *marks) error {
 	job, err := windows.CreateJobObject(nil, nil)
 	if err != nil {
 		return fmt.Errorf("create job object: %w", err)
@@ -61,7 +61,7 @@ func assign(job windows.Handle, process *os.Process) error {
 		assigned = nil
 	}
 	if err := errors.Join(err, assigned); err != nil {
-		return fmt.Errorf("assign process %d to job object: %w", process.Pid, err)
+		return fmt.Errorf("assign process to job object: %w", err) // without the PID, which differs each time
 	}
 	return nil
 }

@@ -58,7 +58,7 @@ func role(name string, args []string) int {
 			_ = child.Run()
 		}
 	case "run": // runs a command, until this process is killed
-		_, err := run(context.Background(), command{line: strings.Join(args[1:], " ")}, markOf(args[0]))
+		_, err := run(context.Background(), command{line: strings.Join(args[1:], " ")}, marksOf(args[0]))
 		fmt.Println(err)
 	case "hang":
 		return hang(args[0])

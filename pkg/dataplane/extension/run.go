@@ -5,10 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
 	"time"
 
 	"flannel/pkg/dataplane"
@@ -56,6 +58,16 @@ const maxOutput = 2048
 // output open, is waited for.
 const killDelay = time.Second
 
+// marks creates the files by which the next process finds the commands that still run
+// after this process was killed; not on Windows, which ends them itself.
+type marks struct {
+	path string // the files begin with this
+	log  *slog.Logger
+
+	mu     sync.Mutex
+	failed bool // the last file could not be created, which was logged
+}
+
 // limiter returns the context of a command, and what releases it.
 type limiter func(context.Context, command) (context.Context, context.CancelFunc)
 
@@ -67,9 +79,8 @@ func limited(ctx context.Context, _ command) (context.Context, context.CancelFun
 // around it. No shell is involved: the line is split at white space, and then $NAME
 // and ${NAME} in each word are replaced from the command's environment, so that no
 // value becomes several words. When the context ends, the command is killed with all
-// processes that it started. mark is the start of the path of a file that exists
-// while it runs.
-func run(ctx context.Context, c command, mark string) (string, error) {
+// processes that it started.
+func run(ctx context.Context, c command, m *marks) (string, error) {
 	words := strings.Fields(c.line)
 	if len(words) == 0 {
 		return "", nil
@@ -83,7 +94,7 @@ func run(ctx context.Context, c command, mark string) (string, error) {
 	output := &start{}
 	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = env, strings.NewReader(c.stdin), output, output
 	cmd.WaitDelay = killDelay
-	err := runGroup(cmd, mark)
+	err := runGroup(cmd, m)
 	switch {
 	case err != nil && errors.Is(context.Cause(ctx), context.DeadlineExceeded):
 		err = fmt.Errorf("killed after %s: %w", timeLimit, context.DeadlineExceeded)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"os"
@@ -20,8 +21,10 @@ import (
 	"flannel/pkg/logtest"
 )
 
-// markOf is what New makes of a directory.
-func markOf(dir string) string { return filepath.Join(dir, ".command-.") }
+// marksOf are those that New makes for a directory.
+func marksOf(dir string) *marks {
+	return &marks{path: filepath.Join(dir, ".command-."), log: slog.New(slog.DiscardHandler)}
+}
 
 // A command that runs when flanneld is killed ends, with the process that it started, before the next flanneld runs
 // others. One that has succeeded may leave a process.
@@ -58,7 +61,7 @@ func TestFormerCommands(t *testing.T) {
 	_ = daemon.Wait()
 	n.mustPass(peerPaths(2, "")...)
 	mustEnd(t, child)
-	if files, err := filepath.Glob(markOf(n.dir) + "*"); err != nil || len(files) > 0 {
+	if files, err := filepath.Glob(marksOf(n.dir).path + "*"); err != nil || len(files) > 0 {
 		t.Errorf("left are %q, %v", files, err)
 	}
 	if !runs(t, stays) {
@@ -173,7 +176,7 @@ func TestFormerCommandsStay(t *testing.T) {
 func TestEnvironment(t *testing.T) {
 	t.Setenv("FLANNELD_ETCD_PASSWORD", "secret")
 	t.Setenv("TWO", "a  b")
-	out, err := run(t.Context(), command{line: self(t, "print") + ` "$TWO  ${TWO}x" $FLANNELD_ETCD_PASSWORD $NONE $(id)`, env: []string{"TWO=c d"}}, markOf(t.TempDir()))
+	out, err := run(t.Context(), command{line: self(t, "print") + ` "$TWO  ${TWO}x" $FLANNELD_ETCD_PASSWORD $NONE $(id)`, env: []string{"TWO=c d"}}, marksOf(t.TempDir()))
 	if want := `"c d|c dx"|||$(id)`; err != nil || out != want {
 		t.Errorf("%q, %v, want %q", out, err, want)
 	}

@@ -130,7 +130,7 @@ func (d *Dataplane) work(l *lane, u *unit) {
 			d.mu.Unlock()
 			began := time.Now()
 			ctx, release := d.limit(d.ctx, s.command)
-			output, err := run(ctx, s.command, d.mark)
+			output, err := run(ctx, s.command, d.marks)
 			release()
 			d.mu.Lock()
 			if !u.givenUp {
