@@ -85,6 +85,11 @@ func fetch(ctx context.Context, dial func(ctx context.Context, network, addr str
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: dial}}
 	resp, err := client.Do(req)
 	if err != nil {
+		// The port of the local address differs each time, and AwaitReady would report the
+		// same problem again.
+		if e, ok := errors.AsType[*net.OpError](err); ok {
+			e.Source = nil
+		}
 		return nil, err
 	}
 	defer resp.Body.Close() //nolint:errcheck // it was read

@@ -3,6 +3,7 @@ package status
 import (
 	"context"
 	"errors"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -23,6 +24,33 @@ func TestReadinessOfAnotherProgram(t *testing.T) {
 	}
 	if reason, err := Readiness("", at)(t.Context()); err == nil {
 		t.Errorf("an empty answer is no error, but %q", reason)
+	}
+}
+
+// TestReadinessErrorIsStable checks that a problem has the same text each time: else
+// AwaitReady would report it each second.
+func TestReadinessErrorIsStable(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() { // resets all connections
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = c.Read(make([]byte, 1))
+			_ = c.(*net.TCPConn).SetLinger(0)
+			c.Close()
+		}
+	}()
+	ask := Readiness("", netip.MustParseAddrPort(l.Addr().String()))
+	_, first := ask(t.Context())
+	_, second := ask(t.Context())
+	if first == nil || second == nil || first.Error() != second.Error() {
+		t.Errorf("%v, then %v", first, second)
 	}
 }
 

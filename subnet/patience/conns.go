@@ -1,6 +1,7 @@
 package patience
 
 import (
+	"errors"
 	"net"
 	"sync"
 )
@@ -28,6 +29,28 @@ func (c *Conns) Keep(conn net.Conn) net.Conn {
 	}
 	c.open[k] = struct{}{}
 	return k
+}
+
+// Read implements net.Conn.
+func (k *kept) Read(p []byte) (int, error) {
+	n, err := k.Conn.Read(p)
+	return n, withoutSource(err)
+}
+
+// Write implements net.Conn.
+func (k *kept) Write(p []byte) (int, error) {
+	n, err := k.Conn.Write(p)
+	return n, withoutSource(err)
+}
+
+// withoutSource removes the local address from an error. Its port differs for each
+// connection, but the same problem must have the same text: what was reported already is
+// recognized by the text.
+func withoutSource(err error) error {
+	if e, ok := errors.AsType[*net.OpError](err); ok {
+		return &net.OpError{Op: e.Op, Net: e.Net, Addr: e.Addr, Err: e.Err}
+	}
+	return err
 }
 
 // Close implements net.Conn.
