@@ -53,5 +53,10 @@ func FillChanges(current []*dataplane.Path, s dataplane.State, fill func(*Fillin
 			failures[p.Device] = err
 		}
 	}
-	return errors.Join(slices.Collect(maps.Values(failures))...)
+	// Ordered, so that the same failures have the same text.
+	var errs []error
+	for _, device := range slices.Sorted(maps.Keys(failures)) {
+		errs = append(errs, failures[device])
+	}
+	return errors.Join(errs...)
 }
