@@ -45,7 +45,7 @@ func role(name string, args []string) int {
 			return 9
 		}
 		if _, err := os.Stat(filepath.Join(args[0], "fail-"+strings.ReplaceAll(os.Getenv("SUBNET"), "/", "-"))); err == nil {
-			fmt.Println("told to fail")
+			fmt.Println("told to fail: PID", os.Getpid())
 			return 3
 		}
 		if _, err := os.Stat(filepath.Join(args[0], "stall-"+strings.ReplaceAll(os.Getenv("SUBNET"), "/", "-"))); err == nil {

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"regexp"
 	"strings"
 	"sync"
 	"time"
@@ -49,6 +50,21 @@ func (e *CommandError) Unwrap() error { return e.Err }
 
 // Cause is the value of the attribute cause in the log.
 func (e *CommandError) Cause() string { return causeFailed }
+
+// sameFailure returns the error of the last try if a command has failed in the same way
+// again, else err. What a program prints may have PIDs, ports or times, with which each
+// try would look like another problem, and would be reported.
+func sameFailure(last, err error) error {
+	l, ok1 := errors.AsType[*CommandError](last)
+	e, ok2 := errors.AsType[*CommandError](err)
+	if ok1 && ok2 && l.Key == e.Key && l.Err.Error() == e.Err.Error() &&
+		numbers.ReplaceAllString(l.Output, "0") == numbers.ReplaceAllString(e.Output, "0") {
+		return last
+	}
+	return err
+}
+
+var numbers = regexp.MustCompile("[0-9]+")
 
 // maxOutput limits the output of PreStartup, in bytes: it becomes a part of the
 // lease, and stores reject large ones. Of other output, no more is kept.

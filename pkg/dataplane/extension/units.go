@@ -172,7 +172,7 @@ func (d *Dataplane) finish(u *unit, s *step, output string, err error) {
 		s.done(output)
 		return
 	}
-	u.err = err
+	u.err = sameFailure(u.err, err)
 	pause := min(d.retry<<min(u.failures, 20), lastRetry)
 	u.failures++
 	u.timer = time.AfterFunc(pause, func() {
