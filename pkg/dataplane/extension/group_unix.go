@@ -4,6 +4,8 @@ package extension
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -43,8 +45,11 @@ func (m *marks) open() *os.File {
 		file, err = os.CreateTemp(dir, filepath.Base(m.path)+"*")
 	}
 	if err != nil && !m.failed {
+		if e, ok := errors.AsType[*fs.PathError](err); ok {
+			err = e.Err // without the random name
+		}
 		m.log.Warn("could not create the file of a running command; if flanneld is killed, its commands will not be ended",
-			"cause", causeFormer, "error", err)
+			"cause", causeFormer, "directory", dir, "error", err)
 	}
 	m.failed = err != nil
 	return file
