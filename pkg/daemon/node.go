@@ -52,6 +52,7 @@ type node struct {
 	peers         []*subnet.Lease // with the rejected ones
 	validPeers    int             // those with paths
 	rejects       []subnet.Rejected
+	twins         []string          // the leases with this node's public IP; all of them are rejected
 	refused       []subnet.Rejected // peers for which the operating system refused an entry
 	pendingConfig string            // why the latest configuration is not in force; "": it is
 	configRefused bool              // it is pendingConfig, and not waiting or being tried
