@@ -113,7 +113,7 @@ func (m *Manager) chooseHome(ctx context.Context, cfg subnet.Config, want subnet
 		h.how = "it has our public address"
 		return h, err
 	}
-	if h.former, err = m.replaceable(ctx, h.claims.misfits, want); err != nil {
+	if h.former, err = m.replaceable(ctx, cfg, h.claims.misfits, want); err != nil {
 		return h, err
 	}
 	var full error
@@ -190,13 +190,13 @@ func (m *Manager) keyOf(l subnet.Lease) string {
 // former leases, which the subnet file proves. A key that only has our address
 // may be another node's; if nobody renews it, etcd removes it. A reservation
 // stays, because its operator may be about to change the configuration.
-func (m *Manager) replaceable(ctx context.Context, misfits []record, want subnet.Lease) (former []record, err error) {
+func (m *Manager) replaceable(ctx context.Context, cfg subnet.Config, misfits []record, want subnet.Lease) (former []record, err error) {
 	for _, r := range misfits {
 		if r.kv.Lease == 0 {
 			m.log.Warn("ignoring a reservation with our public address that does not fit the network configuration", "key", r.key)
 			continue
 		}
-		if !isFiled(*r.lease, want) {
+		if !isFiled(*r.lease, want) && !slices.Contains(cfg.Filed, r.lease.V4.Subnet) && !slices.Contains(cfg.Filed, r.lease.V6.Subnet) {
 			continue
 		}
 		may, err := m.mayWrite(ctx, r.key)
