@@ -23,6 +23,10 @@ type Config struct {
 	// Underlay are this node's own addresses on the underlay, and the networks that it reaches there without a gateway.
 	// It is not read from the configuration, but set when the underlay is known.
 	Underlay []netip.Prefix
+
+	// Filed are the subnets in this node's subnet file, which may be those of another network. They prove which leases are
+	// former ones of this node. Like Underlay, they are not read from the configuration.
+	Filed []netip.Prefix
 }
 
 // Network is the pod network of one family, and its division into subnets.

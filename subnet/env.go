@@ -18,8 +18,11 @@ import (
 type Env struct {
 	V4Network, V4Subnet netip.Prefix // masked; zero: family off
 	V6Network, V6Subnet netip.Prefix
-	MTU                 int // of the pods' interfaces, in bytes
-	IPMasq              bool
+	// FormerV4 and FormerV6 are the last subnets that this node had in another network, zero: none. Its pods may still have
+	// their addresses, so that it takes them again if the configuration returns to that network.
+	FormerV4, FormerV6 netip.Prefix
+	MTU                int // of the pods' interfaces, in bytes
+	IPMasq             bool
 }
 
 // maxEnv bounds what is read of the file, which others may have written, in bytes.
@@ -41,8 +44,19 @@ func Format(e Env) []byte {
 		}
 	}
 	fmt.Fprintf(&b, "FLANNEL_MTU=%d\nFLANNEL_IPMASQ=%t\n", e.MTU, e.IPMasq)
+	for _, f := range []struct {
+		key    string
+		subnet netip.Prefix
+	}{{formerKey4, e.FormerV4}, {formerKey6, e.FormerV6}} {
+		if f.subnet.IsValid() {
+			fmt.Fprintf(&b, "%s=%s\n", f.key, f.subnet)
+		}
+	}
 	return b.Bytes()
 }
+
+// flannel does not have these keys, and ignores them.
+const formerKey4, formerKey6 = "FLANNEL_FORMER_SUBNET", "FLANNEL_FORMER_IPV6_SUBNET"
 
 // ParseEnv parses a text of Format or of flannel. It skips unknown lines. A text without any subnet is an error.
 func ParseEnv(raw []byte) (Env, error) {
@@ -63,6 +77,10 @@ func ParseEnv(raw []byte) (Env, error) {
 			e.V6Network, err = envPrefix(value, 128)
 		case "FLANNEL_IPV6_SUBNET":
 			e.V6Subnet, err = envPrefix(value, 128)
+		case formerKey4:
+			e.FormerV4, err = envPrefix(value, 32)
+		case formerKey6:
+			e.FormerV6, err = envPrefix(value, 128)
 		case "FLANNEL_MTU":
 			if e.MTU, err = strconv.Atoi(value); err != nil {
 				err = errors.New("not a whole number")
@@ -90,6 +108,31 @@ func envPrefix(value string, bits int) (netip.Prefix, error) {
 		return netip.Prefix{}, fmt.Errorf("not an IPv%d network", map[int]int{32: 4, 128: 6}[bits])
 	}
 	return p.Masked(), nil
+}
+
+// Remembered returns the subnets that the file remembers for the networks of cfg: the present one of each family, or else
+// the one that this node had in that network before.
+func (e Env) Remembered(cfg Config) (v4, v6 netip.Prefix) {
+	choose := func(n Network, present, former netip.Prefix) netip.Prefix {
+		if !n.Holds(present) && n.Holds(former) {
+			return former
+		}
+		return present
+	}
+	return choose(cfg.V4, e.V4Subnet, e.FormerV4), choose(cfg.V6, e.V6Subnet, e.FormerV6)
+}
+
+// Former returns the last subnets of other networks than those of cfg, for the next file.
+func (e Env) Former(cfg Config) (v4, v6 netip.Prefix) {
+	choose := func(n Network, present, former netip.Prefix) netip.Prefix {
+		for _, s := range []netip.Prefix{present, former} {
+			if s.IsValid() && !n.Prefix.Overlaps(s) {
+				return s
+			}
+		}
+		return netip.Prefix{}
+	}
+	return choose(cfg.V4, e.V4Subnet, e.FormerV4), choose(cfg.V6, e.V6Subnet, e.FormerV6)
 }
 
 // ErrMalformed is wrapped by the error about a file that is not a valid subnet file, or whose owner is not trusted

@@ -169,3 +169,46 @@ func FuzzParseEnv(f *testing.F) {
 		}
 	})
 }
+
+// The subnet of a network that the configuration leaves is remembered until it returns, and no longer than that.
+func TestFormerSubnet(t *testing.T) {
+	a := Config{V4: Network{Prefix: pfx("10.5.0.0/16"), SubnetLen: 24}}
+	b := Config{V4: Network{Prefix: pfx("10.9.0.0/16"), SubnetLen: 24}}
+	both := Config{V4: a.V4, V6: Network{Prefix: pfx("fd05::/48"), SubnetLen: 64}}
+	e := Env{V4Network: a.V4.Prefix, V4Subnet: pfx("10.5.72.0/24"), MTU: 1450}
+	for _, step := range []struct {
+		name         string
+		cfg          Config
+		four, six    string // remembered
+		becomes      Env    // the node's subnets after this step
+		former, then string // of the next file
+	}{
+		{"the same", a, "10.5.72.0/24", "", Env{V4Network: a.V4.Prefix, V4Subnet: pfx("10.5.72.0/24")}, "", ""},
+		{"another network", b, "10.5.72.0/24", "", Env{V4Network: b.V4.Prefix, V4Subnet: pfx("10.9.3.0/24")}, "10.5.72.0/24", ""},
+		{"a restart there", b, "10.9.3.0/24", "", Env{V4Network: b.V4.Prefix, V4Subnet: pfx("10.9.3.0/24")}, "10.5.72.0/24", ""},
+		{"back", both, "10.5.72.0/24", "", Env{V4Network: a.V4.Prefix, V4Subnet: pfx("10.5.72.0/24"), V6Network: pfx("fd05::/48"), V6Subnet: pfx("fd05:0:0:7::/64")}, "10.9.3.0/24", ""},
+		{"without IPv6", a, "10.5.72.0/24", "fd05:0:0:7::/64", Env{V4Network: a.V4.Prefix, V4Subnet: pfx("10.5.72.0/24")}, "10.9.3.0/24", "fd05:0:0:7::/64"},
+		{"with IPv6", both, "10.5.72.0/24", "fd05:0:0:7::/64", Env{}, "10.9.3.0/24", ""},
+	} {
+		text := func(p netip.Prefix) string {
+			if p.IsValid() {
+				return p.String()
+			}
+			return ""
+		}
+		v4, v6 := e.Remembered(step.cfg)
+		if text(v4) != step.four || text(v6) != step.six {
+			t.Errorf("%s: remembered are %v and %v", step.name, v4, v6)
+		}
+		next := step.becomes
+		if next.FormerV4, next.FormerV6 = e.Former(step.cfg); text(next.FormerV4) != step.former || text(next.FormerV6) != step.then {
+			t.Errorf("%s: former are %v and %v", step.name, next.FormerV4, next.FormerV6)
+		}
+		if next.V4Subnet.IsValid() {
+			var err error
+			if e, err = ParseEnv(Format(next)); err != nil || e != next {
+				t.Errorf("%s: %+v is read as %+v (%v)", step.name, next, e, err)
+			}
+		}
+	}
+}

@@ -47,6 +47,9 @@ func checkEndpoint(e string) error {
 		full = "http://" + e // host:port is valid; complete adds the scheme
 	}
 	u, err := url.Parse(full)
+	if broken, ok := errors.AsType[*url.Error](err); ok {
+		return fmt.Errorf("%.60q is no URL: %w; use one like http://127.0.0.1:2379", e, broken.Err)
+	}
 	switch {
 	case err != nil || u.Scheme != "http" && u.Scheme != "https":
 		return fmt.Errorf("%.60q has neither http:// nor https://; use one like http://127.0.0.1:2379", e)
@@ -85,10 +88,11 @@ func (o *kubeOptions) complete(environ []string) {
 // it. A missing leading slash is not added, since it is a part of the keys'
 // names.
 func setPrefix(o *options, v string) error {
-	if strings.Trim(v, "/") == "" {
+	p := path.Clean(v)
+	if first, _, _ := strings.Cut(strings.Trim(p, "/"), "/"); first == "" || first == "." || first == ".." {
 		return fmt.Errorf("invalid etcd prefix %.60q; use one like /coreos.com/network", v)
 	}
-	o.Etcd.Prefix = path.Clean(v)
+	o.Etcd.Prefix = p
 	if !strings.HasPrefix(v, "/") {
 		o.Warnings = append(o.Warnings, fmt.Sprintf("--etcd-prefix: %.60q has no leading slash, so its keys differ from those below %.60q", v, "/"+o.Etcd.Prefix))
 	}
@@ -100,6 +104,9 @@ func setAPIURL(o *options, v string) error {
 		return nil
 	}
 	u, err := url.Parse(v)
+	if broken, ok := errors.AsType[*url.Error](err); ok && !strings.Contains(v, "@") { // else it may have a password
+		return fmt.Errorf("%.60q is no URL: %w; use one like https://10.0.0.1:6443", v, broken.Err)
+	}
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil {
 		return errors.New("invalid URL of an API server; use one like https://10.0.0.1:6443")
 	}

@@ -15,6 +15,7 @@ const (
 	causePeerRecovered    = "peer-recovered"
 	causePeersOmitted     = "peers-omitted" // from the log, to limit its size
 	causeWindowsMismatch  = "windows-mismatch"
+	causeAddressConflict  = "address-conflict"
 	causeDuplicateMAC     = "duplicate-mac"
 	causeDuplicateKey     = "duplicate-key"
 	causeUnderlayChanged  = "underlay-changed"

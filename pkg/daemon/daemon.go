@@ -203,7 +203,7 @@ func (d *Daemon) pass(ctx context.Context, n *node, in *inbox) failures {
 		d.resolveDuplicates(n, in)
 		n.peers, n.peersKnown = peers.Leases, true
 		n.validPeers = len(peers.Leases) - len(planned.Rejects) - n.plan.Pending()
-		n.rejects = slices.Concat(planned.Rejects, peers.Rejects)
+		n.rejects, n.twins = slices.Concat(planned.Rejects, peers.Rejects), n.plan.Twins()
 		n.windows, n.retained, n.ownWithdrawn = peers.Windows, peers.Retained, peers.OwnWithdrawn
 		state := n.state(planned.Paths, d.Settings, f.unknown())
 		state.Since, state.Changes = planned.Since, planned.Changes

@@ -48,13 +48,21 @@ func (d *Daemon) acquire(ctx context.Context, in *inbox, n *node) error {
 	case err != nil:
 		return fmt.Errorf("read the former subnet: %w", err) // join retries
 	}
+	remembered4, remembered6 := env.Remembered(n.config)
 	if n.config.V4.On() {
-		want.V4 = subnet.Endpoint{Subnet: env.V4Subnet, PublicIP: n.link.PublicV4}
+		want.V4 = subnet.Endpoint{Subnet: remembered4, PublicIP: n.link.PublicV4}
 	}
 	if n.config.V6.On() {
-		want.V6 = subnet.Endpoint{Subnet: env.V6Subnet, PublicIP: n.link.PublicV6}
+		want.V6 = subnet.Endpoint{Subnet: remembered6, PublicIP: n.link.PublicV6}
 	}
-	lease, err := d.Manager.Acquire(ctx, n.config, want)
+	n.former4, n.former6 = env.Former(n.config)
+	cfg := n.config
+	for _, s := range []netip.Prefix{env.V4Subnet, env.V6Subnet} {
+		if s.IsValid() {
+			cfg.Filed = append(cfg.Filed, s)
+		}
+	}
+	lease, err := d.Manager.Acquire(ctx, cfg, want)
 	if err != nil {
 		return fmt.Errorf("acquire a subnet: %w", err)
 	}

@@ -39,7 +39,9 @@ type node struct {
 	lease          subnet.Lease // this node's, as updateLease has set it last
 	plan           *plan.Plan
 	formerNetworks []netip.Prefix // in the subnet file, but not in the configuration
-	warnings       []string       // of build, as logged last
+	former4        netip.Prefix   // this node's last subnet in another network, for the subnet file; zero: none
+	former6        netip.Prefix
+	warnings       []string // of build, as logged last
 
 	readdressed map[string]bool     // devices that must have the MAC address that the backend derives
 	duplicate   string              // the lease that has our MAC address and precedence, if we cannot change ours; "": none
@@ -52,6 +54,7 @@ type node struct {
 	peers         []*subnet.Lease // with the rejected ones
 	validPeers    int             // those with paths
 	rejects       []subnet.Rejected
+	twins         []string          // the leases with this node's public IP; all of them are rejected
 	refused       []subnet.Rejected // peers for which the operating system refused an entry
 	pendingConfig string            // why the latest configuration is not in force; "": it is
 	configRefused bool              // it is pendingConfig, and not waiting or being tried
@@ -280,6 +283,7 @@ func (d *Daemon) writeEnv(n *node) error {
 		V4Network: n.config.V4.Prefix, V4Subnet: n.lease.V4.Subnet,
 		V6Network: n.config.V6.Prefix, V6Subnet: n.lease.V6.Subnet,
 		MTU: n.backend.MTU(), IPMasq: d.Settings.IPMasq,
+		FormerV4: n.former4, FormerV6: n.former6,
 	})
 	if changed {
 		d.Log.Info("wrote the subnet file", "path", d.Settings.SubnetFile, "mtu", n.backend.MTU())

@@ -76,6 +76,7 @@ type logState struct {
 	budget    lineBudget        // for rejects
 	omittedAt time.Time         // when it was logged that some rejects are omitted
 	advice    string
+	conflict  string // see addressConflict
 	passes    passLog
 }
 
@@ -96,6 +97,7 @@ func (d *Daemon) report(n *node, failed failures, took time.Duration) {
 		r.Report(failed.own().err(), slices.Concat(n.rejects, n.refused), n.advice(), n.pendingConfig)
 	}
 	d.reportAdvice(n)
+	d.reportAddressConflict(n)
 
 	last := &n.logged
 	if err == nil {

@@ -111,7 +111,7 @@ func (v *View) Fill(r *status.Report) {
 	if last == nil {
 		return
 	}
-	r.Node, r.Advice = last.nodeStatus(), last.advice()
+	r.Node, r.Advice, r.Conflict = last.nodeStatus(), last.advice(), last.addressConflict()
 	r.LeaseExpires = v.LeaseExpires()
 	r.Pending, r.Refused = last.pendingConfig, last.configRefused
 	r.PeersKnown = last.peersKnown

@@ -22,6 +22,7 @@ type Status struct {
 	since   time.Time // of the last change of ready
 	reached bool      // it has been ready, or Resumed was called
 	problem string    // why it is not ready
+	advice  string    // what the operator should know although it is ready; "": nothing
 	began   time.Time // of the running pass; zero between passes
 	explain func() error
 	away    func() time.Time
@@ -71,6 +72,21 @@ func (s *Status) set(ready bool, problem string) {
 	}
 	s.ready, s.problem, s.began = ready, problem, time.Time{}
 	s.reached = s.reached || ready
+}
+
+// Advise sets what the operator should know although the network is up to date;
+// "": nothing. The answer to /readyz has it in a line of its own.
+func (s *Status) Advise(advice string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.advice = advice
+}
+
+// Advice returns what Advise has set.
+func (s *Status) Advice() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.advice
 }
 
 // Resumed records that the node already had a network when this process
@@ -145,18 +161,19 @@ func (s *Status) Alive() error {
 }
 
 // Handler serves /healthz (200 while no pass hangs), /readyz (200 while the
-// network is up to date; otherwise 503 and the problem), /startupz (200 when it
+// network is up to date, with the advice; otherwise 503 and the problem), /startupz (200 when it
 // has been, see Reached) and /metrics.
 func Handler(s *Status, metrics http.Handler) http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("/healthz", answer(s.Alive))
-	mux.HandleFunc("/readyz", answer(s.Ready))
-	mux.HandleFunc("/startupz", answer(s.Reached))
+	none := func() string { return "" }
+	mux.HandleFunc("/healthz", answer(s.Alive, none))
+	mux.HandleFunc("/readyz", answer(s.Ready, s.Advice))
+	mux.HandleFunc("/startupz", answer(s.Reached, none))
 	mux.Handle("/metrics", metrics)
 	return mux
 }
 
-func answer(check func() error) http.HandlerFunc {
+func answer(check func() error, advice func() string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		if err := check(); err != nil {
@@ -164,7 +181,11 @@ func answer(check func() error) http.HandlerFunc {
 			fmt.Fprintln(w, err) //nolint:errcheck // the client has gone
 			return
 		}
-		fmt.Fprintln(w, "ok") //nolint:errcheck // the client has gone
+		text := "ok"
+		if a := advice(); a != "" {
+			text += "\nwarning: " + a
+		}
+		fmt.Fprintln(w, text) //nolint:errcheck // the client has gone
 	}
 }
 

@@ -51,8 +51,9 @@ func TestServe(t *testing.T) {
 		{func() { s.EndPass(nil) }, 200, "ok"},
 		{func() { s.BeginPass() }, 200, "ok"},
 		{func() { s.Explain(func() error { return nil }, func() time.Time { return time.Time{} }) }, 200, "ok"},
+		{func() { s.Advise("two leases") }, 200, "ok\nwarning: two leases"},
 		{func() { s.EndPass(errors.New("dataplane: list routes: no")) }, 503, "dataplane: list routes: no"},
-		{func() { s.EndPass(nil) }, 200, "ok"},
+		{func() { s.EndPass(nil); s.Advise("") }, 200, "ok"},
 	} {
 		step.do()
 		if code, body := get(t, url+"/readyz"); code != step.code || body != step.body {

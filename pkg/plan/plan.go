@@ -40,6 +40,7 @@ type Plan struct {
 	outranking   map[*peer]struct{}   // that have precedence over this node for one of its tunnel ends
 	inside       map[*peer]struct{}   // with a public IP inside the pod network
 	hostSubnets  map[netip.Prefix]int // how many of these public IPs each subnet of the usual size contains
+	twins        map[*peer]struct{}   // with the public IP of this node
 	invalid      map[*peer]struct{}   // rejected whatever other leases there are
 	conflicting  map[*peer]string     // rejected because of another lease, with the reason
 	needsResolve bool                 // conflicting is stale: a peer that may be in a conflict was added or removed
@@ -55,6 +56,7 @@ type peer struct {
 	unusual  bool       // one of its subnets is of unusual size
 	reason   string     // why the lease is invalid; "": it is valid
 	local    bool       // reason concerns something of this node, so other nodes may accept the lease
+	twin     bool       // reason is that it has the public IP of this node
 	outranks []resource // tunnel ends of this node that other nodes attribute to the peer
 	active   bool       // its paths are in Plan.paths
 }
@@ -105,7 +107,7 @@ func New(cfg subnet.Config, local subnet.Lease, b backend.Backend) *Plan {
 	}
 	p := &Plan{cfg: cfg, local: local, backend: b, wire: b.Wire(), ownEnds: map[resource]bool{}, holders: map[resource]*peer{},
 		claimants: map[resource][]*peer{}, unusual: map[*peer]struct{}{}, outranking: map[*peer]struct{}{},
-		inside: map[*peer]struct{}{}, hostSubnets: map[netip.Prefix]int{}, invalid: map[*peer]struct{}{}}
+		inside: map[*peer]struct{}{}, hostSubnets: map[netip.Prefix]int{}, invalid: map[*peer]struct{}{}, twins: map[*peer]struct{}{}}
 	if p.tunnel, _ = b.(backend.Tunnel); p.tunnel != nil {
 		ends, _ := p.tunnel.Ends(&local) // an error means that our lease has no backend data yet
 		for _, end := range ends {
@@ -141,6 +143,14 @@ func contains(addrs []netip.Addr, ip netip.Addr) bool {
 // Pending returns the number of leases whose owners have not published backend data yet. They have no paths, and are
 // not rejected either.
 func (p *Plan) Pending() int { return p.pending }
+
+// Twins returns the names of the leases with the public IP of this node, in the order of subnet.Compare.
+func (p *Plan) Twins() (names []string) {
+	for _, peer := range slices.SortedFunc(maps.Keys(p.twins), comparePeers) {
+		names = append(names, peer.lease.Name)
+	}
+	return names
+}
 
 // Outranked maps each device whose MAC address or key another lease also has, with precedence over ours, to that lease's
 // name. All other nodes reject our lease for as long as both have it. Nobody has precedence over this node for an address

@@ -110,6 +110,9 @@ func (p *Plan) listRejects() (rejects []subnet.Rejected) {
 // has reports whether the peer was added and not removed since; its lease may have another peer by now.
 func (p *Plan) has(peer *peer) bool { return p.peers[peer.lease] == peer }
 
+// isPending reports whether the owner of a lease has not published backend data yet, and the lease is not rejected.
+func (p *Plan) isPending(peer *peer) bool { return peer.reason == "" && p.wire.Pending(peer.lease) }
+
 // add puts the peer into the indexes of the Plan.
 func (p *Plan) add(added *peer) {
 	p.peers[added.lease] = added
@@ -118,6 +121,9 @@ func (p *Plan) add(added *peer) {
 	}
 	if added.unusual {
 		p.unusual[added] = struct{}{}
+	}
+	if added.twin {
+		p.twins[added] = struct{}{}
 	}
 	if added.outranks != nil {
 		p.outranking[added] = struct{}{}
@@ -128,7 +134,7 @@ func (p *Plan) add(added *peer) {
 			p.hostSubnets[s]++
 		}
 	}
-	if p.wire.Pending(added.lease) {
+	if p.isPending(added) {
 		p.pending++
 	}
 	for r := range added.claims() {
@@ -150,6 +156,7 @@ func (p *Plan) remove(peer *peer) {
 	p.needsResolve = p.needsResolve || p.mayConflict(peer)
 	delete(p.peers, peer.lease)
 	delete(p.invalid, peer)
+	delete(p.twins, peer)
 	delete(p.unusual, peer)
 	delete(p.outranking, peer)
 	if _, inside := p.inside[peer]; inside {
@@ -160,7 +167,7 @@ func (p *Plan) remove(peer *peer) {
 			}
 		}
 	}
-	if p.wire.Pending(peer.lease) {
+	if p.isPending(peer) {
 		p.pending--
 	}
 	for r := range peer.claims() {

@@ -12,6 +12,12 @@ import (
 // newPeer validates one lease and translates it into paths, without regard to the other leases.
 func (p *Plan) newPeer(l *subnet.Lease) *peer {
 	peer := &peer{lease: l}
+	// First, because no other property of such a lease matters: it may be that of a node
+	// that wants to take this node's place.
+	if peer.reason = p.sharesAddress(l); peer.reason != "" {
+		peer.local, peer.twin = true, true
+		return peer
+	}
 	if p.wire.Pending(l) {
 		return peer
 	}
@@ -146,6 +152,18 @@ func (p *Plan) validateSources(paths []*dataplane.Path) string {
 	return ""
 }
 
+// sharesAddress returns a reason if the lease has the public IP of this node, or "".
+func (p *Plan) sharesAddress(l *subnet.Lease) string {
+	for _, e := range l.Endpoints() {
+		for _, own := range p.local.Endpoints() {
+			if e.PublicIP.IsValid() && e.PublicIP == own.PublicIP {
+				return fmt.Sprintf("public IP %s is the same as this node's", e.PublicIP)
+			}
+		}
+	}
+	return ""
+}
+
 func (p *Plan) validatePublicIP(l *subnet.Lease, e subnet.Endpoint) string {
 	ip := e.PublicIP
 	switch {
@@ -162,10 +180,7 @@ func (p *Plan) validatePublicIP(l *subnet.Lease, e subnet.Endpoint) string {
 		}
 	}
 	for _, own := range p.local.Endpoints() {
-		switch {
-		case ip == own.PublicIP:
-			return fmt.Sprintf("public IP %s is the same as this node's", ip)
-		case own.Subnet.Contains(ip):
+		if own.Subnet.Contains(ip) {
 			return fmt.Sprintf("public IP %s is inside this node's subnet %s", ip, own.Subnet)
 		}
 	}

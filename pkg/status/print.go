@@ -38,6 +38,7 @@ func Print(w io.Writer, r Report, now time.Time, o PrintOptions) error {
 		p.row("", "%s", p.since(r.OutageSince))
 	}
 	p.rows("advice", r.Advice)
+	p.rows("conflict", r.Conflict)
 	p.rows("config", r.Pending)
 	p.store(r)
 	if n := r.Node; n != nil {

@@ -32,6 +32,8 @@ type Report struct {
 	Refused bool   `json:"refused,omitempty"` // Pending is about a configuration that this node does not take by itself
 	Advice  string `json:"advice,omitempty"`  // how to reach Windows nodes; independent of Ready
 
+	Conflict string `json:"conflict,omitempty"` // other leases with this node's public IP; independent of Ready
+
 	Node       *Node  `json:"node,omitempty"` // absent until the node has a subnet
 	PeersKnown bool   `json:"peersKnown"`     // a complete set of peers was received
 	Peers      []Peer `json:"peers"`

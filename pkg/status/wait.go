@@ -40,7 +40,7 @@ func Readiness(subnetFile string, healthz netip.AddrPort) func(context.Context) 
 		switch {
 		case err == nil && text == "":
 			return "", errors.New("the answer is empty: another program uses the port")
-		case text == "ok":
+		case text == "ok" || strings.HasPrefix(text, "ok\n"): // what follows is advice
 			return "", err
 		}
 		return text, err

@@ -1,7 +1,6 @@
 package etcd
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"math/rand/v2"
@@ -17,10 +16,10 @@ import (
 	"flannel/subnet/patience"
 )
 
-// Acquire implements subnet.Manager. It uses the existing lease with our public
-// address, if there is one; else it creates a key for the subnet that the
-// subnet file remembers, or for a random free one. It waits for etcd, and
-// returns other errors at once, such as a full network.
+// Acquire implements subnet.Manager. It uses an existing key of this node (see
+// claims), or creates one for the subnet that the subnet file remembers, or for
+// a random free one. It waits for etcd, and returns other errors at once, such
+// as a full network.
 func (m *Manager) Acquire(ctx context.Context, cfg subnet.Config, want subnet.Lease) (subnet.Lease, error) {
 	// Each round lists the keys, and then uses one of them, or creates one under the
 	// condition that nobody was faster. A lost race means another round with a new list.
@@ -44,15 +43,13 @@ func (m *Manager) Acquire(ctx context.Context, cfg subnet.Config, want subnet.Le
 		}
 		records := m.records(snap.kvs)
 		// In each round, because a write may have succeeded although its answer was lost.
-		fit, misfits := ours(cfg, want, records)
-		if fit != nil {
-			m.warnOthers(fit.key, misfits)
-			return addPublicIPv6(m.setHeld(snap, heldKeyOf(fit, snap.at), "it has our public address"), want), nil
-		}
-		former := m.replaceable(misfits)
-		pick, how, err := candidate(cfg, want, records, former)
+		h, err := m.chooseHome(ctx, cfg, want, records)
 		if err != nil {
 			return subnet.Lease{}, err
+		}
+		if h.existing != nil {
+			m.warnOthers(h.existing.key, h.claims, nil)
+			return addPublicIPv6(m.setHeld(snap, heldKeyOf(h.existing, snap.at), h.how), want), nil
 		}
 		if !granted {
 			err := m.retry(ctx, "grant a lease", func(ctx context.Context) error { return m.grant(ctx, id) })
@@ -61,16 +58,17 @@ func (m *Manager) Acquire(ctx context.Context, cfg subnet.Config, want subnet.Le
 			}
 			granted = true
 		}
-		held := m.newHeldKey(pick, want, id)
-		if won, err = m.createKey(ctx, held, snap.at.rev, former); err != nil {
-			return subnet.Lease{}, err
+		held := m.newHeldKey(h.pick, want, id)
+		if won, err = m.createKey(ctx, held, snap.at.rev, h.former); err != nil {
+			return subnet.Lease{}, m.explainDenied(err, h.claims)
 		}
 		if won {
+			m.warnOthers(held.key, h.claims, h.former)
 			// Watch begins with this list.
 			snap.kvs = slices.DeleteFunc(snap.kvs, func(kv *mvccpb.KeyValue) bool {
-				return slices.ContainsFunc(former, func(r record) bool { return r.kv == kv })
+				return slices.ContainsFunc(h.former, func(r record) bool { return r.kv == kv })
 			})
-			return m.setHeld(snap, held, how), nil
+			return m.setHeld(snap, held, h.how), nil
 		}
 	}
 }
@@ -81,7 +79,7 @@ type record struct {
 	key   string
 	kv    *mvccpb.KeyValue
 	lease *subnet.Lease // only its subnets
-	value format.Value  // decoded by ours only
+	value format.Value  // decoded by findClaims only
 }
 
 // records returns the keys below the prefix that are those of leases.
@@ -99,56 +97,6 @@ func (m *Manager) records(kvs []*mvccpb.KeyValue) []record {
 		records = append(records, r)
 	}
 	return records
-}
-
-// ours returns the records with our public address: the first one that fits the
-// configuration, and the others.
-func ours(cfg subnet.Config, want subnet.Lease, records []record) (fit *record, others []record) {
-	for _, r := range records {
-		if !mayHaveOurAddress(cfg, want, r.kv.Value) {
-			continue
-		}
-		var err error
-		r.value, err = format.DecodeValue(r.kv.Value)
-		switch {
-		// An unreadable value may be another node's: it is neither used nor removed.
-		case err != nil || !hasOurAddress(cfg, want, r.value):
-		case fit == nil && subnet.Fits(cfg, r.lease) == nil:
-			fit = &r
-		default:
-			others = append(others, r)
-		}
-	}
-	return fit, others
-}
-
-// replaceable returns those records of misfits that our new key replaces: all but
-// reservations, whose operator may be about to change the configuration.
-func (m *Manager) replaceable(misfits []record) (former []record) {
-	for _, r := range misfits {
-		if r.kv.Lease == 0 {
-			m.log.Warn("ignoring a reservation with our public address that does not fit the network configuration", "key", r.key)
-			continue
-		}
-		former = append(former, r)
-	}
-	return former[:min(len(former), 50)] // createKey deletes them in one transaction, which has a limit of 128 steps
-}
-
-// mayHaveOurAddress reports whether a value may contain our public address. It
-// spares decoding ten thousand values at the start. An IPv4 address is written
-// in one form only, unless JSON escapes it.
-func mayHaveOurAddress(cfg subnet.Config, want subnet.Lease, raw []byte) bool {
-	return !cfg.V4.On() || bytes.Contains(raw, []byte(want.V4.PublicIP.String())) || bytes.IndexByte(raw, '\\') >= 0
-}
-
-// hasOurAddress reports whether v has our public address: the IPv4 one, or the
-// IPv6 one in a network without IPv4.
-func hasOurAddress(cfg subnet.Config, want subnet.Lease, v format.Value) bool {
-	if cfg.V4.On() {
-		return v.PublicIP.IsValid() && v.PublicIP == want.V4.PublicIP
-	}
-	return v.PublicIPv6.IsValid() && v.PublicIPv6 == want.V6.PublicIP
 }
 
 // candidate chooses the subnets of a new lease: those of the subnet file that
@@ -237,7 +185,7 @@ func addPublicIPv6(l, want subnet.Lease) subnet.Lease {
 // addresses and no backend: flannel on other nodes ignores such a lease, but
 // reports an error for one with a backend and without data.
 func (m *Manager) newHeldKey(pick, want subnet.Lease, id clientv3.LeaseID) *heldKey {
-	held := &heldKey{key: m.subnets + format.FormatKey(pick.V4.Subnet, pick.V6.Subnet),
+	held := &heldKey{key: m.keyOf(pick),
 		v4: pick.V4.Subnet, v6: pick.V6.Subnet, id: id}
 	if held.v4.IsValid() {
 		held.want.PublicIP = want.V4.PublicIP
@@ -270,18 +218,4 @@ func (m *Manager) setHeld(snap *snapshot, held *heldKey, how string) subnet.Leas
 		l.V6 = subnet.Endpoint{Subnet: held.v6, PublicIP: held.stored.PublicIPv6, Data: held.stored.V6Data}
 	}
 	return l
-}
-
-// warnOthers logs further keys with our public address. They are former leases
-// of this node, or another node has the address.
-func (m *Manager) warnOthers(key string, others []record) {
-	if len(others) == 0 {
-		return
-	}
-	var keys []string
-	for _, r := range others {
-		keys = append(keys, r.key)
-	}
-	m.log.Warn("several leases have our public address, using the first one that fits",
-		"cause", causeSeveralLeases, "key", key, "others", format.Clip(strings.Join(keys, " ")))
 }

@@ -119,42 +119,6 @@ func TestAcquireAmongRogues(t *testing.T) {
 	}
 }
 
-// The first of two fitting keys with our address is used; one that does not fit is deleted with the creation of the new key.
-func TestSeveralKeysOfOurs(t *testing.T) {
-	t.Parallel()
-	srv := etcdtest.Start(t)
-	st := outside(t, srv)
-	grant, err := st.Grant(t.Context(), 3600)
-	if err != nil {
-		t.Fatal(err)
-	}
-	st.put("subnets/10.9.1.0-24", peer("192.168.64.3"), clientv3.WithLease(grant.ID))
-	st.put("subnets/10.9.2.0-24", peer("192.168.64.3")) // a reservation
-	n := start(t, srv.Endpoint(), nil)
-	l := n.acquire(at("192.168.64.3"))
-	if subnet.Fits(tenNet, &l) != nil {
-		t.Fatalf("got %v", l.V4.Subnet)
-	}
-	if raw, _ := st.value(base + "/subnets/10.9.1.0-24"); raw != "" {
-		t.Error("the former key is still there")
-	}
-	if raw, _ := st.value(base + "/subnets/10.9.2.0-24"); raw == "" {
-		t.Error("the reservation is gone")
-	}
-	if c := st.etcdLeases(); c != 1 {
-		t.Errorf("%d etcd leases, want 1", c)
-	}
-	st.put("subnets/10.5.0.0-24", peer("192.168.64.3")) // before Min, does not fit
-	st.put("subnets/10.5.255.0-24", peer("192.168.64.3"))
-	n = start(t, srv.Endpoint(), nil)
-	if again := n.acquire(at("192.168.64.3")); again.Name != min(l.Name, base+"/subnets/10.5.255.0-24") {
-		t.Errorf("got %v, want the first of %v and 10.5.255.0-24", again.Name, l.Name)
-	}
-	if n.logs.Count("cause="+causeSeveralLeases) != 1 {
-		t.Error("nothing is said about the others")
-	}
-}
-
 // A node whose network gets or loses IPv6, also by a backend that has only IPv4, keeps its IPv4 subnet, which its pods
 // have. Without a subnet file there are no such pods, and the subnets of its former lease stay taken.
 func TestAcquireKeepsAFamily(t *testing.T) {

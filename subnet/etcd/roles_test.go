@@ -144,9 +144,16 @@ func TestPermissionDeniedIsExplained(t *testing.T) {
 		t.Errorf("%d etcd leases are left over", n)
 	}
 	// It may no longer write its own key.
+	l := a.acquire(at("192.168.64.1"))
 	_, err = root.RoleRevokePermission(t.Context(), "flannel-node-a", base+"/subnets/10.5.1.0-24", "")
 	must(t, err)
-	l := a.acquire(at("192.168.64.1"))
+	_, err = a.Acquire(soon, tenNet, at("192.168.64.1"))
+	if !errors.As(err, &denied) || *denied != (DeniedError{User: "node-a", Need: "readwrite", Key: l.Name}) {
+		t.Errorf("a reservation that it may not write: %v", err)
+	}
+	filed := at("192.168.64.1")
+	filed.V4.Subnet = l.V4.Subnet
+	l = a.acquire(filed)
 	l.Backend, l.V4.Data = "vxlan", []byte(mac1)
 	ctx, cancel := context.WithCancel(t.Context())
 	published := make(chan error)

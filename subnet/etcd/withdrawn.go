@@ -69,7 +69,7 @@ func (m *Manager) handleMissing(ctx context.Context, held *heldKey) error {
 		return nil
 	}
 	if own := held.lease(); peers.Claimed(&own) {
-		return m.giveUp(ctx, held, "another node has its subnet or our public address")
+		return m.giveUp(ctx, held, "another node has its subnet")
 	}
 	held.mod, held.created, held.stored = 0, 0, nil // writeKey creates it, if it does not exist
 	return m.writeKeyNow(ctx)

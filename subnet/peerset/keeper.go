@@ -103,8 +103,8 @@ func (k *Keeper) MostWithdrawn() bool {
 	return k.set.MostWithdrawn()
 }
 
-// Claimed reports whether a lease that the store has claims the subnet or the
-// public address of l.
+// Claimed reports whether a lease that the store has overlaps the subnets of our own
+// lease l.
 func (k *Keeper) Claimed(l *subnet.Lease) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -126,11 +126,12 @@ func (s *Set) MostWithdrawn() bool {
 	return count > 1 && count > s.present
 }
 
-// Claimed reports whether a lease that the store has claims the subnet or the
-// public address of l.
-func (s *Set) Claimed(l *subnet.Lease) bool { return claimed(l, s.presentLeases()) }
+// Claimed reports whether a lease that the store has overlaps the subnets of our own
+// lease l. The public address of l in another lease proves nothing: anybody can
+// write it there.
+func (s *Set) Claimed(l *subnet.Lease) bool { return !subnet.Free(l, s.presentLeases()) }
 
-// claimed is Claimed for a list of leases.
+// claimed reports whether one of the present leases makes the departed lease l obsolete.
 func claimed(l *subnet.Lease, present []*subnet.Lease) bool {
 	return slices.ContainsFunc(present, func(p *subnet.Lease) bool { return p.Displaces(l) })
 }

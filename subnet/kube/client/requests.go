@@ -92,8 +92,9 @@ func (c *Client) readList(ctx context.Context, r *rest.Request, each func(*forma
 	return format.ParseList(body, c.prefix, each)
 }
 
-// NodesByName reads the Nodes whose names are the keys of wanted, as they are at a resourceVersion or later. Nodes that no
-// longer exist are missing in the result. With an error it returns the Nodes that it has read so far.
+// NodesByName reads the Nodes whose names are the keys of wanted, as they are at a resourceVersion or later. The values
+// are the Nodes as last seen; nil: never. Nodes that no longer exist are missing in the result. With an error it returns
+// the Nodes that it has read so far.
 //
 // The API has no request for several names. So ten Nodes or more are listed by their label kubernetes.io/hostname, which
 // usually is the Node's name. The label need not be right: a listed Node counts only if its name is wanted, and wanted
@@ -104,7 +105,7 @@ func (c *Client) NodesByName(ctx context.Context, wanted map[string]*format.Node
 	take := func(n *format.Node) {
 		mu.Lock()
 		defer mu.Unlock()
-		if wanted[n.Name] != nil {
+		if _, ok := wanted[n.Name]; ok {
 			got[n.Name] = n
 		}
 	}
@@ -149,7 +150,7 @@ const (
 func hostnameSelectors(wanted map[string]*format.Node) (selectors []string) {
 	var names []string
 	for _, n := range wanted {
-		if n.Hostname != "" {
+		if n != nil && n.Hostname != "" {
 			names = append(names, n.Hostname)
 		}
 	}

@@ -1,0 +1,54 @@
+package e2e
+
+import (
+	"strings"
+	"testing"
+
+	"flannel/cmd/flannel-lab/lab"
+)
+
+// A configuration with another Network is stored, which running nodes refuse. A
+// node that is killed meanwhile starts in that network. When the former
+// configuration is restored and the node starts again, it has its old subnet,
+// and its pods, which ran all the time, reach the others again.
+func TestNetworkThereAndBack(t *testing.T) {
+	t.Parallel()
+	l := start(t, lab.Options{Nodes: 2}, `{"Type":"vxlan"}`)
+	n := l.Nodes[0]
+	b, a := pair(t, l)
+	reaches(t, "at first", a, b.IP4)
+	before, err := n.SubnetEnv()
+	must(t, err)
+	first, err := l.Leases(t.Context())
+	must(t, err)
+
+	mark := len(n.Log())
+	must(t, l.SetConfig(t.Context(), strings.ReplaceAll(l.Config(`{"Type":"vxlan"}`), lab.Network4, "10.9.0.0/16")))
+	logged(t, n, mark, "cause=config-refused")
+	must(t, n.Kill())
+	must(t, n.Start())
+	must(t, n.Ready(t.Context()))
+	if env, err := n.SubnetEnv(); err != nil || env["FLANNEL_NETWORK"] != "10.9.0.0/16" {
+		t.Fatalf("the node has %v (%v)", env, err)
+	}
+	for range 2 { // a second start there forgets nothing
+		must(t, n.Kill())
+		must(t, n.Start())
+		must(t, n.Ready(t.Context()))
+	}
+	must(t, l.SetConfig(t.Context(), l.Config(`{"Type":"vxlan"}`)))
+	must(t, n.Kill())
+	must(t, n.Start())
+	must(t, n.Ready(t.Context()))
+	if env, err := n.SubnetEnv(); err != nil || env["FLANNEL_SUBNET"] != before["FLANNEL_SUBNET"] {
+		t.Errorf("the subnet is %s, before %s (%v)", env["FLANNEL_SUBNET"], before["FLANNEL_SUBNET"], err)
+	}
+	reaches(t, "after the return", a, b.IP4)
+	within(t, "no lease is left over", func() error {
+		leases, err := l.Leases(t.Context())
+		if err == nil && len(leases) != len(first) {
+			t.Fatalf("the leases are %v, at first %v", leases, first)
+		}
+		return err
+	})
+}

@@ -1,0 +1,41 @@
+package daemon
+
+import (
+	"fmt"
+	"strings"
+)
+
+// maxTwins limits the leases that one message names.
+const maxTwins = 5
+
+// addressConflict returns a sentence about other leases that have this node's
+// public IP, in etcd or in the annotations of Nodes; "": there are none. Such a
+// lease is rejected and changes nothing here. But it is either a second host with
+// this node's address, or an entry that somebody wrote to take this node's place.
+func (n *node) addressConflict() string {
+	if len(n.twins) == 0 {
+		return ""
+	}
+	var addrs []string
+	for _, e := range n.lease.Endpoints() {
+		addrs = append(addrs, e.PublicIP.String())
+	}
+	names := strings.Join(n.twins[:min(len(n.twins), maxTwins)], ", ")
+	if more := len(n.twins) - maxTwins; more > 0 {
+		names += fmt.Sprintf(" and %d more", more)
+	}
+	return fmt.Sprintf("other leases have this node's public IP %s: %s; give each node an address of its own (--public-ip), or delete the leases that no node owns",
+		strings.Join(addrs, " or "), names)
+}
+
+// reportAddressConflict logs the conflict once, and again when it changes, and adds
+// it to the answer of /readyz, which stays 200: whoever can write an entry in the
+// store must not be able to make this node unready.
+func (d *Daemon) reportAddressConflict(n *node) {
+	conflict := n.addressConflict()
+	d.Status.Advise(conflict)
+	if conflict != "" && conflict != n.logged.conflict {
+		d.Log.Warn("other leases have this node's public IP, and are rejected", "cause", causeAddressConflict, "conflict", conflict)
+	}
+	n.logged.conflict = conflict
+}

@@ -1,0 +1,240 @@
+package etcd
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"flannel/subnet"
+	"flannel/subnet/etcd/format"
+)
+
+// claims are the keys whose value has this node's public address. The address
+// does not prove that a key is this node's: each writer can put it into the key
+// that it may write. Acquire uses the first key in this table that exists, or
+// that is free, and that this node's etcd user may write:
+//
+//	key                                                       a node that cannot write this node's key
+//	with the subnets of the subnet file and our address       cannot create it
+//	reservation with our address, the oldest first            has one, which our user may not write
+//	new key with the subnets of the subnet file, if free      -
+//	other key with our address, the oldest first              has one, which our user may not write
+//	new key with a free subnet                                -
+//
+// If the user may not write a single one of the existing keys, the key with the
+// subnets of the subnet file is used, and Publish says which permission is
+// missing.
+//
+// Write permission is the one evidence that nobody can copy: the backend data
+// (MAC address, public key) of a lease is public, and after a boot this node has
+// neither the device nor the subnet file. The oldest key comes first, because it
+// stays the oldest, and because the other nodes prefer the older lease as well
+// (plan.comparePrecedence). A reservation comes before the subnet file alone,
+// because an operator has written it.
+type claims struct {
+	filed        []record // with a subnet of the subnet file
+	reservations []record
+	leased       []record // on an etcd lease
+	misfits      []record // do not fit the configuration
+}
+
+// findClaims returns the records that have our public address. An unreadable
+// value may be another node's: it is neither used nor removed.
+func findClaims(cfg subnet.Config, want subnet.Lease, records []record) (c claims) {
+	for _, r := range records {
+		if !mayHaveOurAddress(cfg, want, r.kv.Value) {
+			continue
+		}
+		var err error
+		r.value, err = format.DecodeValue(r.kv.Value)
+		switch {
+		case err != nil || !hasOurAddress(cfg, want, r.value):
+		case subnet.Fits(cfg, r.lease) != nil:
+			c.misfits = append(c.misfits, r)
+		case isFiled(*r.lease, want):
+			c.filed = append(c.filed, r)
+		case r.kv.Lease == 0:
+			c.reservations = append(c.reservations, r)
+		default:
+			c.leased = append(c.leased, r)
+		}
+	}
+	for _, records := range [][]record{c.filed, c.reservations, c.leased} {
+		slices.SortFunc(records, func(a, b record) int { return cmp.Compare(a.kv.CreateRevision, b.kv.CreateRevision) })
+	}
+	return c
+}
+
+// all returns all claims, first those that fit, in the order of the table.
+func (c claims) all() []record { return slices.Concat(c.filed, c.reservations, c.leased, c.misfits) }
+
+// isFiled reports whether l has a subnet that the subnet file remembers.
+func isFiled(l, want subnet.Lease) bool {
+	return l.V4.On() && l.V4.Subnet == want.V4.Subnet || l.V6.On() && l.V6.Subnet == want.V6.Subnet
+}
+
+// mayHaveOurAddress reports whether a value may contain our public address. It
+// spares decoding ten thousand values at the start. An IPv4 address is written
+// in one form only, unless JSON escapes it.
+func mayHaveOurAddress(cfg subnet.Config, want subnet.Lease, raw []byte) bool {
+	return !cfg.V4.On() || bytes.Contains(raw, []byte(want.V4.PublicIP.String())) || bytes.IndexByte(raw, '\\') >= 0
+}
+
+// hasOurAddress reports whether v has our public address: the IPv4 one, or the
+// IPv6 one in a network without IPv4.
+func hasOurAddress(cfg subnet.Config, want subnet.Lease, v format.Value) bool {
+	if cfg.V4.On() {
+		return v.PublicIP.IsValid() && v.PublicIP == want.V4.PublicIP
+	}
+	return v.PublicIPv6.IsValid() && v.PublicIPv6 == want.V6.PublicIP
+}
+
+// home is the key that this node gets: an existing one or a new one.
+type home struct {
+	existing *record      // nil: create the key of pick
+	pick     subnet.Lease // its subnets
+	former   []record     // the keys that the creation deletes
+	how      string       // why this key, for the log
+	claims   claims
+}
+
+// chooseHome chooses our key by the table above type claims.
+func (m *Manager) chooseHome(ctx context.Context, cfg subnet.Config, want subnet.Lease, records []record) (home, error) {
+	h := home{claims: findClaims(cfg, want, records)}
+	var err error
+	if h.existing, err = m.ownClaim(ctx, h.claims); h.existing != nil || err != nil {
+		h.how = "it has our public address"
+		return h, err
+	}
+	if h.former, err = m.replaceable(ctx, cfg, h.claims.misfits, want); err != nil {
+		return h, err
+	}
+	var full error
+	h.pick, h.how, full = candidate(cfg, want, records, h.former)
+	if len(h.claims.leased) == 0 {
+		return h, full
+	}
+	keepsFile := full == nil && isFiled(h.pick, want)
+	if keepsFile {
+		if keepsFile, err = m.mayWrite(ctx, m.keyOf(h.pick)); err != nil {
+			return h, err
+		}
+	}
+	if !keepsFile {
+		if h.existing, err = m.firstWritable(ctx, h.claims.leased); h.existing != nil || err != nil {
+			h.how = "it has our public address"
+			return h, err
+		}
+	}
+	return h, full
+}
+
+// ownClaim returns the claim that comes before every new key; nil: there is
+// none. With a key of the subnet file, no new key can have its subnets. A single
+// key of the subnet file is used without asking for the permission, since there
+// is no other one.
+func (m *Manager) ownClaim(ctx context.Context, c claims) (*record, error) {
+	switch {
+	case len(c.filed) == 0:
+		return m.firstWritable(ctx, c.reservations)
+	case len(c.filed) == 1 && len(c.reservations)+len(c.leased) == 0:
+		return &c.filed[0], nil
+	}
+	own, err := m.firstWritable(ctx, slices.Concat(c.filed, c.reservations, c.leased))
+	return cmp.Or(own, &c.filed[0]), err
+}
+
+// firstWritable returns the first of records that this node's etcd user may
+// write; nil: there is none.
+func (m *Manager) firstWritable(ctx context.Context, records []record) (*record, error) {
+	for i := range records {
+		may, err := m.mayWrite(ctx, records[i].key)
+		if err != nil {
+			return nil, err
+		}
+		if may {
+			return &records[i], nil
+		}
+	}
+	return nil, nil
+}
+
+// mayWrite reports whether this node's etcd user may write a key. It sends a
+// transaction whose condition is false: etcd checks the permission for its
+// steps all the same, and writes nothing.
+func (m *Manager) mayWrite(ctx context.Context, key string) (may bool, err error) {
+	err = m.retry(ctx, "read our permissions", func(ctx context.Context) error {
+		_, err := m.client.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "<", 0)).
+			Then(clientv3.OpPut(key, "", clientv3.WithIgnoreValue(), clientv3.WithIgnoreLease())).Commit()
+		if may = err == nil; errors.Is(err, rpctypes.ErrPermissionDenied) {
+			return nil
+		}
+		return err
+	})
+	return may, err
+}
+
+// keyOf returns the name of the key of a lease.
+func (m *Manager) keyOf(l subnet.Lease) string {
+	return m.subnets + format.FormatKey(l.V4.Subnet, l.V6.Subnet)
+}
+
+// replaceable returns those of misfits that our new key replaces: this node's
+// former leases, which the subnet file proves. A key that only has our address
+// may be another node's; if nobody renews it, etcd removes it. A reservation
+// stays, because its operator may be about to change the configuration.
+func (m *Manager) replaceable(ctx context.Context, cfg subnet.Config, misfits []record, want subnet.Lease) (former []record, err error) {
+	for _, r := range misfits {
+		if r.kv.Lease == 0 {
+			m.log.Warn("ignoring a reservation with our public address that does not fit the network configuration", "key", r.key)
+			continue
+		}
+		if !isFiled(*r.lease, want) && !slices.Contains(cfg.Filed, r.lease.V4.Subnet) && !slices.Contains(cfg.Filed, r.lease.V6.Subnet) {
+			continue
+		}
+		may, err := m.mayWrite(ctx, r.key)
+		if err != nil {
+			return nil, err
+		}
+		if may {
+			former = append(former, r)
+		}
+	}
+	return former, nil
+}
+
+// warnOthers logs the claims that are not used. They are former leases of this
+// node, or another node has the address.
+func (m *Manager) warnOthers(key string, c claims, former []record) {
+	var others []string
+	for _, r := range c.all() {
+		if r.key != key && !slices.ContainsFunc(former, func(f record) bool { return f.key == r.key }) {
+			others = append(others, r.key)
+		}
+	}
+	if count := len(others); count > 0 {
+		m.log.Warn("other leases have our public address, and are not used",
+			"cause", causeSeveralLeases, "key", key, "count", count, "others", strings.Join(others[:min(count, maxNamed)], " "))
+	}
+}
+
+// maxNamed limits the keys in one log line.
+const maxNamed = 5
+
+// explainDenied explains why a new key could not be created: if there are keys
+// with our address, this node's etcd user may write none of them.
+func (m *Manager) explainDenied(err error, c claims) error {
+	denied, ok := errors.AsType[*DeniedError](err)
+	if claimed := slices.Concat(c.reservations, c.leased); ok && len(claimed) > 0 {
+		return fmt.Errorf("%w; if this key is another node's, only its public address is this node's: correct that, or set --public-ip",
+			&DeniedError{User: denied.User, Need: "readwrite", Key: claimed[0].key})
+	}
+	return err
+}
