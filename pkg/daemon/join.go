@@ -54,6 +54,7 @@ func (d *Daemon) acquire(ctx context.Context, in *inbox, n *node) error {
 	if n.config.V6.On() {
 		want.V6 = subnet.Endpoint{Subnet: env.V6Subnet, PublicIP: n.link.PublicV6}
 	}
+	d.updateRules(n)
 	lease, err := d.Manager.Acquire(ctx, n.config, want)
 	if err != nil {
 		return fmt.Errorf("acquire a subnet: %w", err)
@@ -69,6 +70,7 @@ func (d *Daemon) acquire(ctx context.Context, in *inbox, n *node) error {
 	if err := d.build(n); err != nil {
 		return err
 	}
+	d.updateRules(n) // before Watch hands over the first set
 	n.readdressed = map[string]bool{}
 	if env.V4Subnet.IsValid() && env.V4Subnet != lease.V4.Subnet || env.V6Subnet.IsValid() && env.V6Subnet != lease.V6.Subnet {
 		// A device may still have the MAC address that is derived from the former
