@@ -65,13 +65,19 @@ func (e Endpoint) equal(o Endpoint) bool {
 	return e.Subnet == o.Subnet && e.PublicIP == o.PublicIP && bytes.Equal(e.Data, o.Data)
 }
 
-// Displaces reports whether l, which the store has, makes o obsolete, which the store no longer has: l has the public address
-// of o, or overlaps its subnets.
-func (l *Lease) Displaces(o *Lease) bool {
-	if o.V4.On() && o.V4.PublicIP == l.V4.PublicIP || !o.V4.On() && o.V6.PublicIP == l.V6.PublicIP {
-		return true
-	}
-	return o.V4.Subnet.Overlaps(l.V4.Subnet) || o.V6.Subnet.Overlaps(l.V6.Subnet)
+// SameNode reports whether l and o have the same public address: the IPv4 one, or the IPv6 one of a lease without IPv4.
+func (l *Lease) SameNode(o *Lease) bool {
+	return o.V4.On() && o.V4.PublicIP == l.V4.PublicIP || !o.V4.On() && o.V6.PublicIP == l.V6.PublicIP
+}
+
+// Within reports whether a subnet of l is a subnet of o, or a part of one. A lease that contains a subnet of o is not within
+// o: one lease can be within one other lease at most, but could contain those of all nodes.
+func (l *Lease) Within(o *Lease) bool {
+	return within(l.V4.Subnet, o.V4.Subnet) || within(l.V6.Subnet, o.V6.Subnet)
+}
+
+func within(part, whole netip.Prefix) bool {
+	return part.IsValid() && whole.IsValid() && whole.Bits() <= part.Bits() && whole.Contains(part.Addr())
 }
 
 // Compare orders the leases of a Set, by subnet, IPv4 first. Leases with the same subnets are ordered by name, so that every

@@ -16,6 +16,11 @@ type Manager interface {
 	// for a missing configuration.
 	WatchConfig(ctx context.Context, changed func(raw []byte)) error
 
+	// SetJudge sets how leases are validated from now on. A lease that the Judge refuses is passed on by Watch as it is, but
+	// decides nothing: not what is retained, not whether our own lease is lost, and not which subnets are free. Before the
+	// first call, all leases that can be read are valid. It does not block.
+	SetJudge(j Judge)
+
 	// Acquire leases a subnet that fits cfg. want has the public addresses of the families in use, and in Subnet the
 	// subnets of the subnet file, if there are any. Acquire returns the lease as stored, with Backend and Data if the node
 	// had published them before. It changes nothing that peers already use.

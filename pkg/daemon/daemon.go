@@ -196,9 +196,8 @@ func (d *Daemon) pass(ctx context.Context, n *node, in *inbox) failures {
 	if publishErr := d.updateLease(n, in, links); err == nil { // otherwise it is a consequence of the failed devices
 		f.add("publish", publishErr)
 	}
+	d.updateRules(n) // before the peers are planned: a peer with an address of this node is rejected
 	if peers, complete := in.takePeers(); complete {
-		// Before Update: a peer with an address of this node is rejected.
-		n.plan.SetAddrs(n.addrs)
 		planned := n.plan.Update(peers.Leases, peers.Changes)
 		d.resolveDuplicates(n, in)
 		n.peers, n.peersKnown = peers.Leases, true

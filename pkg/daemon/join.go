@@ -62,6 +62,7 @@ func (d *Daemon) acquire(ctx context.Context, in *inbox, n *node) error {
 			cfg.Filed = append(cfg.Filed, s)
 		}
 	}
+	d.updateRules(n)
 	lease, err := d.Manager.Acquire(ctx, cfg, want)
 	if err != nil {
 		return fmt.Errorf("acquire a subnet: %w", err)
@@ -77,6 +78,7 @@ func (d *Daemon) acquire(ctx context.Context, in *inbox, n *node) error {
 	if err := d.build(n); err != nil {
 		return err
 	}
+	d.updateRules(n) // before Watch hands over the first set
 	n.readdressed = map[string]bool{}
 	if env.V4Subnet.IsValid() && env.V4Subnet != lease.V4.Subnet || env.V6Subnet.IsValid() && env.V6Subnet != lease.V6.Subnet {
 		// A device may still have the MAC address that is derived from the former

@@ -24,6 +24,8 @@ type movingManager struct {
 	acquired  int
 }
 
+func (*movingManager) SetJudge(subnet.Judge) {}
+
 func (m *movingManager) WatchConfig(ctx context.Context, changed func([]byte)) error {
 	changed([]byte("one 10.5.0.0/16"))
 	<-ctx.Done()
@@ -130,6 +132,8 @@ type emptyStore struct {
 	movingManager
 	missing error
 }
+
+func (*emptyStore) SetJudge(subnet.Judge) {}
 
 func (s *emptyStore) WatchConfig(ctx context.Context, _ func([]byte)) error {
 	<-ctx.Done()

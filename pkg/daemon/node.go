@@ -38,6 +38,7 @@ type node struct {
 	backend        backend.Backend
 	lease          subnet.Lease // this node's, as updateLease has set it last
 	plan           *plan.Plan
+	judged         *plan.Plan     // whose rules the lease manager has
 	formerNetworks []netip.Prefix // in the subnet file, but not in the configuration
 	former4        netip.Prefix   // this node's last subnet in another network, for the subnet file; zero: none
 	former6        netip.Prefix
@@ -232,6 +233,15 @@ func (d *Daemon) updateLease(n *node, in *inbox, links dataplane.Links) error {
 		return errNotPublished
 	}
 	return nil
+}
+
+// updateRules sets the addresses of this node in the plan, and has the lease manager validate leases by the rules of
+// the plan.
+func (d *Daemon) updateRules(n *node) {
+	if changed := n.plan.SetAddrs(n.addrs); changed || n.judged != n.plan {
+		n.judged = n.plan
+		d.Manager.SetJudge(n.plan.Judge())
+	}
 }
 
 // networks returns the pod networks of the enabled families.

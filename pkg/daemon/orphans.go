@@ -62,7 +62,8 @@ func findOrphans(found []*dataplane.Path, inForce resources) (missing []*datapla
 // resources are those that the paths in force and this node use. No other path
 // may use one of them.
 type resources struct {
-	subnets  []netip.Prefix        // of peers and of this node, sorted by address, without overlaps
+	subnets  []netip.Prefix        // of peers, sorted by address, without overlaps
+	own      []netip.Prefix        // of this node
 	leased   map[netip.Prefix]bool // the subnets of peers
 	gateways map[netip.Addr]bool   // the addresses of peers, and of this node
 	ends     map[tunnelEnd]bool
@@ -89,7 +90,7 @@ func resourcesOf(paths []*dataplane.Path, own subnet.Lease, addrs []netip.Addr) 
 		}
 	}
 	for _, e := range own.Endpoints() {
-		r.subnets = append(r.subnets, e.Subnet)
+		r.own = append(r.own, e.Subnet)
 	}
 	for _, a := range addrs {
 		r.gateways[a] = true
@@ -100,12 +101,18 @@ func resourcesOf(paths []*dataplane.Path, own subnet.Lease, addrs []netip.Addr) 
 
 func compareAddrs(a, b netip.Prefix) int { return a.Addr().Compare(b.Addr()) }
 
-// overlaps reports whether a prefix overlaps a subnet in use. Since these are
-// sorted and do not overlap each other, only the next one and the one before
-// need to be compared.
-func (r resources) overlaps(dst netip.Prefix) bool {
+// claim reports whether the subnet of a path is in use: it overlaps one of this node,
+// or a peer has it or a part of it. A peer's subnet that contains it does not count:
+// such a lease would be rejected if the store had the lease of the path's peer, and
+// could claim the subnets of all peers. The kernel prefers the longer prefix.
+func (r resources) claim(dst netip.Prefix) bool {
+	if slices.ContainsFunc(r.own, dst.Overlaps) {
+		return true
+	}
+	// Since the subnets are sorted and do not overlap each other, only the first one
+	// that does not begin before dst can be a part of it.
 	i, _ := slices.BinarySearchFunc(r.subnets, dst, compareAddrs)
-	return i < len(r.subnets) && r.subnets[i].Overlaps(dst) || i > 0 && r.subnets[i-1].Overlaps(dst)
+	return i < len(r.subnets) && r.subnets[i].Bits() >= dst.Bits() && dst.Contains(r.subnets[i].Addr())
 }
 
 // withoutConflict returns those of the paths that need none of the resources,
@@ -118,7 +125,7 @@ func (r resources) withoutConflict(paths []*dataplane.Path) (free []*dataplane.P
 		end, tunnelled := path.End()
 		key := tunnelEnd{path.Device, end}
 		switch n := len(free); {
-		case r.overlaps(path.Dst), r.gateways[path.Via], r.ends[key]:
+		case r.claim(path.Dst), r.gateways[path.Via], r.ends[key]:
 		case tunnelled && ends[key] != nil && !sameNode(ends[key], path), n > 0 && free[n-1].Dst.Overlaps(path.Dst):
 		default:
 			free, ends[key] = append(free, path), path

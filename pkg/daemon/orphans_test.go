@@ -81,7 +81,9 @@ func TestOrphaned(t *testing.T) {
 		{"peers that have other subnets now", pathsOf(path, 2, 9), join([]*dataplane.Path{pathVia(102, 2, 102)}, pathsOf(path, 6, 9)), 0, 4},
 		{"a next hop that another has", pathsOf(path, 2, 9), []*dataplane.Path{pathVia(102, 2, 102)}, 7, 0},
 		{"a MAC address that another has", pathsOf(path, 2, 9), []*dataplane.Path{pathVia(102, 102, 2)}, 7, 0},
-		{"a wider subnet", pathsOf(path, 2, 9), []*dataplane.Path{sized(pathVia(8, 102, 102), 23)}, 6, 0},
+		{"a wider subnet", pathsOf(path, 2, 9), []*dataplane.Path{sized(pathVia(8, 102, 102), 23)}, 8, 0},
+		{"one around all", pathsOf(path, 2, 9), []*dataplane.Path{sized(pathVia(0, 102, 102), 17)}, 8, 0},
+		{"one around ours", pathsOf(path, 1, 9), []*dataplane.Path{sized(pathVia(0, 102, 102), 17)}, 8, 0},
 		{"a narrower subnet", pathsOf(path, 2, 9), []*dataplane.Path{sized(pathVia(8, 102, 102), 25), sized(pathVia(99, 99, 99), 25)}, 7, 0},
 		{"our own subnet and address", join([]*dataplane.Path{path(1), pathVia(7, 1, 7)}, pathsOf(path, 8, 11)), nil, 4, 0},
 		{"in each other's way", join([]*dataplane.Path{path(2), sized(pathVia(2, 22, 22), 25)}, pathsOf(path, 3, 5), []*dataplane.Path{pathVia(6, 6, 5)}), nil, 4, 0},
@@ -92,7 +94,7 @@ func TestOrphaned(t *testing.T) {
 		}
 		for _, p := range orphans {
 			for _, w := range c.inForce {
-				if w.Dst.Overlaps(p.Dst) || w.Via == p.Via || w.Encap == p.Encap && w.Device == p.Device {
+				if w.Dst.Bits() >= p.Dst.Bits() && w.Dst.Overlaps(p.Dst) || w.Via == p.Via || w.Encap == p.Encap && w.Device == p.Device {
 					t.Errorf("%s: %v is retained beside %v", c.name, p, w)
 				}
 			}

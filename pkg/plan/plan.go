@@ -117,11 +117,12 @@ func New(cfg subnet.Config, local subnet.Lease, b backend.Backend) *Plan {
 	return p
 }
 
-// SetAddrs sets the sorted addresses of this node; a peer whose public IP is one of them is rejected. The next Update
-// validates the peers again whose public IP was added or removed. The caller must not modify the slice afterwards.
-func (p *Plan) SetAddrs(addrs []netip.Addr) {
+// SetAddrs sets the sorted addresses of this node, and reports whether they changed; a peer whose public IP is one of them is
+// rejected. The next Update validates the peers again whose public IP was added or removed. The caller must not modify the
+// slice afterwards.
+func (p *Plan) SetAddrs(addrs []netip.Addr) (changed bool) {
 	if slices.Equal(addrs, p.addrs) {
-		return
+		return false
 	}
 	before := p.addrs
 	p.addrs = addrs
@@ -132,6 +133,7 @@ func (p *Plan) SetAddrs(addrs []netip.Addr) {
 			p.revalidate = append(p.revalidate, peer)
 		}
 	}
+	return true
 }
 
 // contains reports whether ip is one of the sorted addresses.

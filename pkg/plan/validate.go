@@ -115,8 +115,12 @@ func (p *Plan) validateSubnet(s netip.Prefix, network subnet.Network) string {
 	switch {
 	case s != s.Masked():
 		return fmt.Sprintf("subnet %s has host bits set", s)
+	case s == network.Prefix:
+		return fmt.Sprintf("subnet %s is the whole network, which leaves no subnet for other nodes", s)
+	case s.Bits() < network.Prefix.Bits() && s.Contains(network.Prefix.Addr()):
+		return fmt.Sprintf("subnet %s contains the whole network %s", s, network.Prefix)
 	case !network.Holds(s):
-		return fmt.Sprintf("subnet %s is not a part of the network %s", s, network.Prefix)
+		return fmt.Sprintf("subnet %s is not in the network %s", s, network.Prefix)
 	case s.Bits() > s.Addr().BitLen()-2: // the same limit as in the configuration
 		return fmt.Sprintf("subnet %s is too small for pods", s)
 	}

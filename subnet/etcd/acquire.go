@@ -3,8 +3,6 @@ package etcd
 import (
 	"cmp"
 	"context"
-	"math/rand/v2"
-	"net/netip"
 	"slices"
 	"strings"
 
@@ -77,6 +75,7 @@ func (m *Manager) Acquire(ctx context.Context, cfg subnet.Config, want subnet.Le
 // cannot be decoded.
 type record struct {
 	key   string
+	name  string // the last part of key
 	kv    *mvccpb.KeyValue
 	lease *subnet.Lease // only its subnets
 	value format.Value  // decoded by findClaims only
@@ -89,8 +88,9 @@ func (m *Manager) records(kvs []*mvccpb.KeyValue) []record {
 	for _, kv := range kvs {
 		r := record{key: string(kv.Key), kv: kv, lease: &subnet.Lease{}}
 		var err error
-		name, below := strings.CutPrefix(r.key, m.subnets)
-		r.lease.V4.Subnet, r.lease.V6.Subnet, err = format.ParseKey(name)
+		var below bool
+		r.name, below = strings.CutPrefix(r.key, m.subnets)
+		r.lease.V4.Subnet, r.lease.V6.Subnet, err = format.ParseKey(r.name)
 		if err != nil || !below {
 			continue
 		}
@@ -102,31 +102,15 @@ func (m *Manager) records(kvs []*mvccpb.KeyValue) []record {
 // candidate chooses the subnets of a new lease: those of the subnet file that
 // are free, and random ones for the other families. former are those records that
 // createKey deletes.
-func candidate(cfg subnet.Config, want subnet.Lease, records, former []record) (pick subnet.Lease, how string, err error) {
-	// The subnets of all readable keys are taken, those of our own former leases
-	// included: pods may still have their addresses. A key of the whole network or
-	// more is ignored, because it would prevent all new nodes from joining.
-	var taken, others []*subnet.Lease // others is without former
-	for _, r := range records {
-		l := &subnet.Lease{}
-		if cfg.V4.Holds(r.lease.V4.Subnet) {
-			l.V4 = r.lease.V4
-		}
-		if cfg.V6.Holds(r.lease.V6.Subnet) {
-			l.V6 = r.lease.V6
-		}
-		taken = append(taken, l)
-		if !slices.ContainsFunc(former, func(f record) bool { return f.key == r.key }) {
-			others = append(others, l)
-		}
-	}
+func (m *Manager) candidate(cfg subnet.Config, want subnet.Lease, records, former []record) (pick subnet.Lease, how string, err error) {
+	t := newTaken(cfg, records, former)
 	// cfg is a copy: Keep and Choose reject a subnet that contains one of Underlay.
 	if cfg.InsideNetwork() != nil {
 		cfg.Underlay = append(slices.Clone(cfg.Underlay), addresses(records)...)
 	}
 	// A lease does not fit when IPv6 was enabled or disabled, also by a change to a
 	// backend that has only IPv4. The pods keep their addresses of the other family.
-	kept4, kept6 := subnet.Keep(cfg, &want, others)
+	kept4, kept6 := subnet.Keep(cfg, &want, t.rivals)
 	missing := cfg
 	if kept4.IsValid() {
 		missing.V4 = subnet.Network{}
@@ -142,27 +126,9 @@ func candidate(cfg subnet.Config, want subnet.Lease, records, former []record) (
 	default:
 		how = "it was free"
 	}
-	free4, free6, err := subnet.Choose(missing, taken, rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())))
+	free4, free6, err := m.choose(missing, &t)
 	pick.V4.Subnet, pick.V6.Subnet = cmp.Or(kept4, free4), cmp.Or(kept6, free6)
 	return pick, how, err
-}
-
-// addresses returns the public addresses of the nodes, which a subnet must not
-// contain. It decodes all values, which takes time, and is needed only if a
-// node has its address inside the pod network.
-func addresses(records []record) (nodes []netip.Prefix) {
-	for _, r := range records {
-		v, err := format.DecodeValue(r.kv.Value)
-		if err != nil {
-			continue
-		}
-		for _, a := range []netip.Addr{v.PublicIP, v.PublicIPv6} {
-			if p, err := a.Prefix(a.BitLen()); err == nil {
-				nodes = append(nodes, p)
-			}
-		}
-	}
-	return nodes
 }
 
 // heldKeyOf returns the heldKey of an existing record, which stays as it is

@@ -188,14 +188,18 @@ func TestIPv6Only(t *testing.T) {
 	}
 }
 
+// A key of the usual length cannot be created again, whatever is in it.
 func TestFullNetwork(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t)
 	st := outside(t, srv)
-	st.put("subnets/10.5.0.0-17", "garbage") // unreadable, but somebody's
-	st.put("subnets/10.5.128.0-17", "garbage")
-	_, err := start(t, srv.Endpoint(), nil).Acquire(t.Context(), tenNet, at("192.168.64.3"))
-	if !errors.Is(err, subnet.ErrFull) || !logtest.Names(err.Error(), "255", "10.5.0.0/16") {
+	cfg := tenNet
+	cfg.V4.Max = addr("10.5.3.0")
+	for i := range 3 {
+		st.put(fmt.Sprintf("subnets/10.5.%d.0-24", i+1), "garbage") // unreadable, but maybe somebody's
+	}
+	_, err := start(t, srv.Endpoint(), nil).Acquire(t.Context(), cfg, at("192.168.64.3"))
+	if !errors.Is(err, subnet.ErrFull) || !logtest.Names(err.Error(), "3", "10.5.0.0/16") {
 		t.Errorf("%v", err)
 	}
 	if c := st.etcdLeases(); c != 0 {

@@ -117,7 +117,7 @@ func (m *Manager) chooseHome(ctx context.Context, cfg subnet.Config, want subnet
 		return h, err
 	}
 	var full error
-	h.pick, h.how, full = candidate(cfg, want, records, h.former)
+	h.pick, h.how, full = m.candidate(cfg, want, records, h.former)
 	if len(h.claims.leased) == 0 {
 		return h, full
 	}

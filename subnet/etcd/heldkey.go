@@ -28,6 +28,7 @@ import (
 //	overwritten  our write fails                               list the key again, and retry                    overwritten
 //	any          the key is deleted                            wait for the other events of the burst           missing
 //	any          another node recreated the deleted key        revoke our etcd lease                            lost
+//	any          it was recreated with an invalid value        restore it                                       overwritten
 //	missing      (the table in withdrawn.go)                                                                    held, withdrawn, lost
 //	withdrawn    restoreAt has come, and the subnet is free    write the key                                    held
 //	lost         -                                             Hold returns ErrLost                             -
@@ -63,8 +64,10 @@ const (
 
 // observe records what our key holds now, nil if it is missing. A missing key
 // is lost, unless the store was replaced: a replaced store does not know our
-// key, and nobody deleted it.
-func (held *heldKey) observe(kv *mvccpb.KeyValue, replaced bool) keyState {
+// key, and nobody deleted it. A key that was created again is lost only if judge
+// says that another node can have it; anything else that is written under our name
+// must not end us.
+func (held *heldKey) observe(kv *mvccpb.KeyValue, replaced bool, judge subnet.Judge) keyState {
 	switch {
 	case kv == nil && replaced:
 		if held.mod != 0 { // else this is a retry, and the etcd lease is a new one already
@@ -83,12 +86,12 @@ func (held *heldKey) observe(kv *mvccpb.KeyValue, replaced bool) keyState {
 	}
 	hasOurAddress := value != nil && value.PublicIP == held.want.PublicIP && value.PublicIPv6 == held.want.PublicIPv6
 	switch {
-	case !held.missingSince.IsZero() && !hasOurAddress:
+	case !held.missingSince.IsZero() && !hasOurAddress && held.isOthers(value, judge):
 		return lost // another node created the key first
 	case !held.missingSince.IsZero() || replaced || kv.CreateRevision == held.created:
 		// Somebody restored the missing key, the store is another one, or the same key has
 		// another value: it is ours.
-	case value == nil || !value.Equal(held.want):
+	case !value.Equal(held.want) && held.isOthers(value, judge):
 		return lost // it was deleted, and another node recreated it
 	}
 	held.mod, held.created, held.stored = kv.ModRevision, kv.CreateRevision, value
@@ -99,6 +102,17 @@ func (held *heldKey) observe(kv *mvccpb.KeyValue, replaced bool) keyState {
 		held.replaceLease() // the replaced store does not have our etcd lease
 	}
 	return state
+}
+
+// isOthers reports whether a value of our key, nil if it is unreadable, can be that of
+// another node, which may have published it only in part.
+func (held *heldKey) isOthers(value *format.Value, judge subnet.Judge) bool {
+	if value == nil {
+		return false
+	}
+	l := held.leaseWith(*value)
+	err := judge.Elsewhere().Check(&l)
+	return err == nil || errors.Is(err, subnet.ErrPending)
 }
 
 // state compares the value as last seen with the one that we want.
@@ -161,7 +175,7 @@ func (m *Manager) writeKey(ctx context.Context) error {
 		}
 		id := held.id
 		older := current != nil && current.ModRevision < held.mod // so the store was replaced by an older one
-		switch state := held.observe(current, held.mod == 0 || older); {
+		switch state := held.observe(current, held.mod == 0 || older, m.currentJudge()); {
 		case state == lost && current == nil:
 			return m.handleMissing(ctx, held) // Hold writes it again with held.want, or ends
 		case state == lost:

@@ -12,7 +12,12 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"flannel/backend"
+	"flannel/backend/vxlan"
+	"flannel/pkg/conf"
 	"flannel/pkg/logtest"
+	"flannel/pkg/plan"
+	"flannel/pkg/underlay"
 	"flannel/subnet"
 	"flannel/subnet/etcd/etcdtest"
 	"flannel/subnet/managertest"
@@ -199,6 +204,31 @@ func (s store) etcdLeases() int {
 // peer is the value of a node that has described itself.
 func peer(ip string) string {
 	return `{"PublicIP":"` + ip + `","PublicIPv6":null,"BackendType":"vxlan","BackendData":` + mac1 + `}`
+}
+
+// peerOf is peer with another VTEP for each number, as peers really have, and with the
+// same one for IPv6 if there is an address.
+func peerOf(ip, ip6 string, number int) string {
+	six, data6 := "null", ""
+	if ip6 != "" {
+		six, data6 = `"`+ip6+`"`, `,"BackendV6Data":`+vtep(number)
+	}
+	return `{"PublicIP":"` + ip + `","PublicIPv6":` + six + `,"BackendType":"vxlan","BackendData":` + vtep(number) + data6 + `}`
+}
+
+func vtep(number int) string { return fmt.Sprintf(`{"VNI":1,"VtepMAC":"02:00:00:00:00:%02x"}`, number) }
+
+// judge returns the Judge that the daemon of the node with 10.5.250.0/24 at
+// 192.168.64.99 has.
+func judge(t *testing.T) subnet.Judge {
+	t.Helper()
+	b, _, err := vxlan.Kind().Parse(conf.Parse([]byte(`{}`)), "linux")(backend.Node{V4: true, Underlay: underlay.Link{Name: "eth0", MTU: 1500}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg, own := tenNet, outOfTheWay("192.168.64.99")
+	cfg.Backend, own.Backend, own.V4.Data = "vxlan", "vxlan", []byte(mac1)
+	return plan.New(cfg, own, b).Judge()
 }
 
 // addr parses an address; "" is the zero one.

@@ -86,7 +86,7 @@ func (h holder) observe(ctx context.Context, kv *mvccpb.KeyValue, replaced bool)
 		return nil
 	}
 	id, lastMod := held.id, held.mod
-	switch state := held.observe(kv, replaced); {
+	switch state := held.observe(kv, replaced, m.currentJudge()); {
 	case state == lost && kv == nil:
 		return m.handleMissing(ctx, held)
 	case state == lost:

@@ -62,6 +62,7 @@ type Manager struct {
 	held *heldKey  // nil before Acquire; mu guards its fields, too
 	seed *snapshot // the list of Acquire, with which Watch begins; nil: Watch lists
 
+	judge    atomic.Pointer[subnet.Judge]   // nil before SetJudge
 	watched  atomic.Pointer[peerset.Keeper] // the peers that Watch follows; nil before Watch
 	accepted atomic.Pointer[time.Time]      // when a withdrawal was accepted last; nil: never
 	expires  atomic.Pointer[time.Time]      // see Expires; nil: not known, or never
@@ -132,6 +133,7 @@ const (
 	causeStoreChanged  = "store-changed" // another or an older one than before
 	causeOverwritten   = "lease-overwritten"
 	causeConflict      = "lease-conflict"
+	causeIgnoredLeases = "leases-ignored"
 	causeNoConfig      = "no-config"
 	causeConfigGone    = "config-gone"
 )

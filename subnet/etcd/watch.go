@@ -30,6 +30,7 @@ func (m *Manager) Watch(ctx context.Context, changed func(subnet.Set)) error {
 	p := &peers{log: m.log, prefix: m.subnets, own: m.ownKey, set: peerset.NewKeeper(m.ownKey(), m.retain, m.log, changed)}
 	defer p.set.Close()
 	m.watched.Store(p.set)
+	p.set.SetJudge(m.currentJudge()) // now: a later call of SetJudge finds the set
 	m.mu.Lock()
 	start := m.seed
 	m.seed = nil
@@ -42,6 +43,22 @@ func (m *Manager) Watch(ctx context.Context, changed func(subnet.Set)) error {
 	f := m.leases("watch leases")
 	f.notified, f.consumer = m.ownChanged, p
 	return m.follow(ctx, f, start)
+}
+
+// SetJudge implements subnet.Manager.
+func (m *Manager) SetJudge(j subnet.Judge) {
+	m.judge.Store(&j)
+	if peers := m.watched.Load(); peers != nil {
+		peers.SetJudge(j)
+	}
+}
+
+// currentJudge returns the Judge that was set last.
+func (m *Manager) currentJudge() subnet.Judge {
+	if j := m.judge.Load(); j != nil {
+		return *j
+	}
+	return subnet.Trusting{}
 }
 
 // leases is the feed of all keys below <prefix>/subnets/.

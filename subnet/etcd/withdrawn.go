@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"flannel/subnet"
+	"flannel/subnet/etcd/format"
 	"flannel/subnet/patience"
 )
 
@@ -24,6 +25,7 @@ import (
 //	missing with most of few peers          write it now, because none of so few peers is retained
 //	exists again, with our address          continue
 //	exists again, of another node           the lease is lost
+//	exists again, and no node can use it    restore it, as if its value was changed
 //	missing, the subnet is another node's   the lease is lost
 //	missing, the withdrawal was accepted    the lease is lost
 
@@ -100,10 +102,18 @@ func (m *Manager) endMissing(held *heldKey) {
 }
 
 // lease returns our lease as it should be stored.
-func (held *heldKey) lease() subnet.Lease {
-	return subnet.Lease{Name: held.key,
-		V4: subnet.Endpoint{Subnet: held.v4, PublicIP: held.want.PublicIP},
-		V6: subnet.Endpoint{Subnet: held.v6, PublicIP: held.want.PublicIPv6}}
+func (held *heldKey) lease() subnet.Lease { return held.leaseWith(held.want) }
+
+// leaseWith returns the lease of our key with a value.
+func (held *heldKey) leaseWith(v format.Value) subnet.Lease {
+	l := subnet.Lease{Name: held.key, Backend: v.BackendType}
+	if held.v4.IsValid() {
+		l.V4 = subnet.Endpoint{Subnet: held.v4, PublicIP: v.PublicIP, Data: v.Data}
+	}
+	if held.v6.IsValid() {
+		l.V6 = subnet.Endpoint{Subnet: held.v6, PublicIP: v.PublicIPv6, Data: v.V6Data}
+	}
+	return l
 }
 
 // AcceptWithdrawal implements subnet.Accepter.

@@ -37,7 +37,7 @@ func among(t *testing.T, srv *etcdtest.Server, n int) (st store, us *node, key, 
 func (s store) addPeer(i int) (name string) {
 	s.t.Helper()
 	name = fmt.Sprintf("10.5.%d.0-24", i)
-	s.put("subnets/"+name, peer(fmt.Sprintf("192.168.64.%d", i)))
+	s.put("subnets/"+name, peerOf(fmt.Sprintf("192.168.64.%d", i), "", i))
 	return name
 }
 
@@ -232,16 +232,22 @@ func TestWithdrawnAndThere(t *testing.T) {
 		{"restored", "10.5.250.0-24", peer("192.168.64.99"), false},
 		{"restored as it was earlier", "10.5.250.0-24", strings.ReplaceAll(peer("192.168.64.99"), mac1, mac2), false},
 		{"given away", "10.5.250.0-24", peer("192.168.64.77"), true},
-		{"in another's subnet", "10.5.250.0-23", peer("192.168.64.77"), true},
+		{"given away with another's family", "10.5.250.0-24&2001:cafe:42:7::-64", peerOf("192.168.64.77", "fc00::77", 77), true},
+		// These lose against our lease on every node, ours included.
+		{"in a larger subnet", "10.5.250.0-23", peer("192.168.64.77"), false},
+		{"in a smaller subnet", "10.5.250.0-25", peer("192.168.64.77"), false},
 		{"our address elsewhere", "10.5.249.0-24", peer("192.168.64.99"), false},
+		{"unreadable", "10.5.250.0-24", "garbage", false},
+		{"with an address that no node has", "10.5.250.0-24", peer("224.0.0.1"), false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			st, n, key, _ := among(t, etcdtest.Start(t), 6)
+			n.SetJudge(judge(t))
 			st.deleteAll()
 			eventually(t, "our own was withdrawn, too", soon, func() bool { s, _ := n.Last(); return s.OwnWithdrawn })
 			st.put("subnets/"+c.key, c.value)
-			if c.key != "10.5.250.0-24" {
+			if elsewhere := c.key != "10.5.250.0-24"; elsewhere {
 				eventually(t, "it is seen", soon, func() bool { return strings.Contains(n.Peers(), c.key) })
 				n.hasNow(t)
 			}
@@ -295,7 +301,7 @@ func TestSnapshotWithOlderValues(t *testing.T) {
 	}
 	want, _ := st.value(key)
 	n.Sees(all+" "+st.addPeer(7), soon)
-	st.put("subnets/10.5.1.0-24", strings.ReplaceAll(peer("192.168.64.1"), mac1, mac2))
+	st.put("subnets/10.5.1.0-24", strings.ReplaceAll(peerOf("192.168.64.1", "", 1), vtep(1), mac2))
 	eventually(t, "a change of what the snapshot has", soon, func() bool { s, _ := n.Last(); return strings.Contains(string(s.Leases[0].V4.Data), "8f:45") })
 	srv.RestoreSnapshot()
 	st = outside(t, srv)

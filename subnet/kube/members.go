@@ -11,8 +11,9 @@ import (
 // members are the names of the nodes in the network. All of them reject the same peers. So that not every node writes an
 // Event about a rejected peer, a hash of the names chooses a few that do (see writes).
 type members struct {
-	mu    sync.Mutex
-	names map[string]struct{}
+	mu       sync.Mutex
+	names    map[string]struct{}
+	rejected map[string]struct{} // by every node, as last reported; they write nothing
 }
 
 // writers is how many nodes write an Event about the same fact: more than one, because one may be down.
@@ -39,6 +40,12 @@ func (m *members) update(changes []change) {
 func (m *members) share(own string, rejects []subnet.Rejected) (ours []subnet.Rejected) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.rejected = make(map[string]struct{}, len(rejects))
+	for _, r := range rejects {
+		if !r.Local {
+			m.rejected[r.Name] = struct{}{}
+		}
+	}
 	for _, r := range rejects {
 		if r.Local || m.writes(own, r.Name) {
 			ours = append(ours, r)
@@ -66,6 +73,9 @@ func (m *members) writes(own, peer string) bool {
 	for name := range m.names {
 		if name == own || name == peer || rank(name, peer) >= ours {
 			continue
+		}
+		if _, rejected := m.rejected[name]; rejected {
+			continue // perhaps there is no node behind it
 		}
 		if before++; before == writers {
 			return false

@@ -53,6 +53,36 @@ func TestFewWriteAboutAPeer(t *testing.T) {
 	}
 }
 
+// Rejected Nodes, behind which there may be no node, do not take the turns of others.
+func TestRejectedNodesWriteNothing(t *testing.T) {
+	var m members
+	var changes []change
+	var rejects []subnet.Rejected
+	for i := range 60 {
+		rejects = append(rejects, subnet.Rejected{Name: fmt.Sprint("junk-", i)})
+		changes = append(changes, change{name: rejects[i].Name, node: &format.Node{Annotations: annotated("kube-subnet-manager", "true")}})
+	}
+	for i := range 5 {
+		changes = append(changes, change{name: fmt.Sprint("node-", i), node: changes[0].node})
+	}
+	m.update(changes)
+	by, unreachable := map[string]int{}, 0
+	for i := range 5 {
+		for _, r := range m.share(fmt.Sprint("node-", i), rejects) {
+			by[r.Name]++
+		}
+		unreachable += len(m.shareOf(fmt.Sprint("node-", i), []string{"node-9"}))
+	}
+	for _, r := range rejects {
+		if by[r.Name] != writers {
+			t.Errorf("%d nodes write about %s, want %d", by[r.Name], r.Name, writers)
+		}
+	}
+	if unreachable != writers {
+		t.Errorf("%d nodes write about one that is not reached, want %d", unreachable, writers)
+	}
+}
+
 // fewEvents: each node writes about itself, and a few about a peer; nobody reads its Node for that.
 func fewEvents(t *testing.T, o outside) {
 	const count = 12

@@ -18,8 +18,25 @@ func (m *Manager) Watch(ctx context.Context, changed func(subnet.Set)) error {
 	})}
 	defer p.set.Close()
 	m.watched.Store(p.set)
+	if j := m.judge.Load(); j != nil { // now: a later call of SetJudge finds the set
+		p.set.SetJudge(*j)
+	}
 	m.passOnMissing()
 	return m.follow(ctx, feed{activity: "watch the nodes", handle: p.handle})
+}
+
+// SetJudge implements subnet.Manager.
+func (m *Manager) SetJudge(j subnet.Judge) {
+	m.judge.Store(&j)
+	if peers := m.watched.Load(); peers != nil {
+		peers.SetJudge(j)
+	}
+}
+
+// accepts reports whether this node can use a lease, by the Judge that was set last.
+func (m *Manager) accepts(l *subnet.Lease) bool {
+	j := m.judge.Load()
+	return j == nil || (*j).Check(l) == nil
 }
 
 // AcceptWithdrawal implements subnet.Accepter.

@@ -87,11 +87,12 @@ func (r *reporter) subnetChanged(from, to string) {
 }
 
 // peersRetained records the peers that are retained, which are the same on every node. So only the first nodes by name
-// write an Event about them, whether these are withdrawn themselves or not.
+// write an Event about them, whether these are withdrawn themselves or not. Names of
+// rejected leases do not count.
 func (r *reporter) peersRetained(own string, set subnet.Set) {
 	text, earlier := "", 0
 	for _, l := range set.Leases {
-		if l.Name < own {
+		if len(set.Retained) > 0 && earlier < writers && l.Name < own && r.m.accepts(l) {
 			earlier++
 		}
 	}

@@ -132,3 +132,43 @@ func rogueNotes() (all [][]string) {
 func leaseWith(data string) func(*subnet.Lease) bool {
 	return func(l *subnet.Lease) bool { return string(l.V4.Data) == data }
 }
+
+// Nodes with an oversized podCIDR, which every node rejects, and those of a Node that nobody can use decide nothing: when
+// all other Nodes are deleted, these are retained, and an Event says so.
+func TestRejectedNodesDecideNothing(t *testing.T) {
+	t.Parallel()
+	o := outside{t, kubetest.Start(t)}
+	o.add("judged-c", "10.244.1.0/24")
+	n := start(t, o.Server, "judged-c", func(op *Options) { op.Retain = 5 * time.Minute })
+	own := n.join(tenNet, "192.168.0.1", mac1)
+	n.SetJudge(plan.New(vxlanNet(), own, vxlanOf(t, backend.Node{V4: true, Underlay: underlay.Link{Name: "eth0", MTU: 1500}})).Judge())
+	count := 0
+	node := func(name, cidr, ip string) {
+		count++
+		o.peer(name, cidr, ip)
+		o.annotate(name, "backend-data", vtepData(count))
+	}
+	node("judged-a-0", "10.244.0.0/16", "192.168.0.66")
+	node("judged-a-1", "10.0.0.0/8", "192.168.0.67")
+	node("judged-a-2", "10.244.0.0/17", "192.168.0.68")
+	for i := range 40 {
+		node(fmt.Sprintf("judged-b-%02d", i), fmt.Sprintf("10.244.%d.0/24", 100+i), fmt.Sprintf("224.0.0.%d", 1+i))
+	}
+	for i := range 8 {
+		node(fmt.Sprintf("judged-c-%d", i), fmt.Sprintf("10.244.%d.0/24", 10+i), fmt.Sprintf("192.168.0.%d", 10+i))
+	}
+	n.Run()
+	sees := func() bool {
+		s, _ := n.Last()
+		return len(s.Leases) == count && !slices.ContainsFunc(s.Leases, func(l *subnet.Lease) bool { return l.V4.Data == nil })
+	}
+	eventually(t, "all are seen", soon, sees)
+	for i := range 8 {
+		o.remove(fmt.Sprintf("judged-c-%d", i))
+	}
+	eventually(t, "eight are retained", soon, func() bool { return retained(n.Recorder) == 8 })
+	if !sees() {
+		t.Errorf("it sees %s", n.Peers())
+	}
+	eventually(t, "an Event", soon, func() bool { return len(o.events(reasonRetain)) > 0 })
+}

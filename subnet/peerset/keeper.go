@@ -67,6 +67,13 @@ func (k *Keeper) SetOwn(own string) {
 	k.handOver(k.set.SetOwn(own))
 }
 
+// SetJudge sets how leases are validated; see Set.SetJudge.
+func (k *Keeper) SetJudge(j subnet.Judge) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.handOver(k.set.SetJudge(j))
+}
+
 // SetOwnWithdrawn records whether the store has lost our own lease, too, which
 // will be written again.
 func (k *Keeper) SetOwnWithdrawn(withdrawn bool) {
@@ -103,19 +110,19 @@ func (k *Keeper) MostWithdrawn() bool {
 	return k.set.MostWithdrawn()
 }
 
-// Claimed reports whether a lease that the store has overlaps the subnets of our own
-// lease l.
-func (k *Keeper) Claimed(l *subnet.Lease) bool {
+// Claimed reports whether another node has a subnet of our own lease; see
+// Set.Claimed.
+func (k *Keeper) Claimed(own *subnet.Lease) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.set.Claimed(l)
+	return k.set.Claimed(own)
 }
 
 // Has reports whether the store has an entry under a name.
 func (k *Keeper) Has(name string) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.set.known[name] != Entry{}
+	return k.set.known[name] != entry{}
 }
 
 // Accept removes all retained peers and returns how many there were.

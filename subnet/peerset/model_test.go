@@ -1,8 +1,12 @@
 package peerset
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +15,35 @@ import (
 	"flannel/pkg/changes"
 	"flannel/subnet"
 )
+
+// testJudge refuses the backend "junk". Of two leases that overlap, the one with a
+// /24 is used, or else the older one.
+type testJudge struct{}
+
+func (testJudge) Check(l *subnet.Lease) error {
+	switch l.Backend {
+	case "":
+		return subnet.ErrPending
+	case "junk":
+		return errors.New("junk")
+	}
+	return nil
+}
+
+func (testJudge) Losers(leases []*subnet.Lease) map[*subnet.Lease]bool {
+	unusual := func(l *subnet.Lease) int { return min(1, max(l.V4.Subnet.Bits()-24, 24-l.V4.Subnet.Bits())) }
+	sorted := slices.SortedFunc(slices.Values(leases), func(a, b *subnet.Lease) int {
+		return cmp.Or(cmp.Compare(unusual(a), unusual(b)), cmp.Compare(a.Since, b.Since), subnet.Compare(a, b))
+	})
+	losers := map[*subnet.Lease]bool{}
+	for i, l := range sorted {
+		losers[l] = slices.ContainsFunc(sorted[:i], func(o *subnet.Lease) bool { return !losers[o] && o.V4.Subnet.Overlaps(l.V4.Subnet) })
+	}
+	maps.DeleteFunc(losers, func(_ *subnet.Lease, loses bool) bool { return !loses })
+	return losers
+}
+
+func (j testJudge) Elsewhere() subnet.Judge { return j }
 
 // model is a simple implementation of Set, which visits all peers each time.
 type model struct {
@@ -27,36 +60,86 @@ type gonePeer struct {
 	retained bool
 }
 
+func usable(l *subnet.Lease) bool { return l != nil && testJudge{}.Check(l) == nil }
+
 func (m *model) apply(changes []Change, replaced bool, now time.Time) {
 	m.drop(func(l gonePeer) bool { return !now.Before(l.until) })
+	added, fresh, shrunk := map[*subnet.Lease]bool{}, map[*subnet.Lease]bool{}, false
 	for _, c := range changes {
 		old := m.store[c.Name]
-		m.store[c.Name] = c.Entry
+		if i := slices.IndexFunc(m.gone, func(l gonePeer) bool { return l.lease.Name == c.Name }); i >= 0 && c.Lease != nil && c.Lease.Equal(m.gone[i].lease) && c.Lease.Since == m.gone[i].lease.Since {
+			c.Lease = m.gone[i].lease
+		}
+		if c.Lease != nil && old.Lease != nil && c.Lease.Equal(old.Lease) && c.Lease.Since == old.Lease.Since {
+			c.Lease = old.Lease
+		}
+		if m.store[c.Name] = c.Entry; c.Name == m.own {
+			continue
+		}
+		invalid := c.Reject != "" || c.Lease != nil && c.Lease.Backend == "junk"
+		shrunk = shrunk || usable(old.Lease) && old.Lease != c.Lease
 		switch {
-		case c.Name == m.own:
-		case c.Lease != nil:
+		case usable(c.Lease):
 			m.drop(func(l gonePeer) bool { return l.lease.Name == c.Name })
-		case (c.Deleted || c.Reject != "") && m.lacked(c.Name) >= 0:
+			if c.Lease != old.Lease {
+				added[c.Lease] = true
+			}
+		case (c.Deleted || invalid) && m.lacked(c.Name) >= 0:
 			l := &m.gone[m.lacked(c.Name)]
 			l.until, l.mass, l.retained = now.Add(window), true, false
-		case old.Lease != nil && replaced && c.Reject == "":
+			fresh[l.lease], shrunk = true, true
+		case usable(old.Lease) && replaced && !invalid:
 			m.gone = append(m.gone, gonePeer{old.Lease, now.Add(ReplacedFor), false, true})
-		case old.Lease != nil:
+			fresh[old.Lease] = true
+		case usable(old.Lease):
 			m.gone = append(m.gone, gonePeer{old.Lease, now.Add(window), true, false})
+			fresh[old.Lease] = true
 		}
 	}
-	m.drop(func(l gonePeer) bool {
-		return slices.ContainsFunc(m.present(), func(p *subnet.Lease) bool { return p.Displaces(l.lease) })
+	m.displace(added, fresh)
+	if shrunk {
+		m.retainMass()
+	}
+}
+
+// displace drops the gone peers that a used lease claims.
+func (m *model) displace(added, fresh map[*subnet.Lease]bool) {
+	claims := func(p *subnet.Lease, g gonePeer) bool {
+		return p.SameNode(g.lease) && (added[p] || fresh[g.lease]) || added[p] && p.Within(g.lease)
+	}
+	present := m.present()
+	all := slices.Clone(present)
+	for _, g := range m.gone {
+		if !slices.ContainsFunc(present, func(p *subnet.Lease) bool { return claims(p, g) }) {
+			all = append(all, g.lease)
+		}
+	}
+	losers := testJudge{}.Losers(all)
+	m.drop(func(g gonePeer) bool {
+		return slices.ContainsFunc(present, func(p *subnet.Lease) bool { return !losers[p] && claims(p, g) })
 	})
-	count := 0
-	for _, l := range m.gone {
-		if l.mass {
+}
+
+func (m *model) retainMass() {
+	all := m.present()
+	for _, g := range m.gone {
+		all = append(all, g.lease)
+	}
+	losers := testJudge{}.Losers(all)
+	count, present := 0, 0
+	for _, g := range m.gone {
+		if g.mass && !losers[g.lease] {
 			count++
 		}
 	}
-	if count > 3 && float64(count) > 0.2*float64(count+len(m.present())) {
+	for _, p := range m.present() {
+		if !losers[p] {
+			present++
+		}
+	}
+	if count > 3 && float64(count) > 0.2*float64(count+present) {
 		for i := range m.gone {
-			m.gone[i].retained = true
+			m.gone[i].retained = m.gone[i].retained || !losers[m.gone[i].lease]
 		}
 	}
 }
@@ -69,9 +152,10 @@ func (m *model) lacked(name string) int {
 	return slices.IndexFunc(m.gone, func(l gonePeer) bool { return l.lease.Name == name && !l.mass })
 }
 
+// present returns the usable leases that the store has.
 func (m *model) present() (leases []*subnet.Lease) {
 	for name, e := range m.store {
-		if e.Lease != nil && name != m.own {
+		if usable(e.Lease) && name != m.own {
 			leases = append(leases, e.Lease)
 		}
 	}
@@ -80,17 +164,22 @@ func (m *model) present() (leases []*subnet.Lease) {
 
 func (m *model) String() string {
 	var lines []string
-	for _, l := range m.present() {
-		lines = append(lines, fmt.Sprint(l.Name, " ", l))
-	}
-	for name, e := range m.store {
-		if e.Reject != "" && name != m.own {
-			lines = append(lines, name+" "+e.Reject)
-		}
-	}
+	hidden := map[string]bool{}
 	for _, l := range m.gone {
 		if l.retained {
+			hidden[l.lease.Name] = true
 			lines = append(lines, fmt.Sprint(l.lease.Name, " ", l.lease, " until ", l.until, " ", l.mass))
+		}
+	}
+	for name, e := range m.store {
+		switch {
+		case name == m.own:
+		case e.Reject != "":
+			lines = append(lines, name+" "+e.Reject)
+		case e.Lease != nil && !hidden[name]:
+			lines = append(lines, fmt.Sprint(name, " ", e.Lease))
+		case e.Lease != nil:
+			lines = append(lines, fmt.Sprint(name, " ", testJudge{}.Check(e.Lease)))
 		}
 	}
 	slices.Sort(lines)
@@ -115,22 +204,32 @@ func textOf(set subnet.Set) string {
 
 // After any sequence of changes, the Set is equal to the model.
 func TestRandomChanges(t *testing.T) {
-	for seed := range uint64(100) {
+	for seed := range uint64(300) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
 		nodes := 3 + rnd.IntN(30)
 		s, m := New(name(0), window), &model{own: name(0), store: map[string]Entry{}}
+		s.SetJudge(testJudge{})
 		now := began
 		var set subnet.Set
 		random := func() Change {
 			i := rnd.IntN(nodes)
-			switch rnd.IntN(8) {
-			case 0, 1, 2:
+			switch rnd.IntN(12) {
+			case 0, 1, 2, 8:
 				return Change{Name: name(i), Deleted: rnd.IntN(2) == 0}
 			case 3:
 				return Change{Name: name(i), Entry: Entry{Reject: "garbage"}}
 			case 4: // claims the subnet or the address of another
 				l := leaseAt(rnd.IntN(nodes), rnd.IntN(nodes))
 				l.Name = name(i)
+				return has(l)
+			case 5, 6: // rejected, or without backend data, and claiming something
+				l := leaseAt(rnd.IntN(nodes), rnd.IntN(nodes))
+				l.Name, l.Backend = name(i), []string{"junk", ""}[rnd.IntN(2)]
+				return has(l)
+			case 7: // of another size
+				l := lease(rnd.IntN(nodes))
+				l.Name, l.Since = name(i), int64(rnd.IntN(3))
+				l.V4.Subnet = netip.PrefixFrom(l.V4.Subnet.Addr(), 20+rnd.IntN(8)).Masked()
 				return has(l)
 			}
 			return has(lease(i))

@@ -11,6 +11,12 @@
 // retained peer is removed when its time is over, when another lease claims its
 // subnet or its public address, or when the operator accepts the withdrawal.
 //
+// Anyone who can write to the store can write leases, so only usable leases decide
+// about all this: those that a subnet.Judge accepts, and that lose no conflict
+// with another one. The other leases are handed over, so that they are reported,
+// but they neither count nor claim anything. A peer whose lease is overwritten
+// with an unusable one is withdrawn.
+//
 // Example: a command deletes all 20 peers, one after the other. The first four
 // are removed, because 4 of 20 are not more than 20 %. The fifth makes it a mass
 // withdrawal: the first four are added to the set again, and the fifth and all
@@ -18,7 +24,7 @@
 package peerset
 
 import (
-	"cmp"
+	"errors"
 	"slices"
 	"time"
 
@@ -50,13 +56,16 @@ type Change struct {
 type Set struct {
 	own    string
 	retain time.Duration
+	judge  subnet.Judge
 
-	known     map[string]Entry     // by name, what the store has, our own entry included
-	present   int                  // number of peers with a lease in known
+	known     map[string]entry     // by name, what the store has, our own entry included
+	present   int                  // number of peers in known whose lease is usable
 	withdrawn map[string]*departed // by name
 	fresh     []*departed          // those of withdrawn that the running call has added
 	shrunk    bool                 // the running call has removed a peer
 	next      time.Time            // the earliest Until in withdrawn, or earlier; zero: withdrawn is empty
+	losers    map[*subnet.Lease]bool
+	resolved  bool // losers is up to date; see lost
 
 	// What Subnets returns. These slices are never modified.
 	leases   []*subnet.Lease
@@ -66,10 +75,24 @@ type Set struct {
 	windows  string
 
 	// What the running call has changed so far; finish applies it.
-	leaseEdits    changes.Pending[subnet.Lease]
-	retainedEdits changes.Pending[subnet.Retained]
-	rejectsDirty  bool
-	windowsDirty  bool
+	touched      map[string]shown // by name, as it was before the call
+	rejectsDirty bool
+	windowsDirty bool
+}
+
+// entry is an Entry that was validated.
+type entry struct {
+	Entry
+	usable bool // it has a lease that the judge accepts
+}
+
+// unusable reports whether there is a lease that the judge does not accept.
+func (e entry) unusable() bool { return e.Lease != nil && !e.usable }
+
+// shown is what the set has under one name; zero: nothing.
+type shown struct {
+	lease    *subnet.Lease
+	retained *subnet.Retained
 }
 
 // departed is a withdrawn peer. It is kept for the retention time even if it is
@@ -78,19 +101,20 @@ type Set struct {
 //
 //	state     cause                                               action                        next state
 //	present   missing in a store that replaced another            keep it for ReplacedFor       retained
-//	present   missing, deleted or unreadable                      remove it, count it           departed
+//	present   missing, deleted, unreadable or unusable            remove it, count it           departed
 //	departed  the peers counted are a mass withdrawal             add all of them again         retained
 //	departed  the retention time is over                          -                             forgotten
 //	retained  its time is over                                    remove it                     forgotten
-//	retained  of a replaced store: deleted there, or unreadable   remove it, count it           departed
-//	either    the store has a lease under its name                use that lease                present
-//	either    another lease claims its subnet or public address   remove it                     forgotten
+//	retained  of a replaced store: deleted there, or unusable     remove it, count it           departed
+//	either    the store has a usable lease under its name         use that lease                present
+//	either    a usable lease claims its subnet or public address  remove it                     forgotten
 //	either    the operator accepts the withdrawal                 remove it, count from zero    forgotten
 //
-// present is an entry in Set.known. departed and retained are entries in
+// present is a usable entry in Set.known. departed and retained are entries in
 // Set.withdrawn, which differ in the field retained. Cause decides what is
 // counted for Mass: departed peers and those retained for a mass withdrawal, but
-// not those of a replaced store.
+// not those of a replaced store. While a peer is retained, an unusable lease
+// under its name is not in the set, but reported.
 type departed struct {
 	subnet.Retained
 	windows  bool
@@ -101,7 +125,33 @@ type departed struct {
 // is not known yet. The peers of a mass withdrawal are retained for the time
 // retain; if it is 0, they are not.
 func New(own string, retain time.Duration) *Set {
-	return &Set{own: own, retain: retain, known: map[string]Entry{}, withdrawn: map[string]*departed{}}
+	return &Set{own: own, retain: retain, judge: subnet.Trusting{}, known: map[string]entry{}, withdrawn: map[string]*departed{}}
+}
+
+// SetJudge validates all leases again, and reports whether the set has changed.
+// A peer that is not usable any more by the new rules is not withdrawn, because
+// the store still has it.
+func (s *Set) SetJudge(j subnet.Judge) (changed bool) {
+	s.judge, s.resolved = j, false
+	for name, e := range s.known {
+		usable := e.Lease != nil && j.Check(e.Lease) == nil
+		if usable == e.usable {
+			continue
+		}
+		e.usable = usable
+		s.known[name] = e
+		if name == s.own {
+			continue
+		}
+		s.rejectsDirty = true // the reason for one that is retained may be another
+		if usable {
+			s.present++
+			s.drop(name)
+		} else {
+			s.present--
+		}
+	}
+	return s.finish()
 }
 
 // Subnets returns the set to hand over, with what the last call has changed. Its
@@ -151,13 +201,12 @@ func (s *Set) SetOwn(own string) (changed bool) {
 	}
 	s.drop(own)
 	for _, name := range []string{s.own, own} {
-		if e := s.known[name]; e != (Entry{}) {
-			s.rejectsDirty, s.windowsDirty = true, true
-			if l := e.Lease; l != nil && name == own {
-				s.leaseEdits.Add(name, changes.Change[subnet.Lease]{Old: l})
+		if e := s.known[name]; e != (entry{}) {
+			s.touch(name)
+			s.rejectsDirty, s.windowsDirty, s.resolved = true, true, false
+			if e.usable && name == own {
 				s.present--
-			} else if l != nil {
-				s.leaseEdits.Add(name, changes.Change[subnet.Lease]{New: l})
+			} else if e.usable {
 				s.present++
 			}
 		}
@@ -166,100 +215,62 @@ func (s *Set) SetOwn(own string) (changed bool) {
 	return s.finish()
 }
 
+// validate returns an entry with the result of the judge, and whether its lease is
+// invalid. A lease is neither usable nor invalid while its owner has only reserved
+// the subnet.
+func (s *Set) validate(e Entry) (validated entry, invalid bool) {
+	if e.Lease == nil {
+		return entry{Entry: e}, e.Reject != ""
+	}
+	err := s.judge.Check(e.Lease)
+	return entry{e, err == nil}, err != nil && !errors.Is(err, subnet.ErrPending)
+}
+
 // applyChange applies one change. It returns the lease if it is a new one, which may
 // claim the subnet of a departed peer.
 func (s *Set) applyChange(c Change, replaced bool, now time.Time) (claimant *subnet.Lease) {
-	old, e := s.known[c.Name], c.Entry
-	last := old.Lease
-	if d := s.withdrawn[c.Name]; d != nil {
-		last = d.Lease
+	old, departed := s.known[c.Name], s.withdrawn[c.Name]
+	for _, last := range []*subnet.Lease{old.Lease, departed.lease()} {
+		if last != nil && c.Lease != nil && last.Equal(c.Lease) && last.Since == c.Lease.Since {
+			c.Lease = last
+		}
 	}
-	if last != nil && e.Lease != nil && last.Equal(e.Lease) && last.Since == e.Lease.Since {
-		e.Lease = last
+	if c.Entry == old.Entry && !(c.Deleted && departed != nil) {
+		return nil // most changes of a Node are heartbeats
 	}
-	if (c.Deleted || e.Reject != "") && last != old.Lease {
+	e, invalid := s.validate(c.Entry)
+	if (c.Deleted || invalid) && departed != nil {
 		s.deleteRetained(c.Name, now)
 	}
 	if e == old {
-		return nil // most changes of a Node are heartbeats
+		return nil
+	}
+	if c.Name != s.own {
+		s.touch(c.Name)
 	}
 	s.known[c.Name] = e
-	if e == (Entry{}) {
+	if e == (entry{}) {
 		delete(s.known, c.Name)
 	}
 	if c.Name == s.own {
 		return nil
 	}
-	s.rejectsDirty = s.rejectsDirty || old.Reject != e.Reject
+	s.rejectsDirty = s.rejectsDirty || old.Reject != e.Reject || departed != nil && (old.unusable() || e.unusable())
 	s.windowsDirty = s.windowsDirty || old.Windows != e.Windows
-	if e.Lease != nil {
-		s.drop(c.Name) // its lease exists again
-	}
-	if old.Lease != e.Lease {
-		s.leaseEdits.Add(c.Name, changes.Change[subnet.Lease]{Old: old.Lease, New: e.Lease})
-	}
-	if old.Lease != nil {
+	if old.usable {
 		s.present--
 		s.shrunk = true
 	}
 	switch {
-	case e.Lease != nil:
+	case e.usable:
+		s.drop(c.Name) // its lease exists again
 		s.present++
 		if old.Lease != e.Lease {
+			s.resolved = false
 			return e.Lease
 		}
-	case old.Lease != nil:
-		s.withdraw(old, replaced && e.Reject == "", now)
+	case old.usable:
+		s.withdraw(old.Entry, replaced && !invalid, now)
 	}
 	return nil
-}
-
-// finish applies the edits of the running call to what Subnets returns, and
-// reports whether that has changed.
-func (s *Set) finish() (changed bool) {
-	s.changes = s.leaseEdits.Take(subnet.Compare)
-	retained := s.retainedEdits.Take(compareRetained)
-	s.leases = changes.Apply(s.leases, s.changes, subnet.Compare)
-	s.retained = changes.Apply(s.retained, retained, compareRetained)
-	rejects, windows := s.rejects, s.windows
-	if s.rejectsDirty {
-		rejects = s.allRejects()
-	}
-	if s.windowsDirty {
-		windows = s.firstWindows()
-	}
-	changed = len(s.changes)+len(retained) > 0 || !slices.Equal(rejects, s.rejects) || windows != s.windows
-	s.rejects, s.windows = rejects, windows
-	s.rejectsDirty, s.windowsDirty, s.shrunk = false, false, false
-	return changed
-}
-
-// allRejects returns the unreadable leases, sorted by name. Our own is left out,
-// because its owner, this node, restores it.
-func (s *Set) allRejects() []subnet.Rejected {
-	var rejects []subnet.Rejected
-	for name, e := range s.known {
-		if e.Reject != "" && name != s.own {
-			rejects = append(rejects, subnet.Rejected{Name: name, Reason: e.Reject})
-		}
-	}
-	slices.SortFunc(rejects, func(a, b subnet.Rejected) int { return cmp.Compare(a.Name, b.Name) })
-	return rejects
-}
-
-// firstWindows returns the first name of a peer that runs Windows, "" if there is
-// none. It visits all peers: call it only after such a change.
-func (s *Set) firstWindows() (first string) {
-	consider := func(name string, windows bool) {
-		if windows && name != s.own && (first == "" || name < first) {
-			first = name
-		}
-	}
-	for name, e := range s.known {
-		consider(name, e.Windows)
-	}
-	for name, d := range s.withdrawn {
-		consider(name, d.retained && d.windows)
-	}
-	return first
 }

@@ -155,14 +155,16 @@ func TestLimit(t *testing.T) {
 // A peer is not retained, or no longer, if another lease claims its subnet or its
 // address.
 func TestDisplaced(t *testing.T) {
-	wide := lease(9)
+	wide, part := lease(9), lease(10)
 	wide.V4.Subnet = netip.MustParsePrefix("10.1.4.0/23") // around those of 4 and 5
+	part.V4.Subnet = netip.MustParsePrefix("10.1.4.128/25")
 	run(t, filled(6), []step{
 		{what: "all but one", do: apply(false, gone(1, 2, 3, 4, 5)...), want: "(1) (2) (3) (4) (5) 6", massRetained: true, deadline: window},
 		{what: "the address of one", do: apply(false, has(leaseAt(8, 1))), want: "(2) (3) (4) (5) 6 8", massRetained: true, deadline: window},
-		{what: "the subnets of two", do: apply(false, has(wide)), want: "(2) (3) 9 6 8", massRetained: true, deadline: window},
-		{what: "an unreadable entry with its name", do: apply(false, Change{Name: name(2), Entry: Entry{Reject: "garbage"}}), want: "(2) (3) 9 6 8", massRetained: true, deadline: window},
-		{what: "and it is deleted", do: apply(false, gone(2)...), want: "(2) (3) 9 6 8", massRetained: true, deadline: window},
+		{what: "around the subnets of two", do: apply(false, has(wide)), want: "(2) (3) 9 (4) (5) 6 8", massRetained: true, deadline: window},
+		{what: "a part of the subnet of one", do: apply(false, has(part)), want: "(2) (3) 9 10 (5) 6 8", massRetained: true, deadline: window},
+		{what: "an unreadable entry with its name", do: apply(false, Change{Name: name(2), Entry: Entry{Reject: "garbage"}}), want: "(2) (3) 9 10 (5) 6 8", massRetained: true, deadline: window},
+		{what: "and it is deleted", do: apply(false, gone(2)...), want: "(2) (3) 9 10 (5) 6 8", massRetained: true, deadline: window},
 	})
 	run(t, filled(6), []step{ // nodes that come under other names do not count
 		{what: "renamed", do: apply(false, append(gone(1, 2, 3), has(leaseAt(11, 1)), has(leaseAt(12, 2)))...), want: "4 5 6 11 12", deadline: window},

@@ -4,7 +4,6 @@ import (
 	"slices"
 	"time"
 
-	"flannel/pkg/changes"
 	"flannel/subnet"
 )
 
@@ -29,6 +28,7 @@ func (s *Set) withdraw(e Entry, replaced bool, now time.Time) {
 	if replaced {
 		d.Cause, d.Until = subnet.StoreReplaced, now.Add(ReplacedFor)
 	} else if s.retain <= 0 {
+		s.resolved = false
 		return
 	}
 	s.expireAt(d.Until)
@@ -50,12 +50,20 @@ func (s *Set) deleteRetained(name string, now time.Time) {
 	}
 }
 
+// lease returns the lease of a departed peer; nil if there is none.
+func (d *departed) lease() *subnet.Lease {
+	if d == nil {
+		return nil
+	}
+	return d.Lease
+}
+
 // keep retains a departed peer: it is added to the set again.
 func (s *Set) keep(d *departed) {
+	s.touch(d.Lease.Name)
 	d.retained = true
-	s.leaseEdits.Add(d.Lease.Name, changes.Change[subnet.Lease]{New: d.Lease})
-	s.retainedEdits.Add(d.Lease.Name, changes.Change[subnet.Retained]{New: &d.Retained})
 	s.windowsDirty = s.windowsDirty || d.windows
+	s.rejectsDirty = s.rejectsDirty || s.known[d.Lease.Name].unusable()
 }
 
 // drop forgets a withdrawn peer, and removes it from the set if it was retained.
@@ -64,12 +72,11 @@ func (s *Set) drop(name string) {
 	if d == nil {
 		return
 	}
+	s.touch(name)
 	delete(s.withdrawn, name)
-	if d.retained {
-		s.leaseEdits.Add(name, changes.Change[subnet.Lease]{Old: d.Lease})
-		s.retainedEdits.Add(name, changes.Change[subnet.Retained]{Old: &d.Retained})
-		s.windowsDirty = s.windowsDirty || d.windows
-	}
+	s.resolved = false
+	s.windowsDirty = s.windowsDirty || d.retained && d.windows
+	s.rejectsDirty = s.rejectsDirty || s.known[name].unusable()
 }
 
 // expire drops the withdrawn peers whose time is over.
@@ -122,46 +129,76 @@ func (s *Set) MassRetained() bool {
 // MostWithdrawn reports whether most peers, and two at least, were withdrawn
 // within the retention time, retained or not.
 func (s *Set) MostWithdrawn() bool {
-	count := s.massCount()
-	return count > 1 && count > s.present
+	count, present := s.counts(1)
+	return count > 1 && count > present
 }
 
-// Claimed reports whether a lease that the store has overlaps the subnets of our own
-// lease l. The public address of l in another lease proves nothing: anybody can
-// write it there.
-func (s *Set) Claimed(l *subnet.Lease) bool { return !subnet.Free(l, s.presentLeases()) }
-
-// claimed reports whether one of the present leases makes the departed lease l obsolete.
-func claimed(l *subnet.Lease, present []*subnet.Lease) bool {
-	return slices.ContainsFunc(present, func(p *subnet.Lease) bool { return p.Displaces(l) })
+// Claimed reports whether another node has a subnet of l, which is our own lease
+// and which the store has lost. A lease of another size, or with our address, would
+// lose against ours on every node once the store has ours again.
+func (s *Set) Claimed(own *subnet.Lease) bool {
+	// Our own judge refuses whatever overlaps our subnets.
+	judge := s.judge.Elsewhere()
+	var valid []*subnet.Lease
+	for name, e := range s.known {
+		if e.Lease != nil && name != s.own && judge.Check(e.Lease) == nil {
+			valid = append(valid, e.Lease)
+		}
+	}
+	same := func(a, b subnet.Endpoint) bool { return a.On() && a.Subnet == b.Subnet }
+	losers := judge.Losers(valid)
+	return slices.ContainsFunc(valid, func(l *subnet.Lease) bool {
+		return !losers[l] && (same(l.V4, own.V4) || same(l.V6, own.V6))
+	})
 }
 
 func compareRetained(a, b *subnet.Retained) int { return subnet.Compare(a.Lease, b.Lease) }
 
-// presentLeases returns the peers' leases that the store has.
+// presentLeases returns the usable leases of peers that the store has.
 func (s *Set) presentLeases() []*subnet.Lease {
-	leases := make([]*subnet.Lease, 0, s.present)
+	leases := make([]*subnet.Lease, 0, s.present+len(s.withdrawn))
 	for name, e := range s.known {
-		if e.Lease != nil && name != s.own {
+		if e.usable && name != s.own {
 			leases = append(leases, e.Lease)
 		}
 	}
 	return leases
 }
 
-// displace drops the withdrawn peers whose subnet or public address another lease
-// claims. Peers that the running call has withdrawn are compared with all present
-// leases, and earlier ones only with claimants, the leases that are new.
-//
-// Example: the store loses node-a's lease of 10.5.34.0/24 and then gets a lease
-// of node-b for the same subnet. Traffic for it must go to node-b, so node-a is
-// no longer retained.
-func (s *Set) displace(claimants []*subnet.Lease) {
+// lost returns the leases, present or withdrawn, that are not used because of
+// others, or because the rules have changed since they were withdrawn. A withdrawn
+// lease still counts as a party to its conflicts: what it had won against before
+// cannot have the subnet now. To withdraw a lease does not change the result.
+func (s *Set) lost() map[*subnet.Lease]bool {
+	if !s.resolved {
+		leases := s.presentLeases()
+		for _, d := range s.withdrawn {
+			leases = append(leases, d.Lease)
+		}
+		s.losers, s.resolved = s.judge.Losers(leases), true
+	}
+	return s.losers
+}
+
+// claim is a lease that claims the subnet or the public address of a withdrawn peer.
+type claim struct {
+	by *subnet.Lease
+	of *departed
+}
+
+// claims returns what the present leases claim of the withdrawn peers. A public
+// address can be claimed by any lease, and a subnet only by claimants, the leases
+// that are new: an older one that overlaps it was in a conflict with the peer
+// before. Nobody claims a subnet by a lease that contains it (see
+// subnet.Lease.Within), because one such lease could claim those of all nodes.
+func (s *Set) claims(claimants []*subnet.Lease) (claims []claim) {
 	if len(s.fresh) > 0 {
 		present := s.presentLeases()
 		for _, d := range s.fresh {
-			if s.withdrawn[d.Lease.Name] == d && claimed(d.Lease, present) {
-				s.drop(d.Lease.Name)
+			for _, l := range present {
+				if s.withdrawn[d.Lease.Name] == d && l.SameNode(d.Lease) {
+					claims = append(claims, claim{l, d})
+				}
 			}
 		}
 		s.fresh = nil
@@ -170,10 +207,40 @@ func (s *Set) displace(claimants []*subnet.Lease) {
 		if s.known[l.Name].Lease != l {
 			continue // it was removed by a later change of the same call
 		}
-		for name, d := range s.withdrawn {
-			if l.Displaces(d.Lease) {
-				s.drop(name)
+		for _, d := range s.withdrawn {
+			if l.SameNode(d.Lease) || l.Within(d.Lease) {
+				claims = append(claims, claim{l, d})
 			}
+		}
+	}
+	return claims
+}
+
+// displace drops the withdrawn peers whose subnet or public address another lease
+// claims, if that lease is used without them. See claims for claimants.
+//
+// Example: the store loses node-a's lease of 10.5.34.0/24 and then gets a lease
+// of node-b for the same subnet. Traffic for it must go to node-b, so node-a is
+// no longer retained.
+func (s *Set) displace(claimants []*subnet.Lease) {
+	claims := s.claims(claimants)
+	if len(claims) == 0 {
+		return
+	}
+	claimed := map[*departed]bool{}
+	for _, c := range claims {
+		claimed[c.of] = true
+	}
+	leases := s.presentLeases()
+	for _, d := range s.withdrawn {
+		if !claimed[d] {
+			leases = append(leases, d.Lease)
+		}
+	}
+	losers := s.judge.Losers(leases)
+	for _, c := range claims {
+		if !losers[c.by] {
+			s.drop(c.of.Lease.Name)
 		}
 	}
 }
@@ -181,23 +248,37 @@ func (s *Set) displace(claimants []*subnet.Lease) {
 // retainMass retains all withdrawn peers if they are a mass withdrawal, also
 // those that were removed before it was one.
 func (s *Set) retainMass() {
-	if !Mass(s.massCount(), s.present) {
+	if !Mass(s.counts(few)) {
 		return
 	}
 	for _, d := range s.withdrawn {
-		if !d.retained {
+		if !d.retained && !s.lost()[d.Lease] {
 			s.keep(d)
 		}
 	}
 }
 
-// massCount counts the peers withdrawn within the retention time, without those
-// that a replaced store lacked.
-func (s *Set) massCount() (count int) {
+// counts returns how many used peers were withdrawn within the retention time,
+// without those that a replaced store lacked, and how many are present. It returns
+// zeros if no more than atLeast were withdrawn, because conflicts take time.
+func (s *Set) counts(atLeast int) (withdrawn, present int) {
 	for _, d := range s.withdrawn {
 		if d.Cause == subnet.MassWithdrawal {
-			count++
+			withdrawn++
 		}
 	}
-	return count
+	if withdrawn <= atLeast {
+		return 0, 0
+	}
+	present = s.present
+	for l := range s.lost() {
+		if d := s.withdrawn[l.Name]; d != nil && d.Lease == l {
+			if d.Cause == subnet.MassWithdrawal {
+				withdrawn--
+			}
+		} else {
+			present--
+		}
+	}
+	return withdrawn, present
 }

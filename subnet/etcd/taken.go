@@ -1,0 +1,180 @@
+package etcd
+
+import (
+	"errors"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+
+	"flannel/subnet"
+	"flannel/subnet/etcd/format"
+)
+
+// taken are the subnets that a new lease must not have, or should not.
+//
+// A key of a subnet's own length cannot be created again, whatever its value is. Any
+// other key is either left from an earlier configuration, and its node's pods may
+// have these addresses, or somebody wrote it: one such key could occupy the whole
+// network. So they are avoided for as long as there are other free subnets, and then
+// ignored one after the other, those first that nobody uses:
+//
+//	key                                     subnet of the subnet file  new subnet
+//	of the usual length                     avoided                    avoided
+//	of the whole network, or outside        ignored                    ignored
+//	of another length, rejected             ignored                    avoided first
+//	of another length, valid and larger     ignored                    avoided first, the largest are ignored before the others
+//	of another length, valid and smaller    ignored                    avoided
+//
+// The subnet of the subnet file was this node's, and every node prefers a lease of
+// the usual length to one of another length.
+type taken struct {
+	cfg     subnet.Config
+	all     []record // with a subnet in the network
+	rivals  []*subnet.Lease
+	ignored map[string]bool // by key; nil: none yet
+}
+
+// newTaken returns the subnets that the records occupy. The subnets of all readable
+// keys are taken, even if their values are not readable, and those of our own former
+// leases included: pods may still have their addresses. former does not keep this
+// node from having its former subnet again.
+func newTaken(cfg subnet.Config, records, former []record) taken {
+	t := taken{cfg: cfg}
+	for _, r := range records {
+		inside := &subnet.Lease{}
+		if cfg.V4.Holds(r.lease.V4.Subnet) {
+			inside.V4 = r.lease.V4
+		}
+		if cfg.V6.Holds(r.lease.V6.Subnet) {
+			inside.V6 = r.lease.V6
+		}
+		r.lease = inside
+		t.all = append(t.all, r)
+		if !slices.ContainsFunc(former, func(f record) bool { return f.key == r.key }) {
+			t.rivals = append(t.rivals, &subnet.Lease{V4: t.usual(inside.V4), V6: t.usual(inside.V6)})
+		}
+	}
+	return t
+}
+
+// usual returns e if its subnet has the length of this node's, or else no subnet.
+func (t *taken) usual(e subnet.Endpoint) subnet.Endpoint {
+	if e.On() && e.Subnet.Bits() == t.cfg.NetworkOf(e.Subnet.Addr()).SubnetLen {
+		return e
+	}
+	return subnet.Endpoint{}
+}
+
+// isUsual reports whether all subnets of the record have the length of this node's.
+func (t *taken) isUsual(r record) bool {
+	return t.usual(r.lease.V4).Subnet == r.lease.V4.Subnet && t.usual(r.lease.V6).Subnet == r.lease.V6.Subnet
+}
+
+// leases returns the leases to avoid.
+func (t *taken) leases() (avoid []*subnet.Lease) {
+	for _, r := range t.all {
+		l := r.lease
+		if t.ignored[r.key] {
+			l = &subnet.Lease{V4: t.usual(l.V4), V6: t.usual(l.V6)}
+		}
+		avoid = append(avoid, l)
+	}
+	return avoid
+}
+
+// ignoreRejected ignores the keys of another length whose leases are rejected, and
+// returns their number.
+func (t *taken) ignoreRejected(judge subnet.Judge) (count int) {
+	t.ignored = map[string]bool{}
+	byLease := map[*subnet.Lease]record{}
+	var valid []*subnet.Lease
+	for _, r := range t.all {
+		l, err := format.ParseLease(r.name, r.kv.Value)
+		if err == nil {
+			l.Name, l.Since = r.key, r.kv.CreateRevision
+			err = judge.Check(l)
+		}
+		switch {
+		case err == nil:
+			valid, byLease[l] = append(valid, l), r
+		case !errors.Is(err, subnet.ErrPending) && !t.isUsual(r):
+			t.ignored[r.key] = true
+		}
+	}
+	for l := range judge.Losers(valid) {
+		if r := byLease[l]; !t.isUsual(r) {
+			t.ignored[r.key] = true
+		}
+	}
+	return len(t.ignored)
+}
+
+// ignoreLargest ignores the largest of the subnets that are larger than this node's,
+// and returns their number.
+func (t *taken) ignoreLargest() (count int) {
+	largest := 0
+	for _, r := range t.all {
+		largest = max(largest, t.excess(r))
+	}
+	for _, r := range t.all {
+		if largest > 0 && t.excess(r) == largest {
+			t.ignored[r.key] = true
+			count++
+		}
+	}
+	return count
+}
+
+// excess returns by how many bits a subnet of the record is larger than this node's; 0:
+// it is not larger, or is ignored already.
+func (t *taken) excess(r record) (bits int) {
+	if t.ignored[r.key] {
+		return 0
+	}
+	for _, e := range r.lease.Endpoints() {
+		bits = max(bits, t.cfg.NetworkOf(e.Subnet.Addr()).SubnetLen-e.Subnet.Bits())
+	}
+	return bits
+}
+
+// choose returns a free subnet for each family of cfg. While there is none, it
+// ignores more of what occupies the network, in the order of the table above.
+func (m *Manager) choose(cfg subnet.Config, t *taken) (v4, v6 netip.Prefix, err error) {
+	rnd := rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))
+	for {
+		v4, v6, err = subnet.Choose(cfg, t.leases(), rnd)
+		if !errors.Is(err, subnet.ErrFull) {
+			return v4, v6, err
+		}
+		count := 0
+		if t.ignored == nil {
+			count = t.ignoreRejected(m.currentJudge().Elsewhere())
+		}
+		if count == 0 {
+			count = t.ignoreLargest()
+		}
+		if count == 0 {
+			return v4, v6, err
+		}
+		m.log.Warn("the network is full, ignoring leases that are rejected, or larger than a subnet of this network; delete their keys",
+			"cause", causeIgnoredLeases, "count", count, "total", len(t.ignored))
+	}
+}
+
+// addresses returns the public addresses of the nodes, which a subnet must not
+// contain. It decodes all values, which takes time, and is needed only if a
+// node has its address inside the pod network.
+func addresses(records []record) (nodes []netip.Prefix) {
+	for _, r := range records {
+		v, err := format.DecodeValue(r.kv.Value)
+		if err != nil {
+			continue
+		}
+		for _, a := range []netip.Addr{v.PublicIP, v.PublicIPv6} {
+			if p, err := a.Prefix(a.BitLen()); err == nil {
+				nodes = append(nodes, p)
+			}
+		}
+	}
+	return nodes
+}

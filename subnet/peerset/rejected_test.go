@@ -1,0 +1,109 @@
+package peerset
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"flannel/subnet"
+)
+
+// backed returns lease i with another backend: "junk" is one that testJudge refuses.
+func backed(i int, backend string) *subnet.Lease {
+	l := lease(i)
+	l.Backend = backend
+	return l
+}
+
+// sized returns lease i with a subnet of another length, and a younger age.
+func sized(i, number, bits int) *subnet.Lease {
+	l := leaseAt(i, i)
+	l.Name, l.Since = name(100+number), 2
+	l.V4.PublicIP = netip.AddrFrom4([4]byte{192, 168, 200, byte(number)})
+	l.V4.Subnet = netip.PrefixFrom(l.V4.Subnet.Addr(), bits).Masked()
+	return l
+}
+
+// A lease that is rejected decides nothing: it neither claims what a withdrawn peer
+// had, nor counts as a peer, whether it is present or withdrawn.
+func TestRejectedLeasesDecideNothing(t *testing.T) {
+	twelve := func(junk ...Change) *Set {
+		s := filled(12)
+		s.SetJudge(testJudge{})
+		s.Apply(junk, false, began)
+		return s
+	}
+	many := func(make func(i int) *subnet.Lease) (all []Change) {
+		for i := range 60 {
+			all = append(all, has(make(i)))
+		}
+		return all
+	}
+	everything := backed(50, "junk")
+	everything.V4.Subnet = netip.MustParsePrefix("0.0.0.0/1")
+	address := leaseAt(50, 3)
+	address.Backend = "junk"
+	for _, c := range []struct {
+		name     string
+		junk     []Change
+		gone     []Change
+		retained int
+	}{
+		{"none", nil, gone(span(1, 12)...), 12},
+		{"around all subnets", []Change{has(everything)}, gone(span(1, 12)...), 12},
+		{"with the address of one", []Change{has(address)}, gone(span(1, 12)...), 12},
+		{"with the address of one, afterwards", nil, append(gone(span(1, 12)...), has(address)), 12},
+		{"many", many(func(i int) *subnet.Lease { return backed(100+i, "junk") }), gone(span(1, 12)...), 12},
+		{"many without backend data", many(func(i int) *subnet.Lease { return backed(100+i, "") }), gone(span(1, 12)...), 12},
+		{"around the subnets, and else valid", []Change{has(sized(0, 1, 20))}, gone(span(1, 12)...), 12},
+		{"many parts of the subnets", many(func(i int) *subnet.Lease { return sized(1+i%12, i, 27) }), gone(span(1, 12)...), 12},
+		{"under the names of all", nil, many(func(i int) *subnet.Lease { return backed(1+i%12, "junk") }), 12},
+		{"many that are deleted", many(func(i int) *subnet.Lease { return backed(100+i, "junk") }), gone(append(span(100, 159), 1)...), 0},
+		{"many losers that are deleted", many(func(i int) *subnet.Lease { return sized(1+i%12, i, 27) }), gone(append(span(100, 159), 1)...), 0},
+	} {
+		s := twelve(c.junk...)
+		s.Apply(c.gone, false, began)
+		set := s.Subnets()
+		if len(set.Retained) != c.retained {
+			t.Errorf("%s: %d are retained, want %d", c.name, len(set.Retained), c.retained)
+		}
+		names := map[string]bool{}
+		for _, l := range set.Leases {
+			if names[l.Name] {
+				t.Errorf("%s: %s is twice in the set", c.name, l.Name)
+			}
+			names[l.Name] = true
+		}
+	}
+}
+
+// What other rules accept is a peer again, and is withdrawn by its deletion only.
+func TestJudgeChanges(t *testing.T) {
+	judge := func(j subnet.Judge) func(*Set, time.Time) { return func(s *Set, _ time.Time) { s.SetJudge(j) } }
+	s := New(name(0), window)
+	list := []Change{has(lease(1)), has(lease(2))}
+	for _, i := range span(3, 6) {
+		list = append(list, has(backed(i, "junk")))
+	}
+	run(t, s, []step{
+		{what: "two valid ones", do: apply(false, list...), want: "1 2 3 4 5 6"},
+		{what: "four are refused", do: judge(testJudge{}), want: "1 2 3 4 5 6"},
+		{what: "and deleted", do: apply(false, gone(3, 4, 5, 6)...), want: "1 2"},
+		{what: "again", do: apply(false, list...), want: "1 2 3 4 5 6"},
+		{what: "they are valid", do: judge(subnet.Trusting{}), want: "1 2 3 4 5 6"},
+		{what: "and deleted", do: apply(false, gone(3, 4, 5, 6)...), want: "1 2 (3) (4) (5) (6)", massRetained: true, deadline: window},
+	})
+}
+
+// Our own lease is another node's only if a valid lease has its subnet. One that
+// contains it, or has our address, would lose against it.
+func TestClaimed(t *testing.T) {
+	s := New(name(0), window)
+	s.SetJudge(testJudge{})
+	s.ApplyAll([]Change{has(sized(4, 1, 20)), has(backed(5, "junk")), has(leaseAt(6, 6)), has(sized(7, 2, 25)), has(leaseAt(8, 9))}, false, began)
+	for i, want := range map[int]bool{3: false, 4: false, 5: false, 6: true, 7: false, 8: true, 9: false} {
+		if got := s.Claimed(lease(i)); got != want {
+			t.Errorf("%v is claimed: %t, want %t", lease(i), got, want)
+		}
+	}
+}

@@ -1,0 +1,98 @@
+package peerset
+
+import (
+	"cmp"
+	"slices"
+
+	"flannel/pkg/changes"
+	"flannel/subnet"
+)
+
+// touch records what the set has under a name, before the running call changes it.
+func (s *Set) touch(name string) {
+	if s.touched == nil {
+		s.touched = map[string]shown{}
+	}
+	if _, before := s.touched[name]; !before {
+		s.touched[name] = s.shown(name)
+	}
+}
+
+// shown returns what the set has under a name: a retained peer, or else what the store has.
+func (s *Set) shown(name string) shown {
+	switch d := s.withdrawn[name]; {
+	case d != nil && d.retained:
+		return shown{d.Lease, &d.Retained}
+	case name == s.own:
+		return shown{}
+	}
+	return shown{lease: s.known[name].Lease}
+}
+
+// finish applies the edits of the running call to what Subnets returns, and
+// reports whether that has changed.
+func (s *Set) finish() (changed bool) {
+	var leases changes.Pending[subnet.Lease]
+	var retained changes.Pending[subnet.Retained]
+	for name, before := range s.touched {
+		after := s.shown(name)
+		leases.Add(name, changes.Change[subnet.Lease]{Old: before.lease, New: after.lease})
+		if before.retained != after.retained {
+			retained.Add(name, changes.Change[subnet.Retained]{Old: before.retained, New: after.retained})
+		}
+	}
+	s.touched = nil
+	s.changes = leases.Take(subnet.Compare)
+	retainedChanges := retained.Take(compareRetained)
+	s.leases = changes.Apply(s.leases, s.changes, subnet.Compare)
+	s.retained = changes.Apply(s.retained, retainedChanges, compareRetained)
+	rejects, windows := s.rejects, s.windows
+	if s.rejectsDirty {
+		rejects = s.allRejects()
+	}
+	if s.windowsDirty {
+		windows = s.firstWindows()
+	}
+	changed = len(s.changes)+len(retainedChanges) > 0 || !slices.Equal(rejects, s.rejects) || windows != s.windows
+	s.rejects, s.windows = rejects, windows
+	s.rejectsDirty, s.windowsDirty, s.shrunk = false, false, false
+	return changed
+}
+
+// allRejects returns the unreadable leases, and the unusable ones in whose place a
+// peer is retained, sorted by name. Our own is left out, because its owner, this
+// node, restores it.
+func (s *Set) allRejects() []subnet.Rejected {
+	var rejects []subnet.Rejected
+	for name, e := range s.known {
+		if e.Reject != "" && name != s.own {
+			rejects = append(rejects, subnet.Rejected{Name: name, Reason: e.Reject})
+		}
+	}
+	for name, d := range s.withdrawn {
+		if l := s.known[name].Lease; d.retained && l != nil {
+			if err := s.judge.Check(l); err != nil {
+				rejects = append(rejects, subnet.Rejected{Name: name, Reason: err.Error()})
+			}
+		}
+	}
+	slices.SortFunc(rejects, func(a, b subnet.Rejected) int { return cmp.Compare(a.Name, b.Name) })
+	return rejects
+}
+
+// firstWindows returns the first name of a peer that runs Windows, "" if there is
+// none. It visits all peers: call it only after such a change.
+func (s *Set) firstWindows() (first string) {
+	consider := func(name string, windows bool) {
+		if windows && name != s.own && (first == "" || name < first) {
+			first = name
+		}
+	}
+	for name, e := range s.known {
+		consider(name, e.Windows)
+	}
+	for name, d := range s.withdrawn {
+		consider(name, d.retained && d.windows)
+	}
+	return first
+}
