@@ -3,13 +3,10 @@ package e2e
 import (
 	"fmt"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"flannel/cmd/flannel-lab/lab"
-	"flannel/cmd/flannel-lab/machine"
-	"flannel/pkg/rollout"
 )
 
 // atOnce makes nodes adopt a disruptive configuration immediately.
@@ -171,97 +168,6 @@ func TestDisruptiveConfigUnproven(t *testing.T) {
 	reaches(t, "over host-gw", a, b.IP4)
 	for _, n := range l.Nodes { // the one without a pod hears of the others' proof
 		withinOf(t, long, "nothing is pending", func() error { return has(t, n, "flanneld_config_pending 0") })
-	}
-}
-
-// TestStaleProof: the lease of a dead node says that it has adopted what is
-// offered, which does not work any more.
-func TestStaleProof(t *testing.T) {
-	t.Parallel()
-	l := prepare(t, lab.Options{Nodes: 5}, `{"Type":"vxlan"}`)
-	_, err := etcdClient(t, l).Put(t.Context(), subnetKeys+"10.5.77.0-24", `{"PublicIP":"192.168.100.77","BackendType":"vxlan",`+
-		`"BackendData":{"VNI":77,"VtepMAC":"02:00:00:00:00:77","Adopted":"`+rollout.ID("vxlan, VNI 77, port 9999")+`"}}`)
-	must(t, err)
-	must(t, l.StartAll(t.Context(), "--config-stagger=4s"))
-	for _, n := range l.Nodes {
-		in(t, n.Namespaces, `nft 'add table inet faulty; add chain inet faulty underlay { type filter hook prerouting priority -300; }; add rule inet faulty underlay udp dport 9999 drop'`)
-	}
-	must(t, l.SetConfig(t.Context(), l.Config(`{"Type":"vxlan","VNI":77,"Port":9999}`)))
-	type trial struct{ from, to time.Time }
-	var trials []trial
-	for _, n := range l.Nodes {
-		within(t, n.Name+" has decided", func() error {
-			records := n.Records(0)
-			if len(records.With("cause=config-unproven"))+len(records.With("cause=config-reverted")) == 0 {
-				return fmt.Errorf("the log is:\n%s", records)
-			}
-			return nil
-		})
-		from, to := n.Records(0).With("cause=config-trial"), n.Records(0).With("cause=config-reverted")
-		for i := range from {
-			began, err := time.Parse(time.RFC3339Nano, from[i]["time"])
-			must(t, err)
-			ended, err := time.Parse(time.RFC3339Nano, to[i]["time"])
-			must(t, err)
-			trials = append(trials, trial{began, ended})
-		}
-	}
-	for _, one := range trials {
-		at := 0
-		for _, other := range trials {
-			if middle := one.from.Add(time.Second); other.from.Before(middle) && other.to.After(middle) {
-				at++
-			}
-		}
-		if at > 2 {
-			t.Errorf("%d nodes have tried it at the same time", at)
-		}
-	}
-}
-
-// TestDisruptiveConfigSkew: the kubelets of three nodes update the file of a
-// ConfigMap a minute apart. What is lost is counted by pings in all directions.
-func TestDisruptiveConfigSkew(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct{ from, to string }{{`{"Type":"vxlan"}`, `{"Type":"host-gw"}`}, {`{"Type":"host-gw"}`, `{"Type":"vxlan","VNI":77}`}} {
-		t.Run(c.to, func(t *testing.T) {
-			t.Parallel()
-			l := start(t, lab.Options{Kube: true, Nodes: 3}, c.from, "--config-stagger=20s")
-			pods := podEach(t, l)
-			var floods []*machine.Flood
-			for _, from := range pods {
-				for _, to := range pods {
-					if from != to {
-						f, err := from.Flood(to.IP4, 100)
-						must(t, err)
-						floods = append(floods, f)
-					}
-				}
-			}
-			for i, n := range l.Nodes {
-				if i == 2 {
-					time.Sleep(time.Minute) // the skew
-				}
-				must(t, n.SetNetConfig(l.Config(c.to)))
-			}
-			for _, n := range l.Nodes {
-				logged(t, n, 0, "cause=config-trial")
-				within(t, n.Name+" has adopted it", func() error { return has(t, n, "flanneld_config_pending 0") })
-			}
-			for i, p := range pods {
-				reaches(t, "with the new configuration", p, pods[(i+1)%len(pods)].IP4)
-			}
-			var wg sync.WaitGroup
-			for _, f := range floods { // each waits for late answers
-				wg.Go(func() {
-					r, err := f.Stop()
-					if t.Logf("%v, longest outage %v", r, r.Outage); err != nil || r.Outage > 3*time.Second {
-						t.Errorf("%v, longest outage %v, want 3 s at most: %v", r, r.Outage, err)
-					}
-				})
-			}
-			wg.Wait()
-		})
 	}
 }
 
