@@ -29,7 +29,7 @@ type options struct {
 	Underlay underlay.Options
 	Logging  logging.Options // without Stderr and Events
 
-	daemon.Settings // without OS and CompareAll
+	daemon.Settings // without OS, CompareAll and ConfigSkew
 
 	Probe       bool // send echo requests to peers
 	PeerMetrics bool // metrics of each peer

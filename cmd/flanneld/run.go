@@ -161,6 +161,9 @@ func serve(ctx context.Context, o options, log *slog.Logger) int {
 // the lock is the last.
 func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 	o.OS, o.CompareAll = runtime.GOOS, compareEvery
+	if o.Kube.On {
+		o.ConfigSkew = kubeletSkew
+	}
 	closeLater := func(close func() error) { err = errors.Join(err, close()) }
 	release, err := instance.Hold(ctx, o.SubnetFile, o.Kube.PodName, log, waitForOther)
 	if err != nil {
@@ -244,6 +247,10 @@ func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 	notify(log)(sd.SdNotifyStopping)
 	return err
 }
+
+// kubeletSkew is by how much later than others a kubelet may update the file of a
+// ConfigMap: its sync period and the lifetime of its cache are a minute each.
+const kubeletSkew = 2 * time.Minute
 
 // newPlane opens the dataplane. What its tables change is counted for metrics, and in
 // tally for the log.

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"flannel/pkg/changes"
 	"flannel/pkg/dataplane"
 	"flannel/pkg/logtest"
 	"flannel/pkg/rollout"
@@ -28,27 +29,45 @@ type adopting struct {
 
 const adoptStagger = time.Minute
 
+// untilTrial is more than the time until a node tries a configuration whose peers, which run flannel, do not say that they
+// have received it.
+const untilTrial = adoptStagger * 3 / 2
+
 func newAdopting(t *testing.T, peers int) *adopting {
 	d, _, log := newDaemon(t)
 	d.Settings.ConfigStagger = adoptStagger
-	d.Echo = func(context.Context, netip.Addr) error { return errors.New("silence") }
+	d.Echo = func(context.Context, netip.Addr, netip.Addr) error { return errors.New("silence") }
 	a := &adopting{d, t, &node{}, newInbox(), log}
 	a.in.setConfig([]byte("one 10.5.0.0/16"))
 	if err := d.prepare(t.Context(), a.n, a.in); err != nil {
 		t.Fatal(err)
 	}
-	a.n.lease = subnet.Lease{Name: "self", V4: subnet.Endpoint{Subnet: netip.MustParsePrefix("10.5.1.0/24")}}
-	a.peers(peers, "")
+	a.n.lease = subnet.Lease{Name: "self", V4: subnet.Endpoint{Subnet: netip.MustParsePrefix("10.5.1.0/24"), PublicIP: a.n.link.PublicV4}}
+	a.peers(peers, "one", "")
 	return a
 }
 
-func (a *adopting) peers(n int, mark string) {
+// peers has the store have n peers that publish a backend and data.
+func (a *adopting) peers(n int, backend, data string) {
 	var set subnet.Set
 	for i := range n {
-		set.Leases = append(set.Leases, &subnet.Lease{Name: fmt.Sprint("peer", i), Backend: "two", V4: subnet.Endpoint{
-			Subnet: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 5, byte(i + 2), 0}), 24), Data: []byte(mark)}})
+		l := &subnet.Lease{Name: fmt.Sprint("peer", i), Backend: backend, V4: subnet.Endpoint{
+			Subnet:   netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 5, byte(i + 2), 0}), 24),
+			PublicIP: netip.AddrFrom4([4]byte{192, 168, 0, byte(i + 2)}), Data: []byte(data)}}
+		c := changes.Change[subnet.Lease]{New: l}
+		if i < len(a.n.peers) {
+			c.Old = a.n.peers[i]
+		}
+		set.Leases, set.Changes = append(set.Leases, l), append(set.Changes, c)
 	}
 	a.in.setPeers(set)
+	a.n.peers = set.Leases
+}
+
+// proven has all peers adopt a configuration, one after the other, with a proof.
+func (a *adopting) proven(n int, backend string) {
+	a.peers(n, backend, fmt.Sprintf(`{"VNI":1,"Adopting":%q}`, rollout.ID(backend)))
+	a.peers(n, backend, fmt.Sprintf(`{"VNI":1,"Adopted":%q}`, rollout.ID(backend)))
 }
 
 // run lets d pass, with a pass whenever something calls for one, and returns how often the backend was another.
@@ -63,7 +82,14 @@ func (a *adopting) run(d time.Duration) (changes int) {
 		if err := a.reconfigure(a.t.Context(), a.n, a.in); err != nil {
 			a.t.Fatal(err)
 		}
+		before := a.n.lease
+		a.n.lease.V4.Data = nil
 		a.n.lease = withMark(a.n.lease, a.adoption.rollout.Mark())
+		if !a.n.lease.Equal(&before) { // published at once
+			a.in.published = new(a.n.lease)
+			notify(a.in.changed)
+		}
+		a.askPeers(a.t.Context(), a.n, a.in)
 		if a.n.backend != was {
 			was = a.n.backend
 			changes++
@@ -92,14 +118,14 @@ func TestDisruptiveConfigurationIsTried(t *testing.T) {
 		a.has("taken back", "one", rollout.Settled, false)
 
 		a.in.setConfig([]byte("two 10.5.0.0/16"))
-		a.run(adoptStagger / 2)
+		a.run(untilTrial)
 		a.has("on trial", "two", rollout.Trying, true)
 		a.in.setConfig([]byte("one 10.5.0.0/16"))
 		a.run(time.Second)
 		a.has("taken back while on trial", "one", rollout.Settled, false)
 
 		a.in.setConfig([]byte("two 10.5.0.0/16"))
-		a.run(2 * adoptStagger)
+		a.run(untilTrial + adoptStagger)
 		a.has("without an answer", "one", rollout.Refused, true)
 		a.in.setConfig([]byte("none 10.5.0.0/16")) // leads to nobody
 		a.run(2 * adoptStagger)
@@ -114,7 +140,7 @@ func TestDisruptiveConfigurationIsTried(t *testing.T) {
 			a.has("refused while another one waited", "one", rollout.Settled, true)
 		}
 		a.in.setConfig([]byte("three 10.5.0.0/16"))
-		a.run(adoptStagger / 2)
+		a.run(untilTrial)
 		a.has("another one", "three", rollout.Trying, true)
 		a.in.setConfig([]byte("four 10.5.0.0/16"))
 		a.run(time.Second)
@@ -126,28 +152,65 @@ func TestDisruptiveConfigurationIsProven(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAdopting(t, 9)
 		var asked, answers atomic.Bool
-		a.Echo = func(_ context.Context, addr netip.Addr) error {
-			asked.Store(addr.IsValid())
-			if answers.Load() && addr == netip.MustParseAddr("10.5.3.1") { // that of a bridge, see ask
+		a.Echo = func(_ context.Context, from, to netip.Addr) error {
+			if asked.Store(true); from != netip.MustParseAddr("10.5.1.0") {
+				t.Errorf("asks from %v, which is not this node's tunnel device", from)
+			}
+			if answers.Load() && to == netip.MustParseAddr("10.5.3.1") { // that of a bridge, see peersToAsk
 				return nil
 			}
 			return errors.New("silence")
 		}
 		a.in.setConfig([]byte("two 10.5.0.0/16"))
 		a.run(time.Second)
-		a.peers(9, fmt.Sprintf(`{"VNI":1,"Adopted":%q}`, rollout.ID("two")))
+		a.proven(9, "two")
 		a.run(adoptStagger / 3)
 		a.has("others have proven it", "two", rollout.Trying, true)
-		if m := markOf(&a.n.lease); m != (rollout.Mark{ID: rollout.ID("two")}) || !asked.Load() {
+		if m := markOf(&a.n.lease); m != (rollout.Mark{ID: rollout.ID("two"), Phase: rollout.OnTrial, Answers: true}) || !asked.Load() {
 			t.Errorf("it says %v of itself; asked a peer: %t", m, asked.Load())
 		}
 		answers.Store(true)
 		a.run(2 * adoptStagger)
 		a.has("a peer answers", "two", rollout.Settled, false)
-		a.n.lease.V4.Data = nil
-		a.n.lease = withMark(a.n.lease, a.adoption.rollout.Mark())
-		if m := markOf(&a.n.lease); !m.Proven {
+		if m := markOf(&a.n.lease); m.Phase != rollout.Proven {
 			t.Errorf("it says %v of itself", m)
+		}
+		// Another trial of the same configuration needs an answer of its own.
+		answers.Store(false)
+		for _, c := range []string{"one", "two"} {
+			a.n.config, a.n.maker, a.n.backend = subnet.Config{}, nil, nil
+			a.in.setConfig([]byte("one 10.5.0.0/16"))
+			if err := a.prepare(t.Context(), a.n, a.in); err != nil {
+				t.Fatal(err)
+			}
+			a.peers(9, "one", "")
+			if c == "two" {
+				a.in.setConfig([]byte("two 10.5.0.0/16"))
+				a.run(time.Second)
+				a.proven(9, "two")
+				a.run(adoptStagger / 3)
+				a.has("again", "two", rollout.Trying, true)
+			}
+		}
+	})
+}
+
+// What a dead node's lease has said all the time, or what a new lease says at first, is no proof.
+func TestStaleProof(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, before := range []bool{true, false} {
+			a := newAdopting(t, 0)
+			if !before {
+				a.peers(0, "", "")
+			} else {
+				a.in = newInbox()
+			}
+			a.peers(9, "two", fmt.Sprintf(`{"VNI":1,"Adopted":%q}`, rollout.ID("two")))
+			a.in.setConfig([]byte("one 10.5.0.0/16"))
+			a.run(time.Second)
+			a.in.setConfig([]byte("two 10.5.0.0/16"))
+			a.run(adoptStagger - time.Second)
+			a.has("all that others say is old", "one", rollout.Waiting, true)
 		}
 	})
 }
@@ -162,22 +225,95 @@ func (n *negotiating) Traffic() map[netip.Prefix]dataplane.Traffic {
 	return map[netip.Prefix]dataplane.Traffic{netip.MustParsePrefix("10.5.3.0/24"): {Handshake: *n.at.Load()}}
 }
 
-// Where no address answers, keys prove a configuration, but not those of before.
-func TestKeysProveAConfiguration(t *testing.T) {
+// Without a tunnel device, only an answer from bridge to bridge proves a configuration. Keys do not: they are negotiated
+// by another protocol.
+func TestBridgesProveAConfiguration(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, tunnels := newAdopting(t, 9), &negotiating{}
 		a.Dataplane = tunnels
 		tunnels.at.Store(new(time.Now()))
-		a.peers(9, fmt.Sprintf(`{"VNI":1,"Adopted":%q}`, rollout.ID(negotiates)))
+		a.n.addrs = []netip.Addr{netip.MustParseAddr("10.5.1.0"), netip.MustParseAddr("10.5.1.1"), a.n.link.V4}
+		var answers atomic.Bool
+		a.Echo = func(_ context.Context, from, to netip.Addr) error {
+			if from != a.n.addrs[1] || to.As4()[3] != 1 {
+				t.Errorf("asks from %v to %v, which are not both bridges", from, to)
+			}
+			if !answers.Load() {
+				return errors.New("silence")
+			}
+			return nil
+		}
 		a.in.setConfig([]byte(negotiates + " 10.5.0.0/16"))
+		a.run(time.Second)
+		a.proven(9, negotiates)
 		a.run(adoptStagger / 2)
 		a.has("with former keys", negotiates, rollout.Trying, true)
-		if !strings.Contains(fmt.Sprint(*a.adoption.probeErr.Load()), "10.5.") {
-			t.Errorf("the error is %v", a.adoption.probeErr.Load())
+		if last := *a.adoption.trial.err.Load(); !strings.Contains(last, "10.5.") || !strings.Contains(last, "keys") {
+			t.Errorf("the error is %s", last)
 		}
-		tunnels.at.Store(new(time.Now()))
+		tunnels.at.Store(new(time.Now().Add(time.Second)))
+		a.run(2 * time.Second)
+		a.has("with new keys", negotiates, rollout.Trying, true)
+		answers.Store(true)
 		a.run(time.Second)
-		a.has("with new keys", negotiates, rollout.Settled, false)
+		a.has("with an answer", negotiates, rollout.Settled, false)
+	})
+}
+
+// Without a bridge there is no answer, and the state says so. An answer is still waited for.
+func TestUnprovenConfiguration(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAdopting(t, 1)
+		a.Echo = func(context.Context, netip.Addr, netip.Addr) error { return nil }
+		a.in.setConfig([]byte(negotiates + " 10.5.0.0/16"))
+		a.run(time.Second)
+		a.peers(1, "one", fmt.Sprintf(`{"VNI":1,"Offered":%q,"Answers":false}`, rollout.ID(negotiates)))
+		a.run(adoptStagger)
+		a.has("no bridges", negotiates, rollout.Unproven, true)
+		if m := markOf(&a.n.lease); m != (rollout.Mark{ID: rollout.ID(negotiates), Phase: rollout.WithoutTest}) {
+			t.Errorf("it says %v of itself", m)
+		}
+		if a.log.Count("cause="+causeConfigNoEvidence) != 1 {
+			t.Errorf("log:\n%s", a.log)
+		}
+		a.n.addrs = []netip.Addr{netip.MustParseAddr("10.5.1.1")}
+		a.peers(1, negotiates, fmt.Sprintf(`{"VNI":1,"Untested":%q,"Answers":true}`, rollout.ID(negotiates)))
+		a.run(time.Minute)
+		a.has("with bridges", negotiates, rollout.Settled, false)
+	})
+}
+
+// Junk takes no turns, and nobody waits for it: neither rejected leases nor such as the store has lost.
+func TestJunkTakesNoTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAdopting(t, 1)
+		id := rollout.ID("two")
+		for _, data := range []string{"", fmt.Sprintf(`{"VNI":1,"Offered":%q,"Answers":true}`, id)} {
+			before := a.in.set.Leases
+			set := subnet.Set{Leases: []*subnet.Lease{new(*before[0])}}
+			set.Leases[0].V4.Data = []byte(data)
+			for i := range 60 {
+				junk := new(*before[0])
+				junk.Name, junk.V4.Data = fmt.Sprint("junk", i), []byte(data)
+				junk.V4.Subnet = netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i + 100), 0, 0}), 16)
+				set.Leases = append(set.Leases, junk)
+			}
+			for i, l := range set.Leases {
+				c := changes.Change[subnet.Lease]{New: l}
+				if i < len(before) {
+					c.Old = before[i]
+				}
+				set.Changes = append(set.Changes, c)
+			}
+			a.in.setPeers(set)
+			a.n.peers = set.Leases
+			if data == "" {
+				a.in.setConfig([]byte("two 10.5.0.0/16"))
+				a.run(adoptStagger/4 - time.Second)
+			}
+		}
+		a.run(2 * time.Second)
+		a.has("among junk", "two", rollout.Trying, true)
 	})
 }
 
@@ -185,14 +321,15 @@ func TestKeysProveAConfiguration(t *testing.T) {
 func TestAsksEveryPeer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAdopting(t, 20)
-		a.Echo = func(_ context.Context, addr netip.Addr) error {
+		a.Echo = func(_ context.Context, _, addr netip.Addr) error {
 			if addr == netip.MustParseAddr("10.5.21.0") { // the last peer
 				return nil
 			}
 			return errors.New("silence")
 		}
-		a.peers(20, fmt.Sprintf(`{"VNI":1,"Adopted":%q}`, rollout.ID("two")))
 		a.in.setConfig([]byte("two 10.5.0.0/16"))
+		a.run(time.Second)
+		a.proven(20, "two")
 		a.run(2 * adoptStagger)
 		a.has("the last peer answers", "two", rollout.Settled, false)
 	})
@@ -204,7 +341,7 @@ func TestGoingBackFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAdopting(t, 1)
 		a.in.setConfig([]byte("two 10.5.0.0/16"))
-		a.run(adoptStagger / 2)
+		a.run(untilTrial)
 		a.has("on trial", "two", rollout.Trying, true)
 		usual := a.n.link
 		a.n.link.V4 = netip.MustParseAddr("10.5.1.7") // inside this node's subnet
@@ -252,7 +389,7 @@ func TestConfigurationWithoutNeighbours(t *testing.T) {
 		a.run(time.Second)
 		a.has("not followed", "two", rollout.Settled, false)
 		a.Settings.KeepConfig, a.Settings.ConfigStagger = false, 0
-		a.peers(5, "")
+		a.peers(5, "two", "")
 		a.in.setConfig([]byte("none 10.5.0.0/16"))
 		a.run(time.Second)
 		a.has("without a stagger", "none", rollout.Settled, false)
@@ -266,14 +403,23 @@ func TestConfigurationWithoutNeighbours(t *testing.T) {
 // What is added to the backend data can be read again; other data, of whatever kind, holds no mark.
 func TestMarks(t *testing.T) {
 	for _, data := range []string{"", "null", "{}", `{"VNI":1,"VtepMAC":"c6:d2:32:6f:8f:44"}`} {
-		for _, m := range []rollout.Mark{{}, {ID: "ab"}, {ID: "ab", Proven: true}} {
+		for _, m := range []rollout.Mark{{}, {ID: "ab", Phase: rollout.Ready}, {ID: "ab", Phase: rollout.OnTrial, Answers: true},
+			{ID: "ab", Phase: rollout.Proven, Answers: true}, {ID: "ab", Phase: rollout.WithoutTest}, {ID: "ab", Phase: rollout.Reverted, Answers: true}} {
 			l := subnet.Lease{V4: subnet.Endpoint{Subnet: netip.MustParsePrefix("10.5.1.0/24"), Data: []byte(data)}}
 			if l = withMark(l, m); markOf(&l) != m {
 				t.Errorf("%s with %v became %s", data, m, l.V4.Data)
 			}
 		}
 	}
-	for _, data := range []string{`"Adopted"`, `{"Adopted":1}`, `Adopting`} {
+	for data, want := range map[string]rollout.Mark{ // what the former release publishes
+		`{"VNI":1,"Adopting":"ab"}`: {ID: "ab", Phase: rollout.OnTrial, Answers: true},
+		`{"VNI":1,"Adopted":"ab"}`:  {ID: "ab", Phase: rollout.Proven, Answers: true},
+	} {
+		if m := markOf(&subnet.Lease{V4: subnet.Endpoint{Subnet: netip.MustParsePrefix("10.5.1.0/24"), Data: []byte(data)}}); m != want {
+			t.Errorf("%s: %v", data, m)
+		}
+	}
+	for _, data := range []string{`"Adopted"`, `{"Adopted":1}`, `Adopting`, `{"Answers":true}`} {
 		if m := markOf(&subnet.Lease{V4: subnet.Endpoint{Subnet: netip.MustParsePrefix("10.5.1.0/24"), Data: []byte(data)}}); m != (rollout.Mark{}) {
 			t.Errorf("%s: %v", data, m)
 		}

@@ -25,8 +25,10 @@ const (
 	causeConfigKept       = "config-kept" // by --config-follow=false
 	causeConfigDisruptive = "config-disruptive"
 	causeConfigTrial      = "config-trial"
+	causeConfigProven     = "config-proven"
 	causeConfigReverted   = "config-reverted"
-	causeConfigUnproven   = "config-unproven"
+	causeConfigUnproven   = "config-unproven"    // and refused
+	causeConfigNoEvidence = "config-no-evidence" // and kept
 )
 
 // causeOf returns the cause of the first error in the tree of err that has one,

@@ -50,10 +50,10 @@ type Daemon struct {
 	Probes   *reach.Prober    // nil: peers are not probed
 	Tally    *reconcile.Tally // to which the dataplane reports what its tables changed
 
-	Echo     func(ctx context.Context, addr netip.Addr) error // asks a peer's kernel for an answer; nil: not possible, peers count as answering
-	Notify   func(state string)                               // reports to the service manager ("READY=1")
-	Watchdog time.Duration                                    // the service manager kills a process that has not reported for so long; 0: never
-	EnvFile  <-chan struct{}                                  // receives when another process changed the subnet file; may be nil
+	Echo     func(ctx context.Context, from, to netip.Addr) error // asks a peer's kernel for an answer; nil: not possible, no configuration can be proven
+	Notify   func(state string)                                   // reports to the service manager ("READY=1")
+	Watchdog time.Duration                                        // the service manager kills a process that has not reported for so long; 0: never
+	EnvFile  <-chan struct{}                                      // receives when another process changed the subnet file; may be nil
 
 	adoption adoption
 	orphans  orphans // stay when the daemon joins again
@@ -76,6 +76,7 @@ type Settings struct {
 	RetainPeers   time.Duration // how long orphans stay; see there. 0: not at all
 	KeepConfig    bool          // ignore changes of the configuration after the start
 	ConfigStagger time.Duration // see package rollout; 0: adopt every configuration at once
+	ConfigSkew    time.Duration // by how much one node may receive a configuration later than another
 }
 
 // Firewall is *firewall.Firewall.
@@ -206,7 +207,11 @@ func (d *Daemon) pass(ctx context.Context, n *node, in *inbox) failures {
 		n.windows, n.retained, n.ownWithdrawn = peers.Windows, peers.Retained, peers.OwnWithdrawn
 		state := n.state(planned.Paths, d.Settings, f.unknown())
 		state.Since, state.Changes = planned.Since, planned.Changes
-		f.add("dataplane", d.apply(ctx, n, in, state))
+		err := d.apply(ctx, n, in, state)
+		f.add("dataplane", err)
+		if err == nil && !state.Keep { // Keep: the former way may still be there
+			d.askPeers(ctx, n, in)
+		}
 		f.add(partCluster, peers.OwnMissing)
 	} else {
 		f.add("peers", errNoPeers)

@@ -2,7 +2,9 @@ package daemon
 
 import (
 	"context"
+	"maps"
 	"sync"
+	"time"
 
 	"flannel/pkg/changes"
 	"flannel/subnet"
@@ -24,14 +26,15 @@ type inbox struct {
 	set          subnet.Set
 	setChanges   changes.Pending[subnet.Lease] // the differences of set to the one that the loop has taken
 	complete     bool                          // set was received
-	desired      *subnet.Lease                 // to publish; nil: none, or the last attempt failed
-	published    *subnet.Lease                 // as the store has it; nil: unknown
-	publishErr   error                         // of the last attempt
+	markTimes    markTimes
+	desired      *subnet.Lease // to publish; nil: none, or the last attempt failed
+	published    *subnet.Lease // as the store has it; nil: unknown
+	publishErr   error         // of the last attempt
 }
 
 // newInbox returns an empty inbox. It serves all memberships of a Run; see reset.
 func newInbox() *inbox {
-	return &inbox{changed: make(chan struct{}, 1), publish: make(chan struct{}, 1)}
+	return &inbox{changed: make(chan struct{}, 1), publish: make(chan struct{}, 1), markTimes: markTimes{}}
 }
 
 // notify sends a notification unless one is pending.
@@ -66,7 +69,7 @@ func (in *inbox) reset() {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	in.configUnread = in.config != nil
-	in.set, in.setChanges, in.complete = subnet.Set{}, nil, false
+	in.set, in.setChanges, in.complete, in.markTimes = subnet.Set{}, nil, false, markTimes{}
 	in.desired, in.published, in.publishErr = nil, nil, nil
 }
 
@@ -79,17 +82,26 @@ func (in *inbox) setPeers(s subnet.Set) {
 	if in.complete { // the first set is read as a whole
 		for _, c := range s.Changes {
 			in.setChanges.Add(c.Either().Name, c)
+			in.markTimes.observe(c, time.Now())
 		}
 	}
 	in.set, in.complete = s, true
 	notify(in.changed)
 }
 
-// peers returns the latest set; complete is false as long as none was received.
-func (in *inbox) peers() (s subnet.Set, complete bool) {
+// marked returns the latest set and when its marks changed; complete is false as
+// long as none was received.
+func (in *inbox) marked() (s subnet.Set, seen markTimes, complete bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	return in.set, in.complete
+	return in.set, maps.Clone(in.markTimes), in.complete
+}
+
+// hasPublished reports whether the store has l.
+func (in *inbox) hasPublished(l *subnet.Lease) bool {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return in.published != nil && in.published.Equal(l)
 }
 
 // takePeers is like peers, but its Changes are the differences to the set that

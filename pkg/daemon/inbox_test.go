@@ -34,7 +34,7 @@ func TestChangesOfSeveralSetsAreOne(t *testing.T) {
 	put([]*subnet.Lease{a, &again, c}, changes.Change[subnet.Lease]{Old: b, New: &again})
 	put([]*subnet.Lease{&again, c}, changes.Change[subnet.Lease]{Old: a})
 	put([]*subnet.Lease{c}, changes.Change[subnet.Lease]{Old: &again})
-	if set, _ := in.peers(); len(set.Leases) != 1 {
+	if set, _, _ := in.marked(); len(set.Leases) != 1 {
 		t.Error("a look at the peers is not the latest set")
 	}
 	take("four sets", c)

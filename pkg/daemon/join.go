@@ -17,8 +17,8 @@ import (
 // the log give the reason: the log at once, and then once a minute.
 func (d *Daemon) join(ctx context.Context, in *inbox) (*node, error) {
 	n := &node{}
-	d.adoption.rollout.Withdraw() // adopt the latest configuration at once, as at a start
-	d.adoption.refuse(nil)        // prepare reads it again
+	d.adoption.rollout.Withdraw(time.Now()) // adopt the latest configuration at once, as at a start
+	d.adoption.refuse(nil)                  // prepare reads it again
 	for {
 		err := d.prepare(ctx, n, in)
 		if err == nil {

@@ -96,7 +96,7 @@ func (d *Daemon) reconfigure(ctx context.Context, n *node, in *inbox) error {
 			}
 		}
 	}
-	err = errors.Join(err, d.stepRollout(ctx, n, in))
+	err = errors.Join(err, d.stepRollout(n, in))
 	n.pendingConfig, n.configRefused = d.adoption.pendingReason()
 	return err
 }

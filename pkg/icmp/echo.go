@@ -19,17 +19,22 @@ import (
 // packet may be lost.
 const echoInterval = 200 * time.Millisecond
 
-// Echo sends ICMP echo requests (RFC 792, RFC 4443) to addr. It returns nil on
-// the first reply, and an error if there is none before ctx ends. It needs
+// Echo sends ICMP echo requests (RFC 792, RFC 4443) from an address of this host
+// to another one. It returns nil on the first reply, and an error if there is
+// none before ctx ends. A zero from leaves the source to the system. Echo needs
 // CAP_NET_RAW; on Windows, it needs the rights of an administrator.
-func Echo(ctx context.Context, addr netip.Addr) error {
+func Echo(ctx context.Context, from, addr netip.Addr) error {
 	network, reply := "ip4:icmp", byte(reply4)
 	if addr.Is6() {
 		network, reply = "ip6:ipv6-icmp", reply6
 	}
 	// A raw socket. Connected, it receives ICMP messages from addr only, but all of
 	// them: also replies to other programs.
-	conn, err := (&net.Dialer{}).DialContext(ctx, network, addr.String())
+	var dialer net.Dialer
+	if from.IsValid() {
+		dialer.LocalAddr = &net.IPAddr{IP: from.AsSlice(), Zone: from.Zone()}
+	}
+	conn, err := dialer.DialContext(ctx, network, addr.String())
 	if err != nil {
 		return fmt.Errorf("echo: %w", err)
 	}

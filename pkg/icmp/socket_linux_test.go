@@ -59,7 +59,7 @@ func testSocket(t *testing.T) {
 		to, from := netip.MustParseAddr(family[0]), netip.MustParseAddr(family[1])
 		// Somebody else's messages do not arrive.
 		sh(t, "ping -q -c 2 -i 0.2 "+family[0])
-		if err := Echo(t.Context(), to); err != nil {
+		if err := Echo(t.Context(), netip.Addr{}, to); err != nil {
 			t.Fatal(err)
 		}
 		for _, body := range []string{"TEST odd", "TEST even", "TEST" + string(bytes.Repeat([]byte{1}, 3000))} {

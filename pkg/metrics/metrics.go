@@ -50,7 +50,7 @@ func New() *Metrics {
 	m.retained = gauge("retained_peers", "Peers that are retained although the store has lost their leases.")
 	m.refused = gauge("refused_peers", "Peers that are used, but for which the operating system refused an entry.")
 	m.upToDate = gauge("in_step", "1 if the last pass left the network up to date, else 0.")
-	m.pending = gauge("config_pending", "1 if the network configuration in the store is pending, on trial or refused, else 0.")
+	m.pending = gauge("config_pending", "1 if the network configuration in the store is pending, on trial, unproven or refused, else 0.")
 	m.lastSync = gauge("last_sync_timestamp_seconds", "Unix time of the last pass that left the network up to date.")
 	m.sync = register.NewHistogram(prometheus.HistogramOpts{Namespace: "flanneld", Name: "sync_seconds",
 		Help:    "Duration of passes, each of which reconciles the desired with the actual state.",

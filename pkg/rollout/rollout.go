@@ -1,28 +1,57 @@
 // Package rollout decides when a running node adopts a disruptive network
 // configuration, and when it restores the former one. A configuration is
 // disruptive if a node with it cannot reach the nodes that have the former one,
-// for example because of another VNI. Two nodes try it first. When these reach
-// each other, the configuration is proven, and the others follow.
+// for example because of another VNI. The nodes wait for each other until all
+// have received it. Two nodes try it first. When these reach each other, the
+// configuration is proven, and the others follow in growing groups.
 //
 //	state     cause                                                next      action
 //	settled   a disruptive configuration is offered                waiting
 //	waiting   there are no other nodes                             settled   Adopt
+//	waiting   Hold is over                                         waiting   (the Mark becomes Ready)
 //	waiting   it is this node's turn to try it                     trying    Adopt
-//	waiting   another node has proven it, and the jitter is over   trying    Adopt
+//	waiting   it may follow nodes that keep it                     trying    Adopt
 //	waiting   all turns are over, and nobody has proven it         refused
 //	waiting   the configuration in force is offered                settled
 //	trying    another node that has it answers                     settled   (the Mark becomes Proven)
-//	trying    none answers for as long as Stagger                  refused   GoBack
+//	trying    no answer is possible                                unproven  (the Mark becomes Unproven)
+//	trying    none answers for as long as Stagger                  refused   GoBack (the Mark becomes Reverted)
 //	trying    the former configuration is offered                  settled   (the caller restores it)
-//	refused   another node has proven it; not tried since          trying    Adopt
+//	unproven  another node that has it answers                     settled   (the Mark becomes Proven)
+//	unproven  another configuration is offered                     as settled
+//	refused   it may follow nodes that keep it; not tried since    trying    Adopt
 //	refused   another configuration is offered                     as settled
 //
-// Example with a Stagger of 60 s: nothing happens for the first 15 s (Hold), so
-// that the operator can correct a mistake. Then nodes A and B try the
-// configuration. If one of them gets an answer from the other, both publish a
-// proven Mark, and the other nodes follow within 15 s (Spread), each at a
-// random time. Otherwise A and B restore the former configuration at 75 s, and
-// C and D try it; after four such turns all nodes refuse it.
+// The turns begin when all peers are Ready, or when no further peer has become
+// so for Patience: a peer with flannel, or one that is down, never does. The
+// order of turns is that of the nodes that are Ready. A node that cannot publish
+// its Mark waits for Patience, too. It then counts all peers in the order:
+// otherwise each of several such nodes would take itself for the first.
+//
+// A Mark of a peer counts only if this node saw it appear while its present
+// configuration was in force. The Mark of a node that died earlier proves
+// nothing, and takes no turn.
+//
+// A proof may be false. Therefore only a group that is growth times as large as
+// the number of nodes with a proof follows at a time, and each node of the group
+// needs an answer of its own. Nobody follows any more if as many nodes went back
+// as have a proof.
+//
+// An answer is possible if this node and at least one peer of the rollout have
+// an address that the new way leads to. Where the backend has no tunnel device,
+// a node has none before its first pod runs. Nodes with such an address take the
+// turns if there are two of them, and the others wait for a proof. If there are
+// fewer, no proof is possible, and hardly a pod can lose its peers: then all
+// nodes take turns, and adopt the configuration as unproven, in growing groups
+// as well. A node without any peer that takes part goes back without an answer:
+// its peers run flannel, and do not follow.
+//
+// Example with a Stagger of 120 s and three nodes, which receive the
+// configuration at 0, 20 and 60 s: each is Ready 30 s (Hold) later. At 90 s all
+// are, and nodes A and B try the configuration. If one of them gets an answer
+// from the other, it publishes a Proven Mark, and C follows within 30 ms.
+// Otherwise A and B restore the former configuration at 210 s, and C tries it;
+// after four such turns all nodes refuse it.
 //
 // The package does no I/O: the caller passes in the time, the peers and the
 // answers, and does what an Action says.
@@ -32,7 +61,6 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
-	"slices"
 	"time"
 )
 
@@ -45,6 +73,7 @@ const (
 	Settled State = iota
 	Waiting
 	Trying
+	Unproven // in force, without evidence
 	Refused
 )
 
@@ -61,47 +90,87 @@ const (
 
 const (
 	// turns is how often perTurn nodes try. The nodes of one turn may be unable
-	// to adopt the configuration (flannel, or a Windows node), or to reach each
-	// other for another reason.
+	// to reach each other for another reason.
 	turns = 4
 	// perTurn is how many nodes try at the same time.
 	perTurn = 2
+	// growth is how many nodes follow for each node that has a proof.
+	growth = 2
+	// perNode is the time between two nodes that do the same thing, on average.
+	// Every node hears of every other one, so that in a large cluster the API
+	// server would be overloaded if all acted at once.
+	perNode = 10 * time.Millisecond
+)
+
+// Phase is how far a node is with a configuration.
+type Phase int
+
+// The phases.
+const (
+	NoPhase     Phase = iota
+	Ready             // it was offered the configuration, and Hold is over
+	OnTrial           // it has adopted the configuration, and waits for an answer
+	Proven            // another node that has it has answered
+	WithoutTest       // it keeps the configuration, and no answer is possible
+	Reverted          // it had no answer, and has restored the former configuration
 )
 
 // Mark is what a node publishes in its lease about the rollout. The zero Mark
-// means that it has adopted nothing while it ran.
+// means that no rollout has changed its configuration since it was started.
 type Mark struct {
-	ID     string // of the configuration that the node has adopted while it ran
-	Proven bool   // another node that has it has answered
+	ID    string // of the configuration
+	Phase Phase
+	// Answers means that the node has an address that the new way leads to, so
+	// that it can ask other nodes and answer them.
+	Answers bool
 }
 
 // Peer is another node.
 type Peer struct {
 	Name string // comparable with Cluster.Self
 	Mark Mark
+	// Seen is when this node saw that the Mark changed to what it is. It is zero
+	// if the Mark was already there at first. A Mark that became Proven without
+	// having been OnTrial counts as having been there.
+	Seen time.Time
 }
 
 // Cluster is the input of Step. All nodes must use the same names, because the
 // turns depend on them.
 type Cluster struct {
-	Self     string
-	Peers    []Peer
-	Follower bool // this node takes no turn; it waits until other nodes have proven the configuration
+	Self string
+	// Peers are the nodes that this node reaches, or would reach with the offered
+	// configuration. Rejected leases are not among them.
+	Peers     []Peer
+	Answers   bool // as in Mark, of this node
+	Published bool // the store has this node's Mark
+	Follower  bool // this node takes no turn; it waits until other nodes have proven the configuration
 }
 
 // Rollout is the state machine of one node. The zero Rollout is settled, with a
 // Stagger of 0.
 type Rollout struct {
-	// Stagger is the duration of one turn. Hold and Spread are fractions of it.
+	// Stagger is the duration of one turn. Hold is a fraction of it.
 	Stagger time.Duration
+	// Skew is by how much one node may receive a configuration later than another.
+	Skew time.Duration
 
-	state     State
-	id        string    // of the offered configuration; "" when settled
-	since     time.Time // of the offer; when trying, of the adoption
-	proofSeen time.Time // when another node's proof was first seen; zero: not yet
-	turn      time.Time // when this node's turn begins; zero: it has none
-	failed    bool      // this node tried it after another node's proof, and got no answer
-	mark      Mark
+	state State
+	id    string    // of the offered configuration; "" when settled
+	since time.Time // of the offer; when trying, of the adoption
+	mark  Mark
+	// epoch is since when the configuration in force has been so, or when an offer
+	// was last withdrawn. Marks from before do not count. Zero: since the start.
+	epoch time.Time
+
+	readySince map[string]time.Time // when this node and its peers published that they are Ready, or further
+	start      time.Time            // when the turns began; zero: not yet
+	turn       time.Time            // when this node's turn begins; zero: it has none, or the turns have not begun
+	proofSeen  time.Time            // when a proof was first credible; zero: not yet
+	mayFollow  time.Time            // since when this node may follow; zero: it may not
+	followed   bool                 // it adopted the configuration because of a proof
+	elsewhere  bool                 // other nodes have proven the configuration
+	failed     bool                 // it followed a proof, and got no answer
 }
 
 // ID returns the ID of a configuration, given the part that nodes must have in
@@ -111,12 +180,17 @@ func ID(common string) string {
 	return hex.EncodeToString(sum[:6])
 }
 
-// Hold is the time between an offer and the first turn, in which the operator
-// can withdraw the configuration.
+// Hold is the time between an offer and the moment when this node is Ready. In
+// this time the operator can withdraw the configuration, and nothing is written.
 func (r *Rollout) Hold() time.Duration { return r.Stagger / 4 }
 
-// Spread is the maximum jitter with which nodes follow a proof.
-func (r *Rollout) Spread() time.Duration { return r.Stagger / 4 }
+// Patience is how long nodes wait for further peers to become Ready.
+func (r *Rollout) Patience() time.Duration { return max(r.Stagger, r.Skew) }
+
+// spread is the maximum jitter with which count nodes do the same thing.
+func (r *Rollout) spread(count int) time.Duration {
+	return min(time.Duration(count)*perNode, r.Stagger/4)
+}
 
 // State returns the state.
 func (r *Rollout) State() State { return r.state }
@@ -124,12 +198,20 @@ func (r *Rollout) State() State { return r.state }
 // Mark returns the Mark that this node must publish.
 func (r *Rollout) Mark() Mark { return r.mark }
 
-// Turn returns when this node tries the configuration unless another node
-// proves it before; zero: never.
+// Turn returns when this node tries the configuration unless it follows a proof
+// before; zero: never, or the turns have not begun.
 func (r *Rollout) Turn() time.Time { return r.turn }
 
 // Deadline returns when a trial ends.
 func (r *Rollout) Deadline() time.Time { return r.since.Add(r.Stagger) }
+
+// InForce reports whether the offered configuration is in force: this node
+// tries it, or keeps it as unproven.
+func (r *Rollout) InForce() bool { return r.state == Trying || r.state == Unproven }
+
+// ProvenElsewhere reports whether other nodes have proven the configuration that
+// this node keeps as unproven.
+func (r *Rollout) ProvenElsewhere() bool { return r.elsewhere }
 
 // Offer starts the rollout of a disruptive configuration, and returns whether
 // it is a new one. If it is the current or the refused one, nothing changes.
@@ -138,97 +220,49 @@ func (r *Rollout) Offer(id string, now time.Time) bool {
 	if r.state != Settled && r.id == id {
 		return false
 	}
-	*r = Rollout{Stagger: r.Stagger, state: Waiting, id: id, since: now, mark: r.mark}
+	epoch := r.epoch
+	if r.state == Unproven { // which is in force since then
+		epoch = r.since
+	}
+	*r = Rollout{Stagger: r.Stagger, Skew: r.Skew, state: Waiting, id: id, since: now, mark: r.mark, epoch: epoch,
+		readySince: map[string]time.Time{}}
 	return true
 }
 
 // Withdraw ends the rollout. The configuration in force stays; during a trial,
 // the caller restores the former one.
-func (r *Rollout) Withdraw() {
-	mark := r.mark
-	if r.state == Trying {
-		mark = Mark{}
+func (r *Rollout) Withdraw(now time.Time) {
+	if r.state != Settled {
+		r.settle(now)
 	}
-	*r = Rollout{Stagger: r.Stagger, mark: mark}
+	if r.mark.Phase != Proven { // a proof belongs to the configuration in force
+		r.mark = Mark{}
+	}
 }
 
 // Answered records that another node with the configuration on trial has
 // answered.
-func (r *Rollout) Answered() {
-	if r.state == Trying {
-		r.state, r.mark.Proven = Settled, true
+func (r *Rollout) Answered(now time.Time) {
+	if r.InForce() {
+		mark := Mark{r.id, Proven, true}
+		r.settle(now)
+		r.mark = mark
 	}
 }
 
-// Step returns the action that is due, and after what time to call Step again
-// if nothing changes before (0: never).
-func (r *Rollout) Step(c Cluster, now time.Time) (Action, time.Duration) {
-	switch r.state {
-	case Trying:
-		if left := r.Deadline().Sub(now); left > 0 {
-			return Nothing, left
-		}
-		r.state, r.failed, r.mark = Refused, !r.proofSeen.IsZero(), Mark{}
-		return GoBack, 0
-	case Waiting, Refused:
-		return r.wait(c, now)
-	}
-	return Nothing, 0
+// settle ends the rollout; the Mark stays.
+func (r *Rollout) settle(now time.Time) {
+	*r = Rollout{Stagger: r.Stagger, Skew: r.Skew, mark: r.mark, epoch: now}
 }
 
-// wait is Step for the states Waiting and Refused.
-func (r *Rollout) wait(c Cluster, now time.Time) (Action, time.Duration) {
-	if len(c.Peers) == 0 {
-		r.state, r.mark = Settled, Mark{}
-		return Adopt, 0
-	}
-	var due time.Time // when this node adopts the configuration; zero: never
-	if r.proven(c.Peers) && !r.failed {
-		if r.proofSeen.IsZero() {
-			r.proofSeen = now
-		}
-		due = r.proofSeen.Add(time.Duration(float64(r.Spread()) * float64(r.hash(c.Self)) / (1 << 64)))
-	}
-	r.turn = time.Time{}
-	turnsEnd := r.since.Add(r.Hold() + turns*r.Stagger)
-	if rank := r.rank(c) / perTurn; r.state == Waiting && rank < turns && !c.Follower {
-		r.turn = r.since.Add(r.Hold() + time.Duration(rank)*r.Stagger)
-		if due.IsZero() || r.turn.Before(due) {
-			due = r.turn
-		}
-	}
-	switch {
-	case !due.IsZero() && !now.Before(due):
-		r.state, r.since, r.mark = Trying, now, Mark{ID: r.id}
-		return Adopt, r.Stagger
-	case !due.IsZero():
-		return Nothing, due.Sub(now)
-	case r.state == Waiting && now.Before(turnsEnd):
-		return Nothing, turnsEnd.Sub(now)
-	}
-	r.state = Refused
-	return Nothing, 0
+// jitter is a part of spread that is the same on all nodes for a node and the
+// offered configuration.
+func (r *Rollout) jitter(name string, spread time.Duration) time.Duration {
+	return time.Duration(float64(spread) * float64(r.hash(name)) / (1 << 64))
 }
 
-// proven reports whether one of the peers has proven the offered configuration.
-func (r *Rollout) proven(peers []Peer) bool {
-	return slices.ContainsFunc(peers, func(p Peer) bool { return p.Mark == Mark{ID: r.id, Proven: true} })
-}
-
-// rank returns how many nodes come before this one, in an order that differs
-// between configurations, so that not the same nodes try each of them.
-func (r *Rollout) rank(c Cluster) (rank int) {
-	own := r.hash(c.Self)
-	for _, p := range c.Peers {
-		if h := r.hash(p.Name); h < own || h == own && p.Name < c.Self {
-			rank++
-		}
-	}
-	return rank
-}
-
-// hash returns a number that is the same on all nodes for a node and the
-// offered configuration. It determines the node's rank and jitter.
+// hash orders the nodes for the offered configuration, so that not the same
+// nodes try each of them first. All nodes compute the same numbers.
 func (r *Rollout) hash(name string) uint64 {
 	sum := sha256.Sum256([]byte(r.id + "\n" + name))
 	return binary.BigEndian.Uint64(sum[:])

@@ -7,99 +7,6 @@ import (
 	"time"
 )
 
-const stagger = 2 * time.Minute
-
-// world is a simulated cluster. Each node has a Rollout.
-type world struct {
-	now     time.Time
-	nodes   []*Rollout
-	adopted []bool
-	due     []time.Time // when Step of each node is called if nothing changes before; zero: never
-	changed bool        // the offer, or a node's Mark, since the last second
-	log     []string    // like "15s 3 adopts"
-	// reach reports whether two nodes with the offered configuration reach each
-	// other.
-	reach func(a, b int) bool
-	// without are nodes that never adopt the configuration, such as a flannel.
-	without map[int]bool
-}
-
-func newWorld(n int) *world {
-	w := &world{now: time.Unix(1e9, 0), adopted: make([]bool, n), due: make([]time.Time, n), reach: func(a, b int) bool { return true }}
-	for range n {
-		w.nodes = append(w.nodes, &Rollout{Stagger: stagger})
-	}
-	return w
-}
-
-func (w *world) offer(id string) {
-	w.changed = true
-	for i, r := range w.nodes {
-		if !w.without[i] {
-			r.Offer(id, w.now)
-		}
-	}
-}
-
-func (w *world) cluster(i int) Cluster {
-	c := Cluster{Self: fmt.Sprint("node", i)}
-	for k, r := range w.nodes {
-		if k != i {
-			c.Peers = append(c.Peers, Peer{Name: fmt.Sprint("node", k), Mark: r.Mark()})
-		}
-	}
-	return c
-}
-
-// run advances the time by d in steps of a second. It returns the highest
-// number of nodes that were on trial at the same time.
-func (w *world) run(d time.Duration) (most int) {
-	start := w.now
-	for end := w.now.Add(d); w.now.Before(end); w.now = w.now.Add(time.Second) {
-		trying, stepAll := 0, w.changed
-		w.changed = false
-		for i, r := range w.nodes {
-			action, mark := Nothing, r.Mark()
-			if due := w.due[i]; stepAll || !due.IsZero() && !w.now.Before(due) {
-				var again time.Duration
-				action, again = r.Step(w.cluster(i), w.now)
-				if w.due[i] = w.now.Add(again); again == 0 {
-					w.due[i] = time.Time{}
-				}
-			}
-			switch action {
-			case Adopt:
-				w.adopted[i] = true
-				w.log = append(w.log, fmt.Sprintf("%v %d adopts", w.now.Sub(start), i))
-			case GoBack:
-				w.adopted[i] = false
-				w.log = append(w.log, fmt.Sprintf("%v %d goes back", w.now.Sub(start), i))
-			}
-			for k := range w.nodes {
-				if k != i && r.State() == Trying && w.nodes[k].Mark().ID == r.Mark().ID && w.adopted[k] && w.reach(i, k) {
-					r.Answered()
-				}
-			}
-			if r.State() == Trying {
-				trying++
-			}
-			w.changed = w.changed || r.Mark() != mark
-		}
-		most = max(most, trying)
-	}
-	return most
-}
-
-// count returns how many nodes have the offered configuration.
-func (w *world) count() (n int) {
-	for _, adopted := range w.adopted {
-		if adopted {
-			n++
-		}
-	}
-	return n
-}
-
 func TestAllAdopt(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 10, 100} {
 		w := newWorld(n)
@@ -107,15 +14,19 @@ func TestAllAdopt(t *testing.T) {
 		if w.run(stagger / 4); n > 1 && w.count() != 0 {
 			t.Errorf("%d nodes: %d have adopted before the hold is over", n, w.count())
 		}
-		w.run(stagger/4 + 5*time.Second)
-		if w.count() != n {
-			t.Errorf("%d nodes: %d have adopted\n%v", n, w.count(), w.log)
-		}
+		w.run(stagger / 2)
+		w.expect(t, fmt.Sprint(n, " nodes"), n, Settled)
 		for i, r := range w.nodes {
-			if r.State() != Settled || n > 1 && r.Mark() != (Mark{"new", true}) {
-				t.Errorf("%d nodes: node %d is in state %d with mark %v", n, i, r.State(), r.Mark())
+			if n > 1 && r.Mark() != (Mark{"new", Proven, true}) {
+				t.Errorf("%d nodes: node %d has mark %v", n, i, r.Mark())
 			}
 		}
+		if n <= 3 && w.split > 500*time.Millisecond || w.split > 5*time.Second {
+			t.Errorf("%d nodes: they are apart for %v", n, w.split)
+		}
+	}
+	if got := (&Rollout{Stagger: stagger}).spread(5000); got != stagger/4 {
+		t.Errorf("5,000 nodes write within %v", got)
 	}
 }
 
@@ -126,61 +37,208 @@ func TestWrongConfigurationIsRefused(t *testing.T) {
 	w := newWorld(50)
 	w.reach = func(a, b int) bool { return false }
 	w.offer("wrong")
-	if most := w.run(10 * stagger); most > perTurn {
-		t.Errorf("%d nodes were on trial at the same time", most)
+	if w.run(10 * stagger); w.most > perTurn || len(w.log) != 2*turns*perTurn {
+		t.Errorf("%d nodes were on trial at the same time\n%v", w.most, w.log)
 	}
-	if len(w.log) != 2*turns*perTurn || w.count() != 0 {
-		t.Errorf("%d nodes have it at the end:\n%v", w.count(), w.log)
-	}
-	for i, r := range w.nodes {
-		if r.State() != Refused || r.Mark() != (Mark{}) {
-			t.Errorf("node %d is in state %d with mark %v", i, r.State(), r.Mark())
+	w.expect(t, "wrong", 0, Refused)
+	for _, r := range w.nodes {
+		if r.Offer("wrong", w.now) {
+			t.Error("the refused configuration is a new one")
 		}
 	}
-	w.offer("wrong") // the same again
+	w.changed = true
 	if w.run(10 * stagger); w.count() != 0 || len(w.log) != 2*turns*perTurn {
 		t.Errorf("the refused configuration was tried again:\n%v", w.log)
 	}
 	w.reach = func(a, b int) bool { return true }
 	w.offer("right")
-	if w.run(stagger); w.count() != 50 {
-		t.Errorf("%d of 50 nodes have adopted the next configuration", w.count())
-	}
+	w.run(stagger)
+	w.expect(t, "right", 50, Settled)
 }
 
 func TestWithdrawnDuringHold(t *testing.T) {
 	w := newWorld(10)
 	w.offer("wrong")
 	w.run(stagger/4 - 5*time.Second)
+	w.offer("")
 	for _, r := range w.nodes {
-		r.Withdraw()
+		if r.Mark() != (Mark{}) {
+			t.Errorf("something was published during the hold: %v", r.Mark())
+		}
+		r.Withdraw(w.now)
 	}
 	if w.run(10 * stagger); len(w.log) != 0 {
 		t.Errorf("%v", w.log)
 	}
 }
 
-// TestNodesWithoutRollout checks that nodes which never adopt a configuration
-// only use up their turns. If all other nodes are such, the one that tries it
-// goes back.
+// TestSkew: nodes receive the configuration at different times, and try it when
+// all have it.
+func TestSkew(t *testing.T) {
+	for _, late := range []map[int]time.Duration{
+		{0: time.Minute}, {1: time.Minute}, {2: time.Minute}, {0: 20 * time.Second, 1: time.Minute}, {1: 119 * time.Second, 2: time.Second},
+	} {
+		w := newWorld(3)
+		w.late = late
+		w.offer("new")
+		w.run(2 * stagger)
+		w.expect(t, fmt.Sprint(late), 3, Settled)
+		if w.split > 500*time.Millisecond {
+			t.Errorf("%v: the nodes were apart for %v\n%v", late, w.split, w.log)
+		}
+	}
+	// The turns may be shorter than the skew.
+	w := newWorld(3)
+	for _, r := range w.nodes {
+		r.Stagger, r.Skew = 4*time.Second, 2*time.Minute
+	}
+	w.late = map[int]time.Duration{1: time.Minute}
+	w.offer("new")
+	w.run(2 * stagger)
+	w.expect(t, "short turns", 3, Settled)
+	if w.split > 500*time.Millisecond {
+		t.Errorf("the nodes were apart for %v\n%v", w.split, w.log)
+	}
+	// A node that receives it when the others no longer wait follows at once.
+	w = newWorld(10)
+	w.late = map[int]time.Duration{4: 10 * time.Minute}
+	w.offer("new")
+	w.run(9 * time.Minute)
+	if w.count() != 9 {
+		t.Errorf("%v", w.log)
+	}
+	w.run(time.Minute + time.Second)
+	w.expect(t, "ten minutes late", 10, Settled)
+}
+
+// TestNodesWithoutRollout checks that nodes which never become ready, because
+// they run flannel or are down, only delay the turns. If all other nodes are
+// such, the one that tries it goes back.
 func TestNodesWithoutRollout(t *testing.T) {
 	w := newWorld(10)
-	order := []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}
-	r := Rollout{id: "new"}
-	slices.SortFunc(order, func(a, b int) int { return r.rank(w.cluster(a)) - r.rank(w.cluster(b)) })
+	order := w.order("new")
 	w.without = map[int]bool{order[0]: true, order[1]: true, order[3]: true}
 	w.offer("new")
-	if w.run(6 * stagger); w.count() != 7 {
-		t.Errorf("%d have adopted, want 7\n%v", w.count(), w.log)
+	if w.run(stagger/4 + stagger - time.Second); w.count() != 0 {
+		t.Errorf("the turns began before the patience was over\n%v", w.log)
 	}
+	w.run(stagger / 4)
+	w.expect(t, "three without", 7, Settled)
 	w = newWorld(10)
 	w.without = map[int]bool{}
 	for _, i := range order[1:] {
 		w.without[i] = true
 	}
 	w.offer("new")
-	if w.run(6 * stagger); w.count() != 0 || len(w.log) != 2 {
+	w.run(7 * stagger)
+	w.expect(t, "alone", 0, Refused)
+	if len(w.log) != 2 {
 		t.Errorf("%v", w.log)
+	}
+}
+
+// TestUnpublished: nodes that cannot publish their Marks try one after the other.
+func TestUnpublished(t *testing.T) {
+	for _, count := range []int{1, 50} { // of 50
+		w := newWorld(50)
+		w.reach = func(a, b int) bool { return false }
+		w.silent = map[int]bool{}
+		for i := range count {
+			w.silent[i] = true
+		}
+		w.offer("wrong")
+		w.run(12 * stagger)
+		w.expect(t, fmt.Sprint(count, " cannot publish"), 0, Refused)
+		if w.most > perTurn+count/25 { // the one beside those that can
+			t.Errorf("%d: %d on trial at the same time\n%v", count, w.most, w.log)
+		}
+	}
+}
+
+// TestJunk: Marks that were there before, or that no node can have published in
+// this rollout, hold no turns.
+func TestJunk(t *testing.T) {
+	for _, m := range []Mark{{"new", Ready, true}, {"new", OnTrial, true}, {"new", Reverted, true}, {"old", Ready, true}, {}} {
+		w := newWorld(5)
+		for i := range 60 {
+			w.others = append(w.others, Peer{Name: fmt.Sprint("junk", i), Mark: m})
+		}
+		w.offer("new")
+		w.run(stagger/4 + stagger + 5*time.Second)
+		w.expect(t, fmt.Sprint(m), 5, Settled)
+	}
+}
+
+// TestStaleProof: the Mark of a node that died before is no proof.
+func TestStaleProof(t *testing.T) {
+	w := newWorld(5)
+	w.reach = func(a, b int) bool { return false }
+	w.others = []Peer{{Name: "dead", Mark: Mark{"wrong", Proven, true}}}
+	w.offer("wrong")
+	if w.run(stagger); len(w.log) != 0 {
+		t.Errorf("a stale proof was followed\n%v", w.log)
+	}
+	w.run(10 * stagger)
+	w.expect(t, "a stale proof", 0, Refused)
+	if w.most > perTurn {
+		t.Errorf("%d on trial at the same time\n%v", w.most, w.log)
+	}
+	// A node that died with a proof of an earlier rollout, which was then undone.
+	w = newWorld(5)
+	w.offer("new")
+	w.run(stagger)
+	w.expect(t, "at first", 5, Settled)
+	w.others = []Peer{{Name: "dead", Mark: Mark{"new", Proven, true}, Seen: w.now.Add(-time.Minute)}}
+	w.offer("old")
+	w.run(3 * stagger)
+	w.expect(t, "undone", 5, Settled)
+	w.reach = func(a, b int) bool { return false }
+	w.adopted = make([]bool, 5)
+	w.offer("new")
+	w.most, w.log = 0, nil
+	if w.run(stagger); len(w.log) != 0 {
+		t.Errorf("the proof of an earlier rollout was followed\n%v", w.log)
+	}
+	w.run(10 * stagger)
+	w.expect(t, "again, and broken now", 0, Refused)
+}
+
+// TestFalseProof: a proof that appears during the rollout, and is false, makes no
+// more nodes try than go on in one group, and not all of them.
+func TestFalseProof(t *testing.T) {
+	for _, proofs := range []int{1, 2} {
+		w := newWorld(50)
+		w.reach = func(a, b int) bool { return false }
+		w.offer("wrong")
+		w.run(time.Second)
+		for i := range proofs {
+			w.others = append(w.others, Peer{Name: fmt.Sprint("liar", i), Mark: Mark{"wrong", Proven, true}, Seen: w.now})
+		}
+		w.changed = true
+		w.run(20 * stagger)
+		w.expect(t, fmt.Sprint(proofs, " false proofs"), 0, Refused)
+		if w.most > growth*proofs+perTurn {
+			t.Errorf("%d nodes were on trial at the same time\n%v", w.most, w.log)
+		}
+	}
+}
+
+// TestGroups: nodes that became ready and died do not hold the others for ever.
+func TestGroups(t *testing.T) {
+	w := newWorld(20)
+	order := w.order("new")
+	w.offer("new")
+	w.run(stagger/4 + 250*time.Millisecond) // all are ready, or nearly so
+	for _, i := range order[2:10] {
+		if !w.adopted[i] {
+			w.nodes[i].state = Settled // it does nothing any more
+		}
+	}
+	w.run(3 * stagger)
+	for _, i := range order[10:] {
+		if !w.adopted[i] || w.nodes[i].State() != Settled {
+			t.Errorf("node %d is in state %d\n%v", i, w.nodes[i].State(), w.log)
+		}
 	}
 }
 
@@ -188,16 +246,56 @@ func TestNodesWithoutRollout(t *testing.T) {
 // with a proven configuration goes back, and the others do not.
 func TestUnreachableNode(t *testing.T) {
 	w := newWorld(10)
-	last := 0
-	r := Rollout{id: "new"}
-	for i := range w.nodes {
-		if r.rank(w.cluster(i)) == 9 {
-			last = i
-		}
-	}
+	last := w.order("new")[9]
 	w.reach = func(a, b int) bool { return a != last && b != last }
 	w.offer("new")
-	if w.run(6 * stagger); w.count() != 9 || w.nodes[last].State() != Refused {
+	if w.run(6 * stagger); w.count() != 9 || w.nodes[last].State() != Refused || w.nodes[last].Mark().Phase != Reverted {
+		t.Errorf("%v", w.log)
+	}
+}
+
+// TestUnproven: where no answer is possible, nodes keep the configuration and do
+// not claim a proof. Where one is possible, they need it.
+func TestUnproven(t *testing.T) {
+	all := func(n int, except ...int) map[int]bool {
+		mute := map[int]bool{}
+		for i := range n {
+			mute[i] = !slices.Contains(except, i)
+		}
+		return mute
+	}
+	for _, except := range [][]int{{}, {3}} { // one that can answer has nobody who asks
+		w := newWorld(20)
+		w.mute = all(20, except...)
+		w.offer("new")
+		w.run(stagger)
+		w.expect(t, "no answer is possible", 20, Unproven)
+		for i, r := range w.nodes {
+			if r.Mark().Phase != WithoutTest {
+				t.Errorf("node %d has mark %v", i, r.Mark())
+			}
+		}
+		w.nodes[3].Answered(w.now)
+		if w.nodes[3].State() != Settled || w.nodes[3].Mark() != (Mark{"new", Proven, true}) {
+			t.Errorf("with an answer it is in state %d", w.nodes[3].State())
+		}
+	}
+	w := newWorld(20)
+	w.mute = all(20, 3, 7)
+	w.offer("new")
+	w.run(stagger)
+	for i, r := range w.nodes {
+		if want := map[bool]State{true: Unproven, false: Settled}[w.mute[i]]; !w.adopted[i] || r.State() != want {
+			t.Errorf("two prove it: node %d is in state %d, want %d", i, r.State(), want)
+		}
+	}
+	w = newWorld(20)
+	w.mute = all(20, 3, 7)
+	w.reach = func(a, b int) bool { return false }
+	w.offer("wrong")
+	w.run(7 * stagger)
+	w.expect(t, "two disprove it", 0, Refused)
+	if len(w.log) != 4 {
 		t.Errorf("%v", w.log)
 	}
 }
@@ -207,25 +305,49 @@ func TestUnreachableNode(t *testing.T) {
 func TestFollower(t *testing.T) {
 	r := Rollout{Stagger: stagger}
 	now := time.Unix(1e9, 0)
-	c := Cluster{Self: "w", Peers: []Peer{{Name: "a"}}, Follower: true}
+	c := Cluster{Self: "w", Peers: []Peer{{Name: "a"}}, Answers: true, Published: true, Follower: true}
 	r.Offer("new", now)
-	if action, again := r.Step(c, now); action != Nothing || again != stagger/4+turns*stagger {
-		t.Errorf("%v, again after %v", action, again)
+	for range 10 {
+		if action, _ := r.Step(c, now); action != Nothing {
+			t.Errorf("%v", action)
+		}
+		now = now.Add(stagger)
 	}
-	now = now.Add(10 * stagger)
-	if action, again := r.Step(c, now); action != Nothing || again != 0 || r.State() != Refused {
-		t.Errorf("%v, again after %v, state %v", action, again, r.State())
+	if action, again := r.Step(c, now); action != Nothing || again != 0 || r.State() != Refused || r.Mark() != (Mark{"new", Ready, true}) {
+		t.Errorf("%v, again after %v, state %v, mark %v", action, again, r.State(), r.Mark())
 	}
-	c.Peers[0].Mark = Mark{"other", true}
+	c.Peers[0] = Peer{"a", Mark{"other", Proven, true}, now}
 	if action, again := r.Step(c, now); action != Nothing || again != 0 {
 		t.Errorf("for another configuration: %v, again after %v", action, again)
 	}
-	c.Peers[0].Mark = Mark{"new", true}
+	c.Peers[0].Mark.ID = "new"
 	action, again := r.Step(c, now)
-	if action != Nothing || again <= 0 || again > r.Spread() {
+	if action != Nothing || again <= 0 || again > perNode {
 		t.Fatalf("%v, again after %v", action, again)
 	}
-	if action, _ = r.Step(c, now.Add(again)); action != Adopt || r.State() != Trying || r.Mark() != (Mark{ID: "new"}) {
+	if action, _ = r.Step(c, now.Add(again)); action != Adopt || r.State() != Trying || r.Mark() != (Mark{"new", OnTrial, true}) {
 		t.Errorf("%v, state %v, mark %v", action, r.State(), r.Mark())
+	}
+}
+
+// TestFormerRelease: nodes with the former release publish no Ready. They try
+// when their hold is over, and the others follow their proof.
+func TestFormerRelease(t *testing.T) {
+	r := Rollout{Stagger: stagger}
+	now := time.Unix(1e9, 0)
+	c := Cluster{Self: "n", Answers: true, Published: true, Peers: []Peer{{Name: "a"}, {Name: "b"}}}
+	r.Offer("new", now)
+	r.Step(c, now)
+	now = now.Add(stagger / 4)
+	for i := range c.Peers {
+		c.Peers[i].Mark, c.Peers[i].Seen = Mark{"new", OnTrial, true}, now
+	}
+	if action, _ := r.Step(c, now); action != Nothing {
+		t.Errorf("while they try: %v", action)
+	}
+	c.Peers[0].Mark.Phase = Proven
+	_, again := r.Step(c, now.Add(time.Second))
+	if action, _ := r.Step(c, now.Add(time.Second+again)); action != Adopt || again > growth*perNode {
+		t.Errorf("after the proof: %v, after %v", action, again)
 	}
 }

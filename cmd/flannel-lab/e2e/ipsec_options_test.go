@@ -159,7 +159,7 @@ func TestIPsecOptions(t *testing.T) {
 	reaches(t, "by vxlan", a, b.IP4)
 }
 
-// Nodes that try ipsec keep it only if they have negotiated keys. Where IKE does not pass, they go back.
+// Nodes that try ipsec keep it only if their bridges answer each other. Where IKE does not pass, they go back.
 func TestIPsecRollout(t *testing.T) {
 	t.Parallel()
 	l := start(t, lab.Options{Nodes: 2}, `{"Type":"vxlan"}`, "--config-stagger=40s")

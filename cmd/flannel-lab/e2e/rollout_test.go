@@ -105,6 +105,72 @@ func TestDisruptiveConfigHostGW(t *testing.T) {
 	reaches(t, "over host-gw", a, b.IP4)
 }
 
+// portSecurity makes the underlay drop all packets with an address of the pod
+// network, as that of many clouds does.
+func portSecurity(t *testing.T, l *lab.Lab) {
+	t.Helper()
+	in(t, l.Infra.Namespaces, `nft 'add table bridge port; add chain bridge port security { type filter hook forward priority 0; }
+		add rule bridge port security ip saddr `+lab.Network4+` drop; add rule bridge port security ip daddr `+lab.Network4+` drop'`)
+}
+
+// TestDisruptiveConfigPortSecurity changes to host-gw where the underlay lets no
+// packet of pods through. Every lease is valid, and all nodes reach each other's
+// own addresses.
+func TestDisruptiveConfigPortSecurity(t *testing.T) {
+	t.Parallel()
+	l := start(t, lab.Options{Nodes: 4}, `{"Type":"vxlan"}`, "--config-stagger=4s")
+	pods := podEach(t, l)
+	portSecurity(t, l)
+	must(t, l.SetConfig(t.Context(), l.Config(`{"Type":"host-gw"}`)))
+	reverted := 0
+	for _, n := range l.Nodes {
+		within(t, n.Name+" has refused it", func() error {
+			records := n.Records(0)
+			if len(records.With("cause=config-unproven"))+len(records.With("cause=config-reverted")) == 0 {
+				return fmt.Errorf("the log is:\n%s", records)
+			}
+			return says(t, n, "vxlan id 1 ", "ip", "-d", "link", "show", "flannel.1")
+		})
+		within(t, n.Name+" says so", func() error { return has(t, n, "flanneld_config_pending 1") })
+		if len(n.Records(0).With("cause=config-proven")) > 0 {
+			t.Errorf("%s says that it was answered:\n%s", n.Name, n.Log())
+		}
+		reverted += len(n.Records(0).With("cause=config-reverted"))
+	}
+	if reverted == 0 {
+		t.Error("no node has tried it")
+	}
+	for i, p := range pods {
+		reaches(t, "after all went back", p, pods[(i+1)%len(pods)].IP4)
+	}
+}
+
+// TestDisruptiveConfigUnproven changes to host-gw on nodes where no pod has ever
+// run, so that nothing there could answer by the new way.
+func TestDisruptiveConfigUnproven(t *testing.T) {
+	t.Parallel()
+	l := start(t, lab.Options{Nodes: 3}, `{"Type":"vxlan"}`, "--config-stagger=4s")
+	must(t, l.SetConfig(t.Context(), l.Config(`{"Type":"host-gw"}`)))
+	for _, n := range l.Nodes {
+		logged(t, n, 0, "cause=config-no-evidence")
+		within(t, n.Name+" has adopted it", func() error { return silent(t, n, "flannel", "ip", "link") })
+		within(t, n.Name+" says that it is unproven", func() error {
+			if err := has(t, n, "flanneld_config_pending 1"); err != nil {
+				return err
+			}
+			return says(t, n, "unproven", l.Flanneld(), "status")
+		})
+		if len(n.Records(0).With("cause=config-proven")) > 0 {
+			t.Errorf("%s says that it was answered:\n%s", n.Name, n.Log())
+		}
+	}
+	a, b := pod(t, l.Nodes[0], "a"), pod(t, l.Nodes[2], "b")
+	reaches(t, "over host-gw", a, b.IP4)
+	for _, n := range l.Nodes { // the one without a pod hears of the others' proof
+		withinOf(t, long, "nothing is pending", func() error { return has(t, n, "flanneld_config_pending 0") })
+	}
+}
+
 // TestConfigIsNotFollowed checks that a node keeps the configuration of its
 // start until the next start.
 func TestConfigIsNotFollowed(t *testing.T) {

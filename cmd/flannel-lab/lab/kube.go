@@ -202,10 +202,14 @@ func (k *Kube) Unregister(ctx context.Context, n *Node) error {
 func (k *Kube) setConfig(json string) error {
 	var errs []error
 	for _, n := range k.lab.Nodes {
-		errs = append(errs, n.WriteFile(netConfFile, json))
+		errs = append(errs, n.SetNetConfig(json))
 	}
 	return errors.Join(errs...)
 }
+
+// SetNetConfig writes the network configuration to the node's file, as its
+// kubelet does with the ConfigMap.
+func (n *Node) SetNetConfig(json string) error { return n.WriteFile(netConfFile, json) }
 
 // leases returns the flannel annotations of each node as JSON, by node name and
 // podCIDRs.

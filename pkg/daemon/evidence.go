@@ -1,0 +1,271 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"flannel/backend"
+	"flannel/pkg/dataplane"
+	"flannel/pkg/rollout"
+	"flannel/subnet"
+)
+
+// trial is one use of the offered configuration, from its adoption on. The loop
+// replaces it by a new one; a goroutine of askPeers may still use the former one.
+type trial struct {
+	began    time.Time
+	asking   atomic.Bool            // the goroutine of askPeers runs
+	answered atomic.Pointer[string] // the peer that has answered by the new way; nil: none
+	err      atomic.Pointer[string] // why nobody has answered the last requests; nil: there were none
+}
+
+const (
+	askTimeout = 500 * time.Millisecond // for the answers of one round
+	askPause   = 200 * time.Millisecond // after a round without an answer
+	// untestedPause is askPause for a configuration that is kept as unproven.
+	untestedPause = 30 * time.Second
+	// maxAsked limits the peers of one round, so that peers that adopt the
+	// configuration meanwhile are asked soon.
+	maxAsked = 8
+)
+
+// source returns the address from which this node sends by the pods' way to a
+// subnet of the family of own; invalid: it has none.
+//
+// A tunnel device has the first address of the subnet. Without one, packets of
+// the pods' bridge take the pods' way. The bridge exists once a pod has run.
+func (n *node) source(own subnet.Endpoint, wire backend.Wire, os string) netip.Addr {
+	device := own.Subnet.Addr()
+	bridge := device.Next()
+	switch {
+	case !own.On():
+		return netip.Addr{}
+	case wire.Echo && os != "windows":
+		return device
+	case slices.Contains(n.addrs, bridge):
+		return bridge
+	}
+	for _, a := range n.addrs { // that of a device that is about to be removed does not count
+		if own.Subnet.Contains(a) && a != device {
+			return a
+		}
+	}
+	return netip.Addr{}
+}
+
+// sources returns the addresses from which this node sends by the pods' way, one
+// of each family that has one.
+func (d *Daemon) sources(n *node, wire backend.Wire) (from []netip.Addr) {
+	if d.Echo == nil || !wire.Paths {
+		return nil
+	}
+	for _, e := range n.lease.Endpoints() {
+		if a := n.source(e, wire, d.Settings.OS); a.IsValid() {
+			from = append(from, a)
+		}
+	}
+	return from
+}
+
+// request is an echo request from an address of this node to a peer.
+type request struct{ from, to netip.Addr }
+
+// askedPeer is a peer that has adopted the configuration on trial, and what it
+// must answer: for each family, one of the requests.
+type askedPeer struct {
+	name     string
+	subnets  []netip.Prefix
+	families [][]request
+}
+
+// askPeers starts a goroutine that finds out whether a peer that has adopted the
+// configuration on trial answers by the new way, unless one runs already, and
+// notifies the loop at its end. Only answers to packets from pod addresses to pod
+// addresses count: those are what the underlay must let through.
+//
+// The loop calls askPeers after the pass has set all paths and removed the former
+// ones. Before, packets might still take the former way.
+func (d *Daemon) askPeers(ctx context.Context, n *node, in *inbox) {
+	a := &d.adoption
+	if !a.rollout.InForce() || n.backend.Wire() != a.offered.wire {
+		return
+	}
+	t, from, pause := a.trial, d.sources(n, a.offered.wire), askPause
+	if a.rollout.State() == rollout.Unproven {
+		pause = untestedPause
+	}
+	peers := peersToAsk(n.usedPeers(), a.rollout.Mark().ID, from, a.offered.wire.Echo)
+	if len(peers) == 0 || t.asking.Swap(true) {
+		return
+	}
+	keys := a.offered.wire.Keys
+	// At most one such goroutine of a trial runs (asking). It sets asking to false
+	// before it notifies, so that the pass that this causes can start the next round.
+	go func() {
+		name, err := d.askRound(ctx, peers)
+		if err == nil {
+			t.answered.Store(&name)
+		} else {
+			if keys {
+				err = errors.Join(err, d.negotiated(peers, t.began))
+			}
+			t.err.Store(new(err.Error()))
+			select {
+			case <-ctx.Done():
+			case <-time.After(pause):
+			}
+		}
+		t.asking.Store(false)
+		notify(in.changed)
+	}()
+}
+
+// usedPeers returns the leases that the last pass made paths for, without those
+// that the store has lost.
+func (n *node) usedPeers() (used []*subnet.Lease) {
+	left := reasonsByName(slices.Concat(n.rejects, n.refused))
+	for _, r := range n.retained {
+		left[r.Lease.Name] = "retained"
+	}
+	for _, l := range n.peers {
+		if _, out := left[l.Name]; !out && !n.backend.Wire().Pending(l) {
+			used = append(used, l)
+		}
+	}
+	return used
+}
+
+// peersToAsk chooses among the peers that have the configuration: those whose
+// mark says so, or all, if there are none.
+func peersToAsk(leases []*subnet.Lease, id string, from []netip.Addr, tunnel bool) (peers []askedPeer) {
+	marked := make([]*subnet.Lease, 0, len(leases))
+	for _, l := range leases {
+		if m := markOf(l); m.ID == id && m.Answers && m.Phase != rollout.Ready && m.Phase != rollout.Reverted {
+			marked = append(marked, l)
+		}
+	}
+	if len(marked) > 0 {
+		leases = marked
+	}
+	for _, i := range rand.Perm(len(leases)) { // each round asks others, because some never answer, such as Windows nodes
+		p := askedPeer{name: leases[i].Name}
+		for _, e := range leases[i].Endpoints() {
+			// The first address of a subnet is that of the tunnel device, and the second
+			// one that of the pods' bridge. Both are asked, because kernels before 5.14 take
+			// the first one for a broadcast address, and do not answer, if the bridge is
+			// older than the device.
+			to := []netip.Addr{e.Subnet.Addr().Next()}
+			if tunnel {
+				to = append(to, e.Subnet.Addr())
+			}
+			var requests []request
+			for _, f := range from {
+				for _, addr := range to {
+					if f.Is4() == addr.Is4() {
+						requests = append(requests, request{f, addr})
+					}
+				}
+			}
+			if p.subnets = append(p.subnets, e.Subnet); len(requests) > 0 {
+				p.families = append(p.families, requests)
+			}
+		}
+		if len(p.families) > 0 {
+			peers = append(peers, p)
+		}
+		if len(peers) == maxAsked {
+			break
+		}
+	}
+	return peers
+}
+
+// askRound asks all peers at once. It returns the name of the first one that
+// answers in all families, or else an error of each peer.
+func (d *Daemon) askRound(ctx context.Context, peers []askedPeer) (name string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	results := make([]chan error, len(peers))
+	first := make(chan string, len(peers))
+	for i, p := range peers {
+		results[i] = make(chan error, 1)
+		go func() {
+			err := d.askPeer(ctx, p)
+			if err == nil {
+				first <- p.name
+			}
+			results[i] <- err
+		}()
+	}
+	for _, r := range results {
+		select {
+		case name := <-first:
+			return name, nil
+		case peerErr := <-r:
+			err = errors.Join(err, peerErr)
+		}
+	}
+	select {
+	case name := <-first: // its result was taken first
+		return name, nil
+	default:
+		return "", err
+	}
+}
+
+// askPeer returns nil if the peer answers in all families.
+func (d *Daemon) askPeer(ctx context.Context, p askedPeer) error {
+	for _, requests := range p.families {
+		if err := d.askFirst(ctx, requests); err != nil {
+			return fmt.Errorf("%s: %w", p.name, err)
+		}
+	}
+	return nil
+}
+
+// askFirst sends all requests and returns nil with the first answer.
+func (d *Daemon) askFirst(ctx context.Context, requests []request) (err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	results := make(chan error, len(requests))
+	for _, r := range requests {
+		go func() {
+			err := d.Echo(ctx, r.from, r.to)
+			if err != nil {
+				err = fmt.Errorf("from %v to %v: %w", r.from, r.to, err)
+			}
+			results <- err
+		}()
+	}
+	for range requests {
+		one := <-results
+		if one == nil {
+			return nil
+		}
+		err = one
+	}
+	return err
+}
+
+// negotiated returns an error if this node has negotiated keys with none of the
+// peers since began: then it is the key exchange that does not pass. Keys alone
+// prove nothing, since packets of pods use another protocol than the exchange.
+func (d *Daemon) negotiated(peers []askedPeer, began time.Time) error {
+	tunnels, ok := d.Dataplane.(dataplane.TrafficReader)
+	if !ok {
+		return nil
+	}
+	traffic := tunnels.Traffic()
+	for _, p := range peers {
+		if slices.ContainsFunc(p.subnets, func(s netip.Prefix) bool { return traffic[s].Handshake.After(began) }) {
+			return nil
+		}
+	}
+	return errors.New("no keys were negotiated with any of them")
+}

@@ -1,0 +1,123 @@
+package daemon
+
+import (
+	"bytes"
+	"encoding/json"
+	"time"
+
+	"flannel/pkg/changes"
+	"flannel/pkg/rollout"
+	"flannel/subnet"
+)
+
+// marks are the keys that a node adds to the backend data of its lease while it
+// takes part in a rollout, and afterwards. flannel ignores keys that it does
+// not know. One of the keys for a phase is set, to the ID of a configuration:
+//
+//	{"VNI":1,"VtepMAC":"02:00:00:00:00:03","Offered":"…","Answers":true}    it has received it
+//	{"VNI":2,"VtepMAC":"02:00:00:00:00:04","Adopting":"…","Answers":true}   on trial
+//	{"VNI":2,"VtepMAC":"02:00:00:00:00:04","Adopted":"…"}                   another node has answered
+//
+// The former release has only Adopting and Adopted. Its nodes may or may not
+// answer, so they count as if they did.
+type marks struct {
+	Offered  string `json:",omitempty"`
+	Adopting string `json:",omitempty"`
+	Adopted  string `json:",omitempty"`
+	Untested string `json:",omitempty"` // it keeps the configuration, and no answer is possible
+	Reverted string `json:",omitempty"`
+	Answers  *bool  `json:",omitempty"` // rollout.Mark.Answers; nil: true
+}
+
+// phases returns the keys for phases, the furthest first.
+func (m *marks) phases() []phaseKey {
+	return []phaseKey{{&m.Adopted, rollout.Proven}, {&m.Untested, rollout.WithoutTest}, {&m.Reverted, rollout.Reverted},
+		{&m.Adopting, rollout.OnTrial}, {&m.Offered, rollout.Ready}}
+}
+
+type phaseKey struct {
+	id    *string
+	phase rollout.Phase
+}
+
+// markOf returns the mark in a lease; zero: there is none.
+func markOf(l *subnet.Lease) rollout.Mark {
+	for _, e := range l.Endpoints() {
+		var m marks
+		if !bytes.Contains(e.Data, []byte("Adopt")) && !bytes.Contains(e.Data, []byte("Answers")) || json.Unmarshal(e.Data, &m) != nil {
+			continue
+		}
+		for _, p := range m.phases() {
+			if *p.id != "" {
+				return rollout.Mark{ID: *p.id, Phase: p.phase, Answers: m.Answers == nil || *m.Answers}
+			}
+		}
+	}
+	return rollout.Mark{}
+}
+
+// withMark adds a mark to the backend data of the lease's first endpoint that
+// has a JSON object or no data. A lease without such an endpoint, such as one
+// whose data is a command's output, stays as it is.
+func withMark(l subnet.Lease, mark rollout.Mark) subnet.Lease {
+	var m marks
+	if mark.Phase != rollout.Proven { // which says that it answers, and is as short as in the former release
+		m.Answers = &mark.Answers
+	}
+	for _, p := range m.phases() {
+		if p.phase == mark.Phase {
+			*p.id = mark.ID
+		}
+	}
+	for _, e := range []*subnet.Endpoint{&l.V4, &l.V6} {
+		if mark == (rollout.Mark{}) || !e.On() {
+			continue
+		}
+		var fields map[string]any
+		if len(e.Data) > 0 && json.Unmarshal(e.Data, &fields) != nil {
+			continue
+		}
+		if fields == nil { // no data, or null
+			fields = map[string]any{}
+		}
+		added, err := json.Marshal(m)
+		if err == nil {
+			err = json.Unmarshal(added, &fields)
+		}
+		if raw, encodeErr := json.Marshal(fields); err == nil && encodeErr == nil {
+			e.Data = raw
+		}
+		break
+	}
+	return l
+}
+
+// markTimes has when this node saw the marks of its peers change to what they
+// are. A mark that was there when the peer was first seen has no time, and
+// neither has a result (proven, kept, reverted) of a peer that was not seen to
+// take part before: what a dead node or a stranger has left is no result.
+type markTimes map[string]time.Time
+
+// observe records a change of a peer's lease.
+func (m markTimes) observe(c changes.Change[subnet.Lease], now time.Time) {
+	name := c.Either().Name
+	if c.New == nil {
+		delete(m, name)
+		return
+	}
+	var before rollout.Mark
+	if c.Old != nil {
+		before = markOf(c.Old)
+	}
+	mark := markOf(c.New)
+	if mark.ID == before.ID && mark.Phase == before.Phase {
+		return // if the peer is new, there is no mark
+	}
+	_, tookPart := m[name]
+	switch {
+	case mark.Phase == rollout.NoPhase, c.Old == nil, mark.Phase > rollout.OnTrial && (before.ID != mark.ID || !tookPart):
+		delete(m, name)
+	default:
+		m[name] = now
+	}
+}

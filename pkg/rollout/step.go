@@ -1,0 +1,221 @@
+package rollout
+
+import "time"
+
+// Step returns the action that is due, and after what time to call Step again
+// if nothing changes before (0: never).
+func (r *Rollout) Step(c Cluster, now time.Time) (Action, time.Duration) {
+	switch r.mark.Phase {
+	case Ready, OnTrial, WithoutTest:
+		if r.state != Settled && r.mark.ID == r.id {
+			r.mark.Answers = c.Answers
+		}
+	}
+	switch r.state {
+	case Trying:
+		return r.try(c, now)
+	case Waiting, Refused:
+		return r.wait(c, now)
+	case Unproven:
+		r.elsewhere = r.elsewhere || r.count(c).proven > 0
+	}
+	return Nothing, 0
+}
+
+// try is Step for the state Trying.
+func (r *Rollout) try(c Cluster, now time.Time) (Action, time.Duration) {
+	if g := r.count(c); g.peers > 0 && (!c.Answers || g.answering == 1) { // this node's own is one
+		r.elsewhere = g.proven > 0
+		r.state, r.mark.Phase = Unproven, WithoutTest
+		return Nothing, 0
+	}
+	if left := r.Deadline().Sub(now); left > 0 {
+		return Nothing, left
+	}
+	r.state, r.failed, r.mark.Phase = Refused, r.followed, Reverted
+	return GoBack, 0
+}
+
+// wait is Step for the states Waiting and Refused.
+func (r *Rollout) wait(c Cluster, now time.Time) (Action, time.Duration) {
+	if len(c.Peers) == 0 {
+		r.settle(now)
+		r.mark = Mark{}
+		return Adopt, 0
+	}
+	readyAt := r.since.Add(r.Hold() + r.jitter(c.Self, r.spread(len(c.Peers)+1)))
+	switch ready := r.mark.ID == r.id && r.mark.Phase == Ready; {
+	case r.state == Waiting && !ready && !now.Before(readyAt):
+		r.mark = Mark{r.id, Ready, c.Answers} // Published is about the Mark of before
+	case ready && c.Published && r.readySince[c.Self].IsZero():
+		r.readySince[c.Self] = now
+	}
+	g := r.count(c)
+	follow, again := r.follow(c, g, now)
+	turn, end := r.turns(c, g, readyAt, now)
+	switch waiting := r.state == Waiting; {
+	case isDue(follow, now), waiting && isDue(turn, now):
+		r.followed = isDue(follow, now)
+		r.state, r.since, r.mark = Trying, now, Mark{r.id, OnTrial, c.Answers}
+		return Adopt, r.Stagger
+	case waiting && isDue(end, now):
+		r.state, r.turn = Refused, time.Time{}
+	}
+	next := earliest(follow, again)
+	if r.state == Waiting && now.Before(readyAt) {
+		next = earliest(next, readyAt)
+	} else if r.state == Waiting {
+		next = earliest(next, turn, end)
+	}
+	if next.IsZero() {
+		return Nothing, 0
+	}
+	return Nothing, next.Sub(now)
+}
+
+// group is what the peers' Marks about the offered configuration say.
+type group struct {
+	peers         int       // with such a Mark, in any phase
+	missing       int       // peers without one, for which the turns wait
+	missingBefore int       // those of them that are before this node in the order of hash
+	lastReady     time.Time // when the last node became Ready, as far as this node saw
+	answering     int       // nodes that can ask and answer, this one included
+	rank          int       // nodes before this one in the order of hash
+	rankOfThose   int       // nodes before this one that can ask and answer
+	behind        int       // nodes that have precedence to follow a proof: on trial, or before this one and not yet
+	proven, kept  int       // nodes with a proof; those that keep it without
+	reverted      int       // nodes that went back
+}
+
+// count evaluates the peers' Marks, and records which of them are Ready.
+func (r *Rollout) count(c Cluster) (g group) {
+	own := r.hash(c.Self)
+	g.lastReady = r.readySince[c.Self]
+	if c.Answers {
+		g.answering = 1
+	}
+	for _, p := range c.Peers {
+		h := r.hash(p.Name)
+		before := h < own || h == own && p.Name < c.Self
+		if p.Mark.ID != r.id || !p.Seen.After(r.epoch) {
+			g.missing++
+			if before {
+				g.missingBefore++
+			}
+			continue
+		}
+		if _, known := r.readySince[p.Name]; !known {
+			r.readySince[p.Name] = p.Seen
+		}
+		if at := r.readySince[p.Name]; at.After(g.lastReady) {
+			g.lastReady = at
+		}
+		g.peers++
+		g.add(p.Mark, before)
+	}
+	if r.start.IsZero() { // those that are missing may still become Ready
+		g.behind += g.missingBefore
+	}
+	return g
+}
+
+// add counts the Mark of a peer, which is before this node in the order or not.
+func (g *group) add(m Mark, before bool) {
+	if m.Answers {
+		g.answering++
+	}
+	if before {
+		g.rank++
+		if m.Answers {
+			g.rankOfThose++
+		}
+	}
+	if m.Phase == OnTrial || m.Phase == Ready && before {
+		g.behind++
+	}
+	switch m.Phase {
+	case Proven:
+		g.proven++
+	case WithoutTest:
+		g.kept++
+	case Reverted:
+		g.reverted++
+	}
+}
+
+// provable reports whether two nodes can ask each other.
+func (g group) provable() bool { return g.answering >= 2 }
+
+// follow returns when this node adopts the configuration because others keep it,
+// zero: not yet; and when it may be in the next group although the one before has
+// not finished, because nodes of that one may be down.
+func (r *Rollout) follow(c Cluster, g group, now time.Time) (due, again time.Time) {
+	support := g.proven
+	if !g.provable() { // nobody can prove it
+		support += g.kept
+	}
+	if support <= g.reverted || r.failed {
+		r.mayFollow = time.Time{}
+		return due, again
+	}
+	if r.proofSeen.IsZero() {
+		r.proofSeen = now
+	}
+	again = r.proofSeen.Add(2 * r.Stagger) // the group before has had its time, and its result is known
+	size := growth * support
+	switch {
+	case g.behind < size:
+	case now.Before(again):
+		r.mayFollow = time.Time{}
+		return due, again
+	default:
+		size = len(c.Peers)
+	}
+	if r.mayFollow.IsZero() {
+		r.mayFollow = now
+	}
+	return r.mayFollow.Add(r.jitter(c.Self, r.spread(min(size, len(c.Peers))))), time.Time{}
+}
+
+// turns returns when this node's turn begins (zero: it has none), and when all
+// turns are over. While nodes are missing, both move with each node that becomes
+// Ready.
+func (r *Rollout) turns(c Cluster, g group, readyAt, now time.Time) (turn, end time.Time) {
+	announced := !r.readySince[c.Self].IsZero()
+	start, rank := g.lastReady, g.rank
+	if g.provable() {
+		rank = g.rankOfThose
+	}
+	switch {
+	case !announced:
+		start, rank = readyAt.Add(r.Patience()), rank+g.missingBefore
+	case !r.start.IsZero():
+		start = r.start
+	case g.missing > 0:
+		start = start.Add(r.Patience())
+	}
+	if announced && !now.Before(start) {
+		r.start = start
+	}
+	r.turn = time.Time{}
+	if rank < turns*perTurn && !c.Follower && (c.Answers || !g.provable()) {
+		turn = start.Add(time.Duration(rank/perTurn) * r.Stagger)
+		if !r.start.IsZero() {
+			r.turn = turn
+		}
+	}
+	return turn, start.Add(turns * r.Stagger)
+}
+
+// isDue reports whether a time has come; the zero Time never does.
+func isDue(t, now time.Time) bool { return !t.IsZero() && !now.Before(t) }
+
+// earliest returns the first of the times that are not zero; zero: all are.
+func earliest(times ...time.Time) (first time.Time) {
+	for _, t := range times {
+		if !t.IsZero() && (first.IsZero() || t.Before(first)) {
+			first = t
+		}
+	}
+	return first
+}
