@@ -149,7 +149,7 @@ func (f *Firewall) planPlaces(ctx context.Context, c Config) error {
 		return err
 	}
 	if c.Writer == IPTables && (c.Masquerade || c.Forward) {
-		v, err := t.chooseVariant(ctx)
+		v, err := t.chooseVariant()
 		if err != nil {
 			return err
 		}
@@ -162,7 +162,7 @@ func (f *Firewall) planPlaces(ctx context.Context, c Config) error {
 		}
 		f.variant, f.noRandom = v, f.noRandom || !random
 	}
-	f.places = allPlaces(t, f.owner, f.log)
+	f.places = allPlaces(t, f.owner)
 	var active topics
 	for _, s := range f.places {
 		s.needsCheck = true
@@ -197,7 +197,7 @@ func (f *Firewall) usesPlace(w Writer, p place) bool {
 }
 
 // allPlaces returns all places that can hold rules of ours, with an unknown state.
-func allPlaces(t tools, owner instance, log *slog.Logger) []*placeState {
+func allPlaces(t tools, owner instance) []*placeState {
 	places := []*placeState{
 		{place: nftPlace{nftables.TableFamilyIPv4, owner}, topics: topicNFT4},
 		{place: nftPlace{nftables.TableFamilyIPv6, owner}, topics: topicNFT6, v6: true},
@@ -207,8 +207,8 @@ func allPlaces(t tools, owner instance, log *slog.Logger) []*placeState {
 		if !ok {
 			continue
 		}
-		p4 := &iptablesPlace{owner: owner, command: "iptables", suffix: suffix, variant: v, log: log}
-		p6 := &iptablesPlace{owner: owner, command: "ip6tables", suffix: suffix, variant: v, log: log}
+		p4 := newIPTablesPlace(owner, "iptables", suffix, v)
+		p6 := newIPTablesPlace(owner, "ip6tables", suffix, v)
 		v4, v6 := &placeState{place: p4}, &placeState{place: p6, v6: true}
 		if v == variantNFT {
 			v4.topics, v6.topics = topicIPTables4, topicIPTables6
@@ -263,7 +263,7 @@ func Cleanup(ctx context.Context, o Options, dryRun bool) (removed []string, err
 	t, err := findTools(ctx)
 	errs := []error{err}
 	// Each place is listed right before it is cleaned, so that the report matches what was removed.
-	for _, s := range allPlaces(t, instance(o.Instance), o.Log) {
+	for _, s := range allPlaces(t, instance(o.Instance)) {
 		found, err := s.list(ctx)
 		if err == nil && !dryRun {
 			_, err = s.sync(ctx, nil)
