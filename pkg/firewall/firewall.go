@@ -81,7 +81,7 @@ type Chain struct {
 	Name    string // of the iptables chain
 	Table   string // of the iptables chain, "nat" or "filter"; also the type of the nftables chain
 	Parent  string // the builtin iptables chain that jumps here, after the rules of others
-	Comment string // on the jump and on every rule
+	Comment string // on the jump and on every rule; "": none
 	NFTName string // of the chain in our nftables table
 	Rules   []Rule
 }
@@ -168,20 +168,23 @@ func multicast(p netip.Prefix) netip.Prefix {
 	return netip.MustParsePrefix("ff00::/8")
 }
 
-// withoutRandom returns a copy of want for a kernel or an iptables that does not support --random-fully.
-func withoutRandom(want []Chain) []Chain {
+// omitted says which parts of our rules the kernel or iptables refuses, although the rules work without them.
+type omitted struct {
+	random  bool // masquerading with random source ports
+	comment bool // a chain of ours is known by its name, and a jump by the chain it leads to
+}
+
+// from returns a copy of want without what is omitted.
+func (o omitted) from(want []Chain) []Chain {
 	plain := slices.Clone(want)
 	for i, c := range want {
 		plain[i].Rules = slices.Clone(c.Rules)
+		if o.comment {
+			plain[i].Comment = ""
+		}
 		for j := range c.Rules {
-			plain[i].Rules[j].RandomFully = false
+			plain[i].Rules[j].RandomFully = c.Rules[j].RandomFully && !o.random
 		}
 	}
 	return plain
-}
-
-func usesRandom(want []Chain) bool {
-	return slices.ContainsFunc(want, func(c Chain) bool {
-		return slices.ContainsFunc(c.Rules, func(r Rule) bool { return r.RandomFully })
-	})
 }

@@ -59,7 +59,7 @@ type Firewall struct {
 	variant    variant // of iptables; "" before it was needed
 	places     []*placeState
 	nextResync time.Time
-	noRandom   bool // --random-fully is not supported
+	omitted    omitted // what this kernel or iptables does not support
 
 	changes  chan struct{} // capacity 1, see Changes
 	timer    *time.Timer   // for the next resync or retry
@@ -160,7 +160,7 @@ func (f *Firewall) planPlaces(ctx context.Context, c Config) error {
 		if err != nil {
 			return err
 		}
-		f.variant, f.noRandom = v, f.noRandom || !random
+		f.variant, f.omitted.random = v, f.omitted.random || !random
 	}
 	f.places = allPlaces(t, f.owner)
 	var active topics
@@ -173,9 +173,7 @@ func (f *Firewall) planPlaces(ctx context.Context, c Config) error {
 			}
 			s.want = f.owner.addSuffix(Rules(c, family))
 		}
-		if f.noRandom {
-			s.want = withoutRandom(s.want)
-		}
+		s.want = f.omitted.from(s.want)
 		if len(s.want) > 0 {
 			active |= s.topics
 		}

@@ -14,7 +14,7 @@ func (r Rule) spec(comment string) string {
 	if r.Mark != 0 {
 		text += fmt.Sprintf("-m mark --mark %#x/%#x ", r.Mark, r.Mark)
 	}
-	text += fmt.Sprintf("-m comment --comment %q -j %s", comment, r.Verdict)
+	text += commentSpec(comment) + "-j " + string(r.Verdict)
 	if r.RandomFully {
 		text += " --random-fully"
 	}
@@ -33,7 +33,14 @@ func addressSpec(flag string, not bool, p netip.Prefix) string {
 
 // jump returns the arguments of the rule in the parent chain.
 func (c Chain) jump() string {
-	return fmt.Sprintf("-m comment --comment %q -j %s", c.Comment, c.Name)
+	return commentSpec(c.Comment) + "-j " + c.Name
+}
+
+func commentSpec(comment string) string {
+	if comment == "" {
+		return ""
+	}
+	return fmt.Sprintf("-m comment --comment %q ", comment)
 }
 
 // change is the difference between the rules of a place and the wanted ones.

@@ -178,7 +178,7 @@ func (p *iptablesPlace) sync(ctx context.Context, want []Chain) (changed int, er
 		if locked || ctx.Err() != nil || isTransient(err) {
 			return 0, fmt.Errorf("write rules: %w", err)
 		}
-		err = fmt.Errorf("write rules: %w: %w", errRefused, err)
+		err = fmt.Errorf("write rules: %w: %w: %s", errRefused, err, extensionAdvice(err.Error()))
 	}
 	return changed, err
 }
