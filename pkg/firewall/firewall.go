@@ -1,8 +1,8 @@
 // Package firewall keeps the node's masquerade and forward rules in the kernel. The rules are one list, computed by a
 // pure function from a Config (Rules). One of two writers translates them for the kernel:
 //
-//   - IPTables uses the nft or the legacy variant of iptables, whichever the host uses. It reads with iptables-save,
-//     compares parsed rules, and replaces differing chains in one iptables-restore transaction.
+//   - IPTables uses the nft or the legacy variant of iptables, whichever the host uses. It reads chain by chain (see
+//     readOnce), compares parsed rules, and replaces differing chains in one iptables-restore transaction.
 //   - NFTables has tables of its own, flannel-ipv4 and flannel-ipv6. It reads and writes them by netlink and starts no
 //     program.
 //
@@ -15,7 +15,8 @@
 // inserted right before that rule. A jump that is missing, duplicated or has other arguments is repaired (planJump).
 //
 // Cost: each resync asks the kernel with a few system calls whether our chains and the jumps to them changed (in the
-// legacy variant: whether the whole table changed). Only if they did, iptables-save is started, once per family.
+// legacy variant: whether the whole table changed). Only if they did, the chains are read, and iptables -S is started for
+// those of our own chains that changed.
 package firewall
 
 import (
