@@ -268,8 +268,30 @@ test-race:
 
 # Packages with system calls, for one architecture with other call numbers, one with 32 bits and one that is big-endian.
 # make cross compiles everything for all architectures, which takes minutes.
-test-systems: ## compile the packages with system calls for other architectures of Linux
-	set -e; for arch in arm64 arm s390x; do GOOS=linux GOARCH=$$arch nice $(GO) build ./pkg/dataplane/... ./pkg/file ./pkg/firewall ./pkg/sandbox ./pkg/underlay; done
+SYSCALLS := ./pkg/dataplane/... ./pkg/file ./pkg/firewall ./pkg/sandbox ./pkg/underlay
+# Packages that read and write bytes in the order of the machine or of a protocol, and a word of 32 or 64 bits. An emulator
+# of a processor runs their tests, but no tests in network namespaces, because those start the test program again.
+BYTES      := ./pkg/charon ./pkg/encap ./pkg/icmp ./pkg/mac ./pkg/rtnetlink ./pkg/udptunnel ./subnet/etcd/format
+NAMESPACE  := ^(TestSocket|TestEcho|TestStart|TestStop|TestEnd|TestLoad|TestWatch|TestForwards|TestWireFormat|TestDevice|TestWithout|TestTiny|TestClose|TestPacketsWait|TestNoDevice|TestAccess)
+# The processor of a PC runs programs of 32 bits by itself, with the system calls of such a program. The kernel of 64 bits
+# may refuse them XFRM.
+WORDS      := ./pkg/rtnetlink ./pkg/sandbox ./pkg/udptunnel ./pkg/underlay
+WORD_TESTS := ^(TestRulesOfTheKernel|TestLegacyDigest|TestWithoutComments|TestFirstSync|TestRestart|TestLower|TestIPIPOfAnotherNetwork|TestTUNRestart|TestWireGuard)$$
+WORD_E2E   := ^(TestPodsOfTwoNodesTalk|TestUDPDualStack|TestWireGuardOutlivesTheDaemon)$$
+
+.PHONY: test-systems test-words $(addprefix test-bytes-,aarch64 arm s390x)
+test-systems: test-words $(addprefix test-bytes-,aarch64 arm s390x) ## compile for other architectures of Linux, run what concerns bytes in an emulator, and flanneld with 32 bits
+
+$(addprefix test-bytes-,aarch64 arm s390x): test-bytes-%:
+	GOARCH=$(subst aarch64,arm64,$*) CGO_ENABLED=0 nice $(GO) build $(SYSCALLS)
+	GOARCH=$(subst aarch64,arm64,$*) CGO_ENABLED=0 nice $(GO) $(TEST) -exec qemu-$* -skip '$(NAMESPACE)' $(BYTES)
+
+# LAB_FLANNELD is the flanneld that the end-to-end tests run.
+test-words: tools
+	GOARCH=386 CGO_ENABLED=0 nice $(GO) build -o bin/386/flanneld ./cmd/flanneld
+	GOARCH=386 CGO_ENABLED=0 nice $(GO) $(TEST) $(WORDS)
+	GOARCH=386 CGO_ENABLED=0 nice $(GO) $(TEST) -run '$(WORD_TESTS)' ./pkg/dataplane/linux ./pkg/firewall
+	cd $(LAB) && LAB_FLANNELD=$(CURDIR)/bin/386/flanneld $(GO) $(TEST) -count=1 -run '$(WORD_E2E)' ./e2e
 
 # Pinned here rather than in go.mod, so that they are not among the dependencies.
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2

@@ -27,7 +27,7 @@ missing_packages() {
 		ping iputils-ping
 		unshare util-linux
 		$([ "$purpose" != test ] || printf '%s\n' 'sysctl procps' 'tcpdump tcpdump' 'systemd-analyze systemd' 'gcc gcc' 'node nodejs' 'npm npm' \
-			'qemu-system-x86_64 qemu-system-x86' 'cpio cpio' 'modprobe kmod' 'xz xz-utils' 'zstd zstd' \
+			'qemu-system-x86_64 qemu-system-x86' 'qemu-s390x qemu-user' 'cpio cpio' 'modprobe kmod' 'xz xz-utils' 'zstd zstd' \
 			'wireguard-go wireguard-go' 'wg wireguard-tools' 'rpm rpm' \
 			'wine64 wine64' 'x86_64-w64-mingw32-gcc-win32 gcc-mingw-w64-x86-64-win32')
 	END

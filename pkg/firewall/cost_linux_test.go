@@ -75,7 +75,7 @@ func TestLegacyDigest(t *testing.T) {
 				t.Fatal(err)
 			}
 			sh(t, c.command+"-legacy-restore <"+file+"; "+c.command+"-legacy -t nat -N FLANNEL-POSTRTG")
-			p := &iptablesPlace{command: c.command, suffix: "-legacy", variant: variantLegacy, log: quiet}
+			p := &iptablesPlace{command: c.command, suffix: "-legacy", variant: variantLegacy}
 			before := p.digest()
 			sh(t, "ping -c 2 -i 0.1 "+c.loopback)
 			start := time.Now()

@@ -114,11 +114,12 @@ func TestRefusedWriteIsRetriedSlowly(t *testing.T) {
 				t.Fatalf("error %v, want what iptables said", err)
 			}
 		}
-		// A try writes 3 times with and 3 times without --random-fully, for two families; a slow machine has time for more.
-		most := 12
+		// A try writes 3 times with all parts, and 3 times each without comments, without --random-fully and without both,
+		// for two families; a slow machine has time for more.
+		most := 24
 		for pause, left := minBackoff, time.Since(began); left >= pause; pause *= 2 {
 			left -= pause
-			most += 12
+			most += 24
 		}
 		out, err := os.ReadFile(log)
 		if n := strings.Count(string(out), "once"); err != nil || n == 0 || n > most {

@@ -1,8 +1,8 @@
 // Package firewall keeps the node's masquerade and forward rules in the kernel. The rules are one list, computed by a
 // pure function from a Config (Rules). One of two writers translates them for the kernel:
 //
-//   - IPTables uses the nft or the legacy variant of iptables, whichever the host uses. It reads with iptables-save,
-//     compares parsed rules, and replaces differing chains in one iptables-restore transaction.
+//   - IPTables uses the nft or the legacy variant of iptables, whichever the host uses. It reads chain by chain (see
+//     readOnce), compares parsed rules, and replaces differing chains in one iptables-restore transaction.
 //   - NFTables has tables of its own, flannel-ipv4 and flannel-ipv6. It reads and writes them by netlink and starts no
 //     program.
 //
@@ -15,7 +15,8 @@
 // inserted right before that rule. A jump that is missing, duplicated or has other arguments is repaired (planJump).
 //
 // Cost: each resync asks the kernel with a few system calls whether our chains and the jumps to them changed (in the
-// legacy variant: whether the whole table changed). Only if they did, iptables-save is started, once per family.
+// legacy variant: whether the whole table changed). Only if they did, the chains are read, and iptables -S is started for
+// those of our own chains that changed.
 package firewall
 
 import (
@@ -81,7 +82,7 @@ type Chain struct {
 	Name    string // of the iptables chain
 	Table   string // of the iptables chain, "nat" or "filter"; also the type of the nftables chain
 	Parent  string // the builtin iptables chain that jumps here, after the rules of others
-	Comment string // on the jump and on every rule
+	Comment string // on the jump and on every rule; "": none
 	NFTName string // of the chain in our nftables table
 	Rules   []Rule
 }
@@ -168,20 +169,23 @@ func multicast(p netip.Prefix) netip.Prefix {
 	return netip.MustParsePrefix("ff00::/8")
 }
 
-// withoutRandom returns a copy of want for a kernel or an iptables that does not support --random-fully.
-func withoutRandom(want []Chain) []Chain {
+// omitted says which parts of our rules the kernel or iptables refuses, although the rules work without them.
+type omitted struct {
+	random  bool // masquerading with random source ports
+	comment bool // a chain of ours is known by its name, and a jump by the chain it leads to
+}
+
+// from returns a copy of want without what is omitted.
+func (o omitted) from(want []Chain) []Chain {
 	plain := slices.Clone(want)
 	for i, c := range want {
 		plain[i].Rules = slices.Clone(c.Rules)
+		if o.comment {
+			plain[i].Comment = ""
+		}
 		for j := range c.Rules {
-			plain[i].Rules[j].RandomFully = false
+			plain[i].Rules[j].RandomFully = c.Rules[j].RandomFully && !o.random
 		}
 	}
 	return plain
-}
-
-func usesRandom(want []Chain) bool {
-	return slices.ContainsFunc(want, func(c Chain) bool {
-		return slices.ContainsFunc(c.Rules, func(r Rule) bool { return r.RandomFully })
-	})
 }

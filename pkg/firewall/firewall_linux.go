@@ -59,7 +59,7 @@ type Firewall struct {
 	variant    variant // of iptables; "" before it was needed
 	places     []*placeState
 	nextResync time.Time
-	noRandom   bool // --random-fully is not supported
+	omitted    omitted // what this kernel or iptables does not support
 
 	changes  chan struct{} // capacity 1, see Changes
 	timer    *time.Timer   // for the next resync or retry
@@ -149,7 +149,7 @@ func (f *Firewall) planPlaces(ctx context.Context, c Config) error {
 		return err
 	}
 	if c.Writer == IPTables && (c.Masquerade || c.Forward) {
-		v, err := t.chooseVariant(ctx)
+		v, err := t.chooseVariant()
 		if err != nil {
 			return err
 		}
@@ -160,9 +160,9 @@ func (f *Firewall) planPlaces(ctx context.Context, c Config) error {
 		if err != nil {
 			return err
 		}
-		f.variant, f.noRandom = v, f.noRandom || !random
+		f.variant, f.omitted.random = v, f.omitted.random || !random
 	}
-	f.places = allPlaces(t, f.owner, f.log)
+	f.places = allPlaces(t, f.owner)
 	var active topics
 	for _, s := range f.places {
 		s.needsCheck = true
@@ -173,9 +173,7 @@ func (f *Firewall) planPlaces(ctx context.Context, c Config) error {
 			}
 			s.want = f.owner.addSuffix(Rules(c, family))
 		}
-		if f.noRandom {
-			s.want = withoutRandom(s.want)
-		}
+		s.want = f.omitted.from(s.want)
 		if len(s.want) > 0 {
 			active |= s.topics
 		}
@@ -197,7 +195,7 @@ func (f *Firewall) usesPlace(w Writer, p place) bool {
 }
 
 // allPlaces returns all places that can hold rules of ours, with an unknown state.
-func allPlaces(t tools, owner instance, log *slog.Logger) []*placeState {
+func allPlaces(t tools, owner instance) []*placeState {
 	places := []*placeState{
 		{place: nftPlace{nftables.TableFamilyIPv4, owner}, topics: topicNFT4},
 		{place: nftPlace{nftables.TableFamilyIPv6, owner}, topics: topicNFT6, v6: true},
@@ -207,8 +205,8 @@ func allPlaces(t tools, owner instance, log *slog.Logger) []*placeState {
 		if !ok {
 			continue
 		}
-		p4 := &iptablesPlace{owner: owner, command: "iptables", suffix: suffix, variant: v, log: log}
-		p6 := &iptablesPlace{owner: owner, command: "ip6tables", suffix: suffix, variant: v, log: log}
+		p4 := newIPTablesPlace(owner, "iptables", suffix, v)
+		p6 := newIPTablesPlace(owner, "ip6tables", suffix, v)
 		v4, v6 := &placeState{place: p4}, &placeState{place: p6, v6: true}
 		if v == variantNFT {
 			v4.topics, v6.topics = topicIPTables4, topicIPTables6
@@ -263,7 +261,7 @@ func Cleanup(ctx context.Context, o Options, dryRun bool) (removed []string, err
 	t, err := findTools(ctx)
 	errs := []error{err}
 	// Each place is listed right before it is cleaned, so that the report matches what was removed.
-	for _, s := range allPlaces(t, instance(o.Instance), o.Log) {
+	for _, s := range allPlaces(t, instance(o.Instance)) {
 		found, err := s.list(ctx)
 		if err == nil && !dryRun {
 			_, err = s.sync(ctx, nil)

@@ -1,6 +1,7 @@
 package firewall
 
 import (
+	"bytes"
 	"testing"
 
 	"github.com/google/nftables"
@@ -42,6 +43,25 @@ func FuzzRule(f *testing.F) {
 		r, err := parseRule(nftables.TableFamilyIPv4, data)
 		if err == nil {
 			_ = nftRuleLine(r.exprs, r.user)
+		}
+	})
+}
+
+// FuzzLegacyTable: a program for another architecture may get another layout than expected.
+func FuzzLegacyTable(f *testing.F) {
+	info := make([]byte, infoSize)
+	info[nameSize] = 1 << 2 // FORWARD, which begins at 0
+	entry := make([]byte, layout4.size+targetSize+4)
+	entry[layout4.next-2], entry[layout4.next] = byte(layout4.size), byte(len(entry))
+	f.Add(info, append(append(bytes.Clone(entry), entry...), entry...))
+	f.Fuzz(func(t *testing.T, info, entries []byte) {
+		if len(info) < infoSize {
+			return
+		}
+		for _, l := range []layout{layout4, layout6} {
+			if table, err := l.parse(info, entries); err == nil {
+				table.rules("")
+			}
 		}
 	})
 }

@@ -14,7 +14,7 @@ func (r Rule) spec(comment string) string {
 	if r.Mark != 0 {
 		text += fmt.Sprintf("-m mark --mark %#x/%#x ", r.Mark, r.Mark)
 	}
-	text += fmt.Sprintf("-m comment --comment %q -j %s", comment, r.Verdict)
+	text += commentSpec(comment) + "-j " + string(r.Verdict)
 	if r.RandomFully {
 		text += " --random-fully"
 	}
@@ -33,7 +33,14 @@ func addressSpec(flag string, not bool, p netip.Prefix) string {
 
 // jump returns the arguments of the rule in the parent chain.
 func (c Chain) jump() string {
-	return fmt.Sprintf("-m comment --comment %q -j %s", c.Comment, c.Name)
+	return commentSpec(c.Comment) + "-j " + c.Name
+}
+
+func commentSpec(comment string) string {
+	if comment == "" {
+		return ""
+	}
+	return fmt.Sprintf("-m comment --comment %q ", comment)
 }
 
 // change is the difference between the rules of a place and the wanted ones.
@@ -42,6 +49,14 @@ type change struct {
 	chains int    // number of chains that it writes or removes
 	// numbered holds, for each chain whose jump is inserted at a position, the rules that must follow the jump.
 	numbered map[string][]string
+	// before and after are jumps to delete by their handle, before or after the script.
+	before, after []ruleHandle
+}
+
+// ruleHandle identifies a rule in the nft variant.
+type ruleHandle struct {
+	table, chain string
+	handle       uint64
 }
 
 // planChange compares have with want. Each table is one transaction of iptables-restore, therefore packets never meet a
@@ -55,7 +70,7 @@ func planChange(have savedRules, want []Chain) change {
 		if i < 0 {
 			if h.exists {
 				c.chains++
-				writeRemove(&b, own, h)
+				c.before = append(c.before, writeRemove(&b, own, h)...)
 			}
 			continue
 		}
@@ -64,7 +79,7 @@ func planChange(have savedRules, want []Chain) change {
 			continue
 		}
 		c.chains++
-		writeReplace(&b, want[i], plan)
+		c.after = append(c.after, writeReplace(&b, want[i], plan)...)
 		if plan.at > 0 {
 			c.numbered[own.Name] = plan.behind
 		}
@@ -89,12 +104,12 @@ func sameRules(have savedChain, want Chain) bool {
 	})
 }
 
-// writeReplace writes the commands that rewrite a chain and execute the plan for its jump. A rule is deleted by the
-// text that iptables-save printed for it. If it was deleted since, the transaction fails.
-func writeReplace(b *strings.Builder, want Chain, plan jumpPlan) {
+// writeReplace writes the commands that rewrite a chain and execute the plan for its jump. A rule without a handle is
+// deleted by its text. If it was deleted since, the transaction fails. The caller deletes the rules that it returns.
+func writeReplace(b *strings.Builder, want Chain, plan jumpPlan) (handles []ruleHandle) {
 	fmt.Fprintf(b, "*%s\n:%s - [0:0]\n", want.Table, want.Name) // creates or flushes the chain
 	for _, jump := range plan.remove {
-		fmt.Fprintf(b, "-D %s %s\n", want.Parent, jump)
+		handles = append(handles, writeDelete(b, want.Table, want.Parent, jump)...)
 	}
 	for _, r := range want.Rules {
 		fmt.Fprintf(b, "-A %s %s\n", want.Name, r.spec(want.Comment))
@@ -106,18 +121,30 @@ func writeReplace(b *strings.Builder, want Chain, plan jumpPlan) {
 		fmt.Fprintf(b, "-A %s %s\n", want.Parent, want.jump())
 	}
 	b.WriteString("COMMIT\n")
+	return handles
 }
 
 // writeRemove writes the commands that delete a chain and every rule that jumps to it, including rules of others,
-// because a chain that is still referred to cannot be deleted.
-func writeRemove(b *strings.Builder, own Chain, have savedChain) {
+// because a chain that is still referred to cannot be deleted. The caller first deletes the rules that it returns.
+func writeRemove(b *strings.Builder, own Chain, have savedChain) (handles []ruleHandle) {
 	fmt.Fprintf(b, "*%s\n:%s - [0:0]\n", own.Table, own.Name)
 	for _, jump := range jumps(have.parent) {
-		fmt.Fprintf(b, "-D %s %s\n", own.Parent, jump)
+		handles = append(handles, writeDelete(b, own.Table, own.Parent, jump)...)
 	}
 	// These rules stand in chains of other programs. This is the only place where we delete such rules.
 	for _, f := range have.foreignJumps {
-		fmt.Fprintf(b, "-D %s\n", f)
+		handles = append(handles, writeDelete(b, own.Table, f.chain, f.parentRule)...)
 	}
 	fmt.Fprintf(b, "-X %s\nCOMMIT\n", own.Name)
+	return handles
+}
+
+// writeDelete writes the command that deletes a jump, or returns the jump's handle if it has one: to find a rule by its
+// text, iptables-nft must be able to read every rule before it.
+func writeDelete(b *strings.Builder, table, chain string, jump parentRule) []ruleHandle {
+	if jump.handle != 0 {
+		return []ruleHandle{{table, chain, jump.handle}}
+	}
+	fmt.Fprintf(b, "-D %s %s\n", chain, jump.text)
+	return nil
 }

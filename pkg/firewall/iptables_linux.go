@@ -8,13 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
-	"log/slog"
 	"os"
 	"os/exec"
 	"slices"
 	"strings"
 
-	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
 )
 
@@ -42,20 +40,17 @@ type iptablesPlace struct {
 	command string // "iptables" or "ip6tables"
 	suffix  string // of the command's name: "-nft", "-legacy" or ""
 	variant variant
-	log     *slog.Logger
-	written map[string]string // chainText of our chains in tables that iptables-save omits, by chain; see readByNetlink
+	// translations are our chains as last read or written, by name; see readOwn.
+	translations map[string]translation
+}
+
+func newIPTablesPlace(owner instance, command, suffix string, v variant) *iptablesPlace {
+	return &iptablesPlace{owner: owner, command: command, suffix: suffix, variant: v, translations: map[string]translation{}}
 }
 
 func (p *iptablesPlace) String() string { return p.command + " (" + string(p.variant) + ")" }
 
-func (p *iptablesPlace) family() nftables.TableFamily {
-	if p.command == "iptables" {
-		return nftables.TableFamilyIPv4
-	}
-	return nftables.TableFamilyIPv6
-}
-
-// digest asks the kernel directly, which is far cheaper than iptables-save on a host with many rules. In the nft
+// digest asks the kernel directly, which is far cheaper than starting iptables on a host with many rules. In the nft
 // variant it covers our chains and the jumps to them, but not the rules of others around the jumps.
 func (p *iptablesPlace) digest() uint64 {
 	if p.variant == variantLegacy {
@@ -111,12 +106,7 @@ func (p *iptablesPlace) tableLoaded(table string) (bool, error) {
 // variant, the programs of the other are therefore never started; they may not even work there.
 func (p *iptablesPlace) mayHoldRules() (there bool, err error) {
 	for _, c := range p.owner.chains() {
-		if p.variant == variantLegacy {
-			there, err = p.tableLoaded(c.Table)
-		} else {
-			there, err = hasChain(p.family(), c.Table, c.Name)
-		}
-		if there || err != nil {
+		if there, err = p.hasChain(c.Table, c.Name); there || err != nil {
 			return there, err
 		}
 	}
@@ -135,13 +125,17 @@ func (p *iptablesPlace) list(ctx context.Context) ([]string, error) {
 	for _, own := range p.owner.chains() {
 		c := s.chain(own)
 		for _, jump := range jumps(c.parent) {
-			all = append(all, fmt.Sprintf("%s: %s: -A %s %s", p, own.Table, own.Parent, jump))
+			all = append(all, fmt.Sprintf("%s: %s: -A %s %s", p, own.Table, own.Parent, jump.text))
 		}
 		for _, f := range c.foreignJumps {
-			all = append(all, fmt.Sprintf("%s: %s: -A %s", p, own.Table, f))
+			all = append(all, fmt.Sprintf("%s: %s: -A %s %s", p, own.Table, f.chain, f.text))
 		}
 		if c.exists {
-			all = append(all, fmt.Sprintf("%s: %s: chain %s, %d rules", p, own.Table, own.Name, len(c.rules)))
+			rules, err := p.chainRules(own.Table, own.Name)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, fmt.Sprintf("%s: %s: chain %s, %d rules", p, own.Table, own.Name, len(rules)))
 		}
 	}
 	return all, nil
@@ -156,8 +150,6 @@ func (p *iptablesPlace) sync(ctx context.Context, want []Chain) (changed int, er
 			return 0, err
 		}
 	}
-	// Without --noflush, iptables-restore would delete the rules of all programs. --wait is for the lock of the legacy
-	// variant, in seconds; the nft variant accepts and ignores it.
 	var numbered map[string][]string
 	for range 3 {
 		have, readErr := p.read(ctx, want)
@@ -172,9 +164,9 @@ func (p *iptablesPlace) sync(ctx context.Context, want []Chain) (changed int, er
 		if c.chains == 0 {
 			return changed, nil
 		}
-		_, err = run(ctx, []byte(c.script), p.command+p.suffix+"-restore", "--noflush", "--wait=5")
+		err = p.write(ctx, c)
 		if err == nil {
-			p.recordWritten(have)
+			p.recordWritten(have, want)
 			changed = max(changed, c.chains)
 			if numbered = c.numbered; len(numbered) == 0 {
 				return changed, nil
@@ -186,40 +178,21 @@ func (p *iptablesPlace) sync(ctx context.Context, want []Chain) (changed int, er
 		if locked || ctx.Err() != nil || isTransient(err) {
 			return 0, fmt.Errorf("write rules: %w", err)
 		}
-		err = fmt.Errorf("write rules: %w: %w", errRefused, err)
+		err = fmt.Errorf("write rules: %w: %w: %s", errRefused, err, extensionAdvice(err.Error()))
 	}
 	return changed, err
 }
 
-func (p *iptablesPlace) read(ctx context.Context, want []Chain) (s savedRules, err error) {
-	for range 3 {
-		if s, err = p.readOnce(ctx, want); !errors.Is(err, errChanging) {
-			break
-		}
+func (p *iptablesPlace) write(ctx context.Context, c change) error {
+	if err := p.deleteRules(c.before); err != nil {
+		return err
 	}
-	return s, err
-}
-
-func (p *iptablesPlace) readOnce(ctx context.Context, want []Chain) (savedRules, error) {
-	out, err := run(ctx, nil, p.command+p.suffix+"-save")
-	if err != nil {
-		return savedRules{}, fmt.Errorf("read rules: %w", err)
+	// Without --noflush, iptables-restore would delete the rules of all programs. --wait is for the lock of the legacy
+	// variant, in seconds; the nft variant accepts and ignores it.
+	if _, err := run(ctx, []byte(c.script), p.command+p.suffix+"-restore", "--noflush", "--wait=5"); err != nil {
+		return err
 	}
-	s := parseSave(p.owner, out)
-	if s.truncated {
-		return savedRules{}, fmt.Errorf("read rules: %s%s-save ended within a table", p.command, p.suffix)
-	}
-	for _, own := range p.owner.chains() {
-		if slices.Contains(s.unreadable, own.Table) {
-			s.chains[own.Name], err = p.readByNetlink(own, want)
-		} else if c := s.chains[own.Name]; c != nil && p.variant == variantNFT {
-			err = p.confirmBlocking(own, c.parent)
-		}
-		if err != nil {
-			return savedRules{}, err
-		}
-	}
-	return s, nil
+	return p.deleteRules(c.after)
 }
 
 // isTransient reports whether err means a lack of descriptors, memory or processes, or a change during the call. Such

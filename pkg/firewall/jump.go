@@ -1,10 +1,6 @@
 package firewall
 
-import (
-	"slices"
-
-	"flannel/pkg/firewall/iptsave"
-)
+import "slices"
 
 // The position of our jump in its parent chain. A new jump is appended, and an existing one is never moved, because
 // other programs and the administrator insert rules before it on purpose. But behind a rule that drops every packet a
@@ -18,15 +14,16 @@ import (
 // parentRule is a rule of a parent chain.
 type parentRule struct {
 	text   string // its arguments, to compare and to delete it by
+	handle uint64 // of a jump in the nft variant: it is deleted by its handle instead; 0: by its text
 	jump   bool   // it jumps to our chain
 	blocks bool   // in FORWARD: a DROP or REJECT of every packet
 }
 
 // jumpPlan lists the changes that repair the jump in a parent chain. The zero jumpPlan changes nothing.
 type jumpPlan struct {
-	remove []string // rules to delete first, by their arguments; iptables deletes the first match of each
-	insert bool     // a new jump
-	// at is the position of the new jump after the deletions, from 1 as iptables -I counts; 0: append it.
+	remove []parentRule // jumps to delete: by their text before the new jump is added, or by their handle after it
+	insert bool         // a new jump
+	// at is the position of the new jump after the deletions by text, from 1 as iptables -I counts; 0: append it.
 	at int
 	// behind are the rules of others that follow the new jump, unless another program changes the chain first. They are
 	// only known with a position.
@@ -44,7 +41,7 @@ func planJump(parent []parentRule, want string) jumpPlan {
 	if keep < 0 {
 		return placeJump(parent)
 	}
-	// A deletion removes the first rule with the same text, so of equal rules only the last can be kept.
+	// A deletion by text removes the first rule with that text, so of equal rules only the last can be kept.
 	if !right(parent[keep]) || slices.ContainsFunc(parent[keep+1:], right) {
 		return replaceJumps(parent, keep)
 	}
@@ -69,8 +66,14 @@ func placeJump(parent []parentRule) jumpPlan {
 // appends the jump, because a position could be outdated when it is used.
 func replaceJumps(parent []parentRule, i int) jumpPlan {
 	p := jumpPlan{remove: jumps(parent), insert: true, behind: foreignRules(parent[i:])}
-	if len(p.behind) > 0 {
-		p.at = len(foreignRules(parent[:i])) + 1
+	if len(p.behind) == 0 {
+		return p
+	}
+	p.at = 1
+	for _, r := range parent[:i] {
+		if !r.jump || r.handle != 0 {
+			p.at++
+		}
 	}
 	return p
 }
@@ -90,14 +93,14 @@ func keptJump(parent []parentRule, candidate func(parentRule) bool) int {
 	return last
 }
 
-// jumps returns the texts of the rules that jump to our chain.
-func jumps(rules []parentRule) (texts []string) {
+// jumps returns the rules that jump to our chain.
+func jumps(rules []parentRule) (all []parentRule) {
 	for _, r := range rules {
 		if r.jump {
-			texts = append(texts, r.text)
+			all = append(all, r)
 		}
 	}
-	return texts
+	return all
 }
 
 // foreignRules returns the texts of the other rules.
@@ -119,26 +122,4 @@ func misplaced(parent []parentRule, planned []string) bool {
 	}
 	behind := foreignRules(parent[i:])
 	return len(behind) < len(planned) || !slices.Equal(behind[:len(planned)], planned)
-}
-
-// blocks reports whether a rule with these arguments drops or rejects every packet: it has no match.
-func blocks(args string) bool {
-	end := false
-	for _, o := range iptsave.Options(args) {
-		if o.Not || len(o.Values) != 1 {
-			return false
-		}
-		switch o.Name {
-		case "-j":
-			end = o.Value() == "REJECT" || o.Value() == "DROP"
-		case "-m":
-			if o.Value() != "comment" {
-				return false
-			}
-		case "--comment", "--reject-with":
-		default:
-			return false
-		}
-	}
-	return end
 }

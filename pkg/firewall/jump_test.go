@@ -53,7 +53,7 @@ func TestJumpPlace(t *testing.T) {
 		{"a reject of something", []string{"-p tcp -j REJECT --reject-with tcp-reset"}, []string{"-p tcp -j REJECT --reject-with tcp-reset", ourJump}},
 		{"an accept of everything", []string{service, "-j ACCEPT"}, []string{service, "-j ACCEPT", ourJump}},
 	} {
-		change := planChange(parseSave("", []byte(forwardSave(c.forward...))), wanted[1:])
+		change := planChange(saved(forwardSave(c.forward...)), wanted[1:])
 		if diff := cmp.Diff(c.want, carryOut(t, c.forward, change.script)); diff != "" || change.chains != 1 {
 			t.Errorf("%s: %d chains written (-want +got):\n%s", c.name, change.chains, diff)
 		}
@@ -79,7 +79,7 @@ func TestJumpStays(t *testing.T) {
 		"between two stops":                 {stop, ourJump, redHat},
 		"other spelling":                    {`-m comment  --comment "flanneld forward" -j FLANNEL-FWD`, service},
 	} {
-		if c := planChange(parseSave("", []byte(forwardSave(forward...))), wanted[1:]); c.chains != 0 || c.script != "" {
+		if c := planChange(saved(forwardSave(forward...)), wanted[1:]); c.chains != 0 || c.script != "" {
 			t.Errorf("%s: %d chains written:\n%s", name, c.chains, c.script)
 		}
 	}
@@ -101,11 +101,11 @@ func TestJumpRepaired(t *testing.T) {
 		{"narrowed, and one as ours", []string{narrow, service, ourJump, calico}, []string{service, ourJump, calico}},
 		{"narrowed twice", []string{narrow, service, narrow}, []string{service, ourJump}},
 	} {
-		change := planChange(parseSave("", []byte(forwardSave(c.forward...))), wanted[1:])
+		change := planChange(saved(forwardSave(c.forward...)), wanted[1:])
 		if diff := cmp.Diff(c.want, carryOut(t, c.forward, change.script)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", c.name, diff)
 		}
-		if again := planChange(parseSave("", []byte(forwardSave(c.want...))), wanted[1:]); again.chains != 0 {
+		if again := planChange(saved(forwardSave(c.want...)), wanted[1:]); again.chains != 0 {
 			t.Errorf("%s: written again:\n%s", c.name, again.script)
 		}
 	}
@@ -139,7 +139,7 @@ func carryOut(t *testing.T, forward []string, script string) []string {
 }
 
 func parsed(forward []string) []parentRule {
-	return parseSave("", []byte(forwardSave(forward...))).chain(wanted[1]).parent
+	return saved(forwardSave(forward...)).chain(wanted[1]).parent
 }
 
 func TestMisplaced(t *testing.T) {
@@ -169,7 +169,7 @@ func TestMisplaced(t *testing.T) {
 // In nat nothing but the end of the chain is a place for a new jump.
 func TestJumpPlaceInPostrouting(t *testing.T) {
 	const save = "*nat\n:POSTROUTING ACCEPT [0:0]\n-A POSTROUTING -m addrtype ! --dst-type LOCAL -j IP-MASQ-AGENT\n-A POSTROUTING -j MASQUERADE\n-A POSTROUTING -j DROP\nCOMMIT\n"
-	c := planChange(parseSave("", []byte(save)), wanted[:1])
+	c := planChange(saved(save), wanted[:1])
 	if line := `-A POSTROUTING -m comment --comment "flanneld masq" -j FLANNEL-POSTRTG`; !strings.Contains(c.script, "\n"+line+"\nCOMMIT\n") {
 		t.Errorf("the script does not end with %s:\n%s", line, c.script)
 	}

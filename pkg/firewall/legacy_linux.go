@@ -4,8 +4,9 @@ package firewall
 
 import (
 	"encoding/binary"
-	"hash"
+	"fmt"
 	"hash/fnv"
+	"runtime"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -14,82 +15,98 @@ import (
 // The legacy variant has neither notifications nor a generation number, and iptables-legacy-save is expensive on a host
 // with many rules. But getsockopt returns a table as the kernel stores it, and a hash of that shows any change.
 
-// layout holds byte offsets within struct ipt_entry or ip6t_entry: of the offset of the next entry, and of the
-// counters.
+// layout holds byte offsets within struct ipt_entry or ip6t_entry.
 type layout struct {
-	domain, level  int
-	next, counters int
+	domain, level int
+	flags         int  // of the rule
+	gotoFlag      byte // in flags: the rule goes to a chain instead of jumping to it
+	next          int  // the length of the entry; two bytes before it is the offset of the target
+	counters      int
+	size          int // of the entry without matches and target
+	head          int // size of struct ipt_get_entries before the entries: name, size, padding
 }
 
 var (
-	layout4 = layout{unix.AF_INET, unix.SOL_IP, 90, 96}
-	layout6 = layout{unix.AF_INET6, unix.SOL_IPV6, 142, 152}
+	layout4 = layout{domain: unix.AF_INET, level: unix.SOL_IP, flags: 82, gotoFlag: 2, next: 90, counters: 96, size: 112,
+		head: 36 + counterPadding}
+	layout6 = layout{domain: unix.AF_INET6, level: unix.SOL_IPV6, flags: 131, gotoFlag: 4, next: 142, counters: 148 + counterPadding,
+		size: 164 + counterPadding, head: 36 + counterPadding}
 )
+
+// counterPadding is the space before a 64-bit counter that follows 36 or 148 bytes. The 32-bit x86 is the only
+// architecture of Linux that we build for on which such a counter is aligned to four bytes.
+var counterPadding = func() int {
+	if runtime.GOARCH == "386" {
+		return 0
+	}
+	return 4
+}()
 
 const (
 	soGetInfo    = 64 // IPT_SO_GET_INFO, IP6T_SO_GET_INFO
 	soGetEntries = 65
 	nameSize     = 32 // XT_TABLE_MAXNAMELEN
 	infoSize     = 84 // struct ipt_getinfo; its last field is the size of all entries
-	headSize     = 40 // struct ipt_get_entries: name, size, padding
-	countersSize = 16
 )
 
 // digest returns a hash of legacy tables without their packet counters; 0: unknown. The tables must exist, because
 // asking for one creates it. 20,000 rules take about 10 ms.
 func (l layout) digest(tables []string) uint64 {
-	fd, err := unix.Socket(l.domain, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
-	if err != nil {
-		return 0
-	}
-	defer unix.Close(fd)
 	h := fnv.New64a()
 	for _, table := range tables {
-		h.Write([]byte(table))
-		if !l.hashTable(h, fd, table) {
+		_, entries, err := l.read(table)
+		if err != nil {
 			return 0
 		}
+		h.Write([]byte(table))
+		h.Write(entries)
 	}
 	return h.Sum64()
 }
 
-// hashTable adds one table to h. It returns false if the kernel does not answer as expected, or if the table changes
-// meanwhile.
-func (l layout) hashTable(h hash.Hash, fd int, table string) bool {
-	info := make([]byte, infoSize)
+// read returns struct ipt_getinfo and the entries of a table, with all counters 0, because packets must not look like a
+// change. The state of matches such as limit is not in the entries. It fails if the table changes meanwhile.
+func (l layout) read(table string) (info, entries []byte, err error) {
+	fd, err := unix.Socket(l.domain, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
+	if err != nil {
+		return nil, nil, fmt.Errorf("open socket: %w", err)
+	}
+	defer unix.Close(fd)
+	info = make([]byte, infoSize)
 	copy(info[:nameSize-1], table)
-	if !getsockopt(fd, l.level, soGetInfo, info) {
-		return false
+	if err := getsockopt(fd, l.level, soGetInfo, info); err != nil {
+		return nil, nil, fmt.Errorf("ask for its size: %w", err)
 	}
 	size := binary.NativeEndian.Uint32(info[infoSize-4:])
-	all := make([]byte, headSize+int(size))
+	all := make([]byte, l.head+int(size))
 	copy(all[:nameSize-1], table)
 	binary.NativeEndian.PutUint32(all[nameSize:], size)
 	// This fails if the size of the table changed since the first call.
-	if !getsockopt(fd, l.level, soGetEntries, all) {
-		return false
+	if err := getsockopt(fd, l.level, soGetEntries, all); err != nil {
+		return nil, nil, fmt.Errorf("ask for its rules: %w", err)
 	}
-	// All offsets are checked, because a 32-bit program may get another layout.
-	for entries := all[headSize:]; len(entries) > 0; {
-		if len(entries) < l.counters+countersSize {
-			return false
+	entries = all[l.head:]
+	for rest := entries; len(rest) > 0; {
+		entry, ok := l.entry(rest)
+		if !ok {
+			return nil, nil, errLayout
 		}
-		next := int(binary.NativeEndian.Uint16(entries[l.next:]))
-		if next < l.counters+countersSize || next > len(entries) {
-			return false
-		}
-		// Packets must not look like a change. The state of matches such as limit is not in the entries.
-		clear(entries[l.counters : l.counters+countersSize])
-		h.Write(entries[:next])
-		entries = entries[next:]
+		clear(entry[l.counters:l.size])
+		rest = rest[len(entry):]
 	}
-	return true
+	return info, entries, nil
 }
 
-// getsockopt reports whether the kernel filled all of buf. The beginning of buf is the request.
-func getsockopt(fd, level, option int, buf []byte) bool {
+// getsockopt lets the kernel fill all of buf. The beginning of buf is the request.
+func getsockopt(fd, level, option int, buf []byte) error {
 	size := uint32(len(buf))
 	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), uintptr(level), uintptr(option),
 		uintptr(unsafe.Pointer(&buf[0])), uintptr(unsafe.Pointer(&size)), 0)
-	return errno == 0 && int(size) == len(buf)
+	if errno != 0 {
+		return errno
+	}
+	if int(size) != len(buf) {
+		return fmt.Errorf("%w: %d bytes, want %d", errLayout, size, len(buf))
+	}
+	return nil
 }

@@ -164,18 +164,25 @@ func readHook(hook *netlink.AttributeDecoder, c *nftables.Chain) error {
 
 // kernelRule is a rule as the kernel returns it, without the values of counters.
 type kernelRule struct {
-	exprs []string // exprText of the expressions that our rules use, "name:bytes" of any other
-	user  []byte   // userdata, which holds the comment
-	jump  string   // the chain that the rule jumps or goes to; "": none
-	text  string   // iptables' arguments; only for a rule with a jump that is not conditional
+	chain string // the chain in which the rule stands
+	// handle identifies the rule in its table; 0 in the legacy variant.
+	handle uint64
+	exprs  []string // exprText of the expressions that our rules use, "name:bytes" of any other
+	user   []byte   // userdata, which holds the comment
+	jump   string   // the chain that the rule jumps or goes to; "": none
+	text   string   // iptables' arguments; only for a rule with a jump that is not conditional
 	// conditional: the rule has a match, or an expression that we do not know, so that it may not apply to every packet.
 	// blocks: its verdict is DROP or REJECT.
 	conditional, blocks bool
 }
 
+// readRules returns the rules of a chain, or with chain "" those of all chains of the table.
 func readRules(family nftables.TableFamily, table, chain string) ([]kernelRule, error) {
-	answer, err := request(unix.NFT_MSG_GETRULE, netlink.Dump, family,
-		map[uint16]string{unix.NFTA_RULE_TABLE: table, unix.NFTA_RULE_CHAIN: chain})
+	names := map[uint16]string{unix.NFTA_RULE_TABLE: table}
+	if chain != "" {
+		names[unix.NFTA_RULE_CHAIN] = chain
+	}
+	answer, err := request(unix.NFT_MSG_GETRULE, netlink.Dump, family, names)
 	if err != nil {
 		return nil, err
 	}
@@ -193,6 +200,10 @@ func readRules(family nftables.TableFamily, table, chain string) ([]kernelRule, 
 func parseRule(family nftables.TableFamily, data []byte) (r kernelRule, err error) {
 	err = eachAttr(data, func(ad *netlink.AttributeDecoder) {
 		switch ad.Type() {
+		case unix.NFTA_RULE_CHAIN:
+			r.chain = ad.String()
+		case unix.NFTA_RULE_HANDLE:
+			r.handle = ad.Uint64()
 		case unix.NFTA_RULE_EXPRESSIONS:
 			ad.Nested(func(list *netlink.AttributeDecoder) error {
 				for list.Next() {

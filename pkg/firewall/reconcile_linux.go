@@ -4,7 +4,6 @@ package firewall
 
 import (
 	"context"
-	"errors"
 	"time"
 )
 
@@ -52,25 +51,6 @@ func (f *Firewall) reconcile(ctx context.Context, s *placeState, now time.Time) 
 		f.recordChange(s, now)
 	}
 	s.synced = true
-	return n, nil
-}
-
-// syncPlace syncs a place. If the kernel or iptables refuses the rules, it tries them without --random-fully, and if
-// that works, leaves the option out everywhere.
-func (f *Firewall) syncPlace(ctx context.Context, s *placeState) (int, error) {
-	n, err := s.sync(ctx, s.want)
-	if !errors.Is(err, errRefused) || !usesRandom(s.want) || ctx.Err() != nil {
-		return n, err
-	}
-	n, plainErr := s.sync(ctx, withoutRandom(s.want))
-	if plainErr != nil {
-		return 0, err // --random-fully was not the reason
-	}
-	f.log.Warn("--random-fully is not supported, masquerading without it", "where", s.String(), "err", err)
-	f.noRandom = true
-	for _, s := range f.places {
-		s.want = withoutRandom(s.want)
-	}
 	return n, nil
 }
 

@@ -1,12 +1,12 @@
 package firewall
 
 import (
-	"bytes"
-	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"flannel/pkg/firewall/iptsave"
 )
 
 var wanted = Rules(Config{Masquerade: true, Forward: true, RandomFully: true}, v4)
@@ -43,6 +43,54 @@ COMMIT
 COMMIT
 `
 
+// saved returns the rules that concern us in a text as iptables-save prints it.
+func saved(text string) savedRules {
+	s := savedRules{chains: map[string]*savedChain{}}
+	for _, own := range chains() {
+		_, table, _ := strings.Cut(text, "*"+own.Table+"\n")
+		table, _, _ = strings.Cut(table, "COMMIT\n")
+		c := s.entry(own.Name)
+		c.exists = strings.Contains(table, ":"+own.Name+" ")
+		for line := range strings.Lines(table) {
+			chain, args, ok := iptsave.Rule([]byte(strings.TrimSpace(line)))
+			rule := parentRule{text: string(args), jump: iptsave.Target(iptsave.Options(string(args))) == own.Name}
+			switch name := string(chain); {
+			case !ok:
+			case name == own.Name:
+				c.rules = append(c.rules, rule.text)
+			case name == own.Parent:
+				rule.blocks = name == forwardChain && blocks(rule.text)
+				c.parent = append(c.parent, rule)
+			case rule.jump:
+				c.foreignJumps = append(c.foreignJumps, foreignJump{name, rule})
+			}
+		}
+	}
+	return s
+}
+
+// blocks reports whether a rule with these arguments drops or rejects every packet: it has no match.
+func blocks(args string) bool {
+	end := false
+	for _, o := range iptsave.Options(args) {
+		if o.Not || len(o.Values) != 1 {
+			return false
+		}
+		switch o.Name {
+		case "-j":
+			end = o.Value() == "REJECT" || o.Value() == "DROP"
+		case "-m":
+			if o.Value() != "comment" {
+				return false
+			}
+		case "--comment", "--reject-with":
+		default:
+			return false
+		}
+	}
+	return end
+}
+
 func TestRestore(t *testing.T) {
 	jump := `-A POSTROUTING -m comment --comment "flanneld masq" -j FLANNEL-POSTRTG` + "\n"
 	edit := func(old, new string) string {
@@ -58,7 +106,6 @@ func TestRestore(t *testing.T) {
 		lines  []string // in the script
 	}{
 		{"in step", flannelSave, 0, nil},
-		{"with counters", strings.ReplaceAll(flannelSave, "\n-A", "\n[17:2048] -A"), 0, nil},
 		{"nothing there", "", 2, []string{"*nat", ":FLANNEL-POSTRTG - [0:0]", "*filter"}},
 		{"jump gone", edit(jump, ""), 1, []string{jump[:len(jump)-1]}},
 		{"jump twice", edit(jump, jump+jump), 1, []string{"-D " + jump[3:len(jump)-1]}},
@@ -71,7 +118,7 @@ func TestRestore(t *testing.T) {
 		{"one more match", edit("-A FLANNEL-FWD -s 10.5.0.0/16", "-A FLANNEL-FWD -s 10.5.0.0/16 -m conntrack --ctstate NEW"), 1, nil},
 		{"a foreign chain leads to ours", edit(jump, jump+"-A MINE -j FLANNEL-POSTRTG\n"), 0, nil},
 	} {
-		got := planChange(parseSave("", []byte(c.save)), wanted)
+		got := planChange(saved(c.save), wanted)
 		if got.chains != c.chains || (got.chains == 0) != (got.script == "") {
 			t.Errorf("%s: %d chains are written, want %d:\n%s", c.name, got.chains, c.chains, got.script)
 		}
@@ -85,7 +132,7 @@ func TestRestore(t *testing.T) {
 
 func TestRestoreRemoves(t *testing.T) {
 	save := strings.Replace(flannelSave, "-A FLANNEL-FWD -s", "-A MINE -i eth0 -j FLANNEL-FWD\n-A FLANNEL-FWD -s", 1)
-	got := planChange(parseSave("", []byte(save)), nil)
+	got := planChange(saved(save), nil)
 	want := `*nat
 :FLANNEL-POSTRTG - [0:0]
 -D POSTROUTING -m comment --comment "flanneld masq" -j FLANNEL-POSTRTG
@@ -100,23 +147,6 @@ COMMIT
 `
 	if diff := cmp.Diff(want, got.script); diff != "" || got.chains != 2 {
 		t.Errorf("%d chains removed, want 2 (-want +got):\n%s", got.chains, diff)
-	}
-}
-
-func TestParseSave(t *testing.T) {
-	s := parseSave("", []byte(flannelSave))
-	if !s.kubelet {
-		t.Error("kubelet's chain was not seen")
-	}
-	if s := parseSave("", []byte("*nat\n:KUBE-KUBELET-CANARY - [0:0]\n")); s.kubelet {
-		t.Error("kubelet's chain was seen in a table where it says nothing")
-	}
-	s = parseSave("", []byte("# Warning: iptables-legacy tables present\n# Table `nat' is incompatible, use 'nft' tool.\n"))
-	if diff := cmp.Diff([]string{"nat"}, s.unreadable); diff != "" {
-		t.Errorf("unreadable tables (-want +got):\n%s", diff)
-	}
-	if s := parseSave("", []byte("*filter\n:FLANNEL-POSTRTG - [0:0]\n-A FLANNEL-POSTRTG -j DROP\n")); len(s.chains) > 0 {
-		t.Errorf("a chain of our name in a table that is not its own was taken for ours: %v", s.chains)
 	}
 }
 
@@ -137,69 +167,6 @@ func TestNormalise(t *testing.T) {
 	} {
 		if normalise(different[0]) == normalise(different[1]) {
 			t.Errorf("%s and %s are taken for the same", different[0], different[1])
-		}
-	}
-}
-
-// manyForeign is flannelSave among 20,000 rules of kube-proxy.
-func manyForeign() []byte {
-	var b bytes.Buffer
-	b.WriteString(strings.TrimSuffix(flannelSave, "COMMIT\n"))
-	for i := range 20000 {
-		fmt.Fprintf(&b, "-A KUBE-SVC-%d -d 10.96.%d.%d/32 -p tcp -m comment --comment \"ns/service:port cluster IP\" -m tcp --dport 443 -j KUBE-SEP\n", i, i/256, i%256)
-	}
-	b.WriteString("COMMIT\n")
-	return b.Bytes()
-}
-
-// Nothing is made of a foreign rule: it is skipped where it stands.
-func TestParseSaveSkipsForeignRulesCheaply(t *testing.T) {
-	save := manyForeign()
-	allocations := testing.AllocsPerRun(1, func() {
-		if n := planChange(parseSave("", save), wanted).chains; n != 0 {
-			t.Errorf("%d chains to write, want 0", n)
-		}
-	})
-	alone := testing.AllocsPerRun(1, func() { planChange(parseSave("", []byte(flannelSave)), wanted) })
-	t.Logf("%v allocations, without foreign rules %v", allocations, alone)
-	if allocations > alone+1000 {
-		t.Errorf("%v allocations for 20,000 foreign rules, without them %v", allocations, alone)
-	}
-}
-
-func BenchmarkParseSave(b *testing.B) {
-	save := manyForeign()
-	for b.Loop() {
-		parseSave("", save)
-	}
-}
-
-// FuzzParseSave: whatever iptables-save prints, the answer is a script that speaks of our chains alone, and a state
-// that is in step is left alone.
-func FuzzParseSave(f *testing.F) {
-	f.Add([]byte(flannelSave))
-	f.Add([]byte("*nat\n[1:2] -A POSTROUTING -j FLANNEL-POSTRTG\n-A \n-A X\n:\n*\n[\n# Table `x is incompatible\n"))
-	f.Add([]byte("*nat\n:FLANNEL-POSTRTG - [0:0]\n-A FLANNEL-POSTRTG ! -s\n-A POSTROUTING -m comment --comment \"\\\" -j FLANNEL-POSTRTG\n"))
-	f.Fuzz(func(t *testing.T, out []byte) {
-		c := planChange(parseSave("", out), wanted)
-		if (c.chains == 0) != (c.script == "") {
-			t.Errorf("%d chains, script %q", c.chains, c.script)
-		}
-		for line := range strings.Lines(c.script) {
-			if !strings.Contains(line, "FLANNEL-") && line != "*nat\n" && line != "*filter\n" && line != "COMMIT\n" {
-				t.Errorf("line that is not about us: %q", line)
-			}
-		}
-		planChange(parseSave("", out), nil)
-	})
-}
-
-// What iptables-save prints of a table ends with COMMIT: without, rules may be missing, which must not be taken for gone.
-func TestTornSave(t *testing.T) {
-	const whole = "*filter\n:FORWARD ACCEPT [0:0]\n-A FORWARD -j ACCEPT\nCOMMIT\n# Completed\n"
-	for text, torn := range map[string]bool{"": false, whole: false, whole + whole: false, whole[:40]: true, whole + "*nat\n": true} {
-		if got := parseSave("", []byte(text)).truncated; got != torn {
-			t.Errorf("%q: torn %t, want %t", text, got, torn)
 		}
 	}
 }

@@ -48,12 +48,12 @@ func findTools(ctx context.Context) (tools, error) {
 
 // chooseVariant returns the variant that the host uses: the one that holds kubelet's chains, else that of plain iptables.
 // This is the rule that the Kubernetes project gives for containers, whose own iptables says nothing about the host.
-func (t tools) chooseVariant(ctx context.Context) (variant, error) {
+func (t tools) chooseVariant() (variant, error) {
 	if len(t.suffix) == 0 {
 		return "", errors.New("find iptables: no iptables-restore in PATH: install the package iptables, or set EnableNFTables")
 	}
 	_, hasNFT := t.suffix[variantNFT]
-	legacy, hasLegacy := t.suffix[variantLegacy]
+	_, hasLegacy := t.suffix[variantLegacy]
 	var readErr error
 	marked := func(found bool, err error) bool {
 		readErr = errors.Join(readErr, err)
@@ -62,7 +62,7 @@ func (t tools) chooseVariant(ctx context.Context) (variant, error) {
 	switch {
 	case hasNFT && (marked(kubeletChain(nftables.TableFamilyIPv4)) || marked(kubeletChain(nftables.TableFamilyIPv6))):
 		return variantNFT, nil
-	case hasLegacy && (marked(kubeletLegacy(ctx, "iptables", legacy)) || marked(kubeletLegacy(ctx, "ip6tables", legacy))):
+	case hasLegacy && (marked(kubeletLegacy("iptables")) || marked(kubeletLegacy("ip6tables"))):
 		return variantLegacy, readErr
 	case readErr != nil:
 		return "", fmt.Errorf("look for kubelet's chains: %w", readErr)
@@ -98,16 +98,13 @@ func kubeletChain(family nftables.TableFamily) (bool, error) {
 	return false, nil
 }
 
-// kubeletLegacy reports whether the legacy variant holds kubelet's chains. It reads all tables, because asking for
-// mangle alone would create it.
-func kubeletLegacy(ctx context.Context, command, suffix string) (bool, error) {
-	p := &iptablesPlace{command: command, suffix: suffix, variant: variantLegacy}
-	if there, err := p.tableLoaded("mangle"); !there || err != nil {
-		return false, err
+// kubeletLegacy reports whether the legacy variant holds kubelet's chains.
+func kubeletLegacy(command string) (bool, error) {
+	p := &iptablesPlace{command: command, variant: variantLegacy}
+	for _, name := range kubeletChains {
+		if found, err := p.hasChain("mangle", name); found || err != nil {
+			return found, err
+		}
 	}
-	s, err := p.read(ctx, nil)
-	if isTransient(err) {
-		return false, err
-	}
-	return err == nil && s.kubelet, nil
+	return false, nil
 }

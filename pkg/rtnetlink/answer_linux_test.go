@@ -1,6 +1,7 @@
 package rtnetlink
 
 import (
+	"encoding/binary"
 	"errors"
 	"testing"
 
@@ -10,8 +11,8 @@ import (
 )
 
 func TestRefusals(t *testing.T) {
-	// -EEXIST, then the header of the request.
-	body := append([]byte{0xef, 0xff, 0xff, 0xff}, make([]byte, unix.NLMSG_HDRLEN)...)
+	code := -int32(unix.EEXIST)
+	body := append(binary.NativeEndian.AppendUint32(nil, uint32(code)), make([]byte, unix.NLMSG_HDRLEN)...) // the header of the request
 	if err := parseRefusal(Header{Kind: unix.NLMSG_ERROR}, body); !errors.Is(err, unix.EEXIST) {
 		t.Errorf("got %v, want %v", err, unix.EEXIST)
 	}

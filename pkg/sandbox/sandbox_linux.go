@@ -19,6 +19,7 @@ type abi struct {
 
 var abis = map[string]abi{
 	"amd64":   {audit: unix.AUDIT_ARCH_X86_64, last: 0x3fffffff},
+	"386":     {audit: unix.AUDIT_ARCH_I386, socketcall: 102},
 	"arm64":   {audit: unix.AUDIT_ARCH_AARCH64},
 	"arm":     {audit: unix.AUDIT_ARCH_ARM},
 	"riscv64": {audit: unix.AUDIT_ARCH_RISCV64},

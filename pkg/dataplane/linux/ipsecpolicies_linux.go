@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"strconv"
 	"strings"
 
 	"github.com/vishvananda/netlink"
@@ -57,6 +58,10 @@ func (s *xfrmStore) require() error {
 	if errors.Is(err, unix.EPROTONOSUPPORT) {
 		return &NoModuleError{Module: "esp4", err: err}
 	}
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		return fmt.Errorf("try ESP: %w: the kernel refuses XFRM from this program, as a kernel of 64 bits without XFRM_USER_COMPAT "+
+			"refuses it from a program of %d bits: install flanneld for the kernel's architecture, or use another backend", err, strconv.IntSize)
+	}
 	if err != nil && !errors.Is(err, unix.EEXIST) {
 		return fmt.Errorf("try ESP: %w", err)
 	}
@@ -90,7 +95,7 @@ func (s *xfrmStore) close() {
 	}
 }
 
-// readable opens the store if the kernel has XFRM. It does not make the kernel load the
+// readable opens the store if the kernel has XFRM, else there are none of ours. It does not make the kernel load the
 // module, since nodes with other backends do not need it.
 func (s *xfrmStore) readable() (bool, error) {
 	if s.handle == nil {
@@ -121,7 +126,16 @@ func (s *xfrmStore) read() ([]netlink.XfrmPolicy, error) {
 	if ok, err := s.readable(); !ok || err != nil {
 		return nil, err
 	}
-	all, err := readWhole(func() ([]netlink.XfrmPolicy, error) { return s.handle.XfrmPolicyList(netlink.FAMILY_V4) })
+	return xfrmDump(s, func() ([]netlink.XfrmPolicy, error) { return s.handle.XfrmPolicyList(netlink.FAMILY_V4) })
+}
+
+// xfrmDump reads what XFRM holds. A kernel that refuses XFRM to this program (see require) has not taken any entry from
+// us, and nodes with other backends do not need the answer.
+func xfrmDump[E any](s *xfrmStore, read func() ([]E, error)) ([]E, error) {
+	all, err := readWhole(read)
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		return nil, nil
+	}
 	if err != nil {
 		s.close()
 	}
@@ -225,9 +239,8 @@ func (s *xfrmStore) states() (ours []netlink.XfrmState, err error) {
 	if ok, err := s.readable(); !ok || err != nil {
 		return nil, err
 	}
-	all, err := readWhole(func() ([]netlink.XfrmState, error) { return s.handle.XfrmStateList(netlink.FAMILY_V4) })
+	all, err := xfrmDump(s, func() ([]netlink.XfrmState, error) { return s.handle.XfrmStateList(netlink.FAMILY_V4) })
 	if err != nil {
-		s.close()
 		return nil, err
 	}
 	for _, sa := range all {

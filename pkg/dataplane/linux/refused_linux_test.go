@@ -145,3 +145,31 @@ func TestNoModuleForIPsec(t *testing.T) {
 		}
 	})
 }
+
+// A kernel of 64 bits without XFRM_USER_COMPAT refuses XFRM to a program of 32 bits. Then none of our entries is there, and
+// the other backends work. (make test-systems runs this package as such a program, where the kernel itself refuses.)
+func TestXFRMIsRefused(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		s := &xfrmStore{scope: &scopePointer{}}
+		defer s.close()
+		if err := s.open(); err != nil {
+			t.Fatal(err)
+		}
+		faults := nstest.NewFaults(t)
+		for name, list := range map[string]func() (int, error){
+			"policies": func() (int, error) { all, err := s.List(t.Context()); return len(all), err },
+			"states":   func() (int, error) { all, err := s.states(); return len(all), err },
+		} {
+			faults.Fail(1, unix.EOPNOTSUPP) // the request; the socket is open
+			n, err := list()
+			if calls := faults.Fail(0, 0); n != 0 || err != nil || calls == 0 {
+				t.Errorf("%s: %d entries, %v; want none and no error (%d calls)", name, n, err, calls)
+			}
+		}
+		faults.Fail(1, unix.EOPNOTSUPP)
+		if err := s.require(); err == nil || !strings.Contains(err.Error(), "XFRM_USER_COMPAT") {
+			t.Errorf("backend ipsec: error %v, want one that names the option of the kernel", err)
+		}
+		faults.Fail(0, 0)
+	})
+}

@@ -44,6 +44,19 @@ func Rule(line []byte) (chain, args []byte, ok bool) {
 	return chain, bytes.TrimSpace(rest[len(chain):]), len(chain) > 0
 }
 
+// RulesOf returns the arguments of the rules of one chain, in the output of iptables-save or of iptables -S.
+func RulesOf(out []byte, chain string) (rules []string) {
+	for line := range bytes.Lines(out) {
+		if line = bytes.TrimSpace(line); len(line) == 0 {
+			continue
+		}
+		if name, args, ok := Rule(line); ok && string(name) == chain {
+			rules = append(rules, string(args))
+		}
+	}
+	return rules
+}
+
 func firstWord(b []byte) []byte {
 	if i := bytes.IndexByte(b, ' '); i >= 0 {
 		return b[:i]
