@@ -44,6 +44,14 @@ func TestForwardingOfADevice(t *testing.T) {
 			a, b := pair(t, l)
 			reaches(t, "the start", a, b.IP4)
 			allReachable(t, l)
+			within(t, "the peer's kernel answers for its pods", func() error { return answersForPods(t, first) })
+			_, metrics, err := first.Ask(t.Context(), "/metrics")
+			must(t, err)
+			for line := range strings.Lines(metrics) {
+				if strings.HasPrefix(line, "flanneld_guard_packets_total") && !strings.HasSuffix(line, " 0\n") {
+					t.Errorf("the guard takes probes for forged packets: %s", line)
+				}
+			}
 			if r := verdict(t, l, second, "FL201"); r.Verdict != doctor.OK {
 				t.Errorf("before: %+v", r)
 			}
