@@ -40,6 +40,9 @@ type Wire struct {
 	// Bridges means that it answers pings to the second address from ours if pods have run
 	// on both nodes.
 	Bridges bool
+	// Hops is the hop limit of a packet to a peer's pod with which the peer's kernel is the
+	// last to process it, and answers for the pod; 0: its answer would not arrive.
+	Hops int
 	// Untyped means that a lease without a type is complete: flannel publishes none
 	// with this backend. With others, the owner has only reserved its subnet so far.
 	Untyped bool

@@ -54,4 +54,6 @@ func (h hostgw) Paths(peer *subnet.Lease) ([]*dataplane.Path, error) {
 
 // Wire returns Echo false: no device of ours has an address of the subnet, and the
 // bridge of the pods, which has its second address, exists only on nodes with pods.
-func (h hostgw) Wire() backend.Wire { return backend.Wire{Name: "host-gw", Paths: true, Bridges: true} }
+func (h hostgw) Wire() backend.Wire {
+	return backend.Wire{Name: "host-gw", Paths: true, Bridges: true, Hops: 1}
+}

@@ -44,7 +44,9 @@ func parse(o *conf.Object, os string) backend.Maker {
 	}
 }
 
-func (i ipip) Wire() backend.Wire { return backend.Wire{Name: "ipip", Paths: true, Echo: true} }
+func (i ipip) Wire() backend.Wire {
+	return backend.Wire{Name: "ipip", Paths: true, Echo: true, Hops: 1}
+}
 
 // ForWindows implements backend.Mixed.
 func (i ipip) ForWindows() string {

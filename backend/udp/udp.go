@@ -51,7 +51,7 @@ func (u udp) MTU() int { return u.Underlay.MTU - encap.UDP }
 // Wire returns Untyped true: flannel's leases for udp have no BackendType, and
 // neither have ours.
 func (u udp) Wire() backend.Wire {
-	return backend.Wire{Name: fmt.Sprintf("udp, port %d", u.port), Paths: true, Echo: true, Untyped: true}
+	return backend.Wire{Name: fmt.Sprintf("udp, port %d", u.port), Paths: true, Echo: true, Hops: 3, Untyped: true} // both forwarders are hops, too
 }
 
 // device returns the name of the TUN device. flannel takes the first free name of

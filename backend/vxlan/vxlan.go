@@ -114,7 +114,7 @@ func (v vxlan) Wire() backend.Wire {
 	if v.gbp { // a kernel that does not expect its flag drops the packet
 		name += ", GBP"
 	}
-	return backend.Wire{Name: name, Paths: true, Echo: true}
+	return backend.Wire{Name: name, Paths: true, Echo: true, Hops: 1}
 }
 
 // MTU implements backend.Backend. In dual-stack, pods have one MTU for both

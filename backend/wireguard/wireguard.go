@@ -143,7 +143,7 @@ func (w wireguard) Wire() backend.Wire {
 	if *w.psk != (dataplane.PresharedKey{}) {
 		name += fmt.Sprintf(", preshared key with fingerprint %x", fingerprint(*w.psk))
 	}
-	return backend.Wire{Name: name, Paths: true, Echo: true}
+	return backend.Wire{Name: name, Paths: true, Echo: true, Hops: 1}
 }
 
 func fingerprint(psk dataplane.PresharedKey) []byte {

@@ -1,8 +1,10 @@
 package daemon
 
 import (
+	"errors"
 	"slices"
 
+	"flannel/pkg/dataplane"
 	"flannel/pkg/reach"
 	"flannel/subnet"
 )
@@ -27,7 +29,8 @@ func (d *Daemon) updateProbes(n *node, failed failures) {
 	}
 	d.Probes.Update(reach.Network{Local: n.lease, Peers: n.peers, Addressing: addressing, Skip: wire.Pending,
 		Refused: n.refused, Rejects: n.rejects, Retained: n.retained, MTU: n.backend.MTU(),
-		Link: n.link.Name, LinkIndex: n.link.Index, Synced: synced})
+		Link: n.link.Name, LinkIndex: n.link.Index, Synced: synced, Hops: wire.Hops,
+		NotForwarding: errors.As(failed.err(), new(*dataplane.NotForwardingError))})
 }
 
 // ReportUnreachable reports to the cluster which peers have been unreachable for some

@@ -23,6 +23,7 @@ const (
 	CauseWireGuardKeys Cause = "wireguard-keys"
 	CausePeerDrops     Cause = "peer-drops"
 	CauseUnknown       Cause = "unknown"
+	CauseNotForwarding Cause = "peer-not-forwarding"
 )
 
 // diagnose returns the likely cause if the path does not work, else "". The order
@@ -34,6 +35,8 @@ func (p Path) diagnose() Cause {
 		return ""
 	case p.Underlay == "" || p.Kind == "":
 		return CauseNoRoute
+	case p.NotForwarding: // before what looks like a cloud that drops packets of pods
+		return CauseNotForwarding
 	case inner:
 		return p.diagnoseAnswering()
 	case !p.mustAnswer():

@@ -219,6 +219,15 @@ func addPeer(s *Snapshot, state status.State) {
 func TestSystemChecks(t *testing.T) {
 	checkAll(t, healthy, []testCase{
 		{"FL201", Fail, "net.ipv4.ip_forward 0", func(s *Snapshot) { s.Linux.Sysctls.Value["net/ipv4/ip_forward"] = "0" }},
+		{"FL201", Fail, "net/ipv4/conf/cni0/forwarding 0", func(s *Snapshot) { s.Linux.Sysctls.Value["net/ipv4/conf/cni0/forwarding"] = "0" }},
+		{"FL201", Fail, "net/ipv4/conf/eth0/forwarding 0", func(s *Snapshot) { s.Linux.Sysctls.Value["net/ipv4/conf/eth0/forwarding"] = "0" }},
+		{"FL201", Fail, "net/ipv4/conf/flannel.1/forwarding 0", func(s *Snapshot) { s.Linux.Sysctls.Value["net/ipv4/conf/flannel.1/forwarding"] = "0" }},
+		{"FL201", OK, "", func(s *Snapshot) { s.Linux.Sysctls.Value["net/ipv4/conf/eth9/forwarding"] = "0" }},
+		{"FL201", OK, "", func(s *Snapshot) { s.Linux.Sysctls.Value["net/ipv6/conf/cni0/disable_ipv6"] = "1" }},
+		{"FL201", Fail, "net/ipv4/conf/eth0/disable_xfrm 1", func(s *Snapshot) {
+			reportOf(s).Node.Backend = "ipsec"
+			s.Linux.Sysctls.Value["net/ipv4/conf/eth0/disable_xfrm"] = "1"
+		}},
 		{"FL201", Fail, "net.ipv6.conf.all.forwarding", func(s *Snapshot) {
 			reportOf(s).Node.Networks = append(reportOf(s).Node.Networks, status.Network{Subnet: pfx("fd05::/64")})
 		}},

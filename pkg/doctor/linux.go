@@ -1,9 +1,7 @@
 package doctor
 
 import (
-	"cmp"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 
@@ -35,23 +33,6 @@ func linuxChecks() []Check {
 		{"FL211", "only nodes and pods of the cluster send into the pod network",
 			"packets were found that no node or pod of the cluster sends, or nobody looks for them", linux, nil, nobodyForges},
 	}
-}
-
-// forwards checks parameters that the daemon sets, too: a later sysctl --system
-// may reset them, and in a container /proc/sys may be read-only.
-func forwards(s Snapshot) Finding {
-	var off []string
-	for _, path := range inUse(s, "net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding") {
-		if value := s.Linux.Sysctls.Value[path]; value != "1" {
-			off = append(off, strings.ReplaceAll(path, "/", ".")+" is "+cmp.Or(value, "missing"))
-		}
-	}
-	if len(off) > 0 {
-		return fail("Set the parameter to 1 on the host (sysctl -w), and in /etc/sysctl.d. flanneld sets it, too, "+
-			"but something resets it or /proc/sys is read-only.",
-			"%s", strings.Join(off, ", "))
-	}
-	return ok("for every address family in use")
 }
 
 // bridgePassesRules finds that iptables ignores bridged packets. Example: pod A
@@ -169,16 +150,13 @@ func (s Snapshot) bridges() []Device {
 // of an existing bridge, so that new pods have no gateway in their subnet.
 func bridgeAddress(s Snapshot) Finding {
 	own := s.subnets()
-	isOwn := func(a netip.Addr) bool {
-		return slices.ContainsFunc(own, func(p netip.Prefix) bool { return p.Contains(a) })
-	}
 	for _, b := range s.bridges() {
 		for _, in := range s.Interfaces.Value.Interfaces {
 			if in.Index != b.Index {
 				continue
 			}
 			for _, a := range in.Addrs {
-				if !a.IP.IsLinkLocalUnicast() && !isOwn(a.IP) {
+				if !a.IP.IsLinkLocalUnicast() && !s.isOwn(a.IP) {
 					return fail("Delete its pods, which are of an earlier subnet, and then the bridge (ip link delete "+b.Name+").",
 						"%s has %s, but this node's subnet is %s", b.Name, a.IP, join(own...))
 				}

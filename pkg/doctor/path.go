@@ -23,6 +23,9 @@ type Path struct {
 	// Expected means that the peer has to answer: the daemon found that it does not, or
 	// the operator asked for this peer.
 	Expected bool `json:"expected"`
+	// NotForwarding means that the daemon found that the peer answers, but does not forward
+	// packets from or to its pods.
+	NotForwarding bool `json:"notForwarding,omitempty"`
 
 	Kind     string `json:"kind"`
 	Device   string `json:"device"`         // that the route to the subnet leads to

@@ -56,6 +56,8 @@ func TestDiagnose(t *testing.T) {
 		{"a pod's source that this node cannot send", "", func(p *Path) { p.directly(); p.OfPod = PathTest{Result: Silent, Error: "invalid argument"} }},
 		{"a machine that answers no pings", "", func(p *Path) { p.directly(); p.Host, p.Full = PathTest{Result: Silent}, PathTest{Result: Silent} }},
 
+		{"does not forward to its pods", CauseNotForwarding, func(p *Path) { p.NotForwarding = true }},
+		{"direct, does not forward to its pods", CauseNotForwarding, func(p *Path) { p.directly(); p.Inner, p.NotForwarding = outside, true }},
 		{"no route to the machine", CauseNoRoute, func(p *Path) { p.Underlay = "" }},
 		{"the route is another's", CauseNoRoute, func(p *Path) { p.Kind, p.Device = "", "eth1" }},
 		{"no answer to ARP", CausePeerDown, func(p *Path) {

@@ -116,6 +116,11 @@ var pathCauses = []pathCause{
 	{"FL613", CauseUnknown, "what fails on the way to the tested peers is known", "peers do not answer, and the cause is not known", Fail,
 		Path.excluded,
 		always("Run flanneld doctor on that node, and follow the path in Documentation/troubleshooting.md.")},
+	{"FL614", CauseNotForwarding, "the tested peers forward packets from and to their pods", "peers do not forward packets from or to their pods", Fail,
+		func(p Path) string {
+			return "it answers, but says that it does not forward, or does not answer for its pods"
+		},
+		always("Run flanneld doctor on that node: a kernel parameter of one of its devices (FL201), or a rule or route before flanneld's.")},
 }
 
 func always(text string) func(Snapshot, Path) string {

@@ -132,7 +132,8 @@ type Linux struct {
 }
 
 // Sysctls maps the paths of kernel parameters ("net/ipv4/ip_forward") to their
-// values. The kernel lacks the others.
+// values. The kernel lacks the others, except for those of a device
+// ("net/ipv4/conf/cni0/forwarding"), of which it has only the unusual values.
 type Sysctls map[string]string
 
 // Device is a network device.
@@ -241,6 +242,11 @@ func (s Snapshot) subnets() (own []netip.Prefix) {
 		}
 	}
 	return own
+}
+
+// isOwn reports whether an address is in this node's subnets.
+func (s Snapshot) isOwn(a netip.Addr) bool {
+	return slices.ContainsFunc(s.subnets(), func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
 // podNetworks returns the cluster's pod networks; nil: they are not known.

@@ -65,8 +65,8 @@ func Echo(ctx context.Context, from, addr netip.Addr) error {
 
 // Types of messages.
 const (
-	request4, reply4 = 8, 0
-	request6, reply6 = 128, 129
+	request4, reply4, exceeded4 = 8, 0, 11
+	request6, reply6, exceeded6 = 128, 129, 3
 )
 
 const headerLen = 8 // type, code, checksum, identifier, sequence number

@@ -31,7 +31,7 @@ func receive(t *testing.T, s *Socket, count int) (all []received) {
 	t.Helper()
 	deadline := time.After(time.Minute)
 	for len(all) < count {
-		from, reply, body, ok := s.Receive()
+		from, reply, _, body, ok := s.Receive()
 		if ok {
 			all = append(all, received{from, reply, string(body)})
 			continue
@@ -63,7 +63,7 @@ func testSocket(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, body := range []string{"TEST odd", "TEST even", "TEST" + string(bytes.Repeat([]byte{1}, 3000))} {
-			if err := s.Send(from, to, []byte(body)); err != nil {
+			if err := s.Send(from, to, 0, []byte(body)); err != nil {
 				t.Fatal(err)
 			}
 			got := receive(t, s, 2)
@@ -71,10 +71,10 @@ func testSocket(t *testing.T) {
 				t.Errorf("received %+.200v", got)
 			}
 		}
-		if _, _, body, ok := s.Receive(); ok {
+		if _, _, _, body, ok := s.Receive(); ok {
 			t.Errorf("received %q", body)
 		}
-		if err := s.Send(to.Next().Next(), to, []byte("TEST")); err == nil {
+		if err := s.Send(to.Next().Next(), to, 0, []byte("TEST")); err == nil {
 			t.Errorf("sent from an address that is not of this host")
 		}
 	}
@@ -82,10 +82,10 @@ func testSocket(t *testing.T) {
 	sh(t, `ip neigh add 10.9.0.2 lladdr 02:00:00:00:00:02 dev d0; ip neigh add fd09::2 lladdr 02:00:00:00:00:02 dev d0`)
 	for addr, header := range map[string]int{"10.9.0.2": 28, "fd09::2": 48} {
 		to := netip.MustParseAddr(addr)
-		if err := s.Send(netip.Addr{}, to, make([]byte, 1400-header)); err != nil {
+		if err := s.Send(netip.Addr{}, to, 0, make([]byte, 1400-header)); err != nil {
 			t.Errorf("a packet of the MTU: %v", err)
 		}
-		if err := s.Send(netip.Addr{}, to, make([]byte, 1401-header)); !errors.Is(err, unix.EMSGSIZE) {
+		if err := s.Send(netip.Addr{}, to, 0, make([]byte, 1401-header)); !errors.Is(err, unix.EMSGSIZE) {
 			t.Errorf("a packet above the MTU: %v", err)
 		}
 	}
@@ -99,7 +99,7 @@ func testSocket(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}
-	if err := s.Send(netip.Addr{}, netip.MustParseAddr("127.0.0.1"), nil); err == nil {
+	if err := s.Send(netip.Addr{}, netip.MustParseAddr("127.0.0.1"), 0, nil); err == nil {
 		t.Errorf("sent after the end")
 	}
 }
@@ -108,7 +108,7 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte("\x45\x00\x00\x1c0123456789abcdef\x08\x00\x00\x00\x00\x00\x00\x00TEST"))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		for _, sender := range []unix.Sockaddr{&unix.SockaddrInet4{}, &unix.SockaddrInet6{}, nil} {
-			if _, _, body, ok := parse(b, sender); ok && len(body)+headerLen > len(b) {
+			if _, _, _, body, ok := parse(b, sender); ok && len(body)+headerLen > len(b) {
 				t.Errorf("%x: the body is %x", b, body)
 			}
 		}

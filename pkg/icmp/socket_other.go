@@ -14,10 +14,10 @@ type Socket struct{}
 func Open([4]byte) (*Socket, error) { return nil, errors.ErrUnsupported }
 
 // Send is never called.
-func (*Socket) Send(_, _ netip.Addr, _ []byte) error { return errors.ErrUnsupported }
+func (*Socket) Send(_, _ netip.Addr, _ int, _ []byte) error { return errors.ErrUnsupported }
 
 // Receive is never called.
-func (*Socket) Receive() (from netip.Addr, reply bool, body []byte, ok bool) { return }
+func (*Socket) Receive() (from netip.Addr, reply, expired bool, body []byte, ok bool) { return }
 
 // Arrived is never called.
 func (*Socket) Arrived() <-chan struct{} { return nil }

@@ -17,7 +17,7 @@ type probed struct {
 }
 
 // states are those of peers.
-var states = []status.ReachState{status.Reachable, status.Unreachable, status.OneWay, status.SmallOnly, status.UnknownReach}
+var states = []status.ReachState{status.Reachable, status.Unreachable, status.OneWay, status.NotForwarding, status.SmallOnly, status.Unproven, status.UnknownReach}
 
 // Probes adds metrics of probes. each calls its argument for each peer; nil: there are
 // no metrics of each.
@@ -52,7 +52,7 @@ func (p probed) Collect(to chan<- prometheus.Metric) {
 		return
 	}
 	p.each(func(peer string, r status.Reach) {
-		if r.State != status.UnknownReach {
+		if r.State != status.UnknownReach && r.State != status.Unproven {
 			reachable := 0.0
 			if r.State == status.Reachable {
 				reachable = 1

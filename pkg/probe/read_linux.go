@@ -48,19 +48,6 @@ func system(o Options, s *doctor.Snapshot) []probe {
 	}
 }
 
-// sysctls reads the kernel parameters that the doctor checks. Those of the bridge
-// exist only while the module br_netfilter is loaded; a missing one has no entry.
-func sysctls() (doctor.Sysctls, error) {
-	values := doctor.Sysctls{}
-	for _, path := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding",
-		"net/bridge/bridge-nf-call-iptables", "net/bridge/bridge-nf-call-ip6tables"} {
-		if raw, err := os.ReadFile("/proc/sys/" + path); err == nil {
-			values[path] = strings.TrimSpace(string(raw))
-		}
-	}
-	return values, nil
-}
-
 // devices lists the network devices, except for loopback.
 func devices() ([]doctor.Device, error) {
 	links, err := netlink.LinkList()

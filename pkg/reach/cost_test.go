@@ -39,7 +39,7 @@ func BenchmarkCrowd(b *testing.B) {
 					m.Update(w.now, n)
 				}
 				if r, due := m.Turn(w.now); due && c.answers {
-					m.Received(w.now, r.to, true, r.body)
+					m.Received(w.now, r.to, true, false, r.body)
 				}
 				m.Changes(w.now)
 			}

@@ -7,20 +7,21 @@ import (
 	"flannel/pkg/status"
 )
 
-// Received takes the body of an ICMP echo message. A body that is not ours has no
-// effect.
-func (m *Mesh) Received(now time.Time, from netip.Addr, answer bool, body []byte) (rtt time.Duration, answered bool) {
+// Received takes the body of an ICMP message: an echo request, an answer to one of ours,
+// or (expired) the message that the hop limit of one of ours has ended. A body that is
+// not ours has no effect.
+func (m *Mesh) Received(now time.Time, from netip.Addr, answer, expired bool, body []byte) (rtt time.Duration, answered bool) {
 	b, ok := decode(body)
 	if !ok {
 		return 0, false
 	}
-	if answer {
-		return m.answered(now, from, b.token, len(body))
+	if answer || expired {
+		return m.answered(now, from, b.token, expired, len(body))
 	}
 	// A pod cannot have one of these addresses. The subnet in the message only tells a
 	// request of another network from those of this one.
 	if t := m.bySource[from]; t != nil && b.subnet == t.subnet {
-		m.heard(now, t, from, b.heard)
+		m.heard(now, t, from, b)
 	}
 	return 0, false
 }
@@ -28,69 +29,115 @@ func (m *Mesh) Received(now time.Time, from netip.Addr, answer bool, body []byte
 // answered takes an answer. The token is only known to the host that received the
 // request, and to those on the way; the address is compared so that no other peer can
 // use what it saw.
-func (m *Mesh) answered(now time.Time, from netip.Addr, token uint64, size int) (rtt time.Duration, first bool) {
+func (m *Mesh) answered(now time.Time, from netip.Addr, token uint64, expired bool, size int) (rtt time.Duration, first bool) {
 	s := m.waiting[token]
-	if s == nil || s.target.gone || from != s.to && !s.target.subnet.Contains(from) {
+	if s == nil || s.target.gone || expired && s.purpose != forwarded {
 		return 0, false
 	}
 	t := s.target
-	if s.full && size < fullSize(m.network.MTU, s.to) {
+	if from != s.to && !t.subnet.Contains(from) && (!expired || from != t.public) {
+		return 0, false
+	}
+	if s.purpose == fullSize && size < sizeOf(m.network.MTU, s.to) {
 		return 0, false
 	}
 	delete(m.waiting, token)
 	m.counts.Answered++
 	t.last = now
-	if s.full {
-		t.fullMisses = 0
-		if t.state == status.SmallOnly {
-			m.set(now, t, status.Reachable)
-		}
-	} else if t.rtt = now.Sub(s.at); t.fullMisses > 0 && s.at.After(t.fullSent) {
-		t.fullChecked = true
+	isSmall := false
+	switch s.purpose {
+	case fullSize:
+		t.full.misses, t.full.failed, t.full.answered = 0, false, true
+	case forwarded:
+		t.forwarding.misses, t.forwarding.failed, t.forwarding.answered = 0, false, true
+	case atBridge:
+		t.bridgeLost, t.forwarding.confirmed = 0, s.at.After(t.forwarding.sent)
+	case small:
+		isSmall = true
+		m.found(t, s.to)
+		t.rtt = now.Sub(s.at)
 	}
-	m.arrived(now, t, s.to, s.at)
-	return t.rtt, !s.full
+	if s.purpose == small || s.purpose == atBridge {
+		t.full.confirmed = t.full.confirmed || s.at.After(t.full.sent)
+	}
+	m.arrived(now, t, t.tally(s.to), s.at)
+	return t.rtt, isSmall
 }
 
-// heard takes a request of a peer, which says when it last heard one of ours.
-func (m *Mesh) heard(now time.Time, t *target, from netip.Addr, ago time.Duration) {
-	t.heard = now
-	if ago >= 0 {
-		m.arrived(now, t, from, now.Add(-ago))
-	}
-	if t.state == status.Unreachable && t.counting().missed > 0 {
-		m.set(now, t, status.OneWay)
-	}
-}
-
-// arrived records that a request to an address arrived which was sent at that time.
-func (m *Mesh) arrived(now time.Time, t *target, addr netip.Addr, at time.Time) {
-	tally := t.tally(addr)
-	if tally.arrived(at); tally.missed > 0 {
-		return // others, sent later, did not
-	}
+// found records that an address of a peer answers.
+func (m *Mesh) found(t *target, addr netip.Addr) {
 	switch {
 	case t.kind == Bridges && addr == t.bridge():
 		t.hasPods = true
 	case t.kind == Tunnels:
 		t.answers = addr
 	}
+}
+
+// heard takes a request of a peer, which says when it last heard one of ours that took
+// the same way: one that went to its public IP shows nothing of the pods' way.
+func (m *Mesh) heard(now time.Time, t *target, from netip.Addr, b message) {
+	tally := t.tally(from)
+	tally.heard = now
+	t.refuses = time.Time{}
+	if b.notForwarding {
+		t.refuses = now
+	}
+	if b.heard >= 0 {
+		m.found(t, from)
+		m.arrived(now, t, tally, now.Add(-b.heard))
+	}
+	switch {
+	case t.state == status.Unreachable && tally == t.counting() && tally.missed > 0:
+		m.set(now, t, status.OneWay)
+	case isAlive(t.state):
+		m.set(now, t, m.alive(now, t))
+	}
+}
+
+// arrived records that a request arrived which was sent at that time.
+func (m *Mesh) arrived(now time.Time, t *target, tally *tally, at time.Time) {
+	if tally.arrived(at); tally.missed > 0 {
+		return // others, sent later, did not
+	}
 	if tally != t.counting() {
 		return
 	}
 	t.backoff = 0
 	delete(m.down, t)
-	if t.state == status.SmallOnly {
-		return
+	if !isAlive(t.state) {
+		t.full.restart(now)
+		t.forwarding.restart(now)
 	}
-	if t.state != status.Reachable {
-		t.fullMisses, t.fullDue = 0, now
-		m.set(now, t, status.Reachable)
+	t.full.judge(now)
+	t.forwarding.judge(now)
+	m.set(now, t, m.alive(now, t))
+}
+
+// isAlive reports whether a state is one of a peer that answers.
+func isAlive(s status.ReachState) bool {
+	switch s {
+	case status.Reachable, status.Unproven, status.SmallOnly, status.NotForwarding:
+		return true
 	}
-	if t.fullMisses >= misses && t.fullChecked {
-		t.fullDue = now.Add(fullSizeEvery)
-		m.set(now, t, status.SmallOnly)
+	return false
+}
+
+// alive returns the state of a peer that answers. What a peer says of itself counts until
+// it is certain that it would have said it again, since each node is asked once in a round.
+func (m *Mesh) alive(now time.Time, t *target) status.ReachState {
+	refuses := !t.refuses.IsZero() && now.Sub(t.refuses) < heardFor+3*interval*time.Duration(len(m.order))
+	switch {
+	case refuses:
+		return status.NotForwarding
+	case t.kind == None, t.kind == Bridges && !t.hasPods:
+		return status.Unproven
+	case t.forwarding.failed:
+		return status.NotForwarding
+	case t.full.failed:
+		return status.SmallOnly
 	}
+	return status.Reachable
 }
 
 // tally returns the one of an address.
@@ -107,15 +154,31 @@ func (m *Mesh) missed(now time.Time, s *sent) {
 	if !m.judging || s.at.Before(m.since) {
 		return
 	}
-	if s.full {
-		t.fullMisses++
-		t.fullChecked = false
-	} else {
+	switch s.purpose {
+	case fullSize:
+		t.full.misses++
+		t.full.confirmed = false
+	case forwarded:
+		if t.forwarding.answered { // else a firewall of the peer may keep its errors back
+			t.forwarding.misses++
+		}
+		t.forwarding.confirmed = false
+	case atBridge:
+		// Without a bridge, the peer has no pods that it could forward packets to.
+		if t.bridgeLost++; t.bridgeLost >= misses || t.forwarding.misses == 0 {
+			t.forwarding.restart(now.Add(bridgeEvery))
+			if isAlive(t.state) {
+				m.set(now, t, m.alive(now, t))
+			}
+		}
+	case small:
 		t.tally(s.to).miss(s.at)
 	}
 	// Both stopped: the node was started again, and may have no bridge yet.
 	if t.kind == Bridges && t.hasPods && t.main.out() && t.under.missed >= 2 {
-		t.hasPods, t.fullMisses = false, 0
+		t.hasPods = false
+		t.full.restart(now)
+		t.forwarding.restart(now)
 	}
 	if !m.decide(now, t) && !t.suspect {
 		t.suspect = true
@@ -125,7 +188,8 @@ func (m *Mesh) missed(now time.Time, s *sent) {
 
 // decide reports whether a target does not answer any more.
 func (m *Mesh) decide(now time.Time, t *target) bool {
-	if !t.counting().out() || t.kind == Bridges && t.hasPods && t.under.alive.Before(t.main.first) {
+	counting := t.counting()
+	if !counting.out() || t.kind == Bridges && t.hasPods && t.under.alive.Before(t.main.first) {
 		return false // with Bridges, the underlay is asked first
 	}
 	if started := latest(t.added, m.since); now.Sub(started) < grace {
@@ -138,7 +202,7 @@ func (m *Mesh) decide(now time.Time, t *target) bool {
 	}
 	switch {
 	case t.peer.behind:
-	case t.heard.After(t.counting().first) && now.Sub(t.heard) < heardFor:
+	case counting.heard.After(counting.first) && now.Sub(counting.heard) < heardFor:
 		m.set(now, t, status.OneWay)
 	case t.kind != Tunnels && !t.main.ever() && !t.under.ever():
 		// Firewalls of hosts often drop echo requests.

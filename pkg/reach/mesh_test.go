@@ -21,6 +21,8 @@ type world struct {
 	sent  map[string]int // requests, by name of the sender
 	// lost reports whether a packet gets lost; nil: none does.
 	lost func(from, to *host, answer bool, size int) bool
+	// passes reports whether the underlay passes a packet; nil: it does.
+	passes func(from, to *host, source, dst netip.Addr) bool
 }
 
 // host is a node. Those without a mesh are flannel's.
@@ -28,15 +30,16 @@ type host struct {
 	lease    subnet.Lease
 	mesh     *Mesh
 	answers  func(netip.Addr) bool // nil: all its addresses
+	blocked  bool                  // does not forward what arrives for pods
 	off      bool
 	stopped  bool // the daemon
 	received []packet
 }
 
 type packet struct {
-	from   netip.Addr
-	answer bool
-	body   []byte
+	from            netip.Addr
+	answer, expired bool
+	body            []byte
 }
 
 const tunnelMTU = 1450
@@ -65,7 +68,7 @@ func newWorld(t *testing.T, nodes int, dual bool) *world {
 
 // network is what the daemon of a node knows.
 func (w *world) network(h *host, a Addressing) Network {
-	n := Network{Local: h.lease, Addressing: a, MTU: tunnelMTU, LinkIndex: 1, Synced: true}
+	n := Network{Local: h.lease, Addressing: a, MTU: tunnelMTU, LinkIndex: 1, Synced: true, Hops: 1}
 	for _, other := range w.nodes {
 		if other != h {
 			n.Peers = append(n.Peers, &other.lease)
@@ -86,17 +89,28 @@ func (w *world) owner(a netip.Addr) *host {
 }
 
 // deliver passes a packet to a host, which answers a request.
-func (w *world) deliver(from *host, source, to netip.Addr, body []byte) {
+func (w *world) deliver(from *host, source netip.Addr, r request) {
+	to, body := r.to, r.body
 	h := w.owner(to)
-	if h == nil || h.off || w.lost != nil && w.lost(from, h, false, len(body)) {
+	if h == nil || h.off || w.passes != nil && !w.passes(from, h, source, to) || w.lost != nil && w.lost(from, h, false, len(body)) {
 		return
 	}
-	if h.answers != nil && !h.answers(to) {
+	answer := packet{from: to, answer: true, body: body}
+	switch {
+	case r.hops > 0 && h.blocked:
 		return
+	case r.hops > 0:
+		answer = packet{from: h.lease.V4.PublicIP, expired: true, body: body}
+		if to.Is6() {
+			answer.from = h.lease.V6.PublicIP
+		}
+	case h.answers != nil && !h.answers(to):
+		return
+	default:
+		h.received = append(h.received, packet{from: source, body: body})
 	}
-	h.received = append(h.received, packet{source, false, body})
-	if w.lost == nil || !w.lost(h, from, true, len(body)) {
-		from.received = append(from.received, packet{to, true, body})
+	if (w.lost == nil || !w.lost(h, from, true, len(body))) && (w.passes == nil || w.passes(h, from, answer.from, source)) {
+		from.received = append(from.received, answer)
 	}
 }
 
@@ -118,7 +132,7 @@ func (w *world) turn() {
 				h.mesh.SendFailed(r)
 				continue
 			}
-			w.deliver(h, source, r.to, r.body)
+			w.deliver(h, source, r)
 		}
 		w.drain(h)
 	}
@@ -126,7 +140,7 @@ func (w *world) turn() {
 
 func (w *world) drain(h *host) {
 	for _, p := range h.received {
-		h.mesh.Received(w.now, p.from, p.answer, p.body)
+		h.mesh.Received(w.now, p.from, p.answer, p.expired, p.body)
 	}
 	h.received = nil
 }
@@ -301,13 +315,21 @@ func TestWindowsPeer(t *testing.T) {
 		h.mesh.Update(w.now, w.network(h, Tunnels))
 	}
 	w.run(30)
-	w.is(0, 2, status.Reachable)
+	w.is(0, 2, status.Unproven)
+	w.silent(0)
 	if r := w.nodes[0].mesh.Reach("node2"); r.Via != status.ViaUnderlay || r.Target != peer.lease.V4.PublicIP {
 		t.Errorf("probed at %+v", r)
 	}
 	peer.off = true
 	w.run(30)
 	w.is(0, 2, status.Unreachable)
+	w.nodes[0].mesh.Changes(w.now)
+	peer.off = false
+	w.run(30)
+	w.is(0, 2, status.Unproven)
+	if c := w.nodes[0].mesh.Changes(w.now); len(c) != 1 || c[0].Outage == 0 {
+		t.Errorf("the end of the outage is not reported: %+v", c)
+	}
 	// A firewall may refuse echo requests.
 	peer.off, peer.answers = false, func(netip.Addr) bool { return false }
 	w.nodes[1].mesh = NewMesh(w.rnd.IntN, w.rnd.Uint64)
@@ -330,7 +352,8 @@ func TestBridges(t *testing.T) {
 	}
 	via := func() status.Via { return w.nodes[0].mesh.Reach("node2").Via }
 	w.run(60)
-	w.is(0, 2, status.Reachable)
+	w.is(0, 2, status.Unproven)
+	w.silent(0)
 	if via() != status.ViaUnderlay {
 		t.Errorf("via %s without pods", via())
 	}
@@ -356,7 +379,7 @@ func TestBridges(t *testing.T) {
 	w.is(0, 2, status.Unreachable)
 	peer.off, peer.mesh = false, mesh
 	w.run(60)
-	w.is(0, 2, status.Reachable)
+	w.is(0, 2, status.Unproven)
 	if via() != status.ViaUnderlay {
 		t.Errorf("via %s after the start", via())
 	}

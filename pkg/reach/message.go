@@ -20,14 +20,17 @@ import (
 //	       milliseconds; all ones: never
 //	28-31  0
 //	32-39  a random number
-//	40-    anything, up to the size of the packet
+//	40     1: the sender does not forward packets of its pods; else 0
+//	41-    anything, up to the size of the packet
 //
-// A peer may send anything: nothing of it is used but the age, and this only for the
-// peer that has the sender's address.
+// A peer may send anything: nothing of it is used but the age and byte 40, and these only
+// for the peer that has the sender's address.
 type message struct {
 	subnet netip.Prefix  // of the sender
 	heard  time.Duration // ago; negative: never
 	token  uint64
+	// notForwarding is byte 40, which earlier versions ignore.
+	notForwarding bool
 }
 
 const (
@@ -56,6 +59,9 @@ func (m message) encode(size int) []byte {
 	}
 	binary.BigEndian.PutUint32(b[24:], heard)
 	binary.BigEndian.PutUint64(b[32:], m.token)
+	if m.notForwarding {
+		b[headerLen] = 1
+	}
 	return b
 }
 
@@ -82,11 +88,12 @@ func decode(b []byte) (m message, ok bool) {
 		m.heard = time.Duration(heard) * time.Millisecond
 	}
 	m.token = binary.BigEndian.Uint64(b[32:])
+	m.notForwarding = b[headerLen] == 1
 	return m, true
 }
 
-// fullSize returns the size of the body of a packet with the MTU.
-func fullSize(mtu int, to netip.Addr) int {
+// sizeOf returns the size of the body of a packet with the MTU.
+func sizeOf(mtu int, to netip.Addr) int {
 	header := 20
 	if to.Is6() {
 		header = 40

@@ -16,11 +16,13 @@ import (
 
 // Conn sends and receives ICMP echo messages. Only one goroutine uses it.
 type Conn interface {
-	// Send sends an echo request. A zero from leaves the source to the system.
-	Send(from, to netip.Addr, body []byte) error
-	// Receive returns a message that has arrived, with its body until the next call. It
-	// does not block.
-	Receive() (from netip.Addr, answer bool, body []byte, ok bool)
+	// Send sends an echo request. A zero from leaves the source to the system, as hops 0
+	// does the hop limit.
+	Send(from, to netip.Addr, hops int, body []byte) error
+	// Receive returns a message that has arrived, with its body until the next call: a
+	// request, an answer to one, or (expired) a report that the hop limit of one has
+	// ended, with the body of that. It does not block.
+	Receive() (from netip.Addr, answer, expired bool, body []byte, ok bool)
 	// Arrived receives a value when there may be messages.
 	Arrived() <-chan struct{}
 	// Up reports whether an interface has a carrier.
@@ -114,11 +116,11 @@ func (p *Prober) receive() {
 // drain passes all that has arrived to the mesh.
 func (p *Prober) drain() {
 	for range maxReceived {
-		from, answer, body, ok := p.conn.Receive()
+		from, answer, expired, body, ok := p.conn.Receive()
 		if !ok {
 			return
 		}
-		if rtt, answered := p.mesh.Received(time.Now(), from, answer, body); answered {
+		if rtt, answered := p.mesh.Received(time.Now(), from, answer, expired, body); answered {
 			p.o.RTT(rtt)
 		}
 	}
@@ -136,7 +138,7 @@ func (p *Prober) turn() {
 	now := time.Now()
 	p.mesh.SetLink(now, p.mesh.network.Link == "" || p.conn.Up(p.mesh.network.Link))
 	if r, due := p.mesh.Turn(now); due {
-		if err := p.conn.Send(r.from, r.to, r.body); err != nil && !noWay(err) {
+		if err := p.conn.Send(r.from, r.to, r.hops, r.body); err != nil && !noWay(err) {
 			p.mesh.SendFailed(r)
 		}
 	}
@@ -197,6 +199,7 @@ const (
 	causeUnreachable = "peer-unreachable"
 	causeOneWay      = "peer-one-way"
 	causeMTU         = "peer-mtu"
+	causeForwarding  = "peer-not-forwarding"
 	causeReachable   = "peer-reachable"
 	causeOmitted     = "peers-omitted"
 	causeNoProbes    = "no-probes"
@@ -204,9 +207,10 @@ const (
 
 // messages are the causes and the texts of lines, by state.
 var messages = map[status.ReachState][2]string{
-	status.Unreachable: {causeUnreachable, "peer is unreachable: it answers no probes; flanneld doctor looks for the cause"},
-	status.OneWay:      {causeOneWay, "peer is reachable in one direction only: its probes arrive, but it does not answer; flanneld doctor looks for the cause"},
-	status.SmallOnly:   {causeMTU, "peer answers small packets, but none of the size of the pods' MTU; flanneld doctor looks for the cause"},
+	status.Unreachable:   {causeUnreachable, "peer is unreachable: it answers no probes; flanneld doctor looks for the cause"},
+	status.OneWay:        {causeOneWay, "peer is reachable in one direction only: its probes arrive, but it does not answer; flanneld doctor looks for the cause"},
+	status.NotForwarding: {causeForwarding, "peer answers, but does not forward packets from or to its pods; flanneld doctor on that node looks for the cause"},
+	status.SmallOnly:     {causeMTU, "peer answers small packets, but none of the size of the pods' MTU; flanneld doctor looks for the cause"},
 }
 
 // logChanges logs peers that are unreachable, and those that are reachable again.
@@ -228,7 +232,7 @@ func (p *Prober) logChanges(now time.Time) {
 		p.lines++
 		attributes := []any{"peer", c.Peer, "target", c.Reach.Target, "via", c.Reach.Via}
 		if c.Outage > 0 {
-			p.o.Log.Info("peer is reachable again", append(attributes, "cause", causeReachable, "after", c.Outage.Round(time.Second))...)
+			p.o.Log.Info("peer answers again", append(attributes, "cause", causeReachable, "state", c.Reach.State, "after", c.Outage.Round(time.Second))...)
 			continue
 		}
 		m := messages[c.Reach.State]

@@ -27,13 +27,13 @@ type wire struct {
 	arrived chan struct{}
 }
 
-func (w *wire) Send(from, to netip.Addr, body []byte) error {
+func (w *wire) Send(from, to netip.Addr, hops int, body []byte) error {
 	if w.refuses != nil {
 		return w.refuses
 	}
 	w.sent++
 	if !w.cut {
-		w.waiting = append(w.waiting, packet{to, true, slices.Clone(body)})
+		w.waiting = append(w.waiting, packet{from: to, answer: hops == 0, expired: hops > 0, body: slices.Clone(body)})
 		select {
 		case w.arrived <- struct{}{}:
 		default:
@@ -42,13 +42,13 @@ func (w *wire) Send(from, to netip.Addr, body []byte) error {
 	return nil
 }
 
-func (w *wire) Receive() (netip.Addr, bool, []byte, bool) {
+func (w *wire) Receive() (netip.Addr, bool, bool, []byte, bool) {
 	if len(w.waiting) == 0 {
-		return netip.Addr{}, false, nil, false
+		return netip.Addr{}, false, false, nil, false
 	}
 	p := w.waiting[0]
 	w.waiting = w.waiting[1:]
-	return p.from, p.answer, p.body, true
+	return p.from, p.answer, p.expired, p.body, true
 }
 
 func (w *wire) Arrived() <-chan struct{} { return w.arrived }

@@ -7,15 +7,23 @@
 // message.go), so that two of them can tell the directions apart.
 //
 //	state        cause                                                    next
-//	unknown      an answer, or the peer hears us                          reachable
-//	reachable    misses requests of the full size in a row, but no others mtu
-//	mtu          an answer to a request of the full size                  reachable
-//	any          misses requests in a row for minOutage; nothing is heard unreachable
-//	any          misses requests in a row for minOutage; it is heard      one-way
+//	unknown, unreachable, one-way                                         alive
+//	             an answer, or the peer hears us
+//	alive        misses requests in a row for minOutage; nothing is heard unreachable
+//	alive        misses requests in a row for minOutage; it is heard      one-way
 //	unreachable  the peer is heard, but does not hear us                  one-way
 //	one-way      nothing is heard for heardFor                            unreachable
-//	unreachable, one-way   an answer, or the peer hears us                reachable
 //	any          the peer's lease or this node changes                    unknown
+//
+// "alive" stands for the first of these states whose condition holds:
+//
+//	not-forwarding  the peer says that it does not forward its pods' packets; or it
+//	                misses requests that it has to forward, but answers at its bridge
+//	unproven        only its public IP has answered so far: that is a Windows node, or
+//	                there is no tunnel, and no bridge has answered
+//	mtu             misses requests of the full size in a row, but no others
+//	reachable       the pods' way has answered: the peer's tunnel device or its bridge,
+//	                to an address of this node's tunnel device or bridge
 //
 // In a row are misses misses. Nothing is a miss while this node itself is not up to
 // date, or its underlay is down: a peer is then reported as unknown. Nor is what was not
@@ -46,8 +54,9 @@ const (
 	// does not answer.
 	heardFor = 30 * time.Second
 
-	fullSizeEvery = 10 * time.Second // between requests of the full size to one peer, at least
-	maxBackoff    = 10 * time.Second
+	checkEvery  = 10 * time.Second // between checks of one kind of one peer, at least
+	bridgeEvery = time.Minute      // between requests to a bridge that does not answer
+	maxBackoff  = 10 * time.Second
 
 	// paused is the time between two turns from which the daemon did not run in between,
 	// as when the machine was suspended.
@@ -81,13 +90,60 @@ type Network struct {
 	Link       string                   // the name of the underlay interface
 	LinkIndex  int
 	Synced     bool // the pass set everything that peers need
+	// Hops is the hop limit of a packet to a pod with which the kernel of the peer is the
+	// last to process it; 0: there is none, or nobody would answer.
+	Hops int
+	// NotForwarding means that this node does not forward IPv4 packets of its pods.
+	NotForwarding bool
 }
 
 // request is an echo request that is due.
 type request struct {
 	from, to netip.Addr
+	hops     int // its hop limit; 0: that of the system
 	body     []byte
 }
+
+// purpose is what a request is for.
+type purpose int
+
+const (
+	// small requests ask whether the peer answers at all.
+	small purpose = iota
+	// fullSize requests have the size of the pods' MTU.
+	fullSize
+	// atBridge requests are small ones to the bridge, without which the peer has no way
+	// to forward packets to pods.
+	atBridge
+	// forwarded requests are for a pod, and their hop limit ends in the kernel of the
+	// peer. The kernel answers for the pod, which gets nothing, if it would have forwarded
+	// the packet: if forwarding is on for the device on which it arrived, and there is a
+	// route.
+	forwarded
+)
+
+// check is about what small requests do not show. It is made in intervals.
+type check struct {
+	due       time.Time
+	sent      time.Time // the last request
+	misses    int       // in a row
+	confirmed bool      // that the peer answers otherwise, after the last request
+	failed    bool      // until a request is answered
+	answered  bool      // at least once
+}
+
+// restart forgets misses, and makes the check due.
+func (c *check) restart(now time.Time) { c.misses, c.confirmed, c.failed, c.due = 0, false, false, now }
+
+// judge finds that the check has failed.
+func (c *check) judge(now time.Time) {
+	if c.misses >= misses && c.confirmed && !c.failed {
+		c.failed, c.due = true, now.Add(checkEvery)
+	}
+}
+
+// suspicious reports whether requests were missed, and it is not known why.
+func (c *check) suspicious() bool { return c.misses > 0 && !c.failed }
 
 // target is one address family of a peer.
 type target struct {
@@ -101,17 +157,17 @@ type target struct {
 
 	main, under tally // under: of the public IP, with Bridges
 	asked       int   // requests, to alternate addresses
+	latest      purpose
 
-	fullDue     time.Time // when one of the full size is due
-	fullSent    time.Time // the last one
-	fullMisses  int       // in a row
-	fullChecked bool      // a small one was answered after the last of them
+	full       check     // whether it gets packets of the full size
+	forwarding check     // whether it forwards to its pods
+	bridgeLost int       // requests atBridge in a row that were missed
+	refuses    time.Time // when the peer said last that it does not forward; zero: it forwards
 
 	state   status.ReachState
 	since   time.Time // of state
 	added   time.Time
 	probed  time.Time
-	heard   time.Time
 	rtt     time.Duration
 	last    time.Time     // the last answer
 	next    time.Time     // when it is probed again, if it does not answer
@@ -125,6 +181,7 @@ type tally struct {
 	first  time.Time // when the first of them was sent
 	latest time.Time // when the latest of them was sent
 	alive  time.Time // when the latest request was sent that arrived; zero: none
+	heard  time.Time // when the latest request of the peer arrived from there
 }
 
 func (t *tally) miss(sent time.Time) {
@@ -191,9 +248,9 @@ type Counts struct{ Sent, Answered, Failed uint64 } // Failed: could not be sent
 
 // sent is a request that may still be answered.
 type sent struct {
-	target *target
-	to     netip.Addr
-	at     time.Time
-	full   bool
-	missed bool
+	target  *target
+	to      netip.Addr
+	at      time.Time
+	purpose purpose
+	missed  bool
 }

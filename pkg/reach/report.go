@@ -8,8 +8,10 @@ import (
 	"flannel/pkg/status"
 )
 
-// badness orders states: of the targets of a peer, the worst one counts.
-var badness = map[status.ReachState]int{status.UnknownReach: 0, status.Reachable: 1, status.SmallOnly: 2, status.OneWay: 3, status.Unreachable: 4}
+// badness orders states: of the targets of a peer, the worst one counts. Those above
+// Unproven raise an alarm.
+var badness = map[status.ReachState]int{status.UnknownReach: 0, status.Reachable: 1, status.Unproven: 2, status.SmallOnly: 3,
+	status.NotForwarding: 4, status.OneWay: 5, status.Unreachable: 6}
 
 // worst returns the target in the worst state.
 func (p *peer) worst() *target {
@@ -23,7 +25,7 @@ func (m *Mesh) Reach(name string) *status.Reach {
 		return nil
 	}
 	t := p.worst()
-	r := &status.Reach{State: t.state, Since: t.since, Probed: t.probed, Answered: t.last, Heard: t.heard, RTT: status.Duration(t.rtt)}
+	r := &status.Reach{State: t.state, Since: t.since, Probed: t.probed, Answered: t.last, Heard: t.counting().heard, RTT: status.Duration(t.rtt)}
 	r.Via, r.Target = status.ViaTunnel, t.base()
 	switch {
 	case t.kind == None || t.kind == Bridges && !t.hasPods:
@@ -71,14 +73,14 @@ func (m *Mesh) Changes(now time.Time) (changes []Change) {
 			continue
 		}
 		state := p.worst().state
-		bad := badness[state] > badness[status.Reachable]
+		bad := badness[state] > badness[status.Unproven]
 		switch {
 		case bad && !p.retained && state != p.alarmed:
 			if p.alarmed = state; p.alarm.IsZero() {
 				p.alarm = now
 			}
 			changes = append(changes, Change{Peer: p.name, Reach: *m.Reach(p.name)})
-		case state == status.Reachable && !p.alarm.IsZero():
+		case !bad && state != status.UnknownReach && !p.alarm.IsZero():
 			changes = append(changes, Change{Peer: p.name, Reach: *m.Reach(p.name), Outage: max(1, now.Sub(p.alarm))})
 			p.alarm, p.alarmed = time.Time{}, ""
 		}

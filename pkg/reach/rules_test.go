@@ -36,7 +36,7 @@ func TestBudget(t *testing.T) {
 			}
 			asked[r.to]++
 			if up {
-				h.mesh.Received(w.now, r.to, true, r.body)
+				h.mesh.Received(w.now, r.to, true, false, r.body)
 			}
 		}
 	}
@@ -97,7 +97,7 @@ func TestLateAnswers(t *testing.T) {
 			t.Fatal("nothing to send")
 		}
 		w.now = w.now.Add(paused)
-		h.mesh.Received(w.now, r.to, true, r.body)
+		h.mesh.Received(w.now, r.to, true, false, r.body)
 	}
 	w.silent(0)
 	w.is(0, 1, status.Reachable)
@@ -205,13 +205,13 @@ func TestForgedMessages(t *testing.T) {
 	for range 60 {
 		w.turn()
 		pod := victim.Addr().Next().Next()
-		h.mesh.Received(w.now, pod, false, forged.encode(0))                               // a pod
-		h.mesh.Received(w.now, w.nodes[1].lease.V4.PublicIP, false, forged.encode(0))      // a host, not through the tunnel
-		h.mesh.Received(w.now, w.nodes[2].lease.V4.Subnet.Addr(), false, forged.encode(0)) // another peer
-		for token, s := range h.mesh.waiting {                                             // which has seen a request
+		h.mesh.Received(w.now, pod, false, false, forged.encode(0))                               // a pod
+		h.mesh.Received(w.now, w.nodes[1].lease.V4.PublicIP, false, false, forged.encode(0))      // a host, not through the tunnel
+		h.mesh.Received(w.now, w.nodes[2].lease.V4.Subnet.Addr(), false, false, forged.encode(0)) // another peer
+		for token, s := range h.mesh.waiting {                                                    // which has seen a request
 			reply := message{subnet: h.lease.V4.Subnet, heard: -1, token: token}
 			if s.target.subnet == victim {
-				h.mesh.Received(w.now, w.nodes[2].lease.V4.Subnet.Addr(), true, reply.encode(0))
+				h.mesh.Received(w.now, w.nodes[2].lease.V4.Subnet.Addr(), true, false, reply.encode(0))
 			}
 		}
 	}
@@ -231,7 +231,7 @@ func FuzzMessage(f *testing.F) {
 			t.Errorf("%+v became %+v", m, again)
 		}
 		w := newWorld(t, 2, true)
-		w.nodes[0].mesh.Received(w.now, w.nodes[1].lease.V4.Subnet.Addr(), false, body)
-		w.nodes[0].mesh.Received(w.now, w.nodes[1].lease.V4.Subnet.Addr(), true, body)
+		w.nodes[0].mesh.Received(w.now, w.nodes[1].lease.V4.Subnet.Addr(), false, false, body)
+		w.nodes[0].mesh.Received(w.now, w.nodes[1].lease.V4.Subnet.Addr(), true, false, body)
 	})
 }

@@ -5,8 +5,6 @@ import (
 	"net/netip"
 	"slices"
 	"time"
-
-	"flannel/pkg/status"
 )
 
 // focus is how many suspects are asked in turn: with many at once, the first are decided
@@ -97,7 +95,7 @@ func (m *Mesh) nextDown(now time.Time) (due *target) {
 func (m *Mesh) nextSuspect(now time.Time) (next *target) {
 	m.suspects = slices.DeleteFunc(m.suspects, func(t *target) bool {
 		_, down := m.down[t]
-		t.suspect = !down && !t.gone && (t.counting().missed > 0 || t.fullMisses > 0 && t.state != status.SmallOnly)
+		t.suspect = !down && !t.gone && (t.counting().missed > 0 || t.full.suspicious() || t.forwarding.suspicious())
 		return !t.suspect
 	})
 	for _, t := range m.suspects[:min(focus, len(m.suspects))] {
@@ -118,7 +116,7 @@ func (t *target) counting() *tally {
 
 // ask returns a request to a target.
 func (m *Mesh) ask(now time.Time, t *target) request {
-	to, full := t.choose(now)
+	to, purpose := t.choose(now, m.network.Hops)
 	own := m.local(to)
 	r := request{to: to}
 	switch {
@@ -129,41 +127,42 @@ func (m *Mesh) ask(now time.Time, t *target) request {
 		r.from = own.Subnet.Addr().Next()
 	}
 	size := 0
-	if full {
-		size = fullSize(m.network.MTU, to)
+	switch purpose {
+	case fullSize:
+		size = sizeOf(m.network.MTU, to)
+		t.full.sent, t.full.due = now, now.Add(checkEvery)
+	case forwarded:
+		r.hops = m.network.Hops
+		t.forwarding.sent, t.forwarding.due = now, now.Add(checkEvery)
 	}
-	body := message{subnet: own.Subnet, heard: -1, token: m.token()}
-	if !t.heard.IsZero() {
-		body.heard = now.Sub(t.heard)
+	body := message{subnet: own.Subnet, heard: -1, token: m.token(), notForwarding: m.network.NotForwarding && to.Is4()}
+	if heard := t.tally(to).heard; !heard.IsZero() {
+		body.heard = now.Sub(heard)
 	}
 	r.body = body.encode(size)
 	t.asked++
-	t.probed = now
-	if full {
-		t.fullSent, t.fullDue = now, now.Add(fullSizeEvery)
-	}
+	t.probed, t.latest = now, purpose
 	if _, down := m.down[t]; down {
 		t.backoff = min(2*t.backoff, maxBackoff)
 		t.next = now.Add(t.backoff)
 	}
-	m.waiting[body.token] = &sent{target: t, to: to, at: now, full: full}
+	m.waiting[body.token] = &sent{target: t, to: to, at: now, purpose: purpose}
 	m.counts.Sent++
 	return r
 }
 
-// choose returns the address that is asked next, and whether by a packet of the full
-// size.
+// choose returns the address that is asked next, and what for. hops is Network.Hops.
 //
 // Of a peer with a tunnel, this is the address of the device, and if that does not
 // answer, that of the bridge, too: kernels before 5.14 take the former for a broadcast
 // address if the bridge is older than the device. A bridge exists once a pod has run on
 // the node, so until it has answered, the public IP counts. Whether both stop together
 // tells a reboot from an outage of the pods' way.
-func (t *target) choose(now time.Time) (to netip.Addr, full bool) {
+func (t *target) choose(now time.Time, hops int) (to netip.Addr, why purpose) {
 	odd := t.asked%2 == 1
 	switch {
 	case t.kind == None, t.kind == Bridges && odd && (!t.hasPods || t.main.missed > 0):
-		return t.public, false
+		return t.public, small
 	case t.kind == Bridges:
 		to = t.bridge()
 	default:
@@ -174,14 +173,36 @@ func (t *target) choose(now time.Time) (to netip.Addr, full bool) {
 			to = t.base()
 		}
 	}
-	if !t.main.ever() || t.main.missed > 0 || t.kind == Bridges && !t.hasPods {
-		return to, false
-	}
-	if t.fullMisses > 0 && t.state != status.SmallOnly {
-		return to, t.fullChecked
-	}
 	// Every other request to a peer is small at least, since only these count for an outage.
-	return to, !now.Before(t.fullDue) && !t.fullSent.Equal(t.probed)
+	checked := t.latest != small && !t.full.suspicious() && !t.forwarding.suspicious()
+	if checked || !t.main.ever() || t.main.missed > 0 || t.kind == Bridges && !t.hasPods {
+		return to, small
+	}
+	return t.chooseCheck(now, to, hops)
+}
+
+// chooseCheck returns a request of a check that is due, or a small one to an address that
+// answers.
+func (t *target) chooseCheck(now time.Time, to netip.Addr, hops int) (netip.Addr, purpose) {
+	forwards := func() (netip.Addr, purpose) {
+		if t.forwarding.confirmed {
+			return t.pod(), forwarded
+		}
+		return t.bridge(), atBridge
+	}
+	switch {
+	case t.full.suspicious() && t.full.confirmed:
+		return to, fullSize
+	case t.full.suspicious():
+		return to, small
+	case t.forwarding.suspicious():
+		return forwards()
+	case hops > 0 && !now.Before(t.forwarding.due) && t.forwarding.due.Before(t.full.due): // due for longer
+		return forwards()
+	case !now.Before(t.full.due):
+		return to, fullSize
+	}
+	return to, small
 }
 
 // SendFailed takes back a request that could not be sent for a reason that says nothing

@@ -90,7 +90,7 @@ func (m *Mesh) replace(now time.Time, p *peer, l *subnet.Lease) {
 			continue
 		}
 		t := &target{peer: p, subnet: e.Subnet, public: e.PublicIP, kind: m.network.Addressing,
-			state: status.UnknownReach, since: now, added: now, fullDue: now}
+			state: status.UnknownReach, since: now, added: now, full: check{due: now}, forwarding: check{due: now}}
 		if isWindows(e.Data) {
 			t.kind = None
 		}
@@ -134,6 +134,9 @@ func isWindows(data json.RawMessage) bool {
 func (t *target) base() netip.Addr   { return t.subnet.Addr() }
 func (t *target) bridge() netip.Addr { return t.subnet.Addr().Next() }
 
+// pod is an address of pods: the first one, which exists or not.
+func (t *target) pod() netip.Addr { return t.bridge().Next() }
+
 // sources are the addresses from which the peer sends requests.
 func (t *target) sources() []netip.Addr {
 	switch t.kind {
@@ -167,7 +170,7 @@ func (m *Mesh) forgetMisses() {
 		s.missed = true // an answer still counts
 	}
 	for _, t := range m.suspects {
-		t.main.missed, t.under.missed, t.fullMisses, t.suspect = 0, 0, 0, false
+		t.main.missed, t.under.missed, t.full.misses, t.forwarding.misses, t.suspect = 0, 0, 0, 0, false
 	}
 	m.suspects = slices.Delete(m.suspects, 0, len(m.suspects))
 }

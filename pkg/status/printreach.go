@@ -8,7 +8,7 @@ import (
 
 // bad reports whether probes have found that a peer is not reachable as it should be.
 func (r *Reach) bad() bool {
-	return r != nil && (r.State == Unreachable || r.State == OneWay || r.State == SmallOnly)
+	return r != nil && (r.State == Unreachable || r.State == OneWay || r.State == NotForwarding || r.State == SmallOnly)
 }
 
 // probes prints the number of peers in each state that probes have found.
@@ -20,7 +20,7 @@ func (p *printer) probes(peers []Peer) {
 		}
 	}
 	var texts []string
-	for _, state := range []ReachState{Reachable, Unreachable, OneWay, SmallOnly, UnknownReach} {
+	for _, state := range []ReachState{Reachable, Unreachable, OneWay, NotForwarding, SmallOnly, Unproven, UnknownReach} {
 		if n[state] > 0 {
 			texts = append(texts, fmt.Sprintf("%d %s", n[state], state))
 		}

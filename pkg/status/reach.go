@@ -10,8 +10,14 @@ import (
 type ReachState string
 
 const (
-	// Reachable means that the peer answers.
+	// Reachable means that the peer answers through the tunnel, or from its pods' bridge.
 	Reachable ReachState = "reachable"
+	// Unproven means that the peer's host answers at its PublicIP, and nothing is known
+	// of the way of the pods' packets.
+	Unproven ReachState = "unproven"
+	// NotForwarding means that the peer answers, but does not forward packets from or to
+	// its pods.
+	NotForwarding ReachState = "not-forwarding"
 	// Unreachable means that nothing comes back: neither answers nor the peer's own
 	// probes.
 	Unreachable ReachState = "unreachable"

@@ -81,7 +81,7 @@ func cutOff(t *testing.T, n *lab.Node) (heal func()) {
 	return heal
 }
 
-var alarms = []string{"peer-unreachable", "peer-one-way", "peer-mtu"}
+var alarms = []string{"peer-unreachable", "peer-one-way", "peer-mtu", "peer-not-forwarding"}
 
 // noAlarm fails if a node has logged that a peer is not reachable.
 func noAlarm(t *testing.T, l *lab.Lab, marks map[*lab.Node]int) {
@@ -126,21 +126,25 @@ func TestProbes(t *testing.T) {
 				must(t, n.Start(fmt.Sprintf("--probe=%t", i < 2)))
 			}
 			first, second, third := l.Nodes[0], l.Nodes[1], l.Nodes[2]
+			want := map[*lab.Node]status.ReachState{second: status.Reachable, third: status.Reachable}
+			if c.via == status.ViaUnderlay {
+				want = map[*lab.Node]status.ReachState{second: status.Unproven, third: status.Unproven}
+			}
 			for _, of := range []*lab.Node{second, third} {
-				if r := becomes(t, l, first, of, status.Reachable); r.Via != c.via {
+				if r := becomes(t, l, first, of, want[of]); r.Via != c.via {
 					t.Errorf("%s is probed via %s, at %s", of.Name, r.Via, r.Target)
 				}
 			}
 			noAlarm(t, l, map[*lab.Node]int{})
 			if c.backend == `{"Type":"host-gw"}` {
-				c.via = status.ViaPods
 				pair(t, l)
-				asked(t, l, first, second, c.via)
+				asked(t, l, first, second, status.ViaPods)
+				want[second] = status.Reachable
 			}
 			marks := marksOf(l)
 			must(t, second.Kill())
 			must(t, second.Start())
-			becomes(t, l, second, first, status.Reachable)
+			becomes(t, l, second, first, want[second])
 			noAlarm(t, l, marks)
 
 			for _, of := range []*lab.Node{second, third} {
@@ -148,7 +152,7 @@ func TestProbes(t *testing.T) {
 				becomes(t, l, first, of, status.Unreachable)
 				once(t, first, marks[first], "cause=peer-unreachable", "peer="+nameOf(t, l, first, of))
 				heal()
-				becomes(t, l, first, of, status.Reachable)
+				becomes(t, l, first, of, want[of])
 				once(t, first, marks[first], "cause=peer-reachable", "peer="+nameOf(t, l, first, of))
 			}
 		})
@@ -260,7 +264,7 @@ func TestProbesWindows(t *testing.T) {
 	t.Parallel()
 	l := start(t, lab.Options{Nodes: 2, Windows: 1}, mixedVXLAN)
 	linux, windows := l.Nodes[0], l.Nodes[1]
-	if r := becomes(t, l, linux, windows, status.Reachable); r.Via != status.ViaUnderlay || r.Target != windows.IP4 {
+	if r := becomes(t, l, linux, windows, status.Unproven); r.Via != status.ViaUnderlay || r.Target != windows.IP4 {
 		t.Errorf("it is probed via %s, at %s", r.Via, r.Target)
 	}
 	healthy(t, l, linux, windows, "the start")

@@ -50,7 +50,7 @@ func (s *soak) checkAlarms(t *testing.T) {
 	t.Helper()
 	alarms, excused := 0, 0
 	for _, at := range s.Nodes {
-		for _, cause := range []string{"peer-unreachable", "peer-one-way", "peer-mtu"} {
+		for _, cause := range []string{"peer-unreachable", "peer-one-way", "peer-mtu", "peer-not-forwarding"} {
 			for i, of := range s.Nodes {
 				found := at.Records(0).With("cause="+cause, "peer="+subnets+s.members[i].key)
 				times := found.Values("time")

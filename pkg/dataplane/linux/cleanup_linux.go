@@ -76,6 +76,9 @@ func (d *Driver) findOurs(ctx context.Context, networks []netip.Prefix) (tunnels
 	ours := &scope{tunnels: map[int]bool{}, networks: networks, everything: len(networks) == 0}
 	for _, l := range all {
 		owns, err := d.ownsDevice(ours, l)
+		if err == nil && !owns {
+			owns, err = d.isUnused(l)
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -86,6 +89,17 @@ func (d *Driver) findOurs(ctx context.Context, networks []netip.Prefix) (tunnels
 	}
 	d.scope.Store(ours)
 	return tunnels, driver.Tables{d.nexthops, d.routes, d.policies, d.ikes}.Refresh(ctx)
+}
+
+// isUnused reports whether a device has a name and type that flannel gives, and no
+// address: a flanneld has made it, and could not give it one. Without an address, it
+// carries nothing for anybody; a flanneld that runs makes it again.
+func (d *Driver) isUnused(l netlink.Link) (bool, error) {
+	if !isOurType(l) {
+		return false, nil
+	}
+	addrs, err := d.addresses(l)
+	return err == nil && len(addrs) == 0, err
 }
 
 // deleteAll deletes the routes and nexthop objects that were listed, and the

@@ -149,8 +149,7 @@ func (d *Driver) linkAfterRepair(before netlink.Link, err error) (dataplane.Link
 // repairTunnel sets the properties that tunnel devices of all kinds have, as far
 // as an existing device can change them. An error does not stop the rest.
 func (d *Driver) repairTunnel(dev dataplane.Device, t dataplane.Tunnel, l netlink.Link) error {
-	errs := []error{d.setMTU(dev.Name, t.MTU, l), d.restoreMAC(dev.Name, l)}
-	errs = append(errs, d.trySysctl("net/ipv6/conf/"+dev.Name+"/accept_ra", "0"))
+	errs := []error{d.setMTU(dev.Name, t.MTU, l), d.restoreMAC(dev.Name, l), d.setDeviceSysctls(dev.Name, t.Addr)}
 	if l.Attrs().Flags&net.FlagUp == 0 {
 		if err := d.handle.LinkSetUp(l); err != nil {
 			errs = append(errs, fmt.Errorf("bring it up: %w", err))

@@ -68,7 +68,9 @@ type Driver struct {
 	ensured dataplane.Links     // result of the last Ensure
 	macs    map[string]mac.Addr // of our devices, when first found: the peers know these
 	made    map[string]bool     // names of the tunnel devices of all Ensures
-	sysctls map[string]bool     // that were changed, by path
+	sysctls map[string]bool     // that had the right value since the start, by path
+	direct  map[string]bool     // devices of others that paths have led through
+	blocked atomic.Bool         // the last check of sysctls had an error
 
 	devicesSettled bool // the last Ensure had no error
 	repairing      bool // the present Ensure has the devices of the last one, so what differs was changed by somebody else
@@ -90,7 +92,7 @@ func New(opts driver.Options) (*Driver, error) {
 	if err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
-	d := &Driver{opts: opts, conn: c, handle: handle, changes: make(chan struct{}, 1), hopUsers: map[hop]int{}, sysctls: map[string]bool{}, macs: map[string]mac.Addr{}, made: map[string]bool{}, forwarders: map[string]*udptunnel.Tunnel{}}
+	d := &Driver{opts: opts, conn: c, handle: handle, changes: make(chan struct{}, 1), hopUsers: map[hop]int{}, sysctls: map[string]bool{}, direct: map[string]bool{}, macs: map[string]mac.Addr{}, made: map[string]bool{}, forwarders: map[string]*udptunnel.Tunnel{}}
 	d.scope.Store(&scope{})
 	d.markDirty()
 	d.store = newNexthopStore(c, &d.scope, opts.Instance)
@@ -150,7 +152,7 @@ func (d *Driver) markDirty() {
 func (d *Driver) Apply(ctx context.Context, links dataplane.Links, s dataplane.State) ([]dataplane.Refused, error) {
 	err := d.want(links, s)
 	unguarded := d.guard.apply(ctx, d, links, s)
-	err = errors.Join(err, d.enableForwarding(s.Networks), d.tables.Add(ctx, d.opts))
+	err = errors.Join(err, d.enableForwarding(s), d.tables.Add(ctx, d.opts))
 	if !reconcile.IsUnknown(err) { // otherwise the forwarders' peers may not be set yet
 		d.startForwarders()
 	}
@@ -186,6 +188,13 @@ func (d *Driver) fill(f *driver.Filling, p *dataplane.Path) error {
 		return err
 	}
 	k.fill(d, f, p, link)
+	switch k.(type) {
+	case existing, ipsec:
+		if f.Verb == driver.Want && !d.direct[p.Device] {
+			d.direct[p.Device] = true
+			d.sysctlsDirty.Store(true)
+		}
+	}
 	d.guard.put(f.Verb, p)
 	return nil
 }
@@ -229,11 +238,13 @@ func (d *Driver) want(links dataplane.Links, s dataplane.State) error {
 // setNetworks sets which routes are ours, for the watcher and the table of routes.
 func (d *Driver) setNetworks(s dataplane.State) {
 	scope := d.scope.Load()
-	if slices.Equal(scope.networks, s.Networks) && slices.Equal(scope.former, s.Former) && scope.unrouted == s.Unrouted && scope.keep == s.KeepDevices {
+	if slices.Equal(scope.networks, s.Networks) && slices.Equal(scope.former, s.Former) && slices.Equal(scope.subnets, s.Subnets) &&
+		scope.unrouted == s.Unrouted && scope.keep == s.KeepDevices {
 		return
 	}
 	next := *scope
-	next.networks, next.former, next.unrouted, next.keep = slices.Clone(s.Networks), slices.Clone(s.Former), s.Unrouted, s.KeepDevices
+	next.networks, next.former, next.subnets = slices.Clone(s.Networks), slices.Clone(s.Former), slices.Clone(s.Subnets)
+	next.unrouted, next.keep = s.Unrouted, s.KeepDevices
 	d.scope.Store(&next)
 	d.routes.Relist()
 	d.policies.Relist()
@@ -246,6 +257,7 @@ func (d *Driver) resetTables() {
 	d.tables.Reset()
 	d.guard.reset()
 	clear(d.hopUsers)
+	clear(d.direct)
 	d.paths, d.blackholes, d.networkRoutes = nil, nil, nil
 }
 

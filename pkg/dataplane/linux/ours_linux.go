@@ -39,6 +39,7 @@ type scope struct {
 	links    map[int]bool // the same and the underlay's
 	networks []netip.Prefix
 	former   []netip.Prefix // pod networks that this node was in before
+	subnets  []netip.Prefix // of this node's pods
 	unrouted bool           // see dataplane.State
 	keep     bool           // State.KeepDevices
 	// everything is for a cleanup that does not know the networks: what any flanneld

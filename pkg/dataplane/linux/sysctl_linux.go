@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -16,13 +15,14 @@ import (
 	"flannel/pkg/reconcile"
 )
 
-// enableForwarding makes the kernel forward packets of the families in use.
-func (d *Driver) enableForwarding(networks []netip.Prefix) error {
+// enableForwarding makes the kernel forward packets of the families in use, and checks
+// the devices of others.
+func (d *Driver) enableForwarding(s dataplane.State) error {
 	if !d.sysctlsDirty.Swap(false) {
 		return nil
 	}
 	var errs []error
-	for _, n := range networks {
+	for _, n := range s.Networks {
 		if n.Addr().Is4() {
 			errs = append(errs, d.setSysctl("net/ipv4/ip_forward", "1"))
 			continue
@@ -33,7 +33,8 @@ func (d *Driver) enableForwarding(networks []netip.Prefix) error {
 		}
 		errs = append(errs, err)
 	}
-	err := errors.Join(errs...)
+	err := errors.Join(append(errs, d.checkForeignDevices(s))...)
+	d.blocked.Store(err != nil)
 	d.sysctlsDirty.CompareAndSwap(false, err != nil)
 	return err
 }
@@ -114,8 +115,12 @@ func readSysctl(path string) (string, error) {
 // parameters that the kernel does not have (IPv6 is disabled).
 func (d *Driver) setSysctl(path, value string) error {
 	old, err := readSysctl(path)
-	if err != nil || old == "" || old == value {
+	if err != nil || old == "" {
 		return err
+	}
+	if old == value {
+		d.sysctls[path] = true
+		return nil
 	}
 	if err := os.WriteFile("/proc/sys/"+path, []byte(value), 0); err != nil {
 		return fmt.Errorf("set sysctl %s to %s (it is %s; set it on the host if this container may not): %w", path, value, old, err)

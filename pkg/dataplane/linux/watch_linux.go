@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,7 +24,9 @@ import (
 //	nexthop object            Table.Observe; if routes used it, list the routes
 //	device, its addresses     mark devices dirty and, if the kernel may have deleted
 //	                          entries without notifications, list all tables
-//	forwarding switched off   mark sysctls dirty
+//	sysctl of a device        mark devices or sysctls dirty, see netconf
+//	address of this node's    mark sysctls dirty: pods' interfaces must forward
+//	subnet, on any device
 //
 // If the result differs from the desired state, it notifies the daemon's loop. A
 // filter on the socket drops the notifications of our own writes, except those of
@@ -248,7 +251,11 @@ func (w *watcher) address(body []byte) (bool, error) {
 		if known { // it has a name of ours; with the new address it may belong to our network
 			w.d.strayDevices.Store(true)
 		}
-		return w.d.guard.observe(body[unix.SizeofIfAddrmsg:]) || known, nil
+		ofPods := w.ofPods(body[unix.SizeofIfAddrmsg:])
+		if ofPods {
+			w.d.sysctlsDirty.Store(true)
+		}
+		return w.d.guard.observe(body[unix.SizeofIfAddrmsg:]) || known || ofPods, nil
 	}
 	for kind, value := range rtnetlink.Attrs(body[unix.SizeofIfAddrmsg:]) {
 		if kind == unix.IFA_ADDRESS {
@@ -262,17 +269,55 @@ func (w *watcher) address(body []byte) (bool, error) {
 	return true, nil
 }
 
-// netconf handles changes of the forwarding sysctls.
+// ofPods reports whether the attributes of an address are those of a pods' interface.
+func (w *watcher) ofPods(attrs []byte) bool {
+	for kind, value := range rtnetlink.Attrs(attrs) {
+		ip, ok := netip.AddrFromSlice(value)
+		if ok && kind == unix.IFA_ADDRESS && slices.ContainsFunc(w.d.scope.Load().subnets, func(s netip.Prefix) bool { return s.Contains(ip) }) {
+			return true
+		}
+	}
+	return false
+}
+
+// netconf handles changes of the sysctls forwarding and rp_filter. Our own writes lead
+// to values on which nothing is to be done.
+//
+//	device       change                            action
+//	ours         forwarding off, rp_filter strict  mark devices dirty
+//	"all"        rp_filter strict                  mark devices dirty
+//	any other    forwarding off                    mark sysctls dirty
+//	any          forwarding on, while the last     mark sysctls dirty
+//	             check of sysctls had an error
 func (w *watcher) netconf(body []byte) (bool, error) {
-	const netconfaForwarding = 2 // NETCONFA_FORWARDING of linux/netconf.h
+	const ( // of linux/netconf.h
+		netconfaIndex, netconfaForwarding, netconfaRPFilter = 1, 2, 3
+		all                                                 = -1
+		strict                                              = 1
+	)
 	if len(body) < 1 {
 		return false, rtnetlink.ErrShort
 	}
+	index, forwarding, rpFilter := 0, -1, -1
 	for kind, value := range rtnetlink.Attrs(body[min(len(body), 4):]) {
-		if kind == netconfaForwarding && rtnetlink.Number(value) == 0 {
-			w.d.sysctlsDirty.Store(true)
-			return true, nil
+		n := int(int32(rtnetlink.Number(value)))
+		switch kind {
+		case netconfaIndex:
+			index = n
+		case netconfaForwarding:
+			forwarding = n
+		case netconfaRPFilter:
+			rpFilter = n
 		}
+	}
+	ours := w.d.scope.Load().tunnels[index]
+	switch {
+	case ours && forwarding == 0, (ours || index == all) && rpFilter == strict:
+		w.d.devicesDirty.Store(true)
+		return true, nil
+	case forwarding == 0, forwarding == 1 && w.d.blocked.Load():
+		w.d.sysctlsDirty.Store(true)
+		return true, nil
 	}
 	return false, nil
 }

@@ -50,10 +50,11 @@ func reach(p status.Peer) status.ReachState {
 }
 
 // failing are the states of peers that have to answer and do not.
-var failing = []status.ReachState{status.Unreachable, status.OneWay, status.SmallOnly}
+var failing = []status.ReachState{status.Unreachable, status.OneWay, status.NotForwarding, status.SmallOnly}
 
 // Choose returns up to n peers to test: those that the daemon does not reach, taking
-// turns between the states, and then others by chance. It leaves out those that do not
+// turns between the states, then those whose pods' way it cannot prove, and then others
+// by chance. It leaves out those that do not
 // have to answer.
 func Choose(peers []status.Peer, n int) (chosen []status.Peer) {
 	byState := map[status.ReachState][]status.Peer{}
@@ -70,7 +71,7 @@ func Choose(peers []status.Peer, n int) (chosen []status.Peer) {
 			}
 		}
 	}
-	chosen = append(append(chosen, byState[status.Reachable]...), byState[noReach]...)
+	chosen = slices.Concat(chosen, byState[status.Unproven], byState[status.Reachable], byState[noReach])
 	return chosen[:min(n, len(chosen))]
 }
 
@@ -79,7 +80,7 @@ func Targets(n status.Node, p status.Peer, asked bool) (targets []Target) {
 	for _, s := range p.Subnets {
 		t := Target{Peer: p.Name, Subnet: s, Expected: asked}
 		if slices.Contains(failing, reach(p)) {
-			t.Expected, t.Since = true, p.Reach.Since
+			t.Expected, t.Since, t.Blocked = true, p.Reach.Since, p.Reach.State == status.NotForwarding
 		}
 		for _, network := range n.Networks {
 			if network.Network.Contains(s.Addr()) {

@@ -26,6 +26,7 @@ func TestChoose(t *testing.T) {
 		peer("one", "10.5.5.0/24", "192.0.2.5", status.OneWay), peer("silent", "10.5.6.0/24", "192.0.2.6", status.UnknownReach),
 		peer("rejected", "10.5.7.0/24", "192.0.2.7", status.Unreachable)}
 	peers[6].State = status.Rejected
+	unproven := peer("windows", "10.5.8.0/24", "192.0.2.8", status.Unproven)
 	names := func(chosen []status.Peer) (list []string) {
 		for _, p := range chosen {
 			list = append(list, p.Name)
@@ -41,6 +42,9 @@ func TestChoose(t *testing.T) {
 	}
 	if got := names(Choose(peers, 10)); !slices.Equal(got, []string{"a", "b", "c", "one", "up"}) {
 		t.Errorf("of all: %v", got)
+	}
+	if got := names(Choose(append(slices.Clone(peers), unproven), 5)); !slices.Equal(got, []string{"a", "b", "c", "one", "windows"}) {
+		t.Errorf("before those that are reachable: %v", got)
 	}
 	if got := names(Choose([]status.Peer{peer("old", "10.5.1.0/24", "192.0.2.1", "")}, 3)); !slices.Equal(got, []string{"old"}) {
 		t.Errorf("of a daemon without probes: %v", got)

@@ -16,6 +16,7 @@ type Target struct {
 	Subnet   netip.Prefix
 	PublicIP netip.Addr
 	Expected bool         // see doctor.Path
+	Blocked  bool         // see doctor.Path.NotForwarding
 	Own      netip.Prefix // this node's subnet
 	Since    time.Time    // when the daemon found that it does not answer; zero: it did not
 	Devices  []string     // that flanneld routes through

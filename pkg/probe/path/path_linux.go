@@ -34,7 +34,7 @@ type run struct {
 // or until shortly after ctx ends.
 func Test(ctx context.Context, t Target, within time.Duration) doctor.Path {
 	r := &run{target: t, within: within, addr: t.Subnet.Addr(),
-		Path: doctor.Path{Peer: t.Peer, Subnet: t.Subnet, PublicIP: t.PublicIP, Expected: t.Expected}}
+		Path: doctor.Path{Peer: t.Peer, Subnet: t.Subnet, PublicIP: t.PublicIP, Expected: t.Expected, NotForwarding: t.Blocked}}
 	r.Handshake = !t.Since.IsZero() && t.Handshake.After(t.Since)
 	var err error
 	if r.inner, err = routeTo(r.addr); err == nil {

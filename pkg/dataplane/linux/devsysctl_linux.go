@@ -1,0 +1,116 @@
+package linux
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+	"strconv"
+
+	"flannel/pkg/dataplane"
+	"flannel/pkg/reconcile"
+)
+
+// Forwarding depends on parameters of each device, beside those of the whole host. A new
+// device inherits them from "default", and anybody can change them later.
+//
+//	parameter        on flanneld's own devices                     on pods' interfaces and an underlay with direct routes
+//	forwarding (4)   1: else the kernel drops what arrives there   reported, not changed
+//	rp_filter        2 if strict: all nodes may send through it    left alone: strict is right on most
+//	disable_ipv6     0 if the device has IPv6 addresses            left to the doctor
+//	forwarding (6)   left alone: the kernel decides by "all" only  left alone
+//	accept_ra        0: nobody there is a router of this host      see keepDefaultRoutes
+//	accept_local     1 on a TUN device (tun.ensure)                left alone
+//	disable_xfrm,    -                                             reported with ipsec: packets bypass the policies
+//	disable_policy
+//
+// To set IPv6 forwarding of a single device would cost the host the default routes that
+// it has by router advertisements, on all interfaces with accept_ra 1.
+//
+// The kernel notifies of changes of forwarding and rp_filter (watcher.netconf). If IPv6 is
+// disabled, the device loses its addresses, of which it notifies, too.
+
+// setDeviceSysctls sets the parameters of one of flanneld's own devices with these
+// addresses. IPv6 must be enabled before the device can get its addresses.
+func (d *Driver) setDeviceSysctls(name string, addrs []netip.Prefix) error {
+	has := func(v6 bool) bool {
+		return slices.ContainsFunc(addrs, func(p netip.Prefix) bool { return p.Addr().Is6() == v6 })
+	}
+	errs := []error{d.trySysctl("net/ipv6/conf/"+name+"/accept_ra", "0")}
+	if has(false) {
+		errs = append(errs, d.forwardFrom(name), d.loosenReversePath(name))
+	}
+	if has(true) {
+		errs = append(errs, d.setSysctl("net/ipv6/conf/"+name+"/disable_ipv6", "0"))
+	}
+	return errors.Join(errs...)
+}
+
+// forwardFrom makes the kernel forward IPv4 packets that arrive on a device.
+func (d *Driver) forwardFrom(device string) error {
+	path := "net/ipv4/conf/" + device + "/forwarding"
+	err := d.setSysctl(path, "1")
+	if err == nil || reconcile.IsUnknown(err) {
+		return err
+	}
+	return &dataplane.NotForwardingError{Sysctl: path, Value: "0", Want: "1", Err: err}
+}
+
+// loosenReversePath makes the kernel accept packets on a device whose senders it would
+// answer through another one, such as those that a node sends to pods with its address on
+// the underlay. The larger one of two values is in force, and 1 is the strict one: the
+// value 2 of the device overrides the value 1 of "all".
+func (d *Driver) loosenReversePath(device string) error {
+	path, strictest := "net/ipv4/conf/"+device+"/rp_filter", 0
+	for _, p := range []string{path, "net/ipv4/conf/all/rp_filter"} {
+		text, err := readSysctl(p)
+		if err != nil {
+			return err
+		}
+		value, _ := strconv.Atoi(text)
+		strictest = max(strictest, value)
+	}
+	if strictest != 1 {
+		return nil
+	}
+	return d.trySysctl(path, "2")
+}
+
+// checkForeignDevices returns an error for each parameter of devices of others that keeps
+// the kernel from forwarding packets between pods of this node and of peers. Whoever
+// made the device decides on its parameters, so that they are only reported.
+func (d *Driver) checkForeignDevices(s dataplane.State) error {
+	var errs []error
+	require := func(path, want string) {
+		value, err := readSysctl(path)
+		if err == nil && value != "" && value != want {
+			err = &dataplane.NotForwardingError{Sysctl: path, Value: value, Want: want}
+		}
+		errs = append(errs, err)
+	}
+	pods, err := d.podInterfaces(s.Subnets)
+	if err != nil {
+		errs = append(errs, reconcile.Unknown(err))
+	}
+	for _, dev := range d.devices {
+		pods = slices.DeleteFunc(pods, func(name string) bool { return name == dev.Name })
+		if isTunnel(dev) || !d.isRouted(s, dev.Name) {
+			continue
+		}
+		require("net/ipv4/conf/"+dev.Name+"/forwarding", "1")
+		if _, encrypts := dev.Kind.(dataplane.IPsec); encrypts {
+			for _, name := range []string{"all", dev.Name} {
+				require("net/ipv4/conf/"+name+"/disable_xfrm", "0")
+				require("net/ipv4/conf/"+name+"/disable_policy", "0")
+			}
+		}
+	}
+	for _, name := range pods {
+		require("net/ipv4/conf/"+name+"/forwarding", "1")
+	}
+	return errors.Join(errs...)
+}
+
+// isRouted reports whether an IPv4 path leads through a device.
+func (d *Driver) isRouted(s dataplane.State, device string) bool {
+	return slices.ContainsFunc(s.Paths, func(p *dataplane.Path) bool { return p.Device == device && p.Dst.Addr().Is4() })
+}

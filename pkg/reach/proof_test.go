@@ -1,0 +1,165 @@
+package reach
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"flannel/pkg/status"
+)
+
+// bridged makes a world without tunnels, whose underlay passes packets with addresses of
+// pods only where ways says so.
+func bridged(t *testing.T, ways func(from, to *host) bool) *world {
+	w := newWorld(t, 3, false)
+	for _, h := range w.nodes {
+		h.mesh.Update(w.now, w.network(h, Bridges))
+	}
+	w.passes = func(from, to *host, source, dst netip.Addr) bool {
+		return !from.lease.V4.Subnet.Contains(source) && !to.lease.V4.Subnet.Contains(dst) || ways(from, to)
+	}
+	return w
+}
+
+// An underlay that drops packets with addresses of pods proves nothing by the answers of
+// the nodes themselves.
+func TestUnderlayProvesNothing(t *testing.T) {
+	w := bridged(t, func(_, _ *host) bool { return false })
+	w.run(300)
+	for at := range w.nodes {
+		w.is(at, (at+1)%3, status.Unproven)
+		w.silent(at)
+	}
+}
+
+// Only one direction passes packets of pods. That the peer hears this node at its public
+// IP is no evidence for the pods' way.
+func TestHeardOnTheUnderlayProvesNothing(t *testing.T) {
+	w := bridged(t, func(from, _ *host) bool { return from.lease.Name == "node1" })
+	w.run(300)
+	w.is(0, 1, status.Unproven)
+	w.is(2, 1, status.Unproven)
+	for at := range w.nodes {
+		w.silent(at)
+	}
+}
+
+// A node that answers, but does not forward to its pods, is not reachable. Others find
+// that if its daemon has stopped, too, and if it is flannel's.
+func TestNotForwarding(t *testing.T) {
+	for _, addressing := range []Addressing{Tunnels, Bridges} {
+		w := newWorld(t, 4, addressing == Tunnels)
+		for _, h := range w.nodes {
+			h.mesh.Update(w.now, w.network(h, addressing))
+		}
+		w.run(120)
+		w.silent(0)
+		peer := w.nodes[2]
+		peer.mesh = nil
+		peer.blocked = true
+		w.run(90)
+		w.is(0, 2, status.NotForwarding)
+		w.is(1, 2, status.NotForwarding)
+		w.is(0, 1, status.Reachable)
+		if c := w.nodes[0].mesh.Changes(w.now); len(c) != 1 || c[0].Reach.State != status.NotForwarding || c[0].Outage != 0 {
+			t.Errorf("reports %+v", c)
+		}
+		peer.off = true
+		w.run(40)
+		w.is(0, 2, status.Unreachable)
+		peer.off = false
+		w.run(120)
+		w.is(0, 2, status.NotForwarding)
+		peer.blocked = false
+		w.run(60)
+		w.is(0, 2, status.Reachable)
+	}
+}
+
+// A node says of itself that it does not forward packets from its pods, which its peers
+// cannot measure.
+func TestSaysThatItDoesNotForward(t *testing.T) {
+	for _, addressing := range []Addressing{Tunnels, Bridges} {
+		w := newWorld(t, 3, false)
+		update := func(notForwarding bool) {
+			for i, h := range w.nodes {
+				n := w.network(h, addressing)
+				n.NotForwarding = notForwarding && i == 2
+				n.Synced = !n.NotForwarding
+				h.mesh.Update(w.now, n)
+			}
+		}
+		update(false)
+		w.run(60)
+		w.silent(0)
+		update(true)
+		w.run(20)
+		w.is(0, 2, status.NotForwarding)
+		w.is(2, 0, status.UnknownReach)
+		w.is(0, 1, status.Reachable)
+		w.run(300)
+		w.is(0, 2, status.NotForwarding)
+		update(false)
+		w.run(20)
+		w.is(0, 2, status.Reachable)
+		w.is(2, 0, status.Reachable)
+		if c := w.nodes[0].mesh.Changes(w.now); len(c) > 1 {
+			t.Errorf("reports %+v", c)
+		}
+		// What a daemon said counts for a while only.
+		update(true)
+		w.run(20)
+		w.is(0, 2, status.NotForwarding)
+		w.nodes[2].mesh = nil
+		w.run(120)
+		w.is(0, 2, status.Reachable)
+	}
+}
+
+// Nothing is said about the forwarding of a node without pods, or whose firewall keeps
+// the kernel's reports back.
+func TestForwardingIsNotKnown(t *testing.T) {
+	w := newWorld(t, 3, false)
+	w.run(120)
+	peer := w.nodes[2] // whose last pod goes, and with it the bridge and the route to it
+	peer.mesh, peer.blocked = nil, true
+	peer.answers = func(a netip.Addr) bool { return a == peer.lease.V4.Subnet.Addr() }
+	w.run(600)
+	w.is(0, 2, status.Reachable)
+	w.silent(0)
+
+	w = newWorld(t, 3, false)
+	w.nodes[2].blocked = true
+	w.run(600)
+	w.is(0, 2, status.Reachable)
+	w.silent(0)
+}
+
+// Loss is not taken for a node that does not forward.
+func TestLossIsNoProof(t *testing.T) {
+	w := newWorld(t, 4, false)
+	w.lost = func(*host, *host, bool, int) bool { return w.rnd.IntN(20) == 0 }
+	w.run(7200)
+	for at := range w.nodes {
+		for _, c := range w.nodes[at].mesh.Changes(w.now) {
+			t.Errorf("node%d reports %+v", at, c)
+		}
+	}
+}
+
+// A report that the hop limit of an ordinary request has ended, such as from a loop of
+// routes, is no answer.
+func TestLoopIsNoAnswer(t *testing.T) {
+	w := newWorld(t, 2, false)
+	h := w.nodes[0]
+	for range 60 {
+		w.now = w.now.Add(interval)
+		if r, due := h.mesh.Turn(w.now); due {
+			h.mesh.Received(w.now, w.nodes[1].lease.V4.Subnet.Addr(), false, true, r.body)
+		}
+	}
+	w.is(0, 1, status.Unreachable)
+	if l := h.mesh.Lasting(w.now, time.Second); len(l) > 1 {
+		t.Errorf("lasting: %v", l)
+	}
+}
