@@ -31,10 +31,11 @@ func sh(t *testing.T, script string) string {
 
 // setup creates a node with devices and settings of all kinds, many of them
 // wrong. It prevents changes while the Snapshot is read: duplicate address
-// detection is off, and the module ipip is loaded, because it creates a device
-// in every namespace when another test loads it.
+// detection is off, devices get no link-local addresses, and the module ipip is
+// loaded, because it creates a device in every namespace when another test loads it.
 const setup = `
 	for which in all default; do echo 0 > /proc/sys/net/ipv6/conf/$which/accept_dad; done
+	echo 1 > /proc/sys/net/ipv6/conf/default/addr_gen_mode
 	if ip link add early type ipip local 192.0.2.1 remote 192.0.2.2 2>/dev/null; then ip link delete early; fi
 	ip link add eth0 type veth peer wire; ip link set eth0 up; ip address add 192.168.0.3/24 dev eth0
 	ip link add flannel.1 type vxlan id 1 dev eth0 local 192.168.0.3 dstport 8472 nolearning; ip link set flannel.1 mtu 1450 up
@@ -51,8 +52,10 @@ const setup = `
 	printf 'ADMIN_STATE=configured\n' > /run/systemd/netif/links/$(cat /sys/class/net/cni0/ifindex)
 	printf 'ADMIN_STATE=unmanaged\n' > /run/systemd/netif/links/$(cat /sys/class/net/eth0/ifindex)`
 
-// listAll lists the state that reading must not change.
-const listAll = `ip -d -o link | sed 's|timer *[0-9.]*||g'; ip -o address; ip route show table all; ip neigh; iptables-save | grep -v '^#'; ip6tables-save | grep -v '^#'
+// listAll lists the state that reading must not change, without the states of carriers,
+// which the kernel changes after the command that causes the change has ended.
+const listAll = `ip -d -o link | sed 's|timer *[0-9.]*||g; s/NO-CARRIER,//; s/,LOWER_UP//; s/,M-DOWN//; s/ state [A-Z]*//'
+	ip -o address; ip route show table all | sed 's/ linkdown//'; ip neigh; iptables-save | grep -v '^#'; ip6tables-save | grep -v '^#'
 	nft list ruleset; grep -o -e ^br_netfilter -e '^[a-z0-9_]*table[a-z0-9_]*' /proc/modules || true; find /run /proc/sys/net -type f -exec grep -H . {} + 2>/dev/null | grep -v -e neigh -e nf_conntrack_count`
 
 // TestRead checks what is read of a node, and that reading changes nothing.
