@@ -76,6 +76,7 @@ type logState struct {
 	budget    lineBudget        // for rejects
 	omittedAt time.Time         // when it was logged that some rejects are omitted
 	advice    string
+	atStart   string // see logKept
 	passes    passLog
 }
 
