@@ -7,10 +7,14 @@ import (
 	"time"
 )
 
-// adoptAfter is how long an interface must have no other address of the family before
-// an address is used that may float. Programs that change a node's address, such as a
-// DHCP client, need less.
-const adoptAfter = 10 * time.Second
+// How long an interface must have no other address of the family before an address is
+// used that may float. Programs that change a node's address, such as a DHCP client, need
+// seconds. At a start, when no address is in use, the node has no network yet, and the
+// address is more likely to be its own one.
+const (
+	adoptAtStart = 10 * time.Second
+	adoptLater   = time.Minute
+)
 
 // Chooser chooses the underlay of a running daemon, again whenever something may have
 // changed. It does not leave an interface that still can be the underlay, and does not
@@ -25,8 +29,8 @@ const adoptAfter = 10 * time.Second
 //	the interface of the start can be the underlay      the interface of the start
 //	  again, with a metric that is not worse than before
 //	the address in use is gone, others are there        the best of the others
-//	only an address is left that may float              no choice for adoptAfter (unless there is another
-//	                                                      candidate), then this address
+//	only an address is left that may float              no choice for adoptAtStart or adoptLater (unless
+//	                                                      there is another candidate), then this address
 //	another address appears beside one that may float   the other address
 type Chooser struct {
 	home, last place // the first choice, and the last one; zero: none yet, or flags have selected it
@@ -38,13 +42,17 @@ type Chooser struct {
 // it returns an error.
 func (c *Chooser) Choose(now time.Time, s Snapshot, o Options, v4, v6 bool) (Decision, error) {
 	alone := map[netip.Addr]time.Time{}
-	d, err := decide(s, o, v4, v6, past{home: c.home, last: c.last, inUse: c.inUse, wait: func(a netip.Addr) bool {
+	patience := adoptLater
+	if c.inUse == nil {
+		patience = adoptAtStart
+	}
+	d, err := decide(s, o, v4, v6, past{home: c.home, last: c.last, inUse: c.inUse, patience: patience, wait: func(a netip.Addr) bool {
 		since, known := c.alone[a]
 		if !known {
 			since = now
 		}
 		alone[a] = since
-		return now.Sub(since) < adoptAfter
+		return now.Sub(since) < patience
 	}})
 	c.alone = alone
 	if err != nil {
@@ -70,8 +78,9 @@ type place struct {
 type past struct {
 	home, last place
 	inUse      []netip.Addr
-	// wait reports whether an address that may float, and is the only one of its family
-	// on an interface, must not be used yet; nil: it may be used at once.
+	patience   time.Duration // for the error
+	// wait reports whether an address that may float, and is the only one of its family on
+	// an interface, must not be used yet; nil: it may be used at once.
 	wait func(netip.Addr) bool
 }
 

@@ -58,7 +58,7 @@ func chooseInSteps(t *testing.T, o Options, steps []step) {
 		if got != st.want || err == nil && d.Link.AtStart != st.atStart {
 			t.Errorf("step %d: chosen is %s, at a start %q, want %s, %q; %v", i, got, d.Link.AtStart, st.want, st.atStart, err)
 		}
-		if err != nil && st.eth0 != "" && !logtest.Names(err.Error(), "192.168.1.50", "10s") {
+		if err != nil && st.eth0 != "" && !logtest.Names(err.Error(), "192.168.1.50/32") {
 			t.Errorf("step %d: the reason is %v", i, err)
 		}
 	}
@@ -83,7 +83,7 @@ func TestChooserFloatingAddress(t *testing.T) {
 				{time.Hour, vip + "," + own, "", route, "eth0 192.168.1.5", ""},
 				// The time begins anew each time.
 				{second, vip, "", route, "!", ""},
-				{9 * second, vip, "", route, "!", ""},
+				{59 * second, vip, "", route, "!", ""},
 				{second, vip, "", route, "eth0 192.168.1.50", ""},
 				{time.Hour, vip, "", route, "eth0 192.168.1.50", ""},
 				{second, vip + "," + own, "", route, "eth0 192.168.1.5", ""},
