@@ -32,7 +32,7 @@ func (p Path) diagnose() Cause {
 	switch {
 	case p.Problem != "":
 		return ""
-	case p.Underlay == "" || p.Kind == "":
+	case p.Underlay == "" || p.Kind == "" || len(p.Astray) > 0:
 		return CauseNoRoute
 	case inner:
 		return p.diagnoseAnswering()

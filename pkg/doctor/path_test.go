@@ -58,6 +58,9 @@ func TestDiagnose(t *testing.T) {
 
 		{"no route to the machine", CauseNoRoute, func(p *Path) { p.Underlay = "" }},
 		{"the route is another's", CauseNoRoute, func(p *Path) { p.Kind, p.Device = "", "eth1" }},
+		{"a rule for a source", CauseNoRoute, func(p *Path) {
+			p.Expected, p.Astray = false, []Astray{{Source: addr("192.168.0.3"), Device: "eth0", Table: 30200}}
+		}},
 		{"no answer to ARP", CausePeerDown, func(p *Path) {
 			p.silence()
 			p.Inner.Left, p.Host, p.Neighbour = []string{"flannel.1"}, PathTest{Result: Silent}, NeighbourDown
@@ -121,6 +124,16 @@ func TestPathFixes(t *testing.T) {
 		{"FL604", Fail, "1372 1450", func(s *Snapshot) {
 			p := working()
 			p.Full, p.Largest = PathTest{Result: Silent}, 1372
+			s.Linux.Paths = Known([]Path{p})
+		}},
+		{"FL610", Fail, "192.168.0.3 30200 eth0", func(s *Snapshot) {
+			p := working()
+			p.Astray = []Astray{{Source: addr("192.168.0.3"), Device: "eth0", Table: 30200}}
+			s.Linux.Paths = Known([]Path{p})
+		}},
+		{"FL610", Fail, "10.5.3.1 invalid argument", func(s *Snapshot) {
+			p := working()
+			p.Astray = []Astray{{Source: addr("10.5.3.1"), Error: "invalid argument"}}
 			s.Linux.Paths = Known([]Path{p})
 		}},
 		{"FL604", Undecided, "socket", func(s *Snapshot) { s.Linux.Paths = Known([]Path{{Peer: "a", Problem: "no socket"}}) }},

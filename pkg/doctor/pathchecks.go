@@ -101,9 +101,13 @@ var pathCauses = []pathCause{
 			if p.Underlay == "" {
 				return "there is no route to " + p.PublicIP.String()
 			}
+			if len(p.Astray) > 0 {
+				return fmt.Sprintf("the route to %s leads to %s, but %s", p.Subnet, p.Device, p.Astray[0])
+			}
 			return "the route to " + p.Subnet.String() + " leads to " + cmp.Or(p.Device, "nowhere")
 		},
-		always("See flanneld status; correct the host's routes and rules (ip rule) that come before flanneld's.")},
+		always("See flanneld status; correct the host's routes and rules (ip rule) that come before flanneld's. " +
+			"In clouds, NetworkManager's nm-cloud-setup makes such rules (systemctl disable --now nm-cloud-setup.timer nm-cloud-setup.service, and delete the rules).")},
 	{"FL611", CauseWireGuardKeys, "WireGuard agrees on keys with the tested peers", "WireGuard does not agree on keys with peers", Fail,
 		func(p Path) string { return "its packets arrive, but there is no handshake" },
 		always("Give all nodes the same Backend.PSK; restart flanneld on that node, which publishes its key again.")},

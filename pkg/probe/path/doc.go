@@ -17,6 +17,7 @@ type Target struct {
 	PublicIP netip.Addr
 	Expected bool         // see doctor.Path
 	Own      netip.Prefix // this node's subnet
+	Addrs    []netip.Addr // this node's, on the underlay
 	Since    time.Time    // when the daemon found that it does not answer; zero: it did not
 	Devices  []string     // that flanneld routes through
 
