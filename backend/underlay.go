@@ -59,6 +59,22 @@ func MinMTU(v6 bool) int {
 	return 576
 }
 
+// FitMTU returns an error if packets of outer bytes leave pods less than a family needs
+// after the headers of a tunnel. outer is the MTU of the underlay, or a smaller Backend.MTU;
+// the error names the one that has to be raised.
+func (n Node) FitMTU(outer int, tunnel string, overhead int, v6 bool) error {
+	least := MinMTU(v6)
+	if outer-overhead >= least {
+		return nil
+	}
+	if n.Underlay.MTU < least+overhead {
+		return fmt.Errorf("the MTU of %s is %d, which leaves %d for pods after %s's %d; at least %d is needed, so raise the MTU of %s to %d or more, or choose another interface (--iface)",
+			n.Underlay.Name, n.Underlay.MTU, n.Underlay.MTU-overhead, tunnel, overhead, least, n.Underlay.Name, least+overhead)
+	}
+	return fmt.Errorf("Backend.MTU: %d on %s leaves %d for pods after %s's %d; at least %d is needed, so use %d or more",
+		outer, n.Underlay.Name, outer-overhead, tunnel, overhead, least, least+overhead)
+}
+
 // Uses reports whether the node uses an address family.
 func (n Node) Uses(v6 bool) bool { return v6 && n.V6 || !v6 && n.V4 }
 
