@@ -8,6 +8,7 @@ import (
 
 	"flannel/pkg/conf"
 	"flannel/pkg/dataplane"
+	"flannel/pkg/encap"
 	"flannel/subnet"
 )
 
@@ -50,20 +51,11 @@ func (n Node) Direct(e subnet.Endpoint) (*dataplane.Path, error) {
 	return &dataplane.Path{Dst: e.Subnet, Via: e.PublicIP, Device: n.Underlay.Name, Encap: dataplane.Direct{}}, nil
 }
 
-// MinMTU returns the smallest MTU in bytes for an address family: 576 for IPv4 (RFC
-// 791: every host must accept such a datagram), 1280 for IPv6 (RFC 8200).
-func MinMTU(v6 bool) int {
-	if v6 {
-		return 1280
-	}
-	return 576
-}
-
 // FitMTU returns an error if packets of outer bytes leave pods less than a family needs
 // after the headers of a tunnel. outer is the MTU of the underlay, or a smaller Backend.MTU;
 // the error names the one that has to be raised.
 func (n Node) FitMTU(outer int, tunnel string, overhead int, v6 bool) error {
-	least := MinMTU(v6)
+	least := encap.MinMTU(v6)
 	if outer-overhead >= least {
 		return nil
 	}

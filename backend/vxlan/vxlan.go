@@ -59,8 +59,8 @@ func parse(o *conf.Object, os string) backend.Maker {
 	} else {
 		o.Ignore("MacPrefix", "Name")
 	}
-	if least := backend.MinMTU(false) + encap.VXLAN(false); opts.mtu > 0 && opts.mtu < least {
-		o.Problem("MTU", "%d leaves less than %d for pods after VXLAN's %d; use %d or more", opts.mtu, backend.MinMTU(false), encap.VXLAN(false), least)
+	if least := encap.MinMTU(false) + encap.VXLAN(false); opts.mtu > 0 && opts.mtu < least {
+		o.Problem("MTU", "%d leaves less than %d for pods after VXLAN's %d; use %d or more", opts.mtu, encap.MinMTU(false), encap.VXLAN(false), least)
 	}
 	return func(n backend.Node) (backend.Backend, []string, error) { return newVXLAN(opts, n) }
 }

@@ -74,8 +74,8 @@ func parse(o *conf.Object, os string) backend.Maker {
 	if !slices.Contains(modes, opts.mode) {
 		o.Problem("Mode", "%.40q is not a mode; use one of %q, in lower case", string(opts.mode), modes)
 	}
-	if least := backend.MinMTU(false) + encap.WireGuard(); opts.mtu > 0 && opts.mtu < least {
-		o.Problem("MTU", "%d leaves less than %d for pods after WireGuard's %d; use %d or more", opts.mtu, backend.MinMTU(false), encap.WireGuard(), least)
+	if least := encap.MinMTU(false) + encap.WireGuard(); opts.mtu > 0 && opts.mtu < least {
+		o.Problem("MTU", "%d leaves less than %d for pods after WireGuard's %d; use %d or more", opts.mtu, encap.MinMTU(false), encap.WireGuard(), least)
 	}
 	if os == "windows" {
 		o.Problem("Type", "wireguard is not supported on Windows; use vxlan or host-gw in a cluster with Windows nodes")
