@@ -56,6 +56,7 @@ func healthy() Snapshot {
 			IPTables: Known([]Listing{{ruleset.VariantNFT, strings.Split("*filter\n:INPUT ACCEPT [0:0]\n:FORWARD DROP [0:0]\n:FLANNEL-FWD - [0:0]\n"+
 				"-A FORWARD -m comment --comment \"flanneld forward\" -j FLANNEL-FWD\n-A FLANNEL-FWD -s 10.5.0.0/16 -j ACCEPT\n-A FLANNEL-FWD -d 10.5.0.0/16 -j ACCEPT", "\n")}}),
 			Paths:    Known([]Path{working()}),
+			Reserved: Known([]netip.Addr{addr("10.5.3.2")}),
 			NFTables: Known(`{"nftables":[]}`), Managers: Known([]LinkManager{{Name: "NetworkManager", Running: true, Manages: []string{"eth0"}}})},
 	}
 }
