@@ -8,6 +8,7 @@ import (
 
 	"flannel/pkg/conf"
 	"flannel/pkg/dataplane"
+	"flannel/pkg/encap"
 	"flannel/subnet"
 )
 
@@ -50,13 +51,20 @@ func (n Node) Direct(e subnet.Endpoint) (*dataplane.Path, error) {
 	return &dataplane.Path{Dst: e.Subnet, Via: e.PublicIP, Device: n.Underlay.Name, Encap: dataplane.Direct{}}, nil
 }
 
-// MinMTU returns the smallest MTU in bytes for an address family: 576 for IPv4 (RFC
-// 791: every host must accept such a datagram), 1280 for IPv6 (RFC 8200).
-func MinMTU(v6 bool) int {
-	if v6 {
-		return 1280
+// FitMTU returns an error if packets of outer bytes leave pods less than a family needs
+// after the headers of a tunnel. outer is the MTU of the underlay, or a smaller Backend.MTU;
+// the error names the one that has to be raised.
+func (n Node) FitMTU(outer int, tunnel string, overhead int, v6 bool) error {
+	least := encap.MinMTU(v6)
+	if outer-overhead >= least {
+		return nil
 	}
-	return 576
+	if n.Underlay.MTU < least+overhead {
+		return fmt.Errorf("the MTU of %s is %d, which leaves %d for pods after %s's %d; at least %d is needed, so raise the MTU of %s to %d or more, or choose another interface (--iface)",
+			n.Underlay.Name, n.Underlay.MTU, n.Underlay.MTU-overhead, tunnel, overhead, least, n.Underlay.Name, least+overhead)
+	}
+	return fmt.Errorf("Backend.MTU: %d on %s leaves %d for pods after %s's %d; at least %d is needed, so use %d or more",
+		outer, n.Underlay.Name, outer-overhead, tunnel, overhead, least, least+overhead)
 }
 
 // Uses reports whether the node uses an address family.

@@ -6,7 +6,6 @@
 package ipip
 
 import (
-	"fmt"
 	"net/netip"
 
 	"flannel/backend"
@@ -36,9 +35,8 @@ func parse(o *conf.Object, os string) backend.Maker {
 	}
 	return func(n backend.Node) (backend.Backend, []string, error) {
 		n.V6 = false
-		if least := backend.MinMTU(false) + encap.IPIP(); n.Underlay.MTU < least {
-			return nil, nil, fmt.Errorf("the MTU of %s is %d, which leaves %d for pods after IPIP's %d; raise it to %d or more",
-				n.Underlay.Name, n.Underlay.MTU, n.Underlay.MTU-encap.IPIP(), encap.IPIP(), least)
+		if err := n.FitMTU(n.Underlay.MTU, "IPIP", encap.IPIP(), false); err != nil {
+			return nil, nil, err
 		}
 		return ipip{backend.Plain{Node: n, Name: "ipip"}, direct}, nil, nil
 	}

@@ -84,11 +84,7 @@ func parse(o *conf.Object, os string) backend.Maker {
 	return func(n backend.Node) (backend.Backend, []string, error) {
 		n.V6 = false
 		i := ipsec{backend.Plain{Node: n, Name: "ipsec"}, opts}
-		if overhead := encap.IPsec(opts.udpEncap); i.MTU() < backend.MinMTU(false) {
-			return nil, nil, fmt.Errorf("the MTU of %s is %d, which leaves %d for pods after ESP's %d; raise it to %d or more",
-				n.Underlay.Name, n.Underlay.MTU, i.MTU(), overhead, backend.MinMTU(false)+overhead)
-		}
-		return i, nil, nil
+		return i, nil, n.FitMTU(n.Underlay.MTU, "ESP", encap.IPsec(opts.udpEncap), false)
 	}
 }
 

@@ -33,11 +33,7 @@ func parse(o *conf.Object, os string) backend.Maker {
 	}
 	return func(n backend.Node) (backend.Backend, []string, error) {
 		u := udp{Plain: backend.Plain{Node: n, Name: Name}, port: uint16(port)}
-		if least := backend.MinMTU(false); u.MTU() < least {
-			return nil, nil, fmt.Errorf("the MTU of %s is %d, which leaves %d for pods after UDP's %d; at least %d is needed, so raise it to %d or more",
-				n.Underlay.Name, n.Underlay.MTU, u.MTU(), encap.UDP, least, least+encap.UDP)
-		}
-		return u, nil, nil
+		return u, nil, n.FitMTU(n.Underlay.MTU, "UDP", encap.UDP, false)
 	}
 }
 

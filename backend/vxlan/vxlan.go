@@ -59,8 +59,8 @@ func parse(o *conf.Object, os string) backend.Maker {
 	} else {
 		o.Ignore("MacPrefix", "Name")
 	}
-	if least := backend.MinMTU(false) + encap.VXLAN(false); opts.mtu > 0 && opts.mtu < least {
-		o.Problem("MTU", "%d leaves less than %d for pods after VXLAN's %d; use %d or more", opts.mtu, backend.MinMTU(false), encap.VXLAN(false), least)
+	if least := encap.MinMTU(false) + encap.VXLAN(false); opts.mtu > 0 && opts.mtu < least {
+		o.Problem("MTU", "%d leaves less than %d for pods after VXLAN's %d; use %d or more", opts.mtu, encap.MinMTU(false), encap.VXLAN(false), least)
 	}
 	return func(n backend.Node) (backend.Backend, []string, error) { return newVXLAN(opts, n) }
 }
@@ -89,15 +89,16 @@ func newVXLAN(o options, n backend.Node) (backend.Backend, []string, error) {
 		v.outerMTU = o.mtu
 	}
 	for _, v6 := range []bool{false, true} {
-		name, overhead, least := v.names[v6], encap.VXLAN(v6), backend.MinMTU(v6)
-		switch {
-		case !n.Uses(v6):
-		case o.overlay == nil && len(name) > maxName:
+		name := v.names[v6]
+		if !n.Uses(v6) {
+			continue
+		}
+		if o.overlay == nil && len(name) > maxName {
 			return nil, nil, fmt.Errorf("Backend.VNI: %d makes the device %s, and Linux allows names of %d characters; use a VNI of %d digits or fewer",
 				o.vni, name, maxName, maxName-strings.Index(name, ".")-1)
-		case v.outerMTU-overhead < least:
-			return nil, nil, fmt.Errorf("Backend.MTU: %d on %s leaves %d for pods after VXLAN's %d; at least %d is needed, so use %d or more",
-				v.outerMTU, n.Underlay.Name, v.outerMTU-overhead, overhead, least, least+overhead)
+		}
+		if err := n.FitMTU(v.outerMTU, "VXLAN", encap.VXLAN(v6), v6); err != nil {
+			return nil, nil, err
 		}
 	}
 	if o.overlay != nil {

@@ -74,8 +74,8 @@ func parse(o *conf.Object, os string) backend.Maker {
 	if !slices.Contains(modes, opts.mode) {
 		o.Problem("Mode", "%.40q is not a mode; use one of %q, in lower case", string(opts.mode), modes)
 	}
-	if least := backend.MinMTU(false) + encap.WireGuard(); opts.mtu > 0 && opts.mtu < least {
-		o.Problem("MTU", "%d leaves less than %d for pods after WireGuard's %d; use %d or more", opts.mtu, backend.MinMTU(false), encap.WireGuard(), least)
+	if least := encap.MinMTU(false) + encap.WireGuard(); opts.mtu > 0 && opts.mtu < least {
+		o.Problem("MTU", "%d leaves less than %d for pods after WireGuard's %d; use %d or more", opts.mtu, encap.MinMTU(false), encap.WireGuard(), least)
 	}
 	if os == "windows" {
 		o.Problem("Type", "wireguard is not supported on Windows; use vxlan or host-gw in a cluster with Windows nodes")
@@ -114,11 +114,10 @@ func newWireGuard(o options, n backend.Node) (backend.Backend, []string, error) 
 	case o.mtu > 0:
 		w.outerMTU = o.mtu
 	}
-	least := backend.MinMTU(n.V6)
+	if err := n.FitMTU(w.outerMTU, "WireGuard", encap.WireGuard(), n.V6); err != nil {
+		return nil, nil, err
+	}
 	switch {
-	case w.MTU() < least:
-		return nil, nil, fmt.Errorf("Backend.MTU: %d on %s leaves %d for pods after WireGuard's %d; at least %d is needed, so use %d or more",
-			w.outerMTU, n.Underlay.Name, w.MTU(), encap.WireGuard(), least, least+encap.WireGuard())
 	case o.mode == separate && n.V4 && n.V6 && o.port == o.portV6:
 		return nil, nil, fmt.Errorf("Backend.ListenPortV6: %d is ListenPort, too, and each of the two devices needs its own; use another, or Mode auto, which has one device", o.portV6)
 	case o.mode == overIPv4 && !n.V4:

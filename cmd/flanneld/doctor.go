@@ -26,7 +26,7 @@ func doctorCommand(c *call) func(context.Context) int {
 	c.flags.StringVar(&look.Peer, "peer", "", "test the way to this `peer` (its name, a subnet or an address), and not to some that are chosen; only on Linux")
 	c.flags.StringVar(&look.ConfDir, "cni-conf-dir", "", "`directory` of CNI configurations; default: where containerd looks, see cni-dirs")
 	binDir := c.flags.String("cni-bin-dir", "", "`directory` of CNI plugins; default: where containerd looks, see cni-dirs")
-	c.flags.StringVar(&look.DataDir, "cni-data-dir", usualDataDir(), "host-local's dataDir; on Windows, for kube-proxy's source VIP: the `directory` with one for each network")
+	c.flags.StringVar(&look.DataDir, "cni-data-dir", usualDataDir(), "host-local's dataDir: the `directory` with one for each network")
 	timeout := c.limitFlag("timeout", 5*time.Second, "time limit of each probe; what takes longer is unknown")
 	return func(ctx context.Context) int {
 		asking, cancel := context.WithTimeout(ctx, *timeout)

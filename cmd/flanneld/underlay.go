@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"strings"
+	"time"
 
 	"flannel/pkg/reconcile"
 	"flannel/pkg/underlay"
@@ -15,6 +16,7 @@ import (
 type machineUnderlay struct {
 	options underlay.Options
 	read    func(underlay.Options) (underlay.Snapshot, error)
+	chooser underlay.Chooser
 	changes <-chan struct{}
 	log     *slog.Logger
 	logged  string // the decision that was logged last
@@ -42,7 +44,7 @@ func (u *machineUnderlay) Choose(v4, v6 bool, operator subnet.PublicIPs) (underl
 	if err != nil {
 		return underlay.Link{}, nil, reconcile.Unknown(err)
 	}
-	d, err := underlay.Decide(snapshot, o, v4, v6)
+	d, err := u.chooser.Choose(time.Now(), snapshot, o, v4, v6)
 	if err == nil {
 		u.logDecision(d)
 	}

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -50,12 +51,13 @@ func configuration() (text string) {
 }
 
 // Start starts charon, and writes its configuration file before, which exists as long
-// as the process may run. It does not wait until charon listens, which can take seconds:
-// program is "" if one that it has started before runs already. The process is in a
+// as the process may run. The caller has found that no charon listens on Socket. Start
+// does not wait until charon listens, which can take seconds: program is "" if one that
+// it has started before still has time for that. The process is in a
 // session of its own and does not end with this one. It inherits no files, and of the
 // environment only PATH.
 func Start(config string) (program string, err error) {
-	if running(config) {
+	if starting(config) {
 		return "", nil
 	}
 	i := slices.IndexFunc(programs, func(name string) bool { program, err = exec.LookPath(name); return err == nil })
@@ -110,7 +112,8 @@ func (c *Client) Started(config string) int {
 	}
 	pid := 0
 	_ = raw.Control(func(fd uintptr) {
-		if peer, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
+		peer, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+		if err == nil && int(peer.Uid) == os.Geteuid() {
 			pid = int(peer.Pid)
 		}
 	})
@@ -120,15 +123,20 @@ func (c *Client) Started(config string) int {
 	return pid
 }
 
-// marked reports whether a process has the variable by which Started recognizes it.
+// marked reports whether a process has the variable by which Started recognizes it. Every
+// user can give it to a process.
 func marked(pid int, config string) bool {
 	environ, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
 	return err == nil && slices.ContainsFunc(bytes.Split(environ, []byte{0}), func(v []byte) bool { return string(v) == mark(config) })
 }
 
-// running reports whether a daemon runs in this network namespace that Start has started
-// with this configuration file.
-func running(config string) bool {
+// startLimit is how long a daemon may take until it listens. One that still does not is
+// no reason not to start another.
+const startLimit = time.Minute
+
+// starting reports whether a daemon of this user runs in this network namespace that Start
+// has started with this configuration file less than startLimit ago.
+func starting(config string) bool {
 	own, err := os.Readlink("/proc/self/ns/net")
 	if err != nil {
 		return false
@@ -136,7 +144,7 @@ func running(config string) bool {
 	entries, _ := os.ReadDir("/proc")
 	return slices.ContainsFunc(entries, func(e fs.DirEntry) bool {
 		pid, err := strconv.Atoi(e.Name())
-		if err != nil || !marked(pid, config) {
+		if err != nil || !marked(pid, config) || !ofThisUser(pid) {
 			return false
 		}
 		program, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
@@ -144,8 +152,53 @@ func running(config string) bool {
 			return false
 		}
 		other, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", pid))
-		return err == nil && other == own
+		if err != nil || other != own {
+			return false
+		}
+		runs, err := age(pid)
+		return err == nil && runs < startLimit
 	})
+}
+
+// ofThisUser reports whether a process has the user of this one, as its real, effective,
+// saved and filesystem user. The owner of its files in /proc is root for one that may not
+// be traced.
+func ofThisUser(pid int) bool {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return false
+	}
+	for line := range strings.Lines(string(status)) {
+		if ids, ok := strings.CutPrefix(line, "Uid:"); ok {
+			own := strconv.Itoa(os.Geteuid())
+			return !slices.ContainsFunc(strings.Fields(ids), func(id string) bool { return id != own })
+		}
+	}
+	return false
+}
+
+// age returns how long a process has been running.
+func age(pid int) (time.Duration, error) {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, err
+	}
+	uptime, err := os.ReadFile("/proc/uptime")
+	if err != nil {
+		return 0, err
+	}
+	// The name, in parentheses, may contain blanks. The start is the 20th field after it.
+	fields, up := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:])), strings.Fields(string(uptime))
+	if len(fields) < 20 || len(up) == 0 {
+		return 0, fmt.Errorf("process %d: unknown format of stat or uptime", pid)
+	}
+	const ticks = 100 // a second, on all systems, in /proc
+	start, startErr := strconv.ParseFloat(fields[19], 64)
+	now, nowErr := strconv.ParseFloat(up[0], 64)
+	if err := errors.Join(startErr, nowErr); err != nil {
+		return 0, err
+	}
+	return time.Duration((now - start/ticks) * float64(time.Second)), nil
 }
 
 // MayRun reports whether a daemon that Start has started with this configuration file

@@ -1,10 +1,12 @@
 package charon
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -80,7 +82,7 @@ func TestStartOnce(t *testing.T) {
 			if program, err := Start(config); err != nil || program != "" {
 				t.Errorf("again: %q, %v", program, err)
 			}
-			if running(config + "2") {
+			if starting(config + "2") {
 				t.Error("it has another configuration file")
 			}
 			if err := os.Remove(filepath.Join(dir, "pid")); err != nil {
@@ -89,11 +91,55 @@ func TestStartOnce(t *testing.T) {
 			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 				t.Fatal(err)
 			}
-			for began := time.Now(); running(config); time.Sleep(10 * time.Millisecond) {
+			for began := time.Now(); starting(config); time.Sleep(10 * time.Millisecond) {
 				if time.Since(began) > 5*time.Minute {
 					t.Fatal("it still runs")
 				}
 			}
+		}
+	})
+}
+
+// A process of another user can have charon's name and our variable, and does not keep charon from being started.
+func TestProcessesOfOthers(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		dir := t.TempDir()
+		config, program := filepath.Join(dir, "strongswan.conf"), filepath.Join(dir, "charon")
+		shell, err := os.ReadFile("/bin/sh")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(program, shell, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(filepath.Dir(dir), 0o755); err != nil { // the other user may search it
+			t.Fatal(err)
+		}
+		for user, want := range map[uint32]bool{0: true, 65534: false} {
+			cmd := exec.CommandContext(t.Context(), program, "-c", "echo; read line")
+			cmd.Env = []string{"PATH=" + os.Getenv("PATH"), mark(config)}
+			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: user, Gid: user}}
+			in, inErr := cmd.StdinPipe()
+			out, outErr := cmd.StdoutPipe()
+			if err := errors.Join(inErr, outErr, cmd.Start()); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
+				t.Fatal(err)
+			}
+			if got := starting(config); got != want {
+				t.Errorf("a process of user %d counts: %t", user, got)
+			}
+			if runs, err := age(cmd.Process.Pid); err != nil || runs < 0 || runs > 5*time.Minute {
+				t.Errorf("it has been running for %v, %v", runs, err)
+			}
+			if err := errors.Join(in.Close(), cmd.Process.Kill()); err != nil {
+				t.Error(err)
+			}
+			_ = cmd.Wait()
+		}
+		if _, err := age(1 << 30); err == nil {
+			t.Error("a process that does not exist has an age")
 		}
 	})
 }

@@ -19,6 +19,7 @@ const (
 	causeDuplicateMAC     = "duplicate-mac"
 	causeDuplicateKey     = "duplicate-key"
 	causeUnderlayChanged  = "underlay-changed"
+	causeUnderlayKept     = "underlay-kept"
 	causeConfigWarning    = "config-warning"
 	causeConfigChanged    = "config-changed"
 	causeConfigRefused    = "config-refused"

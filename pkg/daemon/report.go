@@ -77,6 +77,7 @@ type logState struct {
 	omittedAt time.Time         // when it was logged that some rejects are omitted
 	advice    string
 	conflict  string // see addressConflict
+	atStart   string // see logKept
 	passes    passLog
 }
 

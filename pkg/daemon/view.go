@@ -149,7 +149,7 @@ func (s *snapshot) nodeStatus() *status.Node {
 	n := &status.Node{
 		Backend: cmp.Or(s.lease.Backend, s.config.Backend), NFTables: s.config.NFTables,
 		IPMasq: s.settings.IPMasq, SubnetFile: s.settings.SubnetFile, MTU: s.backend.MTU(),
-		Underlay: status.Underlay{Name: s.link.Name, Index: s.link.Index, MTU: s.link.MTU},
+		Underlay: status.Underlay{Name: s.link.Name, Index: s.link.Index, MTU: s.link.MTU, AtStart: s.link.AtStart},
 		LastPass: s.at, Took: status.Duration(s.took),
 	}
 	for _, a := range []netip.Addr{s.link.V4, s.link.V6} {

@@ -34,6 +34,8 @@ func daemonChecks() []Check {
 			"datagrams were dropped: they are malformed, or not from the peers of the packets in them (udp)", anySystem, nil, datagramsFromPeers},
 		{"FL110", "the network configuration in the store is in force",
 			"the network configuration in the store is not in force", anySystem, nil, configInForce},
+		{"FL111", "a start of flanneld would choose the interface that is in use",
+			"a start of flanneld would choose another interface than the one in use", anySystem, nil, sameAtStart},
 	}
 }
 

@@ -33,7 +33,7 @@ func (p Path) diagnose() Cause {
 	switch {
 	case p.Problem != "":
 		return ""
-	case p.Underlay == "" || p.Kind == "":
+	case p.Underlay == "" || p.Kind == "" || len(p.Astray) > 0:
 		return CauseNoRoute
 	case p.NotForwarding: // before what looks like a cloud that drops packets of pods
 		return CauseNotForwarding

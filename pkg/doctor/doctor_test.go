@@ -56,6 +56,7 @@ func healthy() Snapshot {
 			IPTables: Known([]Listing{{ruleset.VariantNFT, strings.Split("*filter\n:INPUT ACCEPT [0:0]\n:FORWARD DROP [0:0]\n:FLANNEL-FWD - [0:0]\n"+
 				"-A FORWARD -m comment --comment \"flanneld forward\" -j FLANNEL-FWD\n-A FLANNEL-FWD -s 10.5.0.0/16 -j ACCEPT\n-A FLANNEL-FWD -d 10.5.0.0/16 -j ACCEPT", "\n")}}),
 			Paths:    Known([]Path{working()}),
+			Reserved: Known([]netip.Addr{addr("10.5.3.2")}),
 			NFTables: Known(`{"nftables":[]}`), Managers: Known([]LinkManager{{Name: "NetworkManager", Running: true, Manages: []string{"eth0"}}})},
 	}
 }
@@ -157,6 +158,8 @@ func TestDaemonChecks(t *testing.T) {
 		{"FL110", Warn, "VNI 7", func(s *Snapshot) { reportOf(s).Pending = "VNI 7 is pending" }},
 		{"FL110", Fail, "VNI 8", func(s *Snapshot) { reportOf(s).Pending, reportOf(s).Refused = "VNI 8 is refused", true }},
 		{"FL110", Skipped, "", func(s *Snapshot) { s.Daemon = Unknown[Answer]("no answer") }},
+		{"FL111", Warn, "eth0 tun0", func(s *Snapshot) { reportOf(s).Node.Underlay.AtStart = "tun0" }},
+		{"FL111", Skipped, "", func(s *Snapshot) { reportOf(s).Node = nil }},
 		{"FL106", Fail, "flannel.1 MTU 1450 50 1400 eth0", func(s *Snapshot) { s.Interfaces.Value.Interfaces[0].MTU = 1400 }},
 		{"FL106", Fail, "FLANNEL_MTU 1451 MTU flannel.1 1450", func(s *Snapshot) { s.Env.Value.MTU = 1451 }},
 		{"FL106", Fail, "70", func(s *Snapshot) { s.changeDevice("flannel.1", func(d *Device) { d.OuterIsIPv6 = true }) }},

@@ -21,6 +21,7 @@ func proxyKnown(s Snapshot) Finding      { return s.Cluster.Proxy.missing() }
 func sysctlsKnown(s Snapshot) Finding    { return s.Linux.Sysctls.missing() }
 func devicesKnown(s Snapshot) Finding    { return s.Linux.Devices.missing() }
 func managersKnown(s Snapshot) Finding   { return s.Linux.Managers.missing() }
+func reservedKnown(s Snapshot) Finding   { return s.Linux.Reserved.missing() }
 func pathsKnown(s Snapshot) Finding {
 	paths := s.Linux.Paths
 	return firstReason(paths.missing(), unless(len(paths.Value) > 0, "no peer was tested"))

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 )
@@ -34,6 +35,8 @@ type Path struct {
 	Port     int    `json:"port,omitempty"` // of the tunnel, UDP; 0: it has none, or it is not known
 	Overhead int    `json:"overhead"`       // bytes that the tunnel adds
 	Problem  string `json:"problem,omitempty"`
+	// Astray are packets to Subnet that take another way because of their source.
+	Astray []Astray `json:"astray,omitempty"`
 
 	Host      PathTest `json:"host"`                // PublicIP: an echo, a TCP connection, a datagram to a closed port
 	Neighbour string   `json:"neighbour,omitempty"` // what the kernel knows of the next hop to PublicIP: NeighbourUp, NeighbourDown or ""
@@ -72,6 +75,21 @@ type Path struct {
 	// rp_filter in force.
 	ReversePath int            `json:"reversePathFiltered"`
 	Filters     map[string]int `json:"rpFilter,omitempty"`
+}
+
+// Astray is a route to a peer's subnet that differs from that without a source.
+type Astray struct {
+	Source netip.Addr `json:"source"`          // of this node, or in its subnet
+	Device string     `json:"device"`          // that the route leads to; "": there is none, see Error
+	Table  int        `json:"table,omitempty"` // of routes; 0: none
+	Error  string     `json:"error,omitempty"`
+}
+
+func (a Astray) String() string {
+	if a.Device == "" {
+		return fmt.Sprintf("packets from %s have no route: %s", a.Source, a.Error)
+	}
+	return fmt.Sprintf("packets from %s take that of table %d, through %s", a.Source, a.Table, a.Device)
 }
 
 // How the tunnel's packets were rejected.

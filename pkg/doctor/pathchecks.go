@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"flannel/pkg/encap"
 )
 
 // pathCause is what the doctor says about a cause.
@@ -47,12 +49,16 @@ var pathCauses = []pathCause{
 			return fmt.Sprintf("packets of %d bytes pass, but not those of %d, the MTU of %s", p.Largest, p.MTU, p.Device)
 		},
 		func(s Snapshot, p Path) string {
-			backend := p.Kind
+			if least := encap.MinMTU(p.Subnet.Addr().Is6()); p.Largest < least {
+				return fmt.Sprintf("Let the network between the nodes carry packets of %d bytes, or more. No smaller MTU helps: pods need %d bytes.",
+					least+p.Overhead, least)
+			}
+			kind := p.Kind
 			if n := s.node(); n != nil {
-				backend = n.Backend
+				kind = n.Backend
 			}
 			return fmt.Sprintf("%s, and recreate the pods; or let the network between the nodes carry packets of %d bytes.",
-				s.lowerMTU(backend, p.Underlay, strconv.Itoa(p.Largest+p.Overhead)), p.MTU+p.Overhead)
+				s.lowerMTU(kind, p.Underlay, strconv.Itoa(p.Largest+p.Overhead)), p.MTU+p.Overhead)
 		}},
 	{"FL605", CauseChecksum, "TCP checksums arrive as they should", "TCP checksums are wrong when they arrive at peers", Fail,
 		func(p Path) string {
@@ -101,9 +107,13 @@ var pathCauses = []pathCause{
 			if p.Underlay == "" {
 				return "there is no route to " + p.PublicIP.String()
 			}
+			if len(p.Astray) > 0 {
+				return fmt.Sprintf("the route to %s leads to %s, but %s", p.Subnet, p.Device, p.Astray[0])
+			}
 			return "the route to " + p.Subnet.String() + " leads to " + cmp.Or(p.Device, "nowhere")
 		},
-		always("See flanneld status; correct the host's routes and rules (ip rule) that come before flanneld's.")},
+		always("See flanneld status; correct the host's routes and rules (ip rule) that come before flanneld's. " +
+			"In clouds, NetworkManager's nm-cloud-setup makes such rules (systemctl disable --now nm-cloud-setup.timer nm-cloud-setup.service, and delete the rules).")},
 	{"FL611", CauseWireGuardKeys, "WireGuard agrees on keys with the tested peers", "WireGuard does not agree on keys with peers", Fail,
 		func(p Path) string { return "its packets arrive, but there is no handshake" },
 		always("Give all nodes the same Backend.PSK; restart flanneld on that node, which publishes its key again.")},

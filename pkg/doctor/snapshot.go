@@ -128,7 +128,8 @@ type Linux struct {
 	IP6Tables Fact[[]Listing]     `json:"ip6tables"`
 	NFTables  Fact[string]        `json:"nftables"` // output of nft -n -j list ruleset
 	Managers  Fact[[]LinkManager] `json:"linkManagers"`
-	Paths     Fact[[]Path]        `json:"paths"` // to some peers; those that packets were sent to
+	Reserved  Fact[[]netip.Addr]  `json:"reserved"` // addresses that host-local does not assign to a new pod
+	Paths     Fact[[]Path]        `json:"paths"`    // to some peers; those that packets were sent to
 }
 
 // Sysctls maps the paths of kernel parameters ("net/ipv4/ip_forward") to their

@@ -1,4 +1,5 @@
-// Package encap has the number of bytes that encapsulations add to a packet.
+// Package encap has the number of bytes that encapsulations add to a packet, and how many
+// an IP packet must be able to have.
 package encap
 
 // Lengths of headers, in bytes.
@@ -47,3 +48,12 @@ func IPsec(inUDP bool) int {
 // is IPv6 in the worst case, and the device does not know which peer has which, so this
 // is the overhead for all.
 func WireGuard() int { return ipv6 + udp + wireGuardHeader + wireGuardTag }
+
+// MinMTU returns the smallest MTU in bytes for an address family: 576 for IPv4 (RFC
+// 791: every host must accept such a datagram), 1280 for IPv6 (RFC 8200).
+func MinMTU(v6 bool) int {
+	if v6 {
+		return 1280
+	}
+	return 576
+}

@@ -45,6 +45,17 @@ func receive(t *testing.T, s *Socket, count int) (all []received) {
 	return all
 }
 
+// waitForUp waits until Up gives what is wanted: the kernel changes the state of a
+// carrier in a work queue, after the command that causes the change has ended.
+func waitForUp(t *testing.T, s *Socket, device string, want bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); s.Up(device) != want; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s is up: %t", device, !want)
+		}
+	}
+}
+
 func TestSocket(t *testing.T) { nstest.Run(t, testSocket) }
 
 func testSocket(t *testing.T) {
@@ -89,13 +100,12 @@ func testSocket(t *testing.T) {
 			t.Errorf("a packet above the MTU: %v", err)
 		}
 	}
-	if !s.Up("d0") || s.Up("none") {
-		t.Errorf("up: d0 %t, none %t", s.Up("d0"), s.Up("none"))
+	waitForUp(t, s, "d0", true)
+	if s.Up("none") {
+		t.Error("a device that does not exist is up")
 	}
 	sh(t, "ip link set d1 down")
-	if s.Up("d0") {
-		t.Errorf("d0 is up without a carrier")
-	}
+	waitForUp(t, s, "d0", false)
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}

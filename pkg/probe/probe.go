@@ -22,8 +22,8 @@ import (
 	"flannel/subnet"
 )
 
-// Options say what to read. DataDir, VIPFile, JournalFile and LeftFiles are
-// used only on Windows.
+// Options say what to read. VIPFile, JournalFile and LeftFiles are used only on
+// Windows.
 type Options struct {
 	Version     string   // of this program
 	SubnetFile  string   // also determines the daemon's socket

@@ -5,8 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,6 +22,7 @@ import (
 
 	"flannel/pkg/doctor"
 	"flannel/pkg/doctor/ruleset"
+	"flannel/pkg/sourcevip"
 	"flannel/pkg/underlay"
 )
 
@@ -44,7 +47,24 @@ func system(o Options, s *doctor.Snapshot) []probe {
 		factProbe(&l.IP6Tables, func(ctx context.Context) ([]doctor.Listing, error) { return iptables(ctx, "ip6tables") }),
 		factProbe(&l.NFTables, nftables),
 		factProbe(&l.Managers, withoutContext(managers)),
+		reservations(o, l),
 		factProbe(&l.Paths, func(ctx context.Context) ([]doctor.Path, error) { return paths(ctx, o) }),
+	}
+}
+
+// reservations reads what host-local has reserved. In a container, its directory may not
+// be mounted.
+func reservations(o Options, l *doctor.Linux) probe {
+	return probe{
+		read: func(context.Context) func() {
+			addrs, err := sourcevip.Allocated(o.DataDir)
+			f := known(addrs, err)
+			if errors.Is(err, fs.ErrNotExist) {
+				f = doctor.Absent[[]netip.Addr](fmt.Sprintf("%s does not exist here: host-local is not used, or its directory is not mounted", o.DataDir))
+			}
+			return func() { l.Reserved = f }
+		},
+		timedOut: func(why string) { l.Reserved = doctor.Unknown[[]netip.Addr](why) },
 	}
 }
 

@@ -141,6 +141,8 @@ type Underlay struct {
 	Index int          `json:"index"`
 	MTU   int          `json:"mtu"`
 	Addrs []netip.Addr `json:"addresses"`
+	// AtStart is the interface that flanneld would choose at a start; absent: this one.
+	AtStart string `json:"atStart,omitempty"`
 }
 
 // Device is a network device of the system.

@@ -50,7 +50,7 @@ func sample() Report {
 		OutageSince: noon.Add(-3 * time.Minute), LeaseExpires: noon.Add(23 * time.Hour),
 		Node: &Node{Backend: "vxlan", MTU: 1450, IPMasq: true, SubnetFile: "/run/flannel/subnet.env",
 			Networks: []Network{{prefix("10.5.0.0/16"), prefix("10.5.3.0/24"), addr("192.168.64.3"), json.RawMessage(`{"VNI":1}`)}},
-			Underlay: Underlay{"eth0", 2, 1500, []netip.Addr{addr("192.168.64.3"), addr("fd00::3")}},
+			Underlay: Underlay{"eth0", 2, 1500, []netip.Addr{addr("192.168.64.3"), addr("fd00::3")}, "tun0"},
 			Devices: []Device{{"eth0", 2, 1500, "02:00:00:00:00:01", ""}, {"flannel.1", 7, 1450, "02:00:00:00:00:02", ""},
 				{"flannel-wg", 8, 1420, "", "yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk="}, {"flannel0", 9, 1472, "", ""}},
 			LastPass: noon.Add(-time.Second), Took: Duration(1234567), UDPEncap: true},

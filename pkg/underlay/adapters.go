@@ -111,6 +111,7 @@ func toWindowsInterface(a hns.Adapter) Interface {
 			IP: ip, Global: inUse(own) && !ip.IsLoopback(), Temporary: own.Temporary, Tentative: own.Tentative,
 			Deprecated:   !own.Preferred && !own.Tentative,
 			SelfAssigned: ip.Is4() && ip.IsLinkLocalUnicast() && !own.Manual,
+			Host:         own.Manual && own.Prefix.IsSingleIP(),
 		}
 		if own.Prefix.Bits() < ip.BitLen() { // /32 and /128 make no network on-link
 			addr.Net = own.Prefix.Masked()

@@ -22,7 +22,7 @@ import (
 //	    eth0 (192.168.1.10) can be chosen with --iface=eth0
 //	    eth1 is down
 func Choose(s Snapshot, o Options, v4, v6 bool) (Link, error) {
-	d, err := Decide(s, o, v4, v6)
+	d, err := decide(s, o, v4, v6, past{})
 	return d.Link, err
 }
 
@@ -32,20 +32,21 @@ type Decision struct {
 	Why      string   // what selects it: "--iface=eth0"
 	Rejected []string // the candidates before it, each with what selects it and why it cannot be the underlay
 	Untried  int      // how many candidates are after it
+	place    place    // zero: a flag has selected it
 }
 
-// Decide is Choose with the reasons.
-func Decide(s Snapshot, o Options, v4, v6 bool) (Decision, error) {
+// decide is Choose with the reasons, after earlier choices.
+func decide(s Snapshot, o Options, v4, v6 bool, p past) (Decision, error) {
 	var problems []string
-	all := candidates(s, o, v4, v6)
+	all := candidates(s, o, v4, v6, p)
 	for i, c := range all {
 		if c.iface == nil {
 			problems = append(problems, c.why+": "+c.problem)
 			continue
 		}
-		l, err := toLink(*c.iface, c.preferred, v4, v6)
+		l, err := toLink(s, c, v4, v6, p)
 		if err == nil {
-			return Decision{setPublic(l, o), c.why, problems, len(all) - i - 1}, nil
+			return Decision{setPublic(l, o), c.why, problems, len(all) - i - 1, c.place}, nil
 		}
 		problems = append(problems, fmt.Sprintf("%s: %s %v", c.why, c.iface.Name, err))
 	}
@@ -58,6 +59,8 @@ type candidate struct {
 	why       string       // what selects it: "--iface=eth0"
 	iface     *Interface   // nil: no interface is selected, see problem
 	preferred []netip.Addr // addresses on iface to prefer; only these may be link-local
+	named     bool         // a flag or a route names each of preferred, so that none of them is used by mistake
+	place     place        // zero: a flag selects iface
 	problem   string       // set if iface is nil
 }
 
@@ -67,11 +70,11 @@ type candidate struct {
 //	--iface, --iface-regex               the interfaces that they name or match, in the order of the flags
 //	  and --iface-can-reach              the interface of the route there, if the others match no interface
 //	only --public-ip or --public-ipv6    the interface that has this address
-//	none, or nobody has the address      the interfaces of the default routes, by metric
+//	none, or nobody has the address      the interfaces of the default routes, see past.byRoute
 //
 // If the user selects interfaces with the first three flags, no other interface
 // is ever chosen, even if none of them can be the underlay at the moment.
-func candidates(s Snapshot, o Options, v4, v6 bool) []candidate {
+func candidates(s Snapshot, o Options, v4, v6 bool, p past) []candidate {
 	var all []candidate
 	for _, name := range o.Iface {
 		all = append(all, byName(s, name))
@@ -90,7 +93,7 @@ func candidates(s Snapshot, o Options, v4, v6 bool) []candidate {
 	if all = withPublicAddress(s, o, v4, v6); len(all) > 0 {
 		return all
 	}
-	return byDefaultRoute(s, v4, v6)
+	return byDefaultRoute(s, v4, v6, p)
 }
 
 // withPublicAddress returns the interfaces that have a public address given by
@@ -116,7 +119,7 @@ func withPublicAddress(s Snapshot, o Options, v4, v6 bool) []candidate {
 		}
 	}
 	for i := range all { // both addresses, since one interface may have both
-		all[i].preferred = public
+		all[i].preferred, all[i].named = public, true
 	}
 	return all
 }
@@ -138,7 +141,7 @@ func byName(s Snapshot, name string) candidate {
 			return c
 		}
 		if err == nil && in.has(ip.WithZone("")) && (ip.Zone() == "" || ip.Zone() == in.Name) {
-			c.iface, c.preferred = in, []netip.Addr{ip.WithZone("")}
+			c.iface, c.preferred, c.named = in, []netip.Addr{ip.WithZone("")}, true
 			return c
 		}
 	}
@@ -148,17 +151,21 @@ func byName(s Snapshot, name string) candidate {
 	return c
 }
 
-// byRegex returns the interfaces with a matching address, which becomes the
+// byRegex returns the interfaces with a matching address, of which one becomes the
 // preferred one, and after them those with a matching name.
 func byRegex(s Snapshot, text string, match func(string) bool) []candidate {
 	why := "--iface-regex=" + text
 	var byAddr, byName []candidate
 	for i := range s.Interfaces {
 		in := &s.Interfaces[i]
+		var matching []netip.Addr
 		for _, a := range in.Addrs {
 			if match(a.IP.String()) {
-				byAddr = append(byAddr, candidate{why: why, iface: in, preferred: []netip.Addr{a.IP}})
+				matching = append(matching, a.IP)
 			}
+		}
+		if len(matching) > 0 {
+			byAddr = append(byAddr, candidate{why: why, iface: in, preferred: matching})
 		}
 		if match(in.Name) || in.Alias != "" && match(in.Alias) {
 			byName = append(byName, candidate{why: why, iface: in})
@@ -181,25 +188,25 @@ func byReach(s Snapshot, to netip.Addr) candidate {
 	return c
 }
 
-// byDefaultRoute returns the interfaces of the default routes, the lowest
-// metric first. With IPv4 enabled these are IPv4's routes. In dual-stack the
+// byDefaultRoute returns the interfaces of the default routes, in the order of
+// past.byRoute. With IPv4 enabled these are IPv4's routes. In dual-stack the
 // IPv6 address must be on the same interface, and is the preferred source
 // address of that interface's IPv6 default route, if it has one.
-func byDefaultRoute(s Snapshot, v4, v6 bool) []candidate {
+func byDefaultRoute(s Snapshot, v4, v6 bool, p past) []candidate {
 	family := "IPv4"
 	if !v4 {
 		family = "IPv6"
 	}
 	why := "the " + family + " default route"
 	defaults := slices.Clone(s.Defaults)
-	slices.SortStableFunc(defaults, func(a, b Default) int { return cmp.Compare(a.Metric, b.Metric) })
+	slices.SortStableFunc(defaults, func(a, b Default) int { return p.byRoute(s.placeOf(a), s.placeOf(b)) })
 	var all []candidate
 	for _, d := range defaults {
 		in := s.byIndex(d.Index)
 		if d.V6 == v4 || in == nil { // the other family, or an interface that is gone
 			continue
 		}
-		c := candidate{why: why, iface: in}
+		c := candidate{why: why, iface: in, named: true, place: s.placeOf(d)}
 		if elsewhere := s.v6Default(defaults); v4 && v6 && elsewhere != "" && elsewhere != in.Name {
 			c.why += " (the IPv6 default route uses " + elsewhere + ")"
 		}
@@ -214,6 +221,15 @@ func byDefaultRoute(s Snapshot, v4, v6 bool) []candidate {
 		return all
 	}
 	return []candidate{{why: why, problem: "not found; select an interface with --iface"}}
+}
+
+// placeOf returns the interface and the metric of a default route; the zero place, if
+// the interface is gone.
+func (s Snapshot) placeOf(d Default) place {
+	if in := s.byIndex(d.Index); in != nil {
+		return place{in.Name, d.Metric}
+	}
+	return place{}
 }
 
 // v6Default returns the name of the interface of the first IPv6 default route,

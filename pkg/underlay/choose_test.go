@@ -22,7 +22,7 @@ func dev(index int, name string, addrs ...string) Interface {
 	for _, text := range addrs {
 		words := strings.Fields(text)
 		p := pfx(words[0])
-		a := Addr{IP: p.Addr(), Net: p.Masked(), Global: !p.Addr().IsLinkLocalUnicast()}
+		a := Addr{IP: p.Addr(), Net: p.Masked(), Global: !p.Addr().IsLinkLocalUnicast(), Host: p.IsSingleIP()}
 		for _, w := range words[1:] {
 			switch w {
 			case "secondary":
@@ -33,6 +33,8 @@ func dev(index int, name string, addrs ...string) Interface {
 				a.Deprecated = true
 			case "tentative":
 				a.Tentative = true
+			case "dynamic":
+				a.Host = false
 			case "local":
 				a.Global = false
 			default:
@@ -148,6 +150,10 @@ func TestChooseByPattern(t *testing.T) {
 		{"regex on address before name", host(), Options{IfaceRegex: re(`^10\.1\.|eth0`)}, true, false, "eth1 10.1.0.5 - 10.1.0.5 -"},
 		{"regex on name", host(), Options{IfaceRegex: re("^eth[12]$")}, true, false, "eth1 10.1.0.5 - 10.1.0.5 -"},
 		{"regex on secondary address", host(), Options{IfaceRegex: re(`1\.6$`)}, true, false, "eth0 192.168.1.6 - 192.168.1.6 -"},
+		{"regex on two addresses of an interface", with(func(s *Snapshot) { s.Interfaces[1] = dev(2, "eth0", "192.168.1.50/32", "192.168.1.5/24") }),
+			Options{IfaceRegex: re(`^192\.168\.`)}, true, false, "eth0 192.168.1.5 - 192.168.1.5 -"},
+		{"regex on a floating address alone", with(func(s *Snapshot) { s.Interfaces[1] = dev(2, "eth0", "192.168.1.5/24", "192.168.1.50/32") }),
+			Options{IfaceRegex: re(`\.50$`)}, true, false, "eth0 192.168.1.50 - 192.168.1.50 -"},
 		{"regexes in order", host(), Options{IfaceRegex: re("^nothing$", "^wlan", "^eth1", "^eth0")}, true, false, "eth1 10.1.0.5 - 10.1.0.5 -"},
 		{"iface before regex", host(), Options{Iface: []string{"eth9", "eth0"}, IfaceRegex: re("eth1")}, true, false, "eth0 192.168.1.5 - 192.168.1.5 -"},
 		{"regex after iface", host(), Options{Iface: []string{"eth9"}, IfaceRegex: re("eth1")}, true, false, "eth1 10.1.0.5 - 10.1.0.5 -"},
@@ -215,6 +221,11 @@ func TestChooseAddress(t *testing.T) {
 		{"fd00::1/64 tentative", "-", "-"},
 		{"fe80::1/64", "-", "-"},
 		{"fe80::1/64, 2001:db8::1/128, 10.0.0.1/32", "10.0.0.1", "2001:db8::1"},
+		{"10.0.0.50/32, 10.0.0.5/24", "10.0.0.5", "-"},
+		{"10.0.0.50/32 dynamic, 10.0.0.5/24", "10.0.0.50", "-"},
+		{"2001:db8::50/128, 2001:db8::5/64", "-", "2001:db8::5"},
+		{"2001:db8::50/128, 2001:db8::5/64 deprecated", "-", "2001:db8::5"},
+		{"2001:db8::50/128 dynamic, 2001:db8::5/64", "-", "2001:db8::50"},
 	} {
 		s := Snapshot{Interfaces: []Interface{dev(2, "eth0", strings.Split(c.addrs, ",")...)}, Defaults: []Default{{Index: 2}, {Index: 2, V6: true}}}
 		l4, _ := Choose(s, Options{}, true, false)

@@ -13,10 +13,11 @@ import (
 // have a device for each pod.
 const maxDescribed = 40
 
-// toLink returns the interface as a Link with an address of each enabled
-// family. The error, which continues a sentence that begins with the
+// toLink returns the candidate's interface as a Link with an address of each
+// enabled family. The error, which continues a sentence that begins with the
 // interface's name, says why it cannot be the underlay.
-func toLink(in Interface, preferred []netip.Addr, v4, v6 bool) (Link, error) {
+func toLink(s Snapshot, c candidate, v4, v6 bool, p past) (Link, error) {
+	in := *c.iface
 	switch {
 	case in.Loopback:
 		return Link{}, errors.New("is the loopback interface")
@@ -28,10 +29,10 @@ func toLink(in Interface, preferred []netip.Addr, v4, v6 bool) (Link, error) {
 	l := Link{Name: in.Name, Index: in.Index, MTU: in.MTU, MAC: in.MAC}
 	var v4Err, v6Err error
 	if v4 {
-		l.V4, v4Err = address(in, preferred, false)
+		l.V4, v4Err = address(s, c, false, p)
 	}
 	if v6 {
-		l.V6, v6Err = address(in, preferred, true)
+		l.V6, v6Err = address(s, c, true, p)
 	}
 	if v4Err != nil && v6Err != nil { // "has no IPv4 address and has no IPv6 address"
 		return Link{}, fmt.Errorf("%w and %w", v4Err, v6Err)
@@ -55,26 +56,33 @@ func Ours(name string) bool {
 	return ok && number != "" && strings.Trim(number, "0123456789") == ""
 }
 
-// address returns the best address of a family: one of preferred if the
+// address returns the best address of a family: one of the preferred ones if the
 // interface has it, else the one that is likely to exist for the longest time
-// (see rank).
-func address(in Interface, preferred []netip.Addr, v6 bool) (netip.Addr, error) {
+// (see rank). An address that may float waits while past says so.
+func address(s Snapshot, c candidate, v6 bool, p past) (netip.Addr, error) {
 	family := "IPv4"
 	if v6 {
 		family = "IPv6"
 	}
 	var best Addr // zero: none yet
+	lowest := 0   // rank of best
 	reason := ""  // of the last unusable address, for the error
-	for _, a := range in.Addrs {
+	for _, a := range c.iface.Addrs {
 		if a.IP.Is6() != v6 {
 			continue
 		}
-		switch why := unusable(a, preferred); {
-		case why != "":
+		if why := unusable(a, c.preferred); why != "" {
 			reason = fmt.Sprintf(" that is usable: %s is %s", a.IP, why)
-		case !best.IP.IsValid() || rank(a, preferred) < rank(best, preferred):
-			best = a
+			continue
 		}
+		if r := rank(a, c.preferred, s.floats(c, a), p.uses(a.IP)); !best.IP.IsValid() || r < lowest {
+			best, lowest = a, r
+		}
+	}
+	if best.IP.IsValid() && s.floats(c, best) && p.waits(best.IP) {
+		// Without the time that is left, so that the text is the same each time.
+		return netip.Addr{}, fmt.Errorf("has only the %s address %s/%d, which may be a floating one; it is used if no other appears within %v",
+			family, best.IP, best.IP.BitLen(), p.patience)
 	}
 	if !best.IP.IsValid() {
 		return netip.Addr{}, fmt.Errorf("has no %s address%s", family, reason)
@@ -100,18 +108,18 @@ func unusable(a Addr, preferred []netip.Addr) string {
 }
 
 // rank returns a lower number for a better address. Each property weighs more
-// than all before it. Of addresses with the same rank the oldest is used, so
-// that a new address does not change the choice. Example, without preferred
-// addresses:
+// than all before it. Of addresses with the same rank the oldest is used. Example,
+// without preferred addresses, and at a start, when no address is in use:
 //
 //	address                          rank
-//	2001:db8::1                      16  not preferred, as all others
-//	2001:db8::5c1f (privacy)         18  and temporary
-//	fec0::1 (site scope)             20  and not global
-//	2001:db8:1::1 (deprecated)       24  and deprecated
-func rank(a Addr, preferred []netip.Addr) int {
+//	2001:db8::1                      66   not preferred and not in use, as all others
+//	2001:db8::5c1f (privacy)         70   and temporary
+//	fec0::1 (site scope)             74   and not global
+//	2001:db8:1::1 (deprecated)       82   and deprecated
+//	2001:db8::50/128                 98   and may float
+func rank(a Addr, preferred []netip.Addr, floats, inUse bool) int {
 	r := 0
-	for i, bad := range []bool{a.Secondary, a.Temporary, !a.Global, a.Deprecated, !slices.Contains(preferred, a.IP)} {
+	for i, bad := range []bool{a.Secondary, !inUse, a.Temporary, !a.Global, a.Deprecated, floats, !slices.Contains(preferred, a.IP)} {
 		if bad {
 			r |= 1 << i
 		}
@@ -146,7 +154,7 @@ func describeAll(s Snapshot, v4, v6 bool) []string {
 			return append(all, fmt.Sprintf("  and %d more", len(s.Interfaces)-i))
 		}
 		text := "can be chosen with --iface=" + in.Name
-		if _, err := toLink(in, nil, v4, v6); err != nil {
+		if _, err := toLink(s, candidate{iface: &in}, v4, v6, past{}); err != nil {
 			text = err.Error()
 		}
 		all = append(all, fmt.Sprintf("  %s%s %s", in.Name, addrList(in), text))

@@ -97,6 +97,9 @@ func toAddr(a netlink.Addr) Addr {
 		Deprecated: a.Flags&unix.IFA_F_DEPRECATED != 0,
 		Tentative:  a.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) != 0 && a.Flags&unix.IFA_F_OPTIMISTIC == 0,
 	}
+	// DHCP gives addresses a lifetime. The address of a point-to-point link has a Peer.
+	ones, bits := a.Mask.Size()
+	addr.Host = ones == bits && a.Peer == nil && a.Flags&unix.IFA_F_PERMANENT != 0
 	// The kernel uses the same bit for both.
 	if again := a.Flags&unix.IFA_F_SECONDARY != 0; ip.Is4() {
 		addr.Secondary = again

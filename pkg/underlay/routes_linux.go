@@ -23,6 +23,7 @@ type route struct {
 type hop struct {
 	index   int        // of the interface
 	gateway netip.Addr // zero: no gateway
+	onLink  bool       // the gateway is on the link, whatever the addresses of the interface
 }
 
 // direct reports whether the route needs no gateway.
@@ -67,7 +68,7 @@ func parseRoute(m []byte) (r route) {
 	if m[0] == unix.AF_INET6 {
 		base = netip.IPv6Unspecified()
 	}
-	var next hop
+	next := hop{onLink: binary.NativeEndian.Uint32(m[8:])&unix.RTNH_F_ONLINK != 0}
 	for kind, value := range rtnetlink.Attrs(m[unix.SizeofRtMsg:]) {
 		switch kind {
 		case unix.RTA_DST:
@@ -100,7 +101,7 @@ func parseHops(b []byte) (all []hop) {
 		if size < unix.SizeofRtNexthop || size > len(b) {
 			break
 		}
-		next := hop{index: number(b[4:8])}
+		next := hop{index: number(b[4:8]), onLink: b[2]&unix.RTNH_F_ONLINK != 0}
 		for kind, value := range rtnetlink.Attrs(b[unix.SizeofRtNexthop:size]) {
 			if kind == unix.RTA_GATEWAY {
 				next.gateway = toIP(value)
@@ -126,6 +127,6 @@ func (s *Snapshot) addRoute(r route) {
 		return
 	}
 	for _, h := range r.hops {
-		s.Defaults = append(s.Defaults, Default{Index: h.index, V6: r.dst.Addr().Is6(), Gateway: h.gateway, Source: r.source, Metric: r.metric})
+		s.Defaults = append(s.Defaults, Default{Index: h.index, V6: r.dst.Addr().Is6(), Gateway: h.gateway, OnLink: h.onLink, Source: r.source, Metric: r.metric})
 	}
 }

@@ -41,6 +41,7 @@ type Interface struct {
 type Addr struct {
 	IP           netip.Addr
 	Net          netip.Prefix // the network that is on-link because of this address; zero: none
+	Host         bool         // permanent, and its prefix has no other address (/32, /128), so that it may float; see floats
 	Global       bool         // has global scope in the operating system
 	Secondary    bool         // IPv4: the interface has an older address in the same network
 	Temporary    bool         // IPv6: a privacy address, replaced after hours or days
@@ -53,7 +54,8 @@ type Addr struct {
 type Default struct {
 	Index   int // of the interface
 	V6      bool
-	Gateway netip.Addr // zero: no gateway
+	Gateway netip.Addr // zero: no gateway, or one of the other family
+	OnLink  bool       // the route says that the gateway is on the link, whatever the addresses
 	Source  netip.Addr // the preferred source address; zero: not set
 	Metric  int        // the lowest wins
 }

@@ -1,6 +1,6 @@
 // Package underlay chooses the interface and the addresses by which this node
-// reaches the other nodes. Choose is a pure function of a Snapshot; only Read
-// and Watch need the operating system.
+// reaches the other nodes. Choose is a pure function of a Snapshot, and a Chooser
+// also considers its earlier choices; only Read and Watch need the operating system.
 package underlay
 
 import (
@@ -25,6 +25,9 @@ type Link struct {
 	// --public-ip or --public-ipv6 is set.
 	PublicV4, PublicV6 netip.Addr
 	OnLink             []netip.Prefix // networks that are reached through it without a gateway
+	// AtStart is the interface that a start of flanneld would choose; "": this one. It
+	// is a remark about the choice, and no part of the link for Equal and Since.
+	AtStart string
 }
 
 // Reaches reports whether a is on the link, so that packets to it need no gateway.
@@ -74,5 +77,8 @@ func (l Link) Since(before Link) string {
 	return strings.Join(all, "; ")
 }
 
-// Equal reports whether all fields are equal.
-func (l Link) Equal(o Link) bool { return reflect.DeepEqual(l, o) }
+// Equal reports whether all fields except AtStart are equal.
+func (l Link) Equal(o Link) bool {
+	l.AtStart, o.AtStart = "", ""
+	return reflect.DeepEqual(l, o)
+}

@@ -31,11 +31,12 @@ const foreign = `
 	nft add table ip flannel-ipv4-not; nft add table inet mine`
 
 // everything is a command that prints the network state of a node, without what
-// changes with time and traffic.
+// changes with time and traffic, and without the states of carriers, which the kernel
+// changes after the command that causes the change has ended.
 const everything = `
-	echo "# address"; ip -o address | sed 's/^[0-9]*: //; s/\\.*//'
-	echo "# link"; ip -d -o link | sed 's/^[0-9]*: //; s/timer *[0-9.]*//g'
-	echo "# route"; ip route show table all; ip -6 route show table all | grep -v ' expires '; ip nexthop
+	echo "# address"; ip -o address | sed 's/^[0-9]*: //; s/\\.*//; s/ tentative//'
+	echo "# link"; ip -d -o link | sed 's/^[0-9]*: //; s/timer *[0-9.]*//g; s/NO-CARRIER,//; s/,LOWER_UP//; s/,M-DOWN//; s/ state [A-Z]*//'
+	echo "# route"; { ip route show table all; ip -6 route show table all | grep -v ' expires '; ip nexthop; } | sed 's/ linkdown//'
 	echo "# rule"; ip rule; ip -6 rule
 	echo "# neigh"; ip neigh show nud permanent; bridge fdb | grep -v -e ^33:33 -e ^01:00
 	echo "# iptables"; for ipt in iptables ip6tables; do $ipt-save | grep -v '^#' | sed 's/\[[0-9:]*\]//'; done

@@ -58,6 +58,7 @@ type Driver struct {
 	hopUsers   map[hop]int // number of wanted routes through a hop
 
 	networkRoutes map[routeKey]hop // through TUN devices
+	foreign       map[routeKey]hop // see routeStore; of the last list
 
 	guard guarding
 
@@ -97,7 +98,8 @@ func New(opts driver.Options) (*Driver, error) {
 	d.markDirty()
 	d.store = newNexthopStore(c, &d.scope, opts.Instance)
 	d.nexthops = reconcile.NewTable[nexthopKey, struct{}](d.store)
-	d.routes = reconcile.NewTable[routeKey, hop](newRouteStore(d.store))
+	routes := newRouteStore(d.store)
+	d.routes, d.foreign = reconcile.NewTable[routeKey, hop](routes), routes.foreign
 	d.neighs = reconcile.NewTable[neighKey, mac.Addr](neighStore{c, &d.scope})
 	d.fdb = reconcile.NewTable[fdbKey, netip.Addr](fdbStore{c, &d.scope})
 	d.wg = newWGStore(opts.Log, opts.KeyFile, opts.Tunnels)
@@ -159,7 +161,8 @@ func (d *Driver) Apply(ctx context.Context, links dataplane.Links, s dataplane.S
 	if driver.MayDelete(s, err) {
 		err = errors.Join(err, d.tables.Prune(ctx, d.opts), d.pruneDevices(), d.closeIPsec(), d.guard.prune(ctx, d))
 	}
-	return driver.Attribute(errors.Join(err, unguarded), s.Paths, isPathsFault, d.keys)
+	refused, err := driver.Attribute(errors.Join(err, unguarded), s.Paths, isPathsFault, d.keys)
+	return append(refused, d.diverted(s)...), err
 }
 
 // isPathsFault reports whether the kernel refused an entry because of its gateway

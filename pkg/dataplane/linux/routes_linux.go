@@ -25,11 +25,12 @@ type routeStore struct {
 	scope    *scopePointer
 	nexthops *nexthopStore
 	shadowed map[routeKey]bool // found by List: another route is before ours, or there are two of ours
+	foreign  map[routeKey]hop  // found by List: routes of others into our networks
 	plain    bool              // write routes as flannel does: without nexthop object, with protocol "boot"
 }
 
 func newRouteStore(nexthops *nexthopStore) routeStore {
-	return routeStore{conn: nexthops.conn, scope: nexthops.scope, nexthops: nexthops, shadowed: map[routeKey]bool{}}
+	return routeStore{conn: nexthops.conn, scope: nexthops.scope, nexthops: nexthops, shadowed: map[routeKey]bool{}, foreign: map[routeKey]hop{}}
 }
 
 func (routeStore) Name() string { return "routes" }
@@ -49,19 +50,21 @@ func (s routeStore) List(context.Context) (map[routeKey]hop, error) {
 
 func (s routeStore) list(fam uint8, out map[routeKey]hop) error {
 	scope := s.scope.Load()
-	others := map[routeKey]bool{}
+	ofFamily := func(key routeKey, _ hop) bool { return rtnetlink.Family(key.Dst.Addr()) == fam }
 	reset := func() {
-		clear(others)
-		maps.DeleteFunc(out, func(key routeKey, _ hop) bool { return rtnetlink.Family(key.Dst.Addr()) == fam })
+		maps.DeleteFunc(s.foreign, ofFamily)
+		maps.DeleteFunc(out, ofFamily)
 	}
+	reset()
 	return s.read(fam, reset, func(r kernelRoute) {
 		if !scope.owns(r) {
 			if driver.Inside(r.key.Dst, scope.networks) {
-				others[r.key] = true
+				s.foreign[r.key] = r.hop
 			}
 			return
 		}
-		if _, twice := out[r.key]; twice || others[r.key] {
+		_, before := s.foreign[r.key]
+		if _, twice := out[r.key]; twice || before {
 			s.shadowed[r.key], r.hop = true, hop{Unmanaged: true}
 		}
 		out[r.key] = r.hop

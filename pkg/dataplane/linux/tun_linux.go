@@ -193,6 +193,40 @@ func (d *Driver) wantNetworkRoutes(networks []netip.Prefix) {
 	d.networkRoutes = want
 }
 
+// diverted returns the paths through TUN devices whose packets a route of others leads
+// elsewhere. With other kinds of paths, each peer's subnet is the destination of a route
+// of ours, which replaces others. Here it is a part of the network's route, and any route
+// to a part of the network comes before that.
+func (d *Driver) diverted(s dataplane.State) (found []dataplane.Refused) {
+	if len(d.networkRoutes) == 0 {
+		return nil
+	}
+	seen := map[netip.Prefix]bool{}
+	add := func(dst netip.Prefix, key routeKey) {
+		if !seen[dst] {
+			seen[dst] = true
+			found = append(found, dataplane.Refused{Dst: dst, Err: fmt.Errorf("the route to %s, which is not flanneld's, comes before that through the tunnel: "+
+				"delete it (ip route show root %s)", key.Dst, key.Dst)})
+		}
+	}
+	for _, key := range slices.SortedFunc(maps.Keys(d.foreign), func(a, b routeKey) int { return a.Dst.Compare(b.Dst) }) {
+		for bits := range key.Dst.Bits() + 1 { // it is a part of the peer's subnet, or the whole
+			if of := netip.PrefixFrom(key.Dst.Addr(), bits).Masked(); d.datagrams.Wanted(of) {
+				add(of, key)
+			}
+		}
+		for _, p := range s.Paths { // it contains the peer's subnet; subnets of peers have one size
+			if p.Dst.Bits() <= key.Dst.Bits() {
+				break
+			}
+			if key.Dst.Contains(p.Dst.Addr()) && d.datagrams.Wanted(p.Dst) {
+				add(p.Dst, key)
+			}
+		}
+	}
+	return found
+}
+
 // Forwarded implements dataplane.Forwarder.
 func (d *Driver) Forwarded() (f dataplane.Forwarded, ever bool) {
 	counts := d.counters.Get()

@@ -277,6 +277,51 @@ func TestTUNWaitsForPeers(t *testing.T) {
 	})
 }
 
+// A route of others to a peer's subnet, to a part of it or to several stays and is reported, because the one to the whole
+// network comes after it; one of others elsewhere, and that of the pods' bridge, are not.
+func TestTUNDiverted(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		m := newUDPMachine(t, 3) // 10.5.2.0/24 to 10.5.4.0/24
+		run(t, "ip link add cni0 type bridge; ip addr add 10.5.1.1/24 dev cni0; ip link set cni0 up")
+		m.mustPass()
+		for route, want := range map[string]string{
+			"10.5.2.0/24 via 192.168.100.7 proto static": "10.5.2.0/24", "10.5.3.128/25 via 192.168.100.7 proto static metric 50": "10.5.3.0/24",
+			"10.5.2.0/23 via 192.168.100.7 proto static": "10.5.2.0/24 10.5.3.0/24", "10.5.9.0/24 via 192.168.100.7 proto static": "",
+			"10.6.2.0/24 via 192.168.100.7 proto static": "", "blackhole 10.5.4.7 proto static": "10.5.4.0/24",
+		} {
+			for range len(m.Changes()) {
+				<-m.Changes()
+			}
+			run(t, "ip route add %s", route)
+			if want != "" {
+				select {
+				case <-m.Changes():
+				case <-time.After(time.Minute):
+					t.Errorf("%s: not noticed", route)
+				}
+			}
+			links, err := m.Ensure(t.Context(), m.devices)
+			if err != nil {
+				t.Fatal(err)
+			}
+			refused, err := m.Apply(t.Context(), links, m.state)
+			var got []string
+			for _, r := range refused {
+				got = append(got, r.Dst.String())
+				if dst := strings.Fields(strings.TrimPrefix(route, "blackhole "))[0]; !strings.Contains(r.Err.Error(), dst) {
+					t.Errorf("%s: the reason is %v", route, r.Err)
+				}
+			}
+			if strings.Join(got, " ") != want || err != nil {
+				t.Errorf("%s: reported %v, %v, want %s", route, got, err, want)
+			}
+			run(t, "ip route del %s", route) // it is still there
+			m.QueueResync()
+			m.mustPass()
+		}
+	})
+}
+
 // Ten thousand peers are entries of one table in this process; one change does not look at the others.
 func TestTUNWithManyPeers(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {

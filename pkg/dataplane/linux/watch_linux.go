@@ -133,6 +133,10 @@ func (w *watcher) route(h rtnetlink.Header, body []byte) (bool, error) {
 	r.hop = w.d.store.resolve(r)
 	scope := w.d.scope.Load()
 	if !scope.owns(r) && !w.d.routes.Wanted(r.key) {
+		if w.d.forwarded.Load() && driver.Inside(r.key.Dst, scope.networks) { // see diverted
+			w.d.routes.Relist()
+			return true, nil
+		}
 		return false, nil
 	}
 	drift := w.d.routes.Observe(r.key, r.hop, present)

@@ -78,7 +78,7 @@ func Choose(peers []status.Peer, n int) (chosen []status.Peer) {
 // Targets returns the ways to a peer, one for each family.
 func Targets(n status.Node, p status.Peer, asked bool) (targets []Target) {
 	for _, s := range p.Subnets {
-		t := Target{Peer: p.Name, Subnet: s, Expected: asked}
+		t := Target{Peer: p.Name, Subnet: s, Expected: asked, Addrs: n.Underlay.Addrs}
 		if slices.Contains(failing, reach(p)) {
 			t.Expected, t.Since, t.Blocked = true, p.Reach.Since, p.Reach.State == status.NotForwarding
 		}

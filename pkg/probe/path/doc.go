@@ -18,6 +18,7 @@ type Target struct {
 	Expected bool         // see doctor.Path
 	Blocked  bool         // see doctor.Path.NotForwarding
 	Own      netip.Prefix // this node's subnet
+	Addrs    []netip.Addr // this node's, on the underlay
 	Since    time.Time    // when the daemon found that it does not answer; zero: it did not
 	Devices  []string     // that flanneld routes through
 

@@ -35,16 +35,19 @@ func routeTo(a netip.Addr) (route, error) {
 	if err != nil {
 		return route{}, fmt.Errorf("device of the route to %s: %w", a, err)
 	}
-	via, src := toAddr(r.Gw), toAddr(r.Src)
-	if r.Via != nil {
-		if v, ok := r.Via.(*netlink.Via); ok {
-			via = toAddr(v.Addr)
-		}
-	}
+	via := gateway(r)
 	if !via.IsValid() {
 		via = a
 	}
-	return route{link, via, src}, nil
+	return route{link, via, toAddr(r.Src)}, nil
+}
+
+// gateway returns the gateway of a route, of either family; the zero Addr, if it has none.
+func gateway(r netlink.Route) netip.Addr {
+	if v, ok := r.Via.(*netlink.Via); ok {
+		return toAddr(v.Addr)
+	}
+	return toAddr(r.Gw)
 }
 
 func toAddr(ip net.IP) netip.Addr {

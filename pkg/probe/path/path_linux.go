@@ -40,6 +40,9 @@ func Test(ctx context.Context, t Target, within time.Duration) doctor.Path {
 	if r.inner, err = routeTo(r.addr); err == nil {
 		describe(&r.Path, t, r.inner)
 	}
+	if r.Kind != "" {
+		r.Astray = astray(t, r.inner, r.addr)
+	}
 	if r.underlay, err = routeTo(t.PublicIP); err != nil {
 		return r.Path
 	}

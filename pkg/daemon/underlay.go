@@ -1,0 +1,72 @@
+package daemon
+
+import (
+	"context"
+
+	"flannel/pkg/underlay"
+	"flannel/subnet"
+)
+
+// followUnderlay chooses the underlay again if it may have changed.
+func (d *Daemon) followUnderlay(ctx context.Context, n *node, in *inbox) error {
+	if !n.underlayStale {
+		return nil
+	}
+	next := *n
+	if err := d.chooseUnderlay(ctx, &next); err != nil {
+		return err
+	}
+	link := next.link
+	d.logKept(&n.logged, link)
+	n.addrs, n.underlayStale, next.underlayStale, next.logged = next.addrs, false, false, n.logged
+	if link.Equal(n.link) && next.operator == n.operator {
+		n.link.AtStart = link.AtStart
+		return nil
+	}
+	if err := d.build(&next); err != nil {
+		return err
+	}
+	d.Log.Info("underlay changed", "cause", causeUnderlayChanged, "to", link, "what", link.Since(n.link))
+	// Do not wait until the client notices that connections from the former address
+	// get no answers.
+	if r, ok := d.Manager.(subnet.Redialer); ok && (link.Index != n.link.Index || link.V4 != n.link.V4 || link.V6 != n.link.V6) {
+		r.Redial()
+	}
+	if next.operator != n.operator {
+		in.republish()
+	}
+	*n = next
+	return nil
+}
+
+// chooseUnderlay chooses the interface to the other nodes, with the public IPs
+// that the operator has set in the store, and sets them in n.
+func (d *Daemon) chooseUnderlay(ctx context.Context, n *node) (err error) {
+	if a, ok := d.Manager.(subnet.Addresser); ok {
+		if n.operator, err = a.PublicIPs(ctx); err != nil {
+			return err
+		}
+	}
+	n.link, n.addrs, err = d.Underlay.Choose(n.config.V4.On(), n.config.V6.On(), n.operator)
+	return err
+}
+
+// publicIPsChanged returns nil, from which nothing is ever received, if the
+// store has no public IPs set by an operator.
+func (d *Daemon) publicIPsChanged() <-chan struct{} {
+	if a, ok := d.Manager.(subnet.Addresser); ok {
+		return a.PublicIPsChanged()
+	}
+	return nil
+}
+
+// logKept logs that the underlay is not the interface that a start would choose, once
+// for each such interface: a VPN may come and go.
+func (d *Daemon) logKept(logged *logState, link underlay.Link) {
+	if link.AtStart == "" || link.AtStart == logged.atStart {
+		return
+	}
+	logged.atStart = link.AtStart
+	d.Log.Warn("another interface has the better default route, keeping the one in use; --iface makes the choice permanent",
+		"cause", causeUnderlayKept, "interface", link.Name, "at_start", link.AtStart)
+}

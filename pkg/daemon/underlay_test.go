@@ -1,0 +1,34 @@
+package daemon
+
+import (
+	"net/netip"
+	"testing"
+)
+
+// That a start would choose another interface is a part of the state, also if nothing else changes, and logged once for each
+// such interface, although a VPN comes and goes.
+func TestKeptUnderlayIsLoggedOnce(t *testing.T) {
+	d, u, log := newDaemon(t)
+	in, n := newInbox(), &node{}
+	in.setConfig([]byte("one 10.5.0.0/16"))
+	if err := d.prepare(t.Context(), n, in); err != nil {
+		t.Fatal(err)
+	}
+	n.lease.V4.Subnet = netip.MustParsePrefix("10.5.1.0/24")
+	for i, step := range []struct {
+		atStart string
+		mtu     int
+		lines   int
+	}{{"", 1500, 0}, {"tun0", 1500, 1}, {"", 1500, 1}, {"tun0", 1400, 1}, {"eth1", 1400, 2}, {"eth1", 1500, 2}} {
+		u.link.AtStart, u.link.MTU, n.underlayStale = step.atStart, step.mtu, true
+		if err := d.followUnderlay(t.Context(), n, in); err != nil {
+			t.Fatal(err)
+		}
+		if lines := log.With("cause=" + causeUnderlayKept); len(lines) != step.lines || n.link.AtStart != step.atStart || n.link.MTU != step.mtu {
+			t.Errorf("step %d: logged %d times, want %d; the state is %+v", i, len(lines), step.lines, n.link)
+		}
+	}
+	if len(log.With("cause="+causeUnderlayKept, "interface=eth0", "at_start=tun0")) != 1 {
+		t.Errorf("the log is\n%s", log)
+	}
+}

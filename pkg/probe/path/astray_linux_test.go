@@ -1,0 +1,84 @@
+package path
+
+import (
+	"net/netip"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"flannel/pkg/doctor"
+	"flannel/pkg/logtest"
+	"flannel/pkg/nstest"
+)
+
+// A rule can send packets another way because of their source: those of nm-cloud-setup from the node's own address, others
+// those from pods.
+func TestAstray(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		sh := func(script string) {
+			t.Helper()
+			if out, err := exec.Command("sh", "-ec", script).CombinedOutput(); err != nil {
+				t.Fatalf("%s: %v\n%s", script, err, out)
+			}
+		}
+		sh(`echo 1 > /proc/sys/net/ipv4/ip_forward
+			ip link add eth0 type veth peer name far; ip link set eth0 up; ip link set far up; ip addr add 192.168.1.5/24 dev eth0
+			ip link add flannel.1 type vxlan id 1 dev eth0 local 192.168.1.5 dstport 8472; ip addr add 10.5.1.0/32 dev flannel.1; ip link set flannel.1 up
+			ip link add cni0 type bridge; ip addr add 10.5.1.1/24 dev cni0; ip link set cni0 up
+			ip route add default via 192.168.1.1; ip route add 10.5.2.0/24 via 10.5.2.0 dev flannel.1 onlink; ip route add 10.5.3.0/24 via 192.168.1.6
+			ip route add default via 192.168.1.1 table 30200; ip route add 192.168.1.0/24 dev eth0 table 30200; ip route add throw 10.5.0.0/16 table 30300`)
+		target := Target{Own: netip.MustParsePrefix("10.5.1.0/24"), Addrs: []netip.Addr{netip.MustParseAddr("192.168.1.5")}}
+		for _, c := range []struct {
+			rule           string
+			tunnel, direct string // sources, with what they take instead
+		}{
+			{"", "", ""},
+			{"from 192.168.1.5 table 30200 priority 30200", "192.168.1.5 eth0 30200", "192.168.1.5 eth0 30200"},
+			{"from 192.168.1.5 table 30300", "", ""}, // with a throw route, which leads back to the other rules
+			{"from 10.5.1.0/24 throw", "10.5.1.1 invalid, 10.5.1.2 invalid, 10.5.1.0 invalid", "10.5.1.1 invalid, 10.5.1.2 invalid, 10.5.1.0 invalid"},
+			{"from 10.5.1.0/24 iif cni0 prohibit", "10.5.1.2 invalid", "10.5.1.2 invalid"},
+			{"iif cni0 table 30200", "10.5.1.2 eth0 30200", "10.5.1.2 eth0 30200"},
+			{"from 192.168.7.7 table 30200", "", ""},
+		} {
+			if c.rule != "" {
+				sh("ip rule add " + c.rule)
+			}
+			for subnet, want := range map[string]string{"10.5.2.0": c.tunnel, "10.5.3.0": c.direct} {
+				dst := netip.MustParseAddr(subnet)
+				r, err := routeTo(dst)
+				if err != nil {
+					t.Fatal(err)
+				}
+				checkAstray(t, c.rule+" to "+subnet, astray(target, r, dst), want)
+			}
+			if c.rule != "" {
+				sh("ip rule del " + c.rule)
+			}
+		}
+	})
+}
+
+func checkAstray(t *testing.T, what string, found []doctor.Astray, want string) {
+	t.Helper()
+	var wanted []string
+	if want != "" {
+		wanted = strings.Split(want, ", ")
+	}
+	if len(found) != len(wanted) {
+		t.Errorf("%s: found %v, want %q", what, found, wanted)
+		return
+	}
+	for _, text := range wanted {
+		matches := 0
+		for _, a := range found {
+			// Older kernels have another error than "invalid argument" for packets that arrive.
+			if parts := strings.Fields(text); a.Source.String() == parts[0] && (a.Error != "") == (parts[1] == "invalid") &&
+				(a.Error != "" || logtest.Names(a.String(), parts...)) {
+				matches++
+			}
+		}
+		if matches != 1 {
+			t.Errorf("%s: found %v, want %q", what, found, wanted)
+		}
+	}
+}

@@ -1,0 +1,138 @@
+package underlay
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// How long an interface must have no other address of the family before an address is
+// used that may float. Programs that change a node's address, such as a DHCP client, need
+// seconds. At a start, when no address is in use, the node has no network yet, and the
+// address is more likely to be its own one.
+const (
+	adoptAtStart = 10 * time.Second
+	adoptLater   = time.Minute
+)
+
+// Chooser chooses the underlay of a running daemon, again whenever something may have
+// changed. It does not leave an interface that still can be the underlay, and does not
+// take an address that may float while the node's own address is away for a moment. One
+// goroutine uses it.
+//
+//	what happens                                        what is chosen
+//	a start                                             the first candidate, as Choose
+//	another default route has a better metric           the interface in use
+//	the interface in use is down, or has no default     the first candidate that can be the underlay
+//	  route, or no address of an enabled family
+//	the interface of the start can be the underlay      the interface of the start
+//	  again, with a metric that is not worse than before
+//	the address in use is gone, others are there        the best of the others
+//	only an address is left that may float              no choice for adoptAtStart or adoptLater (unless
+//	                                                      there is another candidate), then this address
+//	another address appears beside one that may float   the other address
+type Chooser struct {
+	home, last place // the first choice, and the last one; zero: none yet, or flags have selected it
+	inUse      []netip.Addr
+	alone      map[netip.Addr]time.Time // addresses that may float and that no other address replaces, and since when
+}
+
+// Choose is Choose after the earlier choices of c. The caller calls it again later if
+// it returns an error.
+func (c *Chooser) Choose(now time.Time, s Snapshot, o Options, v4, v6 bool) (Decision, error) {
+	alone := map[netip.Addr]time.Time{}
+	patience := adoptLater
+	if c.inUse == nil {
+		patience = adoptAtStart
+	}
+	d, err := decide(s, o, v4, v6, past{home: c.home, last: c.last, inUse: c.inUse, patience: patience, wait: func(a netip.Addr) bool {
+		since, known := c.alone[a]
+		if !known {
+			since = now
+		}
+		alone[a] = since
+		return now.Sub(since) < patience
+	}})
+	c.alone = alone
+	if err != nil {
+		return d, err
+	}
+	if c.home.name == "" || c.home.name == d.place.name {
+		c.home = d.place
+	}
+	c.last, c.inUse = d.place, []netip.Addr{d.Link.V4, d.Link.V6}
+	if fresh, err := decide(s, o, v4, v6, past{}); err == nil && fresh.Link.Name != d.Link.Name {
+		d.Link.AtStart = fresh.Link.Name
+	}
+	return d, nil
+}
+
+// place is an interface that has a default route, with the route's metric.
+type place struct {
+	name   string
+	metric int
+}
+
+// past is what earlier choices mean for the next one. The zero past is that of a start.
+type past struct {
+	home, last place
+	inUse      []netip.Addr
+	patience   time.Duration // for the error
+	// wait reports whether an address that may float, and is the only one of its family on
+	// an interface, must not be used yet; nil: it may be used at once.
+	wait func(netip.Addr) bool
+}
+
+func (p past) uses(a netip.Addr) bool { return slices.Contains(p.inUse, a) }
+
+func (p past) waits(a netip.Addr) bool { return p.wait != nil && !p.uses(a) && p.wait(a) }
+
+// byRoute compares two default routes: home is before last, and last before all others.
+// These are ordered by their metric.
+func (p past) byRoute(a, b place) int {
+	class := func(r place) int {
+		switch {
+		case r.name != "" && r.name == p.home.name && r.metric <= p.home.metric:
+			return 0
+		case r.name != "" && r.name == p.last.name:
+			return 1
+		}
+		return 2
+	}
+	return cmp.Or(cmp.Compare(class(a), class(b)), cmp.Compare(a.metric, b.metric))
+}
+
+// floats reports whether an address of the candidate's interface may be one that moves
+// between nodes, such as one of keepalived or kube-vip: it is permanent, and its prefix
+// has no other address. Clouds give a node such an address as its only one, too. Then
+// the default route or another route shows that the address belongs here:
+//
+//	address         routes through eth0                               floats
+//	10.128.0.2/32   default via 10.128.0.1 src 10.128.0.2             no: a route names it
+//	10.128.0.2/32   10.128.0.1 scope link; default via 10.128.0.1     no: the gateway is on the link
+//	10.128.0.2/32   default via 10.128.0.1 onlink; or: default        no: likewise
+//	10.10.0.1/32    10.10.0.0/24 scope link                           no: it is in a network of the link
+//	192.168.1.50/32 default via 192.168.1.1                           yes: the network of the gateway has left
+//	                                                                    with the node's own address
+//	any             any, and the interface has 192.168.1.5/24, too    yes
+//
+// The gateway of IPv6 is on the link in all cases, and router advertisements can keep
+// the network there. Therefore only the source of a default route counts.
+func (s Snapshot) floats(c candidate, a Addr) bool {
+	if !a.Host || c.named && slices.Contains(c.preferred, a.IP) {
+		return false
+	}
+	other := func(b Addr) bool {
+		return !b.Host && b.IP.Is6() == a.IP.Is6() && unusable(b, c.preferred) == ""
+	}
+	if a.IP.Is6() || slices.ContainsFunc(c.iface.Addrs, other) {
+		return true
+	}
+	onLink := func(ip netip.Addr) bool {
+		return slices.ContainsFunc(c.iface.OnLink, func(n netip.Prefix) bool { return n.Contains(ip) })
+	}
+	return !onLink(a.IP) && !slices.ContainsFunc(s.Defaults, func(d Default) bool {
+		return d.Index == c.iface.Index && !d.V6 && (d.OnLink || !d.Gateway.IsValid() || onLink(d.Gateway))
+	})
+}

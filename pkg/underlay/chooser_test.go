@@ -1,0 +1,171 @@
+package underlay
+
+import (
+	"net/netip"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"flannel/pkg/logtest"
+)
+
+// step is a state of the machine, and what is chosen then.
+type step struct {
+	after    time.Duration // the step before
+	eth0     string        // its addresses; "": it is down
+	eth1     string
+	defaults string // "eth0 100, tun0 50": interfaces of default routes, with their metrics
+	want     string // interface and address; "!": none can be chosen
+	atStart  string
+}
+
+// machineOf makes a Snapshot of a step.
+func machineOf(st step) (s Snapshot) {
+	for i, in := range []struct{ name, addrs string }{{"eth0", st.eth0}, {"eth1", st.eth1}, {"tun0", "10.8.0.6/24"}} {
+		d := dev(i+2, in.name)
+		if in.addrs != "" {
+			d = dev(i+2, in.name, strings.Split(in.addrs, ",")...)
+		}
+		d.Up = in.addrs != ""
+		s.Interfaces = append(s.Interfaces, d)
+	}
+	for route := range strings.SplitSeq(st.defaults, ",") {
+		f := strings.Fields(route)
+		d := Default{Gateway: ip("192.168.1.1")}
+		d.Metric, _ = strconv.Atoi(f[1])
+		for _, in := range s.Interfaces {
+			if in.Name == f[0] {
+				d.Index = in.Index
+			}
+		}
+		s.Defaults = append(s.Defaults, d)
+	}
+	return s
+}
+
+func chooseInSteps(t *testing.T, o Options, steps []step) {
+	t.Helper()
+	var c Chooser
+	now := time.Unix(1e9, 0)
+	for i, st := range steps {
+		now = now.Add(st.after)
+		d, err := c.Choose(now, machineOf(st), o, true, false)
+		got := "!"
+		if err == nil {
+			got = d.Link.Name + " " + d.Link.V4.String()
+		}
+		if got != st.want || err == nil && d.Link.AtStart != st.atStart {
+			t.Errorf("step %d: chosen is %s, at a start %q, want %s, %q; %v", i, got, d.Link.AtStart, st.want, st.atStart, err)
+		}
+		if err != nil && st.eth0 != "" && !logtest.Names(err.Error(), "192.168.1.50/32") {
+			t.Errorf("step %d: the reason is %v", i, err)
+		}
+	}
+}
+
+const (
+	own    = "192.168.1.5/24"
+	vip    = "192.168.1.50/32"
+	second = time.Second
+)
+
+// A floating address does not replace the node's own one, which is away for a moment, and is
+// left when another one appears.
+func TestChooserFloatingAddress(t *testing.T) {
+	const route = "eth0 100"
+	for name, o := range map[string]Options{"default route": {}, "by name": {Iface: []string{"eth0"}}, "by pattern": {IfaceRegex: re("^192")}} {
+		t.Run(name, func(t *testing.T) {
+			chooseInSteps(t, o, []step{
+				{0, own + "," + vip, "", route, "eth0 192.168.1.5", ""},
+				{second, vip, "", route, "!", ""},
+				{second, vip + "," + own, "", route, "eth0 192.168.1.5", ""},
+				{time.Hour, vip + "," + own, "", route, "eth0 192.168.1.5", ""},
+				// The time begins anew each time.
+				{second, vip, "", route, "!", ""},
+				{59 * second, vip, "", route, "!", ""},
+				{second, vip, "", route, "eth0 192.168.1.50", ""},
+				{time.Hour, vip, "", route, "eth0 192.168.1.50", ""},
+				{second, vip + "," + own, "", route, "eth0 192.168.1.5", ""},
+				{second, vip, "", route, "!", ""},
+				{second, "192.168.1.7/24", "", route, "eth0 192.168.1.7", ""},
+				{second, "192.168.1.7/24,192.168.1.5/24 secondary", "", route, "eth0 192.168.1.7", ""},
+				{second, "192.168.1.5/24,192.168.1.7/24 secondary", "", route, "eth0 192.168.1.7", ""},
+			})
+			chooseInSteps(t, o, []step{ // at a start
+				{0, vip, "", route, "!", ""},
+				{5 * second, vip, "", route, "!", ""},
+				{5 * second, vip, "", route, "eth0 192.168.1.50", ""},
+			})
+		})
+	}
+	// It is named, or it is the only one that a cloud gives.
+	chooseInSteps(t, Options{Iface: []string{"192.168.1.50"}}, []step{{0, vip + "," + own, "", route, "eth0 192.168.1.50", ""}})
+	chooseInSteps(t, Options{}, []step{{0, vip + " dynamic", "", route, "eth0 192.168.1.50", ""}})
+}
+
+// An interface that can still be the underlay is not left because of another default route,
+// and the one of the start comes back.
+func TestChooserStays(t *testing.T) {
+	const other = "10.1.0.5/16"
+	chooseInSteps(t, Options{}, []step{
+		{0, own, other, "eth0 100", "eth0 192.168.1.5", ""},
+		{second, own, other, "eth0 100,tun0 50", "eth0 192.168.1.5", "tun0"},
+		{second, own, other, "tun0 50,eth0 100,eth1 10", "eth0 192.168.1.5", "eth1"},
+		{second, own, other, "eth0 100,tun0 50", "eth0 192.168.1.5", "tun0"},
+		// The address is away, the route is, the interface is down: the best of the others, until it is back.
+		{second, vip, other, "eth0 100,tun0 50", "tun0 10.8.0.6", ""},
+		{second, own, other, "eth0 100,tun0 50", "eth0 192.168.1.5", "tun0"},
+		{second, own, other, "tun0 50,eth1 200", "tun0 10.8.0.6", ""},
+		{second, own, other, "tun0 50,eth1 20", "tun0 10.8.0.6", "eth1"},
+		{second, own, other, "eth0 100,tun0 50", "eth0 192.168.1.5", "tun0"},
+		{second, "", other, "eth0 100,tun0 50", "tun0 10.8.0.6", ""},
+		{second, own, other, "eth0 100", "eth0 192.168.1.5", ""},
+		// Somebody made another route the better one, and keeps this one with a worse metric than it had.
+		{second, own, other, "eth1 100", "eth1 10.1.0.5", ""},
+		{second, own, other, "eth1 100,eth0 200", "eth1 10.1.0.5", ""},
+		{second, own, other, "eth1 100,eth0 50", "eth0 192.168.1.5", ""},
+	})
+}
+
+func TestFloats(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		addrs  string
+		onLink string
+		route  Default
+		want   bool
+	}{
+		{"a route names it", "10.128.0.2/32", "", Default{Gateway: ip("10.128.0.1"), Source: ip("10.128.0.2")}, false},
+		{"the gateway is on the link", "10.128.0.2/32", "10.128.0.1/32", Default{Gateway: ip("10.128.0.1")}, false},
+		{"the route says so", "10.128.0.2/32", "", Default{Gateway: ip("10.128.0.1"), OnLink: true}, false},
+		{"no gateway", "10.128.0.2/32", "", Default{}, false},
+		{"in a network of the link", "10.10.0.1/32", "10.10.0.0/24", Default{Gateway: ip("192.168.1.1")}, false},
+		{"the network of the gateway is gone", "192.168.1.50/32", "", Default{Gateway: ip("192.168.1.1")}, true},
+		{"beside one with a network", "192.168.1.50/32, 192.168.1.5/24", "192.168.1.0/24", Default{Gateway: ip("192.168.1.1")}, true},
+		{"beside one that cannot be used", "192.168.1.50/32, 169.254.7.7/16", "169.254.0.0/16", Default{Gateway: ip("192.168.1.1")}, true},
+		{"by DHCP", "10.128.0.2/32 dynamic", "", Default{Gateway: ip("192.168.1.1")}, false},
+		{"with a network", "192.168.1.5/24", "192.168.1.0/24", Default{Gateway: ip("192.168.1.1")}, false},
+		{"IPv6", "2001:db8::50/128, fe80::5/64", "fe80::/64", Default{V6: true, Gateway: ip("fe80::1")}, true},
+		{"IPv6 in a network of the link", "2001:db8::50/128", "2001:db8::/64", Default{V6: true, Gateway: ip("fe80::1")}, true},
+		{"a route names it, IPv6", "2001:db8::50/128", "", Default{V6: true, Gateway: ip("fe80::1"), Source: ip("2001:db8::50")}, false},
+		{"IPv6 by DHCP", "2001:db8::50/128 dynamic", "", Default{V6: true, Gateway: ip("fe80::1")}, false},
+	} {
+		in := dev(2, "eth0", strings.Split(c.addrs, ",")...)
+		if c.onLink != "" {
+			in.OnLink = []netip.Prefix{pfx(c.onLink)}
+		}
+		c.route.Index = 2
+		s := Snapshot{Interfaces: []Interface{in}, Defaults: []Default{c.route}}
+		v6 := in.Addrs[0].IP.Is6()
+		if got := s.floats(byDefaultRoute(s, !v6, v6, past{})[0], in.Addrs[0]); got != c.want {
+			t.Errorf("%s: %t", c.name, got)
+		}
+		// A start waits for such an address if it is the only one, and for no other.
+		var chooser Chooser
+		_, err := chooser.Choose(time.Unix(1e9, 0), s, Options{}, !v6, v6)
+		if waits := err != nil; waits != (c.want && !strings.Contains(c.addrs, "/24")) {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+}
