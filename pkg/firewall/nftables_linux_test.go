@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"flannel/pkg/nettest"
 	"flannel/pkg/nstest"
 )
 
@@ -159,7 +160,7 @@ func TestNFTablesSaved(t *testing.T) {
 			{Writer: NFTables, V6: Family{Network: netip.MustParsePrefix("fd00:4200::/23"), Subnet: netip.MustParsePrefix("fd00:4200:1::/65")}, Masquerade: true, RandomFully: true},
 		} {
 			apply(t, f, c)
-			nstest.CheckSavedRules(t)
+			nstest.CheckSavedRules(t, nettest.Tool(t, "image/start"))
 		}
 	})
 }

@@ -7,17 +7,15 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
-
-	"flannel/pkg/nettest"
 )
 
 // CheckSavedRules checks that the rules of the network namespace can be listed, and that
 // what is saved by `nft list ruleset` can be loaded and is the same then, with each of
-// two versions of nft: that of this machine, and that of the image. Each loads what the
-// other one has saved, too.
-func CheckSavedRules(t *testing.T) {
+// two versions of nft: that of this machine, and that of the image, which the program
+// inImage runs. Each loads what the other one has saved, too.
+func CheckSavedRules(t *testing.T, inImage string) {
 	t.Helper()
-	versions := map[string][]string{"nft of this machine": {"nft"}, "nft of the image": {nettest.Tool(t, "image/start"), "nft"}}
+	versions := map[string][]string{"nft of this machine": {"nft"}, "nft of the image": {inImage, "nft"}}
 	for name, nft := range versions {
 		run := func(args ...string) string {
 			t.Helper()

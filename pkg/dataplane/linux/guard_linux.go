@@ -27,7 +27,7 @@ type guarding struct {
 
 	mu    sync.Mutex // of what follows
 	on    bool
-	state dataplane.Guarded // without Packets and OfPeer
+	state dataplane.Guarded // without Packets, Dropped and OfPeer
 
 	waiting string // that was logged
 }
@@ -148,6 +148,7 @@ func (d *Driver) Guarded() (dataplane.Guarded, bool) {
 	state, on := g.state, g.on
 	g.mu.Unlock()
 	if on && g.table != nil {
+		state.Dropped = g.table.Dropped() // first, so that it has no more than Packets
 		state.Packets, _ = g.table.Counts()
 		state.OfPeer = g.table.FoundOfPeer(time.Now())
 	}

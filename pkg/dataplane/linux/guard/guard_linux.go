@@ -262,6 +262,19 @@ func (g *Guard) Counts() (packets map[string]uint64, found bool) {
 	return packets, len(packets) > 0
 }
 
+// Dropped returns those of Counts that were dropped.
+func (g *Guard) Dropped() map[string]uint64 {
+	counted, err := g.counts.read(g.table)
+	if err != nil {
+		return nil
+	}
+	packets := map[string]uint64{}
+	for _, rule := range ruleNames {
+		packets[rule] = counted[droppedBy(rule)]
+	}
+	return packets
+}
+
 // Remove deletes the table, and returns its description if there is one; with dryRun it
 // deletes nothing.
 func (g *Guard) Remove(dryRun bool) (removed []string, err error) {

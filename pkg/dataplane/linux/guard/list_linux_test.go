@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/nettest"
 	"flannel/pkg/nstest"
 )
 
@@ -23,7 +24,7 @@ func TestTableCanBeListed(t *testing.T) {
 					if err := g.Prune(t.Context(), driver.Options{}); err != nil {
 						t.Fatal(err)
 					}
-					nstest.CheckSavedRules(t)
+					nstest.CheckSavedRules(t, nettest.Tool(t, "image/start"))
 				})
 			})
 		}

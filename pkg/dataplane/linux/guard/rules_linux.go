@@ -40,6 +40,10 @@ const (
 	relayed     = "relayed"      // from a node: whom does the packet inside come from?
 )
 
+// droppedBy is the counter of packets that a rule has found and dropped. That of the rule
+// has those, too, that it only counted.
+func droppedBy(rule string) string { return "dropped-" + rule }
+
 // foundBy is the chain for packets that a rule finds, foundOfPeer the one for those of
 // them that claim to be from a pod of another node.
 func foundBy(rule string) string     { return "found-" + rule }
@@ -230,6 +234,9 @@ func (c Config) ends(rule string, group uint16) []chain {
 		return []expr.Any{&expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: name}}
 	}
 	decide := []expr.Any{&expr.Verdict{Kind: verdict}}
+	if c.Enforce {
+		decide = append(count(droppedBy(rule)), decide...)
+	}
 	end := chain{name: foundBy(rule)}
 	claims := c.claims(rule)
 	for _, claim := range claims {

@@ -103,7 +103,11 @@ func isForeign(err error) bool {
 // prepare makes the table with its counters and sets, except those of type insideSet.
 func (g *Guard) prepare() error {
 	g.conn.AddTable(g.table)
-	for _, name := range append([]string{ofPeers}, ruleNames...) {
+	names := []string{ofPeers}
+	for _, rule := range ruleNames {
+		names = append(names, rule, droppedBy(rule))
+	}
+	for _, name := range names {
 		g.conn.AddObj(&nftables.CounterObj{Table: g.table, Name: name})
 	}
 	for _, name := range []string{peers4, peers6, pods} {
