@@ -145,7 +145,7 @@ audit: windows-cni cross windows-zip ## check the licences of linked modules, an
 		for plugin in $(CNI_WINDOWS); do echo "$$plugin:"; bin/govulncheck -db "$$database" -mode binary $$plugin || failed=yes; done && \
 		[ -z "$$failed" ]
 
-tools: plugin bin/etcd bin/etcdutl bin/etcdctl bin/cni-former/flannel $(PLUGINS_LINUX:%=bin/cni/%) ## build the lab, etcd and the CNI plugins
+tools: plugin bin/image/start bin/etcd bin/etcdutl bin/etcdctl bin/cni-former/flannel $(PLUGINS_LINUX:%=bin/cni/%) ## build the lab, etcd and the CNI plugins; unpack the programs of the image
 	cd $(LAB) && $(GO) build -o ../../bin/flannel-lab .
 
 kube: bin/kube bin/render bin/kube-proxy bin/kubectl bin/helm ## build a Kubernetes API server, kube-proxy, kubectl and Helm, for tests and the demo with --kube; takes minutes the first time
@@ -358,6 +358,11 @@ bin/strongswan/unpacked: dist/unpack.sh
 	dist/unpack.sh strongswan libstrongswan libstrongswan-standard-plugins strongswan-libcharon charon-systemd strongswan-swanctl
 bin/prometheus/unpacked: dist/unpack.sh
 	dist/unpack.sh prometheus prometheus
+
+# The programs of the image, such as nft, of the packages of Debian that are pinned for it.
+bin/image/start: dist/image.sh $(PINS)
+	rm -rf $(@D) && cd cmd/flannel-release && $(GO) run . -pins '$(PINS)' unpack $(CURDIR)/$(@D)
+	cp dist/image.sh $@
 
 bin/.wine-$(WINE_HASH):
 	$(call stamp,wine)

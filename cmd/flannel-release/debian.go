@@ -17,6 +17,7 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -175,20 +176,69 @@ func fetchPins(ctx context.Context, file, cache string) error {
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(cache, 0o755); err != nil {
-		return err
-	}
 	for _, list := range p.Packages {
-		for _, pkg := range list {
-			if _, err := pkg.read(cache); err == nil {
-				continue
-			}
-			if err := p.fetch(ctx, pkg, cache); err != nil {
-				return err
-			}
+		if err := p.fetchAll(ctx, list, cache); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// fetchAll downloads those packages of a list that the cache lacks.
+func (p *pins) fetchAll(ctx context.Context, list []debianPackage, cache string) error {
+	if err := os.MkdirAll(cache, 0o755); err != nil {
+		return err
+	}
+	for _, pkg := range list {
+		if _, err := pkg.read(cache); err == nil {
+			continue
+		}
+		if err := p.fetch(ctx, pkg, cache); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// unpackPins writes the files of the image's packages for this machine into a directory,
+// so that tests can run the programs of the image.
+func unpackPins(ctx context.Context, file, cache, dir string) error {
+	p, err := readPins(file)
+	if err != nil {
+		return err
+	}
+	list := p.Packages[runtime.GOARCH]
+	if len(list) == 0 {
+		return fmt.Errorf("%s has no packages for %s", file, runtime.GOARCH)
+	}
+	if err := p.fetchAll(ctx, list, cache); err != nil {
+		return err
+	}
+	entries, err := debianRoot(list, cache)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if err := e.write(dir); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// write makes the entry below a directory. A directory may exist.
+func (e entry) write(dir string) error {
+	name := filepath.Join(dir, e.name)
+	if e.mode.IsDir() {
+		return os.MkdirAll(name, 0o755)
+	}
+	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+		return err
+	}
+	if e.link != "" {
+		return os.Symlink(e.link, name)
+	}
+	return os.WriteFile(name, e.data, e.mode.Perm())
 }
 
 // fetch downloads a package from the mirror, which has the latest versions, or else from the archive of all versions.

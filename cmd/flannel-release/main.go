@@ -70,6 +70,8 @@ func run(ctx context.Context, args []string) error {
 		return renewBase(ctx, http.DefaultClient, filepath.Join(r.source, "dist", "windows", "Dockerfile"))
 	case "fetch":
 		return fetchPins(ctx, pins, r.cache)
+	case "unpack":
+		return unpackPins(ctx, pins, r.cache, flags.Arg(1))
 	case "licences":
 		return r.checkLicences()
 	case "make", "packages":
@@ -81,7 +83,7 @@ func run(ctx context.Context, args []string) error {
 		}
 		return r.make(steps)
 	default:
-		return fmt.Errorf("command %q: want pins, base, fetch, licences, make or packages", command)
+		return fmt.Errorf("command %q: want pins, base, fetch, unpack, licences, make or packages", command)
 	}
 }
 

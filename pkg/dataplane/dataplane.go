@@ -131,6 +131,7 @@ type Guarded struct {
 	Waiting string            // why it does not enforce although it should; empty: it does what it should
 	Problem string            // why it does not work; empty: it does
 	Packets map[string]uint64 // counted or dropped, by rule
+	Dropped map[string]uint64 // those of them that were dropped
 	// OfPeer describes such a packet of the last minutes that a peer has probably sent;
 	// empty: there was none.
 	OfPeer string

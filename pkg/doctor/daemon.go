@@ -3,9 +3,7 @@ package doctor
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"net/netip"
-	"slices"
 	"strings"
 	"time"
 
@@ -274,12 +272,7 @@ func nobodyForges(s Snapshot) Finding {
 	if g == nil {
 		return skip("there is no guard: it is off, or the backend is one whose packets others route")
 	}
-	var found []string
-	for _, rule := range slices.Sorted(maps.Keys(g.Packets)) {
-		if n := g.Packets[rule]; n > 0 {
-			found = append(found, fmt.Sprintf("%d %s", n, rule))
-		}
-	}
+	dropped, counted := g.Found()
 	const look = "The log has some of these packets (cause forged-packet); Documentation/guard.md explains the rules. "
 	switch {
 	case g.Problem != "":
@@ -288,16 +281,18 @@ func nobodyForges(s Snapshot) Finding {
 	case g.Waiting != "":
 		return warn(look+"If a node sends from another address than the one in its lease, give --tunnel-source there, or add its address to GuardSources. Packets of others are no reason to wait: set GuardTrial to 0.",
 			"the guard drops nothing yet: it %s", g.Waiting)
-	case len(found) == 0:
+	case dropped+counted == "":
 		return ok("none were found")
 	case !g.Enforce:
-		return warn(look+"If none of them are legitimate, set Guard to enforce.", "found, and not dropped: %s", strings.Join(found, ", "))
+		return warn(look+"If none of them are legitimate, set Guard to enforce.", "found, and not dropped: %s", counted)
+	case dropped == "":
+		return ok("none were dropped; found before the guard enforced: %s", counted)
 	}
 	if g.OfPeer != "" {
 		return warn(look+"If it is that node's own, give --tunnel-source there, or add its address to GuardSources; otherwise somebody uses the node's name.",
-			"dropped: %s; the last one that a node may have sent: %s", strings.Join(found, ", "), g.OfPeer)
+			"dropped: %s; the last one that a node may have sent: %s", dropped, g.OfPeer)
 	}
-	return ok("dropped: %s", strings.Join(found, ", "))
+	return ok("dropped: %s", dropped)
 }
 
 // several joins the first maxNamed texts, and counts the others.

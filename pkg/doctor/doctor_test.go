@@ -183,10 +183,13 @@ func TestDaemonChecks(t *testing.T) {
 			reportOf(s).Guard = &status.Guard{Packets: map[string]uint64{"outsider": 5, "pod": 0}}
 		}},
 		{"FL211", OK, "6 pod", func(s *Snapshot) {
-			reportOf(s).Guard = &status.Guard{Enforce: true, Packets: map[string]uint64{"pod": 6}}
+			reportOf(s).Guard = &status.Guard{Enforce: true, Packets: map[string]uint64{"pod": 9}, Dropped: map[string]uint64{"pod": 6}}
 		}},
 		{"FL211", Warn, "6 192.0.2.7", func(s *Snapshot) {
-			reportOf(s).Guard = &status.Guard{Enforce: true, Packets: map[string]uint64{"impostor": 6}, OfPeer: "10.5.2.7 sends from 192.0.2.7"}
+			reportOf(s).Guard = &status.Guard{Enforce: true, Packets: map[string]uint64{"impostor": 6}, Dropped: map[string]uint64{"impostor": 6}, OfPeer: "10.5.2.7 sends from 192.0.2.7"}
+		}},
+		{"FL211", OK, "none 12 outsider", func(s *Snapshot) { // of the audit before
+			reportOf(s).Guard = &status.Guard{Enforce: true, Packets: map[string]uint64{"outsider": 12}, OfPeer: "10.5.2.7 sends from 192.0.2.7"}
 		}},
 		{"FL211", OK, "", func(s *Snapshot) { reportOf(s).Guard = &status.Guard{Packets: map[string]uint64{"pod": 0}} }},
 	})

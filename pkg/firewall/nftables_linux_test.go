@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"flannel/pkg/nettest"
 	"flannel/pkg/nstest"
 )
 
@@ -142,6 +143,24 @@ func TestNFTablesRepairKeepsOrder(t *testing.T) {
 			if out := sh(t, "nft list table ip flannel-ipv4"); strings.Count(out, "counter") != 8 {
 				t.Errorf("after %q our rules are\n%s", damage, out)
 			}
+		}
+	})
+}
+
+// What is saved of our tables can be loaded again, in every mode and with prefixes of any length.
+func TestNFTablesSaved(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		f := open(t, 0)
+		defer f.Close()
+		for _, c := range []Config{
+			both(NFTables),
+			{Writer: NFTables, V4: both(NFTables).V4, Masquerade: true},
+			{Writer: NFTables, V6: both(NFTables).V6, Forward: true, Masquerade: true},
+			{Writer: NFTables, V4: Family{Network: netip.MustParsePrefix("10.64.0.0/10"), Subnet: netip.MustParsePrefix("10.64.5.16/28")}, Masquerade: true, Forward: true},
+			{Writer: NFTables, V6: Family{Network: netip.MustParsePrefix("fd00:4200::/23"), Subnet: netip.MustParsePrefix("fd00:4200:1::/65")}, Masquerade: true, RandomFully: true},
+		} {
+			apply(t, f, c)
+			nstest.CheckSavedRules(t, nettest.Tool(t, "image/start"))
 		}
 	})
 }

@@ -185,7 +185,7 @@ type guarded struct {
 // returns false.
 func (m *Metrics) Guard(read func() (g dataplane.Guarded, exists bool)) {
 	m.registry.MustRegister(guarded{read,
-		prometheus.NewDesc("flanneld_guard_packets_total", "Packets that the guard dropped (mode enforce) or would drop (audit), by rule.", []string{"mode", "rule"}, nil),
+		prometheus.NewDesc("flanneld_guard_packets_total", "Packets that the guard dropped (mode enforce), or found and only counted (audit), by rule.", []string{"mode", "rule"}, nil),
 		prometheus.NewDesc("flanneld_guard_working", "Whether the guard could be set up as configured, by mode.", []string{"mode"}, nil)})
 }
 
@@ -210,7 +210,9 @@ func (g guarded) Collect(to chan<- prometheus.Metric) {
 	}
 	to <- prometheus.MustNewConstMetric(g.working, prometheus.GaugeValue, working, mode)
 	for rule, n := range state.Packets {
-		to <- prometheus.MustNewConstMetric(g.packets, prometheus.CounterValue, float64(n), mode, rule)
+		dropped := min(state.Dropped[rule], n)
+		to <- prometheus.MustNewConstMetric(g.packets, prometheus.CounterValue, float64(dropped), "enforce", rule)
+		to <- prometheus.MustNewConstMetric(g.packets, prometheus.CounterValue, float64(n-dropped), "audit", rule)
 	}
 }
 

@@ -37,7 +37,7 @@ func TestMetrics(t *testing.T) {
 	}
 	forwards := false
 	m.Guard(func() (dataplane.Guarded, bool) {
-		return dataplane.Guarded{Enforce: true, Problem: "no nf_tables", Packets: map[string]uint64{"outsider": 9}}, forwards
+		return dataplane.Guarded{Enforce: true, Problem: "no nf_tables", Packets: map[string]uint64{"outsider": 9}, Dropped: map[string]uint64{"outsider": 7}}, forwards
 	})
 	m.Forwarded(func() (dataplane.Forwarded, bool) {
 		return dataplane.Forwarded{Sent: dataplane.Flow{Packets: 2, Bytes: 300}, Received: dataplane.Flow{Packets: 4, Bytes: 500}, Dropped: map[string]uint64{"foreign": 6}}, forwards
@@ -55,7 +55,7 @@ func TestMetrics(t *testing.T) {
 		fmt.Sprintf(`flanneld_build_info{commit="",goversion=%q,version="dev"} 1`, runtime.Version()), "flanneld_sync_seconds_count 1", "flanneld_last_sync_timestamp_seconds 0",
 		`flanneld_udp_packets_total{direction="sent"} 2`, `flanneld_udp_bytes_total{direction="sent"} 300`, `flanneld_udp_packets_total{direction="received"} 4`,
 		`flanneld_udp_bytes_total{direction="received"} 500`, `flanneld_udp_dropped_packets_total{reason="foreign"} 6`,
-		`flanneld_guard_packets_total{mode="enforce",rule="outsider"} 9`, `flanneld_guard_working{mode="enforce"} 0`,
+		`flanneld_guard_packets_total{mode="enforce",rule="outsider"} 7`, `flanneld_guard_packets_total{mode="audit",rule="outsider"} 2`, `flanneld_guard_working{mode="enforce"} 0`,
 		"process_resident_memory_bytes", "go_goroutines",
 	} {
 		if !strings.Contains(text, want+"\n") && !strings.Contains(text, want+" ") {

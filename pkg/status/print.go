@@ -150,30 +150,32 @@ func (p *printer) guard(g *Guard) {
 	if g == nil {
 		return
 	}
-	mode, verb := "audit", "would be"
+	mode := "audit"
 	if g.Enforce {
-		mode, verb = "enforce", "were"
+		mode = "enforce"
 	}
-	var found []string
-	for _, rule := range slices.Sorted(maps.Keys(g.Packets)) {
-		if n := g.Packets[rule]; n > 0 {
-			found = append(found, fmt.Sprintf("%d %s", n, Printable(rule)))
-		}
-	}
+	dropped, counted := g.Found()
 	if g.Waiting != "" {
 		mode = "audit, but " + Printable(g.Waiting)
 	}
 	switch {
 	case g.Problem != "":
 		p.rows("guard", mode+", which does not work: "+g.Problem)
-	case len(found) == 0:
+	case dropped+counted == "":
 		p.row("guard", "%s: no forged packets", mode)
 	default:
-		text := strings.Join(found, ", ")
+		var all []string
+		if dropped != "" {
+			all = append(all, "packets that were dropped: "+dropped)
+		}
+		if counted != "" {
+			all = append(all, "packets that were counted, and not dropped: "+counted)
+		}
+		text := strings.Join(all, "; ")
 		if g.OfPeer != "" && g.Waiting == "" { // which names it
 			text += "; a node may have sent the last one: " + Printable(g.OfPeer)
 		}
-		p.row("guard", "%s: packets that %s dropped: %s", mode, verb, text)
+		p.row("guard", "%s: %s", mode, text)
 	}
 }
 

@@ -5,8 +5,12 @@ package status
 
 import (
 	"encoding/json"
+	"fmt"
+	"maps"
 	"net/netip"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -118,7 +122,24 @@ type Guard struct {
 	Waiting string            `json:"waiting,omitempty"` // why it does not enforce although it should
 	Problem string            `json:"problem,omitempty"` // why it does not work
 	Packets map[string]uint64 `json:"packets"`           // by rule: "outsider", "pod", "impostor", "inner", "spoofed"
+	Dropped map[string]uint64 `json:"dropped,omitempty"` // those of them that were dropped; the others were only counted
 	OfPeer  string            `json:"ofPeer,omitempty"`  // one of them, of the last minutes, that a peer has probably sent
+}
+
+// Found describes the packets that the guard has dropped, and those that it has only
+// counted; empty: there were none.
+func (g *Guard) Found() (dropped, counted string) {
+	var drops, counts []string
+	for _, rule := range slices.Sorted(maps.Keys(g.Packets)) {
+		d := min(g.Dropped[rule], g.Packets[rule])
+		if d > 0 {
+			drops = append(drops, fmt.Sprintf("%d %s", d, Printable(rule)))
+		}
+		if c := g.Packets[rule] - d; c > 0 {
+			counts = append(counts, fmt.Sprintf("%d %s", c, Printable(rule)))
+		}
+	}
+	return strings.Join(drops, ", "), strings.Join(counts, ", ")
 }
 
 // Flow is what went in one direction, without outer headers.

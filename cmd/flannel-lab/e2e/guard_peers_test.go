@@ -121,7 +121,7 @@ func TestGuardSubnetMoves(t *testing.T) {
 	putLease(t, l, key, &value{PublicIP: next.IP4.String(), BackendType: "vxlan", BackendData: &vtep{1, "02:cc:00:00:00:04"}})
 	for _, n := range l.Nodes[:2] {
 		within(t, n.Name+" knows the new node", func() error {
-			return says(t, n, next.IP4.String(), "nft", "list", "set", "inet", "flannel-guard", "owners4")
+			return says(t, n, next.IP4.String(), "nft", "list", "set", "inet", "flannel-guard", "owners4-24")
 		})
 	}
 	must(t, next.Start())

@@ -251,7 +251,7 @@ func (s *guardTest) repairs(t *testing.T) {
 	for _, harm := range []string{
 		"nft delete table inet flannel-guard",
 		"nft flush set inet flannel-guard " + set,
-		"nft flush chain inet flannel-guard outer",
+		"nft flush chain inet flannel-guard direct",
 		"nft add rule inet flannel-guard prerouting drop",
 		"nft add element inet flannel-guard " + set + " '{ " + more + " }'",
 	} {

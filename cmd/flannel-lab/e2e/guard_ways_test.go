@@ -144,6 +144,9 @@ func (s *guardTest) ways(t *testing.T, backend string) []forged {
 	ways = append(ways,
 		encapsulated(s.l.Infra.Namespaces, "outsider", node2, netip.Addr{}, pod),
 		encapsulated(s.a.Namespaces, "pod", node1, pod, pod))
+	if backend == "vxlan" {
+		ways = append(ways, s.otherAddress(t, pod), s.service(t, pod))
+	}
 	// A pod of a third node, for which the first node speaks.
 	third := s.of(netip.MustParseAddr("10.5.7.7"), netip.MustParseAddr("fd05:0:0:7::7"))
 	ways = append(ways, encapsulated(node1.Namespaces, "impostor", node2, netip.Addr{}, third))
@@ -151,6 +154,43 @@ func (s *guardTest) ways(t *testing.T, backend string) []forged {
 		ways = append(ways, encapsulated(node1.Namespaces, "inner", node2, netip.Addr{}, stolen))
 	}
 	return ways
+}
+
+// otherAddress is the way to an address of the second node that is not in its lease. The
+// pod's node puts its own address into the packets.
+func (s *guardTest) otherAddress(t *testing.T, pod netip.Addr) forged {
+	node1, node2 := s.l.Nodes[0], s.l.Nodes[1]
+	virtual, ip := s.of(netip.MustParseAddr("192.168.100.222"), netip.MustParseAddr("fd00:100::222")), "ip"
+	if s.v6 {
+		ip = "ip -6"
+	}
+	shell(t, node2.Namespaces, "ip addr add %s dev lo nodad", virtual)
+	shell(t, node1.Namespaces, "%s route add %s via %s", ip, virtual, s.of(node2.IP4, node2.IP6))
+	return s.byPod(t, pod, netip.AddrPortFrom(virtual, 8472))
+}
+
+// service is the way by a Service whose endpoint, written by hand, is the port of the
+// tunnel on the second node.
+func (s *guardTest) service(t *testing.T, pod netip.Addr) forged {
+	node1, node2 := s.l.Nodes[0], s.l.Nodes[1]
+	cluster, family, brackets := netip.MustParseAddr("10.96.5.5"), "ip", "%s"
+	if s.v6 {
+		cluster, family, brackets = netip.MustParseAddr("fd96::5"), "ip6", "[%s]"
+	}
+	to := fmt.Sprintf(brackets+":8472", s.of(node2.IP4, node2.IP6))
+	shell(t, node1.Namespaces, `nft add table %[1]s service
+		nft add chain %[1]s service in '{ type nat hook prerouting priority dstnat; }'
+		nft add rule %[1]s service in %[1]s daddr %[2]s udp dport 53 dnat to %[3]s`, family, cluster, to)
+	return s.byPod(t, pod, netip.AddrPortFrom(cluster, 53))
+}
+
+// byPod is a way of the first node's pod, which forges a packet of another pod of that
+// node.
+func (s *guardTest) byPod(t *testing.T, pod netip.Addr, to netip.AddrPort) forged {
+	packet := s.encapsulate(t, "vxlan", pod.Next())
+	return forged{rule: "pod", from: s.a.Namespaces, at: s.l.Nodes[0],
+		send: func(c net.Conn) error { _, err := c.Write(packet); return err },
+		conn: func() (net.Conn, error) { return dialFrom(s.a.Namespaces, pod, to) }}
 }
 
 // attack sends packets, waits until the guard has counted all, and checks how many the

@@ -154,7 +154,9 @@ func (d *Driver) markDirty() {
 func (d *Driver) Apply(ctx context.Context, links dataplane.Links, s dataplane.State) ([]dataplane.Refused, error) {
 	err := d.want(links, s)
 	unguarded := d.guard.apply(ctx, d, links, s)
+	held := d.holdBack(unguarded)
 	err = errors.Join(err, d.enableForwarding(s), d.tables.Add(ctx, d.opts))
+	d.fillAll(driver.Want, held)
 	if !reconcile.IsUnknown(err) { // otherwise the forwarders' peers may not be set yet
 		d.startForwarders()
 	}
@@ -163,6 +165,30 @@ func (d *Driver) Apply(ctx context.Context, links dataplane.Links, s dataplane.S
 	}
 	refused, err := driver.Attribute(errors.Join(err, unguarded), s.Paths, isPathsFault, d.keys)
 	return append(refused, d.diverted(s)...), err
+}
+
+// holdBack makes the tables not want the entries of those paths whose peers the guard
+// would drop, because its sets could not be written. It returns these paths. Nothing is
+// deleted while they are held back.
+func (d *Driver) holdBack(unguarded error) (held []*dataplane.Path) {
+	if unguarded == nil || d.guard.table == nil {
+		return nil
+	}
+	for _, p := range d.paths {
+		if d.guard.table.Drops(p) {
+			held = append(held, p)
+		}
+	}
+	d.fillAll(driver.Drop, held)
+	return held
+}
+
+// fillAll wants or drops the entries of paths that could be translated before.
+func (d *Driver) fillAll(verb driver.Verb, paths []*dataplane.Path) {
+	f := &driver.Filling{Verb: verb}
+	for _, p := range paths {
+		_ = d.fill(f, p)
+	}
 }
 
 // isPathsFault reports whether the kernel refused an entry because of its gateway

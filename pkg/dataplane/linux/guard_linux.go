@@ -27,7 +27,9 @@ type guarding struct {
 
 	mu    sync.Mutex // of what follows
 	on    bool
-	state dataplane.Guarded // without Packets and OfPeer
+	state dataplane.Guarded // without Packets, Dropped and OfPeer
+
+	waiting string // that was logged
 }
 
 // causeUnguarded is a cause in the log.
@@ -97,8 +99,9 @@ func (g *guarding) apply(ctx context.Context, d *Driver, links dataplane.Links, 
 // record keeps the result for Guarded, and logs what is new.
 func (g *guarding) record(d *Driver, c *guard.Config, err error) {
 	state := dataplane.Guarded{}
+	last := "" // a packet; whoever sends packets must not decide what is logged
 	if g.table != nil {
-		state.Enforce, state.Waiting = g.table.Enforces()
+		state.Enforce, state.Waiting, last = g.table.Enforces()
 	}
 	if err != nil {
 		state.Problem = err.Error()
@@ -108,8 +111,12 @@ func (g *guarding) record(d *Driver, c *guard.Config, err error) {
 	if state.Problem != g.state.Problem && state.Problem != "" {
 		d.opts.Log.Warn("cannot guard the pod network", "cause", causeUnguarded, "problem", state.Problem)
 	}
-	if on := c != nil; on != g.on || state.Enforce != g.state.Enforce || state.Waiting != g.state.Waiting {
+	if on := c != nil; on != g.on || state.Enforce != g.state.Enforce || state.Waiting != g.waiting {
 		d.opts.Log.Info("guard of the pod network", "on", on, "enforces", state.Enforce, "waiting", state.Waiting)
+	}
+	g.waiting = state.Waiting
+	if last != "" {
+		state.Waiting += "; the last one: " + last
 	}
 	g.on, g.state = c != nil, state
 }
@@ -141,6 +148,7 @@ func (d *Driver) Guarded() (dataplane.Guarded, bool) {
 	state, on := g.state, g.on
 	g.mu.Unlock()
 	if on && g.table != nil {
+		state.Dropped = g.table.Dropped() // first, so that it has no more than Packets
 		state.Packets, _ = g.table.Counts()
 		state.OfPeer = g.table.FoundOfPeer(time.Now())
 	}
@@ -183,7 +191,7 @@ func guardConfig(devices []dataplane.Device, links dataplane.Links, s dataplane.
 // podInterfaces returns the names of the interfaces with an address in this node's
 // subnets: the bridge of pods, or the host's ends of their veth pairs.
 func (d *Driver) podInterfaces(subnets []netip.Prefix) ([]string, error) {
-	addrs, err := d.handle.AddrList(nil, netlink.FAMILY_ALL)
+	addrs, err := readWhole(func() ([]netlink.Addr, error) { return d.handle.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, err
 	}

@@ -3,6 +3,7 @@ package path
 import (
 	"bytes"
 	"cmp"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -116,6 +117,12 @@ func neighbours(r route) []netlink.Neigh {
 		family = unix.AF_INET6
 	}
 	list, err := netlink.NeighList(r.link.Attrs().Index, family)
+	for range 10 { // a change meanwhile makes the list incomplete
+		if !errors.Is(err, netlink.ErrDumpInterrupted) {
+			break
+		}
+		list, err = netlink.NeighList(r.link.Attrs().Index, family)
+	}
 	if err != nil {
 		return nil
 	}

@@ -7,27 +7,49 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Where connections are tracked, datagrams are whole before the rules see them. Elsewhere
-// a sender can divide one such that its first fragment has a UDP header and nothing of
-// what the rules look at. No node sends such fragments.
+// The kernel reassembles IPv4 datagrams for this node before the rules see them, and all
+// datagrams where connections are tracked. Elsewhere a sender can divide a datagram such
+// that its first fragment has a UDP header and nothing of what the rules look at. No node
+// sends such fragments.
 
 // leastFragment is more than the headers of any outer packet and of the packet inside
-// have, and less than what any node sends in a first fragment, in bytes.
+// have without options of IPv6, and less than what any node sends in a first fragment, in
+// bytes.
 const leastFragment = 256
 
-// short matches first fragments that may lack headers; v6 selects the family.
+// fragmentHeader is the number of this extension header (RFC 8200).
+const fragmentHeader = 44
+
+// incomplete returns what matches first fragments that may lack headers. Options of IPv6,
+// before or behind the header of the fragment, can have any length; those of IPv4 cannot.
+func incomplete() [][]expr.Any {
+	const nextHeader = 6 // offset in the header of IPv6
+	before := append(isFragment6(),
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: nextHeader, Len: 1},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: []byte{fragmentHeader}})
+	behind := append(isFragment6(),
+		&expr.Exthdr{DestRegister: 1, Type: fragmentHeader, Len: 1, Op: expr.ExthdrOpIpv6}, // what follows it
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: []byte{unix.IPPROTO_UDP}})
+	return [][]expr.Any{short(false), short(true), before, behind}
+}
+
+// isFragment6 matches fragments of IPv6.
+func isFragment6() []expr.Any {
+	return []expr.Any{&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{unix.NFPROTO_IPV6}},
+		&expr.Exthdr{DestRegister: 1, Type: fragmentHeader, Len: 1, Flags: unix.NFT_EXTHDR_F_PRESENT, Op: expr.ExthdrOpIpv6},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{1}}}
+}
+
+// short matches first fragments that are too short; v6 selects the family.
 func short(v6 bool) []expr.Any {
-	family := []expr.Any{&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1}}
-	if v6 {
-		const fragment = 44 // the extension header, RFC 8200
-		family = append(family, &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{unix.NFPROTO_IPV6}},
-			&expr.Exthdr{DestRegister: 1, Type: fragment, Len: 1, Flags: unix.NFT_EXTHDR_F_PRESENT, Op: expr.ExthdrOpIpv6},
-			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{1}})
-	} else {
-		family = append(family, &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{unix.NFPROTO_IPV4}},
+	family := isFragment6()
+	if !v6 {
+		family = []expr.Any{&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{unix.NFPROTO_IPV4}},
 			&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: 6, Len: 2},
 			&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 2, Mask: []byte{0x20, 0}, Xor: []byte{0, 0}}, // more fragments
-			&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: []byte{0, 0}})
+			&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: []byte{0, 0}}}
 	}
 	return append(family, &expr.Meta{Key: expr.MetaKeyLEN, Register: 1},
 		&expr.Byteorder{SourceRegister: 1, DestRegister: 1, Op: expr.ByteorderHton, Len: 4, Size: 4},

@@ -5,7 +5,8 @@
 //
 //	rule      packets                                               sent by
 //	outsider  to the port of the tunnel, not from a peer            a host that is no node
-//	pod       to the port of the tunnel on a node, from a pod       a pod, which the node would masquerade
+//	pod       to the port of the tunnel, from a pod, unless to      a pod, which the node would masquerade
+//	          another pod
 //	impostor  with a packet inside from the subnet of a peer,         a node that forges
 //	          or from an address of its, from another peer
 //	inner     out of the tunnel, not from the pod network or a      a node that forges
@@ -14,9 +15,12 @@
 //	          or to the pod network from elsewhere with an address
 //	          of the pod network that is not routed there
 //
-// The rules are in prerouting, before connection tracking. The addresses of the peers
-// are in sets, which have an address before there is a route to the peer, and lose it
-// after the route is gone.
+// The rules inner and spoofed are in prerouting, before connection tracking. The others,
+// which look for packets of the tunnel, are where such a packet has the destination that
+// it will have in the end, and still its own source: last in input, and in postrouting
+// before masquerading. Anything earlier can be passed by a Service whose endpoint is the
+// port of a tunnel. The addresses of the peers are in sets, which have an address before
+// there is a route to the peer, and lose it after the route is gone.
 package guard
 
 import (
@@ -26,7 +30,6 @@ import (
 	"log/slog"
 	"maps"
 	"net/netip"
-	"reflect"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -69,18 +72,18 @@ type Guard struct {
 	notify func() // a pass is due
 	log    *slog.Logger
 
-	conn     *nftables.Conn // for changes and lists
-	counts   *nftables.Conn // for Counts
+	conn     *conn // for changes and lists
+	counts   counters
 	watch    *netlink.Conn
 	watching chan struct{} // closed when the watcher has ended
 
 	peers, pods *reconcile.Table[element, struct{}] // by address, and by name of the interface
 	users       map[element]int                     // number of paths that want an element of peers
 	masks       map[mask]bool                       // there are, or were, such owners
+	made        map[string]bool                     // the kernel has these sets; see insideSet
 
-	samples   *sampler
-	unsampled error // why there are no samples
-	trial     trial
+	samples *sampler
+	trial   trial
 
 	config  *Config      // of the rules in the kernel; nil: none, or not known
 	rules   []uint64     // their handles
@@ -99,24 +102,20 @@ func New(log *slog.Logger, instance string, notify func()) (*Guard, error) {
 		name += "-" + instance
 	}
 	g := &Guard{samples: newSampler(log, notify), table: &nftables.Table{Family: nftables.TableFamilyINet, Name: name}, notify: notify, log: log,
-		users: map[element]int{}, masks: map[mask]bool{}, watching: make(chan struct{})}
-	g.peers = reconcile.NewTable[element, struct{}](elements{g, "guard-peers", []*nftables.Set{g.set(peers4), g.set(peers6), g.set(owners4), g.set(owners6)}})
-	g.pods = reconcile.NewTable[element, struct{}](elements{g, "guard-pods", []*nftables.Set{g.set(pods)}})
+		users: map[element]int{}, masks: map[mask]bool{}, made: map[string]bool{}, watching: make(chan struct{})}
+	g.peers = reconcile.NewTable[element, struct{}](elements{g, "guard-peers", g.peerSets})
+	g.pods = reconcile.NewTable[element, struct{}](elements{g, "guard-pods", func() []string { return []string{pods} }})
 	g.stale.Store(true)
 	g.podsStale.Store(true)
-	var port uint32 // of the socket for changes
 	var err error
-	if g.conn, err = nftables.New(nftables.AsLasting(), nftables.WithSockOptions(func(c *netlink.Conn) error {
-		port = c.PID()
-		return nil
-	})); err != nil {
+	if g.conn, err = open(); err != nil {
 		return nil, fmt.Errorf("open nftables: %w", err)
 	}
-	if g.counts, err = nftables.New(nftables.AsLasting()); err != nil {
+	if g.counts.conn, err = open(); err != nil {
 		return nil, errors.Join(fmt.Errorf("open nftables: %w", err), g.conn.CloseLasting())
 	}
-	if g.watch, err = watchOthers(port); err != nil {
-		return nil, errors.Join(err, g.conn.CloseLasting(), g.counts.CloseLasting())
+	if g.watch, err = watchOthers(g.conn.socket.PID()); err != nil {
+		return nil, errors.Join(err, g.conn.CloseLasting(), g.counts.conn.CloseLasting())
 	}
 	go g.receive()
 	return g, nil
@@ -127,7 +126,7 @@ func (g *Guard) Close() error {
 	err := g.watch.Close()
 	<-g.watching
 	g.trial.end()
-	return errors.Join(err, g.samples.close(), g.conn.CloseLasting(), g.counts.CloseLasting())
+	return errors.Join(err, g.samples.close(), g.conn.CloseLasting(), g.counts.conn.CloseLasting())
 }
 
 // Tables are the sets, for reports of what changed.
@@ -169,12 +168,19 @@ func (g *Guard) Put(verb driver.Verb, p *dataplane.Path) {
 // nil, it deletes the table. Packets meet either the former or the new rules, and new
 // rules never without the peers. interfaces returns the names of those with an address
 // in the subnets.
-func (g *Guard) Apply(ctx context.Context, o driver.Options, c *Config, interfaces func() ([]string, error)) error {
+func (g *Guard) Apply(ctx context.Context, o driver.Options, c *Config, interfaces func() ([]string, error)) (err error) {
+	defer func() {
+		if err != nil {
+			g.conn.drain()
+		}
+	}()
 	if c == nil {
 		return g.remove()
 	}
 	g.subnets.Store(c.Subnets)
-	g.unsampled = g.samples.bind(groupOf(g.table.Name))
+	if err := g.samples.bind(groupOf(g.table.Name)); err != nil { // the rules do not need samples
+		g.log.Debug("cannot read samples of forged packets", "error", err)
+	}
 	if g.stale.Swap(false) {
 		if err := g.check(o); err != nil {
 			g.stale.Store(true)
@@ -190,33 +196,36 @@ func (g *Guard) Apply(ctx context.Context, o driver.Options, c *Config, interfac
 		g.pods.Reset()
 		for _, name := range names {
 			if !slices.Contains(c.Tunnels, name) {
-				g.pods.Want(element(ifname(name)), struct{}{})
+				g.pods.Want(element{pods, ifname(name)}, struct{}{})
 			}
 		}
 	}
 	next := *c
 	next.Enforce = g.mayEnforce(next, time.Now())
 	g.samples.set(next)
-	if g.config == nil {
-		if err := g.prepare(); err != nil {
-			return err
+	if err = g.fill(ctx, o, next); isForeign(err) {
+		if err = g.deleteTable(); err == nil {
+			err = g.fill(ctx, o, next)
 		}
 	}
-	if err := g.Tables().Add(ctx, o); err != nil {
-		return err
-	}
-	// Lengths stay, since elements of peers that are gone may not be deleted yet.
-	next.masks = slices.SortedFunc(maps.Keys(g.masks), compareMasks)
-	if g.config != nil && reflect.DeepEqual(*g.config, next) {
-		return nil
-	}
-	return g.write(next)
+	return err
 }
 
 // Enforces reports whether the rules drop packets, and, if they should but do not yet,
-// why.
-func (g *Guard) Enforces() (enforces bool, waiting string) {
-	return g.trial.dropping, g.trial.waiting
+// why. last describes the packet for which they wait, or is empty: a part of the reason
+// that anybody who sends packets can change.
+func (g *Guard) Enforces() (enforces bool, waiting, last string) {
+	return g.trial.dropping, g.trial.waiting, g.trial.last
+}
+
+// Drops reports whether the rules in the kernel drop packets of the peer at the end of a
+// path, because sets lack it.
+func (g *Guard) Drops(p *dataplane.Path) bool {
+	all, _ := elementsOf(p)
+	return g.trial.dropping && slices.ContainsFunc(all, func(e element) bool {
+		_, exists := g.peers.Actual(e)
+		return !exists
+	})
 }
 
 // Prune removes the peers and interfaces that are gone.
@@ -224,7 +233,11 @@ func (g *Guard) Prune(ctx context.Context, o driver.Options) error {
 	if g.config == nil {
 		return nil
 	}
-	return g.Tables().Prune(ctx, o)
+	err := g.Tables().Prune(ctx, o)
+	if err != nil {
+		g.conn.drain()
+	}
+	return err
 }
 
 // ObserveAddr records that an address of an interface has changed. It reports whether
@@ -241,17 +254,25 @@ func (g *Guard) ObserveAddr(a netip.Addr) bool {
 // Counts returns the numbers of packets by rule, since the table was made. found is
 // false if there is no table.
 func (g *Guard) Counts() (packets map[string]uint64, found bool) {
-	objects, err := g.counts.GetObjects(g.table)
+	packets, err := g.counts.read(g.table)
 	if err != nil {
 		return nil, false
 	}
-	packets = map[string]uint64{}
-	for _, o := range objects {
-		if c, ok := o.(*nftables.CounterObj); ok && slices.Contains(ruleNames, c.Name) {
-			packets[c.Name] = c.Packets
-		}
-	}
+	maps.DeleteFunc(packets, func(name string, _ uint64) bool { return !slices.Contains(ruleNames, name) })
 	return packets, len(packets) > 0
+}
+
+// Dropped returns those of Counts that were dropped.
+func (g *Guard) Dropped() map[string]uint64 {
+	counted, err := g.counts.read(g.table)
+	if err != nil {
+		return nil
+	}
+	packets := map[string]uint64{}
+	for _, rule := range ruleNames {
+		packets[rule] = counted[droppedBy(rule)]
+	}
+	return packets
 }
 
 // Remove deletes the table, and returns its description if there is one; with dryRun it

@@ -2,6 +2,7 @@ package guard
 
 import (
 	"encoding/binary"
+	"fmt"
 	"iter"
 	"net"
 	"net/netip"
@@ -14,16 +15,16 @@ import (
 )
 
 // What a node may say: the packet inside of an outer packet is from the subnet of the
-// node that has sent it, or from one of that node's own addresses. The sets owners4 and
-// owners6 have an element for each sender and each network of its: the sender, the base
-// address of the network, and its length. They have no intervals, so that the kernel
-// looks up one hash for each length that networks have, which in most clusters are two:
-// that of the subnets, and that of an address.
+// node that has sent it, or from one of that node's own addresses. For each length that
+// networks have, which in most clusters are two (that of the subnets, and that of an
+// address), there is a set with an element for each sender and each network of its: the
+// sender, and the base address of the network. The sets have no intervals, so that the
+// kernel looks up one hash for each length.
 //
 // The addresses inside are at fixed distances from the transport header, behind headers
 // without options. (The expression "inner" of kernels since 6.2 would find them, too.)
 
-// mask is the length of networks of a family in a set of owners.
+// mask is the length of networks of a family. There is a set for each.
 type mask struct {
 	v6   bool
 	bits int
@@ -31,6 +32,26 @@ type mask struct {
 
 // of returns the mask of a network.
 func of(p netip.Prefix) mask { return mask{p.Addr().Is6(), p.Bits()} }
+
+// set is the name of the set of owners of networks of this length.
+func (m mask) set() string { return fmt.Sprintf("owners%d-%d", m.family(), m.bits) }
+
+func (m mask) family() int {
+	if m.v6 {
+		return 6
+	}
+	return 4
+}
+
+// maskOf is the inverse of mask.set.
+func maskOf(set string) (m mask, ok bool) {
+	var family int
+	if n, _ := fmt.Sscanf(set, "owners%d-%d", &family, &m.bits); n != 2 {
+		return m, false
+	}
+	m.v6 = family == 6
+	return m, m.set() == set
+}
 
 func compareMasks(a, b mask) int {
 	if a.v6 != b.v6 {
@@ -58,7 +79,7 @@ func elementsOf(p *dataplane.Path) (all []element, masks []mask) {
 	host := func(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 	_, encrypted := p.Encap.(dataplane.WireGuardPeer)
 	for a := range sendersOf(p) {
-		all = append(all, element(a.AsSlice()))
+		all = append(all, peer(a), node(a))
 		if encrypted || a.Is6() != p.Dst.Addr().Is6() { // its key says whose packets it may send
 			continue
 		}
@@ -73,29 +94,27 @@ func elementsOf(p *dataplane.Path) (all []element, masks []mask) {
 	return all, masks
 }
 
+// peer is an element of a set of peers.
+func peer(sender netip.Addr) element {
+	set := peers4
+	if sender.Is6() {
+		set = peers6
+	}
+	return element{set, string(sender.AsSlice())}
+}
+
+// node is an element of a set of nodes.
+func node(sender netip.Addr) element {
+	set := nodes4
+	if sender.Is6() {
+		set = nodes6
+	}
+	return element{set, string(sender.AsSlice())}
+}
+
 // owner is an element of a set of owners.
 func owner(sender netip.Addr, network netip.Prefix) element {
-	key := slices.Concat(sender.AsSlice(), network.Masked().Addr().AsSlice())
-	return element(append(binary.BigEndian.AppendUint16(key, uint16(network.Bits())), 0, 0)) // whole registers
-}
-
-// parseOwner is the inverse of owner.
-func parseOwner(e element) (sender netip.Addr, network netip.Prefix, ok bool) {
-	if len(e) != ownerBytes(false) && len(e) != ownerBytes(true) {
-		return sender, network, false
-	}
-	size := (len(e) - 4) / 2
-	sender, _ = netip.AddrFromSlice([]byte(e[:size]))
-	base, _ := netip.AddrFromSlice([]byte(e[size : 2*size]))
-	return sender, netip.PrefixFrom(base, int(binary.BigEndian.Uint16([]byte(e[2*size:])))), true
-}
-
-// ownerBytes is the size of an element of a set of owners.
-func ownerBytes(v6 bool) int {
-	if v6 {
-		return 16 + 16 + 4
-	}
-	return 4 + 4 + 4
+	return element{of(network).set(), string(slices.Concat(sender.AsSlice(), network.Masked().Addr().AsSlice()))}
 }
 
 // layout says where the packet inside of an outer packet is.
@@ -155,16 +174,15 @@ func (l layout) from(p netip.Prefix) []expr.Any {
 // sender owns.
 func (l layout) owned(m mask) []expr.Any {
 	// The key is in registers that follow each other; the first of them is the same in both notations.
-	second, third, size, set := uint32(unix.NFT_REG32_01), uint32(unix.NFT_REG32_02), 4, owners4
+	second, size := uint32(unix.NFT_REG32_01), 4
 	if m.v6 {
-		second, third, size, set = unix.NFT_REG_2, unix.NFT_REG_3, 16, owners6
+		second, size = unix.NFT_REG_2, 16
 	}
 	all := slices.Concat(l.ofFamily(m.v6), load(source, m.v6), l.source(m.v6, second))
 	if m.bits < 8*size {
 		all = append(all, &expr.Bitwise{SourceRegister: second, DestRegister: second, Len: uint32(size), Mask: net.CIDRMask(m.bits, 8*size), Xor: make([]byte, size)})
 	}
-	length := append(binary.BigEndian.AppendUint16(nil, uint16(m.bits)), 0, 0)
-	return append(all, &expr.Immediate{Register: third, Data: length}, &expr.Lookup{SourceRegister: 1, SetName: set})
+	return append(all, &expr.Lookup{SourceRegister: 1, SetName: m.set()})
 }
 
 // tags are the types of frames with a tag in front of the packet's own type.
@@ -175,15 +193,47 @@ const tagBytes = 4
 // isTag reports whether a type is that of a tag.
 func isTag(etherType []byte) bool { return slices.Contains(tags, binary.BigEndian.Uint16(etherType)) }
 
-// speaker is the chain for outer packets of nodes.
-func (c Config) speaker(accept []expr.Any) chain {
+// speaker is the chain for outer packets of nodes to this node.
+func (c Config) speaker() chain {
 	who := chain{name: speaker}
-	l, exists := c.layout()
-	if !exists {
-		return who
+	l, _ := c.layout()
+	c.owners(&who, l)
+	for _, s := range c.Subnets {
+		who.add("of this node: the rule inner finds it", l.from(s), accept)
 	}
+	for _, n := range c.Networks {
+		who.add("from a pod of another node", l.from(n), found(Impostor))
+	}
+	for _, set := range []string{nodes4, nodes6} {
+		v6 := set == nodes6
+		who.add("from another node", l.ofFamily(v6), lookup(l.source(v6, 1), set), found(Impostor))
+	}
+	c.tagged(&who, l)
+	who.add("neither from a pod nor from a node", accept)
+	return who
+}
+
+// relayed is the chain for outer packets of nodes to others through this node, such as to
+// a Service that leads to the port of the tunnel. Its receiver would take them for this
+// node's own, whose address they get.
+func (c Config) relayed() chain {
+	who := chain{name: relayed}
+	l, _ := c.layout()
+	c.owners(&who, l)
 	for _, v6 := range []bool{false, true} {
-		who.add("a part of a header", short(v6), goTo(foundBy(Impostor)))
+		if l.ethernet || !v6 {
+			who.add("from anybody else", l.ofFamily(v6), found(Impostor))
+		}
+	}
+	c.tagged(&who, l)
+	return who
+}
+
+// owners adds rules for packets inside that are from the node that has sent them, and for
+// headers without such a packet.
+func (c Config) owners(who *chain, l layout) {
+	for _, part := range incomplete() {
+		who.add("a part of a header", part, found(Impostor))
 	}
 	for _, m := range c.masks {
 		who.add("from its own pods, or from itself", l.owned(m), accept)
@@ -191,21 +241,15 @@ func (c Config) speaker(accept []expr.Any) chain {
 	for _, s := range c.Sources {
 		who.add("from a listed source", l.from(s), accept)
 	}
-	for _, s := range c.Subnets {
-		who.add("of this node: the rule inner finds it", l.from(s), accept)
+}
+
+// tagged adds a rule for frames with a tag, which should be discarded (RFC 7348, section
+// 6.1).
+func (c Config) tagged(who *chain, l layout) {
+	if !l.ethernet {
+		return
 	}
-	for _, n := range c.Networks {
-		who.add("from a pod of another node", l.from(n), goTo(foundBy(Impostor)))
+	for _, tag := range tags {
+		who.add("in a frame with a tag", l.etherType(tag), found(Impostor))
 	}
-	for _, set := range []string{peers4, peers6} {
-		v6 := set == peers6
-		who.add("from another node", l.ofFamily(v6), lookup(l.source(v6, 1), set), goTo(foundBy(Impostor)))
-	}
-	if l.ethernet { // RFC 7348, section 6.1: such frames should be discarded
-		for _, tag := range tags {
-			who.add("in a frame with a tag", l.etherType(tag), goTo(foundBy(Impostor)))
-		}
-	}
-	who.add("neither from a pod nor from a node", accept)
-	return who
 }

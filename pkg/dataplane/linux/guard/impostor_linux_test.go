@@ -20,6 +20,8 @@ type said struct {
 	from, inside string
 	tag          uint16 // type of a tag of the frame; 0: none
 	etherType    uint16 // 0: that of the packet
+	before       int    // bytes of options of IPv6 in front of the header of a fragment
+	behind       int    // and behind it
 	first        int    // bytes behind the IP header of a first fragment, which others follow; 0: it is whole
 	rule         string
 }
@@ -73,7 +75,8 @@ func TestImpostor(t *testing.T) {
 			{what: "elsewhere, which the rule inner finds", from: "192.0.2.2", inside: "198.18.0.1"},
 			{what: "no peer", from: "192.0.2.9", inside: "10.5.2.7", rule: Outsider},
 			{what: "no peer, without a header", from: "192.0.2.9", inside: "10.5.2.7", first: 8, rule: Outsider},
-			{what: "a fragment without a header", from: "192.0.2.2", inside: "10.5.2.7", first: 8, rule: Impostor},
+			// The kernel reassembles IPv4 before the rules see it.
+			{what: "a fragment without a header", from: "192.0.2.2", inside: "10.5.2.7", first: 8},
 			{what: "a fragment with a half", from: "192.0.2.2", inside: "10.5.3.7", first: 16, rule: Impostor},
 			{what: "a usual fragment", from: "192.0.2.2", inside: "10.5.2.7", first: 560},
 			{what: "another's pod, in a usual fragment", from: "192.0.2.2", inside: "10.5.3.7", first: 560, rule: Impostor},
@@ -91,6 +94,10 @@ func TestImpostor(t *testing.T) {
 			{what: "no peer, without a header", from: "2001:db8::9", inside: "2001:cafe:42:2::7", first: 8, rule: Outsider},
 			{what: "a fragment without a header", from: "2001:db8::2", inside: "2001:cafe:42:2::7", first: 8, rule: Impostor},
 			{what: "a usual fragment", from: "2001:db8::2", inside: "2001:cafe:42:2::7", first: 560},
+			{what: "no peer, options in front of a fragment", from: "2001:db8::9", inside: "2001:cafe:42:2::7", first: 8, before: 256, rule: Outsider},
+			{what: "no peer, options in a fragment", from: "2001:db8::9", inside: "2001:cafe:42:2::7", first: 8, behind: 256, rule: Outsider},
+			{what: "options in front of a fragment", from: "2001:db8::2", inside: "2001:cafe:42:2::7", first: 8, before: 256, rule: Impostor},
+			{what: "options in a fragment", from: "2001:db8::2", inside: "2001:cafe:42:2::7", first: 8, behind: 256, rule: Impostor},
 		}
 		frames := []said{
 			{what: "an IPv6 pod of its own by IPv4", from: "192.0.2.2", inside: "2001:cafe:42:2::7", rule: Impostor},
@@ -178,7 +185,41 @@ func (c Config) outer(s said) [][]byte {
 	if s.first == 0 {
 		return [][]byte{ipPacket(from, to, protocol, payload, 0)}
 	}
+	if from.Is6() {
+		return fragments6(from, to, payload, s)
+	}
 	return [][]byte{fragment(from, to, protocol, payload[:s.first], 0, true), fragment(from, to, protocol, payload[s.first:], s.first, false)}
+}
+
+// fragments6 divides a UDP datagram, with options of IPv6 where s says so.
+func fragments6(from, to netip.Addr, datagram []byte, s said) (all [][]byte) {
+	const fragmentable, options = 44, 60 // headers (RFC 8200)
+	follows := byte(unix.IPPROTO_UDP)
+	if s.behind > 0 {
+		datagram, follows = append(padding(unix.IPPROTO_UDP, s.behind), datagram...), options
+	}
+	first := s.behind + s.first
+	for i, part := range [][]byte{datagram[:first], datagram[first:]} {
+		bits := uint16(i * first)
+		if i == 0 {
+			bits |= 1 // more follow
+		}
+		packet := append(binary.BigEndian.AppendUint16([]byte{follows, 0}, bits), 0, 0, 0, 7)
+		packet, protocol := append(packet, part...), byte(fragmentable)
+		if s.before > 0 {
+			packet, protocol = append(padding(fragmentable, s.before), packet...), options
+		}
+		all = append(all, ipPacket(from, to, protocol, packet, 0))
+	}
+	return all
+}
+
+// padding is a header of options of IPv6 without meaning.
+func padding(next byte, bytes int) []byte {
+	const padN = 1
+	header := make([]byte, bytes)
+	header[0], header[1], header[2], header[3] = next, byte(bytes/8-1), padN, byte(min(bytes-4, 255))
+	return header
 }
 
 // frame returns the headers of VXLAN and Ethernet.

@@ -25,6 +25,8 @@ type link struct {
 	t  *testing.T
 	fd int
 	to unix.SockaddrLinklayer
+
+	bridge string // of pods; "": there is none
 }
 
 func newLink(t *testing.T) *link {
@@ -82,7 +84,12 @@ func (l *link) apply(g *Guard, c Config) {
 	l.t.Helper()
 	c.Networks, c.Subnets = prefixes("10.5.0.0/16", "2001:cafe:42::/48"), prefixes("10.5.1.0/24", "2001:cafe:42:1::/64")
 	c.Sources, c.Routed = prefixes("198.51.100.0/24"), true
-	if err := g.Apply(l.t.Context(), driver.Options{}, &c, func() ([]string, error) { return nil, nil }); err != nil {
+	if err := g.Apply(l.t.Context(), driver.Options{}, &c, func() ([]string, error) {
+		if l.bridge == "" {
+			return nil, nil
+		}
+		return []string{l.bridge}, nil
+	}); err != nil {
 		l.t.Fatal(err)
 	}
 }
@@ -114,14 +121,6 @@ func (l *link) check(g *Guard, when string, c Config, packets ...said) {
 // fragment returns a fragment of a packet's payload.
 func fragment(from, to netip.Addr, protocol byte, part []byte, offset int, more bool) []byte {
 	bits := uint16(offset / 8)
-	if from.Is6() {
-		bits <<= 3
-		if more {
-			bits |= 1
-		}
-		header := append(binary.BigEndian.AppendUint16([]byte{protocol, 0}, bits), 0, 0, 0, 7)
-		return ipPacket(from, to, 44, append(header, part...), 0)
-	}
 	if more {
 		bits |= 0x2000
 	}

@@ -1,8 +1,6 @@
 package guard
 
 import (
-	"encoding/binary"
-	"net"
 	"net/netip"
 
 	"github.com/google/nftables/expr"
@@ -20,35 +18,45 @@ const (
 
 var ruleNames = []string{Outsider, Pod, Impostor, Inner, Spoofed}
 
-// The sets.
-const (
-	peers4  = "peers4"
-	peers6  = "peers6"
-	owners4 = "owners4"
-	owners6 = "owners6"
-	pods    = "pods"
-)
+// ofPeers counts packets, of all rules, that claim to be from a pod of another node.
+const ofPeers = "of-peers"
 
-// The chains. Packets enter prerouting.
+// The chains. Packets enter the first three of them.
 const (
 	prerouting = "prerouting"
+	arriving   = "arriving" // for this node
+	leaving    = "leaving"  // to others, also those of this node
+
 	fromTunnel = "from-tunnel"
 	direct     = "direct"   // from anywhere else
 	fromPod    = "from-pod" // from an interface of pods
-	port       = "port"     // is it an outer packet?
-	// ipip is a chain of its own, because nft 1.0.6 aborts when it lists a rule that compares
-	// the protocol with this one, and then bytes behind it.
-	ipip     = "ipip"
-	outer    = "outer"
-	speaker  = "speaker" // whom does the packet inside come from?
-	podOuter = "pod-outer"
+
+	outer       = "outer"        // an outer packet for this node
+	outerIPIP   = "outer-ipip"   // may be one
+	speaker     = "speaker"      // whom does the packet inside come from?
+	passing     = "passing"      // an outer packet to another node
+	passingIPIP = "passing-ipip" // may be one
+	passingPod  = "passing-pod"  // from a pod
+	relayed     = "relayed"      // from a node: whom does the packet inside come from?
 )
 
-// foundBy is the chain for packets that a rule finds.
-func foundBy(rule string) string { return "found-" + rule }
+// droppedBy is the counter of packets that a rule has found and dropped. That of the rule
+// has those, too, that it only counted.
+func droppedBy(rule string) string { return "dropped-" + rule }
 
-var chainNames = append([]string{prerouting, fromTunnel, direct, fromPod, port, ipip, outer, speaker, podOuter},
-	foundBy(Outsider), foundBy(Pod), foundBy(Impostor), foundBy(Inner), foundBy(Spoofed))
+// foundBy is the chain for packets that a rule finds, foundOfPeer the one for those of
+// them that claim to be from a pod of another node.
+func foundBy(rule string) string     { return "found-" + rule }
+func foundOfPeer(rule string) string { return "found-" + rule + "-of-peer" }
+
+// chainNames are those of all chains that there may be.
+func chainNames() []string {
+	all := []string{prerouting, arriving, leaving, fromTunnel, direct, fromPod, outer, outerIPIP, speaker, passing, passingIPIP, passingPod, relayed}
+	for _, rule := range ruleNames {
+		all = append(all, foundBy(rule), foundOfPeer(rule))
+	}
+	return all
+}
 
 type chain struct {
 	name  string
@@ -69,12 +77,29 @@ func (c *chain) add(comment string, parts ...[]expr.Any) {
 	c.rules = append(c.rules, r)
 }
 
-// chains translates c; group is that of samples. A packet that a rule counts is either
-// dropped, or no other rule counts it.
-func chains(c Config, group uint16) []chain {
-	found := func(rule string) []expr.Any { return goTo(foundBy(rule)) }
-	accept := []expr.Any{&expr.Verdict{Kind: expr.VerdictAccept}}
+var accept = []expr.Any{&expr.Verdict{Kind: expr.VerdictAccept}}
 
+func found(rule string) []expr.Any { return goTo(foundBy(rule)) }
+
+// chains translates c; group is that of samples. Of the rules in prerouting, one at most
+// finds a packet, and of those for outer packets, too. If packets are dropped, none is
+// found twice.
+func chains(c Config, group uint16) []chain {
+	all := c.sources()
+	if _, exists := c.layout(); exists {
+		all = append(all, c.arriving()...)
+		all = append(all, c.leaving()...)
+	}
+	for _, rule := range ruleNames {
+		all = append(all, c.ends(rule, group)...)
+	}
+	return all
+}
+
+// sources returns the chains that judge a packet by its source and the device from which
+// it comes. They are evaluated before connection tracking, so that what is dropped costs
+// nothing there.
+func (c Config) sources() []chain {
 	first := chain{name: prerouting}
 	first.add("the node itself", iif("lo"), accept)
 	for _, name := range c.Tunnels {
@@ -85,16 +110,16 @@ func chains(c Config, group uint16) []chain {
 	tunnel := chain{name: fromTunnel}
 	// No peer can send from these addresses: the daemon, which forwards for udp, drops that.
 	for _, a := range c.Errors {
-		tunnel.add("ICMP errors of the node itself", addr(source, netip.PrefixFrom(a, a.BitLen())), goTo(port))
+		tunnel.add("ICMP errors of the node itself", addr(source, netip.PrefixFrom(a, a.BitLen())), accept)
 	}
 	for _, s := range c.Subnets {
 		tunnel.add("a pod of this node sends through no tunnel", addr(source, s), found(Inner))
 	}
 	for _, n := range c.Networks {
-		tunnel.add("from pods", addr(source, n), goTo(port))
+		tunnel.add("from pods", addr(source, n), accept)
 	}
 	for _, known := range c.senders() {
-		tunnel.add("from a node", known, goTo(port))
+		tunnel.add("from a node", known, accept)
 	}
 	tunnel.add("from elsewhere", found(Inner))
 
@@ -105,80 +130,155 @@ func chains(c Config, group uint16) []chain {
 			plain.add("between pods, on a wrong way", addr(source, n), addr(destination, n), unrouted(), found(Spoofed))
 		}
 	}
-	plain.add("maybe an outer packet", goTo(port))
 
 	pod := chain{name: fromPod}
 	pod.add("without an address yet", addr(source, netip.PrefixFrom(netip.IPv4Unspecified(), 32)), accept)
 	pod.add("without an address yet", addr(source, netip.PrefixFrom(netip.IPv6Unspecified(), 128)), accept)
 	pod.add("not its address", unrouted(), found(Spoofed))
-	pod.add("maybe an outer packet", goTo(port))
-
-	outside := chain{name: outer}
-	outside.add("from a pod", lookup(iifname(), pods), goTo(podOuter))
-	for _, s := range c.Sources { // which may be in the pod network, like addresses of nodes
-		outside.add("from a listed source", addr(source, s), accept)
-	}
-	for _, set := range []string{peers4, peers6} {
-		outside.add("from a node", lookup(load(source, set == peers6), set), goTo(speaker))
-	}
-	for _, n := range c.Networks {
-		outside.add("from a pod", addr(source, n), goTo(podOuter))
-	}
-	outside.add("to another host", destinationType(expr.CmpOpEq), accept)
-	outside.add("from elsewhere", found(Outsider))
-
-	inside := chain{name: podOuter}
-	for _, set := range []string{peers4, peers6} {
-		inside.add("to a node", lookup(load(destination, set == peers6), set), found(Pod))
-	}
-	inside.add("to this node", destinationType(expr.CmpOpNeq), found(Pod))
-	decide, content := c.outerPackets()
-	all := []chain{first, tunnel, plain, pod, decide, content, outside, c.speaker(accept), inside}
-	for _, rule := range ruleNames {
-		all = append(all, c.end(rule, group))
-	}
-	return all
+	return []chain{first, tunnel, plain, pod}
 }
 
-// outerPackets returns the chains that find packets of the tunnel. The second one looks at
-// what is inside of a packet of protocol 4.
-func (c Config) outerPackets() (decide, content chain) {
-	decide, content = chain{name: port}, chain{name: ipip}
-	for _, o := range c.UDP {
-		decide.add("to the port of the tunnel", protocol(unix.IPPROTO_UDP), dport(o.Port), vni(o.VNI), goTo(outer))
+// arriving returns the chains for outer packets to this node. They are evaluated last, as
+// the tunnel would receive the packets: a Service can change the destination of any
+// packet to the port of the tunnel.
+func (c Config) arriving() []chain {
+	here := chain{name: arriving}
+	here.add("the node itself", iif("lo"), accept)
+	content := c.outerPackets(&here, outer, outerIPIP)
+
+	who := chain{name: outer}
+	who.add("from a pod", lookup(iifname(), pods), found(Pod))
+	for _, s := range c.Sources { // which may be in the pod network, like addresses of nodes
+		who.add("from a listed source", addr(source, s), accept)
 	}
-	for _, v6 := range []bool{false, true} { // they may lack the VNI, or the destination inside
-		for _, o := range c.UDP {
-			decide.add("a part of a header", protocol(unix.IPPROTO_UDP), dport(o.Port), short(v6), goTo(outer))
+	for _, set := range []string{peers4, peers6} {
+		who.add("from a node", lookup(load(source, set == peers6), set), goTo(speaker))
+	}
+	for _, n := range c.Networks {
+		who.add("from a pod", addr(source, n), found(Pod))
+	}
+	who.add("from elsewhere", found(Outsider))
+	return []chain{here, content, who, c.speaker()}
+}
+
+// leaving returns the chains for outer packets to others, whatever their destination: a
+// node may have more addresses than its lease. They are evaluated before this node puts
+// its own address into the packets: the receiver could not tell them from its own.
+func (c Config) leaving() []chain {
+	out := chain{name: leaving}
+	content := c.outerPackets(&out, passing, passingIPIP)
+
+	who := chain{name: passing}
+	who.add("from a pod", lookup(iifname(), pods), goTo(passingPod)) // kernels before 5.7 have no such interface here
+	for _, s := range c.Subnets {
+		who.add("from a pod", addr(source, s), goTo(passingPod))
+	}
+	for _, s := range c.Sources {
+		who.add("from a listed source", addr(source, s), accept)
+	}
+	for _, set := range []string{peers4, peers6} {
+		who.add("from another node", lookup(load(source, set == peers6), set), goTo(relayed))
+	}
+
+	pod := chain{name: passingPod}
+	for _, set := range []string{peers4, peers6} { // which may be in the pod network
+		pod.add("to a node", lookup(load(destination, set == peers6), set), found(Pod))
+	}
+	for _, n := range c.Networks {
+		pod.add("to a pod, such as one with an overlay of its own", addr(destination, n), accept)
+	}
+	pod.add("to anybody else, maybe another address of a node", found(Pod))
+	return []chain{out, content, who, pod, c.relayed()}
+}
+
+// outerPackets adds rules to a chain that lead packets of the tunnel to another one. The
+// result is the chain, with the name content, that looks at what is inside of packets of
+// protocol 4. It is a chain of its own, because nft 1.0.6 aborts when it lists a rule
+// that compares the protocol with this one, and then bytes behind it.
+func (c Config) outerPackets(from *chain, to, content string) chain {
+	inside := chain{name: content}
+	for _, o := range c.UDP {
+		from.add("to the port of the tunnel", protocol(unix.IPPROTO_UDP), dport(o.Port), vni(o.VNI), goTo(to))
+	}
+	for _, o := range c.UDP { // they may lack the VNI, or the destination inside
+		for _, part := range incomplete() {
+			from.add("a part of a header", protocol(unix.IPPROTO_UDP), dport(o.Port), part, goTo(to))
 		}
 	}
 	if !c.IPIP {
-		return decide, content
+		return inside
 	}
-	decide.add("a part of a header", protocol(unix.IPPROTO_IPIP), short(false), goTo(outer))
-	decide.add("maybe of the tunnel", protocol(unix.IPPROTO_IPIP), goTo(ipip)) // others may use the protocol, too
+	from.add("a part of a header", protocol(unix.IPPROTO_IPIP), short(false), goTo(to))
+	from.add("maybe of the tunnel", protocol(unix.IPPROTO_IPIP), goTo(content)) // others may use the protocol, too
 	for _, n := range c.Networks {
 		if n.Addr().Is4() {
-			content.add("with a packet to a pod", compare(innerDestination(), n), goTo(outer))
+			inside.add("with a packet to a pod", compare(innerDestination(), n), goTo(to))
 		}
 	}
-	return decide, content
+	return inside
 }
 
-// end returns the chain for packets that a rule finds. Some of them are passed to the
-// sampler.
-func (c Config) end(rule string, group uint16) chain {
+// ends returns the chains for packets that a rule finds. Some of them are passed to the
+// sampler. What may be from a peer has samples of its own, which no flood of others can
+// use up, and is counted apart: the trial depends on it.
+func (c Config) ends(rule string, group uint16) []chain {
 	verdict := expr.VerdictAccept
 	if c.Enforce {
 		verdict = expr.VerdictDrop
 	}
-	end := chain{name: foundBy(rule)}
-	end.add("samples", []expr.Any{
+	samples := []expr.Any{
 		&expr.Limit{Type: expr.LimitTypePkts, Rate: sampleRate, Unit: expr.LimitTimeSecond, Burst: sampleRate},
 		&expr.Log{Key: 1<<unix.NFTA_LOG_GROUP | 1<<unix.NFTA_LOG_SNAPLEN | 1<<unix.NFTA_LOG_PREFIX, Group: group, Snaplen: sampleBytes, Data: []byte(rule)},
-	})
-	end.add("all of them", []expr.Any{&expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: rule}, &expr.Verdict{Kind: verdict}})
-	return end
+	}
+	count := func(name string) []expr.Any {
+		return []expr.Any{&expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: name}}
+	}
+	decide := []expr.Any{&expr.Verdict{Kind: verdict}}
+	if c.Enforce {
+		decide = append(count(droppedBy(rule)), decide...)
+	}
+	end := chain{name: foundBy(rule)}
+	claims := c.claims(rule)
+	for _, claim := range claims {
+		end.add("maybe from a pod of another node", claim, goTo(foundOfPeer(rule)))
+	}
+	end.add("samples", samples)
+	end.add("all of them", count(rule), decide)
+	if len(claims) == 0 {
+		return []chain{end}
+	}
+	peer := chain{name: foundOfPeer(rule)}
+	peer.add("samples", samples)
+	peer.add("for the trial", count(ofPeers))
+	peer.add("all of them", count(rule), decide)
+	return []chain{peer, end}
+}
+
+// claims match packets that a rule finds and that may be from a pod of another node. The
+// pods of this node send the packets of the rule pod. The source of those of the rule
+// inner is in no other node's subnet.
+func (c Config) claims(rule string) (all [][]expr.Any) {
+	l, exists := c.layout()
+	for _, n := range c.Networks {
+		v6 := n.Addr().Is6()
+		var match []expr.Any
+		var again func() []expr.Any
+		switch {
+		case (rule == Outsider || rule == Impostor) && exists:
+			match, again = l.from(n), func() []expr.Any { return l.source(v6, 1) }
+		case rule == Spoofed:
+			match, again = addr(source, n), func() []expr.Any { return load(source, v6) }
+		default:
+			continue
+		}
+		for _, s := range c.Subnets {
+			if s.Addr().Is6() == v6 {
+				match = append(match, compareWith(expr.CmpOpNeq, again(), s)...)
+			}
+		}
+		all = append(all, match)
+	}
+	return all
 }
 
 // senders match the addresses of nodes, and what the operator has listed.
@@ -190,90 +290,4 @@ func (c Config) senders() (all [][]expr.Any) {
 		all = append(all, addr(source, s))
 	}
 	return all
-}
-
-func goTo(chain string) []expr.Any {
-	return []expr.Any{&expr.Verdict{Kind: expr.VerdictGoto, Chain: chain}}
-}
-
-// ifname is the name of an interface as the kernel compares it: IFNAMSIZ bytes.
-func ifname(name string) string {
-	padded := make([]byte, unix.IFNAMSIZ)
-	copy(padded, name)
-	return string(padded)
-}
-
-func iifname() []expr.Any { return []expr.Any{&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1}} }
-
-func iif(name string) []expr.Any {
-	return append(iifname(), &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte(ifname(name))})
-}
-
-func lookup(load []expr.Any, set string) []expr.Any {
-	return append(load, &expr.Lookup{SourceRegister: 1, SetName: set})
-}
-
-// field is an address in the IP header.
-type field struct{ offset4, offset6 uint32 } // bytes
-
-var source, destination = field{12, 8}, field{16, 24}
-
-// load loads an address of one family; packets of the other do not match.
-func load(f field, v6 bool) []expr.Any {
-	family, payload := byte(unix.NFPROTO_IPV4), &expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: f.offset4, Len: 4}
-	if v6 {
-		family, payload.Offset, payload.Len = unix.NFPROTO_IPV6, f.offset6, 16
-	}
-	return []expr.Any{&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1}, &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{family}}, payload}
-}
-
-// addr matches an address in p.
-func addr(f field, p netip.Prefix) []expr.Any { return compare(load(f, p.Addr().Is6()), p) }
-
-// compare matches if the address that load loads is in p.
-func compare(load []expr.Any, p netip.Prefix) []expr.Any {
-	size := p.Addr().BitLen() / 8
-	if !p.IsSingleIP() {
-		load = append(load, &expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: uint32(size), Mask: net.CIDRMask(p.Bits(), 8*size), Xor: make([]byte, size)})
-	}
-	return append(load, &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: p.Masked().Addr().AsSlice()})
-}
-
-// innerDestination loads the destination of the IPv4 packet that a packet of protocol 4
-// contains.
-func innerDestination() []expr.Any {
-	return []expr.Any{&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: destination.offset4, Len: 4}}
-}
-
-// vni matches the VNI in the header of VXLAN (RFC 7348), which follows that of UDP. 0
-// matches all datagrams.
-func vni(number uint32) []expr.Any {
-	if number == 0 {
-		return nil
-	}
-	return []expr.Any{&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 8 + 4, Len: 3},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binary.BigEndian.AppendUint32(nil, number)[1:]}}
-}
-
-func protocol(number byte) []expr.Any {
-	return []expr.Any{&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1}, &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{number}}}
-}
-
-func dport(p uint16) []expr.Any {
-	return []expr.Any{&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binary.BigEndian.AppendUint16(nil, p)}}
-}
-
-// unrouted matches a source that is not routed to the interface from which the packet
-// comes.
-func unrouted() []expr.Any {
-	return []expr.Any{&expr.Fib{Register: 1, ResultOIF: true, FlagSADDR: true, FlagIIF: true},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: make([]byte, 4)}}
-}
-
-// destinationType compares the type of the destination with unicast, which means another
-// host. Local, broadcast and multicast ones arrive at this node.
-func destinationType(op expr.CmpOp) []expr.Any {
-	return []expr.Any{&expr.Fib{Register: 1, ResultADDRTYPE: true, FlagDADDR: true},
-		&expr.Cmp{Op: op, Register: 1, Data: binary.NativeEndian.AppendUint32(nil, unix.RTN_UNICAST)}}
 }

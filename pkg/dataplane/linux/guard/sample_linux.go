@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"log/slog"
+	"net"
 	"net/netip"
 	"os"
 	"sync"
@@ -13,8 +14,6 @@ import (
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
-
-	"flannel/pkg/rtnetlink"
 )
 
 // sample is a packet that a rule has found.
@@ -22,6 +21,15 @@ type sample struct {
 	rule     string
 	from, to netip.Addr // of the packet itself
 	inner    netip.Addr // source of the packet inside; zero: there is none
+	device   int        // index of the interface from which it came; 0: unknown
+}
+
+// deviceName returns the name of the interface from which the packet came.
+func (p sample) deviceName() string {
+	if i, err := net.InterfaceByIndex(p.device); err == nil {
+		return i.Name
+	}
+	return "unknown"
 }
 
 // sampler receives some of the packets that the rules find, by NFLOG, logs a few of them
@@ -36,6 +44,7 @@ type sampler struct {
 	config   Config
 	subnets  map[netip.Prefix]netip.Addr // of the peers: where they are
 	lengths  map[int]int                 // number of subnets by the length of their prefix
+	departed map[netip.Addr]netip.Prefix // subnets of former peers, by address
 	last     time.Time                   // of the last packet of a peer; zero: none
 	which    string                      // a description of that packet
 	notified time.Time
@@ -47,6 +56,7 @@ type sampler struct {
 // Of linux/netfilter/nfnetlink_log.h.
 const (
 	nfulnlMsgPacket, nfulnlMsgConfig      = 0, 1
+	nfulaDevice                           = 4 // NFULA_IFINDEX_INDEV
 	nfulaPayload, nfulaPrefix             = 9, 10
 	nfulaCfgCmd, nfulaCfgMode, nfulaQueue = 1, 2, 5 // the last is NFULA_CFG_QTHRESH
 	nfulnlCfgCmdBind, nfulnlCopyPacket    = 1, 2
@@ -58,6 +68,7 @@ const (
 	maxSampleLog  = 10  // lines at once
 	sampleLogRate = time.Minute
 	sampleRepeat  = time.Hour // until the same packet is logged again
+	maxDeparted   = 1000      // former peers that are remembered
 )
 
 // groupOf returns the NFLOG group of a table.
@@ -65,7 +76,7 @@ func groupOf(table string) uint16 { return uint16(crc32.ChecksumIEEE([]byte(tabl
 
 // newSampler returns a sampler that receives nothing yet.
 func newSampler(log *slog.Logger, notify func()) *sampler {
-	return &sampler{log: log, notify: notify, subnets: map[netip.Prefix]netip.Addr{}, lengths: map[int]int{},
+	return &sampler{log: log, notify: notify, subnets: map[netip.Prefix]netip.Addr{}, lengths: map[int]int{}, departed: map[netip.Addr]netip.Prefix{},
 		logged: map[sample]time.Time{}, tokens: maxSampleLog}
 }
 
@@ -142,8 +153,8 @@ func (s *sampler) add(attrs []byte, now time.Time) {
 		former := s.which
 		s.last = now
 		s.which = fmt.Sprintf("%s sends from %s (rule %s), and the lease of %s is for %s", found.claimed(), found.from, found.rule, subnet, peer)
-		if found.from == found.claimed() {
-			s.which = fmt.Sprintf("%s does not come on the way to its node %s (rule %s)", found.from, peer, found.rule)
+		if found.from == found.claimed() { // maybe a device of this host has the peer's addresses, too
+			s.which = fmt.Sprintf("%s comes from device %s, which does not lead to its node %s (rule %s)", found.from, found.deviceName(), peer, found.rule)
 		}
 		if s.which != former && now.Sub(s.notified) > time.Second {
 			s.notified = now
@@ -196,55 +207,24 @@ func (s *sampler) report(p sample, now time.Time) {
 		clear(s.logged)
 	}
 	s.logged[p] = now
-	s.log.Info("found a forged packet into the pod network", "cause", causeForged, "rule", p.rule, "from", p.from, "to", p.to, "inside_from", p.inner,
-		"dropped", s.config.Enforce)
+	what, cause := "found a forged packet into the pod network", causeForged
+	if s.isDeparted(p) {
+		what, cause = "found a packet of a node that is no longer a peer, and still runs", causeDeparted
+	}
+	s.log.Info(what, "cause", cause, "rule", p.rule, "from", p.from, "to", p.to, "inside_from", p.inner, "device", p.deviceName(), "dropped", s.config.Enforce)
 }
 
-// causeForged is a cause in the log.
-const causeForged = "forged-packet"
+// Causes in the log.
+const (
+	causeForged   = "forged-packet"
+	causeDeparted = "packet-of-departed-node"
+)
 
-// parse reads the attributes of a message of NFLOG.
-func (s *sampler) parse(attrs []byte) (found sample, ok bool) {
-	for kind, value := range rtnetlink.Attrs(attrs) {
-		switch kind {
-		case nfulaPrefix:
-			found.rule = string(value[:max(0, len(value)-1)])
-		case nfulaPayload:
-			found.from, found.to, value, ok = parseIP(value)
-			found.inner = s.config.innerSource(value)
-		}
-	}
-	return found, ok
-}
-
-// parseIP returns the addresses of an IP packet, and its payload with the protocol in
-// front.
-func parseIP(p []byte) (from, to netip.Addr, payload []byte, ok bool) {
-	if len(p) < 20 {
-		return from, to, nil, false
-	}
-	switch header := int(p[0]&15) * 4; {
-	case p[0]>>4 == 4 && header >= 20 && len(p) >= header:
-		return netip.AddrFrom4([4]byte(p[12:])), netip.AddrFrom4([4]byte(p[16:])), append([]byte{p[9]}, p[header:]...), true
-	case p[0]>>4 == 6 && len(p) >= 40:
-		return netip.AddrFrom16([16]byte(p[8:])), netip.AddrFrom16([16]byte(p[24:])), append([]byte{p[6]}, p[40:]...), true
-	}
-	return from, to, nil, false
-}
-
-// innerSource returns the source of the packet inside of an outer packet, whose payload
-// has the protocol in front; zero: it is none.
-func (c Config) innerSource(payload []byte) netip.Addr {
-	l, exists := c.layout()
-	if !exists || len(payload) == 0 || payload[0] != unix.IPPROTO_UDP && payload[0] != unix.IPPROTO_IPIP {
-		return netip.Addr{}
-	}
-	skip := 1 + int(l.at)
-	if l.ethernet && len(payload) >= skip && isTag(payload[skip-2:]) {
-		skip += tagBytes
-	}
-	from, _, _, _ := parseIP(payload[min(skip, len(payload)):])
-	return from
+// isDeparted reports whether a packet is probably from a node that was a peer: it has the
+// address of one, and inside of it an address of its subnet or its own.
+func (s *sampler) isDeparted(p sample) bool {
+	subnet, was := s.departed[p.from]
+	return was && p.rule == Outsider && (subnet.Contains(p.inner) || p.inner == p.from)
 }
 
 // set makes the sampler understand the packets of a configuration.
@@ -266,6 +246,10 @@ func (s *sampler) put(subnet netip.Prefix, peer netip.Addr, present bool) {
 			s.lengths[subnet.Bits()]++
 		}
 	case known:
+		if len(s.departed) >= maxDeparted {
+			clear(s.departed)
+		}
+		s.departed[peer] = subnet
 		delete(s.subnets, subnet)
 		if s.lengths[subnet.Bits()]--; s.lengths[subnet.Bits()] == 0 {
 			delete(s.lengths, subnet.Bits())

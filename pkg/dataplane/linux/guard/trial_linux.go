@@ -8,14 +8,18 @@ import (
 	"github.com/google/nftables/expr"
 )
 
-// trial decides when rules may drop: not before they have found nothing of a peer for
-// some time. A restart of the daemon continues where the rules in the kernel are.
+// trial decides when rules may drop: not before they have found nothing for some time
+// that claims to be from a pod of another node. The kernel counts such packets; samples
+// only describe them, since a flood of others leaves none of a peer. A restart of the
+// daemon continues where the rules in the kernel are.
 type trial struct {
 	dropping bool      // the rules in the kernel drop
 	began    time.Time // zero: there is no trial
+	quiet    time.Time // since when nothing was found
+	found    uint64    // packets that claim to be from a pod of another node, at that time
 	timer    *time.Timer
-	found    uint64 // packets, when it began
 	waiting  string // why the rules do not drop although they should
+	last     string // describes the last packet that was found; "": there was none
 }
 
 // mayEnforce reports whether rules may drop now.
@@ -25,29 +29,22 @@ func (g *Guard) mayEnforce(c Config, now time.Time) bool {
 		t.end()
 		return c.Enforce
 	}
-	if t.began.IsZero() {
-		t.began, t.found = now, g.found()
+	found, known := g.foundOfPeers()
+	switch {
+	case t.began.IsZero():
+		t.began, t.quiet, t.found = now, now, found
+	case !known || found != t.found:
+		t.quiet, t.found, t.last = now, found, "unknown"
 	}
-	quiet, which := t.began, ""
-	if last, text := g.samples.ofPeer(); last.After(quiet) {
-		quiet, which = last, text
+	if last, text := g.samples.ofPeer(); last.After(t.began) {
+		t.last = text
 	}
-	if g.unsampled != nil {
-		if n := g.found(); n != t.found {
-			t.began, t.found = now, n
-			quiet = now
-		}
-		which = fmt.Sprintf("whose are unknown: %v", g.unsampled)
-	}
-	left := quiet.Add(c.Trial).Sub(now)
+	left := t.quiet.Add(c.Trial).Sub(now)
 	if left <= 0 {
 		t.end()
 		return true
 	}
 	t.waiting = fmt.Sprintf("enforces when no packet of a peer would have been dropped for %v", c.Trial)
-	if which != "" {
-		t.waiting += "; the last one: " + which
-	}
 	if t.timer == nil {
 		t.timer = time.AfterFunc(left, g.notify)
 	} else {
@@ -56,10 +53,11 @@ func (g *Guard) mayEnforce(c Config, now time.Time) bool {
 	return false
 }
 
-// found returns how many packets that a peer may have sent were found.
-func (g *Guard) found() (n uint64) {
-	packets, _ := g.Counts()
-	return packets[Outsider] + packets[Impostor] + packets[Inner] + packets[Spoofed]
+// foundOfPeers returns how many packets were found that claim to be from a pod of another
+// node. If there is no table, there were none.
+func (g *Guard) foundOfPeers() (n uint64, known bool) {
+	packets, err := g.counts.read(g.table)
+	return packets[ofPeers], err == nil
 }
 
 // recently is for how long a packet of a peer is reported.
@@ -80,7 +78,7 @@ func (t *trial) end() {
 	if t.timer != nil {
 		t.timer.Stop()
 	}
-	t.began, t.waiting = time.Time{}, ""
+	t.began, t.waiting, t.last = time.Time{}, "", ""
 }
 
 // drops reports whether expressions of a rule drop a packet.

@@ -4,31 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
+	"maps"
+	"reflect"
 	"slices"
-	"strings"
 
 	"github.com/google/nftables"
-	"github.com/google/nftables/binaryutil"
+	"github.com/google/nftables/expr"
 	"github.com/google/nftables/userdata"
 	"golang.org/x/sys/unix"
 
 	"flannel/pkg/dataplane/driver"
-	"flannel/pkg/reconcile"
 )
-
-// set returns one of the sets, which the kernel knows by its name.
-func (g *Guard) set(name string) *nftables.Set {
-	concat := nftables.MustConcatSetType
-	types := map[string]nftables.SetDatatype{peers4: nftables.TypeIPAddr, peers6: nftables.TypeIP6Addr, pods: nftables.TypeIFName,
-		owners4: concat(nftables.TypeIPAddr, nftables.TypeIPAddr, nftables.TypeInetService),
-		owners6: concat(nftables.TypeIP6Addr, nftables.TypeIP6Addr, nftables.TypeInetService)}
-	set := &nftables.Set{Table: g.table, Name: name, KeyType: types[name], Concatenation: name == owners4 || name == owners6}
-	if name == pods {
-		set.KeyByteOrder = binaryutil.NativeEndian // with which nft prints names
-	}
-	return set
-}
 
 // exists reports whether there is a table of that name.
 func (g *Guard) exists() (bool, error) {
@@ -48,6 +34,7 @@ func (g *Guard) exists() (bool, error) {
 func (g *Guard) check(o driver.Options) error {
 	g.peers.Relist()
 	g.pods.Relist()
+	clear(g.made)
 	handles, dropping, err := g.handles()
 	if err != nil {
 		return err
@@ -63,40 +50,67 @@ func (g *Guard) check(o driver.Options) error {
 }
 
 // handles returns the handles of all rules of the table in their order, and whether
-// they drop packets; none if there is no table.
+// they drop packets; none if there is no table. The sets of owners that the rules look
+// at, maybe those of an earlier run, are known afterwards.
 func (g *Guard) handles() (handles []uint64, dropping bool, err error) {
-	for _, name := range chainNames {
+	for _, name := range chainNames() {
 		rules, err := g.conn.GetRules(g.table, &nftables.Chain{Name: name, Table: g.table})
 		if err != nil && !errors.Is(err, unix.ENOENT) {
 			return nil, false, fmt.Errorf("read chain %s of table %s: %w", name, g.table.Name, err)
 		}
 		for _, r := range rules {
 			handles, dropping = append(handles, r.Handle), dropping || drops(r.Exprs)
+			for _, e := range r.Exprs {
+				if l, isLookup := e.(*expr.Lookup); isLookup {
+					if m, isOwners := maskOf(l.SetName); isOwners {
+						g.masks[m] = true
+					}
+				}
+			}
 		}
 	}
 	return handles, dropping, nil
 }
 
-// prepare makes the table with its counters and sets, which keep their content if they
-// exist. A set of another type under our name is an error of the kernel, whereupon the
-// table is made anew.
-func (g *Guard) prepare() error {
-	err := g.prepareOnce()
-	if err == nil {
-		return nil
+// fill makes the table have the sets with their elements, and the rules of c. Its sets
+// keep their content if they exist.
+func (g *Guard) fill(ctx context.Context, o driver.Options, c Config) error {
+	if g.config == nil {
+		if err := g.prepare(); err != nil {
+			return err
+		}
 	}
-	if err := g.remove(); err != nil {
+	if err := g.makeInsideSets(); err != nil {
 		return err
 	}
-	return g.prepareOnce()
+	if err := g.Tables().Add(ctx, o); err != nil {
+		return err
+	}
+	// Lengths stay, since elements of peers that are gone may not be deleted yet.
+	c.masks = slices.SortedFunc(maps.Keys(g.masks), compareMasks)
+	if g.config != nil && reflect.DeepEqual(*g.config, c) {
+		return nil
+	}
+	return g.write(c)
 }
 
-func (g *Guard) prepareOnce() error {
+// isForeign reports whether the kernel refuses a change because there is something of
+// another kind under our name, such as a set of another type or a chain of another hook.
+func isForeign(err error) bool {
+	return errors.Is(err, unix.EEXIST) || errors.Is(err, unix.EOPNOTSUPP)
+}
+
+// prepare makes the table with its counters and sets, except those of type insideSet.
+func (g *Guard) prepare() error {
 	g.conn.AddTable(g.table)
-	for _, name := range ruleNames {
+	names := []string{ofPeers}
+	for _, rule := range ruleNames {
+		names = append(names, rule, droppedBy(rule))
+	}
+	for _, name := range names {
 		g.conn.AddObj(&nftables.CounterObj{Table: g.table, Name: name})
 	}
-	for _, name := range []string{peers4, peers6, owners4, owners6, pods} {
+	for _, name := range []string{peers4, peers6, pods} {
 		if err := g.conn.AddSet(g.set(name), nil); err != nil {
 			return err
 		}
@@ -104,17 +118,31 @@ func (g *Guard) prepareOnce() error {
 	return g.flush("make the sets")
 }
 
-// write replaces all rules in one transaction.
+// write replaces all rules in one transaction. Chains and sets that these rules do not
+// need, of an earlier version or of somebody else, are deleted in it.
 func (g *Guard) write(c Config) error {
-	accept := nftables.ChainPolicyAccept
 	all := chains(c, groupOf(g.table.Name))
+	gone, err := g.unneeded(all)
+	if err != nil {
+		return err
+	}
+	for _, chain := range gone {
+		g.conn.FlushChain(chain)
+	}
 	for _, chain := range all {
 		kernel := &nftables.Chain{Table: g.table, Name: chain.name}
-		if chain.name == prerouting {
-			kernel.Type, kernel.Hooknum, kernel.Priority, kernel.Policy = nftables.ChainTypeFilter, nftables.ChainHookPrerouting, nftables.ChainPriorityRaw, &accept
+		if h, isBase := hooks[chain.name]; isBase {
+			policy := nftables.ChainPolicyAccept
+			kernel.Type, kernel.Hooknum, kernel.Priority, kernel.Policy = nftables.ChainTypeFilter, h.number, h.priority, &policy
 		}
 		g.conn.AddChain(kernel)
 		g.conn.FlushChain(kernel)
+	}
+	for _, chain := range gone { // no rule leads to them any more
+		g.conn.DelChain(chain)
+	}
+	for _, set := range g.unneededSets() {
+		g.conn.DelSet(set)
 	}
 	for _, chain := range all {
 		for _, r := range chain.rules {
@@ -133,12 +161,65 @@ func (g *Guard) write(c Config) error {
 	return nil
 }
 
-// remove deletes the table.
+// hooks are where packets enter base chains.
+var hooks = map[string]struct {
+	number   *nftables.ChainHook
+	priority *nftables.ChainPriority
+}{
+	prerouting: {nftables.ChainHookPrerouting, nftables.ChainPriorityRaw},
+	// Behind IPVS (98), by which kube-proxy may have changed the destination. nft prints a name for priorities between 90
+	// and 110, and 1.0.6 does not load that name in this hook.
+	arriving: {nftables.ChainHookInput, nftables.ChainPriorityRef(150)},
+	// Before the node's own address becomes the source.
+	leaving: {nftables.ChainHookPostrouting, nftables.ChainPriorityRef(*nftables.ChainPriorityNATSource - 1)},
+}
+
+// unneeded returns the chains in the kernel that are not in all.
+func (g *Guard) unneeded(all []chain) (gone []*nftables.Chain, err error) {
+	kernel, err := g.conn.ListChainsOfTableFamily(g.table.Family)
+	if err != nil {
+		return nil, fmt.Errorf("list the chains of table %s: %w", g.table.Name, err)
+	}
+	for _, c := range kernel {
+		if c.Table.Name == g.table.Name && !slices.ContainsFunc(all, func(o chain) bool { return o.name == c.Name }) {
+			gone = append(gone, &nftables.Chain{Table: g.table, Name: c.Name})
+		}
+	}
+	return gone, nil
+}
+
+// unneededSets returns the sets in the kernel that the rules do not look at. Those that
+// cannot be read stay, and do no harm.
+func (g *Guard) unneededSets() (gone []*nftables.Set) {
+	sets, err := g.conn.GetSets(g.table)
+	if err != nil {
+		g.log.Debug("cannot list the guard's sets, those of others stay", "table", g.table.Name, "error", err)
+	}
+	for _, s := range sets {
+		if !s.Anonymous && !slices.Contains(append(g.peerSets(), pods), s.Name) {
+			gone = append(gone, &nftables.Set{Table: g.table, Name: s.Name})
+		}
+	}
+	return gone
+}
+
+// remove deletes the table, unless there is none.
 func (g *Guard) remove() error {
 	if g.config == nil && !g.stale.Load() {
 		return nil
 	}
-	g.config, g.trial.dropping = nil, false
+	g.trial.dropping = false
+	if err := g.deleteTable(); err != nil {
+		return err
+	}
+	g.stale.Store(false)
+	return nil
+}
+
+// deleteTable deletes the table, and makes the sets be listed. If the rules dropped
+// packets, those that follow do, too.
+func (g *Guard) deleteTable() error {
+	g.config = nil
 	exists, err := g.exists()
 	if err == nil && exists {
 		g.conn.DelTable(g.table)
@@ -147,9 +228,9 @@ func (g *Guard) remove() error {
 	if err != nil {
 		return err
 	}
+	clear(g.made)
 	g.peers.Relist()
 	g.pods.Relist()
-	g.stale.Store(false)
 	return nil
 }
 
@@ -158,91 +239,4 @@ func (g *Guard) flush(what string) error {
 		return fmt.Errorf("%s of table %s: %w", what, g.table.Name, err)
 	}
 	return nil
-}
-
-// element is one of a set as the kernel compares it: an address, an owner, or the name of
-// an interface.
-type element string
-
-func (e element) String() string {
-	if sender, network, ok := parseOwner(e); ok {
-		return sender.String() + " for " + network.String()
-	}
-	if a, ok := netip.AddrFromSlice([]byte(e)); ok && len(e) != unix.IFNAMSIZ {
-		return a.String()
-	}
-	return strings.TrimRight(string(e), "\x00")
-}
-
-// elements is the store of one set or of several: keys belong to the one whose elements
-// have their length.
-type elements struct {
-	g    *Guard
-	name string
-	sets []*nftables.Set
-}
-
-// Name implements reconcile.Store.
-func (e elements) Name() string { return e.name }
-
-// List implements reconcile.Store.
-func (e elements) List(context.Context) (map[element]struct{}, error) {
-	all := map[element]struct{}{}
-	for _, set := range e.sets {
-		list, err := e.g.conn.GetSetElements(set)
-		if err != nil && !errors.Is(err, unix.ENOENT) {
-			return nil, fmt.Errorf("set %s: %w", set.Name, err)
-		}
-		for _, has := range list {
-			all[element(has.Key)] = struct{}{}
-			if _, network, ok := parseOwner(element(has.Key)); ok {
-				e.g.masks[of(network)] = true
-			}
-		}
-	}
-	return all, nil
-}
-
-// Set implements reconcile.Store.
-func (e elements) Set(_ context.Context, entries []reconcile.Entry[element, struct{}]) []error {
-	return e.change(entries, e.g.conn.SetAddElements)
-}
-
-// Delete implements reconcile.Store. Elements that somebody else has deleted meanwhile
-// make the kernel refuse them all; the next pass lists the set.
-func (e elements) Delete(_ context.Context, entries []reconcile.Entry[element, struct{}]) []error {
-	return e.change(entries, e.g.conn.SetDeleteElements)
-}
-
-// atOnce is the number of elements in one transaction, whose message then has less than
-// the 64 KiB that the length of an attribute can be.
-const atOnce = 1000
-
-// change calls do for all entries, in messages of limited size.
-func (e elements) change(entries []reconcile.Entry[element, struct{}], do func(*nftables.Set, []nftables.SetElement) error) []error {
-	var errs []error
-	for chunk := range slices.Chunk(entries, atOnce) {
-		err := e.changeOnce(chunk, do)
-		for range chunk {
-			errs = append(errs, err)
-		}
-	}
-	return errs
-}
-
-func (e elements) changeOnce(entries []reconcile.Entry[element, struct{}], do func(*nftables.Set, []nftables.SetElement) error) error {
-	for _, set := range e.sets {
-		var list []nftables.SetElement
-		for _, entry := range entries {
-			if len(e.sets) == 1 || len(entry.Key) == int(set.KeyType.Bytes) {
-				list = append(list, nftables.SetElement{Key: []byte(entry.Key)})
-			}
-		}
-		if len(list) > 0 {
-			if err := do(set, list); err != nil {
-				return err
-			}
-		}
-	}
-	return e.g.flush("change the sets")
 }

@@ -1,0 +1,51 @@
+package guard
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/logtest"
+	"flannel/pkg/nstest"
+)
+
+// The log says what a packet is: of a node whose lease is gone and that still probes, or
+// forged. The device from which a packet with a peer's address came is named.
+func TestSampleIsDescribed(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		var log logtest.Log
+		g, err := New(log.Logger(), "", func() {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := newLink(t)
+		c := Config{UDP: []Outer{{Port: 8472, VNI: 1}}}
+		former := path("10.5.2.0/24", "192.0.2.2")
+		g.Put(driver.Want, former)
+		g.Put(driver.Want, path("10.5.3.0/24", "192.0.2.3"))
+		g.Put(driver.Drop, former)
+		l.apply(g, c)
+		for cause, s := range map[string]said{
+			causeDeparted: {from: "192.0.2.2", inside: "10.5.2.0"}, causeForged: {from: "192.0.2.2", inside: "10.5.77.1"},
+		} {
+			l.send(c.outer(s)[0])
+			await(t, cause, func() bool {
+				return log.Count("cause="+cause, "from="+s.from, "inside_from="+s.inside, "device=eth0") == 1
+			})
+		}
+		// Between pods, on a wrong way.
+		l.send(ipPacket(netip.MustParseAddr("10.5.3.7"), netip.MustParseAddr("10.5.1.7"), 17, make([]byte, 8), 0))
+		await(t, "the device", func() bool { return strings.Contains(g.FoundOfPeer(time.Now()), "device eth0") })
+	})
+}
+
+func await(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !holds(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%s: not within a minute", what)
+		}
+	}
+}

@@ -1,0 +1,134 @@
+package guard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
+	"golang.org/x/sys/unix"
+
+	"flannel/pkg/reconcile"
+)
+
+// The sets. There are others for owners, see type mask.
+const (
+	peers4 = "peers4"
+	peers6 = "peers6"
+	nodes4 = "nodes4" // the same addresses as in peers4, to be looked up inside of outer packets
+	nodes6 = "nodes6"
+	pods   = "pods"
+)
+
+// set returns one of the sets, which the kernel knows by its name.
+func (g *Guard) set(name string) *nftables.Set {
+	set := &nftables.Set{Table: g.table, Name: name}
+	switch name {
+	case peers4:
+		set.KeyType = nftables.TypeIPAddr
+	case peers6:
+		set.KeyType = nftables.TypeIP6Addr
+	case pods:
+		set.KeyType, set.KeyByteOrder = nftables.TypeIFName, binaryutil.NativeEndian // with which nft prints names
+	}
+	return set
+}
+
+// element is one of a set: an address, an owner, or the name of an interface.
+type element struct {
+	set string
+	key string // as the kernel compares it
+}
+
+func (e element) String() string {
+	key := []byte(e.key)
+	if m, isOwner := maskOf(e.set); isOwner {
+		sender, _ := netip.AddrFromSlice(key[:len(key)/2])
+		base, _ := netip.AddrFromSlice(key[len(key)/2:])
+		return sender.String() + " for " + netip.PrefixFrom(base, m.bits).String()
+	}
+	if e.set == pods {
+		return strings.TrimRight(e.key, "\x00")
+	}
+	a, _ := netip.AddrFromSlice(key)
+	return a.String()
+}
+
+// elements is the store of several sets.
+type elements struct {
+	g    *Guard
+	name string
+	sets func() []string // that List lists
+}
+
+// Name implements reconcile.Store.
+func (e elements) Name() string { return e.name }
+
+// List implements reconcile.Store.
+func (e elements) List(context.Context) (map[element]struct{}, error) {
+	all := map[element]struct{}{}
+	for _, set := range e.sets() {
+		list, err := e.g.conn.GetSetElements(e.g.set(set))
+		if err != nil && !errors.Is(err, unix.ENOENT) {
+			return nil, fmt.Errorf("set %s: %w", set, err)
+		}
+		for _, has := range list {
+			all[element{set, string(has.Key)}] = struct{}{}
+		}
+	}
+	return all, nil
+}
+
+// peerSets returns the names of the sets of peers and owners.
+func (g *Guard) peerSets() []string {
+	all := []string{peers4, peers6}
+	for _, s := range g.insideSets() {
+		all = append(all, s.name)
+	}
+	return all
+}
+
+// Set implements reconcile.Store.
+func (e elements) Set(_ context.Context, entries []reconcile.Entry[element, struct{}]) []error {
+	return e.change(entries, e.g.conn.SetAddElements)
+}
+
+// Delete implements reconcile.Store. Elements that somebody else has deleted meanwhile
+// make the kernel refuse them all; the next pass lists the set.
+func (e elements) Delete(_ context.Context, entries []reconcile.Entry[element, struct{}]) []error {
+	return e.change(entries, e.g.conn.SetDeleteElements)
+}
+
+// atOnce is the number of elements in one transaction, whose message then has less than
+// the 64 KiB that the length of an attribute can be.
+const atOnce = 1000
+
+// change calls do for all entries, in messages of limited size.
+func (e elements) change(entries []reconcile.Entry[element, struct{}], do func(*nftables.Set, []nftables.SetElement) error) []error {
+	var errs []error
+	for chunk := range slices.Chunk(entries, atOnce) {
+		err := e.changeOnce(chunk, do)
+		for range chunk {
+			errs = append(errs, err)
+		}
+	}
+	return errs
+}
+
+func (e elements) changeOnce(entries []reconcile.Entry[element, struct{}], do func(*nftables.Set, []nftables.SetElement) error) error {
+	lists := map[string][]nftables.SetElement{}
+	for _, entry := range entries {
+		lists[entry.Key.set] = append(lists[entry.Key.set], nftables.SetElement{Key: []byte(entry.Key.key)})
+	}
+	for _, name := range slices.Sorted(maps.Keys(lists)) {
+		if err := do(e.g.set(name), lists[name]); err != nil {
+			return err
+		}
+	}
+	return e.g.flush("change the sets")
+}
