@@ -303,6 +303,23 @@ func TestNoHiddenExits(t *testing.T) {
 	}
 }
 
+// No thread of flanneld leaves the network namespace of the process, so that sockets may be opened on any goroutine. The
+// lab and the machinery of tests do leave it.
+func TestOneNetworkNamespace(t *testing.T) {
+	for _, s := range sources(t) {
+		if s.test || within(s.dir, "cmd/flannel-lab", "pkg/nstest") {
+			continue
+		}
+		ast.Inspect(s.file, func(n ast.Node) bool {
+			f, ok := n.(*ast.SelectorExpr)
+			if ok && slices.Contains([]string{"Setns", "Unshare", "SYS_SETNS", "SYS_UNSHARE", "CLONE_NEWNET", "Cloneflags", "Unshareflags"}, f.Sel.Name) {
+				t.Errorf("%s: %s changes a namespace", s.fset.Position(f.Pos()), f.Sel.Name)
+			}
+			return true
+		})
+	}
+}
+
 // A file of more than 400 lines wants to be two; 300 is the aim.
 func TestFilesAreShort(t *testing.T) {
 	for _, s := range sources(t) {

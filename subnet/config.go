@@ -103,6 +103,20 @@ func (c Config) InsideNetwork() (warnings []string) {
 	return warnings
 }
 
+// InsideUnderlay returns a warning for each of this node's subnets that lies inside a network of its underlay. This works,
+// but routes to leased subnets take precedence over that network, so that its hosts with such addresses are cut off.
+func (c Config) InsideUnderlay(subnets ...netip.Prefix) (warnings []string) {
+	for _, s := range subnets {
+		for _, under := range c.Underlay {
+			if s.IsValid() && under.Bits() < s.Bits() && under.Contains(s.Addr()) {
+				warnings = append(warnings, fmt.Sprintf("subnet %s of this node lies inside the network %s of its underlay; make sure that no host has an address in the subnet of a node, which the nodes could not reach",
+					s, under))
+			}
+		}
+	}
+	return warnings
+}
+
 // CanBecome returns an error if a running daemon cannot apply next, because its pods have addresses that would not be in
 // the network any more. The error says in one sentence what changed and requires a restart.
 func (c Config) CanBecome(next Config) error {

@@ -193,6 +193,33 @@ func TestUnderlayInsideTheNetwork(t *testing.T) {
 	}
 }
 
+// A subnet of this node inside its underlay's network is used, with a warning.
+func TestSubnetInsideTheUnderlay(t *testing.T) {
+	for _, c := range []struct {
+		underlay, subnet string
+		warnings         int
+	}{
+		{"10.0.0.0/8 10.1.2.3/32", "10.5.7.0/24", 1},
+		{"10.5.0.0/16 10.5.2.3/32", "10.5.7.0/24", 1},
+		{"192.168.1.0/24 192.168.1.1/32", "10.5.7.0/24", 0},
+		{"10.5.7.0/24 10.5.7.1/32", "10.5.7.0/24", 0}, // refused by CheckUnderlay
+		{"fd05::/32 fd05::1/128", "fd05:0:0:7::/64", 1},
+		{"10.0.0.0/8 10.1.2.3/32", "", 0}, // no subnet yet
+	} {
+		var cfg Config
+		for _, p := range strings.Fields(c.underlay) {
+			cfg.Underlay = append(cfg.Underlay, pfx(p))
+		}
+		s := netip.Prefix{}
+		if c.subnet != "" {
+			s = pfx(c.subnet)
+		}
+		if got := cfg.InsideUnderlay(s); len(got) != c.warnings {
+			t.Errorf("%s on %s: %q", c.subnet, c.underlay, got)
+		}
+	}
+}
+
 func TestCanBecome(t *testing.T) {
 	base := `{"Network": "10.5.0.0/16", "Backend": {"Type": "vxlan"}}`
 	for _, c := range []struct{ next, want string }{

@@ -145,8 +145,9 @@ func serve(ctx context.Context, o options, log *slog.Logger) int {
 }
 
 // start creates all parts of the daemon and runs them until ctx ends or one
-// fails. Sockets to the kernel are opened on this goroutine, before others
-// start, so that all are in the same network namespace.
+// fails. Sockets to the kernel may be opened on any thread: no part of flanneld
+// changes the network namespace of a thread, so all have that of the process
+// (TestOneNetworkNamespace).
 //
 // The order of the steps matters:
 //

@@ -144,6 +144,7 @@ func (d *Daemon) build(n *node) error {
 		return err
 	}
 	warnings = append(append(warnings, n.config.InsideNetwork()...), ignored...)
+	warnings = append(warnings, n.config.InsideUnderlay(n.lease.V4.Subnet, n.lease.V6.Subnet)...)
 	if !slices.Equal(warnings, n.warnings) { // join calls build with every retry
 		for _, w := range warnings {
 			d.Log.Warn("network configuration: "+w, "cause", causeConfigWarning)

@@ -211,13 +211,13 @@ const (
 	maxHeader     = 16 << 10         // bytes
 )
 
-// Serve serves h until ctx ends.
+// Serve serves h until ctx ends, with a bounded number of connections.
 func Serve(ctx context.Context, l net.Listener, h http.Handler) error {
 	server := &http.Server{Handler: h, ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout,
 		WriteTimeout: writeTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader}
 	stop := context.AfterFunc(ctx, func() { server.Close() })
 	defer stop()
-	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+	if err := server.Serve(limit(l)); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve health and metrics: %w", err)
 	}
 	return nil

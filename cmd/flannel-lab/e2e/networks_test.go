@@ -7,6 +7,21 @@ import (
 	"flannel/cmd/flannel-lab/lab"
 )
 
+// A node whose subnet lies inside its underlay's network says so once, and works.
+func TestSubnetInsideTheUnderlay(t *testing.T) {
+	t.Parallel()
+	l := prepare(t, lab.Options{Nodes: 2}, `{"Type":"vxlan"}`)
+	for _, n := range l.Nodes { // a second network of the link, as wide as the pod network
+		in(t, n.Namespaces, "ip route add 10.5.0.0/16 dev eth0 scope link src "+n.IP4.String())
+	}
+	must(t, l.StartAll(t.Context()))
+	a, b := pair(t, l)
+	must(t, reach(t.Context(), a, b))
+	if found := l.Nodes[0].Records(0).With("cause=config-warning"); len(found) != 1 || !strings.Contains(found.String(), "10.5.0.0/16") {
+		t.Errorf("it says %s", found)
+	}
+}
+
 // A configuration with another Network is stored, which running nodes refuse. A
 // node that is killed meanwhile starts in that network. When the former
 // configuration is restored and the node starts again, it has its old subnet,

@@ -1,0 +1,92 @@
+package health
+
+import (
+	"net"
+	"net/netip"
+	"sync"
+)
+
+// maxConns bounds the open connections, each of which costs about 20 KB. A node has
+// one or two clients: kubelet and a scraper.
+const maxConns = 256
+
+// limited is a listener that has at most maxConns connections open. It closes one of
+// them for a new one, instead of letting new ones wait: many idle connections must
+// not keep kubelet's probe from being answered. It closes the oldest one of the
+// source with the most connections, and one from this node itself (kubelet's) only
+// if there are no others.
+type limited struct {
+	net.Listener
+	mu     sync.Mutex
+	serial uint64
+	open   map[*conn]struct{}
+}
+
+// conn is an open connection; Close removes it from its listener.
+type conn struct {
+	net.Conn
+	of     *limited
+	serial uint64       // grows with each connection
+	source netip.Prefix // with IPv6 a /64, in which a host may have any number of addresses
+	local  bool         // from the address that it is to, so from this node
+}
+
+func limit(l net.Listener) *limited { return &limited{Listener: l, open: map[*conn]struct{}{}} }
+
+// Accept implements net.Listener.
+func (l *limited) Accept() (net.Conn, error) {
+	accepted, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	c := &conn{Conn: accepted, of: l}
+	from, to := addrOf(accepted.RemoteAddr()), addrOf(accepted.LocalAddr())
+	c.local = from == to
+	c.source, _ = from.Prefix(min(from.BitLen(), 64))
+	if victim := l.add(c); victim != nil {
+		_ = victim.Close() // its client sees the end of the connection
+	}
+	return c, nil
+}
+
+// addrOf returns the IP address of a, the zero Addr if it has none.
+func addrOf(a net.Addr) netip.Addr {
+	tcp, _ := a.(*net.TCPAddr)
+	if tcp == nil {
+		return netip.Addr{}
+	}
+	return tcp.AddrPort().Addr().Unmap().WithZone("")
+}
+
+// add adds a connection, and returns the one to be closed if there are too many now.
+func (l *limited) add(c *conn) (victim *conn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.serial++
+	c.serial = l.serial
+	l.open[c] = struct{}{}
+	if len(l.open) <= maxConns {
+		return nil
+	}
+	count := map[netip.Prefix]int{}
+	for o := range l.open {
+		if !o.local { // so that these have 0, the fewest
+			count[o.source]++
+		}
+	}
+	for o := range l.open {
+		if o != c && (victim == nil || count[o.source] > count[victim.source] ||
+			count[o.source] == count[victim.source] && o.serial < victim.serial) {
+			victim = o
+		}
+	}
+	return victim
+}
+
+// Close implements net.Conn.
+func (c *conn) Close() error {
+	c.of.mu.Lock()
+	delete(c.of.open, c)
+	c.of.mu.Unlock()
+	return c.Conn.Close()
+}
