@@ -26,7 +26,7 @@ const (
 //
 //	state    cause                                                     action                next state
 //	calm     an activity fails                                         start the timer       failing
-//	failing  the timer fires                                           log it, unless owed   failing, owed
+//	failing  the timer fires                                           log it                failing, owed
 //	failing  the last failing activity succeeds                        log the end if owed   calm
 //	failing  it gives up, and another has succeeded since a failure    log the end if owed   calm
 //	failing  it gives up, and nobody knows whether the store answers   -                     calm, maybe owed
@@ -70,7 +70,7 @@ func (o *Outage) Failed(activity string, err error) {
 func (o *Outage) logOutage(number int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.timer != nil && o.number == number && !o.logged {
+	if o.timer != nil && o.number == number {
 		o.logged = true
 		reason := o.reason()
 		text, cause := classify(reason)
