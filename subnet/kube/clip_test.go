@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -20,5 +21,18 @@ func TestClip(t *testing.T) {
 	}
 	if whole := strings.Repeat("ä", 250); clip(whole) != whole {
 		t.Error("a text that fits is cut")
+	}
+}
+
+// What others write into annotations is logged once each, and not remembered without end.
+func TestWarnedIsBounded(t *testing.T) {
+	var w warned
+	for i := range 10 * maxWarned {
+		if text := fmt.Sprint("annotation ", i); !w.add(text) || w.add(text) {
+			t.Fatalf("%s is not new once", text)
+		}
+		if len(w) > maxWarned {
+			t.Fatalf("%d texts are remembered", len(w))
+		}
 	}
 }

@@ -84,7 +84,7 @@ type Manager struct {
 	operatorIPs subnet.PublicIPs // as our Node's annotations had them last
 	returnedIPs subnet.PublicIPs // as PublicIPs returned them last
 	holding     bool             // from Acquire to the end of Hold, which keeps operatorIPs up to date
-	warned      map[string]bool  // the problems with operatorIPs that were logged
+	warned      warned           // the problems with operatorIPs that were logged
 
 	denialsMu sync.Mutex        // guards denials; not mu, which is held while our annotations are written
 	denials   map[string]denial // by activity
@@ -119,8 +119,8 @@ func New(ctx context.Context, o Options) (*Manager, error) {
 		o.Waiting = func(string) {}
 	}
 	m := &Manager{o: o, log: o.Log, name: o.NodeName, denials: map[string]denial{}, restore: make(chan struct{}, 1),
-		warned: map[string]bool{}, publicIPsChanged: make(chan struct{}, 1),
-		outage: cmp.Or(o.Outage, patience.NewOutage(o.Log, "the Kubernetes API"))}
+		publicIPsChanged: make(chan struct{}, 1),
+		outage:           cmp.Or(o.Outage, patience.NewOutage(o.Log, "the Kubernetes API"))}
 	var err error
 	if m.api, err = client.New(o.client()); err != nil {
 		return nil, err

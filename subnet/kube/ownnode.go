@@ -40,7 +40,7 @@ type ownNode struct {
 	// same patch that this node sends from another address than the one in the annotation.
 	overwritten [2]bool
 	conflict    patience.ConflictBackoff
-	warned      map[string]bool // the problems with the operator's annotations that were logged
+	warned      warned // the problems with the operator's annotations that were logged
 }
 
 // overwrites are the annotations of IPv4 and IPv6.
@@ -60,7 +60,7 @@ func (m *Manager) Acquire(ctx context.Context, cfg subnet.Config, want subnet.Le
 		}
 	}
 	name := found.Name
-	own := &ownNode{node: found, warned: map[string]bool{}}
+	own := &ownNode{node: found}
 	var err error
 	if own.v4, own.v6, err = subnetsIn(name, found.CIDRs, cfg); err != nil {
 		return subnet.Lease{}, err
@@ -226,8 +226,7 @@ func (m *Manager) patchNeeded(own *ownNode) (raw []byte, changes []string) {
 		want[name] = own.node.Annotations[name]
 	}
 	for _, p := range problems {
-		if !own.warned[p] {
-			own.warned[p] = true
+		if own.warned.add(p) {
 			m.log.Warn(p, "cause", causeAnnotationIgnored)
 		}
 	}

@@ -42,8 +42,7 @@ func (m *Manager) setOperatorIPs(n format.Annotations) {
 	told4, _ := n.Operator(format.Overwrite, false) // the problems are those of publishing
 	told6, _ := n.Operator(format.OverwriteV6, true)
 	for _, p := range []string{problem4, problem6} {
-		if p != "" && !m.warned[p] {
-			m.warned[p] = true
+		if p != "" && m.warned.add(p) {
 			m.log.Warn(p, "cause", causeAnnotationIgnored)
 		}
 	}
@@ -51,6 +50,24 @@ func (m *Manager) setOperatorIPs(n format.Annotations) {
 		m.operatorIPs = ips
 		patience.Notify(m.publicIPsChanged)
 	}
+}
+
+// warned are texts that were logged. It forgets all of them when there are too many: they quote annotations, which others
+// write. The zero warned is empty.
+type warned map[string]bool
+
+const maxWarned = 100
+
+// add adds a text, and reports whether it is a new one.
+func (w *warned) add(text string) (isNew bool) {
+	if (*w)[text] {
+		return false
+	}
+	if *w == nil || len(*w) >= maxWarned {
+		*w = warned{}
+	}
+	(*w)[text] = true
+	return true
 }
 
 // readOwn waits until our Node exists and has a podCIDR, and returns it.

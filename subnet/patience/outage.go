@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 )
@@ -21,31 +23,44 @@ const (
 
 // Outage logs once that a store does not answer, and once that it answers again,
 // for all activities that use the store.
+//
+//	state    cause                                                     action                next state
+//	calm     an activity fails                                         start the timer       failing
+//	failing  the timer fires                                           log it                failing, owed
+//	failing  the last failing activity succeeds                        log the end if owed   calm
+//	failing  it gives up, and another has succeeded since a failure    log the end if owed   calm
+//	failing  it gives up, and nobody knows whether the store answers   -                     calm, maybe owed
+//	calm     an activity succeeds                                      log the end if owed   calm
+//
+// failing is a timer that is not nil, and owed is the field logged.
 type Outage struct {
 	log   *slog.Logger
 	store string
 
-	mu      sync.Mutex
-	failing map[string]bool // the activities that retry
-	since   time.Time       // when the outage began
-	reason  error           // of the last failure
-	timer   *time.Timer     // logs the outage after logAfter; nil: there is no outage
-	number  int             // of the outage, so that a late timer of an earlier one logs nothing
-	logged  bool            // the outage was logged, so its end will be
+	mu       sync.Mutex
+	failing  map[string]error // the last failures of the activities that retry
+	last     string           // the one of them that failed last
+	answered bool             // an activity has succeeded since the last failure
+	since    time.Time        // when the outage began
+	timer    *time.Timer      // logs the outage after logAfter; nil: no activity is failing
+	number   int              // of the outage, so that a late timer of an earlier one logs nothing
+	logged   bool             // the outage was logged, and its end was not
 }
 
 // NewOutage returns the Outage of a store, whose name is used in the log.
 func NewOutage(log *slog.Logger, store string) *Outage {
-	return &Outage{log: log, store: store, failing: map[string]bool{}}
+	return &Outage{log: log, store: store, failing: map[string]error{}}
 }
 
 // Failed records that an activity failed and will retry.
 func (o *Outage) Failed(activity string, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.failing[activity], o.reason = true, err
+	o.failing[activity], o.last, o.answered = err, activity, false
 	if o.timer == nil {
-		o.since = time.Now()
+		if !o.logged {
+			o.since = time.Now()
+		}
 		o.number++
 		number := o.number
 		o.timer = time.AfterFunc(logAfter, func() { o.logOutage(number) })
@@ -57,10 +72,15 @@ func (o *Outage) logOutage(number int) {
 	defer o.mu.Unlock()
 	if o.timer != nil && o.number == number {
 		o.logged = true
-		text, cause := classify(o.reason)
-		o.log.Warn(o.store+" "+text+", retrying; the network stays as it is", "cause", cause, "error", o.reason)
+		reason := o.reason()
+		text, cause := classify(reason)
+		o.log.Warn(o.store+" "+text+", retrying; the network stays as it is", "cause", cause, "error", reason)
 	}
 }
+
+// reason returns the last failure of an activity that still fails; mu must be held, and
+// an activity be failing.
+func (o *Outage) reason() error { return o.failing[o.last] }
 
 // Err returns why the store does not answer, nil if it does.
 func (o *Outage) Err() error {
@@ -69,8 +89,8 @@ func (o *Outage) Err() error {
 	if o.timer == nil {
 		return nil
 	}
-	text, _ := classify(o.reason)
-	return fmt.Errorf("%s %s: %w", o.store, text, o.reason)
+	text, _ := classify(o.reason())
+	return fmt.Errorf("%s %s: %w", o.store, text, o.reason())
 }
 
 // Since returns since when the store does not answer, the zero Time if it does, also
@@ -81,7 +101,7 @@ func (o *Outage) Since() time.Time {
 	if o.timer == nil {
 		return time.Time{}
 	}
-	if _, cause := classify(o.reason); cause == causeRefuses {
+	if _, cause := classify(o.reason()); cause == causeRefuses {
 		return time.Time{}
 	}
 	return o.since
@@ -110,13 +130,20 @@ func (o *Outage) Forget(activity string) { o.end(activity, false) }
 func (o *Outage) end(activity string, succeeded bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	o.answered = o.answered || succeeded
 	delete(o.failing, activity)
-	if o.timer == nil || len(o.failing) > 0 {
+	if len(o.failing) > 0 {
+		if o.last == activity { // the order in which the others failed is not known
+			o.last = slices.Min(slices.Collect(maps.Keys(o.failing)))
+		}
 		return
 	}
-	o.timer.Stop()
-	if o.logged && succeeded {
-		o.log.Info(o.store+" answers again", "cause", causeBack, "after", time.Since(o.since).Round(100*time.Millisecond))
+	if o.timer != nil {
+		o.timer.Stop()
+		o.timer = nil
 	}
-	o.timer, o.logged = nil, false
+	if o.logged && o.answered {
+		o.log.Info(o.store+" answers again", "cause", causeBack, "after", time.Since(o.since).Round(100*time.Millisecond))
+		o.logged = false
+	}
 }

@@ -84,3 +84,59 @@ func TestOutageIsLoggedOnce(t *testing.T) {
 		check("given up", 2, 1)
 	})
 }
+
+// An outage that was logged has an end in the log, too, however the last activity that waits ends: when all of them gave up,
+// nobody waits for the store, and nothing says that it answers; the next success does.
+func TestOutageEndsByForget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log logtest.Log
+		o := NewOutage(log.Logger(), "the store")
+		down := func(activity string) {
+			o.Failed(activity, errors.New("no"))
+			time.Sleep(2 * logAfter)
+			synctest.Wait()
+		}
+		down("one")
+		o.Failed("two", errors.New("no"))
+		o.Over("two")
+		o.Forget("one") // the store has answered to the other
+		if log.Count("cause="+causeBack) != 1 || o.Err() != nil {
+			t.Errorf("answered, and the last gave up: %v\n%s", o.Err(), &log)
+		}
+		down("one")
+		o.Forget("one")
+		if log.Count("cause="+causeBack) != 1 || o.Err() != nil {
+			t.Errorf("nobody knows whether it answers: %v\n%s", o.Err(), &log)
+		}
+		o.Over("two")
+		o.Over("two")
+		if log.Count("cause="+causeBack) != 2 {
+			t.Errorf("it answers later:\n%s", &log)
+		}
+	})
+}
+
+type refusal struct{ error }
+
+func (refusal) Refused() {}
+
+// What an outage is about is the failure of an activity that still fails.
+func TestOutageReason(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log logtest.Log
+		o := NewOutage(log.Logger(), "the store")
+		o.Failed("silent", errors.New("timeout"))
+		o.Failed("refused", refusal{errors.New("permission denied")})
+		if o.Err() == nil || !o.Since().IsZero() {
+			t.Errorf("%v since %v", o.Err(), o.Since())
+		}
+		o.Over("refused")
+		if err := o.Err(); err == nil || errors.As(err, new(Refusal)) || o.Since().IsZero() {
+			t.Errorf("only the silent one fails: %v since %v", err, o.Since())
+		}
+		o.Forget("silent")
+		if o.Err() != nil {
+			t.Error(o.Err())
+		}
+	})
+}
