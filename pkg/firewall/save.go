@@ -37,9 +37,6 @@ func (s savedRules) chain(c Chain) savedChain {
 	return savedChain{}
 }
 
-// kubeletChains are chains in the table mangle by which kubelet marks the variant that it uses.
-var kubeletChains = []string{"KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY"}
-
 func (s *savedRules) entry(name string) *savedChain {
 	c := s.chains[name]
 	if c == nil {

@@ -46,6 +46,9 @@ func findTools(ctx context.Context) (tools, error) {
 	return t, nil
 }
 
+// kubeletChains are chains in the table mangle by which kubelet marks the variant that it uses.
+var kubeletChains = []string{"KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY"}
+
 // chooseVariant returns the variant that the host uses: the one that holds kubelet's chains, else that of plain iptables.
 // This is the rule that the Kubernetes project gives for containers, whose own iptables says nothing about the host.
 func (t tools) chooseVariant() (variant, error) {

@@ -6,13 +6,25 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"syscall"
 	"time"
 )
+
+// marks creates the files by which the next process finds the commands that still run
+// after this process was killed.
+type marks struct {
+	path string // the files begin with this
+	log  *slog.Logger
+
+	mu     sync.Mutex
+	failed bool // the last file could not be created, which was logged
+}
 
 // runGroup runs a command. When its context ends, the command is killed together
 // with the processes of its group.

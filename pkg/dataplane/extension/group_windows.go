@@ -4,12 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"unsafe"
 
 	"golang.org/x/sys/windows"
 )
+
+// marks are not needed: Windows ends the commands of a process that was killed.
+type marks struct {
+	path string
+	log  *slog.Logger
+}
 
 // runGroup runs a command. When its context ends, the command is killed together
 // with the processes of its job object: those that it started, except in the

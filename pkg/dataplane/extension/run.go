@@ -5,13 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/netip"
 	"os"
 	"os/exec"
 	"regexp"
 	"strings"
-	"sync"
 	"time"
 
 	"flannel/pkg/dataplane"
@@ -73,16 +71,6 @@ const maxOutput = 2048
 // killDelay is how long a command that was killed, or whose children keep its
 // output open, is waited for.
 const killDelay = time.Second
-
-// marks creates the files by which the next process finds the commands that still run
-// after this process was killed; not on Windows, which ends them itself.
-type marks struct {
-	path string // the files begin with this
-	log  *slog.Logger
-
-	mu     sync.Mutex
-	failed bool // the last file could not be created, which was logged
-}
 
 // limiter returns the context of a command, and what releases it.
 type limiter func(context.Context, command) (context.Context, context.CancelFunc)
