@@ -145,7 +145,7 @@ audit: windows-cni cross windows-zip ## check the licences of linked modules, an
 		for plugin in $(CNI_WINDOWS); do echo "$$plugin:"; bin/govulncheck -db "$$database" -mode binary $$plugin || failed=yes; done && \
 		[ -z "$$failed" ]
 
-tools: plugin bin/image/start bin/etcd bin/etcdutl bin/etcdctl bin/cni-former/flannel $(PLUGINS_LINUX:%=bin/cni/%) ## build the lab, etcd and the CNI plugins; unpack the programs of the image
+tools: plugin bin/etcd bin/etcdutl bin/etcdctl bin/cni-former/flannel $(PLUGINS_LINUX:%=bin/cni/%) ## build the lab, etcd and the CNI plugins
 	cd $(LAB) && $(GO) build -o ../../bin/flannel-lab .
 
 kube: bin/kube bin/render bin/kube-proxy bin/kubectl bin/helm ## build a Kubernetes API server, kube-proxy, kubectl and Helm, for tests and the demo with --kube; takes minutes the first time
@@ -160,7 +160,7 @@ demo: ## show flanneld on three nodes on this machine, in ten seconds once it is
 test: ## run all tests but those of whole kernels, releases and former releases; about 20 minutes the first time
 	@dist/setup.sh test
 	@$(MAKE) --no-print-directory -j2 kube test-without-kube
-	@$(MAKE) --no-print-directory -j3 test-with-kube test-clusters test-systems
+	@$(MAKE) --no-print-directory -j3 test-with-kube test-clusters test-emulated test-words
 	@$(MAKE) --no-print-directory test-vm
 
 # The branch or commit to compare with, as it is in this clone; default: origin/main, or main.
@@ -252,7 +252,7 @@ WITH_KUBE := ./cmd/flanneld ./subnet/kube/... ./dist/...
 RACE := CGO_ENABLED=1 $(GO) $(TEST) -race
 .PHONY: test-without-kube test-with-kube test-clusters test-race lint-kube
 test-without-kube:
-	@$(MAKE) --no-print-directory build tools wine bin/powershell/parse.mjs
+	@$(MAKE) --no-print-directory build tools wine bin/powershell/parse.mjs bin/image/start
 	@$(MAKE) --no-print-directory lint
 	$(RACE) $$($(GO) list ./... | grep -v -x -F "$$($(GO) list $(WITH_KUBE))")
 	@$(MAKE) --no-print-directory test-windows
@@ -279,15 +279,20 @@ WORDS      := ./pkg/rtnetlink ./pkg/sandbox ./pkg/udptunnel ./pkg/underlay
 WORD_TESTS := ^(TestRulesOfTheKernel|TestLegacyDigest|TestWithoutComments|TestFirstSync|TestRestart|TestLower|TestIPIPOfAnotherNetwork|TestTUNRestart|TestWireGuard)$$
 WORD_E2E   := ^(TestPodsOfTwoNodesTalk|TestUDPDualStack|TestWireGuardOutlivesTheDaemon)$$
 
-.PHONY: test-systems test-words $(addprefix test-bytes-,aarch64 arm s390x)
-test-systems: test-words $(addprefix test-bytes-,aarch64 arm s390x) ## compile for other architectures of Linux, run what concerns bytes in an emulator, and flanneld with 32 bits
+.PHONY: test-emulated test-words $(addprefix test-bytes-,aarch64 arm s390x)
+test-systems: tools ## compile for other architectures of Linux, run what concerns bytes in an emulator, and flanneld with 32 bits
+	@dist/setup.sh test
+	@$(MAKE) --no-print-directory test-emulated test-words
+
+test-emulated: $(addprefix test-bytes-,aarch64 arm s390x)
 
 $(addprefix test-bytes-,aarch64 arm s390x): test-bytes-%:
 	GOARCH=$(subst aarch64,arm64,$*) CGO_ENABLED=0 nice $(GO) build $(SYSCALLS)
 	GOARCH=$(subst aarch64,arm64,$*) CGO_ENABLED=0 nice $(GO) $(TEST) -exec qemu-$* -skip '$(NAMESPACE)' $(BYTES)
 
-# LAB_FLANNELD is the flanneld that the end-to-end tests run.
-test-words: tools
+# LAB_FLANNELD is the flanneld that the end-to-end tests run. The tools must be built: end-to-end tests that run at the same
+# time use them.
+test-words:
 	GOARCH=386 CGO_ENABLED=0 nice $(GO) build -o bin/386/flanneld ./cmd/flanneld
 	GOARCH=386 CGO_ENABLED=0 nice $(GO) $(TEST) $(WORDS)
 	GOARCH=386 CGO_ENABLED=0 nice $(GO) $(TEST) -run '$(WORD_TESTS)' ./pkg/dataplane/linux ./pkg/firewall

@@ -120,7 +120,7 @@ say "affected packages, since this branch left $BASE at $(git rev-parse --short 
 echo "$all"
 
 # shellcheck disable=SC2046 # targets
-$MAKE build tools $([ -z "$need_kube" ] || echo kube bin/powershell/parse.mjs bin/prometheus/unpacked) $([ -z "$light$heavy" ] || echo wine)
+$MAKE build tools bin/image/start $([ -z "$need_kube" ] || echo kube bin/powershell/parse.mjs bin/prometheus/unpacked) $([ -z "$light$heavy" ] || echo wine)
 # lint checks everything, because unchanged packages come from the cache.
 $MAKE lint
 [ -z "$need_kube" ] || $MAKE lint-kube
