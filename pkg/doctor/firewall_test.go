@@ -29,6 +29,14 @@ const (
 	extension  = `{"xt":{"type":"match","name":"string"}},{"drop":null}`
 )
 
+// misprinted is what nft -j prints of "-A FORWARD -j DROP" and of our jump, which has a comment.
+const misprinted = `{"nftables":[{"set":{"family":"ip","name":"bad","table":"filter","elem":["192.0.2.1"]}},
+	{"chain":{"family":"ip","table":"filter","name":"FORWARD","hook":"forward","prio":0,"policy":"accept"}},
+	{"rule":{"family":"ip","table":"filter","chain":"FORWARD","handle":4,"expr":[
+		{"match":{"op":"==","left":{"payload":{"protocol":"ip","field":"daddr"}},"right":"@bad"}},{"drop":null}]}},
+	{"rule":{"family":"ip","table":"filter","chain":"FORWARD","handle":5,"expr":[
+		{"xt":{"type":"match","name":"comment"}},{"jump":{"target":"FLANNEL-FWD"}}]}}]}`
+
 // TestFirewalls has rules that hosts have, and what the checks make of them. How
 // single conditions are evaluated is tested in package ruleset.
 func TestFirewalls(t *testing.T) {
@@ -49,6 +57,7 @@ func TestFirewalls(t *testing.T) {
 		{"DROP for one interface only", "FL203", OK, []string{":FORWARD ACCEPT [0:0]", "-A FORWARD -i eth1 -j DROP", jump}, ""},
 		{"DROP from our tunnel only", "FL203", Fail, []string{":FORWARD ACCEPT [0:0]", "-A FORWARD -i flannel+ -j DROP", jump}, ""},
 		{"a network policy", "FL203", OK, []string{":FORWARD ACCEPT [0:0]", "-A FORWARD -d 10.5.3.7/32 -p tcp -j DROP", jump}, ""},
+		{"a set of nft that iptables does not print", "FL203", OK, []string{":FORWARD ACCEPT [0:0]", "-A FORWARD -j DROP", jump}, misprinted},
 		{"another table drops", "FL203", Fail, []string{":FORWARD ACCEPT [0:0]", jump}, nftBase("forward", "drop")},
 		{"another table accepts one direction", "FL203", Fail, nil, nftBase("forward", "drop", fromBridge)},
 		{"another table accepts both directions", "FL203", OK, nil, nftBase("forward", "drop", fromBridge, toBridge)},

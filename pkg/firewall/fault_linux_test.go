@@ -115,11 +115,11 @@ func TestRefusedWriteIsRetriedSlowly(t *testing.T) {
 			}
 		}
 		// A try writes 3 times with all parts, and 3 times each without comments, without --random-fully and without both,
-		// for two families; a slow machine has time for more.
-		most := 24
+		// for two tables of two families; a slow machine has time for more.
+		most := 48
 		for pause, left := minBackoff, time.Since(began); left >= pause; pause *= 2 {
 			left -= pause
-			most += 24
+			most += 48
 		}
 		out, err := os.ReadFile(log)
 		if n := strings.Count(string(out), "once"); err != nil || n == 0 || n > most {

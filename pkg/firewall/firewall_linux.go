@@ -14,8 +14,8 @@ import (
 	"github.com/google/nftables"
 )
 
-// place is one of the locations in the kernel that can hold our rules: an nftables table of ours, or iptables in one
-// variant, each for one address family.
+// place is one of the locations in the kernel that can hold our rules: an nftables table of ours, or a table of iptables
+// in one variant, each for one address family.
 type place interface {
 	String() string
 	// sync makes our chains there equal to want, or removes them if want is nil. It returns how many chains it wrote or
@@ -172,6 +172,9 @@ func (f *Firewall) planPlaces(ctx context.Context, c Config) error {
 				family = c.V6
 			}
 			s.want = f.owner.addSuffix(Rules(c, family))
+			if p, ok := s.place.(*iptablesPlace); ok {
+				s.want = inTable(s.want, p.table)
+			}
 		}
 		s.want = f.omitted.from(s.want)
 		if len(s.want) > 0 {
@@ -205,13 +208,15 @@ func allPlaces(t tools, owner instance) []*placeState {
 		if !ok {
 			continue
 		}
-		p4 := newIPTablesPlace(owner, "iptables", suffix, v)
-		p6 := newIPTablesPlace(owner, "ip6tables", suffix, v)
-		v4, v6 := &placeState{place: p4}, &placeState{place: p6, v6: true}
+		var topics4, topics6 topics
 		if v == variantNFT {
-			v4.topics, v6.topics = topicIPTables4, topicIPTables6
+			topics4, topics6 = topicIPTables4, topicIPTables6
 		}
-		places = append(places, v4, v6)
+		for _, c := range chains() { // each has a table of its own
+			places = append(places,
+				&placeState{place: newIPTablesPlace(owner, "iptables", suffix, v, c.Table), topics: topics4},
+				&placeState{place: newIPTablesPlace(owner, "ip6tables", suffix, v, c.Table), topics: topics6, v6: true})
+		}
 	}
 	return places
 }

@@ -34,21 +34,32 @@ const (
 	variantLegacy variant = "legacy"
 )
 
-// iptablesPlace holds our rules of one address family in one variant of iptables.
+// iptablesPlace holds our rules of one address family and table in one variant of iptables. Each table is a place of its
+// own, so that one whose rules are refused keeps no other table from being written.
 type iptablesPlace struct {
 	owner   instance
 	command string // "iptables" or "ip6tables"
 	suffix  string // of the command's name: "-nft", "-legacy" or ""
 	variant variant
+	table   string // "nat" or "filter"
 	// translations are our chains as last read or written, by name; see readOwn.
 	translations map[string]translation
 }
 
-func newIPTablesPlace(owner instance, command, suffix string, v variant) *iptablesPlace {
-	return &iptablesPlace{owner: owner, command: command, suffix: suffix, variant: v, translations: map[string]translation{}}
+func newIPTablesPlace(owner instance, command, suffix string, v variant, table string) *iptablesPlace {
+	return &iptablesPlace{owner: owner, command: command, suffix: suffix, variant: v, table: table, translations: map[string]translation{}}
 }
 
-func (p *iptablesPlace) String() string { return p.command + " (" + string(p.variant) + ")" }
+func (p *iptablesPlace) String() string {
+	return p.command + " (" + string(p.variant) + "): " + p.table
+}
+
+// chains returns our chains in the table.
+func (p *iptablesPlace) chains() []Chain { return inTable(p.owner.chains(), p.table) }
+
+func inTable(chains []Chain, table string) []Chain {
+	return slices.DeleteFunc(chains, func(c Chain) bool { return c.Table != table })
+}
 
 // digest asks the kernel directly, which is far cheaper than starting iptables on a host with many rules. In the nft
 // variant it covers our chains and the jumps to them, but not the rules of others around the jumps.
@@ -57,7 +68,7 @@ func (p *iptablesPlace) digest() uint64 {
 		return p.legacyDigest()
 	}
 	h := fnv.New64a()
-	for _, own := range p.owner.chains() {
+	for _, own := range p.chains() {
 		for _, chain := range []string{own.Parent, own.Name} {
 			rules, err := readRules(p.family(), own.Table, chain)
 			if err != nil && !absent(err) {
@@ -73,15 +84,13 @@ func (p *iptablesPlace) digest() uint64 {
 }
 
 func (p *iptablesPlace) legacyDigest() uint64 {
+	there, err := p.tableLoaded(p.table)
+	if err != nil {
+		return 0
+	}
 	var tables []string
-	for _, own := range p.owner.chains() {
-		there, err := p.tableLoaded(own.Table)
-		if err != nil {
-			return 0
-		}
-		if there {
-			tables = append(tables, own.Table)
-		}
+	if there {
+		tables = []string{p.table}
 	}
 	if p.command == "iptables" {
 		return layout4.digest(tables)
@@ -105,7 +114,7 @@ func (p *iptablesPlace) tableLoaded(table string) (bool, error) {
 // mayHoldRules reports whether the place can hold anything of ours, without starting a program. On a host that uses one
 // variant, the programs of the other are therefore never started; they may not even work there.
 func (p *iptablesPlace) mayHoldRules() (there bool, err error) {
-	for _, c := range p.owner.chains() {
+	for _, c := range p.chains() {
 		if there, err = p.hasChain(c.Table, c.Name); there || err != nil {
 			return there, err
 		}
@@ -122,20 +131,20 @@ func (p *iptablesPlace) list(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	var all []string
-	for _, own := range p.owner.chains() {
+	for _, own := range p.chains() {
 		c := s.chain(own)
 		for _, jump := range jumps(c.parent) {
-			all = append(all, fmt.Sprintf("%s: %s: -A %s %s", p, own.Table, own.Parent, jump.text))
+			all = append(all, fmt.Sprintf("%s: -A %s %s", p, own.Parent, jump.text))
 		}
 		for _, f := range c.foreignJumps {
-			all = append(all, fmt.Sprintf("%s: %s: -A %s %s", p, own.Table, f.chain, f.text))
+			all = append(all, fmt.Sprintf("%s: -A %s %s", p, f.chain, f.text))
 		}
 		if c.exists {
 			rules, err := p.chainRules(own.Table, own.Name)
 			if err != nil {
 				return nil, err
 			}
-			all = append(all, fmt.Sprintf("%s: %s: chain %s, %d rules", p, own.Table, own.Name, len(rules)))
+			all = append(all, fmt.Sprintf("%s: chain %s, %d rules", p, own.Name, len(rules)))
 		}
 	}
 	return all, nil

@@ -1,6 +1,7 @@
 package firewall
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -43,6 +44,58 @@ func TestWithoutComments(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// A table whose rules are refused does not keep the rules of the other table from being written and repaired, and they
+// are not written again whenever the refused ones are tried.
+func TestRefusedTable(t *testing.T) {
+	for variant, s := range variants {
+		t.Run(variant, func(t *testing.T) {
+			nstest.Run(t, func(t *testing.T) { besideRefused(t, s.setup, families(variant)) })
+		})
+	}
+}
+
+func besideRefused(t *testing.T, setup string, families []family) {
+	sh(t, setup)
+	withoutExtensions(t, "mark") // of the rules for masquerading
+	missing := func() string {
+		for _, f := range families {
+			rules, jumps := f.chain(t, "filter", "FLANNEL-FWD"), f.chain(t, "filter", "FORWARD")
+			if len(rules) != 2 || !strings.Contains(rules[0], "comment") || len(jumps) != 1 {
+				return fmt.Sprintf("%s has %q and %q, want both rules with comments and a jump", f.command, rules, jumps)
+			}
+		}
+		return ""
+	}
+	fw := open(t, 300*time.Millisecond)
+	defer fw.Close()
+	try := func() int {
+		n, err := fw.Apply(t.Context(), both(IPTables))
+		if err == nil || strings.Count(err.Error(), "xt_mark") != len(families) {
+			t.Fatalf("%d chains, error %v, want one for each family", n, err)
+		}
+		return n
+	}
+	try()
+	if what := missing(); what != "" {
+		t.Fatal(what)
+	}
+	for _, f := range families {
+		sh(t, f.command+" -F FORWARD")
+	}
+	for start := time.Now(); missing() != ""; {
+		<-fw.Changes()
+		if try(); time.Since(start) > patience {
+			t.Fatalf("not repaired: %s", missing())
+		}
+	}
+	for range 3 {
+		<-fw.Changes()
+		if n := try(); n != 0 {
+			t.Errorf("%d chains are written again", n)
+		}
 	}
 }
 

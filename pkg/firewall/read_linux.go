@@ -42,7 +42,7 @@ func (p *iptablesPlace) read(ctx context.Context, want []Chain) (s savedRules, e
 
 func (p *iptablesPlace) readOnce(ctx context.Context, want []Chain) (savedRules, error) {
 	s := savedRules{owner: p.owner, chains: map[string]*savedChain{}}
-	for _, own := range p.owner.chains() {
+	for _, own := range p.chains() {
 		c := s.entry(own.Name)
 		i := slices.IndexFunc(want, func(w Chain) bool { return w.Name == own.Name })
 		var err error

@@ -123,7 +123,7 @@ func withPrefix(lines []string, prefix string) []string {
 func kernelRules(t *testing.T, suffix string) (lines []string) {
 	t.Helper()
 	for _, command := range []string{"iptables", "ip6tables"} {
-		p := newIPTablesPlace("", command, "-"+suffix, kinds[suffix])
+		p := newIPTablesPlace("", command, "-"+suffix, kinds[suffix], "filter")
 		for _, table := range []string{"filter", "nat"} {
 			rules, err := p.chainRules(table, "")
 			if err != nil {
@@ -153,7 +153,7 @@ func TestRulesOfTheKernel(t *testing.T) {
 			nstest.Run(t, func(t *testing.T) {
 				for _, f := range families(variant) {
 					sh(t, f.command+" -N X")
-					p := newIPTablesPlace("", strings.TrimSuffix(f.command, "-"+variant), "-"+variant, kinds[variant])
+					p := newIPTablesPlace("", strings.TrimSuffix(f.command, "-"+variant), "-"+variant, kinds[variant], "filter")
 					type facts struct {
 						Jump, Text          string
 						Conditional, Blocks bool

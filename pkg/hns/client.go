@@ -178,7 +178,8 @@ func (c *Client) Endpoint(ctx context.Context, id string) (Endpoint, error) {
 	return DecodeEndpoint(document)
 }
 
-// decodeEndpoints returns the endpoints that HNS reports for the conditions of Calls.EndpointIDs, which it may ignore.
+// decodeEndpoints returns the endpoints that HNS reports for the conditions of Calls.EndpointIDs, which it may ignore. It
+// leaves out endpoints whose documents cannot be decoded, unless they have the name that is asked for.
 func (c *Client) decodeEndpoints(ctx context.Context, network, name string) ([]Endpoint, error) {
 	documents, err := c.endpoints(ctx, network, name)
 	if err != nil {
@@ -187,10 +188,13 @@ func (c *Client) decodeEndpoints(ctx context.Context, network, name string) ([]E
 	var all []Endpoint
 	for _, document := range documents {
 		e, err := DecodeEndpoint(document)
-		if err != nil {
+		_, found := identify(document)
+		switch {
+		case err == nil:
+			all = append(all, e)
+		case name != "" && found == name:
 			return nil, err
 		}
-		all = append(all, e)
 	}
 	return all, nil
 }

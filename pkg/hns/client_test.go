@@ -234,6 +234,16 @@ func TestSomeEndpoints(t *testing.T) {
 	if e, err := c.Endpoint(t.Context(), "2"); err != nil || e.ID != "8" {
 		t.Error(e, err)
 	}
+	s.endpoints = append(s.endpoints, json.RawMessage(`{"ID":"9","Name":"odd","HostComputeNetwork":"ab","IpConfigurations":"?"}`), json.RawMessage(`garbage`))
+	if all, err := c.Endpoints(t.Context(), "ab"); err != nil || len(all) != 1 || all[0].ID != "7" {
+		t.Error("beside endpoints that cannot be decoded:", all, err)
+	}
+	if all, err := c.EndpointsNamed(t.Context(), "pod"); err != nil || len(all) != 1 || all[0].ID != "8" {
+		t.Error("beside endpoints that cannot be decoded:", all, err)
+	}
+	if _, err := c.EndpointsNamed(t.Context(), "odd"); err == nil {
+		t.Error("the endpoint that is asked for cannot be decoded, and there is no error")
+	}
 	if _, err := c.Endpoint(t.Context(), "1"); !errors.Is(err, ErrNotFound) {
 		t.Error(err)
 	}

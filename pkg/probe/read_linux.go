@@ -161,7 +161,8 @@ func output(ctx context.Context, name string, args ...string) ([]byte, error) {
 // and loads no module. It reads those of both variants, legacy and nft, if their
 // programs have names of their own; otherwise those of the default variant.
 // Without any program the Fact is only known if the kernel has no legacy tables:
-// those of nft are in the listing of nftables, too.
+// those of nft are in the listing of nftables, too. So are those of a program that one
+// rule of somebody else makes fail, because iptables cannot print the rule.
 func iptables(ctx context.Context, family string) ([]doctor.Listing, error) {
 	programs := map[string]string{family + "-nft-save": ruleset.VariantNFT, family + "-legacy-save": ruleset.VariantLegacy}
 	for name := range programs {
@@ -190,6 +191,9 @@ func iptables(ctx context.Context, family string) ([]doctor.Listing, error) {
 	var listings []doctor.Listing
 	for _, name := range slices.Sorted(maps.Keys(programs)) {
 		out, err := output(ctx, name)
+		if _, exited := errors.AsType[*exec.ExitError](err); exited && ctx.Err() == nil && programs[name] == ruleset.VariantNFT {
+			continue
+		}
 		if err != nil {
 			return nil, err
 		}

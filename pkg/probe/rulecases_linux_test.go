@@ -60,6 +60,12 @@ func ruleCases() []ruleCase {
 			cases = append(cases, c)
 		}
 	}
+	for _, program := range []string{"iptables-nft", "ip6tables-nft"} {
+		for _, c := range mixedCases {
+			c.program = program
+			cases = append(cases, c)
+		}
+	}
 	return cases
 }
 
@@ -156,4 +162,20 @@ var iptablesCases = []ruleCase{
 	{rules: `ipt -P FORWARD DROP; ipt -A FORWARD -i cni0 -j ACCEPT`, way: "topod", want: ruleset.Dropped},
 	{rules: `ipt -A FORWARD -o cni0 -p udp -j REJECT`, way: "topod", want: ruleset.Dropped},
 	{rules: `ipt -t nat -A PREROUTING -p udp --dport 8472 -j REDIRECT --to-ports 9`, way: "in", want: ruleset.Undecided},
+}
+
+// mixedCases have rules of nft in tables of iptables-nft. iptables-save prints them
+// without some conditions, or fails.
+var mixedCases = []ruleCase{
+	{rules: `ipt -P FORWARD ACCEPT; nft 'add set IP filter bad { type TYPE; }; add rule IP filter FORWARD IP daddr @bad drop'`, way: "topod", want: ruleset.Passes},
+	{rules: `ipt -P INPUT ACCEPT; nft 'add set IP filter bad { type TYPE; elements = { PEER }; }; add rule IP filter INPUT IP saddr @bad drop'`, way: "in", want: ruleset.Dropped},
+	{rules: `ipt -P INPUT ACCEPT; nft 'add rule IP filter INPUT udp dport { 53, 4789 } drop'`, way: "in", want: ruleset.Passes},
+	{rules: `ipt -P INPUT ACCEPT; nft 'add map IP filter m { type TYPE : verdict; elements = { PEER : drop }; }; add rule IP filter INPUT IP saddr vmap @m'`, way: "in", want: ruleset.Dropped},
+	{rules: `ipt -P INPUT ACCEPT; nft 'add rule IP filter INPUT udp dport { 53, 4789 } drop'; ipt -A INPUT -m conntrack --ctstate NEW -j DROP`, way: "in", want: ruleset.Dropped},
+	{rules: `ipt -P INPUT ACCEPT; nft 'add rule IP filter INPUT udp dport { 53, 4789 } drop'; ipt -A INPUT -m conntrack --ctstate INVALID -j DROP`, way: "in", want: ruleset.Passes},
+	{rules: `ipt -P INPUT ACCEPT; nft 'add chain IP filter mine { type filter hook input priority 10; policy drop; }'`, way: "in", want: ruleset.Dropped},
+	{rules: `ipt -P INPUT ACCEPT; nft 'add rule IP filter INPUT meta mark set meta mark & 0xff00 | 1'`, way: "in", want: ruleset.Passes},
+	{rules: `ipt -P INPUT ACCEPT; nft 'add rule IP filter INPUT meta mark set meta mark & 0xff00 | 1'; ipt -P INPUT DROP`, way: "in", want: ruleset.Dropped},
+	{rules: `ipt -P INPUT DROP; nft 'add rule IP filter INPUT meta mark set 0x1'; ipt -A INPUT -m comment --comment "a b" -p udp -j ACCEPT`, way: "in", want: ruleset.Passes},
+	{rules: `ipt -P INPUT ACCEPT; nft 'add rule IP filter INPUT meta mark set 0x1'; ipt -A INPUT -m string --algo bm --string zzz -j DROP`, way: "in", want: ruleset.Undecided},
 }

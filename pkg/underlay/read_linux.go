@@ -10,9 +10,11 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"flannel/pkg/mac"
+	"flannel/pkg/rtnetlink"
 )
 
 // maxDumps is how often a list is requested while changes interrupt it.
@@ -138,7 +140,11 @@ func oldestFirst(addrs []Addr) []Addr {
 // reach looks up the route to an address. If the kernel answers that there is
 // none, that is a Problem, not an error.
 func reach(to netip.Addr) (Reach, error) {
-	routes, err := netlink.RouteGet(to.AsSlice())
+	// The netlink library cannot read some routes, such as those with segment routing and a key.
+	request := nl.NewNetlinkRequest(unix.RTM_GETROUTE, 0)
+	request.AddData(&nl.RtMsg{RtMsg: unix.RtMsg{Family: rtnetlink.Family(to), Dst_len: uint8(to.BitLen())}})
+	request.AddData(nl.NewRtAttr(unix.RTA_DST, to.AsSlice()))
+	answers, err := request.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWROUTE)
 	switch {
 	// There is no route, or one of type unreachable, prohibit, blackhole or throw, or
 	// the kernel does not support the family.
@@ -147,10 +153,11 @@ func reach(to netip.Addr) (Reach, error) {
 		return Reach{Problem: err.Error()}, nil
 	case err != nil:
 		return Reach{}, err
-	case len(routes) == 0:
+	case len(answers) == 0 || len(answers[0]) < unix.SizeofRtMsg:
 		return Reach{}, nil
 	}
-	return Reach{Index: routes[0].LinkIndex, Source: toIP(routes[0].Src)}, nil
+	r := parseRoute(answers[0])
+	return Reach{Index: r.hops[0].index, Source: r.source}, nil
 }
 
 // toIP converts an address; nil becomes the zero Addr.

@@ -93,6 +93,24 @@ func TestRead(t *testing.T) {
 	})
 }
 
+// Routes that the netlink library cannot read (segment routing with a key) keep nothing else from being read, also if the
+// address that the underlay must reach is behind one.
+func TestReadBesideRoutesOfOthers(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		run(t, plug)
+		run(t, `sysctl -qw net.ipv6.conf.all.seg6_enabled=1
+			printf 'secret\nsecret\n' | ip sr hmac set 17 sha256
+			ip -6 route add fd01::/64 encap seg6 mode encap segs fd00:1::5 hmac 17 via 2001:db8:1::1 dev eth0 src 2001:db8:1::4`)
+		s, err := Read(Options{CanReach: ip("fd01::7")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if eth0 := s.byIndex(s.Reach.Index); eth0 == nil || eth0.Name != "eth0" || s.Reach.Source != ip("2001:db8:1::4") {
+			t.Errorf("the route leads to %+v, want eth0 and the source 2001:db8:1::4", s.Reach)
+		}
+	})
+}
+
 func TestWatch(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		// Checks for duplicate link-local addresses end at a time of their own, and count then.

@@ -22,7 +22,8 @@ import (
 //	its document names none              it is not attached to anything either, and its name
 //	                                     is that of the CNI project's plugins
 //
-// If something cannot be read, the look ends, and the next one starts from scratch.
+// An endpoint that cannot be read stays, and does not keep others from being deleted. If HNS does not answer, or refuses
+// a list, the look ends, and the next one starts from scratch.
 type sweeper struct {
 	*Driver
 	others   map[string]bool // IDs of endpoints that stay: remote, or on other networks
@@ -81,7 +82,7 @@ func (s *sweeper) look(ctx context.Context, network, name string) error {
 			continue
 		}
 		e, err := s.client.Endpoint(ctx, id)
-		if errors.Is(err, hns.ErrNotFound) {
+		if err != nil && isRefusal(err) { // or it is gone
 			continue
 		} else if err != nil {
 			return err
@@ -92,6 +93,7 @@ func (s *sweeper) look(ctx context.Context, network, name string) error {
 		}
 		gone, err := s.abandoned(ctx, e, name, exists)
 		switch {
+		case err != nil && isRefusal(err):
 		case err != nil:
 			return err
 		case gone && s.suspects[id]:

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -158,6 +159,32 @@ func TestSweepUnknown(t *testing.T) {
 				t.Errorf("%+v: not deleted", knobs)
 			}
 			w.m.Admin().DeleteNamespace(host)
+		})
+	}
+}
+
+// An endpoint that HNS refuses to show does not keep that of another pod.
+func TestSweepBesideUnreadable(t *testing.T) {
+	for _, call := range []string{"HcnOpenEndpoint", "HNSCall"} {
+		onWindows(t, overlayDevice(ownSubnet), hnstest.Knobs{ForgetNamespace: true}, func(w *windows) {
+			w.bring(time.Minute)
+			w.m.Admin().AddNamespace()
+			for i, name := range []string{"a_flannel.4096", "odd_flannel.4096", "z_flannel.4096"} {
+				w.m.Admin().DeleteNamespace(w.pod("flannel.4096", name, byte(11+i)))
+			}
+			for _, document := range w.m.Admin().Endpoints() {
+				var e struct{ ID, Name string }
+				if err := json.Unmarshal(document, &e); err != nil {
+					t.Fatal(err)
+				}
+				if e.Name == "odd_flannel.4096" {
+					w.m.Fail(hnstest.Fault{Func: call, Match: strings.ToLower(e.ID), Code: hns.InvalidParameter})
+				}
+			}
+			w.looks(3)
+			if got := w.endpoints(); !slices.Equal(got, []string{"odd_flannel.4096"}) {
+				t.Errorf("%s fails: %q", call, got)
+			}
 		})
 	}
 }

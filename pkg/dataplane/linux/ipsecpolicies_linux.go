@@ -100,14 +100,16 @@ func (s *xfrmStore) close() {
 func (s *xfrmStore) readable() (bool, error) {
 	if s.handle == nil {
 		sockets, err := os.ReadFile("/proc/net/netlink")
-		if err != nil {
-			return false, reconcile.Unknown(fmt.Errorf("find out whether the kernel has XFRM: %w", err))
-		}
-		if !hasXFRM(sockets) {
+		if err == nil && !hasXFRM(sockets) {
 			return false, nil
 		}
+		// Without the file (the mount option subset=pid of /proc, a security module), the kernel itself is asked.
 	}
-	return true, s.open()
+	err := s.open()
+	if _, missing := errors.AsType[*NoModuleError](err); missing {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 // hasXFRM reports whether a list of netlink sockets has one for XFRM, of the kernel or

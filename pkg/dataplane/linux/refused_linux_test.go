@@ -173,3 +173,22 @@ func TestXFRMIsRefused(t *testing.T) {
 		faults.Fail(0, 0)
 	})
 }
+
+// A /proc without the list of sockets does not keep the other backends from working, whether or not the kernel has XFRM.
+func TestNoListOfSockets(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		run(t, "mount -t proc -o subset=pid proc /proc && test ! -e /proc/net/netlink")
+		faults := nstest.NewFaults(t)
+		for _, refusal := range []unix.Errno{0, unix.EPROTONOSUPPORT} {
+			s := &xfrmStore{scope: &scopePointer{}}
+			s.scope.Store(&scope{})
+			if refusal != 0 {
+				faults.Fail(2, refusal) // the first call opens the list of sockets
+			}
+			if all, err := s.List(t.Context()); len(all) > 0 || err != nil {
+				t.Errorf("socket %v: %v, %v; want none and no error", refusal, all, err)
+			}
+			s.close()
+		}
+	})
+}

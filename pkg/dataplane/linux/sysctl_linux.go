@@ -1,6 +1,7 @@
 package linux
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -8,11 +9,11 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"flannel/pkg/dataplane"
 	"flannel/pkg/reconcile"
+	"flannel/pkg/rtnetlink"
 )
 
 // enableForwarding makes the kernel forward packets of the families in use, and checks
@@ -67,19 +68,17 @@ func (d *Driver) keepDefaultRoutes() error {
 // advertisements: those with a route from one, in any table, and the underlay,
 // whose address may be from one.
 func (d *Driver) advertised() ([]string, error) {
-	routes, err := readWhole(func() ([]netlink.Route, error) {
-		return d.handle.RouteListFiltered(netlink.FAMILY_V6, &netlink.Route{Table: unix.RT_TABLE_UNSPEC, Protocol: unix.RTPROT_RA},
-			netlink.RT_FILTER_TABLE|netlink.RT_FILTER_PROTOCOL)
+	through := map[int]bool{}
+	body := make([]byte, unix.SizeofRtMsg)
+	body[0], body[5] = unix.AF_INET6, unix.RTPROT_RA
+	err := d.conn.Dump(rtnetlink.DumpRequest(unix.RTM_GETROUTE, body), func() { clear(through) }, func(body []byte) error {
+		if len(body) >= unix.SizeofRtMsg && body[5] == unix.RTPROT_RA { // kernels before 4.20 return all routes
+			addDevices(through, body[unix.SizeofRtMsg:])
+		}
+		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("list routes by router advertisements: %w", err)
-	}
-	through := map[int]bool{}
-	for _, r := range routes {
-		through[r.LinkIndex] = true
-		for _, hop := range r.MultiPath {
-			through[hop.LinkIndex] = true
-		}
+		return nil, reconcile.Unknown(fmt.Errorf("list routes by router advertisements: %w", err))
 	}
 	all, err := d.listLinks()
 	if err != nil {
@@ -95,6 +94,23 @@ func (d *Driver) advertised() ([]string, error) {
 		}
 	}
 	return names, nil
+}
+
+// addDevices adds the indexes of the devices in the attributes of a route. The netlink
+// library returns an error for some routes of others, such as those with segment routing.
+func addDevices(through map[int]bool, attrs []byte) {
+	for kind, value := range rtnetlink.Attrs(attrs) {
+		switch kind {
+		case unix.RTA_OIF:
+			through[int(rtnetlink.Number(value))] = true
+		case unix.RTA_MULTIPATH: // a list of struct rtnexthop, each with its length and the index
+			for len(value) >= unix.SizeofRtNexthop {
+				through[int(rtnetlink.Number(value[4:8]))] = true
+				size := int(binary.NativeEndian.Uint16(value))
+				value = value[min(len(value), max((size+3)&^3, unix.SizeofRtNexthop)):]
+			}
+		}
+	}
 }
 
 // readSysctl returns "" for a parameter that the kernel does not have (IPv6 is

@@ -77,3 +77,24 @@ func TestForwardingKeepsDefaultRoutes(t *testing.T) {
 		learn(t, "far1", "eth1")
 	})
 }
+
+// A route of somebody else that the netlink library cannot read (segment routing with a key) does not keep the kernel
+// from forwarding, and a multipath route by advertisements counts for each of its devices.
+func TestForwardingBesideRoutesOfOthers(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		m := newMachine(t)
+		run(t, `sysctl -qw net.ipv6.conf.all.forwarding=0 net.ipv6.conf.all.seg6_enabled=1
+			for n in 1 2 3; do
+				ip link add eth$n type veth peer name far$n; sysctl -qw net.ipv6.conf.eth$n.accept_ra=1
+				ip link set eth$n up; ip link set far$n up; ip address add fd00:$n::1/64 dev eth$n nodad
+			done
+			printf 'secret\nsecret\n' | ip sr hmac set 17 sha256
+			ip -6 route add fd01::/64 encap seg6 mode encap segs fd00:1::5 hmac 17 dev eth1
+			ip -6 route add fd02::/64 proto ra nexthop via fd00:1::2 dev eth1 nexthop via fd00:2::2 dev eth2`)
+		m.mustPass()
+		const want = "1\n2\n2\n1\n"
+		if got := run(t, "cd /proc/sys/net/ipv6/conf; cat all/forwarding eth1/accept_ra eth2/accept_ra eth3/accept_ra"); got != want {
+			t.Errorf("forwarding, and accept_ra of eth1 to eth3, are %q, want %q", got, want)
+		}
+	})
+}

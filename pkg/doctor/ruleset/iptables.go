@@ -40,7 +40,7 @@ func (r *Ruleset) AddIPTables(ipv6 bool, variant string, lines []string) {
 		t.program, t.family = "ip6tables", "ip6"
 	}
 	if r.iptables == nil {
-		r.iptables = map[string]bool{}
+		r.iptables = map[string]map[string]*chain{}
 	}
 	for len(lines) > 0 {
 		end := 1
@@ -50,7 +50,7 @@ func (r *Ruleset) AddIPTables(ipv6 bool, variant string, lines []string) {
 		if name, isTable := strings.CutPrefix(lines[0], "*"); isTable {
 			t.name, t.chains = name, map[string]*chain{}
 			if variant == VariantNFT {
-				r.iptables[t.family+" "+name] = true
+				r.iptables[t.family+" "+name] = t.chains
 			}
 			t.read(lines[1:end])
 		}
@@ -147,10 +147,15 @@ func (t saved) target(o iptsave.Option, options []iptsave.Option) step {
 	case "MARK", "CONNMARK":
 		return markTarget(name == "MARK", options)
 	}
-	if t.name == "nat" && strings.HasPrefix(name, "KUBE-") {
+	if ofKubeProxy(t.name, name) {
 		return always(yes, name)
 	}
 	return leave("-j " + name)
+}
+
+// ofKubeProxy reports whether a chain only translates addresses of Services.
+func ofKubeProxy(table, chain string) bool {
+	return table == "nat" && strings.HasPrefix(chain, "KUBE-")
 }
 
 // untrack is the step of a rule that exempts packets from connection tracking.

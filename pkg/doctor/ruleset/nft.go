@@ -16,6 +16,8 @@ type nftReader struct {
 	rules  *Ruleset
 	chains map[string]*chain // by family, table and name
 	sets   map[string][]any  // elements of sets and maps; likewise
+	// leftOut has the chains of kube-proxy that AddIPTables did not get; likewise.
+	leftOut map[string]bool
 }
 
 // nftChain and nftRule are the objects of that name. A chain without a hook is no
@@ -37,8 +39,8 @@ type nftSet struct {
 	Elem                []any
 }
 
-// AddNFT adds the output of nft -j list ruleset. Tables that AddIPTables has read
-// before are left out: nft cannot print all of their conditions.
+// AddNFT adds the output of nft -j list ruleset. For the tables of iptables-nft it must
+// be called after AddIPTables, see rulesOf.
 func (r *Ruleset) AddNFT(output []byte) error {
 	var document struct {
 		Objects []map[string]json.RawMessage `json:"nftables"`
@@ -46,7 +48,7 @@ func (r *Ruleset) AddNFT(output []byte) error {
 	if err := json.Unmarshal(output, &document); err != nil {
 		return fmt.Errorf("parse the output of nft: %w", err)
 	}
-	n := nftReader{r, map[string]*chain{}, map[string][]any{}}
+	n := nftReader{r, map[string]*chain{}, map[string][]any{}, map[string]bool{}}
 	var rules []nftRule
 	for _, o := range document.Objects { // rules come last: they refer to all others
 		for what, raw := range o {
@@ -55,8 +57,14 @@ func (r *Ruleset) AddNFT(output []byte) error {
 			}
 		}
 	}
+	listed := map[*chain][]nftRule{}
 	for _, rule := range rules {
-		n.addRule(rule)
+		if c := n.chains[key(rule.Family, rule.Table, rule.Chain)]; c != nil {
+			listed[c] = append(listed[c], rule)
+		}
+	}
+	for c, rules := range listed {
+		c.rules = n.rulesOf(c, rules)
 	}
 	return nil
 }
@@ -101,7 +109,17 @@ const guardTables = "flannel-guard"
 // only chains of the types filter and nat, and route in output, decide about them. What
 // our own guard drops is not the question.
 func (n nftReader) addChain(c nftChain) {
-	if !slices.Contains([]string{"ip", "ip6", "inet", "netdev"}, c.Family) || n.rules.iptables[c.Family+" "+c.Table] || strings.HasPrefix(c.Table, guardTables) {
+	if !slices.Contains([]string{"ip", "ip6", "inet", "netdev"}, c.Family) || strings.HasPrefix(c.Table, guardTables) {
+		return
+	}
+	// iptables-save does not print base chains that iptables cannot have made.
+	saved, ofIPTables := n.rules.iptables[c.Family+" "+c.Table]
+	if known := saved[c.Name]; known != nil {
+		n.chains[key(c.Family, c.Table, c.Name)] = known
+		return
+	}
+	if ofIPTables && ofKubeProxy(c.Table, c.Name) {
+		n.leftOut[key(c.Family, c.Table, c.Name)] = true
 		return
 	}
 	made := &chain{place: fmt.Sprintf("table %s %s, chain %s", c.Family, c.Table, c.Name), family: c.Family, hook: c.Hook,
@@ -120,11 +138,28 @@ func (n nftReader) addChain(c nftChain) {
 	}
 }
 
-func (n nftReader) addRule(r nftRule) {
-	c := n.chains[key(r.Family, r.Table, r.Chain)]
-	if c == nil {
-		return
+// rulesOf returns the rules of a chain. Those of a chain that AddIPTables has read are
+// taken from nft, since iptables-save prints a rule that was made by nft as if some of
+// its conditions did not exist: "ip daddr @set drop" becomes "-j DROP". Rules with an
+// extension of iptables are taken from iptables-save: nft cannot print extensions, and
+// only iptables makes such rules. If the chain changed between the two readings, so that
+// the numbers of rules differ, then the extensions cannot be evaluated.
+func (n nftReader) rulesOf(c *chain, listed []nftRule) (rules []rule) {
+	for i, r := range listed {
+		if len(c.rules) == len(listed) && r.hasExtension() {
+			rules = append(rules, c.rules[i])
+			continue
+		}
+		rules = append(rules, n.rule(r))
 	}
+	return rules
+}
+
+func (r nftRule) hasExtension() bool {
+	return slices.ContainsFunc(r.Expr, func(e object) bool { return e["xt"] != nil })
+}
+
+func (n nftReader) rule(r nftRule) rule {
 	made := rule{text: fmt.Sprintf("%q (handle %d)", describe(r.Expr), r.Handle)}
 	table := nftTable{n, r.Family, r.Table}
 	for _, e := range r.Expr {
@@ -132,7 +167,7 @@ func (n nftReader) addRule(r nftRule) {
 			made.steps = append(made.steps, table.step(name, value, describe([]object{e})))
 		}
 	}
-	c.rules = append(c.rules, made)
+	return made
 }
 
 // nftTable is the scope of names in a rule.
@@ -160,6 +195,10 @@ func (t nftTable) step(name string, value any, text string) step {
 		return always(yes, text)
 	case "limit", "quota", "ct count":
 		return always(some, text)
+	case "xt":
+		if args["type"] == "match" && args["name"] == "comment" {
+			return always(yes, text)
+		}
 	case "notrack":
 		return untrack
 	case "masquerade", "snat": // the packet keeps its way
@@ -167,6 +206,9 @@ func (t nftTable) step(name string, value any, text string) step {
 	}
 	if v, ok := t.verdict(name, args); ok {
 		return final(v)
+	}
+	if target, _ := args["target"].(string); t.leftOut[key(t.family, t.table, target)] {
+		return always(yes, text)
 	}
 	return leave(text)
 }

@@ -59,7 +59,7 @@ type Result struct {
 // Ruleset holds the rules of a host. The zero value has none.
 type Ruleset struct {
 	base     []*chain
-	iptables map[string]bool // "ip filter": tables of iptables-nft, which are read as iptables prints them
+	iptables map[string]map[string]*chain // "ip filter": the chains of tables of iptables-nft, as iptables prints them
 }
 
 // chain is a chain of nftables or iptables.

@@ -142,8 +142,8 @@ func TestUnknownExpressions(t *testing.T) {
 	}
 }
 
-// Tables that were read as iptables prints them are not read again: nft cannot print
-// all of their conditions. Our own guard's are not read at all.
+// Chains that were read as iptables prints them keep their policy. Our own guard's are
+// not read at all.
 func TestTablesOfIPTables(t *testing.T) {
 	const text = `{"nftables":[{"chain":{"family":%q,"table":%q,"name":"INPUT","hook":"input","prio":0,"policy":"drop"}}]}`
 	for _, c := range []struct {
@@ -161,6 +161,42 @@ func TestTablesOfIPTables(t *testing.T) {
 		}
 		if got := r.Evaluate(incoming); got.Verdict != c.want {
 			t.Errorf("%+v: %+v", c, got)
+		}
+	}
+}
+
+// In a chain that both print, only rules with an extension are read from iptables, and
+// only if both print the same number of rules.
+func TestRulesOfBoth(t *testing.T) {
+	const chain = `{"chain":{"family":"ip","table":"nat","name":"INPUT","hook":"input","prio":0,"policy":"accept"}}`
+	rule := func(expr string) string {
+		return `,{"rule":{"family":"ip","table":"nat","chain":"INPUT","handle":1,"expr":[` + expr + `]}}`
+	}
+	const (
+		other = `{"match":{"op":"==","left":{"payload":{"protocol":"ip","field":"daddr"}},"right":"192.0.2.1"}},{"drop":null}`
+		state = `{"xt":{"type":"match","name":"conntrack"}},{"drop":null}`
+		serve = `{"jump":{"target":"KUBE-SERVICES"}}`
+		kube  = `,{"chain":{"family":"ip","table":"nat","name":"KUBE-SERVICES"}},{"rule":{"family":"ip","table":"nat","chain":"KUBE-SERVICES","handle":1,"expr":[{"drop":null}]}}`
+	)
+	invalid, jump := "-A INPUT -m conntrack --ctstate INVALID -j DROP", "-A INPUT -j KUBE-SERVICES"
+	for name, c := range map[string]struct {
+		printed []string
+		nft     string
+		want    Verdict
+	}{
+		"a condition is not printed":        {[]string{"-A INPUT -j DROP"}, rule(other), Passes},
+		"an extension":                      {[]string{"-A INPUT -j DROP", invalid}, rule(other) + rule(state), Passes},
+		"an extension, other number":        {[]string{invalid}, rule(other) + rule(state), Undecided},
+		"kube-proxy's chain is not printed": {[]string{jump}, kube + rule(serve), Passes},
+		"no rule in nft":                    {[]string{"-A INPUT -j DROP"}, "", Dropped},
+	} {
+		r := &Ruleset{}
+		r.AddIPTables(false, VariantNFT, append([]string{"*nat", ":INPUT ACCEPT [0:0]"}, c.printed...))
+		if err := r.AddNFT([]byte(`{"nftables":[` + chain + c.nft + `]}`)); err != nil {
+			t.Fatal(err)
+		}
+		if got := r.Evaluate(incoming); got.Verdict != c.want {
+			t.Errorf("%s: %+v, want %v", name, got, c.want)
 		}
 	}
 }

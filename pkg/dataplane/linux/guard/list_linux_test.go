@@ -1,7 +1,11 @@
 package guard
 
 import (
+	"errors"
+	"log/slog"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/nettest"
@@ -29,4 +33,28 @@ func TestTableCanBeListed(t *testing.T) {
 			})
 		}
 	}
+}
+
+// A kernel without nf_tables has no table of ours, so that a cleanup has nothing to do.
+func TestKernelWithoutTables(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		g, err := New(slog.New(slog.DiscardHandler), "", func() {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer g.Close() //nolint:errcheck // not what is tested
+		faults := nstest.NewFaults(t)
+		for _, errno := range []unix.Errno{unix.EINVAL, unix.EOPNOTSUPP, unix.EPROTONOSUPPORT} {
+			faults.Fail(1, errno) // the request
+			removed, err := g.Remove(false)
+			if calls := faults.Fail(0, 0); len(removed) > 0 || err != nil || calls == 0 {
+				t.Errorf("%v: removed %q, %v; want nothing and no error (%d calls)", errno, removed, err, calls)
+			}
+		}
+		faults.Fail(1, unix.ENOBUFS)
+		if _, err := g.Remove(false); !errors.Is(err, unix.ENOBUFS) {
+			t.Errorf("error %v, want one of the kernel that could not answer", err)
+		}
+		faults.Fail(0, 0)
+	})
 }

@@ -16,10 +16,14 @@ import (
 	"flannel/pkg/dataplane/driver"
 )
 
+// noTable are the errors of asking for a table that does not exist, or of a kernel that
+// has no nf_tables.
+var noTable = []error{unix.ENOENT, unix.EINVAL, unix.EOPNOTSUPP, unix.EPROTONOSUPPORT}
+
 // exists reports whether there is a table of that name.
 func (g *Guard) exists() (bool, error) {
 	_, err := g.conn.ListTableOfFamily(g.table.Name, g.table.Family)
-	if errors.Is(err, unix.ENOENT) {
+	if slices.ContainsFunc(noTable, func(none error) bool { return errors.Is(err, none) }) {
 		return false, nil
 	}
 	if err != nil {
