@@ -193,6 +193,21 @@ func (n *node) accepted(c validConfig, leases []*subnet.Lease) (valid []*subnet.
 	return valid
 }
 
+// judge returns the rules by which this node would validate leases with a
+// configuration, on the present underlay.
+func (d *Daemon) judge(n *node, c validConfig) (subnet.Judge, error) {
+	with := *n
+	with.config, with.maker = c.config, c.maker
+	with.config.Underlay = n.link.Prefixes()
+	b, _, err := d.newBackend(&with)
+	if err != nil {
+		return nil, err
+	}
+	p := plan.New(with.config, n.lease, b)
+	p.SetAddrs(n.addrs)
+	return p.Judge(), nil
+}
+
 // activate puts a configuration in force, and logs msg.
 func (d *Daemon) activate(n *node, c validConfig, cause, msg string) error {
 	next := *n // n stays as it is if the configuration does not fit the present underlay

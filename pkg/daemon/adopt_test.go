@@ -100,7 +100,7 @@ func (a *adopting) run(d time.Duration) (changes int) {
 
 func (a *adopting) has(when, backend string, state rollout.State, pending bool) {
 	a.t.Helper()
-	if got := a.n.backend.(namedBackend).name; got != backend || a.adoption.rollout.State() != state || (a.n.pendingConfig != "") != pending {
+	if got := a.n.backend.Wire().Name; got != backend || a.adoption.rollout.State() != state || (a.n.pendingConfig != "") != pending {
 		a.t.Errorf("%s: backend %s, state %v, pending %q; want %s, %v\n%s", when, got, a.adoption.rollout.State(), a.n.pendingConfig, backend, state, a.log)
 	}
 }
@@ -156,7 +156,7 @@ func TestDisruptiveConfigurationIsProven(t *testing.T) {
 			if asked.Store(true); from != netip.MustParseAddr("10.5.1.0") {
 				t.Errorf("asks from %v, which is not this node's tunnel device", from)
 			}
-			if answers.Load() && to == netip.MustParseAddr("10.5.3.1") { // that of a bridge, see peersToAsk
+			if answers.Load() && to == netip.MustParseAddr("10.5.3.1") { // that of a bridge, see requestsTo
 				return nil
 			}
 			return errors.New("silence")

@@ -100,7 +100,7 @@ func (d *Daemon) askPeers(ctx context.Context, n *node, in *inbox) {
 	if a.rollout.State() == rollout.Unproven {
 		pause = untestedPause
 	}
-	peers := peersToAsk(n.usedPeers(), a.rollout.Mark().ID, from, a.offered.wire.Echo)
+	peers := requestsTo(n.preferTunnelled(d.adopters(n)), from, a.offered.wire.Echo)
 	if len(peers) == 0 || t.asking.Swap(true) {
 		return
 	}
@@ -141,18 +141,50 @@ func (n *node) usedPeers() (used []*subnet.Lease) {
 	return used
 }
 
-// peersToAsk chooses among the peers that have the configuration: those whose
-// mark says so, or all, if there are none.
-func peersToAsk(leases []*subnet.Lease, id string, from []netip.Addr, tunnel bool) (peers []askedPeer) {
-	marked := make([]*subnet.Lease, 0, len(leases))
-	for _, l := range leases {
-		if m := markOf(l); m.ID == id && m.Answers && m.Phase != rollout.Ready && m.Phase != rollout.Reverted {
-			marked = append(marked, l)
+// adopters returns the peers that have the configuration on trial: those whose
+// mark says so. If there are none, they are the peers whose lease would be invalid
+// with the former configuration: nodes that read the new one at their start, or
+// whose lease cannot hold a mark.
+func (d *Daemon) adopters(n *node) (adopters []*subnet.Lease) {
+	a, used := &d.adoption, n.usedPeers()
+	for _, l := range used {
+		if m := markOf(l); m.ID == a.rollout.Mark().ID && m.Answers && m.Phase != rollout.Ready && m.Phase != rollout.Reverted {
+			adopters = append(adopters, l)
 		}
 	}
-	if len(marked) > 0 {
-		leases = marked
+	if len(adopters) > 0 {
+		return adopters
 	}
+	former, err := d.judge(n, a.former)
+	if err != nil { // the former configuration does not fit the present underlay
+		return nil
+	}
+	for _, l := range used {
+		if former.Check(l) != nil {
+			adopters = append(adopters, l)
+		}
+	}
+	return adopters
+}
+
+// preferTunnelled returns the peers that this node reaches by a tunnel, or all of
+// them if there are none. With DirectRouting, an answer of a peer on the same link
+// says nothing about the tunnel.
+func (n *node) preferTunnelled(peers []*subnet.Lease) (tunnelled []*subnet.Lease) {
+	for _, l := range peers {
+		paths, _ := n.backend.Paths(l) // an error: the plan has rejected the peer
+		if slices.ContainsFunc(paths, func(p *dataplane.Path) bool { return p.Encap != dataplane.Direct{} }) {
+			tunnelled = append(tunnelled, l)
+		}
+	}
+	if len(tunnelled) == 0 {
+		return peers
+	}
+	return tunnelled
+}
+
+// requestsTo returns what to ask some of the peers.
+func requestsTo(leases []*subnet.Lease, from []netip.Addr, tunnel bool) (peers []askedPeer) {
 	for _, i := range rand.Perm(len(leases)) { // each round asks others, because some never answer, such as Windows nodes
 		p := askedPeer{name: leases[i].Name}
 		for _, e := range leases[i].Endpoints() {
