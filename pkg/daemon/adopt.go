@@ -49,36 +49,53 @@ func (n *node) validConfig() validConfig {
 //	another one, and the backend made no paths     in force at once
 //	none, as the new backend makes no paths        refused until the next start
 //	another one                                    a rollout begins; a trial before it ends
+//
+// The beginning or the end of a trial may have failed, so that the configuration
+// in force is not the one that the state stands for: see lasting.
 func (d *Daemon) offer(n *node, next node) error {
 	a, to, wire := &d.adoption, next.validConfig(), n.backend.Wire()
 	a.rollout.Stagger, a.rollout.Skew = d.Settings.ConfigStagger, d.Settings.ConfigSkew
-	trying := a.rollout.State() == rollout.Trying
+	lasting := a.lasting(wire)
 	switch {
-	case a.rollout.InForce() && to.wire == wire: // the trial goes on
-	case to.wire == wire, trying && to.wire == a.former.wire: // not disruptive, or a return to the former configuration
+	case a.rollout.InForce() && to.wire == a.offered.wire: // the trial goes on
+		a.offered = to
+	case to.wire == lasting: // not disruptive, or a return to the former configuration
 		d.withdraw()
-	case a.rollout.Stagger == 0 || !wire.Paths: // rollouts are off, or no peer is reached now
+	case a.rollout.Stagger == 0 || !lasting.Paths: // rollouts are off, or no peer is reached now
 		d.withdraw()
 	case !to.wire.Paths:
 		return fmt.Errorf("%s would disconnect this node from all others, so it takes effect only when flanneld is restarted", to.wire.Name)
 	default:
-		if trying {
+		if wire != lasting {
 			if err := d.activate(n, a.former, causeConfigReverted, "ending the trial of a network configuration, because the configuration changed again"); err != nil {
 				return err
 			}
+		}
+		if a.rollout.State() == rollout.Trying {
 			d.withdraw()
 		}
 		a.offered = to
 		if a.rollout.Offer(rollout.ID(to.wire.Name), time.Now()) {
 			d.Log.Warn("the new network configuration disconnects nodes that have it from nodes that do not: "+
 				"when all nodes have received it, two try it, and the others follow when these reach each other; restore the former configuration to stop the rollout",
-				"cause", causeConfigDisruptive, "to", to.wire.Name, "from", wire.Name, "hold", a.rollout.Hold())
+				"cause", causeConfigDisruptive, "to", to.wire.Name, "from", lasting.Name, "hold", a.rollout.Hold())
 		}
 		return nil
 	}
 	d.Log.Info("network configuration changed", "cause", causeConfigChanged, "backend", next.config.Backend)
 	*n = next
 	return nil
+}
+
+// lasting returns the wire that this node has, or returns to if the offered
+// configuration does not work: during a trial, and after one whose end has failed,
+// that of the former configuration. inForce is the one in force.
+func (a *adoption) lasting(inForce backend.Wire) backend.Wire {
+	switch state := a.rollout.State(); {
+	case state == rollout.Trying, state == rollout.Refused && inForce == a.offered.wire:
+		return a.former.wire
+	}
+	return inForce
 }
 
 // withdraw ends the rollout, if one is in progress.

@@ -361,6 +361,41 @@ func TestGoingBackFails(t *testing.T) {
 	})
 }
 
+// A trial whose beginning or end fails, because of the underlay, ends when the store has the former configuration again.
+func TestTakenBackAfterFailure(t *testing.T) {
+	for name, begin := range map[string]bool{"the beginning fails": true, "the end fails": false} {
+		synctest.Test(t, func(t *testing.T) {
+			a := newAdopting(t, 1)
+			a.in.setConfig([]byte("two 10.5.0.0/16"))
+			a.run(adoptStagger)
+			usual := a.n.link
+			wait, inForce, state := untilTrial-adoptStagger, "one", rollout.Trying
+			if !begin {
+				a.run(untilTrial - adoptStagger)
+				a.has("on trial", "two", rollout.Trying, true)
+				wait, inForce, state = adoptStagger, "two", rollout.Refused
+			}
+			a.n.link.V4 = netip.MustParseAddr("10.5.1.7") // inside this node's subnet
+			for range 10 {
+				time.Sleep(wait / 10)
+				a.reconfigure(t.Context(), a.n, a.in) // its error is the subject
+			}
+			for a.adoption.rollout.State() != state {
+				time.Sleep(time.Second)
+				a.reconfigure(t.Context(), a.n, a.in)
+			}
+			a.has(name, inForce, state, true)
+			a.n.link = usual
+			a.in.setConfig([]byte("one 10.5.0.0/16"))
+			a.run(4 * adoptStagger)
+			a.has(name+", and the former one is back", "one", rollout.Settled, false)
+			if a.log.Count("cause="+causeConfigTrial) != map[bool]int{true: 0, false: 1}[begin] {
+				t.Errorf("%s:\n%s", name, a.log)
+			}
+		})
+	}
+}
+
 // Each configuration that waits is announced once, also one that takes the place of another.
 func TestDisruptiveConfigurationIsAnnounced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
