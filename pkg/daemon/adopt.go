@@ -164,7 +164,7 @@ func (d *Daemon) stepRollout(n *node, in *inbox) error {
 // node had before. Peers that the store has lost are there, without their marks.
 func (d *Daemon) cluster(n *node, in *inbox, set subnet.Set, seen markTimes) rollout.Cluster {
 	a := &d.adoption
-	c := rollout.Cluster{Self: n.lease.Name, Follower: d.Settings.OS == "windows",
+	c := rollout.Cluster{Self: n.lease.Name, Alone: len(set.Leases) == 0, Follower: d.Settings.OS == "windows",
 		Answers: len(d.sources(n, a.offered.wire)) > 0, Published: in.hasPublished(&n.lease) && markOf(&n.lease) == a.rollout.Mark()}
 	retained := map[string]bool{}
 	for _, r := range set.Retained {

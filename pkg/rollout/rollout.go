@@ -7,7 +7,7 @@
 //
 //	state     cause                                                next      action
 //	settled   a disruptive configuration is offered                waiting
-//	waiting   there are no other nodes                             settled   Adopt
+//	waiting   the store has no other lease                         settled   Adopt
 //	waiting   Hold is over                                         waiting   (the Mark becomes Ready)
 //	waiting   it is this node's turn to try it                     trying    Adopt
 //	waiting   it may follow nodes that keep it                     trying    Adopt
@@ -19,7 +19,8 @@
 //	trying    the former configuration is offered                  settled   (the caller restores it)
 //	unproven  another node that has it answers                     settled   (the Mark becomes Proven)
 //	unproven  another configuration is offered                     as settled
-//	refused   it may follow nodes that keep it; not tried since    trying    Adopt
+//	refused   it may follow nodes that keep it; has not followed   trying    Adopt
+//	refused   the store has no other lease                         settled   Adopt
 //	refused   another configuration is offered                     as settled
 //
 // The turns begin when all peers are Ready, or when no further peer has become
@@ -44,7 +45,8 @@
 // fewer, no proof is possible, and hardly a pod can lose its peers: then all
 // nodes take turns, and adopt the configuration as unproven, in growing groups
 // as well. A node without any peer that takes part goes back without an answer:
-// its peers run flannel, and do not follow.
+// its peers run flannel, and do not follow, or it rejects their leases, perhaps
+// only now. It adopts the configuration at once only if there is no other lease.
 //
 // Example with a Stagger of 120 s and three nodes, which receive the
 // configuration at 0, 20 and 60 s: each is Ready 30 s (Hold) later. At 90 s all
@@ -142,6 +144,7 @@ type Cluster struct {
 	// Peers are the nodes that this node reaches, or would reach with the offered
 	// configuration. Rejected leases are not among them.
 	Peers     []Peer
+	Alone     bool // the store has no lease of another node, not even a rejected one
 	Answers   bool // as in Mark, of this node
 	Published bool // the store has this node's Mark
 	Follower  bool // this node takes no turn; it waits until other nodes have proven the configuration

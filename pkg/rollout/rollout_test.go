@@ -300,6 +300,36 @@ func TestUnproven(t *testing.T) {
 	}
 }
 
+// TestOnlyRejectedPeers: a node whose peers are all rejected, perhaps only now,
+// waits like others, and goes back without an answer. It is alone only without
+// any lease, also if it has refused the configuration before.
+func TestOnlyRejectedPeers(t *testing.T) {
+	r := Rollout{Stagger: stagger}
+	now := time.Unix(1e9, 0)
+	c := Cluster{Self: "n", Answers: true, Published: true}
+	r.Offer("new", now)
+	for _, want := range []struct {
+		after  time.Duration
+		action Action
+		state  State
+	}{
+		{0, Nothing, Waiting},
+		{stagger/4 + perNode, Nothing, Waiting}, // Ready from now on
+		{time.Second, Adopt, Trying},
+		{stagger, GoBack, Refused},
+		{9 * stagger, Nothing, Refused},
+	} {
+		now = now.Add(want.after)
+		if action, _ := r.Step(c, now); action != want.action || r.State() != want.state {
+			t.Errorf("%v later: action %v, state %v; want %v, %v", want.after, action, r.State(), want.action, want.state)
+		}
+	}
+	c.Alone = true
+	if action, _ := r.Step(c, now); action != Adopt || r.State() != Settled {
+		t.Errorf("alone: action %v, state %v", action, r.State())
+	}
+}
+
 // TestFollower checks that a follower waits for another node's proof, and
 // adopts the configuration even if the proof comes after all turns.
 func TestFollower(t *testing.T) {

@@ -38,7 +38,7 @@ func (r *Rollout) try(c Cluster, now time.Time) (Action, time.Duration) {
 
 // wait is Step for the states Waiting and Refused.
 func (r *Rollout) wait(c Cluster, now time.Time) (Action, time.Duration) {
-	if len(c.Peers) == 0 {
+	if c.Alone {
 		r.settle(now)
 		r.mark = Mark{}
 		return Adopt, 0
