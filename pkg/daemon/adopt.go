@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"flannel/backend"
-	"flannel/pkg/plan"
 	"flannel/pkg/rollout"
 	"flannel/subnet"
 )
@@ -26,17 +25,16 @@ type adoption struct {
 	stepTimer *time.Timer // notifies the loop of the next step; nil: none is due
 }
 
-// validConfig is a validated configuration with its backend and wire. To put it
-// in force, the maker builds another backend for the underlay of that moment.
+// validConfig is a validated configuration with its wire. The maker makes the
+// backend for the underlay of the moment when it is needed.
 type validConfig struct {
-	config  subnet.Config
-	maker   backend.Maker
-	backend backend.Backend
-	wire    backend.Wire
+	config subnet.Config
+	maker  backend.Maker
+	wire   backend.Wire
 }
 
 func (n *node) validConfig() validConfig {
-	return validConfig{n.config, n.maker, n.backend, n.backend.Wire()}
+	return validConfig{n.config, n.maker, n.backend.Wire()}
 }
 
 // offer puts a valid configuration in force, or starts its rollout. next is a
@@ -156,73 +154,6 @@ func (d *Daemon) stepRollout(n *node, in *inbox) error {
 		a.stepTimer = time.AfterFunc(delay, func() { notify(in.changed) })
 	}
 	return err
-}
-
-// cluster returns the input of the rollout. Peers that this node rejects are
-// left out, since junk must not take turns: those that have adopted the offered
-// configuration are judged by it, and the others by the configuration that this
-// node had before. Peers that the store has lost are there, without their marks.
-func (d *Daemon) cluster(n *node, in *inbox, set subnet.Set, seen markTimes) rollout.Cluster {
-	a := &d.adoption
-	c := rollout.Cluster{Self: n.lease.Name, Alone: len(set.Leases) == 0, Follower: d.Settings.OS == "windows",
-		Answers: len(d.sources(n, a.offered.wire)) > 0, Published: in.hasPublished(&n.lease) && markOf(&n.lease) == a.rollout.Mark()}
-	retained := map[string]bool{}
-	for _, r := range set.Retained {
-		retained[r.Lease.Name] = true
-	}
-	former := n.validConfig()
-	if former.wire == a.offered.wire {
-		former = a.former
-	}
-	var moved, stayed []*subnet.Lease
-	for _, l := range set.Leases {
-		switch m := markOf(l); {
-		case m.ID == rollout.ID(a.offered.wire.Name) && m.Phase != rollout.Ready && m.Phase != rollout.Reverted:
-			moved = append(moved, l)
-		default:
-			stayed = append(stayed, l)
-		}
-	}
-	for _, l := range append(n.accepted(former, stayed), n.accepted(a.offered, moved)...) {
-		p := rollout.Peer{Name: l.Name}
-		if !retained[l.Name] {
-			p.Mark, p.Seen = markOf(l), seen[l.Name]
-		}
-		c.Peers = append(c.Peers, p)
-	}
-	return c
-}
-
-// accepted returns the leases for which this node would have paths with a
-// configuration.
-func (n *node) accepted(c validConfig, leases []*subnet.Lease) (valid []*subnet.Lease) {
-	if len(leases) == 0 {
-		return nil
-	}
-	p := plan.New(c.config, n.lease, c.backend)
-	p.SetAddrs(n.addrs)
-	rejects := reasonsByName(p.Update(leases, nil).Rejects)
-	for _, l := range leases {
-		if _, rejected := rejects[l.Name]; !rejected && !c.wire.Pending(l) {
-			valid = append(valid, l)
-		}
-	}
-	return valid
-}
-
-// judge returns the rules by which this node would validate leases with a
-// configuration, on the present underlay.
-func (d *Daemon) judge(n *node, c validConfig) (subnet.Judge, error) {
-	with := *n
-	with.config, with.maker = c.config, c.maker
-	with.config.Underlay = n.link.Prefixes()
-	b, _, err := d.newBackend(&with)
-	if err != nil {
-		return nil, err
-	}
-	p := plan.New(with.config, n.lease, b)
-	p.SetAddrs(n.addrs)
-	return p.Judge(), nil
 }
 
 // activate puts a configuration in force, and logs msg.
