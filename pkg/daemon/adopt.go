@@ -21,6 +21,8 @@ type adoption struct {
 	former  validConfig // in force before the trial, and again after a failed one
 	invalid string      // why the configuration in the store is not even offered; "": it is
 
+	participants participants
+
 	trial     *trial      // of offered; nil: none yet
 	stepTimer *time.Timer // notifies the loop of the next step; nil: none is due
 }
@@ -56,7 +58,7 @@ func (d *Daemon) offer(n *node, next node) error {
 	lasting := a.lasting(wire)
 	switch {
 	case a.rollout.InForce() && to.wire == a.offered.wire: // the trial goes on
-		a.offered = to
+		a.setOffered(to)
 	case to.wire == lasting: // not disruptive, or a return to the former configuration
 		d.withdraw()
 	case a.rollout.Stagger == 0 || !lasting.Paths: // rollouts are off, or no peer is reached now
@@ -72,7 +74,7 @@ func (d *Daemon) offer(n *node, next node) error {
 		if a.rollout.State() == rollout.Trying {
 			d.withdraw()
 		}
-		a.offered = to
+		a.setOffered(to)
 		if a.rollout.Offer(rollout.ID(to.wire.Name), time.Now()) {
 			d.Log.Warn("the new network configuration disconnects nodes that have it from nodes that do not: "+
 				"when all nodes have received it, two try it, and the others follow when these reach each other; restore the former configuration to stop the rollout",
@@ -84,6 +86,9 @@ func (d *Daemon) offer(n *node, next node) error {
 	*n = next
 	return nil
 }
+
+// setOffered replaces the subject of the rollout. Its participants depend on it.
+func (a *adoption) setOffered(c validConfig) { a.offered, a.participants = c, participants{} }
 
 // lasting returns the wire that this node has, or returns to if the offered
 // configuration does not work: during a trial, and after one whose end has failed,

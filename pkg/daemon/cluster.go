@@ -1,15 +1,18 @@
 package daemon
 
 import (
+	"net/netip"
+	"slices"
+
 	"flannel/pkg/plan"
 	"flannel/pkg/rollout"
 	"flannel/subnet"
 )
 
-// cluster returns the input of the rollout. Peers that this node rejects are
-// left out, since junk must not take turns: those that have adopted the offered
-// configuration are judged by it, and the others by the configuration that this
-// node had before. Peers that the store has lost are there, without their marks.
+// cluster returns the input of the rollout. Peers that this node rejects are left
+// out, since junk must not take turns. Peers that the store has lost are there,
+// without their marks. In the state Unproven, the peers matter only until one of
+// them has a proof.
 func (d *Daemon) cluster(n *node, in *inbox, set subnet.Set, seen markTimes) rollout.Cluster {
 	a := &d.adoption
 	c := rollout.Cluster{Self: n.lease.Name, Alone: len(set.Leases) == 0, Follower: d.Settings.OS == "windows",
@@ -18,20 +21,13 @@ func (d *Daemon) cluster(n *node, in *inbox, set subnet.Set, seen markTimes) rol
 	for _, r := range set.Retained {
 		retained[r.Lease.Name] = true
 	}
-	former := n.validConfig()
-	if former.wire == a.offered.wire {
-		former = a.former
+	if a.rollout.State() == rollout.Unproven && a.rollout.ProvenElsewhere() {
+		return c
 	}
-	var moved, stayed []*subnet.Lease
-	for _, l := range set.Leases {
-		switch m := markOf(l); {
-		case m.ID == rollout.ID(a.offered.wire.Name) && m.Phase != rollout.Ready && m.Phase != rollout.Reverted:
-			moved = append(moved, l)
-		default:
-			stayed = append(stayed, l)
-		}
+	if !a.participants.isFor(n, set.Leases) {
+		a.participants = d.findParticipants(n, set.Leases)
 	}
-	for _, l := range append(d.accepted(n, former, stayed), d.accepted(n, a.offered, moved)...) {
+	for _, l := range a.participants.accepted {
 		p := rollout.Peer{Name: l.Name}
 		if !retained[l.Name] {
 			p.Mark, p.Seen = markOf(l), seen[l.Name]
@@ -39,6 +35,40 @@ func (d *Daemon) cluster(n *node, in *inbox, set subnet.Set, seen markTimes) rol
 		c.Peers = append(c.Peers, p)
 	}
 	return c
+}
+
+// participants are the peers that take part in a rollout, and what they were
+// computed from beside the configurations. A pass has others only if one of these
+// has changed: each judgement costs as much as the first pass of a node.
+type participants struct {
+	accepted []*subnet.Lease
+	plan     *plan.Plan // the one in force, which changes with the underlay and this node's lease
+	addrs    []netip.Addr
+	leases   []*subnet.Lease // of all peers
+}
+
+// isFor reports whether p was computed from this input.
+func (p *participants) isFor(n *node, leases []*subnet.Lease) bool {
+	return p.plan == n.plan && slices.Equal(p.addrs, n.addrs) && slices.Equal(p.leases, leases)
+}
+
+// findParticipants judges peers that have adopted the offered configuration by
+// it, and the others by the configuration that this node had before.
+func (d *Daemon) findParticipants(n *node, leases []*subnet.Lease) participants {
+	a, former := &d.adoption, n.validConfig()
+	if former.wire == a.offered.wire {
+		former = a.former
+	}
+	var moved, stayed []*subnet.Lease
+	for _, l := range leases {
+		switch m := markOf(l); {
+		case m.ID == rollout.ID(a.offered.wire.Name) && m.Phase != rollout.Ready && m.Phase != rollout.Reverted:
+			moved = append(moved, l)
+		default:
+			stayed = append(stayed, l)
+		}
+	}
+	return participants{slices.Concat(d.accepted(n, former, stayed), d.accepted(n, a.offered, moved)), n.plan, n.addrs, leases}
 }
 
 // accepted returns the leases for which this node would have paths with a

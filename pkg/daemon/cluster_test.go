@@ -64,6 +64,37 @@ func (a *adopting) takePart() int {
 	return len(a.cluster(a.n, a.in, set, seen).Peers)
 }
 
+// Passes in which nothing has changed that matters for the rollout judge no peer
+// again.
+func TestPeersAreJudgedOnce(t *testing.T) {
+	a, paths := newTied(t)
+	for _, step := range []struct {
+		name   string
+		change func()
+		again  bool
+	}{
+		{"the pass has judged them", func() {}, false},
+		{"nothing", func() {}, false},
+		{"a lease", func() { a.peers(4, "one", "") }, true},
+		{"the same set once more", func() { a.in.setPeers(subnet.Set{Leases: a.in.set.Leases}) }, false},
+		{"an address of this node", func() { a.n.addrs = []netip.Addr{netip.MustParseAddr("192.168.0.3")} }, true},
+		{"the options of the offered configuration", func() {
+			a.in.setConfig([]byte("two 10.5.0.0/16"))
+			if err := a.followConfig(a.n, a.in.config); err != nil {
+				t.Fatal(err)
+			}
+		}, true},
+		{"nothing in the end", func() {}, false},
+	} {
+		step.change()
+		before := *paths
+		a.takePart()
+		if again := *paths > before; again != step.again {
+			t.Errorf("%s: judged again: %t, want %t", step.name, again, step.again)
+		}
+	}
+}
+
 // Peers are judged by the offered and the former configuration on the present
 // underlay, not on that of the offer.
 func TestPeersAreJudgedOnThePresentUnderlay(t *testing.T) {
