@@ -91,7 +91,7 @@ func (held *heldKey) observe(kv *mvccpb.KeyValue, replaced bool, judge subnet.Ju
 	case !held.missingSince.IsZero() || replaced || kv.CreateRevision == held.created:
 		// Somebody restored the missing key, the store is another one, or the same key has
 		// another value: it is ours.
-	case !value.Equal(held.want) && held.isOthers(value, judge):
+	case held.isOthers(value, judge) && !value.Equal(held.want):
 		return lost // it was deleted, and another node recreated it
 	}
 	held.mod, held.created, held.stored = kv.ModRevision, kv.CreateRevision, value

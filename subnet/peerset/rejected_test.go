@@ -77,6 +77,38 @@ func TestRejectedLeasesDecideNothing(t *testing.T) {
 	}
 }
 
+// Nodes that adopt another configuration are still there: none of them is withdrawn, and what is shown of each is its
+// latest lease. Such a lease claims nothing, and ends the retention of its own node's former lease only.
+func TestOtherConfiguration(t *testing.T) {
+	others := func(numbers ...int) (all []Change) {
+		for _, i := range numbers {
+			all = append(all, has(backed(i, "other")))
+		}
+		return all
+	}
+	judge := func(j subnet.Judge) func(*Set, time.Time) { return func(s *Set, _ time.Time) { s.SetJudge(j) } }
+	s := filled(10)
+	s.SetJudge(testJudge{})
+	claims := leaseAt(11, 2) // the address of one, with another configuration
+	claims.Backend, claims.V4.Subnet = "other", lease(9).V4.Subnet
+	run(t, s, []step{
+		{what: "most adopt it", do: apply(false, others(span(1, 6)...)...), want: "1 2 3 4 5 6 7 8 9 10"},
+		{what: "one by one", do: apply(false, others(7)...), want: "1 2 3 4 5 6 7 8 9 10"},
+		{what: "one leaves", do: apply(false, gone(1)...), want: "2 3 4 5 6 7 8 9 10"},
+		{what: "we adopt it", do: judge(subnet.Trusting{}), want: "2 3 4 5 6 7 8 9 10"},
+		{what: "and go back", do: judge(testJudge{}), want: "2 3 4 5 6 7 8 9 10"},
+		{what: "they go back", do: apply(false, has(lease(2)), has(lease(3)), has(lease(4)), has(lease(5)), has(lease(6)), has(lease(7))), want: "2 3 4 5 6 7 8 9 10"},
+		{what: "most are deleted", do: apply(false, gone(2, 3, 4, 5, 6)...), want: "(2) (3) (4) (5) (6) 7 8 9 10", massRetained: true, deadline: window},
+		{what: "two are back with it", do: apply(false, others(2, 3)...), want: "2 3 (4) (5) (6) 7 8 9 10", massRetained: true, deadline: window},
+		{what: "claims of another", do: apply(false, append(gone(9), has(claims))...), want: "2 3 (4) (5) (6) 7 8 (9) 11 10", massRetained: true, deadline: window},
+	})
+	for _, l := range s.Subnets().Leases[:2] {
+		if l.Backend != "other" {
+			t.Errorf("%s is shown with %q", l.Name, l.Backend)
+		}
+	}
+}
+
 // What other rules accept is a peer again, and is withdrawn by its deletion only.
 func TestJudgeChanges(t *testing.T) {
 	judge := func(j subnet.Judge) func(*Set, time.Time) { return func(s *Set, _ time.Time) { s.SetJudge(j) } }

@@ -24,6 +24,7 @@ func Mass(withdrawn, present int) bool {
 // withdraw records that the store no longer has the lease of e. The peer is
 // retained at once if the store was replaced.
 func (s *Set) withdraw(e Entry, replaced bool, now time.Time) {
+	s.shrunk = true
 	d := &departed{Retained: subnet.Retained{Lease: e.Lease, Cause: subnet.MassWithdrawal, Until: now.Add(s.retain)}, windows: e.Windows}
 	if replaced {
 		d.Cause, d.Until = subnet.StoreReplaced, now.Add(ReplacedFor)
@@ -46,7 +47,6 @@ func (s *Set) deleteRetained(name string, now time.Time) {
 	if d := s.withdrawn[name]; d.Cause == subnet.StoreReplaced {
 		s.drop(name)
 		s.withdraw(Entry{Lease: d.Lease, Windows: d.windows}, false, now)
-		s.shrunk = true
 	}
 }
 
