@@ -142,8 +142,8 @@ func (n *node) usedPeers() (used []*subnet.Lease) {
 }
 
 // adopters returns the peers that have the configuration on trial: those whose
-// mark says so. If there are none, they are the peers whose lease would be invalid
-// with the former configuration: nodes that read the new one at their start, or
+// mark says so. If there are none, they are the peers whose lease shows that it is
+// not of the former configuration: nodes that read the new one at their start, or
 // whose lease cannot hold a mark.
 func (d *Daemon) adopters(n *node) (adopters []*subnet.Lease) {
 	a, used := &d.adoption, n.usedPeers()
@@ -160,7 +160,7 @@ func (d *Daemon) adopters(n *node) (adopters []*subnet.Lease) {
 		return nil
 	}
 	for _, l := range used {
-		if former.Check(l) != nil {
+		if errors.Is(former.Check(l), subnet.ErrOtherConfig) {
 			adopters = append(adopters, l)
 		}
 	}
