@@ -60,9 +60,9 @@ func (d *Daemon) offer(n *node, next node) error {
 	case a.rollout.InForce() && to.wire == a.offered.wire: // the trial goes on
 		a.setOffered(to)
 	case to.wire == lasting: // not disruptive, or a return to the former configuration
-		d.withdraw()
+		d.withdraw(to)
 	case a.rollout.Stagger == 0 || !lasting.Paths: // rollouts are off, or no peer is reached now
-		d.withdraw()
+		d.withdraw(to)
 	case !to.wire.Paths:
 		return fmt.Errorf("%s would disconnect this node from all others, so it takes effect only when flanneld is restarted", to.wire.Name)
 	default:
@@ -72,7 +72,7 @@ func (d *Daemon) offer(n *node, next node) error {
 			}
 		}
 		if a.rollout.State() == rollout.Trying {
-			d.withdraw()
+			d.withdraw(n.validConfig())
 		}
 		a.setOffered(to)
 		if a.rollout.Offer(rollout.ID(to.wire.Name), time.Now()) {
@@ -101,12 +101,17 @@ func (a *adoption) lasting(inForce backend.Wire) backend.Wire {
 	return inForce
 }
 
-// withdraw ends the rollout, if one is in progress.
-func (d *Daemon) withdraw() {
-	if s := d.adoption.rollout.State(); s == rollout.Waiting || s == rollout.Trying {
-		d.Log.Info("the disruptive network configuration was withdrawn", "was", d.adoption.offered.wire.Name)
+// withdraw ends the rollout, if one is in progress. If the configuration in force
+// was unproven before, it is so again, and is the subject of the rollout.
+func (d *Daemon) withdraw(inForce validConfig) {
+	a := &d.adoption
+	if s := a.rollout.State(); s == rollout.Waiting || s == rollout.Trying {
+		d.Log.Info("the disruptive network configuration was withdrawn", "was", a.offered.wire.Name)
 	}
-	d.adoption.rollout.Withdraw(time.Now())
+	if a.rollout.Withdraw(time.Now()); a.rollout.InForce() {
+		a.setOffered(inForce)
+		a.trial = &trial{began: time.Now()}
+	}
 }
 
 // stepRollout does the next step of the rollout, if one is in progress; see the

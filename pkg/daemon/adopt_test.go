@@ -276,6 +276,15 @@ func TestUnprovenConfiguration(t *testing.T) {
 		if a.log.Count("cause="+causeConfigNoEvidence) != 1 {
 			t.Errorf("log:\n%s", a.log)
 		}
+		for _, back := range []string{negotiates + " 10.5.0.0/16", "garbage"} {
+			a.in.setConfig([]byte("two 10.5.0.0/16"))
+			a.run(time.Second)
+			a.has("another one is offered", negotiates, rollout.Waiting, true)
+			a.in.setConfig([]byte(back))
+			a.run(time.Second)
+			a.has("and taken back", negotiates, rollout.Unproven, true)
+		}
+		a.in.setConfig([]byte(negotiates + " 10.5.0.0/16"))
 		a.n.addrs = []netip.Addr{netip.MustParseAddr("10.5.1.1")}
 		a.peers(1, negotiates, fmt.Sprintf(`{"VNI":1,"Untested":%q,"Answers":true}`, rollout.ID(negotiates)))
 		a.run(time.Minute)

@@ -92,7 +92,7 @@ func (d *Daemon) reconfigure(ctx context.Context, n *node, in *inbox) error {
 			d.Log.Error("changed network configuration refused, keeping the former one", "cause", causeConfigRefused, "error", err)
 			d.View.addError("config", fmt.Errorf("changed network configuration refused: %w", err))
 			if d.adoption.rollout.State() == rollout.Waiting { // with a configuration that is no longer in the store
-				d.withdraw()
+				d.withdraw(n.validConfig())
 			}
 		}
 	}

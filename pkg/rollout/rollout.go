@@ -18,7 +18,7 @@
 //	trying    none answers for as long as Stagger                  refused   GoBack (the Mark becomes Reverted)
 //	trying    the former configuration is offered                  settled   (the caller restores it)
 //	unproven  another node that has it answers                     settled   (the Mark becomes Proven)
-//	unproven  another configuration is offered                     as settled
+//	unproven  another configuration is offered                     as settled; see Withdraw
 //	refused   it may follow nodes that keep it; has not followed   trying    Adopt
 //	refused   the store has no other lease                         settled   Adopt
 //	refused   another configuration is offered                     as settled
@@ -174,6 +174,7 @@ type Rollout struct {
 	followed   bool                 // it adopted the configuration because of a proof
 	elsewhere  bool                 // other nodes have proven the configuration
 	failed     bool                 // it followed a proof, and got no answer
+	unproven   *Rollout             // the rollout of the configuration in force, which is unproven; nil: it is not, or is the offered one
 }
 
 // ID returns the ID of a configuration, given the part that nodes must have in
@@ -223,18 +224,23 @@ func (r *Rollout) Offer(id string, now time.Time) bool {
 	if r.state != Settled && r.id == id {
 		return false
 	}
-	epoch := r.epoch
-	if r.state == Unproven { // which is in force since then
-		epoch = r.since
+	epoch, unproven := r.epoch, r.unproven
+	if r.state == Unproven {
+		epoch, unproven = r.since, new(*r) // it is in force since then
 	}
 	*r = Rollout{Stagger: r.Stagger, Skew: r.Skew, state: Waiting, id: id, since: now, mark: r.mark, epoch: epoch,
-		readySince: map[string]time.Time{}}
+		readySince: map[string]time.Time{}, unproven: unproven}
 	return true
 }
 
 // Withdraw ends the rollout. The configuration in force stays; during a trial,
-// the caller restores the former one.
+// the caller restores the former one. If that one was unproven when the other was
+// offered, its rollout continues.
 func (r *Rollout) Withdraw(now time.Time) {
+	if r.unproven != nil {
+		*r = *r.unproven
+		return
+	}
 	if r.state != Settled {
 		r.settle(now)
 	}
