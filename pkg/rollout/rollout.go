@@ -131,9 +131,10 @@ type Mark struct {
 type Peer struct {
 	Name string // comparable with Cluster.Self
 	Mark Mark
-	// Seen is when this node saw that the Mark changed to what it is. It is zero
-	// if the Mark was already there at first. A Mark that became Proven without
-	// having been OnTrial counts as having been there.
+	// Seen is when this node saw that the Mark changed to what it is. It is zero if
+	// the Mark was already there when this node first saw the peer, and if the Mark
+	// is a result (Proven, WithoutTest, Reverted) of a peer that this node has not
+	// seen to be Ready or OnTrial before.
 	Seen time.Time
 }
 
