@@ -126,63 +126,6 @@ func (d *Daemon) askPeers(ctx context.Context, n *node, in *inbox) {
 	}()
 }
 
-// usedPeers returns the leases that the last pass made paths for, without those
-// that the store has lost.
-func (n *node) usedPeers() (used []*subnet.Lease) {
-	left := reasonsByName(slices.Concat(n.rejects, n.refused))
-	for _, r := range n.retained {
-		left[r.Lease.Name] = "retained"
-	}
-	for _, l := range n.peers {
-		if _, out := left[l.Name]; !out && !n.backend.Wire().Pending(l) {
-			used = append(used, l)
-		}
-	}
-	return used
-}
-
-// adopters returns the peers that have the configuration on trial: those whose
-// mark says so. If there are none, they are the peers whose lease shows that it is
-// not of the former configuration: nodes that read the new one at their start, or
-// whose lease cannot hold a mark.
-func (d *Daemon) adopters(n *node) (adopters []*subnet.Lease) {
-	a, used := &d.adoption, n.usedPeers()
-	for _, l := range used {
-		if m := markOf(l); m.ID == a.rollout.Mark().ID && m.Answers && m.Phase != rollout.Ready && m.Phase != rollout.Reverted {
-			adopters = append(adopters, l)
-		}
-	}
-	if len(adopters) > 0 {
-		return adopters
-	}
-	former, err := d.judge(n, a.former)
-	if err != nil { // the former configuration does not fit the present underlay
-		return nil
-	}
-	for _, l := range used {
-		if errors.Is(former.Check(l), subnet.ErrOtherConfig) {
-			adopters = append(adopters, l)
-		}
-	}
-	return adopters
-}
-
-// preferTunnelled returns the peers that this node reaches by a tunnel, or all of
-// them if there are none. With DirectRouting, an answer of a peer on the same link
-// says nothing about the tunnel.
-func (n *node) preferTunnelled(peers []*subnet.Lease) (tunnelled []*subnet.Lease) {
-	for _, l := range peers {
-		paths, _ := n.backend.Paths(l) // an error: the plan has rejected the peer
-		if slices.ContainsFunc(paths, func(p *dataplane.Path) bool { return p.Encap != dataplane.Direct{} }) {
-			tunnelled = append(tunnelled, l)
-		}
-	}
-	if len(tunnelled) == 0 {
-		return peers
-	}
-	return tunnelled
-}
-
 // requestsTo returns what to ask some of the peers.
 func requestsTo(leases []*subnet.Lease, from []netip.Addr, tunnel bool) (peers []askedPeer) {
 	for _, i := range rand.Perm(len(leases)) { // each round asks others, because some never answer, such as Windows nodes
