@@ -132,8 +132,8 @@ func TestJudgeChanges(t *testing.T) {
 func TestClaimed(t *testing.T) {
 	s := New(name(0), window)
 	s.SetJudge(testJudge{})
-	s.ApplyAll([]Change{has(sized(4, 1, 20)), has(backed(5, "junk")), has(leaseAt(6, 6)), has(sized(7, 2, 25)), has(leaseAt(8, 9))}, false, began)
-	for i, want := range map[int]bool{3: false, 4: false, 5: false, 6: true, 7: false, 8: true, 9: false} {
+	s.ApplyAll([]Change{has(sized(4, 1, 20)), has(backed(5, "junk")), has(leaseAt(6, 6)), has(sized(7, 2, 25)), has(leaseAt(8, 9)), has(backed(10, "other"))}, false, began)
+	for i, want := range map[int]bool{3: false, 4: false, 5: false, 6: true, 7: false, 8: true, 9: false, 10: true} {
 		if got := s.Claimed(lease(i)); got != want {
 			t.Errorf("%v is claimed: %t, want %t", lease(i), got, want)
 		}
