@@ -109,6 +109,44 @@ func TestOtherConfiguration(t *testing.T) {
 	}
 }
 
+// countingJudge counts how often the conflicts of all leases are resolved.
+type countingJudge struct {
+	testJudge
+	count *int
+}
+
+func (j countingJudge) Losers(leases []*subnet.Lease) map[*subnet.Lease]bool {
+	*j.count++
+	return j.testJudge.Losers(leases)
+}
+
+// To resolve the conflicts of all leases takes time, so it is not done for a change that withdraws nobody.
+func TestConflictsAreResolvedForWithdrawals(t *testing.T) {
+	s, count := filled(100), 0
+	s.SetJudge(countingJudge{count: &count})
+	s.Apply(gone(1, 2, 3, 4, 5), false, began)
+	for i, c := range map[string]struct {
+		changes []Change
+		want    int
+	}{"replaced": {[]Change{has(leaseAt(10, 200))}, 0}, "new": {[]Change{has(lease(201))}, 0}, "with another configuration": {[]Change{has(backed(11, "other"))}, 0},
+		"withdrawn": {gone(12), 1}, "back": {[]Change{has(lease(5))}, 0}} {
+		count = 0
+		if s.Apply(c.changes, false, began); count > c.want {
+			t.Errorf("%s: resolved %d times, want %d", i, count, c.want)
+		}
+	}
+	count = 0
+	for _, i := range span(20, 25) {
+		s.Apply(gone(i), false, began)
+	}
+	if count > 1 {
+		t.Errorf("one after the other is withdrawn: resolved %d times, want once", count)
+	}
+	if set := s.Subnets(); len(set.Retained) > 0 {
+		t.Errorf("%d are retained", len(set.Retained))
+	}
+}
+
 // What other rules accept is a peer again, and is withdrawn by its deletion only.
 func TestJudgeChanges(t *testing.T) {
 	judge := func(j subnet.Judge) func(*Set, time.Time) { return func(s *Set, _ time.Time) { s.SetJudge(j) } }
