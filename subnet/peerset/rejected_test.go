@@ -25,7 +25,8 @@ func sized(i, number, bits int) *subnet.Lease {
 }
 
 // A lease that is rejected decides nothing: it neither claims what a withdrawn peer
-// had, nor counts as a peer, whether it is present or withdrawn.
+// had, nor counts as a peer, whether it is present or withdrawn. Nor does one that
+// was there before the peer claim its address.
 func TestRejectedLeasesDecideNothing(t *testing.T) {
 	twelve := func(junk ...Change) *Set {
 		s := filled(12)
@@ -43,6 +44,8 @@ func TestRejectedLeasesDecideNothing(t *testing.T) {
 	everything.V4.Subnet = netip.MustParsePrefix("0.0.0.0/1")
 	address := leaseAt(50, 3)
 	address.Backend = "junk"
+	older, younger := leaseAt(50, 3), leaseAt(50, 3)
+	older.Since, younger.Since = 0, 2
 	for _, c := range []struct {
 		name     string
 		junk     []Change
@@ -53,6 +56,8 @@ func TestRejectedLeasesDecideNothing(t *testing.T) {
 		{"around all subnets", []Change{has(everything)}, gone(span(1, 12)...), 12},
 		{"with the address of one", []Change{has(address)}, gone(span(1, 12)...), 12},
 		{"with the address of one, afterwards", nil, append(gone(span(1, 12)...), has(address)), 12},
+		{"with the address of one, valid and older", []Change{has(older)}, gone(span(1, 12)...), 12},
+		{"with the address of one, valid and younger", []Change{has(younger)}, gone(span(1, 12)...), 11},
 		{"many", many(func(i int) *subnet.Lease { return backed(100+i, "junk") }), gone(span(1, 12)...), 12},
 		{"many without backend data", many(func(i int) *subnet.Lease { return backed(100+i, "") }), gone(span(1, 12)...), 12},
 		{"around the subnets, and else valid", []Change{has(sized(0, 1, 20))}, gone(span(1, 12)...), 12},

@@ -192,17 +192,18 @@ type claim struct {
 	of *departed
 }
 
-// claims returns what the present leases claim of the withdrawn peers. A public
-// address can be claimed by any lease, and a subnet only by claimants, the leases
-// that are new: an older one that overlaps it was in a conflict with the peer
-// before. Nobody claims a subnet by a lease that contains it (see
+// claims returns what the present leases claim of the withdrawn peers. Only leases
+// that are new claim anything: claimants, and of a public address also those that
+// are younger than the withdrawn lease, because a node that gets another subnet may
+// have both leases for a while. An older lease with the address or subnet of a peer
+// was in a conflict with the peer before. Nobody claims a subnet by a lease that contains it (see
 // subnet.Lease.Within), because one such lease could claim those of all nodes.
 func (s *Set) claims(claimants []*subnet.Lease) (claims []claim) {
 	if len(s.fresh) > 0 {
 		present := s.presentLeases()
 		for _, d := range s.fresh {
 			for _, l := range present {
-				if s.withdrawn[d.Lease.Name] == d && l.SameNode(d.Lease) {
+				if s.withdrawn[d.Lease.Name] == d && l.Since > d.Lease.Since && l.SameNode(d.Lease) {
 					claims = append(claims, claim{l, d})
 				}
 			}
