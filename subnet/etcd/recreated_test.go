@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"strings"
 	"testing"
 
 	"flannel/subnet/etcd/etcdtest"
@@ -13,12 +14,15 @@ func TestRecreatedKey(t *testing.T) {
 		value string
 		lost  bool
 	}{
-		"garbage":                         {"garbage", false},
-		"an address that no node has":     {peer("224.0.0.1"), false},
-		"an address inside its subnet":    {peer("10.5.250.7"), false},
-		"as it was":                       {peer("192.168.64.99"), false},
-		"another node":                    {peer("192.168.64.77"), true},
-		"another node, not published yet": {`{"PublicIP":"192.168.64.77"}`, true},
+		"garbage":                                      {"garbage", false},
+		"an address that no node has":                  {peer("224.0.0.1"), false},
+		"an address inside its subnet":                 {peer("10.5.250.7"), false},
+		"as it was":                                    {peer("192.168.64.99"), false},
+		"another node":                                 {peer("192.168.64.77"), true},
+		"another node with another VNI":                {strings.ReplaceAll(peer("192.168.64.77"), `"VNI":1`, `"VNI":77`), true},
+		"another node with another type":               {strings.ReplaceAll(peer("192.168.64.77"), "vxlan", "host-gw"), true},
+		"an address that no node has, and another VNI": {strings.ReplaceAll(peer("224.0.0.1"), `"VNI":1`, `"VNI":77`), false},
+		"another node, not published yet":              {`{"PublicIP":"192.168.64.77"}`, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -110,7 +110,7 @@ func (m *model) apply(changes []Change, replaced bool, now time.Time) {
 // displace drops the gone peers that a used lease claims.
 func (m *model) displace(added, fresh map[*subnet.Lease]bool) {
 	claims := func(p *subnet.Lease, g gonePeer) bool {
-		return p.SameNode(g.lease) && (added[p] || fresh[g.lease]) || added[p] && p.Within(g.lease)
+		return p.SameNode(g.lease) && (added[p] || fresh[g.lease] && p.Since > g.lease.Since) || added[p] && p.Within(g.lease)
 	}
 	present := m.present()
 	all := slices.Clone(present)
@@ -226,6 +226,7 @@ func TestRandomChanges(t *testing.T) {
 			case 4: // claims the subnet or the address of another
 				l := leaseAt(rnd.IntN(nodes), rnd.IntN(nodes))
 				l.Name = name(i)
+				l.Since = int64(rnd.IntN(3))
 				return has(l)
 			case 5, 6: // rejected, of another configuration, or without backend data, and claiming something
 				l := leaseAt(rnd.IntN(nodes), rnd.IntN(nodes))
