@@ -272,11 +272,11 @@ func TestTunnelSources(t *testing.T) {
 func TestRefusedLeaseData(t *testing.T) {
 	b, _ := make1(t, vxlan.Kind(), `{}`, "linux", backend.Node{Underlay: eth0, V4: true})
 	for data, want := range map[string]string{
-		``:                                       "",
-		`"x"`:                                    "",
-		`{"VNI":1}`:                              `VtepMAC "" MAC`,
-		`{"VNI":1,"VtepMAC":"zz"}`:               `VtepMAC "zz" MAC`,
-		`{"VNI":2,"VtepMAC":"02:00:00:00:00:1"}`: "VNI 2 1",
+		``:                         "",
+		`"x"`:                      "",
+		`{"VNI":1}`:                `VtepMAC "" MAC`,
+		`{"VNI":1,"VtepMAC":"zz"}`: `VtepMAC "zz" MAC`,
+		`{"VNI":2,"VtepMAC":"02:00:00:00:00:01"}`:                   "VNI 2 1",
 		`{"VNI":1,"VtepMAC":"ff:ff:ff:ff:ff:ff"}`:                   "VtepMAC ff:ff:ff:ff:ff:ff",
 		`{"VNI":1,"VtepMAC":"01:00:5e:00:00:01"}`:                   "VtepMAC 01:00:5e:00:00:01",
 		`{"VtepMAC":"02:00:00:00:00:09","Sources":"192.0.2.1"}`:     "",

@@ -1,6 +1,7 @@
 package backend
 
 import (
+	"errors"
 	"fmt"
 	"iter"
 	"strings"
@@ -36,12 +37,14 @@ func (p Plain) Describe(local subnet.Lease, _ dataplane.Links) (subnet.Lease, er
 
 func (p Plain) MTU() int { return p.Underlay.MTU }
 
-// Direct returns a path to a peer's subnet without a tunnel. It returns an error if
-// the peer is not on the same link.
+// ErrOffLink is the error of Direct if the peer is not on the same link.
+var ErrOffLink = errors.New("a path without a tunnel needs that")
+
+// Direct returns a path to a peer's subnet without a tunnel.
 func (n Node) Direct(e subnet.Endpoint) (*dataplane.Path, error) {
 	if !n.Underlay.Reaches(e.PublicIP) {
-		return nil, fmt.Errorf("its public IP %s is not on the link of %s (%v), and a path without a tunnel needs that",
-			e.PublicIP, n.Underlay.Name, n.Underlay.OnLink)
+		return nil, fmt.Errorf("its public IP %s is not on the link of %s (%v), and %w",
+			e.PublicIP, n.Underlay.Name, n.Underlay.OnLink, ErrOffLink)
 	}
 	for _, p := range n.Underlay.OnLink {
 		if p.Addr().Is4() && p.Bits() < 31 && p.Contains(e.PublicIP) && (e.PublicIP == p.Addr() || !p.Contains(e.PublicIP.Next())) {

@@ -254,15 +254,15 @@ func (v vxlan) vtep(raw json.RawMessage) (end mac.Addr, sources []netip.Addr, er
 	if err := json.Unmarshal(raw, &d); err != nil {
 		return mac.Addr{}, nil, fmt.Errorf("its backend data is not %s: %.80q", `{"VNI":…,"VtepMAC":"…"}`, raw)
 	}
-	if d.VNI != 0 && d.VNI != uint32(v.vni) {
-		return mac.Addr{}, nil, fmt.Errorf("its VNI is %d and ours is %d; all nodes must have the same", d.VNI, v.vni)
-	}
 	end, err = mac.Parse(d.VtepMAC)
 	if err != nil {
 		return mac.Addr{}, nil, fmt.Errorf("its VtepMAC %w", err)
 	}
 	if !end.Unicast() {
 		return mac.Addr{}, nil, fmt.Errorf("its VtepMAC %s is not a unicast address", end)
+	}
+	if d.VNI != 0 && d.VNI != uint32(v.vni) { // at the end: all else about the lease is valid
+		return mac.Addr{}, nil, fmt.Errorf("its VNI is %d and ours is %d; %w", d.VNI, v.vni, subnet.ErrOtherConfig)
 	}
 	return end, d.Sources, nil
 }

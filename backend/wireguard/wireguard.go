@@ -215,7 +215,7 @@ func (w wireguard) Paths(peer *subnet.Lease) ([]*dataplane.Path, error) {
 			return nil, err
 		}
 		if ends[i].PublicKey != ends[0].PublicKey && w.mode != separate {
-			return nil, fmt.Errorf("it publishes different keys for IPv4 and IPv6, and with Mode %s a node has one", w.mode)
+			return nil, fmt.Errorf("it publishes different keys for IPv4 and IPv6, and with Mode %s a node has one; %w", w.mode, subnet.ErrOtherConfig)
 		}
 		allowed[i] = e.Subnet
 	}

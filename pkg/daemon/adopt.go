@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"flannel/backend"
-	"flannel/pkg/plan"
 	"flannel/pkg/rollout"
 	"flannel/subnet"
 )
@@ -22,21 +21,22 @@ type adoption struct {
 	former  validConfig // in force before the trial, and again after a failed one
 	invalid string      // why the configuration in the store is not even offered; "": it is
 
+	participants participants
+
 	trial     *trial      // of offered; nil: none yet
 	stepTimer *time.Timer // notifies the loop of the next step; nil: none is due
 }
 
-// validConfig is a validated configuration with its backend and wire. To put it
-// in force, the maker builds another backend for the underlay of that moment.
+// validConfig is a validated configuration with its wire. The maker makes the
+// backend for the underlay of the moment when it is needed.
 type validConfig struct {
-	config  subnet.Config
-	maker   backend.Maker
-	backend backend.Backend
-	wire    backend.Wire
+	config subnet.Config
+	maker  backend.Maker
+	wire   backend.Wire
 }
 
 func (n *node) validConfig() validConfig {
-	return validConfig{n.config, n.maker, n.backend, n.backend.Wire()}
+	return validConfig{n.config, n.maker, n.backend.Wire()}
 }
 
 // offer puts a valid configuration in force, or starts its rollout. next is a
@@ -49,30 +49,36 @@ func (n *node) validConfig() validConfig {
 //	another one, and the backend made no paths     in force at once
 //	none, as the new backend makes no paths        refused until the next start
 //	another one                                    a rollout begins; a trial before it ends
+//
+// The beginning or the end of a trial may have failed, so that the configuration
+// in force is not the one that the state stands for: see lasting.
 func (d *Daemon) offer(n *node, next node) error {
 	a, to, wire := &d.adoption, next.validConfig(), n.backend.Wire()
 	a.rollout.Stagger, a.rollout.Skew = d.Settings.ConfigStagger, d.Settings.ConfigSkew
-	trying := a.rollout.State() == rollout.Trying
+	lasting := a.lasting(wire)
 	switch {
-	case a.rollout.InForce() && to.wire == wire: // the trial goes on
-	case to.wire == wire, trying && to.wire == a.former.wire: // not disruptive, or a return to the former configuration
-		d.withdraw()
-	case a.rollout.Stagger == 0 || !wire.Paths: // rollouts are off, or no peer is reached now
-		d.withdraw()
+	case a.rollout.InForce() && to.wire == a.offered.wire: // the trial goes on
+		a.setOffered(to)
+	case to.wire == lasting: // not disruptive, or a return to the former configuration
+		d.withdraw(to)
+	case a.rollout.Stagger == 0 || !lasting.Paths: // rollouts are off, or no peer is reached now
+		d.withdraw(to)
 	case !to.wire.Paths:
 		return fmt.Errorf("%s would disconnect this node from all others, so it takes effect only when flanneld is restarted", to.wire.Name)
 	default:
-		if trying {
+		if wire != lasting {
 			if err := d.activate(n, a.former, causeConfigReverted, "ending the trial of a network configuration, because the configuration changed again"); err != nil {
 				return err
 			}
-			d.withdraw()
 		}
-		a.offered = to
+		if a.rollout.State() == rollout.Trying {
+			d.withdraw(n.validConfig())
+		}
+		a.setOffered(to)
 		if a.rollout.Offer(rollout.ID(to.wire.Name), time.Now()) {
 			d.Log.Warn("the new network configuration disconnects nodes that have it from nodes that do not: "+
 				"when all nodes have received it, two try it, and the others follow when these reach each other; restore the former configuration to stop the rollout",
-				"cause", causeConfigDisruptive, "to", to.wire.Name, "from", wire.Name, "hold", a.rollout.Hold())
+				"cause", causeConfigDisruptive, "to", to.wire.Name, "from", lasting.Name, "hold", a.rollout.Hold())
 		}
 		return nil
 	}
@@ -81,12 +87,31 @@ func (d *Daemon) offer(n *node, next node) error {
 	return nil
 }
 
-// withdraw ends the rollout, if one is in progress.
-func (d *Daemon) withdraw() {
-	if s := d.adoption.rollout.State(); s == rollout.Waiting || s == rollout.Trying {
-		d.Log.Info("the disruptive network configuration was withdrawn", "was", d.adoption.offered.wire.Name)
+// setOffered replaces the subject of the rollout. Its participants depend on it.
+func (a *adoption) setOffered(c validConfig) { a.offered, a.participants = c, participants{} }
+
+// lasting returns the wire that this node has, or returns to if the offered
+// configuration does not work: during a trial, and after one whose end has failed,
+// that of the former configuration. inForce is the one in force.
+func (a *adoption) lasting(inForce backend.Wire) backend.Wire {
+	switch state := a.rollout.State(); {
+	case state == rollout.Trying, state == rollout.Refused && inForce == a.offered.wire:
+		return a.former.wire
 	}
-	d.adoption.rollout.Withdraw(time.Now())
+	return inForce
+}
+
+// withdraw ends the rollout, if one is in progress. If the configuration in force
+// was unproven before, it is so again, and is the subject of the rollout.
+func (d *Daemon) withdraw(inForce validConfig) {
+	a := &d.adoption
+	if s := a.rollout.State(); s == rollout.Waiting || s == rollout.Trying {
+		d.Log.Info("the disruptive network configuration was withdrawn", "was", a.offered.wire.Name)
+	}
+	if a.rollout.Withdraw(time.Now()); a.rollout.InForce() {
+		a.setOffered(inForce)
+		a.trial = &trial{began: time.Now()}
+	}
 }
 
 // stepRollout does the next step of the rollout, if one is in progress; see the
@@ -139,58 +164,6 @@ func (d *Daemon) stepRollout(n *node, in *inbox) error {
 		a.stepTimer = time.AfterFunc(delay, func() { notify(in.changed) })
 	}
 	return err
-}
-
-// cluster returns the input of the rollout. Peers that this node rejects are
-// left out, since junk must not take turns: those that have adopted the offered
-// configuration are judged by it, and the others by the configuration that this
-// node had before. Peers that the store has lost are there, without their marks.
-func (d *Daemon) cluster(n *node, in *inbox, set subnet.Set, seen markTimes) rollout.Cluster {
-	a := &d.adoption
-	c := rollout.Cluster{Self: n.lease.Name, Follower: d.Settings.OS == "windows",
-		Answers: len(d.sources(n, a.offered.wire)) > 0, Published: in.hasPublished(&n.lease) && markOf(&n.lease) == a.rollout.Mark()}
-	retained := map[string]bool{}
-	for _, r := range set.Retained {
-		retained[r.Lease.Name] = true
-	}
-	former := n.validConfig()
-	if former.wire == a.offered.wire {
-		former = a.former
-	}
-	var moved, stayed []*subnet.Lease
-	for _, l := range set.Leases {
-		switch m := markOf(l); {
-		case m.ID == rollout.ID(a.offered.wire.Name) && m.Phase != rollout.Ready && m.Phase != rollout.Reverted:
-			moved = append(moved, l)
-		default:
-			stayed = append(stayed, l)
-		}
-	}
-	for _, l := range append(n.accepted(former, stayed), n.accepted(a.offered, moved)...) {
-		p := rollout.Peer{Name: l.Name}
-		if !retained[l.Name] {
-			p.Mark, p.Seen = markOf(l), seen[l.Name]
-		}
-		c.Peers = append(c.Peers, p)
-	}
-	return c
-}
-
-// accepted returns the leases for which this node would have paths with a
-// configuration.
-func (n *node) accepted(c validConfig, leases []*subnet.Lease) (valid []*subnet.Lease) {
-	if len(leases) == 0 {
-		return nil
-	}
-	p := plan.New(c.config, n.lease, c.backend)
-	p.SetAddrs(n.addrs)
-	rejects := reasonsByName(p.Update(leases, nil).Rejects)
-	for _, l := range leases {
-		if _, rejected := rejects[l.Name]; !rejected && !c.wire.Pending(l) {
-			valid = append(valid, l)
-		}
-	}
-	return valid
 }
 
 // activate puts a configuration in force, and logs msg.

@@ -100,7 +100,7 @@ func (a *adopting) run(d time.Duration) (changes int) {
 
 func (a *adopting) has(when, backend string, state rollout.State, pending bool) {
 	a.t.Helper()
-	if got := a.n.backend.(namedBackend).name; got != backend || a.adoption.rollout.State() != state || (a.n.pendingConfig != "") != pending {
+	if got := a.n.backend.Wire().Name; got != backend || a.adoption.rollout.State() != state || (a.n.pendingConfig != "") != pending {
 		a.t.Errorf("%s: backend %s, state %v, pending %q; want %s, %v\n%s", when, got, a.adoption.rollout.State(), a.n.pendingConfig, backend, state, a.log)
 	}
 }
@@ -156,7 +156,7 @@ func TestDisruptiveConfigurationIsProven(t *testing.T) {
 			if asked.Store(true); from != netip.MustParseAddr("10.5.1.0") {
 				t.Errorf("asks from %v, which is not this node's tunnel device", from)
 			}
-			if answers.Load() && to == netip.MustParseAddr("10.5.3.1") { // that of a bridge, see peersToAsk
+			if answers.Load() && to == netip.MustParseAddr("10.5.3.1") { // that of a bridge, see requestsTo
 				return nil
 			}
 			return errors.New("silence")
@@ -276,6 +276,15 @@ func TestUnprovenConfiguration(t *testing.T) {
 		if a.log.Count("cause="+causeConfigNoEvidence) != 1 {
 			t.Errorf("log:\n%s", a.log)
 		}
+		for _, back := range []string{negotiates + " 10.5.0.0/16", "garbage"} {
+			a.in.setConfig([]byte("two 10.5.0.0/16"))
+			a.run(time.Second)
+			a.has("another one is offered", negotiates, rollout.Waiting, true)
+			a.in.setConfig([]byte(back))
+			a.run(time.Second)
+			a.has("and taken back", negotiates, rollout.Unproven, true)
+		}
+		a.in.setConfig([]byte(negotiates + " 10.5.0.0/16"))
 		a.n.addrs = []netip.Addr{netip.MustParseAddr("10.5.1.1")}
 		a.peers(1, negotiates, fmt.Sprintf(`{"VNI":1,"Untested":%q,"Answers":true}`, rollout.ID(negotiates)))
 		a.run(time.Minute)
@@ -359,6 +368,41 @@ func TestGoingBackFails(t *testing.T) {
 		}
 		a.has("it can", "one", rollout.Refused, true)
 	})
+}
+
+// A trial whose beginning or end fails, because of the underlay, ends when the store has the former configuration again.
+func TestTakenBackAfterFailure(t *testing.T) {
+	for name, begin := range map[string]bool{"the beginning fails": true, "the end fails": false} {
+		synctest.Test(t, func(t *testing.T) {
+			a := newAdopting(t, 1)
+			a.in.setConfig([]byte("two 10.5.0.0/16"))
+			a.run(adoptStagger)
+			usual := a.n.link
+			wait, inForce, state := untilTrial-adoptStagger, "one", rollout.Trying
+			if !begin {
+				a.run(untilTrial - adoptStagger)
+				a.has("on trial", "two", rollout.Trying, true)
+				wait, inForce, state = adoptStagger, "two", rollout.Refused
+			}
+			a.n.link.V4 = netip.MustParseAddr("10.5.1.7") // inside this node's subnet
+			for range 10 {
+				time.Sleep(wait / 10)
+				a.reconfigure(t.Context(), a.n, a.in) // its error is the subject
+			}
+			for a.adoption.rollout.State() != state {
+				time.Sleep(time.Second)
+				a.reconfigure(t.Context(), a.n, a.in)
+			}
+			a.has(name, inForce, state, true)
+			a.n.link = usual
+			a.in.setConfig([]byte("one 10.5.0.0/16"))
+			a.run(4 * adoptStagger)
+			a.has(name+", and the former one is back", "one", rollout.Settled, false)
+			if a.log.Count("cause="+causeConfigTrial) != map[bool]int{true: 0, false: 1}[begin] {
+				t.Errorf("%s:\n%s", name, a.log)
+			}
+		})
+	}
 }
 
 // Each configuration that waits is announced once, also one that takes the place of another.

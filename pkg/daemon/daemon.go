@@ -207,9 +207,9 @@ func (d *Daemon) pass(ctx context.Context, n *node, in *inbox) failures {
 		n.windows, n.retained, n.ownWithdrawn = peers.Windows, peers.Retained, peers.OwnWithdrawn
 		state := n.state(planned.Paths, d.Settings, f.unknown())
 		state.Since, state.Changes = planned.Since, planned.Changes
-		err := d.apply(ctx, n, in, state)
+		kept, err := d.apply(ctx, n, in, state)
 		f.add("dataplane", err)
-		if err == nil && !state.Keep { // Keep: the former way may still be there
+		if err == nil && !kept { // otherwise the former way may still be there
 			d.askPeers(ctx, n, in)
 		}
 		f.add(partCluster, peers.OwnMissing)

@@ -100,7 +100,7 @@ func (d *Daemon) askPeers(ctx context.Context, n *node, in *inbox) {
 	if a.rollout.State() == rollout.Unproven {
 		pause = untestedPause
 	}
-	peers := peersToAsk(n.usedPeers(), a.rollout.Mark().ID, from, a.offered.wire.Echo)
+	peers := requestsTo(n.preferTunnelled(d.adopters(n)), from, a.offered.wire.Echo)
 	if len(peers) == 0 || t.asking.Swap(true) {
 		return
 	}
@@ -126,33 +126,8 @@ func (d *Daemon) askPeers(ctx context.Context, n *node, in *inbox) {
 	}()
 }
 
-// usedPeers returns the leases that the last pass made paths for, without those
-// that the store has lost.
-func (n *node) usedPeers() (used []*subnet.Lease) {
-	left := reasonsByName(slices.Concat(n.rejects, n.refused))
-	for _, r := range n.retained {
-		left[r.Lease.Name] = "retained"
-	}
-	for _, l := range n.peers {
-		if _, out := left[l.Name]; !out && !n.backend.Wire().Pending(l) {
-			used = append(used, l)
-		}
-	}
-	return used
-}
-
-// peersToAsk chooses among the peers that have the configuration: those whose
-// mark says so, or all, if there are none.
-func peersToAsk(leases []*subnet.Lease, id string, from []netip.Addr, tunnel bool) (peers []askedPeer) {
-	marked := make([]*subnet.Lease, 0, len(leases))
-	for _, l := range leases {
-		if m := markOf(l); m.ID == id && m.Answers && m.Phase != rollout.Ready && m.Phase != rollout.Reverted {
-			marked = append(marked, l)
-		}
-	}
-	if len(marked) > 0 {
-		leases = marked
-	}
+// requestsTo returns what to ask some of the peers.
+func requestsTo(leases []*subnet.Lease, from []netip.Addr, tunnel bool) (peers []askedPeer) {
 	for _, i := range rand.Perm(len(leases)) { // each round asks others, because some never answer, such as Windows nodes
 		p := askedPeer{name: leases[i].Name}
 		for _, e := range leases[i].Endpoints() {

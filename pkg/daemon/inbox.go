@@ -104,9 +104,10 @@ func (in *inbox) hasPublished(l *subnet.Lease) bool {
 	return in.published != nil && in.published.Equal(l)
 }
 
-// takePeers is like peers, but its Changes are the differences to the set that
-// it returned last, even if several sets were received in between. Those of the
-// first set that it returns mean nothing.
+// takePeers returns the latest set; complete is false as long as none was
+// received. The Changes of the set are the differences to the set that takePeers
+// returned last, even if several sets were received in between. Those of the first
+// set that takePeers returns mean nothing.
 func (in *inbox) takePeers() (s subnet.Set, complete bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()

@@ -92,7 +92,7 @@ func (d *Daemon) reconfigure(ctx context.Context, n *node, in *inbox) error {
 			d.Log.Error("changed network configuration refused, keeping the former one", "cause", causeConfigRefused, "error", err)
 			d.View.addError("config", fmt.Errorf("changed network configuration refused: %w", err))
 			if d.adoption.rollout.State() == rollout.Waiting { // with a configuration that is no longer in the store
-				d.withdraw()
+				d.withdraw(n.validConfig())
 			}
 		}
 	}
@@ -138,12 +138,11 @@ func (d *Daemon) build(n *node) error {
 	if err := n.config.CheckUnderlay(n.lease.V4.Subnet, n.lease.V6.Subnet); err != nil {
 		return err
 	}
-	sources, ignored := n.tunnelSources(d.Settings.TunnelSources)
-	b, warnings, err := n.maker(backend.Node{Underlay: n.link, V4: n.config.V4.On(), V6: n.config.V6.On(), Sources: sources})
+	b, warnings, err := d.newBackend(n)
 	if err != nil {
 		return err
 	}
-	warnings = append(append(warnings, n.config.InsideNetwork()...), ignored...)
+	warnings = append(warnings, n.config.InsideNetwork()...)
 	warnings = append(warnings, n.config.InsideUnderlay(n.lease.V4.Subnet, n.lease.V6.Subnet)...)
 	if !slices.Equal(warnings, n.warnings) { // join calls build with every retry
 		for _, w := range warnings {
@@ -160,6 +159,13 @@ func (d *Daemon) build(n *node) error {
 	}
 	n.plan = plan.New(n.config, n.lease, b)
 	return nil
+}
+
+// newBackend makes the backend for the configuration and the underlay of a node.
+func (d *Daemon) newBackend(n *node) (b backend.Backend, warnings []string, err error) {
+	sources, ignored := n.tunnelSources(d.Settings.TunnelSources)
+	b, warnings, err = n.maker(backend.Node{Underlay: n.link, V4: n.config.V4.On(), V6: n.config.V6.On(), Sources: sources})
+	return b, slices.Concat(warnings, ignored), err
 }
 
 // updateLease completes this node's lease with the data of the devices, such as

@@ -196,8 +196,8 @@ func (d *Daemon) AcceptWithdrawal() (count int) {
 }
 
 // apply has the dataplane hold the paths of state, which come from leases, and
-// the orphans.
-func (d *Daemon) apply(ctx context.Context, n *node, in *inbox, state dataplane.State) error {
+// the orphans. kept reports whether the dataplane has deleted nothing.
+func (d *Daemon) apply(ctx context.Context, n *node, in *inbox, state dataplane.State) (kept bool, err error) {
 	inForce := func() resources { return resourcesOf(state.Paths, n.lease, n.addrs) }
 	foundErr := d.readOrphans(ctx, n, in, &state, inForce)
 	paths, until := d.orphans.prune(inForce, d.Log)
@@ -212,8 +212,8 @@ func (d *Daemon) apply(ctx context.Context, n *node, in *inbox, state dataplane.
 	if len(n.orphans) > 0 {
 		state.Paths, state.Since, state.Changes = slices.Concat(state.Paths, n.orphans), nil, nil
 	}
-	err := n.recordRefused(d.Dataplane.Apply(ctx, n.links, state))
-	return cmp.Or(err, foundErr) // Apply reports itself what it could not read
+	err = n.recordRefused(d.Dataplane.Apply(ctx, n.links, state))
+	return state.Keep, cmp.Or(err, foundErr) // Apply reports itself what it could not read
 }
 
 // readOrphans reads once which paths the system has, before Apply can delete

@@ -151,7 +151,7 @@ func (s *started) holds(t *testing.T, when string, inForce []*dataplane.Path, re
 	t.Helper()
 	state := s.state(inForce, s.Settings, false)
 	state.Since = inForce
-	err := s.apply(t.Context(), s.node, s.in, state)
+	kept, err := s.apply(t.Context(), s.node, s.in, state)
 	s.Daemon.report(s.node, nil, 0)
 	var r status.Report
 	s.View.Fill(&r)
@@ -163,7 +163,7 @@ func (s *started) holds(t *testing.T, when string, inForce []*dataplane.Path, re
 	if retained > 0 && k.last.Since != nil {
 		t.Errorf("%s: the paths are said to differ from those of the leases in no retained one", when)
 	}
-	if err != k.err || len(k.last.Paths) != len(inForce)+retained || k.last.Keep != keep || count != retained || len(r.Peers) != retained {
+	if err != k.err || len(k.last.Paths) != len(inForce)+retained || k.last.Keep != keep || kept != keep || count != retained || len(r.Peers) != retained {
 		t.Errorf("%s: %v, %d paths, keep %t, status has %d of %d peers retained; want %d and %d retained, keep %t", when, err, len(k.last.Paths),
 			k.last.Keep, count, len(r.Peers), len(inForce), retained, keep)
 	}

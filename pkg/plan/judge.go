@@ -18,17 +18,19 @@ func (p *Plan) Judge() *Judge { return &Judge{p.empty(p.local)} }
 // empty returns a Plan with the same rules, for another local lease, and without peers.
 func (p *Plan) empty(local subnet.Lease) *Plan {
 	e := New(p.cfg, local, p.backend)
-	e.addrs = p.addrs
+	e.addrs, e.anyLink = p.addrs, p.anyLink
 	return e
 }
 
 // Check implements subnet.Judge.
 func (j *Judge) Check(l *subnet.Lease) error {
-	if j.rules.wire.Pending(l) {
+	switch peer := j.rules.newPeer(l); {
+	case peer.other != nil:
+		return peer.other
+	case peer.reason != "":
+		return errors.New(peer.reason)
+	case j.rules.wire.Pending(l):
 		return subnet.ErrPending
-	}
-	if reason := j.rules.newPeer(l).reason; reason != "" {
-		return errors.New(reason)
 	}
 	return nil
 }
@@ -50,6 +52,6 @@ func (j *Judge) Losers(leases []*subnet.Lease) map[*subnet.Lease]bool {
 // Elsewhere implements subnet.Judge.
 func (j *Judge) Elsewhere() subnet.Judge {
 	e := j.rules.empty(subnet.Lease{})
-	e.addrs = nil
+	e.addrs, e.anyLink = nil, true
 	return &Judge{e}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -23,8 +24,16 @@ func TestJudgeDecidesAsThePlan(t *testing.T) {
 			s := fmt.Sprintf("10.%d.%d.0/%d", 5+rnd.IntN(8)/7, 1+rnd.IntN(20), 20+rnd.IntN(6))
 			l := peerLease(netip.MustParsePrefix(s).Masked().String(), fmt.Sprintf("%d.168.100.%d", []int{192, 192, 192, 224}[rnd.IntN(4)], 2+rnd.IntN(250)), 2+rnd.IntN(40))
 			l.Name, l.Since = fmt.Sprint("n", i), rnd.Int64N(5)
-			if rnd.IntN(10) == 0 {
+			switch rnd.IntN(20) {
+			case 0, 1:
 				l.Backend = []string{"", "udp"}[rnd.IntN(2)]
+			case 2:
+				l.Backend, l.V4.Data = "", nil
+			case 3:
+				l.V4.Data = []byte(`{"VNI":2,"VtepMAC":"02:00:00:00:00:42"}`)
+			}
+			if rnd.IntN(10) == 0 {
+				l.V4.PublicIP = netip.MustParseAddr("192.168.100.1") // our own
 			}
 			leases = append(leases, l)
 			if j.Check(l) == nil {
@@ -38,10 +47,49 @@ func TestJudgeDecidesAsThePlan(t *testing.T) {
 		losers, all := j.Losers(valid), j.Losers(leases)
 		for _, l := range leases {
 			err := j.Check(l)
-			refused := err != nil && !errors.Is(err, subnet.ErrPending)
-			if rejected[l.Name] != (refused || losers[l]) || all[l] != rejected[l.Name] || errors.Is(err, subnet.ErrPending) != (l.Backend == "") {
+			pending := errors.Is(err, subnet.ErrPending) || errors.Is(err, subnet.ErrOtherConfig) && l.Backend == ""
+			refused := err != nil && !pending
+			if rejected[l.Name] != (refused || losers[l]) || all[l] != rejected[l.Name] || pending != (l.Backend == "" && !rejected[l.Name]) {
 				t.Fatalf("seed %d: %v: the plan rejects it: %t; check: %v, loser among the valid: %t, among all: %t", seed, l, rejected[l.Name], err, losers[l], all[l])
 			}
+		}
+	}
+}
+
+// What a node with another configuration can publish is told from what no node can use.
+func TestJudgeNamesOtherConfigurations(t *testing.T) {
+	for _, c := range []struct {
+		name, subnet, ip, backend, data string
+		other                           bool
+	}{
+		{"the same", "10.5.7.0/24", "192.168.100.7", "vxlan", `{"VNI":1,"VtepMAC":"02:00:00:00:00:07"}`, false},
+		{"another VNI", "10.5.7.0/24", "192.168.100.7", "vxlan", `{"VNI":77,"VtepMAC":"02:00:00:00:00:07"}`, true},
+		{"another type", "10.5.7.0/24", "192.168.100.7", "host-gw", ``, true},
+		{"a mark without a type", "10.5.7.0/24", "192.168.100.7", "", `{"Adopted":"1"}`, true},
+		{"a reservation", "10.5.7.0/24", "192.168.100.7", "", ``, false},
+		{"a bad MAC address", "10.5.7.0/24", "192.168.100.7", "vxlan", `{"VNI":77,"VtepMAC":"ff:ff:ff:ff:ff:ff"}`, false},
+		{"a bad address", "10.5.7.0/24", "224.0.0.7", "vxlan", `{"VNI":77,"VtepMAC":"02:00:00:00:00:07"}`, false},
+		{"a bad address, another type", "10.5.7.0/24", "224.0.0.7", "host-gw", ``, false},
+		{"a bad address, without a type", "10.5.7.0/24", "224.0.0.7", "", `{"Adopted":"1"}`, false},
+		{"outside the network", "10.6.7.0/24", "192.168.100.7", "host-gw", ``, false},
+		{"our own address", "10.5.7.0/24", "192.168.100.1", "host-gw", ``, false},
+	} {
+		l := peerLease(c.subnet, c.ip, 7)
+		l.Backend, l.V4.Data = c.backend, []byte(c.data)
+		if err := newPlan(t, false).Judge().Check(l); errors.Is(err, subnet.ErrOtherConfig) != c.other {
+			t.Errorf("%s: %v; want that it is of another configuration: %t", c.name, err, c.other)
+		}
+	}
+}
+
+// With host-gw, another node may be on another link, where it reaches peers that this node does not.
+func TestJudgeElsewhereIsOnAnyLink(t *testing.T) {
+	i := slices.IndexFunc(eachBackend, func(c backendCase) bool { return c.kind.Name == "host-gw" })
+	c, p := eachBackend[i], eachBackend[i].newPlan(t)
+	for ip, there := range map[string]bool{"192.168.200.7": true, "224.0.0.7": false} {
+		l := c.newPeer("10.5.7.0/24", ip)
+		if p.Judge().Check(l) == nil || (p.Judge().Elsewhere().Check(l) == nil) != there {
+			t.Errorf("%s: here %v, elsewhere %v", ip, p.Judge().Check(l), p.Judge().Elsewhere().Check(l))
 		}
 	}
 }

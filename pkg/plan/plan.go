@@ -25,6 +25,7 @@ type Plan struct {
 	local   subnet.Lease
 	backend backend.Backend
 	addrs   []netip.Addr      // of this node, sorted
+	anyLink bool              // whether a peer is on the link of this node does not matter
 	wire    backend.Wire      // of the backend
 	tunnel  backend.Tunnel    // the backend if it is a tunnel, else nil
 	ownEnds map[resource]bool // tunnel ends of this node; the value: it is derived from our subnet
@@ -55,6 +56,7 @@ type peer struct {
 	paths    []*dataplane.Path
 	unusual  bool       // one of its subnets is of unusual size
 	reason   string     // why the lease is invalid; "": it is valid
+	other    error      // wraps subnet.ErrOtherConfig; nil: the owner has no other configuration that can be seen
 	local    bool       // reason concerns something of this node, so other nodes may accept the lease
 	twin     bool       // reason is that it has the public IP of this node
 	outranks []resource // tunnel ends of this node that other nodes attribute to the peer

@@ -1,10 +1,12 @@
 package plan
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
 
+	"flannel/backend"
 	"flannel/pkg/dataplane"
 	"flannel/subnet"
 )
@@ -19,13 +21,19 @@ func (p *Plan) newPeer(l *subnet.Lease) *peer {
 		return peer
 	}
 	if p.wire.Pending(l) {
+		if p.validate(l) == "" && hasData(l) {
+			peer.other = fmt.Errorf("it has backend data without a type; %w", subnet.ErrOtherConfig)
+		}
 		return peer
 	}
 	if peer.reason = p.validate(l); peer.reason != "" {
 		peer.local = p.involvesThisNode(l)
 		return peer
 	}
-	paths, err := p.backend.Paths(l)
+	paths, err := p.pathsTo(l)
+	if errors.Is(err, subnet.ErrOtherConfig) {
+		peer.other = err
+	}
 	if err != nil {
 		peer.reason = err.Error()
 		return peer
@@ -48,6 +56,21 @@ func (p *Plan) newPeer(l *subnet.Lease) *peer {
 	peer.paths = paths
 	return peer
 }
+
+// pathsTo returns the paths to a peer. An error that wraps subnet.ErrOtherConfig comes after all others.
+func (p *Plan) pathsTo(l *subnet.Lease) ([]*dataplane.Path, error) {
+	if l.Backend != p.cfg.Backend && l.Backend != "" {
+		return nil, fmt.Errorf("backend is %.40q, this node uses %q; %w", l.Backend, p.cfg.Backend, subnet.ErrOtherConfig)
+	}
+	paths, err := p.backend.Paths(l)
+	if p.anyLink && errors.Is(err, backend.ErrOffLink) {
+		return nil, nil
+	}
+	return paths, err
+}
+
+// hasData reports whether a lease has backend data. An owner that has only reserved its subnet has published none.
+func hasData(l *subnet.Lease) bool { return len(l.V4.Data)+len(l.V6.Data) > 0 }
 
 // involvesThisNode reports whether the lease has an address or a subnet that is in conflict with this node's. Other nodes
 // may accept such a lease.
@@ -86,11 +109,8 @@ func (p *Plan) outrankedBy(claimant *peer, paths []*dataplane.Path) (outranked [
 	return outranked
 }
 
-// validate returns why the lease is invalid, or "".
+// validate returns why the lease is invalid, whatever its backend is, or "".
 func (p *Plan) validate(l *subnet.Lease) string {
-	if l.Backend != p.cfg.Backend && l.Backend != "" {
-		return fmt.Sprintf("backend is %.40q, this node uses %q; all nodes must use the same backend", l.Backend, p.cfg.Backend)
-	}
 	common := 0
 	for _, e := range l.Endpoints() {
 		network := p.cfg.NetworkOf(e.Subnet.Addr())

@@ -7,7 +7,7 @@
 //
 //	state     cause                                                next      action
 //	settled   a disruptive configuration is offered                waiting
-//	waiting   there are no other nodes                             settled   Adopt
+//	waiting   the store has no other lease                         settled   Adopt
 //	waiting   Hold is over                                         waiting   (the Mark becomes Ready)
 //	waiting   it is this node's turn to try it                     trying    Adopt
 //	waiting   it may follow nodes that keep it                     trying    Adopt
@@ -18,8 +18,9 @@
 //	trying    none answers for as long as Stagger                  refused   GoBack (the Mark becomes Reverted)
 //	trying    the former configuration is offered                  settled   (the caller restores it)
 //	unproven  another node that has it answers                     settled   (the Mark becomes Proven)
-//	unproven  another configuration is offered                     as settled
-//	refused   it may follow nodes that keep it; not tried since    trying    Adopt
+//	unproven  another configuration is offered                     as settled; see Withdraw
+//	refused   it may follow nodes that keep it; has not followed   trying    Adopt
+//	refused   the store has no other lease                         settled   Adopt
 //	refused   another configuration is offered                     as settled
 //
 // The turns begin when all peers are Ready, or when no further peer has become
@@ -44,7 +45,8 @@
 // fewer, no proof is possible, and hardly a pod can lose its peers: then all
 // nodes take turns, and adopt the configuration as unproven, in growing groups
 // as well. A node without any peer that takes part goes back without an answer:
-// its peers run flannel, and do not follow.
+// its peers run flannel, and do not follow, or it rejects their leases, perhaps
+// only now. It adopts the configuration at once only if there is no other lease.
 //
 // Example with a Stagger of 120 s and three nodes, which receive the
 // configuration at 0, 20 and 60 s: each is Ready 30 s (Hold) later. At 90 s all
@@ -129,9 +131,10 @@ type Mark struct {
 type Peer struct {
 	Name string // comparable with Cluster.Self
 	Mark Mark
-	// Seen is when this node saw that the Mark changed to what it is. It is zero
-	// if the Mark was already there at first. A Mark that became Proven without
-	// having been OnTrial counts as having been there.
+	// Seen is when this node saw that the Mark changed to what it is. It is zero if
+	// the Mark was already there when this node first saw the peer, and if the Mark
+	// is a result (Proven, WithoutTest, Reverted) of a peer that this node has not
+	// seen to be Ready or OnTrial before.
 	Seen time.Time
 }
 
@@ -142,6 +145,7 @@ type Cluster struct {
 	// Peers are the nodes that this node reaches, or would reach with the offered
 	// configuration. Rejected leases are not among them.
 	Peers     []Peer
+	Alone     bool // the store has no lease of another node, not even a rejected one
 	Answers   bool // as in Mark, of this node
 	Published bool // the store has this node's Mark
 	Follower  bool // this node takes no turn; it waits until other nodes have proven the configuration
@@ -171,6 +175,7 @@ type Rollout struct {
 	followed   bool                 // it adopted the configuration because of a proof
 	elsewhere  bool                 // other nodes have proven the configuration
 	failed     bool                 // it followed a proof, and got no answer
+	unproven   *Rollout             // the rollout of the configuration in force, which is unproven; nil: it is not, or is the offered one
 }
 
 // ID returns the ID of a configuration, given the part that nodes must have in
@@ -220,18 +225,23 @@ func (r *Rollout) Offer(id string, now time.Time) bool {
 	if r.state != Settled && r.id == id {
 		return false
 	}
-	epoch := r.epoch
-	if r.state == Unproven { // which is in force since then
-		epoch = r.since
+	epoch, unproven := r.epoch, r.unproven
+	if r.state == Unproven {
+		epoch, unproven = r.since, new(*r) // it is in force since then
 	}
 	*r = Rollout{Stagger: r.Stagger, Skew: r.Skew, state: Waiting, id: id, since: now, mark: r.mark, epoch: epoch,
-		readySince: map[string]time.Time{}}
+		readySince: map[string]time.Time{}, unproven: unproven}
 	return true
 }
 
 // Withdraw ends the rollout. The configuration in force stays; during a trial,
-// the caller restores the former one.
+// the caller restores the former one. If that one was unproven when the other was
+// offered, its rollout continues.
 func (r *Rollout) Withdraw(now time.Time) {
+	if r.unproven != nil {
+		*r = *r.unproven
+		return
+	}
 	if r.state != Settled {
 		r.settle(now)
 	}

@@ -300,6 +300,70 @@ func TestUnproven(t *testing.T) {
 	}
 }
 
+// TestOnlyRejectedPeers: a node whose peers are all rejected, perhaps only now,
+// waits like others, and goes back without an answer. It is alone only without
+// any lease, also if it has refused the configuration before.
+func TestOnlyRejectedPeers(t *testing.T) {
+	r := Rollout{Stagger: stagger}
+	now := time.Unix(1e9, 0)
+	c := Cluster{Self: "n", Answers: true, Published: true}
+	r.Offer("new", now)
+	for _, want := range []struct {
+		after  time.Duration
+		action Action
+		state  State
+	}{
+		{0, Nothing, Waiting},
+		{stagger/4 + perNode, Nothing, Waiting}, // Ready from now on
+		{time.Second, Adopt, Trying},
+		{stagger, GoBack, Refused},
+		{9 * stagger, Nothing, Refused},
+	} {
+		now = now.Add(want.after)
+		if action, _ := r.Step(c, now); action != want.action || r.State() != want.state {
+			t.Errorf("%v later: action %v, state %v; want %v, %v", want.after, action, r.State(), want.action, want.state)
+		}
+	}
+	c.Alone = true
+	if action, _ := r.Step(c, now); action != Adopt || r.State() != Settled {
+		t.Errorf("alone: action %v, state %v", action, r.State())
+	}
+}
+
+// TestUnprovenAgain: a configuration that was unproven still is when another one
+// was offered and taken back, whatever became of that one.
+func TestUnprovenAgain(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		wait time.Duration // until the other one is taken back
+		want State         // then
+	}{{"during the hold", time.Second, Waiting}, {"on trial", stagger / 2, Trying}, {"refused", 9 * stagger, Refused}} {
+		w := newWorld(2)
+		w.mute = map[int]bool{0: true, 1: true}
+		w.offer("new")
+		w.run(stagger)
+		w.expect(t, "at first", 2, Unproven)
+		w.mute, w.reach = nil, func(a, b int) bool { return false }
+		w.offer("third")
+		w.run(c.wait / 2)
+		w.offer("other") // takes its place
+		w.run(c.wait)
+		for i, r := range w.nodes {
+			if r.State() != c.want {
+				t.Errorf("%s: node %d is in state %d, want %d\n%v", c.name, i, r.State(), c.want, w.log)
+			}
+			r.Withdraw(w.now)
+			if r.State() != Unproven || r.Mark().ID != "new" || r.Mark().Phase != WithoutTest {
+				t.Errorf("%s: node %d is in state %d with mark %v", c.name, i, r.State(), r.Mark())
+			}
+			r.Answered(w.now)
+			if r.Withdraw(w.now); r.State() != Settled || r.Mark() != (Mark{"new", Proven, true}) {
+				t.Errorf("%s, with an answer: node %d is in state %d with mark %v", c.name, i, r.State(), r.Mark())
+			}
+		}
+	}
+}
+
 // TestFollower checks that a follower waits for another node's proof, and
 // adopts the configuration even if the proof comes after all turns.
 func TestFollower(t *testing.T) {

@@ -26,7 +26,7 @@ func (r *Rollout) Step(c Cluster, now time.Time) (Action, time.Duration) {
 func (r *Rollout) try(c Cluster, now time.Time) (Action, time.Duration) {
 	if g := r.count(c); g.peers > 0 && (!c.Answers || g.answering == 1) { // this node's own is one
 		r.elsewhere = g.proven > 0
-		r.state, r.mark.Phase = Unproven, WithoutTest
+		r.state, r.mark.Phase, r.unproven = Unproven, WithoutTest, nil
 		return Nothing, 0
 	}
 	if left := r.Deadline().Sub(now); left > 0 {
@@ -38,7 +38,7 @@ func (r *Rollout) try(c Cluster, now time.Time) (Action, time.Duration) {
 
 // wait is Step for the states Waiting and Refused.
 func (r *Rollout) wait(c Cluster, now time.Time) (Action, time.Duration) {
-	if len(c.Peers) == 0 {
+	if c.Alone {
 		r.settle(now)
 		r.mark = Mark{}
 		return Adopt, 0

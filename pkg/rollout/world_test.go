@@ -53,7 +53,7 @@ func newWorld(n int) *world {
 func (w *world) offer(id string) { w.offered, w.at = id, w.now }
 
 func (w *world) cluster(i int) Cluster {
-	c := Cluster{Self: fmt.Sprint("node", i), Answers: !w.mute[i], Published: !w.silent[i], Peers: slices.Clone(w.others)}
+	c := Cluster{Self: fmt.Sprint("node", i), Answers: !w.mute[i], Published: !w.silent[i], Peers: slices.Clone(w.others), Alone: len(w.nodes) == 1}
 	for k, r := range w.nodes {
 		switch {
 		case k == i:

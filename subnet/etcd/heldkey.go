@@ -91,7 +91,7 @@ func (held *heldKey) observe(kv *mvccpb.KeyValue, replaced bool, judge subnet.Ju
 	case !held.missingSince.IsZero() || replaced || kv.CreateRevision == held.created:
 		// Somebody restored the missing key, the store is another one, or the same key has
 		// another value: it is ours.
-	case !value.Equal(held.want) && held.isOthers(value, judge):
+	case held.isOthers(value, judge) && !value.Equal(held.want):
 		return lost // it was deleted, and another node recreated it
 	}
 	held.mod, held.created, held.stored = kv.ModRevision, kv.CreateRevision, value
@@ -105,14 +105,15 @@ func (held *heldKey) observe(kv *mvccpb.KeyValue, replaced bool, judge subnet.Ju
 }
 
 // isOthers reports whether a value of our key, nil if it is unreadable, can be that of
-// another node, which may have published it only in part.
+// another node, which may have published it only in part, or with a configuration
+// that this node has not adopted yet.
 func (held *heldKey) isOthers(value *format.Value, judge subnet.Judge) bool {
 	if value == nil {
 		return false
 	}
 	l := held.leaseWith(*value)
 	err := judge.Elsewhere().Check(&l)
-	return err == nil || errors.Is(err, subnet.ErrPending)
+	return err == nil || errors.Is(err, subnet.ErrPending) || errors.Is(err, subnet.ErrOtherConfig)
 }
 
 // state compares the value as last seen with the one that we want.

@@ -62,6 +62,7 @@ type Manager struct {
 	held *heldKey  // nil before Acquire; mu guards its fields, too
 	seed *snapshot // the list of Acquire, with which Watch begins; nil: Watch lists
 
+	judgeMu  sync.Mutex                     // held from when judge or watched changes until watched has judge
 	judge    atomic.Pointer[subnet.Judge]   // nil before SetJudge
 	watched  atomic.Pointer[peerset.Keeper] // the peers that Watch follows; nil before Watch
 	accepted atomic.Pointer[time.Time]      // when a withdrawal was accepted last; nil: never

@@ -123,11 +123,12 @@ func TestValidKeysAreAvoidedLonger(t *testing.T) {
 	t.Parallel()
 	st := outside(t, etcdtest.Start(t))
 	cfg := tenNet
-	cfg.V4.Max = addr("10.5.4.0")
+	cfg.V4.Max = addr("10.5.5.0")
 	st.put("subnets/10.5.1.0-24", peerOf("192.168.64.11", "", 11))
-	st.put("subnets/10.5.2.128-25", peerOf("192.168.64.12", "", 12)) // valid, so that it is avoided always
-	st.put("subnets/10.5.3.128-25", peerOf("224.0.0.1", "", 13))     // ignored first
-	st.put("subnets/10.5.4.0-23", peerOf("192.168.64.14", "", 14))   // ignored then
+	st.put("subnets/10.5.2.128-25", peerOf("192.168.64.12", "", 12))                                            // valid, so that it is avoided always
+	st.put("subnets/10.5.3.128-25", peerOf("224.0.0.1", "", 13))                                                // ignored first
+	st.put("subnets/10.5.4.0-23", peerOf("192.168.64.14", "", 14))                                              // ignored then
+	st.put("subnets/10.5.5.128-25", strings.ReplaceAll(peerOf("192.168.64.15", "", 15), `"VNI":1`, `"VNI":77`)) // its node uses it
 	for i, want := range []string{"10.5.3.0/24", "10.5.4.0/24", ""} {
 		n := start(t, st.Endpoints()[0], nil)
 		n.SetJudge(judge(t))

@@ -25,7 +25,8 @@ import (
 //	of another length, valid and larger     ignored                    avoided first, the largest are ignored before the others
 //	of another length, valid and smaller    ignored                    avoided
 //
-// The subnet of the subnet file was this node's, and every node prefers a lease of
+// A lease of another configuration (subnet.ErrOtherConfig) counts as valid here,
+// because its node uses it. The subnet of the subnet file was this node's, and every node prefers a lease of
 // the usual length to one of another length.
 type taken struct {
 	cfg     subnet.Config
@@ -97,7 +98,7 @@ func (t *taken) ignoreRejected(judge subnet.Judge) (count int) {
 		switch {
 		case err == nil:
 			valid, byLease[l] = append(valid, l), r
-		case !errors.Is(err, subnet.ErrPending) && !t.isUsual(r):
+		case !errors.Is(err, subnet.ErrPending) && !errors.Is(err, subnet.ErrOtherConfig) && !t.isUsual(r):
 			t.ignored[r.key] = true
 		}
 	}

@@ -29,8 +29,10 @@ func (m *Manager) Watch(ctx context.Context, changed func(subnet.Set)) error {
 	}
 	p := &peers{log: m.log, prefix: m.subnets, own: m.ownKey, set: peerset.NewKeeper(m.ownKey(), m.retain, m.log, changed)}
 	defer p.set.Close()
+	m.judgeMu.Lock()
 	m.watched.Store(p.set)
-	p.set.SetJudge(m.currentJudge()) // now: a later call of SetJudge finds the set
+	p.set.SetJudge(m.currentJudge())
+	m.judgeMu.Unlock()
 	m.mu.Lock()
 	start := m.seed
 	m.seed = nil
@@ -47,6 +49,8 @@ func (m *Manager) Watch(ctx context.Context, changed func(subnet.Set)) error {
 
 // SetJudge implements subnet.Manager.
 func (m *Manager) SetJudge(j subnet.Judge) {
+	m.judgeMu.Lock()
+	defer m.judgeMu.Unlock()
 	m.judge.Store(&j)
 	if peers := m.watched.Load(); peers != nil {
 		peers.SetJudge(j)

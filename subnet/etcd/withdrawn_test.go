@@ -232,6 +232,7 @@ func TestWithdrawnAndThere(t *testing.T) {
 		{"restored", "10.5.250.0-24", peer("192.168.64.99"), false},
 		{"restored as it was earlier", "10.5.250.0-24", strings.ReplaceAll(peer("192.168.64.99"), mac1, mac2), false},
 		{"given away", "10.5.250.0-24", peer("192.168.64.77"), true},
+		{"given away to a node with another VNI", "10.5.250.0-24", strings.ReplaceAll(peer("192.168.64.77"), `"VNI":1`, `"VNI":77`), true},
 		{"given away with another's family", "10.5.250.0-24&2001:cafe:42:7::-64", peerOf("192.168.64.77", "fc00::77", 77), true},
 		// These lose against our lease on every node, ours included.
 		{"in a larger subnet", "10.5.250.0-23", peer("192.168.64.77"), false},

@@ -72,6 +72,7 @@ type Manager struct {
 
 	configMissing atomic.Pointer[error] // see ConfigMissing; nil: there is a configuration, or it is not known yet
 
+	judgeMu sync.Mutex                     // held from when judge or watched changes until watched has judge
 	judge   atomic.Pointer[subnet.Judge]   // nil before SetJudge
 	watched atomic.Pointer[peerset.Keeper] // the peers that Watch follows; nil before Watch
 	passing sync.Mutex                     // see passOnMissing

@@ -46,8 +46,9 @@ func (m *members) share(own string, rejects []subnet.Rejected) (ours []subnet.Re
 			m.rejected[r.Name] = struct{}{}
 		}
 	}
+	accepted := m.accepted()
 	for _, r := range rejects {
-		if r.Local || m.writes(own, r.Name) {
+		if r.Local || writes(accepted, own, r.Name) {
 			ours = append(ours, r)
 		}
 	}
@@ -58,24 +59,32 @@ func (m *members) share(own string, rejects []subnet.Rejected) (ours []subnet.Re
 func (m *members) shareOf(own string, peers []string) (ours []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	accepted := m.accepted()
 	for _, name := range peers {
-		if m.writes(own, name) {
+		if writes(accepted, own, name) {
 			ours = append(ours, name)
 		}
 	}
 	return ours
 }
 
-// writes reports whether this node is among the first writers in the order of rank, which is different for each peer and
-// the same on every node. Most nodes return after a few names. m.mu must be held.
-func (m *members) writes(own, peer string) bool {
-	ours, before := rank(own, peer), 0
+// accepted returns the names that are not rejected: perhaps there is no node behind those. m.mu must be held.
+func (m *members) accepted() (names []string) {
 	for name := range m.names {
+		if _, rejected := m.rejected[name]; !rejected {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// writes reports whether this node is among the first writers in the order of rank, which is different for each peer and
+// the same on every node. Most nodes return after a few names.
+func writes(accepted []string, own, peer string) bool {
+	ours, before := rank(own, peer), 0
+	for _, name := range accepted {
 		if name == own || name == peer || rank(name, peer) >= ours {
 			continue
-		}
-		if _, rejected := m.rejected[name]; rejected {
-			continue // perhaps there is no node behind it
 		}
 		if before++; before == writers {
 			return false

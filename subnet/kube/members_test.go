@@ -83,6 +83,21 @@ func TestRejectedNodesWriteNothing(t *testing.T) {
 	}
 }
 
+// A node that has another configuration than all others rejects every peer.
+func BenchmarkAllOf10000Rejected(b *testing.B) {
+	var m members
+	var changes []change
+	var rejects []subnet.Rejected
+	for i := range 10_000 {
+		rejects = append(rejects, subnet.Rejected{Name: fmt.Sprint("node-", i)})
+		changes = append(changes, change{name: rejects[i].Name, node: &format.Node{Annotations: annotated("kube-subnet-manager", "true")}})
+	}
+	m.update(changes)
+	for b.Loop() {
+		m.share("one", rejects)
+	}
+}
+
 // fewEvents: each node writes about itself, and a few about a peer; nobody reads its Node for that.
 func fewEvents(t *testing.T, o outside) {
 	const count = 12

@@ -17,16 +17,20 @@ func (m *Manager) Watch(ctx context.Context, changed func(subnet.Set)) error {
 		changed(s)
 	})}
 	defer p.set.Close()
+	m.judgeMu.Lock()
 	m.watched.Store(p.set)
-	if j := m.judge.Load(); j != nil { // now: a later call of SetJudge finds the set
+	if j := m.judge.Load(); j != nil {
 		p.set.SetJudge(*j)
 	}
+	m.judgeMu.Unlock()
 	m.passOnMissing()
 	return m.follow(ctx, feed{activity: "watch the nodes", handle: p.handle})
 }
 
 // SetJudge implements subnet.Manager.
 func (m *Manager) SetJudge(j subnet.Judge) {
+	m.judgeMu.Lock()
+	defer m.judgeMu.Unlock()
 	m.judge.Store(&j)
 	if peers := m.watched.Load(); peers != nil {
 		peers.SetJudge(j)

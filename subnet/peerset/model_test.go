@@ -16,7 +16,7 @@ import (
 	"flannel/subnet"
 )
 
-// testJudge refuses the backend "junk". Of two leases that overlap, the one with a
+// testJudge refuses the backend "junk", and has another configuration than "other". Of two leases that overlap, the one with a
 // /24 is used, or else the older one.
 type testJudge struct{}
 
@@ -26,6 +26,8 @@ func (testJudge) Check(l *subnet.Lease) error {
 		return subnet.ErrPending
 	case "junk":
 		return errors.New("junk")
+	case "other":
+		return fmt.Errorf("backend other; %w", subnet.ErrOtherConfig)
 	}
 	return nil
 }
@@ -62,6 +64,8 @@ type gonePeer struct {
 
 func usable(l *subnet.Lease) bool { return l != nil && testJudge{}.Check(l) == nil }
 
+func other(l *subnet.Lease) bool { return l != nil && l.Backend == "other" }
+
 func (m *model) apply(changes []Change, replaced bool, now time.Time) {
 	m.drop(func(l gonePeer) bool { return !now.Before(l.until) })
 	added, fresh, shrunk := map[*subnet.Lease]bool{}, map[*subnet.Lease]bool{}, false
@@ -77,23 +81,24 @@ func (m *model) apply(changes []Change, replaced bool, now time.Time) {
 			continue
 		}
 		invalid := c.Reject != "" || c.Lease != nil && c.Lease.Backend == "junk"
-		shrunk = shrunk || usable(old.Lease) && old.Lease != c.Lease
 		switch {
 		case usable(c.Lease):
 			m.drop(func(l gonePeer) bool { return l.lease.Name == c.Name })
 			if c.Lease != old.Lease {
 				added[c.Lease] = true
 			}
+		case other(c.Lease):
+			m.drop(func(l gonePeer) bool { return l.lease.Name == c.Name })
 		case (c.Deleted || invalid) && m.lacked(c.Name) >= 0:
 			l := &m.gone[m.lacked(c.Name)]
 			l.until, l.mass, l.retained = now.Add(window), true, false
 			fresh[l.lease], shrunk = true, true
 		case usable(old.Lease) && replaced && !invalid:
 			m.gone = append(m.gone, gonePeer{old.Lease, now.Add(ReplacedFor), false, true})
-			fresh[old.Lease] = true
+			fresh[old.Lease], shrunk = true, true
 		case usable(old.Lease):
 			m.gone = append(m.gone, gonePeer{old.Lease, now.Add(window), true, false})
-			fresh[old.Lease] = true
+			fresh[old.Lease], shrunk = true, true
 		}
 	}
 	m.displace(added, fresh)
@@ -105,7 +110,7 @@ func (m *model) apply(changes []Change, replaced bool, now time.Time) {
 // displace drops the gone peers that a used lease claims.
 func (m *model) displace(added, fresh map[*subnet.Lease]bool) {
 	claims := func(p *subnet.Lease, g gonePeer) bool {
-		return p.SameNode(g.lease) && (added[p] || fresh[g.lease]) || added[p] && p.Within(g.lease)
+		return p.SameNode(g.lease) && (added[p] || fresh[g.lease] && p.Since > g.lease.Since) || added[p] && p.Within(g.lease)
 	}
 	present := m.present()
 	all := slices.Clone(present)
@@ -221,10 +226,11 @@ func TestRandomChanges(t *testing.T) {
 			case 4: // claims the subnet or the address of another
 				l := leaseAt(rnd.IntN(nodes), rnd.IntN(nodes))
 				l.Name = name(i)
+				l.Since = int64(rnd.IntN(3))
 				return has(l)
-			case 5, 6: // rejected, or without backend data, and claiming something
+			case 5, 6: // rejected, of another configuration, or without backend data, and claiming something
 				l := leaseAt(rnd.IntN(nodes), rnd.IntN(nodes))
-				l.Name, l.Backend = name(i), []string{"junk", ""}[rnd.IntN(2)]
+				l.Name, l.Backend = name(i), []string{"junk", "", "other"}[rnd.IntN(3)]
 				return has(l)
 			case 7: // of another size
 				l := lease(rnd.IntN(nodes))

@@ -15,7 +15,9 @@
 // about all this: those that a subnet.Judge accepts, and that lose no conflict
 // with another one. The other leases are handed over, so that they are reported,
 // but they neither count nor claim anything. A peer whose lease is overwritten
-// with an unusable one is withdrawn.
+// with an unusable one is withdrawn, unless that can be the lease of a node with
+// another configuration (subnet.ErrOtherConfig): such a node exists, and only its
+// configuration keeps this one from reaching it.
 //
 // Example: a command deletes all 20 peers, one after the other. The first four
 // are removed, because 4 of 20 are not more than 20 %. The fifth makes it a mass
@@ -62,7 +64,7 @@ type Set struct {
 	present   int                  // number of peers in known whose lease is usable
 	withdrawn map[string]*departed // by name
 	fresh     []*departed          // those of withdrawn that the running call has added
-	shrunk    bool                 // the running call has removed a peer
+	shrunk    bool                 // the running call has withdrawn a peer
 	next      time.Time            // the earliest Until in withdrawn, or earlier; zero: withdrawn is empty
 	losers    map[*subnet.Lease]bool
 	resolved  bool // losers is up to date; see lost
@@ -84,6 +86,7 @@ type Set struct {
 type entry struct {
 	Entry
 	usable bool // it has a lease that the judge accepts
+	other  bool // it has a lease that a node with another configuration publishes
 }
 
 // unusable reports whether there is a lease that the judge does not accept.
@@ -102,15 +105,18 @@ type shown struct {
 //	state     cause                                               action                        next state
 //	present   missing in a store that replaced another            keep it for ReplacedFor       retained
 //	present   missing, deleted, unreadable or unusable            remove it, count it           departed
+//	present   the store has it with another configuration         -                             forgotten
 //	departed  the peers counted are a mass withdrawal             add all of them again         retained
 //	departed  the retention time is over                          -                             forgotten
 //	retained  its time is over                                    remove it                     forgotten
 //	retained  of a replaced store: deleted there, or unusable     remove it, count it           departed
 //	either    the store has a usable lease under its name         use that lease                present
+//	either    the store has it with another configuration         use that lease                forgotten
 //	either    a usable lease claims its subnet or public address  remove it                     forgotten
 //	either    the operator accepts the withdrawal                 remove it, count from zero    forgotten
 //
-// present is a usable entry in Set.known. departed and retained are entries in
+// present is a usable entry in Set.known. unusable does not include the lease of a
+// node with another configuration, which is in the set, too. departed and retained are entries in
 // Set.withdrawn, which differ in the field retained. Cause decides what is
 // counted for Mass: departed peers and those retained for a mass withdrawal, but
 // not those of a replaced store. While a peer is retained, an unusable lease
@@ -134,21 +140,18 @@ func New(own string, retain time.Duration) *Set {
 func (s *Set) SetJudge(j subnet.Judge) (changed bool) {
 	s.judge, s.resolved = j, false
 	for name, e := range s.known {
-		usable := e.Lease != nil && j.Check(e.Lease) == nil
-		if usable == e.usable {
+		was := e
+		if e, _ = s.validate(e.Entry); e == was {
 			continue
 		}
-		e.usable = usable
 		s.known[name] = e
 		if name == s.own {
 			continue
 		}
 		s.rejectsDirty = true // the reason for one that is retained may be another
-		if usable {
-			s.present++
+		s.count(was, e)
+		if e.usable || e.other {
 			s.drop(name)
-		} else {
-			s.present--
 		}
 	}
 	return s.finish()
@@ -204,10 +207,10 @@ func (s *Set) SetOwn(own string) (changed bool) {
 		if e := s.known[name]; e != (entry{}) {
 			s.touch(name)
 			s.rejectsDirty, s.windowsDirty, s.resolved = true, true, false
-			if e.usable && name == own {
-				s.present--
-			} else if e.usable {
-				s.present++
+			if name == own {
+				s.count(e, entry{})
+			} else {
+				s.count(entry{}, e)
 			}
 		}
 	}
@@ -223,7 +226,18 @@ func (s *Set) validate(e Entry) (validated entry, invalid bool) {
 		return entry{Entry: e}, e.Reject != ""
 	}
 	err := s.judge.Check(e.Lease)
-	return entry{e, err == nil}, err != nil && !errors.Is(err, subnet.ErrPending)
+	validated = entry{e, err == nil, errors.Is(err, subnet.ErrOtherConfig)}
+	return validated, err != nil && !validated.other && !errors.Is(err, subnet.ErrPending)
+}
+
+// count updates present when the entry of a peer changes.
+func (s *Set) count(old, e entry) {
+	if old.usable {
+		s.present--
+	}
+	if e.usable {
+		s.present++
+	}
 }
 
 // applyChange applies one change. It returns the lease if it is a new one, which may
@@ -257,18 +271,17 @@ func (s *Set) applyChange(c Change, replaced bool, now time.Time) (claimant *sub
 	}
 	s.rejectsDirty = s.rejectsDirty || old.Reject != e.Reject || departed != nil && (old.unusable() || e.unusable())
 	s.windowsDirty = s.windowsDirty || old.Windows != e.Windows
-	if old.usable {
-		s.present--
-		s.shrunk = true
-	}
+	s.count(old, e)
 	switch {
 	case e.usable:
 		s.drop(c.Name) // its lease exists again
-		s.present++
 		if old.Lease != e.Lease {
 			s.resolved = false
 			return e.Lease
 		}
+	case e.other:
+		s.drop(c.Name)
+		s.resolved = s.resolved && !old.usable
 	case old.usable:
 		s.withdraw(old.Entry, replaced && !invalid, now)
 	}

@@ -158,6 +158,8 @@ func TestDisplaced(t *testing.T) {
 	wide, part := lease(9), lease(10)
 	wide.V4.Subnet = netip.MustParsePrefix("10.1.4.0/23") // around those of 4 and 5
 	part.V4.Subnet = netip.MustParsePrefix("10.1.4.128/25")
+	younger := leaseAt(14, 4)
+	younger.Since = 2
 	run(t, filled(6), []step{
 		{what: "all but one", do: apply(false, gone(1, 2, 3, 4, 5)...), want: "(1) (2) (3) (4) (5) 6", massRetained: true, deadline: window},
 		{what: "the address of one", do: apply(false, has(leaseAt(8, 1))), want: "(2) (3) (4) (5) 6 8", massRetained: true, deadline: window},
@@ -168,7 +170,7 @@ func TestDisplaced(t *testing.T) {
 	})
 	run(t, filled(6), []step{ // nodes that come under other names do not count
 		{what: "renamed", do: apply(false, append(gone(1, 2, 3), has(leaseAt(11, 1)), has(leaseAt(12, 2)))...), want: "4 5 6 11 12", deadline: window},
-		{what: "the new name first", do: apply(false, has(leaseAt(14, 4))), want: "4 5 6 11 12 14", deadline: window},
+		{what: "the new name first", do: apply(false, has(younger)), want: "4 5 6 11 12 14", deadline: window},
 		{what: "then the old name is deleted", do: apply(false, gone(4)...), want: "5 6 11 12 14", deadline: window},
 		{what: "two more", do: apply(false, gone(5, 6)...), want: "11 12 14", deadline: window},
 		{what: "which exceeds the limit", do: apply(false, gone(11)...), want: "(3) (5) (6) (11) 12 14", massRetained: true, deadline: window},

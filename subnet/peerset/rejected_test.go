@@ -25,7 +25,8 @@ func sized(i, number, bits int) *subnet.Lease {
 }
 
 // A lease that is rejected decides nothing: it neither claims what a withdrawn peer
-// had, nor counts as a peer, whether it is present or withdrawn.
+// had, nor counts as a peer, whether it is present or withdrawn. Nor does one that
+// was there before the peer claim its address.
 func TestRejectedLeasesDecideNothing(t *testing.T) {
 	twelve := func(junk ...Change) *Set {
 		s := filled(12)
@@ -43,6 +44,8 @@ func TestRejectedLeasesDecideNothing(t *testing.T) {
 	everything.V4.Subnet = netip.MustParsePrefix("0.0.0.0/1")
 	address := leaseAt(50, 3)
 	address.Backend = "junk"
+	older, younger := leaseAt(50, 3), leaseAt(50, 3)
+	older.Since, younger.Since = 0, 2
 	for _, c := range []struct {
 		name     string
 		junk     []Change
@@ -53,6 +56,8 @@ func TestRejectedLeasesDecideNothing(t *testing.T) {
 		{"around all subnets", []Change{has(everything)}, gone(span(1, 12)...), 12},
 		{"with the address of one", []Change{has(address)}, gone(span(1, 12)...), 12},
 		{"with the address of one, afterwards", nil, append(gone(span(1, 12)...), has(address)), 12},
+		{"with the address of one, valid and older", []Change{has(older)}, gone(span(1, 12)...), 12},
+		{"with the address of one, valid and younger", []Change{has(younger)}, gone(span(1, 12)...), 11},
 		{"many", many(func(i int) *subnet.Lease { return backed(100+i, "junk") }), gone(span(1, 12)...), 12},
 		{"many without backend data", many(func(i int) *subnet.Lease { return backed(100+i, "") }), gone(span(1, 12)...), 12},
 		{"around the subnets, and else valid", []Change{has(sized(0, 1, 20))}, gone(span(1, 12)...), 12},
@@ -74,6 +79,76 @@ func TestRejectedLeasesDecideNothing(t *testing.T) {
 			}
 			names[l.Name] = true
 		}
+	}
+}
+
+// Nodes that adopt another configuration are still there: none of them is withdrawn, and what is shown of each is its
+// latest lease. Such a lease claims nothing, and ends the retention of its own node's former lease only.
+func TestOtherConfiguration(t *testing.T) {
+	others := func(numbers ...int) (all []Change) {
+		for _, i := range numbers {
+			all = append(all, has(backed(i, "other")))
+		}
+		return all
+	}
+	judge := func(j subnet.Judge) func(*Set, time.Time) { return func(s *Set, _ time.Time) { s.SetJudge(j) } }
+	s := filled(10)
+	s.SetJudge(testJudge{})
+	claims := leaseAt(11, 2) // the address of one, with another configuration
+	claims.Backend, claims.V4.Subnet = "other", lease(9).V4.Subnet
+	run(t, s, []step{
+		{what: "most adopt it", do: apply(false, others(span(1, 6)...)...), want: "1 2 3 4 5 6 7 8 9 10"},
+		{what: "one by one", do: apply(false, others(7)...), want: "1 2 3 4 5 6 7 8 9 10"},
+		{what: "one leaves", do: apply(false, gone(1)...), want: "2 3 4 5 6 7 8 9 10"},
+		{what: "we adopt it", do: judge(subnet.Trusting{}), want: "2 3 4 5 6 7 8 9 10"},
+		{what: "and go back", do: judge(testJudge{}), want: "2 3 4 5 6 7 8 9 10"},
+		{what: "they go back", do: apply(false, has(lease(2)), has(lease(3)), has(lease(4)), has(lease(5)), has(lease(6)), has(lease(7))), want: "2 3 4 5 6 7 8 9 10"},
+		{what: "most are deleted", do: apply(false, gone(2, 3, 4, 5, 6)...), want: "(2) (3) (4) (5) (6) 7 8 9 10", massRetained: true, deadline: window},
+		{what: "two are back with it", do: apply(false, others(2, 3)...), want: "2 3 (4) (5) (6) 7 8 9 10", massRetained: true, deadline: window},
+		{what: "claims of another", do: apply(false, append(gone(9), has(claims))...), want: "2 3 (4) (5) (6) 7 8 (9) 11 10", massRetained: true, deadline: window},
+	})
+	for _, l := range s.Subnets().Leases[:2] {
+		if l.Backend != "other" {
+			t.Errorf("%s is shown with %q", l.Name, l.Backend)
+		}
+	}
+}
+
+// countingJudge counts how often the conflicts of all leases are resolved.
+type countingJudge struct {
+	testJudge
+	count *int
+}
+
+func (j countingJudge) Losers(leases []*subnet.Lease) map[*subnet.Lease]bool {
+	*j.count++
+	return j.testJudge.Losers(leases)
+}
+
+// To resolve the conflicts of all leases takes time, so it is not done for a change that withdraws nobody.
+func TestConflictsAreResolvedForWithdrawals(t *testing.T) {
+	s, count := filled(100), 0
+	s.SetJudge(countingJudge{count: &count})
+	s.Apply(gone(1, 2, 3, 4, 5), false, began)
+	for i, c := range map[string]struct {
+		changes []Change
+		want    int
+	}{"replaced": {[]Change{has(leaseAt(10, 200))}, 0}, "new": {[]Change{has(lease(201))}, 0}, "with another configuration": {[]Change{has(backed(11, "other"))}, 0},
+		"withdrawn": {gone(12), 1}, "back": {[]Change{has(lease(5))}, 0}} {
+		count = 0
+		if s.Apply(c.changes, false, began); count > c.want {
+			t.Errorf("%s: resolved %d times, want %d", i, count, c.want)
+		}
+	}
+	count = 0
+	for _, i := range span(20, 25) {
+		s.Apply(gone(i), false, began)
+	}
+	if count > 1 {
+		t.Errorf("one after the other is withdrawn: resolved %d times, want once", count)
+	}
+	if set := s.Subnets(); len(set.Retained) > 0 {
+		t.Errorf("%d are retained", len(set.Retained))
 	}
 }
 
@@ -100,8 +175,8 @@ func TestJudgeChanges(t *testing.T) {
 func TestClaimed(t *testing.T) {
 	s := New(name(0), window)
 	s.SetJudge(testJudge{})
-	s.ApplyAll([]Change{has(sized(4, 1, 20)), has(backed(5, "junk")), has(leaseAt(6, 6)), has(sized(7, 2, 25)), has(leaseAt(8, 9))}, false, began)
-	for i, want := range map[int]bool{3: false, 4: false, 5: false, 6: true, 7: false, 8: true, 9: false} {
+	s.ApplyAll([]Change{has(sized(4, 1, 20)), has(backed(5, "junk")), has(leaseAt(6, 6)), has(sized(7, 2, 25)), has(leaseAt(8, 9)), has(backed(10, "other"))}, false, began)
+	for i, want := range map[int]bool{3: false, 4: false, 5: false, 6: true, 7: false, 8: true, 9: false, 10: true} {
 		if got := s.Claimed(lease(i)); got != want {
 			t.Errorf("%v is claimed: %t, want %t", lease(i), got, want)
 		}

@@ -1,6 +1,7 @@
 package peerset
 
 import (
+	"errors"
 	"slices"
 	"time"
 
@@ -24,6 +25,7 @@ func Mass(withdrawn, present int) bool {
 // withdraw records that the store no longer has the lease of e. The peer is
 // retained at once if the store was replaced.
 func (s *Set) withdraw(e Entry, replaced bool, now time.Time) {
+	s.shrunk = true
 	d := &departed{Retained: subnet.Retained{Lease: e.Lease, Cause: subnet.MassWithdrawal, Until: now.Add(s.retain)}, windows: e.Windows}
 	if replaced {
 		d.Cause, d.Until = subnet.StoreReplaced, now.Add(ReplacedFor)
@@ -46,7 +48,6 @@ func (s *Set) deleteRetained(name string, now time.Time) {
 	if d := s.withdrawn[name]; d.Cause == subnet.StoreReplaced {
 		s.drop(name)
 		s.withdraw(Entry{Lease: d.Lease, Windows: d.windows}, false, now)
-		s.shrunk = true
 	}
 }
 
@@ -133,23 +134,28 @@ func (s *Set) MostWithdrawn() bool {
 	return count > 1 && count > present
 }
 
-// Claimed reports whether another node has a subnet of l, which is our own lease
-// and which the store has lost. A lease of another size, or with our address, would
+// Claimed reports whether another node has a subnet of our own lease, which the
+// store has lost. A lease of another size, or with our address, would
 // lose against ours on every node once the store has ours again.
 func (s *Set) Claimed(own *subnet.Lease) bool {
 	// Our own judge refuses whatever overlaps our subnets.
 	judge := s.judge.Elsewhere()
+	same := func(a, b subnet.Endpoint) bool { return a.On() && a.Subnet == b.Subnet }
+	has := func(l *subnet.Lease) bool { return same(l.V4, own.V4) || same(l.V6, own.V6) }
 	var valid []*subnet.Lease
 	for name, e := range s.known {
-		if e.Lease != nil && name != s.own && judge.Check(e.Lease) == nil {
+		if e.Lease == nil || name == s.own {
+			continue
+		}
+		switch err := judge.Check(e.Lease); {
+		case err == nil:
 			valid = append(valid, e.Lease)
+		case errors.Is(err, subnet.ErrOtherConfig) && has(e.Lease):
+			return true
 		}
 	}
-	same := func(a, b subnet.Endpoint) bool { return a.On() && a.Subnet == b.Subnet }
 	losers := judge.Losers(valid)
-	return slices.ContainsFunc(valid, func(l *subnet.Lease) bool {
-		return !losers[l] && (same(l.V4, own.V4) || same(l.V6, own.V6))
-	})
+	return slices.ContainsFunc(valid, func(l *subnet.Lease) bool { return !losers[l] && has(l) })
 }
 
 func compareRetained(a, b *subnet.Retained) int { return subnet.Compare(a.Lease, b.Lease) }
@@ -186,17 +192,18 @@ type claim struct {
 	of *departed
 }
 
-// claims returns what the present leases claim of the withdrawn peers. A public
-// address can be claimed by any lease, and a subnet only by claimants, the leases
-// that are new: an older one that overlaps it was in a conflict with the peer
-// before. Nobody claims a subnet by a lease that contains it (see
+// claims returns what the present leases claim of the withdrawn peers. Only leases
+// that are new claim anything: claimants, and of a public address also those that
+// are younger than the withdrawn lease, because a node that gets another subnet may
+// have both leases for a while. An older lease with the address or subnet of a peer
+// was in a conflict with the peer before. Nobody claims a subnet by a lease that contains it (see
 // subnet.Lease.Within), because one such lease could claim those of all nodes.
 func (s *Set) claims(claimants []*subnet.Lease) (claims []claim) {
 	if len(s.fresh) > 0 {
 		present := s.presentLeases()
 		for _, d := range s.fresh {
 			for _, l := range present {
-				if s.withdrawn[d.Lease.Name] == d && l.SameNode(d.Lease) {
+				if s.withdrawn[d.Lease.Name] == d && l.Since > d.Lease.Since && l.SameNode(d.Lease) {
 					claims = append(claims, claim{l, d})
 				}
 			}

@@ -61,6 +61,7 @@ func TestStaleProof(t *testing.T) {
 // ConfigMap a minute apart. What is lost is counted by pings in all directions.
 func TestDisruptiveConfigSkew(t *testing.T) {
 	t.Parallel()
+	const skew = time.Minute
 	for _, c := range []struct{ from, to string }{{`{"Type":"vxlan"}`, `{"Type":"host-gw"}`}, {`{"Type":"host-gw"}`, `{"Type":"vxlan","VNI":77}`}} {
 		t.Run(c.to, func(t *testing.T) {
 			t.Parallel()
@@ -78,7 +79,7 @@ func TestDisruptiveConfigSkew(t *testing.T) {
 			}
 			for i, n := range l.Nodes {
 				if i == 2 {
-					time.Sleep(time.Minute) // the skew
+					time.Sleep(skew)
 				}
 				must(t, n.SetNetConfig(l.Config(c.to)))
 			}
@@ -93,8 +94,10 @@ func TestDisruptiveConfigSkew(t *testing.T) {
 			for _, f := range floods { // each waits for late answers
 				wg.Go(func() {
 					r, err := f.Stop()
-					if t.Logf("%v, longest outage %v", r, r.Outage); err != nil || r.Outage > 3*time.Second {
-						t.Errorf("%v, longest outage %v, want 3 s at most: %v", r, r.Outage, err)
+					// An idle machine needs less than a second. Nodes that do not wait for each other
+					// are apart for the whole skew, however quick the machine is.
+					if t.Logf("%v, longest outage %v", r, r.Outage); err != nil || r.Outage > skew/4 {
+						t.Errorf("%v, longest outage %v, want %v at most: %v", r, r.Outage, skew/4, err)
 					}
 				})
 			}
@@ -115,6 +118,27 @@ func recorded(t *testing.T, r logtest.Record) time.Time {
 func timeOf(t *testing.T, n *lab.Node, cause string) time.Time {
 	t.Helper()
 	return recorded(t, logged(t, n, 0, "cause="+cause)[0])
+}
+
+// TestRolloutIsNoWithdrawal: nodes that adopt another VNI are unusable for the
+// others until these follow. With peers retained as by default, they are not
+// missing, and their marks count.
+func TestRolloutIsNoWithdrawal(t *testing.T) {
+	t.Parallel()
+	l := start(t, lab.Options{Nodes: 8, Retain: 300}, `{"Type":"vxlan"}`, "--config-stagger=8s")
+	pods := podEach(t, l)
+	must(t, l.SetConfig(t.Context(), l.Config(`{"Type":"vxlan","VNI":77}`)))
+	inForce(t, l, "vxlan id 77 ")
+	for _, n := range l.Nodes {
+		within(t, n.Name+" keeps it", func() error { return has(t, n, "flanneld_config_pending 0") })
+		retains(t, l, n, 0)
+		if records := n.Records(0).With("cause=mass-withdrawal"); len(records) > 0 {
+			t.Errorf("%s takes the rollout for a loss of leases: %v", n.Name, records)
+		}
+	}
+	for i, p := range pods {
+		reaches(t, "with another VNI", p, pods[(i+1)%len(pods)].IP4)
+	}
 }
 
 // TestRolloutAmongJunk: leases that every node rejects take no turns, and nobody
