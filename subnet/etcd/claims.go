@@ -189,9 +189,13 @@ func (m *Manager) keyOf(l subnet.Lease) string {
 // replaceable returns those of misfits that our new key replaces: this node's
 // former leases, which the subnet file proves. A key that only has our address
 // may be another node's; if nobody renews it, etcd removes it. A reservation
-// stays, because its operator may be about to change the configuration.
+// stays, because its operator may be about to change the configuration. Of more
+// than maxFormer, the others stay until they expire.
 func (m *Manager) replaceable(ctx context.Context, cfg subnet.Config, misfits []record, want subnet.Lease) (former []record, err error) {
 	for _, r := range misfits {
+		if len(former) == maxFormer {
+			break
+		}
 		if r.kv.Lease == 0 {
 			m.log.Warn("ignoring a reservation with our public address that does not fit the network configuration", "key", r.key)
 			continue
@@ -224,6 +228,10 @@ func (m *Manager) warnOthers(key string, c claims, former []record) {
 			"cause", causeSeveralLeases, "key", key, "count", count, "others", strings.Join(others[:min(count, maxNamed)], " "))
 	}
 }
+
+// maxFormer limits the keys that are deleted together with the creation of ours: a
+// transaction of etcd has 128 conditions and 128 steps at most.
+const maxFormer = 50
 
 // maxNamed limits the keys in one log line.
 const maxNamed = 5

@@ -2,6 +2,7 @@ package etcd
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 	"testing"
@@ -86,6 +87,20 @@ func TestSeveralKeysOfOurs(t *testing.T) {
 				t.Errorf("a restart uses %s, before %s", again.Name, l.Name)
 			}
 		})
+	}
+}
+
+// More keys with the subnet of the file than a transaction has steps do not keep a node from getting a lease.
+func TestManyFormerKeys(t *testing.T) {
+	t.Parallel()
+	st := outside(t, etcdtest.Start(t))
+	for i := range 200 {
+		st.putStored(stored{fmt.Sprintf("10.9.1.0-24&2001:cafe:42:%x::-64", i), "192.168.64.3", true})
+	}
+	want := at("192.168.64.3")
+	want.V4.Subnet = netip.MustParsePrefix("10.9.1.0/24")
+	if l := start(t, st.Endpoints()[0], nil).acquire(want); subnet.Fits(tenNet, &l) != nil {
+		t.Errorf("it uses %v", l.V4.Subnet)
 	}
 }
 
