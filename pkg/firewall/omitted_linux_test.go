@@ -1,6 +1,8 @@
 package firewall
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -44,6 +46,26 @@ func TestWithoutComments(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A failure that passes does not cost the rules a part of theirs.
+func TestPassingFailureOmitsNothing(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		dir := t.TempDir()
+		// The first three runs fail, which are all that one sync makes.
+		fail := "#!/bin/sh\necho >>" + dir + "/runs\nif [ $(wc -l <" + dir + "/runs) -le 3 ]; then echo 'Cannot allocate memory' >&2; exit 4; fi\n" +
+			"exec /usr/sbin/iptables-nft-restore \"$@\"\n"
+		if err := os.WriteFile(filepath.Join(dir, "iptables-nft-restore"), []byte(fail), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+		f := open(t, 0)
+		defer f.Close()
+		apply(t, f, both(IPTables))
+		if rules := variants["nft"].show(t); strings.Count(rules, "--random-fully") != 4 || strings.Count(rules, "--comment") == 0 || f.omitted != (omitted{}) {
+			t.Errorf("omitted for good: %+v:\n%s", f.omitted, rules)
+		}
+	})
 }
 
 // The error names the module, its package and the way without it.
