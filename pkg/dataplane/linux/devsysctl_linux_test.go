@@ -87,9 +87,15 @@ func TestForeignDevices(t *testing.T) {
 		m.serve()
 		named := func(path string) {
 			t.Helper()
-			var found *dataplane.NotForwardingError
-			if err := m.pass(); !errors.As(err, &found) || found.Sysctl != path || !strings.Contains(err.Error(), "sysctl -w "+path+"=1") {
-				t.Errorf("%s is off, and the pass has the error %v", path, err)
+			for end := time.Now().Add(time.Minute); ; time.Sleep(2 * time.Millisecond) { // a pass reads it after the notification
+				var found *dataplane.NotForwardingError
+				err := m.pass()
+				if errors.As(err, &found) && found.Sysctl == path && strings.Contains(err.Error(), "sysctl -w "+path+"=1") {
+					break
+				}
+				if time.Now().After(end) {
+					t.Fatalf("%s is off, and the pass has the error %v", path, err)
+				}
 			}
 			if value := run(t, "cat /proc/sys/%s", path); value != "0\n" {
 				t.Errorf("%s was changed to %q", path, value)
