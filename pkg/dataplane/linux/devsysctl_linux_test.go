@@ -2,6 +2,7 @@ package linux
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -132,6 +133,41 @@ func TestCleanupOfDeviceWithoutAddress(t *testing.T) {
 			t.Errorf("cleanup has left %s", left)
 		}
 	})
+}
+
+// What has no address may be another flanneld's, where one may be on the host.
+func TestCleanupLeavesDevicesOfOthers(t *testing.T) {
+	const unused = "sysctl -qw net.ipv6.conf.default.disable_ipv6=1; ip link add flannel-v6.%d type vxlan id %[1]d dstport 8480 dev eth0"
+	for name, c := range map[string]struct {
+		second   bool // it is on the host
+		instance string
+		vni      int
+		gone     bool
+	}{
+		"alone":                 {vni: 7, gone: true},
+		"of a VNI of ours":      {vni: 1, second: true, gone: true},
+		"of the second's VNI":   {vni: 2, second: true},
+		"of nobody's VNI":       {vni: 7, second: true},
+		"with an instance":      {vni: 7, instance: "b0b0b0b"},
+		"ours with an instance": {vni: 1, instance: "b0b0b0b", gone: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			nstest.Run(t, func(t *testing.T) {
+				m := newMachine(t)
+				m.mustPass()
+				if c.second {
+					m.second(2).mustPass()
+				}
+				run(t, "ip link del flannel-v6.1")
+				run(t, unused, c.vni)
+				m.opts.Instance = c.instance
+				removed, err := Cleanup(t.Context(), m.opts, m.state.Networks, true)
+				if gone := slices.Contains(removed, fmt.Sprintf("device flannel-v6.%d", c.vni)); err != nil || gone != c.gone || !slices.Contains(removed, "device flannel.1") {
+					t.Errorf("cleanup (%v) would remove %q", err, removed)
+				}
+			})
+		})
+	}
 }
 
 // IPv6 packets are forwarded from and to devices with forwarding 0, if "all" has 1:
