@@ -177,28 +177,28 @@ func ofThisUser(pid int) bool {
 	return false
 }
 
-// age returns how long a process has been running.
+// age returns how long a process has been running. /proc/uptime is no help: lxcfs shows the
+// time since the start of the container there, and stat that since the boot of the host.
 func age(pid int) (time.Duration, error) {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return 0, err
 	}
-	uptime, err := os.ReadFile("/proc/uptime")
-	if err != nil {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
 		return 0, err
 	}
 	// The name, in parentheses, may contain blanks. The start is the 20th field after it.
-	fields, up := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:])), strings.Fields(string(uptime))
-	if len(fields) < 20 || len(up) == 0 {
-		return 0, fmt.Errorf("process %d: unknown format of stat or uptime", pid)
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	if len(fields) < 20 {
+		return 0, fmt.Errorf("process %d: unknown format of stat", pid)
 	}
-	const ticks = 100 // a second, on all systems, in /proc
-	start, startErr := strconv.ParseFloat(fields[19], 64)
-	now, nowErr := strconv.ParseFloat(up[0], 64)
-	if err := errors.Join(startErr, nowErr); err != nil {
+	start, err := strconv.ParseInt(fields[19], 10, 64)
+	if err != nil {
 		return 0, err
 	}
-	return time.Duration((now - start/ticks) * float64(time.Second)), nil
+	const tick = time.Second / 100 // on all systems, in /proc
+	return time.Duration(now.Nano()) - time.Duration(start)*tick, nil
 }
 
 // MayRun reports whether a daemon that Start has started with this configuration file

@@ -30,7 +30,7 @@ func (d *Daemon) updateProbes(n *node, failed failures) {
 	d.Probes.Update(reach.Network{Local: n.lease, Peers: n.peers, Addressing: addressing, Skip: wire.Pending,
 		Refused: n.refused, Rejects: n.rejects, Retained: n.retained, MTU: n.backend.MTU(),
 		Link: n.link.Name, LinkIndex: n.link.Index, Synced: synced, Hops: wire.Hops,
-		NotForwarding: errors.As(failed.err(), new(*dataplane.NotForwardingError))})
+		NotForwarding: errors.Is(failed.err(), dataplane.ErrNotForwarded)})
 }
 
 // ReportUnreachable reports to the cluster which peers have been unreachable for some

@@ -1,9 +1,14 @@
 package dataplane
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 )
+
+// ErrNotForwarded stands for those NotForwardingErrors with which the kernel drops packets.
+// Packets that bypass IPsec are forwarded.
+var ErrNotForwarded = errors.New("pods' packets are not forwarded")
 
 // NotForwardingError is the error of a kernel parameter with which this node does not
 // forward its pods' packets, or not as it should.
@@ -13,8 +18,18 @@ type NotForwardingError struct {
 	Err         error // of setting it; nil: the device is not flanneld's, so that it was not tried
 }
 
+// parameter returns the last part of Sysctl, without the device.
+func (e *NotForwardingError) parameter() string {
+	return e.Sysctl[strings.LastIndexByte(e.Sysctl, '/')+1:]
+}
+
+// Is reports whether ErrNotForwarded stands for e.
+func (e *NotForwardingError) Is(target error) bool {
+	return target == ErrNotForwarded && e.parameter() == "forwarding"
+}
+
 func (e *NotForwardingError) Error() string {
-	parameter := e.Sysctl[strings.LastIndexByte(e.Sysctl, '/')+1:]
+	parameter := e.parameter()
 	effect := "the kernel does not forward pods' packets that arrive there"
 	if parameter != "forwarding" {
 		effect = "packets bypass IPsec"

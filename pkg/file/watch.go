@@ -28,27 +28,31 @@ const pollGoneDir = 10 * time.Millisecond
 // them per user), Watch polls every second. Of a directory, only new and deleted
 // entries are changes, and Watch may notice them after a second.
 func Watch(ctx context.Context, paths ...string) (<-chan struct{}, error) {
-	changed := make(chan struct{}, 1)
-	var watches []*watch
+	w := &watch{dirs: map[string]*watchedDir{}, files: map[string]fs.FileInfo{}, changed: make(chan struct{}, 1)}
 	for _, path := range paths {
 		full, err := filepath.Abs(path)
 		if err != nil {
 			return nil, fmt.Errorf("watch %s: %w", path, err)
 		}
-		watches = append(watches, &watch{path: full, dir: filepath.Dir(full), changed: changed})
+		w.files[full], w.dirs[filepath.Dir(full)] = nil, &watchedDir{}
 	}
-	for _, w := range watches {
-		w.start(ctx)
-	}
-	return changed, nil
+	w.start(ctx)
+	return w.changed, nil
 }
 
+// watch is one call of Watch. All its paths share a watcher, of which Linux has few for
+// each user (128 by default), while each can watch many directories.
 type watch struct {
-	path, dir string
-	watcher   *fsnotify.Watcher // nil: the system has none left
-	watched   fs.FileInfo       // the watched directory; nil: none
-	last      fs.FileInfo       // the file at the last poll; nil: it did not exist
-	changed   chan struct{}     // has capacity 1, and is shared with other watches
+	watcher *fsnotify.Watcher      // nil: the system has none left
+	dirs    map[string]*watchedDir // those of files
+	files   map[string]fs.FileInfo // at the last poll; nil: it did not exist
+	changed chan struct{}          // has capacity 1
+}
+
+// watchedDir is a directory, by its path.
+type watchedDir struct {
+	info fs.FileInfo // of the directory that is watched; nil: none
+	gone bool        // it was deleted or renamed just now
 }
 
 // start begins to watch, until ctx ends.
@@ -56,12 +60,12 @@ func (w *watch) start(ctx context.Context) {
 	if watcher, err := fsnotify.NewWatcher(); err == nil {
 		w.watcher = watcher
 	}
-	w.last = stat(w.path)
-	w.watchDir()
+	w.poll()
+	w.watchDirs()
 	go w.run(ctx)
 }
 
-// run polls the file also when notifications work, since some may be missing. A
+// run polls the files also when notifications work, since some may be missing. A
 // notification always counts as a change, without a comparison: two writes within one
 // tick of the file system's clock leave the same time stamp.
 func (w *watch) run(ctx context.Context) {
@@ -80,9 +84,9 @@ func (w *watch) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case e := <-events:
-			notified = e.Name == w.path
-			if e.Name == w.dir {
-				w.watched, interval = nil, pollGoneDir/2 // deleted or renamed; doubled below
+			dir := w.dirs[e.Name]
+			if _, notified = w.files[e.Name]; dir != nil {
+				dir.info, dir.gone, interval = nil, true, pollGoneDir/2 // deleted or renamed; doubled below
 			} else if !notified {
 				continue
 			}
@@ -90,35 +94,57 @@ func (w *watch) run(ctx context.Context) {
 			notified = true
 		case <-tick.C:
 		}
-		newDir := w.watchDir() // the file may have been created in it before it was watched
-		file := stat(w.path)
-		justGone := w.watched == nil && interval < pollEvery
-		if notified || newDir || justGone || !same(w.last, file) {
+		newDir := w.watchDirs() // a file may have been created in it before it was watched
+		changed := w.poll()
+		justGone := w.justGone(interval < pollEvery)
+		if notified || newDir || justGone || changed {
 			notify(w.changed)
 		}
-		w.last = file
-		if interval *= 2; w.watched != nil || interval > pollEvery {
+		if interval *= 2; !justGone || interval > pollEvery {
 			interval = pollEvery
 		}
 		tick.Reset(interval)
 	}
 }
 
-// watchDir watches the directory that exists now, and reports whether it is not the
-// watched one.
-func (w *watch) watchDir() (changed bool) {
+// poll looks at all files, and reports whether one has changed since the last poll.
+func (w *watch) poll() (changed bool) {
+	for path, last := range w.files {
+		file := stat(path)
+		changed = changed || !same(last, file)
+		w.files[path] = file
+	}
+	return changed
+}
+
+// justGone reports whether a directory was deleted and is not there again. It keeps that
+// in mind only while polls are quick.
+func (w *watch) justGone(quick bool) (gone bool) {
+	for _, dir := range w.dirs {
+		dir.gone = dir.gone && quick && dir.info == nil
+		gone = gone || dir.gone
+	}
+	return gone
+}
+
+// watchDirs watches the directories that exist now, and reports whether one of them is not
+// the watched one.
+func (w *watch) watchDirs() (changed bool) {
 	if w.watcher == nil {
 		return false
 	}
-	dir := stat(w.dir)
-	if dir == nil && w.watched == nil || os.SameFile(dir, w.watched) {
-		return false
+	for path, watched := range w.dirs {
+		dir := stat(path)
+		if dir == nil && watched.info == nil || os.SameFile(dir, watched.info) {
+			continue
+		}
+		changed = true
+		_ = w.watcher.Remove(path) // fails if the watch ended with its directory
+		if watched.info = dir; dir != nil && w.watcher.Add(path) != nil {
+			watched.info = nil // deleted again, or no watch left in the system: retry at the next poll
+		}
 	}
-	_ = w.watcher.Remove(w.dir) // fails if the watch ended with its directory
-	if w.watched = dir; dir != nil && w.watcher.Add(w.dir) != nil {
-		w.watched = nil // deleted again, or no watch left in the system: retry at the next poll
-	}
-	return true
+	return changed
 }
 
 // stat returns nil for a file that does not exist or cannot be read.

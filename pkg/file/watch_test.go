@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 )
@@ -87,6 +88,62 @@ func closed(t *testing.T, dir string, files int) {
 	for deadline := time.Now().Add(2 * time.Minute); openFiles(t, dir) > files; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%d files open, want %d", openFiles(t, dir), files)
+		}
+	}
+}
+
+// Any number of paths costs one watcher, and each change is noticed, whatever happens to
+// the directories of others.
+func TestWatchManyPaths(t *testing.T) {
+	dir := t.TempDir()
+	before := openFiles(t, dir)
+	one, cancel := context.WithCancel(t.Context())
+	if _, err := Watch(one, filepath.Join(dir, "0")); err != nil {
+		t.Fatal(err)
+	}
+	cost := openFiles(t, dir) - before
+	cancel()
+	closed(t, dir, before)
+	var paths []string
+	for i := range 30 {
+		paths = append(paths, filepath.Join(dir, strconv.Itoa(i)))
+	}
+	many, cancel := context.WithCancel(t.Context())
+	if _, err := Watch(many, paths...); err != nil {
+		t.Fatal(err)
+	}
+	if n := openFiles(t, dir) - before; n != cost {
+		t.Errorf("%d files are open for 30 paths, and %d for one", n, cost)
+	}
+	cancel()
+	closed(t, dir, before)
+	if runtime.GOOS == "windows" {
+		return // Wine keeps a deleted directory until the last handle on it is closed
+	}
+	inner := filepath.Join(dir, "conf.d")
+	file, other := filepath.Join(inner, "a.toml"), filepath.Join(dir, "b.toml")
+	changed, err := Watch(t.Context(), file, inner, other, filepath.Join(dir, "none", "c.toml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range []func() error{
+		func() error { return os.Mkdir(inner, 0o755) },
+		func() error { return os.WriteFile(file, []byte("1"), 0o644) },
+		func() error { return os.WriteFile(other, []byte("1"), 0o644) },
+		func() error { return os.RemoveAll(inner) },
+		func() error { return os.WriteFile(other, []byte("2"), 0o644) }, // of the same length
+		func() error { return os.Mkdir(inner, 0o755) },
+		func() error { return os.WriteFile(file, []byte("1"), 0o644) },
+		func() error { return os.WriteFile(file, []byte("2"), 0o644) },
+	} {
+		quiet(t, changed)
+		if err := step(); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-changed:
+		case <-time.After(2 * time.Minute):
+			t.Fatal("not noticed")
 		}
 	}
 }

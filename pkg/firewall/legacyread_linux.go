@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"flannel/pkg/rtnetlink"
 )
 
 // legacyTable is a table of the legacy variant. The zero legacyTable does not exist.
@@ -59,7 +61,7 @@ func (p *iptablesPlace) legacyTable(table string) (legacyTable, error) {
 	// Another program may write the table between our two requests for its size and its entries.
 	var info, entries []byte
 	var err error
-	for range dumpTries {
+	for range rtnetlink.Tries {
 		if info, entries, err = l.read(table); !errors.Is(err, unix.EAGAIN) {
 			break
 		}

@@ -12,19 +12,18 @@ import (
 	"github.com/google/nftables/expr"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"flannel/pkg/rtnetlink"
 )
 
 // We write with the library google/nftables, but do not read with it: it omits expressions that it does not know, so
 // that a foreign rule could look like ours. The few requests that we need are sent here.
 
-// dumpTries bounds how often a dump is requested again that the kernel marks as interrupted. The kernel does so when any
-// rule of the network namespace changes during the dump, also a rule of another table.
-const dumpTries = 10
-
 // request sends one request to nf_tables and returns the answer. names are the attributes of the request, by type.
-// A dump that was interrupted dumpTries times is returned as EINTR.
+// A dump is requested again if the kernel marks it as interrupted. The kernel does so when any rule of the network
+// namespace changes during the dump, also a rule of another table. After rtnetlink.Tries the error is EINTR.
 func request(msg int, flags netlink.HeaderFlags, family nftables.TableFamily, names map[uint16]string) (answer []netlink.Message, err error) {
-	for range dumpTries {
+	for range rtnetlink.Tries {
 		if answer, err = requestOnce(msg, flags, family, names); err != unix.EINTR {
 			break
 		}

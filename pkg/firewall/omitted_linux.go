@@ -9,7 +9,9 @@ import (
 )
 
 // syncPlace syncs a place. If the kernel or iptables refuses the rules, it tries them without each part that is not
-// essential, then without all of these parts. What had to be omitted is omitted everywhere from then on.
+// essential, then without all of these parts. Once rules with less are written, it tries the whole rules again, because
+// iptables exits alike for what the kernel does not support and for what it could not do at that moment. What had to be
+// omitted is omitted everywhere from then on.
 func (f *Firewall) syncPlace(ctx context.Context, s *placeState) (int, error) {
 	n, err := s.sync(ctx, s.want)
 	if !errors.Is(err, errRefused) {
@@ -23,6 +25,9 @@ func (f *Firewall) syncPlace(ctx context.Context, s *placeState) (int, error) {
 		n, lessErr := s.sync(ctx, less.from(s.want))
 		if lessErr != nil {
 			continue
+		}
+		if whole, err := s.sync(ctx, s.want); !errors.Is(err, errRefused) {
+			return whole, err
 		}
 		f.log.Warn("rules are refused, writing them without what is not essential", "where", s.String(),
 			"random_fully", !less.random, "comments", !less.comment, "err", err)

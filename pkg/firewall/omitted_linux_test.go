@@ -2,6 +2,9 @@ package firewall
 
 import (
 	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -97,6 +100,30 @@ func besideRefused(t *testing.T, setup string, families []family) {
 			t.Errorf("%d chains are written again", n)
 		}
 	}
+}
+
+// A failure that passes does not cost the rules a part of theirs.
+func TestPassingFailureOmitsNothing(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		dir := t.TempDir()
+		restore, err := exec.LookPath("iptables-nft-restore")
+		if err != nil {
+			t.Fatal(err)
+		}
+		// The first three runs fail, which are all that one sync makes.
+		fail := "#!/bin/sh\necho >>" + dir + "/runs\nif [ $(wc -l <" + dir + "/runs) -le 3 ]; then echo 'Cannot allocate memory' >&2; exit 4; fi\n" +
+			"exec " + restore + " \"$@\"\n"
+		if err := os.WriteFile(filepath.Join(dir, "iptables-nft-restore"), []byte(fail), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+		f := open(t, 0)
+		defer f.Close()
+		apply(t, f, both(IPTables))
+		if rules := variants["nft"].show(t); strings.Count(rules, "--random-fully") != 4 || strings.Count(rules, "--comment") == 0 || f.omitted != (omitted{}) {
+			t.Errorf("omitted for good: %+v:\n%s", f.omitted, rules)
+		}
+	})
 }
 
 // The error names the module, its package and the way without it.

@@ -165,8 +165,11 @@ func (p *iptablesPlace) readJumps(ctx context.Context, own Chain, chain string) 
 		known := parentRule{text: fmt.Sprint(r.exprs), blocks: chain == forwardChain && r.blocks && !r.conditional}
 		if r.jump == own.Name && (r.handle != 0 || !r.conditional || len(printed) > i) {
 			known = parentRule{text: r.text, handle: r.handle, jump: true}
-			if other(r) && len(printed) > i {
+			switch {
+			case other(r) && len(printed) > i:
 				known.text = printed[i]
+			case r.conditional: // r.text is not the whole rule, and could be that of our jump
+				known.text = fmt.Sprint(r.exprs)
 			}
 		}
 		all = append(all, known)

@@ -22,6 +22,7 @@ import (
 
 	"flannel/pkg/doctor"
 	"flannel/pkg/doctor/ruleset"
+	"flannel/pkg/rtnetlink"
 	"flannel/pkg/sourcevip"
 	"flannel/pkg/underlay"
 )
@@ -70,13 +71,7 @@ func reservations(o Options, l *doctor.Linux) probe {
 
 // devices lists the network devices, except for loopback.
 func devices() ([]doctor.Device, error) {
-	links, err := netlink.LinkList()
-	for range 10 { // the list is incomplete if devices were added or deleted meanwhile
-		if !errors.Is(err, netlink.ErrDumpInterrupted) {
-			break
-		}
-		links, err = netlink.LinkList()
-	}
+	links, err := rtnetlink.Whole(netlink.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("list links: %w", err)
 	}

@@ -116,6 +116,48 @@ func TestSaysThatItDoesNotForward(t *testing.T) {
 	}
 }
 
+// A node that forwards again tells those first whom it has told that it does not, and the
+// others keep their turn.
+func TestForwardsAgain(t *testing.T) {
+	w := newWorld(t, 60, false)
+	peer := w.nodes[2]
+	update := func(notForwarding bool) {
+		n := w.network(peer, Tunnels)
+		n.NotForwarding, n.Synced = notForwarding, !notForwarding
+		peer.mesh.Update(w.now, n)
+	}
+	told := func() (count int) {
+		for at := range w.nodes {
+			if at != 2 && w.state(at, 2) == status.NotForwarding {
+				count++
+			}
+		}
+		return count
+	}
+	w.run(200)
+	update(true)
+	w.run(10)
+	if n := told(); n < 5 {
+		t.Fatalf("%d nodes know it, want those of 10 s", n)
+	}
+	update(false)
+	w.run(20)
+	if n := told(); n > 0 {
+		t.Errorf("%d nodes call it not-forwarding after 20 s", n)
+	}
+	for range 100 { // as long as it comes and goes, all are asked, too
+		update(true)
+		w.run(2)
+		update(false)
+		w.run(4)
+	}
+	for _, target := range peer.mesh.order {
+		if since := w.now.Sub(target.probed); since > 200*time.Second {
+			t.Errorf("%s was not asked for %v", target.subnet, since)
+		}
+	}
+}
+
 // Nothing is said about the forwarding of a node without pods, or whose firewall keeps
 // the kernel's reports back.
 func TestForwardingIsNotKnown(t *testing.T) {

@@ -158,6 +158,7 @@ type target struct {
 	main, under tally // under: of the public IP, with Bridges
 	asked       int   // requests, to alternate addresses
 	latest      purpose
+	told        bool // by the latest request, that this node does not forward
 
 	full       check     // whether it gets packets of the full size
 	forwarding check     // whether it forwards to its pods

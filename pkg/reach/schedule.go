@@ -80,6 +80,15 @@ func (m *Mesh) nextInRound(time.Time) *target {
 	return nil
 }
 
+// askToldFirst continues the round with the targets that were told that this node does not
+// forward, since they believe it until they are asked again. The others keep their order.
+func (m *Mesh) askToldFirst() {
+	m.order = slices.Concat(m.order[m.position:], m.order[:m.position])
+	m.position = 0
+	later := map[bool]int{true: 0, false: 1}
+	slices.SortStableFunc(m.order, func(a, b *target) int { return later[a.told] - later[b.told] })
+}
+
 // nextDown returns the target that has been due for the longest time.
 func (m *Mesh) nextDown(now time.Time) (due *target) {
 	for t := range m.down {
@@ -141,7 +150,7 @@ func (m *Mesh) ask(now time.Time, t *target) request {
 	}
 	r.body = body.encode(size)
 	t.asked++
-	t.probed, t.latest = now, purpose
+	t.probed, t.latest, t.told = now, purpose, body.notForwarding
 	if _, down := m.down[t]; down {
 		t.backoff = min(2*t.backoff, maxBackoff)
 		t.next = now.Add(t.backoff)

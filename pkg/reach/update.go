@@ -22,6 +22,9 @@ func NewMesh(random func(n int) int, token func() uint64) *Mesh {
 // unless this node has changed.
 func (m *Mesh) Update(now time.Time, n Network) {
 	moved := !n.Local.Equal(&m.network.Local) || n.Addressing != m.network.Addressing || n.MTU != m.network.MTU || n.LinkIndex != m.network.LinkIndex
+	if m.network.NotForwarding && !n.NotForwarding {
+		m.askToldFirst()
+	}
 	m.network = n
 	m.passes++
 	rejected, refused, retained := names(n.Rejects), names(n.Refused), map[string]bool{}

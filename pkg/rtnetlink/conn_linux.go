@@ -35,7 +35,7 @@ const (
 	// notifications.
 	receiveBytes = 16 << 20
 	// Tries bounds how often an interrupted dump is repeated.
-	Tries = 10
+	Tries = 20
 )
 
 // Dial opens a socket in the network namespace of the calling thread and joins

@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/netip"
 	"slices"
-	"time"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -17,23 +16,20 @@ import (
 	"flannel/pkg/rtnetlink"
 )
 
-// maxDumps is how often a list is requested while changes interrupt it.
-const maxDumps = 20
-
 // Read reads a Snapshot of the network namespace of the calling goroutine's thread.
 func Read(o Options) (Snapshot, error) {
-	links, err := dump(netlink.LinkList)
+	links, err := rtnetlink.Whole(netlink.LinkList)
 	if err == nil && len(links) == 0 {
 		err = errors.New("no device, not even lo")
 	}
 	if err != nil {
 		return Snapshot{}, fmt.Errorf("list links: %w", err)
 	}
-	addrs, err := dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
+	addrs, err := rtnetlink.Whole(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
 		return Snapshot{}, fmt.Errorf("list addresses: %w", err)
 	}
-	routes, err := dump(listRoutes)
+	routes, err := rtnetlink.Whole(listRoutes)
 	if err != nil {
 		return Snapshot{}, fmt.Errorf("list routes: %w", err)
 	}
@@ -61,19 +57,6 @@ func Read(o Options) (Snapshot, error) {
 		}
 	}
 	return s, nil
-}
-
-// dump requests a list again, after a growing pause, while a change in the
-// kernel interrupts it. An interrupted list may lack entries or have some twice
-// (NLM_F_DUMP_INTR).
-func dump[T any](list func() ([]T, error)) (all []T, err error) {
-	for i := range maxDumps {
-		if all, err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) {
-			return all, err
-		}
-		time.Sleep(time.Duration(i) * time.Millisecond)
-	}
-	return nil, err
 }
 
 // toInterface converts a device, without its addresses and routes. Up is IFF_UP, not

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/vishvananda/netlink"
 
@@ -74,32 +75,51 @@ func (d *Driver) findOurs(ctx context.Context, networks []netip.Prefix) (tunnels
 		return nil, err
 	}
 	ours := &scope{tunnels: map[int]bool{}, networks: networks, everything: len(networks) == 0}
+	var others []netlink.Link
 	for _, l := range all {
 		owns, err := d.ownsDevice(ours, l)
-		if err == nil && !owns {
-			owns, err = d.isUnused(l)
-		}
-		if err != nil {
+		switch {
+		case err != nil:
 			return nil, err
-		}
-		if owns {
+		case owns:
 			tunnels = append(tunnels, l)
-			ours.tunnels[l.Attrs().Index] = true
+		case isOurType(l):
+			others = append(others, l)
 		}
+	}
+	unused, err := d.unused(tunnels, others)
+	if err != nil {
+		return nil, err
+	}
+	tunnels = append(tunnels, unused...)
+	for _, l := range tunnels {
+		ours.tunnels[l.Attrs().Index] = true
 	}
 	d.scope.Store(ours)
 	return tunnels, driver.Tables{d.nexthops, d.routes, d.policies, d.ikes}.Refresh(ctx)
 }
 
-// isUnused reports whether a device has a name and type that flannel gives, and no
-// address: a flanneld has made it, and could not give it one. Without an address, it
-// carries nothing for anybody; a flanneld that runs makes it again.
-func (d *Driver) isUnused(l netlink.Link) (bool, error) {
-	if !isOurType(l) {
-		return false, nil
+// unused returns those of the other devices with a name and type that flannel gives which
+// have no address, and which no other flanneld has made. A flanneld made them, and could not
+// give them one. Such a device is ours if the one of the same tunnel for the other address
+// family is; or if this is the flanneld without a name, and no device is in another network.
+func (d *Driver) unused(ours, others []netlink.Link) (unused []netlink.Link, err error) {
+	alone := d.opts.Instance == ""
+	for _, l := range others {
+		addrs, err := d.addresses(l)
+		switch {
+		case err != nil:
+			return nil, err
+		case len(addrs) == 0:
+			unused = append(unused, l)
+		default:
+			alone = false
+		}
 	}
-	addrs, err := d.addresses(l)
-	return err == nil && len(addrs) == 0, err
+	tunnel := func(l netlink.Link) string { return strings.Replace(l.Attrs().Name, "-v6", "", 1) } // flannel-v6.1, flannel-wg-v6
+	return slices.DeleteFunc(unused, func(l netlink.Link) bool {
+		return !alone && !slices.ContainsFunc(ours, func(o netlink.Link) bool { return tunnel(o) == tunnel(l) })
+	}), nil
 }
 
 // deleteAll deletes the routes and nexthop objects that were listed, and the

@@ -2,6 +2,7 @@ package linux
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -87,9 +88,15 @@ func TestForeignDevices(t *testing.T) {
 		m.serve()
 		named := func(path string) {
 			t.Helper()
-			var found *dataplane.NotForwardingError
-			if err := m.pass(); !errors.As(err, &found) || found.Sysctl != path || !strings.Contains(err.Error(), "sysctl -w "+path+"=1") {
-				t.Errorf("%s is off, and the pass has the error %v", path, err)
+			for end := time.Now().Add(time.Minute); ; time.Sleep(2 * time.Millisecond) { // a pass reads it after the notification
+				var found *dataplane.NotForwardingError
+				err := m.pass()
+				if errors.As(err, &found) && found.Sysctl == path && strings.Contains(err.Error(), "sysctl -w "+path+"=1") {
+					break
+				}
+				if time.Now().After(end) {
+					t.Fatalf("%s is off, and the pass has the error %v", path, err)
+				}
 			}
 			if value := run(t, "cat /proc/sys/%s", path); value != "0\n" {
 				t.Errorf("%s was changed to %q", path, value)
@@ -126,6 +133,41 @@ func TestCleanupOfDeviceWithoutAddress(t *testing.T) {
 			t.Errorf("cleanup has left %s", left)
 		}
 	})
+}
+
+// What has no address may be another flanneld's, where one may be on the host.
+func TestCleanupLeavesDevicesOfOthers(t *testing.T) {
+	const unused = "sysctl -qw net.ipv6.conf.default.disable_ipv6=1; ip link add flannel-v6.%d type vxlan id %[1]d dstport 8480 dev eth0"
+	for name, c := range map[string]struct {
+		second   bool // it is on the host
+		instance string
+		vni      int
+		gone     bool
+	}{
+		"alone":                 {vni: 7, gone: true},
+		"of a VNI of ours":      {vni: 1, second: true, gone: true},
+		"of the second's VNI":   {vni: 2, second: true},
+		"of nobody's VNI":       {vni: 7, second: true},
+		"with an instance":      {vni: 7, instance: "b0b0b0b"},
+		"ours with an instance": {vni: 1, instance: "b0b0b0b", gone: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			nstest.Run(t, func(t *testing.T) {
+				m := newMachine(t)
+				m.mustPass()
+				if c.second {
+					m.second(2).mustPass()
+				}
+				run(t, "ip link del flannel-v6.1")
+				run(t, unused, c.vni)
+				m.opts.Instance = c.instance
+				removed, err := Cleanup(t.Context(), m.opts, m.state.Networks, true)
+				if gone := slices.Contains(removed, fmt.Sprintf("device flannel-v6.%d", c.vni)); err != nil || gone != c.gone || !slices.Contains(removed, "device flannel.1") {
+					t.Errorf("cleanup (%v) would remove %q", err, removed)
+				}
+			})
+		})
+	}
 }
 
 // IPv6 packets are forwarded from and to devices with forwarding 0, if "all" has 1:

@@ -73,13 +73,9 @@ func (d *Driver) listLinks() ([]netlink.Link, error) {
 	return all, nil
 }
 
-// readWhole repeats read until no change interrupts the list.
-func readWhole[E any](read func() ([]E, error)) (all []E, err error) {
-	for range rtnetlink.Tries {
-		if all, err = read(); !errors.Is(err, netlink.ErrDumpInterrupted) {
-			break
-		}
-	}
+// readWhole is rtnetlink.Whole with errors of this file.
+func readWhole[E any](read func() ([]E, error)) ([]E, error) {
+	all, err := rtnetlink.Whole(read)
 	if err != nil {
 		return nil, reconcile.Unknown(err)
 	}

@@ -2,6 +2,7 @@ package path
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 
@@ -9,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"flannel/pkg/doctor"
+	"flannel/pkg/rtnetlink"
 )
 
 // noRoute are the errors of a lookup that ended without a route, or at a rule or a route
@@ -20,10 +22,10 @@ var noRoute = []error{unix.ENETUNREACH, unix.EACCES, unix.EINVAL, unix.EAGAIN}
 // node that the target names, from those in the node's subnet, and from a pod. Rules (ip
 // rule) can choose another table because of the source: of the node's own address, as
 // nm-cloud-setup's do, or of pods. want is the route without a source.
-func astray(t Target, want route, dst netip.Addr) (found []doctor.Astray) {
-	addrs, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
+func astray(t Target, want route, dst netip.Addr) (found []doctor.Astray, err error) {
+	addrs, err := rtnetlink.Whole(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
-		return nil
+		return nil, fmt.Errorf("list this node's addresses: %w", err)
 	}
 	for _, a := range addrs {
 		src := toAddr(a.IP)
@@ -36,7 +38,7 @@ func astray(t Target, want route, dst netip.Addr) (found []doctor.Astray) {
 			found = append(found, differing(want, dst, pod, link.Attrs().Name)...)
 		}
 	}
-	return found
+	return found, nil
 }
 
 // differing returns the route from a source, if it is not the wanted one. iif is the

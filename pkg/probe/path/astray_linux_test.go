@@ -1,10 +1,13 @@
 package path
 
 import (
+	"errors"
 	"net/netip"
 	"os/exec"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"flannel/pkg/doctor"
 	"flannel/pkg/logtest"
@@ -49,11 +52,34 @@ func TestAstray(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				checkAstray(t, c.rule+" to "+subnet, astray(target, r, dst), want)
+				found, err := astray(target, r, dst)
+				if err != nil {
+					t.Fatal(err)
+				}
+				checkAstray(t, c.rule+" to "+subnet, found, want)
 			}
 			if c.rule != "" {
 				sh("ip rule del " + c.rule)
 			}
+		}
+	})
+}
+
+// Without the addresses of this node, the doctor says that it does not know.
+func TestAstrayIsNotKnown(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		if out, err := exec.Command("sh", "-ec", "ip link set lo up; ip addr add 10.5.2.1/24 dev lo").CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		dst := netip.MustParseAddr("10.5.2.1")
+		r, err := routeTo(dst)
+		if err != nil {
+			t.Fatal(err)
+		}
+		faults := nstest.NewFaults(t)
+		faults.Fail(1, unix.EMFILE)
+		if found, err := astray(Target{}, r, dst); !errors.Is(err, unix.EMFILE) {
+			t.Errorf("found %v, error %v", found, err)
 		}
 	})
 }

@@ -3,7 +3,6 @@ package path
 import (
 	"bytes"
 	"cmp"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -18,6 +17,7 @@ import (
 	"flannel/pkg/doctor"
 	"flannel/pkg/encap"
 	"flannel/pkg/mac"
+	"flannel/pkg/rtnetlink"
 )
 
 // route is the kernel's route to an address.
@@ -116,13 +116,7 @@ func neighbours(r route) []netlink.Neigh {
 	if r.via.Is6() {
 		family = unix.AF_INET6
 	}
-	list, err := netlink.NeighList(r.link.Attrs().Index, family)
-	for range 10 { // a change meanwhile makes the list incomplete
-		if !errors.Is(err, netlink.ErrDumpInterrupted) {
-			break
-		}
-		list, err = netlink.NeighList(r.link.Attrs().Index, family)
-	}
+	list, err := rtnetlink.Whole(func() ([]netlink.Neigh, error) { return netlink.NeighList(r.link.Attrs().Index, family) })
 	if err != nil {
 		return nil
 	}

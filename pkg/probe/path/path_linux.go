@@ -41,7 +41,10 @@ func Test(ctx context.Context, t Target, within time.Duration) doctor.Path {
 		describe(&r.Path, t, r.inner)
 	}
 	if r.Kind != "" {
-		r.Astray = astray(t, r.inner, r.addr)
+		if r.Astray, err = astray(t, r.inner, r.addr); err != nil {
+			r.Problem = err.Error() // without that, no cause is certain
+			return r.Path
+		}
 	}
 	if r.underlay, err = routeTo(t.PublicIP); err != nil {
 		return r.Path
