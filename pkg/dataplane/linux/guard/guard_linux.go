@@ -45,7 +45,7 @@ import (
 // Config is what the rules depend on, apart from the peers.
 type Config struct {
 	Enforce  bool           // drop; else only count
-	Trial    time.Duration  // for which nothing of a peer must have been found before packets are dropped
+	Trial    time.Duration  // for which nothing that claims to be from a peer's pod must have been found before packets are dropped
 	Networks []netip.Prefix // of all pods, masked
 	Subnets  []netip.Prefix // of this node's pods, masked
 	Tunnels  []string       // tunnel devices
@@ -55,7 +55,7 @@ type Config struct {
 	Routed   bool           // there is a route to each peer's subnet
 	Sources  []netip.Prefix // further senders of outer packets, masked
 
-	masks []mask // in the sets of owners, sorted
+	masks []mask // of the sets of networks, sorted
 }
 
 // Outer describes UDP datagrams that contain packets: those of VXLAN, or, with VNI 0, IP
@@ -79,8 +79,8 @@ type Guard struct {
 
 	peers, pods *reconcile.Table[element, struct{}] // by address, and by name of the interface
 	users       map[element]int                     // number of paths that want an element of peers
-	masks       map[mask]bool                       // there are, or were, such owners
-	made        map[string]bool                     // the kernel has these sets; see insideSet
+	masks       map[mask]bool                       // there are, or were, such networks
+	made        map[string]bool                     // the kernel has these sets; see describedSet
 
 	samples *sampler
 	trial   trial

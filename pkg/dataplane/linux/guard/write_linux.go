@@ -50,7 +50,7 @@ func (g *Guard) check(o driver.Options) error {
 }
 
 // handles returns the handles of all rules of the table in their order, and whether
-// they drop packets; none if there is no table. The sets of owners that the rules look
+// they drop packets; none if there is no table. The sets of networks that the rules look
 // at, maybe those of an earlier run, are known afterwards.
 func (g *Guard) handles() (handles []uint64, dropping bool, err error) {
 	for _, name := range chainNames() {
@@ -62,7 +62,7 @@ func (g *Guard) handles() (handles []uint64, dropping bool, err error) {
 			handles, dropping = append(handles, r.Handle), dropping || drops(r.Exprs)
 			for _, e := range r.Exprs {
 				if l, isLookup := e.(*expr.Lookup); isLookup {
-					if m, isOwners := maskOf(l.SetName); isOwners {
+					if m, isNetworks := maskOf(l.SetName); isNetworks {
 						g.masks[m] = true
 					}
 				}
@@ -80,7 +80,7 @@ func (g *Guard) fill(ctx context.Context, o driver.Options, c Config) error {
 			return err
 		}
 	}
-	if err := g.makeInsideSets(); err != nil {
+	if err := g.makeDescribedSets(); err != nil {
 		return err
 	}
 	if err := g.Tables().Add(ctx, o); err != nil {
@@ -100,10 +100,10 @@ func isForeign(err error) bool {
 	return errors.Is(err, unix.EEXIST) || errors.Is(err, unix.EOPNOTSUPP)
 }
 
-// prepare makes the table with its counters and sets, except those of type insideSet.
+// prepare makes the table with its counters and sets, except those of type describedSet.
 func (g *Guard) prepare() error {
 	g.conn.AddTable(g.table)
-	names := []string{ofPeers}
+	names := []string{claimed}
 	for _, rule := range ruleNames {
 		names = append(names, rule, droppedBy(rule))
 	}
