@@ -217,8 +217,9 @@ func (g *Guard) remove() error {
 }
 
 // deleteTable deletes the table, and makes the sets be listed. If the rules dropped
-// packets, those that follow do, too.
+// packets, those that follow do, too. It may be called after an error.
 func (g *Guard) deleteTable() error {
+	g.conn.drain()
 	g.config = nil
 	exists, err := g.exists()
 	if err == nil && exists {
