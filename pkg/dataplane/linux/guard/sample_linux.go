@@ -246,6 +246,7 @@ func (s *sampler) put(subnet netip.Prefix, peer netip.Addr, present bool) {
 	switch {
 	case present:
 		s.subnets[subnet] = peer
+		delete(s.departed, peer)
 		if !known {
 			s.lengths[subnet.Bits()]++
 		}

@@ -13,19 +13,19 @@ import (
 // only describe them, since a flood of others leaves none of a peer. A restart of the
 // daemon continues where the rules in the kernel are.
 type trial struct {
-	dropping bool      // the rules in the kernel drop
-	began    time.Time // zero: there is no trial
-	quiet    time.Time // since when nothing was found
-	found    uint64    // packets that claim to be from a pod of a peer, at that time
-	timer    *time.Timer
-	waiting  string // why the rules do not drop although they should
-	last     string // describes the last packet that was found; "": there was none
+	passed  bool      // a trial ended, maybe in an earlier run, whose rules dropped
+	began   time.Time // zero: there is no trial
+	quiet   time.Time // since when nothing was found
+	found   uint64    // packets that claim to be from a pod of a peer, at that time
+	timer   *time.Timer
+	waiting string // why the rules do not drop although they should
+	last    string // describes the last packet that was found; "": there was none
 }
 
 // mayEnforce reports whether rules may drop now.
 func (g *Guard) mayEnforce(c Config, now time.Time) bool {
 	t := &g.trial
-	if !c.Enforce || t.dropping {
+	if !c.Enforce || t.passed {
 		t.end()
 		return c.Enforce
 	}

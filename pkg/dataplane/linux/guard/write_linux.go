@@ -39,8 +39,9 @@ func (g *Guard) check(o driver.Options) error {
 	if err != nil {
 		return err
 	}
+	g.dropping = dropping
 	if g.config == nil {
-		g.trial.dropping = g.trial.dropping || dropping // the rules of an earlier run
+		g.trial.passed = g.trial.passed || dropping // the rules of an earlier run
 	} else if !slices.Equal(handles, g.rules) {
 		g.config = nil
 		g.log.Info("repairing the guard's rules, somebody else has changed them", "table", g.table.Name)
@@ -153,11 +154,12 @@ func (g *Guard) write(c Config) error {
 	if err := g.flush("write the rules"); err != nil {
 		return err
 	}
+	g.config, g.dropping, g.trial.passed = nil, c.Enforce, c.Enforce
 	handles, _, err := g.handles()
 	if err != nil {
 		return err
 	}
-	g.config, g.rules, g.trial.dropping = &c, handles, c.Enforce
+	g.config, g.rules = &c, handles
 	return nil
 }
 
@@ -208,7 +210,7 @@ func (g *Guard) remove() error {
 	if g.config == nil && !g.stale.Load() {
 		return nil
 	}
-	g.trial.dropping = false
+	g.trial.passed = false
 	if err := g.deleteTable(); err != nil {
 		return err
 	}
@@ -229,6 +231,7 @@ func (g *Guard) deleteTable() error {
 	if err != nil {
 		return err
 	}
+	g.dropping = false
 	clear(g.made)
 	g.peers.Relist()
 	g.pods.Relist()
