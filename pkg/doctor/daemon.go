@@ -283,6 +283,8 @@ func nobodyForges(s Snapshot) Finding {
 			"the guard drops nothing yet: it %s", g.Waiting)
 	case dropped+counted == "":
 		return ok("none were found")
+	case !g.Enforce && counted == "":
+		return ok("none that were not dropped; dropped when the guard enforced: %s", dropped)
 	case !g.Enforce:
 		return warn(look+"If none of them are legitimate, set Guard to enforce.", "found, and not dropped: %s", counted)
 	case dropped == "":
