@@ -114,7 +114,7 @@ type State struct {
 // the cluster would send.
 type Guard struct {
 	Enforce bool           // they are dropped; else they are only counted
-	Trial   time.Duration  // for which no peer's packet must have been counted before any is dropped
+	Trial   time.Duration  // for which no packet with the address of a peer's pod must have been counted before any is dropped
 	Sources []netip.Prefix // from which peers may send, too, masked
 }
 
@@ -132,7 +132,7 @@ type Guarded struct {
 	Problem string            // why it does not work; empty: it does
 	Packets map[string]uint64 // counted or dropped, by rule
 	Dropped map[string]uint64 // those of them that were dropped
-	// OfPeer describes such a packet of the last minutes that a peer has probably sent;
+	// OfPeer describes such a packet of the last minutes with the address of a peer's pod;
 	// empty: there was none.
 	OfPeer string
 }

@@ -279,10 +279,12 @@ func nobodyForges(s Snapshot) Finding {
 		return warn("The kernel needs the modules nf_tables, nft_fib_inet, nft_log, nft_limit and nfnetlink_log; without a guard, set Guard to off.",
 			"the guard does not work: %s", g.Problem)
 	case g.Waiting != "":
-		return warn(look+"If a node sends from another address than the one in its lease, give --tunnel-source there, or add its address to GuardSources. Packets of others are no reason to wait: set GuardTrial to 0.",
+		return warn(look+"If a node sends from another address than the one in its lease, give --tunnel-source there, or add its address to GuardSources. If somebody else forges these packets, set GuardTrial to 0.",
 			"the guard drops nothing yet: it %s", g.Waiting)
 	case dropped+counted == "":
 		return ok("none were found")
+	case !g.Enforce && counted == "":
+		return ok("none that were not dropped; dropped when the guard enforced: %s", dropped)
 	case !g.Enforce:
 		return warn(look+"If none of them are legitimate, set Guard to enforce.", "found, and not dropped: %s", counted)
 	case dropped == "":

@@ -191,6 +191,9 @@ func TestDaemonChecks(t *testing.T) {
 		{"FL211", OK, "none 12 outsider", func(s *Snapshot) { // of the audit before
 			reportOf(s).Guard = &status.Guard{Enforce: true, Packets: map[string]uint64{"outsider": 12}, OfPeer: "10.5.2.7 sends from 192.0.2.7"}
 		}},
+		{"FL211", OK, "when the guard enforced: 5 outsider", func(s *Snapshot) { // when it enforced
+			reportOf(s).Guard = &status.Guard{Packets: map[string]uint64{"outsider": 5}, Dropped: map[string]uint64{"outsider": 5}}
+		}},
 		{"FL211", OK, "", func(s *Snapshot) { reportOf(s).Guard = &status.Guard{Packets: map[string]uint64{"pod": 0}} }},
 	})
 }

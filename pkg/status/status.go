@@ -123,7 +123,7 @@ type Guard struct {
 	Problem string            `json:"problem,omitempty"` // why it does not work
 	Packets map[string]uint64 `json:"packets"`           // by rule: "outsider", "pod", "impostor", "inner", "spoofed"
 	Dropped map[string]uint64 `json:"dropped,omitempty"` // those of them that were dropped; the others were only counted
-	OfPeer  string            `json:"ofPeer,omitempty"`  // one of them, of the last minutes, that a peer has probably sent
+	OfPeer  string            `json:"ofPeer,omitempty"`  // one of them, of the last minutes, with the address of a peer's pod
 }
 
 // Found describes the packets that the guard has dropped, and those that it has only

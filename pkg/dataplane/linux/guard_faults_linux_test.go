@@ -37,6 +37,16 @@ func TestGuardHoldsBackNewPeers(t *testing.T) {
 				t.Errorf("the route to %s is there: %t", p.Dst, p == added)
 			}
 		}
+		// What this peer sends is in no tunnel, so that no set has to have its address.
+		direct := *added
+		direct.Dst, direct.Via, direct.Device, direct.Encap = netip.MustParsePrefix("10.5.101.0/24"), netip.MustParseAddr("192.168.100.101"), "eth0", dataplane.Direct{}
+		m.state.Paths = append(m.state.Paths, &direct)
+		if err := m.pass(); !errors.Is(err, unix.ENFILE) {
+			t.Fatalf("the set is full, and the pass: %v", err)
+		}
+		if routes := run(t, "ip route"); !strings.Contains(routes, direct.Dst.String()) || strings.Contains(routes, added.Dst.String()) {
+			t.Errorf("with a peer without a tunnel, the routes are %s", routes)
+		}
 		m.state.Guard = &dataplane.Guard{} // nothing is dropped, so nothing has to wait
 		if err := m.pass(); err != nil {
 			t.Fatal(err)
@@ -50,6 +60,28 @@ func TestGuardHoldsBackNewPeers(t *testing.T) {
 		m.mustPass()
 		if !strings.Contains(run(t, "ip route"), added.Dst.String()) {
 			t.Error("there is no route when the set is written")
+		}
+	})
+}
+
+// If somebody else has deleted the rules, and they cannot be written, nothing is dropped, so
+// that no peer has to wait.
+func TestGuardWithoutRulesHoldsBackNothing(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		m := guarded(t, &dataplane.Guard{Enforce: true})
+		m.mustPass()
+		added := newcomer(m)
+		m.state.Paths = append(m.state.Paths, added)
+		run(t, "nft delete table inet flannel-guard; nft add table inet flannel-guard; nft add set inet flannel-guard peers4 '{ type ipv4_addr; size 3; }'")
+		m.QueueResync()
+		if err := m.pass(); !errors.Is(err, unix.ENFILE) {
+			t.Fatalf("the set is full, and the pass: %v", err)
+		}
+		if !strings.Contains(run(t, "ip route"), added.Dst.String()) {
+			t.Error("there is no route to a peer that nothing drops")
+		}
+		if g, _ := m.Guarded(); g.Enforce || g.Problem == "" {
+			t.Errorf("the guard without rules: %+v", g)
 		}
 	})
 }

@@ -45,7 +45,7 @@ import (
 // Config is what the rules depend on, apart from the peers.
 type Config struct {
 	Enforce  bool           // drop; else only count
-	Trial    time.Duration  // for which nothing of a peer must have been found before packets are dropped
+	Trial    time.Duration  // for which nothing that claims to be from a peer's pod must have been found before packets are dropped
 	Networks []netip.Prefix // of all pods, masked
 	Subnets  []netip.Prefix // of this node's pods, masked
 	Tunnels  []string       // tunnel devices
@@ -55,7 +55,7 @@ type Config struct {
 	Routed   bool           // there is a route to each peer's subnet
 	Sources  []netip.Prefix // further senders of outer packets, masked
 
-	masks []mask // in the sets of owners, sorted
+	masks []mask // of the sets of networks, sorted
 }
 
 // Outer describes UDP datagrams that contain packets: those of VXLAN, or, with VNI 0, IP
@@ -79,15 +79,16 @@ type Guard struct {
 
 	peers, pods *reconcile.Table[element, struct{}] // by address, and by name of the interface
 	users       map[element]int                     // number of paths that want an element of peers
-	masks       map[mask]bool                       // there are, or were, such owners
-	made        map[string]bool                     // the kernel has these sets; see insideSet
+	masks       map[mask]bool                       // there are, or were, such networks
+	made        map[string]bool                     // the kernel has these sets; see describedSet
 
 	samples *sampler
 	trial   trial
 
-	config  *Config      // of the rules in the kernel; nil: none, or not known
-	rules   []uint64     // their handles
-	subnets atomic.Value // []netip.Prefix, for ObserveAddr
+	config   *Config      // of the rules in the kernel; nil: none, or not known
+	rules    []uint64     // their handles
+	dropping bool         // they drop packets, as far as is known
+	subnets  atomic.Value // []netip.Prefix, for ObserveAddr
 	// stale: others may have changed the table. podsStale: the interfaces of pods may
 	// have changed.
 	stale, podsStale atomic.Bool
@@ -215,16 +216,22 @@ func (g *Guard) Apply(ctx context.Context, o driver.Options, c *Config, interfac
 // why. last describes the packet for which they wait, or is empty: a part of the reason
 // that anybody who sends packets can change.
 func (g *Guard) Enforces() (enforces bool, waiting, last string) {
-	return g.trial.dropping, g.trial.waiting, g.trial.last
+	return g.dropping, g.trial.waiting, g.trial.last
 }
 
-// Drops reports whether the rules in the kernel drop packets of the peer at the end of a
-// path, because sets lack it.
+// Drops reports whether the rules in the kernel drop packets that the peer at the end of
+// a path sends through a tunnel, because the sets of peers or owners lack it. Packets in
+// no tunnel, or in one whose keys say who the sender is, are judged by routes.
 func (g *Guard) Drops(p *dataplane.Path) bool {
+	switch p.Encap.(type) {
+	case dataplane.Direct, dataplane.WireGuardPeer, dataplane.ESP:
+		return false
+	}
 	all, _ := elementsOf(p)
-	return g.trial.dropping && slices.ContainsFunc(all, func(e element) bool {
+	return g.dropping && slices.ContainsFunc(all, func(e element) bool {
+		m, _ := maskOf(e.set)
 		_, exists := g.peers.Actual(e)
-		return !exists
+		return !exists && (m.kind == owners || e.set == peers4 || e.set == peers6)
 	})
 }
 

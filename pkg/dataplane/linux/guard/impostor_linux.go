@@ -1,12 +1,14 @@
 package guard
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"iter"
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
@@ -24,17 +26,25 @@ import (
 // The addresses inside are at fixed distances from the transport header, behind headers
 // without options. (The expression "inner" of kernels since 6.2 would find them, too.)
 
-// mask is the length of networks of a family. There is a set for each.
+// mask is the length of networks of a family in sets of a kind. There is a set for each.
 type mask struct {
+	kind string
 	v6   bool
 	bits int
 }
 
-// of returns the mask of a network.
-func of(p netip.Prefix) mask { return mask{p.Addr().Is6(), p.Bits()} }
+// The kinds of sets of networks.
+const (
+	owners  = "owners"  // a sender, and a network that is its own
+	inside  = "inside"  // the subnets of the peers, to be looked up inside of outer packets
+	subnets = "subnets" // the same, to be looked up in the packets themselves
+)
 
-// set is the name of the set of owners of networks of this length.
-func (m mask) set() string { return fmt.Sprintf("owners%d-%d", m.family(), m.bits) }
+// of returns the mask of a network in sets of a kind.
+func of(kind string, p netip.Prefix) mask { return mask{kind, p.Addr().Is6(), p.Bits()} }
+
+// set is the name of the set of networks of this length.
+func (m mask) set() string { return fmt.Sprintf("%s%d-%d", m.kind, m.family(), m.bits) }
 
 func (m mask) family() int {
 	if m.v6 {
@@ -45,19 +55,31 @@ func (m mask) family() int {
 
 // maskOf is the inverse of mask.set.
 func maskOf(set string) (m mask, ok bool) {
-	var family int
-	if n, _ := fmt.Sscanf(set, "owners%d-%d", &family, &m.bits); n != 2 {
-		return m, false
+	for _, m.kind = range []string{owners, inside, subnets} {
+		var family int
+		if n, _ := fmt.Sscanf(set, m.kind+"%d-%d", &family, &m.bits); n == 2 {
+			m.v6 = family == 6
+			return m, m.set() == set
+		}
 	}
-	m.v6 = family == 6
-	return m, m.set() == set
+	return mask{}, false
 }
 
 func compareMasks(a, b mask) int {
-	if a.v6 != b.v6 {
-		return map[bool]int{false: -1, true: 1}[a.v6]
+	return cmp.Or(strings.Compare(a.kind, b.kind), a.family()-b.family(), a.bits-b.bits)
+}
+
+// lookup looks up the key that expressions load, from register 1 on. Its last part, in a
+// register, is an address, of which the network is looked up.
+func (m mask) lookup(key []expr.Any, register uint32) []expr.Any {
+	size := 4
+	if m.v6 {
+		size = 16
 	}
-	return a.bits - b.bits
+	if m.bits < 8*size {
+		key = append(key, &expr.Bitwise{SourceRegister: register, DestRegister: register, Len: uint32(size), Mask: net.CIDRMask(m.bits, 8*size), Xor: make([]byte, size)})
+	}
+	return append(key, &expr.Lookup{SourceRegister: 1, SetName: m.set()})
 }
 
 // sendersOf yields the addresses from which the peer at the end of a path sends.
@@ -74,10 +96,14 @@ func sendersOf(p *dataplane.Path) iter.Seq[netip.Addr] {
 	}
 }
 
-// elementsOf returns what the sets of peers and owners have for a path.
+// elementsOf returns what the sets have for a path.
 func elementsOf(p *dataplane.Path) (all []element, masks []mask) {
 	host := func(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 	_, encrypted := p.Encap.(dataplane.WireGuardPeer)
+	for _, kind := range []string{inside, subnets} {
+		m := of(kind, p.Dst)
+		all, masks = append(all, element{m.set(), string(p.Dst.Masked().Addr().AsSlice())}), append(masks, m)
+	}
 	for a := range sendersOf(p) {
 		all = append(all, peer(a), node(a))
 		if encrypted || a.Is6() != p.Dst.Addr().Is6() { // its key says whose packets it may send
@@ -88,7 +114,7 @@ func elementsOf(p *dataplane.Path) (all []element, masks []mask) {
 			networks = append(networks, host(a))
 		}
 		for _, n := range networks {
-			all, masks = append(all, owner(a, n)), append(masks, of(n))
+			all, masks = append(all, owner(a, n)), append(masks, of(owners, n))
 		}
 	}
 	return all, masks
@@ -114,7 +140,7 @@ func node(sender netip.Addr) element {
 
 // owner is an element of a set of owners.
 func owner(sender netip.Addr, network netip.Prefix) element {
-	return element{of(network).set(), string(slices.Concat(sender.AsSlice(), network.Masked().Addr().AsSlice()))}
+	return element{of(owners, network).set(), string(slices.Concat(sender.AsSlice(), network.Masked().Addr().AsSlice()))}
 }
 
 // layout says where the packet inside of an outer packet is.
@@ -174,15 +200,12 @@ func (l layout) from(p netip.Prefix) []expr.Any {
 // sender owns.
 func (l layout) owned(m mask) []expr.Any {
 	// The key is in registers that follow each other; the first of them is the same in both notations.
-	second, size := uint32(unix.NFT_REG32_01), 4
+	second := uint32(unix.NFT_REG32_01)
 	if m.v6 {
-		second, size = unix.NFT_REG_2, 16
+		second = unix.NFT_REG_2
 	}
 	all := slices.Concat(l.ofFamily(m.v6), load(source, m.v6), l.source(m.v6, second))
-	if m.bits < 8*size {
-		all = append(all, &expr.Bitwise{SourceRegister: second, DestRegister: second, Len: uint32(size), Mask: net.CIDRMask(m.bits, 8*size), Xor: make([]byte, size)})
-	}
-	return append(all, &expr.Lookup{SourceRegister: 1, SetName: m.set()})
+	return m.lookup(all, second)
 }
 
 // tags are the types of frames with a tag in front of the packet's own type.
@@ -236,7 +259,9 @@ func (c Config) owners(who *chain, l layout) {
 		who.add("a part of a header", part, found(Impostor))
 	}
 	for _, m := range c.masks {
-		who.add("from its own pods, or from itself", l.owned(m), accept)
+		if m.kind == owners {
+			who.add("from its own pods, or from itself", l.owned(m), accept)
+		}
 	}
 	for _, s := range c.Sources {
 		who.add("from a listed source", l.from(s), accept)

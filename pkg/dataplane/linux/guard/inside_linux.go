@@ -11,30 +11,31 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Rules look up the source of the packet inside in these sets. nft can load a rule that
-// looks up bytes at an offset only if the set describes its key by such an expression
-// ("typeof @th,336,32"). The kernel stores the description for nft. The library for
-// nftables cannot write it.
+// Rules look up the source of the packet inside in most of these sets. nft can load a
+// rule that looks up bytes at an offset only if the set describes its key by such an
+// expression ("typeof @th,336,32"). The kernel stores the description for nft. The
+// library for nftables cannot write it.
 
-// insideSet is one of these sets.
-type insideSet struct {
+// describedSet is one of these sets. Its key has at least one of two parts.
+type describedSet struct {
 	name   string
 	v6     bool
-	sender bool // the key has the source of the outer packet in front
+	sender bool // the source of the packet itself
+	inside bool // the source of the packet inside
 }
 
-// insideSets are those that the rules need.
-func (g *Guard) insideSets() []insideSet {
-	all := []insideSet{{name: nodes4}, {name: nodes6, v6: true}}
+// describedSets are those that the rules need.
+func (g *Guard) describedSets() []describedSet {
+	all := []describedSet{{name: nodes4, inside: true}, {name: nodes6, v6: true, inside: true}}
 	for _, m := range slices.SortedFunc(maps.Keys(g.masks), compareMasks) {
-		all = append(all, insideSet{m.set(), m.v6, true})
+		all = append(all, describedSet{m.set(), m.v6, m.kind != inside, m.kind != subnets})
 	}
 	return all
 }
 
-// makeInsideSets makes those sets that the kernel lacks, in one transaction.
-func (g *Guard) makeInsideSets() error {
-	missing := slices.DeleteFunc(g.insideSets(), func(s insideSet) bool { return g.made[s.name] })
+// makeDescribedSets makes those sets that the kernel lacks, in one transaction.
+func (g *Guard) makeDescribedSets() error {
+	missing := slices.DeleteFunc(g.describedSets(), func(s describedSet) bool { return g.made[s.name] })
 	if len(missing) == 0 {
 		return nil
 	}
@@ -64,19 +65,20 @@ func (g *Guard) makeInsideSets() error {
 }
 
 // message asks for the set.
-func (s insideSet) message(t *nftables.Table, id uint32) (netlink.Message, error) {
+func (s describedSet) message(t *nftables.Table, id uint32) (netlink.Message, error) {
 	number := func(n uint32) []byte { return binary.BigEndian.AppendUint32(nil, n) }
 	// Types of nft. A concatenation has six bits for each of its parts.
 	const ipv4, ipv6, integer, bits = 7, 8, 4, 6
-	key, size := uint32(integer), uint32(4)
+	address, length := uint32(ipv4), uint32(4)
 	if s.v6 {
-		size = 16
+		address, length = ipv6, 16
 	}
-	switch {
-	case s.sender && s.v6:
-		key, size = ipv6<<bits|integer, 2*size
-	case s.sender:
-		key, size = ipv4<<bits|integer, 2*size
+	key, size := uint32(0), uint32(0)
+	if s.sender {
+		key, size = address, length
+	}
+	if s.inside {
+		key, size = key<<bits|integer, size+length
 	}
 	attrs, err := netlink.MarshalAttributes([]netlink.Attribute{
 		{Type: unix.NFTA_SET_TABLE, Data: append([]byte(t.Name), 0)},
@@ -93,10 +95,10 @@ func (s insideSet) message(t *nftables.Table, id uint32) (netlink.Message, error
 	}, err
 }
 
-// keyDescription describes the key as nft does: the source of the packet, if it is a part
-// of the key, and bytes behind the transport header. Their offset need not be that of the rule; it is that of
-// vxlan here. The numbers are nft's own.
-func (s insideSet) keyDescription() []byte {
+// keyDescription describes the key as nft does: the source of the packet, and bytes behind
+// the transport header, as far as these are parts of the key. The offset of the bytes need
+// not be that of the rule; it is that of vxlan here. The numbers are nft's own.
+func (s describedSet) keyDescription() []byte {
 	field := func(kind byte, data ...byte) []byte { return append([]byte{kind, byte(len(data))}, data...) }
 	number := func(kind byte, n uint32) []byte { return field(kind, binary.NativeEndian.AppendUint32(nil, n)...) }
 	expression := func(kind uint32, parts ...[]byte) []byte {
@@ -111,9 +113,12 @@ func (s insideSet) keyDescription() []byte {
 	const vxlan = 8 + 8 + 14 // bytes in front of the packet inside
 	sender := expression(payload, number(0, header), number(1, saddr))
 	inside := expression(payload, number(0, 0), number(1, 0), number(2, transport), number(3, 8*(vxlan+offset)), number(4, 8*size))
-	key := inside
-	if s.sender {
+	key := sender
+	switch {
+	case s.sender && s.inside:
 		key = expression(concatenation, field(0, sender...), field(1, inside...))
+	case s.inside:
+		key = inside
 	}
 	return append(number(keyByteOrder, 0), field(keyTypeof, key...)...)
 }

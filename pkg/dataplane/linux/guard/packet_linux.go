@@ -3,6 +3,7 @@ package guard
 import (
 	"encoding/binary"
 	"net/netip"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -18,7 +19,7 @@ func (s *sampler) parse(attrs []byte) (found sample, ok bool) {
 				found.device = int(binary.BigEndian.Uint32(value))
 			}
 		case nfulaPrefix:
-			found.rule = string(value[:max(0, len(value)-1)])
+			found.rule, found.claims = strings.CutPrefix(string(value[:max(0, len(value)-1)]), claimPrefix)
 		case nfulaPayload:
 			found.from, found.to, value, ok = parseIP(value)
 			found.inner = s.config.innerSource(value)

@@ -2,6 +2,7 @@ package guard
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
@@ -18,8 +19,8 @@ const (
 
 var ruleNames = []string{Outsider, Pod, Impostor, Inner, Spoofed}
 
-// ofPeers counts packets, of all rules, that claim to be from a pod of another node.
-const ofPeers = "of-peers"
+// claimed counts packets, of all rules, that claim to be from a pod of a peer.
+const claimed = "claimed"
 
 // The chains. Packets enter the first three of them.
 const (
@@ -44,16 +45,16 @@ const (
 // has those, too, that it only counted.
 func droppedBy(rule string) string { return "dropped-" + rule }
 
-// foundBy is the chain for packets that a rule finds, foundOfPeer the one for those of
-// them that claim to be from a pod of another node.
-func foundBy(rule string) string     { return "found-" + rule }
-func foundOfPeer(rule string) string { return "found-" + rule + "-of-peer" }
+// foundBy is the chain for packets that a rule finds, claimedBy the one for those of them
+// that claim to be from a pod of a peer.
+func foundBy(rule string) string   { return "found-" + rule }
+func claimedBy(rule string) string { return "claimed-" + rule }
 
 // chainNames are those of all chains that there may be.
 func chainNames() []string {
 	all := []string{prerouting, arriving, leaving, fromTunnel, direct, fromPod, outer, outerIPIP, speaker, passing, passingIPIP, passingPod, relayed}
 	for _, rule := range ruleNames {
-		all = append(all, foundBy(rule), foundOfPeer(rule))
+		all = append(all, foundBy(rule), claimedBy(rule))
 	}
 	return all
 }
@@ -219,16 +220,18 @@ func (c Config) outerPackets(from *chain, to, content string) chain {
 }
 
 // ends returns the chains for packets that a rule finds. Some of them are passed to the
-// sampler. What may be from a peer has samples of its own, which no flood of others can
+// sampler. What claims to be from a pod of a peer has samples of its own, which no flood of others can
 // use up, and is counted apart: the trial depends on it.
 func (c Config) ends(rule string, group uint16) []chain {
 	verdict := expr.VerdictAccept
 	if c.Enforce {
 		verdict = expr.VerdictDrop
 	}
-	samples := []expr.Any{
-		&expr.Limit{Type: expr.LimitTypePkts, Rate: sampleRate, Unit: expr.LimitTimeSecond, Burst: sampleRate},
-		&expr.Log{Key: 1<<unix.NFTA_LOG_GROUP | 1<<unix.NFTA_LOG_SNAPLEN | 1<<unix.NFTA_LOG_PREFIX, Group: group, Snaplen: sampleBytes, Data: []byte(rule)},
+	samples := func(prefix string) []expr.Any {
+		return []expr.Any{
+			&expr.Limit{Type: expr.LimitTypePkts, Rate: sampleRate, Unit: expr.LimitTimeSecond, Burst: sampleRate},
+			&expr.Log{Key: 1<<unix.NFTA_LOG_GROUP | 1<<unix.NFTA_LOG_SNAPLEN | 1<<unix.NFTA_LOG_PREFIX, Group: group, Snaplen: sampleBytes, Data: []byte(prefix)},
+		}
 	}
 	count := func(name string) []expr.Any {
 		return []expr.Any{&expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: name}}
@@ -240,43 +243,34 @@ func (c Config) ends(rule string, group uint16) []chain {
 	end := chain{name: foundBy(rule)}
 	claims := c.claims(rule)
 	for _, claim := range claims {
-		end.add("maybe from a pod of another node", claim, goTo(foundOfPeer(rule)))
+		end.add("maybe from a pod of a peer", claim, goTo(claimedBy(rule)))
 	}
-	end.add("samples", samples)
+	end.add("samples", samples(rule))
 	end.add("all of them", count(rule), decide)
 	if len(claims) == 0 {
 		return []chain{end}
 	}
-	peer := chain{name: foundOfPeer(rule)}
-	peer.add("samples", samples)
-	peer.add("for the trial", count(ofPeers))
+	peer := chain{name: claimedBy(rule)}
+	peer.add("samples", samples(claimPrefix+rule))
+	peer.add("for the trial", count(claimed))
 	peer.add("all of them", count(rule), decide)
 	return []chain{peer, end}
 }
 
-// claims match packets that a rule finds and that may be from a pod of another node. The
-// pods of this node send the packets of the rule pod. The source of those of the rule
-// inner is in no other node's subnet.
+// claims match packets that a rule finds and that claim to be from a pod of a peer. The
+// packets of a node that is no peer any more claim nothing, although it still runs. The
+// pods of this node send the packets of the rule pod, and some of the rule spoofed. The
+// source of those of the rule inner is in no other node's subnet.
 func (c Config) claims(rule string) (all [][]expr.Any) {
 	l, exists := c.layout()
-	for _, n := range c.Networks {
-		v6 := n.Addr().Is6()
-		var match []expr.Any
-		var again func() []expr.Any
+	elsewhere := append(iifname(), &expr.Lookup{SourceRegister: 1, SetName: pods, Invert: true})
+	for _, m := range c.masks {
 		switch {
-		case (rule == Outsider || rule == Impostor) && exists:
-			match, again = l.from(n), func() []expr.Any { return l.source(v6, 1) }
-		case rule == Spoofed:
-			match, again = addr(source, n), func() []expr.Any { return load(source, v6) }
-		default:
-			continue
+		case (rule == Outsider || rule == Impostor) && exists && m.kind == inside:
+			all = append(all, m.lookup(slices.Concat(l.ofFamily(m.v6), l.source(m.v6, 1)), 1))
+		case rule == Spoofed && m.kind == subnets:
+			all = append(all, m.lookup(slices.Concat(elsewhere, load(source, m.v6)), 1))
 		}
-		for _, s := range c.Subnets {
-			if s.Addr().Is6() == v6 {
-				match = append(match, compareWith(expr.CmpOpNeq, again(), s)...)
-			}
-		}
-		all = append(all, match)
 	}
 	return all
 }

@@ -22,6 +22,7 @@ type sample struct {
 	from, to netip.Addr // of the packet itself
 	inner    netip.Addr // source of the packet inside; zero: there is none
 	device   int        // index of the interface from which it came; 0: unknown
+	claims   bool       // to be from a pod of a peer
 }
 
 // deviceName returns the name of the interface from which the packet came.
@@ -45,13 +46,17 @@ type sampler struct {
 	subnets  map[netip.Prefix]netip.Addr // of the peers: where they are
 	lengths  map[int]int                 // number of subnets by the length of their prefix
 	departed map[netip.Addr]netip.Prefix // subnets of former peers, by address
-	last     time.Time                   // of the last packet of a peer; zero: none
+	last     time.Time                   // of the last packet that claims to be from a peer's pod; zero: none
 	which    string                      // a description of that packet
 	notified time.Time
 	logged   map[sample]time.Time // when
 	tokens   int                  // lines that may be logged
 	since    time.Time            // when a token was added last
 }
+
+// claimPrefix is in front of the rule in samples of packets that claim to be from a pod of
+// a peer.
+const claimPrefix = "claimed-"
 
 // Of linux/netfilter/nfnetlink_log.h.
 const (
@@ -172,10 +177,9 @@ func (p sample) claimed() netip.Addr {
 	return p.from
 }
 
-// peerOf returns the peer that probably has sent the packet: it is from the peer's
-// subnet. What a pod of this node sends is none's.
+// peerOf returns the peer of which the packet claims to be.
 func (s *sampler) peerOf(p sample) (peer netip.Addr, subnet netip.Prefix, found bool) {
-	if p.rule == Pod {
+	if !p.claims {
 		return peer, subnet, false
 	}
 	a := p.claimed()
@@ -242,6 +246,7 @@ func (s *sampler) put(subnet netip.Prefix, peer netip.Addr, present bool) {
 	switch {
 	case present:
 		s.subnets[subnet] = peer
+		delete(s.departed, peer)
 		if !known {
 			s.lengths[subnet.Bits()]++
 		}
@@ -265,7 +270,8 @@ func (s *sampler) reset() {
 	clear(s.lengths)
 }
 
-// ofPeer returns when a peer's packet was found last, and which one.
+// ofPeer returns when a packet was found last that claims to be from a peer's pod, and its
+// description.
 func (s *sampler) ofPeer() (time.Time, string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

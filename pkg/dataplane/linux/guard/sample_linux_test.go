@@ -1,6 +1,7 @@
 package guard
 
 import (
+	"log/slog"
 	"net/netip"
 	"strings"
 	"testing"
@@ -39,6 +40,19 @@ func TestSampleIsDescribed(t *testing.T) {
 		l.send(ipPacket(netip.MustParseAddr("10.5.3.7"), netip.MustParseAddr("10.5.1.7"), 17, make([]byte, 8), 0))
 		await(t, "the device", func() bool { return strings.Contains(g.FoundOfPeer(time.Now()), "device eth0") })
 	})
+}
+
+// A peer whose path is held back for a pass has not departed.
+func TestHeldPeerHasNotDeparted(t *testing.T) {
+	s := newSampler(slog.New(slog.DiscardHandler), func() {})
+	subnet, peer := netip.MustParsePrefix("10.5.2.0/24"), netip.MustParseAddr("192.0.2.2")
+	p := sample{rule: Outsider, from: peer, inner: subnet.Addr().Next()}
+	for i, present := range []bool{true, false, true, false} {
+		s.put(subnet, peer, present)
+		if s.isDeparted(p) == present {
+			t.Errorf("step %d: it is a peer: %t, and has departed: %t", i, present, present)
+		}
+	}
 }
 
 func await(t *testing.T, what string, holds func() bool) {

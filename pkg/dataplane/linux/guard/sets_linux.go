@@ -16,7 +16,7 @@ import (
 	"flannel/pkg/reconcile"
 )
 
-// The sets. There are others for owners, see type mask.
+// The sets. There are others for networks, see type mask.
 const (
 	peers4 = "peers4"
 	peers6 = "peers6"
@@ -47,10 +47,14 @@ type element struct {
 
 func (e element) String() string {
 	key := []byte(e.key)
-	if m, isOwner := maskOf(e.set); isOwner {
-		sender, _ := netip.AddrFromSlice(key[:len(key)/2])
-		base, _ := netip.AddrFromSlice(key[len(key)/2:])
-		return sender.String() + " for " + netip.PrefixFrom(base, m.bits).String()
+	if m, isNetwork := maskOf(e.set); isNetwork {
+		sender := ""
+		if m.kind == owners {
+			a, _ := netip.AddrFromSlice(key[:len(key)/2])
+			sender, key = a.String()+" for ", key[len(key)/2:]
+		}
+		base, _ := netip.AddrFromSlice(key)
+		return sender + netip.PrefixFrom(base, m.bits).String()
 	}
 	if e.set == pods {
 		return strings.TrimRight(e.key, "\x00")
@@ -84,10 +88,10 @@ func (e elements) List(context.Context) (map[element]struct{}, error) {
 	return all, nil
 }
 
-// peerSets returns the names of the sets of peers and owners.
+// peerSets returns the names of the sets of peers and their networks.
 func (g *Guard) peerSets() []string {
 	all := []string{peers4, peers6}
-	for _, s := range g.insideSets() {
+	for _, s := range g.describedSets() {
 		all = append(all, s.name)
 	}
 	return all

@@ -9,27 +9,27 @@ import (
 )
 
 // trial decides when rules may drop: not before they have found nothing for some time
-// that claims to be from a pod of another node. The kernel counts such packets; samples
+// that claims to be from a pod of a peer. The kernel counts such packets; samples
 // only describe them, since a flood of others leaves none of a peer. A restart of the
 // daemon continues where the rules in the kernel are.
 type trial struct {
-	dropping bool      // the rules in the kernel drop
-	began    time.Time // zero: there is no trial
-	quiet    time.Time // since when nothing was found
-	found    uint64    // packets that claim to be from a pod of another node, at that time
-	timer    *time.Timer
-	waiting  string // why the rules do not drop although they should
-	last     string // describes the last packet that was found; "": there was none
+	passed  bool      // a trial ended, maybe in an earlier run, whose rules dropped
+	began   time.Time // zero: there is no trial
+	quiet   time.Time // since when nothing was found
+	found   uint64    // packets that claim to be from a pod of a peer, at that time
+	timer   *time.Timer
+	waiting string // why the rules do not drop although they should
+	last    string // describes the last packet that was found; "": there was none
 }
 
 // mayEnforce reports whether rules may drop now.
 func (g *Guard) mayEnforce(c Config, now time.Time) bool {
 	t := &g.trial
-	if !c.Enforce || t.dropping {
+	if !c.Enforce || t.passed {
 		t.end()
 		return c.Enforce
 	}
-	found, known := g.foundOfPeers()
+	found, known := g.claims()
 	switch {
 	case t.began.IsZero():
 		t.began, t.quiet, t.found = now, now, found
@@ -44,7 +44,7 @@ func (g *Guard) mayEnforce(c Config, now time.Time) bool {
 		t.end()
 		return true
 	}
-	t.waiting = fmt.Sprintf("enforces when no packet of a peer would have been dropped for %v", c.Trial)
+	t.waiting = fmt.Sprintf("enforces when no packet with the address of a peer's pod would have been dropped for %v", c.Trial)
 	if t.timer == nil {
 		t.timer = time.AfterFunc(left, g.notify)
 	} else {
@@ -53,18 +53,18 @@ func (g *Guard) mayEnforce(c Config, now time.Time) bool {
 	return false
 }
 
-// foundOfPeers returns how many packets were found that claim to be from a pod of another
-// node. If there is no table, there were none.
-func (g *Guard) foundOfPeers() (n uint64, known bool) {
+// claims returns how many packets were found that claim to be from a pod of a peer. If
+// there is no table, there were none.
+func (g *Guard) claims() (n uint64, known bool) {
 	packets, err := g.counts.read(g.table)
-	return packets[ofPeers], err == nil
+	return packets[claimed], err == nil
 }
 
-// recently is for how long a packet of a peer is reported.
+// recently is for how long a packet that claims to be from a peer's pod is reported.
 const recently = 10 * time.Minute
 
-// FoundOfPeer describes the last packet of a peer that a rule has found; empty: there was
-// none lately. It may be called by any goroutine.
+// FoundOfPeer describes the last packet that a rule has found and that claims to be from a
+// peer's pod; empty: there was none lately. It may be called by any goroutine.
 func (g *Guard) FoundOfPeer(now time.Time) string {
 	last, text := g.samples.ofPeer()
 	if last.IsZero() || now.Sub(last) > recently {

@@ -72,8 +72,9 @@ func nft(t *testing.T, command string) string {
 // version or somebody else has left in the table is deleted. The rules drop as before.
 func TestTableMadeAnew(t *testing.T) {
 	for name, harm := range map[string]string{
-		"a set of another type":   "delete table inet flannel-guard\ntable inet flannel-guard { set peers4 { type inet_service; }; }",
-		"a chain at another hook": "delete table inet flannel-guard\ntable inet flannel-guard { chain leaving { type filter hook output priority 0; }; }",
+		"a set of another type":                                 "delete table inet flannel-guard\ntable inet flannel-guard { set peers4 { type inet_service; }; }",
+		"a described set of another type, the first of several": "delete table inet flannel-guard\ntable inet flannel-guard { set nodes4 { type inet_service; }; }",
+		"a chain at another hook":                               "delete table inet flannel-guard\ntable inet flannel-guard { chain leaving { type filter hook output priority 0; }; }",
 		"an earlier version": `table inet flannel-guard { set owners4 { type ipv4_addr . ipv4_addr . inet_service; elements = { 192.0.2.2 . 10.5.2.0 . 24 }; }
 			chain pod-outer { drop; }; chain port { ip saddr . ip daddr . udp dport @owners4 goto pod-outer; }; chain speaker { goto port; }; }`,
 	} {

@@ -43,8 +43,9 @@ func (g *Guard) check(o driver.Options) error {
 	if err != nil {
 		return err
 	}
+	g.dropping = dropping
 	if g.config == nil {
-		g.trial.dropping = g.trial.dropping || dropping // the rules of an earlier run
+		g.trial.passed = g.trial.passed || dropping // the rules of an earlier run
 	} else if !slices.Equal(handles, g.rules) {
 		g.config = nil
 		g.log.Info("repairing the guard's rules, somebody else has changed them", "table", g.table.Name)
@@ -54,7 +55,7 @@ func (g *Guard) check(o driver.Options) error {
 }
 
 // handles returns the handles of all rules of the table in their order, and whether
-// they drop packets; none if there is no table. The sets of owners that the rules look
+// they drop packets; none if there is no table. The sets of networks that the rules look
 // at, maybe those of an earlier run, are known afterwards.
 func (g *Guard) handles() (handles []uint64, dropping bool, err error) {
 	for _, name := range chainNames() {
@@ -66,7 +67,7 @@ func (g *Guard) handles() (handles []uint64, dropping bool, err error) {
 			handles, dropping = append(handles, r.Handle), dropping || drops(r.Exprs)
 			for _, e := range r.Exprs {
 				if l, isLookup := e.(*expr.Lookup); isLookup {
-					if m, isOwners := maskOf(l.SetName); isOwners {
+					if m, isNetworks := maskOf(l.SetName); isNetworks {
 						g.masks[m] = true
 					}
 				}
@@ -84,7 +85,7 @@ func (g *Guard) fill(ctx context.Context, o driver.Options, c Config) error {
 			return err
 		}
 	}
-	if err := g.makeInsideSets(); err != nil {
+	if err := g.makeDescribedSets(); err != nil {
 		return err
 	}
 	if err := g.Tables().Add(ctx, o); err != nil {
@@ -104,10 +105,10 @@ func isForeign(err error) bool {
 	return errors.Is(err, unix.EEXIST) || errors.Is(err, unix.EOPNOTSUPP)
 }
 
-// prepare makes the table with its counters and sets, except those of type insideSet.
+// prepare makes the table with its counters and sets, except those of type describedSet.
 func (g *Guard) prepare() error {
 	g.conn.AddTable(g.table)
-	names := []string{ofPeers}
+	names := []string{claimed}
 	for _, rule := range ruleNames {
 		names = append(names, rule, droppedBy(rule))
 	}
@@ -157,11 +158,12 @@ func (g *Guard) write(c Config) error {
 	if err := g.flush("write the rules"); err != nil {
 		return err
 	}
+	g.config, g.dropping, g.trial.passed = nil, c.Enforce, c.Enforce
 	handles, _, err := g.handles()
 	if err != nil {
 		return err
 	}
-	g.config, g.rules, g.trial.dropping = &c, handles, c.Enforce
+	g.config, g.rules = &c, handles
 	return nil
 }
 
@@ -212,7 +214,7 @@ func (g *Guard) remove() error {
 	if g.config == nil && !g.stale.Load() {
 		return nil
 	}
-	g.trial.dropping = false
+	g.trial.passed = false
 	if err := g.deleteTable(); err != nil {
 		return err
 	}
@@ -221,8 +223,9 @@ func (g *Guard) remove() error {
 }
 
 // deleteTable deletes the table, and makes the sets be listed. If the rules dropped
-// packets, those that follow do, too.
+// packets, those that follow do, too. It may be called after an error.
 func (g *Guard) deleteTable() error {
+	g.conn.drain()
 	g.config = nil
 	exists, err := g.exists()
 	if err == nil && exists {
@@ -232,6 +235,7 @@ func (g *Guard) deleteTable() error {
 	if err != nil {
 		return err
 	}
+	g.dropping = false
 	clear(g.made)
 	g.peers.Relist()
 	g.pods.Relist()
