@@ -272,7 +272,6 @@ SYSCALLS := ./pkg/dataplane/... ./pkg/file ./pkg/firewall ./pkg/sandbox ./pkg/un
 # Packages that read and write bytes in the order of the machine or of a protocol, and a word of 32 or 64 bits. An emulator
 # of a processor runs their tests, but no tests in network namespaces, because those start the test program again.
 BYTES      := ./pkg/charon ./pkg/encap ./pkg/icmp ./pkg/mac ./pkg/rtnetlink ./pkg/udptunnel ./subnet/etcd/format
-NAMESPACE  := ^(TestSocket|TestEcho|TestStart|TestStop|TestEnd|TestLoad|TestWatch|TestForwards|TestWireFormat|TestDevice|TestWithout|TestTiny|TestClose|TestPacketsWait|TestNoDevice|TestAccess)
 # The processor of a PC runs programs of 32 bits by itself, with the system calls of such a program. The kernel of 64 bits
 # may refuse them XFRM.
 WORDS      := ./pkg/rtnetlink ./pkg/sandbox ./pkg/udptunnel ./pkg/underlay
@@ -288,7 +287,7 @@ test-emulated: $(addprefix test-bytes-,aarch64 arm s390x)
 
 $(addprefix test-bytes-,aarch64 arm s390x): test-bytes-%:
 	GOARCH=$(subst aarch64,arm64,$*) CGO_ENABLED=0 nice $(GO) build $(SYSCALLS)
-	GOARCH=$(subst aarch64,arm64,$*) CGO_ENABLED=0 nice $(GO) $(TEST) -exec qemu-$* -skip '$(NAMESPACE)' $(BYTES)
+	FLANNEL_EMULATED=1 GOARCH=$(subst aarch64,arm64,$*) CGO_ENABLED=0 nice $(GO) $(TEST) -exec qemu-$* $(BYTES)
 
 # LAB_FLANNELD is the flanneld that the end-to-end tests run. The tools must be built: end-to-end tests that run at the same
 # time use them.
