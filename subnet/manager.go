@@ -18,7 +18,8 @@ type Manager interface {
 
 	// SetJudge sets how leases are validated from now on. A lease that the Judge refuses is passed on by Watch as it is, but
 	// decides nothing: not what is retained, not whether our own lease is lost, and not which subnets are free. One that is
-	// refused with ErrOtherConfig is another node's even so: it is not withdrawn, and its subnet is taken. Before the first call, all leases that can be read are valid. It does not block.
+	// refused with ErrOtherConfig is another node's even so: it is not withdrawn, and its subnet is taken. Before the first
+	// call, all leases that can be read are valid. It does not block.
 	SetJudge(j Judge)
 
 	// Acquire leases a subnet that fits cfg. want has the public addresses of the families in use, and in Subnet the
