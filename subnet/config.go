@@ -24,8 +24,8 @@ type Config struct {
 	// It is not read from the configuration, but set when the underlay is known.
 	Underlay []netip.Prefix
 
-	// Filed are the subnets in this node's subnet file, which may be those of another network. They prove which leases are
-	// former ones of this node. Like Underlay, they are not read from the configuration.
+	// Filed are the subnets in this node's subnet file, which may be those of another network; see Manager.Acquire. Like
+	// Underlay, they are not read from the configuration.
 	Filed []netip.Prefix
 }
 

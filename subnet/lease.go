@@ -71,7 +71,7 @@ func (l *Lease) SameNode(o *Lease) bool {
 }
 
 // Within reports whether a subnet of l is a subnet of o, or a part of one. A lease that contains a subnet of o is not within
-// o: one lease can be within one other lease at most, but could contain those of all nodes.
+// o: each subnet of a lease can be within that of one other lease at most, but could contain those of all nodes.
 func (l *Lease) Within(o *Lease) bool {
 	return within(l.V4.Subnet, o.V4.Subnet) || within(l.V6.Subnet, o.V6.Subnet)
 }

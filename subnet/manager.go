@@ -17,13 +17,16 @@ type Manager interface {
 	WatchConfig(ctx context.Context, changed func(raw []byte)) error
 
 	// SetJudge sets how leases are validated from now on. A lease that the Judge refuses is passed on by Watch as it is, but
-	// decides nothing: not what is retained, not whether our own lease is lost, and not which subnets are free. Before the
-	// first call, all leases that can be read are valid. It does not block.
+	// decides nothing: not what is retained, not whether our own lease is lost, and not which subnets are free. One that is
+	// refused with ErrOtherConfig is another node's even so: it is not withdrawn, and its subnet is taken. Before the first
+	// call, all leases that can be read are valid. It does not block.
 	SetJudge(j Judge)
 
 	// Acquire leases a subnet that fits cfg. want has the public addresses of the families in use, and in Subnet the
-	// subnets of the subnet file, if there are any. Acquire returns the lease as stored, with Backend and Data if the node
-	// had published them before. It changes nothing that peers already use.
+	// subnets of the subnet file, if there are any. cfg.Filed may have further ones of that file, which are of another
+	// network: a lease of such a subnet with our public address is a former one of this node, and is deleted when a new one
+	// is made. Apart from that, Acquire changes nothing that peers already use. It returns the lease as stored, with Backend
+	// and Data if the node had published them before.
 	Acquire(ctx context.Context, cfg Config, want Lease) (Lease, error)
 
 	// Publish writes l, which must have the subnets that Acquire returned, for the other nodes. It writes only what differs.

@@ -27,7 +27,7 @@ type conn struct {
 	net.Conn
 	of     *limited
 	serial uint64       // grows with each connection
-	source netip.Prefix // with IPv6 a /64, in which a host may have any number of addresses
+	source netip.Prefix // see sourceOf
 	local  bool         // from the address that it is to, so from this node
 }
 
@@ -42,11 +42,23 @@ func (l *limited) Accept() (net.Conn, error) {
 	c := &conn{Conn: accepted, of: l}
 	from, to := addrOf(accepted.RemoteAddr()), addrOf(accepted.LocalAddr())
 	c.local = from == to
-	c.source, _ = from.Prefix(min(from.BitLen(), 64))
+	c.source = sourceOf(from, c.local)
 	if victim := l.add(c); victim != nil {
 		_ = victim.Close() // its client sees the end of the connection
 	}
 	return c, nil
+}
+
+// sourceOf returns what the connections from an address are counted by. With IPv6 that
+// is a /64, in which a host may have any number of addresses. This node is in the same
+// /64 as others on its link, so a local connection is counted by its address.
+func sourceOf(from netip.Addr, local bool) netip.Prefix {
+	bits := from.BitLen()
+	if !local {
+		bits = min(bits, 64)
+	}
+	source, _ := from.Prefix(bits)
+	return source
 }
 
 // addrOf returns the IP address of a, the zero Addr if it has none.

@@ -4,9 +4,11 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -41,6 +43,22 @@ func TestManyConnections(t *testing.T) {
 	ask(t, idle)
 	if most := l.most.Load(); most > maxConns+1 { // one more while it is accepted
 		t.Errorf("%d connections were open at once, want %d at most", most, maxConns)
+	}
+}
+
+// With IPv6, other hosts on the link are in the /64 of this node, and do not close its own connections either.
+func TestLocalConnectionsStayWithIPv6(t *testing.T) {
+	own := netip.MustParseAddr("fd00::1")
+	l := limit(nil)
+	local := &conn{local: true, source: sourceOf(own, true)}
+	l.add(local)
+	for i := range 4 * maxConns {
+		other := netip.MustParseAddr(fmt.Sprintf("fd00::%x", i+2))
+		victim := l.add(&conn{source: sourceOf(other, false)})
+		if (victim != nil) != (i+2 > maxConns) || victim == local {
+			t.Fatalf("with %d other connections, %+v is closed", i+1, victim)
+		}
+		delete(l.open, victim)
 	}
 }
 

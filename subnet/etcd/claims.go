@@ -21,12 +21,12 @@ import (
 // that it may write. Acquire uses the first key in this table that exists, or
 // that is free, and that this node's etcd user may write:
 //
-//	key                                                       a node that cannot write this node's key
-//	with the subnets of the subnet file and our address       cannot create it
-//	reservation with our address, the oldest first            has one, which our user may not write
-//	new key with the subnets of the subnet file, if free      -
-//	other key with our address, the oldest first              has one, which our user may not write
-//	new key with a free subnet                                -
+//	key                                                       another node, whose user may write only its own key
+//	with the subnets of the subnet file and our address       cannot create such a key
+//	reservation with our address, the oldest first            can have such a key, which our user may not write
+//	new key with the subnets of the subnet file, if free      cannot create such a key
+//	other key with our address, the oldest first              can have such a key, which our user may not write
+//	new key with a free subnet                                cannot create such a key
 //
 // If the user may not write a single one of the existing keys, the key with the
 // subnets of the subnet file is used, and Publish says which permission is

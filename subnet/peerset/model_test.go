@@ -183,7 +183,7 @@ func (m *model) String() string {
 			lines = append(lines, name+" "+e.Reject)
 		case e.Lease != nil && !hidden[name]:
 			lines = append(lines, fmt.Sprint(name, " ", e.Lease))
-		case e.Lease != nil:
+		case e.Lease != nil && e.Lease.Backend != "":
 			lines = append(lines, fmt.Sprint(name, " ", testJudge{}.Check(e.Lease)))
 		}
 	}

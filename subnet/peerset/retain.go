@@ -173,8 +173,8 @@ func (s *Set) presentLeases() []*subnet.Lease {
 
 // lost returns the leases, present or withdrawn, that are not used because of
 // others, or because the rules have changed since they were withdrawn. A withdrawn
-// lease still counts as a party to its conflicts: what it had won against before
-// cannot have the subnet now. To withdraw a lease does not change the result.
+// lease takes part in conflicts as before: a lease that lost against the withdrawn
+// one still loses. So the result stays the same when a lease is withdrawn.
 func (s *Set) lost() map[*subnet.Lease]bool {
 	if !s.resolved {
 		leases := s.presentLeases()

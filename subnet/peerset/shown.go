@@ -2,6 +2,7 @@ package peerset
 
 import (
 	"cmp"
+	"errors"
 	"slices"
 
 	"flannel/pkg/changes"
@@ -59,8 +60,9 @@ func (s *Set) finish() (changed bool) {
 	return changed
 }
 
-// allRejects returns the unreadable leases, and the unusable ones in whose place a
-// peer is retained, sorted by name. Our own is left out, because its owner, this
+// allRejects returns the unreadable leases, and the invalid ones in whose place a
+// peer is retained, sorted by name. A lease that its owner has not published yet is
+// not invalid. Our own is left out, because its owner, this
 // node, restores it.
 func (s *Set) allRejects() []subnet.Rejected {
 	var rejects []subnet.Rejected
@@ -71,7 +73,7 @@ func (s *Set) allRejects() []subnet.Rejected {
 	}
 	for name, d := range s.withdrawn {
 		if l := s.known[name].Lease; d.retained && l != nil {
-			if err := s.judge.Check(l); err != nil {
+			if err := s.judge.Check(l); err != nil && !errors.Is(err, subnet.ErrPending) {
 				rejects = append(rejects, subnet.Rejected{Name: name, Reason: err.Error()})
 			}
 		}
