@@ -45,9 +45,10 @@ type udp struct {
 func (u udp) MTU() int { return u.Underlay.MTU - encap.UDP }
 
 // Wire returns Untyped true: flannel's leases for udp have no BackendType, and
-// neither have ours.
+// neither have ours. A packet has three hops to the peer's kernel, because the
+// forwarders of both nodes lower its hop limit, too.
 func (u udp) Wire() backend.Wire {
-	return backend.Wire{Name: fmt.Sprintf("udp, port %d", u.port), Paths: true, Echo: true, Hops: 3, Untyped: true} // both forwarders are hops, too
+	return backend.Wire{Name: fmt.Sprintf("udp, port %d", u.port), Paths: true, Echo: true, Hops: 3, Untyped: true}
 }
 
 // device returns the name of the TUN device. flannel takes the first free name of

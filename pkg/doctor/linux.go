@@ -33,7 +33,7 @@ func linuxChecks() []Check {
 		{"FL211", "only nodes and pods of the cluster send into the pod network",
 			"packets were found that no node or pod of the cluster sends, or nobody looks for them", linux, nil, nobodyForges},
 		{"FL213", "host-local has addresses for new pods",
-			"host-local has no addresses for new pods, or reserves many for pods that do not exist", linux, needs{reservedKnown, subnetKnown, devicesKnown}, addressesLeft},
+			"host-local has no addresses for new pods, or reserves many for pods that do not exist", linux, needs{reservedKnown, subnetKnown, devicesKnown, cniKnown, confCallsFlannel, delegateIsBridge}, addressesLeft},
 	}
 }
 

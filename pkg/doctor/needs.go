@@ -102,6 +102,17 @@ func confCallsFlannel(s Snapshot) Finding {
 	return unless(len(plugins) > 0, "no CNI configuration calls flannel")
 }
 
+// delegateIsBridge skips a check for pods that have no port of a bridge.
+func delegateIsBridge(s Snapshot) Finding {
+	_, plugins := s.flannelConf()
+	for _, p := range plugins {
+		if d := p.Delegate; d != nil && d.Type != "" && d.Type != "bridge" {
+			return skip("the CNI configuration delegates to %s, so that pods have no ports of a bridge", d.Type)
+		}
+	}
+	return Finding{}
+}
+
 func hnsNetworkExists(s Snapshot) Finding {
 	_, _, found := s.hns()
 	return unless(found, "flanneld has no HNS network")

@@ -22,6 +22,9 @@ func TestReservedAddresses(t *testing.T) {
 			}
 		}
 	}
+	delegate := func(conf string) func(*Snapshot) {
+		return func(s *Snapshot) { s.files(CNIFile{"10-flannel.conf", conf}) }
+	}
 	both := func(changes ...func(*Snapshot)) func(*Snapshot) {
 		return func(s *Snapshot) {
 			for _, change := range changes {
@@ -37,6 +40,11 @@ func TestReservedAddresses(t *testing.T) {
 		{"FL213", Fail, "253 10.5.3.0/24 1", reserve("10.5.3.2", 253)},
 		{"FL213", Fail, "253 10.5.3.0/24", both(reserve("10.5.3.2", 253), ports(252))},
 		{"FL213", OK, "0", reserve("10.9.3.2", 253)}, // of another network
+		// Without a bridge, nothing tells the number of pods.
+		{"FL213", Skipped, "ptp", both(reserve("10.5.3.2", 253), delegate(`{"type":"flannel","delegate":{"type":"ptp"}}`))},
+		{"FL213", Skipped, "flannel", both(reserve("10.5.3.2", 253), delegate(`{"type":"calico"}`))},
+		{"FL213", Fail, "253", both(reserve("10.5.3.2", 253), delegate(`{"type":"flannel","delegate":{"type":"bridge"}}`))},
+		{"FL213", Fail, "253", both(reserve("10.5.3.2", 253), delegate(`{"type":"flannel"}`))},
 		{"FL213", Skipped, "", func(s *Snapshot) { s.Linux.Reserved = Absent[[]netip.Addr]("no directory") }},
 		{"FL213", Undecided, "denied", func(s *Snapshot) { s.Linux.Reserved = Unknown[[]netip.Addr]("denied") }},
 	})
