@@ -206,8 +206,8 @@ var hooks = map[string]struct {
 	priority *nftables.ChainPriority
 }{
 	prerouting: {nftables.ChainHookPrerouting, nftables.ChainPriorityRaw},
-	// Behind IPVS (98), by which kube-proxy may have changed the destination. nft prints a name for priorities between 90
-	// and 110, and 1.0.6 does not load that name in this hook.
+	// Behind IPVS (98), by which kube-proxy may have changed the destination. nft prints a
+	// name for priorities between 90 and 110, and 1.0.6 does not load that name in this hook.
 	arriving: {nftables.ChainHookInput, nftables.ChainPriorityRef(150)},
 	// Before the node's own address becomes the source.
 	leaving: {nftables.ChainHookPostrouting, nftables.ChainPriorityRef(*nftables.ChainPriorityNATSource - 1)},
