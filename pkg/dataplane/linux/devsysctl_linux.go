@@ -78,7 +78,7 @@ func (d *Driver) loosenReversePath(device string) error {
 // checkForeignDevices returns an error for each parameter of devices of others that keeps
 // the kernel from forwarding packets between pods of this node and of peers. Whoever
 // made the device decides on its parameters, so that they are only reported.
-func (d *Driver) checkForeignDevices(s dataplane.State) error {
+func (d *Driver) checkForeignDevices(pods func() ([]string, error)) error {
 	var errs []error
 	require := func(path, want string) {
 		value, err := readSysctl(path)
@@ -87,13 +87,17 @@ func (d *Driver) checkForeignDevices(s dataplane.State) error {
 		}
 		errs = append(errs, err)
 	}
-	pods, err := d.podInterfaces(s.Subnets)
+	names, err := pods()
 	if err != nil {
 		errs = append(errs, reconcile.Unknown(err))
 	}
+	for _, name := range names {
+		if !slices.ContainsFunc(d.devices, func(dev dataplane.Device) bool { return dev.Name == name }) {
+			require("net/ipv4/conf/"+name+"/forwarding", "1")
+		}
+	}
 	for _, dev := range d.devices {
-		pods = slices.DeleteFunc(pods, func(name string) bool { return name == dev.Name })
-		if isTunnel(dev) || !d.isRouted(s, dev.Name) {
+		if isTunnel(dev) || d.direct[dev.Name] == 0 {
 			continue
 		}
 		require("net/ipv4/conf/"+dev.Name+"/forwarding", "1")
@@ -104,13 +108,5 @@ func (d *Driver) checkForeignDevices(s dataplane.State) error {
 			}
 		}
 	}
-	for _, name := range pods {
-		require("net/ipv4/conf/"+name+"/forwarding", "1")
-	}
 	return errors.Join(errs...)
-}
-
-// isRouted reports whether an IPv4 path leads through a device.
-func (d *Driver) isRouted(s dataplane.State, device string) bool {
-	return slices.ContainsFunc(s.Paths, func(p *dataplane.Path) bool { return p.Device == device && p.Dst.Addr().Is4() })
 }

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"sync"
 	"sync/atomic"
 
 	"github.com/vishvananda/netlink"
@@ -70,7 +71,7 @@ type Driver struct {
 	macs    map[string]mac.Addr // of our devices, when first found: the peers know these
 	made    map[string]bool     // names of the tunnel devices of all Ensures
 	sysctls map[string]bool     // that had the right value since the start, by path
-	direct  map[string]bool     // devices of others that paths have led through
+	direct  map[string]int      // number of wanted IPv4 paths through devices of others
 	blocked atomic.Bool         // the last check of sysctls had an error
 
 	devicesSettled bool // the last Ensure had no error
@@ -93,7 +94,7 @@ func New(opts driver.Options) (*Driver, error) {
 	if err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
-	d := &Driver{opts: opts, conn: c, handle: handle, changes: make(chan struct{}, 1), hopUsers: map[hop]int{}, sysctls: map[string]bool{}, direct: map[string]bool{}, macs: map[string]mac.Addr{}, made: map[string]bool{}, forwarders: map[string]*udptunnel.Tunnel{}}
+	d := &Driver{opts: opts, conn: c, handle: handle, changes: make(chan struct{}, 1), hopUsers: map[hop]int{}, sysctls: map[string]bool{}, direct: map[string]int{}, macs: map[string]mac.Addr{}, made: map[string]bool{}, forwarders: map[string]*udptunnel.Tunnel{}}
 	d.scope.Store(&scope{})
 	d.markDirty()
 	d.store = newNexthopStore(c, &d.scope, opts.Instance)
@@ -153,9 +154,14 @@ func (d *Driver) markDirty() {
 // Apply implements Dataplane.
 func (d *Driver) Apply(ctx context.Context, links dataplane.Links, s dataplane.State) ([]dataplane.Refused, error) {
 	err := d.want(links, s)
-	unguarded := d.guard.apply(ctx, d, links, s)
+	check := d.sysctlsDirty.Swap(false) // before the interfaces are read, so that no change is missed
+	pods := sync.OnceValues(func() ([]string, error) { return d.podInterfaces(s.Subnets) })
+	unguarded := d.guard.apply(ctx, d, links, s, pods)
 	held := d.holdBack(unguarded)
-	err = errors.Join(err, d.enableForwarding(s), d.tables.Add(ctx, d.opts))
+	if check {
+		err = errors.Join(err, d.enableForwarding(s, pods))
+	}
+	err = errors.Join(err, d.tables.Add(ctx, d.opts))
 	d.fillAll(driver.Want, held)
 	if !reconcile.IsUnknown(err) { // otherwise the forwarders' peers may not be set yet
 		d.startForwarders()
@@ -219,13 +225,25 @@ func (d *Driver) fill(f *driver.Filling, p *dataplane.Path) error {
 	k.fill(d, f, p, link)
 	switch k.(type) {
 	case existing, ipsec:
-		if f.Verb == driver.Want && !d.direct[p.Device] {
-			d.direct[p.Device] = true
-			d.sysctlsDirty.Store(true)
+		if p.Dst.Addr().Is4() {
+			d.countDirect(f.Verb, p.Device)
 		}
 	}
 	d.guard.put(f.Verb, p)
 	return nil
+}
+
+// countDirect counts the IPv4 paths through a device of others. The first one makes its
+// parameters be checked.
+func (d *Driver) countDirect(verb driver.Verb, device string) {
+	switch verb {
+	case driver.Want:
+		if d.direct[device]++; d.direct[device] == 1 {
+			d.sysctlsDirty.Store(true)
+		}
+	case driver.Drop:
+		d.direct[device]--
+	}
 }
 
 // putRoute puts a route into its table. It also puts the nexthop object, unless

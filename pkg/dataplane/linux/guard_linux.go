@@ -79,12 +79,13 @@ func (g *guarding) observe(attrs []byte) bool {
 	return false
 }
 
-// apply makes the guard what s wants. The error is nil unless s.Guard.Enforce.
-func (g *guarding) apply(ctx context.Context, d *Driver, links dataplane.Links, s dataplane.State) error {
+// apply makes the guard what s wants. interfaces returns the names of those of pods. The
+// error is nil unless s.Guard.Enforce.
+func (g *guarding) apply(ctx context.Context, d *Driver, links dataplane.Links, s dataplane.State, interfaces func() ([]string, error)) error {
 	c := guardConfig(d.devices, links, s)
 	err := g.openErr
 	if g.table != nil {
-		err = g.table.Apply(ctx, d.opts, c, func() ([]string, error) { return d.podInterfaces(s.Subnets) })
+		err = g.table.Apply(ctx, d.opts, c, interfaces)
 	}
 	if c == nil && err != nil && g.table == nil { // there is nothing to delete where there are no tables
 		err = nil

@@ -95,8 +95,9 @@ func (s *xfrmStore) close() {
 	}
 }
 
-// readable opens the store if the kernel has XFRM, else there are none of ours. It does not make the kernel load the
-// module, since nodes with other backends do not need it.
+// readable opens the store and reports whether it has policies that can be read: without
+// XFRM, the kernel has none. readable does not make the kernel load the module, since
+// nodes with other backends do not need it.
 func (s *xfrmStore) readable() (bool, error) {
 	if s.handle == nil {
 		sockets, err := os.ReadFile("/proc/net/netlink")
@@ -131,8 +132,8 @@ func (s *xfrmStore) read() ([]netlink.XfrmPolicy, error) {
 	return xfrmDump(s, func() ([]netlink.XfrmPolicy, error) { return s.handle.XfrmPolicyList(netlink.FAMILY_V4) })
 }
 
-// xfrmDump reads what XFRM holds. A kernel that refuses XFRM to this program (see require) has not taken any entry from
-// us, and nodes with other backends do not need the answer.
+// xfrmDump reads what XFRM holds. A kernel that refuses XFRM to this program (see require)
+// has not taken any entry from us, and nodes with other backends do not need the answer.
 func xfrmDump[E any](s *xfrmStore, read func() ([]E, error)) ([]E, error) {
 	all, err := readWhole(read)
 	if errors.Is(err, unix.EOPNOTSUPP) {

@@ -17,11 +17,8 @@ import (
 )
 
 // enableForwarding makes the kernel forward packets of the families in use, and checks
-// the devices of others.
-func (d *Driver) enableForwarding(s dataplane.State) error {
-	if !d.sysctlsDirty.Swap(false) {
-		return nil
-	}
+// the devices of others. pods returns the names of the interfaces of pods.
+func (d *Driver) enableForwarding(s dataplane.State, pods func() ([]string, error)) error {
 	var errs []error
 	for _, n := range s.Networks {
 		if n.Addr().Is4() {
@@ -34,7 +31,7 @@ func (d *Driver) enableForwarding(s dataplane.State) error {
 		}
 		errs = append(errs, err)
 	}
-	err := errors.Join(append(errs, d.checkForeignDevices(s))...)
+	err := errors.Join(append(errs, d.checkForeignDevices(pods))...)
 	d.blocked.Store(err != nil)
 	d.sysctlsDirty.CompareAndSwap(false, err != nil)
 	return err

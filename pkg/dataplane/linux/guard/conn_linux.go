@@ -16,12 +16,16 @@ type conn struct {
 	socket *netlink.Conn
 }
 
+// bufferBytes is what one transaction may take, and the answers to it: several KB for each
+// rule. Only what is needed is used.
+const bufferBytes = 64 << 20
+
 func open() (*conn, error) {
 	c := &conn{}
 	var err error
 	c.Conn, err = nftables.New(nftables.AsLasting(), nftables.WithSockOptions(func(s *netlink.Conn) error {
 		c.socket = s
-		return nil
+		return errors.Join(s.SetReadBuffer(bufferBytes), s.SetWriteBuffer(bufferBytes))
 	}))
 	return c, err
 }

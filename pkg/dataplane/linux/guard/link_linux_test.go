@@ -33,7 +33,8 @@ func newLink(t *testing.T) *link {
 	t.Helper()
 	setup := `ip link set lo up; ip link add eth0 type veth peer name far; ip link set eth0 up; ip link set far up
 		ip addr add 192.0.2.1/24 dev eth0; ip addr add 2001:db8::1/64 dev eth0 nodad
-		sysctl -qw net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.eth0.rp_filter=0`
+		sysctl -qw net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.eth0.rp_filter=0
+		until ip -6 route show table local | grep -q '^local 2001:db8::1 '; do sleep 0.01; done # the kernel adds it later`
 	if out, err := exec.CommandContext(t.Context(), "sh", "-ec", setup).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}

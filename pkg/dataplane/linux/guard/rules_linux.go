@@ -220,8 +220,8 @@ func (c Config) outerPackets(from *chain, to, content string) chain {
 }
 
 // ends returns the chains for packets that a rule finds. Some of them are passed to the
-// sampler. What claims to be from a pod of a peer has samples of its own, which no flood of others can
-// use up, and is counted apart: the trial depends on it.
+// sampler. What claims to be from a pod of a peer has samples of its own, which no flood
+// of others can use up, and is counted apart: the trial depends on it.
 func (c Config) ends(rule string, group uint16) []chain {
 	verdict := expr.VerdictAccept
 	if c.Enforce {

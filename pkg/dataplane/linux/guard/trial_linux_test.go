@@ -77,6 +77,8 @@ func TestTableMadeAnew(t *testing.T) {
 		"a chain at another hook":                               "delete table inet flannel-guard\ntable inet flannel-guard { chain leaving { type filter hook output priority 0; }; }",
 		"an earlier version": `table inet flannel-guard { set owners4 { type ipv4_addr . ipv4_addr . inet_service; elements = { 192.0.2.2 . 10.5.2.0 . 24 }; }
 			chain pod-outer { drop; }; chain port { ip saddr . ip daddr . udp dport @owners4 goto pod-outer; }; chain speaker { goto port; }; }`,
+		"an earlier version that did not count what it dropped": `delete table inet flannel-guard
+			table inet flannel-guard { counter outsider { packets 7 bytes 700; }; counter of-all { packets 3 bytes 30; }; chain pod-outer { counter name outsider drop; }; }`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			nstest.Run(t, func(t *testing.T) {

@@ -105,15 +105,31 @@ func isForeign(err error) bool {
 	return errors.Is(err, unix.EEXIST) || errors.Is(err, unix.EOPNOTSUPP)
 }
 
-// prepare makes the table with its counters and sets, except those of type describedSet.
-func (g *Guard) prepare() error {
-	g.conn.AddTable(g.table)
+// counterNames are those of the counters.
+func counterNames() []string {
 	names := []string{claimed}
 	for _, rule := range ruleNames {
 		names = append(names, rule, droppedBy(rule))
 	}
-	for _, name := range names {
-		g.conn.AddObj(&nftables.CounterObj{Table: g.table, Name: name})
+	return names
+}
+
+func (g *Guard) counter(name string) *nftables.CounterObj {
+	return &nftables.CounterObj{Table: g.table, Name: name}
+}
+
+// prepare makes the table with its counters and sets, except those of type describedSet.
+func (g *Guard) prepare() error {
+	packets, err := g.counts.read(g.table)
+	if err != nil {
+		return fmt.Errorf("read the counters of table %s: %w", g.table.Name, err)
+	}
+	g.conn.AddTable(g.table)
+	for _, name := range counterNames() {
+		if _, exists := packets[name]; !exists && len(packets) > 0 {
+			g.recount = true
+		}
+		g.conn.AddObj(g.counter(name))
 	}
 	for _, name := range []string{peers4, peers6, pods} {
 		if err := g.conn.AddSet(g.set(name), nil); err != nil {
@@ -124,7 +140,8 @@ func (g *Guard) prepare() error {
 }
 
 // write replaces all rules in one transaction. Chains and sets that these rules do not
-// need, of an earlier version or of somebody else, are deleted in it.
+// need, of an earlier version or of somebody else, are deleted in it. If an earlier version
+// lacked counters, all of them start anew, so that their numbers fit each other.
 func (g *Guard) write(c Config) error {
 	all := chains(c, groupOf(g.table.Name))
 	gone, err := g.unneeded(all)
@@ -143,6 +160,11 @@ func (g *Guard) write(c Config) error {
 		g.conn.AddChain(kernel)
 		g.conn.FlushChain(kernel)
 	}
+	if g.recount {
+		if err := g.renewCounters(); err != nil {
+			return err
+		}
+	}
 	for _, chain := range gone { // no rule leads to them any more
 		g.conn.DelChain(chain)
 	}
@@ -158,12 +180,27 @@ func (g *Guard) write(c Config) error {
 	if err := g.flush("write the rules"); err != nil {
 		return err
 	}
-	g.config, g.dropping, g.trial.passed = nil, c.Enforce, c.Enforce
+	g.config, g.recount, g.dropping, g.trial.passed = nil, false, c.Enforce, c.Enforce
 	handles, _, err := g.handles()
 	if err != nil {
 		return err
 	}
 	g.config, g.rules = &c, handles
+	return nil
+}
+
+// renewCounters queues changes that replace all counters, while no rule counts.
+func (g *Guard) renewCounters() error {
+	packets, err := g.counts.read(g.table)
+	if err != nil {
+		return fmt.Errorf("read the counters of table %s: %w", g.table.Name, err)
+	}
+	for name := range packets {
+		g.conn.DeleteObject(g.counter(name))
+	}
+	for _, name := range counterNames() {
+		g.conn.AddObj(g.counter(name))
+	}
 	return nil
 }
 
@@ -173,8 +210,8 @@ var hooks = map[string]struct {
 	priority *nftables.ChainPriority
 }{
 	prerouting: {nftables.ChainHookPrerouting, nftables.ChainPriorityRaw},
-	// Behind IPVS (98), by which kube-proxy may have changed the destination. nft prints a name for priorities between 90
-	// and 110, and 1.0.6 does not load that name in this hook.
+	// Behind IPVS (98), by which kube-proxy may have changed the destination. nft prints a
+	// name for priorities between 90 and 110, and 1.0.6 does not load that name in this hook.
 	arriving: {nftables.ChainHookInput, nftables.ChainPriorityRef(150)},
 	// Before the node's own address becomes the source.
 	leaving: {nftables.ChainHookPostrouting, nftables.ChainPriorityRef(*nftables.ChainPriorityNATSource - 1)},
