@@ -241,13 +241,12 @@ func (c Config) ends(rule string, group uint16) []chain {
 		decide = append(count(droppedBy(rule)), decide...)
 	}
 	end := chain{name: foundBy(rule)}
-	claims := c.claims(rule)
-	for _, claim := range claims {
+	for _, claim := range c.claims(rule) {
 		end.add("maybe from a pod of a peer", claim, goTo(claimedBy(rule)))
 	}
 	end.add("samples", samples(rule))
 	end.add("all of them", count(rule), decide)
-	if len(claims) == 0 {
+	if rule == Pod || rule == Inner { // which have no claims
 		return []chain{end}
 	}
 	peer := chain{name: claimedBy(rule)}
