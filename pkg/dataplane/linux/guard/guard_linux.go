@@ -79,7 +79,7 @@ type Guard struct {
 
 	peers, pods *reconcile.Table[element, struct{}] // by address, and by name of the interface
 	users       map[element]int                     // number of paths that want an element of peers
-	masks       map[mask]bool                       // there are, or were, such networks
+	masks       map[mask]int                        // number of uses by paths; 0: not needed after the next Prune
 	made        map[string]bool                     // the kernel has these sets; see describedSet
 
 	samples *sampler
@@ -104,7 +104,7 @@ func New(log *slog.Logger, instance string, notify func()) (*Guard, error) {
 		name += "-" + instance
 	}
 	g := &Guard{samples: newSampler(log, notify), table: &nftables.Table{Family: nftables.TableFamilyINet, Name: name}, notify: notify, log: log,
-		users: map[element]int{}, masks: map[mask]bool{}, made: map[string]bool{}, watching: make(chan struct{})}
+		users: map[element]int{}, masks: map[mask]int{}, made: map[string]bool{}, watching: make(chan struct{})}
 	g.peers = reconcile.NewTable[element, struct{}](elements{g, "guard-peers", g.peerSets})
 	g.pods = reconcile.NewTable[element, struct{}](elements{g, "guard-pods", func() []string { return []string{pods} }})
 	g.stale.Store(true)
@@ -141,6 +141,9 @@ func (g *Guard) Relist() { g.stale.Store(true); g.podsStale.Store(true) }
 func (g *Guard) Reset() {
 	g.peers.Reset()
 	clear(g.users)
+	for m := range g.masks {
+		g.masks[m] = 0
+	}
 	g.samples.reset()
 }
 
@@ -152,7 +155,11 @@ func (g *Guard) Put(verb driver.Verb, p *dataplane.Path) {
 	g.samples.put(p.Dst, p.Via, verb == driver.Want)
 	all, masks := elementsOf(p)
 	for _, m := range masks {
-		g.masks[m] = true
+		if verb == driver.Want {
+			g.masks[m]++
+		} else {
+			g.masks[m]--
+		}
 	}
 	for _, e := range all {
 		if verb == driver.Want {
@@ -236,17 +243,41 @@ func (g *Guard) Drops(p *dataplane.Path) bool {
 	})
 }
 
-// Prune removes the peers and interfaces that are gone.
+// Prune removes the peers and interfaces that are gone, and then the sets of networks
+// that no path needs any more.
 func (g *Guard) Prune(ctx context.Context, o driver.Options) error {
 	if g.config == nil {
 		return nil
 	}
 	err := g.Tables().Prune(ctx, o)
+	if err == nil {
+		err = g.dropMasks()
+	}
 	if err != nil {
 		g.conn.drain()
 	}
 	return err
 }
+
+// dropMasks makes rules without the sets of networks that no path needs, and deletes
+// these sets.
+func (g *Guard) dropMasks() error {
+	count := len(g.masks)
+	for m, uses := range g.masks {
+		if uses == 0 {
+			delete(g.masks, m)
+			delete(g.made, m.set())
+		}
+	}
+	if len(g.masks) == count {
+		return nil
+	}
+	c := *g.config
+	c.masks = g.sortedMasks()
+	return g.write(c)
+}
+
+func (g *Guard) sortedMasks() []mask { return slices.SortedFunc(maps.Keys(g.masks), compareMasks) }
 
 // ObserveAddr records that an address of an interface has changed. It reports whether
 // that may concern the guard.

@@ -157,6 +157,16 @@ func TestOwnersFollowLeases(t *testing.T) {
 			t.Fatal(err)
 		}
 		l.check(g, "at last: ", c, by("192.0.2.2", "10.5.2.7", Outsider), by("192.0.2.3", "10.5.2.7", ""), by("192.0.2.5", "10.5.79.7", Outsider))
+		// No path needs sets for the length of odd any more.
+		sets, err := g.conn.GetSets(g.table)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, set := range sets {
+			if m, isNetworks := maskOf(set.Name); isNetworks && m.bits == 20 {
+				t.Errorf("set %s is left", set.Name)
+			}
+		}
 		g.Relist()
 		l.apply(g, c)
 		if n := g.Tables()[0].TakeRepairs().Entries; n != 0 {

@@ -3,7 +3,6 @@ package guard
 import (
 	"encoding/binary"
 	"fmt"
-	"maps"
 	"slices"
 
 	"github.com/google/nftables"
@@ -27,7 +26,7 @@ type describedSet struct {
 // describedSets are those that the rules need.
 func (g *Guard) describedSets() []describedSet {
 	all := []describedSet{{name: nodes4, inside: true}, {name: nodes6, v6: true, inside: true}}
-	for _, m := range slices.SortedFunc(maps.Keys(g.masks), compareMasks) {
+	for _, m := range g.sortedMasks() {
 		all = append(all, describedSet{m.set(), m.v6, m.kind != inside, m.kind != subnets})
 	}
 	return all

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"reflect"
 	"slices"
 
@@ -68,7 +67,7 @@ func (g *Guard) handles() (handles []uint64, dropping bool, err error) {
 			for _, e := range r.Exprs {
 				if l, isLookup := e.(*expr.Lookup); isLookup {
 					if m, isNetworks := maskOf(l.SetName); isNetworks {
-						g.masks[m] = true
+						g.masks[m] += 0 // known, and not used by a path because of this
 					}
 				}
 			}
@@ -92,7 +91,7 @@ func (g *Guard) fill(ctx context.Context, o driver.Options, c Config) error {
 		return err
 	}
 	// Lengths stay, since elements of peers that are gone may not be deleted yet.
-	c.masks = slices.SortedFunc(maps.Keys(g.masks), compareMasks)
+	c.masks = g.sortedMasks()
 	if g.config != nil && reflect.DeepEqual(*g.config, c) {
 		return nil
 	}
