@@ -1,8 +1,8 @@
 package bench
 
 import (
+	"bytes"
 	"context"
-	"encoding/binary"
 	"fmt"
 	"os"
 
@@ -113,14 +113,14 @@ func (s *seen) takeElements(b []byte) {
 	}
 }
 
-// element records an element of a set. Those of the guard's sets are a sender, or a
-// sender, the base of a network and its length.
+// element records an element of a set. Of the guard's sets, that of peers has senders,
+// and that of owners a sender and the base of a subnet.
 func (s *seen) element(present bool, body []byte) {
 	const genHeader = 4 // struct nfgenmsg
 	if len(body) < genHeader {
 		return
 	}
-	_, elements := attributes(body[genHeader:], unix.NFTA_SET_ELEM_LIST_SET, unix.NFTA_SET_ELEM_LIST_ELEMENTS)
+	set, elements := attributes(body[genHeader:], unix.NFTA_SET_ELEM_LIST_SET, unix.NFTA_SET_ELEM_LIST_ELEMENTS)
 	element, _ := attributes(elements, unix.NFTA_LIST_ELEM, 0)
 	data, _ := attributes(element, unix.NFTA_SET_ELEM_KEY, 0)
 	key, _ := attributes(data, unix.NFTA_DATA_VALUE, 0)
@@ -128,10 +128,10 @@ func (s *seen) element(present bool, body []byte) {
 		return
 	}
 	p, ok := peerOfNode(key[:4])
-	switch {
-	case ok && len(key) == 4:
+	switch name := string(bytes.TrimRight(set, "\x00")); {
+	case ok && name == "peers4":
 		s.note(tableSenders, p, present)
-	case ok && len(key) == 12 && binary.BigEndian.Uint16(key[8:]) == 24:
+	case ok && name == "owners4-24":
 		s.note(tableOwners, p, present)
 	}
 }
