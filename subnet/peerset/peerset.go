@@ -62,6 +62,7 @@ type Set struct {
 
 	known     map[string]entry     // by name, what the store has, our own entry included
 	present   int                  // number of peers in known whose lease is usable
+	unjudged  map[string]bool      // names in known that were not validated yet; empty while a peer is withdrawn
 	withdrawn map[string]*departed // by name
 	fresh     []*departed          // those of withdrawn that the running call has added
 	shrunk    bool                 // the running call has withdrawn a peer
@@ -131,7 +132,7 @@ type departed struct {
 // is not known yet. The peers of a mass withdrawal are retained for the time
 // retain; if it is 0, they are not.
 func New(own string, retain time.Duration) *Set {
-	return &Set{own: own, retain: retain, judge: subnet.Trusting{}, known: map[string]entry{}, withdrawn: map[string]*departed{}}
+	return &Set{own: own, retain: retain, judge: subnet.Trusting{}, known: map[string]entry{}, unjudged: map[string]bool{}, withdrawn: map[string]*departed{}}
 }
 
 // SetJudge validates all leases again, and reports whether the set has changed.
@@ -139,6 +140,12 @@ func New(own string, retain time.Duration) *Set {
 // the store still has it.
 func (s *Set) SetJudge(j subnet.Judge) (changed bool) {
 	s.judge, s.resolved = j, false
+	if len(s.withdrawn) == 0 {
+		for name := range s.known {
+			s.unjudged[name] = true
+		}
+		return s.finish()
+	}
 	for name, e := range s.known {
 		was := e
 		if e, _ = s.validate(e.Entry); e == was {
@@ -168,8 +175,18 @@ func (s *Set) Subnets() subnet.Set {
 // nobody deleted the entries that it lacks. An unchanged lease keeps its pointer.
 func (s *Set) Apply(updates []Change, replaced bool, now time.Time) (changed bool) {
 	s.expire(now)
+	recorded := s.recordNew(updates)
+	if recorded == len(updates) {
+		return s.finish()
+	}
+	s.judgeRest()
 	var claimants []*subnet.Lease
-	for _, c := range updates {
+	for _, c := range updates[:recorded] {
+		if e := s.known[c.Name]; e.usable && c.Name != s.own {
+			claimants = append(claimants, e.Lease)
+		}
+	}
+	for _, c := range updates[recorded:] {
 		if l := s.applyChange(c, replaced, now); l != nil {
 			claimants = append(claimants, l)
 		}
@@ -228,6 +245,46 @@ func (s *Set) validate(e Entry) (validated entry, invalid bool) {
 	err := s.judge.Check(e.Lease)
 	validated = entry{e, err == nil, errors.Is(err, subnet.ErrOtherConfig)}
 	return validated, err != nil && !validated.other && !errors.Is(err, subnet.ErrPending)
+}
+
+// recordNew applies the first updates as long as they are of new names and no peer is
+// withdrawn, and returns their number. Whether these leases are usable matters only when
+// one of them changes or another peer is withdrawn, so that they are validated then: a
+// start does not validate ten thousand leases twice.
+func (s *Set) recordNew(updates []Change) (count int) {
+	if len(s.withdrawn) > 0 {
+		return 0
+	}
+	for _, c := range updates {
+		if _, known := s.known[c.Name]; known {
+			break
+		}
+		count++
+		if c.Entry == (Entry{}) {
+			continue
+		}
+		if c.Name != s.own {
+			s.touch(c.Name)
+			s.rejectsDirty = s.rejectsDirty || c.Reject != ""
+			s.windowsDirty = s.windowsDirty || c.Windows
+		}
+		s.known[c.Name], s.unjudged[c.Name] = entry{Entry: c.Entry}, true
+	}
+	return count
+}
+
+// judgeRest validates the entries that were not validated yet.
+func (s *Set) judgeRest() {
+	for name := range s.unjudged {
+		was := s.known[name]
+		e, _ := s.validate(was.Entry)
+		s.known[name] = e
+		if name != s.own {
+			s.count(was, e)
+		}
+		s.resolved = false
+	}
+	clear(s.unjudged)
 }
 
 // count updates present when the entry of a peer changes.
