@@ -3,12 +3,15 @@
 package logging
 
 import (
+	"context"
 	"errors"
 	goflag "flag"
 	"fmt"
 	"io"
 	"log/slog"
 	"strconv"
+	"sync"
+	"sync/atomic"
 
 	"google.golang.org/grpc/grpclog"
 	"k8s.io/klog/v2"
@@ -73,8 +76,36 @@ func redirectLibraries(o Options, log *slog.Logger) error {
 			return fmt.Errorf("--%s: invalid value %q: %w", name, value, err)
 		}
 	}
-	klog.SetSlogLogger(log)
-	// gRPC repeats connection errors, which the etcd manager logs once.
-	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, io.Discard))
+	handler := log.Handler()
+	librariesLog.Store(&handler)
+	setLoggers()
 	return nil
 }
+
+// librariesLog is the handler of the log that New made last.
+var librariesLog atomic.Pointer[slog.Handler]
+
+// setLoggers is called once in a process: neither klog nor gRPC guards its logger by a lock, and goroutines of theirs
+// can outlive the log that they began with.
+var setLoggers = sync.OnceFunc(func() {
+	klog.SetSlogLogger(slog.New(latest{}))
+	// gRPC repeats connection errors, which the etcd manager logs once.
+	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, io.Discard))
+})
+
+// latest is the slog.Handler of librariesLog.
+type latest struct{}
+
+func (latest) Enabled(ctx context.Context, l slog.Level) bool {
+	return (*librariesLog.Load()).Enabled(ctx, l)
+}
+
+func (latest) Handle(ctx context.Context, r slog.Record) error {
+	return (*librariesLog.Load()).Handle(ctx, r)
+}
+
+func (latest) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return (*librariesLog.Load()).WithAttrs(attrs)
+}
+
+func (latest) WithGroup(name string) slog.Handler { return (*librariesLog.Load()).WithGroup(name) }
