@@ -133,14 +133,10 @@ func TestKeepWhereContainerdLooks(t *testing.T) {
 	log.Reset()
 	write("containerd/conf.d/cni.toml", "version = ")
 	until(t, "the configuration cannot be read any more", unknown)
-	if err := os.Remove(path("bin 3/plugin")); err != nil {
-		t.Fatal(err)
-	}
+	until(t, "the plugin is deleted", removed(path("bin 3/plugin")))
 	until(t, "the plugin is restored where it was", exists(path("bin 3/plugin")))
 	write("containerd/conf.d/cni.toml", config("bin 3"))
-	if err := os.RemoveAll(path("containerd")); err != nil {
-		t.Fatal(err)
-	}
+	until(t, "the configuration is deleted", removed(path("containerd")))
 	until(t, "there is no configuration", exists(path("bin/plugin")))
 }
 

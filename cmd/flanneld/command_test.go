@@ -30,6 +30,10 @@ func until(t *testing.T, what string, is func() bool) {
 	}
 }
 
+// removed returns a condition for until: Windows refuses to delete a file while a program reads it, and a directory until
+// the last file in it is closed.
+func removed(path string) func() bool { return func() bool { return os.RemoveAll(path) == nil } }
+
 func exists(path string) func() bool {
 	return func() bool { _, err := os.Stat(path); return err == nil }
 }

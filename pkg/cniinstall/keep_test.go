@@ -46,6 +46,12 @@ func (n *node) start() {
 	n.until("installed", func() bool { return n.read(n.PluginTo) == "a program" && n.read(recordOf(n.ConfTo)) == source })
 }
 
+// remove deletes a file that Keep watches. Windows refuses while somebody reads it.
+func (n *node) remove(path string) {
+	n.t.Helper()
+	n.until("deleted", func() bool { return os.Remove(path) == nil })
+}
+
 // keep has Keep run until the test ends.
 func (n *node) keep() {
 	ctx, cancel := context.WithCancel(n.t.Context())
@@ -141,7 +147,7 @@ func TestChainedPluginStays(t *testing.T) {
 		"istio":   func(n *node) { n.replace(n.ConfTo, istio) },
 		"linkerd": func(n *node) { n.write(n.ConfTo, linkerd) },
 		"removed, then written": func(n *node) {
-			n.must(os.Remove(n.ConfTo))
+			n.remove(n.ConfTo)
 			n.until("restored", func() bool { return n.read(n.ConfTo) == source })
 			n.replace(n.ConfTo, istio)
 		},
@@ -204,7 +210,7 @@ func TestRestoreOwnPluginAndDeletedFiles(t *testing.T) {
 	n.start()
 	n.write(n.ConfTo, list("mesh"))
 	n.until("flannel among others", func() bool { return n.types() == "flannel portmap mesh" })
-	n.until("deleted", func() bool { return os.Remove(n.ConfTo) == nil }) // Windows refuses while somebody reads it
+	n.remove(n.ConfTo)
 	for _, dir := range []string{"net.d", "bin"} {
 		_ = os.RemoveAll(n.path(dir)) // its files may come back before it is empty
 	}
