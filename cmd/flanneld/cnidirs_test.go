@@ -91,7 +91,7 @@ func TestInstallWhereContainerdLooks(t *testing.T) {
 // The daemon and install-cni --watch keep plugins where containerd looks, also if its
 // configuration can be read only later, or is changed.
 func TestKeepWhereContainerdLooks(t *testing.T) {
-	dir := t.TempDir()
+	dir := watchedDir(t)
 	path := func(name string) string { return filepath.Join(dir, filepath.FromSlash(name)) }
 	write := func(name, text string) {
 		t.Helper()
@@ -135,7 +135,9 @@ func TestKeepWhereContainerdLooks(t *testing.T) {
 	until(t, "the configuration cannot be read any more", unknown)
 	until(t, "the plugin is deleted", removed(path("bin 3/plugin")))
 	until(t, "the plugin is restored where it was", exists(path("bin 3/plugin")))
-	write("containerd/conf.d/cni.toml", config("bin 3"))
+	// Wine keeps a deleted directory as long as it is watched, and with it the one above it.
+	write("containerd/config.toml", config("bin 4"))
+	until(t, "the import is not watched any more", exists(path("bin 4/plugin")))
 	until(t, "the configuration is deleted", removed(path("containerd")))
 	until(t, "there is no configuration", exists(path("bin/plugin")))
 }

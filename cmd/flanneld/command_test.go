@@ -34,6 +34,16 @@ func until(t *testing.T, what string, is func() bool) {
 // the last file in it is closed.
 func removed(path string) func() bool { return func() bool { return os.RemoveAll(path) == nil } }
 
+// watchedDir is a t.TempDir for files that are watched: Wine keeps a deleted directory until the watch has ended.
+func watchedDir(t *testing.T) string {
+	dir, err := os.MkdirTemp("", "watched")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { until(t, "the directory is deleted", removed(dir)) })
+	return dir
+}
+
 func exists(path string) func() bool {
 	return func() bool { _, err := os.Stat(path); return err == nil }
 }

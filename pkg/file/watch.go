@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -57,41 +58,41 @@ type watchedDir struct {
 
 // start begins to watch, until ctx ends.
 func (w *watch) start(ctx context.Context) {
+	told := &tellings{wake: make(chan struct{}, 1), names: map[string]bool{}}
 	if watcher, err := fsnotify.NewWatcher(); err == nil {
 		w.watcher = watcher
+		go told.receive(watcher.Events, watcher.Errors, w.isOurs())
 	}
 	w.poll()
 	w.watchDirs()
-	go w.run(ctx)
+	go w.run(ctx, told)
 }
 
 // run polls the files also when notifications work, since some may be missing. A
 // notification always counts as a change, without a comparison: two writes within one
 // tick of the file system's clock leave the same time stamp.
-func (w *watch) run(ctx context.Context) {
+func (w *watch) run(ctx context.Context, told *tellings) {
 	interval := pollEvery
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
-	var events <-chan fsnotify.Event
-	var dropped <-chan error
 	if w.watcher != nil {
-		events, dropped = w.watcher.Events, w.watcher.Errors
-		defer w.watcher.Close() //nolint:errcheck // nothing was written through it
+		defer func() { go w.watcher.Close() }() // nothing was written through it; see receive
 	}
 	for {
 		notified := false
 		select {
 		case <-ctx.Done():
 			return
-		case e := <-events:
-			dir := w.dirs[e.Name]
-			if _, notified = w.files[e.Name]; dir != nil {
-				dir.info, dir.gone, interval = nil, true, pollGoneDir/2 // deleted or renamed; doubled below
-			} else if !notified {
-				continue
+		case <-told.wake:
+			var names map[string]bool
+			names, notified = told.take()
+			for name := range names {
+				if dir := w.dirs[name]; dir != nil {
+					dir.info, dir.gone, interval = nil, true, pollGoneDir/2 // deleted or renamed; doubled below
+				} else {
+					notified = true
+				}
 			}
-		case <-dropped:
-			notified = true
 		case <-tick.C:
 		}
 		newDir := w.watchDirs() // a file may have been created in it before it was watched
@@ -105,6 +106,70 @@ func (w *watch) run(ctx context.Context) {
 		}
 		tick.Reset(interval)
 	}
+}
+
+// isOurs returns a condition for names: those of the files and of their directories. It is for another goroutine.
+func (w *watch) isOurs() func(name string) bool {
+	ours := map[string]bool{}
+	for name := range w.files {
+		ours[name] = true
+	}
+	for name := range w.dirs {
+		ours[name] = true
+	}
+	return func(name string) bool { return ours[name] }
+}
+
+// tellings are the notifications that nobody has taken yet.
+type tellings struct {
+	wake chan struct{} // has capacity 1, and a value while there are some
+
+	mu    sync.Mutex
+	names map[string]bool
+	lost  bool // some notifications are missing
+}
+
+// receive takes over what a watcher tells, until the watcher is closed. It never lets the watcher wait: on Windows, one
+// goroutine of fsnotify tells, and carries out Add, Remove and Close. Were it waiting for a receiver of an error, such as
+// that its buffer was too small, all of these would wait for ever. Close can do so even then, if it comes at the same
+// moment, which is why nobody waits for it.
+func (t *tellings) receive(events <-chan fsnotify.Event, failures <-chan error, ours func(name string) bool) {
+	for {
+		select {
+		case e, open := <-events:
+			if !open {
+				return
+			}
+			if ours(e.Name) {
+				t.add(e.Name)
+			}
+		case _, open := <-failures:
+			if !open {
+				return
+			}
+			t.add("")
+		}
+	}
+}
+
+// add keeps a name; "": notifications were lost.
+func (t *tellings) add(name string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if name == "" {
+		t.lost = true
+	} else {
+		t.names[name] = true
+	}
+	notify(t.wake)
+}
+
+func (t *tellings) take() (names map[string]bool, lost bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	names, lost = t.names, t.lost
+	t.names, t.lost = map[string]bool{}, false
+	return names, lost
 }
 
 // poll looks at all files, and reports whether one has changed since the last poll.

@@ -2,6 +2,8 @@ package file
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -9,6 +11,8 @@ import (
 	"strconv"
 	"testing"
 	"time"
+
+	"github.com/fsnotify/fsnotify"
 )
 
 func TestWatch(t *testing.T) {
@@ -180,5 +184,66 @@ func quiet(t *testing.T, changed <-chan struct{}) {
 		case <-time.After(pollEvery + pollEvery/4):
 			return
 		}
+	}
+}
+
+// A watcher does not have to wait for a receiver, whatever it tells; what concerns the files is kept.
+func TestTellingsAreTaken(t *testing.T) {
+	told := &tellings{wake: make(chan struct{}, 1), names: map[string]bool{}}
+	events, failures := make(chan fsnotify.Event), make(chan error)
+	ended := make(chan struct{})
+	go func() {
+		told.receive(events, failures, func(name string) bool { return name == "ours" })
+		close(ended)
+	}()
+	for range 100 {
+		events <- fsnotify.Event{Name: "ours"}
+		events <- fsnotify.Event{Name: "another"}
+		failures <- fsnotify.ErrEventOverflow
+	}
+	close(events)
+	<-ended
+	<-told.wake
+	if names, lost := told.take(); len(names) != 1 || !names["ours"] || !lost {
+		t.Errorf("%v, lost %v", names, lost)
+	}
+	if names, lost := told.take(); len(names) != 0 || lost {
+		t.Errorf("taken twice: %v, lost %v", names, lost)
+	}
+}
+
+// A watch outlives more changes than its system tells of, while directories come and go.
+func TestWatchAmongManyChanges(t *testing.T) {
+	dir, err := os.MkdirTemp("", "many")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sub, path := filepath.Join(dir, "sub"), filepath.Join(dir, "file")
+	ctx, cancel := context.WithCancel(t.Context())
+	changed, err := Watch(ctx, path, filepath.Join(sub, "other"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 3000 {
+		name := filepath.Join(dir, fmt.Sprintf("a rather long name that fills a buffer for notifications %d", i))
+		if err := errors.Join(os.WriteFile(name, nil, 0o600), os.Remove(name)); err != nil {
+			t.Fatal(err)
+		}
+		if i%100 == 0 {
+			_ = os.Mkdir(sub, 0o700) // Wine keeps it until the watch on it ends
+			_ = os.Remove(sub)
+		}
+	}
+	quiet(t, changed)
+	if err := os.WriteFile(path, []byte("new"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-changed:
+	case <-time.After(5 * time.Minute):
+		t.Error("the file was written, and nobody noticed")
+	}
+	cancel()
+	for start := time.Now(); os.RemoveAll(dir) != nil && time.Since(start) < 5*time.Minute; time.Sleep(10 * time.Millisecond) {
 	}
 }
