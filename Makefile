@@ -30,7 +30,7 @@ export CGO_ENABLED = 0
 export GOFLAGS := $(GOFLAGS) -trimpath -buildvcs=false
 
 .DEFAULT_GOAL := build
-.PHONY: build plugin man completions cross windows-zip windows-cni release packages release-deps test-release pins pins-debian pins-go pins-windows audit tools kube wine demo test changed test-e2e test-kernels test-former test-windows test-kube-proxy test-systems bench lint fuzz soak clean help
+.PHONY: build plugin man completions cross windows-zip windows-cni release packages release-deps test-release pins pins-debian pins-go pins-windows audit tools kube wine demo test changed test-e2e test-kernels test-former test-windows test-kube-proxy test-systems night bench lint fuzz soak clean help
 
 build: ## build bin/flanneld for this machine
 	$(GO) build -ldflags '$(STAMP)' -o bin/flanneld ./cmd/flanneld
@@ -119,15 +119,20 @@ pins-go:
 		[ -n "$$latest" ] && sed -i "s/^RELEASE_GO ?= .*/RELEASE_GO ?= go$$latest/" Makefile
 
 # Two systems are enough to see that a release is whole and the same each time.
-test-release: ## make a release twice, compare and check all files, and install it in virtual machines; CI runs it after make test
+test-release: ## make a release twice, compare and check all files, and install it in virtual machines
 	@dist/setup.sh test
 	@$(MAKE) --no-print-directory bin/etcd bin/etcdctl $(PLUGINS_LINUX:%=bin/cni/%)
-	cmd/flannel-release/twice.sh $(CURDIR)/dist/out/made $(CURDIR)/dist/out/later
+	cmd/flannel-release/make.sh $(CURDIR)/dist/out/made $(CURDIR)/dist/out/later
 	cd cmd/flannel-release && $(GO) test -vet=off -count=1 . -args -made $(CURDIR)/dist/out/made
 	dist/vm.sh fetch $$(dist/vm.sh choose)
 	@$(MAKE) --no-print-directory -j2 test-release-lifecycle test-release-machines
 
-.PHONY: test-release-lifecycle test-release-machines
+.PHONY: test-release-if-changed test-release-files test-release-lifecycle test-release-machines
+# After the lanes, whose tests use plugins that it downloads again.
+test-release-if-changed: $(if $(PLAN_RELEASE),test-release-files)
+test-release-files: bin/etcd bin/etcdctl $(PLUGINS_LINUX:%=bin/cni/%)
+	cmd/flannel-release/make.sh $(CURDIR)/dist/out/made
+	cd cmd/flannel-release && $(GO) test -vet=off -count=1 . -args -made $(CURDIR)/dist/out/made
 test-release-lifecycle:
 	VM_TIMEOUT=5400 dist/vm.sh $$(dist/vm.sh choose) cmd/flannel-release/lifecycle.sh dist/out/made dist/out/later
 test-release-machines:
@@ -155,31 +160,46 @@ demo: ## show flanneld on three nodes on this machine, in ten seconds once it is
 	@$(MAKE) --no-print-directory build tools $(if $(findstring -kube,$(ARGS)),kube) $(if $(findstring -windows,$(ARGS)),wine cross-windows-amd64)
 	@bin/flannel-lab demo $(ARGS)
 
-# The daemon's tests run with the race detector, which needs a C compiler. The end-to-end tests run the daemon as it is
-# shipped.
-test: ## run all tests but those of whole kernels, releases and former releases; about 20 minutes the first time
-	@dist/setup.sh test
-	@$(MAKE) --no-print-directory -j2 kube test-without-kube
-	@$(MAKE) --no-print-directory -j3 test-with-kube test-clusters test-emulated test-words
-	@$(MAKE) --no-print-directory test-vm
-
-# The branch or commit to compare with, as it is in this clone; default: origin/main, or main.
+# The variables PLAN_…: which tests a change needs, by cmd/flannel-tests. The calls of make below have them.
+PLAN ?=
+ifneq ($(PLAN),)
+include $(PLAN)
+endif
+# The commit to compare with, or a branch. Default: for `make changed` origin/main, or main; else the commit of .ci/green.
 BASE ?=
+plan = @mkdir -p bin && $(GO) run ./cmd/flannel-tests -of $(1) -base '$(BASE)' >bin/plan.mk
+LANES := $(MAKE) --no-print-directory PLAN=bin/plan.mk -j3 test-packages-of-kubernetes test-nodes test-machine
 
-changed: ## lint and test the packages that differ from BASE (origin/main) and those that import them; no end-to-end tests
+test: ## run the tests: all packages, all nodes end to end, the kernel's in a virtual machine; about 20 minutes the first time
 	@dist/setup.sh test
-	@MAKE='$(MAKE) --no-print-directory' GO='$(GO)' BASE='$(BASE)' LIGHT='$(LIGHT)' HEAVY='$(HEAVY)' WITH_KUBE='$(WITH_KUBE)' dist/changed.sh
+	$(call plan,test)
+	@$(LANES)
+	@$(MAKE) --no-print-directory PLAN=bin/plan.mk test-release-if-changed
+
+changed: ## lint and test what differs from BASE (origin/main) and what imports it, with the end-to-end tests that belong to it
+	@dist/setup.sh test
+	$(call plan,changed)
+	@$(LANES)
+
+night: ## run everything that make test leaves out, too: hours; the results are in bin/night
+	@dist/setup.sh test
+	@MAKE='$(MAKE) --no-print-directory' dist/night.sh
+
+.PHONY: test-everything
+test-everything:
+	$(call plan,night)
+	@$(LANES)
 
 test-e2e: ## run the end-to-end tests alone, two minutes of soak included
 	@dist/setup.sh test
-	@$(MAKE) --no-print-directory -j2 build tools wine kube bin/powershell/parse.mjs
-	@$(MAKE) --no-print-directory test-clusters
+	@$(MAKE) --no-print-directory -j2 build tools wine kube bin/powershell/parse.mjs cross-windows-amd64 bin/prometheus/unpacked
+	cd $(LAB) && $(GO) $(TEST) -count=1 ./...
 
 # The kernels under which tests run: Debian's packages linux-image-<series>.*-amd64.
 KERNELS := 6.1 6.12
 # A virtual machine is slow, so what it runs is compiled before. The tag is for tests that need modules that not every
 # kernel has.
-.PHONY: test-programs test-vm
+.PHONY: test-programs
 test-programs: build tools bin/strongswan/unpacked
 	@mkdir -p bin/tests
 	$(GO) test -vet=off -tags kernels -c -o bin/tests/ ./pkg/dataplane/linux ./pkg/dataplane/linux/guard ./pkg/firewall ./pkg/underlay
@@ -191,15 +211,13 @@ test-kernels: ## run the tests that concern the kernel on Debian's kernels 6.1 a
 	@dist/vm.sh fetch $(KERNELS)
 	@$(MAKE) --no-print-directory -j2 $(KERNELS:%=test-kernel-%)
 
+# Even or odd, by the last digit of the commit.
+KERNEL_OF_COMMIT = $(if $(filter %0 %2 %4 %6 %8 %a %c %e,$(COMMIT)),$(firstword $(KERNELS)),$(lastword $(KERNELS)))
+
 # A virtual machine has one processor.
 .PHONY: $(KERNELS:%=test-kernel-%)
 $(KERNELS:%=test-kernel-%): test-kernel-%:
 	@dist/kernels.sh $* all
-
-# The tunnels that need a module, in short, under whatever kernel of Debian can be had. make test runs it by itself, because
-# an emulated processor beside other tests is so slow that limits of minutes are too short.
-test-vm: test-programs
-	@series=$$(dist/vm.sh choose) && dist/vm.sh fetch $$series && dist/kernels.sh $$series short
 
 bench: ## measure CPU, memory and delays with 1,000 to 50,000 peers; more than ten minutes, ARGS=--quick for a first look
 	@dist/setup.sh demo
@@ -246,25 +264,39 @@ test-kube-proxy: ## test Windows' real kube-proxy beside flanneld.exe under Wine
 wine: bin/wine/run bin/cni/host-local.exe bin/cni/win-bridge.exe bin/cni/win-overlay.exe ## set up Wine and the CNI plugins for Windows, for tests
 	GOOS=windows GOARCH=amd64 $(GO) build -overlay bin/wine/overlay.json $(RELEASE) -o bin/cni/flannel.exe ./cmd/flannel
 
-# Building Kubernetes takes minutes the first time; meanwhile, the tests that do not need it run. Then the tests that need
-# it and those of whole clusters run in parallel. The first failure ends the run.
-WITH_KUBE := ./cmd/flanneld ./subnet/kube/... ./dist/...
-RACE := CGO_ENABLED=1 $(GO) $(TEST) -race
-.PHONY: test-without-kube test-with-kube test-clusters test-race lint-kube
-test-without-kube:
-	@$(MAKE) --no-print-directory build tools wine bin/powershell/parse.mjs bin/image/start
-	@$(MAKE) --no-print-directory lint
-	$(RACE) $$($(GO) list ./... | grep -v -x -F "$$($(GO) list $(WITH_KUBE))")
-	@$(MAKE) --no-print-directory test-windows
-test-with-kube: lint-kube bin/prometheus/unpacked
-	$(RACE) $(WITH_KUBE)
-# -count=1, because Go's cache of test results ignores the programs in bin/.
-test-clusters: cross-windows-amd64 bin/prometheus/unpacked
-	cd $(LAB) && $(GO) $(TEST) -count=1 ./...
+# Three lanes side by side, which build what they share once: packages, nodes, and a virtual machine, which has one processor.
+# A package whose tests need Kubernetes waits until that is built, which takes minutes the first time.
+WITH_KUBE   := ./cmd/flanneld ./subnet/kube ./subnet/kube/% ./dist ./dist/%
+WITH_WINE   := ./backend ./backend/% ./cmd/flannel ./cmd/flanneld ./pkg/% ./subnet ./subnet/patience
+RACE        := CGO_ENABLED=1 $(GO) $(TEST) -race
+PLAN_NODES  := $(filter-out -,$(PLAN_E2E))$(PLAN_LAB)
+plan_kube   := $(filter $(WITH_KUBE),$(PLAN_RACE) $(PLAN_PLAIN))
+plan_wine   := $(filter $(WITH_WINE),$(PLAN_WINE))
+.PHONY: test-packages test-packages-of-kubernetes test-nodes test-machine lint-kube
 
-# dist/changed.sh calls this.
-test-race:
-	$(RACE) $(PACKAGES)
+test-packages: build tools bin/image/start bin/powershell/parse.mjs $(if $(plan_wine),wine)
+	@$(MAKE) --no-print-directory lint
+	$(RACE) $(filter-out $(WITH_KUBE),$(PLAN_RACE))
+	$(if $(PLAN_PLAIN),$(GO) $(TEST) $(filter-out $(WITH_KUBE),$(PLAN_PLAIN)))
+	@$(if $(plan_wine),$(MAKE) --no-print-directory test-windows LIGHT='$(filter-out $(HEAVY),$(plan_wine))' HEAVY='$(filter $(HEAVY),$(plan_wine))')
+
+test-packages-of-kubernetes: test-packages $(if $(plan_kube),lint-kube bin/prometheus/unpacked)
+	$(if $(filter $(WITH_KUBE),$(PLAN_RACE)),$(RACE) $(filter $(WITH_KUBE),$(PLAN_RACE)))
+	$(if $(filter $(WITH_KUBE),$(PLAN_PLAIN)),$(GO) $(TEST) $(filter $(WITH_KUBE),$(PLAN_PLAIN)))
+
+# -count=1, because Go's cache of test results ignores the programs in bin/. The end-to-end tests run the daemon as it is
+# shipped.
+test-nodes: $(if $(PLAN_NODES),build tools wine kube bin/powershell/parse.mjs cross-windows-amd64 bin/prometheus/unpacked)
+	$(if $(PLAN_LAB),cd $(LAB) && $(GO) $(TEST) -count=1 $(PLAN_LAB))
+	$(if $(filter-out -,$(PLAN_E2E)),cd $(LAB) && $(GO) $(TEST) -count=1 -run '$(PLAN_E2E)' ./e2e)
+
+# All tests of one kernel: which one is a matter of the commit, so that a run can be repeated.
+test-machine: $(if $(filter short all,$(PLAN_KERNEL)),test-programs)
+	@case '$(PLAN_KERNEL)' in \
+	short) series=$$(dist/vm.sh choose) && dist/vm.sh fetch $$series && dist/kernels.sh $$series short ;; \
+	all) series=$(KERNEL_OF_COMMIT) && dist/vm.sh fetch $$series && dist/kernels.sh $$series all ;; \
+	esac
+	@$(if $(PLAN_SYSTEMS),$(MAKE) --no-print-directory test-emulated test-words)
 
 # Packages with system calls, for one architecture with other call numbers, one with 32 bits and one that is big-endian.
 # make cross compiles everything for all architectures, which takes minutes.

@@ -1,9 +1,9 @@
 #!/bin/sh
-# Makes a release twice, in two copies of the repository and without a network, and compares all files. The first one
-# stays in $1, and packages of a later version in $2.
+# make.sh TO [LATER]: makes a release in TO, in a copy of the repository and without a network. With LATER it makes it once
+# more in another copy, compares all files, and makes packages of a later version in LATER.
 set -eu
 to=$1
-later=$2
+later=${2:-}
 cd "$(dirname "$0")/../.."
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -17,7 +17,7 @@ make --no-print-directory release-deps || {
 	make --no-print-directory pins-debian release-deps PINS="$pins"
 }
 what="COMMIT=0123456789abcdef0123456789abcdef01234567 SOURCE_DATE_EPOCH=1750000000 IMAGE=registry.example.com/flanneld PINS=$pins"
-for copy in a another/directory; do
+for copy in a ${later:+another/directory}; do
 	mkdir -p "$work/$copy/bin"
 	git ls-files -co --exclude-standard -z | tar -c --null --ignore-failed-read -T - 2>/dev/null | tar -x -C "$work/$copy"
 	# What make release-deps has downloaded.
@@ -29,8 +29,14 @@ for copy in a another/directory; do
 		exit 1
 	}
 done
+rm -rf "$to"
+mkdir -p "$(dirname "$to")"
+[ -n "$later" ] || {
+	mv "$work/a/dist/out/release" "$to"
+	exit 0
+}
 diff -r "$work/a/dist/out/release" "$work/another/directory/dist/out/release" || {
-	echo "twice.sh: the same source gave other files" >&2
+	echo "make.sh: the same source gave other files" >&2
 	exit 1
 }
 # shellcheck disable=SC2086
@@ -38,7 +44,7 @@ make -C "$work/a" --no-print-directory packages VERSION=v9.8.8 SYSTEMS=linux-amd
 	cat "$work/log"
 	exit 1
 }
-rm -rf "$to" "$later"
-mkdir -p "$(dirname "$to")" "$(dirname "$later")"
+rm -rf "$later"
+mkdir -p "$(dirname "$later")"
 mv "$work/a/dist/out/release" "$to"
 mv "$work/a/dist/out/packages" "$later"

@@ -1,0 +1,80 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+)
+
+// A change is what differs from a commit.
+type change struct {
+	since string   // the commit, for people
+	all   bool     // no commit to compare with: everything counts as changed
+	files []string // from the top of the repository
+}
+
+// greenFile has the commit at which everything was last tested. A night writes it.
+const greenFile = ".ci/green"
+
+// readChange compares the working tree with the commit at which it left base.
+func readChange(of, base string) (change, error) {
+	if of == "night" {
+		return change{since: "nothing", all: true}, nil
+	}
+	if base == "" {
+		var err error
+		if base, err = defaultBase(of); err != nil {
+			return change{}, err
+		}
+	}
+	since, err := git("merge-base", base, "HEAD")
+	if err != nil && of == "changed" {
+		return change{}, fmt.Errorf("there is no commit %q to compare with: make changed BASE=<branch or commit>: %w", base, err)
+	}
+	if err != nil { // an archive, or a clone without its history
+		return change{since: fmt.Sprintf("nothing (this clone does not have the commit %q of %s)", base, greenFile), all: true}, nil
+	}
+	differ, err := git("-c", "core.quotePath=false", "diff", "--name-only", "--no-renames", since[0])
+	if err != nil {
+		return change{}, err
+	}
+	added, err := git("-c", "core.quotePath=false", "ls-files", "--others", "--exclude-standard")
+	if err != nil {
+		return change{}, err
+	}
+	files := append(differ, added...)
+	slices.Sort(files)
+	return change{since: since[0][:12], files: slices.Compact(files)}, nil
+}
+
+func defaultBase(of string) (string, error) {
+	if of == "changed" {
+		if _, err := git("rev-parse", "--quiet", "--verify", "origin/main"); err == nil {
+			return "origin/main", nil
+		}
+		return "main", nil
+	}
+	text, err := os.ReadFile(greenFile)
+	if err != nil {
+		return "", err
+	}
+	commit := strings.TrimSpace(string(text))
+	if commit == "" {
+		return "", fmt.Errorf("%s is empty: it has the commit that a night has tested", greenFile)
+	}
+	return commit, nil
+}
+
+// git returns the lines that a command prints.
+func git(args ...string) ([]string, error) {
+	var problems strings.Builder
+	cmd := exec.Command("git", args...)
+	cmd.Stderr = &problems
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("git %s: %w: %s", args[0], err, strings.TrimSpace(problems.String()))
+	}
+	return strings.FieldsFunc(string(out), func(r rune) bool { return r == '\n' }), nil
+}

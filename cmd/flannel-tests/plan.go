@@ -1,0 +1,177 @@
+package main
+
+import (
+	"maps"
+	"path"
+	"slices"
+	"strings"
+)
+
+// makePlan chooses the tests for a change:
+//
+//	of        race detector           without it   Wine                    virtual machine   end to end
+//	test      affected packages       all others   affected                all or short      all
+//	changed   affected packages       none         affected                none              what the rows name
+//	night     all                     none         all                     -                 all
+//
+// A package is affected if it has changed, or imports one that has. Wine runs those with code for Windows, or all if a row
+// wants that.
+func makePlan(of string, c change, rows []row, h house) plan {
+	sources, tests := h.changedPackages(c)
+	affected := map[string]bool{".": true} // the rules for the source, and the pages
+	maps.Copy(affected, tests)
+	for name, p := range h.packages {
+		if sources[name] || slices.ContainsFunc(slices.Collect(maps.Keys(sources)), func(s string) bool { return p.uses[s] }) {
+			affected[name] = true
+		}
+	}
+	needs, endToEnd := h.needed(c, rows)
+	p := plan{kernel: "none", endToEnd: "-", lab: labPackages(c)}
+	for _, name := range slices.Sorted(maps.Keys(h.packages)) {
+		switch {
+		case affected[name]:
+			p.race = append(p.race, name)
+		case of == "test":
+			p.plain = append(p.plain, name)
+		}
+		if affected[name] && h.packages[name].windows || needs["wine"] || of == "night" {
+			p.wine = append(p.wine, name)
+		}
+	}
+	switch of {
+	case "test":
+		p.kernel, p.endToEnd, p.lab, p.release, p.systems = "short", "", everyLabPackage, needs["release"], needs["systems"]
+		if needs["kernels"] {
+			p.kernel = "all"
+		}
+	case "night":
+		p.endToEnd, p.lab = "", everyLabPackage // the rest is steps of their own
+	case "changed":
+		if len(endToEnd) > 0 {
+			p.endToEnd = "^(" + strings.Join(endToEnd, "|") + ")$"
+		}
+		p.left = leftOut(needs)
+	}
+	return p
+}
+
+// everyLabPackage includes the end-to-end tests.
+var everyLabPackage = []string{"./..."}
+
+// labPackages returns the packages of the lab that have changed, by their folders in its module.
+func labPackages(c change) (names []string) {
+	for _, file := range c.files {
+		dir, ok := strings.CutPrefix(path.Dir(file), "cmd/flannel-lab/")
+		if ok && strings.HasSuffix(file, ".go") && dir != "e2e" && dir != "soak" && !strings.HasPrefix(dir, "kube") {
+			names = append(names, "./"+dir)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// leftOut names what `make changed` does not run of what a change needs.
+func leftOut(needs map[string]bool) (left []string) {
+	for _, l := range []struct{ need, text string }{
+		{"kernels", "other kernels: make test-kernels KERNELS=6.12"},
+		{"systems", "other architectures: make test-systems"},
+		{"release", "a release: make test-release"},
+	} {
+		if needs[l.need] {
+			left = append(left, l.text)
+		}
+	}
+	return left
+}
+
+// changedPackages returns the packages whose program has changed, and those of which only a test has.
+func (h house) changedPackages(c change) (sources, tests map[string]bool) {
+	sources, tests = map[string]bool{}, map[string]bool{}
+	if c.all {
+		for name := range h.packages {
+			sources[name] = true
+		}
+		return sources, tests
+	}
+	for _, file := range c.files {
+		switch {
+		case file == "go.mod" || file == "go.sum":
+			for name := range h.packages {
+				sources[name] = true
+			}
+		case strings.HasPrefix(file, "cmd/flannel-lab/kube/"):
+			tests["./subnet/kube/kubetest"] = true
+		case strings.HasSuffix(file, ".sh"):
+		case strings.HasSuffix(file, "_test.go") || strings.Contains(file, "/testdata/"):
+			tests[h.packageOf(file)] = true
+		default:
+			sources[h.packageOf(file)] = true
+		}
+		for _, reader := range h.readers(file) {
+			tests[reader] = true
+		}
+	}
+	// Files at the top and in folders without a package.
+	delete(sources, ".")
+	return sources, tests
+}
+
+// packageOf returns the package of a file: the one in its folder, or the nearest above.
+func (h house) packageOf(file string) string {
+	dir := path.Dir(file)
+	for dir != "." && h.packages["./"+dir] == nil {
+		dir = path.Dir(dir)
+	}
+	if dir == "." {
+		return dir
+	}
+	return "./" + dir
+}
+
+// readers returns the packages whose tests read a page, a manifest or a script.
+func (h house) readers(file string) (names []string) {
+	if strings.HasSuffix(file, ".md") || strings.HasPrefix(file, "Documentation/") || strings.HasPrefix(file, "dist/windows/") {
+		names = append(names, "./pkg/doctor") // it checks the codes that these mention
+	}
+	if !strings.HasPrefix(file, "Documentation/") {
+		return names
+	}
+	for name, p := range h.packages {
+		if strings.Contains(p.tests, path.Base(file)) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// needed returns the words of all rows of the change, and the end-to-end tests that they name.
+func (h house) needed(c change, rows []row) (needs map[string]bool, endToEnd []string) {
+	needs = map[string]bool{}
+	take := func(r row) {
+		for _, word := range r.needs {
+			needs[word] = true
+		}
+		for _, f := range h.endToEnd {
+			if r.matches(f.name) {
+				endToEnd = append(endToEnd, f.tests...)
+			}
+		}
+	}
+	if c.all {
+		for _, r := range rows {
+			take(r)
+		}
+	}
+	for _, file := range c.files {
+		if r, ok := rowOf(rows, file); ok {
+			take(r)
+		}
+		for _, f := range h.endToEnd {
+			if file == endToEndDir+"/"+f.name {
+				endToEnd = append(endToEnd, f.tests...)
+			}
+		}
+	}
+	slices.Sort(endToEnd)
+	return needs, slices.Compact(endToEnd)
+}

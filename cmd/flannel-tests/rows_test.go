@@ -1,0 +1,78 @@
+package main
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// The rows of this repository name what is there, and miss nothing.
+func TestRowsAreComplete(t *testing.T) {
+	t.Chdir("../..")
+	text, err := os.ReadFile(".ci/paths")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows, err := parseRows(string(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := readPackages()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(h.packages) < 50 || len(h.endToEnd) < 50 {
+		t.Fatalf("%d packages and %d files of end-to-end tests: the test looks in the wrong place", len(h.packages), len(h.endToEnd))
+	}
+	for _, top := range []string{"backend", "cmd", "dist", "pkg", "subnet"} { // walked, so that Go's cache of results knows of them
+		err := filepath.WalkDir(top, func(path string, e fs.DirEntry, err error) error {
+			if _, ok := rowOf(rows, path); !ok && strings.HasSuffix(path, ".go") {
+				t.Errorf("%s has no row in .ci/paths", path)
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, f := range h.endToEnd {
+		if len(f.tests) > 0 && !slices.ContainsFunc(rows, func(r row) bool { return r.matches(f.name) }) {
+			t.Errorf("no row of .ci/paths names the end-to-end tests of %s: %s", f.name, strings.Join(f.tests, ", "))
+		}
+	}
+	for _, r := range rows {
+		if _, err := os.Stat(r.path); err != nil {
+			t.Errorf("a row of .ci/paths: %v", err)
+		}
+		for _, pattern := range r.files {
+			if found, err := filepath.Glob(filepath.Join(endToEndDir, pattern+"_test.go")); len(found) == 0 {
+				t.Errorf("the row of %s names no file by %q: %v", r.path, pattern, err)
+			}
+		}
+	}
+}
+
+func TestParseRows(t *testing.T) {
+	for text, want := range map[string]string{
+		"pkg/file wine\npkg/file": "pkg/file",
+		"pkg/file kernel":         `"kernel"`,
+	} {
+		if rows, err := parseRows(text); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, %v; want an error that names %s", text, rows, err, want)
+		}
+	}
+}
+
+func TestRowOfTheLongestPath(t *testing.T) {
+	rows := []row{{path: "pkg/dataplane"}, {path: "pkg/dataplane/hns"}, {path: "pkg/data"}}
+	for name, want := range map[string]string{
+		"pkg/dataplane/linux/vxlan.go": "pkg/dataplane", "pkg/dataplane/hns/a.go": "pkg/dataplane/hns", "pkg/data": "pkg/data", "pkg/datum/a.go": "",
+	} {
+		if r, _ := rowOf(rows, name); r.path != want {
+			t.Errorf("%s: the row of %q, want that of %q", name, r.path, want)
+		}
+	}
+}
