@@ -17,7 +17,7 @@ WINE_HASH := $(shell { $(GO) env GOVERSION; pwd; cat dist/wine.sh pkg/hns/hnstes
 CHECK   := dist/windows/check
 CHECK_FILES := $(wildcard $(CHECK)/*.json $(CHECK)/*.mjs)
 CHECK_HASH := $(shell cat $(CHECK_FILES) | sha256sum | cut -c1-12)
-# Everything that bin/kube, bin/render, bin/kube-proxy, bin/kubectl and bin/helm are made of.
+# Everything that bin/kube and bin/helm are made of.
 KUBE_HASH := $(shell { $(GO) env GOVERSION; cat $(KUBE)/go.mod $(KUBE)/go.sum $(KUBE)/*.go $(KUBE)/*/*.go; } | sha256sum | cut -c1-12)
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
@@ -419,15 +419,10 @@ KUBE_FLAGS := -gcflags='all=-N -l -dwarf=false'
 
 bin/kube: bin/.kube-$(KUBE_HASH)
 	cd $(KUBE) && nice $(GO) build $(KUBE_FLAGS) -ldflags '-s -w -X k8s.io/component-base/version.gitVersion=$(KUBERNETES)' -o ../../../$@ .
-bin/render: bin/.kube-$(KUBE_HASH) bin/kube
-	cd $(KUBE) && nice $(GO) build $(KUBE_FLAGS) -ldflags '-s -w' -o ../../../$@ ./render
-
-bin/kube-proxy: bin/.kube-$(KUBE_HASH) bin/kube
-	cd $(KUBE) && nice $(GO) build $(KUBE_FLAGS) -ldflags '-s -w -X k8s.io/component-base/version.gitVersion=$(KUBERNETES)' \
-		-o ../../../$@ k8s.io/kubernetes/cmd/kube-proxy
-bin/kubectl: bin/.kube-$(KUBE_HASH) bin/kube
-	cd $(KUBE) && nice $(GO) build $(KUBE_FLAGS) -ldflags '-s -w -X k8s.io/component-base/version.gitVersion=$(KUBERNETES)' \
-		-o ../../../$@ k8s.io/kubernetes/cmd/kubectl
+# They are bin/kube, which looks at the name by which it is started.
+bin/render bin/kube-proxy bin/kubectl: bin/kube
+	ln -sf kube $@
+# Helm's command is a package main, which no other program can contain.
 bin/helm: bin/.kube-$(KUBE_HASH) bin/kube
 	cd $(KUBE) && nice $(GO) build $(KUBE_FLAGS) -ldflags '-s -w' -o ../../../$@ helm.sh/helm/v3/cmd/helm
 bin/kube-proxy.exe: bin/.kube-$(KUBE_HASH) bin/kube

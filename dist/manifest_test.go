@@ -21,6 +21,8 @@ import (
 	"flannel/subnet/kube/kubetest/cluster"
 )
 
+func TestMain(m *testing.M) { os.Exit(kubetest.Main(m)) }
+
 // values are values of the chart that users set, by the name of the test.
 var values = map[string]string{
 	"none":        "",

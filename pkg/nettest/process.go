@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// Process is a server process of a test. It ends with the test, also if the
-// test process is killed.
+// Process is a server process of a test. It ends with the test, unless Start
+// started it, and always if the test process is killed.
 type Process struct {
 	t      testing.TB
 	cmd    *exec.Cmd
@@ -21,12 +21,23 @@ type Process struct {
 // Run starts a program and appends its output to the file log.
 func Run(t testing.TB, log, program string, args ...string) *Process {
 	t.Helper()
-	out, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	p, err := Start(log, program, args...)
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(p.Kill)
+	return p.For(t)
+}
+
+// Start is like Run for a process that several tests use one after the other. It
+// ends by Stop or Kill, or with the test process.
+func Start(log, program string, args ...string) (*Process, error) {
+	out, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
 	defer out.Close()
-	p := &Process{t: t, cmd: exec.Command(program, args...), log: log, exited: make(chan struct{})}
+	p := &Process{cmd: exec.Command(program, args...), log: log, exited: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = out, out
 	attach(p.cmd)
 	started := make(chan error, 1)
@@ -43,10 +54,17 @@ func Run(t testing.TB, log, program string, args ...string) *Process {
 		}
 	}()
 	if err := <-started; err != nil {
-		t.Fatalf("start %s: %v", program, err)
+		return nil, fmt.Errorf("start %s: %w", program, err)
 	}
-	t.Cleanup(p.Kill)
-	return p
+	return p, nil
+}
+
+// For returns the same process for the use of a test, which fails if Pause or Resume
+// does.
+func (p *Process) For(t testing.TB) *Process {
+	q := *p
+	q.t = t
+	return &q
 }
 
 // Exited returns a channel that is closed when the process has ended.

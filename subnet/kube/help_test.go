@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -29,13 +30,13 @@ import (
 	"flannel/subnet/managertest"
 )
 
-// These tests mostly wait: more of them at once than there are processors.
+// These tests mostly wait, also for a server: more of them at once than there are processors.
 func TestMain(m *testing.M) {
 	flag.Parse()
-	if err := flag.Set("test.parallel", "8"); err != nil {
+	if err := flag.Set("test.parallel", "12"); err != nil {
 		panic(err)
 	}
-	m.Run()
+	os.Exit(kubetest.Main(m))
 }
 
 var eventually = managertest.Eventually

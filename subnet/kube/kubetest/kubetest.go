@@ -1,7 +1,7 @@
 // Package kubetest runs a real kube-apiserver for a test, with the controller
 // that assigns podCIDRs to nodes and with our manifest applied. The test can
-// kill, pause and restart it. It ends with the test, and listens on a loopback
-// address only.
+// kill, pause and restart it. It ends with the test or goes to the next one (Main),
+// and listens on a loopback address only.
 package kubetest
 
 import (
@@ -30,6 +30,9 @@ type Server struct {
 	args []string // further arguments of bin/kube
 	bare bool     // do not apply our manifest
 	proc *nettest.Process
+
+	shared bool      // it goes to another test afterwards
+	fresh  inventory // of a shared server before its first test
 }
 
 // Option changes how Start runs the server.
@@ -54,13 +57,36 @@ func Audit() Option { return func(s *Server) { s.args = append(s.args, "-audit")
 func Bare() Option { return func(s *Server) { s.bare = true } }
 
 // Start runs the server, waits until it is ready, and applies our manifest. The
-// server ends with the test.
+// server ends with the test. If the package has Main, it may be the server of a test
+// that has ended, and contains nothing of that test.
 func Start(t testing.TB, opts ...Option) *Server {
 	t.Helper()
-	s := &Server{t: t, dir: t.TempDir(), addr: nettest.Address(t)}
+	s := &Server{t: t, addr: nettest.Address(t)}
 	for _, o := range opts {
 		o(s)
 	}
+	if s.shared = servers.dir != "" && len(s.args) == 0; !s.shared {
+		s.dir = t.TempDir()
+		s.start()
+		return s
+	}
+	if former := servers.take(s.bare); former != nil {
+		former.use(t)
+		return former
+	}
+	s.use(t)
+	var err error
+	s.dir, err = os.MkdirTemp(servers.dir, "")
+	s.check("create its directory", err)
+	s.start()
+	s.fresh, err = s.inventory(s.context())
+	s.check("list all objects", err)
+	return s
+}
+
+// start runs a new server.
+func (s *Server) start() {
+	s.t.Helper()
 	s.Start()
 	config, err := clientcmd.BuildConfigFromFlags("", s.File("admin.kubeconfig"))
 	s.check("read kubeconfig", err)
@@ -68,16 +94,22 @@ func Start(t testing.TB, opts ...Option) *Server {
 	s.Cluster, err = cluster.Open(config)
 	s.check("create clients", err)
 	if !s.bare {
-		s.ApplyManifest(filepath.Join(nettest.Root(t), "Documentation", "kube-flannel.yml"))
+		s.ApplyManifest(filepath.Join(nettest.Root(s.t), "Documentation", "kube-flannel.yml"))
 	}
-	return s
 }
 
 func (s *Server) check(what string, err error) {
 	s.t.Helper()
 	if err != nil {
-		s.t.Fatalf("kube-apiserver: %s: %v\n%s", what, err, s.proc.Log())
+		s.t.Fatalf("kube-apiserver: %s: %v\n%s", what, err, s.log())
 	}
+}
+
+func (s *Server) log() string {
+	if s.proc == nil {
+		return ""
+	}
+	return s.proc.Log()
 }
 
 // context returns a context with a timeout for requests of the helper itself.
@@ -105,7 +137,12 @@ func (s *Server) Start() {
 	ready := s.File("admin.kubeconfig")
 	_ = os.Remove(ready) // bin/kube writes it again when the server is ready
 	args := append([]string{"-dir=" + s.dir, "-listen=" + s.addr}, s.args...)
-	s.proc = nettest.Run(s.t, s.File("log"), nettest.Tool(s.t, "kube"), args...)
+	proc, err := nettest.Start(s.File("log"), nettest.Tool(s.t, "kube"), args...)
+	s.check("start", err)
+	s.proc = proc.For(s.t)
+	if !s.shared {
+		s.t.Cleanup(proc.Kill)
+	}
 	for {
 		if _, err := os.Stat(ready); err == nil {
 			s.t.Logf("kube-apiserver is ready after %v", time.Since(begin).Round(time.Millisecond))

@@ -1,8 +1,8 @@
-// Command render prints what Helm and kustomize would send to a cluster, and
-// the stages of a Dockerfile. It also installs, upgrades and removes a release
-// of the chart as Helm does. It is for tests, and for reading the output of the
-// chart without Helm.
-package main
+// Package render is a program that prints what Helm and kustomize would send to a
+// cluster, and the stages of a Dockerfile. It also installs, upgrades and removes a
+// release of the chart as Helm does. It is for tests, and for reading the output of
+// the chart without Helm.
+package render
 
 import (
 	"encoding/json"
@@ -30,11 +30,13 @@ const usage = `usage: render chart DIRECTORY [VALUES.yaml]   (in namespace kube-
        render kustomization DIRECTORY
        render dockerfile FILE`
 
-func main() {
+// Main runs the program with the arguments in os.Args and returns its exit status.
+func Main() int {
 	if err := run(os.Args[1:], os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "render:", err)
-		os.Exit(1)
+		return 1
 	}
+	return 0
 }
 
 func run(args []string, w io.Writer) error {
