@@ -32,8 +32,11 @@ import (
 // These tests mostly wait: more of them at once than there are processors.
 func TestMain(m *testing.M) {
 	flag.Parse()
-	if err := flag.Set("test.parallel", "8"); err != nil {
-		panic(err)
+	// The fuzzer would start as many processes.
+	if fuzzed := flag.Lookup("test.fuzz").Value.String(); fuzzed == "" {
+		if err := flag.Set("test.parallel", "8"); err != nil {
+			panic(err)
+		}
 	}
 	m.Run()
 }
