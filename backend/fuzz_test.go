@@ -2,7 +2,9 @@ package backend_test
 
 import (
 	"encoding/json"
+	"errors"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"flannel/backend"
@@ -10,6 +12,7 @@ import (
 	"flannel/backend/extension"
 	"flannel/backend/hostgw"
 	"flannel/backend/ipip"
+	"flannel/backend/ipsec"
 	"flannel/backend/udp"
 	"flannel/backend/vxlan"
 	"flannel/backend/wireguard"
@@ -27,7 +30,22 @@ func FuzzPeer(f *testing.F) {
 		f.Add([]byte(data), "2001:cafe:42:2::/64", "fd00:100::255")
 	}
 	f.Add([]byte(nil), "10.5.2.0/24", "192.168.100.255")
-	node := backend.Node{Underlay: eth0, V4: true, V6: true}
+	backends := map[string]backend.Backend{}
+	for _, k := range []struct {
+		kind   backend.Kind
+		config string
+	}{
+		{vxlan.Kind(), `{}`}, {vxlan.Kind(), `{"DirectRouting":true}`}, {wireguard.Kind(), `{}`}, {wireguard.Kind(), `{"Mode":"auto"}`},
+		{hostgw.Kind(), `{}`}, {ipip.Kind(), `{"DirectRouting":true}`}, {ipsec.Kind(), `{"PSK":"` + strings.Repeat("x", 96) + `"}`},
+		{udp.Kind(), `{}`}, {extension.Kind(), `{"SubnetAddCommand":"x"}`}, {alloc.Kind(), `{}`},
+	} {
+		object := conf.Parse([]byte(k.config))
+		b, _, err := k.kind.Parse(object, "linux")(backend.Node{Underlay: eth0, V4: true, V6: true})
+		if err := errors.Join(err, object.Err()); err != nil {
+			f.Fatal(err)
+		}
+		backends[k.kind.Name+" "+k.config] = b
+	}
 	f.Fuzz(func(t *testing.T, data []byte, network, public string) {
 		s, err1 := netip.ParsePrefix(network)
 		a, err2 := netip.ParseAddr(public)
@@ -39,33 +57,29 @@ func FuzzPeer(f *testing.F) {
 		if l.V4 = e; s.Addr().Is6() {
 			l.V4, l.V6 = subnet.Endpoint{}, e
 		}
-		for _, k := range []struct {
-			kind   backend.Kind
-			config string
-		}{{vxlan.Kind(), `{}`}, {vxlan.Kind(), `{"DirectRouting":true}`}, {wireguard.Kind(), `{}`}, {wireguard.Kind(), `{"Mode":"auto"}`}, {hostgw.Kind(), `{}`}, {ipip.Kind(), `{"DirectRouting":true}`}, {udp.Kind(), `{}`}, {extension.Kind(), `{"SubnetAddCommand":"x"}`}, {alloc.Kind(), `{}`}} {
-			b, _, err := k.kind.Parse(conf.Parse([]byte(k.config)), "linux")(node)
-			if err != nil {
-				t.Fatal(err)
-			}
-			paths, err := b.Paths(l)
-			if err != nil {
-				if len(err.Error()) > 600 || paths != nil {
-					t.Errorf("%v beside %d bytes: %v", paths, len(err.Error()), err)
-				}
-				continue
-			}
-			for _, p := range paths {
-				tunnel := p.Device != eth0.Name
-				end, tunnelled := p.End()
-				valid := end.MAC.Unicast()
-				if w, is := p.Encap.(dataplane.WireGuardPeer); is {
-					_, err := dataplane.ParsePublicKey(w.Key.Base64())
-					valid = err == nil && w.Endpoint.Addr() == a && w.Endpoint.Port() != 0 && w.Allowed == [2]netip.Prefix{s}
-				}
-				if p.Dst != s || p.Via != a || tunnel != (p.Encap != dataplane.Direct{}) || tunnelled && !valid || !tunnel && !eth0.Reaches(p.Via) {
-					t.Errorf("%s %s: %+v", k.kind.Name, data, p)
-				}
-			}
+		for name, b := range backends {
+			checkPaths(t, name, b, l, e)
 		}
 	})
+}
+
+// checkPaths checks what a backend makes of a lease with one endpoint.
+func checkPaths(t *testing.T, name string, b backend.Backend, l *subnet.Lease, e subnet.Endpoint) {
+	paths, err := b.Paths(l)
+	if err != nil && (len(err.Error()) > 600 || paths != nil) {
+		t.Errorf("%s: %v beside %d bytes: %v", name, paths, len(err.Error()), err)
+	}
+	for _, p := range paths {
+		tunnel, onUnderlay := p.Encap != dataplane.Encap(dataplane.Direct{}), p.Device == eth0.Name
+		_, esp := p.Encap.(dataplane.ESP) // it has no device
+		end, tunnelled := p.End()
+		valid := end.MAC.Unicast()
+		if w, is := p.Encap.(dataplane.WireGuardPeer); is {
+			_, err := dataplane.ParsePublicKey(w.Key.Base64())
+			valid = err == nil && w.Endpoint.Addr() == e.PublicIP && w.Endpoint.Port() != 0 && w.Allowed == [2]netip.Prefix{e.Subnet}
+		}
+		if p.Dst != e.Subnet || p.Via != e.PublicIP || onUnderlay != (!tunnel || esp) || tunnelled && !valid || !tunnel && !eth0.Reaches(p.Via) {
+			t.Errorf("%s %s: %+v", name, e.Data, p)
+		}
+	}
 }

@@ -84,8 +84,13 @@ func Nearest(key string, known []string) string {
 		return ""
 	}
 	best, nearest := max(1, len(key)/3)+1, ""
+	key = fold(key)
 	for _, k := range known {
-		if d := distance(fold(key), fold(k)); d < best {
+		folded := fold(k)
+		if longer := max(len(key), len(folded)) - min(len(key), len(folded)); longer >= best {
+			continue // that many bytes to insert or delete
+		}
+		if d := distance(key, folded); d < best {
 			best, nearest = d, k
 		}
 	}

@@ -155,8 +155,8 @@ func TestMissing(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	f.Add("version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".cni]\nbin_dir = 'b'\n")
 	f.Add("version = 3\n[plugins.'io.containerd.cri.v1.runtime'.cni]\nbin_dirs = ['b']\nconf_dir = ''\n")
+	path := filepath.Join(f.TempDir(), "config.toml") // each of the fuzzer's processes has its own
 	f.Fuzz(func(t *testing.T, text string) {
-		path := filepath.Join(t.TempDir(), "config.toml")
 		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}

@@ -47,6 +47,14 @@ func FuzzRule(f *testing.F) {
 	})
 }
 
+// An immediate that loads a value, which another expression uses, is not taken for the verdict of that number.
+func TestValueIsNoVerdict(t *testing.T) {
+	r, err := parseRule(nftables.TableFamilyIPv4, toldRule(t, &expr.Immediate{Register: 1, Data: make([]byte, 4)}, &expr.Counter{}))
+	if err != nil || r.blocks || !r.conditional {
+		t.Errorf("blocks: %t, conditional: %t, %v", r.blocks, r.conditional, err)
+	}
+}
+
 // FuzzLegacyTable: a program for another architecture may get another layout than expected.
 func FuzzLegacyTable(f *testing.F) {
 	info := make([]byte, infoSize)

@@ -4,6 +4,7 @@ package firewall
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -229,11 +230,10 @@ func (r *kernelRule) read(family byte, ad *netlink.AttributeDecoder) error {
 			data = ad.Bytes()
 		}
 	}
-	// An immediate that loads a value instead of a verdict decodes as a verdict that none of our rules has.
 	kinds := map[string]expr.Any{"meta": &expr.Meta{}, "bitwise": &expr.Bitwise{}, "cmp": &expr.Cmp{}, "payload": &expr.Payload{},
 		"counter": &expr.Counter{}, "immediate": &expr.Verdict{}, "masq": &expr.Masq{}}
 	e := kinds[name]
-	if e == nil || expr.Unmarshal(family, data, e) != nil {
+	if e == nil || decode(family, data, e) != nil {
 		r.exprs = append(r.exprs, fmt.Sprintf("%s:%x", name, data))
 		r.classify(name, data)
 		return nil
@@ -245,6 +245,49 @@ func (r *kernelRule) read(family byte, ad *netlink.AttributeDecoder) error {
 		r.conditional = r.conditional || name != "counter"
 	}
 	return nil
+}
+
+// errNoVerdict means that an immediate loads a value, which the next expression uses.
+var errNoVerdict = errors.New("no verdict")
+
+// decode decodes the data of an expression. The library takes for granted that a verdict is complete, and that every
+// immediate has one.
+func decode(family byte, data []byte, e expr.Any) error {
+	v, is := e.(*expr.Verdict)
+	if !is {
+		return expr.Unmarshal(family, data, e)
+	}
+	ad, err := netlink.NewAttributeDecoder(data)
+	if err != nil {
+		return err
+	}
+	ad.ByteOrder = binary.BigEndian
+	found := false
+	nested(ad, unix.NFTA_IMMEDIATE_DATA, func(value *netlink.AttributeDecoder) {
+		nested(value, unix.NFTA_DATA_VERDICT, func(verdict *netlink.AttributeDecoder) {
+			for verdict.Next() {
+				switch verdict.Type() {
+				case unix.NFTA_VERDICT_CODE:
+					v.Kind, found = expr.VerdictKind(int32(verdict.Uint32())), true
+				case unix.NFTA_VERDICT_CHAIN:
+					v.Chain = verdict.String()
+				}
+			}
+		})
+	})
+	if err := ad.Err(); err != nil || found {
+		return err
+	}
+	return errNoVerdict
+}
+
+// nested calls f with the attributes in each attribute of a type.
+func nested(ad *netlink.AttributeDecoder, kind uint16, f func(*netlink.AttributeDecoder)) {
+	for ad.Next() {
+		if ad.Type() == kind {
+			ad.Nested(func(inner *netlink.AttributeDecoder) error { f(inner); return nil })
+		}
+	}
 }
 
 // classify sets blocks, text or conditional for an expression that our own rules do not use. planJump needs them to

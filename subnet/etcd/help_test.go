@@ -29,8 +29,11 @@ func TestMain(m *testing.M) {
 		runObserved(endpoint)
 	}
 	flag.Parse()
-	if err := flag.Set("test.parallel", "12"); err != nil {
-		panic(err)
+	// The fuzzer would start as many processes.
+	if fuzzed := flag.Lookup("test.fuzz").Value.String(); fuzzed == "" {
+		if err := flag.Set("test.parallel", "12"); err != nil {
+			panic(err)
+		}
 	}
 	m.Run()
 }

@@ -99,9 +99,10 @@ func (p *peers) removeReject(key string) {
 }
 
 // unnamedEntry stands for all keys that are only counted. It has no number,
-// which would change with every key.
+// which would change with every key. Its name lacks the slash of the prefix, so
+// that no key has it.
 func (p *peers) unnamedEntry() peerset.Change {
-	c := peerset.Change{Name: p.prefix + "*"}
+	c := peerset.Change{Name: strings.TrimSuffix(p.prefix, "/") + "*"}
 	if p.unnamed > 0 {
 		c.Reject = "more invalid keys, which are not listed by name"
 	}

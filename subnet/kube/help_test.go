@@ -33,8 +33,11 @@ import (
 // These tests mostly wait, also for a server: more of them at once than there are processors.
 func TestMain(m *testing.M) {
 	flag.Parse()
-	if err := flag.Set("test.parallel", "12"); err != nil {
-		panic(err)
+	// The fuzzer would start as many processes.
+	if fuzzed := flag.Lookup("test.fuzz").Value.String(); fuzzed == "" {
+		if err := flag.Set("test.parallel", "12"); err != nil {
+			panic(err)
+		}
 	}
 	os.Exit(kubetest.Main(m))
 }
