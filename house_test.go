@@ -118,6 +118,7 @@ var mayImport = map[string][]string{
 	"pkg/rollout":          {},
 	"pkg/version":          {},
 	"pkg/nstest":           {},
+	"pkg/nstest/ipshow":    {"pkg/rtnetlink"},
 	"pkg/logtest":          {},
 	"pkg/nettest":          {},
 	// In a group of its own, since its name is longer than the others.

@@ -8,10 +8,11 @@
 #
 # The machine's files are mounted read-only under a tmpfs, so that nothing stays of what the command writes, except in
 # $VM_OUT, a directory that is /out inside. /run is empty. The working directory is this one, the environment
-# a new one. There is no network but loopback. QEMU emulates the processor (no KVM is needed): what needs the CPU is 10
-# to 20 times slower than outside. There is one processor: with two, kernels that changed their own code (static
-# keys) died of int3, on a machine so busy that QEMU ran one of them late. VM_TIMEOUT is the limit in seconds, VM_MEMORY
-# the memory in MB.
+# a new one. There is no network but loopback. VM_TIMEOUT is the limit in seconds, VM_MEMORY the memory in MB.
+#
+# QEMU uses KVM where a virtual machine really boots with it. Elsewhere it emulates the processor: what needs the CPU is 10
+# to 20 times slower than outside. There is one processor: with two emulated ones, kernels that changed their own code (static
+# keys) died of int3, on a machine so busy that QEMU ran one of them late.
 #
 # Some properties of the processor and the kernel are off because an emulator pays for them: it would translate each
 # program again at each start if its addresses were random (starting a program then takes three times as long), and copy
@@ -22,7 +23,7 @@
 # kernel died of a double fault in its allocator of memory.
 #
 # VM_CACHE (~/.cache/vm) holds a directory for each kernel: Debian's package, unpacked, which is downloaded once. Delete
-# it to get the latest release again.
+# it to get the latest release again. It also holds the answer whether KVM boots, in .kvm, until this machine boots again.
 set -eu
 
 cache=${VM_CACHE:-${HOME:-/root}/.cache/vm}
@@ -115,6 +116,11 @@ unpacked() {
 	esac
 }
 
+# pack DIRECTORY: writes DIRECTORY.gz, an initrd.
+pack() {
+	(cd "$1" && find . | cpio -o -H newc --quiet | gzip -1 >"$1.gz")
+}
+
 # make_initrd DIRECTORY COMMAND...: writes DIRECTORY.gz, whose /init mounts the machine's files and runs the command.
 make_initrd() {
 	rd=$1
@@ -165,7 +171,33 @@ make_initrd() {
 		/run/vm/busybox poweroff -f
 	END
 	chmod +x "$rd/init"
-	(cd "$rd" && find . | cpio -o -H newc --quiet | gzip -1 >"$rd.gz")
+	pack "$rd"
+}
+
+# kvm_boots: reports whether KVM boots $kernel and runs a program there, within five seconds. /dev/kvm alone proves
+# nothing: inside some virtual machines, KVM exists and QEMU cannot set a register, or the kernel dies while it unpacks
+# itself. The answer holds until this machine boots again or QEMU changes.
+kvm_boots() {
+	[ -w /dev/kvm ] || return 1
+	asked="$(cat /proc/sys/kernel/random/boot_id) $(qemu-system-x86_64 --version | head -n 1)"
+	if [ "$(head -n 1 "$cache/.kvm" 2>/dev/null)" != "$asked" ]; then
+		mkdir "$work/kvm"
+		cp "$(command -v busybox)" "$work/kvm/busybox"
+		printf '#!/busybox sh\n/busybox echo init runs\n/busybox poweroff -f\n' >"$work/kvm/init"
+		chmod +x "$work/kvm/init"
+		pack "$work/kvm"
+		timeout 5 qemu-system-x86_64 -accel kvm -cpu host -m 512 -nodefaults -no-reboot -display none -serial stdio \
+			-kernel "$kernel/boot/vmlinuz-$release" -initrd "$work/kvm.gz" \
+			-append "console=ttyS0 quiet panic=-1" </dev/null >"$work/kvm.log" 2>&1 || true
+		answer=yes
+		if ! grep -q 'init runs' "$work/kvm.log"; then
+			answer=no
+			echo "vm.sh: KVM does not boot here, emulating the processor: $(head -n 1 "$work/kvm.log")" >&2
+		fi
+		printf '%s\n%s\n' "$asked" $answer >"$work/kvm.answer"
+		mv "$work/kvm.answer" "$cache/.kvm"
+	fi
+	[ "$(tail -n 1 "$cache/.kvm")" = yes ]
 }
 
 # boot RELEASE COMMAND...: runs the command and exits with its status.
@@ -181,13 +213,21 @@ boot() {
 	make_initrd "$work/initrd" "$@"
 	modules=$(realpath "$kernel/lib/modules")
 	share=local,security_model=none
+	if kvm_boots; then
+		processor='-accel kvm -cpu host'
+		arguments=''
+	else
+		processor='-accel tcg -cpu max,cx16=off,erms=off,la57=off,smap=off'
+		arguments='norandmaps init_on_alloc=0 no_timer_check'
+	fi
 	: >"$work/console"
 	# setpriv ends QEMU when this script is killed. The console is a file that tail reads, so that the script waits for
 	# QEMU itself, and handles signals at once.
-	setpriv --pdeathsig TERM timeout "${VM_TIMEOUT:-1800}" qemu-system-x86_64 \
-		-accel tcg -cpu max,cx16=off,erms=off,la57=off,smap=off -m "${VM_MEMORY:-3072}" -smp 1 -nodefaults -no-reboot -display none -serial stdio \
+	# shellcheck disable=SC2086 # a list of words
+	setpriv --pdeathsig TERM timeout "${VM_TIMEOUT:-1800}" qemu-system-x86_64 $processor \
+		-m "${VM_MEMORY:-3072}" -smp 1 -nodefaults -no-reboot -display none -serial stdio \
 		-kernel "$kernel/boot/vmlinuz-$release" -initrd "$work/initrd.gz" \
-		-append "console=ttyS0 quiet panic=-1 mitigations=off norandmaps init_on_alloc=0 no_timer_check" \
+		-append "console=ttyS0 quiet panic=-1 mitigations=off $arguments" \
 		-virtfs "$share,path=/,mount_tag=root,readonly=on,multidevs=remap" \
 		-virtfs "$share,path=$modules,mount_tag=modules,readonly=on" \
 		-virtfs "$share,path=$out,mount_tag=out" \

@@ -3,6 +3,7 @@ package firewall
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -90,18 +91,28 @@ func serve(t *testing.T, f *Firewall, c Config) (stop func()) {
 	}
 }
 
-// rules prints what of ours is in the kernel, by other means than the code under test uses: our chains, and the jumps in
-// their parents.
-func rules(family, suffix string) string {
-	c := family + suffix
-	return `for x in nat:POSTROUTING:FLANNEL-POSTRTG filter:FORWARD:FLANNEL-FWD; do
-		IFS=: read table parent chain <<-E
-		$x
-		E
-		` + c + ` -t $table -S $chain 2>&1 || true
-		` + c + ` -t $table -S $parent | grep -e "-j $chain" || true
-	done`
+// rules returns what of ours is in the kernel, by other means than the code under test uses: of each table our chains, and
+// the jumps to them.
+func rules(t *testing.T, variant string) string {
+	t.Helper()
+	var b strings.Builder
+	for _, command := range []string{"iptables-" + variant, "ip6tables-" + variant} {
+		table, ours := "", ""
+		for line := range strings.Lines(sh(t, command+"-save")) {
+			switch {
+			case strings.HasPrefix(line, "*"):
+				table, ours = line[1:len(line)-1], ""
+			case strings.Contains(line, "FLANNEL-"):
+				ours += chainCounters.ReplaceAllString(line, "")
+			case line == "COMMIT\n" && ours != "":
+				fmt.Fprintf(&b, "%s -t %s {\n%s}\n", command, table, ours)
+			}
+		}
+	}
+	return b.String()
 }
+
+var chainCounters = regexp.MustCompile(` \[\d+:\d+\]`)
 
 var counters = regexp.MustCompile(`packets \d+ bytes \d+`)
 
@@ -115,7 +126,7 @@ type seen struct {
 
 func iptablesSeen(variant, setup string) seen {
 	return seen{"iptables-" + variant, IPTables, setup, func(t *testing.T) string {
-		return sh(t, rules("iptables-", variant)+"\n"+rules("ip6tables-", variant))
+		return rules(t, variant)
 	}}
 }
 

@@ -39,10 +39,21 @@ func everything(t *testing.T) string {
 // places names where something of ours is.
 func places(t *testing.T) string {
 	t.Helper()
-	return strings.Join(strings.Fields(sh(t, `for p in iptables-nft ip6tables-nft iptables-legacy ip6tables-legacy; do
-			for c in POSTRTG FWD; do if $p-save 2>/dev/null | grep -q FLANNEL-$c; then echo $p:$c; fi; done
-		done
-		nft list tables | grep -o -e "ip flannel-ipv4$" -e "ip6 flannel-ipv6$" | cut -d' ' -f2`)), " ")
+	var found []string
+	for _, command := range []string{"iptables-nft", "ip6tables-nft", "iptables-legacy", "ip6tables-legacy"} {
+		rules := sh(t, command+"-save 2>/dev/null")
+		for _, chain := range []string{"POSTRTG", "FWD"} {
+			if strings.Contains(rules, "FLANNEL-"+chain) {
+				found = append(found, command+":"+chain)
+			}
+		}
+	}
+	for table := range strings.Lines(sh(t, "nft list tables")) {
+		if table == "table ip flannel-ipv4\n" || table == "table ip6 flannel-ipv6\n" {
+			found = append(found, strings.Fields(table)[2])
+		}
+	}
+	return strings.Join(found, " ")
 }
 
 func TestSwitching(t *testing.T) {

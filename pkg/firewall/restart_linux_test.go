@@ -2,8 +2,9 @@ package firewall
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -53,43 +54,48 @@ func TestRestartsLeaveNoGap(t *testing.T) {
 			apply(t, f, both(s.writer))
 			f.Close()
 			want := s.show(t)
-			done := make(chan error)
-			go func() {
-				for i := range 50 {
-					c := both(s.writer)
-					c.RandomFully = i%2 == 0 // so that each restart writes
-					f := open(t, 0)
-					_, err := f.Apply(context.Background(), c)
-					f.Close()
-					if err != nil {
-						done <- err
-						return
-					}
-				}
-				done <- nil
-			}()
+			var restarts atomic.Int64
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error, 1)
+			go func() { done <- restart(ctx, s, &restarts) }()
 			plain := func(rules string) string {
 				return withoutRepeated(strings.NewReplacer(" --random-fully", "", " fully-random", "").Replace(rules))
 			}
-			samples := 0
-			for {
+			for samples := 0; samples < 75 || restarts.Load() < 10; samples++ {
 				if got := s.show(t); plain(got) != plain(want) {
 					t.Fatalf("%s: sample %d shows other rules:\n%s", s.name, samples, cmp.Diff(want, got))
 				}
-				samples++
 				select {
 				case err := <-done:
-					if err != nil {
-						t.Error(fmt.Errorf("%s: %w", s.name, err))
-					}
-					t.Logf("%s: %d samples during 50 restarts", s.name, samples)
+					t.Fatalf("%s: %v", s.name, err)
 				default:
-					continue
 				}
-				break
 			}
+			cancel()
+			if err := <-done; err != nil {
+				t.Errorf("%s: %v", s.name, err)
+			}
+			t.Logf("%s: %d restarts", s.name, restarts.Load())
 		}
 	})
+}
+
+// restart starts the firewall again and again, and counts that, until ctx ends.
+func restart(ctx context.Context, s seen, count *atomic.Int64) error {
+	for i := 0; ctx.Err() == nil; i++ {
+		c := both(s.writer)
+		c.RandomFully = i%2 == 0 // so that each restart writes
+		f, err := New(Options{Log: quiet})
+		if err != nil {
+			return err
+		}
+		_, err = f.Apply(context.Background(), c)
+		if err := errors.Join(err, f.Close()); err != nil {
+			return err
+		}
+		count.Add(1)
+	}
+	return nil
 }
 
 // withoutRepeated removes the rules that are repeated later in the same chain.

@@ -3,11 +3,14 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"flannel/cmd/flannel-lab/lab"
+	"flannel/pkg/nstest/ipshow"
 )
 
 // device returns the properties of the tunnel device.
@@ -54,10 +57,18 @@ func TestSettingsOfVXLAN(t *testing.T) {
 	}
 }
 
+// podNetworks are the networks of the lab's pods.
+var podNetworks = []netip.Prefix{netip.MustParsePrefix(lab.Network4), netip.MustParsePrefix(lab.Network6)}
+
 // routes returns the routes to pods of other nodes, as text.
 func routes(ctx context.Context, n *lab.Node) (string, error) {
-	out, err := try(ctx, n.Namespaces, "ip route show root 10.5.0.0/16 proto 70; ip -6 route show root fd05::/48 proto 70")
-	return words(strings.ReplaceAll(out, " metric 1024", "")), err
+	var all []string
+	err := n.Do(func() (err error) {
+		all, err = ipshow.Routes()
+		return err
+	})
+	all = slices.DeleteFunc(ipshow.Within(all, podNetworks...), func(route string) bool { return !strings.Contains(route, " proto 70") })
+	return words(strings.NewReplacer(" proto 70", "", " metric 1024", "").Replace(strings.Join(all, "\n"))), err
 }
 
 // wantRoutes returns the routes that a node should have: direct routes to the

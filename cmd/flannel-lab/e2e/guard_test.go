@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -171,8 +170,8 @@ func (s *guardTest) counted(t *testing.T, n *lab.Node, rule string) uint64 {
 
 func (s *guardTest) guard(t *testing.T, n *lab.Node) status.Guard {
 	t.Helper()
-	var r status.Report
-	must(t, json.Unmarshal([]byte(shell(t, n.Namespaces, "%s status --json || true", s.l.Flanneld())), &r))
+	r, err := reportOf(t, n)
+	must(t, err)
 	if r.Guard == nil {
 		t.Fatalf("%s has no guard", n.Name)
 	}

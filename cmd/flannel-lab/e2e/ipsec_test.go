@@ -5,6 +5,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -32,10 +33,33 @@ done`
 
 // policies returns the policies of a node's kernel between pods, and its connections.
 func policies(ctx context.Context, n *lab.Node) (string, error) {
-	out, err := try(ctx, n.Namespaces, `ip xfrm policy | awk '/^src/ { ours = $2 ~ /^10[.]5[.]/ } ours { printf "%%s", (/^src/ ? "\n" : " ") $0 }'
-		echo; %s || true`, connections)
-	return words(out), err
+	out, err := n.Run(ctx, "ip", "xfrm", "policy")
+	if err != nil {
+		return "", err
+	}
+	var all []string
+	ours := false
+	for line := range strings.Lines(out) {
+		line = strings.TrimSpace(line)
+		first := strings.HasPrefix(line, "src ") // of a policy; what follows is indented
+		switch {
+		case first:
+			if ours = strings.HasPrefix(line, "src 10.5."); ours {
+				all = append(all, line)
+			}
+		case ours:
+			all[len(all)-1] += " " + line
+		}
+	}
+	conns, _ := n.Run(ctx, "sh", "-c", swanctl+"--list-conns --raw 2>/dev/null") // there may be no charon
+	for _, found := range connection.FindAllStringSubmatch(conns, -1) {
+		all = append(all, found[1])
+	}
+	return words(strings.Join(all, "\n")), nil
 }
+
+// connection is the name of a connection of ours where swanctl begins to list it.
+var connection = regexp.MustCompile(`([0-9.]+-[0-9./]+-[0-9./]+-[0-9.]+) [{]`)
 
 // wantPolicies returns what policies returns for a network of two nodes.
 func wantPolicies(t *testing.T, l *lab.Lab, n *lab.Node) string {

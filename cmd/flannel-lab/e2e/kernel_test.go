@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"regexp"
 	"slices"
 	"strconv"
@@ -17,6 +18,7 @@ import (
 
 	"flannel/cmd/flannel-lab/lab"
 	"flannel/cmd/flannel-lab/machine"
+	"flannel/pkg/nstest/ipshow"
 )
 
 // try runs a shell command and returns its trimmed output.
@@ -70,18 +72,51 @@ func words(out string) string {
 // kernel returns, as text, everything that flanneld keeps in the kernel of a
 // node, except for the firewall.
 func kernel(ctx context.Context, n *lab.Node) (string, error) {
-	out, err := try(ctx, n.Namespaces, `ip route show | grep -v 'proto kernel' || true
-		ip -6 route show | grep -v 'proto kernel' || true
-		ip nexthop show proto 70
-		for dev in $(ls /sys/class/net | grep -v -e lo -e cni -e veth -e eth0); do
-			ip neigh show dev $dev nud permanent | sed "s/^/$dev neigh /"
-			bridge fdb show dev $dev | grep permanent | sed "s/^/$dev fdb /" || true
-			ip -o addr show dev $dev scope global | awk '{print $2, $3, $4}'
-			ip -d -o link show $dev
-		done 2>/dev/null || true
-		echo forwarding $(cat /proc/sys/net/ipv4/ip_forward /proc/sys/net/ipv6/conf/all/forwarding)`)
-	// Both mean the same: a TUN device is UP once a second process has opened it.
-	return words(strings.ReplaceAll(out, " state UNKNOWN ", " state UP ")), err
+	var all lines
+	err := n.Do(func() error {
+		all.add("")(ipshow.Routes())
+		all = slices.DeleteFunc(all, func(line string) bool { return strings.Contains(line, " proto kernel") })
+		all.add("")(ipshow.Nexthops(70))
+		devices, err := ipshow.Devices()
+		for _, dev := range devices {
+			if ofOthers.MatchString(dev) {
+				continue
+			}
+			all.addTunnel(dev)
+			all.add(dev + " ")(ipshow.Addresses(dev))
+			all.add("")(ipshow.Device(dev))
+		}
+		for _, forwarding := range []string{"/proc/sys/net/ipv4/ip_forward", "/proc/sys/net/ipv6/conf/all/forwarding"} {
+			on, readErr := os.ReadFile(forwarding)
+			all, err = append(all, fmt.Sprintf("%s %s", forwarding, on)), errors.Join(err, readErr)
+		}
+		return err
+	})
+	return words(strings.Join(all, "\n")), err
+}
+
+// ofOthers matches devices that flanneld has not made.
+var ofOthers = regexp.MustCompile(`^(lo|cni|veth|eth0)`)
+
+// lines collects lines of ipshow. What is gone by the time it is read has none.
+type lines []string
+
+func (l *lines) add(prefix string) func(more []string, err error) {
+	return func(more []string, err error) {
+		if err != nil {
+			*l = append(*l, prefix+err.Error())
+		}
+		for _, line := range more {
+			*l = append(*l, prefix+line)
+		}
+	}
+}
+
+// addTunnel adds the neighbours and permanent FDB entries of a device.
+func (l *lines) addTunnel(dev string) {
+	l.add(dev + " neigh ")(ipshow.Neighbours(dev))
+	fdb, err := ipshow.FDB(dev)
+	l.add(dev+" fdb ")(slices.DeleteFunc(fdb, func(entry string) bool { return !strings.HasSuffix(entry, " permanent") }), err)
 }
 
 // entries returns the routes, neighbours and FDB entries of all tunnels of a
@@ -90,14 +125,30 @@ func entries(ctx context.Context, n *lab.Node) (string, error) {
 	if n.Windows != nil {
 		return hnsEntries(n)
 	}
-	out, err := try(ctx, n.Namespaces, `for dev in $(ls /sys/class/net | grep ^flannel); do
-			ip route show dev $dev root 10.5.0.0/16 | sed "s/^/$dev /"
-			ip -6 route show dev $dev root fd05::/48 proto 70 | sed "s/^/$dev /"
-			ip -6 route show dev $dev root fd05::/48 proto boot | sed "s/^/$dev /"
-			ip neigh show dev $dev nud permanent | sed "s/^/$dev neigh /"
-			bridge fdb show dev $dev | grep permanent | sed "s/^/$dev fdb /" || true
-		done`)
-	return words(strings.NewReplacer(" proto 70", "", " metric 1024", "").Replace(out)), err
+	var all lines
+	err := n.Do(func() error {
+		devices, err := ipshow.Devices()
+		if err != nil {
+			return err
+		}
+		routes, err := ipshow.Routes()
+		for _, route := range ipshow.Within(routes, podNetworks...) {
+			words := strings.Fields(route)
+			i := slices.Index(words, "dev")
+			if i < 0 || !strings.HasPrefix(words[i+1], "flannel") || strings.Contains(route, " proto kernel") {
+				continue
+			}
+			dev := words[i+1]
+			all = append(all, dev+" "+strings.Join(slices.Delete(words, i, i+2), " "))
+		}
+		for _, dev := range devices {
+			if strings.HasPrefix(dev, "flannel") {
+				all.addTunnel(dev)
+			}
+		}
+		return err
+	})
+	return words(strings.NewReplacer(" proto 70", "", " metric 1024", "").Replace(strings.Join(all, "\n"))), err
 }
 
 // value is a lease as flannel writes it.

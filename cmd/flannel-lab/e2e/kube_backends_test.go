@@ -76,11 +76,11 @@ func TestKubernetesBackends(t *testing.T) {
 		for k, n := range l.Nodes {
 			switch {
 			case i == 0:
-				has, err := belongings(t.Context(), n)
+				has, err := belongings(t.Context(), n, "")
 				must(t, err)
 				fresh = append(fresh, has)
 			case c.config == kubeBackends[0].config:
-				eventually(t, "nothing is left on "+n.Name, fresh[k], func(ctx context.Context) (string, error) { return belongings(ctx, n) })
+				eventually(t, "nothing is left on "+n.Name, fresh[k], func(ctx context.Context) (string, error) { return belongings(ctx, n, fresh[k]) })
 			}
 		}
 	}

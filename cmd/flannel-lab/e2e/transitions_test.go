@@ -2,6 +2,11 @@ package e2e
 
 import (
 	"context"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
 	"testing"
 
 	"flannel/cmd/flannel-lab/lab"
@@ -69,7 +74,7 @@ func changeAlong(t *testing.T, way []string) {
 		must(t, l.StartAll(t.Context(), atOnce))
 		connected(c)
 		for _, n := range l.Nodes {
-			has, err := belongings(t.Context(), n)
+			has, err := belongings(t.Context(), n, "")
 			must(t, err)
 			fresh[c] = append(fresh[c], has)
 		}
@@ -80,7 +85,8 @@ func changeAlong(t *testing.T, way []string) {
 	for _, c := range way {
 		must(t, l.SetConfig(t.Context(), l.Config(c)))
 		for i, n := range l.Nodes {
-			eventually(t, n.Name+" after a change to "+c, fresh[c][i], func(ctx context.Context) (string, error) { return belongings(ctx, n) })
+			want := fresh[c][i]
+			eventually(t, n.Name+" after a change to "+c, want, func(ctx context.Context) (string, error) { return belongings(ctx, n, want) })
 		}
 		connected(c)
 	}
@@ -95,22 +101,76 @@ func changeAlong(t *testing.T, way []string) {
 // now and then. It has no acquires (SPI 0): the kernel adds one when a packet needs
 // keys that are not there, as on a node whose peer has just left, and deletes it after
 // minutes. It cannot be deleted alone. Counters of the firewall differ, too.
-func belongings(ctx context.Context, n *lab.Node) (string, error) {
+//
+// If want is not "", it reads no more when the entries of the kernel are not those
+// of want.
+func belongings(ctx context.Context, n *lab.Node, want string) (string, error) {
 	has, err := kernel(ctx, n)
+	if err != nil || !strings.HasPrefix(want, has) && want != "" {
+		return has, err
+	}
+	const section = "-- section --"
+	out, err := try(ctx, n.Namespaces, `wg show all dump 2>/dev/null || true; echo %[1]s; ip -o xfrm state; echo %[1]s; ss -Hlun; echo %[1]s
+		ip -o xfrm policy; ip rule; ip -6 rule; iptables-save; ip6tables-save; nft list tables
+		nft list tables | while read -r table; do case $table in *flannel*) nft -s list $table; esac; done`, section)
 	if err != nil {
 		return "", err
 	}
-	more, err := try(ctx, n.Namespaces, `wg show all dump 2>/dev/null | awk 'NF==9 {print $1, $2, $4, $5}'
-		ip -o xfrm policy
-		ip -o xfrm state | sed -E '/ spi 0x00000000 /d; s/proto esp spi .* reqid ([0-9]+) .*/proto esp reqid \1/' | sort -u
-		for p in $(pgrep wireguard-go; pgrep charon); do
-			[ "$(readlink /proc/$p/ns/net)" != "$(readlink /proc/self/ns/net)" ] || cat /proc/$p/comm
-		done
-		ls -d /run/wireguard/* /run/flannel/* 2>/dev/null | grep -v wgkey || true
-		ss -Hlun | awk '{print $4}' | sort
-		ip rule; ip -6 rule
-		(iptables-save; ip6tables-save) | sed -e '/^#/d' -e 's/\[[0-9]*:[0-9]*\]//'
-		nft list tables
-		nft list tables | grep flannel | while read -r table; do nft -s list $table; done`)
-	return has + "\n" + words(more), err
+	sections := strings.Split(out, section)
+	var more []string
+	for peer := range strings.Lines(sections[0]) {
+		if f := strings.Fields(peer); len(f) == 9 {
+			more = append(more, strings.Join([]string{f[0], f[1], f[3], f[4]}, " "))
+		}
+	}
+	for state := range strings.Lines(sections[1]) {
+		ends := keyNumbers.ReplaceAllString(strings.TrimSpace(state), "proto esp reqid $1")
+		if !strings.Contains(state, " spi 0x00000000 ") && !slices.Contains(more, ends) {
+			more = append(more, ends)
+		}
+	}
+	for socket := range strings.Lines(sections[2]) {
+		if f := strings.Fields(socket); len(f) > 3 {
+			more = append(more, f[3])
+		}
+	}
+	for line := range strings.Lines(sections[3]) {
+		if !strings.HasPrefix(line, "#") {
+			more = append(more, ruleCounters.ReplaceAllString(line, ""))
+		}
+	}
+	err = n.Do(func() error {
+		names, err := processesAndFiles()
+		more = append(more, names...)
+		return err
+	})
+	return has + "\n" + words(strings.Join(more, "\n")), err
+}
+
+var (
+	keyNumbers   = regexp.MustCompile(`proto esp spi .* reqid (\d+) .*`)
+	ruleCounters = regexp.MustCompile(`\[\d+:\d+\]`)
+)
+
+// processesAndFiles returns the names of the programs that backends start, and the
+// paths of their files. The caller is in the node.
+func processesAndFiles() (names []string, err error) {
+	processes, err := filepath.Glob("/proc/[0-9]*/comm")
+	if err != nil {
+		return nil, err
+	}
+	for _, comm := range processes {
+		name, _ := os.ReadFile(comm) // it may have ended
+		if strings.Contains(string(name), "wireguard-go") || strings.Contains(string(name), "charon") {
+			names = append(names, string(name))
+		}
+	}
+	for _, pattern := range []string{"/run/wireguard/*", "/run/flannel/*"} {
+		files, err := filepath.Glob(pattern)
+		if err != nil {
+			return nil, err
+		}
+		names = append(names, slices.DeleteFunc(files, func(file string) bool { return strings.Contains(file, "wgkey") })...)
+	}
+	return names, nil
 }

@@ -158,9 +158,9 @@ func TestWireGuardPeerBehindNAT(t *testing.T) {
 
 // reportOf returns a node's answer to flanneld status --json.
 func reportOf(t *testing.T, n *lab.Node) (r status.Report, err error) {
-	out, err := try(t.Context(), n.Namespaces, "curl -s --unix-socket /run/flannel/flanneld.sock http://flanneld/status")
+	_, body, err := n.GetUnix(t.Context(), "/run/flannel/flanneld.sock", "http://flanneld/status")
 	if err == nil {
-		err = json.Unmarshal([]byte(out), &r)
+		err = json.Unmarshal([]byte(body), &r)
 	}
 	return r, err
 }

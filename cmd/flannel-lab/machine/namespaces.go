@@ -183,12 +183,21 @@ func (ns Namespaces) Listen(network, addr string) (l net.Listener, err error) {
 // Get sends an HTTP GET request from the namespaces, and returns the status and
 // up to 1 MiB of the body.
 func (ns Namespaces) Get(ctx context.Context, url string) (int, string, error) {
+	return get(ctx, url, ns.Dial)
+}
+
+// GetUnix is like Get, for a server at a unix socket. The host in url means
+// nothing.
+func (ns Namespaces) GetUnix(ctx context.Context, socket, url string) (int, string, error) {
+	return get(ctx, url, func(ctx context.Context, _, _ string) (net.Conn, error) { return ns.Dial(ctx, "unix", socket) })
+}
+
+func get(ctx context.Context, url string, dial func(ctx context.Context, network, addr string) (net.Conn, error)) (int, string, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return 0, "", err
 	}
-	client := http.Client{Transport: &http.Transport{DialContext: ns.Dial, DisableKeepAlives: true},
-		Timeout: time.Minute}
+	client := http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}, Timeout: time.Minute}
 	resp, err := client.Do(req)
 	if err != nil {
 		return 0, "", err

@@ -12,15 +12,17 @@ import (
 // much load it takes minutes.
 const Longest = 10 * time.Minute
 
-// Until calls f every 2 ms until it returns nil, and returns how long that
-// took. It gives up after timeout, when ctx ends, or on an error made by Fatal,
-// and returns f's last error.
+// Until calls f until it returns nil, and returns how long that took. Between
+// two calls is a pause of 2 ms, or as long as the call took if that is longer:
+// what f waits for needs the processor, too. It gives up after timeout, when ctx
+// ends, or on an error made by Fatal, and returns f's last error.
 func Until(ctx context.Context, timeout time.Duration, f func(context.Context) error) (time.Duration, error) {
 	start := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	var last error
 	for {
+		called := time.Now()
 		err := f(ctx)
 		if err == nil {
 			return time.Since(start), nil
@@ -35,7 +37,7 @@ func Until(ctx context.Context, timeout time.Duration, f func(context.Context) e
 		select {
 		case <-ctx.Done():
 			return time.Since(start), fmt.Errorf("not within %v: %w", time.Since(start).Round(time.Millisecond), err)
-		case <-time.After(2 * time.Millisecond):
+		case <-time.After(max(2*time.Millisecond, time.Since(called))):
 		}
 	}
 }

@@ -7,20 +7,24 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/netip"
 	"os/exec"
 	"regexp"
-	"sort"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/vishvananda/netlink"
 
 	"flannel/pkg/dataplane"
 	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/logtest"
 	"flannel/pkg/mac"
 	"flannel/pkg/nstest"
+	"flannel/pkg/nstest/ipshow"
 	"flannel/pkg/reconcile"
 )
 
@@ -154,26 +158,39 @@ func (w testWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-var noise = regexp.MustCompile(`nhid \d+ |id \d+ | (state \w+ )?$|pref medium|expires \S+`)
-
 // kernel prints all that we put into the kernel, in a form for a reader.
 func kernel(t *testing.T) string {
 	t.Helper()
-	out := run(t, `ip route show | grep -v 'proto kernel' || true; ip -6 route show | grep -v 'proto kernel' || true
-		for dev in flannel.1 flannel-v6.1; do
-			ip neigh show dev $dev nud permanent | sed "s/^/$dev neigh /"
-			bridge fdb show dev $dev | sed "s/^/$dev fdb /"
-			ip -o addr show dev $dev scope global | awk '{print $2, $3, $4}'
-			echo $dev up $(($(cat /sys/class/net/$dev/flags || echo 0) & 1)) mtu $(cat /sys/class/net/$dev/mtu) address $(cat /sys/class/net/$dev/address)
-		done 2>/dev/null || true`)
-	var lines []string
-	for _, line := range strings.Split(out, "\n") {
-		if line = strings.TrimSpace(noise.ReplaceAllString(line, "")); line != "" {
-			lines = append(lines, strings.Join(strings.Fields(line), " "))
+	all := slices.DeleteFunc(lines(t)(ipshow.Routes()), func(route string) bool { return strings.Contains(route, " proto kernel") })
+	for _, dev := range []string{"flannel.1", "flannel-v6.1"} {
+		in, err := net.InterfaceByName(dev)
+		if err != nil {
+			continue
 		}
+		for _, neigh := range lines(t)(ipshow.Neighbours(dev)) {
+			all = append(all, dev+" neigh "+neigh)
+		}
+		for _, entry := range lines(t)(ipshow.FDB(dev)) {
+			all = append(all, dev+" fdb "+entry)
+		}
+		for _, addr := range lines(t)(ipshow.Addresses(dev)) {
+			all = append(all, dev+" "+addr)
+		}
+		all = append(all, fmt.Sprintf("%s up %d mtu %d address %s", dev, in.Flags&net.FlagUp, in.MTU, in.HardwareAddr))
 	}
-	sort.Strings(lines)
-	return strings.Join(lines, "\n")
+	slices.Sort(all)
+	return strings.Join(all, "\n")
+}
+
+// lines returns a function that fails the test if what it is given is an error; none if a device is not there.
+func lines(t *testing.T) func([]string, error) []string {
+	return func(all []string, err error) []string {
+		t.Helper()
+		if err != nil && !errors.As(err, new(netlink.LinkNotFoundError)) {
+			t.Fatal(err)
+		}
+		return all
+	}
 }
 
 const synced = `10.5.2.0/24 via 10.5.2.0 dev flannel.1 proto 70 onlink

@@ -5,10 +5,12 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -19,6 +21,7 @@ import (
 	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/logtest"
 	"flannel/pkg/nstest"
+	"flannel/pkg/nstest/ipshow"
 	"flannel/pkg/reconcile"
 )
 
@@ -62,11 +65,47 @@ func newWGMachine(t *testing.T) *machine {
 
 // wgKernel returns all that belongs to WireGuard, without the private key.
 func wgKernel(t *testing.T) string {
-	return run(t, `for d in flannel-wg flannel-wg-v6; do
-		[ -e /sys/class/net/$d ] || continue
-		echo $d $(ip -o addr show dev $d scope global | awk '{print $4}') mtu $(cat /sys/class/net/$d/mtu) port $(wg show $d listen-port)
-		wg show $d dump | tail -n +2 | awk '{$2=$2=="(none)"?"":"psk"; print "peer", substr($1,1,4), $2, $3, $4, $8}' | sort
-	done; ip route show proto 70; ip route show 10.5.0.0/16; ip -6 route show proto 70`)
+	t.Helper()
+	var b strings.Builder
+	dump := wgDump(t)
+	for _, dev := range []string{"flannel-wg", "flannel-wg-v6"} {
+		in, err := net.InterfaceByName(dev)
+		if err != nil || dump[dev] == nil {
+			continue
+		}
+		b.WriteString(dev)
+		for _, addr := range lines(t)(ipshow.Addresses(dev)) {
+			b.WriteString(" " + strings.Fields(addr)[1])
+		}
+		fmt.Fprintf(&b, " mtu %d port %s\n", in.MTU, dump[dev][0][2])
+		for _, peer := range dump[dev][1:] {
+			psk := ""
+			if peer[1] != "(none)" {
+				psk = "psk"
+			}
+			fmt.Fprintln(&b, "peer", peer[0][:4], psk, peer[2], peer[3], peer[7])
+		}
+	}
+	for _, route := range lines(t)(ipshow.Routes()) {
+		if strings.Contains(route, " proto 70") || strings.HasPrefix(route, "10.5.0.0/16 ") {
+			fmt.Fprintln(&b, strings.Replace(route, " proto 70", "", 1))
+		}
+	}
+	return b.String()
+}
+
+// wgDump returns what wg shows of each device: a list of words of the device, and of each of its peers in order.
+func wgDump(t *testing.T) map[string][][]string {
+	t.Helper()
+	devices := map[string][][]string{}
+	for line := range strings.Lines(run(t, "wg show all dump 2>/dev/null || true")) { // a device may go meanwhile
+		words := strings.Split(strings.TrimSpace(line), "\t")
+		devices[words[0]] = append(devices[words[0]], words[1:])
+	}
+	for _, peers := range devices {
+		slices.SortFunc(peers[1:], slices.Compare[[]string])
+	}
+	return devices
 }
 
 const wgSynced = `flannel-wg 10.5.1.0/32 mtu 1420 port 51820
@@ -77,12 +116,12 @@ flannel-wg-v6 2001:cafe:42:1::/128 mtu 1420 port 51821
 peer CQIA  [fd00:100::2]:51821 2001:cafe:42:2::/64 off
 peer CQMA  [fd00:100::3]:51821 2001:cafe:42:3::/64 off
 peer CQQA  [fd00:100::4]:51821 2001:cafe:42:4::/64 off
-10.5.2.0/24 dev flannel-wg scope link 
-10.5.3.0/24 dev flannel-wg scope link 
-10.5.4.0/24 dev flannel-wg scope link 
-2001:cafe:42:2::/64 dev flannel-wg-v6 metric 1024 pref medium
-2001:cafe:42:3::/64 dev flannel-wg-v6 metric 1024 pref medium
-2001:cafe:42:4::/64 dev flannel-wg-v6 metric 1024 pref medium
+10.5.2.0/24 dev flannel-wg scope link
+10.5.3.0/24 dev flannel-wg scope link
+10.5.4.0/24 dev flannel-wg scope link
+2001:cafe:42:2::/64 dev flannel-wg-v6 metric 1024
+2001:cafe:42:3::/64 dev flannel-wg-v6 metric 1024
+2001:cafe:42:4::/64 dev flannel-wg-v6 metric 1024
 `
 
 func (m *machine) wantWG(t *testing.T, when, want string) {
@@ -94,7 +133,15 @@ func (m *machine) wantWG(t *testing.T, when, want string) {
 
 // identity is what the peers know of a device, and the device itself.
 func identity(t *testing.T) string {
-	return run(t, "cat /sys/class/net/flannel-wg/ifindex /sys/class/net/flannel-wg-v6/ifindex; wg show flannel-wg public-key; wg show flannel-wg-v6 public-key")
+	t.Helper()
+	var indexes, keys []string
+	dump := wgDump(t)
+	for _, dev := range []string{"flannel-wg", "flannel-wg-v6"} {
+		if in, err := net.InterfaceByName(dev); err == nil && dump[dev] != nil {
+			indexes, keys = append(indexes, fmt.Sprint(in.Index)), append(keys, dump[dev][0][1])
+		}
+	}
+	return strings.Join(append(indexes, keys...), "\n") + "\n"
 }
 
 func TestWireGuard(t *testing.T) {
@@ -165,7 +212,8 @@ func TestWireGuardDrift(t *testing.T) {
 			began := time.Now()
 			run(t, "peer=%s; %s", peerKey(2).Base64(), drift)
 			if err := settles(t, func() bool {
-				return wgKernel(t) == wgSynced && strings.Fields(identity(t))[2] == public && run(t, "cat %s || true", wgKeyFile) == key
+				keyNow, _ := os.ReadFile(wgKeyFile)
+				return wgKernel(t) == wgSynced && strings.Fields(identity(t))[2] == public && string(keyNow) == key
 			}); err != nil {
 				t.Fatalf("%s: %v\n%s", drift, err, wgKernel(t))
 			}
@@ -201,7 +249,7 @@ func TestWireGuardAdoption(t *testing.T) {
 		before := identity(t)
 		m.restart()
 		m.mustPass()
-		want := strings.Replace(wgSynced, "10.5.4.0/24 dev flannel-wg scope link \n", "10.5.4.0/24 dev flannel-wg scope link \n10.5.0.0/16 dev eth0 scope link metric 7 \n", 1)
+		want := strings.Replace(wgSynced, "10.5.2.0/24 dev", "10.5.0.0/16 dev eth0 scope link metric 7\n10.5.2.0/24 dev", 1)
 		m.wantWG(t, "after the adoption", want)
 		if after := identity(t); after != before {
 			t.Errorf("the devices were\n%s and are\n%s", before, after)
@@ -246,8 +294,8 @@ func TestWireGuardSettings(t *testing.T) {
 		m.mustPass()
 		m.wantWG(t, "with one device", `flannel-wg 10.5.1.0/32 2001:cafe:42:1::/128 mtu 1400 port 4500
 peer CQIA psk [fd00:100::2]:7 10.5.2.0/24,2001:cafe:42:2::/64 25
-10.5.2.0/24 dev flannel-wg scope link 
-2001:cafe:42:2::/64 dev flannel-wg metric 1024 pref medium
+10.5.2.0/24 dev flannel-wg scope link
+2001:cafe:42:2::/64 dev flannel-wg metric 1024
 `)
 		m.devices[1].Readdress = true // another node has the same key
 		dir := filepath.Dir(wgKeyFile)
@@ -300,7 +348,7 @@ func TestWireGuardLeaves(t *testing.T) {
 				t.Error("a process of wireguard-go, or its socket, is left")
 			}
 		}
-		m.wantWG(t, "with host-gw", "10.5.2.0/24 nhid "+strings.Fields(run(t, "ip nexthop show proto 70"))[1]+" via 192.168.100.2 dev eth0 \n")
+		m.wantWG(t, "with host-gw", "10.5.2.0/24 via 192.168.100.2 dev eth0\n")
 		gone()
 		m.devices, m.state.Paths = devices, paths
 		m.mustPass()
