@@ -8,7 +8,6 @@ import (
 	"runtime"
 	"strings"
 	"testing"
-	"time"
 
 	"flannel/pkg/logtest"
 	"flannel/pkg/version"
@@ -19,15 +18,6 @@ func flanneldSays(ctx context.Context, args ...string) (code int, out, problems 
 	var stdout, stderr strings.Builder
 	code = run(ctx, process{args: args, stdout: &stdout, stderr: &stderr})
 	return code, stdout.String(), stderr.String()
-}
-
-func until(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	for start := time.Now(); !is(); time.Sleep(10 * time.Millisecond) {
-		if time.Since(start) > 2*time.Minute {
-			t.Fatalf("%s: not so after 2 min", what)
-		}
-	}
 }
 
 func exists(path string) func() bool {

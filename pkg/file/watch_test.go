@@ -2,6 +2,7 @@ package file
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -9,6 +10,8 @@ import (
 	"strconv"
 	"testing"
 	"time"
+
+	"flannel/pkg/eventually"
 )
 
 func TestWatch(t *testing.T) {
@@ -85,11 +88,12 @@ func TestWatch(t *testing.T) {
 // closed waits until at most this many files are open, as openFiles counts.
 func closed(t *testing.T, dir string, files int) {
 	t.Helper()
-	for deadline := time.Now().Add(2 * time.Minute); openFiles(t, dir) > files; time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%d files open, want %d", openFiles(t, dir), files)
+	eventually.Nil(t, "files are closed", func() error {
+		if n := openFiles(t, dir); n > files {
+			return fmt.Errorf("%d files open, want %d", n, files)
 		}
-	}
+		return nil
+	})
 }
 
 // Any number of paths costs one watcher, and each change is noticed, whatever happens to
