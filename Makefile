@@ -33,7 +33,7 @@ export CGO_ENABLED = 0
 export GOFLAGS := $(GOFLAGS) -trimpath -buildvcs=false
 
 .DEFAULT_GOAL := build
-.PHONY: build plugin man completions cross windows-zip windows-cni release packages release-deps test-release pins pins-debian pins-go pins-windows audit tools kube wine demo test changed test-e2e test-kernels test-former test-windows test-kube-proxy test-systems night bench lint fuzz soak clean help
+.PHONY: build plugin man completions cross windows-zip windows-cni release packages release-deps test-release pins pins-debian pins-go pins-windows audit tools kube wine demo test changed test-e2e test-kernels test-former test-windows test-kube-proxy test-systems night bench lint fuzz soak stress clean help
 
 build: ## build bin/flanneld for this machine
 	$(GO) build -ldflags '$(STAMP)' -o bin/flanneld ./cmd/flanneld
@@ -371,6 +371,18 @@ soak: ## test random changes, drift, kills and outages against a model, for SOAK
 	@$(MAKE) --no-print-directory build tools
 	cd $(LAB) && SOAK=$(SOAKTIME) SOAK_SEED=$(SEED) $(GO) test -count=1 -v -timeout 0 ./soak
 	cd $(LAB) && SOAK=$(SOAKTIME) $(GO) test -count=1 -v -timeout 2h -run UnderChurn ./e2e
+
+# The tests of one package: how often each, a regular expression of their names, yes for endless loops beside them, and
+# how many test programs run at once.
+PACKAGE ?=
+COUNT   ?= 50
+RUN     ?=
+LOAD    ?=
+JOBS    ?=
+
+stress: ## run the tests of a package COUNT times and print failures: PACKAGE=./pkg/firewall or e2e; RUN=TestX, LOAD=yes, JOBS=4
+	@$(if $(filter e2e ./cmd/flannel-lab% cmd/flannel-lab%,$(PACKAGE)),$(MAKE) --no-print-directory build tools)
+	@GO='$(GO)' PACKAGE='$(PACKAGE)' COUNT='$(COUNT)' RUN='$(RUN)' LOAD='$(LOAD)' JOBS='$(JOBS)' dist/stress.sh
 
 clean: ## remove what was built
 	rm -rf bin dist/out

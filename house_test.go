@@ -120,6 +120,7 @@ var mayImport = map[string][]string{
 	"pkg/nstest":           {},
 	"pkg/nstest/ipshow":    {"pkg/rtnetlink"},
 	"pkg/logtest":          {},
+	"pkg/eventually":       {},
 	"pkg/nettest":          {},
 	// In a group of its own, since its name is longer than the others.
 	"pkg/dataplane/extension": {"pkg/dataplane", "pkg/dataplane/driver"},
@@ -128,7 +129,7 @@ var mayImport = map[string][]string{
 		"pkg/status", "pkg/underlay", "subnet", "subnet/peerset"},
 	"dist/windows/check":   {},
 	"subnet/etcd/etcdtest": {"pkg/nettest"},
-	"subnet/managertest":   {"pkg/changes", "subnet"},
+	"subnet/managertest":   {"pkg/changes", "pkg/eventually", "subnet"},
 	"subnet/peerset":       {"pkg/changes", "subnet"},
 	"subnet/kube/kubetest": {"pkg/nettest", "subnet/kube/kubetest"},
 }

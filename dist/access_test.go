@@ -2,11 +2,11 @@ package dist_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	authv1 "k8s.io/api/authorization/v1"
@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
+	"flannel/pkg/eventually"
 	"flannel/subnet/kube/kubetest"
 	"flannel/subnet/kube/kubetest/cluster"
 )
@@ -216,40 +217,38 @@ func TestPolicyKnowsThePrefix(t *testing.T) {
 	enforced(t, flannel)
 	for key, fails := range map[string]string{"example.com/net-backend-type": "", prefix + "backend-type": "annotations"} {
 		// The server may still use the former policy for a moment.
-		for end := time.Now().Add(2 * time.Minute); ; time.Sleep(50 * time.Millisecond) {
+		eventually.Nil(t, key, func() error {
 			_, err := flannel.CoreV1().Nodes().Patch(t.Context(), "node1", types.StrategicMergePatchType, []byte(annotate(key, "vxlan")), metav1.PatchOptions{}, "status")
-			if (err == nil) == (fails == "") || time.Now().After(end) {
-				checkVerdict(t, err, fails)
-				break
-			}
-		}
+			return verdict(err, fails)
+		})
 	}
+}
+
+// verdict returns an error unless a request was allowed, or was refused for what it should.
+func verdict(err error, fails string) error {
+	switch {
+	case fails == "":
+		return err
+	case err == nil:
+		return errors.New("the request was allowed")
+	case !apierrors.IsInvalid(err) && !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), fails):
+		return fmt.Errorf("refused with %w, not for %q", err, fails)
+	}
+	return nil
 }
 
 func checkVerdict(t *testing.T, err error, fails string) {
 	t.Helper()
-	switch {
-	case fails == "" && err != nil:
+	if err := verdict(err, fails); err != nil {
 		t.Error(err)
-	case fails != "" && err == nil:
-		t.Error("the request was allowed")
-	case fails != "" && (!apierrors.IsInvalid(err) && !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), fails)):
-		t.Errorf("refused with %q, not for %q", err, fails)
 	}
 }
 
 // enforced waits until the server enforces the policy.
 func enforced(t *testing.T, flannel kubernetes.Interface) {
 	t.Helper()
-	begin := time.Now()
-	for ; ; time.Sleep(20 * time.Millisecond) {
+	eventually.True(t, "the policy is enforced", func() bool {
 		_, err := flannel.CoreV1().Nodes().Patch(t.Context(), "node2", types.StrategicMergePatchType, []byte(annotate(prefix+"public-ip", "192.0.2.2")), metav1.PatchOptions{}, "status")
-		if err != nil {
-			t.Logf("the policy is enforced after %v: %v", time.Since(begin).Round(time.Millisecond), err)
-			return
-		}
-		if time.Since(begin) > 2*time.Minute {
-			t.Fatal("the policy is not enforced")
-		}
-	}
+		return err != nil
+	})
 }

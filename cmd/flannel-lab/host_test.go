@@ -15,6 +15,7 @@ import (
 
 	"flannel/cmd/flannel-lab/lab"
 	"flannel/cmd/flannel-lab/machine"
+	"flannel/pkg/eventually"
 	"flannel/pkg/nstest"
 )
 
@@ -160,14 +161,12 @@ func testNothingIsLeft(t *testing.T) {
 
 func untilGone(t *testing.T, below []process, spaces map[string]bool) {
 	t.Helper()
-	var left []string
-	for start := time.Now(); time.Since(start) < 2*time.Minute; time.Sleep(time.Millisecond) {
-		if left = remains(t, below, spaces); len(left) == 0 {
-			t.Logf("gone after %v", time.Since(start))
-			return
+	eventually.Nil(t, "nothing is left of it", func() error {
+		if left := remains(t, below, spaces); len(left) > 0 {
+			return fmt.Errorf("there are %v", left)
 		}
-	}
-	t.Fatalf("not removed after 2 min: %v", left)
+		return nil
+	})
 }
 
 // startWithPipes starts cmd, and returns the other ends of its stdin and stdout.

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"flannel/pkg/daemon"
+	"flannel/pkg/eventually"
 	"flannel/pkg/health"
 	"flannel/pkg/status"
 )
@@ -31,7 +32,7 @@ func TestAcceptWithdrawal(t *testing.T) {
 	go func() {
 		ended <- answerStatus(ctx, options{Settings: daemon.Settings{SubnetFile: subnetFile}}, h, &daemon.View{}, accept, forwardedBy(nil), health.Handler(h, http.NotFoundHandler()), slog.New(slog.DiscardHandler))
 	}()
-	until(t, "it answers", func() bool { _, err := status.Ask(ctx, status.Socket(subnetFile)); return err == nil })
+	eventually.True(t, "it answers", func() bool { _, err := status.Ask(ctx, status.Socket(subnetFile)); return err == nil })
 	says(exitOK, "3 ")
 	says(exitOK, `"dropped": 1`, "--json")
 	says(exitOK, `"dropped": 0`, "--json")

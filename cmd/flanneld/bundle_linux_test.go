@@ -12,9 +12,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"flannel/pkg/doctor"
+	"flannel/pkg/eventually"
 	"flannel/pkg/nstest"
 	"flannel/pkg/status"
 )
@@ -48,9 +48,7 @@ func TestBundle(t *testing.T) {
 				"cGw0bnRlZC1ldGNk --etcd-password pl4nted-flag", Peers: []status.Peer{}, Errors: []status.Error{}}
 		}
 		go status.Keep(ctx, "/run/flannel/flanneld.sock", status.Handler(report, func() []byte { return []byte("key pl4nted-wireguard-key=\n") }, func() int { return 0 }, http.NotFoundHandler()), slog.New(slog.DiscardHandler)) //nolint:errcheck // it returns nil
-		for _, err := os.Stat("/run/flannel/flanneld.sock"); err != nil; _, err = os.Stat("/run/flannel/flanneld.sock") {
-			time.Sleep(time.Millisecond)
-		}
+		eventually.Nil(t, "the socket is there", func() error { _, err := os.Stat("/run/flannel/flanneld.sock"); return err })
 		t.Setenv("FLANNELD_ETCD_PASSWORD", "pl4nted-etcd")
 		t.Setenv("FLANNELD_SOMETHING_TOKEN", "one and pl4nted-variable")
 		t.Setenv("FLANNELD_OTHER_ENDPOINTS", "http://me:pl4nted-x@127.0.0.1:1,http://me:pl4@nted-pl4nted-y@127.0.0.1:2")

@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"flannel/pkg/daemon"
+	"flannel/pkg/eventually"
 	"flannel/pkg/health"
 	"flannel/pkg/logtest"
 	"flannel/pkg/status"
@@ -66,7 +67,7 @@ func TestCluster(t *testing.T) {
 	}
 	kubeconfig, _ := s.Kubeconfig(s.Reader("reader", "list"), "")
 	asReader := []string{"--kubeconfig-file=" + kubeconfig, "status", "--cluster", "--timeout=5m"}
-	until(t, "the API server allows it", func() bool { // it reads new roles a moment later
+	eventually.True(t, "the API server allows it", func() bool { // it reads new roles a moment later
 		code, _, _ := flanneldSays(t.Context(), append(asReader, "--selector=which=linux-1")...)
 		return code == exitOK
 	})
@@ -167,7 +168,7 @@ func daemonWith(t *testing.T, k kubeOptions) (subnetFile string) {
 			t.Error(err)
 		}
 	})
-	until(t, "the daemon answers", func() bool { _, err := status.Ask(t.Context(), status.Socket(o.SubnetFile)); return err == nil })
+	eventually.True(t, "the daemon answers", func() bool { _, err := status.Ask(t.Context(), status.Socket(o.SubnetFile)); return err == nil })
 	return o.SubnetFile
 }
 

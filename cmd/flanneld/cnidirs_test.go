@@ -13,6 +13,7 @@ import (
 	"flannel/pkg/cniinstall"
 	"flannel/pkg/containerd"
 	"flannel/pkg/doctor"
+	"flannel/pkg/eventually"
 	"flannel/pkg/file"
 	"flannel/pkg/logtest"
 )
@@ -120,26 +121,26 @@ func TestKeepWhereContainerdLooks(t *testing.T) {
 		}
 	}()
 	unknown := func() bool { return log.Count("cause="+causeNoCNIDirs) > 0 }
-	until(t, "the configuration cannot be read", unknown)
-	until(t, "what does not depend on it is installed", exists(files.ConfTo))
+	eventually.True(t, "the configuration cannot be read", unknown)
+	eventually.True(t, "what does not depend on it is installed", exists(files.ConfTo))
 
 	write("containerd/config.toml", config("bin 1"))
-	until(t, "it can be read", exists(path("bin 1/plugin")))
+	eventually.True(t, "it can be read", exists(path("bin 1/plugin")))
 	write("containerd/config.toml", "imports = ['conf.d/*.toml']\n"+config("bin 2"))
-	until(t, "another directory", exists(path("bin 2/plugin")))
+	eventually.True(t, "another directory", exists(path("bin 2/plugin")))
 	write("containerd/conf.d/cni.toml", config("bin 3"))
-	until(t, "an import that did not exist", exists(path("bin 3/plugin")))
+	eventually.True(t, "an import that did not exist", exists(path("bin 3/plugin")))
 
 	log.Reset()
 	write("containerd/conf.d/cni.toml", "version = ")
-	until(t, "the configuration cannot be read any more", unknown)
-	until(t, "the plugin is deleted", removed(path("bin 3/plugin")))
-	until(t, "the plugin is restored where it was", exists(path("bin 3/plugin")))
+	eventually.True(t, "the configuration cannot be read any more", unknown)
+	eventually.True(t, "the plugin is deleted", removed(path("bin 3/plugin")))
+	eventually.True(t, "the plugin is restored where it was", exists(path("bin 3/plugin")))
 	// Wine keeps a deleted directory as long as it is watched, and with it the one above it.
 	write("containerd/config.toml", config("bin 4"))
-	until(t, "the import is not watched any more", exists(path("bin 4/plugin")))
-	until(t, "the configuration is deleted", removed(path("containerd")))
-	until(t, "there is no configuration", exists(path("bin/plugin")))
+	eventually.True(t, "the import is not watched any more", exists(path("bin 4/plugin")))
+	eventually.True(t, "the configuration is deleted", removed(path("containerd")))
+	eventually.True(t, "there is no configuration", exists(path("bin/plugin")))
 }
 
 // The configuration is written where containerd looks. That the plugins are missing there is a warning.

@@ -8,8 +8,8 @@ import (
 	"runtime"
 	"strings"
 	"testing"
-	"time"
 
+	"flannel/pkg/eventually"
 	"flannel/pkg/logtest"
 	"flannel/pkg/version"
 )
@@ -21,26 +21,17 @@ func flanneldSays(ctx context.Context, args ...string) (code int, out, problems 
 	return code, stdout.String(), stderr.String()
 }
 
-func until(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	for start := time.Now(); !is(); time.Sleep(10 * time.Millisecond) {
-		if time.Since(start) > 2*time.Minute {
-			t.Fatalf("%s: not so after 2 min", what)
-		}
-	}
-}
-
-// removed returns a condition for until: Windows refuses to delete a file while a program reads it, and a directory until
+// removed returns a condition for eventually.True: Windows refuses to delete a file while a program reads it, and a directory until
 // the last file in it is closed.
 func removed(path string) func() bool { return func() bool { return os.RemoveAll(path) == nil } }
 
 // watchedDir is a t.TempDir for files that are watched: Wine keeps a deleted directory until the watch has ended.
 func watchedDir(t *testing.T) string {
-	dir, err := os.MkdirTemp("", "watched")
+	dir, err := os.MkdirTemp("", "watched") // deleted below
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { until(t, "the directory is deleted", removed(dir)) })
+	t.Cleanup(func() { eventually.True(t, "the directory is deleted", removed(dir)) })
 	return dir
 }
 

@@ -6,11 +6,11 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/windows/registry"
 
 	"flannel/pkg/doctor"
+	"flannel/pkg/eventually"
 	"flannel/pkg/status"
 )
 
@@ -56,8 +56,7 @@ func TestDoctorOnWindows(t *testing.T) {
 	if err := os.WriteFile(log, []byte("level=INFO msg=joined\n--etcd-password=hunter2\nwith of the service, with hunter3, with hunter4 and more\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(2 * time.Minute); m.OpenHandles() != 0 && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-	}
+	eventually.True(t, "no handle is open", func() bool { return m.OpenHandles() == 0 })
 	m.ForgetLog()
 
 	code, out, problems := do("doctor", "--json", "--timeout=1m", "--cni-conf-dir="+filepath.Dir(conf), "--cni-bin-dir="+dir, "--cni-data-dir="+filepath.Join(dir, "networks"),

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"flannel/pkg/eventually"
 )
 
 // What the manifests' container for CNI runs restores the files, and cannot use the network though its pod has it.
@@ -35,7 +37,7 @@ func TestInstallCNIHasNoNetwork(t *testing.T) {
 		}
 	}()
 	for range 2 {
-		until(t, "the file is there", exists(to))
+		eventually.True(t, "the file is there", exists(to))
 		if err := os.Remove(to); err != nil {
 			t.Fatal(err)
 		}

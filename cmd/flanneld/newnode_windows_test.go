@@ -12,6 +12,7 @@ import (
 
 	"flannel/pkg/dataplane"
 	"flannel/pkg/dataplane/system"
+	"flannel/pkg/eventually"
 	"flannel/pkg/hns/hnstest"
 	"flannel/pkg/hns/hnstest/wine"
 	"flannel/pkg/logtest"
@@ -70,7 +71,7 @@ func TestNewNode(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	kept := make(chan error)
 	go func() { kept <- winnode.KeepVIP(ctx, file, usualDataDir(), log) }()
-	until(t, "the source VIP follows", func() bool {
+	eventually.True(t, "the source VIP follows", func() bool {
 		v, err := sourcevip.Read(winnode.VIPFile(file))
 		return err == nil && v.Addr == netip.MustParseAddr("10.244.9.2")
 	})
@@ -113,7 +114,7 @@ func join(t *testing.T, dir, file, own string) {
 	defer plane.Close()
 	dev := dataplane.Device{Name: "flannel.4096", Kind: dataplane.Overlay{VNI: 4096, Network: dataplane.Network{Parent: "Ethernet", Local: hnstest.HostAddr.Addr(),
 		Subnets: []netip.Prefix{netip.MustParsePrefix(own)}}}}
-	until(t, "the network is there", func() bool { _, err := plane.Ensure(t.Context(), []dataplane.Device{dev}); return err == nil })
+	eventually.True(t, "the network is there", func() bool { _, err := plane.Ensure(t.Context(), []dataplane.Device{dev}); return err == nil })
 	env := subnet.Env{V4Network: netip.MustParsePrefix("10.244.0.0/16"), V4Subnet: netip.MustParsePrefix(own), MTU: 1450}
 	if _, err := subnet.WriteEnv(file, env); err != nil {
 		t.Fatal(err)

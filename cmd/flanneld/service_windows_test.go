@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/windows/svc"
 	"golang.org/x/sys/windows/svc/mgr"
 
+	"flannel/pkg/eventually"
 	"flannel/pkg/logtest"
 	"flannel/pkg/winservice"
 )
@@ -99,7 +100,7 @@ func TestServiceLife(t *testing.T) {
 			t.Error("it was started again")
 		}
 		works("status", winservice.StateName(svc.Running), fmt.Sprint(process))
-		until(t, "the service works", exists(copied))
+		eventually.True(t, "the service works", exists(copied))
 		start := time.Now()
 		works("stop")
 		t.Logf("stopped within %v", time.Since(start).Round(10*time.Millisecond))
@@ -181,7 +182,7 @@ func TestServiceFails(t *testing.T) {
 	}
 	// Whether start sees that depends on who is faster.
 	err = start(exe, "--nonsense")
-	until(t, "the status tells why it ended", func() bool {
+	eventually.True(t, "the status tells why it ended", func() bool {
 		err := winservice.Control(t.Context(), "status", winservice.Config{}, io.Discard)
 		return err != nil && logtest.Names(err.Error(), winservice.StateName(svc.Stopped), fmt.Sprint(exitUsage))
 	})
@@ -206,10 +207,10 @@ func TestCtrlC(t *testing.T) {
 	t.Cleanup(func() { _ = cmd.Process.Kill() })
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
-	until(t, "it works", exists(copied))
+	eventually.True(t, "it works", exists(copied))
 	start := time.Now()
-	ours := filepath.Base(filepath.Dir(filepath.Dir(filepath.Dir(copied)))) // no other process' command line has it
-	if _, err := os.StartProcess(`Z:\usr\bin\pkill`, []string{"pkill", "-INT", "-f", ours},
+	ours := filepath.Base(filepath.Dir(filepath.Dir(filepath.Dir(copied))))                 // no other process' command line has it
+	if _, err := os.StartProcess(`Z:\usr\bin\pkill`, []string{"pkill", "-INT", "-f", ours}, // -f: those of the test
 		&os.ProcAttr{Files: []*os.File{os.Stdin, os.Stdout, os.Stderr}}); err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"flannel/pkg/daemon"
+	"flannel/pkg/eventually"
 	"flannel/pkg/health"
 	"flannel/pkg/status"
 )
@@ -53,9 +54,7 @@ func TestStatus(t *testing.T) {
 	go func() {
 		ended <- answerStatus(ctx, options{Settings: daemon.Settings{SubnetFile: subnetFile}}, h, &daemon.View{}, func() int { return 0 }, forwardedBy(nil), health.Handler(h, http.NotFoundHandler()), slog.New(slog.DiscardHandler))
 	}()
-	for code, _, _ := ask(); code == exitNotRunning; code, _, _ = ask() {
-		time.Sleep(time.Millisecond)
-	}
+	eventually.True(t, "it listens", func() bool { code, _, _ := ask(); return code != exitNotRunning })
 	expect("a table of peers", exitNotReady, "REASON", "", "--peers")
 	expect("a wide table", exitNotReady, "HANDSHAKE", "", "-o=wide")
 	expect("JSON", exitNotReady, `"peersKnown": false`, "", "-o", "json")

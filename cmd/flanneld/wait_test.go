@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"flannel/pkg/eventually"
 	"flannel/pkg/health"
 	"flannel/pkg/logtest"
 	"flannel/pkg/status"
@@ -36,7 +37,7 @@ func TestWait(t *testing.T) {
 	ways := []string{"--healthz-port=" + port}
 	if runtime.GOOS != "windows" { // Wine has no unix sockets
 		go func() { ended <- status.Keep(ctx, status.Socket(file), handler, slog.New(slog.DiscardHandler)) }()
-		until(t, "the socket is there", exists(status.Socket(file)))
+		eventually.True(t, "the socket is there", exists(status.Socket(file)))
 		ways = append(ways, "--healthz-port=0")
 	}
 	for _, way := range ways {

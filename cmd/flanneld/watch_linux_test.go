@@ -14,11 +14,11 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 
+	"flannel/pkg/eventually"
 	"flannel/pkg/status"
 )
 
@@ -93,15 +93,13 @@ func (p *pseudoTerminal) frames() (all [][]string) {
 // until waits until the last picture is as wanted.
 func (p *pseudoTerminal) until(t *testing.T, what string, wanted func(rows []string) bool) {
 	t.Helper()
-	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(5 * time.Millisecond) {
+	eventually.Nil(t, what, func() error {
 		all := p.frames()
 		if len(all) > 0 && wanted(all[len(all)-1]) {
-			return
+			return nil
 		}
-		if time.Now().After(end) {
-			t.Fatalf("%s: the terminal shows %q", what, all[max(0, len(all)-1):])
-		}
-	}
+		return fmt.Errorf("the terminal shows %q", all[max(0, len(all)-1):])
+	})
 }
 
 func widest(rows []string) (n int) {
@@ -164,11 +162,7 @@ func TestWatch(t *testing.T) {
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("the exit after Ctrl-C: %v", err)
 	}
-	for end := time.Now().Add(2 * time.Minute); !strings.HasSuffix(p.text(), leaveScreen); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("the terminal is not restored")
-		}
-	}
+	eventually.True(t, "the terminal is restored", func() bool { return strings.HasSuffix(p.text(), leaveScreen) })
 	if text := p.text(); !strings.HasPrefix(text, enterScreen) || strings.Contains(text, "\x1b[2J") {
 		t.Errorf("the terminal was cleared, or the first it got was %q", text[:min(len(text), 100)])
 	}

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"flannel/pkg/eventually"
 	"flannel/pkg/nstest"
 )
 
@@ -41,15 +42,11 @@ func TestStart(t *testing.T) {
 		if program, err := Start(config); err != nil || program != filepath.Join(dir, "charon-systemd") || !MayRun(config) {
 			t.Fatalf("%s, %v, may run: %t", program, err, MayRun(config))
 		}
-		for began := time.Now(); time.Since(began) < 5*time.Minute; time.Sleep(10 * time.Millisecond) {
-			if env, err := os.ReadFile(out); err == nil {
-				if text := string(env); strings.Contains(text, "hunter2") || !strings.Contains(text, "STRONGSWAN_CONF="+config+"\n") {
-					t.Errorf("the environment is\n%s", text)
-				}
-				return
-			}
+		var env []byte
+		eventually.Nil(t, "the program is started", func() (err error) { env, err = os.ReadFile(out); return err })
+		if text := string(env); strings.Contains(text, "hunter2") || !strings.Contains(text, "STRONGSWAN_CONF="+config+"\n") {
+			t.Errorf("the environment is\n%s", text)
 		}
-		t.Error("the program was not started")
 	})
 }
 
@@ -75,10 +72,11 @@ func TestStartOnce(t *testing.T) {
 				t.Fatalf("%q, %v", program, err)
 			}
 			pid := 0
-			for began := time.Now(); pid == 0 && time.Since(began) < 5*time.Minute; time.Sleep(10 * time.Millisecond) {
+			eventually.True(t, "it has written its PID", func() bool {
 				text, _ := os.ReadFile(filepath.Join(dir, "pid"))
 				pid, _ = strconv.Atoi(strings.TrimSpace(string(text)))
-			}
+				return pid != 0
+			})
 			if program, err := Start(config); err != nil || program != "" {
 				t.Errorf("again: %q, %v", program, err)
 			}
@@ -91,11 +89,7 @@ func TestStartOnce(t *testing.T) {
 			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 				t.Fatal(err)
 			}
-			for began := time.Now(); starting(config); time.Sleep(10 * time.Millisecond) {
-				if time.Since(began) > 5*time.Minute {
-					t.Fatal("it still runs")
-				}
-			}
+			eventually.True(t, "it has ended", func() bool { return !starting(config) })
 		}
 	})
 }

@@ -14,6 +14,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"flannel/pkg/eventually"
 )
 
 // node is a directory with sources and targets, which Keep watches after start.
@@ -25,7 +27,7 @@ type node struct {
 }
 
 func newNode(t *testing.T) *node {
-	dir, err := os.MkdirTemp("", "cni")
+	dir, err := os.MkdirTemp("", "cni") // which is deleted below
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,11 +95,12 @@ func (n *node) must(err error) {
 
 func (n *node) until(what string, ok func() bool) {
 	n.t.Helper()
-	for start := time.Now(); !ok(); time.Sleep(2 * time.Millisecond) {
-		if time.Since(start) > 2*time.Minute {
-			n.t.Fatalf("not %s\n%s\n%s", what, n.read(n.ConfTo), n.log)
+	eventually.Nil(n.t, what, func() error {
+		if !ok() {
+			return fmt.Errorf("there is\n%s\n%s", n.read(n.ConfTo), n.log)
 		}
-	}
+		return nil
+	})
 }
 
 // types are those of the plugins in the configuration.
@@ -225,7 +228,7 @@ func (n *node) seen(text string) bool {
 	// Keep writes a missing record after it has read the configuration.
 	_ = os.Remove(recordOf(n.ConfTo))
 	n.write(n.ConfFrom, source)
-	for start := time.Now(); time.Since(start) < time.Minute; time.Sleep(time.Millisecond) {
+	for start := time.Now(); time.Since(start) < time.Minute; time.Sleep(time.Millisecond) { // the caller tries again
 		if n.read(recordOf(n.ConfTo)) == source {
 			return true
 		}

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"flannel/pkg/eventually"
 	"flannel/pkg/nstest"
 )
 
@@ -107,9 +108,9 @@ func (m *machine) killDuring(ctx context.Context, pod string, adding bool, kill 
 		if _, err := os.Stat(filepath.Join(m.dir, "saved", pod)); err == nil {
 			break
 		}
-		time.Sleep(time.Millisecond)
+		time.Sleep(time.Millisecond) // of the wait that ctx ends
 	}
-	time.Sleep(time.Duration(rand.IntN(150)) * time.Millisecond)
+	time.Sleep(time.Duration(rand.IntN(150)) * time.Millisecond) // to kill it at any moment
 	kill()
 }
 
@@ -121,16 +122,14 @@ func TestDelWaitsForAnOrphan(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	for !strings.HasPrefix(n.read("bin/calls"), "ADD pod1 eth0 ") {
-		time.Sleep(time.Millisecond)
-	}
+	eventually.True(t, "the delegate is called", func() bool { return strings.HasPrefix(n.read("bin/calls"), "ADD pod1 eth0 ") })
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait() // the error is that it was killed
 	del := n.start("DEL", "pod1", "eth0")
 	again := n.start("ADD", "pod1", "eth0")
-	time.Sleep(200 * time.Millisecond)
+	time.Sleep(200 * time.Millisecond) // in which neither may call the delegate
 	if calls := n.read("bin/calls"); strings.Count(calls, "\n") != 1 {
 		t.Errorf("the delegate was called while an earlier call was running:\n%s", calls)
 	}

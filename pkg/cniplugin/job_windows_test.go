@@ -3,6 +3,8 @@ package cniplugin
 import (
 	"testing"
 	"time"
+
+	"flannel/pkg/eventually"
 )
 
 // Killing the plugin kills its delegate.
@@ -13,23 +15,16 @@ func TestDelegateKilledWithPlugin(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	for n.read("bin/beat") == "" {
-		time.Sleep(5 * time.Millisecond)
-	}
+	eventually.True(t, "the delegate runs", func() bool { return n.read("bin/beat") != "" })
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait() // the error is that it was killed
-	for start := time.Now(); ; {
+	eventually.True(t, "the delegate has ended", func() bool {
 		before := n.read("bin/beat")
-		time.Sleep(time.Second)
-		if after := n.read("bin/beat"); before == after {
-			break
-		}
-		if time.Since(start) > time.Minute {
-			t.Fatal("the delegate is still running")
-		}
-	}
+		time.Sleep(time.Second) // far longer than between two beats
+		return n.read("bin/beat") == before
+	})
 	if s := n.run("DEL", "pod1", "eth0"); s.err != nil || len(n.saved()) > 0 {
 		t.Errorf("DEL after the kill: %+v, saved %v", s.err, n.saved())
 	}

@@ -72,7 +72,7 @@ func beDelegate() {
 	appendTo(filepath.Join(dir, "calls"), fmt.Sprintf("%s %s %s %s\n", command, os.Getenv("CNI_CONTAINERID"), os.Getenv("CNI_IFNAME"), stdin))
 	for exists(filepath.Join(dir, command+".hang")) {
 		appendTo(filepath.Join(dir, "beat"), ".") // never shorter, also if it is killed here
-		time.Sleep(5 * time.Millisecond)
+		time.Sleep(5 * time.Millisecond)          // between two beats
 	}
 	if supported := os.Getenv("FAKE_VERSIONS"); command != "VERSION" && supported != "" {
 		var c struct{ CNIVersion string }

@@ -29,7 +29,7 @@ func TestHold(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond) // it is held
 	defer cancel()
 	waited := 0
 	_, err = Hold(short, path, "PID 2", func(e *HeldError) {

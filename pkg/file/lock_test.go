@@ -14,7 +14,7 @@ func TestLock(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond) // it is held
 	defer cancel()
 	if _, err := Lock(short, path); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a second lock: %v", err)

@@ -48,7 +48,7 @@ func TestReplaceWhileRead(t *testing.T) {
 				default:
 					t.Errorf("read %d bytes that nobody wrote", len(text))
 				}
-				time.Sleep(10 * time.Millisecond)
+				time.Sleep(10 * time.Millisecond) // in which nobody reads
 			}
 		}()
 	}
@@ -56,7 +56,7 @@ func TestReplaceWhileRead(t *testing.T) {
 		if err := retryReplace(path, texts[(i+1)%2]); err != nil {
 			t.Error(err)
 		}
-		time.Sleep(time.Millisecond)
+		time.Sleep(time.Millisecond) // in which nobody writes
 	}
 	readers.Wait()
 	close(stop)

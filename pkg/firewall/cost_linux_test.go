@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"flannel/pkg/eventually"
 	"flannel/pkg/logtest"
 	"flannel/pkg/nstest"
 )
@@ -35,20 +36,17 @@ func TestSteadyStateStartsNoProgram(t *testing.T) {
 				defer serve(t, f, c.config)()
 				path := os.Getenv("PATH")
 				count := wrapPrograms(t)
-				for start := time.Now(); ; { // what was written is read once
-					if time.Sleep(2*resync + 300*time.Millisecond); count() == 0 {
-						break
-					} else if time.Since(start) > patience {
-						t.Fatalf("%s: programs are started again and again", c.name)
-					}
-				}
+				eventually.True(t, c.name+": what was written was read once", func() bool {
+					time.Sleep(2*resync + 300*time.Millisecond) // in which nothing is read again
+					return count() == 0
+				})
 				for range 4 {
 					cmd := exec.Command("sh", "-c", c.meanwhile)
 					cmd.Env = append(os.Environ(), "PATH="+path)
 					if out, err := cmd.CombinedOutput(); err != nil {
 						t.Errorf("%s: %s: %v\n%s", c.name, c.meanwhile, err, out)
 					}
-					time.Sleep(resync)
+					time.Sleep(resync) // in which it is told of the change
 				}
 				if n := count(); n > 0 {
 					t.Errorf("%s: %d programs started", c.name, n)

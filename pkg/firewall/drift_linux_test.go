@@ -1,11 +1,13 @@
 package firewall
 
 import (
+	"fmt"
 	"os/exec"
 	"strings"
 	"testing"
 	"time"
 
+	"flannel/pkg/eventually"
 	"flannel/pkg/nstest"
 )
 
@@ -31,16 +33,13 @@ func TestTableThatIPTablesCannotRead(t *testing.T) {
 		want := seenNFT.show(t)
 		within := func(what, script string) {
 			t.Helper()
-			start := time.Now()
-			for time.Since(start) < patience {
-				if exec.Command("sh", "-c", script).Run() == nil {
-					t.Logf("%s within %v", what, time.Since(start).Round(time.Millisecond))
-					time.Sleep(2 * minInterval)
-					return
+			eventually.Nil(t, what, func() error {
+				if err := exec.Command("sh", "-c", script).Run(); err != nil {
+					return fmt.Errorf("%w\n%s", err, sh(t, "nft list table ip nat"))
 				}
-				time.Sleep(5 * time.Millisecond)
-			}
-			t.Fatalf("not within %v: %s\n%s", patience, what, sh(t, "nft list table ip nat"))
+				return nil
+			})
+			time.Sleep(2 * minInterval) // the answer to its own writing
 		}
 		sh(t, "nft insert rule ip nat POSTROUTING ip saddr '{10.5.0.0/16, 10.6.0.0/16}' masquerade")
 		if out := sh(t, "iptables-nft-save -t nat"); !strings.Contains(out, "incompatible") {
@@ -53,7 +52,7 @@ func TestTableThatIPTablesCannotRead(t *testing.T) {
 		sh(t, "nft add rule ip nat FLANNEL-POSTRTG ip saddr '{1.2.3.4, 1.2.3.5}' drop")
 		within("foreign rule gone from our chain", "! nft list chain ip nat FLANNEL-POSTRTG | grep 1.2.3.4")
 		rules := sh(t, "nft -a list table ip nat")
-		time.Sleep(1500 * time.Millisecond)
+		time.Sleep(1500 * time.Millisecond) // in which nothing may be written
 		if now := sh(t, "nft -a list table ip nat"); now != rules {
 			t.Errorf("written again although nobody changed anything:\n%s\n%s", rules, now)
 		}

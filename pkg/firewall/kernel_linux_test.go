@@ -15,6 +15,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"flannel/pkg/eventually"
 )
 
 // sh runs a script in the test's namespaces and returns what it printed.
@@ -73,7 +75,7 @@ func serve(t *testing.T, f *Firewall, c Config) (stop func()) {
 			case <-f.Changes():
 				_, err := f.Apply(ctx, c)
 				for errors.Is(err, errChanging) || errors.Is(err, unix.EINTR) { // others write all the time: the daemon tries again, too
-					time.Sleep(10 * time.Millisecond)
+					time.Sleep(10 * time.Millisecond) // less than the daemon
 					_, err = f.Apply(ctx, c)
 				}
 				if err != nil && ctx.Err() == nil {
@@ -155,23 +157,20 @@ func drift(t *testing.T, s seen, resync time.Duration, damages []string) {
 	for _, damage := range damages {
 		settled(t, s, want)
 		sh(t, damage)
-		start := time.Now()
-		var got string
-		for got = s.show(t); got != want && time.Since(start) < patience; got = s.show(t) {
-			time.Sleep(5 * time.Millisecond)
-		}
-		if got != want {
-			t.Errorf("%s: not mended within %v:\n%s", damage, patience, cmp.Diff(want, got))
-			return
-		}
-		t.Logf("%-12s %-80s mended in %v", s.name, damage, time.Since(start).Round(time.Millisecond))
+		took := eventually.Nil(t, damage, func() error {
+			if got := s.show(t); got != want {
+				return fmt.Errorf("not mended:\n%s", cmp.Diff(want, got))
+			}
+			return nil
+		})
+		t.Logf("%-12s %-80s mended in %v", s.name, damage, took.Round(time.Millisecond))
 	}
 }
 
 // settled waits until the answer to the damage before is over: one notification is told 200 ms after the last.
 func settled(t *testing.T, s seen, want string) {
 	t.Helper()
-	time.Sleep(2 * minInterval)
+	time.Sleep(2 * minInterval) // in which the rules must stay
 	if got := s.show(t); got != want {
 		t.Fatalf("the rules changed again:\n%s", cmp.Diff(want, got))
 	}

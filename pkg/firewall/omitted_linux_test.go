@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"flannel/pkg/eventually"
 	"flannel/pkg/nstest"
 )
 
@@ -27,11 +28,12 @@ func TestWithoutComments(t *testing.T) {
 				}
 				for _, f := range families(variant) {
 					sh(t, f.command+" -F FORWARD; "+f.command+" -t nat -F FLANNEL-POSTRTG")
-					for start := time.Now(); s.show(t) != want; time.Sleep(20 * time.Millisecond) {
-						if time.Since(start) > patience {
-							t.Fatalf("not repaired:\n%s", s.show(t))
+					eventually.Nil(t, "repaired", func() error {
+						if got := s.show(t); got != want {
+							return fmt.Errorf("there is\n%s", got)
 						}
-					}
+						return nil
+					})
 				}
 				stop()
 				again := open(t, 0)

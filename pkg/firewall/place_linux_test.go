@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"flannel/pkg/eventually"
 	"flannel/pkg/nstest"
 )
 
@@ -222,14 +223,12 @@ func TestRedHatDefault(t *testing.T) {
 				passes := func(when string, want func(reject string) []string) {
 					t.Helper()
 					for _, f := range families(variant) {
-						for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
-							got := f.chain(t, "filter", "FORWARD")
-							if cmp.Equal(want(rejects[f.command]), got) {
-								break
-							} else if time.Now().After(deadline) {
-								t.Fatalf("%s, %s: FORWARD is %q", when, f.command, got)
+						eventually.Nil(t, when+", "+f.command, func() error {
+							if got := f.chain(t, "filter", "FORWARD"); !cmp.Equal(want(rejects[f.command]), got) {
+								return fmt.Errorf("FORWARD is %q", got)
 							}
-						}
+							return nil
+						})
 						f.passes(t)
 					}
 				}

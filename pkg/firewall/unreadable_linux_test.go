@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"flannel/pkg/eventually"
 	"flannel/pkg/nstest"
 )
 
@@ -94,11 +95,12 @@ func besideUnreadable(t *testing.T, variant string, s seen, place string) {
 		for _, damage := range damages {
 			damage = terms(f).Replace(damage)
 			sh(t, damage)
-			for start := time.Now(); !slices.Equal(kernelRules(t, variant), want); time.Sleep(20 * time.Millisecond) {
-				if time.Since(start) > patience {
-					t.Fatalf("%s is not repaired (-want +got):\n%s", damage, cmp.Diff(want, kernelRules(t, variant)))
+			eventually.Nil(t, damage, func() error {
+				if got := kernelRules(t, variant); !slices.Equal(got, want) {
+					return fmt.Errorf("not repaired (-want +got):\n%s", cmp.Diff(want, got))
 				}
-			}
+				return nil
+			})
 		}
 	}
 	stop()

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"flannel/pkg/eventually"
 	"flannel/pkg/hns"
 	"flannel/pkg/hns/hnstest"
 	"flannel/pkg/hns/hnstest/wine"
@@ -37,7 +38,7 @@ func machineLosing(t *testing.T, handles int) *hnstest.Machine {
 	m := hnstest.NewFor(t)
 	wine.Play(t, m)
 	t.Cleanup(func() {
-		until(t, "all handles closed", func() bool { return m.OpenHandles() <= handles })
+		eventually.True(t, "all handles closed", func() bool { return m.OpenHandles() <= handles })
 		if n := m.OpenHandles(); n != handles {
 			t.Errorf("%d handles open, want %d", n, handles)
 		}
@@ -250,16 +251,7 @@ func TestHangInTheDLL(t *testing.T) {
 		t.Error(err)
 	}
 	m.Heal()
-	until(t, "it works again", func() bool { _, err := c.Network(t.Context(), "flannel.70000"); return err == nil })
-}
-
-func until(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(2 * time.Minute); !ok(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not within 2 min: %s", what)
-		}
-	}
+	eventually.True(t, "it works again", func() bool { _, err := c.Network(t.Context(), "flannel.70000"); return err == nil })
 }
 
 func TestNotify(t *testing.T) {
@@ -291,8 +283,8 @@ func TestNotify(t *testing.T) {
 	told("a network made by another hand")
 	m.Restart()
 	told("a restart, which took the network along")
-	until(t, "registered again", func() bool { return m.OpenHandles() == 1 })
-	time.Sleep(200 * time.Millisecond) // and told of that
+	eventually.True(t, "registered again", func() bool { return m.OpenHandles() == 1 })
+	time.Sleep(200 * time.Millisecond) // and told of that, usually
 	for len(changes) > 0 {
 		<-changes
 	}

@@ -26,7 +26,7 @@ func testEcho(t *testing.T) {
 		cancel()
 	}
 	for _, addr := range []string{"10.9.0.2", "fd09::2", "10.10.0.1"} { // no host, no host, no route
-		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond) // nobody answers
 		if err := Echo(ctx, netip.Addr{}, netip.MustParseAddr(addr)); err == nil {
 			t.Errorf("%s answers", addr)
 		}

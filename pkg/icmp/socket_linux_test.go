@@ -3,6 +3,7 @@ package icmp
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"net/netip"
 	"os/exec"
 	"testing"
@@ -10,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"flannel/pkg/eventually"
 	"flannel/pkg/nstest"
 )
 
@@ -49,11 +51,7 @@ func receive(t *testing.T, s *Socket, count int) (all []received) {
 // carrier in a work queue, after the command that causes the change has ended.
 func waitForUp(t *testing.T, s *Socket, device string, want bool) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); s.Up(device) != want; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s is up: %t", device, !want)
-		}
-	}
+	eventually.True(t, fmt.Sprintf("%s is up: %t", device, want), func() bool { return s.Up(device) == want })
 }
 
 func TestSocket(t *testing.T) { nstest.Run(t, testSocket) }

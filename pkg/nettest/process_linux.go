@@ -25,7 +25,7 @@ func pause(p *os.Process) error {
 	if err := p.Signal(syscall.SIGSTOP); err != nil {
 		return err
 	}
-	for end := time.Now().Add(10 * time.Minute); running(p.Pid); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(10 * time.Minute); running(p.Pid); time.Sleep(time.Millisecond) { // it has no test
 		if time.Now().After(end) {
 			return fmt.Errorf("process %d did not stop", p.Pid)
 		}

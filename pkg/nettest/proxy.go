@@ -142,7 +142,7 @@ func (p *Proxy) copy(from, to net.Conn, age int) {
 		}
 	}()
 	for c := range chunks {
-		time.Sleep(time.Until(c.due))
+		time.Sleep(time.Until(c.due)) // the delay of the network
 		if !p.waitPass(age) {
 			break
 		}

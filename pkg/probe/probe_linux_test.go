@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"flannel/pkg/doctor"
+	"flannel/pkg/eventually"
 	"flannel/pkg/nstest"
 	"flannel/pkg/status"
 )
@@ -188,10 +189,10 @@ func TestDaemons(t *testing.T) {
 		run(0, "flanneld", "x", "status")
 		run(0, "other")
 		run(unix.CLONE_NEWNET, "flanneld-of-another-node")
-		for lines := 0; lines < 5; time.Sleep(time.Millisecond) {
+		eventually.True(t, "all have forked", func() bool {
 			text, _ := os.ReadFile(forked)
-			lines = strings.Count(string(text), "\n")
-		}
+			return strings.Count(string(text), "\n") >= 5
+		})
 		all, err := daemons([]string{"status"})
 		if err != nil {
 			t.Fatal(err)

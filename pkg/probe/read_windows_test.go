@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/windows/registry"
 
 	"flannel/pkg/doctor"
+	"flannel/pkg/eventually"
 	"flannel/pkg/hns/hnstest/wine"
 )
 
@@ -86,11 +87,7 @@ func TestRead(t *testing.T) {
 	start(t, "kube-proxy.exe", "wait-for-input", "--hostname-override", "win 1", "--source-vip=10.244.1.2")
 
 	s := Read(t.Context(), n.o)
-	for end := time.Now().Add(2 * time.Minute); n.m.OpenHandles() != 0; time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%d handles are still open", n.m.OpenHandles())
-		}
-	}
+	eventually.True(t, "no handle is open", func() bool { return n.m.OpenHandles() == 0 })
 	if len(n.m.Changes()) > 0 || len(n.m.Log()) == 0 {
 		t.Errorf("of %d calls, these changed something: %v", len(n.m.Log()), n.m.Changes())
 	}

@@ -20,11 +20,14 @@ import (
 const hosts = `
 	sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1
 	link() { # namespace, device, own and other address of both families
-		ip netns add $1; ip link add $2 type veth peer name eth0 netns $1
+		ip netns add $1; ip link add $2 address 02:00:00:00:00:01 type veth peer name eth0 address 02:00:00:00:00:02 netns $1
 		ip address add $3/24 dev $2; ip address add $5/64 dev $2 nodad; ip link set $2 up
 		ip -n $1 address add $4/24 dev eth0; ip -n $1 address add $6/64 dev eth0 nodad
 		ip -n $1 link set lo up; ip -n $1 link set eth0 up
 		ip -n $1 route add default via $3; ip -n $1 route add default via $5
+		# Rules also drop the messages of neighbour discovery, which would look for a neighbour again after some seconds.
+		for a in $4 $6; do ip neigh replace $a lladdr 02:00:00:00:00:02 dev $2 nud permanent; done
+		for a in $3 $5; do ip -n $1 neigh replace $a lladdr 02:00:00:00:00:01 dev eth0 nud permanent; done
 	}
 	link peer eth0 192.168.0.3 192.168.0.4 fd00::3 fd00::4; link pod cni0 10.5.3.1 10.5.3.2 fd05:3::1 fd05:3::2
 	ip -n peer address add 10.5.4.2/32 dev lo; ip -n peer address add fd05:4::2/128 dev lo nodad

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"flannel/pkg/eventually"
 	"flannel/pkg/hns"
 	"flannel/pkg/hns/hnstest"
 )
@@ -68,9 +69,7 @@ func TestLockWhileReading(t *testing.T) {
 		_, err := n.Ensure(context.WithoutCancel(t.Context()), pfx("10.244.1.0/24"))
 		done <- err
 	}()
-	for !reading(n.m) {
-		time.Sleep(time.Millisecond)
-	}
+	eventually.True(t, "it reads", func() bool { return reading(n.m) })
 	unlock, err := store(n.DataDir + "/flannel.4096").lock(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -22,6 +22,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"flannel/pkg/eventually"
 	"flannel/pkg/logtest"
 )
 
@@ -188,15 +189,6 @@ func keep(t *testing.T, path string, h http.Handler) (*logtest.Log, func()) {
 	})
 }
 
-func within(t *testing.T, what string, done func() bool) {
-	t.Helper()
-	for end := time.Now().Add(2 * time.Minute); !done(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%s: not within 2 min", what)
-		}
-	}
-}
-
 // needSockets skips a test if the system has no unix sockets, such as Wine
 // before version 10. TestNoSockets tests that case.
 func needSockets(t *testing.T) {
@@ -231,7 +223,7 @@ func TestNoSockets(t *testing.T) {
 		t.Errorf("Ask: %v", err)
 	}
 	log, stop := keep(t, path, http.NotFoundHandler())
-	within(t, "the reason is logged", func() bool { return loggedNoSocket(log, ErrNoSockets.Error()) })
+	eventually.True(t, "the reason is logged", func() bool { return loggedNoSocket(log, ErrNoSockets.Error()) })
 	stop()
 	if log.Count() != 1 {
 		t.Errorf("logged more than once:\n%s", log)
@@ -250,7 +242,7 @@ func TestSocket(t *testing.T) {
 	answers := func() bool { r, err := Ask(ctx, path); return err == nil && r.PID == 4711 && len(r.Peers) == 6 }
 
 	_, stop := keep(t, path, handler)
-	within(t, "it answers", answers)
+	eventually.True(t, "it answers", answers)
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 && runtime.GOOS != "windows" {
 		t.Errorf("mode %v, %v", info.Mode(), err)
 	}
@@ -264,19 +256,19 @@ func TestSocket(t *testing.T) {
 		t.Errorf("a GET request accepts: %s, %v", raw, err)
 	}
 	log, stopSecond := keep(t, path, handler)
-	within(t, "a second daemon detects the first", func() bool { return loggedNoSocket(log, errTaken.Error(), path) })
+	eventually.True(t, "a second daemon detects the first", func() bool { return loggedNoSocket(log, errTaken.Error(), path) })
 	if !answers() {
 		t.Error("the second daemon took the socket of a running one")
 	}
 	stop()
-	within(t, "the second takes over", answers)
+	eventually.True(t, "the second takes over", answers)
 	if n := log.Count(); n != 1 {
 		t.Errorf("%d lines:\n%s", n, log)
 	}
 	if err := os.RemoveAll(filepath.Dir(path)); err != nil {
 		t.Fatal(err)
 	}
-	within(t, "the socket is created again", answers)
+	eventually.True(t, "the socket is created again", answers)
 	stopSecond()
 	if exists(path) {
 		t.Error("the socket was not removed")
@@ -297,7 +289,7 @@ func TestStaleSocket(t *testing.T) {
 	}
 	_, stop := keep(t, path, Handler(sample, func() []byte { return []byte("a line") }, func() int { return 7 }, http.NotFoundHandler()))
 	defer stop()
-	within(t, "the next daemon uses it", func() bool { _, err := Ask(t.Context(), path); return err == nil })
+	eventually.True(t, "the next daemon uses it", func() bool { _, err := Ask(t.Context(), path); return err == nil })
 }
 
 // TestNoAnswer checks that a daemon that hangs is distinguished from one that
@@ -310,13 +302,13 @@ func TestNoAnswer(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond) // nobody answers
 	defer cancel()
 	if _, err := Ask(ctx, path); !errors.Is(err, ErrNoAnswer) {
 		t.Errorf("a daemon that hangs: %v", err)
 	}
 	log, stop := keep(t, path, http.NotFoundHandler())
-	within(t, "a second daemon does not replace the socket", func() bool { return loggedNoSocket(log, errTaken.Error(), path) })
+	eventually.True(t, "a second daemon does not replace the socket", func() bool { return loggedNoSocket(log, errTaken.Error(), path) })
 	stop()
 }
 
@@ -333,7 +325,7 @@ func TestListenErrors(t *testing.T) {
 		filepath.Join(dir, strings.Repeat("x", 200)): syscall.EINVAL.Error(), // longer than the system's limit for the path of a socket
 	} {
 		log, stop := keep(t, path, http.NotFoundHandler())
-		within(t, "the reason is logged", func() bool { return loggedNoSocket(log, want) })
+		eventually.True(t, "the reason is logged", func() bool { return loggedNoSocket(log, want) })
 		stop()
 	}
 	if _, err := os.Stat(file); err != nil {

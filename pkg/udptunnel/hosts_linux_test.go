@@ -105,15 +105,6 @@ func (h *host) configure() {
 
 func (h *host) dropped(d Drop) uint64 { return h.counters.Get().Dropped[d] }
 
-func eventually(t *testing.T, what string, done func() bool) {
-	t.Helper()
-	for end := time.Now().Add(time.Minute); !done(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not within a minute: %s", what)
-		}
-	}
-}
-
 // transfer sends n bytes over one TCP connection from h to a listener of another host, and checks that all arrive.
 func (h *host) transfer(to *host, at string, n int64) time.Duration {
 	h.t.Helper()

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"flannel/pkg/eventually"
 	"flannel/pkg/nstest"
 )
 
@@ -90,7 +91,7 @@ func TestWireFormatAndSourceCheck(t *testing.T) {
 		if p := parse(reply[:max(n, 0)]); err != nil || from != a.local() || p == nil || p.source() != good.dest() || p.dest() != good.source() || p[p.header()] != 0 || p[ttlAt] != 63 {
 			t.Fatalf("the reply %x from %v: %v", reply[:max(n, 0)], from, err)
 		}
-		eventually(t, "the packet is counted", func() bool { return a.counters.Get().Received.Packets == 1 })
+		eventually.True(t, "the packet is counted", func() bool { return a.counters.Get().Received.Packets == 1 })
 		for _, c := range []struct {
 			what string
 			from *net.UDPConn
@@ -106,7 +107,7 @@ func TestWireFormatAndSourceCheck(t *testing.T) {
 		} {
 			before, received := a.dropped(c.want), a.counters.Get().Received.Packets
 			send(c.from, c.p)
-			eventually(t, c.what+" is counted as "+c.want.String(), func() bool { return a.dropped(c.want) == before+1 })
+			eventually.True(t, c.what+" is counted as "+c.want.String(), func() bool { return a.dropped(c.want) == before+1 })
 			if after := a.counters.Get().Received.Packets; after != received {
 				t.Errorf("%s was received", c.what)
 			}
@@ -200,7 +201,7 @@ func TestDeviceDown(t *testing.T) {
 		a.sh("ip link set flannel0 down")
 		received := a.counters.Get().Received.Packets
 		b.sh("ping -c 5 -i 0.01 -W 1 10.5.1.0 || true")
-		eventually(t, "all five have failed", func() bool { return a.dropped(Failed) == 5 })
+		eventually.True(t, "all five have failed", func() bool { return a.dropped(Failed) == 5 })
 		if n := a.counters.Get().Received.Packets - received; n != 0 {
 			t.Errorf("%d packets were received", n)
 		}
@@ -285,7 +286,7 @@ func TestPacketsWaitForStart(t *testing.T) {
 				replies <- err
 			}()
 		}
-		eventually(t, "both have sent", func() bool {
+		eventually.True(t, "both have sent", func() bool {
 			return b.counters.Get().Sent.Packets > sent && strings.Contains(a.sh("cat /proc/net/snmp"), "OutType8")
 		})
 		a.peers.Set(map[netip.Prefix]netip.AddrPort{prefix("10.5.2.0/24"): b.local()})

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"flannel/pkg/eventually"
 	"flannel/pkg/hns/hnstest"
 	"flannel/pkg/hns/hnstest/wine"
 )
@@ -16,11 +17,7 @@ func TestRead(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer func() { // what it registered for is given back to this machine, not to the next test's
 		cancel()
-		for end := time.Now().Add(2 * time.Minute); m.OpenHandles() != 0; time.Sleep(10 * time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatalf("%d handles are still open", m.OpenHandles())
-			}
-		}
+		eventually.True(t, "no handle is open", func() bool { return m.OpenHandles() == 0 })
 	}()
 	changes, err := Watch(ctx)
 	if err != nil {

@@ -9,9 +9,9 @@ import (
 	"net/netip"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"flannel/pkg/cniconf"
+	"flannel/pkg/eventually"
 	"flannel/pkg/status"
 )
 
@@ -31,9 +31,7 @@ func TestManagementAddresses(t *testing.T) {
 		cancel()
 		<-ended // why it ended is not the question
 	}()
-	for _, err := status.Ask(ctx, status.Socket(subnetFile)); err != nil; _, err = status.Ask(ctx, status.Socket(subnetFile)) {
-		time.Sleep(time.Millisecond) // until it listens; the test's own limit ends this
-	}
+	eventually.Nil(t, "it listens", func() error { _, err := status.Ask(ctx, status.Socket(subnetFile)); return err })
 	for _, c := range []struct{ ip, want netip.Addr }{{netip.Addr{}, v4}, {given, given}} {
 		s := cniconf.Spec{Plugin: "sdnbridge", Network: "cbr0", Cluster: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}, ManagementIP: c.ip}
 		from := CNISources{NetConfRemote: true, SubnetFile: subnetFile, Underlay: noUnderlay}

@@ -13,6 +13,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"flannel/pkg/eventually"
 	"flannel/pkg/logtest"
 	"flannel/subnet"
 	"flannel/subnet/etcd/etcdtest"
@@ -93,13 +94,13 @@ func TestReservationStays(t *testing.T) {
 	n := start(t, srv.Endpoint(), nil)
 	l := n.publish(at("192.168.64.3"), mac1)
 	n.Run()
-	n.Sees("", soon)
+	n.Sees("")
 	raw, id := st.value(base + "/subnets/10.5.34.0-24")
 	if l.V4.Subnet.String() != "10.5.34.0/24" || id != 0 || raw != peer("192.168.64.3") || st.etcdLeases() != 0 {
 		t.Errorf("%v, stored %s on etcd lease %x (%d of them)", l.V4.Subnet, raw, id, st.etcdLeases())
 	}
 	st.put("subnets/10.5.34.0-24", `garbage`)
-	eventually(t, "put back", soon, func() bool { raw, _ := st.value(l.Name); return raw == peer("192.168.64.3") })
+	eventually.True(t, "put back", func() bool { raw, _ := st.value(l.Name); return raw == peer("192.168.64.3") })
 	if _, id := st.value(l.Name); id != 0 {
 		t.Errorf("put back on etcd lease %x", id)
 	}

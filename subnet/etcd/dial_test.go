@@ -13,6 +13,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"flannel/pkg/eventually"
 	"flannel/pkg/logtest"
 	"flannel/pkg/nettest"
 	"flannel/subnet/etcd/etcdtest"
@@ -47,7 +48,7 @@ func TestTLS(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
 				failed := make(chan error)
 				go func() { _, err := n.Acquire(ctx, tenNet, at("192.168.64.3")); failed <- err }()
-				eventually(t, "it says that it waits", soon, func() bool { return n.logs.Count() > 0 })
+				eventually.True(t, "it says that it waits", func() bool { return n.logs.Count() > 0 })
 				cancel()
 				if err := <-failed; err == nil {
 					t.Error("it got a lease")
@@ -126,13 +127,13 @@ func TestPassword(t *testing.T) {
 	n := start(t, srv.Endpoint(), func(o *Options) { o.Username, o.Password = "root", right })
 	n.publish(outOfTheWay("192.168.64.3"), mac1)
 	n.Run()
-	n.Sees("", soon)
+	n.Sees("")
 	srv.Kill()
-	eventually(t, "the outage is noticed", soon, func() bool { return n.logs.Count("cause=store-silent") > 0 })
+	eventually.True(t, "the outage is noticed", func() bool { return n.logs.Count("cause=store-silent") > 0 })
 	srv.Start() // tokens are forgotten by a restart
 	st := outside(t, srv)
 	st.put("subnets/10.5.2.0-24", peer("192.168.64.2"))
-	n.Sees("10.5.2.0-24", soon)
+	n.Sees("10.5.2.0-24")
 	l := n.acquire(at("192.168.64.3"))
 	l.V4.PublicIP = addr("192.168.64.4")
 	if err := n.Publish(t.Context(), l); err != nil {
@@ -151,7 +152,7 @@ func TestPassword(t *testing.T) {
 	defer cancel()
 	refused := make(chan error)
 	go func() { _, err := none.Acquire(ctx, tenNet, at("192.168.64.3")); refused <- err }()
-	eventually(t, "it says what it lacks", soon, func() bool { return len(none.logs.With().Naming("error", rpctypes.ErrUserEmpty.Error())) > 0 })
+	eventually.True(t, "it says what it lacks", func() bool { return len(none.logs.With().Naming("error", rpctypes.ErrUserEmpty.Error())) > 0 })
 	cancel()
 	if err := <-refused; err == nil || len(none.logs.With().Naming("error", rpctypes.ErrUserEmpty.Error())) != 1 {
 		t.Errorf("no user: %v\n%s", err, none.logs)
@@ -166,7 +167,7 @@ func TestAwayAtTheStart(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Password("secret"))
 	srv.Stop()
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond) // nobody answers
 	defer cancel()
 	login := Options{Endpoints: []string{srv.Endpoint()}, Username: "root", Password: "secret"}
 	if _, err := New(ctx, login); !errors.Is(err, context.DeadlineExceeded) {
@@ -182,7 +183,7 @@ func TestAwayAtTheStart(t *testing.T) {
 		}
 		made <- m
 	}()
-	eventually(t, "it says that it waits", soon, func() bool { return logs.Count("cause=store-silent") > 0 })
+	eventually.True(t, "it says that it waits", func() bool { return logs.Count("cause=store-silent") > 0 })
 	srv.Start()
 	m := <-made
 	if m == nil {
@@ -203,7 +204,7 @@ func TestSeveralEndpoints(t *testing.T) {
 	n := start(t, "http://127.0.0.1:1", func(o *Options) { o.Endpoints = append(o.Endpoints, "http://"+dead.Addr(), srv.Endpoint()) })
 	n.publish(outOfTheWay("192.168.64.3"), mac1)
 	n.Run()
-	n.Sees("", soon)
+	n.Sees("")
 }
 
 // A user that may touch nothing but our prefix is enough.
@@ -228,11 +229,11 @@ func TestRestrictedUser(t *testing.T) {
 	n := start(t, srv.Endpoint(), func(o *Options) { short(o); o.Username, o.Password = "flannel", "hunter2" })
 	l := n.publish(outOfTheWay("192.168.64.3"), mac1)
 	n.Run()
-	n.Sees("10.5.2.0-24", soon)
+	n.Sees("10.5.2.0-24")
 	_, id := st.value(l.Name)
 	st.renewed(id, 1)
 	st.remove("subnets/10.5.2.0-24")
-	n.Sees("", soon)
+	n.Sees("")
 	n.notLost()
 	if raw, _ := st.value(l.Name); raw != peer("192.168.64.3") || n.logs.Count("cause=store-refuses") != 0 {
 		t.Errorf("%s\n%s", raw, n.logs)
@@ -247,15 +248,15 @@ func TestEndsInABlackHole(t *testing.T) {
 	n := start(t, "http://"+proxy.Addr(), short)
 	l := n.publish(outOfTheWay("192.168.64.3"), mac1)
 	stop := n.Run()
-	n.Sees("", soon)
+	n.Sees("")
 	proxy.BlackHole(true)
-	eventually(t, "requests are under way", soon, func() bool { return n.logs.Count("cause=store-silent") > 0 })
-	eventually(t, "the error names the endpoint", soon, func() bool {
+	eventually.True(t, "requests are under way", func() bool { return n.logs.Count("cause=store-silent") > 0 })
+	eventually.True(t, "the error names the endpoint", func() bool {
 		err := n.outage.Err()
 		return err != nil && logtest.Names(err.Error(), proxy.Addr())
 	})
 	l.V4.Data = []byte(mac2)
-	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond) // nobody answers
 	defer cancel()
 	if err := n.Publish(ctx, l); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("Publish: %v", err)

@@ -15,6 +15,7 @@ import (
 	"flannel/backend"
 	"flannel/backend/vxlan"
 	"flannel/pkg/conf"
+	"flannel/pkg/eventually"
 	"flannel/pkg/logtest"
 	"flannel/pkg/plan"
 	"flannel/pkg/underlay"
@@ -37,8 +38,6 @@ func TestMain(m *testing.M) {
 	}
 	m.Run()
 }
-
-var eventually = managertest.Eventually
 
 const base = "/coreos.com/network"
 
@@ -174,8 +173,8 @@ func (s store) value(key string) (string, clientv3.LeaseID) {
 func (s store) renewed(id clientv3.LeaseID, times int) {
 	s.t.Helper()
 	var last int64
-	eventually(s.t, fmt.Sprintf("renewed %d times", times), soon, func() bool {
-		time.Sleep(100 * time.Millisecond)
+	eventually.True(s.t, fmt.Sprintf("renewed %d times", times), func() bool {
+		time.Sleep(100 * time.Millisecond) // far less than between two renewals
 		now := s.left(id)
 		if last > 0 && now > last+1 { // it is told in whole seconds
 			times--

@@ -8,6 +8,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"flannel/pkg/eventually"
 	"flannel/pkg/nettest"
 	"flannel/subnet/etcd/etcdtest"
 )
@@ -25,7 +26,7 @@ func TestRenewExtendsTheSameLease(t *testing.T) {
 	_, id := st.value(l.Name)
 	n.Run()
 	st.renewed(id, 2)
-	eventually(t, "its end is known", soon, func() bool { return time.Until(n.Expires()) > 0 })
+	eventually.True(t, "its end is known", func() bool { return time.Until(n.Expires()) > 0 })
 	if left := time.Until(n.Expires()); left > 30*time.Second {
 		t.Errorf("%v are left of the lease of 30 s", left)
 	}
@@ -61,10 +62,10 @@ func TestLostLease(t *testing.T) {
 			n := start(t, srv.Endpoint(), nil)
 			l := n.publish(at("192.168.64.3"), mac1)
 			n.Run()
-			n.Sees("", soon)
+			n.Sees("")
 			c.do(st, l.Name)
 			n.lost(soon)
-			eventually(t, "no etcd lease left over", soon, func() bool { return st.etcdLeases() == 0 })
+			eventually.True(t, "no etcd lease left over", func() bool { return st.etcdLeases() == 0 })
 			if raw, _ := st.value(l.Name); raw != "" && raw != peer("192.168.64.77") {
 				t.Errorf("the key is there again: %s", raw)
 			}
@@ -81,9 +82,9 @@ func TestLostWhileAway(t *testing.T) {
 	n := start(t, "http://"+proxy.Addr(), short)
 	n.publish(at("192.168.64.3"), mac1)
 	n.Run()
-	n.Sees("", soon)
+	n.Sees("")
 	proxy.BlackHole(true)
-	eventually(t, "the lease has ended", soon, func() bool { return st.etcdLeases() == 0 })
+	eventually.True(t, "the lease has ended", func() bool { return st.etcdLeases() == 0 })
 	srv.Compact()
 	n.notLost()
 	proxy.BlackHole(false)
@@ -115,11 +116,11 @@ func TestPutBack(t *testing.T) {
 			l := n.publish(at(ip), mac1)
 			_, id := st.value(l.Name)
 			stop := n.Run()
-			eventually(t, "it watches", soon, func() bool { return n.Peers() != "none" })
+			eventually.True(t, "it watches", func() bool { return n.Peers() != "none" })
 			if _, err := st.Put(t.Context(), l.Name, c.value, c.opts...); err != nil {
 				t.Fatal(err)
 			}
-			eventually(t, "put back", soon, func() bool { raw, now := st.value(l.Name); return raw == peer(ip) && now == id })
+			eventually.True(t, "put back", func() bool { raw, now := st.value(l.Name); return raw == peer(ip) && now == id })
 			n.notLost()
 			if n.logs.Count("cause="+causeOverwritten) != 1 {
 				t.Errorf("it says:\n%s", n.logs)
@@ -137,12 +138,12 @@ func TestBecomesReservation(t *testing.T) {
 	n := start(t, srv.Endpoint(), nil)
 	l := n.publish(at("192.168.64.3"), mac1)
 	n.Run()
-	n.Sees("", soon)
+	n.Sees("")
 	if _, err := st.Put(t.Context(), l.Name, peer("192.168.64.3")); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "its etcd lease is given up", soon, func() bool { return st.etcdLeases() == 0 })
-	time.Sleep(3 * time.Second)
+	eventually.True(t, "its etcd lease is given up", func() bool { return st.etcdLeases() == 0 })
+	time.Sleep(3 * time.Second) // in which it may not write again
 	if raw, id := st.value(l.Name); raw != peer("192.168.64.3") || id != 0 {
 		t.Errorf("%s on etcd lease %x", raw, id)
 	}
@@ -167,8 +168,8 @@ func TestQuarrel(t *testing.T) {
 		return resp.Kvs[0].Version
 	}
 	began := time.Now()
-	eventually(t, "they quarrel", soon, func() bool { return writes() >= 4 })
-	time.Sleep(time.Until(began.Add(6 * time.Second)))
+	eventually.True(t, "they quarrel", func() bool { return writes() >= 4 })
+	time.Sleep(time.Until(began.Add(6 * time.Second)))                             // in which the writes are counted
 	v, most := writes(), 16+2*int64((time.Since(began)-6*time.Second)/time.Second) // a slow machine has time for more
 	t.Logf("%d writes", v)
 	if v > most {
@@ -193,7 +194,7 @@ func TestReplacedStore(t *testing.T) {
 	a := start(t, srv.Endpoint(), nil)
 	l := a.publish(outOfTheWay("192.168.64.99"), mac1)
 	a.Run()
-	a.Sees("10.5.1.0-24 10.5.2.0-24 10.5.3.0-24", soon)
+	a.Sees("10.5.1.0-24 10.5.2.0-24 10.5.3.0-24")
 	before, _ := a.Last()
 
 	srv.Wipe()
@@ -202,13 +203,13 @@ func TestReplacedStore(t *testing.T) {
 	for range 30 {
 		st.put("whatever", "makes revisions") // the new store gets further than the old one was
 	}
-	eventually(t, "put back", soon, func() bool { raw, id := st.value(l.Name); return raw == peer("192.168.64.99") && id != 0 })
+	eventually.True(t, "put back", func() bool { raw, id := st.value(l.Name); return raw == peer("192.168.64.99") && id != 0 })
 	st.put("subnets/10.5.4.0-24", peer("192.168.64.4"))
-	a.Sees("10.5.1.0-24 10.5.2.0-24 10.5.3.0-24 10.5.4.0-24", soon)
+	a.Sees("10.5.1.0-24 10.5.2.0-24 10.5.3.0-24 10.5.4.0-24")
 	st.put("subnets/10.5.2.0-24", peer("192.168.64.2"))
 	st.remove("subnets/10.5.3.0-24")                    // deleted indeed
 	st.put("subnets/10.5.9.0-24", peer("192.168.64.1")) // is back, elsewhere
-	a.Sees("10.5.2.0-24 10.5.4.0-24 10.5.9.0-24", soon)
+	a.Sees("10.5.2.0-24 10.5.4.0-24 10.5.9.0-24")
 	after, _ := a.Last()
 	// In a tie its age counts, which is that in the new store.
 	if was, is := before.Leases[1], after.Leases[0]; !is.Equal(was) || is.Since == was.Since {
@@ -241,7 +242,7 @@ func TestRestoredBehindOurWrite(t *testing.T) {
 	}
 	srv.Restore()
 	n.Run()
-	eventually(t, "put back", soon, func() bool { raw, id := st.value(l.Name); return raw == peer("192.168.64.99") && id != 0 })
+	eventually.True(t, "put back", func() bool { raw, id := st.value(l.Name); return raw == peer("192.168.64.99") && id != 0 })
 	n.notLost()
 }
 
@@ -282,10 +283,10 @@ func TestRestoredStore(t *testing.T) {
 	}
 	st.put("subnets/10.5.2.0-24", peer("192.168.64.2"))
 	n.Run()
-	n.Sees("10.5.1.0-24 10.5.2.0-24", soon)
+	n.Sees("10.5.1.0-24 10.5.2.0-24")
 	srv.Restore()
-	eventually(t, "put back", soon, func() bool { raw, id := st.value(l.Name); return raw == peer("192.168.64.99") && id != 0 })
+	eventually.True(t, "put back", func() bool { raw, id := st.value(l.Name); return raw == peer("192.168.64.99") && id != 0 })
 	st.put("subnets/10.5.3.0-24", peer("192.168.64.3"))
-	n.Sees("10.5.1.0-24 10.5.2.0-24 10.5.3.0-24", soon)
+	n.Sees("10.5.1.0-24 10.5.2.0-24 10.5.3.0-24")
 	n.notLost()
 }

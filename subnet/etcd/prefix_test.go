@@ -7,6 +7,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"flannel/pkg/eventually"
 	"flannel/subnet/etcd/etcdtest"
 )
 
@@ -43,11 +44,11 @@ func TestPrefixWithoutSlash(t *testing.T) {
 
 	astray := start(t, srv.Endpoint(), nil)
 	go astray.WatchConfig(t.Context(), func([]byte) { t.Error("takes the configuration of another prefix") }) //nolint:errcheck // it ends with the test
-	eventually(t, "it says where there is one", soon, func() bool { return astray.logs.Count("other=coreos.com/network") == 1 })
+	eventually.True(t, "it says where there is one", func() bool { return astray.logs.Count("other=coreos.com/network") == 1 })
 	other := start(t, srv.Endpoint(), func(o *Options) { o.Prefix = "elsewhere" })
 	ctx, cancel := context.WithCancel(t.Context())
 	go other.WatchConfig(ctx, func([]byte) {}) //nolint:errcheck // it ends with the test
-	eventually(t, "another only waits", soon, func() bool { return other.logs.Count("key=elsewhere/config") == 1 })
+	eventually.True(t, "another only waits", func() bool { return other.logs.Count("key=elsewhere/config") == 1 })
 	cancel()
 	if others := other.logs.With().Values("other"); strings.Join(others, "") != "" {
 		t.Errorf("it says\n%s", other.logs)

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"flannel/pkg/eventually"
 	"flannel/subnet/etcd/etcdtest"
 )
 
@@ -38,8 +39,8 @@ func TestRecreatedKey(t *testing.T) {
 			if c.lost {
 				n.lost(soon)
 			} else {
-				n.Sees("", soon)
-				eventually(t, "put back", soon, func() bool { raw, _ := st.value(key); return raw == peer("192.168.64.99") })
+				n.Sees("")
+				eventually.True(t, "put back", func() bool { raw, _ := st.value(key); return raw == peer("192.168.64.99") })
 				n.notLost()
 			}
 			if raw, _ := st.value(key); c.lost && raw != c.value {

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"flannel/pkg/eventually"
 	"flannel/pkg/nettest"
 	"flannel/subnet/etcd/etcdtest"
 )
@@ -19,7 +20,7 @@ func TestRedial(t *testing.T) {
 	n := start(t, "http://"+proxy.Addr(), func(o *Options) { o.keepAlive = time.Hour })
 	l := n.publish(outOfTheWay("192.168.64.99"), mac1)
 	n.Run()
-	n.Sees("", soon)
+	n.Sees("")
 	proxy.BlackHole(true)
 	proxy.BlackHole(false) // what was caught in it stays silent
 	n.Redial()
@@ -30,7 +31,7 @@ func TestRedial(t *testing.T) {
 		t.Fatal(err)
 	}
 	st.put("subnets/10.5.2.0-24", peer("192.168.64.2"))
-	n.Sees("10.5.2.0-24", soon)
+	n.Sees("10.5.2.0-24")
 	n.notLost()
 }
 
@@ -41,16 +42,16 @@ func TestRedialTLS(t *testing.T) {
 	n := start(t, srv.Endpoint(), func(o *Options) { o.CAFile = srv.File("ca.crt") })
 	n.publish(outOfTheWay("192.168.64.99"), mac1)
 	n.Run()
-	n.Sees("", soon)
-	eventually(t, "nothing is asked any more", soon, func() bool {
+	n.Sees("")
+	eventually.True(t, "nothing is asked any more", func() bool {
 		before := n.tracker.calls.Load()
-		time.Sleep(300 * time.Millisecond)
+		time.Sleep(300 * time.Millisecond) // in which nothing may be asked
 		return n.tracker.calls.Load() == before
 	})
 	before := n.tracker.calls.Load()
 	n.Redial()
-	eventually(t, "both watches are opened anew", soon, func() bool { return n.tracker.calls.Load() >= before+2 })
+	eventually.True(t, "both watches are opened anew", func() bool { return n.tracker.calls.Load() >= before+2 })
 	outside(t, srv).put("subnets/10.5.2.0-24", peer("192.168.64.2"))
-	n.Sees("10.5.2.0-24", soon)
+	n.Sees("10.5.2.0-24")
 	n.notLost()
 }

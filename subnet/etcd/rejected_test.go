@@ -10,6 +10,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"flannel/pkg/eventually"
 	"flannel/subnet"
 	"flannel/subnet/etcd/etcdtest"
 )
@@ -69,7 +70,7 @@ func TestRejectedKeysDecideNothing(t *testing.T) {
 			n.Run()
 			all := int(rejects.Count) - 1 + len(peers)
 			sees := func() bool { s, _ := n.Last(); return len(s.Leases) == all }
-			eventually(t, "it sees all", soon, sees)
+			eventually.True(t, "it sees all", sees)
 
 			st.Delete(t.Context(), key)
 			for _, p := range peers {
@@ -80,7 +81,7 @@ func TestRejectedKeysDecideNothing(t *testing.T) {
 				t.Errorf("it sees %s", n.Peers())
 			}
 			n.hasNow(t)
-			eventually(t, "put back", soon, func() bool { raw, _ := st.value(key); return raw == peer("192.168.64.99") })
+			eventually.True(t, "put back", func() bool { raw, _ := st.value(key); return raw == peer("192.168.64.99") })
 			n.notLost()
 		})
 	}

@@ -15,6 +15,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
+	"flannel/pkg/eventually"
 	"flannel/pkg/nettest"
 	"flannel/subnet/etcd/etcdtest"
 )
@@ -75,8 +76,8 @@ func TestPerNodeRoles(t *testing.T) {
 	la, lb := a.publish(at("192.168.64.1"), mac1), b.publish(at("192.168.64.2"), mac1)
 	a.Run()
 	b.Run()
-	a.Sees("10.5.2.0-24", time.Minute)
-	b.Sees("10.5.1.0-24", time.Minute)
+	a.Sees("10.5.2.0-24")
+	b.Sees("10.5.1.0-24")
 	config := make(chan string, 1)
 	go a.WatchConfig(t.Context(), func(raw []byte) { config <- string(raw) })
 	if got := <-config; got != "{}" {
@@ -86,7 +87,7 @@ func TestPerNodeRoles(t *testing.T) {
 		t.Errorf("%s on etcd lease %x; %d etcd leases", raw, id, root.etcdLeases())
 	}
 	root.put("subnets/10.5.1.0-24", "garbage") // it may restore its own
-	eventually(t, "restored", time.Minute, func() bool { raw, _ := root.value(la.Name); return raw == peer("192.168.64.1") })
+	eventually.True(t, "restored", func() bool { raw, _ := root.value(la.Name); return raw == peer("192.168.64.1") })
 
 	grant, err := root.Grant(t.Context(), 3600) // of a node that leased a free subnet
 	must(t, err)
@@ -117,12 +118,12 @@ func TestPerNodeRoles(t *testing.T) {
 			t.Errorf("%s: %v, want permission denied", what, err)
 		}
 	}
-	b.Sees("10.5.1.0-24 10.5.3.0-24", time.Minute)
+	b.Sees("10.5.1.0-24 10.5.3.0-24")
 	a.notLost()
 	b.notLost()
 	_, _, remove := recipe(t)
 	shell(t, srv, `export ETCDCTL_USER="root:$ROOT_PASSWORD"`+"\n"+remove)
-	b.Sees("10.5.3.0-24", time.Minute)
+	b.Sees("10.5.3.0-24")
 	a.lost(time.Minute)
 }
 
@@ -158,7 +159,7 @@ func TestPermissionDeniedIsExplained(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	published := make(chan error)
 	go func() { published <- a.Publish(ctx, l) }()
-	eventually(t, "it says what it may not write", time.Minute, func() bool {
+	eventually.True(t, "it says what it may not write", func() bool {
 		return len(a.logs.With().Naming("error", "grant-permission ROLE readwrite "+l.Name)) > 0
 	})
 	cancel()
@@ -168,7 +169,7 @@ func TestPermissionDeniedIsExplained(t *testing.T) {
 	must(t, err)
 	ctx, cancel = context.WithCancel(t.Context())
 	go func() { _, err := a.Acquire(ctx, tenNet, at("192.168.64.1")); published <- err }()
-	eventually(t, "it says what it may not read", time.Minute, func() bool {
+	eventually.True(t, "it says what it may not read", func() bool {
 		return len(a.logs.With().Naming("error", "grant-permission ROLE --prefix=true read "+base+"/subnets/")) > 0
 	})
 	cancel()

@@ -4,13 +4,13 @@ import (
 	"context"
 	"net"
 	"testing"
-	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"flannel/pkg/eventually"
 	"flannel/subnet/etcd/etcdtest"
 )
 
@@ -112,11 +112,11 @@ func TestServerSendsOtherKeys(t *testing.T) {
 	n := start(t, startStrange(t, srv.Addr()), nil)
 	n.publish(outOfTheWay("192.168.64.99"), mac1)
 	n.Run()
-	n.Sees("10.5.2.0-24", time.Minute)
+	n.Sees("10.5.2.0-24")
 	st.put("subnets/10.5.3.0-24", peer("192.168.64.3"))
-	n.Sees("10.5.2.0-24 10.5.3.0-24", time.Minute)
+	n.Sees("10.5.2.0-24 10.5.3.0-24")
 	st.put("subnets/10.5.250.0-24", "garbage") // our own: to be restored
-	eventually(t, "restored", time.Minute, func() bool {
+	eventually.True(t, "restored", func() bool {
 		raw, _ := st.value(base + "/subnets/10.5.250.0-24")
 		return raw == peer("192.168.64.99")
 	})

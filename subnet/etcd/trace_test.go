@@ -6,6 +6,7 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
+	"flannel/pkg/eventually"
 	"flannel/pkg/logtest"
 	"flannel/subnet/etcd/etcdtest"
 )
@@ -19,9 +20,9 @@ func TestRequestsAreLogged(t *testing.T) {
 	n := start(t, srv.Endpoint(), func(o *Options) { o.Username, o.Password, o.Log = "root", password, log.Debug() })
 	n.publish(outOfTheWay("192.168.64.3"), mac1)
 	n.Run()
-	n.Sees("", soon)
+	n.Sees("")
 	const own = base + "/subnets/10.5.250.0-24"
-	eventually(t, "the watch is logged", soon, func() bool { return log.Count("verb=Watch", "object="+base+"/subnets/*", "result=ok") > 0 })
+	eventually.True(t, "the watch is logged", func() bool { return log.Count("verb=Watch", "object="+base+"/subnets/*", "result=ok") > 0 })
 	for _, want := range [][]string{
 		{"verb=Authenticate", "object="}, {"verb=Range", "object=" + base + "/subnets/*"}, {"verb=LeaseGrant"}, {"verb=Txn", "object=" + own},
 	} {
@@ -31,7 +32,7 @@ func TestRequestsAreLogged(t *testing.T) {
 		}
 	}
 	srv.Kill()
-	eventually(t, "a failed request is logged", soon, func() bool { return log.Count("level=DEBUG") > log.Count("level=DEBUG", "result=ok") })
+	eventually.True(t, "a failed request is logged", func() bool { return log.Count("level=DEBUG") > log.Count("level=DEBUG", "result=ok") })
 	if text := log.String(); strings.Contains(text, password) || strings.Contains(text, "VtepMAC") || strings.Contains(text, "PublicIP") {
 		t.Errorf("a value is in the log:\n%s", text)
 	}

@@ -9,6 +9,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"flannel/pkg/eventually"
 	"flannel/subnet"
 	"flannel/subnet/etcd/etcdtest"
 	"flannel/subnet/patience"
@@ -30,7 +31,7 @@ func among(t *testing.T, srv *etcdtest.Server, n int) (st store, us *node, key, 
 	key = us.publish(outOfTheWay("192.168.64.99"), mac1).Name
 	us.Run()
 	all = strings.Join(names, " ")
-	us.Sees(all, soon)
+	us.Sees(all)
 	return st, us, key, all
 }
 
@@ -52,7 +53,7 @@ func (s store) deleteAll() {
 // hasNow makes putting our key back due, which is left to chance otherwise.
 func (n *node) hasNow(t *testing.T) {
 	t.Helper()
-	eventually(t, "it is going to put its key back", soon, func() bool {
+	eventually.True(t, "it is going to put its key back", func() bool {
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		if n.held.restoreAt.IsZero() {
@@ -66,7 +67,7 @@ func (n *node) hasNow(t *testing.T) {
 
 func (n *node) retains(t *testing.T, count int) {
 	t.Helper()
-	eventually(t, fmt.Sprintf("%d are retained", count), soon, func() bool { s, _ := n.Last(); return len(s.Retained) == count })
+	eventually.True(t, fmt.Sprintf("%d are retained", count), func() bool { s, _ := n.Last(); return len(s.Retained) == count })
 }
 
 // Somebody deletes all keys: peers stay, our own key is put back, and who comes back is a peer like any other.
@@ -76,10 +77,10 @@ func TestAllDeleted(t *testing.T) {
 	before, _ := n.Last()
 	st.deleteAll()
 	n.retains(t, 6)
-	eventually(t, "our own was withdrawn, too", soon, func() bool { s, _ := n.Last(); return s.OwnWithdrawn })
+	eventually.True(t, "our own was withdrawn, too", func() bool { s, _ := n.Last(); return s.OwnWithdrawn })
 	n.hasNow(t)
-	eventually(t, "put back", soon, func() bool { raw, id := st.value(key); return raw == peer("192.168.64.99") && id != 0 })
-	eventually(t, "and known to be", soon, func() bool { s, _ := n.Last(); return !s.OwnWithdrawn })
+	eventually.True(t, "put back", func() bool { raw, id := st.value(key); return raw == peer("192.168.64.99") && id != 0 })
+	eventually.True(t, "and known to be", func() bool { s, _ := n.Last(); return !s.OwnWithdrawn })
 	for i := range 6 {
 		st.addPeer(i + 1)
 	}
@@ -90,7 +91,7 @@ func TestAllDeleted(t *testing.T) {
 			t.Errorf("%v became %v", l, after.Leases[i])
 		}
 	}
-	n.Sees(all, soon)
+	n.Sees(all)
 	n.notLost()
 	if c := n.logs.Count("level=ERROR"); c != 2 {
 		t.Errorf("%d errors, want one about the peers and one about our key", c)
@@ -105,7 +106,7 @@ func TestFewAndOwnDeleted(t *testing.T) {
 	st, n, key, _ := among(t, etcdtest.Start(t), 2)
 	_, before := st.value(key)
 	st.deleteAll()
-	eventually(t, "put back", soon, func() bool { raw, id := st.value(key); return raw == peer("192.168.64.99") && id != 0 })
+	eventually.True(t, "put back", func() bool { raw, id := st.value(key); return raw == peer("192.168.64.99") && id != 0 })
 	n.notLost()
 	if _, id := st.value(key); id != before {
 		t.Errorf("etcd's lease is %d, was %d", id, before)
@@ -117,15 +118,15 @@ func TestOwnDeletedFirst(t *testing.T) {
 	t.Parallel()
 	st, n, key, all := among(t, etcdtest.Start(t), 6)
 	st.Delete(t.Context(), key)
-	eventually(t, "it has noticed", soon, func() bool {
+	eventually.True(t, "it has noticed", func() bool {
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		return !n.held.missingSince.IsZero()
 	})
 	st.deleteAll()
 	n.hasNow(t)
-	eventually(t, "put back", soon, func() bool { raw, _ := st.value(key); return raw == peer("192.168.64.99") })
-	n.Sees(all, soon)
+	eventually.True(t, "put back", func() bool { raw, _ := st.value(key); return raw == peer("192.168.64.99") })
+	n.Sees(all)
 	n.notLost()
 }
 
@@ -148,7 +149,7 @@ func TestOwnIsMissedFirst(t *testing.T) {
 	n.watched.Store(late)
 	st.deleteAll()
 	over := func() (since time.Time) { // the time of a burst
-		eventually(t, "its key is missed", soon, func() bool {
+		eventually.True(t, "its key is missed", func() bool {
 			n.mu.Lock()
 			defer n.mu.Unlock()
 			if n.held.missingSince.IsZero() {
@@ -162,7 +163,7 @@ func TestOwnIsMissedFirst(t *testing.T) {
 		return since
 	}
 	since := over()
-	eventually(t, "it waits for the others", soon, func() bool {
+	eventually.True(t, "it waits for the others", func() bool {
 		n.notLost()
 		n.mu.Lock()
 		defer n.mu.Unlock()
@@ -171,7 +172,7 @@ func TestOwnIsMissedFirst(t *testing.T) {
 	late.Apply(gone, false)
 	over()
 	n.hasNow(t)
-	eventually(t, "put back", soon, func() bool { raw, _ := st.value(key); return raw == peer("192.168.64.99") })
+	eventually.True(t, "put back", func() bool { raw, _ := st.value(key); return raw == peer("192.168.64.99") })
 	n.notLost()
 }
 
@@ -186,7 +187,7 @@ func TestPublishWhileWithdrawn(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.hasNow(t)
-	eventually(t, "put back", soon, func() bool {
+	eventually.True(t, "put back", func() bool {
 		raw, _ := st.value(key)
 		return raw == strings.ReplaceAll(peer("192.168.64.99"), mac1, mac2)
 	})
@@ -200,7 +201,7 @@ func TestFewDeleted(t *testing.T) {
 	for i := range 3 {
 		st.remove(fmt.Sprintf("subnets/10.5.%d.0-24", i+1))
 	}
-	n.Sees("10.5.4.0-24 10.5.5.0-24 10.5.6.0-24", soon)
+	n.Sees("10.5.4.0-24 10.5.5.0-24 10.5.6.0-24")
 	st.Delete(t.Context(), key)
 	n.lost(soon)
 }
@@ -210,7 +211,7 @@ func TestWithdrawalAccepted(t *testing.T) {
 	st, n, key, _ := among(t, etcdtest.Start(t), 6)
 	st.deleteAll()
 	n.retains(t, 6)
-	eventually(t, "our own was withdrawn, too", soon, func() bool { s, _ := n.Last(); return s.OwnWithdrawn })
+	eventually.True(t, "our own was withdrawn, too", func() bool { s, _ := n.Last(); return s.OwnWithdrawn })
 	if count := n.AcceptWithdrawal(); count != 6 || n.Peers() != "" {
 		t.Errorf("%d were let go, want 6; it sees %q", count, n.Peers())
 	}
@@ -246,14 +247,14 @@ func TestWithdrawnAndThere(t *testing.T) {
 			st, n, key, _ := among(t, etcdtest.Start(t), 6)
 			n.SetJudge(judge(t))
 			st.deleteAll()
-			eventually(t, "our own was withdrawn, too", soon, func() bool { s, _ := n.Last(); return s.OwnWithdrawn })
+			eventually.True(t, "our own was withdrawn, too", func() bool { s, _ := n.Last(); return s.OwnWithdrawn })
 			st.put("subnets/"+c.key, c.value)
 			if elsewhere := c.key != "10.5.250.0-24"; elsewhere {
-				eventually(t, "it is seen", soon, func() bool { return strings.Contains(n.Peers(), c.key) })
+				eventually.True(t, "it is seen", func() bool { return strings.Contains(n.Peers(), c.key) })
 				n.hasNow(t)
 			}
 			if !c.lost {
-				eventually(t, "it is ours again", soon, func() bool {
+				eventually.True(t, "it is ours again", func() bool {
 					s, _ := n.Last()
 					raw, _ := st.value(key)
 					return !s.OwnWithdrawn && raw == peer("192.168.64.99")
@@ -282,11 +283,11 @@ func TestSnapshotRestored(t *testing.T) {
 	st := outside(t, srv)
 	n.retains(t, 5)
 	n.hasNow(t)
-	eventually(t, "put back", soon, func() bool { raw, id := st.value(key); return raw == peer("192.168.64.99") && id != 0 })
-	n.Sees(all, soon)
+	eventually.True(t, "put back", func() bool { raw, id := st.value(key); return raw == peer("192.168.64.99") && id != 0 })
+	n.Sees(all)
 	n.notLost()
 	st.addPeer(7)
-	n.Sees(all+" 10.5.7.0-24", soon)
+	n.Sees(all + " 10.5.7.0-24")
 }
 
 // The snapshot has our key, with an older value; and a peer's, which is how it shows that the store is an older one.
@@ -301,13 +302,13 @@ func TestSnapshotWithOlderValues(t *testing.T) {
 		t.Fatal(err)
 	}
 	want, _ := st.value(key)
-	n.Sees(all+" "+st.addPeer(7), soon)
+	n.Sees(all + " " + st.addPeer(7))
 	st.put("subnets/10.5.1.0-24", strings.ReplaceAll(peerOf("192.168.64.1", "", 1), vtep(1), mac2))
-	eventually(t, "a change of what the snapshot has", soon, func() bool { s, _ := n.Last(); return strings.Contains(string(s.Leases[0].V4.Data), "8f:45") })
+	eventually.True(t, "a change of what the snapshot has", func() bool { s, _ := n.Last(); return strings.Contains(string(s.Leases[0].V4.Data), "8f:45") })
 	srv.RestoreSnapshot()
 	st = outside(t, srv)
-	eventually(t, "put right", soon, func() bool { raw, _ := st.value(key); return raw == want })
+	eventually.True(t, "put right", func() bool { raw, _ := st.value(key); return raw == want })
 	n.retains(t, 1)
-	n.Sees(all+" 10.5.7.0-24", soon)
+	n.Sees(all + " 10.5.7.0-24")
 	n.notLost()
 }

@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"flannel/pkg/eventually"
 	"flannel/pkg/logtest"
 	"flannel/subnet/kube/client"
 	"flannel/subnet/kube/kubetest"
@@ -155,7 +156,7 @@ func published(t *testing.T, o outside) {
 		return NodeStatus{}, err
 	}
 	token := o.Reader("node-lister", "list")
-	eventually(t, "it is ready, with its version", soon, func() bool {
+	eventually.True(t, "it is ready, with its version", func() bool {
 		s, err := read(token)
 		return err == nil && s.State == NodeReady && s.Version == "v1.2.3" && len(s.Endpoints) == 1 && s.Endpoints[0].PublicIP.String() == "192.168.0.80"
 	})

@@ -5,6 +5,7 @@ import (
 	"os"
 	"testing"
 
+	"flannel/pkg/eventually"
 	"flannel/pkg/logtest"
 )
 
@@ -24,7 +25,7 @@ func TestConfigMapIsSwapped(t *testing.T) {
 	m := &Manager{o: Options{NetConf: dir + "/net-conf.json"}, log: log.Logger()}
 	got := make(chan string, 10)
 	go m.WatchConfig(t.Context(), func(raw []byte) { got <- string(raw) }) //nolint:errcheck // it ends with the test
-	eventually(t, "a missing file is said", soon, func() bool { return log.Count("cause="+causeNoConfig) == 1 })
+	eventually.True(t, "a missing file is said", func() bool { return log.Count("cause="+causeNoConfig) == 1 })
 	swap("1", "one")
 	if err := os.Symlink("..data/net-conf.json", dir+"/net-conf.json"); err != nil {
 		t.Fatal(err)
@@ -42,7 +43,7 @@ func TestConfigMapIsSwapped(t *testing.T) {
 	if err := os.Remove(dir + "/net-conf.json"); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "a deleted file is said", soon, func() bool { return log.Count("cause="+causeConfigGone) == 1 })
+	eventually.True(t, "a deleted file is said", func() bool { return log.Count("cause="+causeConfigGone) == 1 })
 	for _, text := range []string{"", "three"} { // an empty one is half written
 		if err := os.WriteFile(dir+"/net-conf.json", []byte(text), 0o644); err != nil {
 			t.Fatal(err)

@@ -5,8 +5,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
+	"flannel/pkg/eventually"
 	"flannel/pkg/file/filetest"
 	"flannel/pkg/logtest"
 )
@@ -25,9 +25,7 @@ func TestForeignConfig(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() { ended <- m.WatchConfig(ctx, func(raw []byte) { got <- string(raw) }) }()
-	for log.Count("cause="+causeNoConfig) == 0 {
-		time.Sleep(time.Millisecond)
-	}
+	eventually.True(t, "there is no configuration", func() bool { return log.Count("cause="+causeNoConfig) > 0 })
 	select {
 	case raw := <-got:
 		t.Errorf("configured with %s", raw)

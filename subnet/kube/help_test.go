@@ -42,8 +42,6 @@ func TestMain(m *testing.M) {
 	os.Exit(kubetest.Main(m))
 }
 
-var eventually = managertest.Eventually
-
 const prefix = "flannel.alpha.coreos.com/"
 
 const mac1, mac2 = `{"VNI":1,"VtepMAC":"c6:d2:32:6f:8f:44"}`, `{"VNI":1,"VtepMAC":"c6:d2:32:6f:8f:45"}`

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"flannel/pkg/eventually"
 	"flannel/pkg/logtest"
 	"flannel/subnet"
 	"flannel/subnet/kube/kubetest"
@@ -83,8 +84,8 @@ public-ipv6=2001:db8::1`; got != want {
 	two.join(dualNet, "192.168.0.2", mac2)
 	two.Run()
 	one.Run()
-	two.Sees("life-1", soon)
-	one.Sees("life-2", soon)
+	two.Sees("life-1")
+	one.Sees("life-2")
 
 	if err := one.Publish(t.Context(), l); err != nil || one.traffic.count("PATCH") != 1 {
 		t.Errorf("published the same: %v, %v", err, one.traffic.requests)
@@ -93,7 +94,7 @@ public-ipv6=2001:db8::1`; got != want {
 	if err := one.Publish(t.Context(), l); err != nil {
 		t.Error(err)
 	}
-	eventually(t, "a change of one family is seen", soon, func() bool {
+	eventually.True(t, "a change of one family is seen", func() bool {
 		s, _ := two.Last()
 		for _, seen := range s.Leases {
 			if seen.Name == "life-1" && string(seen.V6.Data) == mac2 {
@@ -124,7 +125,7 @@ public-ipv6=2001:db8::1`; got != want {
 		t.Errorf("found %v, %v", &found, err)
 	}
 	o.remove("life-2")
-	one.Sees("", soon)
+	one.Sees("")
 	if one.logs.Count("level=WARN") != 0 {
 		t.Errorf("warnings in a quiet life:\n%s", one.logs)
 	}
@@ -147,9 +148,9 @@ func waiting(t *testing.T, o outside) {
 		}
 		got <- l
 	}()
-	eventually(t, "the missing Node is said", soon, func() bool { return n.logs.Count("cause="+causeNoNode) == 1 })
+	eventually.True(t, "the missing Node is said", func() bool { return n.logs.Count("cause="+causeNoNode) == 1 })
 	o.add("waiting-1")
-	eventually(t, "the missing podCIDR is said", soon, func() bool { return n.logs.Count("cause="+causeNoPodCIDR) == 1 })
+	eventually.True(t, "the missing podCIDR is said", func() bool { return n.logs.Count("cause="+causeNoPodCIDR) == 1 })
 	for i := range 5 {
 		o.heartbeat("waiting-1", i)
 	}
@@ -221,21 +222,21 @@ func otherHands(t *testing.T, o outside) {
 	n.join(tenNet, "192.168.0.6", mac1)
 	whole := o.ours("hands-1")
 	n.Run()
-	restorerDone := func(what string, within time.Duration) {
+	restorerDone := func(what string) {
 		t.Helper()
-		eventually(t, what, within, func() bool { return o.ours("hands-1") == whole })
+		eventually.True(t, what, func() bool { return o.ours("hands-1") == whole })
 	}
 	o.annotate("hands-1", "kube-subnet-manager", "", "backend-data", "", "backend-type", "", "public-ip", "")
-	restorerDone("all were deleted, and are back", soon)
+	restorerDone("all were deleted, and are back")
 	o.annotate("hands-1", "backend-data", mac2)
-	restorerDone("one was changed, and is back", soon)
+	restorerDone("one was changed, and is back")
 	o.annotate("hands-1", "public-ip", "192.168.0.66")
-	restorerDone("another was changed, and is back", soon)
+	restorerDone("another was changed, and is back")
 	if n.logs.Count("cause="+causeOverwritten) != 1 || n.logs.Count("cause="+causeConflict) != 1 || n.traffic.count("PATCH") != 4 {
 		t.Errorf("%d patches\n%s", n.traffic.count("PATCH"), n.logs)
 	}
 	o.annotate("hands-1", "backend-v6-data", "x") // not a family of ours: gone in the end, too
-	restorerDone("a foreign one is gone", soon)
+	restorerDone("a foreign one is gone")
 }
 
 // operator: annotations that say what to tell the others are followed as they come and go.
@@ -250,7 +251,7 @@ func operator(t *testing.T, o outside) {
 	n.Run()
 	told := func(want string) {
 		t.Helper()
-		eventually(t, "public-ip is "+want, soon, func() bool { return o.node("operator-1").Annotations[prefix+"public-ip"] == want })
+		eventually.True(t, "public-ip is "+want, func() bool { return o.node("operator-1").Annotations[prefix+"public-ip"] == want })
 	}
 	told("203.0.113.7")
 	o.annotate("operator-1", "public-ip-overwrite", "203.0.113.8")
@@ -269,7 +270,7 @@ func chosen(t *testing.T, o outside) {
 	n := start(t, o.Server, "chosen-1", nil)
 	says := func(want subnet.PublicIPs) {
 		t.Helper()
-		eventually(t, fmt.Sprintf("the operator says %v", want), soon, func() bool {
+		eventually.True(t, fmt.Sprintf("the operator says %v", want), func() bool {
 			got, err := n.PublicIPs(t.Context())
 			return err == nil && got == want
 		})
@@ -300,12 +301,12 @@ func anew(t *testing.T, o outside) {
 	l := n.join(tenNet, "192.168.0.8", mac1)
 	whole := o.ours("anew-1")
 	n.Run()
-	n.Sees("", soon)
+	n.Sees("")
 	o.peer("anew-3", "10.244.10.0/24", "192.168.0.10")
-	n.Sees("anew-3", soon)
+	n.Sees("anew-3")
 
 	o.remove("anew-1")
-	eventually(t, "the deletion is said", soon, func() bool { return n.logs.Count("cause="+causeNoNode) == 1 })
+	eventually.True(t, "the deletion is said", func() bool { return n.logs.Count("cause="+causeNoNode) == 1 })
 	missing := func(cause string) func() bool {
 		return func() bool {
 			s, _ := n.Last()
@@ -313,21 +314,21 @@ func anew(t *testing.T, o outside) {
 			return errors.As(s.OwnMissing, &why) && why.cause == cause || s.OwnMissing == nil && cause == ""
 		}
 	}
-	eventually(t, "the daemon knows of it", soon, missing(causeNoNode))
+	eventually.True(t, "the daemon knows of it", missing(causeNoNode))
 	o.add("anew-1")
-	eventually(t, "the missing podCIDR is said", soon, func() bool { return n.logs.Count("cause="+causeNoPodCIDR) == 1 })
+	eventually.True(t, "the missing podCIDR is said", func() bool { return n.logs.Count("cause="+causeNoPodCIDR) == 1 })
 	if got := o.ours("anew-1"); got != "" {
 		t.Errorf("annotated before it has a podCIDR: %s", got)
 	}
-	eventually(t, "the daemon knows of that", soon, missing(causeNoPodCIDR))
+	eventually.True(t, "the daemon knows of that", missing(causeNoPodCIDR))
 	o.assign("anew-1", "10.244.8.0/24")
-	eventually(t, "nothing is missing", soon, missing(""))
-	eventually(t, "annotations are back", soon, func() bool { return o.ours("anew-1") == whole })
+	eventually.True(t, "nothing is missing", missing(""))
+	eventually.True(t, "annotations are back", func() bool { return o.ours("anew-1") == whole })
 
 	// A peer that is made anew with another podCIDR.
 	o.remove("anew-3")
 	o.peer("anew-3", "10.244.11.0/24", "192.168.0.10")
-	eventually(t, "the peer's new subnet is seen", soon, func() bool {
+	eventually.True(t, "the peer's new subnet is seen", func() bool {
 		s, _ := n.Last()
 		for _, l := range s.Leases {
 			if l.Name == "anew-3" {

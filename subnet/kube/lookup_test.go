@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"flannel/pkg/eventually"
 	"flannel/subnet/kube/format"
 	"flannel/subnet/kube/kubetest"
 )
@@ -57,7 +58,7 @@ func TestNewNodes(t *testing.T) {
 	n, release := held(t, s, "new-0")
 	n.join(tenNet, "192.168.0.1", mac1)
 	n.Run()
-	n.Sees("new-a", time.Minute)
+	n.Sees("new-a")
 	etcdReads := func() float64 {
 		t.Helper()
 		m, err := s.Metrics(t.Context())
@@ -79,12 +80,12 @@ func TestNewNodes(t *testing.T) {
 		o.labelled(name, hostname, fmt.Sprintf("10.244.%d.0/24", 10+i), fmt.Sprintf("192.168.2.%d", i))
 	}
 	o.annotate("new-a", "backend-data", mac2)
-	eventually(t, "a known peer's change", time.Minute, func() bool {
+	eventually.True(t, "a known peer's change", func() bool {
 		set, _ := n.Last()
 		return len(set.Leases) == 1 && string(set.Leases[0].V4.Data) == mac2
 	})
 	release()
-	n.Sees("new-a "+strings.Join(all, " "), time.Minute)
+	n.Sees("new-a " + strings.Join(all, " "))
 	if reads := etcdReads() - before; reads > 2 { // the server may have reasons of its own for one
 		t.Errorf("%v reads of etcd for %d new nodes", reads, count)
 	}
@@ -114,16 +115,16 @@ func lookedUpInOrder(t *testing.T, o outside) {
 	n, release := held(t, o.Server, "order-0")
 	n.join(tenNet, "192.168.0.80", mac1)
 	n.Run()
-	n.Sees("", time.Minute)
+	n.Sees("")
 	o.labelled("order-1", "order-1", "10.244.81.0/24", "192.168.0.81")
-	eventually(t, "it is being read", time.Minute, func() bool { return n.traffic.count("/api/v1/nodes/order-1?resourceVersion=") > 0 })
+	eventually.True(t, "it is being read", func() bool { return n.traffic.count("/api/v1/nodes/order-1?resourceVersion=") > 0 })
 	o.remove("order-1")
 	o.labelled("order-1", "order-2", "10.244.82.0/24", "192.168.0.81")
 	o.labelled("order-2", "order-1", "10.244.83.0/24", "192.168.0.83")
 	o.labelled("order-3", "order-3", "10.244.84.0/24", "192.168.0.84")
 	o.remove("order-3")
 	release()
-	n.Sees("order-1 order-2", time.Minute)
+	n.Sees("order-1 order-2")
 	set, _ := n.Last()
 	for _, l := range set.Leases {
 		if l.Name == "order-1" && l.V4.Subnet.String() != "10.244.82.0/24" {
@@ -171,16 +172,16 @@ func withoutPodCIDR(t *testing.T, o outside) {
 	n := start(t, o.Server, "without-0", nil)
 	n.join(tenNet, "192.168.0.90", mac1)
 	n.Run()
-	n.Sees("", time.Minute)
+	n.Sees("")
 	o.peer("without-1", "", "192.168.0.91")
-	n.Sees("[without-1]", time.Minute)
+	n.Sees("[without-1]")
 	o.peer("without-2", "10.244.92.0/24", "192.168.0.92")
 	const beats = 40
 	for i := range beats {
 		o.heartbeat("without-1", i)
 	}
 	o.annotate("without-2", "backend-data", mac2) // comes after all of them
-	eventually(t, "all are seen", time.Minute, func() bool {
+	eventually.True(t, "all are seen", func() bool {
 		set, _ := n.Last()
 		for _, l := range set.Leases {
 			if l.Name == "without-2" && string(l.V4.Data) == mac2 {
@@ -193,7 +194,7 @@ func withoutPodCIDR(t *testing.T, o outside) {
 		t.Errorf("read %d times, with %d events", reads, beats)
 	}
 	o.assign("without-1", "10.244.91.0/24")
-	n.Sees("without-1 without-2", 2*time.Minute)
+	n.Sees("without-1 without-2")
 }
 
 // The pauses, which no test can wait for.

@@ -9,6 +9,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"flannel/pkg/eventually"
 	"flannel/subnet"
 	"flannel/subnet/kube/format"
 )
@@ -113,7 +114,7 @@ func fewEvents(t *testing.T, o outside) {
 		n.Run()
 	}
 	for _, n := range nodes {
-		eventually(t, "it sees all", soon, func() bool {
+		eventually.True(t, "it sees all", func() bool {
 			s, _ := n.Last()
 			seen := 0
 			for _, l := range s.Leases {
@@ -142,7 +143,7 @@ func fewEvents(t *testing.T, o outside) {
 		return count
 	}
 	// Each writes about itself after it has written about others.
-	eventually(t, "each writes about itself", soon, func() bool { return written(reasonNotSynced) == count })
+	eventually.True(t, "each writes about itself", func() bool { return written(reasonNotSynced) == count })
 	// Nodes of other tests take part in this cluster, and they may be the ones to write.
 	if n := written(reasonRejected); n > writers {
 		t.Errorf("%d of %d nodes write about a peer", n, count)

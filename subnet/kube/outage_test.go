@@ -21,6 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"flannel/pkg/eventually"
 	"flannel/pkg/nettest"
 	"flannel/subnet"
 	"flannel/subnet/kube/kubetest"
@@ -39,7 +40,7 @@ func TestKilled(t *testing.T) {
 		o.peer(fmt.Sprintf("killed-%d", i), fmt.Sprintf("10.244.%d.0/24", 10+i), fmt.Sprintf("192.168.0.%d", 10+i))
 	}
 	n.Run()
-	n.Sees("killed-1 killed-2 killed-3 killed-4 killed-5", soon)
+	n.Sees("killed-1 killed-2 killed-3 killed-4 killed-5")
 	for round := range 3 {
 		said := n.logs.Count("cause=store-silent")
 		begun, killed := make(chan bool), make(chan bool)
@@ -59,21 +60,21 @@ func TestKilled(t *testing.T) {
 		<-begun
 		s.Kill()
 		<-killed
-		eventually(t, "the outage is noticed", soon, func() bool { return n.logs.Count("cause=store-silent") > said })
-		eventually(t, "what came before it is told", soon, func() bool {
+		eventually.True(t, "the outage is noticed", func() bool { return n.logs.Count("cause=store-silent") > said })
+		eventually.True(t, "what came before it is told", func() bool {
 			_, before := n.Last()
-			time.Sleep(time.Second)
+			time.Sleep(time.Second) // in which nothing may be told
 			_, now := n.Last()
 			return now == before
 		})
 		before, calls := n.Last()
-		time.Sleep(2 * time.Second)
+		time.Sleep(2 * time.Second) // in which nothing may be told
 		if set, now := n.Last(); now != calls || len(set.Leases) != len(before.Leases) {
 			t.Errorf("%d calls while the server was away", now-calls)
 		}
 		s.Start()
 		// Nothing that was written can be missing.
-		eventually(t, "up to date again", soon, func() bool {
+		eventually.True(t, "up to date again", func() bool {
 			set, _ := n.Last()
 			for _, l := range set.Leases {
 				if string(l.V4.Data) != o.node(l.Name).Annotations[prefix+"backend-data"] {
@@ -83,7 +84,7 @@ func TestKilled(t *testing.T) {
 			return len(set.Leases) == 5
 		})
 		// Whoever waits longest between tries comes last, and a server that dies before that makes one outage of two.
-		eventually(t, "the outage is over", soon, func() bool {
+		eventually.True(t, "the outage is over", func() bool {
 			return n.logs.Count("cause=store-back") == n.logs.Count("cause=store-silent")
 		})
 	}
@@ -95,7 +96,7 @@ func TestKilled(t *testing.T) {
 	// Our annotations go and the server dies at once: they are put back when it is there again.
 	o.annotate("killed-0", "backend-data", "")
 	s.Restart()
-	eventually(t, "our annotations are back", soon, func() bool { return o.ours("killed-0") == whole })
+	eventually.True(t, "our annotations are back", func() bool { return o.ours("killed-0") == whole })
 	if err := n.Publish(t.Context(), l); err != nil {
 		t.Error(err)
 	}
@@ -120,16 +121,16 @@ func TestSilent(t *testing.T) {
 		n.scope = "peer-"
 		l := n.join(tenNet, "192.168.0.1", mac1)
 		stop := n.Run()
-		n.Sees("", soon)
+		n.Sees("")
 		c.away(proxy)
-		eventually(t, what+" is noticed", soon, func() bool { return n.logs.Count("cause=store-silent") >= 1 })
+		eventually.True(t, what+" is noticed", func() bool { return n.logs.Count("cause=store-silent") >= 1 })
 		published := make(chan error, 1)
 		l.V4.Data = []byte(mac2)
 		go func() { published <- n.Publish(t.Context(), l) }()
-		time.Sleep(8 * time.Second)
+		time.Sleep(8 * time.Second) // the outage
 		c.back(proxy)
 		o.peer("peer-1", "10.244.2.0/24", "192.168.0.2")
-		n.Sees("peer-1", soon)
+		n.Sees("peer-1")
 		begin := time.Now()
 		if err := <-published; err != nil || o.node(name).Annotations[prefix+"backend-data"] != mac2 {
 			t.Errorf("published meanwhile: %v", err)
@@ -157,7 +158,7 @@ func TestStartsLater(t *testing.T) {
 		_, err := n.Acquire(t.Context(), tenNet, subnet.Lease{})
 		got <- err
 	}()
-	eventually(t, "it is said", soon, func() bool {
+	eventually.True(t, "it is said", func() bool {
 		return len(n.logs.With("cause=store-silent").Naming("error", syscall.ECONNREFUSED.Error())) > 0
 	})
 	s.Start()
@@ -203,7 +204,7 @@ func TestForbidden(t *testing.T) {
 	}()
 	said := func(verb, resource string, times int) {
 		t.Helper()
-		eventually(t, "the lack of "+verb+" "+resource+" is said", soon, func() bool {
+		eventually.True(t, "the lack of "+verb+" "+resource+" is said", func() bool {
 			return len(n.logs.With("cause="+causeDenied).Naming("error", " "+verb+" ", strconv.Quote(resource))) == times
 		})
 	}
@@ -215,11 +216,11 @@ func TestForbidden(t *testing.T) {
 		t.Error(err)
 	}
 	said("watch", "nodes", 2) // of ours and of all
-	n.Sees("forbidden-2", soon)
+	n.Sees("forbidden-2")
 	allow(rules...)
 	o.peer("forbidden-3", "10.244.3.0/24", "192.168.0.3")
-	n.Sees("forbidden-2 forbidden-3", soon)
-	eventually(t, "it says what is allowed now", soon, func() bool { return n.logs.Count("cause="+causeGranted) >= 3 })
+	n.Sees("forbidden-2 forbidden-3")
+	eventually.True(t, "it says what is allowed now", func() bool { return n.logs.Count("cause="+causeGranted) >= 3 })
 	if wrong := n.logs.With("cause=store-silent").Naming("error", "forbidden"); len(wrong) > 0 {
 		t.Errorf("a denial is taken for an outage: %s", wrong)
 	}
@@ -244,7 +245,7 @@ func TestRenewedCredentials(t *testing.T) {
 		l.V4.Data = []byte(mac2)
 		published := make(chan error, 1)
 		go func() { published <- n.Publish(t.Context(), l) }()
-		eventually(t, "the denial is said", soon, func() bool {
+		eventually.True(t, "the denial is said", func() bool {
 			return len(n.logs.With("cause="+causeDenied).Naming("error", string(metav1.StatusReasonUnauthorized))) == 1
 		})
 		if err := os.WriteFile(file, []byte(s.Token("token-1")), 0o600); err != nil {
@@ -278,11 +279,11 @@ current-context: lab
 		n := start(t, s, "certificate-1", func(op *Options) { op.Kubeconfig = kubeconfig })
 		l := n.join(tenNet, "192.168.0.1", mac1)
 		n.Run()
-		time.Sleep(life + 2*time.Second)
+		time.Sleep(life + 2*time.Second) // until the certificate has expired
 		l.V4.Data = []byte(mac2)
 		published := make(chan error, 1)
 		go func() { published <- n.Publish(t.Context(), l) }()
-		eventually(t, "the denial is said", soon, func() bool { return n.logs.Count("level=WARN") >= 1 })
+		eventually.True(t, "the denial is said", func() bool { return n.logs.Count("level=WARN") >= 1 })
 		issue(t, s, dir, time.Hour)
 		begin := time.Now()
 		if err := <-published; err != nil {

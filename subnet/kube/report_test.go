@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"flannel/pkg/eventually"
 	"flannel/pkg/logtest"
 	"flannel/subnet"
 	"flannel/subnet/kube/format"
@@ -37,7 +38,7 @@ func conditions(t *testing.T, o outside) {
 	}
 	is := func(status corev1.ConditionStatus, reason, message string) { // of which this is a part
 		t.Helper()
-		eventually(t, "the condition is "+string(status)+" "+message, soon, func() bool {
+		eventually.True(t, "the condition is "+string(status)+" "+message, func() bool {
 			c := get()
 			return c.Status == status && c.Reason == reason && strings.Contains(c.Message, message)
 		})
@@ -47,14 +48,14 @@ func conditions(t *testing.T, o outside) {
 	first, patches := get(), n.traffic.count("PATCH")
 	n.Report(errors.New("a hiccup"), nil, "", "")
 	n.Report(nil, nil, "", "")
-	time.Sleep(grace + grace/10)
+	time.Sleep(grace + grace/10)                    // in which nothing may be written
 	again := start(t, o.Server, "condition-1", nil) // a restart
 	if _, err := again.Acquire(t.Context(), tenNet, subnet.Lease{}); err != nil {
 		t.Fatal(err)
 	}
 	again.Report(nil, nil, "", "")
-	eventually(t, "the restart has looked", soon, func() bool { return again.traffic.count("GET /api/v1/nodes/condition-1") > 0 })
-	time.Sleep(200 * time.Millisecond)
+	eventually.True(t, "the restart has looked", func() bool { return again.traffic.count("GET /api/v1/nodes/condition-1") > 0 })
+	time.Sleep(200 * time.Millisecond) // in which nothing may be written
 	if now := get(); now != first || n.traffic.count("PATCH") != patches || again.traffic.count("PATCH") != 0 {
 		t.Errorf("was %v, is %v", first, now)
 	}
@@ -71,7 +72,7 @@ func conditions(t *testing.T, o outside) {
 
 	silent := start(t, o.Server, "condition-1", func(op *Options) { op.Grace, op.SetCondition = time.Millisecond, false })
 	silent.Report(errors.New("broken"), nil, "", "")
-	time.Sleep(300 * time.Millisecond)
+	time.Sleep(300 * time.Millisecond) // in which nothing may be written
 	if c := get(); c.Status != "False" || silent.traffic.count("PATCH") != 0 {
 		t.Errorf("written although it is switched off: %v", c)
 	}
@@ -103,19 +104,19 @@ func events(t *testing.T, o outside) {
 	}
 	for range 100 {
 		n.Report(errors.New("cannot set routes"), rejects, "", "")
-		time.Sleep(10 * time.Millisecond)
+		time.Sleep(10 * time.Millisecond) // so that the reports come one after the other
 	}
-	eventually(t, "the last event", soon, told(reasonNotSynced))
+	eventually.True(t, "the last event", told(reasonNotSynced))
 	for range 100 {
 		n.Report(nil, rejects[:1], "set the port", "VNI 2 is pending")
 	}
-	eventually(t, "it is over", soon, told(reasonSynced))
+	eventually.True(t, "it is over", told(reasonSynced))
 	for range 100 {
 		n.ReportUnreachable([]string{"c", "d"})
 	}
-	eventually(t, "peers are unreachable", soon, told(reasonUnreachable))
+	eventually.True(t, "peers are unreachable", told(reasonUnreachable))
 	n.ReportUnreachable(nil)
-	eventually(t, "they are reachable", soon, told(reasonReachable))
+	eventually.True(t, "they are reachable", told(reasonReachable))
 	want := []struct {
 		kind, reason string
 		names        []string
@@ -160,9 +161,9 @@ func boundToItsNode(t *testing.T, o outside) {
 		t.Fatal(err)
 	}
 	i := 0
-	eventually(t, "it is refused", soon, func() bool { // the server takes a while until it heeds a new policy
+	eventually.True(t, "it is refused", func() bool { // the server takes a while until it heeds a new policy
 		i++
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // it is tried again
 		defer cancel()
 		err = n.Publish(ctx, described(l, fmt.Sprintf("192.168.0.%d", i%200+1), mac1))
 		return err != nil && strings.Contains(n.logs.String()+err.Error(), "bound-2")
@@ -194,13 +195,13 @@ func heartbeats(t *testing.T, o outside) {
 		return nil
 	}})
 	seen := func() int { mu.Lock(); defer mu.Unlock(); return versions }
-	eventually(t, "the watch stands", soon, func() bool { return seen() > 0 })
+	eventually.True(t, "the watch stands", func() bool { return seen() > 0 })
 	const beats = 50
 	before, from := n.traffic.received.Load(), seen()
 	for i := range beats {
 		o.heartbeat("heartbeat-1", i)
 	}
-	eventually(t, "all are seen", soon, func() bool { return seen() >= from+beats })
+	eventually.True(t, "all are seen", func() bool { return seen() >= from+beats })
 	each := (n.traffic.received.Load() - before) / beats
 	t.Logf("%d bytes for each", each)
 	if each > 3000 {

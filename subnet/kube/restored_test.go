@@ -3,6 +3,7 @@ package kube
 import (
 	"testing"
 
+	"flannel/pkg/eventually"
 	"flannel/subnet/kube/kubetest"
 )
 
@@ -26,21 +27,21 @@ func TestRestored(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.Run()
-	n.Sees("restored-1 restored-2 restored-3 restored-4", soon)
+	n.Sees("restored-1 restored-2 restored-3 restored-4")
 	for range 20 {
 		o.heartbeat("restored-1", 1) // the store gets far
 	}
 	s.Restore()
-	eventually(t, "it is said", soon, func() bool { return n.logs.Count("cause="+causeStoreChanged) == 1 })
+	eventually.True(t, "it is said", func() bool { return n.logs.Count("cause="+causeStoreChanged) == 1 })
 	o.remove("restored-2") // deleted indeed
-	n.Sees("restored-1 restored-3 restored-4", soon)
-	eventually(t, "our annotations are put right", soon, func() bool {
+	n.Sees("restored-1 restored-3 restored-4")
+	eventually.True(t, "our annotations are put right", func() bool {
 		return o.node("restored-0").Annotations[prefix+"backend-data"] == mac2
 	})
 	o.peer("restored-5", "10.244.4.0/24", "192.168.0.6") // has the subnet of restored-3
-	n.Sees("restored-1 restored-5 restored-4", soon)
+	n.Sees("restored-1 restored-5 restored-4")
 	o.peer("restored-4", "10.244.7.0/24", "192.168.0.5") // is back, with another subnet
-	n.Sees("restored-1 restored-5 restored-4", soon)
+	n.Sees("restored-1 restored-5 restored-4")
 	o.remove("restored-4")
-	n.Sees("restored-1 restored-5", soon)
+	n.Sees("restored-1 restored-5")
 }

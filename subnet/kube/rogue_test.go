@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"flannel/backend"
+	"flannel/pkg/eventually"
 	"flannel/pkg/plan"
 	"flannel/pkg/underlay"
 	"flannel/subnet"
@@ -29,10 +30,10 @@ func TestRogueNodes(t *testing.T) {
 		o.annotate(fmt.Sprint("rogue-good-", i), "backend-data", vtepData(10+i))
 	}
 	n.Run()
-	n.Sees("rogue-good-0 rogue-good-1 rogue-good-2", soon)
+	n.Sees("rogue-good-0 rogue-good-1 rogue-good-2")
 	before, _ := n.Last()
 	calm := changeSeen(t, o, n, 100)
-	time.Sleep(1100 * time.Millisecond) // ages are in seconds: who comes now is younger
+	time.Sleep(1100 * time.Millisecond) // of the clock: ages are in seconds, and who comes now is younger
 
 	rogues := rogueNotes()
 	var all errgroup.Group
@@ -64,7 +65,7 @@ func TestRogueNodes(t *testing.T) {
 		}
 		return names, len(rejects) + p.Pending() // without a type: vxlan waits for one
 	}
-	eventually(t, fmt.Sprintf("all %d rogues are left out", len(rogues)), soon, func() bool { _, out := in(); return out == len(rogues) })
+	eventually.True(t, fmt.Sprintf("all %d rogues are left out", len(rogues)), func() bool { _, out := in(); return out == len(rogues) })
 	if names, _ := in(); !slices.Equal(names, []string{"10.244.10.0/24", "10.244.11.0/24", "10.244.12.0/24"}) {
 		t.Errorf("paths lead to %v", names)
 	}
@@ -78,7 +79,7 @@ func TestRogueNodes(t *testing.T) {
 	for i := range rogues {
 		o.remove(fmt.Sprintf("rogue-bad-%03d", i))
 	}
-	n.Sees("rogue-good-0 rogue-good-1 rogue-good-2", soon)
+	n.Sees("rogue-good-0 rogue-good-1 rogue-good-2")
 	after, _ := n.Last()
 	if names, out := in(); out != 0 || len(names) != 3 || after.Leases[1] != before.Leases[1] {
 		t.Errorf("paths lead to %v, %d left out", names, out)
@@ -97,7 +98,7 @@ func changeSeen(t *testing.T, o outside, n *member, generation int) (requests in
 	for i := range 11 {
 		data := vtepData(generation + i)
 		o.annotate("rogue-good-0", "backend-data", data)
-		eventually(t, "a good peer's change is seen", soon, func() bool {
+		eventually.True(t, "a good peer's change is seen", func() bool {
 			s, _ := n.Last()
 			return slices.ContainsFunc(s.Leases, leaseWith(data))
 		})
@@ -162,13 +163,13 @@ func TestRejectedNodesDecideNothing(t *testing.T) {
 		s, _ := n.Last()
 		return len(s.Leases) == count && !slices.ContainsFunc(s.Leases, func(l *subnet.Lease) bool { return l.V4.Data == nil })
 	}
-	eventually(t, "all are seen", soon, sees)
+	eventually.True(t, "all are seen", sees)
 	for i := range 8 {
 		o.remove(fmt.Sprintf("judged-c-%d", i))
 	}
-	eventually(t, "eight are retained", soon, func() bool { return retained(n.Recorder) == 8 })
+	eventually.True(t, "eight are retained", func() bool { return retained(n.Recorder) == 8 })
 	if !sees() {
 		t.Errorf("it sees %s", n.Peers())
 	}
-	eventually(t, "an Event", soon, func() bool { return len(o.events(reasonRetain)) > 0 })
+	eventually.True(t, "an Event", func() bool { return len(o.events(reasonRetain)) > 0 })
 }

@@ -10,6 +10,7 @@ import (
 	"flannel/backend/vxlan"
 	"flannel/pkg/conf"
 	"flannel/pkg/dataplane"
+	"flannel/pkg/eventually"
 	"flannel/pkg/mac"
 	"flannel/pkg/plan"
 	"flannel/pkg/underlay"
@@ -26,7 +27,7 @@ func overwrittenSources(t *testing.T, o outside) {
 	n := start(t, o.Server, "sources-1", nil)
 	knows := func(overwritten bool) {
 		t.Helper()
-		eventually(t, fmt.Sprintf("the node knows that its public IP is overwritten: %t", overwritten), soon, func() bool {
+		eventually.True(t, fmt.Sprintf("the node knows that its public IP is overwritten: %t", overwritten), func() bool {
 			ips, err := n.PublicIPs(t.Context())
 			return err == nil && ips == subnet.PublicIPs{Overwritten4: overwritten}
 		})
@@ -52,7 +53,7 @@ func overwrittenSources(t *testing.T, o outside) {
 	peer.Run()
 	sends := func(what string, via netip.Addr) {
 		t.Helper()
-		eventually(t, what, soon, func() bool {
+		eventually.True(t, what, func() bool {
 			s, _ := peer.Last()
 			planned := plan.New(vxlanNet(), its, b).Update(s.Leases, nil)
 			return slices.ContainsFunc(planned.Paths, func(p *dataplane.Path) bool {
@@ -70,7 +71,7 @@ func overwrittenSources(t *testing.T, o outside) {
 		t.Fatal(err)
 	}
 	o.annotate("sources-1", "backend-data", mac1)
-	eventually(t, "the lease is restored", soon, func() bool { return o.node("sources-1").Annotations[prefix+"backend-data"] != mac1 })
+	eventually.True(t, "the lease is restored", func() bool { return o.node("sources-1").Annotations[prefix+"backend-data"] != mac1 })
 	if has := o.node("sources-1").Annotations[prefix+"public-ip"]; has != own.String() {
 		t.Errorf("the others are told %s before the node has published from where it sends", has)
 	}

@@ -13,6 +13,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"flannel/pkg/eventually"
 	"flannel/subnet"
 	"flannel/subnet/kube/client"
 	"flannel/subnet/kube/kubetest"
@@ -60,14 +61,14 @@ func allNodesDeleted(t *testing.T, o outside) {
 	all := strings.Join(names, " ")
 	n.join(tenNet, "192.168.0.100", mac1)
 	n.Run()
-	n.Sees(all, soon)
+	n.Sees(all)
 	before, _ := n.Last()
 	for i := range 9 {
 		o.remove(fmt.Sprintf("all-%d", i))
 	}
-	eventually(t, "all are retained", soon, func() bool { return retained(n.Recorder) == 8 })
-	n.Sees(all, soon)
-	eventually(t, "our own is missed", soon, func() bool { return n.logs.Count("cause="+causeNoNode) == 1 })
+	eventually.True(t, "all are retained", func() bool { return retained(n.Recorder) == 8 })
+	n.Sees(all)
+	eventually.True(t, "our own is missed", func() bool { return n.logs.Count("cause="+causeNoNode) == 1 })
 	select {
 	case err := <-n.Held:
 		t.Fatalf("Hold returned %v", err)
@@ -75,22 +76,22 @@ func allNodesDeleted(t *testing.T, o outside) {
 	}
 
 	o.add("all-0", "10.244.0.0/24") // by its kubelet
-	eventually(t, "ours is described again", soon, func() bool { return strings.Contains(o.ours("all-0"), "public-ip=192.168.0.100") })
-	eventually(t, "an Event", soon, func() bool { return len(o.events(reasonRetain)) > 0 })
+	eventually.True(t, "ours is described again", func() bool { return strings.Contains(o.ours("all-0"), "public-ip=192.168.0.100") })
+	eventually.True(t, "an Event", func() bool { return len(o.events(reasonRetain)) > 0 })
 	o.add("all-1", "10.244.1.0/24") // its flanneld has yet to describe it
 	make(2)
-	eventually(t, "one is back", soon, func() bool { return retained(n.Recorder) == 7 })
-	n.Sees(all, soon)
+	eventually.True(t, "one is back", func() bool { return retained(n.Recorder) == 7 })
+	n.Sees(all)
 	o.peer("all-9", "10.244.3.0/24", "192.168.0.109") // has the podCIDR of all-3
-	eventually(t, "it displaces one", soon, func() bool { return retained(n.Recorder) == 6 })
-	n.Sees("all-1 all-2 all-9 all-4 all-5 all-6 all-7 all-8", soon)
+	eventually.True(t, "it displaces one", func() bool { return retained(n.Recorder) == 6 })
+	n.Sees("all-1 all-2 all-9 all-4 all-5 all-6 all-7 all-8")
 	if after, _ := n.Last(); !after.Leases[1].Equal(before.Leases[1]) || after.Leases[7] != before.Leases[7] {
 		t.Error("a retained peer is another one")
 	}
 	if count := n.AcceptWithdrawal(); count != 6 {
 		t.Errorf("%d were let go, want 6", count)
 	}
-	n.Sees("all-2 all-9", soon)
+	n.Sees("all-2 all-9")
 }
 
 // The Event names how many, and nodes that come late by name leave it to others.

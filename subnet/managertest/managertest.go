@@ -9,9 +9,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"flannel/pkg/changes"
+	"flannel/pkg/eventually"
 	"flannel/subnet"
 )
 
@@ -98,26 +98,12 @@ func (r *Recorder) Peers() string {
 }
 
 // Sees waits until Peers returns want.
-func (r *Recorder) Sees(want string, within time.Duration) {
+func (r *Recorder) Sees(want string) {
 	r.t.Helper()
 	defer func() {
 		if r.t.Failed() {
 			r.t.Logf("the peers are %q", r.Peers())
 		}
 	}()
-	Eventually(r.t, fmt.Sprintf("peers are %q", want), within, func() bool { return r.Peers() == want })
-}
-
-// Eventually calls ok every 5 ms until it returns true, and logs how long that
-// took.
-func Eventually(t testing.TB, what string, within time.Duration, ok func() bool) {
-	t.Helper()
-	start := time.Now()
-	for !ok() {
-		if time.Since(start) > within {
-			t.Fatalf("not within %v: %s", within, what)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-	t.Logf("%s: after %v", what, time.Since(start).Round(time.Millisecond))
+	eventually.True(r.t, fmt.Sprintf("peers are %q", want), func() bool { return r.Peers() == want })
 }

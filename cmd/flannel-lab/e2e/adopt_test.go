@@ -140,7 +140,7 @@ func TestAdoptionOfWhatFlannelLeft(t *testing.T) {
 			t.Errorf("%s: flannel did not replace our routes: %s", rel.node.Name, out)
 		}
 	}
-	time.Sleep(100 * time.Millisecond)
+	time.Sleep(100 * time.Millisecond) // in which pings would get lost
 	flow.checkNoLoss(t, "from ours to flannel")
 	must(t, l.StartAll(t.Context()))
 	for _, n := range l.Nodes {

@@ -101,7 +101,7 @@ func refusedChanges(t *testing.T, l *lab.Lab, n *lab.Node, kernel func() string)
 			before, mark := kernel(), len(n.Log())
 			must(t, l.SetConfig(t.Context(), c.config))
 			loggedNaming(t, n, mark, "config-refused", "error", strings.Fields(c.names)...)
-			time.Sleep(100 * time.Millisecond)
+			time.Sleep(100 * time.Millisecond) // in which nothing may change
 			must(t, ready(t, n))
 			must(t, same(before, kernel()))
 			if times := len(n.Records(mark).With("cause=config-refused")); times != 1 {
@@ -138,7 +138,7 @@ func TestWaitsForConfig(t *testing.T) {
 	if code, _, err := n.Ask(t.Context(), "/healthz"); err != nil || code != 200 {
 		t.Errorf("/healthz: %d %v", code, err)
 	}
-	time.Sleep(500 * time.Millisecond)
+	time.Sleep(500 * time.Millisecond) // in which nothing more may be logged
 	if times := len(n.Records(0).With("cause=no-config")); times != 1 {
 		t.Errorf("it was logged %d times:\n%s", times, n.Log())
 	}

@@ -145,7 +145,7 @@ func checkNoDescriptors(t *testing.T, l *lab.Lab, mark int, follows func(*testin
 	if !n.Running() {
 		t.Fatal("flanneld has exited")
 	}
-	time.Sleep(3 * time.Second)
+	time.Sleep(3 * time.Second) // in which the log may not grow fast
 	if text := n.Log()[mark:]; strings.Count(text, "\n") > 25 {
 		t.Errorf("%d lines in the log:\n%s", strings.Count(text, "\n"), text)
 	}

@@ -41,6 +41,7 @@ func runDirectoryFails(t *testing.T, l *lab.Lab, harm, undo, says string) {
 	t.Helper()
 	n, peer := l.Nodes[0], l.Nodes[1]
 	in(t, n.Namespaces, harm)
+	mark := len(n.Log())
 	must(t, n.Start())
 	within(t, "/readyz says "+says, func() error { return unready(t, n, says) })
 	within(t, "the peer is added with "+says, func() error { return hasRoute(t, n, baseOf(t, l, peer)) })
@@ -56,7 +57,7 @@ func runDirectoryFails(t *testing.T, l *lab.Lab, harm, undo, says string) {
 		t.Errorf("%s: there are %s", says, parts)
 	}
 	lines := map[string]int{} // without the time
-	for _, r := range n.Records(0).With("level=WARN") {
+	for _, r := range n.Records(mark).With("level=WARN") {
 		if r["error"]+r["problem"] != "" {
 			lines[r["msg"]+r["error"]+r["problem"]]++
 		}

@@ -26,12 +26,12 @@ func TestKilledUnderChurn(t *testing.T) {
 	rounds, early := 0, 0
 	for end := time.Now().Add(inFull(10*time.Second, 5*time.Minute)); time.Now().Before(end); rounds++ {
 		n := l.Nodes[rand.IntN(2)]
-		time.Sleep(rand.N(600 * time.Millisecond))
+		time.Sleep(rand.N(600 * time.Millisecond)) // so that the kill comes at any moment
 		if ready(t, n) != nil {
 			early++
 		}
 		must(t, n.Kill())
-		time.Sleep(rand.N(100 * time.Millisecond))
+		time.Sleep(rand.N(100 * time.Millisecond)) // so that the kill comes at any moment
 		must(t, n.Start())
 	}
 	stop()
@@ -54,9 +54,9 @@ func TestEtcdDiesUnderChurn(t *testing.T) {
 
 	stop := storm(t, l, 200)
 	for range inFull(3, 30) {
-		time.Sleep(rand.N(1500 * time.Millisecond))
+		time.Sleep(rand.N(1500 * time.Millisecond)) // so that the kill comes at any moment
 		must(t, l.Etcd.Kill())
-		time.Sleep(rand.N(1500 * time.Millisecond))
+		time.Sleep(rand.N(1500 * time.Millisecond)) // so that the kill comes at any moment
 		must(t, l.Etcd.Start(t.Context()))
 	}
 	stop()
@@ -79,9 +79,9 @@ func TestEtcdDiesUnderChurn(t *testing.T) {
 	}
 	must(t, l.Etcd.Stop(t.Context()))
 	away := inFull(8*time.Second, time.Minute)
-	time.Sleep(away / 2)
+	time.Sleep(away / 2)                 // of the outage
 	routeRestored(t, n, "10.5.126.0/24") // not of a pinged pod, which would lose packets
-	time.Sleep(away / 2)
+	time.Sleep(away / 2)                 // of the outage
 	if after, err := entries(t.Context(), n); err != nil || after != before {
 		t.Errorf("without etcd the entries changed (%v) from\n%s\nto\n%s", err, before, after)
 	}
@@ -131,7 +131,7 @@ func cutOffFromEtcd(t *testing.T, l *lab.Lab, n *lab.Node, p *baseline) {
 	}
 	must(t, l.Etcd.Compact(t.Context()))
 	waitSynced(t, l, l.Nodes[1])
-	time.Sleep(time.Until(until))
+	time.Sleep(time.Until(until)) // the end of the outage
 	if after, err := entries(t.Context(), n); err != nil || after != before {
 		t.Errorf("cut off from etcd the entries changed (%v) from\n%s\nto\n%s", err, before, after)
 	}

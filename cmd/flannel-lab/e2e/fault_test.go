@@ -58,7 +58,7 @@ func storm(t *testing.T, l *lab.Lab, rate int) (stop func()) {
 					failed.Add(1) // in some tests etcd is down
 				}
 				sent.Add(1)
-				time.Sleep(time.Until(began.Add(time.Duration(n) * writers * time.Second / time.Duration(rate))))
+				time.Sleep(time.Until(began.Add(time.Duration(n) * writers * time.Second / time.Duration(rate)))) // for the rate of changes
 			}
 		})
 	}
@@ -77,7 +77,7 @@ func storm(t *testing.T, l *lab.Lab, rate int) (stop func()) {
 }
 
 func change(ctx context.Context, c *clientv3.Client, random *rand.Rand) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	ctx, cancel := context.WithTimeout(ctx, time.Second) // the store may be away, and the next change is another
 	defer cancel()
 	key, v := fakePeer(1+random.IntN(120), 1+random.IntN(200))
 	if random.IntN(3) == 0 {

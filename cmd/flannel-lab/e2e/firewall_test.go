@@ -92,7 +92,7 @@ func seen(ctx context.Context, from, to machine.Namespaces, at netip.Addr) (neti
 	}
 	defer sender.Close()
 	_, err = sender.Write([]byte("who am I?"))
-	deadline := receiver.SetReadDeadline(time.Now().Add(time.Second))
+	deadline := receiver.SetReadDeadline(time.Now().Add(timeout))
 	_, source, readErr := receiver.ReadFromUDPAddrPort(make([]byte, 16))
 	return source.Addr().Unmap(), errors.Join(err, deadline, readErr, ctx.Err())
 }

@@ -184,7 +184,7 @@ func (s *servicesTest) reaches(t *testing.T, c caller, to netip.AddrPort, seen n
 
 // ask connects to a server, and returns its name and as what it sees the caller.
 func (c caller) ask(ctx context.Context, to netip.AddrPort) (server, seen string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second) // the caller tries again
 	defer cancel()
 	d := net.Dialer{}
 	if c.source.IsValid() {

@@ -160,7 +160,7 @@ func TestKubernetesServerKilledMidChurn(t *testing.T) {
 		must(t, l.Kube.Client.CoreV1().Nodes().Delete(ctx, peerName(i), metav1.DeleteOptions{}))
 	}
 	must(t, l.Kube.Kill())
-	time.Sleep(time.Second)
+	time.Sleep(time.Second) // of the outage
 	must(t, l.Kube.Start(ctx))
 	var want []netip.Prefix
 	for i := 10; i < 20; i++ {

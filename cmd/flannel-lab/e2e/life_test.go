@@ -111,7 +111,8 @@ func quiet(t *testing.T, l *lab.Lab) {
 	for _, n := range l.Nodes {
 		within(t, n.Name+" logs nothing more", func() error {
 			size := len(n.Log())
-			if time.Sleep(time.Second); len(n.Log()) != size {
+			time.Sleep(time.Second) // in which nothing may be logged
+			if len(n.Log()) != size {
 				return errors.New("the log grew")
 			}
 			return nil
@@ -120,7 +121,7 @@ func quiet(t *testing.T, l *lab.Lab) {
 	for _, n := range l.Nodes {
 		marks, before = append(marks, len(n.Log())), append(before, numbers(t, n))
 	}
-	time.Sleep(15 * time.Second)
+	time.Sleep(15 * time.Second) // of steady state
 	for i, n := range l.Nodes {
 		for _, r := range n.Records(marks[i]) {
 			// On a very busy machine, etcd may not answer for seconds.
@@ -284,7 +285,7 @@ func TestEnd(t *testing.T) {
 				must(t, n.Start())
 				within(t, "/healthz answers", func() error { _, _, err := n.Ask(t.Context(), "/healthz"); return err })
 			}
-			time.Sleep(500 * time.Millisecond)
+			time.Sleep(500 * time.Millisecond) // so that it runs with the harm
 			stopped(t, n)
 			must(t, c.undo())
 		})

@@ -79,7 +79,7 @@ func TestDisruptiveConfigSkew(t *testing.T) {
 			}
 			for i, n := range l.Nodes {
 				if i == 2 {
-					time.Sleep(skew)
+					time.Sleep(skew) // between two nodes
 				}
 				must(t, n.SetNetConfig(l.Config(c.to)))
 			}

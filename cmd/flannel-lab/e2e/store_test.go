@@ -156,7 +156,7 @@ func TestForeignKeys(t *testing.T) {
 		_, err := c.Put(t.Context(), subnetKeys+key, bad[key]) // written again: no second warning
 		must(t, err)
 	}
-	time.Sleep(300 * time.Millisecond)
+	time.Sleep(300 * time.Millisecond) // in which nothing may be logged
 	for key := range bad {
 		if about := n.Records(mark).With("peer=" + subnetKeys + key); len(about) != 1 || about[0]["level"] != "WARN" {
 			t.Errorf("%d lines about %s, want one warning: %v", len(about), key, about)
@@ -236,7 +236,7 @@ func TestEtcdAway(t *testing.T) {
 	loggedNaming(t, late, 0, "store-silent", "error", syscall.ECONNREFUSED.Error())
 	must(t, unready(t, late))
 	logged(t, late, 0, "cause=no-config")
-	time.Sleep(time.Until(end))
+	time.Sleep(time.Until(end)) // the end of the outage
 	podRouteRestored(t, nodes[1], d)
 	must(t, ready(t, nodes[1]))
 	logged(t, nodes[2], 0, "cause=store-silent")
@@ -261,7 +261,7 @@ func TestEtcdAway(t *testing.T) {
 		_, err := c.Delete(t.Context(), subnetKeys+lateKey)
 		gone <- err
 	}()
-	time.Sleep(time.Until(end))
+	time.Sleep(time.Until(end)) // the end of the outage
 	podRouteRestored(t, nodes[2], a)
 	must(t, l.Etcd.Resume())
 	must(t, <-gone)

@@ -168,11 +168,11 @@ func TestFloodCountsLostPings(t *testing.T) {
 	a, b := l.Nodes[0], l.Nodes[1]
 	f, err := a.Flood(b.IP4, 500)
 	must(t, err)
-	time.Sleep(time.Second)
+	time.Sleep(time.Second) // of pings that are answered
 	_, err = l.Infra.Run(ctx, "ip", "link", "set", b.Name, "down")
 	must(t, err)
 	begin := time.Now()
-	time.Sleep(time.Second)
+	time.Sleep(time.Second) // of the outage
 	outage := time.Since(begin)
 	_, err = l.Infra.Run(ctx, "ip", "link", "set", b.Name, "up")
 	must(t, err)
@@ -189,7 +189,7 @@ func TestFloodCountsLostPings(t *testing.T) {
 	}
 	f, err = a.Flood(b.IP4, 500)
 	must(t, err)
-	time.Sleep(time.Second)
+	time.Sleep(time.Second) // of pings that are answered
 	if r, err := f.Stop(); r.Lost != 0 || r.Sent < 20 || err != nil {
 		t.Errorf("undisturbed: %+v %v", r, err)
 	}

@@ -136,7 +136,7 @@ func (s *soak) run(t *testing.T, end time.Time) {
 	s.checkAlarms(t)
 	if t.Failed() {
 		must(t, s.Nodes[0].Signal(syscall.SIGQUIT)) // writes the stacks of all goroutines to its log
-		time.Sleep(time.Second)
+		time.Sleep(time.Second)                     // while it writes them; they help to read the failure
 		t.Log(s.Nodes[0].Log())
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"flannel/cmd/flannel-lab/windows"
+	"flannel/pkg/eventually"
 	"flannel/pkg/hns"
 	"flannel/pkg/hns/hnstest"
 	"flannel/pkg/nstest"
@@ -33,15 +34,10 @@ func newWorld(t *testing.T) *world {
 	}
 	t.Cleanup(func() { holder.Process.Kill(); holder.Wait() })
 	w := &world{t: t, node: fmt.Sprintf("nsenter -t %d -n ", holder.Process.Pid)}
-	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(10 * time.Millisecond) {
+	eventually.True(t, "the node has a namespace", func() bool {
 		out, _ := exec.Command("sh", "-c", w.node+"ip -br link").Output()
-		if lines := strings.Count(string(out), "\n"); lines == 1 { // only loopback: unshare has created the namespace
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatal("no namespace for the node")
-		}
-	}
+		return strings.Count(string(out), "\n") == 1 // only loopback: unshare has created the namespace
+	})
 	w.run("ip link add Ethernet address 00:15:5d:01:02:03 type veth peer name node0 netns " + strconv.Itoa(holder.Process.Pid))
 	w.run("ip addr add 10.99.0.2/24 dev Ethernet")
 	w.run("ip link set Ethernet up")
@@ -80,15 +76,13 @@ func (w *world) inNode(command string) string {
 func (w *world) reach(prefix, args string) {
 	w.t.Helper()
 	command := prefix + "ping -c 1 -W 1 " + args
-	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(50 * time.Millisecond) {
+	eventually.Nil(w.t, command, func() error {
 		out, err := exec.Command("sh", "-c", command).CombinedOutput()
-		if err == nil {
-			return
+		if err != nil {
+			return fmt.Errorf("%w: %s", err, out)
 		}
-		if time.Now().After(deadline) {
-			w.t.Fatalf("%s: %s", command, out)
-		}
-	}
+		return nil
+	})
 }
 
 // Packets travel between an overlay network and a Linux node with the same VNI.

@@ -15,6 +15,7 @@ import (
 
 	"flannel/pkg/dataplane"
 	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/eventually"
 )
 
 var v4Network = netip.MustParsePrefix("10.5.0.0/16")
@@ -149,9 +150,10 @@ func TestSlowPeers(t *testing.T) {
 	for i := 2; i < 2+2*atOnce; i++ {
 		n.tell(fmt.Sprintf("fail-10.5.%d.0-24", i), false)
 	}
-	for stalled := []string(nil); len(stalled) < slowAtOnce; time.Sleep(10 * time.Millisecond) {
-		stalled, _ = filepath.Glob(filepath.Join(n.dir, "stalled.*"))
-	}
+	eventually.True(t, "as many commands as may run have stalled", func() bool {
+		stalled, _ := filepath.Glob(filepath.Join(n.dir, "stalled.*"))
+		return len(stalled) >= slowAtOnce
+	})
 	setSlow(time.Hour)
 	n.recorded()
 
@@ -240,9 +242,7 @@ func TestRemovalIsGivenUp(t *testing.T) {
 	n.tell("fail-10.5.2.0-24", true)
 	n.mustPass()
 	givenUp := []string{"cause=" + causeFailed, "given_up=true", "subnet=10.5.2.0/24"}
-	for n.log.Count(givenUp...) == 0 {
-		time.Sleep(10 * time.Millisecond)
-	}
+	eventually.True(t, "the removal is given up", func() bool { return n.log.Count(givenUp...) > 0 })
 	n.tell("fail-10.5.2.0-24", false)
 	n.mustPass(peerPaths(2, "")...)
 	got := n.recorded()

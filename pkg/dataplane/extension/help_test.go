@@ -50,7 +50,7 @@ func role(name string, args []string) int {
 		}
 		if _, err := os.Stat(filepath.Join(args[0], "stall-"+strings.ReplaceAll(os.Getenv("SUBNET"), "/", "-"))); err == nil {
 			_, _ = os.CreateTemp(args[0], "stalled.*")
-			time.Sleep(time.Hour)
+			time.Sleep(time.Hour) // until it is killed
 		}
 		if _, err := os.Stat(filepath.Join(args[0], "hang-"+strings.ReplaceAll(os.Getenv("SUBNET"), "/", "-"))); err == nil {
 			child := exec.Command(os.Args[0], "command", "hang", args[0])
@@ -139,6 +139,7 @@ func (n *node) start() {
 	}
 	n.Dataplane = New(n.kernel, driver.Options{Log: n.log.Logger(), StateDir: n.dir})
 	n.retry = 200 * time.Millisecond // a removal is given up after 1,023 times that
+	n.slow = time.Hour               // a command of a busy machine is not slow
 	n.limit = func(ctx context.Context, _ command) (context.Context, context.CancelFunc) {
 		return context.WithCancel(ctx)
 	}

@@ -5,7 +5,8 @@ import (
 	"errors"
 	"strings"
 	"testing"
-	"time"
+
+	"flannel/pkg/eventually"
 )
 
 // A command that fails again in the same way has the same error, though it prints its PID: the daemon logs an error again
@@ -19,16 +20,15 @@ func TestSameFailure(t *testing.T) {
 		t.Fatal(first, err)
 	}
 	n.recorded()
-	for start, tries := time.Now(), 0; tries < 2; {
-		if tries += len(n.recorded()); time.Since(start) > patience {
-			t.Fatal("it was not retried")
-		}
+	tries := 0
+	eventually.True(t, "it is tried twice again", func() bool {
 		refused, err := n.pass(paths...)
 		if err != nil || len(refused) != 2 || refused[0].Err.Error() != first[0].Err.Error() {
 			t.Fatalf("%v, then %v, %v", first, refused, err)
 		}
-		time.Sleep(10 * time.Millisecond)
-	}
+		tries += len(n.recorded())
+		return tries >= 2
+	})
 	other := func(output string) error {
 		return &CommandError{Key: "SubnetAddCommand", Output: output, Err: errors.New("exit status 1")}
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"flannel/pkg/dataplane"
+	"flannel/pkg/eventually"
 	"flannel/pkg/nstest"
 )
 
@@ -20,15 +21,12 @@ const parameters = `cd /proc/sys/net; grep -H . ipv4/conf/flannel.1/forwarding i
 // becomes waits until a command prints something.
 func becomes(t *testing.T, what, command, want string) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); ; time.Sleep(2 * time.Millisecond) {
-		got := strings.TrimSpace(run(t, "%s", command))
-		if got == want {
-			return
+	eventually.Nil(t, what, func() error {
+		if got := strings.TrimSpace(run(t, "%s", command)); got != want {
+			return fmt.Errorf("it is\n%s\nwant\n%s", got, want)
 		}
-		if time.Now().After(end) {
-			t.Fatalf("%s: it is\n%s\nwant\n%s", what, got, want)
-		}
-	}
+		return nil
+	})
 }
 
 // A new device inherits parameters with which it forwards nothing, or cannot have its
@@ -88,16 +86,14 @@ func TestForeignDevices(t *testing.T) {
 		m.serve()
 		named := func(path string) {
 			t.Helper()
-			for end := time.Now().Add(time.Minute); ; time.Sleep(2 * time.Millisecond) { // a pass reads it after the notification
+			eventually.Nil(t, path+" is named", func() error { // a pass reads it after the notification
 				var found *dataplane.NotForwardingError
 				err := m.pass()
 				if errors.As(err, &found) && found.Sysctl == path && strings.Contains(err.Error(), "sysctl -w "+path+"=1") {
-					break
+					return nil
 				}
-				if time.Now().After(end) {
-					t.Fatalf("%s is off, and the pass has the error %v", path, err)
-				}
-			}
+				return fmt.Errorf("the pass has the error %w", err)
+			})
 			if value := run(t, "cat /proc/sys/%s", path); value != "0\n" {
 				t.Errorf("%s was changed to %q", path, value)
 			}

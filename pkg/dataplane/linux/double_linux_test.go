@@ -1,28 +1,27 @@
 package linux
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
 	"time"
 
 	"flannel/pkg/dataplane"
+	"flannel/pkg/eventually"
 	"flannel/pkg/nstest"
 )
 
 // becomes passes until the peer's routes are right: what else the kernel tells may come before what is waited for.
 func (m *machine) becomes(when string, right func(routes string) bool) {
 	m.t.Helper()
-	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(5 * time.Millisecond) {
+	eventually.Nil(m.t, when, func() error {
 		m.mustPass()
-		got := run(m.t, "ip route show 10.5.2.0/24")
-		if right(got) {
-			return
+		if got := run(m.t, "ip route show 10.5.2.0/24"); !right(got) {
+			return fmt.Errorf("there is\n%s", got)
 		}
-		if time.Now().After(end) {
-			m.t.Fatalf("%s, there is\n%s", when, got)
-		}
-	}
+		return nil
+	})
 }
 
 // told runs a command as another program, and waits until the kernel's notification of its change has arrived.

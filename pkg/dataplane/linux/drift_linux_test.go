@@ -1,9 +1,11 @@
 package linux
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
+	"flannel/pkg/eventually"
 	"flannel/pkg/nstest"
 )
 
@@ -67,20 +69,17 @@ func TestDriftIsMended(t *testing.T) {
 			clear(m.repaired)
 			m.mu.Unlock()
 			run(t, "%s", d.command)
-			start := time.Now()
-			got := all()
-			for got != want && time.Since(start) < time.Minute {
-				time.Sleep(2 * time.Millisecond)
-				got = all()
-			}
-			if got != want {
-				t.Fatalf("%s: not mended after %v; the kernel holds\n%s\nwant\n%s", d.name, time.Since(start), got, want)
-			}
+			took := eventually.Nil(t, d.name, func() error {
+				if got := all(); got != want {
+					return fmt.Errorf("the kernel holds\n%s\nwant\n%s", got, want)
+				}
+				return nil
+			})
 			m.mu.Lock()
 			if len(m.repaired) == 0 && d.name != "device of a former VNI" && d.name != "underlay down and up" { // nothing of ours was changed
 				t.Errorf("%s: no repair was reported", d.name)
 			}
-			t.Logf("%-60s mended and seen after %v: %v", d.name, time.Since(start).Round(time.Millisecond), m.repaired)
+			t.Logf("%-60s mended and seen after %v: %v", d.name, took.Round(time.Millisecond), m.repaired)
 			m.mu.Unlock()
 		}
 	})

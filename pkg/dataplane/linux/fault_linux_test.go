@@ -11,12 +11,12 @@ import (
 	"os"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"flannel/pkg/dataplane"
+	"flannel/pkg/eventually"
 	"flannel/pkg/mac"
 	"flannel/pkg/nstest"
 	"flannel/pkg/rtnetlink"
@@ -195,18 +195,18 @@ func (o *observer) whenCallFails(faults *nstest.Faults, n int, errno unix.Errno)
 	}
 	// The kernel does not say who wrote an FDB entry. So the notification of an earlier write of ours may arrive after that
 	// entry was listed; the notifications that follow it correct what it said.
-	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(time.Millisecond) {
-		if err == nil {
+	again := func() error { return nil }
+	if err != nil {
+		again = o.m.pass
+	}
+	eventually.Nil(o.t, what+": without the fault", func() error {
+		err := again()
+		if again = o.m.pass; err == nil {
 			err = o.upToDate()
 		}
-		if err == nil {
-			return calls
-		}
-		if time.Now().After(end) {
-			o.t.Fatalf("%s: without the fault: %v", what, err)
-		}
-		err = o.m.pass()
-	}
+		return err
+	})
+	return calls
 }
 
 // Whatever system call of a pass fails, no peer that could be reached is cut off, and everything is up to date once

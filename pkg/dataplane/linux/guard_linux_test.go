@@ -2,6 +2,7 @@ package linux
 
 import (
 	"encoding/binary"
+	"fmt"
 	"net"
 	"net/netip"
 	"slices"
@@ -12,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"flannel/pkg/dataplane"
+	"flannel/pkg/eventually"
 	"flannel/pkg/nstest"
 )
 
@@ -78,15 +80,14 @@ func TestGuardSets(t *testing.T) {
 // waitFor makes passes when the dataplane asks for them, until a condition holds.
 func waitFor(t *testing.T, m *machine, what string, holds func() bool) {
 	t.Helper()
-	limit := time.After(time.Minute)
-	for !holds() {
+	eventually.True(t, what, func() bool {
 		select {
 		case <-m.Changes():
 			m.mustPass()
-		case <-limit:
-			t.Fatalf("%s: not within a minute", what)
+		default:
 		}
-	}
+		return holds()
+	})
 }
 
 // A guard that should enforce counts first. What it found before a restart stays, and
@@ -115,11 +116,12 @@ func TestGuardTrial(t *testing.T) {
 		}
 		// Somebody on the link, who is no peer.
 		inject(t, "far", "eth0", netip.MustParseAddr("192.168.200.7"), netip.MustParseAddr("192.168.100.1"), 8472)
-		for limit := time.Now().Add(time.Minute); state().Packets["outsider"] != 1; time.Sleep(time.Millisecond) {
-			if time.Now().After(limit) {
-				t.Fatalf("the packet is not counted: %+v", state())
+		eventually.Nil(t, "the packet is counted", func() error {
+			if g := state(); g.Packets["outsider"] != 1 {
+				return fmt.Errorf("%+v", g)
 			}
-		}
+			return nil
+		})
 		m.state.Guard = &dataplane.Guard{Enforce: true, Trial: time.Hour}
 		m.restart()
 		m.mustPass()

@@ -8,10 +8,10 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
+	"flannel/pkg/eventually"
 	"flannel/pkg/nstest"
 )
 
@@ -43,12 +43,10 @@ func advertise(t *testing.T, from string) {
 // learn sends advertisements until the interface has a default route by one.
 func learn(t *testing.T, from, to string) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); !strings.Contains(run(t, "ip -6 route show default dev %s", to), "proto ra"); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%s has no default route by a router advertisement", to)
-		}
+	eventually.True(t, to+" has a default route by a router advertisement", func() bool {
 		advertise(t, from)
-	}
+		return strings.Contains(run(t, "ip -6 route show default dev %s", to), "proto ra")
+	})
 }
 
 // The host keeps every default route that it has by router advertisements, not only that of the underlay.

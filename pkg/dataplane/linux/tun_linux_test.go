@@ -11,6 +11,7 @@ import (
 
 	"flannel/pkg/dataplane"
 	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/eventually"
 	"flannel/pkg/logtest"
 	"flannel/pkg/nstest"
 	"flannel/pkg/reconcile"
@@ -66,13 +67,12 @@ func squeezed(text string) string {
 
 func (m *machine) hasTUN(what, want string) {
 	m.t.Helper()
-	got := ""
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
-		if got = squeezed(m.tunState()); got == want {
-			return
+	eventually.Nil(m.t, what, func() error {
+		if got := squeezed(m.tunState()); got != want {
+			return fmt.Errorf("the machine has\n%s\nwant\n%s", got, want)
 		}
-	}
-	m.t.Fatalf("%s: the machine has\n%s\nwant\n%s", what, got, want)
+		return nil
+	})
 }
 
 // In a container, /proc/sys is read-only. The operator sets forwarding on the host; what concerns the device alone, nobody
@@ -266,11 +266,7 @@ func TestTUNWaitsForPeers(t *testing.T) {
 		}
 		run(t, "ip route add 10.5.0.0/16 dev flannel0 proto 70; ping -c 1 -W 1 10.5.2.2 || true")
 		m.mustPass()
-		for end := time.Now().Add(time.Minute); m.counters.Get().Sent.Packets == 0; time.Sleep(time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatalf("counted %+v", m.counters.Get())
-			}
-		}
+		eventually.True(t, "packets are counted", func() bool { return m.counters.Get().Sent.Packets > 0 })
 		if c := m.counters.Get(); c.Dropped[udptunnel.Unreachable] > 0 {
 			t.Errorf("counted %+v", c)
 		}

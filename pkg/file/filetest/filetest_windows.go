@@ -47,7 +47,7 @@ func chown(t testing.TB, user, path string) {
 		t.Fatal(err)
 	}
 	for owner(t, path) == before { // a process of the system cannot be waited for
-		time.Sleep(time.Millisecond)
+		time.Sleep(time.Millisecond) // until then
 	}
 }
 

@@ -132,7 +132,7 @@ func (s *Server) Start() {
 // wait waits until etcd has a leader and answers.
 func (s *Server) wait() {
 	s.t.Helper()
-	for start := time.Now(); ; time.Sleep(10 * time.Millisecond) {
+	for start := time.Now(); ; time.Sleep(10 * time.Millisecond) { // unless it exits
 		if conn, err := net.Dial("tcp", s.client); err == nil {
 			conn.Close()
 			break

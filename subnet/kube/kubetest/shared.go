@@ -41,7 +41,7 @@ var servers pool
 // Main is for TestMain. It runs the tests and lets them use servers one after the
 // other, except servers with options that change their arguments.
 func Main(m *testing.M) (code int) {
-	dir, err := os.MkdirTemp("", "kubetest")
+	dir, err := os.MkdirTemp("", "kubetest") // deleted below
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1

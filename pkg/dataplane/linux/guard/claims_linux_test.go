@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/eventually"
 	"flannel/pkg/nstest"
 )
 
@@ -64,7 +65,7 @@ func TestTrialWaitsForPeers(t *testing.T) {
 				t.Fatal(err)
 			}
 			var found, claims uint64
-			await(t, test.what, func() bool {
+			eventually.True(t, test.what, func() bool {
 				test.by.send(test.packet)
 				after, _ := g.counts.read(g.table)
 				found, claims = after[test.rule]-before[test.rule], after[claimed]-before[claimed]
@@ -74,6 +75,6 @@ func TestTrialWaitsForPeers(t *testing.T) {
 				t.Errorf("%s: of %d packets, %d claim to be a peer's", test.what, found, claims)
 			}
 		}
-		await(t, "a description", func() bool { return g.FoundOfPeer(time.Now()) != "" })
+		eventually.True(t, "a description", func() bool { return g.FoundOfPeer(time.Now()) != "" })
 	})
 }

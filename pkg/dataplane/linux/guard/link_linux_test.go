@@ -8,12 +8,12 @@ import (
 	"net/netip"
 	"os/exec"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"flannel/pkg/dataplane"
 	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/eventually"
 )
 
 // The addresses of this node.
@@ -109,10 +109,11 @@ func (l *link) check(g *Guard, when string, c Config, packets ...said) {
 		if s.rule != "" {
 			want[s.rule]++
 		}
-		after, _ := g.Counts()
-		for limit := time.Now().Add(5 * time.Minute); after[Outsider] < want[Outsider] && time.Now().Before(limit); time.Sleep(time.Millisecond) {
+		var after map[string]uint64
+		eventually.True(l.t, when+s.String()+" is counted", func() bool {
 			after, _ = g.Counts()
-		}
+			return after[Outsider] >= want[Outsider]
+		})
 		if !maps.Equal(after, want) {
 			l.t.Fatalf("%s%s: counted %v, before %v; want rule %q", when, s, after, before, s.rule)
 		}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/eventually"
 	"flannel/pkg/logtest"
 	"flannel/pkg/nstest"
 )
@@ -32,13 +33,13 @@ func TestSampleIsDescribed(t *testing.T) {
 			causeDeparted: {from: "192.0.2.2", inside: "10.5.2.0"}, causeForged: {from: "192.0.2.2", inside: "10.5.77.1"},
 		} {
 			l.send(c.outer(s)[0])
-			await(t, cause, func() bool {
+			eventually.True(t, cause, func() bool {
 				return log.Count("cause="+cause, "from="+s.from, "inside_from="+s.inside, "device=eth0") == 1
 			})
 		}
 		// Between pods, on a wrong way.
 		l.send(ipPacket(netip.MustParseAddr("10.5.3.7"), netip.MustParseAddr("10.5.1.7"), 17, make([]byte, 8), 0))
-		await(t, "the device", func() bool { return strings.Contains(g.FoundOfPeer(time.Now()), "device eth0") })
+		eventually.True(t, "the device", func() bool { return strings.Contains(g.FoundOfPeer(time.Now()), "device eth0") })
 	})
 }
 
@@ -51,15 +52,6 @@ func TestHeldPeerHasNotDeparted(t *testing.T) {
 		s.put(subnet, peer, present)
 		if s.isDeparted(p) == present {
 			t.Errorf("step %d: it is a peer: %t, and has departed: %t", i, present, present)
-		}
-	}
-}
-
-func await(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	for end := time.Now().Add(time.Minute); !holds(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%s: not within a minute", what)
 		}
 	}
 }

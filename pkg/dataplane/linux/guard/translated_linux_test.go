@@ -2,16 +2,17 @@ package guard
 
 import (
 	"encoding/binary"
+	"fmt"
 	"maps"
 	"net"
 	"net/netip"
 	"os/exec"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
+	"flannel/pkg/eventually"
 	"flannel/pkg/nstest"
 )
 
@@ -124,15 +125,13 @@ func (l *link) checkWay(g *Guard, pod *link, w way, passes bool) {
 		out = pod
 	}
 	out.send(ipPacket(from, to, unix.IPPROTO_UDP, datagram, 0))
-	have, _ := g.Counts()
-	got := l.passed()
-	for limit := time.Now().Add(time.Minute); (!maps.Equal(have, want) || got != passed) && time.Now().Before(limit); time.Sleep(time.Millisecond) {
-		have, _ = g.Counts()
-		got = l.passed()
-	}
-	if !maps.Equal(have, want) || got != passed {
-		l.t.Errorf("%s: counted %v, passed %d; want %v, %d", w.what, have, got, want, passed)
-	}
+	eventually.Nil(l.t, w.what, func() error {
+		have, _ := g.Counts()
+		if got := l.passed(); !maps.Equal(have, want) || got != passed {
+			return fmt.Errorf("counted %v, passed %d; want %v, %d", have, got, want, passed)
+		}
+		return nil
+	})
 }
 
 // passed returns how many datagrams to the port have passed all rules.

@@ -1,6 +1,7 @@
 package guard
 
 import (
+	"fmt"
 	"net/netip"
 	"os/exec"
 	"strings"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/eventually"
 	"flannel/pkg/nstest"
 )
 
@@ -31,12 +33,12 @@ func TestTrialBesideFlood(t *testing.T) {
 				l.send(c.outer(said{from: "192.0.2.97", inside: "10.5.2.7"})[0]) // a peer behind NAT
 				want++
 			}
-			for n := uint64(0); n < want; time.Sleep(time.Millisecond) {
-				counted, _ := g.Counts()
-				if n = counted[Outsider]; time.Since(began) > 5*time.Minute {
-					t.Fatalf("%d of %d packets are counted", n, want)
+			eventually.Nil(t, "all packets are counted", func() error {
+				if counted, _ := g.Counts(); counted[Outsider] < want {
+					return fmt.Errorf("%d of %d packets are counted", counted[Outsider], want)
 				}
-			}
+				return nil
+			})
 			if enforces := g.mayEnforce(c, began.Add(2*time.Hour)); enforces == hidden {
 				t.Errorf("it enforces: %t; a packet of a peer was there: %t", enforces, hidden)
 			}

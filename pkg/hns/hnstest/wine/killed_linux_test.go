@@ -4,13 +4,14 @@ import (
 	"bufio"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
+	"flannel/pkg/eventually"
 	"flannel/pkg/hns"
 	"flannel/pkg/hns/hnstest"
 	"flannel/pkg/hns/hnstest/wine"
@@ -57,11 +58,12 @@ func TestKilledProgram(t *testing.T) {
 	}
 	open := func(want int) {
 		t.Helper()
-		for end := time.Now().Add(2 * time.Minute); m.OpenHandles() != want; time.Sleep(10 * time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatalf("%d handles are open, want %d", m.OpenHandles(), want)
+		eventually.Nil(t, fmt.Sprintf("%d handles are open", want), func() error {
+			if n := m.OpenHandles(); n != want {
+				return fmt.Errorf("%d are open", n)
 			}
-		}
+			return nil
+		})
 	}
 	first, second := start(), start()
 	open(4)

@@ -1,0 +1,64 @@
+#!/bin/sh
+# Runs the tests of one package many times, several test programs side by side, and fails if one of them failed. `make
+# stress` calls it with GO, PACKAGE, COUNT, RUN, LOAD and JOBS; Documentation/testing.md describes them.
+set -eu
+
+# One test program: dist/stress.sh one NUMBER, in the folder of the package.
+if [ "${1:-}" = one ]; then
+	# The limit is for a test that hangs, on any machine: it prints the stacks of all goroutines.
+	"$OUT/program" -test.run="${RUN:-.}" -test.count="$REPEAT" -test.shuffle=on -test.parallel=4 -test.timeout=2h >"$OUT/$2" 2>&1 &&
+		! grep -q 'no tests to run' "$OUT/$2" && rm "$OUT/$2" && exit
+	echo "stress: number $2 failed: $OUT/$2"
+	exit 1
+fi
+
+cd "$(dirname "$0")/.."
+: "${GO:=go}" "${COUNT:=50}" "${RUN:=}" "${LOAD:=}" "${JOBS:=$(nproc)}"
+: "${PACKAGE:?names a package: make stress PACKAGE=./pkg/firewall COUNT=50}"
+
+# Tests of the lab run flanneld as it is shipped, without the race detector. A program of another package runs each test
+# twice, because a test can also meet what its former run left in the process.
+[ "$PACKAGE" != e2e ] || PACKAGE=./cmd/flannel-lab/e2e
+case $PACKAGE in
+*cmd/flannel-lab*) race='' CGO_ENABLED=0 REPEAT=1 ;;
+*) race=-race CGO_ENABLED=1 REPEAT=2 ;;
+esac
+OUT=$PWD/bin/stress/$(basename "$PACKAGE")
+script=$PWD/dist/stress.sh
+export CGO_ENABLED RUN REPEAT OUT
+
+rm -rf "$OUT"
+mkdir -p "$OUT"
+cd "$PACKAGE"
+$GO test -vet=off $race -c -o "$OUT/program" .
+
+busy=''
+# shellcheck disable=SC2086 # a list of processes
+trap '[ -z "$busy" ] || kill $busy' EXIT
+trap 'exit 130' INT TERM
+if [ -n "$LOAD" ]; then
+	for _ in $(seq $((2 * $(nproc)))); do
+		while :; do :; done &
+		busy="$busy $!"
+	done
+fi
+
+programs=$(((COUNT + REPEAT - 1) / REPEAT))
+seq "$programs" | xargs -P "$JOBS" -I '{}' sh "$script" one '{}' || true
+rm "$OUT/program"
+
+failed=$(find "$OUT" -type f | wc -l)
+if [ "$failed" = 0 ]; then
+	rmdir "$OUT"
+	echo "stress: $PACKAGE: $programs programs ran, each test $REPEAT times in a program, and none failed"
+	exit
+fi
+for file in "$OUT"/*; do
+	echo "==== $file"
+	cat "$file"
+done
+echo "==== failures by test"
+# What tests in namespaces print is indented.
+cat "$OUT"/* | sed -n 's/^--- FAIL: \([^ ]*\).*/\1/p' | sort | uniq -c | sort -rn
+echo "stress: $PACKAGE: $failed of $programs programs failed"
+exit 1
