@@ -10,6 +10,8 @@ PLUGINS := v1.9.1
 FLANNEL_PLUGIN := v0.9.1
 # A Kubernetes control plane. It is a module of its own because of its dependencies.
 KUBE    := $(LAB)/kube
+# The container runtime of the nodes of a cluster.
+CONTAINERD := v2.2.9
 KUBERNETES := $(shell sed -n 's/.*k8s.io\/kubernetes \(v[0-9.]*\).*/\1/p' $(KUBE)/go.mod)
 # Everything that bin/wine is made of. Its files contain their own path.
 WINE_HASH := $(shell { $(GO) env GOVERSION; pwd; cat dist/wine.sh pkg/hns/hnstest/wine/dll/*; } | sha256sum | cut -c1-12)
@@ -33,7 +35,7 @@ export CGO_ENABLED = 0
 export GOFLAGS := $(GOFLAGS) -trimpath -buildvcs=false
 
 .DEFAULT_GOAL := build
-.PHONY: build plugin man completions cross windows-zip windows-cni release packages release-deps test-release pins pins-debian pins-go pins-windows audit tools kube wine demo test changed test-e2e test-kernels test-former test-windows test-kube-proxy test-systems night bench lint fuzz soak stress clean help
+.PHONY: build plugin man completions cross windows-zip windows-cni release packages release-deps test-release pins pins-debian pins-go pins-windows audit tools kube cluster wine demo test changed test-e2e test-cluster test-kernels test-former test-windows test-kube-proxy test-systems night bench lint fuzz soak stress clean help
 
 build: ## build bin/flanneld for this machine
 	$(GO) build -ldflags '$(STAMP)' -o bin/flanneld ./cmd/flanneld
@@ -158,9 +160,24 @@ tools: plugin bin/etcd bin/etcdutl bin/etcdctl bin/cni-former/flannel $(PLUGINS_
 
 kube: bin/kube bin/render bin/kube-proxy bin/kubectl bin/helm ## build a Kubernetes API server, kube-proxy, kubectl and Helm, for tests and the demo with --kube; takes minutes the first time
 
-demo: ## show flanneld on three nodes on this machine, in ten seconds once it is built; ARGS=--kube, ARGS='--windows 1'
+cluster: ## build a Kubernetes cluster for flannel-lab cluster: containerd, kubelet and the images of this tree; takes minutes the first time
+	@dist/progress.sh 'flanneld, CNI plugins, lab' $(MAKE) --no-print-directory build tools
+	@dist/progress.sh 'containerd and runc' $(MAKE) --no-print-directory $(CONTAINERD_PROGRAMS) bin/runc/unpacked
+	@dist/progress.sh 'Kubernetes' $(MAKE) --no-print-directory kube
+	@dist/progress.sh 'images' $(MAKE) --no-print-directory cluster-images
+
+# The images of this tree. Debian's packages come from bin/debian, if they are there.
+.PHONY: cluster-images
+cluster-images: ARCH = $(shell $(GO) env GOARCH)
+cluster-images:
+	@mkdir -p bin/cluster
+	$(MAKE) cross-linux-$(ARCH)
+	cd $(LAB) && $(GO) build -ldflags '-s -w' -o ../../bin/cluster/pod ./cluster/pod
+	cd cmd/flannel-release && $(GO) run . -version '$(VERSION)' -commit '$(COMMIT)' -time '$(SOURCE_DATE_EPOCH)' -systems linux-$(ARCH) -pins '$(PINS)' lab '$(CURDIR)/bin/cluster'
+
+demo: ## show flanneld on three nodes on this machine, in ten seconds once it is built; ARGS=--kube, ARGS=--cluster, ARGS='--windows 1'
 	@dist/setup.sh $(if $(findstring -windows,$(ARGS)),test,demo)
-	@$(MAKE) --no-print-directory build tools $(if $(findstring -kube,$(ARGS)),kube) $(if $(findstring -windows,$(ARGS)),wine cross-windows-amd64)
+	@$(MAKE) --no-print-directory $(if $(findstring -cluster,$(ARGS)),cluster,build tools) $(if $(findstring -kube,$(ARGS)),kube) $(if $(findstring -windows,$(ARGS)),wine cross-windows-amd64)
 	@bin/flannel-lab demo $(ARGS)
 
 # The variables PLAN_…: which tests a change needs, by cmd/flannel-tests. The calls of make below have them.
@@ -192,6 +209,11 @@ night: ## run everything that make test leaves out, too: hours; the results are 
 test-everything:
 	$(call plan,night)
 	@$(LANES)
+
+test-cluster: ## test the manifest on a Kubernetes cluster with kubelet and containerd: restarts, reboots, deleted nodes
+	@dist/setup.sh test
+	@$(MAKE) --no-print-directory cluster
+	cd $(LAB) && $(GO) $(TEST) -count=1 -v -tags cluster -run '^TestCluster' . ./cluster
 
 test-e2e: ## run the end-to-end tests alone, two minutes of soak included
 	@dist/setup.sh test
@@ -339,12 +361,12 @@ ACTIONLINT  := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 lint: ## run gofmt, go vet and staticcheck for Linux and Windows, and check go.mod and the workflows for GitHub
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo 'gofmt would change:'; gofmt -l $$(git ls-files '*.go'); exit 1; }
 	$(GO) vet ./... && GOOS=windows $(GO) vet $(LIGHT)
-	cd $(LAB) && $(GO) vet -tags former,kubeproxy,kernels ./...
+	cd $(LAB) && $(GO) vet -tags former,kubeproxy,kernels,cluster ./...
 	cd cmd/flannel-release && $(GO) vet ./...
 	GOBIN=$(CURDIR)/bin $(GO) install $(STATICCHECK)
 	GOBIN=$(CURDIR)/bin $(GO) install $(ACTIONLINT)
 	bin/actionlint -shellcheck= -pyflakes= .github/workflows/*.yml
-	bin/staticcheck ./... && GOOS=windows bin/staticcheck $(LIGHT) && cd $(LAB) && $(CURDIR)/bin/staticcheck -tags former,kubeproxy,kernels ./...
+	bin/staticcheck ./... && GOOS=windows bin/staticcheck $(LIGHT) && cd $(LAB) && $(CURDIR)/bin/staticcheck -tags former,kubeproxy,kernels,cluster ./...
 	cd cmd/flannel-release && $(CURDIR)/bin/staticcheck ./...
 	$(GO) mod tidy -diff && cd $(LAB) && $(GO) mod tidy -diff
 	cd cmd/flannel-release && $(GO) mod tidy -diff
@@ -400,11 +422,23 @@ bin/.plugins-$(PLUGINS):
 bin/.flannel-plugin-$(FLANNEL_PLUGIN):
 	$(call stamp,flannel-plugin)
 
+bin/.containerd-$(CONTAINERD):
+	$(call stamp,containerd)
+CONTAINERD_PROGRAMS := bin/cluster/containerd bin/cluster/containerd-shim-runc-v2 bin/cluster/ctr
+# With the flags of Kubernetes, for the same reason.
+$(CONTAINERD_PROGRAMS): bin/.containerd-$(CONTAINERD)
+	@mkdir -p $(@D)
+	GOBIN=$(CURDIR)/$(@D) nice $(GO) install -gcflags='all=-N -l -dwarf=false' -ldflags '-s -w -X github.com/containerd/containerd/v2/version.Version=$(CONTAINERD)' \
+		github.com/containerd/containerd/v2/cmd/$(@F)@$(CONTAINERD) && touch $@
+
 # Programs for tests that are not installed here: for virtual machines, and for the rules of Prometheus.
 bin/strongswan/unpacked: dist/unpack.sh
 	dist/unpack.sh strongswan libstrongswan libstrongswan-standard-plugins strongswan-libcharon charon-systemd strongswan-swanctl
 bin/prometheus/unpacked: dist/unpack.sh
 	dist/unpack.sh prometheus prometheus
+# The container runtime below containerd.
+bin/runc/unpacked: dist/unpack.sh
+	dist/unpack.sh runc runc
 
 # The programs of the image, such as nft, of the packages of Debian that are pinned for it.
 bin/image/start: dist/image.sh $(PINS)

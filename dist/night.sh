@@ -8,7 +8,7 @@
 set -u
 cd "$(dirname "$0")/.."
 : "${MAKE:?is set by make night}"
-steps=${*:-test-everything test-systems test-kernels test-former test-release test-kube-proxy soak fuzz}
+steps=${*:-test-everything test-systems test-kernels test-former test-release test-kube-proxy test-cluster soak fuzz}
 out=bin/night
 rm -rf "$out"
 mkdir -p "$out"

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"flannel/cmd/flannel-lab/cluster"
 	"flannel/cmd/flannel-lab/lab"
 	"flannel/cmd/flannel-lab/machine"
 	"flannel/pkg/eventually"
@@ -29,6 +30,7 @@ const asCommand = "FLANNEL_LAB_TEST_COMMAND"
 
 func TestMain(m *testing.M) {
 	lab.Continue()
+	cluster.Continue()
 	if os.Getenv(asCommand) != "" {
 		os.Exit(run(os.Args[1:]))
 	}

@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"flannel/cmd/flannel-lab/bench"
+	"flannel/cmd/flannel-lab/cluster"
 	"flannel/cmd/flannel-lab/demo"
 	"flannel/cmd/flannel-lab/lab"
 	"flannel/cmd/flannel-lab/machine"
@@ -30,6 +31,7 @@ const usage = `flannel-lab: several flannel nodes on one machine. The machine's 
   flannel-lab pod list
   flannel-lab flanneld start|stop|kill|log NODE
   flannel-lab down                      end the lab and remove everything of it
+  flannel-lab cluster …                 a Kubernetes cluster with kubelet and containerd: see flannel-lab cluster help
   flannel-lab bench [options]           measure the costs of a daemon at scale, compared to the kernel alone (options: bench -h)
 
 Options of demo and up:
@@ -45,11 +47,12 @@ func main() { os.Exit(run(os.Args[1:])) }
 // holds a lab into namespaces of its own.
 func run(args []string) int {
 	lab.Continue()
+	cluster.Continue()
 	command := ""
 	if len(args) > 0 {
 		command, args = args[0], args[1:]
 	}
-	if command == "demo" || command == "serve" || command == "bench" {
+	if command == "demo" || command == "serve" || command == "bench" || command == "cluster" && inNamespaces(args) {
 		lab.Init()
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), machine.Ending()...)
@@ -76,9 +79,9 @@ func dispatch(ctx context.Context, command string, args []string) (int, error) {
 		}
 		switch command {
 		case "demo":
-			return 0, demo.Run(ctx, os.Stdout, o.lab, o.backend)
+			return 0, demonstrate(ctx, o)
 		case "up":
-			return 0, up(ctx, args)
+			return 0, theLab().up(ctx, args)
 		}
 		return 0, serve(ctx, o)
 	case "bench":
@@ -87,12 +90,14 @@ func dispatch(ctx context.Context, command string, args []string) (int, error) {
 			return 2, err
 		}
 		return 0, bench.Run(ctx, os.Stdout, o)
+	case "cluster":
+		return clusterCommand(ctx, args)
 	case "status", "pod", "flanneld":
-		return 0, ask(append([]string{command}, args...))
+		return 0, theLab().ask(append([]string{command}, args...))
 	case "exec":
-		return execute(args)
+		return theLab().execute(args)
 	case "down":
-		return 0, down()
+		return 0, theLab().end()
 	case "", "help", "-h", "-help", "--help":
 		fmt.Print(usage)
 		flags := new(options).flags("")
@@ -103,11 +108,20 @@ func dispatch(ctx context.Context, command string, args []string) (int, error) {
 	return 2, fmt.Errorf("unknown command %q; see flannel-lab help", command)
 }
 
+// demonstrate runs the demo: in a lab, or with --cluster in a cluster.
+func demonstrate(ctx context.Context, o options) error {
+	if o.cluster {
+		return demo.RunCluster(ctx, os.Stdout, cluster.Options{Nodes: 2, Dual: o.dual, BinDir: o.lab.BinDir})
+	}
+	return demo.Run(ctx, os.Stdout, o.lab, o.backend)
+}
+
 // options are the command-line options of demo and up. up passes its arguments to
 // serve, which parses them again.
 type options struct {
 	lab     lab.Options
 	backend string // a JSON object after parseOptions
+	cluster bool   // for demo: a cluster with kubelet and containerd
 	dual    bool   // both address families; it becomes lab.Family
 }
 
@@ -120,6 +134,7 @@ func (o *options) flags(name string) *flag.FlagSet {
 	f.BoolVar(&o.dual, "ipv6", false, "use IPv6 in addition to IPv4")
 	f.IntVar(&o.lab.Subnets, "subnets", 1, "number of underlay `networks` (1 or 2), joined by a router")
 	f.BoolVar(&o.lab.Kube, "kube", false, "store leases in Kubernetes, with a real API server, instead of etcd")
+	f.BoolVar(&o.cluster, "cluster", false, "demo only: a Kubernetes cluster of two nodes with kubelet, containerd and kube-proxy; of the other options, only --ipv6 applies")
 	f.StringVar(&o.lab.Flanneld, "flanneld", "", "any flannel-compatible `binary` (default: bin/flanneld)")
 	f.StringVar(&o.lab.Etcd, "etcd", "", "any etcd `binary` (default: bin/etcd)")
 	f.StringVar(&o.lab.BinDir, "bin", "", "`directory` of flanneld, etcd and cni/ (default: bin)")

@@ -5,8 +5,8 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net"
 	"os"
@@ -22,9 +22,13 @@ import (
 	"flannel/cmd/flannel-lab/lab"
 )
 
-// socket returns the path of the Unix socket on which a background lab listens.
-// There is one for each host, unless the environment names another.
-func socket() string { return cmp.Or(os.Getenv("FLANNEL_LAB_SOCKET"), "/run/flannel-lab.sock") }
+// theLab returns the lab in the background. There is one for each host, unless the
+// environment names another socket.
+func theLab() background {
+	return background{what: "lab", command: "flannel-lab", serve: []string{"serve"},
+		socket: cmp.Or(os.Getenv("FLANNEL_LAB_SOCKET"), "/run/flannel-lab.sock"),
+		hint:   "flannel-lab exec pod1 -- ping pod2 · flannel-lab exec node1 -- ip route"}
+}
 
 // reply answers a request. A client connects, sends one request as a JSON list of
 // words, and reads one reply until the end of the connection:
@@ -45,35 +49,49 @@ type server struct {
 	stop context.CancelFunc // ends serve, and with it the lab
 }
 
-// serve runs the lab in the background. It accepts requests on file descriptor
-// 3, one at a time, once the lab is ready.
+// serve runs the lab in the background.
 func serve(ctx context.Context, o options) error {
+	return theLab().run(ctx, func(ctx context.Context, stop context.CancelFunc) (io.Closer, handler, error) {
+		l, err := lab.New(ctx, o.lab)
+		if err != nil {
+			return nil, nil, err
+		}
+		s := &server{l, stop}
+		return l, s.do, populate(ctx, l, o)
+	})
+}
+
+// handler carries out a request. Its result has the text and the files of the
+// reply; the files stay open.
+type handler func(ctx context.Context, request []string) (string, []*os.File, error)
+
+// run is the server. It accepts requests on file descriptor 3, one at a time, once
+// start has returned, and closes what start has returned when stop is called.
+func (b background) run(ctx context.Context, start func(ctx context.Context, stop context.CancelFunc) (io.Closer, handler, error)) error {
 	signal.Ignore(syscall.SIGPIPE) // stderr is a pipe to up, which has ended
-	listener, err := net.FileListener(os.NewFile(3, socket()))
+	listener, err := net.FileListener(os.NewFile(3, b.socket))
 	if err != nil {
 		return fmt.Errorf("serve must be started by up: %w", err)
 	}
-	defer os.Remove(socket())
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	l, err := lab.New(ctx, o.lab)
+	defer os.Remove(b.socket)
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	running, do, err := start(ctx, stop)
+	if running != nil {
+		defer running.Close()
+	}
 	if err != nil {
 		return err
 	}
-	defer l.Close()
-	if err := populate(ctx, l, o); err != nil {
-		return err
-	}
 	// up has listened before it started this process, so clients that connected
-	// meanwhile wait until here: the first answer means that the lab is ready.
+	// meanwhile wait until here: the first answer means that everything is ready.
 	context.AfterFunc(ctx, func() { listener.Close() })
-	s := &server{l, cancel}
 	for {
 		c, err := listener.Accept()
 		if err != nil {
 			return nil // closed
 		}
-		s.answer(ctx, c.(*net.UnixConn))
+		do.answer(ctx, c.(*net.UnixConn))
 	}
 }
 
@@ -112,13 +130,13 @@ func populate(ctx context.Context, l *lab.Lab, o options) error {
 
 // answer reads one request and sends the reply. A client that ends early or sends
 // nonsense gets none.
-func (s *server) answer(ctx context.Context, c *net.UnixConn) {
+func (do handler) answer(ctx context.Context, c *net.UnixConn) {
 	defer c.Close()
 	var request []string
 	if err := json.NewDecoder(c).Decode(&request); err != nil {
 		return
 	}
-	text, files, err := s.do(ctx, request)
+	text, files, err := do(ctx, request)
 	r := reply{Text: text}
 	if err != nil {
 		r.Error = err.Error()
@@ -138,8 +156,7 @@ func (s *server) answer(ctx context.Context, c *net.UnixConn) {
 	}
 }
 
-// do carries out a request. The result has the text and the files of the reply; the
-// files stay open here, they belong to the lab.
+// do is a handler. The files belong to the lab.
 func (s *server) do(ctx context.Context, request []string) (string, []*os.File, error) {
 	words := append(slices.Clone(request), "", "", "") // missing words are empty
 	switch words[0] + " " + words[1] {
@@ -287,5 +304,3 @@ func (s *server) pods() string {
 	_ = w.Flush() // into memory
 	return b.String()
 }
-
-var errNoLab = errors.New("no lab is running: start one with flannel-lab up")

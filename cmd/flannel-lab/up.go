@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"slices"
 	"syscall"
 	"time"
 
@@ -18,22 +19,33 @@ import (
 	"flannel/cmd/flannel-lab/machine"
 )
 
-// up starts serve in a session of its own and waits until it answers. serve
-// keeps running after up returns.
-func up(ctx context.Context, args []string) error {
+// background is a lab or a cluster that another process of this program, its
+// server, runs in the background. Its methods are those of a client.
+type background struct {
+	what    string   // "lab" or "cluster"
+	command string   // what the commands up and down follow, for messages
+	serve   []string // the command that runs the server
+	socket  string   // path of the Unix socket on which the server listens
+	hint    string   // what to try first
+	env     []string // of a command of exec
+}
+
+// up starts the server in a session of its own and waits until it answers. The
+// server keeps running after up returns.
+func (b background) up(ctx context.Context, args []string) error {
 	if err := machine.CheckRoot(); err != nil {
 		return err
 	}
-	if c, err := net.Dial("unix", socket()); err == nil {
+	if c, err := net.Dial("unix", b.socket); err == nil {
 		c.Close()
-		return errors.New("a lab is running already: see flannel-lab status, or end it with flannel-lab down")
+		return fmt.Errorf("a %s is running already: see %s status, or end it with %s down", b.what, b.command, b.command)
 	}
-	_ = os.Remove(socket()) // left by a lab that was killed
-	cmd, stderr, err := startServer(args)
+	_ = os.Remove(b.socket) // left by a server that was killed
+	cmd, stderr, err := b.startServer(args)
 	if err != nil {
 		return err
 	}
-	// Two ends are waited for: serve answers, or it ends. In the second case the
+	// Two ends are waited for: the server answers, or it ends. In the second case the
 	// connection breaks, so ask returns an error; the reason is on stderr.
 	ended := make(chan error, 1)
 	go func() {
@@ -41,34 +53,34 @@ func up(ctx context.Context, args []string) error {
 		ended <- cmd.Wait()
 	}()
 	ready := make(chan error, 1)
-	go func() { ready <- ask([]string{"status"}) }() // serve answers when the lab is ready
+	go func() { ready <- b.ask([]string{"status"}) }() // it answers when everything is ready
 	select {
 	case err := <-ready:
 		if err == nil {
-			fmt.Println("\nTry: flannel-lab exec pod1 -- ping pod2 · flannel-lab exec node1 -- ip route · flannel-lab down")
+			fmt.Println("\nTry: " + b.hint + " · " + b.command + " down")
 			return nil
 		}
 		<-ended
-		return errors.New("the lab did not start")
+		return fmt.Errorf("the %s did not start", b.what)
 	case <-ctx.Done():
 		_ = cmd.Process.Kill()
 		<-ended
-		return errors.Join(ctx.Err(), os.Remove(socket()))
+		return errors.Join(ctx.Err(), os.Remove(b.socket))
 	}
 }
 
-// startServer starts serve, and returns the command and its stderr, a pipe. serve
+// startServer starts the server, and returns the command and its stderr, a pipe. It
 // must not inherit our stderr: our caller may wait until every writer of it has
 // ended. The socket is listened on here, so that ask can connect at once; its mode
 // lets only root use it.
-func startServer(args []string) (*exec.Cmd, io.Reader, error) {
-	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket()})
+func (b background) startServer(args []string) (*exec.Cmd, io.Reader, error) {
+	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: b.socket})
 	if err != nil {
 		return nil, nil, err
 	}
-	listener.SetUnlinkOnClose(false) // the path stays: serve has a copy of the socket
+	listener.SetUnlinkOnClose(false) // the path stays: the server has a copy of the socket
 	defer listener.Close()
-	if err := os.Chmod(socket(), 0o600); err != nil {
+	if err := os.Chmod(b.socket, 0o600); err != nil {
 		return nil, nil, err
 	}
 	file, err := listener.File()
@@ -76,23 +88,23 @@ func startServer(args []string) (*exec.Cmd, io.Reader, error) {
 		return nil, nil, err
 	}
 	defer file.Close()
-	cmd := machine.Command(append([]string{"serve"}, args...)...)
+	cmd := machine.Command(slices.Concat(b.serve, args)...)
 	machine.HandOn(cmd, file)
 	stderr, err := cmd.StderrPipe()
 	if err != nil {
 		return nil, nil, err
 	}
-	cmd.SysProcAttr.Setsid = true // Ctrl-C in this terminal must not end the lab
+	cmd.SysProcAttr.Setsid = true // Ctrl-C in this terminal must not end it
 	return cmd, stderr, cmd.Start()
 }
 
-// call sends a request to the running lab and returns its reply. The caller
+// call sends a request to the server and returns its reply. The caller
 // owns the files, which are namespaces.
-func call(request []string) (reply, []*os.File, error) {
+func (b background) call(request []string) (reply, []*os.File, error) {
 	var r reply
-	conn, err := net.Dial("unix", socket())
+	conn, err := net.Dial("unix", b.socket)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ECONNREFUSED) {
-		return r, nil, errNoLab
+		return r, nil, notRunning{b}
 	}
 	if err != nil {
 		return r, nil, err
@@ -106,14 +118,14 @@ func call(request []string) (reply, []*os.File, error) {
 	buf, oob := make([]byte, 64<<10), make([]byte, 256)
 	n, oobn, _, _, err := conn.(*net.UnixConn).ReadMsgUnix(buf, oob)
 	if err != nil {
-		return r, nil, fmt.Errorf("the lab did not answer: %w", err)
+		return r, nil, fmt.Errorf("the %s did not answer: %w", b.what, err)
 	}
 	rest, err := io.ReadAll(conn)
 	if err != nil {
 		return r, nil, err
 	}
 	if err := json.Unmarshal(append(buf[:n], rest...), &r); err != nil {
-		return r, nil, fmt.Errorf("the lab did not answer: %w", err)
+		return r, nil, fmt.Errorf("the %s did not answer: %w", b.what, err)
 	}
 	if r.Error != "" {
 		return r, nil, errors.New(r.Error)
@@ -144,9 +156,9 @@ func received(oob []byte) (files []*os.File, err error) {
 }
 
 // ask sends a request and prints the text of the reply. It waits for as long as the
-// lab takes, for up until it has started.
-func ask(request []string) error {
-	r, _, err := call(request)
+// server takes, for up until everything has started.
+func (b background) ask(request []string) error {
+	r, _, err := b.call(request)
 	fmt.Print(r.Text)
 	return err
 }
@@ -154,9 +166,9 @@ func ask(request []string) error {
 // execute runs a command in a node, a pod or infra as a child of this process,
 // so that a terminal works as usual. It returns the exit status as a shell does:
 // 127 if the command cannot be started, 128 and the signal if one has ended it.
-func execute(args []string) (int, error) {
+func (b background) execute(args []string) (int, error) {
 	if len(args) == 0 {
-		return 2, errors.New("exec needs a place: flannel-lab exec NODE|POD|infra [-- COMMAND…]")
+		return 2, errors.New("exec needs a place: NODE, POD or infra [-- COMMAND…]")
 	}
 	if err := machine.CheckRoot(); err != nil {
 		return 1, err
@@ -168,7 +180,7 @@ func execute(args []string) (int, error) {
 	if len(command) == 0 {
 		command = []string{"sh"}
 	}
-	_, files, err := call([]string{"enter", args[0]})
+	_, files, err := b.call([]string{"enter", args[0]})
 	if err != nil {
 		return 1, err
 	}
@@ -179,7 +191,7 @@ func execute(args []string) (int, error) {
 	lab.SetPath(dir)
 	cmd := exec.Command(command[0], command[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.Env = []string{"PS1=" + args[0] + "# "}
+	cmd.Env = append([]string{"PS1=" + args[0] + "# "}, b.env...)
 	if err := machine.NamespacesOf(files).Start(cmd); err != nil {
 		return 127, err
 	}
@@ -194,15 +206,22 @@ func execute(args []string) (int, error) {
 	return 0, err
 }
 
-// down ends the lab and waits until everything of it is removed.
-func down() error {
-	if _, _, err := call([]string{"down"}); err != nil {
+// end ends the server and waits until everything of it is removed.
+func (b background) end() error {
+	if _, _, err := b.call([]string{"down"}); err != nil {
 		return err
 	}
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		if _, err := os.Stat(socket()); errors.Is(err, os.ErrNotExist) { // serve removes it last
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if _, err := os.Stat(b.socket); errors.Is(err, os.ErrNotExist) { // the server removes it last
 			return nil
 		}
 	}
-	return errors.New("the lab did not end within 10 seconds")
+	return fmt.Errorf("the %s did not end within a minute", b.what)
+}
+
+// notRunning is the error of a request without a server.
+type notRunning struct{ background }
+
+func (e notRunning) Error() string {
+	return fmt.Sprintf("no %s is running: start one with %s up", e.what, e.command)
 }

@@ -18,7 +18,7 @@ type cli struct {
 func (c cli) run(want int, args ...string) string {
 	c.t.Helper()
 	cmd := exec.Command("/proc/self/exe", args...)
-	cmd.Env = append(os.Environ(), asCommand+"=1", "FLANNEL_LAB_SOCKET="+c.socket)
+	cmd.Env = append(os.Environ(), asCommand+"=1", "FLANNEL_LAB_SOCKET="+c.socket, "FLANNEL_LAB_CLUSTER_SOCKET="+c.socket)
 	out, err := cmd.CombinedOutput()
 	c.t.Logf("flannel-lab %s\n%s", strings.Join(args, " "), out)
 	if exit := new(exec.ExitError); err != nil && !errors.As(err, &exit) {

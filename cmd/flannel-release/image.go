@@ -71,22 +71,27 @@ func (r *release) writeImage(file, tag string, systems []system, roots map[syste
 	if err != nil {
 		return "", err
 	}
+	return hash.String(), r.writeLayout(r.name(file), index, map[string]string{"org.opencontainers.image.ref.name": tag})
+}
+
+// writeLayout writes an archive of an OCI layout with one image. The annotations name it.
+func (r *release) writeLayout(file string, image v1.ImageIndex, annotations map[string]string) error {
 	dir := filepath.Join(r.out, "layout")
 	place, err := layout.Write(dir, empty.Index)
 	if err != nil {
-		return "", err
+		return err
 	}
-	if err := place.AppendIndex(index, layout.WithAnnotations(map[string]string{"org.opencontainers.image.ref.name": tag})); err != nil {
-		return "", err
+	if err := place.AppendIndex(image, layout.WithAnnotations(annotations)); err != nil {
+		return err
 	}
 	entries, err := r.tree(dir, "")
 	if err != nil {
-		return "", err
+		return err
 	}
 	if err := os.RemoveAll(dir); err != nil {
-		return "", err
+		return err
 	}
-	return hash.String(), r.create(r.name(file), func(w io.Writer) error { return writeTar(w, entries, r.time) })
+	return r.create(file, func(w io.Writer) error { return writeTar(w, entries, r.time) })
 }
 
 func platform(s system) *v1.Platform {
@@ -111,8 +116,22 @@ func (r *release) oneImage(s system, root []entry, notices []byte) (v1.Image, er
 		return nil, err
 	}
 	ours = append(ours, entry{name: "usr/share/doc/flanneld/" + thirdParty, mode: 0o644, data: notices})
+	return r.assemble(s, [][]entry{root, ours}, v1.Config{
+		Entrypoint: []string{"/opt/bin/flanneld"},
+		Env:        []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
+		Labels: map[string]string{
+			"org.opencontainers.image.title":    "flanneld",
+			"org.opencontainers.image.version":  r.version,
+			"org.opencontainers.image.revision": r.commit,
+			"org.opencontainers.image.licenses": "Apache-2.0",
+		},
+	})
+}
+
+// assemble makes an image of layers, of which empty ones are left out.
+func (r *release) assemble(s system, layers [][]entry, run v1.Config) (v1.Image, error) {
 	image := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
-	for _, entries := range slices.DeleteFunc([][]entry{root, ours}, func(e []entry) bool { return len(e) == 0 }) {
+	for _, entries := range slices.DeleteFunc(layers, func(e []entry) bool { return len(e) == 0 }) {
 		var b bytes.Buffer
 		if err := writeTar(&b, entries, r.time); err != nil {
 			return nil, err
@@ -134,16 +153,7 @@ func (r *release) oneImage(s system, root []entry, notices []byte) (v1.Image, er
 	config = config.DeepCopy()
 	config.OS, config.Architecture, config.Variant, config.Created = p.OS, p.Architecture, p.Variant, v1.Time{Time: r.time}
 	config.History = nil
-	config.Config = v1.Config{
-		Entrypoint: []string{"/opt/bin/flanneld"},
-		Env:        []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
-		Labels: map[string]string{
-			"org.opencontainers.image.title":    "flanneld",
-			"org.opencontainers.image.version":  r.version,
-			"org.opencontainers.image.revision": r.commit,
-			"org.opencontainers.image.licenses": "Apache-2.0",
-		},
-	}
+	config.Config = run
 	return mutate.ConfigFile(image, config)
 }
 

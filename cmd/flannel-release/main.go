@@ -72,6 +72,9 @@ func run(ctx context.Context, args []string) error {
 		return fetchPins(ctx, pins, r.cache)
 	case "unpack":
 		return unpackPins(ctx, pins, r.cache, flags.Arg(1))
+	case "lab":
+		r.out = flags.Arg(1)
+		return r.labImages(ctx, pins)
 	case "licences":
 		return r.checkLicences()
 	case "make", "packages":
@@ -83,7 +86,7 @@ func run(ctx context.Context, args []string) error {
 		}
 		return r.make(steps)
 	default:
-		return fmt.Errorf("command %q: want pins, base, fetch, unpack, licences, make or packages", command)
+		return fmt.Errorf("command %q: want pins, base, fetch, unpack, lab, licences, make or packages", command)
 	}
 }
 

@@ -34,14 +34,8 @@ func Run(ctx context.Context, w io.Writer, o lab.Options, backend string) error 
 		return err
 	}
 	defer d.lab.Close()
-	for i, s := range d.steps() {
-		d.title(i+1, s.title)
-		if err := s.do(ctx); err != nil {
-			if ctx.Err() != nil {
-				return fmt.Errorf("stopped in step %d (%s): %w", i+1, s.title, context.Cause(ctx))
-			}
-			return d.failed(i+1, s, err)
-		}
+	if err := d.play(ctx, d.steps(), d.logs); err != nil {
+		return err
 	}
 	d.say("\n%s in %.0f seconds. To experiment with such a lab: flannel-lab up", d.bold("All steps succeeded"),
 		time.Since(start).Seconds())
@@ -52,6 +46,23 @@ func Run(ctx context.Context, w io.Writer, o lab.Options, backend string) error 
 type step struct {
 	title string
 	do    func(context.Context) error
+}
+
+// play does the steps. If one fails it writes the logs and returns its error.
+func (d *show) play(ctx context.Context, steps []step, logs func() string) error {
+	for i, s := range steps {
+		d.title(i+1, s.title)
+		err := s.do(ctx)
+		if err == nil {
+			continue
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("stopped in step %d (%s): %w", i+1, s.title, context.Cause(ctx))
+		}
+		d.say("%s", logs())
+		return fmt.Errorf("step %d (%s) failed: %w", i+1, s.title, err)
+	}
+	return nil
 }
 
 // steps returns the steps for the options of the lab.
@@ -163,12 +174,12 @@ func (d *show) run(ctx context.Context, where string, in machine.Namespaces, com
 	return out, err
 }
 
-// failed writes the last lines of every flanneld's log, and returns the error
-// of the step.
-func (d *show) failed(n int, s step, err error) error {
+// logs returns the last lines of every flanneld's log.
+func (d *show) logs() string {
+	var b strings.Builder
 	for _, node := range d.lab.Nodes {
 		lines := strings.Split(strings.TrimSpace(node.Log()), "\n")
-		d.say("\nlast lines of flanneld on %s:\n%s", node.Name, strings.Join(lines[max(0, len(lines)-8):], "\n"))
+		fmt.Fprintf(&b, "\nlast lines of flanneld on %s:\n%s\n", node.Name, strings.Join(lines[max(0, len(lines)-8):], "\n"))
 	}
-	return fmt.Errorf("step %d (%s) failed: %w", n, s.title, err)
+	return b.String()
 }

@@ -12,6 +12,7 @@
 package main
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 
@@ -19,7 +20,10 @@ import (
 	"k8s.io/component-base/logs"
 	kubectlcmd "k8s.io/kubectl/pkg/cmd"
 	"k8s.io/kubectl/pkg/cmd/util"
+	manager "k8s.io/kubernetes/cmd/kube-controller-manager/app"
 	proxy "k8s.io/kubernetes/cmd/kube-proxy/app"
+	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
+	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
 
 	_ "k8s.io/component-base/logs/json/register" // --logging-format=json, as in the original programs
 
@@ -29,9 +33,12 @@ import (
 // programs are the programs besides the control plane. Each reads its arguments from
 // os.Args, as its original does, and returns its exit status.
 var programs = map[string]func() int{
-	"kubectl":    kubectl,
-	"kube-proxy": func() int { return cli.Run(proxy.NewProxyCommand()) },
-	"render":     render.Main,
+	"kubectl":                 kubectl,
+	"kubelet":                 func() int { return cli.Run(kubelet.NewKubeletCommand(context.Background())) },
+	"kube-controller-manager": func() int { return cli.Run(manager.NewControllerManagerCommand()) },
+	"kube-proxy":              func() int { return cli.Run(proxy.NewProxyCommand()) },
+	"kube-scheduler":          func() int { return cli.Run(scheduler.NewSchedulerCommand()) },
+	"render":                  render.Main,
 }
 
 func main() {

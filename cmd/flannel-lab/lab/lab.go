@@ -112,7 +112,7 @@ func (l *Lab) build(ctx context.Context) (err error) {
 	if l.Infra, err = machine.New("infra"); err != nil {
 		return err
 	}
-	if err := l.Infra.Do(l.connectInfra); err != nil {
+	if err := l.Infra.Do(l.underlay().Create); err != nil {
 		return err
 	}
 	store := l.newStore()
@@ -139,6 +139,8 @@ func (l *Lab) build(ctx context.Context) (err error) {
 	}
 	return l.writeHosts()
 }
+
+func (l *Lab) underlay() Underlay { return Underlay{l.opts.Family, l.opts.Subnets, l.opts.MTU} }
 
 // store is the server that stores the leases. launch starts its process, and
 // ready waits until it answers.

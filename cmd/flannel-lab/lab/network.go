@@ -38,14 +38,25 @@ func (f Family) families() (v6 []bool) {
 	return v6
 }
 
-// connectInfra runs in Infra. It creates a bridge for each underlay network
+// Underlay is the network that connects machines: a bridge for each subnet, on
+// a machine that routes between them.
+type Underlay struct {
+	Family  Family
+	Subnets int // 1 or 2
+	MTU     int // in bytes
+}
+
+// Address returns a host's address: see address.
+func (u Underlay) Address(v6 bool, network, host int) netip.Prefix { return address(v6, network, host) }
+
+// Create runs in the machine that routes. It creates a bridge for each underlay network
 // with the router's address on it, and adds Outside4 and Outside6 to lo.
-func (l *Lab) connectInfra() error {
+func (u Underlay) Create() error {
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {
 		return err
 	}
-	for _, v6 := range l.opts.Family.families() {
+	for _, v6 := range u.Family.families() {
 		outside, forward := netip.PrefixFrom(Outside4, 32), "/proc/sys/net/ipv4/ip_forward"
 		if v6 {
 			outside, forward = netip.PrefixFrom(Outside6, 128), "/proc/sys/net/ipv6/conf/all/forwarding"
@@ -60,9 +71,9 @@ func (l *Lab) connectInfra() error {
 	// Without duplicate address detection, the router can use its addresses at
 	// once. (The file is absent on a kernel without IPv6.)
 	_ = os.WriteFile("/proc/sys/net/ipv6/conf/default/accept_dad", []byte("0"), 0o644)
-	for network := range l.opts.Subnets {
+	for network := range u.Subnets {
 		snooping := false // no querier runs here, without which snooping would drop neighbour discovery
-		br := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: bridgeName(network), MTU: l.opts.MTU},
+		br := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: bridgeName(network), MTU: u.MTU},
 			MulticastSnooping: &snooping}
 		// By default a bridge takes the lowest MAC of its ports: the router's
 		// MAC would change with every plug.
@@ -73,7 +84,7 @@ func (l *Lab) connectInfra() error {
 		if err := netlink.LinkSetUp(br); err != nil {
 			return fmt.Errorf("set bridge up: %w", err)
 		}
-		for _, v6 := range l.opts.Family.families() {
+		for _, v6 := range u.Family.families() {
 			if err := addAddr(br, address(v6, network, 1)); err != nil {
 				return err
 			}
@@ -84,16 +95,16 @@ func (l *Lab) connectInfra() error {
 
 func bridgeName(network int) string { return fmt.Sprintf("br%d", network) }
 
-// plug runs in Infra. It connects a machine to the bridge of a network by a
+// Plug runs in the machine that routes. It connects a machine to the bridge of a network by a
 // veth pair.
-func (l *Lab) plug(m *machine.Machine, network, host int) error {
+func (u Underlay) Plug(m *machine.Machine, network, host int) error {
 	br, err := netlink.LinkByName(bridgeName(network))
 	if err != nil {
 		return err
 	}
 	veth := &netlink.Veth{
-		LinkAttrs: netlink.LinkAttrs{Name: m.Name, MTU: l.opts.MTU, MasterIndex: br.Attrs().Index},
-		PeerName:  Uplink, PeerNamespace: netlink.NsFd(m.Files()[0].Fd()), PeerMTU: uint32(l.opts.MTU),
+		LinkAttrs: netlink.LinkAttrs{Name: m.Name, MTU: u.MTU, MasterIndex: br.Attrs().Index},
+		PeerName:  Uplink, PeerNamespace: netlink.NsFd(m.Files()[0].Fd()), PeerMTU: uint32(u.MTU),
 		// A fixed MAC: after Unplug and Plug the neighbour entries of others
 		// are still valid.
 		PeerHardwareAddr: net.HardwareAddr{2, 0, 0, 0, byte(network), byte(host)},
@@ -113,9 +124,9 @@ func unplug() error {
 	return netlink.LinkDel(dev)
 }
 
-// addressUplink adds the uplink's addresses and a default route through the
-// router. It runs in the node.
-func (l *Lab) addressUplink(network, host int) error {
+// Configure runs in a connected machine. It adds the uplink's addresses and a
+// default route through the router.
+func (u Underlay) Configure(network, host int) error {
 	dev, err := netlink.LinkByName(Uplink)
 	if err != nil {
 		return err
@@ -127,7 +138,7 @@ func (l *Lab) addressUplink(network, host int) error {
 	if err := netlink.LinkSetUp(dev); err != nil {
 		return err
 	}
-	for _, v6 := range l.opts.Family.families() {
+	for _, v6 := range u.Family.families() {
 		if err := addAddr(dev, address(v6, network, host)); err != nil {
 			return err
 		}

@@ -60,10 +60,10 @@ func (l *Lab) newNode(ctx context.Context, i int) (*Node, error) {
 // Plug creates the node's uplink, with its addresses and routes. After Unplug
 // this is a new device with another interface index.
 func (n *Node) Plug() error {
-	if err := n.lab.Infra.Do(func() error { return n.lab.plug(n.Machine, n.Network, n.host) }); err != nil {
+	if err := n.lab.Infra.Do(func() error { return n.lab.underlay().Plug(n.Machine, n.Network, n.host) }); err != nil {
 		return err
 	}
-	return n.Do(func() error { return n.lab.addressUplink(n.Network, n.host) })
+	return n.Do(func() error { return n.lab.underlay().Configure(n.Network, n.host) })
 }
 
 // Unplug deletes the node's uplink, and with it all devices, addresses and

@@ -25,8 +25,11 @@ type Machine struct {
 }
 
 // New creates a machine whose only device is loopback. End it with PowerOff.
-func New(name string) (*Machine, error) {
-	cmd := InRole(roleHold, name)
+func New(name string) (*Machine, error) { return Boot(name, InRole(roleHold, name)) }
+
+// Boot creates a machine whose process 1 is cmd, a command of InRole. Its role
+// calls Hold.
+func Boot(name string, cmd *exec.Cmd) (*Machine, error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC,
 		Setpgid:    true, // Ctrl-C on the terminal must reach the lab only, not each machine
@@ -47,6 +50,9 @@ func New(name string) (*Machine, error) {
 	return m, err
 }
 
+// PID returns the PID of process 1 in the PID namespace of this process.
+func (m *Machine) PID() int { return m.hold.Process.Pid }
+
 // PowerOff kills process 1, and with it every process of the machine.
 func (m *Machine) PowerOff() error {
 	_ = m.hold.Process.Kill()
@@ -54,12 +60,19 @@ func (m *Machine) PowerOff() error {
 	return m.Namespaces.close()
 }
 
-// holdMain is roleHold, process 1 of a machine. It writes "ready" or an error
-// to its stdout.
+// holdMain is roleHold, process 1 of a machine.
 func holdMain() int {
-	if err := setUpMachine(os.Args[1]); err != nil {
+	_ = Hold(func() error { return SetUp(os.Args[1]) }) // it has written the error
+	return 1
+}
+
+// Hold is what process 1 of a machine does for as long as the machine exists.
+// It calls setUp, writes "ready" or an error to its stdout, and returns only
+// after an error.
+func Hold(setUp func() error) error {
+	if err := setUp(); err != nil {
 		fmt.Println(strings.ReplaceAll(err.Error(), "\n", " "))
-		return 1
+		return err
 	}
 	signal.Ignore(unix.SIGCHLD) // lets the kernel reap orphans
 	signal.Ignore(unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
@@ -69,9 +82,9 @@ func holdMain() int {
 	}
 }
 
-// setUpMachine runs in the new namespaces. It sets the host name, the mounts
-// and lo.
-func setUpMachine(name string) error {
+// SetUp runs in the new namespaces of a machine. It sets the host name, the
+// mounts and lo.
+func SetUp(name string) error {
 	if err := unix.Sethostname([]byte(name)); err != nil {
 		return fmt.Errorf("set host name: %w", err)
 	}

@@ -27,7 +27,7 @@ type Namespaces struct {
 
 // kinds are the types of namespaces, in the order in which they are entered.
 // WithNet relies on net being the first.
-var kinds = []string{"net", "uts", "ipc", "pid", "mnt"}
+var kinds = []string{"net", "uts", "ipc", "pid", "cgroup", "mnt"}
 
 func openNamespaces(pid int) (Namespaces, error) {
 	var ns Namespaces

@@ -1,0 +1,218 @@
+package cluster
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"k8s.io/client-go/tools/clientcmd"
+
+	"flannel/cmd/flannel-lab/machine"
+	"flannel/subnet/kube/kubetest/cluster"
+)
+
+// Files in Infra.
+const (
+	kubeDir    = "/var/lib/etcd/kube"
+	Kubeconfig = kubeDir + "/admin.kubeconfig" // of the administrator
+	tokensFile = "/run/tokens.csv"
+)
+
+// endpoint is the address of the API server in Infra.
+const endpoint = "192.168.100.1:6443"
+
+// The networks of pods are those of Documentation/kube-flannel.yml and of the
+// pages about IPv6.
+func (o Options) podNetworks() string {
+	if o.Dual {
+		return "10.244.0.0/16,fd00:244::/56"
+	}
+	return "10.244.0.0/16"
+}
+
+func (o Options) serviceNetworks() string {
+	if o.Dual {
+		return "10.96.0.0/16,fd00:96::/108"
+	}
+	return "10.96.0.0/16"
+}
+
+// users are the users of the control plane's programs and of kube-proxy, and
+// the groups that they are in.
+var users = map[string]string{"system:kube-controller-manager": "", "system:kube-scheduler": "", "system:kube-proxy": ""}
+
+// makeTokens creates a token for each program, and for the kubelet of each node.
+// The API server reads them from a file.
+func (c *Cluster) makeTokens() error {
+	c.tokens = map[string]string{}
+	var b strings.Builder
+	add := func(user, group string) {
+		token := rand.Text()
+		c.tokens[user] = token
+		fmt.Fprintf(&b, "%s,%s,%s,%q\n", token, user, user, group)
+	}
+	for user, group := range users {
+		add(user, group)
+	}
+	for i := range c.opts.Nodes {
+		add("system:node:"+nodeName(i), "system:nodes")
+	}
+	return c.Infra.WriteFile(tokensFile, b.String())
+}
+
+// StartAPIServer starts the API server, again after KillAPIServer. It does not
+// wait until it is ready.
+func (c *Cluster) StartAPIServer() error {
+	// It writes the kubeconfig when it is ready.
+	err := c.Infra.Do(func() error { return os.RemoveAll(Kubeconfig) })
+	if err != nil {
+		return err
+	}
+	return c.startService("kube", exec.Command(filepath.Join(c.opts.BinDir, "kube"), "-dir="+kubeDir, "-listen="+endpoint, "--",
+		"--token-auth-file="+tokensFile, "--endpoint-reconciler-type=lease", "--service-cluster-ip-range="+c.opts.serviceNetworks(),
+		// For kubectl exec and logs.
+		"--kubelet-client-certificate=admin.crt", "--kubelet-client-key=admin.key", "--kubelet-preferred-address-types=InternalIP"))
+}
+
+// KillAPIServer ends the API server with SIGKILL.
+func (c *Cluster) KillAPIServer() error {
+	_, err := c.services["kube"].Stop(context.Background(), syscall.SIGKILL)
+	return err
+}
+
+func (c *Cluster) startService(name string, cmd *exec.Cmd) (err error) {
+	c.services[name], err = machine.StartProcess(c.Infra, cmd, name+".log")
+	return err
+}
+
+// Ready waits until the API server is ready. The first time it also creates the
+// administrator's client.
+func (c *Cluster) Ready(ctx context.Context) error {
+	server := c.services["kube"]
+	var text []byte
+	_, err := machine.Until(ctx, machine.Longest, func(context.Context) (err error) {
+		if !server.Running() {
+			return machine.Fatal(fmt.Errorf("kube exited: %s", machine.LastLine(server.Log())))
+		}
+		text, err = c.Infra.ReadFile(Kubeconfig)
+		return err
+	})
+	if err != nil || c.Cluster != nil {
+		return err
+	}
+	config, err := clientcmd.RESTConfigFromKubeConfig(text)
+	if err != nil {
+		return err
+	}
+	config.Dial, config.QPS = c.Infra.Dial, -1
+	c.ca = config.CAData
+	c.Cluster, err = cluster.Open(config)
+	return err
+}
+
+// startControllers starts the controller manager and the scheduler.
+func (c *Cluster) startControllers() error {
+	for name, args := range map[string][]string{
+		"kube-controller-manager": {"--use-service-account-credentials", "--allocate-node-cidrs", "--cluster-cidr=" + c.opts.podNetworks(),
+			"--service-cluster-ip-range=" + c.opts.serviceNetworks(), "--root-ca-file=" + kubeDir + "/ca.crt",
+			"--service-account-private-key-file=" + kubeDir + "/sa.key"},
+		"kube-scheduler": nil,
+	} {
+		file := "/run/" + name + ".kubeconfig"
+		if err := c.Infra.WriteFile(file, c.kubeconfigOf("system:"+name)); err != nil {
+			return err
+		}
+		args = append(c.opts.kubernetes(name, "--kubeconfig="+file, "--authentication-kubeconfig="+file, "--authorization-kubeconfig="+file,
+			"--leader-elect=false", "--bind-address=127.0.0.1"), args...)
+		if err := c.startService(name, exec.Command(args[0], args[1:]...)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// kubeconfigOf returns the kubeconfig of a program.
+func (c *Cluster) kubeconfigOf(user string) string {
+	return fmt.Sprintf(`apiVersion: v1
+kind: Config
+clusters: [{name: lab, cluster: {server: "https://%s", certificate-authority-data: %s}}]
+users: [{name: user, user: {token: %s}}]
+contexts: [{name: lab, context: {cluster: lab, user: user}}]
+current-context: lab
+`, endpoint, base64.StdEncoding.EncodeToString(c.ca), c.tokens[user])
+}
+
+// Kubectl runs kubectl as the administrator and returns its output.
+func (c *Cluster) Kubectl(ctx context.Context, args ...string) (string, error) {
+	return c.Infra.Run(ctx, append([]string{"kubectl", "--kubeconfig=" + Kubeconfig}, args...)...)
+}
+
+// ApplyFile applies a manifest. Each pair of edits is a text in the manifest and
+// its replacement; a text that is missing is an error.
+func (c *Cluster) ApplyFile(ctx context.Context, file string, edits ...string) error {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	for i := 0; i < len(edits); i += 2 {
+		if !strings.Contains(string(text), edits[i]) {
+			return fmt.Errorf("%s does not contain %q", file, edits[i])
+		}
+	}
+	objects, err := cluster.Objects([]byte(strings.NewReplacer(edits...).Replace(string(text))))
+	if err != nil {
+		return err
+	}
+	return c.Apply(ctx, false, objects...)
+}
+
+// Manifest returns the path of Documentation/kube-flannel.yml.
+func (c *Cluster) Manifest() string {
+	return filepath.Join(c.opts.BinDir, "..", "Documentation", "kube-flannel.yml")
+}
+
+// Install applies the manifest, with IPv6 if the cluster has it, and waits until
+// flannel's pods and all nodes are ready. The edits are those of ApplyFile.
+func (c *Cluster) Install(ctx context.Context, edits ...string) error {
+	if c.opts.Dual {
+		edits = append(edits, `"Network": "10.244.0.0/16",`,
+			`"Network": "10.244.0.0/16", "EnableIPv6": true, "IPv6Network": "fd00:244::/56",`)
+	}
+	if err := c.ApplyFile(ctx, c.Manifest(), edits...); err != nil {
+		return err
+	}
+	if err := c.PodsReady(ctx, cluster.Namespace, FlannelPods); err != nil {
+		return err
+	}
+	return c.NodesReady(ctx)
+}
+
+// Logs returns the last lines of the logs of all programs.
+func (c *Cluster) Logs(ctx context.Context) string {
+	var b strings.Builder
+	for name, p := range c.services {
+		fmt.Fprintf(&b, "infra, %s:\n%s\n", name, lastLines(p.Log(), 10))
+	}
+	for _, n := range c.Nodes {
+		for name, p := range n.services {
+			fmt.Fprintf(&b, "%s, %s:\n%s\n", n.Name, name, lastLines(p.Log(), 20))
+		}
+	}
+	for _, args := range [][]string{{"get", "nodes,pods", "-A", "-o", "wide"}, {"get", "events", "-A"},
+		{"logs", "-n", cluster.Namespace, "-l", "app=flannel", "--all-containers", "--prefix"}} {
+		out, err := c.Kubectl(ctx, args...)
+		fmt.Fprintf(&b, "kubectl %s: %v\n%s\n", strings.Join(args, " "), err, out)
+	}
+	return b.String()
+}
+
+func lastLines(text string, n int) string {
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+}
