@@ -206,6 +206,9 @@ func (d *Daemon) pass(ctx context.Context, n *node, in *inbox) failures {
 		n.rejects, n.twins = slices.Concat(planned.Rejects, peers.Rejects), n.plan.Twins()
 		n.windows, n.retained, n.ownWithdrawn = peers.Windows, peers.Retained, peers.OwnWithdrawn
 		state := n.state(planned.Paths, d.Settings, f.unknown())
+		if m, ok := d.Manager.(subnet.NodeNamer); ok {
+			state.Node = m.NodeName()
+		}
 		state.Since, state.Changes = planned.Since, planned.Changes
 		kept, err := d.apply(ctx, n, in, state)
 		f.add("dataplane", err)

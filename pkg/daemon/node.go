@@ -40,8 +40,8 @@ type node struct {
 	plan           *plan.Plan
 	judged         *plan.Plan     // whose rules the lease manager has
 	formerNetworks []netip.Prefix // in the subnet file, but not in the configuration
-	former4        netip.Prefix   // this node's last subnet in another network, for the subnet file; zero: none
-	former6        netip.Prefix
+	former4        []netip.Prefix // this node's last subnets, for the subnet file and the pods' bridge
+	former6        []netip.Prefix
 	warnings       []string // of build, as logged last
 
 	readdressed map[string]bool     // devices that must have the MAC address that the backend derives
@@ -218,6 +218,11 @@ func (n *node) state(paths []*dataplane.Path, s Settings, keep bool) dataplane.S
 		Unrouted: !n.backend.Wire().Paths, Paths: paths, Keep: keep}
 	for _, e := range n.lease.Endpoints() {
 		state.Subnets = append(state.Subnets, e.Subnet)
+		former := n.former4
+		if e.Subnet.Addr().Is6() {
+			former = n.former6
+		}
+		state.FormerSubnets = append(state.FormerSubnets, former...)
 	}
 	if s.BlackholeOwn {
 		state.Blackholes = state.Subnets

@@ -102,6 +102,10 @@ type State struct {
 	Blackholes []netip.Prefix
 	// Subnets are those of this node's pods, one for each address family in use.
 	Subnets []netip.Prefix
+	// FormerSubnets are those that this node had before, of the families in use. A bridge
+	// without pods loses the address that it has as the gateway of one.
+	FormerSubnets []netip.Prefix
+	Node          string // the name of this node in Kubernetes, for messages; "": not in Kubernetes
 	// Guard is nil if anybody may send into the pod network.
 	Guard *Guard
 	// Keep forbids deletions. It is set when something that the state or the links

@@ -61,7 +61,8 @@ type Driver struct {
 	networkRoutes map[routeKey]hop // through TUN devices
 	foreign       map[routeKey]hop // see routeStore; of the last list
 
-	guard guarding
+	guard   guarding
+	bridges formerBridges
 
 	encrypting dataplane.IPsec // the device that the tables' entries are for; zero: none
 	ipsecWatch ipsecWatch
@@ -149,6 +150,7 @@ func (d *Driver) markDirty() {
 	d.devicesDirty.Store(true)
 	d.strayDevices.Store(true)
 	d.sysctlsDirty.Store(true)
+	d.bridges.dirty.Store(true)
 }
 
 // Apply implements Dataplane.
@@ -161,7 +163,9 @@ func (d *Driver) Apply(ctx context.Context, links dataplane.Links, s dataplane.S
 	if check {
 		err = errors.Join(err, d.enableForwarding(s, pods))
 	}
-	err = errors.Join(err, d.tables.Add(ctx, d.opts))
+	// The route to a peer that has a former subnet of this node now needs that the bridge's
+	// own route to it is gone.
+	err = errors.Join(err, d.leaveFormerSubnets(s), d.tables.Add(ctx, d.opts))
 	d.fillAll(driver.Want, held)
 	if !reconcile.IsUnknown(err) { // otherwise the forwarders' peers may not be set yet
 		d.startForwarders()
