@@ -218,11 +218,6 @@ func (n *node) state(paths []*dataplane.Path, s Settings, keep bool) dataplane.S
 		Unrouted: !n.backend.Wire().Paths, Paths: paths, Keep: keep}
 	for _, e := range n.lease.Endpoints() {
 		state.Subnets = append(state.Subnets, e.Subnet)
-		former := n.former4
-		if e.Subnet.Addr().Is6() {
-			former = n.former6
-		}
-		state.FormerSubnets = append(state.FormerSubnets, former...)
 	}
 	if s.BlackholeOwn {
 		state.Blackholes = state.Subnets
@@ -245,6 +240,27 @@ func (n *node) firewall(s Settings) firewall.Config {
 		c.Writer = firewall.NFTables
 	}
 	return c
+}
+
+// leaveFormerSubnets frees the pods' bridge of the gateways of this node's former
+// subnets, of the families in use.
+func (d *Daemon) leaveFormerSubnets(n *node) error {
+	l, ok := d.Dataplane.(dataplane.SubnetLeaver)
+	if !ok {
+		return nil
+	}
+	var former []netip.Prefix
+	if n.lease.V4.On() {
+		former = append(former, n.former4...)
+	}
+	if n.lease.V6.On() {
+		former = append(former, n.former6...)
+	}
+	name := ""
+	if m, ok := d.Manager.(subnet.NodeNamer); ok {
+		name = m.NodeName()
+	}
+	return l.LeaveSubnets(former, name)
 }
 
 // writeEnv writes the subnet file if its content differs, also after another process

@@ -102,10 +102,6 @@ type State struct {
 	Blackholes []netip.Prefix
 	// Subnets are those of this node's pods, one for each address family in use.
 	Subnets []netip.Prefix
-	// FormerSubnets are those that this node had before, of the families in use. A bridge
-	// without pods loses the address that it has as the gateway of one.
-	FormerSubnets []netip.Prefix
-	Node          string // the name of this node in Kubernetes, for messages; "": not in Kubernetes
 	// Guard is nil if anybody may send into the pod network.
 	Guard *Guard
 	// Keep forbids deletions. It is set when something that the state or the links
@@ -139,6 +135,15 @@ type Guarded struct {
 	// OfPeer describes such a packet of the last minutes with the address of a peer's pod;
 	// empty: there was none.
 	OfPeer string
+}
+
+// SubnetLeaver is implemented by dataplanes under which the CNI plugin bridge connects pods.
+type SubnetLeaver interface {
+	// LeaveSubnets deletes the addresses that bridges without pods have as gateways of
+	// former subnets of this node. The error is a FormerSubnetError if one has pods. node is
+	// the name of this node in Kubernetes, for messages; "": not in Kubernetes. The goroutine
+	// that calls Ensure calls it, too.
+	LeaveSubnets(former []netip.Prefix, node string) error
 }
 
 // Refused is a path of which the system refused an entry because of its content,

@@ -13,7 +13,7 @@ type FormerSubnetError struct {
 	Bridge    string
 	Addresses []netip.Prefix // at least one
 	Ports     []string       // names of the pods' interfaces
-	Node      string         // State.Node
+	Node      string         // the name of this node in Kubernetes; "": not in Kubernetes
 }
 
 // maxPorts is how many interfaces the error names.

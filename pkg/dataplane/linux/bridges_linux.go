@@ -32,24 +32,20 @@ type formerBridges struct {
 	used     atomic.Bool                    // a bridge with ports has one of them
 }
 
-// leaveFormerSubnets deletes the gateway addresses of former subnets from bridges without
-// ports. It does nothing if nothing has changed.
-func (d *Driver) leaveFormerSubnets(s dataplane.State) error {
+// LeaveSubnets implements dataplane.SubnetLeaver. It does nothing if nothing has changed.
+func (d *Driver) LeaveSubnets(former []netip.Prefix, node string) error {
 	b := &d.bridges
 	var gateways []netip.Prefix
-	for _, p := range s.FormerSubnets {
+	for _, p := range former {
 		gateways = append(gateways, dataplane.GatewayOf(p))
 	}
 	if old := b.gateways.Load(); old == nil || !slices.Equal(*old, gateways) {
 		b.gateways.Store(&gateways)
 		b.dirty.Store(true)
 	}
-	if s.Keep {
-		return nil // the pass has an error already, and the next one looks
-	}
 	if b.dirty.Swap(false) {
 		b.used.Store(true) // before the ports are read
-		used, err := d.freeBridges(gateways, s.Node)
+		used, err := d.freeBridges(gateways, node)
 		b.used.Store(len(used) > 0)
 		b.err = err
 		for _, e := range used {

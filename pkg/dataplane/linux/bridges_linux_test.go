@@ -21,7 +21,7 @@ func bridgeOf(name string) string {
 func formerMachine(t *testing.T) *machine {
 	m := newMachine(t)
 	m.state.Subnets = []netip.Prefix{netip.MustParsePrefix("10.5.1.0/24"), netip.MustParsePrefix("2001:cafe:42:1::/64")}
-	m.state.FormerSubnets = []netip.Prefix{netip.MustParsePrefix("10.5.8.0/24"), netip.MustParsePrefix("10.5.9.0/24"), netip.MustParsePrefix("2001:cafe:42:9::/64")}
+	m.former = []netip.Prefix{netip.MustParsePrefix("10.5.8.0/24"), netip.MustParsePrefix("10.5.9.0/24"), netip.MustParsePrefix("2001:cafe:42:9::/64")}
 	m.state.Paths = append(m.state.Paths, peerPaths(9)...)
 	run(t, `ip link add pods type bridge; ip link set pods up
 		ip addr add 10.5.9.1/24 dev pods; ip addr add 2001:cafe:42:9::1/64 dev pods nodad`)
@@ -56,7 +56,6 @@ func TestBridgeOfFormerSubnet(t *testing.T) {
 func TestBridgeWithFormerPods(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		m := formerMachine(t)
-		m.state.Node = "n7"
 		run(t, `for i in 1 2; do ip link add veth$i type veth peer name pod$i; ip link set veth$i master pods up; done`)
 		const addresses = "10.5.9.1/24 2001:cafe:42:9::1/64"
 		for range 2 { // also without a notification in between

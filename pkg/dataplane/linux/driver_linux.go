@@ -163,9 +163,7 @@ func (d *Driver) Apply(ctx context.Context, links dataplane.Links, s dataplane.S
 	if check {
 		err = errors.Join(err, d.enableForwarding(s, pods))
 	}
-	// The route to a peer that has a former subnet of this node now needs that the bridge's
-	// own route to it is gone.
-	err = errors.Join(err, d.leaveFormerSubnets(s), d.tables.Add(ctx, d.opts))
+	err = errors.Join(err, d.tables.Add(ctx, d.opts))
 	d.fillAll(driver.Want, held)
 	if !reconcile.IsUnknown(err) { // otherwise the forwarders' peers may not be set yet
 		d.startForwarders()
