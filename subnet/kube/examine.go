@@ -13,6 +13,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 
 	"flannel/subnet/kube/client"
 )
@@ -24,6 +25,10 @@ type Examination struct {
 	PodCIDRs []string      // of this node's Node
 	Windows  []string      // names of at most ten Windows nodes
 }
+
+// OutsideOfPod reports whether an error of Examine or Nodes means that the options name no API server, and that this
+// process is in no pod that could know one.
+func OutsideOfPod(err error) bool { return errors.Is(err, rest.ErrNotInCluster) }
 
 // Examine asks the API server. Only the options that say how to reach it and which node this is are used.
 func Examine(ctx context.Context, o Options) (Examination, error) {
