@@ -179,6 +179,36 @@ func TestClusterOnBehalf(t *testing.T) {
 	}
 }
 
+// check-config --kube is about Windows nodes only if the cluster has one, or if it is asked to.
+func TestCheckConfigOfCluster(t *testing.T) {
+	s := kubetest.Start(t)
+	config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "conf"}, Data: map[string]string{"net-conf.json": `{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}`}}
+	if _, err := s.Client.CoreV1().ConfigMaps(cluster.Namespace).Create(t.Context(), config, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	checks := func(when string, want ...string) {
+		t.Helper()
+		for _, system := range []string{"linux", "all"} {
+			_, out, _ := flanneldSays(t.Context(), "--kubeconfig-file="+s.File("admin.kubeconfig"), "check-config", "--kube", "--configmap="+cluster.Namespace+"/conf", "--os="+system, "--timeout=5m", "--json")
+			var got []string
+			for _, c := range read[checkAnswer](t, out).Systems {
+				got = append(got, c.System)
+			}
+			if system == "all" {
+				want = []string{"linux", "windows"}
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("%s, --os=%s: %s\n%s", when, system, diff, out)
+			}
+		}
+	}
+	checks("no Windows node", "linux")
+	if _, err := s.Client.CoreV1().Nodes().Create(t.Context(), publishedNode("windows-1", "windows", 1, "", "", ""), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	checks("a Windows node", "linux", "windows")
+}
+
 // fieldsOf makes rows comparable whose columns have other widths.
 func fieldsOf(rows []string) (all [][]string) {
 	for _, r := range rows {

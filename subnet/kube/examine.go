@@ -30,6 +30,16 @@ type Examination struct {
 // process is in no pod that could know one.
 func OutsideOfPod(err error) bool { return errors.Is(err, rest.ErrNotInCluster) }
 
+// WindowsNodes returns the names of at most ten Windows nodes.
+func WindowsNodes(ctx context.Context, o Options) ([]string, error) {
+	api, err := client.New(o.client())
+	if err != nil {
+		return nil, err
+	}
+	defer api.Close()
+	return api.WindowsNodes(ctx)
+}
+
 // Examine asks the API server. Only the options that say how to reach it and which node this is are used.
 func Examine(ctx context.Context, o Options) (Examination, error) {
 	if o.NodeName == "" && (o.PodName == "" || o.PodNamespace == "") {
