@@ -76,7 +76,7 @@ func dispatch(ctx context.Context, command string, args []string) (int, error) {
 		}
 		switch command {
 		case "demo":
-			return 0, demo.Run(ctx, os.Stdout, o.lab, o.backend)
+			return 0, demo.Run(ctx, os.Stdout, o.lab, o.backend, o.probes)
 		case "up":
 			return 0, up(ctx, args)
 		}
@@ -109,6 +109,7 @@ type options struct {
 	lab     lab.Options
 	backend string // a JSON object after parseOptions
 	dual    bool   // both address families; it becomes lab.Family
+	probes  bool   // of the demo alone
 }
 
 // flags returns a flag set that sets o when it parses.
@@ -118,6 +119,7 @@ func (o *options) flags(name string) *flag.FlagSet {
 	f.IntVar(&o.lab.Windows, "windows", 0, "number of Windows `nodes`, the last ones: real programs in Wine, with a simulated HNS")
 	f.StringVar(&o.backend, "backend", "vxlan", "the configuration's Backend: a `type`, or a JSON object such as '{\"Type\":\"vxlan\",\"DirectRouting\":true}'")
 	f.BoolVar(&o.dual, "ipv6", false, "use IPv6 in addition to IPv4")
+	f.BoolVar(&o.probes, "probes", false, "demo: also show what flanneld's probes find, which takes about 20 seconds more")
 	f.IntVar(&o.lab.Subnets, "subnets", 1, "number of underlay `networks` (1 or 2), joined by a router")
 	f.BoolVar(&o.lab.Kube, "kube", false, "store leases in Kubernetes, with a real API server, instead of etcd")
 	f.StringVar(&o.lab.Flanneld, "flanneld", "", "any flannel-compatible `binary` (default: bin/flanneld)")
