@@ -85,6 +85,12 @@ func TestContainers(t *testing.T) {
 				t.Errorf("%s: %s can write %v", name, c.Name, dirs)
 			}
 			s := c.SecurityContext
+			if privileged := slices.Contains([]string{"chart: udp", "chart: privileged"}, name); privileged && c.Name == "kube-flannel" {
+				if s.Privileged == nil || !*s.Privileged || !*s.ReadOnlyRootFilesystem {
+					t.Errorf("%s: %s is not privileged: %+v", name, c.Name, s)
+				}
+				continue
+			}
 			if *s.AllowPrivilegeEscalation || !*s.ReadOnlyRootFilesystem || s.Privileged != nil || !slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) {
 				t.Errorf("%s: %s has privileges: %+v", name, c.Name, s)
 			}
@@ -116,4 +122,24 @@ func TestTokenVolume(t *testing.T) {
 	if diff := cmp.Diff([]string{"token", "ca.crt", "namespace"}, files); diff != "" {
 		t.Error(diff)
 	}
+}
+
+// The kustomize component for udp makes the container that uses the network privileged, and no other. The API server
+// accepts it, and the patch of the page, by which a DaemonSet gets the same.
+func TestUDPIsPrivileged(t *testing.T) {
+	t.Parallel()
+	privileged := func(what string, set appsv1.DaemonSet) {
+		t.Helper()
+		for _, c := range set.Spec.Template.Spec.Containers {
+			if is := c.SecurityContext.Privileged != nil && *c.SecurityContext.Privileged; is != (c.Name == "kube-flannel") {
+				t.Errorf("%s: %s is privileged: %v", what, c.Name, is)
+			}
+		}
+	}
+	u := newUser(t)
+	u.run(`mkdir own && printf 'resources: [../Documentation]\ncomponents: [../Documentation/udp]\n' >own/kustomization.yaml && kubectl apply -k own`)
+	privileged("kustomize", *u.daemonSet())
+	u.run("kubectl apply -k Documentation")
+	u.run(u.block("backends.md", "udp-privileged"))
+	privileged("patch", *u.daemonSet())
 }

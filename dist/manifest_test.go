@@ -30,6 +30,8 @@ var values = map[string]string{
 	"IPv6 only":   "podCidr: ''\npodCidrv6: fd00:10:244::/56\nbackend: {Type: host-gw}\n",
 	"vxlan":       "backend: {Type: vxlan, VNI: 4096, Port: 4789, DirectRouting: true}\nnftables: true\n",
 	"metrics":     "metrics: {expose: true}\n",
+	"udp":         "backend: {Type: udp}\n",
+	"privileged":  "privileged: true\n",
 	"no policy":   "admissionPolicy: false\n",
 	"own prefix":  "annotationPrefix: example.com/net-\n",
 	"API address": "apiServer: {host: 192.0.2.1, port: 6443}\nargs: [--iface=eth1, --v=4]\nenv: [{name: A, value: b}]\n",

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -18,12 +19,15 @@ import (
 type Env struct {
 	V4Network, V4Subnet netip.Prefix // masked; zero: family off
 	V6Network, V6Subnet netip.Prefix
-	// FormerV4 and FormerV6 are the last subnets that this node had in another network, zero: none. Its pods may still have
-	// their addresses, so that it takes them again if the configuration returns to that network.
-	FormerV4, FormerV6 netip.Prefix
+	// FormerV4 and FormerV6 are the last subnets that this node had before, the latest first. Pods and their bridge may still
+	// have addresses of them, and the node takes one again if the configuration returns to its network.
+	FormerV4, FormerV6 []netip.Prefix
 	MTU                int // of the pods' interfaces, in bytes
 	IPMasq             bool
 }
+
+// IsZero reports whether e has no subnet, as ReadEnv returns it for a missing file.
+func (e Env) IsZero() bool { return !e.V4Subnet.IsValid() && !e.V6Subnet.IsValid() }
 
 // maxEnv bounds what is read of the file, which others may have written, in bytes.
 const maxEnv = 64 << 10
@@ -45,14 +49,22 @@ func Format(e Env) []byte {
 	}
 	fmt.Fprintf(&b, "FLANNEL_MTU=%d\nFLANNEL_IPMASQ=%t\n", e.MTU, e.IPMasq)
 	for _, f := range []struct {
-		key    string
-		subnet netip.Prefix
+		key     string
+		subnets []netip.Prefix
 	}{{formerKey4, e.FormerV4}, {formerKey6, e.FormerV6}} {
-		if f.subnet.IsValid() {
-			fmt.Fprintf(&b, "%s=%s\n", f.key, f.subnet)
+		if len(f.subnets) > 0 {
+			fmt.Fprintf(&b, "%s=%s\n", f.key, joinPrefixes(f.subnets))
 		}
 	}
 	return b.Bytes()
+}
+
+func joinPrefixes(prefixes []netip.Prefix) string {
+	var texts []string
+	for _, p := range prefixes {
+		texts = append(texts, p.String())
+	}
+	return strings.Join(texts, ",")
 }
 
 // flannel does not have these keys, and ignores them.
@@ -78,9 +90,9 @@ func ParseEnv(raw []byte) (Env, error) {
 		case "FLANNEL_IPV6_SUBNET":
 			e.V6Subnet, err = envPrefix(value, 128)
 		case formerKey4:
-			e.FormerV4, err = envPrefix(value, 32)
+			e.FormerV4, err = envPrefixes(value, 32)
 		case formerKey6:
-			e.FormerV6, err = envPrefix(value, 128)
+			e.FormerV6, err = envPrefixes(value, 128)
 		case "FLANNEL_MTU":
 			if e.MTU, err = strconv.Atoi(value); err != nil {
 				err = errors.New("not a whole number")
@@ -94,7 +106,7 @@ func ParseEnv(raw []byte) (Env, error) {
 			return Env{}, fmt.Errorf("%s=%.60q: %w", key, value, err)
 		}
 	}
-	if !e.V4Subnet.IsValid() && !e.V6Subnet.IsValid() {
+	if e.IsZero() {
 		return Env{}, errors.New("no FLANNEL_SUBNET and no FLANNEL_IPV6_SUBNET")
 	}
 	return e, nil
@@ -110,29 +122,46 @@ func envPrefix(value string, bits int) (netip.Prefix, error) {
 	return p.Masked(), nil
 }
 
+// envPrefixes parses a list of networks, separated by commas, of which it takes the first maxFormer.
+func envPrefixes(value string, bits int) (prefixes []netip.Prefix, err error) {
+	for item := range strings.SplitSeq(value, ",") {
+		p, err := envPrefix(item, bits)
+		if err != nil {
+			return nil, err
+		}
+		if len(prefixes) < maxFormer {
+			prefixes = append(prefixes, p)
+		}
+	}
+	return prefixes, nil
+}
+
+// maxFormer is how many former subnets of a family the file has at most.
+const maxFormer = 4
+
 // Remembered returns the subnets that the file remembers for the networks of cfg: the present one of each family, or else
-// the one that this node had in that network before.
+// the last one that this node had in that network before.
 func (e Env) Remembered(cfg Config) (v4, v6 netip.Prefix) {
-	choose := func(n Network, present, former netip.Prefix) netip.Prefix {
-		if !n.Holds(present) && n.Holds(former) {
-			return former
+	choose := func(n Network, present netip.Prefix, former []netip.Prefix) netip.Prefix {
+		if i := slices.IndexFunc(former, n.Holds); !n.Holds(present) && i >= 0 {
+			return former[i]
 		}
 		return present
 	}
 	return choose(cfg.V4, e.V4Subnet, e.FormerV4), choose(cfg.V6, e.V6Subnet, e.FormerV6)
 }
 
-// Former returns the last subnets of other networks than those of cfg, for the next file.
-func (e Env) Former(cfg Config) (v4, v6 netip.Prefix) {
-	choose := func(n Network, present, former netip.Prefix) netip.Prefix {
-		for _, s := range []netip.Prefix{present, former} {
-			if s.IsValid() && !n.Prefix.Overlaps(s) {
-				return s
+// Former returns the former subnets for the next file, in which the node has the subnets of next.
+func (e Env) Former(next Lease) (v4, v6 []netip.Prefix) {
+	list := func(present netip.Prefix, former []netip.Prefix, next netip.Prefix) (subnets []netip.Prefix) {
+		for _, s := range append([]netip.Prefix{present}, former...) {
+			if s.IsValid() && s != next && !slices.Contains(subnets, s) && len(subnets) < maxFormer {
+				subnets = append(subnets, s)
 			}
 		}
-		return netip.Prefix{}
+		return subnets
 	}
-	return choose(cfg.V4, e.V4Subnet, e.FormerV4), choose(cfg.V6, e.V6Subnet, e.FormerV6)
+	return list(e.V4Subnet, e.FormerV4, next.V4.Subnet), list(e.V6Subnet, e.FormerV6, next.V6.Subnet)
 }
 
 // ErrMalformed is wrapped by the error about a file that is not a valid subnet file, or whose owner is not trusted

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
 	"runtime"
 	"strings"
 	"testing"
@@ -39,10 +40,10 @@ func TestFormatEnv(t *testing.T) {
 		{v4, "FLANNEL_NETWORK=10.5.0.0/16\nFLANNEL_SUBNET=10.5.72.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=false\n"},
 		{v6, "FLANNEL_IPV6_NETWORK=2001:cafe:42::/56\nFLANNEL_IPV6_SUBNET=2001:cafe:42:1::1/64\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n"},
 	} {
-		if got := string(Format(c.env)); got != c.want {
+		if got := string(Format(c.env)); !reflect.DeepEqual(got, c.want) {
 			t.Errorf("got\n%swant\n%s", got, c.want)
 		}
-		if back, err := ParseEnv([]byte(c.want)); err != nil || back != c.env {
+		if back, err := ParseEnv([]byte(c.want)); err != nil || !reflect.DeepEqual(back, c.env) {
 			t.Errorf("read back: %+v, %v", back, err)
 		}
 	}
@@ -76,10 +77,10 @@ func TestParseEnv(t *testing.T) {
 	} {
 		got, err := ParseEnv([]byte(c.raw))
 		if c.wrong != "" {
-			if err == nil || !logtest.Names(err.Error(), strings.Fields(c.wrong)...) || got != (Env{}) {
+			if err == nil || !logtest.Names(err.Error(), strings.Fields(c.wrong)...) || !reflect.DeepEqual(got, Env{}) {
 				t.Errorf("%q: %+v, %v, want %s", c.raw, got, err, c.wrong)
 			}
-		} else if err != nil || got != c.want {
+		} else if err != nil || !reflect.DeepEqual(got, c.want) {
 			t.Errorf("%q: %+v, %v", c.raw, got, err)
 		}
 	}
@@ -87,7 +88,7 @@ func TestParseEnv(t *testing.T) {
 
 func TestWriteEnv(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run", "flannel", "subnet.env")
-	if e, err := ReadEnv(path); err != nil || e != (Env{}) {
+	if e, err := ReadEnv(path); err != nil || !reflect.DeepEqual(e, Env{}) {
 		t.Errorf("a missing file: %+v, %v", e, err)
 	}
 	write := func(e Env, want bool) os.FileInfo {
@@ -99,7 +100,7 @@ func TestWriteEnv(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, err := ReadEnv(path); err != nil || got != e {
+		if got, err := ReadEnv(path); err != nil || !reflect.DeepEqual(got, e) {
 			t.Errorf("read back %+v, %v", got, err)
 		}
 		return info
@@ -164,31 +165,36 @@ func FuzzParseEnv(f *testing.F) {
 			return
 		}
 		back, err := ParseEnv(text)
-		if err != nil || back != e || !bytes.Equal(text, Format(back)) {
+		if err != nil || !reflect.DeepEqual(back, e) || !bytes.Equal(text, Format(back)) {
 			t.Errorf("%q became %q: %+v, %v", raw, text, back, err)
 		}
 	})
 }
 
-// The subnet of a network that the configuration leaves is remembered until it returns, and no longer than that.
+// A node remembers its last subnets: for a network to which the configuration returns, and because its pods' bridge may
+// still have an address of one.
 func TestFormerSubnet(t *testing.T) {
 	a := Config{V4: Network{Prefix: pfx("10.5.0.0/16"), SubnetLen: 24}}
 	b := Config{V4: Network{Prefix: pfx("10.9.0.0/16"), SubnetLen: 24}}
 	both := Config{V4: a.V4, V6: Network{Prefix: pfx("fd05::/48"), SubnetLen: 64}}
 	e := Env{V4Network: a.V4.Prefix, V4Subnet: pfx("10.5.72.0/24"), MTU: 1450}
 	for _, step := range []struct {
-		name         string
-		cfg          Config
-		four, six    string // remembered
-		becomes      Env    // the node's subnets after this step
-		former, then string // of the next file
+		name             string
+		cfg              Config
+		four, six        string // remembered
+		becomes4         string // the node's subnets after this step
+		becomes6         string
+		former4, former6 string // of the next file
 	}{
-		{"the same", a, "10.5.72.0/24", "", Env{V4Network: a.V4.Prefix, V4Subnet: pfx("10.5.72.0/24")}, "", ""},
-		{"another network", b, "10.5.72.0/24", "", Env{V4Network: b.V4.Prefix, V4Subnet: pfx("10.9.3.0/24")}, "10.5.72.0/24", ""},
-		{"a restart there", b, "10.9.3.0/24", "", Env{V4Network: b.V4.Prefix, V4Subnet: pfx("10.9.3.0/24")}, "10.5.72.0/24", ""},
-		{"back", both, "10.5.72.0/24", "", Env{V4Network: a.V4.Prefix, V4Subnet: pfx("10.5.72.0/24"), V6Network: pfx("fd05::/48"), V6Subnet: pfx("fd05:0:0:7::/64")}, "10.9.3.0/24", ""},
-		{"without IPv6", a, "10.5.72.0/24", "fd05:0:0:7::/64", Env{V4Network: a.V4.Prefix, V4Subnet: pfx("10.5.72.0/24")}, "10.9.3.0/24", "fd05:0:0:7::/64"},
-		{"with IPv6", both, "10.5.72.0/24", "fd05:0:0:7::/64", Env{}, "10.9.3.0/24", ""},
+		{"the same", a, "10.5.72.0/24", "", "10.5.72.0/24", "", "", ""},
+		{"another network", b, "10.5.72.0/24", "", "10.9.3.0/24", "", "10.5.72.0/24", ""},
+		{"a restart there", b, "10.9.3.0/24", "", "10.9.3.0/24", "", "10.5.72.0/24", ""},
+		{"another subnet there", b, "10.9.3.0/24", "", "10.9.4.0/24", "", "10.9.3.0/24,10.5.72.0/24", ""},
+		{"back", both, "10.5.72.0/24", "", "10.5.72.0/24", "fd05:0:0:7::/64", "10.9.4.0/24,10.9.3.0/24", ""},
+		{"without IPv6", a, "10.5.72.0/24", "fd05:0:0:7::/64", "10.5.72.0/24", "", "10.9.4.0/24,10.9.3.0/24", "fd05:0:0:7::/64"},
+		{"with IPv6", both, "10.5.72.0/24", "fd05:0:0:7::/64", "10.5.73.0/24", "fd05:0:0:8::/64", "10.5.72.0/24,10.9.4.0/24,10.9.3.0/24", "fd05:0:0:7::/64"},
+		{"a bounded list", a, "10.5.73.0/24", "fd05:0:0:8::/64", "10.5.74.0/24", "", "10.5.73.0/24,10.5.72.0/24,10.9.4.0/24,10.9.3.0/24", "fd05:0:0:8::/64,fd05:0:0:7::/64"},
+		{"the oldest is forgotten", a, "10.5.74.0/24", "", "10.5.75.0/24", "", "10.5.74.0/24,10.5.73.0/24,10.5.72.0/24,10.9.4.0/24", "fd05:0:0:8::/64,fd05:0:0:7::/64"},
 	} {
 		text := func(p netip.Prefix) string {
 			if p.IsValid() {
@@ -200,15 +206,17 @@ func TestFormerSubnet(t *testing.T) {
 		if text(v4) != step.four || text(v6) != step.six {
 			t.Errorf("%s: remembered are %v and %v", step.name, v4, v6)
 		}
-		next := step.becomes
-		if next.FormerV4, next.FormerV6 = e.Former(step.cfg); text(next.FormerV4) != step.former || text(next.FormerV6) != step.then {
+		next := Env{V4Network: step.cfg.V4.Prefix, V4Subnet: pfx(step.becomes4), MTU: 1450}
+		if step.becomes6 != "" {
+			next.V6Network, next.V6Subnet = step.cfg.V6.Prefix, pfx(step.becomes6)
+		}
+		next.FormerV4, next.FormerV6 = e.Former(Lease{V4: Endpoint{Subnet: next.V4Subnet}, V6: Endpoint{Subnet: next.V6Subnet}})
+		if joinPrefixes(next.FormerV4) != step.former4 || joinPrefixes(next.FormerV6) != step.former6 {
 			t.Errorf("%s: former are %v and %v", step.name, next.FormerV4, next.FormerV6)
 		}
-		if next.V4Subnet.IsValid() {
-			var err error
-			if e, err = ParseEnv(Format(next)); err != nil || e != next {
-				t.Errorf("%s: %+v is read as %+v (%v)", step.name, next, e, err)
-			}
+		var err error
+		if e, err = ParseEnv(Format(next)); err != nil || !reflect.DeepEqual(e, next) {
+			t.Errorf("%s: %+v is read as %+v (%v)", step.name, next, e, err)
 		}
 	}
 }

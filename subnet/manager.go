@@ -116,6 +116,12 @@ type ConfigReporter interface {
 	ConfigMissing() error
 }
 
+// NodeNamer is a Manager whose leases belong to the nodes of a Kubernetes cluster.
+type NodeNamer interface {
+	// NodeName returns the name of this node's Node, "" while it is not known.
+	NodeName() string
+}
+
 // Redialer is a Manager that can drop its connections. A connection from an address that this node no longer has is dead,
 // which otherwise is detected only by a timeout.
 type Redialer interface {

@@ -113,7 +113,7 @@ func demonstrate(ctx context.Context, o options) error {
 	if o.cluster {
 		return demo.RunCluster(ctx, os.Stdout, cluster.Options{Nodes: 2, Dual: o.dual, BinDir: o.lab.BinDir})
 	}
-	return demo.Run(ctx, os.Stdout, o.lab, o.backend)
+	return demo.Run(ctx, os.Stdout, o.lab, o.backend, o.probes)
 }
 
 // options are the command-line options of demo and up. up passes its arguments to
@@ -123,6 +123,7 @@ type options struct {
 	backend string // a JSON object after parseOptions
 	cluster bool   // for demo: a cluster with kubelet and containerd
 	dual    bool   // both address families; it becomes lab.Family
+	probes  bool   // of the demo alone
 }
 
 // flags returns a flag set that sets o when it parses.
@@ -132,6 +133,7 @@ func (o *options) flags(name string) *flag.FlagSet {
 	f.IntVar(&o.lab.Windows, "windows", 0, "number of Windows `nodes`, the last ones: real programs in Wine, with a simulated HNS")
 	f.StringVar(&o.backend, "backend", "vxlan", "the configuration's Backend: a `type`, or a JSON object such as '{\"Type\":\"vxlan\",\"DirectRouting\":true}'")
 	f.BoolVar(&o.dual, "ipv6", false, "use IPv6 in addition to IPv4")
+	f.BoolVar(&o.probes, "probes", false, "demo: also show what flanneld's probes find, which takes about 20 seconds more")
 	f.IntVar(&o.lab.Subnets, "subnets", 1, "number of underlay `networks` (1 or 2), joined by a router")
 	f.BoolVar(&o.lab.Kube, "kube", false, "store leases in Kubernetes, with a real API server, instead of etcd")
 	f.BoolVar(&o.cluster, "cluster", false, "demo only: a Kubernetes cluster of two nodes with kubelet, containerd and kube-proxy; of the other options, only --ipv6 applies")

@@ -20,7 +20,7 @@ func (c *call) daemonBeside() error {
 		return err
 	}
 	env, err := subnet.ReadEnv(c.SubnetFile)
-	gone := err != nil || env == subnet.Env{}
+	gone := err != nil || env.IsZero()
 	for _, d := range all {
 		// Mistakes do not matter: its subnet file is what it uses.
 		if o, _ := parseOptions(d.Args, d.Environ); conflicts(instance.Of(c.SubnetFile), instance.Of(o.SubnetFile), gone) {

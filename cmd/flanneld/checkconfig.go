@@ -37,7 +37,7 @@ type checkedSystem struct {
 
 // checkConfig is the command check-config.
 func checkConfig(c *call) func(context.Context) int {
-	system := c.flags.String("os", runtime.GOOS, "`system` whose nodes decide the exit status: linux, windows or all; the verdict for the other one is printed, too")
+	system := c.flags.String("os", runtime.GOOS, "`system` whose nodes decide the exit status: linux, windows or all; the verdict for the other one is printed, too, with --kube only if the cluster has Windows nodes")
 	fromKube := c.flags.Bool("kube", false, "read the ConfigMap --configmap from the Kubernetes API; its address and credentials are those of the daemon's flags")
 	configMap := c.flags.String("configmap", "kube-flannel/kube-flannel-cfg", "`namespace/name` of the ConfigMap")
 	limit := c.limitFlag("timeout", 10*time.Second, "how long to wait for etcd or the Kubernetes API")
@@ -73,7 +73,11 @@ func checkConfig(c *call) func(context.Context) int {
 		}
 		var text []string
 		invalid := ""
+		withWindows := !*fromKube || *system != "linux" || hasWindows(ctx, c.options)
 		for _, s := range []string{"linux", "windows"} {
+			if s == "windows" && !withWindows {
+				continue // nobody has to read what does not concern this cluster
+			}
 			checked := check(s, raw)
 			answer.Systems = append(answer.Systems, checked)
 			text = append(text, checked.String())
@@ -90,6 +94,12 @@ func checkConfig(c *call) func(context.Context) int {
 		}
 		return exit
 	}
+}
+
+// hasWindows reports whether the cluster has Windows nodes, or whether that is not known.
+func hasWindows(ctx context.Context, o options) bool {
+	names, err := kube.WindowsNodes(ctx, *o.Kube.client())
+	return err != nil || len(names) > 0
 }
 
 // check checks a raw network configuration for the nodes with one operating system.

@@ -74,6 +74,11 @@ func (c *call) showCluster(ctx context.Context, selector string, wide bool, time
 		}
 	}
 	nodes, err := kube.Nodes(ctx, *c.Kube.client(), selector, timeout)
+	if kube.OutsideOfPod(err) {
+		if daemons, askErr := c.nodesOnBehalf(ctx, selector, timeout); !errors.Is(askErr, status.ErrNotRunning) {
+			nodes, err = daemons, askErr
+		}
+	}
 	if err != nil {
 		return c.fail(fmt.Errorf("status: %w", err))
 	}

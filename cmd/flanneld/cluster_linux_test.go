@@ -145,6 +145,71 @@ func TestCluster(t *testing.T) {
 	})
 }
 
+// A daemon in a pod asks the API server for commands on its host, which have neither the address nor the pod's credentials.
+func TestClusterOnBehalf(t *testing.T) {
+	s := kubetest.Start(t)
+	if _, err := s.Client.CoreV1().Nodes().Create(t.Context(), publishedNode("linux-1", "linux", 1, "False", "FlannelIsUp", "Flannel is running on this node"), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	kubeconfig, _ := s.Kubeconfig(s.Token("linux-1"), "")
+	k := kubeOptions{On: true, Kubeconfig: kubeconfig, AnnotationPrefix: kubetest.Prefix, NodeName: "linux-1"}
+	reported := k
+	reported.Kubeconfig = "" // as in a pod
+	file := filepath.Join(t.TempDir(), "subnet.env")
+	report := func() status.Report {
+		return status.Report{Ready: true, Store: "kubernetes", Settings: options{Kube: reported}.settings()}
+	}
+	handler := status.Handler(report, nil, nil, onBehalf(options{Kube: k}, http.NotFoundHandler()))
+	go status.Keep(t.Context(), status.Socket(file), handler, slog.New(slog.DiscardHandler)) //nolint:errcheck // it returns nil
+	until(t, "the daemon answers", func() bool { _, err := status.Ask(t.Context(), status.Socket(file)); return err == nil })
+	until(t, "the API server allows it", func() bool {
+		code, out, problems := flanneldSays(t.Context(), "--subnet-file="+file, "status", "--cluster", "--timeout=5m", "--json")
+		t.Log(problems)
+		answer := read[clusterAnswer](t, out)
+		return code == exitOK && len(answer.Nodes) == 1 && answer.Nodes[0].State == kube.NodeReady
+	})
+	_, out, problems := flanneldSays(t.Context(), "--subnet-file="+file, "doctor", "--timeout=5m", "--json")
+	verdicts := map[string]string{}
+	for _, c := range read[[]struct{ Code, Verdict string }](t, out) {
+		verdicts[c.Code] = c.Verdict
+	}
+	for _, code := range []string{"FL401", "FL402", "FL404"} {
+		if verdicts[code] != "ok" {
+			t.Errorf("%s is %s\n%s", code, verdicts[code], problems)
+		}
+	}
+}
+
+// check-config --kube is about Windows nodes only if the cluster has one, or if it is asked to.
+func TestCheckConfigOfCluster(t *testing.T) {
+	s := kubetest.Start(t)
+	config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "conf"}, Data: map[string]string{"net-conf.json": `{"Network":"10.244.0.0/16","Backend":{"Type":"vxlan"}}`}}
+	if _, err := s.Client.CoreV1().ConfigMaps(cluster.Namespace).Create(t.Context(), config, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	checks := func(when string, want ...string) {
+		t.Helper()
+		for _, system := range []string{"linux", "all"} {
+			_, out, _ := flanneldSays(t.Context(), "--kubeconfig-file="+s.File("admin.kubeconfig"), "check-config", "--kube", "--configmap="+cluster.Namespace+"/conf", "--os="+system, "--timeout=5m", "--json")
+			var got []string
+			for _, c := range read[checkAnswer](t, out).Systems {
+				got = append(got, c.System)
+			}
+			if system == "all" {
+				want = []string{"linux", "windows"}
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("%s, --os=%s: %s\n%s", when, system, diff, out)
+			}
+		}
+	}
+	checks("no Windows node", "linux")
+	if _, err := s.Client.CoreV1().Nodes().Create(t.Context(), publishedNode("windows-1", "windows", 1, "", "", ""), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	checks("a Windows node", "linux", "windows")
+}
+
 // fieldsOf makes rows comparable whose columns have other widths.
 func fieldsOf(rows []string) (all [][]string) {
 	for _, r := range rows {

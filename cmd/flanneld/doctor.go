@@ -37,7 +37,7 @@ func doctorCommand(c *call) func(context.Context) int {
 			return c.fail(err)
 		}
 		c.lookAtCNI(&look, *binDir)
-		look.Timeout, look.Cluster = *timeout, c.store().Read
+		look.Timeout, look.Cluster = *timeout, c.clusterOnBehalf(c.store().Read)
 		snapshot := probe.Read(ctx, look)
 		if ctx.Err() != nil {
 			return c.fail(errors.New("doctor: interrupted before all probes were done"))

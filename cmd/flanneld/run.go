@@ -177,7 +177,7 @@ func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 	}
 	counts, status, view := metrics.New(), &health.Status{}, &daemon.View{}
 	// With a subnet file this is a restart: the network of the run before still works.
-	if env, err := subnet.ReadEnv(o.SubnetFile); err == nil && env != (subnet.Env{}) {
+	if env, err := subnet.ReadEnv(o.SubnetFile); err == nil && !env.IsZero() {
 		status.Resumed()
 	}
 	tally := &reconcile.Tally{}

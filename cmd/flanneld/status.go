@@ -45,7 +45,7 @@ func answerStatus(ctx context.Context, o options, h *health.Status, view *daemon
 		}
 		return r
 	}
-	return status.Keep(ctx, status.Socket(o.SubnetFile), status.Handler(report, o.Logging.Recent.Text, accept, others), log)
+	return status.Keep(ctx, status.Socket(o.SubnetFile), status.Handler(report, o.Logging.Recent.Text, accept, onBehalf(o, others)), log)
 }
 
 const aboutStatus = `Shows the state of the running daemon: lease, devices, peers, errors.

@@ -115,5 +115,19 @@ func (c *conf) attachment(system string, args *skel.CmdArgs) (attachment, error)
 	if strings.ContainsAny(args.IfName, `/\`) {
 		return attachment{}, cniError(types.ErrInvalidEnvironmentVariables, "interface name %q is not valid in a file name", args.IfName)
 	}
-	return attachment{dir: c.DataDir, id: id, ifName: args.IfName, network: c.Name}, nil
+	return attachment{dir: c.DataDir, id: id, ifName: args.IfName, network: c.Name, pod: podOf(args.Args)}, nil
+}
+
+// podOf returns the namespace and the name of the pod in CNI_ARGS ("K=V;K=V"), with a
+// slash between them, "" if the runtime has not given them.
+func podOf(args string) string {
+	values := map[string]string{}
+	for pair := range strings.SplitSeq(args, ";") {
+		key, value, _ := strings.Cut(pair, "=")
+		values[key] = value
+	}
+	if values["K8S_POD_NAMESPACE"] == "" || values["K8S_POD_NAME"] == "" {
+		return ""
+	}
+	return values["K8S_POD_NAMESPACE"] + "/" + values["K8S_POD_NAME"]
 }

@@ -15,6 +15,7 @@ const (
 
 	errSubnetChanged   uint = 100 // CHECK: the subnets or MTU of the node changed after ADD
 	errEndpointDiffers uint = 101 // CHECK: the HNS endpoint is missing or was modified after ADD
+	errFormerBridge    uint = 102 // ADD: the pods' bridge has an address of another subnet
 )
 
 // cniError returns an error with a CNI error code. If it wraps a CNI error, the

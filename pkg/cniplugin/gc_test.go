@@ -29,7 +29,7 @@ func TestGC(t *testing.T) {
 	n.write("data/flannel2", `{"name":"cbr0","type":"fake-bridge"}`)
 	n.write("data/foreign", `{"name":"other","type":"fake-bridge"}`)
 	n.write("data/unreadable", `{`)
-	for _, a := range []attachment{{n.path("data"), "a", "eth0", "cbr0"}, {n.path("data"), "gone", "eth0", "cbr0"}, {n.path("data"), "b", "eth0", "other"}} {
+	for _, a := range []attachment{{n.path("data"), "a", "eth0", "cbr0", ""}, {n.path("data"), "gone", "eth0", "cbr0", ""}, {n.path("data"), "b", "eth0", "other", ""}} {
 		n.write("data/"+filepath.Base(a.tempPath()), `{`)
 	}
 	n.takeCalls()

@@ -91,7 +91,7 @@ func (p *Plugin) add(args *skel.CmdArgs) error {
 	}
 	out, err := call.run(ctx, d)
 	if err != nil {
-		return err
+		return explainBridge(err, c, d)
 	}
 	result, err := decodeResult(d.version(), out)
 	if err != nil {

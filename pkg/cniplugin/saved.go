@@ -14,9 +14,10 @@ import (
 	"time"
 )
 
-// ifNameKey is a key that this plugin adds to saved files: the name of the pod's
-// interface. The upstream plugin and delegates ignore it as an unknown key.
-const ifNameKey = "flannelIfName"
+// Keys that this plugin adds to saved files: the name of the pod's interface, and, for
+// messages, the pod ("namespace/name"). The upstream plugin and delegates ignore them as
+// unknown keys.
+const ifNameKey, podKey = "flannelIfName", "flannelPod"
 
 // maxSaved is the maximum number of bytes read from a saved file.
 const maxSaved = 1 << 20
@@ -29,7 +30,10 @@ const maxSaved = 1 << 20
 //
 // where ID is the container ID. For example, a pod 4f2c with eth0 and net1, added
 // in this order, has the files 4f2c and 4f2c@net1.
-type attachment struct{ dir, id, ifName, network string }
+type attachment struct {
+	dir, id, ifName, network string
+	pod                      string // "namespace/name"; "": not known
+}
 
 func (a attachment) firstPath() string   { return filepath.Join(a.dir, a.id) }
 func (a attachment) furtherPath() string { return filepath.Join(a.dir, a.id+"@"+a.ifName) }
@@ -110,6 +114,7 @@ func parseSaved(raw []byte) (delegate, error) {
 		return delegate{}, errors.New("name: missing")
 	}
 	delete(d.conf, ifNameKey)
+	delete(d.conf, podKey)
 	return d, nil
 }
 
@@ -168,6 +173,9 @@ func (a attachment) write(path string, d delegate) (*savedFile, error) {
 		content[k] = v
 	}
 	content.set(ifNameKey, a.ifName)
+	if a.pod != "" {
+		content.set(podKey, a.pod)
+	}
 	f, err := os.OpenFile(a.tempPath(), os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err

@@ -18,8 +18,8 @@ import (
 )
 
 // status returns an error if ADD cannot succeed: the subnet file is missing or
-// incomplete, flanneld is running but has never completed a sync, or the delegate
-// reports an error. Kubelet shows the error as the reason why the node is not
+// incomplete, flanneld is running but has never completed a sync, the pods' bridge has
+// an address of another subnet, or the delegate reports an error. Kubelet shows the error as the reason why the node is not
 // ready.
 func (p *Plugin) status(args *skel.CmdArgs) error {
 	ctx := context.Background()
@@ -37,6 +37,9 @@ func (p *Plugin) status(args *skel.CmdArgs) error {
 	d, err := newDelegate(c, subnet, p.OS)
 	if err != nil {
 		return err
+	}
+	if b := findFormerBridge(d); b != nil {
+		return b.err(errNotAvailable, c, d)
 	}
 	return p.delegateStatus(ctx, d, args)
 }

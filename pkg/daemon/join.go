@@ -55,7 +55,6 @@ func (d *Daemon) acquire(ctx context.Context, in *inbox, n *node) error {
 	if n.config.V6.On() {
 		want.V6 = subnet.Endpoint{Subnet: remembered6, PublicIP: n.link.PublicV6}
 	}
-	n.former4, n.former6 = env.Former(n.config)
 	cfg := n.config
 	for _, s := range []netip.Prefix{env.V4Subnet, env.V6Subnet} {
 		if s.IsValid() {
@@ -75,6 +74,7 @@ func (d *Daemon) acquire(ctx context.Context, in *inbox, n *node) error {
 	}
 	in.published = &lease // without the mutex: no publisher runs before the node has joined
 	n.lease = lease
+	n.former4, n.former6 = env.Former(lease)
 	if err := d.build(n); err != nil {
 		return err
 	}

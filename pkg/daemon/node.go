@@ -40,8 +40,8 @@ type node struct {
 	plan           *plan.Plan
 	judged         *plan.Plan     // whose rules the lease manager has
 	formerNetworks []netip.Prefix // in the subnet file, but not in the configuration
-	former4        netip.Prefix   // this node's last subnet in another network, for the subnet file; zero: none
-	former6        netip.Prefix
+	former4        []netip.Prefix // this node's last subnets, for the subnet file and the pods' bridge
+	former6        []netip.Prefix
 	warnings       []string // of build, as logged last
 
 	readdressed map[string]bool     // devices that must have the MAC address that the backend derives
@@ -240,6 +240,27 @@ func (n *node) firewall(s Settings) firewall.Config {
 		c.Writer = firewall.NFTables
 	}
 	return c
+}
+
+// leaveFormerSubnets frees the pods' bridge of the gateways of this node's former
+// subnets, of the families in use.
+func (d *Daemon) leaveFormerSubnets(n *node) error {
+	l, ok := d.Dataplane.(dataplane.SubnetLeaver)
+	if !ok {
+		return nil
+	}
+	var former []netip.Prefix
+	if n.lease.V4.On() {
+		former = append(former, n.former4...)
+	}
+	if n.lease.V6.On() {
+		former = append(former, n.former6...)
+	}
+	name := ""
+	if m, ok := d.Manager.(subnet.NodeNamer); ok {
+		name = m.NodeName()
+	}
+	return l.LeaveSubnets(former, name)
 }
 
 // writeEnv writes the subnet file if its content differs, also after another process

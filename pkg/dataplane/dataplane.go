@@ -137,6 +137,15 @@ type Guarded struct {
 	OfPeer string
 }
 
+// SubnetLeaver is implemented by dataplanes under which the CNI plugin bridge connects pods.
+type SubnetLeaver interface {
+	// LeaveSubnets deletes the addresses that bridges without pods have as gateways of
+	// former subnets of this node. The error is a FormerSubnetError if one has pods. node is
+	// the name of this node in Kubernetes, for messages; "": not in Kubernetes. The goroutine
+	// that calls Ensure calls it, too.
+	LeaveSubnets(former []netip.Prefix, node string) error
+}
+
 // Refused is a path of which the system refused an entry because of its content,
 // such as a gateway that is not on the link.
 type Refused struct {

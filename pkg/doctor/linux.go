@@ -159,7 +159,8 @@ func bridgeAddress(s Snapshot) Finding {
 			}
 			for _, a := range in.Addrs {
 				if !a.IP.IsLinkLocalUnicast() && !s.isOwn(a.IP) {
-					return fail("Delete its pods, which are of an earlier subnet, and then the bridge (ip link delete "+b.Name+").",
+					return fail("Delete its pods, which are of an earlier subnet; in Kubernetes: kubectl delete pods -A --field-selector "+
+						"spec.hostNetwork=false,spec.nodeName=NODE. flanneld then deletes the address; without it, ip link delete "+b.Name+".",
 						"%s has %s, but this node's subnet is %s", b.Name, a.IP, join(own...))
 				}
 			}

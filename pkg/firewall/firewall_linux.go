@@ -162,6 +162,9 @@ func (f *Firewall) planPlaces(ctx context.Context, c Config) error {
 		}
 		f.variant, f.omitted.random = v, f.omitted.random || !random
 	}
+	if e, ok := errors.AsType[*RemainError](remaining(t, f.owner)); ok {
+		f.log.Warn("rules of iptables remain beside those of nftables", "cause", causeRulesRemain, "chains", e.Chains, "reason", e)
+	}
 	f.places = allPlaces(t, f.owner)
 	var active topics
 	for _, s := range f.places {
@@ -196,6 +199,9 @@ func (f *Firewall) usesPlace(w Writer, p place) bool {
 	}
 	return false
 }
+
+// causeRulesRemain is a cause in the log.
+const causeRulesRemain = "iptables-rules-remain"
 
 // allPlaces returns all places that can hold rules of ours, with an unknown state.
 func allPlaces(t tools, owner instance) []*placeState {
@@ -277,5 +283,5 @@ func Cleanup(ctx context.Context, o Options, dryRun bool) (removed []string, err
 		}
 		removed = append(removed, found...)
 	}
-	return removed, errors.Join(errs...)
+	return removed, errors.Join(append(errs, remaining(t, instance(o.Instance)))...)
 }

@@ -13,6 +13,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 
 	"flannel/subnet/kube/client"
 )
@@ -23,6 +24,20 @@ type Examination struct {
 	Node     string        // this node's name
 	PodCIDRs []string      // of this node's Node
 	Windows  []string      // names of at most ten Windows nodes
+}
+
+// OutsideOfPod reports whether an error of Examine or Nodes means that the options name no API server, and that this
+// process is in no pod that could know one.
+func OutsideOfPod(err error) bool { return errors.Is(err, rest.ErrNotInCluster) }
+
+// WindowsNodes returns the names of at most ten Windows nodes.
+func WindowsNodes(ctx context.Context, o Options) ([]string, error) {
+	api, err := client.New(o.client())
+	if err != nil {
+		return nil, err
+	}
+	defer api.Close()
+	return api.WindowsNodes(ctx)
 }
 
 // Examine asks the API server. Only the options that say how to reach it and which node this is are used.

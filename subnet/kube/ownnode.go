@@ -123,6 +123,9 @@ func (m *Manager) ownName() string {
 	return m.name
 }
 
+// NodeName implements subnet.NodeNamer.
+func (m *Manager) NodeName() string { return m.ownName() }
+
 // subnetsIn returns the subnets of the families that cfg enables, and an error if one is missing or is not in the network
 // of cfg. The cluster chooses their length: cfg's SubnetLen is not used.
 func subnetsIn(name string, cidrs []string, cfg subnet.Config) (v4, v6 netip.Prefix, err error) {

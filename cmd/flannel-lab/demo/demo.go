@@ -16,13 +16,15 @@ import (
 )
 
 // Run runs the demo and writes it to w. backend is the Backend of the network
-// configuration, a JSON object. The first step that fails ends the demo with
+// configuration, a JSON object. With probes it also shows what they find, which
+// takes longer than all other steps. The first step that fails ends the demo with
 // its error.
-func Run(ctx context.Context, w io.Writer, o lab.Options, backend string) error {
+func Run(ctx context.Context, w io.Writer, o lab.Options, backend string, probes bool) error {
 	d, err := newShow(w, o, backend)
 	if err != nil {
 		return err
 	}
+	d.probes = probes
 	start := time.Now()
 	d.say("%d nodes with pods, connected by flannel (%s), on this machine. Its own network is not changed.", o.Nodes,
 		d.backend.Type)
@@ -46,6 +48,7 @@ func Run(ctx context.Context, w io.Writer, o lab.Options, backend string) error 
 type step struct {
 	title string
 	do    func(context.Context) error
+	slow  bool // waits for flanneld's timers, and not only for events
 }
 
 // play does the steps. If one fails it writes the logs and returns its error.
@@ -68,45 +71,44 @@ func (d *show) play(ctx context.Context, steps []step, logs func() string) error
 // steps returns the steps for the options of the lab.
 func (d *show) steps() []step {
 	steps := []step{
-		{"Nodes: machines on one network, and etcd", d.nodes},
-		{"The network is configured in etcd, once for all nodes", d.configure},
-		{"flanneld starts on every node and acquires a subnet for it", d.start},
-		{"The subnets are leases in etcd: which node has which subnet, and how to reach it", d.leases},
+		{title: "Nodes: machines on one network, and etcd", do: d.nodes},
+		{title: "The network is configured in etcd, once for all nodes", do: d.configure},
+		{title: "flanneld starts on every node and acquires a subnet for it", do: d.start},
+		{title: "The subnets are leases in etcd: which node has which subnet, and how to reach it", do: d.leases},
 	}
 	if d.lab.Kube != nil {
 		steps = []step{
-			{"Nodes of a Kubernetes cluster: machines on one network, registered with an API server", d.clusterNodes},
-			{"Our manifest is applied. Its network configuration is a file on every node", d.clusterConfig},
-			{"flanneld starts on every node, as flannel's service account, and uses the podCIDR of the node", d.start},
-			{"How to reach each subnet is in the annotations of its Node", d.annotations},
+			{title: "Nodes of a Kubernetes cluster: machines on one network, registered with an API server", do: d.clusterNodes},
+			{title: "Our manifest is applied. Its network configuration is a file on every node", do: d.clusterConfig},
+			{title: "flanneld starts on every node, as flannel's service account, and uses the podCIDR of the node", do: d.start},
+			{title: "How to reach each subnet is in the annotations of its Node", do: d.annotations},
 		}
 	}
-	steps = append(steps, step{"flanneld on node1 has configured the kernel to reach the other nodes", d.kernel})
+	steps = append(steps, step{title: "flanneld on node1 has configured the kernel to reach the other nodes", do: d.kernel})
 	if d.windows() {
-		steps = append(steps, step{"flanneld.exe has configured HNS, the part of Windows that connects containers",
-			d.hns})
+		steps = append(steps, step{title: "flanneld.exe has configured HNS, the part of Windows that connects containers", do: d.hns})
 	}
 	steps = append(steps, []step{
-		{"Pods get addresses from the subnet of their node, by the usual CNI plugins", d.makePods},
-		{"Every pod reaches every pod", d.pings},
-		{"Data is transferred between nodes", d.transfer},
-		{"Outside of the cluster, a pod appears with the address of its node (masquerade)", d.masquerade},
-		{"Somebody deletes a route: flanneld restores it", d.loseRoute},
+		{title: "Pods get addresses from the subnet of their node, by the usual CNI plugins", do: d.makePods},
+		{title: "Every pod reaches every pod", do: d.pings},
+		{title: "Data is transferred between nodes", do: d.transfer},
+		{title: "Outside of the cluster, a pod appears with the address of its node (masquerade)", do: d.masquerade},
+		{title: "Somebody deletes a route: flanneld restores it", do: d.loseRoute},
 	}...)
 	if d.backend.Type == "vxlan" {
-		steps = append(steps, step{"Somebody deletes the whole tunnel device: flanneld restores it", d.loseDevice})
+		steps = append(steps, step{title: "Somebody deletes the whole tunnel device: flanneld restores it", do: d.loseDevice})
 	}
 	if d.windows() {
-		steps = append(steps, step{"Somebody removes a policy from HNS: flanneld.exe restores it", d.losePolicy})
+		steps = append(steps, step{title: "Somebody removes a policy from HNS: flanneld.exe restores it", do: d.losePolicy})
 	}
-	if d.backend.Type == "vxlan" && d.lab.Nodes[1].Windows == nil {
-		steps = append(steps, step{"A firewall closes the port of the tunnel: the probes of the others find it", d.closePort})
+	if d.probes && d.backend.Type == "vxlan" && d.lab.Nodes[1].Windows == nil {
+		steps = append(steps, step{title: "A firewall closes the port of the tunnel: the probes of the others find it", do: d.closePort, slow: true})
 	}
-	steps = append(steps, step{"flanneld is killed and started again: no packet is lost", d.kill})
+	steps = append(steps, step{title: "flanneld is killed and started again: no packet is lost", do: d.kill})
 	if d.lab.Kube != nil {
 		steps = append(steps,
-			step{"The API server is killed: the network keeps working, and drift is still corrected", d.loseAPI},
-			step{"A node is deleted from the cluster: the others remove it until it is back", d.loseNode})
+			step{title: "The API server is killed: the network keeps working, and drift is still corrected", do: d.loseAPI},
+			step{title: "A node is deleted from the cluster: the others remove it until it is back", do: d.loseNode})
 	}
 	return steps
 }
@@ -119,6 +121,7 @@ type show struct {
 	options lab.Options
 	config  string     // Backend of the network configuration, a JSON object
 	pods    []*lab.Pod // one on each node
+	probes  bool       // show what probes find
 	backend struct {   // the part of config that the steps use
 		Type string
 		VNI  int // 1 if config has none, as for the backend

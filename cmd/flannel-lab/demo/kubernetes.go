@@ -125,13 +125,20 @@ func (d *show) withoutAPI(ctx context.Context) error {
 	return nil
 }
 
-// loseNode deletes the last node and registers it again. The new Node may get another
-// podCIDR, in which case flanneld there joins again with it.
+// loseNode drains and deletes the last node and registers it again. Another machine gets
+// its podCIDR meanwhile, so that flanneld there joins again with another one, and pods
+// start on its bridge.
 func (d *show) loseNode(ctx context.Context) error {
 	first, last := d.lab.Nodes[0], d.lab.Nodes[len(d.lab.Nodes)-1]
-	subnets, err := subnetsOf(last)
+	former, err := subnetsOf(last)
 	if err != nil {
 		return err
+	}
+	d.prompt("kubectl", "drain "+last.Name)
+	for _, p := range last.Pods() {
+		if err := p.Delete(ctx); err != nil {
+			return err
+		}
 	}
 	d.prompt("kubectl", "delete node "+last.Name)
 	begin := time.Now()
@@ -140,11 +147,14 @@ func (d *show) loseNode(ctx context.Context) error {
 	}
 	// flanneld may still have to reconnect after the outage in the previous step.
 	if _, err := machine.Until(ctx, timeout, func(context.Context) error {
-		return gone(first, subnets[0])
+		return gone(first, former[0])
 	}); err != nil {
 		return err
 	}
-	d.result("%s has no route to %s after %v", first.Name, subnets[0], time.Since(begin).Round(time.Millisecond))
+	d.result("%s has no route to %s after %v", first.Name, former[0], time.Since(begin).Round(time.Millisecond))
+	if err := d.takeSubnet(ctx, former[0]); err != nil {
+		return err
+	}
 	begin = time.Now()
 	if err := d.lab.Kube.Register(ctx, last); err != nil {
 		return err
@@ -154,13 +164,44 @@ func (d *show) loseNode(ctx context.Context) error {
 		if current, err = subnetsOf(last); err != nil {
 			return err
 		}
+		if current[0] == former[0] {
+			return fmt.Errorf("%s still has %s", last.Name, former[0])
+		}
 		return hasRoute(first, current[0])
 	}); err != nil {
 		return err
 	}
 	d.result("registered again: %s has %s, to which %s has a route after %v, without a restart", last.Name,
 		lab.Join(current...), first.Name, time.Since(begin).Round(time.Millisecond))
+	pod, err := last.AddPod(ctx, "back")
+	if err != nil {
+		return err
+	}
+	if _, err := d.pods[0].Reach(ctx, pod.IP4, timeout); err != nil {
+		return err
+	}
+	d.result("a new pod there has %s on the same bridge, and %s reaches it", pod.IP4, d.pods[0].Name)
 	return nil
+}
+
+// takeSubnet registers further Nodes, of machines without flannel, until one has the
+// subnet. The controller manager of a cluster with many nodes gives a deleted Node another
+// podCIDR by itself.
+func (d *show) takeSubnet(ctx context.Context, subnet netip.Prefix) error {
+	for i := len(d.lab.Nodes) + 1; ; i++ {
+		name := fmt.Sprintf("node%d", i)
+		if err := d.lab.Kube.AddNode(ctx, name); err != nil {
+			return err
+		}
+		subnets, err := d.lab.Kube.PodCIDRs(ctx, name)
+		if err != nil {
+			return err
+		}
+		if slices.Contains(subnets, subnet) {
+			d.say("   another machine, %s, joins the cluster meanwhile, and gets %s", name, subnet)
+			return nil
+		}
+	}
 }
 
 // gone returns an error while n has a route to the prefix.

@@ -25,6 +25,7 @@ metrics:
     interval: 30s
 annotationPrefix: flannel.alpha.coreos.com/
 admissionPolicy: true
+privileged: false
 resources:
   requests:
     cpu: 20m

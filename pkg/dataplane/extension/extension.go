@@ -125,6 +125,14 @@ func (d *Dataplane) Forwarded() (f dataplane.Forwarded, ever bool) {
 	return f, false
 }
 
+// LeaveSubnets implements dataplane.SubnetLeaver.
+func (d *Dataplane) LeaveSubnets(former []netip.Prefix, node string) error {
+	if l, ok := d.inner.(dataplane.SubnetLeaver); ok {
+		return l.LeaveSubnets(former, node)
+	}
+	return nil
+}
+
 // Guarded implements dataplane.GuardReader.
 func (d *Dataplane) Guarded() (g dataplane.Guarded, exists bool) {
 	if r, ok := d.inner.(dataplane.GuardReader); ok {

@@ -184,8 +184,15 @@ func (d *Driver) setMTU(name string, mtu int, l netlink.Link) error {
 	return nil
 }
 
+// Causes in the log of a MAC address that was set.
+const (
+	causeMACRestored = "mac-restored" // somebody else had changed it
+	causeMACChanged  = "mac-changed"  // the device gets a new one, which is published
+)
+
 // restoreMAC restores the MAC address that the peers know, which udev and others
-// may change. The first call for a device remembers the one that it has.
+// may change, or sets the one that Device.Readdress requires. The first call for a
+// device remembers the one that it has.
 func (d *Driver) restoreMAC(name string, l netlink.Link) error {
 	have := linkOf(l).MAC
 	known, ok := d.macs[name]
@@ -199,7 +206,11 @@ func (d *Driver) restoreMAC(name string, l netlink.Link) error {
 	if err := d.handle.LinkSetHardwareAddr(l, known[:]); err != nil {
 		return fmt.Errorf("set its MAC address to %s: %w", known, err)
 	}
-	d.logDevice("restored the device's MAC address", "device", name, "from", have, "to", known)
+	text, cause := "gave the device another MAC address", causeMACChanged
+	if d.repairing {
+		text, cause = "restored the device's MAC address", causeMACRestored
+	}
+	d.logDevice(text, "cause", cause, "device", name, "from", have, "to", known)
 	return nil
 }
 

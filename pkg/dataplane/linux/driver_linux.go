@@ -61,7 +61,8 @@ type Driver struct {
 	networkRoutes map[routeKey]hop // through TUN devices
 	foreign       map[routeKey]hop // see routeStore; of the last list
 
-	guard guarding
+	guard   guarding
+	bridges formerBridges
 
 	encrypting dataplane.IPsec // the device that the tables' entries are for; zero: none
 	ipsecWatch ipsecWatch
@@ -149,6 +150,7 @@ func (d *Driver) markDirty() {
 	d.devicesDirty.Store(true)
 	d.strayDevices.Store(true)
 	d.sysctlsDirty.Store(true)
+	d.bridges.dirty.Store(true)
 }
 
 // Apply implements Dataplane.

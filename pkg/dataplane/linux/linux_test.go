@@ -51,6 +51,7 @@ type machine struct {
 	mu       sync.Mutex
 	devices  []dataplane.Device
 	state    dataplane.State
+	former   []netip.Prefix // subnets of this node
 	done     reconcile.Result
 	repaired map[string]int      // by what
 	refused  []dataplane.Refused // by the last pass
@@ -119,9 +120,10 @@ func (m *machine) pass() error {
 	links, err := m.Ensure(m.t.Context(), m.devices)
 	state := m.state
 	state.Keep = reconcile.IsUnknown(err)
+	leaveErr := m.LeaveSubnets(m.former, "n7")
 	var applyErr error
 	m.refused, applyErr = m.Apply(m.t.Context(), links, state)
-	return errors.Join(err, applyErr, refusals(m.refused))
+	return errors.Join(err, leaveErr, applyErr, refusals(m.refused))
 }
 
 func (m *machine) mustPass() {

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"flannel/pkg/dataplane"
+	"flannel/pkg/logtest"
 	"flannel/pkg/mac"
 	"flannel/pkg/nstest"
 )
@@ -87,7 +88,12 @@ func TestReaddress(t *testing.T) {
 		}{{mac.Addr{2, 0, 0, 0, 9, 1}, false, "02:00:00:00:00:01"}, {mac.Addr{2, 0, 0, 0, 9, 2}, true, "02:00:00:00:09:02"}, {mac.Addr{2, 0, 0, 0, 9, 3}, true, "02:00:00:00:09:03"}} {
 			m.devices = slices.Clone(m.devices)
 			m.devices[1].MAC, m.devices[1].Readdress = step.mac, step.readdress
+			var log logtest.Log
+			m.opts.Log = log.Logger()
 			m.mustPass()
+			if changed := log.Count("cause=mac-changed") == 1; changed != step.readdress || log.Count("cause=mac-restored") > 0 {
+				t.Errorf("readdressed: %v, the log says changed: %v", step.readdress, changed)
+			}
 			if out := run(t, "cat /sys/class/net/flannel.1/address"); strings.TrimSpace(out) != step.want {
 				t.Errorf("the MAC address is %s, want %s", out, step.want)
 			}

@@ -27,6 +27,10 @@ import (
 //	sysctl of a device        mark devices or sysctls dirty, see netconf
 //	address of this node's    mark sysctls dirty: pods' interfaces must forward
 //	subnet, on any device
+//	gateway of a former       mark bridges dirty, see formerBridges
+//	subnet of this node,
+//	or a port left a bridge
+//	that has one
 //
 // If the result differs from the desired state, it notifies the daemon's loop. A
 // filter on the socket drops the notifications of our own writes, except those of
@@ -111,7 +115,7 @@ func (w *watcher) handle(h rtnetlink.Header, body []byte) error {
 	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
 		drift, err = w.link(h.Kind == unix.RTM_NEWLINK, body)
 	case unix.RTM_NEWADDR, unix.RTM_DELADDR:
-		drift, err = w.address(body)
+		drift, err = w.address(h.Kind == unix.RTM_NEWADDR, body)
 	case unix.RTM_NEWNETCONF:
 		drift, err = w.netconf(body)
 	}
@@ -188,8 +192,8 @@ func (w *watcher) link(present bool, body []byte) (bool, error) {
 	if len(body) < unix.SizeofIfInfomsg {
 		return false, rtnetlink.ErrShort
 	}
-	if body[0] == unix.AF_BRIDGE {
-		return false, nil // about its port in a bridge
+	if body[0] == unix.AF_BRIDGE { // about its port in a bridge
+		return !present && w.d.bridges.portLeft(), nil
 	}
 	index := int(int32(binary.NativeEndian.Uint32(body[4:])))
 	state := linkState{up: binary.NativeEndian.Uint32(body[8:])&unix.IFF_UP != 0}
@@ -246,7 +250,7 @@ func tunnelData(info []byte) (data string) {
 
 // address handles changed addresses. When a device loses its last address, the
 // kernel deletes its routes without notifications.
-func (w *watcher) address(body []byte) (bool, error) {
+func (w *watcher) address(present bool, body []byte) (bool, error) {
 	if len(body) < unix.SizeofIfAddrmsg {
 		return false, rtnetlink.ErrShort
 	}
@@ -259,7 +263,8 @@ func (w *watcher) address(body []byte) (bool, error) {
 		if ofPods {
 			w.d.sysctlsDirty.Store(true)
 		}
-		return w.d.guard.observe(body[unix.SizeofIfAddrmsg:]) || known || ofPods, nil
+		ofFormer := present && w.d.bridges.observe(body[unix.SizeofIfAddrmsg:])
+		return w.d.guard.observe(body[unix.SizeofIfAddrmsg:]) || known || ofPods || ofFormer, nil
 	}
 	for kind, value := range rtnetlink.Attrs(body[unix.SizeofIfAddrmsg:]) {
 		if kind == unix.IFA_ADDRESS {

@@ -1,0 +1,54 @@
+//go:build linux
+
+package firewall
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"flannel/pkg/logtest"
+	"flannel/pkg/nstest"
+)
+
+// The image without iptables cannot remove the rules of the one that has it, and says so: cleanup fails, and a switch is
+// logged.
+func TestIPTablesRemain(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		withTools, bare := os.Getenv("PATH"), filepath.Join(t.TempDir(), "bin")
+		f := open(t, 0)
+		apply(t, f, both(IPTables))
+		f.Close()
+		t.Setenv("PATH", bare)
+		var log logtest.Log
+		f, err := New(Options{Log: log.Logger()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		apply(t, f, both(NFTables))
+		f.Close()
+		if log.Count("level=WARN", "cause=iptables-rules-remain") != 1 {
+			t.Error("the switch says nothing of the rules of iptables")
+		}
+		for _, dry := range []bool{true, false} {
+			removed, err := Cleanup(t.Context(), Options{Log: quiet}, dry)
+			remain, ok := errors.AsType[*RemainError](err)
+			if !ok || len(remain.Chains) != 4 || len(removed) == 0 {
+				t.Errorf("cleanup removes %q: %v", removed, err)
+			}
+		}
+		t.Setenv("PATH", withTools)
+		if _, err := exec.LookPath("iptables"); err != nil {
+			t.Fatal(err)
+		}
+		if removed, err := Cleanup(t.Context(), Options{Log: quiet}, false); err != nil || len(removed) == 0 {
+			t.Errorf("with iptables, cleanup removes %q: %v", removed, err)
+		}
+		t.Setenv("PATH", bare)
+		if removed, err := Cleanup(t.Context(), Options{Log: quiet}, false); err != nil || len(removed) > 0 {
+			t.Errorf("after that, cleanup removes %q: %v", removed, err)
+		}
+	})
+}
