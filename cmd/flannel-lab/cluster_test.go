@@ -3,6 +3,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,10 +12,10 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
+	"flannel/pkg/eventually"
 	"flannel/pkg/nstest"
 )
 
@@ -139,17 +140,16 @@ func machineState(t *testing.T) map[string]string {
 // last namespaces a moment after their processes.
 func unchanged(t *testing.T, after string, before map[string]string, group string) {
 	t.Helper()
-	var changed []string
-	for start := time.Now(); time.Since(start) < time.Minute; time.Sleep(100 * time.Millisecond) {
-		changed = groupsNamed(t, group)
+	eventually.Nil(t, "the machine is unchanged after "+after, func() error {
+		changed := groupsNamed(t, group)
 		for name, text := range machineState(t) {
 			if before[name] != text {
 				changed = append(changed, fmt.Sprintf("%s\nfrom %s\nto   %s", name, before[name], text))
 			}
 		}
 		if changed == nil {
-			return
+			return nil
 		}
-	}
-	t.Errorf("after %s the machine has changed:\n%s", after, strings.Join(changed, "\n"))
+		return errors.New(strings.Join(changed, "\n"))
+	})
 }

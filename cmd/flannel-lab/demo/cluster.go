@@ -41,12 +41,12 @@ func RunCluster(ctx context.Context, w io.Writer, o cluster.Options) error {
 	}
 	defer d.cluster.Close()
 	err = d.play(ctx, []step{
-		{"The nodes have registered. Without a pod network they are not ready", d.nodes},
-		{"kubectl apply -f kube-flannel.yml, with the image of this tree", d.install},
-		{"A web server on each node, and a Service", d.web},
-		{"Pods reach the pods of both nodes, and the Service", d.talk},
-		{"flanneld is killed under traffic: kubelet starts it again, and no packet is lost", d.kill},
-		{"A node is turned off and on: its pods come back", d.reboot},
+		{"The nodes have registered. Without a pod network they are not ready", d.nodes, false},
+		{"kubectl apply -f kube-flannel.yml, with the image of this tree", d.install, false},
+		{"A web server on each node, and a Service", d.web, false},
+		{"Pods reach the pods of both nodes, and the Service", d.talk, false},
+		{"flanneld is killed under traffic: kubelet starts it again, and no packet is lost", d.kill, false},
+		{"A node is turned off and on: its pods come back", d.reboot, false},
 	}, func() string { return d.cluster.Logs(ctx) })
 	if err != nil {
 		return err
