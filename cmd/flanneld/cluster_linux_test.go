@@ -161,8 +161,8 @@ func TestClusterOnBehalf(t *testing.T) {
 	}
 	handler := status.Handler(report, nil, nil, onBehalf(options{Kube: k}, http.NotFoundHandler()))
 	go status.Keep(t.Context(), status.Socket(file), handler, slog.New(slog.DiscardHandler)) //nolint:errcheck // it returns nil
-	until(t, "the daemon answers", func() bool { _, err := status.Ask(t.Context(), status.Socket(file)); return err == nil })
-	until(t, "the API server allows it", func() bool {
+	eventually.True(t, "the daemon answers", func() bool { _, err := status.Ask(t.Context(), status.Socket(file)); return err == nil })
+	eventually.True(t, "the API server allows it", func() bool {
 		code, out, problems := flanneldSays(t.Context(), "--subnet-file="+file, "status", "--cluster", "--timeout=5m", "--json")
 		t.Log(problems)
 		answer := read[clusterAnswer](t, out)
