@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,7 +19,9 @@ type house struct {
 
 type pkg struct {
 	uses    map[string]bool // packages that it or its tests import, by any number of steps, on Linux or Windows
-	windows bool            // it has code for Windows of its own
+	linux   bool            // it has files for Linux
+	windows bool            // it has files for Windows
+	differs bool            // it is not the same on both
 	tests   string          // the text of its tests
 }
 
@@ -42,18 +45,11 @@ func readPackages() (h house, err error) {
 	}
 	for name, of := range linux {
 		text, tests := readFiles(name, of.files)
-		h.packages[name] = &pkg{uses: of.uses, windows: strings.Contains(text, "runtime.GOOS"), tests: tests}
-	}
-	for name, of := range windows {
-		p := h.packages[name]
-		if p == nil {
-			p = &pkg{uses: map[string]bool{}}
-			h.packages[name] = p
-		}
-		for used := range of.uses {
-			p.uses[used] = true
-		}
-		p.windows = p.windows || !slices.Equal(of.files, linux[name].files)
+		h.packages[name] = &pkg{uses: of.uses, linux: len(of.files) > 0, tests: tests}
+		p, onWindows := h.packages[name], windows[name]
+		maps.Copy(p.uses, onWindows.uses)
+		p.windows = len(onWindows.files) > 0
+		p.differs = strings.Contains(text, "runtime.GOOS") || !slices.Equal(of.files, onWindows.files)
 	}
 	h.endToEnd, err = readEndToEnd(endToEndDir)
 	return h, err
@@ -80,7 +76,7 @@ type listed struct {
 	files []string
 }
 
-// goList returns all packages of the module on an operating system; those without a file for it have none.
+// goList returns all packages of the module, with what they have on an operating system: nothing, if no file is for it.
 func goList(system string) (map[string]listed, error) {
 	cmd := exec.Command("go", "list", "-e", "-test", "-f",
 		`{{.ImportPath}}|{{join .Deps " "}}|{{join .GoFiles " "}} {{join .TestGoFiles " "}} {{join .XTestGoFiles " "}}`, "./...")

@@ -28,13 +28,15 @@ func makePlan(of string, c change, rows []row, h house) plan {
 	needs, endToEnd := h.needed(c, rows)
 	p := plan{kernel: "none", endToEnd: "-", lab: labPackages(c)}
 	for _, name := range slices.Sorted(maps.Keys(h.packages)) {
+		own := h.packages[name]
 		switch {
+		case !own.linux:
 		case affected[name]:
 			p.race = append(p.race, name)
 		case of == "test":
 			p.plain = append(p.plain, name)
 		}
-		if affected[name] && h.packages[name].windows || needs["wine"] || of == "night" {
+		if own.windows && (affected[name] && own.differs || needs["wine"] || of == "night") {
 			p.wine = append(p.wine, name)
 		}
 	}
