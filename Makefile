@@ -301,6 +301,7 @@ plan_wine   := $(filter $(WITH_WINE),$(PLAN_WINE))
 
 test-packages: build tools bin/image/start bin/powershell/parse.mjs $(if $(plan_wine),wine)
 	@$(MAKE) --no-print-directory lint
+	$(if $(PLAN),,$(error run make test or make changed))
 	$(RACE) $(filter-out $(WITH_KUBE),$(PLAN_RACE))
 	$(if $(PLAN_PLAIN),$(GO) $(TEST) $(filter-out $(WITH_KUBE),$(PLAN_PLAIN)))
 	@$(if $(plan_wine),$(MAKE) --no-print-directory test-windows LIGHT='$(filter-out $(HEAVY),$(plan_wine))' HEAVY='$(filter $(HEAVY),$(plan_wine))')
@@ -315,11 +316,12 @@ test-nodes: $(if $(PLAN_NODES),build tools wine kube bin/powershell/parse.mjs cr
 	$(if $(PLAN_LAB),cd $(LAB) && $(GO) $(TEST) -count=1 $(PLAN_LAB))
 	$(if $(filter-out -,$(PLAN_E2E)),cd $(LAB) && $(GO) $(TEST) -count=1 -run '$(PLAN_E2E)' ./e2e)
 
-# All tests of one kernel: which one is a matter of the commit, so that a run can be repeated.
+# All tests of one kernel: which one is a matter of the commit, so that a run can be repeated. Not every system offers both.
 test-machine: $(if $(filter short all,$(PLAN_KERNEL)),test-programs)
 	@case '$(PLAN_KERNEL)' in \
 	short) series=$$(dist/vm.sh choose) && dist/vm.sh fetch $$series && dist/kernels.sh $$series short ;; \
-	all) series=$(KERNEL_OF_COMMIT) && dist/vm.sh fetch $$series && dist/kernels.sh $$series all ;; \
+	all) series=$(KERNEL_OF_COMMIT) && { dist/vm.sh fetch $$series || { series=$$(dist/vm.sh choose) && dist/vm.sh fetch $$series; }; } && \
+		dist/kernels.sh $$series all ;; \
 	esac
 	@$(if $(PLAN_SYSTEMS),$(MAKE) --no-print-directory test-emulated test-words)
 

@@ -131,7 +131,7 @@ var mayImport = map[string][]string{
 	"subnet/etcd/etcdtest": {"pkg/nettest"},
 	"subnet/managertest":   {"pkg/changes", "pkg/eventually", "subnet"},
 	"subnet/peerset":       {"pkg/changes", "subnet"},
-	"subnet/kube/kubetest": {"pkg/nettest", "subnet/kube/kubetest"},
+	"subnet/kube/kubetest": {"pkg/eventually", "pkg/nettest", "subnet/kube/kubetest"},
 }
 
 // rulesFor finds the row of mayImport for a folder: the longest name that it is within.

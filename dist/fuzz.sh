@@ -74,6 +74,7 @@ for dir in $(git ls-files '*_test.go' | xargs grep -l '^func Fuzz' | xargs -n 1 
 			continue
 		fi
 		rate=$(rate)
+		rate=${rate:-0} ran=yes
 		if [ "$rate" -lt "$FUZZFLOOR" ]; then
 			fail "$dir $target: $rate, less than $FUZZFLOOR"
 		else
@@ -81,6 +82,7 @@ for dir in $(git ls-files '*_test.go' | xargs grep -l '^func Fuzz' | xargs -n 1 
 		fi
 	done
 done
+[ -n "${ran:-}" ] || fail 'no target ran: is this a clone of the repository, with git?'
 [ -z "$failed" ] || {
 	echo "failed:$failed" >&2
 	exit 1

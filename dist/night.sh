@@ -8,6 +8,7 @@
 set -u
 cd "$(dirname "$0")/.."
 : "${MAKE:?is set by make night}"
+head=$(git rev-parse HEAD)
 steps=${*:-test-everything test-systems test-kernels test-former test-release test-kube-proxy test-cluster soak fuzz}
 out=bin/night
 rm -rf "$out"
@@ -28,9 +29,9 @@ if [ -n "$failed" ]; then
 	exit 1
 fi
 [ $# = 0 ] || exit 0
-if [ -n "$(git status --porcelain)" ]; then
-	echo "night: all is green, but .ci/green stays as it is, because files differ from the last commit"
+if [ -n "$(git status --porcelain)" ] || [ "$(git rev-parse HEAD)" != "$head" ]; then
+	echo "night: all is green, but .ci/green stays as it is, because files differ from the commit $head"
 	exit 0
 fi
-git rev-parse HEAD >.ci/green
+echo "$head" >.ci/green
 echo "night: all is green. Commit .ci/green."

@@ -1,12 +1,13 @@
 #!/bin/sh
 # Creates bin/wine: a Wine whose HNS and IP stack are those of the simulated Windows machine (pkg/hns/hnstest/wine).
 #
-#   prefix        the Wine prefix, with our DLLs
+#   prefix        the Wine prefix, with our DLLs; nothing runs in it, so that it can be copied at any time
+#   used          a copy, for tests of packages
 #   overlay.json  for go build and go test: replaces files of the standard library that call what Wine lacks
 #   run           runs a Windows program (go test -exec $PWD/bin/wine/run); FLANNEL_HNS is the address of the machine
 #   test          the same for a test program; starts it once more if Wine has ended it
 #
-# `wine.sh stop` ends the processes that Wine left running for this prefix.
+# `wine.sh stop` ends the processes that Wine left running for the copy.
 set -eu
 
 here=$(cd "$(dirname "$0")/.." && pwd)
@@ -24,6 +25,7 @@ export WINEPREFIX="$wine/prefix" WINEARCH=win64 WINEDEBUG=-all DISPLAY=
 export WINEDLLOVERRIDES='mscoree,mshtml=;iphlpapi,dhcpcsvc,computenetwork,vmcompute,bcryptprimitives,hnetcfg=n,b'
 
 if [ "${1:-}" = stop ]; then
+	WINEPREFIX=$wine/used
 	# It fails if no wineserver runs.
 	"$wineserver" -k 2>/dev/null || true
 	"$wineserver" -w
@@ -81,6 +83,8 @@ dll iphlpapi iphlpapi.c "$wine/iphlpapi.def" -lws2_32
 dll hnetcfg hnetcfg.c -Wno-unused-function -lws2_32 -lole32 -loleaut32 -luuid
 dll dhcpcsvc dhcpcsvc.c -Wno-unused-function -lws2_32 -ladvapi32
 
+cp -a "$wine/prefix" "$wine/used"
+
 overlaid= # the entries of overlay.json
 # overlay changes a file of Go's standard library, for tests only: file, what is changed, script of sed.
 overlay() {
@@ -105,9 +109,9 @@ printf '{"Replace": {%s}}\n' "$overlaid" >"$wine/overlay.json"
 
 cat >"$wine/run" <<END
 #!/bin/sh
-# WINEPREFIX may be a copy of the one beside this file.
+# WINEPREFIX may be another copy of the prefix beside this file.
 here=\$(cd "\$(dirname "\$0")" && pwd)
-export WINEPREFIX="\${WINEPREFIX:-\$here/prefix}" WINEARCH=$WINEARCH WINEDEBUG=$WINEDEBUG DISPLAY=
+export WINEPREFIX="\${WINEPREFIX:-\$here/used}" WINEARCH=$WINEARCH WINEDEBUG=$WINEDEBUG DISPLAY=
 export WINEDLLOVERRIDES='$WINEDLLOVERRIDES'
 # To preempt a goroutine, Go suspends its thread. On a busy machine, Wine's server sometimes never answers that, and both
 # threads wait for ever.

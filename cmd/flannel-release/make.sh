@@ -2,6 +2,8 @@
 # make.sh TO [LATER]: makes a release in TO, in a copy of the repository and without a network. With LATER it makes it once
 # more in another copy, compares all files, and makes packages of a later version in LATER.
 set -eu
+# The variables of a make above this script are not for the copies.
+unset MAKEFLAGS MAKEOVERRIDES MFLAGS
 to=$1
 later=${2:-}
 cd "$(dirname "$0")/../.."

@@ -44,7 +44,7 @@ func readChange(of, base string) (change, error) {
 	if err != nil {
 		return change{}, err
 	}
-	files := append(differ, added...)
+	files := slices.DeleteFunc(append(differ, added...), func(name string) bool { return name == greenFile }) // newer than its commit
 	slices.Sort(files)
 	return change{since: since[0][:12], files: slices.Compact(files)}, nil
 }

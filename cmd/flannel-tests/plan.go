@@ -63,9 +63,9 @@ var everyLabPackage = []string{"./..."}
 // labPackages returns the packages of the lab that have changed, by their folders in its module.
 func labPackages(c change) (names []string) {
 	for _, file := range c.files {
-		dir, ok := strings.CutPrefix(path.Dir(file), "cmd/flannel-lab/")
-		if ok && strings.HasSuffix(file, ".go") && dir != "e2e" && dir != "soak" && !strings.HasPrefix(dir, "kube") {
-			names = append(names, "./"+dir)
+		dir, ok := strings.CutPrefix(path.Dir(file), "cmd/flannel-lab")
+		if ok && strings.HasSuffix(file, ".go") && dir != "/e2e" && dir != "/soak" && !strings.HasPrefix(dir, "/kube") && (dir == "" || dir[0] == '/') {
+			names = append(names, "."+dir)
 		}
 	}
 	slices.Sort(names)
@@ -78,6 +78,7 @@ func leftOut(needs map[string]bool) (left []string) {
 		{"kernels", "other kernels: make test-kernels KERNELS=6.12"},
 		{"systems", "other architectures: make test-systems"},
 		{"release", "a release: make test-release"},
+		{"soak", "make soak"},
 	} {
 		if needs[l.need] {
 			left = append(left, l.text)
@@ -103,8 +104,7 @@ func (h house) changedPackages(c change) (sources, tests map[string]bool) {
 			}
 		case strings.HasPrefix(file, "cmd/flannel-lab/kube/"):
 			tests["./subnet/kube/kubetest"] = true
-		case strings.HasSuffix(file, ".sh"):
-		case strings.HasSuffix(file, "_test.go") || strings.Contains(file, "/testdata/"):
+		case strings.HasSuffix(file, ".sh") || strings.HasSuffix(file, "_test.go") || strings.Contains(file, "/testdata/"):
 			tests[h.packageOf(file)] = true
 		default:
 			sources[h.packageOf(file)] = true

@@ -44,7 +44,7 @@ func TestMakePlan(t *testing.T) {
 			"PLAN_RACE := .", "PLAN_PLAIN := ", "PLAN_WINE := ./cmd/d ./pkg/daemon ./pkg/doctor ./pkg/file ./pkg/hns", "PLAN_KERNEL := none",
 			"PLAN_E2E := ^(TestWindowsCNI|TestWindowsPods)$$"}},
 		{"an end-to-end test", "changed", []string{"cmd/flannel-lab/e2e/loss_test.go"}, []string{"PLAN_RACE := .", "PLAN_E2E := ^(TestNoPacketIsLost)$$", "PLAN_LAB := "}},
-		{"a package of the lab", "changed", []string{"cmd/flannel-lab/lab/a.go", "cmd/flannel-lab/lab/b.go"}, []string{"PLAN_LAB := ./lab"}},
+		{"packages of the lab", "changed", []string{"cmd/flannel-lab/lab/a.go", "cmd/flannel-lab/lab/b.go", "cmd/flannel-lab/main.go"}, []string{"PLAN_LAB := . ./lab"}},
 		{"testdata below a package", "changed", []string{"pkg/daemon/testdata/a/b.json"}, []string{"PLAN_RACE := . ./pkg/daemon", "PLAN_E2E := -"}},
 		{"a page that a test reads", "changed", []string{"Documentation/scale.md"}, []string{"PLAN_RACE := . ./pkg/daemon ./pkg/doctor"}},
 		{"a module", "changed", []string{"go.mod"}, []string{"PLAN_RACE := . ./cmd/d ./pkg/daemon ./pkg/doctor ./pkg/file"}},

@@ -20,6 +20,7 @@ var needWords = []string{
 	"wine",    // all tests under Wine
 	"release", // a release
 	"systems", // other architectures
+	"soak",    // make soak, of which make test runs two minutes anyway
 }
 
 // parseRows reads lines of a path, words and e2e=PATTERN,PATTERN; # begins a comment.

@@ -162,7 +162,7 @@ func (c *Cluster) build(ctx context.Context) (err error) {
 func (c *Cluster) Close() error {
 	var errs []error
 	for _, n := range c.Nodes {
-		if n != nil {
+		if n != nil && n.Machine != nil {
 			errs = append(errs, n.Machine.PowerOff())
 		}
 	}

@@ -16,6 +16,7 @@ import (
 
 	"k8s.io/client-go/tools/clientcmd"
 
+	"flannel/pkg/eventually"
 	"flannel/pkg/nettest"
 	"flannel/subnet/kube/kubetest/cluster"
 )
@@ -79,8 +80,12 @@ func Start(t testing.TB, opts ...Option) *Server {
 	s.dir, err = os.MkdirTemp(servers.dir, "")
 	s.check("create its directory", err)
 	s.start()
-	s.fresh, err = s.inventory(s.context())
-	s.check("list all objects", err)
+	eventually.Nil(t, "kube-apiserver has made its own objects", func() error {
+		if s.fresh, err = s.inventory(s.context()); err != nil {
+			return err
+		}
+		return s.fresh.lacks()
+	})
 	return s
 }
 

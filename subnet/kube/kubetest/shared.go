@@ -133,6 +133,24 @@ type inventory map[object]string
 // ownKinds are those of which kube-apiserver creates and changes objects at any time.
 var ownKinds = []string{"leases", "apiservices", "flowschemas", "prioritylevelconfigurations", "servicecidrs", "ipaddresses"}
 
+// lacks returns an error that names an object which kube-apiserver makes soon after it is ready, and has not made yet.
+func (all inventory) lacks() error {
+	core := schema.GroupVersion{Version: "v1"}
+	for _, o := range []object{
+		{core.WithResource("namespaces"), "", metav1.NamespaceDefault},
+		{core.WithResource("namespaces"), "", metav1.NamespaceSystem},
+		{core.WithResource("namespaces"), "", metav1.NamespacePublic},
+		{core.WithResource("namespaces"), "", "kube-node-lease"},
+		{core.WithResource("configmaps"), metav1.NamespaceSystem, "extension-apiserver-authentication"},
+		{core.WithResource("configmaps"), metav1.NamespaceSystem, "kube-apiserver-legacy-service-account-token-tracking"},
+	} {
+		if all[o] == "" {
+			return fmt.Errorf("%v is not there yet", o)
+		}
+	}
+	return nil
+}
+
 // inventory lists all objects.
 func (s *Server) inventory(ctx context.Context) (inventory, error) {
 	config := rest.CopyConfig(s.Config)
