@@ -13,6 +13,7 @@ import (
 	"net/netip"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/yaml"
@@ -84,7 +85,11 @@ func (c *Cluster) Apply(ctx context.Context, dryRun bool, objects ...*unstructur
 		if mapping.Scope.Name() == "namespace" {
 			in = client.Resource(mapping.Resource).Namespace(o.GetNamespace())
 		}
-		if _, err := in.Patch(ctx, o.GetName(), "application/apply-patch+yaml", text, opts); err != nil {
+		_, err = in.Patch(ctx, o.GetName(), "application/apply-patch+yaml", text, opts)
+		for ctx.Err() == nil && (apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err)) { // a server on a busy machine
+			_, err = in.Patch(ctx, o.GetName(), "application/apply-patch+yaml", text, opts)
+		}
+		if err != nil {
 			return fmt.Errorf("apply %s %s: %w", kind.Kind, o.GetName(), err)
 		}
 	}
