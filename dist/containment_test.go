@@ -125,7 +125,7 @@ func TestTokenVolume(t *testing.T) {
 }
 
 // The kustomize component for udp makes the container that uses the network privileged, and no other. The API server
-// accepts it, and the patch of the page, by which a DaemonSet gets the same.
+// accepts it, and the patch of the page, by which a DaemonSet gets the same. The chart does so by itself.
 func TestUDPIsPrivileged(t *testing.T) {
 	t.Parallel()
 	privileged := func(what string, set appsv1.DaemonSet) {
@@ -135,6 +135,13 @@ func TestUDPIsPrivileged(t *testing.T) {
 				t.Errorf("%s: %s is privileged: %v", what, c.Name, is)
 			}
 		}
+	}
+	for _, v := range []string{"backend: {Type: udp}\n", "backend: {Type: UDP}\n", "netConf: {Backend: {Type: Udp}}\n", "flannel: {backend: udp}\n"} {
+		text, err := chart(t, v)
+		if err != nil {
+			t.Fatal(err, text)
+		}
+		privileged(v, daemonSet(t, text))
 	}
 	u := newUser(t)
 	u.run(`mkdir own && printf 'resources: [../Documentation]\ncomponents: [../Documentation/udp]\n' >own/kustomization.yaml && kubectl apply -k own`)

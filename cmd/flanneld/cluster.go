@@ -65,20 +65,19 @@ var errNotInKubernetes = errors.New("the daemon's leases are in etcd, where node
 // showCluster is the command status --cluster.
 func (c *call) showCluster(ctx context.Context, selector string, wide bool, timeout time.Duration) int {
 	// A kubeconfig or a URL may be of another cluster, whose settings are not those of the daemon here.
-	if c.Kube.Kubeconfig == "" && c.Kube.APIURL == "" {
+	list := func() ([]kube.NodeStatus, error) { return kube.Nodes(ctx, *c.Kube.client(), selector, timeout) }
+	if !c.Kube.named() {
 		asking, cancel := context.WithTimeout(ctx, timeout)
-		daemons := c.askSettings(asking)
+		daemons, onBehalf := c.askSettings(asking)
 		cancel()
+		if onBehalf {
+			list = func() ([]kube.NodeStatus, error) { return c.nodesOnBehalf(ctx, selector, timeout) }
+		}
 		if daemons.Etcd != nil && !c.Kube.On {
 			return c.fail(fmt.Errorf("status: %w", errNotInKubernetes))
 		}
 	}
-	nodes, err := kube.Nodes(ctx, *c.Kube.client(), selector, timeout)
-	if kube.OutsideOfPod(err) {
-		if daemons, askErr := c.nodesOnBehalf(ctx, selector, timeout); !errors.Is(askErr, status.ErrNotRunning) {
-			nodes, err = daemons, askErr
-		}
-	}
+	nodes, err := list()
 	if err != nil {
 		return c.fail(fmt.Errorf("status: %w", err))
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/netip"
 	"path/filepath"
@@ -145,7 +146,8 @@ func TestCluster(t *testing.T) {
 	})
 }
 
-// A daemon in a pod asks the API server for commands on its host, which have neither the address nor the pod's credentials.
+// A daemon in a pod asks the API server for commands on its host, which lack what the pod has: the address, the credentials,
+// or a kubeconfig that is in the image.
 func TestClusterOnBehalf(t *testing.T) {
 	s := kubetest.Start(t)
 	if _, err := s.Client.CoreV1().Nodes().Create(t.Context(), publishedNode("linux-1", "linux", 1, "False", "FlannelIsUp", "Flannel is running on this node"), metav1.CreateOptions{}); err != nil {
@@ -153,31 +155,69 @@ func TestClusterOnBehalf(t *testing.T) {
 	}
 	kubeconfig, _ := s.Kubeconfig(s.Token("linux-1"), "")
 	k := kubeOptions{On: true, Kubeconfig: kubeconfig, AnnotationPrefix: kubetest.Prefix, NodeName: "linux-1"}
-	reported := k
-	reported.Kubeconfig = "" // as in a pod
+	for name, set := range map[string]func(reported *kubeOptions){
+		"address and credentials": func(reported *kubeOptions) { reported.Kubeconfig = "" },
+		"credentials":             func(reported *kubeOptions) { reported.Kubeconfig, reported.APIURL = "", "https://"+s.Addr() },
+		"kubeconfig":              func(reported *kubeOptions) { reported.Kubeconfig = filepath.Join(t.TempDir(), "absent") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			reported := k
+			set(&reported)
+			file := podDaemon(t, reported, onBehalf(options{Kube: k}, http.NotFoundHandler()))
+			eventually.True(t, "the API server allows it", func() bool {
+				code, out, problems := flanneldSays(t.Context(), "--subnet-file="+file, "status", "--cluster", "--timeout=5m", "--json")
+				t.Log(problems)
+				answer := read[clusterAnswer](t, out)
+				return code == exitOK && len(answer.Nodes) == 1 && answer.Nodes[0].State == kube.NodeReady
+			})
+			_, out, problems := flanneldSays(t.Context(), "--subnet-file="+file, "doctor", "--timeout=5m", "--json")
+			verdicts := map[string]string{}
+			for _, c := range read[[]struct{ Code, Verdict string }](t, out) {
+				verdicts[c.Code] = c.Verdict
+			}
+			for _, code := range []string{"FL401", "FL402", "FL404"} {
+				if verdicts[code] != "ok" {
+					t.Errorf("%s is %s\n%s", code, verdicts[code], problems)
+				}
+			}
+		})
+	}
+}
+
+// podDaemon answers as a daemon does that reports these options, and returns its subnet file.
+func podDaemon(t *testing.T, reported kubeOptions, others http.Handler) (subnetFile string) {
+	t.Helper()
 	file := filepath.Join(t.TempDir(), "subnet.env")
 	report := func() status.Report {
 		return status.Report{Ready: true, Store: "kubernetes", Settings: options{Kube: reported}.settings()}
 	}
-	handler := status.Handler(report, nil, nil, onBehalf(options{Kube: k}, http.NotFoundHandler()))
-	go status.Keep(t.Context(), status.Socket(file), handler, slog.New(slog.DiscardHandler)) //nolint:errcheck // it returns nil
+	go status.Keep(t.Context(), status.Socket(file), status.Handler(report, nil, nil, others), slog.New(slog.DiscardHandler)) //nolint:errcheck // it returns nil
 	eventually.True(t, "the daemon answers", func() bool { _, err := status.Ask(t.Context(), status.Socket(file)); return err == nil })
-	eventually.True(t, "the API server allows it", func() bool {
-		code, out, problems := flanneldSays(t.Context(), "--subnet-file="+file, "status", "--cluster", "--timeout=5m", "--json")
-		t.Log(problems)
-		answer := read[clusterAnswer](t, out)
-		return code == exitOK && len(answer.Nodes) == 1 && answer.Nodes[0].State == kube.NodeReady
-	})
-	_, out, problems := flanneldSays(t.Context(), "--subnet-file="+file, "doctor", "--timeout=5m", "--json")
-	verdicts := map[string]string{}
-	for _, c := range read[[]struct{ Code, Verdict string }](t, out) {
-		verdicts[c.Code] = c.Verdict
-	}
-	for _, code := range []string{"FL401", "FL402", "FL404"} {
-		if verdicts[code] != "ok" {
-			t.Errorf("%s is %s\n%s", code, verdicts[code], problems)
+	return file
+}
+
+// A daemon that is stopped, before it is asked for its settings or after that, does not stop status --cluster.
+func TestClusterOfHungDaemon(t *testing.T) {
+	cluster := func(file string) (problem string) {
+		code, out, _ := flanneldSays(t.Context(), "--subnet-file="+file, "status", "--cluster", "--timeout=1s", "--json")
+		if code != exitError {
+			t.Errorf("exit code %d\n%s", code, out)
 		}
+		return read[failure](t, out).Problem
 	}
+	file := filepath.Join(t.TempDir(), "subnet.env")
+	l, err := net.Listen("unix", status.Socket(file)) // the kernel accepts connections, and no program answers
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close() //nolint:errcheck // nothing was written
+	if problem := cluster(file); !logtest.Names(problem, "--kubeconfig-file") {
+		t.Error(problem)
+	}
+	hang := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-t.Context().Done() })
+	file = podDaemon(t, kubeOptions{On: true}, hang)
+	// On a slow machine, the settings may take longer than the timeout.
+	eventually.True(t, "it says that the daemon hangs", func() bool { return strings.Contains(cluster(file), status.ErrNoAnswer.Error()) })
 }
 
 // check-config --kube is about Windows nodes only if the cluster has one, or if it is asked to.

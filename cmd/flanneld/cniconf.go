@@ -126,7 +126,7 @@ func (c *call) cniSources() winnode.CNISources {
 		Underlay: func() (underlay.Snapshot, error) { return underlay.Read(underlay.Options{}) },
 	}
 	// Networks of Services are in the Kubernetes API also if the leases are in etcd.
-	if c.Kube.On || c.Kube.Kubeconfig != "" || c.Kube.APIURL != "" {
+	if c.Kube.On || c.Kube.named() {
 		from.API = c.Kube.client()
 	}
 	return from

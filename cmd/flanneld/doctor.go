@@ -30,14 +30,17 @@ func doctorCommand(c *call) func(context.Context) int {
 	timeout := c.limitFlag("timeout", 5*time.Second, "time limit of each probe; what takes longer is unknown")
 	return func(ctx context.Context) int {
 		asking, cancel := context.WithTimeout(ctx, *timeout)
-		c.askSettings(asking)
+		_, onBehalf := c.askSettings(asking)
 		err := checkPeer(asking, look)
 		cancel()
 		if err != nil {
 			return c.fail(err)
 		}
 		c.lookAtCNI(&look, *binDir)
-		look.Timeout, look.Cluster = *timeout, c.clusterOnBehalf(c.store().Read)
+		look.Timeout, look.Cluster = *timeout, c.store().Read
+		if onBehalf {
+			look.Cluster = c.clusterOnBehalf
+		}
 		snapshot := probe.Read(ctx, look)
 		if ctx.Err() != nil {
 			return c.fail(errors.New("doctor: interrupted before all probes were done"))

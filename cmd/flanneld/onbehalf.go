@@ -18,11 +18,11 @@ import (
 // which a command on the host has not. It therefore asks the API server on behalf of such
 // commands, over its socket, which only root may use.
 const (
-	nodesPath   = "/cluster/nodes"   // status --cluster: ?selector=, ?timeout= of each page
+	nodesPath   = "/cluster/nodes"   // status --cluster: ?selector=, ?timeout=
 	examinePath = "/cluster/examine" // the doctor
 )
 
-// maxOnBehalf bounds how long a command may let the daemon ask.
+// maxOnBehalf bounds how long the daemon asks for a command.
 const maxOnBehalf = 10 * time.Minute
 
 // nodesAnswer is the answer to nodesPath.
@@ -40,17 +40,22 @@ func onBehalf(o options, others http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	serve := func(path string, ask func(ctx context.Context, query url.Values) any) {
 		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) {
-			_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(maxOnBehalf)) // otherwise the usual one is in force
+			// Otherwise the server's usual deadline is in force. A minute is for the answer.
+			_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(maxOnBehalf + time.Minute))
+			ctx, cancel := context.WithTimeout(r.Context(), maxOnBehalf)
+			defer cancel()
 			w.Header().Set("Content-Type", "application/json")
-			_ = json.NewEncoder(w).Encode(ask(r.Context(), r.URL.Query())) // an error means that the client has gone
+			_ = json.NewEncoder(w).Encode(ask(ctx, r.URL.Query())) // an error means that the client has gone
 		})
 	}
 	serve(nodesPath, func(ctx context.Context, query url.Values) any {
-		perPage, err := time.ParseDuration(query.Get("timeout"))
-		if err != nil || perPage <= 0 || perPage > maxOnBehalf {
-			perPage = maxOnBehalf
+		limit, err := time.ParseDuration(query.Get("timeout"))
+		if err != nil || limit <= 0 {
+			limit = maxOnBehalf
 		}
-		nodes, err := kube.Nodes(ctx, *o.Kube.client(), query.Get("selector"), perPage)
+		ctx, cancel := context.WithTimeout(ctx, limit)
+		defer cancel()
+		nodes, err := kube.Nodes(ctx, *o.Kube.client(), query.Get("selector"), limit)
 		return nodesAnswer{nodes, problem(err)}
 	})
 	serve(examinePath, func(ctx context.Context, _ url.Values) any { return o.store().Examine(ctx) })
@@ -58,10 +63,15 @@ func onBehalf(o options, others http.Handler) http.Handler {
 	return mux
 }
 
-// nodesOnBehalf asks the daemon for the Nodes.
-func (o *options) nodesOnBehalf(ctx context.Context, selector string, perPage time.Duration) ([]kube.NodeStatus, error) {
+// nodesOnBehalf asks the daemon for the Nodes. limit is the time that the daemon has to
+// list them all. The command waits twice as long, so that the daemon's error arrives,
+// and an error of its own means that the daemon hangs.
+func (o *options) nodesOnBehalf(ctx context.Context, selector string, limit time.Duration) ([]kube.NodeStatus, error) {
+	limit = min(limit, maxOnBehalf)
+	ctx, cancel := context.WithTimeout(ctx, 2*limit)
+	defer cancel()
 	var answer nodesAnswer
-	query := url.Values{"selector": {selector}, "timeout": {perPage.String()}}
+	query := url.Values{"selector": {selector}, "timeout": {limit.String()}}
 	if err := o.askOnBehalf(ctx, nodesPath+"?"+query.Encode(), &answer); err != nil {
 		return nil, err
 	}
@@ -71,17 +81,14 @@ func (o *options) nodesOnBehalf(ctx context.Context, selector string, perPage ti
 	return answer.Nodes, nil
 }
 
-// clusterOnBehalf returns what read returns, or, if that lacks the credentials of the
-// daemon's pod, what the daemon reads.
-func (o *options) clusterOnBehalf(read func(context.Context) (doctor.Cluster, error)) func(context.Context) doctor.Cluster {
-	return func(ctx context.Context) doctor.Cluster {
-		c, err := read(ctx)
-		var daemons doctor.Cluster
-		if kube.OutsideOfPod(err) && o.askOnBehalf(ctx, examinePath, &daemons) == nil {
-			return daemons
-		}
-		return c
+// clusterOnBehalf returns what the daemon reads, or, if it does not say, what this
+// command reads.
+func (o *options) clusterOnBehalf(ctx context.Context) doctor.Cluster {
+	var daemons doctor.Cluster
+	if o.askOnBehalf(ctx, examinePath, &daemons) == nil {
+		return daemons
 	}
+	return o.store().Read(ctx)
 }
 
 func (o *options) askOnBehalf(ctx context.Context, path string, answer any) error {

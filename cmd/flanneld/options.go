@@ -68,6 +68,9 @@ type kubeOptions struct {
 	NodeName, PodName, PodNamespace string
 }
 
+// named reports whether the options say which API server to use.
+func (o *kubeOptions) named() bool { return o.Kubeconfig != "" || o.APIURL != "" }
+
 // parseOptions parses args (without the program's name) and environ (as from
 // os.Environ). The error joins all problems, one per line. Neither the error
 // nor Warnings contain secrets.

@@ -6,6 +6,7 @@ import (
 	"reflect"
 
 	"flannel/pkg/status"
+	"flannel/subnet/kube"
 )
 
 // settings returns the flags that say where the leases are, for commands that the
@@ -37,14 +38,16 @@ func absolute(file string) string {
 }
 
 // askSettings adopts the settings of the running daemon, and returns them. If none
-// answers, the flags count alone, and the settings are empty.
-func (o *options) askSettings(ctx context.Context) status.Settings {
+// answers, the flags count alone, and the settings are empty. onBehalf reports whether
+// only the daemon has the credentials for the API server that the settings name.
+func (o *options) askSettings(ctx context.Context) (daemons status.Settings, onBehalf bool) {
 	r, err := status.Ask(ctx, status.Socket(o.SubnetFile))
 	if err != nil || r.Settings == nil {
-		return status.Settings{}
+		return status.Settings{}, false
 	}
+	named := o.Kube.named() // by flags of this command
 	o.adopt(*r.Settings)
-	return *r.Settings
+	return *r.Settings, r.Settings.Kube != nil && !named && !kube.HasCredentials(*o.Kube.client())
 }
 
 // adopt sets the options for which no flag was given to those of the daemon.

@@ -65,7 +65,7 @@ func showStatus(c *call) func(context.Context) int {
 	interval := c.limitFlag("interval", 2*time.Second, "of --watch")
 	cluster := c.clusterFlags()
 	output := c.flags.String("o", "", "`FORMAT` of the output: wide, --peers or --cluster with further columns; json, as --json")
-	timeout := c.limitFlag("timeout", 5*time.Second, "how long to wait for the answer; with --cluster, for each page of 500 Nodes")
+	timeout := c.limitFlag("timeout", 5*time.Second, "how long to wait for the answer; with --cluster, for each page of 500 Nodes, or for all if the daemon asks")
 	return func(ctx context.Context) int {
 		switch *output {
 		case "":

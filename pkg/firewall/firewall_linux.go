@@ -163,7 +163,7 @@ func (f *Firewall) planPlaces(ctx context.Context, c Config) error {
 		f.variant, f.omitted.random = v, f.omitted.random || !random
 	}
 	if e, ok := errors.AsType[*RemainError](remaining(t, f.owner)); ok {
-		f.log.Warn("rules of iptables remain beside those of nftables", "cause", causeRulesRemain, "chains", e.Chains, "reason", e)
+		f.log.Warn("firewall rules of an earlier run remain", "cause", causeRulesRemain, "chains", e.Chains, "missing", e.Missing, "reason", e)
 	}
 	f.places = allPlaces(t, f.owner)
 	var active topics

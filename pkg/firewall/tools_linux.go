@@ -19,6 +19,9 @@ type tools struct {
 	standard variant            // of plain "iptables"; "" if it is not installed
 }
 
+// suffixes are in the names of the programs of one variant. Plain iptables is of either.
+var suffixes = map[variant]string{variantNFT: "-nft", variantLegacy: "-legacy"}
+
 // findTools looks for the programs in PATH. It starts "iptables --version" to learn the variant of plain iptables, and
 // returns an error only if that could not be started for want of resources.
 func findTools(ctx context.Context) (tools, error) {
@@ -38,7 +41,7 @@ func findTools(ctx context.Context) (tools, error) {
 		}
 	}
 	// Names with a suffix are preferred: an administrator may switch plain iptables to the other variant at any time.
-	for v, suffix := range map[variant]string{variantNFT: "-nft", variantLegacy: "-legacy"} {
+	for v, suffix := range suffixes {
 		if _, err := exec.LookPath("iptables" + suffix + "-restore"); err == nil {
 			t.suffix[v] = suffix
 		}

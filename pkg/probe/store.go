@@ -21,8 +21,8 @@ type Store struct {
 }
 
 // Read reads the Cluster from the store. If the daemon uses another store,
-// nothing is read. The error is that of the store's client, which the Cluster has, too.
-func (s Store) Read(ctx context.Context) (doctor.Cluster, error) {
+// nothing is read.
+func (s Store) Read(ctx context.Context) doctor.Cluster {
 	store := "etcd"
 	if s.Kube != nil {
 		store = "kubernetes"
@@ -32,23 +32,18 @@ func (s Store) Read(ctx context.Context) (doctor.Cluster, error) {
 	r, err := status.Ask(ctx, status.Socket(s.SubnetFile))
 	if err == nil && r.Store != store {
 		return unknownCluster(fmt.Sprintf("the daemon's leases are in %s: give the doctor no flags, "+
-			"or the daemon's", r.Store)), nil
+			"or the daemon's", r.Store))
 	}
-	return s.read(ctx)
+	return s.Examine(ctx)
 }
 
 // Examine is Read for the daemon itself.
 func (s Store) Examine(ctx context.Context) doctor.Cluster {
-	c, _ := s.read(ctx) // the Cluster has the error
-	return c
-}
-
-func (s Store) read(ctx context.Context) (doctor.Cluster, error) {
 	if s.Kube == nil {
 		const absent = "etcd does not have it, only the Kubernetes API"
 		return doctor.Cluster{Ahead: known(etcd.Ahead(ctx, s.Etcd)), PodCIDRs: doctor.Absent[[]string](absent),
 			WindowsNodes: doctor.Absent[[]string](absent), Proxy: doctor.Absent[string](absent),
-			Services: doctor.Absent[[]netip.Prefix](absent)}, nil
+			Services: doctor.Absent[[]netip.Prefix](absent)}
 	}
 	proxy := known(kube.Proxy(*s.Kube)) // needs no answer of the API server
 	e, err := kube.Examine(ctx, *s.Kube)
@@ -57,14 +52,14 @@ func (s Store) read(ctx context.Context) (doctor.Cluster, error) {
 		if c.Proxy = proxy; kube.Unreachable(err) {
 			c.Unreachable = err.Error()
 		}
-		return c, err
+		return c
 	}
 	c := doctor.Cluster{Node: e.Node, Ahead: doctor.Known(e.Ahead), PodCIDRs: doctor.Known(e.PodCIDRs),
 		WindowsNodes: doctor.Known(e.Windows), Proxy: proxy}
 	if runtime.GOOS == "windows" { // on Linux no check needs them, and flannel's role does not permit reading them
 		c.Services = known(kube.ServiceNetworks(ctx, *s.Kube))
 	}
-	return c, nil
+	return c
 }
 
 // known returns a known Fact, or an unknown one if err is not nil.

@@ -13,7 +13,6 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
 
 	"flannel/subnet/kube/client"
 )
@@ -26,9 +25,8 @@ type Examination struct {
 	Windows  []string      // names of at most ten Windows nodes
 }
 
-// OutsideOfPod reports whether an error of Examine or Nodes means that the options name no API server, and that this
-// process is in no pod that could know one.
-func OutsideOfPod(err error) bool { return errors.Is(err, rest.ErrNotInCluster) }
+// HasCredentials reports whether this process can read the kubeconfig, or without one has the service account of a pod.
+func HasCredentials(o Options) bool { return o.client().HasCredentials() }
 
 // WindowsNodes returns the names of at most ten Windows nodes.
 func WindowsNodes(ctx context.Context, o Options) ([]string, error) {

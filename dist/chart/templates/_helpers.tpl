@@ -140,6 +140,12 @@ ports:
 {{- mergeOverwrite $conf (deepCopy .netConf) | toPrettyJson }}
 {{- end }}
 
+{{/* The backend of the network configuration, in lower case: flanneld accepts either. */}}
+{{- define "flannel.backendType" -}}
+{{- $conf := include "flannel.netConf" . | fromJson }}
+{{- get (default dict (get $conf "Backend")) "Type" | toString | lower }}
+{{- end }}
+
 {{/*
 A DaemonSet's selector cannot be changed. flannel's chart selects app alone. An existing DaemonSet that selects app and
 k8s-app, as flannel's released manifest does, keeps that. The pods' labels match both selectors.

@@ -44,6 +44,16 @@ func (o Options) restConfig() (*rest.Config, error) {
 	return cfg, nil
 }
 
+// HasCredentials reports whether the kubeconfig can be read, or without one the pod's service account.
+func (o Options) HasCredentials() bool {
+	if o.Kubeconfig != "" {
+		_, err := os.ReadFile(o.Kubeconfig)
+		return err == nil
+	}
+	_, err := inCluster(os.Getenv(file.SandboxMount))
+	return err == nil
+}
+
 // inCluster returns the credentials of the pod's service account. root is the root
 // directory of a HostProcess container; "": this is none. See file.Mounted.
 func inCluster(root string) (*rest.Config, error) {
