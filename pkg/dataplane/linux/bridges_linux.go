@@ -23,8 +23,10 @@ import (
 //	without ports         its addresses are deleted; the next pod gives it the new ones
 //	with ports (pods)     with IPv4 a dataplane.FormerSubnetError, until the last port leaves
 //
-// Whoever made the bridge, the address is one that only this node's CNI plugin gives: the
-// subnet file says that the subnet was this node's.
+// The subnet file says which subnets were this node's, so that only the CNI plugin gives a
+// bridge such an address. The exception is Docker's default bridge, which an operator can
+// give the node's subnet. Docker sets its address at its start only, so that this bridge
+// keeps it.
 type formerBridges struct {
 	gateways atomic.Pointer[[]netip.Prefix] // of the former subnets
 	dirty    atomic.Bool                    // a bridge may have one of them
@@ -79,7 +81,7 @@ func (d *Driver) freeBridges(gateways []netip.Prefix, node string) (used []*data
 	var errs []error
 	for _, l := range links {
 		own := slices.DeleteFunc(slices.Clone(addrs), func(a netlink.Addr) bool { return a.LinkIndex != l.Attrs().Index })
-		if l.Type() != "bridge" || len(own) == 0 {
+		if l.Type() != "bridge" || l.Attrs().Name == dockerBridge || len(own) == 0 {
 			continue
 		}
 		ports := portsOf(l, links)
@@ -109,6 +111,9 @@ func (d *Driver) freeBridge(bridge netlink.Link, addrs []netlink.Addr) error {
 	}
 	return nil
 }
+
+// dockerBridge is the name of Docker's default bridge.
+const dockerBridge = "docker0"
 
 // causeBridgeFreed is a cause in the log.
 const causeBridgeFreed = "bridge-freed"

@@ -52,6 +52,21 @@ func TestBridgeOfFormerSubnet(t *testing.T) {
 	})
 }
 
+// Docker's default bridge is Docker's, with and without containers.
+func TestDockersBridge(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		m := formerMachine(t)
+		run(t, "ip link add docker0 type bridge; ip link set docker0 up; ip addr add 10.5.8.1/24 dev docker0")
+		m.mustPass()
+		becomes(t, "the pods' bridge", bridgeOf("pods"), "")
+		becomes(t, "without containers", bridgeOf("docker0"), "10.5.8.1/24")
+		run(t, "ip link add veth0 type veth peer name veth1; ip link set veth0 master docker0 up")
+		m.QueueResync()
+		m.mustPass()
+		becomes(t, "with a container", bridgeOf("docker0"), "10.5.8.1/24")
+	})
+}
+
 // A bridge with pods keeps its addresses until the last of them has left.
 func TestBridgeWithFormerPods(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
