@@ -128,8 +128,9 @@ func portsOf(bridge netlink.Link, all []netlink.Link) (names []string) {
 	return names
 }
 
-// observe reports whether the attributes of a new address are those of a former gateway,
-// whose bridge the next pass then frees. The watcher calls it.
+// observe reports whether the attributes of an address are those of a former gateway. The
+// next pass then looks at the bridges again: somebody may have added the address, or have
+// deleted it from a bridge with ports. The watcher calls it.
 func (b *formerBridges) observe(attrs []byte) bool {
 	gateways := b.gateways.Load()
 	if gateways == nil {
