@@ -84,12 +84,11 @@ func (d *Driver) freeBridges(gateways []netip.Prefix, node string) (used []*data
 		if l.Type() != "bridge" || l.Attrs().Name == dockerBridge || len(own) == 0 {
 			continue
 		}
-		ports := portsOf(l, links)
-		if len(ports) == 0 {
+		if !hasPorts(l, links) {
 			errs = append(errs, d.freeBridge(l, own))
 			continue
 		}
-		e := &dataplane.FormerSubnetError{Bridge: l.Attrs().Name, Ports: ports, Node: node}
+		e := &dataplane.FormerSubnetError{Bridge: l.Attrs().Name, Node: node}
 		for _, a := range own {
 			if p := prefixOf(a.IPNet); p.Addr().Is4() {
 				e.Addresses = append(e.Addresses, p)
@@ -118,14 +117,9 @@ const dockerBridge = "docker0"
 // causeBridgeFreed is a cause in the log.
 const causeBridgeFreed = "bridge-freed"
 
-// portsOf returns the names of a bridge's ports.
-func portsOf(bridge netlink.Link, all []netlink.Link) (names []string) {
-	for _, l := range all {
-		if l.Attrs().MasterIndex == bridge.Attrs().Index {
-			names = append(names, l.Attrs().Name)
-		}
-	}
-	return names
+// hasPorts reports whether a bridge has ports.
+func hasPorts(bridge netlink.Link, all []netlink.Link) bool {
+	return slices.ContainsFunc(all, func(l netlink.Link) bool { return l.Attrs().MasterIndex == bridge.Attrs().Index })
 }
 
 // observe reports whether the attributes of an address are those of a former gateway. The
