@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"flannel/pkg/dataplane"
+	"flannel/pkg/reconcile"
 	"flannel/pkg/rtnetlink"
 )
 
@@ -56,6 +57,9 @@ func (d *Driver) LeaveSubnets(former []netip.Prefix, node string) error {
 			}
 		}
 		b.dirty.CompareAndSwap(false, err != nil)
+		if reconcile.IsUnknown(err) {
+			d.reopen()
+		}
 	}
 	return b.err
 }
