@@ -198,7 +198,7 @@ func (d *Daemon) pass(ctx context.Context, n *node, in *inbox) failures {
 		f.add("publish", publishErr)
 	}
 	if !f.unknown() {
-		f.add("devices", d.leaveFormerSubnets(n)) // before the subnet file has another one, and before a peer's route to it
+		f.add("bridge", d.leaveFormerSubnets(n)) // before the subnet file has another one, and before a peer's route to it
 	}
 	d.updateRules(n) // before the peers are planned: a peer with an address of this node is rejected
 	if peers, complete := in.takePeers(); complete {

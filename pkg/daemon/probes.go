@@ -21,8 +21,8 @@ func (d *Daemon) updateProbes(n *node, failed failures) {
 	case wire.Paths && wire.Bridges:
 		addressing = reach.Bridges
 	}
-	// What other parts do, such as the firewall, does not keep this node from reaching
-	// peers, or is not known to do so.
+	// What other parts do, such as the firewall and the pods' bridge, does not keep this
+	// node from reaching peers, or is not known to do so.
 	synced := n.peersKnown
 	for _, part := range []string{"config", "devices", "peers", "dataplane"} {
 		synced = synced && !slices.ContainsFunc(failed, func(f failure) bool { return f.part == part })

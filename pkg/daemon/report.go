@@ -18,7 +18,7 @@ import (
 type failures []failure
 
 // failure is one failed part, by the name that metrics and flanneld status show:
-// config, devices, publish, peers, dataplane, cluster, firewall or subnet-file.
+// config, devices, publish, bridge, peers, dataplane, cluster, firewall or subnet-file.
 type failure struct {
 	part string
 	err  error

@@ -12,15 +12,19 @@ import (
 
 	"flannel/pkg/dataplane"
 	"flannel/pkg/reconcile"
+	"flannel/pkg/status"
 	"flannel/subnet"
 )
 
 // blindKernel cannot look at its devices, or not make them, as err says.
 type blindKernel struct {
 	countedKernel
-	err  error
-	last dataplane.State
+	err       error
+	bridgeErr error
+	last      dataplane.State
 }
+
+func (k *blindKernel) LeaveSubnets([]netip.Prefix, string) error { return k.bridgeErr }
 
 func (k *blindKernel) Ensure(context.Context, []dataplane.Device) (dataplane.Links, error) {
 	return dataplane.Links{}, k.err
@@ -71,6 +75,28 @@ func TestKeepsWhatCouldNotBeRead(t *testing.T) {
 		if n.link.Name != "eth0" {
 			t.Errorf("%s: the underlay is %v", step.name, n.link)
 		}
+	}
+}
+
+// Pods of a former subnet on the pods' bridge are no fault of the devices, through which the peers are still reached.
+func TestBridgeIsAPartOfItsOwn(t *testing.T) {
+	d, _, _ := newDaemon(t)
+	kernel, n, in := startedNode(t, d)
+	d.pass(t.Context(), n, in) // asks for the lease to be published
+	in.published = in.desired
+	peer := leaseAt(2, "one")
+	peer.V4.Subnet = netip.MustParsePrefix("10.5.2.0/24")
+	in.setPeers(subnet.Set{Leases: []*subnet.Lease{peer}})
+	kernel.bridgeErr = &dataplane.FormerSubnetError{Bridge: "cni0"}
+	failed := d.pass(t.Context(), n, in)
+	d.report(n, failed, time.Millisecond)
+	if !slices.Equal(failed.parts(), []string{"bridge"}) || d.Status.Ready() == nil {
+		t.Errorf("failed are %v, ready is %v", failed.parts(), d.Status.Ready())
+	}
+	var r status.Report
+	d.View.Fill(&r)
+	if len(r.Peers) != 1 || r.Peers[0].State != status.UpToDate {
+		t.Errorf("the peers are %+v", r.Peers)
 	}
 }
 

@@ -8,28 +8,22 @@ import (
 
 // FormerSubnetError is the error of a bridge that has pods, and the IPv4 address of the
 // gateway of a subnet that this node had before. The CNI plugin bridge gives such a
-// bridge no other address, so that no new pod can start.
+// bridge no other address, so that no new pod can start. Its text stays the same while pods
+// leave, because each new text is logged and written to the Node; the plugin's own error
+// names the pods.
 type FormerSubnetError struct {
 	Bridge    string
 	Addresses []netip.Prefix // at least one
-	Ports     []string       // names of the pods' interfaces
 	Node      string         // the name of this node in Kubernetes; "": not in Kubernetes
 }
 
-// maxPorts is how many interfaces the error names.
-const maxPorts = 4
-
 func (e *FormerSubnetError) Error() string {
-	names := e.Ports
-	if len(names) > maxPorts {
-		names = append(names[:maxPorts:maxPorts], "…")
-	}
 	var addresses []string
 	for _, a := range e.Addresses {
 		addresses = append(addresses, a.String())
 	}
-	text := fmt.Sprintf("%s has %s of a former subnet of this node, and %d ports (%s): no new pod can start here until the pods of that subnet are deleted",
-		e.Bridge, strings.Join(addresses, " and "), len(e.Ports), strings.Join(names, ", "))
+	text := fmt.Sprintf("%s has %s of a former subnet of this node, and pods: no new pod can start here until the pods of that subnet are deleted",
+		e.Bridge, strings.Join(addresses, " and "))
 	if e.Node != "" {
 		text += ": kubectl delete pods -A --field-selector spec.hostNetwork=false,spec.nodeName=" + e.Node
 	}

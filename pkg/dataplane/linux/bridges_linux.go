@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"flannel/pkg/dataplane"
+	"flannel/pkg/reconcile"
 	"flannel/pkg/rtnetlink"
 )
 
@@ -23,8 +24,10 @@ import (
 //	without ports         its addresses are deleted; the next pod gives it the new ones
 //	with ports (pods)     with IPv4 a dataplane.FormerSubnetError, until the last port leaves
 //
-// Whoever made the bridge, the address is one that only this node's CNI plugin gives: the
-// subnet file says that the subnet was this node's.
+// The subnet file says which subnets were this node's, so that only the CNI plugin gives a
+// bridge such an address. The exception is Docker's default bridge, which an operator can
+// give the node's subnet. Docker sets its address at its start only, so that this bridge
+// keeps it.
 type formerBridges struct {
 	gateways atomic.Pointer[[]netip.Prefix] // of the former subnets
 	dirty    atomic.Bool                    // a bridge may have one of them
@@ -54,6 +57,9 @@ func (d *Driver) LeaveSubnets(former []netip.Prefix, node string) error {
 			}
 		}
 		b.dirty.CompareAndSwap(false, err != nil)
+		if reconcile.IsUnknown(err) {
+			d.reopen()
+		}
 	}
 	return b.err
 }
@@ -79,15 +85,14 @@ func (d *Driver) freeBridges(gateways []netip.Prefix, node string) (used []*data
 	var errs []error
 	for _, l := range links {
 		own := slices.DeleteFunc(slices.Clone(addrs), func(a netlink.Addr) bool { return a.LinkIndex != l.Attrs().Index })
-		if l.Type() != "bridge" || len(own) == 0 {
+		if l.Type() != "bridge" || l.Attrs().Name == dockerBridge || len(own) == 0 {
 			continue
 		}
-		ports := portsOf(l, links)
-		if len(ports) == 0 {
+		if !hasPorts(l, links) {
 			errs = append(errs, d.freeBridge(l, own))
 			continue
 		}
-		e := &dataplane.FormerSubnetError{Bridge: l.Attrs().Name, Ports: ports, Node: node}
+		e := &dataplane.FormerSubnetError{Bridge: l.Attrs().Name, Node: node}
 		for _, a := range own {
 			if p := prefixOf(a.IPNet); p.Addr().Is4() {
 				e.Addresses = append(e.Addresses, p)
@@ -110,21 +115,20 @@ func (d *Driver) freeBridge(bridge netlink.Link, addrs []netlink.Addr) error {
 	return nil
 }
 
+// dockerBridge is the name of Docker's default bridge.
+const dockerBridge = "docker0"
+
 // causeBridgeFreed is a cause in the log.
 const causeBridgeFreed = "bridge-freed"
 
-// portsOf returns the names of a bridge's ports.
-func portsOf(bridge netlink.Link, all []netlink.Link) (names []string) {
-	for _, l := range all {
-		if l.Attrs().MasterIndex == bridge.Attrs().Index {
-			names = append(names, l.Attrs().Name)
-		}
-	}
-	return names
+// hasPorts reports whether a bridge has ports.
+func hasPorts(bridge netlink.Link, all []netlink.Link) bool {
+	return slices.ContainsFunc(all, func(l netlink.Link) bool { return l.Attrs().MasterIndex == bridge.Attrs().Index })
 }
 
-// observe reports whether the attributes of a new address are those of a former gateway,
-// whose bridge the next pass then frees. The watcher calls it.
+// observe reports whether the attributes of an address are those of a former gateway. The
+// next pass then looks at the bridges again: somebody may have added the address, or have
+// deleted it from a bridge with ports. The watcher calls it.
 func (b *formerBridges) observe(attrs []byte) bool {
 	gateways := b.gateways.Load()
 	if gateways == nil {

@@ -26,9 +26,6 @@ func (d *Driver) Ensure(_ context.Context, devices []dataplane.Device) (dataplan
 	d.deviceChanges = 0
 	links, errs := dataplane.Links{}, []error(nil)
 	for _, dev := range devices {
-		if dev.Readdress {
-			d.macs[dev.Name] = dev.MAC
-		}
 		d.made[dev.Name] = d.made[dev.Name] || isTunnel(dev)
 		link, err := d.ensure(dev)
 		if err != nil {
@@ -149,7 +146,7 @@ func (d *Driver) linkAfterRepair(before netlink.Link, err error) (dataplane.Link
 // repairTunnel sets the properties that tunnel devices of all kinds have, as far
 // as an existing device can change them. An error does not stop the rest.
 func (d *Driver) repairTunnel(dev dataplane.Device, t dataplane.Tunnel, l netlink.Link) error {
-	errs := []error{d.setMTU(dev.Name, t.MTU, l), d.restoreMAC(dev.Name, l), d.setDeviceSysctls(dev.Name, t.Addr)}
+	errs := []error{d.setMTU(dev.Name, t.MTU, l), d.restoreMAC(dev, l), d.setDeviceSysctls(dev.Name, t.Addr)}
 	if l.Attrs().Flags&net.FlagUp == 0 {
 		if err := d.handle.LinkSetUp(l); err != nil {
 			errs = append(errs, fmt.Errorf("bring it up: %w", err))
@@ -193,24 +190,29 @@ const (
 // restoreMAC restores the MAC address that the peers know, which udev and others
 // may change, or sets the one that Device.Readdress requires. The first call for a
 // device remembers the one that it has.
-func (d *Driver) restoreMAC(name string, l netlink.Link) error {
+func (d *Driver) restoreMAC(dev dataplane.Device, l netlink.Link) error {
 	have := linkOf(l).MAC
-	known, ok := d.macs[name]
+	known, ok := d.macs[dev.Name]
+	want := known
 	switch {
-	case !ok && have != mac.Addr{}:
-		d.macs[name] = have
-		return nil
-	case !ok || known == have:
-		return nil
+	case dev.Readdress:
+		want = dev.MAC
+	case !ok:
+		want = have
 	}
-	if err := d.handle.LinkSetHardwareAddr(l, known[:]); err != nil {
-		return fmt.Errorf("set its MAC address to %s: %w", known, err)
+	if want != have {
+		if err := d.handle.LinkSetHardwareAddr(l, want[:]); err != nil {
+			return fmt.Errorf("set its MAC address to %s: %w", want, err)
+		}
+		text, cause := "restored the device's MAC address", causeMACRestored
+		if want != known {
+			text, cause = "gave the device another MAC address", causeMACChanged
+		}
+		d.logDevice(text, "cause", cause, "device", dev.Name, "from", have, "to", want)
 	}
-	text, cause := "gave the device another MAC address", causeMACChanged
-	if d.repairing {
-		text, cause = "restored the device's MAC address", causeMACRestored
+	if want != (mac.Addr{}) {
+		d.macs[dev.Name] = want
 	}
-	d.logDevice(text, "cause", cause, "device", name, "from", have, "to", known)
 	return nil
 }
 

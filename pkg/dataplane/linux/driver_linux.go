@@ -69,7 +69,7 @@ type Driver struct {
 
 	devices []dataplane.Device  // of the last Ensure
 	ensured dataplane.Links     // result of the last Ensure
-	macs    map[string]mac.Addr // of our devices, when first found: the peers know these
+	macs    map[string]mac.Addr // of our devices, when first found or last set: the peers know these
 	made    map[string]bool     // names of the tunnel devices of all Ensures
 	sysctls map[string]bool     // that had the right value since the start, by path
 	direct  map[string]int      // number of wanted IPv4 paths through devices of others

@@ -109,6 +109,30 @@ func TestReaddress(t *testing.T) {
 	})
 }
 
+// The log tells an address that somebody else has set from one that the node gets, also after a pass with another error.
+func TestRestoredMACAfterAnotherError(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		m := newMachine(t)
+		m.mustPass()
+		m.devices[2].Kind = dataplane.VXLAN{VNI: 1, Tunnel: dataplane.Tunnel{Parent: "none"}}
+		if m.pass() == nil {
+			t.Fatal("a device can be made without its underlay")
+		}
+		var log logtest.Log
+		m.opts.Log = log.Logger()
+		run(t, "ip link set flannel.1 address 02:00:00:00:09:09")
+		m.QueueResync()
+		if m.pass() == nil || log.Count("cause=mac-restored", "device=flannel.1") != 1 || log.Count("cause=mac-changed") != 0 {
+			t.Errorf("the log is\n%s", &log)
+		}
+		m.devices = slices.Clone(m.devices)
+		m.devices[1].MAC, m.devices[1].Readdress = mac.Addr{2, 0, 0, 0, 9, 1}, true
+		if m.pass() == nil || log.Count("cause=mac-changed", "device=flannel.1") != 1 {
+			t.Errorf("the log is\n%s", &log)
+		}
+	})
+}
+
 // dsts are the destinations of refused paths, in order.
 func dsts(refused []dataplane.Refused) (all []string) {
 	for _, r := range refused {

@@ -123,7 +123,7 @@ func mismatch(v *netlink.Vxlan, want dataplane.VXLAN) string {
 
 func (vxlan) create(d *Driver, dev dataplane.Device, want dataplane.VXLAN, parent netlink.Link) error {
 	mac := dev.MAC
-	if known, ok := d.macs[dev.Name]; ok {
+	if known, ok := d.macs[dev.Name]; ok && !dev.Readdress {
 		mac = known
 	}
 	attrs := netlink.NewLinkAttrs()

@@ -263,7 +263,7 @@ func (w *watcher) address(present bool, body []byte) (bool, error) {
 		if ofPods {
 			w.d.sysctlsDirty.Store(true)
 		}
-		ofFormer := present && w.d.bridges.observe(body[unix.SizeofIfAddrmsg:])
+		ofFormer := w.d.bridges.observe(body[unix.SizeofIfAddrmsg:])
 		return w.d.guard.observe(body[unix.SizeofIfAddrmsg:]) || known || ofPods || ofFormer, nil
 	}
 	for kind, value := range rtnetlink.Attrs(body[unix.SizeofIfAddrmsg:]) {
