@@ -201,3 +201,18 @@ func TestLosses(t *testing.T) {
 }
 
 func text(v any) []byte { b, _ := json.Marshal(v); return b }
+
+// A program may unregister after the machine has ended, and its events with it.
+func TestUnregisterAfterTheEnd(t *testing.T) {
+	m := hnstest.New()
+	p := m.Begin()
+	number, code := p.HNS("HcnRegisterServiceCallback", "")
+	if code != 0 {
+		t.Fatal(code)
+	}
+	m.Close()
+	if _, code := p.Next(number); code == 0 {
+		t.Error("there are events after the end")
+	}
+	p.HNS("HcnUnregisterServiceCallback", number) // without a panic
+}

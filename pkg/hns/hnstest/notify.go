@@ -57,7 +57,9 @@ func (m *Machine) unlisten(number string) hns.Code {
 		return code
 	}
 	m.closeHandle(number)
-	m.listeners[number].ended = true
+	if l := m.listeners[number]; l != nil { // Next removes it at the end of the machine
+		l.ended = true
+	}
 	m.wakeListeners()
 	return 0
 }
