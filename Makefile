@@ -25,6 +25,13 @@ KUBE_FLAGS := -gcflags='all=-N -l -dwarf=false' -gcflags='std='
 # Everything that bin/kube and bin/helm are made of.
 KUBE_HASH := $(shell { $(GO) env GOVERSION; echo "$(KUBE_FLAGS)"; cat $(KUBE)/go.mod $(KUBE)/go.sum $(KUBE)/*.go $(KUBE)/*/*.go; } | sha256sum | cut -c1-12)
 
+# The variables PLAN_…: which tests a change needs, by cmd/flannel-tests. The calls of make in `make test` have
+# them. They are read here, because prerequisites are expanded where they stand.
+PLAN ?=
+ifneq ($(PLAN),)
+include $(PLAN)
+endif
+
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 COMMIT  ?= $(shell git rev-parse HEAD 2>/dev/null)
 # What the linker writes into the programs.
@@ -180,11 +187,6 @@ demo: ## show flanneld on three nodes on this machine, in ten seconds once it is
 	@$(MAKE) --no-print-directory $(if $(findstring -cluster,$(ARGS)),cluster,build tools) $(if $(findstring -kube,$(ARGS)),kube) $(if $(findstring -windows,$(ARGS)),wine cross-windows-amd64)
 	@bin/flannel-lab demo $(ARGS)
 
-# The variables PLAN_…: which tests a change needs, by cmd/flannel-tests. The calls of make below have them.
-PLAN ?=
-ifneq ($(PLAN),)
-include $(PLAN)
-endif
 # The commit to compare with, or a branch. Default: for `make changed` origin/main, or main; else the commit of .ci/green.
 BASE ?=
 plan = @mkdir -p bin && $(GO) run ./cmd/flannel-tests -of $(1) -base '$(BASE)' >bin/plan.mk

@@ -3,7 +3,7 @@
 # more in another copy, compares all files, and makes packages of a later version in LATER.
 set -eu
 # The variables of a make above this script are not for the copies.
-unset MAKEFLAGS MAKEOVERRIDES MFLAGS
+unset MAKEFLAGS MAKEOVERRIDES MFLAGS PLAN
 to=$1
 later=${2:-}
 cd "$(dirname "$0")/../.."
