@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"regexp"
 	"slices"
 	"strconv"
@@ -230,8 +231,8 @@ func TestEnd(t *testing.T) {
 		{[]string{"--healthz-port", "7777"}, 1, []string{"-healthz-port=7777"}},
 	} {
 		t.Run(strings.Join(c.args, " "), func(t *testing.T) {
-			taken, err := n.Listen("tcp", ":7777")
-			must(t, err)
+			var taken net.Listener // a program that is just being started holds the former one open
+			within(t, "the port is free", func() (err error) { taken, err = n.Listen("tcp", ":7777"); return err })
 			defer taken.Close()
 			mark := len(n.Log())
 			must(t, n.Start(c.args...))
