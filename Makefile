@@ -192,7 +192,7 @@ BASE ?=
 plan = @mkdir -p bin && $(GO) run ./cmd/flannel-tests -of $(1) -base '$(BASE)' >bin/plan.mk
 LANES := $(MAKE) --no-print-directory PLAN=bin/plan.mk -j3 test-packages-of-kubernetes test-nodes test-machine
 
-test: ## run the tests: all packages, all nodes end to end, the kernel's in a virtual machine; about 20 minutes the first time
+test: ## run the tests: all packages, all nodes end to end, the kernel's in a virtual machine; up to 40 minutes on two processors
 	@dist/setup.sh test
 	$(call plan,test)
 	@$(LANES)

@@ -58,20 +58,20 @@ type watchedDir struct {
 
 // start begins to watch, until ctx ends.
 func (w *watch) start(ctx context.Context) {
-	told := &tellings{wake: make(chan struct{}, 1), names: map[string]bool{}}
+	pending := &notices{wake: make(chan struct{}, 1), names: map[string]bool{}}
 	if watcher, err := fsnotify.NewWatcher(); err == nil {
 		w.watcher = watcher
-		go told.receive(watcher.Events, watcher.Errors, w.isOurs())
+		go pending.receive(watcher.Events, watcher.Errors, w.isOurs())
 	}
 	w.poll()
 	w.watchDirs()
-	go w.run(ctx, told)
+	go w.run(ctx, pending)
 }
 
 // run polls the files also when notifications work, since some may be missing. A
 // notification always counts as a change, without a comparison: two writes within one
 // tick of the file system's clock leave the same time stamp.
-func (w *watch) run(ctx context.Context, told *tellings) {
+func (w *watch) run(ctx context.Context, pending *notices) {
 	interval := pollEvery
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
@@ -83,9 +83,9 @@ func (w *watch) run(ctx context.Context, told *tellings) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-told.wake:
+		case <-pending.wake:
 			var names map[string]bool
-			names, notified = told.take()
+			names, notified = pending.take()
 			for name := range names {
 				if dir := w.dirs[name]; dir != nil {
 					dir.info, dir.gone, interval = nil, true, pollGoneDir/2 // deleted or renamed; doubled below
@@ -120,8 +120,8 @@ func (w *watch) isOurs() func(name string) bool {
 	return func(name string) bool { return ours[name] }
 }
 
-// tellings are the notifications that nobody has taken yet.
-type tellings struct {
+// notices are the notifications that nobody has taken yet.
+type notices struct {
 	wake chan struct{} // has capacity 1, and a value while there are some
 
 	mu    sync.Mutex
@@ -129,11 +129,11 @@ type tellings struct {
 	lost  bool // some notifications are missing
 }
 
-// receive takes over what a watcher tells, until the watcher is closed. It never lets the watcher wait: on Windows, one
-// goroutine of fsnotify tells, and carries out Add, Remove and Close. Were it waiting for a receiver of an error, such as
+// receive takes over what a watcher reports, until the watcher is closed. It never lets the watcher wait: on Windows, one
+// goroutine of fsnotify reports, and carries out Add, Remove and Close. Were it waiting for a receiver of an error, such as
 // that its buffer was too small, all of these would wait for ever. Close can do so even then, if it comes at the same
 // moment, which is why nobody waits for it.
-func (t *tellings) receive(events <-chan fsnotify.Event, failures <-chan error, ours func(name string) bool) {
+func (t *notices) receive(events <-chan fsnotify.Event, failures <-chan error, ours func(name string) bool) {
 	for {
 		select {
 		case e, open := <-events:
@@ -153,7 +153,7 @@ func (t *tellings) receive(events <-chan fsnotify.Event, failures <-chan error, 
 }
 
 // add keeps a name; "": notifications were lost.
-func (t *tellings) add(name string) {
+func (t *notices) add(name string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if name == "" {
@@ -164,7 +164,7 @@ func (t *tellings) add(name string) {
 	notify(t.wake)
 }
 
-func (t *tellings) take() (names map[string]bool, lost bool) {
+func (t *notices) take() (names map[string]bool, lost bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	names, lost = t.names, t.lost

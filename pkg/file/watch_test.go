@@ -190,13 +190,13 @@ func quiet(t *testing.T, changed <-chan struct{}) {
 	}
 }
 
-// A watcher does not have to wait for a receiver, whatever it tells; what concerns the files is kept.
-func TestTellingsAreTaken(t *testing.T) {
-	told := &tellings{wake: make(chan struct{}, 1), names: map[string]bool{}}
+// A watcher does not have to wait for a receiver, whatever it reports; what concerns the files is kept.
+func TestNoticesAreTaken(t *testing.T) {
+	pending := &notices{wake: make(chan struct{}, 1), names: map[string]bool{}}
 	events, failures := make(chan fsnotify.Event), make(chan error)
 	ended := make(chan struct{})
 	go func() {
-		told.receive(events, failures, func(name string) bool { return name == "ours" })
+		pending.receive(events, failures, func(name string) bool { return name == "ours" })
 		close(ended)
 	}()
 	for range 100 {
@@ -206,16 +206,16 @@ func TestTellingsAreTaken(t *testing.T) {
 	}
 	close(events)
 	<-ended
-	<-told.wake
-	if names, lost := told.take(); len(names) != 1 || !names["ours"] || !lost {
+	<-pending.wake
+	if names, lost := pending.take(); len(names) != 1 || !names["ours"] || !lost {
 		t.Errorf("%v, lost %v", names, lost)
 	}
-	if names, lost := told.take(); len(names) != 0 || lost {
+	if names, lost := pending.take(); len(names) != 0 || lost {
 		t.Errorf("taken twice: %v, lost %v", names, lost)
 	}
 }
 
-// A watch outlives more changes than its system tells of, while directories come and go.
+// A watch outlives more changes than its system reports, while directories come and go.
 func TestWatchAmongManyChanges(t *testing.T) {
 	dir, err := os.MkdirTemp("", "many") // deleted below, when the watch has ended
 	if err != nil {
