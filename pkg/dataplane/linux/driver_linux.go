@@ -102,6 +102,7 @@ func New(opts driver.Options) (*Driver, error) {
 	d.nexthops = reconcile.NewTable[nexthopKey, struct{}](d.store)
 	routes := newRouteStore(d.store)
 	d.routes, d.foreign = reconcile.NewTable[routeKey, hop](routes), routes.foreign
+	d.store.lost = d.routes.Relist
 	d.neighs = reconcile.NewTable[neighKey, mac.Addr](neighStore{c, &d.scope})
 	d.fdb = reconcile.NewTable[fdbKey, netip.Addr](fdbStore{c, &d.scope})
 	d.wg = newWGStore(opts.Log, opts.KeyFile, opts.Tunnels)

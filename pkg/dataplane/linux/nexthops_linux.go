@@ -36,6 +36,7 @@ type nexthopStore struct {
 	conn  *rtnetlink.Conn
 	scope *scopePointer
 	first uint32 // our IDs are first to first+nexthopRange-1
+	lost  func() // called when List misses an object that routes use: the kernel has deleted these routes
 
 	mu   sync.Mutex
 	none bool           // the kernel has no nexthop objects
@@ -68,7 +69,7 @@ func newNexthopStore(c *rtnetlink.Conn, scope *scopePointer, instance string) *n
 		h.Write([]byte(instance)) //nolint:errcheck // it never fails
 		first += nexthopRange * (1 + h.Sum32()%(otherRanges-1))
 	}
-	return &nexthopStore{conn: c, scope: scope, first: first, ids: map[hop]uint32{}, hops: map[uint32]hop{}, last: first}
+	return &nexthopStore{conn: c, scope: scope, first: first, ids: map[hop]uint32{}, hops: map[uint32]hop{}, last: first, lost: func() {}}
 }
 
 // owns reports whether an object is ours.
@@ -109,6 +110,13 @@ func (s *nexthopStore) List(context.Context) (map[nexthopKey]struct{}, error) {
 	}
 	if err != nil {
 		return nil, err // the old maps are better than a part of a list
+	}
+	// The notification of its deletion may be on its way. Then observe will not know it.
+	for h, id := range s.ids {
+		if hops[id] != h {
+			s.lost()
+			break
+		}
 	}
 	s.ids, s.hops = ids, hops
 	return out, nil

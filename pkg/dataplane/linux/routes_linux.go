@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 
 	"golang.org/x/sys/unix"
 
@@ -39,6 +40,9 @@ var families = []uint8{unix.AF_INET, unix.AF_INET6}
 
 func (s routeStore) List(context.Context) (map[routeKey]hop, error) {
 	clear(s.shadowed)
+	if err := s.awaitWriters(); err != nil {
+		return nil, err
+	}
 	out := map[routeKey]hop{}
 	for _, fam := range families {
 		if err := s.list(fam, out); err != nil {
@@ -46,6 +50,19 @@ func (s routeStore) List(context.Context) (map[routeKey]hop, error) {
 		}
 	}
 	return out, nil
+}
+
+// awaitWriters waits until the kernel has done what it has notified of. It sends the
+// notification of a deleted nexthop object, IPv4 route or address before it removes the
+// routes. Since Linux 6.9 a list of routes takes no lock, so it could still contain
+// them, and no other notification would follow. A write takes the lock that the kernel
+// holds from before such a notification until the routes are gone. This one deletes a
+// route that does not exist.
+func (s routeStore) awaitWriters() error {
+	none := kernelRoute{key: routeKey{Dst: netip.PrefixFrom(netip.IPv4Unspecified(), 32)}, hop: hop{Blackhole: true}, protocol: protocolOurs}
+	return errors.Join(ignoreMissing(s.conn.Batch(1, func(m rtnetlink.Message, _ int) rtnetlink.Message {
+		return writeRoute(m, unix.RTM_DELROUTE, 0, none)
+	}))...)
 }
 
 func (s routeStore) list(fam uint8, out map[routeKey]hop) error {
