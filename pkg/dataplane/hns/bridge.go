@@ -59,7 +59,11 @@ func (d *Driver) ensureHostEndpoint(ctx context.Context, dev device, host hns.Ad
 		return err
 	}
 	if id == "" {
-		made, err := d.client.CreateEndpoint(ctx, want)
+		var made hns.Endpoint
+		err := d.tries.try(changeOf(verbCreateEndpoint, want), func() (err error) {
+			made, err = d.client.CreateEndpoint(ctx, want)
+			return err
+		})
 		if errors.Is(err, hns.ErrAddressInUse) {
 			d.compareAddresses(want, "refused")
 			return fmt.Errorf("another endpoint has one of %v, which the host's endpoint %s needs, and a warning names it: delete its pod, and reserve the address with flanneld source-vip: %w", want.IPs, want.Name, err)
@@ -69,14 +73,18 @@ func (d *Driver) ensureHostEndpoint(ctx context.Context, dev device, host hns.Ad
 		id, d.endpoint = made.ID, made.ID
 		d.opts.Log.Info("made the host's endpoint on the bridge", "endpoint", want.Name, "addresses", want.IPs)
 	}
+	d.tries.forget(verbCreateEndpoint)
 	inside, found := hostconfig.AdapterWith(adapters, want.IPs[0].Addr())
 	if !found {
-		d.networksDirty.Store(true)
-		if err := d.client.AttachHost(ctx, id); err != nil {
-			return waitIfSilent(err)
-		}
-		return driver.Waiting(causeNoEndpoint, "the host's interface with %s on the bridge", want.IPs[0].Addr())
+		return d.tries.try(changeOf(verbAttachEndpoint, id), func() error {
+			d.networksDirty.Store(true)
+			if err := d.client.AttachHost(ctx, id); err != nil {
+				return waitIfSilent(err)
+			}
+			return driver.Waiting(causeNoEndpoint, "the host's interface with %s on the bridge", want.IPs[0].Addr())
+		})
 	}
+	d.tries.forget(verbAttachEndpoint)
 	d.compareAddresses(want, id)
 	if err := d.keepLocal(inside); err != nil {
 		return err
@@ -107,9 +115,18 @@ func (d *Driver) findHostEndpoint(ctx context.Context, want hns.Endpoint) (id st
 		case d.endpoint == "" && sameAddresses(e.IPs, want.IPs):
 			d.endpoint = e.ID
 		default:
-			d.opts.Log.Warn("deleting the host's endpoint on the bridge, its addresses differ", "endpoint", e.Name, "has", e.IPs, "wants", want.IPs)
-			if err := d.client.DeleteEndpoint(ctx, e.ID); err != nil && !errors.Is(err, hns.ErrNotFound) {
-				return "", fmt.Errorf("delete the endpoint %s: %w", e.Name, err)
+			c := changeOf(verbDeleteEndpoint, e.ID)
+			if d.tries.first(c) {
+				d.opts.Log.Warn("deleting the host's endpoint on the bridge, its addresses differ", "endpoint", e.Name, "has", e.IPs, "wants", want.IPs)
+			}
+			err := d.tries.try(c, func() error {
+				if err := d.client.DeleteEndpoint(ctx, e.ID); err != nil && !errors.Is(err, hns.ErrNotFound) {
+					return fmt.Errorf("delete the endpoint %s: %w", e.Name, err)
+				}
+				return nil
+			})
+			if err != nil {
+				return "", err
 			}
 		}
 	}

@@ -53,6 +53,23 @@ func TestHostEndpointStaysLocal(t *testing.T) {
 	}
 }
 
+// HNS learns the host's address only from the endpoint, for which one must not wait for that address. prepare attaches none.
+func TestManagementIPAfterEndpoint(t *testing.T) {
+	knobs := hnstest.Knobs{Outage: 10 * time.Second, ManagementIPAfterEndpoint: true}
+	onWindows(t, bridgeDevice(ownSubnet), knobs, func(w *windows) {
+		w.bring(2 * time.Minute)
+		w.mends(time.Minute)
+		w.check(bridgeInStep)
+	})
+	onWindows(t, bridgeDevice(ownSubnet), knobs, func(w *windows) {
+		if _, _, err := w.prepared(2 * time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		w.bring(2 * time.Minute)
+		w.mends(time.Minute)
+	})
+}
+
 // That Windows refuses metric and registration is logged, and does not keep the node from being ready.
 func TestHostEndpointSettingsRefused(t *testing.T) {
 	onWindows(t, bridgeDevice(ownSubnet), hnstest.Knobs{}, func(w *windows) {

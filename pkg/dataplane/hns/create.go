@@ -25,6 +25,10 @@ func (d *Driver) createNetwork(ctx context.Context, dev device, want hns.Network
 	if err := d.waitForRetry(want.Name); err != nil {
 		return err
 	}
+	creation := changeOf(verbCreateNetwork, []any{want.Name, requested(want)})
+	if err := d.tries.due(creation); err != nil {
+		return waitIfSilent(err)
+	}
 	bound := hostconfig.IsBound(d.networks, physical, adapters)
 	host, ok := hostconfig.HostAdapter(adapters, physical, bound)
 	if !ok {
@@ -47,7 +51,11 @@ func (d *Driver) createNetwork(ctx context.Context, dev device, want hns.Network
 		return err
 	}
 	d.networksDirty.Store(true)
-	made, err := d.request(ctx, want, host, physical, bound, adapters)
+	var made hns.Network
+	err = d.tries.try(creation, func() (err error) {
+		made, err = d.request(ctx, want, host, physical, bound, adapters)
+		return err
+	})
 	if err != nil {
 		return waitIfSilent(err)
 	}

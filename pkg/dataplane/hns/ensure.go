@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"time"
 
 	"flannel/pkg/dataplane"
 	"flannel/pkg/dataplane/driver"
@@ -23,7 +24,8 @@ import (
 //	delete networks of ours on a dead switch           (deleteDeadSwitch)
 //	adopt the network, or save the host's settings,
 //	  create it, and wait while the address moves      (adoptOrCreate)
-//	wait until HNS knows the host's address            (findManagementIP)
+//	wait until HNS knows the host's address, or, on a
+//	  bridge, until the host's adapter has it          (findManagementIP)
 //	wait until an adapter has that address             (finishNetwork, waitForHost)
 //	restore host settings that did not come back       (hostconfig.Restore)
 //	on a bridge, make and attach the host's endpoint   (bridge.finish)
@@ -56,8 +58,23 @@ func (d *Driver) Ensure(ctx context.Context, devices []dataplane.Device) (datapl
 		d.networksDirty.Store(true)
 	}
 	d.links, d.ensureErr = links, err
-	d.waiting.Store(err != nil)
+	d.setWaiting(err)
 	return links, err
+}
+
+// setWaiting makes the watching goroutine cause passes until the next Ensure, if it
+// returned an error: every Pace.Wait or, if HNS has refused a change, from its next
+// try on.
+func (d *Driver) setWaiting(err error) {
+	refused := (*refusedError)(nil)
+	switch {
+	case err == nil:
+		d.wakeAt.Store(nil)
+	case errors.As(err, &refused):
+		d.wakeAt.Store(&refused.next)
+	default:
+		d.wakeAt.Store(new(time.Time))
+	}
 }
 
 // keepKnown adds the links of the last pass that this pass could not read.
@@ -155,7 +172,7 @@ func (d *Driver) findNetwork(ctx context.Context, dev device, relist bool, adapt
 	if err := d.adoptOrCreate(ctx, dev, adapters); err != nil {
 		return err
 	}
-	return d.findManagementIP(ctx, dev)
+	return d.findManagementIP(ctx, dev, adapters)
 }
 
 // readVersion asks HNS for its version, once.

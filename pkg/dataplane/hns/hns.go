@@ -42,6 +42,9 @@ type Pace struct {
 	// Rollback is how long the host may lack its addresses before our network is deleted again: 2 min.
 	Rollback time.Duration
 	Retry    time.Duration // until the network is then made again: 10 min, and twice as long each time, up to an hour
+	// Refused is the time until a change that HNS refused is tried again: 5 s, and twice as long each time, up to MaxRefused, 10 min.
+	Refused, MaxRefused time.Duration
+	Settle              time.Duration // between deleting a network and making one: 10 s
 	// Sweep is the time between looks for endpoints of pods that are gone: 15 min. Two
 	// looks in a row have to find one, so that no endpoint that is being created is deleted.
 	Sweep             time.Duration
@@ -55,6 +58,9 @@ func (p *Pace) setDefaults() {
 	p.Dead = cmp.Or(p.Dead, 30*time.Second)
 	p.Rollback = cmp.Or(p.Rollback, 2*time.Minute)
 	p.Retry = cmp.Or(p.Retry, 10*time.Minute)
+	p.Refused = cmp.Or(p.Refused, 5*time.Second)
+	p.MaxRefused = cmp.Or(p.MaxRefused, 10*time.Minute)
+	p.Settle = cmp.Or(p.Settle, 10*time.Second)
 	p.Sweep = cmp.Or(p.Sweep, 15*time.Minute)
 	p.Address = cmp.Or(p.Address, 30*time.Second)
 	p.DHCP = cmp.Or(p.DHCP, time.Minute)
@@ -79,9 +85,9 @@ type Driver struct {
 	done       sync.WaitGroup
 
 	// Shared with the watching goroutine.
-	networksDirty, adaptersDirty atomic.Bool              // something changed there since it was read
-	waiting                      atomic.Bool              // the last Ensure could not finish
-	observed                     atomic.Pointer[observed] // our network in the last pass
+	networksDirty, adaptersDirty atomic.Bool               // something changed there since it was read
+	wakeAt                       atomic.Pointer[time.Time] // from when on each tick wakes the loop, see setWaiting; nil: never
+	observed                     atomic.Pointer[observed]  // our network in the last pass
 
 	version         hns.Version        // of HNS; zero: not read yet
 	devices         []dataplane.Device // of the last Ensure
@@ -99,7 +105,9 @@ type Driver struct {
 	deadSince       time.Time // see deleteDeadSwitch; zero: the switch is not dead
 	rolledBack      int       // calls of rollBack that deleted something, up to 8
 	notBefore       time.Time // when createNetwork may try again after that
-	mayHaveUnwanted bool      // networks may hold some of ours that are not wanted
+	deletedAt       time.Time // when HNS last deleted a network for us
+	tries           tries
+	mayHaveUnwanted bool // networks may hold some of ours that are not wanted
 
 	policies *reconcile.Table[policyKey, policyValue]
 	remotes  *reconcile.Table[netip.Prefix, remoteValue]
@@ -126,6 +134,7 @@ func New(opts Options, client *hns.Client, stack hns.Stack) *Driver {
 	d := &Driver{opts: opts.Options, pace: opts.Pace, client: client, stack: stack,
 		hostConfig: hostconfig.New(opts.journalPath(), opts.Pace.Limits, stack, opts.Log),
 		changes:    make(chan struct{}, 1), warned: map[string]bool{}}
+	d.tries = tries{&d.pace, map[change]*refusal{}}
 	d.policies = reconcile.NewTable[policyKey, policyValue](&policyStore{d: d})
 	d.remotes = reconcile.NewTable[netip.Prefix, remoteValue](remoteStore{d})
 	d.routes = reconcile.NewTable[hostRoute, struct{}](routeStore{d})

@@ -69,8 +69,11 @@ func (d *Driver) recordGood(host hns.Adapter, adapters []hns.Adapter) error {
 }
 
 // findManagementIP sets the management address of d.network. For a bridge, HNS
-// does not list it, and has to be asked.
-func (d *Driver) findManagementIP(ctx context.Context, dev device) error {
+// does not list it, and has to be asked. It may learn it only when the host's
+// endpoint is attached (flannel#1066, which asks for it first and waits for ever;
+// Calico attaches first), and nothing on a bridge needs it: if the host's adapter
+// has its address, that is enough.
+func (d *Driver) findManagementIP(ctx context.Context, dev device, adapters []hns.Adapter) error {
 	if !dev.networkKind().tunnels() && !d.network.ManagementIP.IsValid() {
 		ip, err := d.client.ManagementIP(ctx, d.network.ID)
 		if err != nil {
@@ -78,7 +81,8 @@ func (d *Driver) findManagementIP(ctx context.Context, dev device) error {
 		}
 		d.network.ManagementIP = ip
 	}
-	if d.network.ManagementIP.IsValid() {
+	onBridge := !dev.networkKind().tunnels() && hostconfig.HasAddress(d.hostAdapter(*d.network, adapters), dev.Local)
+	if d.network.ManagementIP.IsValid() || onBridge {
 		return nil
 	}
 	if err := d.hostConfig.Restore(d.networks); err != nil {

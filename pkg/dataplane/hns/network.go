@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/dataplane/hns/hostconfig"
@@ -37,6 +38,7 @@ func (d *Driver) adoptOrCreate(ctx context.Context, dev device, adapters []hns.A
 	reason := d.difference(have, want, dev, adapters)
 	switch {
 	case reason == "":
+		d.tries.forget(verbCreateNetwork)
 		return errors.Join(d.hostConfig.SetOwned(dev.name, dev.Switch, true), d.recordRequest(have.ID, want))
 	case dev.Switch && !slices.Contains(d.hostConfig.Owned(true), dev.name): // the name is one that others use
 		return fmt.Errorf("there is an HNS network of this name that flanneld did not make (%s): remove it, or do without flanneld prepare", reason)
@@ -108,8 +110,10 @@ func (d *Driver) checkNameFree(dev device) error {
 // deleteToRecreate deletes a network of ours whose properties cannot be changed; the
 // next pass makes the wanted one.
 func (d *Driver) deleteToRecreate(ctx context.Context, n hns.Network, reason string) error {
-	d.opts.Log.Warn("deleting an HNS network of ours to make it with the wanted properties; its pods must be made again",
-		"cause", causeNetworkRemade, "network", n.Name, "id", n.ID, "reason", reason)
+	if d.tries.first(deletion(n)) {
+		d.opts.Log.Warn("deleting an HNS network of ours to make it with the wanted properties; its pods must be made again",
+			"cause", causeNetworkRemade, "network", n.Name, "id", n.ID, "reason", reason)
+	}
 	if err := d.deleteNetwork(ctx, n); err != nil {
 		return err
 	}
@@ -131,7 +135,9 @@ func (d *Driver) deleteUnwanted(ctx context.Context) error {
 		if !d.ours(n) || d.network != nil && n.ID == d.network.ID {
 			continue
 		}
-		d.opts.Log.Info("deleting an HNS network of ours that is no longer wanted", "network", n.Name, "id", n.ID)
+		if d.tries.first(deletion(n)) {
+			d.opts.Log.Info("deleting an HNS network of ours that is no longer wanted", "network", n.Name, "id", n.ID)
+		}
 		if err := d.deleteNetwork(ctx, n); err != nil {
 			errs, d.mayHaveUnwanted = append(errs, err), true
 		}
@@ -142,6 +148,9 @@ func (d *Driver) deleteUnwanted(ctx context.Context) error {
 // deleteNetwork saves the host's settings first, since its addresses move back
 // to the physical adapter.
 func (d *Driver) deleteNetwork(ctx context.Context, n hns.Network) error {
+	if err := d.tries.due(deletion(n)); err != nil {
+		return err
+	}
 	if err := d.saveHostConfig(n); err != nil {
 		return err
 	}
@@ -150,15 +159,24 @@ func (d *Driver) deleteNetwork(ctx context.Context, n hns.Network) error {
 
 func (d *Driver) removeNetwork(ctx context.Context, n hns.Network) error {
 	d.networksDirty.Store(true)
-	if err := d.client.DeleteNetwork(ctx, n.ID); err != nil && !errors.Is(err, hns.ErrNotFound) {
-		return fmt.Errorf("delete the HNS network %s: %w", n.Name, err)
+	err := d.tries.try(deletion(n), func() error {
+		if err := d.client.DeleteNetwork(ctx, n.ID); err != nil && !errors.Is(err, hns.ErrNotFound) {
+			return fmt.Errorf("delete the HNS network %s: %w", n.Name, err)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
 	}
+	d.deletedAt = time.Now()
 	d.networks = slices.DeleteFunc(slices.Clone(d.networks), func(o hns.Network) bool { return o.ID == n.ID })
 	if d.device().name != n.Name {
 		return d.hostConfig.SetOwned(n.Name, false, false)
 	}
 	return nil
 }
+
+func deletion(n hns.Network) change { return changeOf(verbDeleteNetwork, n.ID) }
 
 // ours reports whether a network may be deleted: its name is flannel.N, which
 // only flannel and flanneld give, or the journal has it.

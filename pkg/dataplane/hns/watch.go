@@ -67,7 +67,7 @@ func (d *Driver) watch(ctx context.Context) {
 			driver.Notify(d.changes)
 		case <-tick.C:
 			d.restoreHostConfig(ctx)
-			if d.waiting.Load() {
+			if at := d.wakeAt.Load(); at != nil && !time.Now().Before(*at) {
 				driver.Notify(d.changes)
 			}
 			if time.Since(polled) >= d.pace.Poll {

@@ -331,6 +331,10 @@ func unspecified(like netip.Addr) netip.Addr {
 	return netip.IPv6Unspecified()
 }
 
+func (m *Machine) hasHostEndpoint(n *network) bool {
+	return slices.ContainsFunc(m.objects[api.EndpointKind], func(o *object) bool { return o.network == n.id && o.state == attachedState })
+}
+
 // managementIP returns the host's address on a network as HNS knows it;
 // invalid: HNS does not know it yet.
 func (m *Machine) managementIP(n *network) netip.Addr {
@@ -339,6 +343,9 @@ func (m *Machine) managementIP(n *network) netip.Addr {
 		return n.first
 	}
 	if a == nil || !a.known || n.adapter == 0 {
+		return netip.Addr{}
+	}
+	if m.knobs.ManagementIPAfterEndpoint && n.Type == hns.L2Bridge && !m.hasHostEndpoint(n) {
 		return netip.Addr{}
 	}
 	if m.knobs.FirstIP && n.first.IsValid() {

@@ -23,6 +23,9 @@ type Knobs struct {
 	// ManagementIP is how long after the outage HNS knows the address of the
 	// host.
 	ManagementIP time.Duration
+	// ManagementIPAfterEndpoint: HNS learns the host's address on an L2Bridge only when an
+	// endpoint of it is attached to the host (flannel#1066).
+	ManagementIPAfterEndpoint bool
 	// FirstIP makes HNS report the first address that it saw, even if the host
 	// does not have it any more.
 	FirstIP bool
@@ -60,6 +63,13 @@ type Knobs struct {
 	EmptyRefused    bool     // the name is required (azure-container-networking#4439)
 	EmptyElsewhere  bool     // without a name, HNS takes an adapter without a switch
 	ProviderSelects bool     // policy ProviderAddress selects the adapter (hcsshim#2801); else it is refused
+
+	// CreateFailsAfterBind: the first network on an adapter binds a switch, is then refused so, and the switch is freed; 0: it
+	// works (moby#33880).
+	CreateFailsAfterBind hns.Code
+	// DeleteSettles is how long after a network was deleted HNS refuses to create
+	// one, with 0x80070490 (hcsshim#95).
+	DeleteSettles time.Duration
 
 	// What HNS reads back of a network is not what was written.
 	OtherCase    bool // types of networks and policies are in lower case

@@ -31,14 +31,15 @@ type Machine struct {
 	lastID   uint64   // the last number given to a handle or watcher
 	log      []Call
 
-	adapters []*adapter
-	routes   []hns.Route
-	forward  map[family]bool
-	stored   map[string]hns.Persistent // the registry, by the GUIDs of adapters
-	dead     map[int]bool              // physical adapters whose switch is dead, by index
-	boots    int                       // number of calls of Reboot
-	trouble  []error                   // see Trouble
-	firewall firewall
+	adapters  []*adapter
+	routes    []hns.Route
+	forward   map[family]bool
+	stored    map[string]hns.Persistent // the registry, by the GUIDs of adapters
+	deletedAt time.Time                 // when the last network was deleted
+	dead      map[int]bool              // physical adapters whose switch is dead, by index
+	boots     int                       // number of calls of Reboot
+	trouble   []error                   // see Trouble
+	firewall  firewall
 
 	events     []Event              // all events since the machine was created
 	eventAdded chan struct{}        // closed and replaced when an event is added

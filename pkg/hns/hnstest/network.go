@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"flannel/pkg/encap"
 	"flannel/pkg/hns"
@@ -51,6 +52,9 @@ func (m *Machine) createNetwork(id string, document []byte) (string, hns.Code) {
 	if slices.ContainsFunc(m.networks, func(o *network) bool { return o.Name == n.Name && n.Name != "" }) {
 		return "", hns.NetworkExists
 	}
+	if !m.deletedAt.IsZero() && time.Since(m.deletedAt) < m.knobs.DeleteSettles {
+		return "", hns.ElementNotFound
+	}
 	n.Policies = nil
 	for _, p := range requested.Policies {
 		code := api.CheckPolicy(n.Type, m.knobs.version(), p)
@@ -77,6 +81,11 @@ func (m *Machine) createNetwork(id string, document []byte) (string, hns.Code) {
 		if _, given := api.AdapterName(n.Policies); !given {
 			n.Policies = append(n.Policies, api.Policy("NetAdapterName",
 				map[string]string{"NetworkAdapterName": physical.Name}))
+		}
+		if code := m.knobs.CreateFailsAfterBind; code != 0 && m.virtualAdapter(physical.Index) == nil {
+			m.bindSwitch(physical)
+			m.freeSwitch(physical.Index)
+			return "", code
 		}
 		m.bindSwitch(physical)
 	}
@@ -239,6 +248,7 @@ func (m *Machine) removeNetwork(n *network) {
 		}
 	}
 	m.networks = slices.DeleteFunc(slices.Clone(m.networks), func(o *network) bool { return o == n })
+	m.deletedAt = time.Now()
 	if n.Type == hns.Overlay {
 		m.recordError("remove the overlay", m.body.Overlay(Overlay{Network: n.id}, false))
 	}

@@ -80,6 +80,7 @@ type Keeper struct {
 	missingSince    time.Time // zero: the timer does not run
 	incompleteSince time.Time
 	completeSince   time.Time
+	lost            bool      // something of the snapshot was missing
 	darkSince       time.Time // see TrackDark; without a snapshot
 	upSince         time.Time // since when TrackDark has found the physical adapter up
 	uncertain       bool      // true: the journal was missing or unreadable, so it is unknown whether addresses that flanneld removed were restored
@@ -194,6 +195,7 @@ func (k *Keeper) Restore(networks []hns.Network) error {
 		k.dhcpOff = 0 // Windows has obeyed
 	}
 	missing := snapshot.missing(host, routes)
+	k.lost = k.lost || !missing.none()
 	if len(missing.addresses()) > 0 {
 		k.incompleteSince, k.completeSince = time.Time{}, time.Time{}
 		return k.restoreAddresses(host, missing)
@@ -207,7 +209,9 @@ func (k *Keeper) Restore(networks []hns.Network) error {
 		return nil
 	}
 	k.storeStatic(host)
-	k.log.Info("the host has its addresses, routes and DNS servers again", "adapter", host.Name)
+	if k.lost {
+		k.log.Info("the host has its addresses, routes and DNS servers again", "adapter", host.Name)
+	}
 	return k.deleteSnapshot()
 }
 
