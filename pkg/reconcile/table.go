@@ -126,6 +126,16 @@ func (t *Table[K, V]) Reset() {
 	}
 }
 
+// Forget makes the table what NewTable returns, because the store now holds the
+// entries of something else, such as another network: what the former one had was
+// not changed by anybody.
+func (t *Table[K, V]) Forget() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	clear(t.rows)
+	t.wanted, t.dirty, t.stale, t.listed = 0, nil, true, false
+}
+
 // Relist makes the next Add, or Refresh, list the store.
 func (t *Table[K, V]) Relist() {
 	t.mu.Lock()

@@ -18,6 +18,7 @@ type Table interface {
 	Refresh(context.Context) error
 	Relist()
 	Reset()
+	Forget()
 	TakeRepairs() reconcile.Repairs
 }
 
@@ -65,6 +66,13 @@ func (t Tables) Refresh(ctx context.Context) error {
 func (t Tables) Relist() {
 	for _, table := range t {
 		table.Relist()
+	}
+}
+
+// Forget calls Forget of every table.
+func (t Tables) Forget() {
+	for _, table := range t {
+		table.Forget()
 	}
 }
 

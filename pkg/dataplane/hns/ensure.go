@@ -93,7 +93,7 @@ func (d *Driver) keepKnown(links dataplane.Links) {
 // there are none.
 func (d *Driver) dropNetwork(ctx context.Context, relist bool) {
 	if d.network != nil {
-		d.resetTables()
+		d.forgetTables()
 	}
 	d.network, d.target = nil, target{}
 	if !relist {

@@ -223,24 +223,24 @@ func (d *Driver) setNetworks(link dataplane.Link, s dataplane.State) {
 	}
 }
 
-// setTarget resets the tables if their entries belong to another network or
+// setTarget empties the tables if their entries belong to another network or
 // adapter than the current ones.
 func (d *Driver) setTarget(dev device, link dataplane.Link) {
 	next := target{d.network.ID, link.Index}
 	if d.target == next {
 		return
 	}
-	d.resetTables()
+	d.forgetTables()
 	d.target = next
 	if dev.networkKind() != nil && dev.networkKind().tunnels() && d.version.Features().HostRoute {
 		d.policies.Want(hostRouteKey(), policyValue{})
 	}
 }
 
-// resetTables makes the tables want nothing and read everything again.
-func (d *Driver) resetTables() {
-	d.tables.Reset()
-	d.tables.Relist()
+// forgetTables makes the tables want nothing and read everything again, since
+// their entries belong to another network or adapter.
+func (d *Driver) forgetTables() {
+	d.tables.Forget()
 	d.paths = nil
 }
 
