@@ -67,6 +67,16 @@ func (n CNISources) tryOverhead(ctx context.Context, s *cniconf.Spec, overhead i
 	if i < 0 {
 		return fmt.Errorf("there is no HNS network of type %s to try the policy EncapOverhead on: run it again after flanneld prepare", kind)
 	}
+	// HNS may have made one in an earlier run that did not wait for it. It has an address of a pod.
+	left, err := n.HNS.EndpointsNamed(ctx, trialEndpoint)
+	if err != nil {
+		return err
+	}
+	for _, e := range left {
+		if err := n.HNS.DeleteEndpoint(ctx, e.ID); err != nil && !errors.Is(err, hns.ErrNotFound) {
+			return fmt.Errorf("delete the endpoint of an earlier trial: %w", err)
+		}
+	}
 	made, err := n.HNS.CreateEndpoint(ctx, hns.Endpoint{Name: trialEndpoint, Network: networks[i].ID, EncapOverhead: overhead})
 	if err != nil {
 		return fmt.Errorf("try the policy EncapOverhead: %w", err)

@@ -102,3 +102,22 @@ func TestPodMTU(t *testing.T) {
 		})
 	}
 }
+
+// HNS makes the endpoint of a trial whose call fails, as when it answers too late: the next trial deletes it.
+func TestTrialLeftBehind(t *testing.T) {
+	m := hnstest.NewFor(t)
+	client := hns.NewClient(m, hns.Timing{})
+	_, err := client.CreateNetwork(t.Context(), hns.Network{Name: "flannel.4096", Type: hns.Overlay, Adapter: "Ethernet",
+		Subnets: []hns.Subnet{{Prefix: netip.MustParsePrefix("10.244.1.0/24"), Gateway: netip.MustParseAddr("10.244.1.1"), VSID: 4096}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	from, s := CNISources{HNS: client}, &cniconf.Spec{Plugin: "win-overlay", API: 2}
+	m.Fail(hnstest.Fault{Func: "HcnCreateEndpoint", Times: 1, Code: hns.RPCCallFailed, After: true})
+	if err := from.tryOverhead(t.Context(), s, 90); err == nil || len(m.Admin().Endpoints()) != 1 {
+		t.Fatalf("error %v; endpoints %s, want one left behind", err, m.Admin().Endpoints())
+	}
+	if err := from.tryOverhead(t.Context(), s, 90); err != nil || len(m.Admin().Endpoints()) != 0 {
+		t.Errorf("error %v; left behind: %s", err, m.Admin().Endpoints())
+	}
+}
