@@ -122,6 +122,13 @@ func managementIP(s Snapshot) Finding {
 	const fix = "Set the static address on the vEthernet adapter, or see why DHCP assigns none. flanneld waits for " +
 		"it; it need not be restarted."
 	switch {
+	case !ip.IsValid() && network.Type == hnsBridge: // where HNS may learn it late, and nothing needs it
+		for _, in := range s.Interfaces.Value.Interfaces {
+			if in.Name == "vEthernet ("+network.Adapter+")" && len(in.Addrs) > 0 {
+				return ok("%s has none yet; the host has %s on %s", network.Name, in.Addrs[0].IP, in.Name)
+			}
+		}
+		return fail(fix, "%s has none yet, and its adapter has no address", network.Name)
 	case !ip.IsValid():
 		return fail(fix, "%s has none yet", network.Name)
 	case ip.IsLinkLocalUnicast():

@@ -155,7 +155,7 @@ func TestNoRollBackOfOthers(t *testing.T) {
 // HNS refuses for some time to delete the network. That does not delay the next attempt.
 func TestRollBackRefused(t *testing.T) {
 	onWindows(t, overlayDevice(ownSubnet), hnstest.Knobs{Outage: 10 * time.Second, VirtualDown: true}, func(w *windows) {
-		w.m.Fail(hnstest.Fault{Func: "HcnDeleteNetwork", Times: 4, Code: hns.InvalidParameter})
+		w.m.Fail(hnstest.Fault{Func: "HcnDeleteNetwork", Times: 5, Code: hns.InvalidParameter})
 		w.passes(5 * time.Minute)
 		w.isStatic("Ethernet")
 		w.m.Turn(func(k *hnstest.Knobs) { k.VirtualDown = false })

@@ -73,7 +73,7 @@ func (d *Driver) ensureHostEndpoint(ctx context.Context, dev device, host hns.Ad
 		id, d.endpoint = made.ID, made.ID
 		d.opts.Log.Info("made the host's endpoint on the bridge", "endpoint", want.Name, "addresses", want.IPs)
 	}
-	d.tries.forget(verbCreateEndpoint)
+	d.tries.forgetVerb(verbCreateEndpoint)
 	inside, found := hostconfig.AdapterWith(adapters, want.IPs[0].Addr())
 	if !found {
 		return d.tries.try(changeOf(verbAttachEndpoint, id), func() error {
@@ -84,7 +84,7 @@ func (d *Driver) ensureHostEndpoint(ctx context.Context, dev device, host hns.Ad
 			return driver.Waiting(causeNoEndpoint, "the host's interface with %s on the bridge", want.IPs[0].Addr())
 		})
 	}
-	d.tries.forget(verbAttachEndpoint)
+	d.tries.forgetVerb(verbAttachEndpoint)
 	d.compareAddresses(want, id)
 	if err := d.keepLocal(inside); err != nil {
 		return err
@@ -115,11 +115,7 @@ func (d *Driver) findHostEndpoint(ctx context.Context, want hns.Endpoint) (id st
 		case d.endpoint == "" && sameAddresses(e.IPs, want.IPs):
 			d.endpoint = e.ID
 		default:
-			c := changeOf(verbDeleteEndpoint, e.ID)
-			if d.tries.first(c) {
-				d.opts.Log.Warn("deleting the host's endpoint on the bridge, its addresses differ", "endpoint", e.Name, "has", e.IPs, "wants", want.IPs)
-			}
-			err := d.tries.try(c, func() error {
+			err := d.tries.try(changeOf(verbDeleteEndpoint, e.ID), func() error {
 				if err := d.client.DeleteEndpoint(ctx, e.ID); err != nil && !errors.Is(err, hns.ErrNotFound) {
 					return fmt.Errorf("delete the endpoint %s: %w", e.Name, err)
 				}
@@ -128,6 +124,7 @@ func (d *Driver) findHostEndpoint(ctx context.Context, want hns.Endpoint) (id st
 			if err != nil {
 				return "", err
 			}
+			d.opts.Log.Warn("deleted the host's endpoint on the bridge, its addresses differed", "endpoint", e.Name, "had", e.IPs, "wants", want.IPs)
 		}
 	}
 	return d.endpoint, nil

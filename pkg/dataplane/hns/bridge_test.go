@@ -53,7 +53,7 @@ func TestHostEndpointStaysLocal(t *testing.T) {
 	}
 }
 
-// HNS learns the host's address only from the endpoint, for which one must not wait for that address. prepare attaches none.
+// HNS learns the host's address only once the endpoint is attached, so attaching must not wait for it. prepare attaches none.
 func TestManagementIPAfterEndpoint(t *testing.T) {
 	knobs := hnstest.Knobs{Outage: 10 * time.Second, ManagementIPAfterEndpoint: true}
 	onWindows(t, bridgeDevice(ownSubnet), knobs, func(w *windows) {

@@ -39,7 +39,7 @@ func (d *Driver) cleanup(ctx context.Context, networks []netip.Prefix, dryRun bo
 	for _, n := range d.leftovers() {
 		removed = append(removed, fmt.Sprintf("HNS network %s (%s, %s, %d policies)", n.Name, n.Type, n.ID, len(n.Policies)))
 		if !dryRun {
-			errs = append(errs, d.deleteNetwork(ctx, n))
+			errs = append(errs, d.deleteNetwork(ctx, n, causeUnwanted, "cleanup removes it"))
 		}
 	}
 	if !dryRun {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 
 	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/dataplane/hns/hostconfig"
@@ -25,7 +26,7 @@ func (d *Driver) createNetwork(ctx context.Context, dev device, want hns.Network
 	if err := d.waitForRetry(want.Name); err != nil {
 		return err
 	}
-	creation := changeOf(verbCreateNetwork, []any{want.Name, requested(want)})
+	creation := changeOf(verbCreateNetwork, want)
 	if err := d.tries.due(creation); err != nil {
 		return waitIfSilent(err)
 	}
@@ -124,7 +125,7 @@ func (d *Driver) request(ctx context.Context, want hns.Network, host, physical h
 	if !elsewhere {
 		return made, nil
 	}
-	d.misplaced = true // HNS would do it again
+	d.misplaced, d.deletedAt = true, time.Now() // HNS would do it again
 	err = d.client.DeleteNetwork(ctx, made.ID)
 	return hns.Network{}, errors.Join(fmt.Errorf("HNS refuses the name of the adapter %s, and without it puts the network on %s, from which flanneld removed it: restart HNS, or delete the networks on %s: %w",
 		physical.Name, made.Adapter, physical.Name, named), err)

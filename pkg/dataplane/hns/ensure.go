@@ -57,6 +57,9 @@ func (d *Driver) Ensure(ctx context.Context, devices []dataplane.Device) (datapl
 	if err != nil && networks {
 		d.networksDirty.Store(true)
 	}
+	if refused := (*refusedError)(nil); errors.As(err, &refused) {
+		err = fmt.Errorf("%w (flanneld tries again, each time after a longer pause of up to 10 minutes; restart it to try at once)", err)
+	}
 	d.links, d.ensureErr = links, err
 	d.setWaiting(err)
 	return links, err
@@ -191,6 +194,9 @@ func (d *Driver) listNetworks(ctx context.Context, dev device) error {
 		return err
 	}
 	networks, err := d.client.Networks(ctx)
+	if errors.Is(err, hns.ErrUnavailable) {
+		d.tries.hnsStopped()
+	}
 	if err != nil {
 		return waitIfSilent(err)
 	}

@@ -42,9 +42,9 @@ type Pace struct {
 	// Rollback is how long the host may lack its addresses before our network is deleted again: 2 min.
 	Rollback time.Duration
 	Retry    time.Duration // until the network is then made again: 10 min, and twice as long each time, up to an hour
-	// Refused is the time until a change that HNS refused is tried again: 5 s, and twice as long each time, up to MaxRefused, 10 min.
-	Refused, MaxRefused time.Duration
-	Settle              time.Duration // between deleting a network and making one: 10 s
+	// Refused is the time until a change that HNS refused is tried again: 5 s, and twice as long each time, up to MaxRefusalBackoff, 10 min.
+	RefusalBackoff, MaxRefusalBackoff time.Duration
+	Settle                            time.Duration // between deleting a network and making one: 10 s
 	// Sweep is the time between looks for endpoints of pods that are gone: 15 min. Two
 	// looks in a row have to find one, so that no endpoint that is being created is deleted.
 	Sweep             time.Duration
@@ -58,8 +58,8 @@ func (p *Pace) setDefaults() {
 	p.Dead = cmp.Or(p.Dead, 30*time.Second)
 	p.Rollback = cmp.Or(p.Rollback, 2*time.Minute)
 	p.Retry = cmp.Or(p.Retry, 10*time.Minute)
-	p.Refused = cmp.Or(p.Refused, 5*time.Second)
-	p.MaxRefused = cmp.Or(p.MaxRefused, 10*time.Minute)
+	p.RefusalBackoff = cmp.Or(p.RefusalBackoff, 5*time.Second)
+	p.MaxRefusalBackoff = cmp.Or(p.MaxRefusalBackoff, 10*time.Minute)
 	p.Settle = cmp.Or(p.Settle, 10*time.Second)
 	p.Sweep = cmp.Or(p.Sweep, 15*time.Minute)
 	p.Address = cmp.Or(p.Address, 30*time.Second)
@@ -105,7 +105,7 @@ type Driver struct {
 	deadSince       time.Time // see deleteDeadSwitch; zero: the switch is not dead
 	rolledBack      int       // calls of rollBack that deleted something, up to 8
 	notBefore       time.Time // when createNetwork may try again after that
-	deletedAt       time.Time // when HNS last deleted a network for us
+	deletedAt       time.Time // when HNS was last asked to delete a network
 	tries           tries
 	mayHaveUnwanted bool // networks may hold some of ours that are not wanted
 
@@ -282,6 +282,8 @@ const (
 	causeJournal         = "journal-not-written"
 	causeSwitchDead      = "switch-dead"
 	causeRolledBack      = "network-rolled-back"
+	causeSettling        = "hns-settles"
+	causeUnwanted        = "network-unwanted"
 	causeSharedAddress   = "address-shared" // by a pod and the host's endpoint
 	causeDefaultRoute    = "bridge-default-route"
 	causeBridgeMetric    = "bridge-metric"

@@ -68,21 +68,23 @@ func (d *Driver) recordGood(host hns.Adapter, adapters []hns.Adapter) error {
 	return nil
 }
 
-// findManagementIP sets the management address of d.network. For a bridge, HNS
-// does not list it, and has to be asked. It may learn it only when the host's
-// endpoint is attached (flannel#1066, which asks for it first and waits for ever;
-// Calico attaches first), and nothing on a bridge needs it: if the host's adapter
-// has its address, that is enough.
+// findManagementIP sets the management address of d.network. A bridge does not need
+// it if the host's adapter has the host's address; HNS may learn it only when the
+// host's endpoint is attached (flannel#1066, which waits for it first, and so for
+// ever; Calico attaches first). HNS does not list it for a bridge, and has to be asked.
 func (d *Driver) findManagementIP(ctx context.Context, dev device, adapters []hns.Adapter) error {
-	if !dev.networkKind().tunnels() && !d.network.ManagementIP.IsValid() {
+	bridge := !dev.networkKind().tunnels()
+	if bridge && hostconfig.HasAddress(d.hostAdapter(*d.network, adapters), dev.Local) {
+		return nil
+	}
+	if bridge && !d.network.ManagementIP.IsValid() {
 		ip, err := d.client.ManagementIP(ctx, d.network.ID)
 		if err != nil {
 			return reconcile.Unknown(waitIfSilent(err))
 		}
 		d.network.ManagementIP = ip
 	}
-	onBridge := !dev.networkKind().tunnels() && hostconfig.HasAddress(d.hostAdapter(*d.network, adapters), dev.Local)
-	if d.network.ManagementIP.IsValid() || onBridge {
+	if d.network.ManagementIP.IsValid() {
 		return nil
 	}
 	if err := d.hostConfig.Restore(d.networks); err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"slices"
 	"strings"
@@ -38,7 +39,7 @@ func (d *Driver) adoptOrCreate(ctx context.Context, dev device, adapters []hns.A
 	reason := d.difference(have, want, dev, adapters)
 	switch {
 	case reason == "":
-		d.tries.forget(verbCreateNetwork)
+		d.tries.forget(func(c change) bool { return c.verb == verbCreateNetwork || c.request == have.ID })
 		return errors.Join(d.hostConfig.SetOwned(dev.name, dev.Switch, true), d.recordRequest(have.ID, want))
 	case dev.Switch && !slices.Contains(d.hostConfig.Owned(true), dev.name): // the name is one that others use
 		return fmt.Errorf("there is an HNS network of this name that flanneld did not make (%s): remove it, or do without flanneld prepare", reason)
@@ -110,11 +111,7 @@ func (d *Driver) checkNameFree(dev device) error {
 // deleteToRecreate deletes a network of ours whose properties cannot be changed; the
 // next pass makes the wanted one.
 func (d *Driver) deleteToRecreate(ctx context.Context, n hns.Network, reason string) error {
-	if d.tries.first(deletion(n)) {
-		d.opts.Log.Warn("deleting an HNS network of ours to make it with the wanted properties; its pods must be made again",
-			"cause", causeNetworkRemade, "network", n.Name, "id", n.ID, "reason", reason)
-	}
-	if err := d.deleteNetwork(ctx, n); err != nil {
+	if err := d.deleteNetwork(ctx, n, causeNetworkRemade, reason); err != nil {
 		return err
 	}
 	if d.network != nil && d.network.ID == n.ID {
@@ -135,10 +132,7 @@ func (d *Driver) deleteUnwanted(ctx context.Context) error {
 		if !d.ours(n) || d.network != nil && n.ID == d.network.ID {
 			continue
 		}
-		if d.tries.first(deletion(n)) {
-			d.opts.Log.Info("deleting an HNS network of ours that is no longer wanted", "network", n.Name, "id", n.ID)
-		}
-		if err := d.deleteNetwork(ctx, n); err != nil {
+		if err := d.deleteNetwork(ctx, n, causeUnwanted, "it is no longer wanted"); err != nil {
 			errs, d.mayHaveUnwanted = append(errs, err), true
 		}
 	}
@@ -147,19 +141,20 @@ func (d *Driver) deleteUnwanted(ctx context.Context) error {
 
 // deleteNetwork saves the host's settings first, since its addresses move back
 // to the physical adapter.
-func (d *Driver) deleteNetwork(ctx context.Context, n hns.Network) error {
-	if err := d.tries.due(deletion(n)); err != nil {
+func (d *Driver) deleteNetwork(ctx context.Context, n hns.Network, cause, reason string) error {
+	if err := d.tries.due(changeOf(cause, n.ID)); err != nil {
 		return err
 	}
 	if err := d.saveHostConfig(n); err != nil {
 		return err
 	}
-	return d.removeNetwork(ctx, n)
+	return d.removeNetwork(ctx, n, cause, reason)
 }
 
-func (d *Driver) removeNetwork(ctx context.Context, n hns.Network) error {
+func (d *Driver) removeNetwork(ctx context.Context, n hns.Network, cause, reason string) error {
 	d.networksDirty.Store(true)
-	err := d.tries.try(deletion(n), func() error {
+	err := d.tries.try(changeOf(cause, n.ID), func() error {
+		d.deletedAt = time.Now() // also if HNS answers too late
 		if err := d.client.DeleteNetwork(ctx, n.ID); err != nil && !errors.Is(err, hns.ErrNotFound) {
 			return fmt.Errorf("delete the HNS network %s: %w", n.Name, err)
 		}
@@ -169,14 +164,17 @@ func (d *Driver) removeNetwork(ctx context.Context, n hns.Network) error {
 		return err
 	}
 	d.deletedAt = time.Now()
+	level := slog.LevelWarn
+	if cause == causeUnwanted {
+		level = slog.LevelInfo
+	}
+	d.opts.Log.Log(ctx, level, "deleted an HNS network of ours, its pods must be made again", "cause", cause, "network", n.Name, "id", n.ID, "reason", reason)
 	d.networks = slices.DeleteFunc(slices.Clone(d.networks), func(o hns.Network) bool { return o.ID == n.ID })
 	if d.device().name != n.Name {
 		return d.hostConfig.SetOwned(n.Name, false, false)
 	}
 	return nil
 }
-
-func deletion(n hns.Network) change { return changeOf(verbDeleteNetwork, n.ID) }
 
 // ours reports whether a network may be deleted: its name is flannel.N, which
 // only flannel and flanneld give, or the journal has it.

@@ -72,12 +72,9 @@ func (d *Driver) mayDelete(n hns.Network) bool {
 func (d *Driver) deleteBound(ctx context.Context, networks []hns.Network, cause, reason string) error {
 	var errs []error
 	for _, n := range networks {
-		if err := d.tries.due(deletion(n)); err != nil {
+		if err := d.tries.due(changeOf(cause, n.ID)); err != nil {
 			errs = append(errs, err)
 			continue
-		}
-		if d.tries.first(deletion(n)) {
-			d.opts.Log.Warn("deleting an HNS network of ours, its pods must be made again", "cause", cause, "network", n.Name, "id", n.ID, "reason", reason)
 		}
 		if err := d.saveHostConfig(n); err != nil {
 			if cause != causeRolledBack {
@@ -86,7 +83,7 @@ func (d *Driver) deleteBound(ctx context.Context, networks []hns.Network, cause,
 			}
 			d.opts.Log.Warn("could not save the host's settings before the network is deleted", "cause", causeJournal, "network", n.Name, "error", err)
 		}
-		errs = append(errs, d.removeNetwork(ctx, n))
+		errs = append(errs, d.removeNetwork(ctx, n, cause, reason))
 		deleted := !slices.ContainsFunc(d.networks, func(o hns.Network) bool { return o.ID == n.ID })
 		if deleted && slices.Contains(d.hostConfig.Owned(true), n.Name) {
 			errs = append(errs, d.hostConfig.SetOwned(n.Name, true, false))
@@ -139,14 +136,13 @@ func (d *Driver) rollBack(ctx context.Context, dev device, err error) error {
 const maxRetry = time.Hour
 
 // waitForRetry returns what createNetwork waits for after rollBack, or after HNS has
-// deleted a network: HNS may refuse to create one at once (hcsshim#95), and two
-// removals in a row make it unstable (WMCO PR#603).
+// deleted a network: it may refuse to create one at once (hcsshim#95).
 func (d *Driver) waitForRetry(name string) error {
-	if time.Since(d.deletedAt) < d.pace.Settle {
-		return driver.Waiting(causeNetworkRemade, "HNS to settle after it deleted a network")
-	}
 	if time.Now().Before(d.notBefore) {
 		return driver.Waiting(causeRolledBack, "the next attempt to make the network %s, by which the host lost its addresses; restart flanneld to try at once", name)
+	}
+	if time.Since(d.deletedAt) < d.pace.Settle {
+		return driver.Waiting(causeSettling, "HNS to settle after it deleted a network")
 	}
 	return nil
 }

@@ -10,10 +10,10 @@ import (
 	"flannel/pkg/hns"
 )
 
-// tries spaces the changes that HNS refuses. A try may bind and free a switch, by
-// which the host loses its addresses for seconds, and HNS becomes unstable under
-// pressure (moby#33880, K2s#977). Passes come every half second while the driver
-// waits for something, so not every pass may try.
+// tries spaces the changes that HNS refuses. A try may bind and then free a switch,
+// and each time the host loses its addresses for seconds; and HNS becomes unstable
+// under pressure (moby#33880, K2s#977). Passes come every half second while the
+// driver waits for something, so not every pass may try.
 //
 // Example: HNS refuses to create the network flannel.4096.
 //
@@ -32,6 +32,15 @@ type change struct{ verb, request string }
 
 func changeOf(verb string, request any) change { return change{verb, fmt.Sprintf("%+v", request)} }
 
+// Verbs of changes. That of deleting a network is the cause in the log, since a
+// network that was not deleted for one reason is deleted at once for another.
+const (
+	verbCreateNetwork  = "create network"
+	verbCreateEndpoint = "create endpoint"
+	verbDeleteEndpoint = "delete endpoint"
+	verbAttachEndpoint = "attach endpoint"
+)
+
 type refusal struct {
 	err  error
 	wait time.Duration // between this try and the next
@@ -45,10 +54,7 @@ type refusedError struct {
 	err  error
 }
 
-func (e *refusedError) Error() string {
-	return e.err.Error() + " (flanneld tries again after 5 seconds, and then after twice as long each time, up to 10 minutes; restart it to try at once)"
-}
-
+func (e *refusedError) Error() string { return e.err.Error() }
 func (e *refusedError) Unwrap() error { return e.err }
 
 // try makes a change, unless it was refused and its next try is not due. A change
@@ -59,7 +65,7 @@ func (t *tries) try(c change, call func() error) error {
 		return err
 	}
 	err := call()
-	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, hns.ErrUnavailable) { // HNS is not running
+	if err == nil || errors.Is(err, context.Canceled) {
 		delete(t.refused, c)
 		return err
 	}
@@ -68,10 +74,19 @@ func (t *tries) try(c change, call func() error) error {
 		r = &refusal{}
 		t.refused[c] = r
 	}
-	r.err, r.wait = err, max(t.pace.Refused, min(2*r.wait, t.pace.MaxRefused))
+	limit := t.pace.MaxRefusalBackoff
+	if c.verb == causeRolledBack || errors.Is(err, hns.ErrAddressInUse) {
+		limit = min(limit, soon)
+	}
+	r.err, r.wait = err, max(t.pace.RefusalBackoff, min(2*r.wait, limit))
 	r.next = time.Now().Add(r.wait)
 	return r.error()
 }
+
+// soon is the longest time between two tries to delete a network without which the
+// host gets its addresses back, and to create an endpoint whose address another one
+// has, which somebody will delete.
+const soon = 30 * time.Second
 
 // due returns the error of the last try until the next one is due.
 func (t *tries) due(c change) error {
@@ -88,23 +103,20 @@ func (r *refusal) error() error {
 	return &refusedError{r.next, r.err}
 }
 
-// first reports whether the last try of a change was not refused.
-func (t *tries) first(c change) bool { return t.refused[c] == nil }
-
-// forget forgets all refusals of changes with that verb, which are no longer needed.
-func (t *tries) forget(verb string) {
+// forget forgets the refusals of changes that obsolete reports.
+func (t *tries) forget(obsolete func(change) bool) {
 	for c := range t.refused {
-		if c.verb == verb {
+		if obsolete(c) {
 			delete(t.refused, c)
 		}
 	}
 }
 
-// Verbs of changes.
-const (
-	verbCreateNetwork  = "create network"
-	verbDeleteNetwork  = "delete network"
-	verbCreateEndpoint = "create endpoint"
-	verbDeleteEndpoint = "delete endpoint"
-	verbAttachEndpoint = "attach endpoint"
-)
+// forgetVerb forgets the refusals of changes that are no longer needed.
+func (t *tries) forgetVerb(verb string) { t.forget(func(c change) bool { return c.verb == verb }) }
+
+// hnsStopped makes everything be tried at once when HNS answers again, except for
+// changes during which HNS stopped.
+func (t *tries) hnsStopped() {
+	t.forget(func(c change) bool { return !errors.Is(t.refused[c].err, hns.ErrUnavailable) })
+}

@@ -1,6 +1,7 @@
 package hns
 
 import (
+	"cmp"
 	"net/netip"
 	"testing"
 	"time"
@@ -50,8 +51,7 @@ func TestCreateFailsAfterBind(t *testing.T) {
 				if created < 5 || created > triesAnHour || without > 12*created {
 					t.Errorf("HNS was asked %d times in an hour, in which the host had no address for %d s", created, without)
 				}
-				// A line for each address that came back; none for a try.
-				if lines := w.log.Count("level=WARN") + w.log.Count("cause="+causeNetworkMade); lines != 0 {
+				if lines := w.log.Count("level=WARN") + w.log.Count("cause="+causeNetworkMade); lines != 0 { // none for a try
 					t.Errorf("logged\n%s", w.log)
 				}
 				w.m.Turn(func(k *hnstest.Knobs) { k.CreateFailsAfterBind = 0 })
@@ -62,16 +62,18 @@ func TestCreateFailsAfterBind(t *testing.T) {
 	}
 }
 
-// Whatever HNS refuses for an hour, it is asked seldom, the log has a line for it and not for each try, and the network is as
+// Whatever HNS refuses for an hour, it is asked seldom, the driver logs no try, and the network is as
 // it should be when HNS accepts.
 func TestRefusedForAnHour(t *testing.T) {
 	for name, test := range map[string]struct {
 		kind     netKind
 		function string
 		match    string
+		code     hns.Code // 0: a refusal
 		change   func(*windows)
 	}{
 		"create network":  {kind: overlayKind, function: "HcnCreateNetwork"},
+		"HNS stops":       {kind: overlayKind, function: "HcnCreateNetwork", code: hns.RPCCallFailed},
 		"create endpoint": {kind: bridgeKind, function: "HcnCreateEndpoint"},
 		"attach endpoint": {kind: bridgeKind, function: "HNSCall", match: "attach"},
 		"delete network": {kind: overlayKind, function: "HcnDeleteNetwork", change: func(w *windows) {
@@ -95,13 +97,13 @@ func TestRefusedForAnHour(t *testing.T) {
 					test.change(w)
 					w.restart()
 				}
-				w.m.Fail(hnstest.Fault{Func: test.function, Match: test.match, Code: hns.InvalidParameter})
+				w.m.Fail(hnstest.Fault{Func: test.function, Match: test.match, Code: cmp.Or(test.code, hns.InvalidParameter)})
 				warned := w.log.Count("level=WARN")
 				w.hour()
 				if n := w.calls(test.function); n < 5 || n > triesAnHour {
 					t.Errorf("%s was called %d times in an hour", test.function, n)
 				}
-				if n := w.log.Count("level=WARN") - warned; n > 1 || w.log.Count("again") != 0 {
+				if n := w.log.Count("level=WARN") - warned; n > 0 || w.log.Count("cause="+hostconfig.CauseComplete) != 0 {
 					t.Errorf("logged %d warnings:\n%s", n, w.log)
 				}
 				w.m.Heal()
@@ -110,6 +112,31 @@ func TestRefusedForAnHour(t *testing.T) {
 			})
 		})
 	}
+}
+
+// After HNS was restarted, and when a change is no longer needed, earlier refusals delay nothing.
+func TestRefusalIsForgotten(t *testing.T) {
+	onWindows(t, overlayDevice(ownSubnet), hnstest.Knobs{}, func(w *windows) {
+		refuse := func(function string) {
+			w.m.Fail(hnstest.Fault{Func: function, Code: hns.InvalidParameter})
+			w.passes(20 * time.Minute)
+			w.m.Heal()
+		}
+		refuse("HcnCreateNetwork")
+		w.m.Turn(func(k *hnstest.Knobs) { k.Down = true })
+		w.passes(5 * time.Second)
+		w.m.Turn(func(k *hnstest.Knobs) { k.Down = false })
+		w.bring(30 * time.Second)
+		w.mends(time.Minute)
+
+		other := []dataplane.Device{overlayDevice(netip.MustParsePrefix("10.244.7.0/24"))}
+		w.devices = other
+		refuse("HcnDeleteNetwork")
+		w.devices = []dataplane.Device{overlayDevice(ownSubnet)}
+		w.bring(30 * time.Second)
+		w.devices = other
+		w.bring(30 * time.Second)
+	})
 }
 
 // While HNS refuses, nothing wakes the loop before the next try.

@@ -23,6 +23,7 @@ const (
 	CauseStaticRestored   = "static-restored" // DHCP was turned off, or a static configuration stored
 	CauseRouteRestored    = "route-restored"
 	CauseDNSRestored      = "dns-restored"
+	CauseComplete         = "settings-complete"  // all that was missing is back
 	CauseSettingsRestored = "interface-restored" // metric, MTU
 )
 

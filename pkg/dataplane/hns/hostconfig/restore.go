@@ -210,7 +210,7 @@ func (k *Keeper) Restore(networks []hns.Network) error {
 	}
 	k.storeStatic(host)
 	if k.lost {
-		k.log.Info("the host has its addresses, routes and DNS servers again", "adapter", host.Name)
+		k.log.Info("the host has its addresses, routes and DNS servers again", "cause", CauseComplete, "adapter", host.Name)
 	}
 	return k.deleteSnapshot()
 }
