@@ -25,16 +25,16 @@ func (w *windows) calls(function string) (n int) {
 	return n
 }
 
-// hour passes every two seconds for an hour, so that nothing but the driver spaces the tries. It returns the seconds in which
+// hour passes every four seconds for an hour, so that nothing but the driver spaces the tries. It returns the seconds in which
 // no adapter had the host's address.
 func (w *windows) hour() (without int) {
 	w.t.Helper()
 	w.m.ForgetLog()
-	for range 1800 {
+	for range 900 {
 		_ = w.pass()
-		time.Sleep(2 * time.Second)
+		time.Sleep(4 * time.Second)
 		if _, found := hostconfig.AdapterWith(w.m.Admin().Adapters(), hnstest.HostAddr.Addr()); !found {
-			without += 2
+			without += 4
 		}
 	}
 	return without
@@ -48,7 +48,7 @@ func TestCreateFailsAfterBind(t *testing.T) {
 			onWindows(t, devicesOf(kind), hnstest.Knobs{Outage: 10 * time.Second, CreateFailsAfterBind: hns.InvalidParameter}, func(w *windows) {
 				without := w.hour()
 				created := w.calls("HcnCreateNetwork")
-				if created < 5 || created > triesAnHour || without > 12*created {
+				if created < 5 || created > triesAnHour || without > 16*created {
 					t.Errorf("HNS was asked %d times in an hour, in which the host had no address for %d s", created, without)
 				}
 				if lines := w.log.Count("level=WARN") + w.log.Count("cause="+causeNetworkMade); lines != 0 { // none for a try
