@@ -11,7 +11,7 @@ import (
 func TestNoStepIsSlow(t *testing.T) {
 	for _, probes := range []bool{false, true} {
 		for _, kube := range []*lab.Kube{nil, {}} {
-			d, err := newShow(io.Discard, lab.Options{Nodes: 3}, `{"Type":"vxlan"}`)
+			d, err := newShow(Output{Terminal: io.Discard}, lab.Options{Nodes: 3}, `{"Type":"vxlan"}`)
 			if err != nil {
 				t.Fatal(err)
 			}
