@@ -19,6 +19,10 @@ WINE_HASH := $(shell { $(GO) env GOVERSION; pwd; cat dist/wine.sh pkg/hns/hnstes
 CHECK   := dist/windows/check
 CHECK_FILES := $(wildcard $(CHECK)/*.json $(CHECK)/*.mjs)
 CHECK_HASH := $(shell cat $(CHECK_FILES) | sha256sum | cut -c1-12)
+# What renders the picture of the demo.
+PICTURE := dist/demo
+PICTURE_FILES := $(wildcard $(PICTURE)/*.json $(PICTURE)/*.mjs)
+PICTURE_HASH := $(shell cat $(PICTURE_FILES) | sha256sum | cut -c1-12)
 # Without optimization, inlining and DWARF, Kubernetes is built in two thirds of the time. The standard library, in which it
 # spends most of the time, is in the cache already.
 KUBE_FLAGS := -gcflags='all=-N -l -dwarf=false' -gcflags='std='
@@ -42,7 +46,7 @@ export CGO_ENABLED = 0
 export GOFLAGS := $(GOFLAGS) -trimpath -buildvcs=false
 
 .DEFAULT_GOAL := build
-.PHONY: build plugin man completions cross windows-zip windows-cni release packages release-deps test-release pins pins-debian pins-go pins-windows audit tools kube cluster wine demo test changed test-e2e test-cluster test-kernels test-former test-windows test-kube-proxy test-systems night bench lint fuzz soak stress clean help
+.PHONY: build plugin man completions cross windows-zip windows-cni release packages release-deps test-release pins pins-debian pins-go pins-windows audit tools kube cluster wine demo demo-svg test changed test-e2e test-cluster test-kernels test-former test-windows test-kube-proxy test-systems night bench lint fuzz soak stress clean help
 
 build: ## build bin/flanneld for this machine
 	$(GO) build -ldflags '$(STAMP)' -o bin/flanneld ./cmd/flanneld
@@ -186,6 +190,12 @@ demo: ## show flanneld on three nodes on this machine, in ten seconds once it is
 	@dist/setup.sh $(if $(findstring -windows,$(ARGS)),test,demo)
 	@$(MAKE) --no-print-directory $(if $(findstring -cluster,$(ARGS)),cluster,build tools) $(if $(findstring -kube,$(ARGS)),kube) $(if $(findstring -windows,$(ARGS)),wine cross-windows-amd64)
 	@bin/flannel-lab demo $(ARGS)
+
+demo-svg: ## run the demo and renew its picture, Documentation/demo.svg
+	@dist/setup.sh test
+	@$(MAKE) --no-print-directory build tools bin/picture/render.mjs
+	bin/flannel-lab demo -record bin/demo.cast
+	node bin/picture/render.mjs bin/demo.cast Documentation/demo.svg
 
 # The commit to compare with, or a branch. Default: for `make changed` origin/main, or main; else the commit of .ci/green.
 BASE ?=
@@ -459,6 +469,11 @@ bin/.powershell-$(CHECK_HASH):
 # The lock file has a checksum of each package, and no script of a package runs.
 bin/powershell/parse.mjs: bin/.powershell-$(CHECK_HASH)
 	mkdir -p $(@D) && cp $(CHECK_FILES) $(@D) && cd $(@D) && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error && touch parse.mjs
+
+bin/.picture-$(PICTURE_HASH):
+	$(call stamp,picture)
+bin/picture/render.mjs: bin/.picture-$(PICTURE_HASH)
+	mkdir -p $(@D) && cp $(PICTURE_FILES) $(@D) && cd $(@D) && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error && touch render.mjs
 
 bin/.kube-$(KUBE_HASH):
 	$(call stamp,kube)

@@ -1,7 +1,11 @@
 package flannel_test
 
 import (
+	"bytes"
+	"encoding/xml"
+	"errors"
 	"go/ast"
+	"io"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -58,6 +62,44 @@ func TestLinks(t *testing.T) {
 					t.Errorf("%s links to %s#%s, which is not a heading", path, m[1], m[2])
 				}
 			}
+		}
+	}
+}
+
+var picture = regexp.MustCompile(`!\[([^\]]*)\]\(([^)]+\.svg)\)`)
+
+// The pictures of README.md are small and well-formed, have a text for those who do not see them, show no path of the
+// machine that made them, and load nothing.
+func TestPictures(t *testing.T) {
+	readme, _ := page(t, "README.md")
+	found := picture.FindAllStringSubmatch(readme, -1)
+	if len(found) == 0 {
+		t.Fatal("README.md has no picture")
+	}
+	for _, m := range found {
+		raw, err := os.ReadFile(m[2])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m[1] == "" {
+			t.Errorf("%s has no alternative text", m[2])
+		}
+		if len(raw) > 60_000 {
+			t.Errorf("%s has %d bytes", m[2], len(raw))
+		}
+		for d := xml.NewDecoder(bytes.NewReader(raw)); ; {
+			if _, err := d.Token(); errors.Is(err, io.EOF) {
+				break
+			} else if err != nil {
+				t.Fatalf("%s: %v", m[2], err)
+			}
+		}
+		raw = bytes.ReplaceAll(raw, []byte("/coreos.com/network"), []byte("key")) // of etcd
+		if path := regexp.MustCompile(`[>=" ]/\w[^<]*`).Find(raw); path != nil {
+			t.Errorf("%s shows a path: %s", m[2], path)
+		}
+		if active := regexp.MustCompile(`(href|src)="[^#][^"]*"|url\([^)]*\)|<script`).Find(raw); active != nil {
+			t.Errorf("%s loads %s", m[2], active)
 		}
 	}
 }

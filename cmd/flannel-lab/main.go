@@ -4,6 +4,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"flag"
@@ -108,12 +109,28 @@ func dispatch(ctx context.Context, command string, args []string) (int, error) {
 	return 2, fmt.Errorf("unknown command %q; see flannel-lab help", command)
 }
 
-// demonstrate runs the demo: in a lab, or with --cluster in a cluster.
+// demonstrate runs the demo, and records it with --record.
 func demonstrate(ctx context.Context, o options) error {
-	if o.cluster {
-		return demo.RunCluster(ctx, os.Stdout, cluster.Options{Nodes: 2, Dual: o.dual, BinDir: o.lab.BinDir})
+	out := demo.Output{Terminal: os.Stdout}
+	if o.record == "" {
+		return runDemo(ctx, out, o)
 	}
-	return demo.Run(ctx, os.Stdout, o.lab, o.backend, o.probes)
+	f, err := os.Create(o.record)
+	if err != nil {
+		return err
+	}
+	record := bufio.NewWriter(f) // keeps the first error for Flush
+	out.Record = record
+	err = runDemo(ctx, out, o)
+	return errors.Join(err, record.Flush(), f.Close())
+}
+
+// runDemo runs the demo in a lab, or with --cluster in a cluster.
+func runDemo(ctx context.Context, out demo.Output, o options) error {
+	if o.cluster {
+		return demo.RunCluster(ctx, out, cluster.Options{Nodes: 2, Dual: o.dual, BinDir: o.lab.BinDir})
+	}
+	return demo.Run(ctx, out, o.lab, o.backend, o.probes)
 }
 
 // options are the command-line options of demo and up. up passes its arguments to
@@ -124,6 +141,7 @@ type options struct {
 	cluster bool   // for demo: a cluster with kubelet and containerd
 	dual    bool   // both address families; it becomes lab.Family
 	probes  bool   // of the demo alone
+	record  string // of the demo alone: a file
 }
 
 // flags returns a flag set that sets o when it parses.
@@ -134,9 +152,10 @@ func (o *options) flags(name string) *flag.FlagSet {
 	f.StringVar(&o.backend, "backend", "vxlan", "the configuration's Backend: a `type`, or a JSON object such as '{\"Type\":\"vxlan\",\"DirectRouting\":true}'")
 	f.BoolVar(&o.dual, "ipv6", false, "use IPv6 in addition to IPv4")
 	f.BoolVar(&o.probes, "probes", false, "demo: also show what flanneld's probes find, which takes about 20 seconds more")
+	f.StringVar(&o.record, "record", "", "demo only: also write what it prints to this `file`, as an asciicast")
 	f.IntVar(&o.lab.Subnets, "subnets", 1, "number of underlay `networks` (1 or 2), joined by a router")
 	f.BoolVar(&o.lab.Kube, "kube", false, "store leases in Kubernetes, with a real API server, instead of etcd")
-	f.BoolVar(&o.cluster, "cluster", false, "demo only: a Kubernetes cluster of two nodes with kubelet, containerd and kube-proxy; of the other options, only --ipv6 applies")
+	f.BoolVar(&o.cluster, "cluster", false, "demo only: a Kubernetes cluster of two nodes with kubelet, containerd and kube-proxy; of the other options, only --ipv6 and --record apply")
 	f.StringVar(&o.lab.Flanneld, "flanneld", "", "any flannel-compatible `binary` (default: bin/flanneld)")
 	f.StringVar(&o.lab.Etcd, "etcd", "", "any etcd `binary` (default: bin/etcd)")
 	f.StringVar(&o.lab.BinDir, "bin", "", "`directory` of flanneld, etcd and cni/ (default: bin)")

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/netip"
 	"strings"
 	"syscall"
@@ -25,10 +24,10 @@ type clusterShow struct {
 	pods    []*cluster.Pod // the web server of each node
 }
 
-// RunCluster runs the demo in a Kubernetes cluster and writes it to w. The first
+// RunCluster runs the demo in a Kubernetes cluster and writes it to out. The first
 // step that fails ends the demo with its error.
-func RunCluster(ctx context.Context, w io.Writer, o cluster.Options) error {
-	s, err := newShow(w, lab.Options{}, "{}")
+func RunCluster(ctx context.Context, out Output, o cluster.Options) error {
+	s, err := newShow(out, lab.Options{}, "{}")
 	if err != nil {
 		return err
 	}

@@ -15,12 +15,12 @@ import (
 	"flannel/cmd/flannel-lab/machine"
 )
 
-// Run runs the demo and writes it to w. backend is the Backend of the network
+// Run runs the demo and writes it to out. backend is the Backend of the network
 // configuration, a JSON object. With probes it also shows what they find, which
 // takes longer than all other steps. The first step that fails ends the demo with
 // its error.
-func Run(ctx context.Context, w io.Writer, o lab.Options, backend string, probes bool) error {
-	d, err := newShow(w, o, backend)
+func Run(ctx context.Context, out Output, o lab.Options, backend string, probes bool) error {
+	d, err := newShow(out, o, backend)
 	if err != nil {
 		return err
 	}
@@ -116,7 +116,8 @@ func (d *show) steps() []step {
 // show writes the demo and holds the state that steps share.
 type show struct {
 	w       io.Writer
-	colour  bool
+	colour  bool       // w shows colours
+	cast    *recording // nil: none
 	lab     *lab.Lab
 	options lab.Options
 	config  string     // Backend of the network configuration, a JSON object
@@ -130,20 +131,37 @@ type show struct {
 
 // newShow reads what the steps need to know of the backend. Colours are only for a
 // terminal, and not if NO_COLOR is set (https://no-color.org).
-func newShow(w io.Writer, o lab.Options, backend string) (*show, error) {
-	d := &show{w: w, options: o, config: backend}
+func newShow(out Output, o lab.Options, backend string) (*show, error) {
+	d := &show{w: out.Terminal, options: o, config: backend}
 	d.backend.VNI = 1
 	if err := json.Unmarshal([]byte(backend), &d.backend); err != nil {
 		return nil, fmt.Errorf("--backend %s: %w", backend, err)
 	}
-	if f, ok := w.(*os.File); ok && os.Getenv("NO_COLOR") == "" {
+	if f, ok := d.w.(*os.File); ok && os.Getenv("NO_COLOR") == "" {
 		info, err := f.Stat()
 		d.colour = err == nil && info.Mode()&os.ModeCharDevice != 0
+	}
+	if out.Record != nil {
+		var err error
+		if d.cast, err = newRecording(out.Record); err != nil {
+			return nil, err
+		}
 	}
 	return d, nil
 }
 
-func (d *show) say(format string, a ...any) { fmt.Fprintf(d.w, format+"\n", a...) }
+// say writes a line. Its colours are removed for a terminal that shows none, but not
+// in a recording.
+func (d *show) say(format string, a ...any) {
+	text := fmt.Sprintf(format+"\n", a...)
+	if d.cast != nil {
+		d.cast.write(text)
+	}
+	if !d.colour {
+		text = colours.ReplaceAllString(text, "")
+	}
+	fmt.Fprint(d.w, text)
+}
 
 func (d *show) title(n int, text string) { d.say("\n%s", d.bold(fmt.Sprintf("%d. %s", n, text))) }
 
@@ -155,12 +173,7 @@ func (d *show) result(format string, a ...any) {
 func (d *show) bold(s string) string { return d.paint("1", s) }
 
 // paint wraps a text in an SGR escape sequence: 1 is bold, 32 green, 36 cyan.
-func (d *show) paint(code, s string) string {
-	if !d.colour {
-		return s
-	}
-	return "\x1b[" + code + "m" + s + "\x1b[0m"
-}
+func (d *show) paint(code, s string) string { return "\x1b[" + code + "m" + s + "\x1b[0m" }
 
 // prompt writes a command as it would be typed in a shell.
 func (d *show) prompt(where, command string) { d.say("   %s", d.paint("36", where+"# "+command)) }

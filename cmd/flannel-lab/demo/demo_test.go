@@ -1,7 +1,11 @@
 package demo
 
 import (
+	"encoding/xml"
+	"fmt"
 	"io"
+	"os"
+	"strings"
 	"testing"
 
 	"flannel/cmd/flannel-lab/lab"
@@ -11,7 +15,7 @@ import (
 func TestNoStepIsSlow(t *testing.T) {
 	for _, probes := range []bool{false, true} {
 		for _, kube := range []*lab.Kube{nil, {}} {
-			d, err := newShow(io.Discard, lab.Options{Nodes: 3}, `{"Type":"vxlan"}`)
+			d, err := newShow(Output{Terminal: io.Discard}, lab.Options{Nodes: 3}, `{"Type":"vxlan"}`)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -25,6 +29,46 @@ func TestNoStepIsSlow(t *testing.T) {
 			if want := map[bool]int{true: 1}[probes]; slow != want {
 				t.Errorf("probes: %v: %d slow steps, want %d", probes, slow, want)
 			}
+		}
+	}
+}
+
+// The picture in README.md shows the steps of the demo as they are now. `make demo-svg` renews it.
+func TestPictureShowsTheSteps(t *testing.T) {
+	f, err := os.Open("../../../Documentation/demo.svg")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	var words []string // an element for each word
+	for decoder, inText := xml.NewDecoder(f), false; ; {
+		token, err := decoder.Token()
+		if err == io.EOF {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		switch token := token.(type) {
+		case xml.StartElement:
+			inText = token.Name.Local == "text"
+		case xml.CharData:
+			if inText {
+				words = append(words, strings.Fields(string(token))...)
+			}
+		}
+	}
+	text := strings.Join(words, " ")
+	d, err := newShow(Output{Terminal: io.Discard}, lab.Options{Nodes: 3}, `{"Type":"vxlan"}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.lab = &lab.Lab{Nodes: []*lab.Node{{}, {}, {}}}
+	for i, s := range d.steps() {
+		title := fmt.Sprintf("%d. %s", i+1, s.title)
+		if _, rest, found := strings.Cut(text, title); found {
+			text = rest
+		} else {
+			t.Errorf("the picture lacks step %q after the former one", title)
 		}
 	}
 }
