@@ -164,6 +164,23 @@ var flakes = []flake{{
 	advice: "nothing happens between the mark and the wait: take the mark before the action, or the line may come before it",
 	bad:    []string{"n.Restart()\nmark := len(n.Log())\nlogged(t, n, mark, `cause=x`)"},
 	ok:     []string{"mark := len(n.Log())\nn.Restart()\nlogged(t, n, mark, `cause=x`)"},
+}, {
+	name: "order",
+	find: func(s source, n ast.Node, _ map[string]ast.Expr) bool {
+		loop, ok := n.(*ast.RangeStmt)
+		return ok && !s.explained(n) && collects(loop) && s.inMapOrder(loop)
+	},
+	advice: "the order of a map is another one each time: sort what is collected, or compare it as a set",
+	bad: []string{
+		"all := map[string]int{}\nvar names []string\nfor name := range all { names = append(names, name) }",
+		"var b strings.Builder\nall := make(map[string]int)\nfor name := range all { fmt.Fprintln(&b, name) }",
+		"for name := range map[string]int{} {\n\ttext += name + \" \"\n}",
+	},
+	ok: []string{
+		"all := map[string]int{}\nvar names []string\nfor name := range all { names = append(names, name) }\nslices.Sort(names)",
+		"all := []string{}\nvar names []string\nfor _, name := range all { names = append(names, name) }",
+		"for name := range map[string]int{} { t.Run(name, nil) }",
+	},
 }}
 
 // impatient reports whether a node is a limit below floor.

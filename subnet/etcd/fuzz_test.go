@@ -49,7 +49,7 @@ func FuzzEvents(f *testing.F) {
 			held[l.Name] = l
 		}
 		var kvs []*mvccpb.KeyValue
-		for _, kv := range store {
+		for _, kv := range store { // in any order
 			kvs = append(kvs, kv)
 		}
 		fresh, want := table("10.5.1.0-24")

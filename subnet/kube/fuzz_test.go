@@ -53,7 +53,7 @@ func FuzzChanges(f *testing.F) {
 		}
 		must(t, p.handle(t.Context(), batch))
 		var all []change
-		for name, n := range store {
+		for name, n := range store { // in any order
 			all = append(all, change{name: name, node: n})
 		}
 		must(t, peersOf("node0", func(s subnet.Set) { want = s }).handle(t.Context(), all))

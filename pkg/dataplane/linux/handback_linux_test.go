@@ -32,7 +32,7 @@ func TestHandback(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		m := newMachine(t)
 		m.state.Blackholes = []netip.Prefix{netip.MustParsePrefix("10.5.1.0/24")}
-		for dst, via := range map[string]string{"10.5.7.0/24": "192.168.100.7", "10.5.8.0/24": "192.168.100.7", "2001:cafe:42:7::/64": "fd00:100::7"} {
+		for dst, via := range map[string]string{"10.5.7.0/24": "192.168.100.7", "10.5.8.0/24": "192.168.100.7", "2001:cafe:42:7::/64": "fd00:100::7"} { // in any order
 			m.state.Paths = append(m.state.Paths, &dataplane.Path{Dst: netip.MustParsePrefix(dst), Via: netip.MustParseAddr(via), Device: "eth0", Encap: dataplane.Direct{}})
 		}
 		m.mustPass()
