@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -20,13 +21,40 @@ import (
 // minimal is what the tag of the image without iptables and a shell ends with.
 const minimal = "-nftables"
 
-// images writes both images, and the chart and the manifests that refer to them by digest.
+// images writes both images, their SBOM, and the chart and the manifests that refer to them by digest.
 func (r *release) images(pinsFile string, linked modules, notices []byte) error {
-	p, err := readPins(pinsFile)
+	digest, packages, err := r.bothImages(pinsFile, notices)
 	if err != nil {
 		return err
 	}
-	var all []debianPackage
+	if err := r.writeSBOM(linked, packages, r.name("image.cdx.json")); err != nil {
+		return err
+	}
+	return r.deployments(digest)
+}
+
+// imagesAlone writes those files of a release into the directory r.out that a cluster needs: both images, the chart and
+// the manifests. The images have no notices of linked modules.
+func (r *release) imagesAlone(pinsFile string) error {
+	if !versionPattern.MatchString(r.version) || len(r.systems) == 0 || r.out == "" {
+		return errors.New("images: want a version, systems, and a directory")
+	}
+	if err := os.MkdirAll(r.out, 0o755); err != nil {
+		return err
+	}
+	digest, _, err := r.bothImages(pinsFile, nil)
+	if err != nil {
+		return err
+	}
+	return r.deployments(digest)
+}
+
+// bothImages writes both images. It returns the digest of the one that has packages of Debian, and these packages.
+func (r *release) bothImages(pinsFile string, notices []byte) (digest string, all []debianPackage, err error) {
+	p, err := readPins(pinsFile)
+	if err != nil {
+		return "", nil, err
+	}
 	full := map[system][]entry{}
 	var withPackages []system
 	for _, arch := range fullArchs {
@@ -36,24 +64,18 @@ func (r *release) images(pinsFile string, linked modules, notices []byte) error 
 		}
 		packages := p.Packages[arch]
 		if len(packages) == 0 {
-			return fmt.Errorf("%s has no packages for %s: make pins", pinsFile, arch)
+			return "", nil, fmt.Errorf("%s has no packages for %s: make pins", pinsFile, arch)
 		}
 		if full[s], err = debianRoot(packages, r.cache); err != nil {
-			return err
+			return "", nil, err
 		}
 		all, withPackages = append(all, packages...), append(withPackages, s)
 	}
-	digest, err := r.writeImage("image.tar", r.version, withPackages, full, notices)
-	if err != nil {
-		return err
+	if digest, err = r.writeImage("image.tar", r.version, withPackages, full, notices); err != nil {
+		return "", nil, err
 	}
-	if _, err := r.writeImage("image"+minimal+".tar", r.version+minimal, r.linux(), nil, notices); err != nil {
-		return err
-	}
-	if err := r.writeSBOM(linked, all, r.name("image.cdx.json")); err != nil {
-		return err
-	}
-	return r.deployments(digest)
+	_, err = r.writeImage("image"+minimal+".tar", r.version+minimal, r.linux(), nil, notices)
+	return digest, all, err
 }
 
 // writeImage writes an image for several systems, as an archive of an OCI layout with one tag. roots are the files below

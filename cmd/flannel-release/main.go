@@ -53,7 +53,7 @@ func run(ctx context.Context, args []string) error {
 	flags.StringVar(&r.image, "image", "flanneld", "name of the images in the registry, without a tag")
 	flags.StringVar(&systems, "systems", "", "systems that make cross built, separated by spaces, such as linux-arm64")
 	flags.StringVar(&pins, "pins", "debian.json", "file with the packages of Debian for the images")
-	flags.StringVar(&r.source, "source", "../..", "directory of the repository")
+	flags.StringVar(&r.source, "source", "../..", "directory of the repository, with the programs in dist/out")
 	flags.StringVar(&r.cache, "cache", "../../bin/debian", "directory of downloaded packages")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -75,6 +75,9 @@ func run(ctx context.Context, args []string) error {
 	case "lab":
 		r.out = flags.Arg(1)
 		return r.labImages(ctx, pins)
+	case "images":
+		r.out = flags.Arg(1)
+		return r.imagesAlone(pins)
 	case "licences":
 		return r.checkLicences()
 	case "make", "packages":
@@ -86,7 +89,7 @@ func run(ctx context.Context, args []string) error {
 		}
 		return r.make(steps)
 	default:
-		return fmt.Errorf("command %q: want pins, base, fetch, unpack, lab, licences, make or packages", command)
+		return fmt.Errorf("command %q: want pins, base, fetch, unpack, lab, images, licences, make or packages", command)
 	}
 }
 
