@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"slices"
 	"strings"
 	"testing"
 
@@ -30,18 +29,6 @@ const foreign = `
 	done
 	nft add table ip flannel-ipv4-not; nft add table inet mine`
 
-// everything is a command that prints the network state of a node, without what
-// changes with time and traffic, and without the states of carriers, which the kernel
-// changes after the command that causes the change has ended.
-const everything = `
-	echo "# address"; ip -o address | sed 's/^[0-9]*: //; s/\\.*//; s/ tentative//'
-	echo "# link"; ip -d -o link | sed 's/^[0-9]*: //; s/timer *[0-9.]*//g; s/NO-CARRIER,//; s/,LOWER_UP//; s/,M-DOWN//; s/ state [A-Z]*//'
-	echo "# route"; { ip route show table all; ip -6 route show table all | grep -v ' expires '; ip nexthop; } | sed 's/ linkdown//'
-	echo "# rule"; ip rule; ip -6 rule
-	echo "# neigh"; ip neigh show nud permanent; bridge fdb | grep -v -e ^33:33 -e ^01:00
-	echo "# iptables"; for ipt in iptables ip6tables; do $ipt-save | grep -v '^#' | sed 's/\[[0-9:]*\]//'; done
-	echo "# nft"; nft list ruleset 2>/dev/null | sed 's/packets [0-9]* bytes [0-9]*//'`
-
 // TestCleanup compares a node before the first start of flanneld and after its
 // cleanup.
 func TestCleanup(t *testing.T) {
@@ -65,7 +52,7 @@ func TestCleanup(t *testing.T) {
 			l := bare(t, lab.Options{Nodes: 2, Family: c.family})
 			n := l.Nodes[0]
 			in(t, n.Namespaces, foreign)
-			before := in(t, n.Namespaces, everything)
+			before := in(t, n.Namespaces, lab.NetworkState)
 			must(t, l.SetConfig(t.Context(), l.Config(c.config+apart)))
 			must(t, l.StartAll(t.Context(), c.args...))
 			within(t, "the other node is counted",
@@ -73,9 +60,9 @@ func TestCleanup(t *testing.T) {
 			within(t, "synced", func() error { return ready(t, n) })
 			stopped(t, n)
 
-			running := in(t, n.Namespaces, everything)
+			running := in(t, n.Namespaces, lab.NetworkState)
 			planned := in(t, n.Namespaces, l.Flanneld()+" cleanup --dry-run 2>&1")
-			if change := changes(running, in(t, n.Namespaces, everything)); change != "" {
+			if change := lab.Changes(running, in(t, n.Namespaces, lab.NetworkState)); change != "" {
 				t.Errorf("the dry run changed\n%s", change)
 			}
 			for _, what := range c.removed {
@@ -87,7 +74,7 @@ func TestCleanup(t *testing.T) {
 			if done != strings.ReplaceAll(planned, "would remove ", "removed ") {
 				t.Errorf("cleanup prints\n%s\nand the dry run printed\n%s", done, planned)
 			}
-			if change := changes(before, in(t, n.Namespaces, everything)); change != "" {
+			if change := lab.Changes(before, in(t, n.Namespaces, lab.NetworkState)); change != "" {
 				t.Errorf("start and cleanup changed\n%s", change)
 			}
 			if again := in(t, n.Namespaces, l.Flanneld()+" cleanup --json"); !strings.Contains(again, `"removed": []`) {
@@ -96,7 +83,7 @@ func TestCleanup(t *testing.T) {
 			must(t, n.Start(c.args...))
 			must(t, n.Ready(t.Context()))
 			within(t, "the state is as before", func() error {
-				return same(words(running), words(in(t, n.Namespaces, everything)))
+				return same(words(running), words(in(t, n.Namespaces, lab.NetworkState)))
 			})
 		})
 	}
@@ -107,21 +94,4 @@ func TestCleanup(t *testing.T) {
 			t.Errorf("%v: %s", err, out)
 		}
 	})
-}
-
-// changes returns the lines that only one of two texts has.
-func changes(before, after string) string {
-	oldLines, newLines := strings.Split(before, "\n"), strings.Split(after, "\n")
-	var all []string
-	for _, line := range oldLines {
-		if !slices.Contains(newLines, line) {
-			all = append(all, "- "+line)
-		}
-	}
-	for _, line := range newLines {
-		if !slices.Contains(oldLines, line) {
-			all = append(all, "+ "+line)
-		}
-	}
-	return strings.Join(all, "\n")
 }

@@ -119,7 +119,7 @@ func refusedChanges(t *testing.T, l *lab.Lab, n *lab.Node, kernel func() string)
 
 // same returns an error with the difference unless the texts are equal.
 func same(before, after string) error {
-	if change := changes(before, after); change != "" {
+	if change := lab.Changes(before, after); change != "" {
 		return fmt.Errorf("changed:\n%s", change)
 	}
 	return nil

@@ -45,9 +45,9 @@ func TestDoctor(t *testing.T) {
 		}
 		return nil
 	})
-	before := in(t, n.Namespaces, everything)
+	before := in(t, n.Namespaces, lab.NetworkState)
 	healthy := ask()
-	if change := changes(before, in(t, n.Namespaces, everything)); change != "" {
+	if change := lab.Changes(before, in(t, n.Namespaces, lab.NetworkState)); change != "" {
 		t.Errorf("the doctor changed\n%s", change)
 	}
 	for code, verdict := range healthy {

@@ -34,7 +34,7 @@ func TestOneDaemonForASubnetFile(t *testing.T) {
 	must(t, l.StartAll(t.Context()))
 	pid := in(t, n.Namespaces, "pgrep -x flanneld")
 	second := l.Flanneld() + " " + strings.Join(n.Args()[:3], " ")
-	before := in(t, n.Namespaces, everything+"; stat -c %y%i /run/flannel/subnet.env")
+	before := in(t, n.Namespaces, lab.NetworkState+"; stat -c %y%i /run/flannel/subnet.env")
 
 	out, code := exitStatus(t, n, "timeout 100 "+second)
 	if code != 6 || !strings.Contains(out, "PID "+strings.TrimSpace(pid)) ||
@@ -49,7 +49,7 @@ func TestOneDaemonForASubnetFile(t *testing.T) {
 		!strings.Contains(out, "device flannel.1") {
 		t.Errorf("cleanup --dry-run exited with %d and printed\n%s", code, out)
 	}
-	must(t, same(before, in(t, n.Namespaces, everything+"; stat -c %y%i /run/flannel/subnet.env")))
+	must(t, same(before, in(t, n.Namespaces, lab.NetworkState+"; stat -c %y%i /run/flannel/subnet.env")))
 	must(t, ready(t, n))
 
 	// A waiting daemon takes over as soon as the first one has ended.
