@@ -186,6 +186,21 @@ cluster-images:
 	cd $(LAB) && $(GO) build -ldflags '-s -w' -o ../../bin/cluster/pod ./cluster/pod
 	cd cmd/flannel-release && $(GO) run . -version '$(VERSION)' -commit '$(COMMIT)' -time '$(SOURCE_DATE_EPOCH)' -systems linux-$(ARCH) -pins '$(PINS)' lab '$(CURDIR)/bin/cluster'
 
+# Images, chart and manifests as a release has them, for the tests of upgrades: of the former release, and of this tree,
+# whose images cluster-images has built. The versions are those in the commands of Documentation/upgrade.md.
+.PHONY: cluster-releases
+CLUSTER_RELEASE = $(GO) run . -commit '$(COMMIT)' -image registry.example.com/flanneld -time '$(SOURCE_DATE_EPOCH)' \
+	-systems linux-$(ARCH) -pins '$(PINS)'
+cluster-releases: ARCH = $(shell $(GO) env GOARCH)
+cluster-releases:
+	rm -rf bin/cluster/v1.2.3 bin/cluster/v1.2.4
+	$(former_source)
+	cd bin/former/source && for name in flanneld flannel; do nice $(GO) build -ldflags '-s -w -X flannel/pkg/version.Version=$(FORMER)' \
+		-o dist/out/$$name-linux-$(ARCH) ./cmd/$$name || exit; done
+	cd cmd/flannel-release && $(CLUSTER_RELEASE) -version v1.2.3 -source $(CURDIR)/bin/former/source images $(CURDIR)/bin/cluster/v1.2.3
+	cd cmd/flannel-release && $(CLUSTER_RELEASE) -version v1.2.4 images $(CURDIR)/bin/cluster/v1.2.4
+	rm -rf bin/former/source
+
 demo: ## show flanneld on three nodes on this machine, in ten seconds once it is built; ARGS=--kube, ARGS=--cluster, ARGS='--windows 1'
 	@dist/setup.sh $(if $(findstring -windows,$(ARGS)),test,demo)
 	@$(MAKE) --no-print-directory $(if $(findstring -cluster,$(ARGS)),cluster,build tools) $(if $(findstring -kube,$(ARGS)),kube) $(if $(findstring -windows,$(ARGS)),wine cross-windows-amd64)
@@ -222,9 +237,10 @@ test-everything:
 	$(call plan,night)
 	@$(LANES)
 
-test-cluster: ## test the manifest on a Kubernetes cluster with kubelet and containerd: restarts, reboots, deleted nodes
+test-cluster: ## test installation, upgrades and removal on Kubernetes clusters with kubelet and containerd, and restarts, reboots, deleted nodes
 	@dist/setup.sh test
 	@$(MAKE) --no-print-directory cluster
+	@$(MAKE) --no-print-directory cluster-releases
 	cd $(LAB) && $(GO) $(TEST) -count=1 -v -tags cluster -run '^TestCluster' . ./cluster
 
 test-e2e: ## run the end-to-end tests alone, two minutes of soak included
@@ -282,12 +298,16 @@ test-windows: wine ## run the tests for Windows under Wine; of one package: LIGH
 # There is no release yet: the commit before the first one would have been made.
 FORMER ?= $(shell git describe --tags --abbrev=0 --match 'v*' HEAD^ 2>/dev/null || echo b606eda)
 
-test-former: ## test nodes with the former release beside nodes with this program; another one: FORMER=v1.2.3
-	@dist/setup.sh test
-	@$(MAKE) --no-print-directory -j2 build tools bin/kube
+define former_source
 	rm -rf bin/former && mkdir -p bin/former/source
 	git archive --output=bin/former/source.tar $(FORMER) || { echo 'the former release, $(FORMER), is not in this clone: git fetch --unshallow --tags'; exit 1; }
 	tar -x -C bin/former/source -f bin/former/source.tar
+endef
+
+test-former: ## test nodes with the former release beside nodes with this program; another one: FORMER=v1.2.3
+	@dist/setup.sh test
+	@$(MAKE) --no-print-directory -j2 build tools bin/kube
+	$(former_source)
 	cd bin/former/source && $(GO) build -ldflags '-X flannel/pkg/version.Version=$(FORMER)' -o ../flanneld ./cmd/flanneld
 	rm -rf bin/former/source
 	cd $(LAB) && $(GO) test -vet=off -count=1 -v -timeout 1h -tags former -run '^TestFormerRelease$$' ./e2e

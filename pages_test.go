@@ -169,7 +169,8 @@ func TestSecurityClaimsAreShown(t *testing.T) {
 // runs it names it, or <!-- not run: reason -->.
 func TestCommandsAreRun(t *testing.T) {
 	var runners string
-	for _, path := range []string{"dist/commands_test.go", "cmd/flannel-release/lifecycle.sh", "cmd/flannel-release/machines.sh"} {
+	for _, path := range []string{"dist/commands_test.go", "cmd/flannel-release/lifecycle.sh", "cmd/flannel-release/machines.sh",
+		"cmd/flannel-lab/cluster/user_test.go", "cmd/flannel-lab/cluster/install_test.go", "cmd/flannel-lab/cluster/upgrade_test.go"} {
 		text, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)

@@ -303,6 +303,7 @@ func TestCommandsOfManifest(t *testing.T) {
 		t.Error("the policy is left:", err)
 	}
 	u.run(u.block("upgrade.md", "remove-kubernetes"))
+	u.run(u.block("upgrade.md", "remove-objects"))
 	u.run(u.block("upgrade.md", "remove-annotations"))
 	all, err := u.s.Client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
 	if err != nil || len(all.Items) != len(nodes) {

@@ -28,7 +28,21 @@ func TestMain(m *testing.M) {
 func start(t *testing.T, o cluster.Options, edits ...string) *cluster.Cluster {
 	t.Helper()
 	ctx := t.Context()
-	c, err := cluster.New(ctx, o)
+	c := create(t, o)
+	must(t, c.Install(ctx, edits...))
+	for _, p := range flannelPods(t, c) {
+		if n := restarts(p); n > 0 {
+			t.Errorf("%s was restarted %d times before it was ready", p.Name, n)
+		}
+	}
+	must(t, c.ApplyPods(ctx))
+	return c
+}
+
+// create creates a cluster without a pod network.
+func create(t *testing.T, o cluster.Options) *cluster.Cluster {
+	t.Helper()
+	c, err := cluster.New(t.Context(), o)
 	must(t, err)
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -38,13 +52,6 @@ func start(t *testing.T, o cluster.Options, edits ...string) *cluster.Cluster {
 			t.Error("close the cluster:", err)
 		}
 	})
-	must(t, c.Install(ctx, edits...))
-	for _, p := range flannelPods(t, c) {
-		if n := restarts(p); n > 0 {
-			t.Errorf("%s was restarted %d times before it was ready", p.Name, n)
-		}
-	}
-	must(t, c.ApplyPods(ctx))
 	return c
 }
 
@@ -102,14 +109,22 @@ func talk(t *testing.T, c *cluster.Cluster) {
 				}
 			}
 		}
-		get(t, c, from, netip.AddrPortFrom(service, 80))
+		eventually(t, func(ctx context.Context) error { // kube-proxy learns of the endpoints after the pods are ready
+			_, err := request(ctx, c, from, netip.AddrPortFrom(service, 80))
+			return err
+		})
 	}
 }
 
-// get requests a page from inside of a pod's container.
+// request requests a page from inside of a pod's container.
+func request(ctx context.Context, c *cluster.Cluster, from *cluster.Pod, at netip.AddrPort) (string, error) {
+	return c.Kubectl(ctx, "exec", from.Name, "--", "/pod", "get", "http://"+at.String()+"/")
+}
+
+// get is request, which must succeed.
 func get(t *testing.T, c *cluster.Cluster, from *cluster.Pod, at netip.AddrPort) string {
 	t.Helper()
-	out, err := c.Kubectl(t.Context(), "exec", from.Name, "--", "/pod", "get", "http://"+at.String()+"/")
+	out, err := request(t.Context(), c, from, at)
 	if err != nil {
 		t.Errorf("pod on %s to %s: %v", from.Node.Name, at, err)
 	}
