@@ -19,6 +19,9 @@ import (
 // playFlannel is the chart by which flanneld plays flannel, for Helm.
 const playFlannel = "dist/testdata/former-chart --namespace kube-flannel"
 
+// gone waits until flannel's pods have ended.
+const gone = "kubectl -n kube-flannel wait pod -l app=flannel --for=delete --timeout=30m"
+
 // remove removes flanneld and its objects by the commands of the page, with an
 // image that has iptables. The edits are those of run, for the first commands.
 func (u *user) remove(t *testing.T, image string, edits ...string) {
@@ -89,7 +92,7 @@ func TestClusterChart(t *testing.T) {
 	t.Run("the release is uninstalled", func(t *testing.T) {
 		lossless(t, c, func() {
 			u.run(t, "helm uninstall flannel --namespace kube-flannel")
-			u.run(t, "kubectl -n kube-flannel wait pod -l app=flannel --for=delete --timeout=30m")
+			u.run(t, gone)
 		})
 		talk(t, c) // the network stays
 		u.remove(t, laterImage, "kubectl -n kube-flannel delete daemonset kube-flannel-ds", "")
@@ -98,6 +101,13 @@ func TestClusterChart(t *testing.T) {
 	t.Run("the chart is installed", func(t *testing.T) {
 		u.run(t, block(t, "install.md", "install-chart"), "v1.2.3", "v1.2.4")
 		u.installed(t, laterImage)
+		talk(t, c)
+	})
+	t.Run("the chart is installed with the image without a shell", func(t *testing.T) {
+		u.run(t, "helm uninstall flannel --namespace kube-flannel")
+		u.run(t, gone)
+		u.run(t, block(t, "install.md", "install-shellless"), "v1.2.3", "v1.2.4")
+		u.installed(t, laterImage+"-nftables")
 		talk(t, c)
 	})
 }
@@ -163,6 +173,13 @@ func TestClusterKustomize(t *testing.T) {
 		for _, n := range c.Nodes {
 			u.run(t, "tar -tzf "+n.Name+".tar.gz")
 		}
+	})
+	t.Run("the image with iptables takes over", func(t *testing.T) {
+		lossless(t, c, func() {
+			u.run(t, "kubectl apply -k Documentation && kubectl -n kube-flannel rollout status daemonset/kube-flannel-ds")
+		})
+		u.installed(t, treeImage)
+		talk(t, c)
 		u.remove(t, treeImage)
 		u.nothingRemains(t, before)
 	})
@@ -193,7 +210,7 @@ func (u *user) warnings(t *testing.T) (n int) {
 // iptables.
 func (u *user) removeIPTables(t *testing.T, before []string) {
 	u.run(t, "kubectl -n kube-flannel delete daemonset kube-flannel-ds")
-	u.run(t, "kubectl -n kube-flannel wait pod -l app=flannel --for=delete --timeout=30m")
+	u.run(t, gone)
 	u.run(t, "sed 's,flanneld:dev,flanneld:dev-nftables,' Documentation/kube-flannel-cleanup.yml | kubectl apply -f -")
 	u.waiting(t, "app=flannel-cleanup", "CrashLoopBackOff")
 	logs := u.run(t, block(t, "upgrade.md", "cleanup-logs"))
@@ -233,7 +250,7 @@ func TestClusterWithoutRegistry(t *testing.T) {
 	u.tagPause(t)
 	u.onNodes(t, "ctr -n k8s.io images export pause.tar "+pause+" && ctr -n k8s.io images rm "+pause)
 	u.run(t, "kubectl -n kube-flannel delete daemonset kube-flannel-ds")
-	u.run(t, "kubectl -n kube-flannel wait pod -l app=flannel --for=delete --timeout=30m")
+	u.run(t, gone)
 	const apply = " Documentation/kube-flannel-cleanup.yml | kubectl apply -f -"
 	u.run(t, "sed 's,flanneld:dev,"+formerImage+",'"+apply)
 	u.waiting(t, "app=flannel-cleanup", pullErrors...)
