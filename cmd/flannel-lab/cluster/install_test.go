@@ -245,10 +245,10 @@ func TestClusterWithoutRegistry(t *testing.T) {
 	must(t, c.ApplyPods(t.Context()))
 	talk(t, c)
 
-	// An archive of pause, and pause is not there.
+	// An archive of pause, and pause is not there. Without --local, ctr may end before the archive is whole.
 	const pause = "registry.k8s.io/pause:3.10"
 	u.tagPause(t)
-	u.onNodes(t, "ctr -n k8s.io images export pause.tar "+pause+" && ctr -n k8s.io images rm "+pause)
+	u.onNodes(t, "ctr -n k8s.io images export --local pause.tar "+pause+" && ctr -n k8s.io images rm "+pause)
 	u.run(t, "kubectl -n kube-flannel delete daemonset kube-flannel-ds")
 	u.run(t, gone)
 	const apply = " Documentation/kube-flannel-cleanup.yml | kubectl apply -f -"
