@@ -50,6 +50,8 @@ type FloodResult struct {
 	Outage     time.Duration // longest time in which every ping was lost
 	Began      time.Time     // when the first ping of that time was sent
 	Worst      time.Duration // longest round trip
+	FirstLost  time.Time     // when the first lost ping was sent; zero without one
+	LastLost   time.Time     // likewise the last one
 }
 
 // String returns the counts of pings.
@@ -308,7 +310,10 @@ func count(sent []time.Time, answer []time.Duration, interval time.Duration) Flo
 		if first < 0 {
 			first = i
 		}
-		r.Lost++
+		if r.Lost++; r.Lost == 1 {
+			r.FirstLost = sent[i]
+		}
+		r.LastLost = sent[i]
 		// Measured by the clock: on a busy machine fewer pings are sent than
 		// there are intervals.
 		if outage := sent[i].Sub(sent[first]) + interval; outage > r.Outage {

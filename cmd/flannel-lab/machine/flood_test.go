@@ -49,3 +49,16 @@ func TestWhenTheNextPingIsSent(t *testing.T) {
 		}
 	})
 }
+
+func TestCount(t *testing.T) {
+	began, interval, answered := time.Unix(1000, 0), 5*time.Millisecond, time.Millisecond
+	var sent []time.Time
+	for i := range 7 {
+		sent = append(sent, began.Add(time.Duration(i)*interval))
+	}
+	got := count(sent, []time.Duration{answered, 0, 2 * answered, 0, 0, answered, 0}, interval)
+	want := FloodResult{Sent: 7, Lost: 4, Outage: 2 * interval, Began: sent[3], Worst: 2 * answered, FirstLost: sent[1], LastLost: sent[6]}
+	if got != want {
+		t.Errorf("count: %+v, want %+v", got, want)
+	}
+}
