@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"testing"
 
+	"golang.org/x/sync/errgroup"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"flannel/cmd/flannel-lab/cluster"
@@ -135,6 +136,17 @@ func get(t *testing.T, c *cluster.Cluster, from *cluster.Pod, at netip.AddrPort)
 // both directions, and fails if a ping is lost.
 func lossless(t *testing.T, c *cluster.Cluster, do func()) {
 	t.Helper()
+	for _, r := range flood(t, c, do) {
+		if r.Lost > 0 {
+			t.Errorf("pings: %s, longest outage %v", r, r.Outage)
+		}
+	}
+}
+
+// flood does something while the pods of the first two nodes ping each other, in
+// both directions, and returns what became of the pings.
+func flood(t *testing.T, c *cluster.Cluster, do func()) (results []machine.FloodResult) {
+	t.Helper()
 	pods := webPods(t, c)
 	var floods []*machine.Flood
 	for _, pair := range [][2]*cluster.Pod{{pods[0], pods[1]}, {pods[1], pods[0]}} {
@@ -143,14 +155,22 @@ func lossless(t *testing.T, c *cluster.Cluster, do func()) {
 		floods = append(floods, f)
 	}
 	do()
+	results = make([]machine.FloodResult, len(floods))
+	var stops errgroup.Group
 	for i, f := range floods {
-		r, err := f.Stop()
-		must(t, err)
+		stops.Go(func() (err error) {
+			results[i], err = f.Stop() // waits for late answers
+			return err
+		})
+	}
+	must(t, stops.Wait())
+	for i, r := range results {
 		t.Logf("pings from %s: %s", pods[i].Node.Name, r)
-		if r.Lost > 0 || r.Sent == 0 {
-			t.Errorf("pings from %s: %s, longest outage %v", pods[i].Node.Name, r, r.Outage)
+		if r.Sent == 0 {
+			t.Errorf("no ping was sent from %s", pods[i].Node.Name)
 		}
 	}
+	return results
 }
 
 // TestClusterLife is the life of a cluster with the manifest as it is.
