@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"regexp"
 	"strings"
 	"syscall"
 	"time"
@@ -38,10 +39,16 @@ func startWireGuardGo(device string) error {
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := cmd.Run(); err != nil {
 		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
-		return fmt.Errorf("%s %s: %w: %s (it needs /dev/net/tun, and to write to /run/wireguard)", path, device, err, lines[len(lines)-1])
+		reason := logPrefix.ReplaceAllLiteralString(lines[len(lines)-1], "")
+		return fmt.Errorf("%s %s: %w: %s (it needs /dev/net/tun, and to write to /run/wireguard)", path, device, err, reason)
 	}
 	return nil
 }
+
+// logPrefix is the beginning of wireguard-go's messages: level, device and time. With the
+// time, each retry would have another error, which would be logged, and in Kubernetes
+// written to the Node, each time.
+var logPrefix = regexp.MustCompile(`^ERROR: \(.*\) \d{4}/\d\d/\d\d \d\d:\d\d:\d\d `)
 
 // startTimeout bounds the start, which takes some ten milliseconds.
 const startTimeout = 15 * time.Second
