@@ -124,6 +124,7 @@ func (o *clusterOptions) flags(name string) *flag.FlagSet {
 	f := flag.NewFlagSet("flannel-lab cluster "+name, flag.ContinueOnError)
 	f.IntVar(&o.cluster.Nodes, "nodes", 2, "number of `nodes`")
 	f.BoolVar(&o.cluster.Dual, "ipv6", false, "nodes and Services have IPv6 in addition to IPv4; kube-flannel.yml is applied with EnableIPv6")
+	f.BoolVar(&o.cluster.IPv6Only, "ipv6-only", false, "nodes, pods and Services have IPv6 alone")
 	f.StringVar(&o.cluster.ProxyMode, "proxy-mode", "iptables", "`mode` of kube-proxy: iptables or nftables")
 	f.BoolVar(&o.bare, "bare", false, "install no pod network: the nodes stay NotReady")
 	f.StringVar(&o.cluster.BinDir, "bin", "", "`directory` of the programs (default: bin)")

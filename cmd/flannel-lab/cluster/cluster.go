@@ -22,6 +22,7 @@ import (
 type Options struct {
 	Nodes     int    // number of nodes; 2
 	Dual      bool   // IPv4 and IPv6; IPv4
+	IPv6Only  bool   // IPv6 alone, for nodes, pods and Services; IPv4
 	ProxyMode string // of kube-proxy: iptables or nftables; iptables
 	BinDir    string // directory of the programs, which has kube, cni/ and cluster/; see lab.BinDir
 }
@@ -68,6 +69,9 @@ func (o *Options) complete() (err error) {
 		}
 	}
 	o.Nodes, o.ProxyMode = cmp.Or(o.Nodes, 2), cmp.Or(o.ProxyMode, "iptables")
+	if o.Dual && o.IPv6Only {
+		return errors.New("IPv4 and IPv6, or IPv6 alone: both were requested")
+	}
 	if o.Nodes > 50 {
 		return fmt.Errorf("%d nodes: one machine has room for 50", o.Nodes)
 	}
@@ -98,11 +102,17 @@ func (o Options) kubernetes(program string, args ...string) []string {
 }
 
 func (o Options) underlay() lab.Underlay {
-	u := lab.Underlay{Family: lab.V4, Subnets: 1, MTU: 1500}
-	if o.Dual {
-		u.Family = lab.Dual
+	return lab.Underlay{Family: o.family(), Subnets: 1, MTU: 1500}
+}
+
+func (o Options) family() lab.Family {
+	switch {
+	case o.IPv6Only:
+		return lab.V6
+	case o.Dual:
+		return lab.Dual
 	}
-	return u
+	return lab.V4
 }
 
 // build starts everything. After an error, Close ends what was started.

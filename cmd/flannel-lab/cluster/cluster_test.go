@@ -105,8 +105,9 @@ func talk(t *testing.T, c *cluster.Cluster) {
 					t.Errorf("pod on %s to pod on %s: %v", from.Node.Name, to.Node.Name, err)
 				}
 				// The request's source is the pod, not its node.
-				if out := get(t, c, from, netip.AddrPortFrom(at, 8080)); at.Is4() && !strings.Contains(out, from.IP4.String()) {
-					t.Errorf("%s, with the address %s, appears at %s as %q", from.Name, from.IP4, to.Name, out)
+				source := map[bool]netip.Addr{false: from.IP4, true: from.IP6}[at.Is6()]
+				if out := get(t, c, from, netip.AddrPortFrom(at, 8080)); !strings.Contains(out, source.String()) {
+					t.Errorf("%s, with the address %s, appears at %s as %q", from.Name, source, to.Name, out)
 				}
 			}
 		}
@@ -150,7 +151,7 @@ func flood(t *testing.T, c *cluster.Cluster, do func()) (results []machine.Flood
 	pods := webPods(t, c)
 	var floods []*machine.Flood
 	for _, pair := range [][2]*cluster.Pod{{pods[0], pods[1]}, {pods[1], pods[0]}} {
-		f, err := pair[0].Flood(pair[1].IP4, 200)
+		f, err := pair[0].Flood(pair[1].IP(), 200)
 		must(t, err)
 		floods = append(floods, f)
 	}
@@ -295,6 +296,7 @@ func TestClusterConfigurations(t *testing.T) {
 		"nftables": {cluster.Options{ProxyMode: "nftables"}, []string{"flanneld:dev", "flanneld:dev-nftables",
 			`"EnableNFTables": false`, `"EnableNFTables": true, "Guard": "enforce"`}},
 		"IPv4 and IPv6": {options: cluster.Options{Dual: true}},
+		"IPv6 alone":    {options: cluster.Options{IPv6Only: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := start(t, config.options, config.edits...)

@@ -35,6 +35,7 @@ oom_score = 0
 
 const kubeletConfig = `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
+address: "ADDRESS"
 authentication: {anonymous: {enabled: false}, webhook: {enabled: true}, x509: {clientCAFile: /run/ca.crt}}
 authorization: {mode: Webhook}
 containerRuntimeEndpoint: unix:///run/containerd/containerd.sock
@@ -70,7 +71,11 @@ func (n *Node) configure(service string) (command []string, err error) {
 		files["containerd.toml"] = strings.ReplaceAll(containerdConfig, "RUNC", filepath.Join(o.BinDir, runc))
 		command = []string{o.file("containerd"), "-c", "/run/containerd.toml"}
 	case Kubelet:
-		files["kubelet.yaml"], files["ca.crt"] = kubeletConfig, string(n.cluster.ca)
+		every := "0.0.0.0"
+		if o.IPv6Only {
+			every = "::"
+		}
+		files["kubelet.yaml"], files["ca.crt"] = strings.ReplaceAll(kubeletConfig, "ADDRESS", every), string(n.cluster.ca)
 		files["kubelet.kubeconfig"] = n.cluster.kubeconfigOf("system:node:" + n.Name)
 		command = o.kubernetes("kubelet", "--config=/run/kubelet.yaml", "--kubeconfig=/run/kubelet.kubeconfig",
 			"--hostname-override="+n.Name, "--node-ip="+n.addresses())

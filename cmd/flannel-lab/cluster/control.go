@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/base64"
 	"fmt"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 
 	"k8s.io/client-go/tools/clientcmd"
 
+	"flannel/cmd/flannel-lab/lab"
 	"flannel/cmd/flannel-lab/machine"
 	"flannel/subnet/kube/kubetest/cluster"
 )
@@ -24,23 +26,29 @@ const (
 	tokensFile = "/run/tokens.csv"
 )
 
-// endpoint is the address of the API server in Infra.
-const endpoint = "192.168.100.1:6443"
+// endpoint returns the address and port of the API server in Infra.
+func (o Options) endpoint() string {
+	return netip.AddrPortFrom(o.underlay().Address(o.IPv6Only, 0, 1).Addr(), 6443).String()
+}
 
 // The networks of pods are those of Documentation/kube-flannel.yml and of the
 // pages about IPv6.
 func (o Options) podNetworks() string {
-	if o.Dual {
-		return "10.244.0.0/16,fd00:244::/56"
-	}
-	return "10.244.0.0/16"
+	return o.networks("10.244.0.0/16", "fd00:244::/56")
 }
 
 func (o Options) serviceNetworks() string {
-	if o.Dual {
-		return "10.96.0.0/16,fd00:96::/108"
+	return o.networks("10.96.0.0/16", "fd00:96::/108")
+}
+
+func (o Options) networks(v4, v6 string) string {
+	switch o.family() {
+	case lab.V6:
+		return v6
+	case lab.Dual:
+		return v4 + "," + v6
 	}
-	return "10.96.0.0/16"
+	return v4
 }
 
 // users are the users of the control plane's programs and of kube-proxy, and
@@ -74,7 +82,12 @@ func (c *Cluster) StartAPIServer() error {
 	if err != nil {
 		return err
 	}
-	return c.startService("kube", exec.Command(filepath.Join(c.opts.BinDir, "kube"), "-dir="+kubeDir, "-listen="+endpoint, "--",
+	services, err := netip.ParsePrefix(strings.Split(c.opts.serviceNetworks(), ",")[0])
+	if err != nil {
+		return err
+	}
+	return c.startService("kube", exec.Command(filepath.Join(c.opts.BinDir, "kube"), "-dir="+kubeDir, "-listen="+c.opts.endpoint(),
+		"-names="+services.Addr().Next().String(), "--", // pods reach the server by its Service
 		"--token-auth-file="+tokensFile, "--endpoint-reconciler-type=lease", "--service-cluster-ip-range="+c.opts.serviceNetworks(),
 		// For kubectl exec and logs.
 		"--kubelet-client-certificate=admin.crt", "--kubelet-client-key=admin.key", "--kubelet-preferred-address-types=InternalIP"))
@@ -145,7 +158,7 @@ clusters: [{name: lab, cluster: {server: "https://%s", certificate-authority-dat
 users: [{name: user, user: {token: %s}}]
 contexts: [{name: lab, context: {cluster: lab, user: user}}]
 current-context: lab
-`, endpoint, base64.StdEncoding.EncodeToString(c.ca), c.tokens[user])
+`, c.opts.endpoint(), base64.StdEncoding.EncodeToString(c.ca), c.tokens[user])
 }
 
 // Kubectl runs kubectl as the administrator and returns its output.
@@ -177,12 +190,15 @@ func (c *Cluster) Manifest() string {
 	return filepath.Join(c.opts.BinDir, "..", "Documentation", "kube-flannel.yml")
 }
 
-// Install applies the manifest, with IPv6 if the cluster has it, and waits until
+// Install applies the manifest, with the cluster's address families, and waits until
 // flannel's pods and all nodes are ready. The edits are those of ApplyFile.
 func (c *Cluster) Install(ctx context.Context, edits ...string) error {
-	if c.opts.Dual {
-		edits = append(edits, `"Network": "10.244.0.0/16",`,
-			`"Network": "10.244.0.0/16", "EnableIPv6": true, "IPv6Network": "fd00:244::/56",`)
+	const network, v6 = `"Network": "10.244.0.0/16",`, `"EnableIPv6": true, "IPv6Network": "fd00:244::/56",`
+	switch c.opts.family() {
+	case lab.V6:
+		edits = append(edits, network, `"EnableIPv4": false, `+v6)
+	case lab.Dual:
+		edits = append(edits, network, network+" "+v6)
 	}
 	if err := c.ApplyFile(ctx, c.Manifest(), edits...); err != nil {
 		return err

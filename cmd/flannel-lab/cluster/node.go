@@ -21,7 +21,7 @@ import (
 type Node struct {
 	*machine.Machine
 	Name     string
-	IP4, IP6 netip.Addr // IP6 is invalid without Options.Dual
+	IP4, IP6 netip.Addr // one of them is invalid without Options.Dual
 
 	cluster  *Cluster
 	host     int // last number of its underlay addresses
@@ -34,8 +34,10 @@ func nodeName(i int) string { return fmt.Sprintf("node%d", i+1) }
 func (c *Cluster) newNode(i int) (*Node, error) {
 	n := &Node{Name: nodeName(i), cluster: c, host: 11 + i}
 	u := c.opts.underlay()
-	n.IP4 = u.Address(false, 0, n.host).Addr()
-	if c.opts.Dual {
+	if u.Family.Has4() {
+		n.IP4 = u.Address(false, 0, n.host).Addr()
+	}
+	if u.Family.Has6() {
 		n.IP6 = u.Address(true, 0, n.host).Addr()
 	}
 	if err := n.installPlugins(); err != nil {
@@ -76,7 +78,7 @@ func (n *Node) boot() (err error) {
 	if err := n.Do(func() error { return u.Configure(0, n.host) }); err != nil {
 		return err
 	}
-	if err := n.WriteFile("/etc/hosts", fmt.Sprintf("127.0.0.1 localhost\n%s %s\n", n.IP4, n.Name)); err != nil {
+	if err := n.WriteFile("/etc/hosts", fmt.Sprintf("127.0.0.1 localhost\n%s %s\n", firstValid(n.IP4, n.IP6), n.Name)); err != nil {
 		return err
 	}
 	return n.StartService(context.Background(), Containerd)

@@ -40,8 +40,18 @@ type Pod struct {
 	machine.Namespaces
 	Name     string
 	Node     *Node
-	IP4, IP6 netip.Addr // IP6 may be invalid
+	IP4, IP6 netip.Addr // one of them may be invalid
 	Object   *corev1.Pod
+}
+
+// IP returns an address of the pod, of the family that comes first.
+func (p *Pod) IP() netip.Addr { return firstValid(p.IP4, p.IP6) }
+
+func firstValid(a, b netip.Addr) netip.Addr {
+	if a.IsValid() {
+		return a
+	}
+	return b
 }
 
 // ApplyPods creates a web server on each node and the Service web, and waits until
@@ -166,7 +176,7 @@ func (c *Cluster) Pods(ctx context.Context, namespace, selector string) (pods []
 					p.IP6 = a
 				}
 			}
-			if p.Namespaces, err = n.namespacesOf(object.Spec.HostNetwork, p.IP4); err != nil {
+			if p.Namespaces, err = n.namespacesOf(object.Spec.HostNetwork, p.IP()); err != nil {
 				return nil, fmt.Errorf("pod %s: %w", p.Name, err)
 			}
 			pods = append(pods, p)
