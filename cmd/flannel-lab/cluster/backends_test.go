@@ -1,0 +1,116 @@
+//go:build cluster
+
+package cluster_test
+
+import (
+	"strings"
+	"syscall"
+	"testing"
+
+	"flannel/cmd/flannel-lab/cluster"
+)
+
+// Edits of the manifest.
+var (
+	// With the backend udp: what Documentation/udp/kustomization.yaml sets.
+	privileged = []string{"allowPrivilegeEscalation: false\n          readOnlyRootFilesystem: true\n" +
+		"          capabilities:\n            drop: [ALL]\n            add: [NET_ADMIN, NET_RAW]",
+		"privileged: true\n          readOnlyRootFilesystem: true"}
+	// The machine's wireguard-go, which the image lacks, and a directory for its
+	// sockets: /var/run is not a link to /run in the image. It needs /dev/net/tun,
+	// too.
+	wireguardGo = append([]string{
+		"        - name: xtables-lock\n          mountPath", "        - name: wireguard-go\n          mountPath: /usr/bin/wireguard-go\n" +
+			"        - name: wireguard\n          mountPath: /run/wireguard\n        - name: wireguard\n          mountPath: /var/run/wireguard\n" +
+			"        - name: xtables-lock\n          mountPath",
+		"      - name: xtables-lock\n        hostPath", "      - name: wireguard-go\n        hostPath: {path: /usr/bin/wireguard-go, type: File}\n" +
+			"      - name: wireguard\n        emptyDir: {}\n      - name: xtables-lock\n        hostPath",
+	}, privileged...)
+	nftablesRules = []string{"flanneld:dev", "flanneld:dev-nftables", `"EnableNFTables": false`, `"EnableNFTables": true`}
+)
+
+// TestClusterBackends has each backend that runs without a kernel module which
+// machines for tests often lack: not ipip and ipsec. Together with
+// TestClusterConfigurations, all four pairs of kube-proxy's and flanneld's kinds
+// of firewall rules occur, and each backend with IPv6 has it. The guard drops what
+// it finds from the start, and must find nothing.
+//
+//	backend    kube-proxy  flanneld  addresses
+//	vxlan      nftables    iptables  both
+//	host-gw    iptables    nftables  both
+//	wireguard  nftables    iptables  both, by wireguard-go
+//	udp        iptables    iptables  IPv4, the only family that it has
+//	alloc      nftables    nftables  IPv4, with routes that the test adds
+func TestClusterBackends(t *testing.T) {
+	nftables := cluster.Options{ProxyMode: "nftables"}
+	for name, config := range map[string]struct {
+		options   cluster.Options
+		edits     []string
+		pausing   bool // packets pass through a process in the container
+		unguarded bool
+	}{
+		"vxlan":     {options: cluster.Options{ProxyMode: "nftables", Dual: true}},
+		"host-gw":   {options: cluster.Options{Dual: true}, edits: nftablesRules},
+		"wireguard": {options: cluster.Options{ProxyMode: "nftables", Dual: true}, edits: wireguardGo, pausing: true},
+		"udp":       {edits: privileged, pausing: true},
+		"alloc":     {options: nftables, edits: nftablesRules, unguarded: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := start(t, config.options, append([]string{`"Type": "vxlan"`, `"Type": "` + name + `", "Guard": "enforce", "GuardTrial": 0`},
+				config.edits...)...)
+			if name == "alloc" {
+				addRoutes(t, c)
+			}
+			talk(t, c)
+			kill := func() { must(t, c.Nodes[0].KillDaemon(t.Context(), syscall.SIGKILL)) }
+			if config.pausing {
+				flood(t, c, kill)
+			} else {
+				lossless(t, c, kill)
+			}
+			talk(t, c)
+			for _, n := range c.Nodes {
+				if !config.unguarded {
+					guardFoundNothing(t, n)
+				}
+			}
+		})
+	}
+}
+
+// addRoutes adds routes to the pods of all other nodes, as the program does that
+// the backend alloc leaves this to.
+func addRoutes(t *testing.T, c *cluster.Cluster) {
+	t.Helper()
+	for _, n := range c.Nodes {
+		for _, peer := range c.Nodes {
+			cidrs, err := c.PodCIDRs(t.Context(), peer.Name)
+			must(t, err)
+			if peer != n {
+				_, err = n.Run(t.Context(), "ip", "route", "add", cidrs[0].String(), "via", peer.IP4.String())
+				must(t, err)
+			}
+		}
+	}
+}
+
+// guardFoundNothing checks that the guard works, and has neither dropped nor
+// counted a packet.
+func guardFoundNothing(t *testing.T, n *cluster.Node) {
+	t.Helper()
+	lines, err := metrics(t.Context(), n)
+	must(t, err)
+	works, rules := false, 0
+	for _, line := range lines {
+		name, value, _ := strings.Cut(line, " ")
+		works = works || name == `flanneld_guard_working{mode="enforce"}` && value == "1"
+		if strings.HasPrefix(name, "flanneld_guard_packets_total{") {
+			if rules++; value != "0" {
+				t.Errorf("%s: %s", n.Name, line)
+			}
+		}
+	}
+	if !works || rules == 0 {
+		t.Errorf("%s: the guard works: %v; it has %d counters", n.Name, works, rules)
+	}
+}
