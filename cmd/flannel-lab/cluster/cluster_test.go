@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -139,7 +140,7 @@ func lossless(t *testing.T, c *cluster.Cluster, do func()) {
 	t.Helper()
 	for _, r := range flood(t, c, do) {
 		if r.Lost > 0 {
-			t.Errorf("pings: %s, longest outage %v", r, r.Outage)
+			t.Errorf("pings were lost: %s", r)
 		}
 	}
 }
@@ -166,7 +167,7 @@ func flood(t *testing.T, c *cluster.Cluster, do func()) (results []machine.Flood
 	}
 	must(t, stops.Wait())
 	for i, r := range results {
-		t.Logf("pings from %s: %s", pods[i].Node.Name, r)
+		t.Logf("pings from %s: %s, longest outage %v", pods[i].Node.Name, r, r.Outage.Round(time.Millisecond))
 		if r.Sent == 0 {
 			t.Errorf("no ping was sent from %s", pods[i].Node.Name)
 		}
