@@ -161,7 +161,7 @@ func (c *Cluster) build(ctx context.Context) (err error) {
 		}
 	}
 	for _, n := range c.Nodes {
-		if err := n.registered(ctx); err != nil {
+		if err := n.Registered(ctx); err != nil {
 			return err
 		}
 	}

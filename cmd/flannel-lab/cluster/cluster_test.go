@@ -268,6 +268,7 @@ func rejoin(t *testing.T, c *cluster.Cluster) {
 		_, err = c.Kubectl(ctx, "delete", "node", last.Name)
 		must(t, err)
 		must(t, last.StartService(ctx, cluster.Kubelet))
+		must(t, last.Registered(ctx))
 		cidrs, err := c.PodCIDRs(ctx, last.Name)
 		must(t, err)
 		if old := netip.MustParsePrefix(before.Spec.PodCIDR); slices.Contains(cidrs, old) {

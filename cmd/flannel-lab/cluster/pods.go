@@ -79,8 +79,9 @@ func until(ctx context.Context, f func(context.Context) error) error {
 	return err
 }
 
-// registered waits until the node's kubelet has registered it.
-func (n *Node) registered(ctx context.Context) error {
+// Registered waits until the node's kubelet has registered it. It fails if kubelet
+// has exited.
+func (n *Node) Registered(ctx context.Context) error {
 	return until(ctx, func(ctx context.Context) error {
 		if p := n.services[Kubelet]; !p.Running() {
 			return machine.Fatal(fmt.Errorf("kubelet of %s exited: %s", n.Name, machine.LastLine(p.Log())))

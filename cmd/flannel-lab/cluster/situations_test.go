@@ -116,6 +116,7 @@ func leaveAndJoin(t *testing.T, c *cluster.Cluster, others []*cluster.Node, last
 			})
 		}
 		must(t, last.PowerOn(ctx))
+		must(t, last.Registered(ctx))
 		must(t, c.Rebooted(ctx, last))
 		must(t, c.PodsReady(ctx, api.Namespace, cluster.FlannelPods))
 		must(t, c.PodsReady(ctx, metav1.NamespaceDefault, cluster.WebPods))
