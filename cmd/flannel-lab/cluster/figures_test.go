@@ -30,8 +30,9 @@ import (
 type figures map[string][]float64
 
 // TestClusterFigures prints the figures of a cluster in Documentation/scale.md. It
-// fails only if something cannot be measured. For these figures, use
-// FLANNEL_FIGURES=5: clusters, and ten pods in each for each CNI plugin.
+// fails only if something cannot be measured. FLANNEL_FIGURES is the number of
+// clusters; each has twice as many pods for each CNI plugin, ten at most. For the
+// page it was 3.
 func TestClusterFigures(t *testing.T) {
 	n, _ := strconv.Atoi(os.Getenv("FLANNEL_FIGURES"))
 	f := figures{}
