@@ -26,8 +26,11 @@ PICTURE_HASH := $(shell cat $(PICTURE_FILES) | sha256sum | cut -c1-12)
 # Without optimization, inlining and DWARF, Kubernetes is built in two thirds of the time. The standard library, in which it
 # spends most of the time, is in the cache already.
 KUBE_FLAGS := -gcflags='all=-N -l -dwarf=false' -gcflags='std='
-# Everything that bin/kube and bin/helm are made of.
+# Everything that bin/kube, bin/helm and the programs of Kubernetes' end-to-end tests are made of.
 KUBE_HASH := $(shell { $(GO) env GOVERSION; echo "$(KUBE_FLAGS)"; cat $(KUBE)/go.mod $(KUBE)/go.sum $(KUBE)/*.go $(KUBE)/*/*.go; } | sha256sum | cut -c1-12)
+# The DNS server of a cluster in which Kubernetes' end-to-end tests run: a module of its own, too.
+COREDNS := $(LAB)/coredns
+COREDNS_HASH := $(shell { $(GO) env GOVERSION; cat $(COREDNS)/go.mod $(COREDNS)/go.sum $(COREDNS)/*.go; } | sha256sum | cut -c1-12)
 
 # The variables PLAN_…: which tests a change needs, by cmd/flannel-tests. The calls of make in `make test` have
 # them. They are read here, because prerequisites are expanded where they stand.
@@ -46,7 +49,7 @@ export CGO_ENABLED = 0
 export GOFLAGS := $(GOFLAGS) -trimpath -buildvcs=false
 
 .DEFAULT_GOAL := build
-.PHONY: build plugin man completions cross windows-zip windows-cni release packages release-deps test-release pins pins-debian pins-go pins-windows audit tools kube cluster wine demo demo-svg test changed test-e2e test-cluster test-kernels test-former test-windows test-kube-proxy test-systems night bench lint fuzz soak stress clean help
+.PHONY: build plugin man completions cross windows-zip windows-cni release packages release-deps test-release pins pins-debian pins-go pins-windows audit tools kube cluster conformance wine demo demo-svg test changed test-e2e test-cluster test-kernels test-former test-windows test-kube-proxy test-systems night bench lint fuzz soak stress clean help
 
 build: ## build bin/flanneld for this machine
 	$(GO) build -ldflags '$(STAMP)' -o bin/flanneld ./cmd/flanneld
@@ -200,6 +203,12 @@ cluster-releases:
 	cd cmd/flannel-release && $(CLUSTER_RELEASE) -version v1.2.3 -source $(CURDIR)/bin/former/source images $(CURDIR)/bin/cluster/v1.2.3
 	cd cmd/flannel-release && $(CLUSTER_RELEASE) -version v1.2.4 images $(CURDIR)/bin/cluster/v1.2.4
 	rm -rf bin/former/source
+
+conformance: ## run Kubernetes' own end-to-end tests of the network on a cluster; more than ten minutes the first time; ARGS='--backend host-gw --set network'
+	@dist/setup.sh demo
+	@$(MAKE) --no-print-directory cluster
+	@dist/progress.sh "Kubernetes' end-to-end tests" $(MAKE) --no-print-directory bin/cluster/ginkgo bin/cluster/conformance.tar
+	@bin/flannel-lab conformance $(ARGS)
 
 demo: ## show flanneld on three nodes on this machine, in ten seconds once it is built; ARGS=--kube, ARGS=--cluster, ARGS='--windows 1'
 	@dist/setup.sh $(if $(findstring -windows,$(ARGS)),test,demo)
@@ -509,6 +518,35 @@ bin/helm: bin/.kube-$(KUBE_HASH) bin/kube
 bin/kube-proxy.exe: bin/.kube-$(KUBE_HASH) bin/kube
 	cd $(KUBE) && GOOS=windows GOARCH=amd64 nice $(GO) build $(KUBE_FLAGS) -ldflags '-s -w -X k8s.io/component-base/version.gitVersion=$(KUBERNETES)' \
 		-o ../../../$@ k8s.io/kubernetes/cmd/kube-proxy
+
+# Kubernetes' end-to-end tests: the tests of SIG Network, what runs them, and the programs of their images.
+bin/cluster/e2e.test: bin/.kube-$(KUBE_HASH)
+	@mkdir -p $(@D)
+	cd $(KUBE) && nice $(GO) test -vet=off -c $(KUBE_FLAGS) -ldflags '-s -w -X k8s.io/component-base/version.gitVersion=$(KUBERNETES)' -o ../../../$@ ./e2e
+bin/cluster/ginkgo: bin/.kube-$(KUBE_HASH)
+	@mkdir -p $(@D)
+	cd $(KUBE) && nice $(GO) build $(KUBE_FLAGS) -ldflags '-s -w' -o ../../../$@ github.com/onsi/ginkgo/v2/ginkgo
+bin/cluster/agnhost bin/cluster/regression-issue-74839: bin/.kube-$(KUBE_HASH)
+	@mkdir -p $(@D)
+	cd $(KUBE) && nice $(GO) build $(KUBE_FLAGS) -ldflags '-s -w' -o ../../../$@ k8s.io/kubernetes/test/images/$(@F)
+bin/cluster/localhost.crt bin/cluster/localhost.key: bin/.kube-$(KUBE_HASH)
+	@mkdir -p $(@D)
+	install -m 644 $$(cd $(KUBE) && $(GO) list -m -f '{{.Dir}}' k8s.io/kubernetes)/test/images/agnhost/porter/$(@F) $@
+bin/cluster/e2e.images: bin/cluster/e2e.test
+	$< --list-images >$@.new && sort -u -o $@.new $@.new && mv $@.new $@
+
+bin/.coredns-$(COREDNS_HASH):
+	$(call stamp,coredns)
+bin/cluster/coredns: bin/.coredns-$(COREDNS_HASH)
+	@mkdir -p $(@D)
+	cd $(COREDNS) && nice $(GO) build $(KUBE_FLAGS) -ldflags '-s -w' -o ../../../$@ .
+
+# Debian's packages come from bin/debian, if they are there.
+bin/cluster/conformance.tar: ARCH = $(shell $(GO) env GOARCH)
+bin/cluster/conformance.tar: $(addprefix bin/cluster/,agnhost regression-issue-74839 coredns localhost.crt localhost.key e2e.images) \
+		cmd/flannel-release/conformance.go cmd/flannel-release/conformance.json
+	cd cmd/flannel-release && $(GO) run . -version '$(VERSION)' -commit '$(COMMIT)' -time '$(SOURCE_DATE_EPOCH)' -systems linux-$(ARCH) -pins conformance.json \
+		conformance '$(CURDIR)/bin/cluster'
 
 bin/etcd: bin/.etcd-$(ETCD)
 	cd $(LAB) && $(GO) build -o ../../$@ go.etcd.io/etcd/server/v3

@@ -16,6 +16,7 @@ import (
 
 	"flannel/cmd/flannel-lab/bench"
 	"flannel/cmd/flannel-lab/cluster"
+	"flannel/cmd/flannel-lab/conformance"
 	"flannel/cmd/flannel-lab/demo"
 	"flannel/cmd/flannel-lab/lab"
 	"flannel/cmd/flannel-lab/machine"
@@ -33,6 +34,7 @@ const usage = `flannel-lab: several flannel nodes on one machine. The machine's 
   flannel-lab flanneld start|stop|kill|log NODE
   flannel-lab down                      end the lab and remove everything of it
   flannel-lab cluster …                 a Kubernetes cluster with kubelet and containerd: see flannel-lab cluster help
+  flannel-lab conformance [options]     run Kubernetes' end-to-end tests of the network on a cluster (options: conformance -h)
   flannel-lab bench [options]           measure the costs of a daemon at scale, compared to the kernel alone (options: bench -h)
 
 Options of demo and up:
@@ -53,7 +55,7 @@ func run(args []string) int {
 	if len(args) > 0 {
 		command, args = args[0], args[1:]
 	}
-	if command == "demo" || command == "serve" || command == "bench" || command == "cluster" && inNamespaces(args) {
+	if command == "demo" || command == "serve" || command == "bench" || command == "conformance" || command == "cluster" && inNamespaces(args) {
 		lab.Init()
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), machine.Ending()...)
@@ -91,6 +93,12 @@ func dispatch(ctx context.Context, command string, args []string) (int, error) {
 			return 2, err
 		}
 		return 0, bench.Run(ctx, os.Stdout, o)
+	case "conformance":
+		o, err := conformance.Parse(os.Stdout, args)
+		if err != nil {
+			return 2, err
+		}
+		return 0, conformance.Run(ctx, os.Stdout, o)
 	case "cluster":
 		return clusterCommand(ctx, args)
 	case "status", "pod", "flanneld":

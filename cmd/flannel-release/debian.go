@@ -61,12 +61,12 @@ func debianArch(arch string) string {
 
 const mirror = "https://deb.debian.org/"
 
-// renewPins chooses the latest packages for architectures of Go with apt, which verifies the archive's signature, and
+// renewPins chooses the latest versions of packages for architectures of Go with apt, which verifies the archive's signature, and
 // writes their versions and checksums.
-func renewPins(ctx context.Context, file string, archs []string) error {
+func renewPins(ctx context.Context, file string, packages, archs []string) error {
 	p := pins{Suite: suite, Snapshot: time.Now().UTC().Format("20060102T150405Z"), Packages: map[string][]debianPackage{}}
 	for _, arch := range archs {
-		chosen, err := choosePackages(ctx, debianArch(arch))
+		chosen, err := choosePackages(ctx, packages, debianArch(arch))
 		if err != nil {
 			return fmt.Errorf("%s: %w", arch, err)
 		}
@@ -80,7 +80,7 @@ func renewPins(ctx context.Context, file string, archs []string) error {
 }
 
 // choosePackages asks an apt with directories of its own, as if nothing were installed.
-func choosePackages(ctx context.Context, arch string) (chosen []debianPackage, err error) {
+func choosePackages(ctx context.Context, packages []string, arch string) (chosen []debianPackage, err error) {
 	dir, err := os.MkdirTemp("", "flannel-apt")
 	if err != nil {
 		return nil, err
@@ -116,7 +116,7 @@ APT::Sandbox::User "root"; Acquire::Retries "5"; Acquire::Languages "none"; APT:
 	if _, err := apt("apt-get", "-qq", "update"); err != nil {
 		return nil, err
 	}
-	out, err := apt("apt-get", append([]string{"-qq", "-y", "--print-uris", "install"}, wanted...)...)
+	out, err := apt("apt-get", append([]string{"-qq", "-y", "--print-uris", "install"}, packages...)...)
 	if err != nil {
 		return nil, err
 	}

@@ -93,18 +93,26 @@ func (r *release) writeImage(file, tag string, systems []system, roots map[syste
 	if err != nil {
 		return "", err
 	}
-	return hash.String(), r.writeLayout(r.name(file), index, map[string]string{"org.opencontainers.image.ref.name": tag})
+	return hash.String(), r.writeLayout(r.name(file), namedImage{index, map[string]string{"org.opencontainers.image.ref.name": tag}})
 }
 
-// writeLayout writes an archive of an OCI layout with one image. The annotations name it.
-func (r *release) writeLayout(file string, image v1.ImageIndex, annotations map[string]string) error {
+// namedImage is an image for one or several systems, and the annotations that name it.
+type namedImage struct {
+	index       v1.ImageIndex
+	annotations map[string]string
+}
+
+// writeLayout writes an archive of an OCI layout. Layers that images have in common are stored once.
+func (r *release) writeLayout(file string, images ...namedImage) error {
 	dir := filepath.Join(r.out, "layout")
 	place, err := layout.Write(dir, empty.Index)
 	if err != nil {
 		return err
 	}
-	if err := place.AppendIndex(image, layout.WithAnnotations(annotations)); err != nil {
-		return err
+	for _, i := range images {
+		if err := place.AppendIndex(i.index, layout.WithAnnotations(i.annotations)); err != nil {
+			return err
+		}
 	}
 	entries, err := r.tree(dir, "")
 	if err != nil {
@@ -152,20 +160,33 @@ func (r *release) oneImage(s system, root []entry, notices []byte) (v1.Image, er
 
 // assemble makes an image of layers, of which empty ones are left out.
 func (r *release) assemble(s system, layers [][]entry, run v1.Config) (v1.Image, error) {
-	image := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
+	var made []v1.Layer
 	for _, entries := range slices.DeleteFunc(layers, func(e []entry) bool { return len(e) == 0 }) {
-		var b bytes.Buffer
-		if err := writeTar(&b, entries, r.time); err != nil {
-			return nil, err
-		}
-		layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(b.Bytes())), nil },
-			tarball.WithMediaType(types.OCILayer))
+		layer, err := r.layer(entries)
 		if err != nil {
 			return nil, err
 		}
-		if image, err = mutate.AppendLayers(image, layer); err != nil {
-			return nil, err
-		}
+		made = append(made, layer)
+	}
+	return r.stack(s, made, run)
+}
+
+// layer makes a layer of files.
+func (r *release) layer(entries []entry) (v1.Layer, error) {
+	var b bytes.Buffer
+	if err := writeTar(&b, entries, r.time); err != nil {
+		return nil, err
+	}
+	return tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(b.Bytes())), nil },
+		tarball.WithMediaType(types.OCILayer))
+}
+
+// stack makes an image of layers.
+func (r *release) stack(s system, layers []v1.Layer, run v1.Config) (v1.Image, error) {
+	image := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
+	image, err := mutate.AppendLayers(image, layers...)
+	if err != nil {
+		return nil, err
 	}
 	config, err := image.ConfigFile()
 	if err != nil {

@@ -22,18 +22,7 @@ func (r *release) labImages(ctx context.Context, pinsFile string) error {
 		return errors.New("lab: want one system, and a directory")
 	}
 	s := r.systems[0]
-	p, err := readPins(pinsFile)
-	if err != nil {
-		return err
-	}
-	packages := p.Packages[s.arch]
-	if !slices.Contains(fullArchs, s.arch) || len(packages) == 0 {
-		return fmt.Errorf("%s has no packages for %s", pinsFile, s.arch)
-	}
-	if err := p.fetchAll(ctx, packages, r.cache); err != nil {
-		return err
-	}
-	root, err := debianRoot(packages, r.cache)
+	root, err := r.pinnedRoot(ctx, pinsFile, s)
 	if err != nil {
 		return err
 	}
@@ -58,8 +47,29 @@ func (r *release) labImages(ctx context.Context, pinsFile string) error {
 	return r.writeLab("pod.tar", s, image, "flannel-lab-pod:dev")
 }
 
+// pinnedRoot returns the files of a list of packages, which it downloads if they are not in the cache.
+func (r *release) pinnedRoot(ctx context.Context, pinsFile string, s system) ([]entry, error) {
+	p, err := readPins(pinsFile)
+	if err != nil {
+		return nil, err
+	}
+	packages := p.Packages[s.arch]
+	if !slices.Contains(fullArchs, s.arch) || len(packages) == 0 {
+		return nil, fmt.Errorf("%s has no packages for %s", pinsFile, s.arch)
+	}
+	if err := p.fetchAll(ctx, packages, r.cache); err != nil {
+		return nil, err
+	}
+	return debianRoot(packages, r.cache)
+}
+
 func (r *release) writeLab(file string, s system, image v1.Image, name string) error {
+	return r.writeLayout(file, labImage(s, image, "docker.io/library/"+name))
+}
+
+// labImage names an image for `ctr images import`, which then needs no option.
+func labImage(s system, image v1.Image, name string) namedImage {
 	index := mutate.AppendManifests(mutate.IndexMediaType(empty.Index, types.OCIImageIndex),
 		mutate.IndexAddendum{Add: image, Descriptor: v1.Descriptor{Platform: platform(s)}})
-	return r.writeLayout(file, index, map[string]string{"io.containerd.image.name": "docker.io/library/" + name})
+	return namedImage{index, map[string]string{"io.containerd.image.name": name}}
 }

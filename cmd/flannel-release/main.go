@@ -65,7 +65,9 @@ func run(ctx context.Context, args []string) error {
 	r.time, r.programs = time.Unix(unix, 0).UTC(), filepath.Join(r.source, "dist", "out")
 	switch command := flags.Arg(0); command {
 	case "pins":
-		return renewPins(ctx, pins, fullArchs)
+		return renewPins(ctx, pins, wanted, fullArchs)
+	case "conformance-pins":
+		return renewPins(ctx, pins, wantedByTests, fullArchs)
 	case "base":
 		return renewBase(ctx, http.DefaultClient, filepath.Join(r.source, "dist", "windows", "Dockerfile"))
 	case "fetch":
@@ -78,6 +80,9 @@ func run(ctx context.Context, args []string) error {
 	case "images":
 		r.out = flags.Arg(1)
 		return r.imagesAlone(pins)
+	case "conformance":
+		r.out = flags.Arg(1)
+		return r.conformanceImages(ctx, pins)
 	case "licences":
 		return r.checkLicences()
 	case "make", "packages":
@@ -89,7 +94,7 @@ func run(ctx context.Context, args []string) error {
 		}
 		return r.make(steps)
 	default:
-		return fmt.Errorf("command %q: want pins, base, fetch, unpack, lab, images, licences, make or packages", command)
+		return fmt.Errorf("command %q: want pins, base, fetch, unpack, lab, images, conformance, conformance-pins, licences, make or packages", command)
 	}
 }
 
