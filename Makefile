@@ -210,6 +210,13 @@ conformance: ## run Kubernetes' own end-to-end tests of the network on a cluster
 	@dist/progress.sh "Kubernetes' end-to-end tests" $(MAKE) --no-print-directory bin/cluster/ginkgo bin/cluster/conformance.tar
 	@bin/flannel-lab conformance $(ARGS)
 
+# The configurations of Documentation/conformance.md, for make night.
+.PHONY: conformance-all
+conformance-all:
+	@$(MAKE) --no-print-directory conformance ARGS='--set network'
+	@$(MAKE) --no-print-directory conformance ARGS='--set network --proxy-mode nftables --enable-nftables --guard enforce'
+	@$(MAKE) --no-print-directory conformance ARGS='--set network --backend host-gw'
+
 demo: ## show flanneld on three nodes on this machine, in ten seconds once it is built; ARGS=--kube, ARGS=--cluster, ARGS='--windows 1'
 	@dist/setup.sh $(if $(findstring -windows,$(ARGS)),test,demo)
 	@$(MAKE) --no-print-directory $(if $(findstring -cluster,$(ARGS)),cluster,build tools) $(if $(findstring -kube,$(ARGS)),kube) $(if $(findstring -windows,$(ARGS)),wine cross-windows-amd64)

@@ -9,7 +9,7 @@ set -u
 cd "$(dirname "$0")/.."
 : "${MAKE:?is set by make night}"
 head=$(git rev-parse HEAD)
-steps=${*:-test-everything test-systems test-kernels test-former test-release test-kube-proxy test-cluster soak fuzz}
+steps=${*:-test-everything test-systems test-kernels test-former test-release test-kube-proxy test-cluster conformance-all soak fuzz}
 out=bin/night
 rm -rf "$out"
 mkdir -p "$out"
