@@ -233,7 +233,7 @@ BASE ?=
 plan = @mkdir -p bin && $(GO) run ./cmd/flannel-tests -of $(1) -base '$(BASE)' >bin/plan.mk
 LANES := $(MAKE) --no-print-directory PLAN=bin/plan.mk -j3 test-packages-of-kubernetes test-nodes test-machine
 
-test: ## run the tests: all packages, all nodes end to end, the kernel's in a virtual machine; up to 40 minutes on two processors
+test: ## run the tests: all packages, all nodes end to end, the kernel's in a virtual machine; some 40 minutes on two processors
 	@dist/setup.sh test
 	$(call plan,test)
 	@$(LANES)
