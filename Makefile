@@ -231,7 +231,7 @@ demo-svg: ## run the demo and renew its picture, Documentation/demo.svg
 # The commit to compare with, or a branch. Default: for `make changed` origin/main, or main; else the commit of .ci/green.
 BASE ?=
 plan = @mkdir -p bin && $(GO) run ./cmd/flannel-tests -of $(1) -base '$(BASE)' >bin/plan.mk
-LANES := $(MAKE) --no-print-directory PLAN=bin/plan.mk -j3 test-packages-of-kubernetes test-nodes test-machine
+LANES := $(MAKE) --no-print-directory PLAN=bin/plan.mk -j3 test-other-systems test-nodes test-machine
 
 test: ## run the tests: all packages, all nodes end to end, the kernel's in a virtual machine; some 40 minutes on two processors
 	@dist/setup.sh test
@@ -283,10 +283,10 @@ test-kernels: ## run the tests that concern the kernel on Debian's kernels 6.1 a
 # Even or odd, by the last digit of the commit.
 KERNEL_OF_COMMIT = $(if $(filter %0 %2 %4 %6 %8 %a %c %e,$(COMMIT)),$(firstword $(KERNELS)),$(lastword $(KERNELS)))
 
-# A virtual machine has one processor.
+# A virtual machine has one processor, so two are busy at once: of two kernels, or of one.
 .PHONY: $(KERNELS:%=test-kernel-%)
 $(KERNELS:%=test-kernel-%): test-kernel-%:
-	@dist/kernels.sh $* all
+	@MACHINES=$(if $(word 2,$(KERNELS)),1,2) dist/kernels.sh $* all
 
 bench: ## measure CPU, memory and delays with 1,000 to 50,000 peers; more than ten minutes, ARGS=--quick for a first look
 	@dist/setup.sh demo
@@ -337,7 +337,8 @@ test-kube-proxy: ## test Windows' real kube-proxy beside flanneld.exe under Wine
 wine: bin/wine/run bin/cni/host-local.exe bin/cni/win-bridge.exe bin/cni/win-overlay.exe ## set up Wine and the CNI plugins for Windows, for tests
 	GOOS=windows GOARCH=amd64 $(GO) build -overlay bin/wine/overlay.json $(RELEASE) -o bin/cni/flannel.exe ./cmd/flannel
 
-# Three lanes side by side, which build what they share once: packages, nodes, and a virtual machine, which has one processor.
+# Three lanes side by side, which build what they share once: packages and then other architectures, nodes, and virtual
+# machines of one processor each.
 # A package whose tests need Kubernetes waits until that is built, which takes minutes the first time.
 WITH_KUBE   := ./cmd/flanneld ./subnet/kube ./subnet/kube/% ./dist ./dist/%
 WITH_WINE   := ./backend ./backend/% ./cmd/flannel ./cmd/flanneld ./pkg/% ./subnet ./subnet/patience
@@ -345,7 +346,7 @@ RACE        := CGO_ENABLED=1 $(GO) $(TEST) -race
 PLAN_NODES  := $(filter-out -,$(PLAN_E2E))$(PLAN_LAB)
 plan_kube   := $(filter $(WITH_KUBE),$(PLAN_RACE) $(PLAN_PLAIN))
 plan_wine   := $(filter $(WITH_WINE),$(PLAN_WINE))
-.PHONY: test-packages test-packages-of-kubernetes test-nodes test-machine lint-kube
+.PHONY: test-packages test-packages-of-kubernetes test-other-systems test-nodes test-machine lint-kube
 
 test-packages: build tools bin/image/start bin/powershell/parse.mjs $(if $(plan_wine),wine)
 	@$(MAKE) --no-print-directory lint
@@ -369,8 +370,10 @@ test-machine: $(if $(filter short all,$(PLAN_KERNEL)),test-programs)
 	@case '$(PLAN_KERNEL)' in \
 	short) series=$$(dist/vm.sh choose) && dist/vm.sh fetch $$series && dist/kernels.sh $$series short ;; \
 	all) series=$(KERNEL_OF_COMMIT) && { dist/vm.sh fetch $$series || { series=$$(dist/vm.sh choose) && dist/vm.sh fetch $$series; }; } && \
-		dist/kernels.sh $$series all ;; \
+		MACHINES=2 dist/kernels.sh $$series all ;; \
 	esac
+
+test-other-systems: test-packages-of-kubernetes
 	@$(if $(PLAN_SYSTEMS),$(MAKE) --no-print-directory test-emulated test-words)
 
 # Packages with system calls, for one architecture with other call numbers, one with 32 bits and one that is big-endian.

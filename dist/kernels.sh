@@ -6,12 +6,13 @@
 #   kernels.sh 6.12 all       all of them
 #   kernels.sh 6.12 e2e TestIPIP TestPodsOfTwoNodesTalk/vxlan_dual
 #
-# The output of the tests is in bin/tests/<series>.
+# MACHINES virtual machines (1), each with one processor, share the runs. The output of the tests is in bin/tests/<series>.
 set -eu
 here=$(cd "$(dirname "$0")/.." && pwd)
 
-# tests SELECTION: prints, for the kernel of $series, a line for each run of a test program: its name, its package and the tests. A test that counts lost
-# packets is not in one line with those that measure throughput: on the one emulated processor, these overflow queues.
+# tests SELECTION: prints, for the kernel of $series, a line for each run of a test program: its name, its package and the
+# tests. The longest come first. A test that counts lost packets is not in one line with those that measure throughput: on
+# the one emulated processor, these overflow queues.
 tests() {
 	case $1 in
 	short)
@@ -19,17 +20,18 @@ tests() {
 		;;
 	all)
 		cat <<-END
-			linux pkg/dataplane/linux TestFirstSync TestRestart TestAdoption TestPlainRoutes TestTwoOnOneMachine TestFound
+			e2e cmd/flannel-lab/e2e TestIPsec TestIPsecOptions TestIPsecRollout TestIPsecDrift TestIPsecAdoption TestIPsecDualStack
+			firewall pkg/firewall TestRestartsLeaveNoGap TestDriftNFTables TestDriftIPTablesLegacy TestNFTablesAdoption
+			firewall pkg/firewall TestDriftIPTablesNFT TestSwitching
 			linux pkg/dataplane/linux TestWireGuard TestWireGuardDrift TestWireGuardAdoption TestIPIPOfAnotherNetwork TestIPsecPolicies TestTUNDriftIsRepaired TestTUNRestart
-			firewall pkg/firewall TestDriftIPTablesNFT TestDriftIPTablesLegacy TestDriftNFTables TestSwitching TestNFTablesAdoption TestRestartsLeaveNoGap
-			underlay pkg/underlay TestRead TestWatch
+			e2e cmd/flannel-lab/e2e TestUDP TestExtension TestAlloc
 			e2e cmd/flannel-lab/e2e TestMissingModule TestIPIP TestIPIPDrift TestIPIPAmongBackends TestIPIPAdoption TestIPIPDualStack TestHandbackIPIP
+			e2e cmd/flannel-lab/e2e TestModulesAfterEveryOther
+			e2e cmd/flannel-lab/e2e TestGuardIPIP TestGuardWaits TestGuard/vxlan TestGuardTranslatedPeer TestGuardWithFlannel
+			linux pkg/dataplane/linux TestFirstSync TestRestart TestAdoption TestPlainRoutes TestTwoOnOneMachine TestFound
+			underlay pkg/underlay TestRead TestWatch
 			linux pkg/dataplane/linux TestGuardSets TestGuardTrial TestGuardCleanup TestGuardHoldsBackNewPeers
 			guard pkg/dataplane/linux/guard TestImpostor TestOwnersFollowLeases TestTranslated TestTrialWaitsForPeers
-			e2e cmd/flannel-lab/e2e TestGuardIPIP TestGuardWaits TestGuard/vxlan TestGuardTranslatedPeer TestGuardWithFlannel
-			e2e cmd/flannel-lab/e2e TestIPsec TestIPsecOptions TestIPsecRollout TestIPsecDrift TestIPsecAdoption TestIPsecDualStack
-			e2e cmd/flannel-lab/e2e TestModulesAfterEveryOther
-			e2e cmd/flannel-lab/e2e TestUDP TestExtension TestAlloc
 			e2e cmd/flannel-lab/e2e TestAdoptionOfWhatFlannelLeft
 			e2e cmd/flannel-lab/e2e TestPodsOfTwoNodesTalk/vxlan_dual TestPodsOfTwoNodesTalk/host-gw_dual TestPodsOfTwoNodesTalk/wireguard_dual
 			e2e cmd/flannel-lab/e2e TestDriftIsMended/vxlan_dual TestWireGuardOutlivesTheDaemon/separate
@@ -61,7 +63,7 @@ programs() {
 		"$here"/bin/cni/*
 }
 
-# inside: runs in the virtual machine; the lines of tests are in /out/tests.
+# inside: runs in a virtual machine. The lines of tests are in /out/tests; a directory says that a machine has taken a line.
 inside() {
 	# Without its module, flanneld would take wireguard-go. udev, which does not run here, would make /dev/net/tun. A test
 	# breaks a tunnel by fou.
@@ -78,6 +80,7 @@ inside() {
 	number=0
 	while read -r program package names; do
 		number=$((number + 1))
+		mkdir "/out/$number" 2>/dev/null || continue # the other machine has it
 		cd "$here/$package"
 		# shellcheck disable=SC2086 # a list of words
 		"$here/bin/tests/$program.test" -test.v -test.timeout 60m -test.parallel 2 -test.run "$(pattern $names)" \
@@ -124,7 +127,8 @@ e2e) shift && echo "e2e cmd/flannel-lab/e2e $*" >"$out/tests" ;;
 *) echo "kernels.sh: $1 is not short, all or e2e" >&2 && exit 2 ;;
 esac
 began=$(date +%s)
-VM_OUT=$out VM_TIMEOUT=${VM_TIMEOUT:-7200} "$here/dist/vm.sh" "$series" "$here/dist/kernels.sh" inside
+export VM_OUT="$out" VM_TIMEOUT="${VM_TIMEOUT:-7200}"
+seq "${MACHINES:-1}" | xargs -P "${MACHINES:-1}" -I '{}' "$here/dist/vm.sh" "$series" "$here/dist/kernels.sh" inside
 number=0
 failed=
 while read -r program package names; do

@@ -136,6 +136,7 @@ make_initrd() {
 		unpacked "$file" >"$rd/modules/$number"
 	done <"$rd/list"
 	printf '%s\0' "$PWD" "$@" >"$rd/command"
+	echo "$status" >"$rd/status"
 	cat >"$rd/init" <<-'END'
 		#!/busybox sh
 		set -e
@@ -160,13 +161,13 @@ make_initrd() {
 		$b mount -t cgroup2 cgroup2 /root/sys/fs/cgroup
 		$b mount -t bpf bpf /root/sys/fs/bpf
 		$b mkdir /root/run/vm
-		$b cp /command /busybox /start /root/run/vm
+		$b cp /command /busybox /start /status /root/run/vm
 		exec $b switch_root /root /bin/sh /run/vm/start
 	END
 	cat >"$rd/start" <<-'END'
 		export HOME=/root PATH=/usr/local/go/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 		ip link set lo up
-		xargs -0 -a /run/vm/command sh -c 'cd "$0" && "$@" </dev/null; echo $? >/out/.status'
+		xargs -0 -a /run/vm/command sh -c 'cd "$0" && "$@" </dev/null; echo $? >"/out/$(cat /run/vm/status)"'
 		sync
 		/run/vm/busybox poweroff -f
 	END
@@ -209,7 +210,7 @@ boot() {
 	trap 'rm -rf "$work"' EXIT
 	out=${VM_OUT:-$work/out}
 	mkdir -p "$out"
-	rm -f "$out/.status"
+	status=.status-$(basename "$work") # several machines may have the same $out
 	make_initrd "$work/initrd" "$@"
 	modules=$(realpath "$kernel/lib/modules")
 	share=local,security_model=none
@@ -238,8 +239,10 @@ boot() {
 	console=$!
 	wait $qemu || true
 	wait $console
-	[ -s "$out/.status" ] || fail "kernel $release ended without running the command to its end"
-	exit "$(cat "$out/.status")"
+	[ -s "$out/$status" ] || fail "kernel $release ended without running the command to its end"
+	code=$(cat "$out/$status")
+	rm "$out/$status"
+	exit "$code"
 }
 
 [ "$*" != choose ] || { choose && exit; }

@@ -22,6 +22,7 @@ type pkg struct {
 	linux   bool            // it has files for Linux
 	windows bool            // it has files for Windows
 	differs bool            // it is not the same on both
+	program bool            // it has code besides its tests
 	tests   string          // the text of its tests
 }
 
@@ -49,6 +50,7 @@ func readPackages() (h house, err error) {
 		p, onWindows := h.packages[name], windows[name]
 		maps.Copy(p.uses, onWindows.uses)
 		p.windows = len(onWindows.files) > 0
+		p.program = slices.ContainsFunc(of.files, func(file string) bool { return !strings.HasSuffix(file, "_test.go") })
 		p.differs = strings.Contains(text, "runtime.GOOS") || !slices.Equal(of.files, onWindows.files)
 	}
 	h.endToEnd, err = readEndToEnd(endToEndDir)

@@ -18,11 +18,11 @@ func smallHouse() house {
 	return house{
 		packages: map[string]*pkg{
 			".":            {linux: true},
-			"./pkg/file":   {uses: uses("./pkg/file"), linux: true, windows: true, differs: true},
-			"./pkg/hns":    {uses: uses("./pkg/hns", "./pkg/file"), windows: true, differs: true},
-			"./pkg/daemon": {uses: uses("./pkg/daemon", "./pkg/file"), tests: `"scale.md"`, linux: true, windows: true},
-			"./pkg/doctor": {uses: uses("./pkg/doctor"), linux: true, windows: true},
-			"./cmd/d":      {uses: uses("./cmd/d", "./pkg/daemon", "./pkg/file"), linux: true, windows: true},
+			"./pkg/file":   {uses: uses("./pkg/file"), linux: true, windows: true, program: true, differs: true},
+			"./pkg/hns":    {uses: uses("./pkg/hns", "./pkg/file"), windows: true, differs: true, program: true},
+			"./pkg/daemon": {uses: uses("./pkg/daemon", "./pkg/file"), tests: `"scale.md"`, linux: true, windows: true, program: true},
+			"./pkg/doctor": {uses: uses("./pkg/doctor"), linux: true, windows: true, program: true},
+			"./cmd/d":      {uses: uses("./cmd/d", "./pkg/daemon", "./pkg/file"), linux: true, windows: true, program: true},
 		},
 		endToEnd: []testFile{{"loss_test.go", []string{"TestNoPacketIsLost"}}, {"windows_cni_test.go", []string{"TestWindowsCNI", "TestWindowsPods"}}},
 	}
@@ -36,19 +36,19 @@ func TestMakePlan(t *testing.T) {
 		want     []string // lines of the answer
 	}{
 		{"a package and those that import it", "test", []string{"pkg/daemon/daemon.go"}, []string{
-			"PLAN_RACE := . ./cmd/d ./pkg/daemon", "PLAN_PLAIN := ./pkg/doctor ./pkg/file", "PLAN_WINE := ", "PLAN_KERNEL := all", "PLAN_E2E := "}},
-		{"a test concerns its package alone", "test", []string{"pkg/daemon/daemon_test.go"}, []string{"PLAN_RACE := . ./pkg/daemon", "PLAN_KERNEL := all"}},
+			"PLAN_RACE := ./cmd/d ./pkg/daemon", "PLAN_PLAIN := . ./pkg/doctor ./pkg/file", "PLAN_WINE := ", "PLAN_KERNEL := all", "PLAN_E2E := "}},
+		{"a test concerns its package alone", "test", []string{"pkg/daemon/daemon_test.go"}, []string{"PLAN_RACE := ./pkg/daemon", "PLAN_KERNEL := all"}},
 		{"code for Windows", "test", []string{"pkg/file/watch.go"}, []string{
-			"PLAN_RACE := . ./cmd/d ./pkg/daemon ./pkg/file", "PLAN_WINE := ./pkg/file ./pkg/hns", "PLAN_KERNEL := short"}},
+			"PLAN_RACE := ./cmd/d ./pkg/daemon ./pkg/file", "PLAN_WINE := ./pkg/file ./pkg/hns", "PLAN_KERNEL := short"}},
 		{"a package that needs all of Wine", "changed", []string{"pkg/hns/hns.go"}, []string{
-			"PLAN_RACE := .", "PLAN_PLAIN := ", "PLAN_WINE := ./cmd/d ./pkg/daemon ./pkg/doctor ./pkg/file ./pkg/hns", "PLAN_KERNEL := none",
+			"PLAN_RACE := ", "PLAN_PLAIN := .", "PLAN_WINE := ./cmd/d ./pkg/daemon ./pkg/doctor ./pkg/file ./pkg/hns", "PLAN_KERNEL := none",
 			"PLAN_E2E := ^(TestWindowsCNI|TestWindowsPods)$$"}},
-		{"an end-to-end test", "changed", []string{"cmd/flannel-lab/e2e/loss_test.go"}, []string{"PLAN_RACE := .", "PLAN_E2E := ^(TestNoPacketIsLost)$$", "PLAN_LAB := "}},
+		{"an end-to-end test", "changed", []string{"cmd/flannel-lab/e2e/loss_test.go"}, []string{"PLAN_RACE := ", "PLAN_E2E := ^(TestNoPacketIsLost)$$", "PLAN_LAB := "}},
 		{"packages of the lab", "changed", []string{"cmd/flannel-lab/lab/a.go", "cmd/flannel-lab/lab/b.go", "cmd/flannel-lab/main.go"}, []string{"PLAN_LAB := . ./lab"}},
-		{"testdata below a package", "changed", []string{"pkg/daemon/testdata/a/b.json"}, []string{"PLAN_RACE := . ./pkg/daemon", "PLAN_E2E := -"}},
-		{"a page that a test reads", "changed", []string{"Documentation/scale.md"}, []string{"PLAN_RACE := . ./pkg/daemon ./pkg/doctor"}},
-		{"a module", "changed", []string{"go.mod"}, []string{"PLAN_RACE := . ./cmd/d ./pkg/daemon ./pkg/doctor ./pkg/file"}},
-		{"nothing", "test", nil, []string{"PLAN_RACE := .", "PLAN_KERNEL := short", "PLAN_RELEASE := ", "PLAN_E2E := "}},
+		{"testdata below a package", "changed", []string{"pkg/daemon/testdata/a/b.json"}, []string{"PLAN_RACE := ./pkg/daemon", "PLAN_E2E := -"}},
+		{"a page that a test reads", "changed", []string{"Documentation/scale.md"}, []string{"PLAN_RACE := ./pkg/daemon ./pkg/doctor"}},
+		{"a module", "changed", []string{"go.mod"}, []string{"PLAN_RACE := ./cmd/d ./pkg/daemon ./pkg/doctor ./pkg/file"}},
+		{"nothing", "test", nil, []string{"PLAN_RACE := ", "PLAN_KERNEL := short", "PLAN_RELEASE := ", "PLAN_E2E := "}},
 	} {
 		p := makePlan(c.of, change{files: c.files}, rows, smallHouse())
 		got := strings.Split(p.variables(), "\n")
@@ -64,7 +64,7 @@ func TestMakePlan(t *testing.T) {
 func TestEverything(t *testing.T) {
 	rows := []row{{path: "pkg/daemon", needs: []string{"kernels", "release"}}}
 	p := makePlan("test", change{all: true}, rows, smallHouse())
-	if len(p.race) != 5 || len(p.plain) != 0 || p.kernel != "all" || !p.release || p.endToEnd != "" {
+	if len(p.race) != 4 || len(p.plain) != 1 || p.kernel != "all" || !p.release || p.endToEnd != "" {
 		t.Errorf("%+v", p)
 	}
 }
