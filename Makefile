@@ -447,17 +447,19 @@ soak: ## test random changes, drift, kills and outages against a model, for SOAK
 	cd $(LAB) && SOAK=$(SOAKTIME) SOAK_SEED=$(SEED) $(GO) test -count=1 -v -timeout 0 ./soak
 	cd $(LAB) && SOAK=$(SOAKTIME) $(GO) test -count=1 -v -timeout 2h -run UnderChurn ./e2e
 
-# The tests of one package: how often each, a regular expression of their names, yes for endless loops beside them, and
-# how many test programs run at once.
+# The tests of a package, or of those of a pattern: how often each, a regular expression of their names, yes for endless
+# loops beside them, how many test programs run at once, and windows for programs under Wine.
 PACKAGE ?=
 COUNT   ?= 50
 RUN     ?=
 LOAD    ?=
 JOBS    ?=
+SYSTEM  ?=
 
-stress: ## run the tests of a package COUNT times and print failures: PACKAGE=./pkg/firewall or e2e; RUN=TestX, LOAD=yes, JOBS=4
+stress: ## run the tests of a package COUNT times and print failures: PACKAGE=./pkg/firewall or e2e; RUN=TestX, LOAD=yes, JOBS=4, SYSTEM=windows
 	@$(if $(filter e2e ./cmd/flannel-lab% cmd/flannel-lab%,$(PACKAGE)),$(MAKE) --no-print-directory build tools)
-	@GO='$(GO)' PACKAGE='$(PACKAGE)' COUNT='$(COUNT)' RUN='$(RUN)' LOAD='$(LOAD)' JOBS='$(JOBS)' dist/stress.sh
+	@$(if $(filter windows,$(SYSTEM)),$(MAKE) --no-print-directory wine)
+	@GO='$(GO)' PACKAGE='$(PACKAGE)' COUNT='$(COUNT)' RUN='$(RUN)' LOAD='$(LOAD)' JOBS='$(JOBS)' SYSTEM='$(SYSTEM)' dist/stress.sh
 
 clean: ## remove what was built
 	rm -rf bin dist/out

@@ -1,20 +1,31 @@
 #!/bin/sh
 # Runs the tests of one package many times, several test programs side by side, and fails if one of them failed. `make
-# stress` calls it with GO, PACKAGE, COUNT, RUN, LOAD and JOBS; Documentation/testing.md describes them.
+# stress` calls it with GO, PACKAGE, COUNT, RUN, LOAD, JOBS and SYSTEM; Documentation/testing.md describes them.
 set -eu
 
 # One test program: dist/stress.sh one NUMBER, in the folder of the package.
 if [ "${1:-}" = one ]; then
 	# The limit is for a test that hangs, on any machine: it prints the stacks of all goroutines.
-	"$OUT/program" -test.run="${RUN:-.}" -test.count="$REPEAT" -test.shuffle=on -test.parallel=4 -test.timeout=2h >"$OUT/$2" 2>&1 &&
+	$RUNNER "$OUT/program$EXE" -test.run="${RUN:-.}" -test.count="$REPEAT" -test.shuffle=on -test.parallel=4 -test.timeout=2h >"$OUT/$2" 2>&1 &&
 		! grep -q 'no tests to run' "$OUT/$2" && rm "$OUT/$2" && exit
 	echo "stress: number $2 failed: $OUT/$2"
 	exit 1
 fi
 
 cd "$(dirname "$0")/.."
-: "${GO:=go}" "${COUNT:=50}" "${RUN:=}" "${LOAD:=}" "${JOBS:=$(nproc)}"
+: "${GO:=go}" "${COUNT:=50}" "${RUN:=}" "${LOAD:=}" "${JOBS:=$(nproc)}" "${SYSTEM:=linux}"
 : "${PACKAGE:?names a package: make stress PACKAGE=./pkg/firewall COUNT=50}"
+
+case $PACKAGE in
+*...)
+	failed=
+	for one in $(GOOS=$SYSTEM $GO list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.Dir}}{{end}}' "$PACKAGE"); do
+		PACKAGE=./${one#"$PWD/"} "$PWD/dist/stress.sh" || failed="$failed $one"
+	done
+	[ -z "$failed" ] || { echo "stress: failed:$failed" && exit 1; }
+	exit
+	;;
+esac
 
 # Tests of the lab run flanneld as it is shipped, without the race detector. A program of another package runs each test
 # twice, because a test can also meet what its former run left in the process.
@@ -23,14 +34,21 @@ case $PACKAGE in
 *cmd/flannel-lab*) race='' CGO_ENABLED=0 REPEAT=1 ;;
 *) race=-race CGO_ENABLED=1 REPEAT=2 ;;
 esac
-OUT=$PWD/bin/stress/$(basename "$PACKAGE")
+RUNNER='' EXE=''
+if [ "$SYSTEM" = windows ]; then
+	RUNNER=$PWD/bin/wine/test EXE=.exe
+	race="$race -overlay $PWD/bin/wine/overlay.json"
+	export GOOS=windows CC=x86_64-w64-mingw32-gcc-win32
+fi
+OUT=$PWD/bin/stress/$(echo "${PACKAGE#./}" | tr / -)
 script=$PWD/dist/stress.sh
-export CGO_ENABLED RUN REPEAT OUT
+export CGO_ENABLED RUN REPEAT OUT RUNNER EXE
 
 rm -rf "$OUT"
 mkdir -p "$OUT"
 cd "$PACKAGE"
-$GO test -vet=off $race -c -o "$OUT/program" .
+# shellcheck disable=SC2086 # a list of words
+$GO test -vet=off $race -c -o "$OUT/program$EXE" .
 
 busy=''
 # shellcheck disable=SC2086 # a list of processes
@@ -45,7 +63,7 @@ fi
 
 programs=$(((COUNT + REPEAT - 1) / REPEAT))
 seq "$programs" | xargs -P "$JOBS" -I '{}' sh "$script" one '{}' || true
-rm "$OUT/program"
+rm "$OUT/program$EXE"
 
 failed=$(find "$OUT" -type f | wc -l)
 if [ "$failed" = 0 ]; then
