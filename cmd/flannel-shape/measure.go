@@ -1,0 +1,258 @@
+package main
+
+import (
+	"go/ast"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// A measurement is one number of the program.
+type measurement struct {
+	what  string
+	count int
+}
+
+// measure counts what the product has; tests count nowhere.
+func measure(all []source) []measurement {
+	var product []source
+	linesOf := map[bool]int{} // by isMachinery
+	for _, s := range all {
+		linesOf[isMachinery(s.dir)] += s.lines
+		if !isMachinery(s.dir) {
+			product = append(product, s)
+		}
+	}
+	imports := importsOf(product)
+	edges := 0
+	for _, of := range imports {
+		edges += len(of)
+	}
+	return []measurement{
+		{"lines of the product", linesOf[false]},
+		{"lines of lab, simulation, tools and release", linesOf[true]},
+		{"packages of the product", len(imports)},
+		{"imports among them", edges},
+		{"longest path of imports", longestPath(imports)},
+		{"folders in pkg", foldersIn(all, "pkg/")},
+		{"interfaces asked for at run time", len(optionalInterfaces(product))},
+		{"declarations named for a backoff", len(backoffs(product))},
+		{"places that start a timer", timers(product)},
+		{"lines of fields: daemon's node", fields(product, "daemon", "node")},
+		{"lines of fields: linux.Driver", fields(product, "linux", "Driver")},
+		{"lines of fields: etcd.Manager", fields(product, "etcd", "Manager")},
+		{"exported names", exported(product)},
+	}
+}
+
+// importsOf returns, for each package, the packages of these sources that it imports, on any operating system.
+func importsOf(sources []source) map[string]map[string]bool {
+	imports := map[string]map[string]bool{}
+	for _, s := range sources {
+		imports[s.dir] = map[string]bool{}
+	}
+	for _, s := range sources {
+		for _, i := range s.file.Imports {
+			name, err := strconv.Unquote(i.Path.Value)
+			own, ours := strings.CutPrefix(name, "flannel/")
+			if err == nil && ours && imports[own] != nil {
+				imports[s.dir][own] = true
+			}
+		}
+	}
+	return imports
+}
+
+// longestPath returns the number of packages on the longest path of imports.
+func longestPath(imports map[string]map[string]bool) int {
+	depth := map[string]int{}
+	var visit func(string) int
+	visit = func(dir string) int {
+		if depth[dir] == 0 {
+			deepest := 0
+			for to := range imports[dir] {
+				deepest = max(deepest, visit(to))
+			}
+			depth[dir] = deepest + 1
+		}
+		return depth[dir]
+	}
+	for dir := range imports {
+		visit(dir)
+	}
+	return slices.Max(append(slices.Collect(maps.Values(depth)), 0))
+}
+
+// foldersIn counts the folders that have Go files or folders with some, directly below parent.
+func foldersIn(all []source, parent string) int {
+	seen := map[string]bool{}
+	for _, s := range all {
+		if below, ok := strings.CutPrefix(s.dir+"/", parent); ok && below != "" {
+			seen[strings.SplitN(below, "/", 2)[0]] = true
+		}
+	}
+	return len(seen)
+}
+
+// optionalInterfaces returns the interfaces, of those declared here, to which a value is converted at run time: what it can
+// do is then no matter of its type. An interface without a name counts once for each place.
+func optionalInterfaces(sources []source) map[string]bool {
+	declared, found := map[string]bool{}, map[string]bool{}
+	inspect(sources, func(_ source, n ast.Node) {
+		if spec, ok := n.(*ast.TypeSpec); ok {
+			if _, is := spec.Type.(*ast.InterfaceType); is {
+				declared[spec.Name.Name] = true
+			}
+		}
+	})
+	ask := func(s source, t ast.Expr) {
+		switch t := t.(type) {
+		case *ast.InterfaceType:
+			if t.Methods.NumFields() > 0 {
+				found[s.dir+" "+strconv.Itoa(int(t.Pos()))] = true
+			}
+		case *ast.Ident:
+			if declared[t.Name] {
+				found[t.Name] = true
+			}
+		case *ast.SelectorExpr:
+			if declared[t.Sel.Name] {
+				found[t.Sel.Name] = true
+			}
+		}
+	}
+	inspect(sources, func(s source, n ast.Node) {
+		switch n := n.(type) {
+		case *ast.TypeAssertExpr:
+			ask(s, n.Type)
+		case *ast.TypeSwitchStmt:
+			for _, clause := range n.Body.List {
+				for _, t := range clause.(*ast.CaseClause).List {
+					ask(s, t)
+				}
+			}
+		}
+	})
+	return found
+}
+
+var backoffName = regexp.MustCompile(`(?i)back-?off`)
+
+// backoffs returns the types, functions, fields, constants and variables that are named for one.
+func backoffs(sources []source) map[string]bool {
+	found := map[string]bool{}
+	inspect(sources, func(s source, n ast.Node) {
+		var names []*ast.Ident
+		switch n := n.(type) {
+		case *ast.FuncDecl:
+			names = append(names, n.Name)
+		case *ast.TypeSpec:
+			names = append(names, n.Name)
+		case *ast.ValueSpec:
+			names = n.Names
+		case *ast.Field:
+			names = n.Names
+		}
+		for _, name := range names {
+			if backoffName.MatchString(name.Name) {
+				found[s.dir+" "+name.Name] = true
+			}
+		}
+	})
+	return found
+}
+
+func timers(sources []source) (count int) {
+	inspect(sources, func(_ source, n ast.Node) {
+		if sel, ok := n.(*ast.SelectorExpr); ok {
+			from, is := sel.X.(*ast.Ident)
+			if is && from.Name == "time" && slices.Contains([]string{"After", "AfterFunc", "NewTicker", "NewTimer", "Tick"}, sel.Sel.Name) {
+				count++
+			}
+		}
+	})
+	return count
+}
+
+// fields returns the number of lines in which a type of a package, by its name, declares fields.
+func fields(sources []source, pkg, name string) (count int) {
+	inspect(sources, func(s source, n ast.Node) {
+		if spec, ok := n.(*ast.TypeSpec); ok && s.file.Name.Name == pkg && spec.Name.Name == name {
+			if t, is := spec.Type.(*ast.StructType); is {
+				count = len(t.Fields.List)
+			}
+		}
+	})
+	return count
+}
+
+// exported counts the exported types, functions, methods of exported types, constants and variables of packages that others
+// can import.
+func exported(sources []source) int {
+	found := map[string]bool{}
+	for _, s := range sources {
+		if s.file.Name.Name == "main" {
+			continue
+		}
+		for _, d := range s.file.Decls {
+			for _, name := range exportedNames(d) {
+				found[s.dir+" "+name] = true // once, though each operating system has a declaration of its own
+			}
+		}
+	}
+	return len(found)
+}
+
+func exportedNames(d ast.Decl) (names []string) {
+	add := func(id *ast.Ident, before string) {
+		if id.IsExported() {
+			names = append(names, before+id.Name)
+		}
+	}
+	switch d := d.(type) {
+	case *ast.FuncDecl:
+		if d.Recv == nil {
+			add(d.Name, "")
+		} else if of := receiver(d.Recv.List[0].Type); ast.IsExported(of) {
+			add(d.Name, of+".")
+		}
+	case *ast.GenDecl:
+		for _, spec := range d.Specs {
+			switch spec := spec.(type) {
+			case *ast.TypeSpec:
+				add(spec.Name, "")
+			case *ast.ValueSpec:
+				for _, id := range spec.Names {
+					add(id, "")
+				}
+			}
+		}
+	}
+	return names
+}
+
+// receiver returns the name of the type of a method, without a pointer and parameters of types.
+func receiver(t ast.Expr) string {
+	switch t := t.(type) {
+	case *ast.StarExpr:
+		return receiver(t.X)
+	case *ast.IndexExpr:
+		return receiver(t.X)
+	case *ast.IndexListExpr:
+		return receiver(t.X)
+	case *ast.Ident:
+		return t.Name
+	}
+	return ""
+}
+
+func inspect(sources []source, f func(source, ast.Node)) {
+	for _, s := range sources {
+		ast.Inspect(s.file, func(n ast.Node) bool {
+			f(s, n)
+			return true
+		})
+	}
+}

@@ -1,0 +1,3 @@
+package wiretest
+
+func Exported() {}
