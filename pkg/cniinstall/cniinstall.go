@@ -62,7 +62,7 @@ type plan struct {
 	reason      string   // why the file is written ("missing", "changed"); empty: it is not, at most the record is
 	update      bool     // the source changed, or was not applied since the start; false: this is a repair
 	awaitStable bool     // another program may be writing the file: wait until it stays the same
-	found       []byte   // content of the file when the plan was made; nil: it was missing
+	found       []byte   // content of the file when the plan was made, of a plugin its digest; nil: it was missing
 	attrs       []any    // further attributes for the log
 	foreign     []string // types of the plugins that others added
 	kept        string   // why another plugin is left in place; empty: it is not

@@ -2,8 +2,10 @@ package cniinstall
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 
@@ -18,15 +20,15 @@ func (f Files) plugin(from, to string) target {
 }
 
 func (f Files) planPlugin(from, to string, enforce bool) (plan, error) {
-	want, err := os.ReadFile(from)
+	same, err := file.IsCopy(from, to, pluginMode)
 	if err != nil {
 		return plan{}, fmt.Errorf("install CNI plugin: %w", err)
 	}
-	if file.Holds(to, want, pluginMode) {
+	if same {
 		return plan{}, nil
 	}
 	next := plan{reason: "changed", update: enforce, write: func() (bool, error) {
-		if _, err := file.Put(to, want, pluginMode); err != nil {
+		if err := file.Copy(from, to, pluginMode); err != nil {
 			return false, fmt.Errorf("install CNI plugin: %w", err)
 		}
 		return true, nil
@@ -36,7 +38,7 @@ func (f Files) planPlugin(from, to string, enforce bool) (plan, error) {
 	case errors.Is(err, fs.ErrNotExist):
 		next.reason = "missing"
 	case err == nil && info.Mode().IsRegular() && !f.ReplacePlugin:
-		kept, broken := comparePlugins(from, to, want)
+		kept, broken := comparePlugins(from, to)
 		if kept != "" {
 			return plan{kept: kept}, nil
 		}
@@ -45,13 +47,16 @@ func (f Files) planPlugin(from, to string, enforce bool) (plan, error) {
 	return next, nil
 }
 
-// comparePlugins compares the installed plugin with its source, whose content is
-// want. kept says why the installed one is left in place, because a configuration
-// may need what ours lacks; "": it is replaced. broken is its content if it is not a
-// usable plugin, which includes one that another program is writing.
-func comparePlugins(from, to string, want []byte) (kept string, broken []byte) {
-	content, err := os.ReadFile(to)
-	if err != nil || bytes.Equal(content, want) {
+// comparePlugins compares the installed plugin with its source. kept says why the installed
+// one is left in place, because a configuration may need what ours lacks; "": it is
+// replaced. broken is the digest of its content if it is not a usable plugin, which
+// includes one that another program is writing.
+func comparePlugins(from, to string) (kept string, broken []byte) {
+	content, err := digest(to)
+	if err != nil {
+		return "", nil
+	}
+	if source, err := digest(from); err != nil || bytes.Equal(source, content) {
 		return "", nil // only its mode is wrong
 	}
 	ours, err := identify(from)
@@ -66,4 +71,19 @@ func comparePlugins(from, to string, want []byte) (kept string, broken []byte) {
 		return "", content
 	}
 	return ours.reasonToKeep(installed), nil
+}
+
+// digest returns a hash of the content of a file. A plugin has megabytes, which would stay
+// in this process's memory for as long as it runs.
+func digest(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close() //nolint:errcheck // it was read
+	hash := sha256.New()
+	if _, err := io.Copy(hash, f); err != nil {
+		return nil, err
+	}
+	return hash.Sum(nil), nil
 }

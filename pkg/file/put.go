@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 )
@@ -47,10 +48,14 @@ func PutJSON(to string, v any) error {
 func Create(path string, text []byte, mode os.FileMode) error { return write(path, text, mode, false) }
 
 func write(path string, text []byte, mode os.FileMode, overwrite bool) error {
+	return writeFrom(bytes.NewReader(text), path, mode, overwrite)
+}
+
+func writeFrom(content io.Reader, path string, mode os.FileMode, overwrite bool) error {
 	if err := MkdirAll(filepath.Dir(path)); err != nil {
 		return err
 	}
-	if err := replace(path, text, mode, overwrite); err != nil {
+	if err := replace(path, content, mode, overwrite); err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
 	return nil

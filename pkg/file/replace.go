@@ -1,6 +1,7 @@
 package file
 
 import (
+	"bytes"
 	"errors"
 	"io/fs"
 	"os"
@@ -14,7 +15,9 @@ const replaceWithin = time.Second
 
 // Replace writes text to the file at path, with mode 0644. Readers see the old text
 // or the new one, never a part. The directory must exist.
-func Replace(path string, text []byte) error { return replace(path, text, 0o644, true) }
+func Replace(path string, text []byte) error {
+	return replace(path, bytes.NewReader(text), 0o644, true)
+}
 
 // withoutTemp replaces the name of a temporary file in an error by the name of the file
 // that was to be written. The names of temporary files differ each time, but a repeated

@@ -4,6 +4,7 @@ package file
 
 import (
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 
@@ -14,14 +15,14 @@ import (
 // replace writes a temporary file, in the same directory because a rename works only
 // within a file system, and renames it. If overwrite is false, it fails with
 // fs.ErrExist if path exists.
-func replace(path string, text []byte, mode os.FileMode, overwrite bool) (err error) {
+func replace(path string, content io.Reader, mode os.FileMode, overwrite bool) (err error) {
 	defer func() { err = withoutTemp(err, path) }()
 	f, err := renameio.NewPendingFile(path, renameio.WithTempDir(filepath.Dir(path)), renameio.WithStaticPermissions(mode))
 	if err != nil {
 		return err
 	}
 	defer f.Cleanup()
-	if _, err := f.Write(text); err != nil {
+	if _, err := io.Copy(f, content); err != nil {
 		return err
 	}
 	if overwrite {

@@ -3,6 +3,7 @@ package file
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"time"
@@ -14,12 +15,12 @@ import (
 // replace writes a temporary file and renames it. If overwrite is false, it fails
 // with fs.ErrExist if path exists. It ignores the mode: on Windows, the name decides
 // whether a file can be executed.
-func replace(path string, text []byte, _ os.FileMode, overwrite bool) error {
+func replace(path string, content io.Reader, _ os.FileMode, overwrite bool) error {
 	f, err := os.CreateTemp(filepath.Dir(path), ".flannel-*")
 	if err != nil {
 		return withoutTemp(err, path)
 	}
-	_, err = f.Write(text)
+	_, err = io.Copy(f, content)
 	err = withoutTemp(errors.Join(err, f.Sync(), f.Close()), path)
 	if err == nil && overwrite {
 		err = renameWithin(f.Name(), path, replaceWithin)
