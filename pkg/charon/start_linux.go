@@ -244,8 +244,9 @@ func end(pid int, sig syscall.Signal, limit time.Duration) (err error) {
 		return err
 	}
 	wait := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-	for deadline := time.Now().Add(limit); time.Now().Before(deadline); {
-		n, err := unix.Poll(wait, int(time.Until(deadline).Milliseconds())+1)
+	deadline := time.Now().Add(limit)
+	for left := limit; left > 0; left = time.Until(deadline) { // a negative timeout of Poll is none
+		n, err := unix.Poll(wait, int(left.Milliseconds())+1)
 		if n > 0 || err != nil && !errors.Is(err, unix.EINTR) {
 			return err
 		}
