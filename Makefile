@@ -296,8 +296,9 @@ bench: ## measure CPU, memory and delays with 1,000 to 50,000 peers; more than t
 # Tests wait most of the time, so more of them run at once than there are cores. lint runs vet, so that the clients of
 # Kubernetes and etcd are type-checked only once.
 # The limit is for a package that hangs, on any machine: on two cores beside much other work, the tests of dist took more
-# than 20 minutes.
-TEST := test -vet=off -p 4 -parallel 4 -timeout 2h
+# than 20 minutes. A test program that has reached it prints what each goroutine waits for.
+TEST_TIMEOUT ?= 2h
+TEST := test -vet=off -p 4 -parallel 4 -timeout $(TEST_TIMEOUT)
 
 # The tests for Windows, which run under Wine. Packages with the clients of Kubernetes and etcd (HEAVY) are tested without
 # the race detector, with which all of these clients would be compiled a second time.
