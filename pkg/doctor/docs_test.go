@@ -48,45 +48,28 @@ func systemsByCode() map[string][]string {
 	return systems
 }
 
-// TestTables compares the tables of Documentation/troubleshooting.md that have
-// a column for codes with the checks. Below the heading for Windows every row
-// must name only checks that run there, and every check that runs nowhere else
-// must have a row; in the other tables the same holds for Linux.
+// TestTables compares the tables of the pages for troubleshooting that have a
+// column for codes with the checks. On the page for Windows every row must name
+// only checks that run there, and every check that runs nowhere else must have
+// a row; on the other pages the same holds for Linux.
 func TestTables(t *testing.T) {
-	text, err := os.ReadFile("../../Documentation/troubleshooting.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	checks, rows := systemsByCode(), map[string]bool{}
-	heading, inTable, found := "", false, map[string]int{}
-	for line := range strings.Lines(string(text)) {
-		cells := strings.Split(line, " | ")
-		switch {
-		case strings.HasPrefix(line, "## "):
-			heading = strings.TrimSpace(line)
-		case len(cells) > 1 && cells[1] == "code":
-			inTable = true
-			continue
-		case !strings.HasPrefix(line, "|"):
-			inTable = false
-		}
-		if !inTable || strings.HasPrefix(line, "|---") {
-			continue
-		}
-		system := "linux"
-		if heading == "## Windows nodes" {
-			system = "windows"
-		}
-		found[system]++
-		if len(cells) != 4 {
-			t.Errorf("row with a wrong number of cells: %s", line)
-			continue
-		}
-		for _, c := range code.FindAllString(cells[1], -1) {
-			if !slices.Contains(checks[c], system) {
-				t.Errorf("%s is not a check for %s: %s", c, system, line)
+	checks, rows, found := systemsByCode(), map[string]bool{}, map[string]int{}
+	for _, page := range []struct{ name, system string }{
+		{"troubleshooting.md", "linux"}, {"doctor.md", "linux"}, {"windows-troubleshooting.md", "windows"},
+	} {
+		for _, line := range codeRows(t, page.name) {
+			cells := strings.Split(line, " | ")
+			found[page.system]++
+			if len(cells) != 4 {
+				t.Errorf("%s: row with a wrong number of cells: %s", page.name, line)
+				continue
 			}
-			rows[c] = rows[c] || checks[c][0] == system
+			for _, c := range code.FindAllString(cells[1], -1) {
+				if !slices.Contains(checks[c], page.system) {
+					t.Errorf("%s: %s is not a check for %s: %s", page.name, c, page.system, line)
+				}
+				rows[c] = rows[c] || checks[c][0] == page.system
+			}
 		}
 	}
 	for c, systems := range checks {
@@ -97,6 +80,28 @@ func TestTables(t *testing.T) {
 	if found["linux"] < 30 || found["windows"] < 20 {
 		t.Errorf("found only %v rows: the test looks for another heading or column", found)
 	}
+}
+
+// codeRows returns the rows of a page's tables whose second column is "code".
+func codeRows(t *testing.T, page string) (rows []string) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("../../Documentation", page))
+	if err != nil {
+		t.Fatal(err)
+	}
+	inTable := false
+	for line := range strings.Lines(string(text)) {
+		cells := strings.Split(line, " | ")
+		switch {
+		case len(cells) > 1 && cells[1] == "code":
+			inTable = true
+		case !strings.HasPrefix(line, "|"):
+			inTable = false
+		case inTable && !strings.HasPrefix(line, "|---"):
+			rows = append(rows, line)
+		}
+	}
+	return rows
 }
 
 // TestMentions finds codes in documents and scripts that no check has, and in

@@ -169,7 +169,7 @@ func TestClusterKustomize(t *testing.T) {
 		if n := u.warnings(t); n != 0 {
 			t.Errorf("%d daemons say that rules of iptables remain", n)
 		}
-		u.run(t, block(t, "troubleshooting.md", "bundles"))
+		u.run(t, block(t, "doctor.md", "bundles"))
 		for _, n := range c.Nodes {
 			u.run(t, "tar -tzf "+n.Name+".tar.gz")
 		}
