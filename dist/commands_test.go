@@ -322,4 +322,9 @@ func TestCommandsOfManifest(t *testing.T) {
 	u.run(u.block("install.md", "install-manifest"))
 	u.runs(ourImage)
 	u.podRuns("node1", ourImage)
+
+	u.run("sed 's,flanneld:dev," + laterImage + ",' Documentation/kube-flannel.yml >kube-flannel.yml") // as in a release
+	u.run(u.block("install.md", "install-release"))
+	u.runs(laterImage)
+	u.podRuns("node1", laterImage)
 }
