@@ -75,7 +75,7 @@ func TestDoctorOnWindows(t *testing.T) {
 		"FL501": "ok: HNS 13.3", "FL502": "ok: flannel.4096, Overlay of 10.244.1.0/24 on Ethernet", "FL503": "ok: 10.99.0.2", "FL504": "ok", "FL505": "ok: VNI 4096",
 		"FL506": "skipped", "FL507": "skipped", "FL508": "skipped", "FL511": "ok: 10.96.0.0/12",
 		"FL512": "skipped", "FL513": "warn: kubelet, kube-proxy", "FL514": "ok", "FL515": "ok: flannel.4096, by win-overlay", "FL516": "ok",
-		"FL517": "ok", "FL519": "skipped", "FL520": "warn: no rule"} {
+		"FL517": "ok", "FL519": "skipped", "FL520": "warn: no rule", "FL521": "ok"} {
 		verdict, says, _ := strings.Cut(want, ": ")
 		if r := results[code]; string(r.Verdict) != verdict || !strings.Contains(r.Seen, says) {
 			t.Errorf("%s is %s, %q; want %s", code, r.Verdict, r.Seen, want)

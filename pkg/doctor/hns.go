@@ -13,6 +13,7 @@ import (
 type Windows struct {
 	HNS       Fact[HNS]          `json:"hns"`
 	Networks  Fact[[]HNSNetwork] `json:"hnsNetworks"`
+	Ghosts    Fact[[]HNSNetwork] `json:"ghosts"`    // networks that only the older API of HNS lists: name and type
 	Adapters  Fact[[]Adapter]    `json:"adapters"`  // without loopback
 	KubeProxy Fact[[]string]     `json:"kubeProxy"` // its command line without secrets; empty: it does not run
 	SourceVIP Fact[netip.Addr]   `json:"sourceVIP"` // as published by flanneld source-vip; zero: it is not published

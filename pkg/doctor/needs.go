@@ -34,6 +34,7 @@ func programsKnown(s Snapshot) Finding  { return s.Windows.Programs.missing() }
 func leftFilesKnown(s Snapshot) Finding { return s.Windows.LeftFiles.missing() }
 func lostKnown(s Snapshot) Finding      { return s.Windows.Lost.missing() }
 func firewallKnown(s Snapshot) Finding  { return s.Windows.Firewall.missing() }
+func ghostsKnown(s Snapshot) Finding    { return s.Windows.Ghosts.missing() }
 
 // Values that checks need.
 

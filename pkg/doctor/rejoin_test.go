@@ -120,6 +120,14 @@ func TestWindowsCNI(t *testing.T) {
 			s.Windows.Firewall.Value = WinFirewall{Profiles: []FirewallProfile{{Name: "Public", Type: 4, On: true, Allows: true}}}
 		}},
 		{"FL520", Undecided, "", func(s *Snapshot) { s.Windows.Firewall.Value.Profiles = nil }},
+		{"FL521", Fail, "flannel.4096 Overlay", func(s *Snapshot) {
+			s.Windows.Ghosts = Known([]HNSNetwork{{Name: "nat", Type: "NAT"}, {Name: "flannel.4096", Type: "Overlay"}})
+		}},
+		{"FL521", Fail, "0x803b0010", func(s *Snapshot) {
+			s.report().Ready, s.report().Problem = false, "HcnCreateNetwork: already exists (0x803b0010)"
+		}},
+		{"FL521", OK, "nat", func(s *Snapshot) { s.Windows.Ghosts = Known([]HNSNetwork{{Name: "nat", Type: "NAT"}}) }},
+		{"FL521", Undecided, "RPC", func(s *Snapshot) { s.Windows.Ghosts = Unknown[[]HNSNetwork]("RPC") }},
 		{"FL520", Undecided, "RPC", func(s *Snapshot) { s.Windows.Firewall = Unknown[WinFirewall]("RPC") }},
 		{"FL519", OK, "1", func(s *Snapshot) { bridged(s); s.report().Peers[0].State = status.Behind }}, // FL101 reports it
 	})

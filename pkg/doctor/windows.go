@@ -51,6 +51,8 @@ func windowsChecks() []Check {
 			"there is no route to some peers that are up to date, or there are stale ones (host-gw)", windows, needs{routesKnown, peersKnown, hostGWExists}, peerRoutes},
 		{"FL520", "the Windows Firewall accepts the packets of the overlay",
 			"the Windows Firewall drops the packets of the overlay", windows, needs{networksKnown, overlayExists, firewallKnown}, vxlanPortOpen},
+		{"FL521", "HNS lists each network that it has",
+			"HNS has a network that it does not list", windows, needs{ghostsKnown}, noGhosts},
 	}
 }
 

@@ -47,6 +47,19 @@ func (s *service) Networks() ([]json.RawMessage, error) {
 	return list(s, "HcnEnumerateNetworks", hcn.ListNetworks, networkText)
 }
 
+func (*service) OlderNetworks() (all []Network, err error) {
+	networks, err := hcsshim.HNSListNetworkRequest("GET", "", "")
+	for _, n := range networks {
+		all = append(all, Network{ID: n.Id, Name: n.Name, Type: n.Type})
+	}
+	return all, translate(err)
+}
+
+func (*service) DeleteOlderNetwork(id string) error {
+	_, err := hcsshim.HNSNetworkRequest("DELETE", id, "")
+	return translate(err)
+}
+
 func (s *service) CreateNetwork(document json.RawMessage) (json.RawMessage, error) {
 	if err := s.require("HcnCreateNetwork"); err != nil {
 		return nil, err

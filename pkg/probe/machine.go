@@ -36,6 +36,7 @@ func (m machine) probes(o Options, s *doctor.Snapshot) []probe {
 		factProbe(&s.Processes, withoutContext(func() ([]doctor.Process, error) { return m.daemons(o.Commands) })),
 		factProbe(&w.HNS, m.version),
 		factProbe(&w.Networks, m.networks),
+		factProbe(&w.Ghosts, m.ghosts),
 		factProbe(&w.Adapters, withoutContext(m.adapters)),
 		factProbe(&w.KubeProxy, withoutContext(m.kubeProxy)),
 		factProbe(&w.SourceVIP, withoutContext(func() (netip.Addr, error) {
@@ -62,6 +63,16 @@ func (m machine) version(ctx context.Context) (doctor.HNS, error) {
 		return doctor.HNS{Problem: err.Error()}, nil
 	}
 	return doctor.HNS{Major: v.Major, Minor: v.Minor}, nil
+}
+
+// ghosts reads the networks that only the older API of HNS lists.
+func (m machine) ghosts(ctx context.Context) ([]doctor.HNSNetwork, error) {
+	ghosts, err := m.client.Ghosts(ctx)
+	found := []doctor.HNSNetwork{}
+	for _, n := range ghosts {
+		found = append(found, doctor.HNSNetwork{Name: n.Name, Type: n.Type})
+	}
+	return found, err
 }
 
 // networks reads the networks, with the peers that they have: as policies, or

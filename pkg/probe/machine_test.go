@@ -145,7 +145,7 @@ func TestHealthyOverlay(t *testing.T) {
 	verdicts(t, "an overlay", s, map[string]string{"FL102": "ok: flanneld.exe 7", "FL501": "ok: HNS 13.3", "FL502": "ok: flannel.4096 Overlay 10.244.1.0/24 Ethernet",
 		"FL503": "ok: 10.99.0.2 Ethernet", "FL504": "ok", "FL505": "ok: VNI 4096", "FL506": "ok: 1~policies", "FL507": "skipped: host-gw", "FL508": "ok: win1",
 		"FL509": "ok: 10.244.1.2", "FL510": "ok", "FL511": "skipped", "FL512": "skipped", "FL513": "warn: kubelet containerd", "FL514": "ok", "FL517": "ok",
-		"FL518": "skipped: KUBE_NETWORK", "FL519": "skipped: host-gw", "FL520": "warn: Public 4789"})
+		"FL518": "skipped: KUBE_NETWORK", "FL519": "skipped: host-gw", "FL520": "warn: Public 4789", "FL521": "ok"})
 	if args := s.Processes.Value[0].Args; strings.Join(append(slices.Clone(args), s.Windows.KubeProxy.Value...), " ") !=
 		"--etcd-password=[redacted] service run kube-proxy --hostname-override=win1 --source-vip=10.244.1.2 --token [redacted] --enable-dsr=true" {
 		t.Errorf("%q, %q", args, s.Windows.KubeProxy.Value)

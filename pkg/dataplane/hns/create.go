@@ -48,6 +48,7 @@ func (d *Driver) createNetwork(ctx context.Context, dev device, want hns.Network
 	if len(hostconfig.Addresses(host)) == 0 {
 		return driver.Waiting(hostconfig.CauseNoAddress, "%s to have its addresses", host.Name) // Restore has just added them
 	}
+	owned := slices.Contains(d.hostConfig.Owned(dev.Switch), dev.name)
 	if err := d.hostConfig.SetOwned(dev.name, dev.Switch, true); err != nil {
 		return err
 	}
@@ -55,8 +56,16 @@ func (d *Driver) createNetwork(ctx context.Context, dev device, want hns.Network
 	var made hns.Network
 	err = d.tries.try(creation, func() (err error) {
 		made, err = d.request(ctx, want, host, physical, bound, adapters)
+		if nameExists(err) {
+			return d.deleteGhost(ctx, creation, dev, owned, err)
+		}
 		return err
 	})
+	if nameExists(err) && !owned { // somebody else made the network of this name
+		if err := d.hostConfig.SetOwned(dev.name, dev.Switch, false); err != nil {
+			return err
+		}
+	}
 	if err != nil {
 		return waitIfSilent(err)
 	}

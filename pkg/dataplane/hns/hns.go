@@ -283,6 +283,7 @@ const (
 	causeSwitchDead      = "switch-dead"
 	causeRolledBack      = "network-rolled-back"
 	causeSettling        = "hns-settles"
+	causeGhost           = "network-ghost"
 	causeUnwanted        = "network-unwanted"
 	causeSharedAddress   = "address-shared" // by a pod and the host's endpoint
 	causeDefaultRoute    = "bridge-default-route"

@@ -96,6 +96,20 @@ func (h Admin) DeleteNetwork(name string) error {
 	})
 }
 
+// Ghost hides the network with that name: HNS does not list it any more, but refuses
+// to create a network of its name. See Knobs.GhostNetwork.
+func (h Admin) Ghost(name string) error { return h.setGhost(name, true) }
+
+// Unghost makes HNS list the network with that name again.
+func (h Admin) Unghost(name string) error { return h.setGhost(name, false) }
+
+func (h Admin) setGhost(name string, ghost bool) error {
+	return h.network(name, func(n *network) hns.Code {
+		n.ghost = ghost
+		return 0
+	})
+}
+
 // CreateNetwork creates a network.
 func (h Admin) CreateNetwork(document string) error {
 	h.m.mu.Lock()

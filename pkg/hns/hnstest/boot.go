@@ -97,7 +97,7 @@ func (m *Machine) Reboot() {
 	}
 	m.waiting = nil
 	for _, n := range slices.Clone(m.networks) {
-		if n.NonPersistent {
+		if n.NonPersistent || n.ghost {
 			m.dead[n.adapter] = m.dead[n.adapter] || n.adapter != 0 // removeNetwork moves nothing
 			m.removeNetwork(n)
 		}

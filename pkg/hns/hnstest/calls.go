@@ -66,6 +66,23 @@ func (m *Machine) Networks() (all []json.RawMessage, err error) {
 	return all, nil
 }
 
+// OlderNetworks returns the networks that v1 lists.
+func (m *Machine) OlderNetworks() (all []hns.Network, err error) {
+	var networks []api.NetworkV1
+	if err := m.callV1("GET", "/networks/", "", &networks); err != nil {
+		return nil, err
+	}
+	for _, v := range networks {
+		all = append(all, hns.Network{ID: v.ID, Name: v.Name, Type: v.Type})
+	}
+	return all, nil
+}
+
+// DeleteOlderNetwork deletes a network by v1.
+func (m *Machine) DeleteOlderNetwork(id string) error {
+	return m.callV1("DELETE", "/networks/"+id, "", &api.NetworkV1{})
+}
+
 func (m *Machine) query(k api.Kind, id string) (json.RawMessage, error) {
 	h, err := m.ask("HcnOpen"+string(k), id)
 	if err != nil {

@@ -186,7 +186,7 @@ func (m *Machine) attach(t *object) hns.Code {
 		return hns.EndpointAttached
 	}
 	t.state = attachedState
-	n := m.network(t.network)
+	n := m.anyNetwork(t.network)
 	if !t.ip.IsValid() || n == nil {
 		return 0
 	}
@@ -229,7 +229,7 @@ func (m *Machine) detach(t *object) {
 	if t.adapter != 0 {
 		m.removeAdapter(t.adapter)
 		t.adapter = 0
-		if n := m.network(t.network); n != nil {
+		if n := m.anyNetwork(t.network); n != nil {
 			m.applyEndpoint(n, t, true)
 		}
 	}

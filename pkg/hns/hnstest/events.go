@@ -68,7 +68,7 @@ func (m *Machine) watch(stack bool, changed func()) (stop func()) {
 	}
 }
 
-// Restart restarts HNS. Networks that are not persistent are deleted, handles
+// Restart restarts HNS. Networks that are not persistent, and ghosts, are deleted, handles
 // become invalid, and registrations for HNS end with ServiceDisconnect.
 func (m *Machine) Restart() {
 	m.mu.Lock()
@@ -84,7 +84,7 @@ func (m *Machine) Restart() {
 	}
 	m.wakeListeners()
 	for _, n := range m.networks {
-		if n.NonPersistent {
+		if n.NonPersistent || n.ghost {
 			defer m.removeNetwork(n)
 		}
 	}

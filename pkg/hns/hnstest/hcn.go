@@ -49,7 +49,9 @@ func (m *Machine) enumerate(k api.Kind, query string) (string, hns.Code) {
 	}
 	if k == api.NetworkKind {
 		for _, n := range m.networks {
-			add(n.id, n.Name, "")
+			if !n.ghost {
+				add(n.id, n.Name, "")
+			}
 		}
 	}
 	for _, t := range m.objects[k] {

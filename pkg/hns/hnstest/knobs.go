@@ -71,6 +71,10 @@ type Knobs struct {
 	// one, with 0x80070490 (hcsshim#95).
 	DeleteSettles time.Duration
 
+	// GhostNetwork: the older API lists the networks that Admin.Ghost hides, and deletes them (calico#9120). Else no list
+	// has them, and only Restart or Reboot removes them (hcsshim#850, K2s#1468).
+	GhostNetwork bool
+
 	// What HNS reads back of a network is not what was written.
 	OtherCase    bool // types of networks and policies are in lower case
 	HostBits     bool // subnets are given by their first address: 10.244.1.1/24

@@ -156,7 +156,7 @@ func (m *Machine) readable(function string, args []string) string {
 		}
 	}
 	return guid.ReplaceAllStringFunc(s, func(id string) string {
-		if n := m.network(id); n != nil {
+		if n := m.anyNetwork(id); n != nil {
 			return n.Name
 		} else if t := m.object(api.EndpointKind, id); t != nil {
 			return t.Name()

@@ -24,11 +24,28 @@ type network struct {
 	first    netip.Addr      // first management address that HNS reported
 	mac      mac.Addr        // of an overlay's distributed router
 	macKnown bool            // HNS reports mac as DrMacAddress
+	ghost    bool            // see Admin.Ghost
 	verbatim json.RawMessage // recorded document; nil: made from the other fields
 }
 
-// network returns the network with that ID, in any case of letters, or nil.
+// network returns the network with that ID, in any case of letters, or nil if there
+// is none or it is a ghost.
 func (m *Machine) network(id string) *network {
+	if n := m.anyNetwork(id); n != nil && !n.ghost {
+		return n
+	}
+	return nil
+}
+
+// olderNetwork is network for the older API, which knows ghosts by Knobs.GhostNetwork.
+func (m *Machine) olderNetwork(id string) *network {
+	if n := m.anyNetwork(id); n != nil && (!n.ghost || m.knobs.GhostNetwork) {
+		return n
+	}
+	return nil
+}
+
+func (m *Machine) anyNetwork(id string) *network {
 	for _, n := range m.networks {
 		if strings.EqualFold(n.id, id) {
 			return n

@@ -140,7 +140,7 @@ func (m *Machine) removeObject(k api.Kind, t *object) {
 		return
 	}
 	m.detach(t)
-	if n := m.network(t.network); n != nil {
+	if n := m.anyNetwork(t.network); n != nil {
 		m.applyEndpoint(n, t, false)
 	}
 }

@@ -81,11 +81,13 @@ func (m *Machine) networkRequest(method, id string, body []byte) (any, hns.Code)
 	case method == "GET" && id == "":
 		networks := []api.NetworkV1{}
 		for _, n := range m.networks {
-			networks = append(networks, m.networkV1(n))
+			if !n.ghost || m.knobs.GhostNetwork {
+				networks = append(networks, m.networkV1(n))
+			}
 		}
 		return networks, 0
 	}
-	n := m.network(id)
+	n := m.olderNetwork(id)
 	switch {
 	case n == nil:
 		return nil, hns.NetworkNotFound
