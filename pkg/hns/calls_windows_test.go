@@ -343,3 +343,25 @@ func TestHcsshim(t *testing.T) {
 		}
 	}
 }
+
+// The older API lists a network that hcn does not, and deletes it.
+func TestGhosts(t *testing.T) {
+	m, c := open(t)
+	m.Turn(func(k *hnstest.Knobs) { k.GhostNetwork = true })
+	if _, err := c.CreateNetwork(t.Context(), overlay("flannel.70000")); err != nil {
+		t.Fatal(err)
+	}
+	if ghosts, err := c.Ghosts(t.Context()); err != nil || len(ghosts) != 0 {
+		t.Errorf("got %+v, %v", ghosts, err)
+	}
+	if err := m.Admin().Ghost("flannel.70000"); err != nil {
+		t.Fatal(err)
+	}
+	ghosts, err := c.Ghosts(t.Context())
+	if err != nil || len(ghosts) != 1 || ghosts[0].Name != "flannel.70000" || ghosts[0].Type != hns.Overlay {
+		t.Fatalf("got %+v, %v", ghosts, err)
+	}
+	if err := c.DeleteGhost(t.Context(), ghosts[0].ID); err != nil || len(m.Admin().Networks()) != 0 {
+		t.Errorf("%s remain, %v", m.Admin().Networks(), err)
+	}
+}

@@ -78,6 +78,8 @@
 //     (ForgetNamespace: they are detached; OmitNamespace: no document of an
 //     endpoint has its namespace). A new machine has no namespace, not even that
 //     of the host.
+//   - A restart of HNS, or a boot, removes a network that HNS does not list (Admin.Ghost),
+//     and so does its deletion by the older API where that lists it (GhostNetwork).
 //   - Default routes count as made by a program (MIB_IPPROTO_NETMGMT), whoever
 //     set them.
 package hnstest
