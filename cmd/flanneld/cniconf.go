@@ -11,6 +11,7 @@ import (
 
 	"flannel/pkg/cniconf"
 	"flannel/pkg/flags"
+	"flannel/pkg/probe"
 	"flannel/pkg/underlay"
 	"flannel/pkg/winnode"
 )
@@ -47,7 +48,7 @@ func (c *call) specFlags(s *cniconf.Spec) {
 		}
 		return err
 	})
-	c.flags.BoolVar(&s.LoopbackDSR, "loopback-dsr", true, "let a pod reach itself through a Service, if HNS has direct server return")
+	c.flags.BoolVar(&s.LoopbackDSR, "loopback-dsr", true, "let a pod reach itself through a Service, if HNS has direct server return and no kube-proxy runs without it")
 	c.flags.IntVar(&s.EncapOverhead, "encap-overhead", -1, "`bytes` that HNS subtracts from 1500 for the MTU of pods, 0 for its default; default: 1550 less the MTU of the node's adapter if that is below 1500")
 	c.flags.StringVar(&s.MACPrefix, "mac-prefix", "", "first `bytes` of pods' MAC addresses in an overlay; default: Backend.MacPrefix, else 0E-2A")
 }
@@ -122,7 +123,7 @@ func (c *call) cniSources() winnode.CNISources {
 			return readNetConf(ctx, c.options, slog.New(slog.DiscardHandler))
 		},
 		NetConfName: netConfName(c.options), NetConfRemote: !c.Kube.On, Backends: backends(), SubnetFile: c.SubnetFile,
-		HNS: winnode.OpenHNS(), Log: c.log,
+		HNS: winnode.OpenHNS(), KubeProxyDSR: probe.KubeProxyDSR, Log: c.log,
 		Underlay: func() (underlay.Snapshot, error) { return underlay.Read(underlay.Options{}) },
 	}
 	// Networks of Services are in the Kubernetes API also if the leases are in etcd.

@@ -41,6 +41,9 @@ type Spec struct {
 	// EncapOverhead is what HNS subtracts from 1500 for the MTU of pods, in bytes; 0
 	// or less: its default, 50. Only version 2 of the API has it.
 	EncapOverhead int
+	// WithoutNAT leaves out the policy OutBoundNAT: pods do not reach addresses outside of the
+	// cluster. For an HNS that refuses the policy.
+	WithoutNAT bool
 }
 
 // Plugins returns the plugins that the flannel plugin can delegate to on Windows.
@@ -115,6 +118,8 @@ type conf struct {
 type delegate struct {
 	Type           string          `json:"type"`
 	APIVersion     int             `json:"apiVersion,omitempty"`
+	IPMasq         bool            `json:"ipMasq"`
+	IPMasqNetwork  *string         `json:"ipMasqNetwork,omitempty"`
 	DNS            any             `json:"dns,omitempty"`
 	LoopbackDSR    bool            `json:"loopbackDSR,omitempty"`
 	MACPrefix      string          `json:"endpointMacPrefix,omitempty"`
@@ -149,7 +154,10 @@ type (
 		Type     string
 		Settings any
 	}
-	natV2   struct{ Exceptions []netip.Prefix }
+	natV2 struct {
+		Exceptions   []netip.Prefix `json:",omitempty"`
+		Destinations []netip.Addr   `json:",omitempty"`
+	}
 	routeV2 struct {
 		DestinationPrefix netip.Prefix
 		NeedEncap         bool
@@ -166,7 +174,12 @@ func Make(s Spec) ([]byte, error) {
 	if err := s.validate(); err != nil {
 		return nil, err
 	}
-	d := delegate{Type: s.Plugin}
+	// Our policy OutBoundNAT has all exceptions. Without these two settings, the flannel plugin
+	// would request another such policy from win-overlay and win-bridge.
+	d := delegate{Type: s.Plugin, IPMasq: false}
+	if s.Plugin == "win-bridge" {
+		d.IPMasqNetwork = new(string)
+	}
 	capabilities := map[string]bool{"portMappings": true, "dns": true}
 	if s.sdn() {
 		capabilities = map[string]bool{"portMappings": true, "dnsCapabilities": true}
@@ -218,25 +231,24 @@ func Make(s Spec) ([]byte, error) {
 // overlay with HCN the node's address as the source of encapsulated packets, and the
 // overhead that lowers the MTU.
 func (s Spec) policies() []any {
-	exceptions := slices.Concat(s.Cluster, s.Services)
 	routed := slices.Clone(s.Services)
 	if !s.Overlay() {
-		exceptions = append(exceptions, s.Management...)
 		routed = append(routed, netip.PrefixFrom(s.ManagementIP, s.ManagementIP.BitLen()))
 		if s.ManagementIP6.IsValid() && s.dualStack() {
 			routed = append(routed, netip.PrefixFrom(s.ManagementIP6, s.ManagementIP6.BitLen()))
 		}
 	}
-	exceptions = append(exceptions, s.NATExceptions...)
 	var policies []any
 	if s.API == 1 {
-		policies = append(policies, natV1{"OutBoundNAT", exceptions})
+		policies = append(policies, natV1{outBoundNAT, s.exceptions()})
 		for _, p := range routed {
 			policies = append(policies, routeV1{"ROUTE", p, true})
 		}
 		return policies
 	}
-	policies = append(policies, policyV2{"OutBoundNAT", natV2{exceptions}})
+	if !s.WithoutNAT {
+		policies = append(policies, policyV2{outBoundNAT, natV2{s.exceptions(), nil}})
+	}
 	for _, p := range routed {
 		policies = append(policies, policyV2{"SDNRoute", routeV2{p, true}})
 	}
@@ -247,6 +259,31 @@ func (s Spec) policies() []any {
 		policies = append(policies, policyV2{"EncapOverhead", overheadV2{s.EncapOverhead}})
 	}
 	return policies
+}
+
+// outBoundNAT is the type of a policy.
+const outBoundNAT = "OutBoundNAT"
+
+// exceptions returns the networks that pods reach without NAT.
+func (s Spec) exceptions() []netip.Prefix {
+	exceptions := slices.Concat(s.Cluster, s.Services)
+	if !s.Overlay() {
+		exceptions = append(exceptions, s.Management...)
+	}
+	return append(exceptions, s.NATExceptions...)
+}
+
+// NATPolicies returns the settings of the policies OutBoundNAT that a pod's endpoint gets
+// with version 2 of the API: ours, and with LoopbackDSR that of the plugin, which
+// translates what the pod sends to its own address.
+func (s Spec) NATPolicies(pod netip.Addr) (kind string, settings []any) {
+	if !s.WithoutNAT {
+		settings = append(settings, natV2{s.exceptions(), nil})
+	}
+	if s.LoopbackDSR {
+		settings = append(settings, natV2{nil, []netip.Addr{pod}})
+	}
+	return outBoundNAT, settings
 }
 
 func text(v any) ([]byte, error) {

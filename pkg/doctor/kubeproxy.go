@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"encoding/json"
 	"net/netip"
 	"slices"
 	"strings"
@@ -84,22 +85,47 @@ func sourceVIP(s Snapshot) Finding {
 	return ok("%s", vip)
 }
 
+// UsesDSR reports whether a kube-proxy with these arguments uses direct server
+// return; known is false if only its configuration file may say so.
+func UsesDSR(args []string) (dsr, known bool) {
+	value, given := argument(args, "enable-dsr")
+	if !given && configFile(args) != "" {
+		return false, false
+	}
+	return given && value != "false", true
+}
+
 // dsr finds a kube-proxy that requests direct server return from an HNS without
-// it. Services do not answer then, and no log has an error.
+// it. Services do not answer then, and no log has an error. It also finds a CNI
+// configuration that is for direct server return, which kube-proxy does not use.
 func dsr(s Snapshot) Finding {
 	args, h := s.Windows.KubeProxy.Value, s.Windows.HNS.Value
 	if h.Problem != "" {
 		return undecidable("the version of HNS is not known: %s", h.Problem)
 	}
-	value, given := argument(args, "enable-dsr")
-	if file := configFile(args); file != "" && !given && !h.supportsDSR() {
-		return skip(inConfigFile, file)
-	}
-	if given && value != "false" && !h.supportsDSR() {
+	uses, known := UsesDSR(args)
+	switch {
+	case !known && !h.supportsDSR():
+		return skip(inConfigFile, configFile(args))
+	case uses && !h.supportsDSR():
 		return fail("Start kube-proxy with --enable-dsr=false, or update Windows.",
 			"--enable-dsr is set, but HNS %d.%d does not support it", h.Major, h.Minor)
+	case known && !uses && s.loopbackDSR():
+		return warn("Start kube-proxy with --enable-dsr, or run flanneld cni-conf --loopback-dsr=false and recreate the pods.",
+			"the CNI configuration has loopbackDSR, which is for kube-proxy's --enable-dsr, and takes ports of the node without it")
 	}
 	return ok("HNS %d.%d", h.Major, h.Minor)
+}
+
+// loopbackDSR reports whether the CNI configuration of flannel lets pods reach
+// themselves by direct server return.
+func (s Snapshot) loopbackDSR() bool {
+	if !s.CNI.Known {
+		return false
+	}
+	conf, _ := s.flannelConf()
+	values, err := members(conf.Text, "loopbackDSR")
+	return err == nil && slices.ContainsFunc(values, func(v json.RawMessage) bool { return string(v) == "true" })
 }
 
 // proxyNetwork finds a kube-proxy with the name of another HNS network than

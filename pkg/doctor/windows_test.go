@@ -102,6 +102,10 @@ func TestRetainedPeers(t *testing.T) {
 
 func networkOf(s *Snapshot) *HNSNetwork { return &s.Windows.Networks.Value[1] }
 
+func withLoopback(s *Snapshot) {
+	s.files(CNIFile{"10-flannel.conf", strings.Replace(overlayConf, `"policies"`, `"loopbackDSR":true,"policies"`, 1)})
+}
+
 func runsKubeProxy(s *Snapshot, args ...string) {
 	s.Windows.KubeProxy = Known(append([]string{"kube-proxy.exe"}, args...))
 }
@@ -181,6 +185,10 @@ func TestKubeProxyChecks(t *testing.T) {
 		{"FL510", Skipped, `c:\k\conf`, func(s *Snapshot) { s.Windows.HNS.Value = HNS{"", 10, 1}; runsKubeProxy(s, `--config=c:\k\conf`) }},
 		{"FL510", Undecided, "", func(s *Snapshot) { s.Windows.HNS.Value = HNS{Problem: "no answer"} }},
 		{"FL510", OK, "", func(s *Snapshot) { s.Windows.HNS.Value = HNS{"", 9, 3} }},
+		{"FL510", Warn, "loopbackDSR", func(s *Snapshot) { withLoopback(s); runsKubeProxy(s) }},
+		{"FL510", Warn, "loopbackDSR", func(s *Snapshot) { withLoopback(s); runsKubeProxy(s, "--enable-dsr=false") }},
+		{"FL510", OK, "", func(s *Snapshot) { withLoopback(s); runsKubeProxy(s, `--config=c:\k\conf`) }},
+		{"FL510", OK, "", withLoopback},
 		{"FL511", Fail, "10.5.0.0/16 192.168.0.0/24 10.96.0.0/12", func(s *Snapshot) {
 			s.files(CNIFile{"10-flannel.conf", strings.Replace(overlayConf, `"10.96.0.0/12",`, "", 1)})
 		}},

@@ -57,6 +57,7 @@ func EncodeEndpoint(e Endpoint) json.RawMessage {
 	if e.EncapOverhead > 0 {
 		d.Policies = append(d.Policies, policy(typeEncapOverhead, struct{ Overhead int }{e.EncapOverhead}))
 	}
+	d.Policies = append(d.Policies, e.Policies...)
 	return encode(d)
 }
 

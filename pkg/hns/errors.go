@@ -47,6 +47,7 @@ const (
 	NotImplemented       Code = 0x80004001
 	ElementNotFound      Code = 0x80070490
 	FileNotFound         Code = 0x80070002 // also of the registry
+	OutOfMemory          Code = 0x8007000e // also of ports
 	InvalidParameter     Code = 0x80070057
 	FileExists           Code = 0x80070050
 	AlreadyExists        Code = 0x800700b7

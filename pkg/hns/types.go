@@ -91,6 +91,7 @@ type Endpoint struct {
 	Namespace string
 	// EncapOverhead is what HNS subtracts from 1500 for the MTU of a pod, in bytes; 0: its default. Only to create it.
 	EncapOverhead int
+	Policies      []Policy // further ones. Only to create it.
 }
 
 // Use says who uses an endpoint.

@@ -224,3 +224,6 @@ func usefulLines(out []byte) (lines []string) {
 	}
 	return lines
 }
+
+// KubeProxyDSR reports nothing: only Windows has direct server return.
+func KubeProxyDSR() (dsr, known bool) { return false, false }

@@ -20,3 +20,6 @@ func Documents(context.Context, time.Duration) map[string][]byte { return nil }
 func firmware() (doctor.Machine, error) {
 	return doctor.Machine{}, errors.New("not examined on " + runtime.GOOS)
 }
+
+// KubeProxyDSR reports nothing: only Windows has direct server return.
+func KubeProxyDSR() (dsr, known bool) { return false, false }

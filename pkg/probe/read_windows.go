@@ -57,3 +57,13 @@ func Documents(ctx context.Context, timeout time.Duration) map[string][]byte {
 		return map[string][]byte{"hns.txt": fmt.Appendf(nil, tookLonger+"\n", timeout)}
 	}
 }
+
+// KubeProxyDSR reports whether a kube-proxy runs on this machine with direct
+// server return; known is false if none runs, or its arguments do not say so.
+func KubeProxyDSR() (dsr, known bool) {
+	args, err := machine{processes: processes}.kubeProxy()
+	if err != nil || len(args) == 0 {
+		return false, false
+	}
+	return doctor.UsesDSR(args)
+}

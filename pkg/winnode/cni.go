@@ -32,6 +32,9 @@ type CNISources struct {
 	// Within bounds the request to etcd, and that to the Kubernetes API. 0: 3 seconds.
 	Within time.Duration
 	HNS    *hns.Client // nil: none
+	// KubeProxyDSR reports whether a kube-proxy runs on this machine with direct server return;
+	// known is false if none runs, or its command line does not say so. nil: not known.
+	KubeProxyDSR func() (dsr, known bool)
 	// Underlay reads the interfaces of this machine.
 	Underlay func() (underlay.Snapshot, error)
 	Log      *slog.Logger
@@ -45,8 +48,9 @@ type CNISources struct {
 //	networks of Services                            Kubernetes API
 //	encapsulation overhead (if negative)            the MTU of that adapter, and HNS
 //
-// It also turns LoopbackDSR off if HNS lacks DSR: the sdn plugins fail with it then.
-// If HNS does not answer, it stays.
+// It also turns LoopbackDSR off if HNS lacks DSR, where the sdn plugins fail with it and the
+// others exhaust the ports (plugins#613), and if kube-proxy runs without DSR, which does not
+// need it. If HNS does not answer, it stays. fitNAT removes what HNS refuses.
 // A field stays empty if its source does not have it; then cniconf.Make asks for the
 // flag. The error says why the network configuration or the API could not be used.
 func (n CNISources) Complete(ctx context.Context, s *cniconf.Spec) error {
@@ -71,6 +75,11 @@ func (n CNISources) Complete(ctx context.Context, s *cniconf.Spec) error {
 			s.LoopbackDSR = false
 		}
 	}
+	if s.LoopbackDSR && n.KubeProxyDSR != nil {
+		if dsr, known := n.KubeProxyDSR(); known && !dsr {
+			s.LoopbackDSR = false
+		}
+	}
 	snapshot, err := n.Underlay()
 	if err == nil && len(s.Management) == 0 {
 		s.Management = networkOf(snapshot, s.ManagementIP)
@@ -85,6 +94,7 @@ func (n CNISources) Complete(ctx context.Context, s *cniconf.Spec) error {
 		s.Services, servicesErr = kube.ServiceNetworks(ctx, *n.API)
 	}
 	s.Services = ofFamilies(s.Services, s.Cluster)
+	n.fitNAT(ctx, s)
 	return errors.Join(netConfErr, servicesErr)
 }
 

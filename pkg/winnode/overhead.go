@@ -46,40 +46,14 @@ func (n CNISources) encapOverhead(ctx context.Context, snapshot underlay.Snapsho
 	return 0
 }
 
-// trialEndpoint is the name of the endpoint of tryOverhead.
-const trialEndpoint = "flanneld-trial"
-
-// tryOverhead creates an endpoint with the policy and deletes it again: no version of
-// HNS is known from which on it has the policy.
+// tryOverhead tries the policy: no version of HNS is known from which on it has it.
 func (n CNISources) tryOverhead(ctx context.Context, s *cniconf.Spec, overhead int) error {
-	if n.HNS == nil {
-		return errors.New("this machine has no HNS")
-	}
-	networks, err := n.HNS.Networks(ctx)
+	network, err := n.trialNetwork(ctx, s)
 	if err != nil {
 		return err
 	}
-	kind := hns.L2Bridge
-	if s.Overlay() {
-		kind = hns.Overlay
-	}
-	i := slices.IndexFunc(networks, func(network hns.Network) bool { return network.Type == kind })
-	if i < 0 {
-		return fmt.Errorf("there is no HNS network of type %s to try the policy EncapOverhead on: run it again after flanneld prepare", kind)
-	}
-	// HNS may have made one in an earlier run that did not wait for it. It has an address of a pod.
-	left, err := n.HNS.EndpointsNamed(ctx, trialEndpoint)
-	if err != nil {
-		return err
-	}
-	for _, e := range left {
-		if err := n.HNS.DeleteEndpoint(ctx, e.ID); err != nil && !errors.Is(err, hns.ErrNotFound) {
-			return fmt.Errorf("delete the endpoint of an earlier trial: %w", err)
-		}
-	}
-	made, err := n.HNS.CreateEndpoint(ctx, hns.Endpoint{Name: trialEndpoint, Network: networks[i].ID, EncapOverhead: overhead})
-	if err != nil {
+	if err := n.try(ctx, hns.Endpoint{Network: network.ID, EncapOverhead: overhead}); err != nil {
 		return fmt.Errorf("try the policy EncapOverhead: %w", err)
 	}
-	return n.HNS.DeleteEndpoint(context.WithoutCancel(ctx), made.ID)
+	return nil
 }

@@ -27,6 +27,9 @@ func (m *Machine) createEndpoint(id, network string, document []byte) (string, h
 	if m.knobs.OverheadRefused != 0 && t.overhead() != usualOverhead {
 		return "", m.knobs.OverheadRefused
 	}
+	if m.natRefused(t) {
+		return "", hns.InvalidPolicy
+	}
 	// A remote endpoint has the address of a pod on another node, so it is not
 	// in a subnet of the network.
 	remote := t.Flags()&remoteEndpoint != 0

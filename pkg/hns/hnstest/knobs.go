@@ -92,6 +92,15 @@ type Knobs struct {
 	// the policy sets the MTU of the pod, which is 1450 otherwise (microsoft/SDN#517).
 	OverheadRefused hns.Code
 
+	// Policies OutBoundNAT. Other endpoints are refused with 0x803b000d (hcsshim#1951, calico#8465,
+	// plugins#1004).
+	MaxOutBoundNAT int    // of one endpoint; 0: any number
+	NATFormRefused string // such a policy with this setting, e.g. Destinations; "": none
+	// PortPool: without direct server return, each policy with Destinations takes a share of the
+	// ports, and when so many of them are taken, load balancers are refused with 0x8007000e
+	// (plugins#613); 0: any number.
+	PortPool int
+
 	// EndpointCost is how long HNS takes to read one endpoint (kubernetes#109124: 5,000
 	// took 110 minutes).
 	EndpointCost time.Duration

@@ -55,6 +55,9 @@ func (m *Machine) createObject(k api.Kind, id string, document []byte) (string, 
 			return "", hns.EndpointNotFound
 		}
 	}
+	if k == api.LoadBalancerKind && m.portsExhausted() {
+		return "", hns.OutOfMemory
+	}
 	t.Write("ID", id)
 	m.addObject(k, t)
 	return id, 0

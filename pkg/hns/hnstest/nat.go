@@ -1,0 +1,50 @@
+package hnstest
+
+import (
+	"encoding/json"
+	"slices"
+
+	"flannel/pkg/hns"
+	"flannel/pkg/hns/hnstest/api"
+)
+
+// natSettings returns the settings of the policies OutBoundNAT of an endpoint.
+func (t *object) natSettings() (all []map[string]json.RawMessage) {
+	var policies []hns.Policy
+	t.Read("Policies", &policies)
+	for _, p := range policies {
+		var settings map[string]json.RawMessage
+		if p.Type == "OutBoundNAT" && json.Unmarshal(p.Settings, &settings) == nil {
+			all = append(all, settings)
+		}
+	}
+	return all
+}
+
+// natRefused reports whether the knobs refuse the policies OutBoundNAT of a new endpoint.
+func (m *Machine) natRefused(t *object) bool {
+	all := t.natSettings()
+	if most := m.knobs.MaxOutBoundNAT; most > 0 && len(all) > most {
+		return true
+	}
+	return slices.ContainsFunc(all, func(settings map[string]json.RawMessage) bool {
+		_, refused := settings[m.knobs.NATFormRefused]
+		return refused
+	})
+}
+
+// portsExhausted reports whether the policies of endpoints have taken all ports.
+func (m *Machine) portsExhausted() bool {
+	if m.knobs.PortPool == 0 || m.knobs.version().Features().DSR {
+		return false
+	}
+	taken := 0
+	for _, t := range m.objects[api.EndpointKind] {
+		for _, settings := range t.natSettings() {
+			if settings["Destinations"] != nil {
+				taken++
+			}
+		}
+	}
+	return taken >= m.knobs.PortPool
+}
