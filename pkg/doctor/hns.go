@@ -79,12 +79,25 @@ type Forwarding struct{ V4, V6 bool }
 type Adapter struct {
 	Name       string
 	Index      int
-	Virtual    bool // a vEthernet adapter of Hyper-V
+	Virtual    bool        // a vEthernet adapter of Hyper-V
+	Kind       AdapterKind `json:",omitempty"`
+	VLAN       int         `json:",omitempty"` // whose tag the driver adds; 0: none, or it is not known
 	DHCP       bool
 	Addrs      []netip.Addr
 	DNS        []netip.Addr
 	Forwarding Forwarding
 }
+
+// AdapterKind is a kind of adapter on which a vSwitch may not work; "": any
+// other.
+type AdapterKind string
+
+// Kinds of adapters.
+const (
+	WiFiAdapter   AdapterKind = "Wi-Fi"
+	TunnelAdapter AdapterKind = "tunnel" // a VPN
+	TeamAdapter   AdapterKind = "team"   // LBFO
+)
 
 // atLeast reports whether HNS has this version or a later one. Package hcn of
 // Microsoft's hcsshim lists what each version supports.

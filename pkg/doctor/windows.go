@@ -53,6 +53,8 @@ func windowsChecks() []Check {
 			"the Windows Firewall drops the packets of the overlay", windows, needs{networksKnown, overlayExists, firewallKnown}, vxlanPortOpen},
 		{"FL521", "HNS lists each network that it has",
 			"HNS has a network that it does not list", windows, needs{ghostsKnown}, noGhosts},
+		{"FL523", "the node's adapter can have a vSwitch",
+			"the node's adapter cannot have a vSwitch", windows, needs{networksKnown, adaptersKnown, interfacesKnown}, adapterTakesSwitch},
 	}
 }
 

@@ -83,6 +83,8 @@ type Stack interface {
 	SetPersistent(index int, p Persistent) error
 	// BootID returns a text that is another one after each reboot.
 	BootID() (string, error)
+	// VLAN returns the VLAN whose tag the driver of an adapter adds to packets; 0: none, or it is not known.
+	VLAN(guid string) int
 	// Watch calls changed, from any goroutine, after a change of adapters, addresses or routes, until stop is called.
 	Watch(changed func()) (stop func(), err error)
 }
@@ -97,6 +99,7 @@ type Adapter struct {
 	MAC         mac.Addr
 	Up          bool // enabled, and the cable is plugged in
 	Loopback    bool
+	Kind        Kind
 	V4Metric    int // Windows adds it to the metric of the adapter's routes
 	V6Metric    int
 	Addrs       []Address
@@ -104,6 +107,17 @@ type Adapter struct {
 	DHCP        bool // for IPv4
 	Registers   bool // Windows registers its addresses in DNS
 }
+
+// Kind says what an adapter is, as far as a virtual switch depends on it.
+type Kind int
+
+// Kinds of adapters.
+const (
+	Ethernet Kind = iota // or any other
+	WiFi
+	Tunnel // packets without Ethernet frames: a VPN
+	Team   // several adapters, teamed by Windows (LBFO)
+)
 
 // Interface holds the settings of a family on an adapter.
 type Interface struct {

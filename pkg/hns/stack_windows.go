@@ -64,6 +64,7 @@ func toAdapter(row *winipcfg.IPAdapterAddresses) Adapter {
 		Index: int(row.IfIndex), MTU: int(row.MTU),
 		Up:       row.OperStatus == winipcfg.IfOperStatusUp,
 		Loopback: row.IfType == winipcfg.IfTypeSoftwareLoopback,
+		Kind:     kindOf(row),
 		V4Metric: int(row.Ipv4Metric), V6Metric: int(row.Ipv6Metric),
 		DHCP:      row.Flags&winipcfg.IPAAFlagDhcpv4Enabled != 0,
 		Registers: row.Flags&winipcfg.IPAAFlagDdnsEnabled != 0,
@@ -91,6 +92,21 @@ func toAdapter(row *winipcfg.IPAdapterAddresses) Adapter {
 		}
 	}
 	return a
+}
+
+// kindOf returns the kind of an adapter. The name of the driver for teams is in the user's language, in which it may be
+// another one: then a team counts as Ethernet.
+func kindOf(row *winipcfg.IPAdapterAddresses) Kind {
+	switch {
+	case row.IfType == winipcfg.IfTypeIEEE80211:
+		return WiFi
+	case row.IfType == winipcfg.IfTypePPP, row.IfType == winipcfg.IfTypeTunnel,
+		row.IfType == winipcfg.IfTypePropVirtual && len(row.PhysicalAddress()) == 0:
+		return Tunnel
+	case strings.Contains(strings.ToLower(row.Description()), "multiplexor"):
+		return Team
+	}
+	return Ethernet
 }
 
 // toIP converts an address without its zone, which is the adapter itself.

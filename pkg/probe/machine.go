@@ -176,6 +176,9 @@ func (m machine) adapters() ([]doctor.Adapter, error) {
 			continue
 		}
 		adapter := doctor.Adapter{Name: a.Name, Index: a.Index, Virtual: a.Virtual(), DHCP: a.DHCP, DNS: a.DNS}
+		if !a.Virtual() {
+			adapter.VLAN, adapter.Kind = m.stack.VLAN(a.GUID), adapterKinds[a.Kind]
+		}
 		for _, ip := range a.Addrs {
 			adapter.Addrs = append(adapter.Addrs, ip.Prefix.Addr())
 		}
@@ -186,6 +189,8 @@ func (m machine) adapters() ([]doctor.Adapter, error) {
 	}
 	return adapters, nil
 }
+
+var adapterKinds = map[hns.Kind]doctor.AdapterKind{hns.WiFi: doctor.WiFiAdapter, hns.Tunnel: doctor.TunnelAdapter, hns.Team: doctor.TeamAdapter}
 
 // forwarding reads the forwarding of an interface. It is off for a family that
 // the interface does not have, and for an interface that does not exist.

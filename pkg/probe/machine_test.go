@@ -138,6 +138,24 @@ func verdicts(t *testing.T, when string, s doctor.Snapshot, want map[string]stri
 	}
 }
 
+// What the adapter is decides FL523, before and after a switch is bound to it.
+func TestAdapterKinds(t *testing.T) {
+	for want, knobs := range map[string]hnstest.Knobs{"ok: Ethernet": {}, "fail: Ethernet 42": {VlanLost: 42}, "warn: Ethernet team": {AdapterKind: hns.Team},
+		"warn: Ethernet Wi-Fi": {AdapterKind: hns.WiFi}, "fail: Ethernet VPN": {AdapterKind: hns.Tunnel}} {
+		n := newNode(t, overlay())
+		if err := n.m.Admin().DeleteNetwork(overlay().Name); err != nil {
+			t.Fatal(err)
+		}
+		n.m.ForgetLog()
+		n.report = status.Report{}
+		n.m.Turn(func(k *hnstest.Knobs) { *k = knobs })
+		verdicts(t, want, n.read(), map[string]string{"FL523": want})
+	}
+	n := newNode(t, overlay())
+	n.m.Turn(func(k *hnstest.Knobs) { k.VlanLost = 42 })
+	verdicts(t, "bound", n.read(), map[string]string{"FL523": "warn: Ethernet 42"})
+}
+
 func TestHealthyOverlay(t *testing.T) {
 	n := newNode(t, overlay())
 	n.reserve("10.244.1.2", "kube-proxy\r\nsource-vip")
@@ -145,7 +163,7 @@ func TestHealthyOverlay(t *testing.T) {
 	verdicts(t, "an overlay", s, map[string]string{"FL102": "ok: flanneld.exe 7", "FL501": "ok: HNS 13.3", "FL502": "ok: flannel.4096 Overlay 10.244.1.0/24 Ethernet",
 		"FL503": "ok: 10.99.0.2 Ethernet", "FL504": "ok", "FL505": "ok: VNI 4096", "FL506": "ok: 1~policies", "FL507": "skipped: host-gw", "FL508": "ok: win1",
 		"FL509": "ok: 10.244.1.2", "FL510": "ok", "FL511": "skipped", "FL512": "skipped", "FL513": "warn: kubelet containerd", "FL514": "ok", "FL517": "ok",
-		"FL518": "skipped: KUBE_NETWORK", "FL519": "skipped: host-gw", "FL520": "warn: Public 4789", "FL521": "ok"})
+		"FL518": "skipped: KUBE_NETWORK", "FL519": "skipped: host-gw", "FL520": "warn: Public 4789", "FL521": "ok", "FL523": "ok: Ethernet"})
 	if args := s.Processes.Value[0].Args; strings.Join(append(slices.Clone(args), s.Windows.KubeProxy.Value...), " ") !=
 		"--etcd-password=[redacted] service run kube-proxy --hostname-override=win1 --source-vip=10.244.1.2 --token [redacted] --enable-dsr=true" {
 		t.Errorf("%q, %q", args, s.Windows.KubeProxy.Value)

@@ -23,6 +23,12 @@ func (d *Driver) createNetwork(ctx context.Context, dev device, want hns.Network
 	if err := d.checkSwitchType(want, physical, adapters); err != nil {
 		return err
 	}
+	bound := hostconfig.IsBound(d.networks, physical, adapters)
+	if !bound {
+		if err := d.checkAdapter(want, physical); err != nil {
+			return err
+		}
+	}
 	if err := d.waitForRetry(want.Name); err != nil {
 		return err
 	}
@@ -30,7 +36,6 @@ func (d *Driver) createNetwork(ctx context.Context, dev device, want hns.Network
 	if err := d.tries.due(creation); err != nil {
 		return waitIfSilent(err)
 	}
-	bound := hostconfig.IsBound(d.networks, physical, adapters)
 	host, ok := hostconfig.HostAdapter(adapters, physical, bound)
 	if !ok {
 		return driver.Waiting(hostconfig.CauseNoAdapter, "the virtual adapter that replaces %s", physical.Name)

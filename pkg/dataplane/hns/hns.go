@@ -291,6 +291,7 @@ const (
 	causeDNSRegistration = "bridge-dns-registration"
 	causeNetworkDiffers  = "network-differs"
 	causeNoHostRoute     = "no-host-route"
+	causeAdapterKind     = "adapter-kind"
 	causeNoDualStack     = "no-dual-stack"
 	causeNoBlackholes    = "no-blackholes"
 	causeOtherAddress    = "other-address" // that HNS sends from

@@ -20,7 +20,7 @@ func (d *Driver) prepare(ctx context.Context, dev dataplane.Device, report func(
 	p, last := dataplane.Prepared{}, error(nil)
 	for {
 		err := d.prepareStep(ctx, dev, &p)
-		if old := (*tooOldError)(nil); errors.As(err, &old) || err == nil && !d.hostConfig.Pending() {
+		if isFinal(err) || err == nil && !d.hostConfig.Pending() {
 			return p, err
 		}
 		if err == nil {
@@ -41,6 +41,11 @@ func (d *Driver) prepare(ctx context.Context, dev dataplane.Device, report func(
 		case <-time.After(d.pace.Wait):
 		}
 	}
+}
+
+// isFinal reports whether prepare gives up at once.
+func isFinal(err error) bool {
+	return errors.As(err, new(*tooOldError)) || errors.As(err, new(*unsuitableAdapter))
 }
 
 // tooOldError means that a new node cannot work with this HNS. The daemon could,

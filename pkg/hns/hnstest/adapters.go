@@ -130,6 +130,9 @@ func (m *Machine) adapterFor(n *network) (*adapter, hns.Code) {
 	if len(found) == 0 {
 		return nil, hns.AdapterNotFound
 	}
+	if m.kindRefused(n) {
+		return nil, hns.AdapterNotFound
+	}
 	bound := m.virtualAdapter(found[0].Index) != nil
 	switch {
 	case bound && given && m.knobs.BoundName != 0:
@@ -138,6 +141,12 @@ func (m *Machine) adapterFor(n *network) (*adapter, hns.Code) {
 		return nil, hns.AdapterNotFound
 	}
 	return found[0], 0
+}
+
+// kindRefused reports whether HNS finds no adapter for a network because of the adapters' kind.
+func (m *Machine) kindRefused(n *network) bool {
+	kind := m.knobs.AdapterKind
+	return kind == hns.Tunnel || kind == hns.WiFi && n.Type == hns.L2Bridge || kind != hns.Ethernet && m.knobs.KindRefused
 }
 
 // hasOtherType reports whether an adapter has a network that is not an overlay.
@@ -297,7 +306,9 @@ func (m *Machine) addAddress(a *adapter, ip hns.Address) hns.Code {
 		}
 	}
 	a.Addrs = append(a.Addrs, ip)
-	m.recordError(fmt.Sprintf("add %s to %s", ip.Prefix, a.Name), m.body.Address(a.Index, ip.Prefix, true))
+	if a.physical == 0 || m.knobs.VlanLost == 0 {
+		m.recordError(fmt.Sprintf("add %s to %s", ip.Prefix, a.Name), m.body.Address(a.Index, ip.Prefix, true))
+	}
 	for _, dst := range ownRoutes(ip.Prefix) {
 		m.routes = append(m.routes, hns.Route{Dst: dst, NextHop: unspecified(addr), Index: a.Index, Metric: 256})
 	}

@@ -64,6 +64,15 @@ type Knobs struct {
 	EmptyElsewhere  bool     // without a name, HNS takes an adapter without a switch
 	ProviderSelects bool     // policy ProviderAddress selects the adapter (hcsshim#2801); else it is refused
 
+	// What the physical adapters are. VlanLost is the VLAN whose tag their driver adds; a switch on
+	// them sends without the tag, so that its host reaches nobody (calico#4678).
+	VlanLost    int
+	AdapterKind hns.Kind
+	// KindRefused: no network can be created on an adapter of this kind, 0x803b0006. Reports agree
+	// about a VPN (microsoft/SDN#532) and Wi-Fi with an L2Bridge (hcsshim#1477), which are always
+	// refused; a team worked (rke2#3517), or not (rke2#3515, eryph#139).
+	KindRefused bool
+
 	// CreateFailsAfterBind: the first network on an adapter binds a switch, is then refused so, and the switch is freed; 0: it
 	// works (moby#33880).
 	CreateFailsAfterBind hns.Code

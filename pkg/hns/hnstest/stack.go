@@ -22,12 +22,32 @@ func (m *Machine) Adapters() ([]hns.Adapter, error) {
 	_, code := m.call("GetAdaptersAddresses", nil, false, func() (string, hns.Code) {
 		for _, a := range m.adapters {
 			c := a.Adapter
+			if a.physicalKind() {
+				if c.Kind = m.knobs.AdapterKind; c.Kind == hns.Team {
+					c.Description = "Microsoft Network Adapter Multiplexor Driver"
+				}
+			}
 			c.Addrs, c.DNS = slices.Clone(a.Addrs), slices.Clone(a.DNS)
 			adapters = append(adapters, c)
 		}
 		return "", 0
 	})
 	return adapters, api.Problem("GetAdaptersAddresses", code)
+}
+
+// physicalKind reports whether the knobs say of which kind the adapter is.
+func (a *adapter) physicalKind() bool { return !a.Loopback && !a.Virtual() }
+
+// VLAN returns the VLAN of an adapter.
+func (m *Machine) VLAN(guid string) (vlan int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, a := range m.adapters {
+		if a.GUID == guid && a.physicalKind() {
+			vlan = m.knobs.VlanLost
+		}
+	}
+	return vlan
 }
 
 // Routes returns all routes.

@@ -95,9 +95,16 @@ func toAdapterRow(a hns.Adapter) adapterRow {
 	if a.Up {
 		row.OperStatus = statusUp
 	}
+	switch a.Kind {
+	case hns.WiFi:
+		row.Type = typeWiFi
+	case hns.Tunnel:
+		row.Type = typeVirtual
+	case hns.Ethernet, hns.Team: // which differ by the name of the driver
+	}
 	if a.Loopback {
 		row.Type = typeLoopback
-	} else {
+	} else if a.Kind != hns.Tunnel {
 		row.MACLength = uint32(copy(row.MAC[:], a.MAC[:]))
 	}
 	return row

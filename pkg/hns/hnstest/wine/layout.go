@@ -190,6 +190,8 @@ const (
 	ipv4And6      = 0x180
 	typeEthernet  = 6
 	typeLoopback  = 24
+	typeVirtual   = 53
+	typeWiFi      = 71
 	statusUp      = 1
 	statusDown    = 2
 	originManual  = 1
