@@ -4,12 +4,12 @@ Runs one phase of Documentation/windows-verify.md and keeps what flanneld.exe an
 
 .DESCRIPTION
 Each phase ends with a bundle of flanneld doctor, without secrets, with the answers of HNS as they are. The phase prepare
-takes the host's address away for half a minute, and so does cleanup; the others change nothing. Run it on a server that
+takes the host's address away for half a minute, and so do settle, twice, and cleanup; the others change nothing. Run it on a server that
 has nothing else to do.
 #>
 [CmdletBinding()]
 param(
-    [ValidateSet('look', 'prepare', 'again', 'reboot', 'node', 'cleanup')]
+    [ValidateSet('look', 'prepare', 'again', 'reboot', 'node', 'settle', 'cleanup')]
     [Parameter(Mandatory)][string]$Phase,
     # overlay or l2bridge
     [string]$NetworkMode = 'overlay',
@@ -47,6 +47,10 @@ if ($Phase -eq 'prepare' -or $Phase -eq 'again' -or $Phase -eq 'reboot') {
     $null = Invoke-Flanneld $flanneld @('status', '--json')
     $null = Invoke-Flanneld $flanneld @('source-vip', '--json')
     $null = Invoke-Flanneld $flanneld @('cni-dirs', '--json')
+} elseif ($Phase -eq 'settle') {
+    # Another process does not wait for HNS to settle, so this one asks for a network at once.
+    $null = Invoke-Flanneld $flanneld @('cleanup')
+    $null = Invoke-Flanneld $flanneld @('prepare', '--json', "--network-mode=$NetworkMode")
 } elseif ($Phase -eq 'cleanup') {
     $null = Invoke-Flanneld $flanneld @('cleanup')
 }

@@ -35,7 +35,7 @@ func healthyWindows() Snapshot {
 		Windows: Windows{HNS: Known(HNS{Major: 13, Minor: 3}),
 			Networks: Known([]HNSNetwork{{Name: "nat", Type: "NAT"}, {Name: "flannel.4096", Type: "Overlay", Adapter: "Ethernet", Subnets: []netip.Prefix{own}, VNI: 4096,
 				ManagementIP: addr("192.168.0.3"), Remote: []PeerRoute{{pfx("10.5.4.0/24"), addr("192.168.0.4")}}}}),
-			Ghosts:    Known([]HNSNetwork{}),
+			Ghosts: Known([]HNSNetwork{}),
 			Adapters: Known([]Adapter{{Name: "vEthernet (Ethernet)", Index: 12, Virtual: true, Addrs: []netip.Addr{addr("192.168.0.3")}, DNS: []netip.Addr{addr("192.168.0.1")}},
 				{Name: "Ethernet", Index: 5}}),
 			KubeProxy: Known([]string{`C:\k\kube-proxy.exe`, "--hostname-override=win1", "--source-vip", "10.5.3.2", "--enable-dsr=true", "--network-name=flannel.4096"}),
