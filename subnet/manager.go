@@ -109,6 +109,12 @@ type ReachReporter interface {
 	ReportUnreachable(peers []string)
 }
 
+// PodReporter is a Manager that can report to the cluster which running pods of this node have lost their network.
+type PodReporter interface {
+	// ReportLostPods takes the names of all of them. The slice is not kept. It does not block.
+	ReportLostPods(pods []string)
+}
+
 // ConfigReporter is a Manager that knows why WatchConfig has no configuration yet.
 type ConfigReporter interface {
 	// ConfigMissing returns what is missing and how to provide it, nil if that is not known, or nothing is missing. It does

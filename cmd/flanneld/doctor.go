@@ -116,6 +116,7 @@ func (o *options) store() probe.Store {
 func (o *options) probeOptions() probe.Options {
 	look := probe.Options{Version: version.String(), SubnetFile: o.SubnetFile, VIPFile: winnode.VIPFile(o.SubnetFile), JournalFile: winnode.JournalFile(o.SubnetFile),
 		Commands: commandNames()}
+	look.PodResults = podResults()
 	for _, path := range []string{"/k/SourceVip.json", "/k/SourceVipRequest.json", "/sourcevip/sourceVip.json", "/sourcevip/sourceVipRequest.json"} {
 		look.LeftFiles = append(look.LeftFiles, systemPath(path)) // files of the scripts of Microsoft/SDN and sig-windows-tools
 	}

@@ -261,7 +261,7 @@ func newPlane(o options, log *slog.Logger, counts *metrics.Metrics, tally *recon
 		tally.Add(table, done)
 	}
 	return system.New(system.Options{Log: log, Instance: instance.Of(o.SubnetFile), Report: report,
-		Repairs: driver.NewRepairs(log, counts.Repaired), StateDir: filepath.Dir(o.SubnetFile), KeyFile: o.WireGuardKey, Tunnels: counts.Tunnels})
+		Repairs: driver.NewRepairs(log, counts.Repaired), StateDir: filepath.Dir(o.SubnetFile), PodResults: podResults(), KeyFile: o.WireGuardKey, Tunnels: counts.Tunnels})
 }
 
 // forwardedBy returns a function that reads what a dataplane forwarded.

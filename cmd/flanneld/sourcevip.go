@@ -22,6 +22,10 @@ it reserves the address of the host's own endpoint, the second one of the subnet
 It also prints the flags that kube-proxy needs for this node's network and for the features of its HNS.
 kube-proxy additionally needs --proxy-mode=kernelspace, --hostname-override and --kubeconfig.`
 
+// podResults returns the directory in which the CNI library keeps the results of plugins
+// by default.
+func podResults() string { return systemPath("/var/lib/cni/results") }
+
 // usualDataDir returns the default dataDir of host-local.
 func usualDataDir() string { return systemPath("/var/lib/cni/networks") }
 

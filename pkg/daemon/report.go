@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"flannel/backend"
+	"flannel/pkg/dataplane"
 	"flannel/pkg/metrics"
 	"flannel/pkg/reconcile"
 	"flannel/subnet"
@@ -97,6 +98,7 @@ func (d *Daemon) report(n *node, failed failures, took time.Duration) {
 	if r, ok := d.Manager.(subnet.Reporter); ok {
 		r.Report(failed.own().err(), slices.Concat(n.rejects, n.refused), n.advice(), n.pendingConfig)
 	}
+	d.reportLostPods()
 	d.reportAdvice(n)
 	d.reportAddressConflict(n)
 
@@ -122,6 +124,14 @@ func (d *Daemon) report(n *node, failed failures, took time.Duration) {
 		}
 		d.Log.Warn(msg, "cause", causeOf(err, causeNotSynced), "problem", strings.ReplaceAll(text, "\n", "; "))
 		last.problem, last.at = text, time.Now()
+	}
+}
+
+// reportLostPods reports to the cluster which running pods have lost their network.
+func (d *Daemon) reportLostPods() {
+	plane, reads := d.Dataplane.(dataplane.PodReader)
+	if r, ok := d.Manager.(subnet.PodReporter); ok && reads {
+		r.ReportLostPods(plane.PodsWithoutEndpoint())
 	}
 }
 

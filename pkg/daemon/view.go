@@ -27,6 +27,7 @@ type View struct {
 	errors  []status.Error          // sorted by when they occurred last, the oldest first
 	tunnels dataplane.TrafficReader // nil: the dataplane has no such tunnels
 	guard   dataplane.GuardReader   // nil: the dataplane cannot guard the pod network
+	pods    dataplane.PodReader     // nil: the system does not take pods their network away
 	lease   subnet.Expirer          // nil: leases do not end by themselves
 	probes  *reach.Prober
 }
@@ -38,6 +39,7 @@ func (v *View) SetSources(plane dataplane.Dataplane, m subnet.Manager, probes *r
 	defer v.mu.Unlock()
 	v.tunnels, _ = plane.(dataplane.TrafficReader)
 	v.guard, _ = plane.(dataplane.GuardReader)
+	v.pods, _ = plane.(dataplane.PodReader)
 	v.lease, _ = m.(subnet.Expirer)
 	v.probes = probes
 }
@@ -104,7 +106,7 @@ func (v *View) addError(part string, err error) {
 // Fill sets the fields of r about this node, its peers and the last errors.
 func (v *View) Fill(r *status.Report) {
 	v.mu.Lock()
-	last, tunnels, guard, probes := v.last, v.tunnels, v.guard, v.probes
+	last, tunnels, guard, pods, probes := v.last, v.tunnels, v.guard, v.pods, v.probes
 	r.Errors = append([]status.Error{}, v.errors...)
 	v.mu.Unlock()
 	r.Peers = []status.Peer{}
@@ -120,6 +122,9 @@ func (v *View) Fill(r *status.Report) {
 		if g, exists := guard.Guarded(); exists {
 			r.Guard = &status.Guard{Enforce: g.Enforce, Waiting: g.Waiting, Problem: g.Problem, Packets: g.Packets, Dropped: g.Dropped, OfPeer: g.OfPeer}
 		}
+	}
+	if pods != nil {
+		r.LostPods = pods.PodsWithoutEndpoint()
 	}
 	if tunnels != nil {
 		addTunnels(r.Peers, tunnels.Traffic())

@@ -146,6 +146,15 @@ type SubnetLeaver interface {
 	LeaveSubnets(former []netip.Prefix, node string) error
 }
 
+// PodReader is implemented by dataplanes whose system can take the network of running pods
+// away.
+type PodReader interface {
+	// PodsWithoutEndpoint returns the sorted names of running pods that have lost their
+	// network for good. It may be called by any goroutine; the caller must not change the
+	// result.
+	PodsWithoutEndpoint() []string
+}
+
 // Refused is a path of which the system refused an entry because of its content,
 // such as a gateway that is not on the link.
 type Refused struct {

@@ -25,6 +25,7 @@ type Windows struct {
 	LeftFiles Fact[[]string]     `json:"left"`     // paths of files in which other scripts save a source VIP
 	Lost      Fact[LostSettings] `json:"lost"`
 	Firewall  Fact[WinFirewall]  `json:"firewall"`
+	LostPods  Fact[[]string]     `json:"lostPods"` // names of running pods whose namespace has no endpoint
 }
 
 // LostSettings are settings that an adapter had before flanneld created a

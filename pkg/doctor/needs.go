@@ -32,6 +32,7 @@ func adaptersKnown(s Snapshot) Finding  { return s.Windows.Adapters.missing() }
 func routesKnown(s Snapshot) Finding    { return s.Windows.Routes.missing() }
 func programsKnown(s Snapshot) Finding  { return s.Windows.Programs.missing() }
 func leftFilesKnown(s Snapshot) Finding { return s.Windows.LeftFiles.missing() }
+func podsKnown(s Snapshot) Finding      { return s.Windows.LostPods.missing() }
 func lostKnown(s Snapshot) Finding      { return s.Windows.Lost.missing() }
 func firewallKnown(s Snapshot) Finding  { return s.Windows.Firewall.missing() }
 func ghostsKnown(s Snapshot) Finding    { return s.Windows.Ghosts.missing() }

@@ -84,6 +84,10 @@ func TestWindowsCNI(t *testing.T) {
 			s.Windows.Lost = Known(LostSettings{noon.Add(-time.Minute), "Ethernet", []string{"DNS"}})
 		}},
 		{"FL517", OK, "", func(s *Snapshot) { s.Windows.Lost = Known(LostSettings{Since: noon.Add(-time.Hour)}) }},
+		{"FL522", Fail, "2 default/web kube-system/dns", func(s *Snapshot) {
+			s.Windows.LostPods = Known([]string{"default/web"})
+			s.report().LostPods = []string{"default/web", "kube-system/dns"}
+		}},
 		{"FL518", Fail, "vxlan0 flannel.4096", func(s *Snapshot) { runsKubeProxy(s, "--network-name", "vxlan0") }},
 		{"FL518", Skipped, "KUBE_NETWORK", func(s *Snapshot) { runsKubeProxy(s) }},
 		{"FL518", Skipped, "KUBE_NETWORK", func(s *Snapshot) { runsKubeProxy(s, "--network-name=") }},

@@ -53,6 +53,8 @@ func windowsChecks() []Check {
 			"the Windows Firewall drops the packets of the overlay", windows, needs{networksKnown, overlayExists, firewallKnown}, vxlanPortOpen},
 		{"FL521", "HNS lists each network that it has",
 			"HNS has a network that it does not list", windows, needs{ghostsKnown}, noGhosts},
+		{"FL522", "running pods have their endpoints in HNS",
+			"running pods have lost their endpoints in HNS", windows, needs{podsKnown}, podsConnected},
 		{"FL523", "the node's adapter can have a vSwitch",
 			"the node's adapter cannot have a vSwitch", windows, needs{networksKnown, adaptersKnown, interfacesKnown}, adapterTakesSwitch},
 	}
@@ -214,6 +216,22 @@ func windowsForwards(s Snapshot) Finding {
 		return fail(fix, "forwarding is off on %s", host.Name)
 	}
 	return ok("forwarding is on")
+}
+
+// podsConnected finds running pods without endpoint: those that the daemon reports, and
+// those whose namespace has none.
+func podsConnected(s Snapshot) Finding {
+	lost := slices.Clone(s.Windows.LostPods.Value)
+	if r := s.report(); r != nil {
+		lost = append(lost, r.LostPods...)
+	}
+	slices.Sort(lost)
+	if lost = slices.Compact(lost); len(lost) > 0 {
+		return fail("Delete these pods, so that they are created anew, and restart kube-proxy. HNS removes the "+
+			"endpoints when it restarts or loses the network, and nobody creates them again.",
+			"%d have no endpoint: %s", len(lost), several(lost))
+	}
+	return ok("all have")
 }
 
 // macSpoofing is always skipped, because the setting is on the hypervisor. It

@@ -13,6 +13,7 @@ import (
 
 	"flannel/pkg/doctor"
 	"flannel/pkg/hns"
+	"flannel/pkg/lostpods"
 	"flannel/pkg/redact"
 	"flannel/pkg/sourcevip"
 	"flannel/pkg/underlay"
@@ -48,8 +49,35 @@ func (m machine) probes(o Options, s *doctor.Snapshot) []probe {
 		factProbe(&w.Programs, withoutContext(m.programs)),
 		factProbe(&w.LeftFiles, withoutContext(func() ([]string, error) { return existing(o.LeftFiles) })),
 		factProbe(&w.Firewall, m.readFirewall),
+		factProbe(&w.LostPods, func(ctx context.Context) ([]string, error) { return m.lostPods(ctx, o.PodResults) }),
 		factProbe(&w.Lost, func(ctx context.Context) (doctor.LostSettings, error) { return m.lost(ctx, o.JournalFile) }),
 	}
+}
+
+// lostPods returns the names of running pods whose namespace has no endpoint.
+func (m machine) lostPods(ctx context.Context, dir string) ([]string, error) {
+	pods, err := lostpods.Read(dir)
+	if len(pods) == 0 || err != nil {
+		return nil, err
+	}
+	networks, err := m.client.Networks(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var ids []string
+	for _, n := range networks {
+		more, err := m.client.EndpointIDs(ctx, n.ID)
+		if err != nil {
+			return nil, err
+		}
+		ids = append(ids, more...)
+	}
+	namespaces, err := m.client.Namespaces(ctx)
+	endpoints := lostpods.NewEndpoints(ids, namespaces)
+	return lostpods.Names(slices.DeleteFunc(pods, func(p lostpods.Pod) bool {
+		id, exists := endpoints.Of(p)
+		return id != "" || !exists
+	})), err
 }
 
 // version reads the version of HNS. An error of HNS is the Problem, so that the

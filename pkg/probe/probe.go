@@ -31,6 +31,7 @@ type Options struct {
 	BinDirs     []string // of CNI plugins
 	CNIProblem  string   // what is wrong with containerd's directories of CNI; "": nothing is known
 	DataDir     string   // of the CNI plugin host-local
+	PodResults  string   // where the CNI library keeps results of plugins, on Windows
 	VIPFile     string   // where flanneld source-vip publishes the source VIP
 	JournalFile string   // where flanneld saves the host's settings (hns.json)
 	LeftFiles   []string // files of other scripts; those that exist are in the Snapshot

@@ -40,6 +40,9 @@ func Print(w io.Writer, r Report, now time.Time, o PrintOptions) error {
 	p.rows("advice", r.Advice)
 	p.rows("conflict", r.Conflict)
 	p.rows("config", r.Pending)
+	if len(r.LostPods) > 0 {
+		p.rows("pods", fmt.Sprintf("%d have lost their network: delete them, and restart kube-proxy\n%s", len(r.LostPods), strings.Join(r.LostPods, "\n")))
+	}
 	p.store(r)
 	if n := r.Node; n != nil {
 		p.node(*n, r.LeaseExpires)

@@ -38,6 +38,9 @@ type Report struct {
 
 	Conflict string `json:"conflict,omitempty"` // other leases with this node's public IP; independent of Ready
 
+	// LostPods are running pods without network, by their names: Windows only.
+	LostPods []string `json:"lostPods,omitempty"`
+
 	Node       *Node  `json:"node,omitempty"` // absent until the node has a subnet
 	PeersKnown bool   `json:"peersKnown"`     // a complete set of peers was received
 	Peers      []Peer `json:"peers"`

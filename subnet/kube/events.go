@@ -83,6 +83,7 @@ const (
 	reasonUnreachable = "FlannelPeersUnreachable"
 	reasonReachable   = "FlannelPeersReachable"
 	reasonPending     = "FlannelConfigurationPending"
+	reasonLostPods    = "FlannelPodsLostNetwork"
 	reasonNotSynced   = "FlannelNotInStep"
 	reasonSynced      = "FlannelInStep"
 )
@@ -96,6 +97,7 @@ func (f *eventFilter) events(s status, grace time.Duration, now time.Time) []eve
 		{corev1.EventTypeWarning, reasonSubnet, s.subnetChange},
 		{corev1.EventTypeWarning, reasonRejected, s.rejected},
 		{corev1.EventTypeWarning, reasonUnreachable, s.unreachable},
+		{corev1.EventTypeWarning, reasonLostPods, s.lostPods},
 		{corev1.EventTypeWarning, reasonRetain, s.retained},
 		{corev1.EventTypeWarning, reasonMixed, s.advice},
 		{corev1.EventTypeWarning, reasonPending, s.pendingConfig},

@@ -36,6 +36,7 @@ type status struct {
 	unreachable  string
 	retained     string
 	subnetChange string
+	lostPods     string
 	advice       string // what the operator should change although the network is synced
 	recheck      bool   // the Node may lack the condition that we wrote
 
@@ -75,6 +76,17 @@ func (m *Manager) ReportUnreachable(peers []string) {
 	defer r.mu.Unlock()
 	if r.status.unreachable != text {
 		r.status.unreachable = text
+		patience.Notify(r.changed)
+	}
+}
+
+// ReportLostPods implements subnet.PodReporter.
+func (m *Manager) ReportLostPods(pods []string) {
+	r, text := m.reporter, lostPodsMessage(pods)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.status.lostPods != text {
+		r.status.lostPods = text
 		patience.Notify(r.changed)
 	}
 }
@@ -153,6 +165,14 @@ func unreachableMessage(peers []string) string {
 	}
 	named := strings.Join(peers[:min(len(peers), 5)], ", ")
 	return clip(fmt.Sprintf("this node does not reach at least %d nodes through the pod network: %.400s; flanneld doctor looks for the cause", len(peers), named))
+}
+
+// lostPodsMessage is the message about pods of this node without network, "" if there are none.
+func lostPodsMessage(pods []string) string {
+	if len(pods) == 0 {
+		return ""
+	}
+	return clip(fmt.Sprintf("%d running pods of this node have lost their endpoints in HNS and have no network; delete them, and restart kube-proxy on this node: %s", len(pods), strings.Join(pods, ", ")))
 }
 
 const (

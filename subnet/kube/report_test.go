@@ -117,6 +117,8 @@ func events(t *testing.T, o outside) {
 	eventually.True(t, "peers are unreachable", told(reasonUnreachable))
 	n.ReportUnreachable(nil)
 	eventually.True(t, "they are reachable", told(reasonReachable))
+	n.ReportLostPods([]string{"default/web", "kube-system/dns"})
+	eventually.True(t, "pods have lost their network", told(reasonLostPods))
 	want := []struct {
 		kind, reason string
 		names        []string
@@ -129,6 +131,7 @@ func events(t *testing.T, o outside) {
 		{"Normal", "FlannelInStep", nil},
 		{"Warning", "FlannelPeersUnreachable", []string{" 2 ", "c, d"}},
 		{"Normal", "FlannelPeersReachable", nil},
+		{"Warning", "FlannelPodsLostNetwork", []string{"2 ", "default/web, kube-system/dns"}},
 	}
 	got := get()
 	for i, w := range want {

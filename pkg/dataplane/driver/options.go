@@ -16,7 +16,10 @@ type Options struct {
 	Report   func(table string, entries int, done reconcile.Result)
 	Repairs  *Repairs // may be nil
 	StateDir string   // the subnet file's directory, for files that survive a crash
-	KeyFile  string   // WireGuard's private key; "": flannel's
+	// PodResults is the directory in which the CNI library keeps the results of plugins, on
+	// Windows; "": not known.
+	PodResults string
+	KeyFile    string // WireGuard's private key; "": flannel's
 	// Tunnels is called with what WireGuard's devices count, each time that they are read.
 	// May be nil.
 	Tunnels func(dataplane.TunnelSummary)

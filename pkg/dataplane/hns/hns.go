@@ -47,7 +47,9 @@ type Pace struct {
 	Settle                            time.Duration // between deleting a network and making one: 10 s
 	// Sweep is the time between looks for endpoints of pods that are gone: 15 min. Two
 	// looks in a row have to find one, so that no endpoint that is being created is deleted.
-	Sweep             time.Duration
+	Sweep time.Duration
+	// Pods is the time between looks for running pods without endpoint: 1 min.
+	Pods              time.Duration
 	hostconfig.Limits // Address 30 s, DHCP 1 min, Rest 5 s
 }
 
@@ -62,6 +64,7 @@ func (p *Pace) setDefaults() {
 	p.MaxRefusalBackoff = cmp.Or(p.MaxRefusalBackoff, 10*time.Minute)
 	p.Settle = cmp.Or(p.Settle, 10*time.Second)
 	p.Sweep = cmp.Or(p.Sweep, 15*time.Minute)
+	p.Pods = cmp.Or(p.Pods, time.Minute)
 	p.Address = cmp.Or(p.Address, 30*time.Second)
 	p.DHCP = cmp.Or(p.DHCP, time.Minute)
 	p.Rest = cmp.Or(p.Rest, 5*time.Second)
@@ -88,6 +91,7 @@ type Driver struct {
 	networksDirty, adaptersDirty atomic.Bool               // something changed there since it was read
 	wakeAt                       atomic.Pointer[time.Time] // from when on each tick wakes the loop, see setWaiting; nil: never
 	observed                     atomic.Pointer[observed]  // our network in the last pass
+	lostPods                     atomic.Pointer[[]string]  // names; nil: none
 
 	version         hns.Version        // of HNS; zero: not read yet
 	devices         []dataplane.Device // of the last Ensure
@@ -145,6 +149,9 @@ func New(opts Options, client *hns.Client, stack hns.Stack) *Driver {
 	d.background = func(f func(context.Context)) { d.done.Go(func() { f(ctx) }) }
 	d.background(d.watch)
 	d.background((&sweeper{Driver: d}).run)
+	if d.opts.PodResults != "" {
+		d.background((&podWatcher{Driver: d}).run)
+	}
 	return d
 }
 
@@ -296,4 +303,5 @@ const (
 	causeNoBlackholes    = "no-blackholes"
 	causeOtherAddress    = "other-address" // that HNS sends from
 	causeEndpointSwept   = "endpoint-swept"
+	causePodsLost        = "pods-without-endpoint"
 )

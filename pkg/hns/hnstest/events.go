@@ -1,6 +1,7 @@
 package hnstest
 
 import (
+	"slices"
 	"strconv"
 
 	"flannel/pkg/hns"
@@ -69,7 +70,8 @@ func (m *Machine) watch(stack bool, changed func()) (stop func()) {
 }
 
 // Restart restarts HNS. Networks that are not persistent, and ghosts, are deleted, handles
-// become invalid, and registrations for HNS end with ServiceDisconnect.
+// become invalid, and registrations for HNS end with ServiceDisconnect. Namespaces of pods
+// stay, and still list the endpoints that were in them.
 func (m *Machine) Restart() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -83,6 +85,12 @@ func (m *Machine) Restart() {
 		}
 	}
 	m.wakeListeners()
+	if m.knobs.RestartLosesEndpoints {
+		for _, t := range slices.Clone(m.objects[api.EndpointKind]) {
+			m.removeObject(api.EndpointKind, t)
+		}
+		return
+	}
 	for _, n := range m.networks {
 		if n.NonPersistent || n.ghost {
 			defer m.removeNetwork(n)

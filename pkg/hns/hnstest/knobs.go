@@ -54,6 +54,10 @@ type Knobs struct {
 	ChangedGUID   bool // physical adapters have another GUID, and their switches are dead
 	DeadRefuses   bool // no network can be created on a dead switch: 0x80070057 (microsoft/SDN#177)
 
+	// RestartLosesEndpoints: a restart of HNS deletes the endpoints of all networks, also of
+	// those that stay, and the networks stay (calico#5164).
+	RestartLosesEndpoints bool
+
 	// StoredOnly: SetPersistent changes the registry and nothing else, because
 	// the DHCP client ignores the notification.
 	StoredOnly bool
