@@ -105,6 +105,25 @@ func (s *service) ManagementIP(network string) (netip.Addr, error) {
 	return netip.ParseAddr(n.ManagementIP)
 }
 
+func (s *service) CreateEndpointV1(network, name string, ips []netip.Prefix) (string, error) {
+	if err := s.require("HcnCreateEndpoint"); err != nil {
+		return "", err
+	}
+	e := hcsshim.HNSEndpoint{Name: name, VirtualNetwork: network}
+	for _, p := range ips {
+		if p.Addr().Is4() {
+			e.IPAddress, e.PrefixLength = p.Addr().AsSlice(), uint8(p.Bits())
+		} else {
+			e.IPv6Address, e.IPv6PrefixLength = p.Addr().AsSlice(), uint8(p.Bits())
+		}
+	}
+	made, err := e.Create()
+	if err != nil {
+		return "", translate(err)
+	}
+	return made.Id, nil
+}
+
 // AttachHost implements Calls. A refusal has no code in hcsshim, only a text in the user's language. Therefore the state
 // of the endpoint is read after it, to find out whether the endpoint is already attached or does not exist.
 func (s *service) AttachHost(endpoint string) error {

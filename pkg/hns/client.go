@@ -229,6 +229,14 @@ func (c *Client) CreateEndpoint(ctx context.Context, e Endpoint) (Endpoint, erro
 	return DecodeEndpoint(made)
 }
 
+// CreateEndpointV1 creates an endpoint with the name and the addresses of e on e.Network by the older API, and returns its
+// ID.
+func (c *Client) CreateEndpointV1(ctx context.Context, e Endpoint) (id string, err error) {
+	return change(ctx, c, "create endpoint "+e.Name+" by the older API", func() (string, error) {
+		return c.calls.CreateEndpointV1(e.Network, e.Name, e.IPs)
+	})
+}
+
 // DeleteEndpoint deletes the endpoint with this ID.
 func (c *Client) DeleteEndpoint(ctx context.Context, id string) error {
 	return c.change(ctx, "delete endpoint "+id, func() error { return c.calls.DeleteEndpoint(id) })

@@ -43,6 +43,7 @@ const (
 	NoRequestHandlers    Code = 0x803b0022
 	HandlerUnsupported   Code = 0x803b0023 // GCN_E_REQUEST_UNSUPPORTED
 	NetAdapterNotFound   Code = 0x803b0026
+	WrongDisk            Code = 0x80070022 // HNS refuses to attach an endpoint so (flannel#1112)
 	AddressInUse         Code = 0x803b002f // of endpoints (kubernetes#100962)
 	NotImplemented       Code = 0x80004001
 	ElementNotFound      Code = 0x80070490

@@ -39,6 +39,8 @@ type Calls interface {
 	Endpoint(id string) (json.RawMessage, error)
 	CreateEndpoint(network string, document json.RawMessage) (json.RawMessage, error)
 	DeleteEndpoint(id string) error
+	// CreateEndpointV1 creates an endpoint by the older API, with at most one address of each family, and returns its ID.
+	CreateEndpointV1(network, name string, ips []netip.Prefix) (id string, err error)
 	// AttachHost attaches an endpoint to the host itself (compartment 1). It uses the older API, because v2 cannot do
 	// it. If the endpoint is already attached, that is no error.
 	AttachHost(endpoint string) error

@@ -59,9 +59,8 @@ func (d *Driver) ensureHostEndpoint(ctx context.Context, dev device, host hns.Ad
 		return err
 	}
 	if id == "" {
-		var made hns.Endpoint
 		err := d.tries.try(changeOf(verbCreateEndpoint, want), func() (err error) {
-			made, err = d.client.CreateEndpoint(ctx, want)
+			id, err = d.createHostEndpoint(ctx, want)
 			return err
 		})
 		if errors.Is(err, hns.ErrAddressInUse) {
@@ -70,7 +69,7 @@ func (d *Driver) ensureHostEndpoint(ctx context.Context, dev device, host hns.Ad
 		} else if err != nil {
 			return waitIfSilent(err)
 		}
-		id, d.endpoint = made.ID, made.ID
+		d.endpoint = id
 		d.opts.Log.Info("made the host's endpoint on the bridge", "endpoint", want.Name, "addresses", want.IPs)
 	}
 	d.tries.forgetVerb(verbCreateEndpoint)
@@ -78,7 +77,11 @@ func (d *Driver) ensureHostEndpoint(ctx context.Context, dev device, host hns.Ad
 	if !found {
 		return d.tries.try(changeOf(verbAttachEndpoint, id), func() error {
 			d.networksDirty.Store(true)
-			if err := d.client.AttachHost(ctx, id); err != nil {
+			err := d.client.AttachHost(ctx, id)
+			if err != nil && !d.endpointByV1 && isRefusal(err) && !errors.Is(err, hns.ErrNotFound) {
+				err = d.deleteUnattachable(ctx, id, err)
+			}
+			if err != nil {
 				return waitIfSilent(err)
 			}
 			return driver.Waiting(causeNoEndpoint, "the host's interface with %s on the bridge", want.IPs[0].Addr())
@@ -90,6 +93,28 @@ func (d *Driver) ensureHostEndpoint(ctx context.Context, dev device, host hns.Ad
 		return err
 	}
 	return d.enableForwarding(want.IPs, inside, host)
+}
+
+// createHostEndpoint creates the host's endpoint and returns its ID.
+func (d *Driver) createHostEndpoint(ctx context.Context, want hns.Endpoint) (id string, err error) {
+	if d.endpointByV1 {
+		return d.client.CreateEndpointV1(ctx, want)
+	}
+	made, err := d.client.CreateEndpoint(ctx, want)
+	return made.ID, err
+}
+
+// deleteUnattachable deletes the host's endpoint, which HNS refuses to attach, so that
+// the next pass creates it by the older API. That is the only API that attaches, and
+// the one by which other projects create this endpoint; whether HNS attaches one of the
+// newer API always is not known. If HNS refuses that endpoint, too, it stays.
+func (d *Driver) deleteUnattachable(ctx context.Context, id string, refused error) error {
+	if err := d.client.DeleteEndpoint(ctx, id); err != nil && !errors.Is(err, hns.ErrNotFound) {
+		return errors.Join(refused, fmt.Errorf("delete the host's endpoint on the bridge: %w", err))
+	}
+	d.endpoint, d.endpointByV1 = "", true
+	d.opts.Log.Info("HNS refuses to attach the host's endpoint on the bridge, creating it by the older API", "cause", causeEndpointV1, "error", refused)
+	return nil
 }
 
 // findHostEndpoint returns the ID of the host's endpoint, "" if there is none, and

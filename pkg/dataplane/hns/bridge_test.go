@@ -159,3 +159,38 @@ func TestThousandsOfEndpoints(t *testing.T) {
 		})
 	}
 }
+
+// HNS refuses to attach an endpoint that was created by the newer API, a new one and that of an earlier run: it is created
+// once by the older API. If it refuses that one, too, it is not created again and again.
+func TestV2EndpointNotAttachable(t *testing.T) {
+	for _, subnets := range [][]netip.Prefix{{ownSubnet}, {ownSubnet, netip.MustParsePrefix("fd00:244:1::/64")}} {
+		onWindows(t, bridgeDevice(subnets...), hnstest.Knobs{V2EndpointNotAttachable: hns.WrongDisk}, func(w *windows) {
+			w.bring(time.Minute)
+			inside := w.m.Admin().Adapter("vEthernet (cbr0_ep)")
+			if n := w.log.Count("cause=" + causeEndpointV1); n != 1 || len(w.endpoints()) != 1 || len(inside.Addrs) != len(subnets) {
+				t.Errorf("logged %d times, endpoints %q, the host has %v", n, w.endpoints(), inside.Addrs)
+			}
+			w.restart()
+			w.bring(time.Minute)
+			if n := w.log.Count("cause=" + causeEndpointV1); n != 1 {
+				t.Errorf("after a restart, logged %d times", n)
+			}
+		})
+	}
+	onWindows(t, bridgeDevice(ownSubnet), hnstest.Knobs{}, func(w *windows) {
+		w.m.Fail(hnstest.Fault{Func: "HNSCall", Match: "/attach", Code: hns.WrongDisk})
+		w.mends(time.Hour)
+		creates := 0
+		for _, c := range w.m.Log() {
+			if c.Func == "HcnCreateEndpoint" || c.Func == "HNSCall" && len(c.Args) > 1 && c.Args[0] == "POST" && c.Args[1] == "/endpoints/" {
+				creates++
+			}
+		}
+		if creates != 2 {
+			t.Errorf("%d endpoints were created, want one by each API", creates)
+		}
+		w.m.Heal()
+		w.bring(time.Hour)
+		w.check(bridgeInStep)
+	})
+}

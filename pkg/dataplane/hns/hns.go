@@ -102,6 +102,7 @@ type Driver struct {
 	policiesFresh   bool               // network.Policies are as HNS has them, and policyStore has not taken them yet
 	pending         *hns.Network       // HNS was asked for this network, and has not answered; else nil
 	endpoint        string             // ID of the host's endpoint, once this run found or made it
+	endpointByV1    bool               // HNS refused to attach the host's endpoint of the newer API
 	compared        string             // ID of the host's endpoint with which addresses were compared, or "refused"
 	noHostRoute     string             // ID of the network for which HNS refused the policy HostRoute
 	misplaced       bool               // HNS put a network without an adapter's name on another adapter
@@ -303,5 +304,6 @@ const (
 	causeNoBlackholes    = "no-blackholes"
 	causeOtherAddress    = "other-address" // that HNS sends from
 	causeEndpointSwept   = "endpoint-swept"
+	causeEndpointV1      = "endpoint-by-v1"
 	causePodsLost        = "pods-without-endpoint"
 )

@@ -199,6 +199,21 @@ func (m *Machine) DeleteEndpoint(id string) error {
 	return err
 }
 
+// CreateEndpointV1 creates an endpoint as v1 does.
+func (m *Machine) CreateEndpointV1(network, name string, ips []netip.Prefix) (string, error) {
+	e := api.EndpointV1{Name: name, VirtualNetwork: network}
+	for _, p := range ips {
+		if p.Addr().Is4() {
+			e.IPAddress, e.PrefixLength = p.Addr().String(), p.Bits()
+		} else {
+			e.IPv6Address, e.IPv6PrefixLength = p.Addr().String(), p.Bits()
+		}
+	}
+	var made api.EndpointV1
+	err := m.callV1("POST", "/endpoints/", api.Text(e), &made)
+	return made.ID, err
+}
+
 // AttachHost turns an endpoint into an adapter of the host. It succeeds if it
 // already is one.
 func (m *Machine) AttachHost(endpoint string) error {

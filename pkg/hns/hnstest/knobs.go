@@ -96,6 +96,9 @@ type Knobs struct {
 	OmitSubnets  bool
 	OtherGateway bool // the gateway is the last address of the subnet
 
+	// V2EndpointNotAttachable: an endpoint that was not created by v1 cannot be attached to
+	// the host and is refused so, whatever its state; 0: it can (flannel#1112, where also one of v1 was refused).
+	V2EndpointNotAttachable hns.Code
 	// HostDefaultRoute: an endpoint that is attached to the host brings a default
 	// route by the network's gateway, whatever its document says (flannel#1763).
 	HostDefaultRoute bool

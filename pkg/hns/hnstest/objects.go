@@ -19,6 +19,7 @@ type object struct {
 	network    string            // ID of an endpoint's network
 	ip         netip.Prefix      // of an endpoint; invalid: none
 	more       []netip.Prefix    // further addresses of an endpoint
+	byV1       bool              // an endpoint that was created by v1
 	state      int               // of an endpoint: createdState and so on
 	containers []string          // that use an endpoint, as v1 lists them
 	adapter    int               // index of the host adapter of an attached endpoint; 0: none

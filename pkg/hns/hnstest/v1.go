@@ -112,7 +112,9 @@ func (m *Machine) endpointRequest(method, id string, body []byte) (any, hns.Code
 		if code != 0 {
 			return nil, code
 		}
-		return m.object(api.EndpointKind, id).v1(), 0
+		made := m.object(api.EndpointKind, id)
+		made.byV1 = true
+		return made.v1(), 0
 	case method == "GET" && id == "":
 		endpoints := []api.EndpointV1{}
 		for _, t := range m.objects[api.EndpointKind] {
@@ -161,6 +163,9 @@ func (m *Machine) attachRequest(id, verb string) (any, hns.Code) {
 	}
 	switch verb {
 	case "attach":
+		if code := m.knobs.V2EndpointNotAttachable; code != 0 && !t.byV1 {
+			return nil, code
+		}
 		return struct{}{}, m.attach(t)
 	case "detach":
 		m.detach(t)

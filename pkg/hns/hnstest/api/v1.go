@@ -36,9 +36,11 @@ type EndpointV1 struct {
 	VirtualNetwork string
 	IPAddress      string `json:",omitempty"`
 	PrefixLength   int    `json:",omitempty"`
+	IPv6Address    string `json:",omitempty"`
 	MacAddress     string `json:",omitempty"`
 	State          int
 
+	IPv6PrefixLength int      `json:",omitempty"`
 	SharedContainers []string `json:",omitempty"`
 }
 
@@ -91,8 +93,14 @@ func EndpointVersion2(document []byte) ([]byte, hns.Code) {
 		return document, 0
 	}
 	v2 := map[string]any{"Name": d.Name, "MacAddress": d.MacAddress}
-	if d.IPAddress != "" {
-		v2["IpConfigurations"] = []any{map[string]any{"IpAddress": d.IPAddress}}
+	var configs []any
+	for _, ip := range []string{d.IPAddress, d.IPv6Address} {
+		if ip != "" {
+			configs = append(configs, map[string]any{"IpAddress": ip})
+		}
+	}
+	if len(configs) > 0 {
+		v2["IpConfigurations"] = configs
 	}
 	return []byte(Text(v2)), 0
 }
