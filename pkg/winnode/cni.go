@@ -52,15 +52,17 @@ type CNISources struct {
 // others exhaust the ports (plugins#613), and if kube-proxy runs without DSR, which does not
 // need it. If HNS does not answer, it stays. fitNAT removes what HNS refuses.
 // A field stays empty if its source does not have it; then cniconf.Make asks for the
-// flag. The error says why the network configuration or the API could not be used.
+// flag. The error says why the network configuration, the daemon or the API could not be used.
 func (n CNISources) Complete(ctx context.Context, s *cniconf.Spec) error {
 	remote := cmp.Or(n.Within, 3*time.Second)
 	netConfErr := n.fromNetConf(ctx, remote, s)
 	s.MACPrefix = cmp.Or(s.MACPrefix, "0E-2A") // the default of the plugin and of HNS
 	ctx, cancel := context.WithTimeout(ctx, askWithin)
 	defer cancel()
+	var daemonErr error
 	if !s.ManagementIP.IsValid() || !s.ManagementIP6.IsValid() {
-		if r, err := status.Ask(ctx, status.Socket(n.SubnetFile)); err == nil && r.Node != nil && len(r.Node.Underlay.Addrs) > 0 {
+		r, err := status.Ask(ctx, status.Socket(n.SubnetFile))
+		if err == nil && r.Node != nil && len(r.Node.Underlay.Addrs) > 0 {
 			addrs := r.Node.Underlay.Addrs
 			if !s.ManagementIP.IsValid() {
 				s.ManagementIP = addrs[0]
@@ -68,6 +70,9 @@ func (n CNISources) Complete(ctx context.Context, s *cniconf.Spec) error {
 			if last := addrs[len(addrs)-1]; last.Is6() && !s.ManagementIP6.IsValid() {
 				s.ManagementIP6 = last
 			}
+		}
+		if !s.ManagementIP.IsValid() {
+			daemonErr = noAddress(err)
 		}
 	}
 	if n.HNS != nil {
@@ -95,7 +100,17 @@ func (n CNISources) Complete(ctx context.Context, s *cniconf.Spec) error {
 	}
 	s.Services = ofFamilies(s.Services, s.Cluster)
 	n.fitNAT(ctx, s)
-	return errors.Join(netConfErr, servicesErr)
+	return errors.Join(netConfErr, daemonErr, servicesErr)
+}
+
+// noAddress is the error if only the daemon could say which address the node has, and
+// does not. err is its answer's.
+func noAddress(err error) error {
+	const why = "the daemon chooses the node's own address (--iface has no effect on cni-conf)"
+	if err != nil {
+		return fmt.Errorf("%s, and it does not answer: %w", why, err)
+	}
+	return errors.New(why + ", and it has none yet")
 }
 
 // OpenHNS returns the HNS of this machine; nil: it has none.

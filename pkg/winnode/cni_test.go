@@ -2,12 +2,14 @@ package winnode
 
 import (
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"testing"
 
 	"flannel/pkg/cniconf"
 	"flannel/pkg/hns"
 	"flannel/pkg/hns/hnstest"
+	"flannel/pkg/logtest"
 	"flannel/pkg/underlay"
 )
 
@@ -43,5 +45,18 @@ func TestLoopbackDSR(t *testing.T) {
 		if err := from.Complete(t.Context(), &s); err != nil || s.LoopbackDSR != c.want {
 			t.Errorf("HNS %s, down %t: loopbackDSR %t, %v", c.version, c.down, s.LoopbackDSR, err)
 		}
+	}
+}
+
+// Without a daemon, nothing says which address the node has, and the error says so.
+func TestNoDaemon(t *testing.T) {
+	from := CNISources{NetConfRemote: true, SubnetFile: filepath.Join(t.TempDir(), "subnet.env"), Underlay: noUnderlay}
+	s := cniconf.Spec{Plugin: "win-overlay", Network: "flannel.4096", Cluster: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}}
+	if err := from.Complete(t.Context(), &s); err == nil || !logtest.Names(err.Error(), "--iface", "daemon") {
+		t.Error(err)
+	}
+	s.ManagementIP = netip.MustParseAddr("192.168.1.5")
+	if err := from.Complete(t.Context(), &s); err != nil {
+		t.Error(err)
 	}
 }

@@ -179,7 +179,7 @@ func TestV2EndpointNotAttachable(t *testing.T) {
 	}
 	onWindows(t, bridgeDevice(ownSubnet), hnstest.Knobs{}, func(w *windows) {
 		w.m.Fail(hnstest.Fault{Func: "HNSCall", Match: "/attach", Code: hns.WrongDisk})
-		w.mends(time.Hour)
+		w.hour()
 		creates := 0
 		for _, c := range w.m.Log() {
 			if c.Func == "HcnCreateEndpoint" || c.Func == "HNSCall" && len(c.Args) > 1 && c.Args[0] == "POST" && c.Args[1] == "/endpoints/" {
