@@ -13,17 +13,17 @@ var update = flag.Bool("update", false, "write testdata/surface.txt")
 // limits are the most that the program may have of what a reader has to keep in mind. Lower a limit with the change that
 // allows it; a change that needs a higher one says why in its commit.
 var limits = map[string]int{
-	"packages of the product":          68,
-	"imports among them":               245,
+	"packages of the product":          69,
+	"imports among them":               248,
 	"longest path of imports":          9,
-	"folders in pkg":                   43,
-	"interfaces asked for at run time": 20,
+	"folders in pkg":                   44,
+	"interfaces asked for at run time": 22,
 	"declarations named for a backoff": 11,
-	"places that start a timer":        50,
+	"places that start a timer":        51,
 	"lines of fields: daemon's node":   35,
 	"lines of fields: linux.Driver":    44,
 	"lines of fields: etcd.Manager":    24,
-	"exported names":                   1295,
+	"exported names":                   1307,
 }
 
 func product(t *testing.T) []source {
