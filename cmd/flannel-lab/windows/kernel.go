@@ -200,7 +200,11 @@ func (k *kernel) Overlay(o hnstest.Overlay, add bool) error {
 	if err := netlink.LinkAdd(device); err != nil {
 		return err
 	}
-	return netlink.LinkSetUp(device)
+	// Linux deletes the routes of a device with its last address, and HNS does not
+	// delete a network's with its last endpoint. Nothing is sent from an address of
+	// scope host.
+	keep := &netlink.Addr{IPNet: toIPNet(netip.MustParsePrefix("169.254.255.254/32")), Scope: unix.RT_SCOPE_HOST}
+	return errors.Join(netlink.AddrAdd(device, keep), netlink.LinkSetUp(device))
 }
 
 // Remote adds or deletes the entries that lead to the subnet of a peer.
