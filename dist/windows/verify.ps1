@@ -36,13 +36,6 @@ if ($Phase -eq 'prepare' -or $Phase -eq 'again' -or $Phase -eq 'reboot') {
     $arguments = @('prepare', '--json', "--network-mode=$NetworkMode")
     if ($InterfaceName) { $arguments = @("--iface=$InterfaceName") + $arguments }
     $null = Invoke-Flanneld $flanneld $arguments
-    if ($Phase -eq 'again') {
-        # It tries the policies of pods on an endpoint, and prints a configuration, which nothing uses.
-        $plugin = 'win-overlay'
-        if ($NetworkMode -eq 'l2bridge') { $plugin = 'win-bridge' }
-        $null = Invoke-Flanneld $flanneld @('cni-conf', '--to=-', "--plugin=$plugin", '--network-name=trial', '--management-ip=192.0.2.1',
-            '--cluster-cidr=10.244.0.0/16', '--service-cidr=10.96.0.0/12')
-    }
 } elseif ($Phase -eq 'node') {
     $null = Invoke-Flanneld $flanneld @('status', '--json')
     $null = Invoke-Flanneld $flanneld @('source-vip', '--json')

@@ -245,7 +245,7 @@ func end(pid int, sig syscall.Signal, limit time.Duration) (err error) {
 	}
 	wait := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 	deadline := time.Now().Add(limit)
-	for left := limit; left > 0; left = time.Until(deadline) { // a negative timeout of Poll is none
+	for left := limit; left > 0; left = time.Until(deadline) { // with a negative timeout, Poll waits for ever
 		n, err := unix.Poll(wait, int(left.Milliseconds())+1)
 		if n > 0 || err != nil && !errors.Is(err, unix.EINTR) {
 			return err

@@ -41,9 +41,6 @@ type Spec struct {
 	// EncapOverhead is what HNS subtracts from 1500 for the MTU of pods, in bytes; 0
 	// or less: its default, 50. Only version 2 of the API has it.
 	EncapOverhead int
-	// WithoutNAT leaves out the policy OutBoundNAT: pods do not reach addresses outside of the
-	// cluster. For an HNS that refuses the policy.
-	WithoutNAT bool
 }
 
 // Plugins returns the plugins that the flannel plugin can delegate to on Windows.
@@ -154,10 +151,7 @@ type (
 		Type     string
 		Settings any
 	}
-	natV2 struct {
-		Exceptions   []netip.Prefix `json:",omitempty"`
-		Destinations []netip.Addr   `json:",omitempty"`
-	}
+	natV2   struct{ Exceptions []netip.Prefix }
 	routeV2 struct {
 		DestinationPrefix netip.Prefix
 		NeedEncap         bool
@@ -246,9 +240,7 @@ func (s Spec) policies() []any {
 		}
 		return policies
 	}
-	if !s.WithoutNAT {
-		policies = append(policies, policyV2{outBoundNAT, natV2{s.exceptions(), nil}})
-	}
+	policies = append(policies, policyV2{outBoundNAT, natV2{s.exceptions()}})
 	for _, p := range routed {
 		policies = append(policies, policyV2{"SDNRoute", routeV2{p, true}})
 	}
@@ -271,19 +263,6 @@ func (s Spec) exceptions() []netip.Prefix {
 		exceptions = append(exceptions, s.Management...)
 	}
 	return append(exceptions, s.NATExceptions...)
-}
-
-// NATPolicies returns the settings of the policies OutBoundNAT that a pod's endpoint gets
-// with version 2 of the API: ours, and with LoopbackDSR that of the plugin, which
-// translates what the pod sends to its own address.
-func (s Spec) NATPolicies(pod netip.Addr) (kind string, settings []any) {
-	if !s.WithoutNAT {
-		settings = append(settings, natV2{s.exceptions(), nil})
-	}
-	if s.LoopbackDSR {
-		settings = append(settings, natV2{nil, []netip.Addr{pod}})
-	}
-	return outBoundNAT, settings
 }
 
 func text(v any) ([]byte, error) {

@@ -7,7 +7,7 @@ import (
 	"os"
 )
 
-// Copy makes the file to a copy of from, with this mode. Readers see the old content or the
+// Copy copies the file from to the file to, with this mode. Readers see the old content or the
 // new one, never a part. Copy creates the directory if it is missing. Unlike Put it does
 // not hold the content in memory.
 func Copy(from, to string, mode os.FileMode) error {

@@ -25,6 +25,9 @@ func (c *Client) Ghosts(ctx context.Context) ([]Network, error) {
 	if err != nil {
 		return nil, err
 	}
+	for i := range older {
+		older[i].Type = canonical(older[i].Type, Overlay, L2Bridge)
+	}
 	listed := append(before, after...)
 	return slices.DeleteFunc(older, func(ghost Network) bool {
 		return slices.ContainsFunc(listed, func(n Network) bool { return strings.EqualFold(n.ID, ghost.ID) })

@@ -49,8 +49,8 @@ type CNISources struct {
 //	encapsulation overhead (if negative)            the MTU of that adapter, and HNS
 //
 // It also turns LoopbackDSR off if HNS lacks DSR, where the sdn plugins fail with it and the
-// others exhaust the ports (plugins#613), and if kube-proxy runs without DSR, which does not
-// need it. If HNS does not answer, it stays. fitNAT removes what HNS refuses.
+// others exhaust the ports (plugins#613). A kube-proxy that runs without DSR does not need
+// it: LoopbackDSR is off then, too. If HNS does not answer, it stays.
 // A field stays empty if its source does not have it; then cniconf.Make asks for the
 // flag. The error says why the network configuration, the daemon or the API could not be used.
 func (n CNISources) Complete(ctx context.Context, s *cniconf.Spec) error {
@@ -99,7 +99,6 @@ func (n CNISources) Complete(ctx context.Context, s *cniconf.Spec) error {
 		s.Services, servicesErr = kube.ServiceNetworks(ctx, *n.API)
 	}
 	s.Services = ofFamilies(s.Services, s.Cluster)
-	n.fitNAT(ctx, s)
 	return errors.Join(netConfErr, daemonErr, servicesErr)
 }
 

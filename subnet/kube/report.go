@@ -172,7 +172,7 @@ func lostPodsMessage(pods []string) string {
 	if len(pods) == 0 {
 		return ""
 	}
-	return clip(fmt.Sprintf("%d running pods of this node have lost their endpoints in HNS and have no network; delete them, and restart kube-proxy on this node: %s", len(pods), strings.Join(pods, ", ")))
+	return clip(fmt.Sprintf("HNS has lost the endpoints of %d running pods, which have no network: delete these pods, and restart kube-proxy on this node. They are %s", len(pods), strings.Join(pods, ", ")))
 }
 
 const (

@@ -18,13 +18,20 @@ func (u *unsuitableAdapter) Error() string {
 }
 
 // checkAdapter returns an *unsuitableAdapter if a virtual switch would take the host off the
-// network, or HNS would refuse it after all (0x803b0006). It warns where reports disagree. An
-// adapter that has a switch is not checked.
-func (d *Driver) checkAdapter(want hns.Network, physical hns.Adapter) error {
+// network, or HNS would refuse it after all (0x803b0006). It warns where reports disagree, and
+// on a node on which flanneld has had a network before, which shows more than what the
+// adapter looks like. An adapter that has a switch is not checked.
+func (d *Driver) checkAdapter(dev device, want hns.Network, physical hns.Adapter) error {
 	const another = "select another adapter with --iface"
-	refuse := func(reason, fix string) error { return &unsuitableAdapter{physical.Name, reason, fix} }
 	warn := func(text string) {
 		d.warnOnce(causeAdapterKind, "the adapter may not take a virtual switch: "+text, "adapter", physical.Name)
+	}
+	refuse := func(reason, fix string) error {
+		if len(d.hostConfig.Owned(dev.Switch)) > 0 {
+			warn("it " + reason)
+			return nil
+		}
+		return &unsuitableAdapter{physical.Name, reason, fix}
 	}
 	// The switch sends without the tag (calico#4678).
 	if vlan := d.stack.VLAN(physical.GUID); vlan != 0 {

@@ -79,3 +79,25 @@ func TestBoundAdapterIsNotChecked(t *testing.T) {
 		}
 	})
 }
+
+// Where flanneld has had its network before, whatever the adapter looks like, HNS is asked after a boot or for another
+// network, with a warning.
+func TestAdapterThatWorked(t *testing.T) {
+	for _, kind := range kinds {
+		onWindows(t, devicesOf(kind), hnstest.Knobs{}, func(w *windows) {
+			w.bring(time.Minute)
+			w.m.Turn(func(k *hnstest.Knobs) { k.AdapterKind = hns.Tunnel })
+			if err := w.m.Admin().DeleteNetwork(devicesOf(kind).Name); err != nil {
+				t.Fatal(err)
+			}
+			var err error
+			for began := time.Now(); time.Since(began) < time.Minute; time.Sleep(time.Second) {
+				err = w.pass()
+			}
+			asked := (*hns.Error)(nil)
+			if n := w.log.Count("cause=" + causeAdapterKind); n != 1 || !errors.As(err, &asked) {
+				t.Errorf("warned %d times; %v", n, err)
+			}
+		})
+	}
+}

@@ -98,7 +98,11 @@ func (d *Driver) ensureHostEndpoint(ctx context.Context, dev device, host hns.Ad
 // createHostEndpoint creates the host's endpoint and returns its ID.
 func (d *Driver) createHostEndpoint(ctx context.Context, want hns.Endpoint) (id string, err error) {
 	if d.endpointByV1 {
-		return d.client.CreateEndpointV1(ctx, want)
+		id, err := d.client.CreateEndpointV1(ctx, want)
+		if err != nil {
+			d.endpointByV1 = false // the newer API again, whose errors say more
+		}
+		return id, err
 	}
 	made, err := d.client.CreateEndpoint(ctx, want)
 	return made.ID, err
@@ -106,8 +110,8 @@ func (d *Driver) createHostEndpoint(ctx context.Context, want hns.Endpoint) (id 
 
 // deleteUnattachable deletes the host's endpoint, which HNS refuses to attach, so that
 // the next pass creates it by the older API. That is the only API that attaches, and
-// the one by which other projects create this endpoint; whether HNS attaches one of the
-// newer API always is not known. If HNS refuses that endpoint, too, it stays.
+// the one by which other projects create this endpoint; it is not known whether HNS
+// always attaches one of the newer API. If HNS refuses that endpoint, too, it stays.
 func (d *Driver) deleteUnattachable(ctx context.Context, id string, refused error) error {
 	if err := d.client.DeleteEndpoint(ctx, id); err != nil && !errors.Is(err, hns.ErrNotFound) {
 		return errors.Join(refused, fmt.Errorf("delete the host's endpoint on the bridge: %w", err))

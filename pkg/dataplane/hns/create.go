@@ -25,7 +25,7 @@ func (d *Driver) createNetwork(ctx context.Context, dev device, want hns.Network
 	}
 	bound := hostconfig.IsBound(d.networks, physical, adapters)
 	if !bound {
-		if err := d.checkAdapter(want, physical); err != nil {
+		if err := d.checkAdapter(dev, want, physical); err != nil {
 			return err
 		}
 	}

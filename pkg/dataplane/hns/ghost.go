@@ -30,13 +30,16 @@ func nameExists(err error) bool {
 // The caller has saved the host's settings, since its addresses may move. owned
 // reports whether the journal had the network before it was created.
 func (d *Driver) deleteGhost(ctx context.Context, creation change, dev device, owned bool, refused error) error {
-	named := fmt.Errorf("HNS has a network %s that it does not list: restart HNS (Restart-Service hns -Force) or, if that does not help, the machine: %w", dev.name, refused)
 	if last := d.tries.refused[creation]; last == nil || !nameExists(last.err) {
-		return named
+		return fmt.Errorf("HNS refuses the name %s, and does not list a network of this name yet: %w", dev.name, refused)
 	}
 	ghosts, err := d.client.Ghosts(ctx)
+	if err != nil {
+		return fmt.Errorf("HNS refuses the name %s (%w), and does not say which networks its older API has: %w", dev.name, refused, err)
+	}
+	named := fmt.Errorf("HNS has a network %s that it does not list: restart HNS (Restart-Service hns -Force) or, if that does not help, the machine: %w", dev.name, refused)
 	i := slices.IndexFunc(ghosts, func(n hns.Network) bool { return n.Name == dev.name })
-	if err != nil || i < 0 {
+	if i < 0 {
 		return named
 	}
 	ghost := ghosts[i]

@@ -2,6 +2,7 @@ package hns
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -63,6 +64,7 @@ func (w *podWatcher) look(ctx context.Context, network, name string) error {
 	var candidates []lostpods.Pod
 	if len(pods) > 0 {
 		if candidates, err = w.candidates(ctx, network, pods); err != nil {
+			w.suspects = nil // two looks in a row
 			return err
 		}
 	}
@@ -88,6 +90,9 @@ func (w *podWatcher) candidates(ctx context.Context, network string, pods []lost
 		return nil, nil
 	}
 	namespaces, err := w.client.Namespaces(ctx)
+	if err == nil && len(namespaces) == 0 {
+		err = errors.New("HNS lists no namespace, not even that of the host")
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -98,6 +103,10 @@ func (w *podWatcher) candidates(ctx context.Context, network string, pods []lost
 		switch {
 		case id != "":
 			known[p.Sandbox] = id
+			continue
+		case !exists && connected(p):
+			// The runtime removed the namespace and left the result. Whoever deletes the endpoint, it is no pod any more.
+			w.first[p.Sandbox] = true
 			continue
 		case seen:
 			known[p.Sandbox] = former

@@ -116,3 +116,24 @@ func TestPodsLostBefore(t *testing.T) {
 		w.wantLost("while HNS fails", "default/lost")
 	})
 }
+
+// The runtime has removed a pod's namespace, and has left its result and its endpoint. The pod is not named when somebody
+// deletes the endpoint, too.
+func TestPodsRemovedByTheRuntime(t *testing.T) {
+	onWindows(t, overlayDevice(ownSubnet), hnstest.Knobs{}, func(w *windows) {
+		w.watchPods()
+		w.m.Admin().AddNamespace()
+		w.runPod("flannel.4096", "running", 11)
+		w.mends(5 * time.Minute)
+		removed, _ := w.runPod("flannel.4096", "removed", 12)
+		w.mends(5 * time.Minute)
+		w.m.Admin().DeleteNamespace(removed)
+		w.runPod("flannel.4096", "other", 13) // so that the namespaces are read
+		w.mends(5 * time.Minute)
+		if err := w.m.Admin().DeleteEndpoint("removed_flannel.4096"); err != nil {
+			t.Fatal(err)
+		}
+		w.mends(5 * time.Minute)
+		w.wantLost("after the endpoint was deleted")
+	})
+}

@@ -108,10 +108,9 @@ type Knobs struct {
 	// the policy sets the MTU of the pod, which is 1450 otherwise (microsoft/SDN#517).
 	OverheadRefused hns.Code
 
-	// Policies OutBoundNAT. Other endpoints are refused with 0x803b000d (hcsshim#1951, calico#8465,
-	// plugins#1004).
-	MaxOutBoundNAT int    // of one endpoint; 0: any number
-	NATFormRefused string // such a policy with this setting, e.g. Destinations; "": none
+	// MaxOutBoundNAT: an endpoint with more policies OutBoundNAT is refused with 0x803b000d
+	// (hcsshim#1951, calico#8465, plugins#1004); 0: any number.
+	MaxOutBoundNAT int
 	// PortPool: without direct server return, each policy with Destinations takes a share of the
 	// ports, and when so many of them are taken, load balancers are refused with 0x8007000e
 	// (plugins#613); 0: any number.

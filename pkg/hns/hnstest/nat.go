@@ -2,7 +2,6 @@ package hnstest
 
 import (
 	"encoding/json"
-	"slices"
 
 	"flannel/pkg/hns"
 	"flannel/pkg/hns/hnstest/api"
@@ -21,16 +20,10 @@ func (t *object) natSettings() (all []map[string]json.RawMessage) {
 	return all
 }
 
-// natRefused reports whether the knobs refuse the policies OutBoundNAT of a new endpoint.
+// natRefused reports whether a new endpoint has more policies OutBoundNAT than the knob accepts.
 func (m *Machine) natRefused(t *object) bool {
-	all := t.natSettings()
-	if most := m.knobs.MaxOutBoundNAT; most > 0 && len(all) > most {
-		return true
-	}
-	return slices.ContainsFunc(all, func(settings map[string]json.RawMessage) bool {
-		_, refused := settings[m.knobs.NATFormRefused]
-		return refused
-	})
+	most := m.knobs.MaxOutBoundNAT
+	return most > 0 && len(t.natSettings()) > most
 }
 
 // portsExhausted reports whether the policies of endpoints have taken all ports.
