@@ -11,8 +11,9 @@ set -eu
 here=$(cd "$(dirname "$0")/.." && pwd)
 
 # tests SELECTION: prints, for the kernel of $series, a line for each run of a test program: its name, its package and the
-# tests. The longest come first. A test that counts lost packets is not in one line with those that measure throughput: on
-# the one emulated processor, these overflow queues.
+# tests. The longest come first. Those of ipsec need the most of a processor: they come when other lanes of make test may
+# have ended. A test that counts lost packets is not in one line with those that measure throughput: on the one emulated
+# processor, these overflow queues.
 tests() {
 	case $1 in
 	short)
@@ -20,7 +21,6 @@ tests() {
 		;;
 	all)
 		cat <<-END
-			e2e cmd/flannel-lab/e2e TestIPsec TestIPsecOptions TestIPsecRollout TestIPsecDrift TestIPsecAdoption TestIPsecDualStack
 			firewall pkg/firewall TestRestartsLeaveNoGap TestDriftNFTables TestDriftIPTablesLegacy TestNFTablesAdoption
 			firewall pkg/firewall TestDriftIPTablesNFT TestSwitching
 			linux pkg/dataplane/linux TestWireGuard TestWireGuardDrift TestWireGuardAdoption TestIPIPOfAnotherNetwork TestIPsecPolicies TestTUNDriftIsRepaired TestTUNRestart
@@ -28,6 +28,7 @@ tests() {
 			e2e cmd/flannel-lab/e2e TestMissingModule TestIPIP TestIPIPDrift TestIPIPAmongBackends TestIPIPAdoption TestIPIPDualStack TestHandbackIPIP
 			e2e cmd/flannel-lab/e2e TestModulesAfterEveryOther
 			e2e cmd/flannel-lab/e2e TestGuardIPIP TestGuardWaits TestGuard/vxlan TestGuardTranslatedPeer TestGuardWithFlannel
+			e2e cmd/flannel-lab/e2e TestIPsec TestIPsecOptions TestIPsecRollout TestIPsecDrift TestIPsecAdoption TestIPsecDualStack
 			linux pkg/dataplane/linux TestFirstSync TestRestart TestAdoption TestPlainRoutes TestTwoOnOneMachine TestFound
 			underlay pkg/underlay TestRead TestWatch
 			linux pkg/dataplane/linux TestGuardSets TestGuardTrial TestGuardCleanup TestGuardHoldsBackNewPeers
