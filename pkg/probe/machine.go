@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"flannel/pkg/doctor"
 	"flannel/pkg/hns"
@@ -54,8 +55,26 @@ func (m machine) probes(o Options, s *doctor.Snapshot) []probe {
 	}
 }
 
-// lostPods returns the names of running pods whose namespace has no endpoint.
+// lostPods returns the names of running pods whose namespace has no endpoint, at two looks: a
+// pod that is being deleted has none for a moment.
 func (m machine) lostPods(ctx context.Context, dir string) ([]string, error) {
+	first, err := m.podsWithoutEndpoint(ctx, dir)
+	if len(first) == 0 || err != nil {
+		return nil, err
+	}
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-time.After(betweenLooks):
+	}
+	second, err := m.podsWithoutEndpoint(ctx, dir)
+	return slices.DeleteFunc(second, func(name string) bool { return !slices.Contains(first, name) }), err
+}
+
+// betweenLooks is longer than the removal of a pod usually takes, and leaves the lists time within Options.Timeout.
+const betweenLooks = 2 * time.Second
+
+func (m machine) podsWithoutEndpoint(ctx context.Context, dir string) ([]string, error) {
 	pods, err := lostpods.Read(dir)
 	if len(pods) == 0 || err != nil {
 		return nil, err

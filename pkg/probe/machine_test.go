@@ -156,6 +156,39 @@ func TestAdapterKinds(t *testing.T) {
 	verdicts(t, "bound", n.read(), map[string]string{"FL523": "warn: Ethernet 42"})
 }
 
+// A pod without endpoint is named after two looks, and not one that is removed meanwhile.
+func TestLostPods(t *testing.T) {
+	n := newNode(t, overlay())
+	n.o.PodResults = t.TempDir()
+	namespace := n.m.Admin().AddNamespace()
+	write := func(name string) (file string) {
+		t.Helper()
+		file = filepath.Join(n.o.PodResults, name)
+		text := `{"kind":"cniCacheV1","containerId":"` + name + `","networkName":"flannel.4096","netns":"` + namespace +
+			`","cniArgs":[["K8S_POD_NAMESPACE","default"],["K8S_POD_NAME","` + name + `"]]}`
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return file
+	}
+	write("lost")
+	removed := write("removed")
+	namespaces := make(chan struct{})
+	go func() { // after the first look has begun
+		defer close(namespaces)
+		for len(n.m.Log()) == 0 || !slices.ContainsFunc(n.m.Log(), func(c hnstest.Call) bool { return c.Func == "HcnEnumerateNamespaces" }) {
+			time.Sleep(time.Millisecond) // until the namespaces are read, which comes after the results
+		}
+		os.Remove(removed)
+	}()
+	s := n.read()
+	<-namespaces
+	verdicts(t, "a pod without endpoint", s, map[string]string{"FL522": "fail: 1 default/lost"})
+	if slices.Contains(s.Windows.LostPods.Value, "default/removed") {
+		t.Errorf("%q", s.Windows.LostPods.Value)
+	}
+}
+
 func TestHealthyOverlay(t *testing.T) {
 	n := newNode(t, overlay())
 	n.reserve("10.244.1.2", "kube-proxy\r\nsource-vip")

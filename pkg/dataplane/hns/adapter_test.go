@@ -101,3 +101,25 @@ func TestAdapterThatWorked(t *testing.T) {
 		})
 	}
 }
+
+// While the adapter is refused, the ticks cause no passes, each of which would read all adapters and networks.
+func TestNoPassesOnUnsuitableAdapter(t *testing.T) {
+	onWindows(t, overlayDevice(ownSubnet), hnstest.Knobs{VlanLost: 42}, func(w *windows) {
+		w.passes(20 * time.Minute)
+		passes := 0
+		for began := time.Now(); time.Since(began) < time.Hour; {
+			select {
+			case <-w.Changes():
+				_ = w.pass()
+				passes++
+			case <-time.After(time.Minute):
+			}
+		}
+		if passes > 30 {
+			t.Errorf("%d passes in an hour", passes)
+		}
+		w.m.Turn(func(k *hnstest.Knobs) { k.VlanLost = 0 })
+		w.mends(time.Hour)
+		w.check(overlayInStep)
+	})
+}

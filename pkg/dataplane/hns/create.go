@@ -25,7 +25,8 @@ func (d *Driver) createNetwork(ctx context.Context, dev device, want hns.Network
 	}
 	bound := hostconfig.IsBound(d.networks, physical, adapters)
 	if !bound {
-		if err := d.checkAdapter(dev, want, physical); err != nil {
+		// With a refused adapter, too, the ticks cause no passes.
+		if err := d.tries.try(changeOf(verbBindAdapter, physical.GUID), func() error { return d.checkAdapter(dev, want, physical) }); err != nil {
 			return err
 		}
 	}

@@ -47,8 +47,10 @@ func (d *Driver) deleteGhost(ctx context.Context, creation change, dev device, o
 		return fmt.Errorf("only the older API of HNS lists the network %s, of type %s, which is not flannel's: delete it (Get-HnsNetwork | Where-Object ID -eq %s | Remove-HnsNetwork): %w",
 			ghost.Name, ghost.Type, ghost.ID, refused)
 	}
-	d.deletedAt = time.Now() // also if HNS answers too late
 	if err := d.client.DeleteGhost(ctx, ghost.ID); err != nil {
+		if !isRefusal(err) { // such as an answer that comes too late
+			d.deletedAt = time.Now()
+		}
 		return fmt.Errorf("%w (the older API lists it, but does not delete it: %w)", named, err)
 	}
 	d.deletedAt = time.Now()

@@ -36,6 +36,7 @@ func changeOf(verb string, request any) change { return change{verb, fmt.Sprintf
 // network that was not deleted for one reason is deleted at once for another.
 const (
 	verbCreateNetwork  = "create network"
+	verbBindAdapter    = "bind adapter" // to a switch, before HNS is asked
 	verbCreateEndpoint = "create endpoint"
 	verbDeleteEndpoint = "delete endpoint"
 	verbAttachEndpoint = "attach endpoint"
