@@ -14,7 +14,7 @@ KUBE    := $(LAB)/kube
 CONTAINERD := v2.2.9
 KUBERNETES := $(shell sed -n 's/.*k8s.io\/kubernetes \(v[0-9.]*\).*/\1/p' $(KUBE)/go.mod)
 # Everything that bin/wine is made of. Its files contain their own path.
-WINE_HASH := $(shell { $(GO) env GOVERSION; pwd; cat dist/wine.sh pkg/hns/hnstest/wine/dll/*; } | sha256sum | cut -c1-12)
+WINE_HASH := $(shell { $(GO) env GOVERSION; pwd; cat dist/wine.sh internal/test/hnstest/wine/dll/*; } | sha256sum | cut -c1-12)
 # A PowerShell parser, with which tests check the scripts for Windows.
 CHECK   := dist/windows/check
 CHECK_FILES := $(wildcard $(CHECK)/*.json $(CHECK)/*.mjs)
@@ -271,7 +271,7 @@ KERNELS := 6.1 6.12
 .PHONY: test-programs
 test-programs: build tools bin/strongswan/unpacked
 	@mkdir -p bin/tests
-	$(GO) test -vet=off -tags kernels -c -o bin/tests/ ./pkg/dataplane/linux ./pkg/dataplane/linux/guard ./pkg/firewall ./pkg/underlay
+	$(GO) test -vet=off -tags kernels -c -o bin/tests/ ./pkg/linux ./pkg/linux/guard ./pkg/firewall ./pkg/underlay
 	cd $(LAB) && $(GO) test -vet=off -tags kernels -c -o ../../bin/tests/ ./e2e
 
 test-kernels: ## run the tests that concern the kernel on Debian's kernels 6.1 and 6.12 in virtual machines; one kernel: KERNELS=6.1
@@ -303,10 +303,10 @@ TEST := test -vet=off -p 4 -parallel 4 -timeout $(TEST_TIMEOUT)
 # The tests for Windows, which run under Wine. Packages with the clients of Kubernetes and etcd (HEAVY) are tested without
 # the race detector, with which all of these clients would be compiled a second time.
 WINDOWS := GOOS=windows $(GO) $(TEST) -overlay bin/wine/overlay.json -exec '$(CURDIR)/bin/wine/test'
-LIGHT := ./backend/... ./cmd/flannel ./pkg/... ./subnet ./subnet/patience
+LIGHT := ./backend/... ./cmd/flannel $(addprefix ./internal/test/,eventually filetest hnstest/... logtest managertest nettest) ./pkg/... ./subnet ./subnet/patience
 HEAVY := ./cmd/flanneld
 
-test-windows: wine ## run the tests for Windows under Wine; of one package: LIGHT=./pkg/hns HEAVY=
+test-windows: wine ## run the tests for Windows under Wine; of one package: LIGHT=./pkg/windows/hns HEAVY=
 	$(if $(LIGHT),CGO_ENABLED=1 CC=x86_64-w64-mingw32-gcc-win32 $(WINDOWS) -race $(LIGHT))
 	$(if $(HEAVY),CGO_ENABLED=0 $(WINDOWS) $(HEAVY))
 	@dist/wine.sh stop
@@ -343,7 +343,7 @@ wine: bin/wine/run bin/cni/host-local.exe bin/cni/win-bridge.exe bin/cni/win-ove
 # charon and etcd in it do not answer in time.
 # A package whose tests need Kubernetes waits until that is built, which takes minutes the first time.
 WITH_KUBE   := ./cmd/flanneld ./subnet/kube ./subnet/kube/% ./dist ./dist/%
-WITH_WINE   := ./backend ./backend/% ./cmd/flannel ./cmd/flanneld ./pkg/% ./subnet ./subnet/patience
+WITH_WINE   := ./backend ./backend/% ./cmd/flannel ./cmd/flanneld ./internal/test/eventually ./internal/test/hnstest ./internal/test/hnstest/% ./internal/test/logtest ./pkg/% ./subnet ./subnet/patience
 RACE        := CGO_ENABLED=1 $(GO) $(TEST) -race
 PLAN_NODES  := $(filter-out -,$(PLAN_E2E))$(PLAN_LAB)
 plan_kube   := $(filter $(WITH_KUBE),$(PLAN_RACE) $(PLAN_PLAIN))
@@ -380,13 +380,13 @@ test-other-systems: test-packages-of-kubernetes
 
 # Packages with system calls, for one architecture with other call numbers, one with 32 bits and one that is big-endian.
 # make cross compiles everything for all architectures, which takes minutes.
-SYSCALLS := ./pkg/dataplane/... ./pkg/file ./pkg/firewall ./pkg/sandbox ./pkg/underlay
+SYSCALLS := ./pkg/dataplane/... ./pkg/file ./pkg/firewall ./pkg/linux/... ./pkg/underlay
 # Packages that read and write bytes in the order of the machine or of a protocol, and a word of 32 or 64 bits. An emulator
 # of a processor runs their tests, but no tests in network namespaces, because those start the test program again.
-BYTES      := ./pkg/charon ./pkg/encap ./pkg/icmp ./pkg/mac ./pkg/rtnetlink ./pkg/udptunnel ./subnet/etcd/format
+BYTES      := ./pkg/linux/charon ./pkg/encap ./pkg/probe/icmp ./pkg/mac ./pkg/linux/rtnetlink ./pkg/linux/udptunnel ./subnet/etcd/format
 # The processor of a PC runs programs of 32 bits by itself, with the system calls of such a program. The kernel of 64 bits
 # may refuse them XFRM.
-WORDS      := ./pkg/rtnetlink ./pkg/sandbox ./pkg/udptunnel ./pkg/underlay
+WORDS      := ./pkg/linux/rtnetlink ./pkg/linux/sandbox ./pkg/linux/udptunnel ./pkg/underlay
 WORD_TESTS := ^(TestRulesOfTheKernel|TestLegacyDigest|TestWithoutComments|TestFirstSync|TestRestart|TestLower|TestIPIPOfAnotherNetwork|TestTUNRestart|TestWireGuard)$$
 WORD_E2E   := ^(TestPodsOfTwoNodesTalk|TestUDPDualStack|TestWireGuardOutlivesTheDaemon)$$
 
@@ -406,7 +406,7 @@ $(addprefix test-bytes-,aarch64 arm s390x): test-bytes-%:
 test-words:
 	GOARCH=386 CGO_ENABLED=0 nice $(GO) build -o bin/386/flanneld ./cmd/flanneld
 	GOARCH=386 CGO_ENABLED=0 nice $(GO) $(TEST) $(WORDS)
-	GOARCH=386 CGO_ENABLED=0 nice $(GO) $(TEST) -run '$(WORD_TESTS)' ./pkg/dataplane/linux ./pkg/firewall
+	GOARCH=386 CGO_ENABLED=0 nice $(GO) $(TEST) -run '$(WORD_TESTS)' ./pkg/linux ./pkg/firewall
 	cd $(LAB) && LAB_FLANNELD=$(CURDIR)/bin/386/flanneld $(GO) $(TEST) -count=1 -run '$(WORD_E2E)' ./e2e
 
 # Pinned here rather than in go.mod, so that they are not among the dependencies.

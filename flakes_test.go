@@ -27,7 +27,7 @@ func (s source) inBubbles() bool {
 }
 
 // bubbles are packages whose tests share helpers that run in bubbles.
-var bubbles = []string{"pkg/dataplane/hns"}
+var bubbles = []string{"pkg/windows"}
 
 func (s source) importsPath(want string) bool {
 	return slices.ContainsFunc(s.file.Imports, func(i *ast.ImportSpec) bool { return i.Path.Value == strconv.Quote(want) })
@@ -121,9 +121,9 @@ type flake struct {
 var flakes = []flake{{
 	name: "sleep",
 	find: func(s source, n ast.Node, _ map[string]ast.Expr) bool {
-		return !s.inBubbles() && calls(n, "time", "Sleep") != nil && !s.explained(n) && s.dir != "pkg/eventually"
+		return !s.inBubbles() && calls(n, "time", "Sleep") != nil && !s.explained(n) && s.dir != "internal/test/eventually"
 	},
-	advice: "wait for the state with pkg/eventually; if it is a pause, a comment on the line says of what",
+	advice: "wait for the state with internal/test/eventually; if it is a pause, a comment on the line says of what",
 	bad:    []string{`time.Sleep(time.Second)`, `for !ready() { time.Sleep(time.Millisecond) }`, `for ; !ready(); time.Sleep(1) {}`},
 	ok:     []string{`time.Sleep(time.Second) // longer than flanneld retries`, `eventually.True(t, "ready", ready)`},
 }, {
@@ -148,10 +148,10 @@ var flakes = []flake{{
 	name: "host",
 	find: func(s source, n ast.Node, _ map[string]ast.Expr) bool {
 		// The commands of end-to-end tests run in the namespaces of a node.
-		private := s.importsPath("flannel/pkg/nstest") || within(s.dir, "pkg/nstest", "cmd/flannel-lab/e2e")
+		private := s.importsPath("flannel/internal/test/nstest") || within(s.dir, "internal/test/nstest", "cmd/flannel-lab/e2e")
 		return !private && !s.explained(n) && ofWholeHost(n)
 	},
-	advice: "other tests have processes, namespaces and files, too: look in namespaces of the test (pkg/nstest), or in t.TempDir",
+	advice: "other tests have processes, namespaces and files, too: look in namespaces of the test (internal/test/nstest), or in t.TempDir",
 	bad: []string{`os.ReadDir("/proc")`, `filepath.Glob("/proc/*/ns/net")`, `run("ip netns list")`, `exec.Command("pgrep", "charon")`,
 		`os.ReadDir(os.TempDir())`, `os.MkdirTemp("", "x")`, `os.Create("/tmp/x")`},
 	ok: []string{`os.ReadDir("/proc/self/fd")`, `os.MkdirTemp(dir, "x")`, `os.Create(filepath.Join(t.TempDir(), "x"))`},

@@ -58,81 +58,81 @@ func within(dir string, folders ...string) bool {
 	return slices.ContainsFunc(folders, func(f string) bool { return dir == f || strings.HasPrefix(dir, f+"/") })
 }
 
-// pure are the packages that know nothing of any operating system; pkg/dataplane itself is, too, its drivers are not.
+// pure are the packages that know nothing of any operating system; pkg/dataplane itself is, too.
 var pure = []string{
-	"backend", "subnet", "pkg/plan", "pkg/reconcile", "pkg/conf", "pkg/daemon", "pkg/doctor", "pkg/rollout", "pkg/cniconf",
-	"pkg/encap", "pkg/firewall/iptsave", "pkg/flags", "pkg/netconf", "pkg/redact", "pkg/changes", "pkg/mac", "pkg/dataplane/driver", "pkg/reach",
+	"backend", "subnet", "pkg/plan", "pkg/reconcile", "pkg/conf", "pkg/daemon", "pkg/doctor", "pkg/daemon/rollout", "pkg/cni/conflist",
+	"pkg/encap", "pkg/firewall/iptsave", "pkg/conf/flags", "pkg/conf/netconf", "pkg/logging/redact", "pkg/changes", "pkg/mac", "pkg/dataplane/driver", "pkg/daemon/reach",
 }
 
 // mayImport lists, for a folder, the packages of this module that it may use; the folders not named here (cmd) may use
 // any but each other.
 var mayImport = map[string][]string{
-	"backend":              {"backend", "pkg/conf", "pkg/dataplane", "pkg/encap", "pkg/mac", "pkg/underlay", "subnet"},
-	"subnet":               {"pkg/changes", "pkg/conf", "pkg/file"},
-	"subnet/etcd":          {"subnet", "subnet/etcd", "subnet/patience", "subnet/peerset"},
-	"subnet/kube/client":   {"pkg/file", "subnet/kube/format", "subnet/patience"},
-	"subnet/kube":          {"pkg/file", "subnet", "subnet/kube", "subnet/patience", "subnet/peerset"},
-	"subnet/etcd/format":   {"subnet"},
-	"subnet/kube/format":   {"subnet"},
-	"pkg/conf":             {"pkg/redact"},
-	"pkg/changes":          {},
-	"pkg/file":             {},
-	"pkg/reconcile":        {},
-	"pkg/mac":              {},
-	"pkg/rtnetlink":        {"pkg/reconcile"},
-	"pkg/dataplane":        {"pkg/changes", "pkg/mac"},
-	"pkg/dataplane/driver": {"pkg/dataplane", "pkg/reconcile"},
-	"pkg/charon":           {"pkg/file"},
-	"pkg/dataplane/linux":  {"pkg/charon", "pkg/dataplane", "pkg/dataplane/driver", "pkg/file", "pkg/mac", "pkg/reconcile", "pkg/rtnetlink", "pkg/udptunnel"},
-	"pkg/dataplane/hns":    {"pkg/dataplane", "pkg/dataplane/driver", "pkg/dataplane/hns/hostconfig", "pkg/file", "pkg/hns", "pkg/lostpods", "pkg/mac", "pkg/reconcile"},
-	"pkg/dataplane/system": {"pkg/dataplane"},
-	"pkg/firewall":         {"pkg/firewall/iptsave", "pkg/rtnetlink"},
-	"pkg/encap":            {},
-	"pkg/udptunnel":        {},
-	"pkg/instance":         {"pkg/file", "pkg/status"},
-	"pkg/hns":              {"pkg/encap", "pkg/hns", "pkg/mac"},
-	"pkg/lostpods":         {"pkg/hns"},
-	"pkg/sourcevip":        {"pkg/file", "pkg/hns"},
-	"pkg/underlay":         {"pkg/hns", "pkg/mac", "pkg/rtnetlink"},
-	"pkg/plan":             {"backend", "pkg/changes", "pkg/dataplane", "pkg/mac", "subnet"},
-	"pkg/health":           {},
-	"pkg/status":           {"pkg/health"},
-	"pkg/doctor":           {"pkg/doctor/ruleset", "pkg/encap", "pkg/firewall/iptsave", "pkg/status", "pkg/underlay", "subnet"},
-	"pkg/cniconf":          {"pkg/file"},
-	"pkg/cniinstall":       {"pkg/file"},
-	"pkg/cniplugin":        {},
-	"pkg/containerd":       {},
-	"pkg/sandbox":          {},
-	"pkg/flags":            {"pkg/conf"},
-	"pkg/netconf":          {"backend", "pkg/conf", "pkg/file", "subnet"},
-	"pkg/winnode":          {"backend", "pkg/cniconf", "pkg/dataplane", "pkg/encap", "pkg/file", "pkg/hns", "pkg/mac", "pkg/netconf", "pkg/sourcevip", "pkg/status", "pkg/underlay", "subnet"},
-	"pkg/cleanup":          {"pkg/dataplane/system", "pkg/firewall", "pkg/instance", "pkg/winnode", "subnet"},
-	"pkg/redact":           {},
-	"pkg/logging":          {"pkg/file"},
-	"pkg/winservice":       {"pkg/logging"},
-	"pkg/bundle":           {"pkg/doctor", "pkg/file", "pkg/probe", "pkg/redact", "pkg/status", "pkg/version", "pkg/winservice"},
-	"pkg/probe":            {"pkg/dataplane", "pkg/doctor", "pkg/hns", "pkg/lostpods", "pkg/probe/path", "pkg/redact", "pkg/rtnetlink", "pkg/sourcevip", "pkg/status", "pkg/underlay", "subnet"},
-	"pkg/probe/path":       {"pkg/doctor", "pkg/encap", "pkg/mac", "pkg/rtnetlink", "pkg/status"},
-	"pkg/metrics":          {"pkg/dataplane", "pkg/reach", "pkg/reconcile", "pkg/status", "pkg/version"},
-	"pkg/icmp":             {},
-	"pkg/reach":            {"pkg/status", "subnet"},
-	"pkg/rollout":          {},
-	"pkg/version":          {},
-	"pkg/nstest":           {},
-	"pkg/nstest/ipshow":    {"pkg/rtnetlink"},
-	"pkg/logtest":          {},
-	"pkg/eventually":       {},
-	"pkg/nettest":          {},
+	"backend":                     {"backend", "pkg/conf", "pkg/dataplane", "pkg/encap", "pkg/mac", "pkg/underlay", "subnet"},
+	"subnet":                      {"pkg/changes", "pkg/conf", "pkg/file"},
+	"subnet/etcd":                 {"subnet", "subnet/etcd", "subnet/patience", "subnet/peerset"},
+	"subnet/kube/client":          {"pkg/file", "subnet/kube/format", "subnet/patience"},
+	"subnet/kube":                 {"pkg/file", "subnet", "subnet/kube", "subnet/patience", "subnet/peerset"},
+	"subnet/etcd/format":          {"subnet"},
+	"subnet/kube/format":          {"subnet"},
+	"pkg/conf":                    {"pkg/logging/redact"},
+	"pkg/changes":                 {},
+	"pkg/file":                    {},
+	"pkg/reconcile":               {},
+	"pkg/mac":                     {},
+	"pkg/linux/rtnetlink":         {"pkg/reconcile"},
+	"pkg/dataplane":               {"pkg/changes", "pkg/mac"},
+	"pkg/dataplane/driver":        {"pkg/dataplane", "pkg/reconcile"},
+	"pkg/linux/charon":            {"pkg/file"},
+	"pkg/linux":                   {"pkg/dataplane", "pkg/dataplane/driver", "pkg/file", "pkg/linux", "pkg/mac", "pkg/reconcile"},
+	"pkg/windows":                 {"pkg/dataplane", "pkg/dataplane/driver", "pkg/windows/hostconfig", "pkg/file", "pkg/windows/hns", "pkg/windows/lostpods", "pkg/mac", "pkg/reconcile"},
+	"pkg/dataplane/system":        {"pkg/dataplane", "pkg/linux", "pkg/windows"},
+	"pkg/firewall":                {"pkg/firewall/iptsave", "pkg/linux/rtnetlink"},
+	"pkg/encap":                   {},
+	"pkg/linux/udptunnel":         {},
+	"pkg/daemon/instance":         {"pkg/file", "pkg/status"},
+	"pkg/windows/hns":             {"pkg/encap", "pkg/windows/hns", "pkg/mac"},
+	"pkg/windows/lostpods":        {"pkg/windows/hns"},
+	"pkg/windows/sourcevip":       {"pkg/file", "pkg/windows/hns"},
+	"pkg/underlay":                {"pkg/windows/hns", "pkg/mac", "pkg/linux/rtnetlink"},
+	"pkg/plan":                    {"backend", "pkg/changes", "pkg/dataplane", "pkg/mac", "subnet"},
+	"pkg/status/health":           {},
+	"pkg/status":                  {"pkg/status/health"},
+	"pkg/doctor":                  {"pkg/doctor/ruleset", "pkg/encap", "pkg/firewall/iptsave", "pkg/status", "pkg/underlay", "subnet"},
+	"pkg/cni/conflist":            {"pkg/file"},
+	"pkg/cni/install":             {"pkg/file"},
+	"pkg/cni/plugin":              {},
+	"pkg/cni/containerd":          {},
+	"pkg/linux/sandbox":           {},
+	"pkg/conf/flags":              {"pkg/conf"},
+	"pkg/conf/netconf":            {"backend", "pkg/conf", "pkg/file", "subnet"},
+	"pkg/windows/node":            {"backend", "pkg/cni/conflist", "pkg/dataplane", "pkg/encap", "pkg/file", "pkg/windows/hns", "pkg/mac", "pkg/conf/netconf", "pkg/windows/sourcevip", "pkg/status", "pkg/underlay", "subnet"},
+	"pkg/cleanup":                 {"pkg/dataplane/system", "pkg/firewall", "pkg/daemon/instance", "pkg/windows/node", "subnet"},
+	"pkg/logging/redact":          {},
+	"pkg/logging":                 {"pkg/file"},
+	"pkg/windows/service":         {"pkg/logging"},
+	"pkg/probe/bundle":            {"pkg/doctor", "pkg/file", "pkg/probe", "pkg/logging/redact", "pkg/status", "pkg/version", "pkg/windows/service"},
+	"pkg/probe":                   {"pkg/dataplane", "pkg/doctor", "pkg/windows/hns", "pkg/windows/hostconfig", "pkg/windows/lostpods", "pkg/probe/path", "pkg/logging/redact", "pkg/linux/rtnetlink", "pkg/windows/sourcevip", "pkg/status", "pkg/underlay", "subnet"},
+	"pkg/probe/path":              {"pkg/doctor", "pkg/encap", "pkg/mac", "pkg/linux/rtnetlink", "pkg/status"},
+	"pkg/status/metrics":          {"pkg/dataplane", "pkg/daemon/reach", "pkg/reconcile", "pkg/status", "pkg/version"},
+	"pkg/probe/icmp":              {},
+	"pkg/daemon/reach":            {"pkg/status", "subnet"},
+	"pkg/daemon/rollout":          {},
+	"pkg/version":                 {},
+	"internal/test/nstest":        {},
+	"internal/test/nstest/ipshow": {"pkg/linux/rtnetlink"},
+	"internal/test/logtest":       {},
+	"internal/test/eventually":    {},
+	"internal/test/nettest":       {},
 	// In a group of its own, since its name is longer than the others.
 	"pkg/dataplane/extension": {"pkg/dataplane", "pkg/dataplane/driver"},
 
-	"pkg/daemon": {"backend", "pkg/changes", "pkg/dataplane", "pkg/firewall", "pkg/health", "pkg/mac", "pkg/metrics", "pkg/plan", "pkg/reach", "pkg/reconcile", "pkg/rollout",
+	"pkg/daemon": {"backend", "pkg/changes", "pkg/dataplane", "pkg/firewall", "pkg/status/health", "pkg/mac", "pkg/status/metrics", "pkg/plan", "pkg/daemon/reach", "pkg/reconcile", "pkg/daemon/rollout",
 		"pkg/status", "pkg/underlay", "subnet", "subnet/peerset"},
-	"dist/windows/check":   {},
-	"subnet/etcd/etcdtest": {"pkg/nettest"},
-	"subnet/managertest":   {"pkg/changes", "pkg/eventually", "subnet"},
-	"subnet/peerset":       {"pkg/changes", "subnet"},
-	"subnet/kube/kubetest": {"pkg/eventually", "pkg/nettest", "subnet/kube/kubetest"},
+	"dist/windows/check":        {},
+	"internal/test/etcdtest":    {"internal/test/nettest"},
+	"internal/test/managertest": {"pkg/changes", "internal/test/eventually", "subnet"},
+	"subnet/peerset":            {"pkg/changes", "subnet"},
+	"internal/test/kubetest":    {"internal/test/eventually", "internal/test/nettest", "internal/test/kubetest"},
 }
 
 // rulesFor finds the row of mayImport for a folder: the longest name that it is within.
@@ -162,8 +162,8 @@ func TestImportGraph(t *testing.T) {
 				t.Errorf("%s imports %s: nothing builds on a command", s.path, path)
 			case isOurs && ruled && !within(own, allowed...):
 				t.Errorf("%s imports %s, which its package may not know", s.path, path)
-			case within(path, "github.com/Microsoft/hcsshim") && !(s.dir == "pkg/hns" && strings.HasSuffix(s.path, "_windows.go")):
-				t.Errorf("%s imports %s: only pkg/hns knows HNS's library, in files for Windows", s.path, path)
+			case within(path, "github.com/Microsoft/hcsshim") && !(s.dir == "pkg/windows/hns" && strings.HasSuffix(s.path, "_windows.go")):
+				t.Errorf("%s imports %s: only pkg/windows/hns knows HNS's library, in files for Windows", s.path, path)
 			case path == "log":
 				t.Errorf("%s imports %s: the log is handed in, a *slog.Logger", s.path, path)
 			}
@@ -244,7 +244,7 @@ func TestPurityIsTransitive(t *testing.T) {
 		}
 	}
 	for dir := range imports {
-		if !within(dir, pure...) && dir != "pkg/dataplane" || within(dir, "subnet/etcd/etcdtest", "subnet/kube/kubetest") {
+		if !within(dir, pure...) && dir != "pkg/dataplane" || within(dir, "internal/test/etcdtest", "internal/test/kubetest") {
 			continue
 		}
 		through := map[string]string{dir: dir} // how a package is reached
@@ -310,7 +310,7 @@ func TestNoHiddenExits(t *testing.T) {
 // lab and the machinery of tests do leave it.
 func TestOneNetworkNamespace(t *testing.T) {
 	for _, s := range sources(t) {
-		if s.test || within(s.dir, "cmd/flannel-lab", "pkg/nstest") {
+		if s.test || within(s.dir, "cmd/flannel-lab", "internal/test/nstest") {
 			continue
 		}
 		ast.Inspect(s.file, func(n ast.Node) bool {
@@ -341,7 +341,7 @@ var wallClock = []string{"subnet/kube/report.go", "subnet/kube/events.go", "pkg/
 func TestNothingIsTimedByTheWallClock(t *testing.T) {
 	dates := []string{"Unix", "UnixMilli", "UnixMicro", "UnixNano", "Date", "Parse", "ParseInLocation", "ModTime"}
 	for _, s := range sources(t) {
-		if s.test || !within(s.dir, "backend", "pkg", "subnet", "cmd/flanneld") || within(s.dir, "subnet/etcd/etcdtest", "subnet/kube/kubetest") {
+		if s.test || !within(s.dir, "backend", "pkg", "subnet", "cmd/flanneld") || within(s.dir, "internal/test/etcdtest", "internal/test/kubetest") {
 			continue
 		}
 		ast.Inspect(s.file, func(n ast.Node) bool {

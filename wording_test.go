@@ -23,7 +23,7 @@ var foreign = []string{"table ip flannel-ipv4", "table inet mine"}
 // Messages can be reworded without a test failing: see "Rules for tests" in Documentation/testing.md.
 func TestNoSentencesInAssertions(t *testing.T) {
 	for _, s := range sources(t) {
-		if !s.test || s.dir == "pkg/logtest" {
+		if !s.test || s.dir == "internal/test/logtest" {
 			continue
 		}
 		ast.Inspect(s.file, func(n ast.Node) bool {

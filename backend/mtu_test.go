@@ -9,8 +9,8 @@ import (
 	"flannel/backend/udp"
 	"flannel/backend/vxlan"
 	"flannel/backend/wireguard"
+	"flannel/internal/test/logtest"
 	"flannel/pkg/conf"
-	"flannel/pkg/logtest"
 )
 
 // The advice to raise Backend.MTU is given only where that helps: an underlay that is too small is named itself.

@@ -16,9 +16,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
-	"flannel/pkg/eventually"
-	"flannel/subnet/kube/kubetest"
-	"flannel/subnet/kube/kubetest/cluster"
+	"flannel/internal/test/eventually"
+	"flannel/internal/test/kubetest"
+	"flannel/internal/test/kubetest/cluster"
 )
 
 // needed are the requests that flanneld makes, and its only permissions. "get pods" is for flannel, which runs in some pods

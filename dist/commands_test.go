@@ -16,9 +16,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"flannel/pkg/nettest"
-	"flannel/subnet/kube/kubetest"
-	"flannel/subnet/kube/kubetest/cluster"
+	"flannel/internal/test/kubetest"
+	"flannel/internal/test/kubetest/cluster"
+	"flannel/internal/test/nettest"
 )
 
 // user runs commands in a cluster, in a directory that has what they need of the repository.

@@ -23,23 +23,23 @@ tests() {
 		cat <<-END
 			firewall pkg/firewall TestRestartsLeaveNoGap TestDriftNFTables TestDriftIPTablesLegacy TestNFTablesAdoption
 			firewall pkg/firewall TestDriftIPTablesNFT TestSwitching
-			linux pkg/dataplane/linux TestWireGuard TestWireGuardDrift TestWireGuardAdoption TestIPIPOfAnotherNetwork TestIPsecPolicies TestTUNDriftIsRepaired TestTUNRestart
+			linux pkg/linux TestWireGuard TestWireGuardDrift TestWireGuardAdoption TestIPIPOfAnotherNetwork TestIPsecPolicies TestTUNDriftIsRepaired TestTUNRestart
 			e2e cmd/flannel-lab/e2e TestUDP TestExtension TestAlloc
 			e2e cmd/flannel-lab/e2e TestMissingModule TestIPIP TestIPIPDrift TestIPIPAmongBackends TestIPIPAdoption TestIPIPDualStack TestHandbackIPIP
 			e2e cmd/flannel-lab/e2e TestModulesAfterEveryOther
 			e2e cmd/flannel-lab/e2e TestGuardIPIP TestGuardWaits TestGuard/vxlan TestGuardTranslatedPeer TestGuardWithFlannel
 			e2e cmd/flannel-lab/e2e TestIPsec TestIPsecOptions TestIPsecRollout TestIPsecDrift TestIPsecAdoption TestIPsecDualStack
-			linux pkg/dataplane/linux TestFirstSync TestRestart TestAdoption TestPlainRoutes TestTwoOnOneMachine TestFound
+			linux pkg/linux TestFirstSync TestRestart TestAdoption TestPlainRoutes TestTwoOnOneMachine TestFound
 			underlay pkg/underlay TestRead TestWatch
-			linux pkg/dataplane/linux TestGuardSets TestGuardTrial TestGuardCleanup TestGuardHoldsBackNewPeers
-			guard pkg/dataplane/linux/guard TestImpostor TestOwnersFollowLeases TestTranslated TestTrialWaitsForPeers
+			linux pkg/linux TestGuardSets TestGuardTrial TestGuardCleanup TestGuardHoldsBackNewPeers
+			guard pkg/linux/guard TestImpostor TestOwnersFollowLeases TestTranslated TestTrialWaitsForPeers
 			e2e cmd/flannel-lab/e2e TestAdoptionOfWhatFlannelLeft
 			e2e cmd/flannel-lab/e2e TestPodsOfTwoNodesTalk/vxlan_dual TestPodsOfTwoNodesTalk/host-gw_dual TestPodsOfTwoNodesTalk/wireguard_dual
 			e2e cmd/flannel-lab/e2e TestDriftIsMended/vxlan_dual TestWireGuardOutlivesTheDaemon/separate
 			e2e cmd/flannel-lab/e2e TestNoPacketIsLost/vxlan TestNoPacketIsLost/host-gw,"EnableNFTables":true
 		END
 		# Kernels before 6.2 accept a set of another type than the one that is there.
-		[ "$series" = 6.1 ] || echo 'guard pkg/dataplane/linux/guard TestTableMadeAnew'
+		[ "$series" = 6.1 ] || echo 'guard pkg/linux/guard TestTableMadeAnew'
 		;;
 	esac
 }

@@ -16,9 +16,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"flannel/pkg/nettest"
-	"flannel/subnet/kube/kubetest"
-	"flannel/subnet/kube/kubetest/cluster"
+	"flannel/internal/test/kubetest"
+	"flannel/internal/test/kubetest/cluster"
+	"flannel/internal/test/nettest"
 )
 
 func TestMain(m *testing.M) { os.Exit(kubetest.Main(m)) }

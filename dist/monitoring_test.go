@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"flannel/pkg/nettest"
+	"flannel/internal/test/nettest"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )

@@ -14,8 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"flannel/dist/windows/check"
-	"flannel/pkg/nettest"
-	"flannel/pkg/sourcevip"
+	"flannel/internal/test/nettest"
+	"flannel/pkg/windows/sourcevip"
 )
 
 // parseScripts parses files by PowerShell's grammar, because tests run without PowerShell.

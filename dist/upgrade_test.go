@@ -17,8 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 
-	"flannel/subnet/kube/kubetest"
-	"flannel/subnet/kube/kubetest/cluster"
+	"flannel/internal/test/kubetest"
+	"flannel/internal/test/kubetest/cluster"
 )
 
 // helm runs one of Helm's actions with values.

@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"flannel/subnet/kube/kubetest"
+	"flannel/internal/test/kubetest"
 )
 
 const (

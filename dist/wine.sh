@@ -1,5 +1,5 @@
 #!/bin/sh
-# Creates bin/wine: a Wine whose HNS and IP stack are those of the simulated Windows machine (pkg/hns/hnstest/wine).
+# Creates bin/wine: a Wine whose HNS and IP stack are those of the simulated Windows machine (internal/test/hnstest/wine).
 #
 #   prefix        the Wine prefix, with our DLLs; nothing runs in it, so that it can be copied at any time
 #   used          a copy, for tests of packages
@@ -11,7 +11,7 @@
 set -eu
 
 here=$(cd "$(dirname "$0")/.." && pwd)
-source=$here/pkg/hns/hnstest/wine/dll
+source=$here/internal/test/hnstest/wine/dll
 wine=$here/bin/wine
 cc=x86_64-w64-mingw32-gcc-win32
 objdump=x86_64-w64-mingw32-objdump

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"flannel/pkg/logtest"
+	"flannel/internal/test/logtest"
 )
 
 func network(prefix string, length int, first, last string) Network {

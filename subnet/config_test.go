@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"flannel/pkg/logtest"
+	"flannel/internal/test/logtest"
 )
 
 var (

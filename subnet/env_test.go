@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"flannel/pkg/logtest"
+	"flannel/internal/test/logtest"
 )
 
 const dualText = `FLANNEL_NETWORK=10.5.0.0/16

@@ -6,8 +6,8 @@ import (
 	"reflect"
 	"testing"
 
+	"flannel/internal/test/filetest"
 	"flannel/pkg/file"
-	"flannel/pkg/file/filetest"
 )
 
 // A subnet file of somebody else is malformed, not missing, and is replaced even if its content is right.

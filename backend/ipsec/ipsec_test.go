@@ -8,9 +8,9 @@ import (
 	"testing"
 
 	"flannel/backend"
+	"flannel/internal/test/logtest"
 	"flannel/pkg/conf"
 	"flannel/pkg/dataplane"
-	"flannel/pkg/logtest"
 	"flannel/pkg/underlay"
 	"flannel/subnet"
 )

@@ -15,8 +15,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"flannel/pkg/eventually"
-	"flannel/pkg/nstest"
+	"flannel/internal/test/eventually"
+	"flannel/internal/test/nstest"
 )
 
 // TestClusterUpAndDown starts a cluster in the background, ends it as a user does

@@ -16,8 +16,8 @@ import (
 	"flannel/cmd/flannel-lab/cluster"
 	"flannel/cmd/flannel-lab/lab"
 	"flannel/cmd/flannel-lab/machine"
-	"flannel/pkg/eventually"
-	"flannel/pkg/nstest"
+	"flannel/internal/test/eventually"
+	"flannel/internal/test/nstest"
 )
 
 // These tests examine a lab from outside. They run the test binary as another

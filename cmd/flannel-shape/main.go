@@ -70,12 +70,12 @@ func readSources(root string) (all []source, err error) {
 	return all, err
 }
 
-// machinery are the folders of what builds, tests and shows the product. So are those whose name ends with "test".
-var machinery = []string{"cmd/flannel-lab", "cmd/flannel-release", "cmd/flannel-tests", "cmd/flannel-shape", "dist", "internal/test", "pkg/eventually"}
+// machinery are the folders of what builds, tests and shows the product.
+var machinery = []string{"cmd/flannel-lab", "cmd/flannel-release", "cmd/flannel-tests", "cmd/flannel-shape", "dist", "internal/test"}
 
 func isMachinery(dir string) bool {
 	for ; dir != "."; dir = path.Dir(dir) {
-		if slices.Contains(machinery, dir) || strings.HasSuffix(dir, "test") {
+		if slices.Contains(machinery, dir) {
 			return true
 		}
 	}

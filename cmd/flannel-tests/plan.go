@@ -104,7 +104,7 @@ func (h house) changedPackages(c change) (sources, tests map[string]bool) {
 				sources[name] = true
 			}
 		case strings.HasPrefix(file, "cmd/flannel-lab/kube/"):
-			tests["./subnet/kube/kubetest"] = true
+			tests["./internal/test/kubetest"] = true
 		case strings.HasSuffix(file, ".sh") || strings.HasSuffix(file, "_test.go") || strings.Contains(file, "/testdata/"):
 			tests[h.packageOf(file)] = true
 		default:

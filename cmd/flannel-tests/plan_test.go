@@ -17,19 +17,19 @@ func smallHouse() house {
 	}
 	return house{
 		packages: map[string]*pkg{
-			".":            {linux: true},
-			"./pkg/file":   {uses: uses("./pkg/file"), linux: true, windows: true, program: true, differs: true},
-			"./pkg/hns":    {uses: uses("./pkg/hns", "./pkg/file"), windows: true, differs: true, program: true},
-			"./pkg/daemon": {uses: uses("./pkg/daemon", "./pkg/file"), tests: `"scale.md"`, linux: true, windows: true, program: true},
-			"./pkg/doctor": {uses: uses("./pkg/doctor"), linux: true, windows: true, program: true},
-			"./cmd/d":      {uses: uses("./cmd/d", "./pkg/daemon", "./pkg/file"), linux: true, windows: true, program: true},
+			".":                 {linux: true},
+			"./pkg/file":        {uses: uses("./pkg/file"), linux: true, windows: true, program: true, differs: true},
+			"./pkg/windows/hns": {uses: uses("./pkg/windows/hns", "./pkg/file"), windows: true, differs: true, program: true},
+			"./pkg/daemon":      {uses: uses("./pkg/daemon", "./pkg/file"), tests: `"scale.md"`, linux: true, windows: true, program: true},
+			"./pkg/doctor":      {uses: uses("./pkg/doctor"), linux: true, windows: true, program: true},
+			"./cmd/d":           {uses: uses("./cmd/d", "./pkg/daemon", "./pkg/file"), linux: true, windows: true, program: true},
 		},
 		endToEnd: []testFile{{"loss_test.go", []string{"TestNoPacketIsLost"}}, {"windows_cni_test.go", []string{"TestWindowsCNI", "TestWindowsPods"}}},
 	}
 }
 
 func TestMakePlan(t *testing.T) {
-	rows := []row{{path: "pkg/hns", needs: []string{"wine"}, files: []string{"windows_*"}}, {path: "pkg/daemon", needs: []string{"kernels"}}}
+	rows := []row{{path: "pkg/windows/hns", needs: []string{"wine"}, files: []string{"windows_*"}}, {path: "pkg/daemon", needs: []string{"kernels"}}}
 	for _, c := range []struct {
 		what, of string
 		files    []string
@@ -39,9 +39,9 @@ func TestMakePlan(t *testing.T) {
 			"PLAN_RACE := ./cmd/d ./pkg/daemon", "PLAN_PLAIN := . ./pkg/doctor ./pkg/file", "PLAN_WINE := ", "PLAN_KERNEL := all", "PLAN_E2E := "}},
 		{"a test concerns its package alone", "test", []string{"pkg/daemon/daemon_test.go"}, []string{"PLAN_RACE := ./pkg/daemon", "PLAN_KERNEL := all"}},
 		{"code for Windows", "test", []string{"pkg/file/watch.go"}, []string{
-			"PLAN_RACE := ./cmd/d ./pkg/daemon ./pkg/file", "PLAN_WINE := ./pkg/file ./pkg/hns", "PLAN_KERNEL := short"}},
-		{"a package that needs all of Wine", "changed", []string{"pkg/hns/hns.go"}, []string{
-			"PLAN_RACE := ", "PLAN_PLAIN := .", "PLAN_WINE := ./cmd/d ./pkg/daemon ./pkg/doctor ./pkg/file ./pkg/hns", "PLAN_KERNEL := none",
+			"PLAN_RACE := ./cmd/d ./pkg/daemon ./pkg/file", "PLAN_WINE := ./pkg/file ./pkg/windows/hns", "PLAN_KERNEL := short"}},
+		{"a package that needs all of Wine", "changed", []string{"pkg/windows/hns/hns.go"}, []string{
+			"PLAN_RACE := ", "PLAN_PLAIN := .", "PLAN_WINE := ./cmd/d ./pkg/daemon ./pkg/doctor ./pkg/file ./pkg/windows/hns", "PLAN_KERNEL := none",
 			"PLAN_E2E := ^(TestWindowsCNI|TestWindowsPods)$$"}},
 		{"an end-to-end test", "changed", []string{"cmd/flannel-lab/e2e/loss_test.go"}, []string{"PLAN_RACE := ", "PLAN_E2E := ^(TestNoPacketIsLost)$$", "PLAN_LAB := "}},
 		{"packages of the lab", "changed", []string{"cmd/flannel-lab/lab/a.go", "cmd/flannel-lab/lab/b.go", "cmd/flannel-lab/main.go"}, []string{"PLAN_LAB := . ./lab"}},

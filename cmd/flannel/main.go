@@ -8,21 +8,21 @@ import (
 
 	"github.com/containernetworking/cni/pkg/skel"
 
-	"flannel/pkg/cniplugin"
+	"flannel/pkg/cni/plugin"
 	"flannel/pkg/version"
 )
 
 func main() {
-	if err := cniplugin.KillDelegateOnExit(); err != nil {
+	if err := plugin.KillDelegateOnExit(); err != nil {
 		fmt.Fprintln(os.Stderr, "flannel CNI plugin: continuing without a job object:", err)
 	}
-	p := &cniplugin.Plugin{
+	p := &plugin.Plugin{
 		OS:         runtime.GOOS,
 		Stderr:     os.Stderr,
-		SubnetWait: cniplugin.DefaultSubnetWait,
-		LockWait:   cniplugin.DefaultLockWait,
-		Endpoint:   cniplugin.FindEndpoint,
+		SubnetWait: plugin.DefaultSubnetWait,
+		LockWait:   plugin.DefaultLockWait,
+		Endpoint:   plugin.FindEndpoint,
 	}
-	info := cniplugin.Version(version.Version)
+	info := plugin.Version(version.Version)
 	skel.PluginMainFuncs(p.Funcs(), info, "CNI plugin flannel of flanneld "+version.String())
 }

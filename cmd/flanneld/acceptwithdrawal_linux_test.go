@@ -8,10 +8,10 @@ import (
 	"strings"
 	"testing"
 
+	"flannel/internal/test/eventually"
 	"flannel/pkg/daemon"
-	"flannel/pkg/eventually"
-	"flannel/pkg/health"
 	"flannel/pkg/status"
+	"flannel/pkg/status/health"
 )
 
 func TestAcceptWithdrawal(t *testing.T) {

@@ -12,7 +12,7 @@ import (
 	"flannel/backend/udp"
 	"flannel/backend/vxlan"
 	"flannel/backend/wireguard"
-	"flannel/pkg/netconf"
+	"flannel/pkg/conf/netconf"
 	"flannel/subnet"
 )
 

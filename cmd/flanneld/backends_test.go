@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"flannel/pkg/logtest"
+	"flannel/internal/test/logtest"
 )
 
 // A backend of flannel that this program does not have is refused with the reason, and with the ones to use instead.

@@ -3,8 +3,8 @@ package main
 import (
 	"fmt"
 
+	"flannel/pkg/daemon/instance"
 	"flannel/pkg/file"
-	"flannel/pkg/instance"
 	"flannel/pkg/probe"
 	"flannel/pkg/status"
 	"flannel/subnet"

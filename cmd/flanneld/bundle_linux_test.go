@@ -13,9 +13,9 @@ import (
 	"strings"
 	"testing"
 
+	"flannel/internal/test/eventually"
+	"flannel/internal/test/nstest"
 	"flannel/pkg/doctor"
-	"flannel/pkg/eventually"
-	"flannel/pkg/nstest"
 	"flannel/pkg/status"
 )
 

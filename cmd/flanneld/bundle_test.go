@@ -11,8 +11,8 @@ import (
 	"strings"
 	"testing"
 
-	"flannel/pkg/bundle"
 	"flannel/pkg/doctor"
+	"flannel/pkg/probe/bundle"
 )
 
 func unpack(t *testing.T, bundle io.Reader) map[string]string {

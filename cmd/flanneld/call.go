@@ -12,8 +12,8 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"flannel/pkg/containerd"
-	"flannel/pkg/flags"
+	"flannel/pkg/cni/containerd"
+	"flannel/pkg/conf/flags"
 )
 
 // process holds what the program takes from its process, so that tests can

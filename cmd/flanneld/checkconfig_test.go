@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"flannel/pkg/logtest"
+	"flannel/internal/test/logtest"
 )
 
 // The verdict is for both systems, and the status for the one that is asked for.

@@ -16,14 +16,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"flannel/internal/test/eventually"
+	"flannel/internal/test/kubetest"
+	"flannel/internal/test/kubetest/cluster"
+	"flannel/internal/test/logtest"
 	"flannel/pkg/daemon"
-	"flannel/pkg/eventually"
-	"flannel/pkg/health"
-	"flannel/pkg/logtest"
 	"flannel/pkg/status"
+	"flannel/pkg/status/health"
 	"flannel/subnet/kube"
-	"flannel/subnet/kube/kubetest"
-	"flannel/subnet/kube/kubetest/cluster"
 )
 
 // publishedNode is a Node with a lease, in the subnet 10.244.n.0/24.

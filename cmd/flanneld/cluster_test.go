@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"flannel/pkg/logtest"
+	"flannel/internal/test/logtest"
 )
 
 // Flags that do not go together, and an API server that nothing names.

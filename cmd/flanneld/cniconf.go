@@ -9,16 +9,16 @@ import (
 	"strings"
 	"time"
 
-	"flannel/pkg/cniconf"
-	"flannel/pkg/flags"
+	"flannel/pkg/cni/conflist"
+	"flannel/pkg/conf/flags"
 	"flannel/pkg/probe"
 	"flannel/pkg/underlay"
-	"flannel/pkg/winnode"
+	"flannel/pkg/windows/node"
 )
 
 // cniConfAnswer is the JSON document of cni-conf.
 type cniConfAnswer struct {
-	cniconf.Outcome
+	conflist.Outcome
 	Problem string `json:"problem,omitempty"`
 }
 
@@ -29,8 +29,8 @@ A file that an earlier cni-conf wrote is replaced. A file that was edited since,
 not replaced: cni-conf shows the difference and exits with status 3. --force overwrites it.`
 
 // specFlags declares the flags that set fields of s.
-func (c *call) specFlags(s *cniconf.Spec) {
-	c.flags.StringVar(&s.Plugin, "plugin", "", "`one` of "+strings.Join(cniconf.Plugins(), ", ")+"; default: win-overlay or win-bridge, as the backend needs")
+func (c *call) specFlags(s *conflist.Spec) {
+	c.flags.StringVar(&s.Plugin, "plugin", "", "`one` of "+strings.Join(conflist.Plugins(), ", ")+"; default: win-overlay or win-bridge, as the backend needs")
 	c.flags.IntVar(&s.API, "api-version", 2, "version of the HNS API: 1 for dockershim, 2 for containerd")
 	c.flags.StringVar(&s.Network, "network-name", "", "`name` of the HNS network; default: as the backend names it")
 	c.flags.Func("cluster-cidr", "pod `network`; default: as in the network configuration", flags.ListOf(&s.Cluster, flags.ParseNetwork))
@@ -55,7 +55,7 @@ func (c *call) specFlags(s *cniconf.Spec) {
 
 // makeCNIConf is the command cni-conf.
 func makeCNIConf(c *call) func(context.Context) int {
-	var spec cniconf.Spec
+	var spec conflist.Spec
 	c.specFlags(&spec)
 	to := c.flags.String("to", "", "`file` to write, a .conf or a .conflist; - prints it instead; default: 10-flannel.conf where containerd looks, see cni-dirs")
 	pluginDir := c.flags.String("plugin-dir", "", "`directory` that must contain the plugins; default: that of containerd, which is only warned of")
@@ -76,7 +76,7 @@ func makeCNIConf(c *call) func(context.Context) int {
 		sources.Within = *within
 		incomplete := sources.Complete(ctx, &spec)
 		spec.List = filepath.Ext(*to) == ".conflist"
-		conf, err := cniconf.Make(spec)
+		conf, err := conflist.Make(spec)
 		if err != nil {
 			// The cause is first: what is missing may only be so because of it. Each line
 			// names the command, like the first one.
@@ -86,12 +86,12 @@ func makeCNIConf(c *call) func(context.Context) int {
 		if *pluginDir == "" && *to != "-" {
 			c.warnOfPlugins(dirs, spec.Programs())
 		}
-		done := cniconf.Outcome{Path: *to}
-		if err = cniconf.CheckPlugins(*pluginDir, spec.Programs()); err == nil {
-			done, err = cniconf.Put(*to, conf, cniconf.Record(c.SubnetFile), *force)
+		done := conflist.Outcome{Path: *to}
+		if err = conflist.CheckPlugins(*pluginDir, spec.Programs()); err == nil {
+			done, err = conflist.Put(*to, conf, conflist.Record(c.SubnetFile), *force)
 		}
 		if err != nil { // the document must not claim a result
-			err, done = fmt.Errorf("cni-conf: %w", err), cniconf.Outcome{Path: done.Path}
+			err, done = fmt.Errorf("cni-conf: %w", err), conflist.Outcome{Path: done.Path}
 		}
 		exit := c.answer(cniConfAnswer{done, problem(err)}, done.Text(), err)
 		if exit == exitOK && done.Result == "differs" && !*keep {
@@ -107,7 +107,7 @@ func (c *call) warnOfPlugins(dirs cniDirs, programs []string) {
 	if dirs.Config == "" {
 		return
 	}
-	if err := cniconf.CheckPlugins(dirs.Bin, programs); err != nil && len(dirs.bins) == 1 {
+	if err := conflist.CheckPlugins(dirs.Bin, programs); err != nil && len(dirs.bins) == 1 {
 		c.log.Warn("containerd does not find the plugins that the configuration calls", "cause", causeNoPlugins, "error", err, "set_by", dirs.from.Bin.Origin())
 	}
 }
@@ -116,14 +116,14 @@ func (c *call) warnOfPlugins(dirs cniDirs, programs []string) {
 const causeNoPlugins = "plugins-missing"
 
 // cniSources returns where to read the values that the flags do not set.
-func (c *call) cniSources() winnode.CNISources {
-	from := winnode.CNISources{
+func (c *call) cniSources() node.CNISources {
+	from := node.CNISources{
 		// Discarded: the error says why etcd does not answer.
 		NetConf: func(ctx context.Context) ([]byte, error) {
 			return readNetConf(ctx, c.options, slog.New(slog.DiscardHandler))
 		},
 		NetConfName: netConfName(c.options), NetConfRemote: !c.Kube.On, Backends: backends(), SubnetFile: c.SubnetFile,
-		HNS: winnode.OpenHNS(), KubeProxyDSR: probe.KubeProxyDSR, Log: c.log,
+		HNS: node.OpenHNS(), KubeProxyDSR: probe.KubeProxyDSR, Log: c.log,
 		Underlay: func() (underlay.Snapshot, error) { return underlay.Read(underlay.Options{}) },
 	}
 	// Networks of Services are in the Kubernetes API also if the leases are in etcd.

@@ -14,12 +14,12 @@ import (
 	"strings"
 	"testing"
 
-	"flannel/pkg/cniconf"
+	"flannel/internal/test/etcdtest"
+	"flannel/internal/test/logtest"
+	"flannel/internal/test/nettest"
+	"flannel/pkg/cni/conflist"
 	"flannel/pkg/doctor"
-	"flannel/pkg/logtest"
-	"flannel/pkg/nettest"
 	"flannel/pkg/status"
-	"flannel/subnet/etcd/etcdtest"
 )
 
 // cniArgs leave nothing to be asked of the machine or the cluster; the rest is of a network configuration.
@@ -113,7 +113,7 @@ func TestCNIConf(t *testing.T) {
 	n.write("net-conf.json", bridgeConf)
 	code, stdout, _ := n.cniConf(append(args, "--json")...)
 	var done cniConfAnswer
-	if err := json.Unmarshal([]byte(stdout), &done); err != nil || code != exitOK || done.Result != "unchanged" || done.Path != to || !cniconf.Equal(done.Conf, []byte(first)) {
+	if err := json.Unmarshal([]byte(stdout), &done); err != nil || code != exitOK || done.Result != "unchanged" || done.Path != to || !conflist.Equal(done.Conf, []byte(first)) {
 		t.Errorf("--json: %d, %v, %+v", code, err, done)
 	}
 }
@@ -226,7 +226,7 @@ func TestRealPlugin(t *testing.T) {
 	}
 	do(os.WriteFile(filepath.Join(dir, "subnet.env"), []byte("FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.3.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n"), 0o644))
 	flannel := nettest.Tool(t, "cni/flannel")
-	for _, plugin := range cniconf.Plugins() {
+	for _, plugin := range conflist.Plugins() {
 		do(os.WriteFile(filepath.Join(dir, plugin), []byte("#!/bin/sh\ncat > "+dir+"/told\necho '{\"cniVersion\":\"0.3.0\"}'\n"), 0o755))
 		_, text, stderr := newWindowsNode(t, overlayConf).cniConf(append(cniArgs, "--plugin="+plugin, "--to=-", "--network-name=net7")...)
 		var conf map[string]json.RawMessage

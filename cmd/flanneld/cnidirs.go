@@ -12,8 +12,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"flannel/pkg/cniinstall"
-	"flannel/pkg/containerd"
+	"flannel/pkg/cni/containerd"
+	"flannel/pkg/cni/install"
 	"flannel/pkg/file"
 )
 
@@ -69,7 +69,7 @@ func (d cniDirs) required(flag string) error {
 
 // complete sets where plugins are installed, if they are and it is not set. flag is the
 // one that sets it.
-func (d cniDirs) complete(files *cniinstall.Files, flag string) error {
+func (d cniDirs) complete(files *install.Files, flag string) error {
 	if files.PluginFrom == "" || files.PluginTo != "" {
 		return nil
 	}
@@ -86,12 +86,12 @@ func (d cniDirs) complete(files *cniinstall.Files, flag string) error {
 // keepCNI keeps CNI files until ctx ends. flag is the one that sets where plugins are
 // installed. Without the flag, keepCNI follows containerd's configuration; that the
 // configuration cannot be read stops nothing else.
-func (p process) keepCNI(ctx context.Context, files cniinstall.Files, flag string, log *slog.Logger) error {
+func (p process) keepCNI(ctx context.Context, files install.Files, flag string, log *slog.Logger) error {
 	if files.PluginFrom == "" || files.PluginTo != "" {
 		return files.Keep(ctx, log)
 	}
 	tasks, ctx := errgroup.WithContext(ctx)
-	plugins := cniinstall.Files{PluginFrom: files.PluginFrom, ReplacePlugin: files.ReplacePlugin}
+	plugins := install.Files{PluginFrom: files.PluginFrom, ReplacePlugin: files.ReplacePlugin}
 	files.PluginFrom = ""
 	tasks.Go(func() error { return p.keepPlugins(ctx, plugins, flag, log) })
 	tasks.Go(func() error { return files.Keep(ctx, log) })
@@ -108,7 +108,7 @@ func (p process) keepCNI(ctx context.Context, files cniinstall.Files, flag strin
 //
 // containerd may be installed, or its configuration completed, after the daemon has
 // started.
-func (p process) keepPlugins(ctx context.Context, plugins cniinstall.Files, flag string, log *slog.Logger) error {
+func (p process) keepPlugins(ctx context.Context, plugins install.Files, flag string, log *slog.Logger) error {
 	next, err := p.awaitPluginDir(ctx, plugins, flag, log)
 	for err == nil && ctx.Err() == nil {
 		kept := next
@@ -128,10 +128,10 @@ func (p process) keepPlugins(ctx context.Context, plugins cniinstall.Files, flag
 
 // awaitPluginDir waits until the plugins are to be installed elsewhere than in
 // kept.PluginTo, or ctx ends, and returns where.
-func (p process) awaitPluginDir(ctx context.Context, kept cniinstall.Files, flag string, log *slog.Logger) (cniinstall.Files, error) {
+func (p process) awaitPluginDir(ctx context.Context, kept install.Files, flag string, log *slog.Logger) (install.Files, error) {
 	reported := ""
 	for {
-		next := cniinstall.Files{PluginFrom: kept.PluginFrom, ReplacePlugin: kept.ReplacePlugin}
+		next := install.Files{PluginFrom: kept.PluginFrom, ReplacePlugin: kept.ReplacePlugin}
 		dirs, changes, endWatch, err := p.watchCNIDirs(ctx)
 		if err != nil {
 			return kept, err

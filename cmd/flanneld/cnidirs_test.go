@@ -10,12 +10,12 @@ import (
 	"strings"
 	"testing"
 
-	"flannel/pkg/cniinstall"
-	"flannel/pkg/containerd"
+	"flannel/internal/test/eventually"
+	"flannel/internal/test/logtest"
+	"flannel/pkg/cni/containerd"
+	"flannel/pkg/cni/install"
 	"flannel/pkg/doctor"
-	"flannel/pkg/eventually"
 	"flannel/pkg/file"
-	"flannel/pkg/logtest"
 )
 
 // beside runs a command on a node whose containerd has these directories.
@@ -112,7 +112,7 @@ func TestKeepWhereContainerdLooks(t *testing.T) {
 	log := &logtest.Log{}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
-	files := cniinstall.Files{ConfFrom: path("conf"), ConfTo: path("net.d/10-flannel.conflist"), PluginFrom: path("source")}
+	files := install.Files{ConfFrom: path("conf"), ConfTo: path("net.d/10-flannel.conflist"), PluginFrom: path("source")}
 	go func() { ended <- p.keepCNI(ctx, files, "cni-plugin-to", log.Logger()) }()
 	defer func() {
 		cancel()

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"flannel/pkg/eventually"
-	"flannel/pkg/logtest"
+	"flannel/internal/test/eventually"
+	"flannel/internal/test/logtest"
 	"flannel/pkg/version"
 )
 

@@ -3,7 +3,7 @@ package main
 import (
 	"context"
 
-	"flannel/pkg/winservice"
+	"flannel/pkg/windows/service"
 )
 
 // command is a row in the table of commands. The table defines the help, the
@@ -55,7 +55,7 @@ func commands() []command {
 			help: "create the adapter's virtual switch before the network is needed"},
 		{name: "source-vip", flags: sourceVIP, about: aboutSourceVIP, system: "windows", windows: true,
 			help: "reserve kube-proxy's source VIP on an overlay, and publish it"},
-		{name: "service", below: serviceCommands(winservice.Control), about: aboutService, system: "windows",
+		{name: "service", below: serviceCommands(service.Control), about: aboutService, system: "windows",
 			help: "install, uninstall, start, stop or show the service"},
 		{name: "handback", flags: handback, about: aboutHandback, system: "linux", help: "convert the routes to flannel's form, before flannel runs here again",
 			exits: map[int]string{exitHeld: held}},

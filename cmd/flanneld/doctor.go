@@ -8,13 +8,13 @@ import (
 	"log/slog"
 	"time"
 
-	"flannel/pkg/bundle"
 	"flannel/pkg/doctor"
 	"flannel/pkg/probe"
+	"flannel/pkg/probe/bundle"
 	"flannel/pkg/probe/path"
 	"flannel/pkg/status"
 	"flannel/pkg/version"
-	"flannel/pkg/winnode"
+	"flannel/pkg/windows/node"
 )
 
 // doctorCommand is the command doctor. It changes nothing on the node.
@@ -114,7 +114,7 @@ func (o *options) store() probe.Store {
 // probeOptions returns the options of the probe, except for the store, which the
 // daemon is asked for, and those set by the command's own flags.
 func (o *options) probeOptions() probe.Options {
-	look := probe.Options{Version: version.String(), SubnetFile: o.SubnetFile, VIPFile: winnode.VIPFile(o.SubnetFile), JournalFile: winnode.JournalFile(o.SubnetFile),
+	look := probe.Options{Version: version.String(), SubnetFile: o.SubnetFile, VIPFile: node.VIPFile(o.SubnetFile), JournalFile: node.JournalFile(o.SubnetFile),
 		Commands: commandNames()}
 	look.PodResults = podResults()
 	for _, path := range []string{"/k/SourceVip.json", "/k/SourceVipRequest.json", "/sourcevip/sourceVip.json", "/sourcevip/sourceVipRequest.json"} {
@@ -127,7 +127,7 @@ func (o *options) probeOptions() probe.Options {
 // results of the doctor.
 func (o *options) bundleOptions() bundle.Options {
 	return bundle.Options{
-		SubnetFile: o.SubnetFile, LogFile: o.Logging.File, VIPFile: winnode.VIPFile(o.SubnetFile), JournalFile: winnode.JournalFile(o.SubnetFile),
+		SubnetFile: o.SubnetFile, LogFile: o.Logging.File, VIPFile: node.VIPFile(o.SubnetFile), JournalFile: node.JournalFile(o.SubnetFile),
 		// Discarded: what the client of etcd logs while it waits is not for the user.
 		NetConf:  func(ctx context.Context) ([]byte, error) { return readNetConf(ctx, *o, slog.New(slog.DiscardHandler)) },
 		Password: o.Etcd.Password, KeyFile: o.Etcd.KeyFile, Kubeconfig: o.Kube.Kubeconfig,

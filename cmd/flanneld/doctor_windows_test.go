@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/sys/windows/registry"
 
+	"flannel/internal/test/eventually"
 	"flannel/pkg/doctor"
-	"flannel/pkg/eventually"
 	"flannel/pkg/status"
 )
 

@@ -7,8 +7,8 @@ import (
 	"regexp"
 	"time"
 
-	"flannel/pkg/flags"
-	"flannel/pkg/redact"
+	"flannel/pkg/conf/flags"
+	"flannel/pkg/logging/redact"
 	"flannel/subnet"
 )
 

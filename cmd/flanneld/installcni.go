@@ -7,13 +7,13 @@ import (
 	"log/slog"
 	"strings"
 
-	"flannel/pkg/cniinstall"
+	"flannel/pkg/cni/install"
 )
 
 // cniAnswer is the JSON document of install-cni.
 type cniAnswer struct {
-	Files   []cniinstall.Outcome `json:"files"`
-	Problem string               `json:"problem,omitempty"`
+	Files   []install.Outcome `json:"files"`
+	Problem string            `json:"problem,omitempty"`
 }
 
 const aboutInstallCNI = `Installs CNI plugins, their configuration, or both, in an init container or before kubelet starts.
@@ -60,7 +60,7 @@ func installCNI(c *call) func(context.Context) int {
 		if !*watch { // else the log has the same
 			text = describe(done)
 		}
-		answer := cniAnswer{append([]cniinstall.Outcome{}, done...), problem(err)} // an empty list, not null
+		answer := cniAnswer{append([]install.Outcome{}, done...), problem(err)} // an empty list, not null
 		if exit := c.answer(answer, text, err); exit != exitOK || !*watch {
 			return exit
 		}
@@ -70,7 +70,7 @@ func installCNI(c *call) func(context.Context) int {
 }
 
 // describe returns a line for each file.
-func describe(files []cniinstall.Outcome) string {
+func describe(files []install.Outcome) string {
 	var lines []string
 	for _, f := range files {
 		line := f.Path + ": " + f.Result

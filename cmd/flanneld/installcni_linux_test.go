@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"flannel/pkg/eventually"
+	"flannel/internal/test/eventually"
 )
 
 // What the manifests' container for CNI runs restores the files, and cannot use the network though its pod has it.

@@ -13,8 +13,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"flannel/pkg/cniinstall"
-	"flannel/pkg/logtest"
+	"flannel/internal/test/logtest"
+	"flannel/pkg/cni/install"
 )
 
 func TestInstallCNI(t *testing.T) {
@@ -89,7 +89,7 @@ func TestInstallCNI(t *testing.T) {
 	if err := run(t.Context(), append(all, "--json")...); err != nil {
 		t.Error(err)
 	}
-	want := cniAnswer{Files: []cniinstall.Outcome{{Path: at("bin/flannel"), Result: "unchanged"},
+	want := cniAnswer{Files: []install.Outcome{{Path: at("bin/flannel"), Result: "unchanged"},
 		{Path: at("net.d/10-flannel.conflist"), Result: "unchanged", Kept: []string{"mesh"}}}}
 	if diff := cmp.Diff(want, read[cniAnswer](t, out.String())); diff != "" {
 		t.Error("answer, want (-), got (+):\n", diff)

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"flannel/pkg/logtest"
+	"flannel/internal/test/logtest"
 )
 
 // Only a person who gave nothing is told what happens.

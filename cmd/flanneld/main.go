@@ -11,9 +11,9 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"flannel/pkg/linux/sandbox"
 	"flannel/pkg/logging"
-	"flannel/pkg/sandbox"
-	"flannel/pkg/winservice"
+	"flannel/pkg/windows/service"
 )
 
 func main() {
@@ -23,7 +23,7 @@ func main() {
 	p := process{args: os.Args[1:], environ: os.Environ(), stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, confine: sandbox.NoNetwork}
 	p.terminal = term.IsTerminal(int(os.Stderr.Fd()))
 	p.screen = screenOf(os.Stdout)
-	if winservice.Started(p.args) {
+	if service.Started(p.args) {
 		os.Exit(runService(p))
 	}
 	os.Exit(runForeground(p))
@@ -52,8 +52,8 @@ func runForeground(p process) int {
 // runService runs the program as a Windows service, with the event log as its
 // stderr. Errors of the service itself go to the real stderr.
 func runService(p process) int {
-	p.args = winservice.Arguments(p.args)
-	log, closeLog, err := winservice.OpenEventLog()
+	p.args = service.Arguments(p.args)
+	log, closeLog, err := service.OpenEventLog()
 	if err != nil {
 		return p.reportError(err)
 	}
@@ -61,7 +61,7 @@ func runService(p process) int {
 	console := p
 	p.stderr, p.events = logging.EventErrors{Log: log}, logging.NewEvents(log)
 	// Twice as long as serve needs, so that the service manager does not give up first.
-	code, err := winservice.Run(2*stopWithin, func(ctx context.Context) int { return run(ctx, p) })
+	code, err := service.Run(2*stopWithin, func(ctx context.Context) int { return run(ctx, p) })
 	if err != nil {
 		console.reportError(err)
 		return exitUsage

@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"flannel/pkg/sandbox"
+	"flannel/pkg/linux/sandbox"
 )
 
 // TestMain lets the test binary be flanneld itself, for tests that want a process of it: by a variable, or as a service

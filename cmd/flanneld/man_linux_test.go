@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra/doc"
 
-	"flannel/pkg/logtest"
+	"flannel/internal/test/logtest"
 	"flannel/pkg/version"
 )
 

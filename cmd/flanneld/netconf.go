@@ -9,10 +9,10 @@ import (
 	"net/netip"
 	"strings"
 
+	"flannel/pkg/conf/flags"
+	"flannel/pkg/conf/netconf"
 	"flannel/pkg/file"
-	"flannel/pkg/flags"
-	"flannel/pkg/health"
-	"flannel/pkg/netconf"
+	"flannel/pkg/status/health"
 )
 
 const aboutNetConf = `Writes the network configuration, the file --net-config-path, of a Windows node that joins a cluster

@@ -10,14 +10,14 @@ import (
 	"strings"
 	"testing"
 
+	"flannel/internal/test/eventually"
+	"flannel/internal/test/hnstest"
+	"flannel/internal/test/hnstest/wine"
+	"flannel/internal/test/logtest"
 	"flannel/pkg/dataplane"
 	"flannel/pkg/dataplane/system"
-	"flannel/pkg/eventually"
-	"flannel/pkg/hns/hnstest"
-	"flannel/pkg/hns/hnstest/wine"
-	"flannel/pkg/logtest"
-	"flannel/pkg/sourcevip"
-	"flannel/pkg/winnode"
+	"flannel/pkg/windows/node"
+	"flannel/pkg/windows/sourcevip"
 	"flannel/subnet"
 )
 
@@ -70,9 +70,9 @@ func TestNewNode(t *testing.T) {
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
 	ctx, stop := context.WithCancel(t.Context())
 	kept := make(chan error)
-	go func() { kept <- winnode.KeepVIP(ctx, file, usualDataDir(), log) }()
+	go func() { kept <- node.KeepVIP(ctx, file, usualDataDir(), log) }()
 	eventually.True(t, "the source VIP follows", func() bool {
-		v, err := sourcevip.Read(winnode.VIPFile(file))
+		v, err := sourcevip.Read(node.VIPFile(file))
 		return err == nil && v.Addr == netip.MustParseAddr("10.244.9.2")
 	})
 	if err := m.Admin().DeleteEndpoint("source-vip"); err != nil {

@@ -5,7 +5,7 @@ import (
 	"strings"
 
 	"flannel/pkg/cleanup"
-	"flannel/pkg/instance"
+	"flannel/pkg/daemon/instance"
 )
 
 // node returns this node for commands that change its state.

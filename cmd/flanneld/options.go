@@ -11,12 +11,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"flannel/pkg/cniinstall"
+	"flannel/pkg/cni/install"
+	"flannel/pkg/conf/flags"
 	"flannel/pkg/daemon"
 	"flannel/pkg/file"
-	"flannel/pkg/flags"
 	"flannel/pkg/logging"
-	"flannel/pkg/redact"
+	"flannel/pkg/logging/redact"
 	"flannel/pkg/underlay"
 )
 
@@ -25,7 +25,7 @@ import (
 type options struct {
 	Etcd     etcdOptions
 	Kube     kubeOptions
-	CNI      cniinstall.Files
+	CNI      install.Files
 	Underlay underlay.Options
 	Logging  logging.Options // without Stderr and Events
 

@@ -9,8 +9,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"flannel/pkg/flags"
-	"flannel/pkg/logtest"
+	"flannel/internal/test/logtest"
+	"flannel/pkg/conf/flags"
 )
 
 // look shows options as one text, with regular expressions and the password as what they are.

@@ -9,7 +9,7 @@ import (
 
 	"flannel/pkg/dataplane"
 	"flannel/pkg/dataplane/system"
-	"flannel/pkg/winnode"
+	"flannel/pkg/windows/node"
 )
 
 const aboutPrepare = `Creates the virtual switch of a Windows node, before anything depends on the node's network.
@@ -78,5 +78,5 @@ func (c *call) bindSwitch(ctx context.Context, raw []byte) (dataplane.Prepared, 
 		return dataplane.Prepared{}, err
 	}
 	onWaiting := func(why error) { c.log.Info("preparing the adapter", "state", why) }
-	return winnode.Prepare(ctx, system.Options{Log: c.log, StateDir: filepath.Dir(c.SubnetFile)}, config, maker, interfaces, onWaiting)
+	return node.Prepare(ctx, system.Options{Log: c.log, StateDir: filepath.Dir(c.SubnetFile)}, config, maker, interfaces, onWaiting)
 }

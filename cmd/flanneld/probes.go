@@ -6,10 +6,10 @@ import (
 	"sync/atomic"
 
 	"flannel/pkg/daemon"
-	"flannel/pkg/icmp"
-	"flannel/pkg/metrics"
-	"flannel/pkg/reach"
+	"flannel/pkg/daemon/reach"
+	"flannel/pkg/probe/icmp"
 	"flannel/pkg/status"
+	"flannel/pkg/status/metrics"
 )
 
 // maxPeerMetrics is the largest number of peers with metrics of their own.

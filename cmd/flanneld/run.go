@@ -16,19 +16,19 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"flannel/pkg/daemon"
+	"flannel/pkg/daemon/instance"
 	"flannel/pkg/dataplane"
 	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/dataplane/system"
 	"flannel/pkg/file"
 	"flannel/pkg/firewall"
-	"flannel/pkg/health"
-	"flannel/pkg/icmp"
-	"flannel/pkg/instance"
 	"flannel/pkg/logging"
-	"flannel/pkg/metrics"
+	"flannel/pkg/probe/icmp"
 	"flannel/pkg/reconcile"
+	"flannel/pkg/status/health"
+	"flannel/pkg/status/metrics"
 	"flannel/pkg/version"
-	"flannel/pkg/winnode"
+	"flannel/pkg/windows/node"
 	"flannel/subnet"
 	"flannel/subnet/etcd"
 	"flannel/subnet/kube"
@@ -228,7 +228,7 @@ func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 	})
 	tasks.Go(func() error { return probes.Run(ctx) })
 	tasks.Go(func() error { return process{}.keepCNI(ctx, o.CNI, "cni-plugin-to", log) })
-	tasks.Go(func() error { return winnode.KeepVIP(ctx, o.SubnetFile, usualDataDir(), log) })
+	tasks.Go(func() error { return node.KeepVIP(ctx, o.SubnetFile, usualDataDir(), log) })
 	tasks.Go(func() (err error) {
 		manager, err := newManager(ctx, o, status, log)
 		if err != nil {

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"flannel/pkg/redact"
+	"flannel/pkg/logging/redact"
 )
 
 // TestNothingSecret writes options in every way that a log or an error could.

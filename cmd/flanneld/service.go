@@ -9,12 +9,12 @@ import (
 	"slices"
 	"strings"
 
-	"flannel/pkg/winservice"
+	"flannel/pkg/windows/service"
 )
 
 const aboutService = `Runs flanneld as a Windows service. It starts with the system and is restarted when it fails. Warnings and
-errors are logged to the event log (Application, source ` + winservice.Name + `), everything to --log-file, by default
-` + winservice.LogFile + `.`
+errors are logged to the event log (Application, source ` + service.Name + `), everything to --log-file, by default
+` + service.LogFile + `.`
 
 const aboutServiceInstall = `Checks the daemon's flags, which follow after --, and creates the service or changes an existing one. A
 service does not get the variables of this shell: set those that it needs by --env.`
@@ -28,12 +28,12 @@ type serviceAnswer struct {
 	Problem string   `json:"problem,omitempty"`
 }
 
-// controlService is winservice.Control, or the function that replaces it in tests.
-type controlService func(ctx context.Context, verb string, config winservice.Config, out io.Writer) error
+// controlService is service.Control, or the function that replaces it in tests.
+type controlService func(ctx context.Context, verb string, config service.Config, out io.Writer) error
 
 // serviceCommands returns the commands below service, which control carries out.
 func serviceCommands(control controlService) []command {
-	// run is for the service manager, see winservice.Started. A person gets an error.
+	// run is for the service manager, see service.Started. A person gets an error.
 	run := control.command("run", "run the daemon under the service manager")
 	run.hidden = true
 	status := control.command("status", "show the service's state")
@@ -53,14 +53,14 @@ func serviceCommands(control controlService) []command {
 func (control controlService) command(verb, help string) command {
 	return command{name: verb, help: help, flags: func(c *call) func(context.Context) int {
 		c.serviceJSON()
-		return func(ctx context.Context) int { return control.run(ctx, c, verb, winservice.Config{}) }
+		return func(ctx context.Context) int { return control.run(ctx, c, verb, service.Config{}) }
 	}}
 }
 
 // install is the command service install.
 func (control controlService) install(c *call) func(context.Context) int {
 	start := c.flags.Bool("start", false, "also start the service, and restart a running one if something changed")
-	var env winservice.Variables
+	var env service.Variables
 	c.flags.Var(&env, "env", "environment variable of the service; may be repeated")
 	c.serviceJSON()
 	return func(ctx context.Context) int {
@@ -69,7 +69,7 @@ func (control controlService) install(c *call) func(context.Context) int {
 			return c.fail(fmt.Errorf("service install: %w", err))
 		}
 		daemon, err := parseServiceOptions(c.passed, env)
-		config, invalid := winservice.NewConfig(program, c.passed, env, daemon)
+		config, invalid := service.NewConfig(program, c.passed, env, daemon)
 		if err := errors.Join(err, invalid); err != nil {
 			return c.reportUsage(fmt.Errorf("service install: %w", err))
 		}
@@ -87,7 +87,7 @@ func (c *call) serviceJSON() {
 }
 
 // run carries out a verb.
-func (control controlService) run(ctx context.Context, c *call, verb string, config winservice.Config) int {
+func (control controlService) run(ctx context.Context, c *call, verb string, config service.Config) int {
 	var said strings.Builder
 	out := c.stdout
 	if c.json {
@@ -101,7 +101,7 @@ func (control controlService) run(ctx context.Context, c *call, verb string, con
 // parseServiceOptions validates the flags and variables that the service passes
 // to the daemon. It sees the variables of --env alone: those of this process
 // are not passed on.
-func parseServiceOptions(args, env []string) (winservice.Daemon, error) {
+func parseServiceOptions(args, env []string) (service.Daemon, error) {
 	o, err := parseOptions(args, env)
 	problems := []error{err}
 	if o.Command != "" || o.Help || o.Version {
@@ -110,7 +110,7 @@ func parseServiceOptions(args, env []string) (winservice.Daemon, error) {
 	if o.Kube.On && o.Kube.NodeName == "" && (o.Kube.PodName == "" || o.Kube.PodNamespace == "") {
 		problems = append(problems, errors.New("--kube-subnet-mgr requires the node's name: add --env NODE_NAME=… before --"))
 	}
-	return winservice.Daemon{Files: o.files(), LogFile: o.Logging.File}, errors.Join(problems...)
+	return service.Daemon{Files: o.files(), LogFile: o.Logging.File}, errors.Join(problems...)
 }
 
 // files returns all file names in the options.

@@ -12,21 +12,21 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"flannel/pkg/logtest"
-	"flannel/pkg/winservice"
+	"flannel/internal/test/logtest"
+	"flannel/pkg/windows/service"
 )
 
 // controlled is what a command line made of the service.
 type controlled struct {
 	verb, stderr string
-	config       winservice.Config
+	config       service.Config
 	exit         int
 }
 
 // serviceSays runs the command service without a service manager.
 func serviceSays(t *testing.T, args ...string) (is controlled) {
 	t.Helper()
-	control := func(_ context.Context, verb string, config winservice.Config, _ io.Writer) error {
+	control := func(_ context.Context, verb string, config service.Config, _ io.Writer) error {
 		is.verb, is.config = verb, config
 		return nil
 	}
@@ -120,7 +120,7 @@ func TestServiceCommands(t *testing.T) {
 // Each command has its own help, which lists its own flags alone, and what follows "--" is completed.
 func TestServiceHelp(t *testing.T) {
 	for _, c := range []struct{ args, want, lacks string }{
-		{"service --help", "flanneld service <command>|install|uninstall|" + winservice.LogFile, "[flags of the daemon]|--json|  run "},
+		{"service --help", "flanneld service <command>|install|uninstall|" + service.LogFile, "[flags of the daemon]|--json|  run "},
 		{"service install --help", "flanneld service install [flags] -- [flags of the daemon]|--env NAME=VALUE|--start|--json", "flanneld [flags"},
 		{"service install -h -- --v=4", "--start", ""},
 		{"help service install", "--start", ""},

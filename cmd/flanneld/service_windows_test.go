@@ -17,9 +17,9 @@ import (
 	"golang.org/x/sys/windows/svc"
 	"golang.org/x/sys/windows/svc/mgr"
 
-	"flannel/pkg/eventually"
-	"flannel/pkg/logtest"
-	"flannel/pkg/winservice"
+	"flannel/internal/test/eventually"
+	"flannel/internal/test/logtest"
+	"flannel/pkg/windows/service"
 )
 
 // workOf are the arguments of a flanneld that goes on until it is stopped and needs no network: it keeps a file in
@@ -36,8 +36,8 @@ func workOf(t *testing.T) (args []string, copied string) {
 
 // Keys of HKEY_LOCAL_MACHINE.
 const (
-	serviceKey = `SYSTEM\CurrentControlSet\Services\` + winservice.Name
-	sourceKey  = `SYSTEM\CurrentControlSet\Services\EventLog\Application\` + winservice.Name
+	serviceKey = `SYSTEM\CurrentControlSet\Services\` + service.Name
+	sourceKey  = `SYSTEM\CurrentControlSet\Services\EventLog\Application\` + service.Name
 )
 
 // TestServiceLife has the system's own service manager run the test binary as flanneld.
@@ -69,20 +69,20 @@ func TestServiceLife(t *testing.T) {
 			t.Error(out, err)
 		}
 	})
-	refuses("status", winservice.Name, "service install")
-	refuses("start", winservice.Name, "service install")
+	refuses("status", service.Name, "service install")
+	refuses("start", service.Name, "service install")
 	works("uninstall")
 	works("install --env NODE_NAME=a -- --kube-subnet-mgr", "service start")
 	works("install -- --kube-subnet-mgr=false")
-	refuses("status", winservice.StateName(svc.Stopped))
+	refuses("status", service.StateName(svc.Stopped))
 
 	args, copied := workOf(t)
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	config := winservice.Config{Command: append(append([]string{exe}, args...), "service", "run"), Env: []string{"NODE_NAME=w1", "OTHER=a b"}}
-	if err := winservice.Control(t.Context(), "install", config, io.Discard); err != nil {
+	config := service.Config{Command: append(append([]string{exe}, args...), "service", "run"), Env: []string{"NODE_NAME=w1", "OTHER=a b"}}
+	if err := service.Control(t.Context(), "install", config, io.Discard); err != nil {
 		t.Fatal(err)
 	}
 	key, err := registry.OpenKey(registry.LOCAL_MACHINE, serviceKey, registry.QUERY_VALUE)
@@ -99,13 +99,13 @@ func TestServiceLife(t *testing.T) {
 		if works("start"); serviceStatus(t).ProcessId != process {
 			t.Error("it was started again")
 		}
-		works("status", winservice.StateName(svc.Running), fmt.Sprint(process))
+		works("status", service.StateName(svc.Running), fmt.Sprint(process))
 		eventually.True(t, "the service works", exists(copied))
 		start := time.Now()
 		works("stop")
 		t.Logf("stopped within %v", time.Since(start).Round(10*time.Millisecond))
 		works("stop")
-		refuses("status", winservice.StateName(svc.Stopped), "0")
+		refuses("status", service.StateName(svc.Stopped), "0")
 		if err := os.Remove(copied); err != nil {
 			t.Fatal(err)
 		}
@@ -116,14 +116,14 @@ func TestServiceLife(t *testing.T) {
 	}
 	installsAndStarts(t, config)
 	works("uninstall")
-	refuses("stop", winservice.Name)
+	refuses("stop", service.Name)
 	if key, err := registry.OpenKey(registry.LOCAL_MACHINE, sourceKey, registry.QUERY_VALUE); !errors.Is(err, registry.ErrNotExist) {
 		t.Errorf("the source of the event log is there still: %v, %v", key, err)
 	}
 }
 
 // installsAndStarts installs a service that is there: it runs on unless something of it has changed.
-func installsAndStarts(t *testing.T, config winservice.Config) {
+func installsAndStarts(t *testing.T, config service.Config) {
 	t.Helper()
 	config.Start = true
 	process := uint32(0)
@@ -132,7 +132,7 @@ func installsAndStarts(t *testing.T, config winservice.Config) {
 		another bool // process
 	}{{"w1", true}, {"w1", false}, {"w2", true}} {
 		config.Env[0] = "NODE_NAME=" + c.node
-		if err := winservice.Control(t.Context(), "install", config, io.Discard); err != nil {
+		if err := service.Control(t.Context(), "install", config, io.Discard); err != nil {
 			t.Errorf("install --start: %v", err)
 		}
 		now := serviceStatus(t)
@@ -151,7 +151,7 @@ func serviceStatus(t *testing.T) (status svc.Status) {
 		t.Fatal(err)
 	}
 	defer m.Disconnect() //nolint:errcheck // it was only asked
-	s, err := m.OpenService(winservice.Name)
+	s, err := m.OpenService(service.Name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -169,22 +169,22 @@ func TestServiceFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := winservice.Control(context.Background(), "uninstall", winservice.Config{}, io.Discard); err != nil {
+		if err := service.Control(context.Background(), "uninstall", service.Config{}, io.Discard); err != nil {
 			t.Error(err)
 		}
 	})
 	start := func(program string, args ...string) error {
-		config := winservice.Config{Command: append(append([]string{program}, args...), "service", "run")}
-		if err := winservice.Control(t.Context(), "install", config, io.Discard); err != nil {
+		config := service.Config{Command: append(append([]string{program}, args...), "service", "run")}
+		if err := service.Control(t.Context(), "install", config, io.Discard); err != nil {
 			t.Fatal(err)
 		}
-		return winservice.Control(t.Context(), "start", winservice.Config{}, io.Discard)
+		return service.Control(t.Context(), "start", service.Config{}, io.Discard)
 	}
 	// Whether start sees that depends on who is faster.
 	err = start(exe, "--nonsense")
 	eventually.True(t, "the status tells why it ended", func() bool {
-		err := winservice.Control(t.Context(), "status", winservice.Config{}, io.Discard)
-		return err != nil && logtest.Names(err.Error(), winservice.StateName(svc.Stopped), fmt.Sprint(exitUsage))
+		err := service.Control(t.Context(), "status", service.Config{}, io.Discard)
+		return err != nil && logtest.Names(err.Error(), service.StateName(svc.Stopped), fmt.Sprint(exitUsage))
 	})
 	t.Log(err)
 	if err := start(filepath.Join(t.TempDir(), "gone.exe")); err == nil || !logtest.Names(err.Error(), "service install") {

@@ -6,9 +6,9 @@ import (
 	"strings"
 	"time"
 
-	"flannel/pkg/flags"
-	"flannel/pkg/sourcevip"
-	"flannel/pkg/winnode"
+	"flannel/pkg/conf/flags"
+	"flannel/pkg/windows/node"
+	"flannel/pkg/windows/sourcevip"
 )
 
 const aboutSourceVIP = `Reserves the source address of kube-proxy on a Windows overlay (its --source-vip), and publishes it in
@@ -31,7 +31,7 @@ func usualDataDir() string { return systemPath("/var/lib/cni/networks") }
 
 // vipAnswer is the JSON document of source-vip.
 type vipAnswer struct {
-	winnode.SourceVIP
+	node.SourceVIP
 	Released []string `json:"released,omitempty"`
 	Problem  string   `json:"problem,omitempty"`
 }
@@ -53,7 +53,7 @@ func sourceVIP(c *call) func(context.Context) int {
 	c.flags.Func("cluster-cidr", "pod `network` for kube-proxy; default: as in the subnet file", flags.ListOf(&proxy.Cluster, flags.ParseNetwork))
 	c.jsonFlag("print one JSON document: needed, dsr (whether HNS can do kube-proxy's --enable-dsr), sourceVIP, subnet, network, store, kubeProxyFlags, file, problem")
 	return func(ctx context.Context) int {
-		keeper, err := winnode.OpenVIP(c.SubnetFile, *dataDir, c.log)
+		keeper, err := node.OpenVIP(c.SubnetFile, *dataDir, c.log)
 		if err != nil {
 			return c.fail(fmt.Errorf("source-vip: %w", err))
 		}
@@ -67,7 +67,7 @@ func sourceVIP(c *call) func(context.Context) int {
 		}
 		ctx, cancel := context.WithTimeout(ctx, *limit)
 		defer cancel()
-		reserved, text, err := winnode.ReserveVIP(ctx, keeper, c.SubnetFile, proxy)
+		reserved, text, err := node.ReserveVIP(ctx, keeper, c.SubnetFile, proxy)
 		if err != nil {
 			err = fmt.Errorf("source-vip: %w", err)
 		}

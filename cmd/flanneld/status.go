@@ -13,8 +13,8 @@ import (
 
 	"flannel/pkg/daemon"
 	"flannel/pkg/dataplane"
-	"flannel/pkg/health"
 	"flannel/pkg/status"
+	"flannel/pkg/status/health"
 	"flannel/pkg/version"
 )
 

@@ -13,10 +13,10 @@ import (
 	"testing"
 	"time"
 
+	"flannel/internal/test/eventually"
 	"flannel/pkg/daemon"
-	"flannel/pkg/eventually"
-	"flannel/pkg/health"
 	"flannel/pkg/status"
+	"flannel/pkg/status/health"
 )
 
 func TestStatus(t *testing.T) {

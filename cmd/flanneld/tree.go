@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"flannel/pkg/flags"
+	"flannel/pkg/conf/flags"
 	"flannel/pkg/version"
 )
 

@@ -4,7 +4,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"flannel/pkg/logtest"
+	"flannel/internal/test/logtest"
 	"flannel/pkg/underlay"
 	"flannel/subnet"
 )

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"flannel/pkg/flags"
+	"flannel/pkg/conf/flags"
 	"flannel/subnet"
 )
 

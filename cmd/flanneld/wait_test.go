@@ -10,10 +10,10 @@ import (
 	"strings"
 	"testing"
 
-	"flannel/pkg/eventually"
-	"flannel/pkg/health"
-	"flannel/pkg/logtest"
+	"flannel/internal/test/eventually"
+	"flannel/internal/test/logtest"
 	"flannel/pkg/status"
+	"flannel/pkg/status/health"
 )
 
 // afterWrite is called when something is said.

@@ -18,7 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"flannel/pkg/eventually"
+	"flannel/internal/test/eventually"
 	"flannel/pkg/status"
 )
 

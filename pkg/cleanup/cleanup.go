@@ -12,10 +12,10 @@ import (
 	"runtime"
 	"slices"
 
+	"flannel/pkg/daemon/instance"
 	"flannel/pkg/dataplane/system"
 	"flannel/pkg/firewall"
-	"flannel/pkg/instance"
-	"flannel/pkg/winnode"
+	"flannel/pkg/windows/node"
 	"flannel/subnet"
 )
 
@@ -36,7 +36,7 @@ func (n Node) Remove(ctx context.Context, dryRun bool) (removed []string, err er
 	fromSystem, err2 := system.Cleanup(ctx, n.options(), n.networks(), dryRun)
 	fromFirewall, err3 := firewall.Cleanup(ctx, firewall.Options{Log: n.Log, Instance: name}, dryRun)
 	if runtime.GOOS == "windows" {
-		fromFirewall = append(fromFirewall, winnode.RemoveFirewallRule(ctx, n.Log, dryRun)...)
+		fromFirewall = append(fromFirewall, node.RemoveFirewallRule(ctx, n.Log, dryRun)...)
 	}
 	return slices.Concat(fromVIP, fromSystem, fromFirewall), errors.Join(err1, err2, err3)
 }
@@ -68,7 +68,7 @@ func (n Node) releaseVIP(ctx context.Context, dryRun bool) (removed []string, er
 	if runtime.GOOS != "windows" {
 		return nil, nil
 	}
-	k, err := winnode.OpenVIP(n.SubnetFile, n.DataDir, n.Log)
+	k, err := node.OpenVIP(n.SubnetFile, n.DataDir, n.Log)
 	if err != nil {
 		return nil, err
 	}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"flannel/pkg/logtest"
+	"flannel/internal/test/logtest"
 )
 
 func TestValues(t *testing.T) {

@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"flannel/pkg/redact"
+	"flannel/pkg/logging/redact"
 )
 
 const (

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"flannel/backend"
-	"flannel/pkg/rollout"
+	"flannel/pkg/daemon/rollout"
 	"flannel/subnet"
 )
 

@@ -11,10 +11,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"flannel/internal/test/logtest"
 	"flannel/pkg/changes"
+	"flannel/pkg/daemon/rollout"
 	"flannel/pkg/dataplane"
-	"flannel/pkg/logtest"
-	"flannel/pkg/rollout"
 	"flannel/subnet"
 )
 

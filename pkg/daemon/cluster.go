@@ -5,9 +5,9 @@ import (
 	"net/netip"
 	"slices"
 
+	"flannel/pkg/daemon/rollout"
 	"flannel/pkg/dataplane"
 	"flannel/pkg/plan"
-	"flannel/pkg/rollout"
 	"flannel/subnet"
 )
 

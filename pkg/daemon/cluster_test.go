@@ -6,8 +6,8 @@ import (
 	"testing"
 
 	"flannel/backend"
+	"flannel/pkg/daemon/rollout"
 	"flannel/pkg/dataplane"
-	"flannel/pkg/rollout"
 	"flannel/subnet"
 )
 

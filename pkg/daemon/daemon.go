@@ -22,12 +22,12 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"flannel/backend"
+	"flannel/pkg/daemon/reach"
 	"flannel/pkg/dataplane"
 	"flannel/pkg/firewall"
-	"flannel/pkg/health"
-	"flannel/pkg/metrics"
-	"flannel/pkg/reach"
 	"flannel/pkg/reconcile"
+	"flannel/pkg/status/health"
+	"flannel/pkg/status/metrics"
 	"flannel/pkg/underlay"
 	"flannel/subnet"
 )

@@ -12,11 +12,11 @@ import (
 	"time"
 
 	"flannel/backend"
+	"flannel/internal/test/logtest"
 	"flannel/pkg/dataplane"
-	"flannel/pkg/health"
-	"flannel/pkg/logtest"
-	"flannel/pkg/metrics"
 	"flannel/pkg/reconcile"
+	"flannel/pkg/status/health"
+	"flannel/pkg/status/metrics"
 	"flannel/pkg/underlay"
 	"flannel/subnet"
 )

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"flannel/backend"
+	"flannel/pkg/daemon/rollout"
 	"flannel/pkg/dataplane"
-	"flannel/pkg/rollout"
 	"flannel/subnet"
 )
 

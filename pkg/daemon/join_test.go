@@ -9,9 +9,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"flannel/internal/test/logtest"
 	"flannel/pkg/dataplane"
 	"flannel/pkg/firewall"
-	"flannel/pkg/logtest"
 	"flannel/subnet"
 )
 

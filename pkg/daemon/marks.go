@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"flannel/pkg/changes"
-	"flannel/pkg/rollout"
+	"flannel/pkg/daemon/rollout"
 	"flannel/subnet"
 )
 

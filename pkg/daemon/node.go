@@ -10,10 +10,10 @@ import (
 	"time"
 
 	"flannel/backend"
+	"flannel/pkg/daemon/rollout"
 	"flannel/pkg/dataplane"
 	"flannel/pkg/firewall"
 	"flannel/pkg/plan"
-	"flannel/pkg/rollout"
 	"flannel/pkg/underlay"
 	"flannel/subnet"
 )

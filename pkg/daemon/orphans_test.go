@@ -9,8 +9,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"flannel/internal/test/logtest"
 	"flannel/pkg/dataplane"
-	"flannel/pkg/logtest"
 	"flannel/pkg/mac"
 	"flannel/pkg/plan"
 	"flannel/pkg/reconcile"

@@ -4,8 +4,8 @@ import (
 	"errors"
 	"slices"
 
+	"flannel/pkg/daemon/reach"
 	"flannel/pkg/dataplane"
-	"flannel/pkg/reach"
 	"flannel/subnet"
 )
 

@@ -10,8 +10,8 @@ import (
 
 	"flannel/backend"
 	"flannel/pkg/dataplane"
-	"flannel/pkg/metrics"
 	"flannel/pkg/reconcile"
+	"flannel/pkg/status/metrics"
 	"flannel/subnet"
 )
 

@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"flannel/backend"
+	"flannel/pkg/daemon/reach"
 	"flannel/pkg/dataplane"
 	"flannel/pkg/mac"
-	"flannel/pkg/reach"
 	"flannel/pkg/status"
 	"flannel/subnet"
 )

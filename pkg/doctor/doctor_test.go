@@ -13,8 +13,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"flannel/internal/test/logtest"
 	"flannel/pkg/doctor/ruleset"
-	"flannel/pkg/logtest"
 	"flannel/pkg/status"
 	"flannel/pkg/underlay"
 	"flannel/subnet"

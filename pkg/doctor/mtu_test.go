@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"flannel/pkg/logtest"
+	"flannel/internal/test/logtest"
 	"flannel/pkg/status"
 )
 

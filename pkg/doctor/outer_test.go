@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"flannel/internal/test/logtest"
 	"flannel/pkg/doctor/ruleset"
-	"flannel/pkg/logtest"
 	"flannel/pkg/status"
 )
 

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"flannel/pkg/logtest"
+	"flannel/internal/test/logtest"
 	"flannel/pkg/status"
 )
 

@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"flannel/pkg/nstest"
+	"flannel/internal/test/nstest"
 )
 
 // Linux limits the inotify instances of a user, in all containers together. Without

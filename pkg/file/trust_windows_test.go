@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/windows"
 
-	"flannel/pkg/file/filetest"
+	"flannel/internal/test/filetest"
 )
 
 // everybody reports whether the permissions of a directory name everybody.

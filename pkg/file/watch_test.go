@@ -14,7 +14,7 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 
-	"flannel/pkg/eventually"
+	"flannel/internal/test/eventually"
 )
 
 func TestWatch(t *testing.T) {

@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"flannel/pkg/eventually"
-	"flannel/pkg/logtest"
-	"flannel/pkg/nstest"
+	"flannel/internal/test/eventually"
+	"flannel/internal/test/logtest"
+	"flannel/internal/test/nstest"
 )
 
 // The issue allows one program in a resync; ours starts none, whatever traffic and other programs do.

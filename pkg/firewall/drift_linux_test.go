@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"flannel/pkg/eventually"
-	"flannel/pkg/nstest"
+	"flannel/internal/test/eventually"
+	"flannel/internal/test/nstest"
 )
 
 func TestDriftIPTablesNFT(t *testing.T) {

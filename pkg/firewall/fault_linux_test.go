@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"flannel/pkg/nstest"
+	"flannel/internal/test/nstest"
 )
 
 // only makes PATH hold nothing but the given programs; a name can be given another program as "name=path".

@@ -7,7 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"flannel/pkg/nstest"
+	"flannel/internal/test/nstest"
 )
 
 // Two flannelds on one host have rules of their own: neither writes after the other, and one that is removed leaves the

@@ -16,7 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
-	"flannel/pkg/eventually"
+	"flannel/internal/test/eventually"
 )
 
 // sh runs a script in the test's namespaces and returns what it printed.

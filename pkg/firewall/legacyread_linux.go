@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"flannel/pkg/rtnetlink"
+	"flannel/pkg/linux/rtnetlink"
 )
 
 // legacyTable is a table of the legacy variant. The zero legacyTable does not exist.

@@ -7,7 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"flannel/pkg/nstest"
+	"flannel/internal/test/nstest"
 )
 
 // foreign are rules and chains of other programs, in every place that we also write to.

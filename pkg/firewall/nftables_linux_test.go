@@ -8,8 +8,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"flannel/pkg/nettest"
-	"flannel/pkg/nstest"
+	"flannel/internal/test/nettest"
+	"flannel/internal/test/nstest"
 )
 
 // nftGolden is how nft, the program, reads what we write.

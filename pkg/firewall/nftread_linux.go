@@ -14,7 +14,7 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
-	"flannel/pkg/rtnetlink"
+	"flannel/pkg/linux/rtnetlink"
 )
 
 // We write with the library google/nftables, but do not read with it: it omits expressions that it does not know, so

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"flannel/pkg/eventually"
-	"flannel/pkg/nstest"
+	"flannel/internal/test/eventually"
+	"flannel/internal/test/nstest"
 )
 
 // A host whose iptables or kernel has no extension for comments gets all rules, without comments.

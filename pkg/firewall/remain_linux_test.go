@@ -11,8 +11,8 @@ import (
 	"strings"
 	"testing"
 
-	"flannel/pkg/logtest"
-	"flannel/pkg/nstest"
+	"flannel/internal/test/logtest"
+	"flannel/internal/test/nstest"
 )
 
 // The image without iptables cannot remove the rules of the one that has it, and says so: cleanup fails, and a switch is

@@ -10,7 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"flannel/pkg/nstest"
+	"flannel/internal/test/nstest"
 )
 
 func TestRestartWritesNothing(t *testing.T) {

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"flannel/pkg/nstest"
+	"flannel/internal/test/nstest"
 )
 
 // The test's own namespace is a node with the subnet 10.5.34.0/24. A pod of it, a peer with a pod of its own and a

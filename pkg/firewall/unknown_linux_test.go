@@ -10,7 +10,7 @@ import (
 	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
 
-	"flannel/pkg/nstest"
+	"flannel/internal/test/nstest"
 )
 
 // ours lists the rules of our chains and those that lead to them, as the kernel has them.

@@ -11,8 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"flannel/pkg/eventually"
-	"flannel/pkg/nstest"
+	"flannel/internal/test/eventually"
+	"flannel/internal/test/nstest"
 )
 
 // unreadable is a rule of another program that iptables-save of a variant cannot print. hide makes it unreadable, where

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"flannel/pkg/rtnetlink"
+	"flannel/pkg/linux/rtnetlink"
 )
 
 // topics is a set of the parts of nf_tables that a notification can be about. Only writers whose rules a Config asks for

@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"flannel/pkg/nstest"
+	"flannel/internal/test/nstest"
 )
 
 // heard subscribes, runs a script and returns what the notifications were about.

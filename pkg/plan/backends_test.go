@@ -18,8 +18,8 @@ import (
 	"flannel/backend/udp"
 	"flannel/backend/vxlan"
 	"flannel/backend/wireguard"
+	"flannel/internal/test/logtest"
 	"flannel/pkg/conf"
-	"flannel/pkg/logtest"
 	"flannel/pkg/underlay"
 	"flannel/subnet"
 )

@@ -11,10 +11,10 @@ import (
 
 	"flannel/backend"
 	"flannel/backend/vxlan"
+	"flannel/internal/test/logtest"
 	"flannel/pkg/changes"
 	"flannel/pkg/conf"
 	"flannel/pkg/dataplane"
-	"flannel/pkg/logtest"
 	"flannel/pkg/underlay"
 	"flannel/subnet"
 )

@@ -9,8 +9,8 @@ import (
 	"flannel/backend/hostgw"
 	"flannel/backend/udp"
 	"flannel/backend/vxlan"
+	"flannel/internal/test/logtest"
 	"flannel/pkg/conf"
-	"flannel/pkg/logtest"
 	"flannel/pkg/underlay"
 	"flannel/subnet"
 )

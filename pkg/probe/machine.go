@@ -13,11 +13,11 @@ import (
 	"time"
 
 	"flannel/pkg/doctor"
-	"flannel/pkg/hns"
-	"flannel/pkg/lostpods"
-	"flannel/pkg/redact"
-	"flannel/pkg/sourcevip"
+	"flannel/pkg/logging/redact"
 	"flannel/pkg/underlay"
+	"flannel/pkg/windows/hns"
+	"flannel/pkg/windows/lostpods"
+	"flannel/pkg/windows/sourcevip"
 )
 
 // machine is a Windows machine; in tests, a simulated one.

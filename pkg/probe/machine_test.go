@@ -15,12 +15,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"flannel/internal/test/hnstest"
+	"flannel/internal/test/logtest"
 	"flannel/pkg/doctor"
-	"flannel/pkg/hns"
-	"flannel/pkg/hns/hnstest"
-	"flannel/pkg/logtest"
 	"flannel/pkg/mac"
 	"flannel/pkg/status"
+	"flannel/pkg/windows/hns"
 	"flannel/subnet"
 )
 

@@ -15,9 +15,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"flannel/internal/test/eventually"
+	"flannel/internal/test/nstest"
 	"flannel/pkg/doctor"
-	"flannel/pkg/eventually"
-	"flannel/pkg/nstest"
 	"flannel/pkg/status"
 )
 

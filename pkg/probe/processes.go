@@ -5,7 +5,7 @@ import (
 	"strings"
 
 	"flannel/pkg/doctor"
-	"flannel/pkg/redact"
+	"flannel/pkg/logging/redact"
 )
 
 // process is a running process.

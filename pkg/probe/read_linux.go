@@ -22,9 +22,9 @@ import (
 
 	"flannel/pkg/doctor"
 	"flannel/pkg/doctor/ruleset"
-	"flannel/pkg/rtnetlink"
-	"flannel/pkg/sourcevip"
+	"flannel/pkg/linux/rtnetlink"
 	"flannel/pkg/underlay"
+	"flannel/pkg/windows/sourcevip"
 )
 
 // Documents returns nil: they exist only on Windows.

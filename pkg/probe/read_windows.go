@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"flannel/pkg/doctor"
-	"flannel/pkg/hns"
+	"flannel/pkg/windows/hns"
 )
 
 // system returns the probes for Windows; none if the DLLs of HNS or of the IP

@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/windows"
 	"golang.org/x/sys/windows/registry"
 
+	"flannel/internal/test/eventually"
+	"flannel/internal/test/hnstest/wine"
 	"flannel/pkg/doctor"
-	"flannel/pkg/eventually"
-	"flannel/pkg/hns/hnstest/wine"
 )
 
 // TestMain lets copies of the test binary replace other programs: with the

@@ -9,8 +9,8 @@ import (
 	"slices"
 	"strings"
 
-	"flannel/pkg/dataplane/hns/hostconfig"
 	"flannel/pkg/doctor"
+	"flannel/pkg/windows/hostconfig"
 )
 
 // routes returns the routes that may be host-gw routes to peers: those that a

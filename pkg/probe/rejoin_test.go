@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"flannel/pkg/hns"
-	"flannel/pkg/hns/hnstest"
+	"flannel/internal/test/hnstest"
+	"flannel/pkg/windows/hns"
 )
 
 func TestWindowsNode(t *testing.T) {

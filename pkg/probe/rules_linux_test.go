@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"flannel/internal/test/nstest"
 	"flannel/pkg/doctor/ruleset"
-	"flannel/pkg/nstest"
 )
 
 // hosts creates a node, which is the test's own namespace, a peer and a pod. The pod

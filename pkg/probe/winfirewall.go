@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"flannel/pkg/doctor"
-	"flannel/pkg/hns"
+	"flannel/pkg/windows/hns"
 )
 
 // readFirewall reads the Windows Firewall. Of the rules, it keeps those for a port that an

@@ -3,9 +3,9 @@ package probe
 import (
 	"testing"
 
+	"flannel/internal/test/hnstest"
 	"flannel/pkg/doctor"
-	"flannel/pkg/hns"
-	"flannel/pkg/hns/hnstest"
+	"flannel/pkg/windows/hns"
 )
 
 // The firewall is read as Windows has it; of the rules, those for the ports of overlays.

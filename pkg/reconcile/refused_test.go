@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"flannel/pkg/logtest"
+	"flannel/internal/test/logtest"
 )
 
 // TakeRefusals removes entries from an error that joins others, and leaves the rest.

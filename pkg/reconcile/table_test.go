@@ -8,7 +8,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"flannel/pkg/logtest"
+	"flannel/internal/test/logtest"
 )
 
 // memory is a store in memory that notifies the table of every change, as a kernel

@@ -3,7 +3,7 @@ package reconcile
 import (
 	"testing"
 
-	"flannel/pkg/logtest"
+	"flannel/internal/test/logtest"
 )
 
 // A tally tells new entries from replaced ones, also if the notification of a write

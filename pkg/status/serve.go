@@ -15,7 +15,7 @@ import (
 	"syscall"
 	"time"
 
-	"flannel/pkg/health"
+	"flannel/pkg/status/health"
 )
 
 // acceptPath is the path for POST requests that accept a withdrawal.

@@ -22,8 +22,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"flannel/pkg/eventually"
-	"flannel/pkg/logtest"
+	"flannel/internal/test/eventually"
+	"flannel/internal/test/logtest"
 )
 
 var update = flag.Bool("update", false, "update the golden files")

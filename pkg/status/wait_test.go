@@ -12,7 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"flannel/pkg/eventually"
+	"flannel/internal/test/eventually"
 )
 
 // TestReadinessOfAnotherProgram checks that an empty answer at the health port

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strings"
 
-	"flannel/pkg/hns"
 	"flannel/pkg/mac"
+	"flannel/pkg/windows/hns"
 )
 
 // FromStack reads a Snapshot from the IP stack of a Windows machine. Adapters and

@@ -7,10 +7,10 @@ import (
 	"testing"
 	"time"
 
-	"flannel/pkg/hns"
-	"flannel/pkg/hns/hnstest"
-	"flannel/pkg/logtest"
+	"flannel/internal/test/hnstest"
+	"flannel/internal/test/logtest"
 	"flannel/pkg/mac"
+	"flannel/pkg/windows/hns"
 )
 
 // overlayOn makes the first network on an adapter, or another.

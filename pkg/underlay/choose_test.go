@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"flannel/pkg/logtest"
+	"flannel/internal/test/logtest"
 	"flannel/pkg/mac"
 )
 

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"flannel/pkg/nstest"
+	"flannel/internal/test/nstest"
 )
 
 // The kernel keeps a default route when the address is deleted in whose network the gateway is,

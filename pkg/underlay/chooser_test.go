@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"flannel/pkg/logtest"
+	"flannel/internal/test/logtest"
 )
 
 // step is a state of the machine, and what is chosen then.

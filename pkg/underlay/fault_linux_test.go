@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"flannel/pkg/nstest"
+	"flannel/internal/test/nstest"
 )
 
 // Whatever system call fails, Read returns an error, or all that there is: never less.

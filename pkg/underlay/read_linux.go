@@ -12,8 +12,8 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"flannel/pkg/linux/rtnetlink"
 	"flannel/pkg/mac"
-	"flannel/pkg/rtnetlink"
 )
 
 // Read reads a Snapshot of the network namespace of the calling goroutine's thread.

@@ -12,7 +12,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
-	"flannel/pkg/nstest"
+	"flannel/internal/test/nstest"
 )
 
 func run(t *testing.T, command string) {

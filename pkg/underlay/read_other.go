@@ -5,7 +5,7 @@ package underlay
 import (
 	"context"
 
-	"flannel/pkg/hns"
+	"flannel/pkg/windows/hns"
 )
 
 // Read reads a Snapshot of a Windows machine.

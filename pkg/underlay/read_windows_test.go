@@ -5,9 +5,9 @@ import (
 	"testing"
 	"time"
 
-	"flannel/pkg/eventually"
-	"flannel/pkg/hns/hnstest"
-	"flannel/pkg/hns/hnstest/wine"
+	"flannel/internal/test/eventually"
+	"flannel/internal/test/hnstest"
+	"flannel/internal/test/hnstest/wine"
 )
 
 // TestRead goes through the IP Helper API of the simulated machine.

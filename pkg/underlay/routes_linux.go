@@ -7,7 +7,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
-	"flannel/pkg/rtnetlink"
+	"flannel/pkg/linux/rtnetlink"
 )
 
 // route is the part of a route that matters for choosing the underlay.

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"flannel/pkg/hns"
+	"flannel/pkg/windows/hns"
 )
 
 // coalesceDelay is the pause between the first of a burst of changes and the

@@ -11,7 +11,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
-	"flannel/pkg/rtnetlink"
+	"flannel/pkg/linux/rtnetlink"
 )
 
 // Watch returns a channel that receives a value when the result of Read may

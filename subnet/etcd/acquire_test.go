@@ -13,10 +13,10 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"flannel/pkg/eventually"
-	"flannel/pkg/logtest"
+	"flannel/internal/test/etcdtest"
+	"flannel/internal/test/eventually"
+	"flannel/internal/test/logtest"
 	"flannel/subnet"
-	"flannel/subnet/etcd/etcdtest"
 )
 
 func TestAcquireAndPublish(t *testing.T) {

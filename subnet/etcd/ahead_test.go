@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"flannel/pkg/nettest"
-	"flannel/subnet/etcd/etcdtest"
+	"flannel/internal/test/etcdtest"
+	"flannel/internal/test/nettest"
 )
 
 func TestAhead(t *testing.T) {

@@ -9,8 +9,8 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"flannel/internal/test/etcdtest"
 	"flannel/subnet"
-	"flannel/subnet/etcd/etcdtest"
 )
 
 // stored is a key of a test: name, owner's address, and whether it is on an etcd lease.

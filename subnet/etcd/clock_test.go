@@ -7,8 +7,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"flannel/pkg/nettest"
-	"flannel/subnet/etcd/etcdtest"
+	"flannel/internal/test/etcdtest"
+	"flannel/internal/test/nettest"
 )
 
 // serverClock is an etcd lease on a server whose clock is not ours.

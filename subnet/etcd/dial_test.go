@@ -13,10 +13,10 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"flannel/pkg/eventually"
-	"flannel/pkg/logtest"
-	"flannel/pkg/nettest"
-	"flannel/subnet/etcd/etcdtest"
+	"flannel/internal/test/etcdtest"
+	"flannel/internal/test/eventually"
+	"flannel/internal/test/logtest"
+	"flannel/internal/test/nettest"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 )
 

@@ -5,7 +5,7 @@ import (
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
-	"flannel/subnet/etcd/etcdtest"
+	"flannel/internal/test/etcdtest"
 )
 
 // A Hold ignores the key that it has held once another Acquire has got another key: its deletion, its return as another

@@ -14,14 +14,14 @@ import (
 
 	"flannel/backend"
 	"flannel/backend/vxlan"
+	"flannel/internal/test/etcdtest"
+	"flannel/internal/test/eventually"
+	"flannel/internal/test/logtest"
+	"flannel/internal/test/managertest"
 	"flannel/pkg/conf"
-	"flannel/pkg/eventually"
-	"flannel/pkg/logtest"
 	"flannel/pkg/plan"
 	"flannel/pkg/underlay"
 	"flannel/subnet"
-	"flannel/subnet/etcd/etcdtest"
-	"flannel/subnet/managertest"
 )
 
 // These tests mostly wait: more of them at once than there are processors.

@@ -8,9 +8,9 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"flannel/pkg/eventually"
-	"flannel/pkg/nettest"
-	"flannel/subnet/etcd/etcdtest"
+	"flannel/internal/test/etcdtest"
+	"flannel/internal/test/eventually"
+	"flannel/internal/test/nettest"
 )
 
 // short makes leases that end, and are renewed, while a test watches: every eight to ten seconds. A busy machine may

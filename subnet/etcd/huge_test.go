@@ -19,8 +19,8 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
+	"flannel/internal/test/etcdtest"
 	"flannel/subnet"
-	"flannel/subnet/etcd/etcdtest"
 )
 
 // observedEndpoint makes this program a manager in a process of its own, whose memory is nobody else's.

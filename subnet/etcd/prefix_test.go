@@ -7,8 +7,8 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"flannel/pkg/eventually"
-	"flannel/subnet/etcd/etcdtest"
+	"flannel/internal/test/etcdtest"
+	"flannel/internal/test/eventually"
 )
 
 // A leading slash is a part of the keys' names. Who has one too many or too few learns of it.

@@ -4,8 +4,8 @@ import (
 	"strings"
 	"testing"
 
-	"flannel/pkg/eventually"
-	"flannel/subnet/etcd/etcdtest"
+	"flannel/internal/test/etcdtest"
+	"flannel/internal/test/eventually"
 )
 
 // The key was deleted and is there again, and Hold receives both events at once. The value says whose the key is now: a

@@ -5,9 +5,9 @@ import (
 	"testing"
 	"time"
 
-	"flannel/pkg/eventually"
-	"flannel/pkg/nettest"
-	"flannel/subnet/etcd/etcdtest"
+	"flannel/internal/test/etcdtest"
+	"flannel/internal/test/eventually"
+	"flannel/internal/test/nettest"
 )
 
 // Connections that lead nowhere without a word are noticed by their keepalives, which are far away here: whoever knows

@@ -10,9 +10,9 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"flannel/pkg/eventually"
+	"flannel/internal/test/etcdtest"
+	"flannel/internal/test/eventually"
 	"flannel/subnet"
-	"flannel/subnet/etcd/etcdtest"
 )
 
 // junk puts keys that every node rejects, at least while the peers' leases are there.

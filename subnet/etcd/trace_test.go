@@ -6,9 +6,9 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
-	"flannel/pkg/eventually"
-	"flannel/pkg/logtest"
-	"flannel/subnet/etcd/etcdtest"
+	"flannel/internal/test/etcdtest"
+	"flannel/internal/test/eventually"
+	"flannel/internal/test/logtest"
 )
 
 // At the debug level each request is a line with verb, key and result, and without values or the password.

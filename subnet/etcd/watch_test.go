@@ -10,11 +10,11 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"flannel/pkg/eventually"
-	"flannel/pkg/logtest"
-	"flannel/pkg/nettest"
+	"flannel/internal/test/etcdtest"
+	"flannel/internal/test/eventually"
+	"flannel/internal/test/logtest"
+	"flannel/internal/test/nettest"
 	"flannel/subnet"
-	"flannel/subnet/etcd/etcdtest"
 )
 
 func TestWatchPeers(t *testing.T) {

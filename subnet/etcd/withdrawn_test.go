@@ -9,9 +9,9 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"flannel/pkg/eventually"
+	"flannel/internal/test/etcdtest"
+	"flannel/internal/test/eventually"
 	"flannel/subnet"
-	"flannel/subnet/etcd/etcdtest"
 	"flannel/subnet/patience"
 	"flannel/subnet/peerset"
 )

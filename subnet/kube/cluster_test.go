@@ -15,10 +15,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"flannel/pkg/eventually"
-	"flannel/pkg/logtest"
+	"flannel/internal/test/eventually"
+	"flannel/internal/test/kubetest"
+	"flannel/internal/test/logtest"
 	"flannel/subnet/kube/client"
-	"flannel/subnet/kube/kubetest"
 )
 
 // publishedNode is a Node with a lease, and the given conditions.

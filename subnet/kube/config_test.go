@@ -5,8 +5,8 @@ import (
 	"os"
 	"testing"
 
-	"flannel/pkg/eventually"
-	"flannel/pkg/logtest"
+	"flannel/internal/test/eventually"
+	"flannel/internal/test/logtest"
 )
 
 func TestConfigMapIsSwapped(t *testing.T) {

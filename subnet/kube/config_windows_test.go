@@ -6,9 +6,9 @@ import (
 	"path/filepath"
 	"testing"
 
-	"flannel/pkg/eventually"
-	"flannel/pkg/file/filetest"
-	"flannel/pkg/logtest"
+	"flannel/internal/test/eventually"
+	"flannel/internal/test/filetest"
+	"flannel/internal/test/logtest"
 )
 
 // A configuration of somebody else is refused until it has another owner.

@@ -14,9 +14,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"flannel/internal/test/kubetest"
+	"flannel/internal/test/kubetest/cluster"
 	"flannel/subnet"
-	"flannel/subnet/kube/kubetest"
-	"flannel/subnet/kube/kubetest/cluster"
 )
 
 // flood makes n Nodes with leases of their own.

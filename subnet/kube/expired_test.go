@@ -12,9 +12,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"flannel/pkg/logtest"
+	"flannel/internal/test/kubetest"
+	"flannel/internal/test/logtest"
 	"flannel/subnet/kube/client"
-	"flannel/subnet/kube/kubetest"
 )
 
 // What a real server does only after hours: its history no longer reaches back (410, as an answer and in the middle of

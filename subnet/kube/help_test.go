@@ -22,12 +22,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"flannel/pkg/logtest"
+	"flannel/internal/test/kubetest"
+	"flannel/internal/test/logtest"
+	"flannel/internal/test/managertest"
 	"flannel/subnet"
 	"flannel/subnet/kube/client"
 	"flannel/subnet/kube/format"
-	"flannel/subnet/kube/kubetest"
-	"flannel/subnet/managertest"
 )
 
 // These tests mostly wait, also for a server: more of them at once than there are processors.

@@ -11,10 +11,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"flannel/pkg/eventually"
-	"flannel/pkg/logtest"
+	"flannel/internal/test/eventually"
+	"flannel/internal/test/kubetest"
+	"flannel/internal/test/logtest"
 	"flannel/subnet"
-	"flannel/subnet/kube/kubetest"
 )
 
 // The life of nodes in a quiet cluster. They share one, since each takes seconds to start; nobody gives them podCIDRs

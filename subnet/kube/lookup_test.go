@@ -12,9 +12,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"flannel/pkg/eventually"
+	"flannel/internal/test/eventually"
+	"flannel/internal/test/kubetest"
 	"flannel/subnet/kube/format"
-	"flannel/subnet/kube/kubetest"
 )
 
 // isLookup reports whether a request is for the podCIDRs of new Nodes.

@@ -9,7 +9,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"flannel/pkg/eventually"
+	"flannel/internal/test/eventually"
 	"flannel/subnet"
 	"flannel/subnet/kube/format"
 )

@@ -21,10 +21,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"flannel/pkg/eventually"
-	"flannel/pkg/nettest"
+	"flannel/internal/test/eventually"
+	"flannel/internal/test/kubetest"
+	"flannel/internal/test/nettest"
 	"flannel/subnet"
-	"flannel/subnet/kube/kubetest"
 )
 
 // A server that is killed in the middle of everything: the network stays as it was, and nothing is missed.

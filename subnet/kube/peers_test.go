@@ -7,8 +7,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"flannel/pkg/eventually"
-	"flannel/pkg/logtest"
+	"flannel/internal/test/eventually"
+	"flannel/internal/test/logtest"
 	"flannel/subnet"
 )
 

@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"flannel/pkg/nettest"
-	"flannel/subnet/kube/kubetest"
+	"flannel/internal/test/kubetest"
+	"flannel/internal/test/nettest"
 )
 
 // Connections that lead nowhere without a word are noticed by pings, which are far away here: whoever knows earlier drops

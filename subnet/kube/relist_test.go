@@ -12,9 +12,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"flannel/pkg/eventually"
+	"flannel/internal/test/eventually"
+	"flannel/internal/test/kubetest"
 	"flannel/subnet/kube/client"
-	"flannel/subnet/kube/kubetest"
 )
 
 // expiring is the body of a watch that tells something and then that the position is lost.

@@ -15,11 +15,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"flannel/pkg/eventually"
-	"flannel/pkg/logtest"
+	"flannel/internal/test/eventually"
+	"flannel/internal/test/kubetest"
+	"flannel/internal/test/logtest"
 	"flannel/subnet"
 	"flannel/subnet/kube/format"
-	"flannel/subnet/kube/kubetest"
 )
 
 // conditions: False when up to date, True after a while when not, and the time of the last change is kept.

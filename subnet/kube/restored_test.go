@@ -3,8 +3,8 @@ package kube
 import (
 	"testing"
 
-	"flannel/pkg/eventually"
-	"flannel/subnet/kube/kubetest"
+	"flannel/internal/test/eventually"
+	"flannel/internal/test/kubetest"
 )
 
 // A store that is restored from a backup lacks the Nodes that came after it: nobody deleted them, so they stay peers.

@@ -10,11 +10,11 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"flannel/backend"
-	"flannel/pkg/eventually"
+	"flannel/internal/test/eventually"
+	"flannel/internal/test/kubetest"
 	"flannel/pkg/plan"
 	"flannel/pkg/underlay"
 	"flannel/subnet"
-	"flannel/subnet/kube/kubetest"
 )
 
 // TestRogueNodes gives hundreds of Nodes annotations that nobody should believe: each is left out with a reason, the

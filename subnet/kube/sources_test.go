@@ -8,9 +8,9 @@ import (
 
 	"flannel/backend"
 	"flannel/backend/vxlan"
+	"flannel/internal/test/eventually"
 	"flannel/pkg/conf"
 	"flannel/pkg/dataplane"
-	"flannel/pkg/eventually"
 	"flannel/pkg/mac"
 	"flannel/pkg/plan"
 	"flannel/pkg/underlay"

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"flannel/pkg/logtest"
+	"flannel/internal/test/logtest"
 )
 
 // At the debug level each request is a line with verb, path and result, and without what is sent and received.

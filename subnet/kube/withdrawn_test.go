@@ -13,11 +13,11 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"flannel/pkg/eventually"
+	"flannel/internal/test/eventually"
+	"flannel/internal/test/kubetest"
+	"flannel/internal/test/managertest"
 	"flannel/subnet"
 	"flannel/subnet/kube/client"
-	"flannel/subnet/kube/kubetest"
-	"flannel/subnet/managertest"
 )
 
 // soon is how long a test waits for what takes seconds.

@@ -6,7 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"flannel/pkg/logtest"
+	"flannel/internal/test/logtest"
 	"flannel/subnet"
 )
 

@@ -19,9 +19,9 @@ import (
 	"k8s.io/client-go/rest"
 
 	"flannel/cmd/flannel-lab/machine"
+	"flannel/internal/test/kubetest/cluster"
 	"flannel/subnet"
 	"flannel/subnet/kube"
-	"flannel/subnet/kube/kubetest/cluster"
 )
 
 // watchers is the number of daemons whose Kubernetes part the bench runs, to

@@ -9,13 +9,13 @@ import (
 	"os"
 	"time"
 
+	"flannel/internal/test/hnstest"
 	"flannel/pkg/dataplane"
 	"flannel/pkg/dataplane/driver"
-	hnsplane "flannel/pkg/dataplane/hns"
-	"flannel/pkg/dataplane/hns/hostconfig"
-	"flannel/pkg/hns"
-	"flannel/pkg/hns/hnstest"
 	"flannel/pkg/mac"
+	hnsplane "flannel/pkg/windows"
+	"flannel/pkg/windows/hns"
+	"flannel/pkg/windows/hostconfig"
 )
 
 // hnsRows are the rows for a Windows node. Counts are exact. Durations are

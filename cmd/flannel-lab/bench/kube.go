@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"flannel/cmd/flannel-lab/lab"
-	"flannel/subnet/kube/kubetest/cluster"
+	"flannel/internal/test/kubetest/cluster"
 )
 
 // Sizes of the measurements after the first sync: heartbeats of other nodes,

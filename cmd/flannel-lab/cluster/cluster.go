@@ -14,7 +14,7 @@ import (
 
 	"flannel/cmd/flannel-lab/lab"
 	"flannel/cmd/flannel-lab/machine"
-	"flannel/subnet/kube/kubetest/cluster"
+	"flannel/internal/test/kubetest/cluster"
 )
 
 // Options configure a cluster. Each field's comment ends with its default, which

@@ -17,7 +17,7 @@ import (
 
 	"flannel/cmd/flannel-lab/cluster"
 	"flannel/cmd/flannel-lab/machine"
-	api "flannel/subnet/kube/kubetest/cluster"
+	api "flannel/internal/test/kubetest/cluster"
 )
 
 func TestMain(m *testing.M) {

@@ -16,7 +16,7 @@ import (
 
 	"flannel/cmd/flannel-lab/lab"
 	"flannel/cmd/flannel-lab/machine"
-	"flannel/subnet/kube/kubetest/cluster"
+	"flannel/internal/test/kubetest/cluster"
 )
 
 // Files in Infra.

@@ -23,7 +23,7 @@ import (
 	"flannel/cmd/flannel-lab/cluster"
 	"flannel/cmd/flannel-lab/lab"
 	"flannel/cmd/flannel-lab/machine"
-	api "flannel/subnet/kube/kubetest/cluster"
+	api "flannel/internal/test/kubetest/cluster"
 )
 
 // figures holds durations and sizes by what was measured.

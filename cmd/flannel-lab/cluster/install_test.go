@@ -11,9 +11,9 @@ import (
 	"testing"
 
 	"flannel/cmd/flannel-lab/cluster"
-	"flannel/pkg/logtest"
-	"flannel/pkg/nettest"
-	api "flannel/subnet/kube/kubetest/cluster"
+	api "flannel/internal/test/kubetest/cluster"
+	"flannel/internal/test/logtest"
+	"flannel/internal/test/nettest"
 )
 
 // playFlannel is the chart by which flanneld plays flannel, for Helm.

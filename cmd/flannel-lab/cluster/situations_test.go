@@ -17,8 +17,8 @@ import (
 	"flannel/cmd/flannel-lab/cluster"
 	"flannel/cmd/flannel-lab/lab"
 	"flannel/cmd/flannel-lab/machine"
-	"flannel/pkg/logtest"
-	api "flannel/subnet/kube/kubetest/cluster"
+	api "flannel/internal/test/kubetest/cluster"
+	"flannel/internal/test/logtest"
 )
 
 // kubectl runs kubectl as the administrator.

@@ -18,8 +18,8 @@ import (
 	"flannel/cmd/flannel-lab/cluster"
 	"flannel/cmd/flannel-lab/lab"
 	"flannel/cmd/flannel-lab/machine"
-	"flannel/pkg/nettest"
-	api "flannel/subnet/kube/kubetest/cluster"
+	api "flannel/internal/test/kubetest/cluster"
+	"flannel/internal/test/nettest"
 )
 
 // user runs the commands of the pages, as an administrator of the cluster and on

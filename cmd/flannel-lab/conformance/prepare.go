@@ -19,7 +19,7 @@ import (
 
 	"flannel/cmd/flannel-lab/cluster"
 	"flannel/cmd/flannel-lab/machine"
-	api "flannel/subnet/kube/kubetest/cluster"
+	api "flannel/internal/test/kubetest/cluster"
 )
 
 //go:embed coredns.yaml

@@ -14,7 +14,7 @@ import (
 	"flannel/cmd/flannel-lab/cluster"
 	"flannel/cmd/flannel-lab/lab"
 	"flannel/cmd/flannel-lab/machine"
-	api "flannel/subnet/kube/kubetest/cluster"
+	api "flannel/internal/test/kubetest/cluster"
 )
 
 // clusterShow is a show with a cluster instead of a lab.

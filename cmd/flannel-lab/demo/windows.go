@@ -10,7 +10,7 @@ import (
 	"flannel/cmd/flannel-lab/lab"
 	"flannel/cmd/flannel-lab/machine"
 	"flannel/cmd/flannel-lab/windows"
-	"flannel/pkg/hns"
+	"flannel/pkg/windows/hns"
 )
 
 // windows reports whether the lab has Windows nodes.

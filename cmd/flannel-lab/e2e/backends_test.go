@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"flannel/cmd/flannel-lab/lab"
-	"flannel/pkg/nstest/ipshow"
+	"flannel/internal/test/nstest/ipshow"
 )
 
 // device returns the properties of the tunnel device.

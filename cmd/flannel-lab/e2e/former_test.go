@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"flannel/cmd/flannel-lab/lab"
-	"flannel/pkg/nettest"
+	"flannel/internal/test/nettest"
 )
 
 // TestFormerRelease checks that nodes with the former release and nodes with this program form one network, and that each

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"flannel/cmd/flannel-lab/lab"
-	"flannel/pkg/logtest"
+	"flannel/internal/test/logtest"
 )
 
 // TestHandback prepares nodes for flannel. No packet is lost, and flannel can

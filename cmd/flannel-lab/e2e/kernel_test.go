@@ -18,7 +18,7 @@ import (
 
 	"flannel/cmd/flannel-lab/lab"
 	"flannel/cmd/flannel-lab/machine"
-	"flannel/pkg/nstest/ipshow"
+	"flannel/internal/test/nstest/ipshow"
 )
 
 // try runs a shell command and returns its trimmed output.

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"flannel/cmd/flannel-lab/lab"
-	"flannel/pkg/logtest"
+	"flannel/internal/test/logtest"
 )
 
 // TestSubnetEnv compares the file byte by byte with the documented format, in

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"flannel/cmd/flannel-lab/lab"
-	"flannel/pkg/logtest"
+	"flannel/internal/test/logtest"
 )
 
 // exitStatus runs a shell script on a node, and returns its output and exit

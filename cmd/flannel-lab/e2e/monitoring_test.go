@@ -15,7 +15,7 @@ import (
 
 	"flannel/cmd/flannel-lab/lab"
 	"flannel/cmd/flannel-lab/machine"
-	"flannel/pkg/nettest"
+	"flannel/internal/test/nettest"
 )
 
 // prometheus is a Prometheus on a node, which reads all nodes of the lab and

@@ -10,7 +10,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"flannel/cmd/flannel-lab/lab"
-	"flannel/pkg/logtest"
+	"flannel/internal/test/logtest"
 )
 
 // TestRoguePeers adds and removes hundreds of invalid leases while pods

@@ -9,9 +9,9 @@ import (
 
 	"flannel/cmd/flannel-lab/lab"
 	"flannel/cmd/flannel-lab/machine"
-	"flannel/pkg/logtest"
-	"flannel/pkg/rollout"
-	"flannel/subnet/kube/kubetest/cluster"
+	"flannel/internal/test/kubetest/cluster"
+	"flannel/internal/test/logtest"
+	"flannel/pkg/daemon/rollout"
 )
 
 // Tests of what nodes conclude from each other's leases during a rollout.

@@ -16,7 +16,7 @@ import (
 
 	"flannel/cmd/flannel-lab/lab"
 	"flannel/cmd/flannel-lab/machine"
-	"flannel/pkg/logtest"
+	"flannel/internal/test/logtest"
 )
 
 // within waits until f returns nil, logs how long that took, and fails the test

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"flannel/cmd/flannel-lab/lab"
-	"flannel/pkg/logtest"
+	"flannel/internal/test/logtest"
 )
 
 // With -v=4 the log has the decisions: one line for the choice of the underlay, for each pass that changed

@@ -10,8 +10,8 @@ import (
 
 	"flannel/cmd/flannel-lab/lab"
 	"flannel/cmd/flannel-lab/windows"
-	"flannel/pkg/hns"
-	"flannel/pkg/hns/hnstest"
+	"flannel/internal/test/hnstest"
+	"flannel/pkg/windows/hns"
 )
 
 // host is the IP configuration of an adapter of a Windows node, without what

@@ -11,8 +11,8 @@ import (
 
 	"flannel/cmd/flannel-lab/lab"
 	"flannel/cmd/flannel-lab/windows"
-	"flannel/pkg/hns"
-	"flannel/pkg/hns/hnstest"
+	"flannel/internal/test/hnstest"
+	"flannel/pkg/windows/hns"
 )
 
 // farPeer returns the lease of a node that does not exist, in the lower half of

@@ -10,7 +10,7 @@ import (
 
 	"flannel/cmd/flannel-lab/lab"
 	"flannel/cmd/flannel-lab/windows"
-	"flannel/pkg/hns"
+	"flannel/pkg/windows/hns"
 )
 
 // Two Linux and two Windows nodes with both families and host-gw: bridges and

@@ -18,7 +18,7 @@ import (
 
 	"flannel/cmd/flannel-lab/lab"
 	"flannel/cmd/flannel-lab/machine"
-	"flannel/pkg/hns"
+	"flannel/pkg/windows/hns"
 )
 
 // proxied is a Windows node with a kube-proxy.

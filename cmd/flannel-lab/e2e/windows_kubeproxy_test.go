@@ -13,7 +13,7 @@ import (
 
 	"flannel/cmd/flannel-lab/lab"
 	"flannel/cmd/flannel-lab/windows"
-	"flannel/subnet/kube/kubetest/cluster"
+	"flannel/internal/test/kubetest/cluster"
 )
 
 // TestKubeProxy runs the real kube-proxy.exe together with flanneld.exe, with

@@ -17,7 +17,7 @@ import (
 	"flannel/cmd/flannel-lab/lab"
 	"flannel/cmd/flannel-lab/powershell"
 	"flannel/dist/windows/check"
-	"flannel/pkg/nettest"
+	"flannel/internal/test/nettest"
 )
 
 // base is the directory in which the documentation places the programs.

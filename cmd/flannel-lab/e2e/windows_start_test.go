@@ -9,8 +9,8 @@ import (
 
 	"flannel/cmd/flannel-lab/lab"
 	"flannel/cmd/flannel-lab/windows"
-	"flannel/pkg/hns"
 	"flannel/pkg/status"
+	"flannel/pkg/windows/hns"
 )
 
 // story is a sequence of events on one node.

@@ -10,8 +10,8 @@ import (
 
 	"flannel/cmd/flannel-lab/lab"
 	"flannel/cmd/flannel-lab/windows"
-	"flannel/pkg/hns"
 	"flannel/pkg/mac"
+	"flannel/pkg/windows/hns"
 )
 
 // long is the timeout for waits that involve several simulated machines and

@@ -11,9 +11,9 @@ import (
 	"flannel/cmd/flannel-lab/lab"
 	"flannel/cmd/flannel-lab/powershell"
 	"flannel/cmd/flannel-lab/windows"
-	"flannel/pkg/hns"
-	"flannel/pkg/hns/hnstest"
-	"flannel/pkg/logtest"
+	"flannel/internal/test/hnstest"
+	"flannel/internal/test/logtest"
+	"flannel/pkg/windows/hns"
 )
 
 // againAndRejoined: a second run changes nothing, whether flanneld runs or was

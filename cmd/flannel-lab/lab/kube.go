@@ -20,7 +20,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"flannel/cmd/flannel-lab/machine"
-	"flannel/subnet/kube/kubetest/cluster"
+	"flannel/internal/test/kubetest/cluster"
 )
 
 // Files of a node. They have the paths that they have in flannel's pod, except

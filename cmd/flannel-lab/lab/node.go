@@ -14,7 +14,7 @@ import (
 	"syscall"
 
 	"flannel/cmd/flannel-lab/machine"
-	"flannel/pkg/logtest"
+	"flannel/internal/test/logtest"
 )
 
 // HealthPort is the TCP port on which a node's flanneld serves /healthz,

@@ -31,7 +31,7 @@ const (
 )
 
 // Windows is the simulated Windows machine of a node: HNS and the IP stack of
-// pkg/hns/hnstest, which act on the node's network namespace, for programs that
+// internal/test/hnstest, which act on the node's network namespace, for programs that
 // run in Wine. Its Do makes the machine fail calls, restart HNS, or change
 // state behind the daemon's back.
 type Windows struct {

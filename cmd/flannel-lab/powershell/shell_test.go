@@ -13,7 +13,7 @@ import (
 
 	"flannel/cmd/flannel-lab/powershell"
 	"flannel/dist/windows/check"
-	"flannel/pkg/nettest"
+	"flannel/internal/test/nettest"
 )
 
 func parse(t *testing.T, texts ...string) []check.Script {

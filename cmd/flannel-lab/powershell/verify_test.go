@@ -9,7 +9,7 @@ import (
 
 	"flannel/cmd/flannel-lab/powershell"
 	"flannel/dist/windows/check"
-	"flannel/pkg/nettest"
+	"flannel/internal/test/nettest"
 )
 
 // verify.ps1 runs these commands of flanneld.exe, whatever their status, and each phase ends with a bundle. A phase that

@@ -8,9 +8,9 @@ import (
 	"net/netip"
 	"strings"
 
-	"flannel/pkg/hns"
-	"flannel/pkg/hns/hnstest"
-	"flannel/pkg/hns/hnstest/wine"
+	"flannel/internal/test/hnstest"
+	"flannel/internal/test/hnstest/wine"
+	"flannel/pkg/windows/hns"
 )
 
 // control is the name of the call that carries an Order.

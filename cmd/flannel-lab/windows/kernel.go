@@ -10,9 +10,9 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"flannel/pkg/hns"
-	"flannel/pkg/hns/hnstest"
+	"flannel/internal/test/hnstest"
 	"flannel/pkg/mac"
+	"flannel/pkg/windows/hns"
 )
 
 // kernel is the Body of a machine that acts on the network namespace of this

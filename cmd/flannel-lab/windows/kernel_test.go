@@ -13,10 +13,10 @@ import (
 	"time"
 
 	"flannel/cmd/flannel-lab/windows"
-	"flannel/pkg/eventually"
-	"flannel/pkg/hns"
-	"flannel/pkg/hns/hnstest"
-	"flannel/pkg/nstest"
+	"flannel/internal/test/eventually"
+	"flannel/internal/test/hnstest"
+	"flannel/internal/test/nstest"
+	"flannel/pkg/windows/hns"
 )
 
 // world is a namespace with a simulated Windows machine, connected to another

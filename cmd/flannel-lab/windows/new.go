@@ -11,8 +11,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"flannel/pkg/hns"
-	"flannel/pkg/hns/hnstest"
+	"flannel/internal/test/hnstest"
+	"flannel/pkg/windows/hns"
 )
 
 // New returns a machine that acts on the network namespace of this process. Its

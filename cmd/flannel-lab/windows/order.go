@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"slices"
 
-	"flannel/pkg/hns"
-	"flannel/pkg/hns/hnstest"
-	"flannel/pkg/hns/hnstest/wine"
+	"flannel/internal/test/hnstest"
+	"flannel/internal/test/hnstest/wine"
+	"flannel/pkg/windows/hns"
 )
 
 // Order is what a test wants a machine in another process to do. It is executed

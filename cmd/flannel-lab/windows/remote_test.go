@@ -9,8 +9,8 @@ import (
 	"testing"
 
 	"flannel/cmd/flannel-lab/windows"
-	"flannel/pkg/hns"
-	"flannel/pkg/hns/hnstest"
+	"flannel/internal/test/hnstest"
+	"flannel/pkg/windows/hns"
 )
 
 // document is a network as flanneld requests it.

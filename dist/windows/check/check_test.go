@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"flannel/dist/windows/check"
-	"flannel/pkg/nettest"
+	"flannel/internal/test/nettest"
 )
 
 func parse(t *testing.T, texts ...string) []check.Script {

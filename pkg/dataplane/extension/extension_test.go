@@ -13,9 +13,9 @@ import (
 	"testing"
 	"time"
 
+	"flannel/internal/test/eventually"
 	"flannel/pkg/dataplane"
 	"flannel/pkg/dataplane/driver"
-	"flannel/pkg/eventually"
 )
 
 var v4Network = netip.MustParsePrefix("10.5.0.0/16")

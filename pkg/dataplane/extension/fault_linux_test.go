@@ -6,8 +6,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"flannel/internal/test/nstest"
 	"flannel/pkg/dataplane/driver"
-	"flannel/pkg/nstest"
 )
 
 // Where no file can be created, in a directory that is read-only or full, commands run

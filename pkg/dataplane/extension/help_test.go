@@ -16,9 +16,9 @@ import (
 	"testing"
 	"time"
 
+	"flannel/internal/test/logtest"
 	"flannel/pkg/dataplane"
 	"flannel/pkg/dataplane/driver"
-	"flannel/pkg/logtest"
 )
 
 // The commands of these tests are this program: TestMain runs it in the role that its first argument names.

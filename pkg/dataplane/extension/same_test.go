@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"flannel/pkg/eventually"
+	"flannel/internal/test/eventually"
 )
 
 // A command that fails again in the same way has the same error, though it prints its PID: the daemon logs an error again

@@ -16,9 +16,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"flannel/internal/test/logtest"
 	"flannel/pkg/dataplane"
 	"flannel/pkg/dataplane/driver"
-	"flannel/pkg/logtest"
 )
 
 // marksOf are those that New makes for a directory.

@@ -5,7 +5,7 @@ import (
 
 	"flannel/pkg/dataplane"
 	"flannel/pkg/dataplane/extension"
-	"flannel/pkg/dataplane/linux"
+	"flannel/pkg/linux"
 )
 
 // New opens the kernel's tables and starts to watch them. The caller closes it.

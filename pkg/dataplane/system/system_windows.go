@@ -7,12 +7,12 @@ import (
 
 	"flannel/pkg/dataplane"
 	"flannel/pkg/dataplane/extension"
-	"flannel/pkg/dataplane/hns"
+	"flannel/pkg/windows"
 )
 
 // New opens HNS and the IP stack and starts to watch them. The caller closes it.
 func New(o Options) (dataplane.Dataplane, error) {
-	d, err := hns.Open(o)
+	d, err := windows.Open(o)
 	if err != nil {
 		return nil, err
 	}
@@ -21,8 +21,8 @@ func New(o Options) (dataplane.Dataplane, error) {
 
 // The functions of the commands cleanup and prepare.
 var (
-	Cleanup = hns.Cleanup
-	Prepare = hns.Prepare
+	Cleanup = windows.Cleanup
+	Prepare = windows.Prepare
 )
 
 // Handback returns an error: on Windows, our routes have the form of flannel's.

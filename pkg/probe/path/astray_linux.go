@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"flannel/pkg/doctor"
-	"flannel/pkg/rtnetlink"
+	"flannel/pkg/linux/rtnetlink"
 )
 
 // noRoute are the errors of a lookup that ended without a route, or at a rule or a route

@@ -9,9 +9,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"flannel/internal/test/logtest"
+	"flannel/internal/test/nstest"
 	"flannel/pkg/doctor"
-	"flannel/pkg/logtest"
-	"flannel/pkg/nstest"
 )
 
 // A rule can send packets another way because of their source: those of nm-cloud-setup from the node's own address, others

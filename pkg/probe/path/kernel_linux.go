@@ -16,8 +16,8 @@ import (
 
 	"flannel/pkg/doctor"
 	"flannel/pkg/encap"
+	"flannel/pkg/linux/rtnetlink"
 	"flannel/pkg/mac"
-	"flannel/pkg/rtnetlink"
 )
 
 // route is the kernel's route to an address.

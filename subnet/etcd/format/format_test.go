@@ -7,7 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"flannel/pkg/logtest"
+	"flannel/internal/test/logtest"
 )
 
 func TestParseKey(t *testing.T) {

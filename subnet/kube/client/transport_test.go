@@ -8,7 +8,7 @@ import (
 
 	"k8s.io/client-go/rest"
 
-	"flannel/pkg/logtest"
+	"flannel/internal/test/logtest"
 )
 
 // A watch is logged when it begins, not as a GET that never ends, and a long query is cut.

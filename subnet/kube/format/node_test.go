@@ -13,9 +13,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"flannel/pkg/logtest"
+	"flannel/internal/test/kubetest"
+	"flannel/internal/test/logtest"
 	"flannel/subnet"
-	"flannel/subnet/kube/kubetest"
 )
 
 const prefix = kubetest.Prefix

@@ -1,0 +1,76 @@
+package wine_test
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"flannel/internal/test/eventually"
+	"flannel/internal/test/hnstest"
+	"flannel/internal/test/hnstest/wine"
+	"flannel/internal/test/nettest"
+	"flannel/pkg/windows/hns"
+)
+
+// When a program is killed, its handles are closed, and those of other programs
+// stay open.
+func TestKilledProgram(t *testing.T) {
+	t.Parallel()
+	m := hnstest.NewFor(t)
+	addr := wine.Listen(t, m)
+	made, err := m.CreateNetwork(json.RawMessage(`{"Name":"nat","Type":"NAT","SchemaVersion":{"Major":2,"Minor":0}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	network, err := hns.DecodeNetwork(made)
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := filepath.Join(t.TempDir(), "hold.exe")
+	build := exec.Command("go", "build", "-o", program, "./testdata/hold")
+	build.Env = append(os.Environ(), "GOOS=windows", "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	start := func() *exec.Cmd {
+		t.Helper()
+		cmd := exec.Command(nettest.Tool(t, "wine/run"), program, network.ID)
+		cmd.Env = append(os.Environ(), "FLANNEL_HNS="+addr)
+		_, err := cmd.StdinPipe() // the program ends with this pipe, however the test ends
+		out, err2 := cmd.StdoutPipe()
+		if err = errors.Join(err, err2); err == nil {
+			err = cmd.Start()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
+		if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || strings.TrimSpace(line) != "0x0" {
+			t.Fatalf("the program ended or printed %s (%v)", line, err)
+		}
+		return cmd
+	}
+	open := func(want int) {
+		t.Helper()
+		eventually.Nil(t, fmt.Sprintf("%d handles are open", want), func() error {
+			if n := m.OpenHandles(); n != want {
+				return fmt.Errorf("%d are open", n)
+			}
+			return nil
+		})
+	}
+	first, second := start(), start()
+	open(4)
+	for left, cmd := range []*exec.Cmd{second, first} {
+		if err := cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		open(2 - 2*left)
+	}
+}

@@ -1,0 +1,126 @@
+package install
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// identity is a CNI plugin's answer to VERSION. The specification defines only
+// supportedVersions; flanneld's plugin adds implementation and release. Both are
+// "" for other plugins.
+type identity struct {
+	Supported      []string `json:"supportedVersions"`
+	Implementation string   `json:"implementation"`
+	Release        string   `json:"release"`
+}
+
+var (
+	// errNoPlugin means that a program does not answer VERSION, so that no runtime
+	// can use it.
+	errNoPlugin = errors.New("does not answer VERSION")
+	// errCannotAsk means that a program cannot be started in this container. It
+	// may work on the node.
+	errCannotAsk = errors.New("cannot be run in this container")
+)
+
+// versionTimeout is the timeout for the answer to VERSION.
+const versionTimeout = 5 * time.Second
+
+// identify calls VERSION of the plugin at path. The error is errNoPlugin or
+// errCannotAsk.
+func identify(path string) (id identity, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), versionTimeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, path)
+	cmd.Env = []string{"CNI_COMMAND=VERSION", "CNI_CONTAINERID=none", "CNI_NETNS=none", "CNI_IFNAME=none", "CNI_PATH=none"}
+	cmd.Stdin = strings.NewReader(`{"cniVersion":"1.0.0"}`)
+	cmd.WaitDelay = time.Second
+	var out bytes.Buffer
+	cmd.Stdout = &out
+	err = cmd.Run()
+	switch {
+	case errors.Is(err, fs.ErrNotExist): // its interpreter or dynamic loader is missing
+		return id, errCannotAsk
+	case json.Unmarshal(out.Bytes(), &id) != nil || err != nil || len(id.Supported) == 0:
+		return identity{}, errNoPlugin
+	}
+	return id, nil
+}
+
+// reasonToKeep returns why the installed plugin is kept, "" if it is replaced by
+// ours.
+//
+//	installed plugin                                 result
+//	supports a CNI version that ours does not        kept
+//	(ours has no implementation, e.g. host-local)    replaced
+//	same implementation, newer release               kept
+//	same implementation, other release               replaced
+//	no implementation, only CNI below 1.0.0          replaced
+//	any other                                        kept
+func (ours identity) reasonToKeep(installed identity) string {
+	for _, v := range installed.Supported {
+		if !slices.Contains(ours.Supported, v) {
+			return fmt.Sprintf("it supports CNI %s, which ours does not", v)
+		}
+	}
+	switch {
+	case ours.Implementation == "": // from containernetworking/plugins, which do not report a release
+		return ""
+	case installed.Implementation == ours.Implementation:
+		if newer(installed.Release, ours.Release) {
+			return fmt.Sprintf("it has release %s, ours has %s", installed.Release, ours.Release)
+		}
+		return ""
+	case installed.Implementation == "" && !slices.ContainsFunc(installed.Supported, atLeast1):
+		return "" // containernetworking/plugins up to v0.9.1 (2021), and former images of flanneld
+	}
+	return "it is of another maker"
+}
+
+// atLeast1 reports whether a CNI version is 1.0.0 or above.
+func atLeast1(version string) bool { return !strings.HasPrefix(version, "0.") }
+
+// newer reports whether release a is newer than release b. Releases have the
+// format of git describe: v1.3.0-rc.1 is before v1.3.0, and v1.3.0-4-gabcdef0 is
+// after it. It is false if either has another format.
+func newer(a, b string) bool {
+	x, knownX := parseRelease(a)
+	y, knownY := parseRelease(b)
+	return knownX && knownY && slices.Compare(x, y) > 0
+}
+
+// parseRelease returns four numbers whose order is the order of releases: major,
+// minor, patch, and the number of commits after the release, or -1 for a
+// prerelease. For example, v1.3.0-4-gabcdef0 is 1, 3, 0, 4.
+func parseRelease(s string) (numbers []int, ok bool) {
+	s, ok = strings.CutPrefix(strings.TrimSuffix(s, "-dirty"), "v")
+	core, suffix, hasSuffix := strings.Cut(s, "-")
+	for part := range strings.SplitSeq(core, ".") {
+		n, err := strconv.Atoi(part)
+		if err != nil || n < 0 {
+			return nil, false
+		}
+		numbers = append(numbers, n)
+	}
+	if !ok || len(numbers) != 3 {
+		return nil, false
+	}
+	after := 0
+	if hasSuffix {
+		commits, hash, described := strings.Cut(suffix, "-g")
+		n, err := strconv.Atoi(commits)
+		if after = -1; described && err == nil && hash != "" {
+			after = n
+		}
+	}
+	return append(numbers, after), true
+}

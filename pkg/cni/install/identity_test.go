@@ -1,0 +1,53 @@
+package install
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestReasonToKeep(t *testing.T) {
+	upTo := func(n int) []string {
+		return []string{"0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0", "2.0.0"}[:n]
+	}
+	ours := identity{upTo(7), "flanneld", "v1.3.0"}
+	for name, c := range map[string]struct {
+		ours, installed identity
+		kept            string
+	}{
+		"of 2021":                          {ours, identity{upTo(5), "", ""}, ""},
+		"upstream":                         {ours, identity{upTo(6), "", ""}, "another maker"},
+		"upstream, same versions":          {ours, identity{upTo(7), "", ""}, "another maker"},
+		"of a vendor":                      {ours, identity{upTo(5), "acme", "v9.0.0"}, "another maker"},
+		"newer specification":              {ours, identity{upTo(8), "flanneld", "v1.3.0"}, "2.0.0"},
+		"ours, older":                      {ours, identity{upTo(7), "flanneld", "v1.2.9"}, ""},
+		"ours, newer":                      {ours, identity{upTo(7), "flanneld", "v1.10.0"}, "v1.10.0"},
+		"ours, development build":          {ours, identity{upTo(7), "flanneld", "dev"}, ""},
+		"downgrade of the image":           {identity{upTo(5), "", ""}, ours, "1.0.0"},
+		"host-local":                       {identity{upTo(7), "", ""}, identity{upTo(7), "", ""}, ""},
+		"host-local, newer":                {identity{upTo(6), "", ""}, identity{upTo(7), "", ""}, "1.1.0"},
+		"development build over a release": {identity{upTo(7), "flanneld", "dev"}, identity{upTo(7), "flanneld", "v1.0.0"}, ""},
+	} {
+		if kept := c.ours.reasonToKeep(c.installed); (kept == "") != (c.kept == "") || !strings.Contains(kept, c.kept) {
+			t.Errorf("%s: %q, want %q", name, kept, c.kept)
+		}
+	}
+}
+
+func TestNewer(t *testing.T) {
+	order := []string{"v0.9.1", "v1.2.3-rc.1", "v1.2.3", "v1.2.3-4-gabcdef0", "v1.2.10", "v1.10.0"}
+	for i, a := range order {
+		for j, b := range order {
+			if newer(a, b) != (i > j) {
+				t.Errorf("newer(%s, %s) = %v", a, b, newer(a, b))
+			}
+		}
+		for _, other := range []string{"", "dev", "abcdef0-dirty", "v1", "v1.2.x", "1.2.3", "v-1.2.3", "v1.2.3.4"} {
+			if newer(a, other) || newer(other, a) {
+				t.Errorf("newer orders %s and %q", a, other)
+			}
+		}
+	}
+	if newer("v1.2.3-dirty", "v1.2.3") {
+		t.Error("v1.2.3-dirty is newer than v1.2.3")
+	}
+}

@@ -1,0 +1,77 @@
+//go:build !windows
+
+package install
+
+import (
+	"log/slog"
+	"os"
+	"strings"
+	"testing"
+)
+
+const (
+	oursNow  = "#!/bin/sh\necho '{\"cniVersion\":\"1.1.0\",\"supportedVersions\":[\"0.4.0\",\"1.0.0\",\"1.1.0\"],\"implementation\":\"flanneld\",\"release\":\"v1.3.0\"}'\n"
+	upstream = "#!/bin/sh\necho '{\"cniVersion\":\"1.0.0\",\"supportedVersions\":[\"0.4.0\",\"1.0.0\"]}'\n"
+	of2021   = "#!/bin/sh\necho '{\"cniVersion\":\"0.4.0\",\"supportedVersions\":[\"0.4.0\"]}'\n"
+	noLoader = "#!/of/another/distribution\n"
+	silent   = "#!/bin/sh\nexit 0\n"
+)
+
+func (n *node) program(path, text string) {
+	n.t.Helper()
+	n.write(path, text)
+	n.must(os.Chmod(path, 0o755))
+}
+
+// A plugin that is newer, or of another maker, is kept unless ReplacePlugin is set.
+func TestOtherPluginsAreKept(t *testing.T) {
+	for name, c := range map[string]struct {
+		installed string
+		kept      string
+	}{
+		"upstream": {upstream, "another maker"}, "newer": {strings.Replace(oursNow, "v1.3.0", "v1.4.0", 1), "v1.4.0"},
+		"not for this container": {noLoader, "cannot be run"}, "older": {strings.Replace(oursNow, "v1.3.0", "v1.2.0", 1), ""},
+		"of 2021": {of2021, ""}, "silent": {silent, ""}, "garbage": {"\x7fELF", ""},
+	} {
+		n := newNode(t)
+		n.program(n.PluginFrom, oursNow)
+		n.program(n.PluginTo, c.installed)
+		n.ConfFrom = ""
+		done, err := n.Install(slog.New(n.log))
+		n.must(err)
+		want := oursNow
+		if c.kept != "" {
+			want = c.installed
+		}
+		if r := done[0]; n.read(n.PluginTo) != want || (r.Result == "written") != (c.kept == "") || !strings.Contains(r.Reason, c.kept) {
+			t.Errorf("%s: %+v\n%s", name, r, n.read(n.PluginTo))
+		}
+		n.ReplacePlugin = true
+		done, err = n.Install(slog.New(n.log))
+		n.must(err)
+		if n.read(n.PluginTo) != oursNow || done[0].Reason != "" {
+			t.Errorf("%s, with ReplacePlugin: %+v", name, done)
+		}
+	}
+}
+
+// Keep does not replace a plugin of another maker that is installed while it runs,
+// even if it is written slowly. It restores ours if that plugin is removed or
+// broken.
+func TestKeepLeavesOtherPlugins(t *testing.T) {
+	n := newNode(t)
+	n.program(n.PluginFrom, oursNow)
+	n.ConfFrom = ""
+	n.keep()
+	n.until("installed", func() bool { return n.read(n.PluginTo) == oursNow })
+	n.must(os.WriteFile(n.PluginTo, []byte(upstream[:30]), 0o755)) // half written, as by cp
+	n.must(os.WriteFile(n.PluginTo, []byte(upstream), 0o755))
+	n.until("logged", func() bool { return len(n.log.with("left another CNI plugin", "another maker")) == 1 })
+	if n.read(n.PluginTo) != upstream {
+		t.Error("the plugin of another maker was replaced")
+	}
+	n.must(os.Remove(n.PluginTo))
+	n.until("restored after removal", func() bool { return n.read(n.PluginTo) == oursNow })
+	n.write(n.PluginTo, "\x7fELF")
+	n.until("restored after damage", func() bool { return n.read(n.PluginTo) == oursNow })
+}

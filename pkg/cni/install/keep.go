@@ -1,0 +1,168 @@
+package install
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"flannel/pkg/file"
+)
+
+// keeper updates and restores one file. Only the goroutine of keep uses it.
+type keeper struct {
+	target
+	log      *slog.Logger
+	pace     pacer
+	warned   time.Time // when an error was last logged; zero: never
+	enforced bool      // a pass of this process has applied the source
+	kept     string    // why another plugin is left in place, as logged; empty: it is not
+}
+
+func keep(ctx context.Context, t target, log *slog.Logger) error {
+	sourceChanges, err := file.Watch(ctx, t.from)
+	if err != nil {
+		return err
+	}
+	changes, err := file.Watch(ctx, t.to)
+	if err != nil {
+		return err
+	}
+	k := &keeper{target: t, log: log}
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-sourceChanges:
+		case <-changes:
+		case <-timer.C:
+		}
+		timer.Stop()
+		if next := k.pass(time.Now()); next > 0 {
+			timer.Reset(next)
+		}
+	}
+}
+
+// pass compares the file with its source and writes it if that is due. It returns
+// when to call it again at the latest; 0: only when the file or its source changes.
+func (k *keeper) pass(now time.Time) (next time.Duration) {
+	p, err := k.plan(!k.enforced)
+	if err == nil && p.write != nil {
+		if delay := k.pace.delay(now, p); delay > 0 {
+			return delay
+		}
+		var written bool
+		if written, err = p.write(); written {
+			k.report(p, now)
+		}
+	}
+	if err == nil && p.kept != k.kept {
+		if k.kept = p.kept; p.kept != "" {
+			k.log.Warn("left another CNI plugin in place; replace it with --cni-plugin-replace or install-cni --replace-plugin",
+				"path", k.to, "reason", p.kept)
+		}
+	}
+	switch {
+	case errors.Is(err, errChanged):
+		return time.Millisecond
+	case err != nil:
+		if k.warned.IsZero() || now.Sub(k.warned) >= warnEvery {
+			k.log.Warn("could not update CNI file, will retry", "path", k.to, "error", err)
+			k.warned = now
+		}
+		return retryAfter
+	}
+	k.enforced, k.pace.content = true, nil
+	return k.endEpisode(now)
+}
+
+// endEpisode ends the episode of repairs if its last one was quietFor ago. It
+// returns in how long the episode will end; 0: there is none now.
+func (k *keeper) endEpisode(now time.Time) time.Duration {
+	if k.pace.repairs == 0 {
+		return 0
+	}
+	if left := quietFor - now.Sub(k.pace.last); left > 0 {
+		return left
+	}
+	if k.pace.repairs > 1 {
+		k.log.Info("CNI file is no longer being changed", "path", k.to, "repairs", k.pace.repairs)
+	}
+	k.pace = pacer{}
+	return 0
+}
+
+// report counts a repair and logs it: the first one of an episode, and at the
+// second one that further ones follow. It logs every update.
+func (k *keeper) report(p plan, now time.Time) {
+	if !p.update {
+		k.pace.countRepair(now)
+	}
+	switch {
+	case p.update || k.pace.repairs == 1:
+		p.log(k.log, slog.LevelInfo, k.to)
+	case k.pace.repairs == 2:
+		k.log.Warn("CNI file is repeatedly changed by another program, restoring it at growing intervals",
+			append([]any{"path", k.to, "reason", p.reason, "longest", longestPause}, p.attrs...)...)
+	default:
+		p.log(k.log, slog.LevelDebug, k.to)
+	}
+}
+
+const (
+	retryAfter = 5 * time.Second // after an error
+	warnEvery  = time.Minute     // of errors
+
+	// stableFor is how long an unusable file must stay the same before it is
+	// repaired: not every program replaces a file in one step.
+	stableFor = 500 * time.Millisecond
+	// The pause between two repairs of an episode doubles each time, because
+	// another program may undo each of them at once.
+	shortestPause, longestPause = time.Second, time.Minute
+	// quietFor is how long after its last repair an episode ends.
+	quietFor = 5 * time.Minute
+)
+
+// pacer delays repairs. An episode is a series of repairs, each less than quietFor
+// after the one before. The zero pacer is in no episode.
+type pacer struct {
+	repairs int           // in this episode; 0: there is none
+	last    time.Time     // time of the last repair
+	pause   time.Duration // before the next repair
+
+	content []byte    // unusable content that must stay the same for stableFor; nil: none
+	since   time.Time // when content was first seen
+}
+
+// delay returns how long a plan has to wait; 0: it may be carried out. Only
+// repairs wait. It notes since when the file has had its present content.
+func (p *pacer) delay(now time.Time, next plan) time.Duration {
+	delay := time.Duration(0)
+	if p.repairs > 0 && now.Sub(p.last) < quietFor {
+		delay = p.pause - now.Sub(p.last)
+	}
+	if next.awaitStable {
+		if p.content == nil || !bytes.Equal(p.content, next.found) {
+			p.content, p.since = next.found, now
+		}
+		delay = max(delay, stableFor-now.Sub(p.since))
+	}
+	if next.update {
+		return 0
+	}
+	return max(delay, 0)
+}
+
+// countRepair counts a repair, in a new episode if the last one is over.
+func (p *pacer) countRepair(now time.Time) {
+	if now.Sub(p.last) >= quietFor {
+		*p = pacer{}
+	}
+	p.repairs++
+	p.pause = min(max(2*p.pause, shortestPause), longestPause)
+	p.last = now
+}

@@ -1,0 +1,89 @@
+package install
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+
+	"flannel/pkg/file"
+)
+
+const pluginMode = 0o755
+
+// plugin returns the target for a CNI plugin: a program, which is copied.
+func (f Files) plugin(from, to string) target {
+	return target{from, to, func(enforce bool) (plan, error) { return f.planPlugin(from, to, enforce) }}
+}
+
+func (f Files) planPlugin(from, to string, enforce bool) (plan, error) {
+	same, err := file.IsCopy(from, to, pluginMode)
+	if err != nil {
+		return plan{}, fmt.Errorf("install CNI plugin: %w", err)
+	}
+	if same {
+		return plan{}, nil
+	}
+	next := plan{reason: "changed", update: enforce, write: func() (bool, error) {
+		if err := file.Copy(from, to, pluginMode); err != nil {
+			return false, fmt.Errorf("install CNI plugin: %w", err)
+		}
+		return true, nil
+	}}
+	info, err := os.Lstat(to)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		next.reason = "missing"
+	case err == nil && info.Mode().IsRegular() && !f.ReplacePlugin:
+		kept, broken := comparePlugins(from, to)
+		if kept != "" {
+			return plan{kept: kept}, nil
+		}
+		next.awaitStable, next.found = broken != nil, broken
+	}
+	return next, nil
+}
+
+// comparePlugins compares the installed plugin with its source. kept says why the installed
+// one is left in place, because a configuration may need what ours lacks; "": it is
+// replaced. broken is the digest of its content if it is not a usable plugin, which
+// includes one that another program is writing.
+func comparePlugins(from, to string) (kept string, broken []byte) {
+	content, err := digest(to)
+	if err != nil {
+		return "", nil
+	}
+	if source, err := digest(from); err != nil || bytes.Equal(source, content) {
+		return "", nil // only its mode is wrong
+	}
+	ours, err := identify(from)
+	if err != nil {
+		return "", nil // ours does not run on this machine: there is nothing to compare
+	}
+	installed, err := identify(to)
+	switch {
+	case errors.Is(err, errCannotAsk):
+		return "it " + err.Error(), nil
+	case err != nil:
+		return "", content
+	}
+	return ours.reasonToKeep(installed), nil
+}
+
+// digest returns a hash of the content of a file. A plugin has megabytes, which would stay
+// in this process's memory for as long as it runs.
+func digest(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close() //nolint:errcheck // it was read
+	hash := sha256.New()
+	if _, err := io.Copy(hash, f); err != nil {
+		return nil, err
+	}
+	return hash.Sum(nil), nil
+}

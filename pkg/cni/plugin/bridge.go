@@ -1,0 +1,129 @@
+package plugin
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/types"
+)
+
+// formerBridge is a bridge that the delegate bridge would have to give another IPv4
+// address, which it does only with its option forceAddress: the node had another subnet
+// before. (It adds an IPv6 address to others.) flanneld deletes that address when no pod is on the bridge any more.
+type formerBridge struct {
+	name      string
+	addresses []netip.Prefix // of other subnets
+}
+
+// findFormerBridge returns nil if the delegate can use its bridge, or creates it.
+func findFormerBridge(d delegate) *formerBridge {
+	var conf struct {
+		Bridge                                    string
+		IsGateway, IsDefaultGateway, ForceAddress bool
+		IPAM                                      struct{ Type string }
+	}
+	if json.Unmarshal(d.bytes(), &conf) != nil || d.Type != "bridge" || conf.IPAM.Type != "host-local" ||
+		!conf.IsGateway && !conf.IsDefaultGateway || conf.ForceAddress {
+		return nil
+	}
+	b := &formerBridge{name: cmp.Or(conf.Bridge, "cni0")}
+	for _, s := range d.subnets() {
+		gateway := netip.PrefixFrom(s.Addr().Next(), s.Bits())
+		if have := b.addresses4(); s.Addr().Is4() && !slices.Contains(have, gateway) {
+			b.addresses = have
+		}
+	}
+	if len(b.addresses) == 0 {
+		return nil
+	}
+	return b
+}
+
+// addresses4 returns the bridge's IPv4 addresses, none if there is no such bridge.
+func (b *formerBridge) addresses4() (all []netip.Prefix) {
+	link, err := net.InterfaceByName(b.name)
+	if err != nil {
+		return nil
+	}
+	addrs, _ := link.Addrs() // without them the delegate decides
+	for _, a := range addrs {
+		p, err := netip.ParsePrefix(a.String())
+		if err == nil && p.Addr().Is4() {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// maxPods is how many pods an error names.
+const maxPods = 5
+
+// err returns an error that names the pods of other subnets and what to do.
+func (b *formerBridge) err(code uint, c *conf, d delegate) *types.Error {
+	pods := formerPods(c, d)
+	text := "no pod of an earlier subnet is known"
+	if len(pods) > 0 {
+		text = fmt.Sprintf("%d pods are of an earlier subnet: %s", len(pods), strings.Join(pods[:min(len(pods), maxPods)], ", "))
+		if len(pods) > maxPods {
+			text += ", …"
+		}
+	}
+	return &types.Error{
+		Code: code,
+		Msg:  fmt.Sprintf("%s has %s, but the subnet of this node is %s; %s", b.name, join(b.addresses), join(d.subnets()), text),
+		Details: "delete the pods of this node that are not in the host's network, and flanneld corrects the bridge: " +
+			"kubectl delete pods -A --field-selector spec.hostNetwork=false,spec.nodeName=NODE",
+	}
+}
+
+// explainBridge adds to an error of ADD that the bridge has an address of another subnet,
+// if it has.
+func explainBridge(failed error, c *conf, d delegate) error {
+	b := findFormerBridge(d)
+	if b == nil {
+		return failed
+	}
+	e := b.err(errFormerBridge, c, d)
+	e.Msg += " (" + failed.Error() + ")"
+	return e
+}
+
+// formerPods returns the pods of a network whose saved configurations have other subnets
+// than the delegate's, by name, or by container ID if ADD has not saved the name.
+func formerPods(c *conf, d delegate) (pods []string) {
+	files, err := os.ReadDir(c.DataDir)
+	if err != nil {
+		return nil
+	}
+	for _, f := range files {
+		id, _, ok := parseName(f.Name())
+		raw, err := readBounded(filepath.Join(c.DataDir, f.Name()))
+		if !ok || err != nil {
+			continue
+		}
+		saved, err := parseSaved(raw)
+		if err != nil || saved.conf.text("name") != c.Name || slices.Equal(saved.subnets(), d.subnets()) {
+			continue
+		}
+		var content object
+		_ = json.Unmarshal(raw, &content) // parseSaved has read it
+		pods = append(pods, cmp.Or(content.text(podKey), id))
+	}
+	slices.Sort(pods)
+	return slices.Compact(pods)
+}
+
+func join[T fmt.Stringer](values []T) string {
+	var texts []string
+	for _, v := range values {
+		texts = append(texts, v.String())
+	}
+	return strings.Join(texts, ", ")
+}

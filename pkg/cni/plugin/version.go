@@ -1,0 +1,31 @@
+package plugin
+
+import (
+	"encoding/json"
+	"io"
+
+	"github.com/containernetworking/cni/pkg/version"
+)
+
+// Implementation distinguishes this plugin, in its answer to VERSION, from other
+// plugins of the same name.
+const Implementation = "flanneld"
+
+// Version returns the answer to VERSION. It extends the specification by
+// "implementation" and "release", which package cniinstall compares.
+func Version(release string) version.PluginInfo { return info{version.All, release} }
+
+type info struct {
+	version.PluginInfo
+	release string
+}
+
+// Encode implements version.PluginInfo.
+func (i info) Encode(w io.Writer) error {
+	return json.NewEncoder(w).Encode(struct {
+		CNIVersion     string   `json:"cniVersion"`
+		Supported      []string `json:"supportedVersions"`
+		Implementation string   `json:"implementation"`
+		Release        string   `json:"release"`
+	}{version.Current(), i.SupportedVersions(), Implementation, i.release})
+}

@@ -1,0 +1,154 @@
+package linux
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync/atomic"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"flannel/pkg/dataplane"
+	"flannel/pkg/linux/rtnetlink"
+	"flannel/pkg/reconcile"
+)
+
+// formerBridges are bridges with the gateway address of a subnet that this node had
+// before. The CNI plugin bridge makes the bridge of pods with the first pod, and refuses
+// new pods as long as the bridge has an IPv4 address of another subnet; an IPv6 address is
+// added to others. It never deletes a bridge, so that this lasts until a boot.
+//
+//	bridge                action
+//	without ports         its addresses are deleted; the next pod gives it the new ones
+//	with ports (pods)     with IPv4 a dataplane.FormerSubnetError, until the last port leaves
+//
+// The subnet file says which subnets were this node's, so that only the CNI plugin gives a
+// bridge such an address. The exception is Docker's default bridge, which an operator can
+// give the node's subnet. Docker sets its address at its start only, so that this bridge
+// keeps it.
+type formerBridges struct {
+	gateways atomic.Pointer[[]netip.Prefix] // of the former subnets
+	dirty    atomic.Bool                    // a bridge may have one of them
+	err      error                          // of the last look; read by the loop alone
+	used     atomic.Bool                    // a bridge with ports has one of them
+}
+
+// LeaveSubnets implements dataplane.SubnetLeaver. It does nothing if nothing has changed.
+func (d *Driver) LeaveSubnets(former []netip.Prefix, node string) error {
+	b := &d.bridges
+	var gateways []netip.Prefix
+	for _, p := range former {
+		gateways = append(gateways, dataplane.GatewayOf(p))
+	}
+	if old := b.gateways.Load(); old == nil || !slices.Equal(*old, gateways) {
+		b.gateways.Store(&gateways)
+		b.dirty.Store(true)
+	}
+	if b.dirty.Swap(false) {
+		b.used.Store(true) // before the ports are read
+		used, err := d.freeBridges(gateways, node)
+		b.used.Store(len(used) > 0)
+		b.err = err
+		for _, e := range used {
+			if len(e.Addresses) > 0 {
+				b.err = errors.Join(b.err, e)
+			}
+		}
+		b.dirty.CompareAndSwap(false, err != nil)
+		if reconcile.IsUnknown(err) {
+			d.reopen()
+		}
+	}
+	return b.err
+}
+
+// freeBridges deletes the gateways from bridges without ports, and returns the others,
+// with their IPv4 addresses.
+func (d *Driver) freeBridges(gateways []netip.Prefix, node string) (used []*dataplane.FormerSubnetError, err error) {
+	if len(gateways) == 0 {
+		return nil, nil
+	}
+	addrs, err := readWhole(func() ([]netlink.Addr, error) { return d.handle.AddrList(nil, netlink.FAMILY_ALL) })
+	if err != nil {
+		return nil, fmt.Errorf("list addresses: %w", err)
+	}
+	addrs = slices.DeleteFunc(addrs, func(a netlink.Addr) bool { return !slices.Contains(gateways, prefixOf(a.IPNet)) })
+	if len(addrs) == 0 {
+		return nil, nil
+	}
+	links, err := d.listLinks()
+	if err != nil {
+		return nil, err
+	}
+	var errs []error
+	for _, l := range links {
+		own := slices.DeleteFunc(slices.Clone(addrs), func(a netlink.Addr) bool { return a.LinkIndex != l.Attrs().Index })
+		if l.Type() != "bridge" || l.Attrs().Name == dockerBridge || len(own) == 0 {
+			continue
+		}
+		if !hasPorts(l, links) {
+			errs = append(errs, d.freeBridge(l, own))
+			continue
+		}
+		e := &dataplane.FormerSubnetError{Bridge: l.Attrs().Name, Node: node}
+		for _, a := range own {
+			if p := prefixOf(a.IPNet); p.Addr().Is4() {
+				e.Addresses = append(e.Addresses, p)
+			}
+		}
+		used = append(used, e)
+	}
+	return used, errors.Join(errs...)
+}
+
+// freeBridge deletes the addresses from a bridge without ports.
+func (d *Driver) freeBridge(bridge netlink.Link, addrs []netlink.Addr) error {
+	for _, a := range addrs {
+		p, name := prefixOf(a.IPNet), bridge.Attrs().Name
+		if err := d.handle.AddrDel(bridge, &a); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) && !errors.Is(err, unix.ENODEV) {
+			return fmt.Errorf("delete %s from the bridge %s: %w", p, name, err)
+		}
+		d.opts.Log.Info("deleted the gateway of a former subnet from a bridge without pods", "cause", causeBridgeFreed, "bridge", name, "address", p)
+	}
+	return nil
+}
+
+// dockerBridge is the name of Docker's default bridge.
+const dockerBridge = "docker0"
+
+// causeBridgeFreed is a cause in the log.
+const causeBridgeFreed = "bridge-freed"
+
+// hasPorts reports whether a bridge has ports.
+func hasPorts(bridge netlink.Link, all []netlink.Link) bool {
+	return slices.ContainsFunc(all, func(l netlink.Link) bool { return l.Attrs().MasterIndex == bridge.Attrs().Index })
+}
+
+// observe reports whether the attributes of an address are those of a former gateway. The
+// next pass then looks at the bridges again: somebody may have added the address, or have
+// deleted it from a bridge with ports. The watcher calls it.
+func (b *formerBridges) observe(attrs []byte) bool {
+	gateways := b.gateways.Load()
+	if gateways == nil {
+		return false
+	}
+	for kind, value := range rtnetlink.Attrs(attrs) {
+		ip, ok := netip.AddrFromSlice(value)
+		if ok && kind == unix.IFA_ADDRESS && slices.ContainsFunc(*gateways, func(g netip.Prefix) bool { return g.Addr() == ip }) {
+			b.dirty.Store(true)
+			return true
+		}
+	}
+	return false
+}
+
+// portLeft reports whether it matters that a port left a bridge. The watcher calls it.
+func (b *formerBridges) portLeft() bool {
+	if !b.used.Load() {
+		return false
+	}
+	b.dirty.Store(true)
+	return true
+}

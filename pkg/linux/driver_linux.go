@@ -1,0 +1,325 @@
+package linux
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"flannel/pkg/dataplane"
+	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/linux/rtnetlink"
+	"flannel/pkg/linux/udptunnel"
+	"flannel/pkg/mac"
+	"flannel/pkg/reconcile"
+)
+
+// Driver is the Dataplane of the Linux kernel, in the network namespace of the
+// thread that called New. The daemon's loop calls its exported methods; the
+// watcher, a goroutine, updates the tables and sets the dirty flags.
+type Driver struct {
+	opts    driver.Options
+	conn    *rtnetlink.Conn
+	handle  *netlink.Handle // for devices; stays open, since the process may run out of file descriptors
+	scope   scopePointer
+	changes chan struct{}
+	watcher *watcher
+
+	nexthops *reconcile.Table[nexthopKey, struct{}]
+	routes   *reconcile.Table[routeKey, hop]
+	neighs   *reconcile.Table[neighKey, mac.Addr]
+	fdb      *reconcile.Table[fdbKey, netip.Addr]
+	wgPeers  *reconcile.Table[wgKey, wgPeer]
+	policies *reconcile.Table[policyKey, policy]
+	ikes     *reconcile.Table[ikeKey, ikeConn]
+	store    *nexthopStore
+	wg       *wgStore
+	xfrm     *xfrmStore
+	ike      *ikeStore
+	tables   driver.Tables // all of them
+
+	// For TUN devices; see type tun.
+	datagrams  *reconcile.Table[netip.Prefix, netip.AddrPort]
+	peers      udptunnel.Peers // the content of datagrams
+	counters   udptunnel.Counters
+	forwarders map[string]*udptunnel.Tunnel // by device
+	forwarded  atomic.Bool                  // there was a forwarder
+
+	// The state that the tables want.
+	paths      []*dataplane.Path
+	blackholes []netip.Prefix
+	links      dataplane.Links
+	hopUsers   map[hop]int // number of wanted routes through a hop
+
+	networkRoutes map[routeKey]hop // through TUN devices
+	foreign       map[routeKey]hop // see routeStore; of the last list
+
+	guard   guarding
+	bridges formerBridges
+
+	encrypting dataplane.IPsec // the device that the tables' entries are for; zero: none
+	ipsecWatch ipsecWatch
+
+	devices []dataplane.Device  // of the last Ensure
+	ensured dataplane.Links     // result of the last Ensure
+	macs    map[string]mac.Addr // of our devices, when first found or last set: the peers know these
+	made    map[string]bool     // names of the tunnel devices of all Ensures
+	sysctls map[string]bool     // that had the right value since the start, by path
+	direct  map[string]int      // number of wanted IPv4 paths through devices of others
+	blocked atomic.Bool         // the last check of sysctls had an error
+
+	devicesSettled bool // the last Ensure had no error
+	repairing      bool // the present Ensure has the devices of the last one, so what differs was changed by somebody else
+	deviceChanges  int  // of the present Ensure
+
+	// Set when devices, devices that Ensure was not given, or sysctls may differ
+	// from the desired state.
+	devicesDirty, strayDevices, sysctlsDirty atomic.Bool
+}
+
+// New opens the kernel's tables and starts to watch them. The caller closes the
+// Driver.
+func New(opts driver.Options) (*Driver, error) {
+	c, err := rtnetlink.Dial(answerTimeout)
+	if err != nil {
+		return nil, err
+	}
+	handle, err := openHandle()
+	if err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	d := &Driver{opts: opts, conn: c, handle: handle, changes: make(chan struct{}, 1), hopUsers: map[hop]int{}, sysctls: map[string]bool{}, direct: map[string]int{}, macs: map[string]mac.Addr{}, made: map[string]bool{}, forwarders: map[string]*udptunnel.Tunnel{}}
+	d.scope.Store(&scope{})
+	d.markDirty()
+	d.store = newNexthopStore(c, &d.scope, opts.Instance)
+	d.nexthops = reconcile.NewTable[nexthopKey, struct{}](d.store)
+	routes := newRouteStore(d.store)
+	d.routes, d.foreign = reconcile.NewTable[routeKey, hop](routes), routes.foreign
+	d.store.lost = d.routes.Relist
+	d.neighs = reconcile.NewTable[neighKey, mac.Addr](neighStore{c, &d.scope})
+	d.fdb = reconcile.NewTable[fdbKey, netip.Addr](fdbStore{c, &d.scope})
+	d.wg = newWGStore(opts.Log, opts.KeyFile, opts.Tunnels)
+	d.wgPeers = reconcile.NewTable[wgKey, wgPeer](d.wg)
+	d.wg.desired, d.wg.devices = d.wgPeers.Desired, d.wireGuardNames
+	d.datagrams = reconcile.NewTable[netip.Prefix, netip.AddrPort](datagramStore{&d.peers})
+	d.xfrm = &xfrmStore{scope: &d.scope}
+	d.policies = reconcile.NewTable[policyKey, policy](d.xfrm)
+	d.ike = d.newIKEStore()
+	d.ikes = reconcile.NewTable[ikeKey, ikeConn](d.ike)
+	d.guard.open(d)
+	// The order in which entries are added. A packet that takes a new route finds the
+	// neighbour and the FDB entry, the WireGuard peer or the receiver of datagrams, too.
+	// The policies of a connection exist before it does, so that the kernel drops
+	// packets until there are keys, instead of sending them unencrypted.
+	d.tables = driver.Tables{d.nexthops, d.fdb, d.neighs, d.wgPeers, d.datagrams, d.routes, d.policies, d.ikes}
+	if d.watcher, err = watch(d); err != nil {
+		handle.Close()
+		return nil, errors.Join(err, d.guard.close(), c.Close())
+	}
+	return d, nil
+}
+
+// Changes implements Dataplane.
+func (d *Driver) Changes() <-chan struct{} { return d.changes }
+
+// Close implements Dataplane.
+func (d *Driver) Close() error {
+	d.handle.Close()
+	d.wg.close()
+	d.ipsecWatch.close()
+	d.ike.disconnect()
+	d.xfrm.close()
+	return errors.Join(d.closeForwarders(), d.watcher.close(), d.guard.close(), d.conn.Close())
+}
+
+// QueueResync implements Dataplane.
+func (d *Driver) QueueResync() {
+	d.markDirty()
+	d.tables.Relist()
+	d.guard.relist()
+}
+
+// markDirty makes the next pass read devices and sysctls again.
+func (d *Driver) markDirty() {
+	d.devicesDirty.Store(true)
+	d.strayDevices.Store(true)
+	d.sysctlsDirty.Store(true)
+	d.bridges.dirty.Store(true)
+}
+
+// Apply implements Dataplane.
+func (d *Driver) Apply(ctx context.Context, links dataplane.Links, s dataplane.State) ([]dataplane.Refused, error) {
+	err := d.want(links, s)
+	check := d.sysctlsDirty.Swap(false) // before the interfaces are read, so that no change is missed
+	pods := sync.OnceValues(func() ([]string, error) { return d.podInterfaces(s.Subnets) })
+	unguarded := d.guard.apply(ctx, d, links, s, pods)
+	held := d.holdBack(unguarded)
+	if check {
+		err = errors.Join(err, d.enableForwarding(s, pods))
+	}
+	err = errors.Join(err, d.tables.Add(ctx, d.opts))
+	d.fillAll(driver.Want, held)
+	if !reconcile.IsUnknown(err) { // otherwise the forwarders' peers may not be set yet
+		d.startForwarders()
+	}
+	if driver.MayDelete(s, err) {
+		err = errors.Join(err, d.tables.Prune(ctx, d.opts), d.pruneDevices(), d.closeIPsec(), d.guard.prune(ctx, d))
+	}
+	refused, err := driver.Attribute(errors.Join(err, unguarded), s.Paths, isPathsFault, d.keys)
+	return append(refused, d.diverted(s)...), err
+}
+
+// holdBack makes the tables not want the entries of those paths whose peers the guard
+// would drop, because its sets could not be written. It returns these paths. Nothing is
+// deleted while they are held back.
+func (d *Driver) holdBack(unguarded error) (held []*dataplane.Path) {
+	if unguarded == nil || d.guard.table == nil {
+		return nil
+	}
+	for _, p := range d.paths {
+		if d.guard.table.Drops(p) {
+			held = append(held, p)
+		}
+	}
+	d.fillAll(driver.Drop, held)
+	return held
+}
+
+// fillAll wants or drops the entries of paths that could be translated before.
+func (d *Driver) fillAll(verb driver.Verb, paths []*dataplane.Path) {
+	f := &driver.Filling{Verb: verb}
+	for _, p := range paths {
+		_ = d.fill(f, p)
+	}
+}
+
+// isPathsFault reports whether the kernel refused an entry because of its gateway
+// or address, and not because the node lacks memory, permissions, space in a
+// table or a device.
+func isPathsFault(err error) bool {
+	return slices.ContainsFunc([]unix.Errno{unix.EINVAL, unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EADDRNOTAVAIL},
+		func(errno unix.Errno) bool { return errors.Is(err, errno) })
+}
+
+// keys returns the keys of a path's entries.
+func (d *Driver) keys(p *dataplane.Path) []any {
+	f := driver.Filling{Verb: driver.CollectKeys}
+	_ = d.fill(&f, p) // a path that cannot be translated has no keys
+	return f.Keys
+}
+
+// fill translates a path to entries of the tables.
+func (d *Driver) fill(f *driver.Filling, p *dataplane.Path) error {
+	link, ok := d.links[p.Device]
+	if !ok {
+		return fmt.Errorf("path to %s: device %s does not exist", p.Dst, p.Device)
+	}
+	k, err := kindOfPath(p)
+	if err != nil {
+		return err
+	}
+	k.fill(d, f, p, link)
+	switch k.(type) {
+	case existing, ipsec:
+		if p.Dst.Addr().Is4() {
+			d.countDirect(f.Verb, p.Device)
+		}
+	}
+	d.guard.put(f.Verb, p)
+	return nil
+}
+
+// countDirect counts the IPv4 paths through a device of others. The first one makes its
+// parameters be checked.
+func (d *Driver) countDirect(verb driver.Verb, device string) {
+	switch verb {
+	case driver.Want:
+		if d.direct[device]++; d.direct[device] == 1 {
+			d.sysctlsDirty.Store(true)
+		}
+	case driver.Drop:
+		d.direct[device]--
+	}
+}
+
+// putRoute puts a route into its table. It also puts the nexthop object, unless
+// another wanted route uses it.
+func (d *Driver) putRoute(f *driver.Filling, dst netip.Prefix, h hop) {
+	driver.Put(f, d.routes, routeKey{dst, defaultMetric(dst.Addr())}, h)
+	others := 0
+	switch f.Verb {
+	case driver.Want:
+		others = d.hopUsers[h]
+		d.hopUsers[h]++
+	case driver.Drop:
+		others = d.hopUsers[h] - 1
+		d.hopUsers[h] = others
+		if others == 0 {
+			delete(d.hopUsers, h)
+		}
+	}
+	if others == 0 {
+		driver.Put(f, d.nexthops, nexthopKey{hop: h}, struct{}{})
+	}
+}
+
+// want makes the tables want the paths and blackholes of s.
+func (d *Driver) want(links dataplane.Links, s dataplane.State) error {
+	d.setNetworks(s)
+	d.wantIPsec()
+	if !maps.EqualFunc(d.links, links, func(a, b dataplane.Link) bool { return a.Index == b.Index }) {
+		d.resetTables()
+		d.links = links
+	}
+	err := driver.FillChanges(d.paths, s, d.fill)
+	d.paths = s.Paths
+	d.wantNetworkRoutes(s.Networks)
+	d.wantBlackholes(s.Blackholes)
+	return err
+}
+
+// setNetworks sets which routes are ours, for the watcher and the table of routes.
+func (d *Driver) setNetworks(s dataplane.State) {
+	scope := d.scope.Load()
+	if slices.Equal(scope.networks, s.Networks) && slices.Equal(scope.former, s.Former) && slices.Equal(scope.subnets, s.Subnets) &&
+		scope.unrouted == s.Unrouted && scope.keep == s.KeepDevices {
+		return
+	}
+	next := *scope
+	next.networks, next.former, next.subnets = slices.Clone(s.Networks), slices.Clone(s.Former), slices.Clone(s.Subnets)
+	next.unrouted, next.keep = s.Unrouted, s.KeepDevices
+	d.scope.Store(&next)
+	d.routes.Relist()
+	d.policies.Relist()
+	d.ikes.Relist()
+	d.sysctlsDirty.Store(true)
+}
+
+// resetTables makes the tables want nothing.
+func (d *Driver) resetTables() {
+	d.tables.Reset()
+	d.guard.reset()
+	clear(d.hopUsers)
+	clear(d.direct)
+	d.paths, d.blackholes, d.networkRoutes = nil, nil, nil
+}
+
+func (d *Driver) wantBlackholes(blackholes []netip.Prefix) {
+	if slices.Equal(d.blackholes, blackholes) {
+		return
+	}
+	for _, p := range d.blackholes {
+		d.routes.Drop(routeKey{p, blackholeMetric})
+	}
+	for _, p := range blackholes {
+		d.routes.Want(routeKey{p, blackholeMetric}, hop{Blackhole: true})
+	}
+	d.blackholes = slices.Clone(blackholes)
+}

@@ -1,0 +1,252 @@
+package guard
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"flannel/internal/test/nstest"
+	"flannel/pkg/dataplane"
+	"flannel/pkg/dataplane/driver"
+)
+
+// A packet from a peer and what is inside of it. Without a rule, nothing finds it.
+type said struct {
+	what         string
+	from, inside string
+	tag          uint16 // type of a tag of the frame; 0: none
+	etherType    uint16 // 0: that of the packet
+	before       int    // bytes of options of IPv6 in front of the header of a fragment
+	behind       int    // and behind it
+	first        int    // bytes behind the IP header of a first fragment, which others follow; 0: it is whole
+	rule         string
+}
+
+// Peers 2 and 3 have subnets of the usual length, peer 4 a longer one and another source.
+var paths = []*dataplane.Path{
+	path("10.5.2.0/24", "192.0.2.2"), path("2001:cafe:42:2::/64", "2001:db8::2"),
+	path("10.5.3.0/24", "192.0.2.3"), path("2001:cafe:42:3::/64", "2001:db8::3"),
+	path("10.5.4.128/25", "192.0.2.4", "203.0.113.9"), path("2001:cafe:42:4:8000::/65", "2001:db8::4", "2001:db8:1::9"),
+}
+
+func path(dst, via string, sources ...string) *dataplane.Path {
+	p := &dataplane.Path{Dst: netip.MustParsePrefix(dst), Via: netip.MustParseAddr(via), Encap: dataplane.VTEP{}}
+	var all []netip.Addr
+	for _, s := range sources {
+		all = append(all, netip.MustParseAddr(s))
+	}
+	p.Sources = dataplane.SourcesOf(all...)
+	return p
+}
+
+func prefixes(texts ...string) (all []netip.Prefix) {
+	for _, text := range texts {
+		all = append(all, netip.MustParsePrefix(text))
+	}
+	return all
+}
+
+// A peer speaks for its own pods and for itself, whatever way its packets take.
+func TestImpostor(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		l := newLink(t)
+		four := []said{
+			{what: "its pod", from: "192.0.2.2", inside: "10.5.2.7"},
+			{what: "its tunnel", from: "192.0.2.2", inside: "10.5.2.0"},
+			{what: "itself", from: "192.0.2.2", inside: "192.0.2.2"},
+			{what: "another's pod", from: "192.0.2.2", inside: "10.5.3.7", rule: Impostor},
+			{what: "another's tunnel", from: "192.0.2.3", inside: "10.5.2.0", rule: Impostor},
+			{what: "another node", from: "192.0.2.2", inside: "192.0.2.3", rule: Impostor},
+			{what: "nobody's pod", from: "192.0.2.2", inside: "10.5.77.7", rule: Impostor},
+			{what: "a pod in half of a subnet", from: "192.0.2.4", inside: "10.5.4.200"},
+			{what: "a pod in the other half", from: "192.0.2.4", inside: "10.5.4.100", rule: Impostor},
+			{what: "a pod, by the other source", from: "203.0.113.9", inside: "10.5.4.200"},
+			{what: "the other source itself", from: "203.0.113.9", inside: "203.0.113.9"},
+			{what: "the node, by the other source", from: "203.0.113.9", inside: "192.0.2.4"},
+			{what: "another's pod, by the other source", from: "203.0.113.9", inside: "10.5.2.7", rule: Impostor},
+			{what: "the other source, by another", from: "192.0.2.2", inside: "203.0.113.9", rule: Impostor},
+			{what: "anything, by a listed source", from: "198.51.100.1", inside: "10.5.2.7"},
+			{what: "a listed source", from: "192.0.2.2", inside: "198.51.100.1"},
+			{what: "a pod of this node, which the rule inner finds", from: "192.0.2.2", inside: "10.5.1.7"},
+			{what: "elsewhere, which the rule inner finds", from: "192.0.2.2", inside: "198.18.0.1"},
+			{what: "no peer", from: "192.0.2.9", inside: "10.5.2.7", rule: Outsider},
+			{what: "no peer, without a header", from: "192.0.2.9", inside: "10.5.2.7", first: 8, rule: Outsider},
+			// The kernel reassembles IPv4 before the rules see it.
+			{what: "a fragment without a header", from: "192.0.2.2", inside: "10.5.2.7", first: 8},
+			{what: "a fragment with a half", from: "192.0.2.2", inside: "10.5.3.7", first: 16, rule: Impostor},
+			{what: "a usual fragment", from: "192.0.2.2", inside: "10.5.2.7", first: 560},
+			{what: "another's pod, in a usual fragment", from: "192.0.2.2", inside: "10.5.3.7", first: 560, rule: Impostor},
+		}
+		six := []said{
+			{what: "its pod", from: "2001:db8::2", inside: "2001:cafe:42:2::7"},
+			{what: "itself", from: "2001:db8::2", inside: "2001:db8::2"},
+			{what: "another's pod", from: "2001:db8::2", inside: "2001:cafe:42:3::7", rule: Impostor},
+			{what: "another node", from: "2001:db8::2", inside: "2001:db8::3", rule: Impostor},
+			{what: "a pod in half of a subnet", from: "2001:db8::4", inside: "2001:cafe:42:4:8000::7"},
+			{what: "a pod in the other half", from: "2001:db8::4", inside: "2001:cafe:42:4::7", rule: Impostor},
+			{what: "a pod, by the other source", from: "2001:db8:1::9", inside: "2001:cafe:42:4:8000::7"},
+			{what: "another's pod, by the other source", from: "2001:db8:1::9", inside: "2001:cafe:42:2::7", rule: Impostor},
+			{what: "no peer", from: "2001:db8::9", inside: "2001:cafe:42:2::7", rule: Outsider},
+			{what: "no peer, without a header", from: "2001:db8::9", inside: "2001:cafe:42:2::7", first: 8, rule: Outsider},
+			{what: "a fragment without a header", from: "2001:db8::2", inside: "2001:cafe:42:2::7", first: 8, rule: Impostor},
+			{what: "a usual fragment", from: "2001:db8::2", inside: "2001:cafe:42:2::7", first: 560},
+			{what: "no peer, options in front of a fragment", from: "2001:db8::9", inside: "2001:cafe:42:2::7", first: 8, before: 256, rule: Outsider},
+			{what: "no peer, options in a fragment", from: "2001:db8::9", inside: "2001:cafe:42:2::7", first: 8, behind: 256, rule: Outsider},
+			{what: "options in front of a fragment", from: "2001:db8::2", inside: "2001:cafe:42:2::7", first: 8, before: 256, rule: Impostor},
+			{what: "options in a fragment", from: "2001:db8::2", inside: "2001:cafe:42:2::7", first: 8, behind: 256, rule: Impostor},
+		}
+		frames := []said{
+			{what: "an IPv6 pod of its own by IPv4", from: "192.0.2.2", inside: "2001:cafe:42:2::7", rule: Impostor},
+			{what: "an IPv4 pod of its own by IPv6", from: "2001:db8::2", inside: "10.5.2.7", rule: Impostor},
+			{what: "a frame with a tag", from: "192.0.2.2", inside: "10.5.2.7", tag: unix.ETH_P_8021Q, rule: Impostor},
+			{what: "a frame with an outer tag", from: "192.0.2.2", inside: "10.5.2.7", tag: unix.ETH_P_8021AD, rule: Impostor},
+			{what: "no IP", from: "192.0.2.2", inside: "10.5.3.7", etherType: unix.ETH_P_ARP},
+		}
+		for name, test := range map[string]struct {
+			c     Config
+			cases []said
+		}{
+			"vxlan": {Config{UDP: []Outer{{Port: 8472, VNI: 1}}}, slices.Concat(four, six, frames)},
+			"udp":   {Config{UDP: []Outer{{Port: 8285}}}, four},
+			"ipip":  {Config{IPIP: true}, four},
+		} {
+			g := l.guard(paths...)
+			l.apply(g, test.c)
+			for _, s := range test.cases {
+				l.check(g, name+": ", test.c, s)
+			}
+			if err := g.Apply(t.Context(), driver.Options{}, nil, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
+// A subnet that moves belongs to both nodes until the former one is removed, also for a
+// daemon that was started meanwhile. A peer with a subnet of another length may appear.
+func TestOwnersFollowLeases(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		l := newLink(t)
+		c := Config{UDP: []Outer{{Port: 8472, VNI: 1}}}
+		former, next := path("10.5.2.0/24", "192.0.2.2"), path("10.5.2.0/24", "192.0.2.3")
+		odd := path("10.5.64.0/20", "192.0.2.5")
+		by := func(from, inside, rule string) said { return said{what: "now", from: from, inside: inside, rule: rule} }
+		g := l.guard(former, path("10.5.3.0/24", "192.0.2.3"))
+		l.apply(g, c)
+		l.check(g, "at first: ", c, by("192.0.2.2", "10.5.2.7", ""), by("192.0.2.3", "10.5.2.7", Impostor))
+		g.Put(driver.Want, odd)
+		l.apply(g, c)
+		l.check(g, "another length: ", c, by("192.0.2.5", "10.5.79.7", ""), by("192.0.2.5", "10.5.80.7", Impostor))
+		g.Put(driver.Drop, former)
+		g.Put(driver.Want, next)
+		g.Put(driver.Drop, odd)
+		l.apply(g, c)
+		both := []said{by("192.0.2.2", "10.5.2.7", ""), by("192.0.2.3", "10.5.2.7", ""), by("192.0.2.5", "10.5.79.7", "")}
+		l.check(g, "it has moved: ", c, both...)
+		if err := g.Close(); err != nil {
+			t.Fatal(err)
+		}
+		g = l.guard(next, path("10.5.3.0/24", "192.0.2.3"))
+		l.apply(g, c)
+		l.check(g, "after a restart: ", c, both...)
+		if err := g.Prune(t.Context(), driver.Options{}); err != nil {
+			t.Fatal(err)
+		}
+		l.check(g, "at last: ", c, by("192.0.2.2", "10.5.2.7", Outsider), by("192.0.2.3", "10.5.2.7", ""), by("192.0.2.5", "10.5.79.7", Outsider))
+		// No path needs sets for the length of odd any more.
+		sets, err := g.conn.GetSets(g.table)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, set := range sets {
+			if m, isNetworks := maskOf(set.Name); isNetworks && m.bits == 20 {
+				t.Errorf("set %s is left", set.Name)
+			}
+		}
+		g.Relist()
+		l.apply(g, c)
+		if n := g.Tables()[0].TakeRepairs().Entries; n != 0 {
+			t.Errorf("%d entries differ from what the kernel has", n)
+		}
+	})
+}
+
+// outer returns the packets that a peer sends: one, or two fragments.
+func (c Config) outer(s said) [][]byte {
+	from, inside := netip.MustParseAddr(s.from), netip.MustParseAddr(s.inside)
+	pod, to := netip.MustParseAddr("10.5.1.9"), here4
+	if inside.Is6() {
+		pod = netip.MustParseAddr("2001:cafe:42:1::9")
+	}
+	if from.Is6() {
+		to = here6
+	}
+	payload, protocol := ipPacket(inside, pod, unix.IPPROTO_UDP, make([]byte, 8+s.first), 0), byte(unix.IPPROTO_IPIP)
+	if !c.IPIP {
+		if c.UDP[0].VNI != 0 {
+			payload = append(frame(c.UDP[0].VNI, s, inside.Is6()), payload...)
+		}
+		payload, protocol = append(udpHeader(c.UDP[0].Port, len(payload)), payload...), unix.IPPROTO_UDP
+	}
+	if s.first == 0 {
+		return [][]byte{ipPacket(from, to, protocol, payload, 0)}
+	}
+	if from.Is6() {
+		return fragments6(from, to, payload, s)
+	}
+	return [][]byte{fragment(from, to, protocol, payload[:s.first], 0, true), fragment(from, to, protocol, payload[s.first:], s.first, false)}
+}
+
+// fragments6 divides a UDP datagram, with options of IPv6 where s says so.
+func fragments6(from, to netip.Addr, datagram []byte, s said) (all [][]byte) {
+	const fragmentable, options = 44, 60 // headers (RFC 8200)
+	follows := byte(unix.IPPROTO_UDP)
+	if s.behind > 0 {
+		datagram, follows = append(padding(unix.IPPROTO_UDP, s.behind), datagram...), options
+	}
+	first := s.behind + s.first
+	for i, part := range [][]byte{datagram[:first], datagram[first:]} {
+		bits := uint16(i * first)
+		if i == 0 {
+			bits |= 1 // more follow
+		}
+		packet := append(binary.BigEndian.AppendUint16([]byte{follows, 0}, bits), 0, 0, 0, 7)
+		packet, protocol := append(packet, part...), byte(fragmentable)
+		if s.before > 0 {
+			packet, protocol = append(padding(fragmentable, s.before), packet...), options
+		}
+		all = append(all, ipPacket(from, to, protocol, packet, 0))
+	}
+	return all
+}
+
+// padding is a header of options of IPv6 without meaning.
+func padding(next byte, bytes int) []byte {
+	const padN = 1
+	header := make([]byte, bytes)
+	header[0], header[1], header[2], header[3] = next, byte(bytes/8-1), padN, byte(min(bytes-4, 255))
+	return header
+}
+
+// frame returns the headers of VXLAN and Ethernet.
+func frame(vni uint32, s said, v6 bool) []byte {
+	p := binary.BigEndian.AppendUint32([]byte{8, 0, 0, 0}, vni<<8)
+	p = append(p, 2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 9)
+	etherType := uint16(unix.ETH_P_IP)
+	if v6 {
+		etherType = unix.ETH_P_IPV6
+	}
+	if s.etherType != 0 {
+		etherType = s.etherType
+	}
+	if s.tag != 0 {
+		p = append(binary.BigEndian.AppendUint16(p, s.tag), 0, 0)
+	}
+	return binary.BigEndian.AppendUint16(p, etherType)
+}
+
+func (s said) String() string { return fmt.Sprintf("%s (%s from %s)", s.what, s.inside, s.from) }

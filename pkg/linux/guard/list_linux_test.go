@@ -1,0 +1,60 @@
+package guard
+
+import (
+	"errors"
+	"log/slog"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"flannel/internal/test/nettest"
+	"flannel/internal/test/nstest"
+	"flannel/pkg/dataplane/driver"
+)
+
+// nft can show the table to administrators, other programs can parse what it prints, and
+// what it saves can be loaded again: with the nft of this machine and that of the image.
+func TestTableCanBeListed(t *testing.T) {
+	for name, c := range map[string]Config{
+		"vxlan": {UDP: []Outer{{Port: 8472, VNI: 1}}}, "udp": {UDP: []Outer{{Port: 8285}}}, "ipip": {IPIP: true}, "host-gw": {},
+	} {
+		for mode, enforce := range map[string]bool{"audit": false, "enforce": true} {
+			t.Run(name+" "+mode, func(t *testing.T) {
+				nstest.Run(t, func(t *testing.T) {
+					c.Enforce = enforce
+					l := newLink(t)
+					g := l.guard(paths...)
+					l.apply(g, c)
+					if err := g.Prune(t.Context(), driver.Options{}); err != nil {
+						t.Fatal(err)
+					}
+					nstest.CheckSavedRules(t, nettest.Tool(t, "image/start"))
+				})
+			})
+		}
+	}
+}
+
+// A kernel without nf_tables has no table of ours, so that a cleanup has nothing to do.
+func TestKernelWithoutTables(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		g, err := New(slog.New(slog.DiscardHandler), "", func() {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer g.Close() //nolint:errcheck // not what is tested
+		faults := nstest.NewFaults(t)
+		for _, errno := range []unix.Errno{unix.EINVAL, unix.EOPNOTSUPP, unix.EPROTONOSUPPORT} {
+			faults.Fail(1, errno) // the request
+			removed, err := g.Remove(false)
+			if calls := faults.Fail(0, 0); len(removed) > 0 || err != nil || calls == 0 {
+				t.Errorf("%v: removed %q, %v; want nothing and no error (%d calls)", errno, removed, err, calls)
+			}
+		}
+		faults.Fail(1, unix.ENOBUFS)
+		if _, err := g.Remove(false); !errors.Is(err, unix.ENOBUFS) {
+			t.Errorf("error %v, want one of the kernel that could not answer", err)
+		}
+		faults.Fail(0, 0)
+	})
+}

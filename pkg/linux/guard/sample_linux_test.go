@@ -1,0 +1,57 @@
+package guard
+
+import (
+	"log/slog"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"flannel/internal/test/eventually"
+	"flannel/internal/test/logtest"
+	"flannel/internal/test/nstest"
+	"flannel/pkg/dataplane/driver"
+)
+
+// The log says what a packet is: of a node whose lease is gone and that still probes, or
+// forged. The device from which a packet with a peer's address came is named.
+func TestSampleIsDescribed(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		var log logtest.Log
+		g, err := New(log.Logger(), "", func() {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := newLink(t)
+		c := Config{UDP: []Outer{{Port: 8472, VNI: 1}}}
+		former := path("10.5.2.0/24", "192.0.2.2")
+		g.Put(driver.Want, former)
+		g.Put(driver.Want, path("10.5.3.0/24", "192.0.2.3"))
+		g.Put(driver.Drop, former)
+		l.apply(g, c)
+		for cause, s := range map[string]said{
+			causeDeparted: {from: "192.0.2.2", inside: "10.5.2.0"}, causeForged: {from: "192.0.2.2", inside: "10.5.77.1"},
+		} {
+			l.send(c.outer(s)[0])
+			eventually.True(t, cause, func() bool {
+				return log.Count("cause="+cause, "from="+s.from, "inside_from="+s.inside, "device=eth0") == 1
+			})
+		}
+		// Between pods, on a wrong way.
+		l.send(ipPacket(netip.MustParseAddr("10.5.3.7"), netip.MustParseAddr("10.5.1.7"), 17, make([]byte, 8), 0))
+		eventually.True(t, "the device", func() bool { return strings.Contains(g.FoundOfPeer(time.Now()), "device eth0") })
+	})
+}
+
+// A peer whose path is held back for a pass has not departed.
+func TestHeldPeerHasNotDeparted(t *testing.T) {
+	s := newSampler(slog.New(slog.DiscardHandler), func() {})
+	subnet, peer := netip.MustParsePrefix("10.5.2.0/24"), netip.MustParseAddr("192.0.2.2")
+	p := sample{rule: Outsider, from: peer, inner: subnet.Addr().Next()}
+	for i, present := range []bool{true, false, true, false} {
+		s.put(subnet, peer, present)
+		if s.isDeparted(p) == present {
+			t.Errorf("step %d: it is a peer: %t, and has departed: %t", i, present, present)
+		}
+	}
+}

@@ -1,0 +1,120 @@
+package guard
+
+import (
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"flannel/internal/test/eventually"
+	"flannel/internal/test/nstest"
+	"flannel/pkg/dataplane/driver"
+)
+
+// A flood of others neither hides a packet of a peer, which the rules would drop, nor
+// delays the end of the trial.
+func TestTrialBesideFlood(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		l := newLink(t)
+		c := Config{UDP: []Outer{{Port: 8472, VNI: 1}}, Enforce: true, Trial: time.Hour}
+		for _, hidden := range []bool{false, true} {
+			g := l.guard(paths...)
+			l.apply(g, c)
+			began := time.Now()
+			_, before, _ := g.Enforces()
+			const packets = 1000
+			for range packets {
+				l.send(c.outer(said{from: "192.0.2.98", inside: "172.16.0.1"})[0])
+			}
+			want := uint64(packets)
+			if hidden {
+				l.send(c.outer(said{from: "192.0.2.97", inside: "10.5.2.7"})[0]) // a peer behind NAT
+				want++
+			}
+			eventually.Nil(t, "all packets are counted", func() error {
+				if counted, _ := g.Counts(); counted[Outsider] < want {
+					return fmt.Errorf("%d of %d packets are counted", counted[Outsider], want)
+				}
+				return nil
+			})
+			if enforces := g.mayEnforce(c, began.Add(2*time.Hour)); enforces == hidden {
+				t.Errorf("it enforces: %t; a packet of a peer was there: %t", enforces, hidden)
+			}
+			if _, waiting, last := g.Enforces(); hidden && (waiting != before || last == "") {
+				t.Errorf("the reason is %q, before %q; the packet %q", waiting, before, last)
+			}
+			if hidden && (g.mayEnforce(c, began.Add(2*time.Hour+59*time.Minute)) || !g.mayEnforce(c, began.Add(4*time.Hour))) {
+				t.Error("it does not enforce an hour after that packet was noticed")
+			}
+			if err := g.Apply(t.Context(), driver.Options{}, nil, nil); err != nil {
+				t.Fatal(err)
+			}
+			if err := g.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
+// nft runs a command of nft.
+func nft(t *testing.T, command string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "nft", "-f", "-")
+	cmd.Stdin = strings.NewReader(command)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s: %v: %s", command, err, out)
+	}
+	return string(out)
+}
+
+// What is of another kind under the names of the guard is replaced, and what an earlier
+// version or somebody else has left in the table is deleted. The rules drop as before.
+func TestTableMadeAnew(t *testing.T) {
+	for name, harm := range map[string]string{
+		"a set of another type":                                 "delete table inet flannel-guard\ntable inet flannel-guard { set peers4 { type inet_service; }; }",
+		"a described set of another type, the first of several": "delete table inet flannel-guard\ntable inet flannel-guard { set nodes4 { type inet_service; }; }",
+		"a chain at another hook":                               "delete table inet flannel-guard\ntable inet flannel-guard { chain leaving { type filter hook output priority 0; }; }",
+		"an earlier version": `table inet flannel-guard { set owners4 { type ipv4_addr . ipv4_addr . inet_service; elements = { 192.0.2.2 . 10.5.2.0 . 24 }; }
+			chain pod-outer { drop; }; chain port { ip saddr . ip daddr . udp dport @owners4 goto pod-outer; }; chain speaker { goto port; }; }`,
+		"an earlier version that did not count what it dropped": `delete table inet flannel-guard
+			table inet flannel-guard { counter outsider { packets 7 bytes 700; }; counter of-all { packets 3 bytes 30; }; chain pod-outer { counter name outsider drop; }; }`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			nstest.Run(t, func(t *testing.T) {
+				l := newLink(t)
+				c := Config{UDP: []Outer{{Port: 8472, VNI: 1}}, Enforce: true}
+				g := l.guard(paths...)
+				l.apply(g, c)
+				want := nft(t, "list table inet flannel-guard")
+				nft(t, harm)
+				g.Relist()
+				c.Trial = time.Hour // which has passed
+				l.apply(g, c)
+				if have := nft(t, "list table inet flannel-guard"); have != want {
+					t.Errorf("the table is\n%s\nwant\n%s", have, want)
+				}
+				if enforces, waiting, _ := g.Enforces(); !enforces {
+					t.Errorf("there is another trial: %s", waiting)
+				}
+			})
+		})
+	}
+}
+
+// Elements are printed as people write them.
+func TestElementText(t *testing.T) {
+	six, four := netip.MustParseAddr("2001:db8::2"), netip.MustParseAddr("192.0.2.2")
+	for want, e := range map[string]element{
+		"2001:db8::2": peer(six), "192.0.2.2": peer(four), "cni0": {pods, ifname("cni0")}, "fifteen-letters": {pods, ifname("fifteen-letters")},
+		"2001:db8::2 for 2001:cafe:42:2::/64": owner(six, netip.MustParsePrefix("2001:cafe:42:2::/64")),
+		"192.0.2.2 for 10.5.2.0/24":           owner(four, netip.MustParsePrefix("10.5.2.0/24")),
+		"3236:3234::":                         node(netip.MustParseAddr("3236:3234::")), // letters
+	} {
+		if e.String() != want {
+			t.Errorf("%q, want %q", e, want)
+		}
+	}
+}

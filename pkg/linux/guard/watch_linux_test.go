@@ -1,0 +1,57 @@
+package guard
+
+import (
+	"log/slog"
+	"net/netip"
+	"os/exec"
+	"testing"
+	"time"
+
+	"flannel/internal/test/nstest"
+	"flannel/pkg/dataplane"
+	"flannel/pkg/dataplane/driver"
+)
+
+// The guard hears of what others change in its table, and not of its own changes, which
+// would fill the buffer of its socket.
+func TestOnlyOthersNotify(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		notified := make(chan struct{}, 1<<16)
+		g, err := New(slog.New(slog.DiscardHandler), "", func() { notified <- struct{}{} })
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			if err := g.Close(); err != nil {
+				t.Error(err)
+			}
+		}()
+		if err := g.watch.SetReadBuffer(1); err != nil { // the kernel's minimum
+			t.Fatal(err)
+		}
+		via, dst := netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("10.5.2.0")
+		for range 3 * atOnce {
+			g.Put(driver.Want, &dataplane.Path{Dst: netip.PrefixFrom(dst, 32), Via: via, Encap: dataplane.VTEP{}})
+			via, dst = via.Next(), dst.Next()
+		}
+		l := &link{t: t}
+		l.apply(g, Config{})
+		if n := len(notified); n != 0 {
+			t.Errorf("notified %d times of its own changes", n)
+		}
+		if out, err := exec.CommandContext(t.Context(), "nft", "add element inet flannel-guard peers4 { 198.51.100.1 }").CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		select {
+		case <-notified:
+		case <-time.After(5 * time.Minute):
+			t.Fatal("not notified of a change by others")
+		}
+		if n := len(notified); n != 0 {
+			t.Errorf("notified %d times of one change", n+1)
+		}
+		if !g.stale.Load() {
+			t.Error("the table counts as unchanged")
+		}
+	})
+}

@@ -1,0 +1,165 @@
+package linux
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"flannel/internal/test/nstest"
+	"flannel/pkg/dataplane"
+	"flannel/pkg/linux/rtnetlink"
+)
+
+// A new peer that the guard would drop, because its set could not be written, gets no
+// route yet. The others keep theirs, which somebody else has deleted meanwhile.
+func TestGuardHoldsBackNewPeers(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		run(t, "nft add table inet flannel-guard; nft add set inet flannel-guard peers4 '{ type ipv4_addr; size 3; }'")
+		m := guarded(t, &dataplane.Guard{Enforce: true})
+		m.mustPass()
+		former, added := m.state.Paths, newcomer(m)
+		m.state.Paths = append(former[:len(former):len(former)], added)
+		run(t, "ip route del 10.5.2.0/24")
+		m.QueueResync()
+		if err := m.pass(); !errors.Is(err, unix.ENFILE) {
+			t.Fatalf("the set is full, and the pass: %v", err)
+		}
+		routes := run(t, "ip route")
+		for _, p := range m.state.Paths {
+			if p.Dst.Addr().Is4() && strings.Contains(routes, p.Dst.String()) == (p == added) {
+				t.Errorf("the route to %s is there: %t", p.Dst, p == added)
+			}
+		}
+		// What this peer sends is in no tunnel, so that no set has to have its address.
+		direct := *added
+		direct.Dst, direct.Via, direct.Device, direct.Encap = netip.MustParsePrefix("10.5.101.0/24"), netip.MustParseAddr("192.168.100.101"), "eth0", dataplane.Direct{}
+		m.state.Paths = append(m.state.Paths, &direct)
+		if err := m.pass(); !errors.Is(err, unix.ENFILE) {
+			t.Fatalf("the set is full, and the pass: %v", err)
+		}
+		if routes := run(t, "ip route"); !strings.Contains(routes, direct.Dst.String()) || strings.Contains(routes, added.Dst.String()) {
+			t.Errorf("with a peer without a tunnel, the routes are %s", routes)
+		}
+		m.state.Guard = &dataplane.Guard{} // nothing is dropped, so nothing has to wait
+		if err := m.pass(); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(run(t, "ip route"), added.Dst.String()) {
+			t.Error("audit holds back a peer")
+		}
+		run(t, "ip route del %s; nft delete table inet flannel-guard", added.Dst)
+		m.state.Guard = &dataplane.Guard{Enforce: true}
+		m.QueueResync()
+		m.mustPass()
+		if !strings.Contains(run(t, "ip route"), added.Dst.String()) {
+			t.Error("there is no route when the set is written")
+		}
+	})
+}
+
+// If somebody else has deleted the rules, and they cannot be written, nothing is dropped, so
+// that no peer has to wait.
+func TestGuardWithoutRulesHoldsBackNothing(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		m := guarded(t, &dataplane.Guard{Enforce: true})
+		m.mustPass()
+		added := newcomer(m)
+		m.state.Paths = append(m.state.Paths, added)
+		run(t, "nft delete table inet flannel-guard; nft add table inet flannel-guard; nft add set inet flannel-guard peers4 '{ type ipv4_addr; size 3; }'")
+		m.QueueResync()
+		if err := m.pass(); !errors.Is(err, unix.ENFILE) {
+			t.Fatalf("the set is full, and the pass: %v", err)
+		}
+		if !strings.Contains(run(t, "ip route"), added.Dst.String()) {
+			t.Error("there is no route to a peer that nothing drops")
+		}
+		if g, _ := m.Guarded(); g.Enforce || g.Problem == "" {
+			t.Errorf("the guard without rules: %+v", g)
+		}
+	})
+}
+
+// newcomer is the path to a new peer.
+func newcomer(m *machine) *dataplane.Path {
+	p := *m.state.Paths[0]
+	p.Dst, p.Via = netip.MustParsePrefix("10.5.100.0/24"), netip.MustParseAddr("192.168.100.100")
+	return &p
+}
+
+// Whatever system call fails, there is no route to a new peer that the guard drops, and
+// the guard works again afterwards: what the kernel has answered is not taken for the
+// answer to the next request.
+func TestGuardAfterFailedCalls(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		m := guarded(t, &dataplane.Guard{Enforce: true})
+		m.mustPass()
+		former, added := m.state.Paths, newcomer(m)
+		faults := nstest.NewFaults(t)
+		for n, failed := 1, true; failed && !t.Failed(); n++ {
+			m.state.Paths = append(former[:len(former):len(former)], added)
+			faults.Fail(n, unix.ENOMEM)
+			err := m.pass()
+			failed = faults.Fail(0, 0) >= n
+			known := strings.Contains(run(t, "nft list set inet flannel-guard peers4"), added.Via.String())
+			if strings.Contains(run(t, "ip route"), added.Dst.String()) && !known {
+				t.Errorf("call %d failed (%v): there is a route to a peer that the guard drops", n, err)
+			}
+			for _, paths := range [][]*dataplane.Path{m.state.Paths, former} {
+				m.state.Paths = paths
+				m.QueueResync()
+				for range 3 { // a socket that a fault has broken is opened again
+					if err = m.pass(); err == nil {
+						break
+					}
+				}
+				if err != nil {
+					t.Fatalf("after call %d had failed: %v", n, err)
+				}
+			}
+		}
+	})
+}
+
+// The interfaces of pods are found although interfaces come and go while they are listed.
+func TestPodInterfacesWhileOthersChange(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		m := guarded(t, &dataplane.Guard{})
+		var batch strings.Builder
+		for i := range 450 { // pairs
+			fmt.Fprintf(&batch, "link add d%[1]d type veth peer name p%[1]d\n", i)
+			fmt.Fprintf(&batch, "addr add 10.77.%[2]d.%[3]d/32 dev d%[1]d\naddr add 10.79.%[2]d.%[3]d/32 dev p%[1]d\n", i, i/200, i%200+1)
+		}
+		run(t, "ip -batch - <<'E'\n%sE", batch.String())
+		handle, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer handle.Close()
+		link, err := handle.LinkByName("d0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		addr := &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(10, 78, 0, 1), Mask: net.CIDRMask(32, 32)}}
+		for range 100 {
+			var changes sync.WaitGroup
+			changes.Go(func() {
+				// Each change interrupts one try at most, so that one is whole, however slow the machine is.
+				for range (rtnetlink.Tries - 1) / 2 {
+					_, _ = handle.AddrAdd(link, addr), handle.AddrDel(link, addr)
+				}
+			})
+			names, err := m.podInterfaces(m.state.Subnets)
+			changes.Wait()
+			if err != nil || len(names) != 1 || names[0] != "cni0" {
+				t.Fatalf("found %v: %v", names, err)
+			}
+		}
+	})
+}

@@ -1,0 +1,217 @@
+package linux
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"flannel/pkg/dataplane"
+	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/linux/guard"
+	"flannel/pkg/linux/rtnetlink"
+)
+
+// guarding is the guard of the pod network. That it does not work must not disconnect
+// pods: unless it has to enforce, its errors are only logged and in Guarded.
+type guarding struct {
+	table   *guard.Guard // nil: it could not be opened
+	openErr error
+
+	mu    sync.Mutex // of what follows
+	on    bool
+	state dataplane.Guarded // without Packets, Dropped and OfPeer
+
+	waiting string // that was logged
+}
+
+// causeUnguarded is a cause in the log.
+const causeUnguarded = "unguarded"
+
+func (g *guarding) open(d *Driver) {
+	g.table, g.openErr = guard.New(d.opts.Log, d.opts.Instance, func() { driver.Notify(d.changes) })
+}
+
+func (g *guarding) close() error {
+	if g.table == nil {
+		return nil
+	}
+	return g.table.Close()
+}
+
+func (g *guarding) relist() {
+	if g.table != nil {
+		g.table.Relist()
+	}
+}
+
+func (g *guarding) reset() {
+	if g.table != nil {
+		g.table.Reset()
+	}
+}
+
+// put wants or drops the peer at the end of a path.
+func (g *guarding) put(verb driver.Verb, p *dataplane.Path) {
+	if g.table != nil {
+		g.table.Put(verb, p)
+	}
+}
+
+// observe handles the attributes of an address that was added to an interface or
+// deleted. It reports whether a pass is due.
+func (g *guarding) observe(attrs []byte) bool {
+	if g.table == nil {
+		return false
+	}
+	for kind, value := range rtnetlink.Attrs(attrs) {
+		if ip, ok := netip.AddrFromSlice(value); ok && (kind == unix.IFA_ADDRESS || kind == unix.IFA_LOCAL) && g.table.ObserveAddr(ip) {
+			return true
+		}
+	}
+	return false
+}
+
+// apply makes the guard what s wants. interfaces returns the names of those of pods. The
+// error is nil unless s.Guard.Enforce.
+func (g *guarding) apply(ctx context.Context, d *Driver, links dataplane.Links, s dataplane.State, interfaces func() ([]string, error)) error {
+	c := guardConfig(d.devices, links, s)
+	err := g.openErr
+	if g.table != nil {
+		err = g.table.Apply(ctx, d.opts, c, interfaces)
+	}
+	if c == nil && err != nil && g.table == nil { // there is nothing to delete where there are no tables
+		err = nil
+	}
+	g.record(d, c, err)
+	if err == nil || c == nil || !c.Enforce {
+		return nil
+	}
+	return fmt.Errorf("guard: %w", err)
+}
+
+// record keeps the result for Guarded, and logs what is new.
+func (g *guarding) record(d *Driver, c *guard.Config, err error) {
+	state := dataplane.Guarded{}
+	last := "" // a packet; whoever sends packets must not decide what is logged
+	if g.table != nil {
+		state.Enforce, state.Waiting, last = g.table.Enforces()
+	}
+	if err != nil {
+		state.Problem = err.Error()
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if state.Problem != g.state.Problem && state.Problem != "" {
+		d.opts.Log.Warn("cannot guard the pod network", "cause", causeUnguarded, "problem", state.Problem)
+	}
+	if on := c != nil; on != g.on || state.Enforce != g.state.Enforce || state.Waiting != g.waiting {
+		d.opts.Log.Info("guard of the pod network", "on", on, "enforces", state.Enforce, "waiting", state.Waiting)
+	}
+	g.waiting = state.Waiting
+	if last != "" {
+		state.Waiting += "; the last one: " + last
+	}
+	g.on, g.state = c != nil, state
+}
+
+// prune removes peers that are gone.
+func (g *guarding) prune(ctx context.Context, d *Driver) error {
+	if g.table == nil {
+		return nil
+	}
+	if err := g.table.Prune(ctx, d.opts); err != nil {
+		return fmt.Errorf("guard: %w", err)
+	}
+	return nil
+}
+
+// remove deletes the table, and returns its description if there is one; with dryRun it
+// deletes nothing.
+func (g *guarding) remove(dryRun bool) ([]string, error) {
+	if g.table == nil {
+		return nil, nil
+	}
+	return g.table.Remove(dryRun)
+}
+
+// Guarded implements dataplane.GuardReader.
+func (d *Driver) Guarded() (dataplane.Guarded, bool) {
+	g := &d.guard
+	g.mu.Lock()
+	state, on := g.state, g.on
+	g.mu.Unlock()
+	if on && g.table != nil {
+		state.Dropped = g.table.Dropped() // first, so that it has no more than Packets
+		state.Packets, _ = g.table.Counts()
+		state.OfPeer = g.table.FoundOfPeer(time.Now())
+	}
+	return state, on
+}
+
+// guardConfig returns what the guard has to know, or nil if there is none: others route
+// (alloc, extension), or it is off.
+func guardConfig(devices []dataplane.Device, links dataplane.Links, s dataplane.State) *guard.Config {
+	if s.Guard == nil || s.Unrouted {
+		return nil
+	}
+	c := &guard.Config{Enforce: s.Guard.Enforce, Trial: s.Guard.Trial, Sources: s.Guard.Sources, Networks: s.Networks, Subnets: s.Subnets, Routed: true}
+	add := func(o guard.Outer) {
+		if !slices.Contains(c.UDP, o) { // the devices of both families have the same
+			c.UDP = append(c.UDP, o)
+		}
+	}
+	for _, dev := range devices {
+		if _, exists := links[dev.Name]; isTunnel(dev) && exists { // else it may be another flanneld's
+			c.Tunnels = append(c.Tunnels, dev.Name)
+		}
+		switch k := dev.Kind.(type) {
+		case dataplane.VXLAN:
+			add(guard.Outer{Port: cmp.Or(k.Port, linuxVXLANPort), VNI: k.VNI})
+		case dataplane.TUN:
+			add(guard.Outer{Port: k.Port})
+			for _, a := range k.Addr {
+				c.Errors = append(c.Errors, a.Addr())
+			}
+		case dataplane.IPIP:
+			c.IPIP = true
+		case dataplane.IPsec: // policies of the kernel, not routes, lead to peers
+			c.Routed = false
+		}
+	}
+	return c
+}
+
+// podInterfaces returns the names of the interfaces with an address in this node's
+// subnets: the bridge of pods, or the host's ends of their veth pairs.
+func (d *Driver) podInterfaces(subnets []netip.Prefix) ([]string, error) {
+	addrs, err := readWhole(func() ([]netlink.Addr, error) { return d.handle.AddrList(nil, netlink.FAMILY_ALL) })
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, a := range addrs {
+		ip, _ := netip.AddrFromSlice(a.IP)
+		if !slices.ContainsFunc(subnets, func(s netip.Prefix) bool { return s.Contains(ip.Unmap()) }) {
+			continue
+		}
+		link, err := d.handle.LinkByIndex(a.LinkIndex)
+		if errors.As(err, &netlink.LinkNotFoundError{}) {
+			continue // deleted meanwhile
+		}
+		if err != nil {
+			return nil, err
+		}
+		if name := link.Attrs().Name; name != "lo" && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names, nil
+}

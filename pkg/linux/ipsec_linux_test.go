@@ -1,0 +1,78 @@
+package linux
+
+import (
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"flannel/pkg/linux/charon"
+)
+
+var ike = ikeKey{netip.MustParseAddr("192.168.0.2"), netip.MustParseAddr("192.168.0.3"), netip.MustParsePrefix("10.5.1.0/24"), netip.MustParsePrefix("10.5.2.0/24")}
+
+// Only names in exactly flannel's form are those of our connections.
+func TestParseIKE(t *testing.T) {
+	const name = "192.168.0.2-10.5.1.0/24-10.5.2.0/24-192.168.0.3"
+	if key, ok := parseIKE(name); !ok || key != ike || ike.String() != name || ike.child() != "10.5.1.0/24-10.5.2.0/24" {
+		t.Errorf("%s is %v, %t; the name is %s, the child's %s", name, key, ok, ike, ike.child())
+	}
+	for _, other := range []string{"", "vpn", "a-b-c-d", name + "-1", "192.168.0.2-10.5.1.0/24-10.5.2.0-192.168.0.3", "192.168.0.2-10.5.1.0/024-10.5.2.0/24-192.168.0.3"} {
+		if key, ok := parseIKE(other); ok {
+			t.Errorf("%q is %v", other, key)
+		}
+	}
+}
+
+// Which node negotiates when: see the table at ikeStore.
+func TestWhoNegotiates(t *testing.T) {
+	reversed := ikeKey{ike.Remote, ike.Local, ike.RemoteNet, ike.LocalNet}
+	installed := []charon.SA{{State: "ESTABLISHED", Pairs: []charon.Pair{{State: "INSTALLED", In: 1, Out: 2}}}}
+	synctest.Test(t, func(t *testing.T) {
+		s := &ikeStore{}
+		observe := func(key ikeKey, sas []charon.SA, spis ...uint32) *ikeState {
+			numbers := map[uint32]bool{}
+			for _, n := range spis {
+				numbers[n] = true
+			}
+			state := s.observe(key, sas, numbers)
+			s.states = map[ikeKey]*ikeState{key: state}
+			return state
+		}
+		if state := observe(ike, nil); state.up || !state.due(ike) {
+			t.Errorf("the smaller address, at first: %+v", state)
+		}
+		s.states = nil
+		if state := observe(reversed, nil); state.up || state.due(reversed) {
+			t.Errorf("the larger address, at first: %+v", state)
+		}
+		time.Sleep(pollInterval)
+		if state := observe(reversed, nil); state.up || !state.due(reversed) {
+			t.Errorf("the larger address, later: %+v", state)
+		}
+		s.states = nil
+		for name, sas := range map[string][]charon.SA{"being negotiated": {{State: "CONNECTING"}}, "busy": {{State: "ESTABLISHED", Busy: true}}} {
+			if state := observe(reversed, sas); !state.up || state.wasUp {
+				t.Errorf("%s: %+v", name, state)
+			}
+		}
+		if state := observe(reversed, installed, 1, 2); !state.up || !state.wasUp || state.lost {
+			t.Errorf("installed: %+v", state)
+		}
+		if state := observe(reversed, installed, 1); state.up || !state.lost || !state.due(reversed) {
+			t.Errorf("half of it is not in the kernel: %+v", state)
+		}
+		state := observe(reversed, nil)
+		if state.up || !state.due(reversed) {
+			t.Errorf("gone: %+v", state)
+		}
+		state.retry = time.Now().Add(minIKEDelay)
+		if state = observe(reversed, nil); state.due(reversed) {
+			t.Errorf("just tried: %+v", state)
+		}
+		time.Sleep(minIKEDelay)
+		if !state.due(reversed) {
+			t.Errorf("after the delay: %+v", state)
+		}
+	})
+}

@@ -1,0 +1,366 @@
+package linux
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"flannel/pkg/dataplane"
+	"flannel/pkg/linux/charon"
+	"flannel/pkg/reconcile"
+)
+
+// ikeKey identifies a connection of charon.
+type ikeKey struct {
+	Local, Remote       netip.Addr
+	LocalNet, RemoteNet netip.Prefix
+}
+
+// String returns the connection's name, which is flannel's.
+func (k ikeKey) String() string {
+	return fmt.Sprintf("%s-%s-%s-%s", k.Local, k.LocalNet, k.RemoteNet, k.Remote)
+}
+
+// child returns the name of the connection's security association, which is flannel's.
+func (k ikeKey) child() string { return fmt.Sprintf("%s-%s", k.LocalNet, k.RemoteNet) }
+
+// parseIKE is the inverse of ikeKey.String.
+func parseIKE(name string) (k ikeKey, ok bool) {
+	parts := strings.Split(name, "-")
+	if len(parts) != 4 {
+		return k, false
+	}
+	var errs [4]error
+	k.Local, errs[0] = netip.ParseAddr(parts[0])
+	k.LocalNet, errs[1] = netip.ParsePrefix(parts[1])
+	k.RemoteNet, errs[2] = netip.ParsePrefix(parts[2])
+	k.Remote, errs[3] = netip.ParseAddr(parts[3])
+	return k, errs == [4]error{} && k.String() == name
+}
+
+// ikeConn is the content of a connection. It is not exported, so that nothing prints it.
+type ikeConn struct {
+	id       netip.Addr // of this node
+	proposal string
+	udpEncap bool
+	secret   [8]byte // a digest, by which a change is noticed
+	down     bool    // it has no security association and does not negotiate one
+}
+
+type ikeEntry = reconcile.Entry[ikeKey, ikeConn]
+
+// ikeStore holds the connections in charon between subnets of our networks. charon does
+// not return all of their content, so that List returns what this run has loaded into
+// this charon. Others are loaded again, which leaves their security associations as they
+// are.
+//
+// Which node begins to negotiate:
+//
+//	security association   the node with the smaller address   the other
+//	never seen             at once                             after 5 s
+//	gone                   at once                             at once
+//	negotiation failed     after 5 s, 10 s … 5 min             likewise
+//
+// charon itself repeats a negotiation that the peer does not answer, and notifies when a
+// security association ends. If the kernel's half of one is gone, the store replaces it.
+type ikeStore struct {
+	log    *slog.Logger
+	config string // configuration file of a charon that flanneld starts
+	secret dataplane.SharedSecret
+	scope  *scopePointer
+	used   func() bool // there may be connections
+	needed func() bool // the backend is ipsec
+	spis   func() (map[uint32]bool, error)
+	notify func()
+
+	client  *charon.Client // nil: not connected
+	own     bool           // flanneld has started this charon
+	watch   *charon.Client // for notifications
+	watcher sync.WaitGroup
+	ended   atomic.Bool        // the daemon has ended
+	others  time.Time          // when that was, if somebody else had started it
+	applied map[ikeKey]ikeConn // loaded in this run, into this charon
+	states  map[ikeKey]*ikeState
+	traffic atomic.Pointer[map[netip.Prefix]dataplane.Traffic]
+}
+
+// ikeState is what the store knows about the security associations of a connection.
+type ikeState struct {
+	up    bool          // they exist, or are negotiated
+	wasUp bool          // they existed, in this run
+	lost  bool          // the kernel does not have all of them
+	since time.Time     // when this run first saw the connection
+	retry time.Time     // when to negotiate again; zero: at once
+	delay time.Duration // after the next negotiation
+}
+
+// The delay between negotiations that fail at once, for example because the secrets
+// differ.
+const minIKEDelay, maxIKEDelay = pollInterval, 5 * time.Minute
+
+func (*ikeStore) Name() string { return "connections" }
+
+// connect connects to charon.
+func (s *ikeStore) connect() error {
+	if s.ended.Load() {
+		if s.client != nil && !s.own {
+			s.others = time.Now()
+		}
+		s.disconnect()
+	}
+	if s.client != nil {
+		return nil
+	}
+	client, err := charon.Dial(charon.Socket)
+	if err != nil {
+		return err
+	}
+	version, err := client.Version()
+	if err == nil {
+		s.watch, err = charon.Dial(charon.Socket)
+	}
+	if err != nil {
+		return errors.Join(err, client.Close())
+	}
+	s.client, s.own = client, client.Started(s.config) != 0
+	s.applied, s.states = map[ikeKey]ikeConn{}, map[ikeKey]*ikeState{}
+	watch := s.watch
+	s.watcher.Go(func() {
+		_ = watch.Watch(s.notify) // it ends with the daemon, or with disconnect
+		s.ended.Store(true)
+		s.notify()
+	})
+	s.log.Info("connected to strongSwan's IKE daemon", "version", version, "socket", charon.Socket)
+	return nil
+}
+
+func (s *ikeStore) disconnect() {
+	if s.client != nil {
+		_, _ = s.client.Close(), s.watch.Close()
+		s.watcher.Wait()
+		s.client = nil
+		s.ended.Store(false)
+		s.traffic.Store(nil)
+	}
+}
+
+const (
+	// startWait bounds how long reach waits for a charon that it has started.
+	startWait = 10 * time.Second
+	// othersWait is how long a service has to restart its charon.
+	othersWait = 30 * time.Second
+)
+
+// reach connects to charon, and starts it if it does not run.
+func (s *ikeStore) reach() error {
+	err := s.connect()
+	if !errors.Is(err, charon.ErrNotRunning) || !s.others.IsZero() && time.Since(s.others) < othersWait {
+		return err
+	}
+	program, err := charon.Start(s.config)
+	if err != nil {
+		return fmt.Errorf("%w: %w", charon.ErrNotRunning, err)
+	}
+	if program != "" {
+		s.log.Info("started strongSwan's IKE daemon", "program", program)
+	}
+	for began := time.Now(); time.Since(began) < startWait; time.Sleep(50 * time.Millisecond) {
+		if err = s.connect(); !errors.Is(err, charon.ErrNotRunning) {
+			return err
+		}
+	}
+	return fmt.Errorf("it was started and does not listen yet: %w", err)
+}
+
+// mayStop reports whether there may be a charon that stop ends.
+func (s *ikeStore) mayStop() bool { return charon.MayRun(s.config) }
+
+// stop ends the charon that this flanneld has started, if there is one.
+func (s *ikeStore) stop(sig unix.Signal) error {
+	if !s.mayStop() {
+		s.disconnect()
+		return nil
+	}
+	if err := s.connect(); err != nil && !errors.Is(err, charon.ErrNotRunning) {
+		return err
+	}
+	err := charon.Stop(s.client, s.config, sig)
+	s.disconnect()
+	return err
+}
+
+func (s *ikeStore) List(context.Context) (map[ikeKey]ikeConn, error) {
+	if !s.used() {
+		return nil, nil
+	}
+	if err := s.connect(); err != nil {
+		if errors.Is(err, charon.ErrNotRunning) && !s.needed() {
+			return nil, nil
+		}
+		return nil, err
+	}
+	out, err := s.list()
+	if err != nil {
+		s.disconnect()
+	}
+	return out, err
+}
+
+func (s *ikeStore) list() (map[ikeKey]ikeConn, error) {
+	names, err1 := s.client.Connections()
+	secrets, err2 := s.client.Secrets()
+	sas, err3 := s.client.SAs()
+	spis, err4 := s.spis()
+	if err := errors.Join(err1, err2, err3, err4); err != nil {
+		return nil, err
+	}
+	byName := map[string][]charon.SA{}
+	for _, sa := range sas {
+		byName[sa.Name] = append(byName[sa.Name], sa)
+	}
+	out, applied := map[ikeKey]ikeConn{}, map[ikeKey]ikeConn{}
+	states, traffic := map[ikeKey]*ikeState{}, map[netip.Prefix]dataplane.Traffic{}
+	scope, hasConn, hasSecret := s.scope.Load(), setOf(names), setOf(secrets)
+	for name := range setOf(slices.Concat(names, secrets)) {
+		key, ok := parseIKE(name)
+		if !ok || !scope.has(key.LocalNet) || !scope.has(key.RemoteNet) {
+			continue
+		}
+		state := s.observe(key, byName[name], spis)
+		conn := ikeConn{}
+		if before, ok := s.applied[key]; ok && hasSecret[name] && hasConn[name] {
+			conn, applied[key] = before, before
+		}
+		conn.down = !state.up && state.due(key)
+		out[key], states[key] = conn, state
+		traffic[key.RemoteNet] = trafficOf(key, byName[name])
+	}
+	s.applied, s.states = applied, states
+	s.traffic.Store(&traffic)
+	return out, nil
+}
+
+func setOf(names []string) map[string]bool {
+	set := make(map[string]bool, len(names))
+	for _, name := range names {
+		set[name] = true
+	}
+	return set
+}
+
+// observe returns the state of a connection with these security associations.
+func (s *ikeStore) observe(key ikeKey, sas []charon.SA, spis map[uint32]bool) *ikeState {
+	state := &ikeState{since: time.Now()}
+	if before, known := s.states[key]; known {
+		*state = *before
+	}
+	state.up, state.lost = false, false
+	installed := false
+	for _, sa := range sas {
+		state.up = state.up || sa.State == "CONNECTING" || sa.Busy
+		for _, p := range sa.Pairs {
+			complete := spis[p.In] && spis[p.Out]
+			installed = installed || p.State == "INSTALLED" && complete
+			state.lost = state.lost || p.State == "INSTALLED" && !complete
+		}
+	}
+	if installed {
+		*state = ikeState{up: true, wasUp: true, since: state.since}
+	}
+	return state
+}
+
+// due reports whether to negotiate now.
+func (s *ikeState) due(key ikeKey) bool {
+	return (s.wasUp || key.Local.Less(key.Remote) || time.Since(s.since) >= pollInterval) && !time.Now().Before(s.retry)
+}
+
+// trafficOf returns what passed through the security associations of a connection. The
+// latest one has the endpoint and the time of the handshake.
+func trafficOf(key ikeKey, sas []charon.SA) dataplane.Traffic {
+	t := dataplane.Traffic{Endpoint: netip.AddrPortFrom(key.Remote, 500)} // of IKE
+	for _, sa := range sas {
+		for _, p := range sa.Pairs {
+			if p.State == "INSTALLED" {
+				t.Received, t.Sent = t.Received+p.Received, t.Sent+p.Sent
+				if at := time.Now().Add(-sa.Since); at.After(t.Handshake) {
+					t.Endpoint, t.Handshake = sa.Remote, at
+				}
+			}
+		}
+	}
+	return t
+}
+
+func (s *ikeStore) Set(_ context.Context, entries []ikeEntry) []error {
+	return s.each(entries, func(e ikeEntry) error {
+		before, loaded := s.applied[e.Key]
+		if before != e.Value {
+			if err := s.client.Load(s.connection(e), string(s.secret)); err != nil {
+				return fmt.Errorf("load a connection with the proposal %s: %w", e.Value.proposal, err)
+			}
+			s.applied[e.Key] = e.Value
+		}
+		state, known := s.states[e.Key]
+		if !known {
+			state = &ikeState{since: time.Now()}
+			s.states[e.Key] = state
+		}
+		if loaded && before != e.Value { // the security associations are those of another configuration
+			if err := s.client.Terminate(e.Key.String()); err != nil {
+				return err
+			}
+			*state = ikeState{wasUp: true, since: state.since}
+		}
+		if state.up || !state.due(e.Key) {
+			return nil
+		}
+		state.delay = min(max(2*state.delay, minIKEDelay), maxIKEDelay)
+		state.retry = time.Now().Add(state.delay)
+		if state.lost {
+			return s.client.Rekey(e.Key.String(), e.Key.child())
+		}
+		return s.client.Initiate(e.Key.String(), e.Key.child())
+	})
+}
+
+func (s *ikeStore) connection(e ikeEntry) charon.Connection {
+	return charon.Connection{Name: e.Key.String(), Child: e.Key.child(), Local: e.Key.Local, Remote: e.Key.Remote, LocalID: e.Value.id, RemoteID: e.Key.Remote,
+		LocalNet: e.Key.LocalNet, RemoteNet: e.Key.RemoteNet, Proposal: e.Value.proposal, UDPEncap: e.Value.udpEncap, ReqID: reqID}
+}
+
+func (s *ikeStore) Delete(_ context.Context, entries []ikeEntry) []error {
+	return s.each(entries, func(e ikeEntry) error {
+		delete(s.applied, e.Key)
+		delete(s.states, e.Key)
+		return s.client.Unload(e.Key.String())
+	})
+}
+
+// each calls do for each entry. After an error of the connection to charon, the others
+// have the same.
+func (s *ikeStore) each(entries []ikeEntry, do func(ikeEntry) error) []error {
+	errs := make([]error, len(entries))
+	for i, e := range entries {
+		if errs[i] = s.connect(); errs[i] == nil {
+			errs[i] = do(e)
+		}
+		if _, refused := errors.AsType[*charon.Refusal](errs[i]); errs[i] != nil && !refused {
+			s.disconnect()
+			for j := i; j < len(errs); j++ {
+				errs[j] = reconcile.Unknown(errs[i])
+			}
+			break
+		}
+	}
+	return errs
+}

@@ -1,0 +1,411 @@
+//go:build linux
+
+package linux
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"flannel/internal/test/logtest"
+	"flannel/internal/test/nstest"
+	"flannel/internal/test/nstest/ipshow"
+	"flannel/pkg/dataplane"
+	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/mac"
+	"flannel/pkg/reconcile"
+)
+
+// run runs a shell command in the test's namespaces and returns what it printed.
+func run(t *testing.T, format string, args ...any) string {
+	t.Helper()
+	command := fmt.Sprintf(format, args...)
+	out, err := exec.Command("sh", "-ec", command).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", command, err, out)
+	}
+	return string(out)
+}
+
+var (
+	v4Network = netip.MustParsePrefix("10.5.0.0/16")
+	v6Network = netip.MustParsePrefix("2001:cafe:42::/56")
+)
+
+// machine is a node's network with our dataplane at work in it, as the daemon would drive it.
+type machine struct {
+	*Driver
+	t        *testing.T
+	mu       sync.Mutex
+	devices  []dataplane.Device
+	state    dataplane.State
+	former   []netip.Prefix // subnets of this node
+	done     reconcile.Result
+	repaired map[string]int      // by what
+	refused  []dataplane.Refused // by the last pass
+}
+
+// refusals joins the errors.
+func refusals(refused []dataplane.Refused) error {
+	var errs []error
+	for _, r := range refused {
+		errs = append(errs, r.Err)
+	}
+	return errors.Join(errs...)
+}
+
+func newMachine(t *testing.T) *machine {
+	t.Helper()
+	run(t, `ip link add eth0 type veth peer name far
+		ip addr add 192.168.100.1/24 dev eth0; ip addr add fd00:100::1/64 dev eth0 nodad
+		ip link set eth0 up; ip link set far up; sysctl -qw net.ipv4.ip_forward=0`)
+	m := &machine{t: t, repaired: map[string]int{}}
+	m.restart()
+	m.devices = []dataplane.Device{
+		{Name: "eth0", Kind: dataplane.Existing{}},
+		{Name: "flannel.1", MAC: mac.Addr{2, 0, 0, 0, 0, 1}, Kind: dataplane.VXLAN{VNI: 1, Tunnel: dataplane.Tunnel{MTU: 1450, Parent: "eth0",
+			Local: netip.MustParseAddr("192.168.100.1"), Addr: []netip.Prefix{netip.MustParsePrefix("10.5.1.0/32")}}}},
+		{Name: "flannel-v6.1", MAC: mac.Addr{2, 0, 0, 0, 0, 2}, Kind: dataplane.VXLAN{VNI: 1, Tunnel: dataplane.Tunnel{MTU: 1430, Parent: "eth0",
+			Local: netip.MustParseAddr("fd00:100::1"), Addr: []netip.Prefix{netip.MustParsePrefix("2001:cafe:42:1::/128")}}}},
+	}
+	m.state = dataplane.State{Networks: []netip.Prefix{v4Network, v6Network}}
+	for i := 2; i <= 4; i++ {
+		m.state.Paths = append(m.state.Paths, peerPaths(i)...)
+	}
+	return m
+}
+
+// restart ends our dataplane and begins anew, as after a kill -9.
+func (m *machine) restart() {
+	m.t.Helper()
+	if m.Driver != nil {
+		if err := m.Close(); err != nil {
+			m.t.Fatal(err)
+		}
+	}
+	d, err := New(driver.Options{Log: slog.New(slog.NewTextHandler(testWriter{m.t}, nil)), Report: func(_ string, _ int, r reconcile.Result) {
+		r.Replaced = 0 // these tests count writes
+		m.done = m.done.Plus(r)
+	}, Repairs: driver.NewRepairs(slog.New(slog.NewTextHandler(testWriter{m.t}, nil)), func(what string, n int) { m.repaired[what] += n })})
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	m.Driver = d
+}
+
+func peerPaths(i int) []*dataplane.Path {
+	mac := mac.Addr{2, 0, 0, 0, 1, byte(i)}
+	return []*dataplane.Path{
+		{Dst: netip.MustParsePrefix(fmt.Sprintf("10.5.%d.0/24", i)), Via: netip.MustParseAddr(fmt.Sprintf("192.168.100.%d", i)), Device: "flannel.1", Encap: dataplane.VTEP{MAC: mac}},
+		{Dst: netip.MustParsePrefix(fmt.Sprintf("2001:cafe:42:%d::/64", i)), Via: netip.MustParseAddr(fmt.Sprintf("fd00:100::%d", i)), Device: "flannel-v6.1", Encap: dataplane.VTEP{MAC: mac}},
+	}
+}
+
+func (m *machine) pass() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.done = reconcile.Result{}
+	links, err := m.Ensure(m.t.Context(), m.devices)
+	state := m.state
+	state.Keep = reconcile.IsUnknown(err)
+	leaveErr := m.LeaveSubnets(m.former, "n7")
+	var applyErr error
+	m.refused, applyErr = m.Apply(m.t.Context(), links, state)
+	return errors.Join(err, leaveErr, applyErr, refusals(m.refused))
+}
+
+func (m *machine) mustPass() {
+	m.t.Helper()
+	if err := m.pass(); err != nil {
+		m.t.Fatal(err)
+	}
+}
+
+// serve runs a pass on each notification of the kernel, until the test ends.
+func (m *machine) serve() {
+	ctx, cancel := context.WithCancel(m.t.Context())
+	var done sync.WaitGroup
+	m.t.Cleanup(func() { cancel(); done.Wait() })
+	done.Go(func() {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-m.Changes():
+				if err := m.pass(); err != nil {
+					m.t.Logf("pass: %v", err)
+					time.AfterFunc(20*time.Millisecond, func() { driver.Notify(m.changes) })
+				}
+			}
+		}
+	})
+}
+
+type testWriter struct{ t *testing.T }
+
+func (w testWriter) Write(p []byte) (int, error) {
+	w.t.Log(strings.TrimSpace(string(p)))
+	return len(p), nil
+}
+
+// kernel prints all that we put into the kernel, in a form for a reader.
+func kernel(t *testing.T) string {
+	t.Helper()
+	all := slices.DeleteFunc(lines(t)(ipshow.Routes()), func(route string) bool { return strings.Contains(route, " proto kernel") })
+	for _, dev := range []string{"flannel.1", "flannel-v6.1"} {
+		in, err := net.InterfaceByName(dev)
+		if err != nil {
+			continue
+		}
+		for _, neigh := range lines(t)(ipshow.Neighbours(dev)) {
+			all = append(all, dev+" neigh "+neigh)
+		}
+		for _, entry := range lines(t)(ipshow.FDB(dev)) {
+			all = append(all, dev+" fdb "+entry)
+		}
+		for _, addr := range lines(t)(ipshow.Addresses(dev)) {
+			all = append(all, dev+" "+addr)
+		}
+		all = append(all, fmt.Sprintf("%s up %d mtu %d address %s", dev, in.Flags&net.FlagUp, in.MTU, in.HardwareAddr))
+	}
+	slices.Sort(all)
+	return strings.Join(all, "\n")
+}
+
+// lines returns a function that fails the test if what it is given is an error; none if a device is not there.
+func lines(t *testing.T) func([]string, error) []string {
+	return func(all []string, err error) []string {
+		t.Helper()
+		if err != nil && !errors.As(err, new(netlink.LinkNotFoundError)) {
+			t.Fatal(err)
+		}
+		return all
+	}
+}
+
+const synced = `10.5.2.0/24 via 10.5.2.0 dev flannel.1 proto 70 onlink
+10.5.3.0/24 via 10.5.3.0 dev flannel.1 proto 70 onlink
+10.5.4.0/24 via 10.5.4.0 dev flannel.1 proto 70 onlink
+2001:cafe:42:2::/64 via 2001:cafe:42:2:: dev flannel-v6.1 proto 70 metric 1024 onlink
+2001:cafe:42:3::/64 via 2001:cafe:42:3:: dev flannel-v6.1 proto 70 metric 1024 onlink
+2001:cafe:42:4::/64 via 2001:cafe:42:4:: dev flannel-v6.1 proto 70 metric 1024 onlink
+flannel-v6.1 fdb 02:00:00:00:01:02 dst fd00:100::2 self permanent
+flannel-v6.1 fdb 02:00:00:00:01:03 dst fd00:100::3 self permanent
+flannel-v6.1 fdb 02:00:00:00:01:04 dst fd00:100::4 self permanent
+flannel-v6.1 inet6 2001:cafe:42:1::/128
+flannel-v6.1 neigh 2001:cafe:42:2:: lladdr 02:00:00:00:01:02 PERMANENT
+flannel-v6.1 neigh 2001:cafe:42:3:: lladdr 02:00:00:00:01:03 PERMANENT
+flannel-v6.1 neigh 2001:cafe:42:4:: lladdr 02:00:00:00:01:04 PERMANENT
+flannel-v6.1 up 1 mtu 1430 address 02:00:00:00:00:02
+flannel.1 fdb 02:00:00:00:01:02 dst 192.168.100.2 self permanent
+flannel.1 fdb 02:00:00:00:01:03 dst 192.168.100.3 self permanent
+flannel.1 fdb 02:00:00:00:01:04 dst 192.168.100.4 self permanent
+flannel.1 inet 10.5.1.0/32
+flannel.1 neigh 10.5.2.0 lladdr 02:00:00:00:01:02 PERMANENT
+flannel.1 neigh 10.5.3.0 lladdr 02:00:00:00:01:03 PERMANENT
+flannel.1 neigh 10.5.4.0 lladdr 02:00:00:00:01:04 PERMANENT
+flannel.1 up 1 mtu 1450 address 02:00:00:00:00:01`
+
+func TestFirstSync(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		m := newMachine(t)
+		m.mustPass()
+		if got := kernel(t); got != synced {
+			t.Errorf("the kernel holds\n%s\nwant\n%s", got, synced)
+		}
+		if out := run(t, "ip -d link show flannel.1"); !strings.Contains(out, "vxlan id 1 local 192.168.100.1 dev eth0 srcport 0 0 dstport 8472 nolearning") {
+			t.Errorf("flannel.1 is %s", out)
+		}
+		if got := run(t, "cat /proc/sys/net/ipv4/ip_forward /proc/sys/net/ipv6/conf/all/forwarding /proc/sys/net/ipv6/conf/flannel.1/accept_ra"); got != "1\n1\n0\n" {
+			t.Errorf("forwarding v4, v6 and accept_ra are %q", got)
+		}
+		if n := strings.Count(run(t, "ip nexthop show proto 70; ip -6 nexthop show proto 70"), "via"); n < 6 {
+			t.Errorf("%d nexthop objects, want 6", n)
+		}
+		m.mustPass()
+		if m.done != (reconcile.Result{}) {
+			t.Errorf("a pass with nothing to do did %+v", m.done)
+		}
+		m.restart()
+		m.mustPass()
+		if m.done != (reconcile.Result{}) {
+			t.Errorf("the first pass after a restart did %+v, want nothing", m.done)
+		}
+	})
+}
+
+// What happened while we were down is put right by the first pass, by its differences alone.
+func TestRestart(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		m := newMachine(t)
+		m.state.Paths = append(m.state.Paths, peerPaths(5)...)
+		changed := peerPaths(4)
+		for _, p := range changed {
+			p.Encap = dataplane.VTEP{MAC: mac.Addr{2, 0, 0, 0, 1, 0x44}}
+		}
+		m.state.Paths = append(m.state.Paths[:4:4], append(changed, peerPaths(5)...)...)
+		m.mustPass()
+		m.restart()
+		m.state.Paths = nil
+		for i := 2; i <= 4; i++ { // 5 is gone, 4 has another MAC
+			m.state.Paths = append(m.state.Paths, peerPaths(i)...)
+		}
+		m.mustPass()
+		if got := kernel(t); got != synced {
+			t.Errorf("the kernel holds\n%s\nwant\n%s", got, synced)
+		}
+		// Per family: neighbour and FDB entry of 4 set; the old FDB entry of 4, and route, nexthop, neighbour and FDB
+		// entry of 5 deleted.
+		if want := (reconcile.Result{Set: 4, Deleted: 10}); m.done != want {
+			t.Errorf("it took %+v, want %+v", m.done, want)
+		}
+	})
+}
+
+// A flannel's entries are taken over as they are; what it left behind goes; what is nobody's of ours stays.
+func TestAdoption(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		m := newMachine(t)
+		run(t, `ip link add flannel.1 type vxlan id 1 dev eth0 local 192.168.100.1 dstport 8472 nolearning
+			ip link set flannel.1 address 06:11:22:33:44:55 mtu 1450 up; ip addr add 10.5.1.0/32 dev flannel.1
+			for i in 2 3 4 9; do
+				ip route add 10.5.$i.0/24 via 10.5.$i.0 dev flannel.1 onlink
+				ip neigh add 10.5.$i.0 lladdr 02:00:00:00:01:0$i dev flannel.1 nud permanent
+				bridge fdb add 02:00:00:00:01:0$i dev flannel.1 dst 192.168.100.$i self permanent
+			done
+			ip route add 10.5.8.0/24 via 192.168.100.8 dev eth0`)
+		foreign := `ip route add 10.6.0.0/24 via 192.168.100.8 dev eth0; ip route add 10.5.7.0/24 via 192.168.100.7 proto static
+			ip route add 10.5.6.0/24 via 192.168.100.6 metric 50; ip route add 172.16.0.0/16 dev flannel.1
+			ip nexthop add id 9 via 192.168.100.77 dev eth0; ip neigh add 192.168.100.9 lladdr 02:00:00:00:00:99 dev eth0 nud permanent
+			ip link add flannel-br type bridge; ip link add cni0 type bridge; ip addr add 10.5.1.1/24 dev cni0; ip link set cni0 up`
+		run(t, "%s", foreign)
+		theirs := func() string {
+			return run(t, `ip route show proto static; ip route show 10.6.0.0/24; ip route show 10.5.6.0/24; ip route show 172.16.0.0/16
+				ip nexthop show id 9; ip neigh show dev eth0 nud permanent; ip -br link show type bridge; ip route show proto kernel dev cni0`)
+		}
+		before := theirs()
+		m.devices = m.devices[:2]
+		m.state = dataplane.State{Networks: []netip.Prefix{v4Network}, Blackholes: []netip.Prefix{netip.MustParsePrefix("10.5.1.0/24")}}
+		for i := 2; i <= 4; i++ {
+			m.state.Paths = append(m.state.Paths, peerPaths(i)[0])
+		}
+		m.mustPass()
+		// Nexthop objects for 3 peers, the blackhole; and away go 2 routes, 1 neighbour, 1 FDB entry.
+		if want := (reconcile.Result{Set: 4, Deleted: 4}); m.done != want {
+			t.Errorf("adopting took %+v, want %+v", m.done, want)
+		}
+		if after := theirs(); after != before {
+			t.Errorf("what is not ours was changed from\n%s\nto\n%s", before, after)
+		}
+		got := run(t, "ip route show root 10.5.0.0/16 dev flannel.1; ip route show type blackhole; cat /sys/class/net/flannel.1/address")
+		want := `10.5.2.0/24 via 10.5.2.0 onlink
+10.5.3.0/24 via 10.5.3.0 onlink
+10.5.4.0/24 via 10.5.4.0 onlink
+blackhole 10.5.1.0/24 proto 70 metric 65536
+06:11:22:33:44:55
+`
+		if got = regexp.MustCompile(` +\n`).ReplaceAllString(got, "\n"); got != want {
+			t.Errorf("the kernel holds\n%s\nwant\n%s", got, want)
+		}
+		m.state.Blackholes = nil
+		m.mustPass()
+		if out := run(t, "ip route show type blackhole"); out != "" {
+			t.Errorf("the blackhole stays when it is no longer wanted: %s", out)
+		}
+	})
+}
+
+// The underlay's address and interface, the VNI and the kind of network change while we run.
+func TestChangesOfConfiguration(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		m := newMachine(t)
+		m.mustPass()
+		run(t, "ip addr add 192.168.100.111/24 dev eth0")
+		tunnel := m.devices[1].Kind.(dataplane.VXLAN)
+		tunnel.Local = netip.MustParseAddr("192.168.100.111")
+		m.devices[1].Kind = tunnel
+		m.mustPass()
+		if out := run(t, "ip -d link show flannel.1"); !strings.Contains(out, "local 192.168.100.111") {
+			t.Errorf("the tunnel did not follow the underlay: %s", out)
+		}
+		if got := kernel(t); got != synced || m.done != (reconcile.Result{}) {
+			t.Errorf("a new source address changed entries (%+v):\n%s", m.done, got)
+		}
+		tunnel.VNI = 2
+		m.devices[1].Name, m.devices[1].Kind = "flannel.2", tunnel
+		var paths []*dataplane.Path
+		for _, p := range m.state.Paths {
+			q := *p
+			q.Device = strings.Replace(q.Device, "flannel.1", "flannel.2", 1)
+			paths = append(paths, &q)
+		}
+		m.state.Paths = paths
+		m.mustPass()
+		if got := run(t, "ip -br link show type vxlan | sed 's,[ @].*,,'; ip route show proto 70 | grep -c flannel.2; bridge fdb show dev flannel.2 | wc -l"); got != "flannel-v6.1\nflannel.2\n3\n3\n" {
+			t.Errorf("after a change of VNI: %s", got)
+		}
+		// host-gw: routes only, and no device.
+		m.devices = m.devices[:1]
+		m.state.Paths = nil
+		for i := 2; i <= 4; i++ {
+			for _, p := range peerPaths(i) {
+				m.state.Paths = append(m.state.Paths, &dataplane.Path{Dst: p.Dst, Via: p.Via, Device: "eth0", Encap: dataplane.Direct{}})
+			}
+		}
+		m.mustPass()
+		got := run(t, "ip -br link show type vxlan; ip route show proto 70; ip -6 route show proto 70; ip nexthop show proto 70 | wc -l")
+		if want := "via 192.168.100.3 dev eth0"; !strings.Contains(got, want) || strings.Contains(got, "flannel") || strings.Count(got, "dev eth0") != 6 {
+			t.Errorf("after a change to host-gw: %s", got)
+		}
+	})
+}
+
+// Without nexthop objects (kernels before 5.3) the routes are plain ones.
+func TestPlainRoutes(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		m := newMachine(t)
+		m.store.none = true
+		m.mustPass()
+		if got := kernel(t); got != synced {
+			t.Errorf("the kernel holds\n%s\nwant\n%s", got, synced)
+		}
+		if out := run(t, "ip nexthop show"); out != "" {
+			t.Errorf("nexthop objects: %s", out)
+		}
+		m.state.Paths = m.state.Paths[2:]
+		m.mustPass()
+		m.restart()
+		m.mustPass()
+		if out := run(t, "ip route show proto 70 | wc -l; ip route show proto 70 | grep -c nhid || true"); out != "2\n0\n" {
+			t.Errorf("plain routes were not kept as they are: %s", out)
+		}
+	})
+}
+
+// An entry that the kernel refuses blocks no other, and is named.
+func TestOneRefusalBlocksNoOther(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		m := newMachine(t)
+		bad := &dataplane.Path{Dst: netip.MustParsePrefix("10.5.66.0/24"), Via: netip.MustParseAddr("172.31.0.1"), Device: "eth0", Encap: dataplane.Direct{}}
+		m.state.Paths = append([]*dataplane.Path{bad}, m.state.Paths...)
+		err := m.pass()
+		if err == nil || !logtest.Names(err.Error(), "10.5.66.0/24", "172.31.0.1") {
+			t.Errorf("got %v, want an error that names the route", err)
+		}
+		if got := kernel(t); got != synced {
+			t.Errorf("the kernel holds\n%s\nwant\n%s", got, synced)
+		}
+	})
+}

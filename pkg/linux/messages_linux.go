@@ -1,0 +1,188 @@
+package linux
+
+import (
+	"encoding/binary"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+
+	"flannel/pkg/linux/rtnetlink"
+	"flannel/pkg/mac"
+)
+
+// This file writes and parses the messages of rtnetlink(7) for routes, nexthop
+// objects, neighbours and FDB entries, because the netlink library supports
+// neither batches nor nexthop objects. Devices and addresses use the library.
+
+// Attributes that x/sys lacks: RTA_NH_ID of linux/rtnetlink.h, NHA_FDB of
+// linux/nexthop.h.
+const (
+	rtaNexthopID = 30
+	nhaFDB       = 11
+)
+
+// writeRoute appends a route of the main table. A route with a nexthop ID does not
+// contain the hop's address and device.
+func writeRoute(m rtnetlink.Message, kind, flags uint16, r kernelRoute) rtnetlink.Message {
+	body := make([]byte, unix.SizeofRtMsg)
+	body[0] = rtnetlink.Family(r.key.Dst.Addr())
+	body[1] = uint8(r.key.Dst.Bits())
+	body[4] = unix.RT_TABLE_MAIN
+	body[5] = r.protocol
+	body[6] = unix.RT_SCOPE_UNIVERSE
+	body[7] = unix.RTN_UNICAST
+	switch {
+	case r.hop.Blackhole:
+		body[7] = unix.RTN_BLACKHOLE
+	case kind == unix.RTM_DELROUTE:
+		body[6] = unix.RT_SCOPE_NOWHERE // any
+	case r.hop.Onlink && r.nexthop == 0:
+		binary.NativeEndian.PutUint32(body[8:], unix.RTNH_F_ONLINK)
+	case !r.hop.Via.IsValid() && r.key.Dst.Addr().Is4():
+		body[6] = unix.RT_SCOPE_LINK
+	}
+	m = m.Begin(kind, flags, body).Addr(unix.RTA_DST, r.key.Dst.Addr())
+	if r.key.Metric != 0 {
+		m = m.Uint32(unix.RTA_PRIORITY, r.key.Metric)
+	}
+	switch {
+	case r.nexthop != 0:
+		m = m.Uint32(rtaNexthopID, r.nexthop)
+	case r.hop.Via.IsValid():
+		m = m.Addr(unix.RTA_GATEWAY, r.hop.Via).Uint32(unix.RTA_OIF, uint32(r.hop.Index))
+	case r.hop.Index != 0:
+		m = m.Uint32(unix.RTA_OIF, uint32(r.hop.Index))
+	}
+	return m
+}
+
+// writeNexthop appends a nexthop object. Deleting one takes only its ID.
+func writeNexthop(m rtnetlink.Message, kind, flags uint16, id uint32, h hop) rtnetlink.Message {
+	body := make([]byte, 8) // struct nhmsg
+	if kind == unix.RTM_DELNEXTHOP {
+		return m.Begin(kind, flags, body).Uint32(unix.NHA_ID, id)
+	}
+	body[0] = rtnetlink.Family(h.Via)
+	body[2] = protocolOurs
+	if h.Onlink {
+		binary.NativeEndian.PutUint32(body[4:], unix.RTNH_F_ONLINK)
+	}
+	return m.Begin(kind, flags, body).Uint32(unix.NHA_ID, id).
+		Uint32(unix.NHA_OIF, uint32(h.Index)).Addr(unix.NHA_GATEWAY, h.Via)
+}
+
+// writeNeigh appends a permanent neighbour (fam is the family of a) or, for
+// unix.AF_BRIDGE, a permanent FDB entry (a is the underlay address of the tunnel
+// end with the MAC address).
+func writeNeigh(m rtnetlink.Message, kind, flags uint16, fam uint8, index int, a netip.Addr, mac mac.Addr) rtnetlink.Message {
+	body := make([]byte, 12) // struct ndmsg
+	body[0] = fam
+	binary.NativeEndian.PutUint32(body[4:], uint32(index))
+	binary.NativeEndian.PutUint16(body[8:], unix.NUD_PERMANENT)
+	if fam == unix.AF_BRIDGE {
+		body[10] = unix.NTF_SELF
+	}
+	m = m.Begin(kind, flags, body)
+	if a.IsValid() {
+		m = m.Addr(unix.NDA_DST, a)
+	}
+	return m.Attr(unix.NDA_LLADDR, mac[:])
+}
+
+// parseRoute parses a route. ok is false for routes that cannot be ours: those of
+// other tables, local and cached ones.
+func parseRoute(b []byte) (r kernelRoute, ok bool, err error) {
+	if len(b) < unix.SizeofRtMsg {
+		return r, false, rtnetlink.ErrShort
+	}
+	fam, bits, tos, table, kind := b[0], int(b[1]), b[3], uint32(b[4]), b[7]
+	flags := binary.NativeEndian.Uint32(b[8:])
+	r.protocol = b[5]
+	var dst netip.Addr
+	for attr, value := range rtnetlink.Attrs(b[unix.SizeofRtMsg:]) {
+		switch attr {
+		case unix.RTA_DST:
+			dst = rtnetlink.Address(value)
+		case unix.RTA_OIF:
+			r.hop.Index = int(rtnetlink.Number(value))
+		case unix.RTA_GATEWAY:
+			r.hop.Via = rtnetlink.Address(value)
+		case unix.RTA_PRIORITY:
+			r.key.Metric = rtnetlink.Number(value)
+		case unix.RTA_TABLE:
+			table = rtnetlink.Number(value)
+		case rtaNexthopID:
+			r.nexthop = rtnetlink.Number(value)
+		case unix.RTA_MULTIPATH, unix.RTA_VIA, unix.RTA_ENCAP, unix.RTA_METRICS, unix.RTA_PREFSRC:
+			r.hop.Unmanaged = true
+		}
+	}
+	if !dst.IsValid() || table != unix.RT_TABLE_MAIN || tos != 0 || flags&unix.RTM_F_CLONED != 0 ||
+		rtnetlink.Family(dst) != fam || bits > dst.BitLen() {
+		return r, false, nil
+	}
+	r.key.Dst = netip.PrefixFrom(dst, bits)
+	switch kind {
+	case unix.RTN_BLACKHOLE:
+		r.hop = hop{Blackhole: true} // for IPv6 the kernel shows the loopback device
+	case unix.RTN_UNICAST:
+		r.hop.Onlink = flags&unix.RTNH_F_ONLINK != 0
+	default:
+		return r, false, nil
+	}
+	return r, true, nil
+}
+
+// parseNexthop parses a nexthop object.
+func parseNexthop(b []byte) (id uint32, protocol uint8, h hop, err error) {
+	if len(b) < 8 {
+		return 0, 0, h, rtnetlink.ErrShort
+	}
+	h.Onlink = binary.NativeEndian.Uint32(b[4:])&unix.RTNH_F_ONLINK != 0
+	for attr, value := range rtnetlink.Attrs(b[8:]) {
+		switch attr {
+		case unix.NHA_ID:
+			id = rtnetlink.Number(value)
+		case unix.NHA_OIF:
+			h.Index = int(rtnetlink.Number(value))
+		case unix.NHA_GATEWAY:
+			h.Via = rtnetlink.Address(value)
+		case unix.NHA_GROUP, unix.NHA_BLACKHOLE, nhaFDB, unix.NHA_ENCAP:
+			h.Unmanaged = true
+		}
+	}
+	return id, b[2], h, nil
+}
+
+// kernelNeigh is a neighbour or an FDB entry (fam is unix.AF_BRIDGE).
+type kernelNeigh struct {
+	fam       uint8
+	index     int
+	permanent bool
+	ip        netip.Addr
+	mac       mac.Addr
+}
+
+// parseNeigh parses a neighbour or an FDB entry. ok is false for proxies and for
+// link-layer addresses other than Ethernet's.
+func parseNeigh(b []byte) (n kernelNeigh, ok bool, err error) {
+	if len(b) < 12 {
+		return n, false, rtnetlink.ErrShort
+	}
+	n.fam = b[0]
+	n.index = int(int32(binary.NativeEndian.Uint32(b[4:])))
+	n.permanent = binary.NativeEndian.Uint16(b[8:])&unix.NUD_PERMANENT != 0
+	ok = b[10]&unix.NTF_PROXY == 0
+	for attr, value := range rtnetlink.Attrs(b[12:]) {
+		switch attr {
+		case unix.NDA_DST:
+			n.ip = rtnetlink.Address(value)
+		case unix.NDA_LLADDR:
+			if len(value) != len(n.mac) {
+				return n, false, nil
+			}
+			n.mac = mac.Addr(value)
+		}
+	}
+	return n, ok, nil
+}

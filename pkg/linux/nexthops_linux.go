@@ -1,0 +1,242 @@
+package linux
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"flannel/pkg/linux/rtnetlink"
+	"flannel/pkg/reconcile"
+)
+
+// nexthopStore holds our nexthop objects (kernel 5.3 and later). With one object
+// for each gateway, adding n routes through one device costs n steps. Without
+// them, the kernel walks over all routes of the device for each, so it costs n².
+//
+// Example: the routes 10.244.2.0/24 and 10.244.3.0/24, both via 192.168.0.2 on
+// link 2, share one object:
+//
+//	$ ip nexthop
+//	id 1174405121 via 192.168.0.2 dev eth0 scope link proto 70
+//	$ ip route
+//	10.244.2.0/24 nhid 1174405121 via 192.168.0.2 dev eth0 proto 70
+//	10.244.3.0/24 nhid 1174405121 via 192.168.0.2 dev eth0 proto 70
+//
+// Then ids[{192.168.0.2, 2}] is 1174405121, and hops[1174405121] the hop. When
+// somebody deletes the object, the kernel deletes both routes without a
+// notification; see observe.
+//
+// The table calls List, Set and Delete, the watcher calls observe and resolve.
+type nexthopStore struct {
+	conn  *rtnetlink.Conn
+	scope *scopePointer
+	first uint32 // our IDs are first to first+nexthopRange-1
+	lost  func() // called when List misses an object that routes use: the kernel has deleted these routes
+
+	mu   sync.Mutex
+	none bool           // the kernel has no nexthop objects
+	ids  map[hop]uint32 // the object that routes through a hop take
+	hops map[uint32]hop // all existing objects, including those of others
+	last uint32         // the last ID that was reserved
+}
+
+// nexthopKey identifies an object by its hop. Of several objects of ours with the
+// same hop only one is needed: that one has the extra 0, and the others, which
+// are never desired, their IDs.
+type nexthopKey struct {
+	hop
+	extra uint32
+}
+
+// IDs have 32 bits. Ours are far from the small ones that people choose. Each
+// flanneld of a host has its own range, since it must not delete the objects that
+// another one's routes use.
+const (
+	nexthopRange = 1 << 18
+	usualNexthop = 70 << 24
+	otherRanges  = (1<<32 - usualNexthop) / nexthopRange // including that of the flanneld without a name
+)
+
+func newNexthopStore(c *rtnetlink.Conn, scope *scopePointer, instance string) *nexthopStore {
+	first := uint32(usualNexthop)
+	if instance != "" {
+		h := fnv.New32a()
+		h.Write([]byte(instance)) //nolint:errcheck // it never fails
+		first += nexthopRange * (1 + h.Sum32()%(otherRanges-1))
+	}
+	return &nexthopStore{conn: c, scope: scope, first: first, ids: map[hop]uint32{}, hops: map[uint32]hop{}, last: first, lost: func() {}}
+}
+
+// owns reports whether an object is ours.
+func (s *nexthopStore) owns(id uint32, protocol uint8) bool {
+	return protocol == protocolOurs && (s.scope.Load().everything || id >= s.first && id-s.first < nexthopRange)
+}
+
+func (*nexthopStore) Name() string { return "nexthops" }
+
+func (s *nexthopStore) List(context.Context) (map[nexthopKey]struct{}, error) {
+	s.mu.Lock()
+	n := len(s.hops) // the expected size: growing a map takes twice the memory and time
+	s.mu.Unlock()
+	out, ids, hops := make(map[nexthopKey]struct{}, n), make(map[hop]uint32, n), make(map[uint32]hop, n)
+	reset := func() { clear(out); clear(ids); clear(hops) }
+	err := s.conn.Dump(rtnetlink.DumpRequest(unix.RTM_GETNEXTHOP, make([]byte, 8)), reset, func(body []byte) error {
+		id, protocol, h, err := parseNexthop(body)
+		if err != nil {
+			return err
+		}
+		hops[id] = h
+		if !s.owns(id, protocol) {
+			return nil
+		}
+		key := nexthopKey{hop: h}
+		if _, twice := ids[h]; twice {
+			key.extra = id
+		} else {
+			ids[h] = id
+		}
+		out[key] = struct{}{}
+		return nil
+	})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		s.none, err = true, nil
+	}
+	if err != nil {
+		return nil, err // the old maps are better than a part of a list
+	}
+	// The notification of its deletion may be on its way. Then observe will not know it.
+	for h, id := range s.ids {
+		if hops[id] != h {
+			s.lost()
+			break
+		}
+	}
+	s.ids, s.hops = ids, hops
+	return out, nil
+}
+
+func (s *nexthopStore) unsupported() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.none
+}
+
+// resolve returns the hop of a route. With the sysctl nexthop_compat_mode 0, the
+// kernel reports only the ID of its object.
+func (s *nexthopStore) resolve(r kernelRoute) hop {
+	if r.nexthop == 0 || r.hop.Via.IsValid() {
+		return r.hop
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if h, ok := s.hops[r.nexthop]; ok {
+		return h
+	}
+	return hop{Unmanaged: true}
+}
+
+// reserveID reserves an ID for a hop. Called before the object is created, so that
+// observe recognizes its notification.
+func (s *nexthopStore) reserveID(h hop) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for used := true; used; {
+		s.last = s.first + (s.last+1-s.first)%nexthopRange
+		_, used = s.hops[s.last]
+	}
+	s.ids[h], s.hops[s.last] = s.last, h
+}
+
+// idOf returns the ID of the object with a key; 0 if there is none.
+func (s *nexthopStore) idOf(key nexthopKey) uint32 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return cmp.Or(key.extra, s.ids[key.hop])
+}
+
+// releaseID is the inverse of reserveID. Called before the object is deleted, so
+// that observe ignores its notification.
+func (s *nexthopStore) releaseID(key nexthopKey) (id uint32) {
+	id = s.idOf(key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if key.extra == 0 {
+		delete(s.ids, key.hop)
+	}
+	delete(s.hops, id)
+	return id
+}
+
+type nexthopEntry = reconcile.Entry[nexthopKey, struct{}]
+
+func (s *nexthopStore) Set(_ context.Context, entries []nexthopEntry) []error {
+	if s.unsupported() {
+		return nil
+	}
+	for _, e := range entries {
+		s.reserveID(e.Key.hop)
+	}
+	create := func(m rtnetlink.Message, e nexthopEntry) rtnetlink.Message {
+		return writeNexthop(m, unix.RTM_NEWNEXTHOP, unix.NLM_F_CREATE|unix.NLM_F_EXCL, s.idOf(e.Key), e.Key.hop)
+	}
+	errs := batch(s.conn, entries, create)
+	retryOnlink(s.conn, entries, errs, func(e nexthopEntry) hop { return e.Key.hop }, create)
+	for i, err := range errs {
+		if err != nil {
+			s.releaseID(entries[i].Key)
+			errs[i] = fmt.Errorf("%s: %w", entries[i].Key.hop, err)
+		}
+	}
+	return errs
+}
+
+func (s *nexthopStore) Delete(_ context.Context, entries []nexthopEntry) []error {
+	if s.unsupported() {
+		return nil
+	}
+	return ignoreMissing(batch(s.conn, entries, func(m rtnetlink.Message, e nexthopEntry) rtnetlink.Message {
+		return writeNexthop(m, unix.RTM_DELNEXTHOP, 0, s.releaseID(e.Key), hop{})
+	}))
+}
+
+// observe records a notification for any nexthop object.
+//
+//	notification                          result
+//	no change, or our own write           ours false
+//	an object that routes use was         its key, routes true: the kernel has deleted
+//	deleted, or now has another hop       or changed routes without notifications
+//	an object of ours that nobody uses    a key with extra, to be deleted
+//	was created
+//	any other object                      ours false
+func (s *nexthopStore) observe(id uint32, protocol uint8, h hop, present bool) (key nexthopKey, ours, routes bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old, known := s.hops[id]
+	if present && known && old == h {
+		return key, false, false
+	}
+	used := known && s.ids[old] == id
+	if known {
+		delete(s.hops, id)
+	}
+	if used {
+		delete(s.ids, old)
+	}
+	if present {
+		s.hops[id] = h
+	}
+	switch {
+	case used:
+		return nexthopKey{hop: old}, true, true
+	case present && s.owns(id, protocol):
+		return nexthopKey{hop: h, extra: id}, true, false
+	}
+	return key, false, false
+}

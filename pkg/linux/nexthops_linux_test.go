@@ -1,0 +1,89 @@
+package linux
+
+import (
+	"errors"
+	"net/netip"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"flannel/internal/test/nstest"
+	"flannel/pkg/linux/rtnetlink"
+)
+
+// The kernel notifies of a deleted nexthop object before it removes the routes, which takes milliseconds if there are
+// many. A list that begins then must not contain them, since no other notification follows.
+func TestListAfterNexthopNotification(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		const routes, id = 50000, 7
+		run(t, "ip link add eth0 type veth peer name far; ip link set far up; ip addr add 192.168.100.1/24 dev eth0; ip link set eth0 up; ip nexthop add id %d via 192.168.100.2 dev eth0 proto 70", id)
+		c, err := rtnetlink.Dial(answerTimeout)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close() //nolint:errcheck // only read from
+		errs := c.Batch(routes, func(m rtnetlink.Message, i int) rtnetlink.Message {
+			dst := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 5, byte(i >> 8), byte(i)}), 32)
+			return writeRoute(m, unix.RTM_NEWROUTE, unix.NLM_F_CREATE, kernelRoute{key: routeKey{Dst: dst}, nexthop: id, protocol: protocolOurs})
+		})
+		if err := errors.Join(errs...); err != nil {
+			t.Fatal(err)
+		}
+		var all scopePointer
+		all.Store(&scope{everything: true})
+		store := newRouteStore(newNexthopStore(c, &all, ""))
+		listed, err := store.List(t.Context())
+		if err != nil || len(listed) != routes {
+			t.Fatalf("%d routes (%v), want %d", len(listed), err, routes)
+		}
+
+		watch, err := rtnetlink.Dial(answerTimeout, unix.RTNLGRP_NEXTHOP)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer watch.Close() //nolint:errcheck // only read from
+		deleted := make(chan string)
+		go func() { deleted <- run(t, "ip nexthop del id %d", id) }()
+		for notified := false; !notified; {
+			err := watch.Receive(func(h rtnetlink.Header, _ []byte) error {
+				notified = h.Kind == unix.RTM_DELNEXTHOP
+				return nil
+			})
+			if err != nil && !errors.Is(err, unix.EAGAIN) {
+				t.Fatal(err)
+			}
+		}
+		listed, err = store.List(t.Context())
+		if err != nil || len(listed) != 0 {
+			t.Errorf("%d routes (%v) through a deleted nexthop object", len(listed), err)
+		}
+		<-deleted
+	})
+}
+
+// The list of nexthop objects misses one before the notification of its deletion is read.
+func TestNexthopMissing(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		m := newMachine(t)
+		m.mustPass()
+		o := newObserver(m)
+		before := o.look()
+		key := routeKey{Dst: netip.MustParsePrefix("10.5.3.0/24")}
+		id := m.store.idOf(nexthopKey{hop: before.routes[key]})
+		// The watcher is not told of writes of our own socket.
+		errs := m.conn.Batch(1, func(b rtnetlink.Message, _ int) rtnetlink.Message {
+			return writeNexthop(b, unix.RTM_DELNEXTHOP, 0, id, hop{})
+		})
+		if err := errors.Join(errs...); err != nil {
+			t.Fatal(err)
+		}
+		if hop, there := o.look().routes[key]; there {
+			t.Fatalf("the kernel kept the route %s", hop)
+		}
+		m.nexthops.Relist()
+		m.mustPass()
+		if got := kernel(t); got != synced {
+			t.Errorf("the kernel holds\n%s\nwant\n%s", got, synced)
+		}
+	})
+}

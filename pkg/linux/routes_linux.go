@@ -1,0 +1,184 @@
+package linux
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+
+	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/linux/rtnetlink"
+	"flannel/pkg/reconcile"
+)
+
+// routeStore holds our routes of the main table. A new route uses the nexthop
+// object of its hop if there is one. A route with the same hop but without the
+// object is as good, so that those of flannel are not touched.
+//
+// The kernel keeps routes of one key (destination and metric) in a list and uses
+// the first. If somebody else's route is before ours, ours is shadowed: packets
+// do not take it, and a replacement would replace the other one.
+type routeStore struct {
+	conn     *rtnetlink.Conn
+	scope    *scopePointer
+	nexthops *nexthopStore
+	shadowed map[routeKey]bool // found by List: another route is before ours, or there are two of ours
+	foreign  map[routeKey]hop  // found by List: routes of others into our networks
+	plain    bool              // write routes as flannel does: without nexthop object, with protocol "boot"
+}
+
+func newRouteStore(nexthops *nexthopStore) routeStore {
+	return routeStore{conn: nexthops.conn, scope: nexthops.scope, nexthops: nexthops, shadowed: map[routeKey]bool{}, foreign: map[routeKey]hop{}}
+}
+
+func (routeStore) Name() string { return "routes" }
+
+var families = []uint8{unix.AF_INET, unix.AF_INET6}
+
+func (s routeStore) List(context.Context) (map[routeKey]hop, error) {
+	clear(s.shadowed)
+	if err := s.awaitWriters(); err != nil {
+		return nil, err
+	}
+	out := map[routeKey]hop{}
+	for _, fam := range families {
+		if err := s.list(fam, out); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// awaitWriters waits until the kernel has done what it has notified of. It sends the
+// notification of a deleted nexthop object, IPv4 route or address before it removes the
+// routes. Since Linux 6.9 a list of routes takes no lock, so it could still contain
+// them, and no other notification would follow. A write takes the lock that the kernel
+// holds from before such a notification until the routes are gone. This one deletes a
+// route that does not exist.
+func (s routeStore) awaitWriters() error {
+	none := kernelRoute{key: routeKey{Dst: netip.PrefixFrom(netip.IPv4Unspecified(), 32)}, hop: hop{Blackhole: true}, protocol: protocolOurs}
+	return errors.Join(ignoreMissing(s.conn.Batch(1, func(m rtnetlink.Message, _ int) rtnetlink.Message {
+		return writeRoute(m, unix.RTM_DELROUTE, 0, none)
+	}))...)
+}
+
+func (s routeStore) list(fam uint8, out map[routeKey]hop) error {
+	scope := s.scope.Load()
+	ofFamily := func(key routeKey, _ hop) bool { return rtnetlink.Family(key.Dst.Addr()) == fam }
+	reset := func() {
+		maps.DeleteFunc(s.foreign, ofFamily)
+		maps.DeleteFunc(out, ofFamily)
+	}
+	reset()
+	return s.read(fam, reset, func(r kernelRoute) {
+		if !scope.owns(r) {
+			if driver.Inside(r.key.Dst, scope.networks) {
+				s.foreign[r.key] = r.hop
+			}
+			return
+		}
+		_, before := s.foreign[r.key]
+		if _, twice := out[r.key]; twice || before {
+			s.shadowed[r.key], r.hop = true, hop{Unmanaged: true}
+		}
+		out[r.key] = r.hop
+	})
+}
+
+// read calls each for every route of a family in the main table that may be ours.
+// Nexthop objects must have been listed before, for the hops of routes that use
+// one. reset is as for Conn.Dump.
+func (s routeStore) read(fam uint8, reset func(), each func(kernelRoute)) error {
+	body := make([]byte, unix.SizeofRtMsg)
+	body[0] = fam
+	request := rtnetlink.DumpRequest(unix.RTM_GETROUTE, body).Uint32(unix.RTA_TABLE, unix.RT_TABLE_MAIN)
+	err := s.conn.Dump(request, reset, func(body []byte) error {
+		r, ok, err := parseRoute(body)
+		if err == nil && ok {
+			r.hop = s.nexthops.resolve(r)
+			each(r)
+		}
+		return err
+	})
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) {
+		return nil // the table does not exist yet, or the family is disabled
+	}
+	return err
+}
+
+// find returns the routes of the main table that match.
+func (s routeStore) find(matches func(kernelRoute) bool) (found []kernelRoute, err error) {
+	for _, fam := range families {
+		others := len(found)
+		err := s.read(fam, func() { found = found[:others] }, func(r kernelRoute) {
+			if matches(r) {
+				found = append(found, r)
+			}
+		})
+		if err != nil {
+			return nil, fmt.Errorf("list routes: %w", err)
+		}
+	}
+	return found, nil
+}
+
+type routeEntry = reconcile.Entry[routeKey, hop]
+
+func (s routeStore) Set(ctx context.Context, entries []routeEntry) []error {
+	// A replacement replaces the first route of a key; a shadowed one would stay.
+	for _, e := range entries {
+		if s.shadowed[e.Key] {
+			delete(s.shadowed, e.Key)
+			s.Delete(ctx, []routeEntry{e})
+		}
+	}
+	set := func(m rtnetlink.Message, e routeEntry) rtnetlink.Message {
+		r := kernelRoute{key: e.Key, hop: e.Value, protocol: protocolBoot}
+		if !s.plain {
+			r.protocol, r.nexthop = protocolOurs, s.nexthops.idOf(nexthopKey{hop: e.Value})
+		}
+		return writeRoute(m, unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, r)
+	}
+	errs := batch(s.conn, entries, set)
+	retryOnlink(s.conn, entries, errs, func(e routeEntry) hop { return e.Value }, set)
+	for i, err := range errs {
+		// Ours exists behind somebody else's. After deleting ours, the new one can
+		// replace the other.
+		if errors.Is(err, unix.EEXIST) {
+			s.Delete(ctx, entries[i:i+1])
+			errs[i] = errors.Join(batch(s.conn, entries[i:i+1], set)...)
+		}
+		if errs[i] != nil {
+			errs[i] = fmt.Errorf("%s: %w", entries[i].Value, errs[i])
+		}
+	}
+	return errs
+}
+
+// Delete tries our protocol number first, and then flannel's form, so that
+// somebody else's route of the same key stays.
+func (s routeStore) Delete(ctx context.Context, entries []routeEntry) []error {
+	deleteOurs := func(m rtnetlink.Message, e routeEntry) rtnetlink.Message {
+		hop := hop{Blackhole: e.Value.Blackhole}
+		return writeRoute(m, unix.RTM_DELROUTE, 0, kernelRoute{key: e.Key, hop: hop, protocol: protocolOurs})
+	}
+	deleteFlannels := func(m rtnetlink.Message, e routeEntry) rtnetlink.Message {
+		return writeRoute(m, unix.RTM_DELROUTE, 0, kernelRoute{key: e.Key, hop: e.Value, protocol: protocolBoot})
+	}
+	errs := batch(s.conn, entries, deleteOurs)
+	for i, err := range errs {
+		if errors.Is(err, unix.ESRCH) {
+			errs[i] = errors.Join(batch(s.conn, entries[i:i+1], deleteFlannels)...)
+		}
+	}
+	for _, e := range entries {
+		if s.shadowed[e.Key] {
+			delete(s.shadowed, e.Key)
+			s.Delete(ctx, []routeEntry{e}) // there may be a second one of ours
+		}
+	}
+	return ignoreMissing(errs)
+}

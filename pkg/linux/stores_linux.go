@@ -1,0 +1,117 @@
+package linux
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"net/netip"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"flannel/pkg/linux/rtnetlink"
+	"flannel/pkg/mac"
+	"flannel/pkg/reconcile"
+)
+
+type (
+	scopePointer = atomic.Pointer[scope]
+	neighEntry   = reconcile.Entry[neighKey, mac.Addr]
+	fdbEntry     = reconcile.Entry[fdbKey, netip.Addr]
+)
+
+// ignoreMissing removes the errors of deleting what does not exist.
+func ignoreMissing(errs []error) []error {
+	for i, err := range errs {
+		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) || errors.Is(err, unix.ENODEV) {
+			errs[i] = nil
+		}
+	}
+	return errs
+}
+
+// neighStore holds the permanent neighbours on our tunnel devices.
+type neighStore struct {
+	conn  *rtnetlink.Conn
+	scope *scopePointer
+}
+
+func (neighStore) Name() string { return "neighbours" }
+
+func (s neighStore) List(context.Context) (map[neighKey]mac.Addr, error) {
+	out := map[neighKey]mac.Addr{}
+	scope := s.scope.Load()
+	if len(scope.tunnels) == 0 {
+		return out, nil
+	}
+	request := rtnetlink.DumpRequest(unix.RTM_GETNEIGH, make([]byte, 12))
+	err := s.conn.Dump(request, func() { clear(out) }, func(body []byte) error {
+		n, ok, err := parseNeigh(body)
+		if ok && n.permanent && n.ip.IsValid() && scope.tunnels[n.index] {
+			out[neighKey{n.index, n.ip}] = n.mac
+		}
+		return err
+	})
+	return out, err
+}
+
+func (s neighStore) Set(_ context.Context, entries []neighEntry) []error {
+	return batch(s.conn, entries, func(m rtnetlink.Message, e neighEntry) rtnetlink.Message {
+		return writeNeigh(m, unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, rtnetlink.Family(e.Key.IP), e.Key.Index, e.Key.IP, e.Value)
+	})
+}
+
+func (s neighStore) Delete(_ context.Context, entries []neighEntry) []error {
+	return ignoreMissing(batch(s.conn, entries, func(m rtnetlink.Message, e neighEntry) rtnetlink.Message {
+		return writeNeigh(m, unix.RTM_DELNEIGH, 0, rtnetlink.Family(e.Key.IP), e.Key.Index, e.Key.IP, e.Value)
+	}))
+}
+
+// batch is Conn.Batch with one message for each entry.
+func batch[E any](c *rtnetlink.Conn, entries []E, write func(rtnetlink.Message, E) rtnetlink.Message) []error {
+	return c.Batch(len(entries), func(m rtnetlink.Message, i int) rtnetlink.Message { return write(m, entries[i]) })
+}
+
+// fdbStore holds the permanent FDB entries of our tunnel devices.
+type fdbStore struct {
+	conn  *rtnetlink.Conn
+	scope *scopePointer
+}
+
+func (fdbStore) Name() string { return "fdb" }
+
+func (s fdbStore) List(context.Context) (map[fdbKey]netip.Addr, error) {
+	out := map[fdbKey]netip.Addr{}
+	for index := range s.scope.Load().tunnels {
+		body := make([]byte, 12)
+		body[0] = unix.AF_BRIDGE
+		request := rtnetlink.DumpRequest(unix.RTM_GETNEIGH, body).Uint32(unix.NDA_IFINDEX, uint32(index))
+		reset := func() { maps.DeleteFunc(out, func(key fdbKey, _ netip.Addr) bool { return key.Index == index }) }
+		err := s.conn.Dump(request, reset, func(body []byte) error {
+			n, ok, err := parseNeigh(body)
+			if ok && n.permanent && n.ip.IsValid() && n.index == index {
+				out[fdbKey{n.index, n.mac}] = n.ip
+			}
+			return err
+		})
+		if errors.Is(err, unix.ENODEV) {
+			continue // the device was just deleted; its notification leads to another list
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+func (s fdbStore) Set(_ context.Context, entries []fdbEntry) []error {
+	return batch(s.conn, entries, func(m rtnetlink.Message, e fdbEntry) rtnetlink.Message {
+		return writeNeigh(m, unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, unix.AF_BRIDGE, e.Key.Index, e.Value, e.Key.MAC)
+	})
+}
+
+func (s fdbStore) Delete(_ context.Context, entries []fdbEntry) []error {
+	return ignoreMissing(batch(s.conn, entries, func(m rtnetlink.Message, e fdbEntry) rtnetlink.Message {
+		return writeNeigh(m, unix.RTM_DELNEIGH, 0, unix.AF_BRIDGE, e.Key.Index, e.Value, e.Key.MAC)
+	}))
+}

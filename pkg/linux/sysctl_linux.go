@@ -1,0 +1,158 @@
+package linux
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"flannel/pkg/dataplane"
+	"flannel/pkg/linux/rtnetlink"
+	"flannel/pkg/reconcile"
+)
+
+// enableForwarding makes the kernel forward packets of the families in use, and checks
+// the devices of others. pods returns the names of the interfaces of pods.
+func (d *Driver) enableForwarding(s dataplane.State, pods func() ([]string, error)) error {
+	var errs []error
+	for _, n := range s.Networks {
+		if n.Addr().Is4() {
+			errs = append(errs, d.setSysctl("net/ipv4/ip_forward", "1"))
+			continue
+		}
+		err := d.keepDefaultRoutes()
+		if err == nil {
+			err = d.setSysctl("net/ipv6/conf/all/forwarding", "1")
+		}
+		errs = append(errs, err)
+	}
+	err := errors.Join(append(errs, d.checkForeignDevices(pods))...)
+	d.blocked.Store(err != nil)
+	d.sysctlsDirty.CompareAndSwap(false, err != nil)
+	return err
+}
+
+// keepDefaultRoutes is called before IPv6 forwarding is enabled. From then on,
+// interfaces with accept_ra 1 ignore router advertisements, and the kernel deletes
+// default routes that it learned from them. With accept_ra 2, it keeps them.
+func (d *Driver) keepDefaultRoutes() error {
+	if forwards, err := readSysctl("net/ipv6/conf/all/forwarding"); err != nil || forwards == "1" {
+		return err
+	}
+	names, err := d.advertised()
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		path := "net/ipv6/conf/" + name + "/accept_ra"
+		accepts, err := readSysctl(path)
+		if err == nil && accepts == "1" {
+			err = d.setSysctl(path, "2")
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// advertised returns the names of the interfaces that depend on router
+// advertisements: those with a route from one, in any table, and the underlay,
+// whose address may be from one.
+func (d *Driver) advertised() ([]string, error) {
+	through := map[int]bool{}
+	body := make([]byte, unix.SizeofRtMsg)
+	body[0], body[5] = unix.AF_INET6, unix.RTPROT_RA
+	err := d.conn.Dump(rtnetlink.DumpRequest(unix.RTM_GETROUTE, body), func() { clear(through) }, func(body []byte) error {
+		if len(body) >= unix.SizeofRtMsg && body[5] == unix.RTPROT_RA { // kernels before 4.20 return all routes
+			addDevices(through, body[unix.SizeofRtMsg:])
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, reconcile.Unknown(fmt.Errorf("list routes by router advertisements: %w", err))
+	}
+	all, err := d.listLinks()
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, l := range all {
+		underlay := slices.ContainsFunc(d.devices, func(dev dataplane.Device) bool {
+			return !isTunnel(dev) && dev.Name == l.Attrs().Name
+		})
+		if underlay || through[l.Attrs().Index] {
+			names = append(names, l.Attrs().Name)
+		}
+	}
+	return names, nil
+}
+
+// addDevices adds the indexes of the devices in the attributes of a route. The netlink
+// library returns an error for some routes of others, such as those with segment routing.
+func addDevices(through map[int]bool, attrs []byte) {
+	for kind, value := range rtnetlink.Attrs(attrs) {
+		switch kind {
+		case unix.RTA_OIF:
+			through[int(rtnetlink.Number(value))] = true
+		case unix.RTA_MULTIPATH: // a list of struct rtnexthop, each with its length and the index
+			for len(value) >= unix.SizeofRtNexthop {
+				through[int(rtnetlink.Number(value[4:8]))] = true
+				size := int(binary.NativeEndian.Uint16(value))
+				value = value[min(len(value), max((size+3)&^3, unix.SizeofRtNexthop)):]
+			}
+		}
+	}
+}
+
+// readSysctl returns "" for a parameter that the kernel does not have (IPv6 is
+// disabled). Its errors are reconcile.Unknown.
+func readSysctl(path string) (string, error) {
+	raw, err := os.ReadFile("/proc/sys/" + path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	if err != nil {
+		return "", reconcile.Unknown(fmt.Errorf("read sysctl %s: %w", path, err))
+	}
+	return strings.TrimSpace(string(raw)), nil
+}
+
+// setSysctl sets a kernel parameter that has another value, and logs that. The
+// path has slashes, since device names may contain dots. setSysctl ignores
+// parameters that the kernel does not have (IPv6 is disabled).
+func (d *Driver) setSysctl(path, value string) error {
+	old, err := readSysctl(path)
+	if err != nil || old == "" {
+		return err
+	}
+	if old == value {
+		d.sysctls[path] = true
+		return nil
+	}
+	if err := os.WriteFile("/proc/sys/"+path, []byte(value), 0); err != nil {
+		return fmt.Errorf("set sysctl %s to %s (it is %s; set it on the host if this container may not): %w", path, value, old, err)
+	}
+	if d.sysctls[path] {
+		d.opts.Repairs.Count("sysctls", 1)
+	}
+	d.sysctls[path] = true
+	d.opts.Log.Info("changed a sysctl that the network needs", "sysctl", path, "from", old, "to", value)
+	return nil
+}
+
+// trySysctl is setSysctl for a parameter without which the network works, also in a
+// container that may not set it.
+func (d *Driver) trySysctl(path, value string) error {
+	err := d.setSysctl(path, value)
+	if err != nil && !reconcile.IsUnknown(err) {
+		d.opts.Log.Debug("cannot set a sysctl that is not essential", "sysctl", path, "error", err)
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,332 @@
+package linux
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/linux/rtnetlink"
+	"flannel/pkg/mac"
+)
+
+// watcher receives the kernel's notifications in a goroutine.
+//
+//	notification of           action
+//	route, neighbour, FDB     Table.Observe
+//	nexthop object            Table.Observe; if routes used it, list the routes
+//	device, its addresses     mark devices dirty and, if the kernel may have deleted
+//	                          entries without notifications, list all tables
+//	sysctl of a device        mark devices or sysctls dirty, see netconf
+//	address of this node's    mark sysctls dirty: pods' interfaces must forward
+//	subnet, on any device
+//	gateway of a former       mark bridges dirty, see formerBridges
+//	subnet of this node,
+//	or a port left a bridge
+//	that has one
+//
+// If the result differs from the desired state, it notifies the daemon's loop. A
+// filter on the socket drops the notifications of our own writes, except those of
+// FDB entries, for which the kernel does not report the writer.
+type watcher struct {
+	d    *Driver
+	conn *rtnetlink.Conn
+	stop atomic.Bool
+	done sync.WaitGroup
+	last map[int]linkState // by index: our devices, and the underlay
+}
+
+// linkState holds the properties of a device whose changes matter, unlike those
+// of counters or a tunnel's carrier.
+type linkState struct {
+	name string
+	up   bool
+	mtu  uint32
+	mac  mac.Addr
+	data string // a tunnel's own properties, such as its local address
+}
+
+// groups are the multicast groups of rtnetlink(7) for the notifications above.
+var groups = []int{
+	unix.RTNLGRP_LINK, unix.RTNLGRP_NEIGH, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV4_ROUTE,
+	unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV4_NETCONF, unix.RTNLGRP_IPV6_NETCONF,
+	unix.RTNLGRP_NEXTHOP,
+}
+
+func watch(d *Driver) (*watcher, error) {
+	c, err := rtnetlink.Dial(closeTimeout, groups...)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.Ignore(d.conn); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	w := &watcher{d: d, conn: c, last: map[int]linkState{}}
+	w.done.Go(w.run)
+	return w, nil
+}
+
+func (w *watcher) close() error {
+	w.stop.Store(true)
+	w.conn.Rouse()
+	w.done.Wait()
+	return w.conn.Close()
+}
+
+func (w *watcher) run() {
+	for !w.stop.Load() {
+		err := w.conn.Receive(w.handle)
+		if err == nil || errors.Is(err, unix.EAGAIN) {
+			continue
+		}
+		// ENOBUFS: the socket's buffer was full.
+		w.d.opts.Log.Warn("lost notifications of the kernel, listing its tables again", "cause", causeNotificationsLost, "error", err)
+		w.d.QueueResync()
+		driver.Notify(w.d.changes)
+		time.Sleep(lossPause)
+	}
+}
+
+// causeNotificationsLost is a cause in the log.
+const causeNotificationsLost = "notifications-lost"
+
+// closeTimeout bounds how long Close waits if Rouse has no effect.
+const closeTimeout = 500 * time.Millisecond
+
+// lossPause limits the CPU time that a storm of changes, or a broken socket, costs.
+const lossPause = 100 * time.Millisecond
+
+func (w *watcher) handle(h rtnetlink.Header, body []byte) error {
+	drift, err := false, error(nil)
+	switch h.Kind {
+	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
+		drift, err = w.route(h, body)
+	case unix.RTM_NEWNEXTHOP, unix.RTM_DELNEXTHOP:
+		drift, err = w.nexthop(h.Kind == unix.RTM_NEWNEXTHOP, body)
+	case unix.RTM_NEWNEIGH, unix.RTM_DELNEIGH:
+		drift, err = w.neigh(h.Kind == unix.RTM_NEWNEIGH, body)
+	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
+		drift, err = w.link(h.Kind == unix.RTM_NEWLINK, body)
+	case unix.RTM_NEWADDR, unix.RTM_DELADDR:
+		drift, err = w.address(h.Kind == unix.RTM_NEWADDR, body)
+	case unix.RTM_NEWNETCONF:
+		drift, err = w.netconf(body)
+	}
+	if err != nil {
+		return fmt.Errorf("read notification %d: %w", h.Kind, err)
+	}
+	if drift {
+		driver.Notify(w.d.changes)
+	}
+	return nil
+}
+
+func (w *watcher) route(h rtnetlink.Header, body []byte) (bool, error) {
+	present := h.Kind == unix.RTM_NEWROUTE
+	r, ok, err := parseRoute(body)
+	if err != nil || !ok {
+		return false, err
+	}
+	r.hop = w.d.store.resolve(r)
+	scope := w.d.scope.Load()
+	if !scope.owns(r) && !w.d.routes.Wanted(r.key) {
+		if w.d.forwarded.Load() && driver.Inside(r.key.Dst, scope.networks) { // see diverted
+			w.d.routes.Relist()
+			return true, nil
+		}
+		return false, nil
+	}
+	drift := w.d.routes.Observe(r.key, r.hop, present)
+	if drift && present && h.Flags&unix.NLM_F_REPLACE == 0 {
+		w.d.routes.Relist() // the new route may exist besides ours
+	}
+	return drift, nil
+}
+
+func (w *watcher) nexthop(present bool, body []byte) (bool, error) {
+	id, protocol, h, err := parseNexthop(body)
+	if err != nil {
+		return false, err
+	}
+	key, ours, routes := w.d.store.observe(id, protocol, h, present)
+	if !ours {
+		return false, nil
+	}
+	if routes {
+		w.d.routes.Relist()
+		w.d.nexthops.Relist() // an object that replaced ours may have our protocol
+	}
+	return w.d.nexthops.Observe(key, struct{}{}, present && !routes) || routes, nil
+}
+
+func (w *watcher) neigh(present bool, body []byte) (bool, error) {
+	n, ok, err := parseNeigh(body)
+	if err != nil || !ok || !n.ip.IsValid() || !w.d.scope.Load().tunnels[n.index] {
+		return false, err
+	}
+	if n.fam == unix.AF_BRIDGE {
+		key := fdbKey{n.index, n.mac}
+		if !n.permanent && !w.d.fdb.Wanted(key) {
+			return false, nil // learned from a packet
+		}
+		return w.d.fdb.Observe(key, n.ip, present && n.permanent), nil
+	}
+	key := neighKey{n.index, n.ip}
+	if !n.permanent && !w.d.neighs.Wanted(key) {
+		return false, nil
+	}
+	return w.d.neighs.Observe(key, n.mac, present && n.permanent), nil
+}
+
+// link handles changes of our devices and of the underlay. When a device goes
+// down, the kernel deletes its routes and neighbours without notifications, so
+// all tables are listed again.
+func (w *watcher) link(present bool, body []byte) (bool, error) {
+	if len(body) < unix.SizeofIfInfomsg {
+		return false, rtnetlink.ErrShort
+	}
+	if body[0] == unix.AF_BRIDGE { // about its port in a bridge
+		return !present && w.d.bridges.portLeft(), nil
+	}
+	index := int(int32(binary.NativeEndian.Uint32(body[4:])))
+	state := linkState{up: binary.NativeEndian.Uint32(body[8:])&unix.IFF_UP != 0}
+	for kind, value := range rtnetlink.Attrs(body[unix.SizeofIfInfomsg:]) {
+		switch kind {
+		case unix.IFLA_IFNAME:
+			state.name = string(value[:max(0, len(value)-1)])
+		case unix.IFLA_MTU:
+			state.mtu = rtnetlink.Number(value)
+		case unix.IFLA_ADDRESS:
+			if len(value) == len(state.mac) {
+				state.mac = mac.Addr(value)
+			}
+		case unix.IFLA_LINKINFO:
+			state.data = tunnelData(value)
+		}
+	}
+	relevant := w.d.scope.Load().links[index] || linkTypeOf(state.name) != ""
+	old, known := w.last[index]
+	if !relevant && !known || present && known && old == state {
+		return false, nil
+	}
+	if present && relevant {
+		w.last[index] = state
+	} else {
+		delete(w.last, index)
+	}
+	w.d.markDirty()
+	if known && present && old.up == state.up && old.name == state.name {
+		return true, nil // only properties: the entries still exist
+	}
+	w.d.tables.Relist()
+	return true, nil
+}
+
+// tunnelData returns the properties of a tunnel in IFLA_LINKINFO. Those of other kinds of
+// device, such as a bridge, also change by themselves.
+func tunnelData(info []byte) (data string) {
+	tunnel := false
+	for kind, value := range rtnetlink.Attrs(info) {
+		switch kind {
+		case unix.IFLA_INFO_KIND:
+			name := unix.ByteSliceToString(value)
+			tunnel = name == "vxlan" || name == "ipip"
+		case unix.IFLA_INFO_DATA:
+			data = string(value)
+		}
+	}
+	if !tunnel {
+		return ""
+	}
+	return data
+}
+
+// address handles changed addresses. When a device loses its last address, the
+// kernel deletes its routes without notifications.
+func (w *watcher) address(present bool, body []byte) (bool, error) {
+	if len(body) < unix.SizeofIfAddrmsg {
+		return false, rtnetlink.ErrShort
+	}
+	index := int(int32(binary.NativeEndian.Uint32(body[4:])))
+	if _, known := w.last[index]; !w.d.scope.Load().links[index] {
+		if known { // it has a name of ours; with the new address it may belong to our network
+			w.d.strayDevices.Store(true)
+		}
+		ofPods := w.ofPods(body[unix.SizeofIfAddrmsg:])
+		if ofPods {
+			w.d.sysctlsDirty.Store(true)
+		}
+		ofFormer := w.d.bridges.observe(body[unix.SizeofIfAddrmsg:])
+		return w.d.guard.observe(body[unix.SizeofIfAddrmsg:]) || known || ofPods || ofFormer, nil
+	}
+	for kind, value := range rtnetlink.Attrs(body[unix.SizeofIfAddrmsg:]) {
+		if kind == unix.IFA_ADDRESS {
+			if ip, ok := netip.AddrFromSlice(value); ok && ip.IsLinkLocalUnicast() {
+				return false, nil
+			}
+		}
+	}
+	w.d.markDirty()
+	w.d.tables.Relist()
+	return true, nil
+}
+
+// ofPods reports whether the attributes of an address are those of a pods' interface.
+func (w *watcher) ofPods(attrs []byte) bool {
+	for kind, value := range rtnetlink.Attrs(attrs) {
+		ip, ok := netip.AddrFromSlice(value)
+		if ok && kind == unix.IFA_ADDRESS && slices.ContainsFunc(w.d.scope.Load().subnets, func(s netip.Prefix) bool { return s.Contains(ip) }) {
+			return true
+		}
+	}
+	return false
+}
+
+// netconf handles changes of the sysctls forwarding and rp_filter. Our own writes lead
+// to values on which nothing is to be done.
+//
+//	device       change                            action
+//	ours         forwarding off, rp_filter strict  mark devices dirty
+//	"all"        rp_filter strict                  mark devices dirty
+//	any other    forwarding off                    mark sysctls dirty
+//	any          forwarding on, while the last     mark sysctls dirty
+//	             check of sysctls had an error
+func (w *watcher) netconf(body []byte) (bool, error) {
+	const ( // of linux/netconf.h
+		netconfaIndex, netconfaForwarding, netconfaRPFilter = 1, 2, 3
+		all                                                 = -1
+		strict                                              = 1
+	)
+	if len(body) < 1 {
+		return false, rtnetlink.ErrShort
+	}
+	index, forwarding, rpFilter := 0, -1, -1
+	for kind, value := range rtnetlink.Attrs(body[min(len(body), 4):]) {
+		n := int(int32(rtnetlink.Number(value)))
+		switch kind {
+		case netconfaIndex:
+			index = n
+		case netconfaForwarding:
+			forwarding = n
+		case netconfaRPFilter:
+			rpFilter = n
+		}
+	}
+	ours := w.d.scope.Load().tunnels[index]
+	switch {
+	case ours && forwarding == 0, (ours || index == all) && rpFilter == strict:
+		w.d.devicesDirty.Store(true)
+		return true, nil
+	case forwarding == 0, forwarding == 1 && w.d.blocked.Load():
+		w.d.sysctlsDirty.Store(true)
+		return true, nil
+	}
+	return false, nil
+}

@@ -1,0 +1,161 @@
+package linux
+
+import (
+	"errors"
+	"log/slog"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
+
+	"flannel/internal/test/nstest"
+	"flannel/pkg/dataplane"
+	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/reconcile"
+)
+
+// The device has one name, so a second flanneld on the host leaves that of the first
+// alone, also while the first is down.
+func TestWireGuardOfAnotherNetwork(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		m := newWGMachine(t)
+		m.inNetworks(m.state.Networks...)
+		m.mustPass()
+		before := identity(t)
+		b := newSecondWG(t)
+		for _, when := range []string{"beside the first", "while the first is down"} {
+			var other *OtherNetworkError
+			if err := b.pass(); !errors.As(err, &other) || other.Device != "flannel-wg" || other.Addr != netip.MustParseAddr("10.5.1.0") {
+				t.Errorf("%s, the second pass returned %v", when, err)
+			}
+			b.QueueResync()
+			m.wantWG(t, when, wgSynced)
+			if m.Driver != nil {
+				if err := m.Close(); err != nil {
+					t.Fatal(err)
+				}
+				m.Driver = nil
+			}
+		}
+		m.restart()
+		m.mustPass()
+		if after := identity(t); m.done != (reconcile.Result{}) || after != before {
+			t.Errorf("the first does %+v; the devices were\n%s and are\n%s", m.done, before, after)
+		}
+		// Another address on the device of this run is drift.
+		run(t, "ip addr add 10.9.9.9/32 dev flannel-wg; ip addr del 10.5.1.0/32 dev flannel-wg")
+		m.QueueResync()
+		m.mustPass()
+		m.wantWG(t, "after drift", wgSynced)
+		m.devices, m.state.Paths = m.devices[:1], nil
+		m.mustPass()
+		b.QueueResync()
+		b.mustPass()
+		if out := run(t, "ip -o -4 addr show dev flannel-wg"); !strings.Contains(out, "10.9.1.0/32") {
+			t.Errorf("the second does not get the device when the first has left it: %s", out)
+		}
+	})
+}
+
+// inNetworks sets the networks of the devices.
+func (m *machine) inNetworks(networks ...netip.Prefix) {
+	for i := range m.devices {
+		m.devices[i].Networks = networks
+	}
+}
+
+// newSecondWG returns another flanneld of this machine that uses WireGuard.
+func newSecondWG(t *testing.T) *machine {
+	devices := wgDevices(dataplane.WireGuard{})[:2]
+	kind := devices[1].Kind.(dataplane.WireGuard)
+	kind.Addr, kind.Port = []netip.Prefix{netip.MustParsePrefix("10.9.1.0/32")}, 7777
+	devices[1].Kind = kind
+	return newSecond(t, devices...)
+}
+
+// newSecond returns another flanneld of this machine, with the network 10.9.0.0/16.
+func newSecond(t *testing.T, devices ...dataplane.Device) *machine {
+	d, err := New(driver.Options{Log: slog.New(slog.NewTextHandler(testWriter{t}, nil)), Instance: "b0b0b0b"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	network := netip.MustParsePrefix("10.9.0.0/16")
+	b := &machine{t: t, Driver: d, state: dataplane.State{Networks: []netip.Prefix{network}}}
+	b.devices = devices
+	b.inNetworks(network)
+	return b
+}
+
+// checkOtherNetwork checks that a second flanneld, which has the same device in its
+// network, leaves that of m alone, also while m is down. state describes the device.
+func checkOtherNetwork(t *testing.T, m, second *machine, device, state string) {
+	t.Helper()
+	m.inNetworks(m.state.Networks...)
+	m.mustPass()
+	before := run(t, "%s", state)
+	for _, when := range []string{"beside the first", "while the first is down"} {
+		var other *OtherNetworkError
+		if err := second.pass(); !errors.As(err, &other) || other.Device != device || other.Addr != netip.MustParseAddr("10.5.1.0") {
+			t.Errorf("%s, the second pass returned %v", when, err)
+		}
+		if after := run(t, "%s", state); after != before {
+			t.Errorf("%s, the second changed the device from\n%s\nto\n%s", when, before, after)
+		}
+		second.QueueResync()
+		if m.Driver != nil {
+			if err := m.Close(); err != nil {
+				t.Fatal(err)
+			}
+			m.Driver = nil
+		}
+	}
+	m.restart()
+	m.mustPass()
+	if after := run(t, "%s", state); after != before {
+		t.Errorf("the first changed the device from\n%s\nto\n%s", before, after)
+	}
+}
+
+// Handback leaves device, key and peers, whoever made the device, and the routes in
+// plain form.
+func TestWireGuardHandback(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		m := newWGMachine(t)
+		m.mustPass()
+		before := identity(t)
+		if err := m.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Handback(t.Context(), m.opts, m.state.Networks, false); err != nil {
+			t.Fatal(err)
+		}
+		if after := identity(t); after != before {
+			t.Errorf("the devices were\n%s and are\n%s", before, after)
+		}
+		if out := run(t, "ip route show 10.5.2.0/24 proto boot; ip -6 route show 2001:cafe:42:2::/64 proto boot; ip route show proto 70; ip -6 route show proto 70"); strings.Count(out, "flannel-wg") != 2 {
+			t.Errorf("the routes are %s", out)
+		}
+		m.Driver = nil
+	})
+}
+
+// A run that begins trusts an endpoint that is not the lease's only if the session lasts.
+func TestWireGuardSessionAtStart(t *testing.T) {
+	desired := netip.MustParseAddrPort("192.168.100.2:51820")
+	for name, test := range map[string]struct {
+		age   time.Duration
+		trust bool
+	}{
+		"fresh": {10 * time.Second, true}, "over": {time.Hour, false}, "by a clock that was set back": {-time.Hour, true},
+	} {
+		s := newWGStore(slog.New(slog.DiscardHandler), "", nil)
+		s.desired = func(wgKey) (wgPeer, bool) { return wgPeer{Endpoint: desired}, true }
+		state := s.observe(wgKey{}, wgtypes.Peer{LastHandshakeTime: time.Now().Add(-test.age)})
+		state.actual.Endpoint = netip.MustParseAddrPort("192.168.100.77:9")
+		if got := s.reported(wgKey{}, state).Endpoint == desired; got != test.trust {
+			t.Errorf("%s: the learned endpoint stays: %t", name, got)
+		}
+	}
+}

@@ -1,0 +1,261 @@
+package windows
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"flannel/pkg/dataplane"
+	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/reconcile"
+	"flannel/pkg/windows/hns"
+	"flannel/pkg/windows/hostconfig"
+)
+
+// bridge drives HNS networks that bridge pods to the underlay (L2Bridge). A path
+// is a route of the host.
+type bridge struct {
+	dataplane.L2Bridge
+	hostRoutes
+}
+
+func (b bridge) complete(n *hns.Network, _ hns.Version) error {
+	n.Type = hns.L2Bridge
+	if b.DNS != "" {
+		n.DNS = strings.Split(b.DNS, ",")
+	}
+	return nil
+}
+
+func (bridge) tunnels() bool { return false }
+
+func (bridge) finish(ctx context.Context, d *Driver, dev device, host hns.Adapter, adapters []hns.Adapter) error {
+	if dev.Switch {
+		return nil
+	}
+	return d.ensureHostEndpoint(ctx, dev, host, adapters)
+}
+
+// ensureHostEndpoint gives the host an interface on the bridge, and makes it
+// forward between that and the underlay, so that packets of peers reach the
+// pods. For the subnet 10.244.1.0/24, 10.244.1.1 is the pods' gateway, which the
+// bridge has, and 10.244.1.2 the host's address. The endpoint has no gateway: with
+// one, the host would get a second default route (flannel#1763, calico#4664).
+func (d *Driver) ensureHostEndpoint(ctx context.Context, dev device, host hns.Adapter, adapters []hns.Adapter) error {
+	want := hns.Endpoint{Name: hns.HostEndpoint(dev.name), Network: d.network.ID}
+	wanted, err := wantedNetwork(dev, "", d.version) // HNS may leave out subnets or gateways
+	if err != nil {
+		return err
+	}
+	for _, s := range wanted.Subnets {
+		want.IPs = append(want.IPs, netip.PrefixFrom(s.Gateway.Next(), s.Prefix.Bits()))
+	}
+	id, err := d.findHostEndpoint(ctx, want)
+	if err != nil {
+		return err
+	}
+	if id == "" {
+		err := d.tries.try(changeOf(verbCreateEndpoint, want), func() (err error) {
+			id, err = d.createHostEndpoint(ctx, want)
+			return err
+		})
+		if errors.Is(err, hns.ErrAddressInUse) {
+			d.compareAddresses(want, "refused")
+			return fmt.Errorf("another endpoint has one of %v, which the host's endpoint %s needs, and a warning names it: delete its pod, and reserve the address with flanneld source-vip: %w", want.IPs, want.Name, err)
+		} else if err != nil {
+			return waitIfSilent(err)
+		}
+		d.endpoint = id
+		d.opts.Log.Info("made the host's endpoint on the bridge", "endpoint", want.Name, "addresses", want.IPs)
+	}
+	d.tries.forgetVerb(verbCreateEndpoint)
+	inside, found := hostconfig.AdapterWith(adapters, want.IPs[0].Addr())
+	if !found {
+		return d.tries.try(changeOf(verbAttachEndpoint, id), func() error {
+			d.networksDirty.Store(true)
+			err := d.client.AttachHost(ctx, id)
+			if err != nil && !d.endpointByV1 && isRefusal(err) && !errors.Is(err, hns.ErrNotFound) {
+				err = d.deleteUnattachable(ctx, id, err)
+			}
+			if err != nil {
+				return waitIfSilent(err)
+			}
+			return driver.Waiting(causeNoEndpoint, "the host's interface with %s on the bridge", want.IPs[0].Addr())
+		})
+	}
+	d.tries.forgetVerb(verbAttachEndpoint)
+	d.compareAddresses(want, id)
+	if err := d.keepLocal(inside); err != nil {
+		return err
+	}
+	return d.enableForwarding(want.IPs, inside, host)
+}
+
+// createHostEndpoint creates the host's endpoint and returns its ID.
+func (d *Driver) createHostEndpoint(ctx context.Context, want hns.Endpoint) (id string, err error) {
+	if d.endpointByV1 {
+		id, err := d.client.CreateEndpointV1(ctx, want)
+		if err != nil {
+			d.endpointByV1 = false // the newer API again, whose errors say more
+		}
+		return id, err
+	}
+	made, err := d.client.CreateEndpoint(ctx, want)
+	return made.ID, err
+}
+
+// deleteUnattachable deletes the host's endpoint, which HNS refuses to attach, so that
+// the next pass creates it by the older API. That is the only API that attaches, and
+// the one by which other projects create this endpoint; it is not known whether HNS
+// always attaches one of the newer API. If HNS refuses that endpoint, too, it stays.
+func (d *Driver) deleteUnattachable(ctx context.Context, id string, refused error) error {
+	if err := d.client.DeleteEndpoint(ctx, id); err != nil && !errors.Is(err, hns.ErrNotFound) {
+		return errors.Join(refused, fmt.Errorf("delete the host's endpoint on the bridge: %w", err))
+	}
+	d.endpoint, d.endpointByV1 = "", true
+	d.opts.Log.Info("HNS refuses to attach the host's endpoint on the bridge, creating it by the older API", "cause", causeEndpointV1, "error", refused)
+	return nil
+}
+
+// findHostEndpoint returns the ID of the host's endpoint, "" if there is none, and
+// deletes others with its name. It reads as few endpoints as possible, because
+// kube-proxy has thousands.
+func (d *Driver) findHostEndpoint(ctx context.Context, want hns.Endpoint) (id string, err error) {
+	if d.endpoint != "" {
+		e, err := d.client.Endpoint(ctx, d.endpoint)
+		if err == nil && strings.EqualFold(e.Network, want.Network) { // HNS may have given it other addresses than requested
+			return e.ID, nil
+		} else if err != nil && !errors.Is(err, hns.ErrNotFound) {
+			return "", reconcile.Unknown(waitIfSilent(err))
+		}
+	}
+	d.endpoint = ""
+	named, err := d.client.EndpointsNamed(ctx, want.Name)
+	if err != nil {
+		return "", reconcile.Unknown(waitIfSilent(err))
+	}
+	for _, e := range named {
+		switch {
+		case !strings.EqualFold(e.Network, want.Network):
+		case d.endpoint == "" && sameAddresses(e.IPs, want.IPs):
+			d.endpoint = e.ID
+		default:
+			err := d.tries.try(changeOf(verbDeleteEndpoint, e.ID), func() error {
+				if err := d.client.DeleteEndpoint(ctx, e.ID); err != nil && !errors.Is(err, hns.ErrNotFound) {
+					return fmt.Errorf("delete the endpoint %s: %w", e.Name, err)
+				}
+				return nil
+			})
+			if err != nil {
+				return "", err
+			}
+			d.opts.Log.Warn("deleted the host's endpoint on the bridge, its addresses differed", "endpoint", e.Name, "had", e.IPs, "wants", want.IPs)
+		}
+	}
+	return d.endpoint, nil
+}
+
+// compareAddresses warns of endpoints of others with an address of the host's
+// endpoint, which HNS refuses or, before 10, accepts (kubernetes#100962). Reading
+// all endpoints can take minutes, so it is done once for each endpoint of the
+// host, and no pass waits for it. id is "refused" if HNS refused the endpoint.
+func (d *Driver) compareAddresses(host hns.Endpoint, id string) {
+	if d.compared == id {
+		return
+	}
+	d.compared = id
+	d.background(func(ctx context.Context) {
+		endpoints, err := d.client.Endpoints(ctx, host.Network)
+		for err != nil {
+			d.opts.Log.Debug("comparing addresses with the host's endpoint on the bridge", "error", err)
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(d.pace.Poll):
+			}
+			endpoints, err = d.client.Endpoints(ctx, host.Network)
+		}
+		for _, e := range endpoints {
+			shared := slices.ContainsFunc(e.IPs, func(p netip.Prefix) bool {
+				return slices.ContainsFunc(host.IPs, func(own netip.Prefix) bool { return own.Addr() == p.Addr() })
+			})
+			if e.ID != id && e.Name != host.Name && shared {
+				d.opts.Log.Warn("an endpoint has an address of the host's endpoint: delete its pod, and reserve the address with flanneld source-vip",
+					"cause", causeSharedAddress, "endpoint", e.Name, "addresses", e.IPs, "host_endpoint", host.Name)
+			}
+		}
+	})
+}
+
+// bridgeMetric is the interface metric of the host's endpoint: higher than any
+// that Windows derives from an adapter's speed, so that no other route prefers it.
+const bridgeMetric = 5000
+
+// keepLocal keeps the host's interface on the bridge from being a way to anywhere
+// but this node's pods: no default route, whoever made it, a high metric, and no
+// registration of its address under the host's name in DNS. That Windows refuses
+// metric or registration does not stop the network.
+func (d *Driver) keepLocal(inside hns.Adapter) error {
+	routes, err := d.stack.Routes()
+	if err != nil {
+		return reconcile.Unknown(fmt.Errorf("list routes: %w", err))
+	}
+	for _, r := range routes {
+		if r.Index != inside.Index || r.Dst.Bits() != 0 {
+			continue
+		}
+		if err := d.stack.DeleteRoute(r); err != nil {
+			return fmt.Errorf("remove the default route of %s, by which the host could lose its way out: %w", inside.Name, err)
+		}
+		d.opts.Log.Info("removed the default route of the host's endpoint on the bridge", "cause", causeDefaultRoute, "adapter", inside.Name, "route", r.Dst, "via", r.NextHop)
+	}
+	for _, v6 := range []bool{false, true} {
+		settings, err := d.stack.Interface(inside.Index, v6)
+		if err == nil && settings.Metric != bridgeMetric {
+			settings.Metric = bridgeMetric
+			err = d.stack.SetInterface(inside.Index, v6, settings)
+		}
+		if err != nil && !errors.Is(err, hns.ErrNotFound) { // not found: the interface lacks the family
+			d.warnOnce(causeBridgeMetric, fmt.Sprintf("could not set the metric of %s: %v", inside.Name, err))
+		}
+	}
+	if inside.Registers {
+		if err := d.stack.SetDNSRegistration(inside.Index, false); err != nil {
+			d.warnOnce(causeDNSRegistration, fmt.Sprintf("could not turn off the registration of %s in DNS, so other hosts may get the bridge's address for this host's name: %v", inside.Name, err))
+		}
+	}
+	return nil
+}
+
+// sameAddresses compares without prefix lengths, which HNS does not always
+// report.
+func sameAddresses(have, want []netip.Prefix) bool {
+	return slices.EqualFunc(have, want, func(a, b netip.Prefix) bool { return a.Addr() == b.Addr() })
+}
+
+// enableForwarding switches on forwarding on adapters, for the families of the
+// prefixes.
+func (d *Driver) enableForwarding(families []netip.Prefix, adapters ...hns.Adapter) error {
+	for _, a := range adapters {
+		for _, f := range families {
+			v6 := f.Addr().Is6()
+			settings, err := d.stack.Interface(a.Index, v6)
+			if err != nil {
+				return reconcile.Unknown(fmt.Errorf("read whether %s forwards packets: %w", a.Name, err))
+			}
+			if settings.Forwarding {
+				continue
+			}
+			settings.Forwarding = true
+			if err := d.stack.SetInterface(a.Index, v6, settings); err != nil {
+				return fmt.Errorf("enable forwarding on %s: %w", a.Name, err)
+			}
+			d.opts.Log.Info("enabled forwarding", "adapter", a.Name, "ipv6", v6)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,196 @@
+package windows
+
+import (
+	"errors"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"flannel/internal/test/hnstest"
+	"flannel/internal/test/logtest"
+	"flannel/pkg/windows/hns"
+)
+
+// The host's endpoint never becomes a way out of the host, whatever HNS adds, and whatever somebody does later.
+func TestHostEndpointStaysLocal(t *testing.T) {
+	for _, adds := range []bool{false, true} {
+		onWindows(t, bridgeDevice(ownSubnet), hnstest.Knobs{HostDefaultRoute: adds}, func(w *windows) {
+			isLocal := func(when string) {
+				t.Helper()
+				a := w.m.Admin().Adapter("vEthernet (cbr0_ep)")
+				for _, r := range w.m.Admin().Routes() {
+					if r.Index == a.Index && r.Dst.Bits() == 0 {
+						t.Errorf("%s: %+v", when, r)
+					}
+				}
+				if a.V4Metric != bridgeMetric || a.V6Metric != bridgeMetric || a.Registers {
+					t.Errorf("%s: %+v", when, a)
+				}
+			}
+			w.bring(time.Minute)
+			isLocal("at first")
+			w.check(bridgeInStep)
+			index := w.m.Admin().Adapter("vEthernet (cbr0_ep)").Index
+			for _, r := range []hns.Route{
+				{Dst: netip.MustParsePrefix("0.0.0.0/0"), NextHop: netip.MustParseAddr("10.244.1.1"), Index: index},
+				{Dst: netip.MustParsePrefix("::/0"), NextHop: netip.MustParseAddr("fe80::1"), Index: index},
+			} {
+				if err := w.m.Admin().AddRoute(r); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := errors.Join(w.m.SetDNSRegistration(index, true), w.m.SetInterface(index, false, hns.Interface{Forwarding: true, MTU: 1500})); err != nil {
+				t.Fatal(err)
+			}
+			w.mends(mended)
+			isLocal("after somebody's changes")
+			w.check(bridgeInStep)
+			if w.m.Admin().Adapter("vEthernet (Ethernet)").V4Metric != hnstest.UsualMetric || !w.m.Admin().Adapter("vEthernet (Ethernet)").Registers {
+				t.Error("the host's own adapter was changed")
+			}
+		})
+	}
+}
+
+// HNS learns the host's address only once the endpoint is attached, so attaching must not wait for it. prepare attaches none.
+func TestManagementIPAfterEndpoint(t *testing.T) {
+	knobs := hnstest.Knobs{Outage: 10 * time.Second, ManagementIPAfterEndpoint: true}
+	onWindows(t, bridgeDevice(ownSubnet), knobs, func(w *windows) {
+		w.bring(2 * time.Minute)
+		w.mends(time.Minute)
+		w.check(bridgeInStep)
+	})
+	onWindows(t, bridgeDevice(ownSubnet), knobs, func(w *windows) {
+		if _, _, err := w.prepared(2 * time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		w.bring(2 * time.Minute)
+		w.mends(time.Minute)
+	})
+}
+
+// That Windows refuses metric and registration is logged, and does not keep the node from being ready.
+func TestHostEndpointSettingsRefused(t *testing.T) {
+	onWindows(t, bridgeDevice(ownSubnet), hnstest.Knobs{}, func(w *windows) {
+		w.m.Fail(hnstest.Fault{Func: "SetInterfaceDnsSettings", Code: hns.NoSuchFunction})
+		w.m.Fail(hnstest.Fault{Func: "SetIpInterfaceEntry", Match: "metric=", Code: hns.InvalidParameter})
+		w.bring(time.Minute)
+		w.mends(time.Minute)
+		for _, cause := range []string{causeDNSRegistration, causeBridgeMetric} {
+			if n := w.log.Count("cause=" + cause); n == 0 {
+				t.Errorf("%s was not logged:\n%s", cause, w.log)
+			}
+		}
+	})
+}
+
+// A pod has the address of the host's endpoint: HNS refuses the host's, or lets both have it. Either way, a warning names
+// the pod. That the endpoints cannot be listed for that keeps the node from nothing.
+func TestHostAddressInUse(t *testing.T) {
+	for _, shared := range []bool{false, true} {
+		onWindows(t, bridgeDevice(ownSubnet), hnstest.Knobs{SharedAddresses: shared}, func(w *windows) {
+			w.bring(time.Minute)
+			synctest.Wait() // for the comparison of addresses
+			if err := w.m.Admin().DeleteEndpoint("cbr0_ep"); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := w.m.CreateEndpoint(w.network.ID, hns.EncodeEndpoint(hns.Endpoint{Name: "pod", Network: w.network.ID,
+				IPs: []netip.Prefix{netip.MustParsePrefix("10.244.1.2/24")}})); err != nil {
+				t.Fatal(err)
+			}
+			w.m.Fail(hnstest.Fault{Func: "HcnEnumerateEndpoints", Match: "VirtualNetwork", Code: hns.InvalidParameter})
+			w.QueueResync()
+			if shared {
+				w.bring(time.Minute)
+			} else if err := w.pass(); !errors.Is(err, hns.ErrAddressInUse) || !logtest.Names(err.Error(), "10.244.1.2", "cbr0_ep") {
+				t.Errorf("got %v", err)
+			}
+			w.m.Heal()
+			time.Sleep(2 * w.pace.Poll)
+			synctest.Wait()
+			if n := w.log.Count("cause="+causeSharedAddress, "endpoint=pod"); n != 1 {
+				t.Errorf("shared %t: logged %d times", shared, n)
+			}
+			if err := w.m.Admin().DeleteEndpoint("pod"); err != nil {
+				t.Fatal(err)
+			}
+			w.QueueResync()
+			w.bring(time.Minute)
+		})
+	}
+}
+
+// kube-proxy has an endpoint for each backend of a Service. A pass does not read them, unless HNS ignores the name in a
+// query; then one does, and no further one.
+func TestThousandsOfEndpoints(t *testing.T) {
+	for name, knobs := range map[string]hnstest.Knobs{"conditions": {}, "only names": {OnlyNames: true}, "no conditions": {NoConditions: true}} {
+		t.Run(name, func(t *testing.T) {
+			many := uint64(10_000)
+			if knobs.NoConditions {
+				many = 500
+			}
+			knobs.EndpointCost = 1300 * time.Millisecond
+			onWindows(t, bridgeDevice(ownSubnet), knobs, func(w *windows) {
+				w.bring(time.Minute)
+				if err := w.m.Admin().AddRemoteEndpoints("cbr0", int(many)); err != nil {
+					t.Fatal(err)
+				}
+				w.opts.Pace = Pace{Poll: time.Hour, Wait: time.Hour}
+				w.restart()
+				for i := range 3 {
+					limit := uint64(10)
+					if i == 0 && knobs.NoConditions {
+						limit += many
+					}
+					w.QueueResync()
+					before, _ := w.client.Counts()
+					began := time.Now()
+					if err := w.pass(); err != nil {
+						t.Fatal(err)
+					}
+					after, _ := w.client.Counts()
+					t.Logf("pass %d: %d calls of HNS, %s at %s for each endpoint", i, after-before, time.Since(began), knobs.EndpointCost)
+					if after-before > limit {
+						t.Errorf("pass %d made %d calls of HNS", i, after-before)
+					}
+				}
+			})
+		})
+	}
+}
+
+// HNS refuses to attach an endpoint that was created by the newer API, a new one and that of an earlier run: it is created
+// once by the older API. If it refuses that one, too, it is not created again and again.
+func TestV2EndpointNotAttachable(t *testing.T) {
+	for _, subnets := range [][]netip.Prefix{{ownSubnet}, {ownSubnet, netip.MustParsePrefix("fd00:244:1::/64")}} {
+		onWindows(t, bridgeDevice(subnets...), hnstest.Knobs{V2EndpointNotAttachable: hns.WrongDisk}, func(w *windows) {
+			w.bring(time.Minute)
+			inside := w.m.Admin().Adapter("vEthernet (cbr0_ep)")
+			if n := w.log.Count("cause=" + causeEndpointV1); n != 1 || len(w.endpoints()) != 1 || len(inside.Addrs) != len(subnets) {
+				t.Errorf("logged %d times, endpoints %q, the host has %v", n, w.endpoints(), inside.Addrs)
+			}
+			w.restart()
+			w.bring(time.Minute)
+			if n := w.log.Count("cause=" + causeEndpointV1); n != 1 {
+				t.Errorf("after a restart, logged %d times", n)
+			}
+		})
+	}
+	onWindows(t, bridgeDevice(ownSubnet), hnstest.Knobs{}, func(w *windows) {
+		w.m.Fail(hnstest.Fault{Func: "HNSCall", Match: "/attach", Code: hns.WrongDisk})
+		w.hour()
+		creates := 0
+		for _, c := range w.m.Log() {
+			if c.Func == "HcnCreateEndpoint" || c.Func == "HNSCall" && len(c.Args) > 1 && c.Args[0] == "POST" && c.Args[1] == "/endpoints/" {
+				creates++
+			}
+		}
+		if creates != 2 {
+			t.Errorf("%d endpoints were created, want one by each API", creates)
+		}
+		w.m.Heal()
+		w.bring(time.Hour)
+		w.check(bridgeInStep)
+	})
+}

@@ -1,0 +1,98 @@
+package windows
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"flannel/pkg/windows/hns"
+)
+
+// cleanup implements Cleanup. HNS deletes policies and endpoints with their
+// network. cleanup then waits until the host has its settings back, but not
+// longer than a Keeper waits for DHCP: the next run of the daemon restores what
+// is missing then. If networks or routes cannot be read, it removes nothing.
+func (d *Driver) cleanup(ctx context.Context, networks []netip.Prefix, dryRun bool) (removed []string, err error) {
+	if d.networks, err = d.client.Networks(ctx); err != nil {
+		return nil, waitIfSilent(err)
+	}
+	routes, err := d.stack.Routes()
+	if err != nil {
+		return nil, fmt.Errorf("list routes: %w", err)
+	}
+	var errs []error
+	if err := d.hostConfig.ReadErr(); err != nil {
+		errs = append(errs, fmt.Errorf("%w: it lists networks of ours with other names than flannel.N, such as External, which are not removed: check HNS for such networks, then delete the file", err))
+	}
+	d.scope.networks = networks
+	for _, r := range routes {
+		if (hostScope{r.Index, networks}).owns(r) {
+			removed = append(removed, fmt.Sprintf("route %s", hostRoute{r.Dst, r.NextHop}))
+			if !dryRun {
+				errs = append(errs, d.stack.DeleteRoute(r))
+			}
+		}
+	}
+	for _, n := range d.leftovers() {
+		removed = append(removed, fmt.Sprintf("HNS network %s (%s, %s, %d policies)", n.Name, n.Type, n.ID, len(n.Policies)))
+		if !dryRun {
+			errs = append(errs, d.deleteNetwork(ctx, n, causeUnwanted, "cleanup removes it"))
+		}
+	}
+	if !dryRun {
+		if errors.Join(errs...) == nil {
+			for _, isSwitch := range []bool{false, true} {
+				for _, name := range d.hostConfig.Owned(isSwitch) { // somebody else deleted these
+					errs = append(errs, d.hostConfig.SetOwned(name, isSwitch, false))
+				}
+			}
+		}
+		errs = append(errs, d.waitRestored(ctx, d.pace.Address+d.pace.DHCP))
+		if errors.Join(errs...) == nil {
+			errs = append(errs, d.hostConfig.Forget())
+		}
+	}
+	return removed, errors.Join(errs...)
+}
+
+// leftovers returns the networks of ours. Those of flanneld prepare are last:
+// they keep the switch bound, so that the host's address moves only once.
+func (d *Driver) leftovers() []hns.Network {
+	var ours, switches []hns.Network
+	for _, n := range d.networks {
+		switch {
+		case d.ours(n) || n.Type == hns.L2Bridge && n.Name == "cbr0":
+			ours = append(ours, n)
+		case isOurType(n) && slices.Contains(d.hostConfig.Owned(true), n.Name):
+			switches = append(switches, n)
+		}
+	}
+	return append(ours, switches...)
+}
+
+// waitRestored returns when the host has its settings back, or returns what is
+// missing after the limit.
+func (d *Driver) waitRestored(ctx context.Context, limit time.Duration) error {
+	deadline := time.Now().Add(limit)
+	for logged := false; d.hostConfig.Pending(); logged = true {
+		networks, err := d.client.Networks(ctx)
+		if err == nil {
+			err = d.hostConfig.Restore(networks)
+		}
+		if err != nil && time.Now().After(deadline) {
+			return err
+		}
+		if !logged {
+			d.opts.Log.Info("waiting until the host has its addresses, routes and DNS servers back")
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(d.pace.Wait):
+		}
+	}
+	return nil
+}

@@ -1,0 +1,175 @@
+package windows
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/windows/hns"
+	"flannel/pkg/windows/hostconfig"
+)
+
+// createNetwork creates the network, once the host has all its settings and they are saved.
+func (d *Driver) createNetwork(ctx context.Context, dev device, want hns.Network, physical hns.Adapter, adapters []hns.Adapter) error {
+	for _, n := range d.networks {
+		if d.ours(n) && hostconfig.IsBound([]hns.Network{n}, physical, adapters) {
+			return d.deleteToRecreate(ctx, n, "another takes its place: "+want.Name)
+		}
+	}
+	if err := d.checkSwitchType(want, physical, adapters); err != nil {
+		return err
+	}
+	bound := hostconfig.IsBound(d.networks, physical, adapters)
+	if !bound {
+		// With a refused adapter, too, the ticks cause no passes.
+		if err := d.tries.try(changeOf(verbBindAdapter, physical.GUID), func() error { return d.checkAdapter(dev, want, physical) }); err != nil {
+			return err
+		}
+	}
+	if err := d.waitForRetry(want.Name); err != nil {
+		return err
+	}
+	creation := changeOf(verbCreateNetwork, want)
+	if err := d.tries.due(creation); err != nil {
+		return waitIfSilent(err)
+	}
+	host, ok := hostconfig.HostAdapter(adapters, physical, bound)
+	if !ok {
+		return driver.Waiting(hostconfig.CauseNoAdapter, "the virtual adapter that replaces %s", physical.Name)
+	}
+	routes, err := d.routesOfOthers()
+	if err != nil {
+		return err
+	}
+	if err := d.hostConfig.Save(host, physical, routes); err != nil {
+		return err
+	}
+	if err := d.hostConfig.Restore(d.networks); err != nil {
+		return err
+	}
+	if len(hostconfig.Addresses(host)) == 0 {
+		return driver.Waiting(hostconfig.CauseNoAddress, "%s to have its addresses", host.Name) // Restore has just added them
+	}
+	owned := slices.Contains(d.hostConfig.Owned(dev.Switch), dev.name)
+	if err := d.hostConfig.SetOwned(dev.name, dev.Switch, true); err != nil {
+		return err
+	}
+	d.networksDirty.Store(true)
+	var made hns.Network
+	err = d.tries.try(creation, func() (err error) {
+		made, err = d.request(ctx, want, host, physical, bound, adapters)
+		if nameExists(err) {
+			return d.deleteGhost(ctx, creation, dev, owned, err)
+		}
+		return err
+	})
+	if nameExists(err) && !owned { // somebody else made the network of this name
+		if err := d.hostConfig.SetOwned(dev.name, dev.Switch, false); err != nil {
+			return err
+		}
+	}
+	if err != nil {
+		return waitIfSilent(err)
+	}
+	if err := d.recordRequest(made.ID, want); err != nil {
+		return err
+	}
+	text := "made an HNS network; the host's address moves to its virtual adapter"
+	if bound {
+		text = "made an HNS network on the switch that the adapter has; the host's address stays"
+	}
+	d.opts.Log.Info(text, "cause", causeNetworkMade, "bound", bound, "network", made.Name, "type", made.Type, "id", made.ID,
+		"adapter", physical.Name, "subnet", subnets(want.Subnets))
+	return driver.Waiting(causeAddressMoves, "the host's addresses to move to the virtual adapter of %s", physical.Name)
+}
+
+// checkSwitchType returns an error if HNS cannot create the network because of
+// another one on the adapter: on a switch of another type, it has no overlay
+// (microsoft/SDN#300).
+func (d *Driver) checkSwitchType(want hns.Network, physical hns.Adapter, adapters []hns.Adapter) error {
+	for _, n := range d.boundNetworks(physical, adapters) {
+		if want.Type != hns.Overlay || n.Type == hns.Overlay || n.Unread != nil || d.ours(n) {
+			continue
+		}
+		fix := "delete it (hnsdiag delete networks " + n.ID + "), or use host-gw"
+		if d.mayDelete(n) {
+			fix = "run flanneld cleanup, and then flanneld prepare --network-mode=overlay"
+		}
+		return fmt.Errorf("the adapter %s has a switch of type %s, of the HNS network %s, on which HNS has no overlay: %s", physical.Name, n.Type, n.Name, fix)
+	}
+	return nil
+}
+
+// request asks HNS for the network. If a switch is bound to the adapter, that may
+// be refused because of the adapter's name (sig-windows-tools#103,
+// microsoft/SDN#269), or work only with the name (azure-container-networking#4439):
+// then it asks again with the host's address instead (hcsshim#2801), and with
+// nothing, by which HNS takes the existing switch (azure-container-networking#184).
+func (d *Driver) request(ctx context.Context, want hns.Network, host, physical hns.Adapter, bound bool, adapters []hns.Adapter) (hns.Network, error) {
+	made, named := d.ask(ctx, want)
+	if !isAboutAdapter(named) {
+		return made, named
+	}
+	if !bound {
+		if host.Index != physical.Index {
+			return made, fmt.Errorf("%s has a switch that HNS does not list, such as one of Hyper-V: remove it (Remove-VMSwitch), or select another adapter with --iface: %w", physical.Name, named)
+		}
+		return made, named
+	}
+	if d.misplaced {
+		return made, named
+	}
+	want.Adapter, want.HostIP = "", firstIPv4(host)
+	made, err := d.ask(ctx, want)
+	if isAboutAdapter(err) {
+		want.HostIP = netip.Addr{}
+		made, err = d.ask(ctx, want)
+	}
+	if err != nil && !isAboutAdapter(err) {
+		return made, err // such as a timeout, after which difference looks where HNS put the network
+	}
+	if err != nil {
+		return made, named
+	}
+	// HNS may report the name that the adapter had before it was renamed.
+	elsewhere := made.Adapter != physical.Name && slices.ContainsFunc(adapters, func(a hns.Adapter) bool { return a.Name == made.Adapter })
+	if !elsewhere {
+		return made, nil
+	}
+	d.misplaced, d.deletedAt = true, time.Now() // HNS would do it again
+	err = d.client.DeleteNetwork(ctx, made.ID)
+	return hns.Network{}, errors.Join(fmt.Errorf("HNS refuses the name of the adapter %s, and without it puts the network on %s, from which flanneld removed it: restart HNS, or delete the networks on %s: %w",
+		physical.Name, made.Adapter, physical.Name, named), err)
+}
+
+// ask asks HNS for the network once, and keeps the request while HNS may still make
+// the network.
+func (d *Driver) ask(ctx context.Context, want hns.Network) (hns.Network, error) {
+	d.pending = &want
+	made, err := d.client.CreateNetwork(ctx, want)
+	if err != nil && isRefusal(err) {
+		d.pending = nil
+	}
+	return made, err
+}
+
+// isAboutAdapter reports whether HNS refused a network in a way in which it
+// refuses an adapter, or a policy that selects one.
+func isAboutAdapter(err error) bool {
+	e := (*hns.Error)(nil)
+	return errors.As(err, &e) && slices.Contains([]hns.Code{hns.AdapterNotFound, hns.NetAdapterNotFound, hns.InvalidParameter,
+		hns.InvalidPolicy, hns.InvalidPolicyType}, e.Code)
+}
+
+func firstIPv4(a hns.Adapter) netip.Addr {
+	for _, addr := range hostconfig.Addresses(a) {
+		if addr.Prefix.Addr().Is4() {
+			return addr.Prefix.Addr()
+		}
+	}
+	return netip.Addr{}
+}

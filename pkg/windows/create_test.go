@@ -1,0 +1,132 @@
+package windows
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"flannel/internal/test/hnstest"
+	"flannel/internal/test/logtest"
+	"flannel/pkg/dataplane"
+	"flannel/pkg/mac"
+	"flannel/pkg/windows/hns"
+	"flannel/pkg/windows/hostconfig"
+)
+
+// plugOther adds an adapter without a switch.
+func (w *windows) plugOther() {
+	w.m.Plug(hns.Adapter{Name: "LAN 2", Description: "another", MTU: 1500, MAC: mac.Addr{2, 0, 0, 0, 0, 9}, Up: true,
+		Addrs: []hns.Address{{Prefix: netip.MustParsePrefix("10.98.0.2/24"), Manual: true, Preferred: true}}})
+}
+
+// The daemon's network joins the switch of prepare, whatever this HNS wants for that: the name of the adapter, its address,
+// or nothing.
+func TestSecondNetwork(t *testing.T) {
+	for name, turn := range map[string]func(*hnstest.Knobs){
+		"name":              func(k *hnstest.Knobs) { k.EmptyRefused = true },
+		"name, not nothing": func(k *hnstest.Knobs) { k.EmptyElsewhere = true },
+		"nothing":           func(k *hnstest.Knobs) { k.BoundName = hns.AdapterNotFound },
+		"nothing, 0x57":     func(k *hnstest.Knobs) { k.BoundName = hns.InvalidParameter },
+		"address": func(k *hnstest.Knobs) {
+			k.BoundName, k.EmptyRefused, k.ProviderSelects = hns.AdapterNotFound, true, true
+		},
+		"address, two empty": func(k *hnstest.Knobs) {
+			k.BoundName, k.EmptyElsewhere, k.ProviderSelects = hns.NetAdapterNotFound, true, true
+		},
+	} {
+		for _, kind := range kinds {
+			t.Run(fmt.Sprintf("%s, %s", name, kind), func(t *testing.T) {
+				onWindows(t, devicesOf(kind), hnstest.Knobs{Outage: 10 * time.Second}, func(w *windows) {
+					w.plugOther()
+					if _, _, err := w.prepared(time.Minute); err != nil {
+						t.Fatal(err)
+					}
+					w.m.Turn(turn)
+					w.bring(time.Minute)
+					w.mends(time.Minute)
+					if a := w.m.Admin().Adapter("LAN 2"); w.network.Adapter != "Ethernet" || len(hostconfig.Addresses(a)) != 1 {
+						t.Errorf("the network is on %s; LAN 2 has %+v", w.network.Adapter, a.Addrs)
+					}
+					if made := w.log.Count("cause=" + causeNetworkMade); made != 2 {
+						t.Errorf("%d networks were made", made)
+					}
+				})
+			})
+		}
+	}
+}
+
+// HNS refuses the name and takes another adapter without it: the network is removed from there, once, and the error names
+// both adapters.
+func TestMisplacedNetwork(t *testing.T) {
+	onWindows(t, overlayDevice(ownSubnet), hnstest.Knobs{Outage: 10 * time.Second}, func(w *windows) {
+		w.plugOther()
+		if _, _, err := w.prepared(time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		w.m.Turn(func(k *hnstest.Knobs) { k.BoundName, k.EmptyElsewhere = hns.AdapterNotFound, true })
+		err := w.pass()
+		if err == nil || !logtest.Names(err.Error(), "Ethernet", "LAN 2") || !errors.Is(err, hns.ErrNotFound) {
+			t.Errorf("got %v", err)
+		}
+		for began := time.Now(); time.Since(began) < 2*time.Minute; time.Sleep(time.Second) {
+			_ = w.pass()
+		}
+		created := 0
+		for _, c := range w.m.Changes() {
+			if strings.HasPrefix(c.Text, "HcnCreateNetwork") && strings.Contains(c.Text, "flannel.4096") {
+				created++
+			}
+		}
+		if addrs := hostconfig.Addresses(w.m.Admin().Adapter("LAN 2")); created != 1 || len(addrs) != 1 {
+			t.Errorf("%d networks were created; LAN 2 has %+v", created, addrs)
+		}
+	})
+}
+
+// The call without a name times out, and HNS puts the network on another adapter: it is removed from there, too.
+func TestMisplacedAfterTimeout(t *testing.T) {
+	onWindows(t, overlayDevice(ownSubnet), hnstest.Knobs{Outage: 10 * time.Second}, func(w *windows) {
+		w.plugOther()
+		if _, _, err := w.prepared(time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		w.m.Turn(func(k *hnstest.Knobs) { k.BoundName, k.EmptyElsewhere = hns.AdapterNotFound, true })
+		w.m.Fail(hnstest.Fault{Func: "HcnCreateNetwork", Skip: 2, Times: 1, Delay: 20 * time.Second})
+		w.passes(3 * time.Minute)
+		if addrs := hostconfig.Addresses(w.m.Admin().Adapter("LAN 2")); len(w.m.Admin().Networks()) != 1 || len(addrs) != 1 {
+			t.Errorf("%s; LAN 2 has %+v", w.m.Admin().Networks(), addrs)
+		}
+	})
+}
+
+// An overlay on an adapter with another kind of switch is refused before anything is asked of HNS, with what to do.
+func TestOtherSwitch(t *testing.T) {
+	for _, kind := range []string{"L2Bridge", "Transparent"} {
+		onWindows(t, overlayDevice(ownSubnet), hnstest.Knobs{}, func(w *windows) {
+			if err := w.m.Admin().CreateNetwork(fmt.Sprintf(`{"Name":"theirs","Type":"%s","SchemaVersion":{"Major":2,"Minor":0}}`, kind)); err != nil {
+				t.Fatal(err)
+			}
+			w.m.ForgetLog()
+			if err := w.pass(); err == nil || !logtest.Names(err.Error(), "Ethernet", "theirs", kind, "hnsdiag") || w.changed() != "" {
+				t.Errorf("got %v, changed\n%s", err, w.changed())
+			}
+			if _, _, err := w.prepared(time.Minute); err == nil || !logtest.Names(err.Error(), "theirs", kind) {
+				t.Errorf("prepare: %v", err)
+			}
+		})
+	}
+	onWindows(t, bridgeDevice(ownSubnet), hnstest.Knobs{}, func(w *windows) {
+		if _, _, err := w.prepared(time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		w.devices = []dataplane.Device{overlayDevice(ownSubnet)}
+		w.m.ForgetLog()
+		if err := w.pass(); err == nil || !logtest.Names(err.Error(), "External", "cleanup", "prepare") || w.changed() != "" {
+			t.Errorf("got %v, changed\n%s", err, w.changed())
+		}
+	})
+}

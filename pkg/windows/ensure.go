@@ -1,0 +1,229 @@
+package windows
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"time"
+
+	"flannel/pkg/dataplane"
+	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/mac"
+	"flannel/pkg/reconcile"
+	"flannel/pkg/windows/hns"
+	"flannel/pkg/windows/hostconfig"
+)
+
+// Ensure implements Dataplane. Bringing up a network takes up to a minute, so
+// each call goes as far as it can without waiting, and its error (a
+// driver.WaitError) says what comes next. The steps, for an overlay on Ethernet:
+//
+//	wait until HNS answers and the adapter exists      (findNetwork)
+//	delete networks of ours on a dead switch           (deleteDeadSwitch)
+//	adopt the network, or save the host's settings,
+//	  create it, and wait while the address moves      (adoptOrCreate)
+//	wait until HNS knows the host's address, or, on a
+//	  bridge, until the host's adapter has it          (findManagementIP)
+//	wait until an adapter has that address             (finishNetwork, waitForHost)
+//	restore host settings that did not come back       (hostconfig.Restore)
+//	on a bridge, make and attach the host's endpoint   (bridge.finish)
+//
+// A network that leaves the host without addresses is deleted again (rollBack). If
+// nothing has changed since a call that finished, it does nothing.
+func (d *Driver) Ensure(ctx context.Context, devices []dataplane.Device) (dataplane.Links, error) {
+	if !reflect.DeepEqual(d.devices, devices) {
+		d.devices = slices.Clone(devices)
+		d.networksDirty.Store(true)
+	}
+	networks, adapters := d.networksDirty.Swap(false), d.adaptersDirty.Swap(false)
+	if !networks && !adapters && d.ensureErr == nil && !d.hostConfig.Pending() {
+		return d.links, nil
+	}
+	if d.device().networkKind() == nil {
+		d.dropNetwork(ctx, networks)
+	}
+	links, err := dataplane.Links{}, error(nil)
+	for _, dev := range devices {
+		if err = d.ensure(ctx, dev, networks || d.ensureErr != nil, links); err != nil {
+			err = fmt.Errorf("device %s: %w", dev.Name, err)
+			break
+		}
+	}
+	if reconcile.IsUnknown(err) {
+		d.keepKnown(links)
+	}
+	if err != nil && networks {
+		d.networksDirty.Store(true)
+	}
+	if refused := (*refusedError)(nil); errors.As(err, &refused) {
+		err = fmt.Errorf("%w (flanneld tries again, each time after a longer pause of up to 10 minutes; restart it to try at once)", err)
+	}
+	d.links, d.ensureErr = links, err
+	d.setWaiting(err)
+	return links, err
+}
+
+// setWaiting makes the watching goroutine cause passes until the next Ensure, if it
+// returned an error: every Pace.Wait or, if HNS has refused a change, from its next
+// try on.
+func (d *Driver) setWaiting(err error) {
+	refused := (*refusedError)(nil)
+	switch {
+	case err == nil:
+		d.wakeAt.Store(nil)
+	case errors.As(err, &refused):
+		d.wakeAt.Store(&refused.next)
+	default:
+		d.wakeAt.Store(new(time.Time))
+	}
+}
+
+// keepKnown adds the links of the last pass that this pass could not read.
+func (d *Driver) keepKnown(links dataplane.Links) {
+	for _, dev := range d.devices {
+		old, known := d.links[dev.Name]
+		_, isNetwork := dev.Kind.(dataplane.HNS)
+		if _, read := links[dev.Name]; known && !read && (!isNetwork || d.network != nil) {
+			links[dev.Name] = old
+		}
+	}
+}
+
+// dropNetwork is for a backend without an HNS network. It lists the networks, so
+// that Apply deletes those that an earlier backend left. If HNS does not answer,
+// there are none.
+func (d *Driver) dropNetwork(ctx context.Context, relist bool) {
+	if d.network != nil {
+		d.forgetTables()
+	}
+	d.network, d.target = nil, target{}
+	if !relist {
+		return
+	}
+	if networks, err := d.client.Networks(ctx); err == nil {
+		d.networks, d.mayHaveUnwanted = networks, true
+	}
+}
+
+func (d *Driver) ensure(ctx context.Context, dev dataplane.Device, relist bool, links dataplane.Links) error {
+	driven, err := deviceOf(dev)
+	if err != nil {
+		return err
+	}
+	adapters, err := d.stack.Adapters()
+	if err != nil {
+		return reconcile.Unknown(fmt.Errorf("list adapters: %w", err))
+	}
+	if driven.networkKind() != nil {
+		return d.ensureNetwork(ctx, driven, relist, adapters, links)
+	}
+	i := slices.IndexFunc(adapters, func(a hns.Adapter) bool { return a.Name == dev.Name })
+	if i < 0 {
+		return driver.Waiting(hostconfig.CauseNoAdapter, "the adapter to appear")
+	}
+	host := adapters[i]
+	if !host.Virtual() {
+		host, _ = hostconfig.HostAdapter(adapters, host, false)
+	}
+	links[dev.Name] = dataplane.Link{Index: host.Index, MAC: host.MAC, MTU: host.MTU}
+	return nil
+}
+
+// ensureNetwork adds the network's link to links as soon as peers can use it,
+// even if it then returns that it waits for something else.
+func (d *Driver) ensureNetwork(ctx context.Context, dev device, relist bool, adapters []hns.Adapter, links dataplane.Links) error {
+	if err := d.findNetwork(ctx, dev, relist, adapters); err != nil {
+		return d.rollBack(ctx, dev, err)
+	}
+	if dev.networkKind().tunnels() && d.network.DRMAC == (mac.Addr{}) && !dev.Switch {
+		return d.rollBack(ctx, dev, driver.Waiting(causeNoMAC, "HNS to give the network its MAC address"))
+	}
+	link := dataplane.Link{MAC: d.network.DRMAC}
+	host, found := d.managementAdapter(dev, adapters)
+	if found {
+		link.Index, link.MTU = host.Index, host.MTU
+	}
+	if found || dev.networkKind().tunnels() {
+		links[dev.name] = link
+	}
+	if err := d.hostConfig.Restore(d.networks); err != nil {
+		return d.rollBack(ctx, dev, err)
+	}
+	if !found {
+		return d.rollBack(ctx, dev, d.waitForHost(ctx, dev, adapters))
+	}
+	d.hostConfig.SetReachable()
+	d.wrongIP, d.rolledBack = wrongManagementIP{}, 0
+	if err := dev.networkKind().finish(ctx, d, dev, host, adapters); err != nil {
+		return err
+	}
+	return d.recordGood(host, adapters)
+}
+
+// findNetwork sets d.network to the network, with its management address.
+func (d *Driver) findNetwork(ctx context.Context, dev device, relist bool, adapters []hns.Adapter) error {
+	if relist || d.network == nil {
+		if err := d.listNetworks(ctx, dev); err != nil {
+			return reconcile.Unknown(err)
+		}
+	}
+	if err := d.deleteDeadSwitch(ctx, dev.Parent, adapters); err != nil {
+		return err
+	}
+	if err := d.adoptOrCreate(ctx, dev, adapters); err != nil {
+		return err
+	}
+	return d.findManagementIP(ctx, dev, adapters)
+}
+
+// readVersion asks HNS for its version, once.
+func (d *Driver) readVersion(ctx context.Context) error {
+	if d.version != (hns.Version{}) {
+		return nil
+	}
+	var err error
+	d.version, err = d.client.Version(ctx)
+	return waitIfSilent(err)
+}
+
+// listNetworks reads all networks, and sets d.network to that of dev.
+func (d *Driver) listNetworks(ctx context.Context, dev device) error {
+	if err := d.readVersion(ctx); err != nil {
+		return err
+	}
+	networks, err := d.client.Networks(ctx)
+	if errors.Is(err, hns.ErrUnavailable) {
+		d.tries.hnsStopped()
+	}
+	if err != nil {
+		return waitIfSilent(err)
+	}
+	d.networks, d.mayHaveUnwanted = networks, true
+	found := slices.IndexFunc(networks, func(n hns.Network) bool { return n.Name == dev.name && isOurType(n) })
+	if found < 0 {
+		d.network = nil
+	} else {
+		next := networks[found]
+		if d.network != nil && d.network.ID == next.ID && !next.ManagementIP.IsValid() {
+			next.ManagementIP = d.network.ManagementIP // of a bridge: findManagementIP asked for it
+		}
+		d.network = &next
+	}
+	// The list includes the policies. The table takes them before it writes any,
+	// which the list would lack.
+	d.policiesFresh = true
+	d.policies.Relist()
+	d.remotes.Relist()
+	d.recordObserved()
+	return nil
+}
+
+// waitIfSilent turns the error of an HNS that does not answer into a WaitError.
+func waitIfSilent(err error) error {
+	if errors.Is(err, hns.ErrUnavailable) || errors.Is(err, hns.ErrTimeout) {
+		return driver.Waiting(causeHNSSilent, "the Host Networking Service: %w", err)
+	}
+	return err
+}

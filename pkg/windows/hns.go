@@ -1,0 +1,309 @@
+// Package windows is the dataplane of Windows. It talks to HNS (the Host Networking
+// Service) and to the IP stack through the interfaces of pkg/windows/hns, so that all of
+// it is tested on any system against the simulated machine of hnstest.
+package windows
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net/netip"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"flannel/pkg/dataplane"
+	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/reconcile"
+	"flannel/pkg/windows/hns"
+	"flannel/pkg/windows/hostconfig"
+)
+
+// Options of New.
+type Options struct {
+	driver.Options
+	Pace Pace
+}
+
+// journalPath is the file that package hostconfig keeps.
+func (o Options) journalPath() string { return filepath.Join(o.StateDir, "hns.json") }
+
+// Pace holds intervals and limits. A zero field takes the default.
+type Pace struct {
+	Poll time.Duration // between comparisons of the network with the last pass, since HNS does not notify of every change: 5 s
+	Wait time.Duration // between passes while the driver waits for something: 500 ms
+	// Wrong is how long a network's management address may differ from the host's before the network is made again: 1 min.
+	Wrong time.Duration
+	// Dead is how long a switch may look dead before its networks are deleted: 30 s.
+	Dead time.Duration
+	// Rollback is how long the host may lack its addresses before our network is deleted again: 2 min.
+	Rollback time.Duration
+	Retry    time.Duration // until the network is then made again: 10 min, and twice as long each time, up to an hour
+	// Refused is the time until a change that HNS refused is tried again: 5 s, and twice as long each time, up to MaxRefusalBackoff, 10 min.
+	RefusalBackoff, MaxRefusalBackoff time.Duration
+	Settle                            time.Duration // between deleting a network and making one: 10 s
+	// Sweep is the time between looks for endpoints of pods that are gone: 15 min. Two
+	// looks in a row have to find one, so that no endpoint that is being created is deleted.
+	Sweep time.Duration
+	// Pods is the time between looks for running pods without endpoint: 1 min.
+	Pods              time.Duration
+	hostconfig.Limits // Address 30 s, DHCP 1 min, Rest 5 s
+}
+
+func (p *Pace) setDefaults() {
+	p.Poll = cmp.Or(p.Poll, 5*time.Second)
+	p.Wait = cmp.Or(p.Wait, 500*time.Millisecond)
+	p.Wrong = cmp.Or(p.Wrong, time.Minute)
+	p.Dead = cmp.Or(p.Dead, 30*time.Second)
+	p.Rollback = cmp.Or(p.Rollback, 2*time.Minute)
+	p.Retry = cmp.Or(p.Retry, 10*time.Minute)
+	p.RefusalBackoff = cmp.Or(p.RefusalBackoff, 5*time.Second)
+	p.MaxRefusalBackoff = cmp.Or(p.MaxRefusalBackoff, 10*time.Minute)
+	p.Settle = cmp.Or(p.Settle, 10*time.Second)
+	p.Sweep = cmp.Or(p.Sweep, 15*time.Minute)
+	p.Pods = cmp.Or(p.Pods, time.Minute)
+	p.Address = cmp.Or(p.Address, 30*time.Second)
+	p.DHCP = cmp.Or(p.DHCP, time.Minute)
+	p.Rest = cmp.Or(p.Rest, 5*time.Second)
+}
+
+// Driver is the Dataplane of Windows. One HNS network is the tunnel, the router
+// and the pods' switch. Peers are policies or remote endpoints of an overlay
+// network, or routes of the host.
+//
+// The daemon's loop calls the exported methods. A goroutine of the driver
+// watches for changes, and restores host settings between the loop's passes.
+type Driver struct {
+	opts       driver.Options
+	pace       Pace
+	client     *hns.Client
+	stack      hns.Stack
+	hostConfig *hostconfig.Keeper
+	changes    chan struct{}
+	stopWatch  context.CancelFunc
+	background func(func(context.Context)) // runs a function in a goroutine until Close
+	done       sync.WaitGroup
+
+	// Shared with the watching goroutine.
+	networksDirty, adaptersDirty atomic.Bool               // something changed there since it was read
+	wakeAt                       atomic.Pointer[time.Time] // from when on each tick wakes the loop, see setWaiting; nil: never
+	observed                     atomic.Pointer[observed]  // our network in the last pass
+	lostPods                     atomic.Pointer[[]string]  // names; nil: none
+
+	version         hns.Version        // of HNS; zero: not read yet
+	devices         []dataplane.Device // of the last Ensure
+	links           dataplane.Links    // result of the last Ensure
+	ensureErr       error              // error of the last Ensure
+	networks        []hns.Network      // all of HNS, as listed last
+	network         *hns.Network       // ours; nil: it does not exist
+	policiesFresh   bool               // network.Policies are as HNS has them, and policyStore has not taken them yet
+	pending         *hns.Network       // HNS was asked for this network, and has not answered; else nil
+	endpoint        string             // ID of the host's endpoint, once this run found or made it
+	endpointByV1    bool               // HNS refused to attach the host's endpoint of the newer API
+	compared        string             // ID of the host's endpoint with which addresses were compared, or "refused"
+	noHostRoute     string             // ID of the network for which HNS refused the policy HostRoute
+	misplaced       bool               // HNS put a network without an adapter's name on another adapter
+	wrongIP         wrongManagementIP
+	deadSince       time.Time // see deleteDeadSwitch; zero: the switch is not dead
+	rolledBack      int       // calls of rollBack that deleted something, up to 8
+	notBefore       time.Time // when createNetwork may try again after that
+	deletedAt       time.Time // when HNS was last asked to delete a network
+	tries           tries
+	mayHaveUnwanted bool // networks may hold some of ours that are not wanted
+
+	policies *reconcile.Table[policyKey, policyValue]
+	remotes  *reconcile.Table[netip.Prefix, remoteValue]
+	routes   *reconcile.Table[hostRoute, struct{}]
+	tables   driver.Tables // all three
+	scope    hostScope
+
+	paths  []*dataplane.Path // that the tables want
+	target target            // for which the tables want them
+	warned map[string]bool   // by warnOnce
+}
+
+// target is what the entries of the tables belong to. With another target, all
+// of them have to be made again.
+type target struct {
+	network string // ID
+	index   int    // of the adapter with the host's address
+}
+
+// New starts to watch HNS and the IP stack, and to restore host settings that
+// are missing since an earlier run. The caller closes the Driver.
+func New(opts Options, client *hns.Client, stack hns.Stack) *Driver {
+	opts.Pace.setDefaults()
+	d := &Driver{opts: opts.Options, pace: opts.Pace, client: client, stack: stack,
+		hostConfig: hostconfig.New(opts.journalPath(), opts.Pace.Limits, stack, opts.Log),
+		changes:    make(chan struct{}, 1), warned: map[string]bool{}}
+	d.tries = tries{&d.pace, map[change]*refusal{}}
+	d.policies = reconcile.NewTable[policyKey, policyValue](&policyStore{d: d})
+	d.remotes = reconcile.NewTable[netip.Prefix, remoteValue](remoteStore{d})
+	d.routes = reconcile.NewTable[hostRoute, struct{}](routeStore{d})
+	d.tables = driver.Tables{d.remotes, d.policies, d.routes}
+	d.QueueResync()
+	ctx, cancel := context.WithCancel(context.Background())
+	d.stopWatch = cancel
+	d.background = func(f func(context.Context)) { d.done.Go(func() { f(ctx) }) }
+	d.background(d.watch)
+	d.background((&sweeper{Driver: d}).run)
+	if d.opts.PodResults != "" {
+		d.background((&podWatcher{Driver: d}).run)
+	}
+	return d
+}
+
+// Changes implements Dataplane.
+func (d *Driver) Changes() <-chan struct{} { return d.changes }
+
+// Close implements Dataplane. It does not wait for a call of HNS that hangs.
+func (d *Driver) Close() error {
+	d.stopWatch()
+	d.done.Wait()
+	return nil
+}
+
+// QueueResync implements Dataplane.
+func (d *Driver) QueueResync() {
+	d.networksDirty.Store(true)
+	d.adaptersDirty.Store(true)
+	d.tables.Relist()
+}
+
+// Apply implements Dataplane. Without the network, it only reconciles routes;
+// Ensure has returned what it waits for. Networks of ours that are not wanted are
+// deleted only when Ensure waits for nothing.
+func (d *Driver) Apply(ctx context.Context, links dataplane.Links, s dataplane.State) ([]dataplane.Refused, error) {
+	if len(s.Blackholes) > 0 {
+		d.warnOnce(causeNoBlackholes, "--ip-blackhole-route has no effect on Windows, which has no such routes")
+	}
+	if err := d.hostConfig.SetPodNetworks(s.Networks); err != nil {
+		return nil, err
+	}
+	dev := d.device()
+	link, exists := links[dev.name]
+	switch {
+	case !exists && s.Keep:
+		return nil, nil
+	case !exists:
+		return nil, d.deleteUnwanted(ctx)
+	}
+	d.setNetworks(link, s)
+	var err error
+	fills, all := driver.Tables{d.routes}, driver.Tables{d.routes} // the other tables belong to the network
+	if d.network != nil {
+		fills, all = dev.tables(d), d.tables
+		err = d.want(dev, link, s)
+	}
+	err = errors.Join(err, fills.Add(ctx, d.opts))
+	if driver.MayDelete(s, err) {
+		err = errors.Join(err, all.Prune(ctx, d.opts), d.deleteUnwanted(ctx))
+	}
+	return driver.Attribute(err, s.Paths, isRefusal, func(p *dataplane.Path) []any {
+		f := driver.Filling{Verb: driver.CollectKeys}
+		_ = d.fill(&f, dev, p) // a path that cannot be translated has no keys
+		return f.Keys
+	})
+}
+
+// isRefusal reports whether Windows refused an entry, rather than did not answer.
+func isRefusal(err error) bool {
+	return !errors.Is(err, hns.ErrTimeout) && !errors.Is(err, hns.ErrUnavailable) && !errors.Is(err, hns.ErrUnsupported) &&
+		!errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded)
+}
+
+// want makes the tables want the paths of s.
+func (d *Driver) want(dev device, link dataplane.Link, s dataplane.State) error {
+	d.setTarget(dev, link)
+	err := driver.FillChanges(d.paths, s, func(f *driver.Filling, p *dataplane.Path) error { return d.fill(f, dev, p) })
+	d.paths = s.Paths
+	return err
+}
+
+// setNetworks sets which routes of the host are ours.
+func (d *Driver) setNetworks(link dataplane.Link, s dataplane.State) {
+	if next := (hostScope{link.Index, slices.Clone(s.Networks)}); !reflect.DeepEqual(d.scope, next) {
+		d.scope = next
+		d.routes.Relist()
+	}
+}
+
+// setTarget empties the tables if their entries belong to another network or
+// adapter than the current ones.
+func (d *Driver) setTarget(dev device, link dataplane.Link) {
+	next := target{d.network.ID, link.Index}
+	if d.target == next {
+		return
+	}
+	d.forgetTables()
+	d.target = next
+	if dev.networkKind() != nil && dev.networkKind().tunnels() && d.version.Features().HostRoute {
+		d.policies.Want(hostRouteKey(), policyValue{})
+	}
+}
+
+// forgetTables makes the tables want nothing and read everything again, since
+// their entries belong to another network or adapter.
+func (d *Driver) forgetTables() {
+	d.tables.Forget()
+	d.paths = nil
+}
+
+// device returns the device that paths lead through: the HNS network of the last
+// Ensure or, without one, the underlay.
+func (d *Driver) device() device {
+	underlay := device{kind: existing{}}
+	for i, dev := range d.devices {
+		driven, err := deviceOf(dev)
+		switch {
+		case err != nil:
+		case driven.networkKind() != nil:
+			return driven
+		case i == 0:
+			underlay = driven
+		}
+	}
+	return underlay
+}
+
+// warnOnce logs a warning about something that does not change while the program
+// runs. attrs are further attributes of the message.
+func (d *Driver) warnOnce(cause, text string, attrs ...any) {
+	if !d.warned[text] {
+		d.warned[text] = true
+		d.opts.Log.Warn(text, append([]any{"cause", cause}, attrs...)...)
+	}
+}
+
+// Causes in the log; those of errors that say what the driver waits for first.
+const (
+	causeHNSSilent       = "hns-silent"
+	causeAddressMoves    = "address-moves"
+	causeNoEndpoint      = "endpoint-missing"
+	causeNoManagement    = "management-ip-missing"
+	causeNoMAC           = "mac-missing"
+	causeNetworkRemade   = "network-remade"
+	causeNetworkMade     = "network-made"
+	causeJournal         = "journal-not-written"
+	causeSwitchDead      = "switch-dead"
+	causeRolledBack      = "network-rolled-back"
+	causeSettling        = "hns-settles"
+	causeGhost           = "network-ghost"
+	causeUnwanted        = "network-unwanted"
+	causeSharedAddress   = "address-shared" // by a pod and the host's endpoint
+	causeDefaultRoute    = "bridge-default-route"
+	causeBridgeMetric    = "bridge-metric"
+	causeDNSRegistration = "bridge-dns-registration"
+	causeNetworkDiffers  = "network-differs"
+	causeNoHostRoute     = "no-host-route"
+	causeAdapterKind     = "adapter-kind"
+	causeNoDualStack     = "no-dual-stack"
+	causeNoBlackholes    = "no-blackholes"
+	causeOtherAddress    = "other-address" // that HNS sends from
+	causeEndpointSwept   = "endpoint-swept"
+	causeEndpointV1      = "endpoint-by-v1"
+	causePodsLost        = "pods-without-endpoint"
+)

@@ -1,0 +1,66 @@
+package hostconfig
+
+import (
+	"slices"
+
+	"flannel/pkg/windows/hns"
+)
+
+// RecordGood remembers what host has now, when its network works. Save uses it
+// if the host has lost its addresses by then. A static configuration is written
+// to the journal, too, for the time after the next boot.
+func (k *Keeper) RecordGood(host, physical hns.Adapter, routes []hns.Route) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	s := k.newSnapshot(host, physical, routes)
+	if len(s.Addresses) == 0 || k.journal.Snapshot != nil || k.boot == "" { // "": the last good ones were not compared yet
+		return nil
+	}
+	k.good = s
+	last := s.static4()
+	if last == nil && k.journal.LastGood == nil || last.equal(k.journal.LastGood) && k.journal.Boot == k.boot {
+		return nil
+	}
+	return k.update(func(j *Journal) { j.LastGood, j.Boot = last, k.boot })
+}
+
+// Forget deletes the last good configuration, when flanneld leaves the host.
+func (k *Keeper) Forget() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.journal.LastGood == nil {
+		return nil
+	}
+	return k.update(func(j *Journal) { j.LastGood, j.Boot = nil, "" })
+}
+
+// static4 returns the part of a snapshot that a machine must have after a boot:
+// a static IPv4 configuration, or nil if DHCP configures the adapter, in which
+// case another network than before may be right. Other routes than default ones
+// are left out, because those of programs end with a boot.
+func (s *Snapshot) static4() *Snapshot {
+	if len(s.static()) == 0 {
+		return nil
+	}
+	c := *s
+	c.Addresses = slices.DeleteFunc(slices.Clone(s.Addresses), func(a SavedAddress) bool { return !a.Manual })
+	c.Routes = slices.DeleteFunc(slices.Clone(s.Routes), func(r SavedRoute) bool { return r.Dst.Bits() != 0 || r.Dst.Addr().Is6() })
+	return &c
+}
+
+// compareAfterBoot makes the last good configuration the snapshot, if this is
+// another boot than that of the last comparison. Restore then restores what the
+// boot has lost.
+func (k *Keeper) compareAfterBoot() {
+	last := k.journal.LastGood
+	if last == nil || k.boot == "" || k.journal.Boot == k.boot {
+		return
+	}
+	s := *last
+	s.AtBoot = true
+	if err := k.update(func(j *Journal) { j.Snapshot = &s }); err != nil {
+		k.log.Warn("cannot compare the host's settings with those before the reboot", "error", err)
+		return
+	}
+	k.log.Info("the machine was rebooted, comparing the host's settings with those before", "adapter", s.Adapter, "written", s.Written)
+}

@@ -1,0 +1,175 @@
+package hostconfig
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+
+	"flannel/pkg/file"
+	"flannel/pkg/windows/hns"
+)
+
+// Journal is the content of hns.json beside the subnet file. It is written
+// before each step that it describes, so that a crash between any two steps
+// loses nothing.
+type Journal struct {
+	// Networks are the names of HNS networks that flanneld made or adopted. It
+	// owns them, whatever their names are.
+	Networks []string `json:",omitempty"`
+	// Switches are the names of the networks that flanneld prepare made. Only
+	// flanneld cleanup deletes them.
+	Switches []string `json:",omitempty"`
+	// Requested is what HNS was asked for, by the IDs of the networks that it
+	// made, since it may read back something else.
+	Requested map[string]Requested `json:",omitempty"`
+	// Snapshot is what an adapter had before a switch was bound or removed. It
+	// is deleted once the host has all of it again; nil: nothing is missing.
+	Snapshot *Snapshot `json:"Before,omitempty"`
+	// LastGood is the static configuration that the host had when its network
+	// worked last; nil: DHCP configures it. It is compared with the adapter
+	// once after each boot.
+	LastGood *Snapshot `json:",omitempty"`
+	Boot     string    `json:",omitempty"` // hns.Stack.BootID of the last comparison
+}
+
+// names returns the list that holds the names of switches or of the other
+// networks.
+func (j *Journal) names(switches bool) *[]string {
+	if switches {
+		return &j.Switches
+	}
+	return &j.Networks
+}
+
+// Requested holds the properties of a network that HNS cannot change.
+type Requested struct {
+	Type      string
+	Adapter   string // the physical adapter's name
+	Subnets   []hns.Subnet
+	VxlanPort uint16 `json:",omitempty"` // 0: hns.DefaultVxlanPort
+}
+
+// SavedAddress is an address of a Snapshot.
+type SavedAddress struct {
+	Prefix netip.Prefix
+	Manual bool // set by hand; false: it comes from DHCP or a router advertisement
+}
+
+// SavedRoute is a route of a Snapshot.
+type SavedRoute struct {
+	Dst     netip.Prefix
+	NextHop netip.Addr // unspecified: on-link
+	Metric  int
+}
+
+// maxJournal bounds the bytes that are read of a file that anybody can replace.
+const maxJournal = 1 << 20
+
+// ReadJournal returns the zero Journal if there is no file.
+func ReadJournal(path string) (j Journal, err error) {
+	info, err := os.Stat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return j, nil
+	case err == nil && info.Size() > maxJournal:
+		return j, fmt.Errorf("read %s: its size of %d bytes is above the limit of %d", path, info.Size(), maxJournal)
+	}
+	raw, err := file.ReadTrusted(path)
+	if err == nil {
+		err = json.Unmarshal(raw, &j)
+	}
+	if err != nil {
+		return Journal{}, fmt.Errorf("read %s: %w", path, err)
+	}
+	return j, nil
+}
+
+// WriteJournal replaces the file; it removes the file if the journal is empty.
+func WriteJournal(path string, j Journal) error {
+	if len(j.Networks)+len(j.Switches) == 0 && j.Snapshot == nil && j.LastGood == nil {
+		if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		return nil
+	}
+	if err := file.PutJSON(path, j); err != nil {
+		return fmt.Errorf("save the adapter's settings: %w", err)
+	}
+	return nil
+}
+
+// Owned returns the names of the networks that this or an earlier run made or
+// adopted or, with switches, of those that flanneld prepare made.
+func (k *Keeper) Owned(switches bool) []string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.Clone(*k.journal.names(switches))
+}
+
+// SetOwned adds the name of a network (of a switch, if isSwitch) to the journal,
+// or removes it.
+func (k *Keeper) SetOwned(name string, isSwitch, owned bool) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if slices.Contains(*k.journal.names(isSwitch), name) == owned {
+		return nil
+	}
+	return k.update(func(j *Journal) {
+		names := j.names(isSwitch)
+		*names = slices.DeleteFunc(*names, func(n string) bool { return n == name })
+		if owned {
+			*names = append(*names, name)
+		}
+	})
+}
+
+// Requested returns what HNS was asked for when it made the network with this ID;
+// false: not known.
+func (k *Keeper) Requested(id string) (Requested, bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	r, known := k.journal.Requested[strings.ToLower(id)]
+	return r, known
+}
+
+// SetRequested records what was asked for when the network with this ID was made,
+// and forgets networks that are not in the list.
+func (k *Keeper) SetRequested(id string, r Requested, networks []hns.Network) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	id = strings.ToLower(id)
+	if reflect.DeepEqual(k.journal.Requested[id], r) {
+		return nil
+	}
+	return k.update(func(j *Journal) {
+		kept := map[string]Requested{id: r}
+		for _, n := range networks {
+			if old, known := j.Requested[strings.ToLower(n.ID)]; known && !strings.EqualFold(n.ID, id) {
+				kept[strings.ToLower(n.ID)] = old
+			}
+		}
+		j.Requested = kept
+	})
+}
+
+// update changes the journal as it is on disk now: flanneld prepare, in another
+// process, may have written to it since it was read.
+func (k *Keeper) update(change func(*Journal)) error {
+	next, err := ReadJournal(k.path)
+	if err != nil {
+		next = k.journal
+		next.Networks, next.Switches = slices.Clone(next.Networks), slices.Clone(next.Switches) // which change edits
+	}
+	change(&next)
+	if err := WriteJournal(k.path, next); err != nil {
+		return err
+	}
+	k.journal = next
+	return nil
+}

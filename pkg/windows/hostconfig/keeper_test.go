@@ -1,0 +1,107 @@
+package hostconfig
+
+import (
+	"errors"
+	"log/slog"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"flannel/internal/test/hnstest"
+	"flannel/pkg/mac"
+	"flannel/pkg/windows/hns"
+)
+
+// staticSnapshot is what the machine of hnstest.New has, without a metric.
+func staticSnapshot(m *hnstest.Machine) *Snapshot {
+	a := m.Admin().Adapter("Ethernet")
+	return &Snapshot{Written: time.Now(), Adapter: a.Name, GUID: a.GUID, MAC: a.MAC, Addresses: []SavedAddress{{hnstest.HostAddr, true}},
+		Routes: []SavedRoute{{netip.MustParsePrefix("0.0.0.0/0"), hnstest.Gateway, 10}}}
+}
+
+// keeper returns a Keeper that waits for nothing, with a journal on a machine whose static adapter has become DHCP.
+func keeper(t *testing.T, m *hnstest.Machine, stack hns.Stack, j Journal) *Keeper {
+	t.Helper()
+	if err := m.Admin().Configure("Ethernet", hns.Persistent{DHCP: true, Metric: 15, MTU: 1400}); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "hns.json")
+	if err := WriteJournal(path, j); err != nil {
+		t.Fatal(err)
+	}
+	m.ForgetLog()
+	return New(path, Limits{DHCP: time.Hour}, stack, slog.New(slog.DiscardHandler))
+}
+
+// The registry gets the static configuration once, and keeps what the snapshot does not know; not at all while the registry
+// cannot be read.
+func TestTurnDHCPOff(t *testing.T) {
+	m := hnstest.New()
+	defer m.Close() //nolint:errcheck // it counts handles, of which there are none
+	m.Turn(func(k *hnstest.Knobs) { k.StoredOnly = true })
+	k := keeper(t, m, m, Journal{Snapshot: staticSnapshot(m)})
+	before := m.Admin().Stored("Ethernet")
+	m.Fail(hnstest.Fault{Func: "RegQueryValueEx", Code: hns.InvalidParameter})
+	_ = k.Restore(nil)
+	if got := m.Admin().Stored("Ethernet"); !got.DHCP || got.Metric != before.Metric {
+		t.Errorf("the registry could not be read, and got %+v", got)
+	}
+	m.Heal()
+	for range 5 {
+		_ = k.Restore(nil)
+	}
+	want := hns.Persistent{Addrs: []netip.Prefix{hnstest.HostAddr}, Gateways: []hns.Gateway{{Addr: hnstest.Gateway, Metric: 10}}, Metric: 15, MTU: 1400}
+	got := m.Admin().Stored("Ethernet")
+	if got.DHCP || !slices.Equal(got.Addrs, want.Addrs) || !slices.Equal(got.Gateways, want.Gateways) || got.Metric != want.Metric || got.MTU != want.MTU {
+		t.Errorf("the registry has %+v, want %+v", got, want)
+	}
+	told := 0
+	for _, c := range m.Changes() {
+		if strings.HasPrefix(c.Text, "DhcpNotifyConfigChange") {
+			told++
+		}
+	}
+	if told != 1 {
+		t.Errorf("the DHCP client was notified %d times", told)
+	}
+}
+
+// noBootID is a machine that does not say whether it was rebooted.
+type noBootID struct{ *hnstest.Machine }
+
+func (noBootID) BootID() (string, error) { return "", errors.New("no") }
+
+// What a boot has lost is not taken for good when nobody could compare it.
+func TestBootUnknown(t *testing.T) {
+	m := hnstest.New()
+	defer m.Close() //nolint:errcheck // it counts handles, of which there are none
+	k := keeper(t, m, noBootID{m}, Journal{LastGood: staticSnapshot(m), Boot: "an earlier one"})
+	a := m.Admin().Adapter("Ethernet")
+	if err := k.RecordGood(a, a, m.Admin().Routes()); err != nil {
+		t.Fatal(err)
+	}
+	if j, err := ReadJournal(k.path); err != nil || j.LastGood == nil || j.Boot != "an earlier one" {
+		t.Errorf("the journal has %+v, %v", j, err)
+	}
+}
+
+// An adapter is found by what changes least: GUID, name, MAC address.
+func TestPhysical(t *testing.T) {
+	s := &Snapshot{Adapter: "Ethernet", GUID: "a", MAC: mac.Addr{2, 0, 0, 0, 0, 1}}
+	taker := hns.Adapter{Index: 5, Name: "Ethernet", GUID: "b", MAC: mac.Addr{2, 0, 0, 0, 0, 2}}
+	renamed := hns.Adapter{Index: 6, Name: "LAN", GUID: "a", MAC: s.MAC}
+	again := hns.Adapter{Index: 7, Name: "LAN 2", GUID: "c", MAC: s.MAC}
+	for _, c := range []struct {
+		adapters []hns.Adapter
+		want     int
+	}{
+		{[]hns.Adapter{taker, again, renamed}, 6}, {[]hns.Adapter{again, taker}, 5}, {[]hns.Adapter{again}, 7}, {nil, 0},
+	} {
+		if got, found := s.physical(c.adapters); got.Index != c.want || found != (c.want != 0) {
+			t.Errorf("%+v: got %d, %t", c.adapters, got.Index, found)
+		}
+	}
+}

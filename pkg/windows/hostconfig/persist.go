@@ -1,0 +1,137 @@
+package hostconfig
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+
+	"flannel/pkg/windows/hns"
+)
+
+// persistent returns the static configuration of the snapshot as the registry
+// holds it. The MTU, and a metric that the snapshot does not have, stay as stored.
+func (s *Snapshot) persistent(stored hns.Persistent) hns.Persistent {
+	return hns.Persistent{Addrs: s.static(), Gateways: s.gateways(), Metric: cmp.Or(s.V4Metric, stored.Metric), MTU: stored.MTU}
+}
+
+// turnDHCPOff writes the static configuration to the registry and notifies the
+// DHCP client of it, once: to repeat that in each pass could take the address away.
+// Whether it also replaces the lease is not known.
+func (k *Keeper) turnDHCPOff(host hns.Adapter) error {
+	stored, err := k.stack.Persistent(host.Index)
+	if err != nil && !errors.Is(err, hns.ErrNotFound) {
+		return fmt.Errorf("read what is stored for %s, to turn DHCP off: %w", host.Name, err)
+	}
+	if k.dhcpOff == host.Index && !stored.DHCP {
+		return nil
+	}
+	p := k.journal.Snapshot.persistent(stored)
+	if err := k.stack.SetPersistent(host.Index, p); err != nil {
+		return fmt.Errorf("turn DHCP off on %s: %w", host.Name, err)
+	}
+	k.dhcpOff = host.Index
+	k.log.Info("turned DHCP off on an adapter that had a static address", "cause", CauseStaticRestored, "adapter", host.Name, "addresses", p.Addrs)
+	return nil
+}
+
+// storeStatic writes a static configuration to the registry if that has DHCP or
+// other addresses: otherwise, the next boot would bring those.
+func (k *Keeper) storeStatic(host hns.Adapter) {
+	snapshot := k.journal.Snapshot
+	stored, err := k.stack.Persistent(host.Index)
+	if err != nil || len(snapshot.static()) == 0 || lacksStatic(host, snapshot) {
+		return // not known, or not our business
+	}
+	want := snapshot.persistent(stored)
+	same := !stored.DHCP && len(stored.Addrs) == len(want.Addrs) && len(stored.Gateways) == len(want.Gateways)
+	for _, a := range want.Addrs {
+		same = same && slices.Contains(stored.Addrs, a)
+	}
+	for _, g := range want.Gateways {
+		same = same && slices.ContainsFunc(stored.Gateways, func(o hns.Gateway) bool { return o.Addr == g.Addr })
+	}
+	if same {
+		return
+	}
+	if err := k.stack.SetPersistent(host.Index, want); err != nil {
+		k.log.Warn("could not store the host's static address in the registry, it will be restored after each boot", "adapter", host.Name, "error", err)
+		return
+	}
+	k.log.Info("stored the host's static address in the registry, which had another configuration", "cause", CauseStaticRestored, "adapter", host.Name, "addresses", want.Addrs)
+}
+
+// lacksStatic reports whether the host lacks a static address of the snapshot,
+// after Restore: somebody gave it others.
+func lacksStatic(host hns.Adapter, s *Snapshot) bool {
+	for _, p := range s.static() {
+		if !HasAddress(host, p.Addr()) {
+			return true
+		}
+	}
+	return false
+}
+
+// restoreSettings restores the mode of DHCP, the interface's metrics and the MTU,
+// and removes what DHCP brought: its address, from which Windows could send, and
+// its gateways.
+func (k *Keeper) restoreSettings(host hns.Adapter, routes []hns.Route) error {
+	s := k.journal.Snapshot
+	var errs []error
+	if s.becameDHCP(host) {
+		errs = append(errs, k.turnDHCPOff(host))
+	}
+	for _, a := range Addresses(host) {
+		saved := slices.ContainsFunc(s.Addresses, func(o SavedAddress) bool { return o.Prefix.Addr() == a.Prefix.Addr() })
+		if s.isLease(a) && !saved {
+			errs = append(errs, k.stack.DeleteAddress(host.Index, a.Prefix.Addr()))
+			k.log.Info("removed the address that DHCP had given instead of the static one", "cause", CauseStaticRestored, "address", a.Prefix, "adapter", host.Name)
+		}
+	}
+	for _, r := range routes {
+		isDefault := r.Index == host.Index && r.Ours && r.Dst.Bits() == 0 && r.Dst.Addr().Is4()
+		saved := slices.ContainsFunc(s.Routes, func(o SavedRoute) bool { return o.Dst == r.Dst && o.NextHop == r.NextHop })
+		if isDefault && s.becameDHCP(host) && !saved {
+			errs = append(errs, k.stack.DeleteRoute(r))
+		}
+	}
+	if s.lacksSettings(host) {
+		errs = append(errs, k.restoreInterface(host, false, s.V4Metric), k.restoreInterface(host, true, s.V6Metric))
+	}
+	return errors.Join(errs...)
+}
+
+// restoreInterface sets the metric of a family, unless it was automatic, and the
+// MTU, now and for the next boot. The adapter need not have the family.
+func (k *Keeper) restoreInterface(host hns.Adapter, v6 bool, metric int) error {
+	settings, err := k.stack.Interface(host.Index, v6)
+	if errors.Is(err, hns.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read the settings of %s: %w", host.Name, err)
+	}
+	want := settings
+	if metric != 0 {
+		want.Metric = metric
+	}
+	if mtu := k.journal.Snapshot.MTU; mtu != 0 {
+		want.MTU = mtu
+	}
+	if want == settings {
+		return nil
+	}
+	if err := k.stack.SetInterface(host.Index, v6, want); err != nil {
+		return fmt.Errorf("restore metric and MTU of %s: %w", host.Name, err)
+	}
+	if stored, err := k.stack.Persistent(host.Index); err == nil && !v6 {
+		if stored.Metric = want.Metric; want.MTU != settings.MTU {
+			stored.MTU = want.MTU
+		}
+		if err := k.stack.SetPersistent(host.Index, stored); err != nil {
+			return fmt.Errorf("store metric and MTU of %s: %w", host.Name, err)
+		}
+	}
+	k.log.Info("restored the settings of an interface", "cause", CauseSettingsRestored, "adapter", host.Name, "ipv6", v6, "metric", want.Metric, "mtu", want.MTU)
+	return nil
+}

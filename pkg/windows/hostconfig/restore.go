@@ -1,0 +1,302 @@
+// Package hostconfig saves and restores the host's own settings on a Windows
+// adapter: its addresses, whether DHCP configures them, routes, interface
+// metrics, MTU and DNS servers.
+//
+// The first HNS network on an adapter binds a virtual switch to it. Windows
+// then moves the host's addresses to a new virtual adapter with the same MAC
+// address, which takes 5 to 25 seconds; when the last network is deleted, it
+// moves them back. Some settings are lost on the way. For example, Ethernet has
+// 10.99.0.2/24 and a default route via 10.99.0.1. When flanneld makes the
+// network flannel.4096, Ethernet keeps its name and loses the address, and
+// "vEthernet (Ethernet)" appears, has no address for some seconds, and then
+// gets 10.99.0.2/24, perhaps without a route to 169.254.169.254 that somebody
+// had added.
+//
+// A Keeper saves the settings to the journal before each such step, and
+// restores afterwards what Windows has not restored in time. Windows may also
+// forget a static configuration at a boot. Therefore a static configuration is
+// restored to the registry, too, and the last good one stays in the journal and
+// is compared once after each boot.
+package hostconfig
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/reconcile"
+	"flannel/pkg/windows/hns"
+)
+
+// Limits are how long Windows gets to restore settings before a Keeper does.
+type Limits struct {
+	Address time.Duration // addresses set by hand
+	DHCP    time.Duration // addresses from DHCP
+	// Rest is the limit for routes and DNS servers, and how long nothing may be
+	// missing before the snapshot is deleted: Windows may not be done yet.
+	Rest time.Duration
+}
+
+// Keeper saves and restores the settings of one adapter. It works whether or
+// not there is a network, since without addresses the daemon cannot reach the
+// API that the configuration comes from. The daemon's loop and the driver's
+// watching goroutine both call it.
+//
+// While the journal holds a snapshot, each call of Restore is in one of these
+// states and takes the action. A timer starts with the first call in its state.
+//
+//	missing                  timer           action
+//	adapter                  missingSince    wait; at boot, give up after Limits.DHCP
+//	addresses                missingSince    wait; after Limits.Address, with an address
+//	                                         of 169.254.0.0/16, or with a lease instead
+//	                                         after Limits.Rest, turn DHCP off and add
+//	                                         those set by hand; after Limits.DHCP, all
+//	only routes, DNS, or     incompleteSince wait; after Limits.Rest, restore them; if
+//	settings                                 Windows refuses, retry without waiting,
+//	                                         and after Limits.DHCP give up
+//	nothing                  completeSince   after Limits.Rest, delete the snapshot, and
+//	                                         write a static configuration to the
+//	                                         registry if that has another one
+//
+// "Wait" means that Restore returns a driver.WaitError, which keeps the driver
+// from making or using a network.
+type Keeper struct {
+	path   string // of the journal
+	limits Limits
+	stack  hns.Stack
+	log    *slog.Logger
+
+	mu              sync.Mutex
+	journal         Journal
+	readErr         error     // of the journal, when the Keeper was made
+	good            *Snapshot // taken the last time that nothing was missing; nil: never
+	boot            string    // hns.Stack.BootID; "": unknown
+	missingSince    time.Time // zero: the timer does not run
+	incompleteSince time.Time
+	completeSince   time.Time
+	lost            bool      // something of the snapshot was missing
+	darkSince       time.Time // see TrackDark; without a snapshot
+	upSince         time.Time // since when TrackDark has found the physical adapter up
+	uncertain       bool      // true: the journal was missing or unreadable, so it is unknown whether addresses that flanneld removed were restored
+	dhcpOff         int       // index of the adapter whose DHCP turnDHCPOff turned off, while Windows has not obeyed; 0: none
+	lastWarning     string
+	pods            []netip.Prefix // routes into these networks are not saved: peers come and go
+}
+
+// New returns a Keeper that continues with what an earlier run wrote to the
+// journal at path.
+func New(path string, limits Limits, stack hns.Stack, log *slog.Logger) *Keeper {
+	k := &Keeper{path: path, limits: limits, stack: stack, log: log}
+	k.journal, k.readErr = ReadJournal(path)
+	if k.readErr != nil {
+		log.Warn("cannot read the adapter's settings that an earlier run saved, nothing will be restored", "error", k.readErr)
+	}
+	k.uncertain = len(k.journal.Networks)+len(k.journal.Switches) == 0
+	var err error
+	if k.boot, err = stack.BootID(); err != nil {
+		log.Warn("cannot find out whether the machine was rebooted, its last good settings are not compared", "error", err)
+	}
+	if s := k.journal.Snapshot; s != nil {
+		log.Warn("an earlier run ended while the host's addresses moved, checking whether they are back", "adapter", s.Adapter, "written", s.Written)
+	} else {
+		k.compareAfterBoot()
+	}
+	return k
+}
+
+// ReadErr is the error of reading the journal in New.
+func (k *Keeper) ReadErr() error { return k.readErr }
+
+// Pending reports whether the journal holds a snapshot, which Restore
+// compares with the adapter.
+func (k *Keeper) Pending() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.journal.Snapshot != nil
+}
+
+// Save writes what host has to the journal. It is called before a step that may
+// take this away. An earlier snapshot of which something is still missing stays.
+// If the host has no address now, the last good snapshot is saved.
+func (k *Keeper) Save(host, physical hns.Adapter, routes []hns.Route) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	next := k.newSnapshot(host, physical, routes)
+	switch {
+	case k.journal.Snapshot != nil && !k.journal.Snapshot.missing(host, routes).none():
+		next = k.journal.Snapshot
+	case len(next.Addresses) > 0:
+	case k.good != nil:
+		next = k.good
+	default:
+		return driver.Waiting(CauseNoAddress, "%s to have an address: a network without one reaches nobody", physical.Name)
+	}
+	next = next.without(k.pods)
+	if k.journal.Snapshot.equal(next) {
+		return nil // each pass calls Save again: the timers go on
+	}
+	k.resetTimers()
+	return k.update(func(j *Journal) { j.Snapshot = next })
+}
+
+// SetPodNetworks removes the routes into the pod networks from the snapshots.
+// Until it is called, routes to peers that an earlier run left on the adapter
+// look like those of any program.
+func (k *Keeper) SetPodNetworks(pods []netip.Prefix) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if slices.Equal(k.pods, pods) {
+		return nil
+	}
+	k.pods = slices.Clone(pods)
+	if k.good != nil {
+		k.good = k.good.without(pods)
+	}
+	if s := k.journal.Snapshot; s == nil || s.equal(s.without(pods)) {
+		return nil
+	}
+	return k.update(func(j *Journal) {
+		if j.Snapshot != nil {
+			j.Snapshot = j.Snapshot.without(pods)
+		}
+	})
+}
+
+// Restore restores what is missing of the snapshot for longer than the limits;
+// see Keeper. networks are all HNS networks.
+func (k *Keeper) Restore(networks []hns.Network) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	snapshot := k.journal.Snapshot
+	if snapshot == nil {
+		return nil
+	}
+	adapters, err1 := k.stack.Adapters()
+	routes, err2 := k.stack.Routes()
+	if err := errors.Join(err1, err2); err != nil {
+		return reconcile.Unknown(fmt.Errorf("look for the addresses of %s: %w", snapshot.Adapter, err))
+	}
+	host, err := snapshot.hostAdapter(adapters, networks)
+	if err != nil {
+		_, exists := snapshot.physical(adapters)
+		if startOrElapsed(&k.missingSince) >= k.limits.DHCP && snapshot.AtBoot && !exists {
+			k.log.Warn("the adapter that had the host's addresses before the reboot is gone, forgetting its settings", "adapter", snapshot.Adapter)
+			return k.deleteSnapshot()
+		}
+		return err
+	}
+	if !host.DHCP {
+		k.dhcpOff = 0 // Windows has obeyed
+	}
+	missing := snapshot.missing(host, routes)
+	k.lost = k.lost || !missing.none()
+	if len(missing.addresses()) > 0 {
+		k.incompleteSince, k.completeSince = time.Time{}, time.Time{}
+		return k.restoreAddresses(host, missing)
+	}
+	k.missingSince = time.Time{}
+	if !missing.none() {
+		k.completeSince = time.Time{}
+		return k.restoreRest(host, routes, missing)
+	}
+	if startOrElapsed(&k.completeSince) < k.limits.Rest {
+		return nil
+	}
+	k.storeStatic(host)
+	if k.lost {
+		k.log.Info("the host has its addresses, routes and DNS servers again", "cause", CauseComplete, "adapter", host.Name)
+	}
+	return k.deleteSnapshot()
+}
+
+// restoreAddresses adds addresses that are missing for longer than the limits.
+func (k *Keeper) restoreAddresses(host hns.Adapter, missing losses) error {
+	elapsed := startOrElapsed(&k.missingSince)
+	snapshot := k.journal.Snapshot
+	hasLease := snapshot.becameDHCP(host) && slices.ContainsFunc(Addresses(host), snapshot.isLease)
+	var add []netip.Prefix
+	if elapsed >= k.limits.Address || HasAPIPA(host) || hasLease && elapsed >= k.limits.Rest { // Windows has finished
+		add = append(add, missing.manual...)
+	}
+	if len(add) > 0 && snapshot.becameDHCP(host) {
+		if err := k.turnDHCPOff(host); err != nil {
+			k.warn(host, err)
+		}
+	}
+	if elapsed >= k.limits.DHCP {
+		add = append(add, missing.leased...)
+	}
+	for _, p := range add {
+		err := k.stack.AddAddress(host.Index, p)
+		if err != nil && !errors.Is(err, hns.ErrExists) {
+			return fmt.Errorf("restore the address %s of %s: %w", p, host.Name, err)
+		}
+		k.log.Info("restored an address that was lost when the adapter's switch changed", "cause", CauseAddressRestored, "address", p, "adapter", host.Name)
+	}
+	var names []string
+	for _, p := range missing.addresses() {
+		names = append(names, p.Addr().String())
+	}
+	return driver.Waiting(CauseNoAddress, "%s to come back on %s", strings.Join(names, ", "), host.Name)
+}
+
+// restoreRest restores everything except addresses. Windows refuses a route whose
+// gateway does not exist any more, for example. That must not block the network,
+// so an error is logged and not returned, and eventually ends the attempts; so
+// does a setting that Windows accepts and does not apply.
+func (k *Keeper) restoreRest(host hns.Adapter, routes []hns.Route, missing losses) error {
+	elapsed := startOrElapsed(&k.incompleteSince)
+	if elapsed < k.limits.Rest {
+		return driver.Waiting(CauseNoRoutes, "routes and DNS servers to come back on %s", host.Name)
+	}
+	var errs []error
+	if missing.settings {
+		errs = append(errs, k.restoreSettings(host, routes))
+	}
+	for _, r := range missing.routes {
+		err := k.stack.AddRoute(hns.Route{Dst: r.Dst, NextHop: r.NextHop, Index: host.Index, Metric: r.Metric, Ours: true})
+		if err == nil {
+			k.log.Info("restored a route that was lost when the adapter's switch changed", "cause", CauseRouteRestored, "route", r.Dst, "via", r.NextHop, "adapter", host.Name)
+		}
+		errs = append(errs, err)
+	}
+	if missing.dns != nil {
+		err := k.stack.SetDNS(host.Index, missing.dns)
+		if err == nil {
+			k.log.Info("restored the DNS servers that were lost when the adapter's switch changed", "cause", CauseDNSRestored, "servers", missing.dns, "adapter", host.Name)
+		}
+		errs = append(errs, err)
+	}
+	err := errors.Join(errs...)
+	if elapsed >= k.limits.DHCP {
+		k.log.Warn("could not restore all host settings, giving up", "adapter", host.Name, "error", err)
+		return k.deleteSnapshot()
+	}
+	if err != nil {
+		k.warn(host, err)
+		if !k.journal.Snapshot.AtBoot { // which lacks what Save must hold before a network is made
+			return nil
+		}
+	}
+	return driver.Waiting(CauseNoRoutes, "routes and DNS servers to be back on %s", host.Name)
+}
+
+// warn logs an error once.
+func (k *Keeper) warn(host hns.Adapter, err error) {
+	if err.Error() != k.lastWarning {
+		k.lastWarning = err.Error()
+		k.log.Warn("could not restore all host settings, will retry", "adapter", host.Name, "error", err)
+	}
+}
+
+// deleteSnapshot ends the comparison, also that after a boot.
+func (k *Keeper) deleteSnapshot() error {
+	k.resetTimers()
+	return k.update(func(j *Journal) { j.Snapshot, j.Boot = nil, k.boot })
+}

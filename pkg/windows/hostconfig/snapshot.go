@@ -1,0 +1,215 @@
+package hostconfig
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/mac"
+	"flannel/pkg/windows/hns"
+)
+
+// Snapshot is what the host had on an adapter when nothing was missing.
+type Snapshot struct {
+	Written   time.Time
+	Adapter   string   // name of the physical adapter
+	GUID      string   // of the physical adapter; it stays when the adapter is renamed
+	MAC       mac.Addr `json:",omitzero"`  // of the physical adapter; it stays when the GUID changes
+	AtBoot    bool     `json:",omitempty"` // it is the LastGood of an earlier boot
+	DHCP      bool
+	V4Metric  int `json:",omitempty"` // of the interface, without that of routes; 0: automatic or unknown
+	V6Metric  int `json:",omitempty"`
+	MTU       int `json:",omitempty"` // bytes; 0: unknown
+	Addresses []SavedAddress
+	Routes    []SavedRoute `json:",omitempty"` // made by programs, which include the DHCP client
+	DNS       []netip.Addr `json:",omitempty"`
+}
+
+// newSnapshot returns what host has: the adapter with the host's addresses.
+// physical is the same adapter, or the one behind it.
+func (k *Keeper) newSnapshot(host, physical hns.Adapter, routes []hns.Route) *Snapshot {
+	s := &Snapshot{Written: time.Now().UTC().Truncate(time.Second), Adapter: physical.Name, GUID: physical.GUID, MAC: physical.MAC,
+		DHCP: host.DHCP, DNS: host.DNS, MTU: host.MTU}
+	// The list of adapters does not say whether a metric is automatic. An error
+	// means that it is unknown.
+	v4, _ := k.stack.Interface(host.Index, false)
+	v6, _ := k.stack.Interface(host.Index, true)
+	s.V4Metric, s.V6Metric = v4.Metric, v6.Metric
+	if host.Index != physical.Index {
+		// The MTU that Windows chose for a virtual adapter must not be set on the
+		// physical one, but one that somebody fixed.
+		stored, _ := k.stack.Persistent(host.Index)
+		s.MTU = stored.MTU
+	}
+	for _, a := range Addresses(host) {
+		if !a.Temporary {
+			s.Addresses = append(s.Addresses, SavedAddress{a.Prefix, a.Manual})
+		}
+	}
+	for _, r := range routes {
+		if r.Index == host.Index && r.Ours {
+			s.Routes = append(s.Routes, SavedRoute{r.Dst, r.NextHop, r.Metric})
+		}
+	}
+	return s
+}
+
+// static returns the manual IPv4 addresses if the adapter had no DHCP.
+func (s *Snapshot) static() (addrs []netip.Prefix) {
+	for _, a := range s.Addresses {
+		if !s.DHCP && a.Manual && a.Prefix.Addr().Is4() {
+			addrs = append(addrs, a.Prefix)
+		}
+	}
+	return addrs
+}
+
+// gateways returns the next hops of the IPv4 default routes.
+func (s *Snapshot) gateways() (all []hns.Gateway) {
+	for _, r := range s.Routes {
+		if r.Dst.Bits() == 0 && r.Dst.Addr().Is4() && !r.NextHop.IsUnspecified() {
+			all = append(all, hns.Gateway{Addr: r.NextHop, Metric: r.Metric})
+		}
+	}
+	return all
+}
+
+// becameDHCP reports whether DHCP configures an adapter that was configured
+// manually. That is never somebody's decision while a Snapshot exists: the
+// adapter of a new switch may come back so (ovn-kubernetes#2530,
+// microsoft/SDN#498), also after each boot (calico#4631).
+func (s *Snapshot) becameDHCP(host hns.Adapter) bool { return host.DHCP && len(s.static()) > 0 }
+
+// isLease reports whether an address of the adapter came from DHCP, although the
+// adapter was configured manually.
+func (s *Snapshot) isLease(a hns.Address) bool {
+	return len(s.static()) > 0 && a.Prefix.Addr().Is4() && !a.Manual
+}
+
+// without returns a copy that lacks the routes into some networks.
+func (s *Snapshot) without(networks []netip.Prefix) *Snapshot {
+	c := *s
+	c.Routes = slices.DeleteFunc(slices.Clone(s.Routes), func(r SavedRoute) bool { return driver.Inside(r.Dst, networks) })
+	return &c
+}
+
+// equal reports whether two snapshots hold the same settings, whenever they
+// were taken.
+func (s *Snapshot) equal(o *Snapshot) bool {
+	return s != nil && o != nil && s.Adapter == o.Adapter && s.GUID == o.GUID && s.DHCP == o.DHCP &&
+		s.V4Metric == o.V4Metric && s.V6Metric == o.V6Metric && s.MTU == o.MTU && slices.Equal(s.Addresses, o.Addresses) && slices.Equal(s.Routes, o.Routes) && slices.Equal(s.DNS, o.DNS)
+}
+
+// physical returns the physical adapter of the snapshot. Its GUID counts before its
+// name, which another adapter may have by now. If none has the GUID or the name, a
+// driver was installed again, and the MAC address leads to the adapter.
+func (s *Snapshot) physical(adapters []hns.Adapter) (a hns.Adapter, found bool) {
+	for _, matches := range []func(hns.Adapter) bool{
+		func(a hns.Adapter) bool { return a.GUID == s.GUID && a.GUID != "" },
+		func(a hns.Adapter) bool { return a.Name == s.Adapter && !a.Virtual() },
+		func(a hns.Adapter) bool {
+			return a.MAC == s.MAC && a.MAC != (mac.Addr{}) && !a.Virtual() && !a.Loopback
+		},
+	} {
+		if a, found = find(adapters, matches); found {
+			break
+		}
+	}
+	return a, found
+}
+
+// hostAdapter returns the adapter that has, or will get, the saved settings. Its
+// error is a driver.WaitError.
+func (s *Snapshot) hostAdapter(adapters []hns.Adapter, networks []hns.Network) (hns.Adapter, error) {
+	physical, found := s.physical(adapters)
+	if !found {
+		return hns.Adapter{}, driver.Waiting(CauseNoAdapter, "the adapter %s to appear", s.Adapter)
+	}
+	host, found := HostAdapter(adapters, physical, IsBound(networks, physical, adapters))
+	if !found {
+		return hns.Adapter{}, driver.Waiting(CauseNoAdapter, "the virtual adapter that replaces %s", s.Adapter)
+	}
+	return host, nil
+}
+
+// losses are the settings of a Snapshot that the adapter does not have.
+type losses struct {
+	manual []netip.Prefix // addresses set by hand: nobody else restores them
+	leased []netip.Prefix // IPv4 addresses from DHCP
+	routes []SavedRoute
+	dns    []netip.Addr
+	// settings says that DHCP is on and was off, that a lease remains, or that
+	// the interface's metric or MTU differs.
+	settings bool
+}
+
+func (l losses) addresses() []netip.Prefix { return slices.Concat(l.manual, l.leased) }
+
+func (l losses) none() bool {
+	return len(l.manual)+len(l.leased)+len(l.routes)+len(l.dns) == 0 && !l.settings
+}
+
+// missing returns what host does not have of the snapshot. An address family in
+// which the adapter has addresses, but none of the saved ones, was reconfigured
+// by somebody: nothing is missing in it. A lease in the place of a static address
+// is nobody's decision. IPv6 addresses that routers announce return by
+// themselves.
+//
+// Example: 10.99.0.2/24 was saved. If the adapter has 10.99.0.2 and 10.99.0.7,
+// nothing is missing; with 10.99.0.7 alone, nothing either, nor any IPv4 route;
+// without an IPv4 address, with 169.254.3.4 alone, or with the lease 10.99.0.150
+// although 10.99.0.2 was static, 10.99.0.2/24 is missing.
+func (s *Snapshot) missing(host hns.Adapter, routes []hns.Route) (l losses) {
+	var hasSaved, hasOther [2]bool // IPv4, IPv6
+	hasLease := false
+	for _, a := range Addresses(host) {
+		family := familyIndex(a.Prefix.Addr())
+		switch {
+		case slices.ContainsFunc(s.Addresses, func(saved SavedAddress) bool { return saved.Prefix.Addr() == a.Prefix.Addr() }):
+			hasSaved[family] = true
+		case s.isLease(a):
+			hasLease = true
+		default:
+			hasOther[family] = true
+		}
+	}
+	replaced := func(a netip.Addr) bool { family := familyIndex(a); return hasOther[family] && !hasSaved[family] }
+	for _, a := range s.Addresses {
+		switch ip := a.Prefix.Addr(); {
+		case replaced(ip) || HasAddress(host, ip):
+		case a.Manual:
+			l.manual = append(l.manual, a.Prefix)
+		case ip.Is4():
+			l.leased = append(l.leased, a.Prefix)
+		}
+	}
+	for _, r := range s.Routes {
+		exists := slices.ContainsFunc(routes, func(o hns.Route) bool {
+			return o.Index == host.Index && o.Dst == r.Dst && o.NextHop == r.NextHop && o.Metric == r.Metric
+		})
+		if !exists && !replaced(r.Dst.Addr()) {
+			l.routes = append(l.routes, r)
+		}
+	}
+	v4 := netip.IPv4Unspecified()
+	lacksServer := slices.ContainsFunc(s.DNS, func(a netip.Addr) bool { return !slices.Contains(host.DNS, a) })
+	if lacksServer && !replaced(v4) && (!s.DHCP || len(host.DNS) == 0) {
+		l.dns = s.DNS
+	}
+	l.settings = !replaced(v4) && (s.becameDHCP(host) || hasLease) || s.lacksSettings(host)
+	return l
+}
+
+// lacksSettings reports whether the interface has another metric or MTU.
+func (s *Snapshot) lacksSettings(host hns.Adapter) bool {
+	return s.V4Metric != 0 && s.V4Metric != host.V4Metric || s.V6Metric != 0 && s.V6Metric != host.V6Metric ||
+		s.MTU != 0 && s.MTU != host.MTU
+}
+
+func familyIndex(a netip.Addr) int {
+	if a.Is6() {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,102 @@
+package windows
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+
+	"flannel/pkg/dataplane"
+	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/windows/hns"
+)
+
+// device is a dataplane.Device together with what drives its kind.
+type device struct {
+	name string
+	dataplane.Network
+	kind
+}
+
+// kind drives the paths through devices of one kind.
+type kind interface {
+	// carries reports whether a path is of this kind.
+	carries(dataplane.Encap) bool
+	// fill translates a path to entries of the kind's tables.
+	fill(d *Driver, f *driver.Filling, p *dataplane.Path)
+	// tables are those that the kind fills, in order. The first one holds what
+	// leads to the peers.
+	tables(d *Driver) driver.Tables
+	// pathsOf is the inverse of fill: it calls path for every path that the
+	// tables' actual entries form.
+	pathsOf(d *Driver, path func(dst netip.Prefix, via netip.Addr, encap dataplane.Encap))
+}
+
+// networkKind drives HNS networks of one kind. Each has a file of its own.
+type networkKind interface {
+	kind
+	// complete sets the properties of the wanted network that depend on the kind.
+	// The subnets are set already.
+	complete(n *hns.Network, v hns.Version) error
+	// tunnels reports whether HNS itself sends to the peers, from the network's
+	// management address. If not, the host does.
+	tunnels() bool
+	// finish is the last step of Ensure. host is the adapter with the host's
+	// address.
+	finish(ctx context.Context, d *Driver, dev device, host hns.Adapter, adapters []hns.Adapter) error
+}
+
+// deviceOf finds what drives a device.
+func deviceOf(dev dataplane.Device) (device, error) {
+	out := device{name: dev.Name}
+	switch k := dev.Kind.(type) {
+	case dataplane.Existing:
+		out.kind = existing{}
+	case dataplane.Overlay:
+		out.Network, out.kind = k.Network, overlay{k}
+	case dataplane.L2Bridge:
+		out.Network, out.kind = k.Network, bridge{L2Bridge: k}
+	default:
+		return out, fmt.Errorf("device kind %s is not supported on Windows", dataplane.KindName(dev.Kind))
+	}
+	return out, nil
+}
+
+// networkKind returns the device's kind; nil if the device is not an HNS network.
+func (dev device) networkKind() networkKind {
+	k, _ := dev.kind.(networkKind)
+	return k
+}
+
+// fill translates a path to entries of the tables of its device.
+func (d *Driver) fill(f *driver.Filling, dev device, p *dataplane.Path) error {
+	switch {
+	case p.Device != dev.name:
+		return fmt.Errorf("path to %s: the network %s does not exist", p.Dst, p.Device)
+	case !dev.carries(p.Encap):
+		return fmt.Errorf("path to %s: %s does not support encapsulation %T", p.Dst, p.Device, p.Encap)
+	}
+	dev.fill(d, f, p)
+	return nil
+}
+
+// existing is an adapter of the host.
+type existing struct{ hostRoutes }
+
+// hostRoutes is the part of a kind whose paths are routes of the host.
+type hostRoutes struct{}
+
+func (hostRoutes) carries(e dataplane.Encap) bool { _, ok := e.(dataplane.Direct); return ok }
+
+func (hostRoutes) fill(d *Driver, f *driver.Filling, p *dataplane.Path) {
+	if p.Dst.Addr().Is4() || d.version.Features().IPv6DualStack || f.Verb != driver.Want {
+		driver.Put(f, d.routes, hostRoute{p.Dst, p.Via}, struct{}{})
+	}
+}
+
+func (hostRoutes) tables(d *Driver) driver.Tables { return driver.Tables{d.routes} }
+
+func (hostRoutes) pathsOf(d *Driver, path func(netip.Prefix, netip.Addr, dataplane.Encap)) {
+	for _, e := range d.routes.AllActual() {
+		path(e.Key.Dst, e.Key.Via, dataplane.Direct{})
+	}
+}

@@ -1,0 +1,132 @@
+package windows
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/reconcile"
+	"flannel/pkg/windows/hns"
+	"flannel/pkg/windows/hostconfig"
+)
+
+// A network's management address is the host's address on the network's adapter,
+// from which HNS sends tunnelled packets. HNS learns it once, some time after it
+// made the network. If the host's address changes later, or HNS learned a wrong
+// one, the network has to be made again.
+
+// hostAdapter returns the adapter with the host's addresses on a network; the
+// zero Adapter if there is none.
+func (d *Driver) hostAdapter(n hns.Network, adapters []hns.Adapter) hns.Adapter {
+	if host, ok := hostconfig.AdapterWith(adapters, n.ManagementIP); ok && n.ManagementIP.IsValid() {
+		return host
+	}
+	physical, found := hostconfig.NetworkAdapter(n, adapters)
+	if !found {
+		return hns.Adapter{}
+	}
+	host, _ := hostconfig.HostAdapter(adapters, physical, true)
+	return host
+}
+
+// saveHostConfig saves the host's settings before a network is deleted.
+func (d *Driver) saveHostConfig(n hns.Network) error {
+	adapters, err := d.stack.Adapters()
+	if err != nil {
+		return reconcile.Unknown(fmt.Errorf("list adapters: %w", err))
+	}
+	routes, err := d.routesOfOthers()
+	if err != nil {
+		return err
+	}
+	physical, found := hostconfig.NetworkAdapter(n, adapters)
+	if !found {
+		return nil // without its adapter, nothing moves back
+	}
+	host := d.hostAdapter(n, adapters)
+	if host.Index == 0 {
+		host = physical
+	}
+	return d.hostConfig.Save(host, physical, routes)
+}
+
+// recordGood records the host's settings once the network is up.
+func (d *Driver) recordGood(host hns.Adapter, adapters []hns.Adapter) error {
+	physical, found := hostconfig.NetworkAdapter(*d.network, adapters)
+	if !found {
+		return nil
+	}
+	routes, err := d.routesOfOthers()
+	if err != nil {
+		return err
+	}
+	if err := d.hostConfig.RecordGood(host, physical, routes); err != nil { // the network works without
+		d.warnOnce(causeJournal, fmt.Sprintf("could not save the host's settings, so they are not compared after the next boot: %v", err))
+	}
+	return nil
+}
+
+// findManagementIP sets the management address of d.network. A bridge does not need
+// it if the host's adapter has the host's address; HNS may learn it only when the
+// host's endpoint is attached (flannel#1066, which waits for it first, and so for
+// ever; Calico attaches first). HNS does not list it for a bridge, and has to be asked.
+func (d *Driver) findManagementIP(ctx context.Context, dev device, adapters []hns.Adapter) error {
+	bridge := !dev.networkKind().tunnels()
+	if bridge && hostconfig.HasAddress(d.hostAdapter(*d.network, adapters), dev.Local) {
+		return nil
+	}
+	if bridge && !d.network.ManagementIP.IsValid() {
+		ip, err := d.client.ManagementIP(ctx, d.network.ID)
+		if err != nil {
+			return reconcile.Unknown(waitIfSilent(err))
+		}
+		d.network.ManagementIP = ip
+	}
+	if d.network.ManagementIP.IsValid() {
+		return nil
+	}
+	if err := d.hostConfig.Restore(d.networks); err != nil {
+		return fmt.Errorf("%w (HNS does not know the host's address yet)", err)
+	}
+	return driver.Waiting(causeNoManagement, "HNS to learn the host's address")
+}
+
+// managementAdapter returns the adapter with the management address. For a
+// bridge, the adapter with the host's address will do, because HNS does not send
+// from the management address there.
+func (d *Driver) managementAdapter(dev device, adapters []hns.Adapter) (host hns.Adapter, found bool) {
+	if host, found = hostconfig.AdapterWith(adapters, d.network.ManagementIP); found && !d.network.ManagementIP.IsLinkLocalUnicast() {
+		return host, true
+	}
+	host = d.hostAdapter(*d.network, adapters)
+	return host, !dev.networkKind().tunnels() && hostconfig.HasAddress(host, dev.Local)
+}
+
+// wrongManagementIP is a management address that no adapter has, although the
+// host has an address. The zero value: there is none.
+type wrongManagementIP struct {
+	network string // ID
+	ip      netip.Addr
+	since   time.Time
+}
+
+// waitForHost is called when no adapter has the management address. It waits for
+// that, unless the host has another address for longer than Pace.Wrong: HNS would
+// send from the wrong one for ever, so the network is made again.
+func (d *Driver) waitForHost(ctx context.Context, dev device, adapters []hns.Adapter) error {
+	n := *d.network
+	if !dev.networkKind().tunnels() || !hostconfig.HasAddress(d.hostAdapter(n, adapters), dev.Local) {
+		d.network.ManagementIP = netip.Addr{} // the next pass asks again
+		return driver.Waiting(causeNoManagement, "an interface to have the network's address %s", n.ManagementIP)
+	}
+	if d.wrongIP.network != n.ID || d.wrongIP.ip != n.ManagementIP {
+		d.wrongIP = wrongManagementIP{n.ID, n.ManagementIP, time.Now()}
+	}
+	reason := fmt.Sprintf("it sends from %s, and the host's address is %s", n.ManagementIP, dev.Local)
+	if time.Since(d.wrongIP.since) < d.pace.Wrong {
+		return driver.Waiting(causeNoManagement, "HNS to learn the host's address: %s", reason)
+	}
+	return d.deleteToRecreate(ctx, n, reason)
+}

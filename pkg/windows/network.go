@@ -1,0 +1,190 @@
+package windows
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/windows/hns"
+	"flannel/pkg/windows/hostconfig"
+)
+
+// adoptOrCreate sets d.network to the network of dev. A network with other
+// properties than wanted is deleted, and the next pass makes it again.
+func (d *Driver) adoptOrCreate(ctx context.Context, dev device, adapters []hns.Adapter) error {
+	physical, adapterErr := hostconfig.PhysicalAdapter(adapters, dev.Parent)
+	want, err := wantedNetwork(dev, physical.Name, d.version)
+	if err != nil {
+		return err
+	}
+	if len(want.Subnets) < len(dev.Subnets) {
+		d.warnOnce(causeNoDualStack, fmt.Sprintf("this Windows (HNS %s) has no dual-stack networks, which need 11.10: pods of this node have IPv4 alone", d.version))
+	}
+	if d.network == nil {
+		if err := d.checkNameFree(dev); err != nil {
+			return err
+		}
+		if adapterErr != nil {
+			return adapterErr
+		}
+		return d.createNetwork(ctx, dev, want, physical, adapters)
+	}
+	have := *d.network
+	reason := d.difference(have, want, dev, adapters)
+	switch {
+	case reason == "":
+		d.tries.forget(func(c change) bool { return c.verb == verbCreateNetwork || c.request == have.ID })
+		return errors.Join(d.hostConfig.SetOwned(dev.name, dev.Switch, true), d.recordRequest(have.ID, want))
+	case dev.Switch && !slices.Contains(d.hostConfig.Owned(true), dev.name): // the name is one that others use
+		return fmt.Errorf("there is an HNS network of this name that flanneld did not make (%s): remove it, or do without flanneld prepare", reason)
+	}
+	return d.deleteToRecreate(ctx, have, reason)
+}
+
+// difference returns why our network has to be made again; "": it need not. What
+// counts is what HNS was asked for when it made the network. What HNS reports
+// counts only if nobody knows that: making the network again would give the same.
+func (d *Driver) difference(have, want hns.Network, dev device, adapters []hns.Adapter) string {
+	reported := differs(have, want)
+	if reported == "" && d.isOnOtherAdapter(have, want.Adapter, dev.Local, adapters) {
+		reported = fmt.Sprintf("its adapter is %s and not %s", have.Adapter, want.Adapter)
+	}
+	asked, known := d.hostConfig.Requested(have.ID)
+	if !known && d.pending != nil { // HNS made it after the call timed out
+		asked, known = requested(*d.pending), true
+	}
+	if !known {
+		return reported
+	}
+	reason := differs(hns.Network{Type: asked.Type, Subnets: asked.Subnets, VxlanPort: asked.VxlanPort}, want)
+	switch {
+	case reason != "":
+	case reported != "" && asked.Adapter == want.Adapter:
+		d.warnOnce(causeNetworkDiffers, "HNS reports other properties of the network than it was asked for: "+reported)
+	case d.isOnOtherAdapter(have, want.Adapter, dev.Local, adapters):
+		return reported
+	}
+	return reason
+}
+
+// isOnOtherAdapter reports whether a network is bound to another adapter than the
+// physical one that is named ("": not known). If no adapter has the name that HNS
+// reports, the adapter was renamed.
+func (d *Driver) isOnOtherAdapter(n hns.Network, physical string, local netip.Addr, adapters []hns.Adapter) bool {
+	exists := slices.ContainsFunc(adapters, func(a hns.Adapter) bool { return a.Name == n.Adapter })
+	return physical != "" && exists && n.Adapter != physical && !hostconfig.HasAddress(d.hostAdapter(n, adapters), local)
+}
+
+// requested returns the properties of a network that the journal keeps.
+func requested(n hns.Network) hostconfig.Requested {
+	return hostconfig.Requested{Type: n.Type, Adapter: n.Adapter, Subnets: n.Subnets, VxlanPort: n.VxlanPort}
+}
+
+// recordRequest writes to the journal what the network with this ID was asked for
+// or, if somebody else made it, what it was found to be.
+func (d *Driver) recordRequest(id string, want hns.Network) error {
+	if want.Adapter == "" {
+		return nil // the adapter is missing at the moment
+	}
+	d.pending = nil
+	return d.hostConfig.SetRequested(id, requested(want), d.networks)
+}
+
+// checkNameFree returns an error if a network that is not ours has the name.
+func (d *Driver) checkNameFree(dev device) error {
+	i := slices.IndexFunc(d.networks, func(n hns.Network) bool { return n.Name == dev.name })
+	switch {
+	case i < 0:
+		return nil
+	case d.networks[i].Unread != nil:
+		return fmt.Errorf("there is an HNS network of this name that cannot be read: remove it, or set Backend.Name to another: %w", d.networks[i].Unread)
+	}
+	return fmt.Errorf("there is an HNS network of this name and of type %s, which is not flannel's: remove it, or set Backend.Name to another", d.networks[i].Type)
+}
+
+// deleteToRecreate deletes a network of ours whose properties cannot be changed; the
+// next pass makes the wanted one.
+func (d *Driver) deleteToRecreate(ctx context.Context, n hns.Network, reason string) error {
+	if err := d.deleteNetwork(ctx, n, causeNetworkRemade, reason); err != nil {
+		return err
+	}
+	if d.network != nil && d.network.ID == n.ID {
+		d.network = nil
+	}
+	return driver.Waiting(causeNetworkRemade, "the network %s to be deleted (%s)", n.Name, reason)
+}
+
+// deleteUnwanted deletes networks of ours that are not wanted: of another VNI, name
+// or backend.
+func (d *Driver) deleteUnwanted(ctx context.Context) error {
+	if !d.mayHaveUnwanted || d.ensureErr != nil {
+		return nil
+	}
+	d.mayHaveUnwanted = false
+	var errs []error
+	for _, n := range d.networks {
+		if !d.ours(n) || d.network != nil && n.ID == d.network.ID {
+			continue
+		}
+		if err := d.deleteNetwork(ctx, n, causeUnwanted, "it is no longer wanted"); err != nil {
+			errs, d.mayHaveUnwanted = append(errs, err), true
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// deleteNetwork saves the host's settings first, since its addresses move back
+// to the physical adapter.
+func (d *Driver) deleteNetwork(ctx context.Context, n hns.Network, cause, reason string) error {
+	if err := d.tries.due(changeOf(cause, n.ID)); err != nil {
+		return err
+	}
+	if err := d.saveHostConfig(n); err != nil {
+		return err
+	}
+	return d.removeNetwork(ctx, n, cause, reason)
+}
+
+func (d *Driver) removeNetwork(ctx context.Context, n hns.Network, cause, reason string) error {
+	d.networksDirty.Store(true)
+	err := d.tries.try(changeOf(cause, n.ID), func() error {
+		d.deletedAt = time.Now() // also if HNS answers too late
+		if err := d.client.DeleteNetwork(ctx, n.ID); err != nil && !errors.Is(err, hns.ErrNotFound) {
+			return fmt.Errorf("delete the HNS network %s: %w", n.Name, err)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	d.deletedAt = time.Now()
+	level := slog.LevelWarn
+	if cause == causeUnwanted {
+		level = slog.LevelInfo
+	}
+	d.opts.Log.Log(ctx, level, "deleted an HNS network of ours, its pods must be made again", "cause", cause, "network", n.Name, "id", n.ID, "reason", reason)
+	d.networks = slices.DeleteFunc(slices.Clone(d.networks), func(o hns.Network) bool { return o.ID == n.ID })
+	if d.device().name != n.Name {
+		return d.hostConfig.SetOwned(n.Name, false, false)
+	}
+	return nil
+}
+
+// ours reports whether a network may be deleted: its name is flannel.N, which
+// only flannel and flanneld give, or the journal has it.
+func (d *Driver) ours(n hns.Network) bool {
+	return n.Type == hns.Overlay && isFlannelName(n.Name) || isOurType(n) && slices.Contains(d.hostConfig.Owned(false), n.Name)
+}
+
+func isOurType(n hns.Network) bool { return n.Type == hns.Overlay || n.Type == hns.L2Bridge }
+
+func isFlannelName(name string) bool {
+	number, ok := strings.CutPrefix(name, "flannel.")
+	return ok && number != "" && strings.Trim(number, "0123456789") == ""
+}

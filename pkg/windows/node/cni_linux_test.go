@@ -1,0 +1,42 @@
+package node
+
+// Wine has no sockets of files.
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"net/netip"
+	"path/filepath"
+	"testing"
+
+	"flannel/internal/test/eventually"
+	"flannel/pkg/cni/conflist"
+	"flannel/pkg/status"
+)
+
+// The daemon knows the node's addresses. One that is given stays, and the other is asked for.
+func TestManagementAddresses(t *testing.T) {
+	subnetFile := filepath.Join(t.TempDir(), "subnet.env")
+	v4, v6, given := netip.MustParseAddr("10.99.0.2"), netip.MustParseAddr("fd00:99::2"), netip.MustParseAddr("10.99.0.9")
+	report := func() status.Report {
+		return status.Report{Node: &status.Node{Underlay: status.Underlay{Addrs: []netip.Addr{v4, v6}}}}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- status.Keep(ctx, status.Socket(subnetFile), status.Handler(report, nil, nil, http.NotFoundHandler()), slog.New(slog.DiscardHandler))
+	}()
+	defer func() {
+		cancel()
+		<-ended // why it ended is not the question
+	}()
+	eventually.Nil(t, "it listens", func() error { _, err := status.Ask(ctx, status.Socket(subnetFile)); return err })
+	for _, c := range []struct{ ip, want netip.Addr }{{netip.Addr{}, v4}, {given, given}} {
+		s := conflist.Spec{Plugin: "sdnbridge", Network: "cbr0", Cluster: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}, ManagementIP: c.ip}
+		from := CNISources{NetConfRemote: true, SubnetFile: subnetFile, Underlay: noUnderlay}
+		if err := from.Complete(t.Context(), &s); err != nil || s.ManagementIP != c.want || s.ManagementIP6 != v6 {
+			t.Errorf("given %s: %s, %s, %v", c.ip, s.ManagementIP, s.ManagementIP6, err)
+		}
+	}
+}

@@ -1,0 +1,88 @@
+// Package node sets up what a Windows node needs besides the daemon's loop: the
+// virtual switch of its adapter, kube-proxy's source VIP, and the values in its CNI
+// configuration.
+package node
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"flannel/backend"
+	"flannel/pkg/dataplane"
+	"flannel/pkg/dataplane/system"
+	"flannel/pkg/underlay"
+	"flannel/subnet"
+)
+
+// hnsNetwork returns the HNS network that the backend needs on a Windows node.
+func hnsNetwork(maker backend.Maker, n backend.Node) (dataplane.Device, error) {
+	b, _, err := maker(n)
+	if err != nil {
+		return dataplane.Device{}, err
+	}
+	for _, dev := range b.Devices(subnet.Lease{V4: subnet.Endpoint{Subnet: netip.MustParsePrefix("192.168.255.0/30")}}) {
+		if _, ok := dev.Kind.(dataplane.HNS); ok {
+			return dev, nil
+		}
+	}
+	return dataplane.Device{}, errors.New("its backend does not use HNS; the backends for Windows are vxlan and host-gw")
+}
+
+// Underlay is daemon.Underlay.
+type Underlay interface {
+	Choose(v4, v6 bool, operator subnet.PublicIPs) (underlay.Link, []netip.Addr, error)
+	Changes() <-chan struct{}
+}
+
+// Prepare creates the virtual switch for the network that the backend will create on
+// the underlay, and makes the Windows Firewall accept the packets of an overlay. It
+// waits for the underlay, and calls waiting with each new reason.
+func Prepare(ctx context.Context, o system.Options, config subnet.Config, maker backend.Maker, interfaces Underlay, waiting func(error)) (dataplane.Prepared, error) {
+	var link underlay.Link
+	// During boot, no adapter may be up yet.
+	err := retry(ctx, time.Second, interfaces.Changes(), waiting, func() (err error) {
+		link, _, err = interfaces.Choose(config.V4.On(), config.V6.On(), subnet.PublicIPs{})
+		return err
+	})
+	if err != nil {
+		return dataplane.Prepared{}, err
+	}
+	dev, err := hnsNetwork(maker, backend.Node{Underlay: link, V4: config.V4.On(), V6: config.V6.On()})
+	if err != nil {
+		return dataplane.Prepared{}, err
+	}
+	allowVXLAN(ctx, o.Log, dev, openFirewall)
+	return system.Prepare(ctx, o, dataplane.SwitchFor(dev), waiting)
+}
+
+// retry calls try until it succeeds or ctx ends: at every notification, and after each
+// interval. It calls waiting with each new reason for which try fails.
+func retry(
+	ctx context.Context, interval time.Duration, notifications <-chan struct{}, waiting func(reason error), try func() error,
+) error {
+	var reason error // the last one that is not the end of ctx
+	for {
+		err := try()
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() == nil && (reason == nil || reason.Error() != err.Error()) {
+			waiting(err)
+			reason = err
+		}
+		select {
+		case <-ctx.Done():
+			ended := "gave up" // by the timeout
+			if errors.Is(ctx.Err(), context.Canceled) {
+				ended = "interrupted"
+			}
+			return fmt.Errorf("%s: %w", ended, cmp.Or(reason, err))
+		case <-notifications:
+		case <-time.After(interval):
+		}
+	}
+}

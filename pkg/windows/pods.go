@@ -1,0 +1,144 @@
+package windows
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/windows/lostpods"
+)
+
+// podWatcher finds running pods without an endpoint on our network. It runs in a
+// goroutine of its own, because HNS may take seconds for a list. Each minute it reads
+// the pods that the runtime has connected, and the IDs of the network's endpoints; it
+// reads the namespaces only if it does not know a pod's endpoint, or if that is gone.
+//
+//	pod's namespace in HNS                         the pod is
+//	has an endpoint of our network                 connected
+//	has none                                       lost
+//	is gone, and this run saw the pod connected,   lost
+//	  or the first look did not know the pod
+//	is gone otherwise                              ignored: the runtime may have lost the sandbox
+//
+// A pod that is being deleted has no endpoint for a moment. Therefore a pod is reported
+// when two looks in a row find it lost.
+type podWatcher struct {
+	*Driver
+	first     map[string]bool   // sandboxes of the first look; nil: there was none
+	endpoints map[string]string // ID of the endpoint by that of the sandbox, of pods seen connected
+	suspects  []lostpods.Pod    // that the last look found lost
+}
+
+func (w *podWatcher) run(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(w.pace.Pods):
+		}
+		last := w.observed.Load()
+		if last == nil || last.pods == "" {
+			continue
+		}
+		if err := w.look(ctx, last.pods, last.name); err != nil {
+			w.opts.Log.Debug("looking for pods without endpoint", "error", err)
+		}
+	}
+}
+
+func (w *podWatcher) look(ctx context.Context, network, name string) error {
+	all, err := lostpods.Read(w.opts.PodResults)
+	if err != nil {
+		return err
+	}
+	pods := slices.DeleteFunc(all, func(p lostpods.Pod) bool { return p.Network != name })
+	if w.first == nil {
+		w.first = map[string]bool{}
+		for _, p := range pods {
+			w.first[p.Sandbox] = true
+		}
+	}
+	var candidates []lostpods.Pod
+	if len(pods) > 0 {
+		if candidates, err = w.candidates(ctx, network, pods); err != nil {
+			w.suspects = nil // two looks in a row
+			return err
+		}
+	}
+	lost := slices.DeleteFunc(slices.Clone(candidates), func(p lostpods.Pod) bool {
+		return !slices.ContainsFunc(w.suspects, func(s lostpods.Pod) bool { return s.Sandbox == p.Sandbox })
+	})
+	w.suspects = candidates
+	w.setLostPods(lostpods.Names(lost))
+	return nil
+}
+
+// candidates returns the pods that are lost now, and records the endpoints of the others.
+func (w *podWatcher) candidates(ctx context.Context, network string, pods []lostpods.Pod) (candidates []lostpods.Pod, err error) {
+	ids, err := w.client.EndpointIDs(ctx, network)
+	if err != nil {
+		return nil, err
+	}
+	connected := func(p lostpods.Pod) bool {
+		return slices.ContainsFunc(ids, func(id string) bool { return strings.EqualFold(id, w.endpoints[p.Sandbox]) })
+	}
+	unknown := slices.DeleteFunc(slices.Clone(pods), connected)
+	if len(unknown) == 0 {
+		return nil, nil
+	}
+	namespaces, err := w.client.Namespaces(ctx)
+	if err == nil && len(namespaces) == 0 {
+		err = errors.New("HNS lists no namespace, not even that of the host")
+	}
+	if err != nil {
+		return nil, err
+	}
+	known, endpoints := map[string]string{}, lostpods.NewEndpoints(ids, namespaces)
+	for _, p := range pods {
+		id, exists := endpoints.Of(p)
+		former, seen := w.endpoints[p.Sandbox]
+		switch {
+		case id != "":
+			known[p.Sandbox] = id
+			continue
+		case !exists && connected(p):
+			// The runtime removed the namespace and left the result. Whoever deletes the endpoint, it is no pod any more.
+			w.first[p.Sandbox] = true
+			continue
+		case seen:
+			known[p.Sandbox] = former
+		}
+		if !connected(p) && (exists || seen || !w.first[p.Sandbox]) {
+			candidates = append(candidates, p)
+		}
+	}
+	w.endpoints = known
+	return candidates, nil
+}
+
+// setLostPods records and logs the names of lost pods, and causes a pass, which reports
+// them.
+func (d *Driver) setLostPods(names []string) {
+	if slices.Equal(names, d.PodsWithoutEndpoint()) {
+		return
+	}
+	d.lostPods.Store(&names)
+	if len(names) > 0 {
+		d.opts.Log.Warn("running pods have lost their endpoints in HNS and have no network: delete these pods, and restart kube-proxy",
+			"cause", causePodsLost, "count", len(names), "pods", strings.Join(names, ", "))
+	} else {
+		d.opts.Log.Info("no running pod lacks its endpoint any longer", "cause", causePodsLost)
+	}
+	driver.Notify(d.changes)
+}
+
+// PodsWithoutEndpoint implements dataplane.PodReader.
+func (d *Driver) PodsWithoutEndpoint() []string {
+	if names := d.lostPods.Load(); names != nil {
+		return *names
+	}
+	return nil
+}

@@ -1,0 +1,139 @@
+package windows
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"flannel/internal/test/hnstest"
+	"flannel/pkg/windows/hns"
+)
+
+// watchPods begins anew with a directory of results, which it returns.
+func (w *windows) watchPods() (dir string) {
+	w.opts.PodResults = filepath.Join(w.opts.StateDir, "results")
+	if err := os.MkdirAll(w.opts.PodResults, 0o700); err != nil {
+		w.t.Fatal(err)
+	}
+	w.restart()
+	w.bring(time.Minute)
+	return w.opts.PodResults
+}
+
+// runPod creates a pod as the runtime does, and returns its namespace and the file with its result.
+func (w *windows) runPod(network, name string, n byte) (namespace, file string) {
+	namespace = w.pod(network, name+"_"+network, n)
+	raw, err := json.Marshal(map[string]any{"kind": "cniCacheV1", "containerId": name, "networkName": network, "netns": namespace,
+		"cniArgs": [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "default"}, {"K8S_POD_NAME", name}}})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	file = filepath.Join(w.opts.PodResults, network+"-"+name+"-eth0")
+	if err := os.WriteFile(file, raw, 0o600); err != nil {
+		w.t.Fatal(err)
+	}
+	return namespace, file
+}
+
+func (w *windows) wantLost(when string, want ...string) {
+	w.t.Helper()
+	if got := w.PodsWithoutEndpoint(); !slices.Equal(got, want) {
+		w.t.Errorf("%s: pods without endpoint: %q, want %q", when, got, want)
+	}
+}
+
+// A restart of HNS deletes the endpoints of running pods, with or without their networks and namespaces. The pods are named
+// until somebody deletes them.
+func TestPodsLoseEndpoints(t *testing.T) {
+	for _, kind := range kinds {
+		for _, knobs := range []hnstest.Knobs{{}, {RestartLosesEndpoints: true}, {OmitNamespace: true}} {
+			for _, namespaces := range []bool{true, false} {
+				dev := devicesOf(kind)
+				onWindows(t, dev, knobs, func(w *windows) {
+					w.watchPods()
+					w.m.Admin().AddNamespace()
+					ns1, file1 := w.runPod(dev.Name, "web-1", 11)
+					ns2, file2 := w.runPod(dev.Name, "web-2", 12)
+					w.mends(5 * time.Minute)
+					w.wantLost("before")
+					w.m.Restart()
+					if !namespaces {
+						w.m.Admin().DeleteNamespace(ns1)
+						w.m.Admin().DeleteNamespace(ns2)
+					}
+					w.mends(5 * time.Minute)
+					w.wantLost("after the restart", "default/web-1", "default/web-2")
+					if n := w.log.Count("cause=" + causePodsLost); n != 1 {
+						t.Errorf("logged %d times", n)
+					}
+					// Somebody deletes one, and Kubernetes creates another.
+					if err := os.Remove(file1); err != nil {
+						t.Fatal(err)
+					}
+					if namespaces {
+						w.m.Admin().DeleteNamespace(ns1)
+					}
+					w.runPod(dev.Name, "web-3", 13)
+					w.mends(5 * time.Minute)
+					w.wantLost("after one was deleted", "default/web-2")
+					if err := os.Remove(file2); err != nil {
+						t.Fatal(err)
+					}
+					w.mends(5 * time.Minute)
+					w.wantLost("after the other was deleted")
+				})
+			}
+		}
+	}
+}
+
+// What flanneld finds at its start: a namespace without endpoint is that of a pod which lost it, but a pod whose namespace is
+// gone may be one that the runtime has forgotten.
+func TestPodsLostBefore(t *testing.T) {
+	onWindows(t, overlayDevice(ownSubnet), hnstest.Knobs{}, func(w *windows) {
+		w.watchPods()
+		w.m.Admin().AddNamespace()
+		forgotten, _ := w.runPod("flannel.4096", "forgotten", 11)
+		w.m.Admin().DeleteNamespace(forgotten)
+		if err := w.m.Admin().DeleteEndpoint("forgotten_flannel.4096"); err != nil {
+			t.Fatal(err)
+		}
+		w.runPod("flannel.4096", "lost", 12)
+		if err := w.m.Admin().DeleteEndpoint("lost_flannel.4096"); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(w.opts.PodResults, "torn"), []byte(`{"containerId"`), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		w.mends(5 * time.Minute)
+		w.wantLost("at the start", "default/lost")
+		// What cannot be read changes nothing.
+		w.m.Fail(hnstest.Fault{Func: "HcnEnumerateNamespaces", Code: hns.RPCCallFailed})
+		w.mends(5 * time.Minute)
+		w.wantLost("while HNS fails", "default/lost")
+	})
+}
+
+// The runtime has removed a pod's namespace, and has left its result and its endpoint. The pod is not named when somebody
+// deletes the endpoint, too.
+func TestPodsRemovedByTheRuntime(t *testing.T) {
+	onWindows(t, overlayDevice(ownSubnet), hnstest.Knobs{}, func(w *windows) {
+		w.watchPods()
+		w.m.Admin().AddNamespace()
+		w.runPod("flannel.4096", "running", 11)
+		w.mends(5 * time.Minute)
+		removed, _ := w.runPod("flannel.4096", "removed", 12)
+		w.mends(5 * time.Minute)
+		w.m.Admin().DeleteNamespace(removed)
+		w.runPod("flannel.4096", "other", 13) // so that the namespaces are read
+		w.mends(5 * time.Minute)
+		if err := w.m.Admin().DeleteEndpoint("removed_flannel.4096"); err != nil {
+			t.Fatal(err)
+		}
+		w.mends(5 * time.Minute)
+		w.wantLost("after the endpoint was deleted")
+	})
+}

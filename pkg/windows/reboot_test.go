@@ -1,0 +1,239 @@
+package windows
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"flannel/internal/test/hnstest"
+	"flannel/internal/test/logtest"
+	"flannel/pkg/dataplane"
+	"flannel/pkg/windows/hns"
+	"flannel/pkg/windows/hostconfig"
+)
+
+// reboot restarts the machine and then the daemon.
+func (w *windows) reboot() {
+	w.t.Helper()
+	if err := w.Close(); err != nil {
+		w.t.Fatal(err)
+	}
+	w.Driver = nil
+	w.m.Reboot()
+	w.restart()
+}
+
+// local sets the underlay's address, as the daemon does when the host's changes.
+func (w *windows) local(p netip.Prefix) {
+	w.devices = slices.Clone(w.devices)
+	edit(&w.devices[0], func(n *dataplane.Network) { n.Local = p.Addr() })
+}
+
+// isStatic tells in what the host's IPv4 configuration on an adapter differs from that of hnstest.New, in the active store
+// and in the registry.
+func (w *windows) isStatic(name string) {
+	w.t.Helper()
+	a := w.m.Admin().Adapter(name)
+	if addrs := hostconfig.Addresses(a); len(addrs) != 1 || addrs[0].Prefix != hnstest.HostAddr || !addrs[0].Manual || a.DHCP || hostconfig.HasAPIPA(a) {
+		w.t.Errorf("%s has %+v, DHCP %t", name, a.Addrs, a.DHCP)
+	}
+	if !slices.Equal(a.DNS, []netip.Addr{hnstest.Gateway}) {
+		w.t.Errorf("the host's DNS servers are %v", a.DNS)
+	}
+	var defaults []hns.Route
+	for _, r := range w.m.Admin().Routes() {
+		if r.Dst.Bits() == 0 {
+			defaults = append(defaults, r)
+		}
+	}
+	want := hns.Route{Dst: netip.MustParsePrefix("0.0.0.0/0"), NextHop: hnstest.Gateway, Index: a.Index, Metric: 10, Ours: true}
+	if !slices.Equal(defaults, []hns.Route{want}) {
+		w.t.Errorf("the default routes are %+v", defaults)
+	}
+	stored := w.m.Admin().Stored(name)
+	if stored.DHCP || !slices.Equal(stored.Addrs, []netip.Prefix{hnstest.HostAddr}) || !slices.Equal(stored.Gateways, []hns.Gateway{{Addr: hnstest.Gateway, Metric: 10}}) {
+		w.t.Errorf("the registry has %+v", stored)
+	}
+}
+
+// A static configuration that becomes DHCP when the switch is bound is restored, whether or not the DHCP client does as it
+// is told, and is still there after a reboot, even if flanneld does not run then.
+func TestStaticBecomesDHCP(t *testing.T) {
+	for _, kind := range kinds {
+		for _, storedOnly := range []bool{false, true} {
+			knobs := hnstest.Knobs{Outage: 20 * time.Second, BecomesDHCP: true, StoredOnly: storedOnly}
+			onWindows(t, devicesOf(kind), knobs, func(w *windows) {
+				w.bring(5 * time.Minute)
+				w.mends(2 * time.Minute)
+				if storedOnly { // the address is there, and the registry is right; that DHCP stays on is logged
+					w.m.Turn(func(k *hnstest.Knobs) { k.StoredOnly = false })
+					if w.log.Count("level=WARN") == 0 || !hostconfig.HasAddress(w.m.Admin().Adapter("vEthernet (Ethernet)"), hnstest.HostAddr.Addr()) {
+						t.Errorf("%+v, logged\n%s", w.m.Admin().Adapter("vEthernet (Ethernet)"), w.log)
+					}
+				} else {
+					w.isStatic("vEthernet (Ethernet)")
+				}
+				if w.log.Count("cause="+hostconfig.CauseStaticRestored) == 0 {
+					t.Errorf("logged\n%s", w.log)
+				}
+			})
+		}
+	}
+}
+
+// withSwitch prepares the machine and starts the daemon's network on the switch, which outlasts a reboot.
+func withSwitch(t *testing.T, knobs hnstest.Knobs, test func(*windows)) {
+	onWindows(t, overlayDevice(ownSubnet), knobs, func(w *windows) {
+		if _, _, err := w.prepared(5 * time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		w.bring(5 * time.Minute)
+		w.mends(time.Minute)
+		test(w)
+	})
+}
+
+// What was restored to the registry is there after a reboot without flanneld; what Windows forgets at each boot is
+// restored by flanneld at each boot.
+func TestRebootForgets(t *testing.T) {
+	for _, forgets := range []bool{false, true} {
+		withSwitch(t, hnstest.Knobs{Outage: 20 * time.Second, BecomesDHCP: true}, func(w *windows) {
+			w.isStatic("vEthernet (Ethernet)")
+			w.m.Turn(func(k *hnstest.Knobs) { k.RebootForgets = forgets })
+			for range 2 {
+				w.reboot()
+				if !forgets {
+					time.Sleep(30 * time.Second)
+					w.isStatic("vEthernet (Ethernet)")
+				}
+				w.bring(5 * time.Minute)
+				w.mends(2 * time.Minute)
+				w.isStatic("vEthernet (Ethernet)")
+			}
+			if made := w.log.Count("cause=" + causeNetworkMade); made != 4 { // External; and ours, which no boot survives
+				t.Errorf("%d networks were made", made)
+			}
+		})
+	}
+}
+
+// An administrator's decisions are kept: another static address, or DHCP, at any time at which flanneld does not change
+// the switch.
+func TestReconfiguredByAdministrator(t *testing.T) {
+	other := netip.MustParsePrefix("10.99.0.77/24")
+	withSwitch(t, hnstest.Knobs{Outage: 10 * time.Second}, func(w *windows) {
+		if err := w.m.Admin().Readdress("vEthernet (Ethernet)", other); err != nil {
+			t.Fatal(err)
+		}
+		w.local(other)
+		w.bring(5 * time.Minute)
+		w.mends(time.Minute)
+		if err := w.m.Admin().Configure("vEthernet (Ethernet)", hns.Persistent{DHCP: true}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(20 * time.Second) // longer than the server takes
+		leased := hostconfig.Addresses(w.m.Admin().Adapter("vEthernet (Ethernet)"))[0].Prefix
+		w.local(leased)
+		w.bring(5 * time.Minute)
+		w.mends(time.Minute)
+		w.reboot()
+		w.bring(5 * time.Minute)
+		w.mends(2 * time.Minute)
+		a := w.m.Admin().Adapter("vEthernet (Ethernet)")
+		if addrs := hostconfig.Addresses(a); !a.DHCP || len(addrs) != 1 || addrs[0].Prefix != leased {
+			t.Errorf("the adapter has %+v, DHCP %t", a.Addrs, a.DHCP)
+		}
+		if n := w.log.Count("cause=" + hostconfig.CauseStaticRestored); n > 0 {
+			t.Errorf("logged\n%s", w.log)
+		}
+	})
+}
+
+// The MTU and the metric of the adapter move to the virtual one, and are stored.
+func TestMTUAndMetric(t *testing.T) {
+	onWindows(t, overlayDevice(ownSubnet), hnstest.Knobs{Outage: 10 * time.Second, LoseMTU: true, LoseMetric: true}, func(w *windows) {
+		index := w.m.Admin().Adapter("Ethernet").Index
+		for _, v6 := range []bool{false, true} {
+			if err := w.m.SetInterface(index, v6, hns.Interface{Metric: 7, MTU: 1460}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.bring(5 * time.Minute)
+		w.mends(time.Minute)
+		a, stored := w.m.Admin().Adapter("vEthernet (Ethernet)"), w.m.Admin().Stored("vEthernet (Ethernet)")
+		if a.MTU != 1460 || a.V4Metric != 7 || stored.MTU != 1460 || stored.Metric != 7 {
+			t.Errorf("the adapter has %+v, the registry %+v", a, stored)
+		}
+		w.isStatic("vEthernet (Ethernet)")
+	})
+}
+
+// A switch that is dead after a reboot is bound again: our networks on it are deleted and ours is made again. A network of
+// somebody else is named.
+func TestDeadSwitch(t *testing.T) {
+	for name, turn := range map[string]func(*hnstest.Knobs){
+		"dead":                func(k *hnstest.Knobs) { k.DeadSwitch = true },
+		"refuses":             func(k *hnstest.Knobs) { k.DeadSwitch, k.DeadRefuses = true, true },
+		"changed GUID":        func(k *hnstest.Knobs) { k.ChangedGUID = true },
+		"keeps first address": func(k *hnstest.Knobs) { k.DeadSwitch, k.FirstIP = true, true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			withSwitch(t, hnstest.Knobs{Outage: 10 * time.Second}, func(w *windows) {
+				w.m.Turn(turn)
+				w.reboot()
+				w.bring(5 * time.Minute)
+				w.mends(2 * time.Minute)
+				w.check(overlayInStep)
+				w.isStatic("vEthernet (Ethernet)")
+				if w.log.Count("cause="+causeSwitchDead) == 0 {
+					t.Errorf("logged\n%s", w.log)
+				}
+			})
+		})
+	}
+	t.Run("of others", func(t *testing.T) {
+		onWindows(t, overlayDevice(ownSubnet), hnstest.Knobs{DeadSwitch: true}, func(w *windows) {
+			if err := w.m.Admin().CreateNetwork(`{"Name":"theirs","Type":"Overlay","Ipams":[{"Type":"Static","Subnets":[{"IpAddressPrefix":"172.20.0.0/24","Policies":[{"Type":"VSID","Settings":{"IsolationId":5000}}]}]}],"SchemaVersion":{"Major":2,"Minor":0}}`); err != nil {
+				w.t.Fatal(err)
+			}
+			w.reboot()
+			w.m.ForgetLog()
+			for began := time.Now(); time.Since(began) < 2*time.Minute; time.Sleep(time.Second) {
+				_ = w.pass()
+			}
+			err := w.pass()
+			if err == nil || !logtest.Names(err.Error(), "Ethernet", "theirs", "hnsdiag") || w.changed() != "" {
+				t.Errorf("got %v, changed\n%s", err, w.changed())
+			}
+		})
+	})
+}
+
+// A network after whose creation the host stays without addresses is deleted within a bounded time, and made again later.
+func TestRollBack(t *testing.T) {
+	for _, kind := range kinds {
+		onWindows(t, devicesOf(kind), hnstest.Knobs{Outage: 10 * time.Second, VirtualDown: true}, func(w *windows) {
+			began := time.Now()
+			for !hostconfig.HasAddress(w.m.Admin().Adapter("Ethernet"), hnstest.HostAddr.Addr()) || w.log.Count("cause="+causeRolledBack) == 0 {
+				if time.Since(began) > 3*time.Minute {
+					t.Fatalf("the host is still without its address: %q", w.problems)
+				}
+				_ = w.pass()
+				time.Sleep(500 * time.Millisecond)
+			}
+			for time.Since(began) < 8*time.Minute { // it stays reachable, and the network is not made at once again
+				_ = w.pass()
+				time.Sleep(500 * time.Millisecond)
+			}
+			w.isStatic("Ethernet")
+			if n := w.log.Count("cause=" + causeNetworkMade); n != 1 || !slices.Contains(w.waits, causeRolledBack) {
+				t.Errorf("%d networks were made; it waited for %q", n, w.waits)
+			}
+			w.m.Turn(func(k *hnstest.Knobs) { k.VirtualDown = false })
+			w.bring(20 * time.Minute)
+			w.mends(time.Minute)
+			w.check(inStep[kind])
+		})
+	}
+}

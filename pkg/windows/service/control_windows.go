@@ -1,0 +1,320 @@
+package service
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/windows"
+	"golang.org/x/sys/windows/svc"
+	"golang.org/x/sys/windows/svc/mgr"
+)
+
+// Control carries out a verb of the command service. If nothing is to be done, such
+// as starting a running service, that is not an error.
+func Control(ctx context.Context, verb string, config Config, out io.Writer) error {
+	var err error
+	switch verb {
+	case "install":
+		// A running service is stopped only if its configuration changed: running the
+		// same installation again must not interrupt it.
+		changed := false
+		err = withManager(windows.SC_MANAGER_ALL_ACCESS, func(m *mgr.Mgr) (err error) { changed, err = install(m, config, out); return err })
+		if err == nil && config.Start {
+			err = withService(windows.SERVICE_START|windows.SERVICE_STOP|windows.SERVICE_QUERY_STATUS, func(s *mgr.Service) error {
+				if changed {
+					err = stopService(ctx, s, out)
+				}
+				return errors.Join(err, startService(ctx, s, out))
+			})
+		}
+	case "uninstall":
+		err = uninstall(ctx, out)
+	case "start":
+		err = withService(windows.SERVICE_START|windows.SERVICE_QUERY_STATUS, func(s *mgr.Service) error { return startService(ctx, s, out) })
+	case "stop":
+		err = withService(windows.SERVICE_STOP|windows.SERVICE_QUERY_STATUS, func(s *mgr.Service) error { return stopService(ctx, s, out) })
+	case "status":
+		err = withService(windows.SERVICE_QUERY_CONFIG|windows.SERVICE_QUERY_STATUS, func(s *mgr.Service) error { return showService(s, out) })
+	case "run":
+		err = errors.New("only the service manager uses this, at the end of the command line")
+	}
+	return explain(verb, err)
+}
+
+// show prints a message for the user. That it cannot be printed is ignored.
+func show(out io.Writer, text string) { _, _ = fmt.Fprintln(out, text) }
+
+// explain adds to an error of the service manager what the user can do about it.
+func explain(verb string, err error) error {
+	hint := ""
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, windows.ERROR_ACCESS_DENIED):
+		hint = ": run it as an administrator, in an elevated shell"
+	case errors.Is(err, windows.ERROR_SERVICE_DOES_NOT_EXIST):
+		return fmt.Errorf("service %s: the service %s does not exist; create it by: flanneld service install -- [flags of the daemon]", verb, Name)
+	case errors.Is(err, windows.ERROR_SERVICE_MARKED_FOR_DELETE):
+		hint = ": it will be deleted when all programs that have it open, such as services.msc, are closed; close them and try again"
+	case errors.Is(err, windows.ERROR_SERVICE_DISABLED):
+		hint = ": it was disabled; run service install again"
+	case errors.Is(err, windows.ERROR_FILE_NOT_FOUND), errors.Is(err, windows.ERROR_PATH_NOT_FOUND):
+		hint = ": the program was moved or deleted; run service install again with its new path"
+	}
+	return fmt.Errorf("service %s: %w%s", verb, err, hint)
+}
+
+// withManager calls do with a connection to the service manager. It is opened with
+// the given rights only; mgr.Connect would always request all of them, which only
+// administrators have.
+func withManager(access uint32, do func(*mgr.Mgr) error) error {
+	h, err := windows.OpenSCManager(nil, nil, access)
+	if err != nil {
+		return fmt.Errorf("connect to the service manager: %w", err)
+	}
+	m := &mgr.Mgr{Handle: h}
+	defer m.Disconnect() //nolint:errcheck // only releases a handle
+	return do(m)
+}
+
+// withService requests only the given rights: any user may query the status.
+func withService(access uint32, do func(*mgr.Service) error) error {
+	return withManager(windows.SC_MANAGER_CONNECT, func(m *mgr.Mgr) error {
+		s, err := openService(m, access)
+		if err != nil {
+			return err
+		}
+		defer s.Close() //nolint:errcheck // only releases a handle
+		return do(s)
+	})
+}
+
+// openService opens the service with the given rights. The caller must close it.
+func openService(m *mgr.Mgr, access uint32) (*mgr.Service, error) {
+	name, err := windows.UTF16PtrFromString(Name)
+	if err != nil {
+		return nil, err
+	}
+	h, err := windows.OpenService(m.Handle, name, access)
+	if err != nil {
+		return nil, fmt.Errorf("open the service: %w", err)
+	}
+	return &mgr.Service{Name: Name, Handle: h}, nil
+}
+
+// install creates the service or changes it to config. The service depends on no
+// other one: if it depended on HNS, Windows would stop it when HNS restarts.
+func install(m *mgr.Mgr, config Config, out io.Writer) (changed bool, err error) {
+	// Everything is set even if it is installed already: somebody may have changed or
+	// disabled the service in another way.
+	done := "changed; a running service uses the change after its next start"
+	if changed = !installed(config); !changed {
+		done = "already installed"
+	}
+	s, err := openService(m, windows.SERVICE_ALL_ACCESS)
+	if errors.Is(err, windows.ERROR_SERVICE_DOES_NOT_EXIST) {
+		done = "installed; start it by: flanneld service start"
+		s, err = m.CreateService(Name, config.Command[0], mgr.Config{StartType: mgr.StartAutomatic, ErrorControl: mgr.ErrorNormal})
+	}
+	if err != nil {
+		return changed, fmt.Errorf("create the service: %w", err)
+	}
+	defer s.Close() //nolint:errcheck // only releases a handle
+	if err := errors.Join(configure(s, config, out), setEnvironment(config.Env), addEventSource()); err != nil {
+		return changed, err
+	}
+	show(out, done)
+	return changed, nil
+}
+
+// failuresReset is the time without a failure after which the next one counts as the first.
+const failuresReset = 10 * time.Minute
+
+// configure sets the properties of the service. It skips those that an old Windows
+// does not support, and prints a message.
+func configure(s *mgr.Service, config Config, out io.Writer) error {
+	command, err := windows.UTF16PtrFromString(windows.ComposeCommandLine(config.Command))
+	if err != nil {
+		return fmt.Errorf("set the command line: %w", err)
+	}
+	display, description := windows.StringToUTF16Ptr("flanneld, pod network"), windows.StringToUTF16Ptr("Connects the pods of this node with those of the other nodes.")
+	// What is nil stays unchanged.
+	if err := windows.ChangeServiceConfig(s.Handle, windows.SERVICE_WIN32_OWN_PROCESS, windows.SERVICE_AUTO_START, windows.SERVICE_ERROR_NORMAL,
+		command, nil, nil, nil, nil, nil, display); err != nil {
+		return fmt.Errorf("set the command line: %w", err)
+	}
+	var afterFailures []mgr.RecoveryAction // after the first, the second, and any later one
+	for _, delay := range []time.Duration{time.Second, 5 * time.Second, 30 * time.Second} {
+		afterFailures = append(afterFailures, mgr.RecoveryAction{Type: mgr.ServiceRestart, Delay: delay})
+	}
+	for _, part := range []struct {
+		what string
+		err  error
+	}{
+		{"description", change(s, windows.SERVICE_CONFIG_DESCRIPTION, &windows.SERVICE_DESCRIPTION{Description: description})},
+		{"delayed start", change(s, windows.SERVICE_CONFIG_DELAYED_AUTO_START_INFO, &windows.SERVICE_DELAYED_AUTO_START_INFO{IsDelayedAutoStartUp: 1})},
+		{"restart", s.SetRecoveryActions(afterFailures, uint32(failuresReset/time.Second))},
+		// Restart also after an exit with a non-zero status, not only after a crash.
+		{"restart after a failing status", s.SetRecoveryActionsOnNonCrashFailures(true)},
+	} {
+		if errors.Is(part.err, windows.ERROR_INVALID_LEVEL) {
+			show(out, "skipped, not supported by this version of Windows: "+part.what)
+		} else if part.err != nil {
+			return fmt.Errorf("set %s: %w", part.what, part.err)
+		}
+	}
+	return nil
+}
+
+// change sets one of the optional properties; level says which, and the type of to
+// belongs to it.
+func change[T any](s *mgr.Service, level uint32, to *T) error {
+	return windows.ChangeServiceConfig2(s.Handle, level, (*byte)(unsafe.Pointer(to)))
+}
+
+// uninstall stops and deletes the service, and waits until it no longer exists:
+// Windows keeps it until its process has ended and no program has it open.
+func uninstall(ctx context.Context, out io.Writer) error {
+	done := "uninstalled; the network stays in place, flanneld cleanup removes it"
+	err := withService(windows.SERVICE_ALL_ACCESS, func(s *mgr.Service) error {
+		if err := stopService(ctx, s, out); err != nil {
+			return err
+		}
+		return s.Delete()
+	})
+	if errors.Is(err, windows.ERROR_SERVICE_DOES_NOT_EXIST) {
+		done, err = "not installed", nil
+	}
+	if err != nil && !errors.Is(err, windows.ERROR_SERVICE_MARKED_FOR_DELETE) {
+		return fmt.Errorf("delete the service: %w", err)
+	}
+	// Without waiting, a following install would fail with ERROR_SERVICE_MARKED_FOR_DELETE.
+	for deadline := time.Now().Add(stateWithin); ; {
+		err := withService(windows.SERVICE_QUERY_STATUS, func(*mgr.Service) error { return nil })
+		if errors.Is(err, windows.ERROR_SERVICE_DOES_NOT_EXIST) {
+			break
+		}
+		if time.Now().After(deadline) {
+			return windows.ERROR_SERVICE_MARKED_FOR_DELETE
+		}
+		if err := pause(ctx); err != nil {
+			return err
+		}
+	}
+	show(out, done)
+	return removeEventSource()
+}
+
+// pause waits between two queries of a service.
+func pause(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(50 * time.Millisecond):
+		return nil
+	}
+}
+
+// startService starts the service and waits until it runs.
+func startService(ctx context.Context, s *mgr.Service, out io.Writer) error {
+	err := s.Start()
+	if errors.Is(err, windows.ERROR_SERVICE_ALREADY_RUNNING) {
+		show(out, "already running")
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("start the service: %w", err)
+	}
+	status, err := await(ctx, s, svc.Running)
+	if err != nil {
+		return err
+	}
+	show(out, fmt.Sprintf("running, process %d", status.ProcessId))
+	return nil
+}
+
+// stopService stops the service and waits until it is stopped. A service that is
+// stopping already does not accept the request, which is no error.
+func stopService(ctx context.Context, s *mgr.Service, out io.Writer) error {
+	status, err := s.Query()
+	if err != nil {
+		return fmt.Errorf("query the service's state: %w", err)
+	}
+	if status.State == svc.Stopped {
+		show(out, "already stopped")
+		return nil
+	}
+	if _, err := s.Control(svc.Stop); err != nil && !errors.Is(err, windows.ERROR_SERVICE_NOT_ACTIVE) && !errors.Is(err, windows.ERROR_SERVICE_CANNOT_ACCEPT_CTRL) {
+		return fmt.Errorf("stop the service: %w", err)
+	}
+	if _, err = await(ctx, s, svc.Stopped); err != nil {
+		return err
+	}
+	show(out, "stopped; the network stays in place")
+	return nil
+}
+
+// stateWithin is how long the service may take to start or stop.
+const stateWithin = 20 * time.Second
+
+// await polls until the service is in a state. It fails if the service stops instead
+// of running, and after stateWithin.
+func await(ctx context.Context, s *mgr.Service, want svc.State) (svc.Status, error) {
+	for deadline := time.Now().Add(stateWithin); ; {
+		status, err := s.Query()
+		switch {
+		case err != nil:
+			return status, fmt.Errorf("query the service's state: %w", err)
+		case status.State == want:
+			return status, nil
+		case status.State == svc.Stopped:
+			return status, fmt.Errorf("the service stopped at once, %s; see the event log (Application, source %s)", exitText(status), Name)
+		case time.Now().After(deadline):
+			return status, fmt.Errorf("the service is still %s after %v; see its log", StateName(status.State), stateWithin)
+		}
+		if err := pause(ctx); err != nil {
+			return status, err
+		}
+	}
+}
+
+// exitText describes how a stopped service ended.
+func exitText(s svc.Status) string {
+	switch windows.Errno(s.Win32ExitCode) {
+	case windows.ERROR_SERVICE_SPECIFIC_ERROR:
+		return fmt.Sprintf("exit status %d", s.ServiceSpecificExitCode)
+	case windows.ERROR_SERVICE_NEVER_STARTED:
+		return "not started since the system started"
+	}
+	return fmt.Sprintf("Windows error %d", s.Win32ExitCode)
+}
+
+// StateName returns the state in words.
+func StateName(s svc.State) string {
+	names := map[svc.State]string{svc.Stopped: "stopped", svc.StartPending: "starting", svc.StopPending: "stopping", svc.Running: "running"}
+	return cmp.Or(names[s], fmt.Sprintf("in state %d", s))
+}
+
+// showService prints the command and the state of the service. If the service does
+// not run, that is an error, so that scripts notice it.
+func showService(s *mgr.Service, out io.Writer) error {
+	commandLine, _, err := readSettings()
+	if err != nil {
+		return err
+	}
+	status, err := s.Query()
+	if err != nil {
+		return fmt.Errorf("query the service's state: %w", err)
+	}
+	show(out, "command: "+commandLine)
+	if status.State != svc.Running {
+		return fmt.Errorf("the service is not running: %s, %s", StateName(status.State), exitText(status))
+	}
+	show(out, fmt.Sprintf("state: running, process %d", status.ProcessId))
+	return nil
+}

@@ -1,0 +1,95 @@
+package service
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"golang.org/x/sys/windows"
+	"golang.org/x/sys/windows/registry"
+	"golang.org/x/sys/windows/svc/eventlog"
+)
+
+// Keys of HKEY_LOCAL_MACHINE.
+const (
+	serviceKey = `SYSTEM\CurrentControlSet\Services\` + Name
+	sourceKey  = `SYSTEM\CurrentControlSet\Services\EventLog\Application\` + Name
+)
+
+// setEnvironment replaces the variables of the service. The service manager passes
+// them to the process in addition to the system's; it has no API to set them.
+func setEnvironment(env []string) error {
+	key, err := registry.OpenKey(registry.LOCAL_MACHINE, serviceKey, registry.SET_VALUE)
+	if err != nil {
+		return fmt.Errorf("set the service's variables: %w", err)
+	}
+	defer key.Close() //nolint:errcheck // only releases a handle
+	if len(env) > 0 {
+		err = key.SetStringsValue("Environment", env)
+	} else {
+		err = key.DeleteValue("Environment")
+	}
+	if err != nil && !errors.Is(err, registry.ErrNotExist) {
+		return fmt.Errorf("set the service's variables: %w", err)
+	}
+	return nil
+}
+
+// installed reports whether the service has this command line and these variables.
+// If they cannot be read, it has not.
+func installed(config Config) bool {
+	command, env, err := Settings()
+	return err == nil && slices.Equal(command, config.Command) && slices.Equal(env, config.Env)
+}
+
+// Settings returns the command line and the variables of the service. They may
+// contain secrets.
+func Settings() (command, env []string, err error) {
+	commandLine, env, err := readSettings()
+	if err != nil {
+		return nil, nil, err
+	}
+	if command, err = windows.DecomposeCommandLine(commandLine); err != nil {
+		return nil, nil, fmt.Errorf("parse the service's command line: %w", err)
+	}
+	return command, env, nil
+}
+
+// readSettings returns the command line as one text, and the variables.
+func readSettings() (commandLine string, env []string, err error) {
+	key, err := registry.OpenKey(registry.LOCAL_MACHINE, serviceKey, registry.QUERY_VALUE)
+	if err != nil {
+		return "", nil, fmt.Errorf("read the service's configuration: %w", err)
+	}
+	defer key.Close() //nolint:errcheck // only releases a handle
+	commandLine, _, err = key.GetStringValue("ImagePath")
+	env, _, envErr := key.GetStringsValue("Environment")
+	if errors.Is(envErr, registry.ErrNotExist) {
+		envErr = nil
+	}
+	if err = errors.Join(err, envErr); err != nil {
+		return "", nil, fmt.Errorf("read the service's configuration: %w", err)
+	}
+	return commandLine, env, nil
+}
+
+// addEventSource registers the service as a source of events, unless it is one.
+func addEventSource() error {
+	if key, err := registry.OpenKey(registry.LOCAL_MACHINE, sourceKey, registry.QUERY_VALUE); err == nil {
+		return key.Close()
+	}
+	// The message file of eventcreate.exe, which every Windows has, shows our
+	// text as it is.
+	if err := eventlog.InstallAsEventCreate(Name, eventlog.Error|eventlog.Warning|eventlog.Info); err != nil {
+		return fmt.Errorf("add the source to the event log: %w", err)
+	}
+	return nil
+}
+
+// removeEventSource undoes addEventSource. A missing source is no error.
+func removeEventSource() error {
+	if err := eventlog.Remove(Name); err != nil && !errors.Is(err, registry.ErrNotExist) {
+		return fmt.Errorf("remove the source from the event log: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,22 @@
+package service
+
+import (
+	"strings"
+	"testing"
+
+	"flannel/internal/test/logtest"
+)
+
+func TestServiceWarnings(t *testing.T) {
+	for _, c := range []Config{
+		{Command: []string{"x", "--etcd-username=u", "--etcd-password=hunter2"}}, {Command: []string{"x", "-etcd-password", "hunter2"}},
+		{Env: []string{"FLANNELD_ETCD_PASSWORD=hunter2"}},
+	} {
+		if w := strings.Join(c.Warnings(), "|"); !logtest.Names(w, "etcd") || strings.Contains(w, "hunter2") {
+			t.Errorf("%+v: %q", c, w)
+		}
+	}
+	if w := (Config{Command: []string{"x", "--etcd-cafile=/ca"}, Env: []string{"FLANNELD_ETCD_KEYFILE=/k"}}).Warnings(); w != nil {
+		t.Error(w)
+	}
+}

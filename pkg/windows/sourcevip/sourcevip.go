@@ -1,0 +1,301 @@
+// Package sourcevip reserves and publishes addresses of a Windows node's subnet. On
+// an L2Bridge they are those of the host's own endpoint (bridge.go). On an overlay it
+// is kube-proxy's source VIP, an address that no pod has: kube-proxy uses it as the
+// source address of the connections that it balances. The source VIP is
+//
+//   - reserved in the directory of the CNI plugin host-local, so that no pod gets it,
+//   - the address of an endpoint in HNS, as kube-proxy needs it,
+//   - written into a file, for the program that starts kube-proxy.
+//
+// Example: the node's subnet is 10.244.1.0/24 on the HNS network flannel.4096.
+// 10.244.1.1 is the gateway, so 10.244.1.2 is the source VIP if no pod has it. Then
+// there are the file /var/lib/cni/networks/flannel.4096/10.244.1.2, the endpoint
+// source-vip with 10.244.1.2/24, and source-vip.json with both and the network.
+package sourcevip
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"flannel/pkg/file"
+	"flannel/pkg/windows/hns"
+)
+
+// VIP is the published JSON document.
+type VIP struct {
+	Addr    netip.Addr   `json:"sourceVIP,omitzero"` // zero on an L2Bridge
+	Subnet  netip.Prefix `json:"subnet"`             // of the node
+	Network string       `json:"network"`            // name of the HNS network, kube-proxy's --network-name
+	Store   string       `json:"store,omitzero"`     // host-local's directory for the network
+	// Endpoint is the ID of the endpoint with Addr, which Ensure reads by it.
+	Endpoint string `json:"endpoint,omitzero"`
+}
+
+// ErrNotNeeded means that the node's network is not an overlay.
+var ErrNotNeeded = errors.New("kube-proxy needs no source VIP on an L2Bridge")
+
+// Keeper maintains the source VIP of one node.
+type Keeper struct {
+	Client  *hns.Client
+	Stack   hns.Stack
+	File    string // where the VIP is published
+	DataDir string // of host-local: it has a directory for each network
+	Log     *slog.Logger
+}
+
+// endpointName is the name of our endpoint. kube-proxy looks it up by its address.
+const endpointName = hns.SourceVIPEndpoint
+
+// Read returns the published VIP, the zero VIP if there is none.
+func Read(path string) (v VIP, err error) {
+	raw, err := file.ReadTrusted(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return v, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(raw, &v)
+	}
+	if err != nil {
+		return VIP{}, fmt.Errorf("read the published source VIP: %w", err)
+	}
+	return v, nil
+}
+
+// Ensure reserves and publishes the source VIP of a node with this subnet, creates
+// its endpoint, and returns it. What is in place stays; our reservations for another
+// subnet are deleted. It does not wait: if the network does not exist yet, it fails,
+// and the caller retries. ErrNotNeeded means that the network is an L2Bridge, where
+// the addresses of the host's endpoint are reserved instead; the VIP has no Addr then.
+func (k Keeper) Ensure(ctx context.Context, subnet netip.Prefix) (VIP, error) {
+	old, err := Read(k.File)
+	if err != nil {
+		k.Log.Warn("cannot read the published source VIP, publishing it again", "error", err)
+	}
+	n, err := k.network(ctx, subnet)
+	if errors.Is(err, ErrNotNeeded) {
+		return k.ensureBridge(ctx, n, VIP{Subnet: subnet, Network: n.Name, Store: filepath.Join(k.DataDir, n.Name)}, old)
+	} else if err != nil {
+		return VIP{}, err
+	}
+	v := VIP{Subnet: subnet, Network: n.Name, Store: filepath.Join(k.DataDir, n.Name)}
+	if v, err = k.reserve(ctx, n, v, old.Endpoint); err != nil {
+		return VIP{}, err
+	}
+	return v, k.publish(ctx, v, old)
+}
+
+// publish writes the file, and releases what is reserved in another directory.
+func (k Keeper) publish(ctx context.Context, v, old VIP) error {
+	if old.Store != "" && old.Store != v.Store {
+		if _, err := releaseAll(ctx, store(old.Store), false); err != nil {
+			return err
+		}
+	}
+	if v == old {
+		return nil
+	}
+	if err := file.PutJSON(k.File, v); err != nil {
+		return fmt.Errorf("publish the source VIP: %w", err)
+	}
+	k.Log.Info("published the addresses that are reserved for this node", "source_vip", v.Addr, "before", old.Addr, "network", v.Network, "file", k.File)
+	return nil
+}
+
+// network returns the HNS network with the node's subnet. The name does not
+// identify it: an older network with another subnet may have the same name.
+func (k Keeper) network(ctx context.Context, subnet netip.Prefix) (hns.Network, error) {
+	networks, err := k.Client.Networks(ctx)
+	if err != nil {
+		return hns.Network{}, err
+	}
+	for _, n := range networks {
+		if !slices.ContainsFunc(n.Subnets, func(s hns.Subnet) bool { return s.Prefix == subnet }) {
+			continue
+		}
+		if n.Type != hns.Overlay {
+			return n, ErrNotNeeded
+		}
+		return n, nil
+	}
+	return hns.Network{}, fmt.Errorf("waiting for the HNS network with this node's subnet %s, which the daemon creates", subnet)
+}
+
+// errNotInPlace means that reserveLocked has to know all endpoints of the network.
+var errNotInPlace = errors.New("the source VIP is not in place")
+
+// reserve reserves the address, deletes our other reservations, and creates the
+// endpoint. It returns v with the address and the endpoint. kube-proxy.ps1 and the
+// daemon call it again and again, and there can be thousands of endpoints: it reads
+// all of them only if the source VIP is not in place, and without host-local's lock.
+func (k Keeper) reserve(ctx context.Context, n hns.Network, v VIP, endpoint string) (VIP, error) {
+	reserved, err := k.reserveLocked(ctx, n, v, endpoint, nil, false)
+	if !errors.Is(err, errNotInPlace) {
+		return reserved, err
+	}
+	all, err := k.Client.Endpoints(ctx, n.ID)
+	if err != nil {
+		return VIP{}, err
+	}
+	pods := slices.DeleteFunc(all, func(e hns.Endpoint) bool { return e.Name == endpointName })
+	return k.reserveLocked(ctx, n, v, "", pods, true)
+}
+
+// known returns the endpoint with this ID or, if it is not on the network, those
+// with our name.
+func (k Keeper) known(ctx context.Context, n hns.Network, id string) ([]hns.Endpoint, error) {
+	if id != "" {
+		e, err := k.Client.Endpoint(ctx, id)
+		if err == nil && strings.EqualFold(e.Network, n.ID) {
+			return []hns.Endpoint{e}, nil
+		} else if err != nil && !errors.Is(err, hns.ErrNotFound) {
+			return nil, err
+		}
+	}
+	named, err := k.Client.EndpointsNamed(ctx, endpointName)
+	return slices.DeleteFunc(named, func(e hns.Endpoint) bool { return !strings.EqualFold(e.Network, n.ID) }), err
+}
+
+// reserveLocked does what reserve does, given the endpoints of pods and kube-proxy.
+// Without them (all is false), it returns errNotInPlace unless a known endpoint has
+// an address that is ours. It holds host-local's lock all the time, so that neither
+// a pod nor another flanneld process can take the address.
+func (k Keeper) reserveLocked(ctx context.Context, n hns.Network, v VIP, endpoint string, pods []hns.Endpoint, all bool) (_ VIP, err error) {
+	s := store(v.Store)
+	unlock, err := s.lock(ctx)
+	if err != nil {
+		return VIP{}, err
+	}
+	defer func() { err = errors.Join(err, unlock()) }()
+	endpoints, err := k.known(ctx, n, endpoint)
+	if err != nil {
+		return VIP{}, err
+	}
+	endpoints = append(endpoints, pods...)
+	ours, others, err := s.list()
+	if err != nil {
+		return VIP{}, err
+	}
+	unusable := taken(n, endpoints, others)
+	inPlace := slices.DeleteFunc(slices.Clone(ours), func(a netip.Addr) bool {
+		return unusable[a] || !v.Subnet.Contains(a) || !slices.ContainsFunc(endpoints, func(e hns.Endpoint) bool { return hasAddress(e, a) })
+	})
+	if len(inPlace) == 0 && !all {
+		return VIP{}, errNotInPlace
+	}
+	for range maxRefused {
+		if v.Addr, err = choose(v.Subnet, append(inPlace, ours...), unusable); err != nil {
+			return VIP{}, err
+		}
+		if err := s.reserve(v.Addr, vipOwner); err != nil {
+			return VIP{}, err
+		}
+		v.Endpoint, err = k.ensureEndpoint(ctx, n, v.Addr, endpoints)
+		if !errors.Is(err, hns.ErrAddressInUse) {
+			return v, errors.Join(k.releaseOthers(s, ours, []netip.Addr{v.Addr}), err)
+		}
+		// HNS knows of somebody whom it does not list (kubernetes#100962). Nobody
+		// uses the address for kube-proxy then, so pods may have it.
+		k.Log.Warn("HNS refuses the address as the source VIP, trying the next one", "address", v.Addr, "error", err)
+		unusable[v.Addr] = true
+		if releaseErr := s.release(v.Addr); releaseErr != nil {
+			return VIP{}, errors.Join(err, releaseErr)
+		}
+	}
+	return VIP{}, err
+}
+
+func hasAddress(e hns.Endpoint, a netip.Addr) bool {
+	return slices.ContainsFunc(e.IPs, func(p netip.Prefix) bool { return p.Addr() == a })
+}
+
+// maxRefused bounds how many addresses HNS may refuse in one call, since host-local
+// waits meanwhile.
+const maxRefused = 16
+
+// releaseOthers releases our reservations that are not wanted.
+func (k Keeper) releaseOthers(s store, ours, want []netip.Addr) error {
+	var errs []error
+	for _, a := range ours {
+		if !slices.Contains(want, a) {
+			k.Log.Info("released an address that is no longer reserved for this node", "address", a)
+			errs = append(errs, s.release(a))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// taken returns the addresses that cannot be the source VIP: gateways, addresses
+// that host-local gave to pods (others), and those that pods have only in HNS. An
+// endpoint without a name is kube-proxy's own for its source VIP, and does not count.
+func taken(n hns.Network, endpoints []hns.Endpoint, others map[netip.Addr]bool) map[netip.Addr]bool {
+	addrs := maps.Clone(others)
+	for _, s := range n.Subnets {
+		addrs[s.Gateway] = true
+	}
+	for _, e := range endpoints {
+		for _, p := range e.IPs {
+			if e.Remote || e.Name != "" && e.Name != endpointName {
+				addrs[p.Addr()] = true
+			}
+		}
+	}
+	return addrs
+}
+
+// choose returns the address that we reserved before, if no pod has it, else the
+// first free one, from the second of the subnet on.
+func choose(subnet netip.Prefix, ours []netip.Addr, taken map[netip.Addr]bool) (netip.Addr, error) {
+	for _, a := range ours {
+		if subnet.Contains(a) && !taken[a] {
+			return a, nil
+		}
+	}
+	// The last address is IPv4's broadcast address, which the loop does not reach.
+	for a := subnet.Masked().Addr().Next().Next(); subnet.Contains(a.Next()); a = a.Next() {
+		if !taken[a] {
+			return a, nil
+		}
+	}
+	return netip.Addr{}, fmt.Errorf("no address of %s is free for kube-proxy's source VIP", subnet)
+}
+
+// ensureEndpoint creates the endpoint as kube-proxy would, with the host's MAC
+// address, deletes ours for other addresses, and returns its ID. An existing endpoint
+// with the address is left as it is, also if kube-proxy created it.
+func (k Keeper) ensureEndpoint(ctx context.Context, n hns.Network, vip netip.Addr, endpoints []hns.Endpoint) (id string, err error) {
+	for _, e := range endpoints {
+		switch {
+		case id == "" && hasAddress(e, vip):
+			id = e.ID
+		case e.Name == endpointName:
+			if err := k.Client.DeleteEndpoint(ctx, e.ID); err != nil && !errors.Is(err, hns.ErrNotFound) {
+				return "", fmt.Errorf("delete the endpoint of a former source VIP: %w", err)
+			}
+		}
+	}
+	if id != "" {
+		return id, nil
+	}
+	adapters, err := k.Stack.Adapters()
+	if err != nil {
+		return "", fmt.Errorf("list adapters: %w", err)
+	}
+	i := slices.IndexFunc(adapters, func(a hns.Adapter) bool {
+		return slices.ContainsFunc(a.Addrs, func(addr hns.Address) bool { return addr.Prefix.Addr() == n.ManagementIP })
+	})
+	if i < 0 || !n.ManagementIP.IsValid() {
+		return "", errors.New("waiting for the host's address on the network " + n.Name)
+	}
+	made, err := k.Client.CreateEndpoint(ctx, hns.Endpoint{Name: endpointName, Network: n.ID, MAC: adapters[i].MAC,
+		IPs: []netip.Prefix{netip.PrefixFrom(vip, n.Subnets[0].Prefix.Bits())}})
+	return made.ID, err
+}

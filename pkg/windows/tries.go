@@ -1,0 +1,123 @@
+package windows
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/windows/hns"
+)
+
+// tries spaces the changes that HNS refuses. A try may bind and then free a switch,
+// and each time the host loses its addresses for seconds; and HNS becomes unstable
+// under pressure (moby#33880, K2s#977). Passes come every half second while the
+// driver waits for something, so not every pass may try.
+//
+// Example: HNS refuses to create the network flannel.4096.
+//
+//	0 s      try calls HNS, which refuses; the next try is in 5 s
+//	0.5 s    try returns that error without a call
+//	5 s      HNS refuses again; the next try is in 10 s, then in 20 s, up to 10 min
+//	7 s      the configuration has another subnet: another change, which is tried at once
+type tries struct {
+	pace    *Pace
+	refused map[change]*refusal
+}
+
+// change is what is asked of HNS: a verb and the text of all that the request
+// holds.
+type change struct{ verb, request string }
+
+func changeOf(verb string, request any) change { return change{verb, fmt.Sprintf("%+v", request)} }
+
+// Verbs of changes. That of deleting a network is the cause in the log, since a
+// network that was not deleted for one reason is deleted at once for another.
+const (
+	verbCreateNetwork  = "create network"
+	verbBindAdapter    = "bind adapter" // to a switch, before HNS is asked
+	verbCreateEndpoint = "create endpoint"
+	verbDeleteEndpoint = "delete endpoint"
+	verbAttachEndpoint = "attach endpoint"
+)
+
+type refusal struct {
+	err  error
+	wait time.Duration // between this try and the next
+	next time.Time
+}
+
+// refusedError is the error of a change that HNS has refused, and that is tried
+// again at next. Its text is the same for all tries, so that it is logged once.
+type refusedError struct {
+	next time.Time
+	err  error
+}
+
+func (e *refusedError) Error() string { return e.err.Error() }
+func (e *refusedError) Unwrap() error { return e.err }
+
+// try makes a change, unless it was refused and its next try is not due. A change
+// that succeeds with a WaitError, because its effect is still missing, is repeated
+// after the same times.
+func (t *tries) try(c change, call func() error) error {
+	if err := t.due(c); err != nil {
+		return err
+	}
+	err := call()
+	if err == nil || errors.Is(err, context.Canceled) {
+		delete(t.refused, c)
+		return err
+	}
+	r := t.refused[c]
+	if r == nil {
+		r = &refusal{}
+		t.refused[c] = r
+	}
+	limit := t.pace.MaxRefusalBackoff
+	if c.verb == causeRolledBack || errors.Is(err, hns.ErrAddressInUse) {
+		limit = min(limit, soon)
+	}
+	r.err, r.wait = err, max(t.pace.RefusalBackoff, min(2*r.wait, limit))
+	r.next = time.Now().Add(r.wait)
+	return r.error()
+}
+
+// soon is the longest time between two tries to delete a network without which the
+// host gets its addresses back, and to create an endpoint whose address another one
+// has, which somebody will delete.
+const soon = 30 * time.Second
+
+// due returns the error of the last try until the next one is due.
+func (t *tries) due(c change) error {
+	if r := t.refused[c]; r != nil && time.Now().Before(r.next) {
+		return r.error()
+	}
+	return nil
+}
+
+func (r *refusal) error() error {
+	if wait := (*driver.WaitError)(nil); errors.As(r.err, &wait) {
+		return r.err
+	}
+	return &refusedError{r.next, r.err}
+}
+
+// forget forgets the refusals of changes that obsolete reports.
+func (t *tries) forget(obsolete func(change) bool) {
+	for c := range t.refused {
+		if obsolete(c) {
+			delete(t.refused, c)
+		}
+	}
+}
+
+// forgetVerb forgets the refusals of changes that are no longer needed.
+func (t *tries) forgetVerb(verb string) { t.forget(func(c change) bool { return c.verb == verb }) }
+
+// hnsStopped makes everything be tried at once when HNS answers again, except for
+// changes during which HNS stopped.
+func (t *tries) hnsStopped() {
+	t.forget(func(c change) bool { return !errors.Is(t.refused[c].err, hns.ErrUnavailable) })
+}

@@ -1,0 +1,111 @@
+package windows
+
+import (
+	"context"
+	"fmt"
+	"hash/fnv"
+	"slices"
+	"time"
+
+	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/windows/hns"
+)
+
+// observed is the state of our network in a pass.
+type observed struct {
+	name string
+	hash uint64 // of ID, subnets and policies; 0: the network did not exist
+	pods string // ID of the network if pods are on it, not only a switch
+}
+
+// recordObserved records the state of our network, with which poll compares.
+func (d *Driver) recordObserved() {
+	dev := d.device()
+	o := observed{name: dev.name}
+	if d.network != nil {
+		o.hash = hash(*d.network)
+		if !dev.Switch {
+			o.pods = d.network.ID
+		}
+	}
+	d.observed.Store(&o)
+}
+
+func hash(n hns.Network) uint64 {
+	h := fnv.New64a()
+	fmt.Fprintln(h, n.ID, n.Subnets)
+	for _, p := range n.Policies {
+		fmt.Fprintf(h, "%s %s\n", p.Type, p.Settings)
+	}
+	return h.Sum64()
+}
+
+// watch runs in a goroutine until ctx ends. It receives the notifications of HNS
+// and of the IP stack, and polls HNS, which does not notify of deleted policies.
+func (d *Driver) watch(ctx context.Context) {
+	stackChanges := make(chan struct{}, 1)
+	stop, err := d.stack.Watch(func() { driver.Notify(stackChanges) })
+	if err != nil {
+		d.opts.Log.Warn("cannot get notifications of changed routes and addresses, polling instead", "error", err)
+	} else {
+		defer stop()
+	}
+	networkChanges := d.client.Changes(ctx)
+	polled := time.Now()
+	tick := time.NewTicker(d.pace.Wait)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-networkChanges:
+			d.networksDirty.Store(true)
+			driver.Notify(d.changes)
+		case <-stackChanges:
+			d.adaptersDirty.Store(true)
+			d.routes.Relist()
+			driver.Notify(d.changes)
+		case <-tick.C:
+			d.restoreHostConfig(ctx)
+			if at := d.wakeAt.Load(); at != nil && !time.Now().Before(*at) {
+				driver.Notify(d.changes)
+			}
+			if time.Since(polled) >= d.pace.Poll {
+				d.poll(ctx)
+				polled = time.Now()
+			}
+		}
+	}
+}
+
+// restoreHostConfig restores host settings while nobody calls Ensure: without
+// them the daemon may not reach the API that it waits for.
+func (d *Driver) restoreHostConfig(ctx context.Context) {
+	if !d.hostConfig.Pending() {
+		return
+	}
+	networks, err := d.client.Networks(ctx)
+	if err == nil {
+		err = d.hostConfig.Restore(networks)
+	}
+	if err != nil {
+		d.opts.Log.Debug("restoring host settings", "state", err)
+	}
+}
+
+// poll compares our network with its state in the last pass.
+func (d *Driver) poll(ctx context.Context) {
+	last := d.observed.Load()
+	if last == nil || last.name == "" {
+		return
+	}
+	networks, err := d.client.Networks(ctx)
+	current := observed{name: last.name, pods: last.pods}
+	if i := slices.IndexFunc(networks, func(n hns.Network) bool { return n.Name == last.name }); i >= 0 {
+		current.hash = hash(networks[i])
+	}
+	if err != nil || current != *last {
+		d.networksDirty.Store(true)
+		driver.Notify(d.changes)
+	}
+}
