@@ -112,7 +112,7 @@ func belongings(ctx context.Context, n *lab.Node, want string) (string, error) {
 	const section = "-- section --"
 	out, err := try(ctx, n.Namespaces, `wg show all dump 2>/dev/null || true; echo %[1]s; ip -o xfrm state; echo %[1]s; ss -Hlun; echo %[1]s
 		ip -o xfrm policy; ip rule; ip -6 rule; iptables-save; ip6tables-save; nft list tables
-		nft list tables | while read -r table; do case $table in *flannel*) nft -s list $table; esac; done`, section)
+		nft list tables | while read -r table; do case $table in *flannel*) nft -s list $table; esac; done | %[2]s`, section, lab.WithoutSenders)
 	if err != nil {
 		return "", err
 	}

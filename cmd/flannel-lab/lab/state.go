@@ -5,6 +5,10 @@ import (
 	"strings"
 )
 
+// WithoutSenders is a shell command that leaves out of nft's output the senders that the
+// guard has recorded.
+const WithoutSenders = `sed '/set outsiders/,/^\t}/{/elements = {/{:more;/}$/!{N;b more};d}}'`
+
 // NetworkState is a shell command that prints the network state of a node, without what
 // changes with time and traffic, and without the states of carriers, which the kernel
 // changes after the command that causes the change has ended.
@@ -15,7 +19,7 @@ const NetworkState = `
 	echo "# rule"; ip rule; ip -6 rule
 	echo "# neigh"; ip neigh show nud permanent; bridge fdb | grep -v -e ^33:33 -e ^01:00
 	echo "# iptables"; for ipt in iptables ip6tables; do $ipt-save | grep -v '^#' | sed 's/\[[0-9:]*\]//'; done
-	echo "# nft"; nft list ruleset 2>/dev/null | sed 's/packets [0-9]* bytes [0-9]*//'`
+	echo "# nft"; nft list ruleset 2>/dev/null | sed 's/packets [0-9]* bytes [0-9]*//' | ` + WithoutSenders
 
 // Changes returns the lines that only one of two texts has.
 func Changes(before, after string) string {

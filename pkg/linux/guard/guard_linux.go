@@ -65,8 +65,8 @@ type Outer struct {
 	VNI  uint32
 }
 
-// Guard keeps the table. Its methods are for one goroutine, except Counts, FoundOfPeer
-// and ObserveAddr.
+// Guard keeps the table. Its methods are for one goroutine, except Counts, Dropped, Joined,
+// FoundOfPeer and ObserveAddr.
 type Guard struct {
 	table  *nftables.Table
 	notify func() // a pass is due
@@ -79,6 +79,7 @@ type Guard struct {
 
 	peers, pods *reconcile.Table[element, struct{}] // by address, and by name of the interface
 	users       map[element]int                     // number of paths that want an element of peers
+	peersAdded  bool                                // since countJoined succeeded last
 	masks       map[mask]int                        // number of uses by paths; 0: not needed after the next Prune
 	made        map[string]bool                     // the kernel has these sets; see describedSet
 
@@ -104,7 +105,7 @@ func New(log *slog.Logger, instance string, notify func()) (*Guard, error) {
 		name += "-" + instance
 	}
 	g := &Guard{samples: newSampler(log, notify), table: &nftables.Table{Family: nftables.TableFamilyINet, Name: name}, notify: notify, log: log,
-		users: map[element]int{}, masks: map[mask]int{}, made: map[string]bool{}, watching: make(chan struct{})}
+		users: map[element]int{}, peersAdded: true, masks: map[mask]int{}, made: map[string]bool{}, watching: make(chan struct{})}
 	g.peers = reconcile.NewTable[element, struct{}](elements{g, "guard-peers", g.peerSets})
 	g.pods = reconcile.NewTable[element, struct{}](elements{g, "guard-pods", func() []string { return []string{pods} }})
 	g.stale.Store(true)
@@ -165,6 +166,7 @@ func (g *Guard) Put(verb driver.Verb, p *dataplane.Path) {
 		if verb == driver.Want {
 			if g.users[e]++; g.users[e] == 1 {
 				g.peers.Want(e, struct{}{})
+				g.peersAdded = true
 			}
 		} else if g.users[e]--; g.users[e] == 0 {
 			delete(g.users, e)
@@ -215,6 +217,12 @@ func (g *Guard) Apply(ctx context.Context, o driver.Options, c *Config, interfac
 	if err = g.fill(ctx, o, next); isForeign(err) {
 		if err = g.deleteTable(); err == nil {
 			err = g.fill(ctx, o, next)
+		}
+	}
+	if err == nil {
+		if err := g.countJoined(); err != nil { // the next pass tries again
+			g.conn.drain()
+			g.log.Debug("cannot count the packets of nodes that have joined", "error", err)
 		}
 	}
 	return err
@@ -302,14 +310,21 @@ func (g *Guard) Counts() (packets map[string]uint64, found bool) {
 }
 
 // Dropped returns those of Counts that were dropped.
-func (g *Guard) Dropped() map[string]uint64 {
+func (g *Guard) Dropped() map[string]uint64 { return g.countedAs(droppedBy) }
+
+// Joined returns those of Counts that were not dropped, and whose senders became peers
+// soon afterwards.
+func (g *Guard) Joined() map[string]uint64 { return g.countedAs(joinedBy) }
+
+// countedAs returns the numbers of packets by rule, of the counters with these names.
+func (g *Guard) countedAs(name func(rule string) string) map[string]uint64 {
 	counted, err := g.counts.read(g.table)
 	if err != nil {
 		return nil
 	}
 	packets := map[string]uint64{}
 	for _, rule := range ruleNames {
-		packets[rule] = counted[droppedBy(rule)]
+		packets[rule] = counted[name(rule)]
 	}
 	return packets
 }

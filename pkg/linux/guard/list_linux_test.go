@@ -28,6 +28,11 @@ func TestTableCanBeListed(t *testing.T) {
 					if err := g.Prune(t.Context(), driver.Options{}); err != nil {
 						t.Fatal(err)
 					}
+					if _, outer := c.layout(); outer && !enforce { // with a sender that is recorded
+						for _, from := range []string{"192.0.2.99", "2001:db8::99"} {
+							l.check(g, "", c, said{from: from, inside: "10.5.2.7", rule: Outsider})
+						}
+					}
 					nstest.CheckSavedRules(t, nettest.Tool(t, "image/start"))
 				})
 			})

@@ -240,11 +240,18 @@ func (c Config) ends(rule string, group uint16) []chain {
 	if c.Enforce {
 		decide = append(count(droppedBy(rule)), decide...)
 	}
+	var recorded [][]expr.Any
+	if rule == Outsider && !c.Enforce {
+		recorded = record()
+	}
 	end := chain{name: foundBy(rule)}
 	for _, claim := range c.claims(rule) {
 		end.add("maybe from a pod of a peer", claim, goTo(claimedBy(rule)))
 	}
 	end.add("samples", samples(rule))
+	for _, r := range recorded {
+		end.add("maybe of a node that joins", r)
+	}
 	end.add("all of them", count(rule), decide)
 	if rule == Pod || rule == Inner { // which have no claims
 		return []chain{end}
@@ -252,6 +259,9 @@ func (c Config) ends(rule string, group uint16) []chain {
 	peer := chain{name: claimedBy(rule)}
 	peer.add("samples", samples(claimPrefix+rule))
 	peer.add("for the trial", count(claimed))
+	for _, r := range recorded {
+		peer.add("maybe of a node that joins", r)
+	}
 	peer.add("all of them", count(rule), decide)
 	return []chain{peer, end}
 }

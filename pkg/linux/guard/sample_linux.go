@@ -222,6 +222,7 @@ func (s *sampler) report(p sample, now time.Time) {
 const (
 	causeForged   = "forged-packet"
 	causeDeparted = "packet-of-departed-node"
+	causeJoined   = "packets-of-joined-nodes"
 )
 
 // isDeparted reports whether a packet is probably from a node that was a peer: it has the

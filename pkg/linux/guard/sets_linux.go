@@ -25,16 +25,22 @@ const (
 	pods   = "pods"
 )
 
+// fixedSets are those of a type that the library for nftables can write.
+var fixedSets = []string{peers4, peers6, outsiders4, outsiders6, pods}
+
 // set returns one of the sets, which the kernel knows by its name.
 func (g *Guard) set(name string) *nftables.Set {
 	set := &nftables.Set{Table: g.table, Name: name}
 	switch name {
-	case peers4:
+	case peers4, outsiders4:
 		set.KeyType = nftables.TypeIPAddr
-	case peers6:
+	case peers6, outsiders6:
 		set.KeyType = nftables.TypeIP6Addr
 	case pods:
 		set.KeyType, set.KeyByteOrder = nftables.TypeIFName, binaryutil.NativeEndian // with which nft prints names
+	}
+	if name == outsiders4 || name == outsiders6 {
+		set.Dynamic, set.HasTimeout, set.Size = true, true, maxOutsiders
 	}
 	return set
 }

@@ -106,7 +106,7 @@ func isForeign(err error) bool {
 
 // counterNames are those of the counters.
 func counterNames() []string {
-	names := []string{claimed}
+	names := []string{claimed, joinedBy(Outsider)}
 	for _, rule := range ruleNames {
 		names = append(names, rule, droppedBy(rule))
 	}
@@ -130,7 +130,7 @@ func (g *Guard) prepare() error {
 		}
 		g.conn.AddObj(g.counter(name))
 	}
-	for _, name := range []string{peers4, peers6, pods} {
+	for _, name := range fixedSets {
 		if err := g.conn.AddSet(g.set(name), nil); err != nil {
 			return err
 		}
@@ -238,7 +238,7 @@ func (g *Guard) unneededSets() (gone []*nftables.Set) {
 		g.log.Debug("cannot list the guard's sets, those of others stay", "table", g.table.Name, "error", err)
 	}
 	for _, s := range sets {
-		if !s.Anonymous && !slices.Contains(append(g.peerSets(), pods), s.Name) {
+		if !s.Anonymous && !slices.Contains(append(g.peerSets(), fixedSets...), s.Name) {
 			gone = append(gone, &nftables.Set{Table: g.table, Name: s.Name})
 		}
 	}

@@ -1,0 +1,117 @@
+package guard
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+)
+
+// A node that joins sends its first packets, such as probes, maybe before this node has
+// read its lease. The rule outsider counts them like those of a host that is no node:
+// nothing in a packet tells the two apart. So the rules record the senders of what they
+// count, each with a counter of its own, for rememberFor. When a sender becomes a peer,
+// the guard adds its packets to the counter joinedBy(Outsider). That is in the kernel, so
+// that it begins and ends with the counter of the rule. Packets that were dropped are not
+// recorded, because nobody is warned of these.
+
+// joinedBy is the counter of packets that a rule has counted, and not dropped, and whose
+// sender became a peer soon afterwards. No rule counts there.
+func joinedBy(rule string) string { return "joined-" + rule }
+
+// The sets of senders, which rules fill.
+const (
+	outsiders4 = "outsiders4"
+	outsiders6 = "outsiders6"
+)
+
+const (
+	// rememberFor is longer than a restart of flanneld or an outage of the store usually
+	// takes, in which leases are not read. What a sender sent earlier stays counted.
+	rememberFor  = 10 * time.Minute
+	maxOutsiders = 4096 // in each set; further senders are not recorded
+	// expiring is the rest of a sender's time in which it is left alone: the kernel would
+	// refuse to delete it after that time, and all other changes with it.
+	expiring = 10 * time.Second
+)
+
+// record returns the rules that record the sender of a packet.
+func record() [][]expr.Any {
+	add := func(set string) []expr.Any {
+		return append(load(source, set == outsiders6), &expr.Dynset{SrcRegKey: 1, SetName: set, Operation: unix.NFT_DYNSET_OP_ADD,
+			Timeout: rememberFor, Exprs: []expr.Any{&expr.Counter{}}})
+	}
+	return [][]expr.Any{add(outsiders4), add(outsiders6)}
+}
+
+// countJoined moves what is recorded of senders that are peers now to the counter of such
+// packets, if peers were added since it succeeded last. The rules must know these peers
+// already, so that nothing more is recorded of them.
+func (g *Guard) countJoined() error {
+	if !g.peersAdded {
+		return nil
+	}
+	senders, packets, err := g.joined()
+	if err != nil {
+		return err
+	}
+	if packets > 0 {
+		if err := g.moveJoined(senders, packets); err != nil {
+			return err
+		}
+	}
+	g.peersAdded = false
+	return nil
+}
+
+// joined returns the recorded senders that are peers, by set, and the number of their
+// packets.
+func (g *Guard) joined() (senders map[string][]element, packets uint64, err error) {
+	senders = map[string][]element{}
+	for set, peers := range map[string]string{outsiders4: peers4, outsiders6: peers6} {
+		recorded, err := g.conn.GetSetElements(g.set(set))
+		if err != nil {
+			return nil, 0, fmt.Errorf("list set %s: %w", set, err)
+		}
+		for _, r := range recorded {
+			e := element{peers, string(r.Key)}
+			if _, isPeer := g.peers.Actual(e); isPeer && r.Counter != nil && r.Expires >= expiring {
+				senders[set] = append(senders[set], e)
+				packets += r.Counter.Packets
+			}
+		}
+	}
+	return senders, packets, nil
+}
+
+// moveJoined forgets senders, by set, and adds their packets to the counter, all or
+// nothing. Nobody sees the counter without its packets.
+func (g *Guard) moveJoined(senders map[string][]element, packets uint64) error {
+	counted, err := g.counts.read(g.table)
+	if err != nil {
+		return fmt.Errorf("read the counters of table %s: %w", g.table.Name, err)
+	}
+	counter := g.counter(joinedBy(Outsider))
+	g.conn.DeleteObject(counter) // the kernel cannot set it
+	counter.Packets = counted[counter.Name] + packets
+	g.conn.AddObj(counter)
+	var names []string
+	for set, all := range senders {
+		var keys []nftables.SetElement
+		for _, e := range all {
+			keys, names = append(keys, nftables.SetElement{Key: []byte(e.key)}), append(names, e.String())
+		}
+		if err := g.conn.SetDeleteElements(g.set(set), keys); err != nil {
+			return err
+		}
+	}
+	if err := g.flush("count the packets of nodes that have joined"); err != nil {
+		return err
+	}
+	g.log.Info("packets that were counted as those of outsiders came from nodes whose leases were not known yet", "cause", causeJoined,
+		"packets", packets, "nodes", len(names), "node", slices.Min(names))
+	return nil
+}
