@@ -120,7 +120,7 @@ func (v *View) Fill(r *status.Report) {
 	r.Peers, r.Retained = last.peerStatuses(), last.retainedStatus()
 	if guard != nil {
 		if g, exists := guard.Guarded(); exists {
-			r.Guard = &status.Guard{Enforce: g.Enforce, Waiting: g.Waiting, Problem: g.Problem, Packets: g.Packets, Dropped: g.Dropped, OfPeer: g.OfPeer}
+			r.Guard = &status.Guard{Enforce: g.Enforce, Waiting: g.Waiting, Problem: g.Problem, Packets: g.Packets, Dropped: g.Dropped, Joined: g.Joined, OfPeer: g.OfPeer}
 		}
 	}
 	if pods != nil {

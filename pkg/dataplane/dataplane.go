@@ -132,6 +132,9 @@ type Guarded struct {
 	Problem string            // why it does not work; empty: it does
 	Packets map[string]uint64 // counted or dropped, by rule
 	Dropped map[string]uint64 // those of them that were dropped
+	// Joined are those of Packets that were not dropped, and whose senders became peers
+	// soon afterwards: this node had not read their leases yet.
+	Joined map[string]uint64
 	// OfPeer describes such a packet of the last minutes with the address of a peer's pod;
 	// empty: there was none.
 	OfPeer string

@@ -182,6 +182,12 @@ func TestDaemonChecks(t *testing.T) {
 		{"FL211", Warn, "5 outsider", func(s *Snapshot) {
 			reportOf(s).Guard = &status.Guard{Packets: map[string]uint64{"outsider": 5, "pod": 0}}
 		}},
+		{"FL211", OK, "", func(s *Snapshot) { // of nodes that joined
+			reportOf(s).Guard = &status.Guard{Packets: map[string]uint64{"outsider": 5}, Joined: map[string]uint64{"outsider": 5}}
+		}},
+		{"FL211", Warn, "3 outsider", func(s *Snapshot) {
+			reportOf(s).Guard = &status.Guard{Packets: map[string]uint64{"outsider": 9}, Dropped: map[string]uint64{"outsider": 2}, Joined: map[string]uint64{"outsider": 4}}
+		}},
 		{"FL211", OK, "6 pod", func(s *Snapshot) {
 			reportOf(s).Guard = &status.Guard{Enforce: true, Packets: map[string]uint64{"pod": 9}, Dropped: map[string]uint64{"pod": 6}}
 		}},

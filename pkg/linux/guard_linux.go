@@ -27,7 +27,7 @@ type guarding struct {
 
 	mu    sync.Mutex // of what follows
 	on    bool
-	state dataplane.Guarded // without Packets, Dropped and OfPeer
+	state dataplane.Guarded // without what the kernel counts, and OfPeer
 
 	waiting string // that was logged
 }
@@ -149,7 +149,7 @@ func (d *Driver) Guarded() (dataplane.Guarded, bool) {
 	state, on := g.state, g.on
 	g.mu.Unlock()
 	if on && g.table != nil {
-		state.Dropped = g.table.Dropped() // first, so that it has no more than Packets
+		state.Dropped, state.Joined = g.table.Dropped(), g.table.Joined() // first, so that they have no more than Packets
 		state.Packets, _ = g.table.Counts()
 		state.OfPeer = g.table.FoundOfPeer(time.Now())
 	}

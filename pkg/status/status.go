@@ -126,11 +126,12 @@ type Guard struct {
 	Problem string            `json:"problem,omitempty"` // why it does not work
 	Packets map[string]uint64 `json:"packets"`           // by rule: "outsider", "pod", "impostor", "inner", "spoofed"
 	Dropped map[string]uint64 `json:"dropped,omitempty"` // those of them that were dropped; the others were only counted
+	Joined  map[string]uint64 `json:"joined,omitempty"`  // those of them that were not dropped, and came from nodes whose leases were not known yet
 	OfPeer  string            `json:"ofPeer,omitempty"`  // one of them, of the last minutes, with the address of a peer's pod
 }
 
 // Found describes the packets that the guard has dropped, and those that it has only
-// counted; empty: there were none.
+// counted, except those of nodes that joined; empty: there were none.
 func (g *Guard) Found() (dropped, counted string) {
 	var drops, counts []string
 	for _, rule := range slices.Sorted(maps.Keys(g.Packets)) {
@@ -138,7 +139,7 @@ func (g *Guard) Found() (dropped, counted string) {
 		if d > 0 {
 			drops = append(drops, fmt.Sprintf("%d %s", d, Printable(rule)))
 		}
-		if c := g.Packets[rule] - d; c > 0 {
+		if c := g.Packets[rule] - d - min(g.Joined[rule], g.Packets[rule]-d); c > 0 {
 			counts = append(counts, fmt.Sprintf("%d %s", c, Printable(rule)))
 		}
 	}
