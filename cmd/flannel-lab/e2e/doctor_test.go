@@ -26,13 +26,6 @@ func TestDoctor(t *testing.T) {
 	n := l.Nodes[0]
 	pod(t, n, "a")
 	within(t, "the other node is counted", func() error { return has(t, n, "flanneld_peers 1") })
-	// On a busy machine, the guard may have counted a probe of the other node before this one had read its lease.
-	const table = "inet flannel-guard"
-	in(t, n.Namespaces, "nft delete table "+table)
-	within(t, "the guard has a new table", func() error {
-		_, err := try(t.Context(), n.Namespaces, "nft list counter %s outsider && nft list set %s peers4 | grep -q elements", table, table)
-		return err
-	})
 	ask := func() map[string]string {
 		t.Helper()
 		out, err := n.Run(t.Context(), "sh", "-c",

@@ -4,10 +4,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
 	"flannel/cmd/flannel-lab/lab"
+	"flannel/pkg/doctor"
 )
 
 const enforcing = `{"Type":"vxlan","Guard":"enforce","GuardTrial":0}` + apart
@@ -144,6 +147,53 @@ func TestGuardSubnetMoves(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// A node joins while another one reads no leases, whose guard counts its probes. Nobody is
+// warned of these, but of other packets.
+func TestGuardNodeJoins(t *testing.T) {
+	t.Parallel()
+	l := prepare(t, lab.Options{Nodes: 2}, `{"Type":"vxlan"}`+apart)
+	s := &guardTest{l: l}
+	n, joining := l.Nodes[0], l.Nodes[1]
+	must(t, n.Start())
+	must(t, n.Ready(t.Context()))
+	stopped(t, n)
+	must(t, joining.Start())
+	must(t, joining.Ready(t.Context()))
+	within(t, "its probes are counted", func() error {
+		_, err := try(t.Context(), n.Namespaces, "nft list counter inet flannel-guard outsider | awk '$1 == \"packets\" { n = $2 } END { exit n < 3 }'")
+		return err
+	})
+	must(t, n.Start())
+	must(t, n.Ready(t.Context()))
+	within(t, "it is a peer", func() error { return has(t, n, "flanneld_peers 1") })
+	if g := s.guard(t, n); g.Packets["outsider"] < 3 || g.Joined["outsider"] != g.Packets["outsider"] {
+		t.Errorf("packets that were counted: %v; those of them of nodes that have joined: %v", g.Packets, g.Joined)
+	}
+	logged(t, n, 0, "cause=packets-of-joined-nodes", "node="+joining.IP4.String())
+	check := func(want doctor.Verdict) {
+		t.Helper()
+		_, all := causes(t, l, n)
+		if !slices.ContainsFunc(all, func(r doctor.Result) bool { return r.Code == "FL211" && r.Verdict == want }) {
+			t.Errorf("want FL211 to be %s: %+v", want, all)
+		}
+	}
+	check(doctor.OK)
+	s.a, s.b = pair(t, l)
+	c, err := dialFrom(l.Infra.Namespaces, netip.Addr{}, netip.AddrPortFrom(n.IP4, 8472))
+	must(t, err)
+	defer c.Close()
+	before := s.counted(t, n, "outsider")
+	_, err = c.Write(s.encapsulate(t, "vxlan", s.b.IP4))
+	must(t, err)
+	within(t, "a packet of an outsider is counted", func() error {
+		if s.counted(t, n, "outsider") == before {
+			return errors.New("it is not")
+		}
+		return nil
+	})
+	check(doctor.Warn)
 }
 
 // relicOf describes one of our nodes to flannel.
