@@ -2,8 +2,8 @@ package reconcile
 
 import "fmt"
 
-// row is what the table knows about one key. Each pass looks at many rows, so
-// everything is in one struct, and one map lookup finds it.
+// row is what the table knows about a key whose entry is not settled: what is desired and
+// what exists differ, or did so when the last pass began.
 type row[K, V comparable] struct {
 	key            K
 	want, have     V    // desired and actual value; zero if not wanted, or absent
@@ -24,9 +24,6 @@ type row[K, V comparable] struct {
 
 // agrees reports whether the actual value is the desired one.
 func (r *row[K, V]) agrees() bool { return r.wanted == r.exists && r.want == r.have }
-
-// unused reports whether there is neither a desired nor an actual value.
-func (r *row[K, V]) unused() bool { return !r.wanted && !r.exists }
 
 // setHave sets the actual value, or (exists false) that there is none.
 func (r *row[K, V]) setHave(value V, exists bool) {

@@ -55,8 +55,9 @@ type Table[K, V comparable] struct {
 	store Store[K, V]
 
 	mu      sync.Mutex
-	rows    map[K]*row[K, V] // all except unused rows that are not dirty
-	wanted  int              // number of rows with a desired value
+	settled map[K]V          // the entries that are as desired: almost all, so they take no more than this
+	rows    map[K]*row[K, V] // all others that are desired or exist, and those that changed during a list
+	wanted  int              // number of desired values
 	dirty   []*row[K, V]     // rows that may not agree; all others do
 	stale   bool             // actual values may be wrong: list before the next Add
 	call    int              // number of calls of the store that were started
@@ -88,7 +89,7 @@ type Repairs struct {
 
 // NewTable returns a table without desired entries. Its first Add lists the store.
 func NewTable[K, V comparable](store Store[K, V]) *Table[K, V] {
-	return &Table[K, V]{store: store, rows: map[K]*row[K, V]{}, stale: true}
+	return &Table[K, V]{store: store, settled: map[K]V{}, rows: map[K]*row[K, V]{}, stale: true}
 }
 
 // Name is the store's name.
@@ -98,6 +99,9 @@ func (t *Table[K, V]) Name() string { return t.store.Name() }
 func (t *Table[K, V]) Want(key K, value V) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if settled, ok := t.settled[key]; ok && settled == value {
+		return
+	}
 	r := t.row(key)
 	if !r.wanted {
 		t.wanted++
@@ -112,8 +116,8 @@ func (t *Table[K, V]) Want(key K, value V) {
 func (t *Table[K, V]) Drop(key K) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if r, ok := t.rows[key]; ok {
-		t.drop(r)
+	if t.knows(key) {
+		t.drop(t.row(key))
 	}
 }
 
@@ -121,6 +125,9 @@ func (t *Table[K, V]) Drop(key K) {
 func (t *Table[K, V]) Reset() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	for key := range t.settled {
+		t.row(key)
+	}
 	for _, r := range t.rows {
 		t.drop(r)
 	}
@@ -132,7 +139,7 @@ func (t *Table[K, V]) Reset() {
 func (t *Table[K, V]) Forget() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	clear(t.rows)
+	t.settled, t.rows = map[K]V{}, map[K]*row[K, V]{}
 	t.wanted, t.dirty, t.stale, t.listed = 0, nil, true, false
 }
 
@@ -147,18 +154,23 @@ func (t *Table[K, V]) Relist() {
 func (t *Table[K, V]) Wanted(key K) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	r, ok := t.rows[key]
-	return ok && r.wanted
+	_, wanted := t.desired(key)
+	return wanted
 }
 
 // Desired returns the desired value of a key, if there is one.
 func (t *Table[K, V]) Desired(key K) (value V, wanted bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	return t.desired(key)
+}
+
+func (t *Table[K, V]) desired(key K) (value V, wanted bool) {
 	if r, ok := t.rows[key]; ok {
 		return r.want, r.wanted
 	}
-	return value, false
+	value, wanted = t.settled[key]
+	return value, wanted
 }
 
 // Actual returns the actual value of a key, if there is one.
@@ -168,7 +180,8 @@ func (t *Table[K, V]) Actual(key K) (value V, exists bool) {
 	if r, ok := t.rows[key]; ok {
 		return r.have, r.exists
 	}
-	return value, false
+	value, exists = t.settled[key]
+	return value, exists
 }
 
 // AllActual returns all actual entries, in no order.
@@ -176,6 +189,9 @@ func (t *Table[K, V]) AllActual() []Entry[K, V] {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var entries []Entry[K, V]
+	for key, value := range t.settled {
+		entries = append(entries, Entry[K, V]{key, value})
+	}
 	for _, r := range t.rows {
 		if r.exists {
 			entries = append(entries, Entry[K, V]{r.key, r.have})
@@ -197,7 +213,10 @@ func (t *Table[K, V]) Len() int {
 func (t *Table[K, V]) Observe(key K, value V, present bool) (drift bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if _, known := t.rows[key]; !known && !present && !t.listing {
+	if settled, ok := t.settled[key]; ok && present && settled == value && !t.listing {
+		return false
+	}
+	if !present && !t.listing && !t.knows(key) {
 		return false // deleted what we do not know; matters only to a list under way, which may have it
 	}
 	r := t.row(key)
@@ -207,13 +226,25 @@ func (t *Table[K, V]) Observe(key K, value V, present bool) (drift bool) {
 	return !r.agrees()
 }
 
-// row returns the row of a key, and adds one if there is none.
+// knows reports whether an entry is desired or exists.
+func (t *Table[K, V]) knows(key K) bool {
+	_, settled := t.settled[key]
+	return settled || t.rows[key] != nil
+}
+
+// row returns the row of a key. It makes one of a settled entry, or of none.
 func (t *Table[K, V]) row(key K) *row[K, V] {
-	r, ok := t.rows[key]
-	if !ok {
-		r = &row[K, V]{key: key, observedIn: -1, stray: t.listed}
-		t.rows[key] = r
+	if r, ok := t.rows[key]; ok {
+		return r
 	}
+	r := &row[K, V]{key: key, observedIn: -1}
+	if value, ok := t.settled[key]; ok {
+		r.want, r.have, r.wanted, r.exists, r.settled = value, value, true, true, true
+		delete(t.settled, key)
+	} else {
+		r.stray = t.listed
+	}
+	t.rows[key] = r
 	return r
 }
 
@@ -225,16 +256,24 @@ func (t *Table[K, V]) drop(r *row[K, V]) {
 	t.update(r)
 }
 
-// update adds a changed row to dirty, or removes it if it is unused.
+// update adds a changed row to dirty, or removes it if it agrees.
 func (t *Table[K, V]) update(r *row[K, V]) {
 	switch {
 	case r.dirty:
 	case !r.agrees():
 		r.dirty = true
 		t.dirty = append(t.dirty, r)
-	case r.unused() && !t.listing:
-		delete(t.rows, r.key)
+	case !t.listing: // the list, which may be older, is compared with the row
+		t.remove(r)
 	}
+}
+
+// remove removes a row that agrees: the entry is settled, or there is none.
+func (t *Table[K, V]) remove(r *row[K, V]) {
+	if r.wanted {
+		t.settled[r.key] = r.want
+	}
+	delete(t.rows, r.key)
 }
 
 // Add calls Refresh, and then sets every desired entry that is missing or differs.
@@ -285,9 +324,20 @@ func (t *Table[K, V]) Refresh(ctx context.Context) error {
 	t.listing = false
 	if err != nil {
 		t.stale = true
+		for _, r := range t.rows {
+			t.update(r)
+		}
 		return Unknown(fmt.Errorf("list %s: %w", t.store.Name(), err))
 	}
+	for key, value := range t.settled {
+		if listed, ok := actual[key]; !ok || listed != value {
+			t.row(key)
+		}
+	}
 	for key, value := range actual {
+		if _, ok := t.settled[key]; ok {
+			continue
+		}
 		r := t.row(key)
 		r.listed = true
 		if r.observedIn != t.call {
@@ -322,11 +372,13 @@ func (t *Table[K, V]) TakeRepairs() Repairs {
 func (t *Table[K, V]) dueEntries(wanted bool) (entries []Entry[K, V], undone []row[K, V]) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if len(t.settled) == 0 {
+		t.settled = make(map[K]V, len(t.dirty)) // growing it would take twice the memory
+	}
 	n, repairs := 0, false
 	t.dirty = slices.DeleteFunc(t.dirty, func(r *row[K, V]) bool {
-		r.dirty = !r.agrees()
-		if r.unused() {
-			delete(t.rows, r.key)
+		if r.dirty = !r.agrees(); !r.dirty {
+			t.remove(r)
 		}
 		if r.dirty && r.wanted == wanted {
 			n++
@@ -334,6 +386,9 @@ func (t *Table[K, V]) dueEntries(wanted bool) (entries []Entry[K, V], undone []r
 		}
 		return !r.dirty
 	})
+	if len(t.rows) == 0 { // both keep the memory of the most entries that they had
+		t.dirty, t.rows = nil, map[K]*row[K, V]{}
+	}
 	entries = make([]Entry[K, V], 0, n) // growing it would take twice the memory
 	if repairs {
 		undone = make([]row[K, V], 0, n)
