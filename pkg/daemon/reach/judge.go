@@ -10,7 +10,7 @@ import (
 // Received takes the body of an ICMP message: an echo request, an answer to one of ours,
 // or (expired) the message that the hop limit of one of ours has ended. A body that is
 // not ours has no effect.
-func (m *Mesh) Received(now time.Time, from netip.Addr, answer, expired bool, body []byte) (rtt time.Duration, answered bool) {
+func (m *Mesh) Received(now moment, from netip.Addr, answer, expired bool, body []byte) (rtt time.Duration, answered bool) {
 	b, ok := decode(body)
 	if !ok {
 		return 0, false
@@ -29,7 +29,7 @@ func (m *Mesh) Received(now time.Time, from netip.Addr, answer, expired bool, bo
 // answered takes an answer. The token is only known to the host that received the
 // request, and to those on the way; the address is compared so that no other peer can
 // use what it saw.
-func (m *Mesh) answered(now time.Time, from netip.Addr, token uint64, expired bool, size int) (rtt time.Duration, first bool) {
+func (m *Mesh) answered(now moment, from netip.Addr, token uint64, expired bool, size int) (rtt time.Duration, first bool) {
 	s := m.waiting[token]
 	if s == nil || s.target.gone || expired && s.purpose != forwarded {
 		return 0, false
@@ -76,10 +76,10 @@ func (m *Mesh) found(t *target, addr netip.Addr) {
 
 // heard takes a request of a peer, which says when it last heard one of ours that took
 // the same way: one that went to its public IP shows nothing of the pods' way.
-func (m *Mesh) heard(now time.Time, t *target, from netip.Addr, b message) {
+func (m *Mesh) heard(now moment, t *target, from netip.Addr, b message) {
 	tally := t.tally(from)
 	tally.heard = now
-	t.refuses = time.Time{}
+	t.refuses = 0
 	if b.notForwarding {
 		t.refuses = now
 	}
@@ -96,7 +96,7 @@ func (m *Mesh) heard(now time.Time, t *target, from netip.Addr, b message) {
 }
 
 // arrived records that a request arrived which was sent at that time.
-func (m *Mesh) arrived(now time.Time, t *target, tally *tally, at time.Time) {
+func (m *Mesh) arrived(now moment, t *target, tally *tally, at moment) {
 	if tally.arrived(at); tally.missed > 0 {
 		return // others, sent later, did not
 	}
@@ -125,7 +125,7 @@ func isAlive(s status.ReachState) bool {
 
 // alive returns the state of a peer that answers. What a peer says of itself counts until
 // it is certain that it would have said it again, since each node is asked once in a round.
-func (m *Mesh) alive(now time.Time, t *target) status.ReachState {
+func (m *Mesh) alive(now moment, t *target) status.ReachState {
 	refuses := !t.refuses.IsZero() && now.Sub(t.refuses) < heardFor+3*interval*time.Duration(len(m.order))
 	switch {
 	case refuses:
@@ -149,7 +149,7 @@ func (t *target) tally(addr netip.Addr) *tally {
 }
 
 // missed counts a request that was not answered in time.
-func (m *Mesh) missed(now time.Time, s *sent) {
+func (m *Mesh) missed(now moment, s *sent) {
 	t := s.target
 	if !m.judging || s.at.Before(m.since) {
 		return
@@ -187,7 +187,7 @@ func (m *Mesh) missed(now time.Time, s *sent) {
 }
 
 // decide reports whether a target does not answer any more.
-func (m *Mesh) decide(now time.Time, t *target) bool {
+func (m *Mesh) decide(now moment, t *target) bool {
 	counting := t.counting()
 	if !counting.out() || t.kind == Bridges && t.hasPods && t.under.alive.Before(t.main.first) {
 		return false // with Bridges, the underlay is asked first
@@ -212,14 +212,14 @@ func (m *Mesh) decide(now time.Time, t *target) bool {
 	return true
 }
 
-func latest(a, b time.Time) time.Time {
+func latest(a, b moment) moment {
 	if a.After(b) {
 		return a
 	}
 	return b
 }
 
-func (m *Mesh) set(now time.Time, t *target, s status.ReachState) {
+func (m *Mesh) set(now moment, t *target, s status.ReachState) {
 	if t.state != s {
 		t.state, t.since = s, now
 		m.changed[t.peer] = struct{}{}

@@ -15,7 +15,7 @@ import (
 // world is a cluster of nodes whose packets take no time, in virtual time.
 type world struct {
 	t     *testing.T
-	now   time.Time
+	now   moment
 	nodes []*host
 	rnd   *rand.Rand
 	sent  map[string]int // requests, by name of the sender
@@ -45,7 +45,7 @@ type packet struct {
 const tunnelMTU = 1450
 
 func newWorld(t *testing.T, nodes int, dual bool) *world {
-	w := &world{t: t, now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), rnd: rand.New(rand.NewPCG(1, 2)), sent: map[string]int{}}
+	w := &world{t: t, now: 1, rnd: rand.New(rand.NewPCG(1, 2)), sent: map[string]int{}}
 	for i := range nodes {
 		h := &host{lease: subnet.Lease{Name: fmt.Sprintf("node%d", i), Backend: "vxlan", V4: subnet.Endpoint{
 			Subnet:   netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), 0}), 24),

@@ -120,7 +120,7 @@ func (p *Prober) drain() {
 		if !ok {
 			return
 		}
-		if rtt, answered := p.mesh.Received(time.Now(), from, answer, expired, body); answered {
+		if rtt, answered := p.mesh.Received(p.mesh.at(time.Now()), from, answer, expired, body); answered {
 			p.o.RTT(rtt)
 		}
 	}
@@ -131,13 +131,13 @@ func (p *Prober) turn() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.network != nil {
-		p.mesh.Update(time.Now(), *p.network)
+		p.mesh.Update(p.mesh.at(time.Now()), *p.network)
 		p.network = nil
 	}
 	p.drain()
 	now := time.Now()
-	p.mesh.SetLink(now, p.mesh.network.Link == "" || p.conn.Up(p.mesh.network.Link))
-	if r, due := p.mesh.Turn(now); due {
+	p.mesh.SetLink(p.mesh.at(now), p.mesh.network.Link == "" || p.conn.Up(p.mesh.network.Link))
+	if r, due := p.mesh.Turn(p.mesh.at(now)); due {
 		if err := p.conn.Send(r.from, r.to, r.hops, r.body); err != nil && !noWay(err) {
 			p.mesh.SendFailed(r)
 		}
@@ -146,7 +146,7 @@ func (p *Prober) turn() {
 	if p.turns++; p.turns%10 != 0 {
 		return
 	}
-	if names := p.mesh.Lasting(now, lasting); !slices.Equal(names, p.lasting) {
+	if names := p.mesh.Lasting(p.mesh.at(now), lasting); !slices.Equal(names, p.lasting) {
 		p.lasting = names
 		p.o.Lasting(names)
 	}
@@ -224,7 +224,7 @@ func (p *Prober) logChanges(now time.Time) {
 		p.o.Log.Warn("too many changes of peers to log each of them; flanneld status --peers shows all", "cause", causeOmitted, "count", p.omitted)
 		p.omitted = 0
 	}
-	for _, c := range p.mesh.Changes(now) {
+	for _, c := range p.mesh.Changes(p.mesh.at(now)) {
 		if p.lines > maxLines-1 {
 			p.omitted++
 			continue

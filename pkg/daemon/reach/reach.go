@@ -64,7 +64,7 @@ const (
 )
 
 // Addressing says which addresses of peers answer.
-type Addressing int
+type Addressing uint8
 
 const (
 	// None of them may answer, or there are no paths.
@@ -105,7 +105,7 @@ type request struct {
 }
 
 // purpose is what a request is for.
-type purpose int
+type purpose uint8
 
 const (
 	// small requests ask whether the peer answers at all.
@@ -124,19 +124,19 @@ const (
 
 // check is about what small requests do not show. It is made in intervals.
 type check struct {
-	due       time.Time
-	sent      time.Time // the last request
-	misses    int       // in a row
-	confirmed bool      // that the peer answers otherwise, after the last request
-	failed    bool      // until a request is answered
-	answered  bool      // at least once
+	due       moment
+	sent      moment // the last request
+	misses    int32  // in a row
+	confirmed bool   // that the peer answers otherwise, after the last request
+	failed    bool   // until a request is answered
+	answered  bool   // at least once
 }
 
 // restart forgets misses, and makes the check due.
-func (c *check) restart(now time.Time) { c.misses, c.confirmed, c.failed, c.due = 0, false, false, now }
+func (c *check) restart(now moment) { c.misses, c.confirmed, c.failed, c.due = 0, false, false, now }
 
 // judge finds that the check has failed.
-func (c *check) judge(now time.Time) {
+func (c *check) judge(now moment) {
 	if c.misses >= misses && c.confirmed && !c.failed {
 		c.failed, c.due = true, now.Add(checkEvery)
 	}
@@ -145,47 +145,47 @@ func (c *check) judge(now time.Time) {
 // suspicious reports whether requests were missed, and it is not known why.
 func (c *check) suspicious() bool { return c.misses > 0 && !c.failed }
 
-// target is one address family of a peer.
+// target is one address family of a peer. There is one for each of thousands of peers, so
+// small fields stand together.
 type target struct {
 	peer    *peer
 	subnet  netip.Prefix
 	public  netip.Addr
-	kind    Addressing // None: only the underlay answers (Windows)
-	gone    bool       // no longer of the network
 	answers netip.Addr // that answered last; zero: none
-	hasPods bool       // the bridge has answered, so it exists
 
 	main, under tally // under: of the public IP, with Bridges
-	asked       int   // requests, to alternate addresses
+	full        check // whether it gets packets of the full size
+	forwarding  check // whether it forwards to its pods
+	asked       int32 // requests, to alternate addresses
+	bridgeLost  int32 // requests atBridge in a row that were missed
 	latest      purpose
-	told        bool // by the latest request, that this node does not forward
-
-	full       check     // whether it gets packets of the full size
-	forwarding check     // whether it forwards to its pods
-	bridgeLost int       // requests atBridge in a row that were missed
-	refuses    time.Time // when the peer said last that it does not forward; zero: it forwards
+	kind        Addressing // None: only the underlay answers (Windows)
+	gone        bool       // no longer of the network
+	hasPods     bool       // the bridge has answered, so it exists
+	told        bool       // by the latest request, that this node does not forward
+	suspect     bool       // in Mesh.suspects
 
 	state   status.ReachState
-	since   time.Time // of state
-	added   time.Time
-	probed  time.Time
+	since   moment // of state
+	added   moment
+	refuses moment // when the peer said last that it does not forward; zero: it forwards
+	probed  moment
 	rtt     time.Duration
-	last    time.Time     // the last answer
-	next    time.Time     // when it is probed again, if it does not answer
+	last    moment        // the last answer
+	next    moment        // when it is probed again, if it does not answer
 	backoff time.Duration // between requests; 0: it answers
-	suspect bool          // in Mesh.suspects
 }
 
 // tally counts the requests that an address did not answer.
 type tally struct {
-	missed int       // in a row
-	first  time.Time // when the first of them was sent
-	latest time.Time // when the latest of them was sent
-	alive  time.Time // when the latest request was sent that arrived; zero: none
-	heard  time.Time // when the latest request of the peer arrived from there
+	missed int    // in a row
+	first  moment // when the first of them was sent
+	latest moment // when the latest of them was sent
+	alive  moment // when the latest request was sent that arrived; zero: none
+	heard  moment // when the latest request of the peer arrived from there
 }
 
-func (t *tally) miss(sent time.Time) {
+func (t *tally) miss(sent moment) {
 	if !sent.After(t.alive) {
 		return
 	}
@@ -196,7 +196,7 @@ func (t *tally) miss(sent time.Time) {
 }
 
 // arrived records that a request arrived that was sent at that time.
-func (t *tally) arrived(sent time.Time) {
+func (t *tally) arrived(sent moment) {
 	if sent.After(t.alive) {
 		t.alive = sent
 	}
@@ -215,18 +215,19 @@ type peer struct {
 	name     string
 	lease    *subnet.Lease
 	targets  []*target
-	behind   bool      // the system refused an entry
-	retained bool      // there is no alarm
-	alarm    time.Time // since when it is logged not to be reachable; zero: it is not
+	behind   bool   // the system refused an entry
+	retained bool   // there is no alarm
+	alarm    moment // since when it is logged not to be reachable; zero: it is not
 	alarmed  status.ReachState
 	seen     uint64
 }
 
 // Mesh is the state of all peers. It is not safe for concurrent use.
 type Mesh struct {
+	began    time.Time // for moments
 	network  Network
-	judging  bool      // misses count
-	since    time.Time // of judging
+	judging  bool   // misses count
+	since    moment // of judging
 	linkUp   bool
 	peers    map[string]*peer
 	bySource map[netip.Addr]*target // by the addresses from which a peer sends requests
@@ -236,7 +237,7 @@ type Mesh struct {
 	down     map[*target]struct{}   // unreachable or one-way
 	waiting  map[uint64]*sent
 	turn     uint64
-	last     time.Time // the last turn
+	last     moment // the last turn
 	passes   uint64
 	random   func(n int) int
 	token    func() uint64
@@ -251,7 +252,7 @@ type Counts struct{ Sent, Answered, Failed uint64 } // Failed: could not be sent
 type sent struct {
 	target  *target
 	to      netip.Addr
-	at      time.Time
+	at      moment
 	purpose purpose
 	missed  bool
 }

@@ -25,7 +25,7 @@ func (m *Mesh) Reach(name string) *status.Reach {
 		return nil
 	}
 	t := p.worst()
-	r := &status.Reach{State: t.state, Since: t.since, Probed: t.probed, Answered: t.last, Heard: t.counting().heard, RTT: status.Duration(t.rtt)}
+	r := &status.Reach{State: t.state, Since: m.time(t.since), Probed: m.time(t.probed), Answered: m.time(t.last), Heard: m.time(t.counting().heard), RTT: status.Duration(t.rtt)}
 	r.Via, r.Target = status.ViaTunnel, t.base()
 	switch {
 	case t.kind == None || t.kind == Bridges && !t.hasPods:
@@ -36,7 +36,7 @@ func (m *Mesh) Reach(name string) *status.Reach {
 		r.Target = t.answers
 	}
 	if !m.judging && r.State != status.UnknownReach {
-		r.State, r.Since = status.UnknownReach, m.since
+		r.State, r.Since = status.UnknownReach, m.time(m.since)
 	}
 	return r
 }
@@ -66,7 +66,7 @@ type Change struct {
 }
 
 // Changes returns the changes since the call before, sorted by name.
-func (m *Mesh) Changes(now time.Time) (changes []Change) {
+func (m *Mesh) Changes(now moment) (changes []Change) {
 	for p := range m.changed {
 		delete(m.changed, p)
 		if m.peers[p.name] != p || len(p.targets) == 0 {
@@ -82,7 +82,7 @@ func (m *Mesh) Changes(now time.Time) (changes []Change) {
 			changes = append(changes, Change{Peer: p.name, Reach: *m.Reach(p.name)})
 		case !bad && state != status.UnknownReach && !p.alarm.IsZero():
 			changes = append(changes, Change{Peer: p.name, Reach: *m.Reach(p.name), Outage: max(1, now.Sub(p.alarm))})
-			p.alarm, p.alarmed = time.Time{}, ""
+			p.alarm, p.alarmed = 0, ""
 		}
 	}
 	slices.SortFunc(changes, func(a, b Change) int { return strings.Compare(a.Peer, b.Peer) })
@@ -91,7 +91,7 @@ func (m *Mesh) Changes(now time.Time) (changes []Change) {
 
 // Lasting returns the names of the peers, sorted, that have not been reachable for at
 // least that long, small packets excepted.
-func (m *Mesh) Lasting(now time.Time, least time.Duration) (names []string) {
+func (m *Mesh) Lasting(now moment, least time.Duration) (names []string) {
 	for t := range m.down {
 		p := t.peer
 		if !p.alarm.IsZero() && badness[p.alarmed] > badness[status.SmallOnly] && now.Sub(p.alarm) >= least {

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
-	"time"
 )
 
 // focus is how many suspects are asked in turn: with many at once, the first are decided
@@ -18,7 +17,7 @@ const focus = 4
 // to answer, with growing pauses. The rest are rounds over all peers, in an order that
 // is new in each round and different on each node: so in a cluster of n nodes, each
 // takes n seconds for a round, and each is asked by some other node about every second.
-func (m *Mesh) Turn(now time.Time) (r request, due bool) {
+func (m *Mesh) Turn(now moment) (r request, due bool) {
 	if !m.last.IsZero() && now.Sub(m.last) > paused {
 		m.forgetMisses()
 	}
@@ -33,7 +32,7 @@ func (m *Mesh) Turn(now time.Time) (r request, due bool) {
 }
 
 // expire counts the misses.
-func (m *Mesh) expire(now time.Time) {
+func (m *Mesh) expire(now moment) {
 	for token, s := range m.waiting {
 		if now.Sub(s.at) >= lateness || s.target.gone {
 			delete(m.waiting, token)
@@ -44,13 +43,13 @@ func (m *Mesh) expire(now time.Time) {
 	}
 }
 
-func (m *Mesh) pick(now time.Time) *target {
-	sources := []func(time.Time) *target{m.nextInRound, m.nextDown, m.nextSuspect}
+func (m *Mesh) pick(now moment) *target {
+	sources := []func(moment) *target{m.nextInRound, m.nextDown, m.nextSuspect}
 	switch m.turn % 4 {
 	case 0:
-		sources = []func(time.Time) *target{m.nextSuspect, m.nextDown, m.nextInRound}
+		sources = []func(moment) *target{m.nextSuspect, m.nextDown, m.nextInRound}
 	case 2:
-		sources = []func(time.Time) *target{m.nextDown, m.nextSuspect, m.nextInRound}
+		sources = []func(moment) *target{m.nextDown, m.nextSuspect, m.nextInRound}
 	}
 	for _, source := range sources {
 		if t := source(now); t != nil {
@@ -61,7 +60,7 @@ func (m *Mesh) pick(now time.Time) *target {
 }
 
 // nextInRound returns the next target of the round that is not down.
-func (m *Mesh) nextInRound(time.Time) *target {
+func (m *Mesh) nextInRound(moment) *target {
 	for range 2 {
 		for m.position < len(m.order) {
 			t := m.order[m.position]
@@ -90,7 +89,7 @@ func (m *Mesh) askToldFirst() {
 }
 
 // nextDown returns the target that has been due for the longest time.
-func (m *Mesh) nextDown(now time.Time) (due *target) {
+func (m *Mesh) nextDown(now moment) (due *target) {
 	for t := range m.down {
 		if !t.next.After(now) && (due == nil || t.next.Before(due.next)) {
 			due = t
@@ -101,7 +100,7 @@ func (m *Mesh) nextDown(now time.Time) (due *target) {
 
 // nextSuspect returns the suspect that was not asked for the longest time, of those that
 // have been waiting longest.
-func (m *Mesh) nextSuspect(now time.Time) (next *target) {
+func (m *Mesh) nextSuspect(now moment) (next *target) {
 	m.suspects = slices.DeleteFunc(m.suspects, func(t *target) bool {
 		_, down := m.down[t]
 		t.suspect = !down && !t.gone && (t.counting().missed > 0 || t.full.suspicious() || t.forwarding.suspicious())
@@ -124,7 +123,7 @@ func (t *target) counting() *tally {
 }
 
 // ask returns a request to a target.
-func (m *Mesh) ask(now time.Time, t *target) request {
+func (m *Mesh) ask(now moment, t *target) request {
 	to, purpose := t.choose(now, m.network.Hops)
 	own := m.local(to)
 	r := request{to: to}
@@ -167,7 +166,7 @@ func (m *Mesh) ask(now time.Time, t *target) request {
 // address if the bridge is older than the device. A bridge exists once a pod has run on
 // the node, so until it has answered, the public IP counts. Whether both stop together
 // tells a reboot from an outage of the pods' way.
-func (t *target) choose(now time.Time, hops int) (to netip.Addr, why purpose) {
+func (t *target) choose(now moment, hops int) (to netip.Addr, why purpose) {
 	odd := t.asked%2 == 1
 	switch {
 	case t.kind == None, t.kind == Bridges && odd && (!t.hasPods || t.main.missed > 0):
@@ -192,7 +191,7 @@ func (t *target) choose(now time.Time, hops int) (to netip.Addr, why purpose) {
 
 // chooseCheck returns a request of a check that is due, or a small one to an address that
 // answers.
-func (t *target) chooseCheck(now time.Time, to netip.Addr, hops int) (netip.Addr, purpose) {
+func (t *target) chooseCheck(now moment, to netip.Addr, hops int) (netip.Addr, purpose) {
 	forwards := func() (netip.Addr, purpose) {
 		if t.forwarding.confirmed {
 			return t.pod(), forwarded

@@ -14,13 +14,13 @@ import (
 // NewMesh returns a Mesh without peers. random returns a number below n, and token any
 // number.
 func NewMesh(random func(n int) int, token func() uint64) *Mesh {
-	return &Mesh{peers: map[string]*peer{}, bySource: map[netip.Addr]*target{}, down: map[*target]struct{}{},
+	return &Mesh{began: time.Now(), peers: map[string]*peer{}, bySource: map[netip.Addr]*target{}, down: map[*target]struct{}{},
 		waiting: map[uint64]*sent{}, changed: map[*peer]struct{}{}, linkUp: true, random: random, token: token}
 }
 
 // Update takes what a pass has left. A peer whose lease is unchanged keeps its state,
 // unless this node has changed.
-func (m *Mesh) Update(now time.Time, n Network) {
+func (m *Mesh) Update(now moment, n Network) {
 	moved := !n.Local.Equal(&m.network.Local) || n.Addressing != m.network.Addressing || n.MTU != m.network.MTU || n.LinkIndex != m.network.LinkIndex
 	if m.network.NotForwarding && !n.NotForwarding {
 		m.askToldFirst()
@@ -86,7 +86,7 @@ func (m *Mesh) drop(p *peer) {
 }
 
 // replace makes new targets for a peer, in the families that this node has, too.
-func (m *Mesh) replace(now time.Time, p *peer, l *subnet.Lease) {
+func (m *Mesh) replace(now moment, p *peer, l *subnet.Lease) {
 	m.drop(p)
 	for _, e := range l.Endpoints() {
 		if own := m.local(e.Subnet.Addr()); !own.On() {
@@ -152,7 +152,7 @@ func (t *target) sources() []netip.Addr {
 }
 
 // setJudging decides whether misses count, and forgets those of before.
-func (m *Mesh) setJudging(now time.Time) {
+func (m *Mesh) setJudging(now moment) {
 	judging := m.network.Synced && m.linkUp
 	if judging == m.judging {
 		return
@@ -162,7 +162,7 @@ func (m *Mesh) setJudging(now time.Time) {
 }
 
 // SetLink sets whether the underlay is up.
-func (m *Mesh) SetLink(now time.Time, up bool) {
+func (m *Mesh) SetLink(now moment, up bool) {
 	m.linkUp = up
 	m.setJudging(now)
 }

@@ -1,0 +1,24 @@
+package reach
+
+import "time"
+
+// moment is a time.Time in a third of its memory, since each target has many: nanoseconds
+// since the Mesh was made. The zero moment is no time.
+type moment int64
+
+// at converts a time, which is not before the Mesh was made.
+func (m *Mesh) at(t time.Time) moment { return moment(t.Sub(m.began)) + 1 }
+
+// time is the inverse of at.
+func (m *Mesh) time(t moment) time.Time {
+	if t.IsZero() {
+		return time.Time{}
+	}
+	return m.began.Add(time.Duration(t - 1))
+}
+
+func (m moment) IsZero() bool               { return m == 0 }
+func (m moment) Add(d time.Duration) moment { return m + moment(d) }
+func (m moment) Sub(o moment) time.Duration { return time.Duration(m - o) }
+func (m moment) Before(o moment) bool       { return m < o }
+func (m moment) After(o moment) bool        { return m > o }
