@@ -35,6 +35,8 @@ type Options struct {
 	idle         time.Duration   // how long idle CPU is measured
 	guards       []int           // numbers of peers in etcd among which the modes of the guard are compared
 	guard        string          // Guard in the network configuration; empty: none
+	memory       []int           // numbers of peers in etcd with which memory is measured
+	settle       time.Duration   // from the start until then
 	nftables     bool
 	json         bool
 }
@@ -44,7 +46,7 @@ type Options struct {
 func (o *Options) flags() *flag.FlagSet {
 	f := flag.NewFlagSet("flannel-lab bench", flag.ContinueOnError)
 	o.peers, o.far, o.backends, o.kube = []int{1000, 5000, 10000}, []int{50000}, []string{"vxlan", "host-gw"}, []int{5000}
-	o.guards = []int{10000}
+	o.guards, o.memory = []int{10000}, []int{3, 1000, 10000, 50000}
 	o.windows, o.traffic, o.tunnels = []int{250, 2000}, trafficBackends, tunnelBackends
 	o.delays = []time.Duration{500 * time.Microsecond, 2500 * time.Microsecond}
 	f.Func("peers", "comma-separated `numbers` of peers in etcd; 0 to skip (default 1000,5000,10000)",
@@ -59,6 +61,9 @@ func (o *Options) flags() *flag.FlagSet {
 		strings.Join(tunnelBackends, ",")+", as far as this kernel has them)", list(&o.tunnels, func(s string) (string, error) { return s, nil }))
 	f.Func("guard-peers", "comma-separated `numbers` of peers in etcd among which vxlan is measured with each mode of the guard; 0 to skip (default 10000)",
 		list(&o.guards, strconv.Atoi))
+	f.Func("memory-peers", "comma-separated `numbers` of peers in etcd among which the memory of vxlan is measured; 0 to skip (default 3,1000,10000,50000)",
+		list(&o.memory, strconv.Atoi))
+	f.DurationVar(&o.settle, "settle", time.Minute, "how long after the start memory is measured")
 	f.Func("traffic", "comma-separated `types` whose traffic is measured, beside the bare link; 0 to skip (default "+
 		strings.Join(trafficBackends, ",")+", as far as this kernel has them)", list(&o.traffic, func(s string) (string, error) { return s, nil }))
 	f.IntVar(&o.trafficPeers, "traffic-peers", 1000, "peers beside the two nodes whose traffic is measured")
@@ -69,8 +74,8 @@ func (o *Options) flags() *flag.FlagSet {
 	f.DurationVar(&o.idle, "idle", 10*time.Second, "how long idle CPU is measured")
 	f.BoolVar(&o.nftables, "nftables", false, "use nftables instead of iptables")
 	f.BoolVar(&o.json, "json", false, "print JSON instead of tables")
-	f.BoolFunc("quick", "a short run: 1000 peers, one round, 50 samples, 2 s idle, no further types, no guard, no traffic, no Kubernetes", func(string) error {
-		o.kube, o.far, o.traffic, o.tunnels, o.guards = nil, nil, nil, nil, nil
+	f.BoolFunc("quick", "a short run: 1000 peers, one round, 50 samples, 2 s idle, no further types, no guard, no memory, no traffic, no Kubernetes", func(string) error {
+		o.kube, o.far, o.traffic, o.tunnels, o.guards, o.memory = nil, nil, nil, nil, nil, nil
 		o.peers, o.rounds, o.samples, o.idle, o.delays = []int{1000}, 1, 50, 2*time.Second, o.delays[:1]
 		return nil
 	})
@@ -119,6 +124,12 @@ func Parse(args []string) (Options, error) {
 			}
 		}
 	}
+	o.memory = slices.DeleteFunc(o.memory, func(n int) bool { return n == 0 })
+	for _, n := range o.memory {
+		if n < 0 || n > lastPeer-firstPeer {
+			err = errors.Join(err, fmt.Errorf("--memory-peers %d: must be between 0 and %d", n, lastPeer-firstPeer))
+		}
+	}
 	o.windows = slices.DeleteFunc(o.windows, func(n int) bool { return n <= 0 })
 	for _, n := range o.windows {
 		if n > 60000 {
@@ -146,7 +157,7 @@ func Parse(args []string) (Options, error) {
 // stderr. Kubernetes comes before etcd, so that a missing bin/kube is noticed
 // early.
 func Run(ctx context.Context, w io.Writer, o Options) error {
-	var kube, etcd, windows, tunnels, guards, traffic []column
+	var kube, etcd, windows, tunnels, guards, memory, traffic []column
 	for _, backend := range o.backends {
 		for _, peers := range o.windows {
 			c, err := measureHNS(ctx, backend, peers)
@@ -191,6 +202,13 @@ func Run(ctx context.Context, w io.Writer, o Options) error {
 		}
 		guards = append(guards, c...)
 	}
+	for _, peers := range o.memory {
+		c, err := measureMemory(ctx, o, peers)
+		if err != nil {
+			return fmt.Errorf("memory with %d peers: %w", peers, err)
+		}
+		memory = append(memory, c)
+	}
 	o.traffic = slices.DeleteFunc(o.traffic, func(b string) bool { return !possible(ctx, b) })
 	if len(o.traffic) > 0 {
 		var err error
@@ -199,11 +217,12 @@ func Run(ctx context.Context, w io.Writer, o Options) error {
 		}
 	}
 	if o.json {
-		return printJSON(w, slices.Concat(etcd, kube, windows, tunnels, guards, traffic))
+		return printJSON(w, slices.Concat(etcd, kube, windows, tunnels, guards, memory, traffic))
 	}
 	return errors.Join(printTables(w, etcd, kube), printFurther(w, "a Windows node on a simulated machine", windows, hnsRows),
 		printFurther(w, "further backends, leases in etcd", tunnels, tunnelRows),
 		printFurther(w, "the guard, leases in etcd", guards, guardRows),
+		printFurther(w, "memory, leases in etcd", memory, memoryRows, head{"target", "at 10000"}),
 		printFurther(w, "traffic between two pods, IPv4", traffic, trafficRows))
 }
 
@@ -228,12 +247,15 @@ func printTables(w io.Writer, etcd, kube []column) error {
 }
 
 // printFurther prints columns below a title, if any were measured.
-func printFurther(w io.Writer, title string, columns []column, rows []row) error {
+func printFurther(w io.Writer, title string, columns []column, rows []row, further ...head) error {
 	if len(columns) == 0 {
 		return nil
 	}
 	fmt.Fprintln(w, "\n"+title)
-	return printTable(w, columns, rows, head{"target", ""})
+	if further == nil {
+		further = []head{{"target", ""}}
+	}
+	return printTable(w, columns, rows, further...)
 }
 
 // measureColumn measures several rounds, each in a lab of its own. For many

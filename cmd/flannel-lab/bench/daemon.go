@@ -189,21 +189,6 @@ func cpu(pid int) (own, children time.Duration, err error) {
 	return time.Duration(t.Nano()), children, nil
 }
 
-// peakRSS returns the peak resident memory of a process, in MiB.
-func peakRSS(pid int) (float64, error) {
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return 0, err
-	}
-	_, rest, _ := strings.Cut(string(status), "VmHWM:")
-	fields := strings.Fields(rest)
-	if len(fields) == 0 {
-		return 0, errors.New("no VmHWM in /proc/PID/status")
-	}
-	kb, err := strconv.ParseFloat(fields[0], 64)
-	return kb / 1024, err
-}
-
 // metric returns the sum of the samples of a metric; ok is false if the daemon
 // has no such metric. Samples are lines like these, of which the second is of
 // another metric:

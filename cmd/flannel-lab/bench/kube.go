@@ -151,12 +151,12 @@ func (b *bench) kubeRound(ctx context.Context, n *lab.Node, last bool) error {
 	}
 	b.figures["first_received_mb"] = (after - before) / 1e6
 	if last {
-		for _, step := range []func(context.Context) error{b.heartbeats, b.join, b.idle, b.crowd} {
+		for _, step := range []func(context.Context) error{b.settled, b.heartbeats, b.join, b.idle, b.crowd} {
 			if err := step(ctx); err != nil {
 				return err
 			}
 		}
-		if b.figures["last_rss_mb"], err = peakRSS(n.PID()); err != nil {
+		if err := b.peak("last_rss_mb"); err != nil {
 			return err
 		}
 	}

@@ -30,7 +30,7 @@ func (b *bench) firstSync(ctx context.Context) error {
 		return err
 	}
 	b.figures["first_cpu_s"], b.figures["first_children_s"] = own.Seconds(), children.Seconds()
-	if b.figures["first_rss_mb"], err = peakRSS(b.node.PID()); err != nil {
+	if err := b.peak("first_rss_mb"); err != nil {
 		return err
 	}
 	b.figures["first_log_bytes"] = float64(len(b.node.Log()))

@@ -66,7 +66,7 @@ func tunnelRound(ctx context.Context, o Options, backend string, peers int) (map
 		return nil, err
 	}
 	b.figures["first_cpu_s"] = own.Seconds()
-	if b.figures["first_rss_mb"], err = peakRSS(b.node.PID()); err != nil {
+	if err := b.peak("first_rss_mb"); err != nil {
 		return nil, err
 	}
 	if err := errors.Join(b.idlePass(ctx), b.changes(ctx)); err != nil {
