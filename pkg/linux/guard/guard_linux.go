@@ -78,7 +78,7 @@ type Guard struct {
 	watching chan struct{} // closed when the watcher has ended
 
 	peers, pods *reconcile.Table[element, struct{}] // by address, and by name of the interface
-	users       map[element]int                     // number of paths that want an element of peers
+	others      map[element]int                     // number of further paths that want an element of peers
 	peersAdded  bool                                // since countJoined succeeded last
 	masks       map[mask]int                        // number of uses by paths; 0: not needed after the next Prune
 	made        map[string]bool                     // the kernel has these sets; see describedSet
@@ -105,7 +105,7 @@ func New(log *slog.Logger, instance string, notify func()) (*Guard, error) {
 		name += "-" + instance
 	}
 	g := &Guard{samples: newSampler(log, notify), table: &nftables.Table{Family: nftables.TableFamilyINet, Name: name}, notify: notify, log: log,
-		users: map[element]int{}, peersAdded: true, masks: map[mask]int{}, made: map[string]bool{}, watching: make(chan struct{})}
+		others: map[element]int{}, peersAdded: true, masks: map[mask]int{}, made: map[string]bool{}, watching: make(chan struct{})}
 	g.peers = reconcile.NewTable[element, struct{}](elements{g, "guard-peers", g.peerSets})
 	g.pods = reconcile.NewTable[element, struct{}](elements{g, "guard-pods", func() []string { return []string{pods} }})
 	g.stale.Store(true)
@@ -141,7 +141,7 @@ func (g *Guard) Relist() { g.stale.Store(true); g.podsStale.Store(true) }
 // Reset makes the guard want no peers.
 func (g *Guard) Reset() {
 	g.peers.Reset()
-	clear(g.users)
+	clear(g.others)
 	for m := range g.masks {
 		g.masks[m] = 0
 	}
@@ -164,13 +164,16 @@ func (g *Guard) Put(verb driver.Verb, p *dataplane.Path) {
 	}
 	for _, e := range all {
 		if verb == driver.Want {
-			if g.users[e]++; g.users[e] == 1 {
-				g.peers.Want(e, struct{}{})
-				g.peersAdded = true
+			if g.peers.Wanted(e) {
+				g.others[e]++
+				continue
 			}
-		} else if g.users[e]--; g.users[e] == 0 {
-			delete(g.users, e)
+			g.peers.Want(e, struct{}{})
+			g.peersAdded = true
+		} else if g.others[e] == 0 {
 			g.peers.Drop(e)
+		} else if g.others[e]--; g.others[e] == 0 {
+			delete(g.others, e)
 		}
 	}
 }
@@ -207,7 +210,7 @@ func (g *Guard) Apply(ctx context.Context, o driver.Options, c *Config, interfac
 		g.pods.Reset()
 		for _, name := range names {
 			if !slices.Contains(c.Tunnels, name) {
-				g.pods.Want(element{pods, ifname(name)}, struct{}{})
+				g.pods.Want(newElement(codeOf(pods), []byte(ifname(name))...), struct{}{})
 			}
 		}
 	}
@@ -245,9 +248,9 @@ func (g *Guard) Drops(p *dataplane.Path) bool {
 	}
 	all, _ := elementsOf(p)
 	return g.dropping && slices.ContainsFunc(all, func(e element) bool {
-		m, _ := maskOf(e.set)
+		m, isNetwork := e.mask()
 		_, exists := g.peers.Actual(e)
-		return !exists && (m.kind == owners || e.set == peers4 || e.set == peers6)
+		return !exists && (m.kind == owners || !isNetwork && (e.set() == peers4 || e.set() == peers6))
 	})
 }
 

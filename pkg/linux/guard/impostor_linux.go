@@ -55,7 +55,7 @@ func (m mask) family() int {
 
 // maskOf is the inverse of mask.set.
 func maskOf(set string) (m mask, ok bool) {
-	for _, m.kind = range []string{owners, inside, subnets} {
+	for _, m.kind = range kindsOfSets {
 		var family int
 		if n, _ := fmt.Sscanf(set, m.kind+"%d-%d", &family, &m.bits); n == 2 {
 			m.v6 = family == 6
@@ -63,6 +63,28 @@ func maskOf(set string) (m mask, ok bool) {
 		}
 	}
 	return mask{}, false
+}
+
+// kindsOfSets are in the order of their codes.
+var kindsOfSets = []string{owners, inside, subnets}
+
+// code is the code of the set: the kind, from 1 on, with the family in the highest bit,
+// and the length.
+func (m mask) code() setCode {
+	kind := byte(1 + slices.Index(kindsOfSets, m.kind))
+	if m.v6 {
+		kind |= 0x80
+	}
+	return setCode{kind, byte(m.bits)}
+}
+
+// mask is the inverse of mask.code; ok is false if the set is another one.
+func (e element) mask() (m mask, ok bool) {
+	kind := e[0] &^ 0x80
+	if kind == 0 {
+		return mask{}, false
+	}
+	return mask{kindsOfSets[kind-1], e[0] != kind, int(e[1])}, true
 }
 
 func compareMasks(a, b mask) int {
@@ -102,7 +124,7 @@ func elementsOf(p *dataplane.Path) (all []element, masks []mask) {
 	_, encrypted := p.Encap.(dataplane.WireGuardPeer)
 	for _, kind := range []string{inside, subnets} {
 		m := of(kind, p.Dst)
-		all, masks = append(all, element{m.set(), string(p.Dst.Masked().Addr().AsSlice())}), append(masks, m)
+		all, masks = append(all, newElement(m.code(), p.Dst.Masked().Addr().AsSlice()...)), append(masks, m)
 	}
 	for a := range sendersOf(p) {
 		all = append(all, peer(a), node(a))
@@ -120,27 +142,21 @@ func elementsOf(p *dataplane.Path) (all []element, masks []mask) {
 	return all, masks
 }
 
+// The codes of the sets of addresses, by whether these are of IPv6.
+var (
+	peerSets = map[bool]setCode{false: codeOf(peers4), true: codeOf(peers6)}
+	nodeSets = map[bool]setCode{false: codeOf(nodes4), true: codeOf(nodes6)}
+)
+
 // peer is an element of a set of peers.
-func peer(sender netip.Addr) element {
-	set := peers4
-	if sender.Is6() {
-		set = peers6
-	}
-	return element{set, string(sender.AsSlice())}
-}
+func peer(sender netip.Addr) element { return newElement(peerSets[sender.Is6()], sender.AsSlice()...) }
 
 // node is an element of a set of nodes.
-func node(sender netip.Addr) element {
-	set := nodes4
-	if sender.Is6() {
-		set = nodes6
-	}
-	return element{set, string(sender.AsSlice())}
-}
+func node(sender netip.Addr) element { return newElement(nodeSets[sender.Is6()], sender.AsSlice()...) }
 
 // owner is an element of a set of owners.
 func owner(sender netip.Addr, network netip.Prefix) element {
-	return element{of(owners, network).set(), string(slices.Concat(sender.AsSlice(), network.Masked().Addr().AsSlice()))}
+	return newElement(of(owners, network).code(), slices.Concat(sender.AsSlice(), network.Masked().Addr().AsSlice())...)
 }
 
 // layout says where the packet inside of an outer packet is.

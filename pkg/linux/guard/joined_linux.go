@@ -77,7 +77,7 @@ func (g *Guard) joined() (senders map[string][]element, packets uint64, err erro
 			return nil, 0, fmt.Errorf("list set %s: %w", set, err)
 		}
 		for _, r := range recorded {
-			e := element{peers, string(r.Key)}
+			e := newElement(codeOf(peers), r.Key...)
 			if _, isPeer := g.peers.Actual(e); isPeer && r.Counter != nil && r.Expires >= expiring {
 				senders[set] = append(senders[set], e)
 				packets += r.Counter.Packets
@@ -102,7 +102,7 @@ func (g *Guard) moveJoined(senders map[string][]element, packets uint64) error {
 	for set, all := range senders {
 		var keys []nftables.SetElement
 		for _, e := range all {
-			keys, names = append(keys, nftables.SetElement{Key: []byte(e.key)}), append(names, e.String())
+			keys, names = append(keys, nftables.SetElement{Key: e.key()}), append(names, e.String())
 		}
 		if err := g.conn.SetDeleteElements(g.set(set), keys); err != nil {
 			return err

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -45,15 +44,44 @@ func (g *Guard) set(name string) *nftables.Set {
 	return set
 }
 
-// element is one of a set: an address, an owner, or the name of an interface.
-type element struct {
-	set string
-	key string // as the kernel compares it
+// namedSets are those of elements, except the sets of networks.
+var namedSets = []string{peers4, peers6, nodes4, nodes6, pods}
+
+// element is one of a set: the set's code, and the key as the kernel compares it, which is
+// an address, an owner, or the name of an interface. It is one string, since there are
+// six of them for each peer.
+type element string
+
+// setCode is the name of a set in two bytes: 0 and an index of namedSets, or the code of a
+// mask.
+type setCode [2]byte
+
+// codeOf returns the code of a set that elements have.
+func codeOf(set string) setCode {
+	if m, isNetworks := maskOf(set); isNetworks {
+		return m.code()
+	}
+	return setCode{0, byte(slices.Index(namedSets, set))}
+}
+
+func newElement(set setCode, key ...byte) element {
+	return element(append(append(make([]byte, 0, 64), set[:]...), key...))
+}
+
+func (e element) code() setCode { return setCode{e[0], e[1]} }
+func (e element) key() []byte   { return []byte(e[2:]) }
+
+// set is the name of the set.
+func (e element) set() string {
+	if m, isNetwork := e.mask(); isNetwork {
+		return m.set()
+	}
+	return namedSets[e[1]]
 }
 
 func (e element) String() string {
-	key := []byte(e.key)
-	if m, isNetwork := maskOf(e.set); isNetwork {
+	key := e.key()
+	if m, isNetwork := e.mask(); isNetwork {
 		sender := ""
 		if m.kind == owners {
 			a, _ := netip.AddrFromSlice(key[:len(key)/2])
@@ -62,8 +90,8 @@ func (e element) String() string {
 		base, _ := netip.AddrFromSlice(key)
 		return sender + netip.PrefixFrom(base, m.bits).String()
 	}
-	if e.set == pods {
-		return strings.TrimRight(e.key, "\x00")
+	if e.set() == pods {
+		return strings.TrimRight(string(key), "\x00")
 	}
 	a, _ := netip.AddrFromSlice(key)
 	return a.String()
@@ -87,8 +115,9 @@ func (e elements) List(context.Context) (map[element]struct{}, error) {
 		if err != nil && !errors.Is(err, unix.ENOENT) {
 			return nil, fmt.Errorf("set %s: %w", set, err)
 		}
+		code := codeOf(set)
 		for _, has := range list {
-			all[element{set, string(has.Key)}] = struct{}{}
+			all[newElement(code, has.Key...)] = struct{}{}
 		}
 	}
 	return all, nil
@@ -131,12 +160,16 @@ func (e elements) change(entries []reconcile.Entry[element, struct{}], do func(*
 }
 
 func (e elements) changeOnce(entries []reconcile.Entry[element, struct{}], do func(*nftables.Set, []nftables.SetElement) error) error {
-	lists := map[string][]nftables.SetElement{}
+	lists := map[setCode][]element{}
 	for _, entry := range entries {
-		lists[entry.Key.set] = append(lists[entry.Key.set], nftables.SetElement{Key: []byte(entry.Key.key)})
+		lists[entry.Key.code()] = append(lists[entry.Key.code()], entry.Key)
 	}
-	for _, name := range slices.Sorted(maps.Keys(lists)) {
-		if err := do(e.g.set(name), lists[name]); err != nil {
+	for _, list := range lists {
+		keys := make([]nftables.SetElement, len(list))
+		for i, key := range list {
+			keys[i].Key = key.key()
+		}
+		if err := do(e.g.set(list[0].set()), keys); err != nil {
 			return err
 		}
 	}
