@@ -91,7 +91,7 @@ func (p *Plan) subnetOwner(ip netip.Addr, bits int, conflicting map[*peer]string
 	}
 	r := resource{subnet: s}
 	if p.claimants[r] == nil {
-		return p.holders[r], s
+		return p.holders.get(r), s
 	}
 	return slices.MinFunc(p.claimants[r], func(a, b *peer) int {
 		return cmp.Or(falseFirst(conflicting[a] != "", conflicting[b] != ""), comparePrecedence(a, b))

@@ -35,7 +35,7 @@ type Plan struct {
 	revalidate []*peer                 // affected by a change of addrs
 	pending    int                     // leases whose owners have not published backend data yet
 
-	holders      map[resource]*peer   // one of the peers that claim the resource
+	holders      holders              // one of the peers that claim the resource
 	claimants    map[resource][]*peer // all who claim it, for resources that several peers claim
 	unusual      map[*peer]struct{}   // with a subnet of unusual size
 	outranking   map[*peer]struct{}   // that have precedence over this node for one of its tunnel ends
@@ -73,6 +73,45 @@ type resource struct {
 	end    dataplane.End
 }
 
+// holders maps resources to peers. Subnets and tunnel ends have a map each, since the keys
+// of one map for both would be twice as large.
+type holders struct {
+	subnets map[netip.Prefix]*peer
+	ends    map[endOf]*peer
+}
+
+type endOf struct {
+	device string
+	end    dataplane.End
+}
+
+func newHolders(peers int) holders {
+	return holders{make(map[netip.Prefix]*peer, peers), make(map[endOf]*peer, peers)}
+}
+
+func (h holders) get(r resource) *peer {
+	if r.subnet.IsValid() {
+		return h.subnets[r.subnet]
+	}
+	return h.ends[endOf{r.device, r.end}]
+}
+
+func (h holders) set(r resource, p *peer) {
+	if r.subnet.IsValid() {
+		h.subnets[r.subnet] = p
+	} else {
+		h.ends[endOf{r.device, r.end}] = p
+	}
+}
+
+func (h holders) remove(r resource) {
+	if r.subnet.IsValid() {
+		delete(h.subnets, r.subnet)
+	} else {
+		delete(h.ends, endOf{r.device, r.end})
+	}
+}
+
 // tunnelEnd returns the tunnel end that a path leads to; its end is zero if the path does not use a tunnel.
 func tunnelEnd(path *dataplane.Path) resource {
 	end, _ := path.End()
@@ -107,7 +146,7 @@ func New(cfg subnet.Config, local subnet.Lease, b backend.Backend) *Plan {
 	if s := local.V6.Subnet; s.IsValid() {
 		cfg.V6.SubnetLen = s.Bits()
 	}
-	p := &Plan{cfg: cfg, local: local, backend: b, wire: b.Wire(), ownEnds: map[resource]bool{}, holders: map[resource]*peer{},
+	p := &Plan{cfg: cfg, local: local, backend: b, wire: b.Wire(), ownEnds: map[resource]bool{}, holders: newHolders(0),
 		claimants: map[resource][]*peer{}, unusual: map[*peer]struct{}{}, outranking: map[*peer]struct{}{},
 		inside: map[*peer]struct{}{}, hostSubnets: map[netip.Prefix]int{}, invalid: map[*peer]struct{}{}, twins: map[*peer]struct{}{}}
 	if p.tunnel, _ = b.(backend.Tunnel); p.tunnel != nil {

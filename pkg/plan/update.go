@@ -25,7 +25,7 @@ func (p *Plan) Update(leases []*subnet.Lease, changed []changes.Change[subnet.Le
 	if !p.started {
 		p.started, changed = true, changes.Added(leases)
 		// Growing these maps step by step would take longer than the rest of the first Update.
-		p.peers, p.holders = make(map[*subnet.Lease]*peer, len(leases)), make(map[resource]*peer, 2*len(leases))
+		p.peers, p.holders = make(map[*subnet.Lease]*peer, len(leases)), newHolders(len(leases))
 	}
 	touched := p.applyLeases(changed)
 	rejectsChanged := slices.ContainsFunc(touched, func(peer *peer) bool { return peer.reason != "" })
@@ -138,10 +138,10 @@ func (p *Plan) add(added *peer) {
 		p.pending++
 	}
 	for r := range added.claims() {
-		holder, held := p.holders[r]
+		holder := p.holders.get(r)
 		switch claimants := p.claimants[r]; {
-		case !held:
-			p.holders[r] = added
+		case holder == nil:
+			p.holders.set(r, added)
 		case claimants == nil:
 			p.claimants[r] = []*peer{holder, added}
 		default:
@@ -173,12 +173,13 @@ func (p *Plan) remove(peer *peer) {
 	for r := range peer.claims() {
 		claimants := p.claimants[r]
 		if claimants == nil {
-			delete(p.holders, r)
+			p.holders.remove(r)
 			continue
 		}
 		i := slices.Index(claimants, peer)
 		claimants = slices.Delete(claimants, i, i+1)
-		if p.holders[r], p.claimants[r] = claimants[0], claimants; len(claimants) == 1 {
+		p.holders.set(r, claimants[0])
+		if p.claimants[r] = claimants; len(claimants) == 1 {
 			delete(p.claimants, r)
 		}
 	}
@@ -197,7 +198,7 @@ func (p *Plan) mayConflict(peer *peer) bool {
 	}
 	if _, inside := p.inside[peer]; inside {
 		for s := range p.hostSubnetsOf(peer) {
-			if p.holders[resource{subnet: s}] != nil || len(p.unusual) > 0 {
+			if p.holders.subnets[s] != nil || len(p.unusual) > 0 {
 				return true
 			}
 		}

@@ -40,22 +40,30 @@ type taken struct {
 // leases included: pods may still have their addresses. former does not keep this
 // node from having its former subnet again.
 func newTaken(cfg subnet.Config, records, former []record) taken {
-	t := taken{cfg: cfg}
+	t := taken{cfg: cfg, all: make([]record, 0, len(records)), rivals: make([]*subnet.Lease, 0, len(records))}
+	holds := func(n subnet.Network, e subnet.Endpoint) subnet.Endpoint {
+		if n.Holds(e.Subnet) {
+			return e
+		}
+		return subnet.Endpoint{}
+	}
 	for _, r := range records {
-		inside := &subnet.Lease{}
-		if cfg.V4.Holds(r.lease.V4.Subnet) {
-			inside.V4 = r.lease.V4
-		}
-		if cfg.V6.Holds(r.lease.V6.Subnet) {
-			inside.V6 = r.lease.V6
-		}
-		r.lease = inside
+		r.lease = reduced(r.lease, holds(cfg.V4, r.lease.V4), holds(cfg.V6, r.lease.V6))
 		t.all = append(t.all, r)
 		if !slices.ContainsFunc(former, func(f record) bool { return f.key == r.key }) {
-			t.rivals = append(t.rivals, &subnet.Lease{V4: t.usual(inside.V4), V6: t.usual(inside.V6)})
+			t.rivals = append(t.rivals, reduced(r.lease, t.usual(r.lease.V4), t.usual(r.lease.V6)))
 		}
 	}
 	return t
+}
+
+// reduced returns a lease with these endpoints, each of which is that of l or none: l itself
+// if it has them, as almost all of thousands do.
+func reduced(l *subnet.Lease, v4, v6 subnet.Endpoint) *subnet.Lease {
+	if v4.Subnet == l.V4.Subnet && v6.Subnet == l.V6.Subnet {
+		return l
+	}
+	return &subnet.Lease{V4: v4, V6: v6}
 }
 
 // usual returns e if its subnet has the length of this node's, or else no subnet.

@@ -284,7 +284,7 @@ func (s *Set) judgeRest() {
 		}
 		s.resolved = false
 	}
-	clear(s.unjudged)
+	s.unjudged = map[string]bool{} // clear would keep the memory
 }
 
 // count updates present when the entry of a peer changes.

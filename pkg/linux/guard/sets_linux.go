@@ -149,9 +149,10 @@ const atOnce = 1000
 
 // change calls do for all entries, in messages of limited size.
 func (e elements) change(entries []reconcile.Entry[element, struct{}], do func(*nftables.Set, []nftables.SetElement) error) []error {
-	var errs []error
+	errs := make([]error, 0, len(entries))
+	keys := make([]nftables.SetElement, 0, min(len(entries), atOnce))
 	for chunk := range slices.Chunk(entries, atOnce) {
-		err := e.changeOnce(chunk, do)
+		err := e.changeOnce(chunk, keys, do)
 		for range chunk {
 			errs = append(errs, err)
 		}
@@ -159,15 +160,16 @@ func (e elements) change(entries []reconcile.Entry[element, struct{}], do func(*
 	return errs
 }
 
-func (e elements) changeOnce(entries []reconcile.Entry[element, struct{}], do func(*nftables.Set, []nftables.SetElement) error) error {
+// changeOnce calls do for each set. keys is memory to use.
+func (e elements) changeOnce(entries []reconcile.Entry[element, struct{}], keys []nftables.SetElement, do func(*nftables.Set, []nftables.SetElement) error) error {
 	lists := map[setCode][]element{}
 	for _, entry := range entries {
 		lists[entry.Key.code()] = append(lists[entry.Key.code()], entry.Key)
 	}
 	for _, list := range lists {
-		keys := make([]nftables.SetElement, len(list))
-		for i, key := range list {
-			keys[i].Key = key.key()
+		keys = keys[:0]
+		for _, key := range list {
+			keys = append(keys, nftables.SetElement{Key: key.key()})
 		}
 		if err := do(e.g.set(list[0].set()), keys); err != nil {
 			return err
