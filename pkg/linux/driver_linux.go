@@ -64,7 +64,7 @@ type Driver struct {
 	guard   guarding
 	bridges formerBridges
 
-	encrypting dataplane.IPsec // the device that the tables' entries are for; zero: none
+	encrypting encrypting
 	ipsecWatch ipsecWatch
 
 	devices []dataplane.Device  // of the last Ensure
@@ -117,7 +117,8 @@ func New(opts driver.Options) (*Driver, error) {
 	// The order in which entries are added. A packet that takes a new route finds the
 	// neighbour and the FDB entry, the WireGuard peer or the receiver of datagrams, too.
 	// The policies of a connection exist before it does, so that the kernel drops
-	// packets until there are keys, instead of sending them unencrypted.
+	// packets until there are keys, instead of sending them unencrypted; and the
+	// blackhole of an encrypting node exists before anything can be decrypted.
 	d.tables = driver.Tables{d.nexthops, d.fdb, d.neighs, d.wgPeers, d.datagrams, d.routes, d.policies, d.ikes}
 	if d.watcher, err = watch(d); err != nil {
 		handle.Close()
@@ -281,8 +282,23 @@ func (d *Driver) want(links dataplane.Links, s dataplane.State) error {
 	err := driver.FillChanges(d.paths, s, d.fill)
 	d.paths = s.Paths
 	d.wantNetworkRoutes(s.Networks)
-	d.wantBlackholes(s.Blackholes)
+	d.wantBlocks(s.Networks)
+	if d.encrypts() {
+		d.wantBlackholes(s.Subnets)
+	} else {
+		d.wantBlackholes(s.Blackholes)
+	}
 	return err
+}
+
+// encrypts reports whether packets between nodes are encrypted. A node that has no pods
+// yet has no route to its own subnet: what a peer sent there would be decrypted, and
+// leave again by the default route. So it needs a blackhole.
+func (d *Driver) encrypts() bool {
+	return slices.ContainsFunc(d.devices, func(dev dataplane.Device) bool {
+		_, esp := dev.Kind.(dataplane.IPsec)
+		return esp
+	})
 }
 
 // setNetworks sets which routes are ours, for the watcher and the table of routes.
@@ -308,7 +324,7 @@ func (d *Driver) resetTables() {
 	d.guard.reset()
 	clear(d.hopUsers)
 	clear(d.direct)
-	d.paths, d.blackholes, d.networkRoutes = nil, nil, nil
+	d.paths, d.blackholes, d.networkRoutes, d.encrypting.blocks = nil, nil, nil, nil
 }
 
 func (d *Driver) wantBlackholes(blackholes []netip.Prefix) {

@@ -14,8 +14,9 @@ import (
 )
 
 // Handback prepares the node for flannel. It gives the routes the form that
-// flannel gives them, and removes our nexthop objects and blackholes: flannel
-// adopts plain routes, but cannot delete a route that uses a nexthop object.
+// flannel gives them, and removes our nexthop objects, blackholes and the policies that
+// flannel does not have: it adopts plain routes, but cannot delete a route that uses a
+// nexthop object.
 // Each route is replaced in one step, so that no packet is lost. The TUN devices of
 // the udp backend, which forward nothing without a flanneld, are deleted with their
 // routes: flannel makes its own. It also starts a charon of its own for ipsec, so that
@@ -59,6 +60,13 @@ func Handback(ctx context.Context, opts driver.Options, networks []netip.Prefix,
 	for _, e := range d.nexthops.AllActual() {
 		done = append(done, fmt.Sprintf("remove nexthop object %s", e.Key.hop))
 	}
+	var policies []policyEntry
+	for _, e := range d.policies.AllActual() {
+		if e.Value.Priority != 0 {
+			policies = append(policies, e)
+			done = append(done, fmt.Sprintf("remove policy %s %s", e.Key, e.Value))
+		}
+	}
 	if d.ike.mayStop() {
 		done = append(done, "end strongSwan's charon")
 	}
@@ -80,6 +88,9 @@ func Handback(ctx context.Context, opts driver.Options, networks []netip.Prefix,
 		}
 	}
 	errs = append(append(errs, store.Delete(ctx, remove)...), d.store.removeUnused(ctx, store, d.nexthops.AllActual()))
+	if len(policies) > 0 {
+		errs = append(errs, d.xfrm.Delete(ctx, policies)...)
+	}
 	_, err = d.guard.remove(false)
 	errs = append(errs, err, d.ike.stop(unix.SIGKILL))
 	for _, l := range idle {

@@ -3,6 +3,8 @@ package linux
 import (
 	"crypto/sha256"
 	"errors"
+	"maps"
+	"net/netip"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -26,9 +28,19 @@ import (
 //	policy      in, fwd  10.244.2.0/24 to 10.244.1.0/24, ESP from 192.168.0.3 to 192.168.0.2
 //	connection  192.168.0.2-10.244.1.0/24-10.244.2.0/24-192.168.0.3
 //
-// It needs no route, since the host has a default one. Policies and keys are in the
-// kernel, and charon is a process of its own: the network works while flanneld does
-// not run, and for as long as the keys are valid (an hour) without charon.
+// It needs no route, since the host has a default one, by which a packet of a pod would
+// also leave if no policy encrypted it: to a subnet that has no node, or whose node is
+// not known yet, is rejected or is gone. For these, a node has
+//
+//	policy      out      10.244.1.0/24 to 10.244.1.0/24, pass, with a low priority
+//	policy      out      10.244.1.0/24 to 10.244.0.0/16, block, with a lower one
+//
+// A packet of a peer that has been decrypted would leave, too, if this node had no route
+// to its pod: see Driver.encrypts.
+//
+// Policies and keys are in the kernel, and charon is a process of its own: the network
+// works while flanneld does not run, and for as long as the keys are valid (an hour)
+// without charon.
 type ipsec struct{}
 
 func (ipsec) fill(d *Driver, f *driver.Filling, p *dataplane.Path, _ dataplane.Link) {
@@ -37,15 +49,46 @@ func (ipsec) fill(d *Driver, f *driver.Filling, p *dataplane.Path, _ dataplane.L
 		key   policyKey
 		value policy
 	}{
-		{policyKey{netlink.XFRM_DIR_OUT, dev.Subnet, p.Dst}, policy{dev.Local, p.Via}},
-		{policyKey{netlink.XFRM_DIR_IN, p.Dst, dev.Subnet}, policy{p.Via, dev.Local}},
-		{policyKey{netlink.XFRM_DIR_FWD, p.Dst, dev.Subnet}, policy{p.Via, dev.Local}},
+		{policyKey{netlink.XFRM_DIR_OUT, dev.Subnet, p.Dst}, policy{Src: dev.Local, Dst: p.Via}},
+		{policyKey{netlink.XFRM_DIR_IN, p.Dst, dev.Subnet}, policy{Src: p.Via, Dst: dev.Local}},
+		{policyKey{netlink.XFRM_DIR_FWD, p.Dst, dev.Subnet}, policy{Src: p.Via, Dst: dev.Local}},
 	} {
 		driver.Put(f, d.policies, e.key, e.value)
 	}
 	sum := sha256.Sum256([]byte(dev.Secret))
 	driver.Put(f, d.ikes, ikeKey{dev.Local, p.Via, dev.Subnet, p.Dst},
 		ikeConn{id: dev.ID, proposal: dev.Proposal, udpEncap: dev.UDPEncap, secret: [8]byte(sum[:8])})
+}
+
+// encrypting is what the tables want because of the device that encrypts.
+type encrypting struct {
+	device dataplane.IPsec // that their entries are for; zero: none
+	blocks map[policyKey]policy
+}
+
+// wantBlocks makes the table of policies want that packets of this node's pods to others
+// are dropped unless a path's policy encrypts them.
+func (d *Driver) wantBlocks(networks []netip.Prefix) {
+	want := map[policyKey]policy{}
+	dev, used := d.ipsecDevice()
+	if _, exists := d.links[d.ipsecName()]; used && exists { // else IPsec may be another flanneld's
+		for _, n := range networks {
+			if n.Contains(dev.Subnet.Addr()) {
+				want[policyKey{netlink.XFRM_DIR_OUT, dev.Subnet, n}] = policy{Priority: blockPriority}
+			}
+		}
+		want[policyKey{netlink.XFRM_DIR_OUT, dev.Subnet, dev.Subnet}] = policy{Priority: localPriority}
+	}
+	if maps.Equal(want, d.encrypting.blocks) {
+		return
+	}
+	for key := range d.encrypting.blocks {
+		d.policies.Drop(key)
+	}
+	for key, value := range want {
+		d.policies.Want(key, value)
+	}
+	d.encrypting.blocks = want
 }
 
 // pathOf returns nil, since paths have no routes; see pathOfPolicy.
@@ -173,9 +216,9 @@ func (w *ipsecWatch) close() {
 // every entry depends on it.
 func (d *Driver) wantIPsec() {
 	dev, used := d.ipsecDevice()
-	if dev != d.encrypting {
+	if dev != d.encrypting.device {
 		d.resetTables()
-		d.encrypting = dev
+		d.encrypting.device = dev
 	}
 	d.ike.secret = dev.Secret
 	d.ipsecWatch.active.Store(used)

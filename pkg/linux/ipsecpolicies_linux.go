@@ -29,14 +29,35 @@ type policyKey struct {
 
 func (k policyKey) String() string { return fmt.Sprintf("%s src %s dst %s", k.Dir, k.Src, k.Dst) }
 
-// policy requires ESP in tunnel mode between two nodes.
-type policy struct{ Src, Dst netip.Addr }
+// Priorities of policies without ESP, by which they are recognized as ours: no other
+// program is known to use them. The kernel applies the policy with the smallest number
+// of those that match a packet. That of ours with ESP is 0, as flannel's.
+const (
+	localPriority = 70<<24 + iota // packets pass
+	blockPriority                 // packets are dropped
+)
 
-func (p policy) String() string { return fmt.Sprintf("esp from %s to %s", p.Src, p.Dst) }
+// policy requires ESP in tunnel mode between two nodes, or has no ends and one of the
+// priorities above.
+type policy struct {
+	Src, Dst netip.Addr
+	Priority int // 0: with ESP
+}
+
+func (p policy) String() string {
+	switch p.Priority {
+	case localPriority:
+		return "not encrypted"
+	case blockPriority:
+		return "dropped unless encrypted"
+	}
+	return fmt.Sprintf("esp from %s to %s", p.Src, p.Dst)
+}
 
 type policyEntry = reconcile.Entry[policyKey, policy]
 
-// xfrmStore holds the policies of flannel's form between subnets of our networks.
+// xfrmStore holds the policies of flannel's form, and those without ESP, between subnets
+// of our networks.
 type xfrmStore struct {
 	handle *netlink.Handle // nil: not opened yet
 	tried  bool            // the kernel has ESP
@@ -159,16 +180,31 @@ func (s *xfrmStore) List(context.Context) (map[policyKey]policy, error) {
 	return out, nil
 }
 
-// parsePolicy returns the entry of a policy that has flannel's form.
+// parsePolicy returns the entry of a policy that has flannel's form, or that of ours
+// without ESP.
 func parsePolicy(p netlink.XfrmPolicy) (key policyKey, value policy, ok bool) {
-	if p.Dir > netlink.XFRM_DIR_FWD || len(p.Tmpls) != 1 || p.Proto != 0 || p.SrcPort != 0 || p.DstPort != 0 || p.Ifindex != 0 ||
-		p.Mark != nil || p.Ifid != 0 || p.Action != netlink.XFRM_POLICY_ALLOW {
+	if p.Dir > netlink.XFRM_DIR_FWD || p.Proto != 0 || p.SrcPort != 0 || p.DstPort != 0 || p.Ifindex != 0 || p.Mark != nil || p.Ifid != 0 {
+		return key, value, false
+	}
+	key = policyKey{p.Dir, prefixOf(p.Src), prefixOf(p.Dst)}
+	switch {
+	case len(p.Tmpls) == 0:
+		value.Priority = p.Priority
+		ours := p.Priority == localPriority || p.Priority == blockPriority
+		return key, value, ours && p.Action == value.action()
+	case len(p.Tmpls) > 1 || p.Action != netlink.XFRM_POLICY_ALLOW:
 		return key, value, false
 	}
 	t := p.Tmpls[0]
-	key = policyKey{p.Dir, prefixOf(p.Src), prefixOf(p.Dst)}
-	value = policy{addrOf(t.Src), addrOf(t.Dst)}
+	value.Src, value.Dst = addrOf(t.Src), addrOf(t.Dst)
 	return key, value, t.Proto == netlink.XFRM_PROTO_ESP && t.Mode == netlink.XFRM_MODE_TUNNEL && t.Reqid == reqID && t.Spi == 0 && t.Optional == 0
+}
+
+func (p policy) action() netlink.PolicyAction {
+	if p.Priority == blockPriority {
+		return netlink.XFRM_POLICY_BLOCK
+	}
+	return netlink.XFRM_POLICY_ALLOW
 }
 
 func addrOf(ip net.IP) netip.Addr {
@@ -188,29 +224,45 @@ func ipNet(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
-// Set replaces a policy in one step, whatever its content is.
+// Set replaces a policy in one step, whatever its content is. What is for packets to
+// this node's own pods comes before what drops others, and this before those with ESP:
+// no packet is dropped or leaves unencrypted that would not before or after.
 func (s *xfrmStore) Set(_ context.Context, entries []policyEntry) []error {
+	return s.each(entries, []int{localPriority, blockPriority, 0}, func(e policyEntry) error {
+		p := &netlink.XfrmPolicy{Dir: e.Key.Dir, Src: ipNet(e.Key.Src), Dst: ipNet(e.Key.Dst), Priority: e.Value.Priority, Action: e.Value.action()}
+		if e.Value.Priority == 0 {
+			p.Tmpls = []netlink.XfrmPolicyTmpl{{Src: e.Value.Src.AsSlice(), Dst: e.Value.Dst.AsSlice(),
+				Proto: netlink.XFRM_PROTO_ESP, Mode: netlink.XFRM_MODE_TUNNEL, Reqid: reqID}}
+		}
+		return s.handle.XfrmPolicyUpdate(p)
+	})
+}
+
+// each calls do for each entry, in the order of these priorities.
+func (s *xfrmStore) each(entries []policyEntry, order []int, do func(policyEntry) error) []error {
 	errs := make([]error, len(entries))
-	for i, e := range entries {
-		if errs[i] = s.open(); errs[i] == nil {
-			errs[i] = s.handle.XfrmPolicyUpdate(&netlink.XfrmPolicy{Dir: e.Key.Dir, Src: ipNet(e.Key.Src), Dst: ipNet(e.Key.Dst),
-				Tmpls: []netlink.XfrmPolicyTmpl{{Src: e.Value.Src.AsSlice(), Dst: e.Value.Dst.AsSlice(),
-					Proto: netlink.XFRM_PROTO_ESP, Mode: netlink.XFRM_MODE_TUNNEL, Reqid: reqID}}})
+	for _, priority := range order {
+		for i, e := range entries {
+			if e.Value.Priority != priority {
+				continue
+			}
+			if errs[i] = s.open(); errs[i] == nil {
+				errs[i] = do(e)
+			}
 		}
 	}
 	return errs
 }
 
 // Delete also deletes the security associations of the policies, which a charon that
-// was killed leaves behind, unless another policy uses them.
+// was killed leaves behind, unless another policy uses them. What drops packets comes
+// first: packets may have another way, by a device of another backend.
 func (s *xfrmStore) Delete(ctx context.Context, entries []policyEntry) []error {
-	errs, unused := make([]error, len(entries)), map[policy]bool{}
-	for i, e := range entries {
-		if errs[i] = s.open(); errs[i] == nil {
-			errs[i] = gone(s.handle.XfrmPolicyDel(&netlink.XfrmPolicy{Dir: e.Key.Dir, Src: ipNet(e.Key.Src), Dst: ipNet(e.Key.Dst)}))
-		}
+	unused := map[policy]bool{}
+	errs := s.each(entries, []int{blockPriority, 0, localPriority}, func(e policyEntry) error {
 		unused[e.Value] = true
-	}
+		return gone(s.handle.XfrmPolicyDel(&netlink.XfrmPolicy{Dir: e.Key.Dir, Src: ipNet(e.Key.Src), Dst: ipNet(e.Key.Dst)}))
+	})
 	if err := s.deleteStates(ctx, unused); err != nil {
 		errs[len(errs)-1] = errors.Join(errs[len(errs)-1], fmt.Errorf("delete security associations: %w", err))
 	}
@@ -230,7 +282,7 @@ func (s *xfrmStore) deleteStates(ctx context.Context, unused map[policy]bool) er
 	}
 	var errs []error
 	for _, sa := range states {
-		if unused[policy{addrOf(sa.Src), addrOf(sa.Dst)}] {
+		if unused[policy{Src: addrOf(sa.Src), Dst: addrOf(sa.Dst)}] {
 			errs = append(errs, gone(s.handle.XfrmStateDel(&sa)))
 		}
 	}

@@ -24,6 +24,7 @@ func TestIPsecPolicies(t *testing.T) {
 			ip xfrm policy add src 10.5.1.0/24 dst 10.5.9.0/24 dir out mark 1 mask 1 tmpl src 192.168.0.2 dst 192.168.0.9 proto esp reqid 11 mode tunnel
 			ip xfrm policy add src 10.6.1.0/24 dst 10.6.2.0/24 dir out tmpl src 192.168.0.2 dst 192.168.0.3 proto esp reqid 11 mode tunnel
 			ip xfrm policy add src 10.5.1.0/24 dst 10.5.10.0/24 dir out action block
+			ip xfrm policy add src 10.5.11.0/24 dst 10.5.0.0/16 dir out
 			state() { ip xfrm state add src $1 dst $2 proto esp spi $3 reqid $4 mode tunnel aead 'rfc4106(gcm(aes))' 0x0102030405060708090a0b0c0d0e0f1011121314 128; }
 			state 192.168.0.2 192.168.0.3 0x1001 12; state 192.168.0.2 192.168.0.4 0x1002 11`
 		run(t, others)
@@ -41,10 +42,10 @@ func TestIPsecPolicies(t *testing.T) {
 		own, peer := netip.MustParsePrefix("10.5.1.0/24"), netip.MustParsePrefix("10.5.2.0/24")
 		me, him := netip.MustParseAddr("192.168.0.2"), netip.MustParseAddr("192.168.0.3")
 		entries := []policyEntry{
-			{Key: policyKey{netlink.XFRM_DIR_OUT, own, peer}, Value: policy{me, him}},
-			{Key: policyKey{netlink.XFRM_DIR_IN, peer, own}, Value: policy{him, me}},
-			{Key: policyKey{netlink.XFRM_DIR_FWD, peer, own}, Value: policy{him, me}},
-			{Key: policyKey{netlink.XFRM_DIR_OUT, own, netip.MustParsePrefix("10.5.3.0/24")}, Value: policy{me, him}}, // of the same peer
+			{Key: policyKey{netlink.XFRM_DIR_OUT, own, peer}, Value: policy{Src: me, Dst: him}},
+			{Key: policyKey{netlink.XFRM_DIR_IN, peer, own}, Value: policy{Src: him, Dst: me}},
+			{Key: policyKey{netlink.XFRM_DIR_FWD, peer, own}, Value: policy{Src: him, Dst: me}},
+			{Key: policyKey{netlink.XFRM_DIR_OUT, own, netip.MustParsePrefix("10.5.3.0/24")}, Value: policy{Src: me, Dst: him}}, // of the same peer
 		}
 		for range 2 { // the second time, they exist
 			if err := errors.Join(s.Set(t.Context(), entries)...); err != nil {
@@ -109,6 +110,15 @@ func TestIPsecPolicies(t *testing.T) {
 		// What the error says to do.
 		run(t, "ip xfrm policy deleteall src 10.6.1.0/24; ip xfrm policy deleteall dst 10.6.1.0/24")
 		if _, err := s.checkNetwork([]netip.Prefix{v4Network}); err != nil {
+			t.Error(err)
+		}
+		// Another flanneld has no peer yet.
+		block := policyEntry{Key: policyKey{netlink.XFRM_DIR_OUT, netip.MustParsePrefix("10.8.1.0/24"), netip.MustParsePrefix("10.8.0.0/16")}, Value: policy{Priority: blockPriority}}
+		if err := errors.Join(s.Set(t.Context(), []policyEntry{block})...); err != nil {
+			t.Error(err)
+		}
+		_, err := s.checkNetwork([]netip.Prefix{v4Network})
+		if other, ok := errors.AsType[*OtherPolicyError](err); !ok || other.Subnet != block.Key.Src {
 			t.Error(err)
 		}
 	})

@@ -162,10 +162,10 @@ func (s *xfrmStore) checkNetwork(networks []netip.Prefix) (ours bool, err error)
 		return false, err
 	}
 	for _, p := range all {
-		key, _, ok := parsePolicy(p)
+		key, value, ok := parsePolicy(p)
 		inside := func(p netip.Prefix) bool { return driver.Inside(p, networks) }
 		switch {
-		case !ok || p.Priority != 0:
+		case !ok || p.Priority != value.Priority:
 		case inside(key.Src) && inside(key.Dst):
 			ours = true
 		case !inside(key.Src) && !inside(key.Dst):

@@ -61,6 +61,9 @@ func policies(ctx context.Context, n *lab.Node) (string, error) {
 // connection is the name of a connection of ours where swanctl begins to list it.
 var connection = regexp.MustCompile(`([0-9.]+-[0-9./]+-[0-9./]+-[0-9.]+) [{]`)
 
+// localPriority is that of the policy between pods of one node; the next one is that of the policy that drops packets.
+const localPriority = 70 << 24
+
 // wantPolicies returns what policies returns for a network of two nodes.
 func wantPolicies(t *testing.T, l *lab.Lab, n *lab.Node) string {
 	t.Helper()
@@ -74,8 +77,10 @@ func wantPolicies(t *testing.T, l *lab.Lab, n *lab.Node) string {
 			subnet(from), subnet(to), dir, from.IP4, to.IP4)
 	}
 	name := fmt.Sprintf("%s-%s-%s-%s", n.IP4, subnet(n), subnet(peer), peer.IP4)
+	own := subnet(n)
 	return words(strings.Join([]string{line("out", n, peer), line("in", peer, n), line("fwd", peer, n),
-		name}, "\n"))
+		fmt.Sprintf("src %[1]s dst %[1]s dir out priority %[2]d ptype main", own, localPriority),
+		fmt.Sprintf("src %s dst 10.5.0.0/16 dir out action block priority %d ptype main", own, localPriority+1), name}, "\n"))
 }
 
 // hasPolicies waits until a node has the policies and connections of a network of two nodes.
@@ -108,6 +113,7 @@ func TestIPsec(t *testing.T) {
 	if v := leases(t, l)[ours(t, l, n)[0]]; v.BackendType != "ipsec" || v.BackendData != nil {
 		t.Errorf("the lease is %+v", v)
 	}
+	leavesNothing(t, l)
 	a, b := pair(t, l)
 	reaches(t, "encrypted", a, b.IP4)
 	talk(t, a, b, a.IP4, b.IP4, lab.Outside4)
@@ -171,12 +177,31 @@ func TestIPsec(t *testing.T) {
 
 	stopped(t, n)
 	in(t, n.Namespaces, l.Flanneld()+" handback 2>&1")
-	if out, err := policies(t.Context(), n); err != nil || strings.Contains(out, "/24-") || strings.Count(out, "reqid 11") != 3 {
+	if out, err := policies(t.Context(), n); err != nil || strings.Contains(out, "/24-") || strings.Contains(out, "block") || strings.Count(out, "reqid 11") != 3 {
 		t.Errorf("after handback: %s (%v)", out, err)
 	}
 	reaches(t, "after handback, without a charon", a, b.IP4)
 	in(t, n.Namespaces, l.Flanneld()+" cleanup 2>&1")
 	withoutIPsec(t, n, "after cleanup")
+}
+
+// leavesNothing sends packets that no pod gets, of which TestIPsec must see none unencrypted. Some are to pods of the first
+// node, which has none yet, and so has no bridge to which its own subnet is routed. Others are to a subnet of no node, for
+// which there is no policy with ESP.
+func leavesNothing(t *testing.T, l *lab.Lab) {
+	t.Helper()
+	n, other := l.Nodes[0], l.Nodes[1]
+	first := pod(t, other, "first")
+	hasPolicies(t, l, other, "policies of a node with a pod")
+	within(t, "a decrypted packet finds no pod", func() error {
+		if _, err := try(t.Context(), first.Namespaces, "ping -c1 -W1 %s.1 || true", strings.TrimSuffix(ours(t, l, n)[0], ".0-24")); err != nil {
+			return err
+		}
+		_, err := try(t.Context(), l.Infra.Namespaces, "grep ESP /run/esp")
+		return err
+	})
+	in(t, first.Namespaces, "ping -c3 -i0.2 -W1 10.5.0.1 || true")
+	shell(t, other.Namespaces, "ping -c3 -i0.2 -W1 -I %s.1 10.5.0.1 || true", strings.TrimSuffix(ours(t, l, other)[0], ".0-24"))
 }
 
 func TestIPsecDualStack(t *testing.T) {
@@ -212,6 +237,9 @@ func TestIPsecDrift(t *testing.T) {
 		{"policy to elsewhere", "ip xfrm policy update src $OWN dst $OTHER dir out tmpl src 192.168.100.11 dst 192.168.100.77 proto esp reqid 11 mode tunnel"},
 		{"policy without encryption", "ip xfrm policy update src $OWN dst $OTHER dir out"},
 		{"policy added", "ip xfrm policy add src $OWN dst 10.5.0.0/24 dir out tmpl src 192.168.100.11 dst 192.168.100.77 proto esp reqid 11 mode tunnel"},
+		{"blocking policy deleted", "ip xfrm policy del src $OWN dst 10.5.0.0/16 dir out"},
+		{"blocking policy allows", fmt.Sprintf("ip xfrm policy update src $OWN dst 10.5.0.0/16 dir out priority %d", localPriority+1)},
+		{"local policy blocks", fmt.Sprintf("ip xfrm policy update src $OWN dst $OWN dir out action block priority %d", localPriority)},
 		{"keys deleted from the kernel", "ip xfrm state flush"},
 		{"connection unloaded", "$SWAN --load-conns --file /dev/null"},
 		{"secret unloaded", "$SWAN --load-creds --clear --file /dev/null; $SWAN --terminate --ike $(" + connections + ")"},
@@ -254,7 +282,7 @@ func TestIPsecAdoption(t *testing.T) {
 	// Of others.
 	in(t, n.Namespaces, `ip xfrm policy add src 10.5.21.0/24 dst 10.5.99.0/24 dir out tmpl src 192.168.100.11 dst 192.168.100.12 proto esp reqid 12 mode tunnel
 		ip xfrm state add src 192.168.100.11 dst 192.168.100.12 proto esp spi 0x1001 reqid 12 mode tunnel aead 'rfc4106(gcm(aes))' 0x0102030405060708090a0b0c0d0e0f1011121314 128`)
-	const index = "ip -s xfrm policy | grep -A2 '10.5.2[12].0/24 dst 10.5.2[12].0/24' | grep -o 'index [0-9]*' | sort"
+	const index = "ip -s xfrm policy | grep -A2 -e '10.5.21.0/24 dst 10.5.22.0/24' -e '10.5.22.0/24 dst 10.5.21.0/24' | grep -o 'index [0-9]*' | sort"
 	before := in(t, n.Namespaces, index)
 	must(t, l.StartAll(t.Context()))
 	a, b := pair(t, l)
@@ -268,7 +296,7 @@ func TestIPsecAdoption(t *testing.T) {
 	if out := in(t, n.Namespaces, host+"swanctl --list-conns 2>/dev/null"); !strings.HasPrefix(out, "vpn:") || strings.Contains(out, "10.5.") {
 		t.Errorf("after cleanup, the host's charon has %s", out)
 	}
-	if out := in(t, n.Namespaces, "ip xfrm policy; ip xfrm state"); strings.Count(out, "reqid 12") != 2 || strings.Contains(out, "reqid 11") {
+	if out := in(t, n.Namespaces, "ip xfrm policy; ip xfrm state"); strings.Count(out, "reqid 12") != 2 || strings.Contains(out, "reqid 11") || strings.Contains(out, "block") {
 		t.Errorf("after cleanup, the kernel has %s", out)
 	}
 }
