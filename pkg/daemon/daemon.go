@@ -187,7 +187,8 @@ func (d *Daemon) wait(ctx context.Context, n *node, in *inbox, timers *timers) {
 // devices; the lease contains their MAC addresses; paths lead through them, and
 // are deleted only if all before could be read (f.unknown). The subnet file is
 // last, because CNI plugins start pods with it, for which the network should be
-// there.
+// there: without it, packets of pods would leave by the default route, and
+// unencrypted.
 func (d *Daemon) pass(ctx context.Context, n *node, in *inbox) failures {
 	var f failures
 	f.add("config", d.reconfigure(ctx, n, in))
@@ -221,6 +222,8 @@ func (d *Daemon) pass(ctx context.Context, n *node, in *inbox) failures {
 	}
 	n.rulesChanged, err = d.Firewall.Apply(ctx, n.firewall(d.Settings))
 	f.add("firewall", err)
-	f.add("subnet-file", d.writeEnv(n))
+	if n.peersKnown {
+		f.add("subnet-file", d.writeEnv(n))
+	}
 	return f
 }

@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -75,6 +76,22 @@ func TestKeepsWhatCouldNotBeRead(t *testing.T) {
 		if n.link.Name != "eth0" {
 			t.Errorf("%s: the underlay is %v", step.name, n.link)
 		}
+	}
+}
+
+// No pod starts before the dataplane has been given the peers.
+func TestSubnetFileWaitsForThePeers(t *testing.T) {
+	d, _, _ := newDaemon(t)
+	kernel, n, in := startedNode(t, d)
+	in.complete = false
+	d.pass(t.Context(), n, in)
+	if _, err := os.Stat(d.Settings.SubnetFile); !errors.Is(err, fs.ErrNotExist) || len(kernel.last.Networks) != 0 {
+		t.Errorf("before the peers are known: %v; the dataplane was given %+v", err, kernel.last)
+	}
+	in.setPeers(subnet.Set{})
+	d.pass(t.Context(), n, in)
+	if env, err := subnet.ReadEnv(d.Settings.SubnetFile); err != nil || env.V4Subnet != n.lease.V4.Subnet || len(kernel.last.Networks) != 1 {
+		t.Errorf("the subnet file has %+v (%v); the dataplane was given %+v", env, err, kernel.last)
 	}
 }
 
