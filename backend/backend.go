@@ -28,6 +28,20 @@ type Backend interface {
 	MTU() int
 	// Wire returns what the peers must have in common with this node.
 	Wire() Wire
+	// ForWindows returns a sentence about what keeps this Linux node and Windows nodes from
+	// reaching each other, and what to change; "": nothing.
+	ForWindows() string
+
+	// Some tunnel ends have an identity that must be unique: the MAC addresses of VTEPs, the
+	// keys of WireGuard. Other backends embed Plain, which has none.
+
+	// Ends returns the paths through the tunnel to a peer's subnets, one for each
+	// family, even if Paths returns direct ones; none without such ends.
+	Ends(peer *subnet.Lease) ([]*dataplane.Path, error)
+	// Derived reports whether the identity of an end is the one that is derived from
+	// its subnet. Other nodes never have it. A device that was made otherwise may have
+	// another MAC address, and keys are never derived.
+	Derived(end *dataplane.Path) bool
 }
 
 // Wire is the part of the configuration that nodes must have in common to reach
@@ -51,26 +65,6 @@ type Wire struct {
 // Pending reports whether the owner of a lease has reserved its subnet, and not
 // published yet how to reach it.
 func (w Wire) Pending(l *subnet.Lease) bool { return l.Backend == "" && !w.Untyped }
-
-// Mixed is implemented by backends of Linux nodes with options that Windows nodes
-// do not support.
-type Mixed interface {
-	// ForWindows returns a sentence about what keeps this node and Windows nodes from
-	// reaching each other, and what to change; "": nothing.
-	ForWindows() string
-}
-
-// Tunnel is implemented by backends whose tunnel ends have an identity that must be
-// unique: the MAC addresses of VTEPs, the keys of WireGuard.
-type Tunnel interface {
-	// Ends returns the paths through the tunnel to a peer's subnets, one for each
-	// family, even if Paths returns direct ones.
-	Ends(peer *subnet.Lease) ([]*dataplane.Path, error)
-	// Derived reports whether the identity of an end is the one that is derived from
-	// its subnet. Other nodes never have it. A device that was made otherwise may have
-	// another MAC address, and keys are never derived.
-	Derived(end *dataplane.Path) bool
-}
 
 // Node is what a backend needs to know about the machine.
 type Node struct {

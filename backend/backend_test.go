@@ -223,12 +223,12 @@ func TestVTEPAddress(t *testing.T) {
 	direct, _ := make1(t, vxlan.Kind(), `{"DirectRouting": true}`, "linux", dual)
 	for _, b := range []backend.Backend{b, direct} {
 		for l, want := range map[*subnet.Lease]bool{&described: true, &thief: false} {
-			ends, err := b.(backend.Tunnel).Ends(l)
+			ends, err := b.Ends(l)
 			if err != nil || len(ends) != 2 {
 				t.Fatalf("the ends %v, %v", ends, err)
 			}
 			for _, end := range ends {
-				if got := b.(backend.Tunnel).Derived(end); got != want {
+				if got := b.Derived(end); got != want {
 					t.Errorf("%v counts as derived: %t, want %t", end, got, want)
 				}
 			}
@@ -237,7 +237,7 @@ func TestVTEPAddress(t *testing.T) {
 	// A Windows node knows a Linux node's, whatever its HNS network is called.
 	windows, _ := make1(t, vxlan.Kind(), `{"VNI": 4096, "Port": 4789, "Name": "pods"}`, "windows", backend.Node{Underlay: eth0, V4: true})
 	linux, _ := make1(t, vxlan.Kind(), `{"VNI": 4096, "Port": 4789}`, "linux", dual)
-	if end := (&dataplane.Path{Dst: local.V4.Subnet, Encap: dataplane.VTEP{MAC: linux.Devices(local)[1].MAC}}); !windows.(backend.Tunnel).Derived(end) {
+	if end := (&dataplane.Path{Dst: local.V4.Subnet, Encap: dataplane.VTEP{MAC: linux.Devices(local)[1].MAC}}); !windows.Derived(end) {
 		t.Errorf("%v does not count as derived on Windows", end)
 	}
 }
@@ -421,7 +421,7 @@ func TestForWindows(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := b.(backend.Mixed).ForWindows(); (got == "") != (test.want == "") || !logtest.Names(got, strings.Fields(test.want)...) {
+		if got := b.ForWindows(); (got == "") != (test.want == "") || !logtest.Names(got, strings.Fields(test.want)...) {
 			t.Errorf("%s on %s: %s", test.config, test.os, got)
 		}
 	}

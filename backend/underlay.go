@@ -19,7 +19,7 @@ func (n Node) UnderlayDevice() dataplane.Device {
 }
 
 // Plain is the part of a Backend without a tunnel: its only device is the underlay,
-// and peers need nothing more than a lease's addresses.
+// peers need nothing more than a lease's addresses, and nothing keeps Windows nodes out.
 type Plain struct {
 	Node
 	Name string // of the Kind
@@ -36,6 +36,12 @@ func (p Plain) Describe(local subnet.Lease, _ dataplane.Links) (subnet.Lease, er
 }
 
 func (p Plain) MTU() int { return p.Underlay.MTU }
+
+func (Plain) ForWindows() string { return "" }
+
+func (Plain) Ends(*subnet.Lease) ([]*dataplane.Path, error) { return nil, nil }
+
+func (Plain) Derived(*dataplane.Path) bool { return false }
 
 // ErrOffLink is the error of Direct if the peer is not on the same link.
 var ErrOffLink = errors.New("a path without a tunnel needs that")

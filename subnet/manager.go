@@ -9,8 +9,9 @@ import (
 	"flannel/pkg/changes"
 )
 
-// Manager keeps leases in a store: etcd or the Kubernetes API. Every method blocks until it is done, ctx ends, or an error
-// is permanent. During an outage of the store it retries, and logs the outage once.
+// Manager keeps leases in a store: etcd or the Kubernetes API. Every method with a ctx blocks until it is done, ctx ends, or
+// an error is permanent. During an outage of the store it retries, and logs the outage once. A store that lacks something
+// answers with nothing: the zero value, or the nil channel.
 type Manager interface {
 	// WatchConfig calls changed with the raw network configuration, first and after each change, until ctx ends. It waits
 	// for a missing configuration.
@@ -40,6 +41,45 @@ type Manager interface {
 	// Hold renews the lease in time and restores it when someone else changes it. It returns ErrLost when the lease is lost,
 	// ErrMoved when the node has been assigned another subnet, and nil when ctx ends.
 	Hold(ctx context.Context) error
+
+	// AcceptWithdrawal removes the retained leases and returns their number. If our own lease was withdrawn as well, it is
+	// lost then.
+	AcceptWithdrawal() int
+
+	// ConfigMissing returns what keeps WatchConfig from having a configuration and how to provide it; nil: that is not
+	// known, or nothing is missing. It does not block.
+	ConfigMissing() error
+
+	// Redial closes every connection to the store. A connection from an address that this node no longer has is dead, which
+	// otherwise is detected only by a timeout. Interrupted requests are retried over new connections. It does not block.
+	Redial()
+
+	// Expires returns when the lease ends, if the store does not answer until then; the zero Time if it is not known yet, or
+	// never ends.
+	Expires() time.Time
+
+	// PublicIPs returns the public addresses that an operator has set in the store. They have the effect of --public-ip and
+	// --public-ipv6, also on the choice of the interface, and override these flags. Before Acquire it reads the store, and
+	// waits for it; while Hold runs, it returns at once. The zero PublicIPs: none are set, or the store has no such setting.
+	PublicIPs(ctx context.Context) (PublicIPs, error)
+	// PublicIPsChanged receives a value when Hold has seen that the PublicIPs changed. The nil channel, from which nothing is
+	// ever received: the store has no such setting.
+	PublicIPsChanged() <-chan struct{}
+
+	// NodeName returns the name of this node in the Kubernetes cluster to whose nodes the leases belong; "": it is not known
+	// yet, or the store is not Kubernetes.
+	NodeName() string
+
+	// Report reports the result of a reconciliation to the cluster: the problem (nil: the network is synced), the rejected
+	// peers, whose slice is not kept, what the operator should change even so ("": nothing), and why the latest network
+	// configuration is not in force ("": it is). This method and the next two do not block, and do nothing if the store
+	// is not that of a cluster.
+	Report(problem error, rejects []Rejected, advice, pendingConfig string)
+	// ReportUnreachable takes the names of the leases of all peers that have been unreachable for some time. The slice is
+	// not kept.
+	ReportUnreachable(peers []string)
+	// ReportLostPods takes the names of all running pods of this node that have lost their network. The slice is not kept.
+	ReportLostPods(pods []string)
 }
 
 // ErrLost means that the node's lease was revoked: another node may get the addresses of its pods.
@@ -80,66 +120,11 @@ const (
 	MissingAtStart Cause = "missing-at-start"
 )
 
-// Accepter is a Manager in which an operator can accept a mass withdrawal.
-type Accepter interface {
-	// AcceptWithdrawal removes the retained leases and returns their number. If our own lease was withdrawn as well, it is
-	// lost then.
-	AcceptWithdrawal() int
-}
-
 // Rejected is a peer that is ignored, and why.
 type Rejected struct {
 	Name   string // the etcd key or node name
 	Reason string // one sentence, of bounded length
 	Local  bool   // the reason lies in this node: others may accept the peer
-}
-
-// Reporter is a Manager that can report the state of this node's network to the cluster.
-type Reporter interface {
-	// Report takes the result of a reconciliation: the problem (nil: the network is synced), the rejected peers, whose slice
-	// is not kept, what the operator should change even so ("": nothing), and why the latest network configuration is not
-	// in force ("": it is). It does not block.
-	Report(problem error, rejects []Rejected, advice, pendingConfig string)
-}
-
-// ReachReporter is a Manager that can report to the cluster which peers this node does not reach.
-type ReachReporter interface {
-	// ReportUnreachable takes the names of the leases of all peers that have been unreachable for some time. The slice is
-	// not kept. It does not block.
-	ReportUnreachable(peers []string)
-}
-
-// PodReporter is a Manager that can report to the cluster which running pods of this node have lost their network.
-type PodReporter interface {
-	// ReportLostPods takes the names of all of them. The slice is not kept. It does not block.
-	ReportLostPods(pods []string)
-}
-
-// ConfigReporter is a Manager that knows why WatchConfig has no configuration yet.
-type ConfigReporter interface {
-	// ConfigMissing returns what is missing and how to provide it, nil if that is not known, or nothing is missing. It does
-	// not block.
-	ConfigMissing() error
-}
-
-// NodeNamer is a Manager whose leases belong to the nodes of a Kubernetes cluster.
-type NodeNamer interface {
-	// NodeName returns the name of this node's Node, "" while it is not known.
-	NodeName() string
-}
-
-// Redialer is a Manager that can drop its connections. A connection from an address that this node no longer has is dead,
-// which otherwise is detected only by a timeout.
-type Redialer interface {
-	// Redial closes every connection to the store. Interrupted requests are retried over new ones. It does not block.
-	Redial()
-}
-
-// Expirer is a Manager whose lease ends unless it is renewed in time.
-type Expirer interface {
-	// Expires returns when the lease ends, if the store does not answer until then; the zero Time if it is not known yet, or
-	// never ends.
-	Expires() time.Time
 }
 
 // PublicIPs are public addresses that an operator has set. The zero Addr: not set.
@@ -149,14 +134,4 @@ type PublicIPs struct {
 	// one in the lease. It begins to do so with the first Publish after PublicIPs has returned this, even if
 	// that has the same lease.
 	Overwritten4, Overwritten6 bool
-}
-
-// Addresser is a Manager in which an operator can set this node's public addresses. They have the effect of
-// --public-ip and --public-ipv6, also on the choice of the interface, and override these flags.
-type Addresser interface {
-	// PublicIPs returns what the operator has set. Before Acquire it reads the store, and waits for it; while Hold runs, it
-	// returns at once.
-	PublicIPs(ctx context.Context) (PublicIPs, error)
-	// PublicIPsChanged receives a value when Hold has seen that they changed.
-	PublicIPsChanged() <-chan struct{}
 }

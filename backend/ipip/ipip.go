@@ -46,7 +46,7 @@ func (i ipip) Wire() backend.Wire {
 	return backend.Wire{Name: "ipip", Paths: true, Echo: true, Hops: 1}
 }
 
-// ForWindows implements backend.Mixed.
+// ForWindows implements backend.Backend.
 func (i ipip) ForWindows() string {
 	return "Backend: Type is ipip, which Windows nodes do not have; use vxlan with VNI 4096 and Port 4789, or host-gw"
 }

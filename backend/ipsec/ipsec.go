@@ -102,7 +102,7 @@ func (i ipsec) Wire() backend.Wire {
 	return backend.Wire{Name: fmt.Sprintf("ipsec, %s, secret with fingerprint %x", i.proposal, sum[:4]), Paths: true, Keys: true, Bridges: true}
 }
 
-// ForWindows implements backend.Mixed.
+// ForWindows implements backend.Backend.
 func (ipsec) ForWindows() string {
 	return "Backend: Type is ipsec, which Windows nodes do not have; use vxlan with VNI 4096 and Port 4789, or host-gw"
 }

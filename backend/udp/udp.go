@@ -89,7 +89,7 @@ func (u udp) Paths(peer *subnet.Lease) ([]*dataplane.Path, error) {
 	return paths, nil
 }
 
-// ForWindows implements backend.Mixed.
+// ForWindows implements backend.Backend.
 func (udp) ForWindows() string {
 	return "Backend: Type is udp, which Windows nodes do not have. Set it to vxlan, with VNI 4096 and Port 4789, or host-gw, in the one configuration of all nodes"
 }

@@ -44,7 +44,7 @@ func ForWindows(vni, port int, directRouting bool) string {
 	return "Backend: " + strings.Join(wrong, "; ") + ". Set " + strings.Join(fix, ", ") + " in the one configuration of all nodes"
 }
 
-// ForWindows implements backend.Mixed.
+// ForWindows implements backend.Backend.
 func (v vxlan) ForWindows() string { return ForWindows(v.vni, v.port, v.directRouting) }
 
 // ForWindows returns "": parseOverlay has checked the options.

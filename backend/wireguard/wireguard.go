@@ -150,6 +150,9 @@ func fingerprint(psk dataplane.PresharedKey) []byte {
 	return sum[:4]
 }
 
+// ForWindows returns "": Windows has no such backend, and names no option of it.
+func (wireguard) ForWindows() string { return "" }
+
 func (w wireguard) MTU() int { return w.outerMTU - encap.WireGuard() }
 
 // deviceOf returns the name and the port of the device for pods of a family.

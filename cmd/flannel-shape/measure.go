@@ -97,7 +97,8 @@ func foldersIn(all []source, parent string) int {
 }
 
 // optionalInterfaces returns the interfaces, of those declared here, to which a value is converted at run time: what it can
-// do is then no matter of its type. An interface without a name counts once for each place.
+// do is then no matter of its type. An interface without a name counts once for each place, except for those of package
+// errors, such as interface{ Unwrap() []error }: it has no names for them.
 func optionalInterfaces(sources []source) map[string]bool {
 	declared, found := map[string]bool{}, map[string]bool{}
 	inspect(sources, func(_ source, n ast.Node) {
@@ -110,7 +111,7 @@ func optionalInterfaces(sources []source) map[string]bool {
 	ask := func(s source, t ast.Expr) {
 		switch t := t.(type) {
 		case *ast.InterfaceType:
-			if t.Methods.NumFields() > 0 {
+			if t.Methods.NumFields() > 0 && !ofErrors(t) {
 				found[s.dir+" "+strconv.Itoa(int(t.Pos()))] = true
 			}
 		case *ast.Ident:
@@ -136,6 +137,12 @@ func optionalInterfaces(sources []source) map[string]bool {
 		}
 	})
 	return found
+}
+
+// ofErrors reports whether an interface has a method that package errors asks errors for, and no other.
+func ofErrors(t *ast.InterfaceType) bool {
+	names := t.Methods.List[0].Names
+	return len(t.Methods.List) == 1 && len(names) == 1 && slices.Contains([]string{"As", "Is", "Unwrap"}, names[0].Name)
 }
 
 var backoffName = regexp.MustCompile(`(?i)back-?off`)

@@ -17,7 +17,7 @@ var limits = map[string]int{
 	"imports among them":               248,
 	"longest path of imports":          9,
 	"folders in pkg":                   20,
-	"interfaces asked for at run time": 22,
+	"interfaces asked for at run time": 0,
 	"declarations named for a backoff": 11,
 	"places that start a timer":        52,
 	"lines of fields: daemon's node":   35,
@@ -42,7 +42,7 @@ func TestShape(t *testing.T) {
 		if m.count > limit && ok {
 			t.Errorf("%s: %d, and at most %d are allowed (see limits)", m.what, m.count, limit)
 		}
-		if m.count == 0 {
+		if m.count == 0 && (!ok || limit > 0) { // with a limit of 0, TestMeasure shows that it is counted
 			t.Errorf("%s: none: what is counted was renamed or has moved", m.what)
 		}
 		if ok {
@@ -81,7 +81,7 @@ func TestMeasure(t *testing.T) {
 		got[m.what] = m.count
 	}
 	want := map[string]int{
-		"lines of the product": 46, "lines of lab, simulation, tools and release": 3, "packages of the product": 3,
+		"lines of the product": 48, "lines of lab, simulation, tools and release": 3, "packages of the product": 3,
 		"imports among them": 3, "longest path of imports": 3, "folders in pkg": 3, "interfaces asked for at run time": 2,
 		"declarations named for a backoff": 1, "places that start a timer": 1, "lines of fields: daemon's node": 2,
 		"lines of fields: linux.Driver": 0, "lines of fields: etcd.Manager": 0, "exported names": 5,

@@ -30,7 +30,7 @@ func TestAcceptWithdrawal(t *testing.T) {
 	ended := make(chan error, 1)
 	h := &health.Status{}
 	go func() {
-		ended <- answerStatus(ctx, options{Settings: daemon.Settings{SubnetFile: subnetFile}}, h, &daemon.View{}, accept, forwardedBy(nil), health.Handler(h, http.NotFoundHandler()), slog.New(slog.DiscardHandler))
+		ended <- answerStatus(ctx, options{Settings: daemon.Settings{SubnetFile: subnetFile}}, h, &daemon.View{}, accept, health.Handler(h, http.NotFoundHandler()), slog.New(slog.DiscardHandler))
 	}()
 	eventually.True(t, "it answers", func() bool { _, err := status.Ask(ctx, status.Socket(subnetFile)); return err == nil })
 	says(exitOK, "3 ")

@@ -265,7 +265,7 @@ func daemonWith(t *testing.T, k kubeOptions) (subnetFile string) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- answerStatus(ctx, o, &health.Status{}, &daemon.View{}, func() int { return 0 }, forwardedBy(nil), http.NotFoundHandler(), slog.New(slog.DiscardHandler))
+		ended <- answerStatus(ctx, o, &health.Status{}, &daemon.View{}, func() int { return 0 }, http.NotFoundHandler(), slog.New(slog.DiscardHandler))
 	}()
 	t.Cleanup(func() {
 		cancel()

@@ -29,7 +29,7 @@ func newProber(o options, log *slog.Logger, counts *metrics.Metrics, running *at
 	}
 	p = reach.New(conn, reach.Options{Log: log, RTT: counts.ProbeRTT, Lasting: func(peers []string) {
 		if d := running.Load(); d != nil {
-			d.ReportUnreachable(peers)
+			d.Manager.ReportUnreachable(peers)
 		}
 	}})
 	counts.Probes(p.Summary, perPeer(o, p, log))

@@ -218,13 +218,11 @@ func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 		}
 		return 0
 	}
-	counts.Forwarded(forwardedBy(plane))
-	if g, ok := plane.(dataplane.GuardReader); ok {
-		counts.Guard(g.Guarded)
-	}
+	counts.Forwarded(plane.Forwarded)
+	counts.Guard(plane.Guarded)
 	counts.Store(status.StoreAway, view.LeaseExpires)
 	tasks.Go(func() error {
-		return answerStatus(ctx, o, status, view, acceptWithdrawal, forwardedBy(plane), healthz, log)
+		return answerStatus(ctx, o, status, view, acceptWithdrawal, healthz, log)
 	})
 	tasks.Go(func() error { return probes.Run(ctx) })
 	tasks.Go(func() error { return process{}.keepCNI(ctx, o.CNI, "cni-plugin-to", log) })
@@ -264,14 +262,6 @@ func newPlane(o options, log *slog.Logger, counts *metrics.Metrics, tally *recon
 		Repairs: driver.NewRepairs(log, counts.Repaired), StateDir: filepath.Dir(o.SubnetFile), PodResults: podResults(), KeyFile: o.WireGuardKey, Tunnels: counts.Tunnels})
 }
 
-// forwardedBy returns a function that reads what a dataplane forwarded.
-func forwardedBy(plane dataplane.Dataplane) func() (f dataplane.Forwarded, ever bool) {
-	if p, ok := plane.(dataplane.Forwarder); ok {
-		return p.Forwarded
-	}
-	return func() (f dataplane.Forwarded, ever bool) { return f, false }
-}
-
 // compareEvery is the interval of full comparisons with the kernel, in addition
 // to those after notifications. There are notifications about everything that
 // matters, so this is only a safety net. With 10,000 peers it takes about 50
@@ -281,7 +271,6 @@ const compareEvery = 5 * time.Minute
 // manager is a subnet.Manager with the methods that only this package calls.
 type manager interface {
 	subnet.Manager
-	subnet.Accepter
 	io.Closer
 }
 

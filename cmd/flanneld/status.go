@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"flannel/pkg/daemon"
-	"flannel/pkg/dataplane"
 	"flannel/pkg/status"
 	"flannel/pkg/status/health"
 	"flannel/pkg/version"
@@ -22,7 +21,7 @@ import (
 // state, and for root accept-withdrawal. others serves the remaining paths
 // (/healthz, /readyz, /metrics). The socket exists before the store is
 // connected, so that flanneld status can say what a starting daemon waits for.
-func answerStatus(ctx context.Context, o options, h *health.Status, view *daemon.View, accept func() int, forwarded func() (dataplane.Forwarded, bool), others http.Handler, log *slog.Logger) error {
+func answerStatus(ctx context.Context, o options, h *health.Status, view *daemon.View, accept func() int, others http.Handler, log *slog.Logger) error {
 	started := time.Now()
 	report := func() status.Report {
 		r := status.Report{Version: version.String(), PID: os.Getpid(), Started: started, Since: h.Since(), Ready: true, Store: "etcd", Settings: o.settings()}
@@ -40,9 +39,6 @@ func answerStatus(ctx context.Context, o options, h *health.Status, view *daemon
 			r.Outage, r.OutageSince = err.Error(), h.StoreAway()
 		}
 		view.Fill(&r)
-		if f, ever := forwarded(); ever {
-			r.Forwarded = &status.Forwarded{Sent: status.Flow(f.Sent), Received: status.Flow(f.Received), Dropped: f.Dropped}
-		}
 		return r
 	}
 	return status.Keep(ctx, status.Socket(o.SubnetFile), status.Handler(report, o.Logging.Recent.Text, accept, onBehalf(o, others)), log)

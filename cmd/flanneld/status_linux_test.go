@@ -52,7 +52,7 @@ func TestStatus(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- answerStatus(ctx, options{Settings: daemon.Settings{SubnetFile: subnetFile}}, h, &daemon.View{}, func() int { return 0 }, forwardedBy(nil), health.Handler(h, http.NotFoundHandler()), slog.New(slog.DiscardHandler))
+		ended <- answerStatus(ctx, options{Settings: daemon.Settings{SubnetFile: subnetFile}}, h, &daemon.View{}, func() int { return 0 }, health.Handler(h, http.NotFoundHandler()), slog.New(slog.DiscardHandler))
 	}()
 	eventually.True(t, "it listens", func() bool { code, _, _ := ask(); return code != exitNotRunning })
 	expect("a table of peers", exitNotReady, "REASON", "", "--peers")

@@ -472,7 +472,7 @@ func TestMarks(t *testing.T) {
 
 // reportedState is a lease manager that records what is reported to it.
 type reportedState struct {
-	subnet.Manager
+	plainManager
 	advice, pendingConfig string
 }
 
@@ -482,7 +482,7 @@ func (r *reportedState) Report(_ error, _ []subnet.Rejected, advice, pendingConf
 
 func TestPendingConfigurationIsReportedApartFromAdvice(t *testing.T) {
 	a := newAdopting(t, 1)
-	state := &reportedState{Manager: a.Manager}
+	state := &reportedState{}
 	a.Manager, a.n.pendingConfig = state, "VNI 2 is pending"
 	a.report(a.n, nil, 0)
 	if state.advice != "" || state.pendingConfig != "VNI 2 is pending" {

@@ -170,7 +170,7 @@ func (d *Daemon) wait(ctx context.Context, n *node, in *inbox, timers *timers) {
 	case <-d.EnvFile:
 	case <-d.Underlay.Changes():
 		n.underlayStale = true
-	case <-d.publicIPsChanged():
+	case <-d.Manager.PublicIPsChanged():
 		n.underlayStale = true
 	case <-timers.retryC():
 		n.underlayStale = true

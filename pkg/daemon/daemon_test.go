@@ -51,6 +51,9 @@ func (b namedBackend) Describe(l subnet.Lease, _ dataplane.Links) (subnet.Lease,
 }
 func (b namedBackend) Paths(*subnet.Lease) ([]*dataplane.Path, error) { return nil, nil }
 func (b namedBackend) MTU() int                                       { return 1500 }
+func (b namedBackend) ForWindows() string                             { return "" }
+func (b namedBackend) Ends(*subnet.Lease) ([]*dataplane.Path, error)  { return nil, nil }
+func (b namedBackend) Derived(*dataplane.Path) bool                   { return false }
 func (b namedBackend) Wire() backend.Wire {
 	return backend.Wire{Name: b.name, Paths: b.name != "none", Echo: b.name != negotiates, Keys: b.name == negotiates}
 }
@@ -74,7 +77,7 @@ func newDaemon(t *testing.T) (*Daemon, *fixedUnderlay, *logtest.Log) {
 	t.Helper()
 	var log logtest.Log
 	u := &fixedUnderlay{link: underlay.Link{Name: "eth0", Index: 2, MTU: 1500, V4: netip.MustParseAddr("192.168.0.1"), PublicV4: netip.MustParseAddr("192.168.0.1")}}
-	return &Daemon{Underlay: u, Parse: parseText, Log: log.Logger(), Status: &health.Status{}, View: &View{},
+	return &Daemon{Manager: plainManager{}, Dataplane: plainKernel{}, Underlay: u, Parse: parseText, Log: log.Logger(), Status: &health.Status{}, View: &View{},
 		Metrics: metrics.New(), Tally: &reconcile.Tally{}, Notify: func(string) {}}, u, &log
 }
 

@@ -41,7 +41,7 @@ func (d *Daemon) resolveDuplicates(n *node, in *inbox) {
 	for _, name := range slices.Sorted(maps.Keys(outranked)) {
 		peer, link := outranked[name], n.links[name]
 		switch devices[name].Kind.(type) {
-		case dataplane.HNS: // HNS chooses the address
+		case dataplane.Overlay, dataplane.L2Bridge: // HNS chooses the address
 			if n.duplicate != peer { // logged once for each peer
 				n.duplicate = peer
 				d.Log.Warn("duplicate MAC address: other nodes reject this node's lease; "+

@@ -12,7 +12,6 @@ import (
 
 	"flannel/backend"
 	"flannel/pkg/daemon/rollout"
-	"flannel/pkg/dataplane"
 	"flannel/subnet"
 )
 
@@ -232,11 +231,7 @@ func (d *Daemon) askFirst(ctx context.Context, requests []request) (err error) {
 // peers since began: then it is the key exchange that does not pass. Keys alone
 // prove nothing, since packets of pods use another protocol than the exchange.
 func (d *Daemon) negotiated(peers []askedPeer, began time.Time) error {
-	tunnels, ok := d.Dataplane.(dataplane.TrafficReader)
-	if !ok {
-		return nil
-	}
-	traffic := tunnels.Traffic()
+	traffic := d.Dataplane.Traffic()
 	for _, p := range peers {
 		if slices.ContainsFunc(p.subnets, func(s netip.Prefix) bool { return traffic[s].Handshake.After(began) }) {
 			return nil

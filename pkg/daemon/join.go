@@ -119,9 +119,7 @@ var (
 // joined yet.
 func (d *Daemon) reportWaiting(reason error) {
 	d.Status.Waiting(reason.Error())
-	if r, ok := d.Manager.(subnet.Reporter); ok {
-		r.Report(reason, nil, "", "")
-	}
+	d.Manager.Report(reason, nil, "", "")
 }
 
 const (
@@ -172,8 +170,8 @@ func (d *Daemon) waitToJoin(ctx context.Context, n *node, in *inbox, reason erro
 // whyNoConfig replaces errNoConfig by the lease manager's reason, if it knows one:
 // what is missing in the store, and how to provide it.
 func (d *Daemon) whyNoConfig(reason error) error {
-	if m, ok := d.Manager.(subnet.ConfigReporter); ok && errors.Is(reason, errNoConfig) {
-		if missing := m.ConfigMissing(); missing != nil {
+	if errors.Is(reason, errNoConfig) {
+		if missing := d.Manager.ConfigMissing(); missing != nil {
 			return caused{missing, causeNoConfig}
 		}
 	}

@@ -15,8 +15,21 @@ import (
 	"flannel/subnet"
 )
 
+// plainManager answers with nothing what a store may not have.
+type plainManager struct{ subnet.Manager }
+
+func (plainManager) AcceptWithdrawal() int                                      { return 0 }
+func (plainManager) ConfigMissing() error                                       { return nil }
+func (plainManager) Redial()                                                    {}
+func (plainManager) PublicIPs(context.Context) (none subnet.PublicIPs, _ error) { return none, nil }
+func (plainManager) PublicIPsChanged() <-chan struct{}                          { return nil }
+func (plainManager) NodeName() string                                           { return "" }
+func (plainManager) Report(error, []subnet.Rejected, string, string)            {}
+func (plainManager) ReportLostPods([]string)                                    {}
+
 // movingManager is a store that gives the node one subnet, and then another.
 type movingManager struct {
+	plainManager
 	subnets   []netip.Prefix // one for each Acquire
 	move      chan struct{}  // ends the first Hold
 	watching  chan func(subnet.Set)
@@ -57,8 +70,19 @@ func (m *movingManager) Hold(ctx context.Context) error {
 	}
 }
 
+// plainKernel answers with nothing what a system may not have.
+type plainKernel struct{ dataplane.Dataplane }
+
+func (plainKernel) LeaveSubnets([]netip.Prefix, string) error   { return nil }
+func (plainKernel) PodsWithoutEndpoint() []string               { return nil }
+func (plainKernel) Traffic() map[netip.Prefix]dataplane.Traffic { return nil }
+func (plainKernel) Guarded() (none dataplane.Guarded, _ bool)   { return none, false }
+
 // countedKernel takes everything, and counts what it was given.
-type countedKernel struct{ applied chan int }
+type countedKernel struct {
+	plainKernel
+	applied chan int
+}
 
 func (k countedKernel) Ensure(context.Context, []dataplane.Device) (dataplane.Links, error) {
 	return dataplane.Links{}, nil
@@ -85,7 +109,7 @@ func TestJoinsAgain(t *testing.T) {
 	d, _, log := newDaemon(t)
 	m := &movingManager{subnets: []netip.Prefix{netip.MustParsePrefix("10.5.1.0/24"), netip.MustParsePrefix("10.5.2.0/24")},
 		move: make(chan struct{}), watching: make(chan func(subnet.Set)), published: make(chan subnet.Lease, 10)}
-	kernel := countedKernel{make(chan int, 100)}
+	kernel := countedKernel{applied: make(chan int, 100)}
 	d.Manager, d.Dataplane, d.Firewall = m, kernel, noFirewall{}
 	d.Settings = Settings{SubnetFile: t.TempDir() + "/subnet.env", CompareAll: time.Hour}
 	ctx, cancel := context.WithCancel(t.Context())

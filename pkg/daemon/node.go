@@ -245,10 +245,6 @@ func (n *node) firewall(s Settings) firewall.Config {
 // leaveFormerSubnets frees the pods' bridge of the gateways of this node's former
 // subnets, of the families in use.
 func (d *Daemon) leaveFormerSubnets(n *node) error {
-	l, ok := d.Dataplane.(dataplane.SubnetLeaver)
-	if !ok {
-		return nil
-	}
 	var former []netip.Prefix
 	if n.lease.V4.On() {
 		former = append(former, n.former4...)
@@ -256,11 +252,7 @@ func (d *Daemon) leaveFormerSubnets(n *node) error {
 	if n.lease.V6.On() {
 		former = append(former, n.former6...)
 	}
-	name := ""
-	if m, ok := d.Manager.(subnet.NodeNamer); ok {
-		name = m.NodeName()
-	}
-	return l.LeaveSubnets(former, name)
+	return d.Dataplane.LeaveSubnets(former, d.Manager.NodeName())
 }
 
 // writeEnv writes the subnet file if its content differs, also after another process

@@ -186,13 +186,10 @@ func (o *orphans) release(log *slog.Logger) int {
 }
 
 // AcceptWithdrawal stops retaining peers, and returns how many were retained;
-// see subnet.Accepter. Of the peers that were missing at the start, each subnet
+// see subnet.Manager. Of the peers that were missing at the start, each subnet
 // counts.
-func (d *Daemon) AcceptWithdrawal() (count int) {
-	if a, ok := d.Manager.(subnet.Accepter); ok {
-		count = a.AcceptWithdrawal()
-	}
-	return count + d.orphans.release(d.Log)
+func (d *Daemon) AcceptWithdrawal() int {
+	return d.Manager.AcceptWithdrawal() + d.orphans.release(d.Log)
 }
 
 // apply has the dataplane hold the paths of state, which come from leases, and

@@ -6,7 +6,6 @@ import (
 
 	"flannel/pkg/daemon/reach"
 	"flannel/pkg/dataplane"
-	"flannel/subnet"
 )
 
 // updateProbes passes the result of a pass to the prober.
@@ -31,12 +30,4 @@ func (d *Daemon) updateProbes(n *node, failed failures) {
 		Refused: n.refused, Rejects: n.rejects, Retained: n.retained, MTU: n.backend.MTU(),
 		Link: n.link.Name, LinkIndex: n.link.Index, Synced: synced, Hops: wire.Hops,
 		NotForwarding: errors.Is(failed.err(), dataplane.ErrNotForwarded)})
-}
-
-// ReportUnreachable reports to the cluster which peers have been unreachable for some
-// time, whenever that changes.
-func (d *Daemon) ReportUnreachable(peers []string) {
-	if r, ok := d.Manager.(subnet.ReachReporter); ok {
-		r.ReportUnreachable(peers)
-	}
 }

@@ -11,7 +11,7 @@ import (
 
 // redialed is a Manager that counts how often its connections are dropped.
 type redialed struct {
-	subnet.Manager
+	plainManager
 	times int
 }
 
@@ -49,7 +49,7 @@ func TestRedialsFromAnotherAddress(t *testing.T) {
 
 // addressed is a Manager in which an operator sets this node's address.
 type addressed struct {
-	subnet.Manager
+	plainManager
 	public  subnet.PublicIPs
 	changed chan struct{}
 }

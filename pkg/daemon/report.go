@@ -8,11 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"flannel/backend"
-	"flannel/pkg/dataplane"
 	"flannel/pkg/reconcile"
 	"flannel/pkg/status/metrics"
-	"flannel/subnet"
 )
 
 // failures are the parts of a pass that failed.
@@ -95,10 +92,8 @@ func (d *Daemon) report(n *node, failed failures, took time.Duration) {
 		Retained: len(n.retained) + len(n.orphans)})
 	d.Metrics.ConfigPending(n.pendingConfig != "")
 	d.reportRejects(n)
-	if r, ok := d.Manager.(subnet.Reporter); ok {
-		r.Report(failed.own().err(), slices.Concat(n.rejects, n.refused), n.advice(), n.pendingConfig)
-	}
-	d.reportLostPods()
+	d.Manager.Report(failed.own().err(), slices.Concat(n.rejects, n.refused), n.advice(), n.pendingConfig)
+	d.Manager.ReportLostPods(d.Dataplane.PodsWithoutEndpoint())
 	d.reportAdvice(n)
 	d.reportAddressConflict(n)
 
@@ -124,14 +119,6 @@ func (d *Daemon) report(n *node, failed failures, took time.Duration) {
 		}
 		d.Log.Warn(msg, "cause", causeOf(err, causeNotSynced), "problem", strings.ReplaceAll(text, "\n", "; "))
 		last.problem, last.at = text, time.Now()
-	}
-}
-
-// reportLostPods reports to the cluster which running pods have lost their network.
-func (d *Daemon) reportLostPods() {
-	plane, reads := d.Dataplane.(dataplane.PodReader)
-	if r, ok := d.Manager.(subnet.PodReporter); ok && reads {
-		r.ReportLostPods(plane.PodsWithoutEndpoint())
 	}
 }
 
@@ -206,8 +193,8 @@ func (b *lineBudget) empty() bool { return b.used > maxLines-1 }
 // advice returns what the operator should change so that Linux and Windows
 // nodes reach each other; "": nothing.
 func (n *node) advice() string {
-	if b, ok := n.backend.(backend.Mixed); ok && n.windows != "" {
-		if reason := b.ForWindows(); reason != "" {
+	if n.windows != "" {
+		if reason := n.backend.ForWindows(); reason != "" {
 			return fmt.Sprintf("%s runs Windows, which does not support this node's configuration. %s", n.windows, reason)
 		}
 	}

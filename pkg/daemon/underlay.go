@@ -4,7 +4,6 @@ import (
 	"context"
 
 	"flannel/pkg/underlay"
-	"flannel/subnet"
 )
 
 // followUnderlay chooses the underlay again if it may have changed.
@@ -29,8 +28,8 @@ func (d *Daemon) followUnderlay(ctx context.Context, n *node, in *inbox) error {
 	d.Log.Info("underlay changed", "cause", causeUnderlayChanged, "to", link, "what", link.Since(n.link))
 	// Do not wait until the client notices that connections from the former address
 	// get no answers.
-	if r, ok := d.Manager.(subnet.Redialer); ok && (link.Index != n.link.Index || link.V4 != n.link.V4 || link.V6 != n.link.V6) {
-		r.Redial()
+	if link.Index != n.link.Index || link.V4 != n.link.V4 || link.V6 != n.link.V6 {
+		d.Manager.Redial()
 	}
 	if next.operator != n.operator {
 		in.republish()
@@ -42,22 +41,11 @@ func (d *Daemon) followUnderlay(ctx context.Context, n *node, in *inbox) error {
 // chooseUnderlay chooses the interface to the other nodes, with the public IPs
 // that the operator has set in the store, and sets them in n.
 func (d *Daemon) chooseUnderlay(ctx context.Context, n *node) (err error) {
-	if a, ok := d.Manager.(subnet.Addresser); ok {
-		if n.operator, err = a.PublicIPs(ctx); err != nil {
-			return err
-		}
+	if n.operator, err = d.Manager.PublicIPs(ctx); err != nil {
+		return err
 	}
 	n.link, n.addrs, err = d.Underlay.Choose(n.config.V4.On(), n.config.V6.On(), n.operator)
 	return err
-}
-
-// publicIPsChanged returns nil, from which nothing is ever received, if the
-// store has no public IPs set by an operator.
-func (d *Daemon) publicIPsChanged() <-chan struct{} {
-	if a, ok := d.Manager.(subnet.Addresser); ok {
-		return a.PublicIPsChanged()
-	}
-	return nil
 }
 
 // logKept logs that the underlay is not the interface that a start would choose, once

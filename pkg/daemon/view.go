@@ -24,12 +24,10 @@ import (
 type View struct {
 	mu      sync.Mutex
 	last    *snapshot
-	errors  []status.Error          // sorted by when they occurred last, the oldest first
-	tunnels dataplane.TrafficReader // nil: the dataplane has no such tunnels
-	guard   dataplane.GuardReader   // nil: the dataplane cannot guard the pod network
-	pods    dataplane.PodReader     // nil: the system does not take pods their network away
-	lease   subnet.Expirer          // nil: leases do not end by themselves
-	probes  *reach.Prober
+	errors  []status.Error      // sorted by when they occurred last, the oldest first
+	plane   dataplane.Dataplane // nil before SetSources
+	manager subnet.Manager      // likewise
+	probes  *reach.Prober       // nil: there are none
 }
 
 // SetSources sets what knows more than passes do: the dataplane when peers were last
@@ -37,23 +35,19 @@ type View struct {
 func (v *View) SetSources(plane dataplane.Dataplane, m subnet.Manager, probes *reach.Prober) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.tunnels, _ = plane.(dataplane.TrafficReader)
-	v.guard, _ = plane.(dataplane.GuardReader)
-	v.pods, _ = plane.(dataplane.PodReader)
-	v.lease, _ = m.(subnet.Expirer)
-	v.probes = probes
+	v.plane, v.manager, v.probes = plane, m, probes
 }
 
 // LeaseExpires returns when this node's lease ends unless it is renewed; the zero
 // Time if it does not end, or if this is not known.
 func (v *View) LeaseExpires() time.Time {
 	v.mu.Lock()
-	lease := v.lease
+	m := v.manager
 	v.mu.Unlock()
-	if lease == nil {
+	if m == nil {
 		return time.Time{}
 	}
-	return lease.Expires()
+	return m.Expires()
 }
 
 // snapshot is a node after a pass. It is a shallow copy: what a node points to
@@ -106,7 +100,7 @@ func (v *View) addError(part string, err error) {
 // Fill sets the fields of r about this node, its peers and the last errors.
 func (v *View) Fill(r *status.Report) {
 	v.mu.Lock()
-	last, tunnels, guard, pods, probes := v.last, v.tunnels, v.guard, v.pods, v.probes
+	last, plane, probes := v.last, v.plane, v.probes
 	r.Errors = append([]status.Error{}, v.errors...)
 	v.mu.Unlock()
 	r.Peers = []status.Peer{}
@@ -118,16 +112,15 @@ func (v *View) Fill(r *status.Report) {
 	r.Pending, r.Refused = last.pendingConfig, last.configRefused
 	r.PeersKnown = last.peersKnown
 	r.Peers, r.Retained = last.peerStatuses(), last.retainedStatus()
-	if guard != nil {
-		if g, exists := guard.Guarded(); exists {
+	if plane != nil {
+		if g, exists := plane.Guarded(); exists {
 			r.Guard = &status.Guard{Enforce: g.Enforce, Waiting: g.Waiting, Problem: g.Problem, Packets: g.Packets, Dropped: g.Dropped, Joined: g.Joined, OfPeer: g.OfPeer}
 		}
-	}
-	if pods != nil {
-		r.LostPods = pods.PodsWithoutEndpoint()
-	}
-	if tunnels != nil {
-		addTunnels(r.Peers, tunnels.Traffic())
+		if f, ever := plane.Forwarded(); ever {
+			r.Forwarded = &status.Forwarded{Sent: status.Flow(f.Sent), Received: status.Flow(f.Received), Dropped: f.Dropped}
+		}
+		r.LostPods = plane.PodsWithoutEndpoint()
+		addTunnels(r.Peers, plane.Traffic())
 	}
 	if probes != nil {
 		probes.Fill(r.Peers)

@@ -118,13 +118,6 @@ type Guard struct {
 	Sources []netip.Prefix // from which peers may send, too, masked
 }
 
-// GuardReader is implemented by dataplanes that can guard the pod network.
-type GuardReader interface {
-	// Guarded returns what the guard does, and whether there is one. It may be called at
-	// any time, by any goroutine.
-	Guarded() (g Guarded, exists bool)
-}
-
 // Guarded is what a guard does.
 type Guarded struct {
 	Enforce bool
@@ -138,24 +131,6 @@ type Guarded struct {
 	// OfPeer describes such a packet of the last minutes with the address of a peer's pod;
 	// empty: there was none.
 	OfPeer string
-}
-
-// SubnetLeaver is implemented by dataplanes under which the CNI plugin bridge connects pods.
-type SubnetLeaver interface {
-	// LeaveSubnets deletes the addresses that bridges without pods have as gateways of
-	// former subnets of this node. The error is a FormerSubnetError if one has pods. node is
-	// the name of this node in Kubernetes, for messages; "": not in Kubernetes. The goroutine
-	// that calls Ensure calls it, too.
-	LeaveSubnets(former []netip.Prefix, node string) error
-}
-
-// PodReader is implemented by dataplanes whose system can take the network of running pods
-// away.
-type PodReader interface {
-	// PodsWithoutEndpoint returns the sorted names of running pods that have lost their
-	// network for good. It may be called by any goroutine; the caller must not change the
-	// result.
-	PodsWithoutEndpoint() []string
 }
 
 // Refused is a path of which the system refused an entry because of its content,
@@ -178,20 +153,6 @@ type TunnelSummary struct {
 	Received, Sent   int64 // bytes, since the summary before
 }
 
-// TrafficReader is implemented by dataplanes with tunnels that know their peers.
-type TrafficReader interface {
-	// Traffic returns the state of some seconds ago by the peers' subnets. It may be
-	// called by any goroutine; the caller must not change the result.
-	Traffic() map[netip.Prefix]Traffic
-}
-
-// Forwarder is a Dataplane that can forward packets in this process (TUN).
-type Forwarder interface {
-	// Forwarded returns what was forwarded since the Dataplane was made, and whether it
-	// had such a device at all. It may be called at any time, by any goroutine.
-	Forwarded() (f Forwarded, ever bool)
-}
-
 // Forwarded counts the packets of pods that this process forwarded and dropped.
 type Forwarded struct {
 	Sent, Received Flow
@@ -202,7 +163,8 @@ type Forwarded struct {
 type Flow struct{ Packets, Bytes uint64 }
 
 // Dataplane reconciles the operating system with a desired state, and notifies of
-// changes that somebody else made. Only one goroutine calls its methods.
+// changes that somebody else made. Only one goroutine calls its methods, except for those
+// that say otherwise. A system that lacks something answers with nothing: the zero value.
 type Dataplane interface {
 	// Ensure creates and repairs devices and returns the existing ones. It deletes no
 	// others. For a device that cannot be read, it returns the last known link, with
@@ -219,6 +181,11 @@ type Dataplane interface {
 	// otherwise err contains the entry. With State.Keep, or if something could not be
 	// read (reconcile.IsUnknown), nothing is deleted.
 	Apply(ctx context.Context, links Links, s State) (refused []Refused, err error)
+	// LeaveSubnets deletes the addresses that bridges without pods, which the CNI plugin bridge
+	// makes, have as gateways of former subnets of this node. The error is a FormerSubnetError if
+	// one has pods. node is the name of this node in Kubernetes, for messages; "": not in
+	// Kubernetes.
+	LeaveSubnets(former []netip.Prefix, node string) error
 	// Changes receives one value after any number of changes by somebody else.
 	Changes() <-chan struct{}
 	// QueueResync makes the next Ensure and Apply read everything again, instead of
@@ -226,4 +193,19 @@ type Dataplane interface {
 	QueueResync()
 	// Close stops watching. The network stays as it is.
 	Close() error
+
+	// Any goroutine may call the methods that follow, at any time. The caller must not change
+	// what they return.
+
+	// Guarded returns what the guard of the pod network does, and whether there is one.
+	Guarded() (g Guarded, exists bool)
+	// Forwarded returns what this process forwarded (TUN) since the Dataplane was made, and
+	// whether it had such a device at all.
+	Forwarded() (f Forwarded, ever bool)
+	// Traffic returns the state of some seconds ago by the peers' subnets, of tunnels that
+	// know their peers.
+	Traffic() map[netip.Prefix]Traffic
+	// PodsWithoutEndpoint returns the sorted names of running pods from which the system has
+	// taken their network for good.
+	PodsWithoutEndpoint() []string
 }

@@ -98,15 +98,17 @@ type Network struct {
 	Switch bool
 }
 
-// HNS is implemented by the kinds of HNS networks.
-type HNS interface {
-	Kind
-	Common() Network
-	with(Network) Kind
+// NetworkOf returns the properties that all kinds of HNS networks have, and whether k is
+// such a kind.
+func NetworkOf(k Kind) (n Network, isHNS bool) {
+	switch k := k.(type) {
+	case Overlay:
+		return k.Network, true
+	case L2Bridge:
+		return k.Network, true
+	}
+	return n, false
 }
-
-// Common returns the properties of all kinds.
-func (n Network) Common() Network { return n }
 
 // Overlay is an HNS network that is a VXLAN tunnel.
 type Overlay struct {
@@ -131,9 +133,6 @@ func (IPsec) kind() string     { return "ipsec" }
 func (Commands) kind() string  { return "commands" }
 func (Overlay) kind() string   { return "overlay" }
 func (L2Bridge) kind() string  { return "l2bridge" }
-
-func (o Overlay) with(n Network) Kind  { o.Network = n; return o }
-func (b L2Bridge) with(n Network) Kind { b.Network = n; return b }
 
 // Encap is the encapsulation of packets on a Path: Direct, VTEP, WireGuardPeer, IPInIP,
 // Datagram, ESP or ByCommands.

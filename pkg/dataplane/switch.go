@@ -16,17 +16,20 @@ type Prepared struct {
 // that these scripts and flanneld accept each other's network. The subnet is not
 // used. A device that is not an HNS network is returned unchanged.
 func SwitchFor(dev Device) Device {
-	network, ok := dev.Kind.(HNS)
+	network, ok := NetworkOf(dev.Kind)
 	if !ok {
 		return dev
 	}
-	common := network.Common()
-	common.Switch = true
-	common.Subnets = []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 168, 255, 0}), 30)}
-	dev.Name, dev.Kind = "External", network.with(common)
-	if o, ok := dev.Kind.(Overlay); ok {
-		o.VNI = 9999
-		dev.Kind = o
+	network.Switch = true
+	network.Subnets = []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 168, 255, 0}), 30)}
+	dev.Name = "External"
+	switch k := dev.Kind.(type) {
+	case Overlay:
+		k.Network, k.VNI = network, 9999
+		dev.Kind = k
+	case L2Bridge:
+		k.Network = network
+		dev.Kind = k
 	}
 	return dev
 }

@@ -35,7 +35,7 @@ type formerBridges struct {
 	used     atomic.Bool                    // a bridge with ports has one of them
 }
 
-// LeaveSubnets implements dataplane.SubnetLeaver. It does nothing if nothing has changed.
+// LeaveSubnets implements dataplane.Dataplane. It does nothing if nothing has changed.
 func (d *Driver) LeaveSubnets(former []netip.Prefix, node string) error {
 	b := &d.bridges
 	var gateways []netip.Prefix

@@ -142,7 +142,7 @@ func (g *guarding) remove(dryRun bool) ([]string, error) {
 	return g.table.Remove(dryRun)
 }
 
-// Guarded implements dataplane.GuardReader.
+// Guarded implements dataplane.Dataplane.
 func (d *Driver) Guarded() (dataplane.Guarded, bool) {
 	g := &d.guard
 	g.mu.Lock()

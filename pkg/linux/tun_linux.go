@@ -227,7 +227,7 @@ func (d *Driver) diverted(s dataplane.State) (found []dataplane.Refused) {
 	return found
 }
 
-// Forwarded implements dataplane.Forwarder.
+// Forwarded implements dataplane.Dataplane.
 func (d *Driver) Forwarded() (f dataplane.Forwarded, ever bool) {
 	counts := d.counters.Get()
 	f = dataplane.Forwarded{Sent: dataplane.Flow(counts.Sent), Received: dataplane.Flow(counts.Received), Dropped: map[string]uint64{}}

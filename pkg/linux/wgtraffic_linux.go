@@ -77,7 +77,10 @@ func (s *wgStore) summarize(states map[wgKey]*wgState) {
 	}
 }
 
-// Traffic implements dataplane.TrafficReader.
+// PodsWithoutEndpoint implements dataplane.Dataplane: Linux takes no pod its network away.
+func (*Driver) PodsWithoutEndpoint() []string { return nil }
+
+// Traffic implements dataplane.Dataplane.
 func (d *Driver) Traffic() map[netip.Prefix]dataplane.Traffic {
 	for _, traffic := range []*map[netip.Prefix]dataplane.Traffic{d.ike.traffic.Load(), d.wg.traffic.Load()} {
 		if traffic != nil && len(*traffic) > 0 {

@@ -94,8 +94,8 @@ func falseFirst(a, b bool) int {
 // derives reports whether r is a tunnel end that is derived from a subnet of the peer. Subnets of unusual size do not
 // count: an IPv6 network has so many of them that for any MAC address there is a subnet from which it is derived.
 func (p *Plan) derives(peer *peer, r resource) bool {
-	return p.tunnel != nil && !peer.unusual && slices.ContainsFunc(peer.paths, func(path *dataplane.Path) bool {
-		return tunnelEnd(path) == r && p.tunnel.Derived(path)
+	return !peer.unusual && slices.ContainsFunc(peer.paths, func(path *dataplane.Path) bool {
+		return tunnelEnd(path) == r && p.backend.Derived(path)
 	})
 }
 

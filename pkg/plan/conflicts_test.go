@@ -76,7 +76,7 @@ func naive(p *Plan, set []*subnet.Lease) (in []string) {
 func usurped(p *Plan, one, other *peer) bool {
 	for _, x := range one.paths {
 		for _, y := range other.paths {
-			if x.Device == y.Device && x.Encap == y.Encap && !other.unusual && p.tunnel.Derived(y) && (one.unusual || !p.tunnel.Derived(x)) {
+			if x.Device == y.Device && x.Encap == y.Encap && !other.unusual && p.backend.Derived(y) && (one.unusual || !p.backend.Derived(x)) {
 				return true
 			}
 		}

@@ -27,7 +27,6 @@ type Plan struct {
 	addrs   []netip.Addr      // of this node, sorted
 	anyLink bool              // whether a peer is on the link of this node does not matter
 	wire    backend.Wire      // of the backend
-	tunnel  backend.Tunnel    // the backend if it is a tunnel, else nil
 	ownEnds map[resource]bool // tunnel ends of this node; the value: it is derived from our subnet
 
 	started    bool                    // the first Update has read the whole set
@@ -149,11 +148,9 @@ func New(cfg subnet.Config, local subnet.Lease, b backend.Backend) *Plan {
 	p := &Plan{cfg: cfg, local: local, backend: b, wire: b.Wire(), ownEnds: map[resource]bool{}, holders: newHolders(0),
 		claimants: map[resource][]*peer{}, unusual: map[*peer]struct{}{}, outranking: map[*peer]struct{}{},
 		inside: map[*peer]struct{}{}, hostSubnets: map[netip.Prefix]int{}, invalid: map[*peer]struct{}{}, twins: map[*peer]struct{}{}}
-	if p.tunnel, _ = b.(backend.Tunnel); p.tunnel != nil {
-		ends, _ := p.tunnel.Ends(&local) // an error means that our lease has no backend data yet
-		for _, end := range ends {
-			p.ownEnds[tunnelEnd(end)] = p.tunnel.Derived(end)
-		}
+	ends, _ := b.Ends(&local) // an error means that our lease has no backend data yet
+	for _, end := range ends {
+		p.ownEnds[tunnelEnd(end)] = b.Derived(end)
 	}
 	return p
 }

@@ -97,12 +97,12 @@ func (p *Plan) outrankedBy(claimant *peer, paths []*dataplane.Path) (outranked [
 	ends := paths
 	// Some paths may not use the tunnel (DirectRouting), but other nodes may reach the same peer through the tunnel.
 	if slices.ContainsFunc(paths, func(path *dataplane.Path) bool { _, tunnelled := path.End(); return !tunnelled }) {
-		ends, _ = p.tunnel.Ends(claimant.lease) // an error: the nodes that need the tunnel reject the peer
+		ends, _ = p.backend.Ends(claimant.lease) // an error: the nodes that need the tunnel reject the peer
 	}
 	precedes := comparePrecedence(claimant, &peer{lease: &p.local}) < 0
 	for _, end := range ends {
 		derived, own := p.ownEnds[tunnelEnd(end)]
-		if own && !derived && (precedes || !claimant.unusual && p.tunnel.Derived(end)) {
+		if own && !derived && (precedes || !claimant.unusual && p.backend.Derived(end)) {
 			outranked = append(outranked, tunnelEnd(end))
 		}
 	}

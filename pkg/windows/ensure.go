@@ -41,7 +41,7 @@ func (d *Driver) Ensure(ctx context.Context, devices []dataplane.Device) (datapl
 	if !networks && !adapters && d.ensureErr == nil && !d.hostConfig.Pending() {
 		return d.links, nil
 	}
-	if d.device().networkKind() == nil {
+	if d.device().network == nil {
 		d.dropNetwork(ctx, networks)
 	}
 	links, err := dataplane.Links{}, error(nil)
@@ -84,7 +84,7 @@ func (d *Driver) setWaiting(err error) {
 func (d *Driver) keepKnown(links dataplane.Links) {
 	for _, dev := range d.devices {
 		old, known := d.links[dev.Name]
-		_, isNetwork := dev.Kind.(dataplane.HNS)
+		_, isNetwork := dataplane.NetworkOf(dev.Kind)
 		if _, read := links[dev.Name]; known && !read && (!isNetwork || d.network != nil) {
 			links[dev.Name] = old
 		}
@@ -116,7 +116,7 @@ func (d *Driver) ensure(ctx context.Context, dev dataplane.Device, relist bool, 
 	if err != nil {
 		return reconcile.Unknown(fmt.Errorf("list adapters: %w", err))
 	}
-	if driven.networkKind() != nil {
+	if driven.network != nil {
 		return d.ensureNetwork(ctx, driven, relist, adapters, links)
 	}
 	i := slices.IndexFunc(adapters, func(a hns.Adapter) bool { return a.Name == dev.Name })
@@ -137,7 +137,7 @@ func (d *Driver) ensureNetwork(ctx context.Context, dev device, relist bool, ada
 	if err := d.findNetwork(ctx, dev, relist, adapters); err != nil {
 		return d.rollBack(ctx, dev, err)
 	}
-	if dev.networkKind().tunnels() && d.network.DRMAC == (mac.Addr{}) && !dev.Switch {
+	if dev.network.tunnels() && d.network.DRMAC == (mac.Addr{}) && !dev.Switch {
 		return d.rollBack(ctx, dev, driver.Waiting(causeNoMAC, "HNS to give the network its MAC address"))
 	}
 	link := dataplane.Link{MAC: d.network.DRMAC}
@@ -145,7 +145,7 @@ func (d *Driver) ensureNetwork(ctx context.Context, dev device, relist bool, ada
 	if found {
 		link.Index, link.MTU = host.Index, host.MTU
 	}
-	if found || dev.networkKind().tunnels() {
+	if found || dev.network.tunnels() {
 		links[dev.name] = link
 	}
 	if err := d.hostConfig.Restore(d.networks); err != nil {
@@ -156,7 +156,7 @@ func (d *Driver) ensureNetwork(ctx context.Context, dev device, relist bool, ada
 	}
 	d.hostConfig.SetReachable()
 	d.wrongIP, d.rolledBack = wrongManagementIP{}, 0
-	if err := dev.networkKind().finish(ctx, d, dev, host, adapters); err != nil {
+	if err := dev.network.finish(ctx, d, dev, host, adapters); err != nil {
 		return err
 	}
 	return d.recordGood(host, adapters)

@@ -85,7 +85,7 @@ func wantedNetwork(dev device, adapter string, v hns.Version) (hns.Network, erro
 			n.Subnets = append(n.Subnets, hns.Subnet{Prefix: s, Gateway: s.Addr().Next()})
 		}
 	}
-	if err := dev.networkKind().complete(&n, v); err != nil {
+	if err := dev.network.complete(&n, v); err != nil {
 		return n, err
 	}
 	if len(n.Subnets) == 0 {

@@ -13,7 +13,7 @@ import (
 func (d *Driver) Found(ctx context.Context, links dataplane.Links, s dataplane.State) ([]*dataplane.Path, error) {
 	dev := d.device()
 	link, exists := links[dev.name]
-	network := dev.networkKind()
+	network := dev.network
 	if !exists || d.network == nil && network != nil && network.tunnels() {
 		return nil, nil
 	}

@@ -240,7 +240,7 @@ func (d *Driver) setTarget(dev device, link dataplane.Link) {
 	}
 	d.forgetTables()
 	d.target = next
-	if dev.networkKind() != nil && dev.networkKind().tunnels() && d.version.Features().HostRoute {
+	if dev.network != nil && dev.network.tunnels() && d.version.Features().HostRoute {
 		d.policies.Want(hostRouteKey(), policyValue{})
 	}
 }
@@ -260,7 +260,7 @@ func (d *Driver) device() device {
 		driven, err := deviceOf(dev)
 		switch {
 		case err != nil:
-		case driven.networkKind() != nil:
+		case driven.network != nil:
 			return driven
 		case i == 0:
 			underlay = driven

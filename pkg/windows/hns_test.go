@@ -269,7 +269,7 @@ const (
 
 // edit changes what networks of both kinds have.
 func edit(dev *dataplane.Device, change func(*dataplane.Network)) {
-	n := dev.Kind.(dataplane.HNS).Common()
+	n, _ := dataplane.NetworkOf(dev.Kind)
 	change(&n)
 	switch k := dev.Kind.(type) {
 	case dataplane.Overlay:

@@ -15,6 +15,7 @@ type device struct {
 	name string
 	dataplane.Network
 	kind
+	network networkKind // the kind again; nil: the device is not an HNS network
 }
 
 // kind drives the paths through devices of one kind.
@@ -52,19 +53,15 @@ func deviceOf(dev dataplane.Device) (device, error) {
 	case dataplane.Existing:
 		out.kind = existing{}
 	case dataplane.Overlay:
-		out.Network, out.kind = k.Network, overlay{k}
+		out.Network, out.network = k.Network, overlay{k}
+		out.kind = out.network
 	case dataplane.L2Bridge:
-		out.Network, out.kind = k.Network, bridge{L2Bridge: k}
+		out.Network, out.network = k.Network, bridge{L2Bridge: k}
+		out.kind = out.network
 	default:
 		return out, fmt.Errorf("device kind %s is not supported on Windows", dataplane.KindName(dev.Kind))
 	}
 	return out, nil
-}
-
-// networkKind returns the device's kind; nil if the device is not an HNS network.
-func (dev device) networkKind() networkKind {
-	k, _ := dev.kind.(networkKind)
-	return k
 }
 
 // fill translates a path to entries of the tables of its device.

@@ -73,7 +73,7 @@ func (d *Driver) recordGood(host hns.Adapter, adapters []hns.Adapter) error {
 // host's endpoint is attached (flannel#1066, which waits for it first, and so for
 // ever; Calico attaches first). HNS does not list it for a bridge, and has to be asked.
 func (d *Driver) findManagementIP(ctx context.Context, dev device, adapters []hns.Adapter) error {
-	bridge := !dev.networkKind().tunnels()
+	bridge := !dev.network.tunnels()
 	if bridge && hostconfig.HasAddress(d.hostAdapter(*d.network, adapters), dev.Local) {
 		return nil
 	}
@@ -101,7 +101,7 @@ func (d *Driver) managementAdapter(dev device, adapters []hns.Adapter) (host hns
 		return host, true
 	}
 	host = d.hostAdapter(*d.network, adapters)
-	return host, !dev.networkKind().tunnels() && hostconfig.HasAddress(host, dev.Local)
+	return host, !dev.network.tunnels() && hostconfig.HasAddress(host, dev.Local)
 }
 
 // wrongManagementIP is a management address that no adapter has, although the
@@ -117,7 +117,7 @@ type wrongManagementIP struct {
 // send from the wrong one for ever, so the network is made again.
 func (d *Driver) waitForHost(ctx context.Context, dev device, adapters []hns.Adapter) error {
 	n := *d.network
-	if !dev.networkKind().tunnels() || !hostconfig.HasAddress(d.hostAdapter(n, adapters), dev.Local) {
+	if !dev.network.tunnels() || !hostconfig.HasAddress(d.hostAdapter(n, adapters), dev.Local) {
 		d.network.ManagementIP = netip.Addr{} // the next pass asks again
 		return driver.Waiting(causeNoManagement, "an interface to have the network's address %s", n.ManagementIP)
 	}

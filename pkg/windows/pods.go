@@ -135,7 +135,7 @@ func (d *Driver) setLostPods(names []string) {
 	driver.Notify(d.changes)
 }
 
-// PodsWithoutEndpoint implements dataplane.PodReader.
+// PodsWithoutEndpoint implements dataplane.Dataplane.
 func (d *Driver) PodsWithoutEndpoint() []string {
 	if names := d.lostPods.Load(); names != nil {
 		return *names

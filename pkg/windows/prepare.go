@@ -64,7 +64,7 @@ func (d *Driver) prepareStep(ctx context.Context, dev dataplane.Device, p *datap
 	if err := d.readVersion(ctx); err != nil {
 		return err
 	}
-	network, ok := dev.Kind.(dataplane.HNS)
+	network, ok := dataplane.NetworkOf(dev.Kind)
 	if !ok {
 		return fmt.Errorf("device kind %s has no switch", dataplane.KindName(dev.Kind))
 	}
@@ -83,7 +83,7 @@ func (d *Driver) prepareStep(ctx context.Context, dev dataplane.Device, p *datap
 	if err != nil {
 		return fmt.Errorf("list adapters: %w", err)
 	}
-	physical, err := hostconfig.PhysicalAdapter(adapters, network.Common().Parent)
+	physical, err := hostconfig.PhysicalAdapter(adapters, network.Parent)
 	if err != nil {
 		return err
 	}

@@ -63,7 +63,7 @@ func (d *Driver) boundNetworks(physical hns.Adapter, adapters []hns.Adapter) []h
 // configuration alone, or was made by flanneld prepare.
 func (d *Driver) mayDelete(n hns.Network) bool {
 	dev := d.device()
-	configured := dev.networkKind() != nil && !dev.Switch && dev.name == n.Name && isOurType(n)
+	configured := dev.network != nil && !dev.Switch && dev.name == n.Name && isOurType(n)
 	return configured || d.ours(n) || isOurType(n) && slices.Contains(d.hostConfig.Owned(true), n.Name)
 }
 

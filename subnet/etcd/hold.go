@@ -230,7 +230,7 @@ func (m *Manager) lifetime(id clientv3.LeaseID) lifetime {
 	}
 }
 
-// Expires implements subnet.Expirer. It is by our clock, which may stand still while
+// Expires implements subnet.Manager. It is by our clock, which may stand still while
 // etcd's goes on; so it is asked for every quarter of an hour.
 func (m *Manager) Expires() time.Time {
 	if at := m.expires.Load(); at != nil {

@@ -78,13 +78,7 @@ type Manager struct {
 	unrequestedOnce sync.Once
 }
 
-var (
-	_ subnet.Manager        = (*Manager)(nil)
-	_ subnet.Redialer       = (*Manager)(nil)
-	_ subnet.ConfigReporter = (*Manager)(nil)
-	_ subnet.Accepter       = (*Manager)(nil)
-	_ subnet.Expirer        = (*Manager)(nil)
-)
+var _ subnet.Manager = (*Manager)(nil)
 
 // New checks o and prepares a client. It connects in the background, but with a
 // user name it logs in first, and waits for etcd to do so. Its errors are
@@ -171,7 +165,7 @@ func (m *Manager) Close() error {
 	return nil
 }
 
-// Redial implements subnet.Redialer. Requests on the dropped connections fail, and
+// Redial implements subnet.Manager. Requests on the dropped connections fail, and
 // gRPC connects again at once, without its backoff.
 func (m *Manager) Redial() {
 	m.tracker.conns.Drop()

@@ -42,21 +42,35 @@ func objectOf(req any) string {
 		return strings.Join(keys, " ")
 	case *pb.WatchRequest:
 		return objectOf(r.GetCreateRequest())
-	case interface {
-		GetKey() []byte
-		GetRangeEnd() []byte
-	}:
-		if len(r.GetRangeEnd()) > 0 {
-			return string(r.GetKey()) + "*"
-		}
+	case *pb.WatchCreateRequest:
+		return keysOf(r.GetKey(), r.GetRangeEnd())
+	case *pb.RangeRequest:
+		return keysOf(r.GetKey(), r.GetRangeEnd())
+	case *pb.DeleteRangeRequest:
+		return keysOf(r.GetKey(), r.GetRangeEnd())
+	case *pb.PutRequest:
 		return string(r.GetKey())
-	case interface{ GetKey() []byte }:
-		return string(r.GetKey())
-	case interface{ GetID() int64 }:
-		return fmt.Sprintf("lease %x", r.GetID())
+	case *pb.LeaseGrantRequest:
+		return leaseID(r.GetID())
+	case *pb.LeaseRevokeRequest:
+		return leaseID(r.GetID())
+	case *pb.LeaseKeepAliveRequest:
+		return leaseID(r.GetID())
+	case *pb.LeaseTimeToLiveRequest:
+		return leaseID(r.GetID())
 	}
 	return ""
 }
+
+// keysOf returns a key, with a star if it is the first of a range.
+func keysOf(key, rangeEnd []byte) string {
+	if len(rangeEnd) > 0 {
+		return string(key) + "*"
+	}
+	return string(key)
+}
+
+func leaseID(id int64) string { return fmt.Sprintf("lease %x", id) }
 
 // tracedStream logs a request on a stream when its first response arrives. What else a
 // watch receives is not the result of a request.

@@ -91,7 +91,7 @@ const exampleConfig = `{"Network": "10.244.0.0/16", "Backend": {"Type": "vxlan"}
 // reportConfig sets what ConfigMissing returns.
 func (m *Manager) reportConfig(missing error) { m.configMissing.Store(&missing) }
 
-// ConfigMissing implements subnet.ConfigReporter.
+// ConfigMissing implements subnet.Manager.
 func (m *Manager) ConfigMissing() error {
 	if missing := m.configMissing.Load(); missing != nil {
 		return *missing

@@ -116,7 +116,7 @@ func (held *heldKey) leaseWith(v format.Value) subnet.Lease {
 	return l
 }
 
-// AcceptWithdrawal implements subnet.Accepter.
+// AcceptWithdrawal implements subnet.Manager.
 func (m *Manager) AcceptWithdrawal() int {
 	peers := m.watched.Load()
 	if peers == nil {

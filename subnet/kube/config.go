@@ -57,7 +57,7 @@ func (m *Manager) WatchConfig(ctx context.Context, changed func([]byte)) error {
 // reportConfig sets what ConfigMissing returns.
 func (m *Manager) reportConfig(missing error) { m.configMissing.Store(&missing) }
 
-// ConfigMissing implements subnet.ConfigReporter.
+// ConfigMissing implements subnet.Manager.
 func (m *Manager) ConfigMissing() error {
 	if missing := m.configMissing.Load(); missing != nil {
 		return *missing

@@ -60,7 +60,7 @@ func (o Options) client() client.Options {
 	return client.Options{Kubeconfig: o.Kubeconfig, APIURL: o.APIURL, UserAgent: o.UserAgent, Prefix: o.Prefix, Log: o.Log, Wrap: o.wrap}
 }
 
-// Manager implements subnet.Manager, Reporter, Redialer, Accepter and Addresser. Its methods may run concurrently;
+// Manager implements subnet.Manager. Its methods may run concurrently;
 // Publish and Hold need an Acquire before them.
 type Manager struct {
 	o        Options
@@ -94,15 +94,7 @@ type Manager struct {
 	publicIPsChanged chan struct{} // notifies the caller of PublicIPsChanged
 }
 
-var (
-	_ subnet.Manager        = (*Manager)(nil)
-	_ subnet.Reporter       = (*Manager)(nil)
-	_ subnet.Redialer       = (*Manager)(nil)
-	_ subnet.ConfigReporter = (*Manager)(nil)
-	_ subnet.Accepter       = (*Manager)(nil)
-
-	_ subnet.Addresser = (*Manager)(nil)
-)
+var _ subnet.Manager = (*Manager)(nil)
 
 // New checks o and prepares a client; it does not wait for the API server. Its errors are permanent. The goroutine that
 // it starts, which reports conditions and Events, ends with ctx.
@@ -137,7 +129,10 @@ func (m *Manager) Close() error {
 	return nil
 }
 
-// Redial implements subnet.Redialer.
+// Expires implements subnet.Manager: a lease lasts as long as our Node.
+func (*Manager) Expires() (never time.Time) { return never }
+
+// Redial implements subnet.Manager.
 func (m *Manager) Redial() { m.api.DropConnections() }
 
 // requestTimeout bounds a request for one object.

@@ -123,7 +123,7 @@ func (m *Manager) ownName() string {
 	return m.name
 }
 
-// NodeName implements subnet.NodeNamer.
+// NodeName implements subnet.Manager.
 func (m *Manager) NodeName() string { return m.ownName() }
 
 // subnetsIn returns the subnets of the families that cfg enables, and an error if one is missing or is not in the network

@@ -43,7 +43,7 @@ func (m *Manager) accepts(l *subnet.Lease) bool {
 	return j == nil || (*j).Check(l) == nil
 }
 
-// AcceptWithdrawal implements subnet.Accepter.
+// AcceptWithdrawal implements subnet.Manager.
 func (m *Manager) AcceptWithdrawal() int {
 	if set := m.watched.Load(); set != nil {
 		return set.Accept()

@@ -10,7 +10,7 @@ import (
 	"flannel/subnet/patience"
 )
 
-// PublicIPs implements subnet.Addresser. An operator sets the addresses in the annotations node-public-ip and
+// PublicIPs implements subnet.Manager. An operator sets the addresses in the annotations node-public-ip and
 // node-public-ipv6 of our Node.
 func (m *Manager) PublicIPs(ctx context.Context) (subnet.PublicIPs, error) {
 	m.mu.Lock()
@@ -32,7 +32,7 @@ func (m *Manager) PublicIPs(ctx context.Context) (subnet.PublicIPs, error) {
 	return m.returnedIPs, nil
 }
 
-// PublicIPsChanged implements subnet.Addresser.
+// PublicIPsChanged implements subnet.Manager.
 func (m *Manager) PublicIPsChanged() <-chan struct{} { return m.publicIPsChanged }
 
 // setOperatorIPs records the public addresses that an operator has set, and notifies if they changed. m.mu must be held.

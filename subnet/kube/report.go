@@ -45,7 +45,7 @@ type status struct {
 
 func newReporter(m *Manager) *reporter { return &reporter{m: m, changed: make(chan struct{}, 1)} }
 
-// Report implements subnet.Reporter.
+// Report implements subnet.Manager.
 func (m *Manager) Report(problem error, rejects []subnet.Rejected, advice, pendingConfig string) {
 	// Called before r.mu is locked, because ownName locks Manager.mu, which others hold when they lock r.mu.
 	ours := rejectMessage(m.members.share(m.ownName(), rejects))
@@ -68,7 +68,7 @@ func (m *Manager) Report(problem error, rejects []subnet.Rejected, advice, pendi
 	}
 }
 
-// ReportUnreachable implements subnet.ReachReporter.
+// ReportUnreachable implements subnet.Manager.
 func (m *Manager) ReportUnreachable(peers []string) {
 	text := unreachableMessage(m.members.shareOf(m.ownName(), peers)) // before r.mu is locked, as in Report
 	r := m.reporter
@@ -80,7 +80,7 @@ func (m *Manager) ReportUnreachable(peers []string) {
 	}
 }
 
-// ReportLostPods implements subnet.PodReporter.
+// ReportLostPods implements subnet.Manager.
 func (m *Manager) ReportLostPods(pods []string) {
 	r, text := m.reporter, lostPodsMessage(pods)
 	r.mu.Lock()

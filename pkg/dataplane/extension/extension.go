@@ -42,10 +42,13 @@ const (
 	passPatient = 2 * time.Second // how long a pass waits for commands
 )
 
-// Dataplane is a dataplane.Dataplane. The loop calls its exported methods; each
-// running command has a goroutine.
+// inner is the Dataplane of the operating system.
+type inner = dataplane.Dataplane
+
+// Dataplane is a dataplane.Dataplane: the inner one, except for the methods that it has
+// itself. The loop calls them; each running command has a goroutine.
 type Dataplane struct {
-	inner   dataplane.Dataplane
+	inner
 	opts    driver.Options
 	marks   *marks        // of running commands
 	limit   limiter       // its cause is context.DeadlineExceeded when a command has run for too long
@@ -82,9 +85,9 @@ type Dataplane struct {
 	peerCommands [2]string // SubnetAdd and SubnetRemove of the last Apply
 }
 
-// New wraps a dataplane, which Close closes.
-func New(inner dataplane.Dataplane, o driver.Options) *Dataplane {
-	d := &Dataplane{inner: inner, opts: o, marks: &marks{path: filepath.Join(o.StateDir, ".command-"+o.Instance+"."), log: o.Log},
+// New wraps the dataplane of the system, which Close closes.
+func New(system dataplane.Dataplane, o driver.Options) *Dataplane {
+	d := &Dataplane{inner: system, opts: o, marks: &marks{path: filepath.Join(o.StateDir, ".command-"+o.Instance+"."), log: o.Log},
 		limit: limited, retry: firstRetry, slow: slowAfter, patient: passPatient,
 		startLane: lane{slots: 2}, normal: lane{slots: atOnce}, slowLane: lane{slots: slowAtOnce},
 		changes: make(chan struct{}, 1), ended: make(chan struct{}, 1), peers: map[key]*peer{}}
@@ -95,7 +98,7 @@ func New(inner dataplane.Dataplane, o driver.Options) *Dataplane {
 			select {
 			case <-d.ctx.Done():
 				return
-			case <-inner.Changes():
+			case <-system.Changes():
 				driver.Notify(d.changes)
 			}
 		}
@@ -105,41 +108,6 @@ func New(inner dataplane.Dataplane, o driver.Options) *Dataplane {
 
 // Changes implements Dataplane.
 func (d *Dataplane) Changes() <-chan struct{} { return d.changes }
-
-// QueueResync implements Dataplane.
-func (d *Dataplane) QueueResync() { d.inner.QueueResync() }
-
-// Traffic implements dataplane.TrafficReader; commands know no traffic.
-func (d *Dataplane) Traffic() map[netip.Prefix]dataplane.Traffic {
-	if r, ok := d.inner.(dataplane.TrafficReader); ok {
-		return r.Traffic()
-	}
-	return nil
-}
-
-// Forwarded implements dataplane.Forwarder.
-func (d *Dataplane) Forwarded() (f dataplane.Forwarded, ever bool) {
-	if r, ok := d.inner.(dataplane.Forwarder); ok {
-		return r.Forwarded()
-	}
-	return f, false
-}
-
-// LeaveSubnets implements dataplane.SubnetLeaver.
-func (d *Dataplane) LeaveSubnets(former []netip.Prefix, node string) error {
-	if l, ok := d.inner.(dataplane.SubnetLeaver); ok {
-		return l.LeaveSubnets(former, node)
-	}
-	return nil
-}
-
-// Guarded implements dataplane.GuardReader.
-func (d *Dataplane) Guarded() (g dataplane.Guarded, exists bool) {
-	if r, ok := d.inner.(dataplane.GuardReader); ok {
-		return r.Guarded()
-	}
-	return g, false
-}
 
 // Close implements Dataplane. It kills running commands.
 func (d *Dataplane) Close() error {

@@ -25,7 +25,7 @@ func hnsNetwork(maker backend.Maker, n backend.Node) (dataplane.Device, error) {
 		return dataplane.Device{}, err
 	}
 	for _, dev := range b.Devices(subnet.Lease{V4: subnet.Endpoint{Subnet: netip.MustParsePrefix("192.168.255.0/30")}}) {
-		if _, ok := dev.Kind.(dataplane.HNS); ok {
+		if _, ok := dataplane.NetworkOf(dev.Kind); ok {
 			return dev, nil
 		}
 	}

@@ -10,6 +10,8 @@ func Of(v any) string {
 	switch v := v.(type) {
 	case interface{ Name() string }:
 		return v.Name()
+	case interface{ Unwrap() []error }:
+		return v.Unwrap()[0].Error()
 	case error:
 		return v.Error()
 	}
