@@ -61,7 +61,7 @@ func within(dir string, folders ...string) bool {
 // pure are the packages that know nothing of any operating system; pkg/dataplane itself is, too.
 var pure = []string{
 	"backend", "subnet", "pkg/plan", "pkg/reconcile", "pkg/conf", "pkg/daemon", "pkg/doctor", "pkg/daemon/rollout", "pkg/cni/conflist",
-	"pkg/encap", "pkg/firewall/iptsave", "pkg/conf/flags", "pkg/conf/netconf", "pkg/logging/redact", "pkg/changes", "pkg/mac", "pkg/dataplane/driver", "pkg/daemon/reach",
+	"pkg/encap", "pkg/firewall/iptsave", "pkg/conf/flags", "pkg/conf/netconf", "pkg/logging/redact", "pkg/changes", "pkg/mac", "pkg/dataplane/driver", "pkg/daemon/reach", "pkg/status/report",
 }
 
 // mayImport lists, for a folder, the packages of this module that it may use; the folders not named here (cmd) may use
@@ -80,15 +80,15 @@ var mayImport = map[string][]string{
 	"pkg/reconcile":               {},
 	"pkg/mac":                     {},
 	"pkg/linux/rtnetlink":         {"pkg/reconcile"},
-	"pkg/dataplane":               {"pkg/changes", "pkg/mac"},
+	"pkg/dataplane":               {"pkg/changes", "pkg/mac", "pkg/status/report"},
 	"pkg/dataplane/driver":        {"pkg/dataplane", "pkg/reconcile"},
 	"pkg/linux/charon":            {"pkg/file"},
-	"pkg/linux":                   {"pkg/dataplane", "pkg/dataplane/driver", "pkg/file", "pkg/linux", "pkg/mac", "pkg/reconcile"},
-	"pkg/windows":                 {"pkg/dataplane", "pkg/dataplane/driver", "pkg/windows/hostconfig", "pkg/file", "pkg/windows/hns", "pkg/windows/lostpods", "pkg/mac", "pkg/reconcile"},
+	"pkg/linux":                   {"pkg/dataplane", "pkg/dataplane/driver", "pkg/file", "pkg/linux", "pkg/mac", "pkg/reconcile", "pkg/status/report"},
+	"pkg/windows":                 {"pkg/dataplane", "pkg/dataplane/driver", "pkg/windows/hostconfig", "pkg/file", "pkg/windows/hns", "pkg/windows/lostpods", "pkg/mac", "pkg/reconcile", "pkg/status/report"},
 	"pkg/dataplane/system":        {"pkg/dataplane", "pkg/linux", "pkg/windows"},
 	"pkg/firewall":                {"pkg/firewall/iptsave", "pkg/linux/rtnetlink"},
 	"pkg/encap":                   {},
-	"pkg/linux/udptunnel":         {},
+	"pkg/linux/udptunnel":         {"pkg/status/report"},
 	"pkg/daemon/instance":         {"pkg/file", "pkg/status"},
 	"pkg/windows/hns":             {"pkg/encap", "pkg/windows/hns", "pkg/mac"},
 	"pkg/windows/lostpods":        {"pkg/windows/hns"},
@@ -96,7 +96,8 @@ var mayImport = map[string][]string{
 	"pkg/underlay":                {"pkg/windows/hns", "pkg/mac", "pkg/linux/rtnetlink"},
 	"pkg/plan":                    {"backend", "pkg/changes", "pkg/dataplane", "pkg/mac", "subnet"},
 	"pkg/status/health":           {},
-	"pkg/status":                  {"pkg/status/health"},
+	"pkg/status":                  {"pkg/status/health", "pkg/status/report"},
+	"pkg/status/report":           {},
 	"pkg/doctor":                  {"pkg/doctor/ruleset", "pkg/encap", "pkg/firewall/iptsave", "pkg/status", "pkg/underlay", "subnet"},
 	"pkg/cni/conflist":            {"pkg/file"},
 	"pkg/cni/install":             {"pkg/file"},

@@ -50,7 +50,7 @@ type Wire struct {
 	Name  string // equal on nodes that reach each other, such as "vxlan, VNI 1, port 8472"
 	Paths bool   // the backend makes paths
 	Echo  bool   // a peer's kernel answers pings to the first or second address of its subnet
-	Keys  bool   // a node negotiates keys with each peer, and its dataplane.Traffic has the time
+	Keys  bool   // a node negotiates keys with each peer, and Dataplane.Traffic has the time
 	// Bridges means that it answers pings to the second address from ours if pods have run
 	// on both nodes.
 	Bridges bool

@@ -15,6 +15,7 @@ import (
 	"flannel/pkg/changes"
 	"flannel/pkg/daemon/rollout"
 	"flannel/pkg/dataplane"
+	"flannel/pkg/status/report"
 	"flannel/subnet"
 )
 
@@ -221,8 +222,8 @@ type negotiating struct {
 	at atomic.Pointer[time.Time]
 }
 
-func (n *negotiating) Traffic() map[netip.Prefix]dataplane.Traffic {
-	return map[netip.Prefix]dataplane.Traffic{netip.MustParsePrefix("10.5.3.0/24"): {Handshake: *n.at.Load()}}
+func (n *negotiating) Traffic() map[netip.Prefix]report.Tunnel {
+	return map[netip.Prefix]report.Tunnel{netip.MustParsePrefix("10.5.3.0/24"): {Handshake: *n.at.Load()}}
 }
 
 // Without a tunnel device, only an answer from bridge to bridge proves a configuration. Keys do not: they are negotiated

@@ -12,6 +12,7 @@ import (
 	"flannel/internal/test/logtest"
 	"flannel/pkg/dataplane"
 	"flannel/pkg/firewall"
+	"flannel/pkg/status/report"
 	"flannel/subnet"
 )
 
@@ -73,10 +74,10 @@ func (m *movingManager) Hold(ctx context.Context) error {
 // plainKernel answers with nothing what a system may not have.
 type plainKernel struct{ dataplane.Dataplane }
 
-func (plainKernel) LeaveSubnets([]netip.Prefix, string) error   { return nil }
-func (plainKernel) PodsWithoutEndpoint() []string               { return nil }
-func (plainKernel) Traffic() map[netip.Prefix]dataplane.Traffic { return nil }
-func (plainKernel) Guarded() (none dataplane.Guarded, _ bool)   { return none, false }
+func (plainKernel) LeaveSubnets([]netip.Prefix, string) error { return nil }
+func (plainKernel) PodsWithoutEndpoint() []string             { return nil }
+func (plainKernel) Traffic() map[netip.Prefix]report.Tunnel   { return nil }
+func (plainKernel) Guarded() *report.Guard                    { return nil }
 
 // countedKernel takes everything, and counts what it was given.
 type countedKernel struct {

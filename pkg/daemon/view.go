@@ -15,6 +15,7 @@ import (
 	"flannel/pkg/dataplane"
 	"flannel/pkg/mac"
 	"flannel/pkg/status"
+	"flannel/pkg/status/report"
 	"flannel/subnet"
 )
 
@@ -113,13 +114,7 @@ func (v *View) Fill(r *status.Report) {
 	r.PeersKnown = last.peersKnown
 	r.Peers, r.Retained = last.peerStatuses(), last.retainedStatus()
 	if plane != nil {
-		if g, exists := plane.Guarded(); exists {
-			r.Guard = &status.Guard{Enforce: g.Enforce, Waiting: g.Waiting, Problem: g.Problem, Packets: g.Packets, Dropped: g.Dropped, Joined: g.Joined, OfPeer: g.OfPeer}
-		}
-		if f, ever := plane.Forwarded(); ever {
-			r.Forwarded = &status.Forwarded{Sent: status.Flow(f.Sent), Received: status.Flow(f.Received), Dropped: f.Dropped}
-		}
-		r.LostPods = plane.PodsWithoutEndpoint()
+		r.Guard, r.Forwarded, r.LostPods = plane.Guarded(), plane.Forwarded(), plane.PodsWithoutEndpoint()
 		addTunnels(r.Peers, plane.Traffic())
 	}
 	if probes != nil {
@@ -129,11 +124,10 @@ func (v *View) Fill(r *status.Report) {
 
 // addTunnels adds what the tunnels know about the peers. With one device for both families, both subnets of a peer have
 // the same tunnel.
-func addTunnels(peers []status.Peer, traffic map[netip.Prefix]dataplane.Traffic) {
+func addTunnels(peers []status.Peer, traffic map[netip.Prefix]report.Tunnel) {
 	for i := range peers {
 		for _, s := range peers[i].Subnets {
-			t, ok := traffic[s]
-			tunnel := status.Tunnel(t)
+			tunnel, ok := traffic[s]
 			if ok && !slices.Contains(peers[i].Tunnels, tunnel) {
 				peers[i].Tunnels = append(peers[i].Tunnels, tunnel)
 			}

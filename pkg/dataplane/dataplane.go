@@ -13,6 +13,7 @@ import (
 
 	"flannel/pkg/changes"
 	"flannel/pkg/mac"
+	"flannel/pkg/status/report"
 )
 
 // Device is a desired network device.
@@ -118,21 +119,6 @@ type Guard struct {
 	Sources []netip.Prefix // from which peers may send, too, masked
 }
 
-// Guarded is what a guard does.
-type Guarded struct {
-	Enforce bool
-	Waiting string            // why it does not enforce although it should; empty: it does what it should
-	Problem string            // why it does not work; empty: it does
-	Packets map[string]uint64 // counted or dropped, by rule
-	Dropped map[string]uint64 // those of them that were dropped
-	// Joined are those of Packets that were not dropped, and whose senders became peers
-	// soon afterwards: this node had not read their leases yet.
-	Joined map[string]uint64
-	// OfPeer describes such a packet of the last minutes with the address of a peer's pod;
-	// empty: there was none.
-	OfPeer string
-}
-
 // Refused is a path of which the system refused an entry because of its content,
 // such as a gateway that is not on the link.
 type Refused struct {
@@ -140,27 +126,11 @@ type Refused struct {
 	Err error
 }
 
-// Traffic is what a tunnel knows about a peer.
-type Traffic struct {
-	Endpoint       netip.AddrPort // where it was last heard of, or where the first packet goes
-	Handshake      time.Time      // the last one; zero: none yet
-	Received, Sent int64          // bytes, since the device or the peer exists
-}
-
 // TunnelSummary is about all peers.
 type TunnelSummary struct {
 	Peers, Connected int   // Connected: with a valid session
 	Received, Sent   int64 // bytes, since the summary before
 }
-
-// Forwarded counts the packets of pods that this process forwarded and dropped.
-type Forwarded struct {
-	Sent, Received Flow
-	Dropped        map[string]uint64 // by reason
-}
-
-// Flow is what went in one direction, without outer headers.
-type Flow struct{ Packets, Bytes uint64 }
 
 // Dataplane reconciles the operating system with a desired state, and notifies of
 // changes that somebody else made. Only one goroutine calls its methods, except for those
@@ -197,14 +167,14 @@ type Dataplane interface {
 	// Any goroutine may call the methods that follow, at any time. The caller must not change
 	// what they return.
 
-	// Guarded returns what the guard of the pod network does, and whether there is one.
-	Guarded() (g Guarded, exists bool)
-	// Forwarded returns what this process forwarded (TUN) since the Dataplane was made, and
-	// whether it had such a device at all.
-	Forwarded() (f Forwarded, ever bool)
+	// Guarded returns what the guard of the pod network does; nil: there is none.
+	Guarded() *report.Guard
+	// Forwarded returns what this process forwarded (TUN) since the Dataplane was made; nil: it
+	// never had such a device.
+	Forwarded() *report.Forwarded
 	// Traffic returns the state of some seconds ago by the peers' subnets, of tunnels that
 	// know their peers.
-	Traffic() map[netip.Prefix]Traffic
+	Traffic() map[netip.Prefix]report.Tunnel
 	// PodsWithoutEndpoint returns the sorted names of running pods from which the system has
 	// taken their network for good.
 	PodsWithoutEndpoint() []string

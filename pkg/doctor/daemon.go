@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"flannel/pkg/status"
+	"flannel/pkg/status/report"
 )
 
 func daemonChecks() []Check {
@@ -245,7 +246,7 @@ func nodesForward(s Snapshot) Finding {
 // other senders scan the port, or use another network's configuration. A few are
 // normal when a node joins, and sends before its lease is known.
 func datagramsFromPeers(s Snapshot) Finding {
-	var f *status.Forwarded
+	var f *report.Forwarded
 	if r := s.Daemon.Value.Report; r != nil {
 		f = r.Forwarded
 	}
@@ -265,14 +266,14 @@ func datagramsFromPeers(s Snapshot) Finding {
 
 // nobodyForges reports what the guard of the pod network has found, and whether it works.
 func nobodyForges(s Snapshot) Finding {
-	var g *status.Guard
+	var g *report.Guard
 	if r := s.Daemon.Value.Report; r != nil {
 		g = r.Guard
 	}
 	if g == nil {
 		return skip("there is no guard: it is off, or the backend is one whose packets others route")
 	}
-	dropped, counted := g.Found()
+	dropped, counted := status.Found(g)
 	const look = "The log has some of these packets (cause forged-packet); Documentation/guard.md explains the rules. "
 	switch {
 	case g.Problem != "":

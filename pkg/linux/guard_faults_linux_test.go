@@ -80,7 +80,7 @@ func TestGuardWithoutRulesHoldsBackNothing(t *testing.T) {
 		if !strings.Contains(run(t, "ip route"), added.Dst.String()) {
 			t.Error("there is no route to a peer that nothing drops")
 		}
-		if g, _ := m.Guarded(); g.Enforce || g.Problem == "" {
+		if g := m.Guarded(); g.Enforce || g.Problem == "" {
 			t.Errorf("the guard without rules: %+v", g)
 		}
 	})

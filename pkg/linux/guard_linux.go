@@ -17,6 +17,7 @@ import (
 	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/linux/guard"
 	"flannel/pkg/linux/rtnetlink"
+	"flannel/pkg/status/report"
 )
 
 // guarding is the guard of the pod network. That it does not work must not disconnect
@@ -27,7 +28,7 @@ type guarding struct {
 
 	mu    sync.Mutex // of what follows
 	on    bool
-	state dataplane.Guarded // without what the kernel counts, and OfPeer
+	state report.Guard // without what the kernel counts, and OfPeer
 
 	waiting string // that was logged
 }
@@ -99,7 +100,7 @@ func (g *guarding) apply(ctx context.Context, d *Driver, links dataplane.Links, 
 
 // record keeps the result for Guarded, and logs what is new.
 func (g *guarding) record(d *Driver, c *guard.Config, err error) {
-	state := dataplane.Guarded{}
+	state := report.Guard{}
 	last := "" // a packet; whoever sends packets must not decide what is logged
 	if g.table != nil {
 		state.Enforce, state.Waiting, last = g.table.Enforces()
@@ -143,17 +144,20 @@ func (g *guarding) remove(dryRun bool) ([]string, error) {
 }
 
 // Guarded implements dataplane.Dataplane.
-func (d *Driver) Guarded() (dataplane.Guarded, bool) {
+func (d *Driver) Guarded() *report.Guard {
 	g := &d.guard
 	g.mu.Lock()
 	state, on := g.state, g.on
 	g.mu.Unlock()
-	if on && g.table != nil {
+	if !on {
+		return nil
+	}
+	if g.table != nil {
 		state.Dropped, state.Joined = g.table.Dropped(), g.table.Joined() // first, so that they have no more than Packets
 		state.Packets, _ = g.table.Counts()
 		state.OfPeer = g.table.FoundOfPeer(time.Now())
 	}
-	return state, on
+	return &state
 }
 
 // guardConfig returns what the guard has to know, or nil if there is none: others route

@@ -15,6 +15,7 @@ import (
 	"flannel/internal/test/eventually"
 	"flannel/internal/test/nstest"
 	"flannel/pkg/dataplane"
+	"flannel/pkg/status/report"
 )
 
 // guarded returns a machine with a guard and the bridge of its pods.
@@ -97,10 +98,10 @@ func TestGuardTrial(t *testing.T) {
 		m := guarded(t, &dataplane.Guard{Enforce: true, Trial: time.Hour})
 		// What is dropped is counted apart; the counter is there in each mode.
 		drops := func() bool { return strings.Contains(run(t, "nft list table inet flannel-guard"), `name "dropped-`) }
-		state := func() dataplane.Guarded {
+		state := func() *report.Guard {
 			t.Helper()
-			g, exists := m.Guarded()
-			if !exists || g.Problem != "" {
+			g := m.Guarded()
+			if g == nil || g.Problem != "" {
 				t.Fatalf("the guard does not work: %+v", g)
 			}
 			return g

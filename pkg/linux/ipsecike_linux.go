@@ -17,6 +17,7 @@ import (
 	"flannel/pkg/dataplane"
 	"flannel/pkg/linux/charon"
 	"flannel/pkg/reconcile"
+	"flannel/pkg/status/report"
 )
 
 // ikeKey identifies a connection of charon.
@@ -90,7 +91,7 @@ type ikeStore struct {
 	others  time.Time          // when that was, if somebody else had started it
 	applied map[ikeKey]ikeConn // loaded in this run, into this charon
 	states  map[ikeKey]*ikeState
-	traffic atomic.Pointer[map[netip.Prefix]dataplane.Traffic]
+	traffic atomic.Pointer[map[netip.Prefix]report.Tunnel]
 }
 
 // ikeState is what the store knows about the security associations of a connection.
@@ -228,7 +229,7 @@ func (s *ikeStore) list() (map[ikeKey]ikeConn, error) {
 		byName[sa.Name] = append(byName[sa.Name], sa)
 	}
 	out, applied := map[ikeKey]ikeConn{}, map[ikeKey]ikeConn{}
-	states, traffic := map[ikeKey]*ikeState{}, map[netip.Prefix]dataplane.Traffic{}
+	states, traffic := map[ikeKey]*ikeState{}, map[netip.Prefix]report.Tunnel{}
 	scope, hasConn, hasSecret := s.scope.Load(), setOf(names), setOf(secrets)
 	for name := range setOf(slices.Concat(names, secrets)) {
 		key, ok := parseIKE(name)
@@ -286,8 +287,8 @@ func (s *ikeState) due(key ikeKey) bool {
 
 // trafficOf returns what passed through the security associations of a connection. The
 // latest one has the endpoint and the time of the handshake.
-func trafficOf(key ikeKey, sas []charon.SA) dataplane.Traffic {
-	t := dataplane.Traffic{Endpoint: netip.AddrPortFrom(key.Remote, 500)} // of IKE
+func trafficOf(key ikeKey, sas []charon.SA) report.Tunnel {
+	t := report.Tunnel{Endpoint: netip.AddrPortFrom(key.Remote, 500)} // of IKE
 	for _, sa := range sas {
 		for _, p := range sa.Pairs {
 			if p.State == "INSTALLED" {

@@ -14,6 +14,7 @@ import (
 	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/linux/udptunnel"
 	"flannel/pkg/reconcile"
+	"flannel/pkg/status/report"
 )
 
 // tun drives TUN devices, whose packets a udptunnel.Tunnel in this process forwards.
@@ -228,13 +229,12 @@ func (d *Driver) diverted(s dataplane.State) (found []dataplane.Refused) {
 }
 
 // Forwarded implements dataplane.Dataplane.
-func (d *Driver) Forwarded() (f dataplane.Forwarded, ever bool) {
-	counts := d.counters.Get()
-	f = dataplane.Forwarded{Sent: dataplane.Flow(counts.Sent), Received: dataplane.Flow(counts.Received), Dropped: map[string]uint64{}}
-	for reason, n := range counts.Dropped {
-		f.Dropped[reason.String()] = n
+func (d *Driver) Forwarded() *report.Forwarded {
+	if !d.forwarded.Load() {
+		return nil
 	}
-	return f, d.forwarded.Load()
+	f := d.counters.Get()
+	return &f
 }
 
 // datagramStore holds the entries of the forwarders: the peers' subnets, and where to

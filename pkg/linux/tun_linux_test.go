@@ -267,7 +267,7 @@ func TestTUNWaitsForPeers(t *testing.T) {
 		run(t, "ip route add 10.5.0.0/16 dev flannel0 proto 70; ping -c 1 -W 1 10.5.2.2 || true")
 		m.mustPass()
 		eventually.True(t, "packets are counted", func() bool { return m.counters.Get().Sent.Packets > 0 })
-		if c := m.counters.Get(); c.Dropped[udptunnel.Unreachable] > 0 {
+		if c := m.counters.Get(); c.Dropped[udptunnel.Unreachable.String()] > 0 {
 			t.Errorf("counted %+v", c)
 		}
 	})

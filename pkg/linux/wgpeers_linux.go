@@ -17,6 +17,7 @@ import (
 
 	"flannel/pkg/dataplane"
 	"flannel/pkg/reconcile"
+	"flannel/pkg/status/report"
 )
 
 // wgKey identifies a peer of a WireGuard device.
@@ -69,7 +70,7 @@ type wgStore struct {
 	states  map[wgKey]*wgState            // of all actual peers
 	owners  map[wgSubnet]wgKey            // of the allowed IPs, as of the last List
 	report  func(dataplane.TunnelSummary) // may be nil
-	traffic atomic.Pointer[map[netip.Prefix]dataplane.Traffic]
+	traffic atomic.Pointer[map[netip.Prefix]report.Tunnel]
 
 	listed   bool         // at least once
 	active   atomic.Bool  // there are devices to poll

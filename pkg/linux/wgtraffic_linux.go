@@ -6,6 +6,7 @@ import (
 
 	"flannel/pkg/dataplane"
 	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/status/report"
 )
 
 // pollInterval is how often the peers are listed; pollShare bounds the share of the time
@@ -49,9 +50,9 @@ func (s *wgStore) close() {
 // first list of this run does not count.
 func (s *wgStore) summarize(states map[wgKey]*wgState) {
 	s.active.Store(len(s.devices()) > 0)
-	traffic, sum := make(map[netip.Prefix]dataplane.Traffic, len(states)), dataplane.TunnelSummary{Peers: len(states)}
+	traffic, sum := make(map[netip.Prefix]report.Tunnel, len(states)), dataplane.TunnelSummary{Peers: len(states)}
 	for key, state := range states {
-		t := dataplane.Traffic{Endpoint: state.actual.Endpoint, Handshake: state.handshake, Received: state.received, Sent: state.sent}
+		t := report.Tunnel{Endpoint: state.actual.Endpoint, Handshake: state.handshake, Received: state.received, Sent: state.sent}
 		for _, allowed := range state.actual.Allowed {
 			if allowed.IsValid() {
 				traffic[allowed] = t
@@ -81,8 +82,8 @@ func (s *wgStore) summarize(states map[wgKey]*wgState) {
 func (*Driver) PodsWithoutEndpoint() []string { return nil }
 
 // Traffic implements dataplane.Dataplane.
-func (d *Driver) Traffic() map[netip.Prefix]dataplane.Traffic {
-	for _, traffic := range []*map[netip.Prefix]dataplane.Traffic{d.ike.traffic.Load(), d.wg.traffic.Load()} {
+func (d *Driver) Traffic() map[netip.Prefix]report.Tunnel {
+	for _, traffic := range []*map[netip.Prefix]report.Tunnel{d.ike.traffic.Load(), d.wg.traffic.Load()} {
 		if traffic != nil && len(*traffic) > 0 {
 			return *traffic // a node has one backend
 		}

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"flannel/pkg/status/report"
 )
 
 // maxListed limits the number of peers that Print lists without EveryPeer.
@@ -135,7 +137,7 @@ func (p *printer) node(n Node, expires time.Time) {
 }
 
 // forwarded prints what the daemon forwarded, and why it dropped packets.
-func (p *printer) forwarded(f *Forwarded) {
+func (p *printer) forwarded(f *report.Forwarded) {
 	if f == nil {
 		return
 	}
@@ -149,7 +151,7 @@ func (p *printer) forwarded(f *Forwarded) {
 }
 
 // guard prints what guards the pod network, and what it has found.
-func (p *printer) guard(g *Guard) {
+func (p *printer) guard(g *report.Guard) {
 	if g == nil {
 		return
 	}
@@ -157,7 +159,7 @@ func (p *printer) guard(g *Guard) {
 	if g.Enforce {
 		mode = "enforce"
 	}
-	dropped, counted := g.Found()
+	dropped, counted := Found(g)
 	if g.Waiting != "" {
 		mode = "audit, but " + Printable(g.Waiting)
 	}
@@ -295,7 +297,7 @@ func Table(rows [][]string) string {
 
 // tunnels returns the cells of a peer's tunnels: where they send; the last handshake, and
 // the bytes received and sent.
-func (p *printer) tunnels(tunnels []Tunnel) (endpoint string, traffic []string) {
+func (p *printer) tunnels(tunnels []report.Tunnel) (endpoint string, traffic []string) {
 	var cells [4][]string
 	for _, t := range tunnels {
 		handshake := "none yet"

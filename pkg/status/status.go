@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"flannel/pkg/status/report"
 )
 
 // Report is that document. Fields may be added, but none changes its meaning.
@@ -45,9 +47,9 @@ type Report struct {
 	PeersKnown bool   `json:"peersKnown"`     // a complete set of peers was received
 	Peers      []Peer `json:"peers"`
 
-	Forwarded *Forwarded `json:"forwarded,omitempty"` // with the backend udp, whose packets the daemon forwards
+	Forwarded *report.Forwarded `json:"forwarded,omitempty"` // with the backend udp, whose packets the daemon forwards
 
-	Guard *Guard `json:"guard,omitempty"` // absent: off, or not supported
+	Guard *report.Guard `json:"guard,omitempty"` // absent: off, or not supported
 
 	// Retained is absent if no peer is retained and the store has this node's
 	// lease.
@@ -112,27 +114,9 @@ type Node struct {
 	UDPEncap bool `json:"udpEncap,omitempty"`
 }
 
-// Forwarded counts the packets of pods that the daemon forwarded since its start.
-type Forwarded struct {
-	Sent     Flow              `json:"sent"`
-	Received Flow              `json:"received"`
-	Dropped  map[string]uint64 `json:"dropped"` // by reason: "malformed", "foreign", "unreachable", "expired", "failed"
-}
-
-// Guard is what guards the pod network against packets of others.
-type Guard struct {
-	Enforce bool              `json:"enforce"`           // it drops packets; else it only counts them
-	Waiting string            `json:"waiting,omitempty"` // why it does not enforce although it should
-	Problem string            `json:"problem,omitempty"` // why it does not work
-	Packets map[string]uint64 `json:"packets"`           // by rule: "outsider", "pod", "impostor", "inner", "spoofed"
-	Dropped map[string]uint64 `json:"dropped,omitempty"` // those of them that were dropped; the others were only counted
-	Joined  map[string]uint64 `json:"joined,omitempty"`  // those of them that were not dropped, and came from nodes whose leases were not known yet
-	OfPeer  string            `json:"ofPeer,omitempty"`  // one of them, of the last minutes, with the address of a peer's pod
-}
-
 // Found describes the packets that the guard has dropped, and those that it has only
 // counted, except those of nodes that joined; empty: there were none.
-func (g *Guard) Found() (dropped, counted string) {
+func Found(g *report.Guard) (dropped, counted string) {
 	var drops, counts []string
 	for _, rule := range slices.Sorted(maps.Keys(g.Packets)) {
 		d := min(g.Dropped[rule], g.Packets[rule])
@@ -144,12 +128,6 @@ func (g *Guard) Found() (dropped, counted string) {
 		}
 	}
 	return strings.Join(drops, ", "), strings.Join(counts, ", ")
-}
-
-// Flow is what went in one direction, without outer headers.
-type Flow struct {
-	Packets uint64 `json:"packets"`
-	Bytes   uint64 `json:"bytes"`
 }
 
 // Network is the pod network of one family and this node's lease in it.
@@ -211,18 +189,9 @@ type Peer struct {
 	PublicIPs []netip.Addr   `json:"publicIPs,omitempty"`
 	Until     time.Time      `json:"until,omitzero"` // with RetainedPeer: when it is removed
 	// Tunnels are absent for backends whose tunnels know nothing of their peers.
-	Tunnels []Tunnel `json:"tunnels,omitempty"`
+	Tunnels []report.Tunnel `json:"tunnels,omitempty"`
 	// Reach is absent if the daemon does not probe the peer.
 	Reach *Reach `json:"reach,omitempty"`
-}
-
-// Tunnel is what WireGuard or IPsec knows about a peer, as of some seconds ago. A peer has
-// one, or one for each address family.
-type Tunnel struct {
-	Endpoint  netip.AddrPort `json:"endpoint"`           // where packets are sent, with IPsec those of IKE; with NAT not what the peer publishes
-	Handshake time.Time      `json:"handshake,omitzero"` // the last one, with IPsec since when there are keys; absent: none yet
-	Received  int64          `json:"received"`           // bytes
-	Sent      int64          `json:"sent"`               // bytes
 }
 
 // Error is an error of one part of a pass.

@@ -3,20 +3,20 @@ package windows
 import (
 	"net/netip"
 
-	"flannel/pkg/dataplane"
+	"flannel/pkg/status/report"
 )
 
 // What Windows does not have: a guard of the pod network, packets that this process forwards, tunnels that know their
 // peers, and bridges of the CNI plugin bridge.
 
 // Guarded implements dataplane.Dataplane.
-func (*Driver) Guarded() (g dataplane.Guarded, exists bool) { return g, false }
+func (*Driver) Guarded() *report.Guard { return nil }
 
 // Forwarded implements dataplane.Dataplane.
-func (*Driver) Forwarded() (f dataplane.Forwarded, ever bool) { return f, false }
+func (*Driver) Forwarded() *report.Forwarded { return nil }
 
 // Traffic implements dataplane.Dataplane.
-func (*Driver) Traffic() map[netip.Prefix]dataplane.Traffic { return nil }
+func (*Driver) Traffic() map[netip.Prefix]report.Tunnel { return nil }
 
 // LeaveSubnets implements dataplane.Dataplane.
 func (*Driver) LeaveSubnets([]netip.Prefix, string) error { return nil }

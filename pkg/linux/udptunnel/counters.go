@@ -1,6 +1,10 @@
 package udptunnel
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+
+	"flannel/pkg/status/report"
+)
 
 // Drop is why a packet or datagram was dropped.
 type Drop int
@@ -28,22 +32,15 @@ type Counters struct {
 // traffic counts packets of pods and their bytes, without the outer headers.
 type traffic struct{ packets, bytes atomic.Uint64 }
 
-// Flow is what went in one direction.
-type Flow struct{ Packets, Bytes uint64 }
-
-func (t *traffic) get() Flow { return Flow{t.packets.Load(), t.bytes.Load()} }
-
-// Counts are the values of Counters at one time.
-type Counts struct {
-	Sent, Received Flow
-	Dropped        map[Drop]uint64 // with all reasons
+func (t *traffic) get() report.Flow {
+	return report.Flow{Packets: t.packets.Load(), Bytes: t.bytes.Load()}
 }
 
-// Get returns the values.
-func (c *Counters) Get() Counts {
-	counts := Counts{Sent: c.sent.get(), Received: c.received.get(), Dropped: map[Drop]uint64{}}
+// Get returns the values, with all reasons.
+func (c *Counters) Get() report.Forwarded {
+	counts := report.Forwarded{Sent: c.sent.get(), Received: c.received.get(), Dropped: map[string]uint64{}}
 	for d := range drops {
-		counts.Dropped[d] = c.dropped[d].Load()
+		counts.Dropped[d.String()] = c.dropped[d].Load()
 	}
 	return counts
 }

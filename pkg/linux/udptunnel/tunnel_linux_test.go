@@ -24,7 +24,7 @@ func TestForwards(t *testing.T) {
 		b.sh("ping -c 1 -s 1444 -M do -W 10 10.5.1.0") // as large as the MTU
 		took := a.transfer(b, "10.5.2.0:5001", 64<<20)
 		t.Logf("64 MiB of one TCP connection in %v", took)
-		if c := a.counters.Get(); c.Sent.Bytes < 64<<20 || c.Sent.Packets < 64<<20/1472 || c.Received.Packets == 0 || c.Dropped[Foreign]+c.Dropped[Malformed] > 0 {
+		if c := a.counters.Get(); c.Sent.Bytes < 64<<20 || c.Sent.Packets < 64<<20/1472 || c.Received.Packets == 0 || c.Dropped[Foreign.String()]+c.Dropped[Malformed.String()] > 0 {
 			t.Errorf("counted %+v", c)
 		}
 		// UDP datagrams of all sizes, as fragments, too.
@@ -296,7 +296,7 @@ func TestPacketsWaitForStart(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if c := a.counters.Get(); c.Dropped[Foreign]+c.Dropped[Unreachable] > 0 {
+		if c := a.counters.Get(); c.Dropped[Foreign.String()]+c.Dropped[Unreachable.String()] > 0 {
 			t.Errorf("counted %+v", c)
 		}
 	})

@@ -14,6 +14,7 @@ import (
 
 	"flannel/pkg/dataplane"
 	"flannel/pkg/reconcile"
+	"flannel/pkg/status/report"
 	"flannel/pkg/version"
 )
 
@@ -134,13 +135,13 @@ func (s stored) Collect(to chan<- prometheus.Metric) {
 
 // forwarded describes the metrics of a dataplane that forwards packets itself.
 type forwarded struct {
-	read                    func() (dataplane.Forwarded, bool)
+	read                    func() *report.Forwarded
 	packets, bytes, dropped *prometheus.Desc
 }
 
 // Forwarded adds metrics of what a dataplane forwards and drops. There are none as
-// long as read returns false.
-func (m *Metrics) Forwarded(read func() (f dataplane.Forwarded, ever bool)) {
+// long as read returns nil.
+func (m *Metrics) Forwarded(read func() *report.Forwarded) {
 	desc := func(name, help, label string) *prometheus.Desc {
 		return prometheus.NewDesc("flanneld_udp_"+name, help, []string{label}, nil)
 	}
@@ -159,14 +160,14 @@ func (f forwarded) Describe(to chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (f forwarded) Collect(to chan<- prometheus.Metric) {
-	counts, ever := f.read()
-	if !ever {
+	counts := f.read()
+	if counts == nil {
 		return
 	}
 	count := func(d *prometheus.Desc, n uint64, label string) {
 		to <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), label)
 	}
-	for direction, t := range map[string]dataplane.Flow{"sent": counts.Sent, "received": counts.Received} {
+	for direction, t := range map[string]report.Flow{"sent": counts.Sent, "received": counts.Received} {
 		count(f.packets, t.Packets, direction)
 		count(f.bytes, t.Bytes, direction)
 	}
@@ -177,13 +178,13 @@ func (f forwarded) Collect(to chan<- prometheus.Metric) {
 
 // guarded describes the metrics of a dataplane's guard.
 type guarded struct {
-	read             func() (dataplane.Guarded, bool)
+	read             func() *report.Guard
 	packets, working *prometheus.Desc
 }
 
 // Guard adds metrics of the guard of the pod network. There are none as long as read
-// returns false.
-func (m *Metrics) Guard(read func() (g dataplane.Guarded, exists bool)) {
+// returns nil.
+func (m *Metrics) Guard(read func() *report.Guard) {
 	m.registry.MustRegister(guarded{read,
 		prometheus.NewDesc("flanneld_guard_packets_total", "Packets that the guard dropped (mode enforce), or found and only counted (audit), by rule.", []string{"mode", "rule"}, nil),
 		prometheus.NewDesc("flanneld_guard_working", "Whether the guard could be set up as configured, by mode.", []string{"mode"}, nil)})
@@ -197,8 +198,8 @@ func (g guarded) Describe(to chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (g guarded) Collect(to chan<- prometheus.Metric) {
-	state, exists := g.read()
-	if !exists {
+	state := g.read()
+	if state == nil {
 		return
 	}
 	mode, working := "audit", 1.0

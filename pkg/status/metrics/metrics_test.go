@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"flannel/pkg/dataplane"
 	"flannel/pkg/reconcile"
+	"flannel/pkg/status/report"
 )
 
 func TestMetrics(t *testing.T) {
@@ -36,11 +36,17 @@ func TestMetrics(t *testing.T) {
 		t.Errorf("an outage and the end of the lease do not show:\n%s", text)
 	}
 	forwards := false
-	m.Guard(func() (dataplane.Guarded, bool) {
-		return dataplane.Guarded{Enforce: true, Problem: "no nf_tables", Packets: map[string]uint64{"outsider": 9}, Dropped: map[string]uint64{"outsider": 7}}, forwards
+	m.Guard(func() *report.Guard {
+		if !forwards {
+			return nil
+		}
+		return &report.Guard{Enforce: true, Problem: "no nf_tables", Packets: map[string]uint64{"outsider": 9}, Dropped: map[string]uint64{"outsider": 7}}
 	})
-	m.Forwarded(func() (dataplane.Forwarded, bool) {
-		return dataplane.Forwarded{Sent: dataplane.Flow{Packets: 2, Bytes: 300}, Received: dataplane.Flow{Packets: 4, Bytes: 500}, Dropped: map[string]uint64{"foreign": 6}}, forwards
+	m.Forwarded(func() *report.Forwarded {
+		if !forwards {
+			return nil
+		}
+		return &report.Forwarded{Sent: report.Flow{Packets: 2, Bytes: 300}, Received: report.Flow{Packets: 4, Bytes: 500}, Dropped: map[string]uint64{"foreign": 6}}
 	})
 	if text := scrape(); strings.Contains(text, "flanneld_udp") || strings.Contains(text, "flanneld_guard") {
 		t.Error("there are metrics of a forwarder or a guard without one")
