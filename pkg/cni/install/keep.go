@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"flannel/pkg/file"
+	"flannel/pkg/reconcile/runner"
 )
 
 // keeper updates and restores one file. Only the goroutine of keep uses it.
@@ -15,9 +16,8 @@ type keeper struct {
 	target
 	log      *slog.Logger
 	pace     pacer
-	warned   time.Time // when an error was last logged; zero: never
-	enforced bool      // a pass of this process has applied the source
-	kept     string    // why another plugin is left in place, as logged; empty: it is not
+	enforced bool   // a pass of this process has applied the source
+	kept     string // why another plugin is left in place, as logged; empty: it is not
 }
 
 func keep(ctx context.Context, t target, log *slog.Logger) error {
@@ -30,30 +30,29 @@ func keep(ctx context.Context, t target, log *slog.Logger) error {
 		return err
 	}
 	k := &keeper{target: t, log: log}
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-sourceChanges:
-		case <-changes:
-		case <-timer.C:
-		}
-		timer.Stop()
-		if next := k.pass(time.Now()); next > 0 {
-			timer.Reset(next)
-		}
+	r := runner.Runner{
+		News:  []<-chan struct{}{sourceChanges},
+		Wakes: []<-chan struct{}{changes}, // each repair is one
+		Retry: runner.Backoff{First: retryAfter},
+		Once:  runner.Once{Repeat: warnEvery},
+		Work:  func(context.Context) (time.Duration, error) { return k.pass(time.Now()) },
+		Tell: func(err error) {
+			if err != nil {
+				log.Warn("could not update CNI file, will retry", "path", t.to, "error", err)
+			}
+		},
 	}
+	r.Run(ctx)
+	return nil
 }
 
 // pass compares the file with its source and writes it if that is due. It returns
 // when to call it again at the latest; 0: only when the file or its source changes.
-func (k *keeper) pass(now time.Time) (next time.Duration) {
+func (k *keeper) pass(now time.Time) (next time.Duration, err error) {
 	p, err := k.plan(!k.enforced)
 	if err == nil && p.write != nil {
 		if delay := k.pace.delay(now, p); delay > 0 {
-			return delay
+			return delay, nil
 		}
 		var written bool
 		if written, err = p.write(); written {
@@ -68,16 +67,12 @@ func (k *keeper) pass(now time.Time) (next time.Duration) {
 	}
 	switch {
 	case errors.Is(err, errChanged):
-		return time.Millisecond
+		return time.Millisecond, nil
 	case err != nil:
-		if k.warned.IsZero() || now.Sub(k.warned) >= warnEvery {
-			k.log.Warn("could not update CNI file, will retry", "path", k.to, "error", err)
-			k.warned = now
-		}
-		return retryAfter
+		return 0, err
 	}
 	k.enforced, k.pace.content = true, nil
-	return k.endEpisode(now)
+	return k.endEpisode(now), nil
 }
 
 // endEpisode ends the episode of repairs if its last one was quietFor ago. It

@@ -337,8 +337,8 @@ func TestRecordCannotBeWritten(t *testing.T) {
 		return p, err
 	}}
 	k := &keeper{target: target, log: slog.New(n.log)}
-	if next := k.pass(time.Now()); next != retryAfter || n.read(n.ConfTo) != source || len(n.log.with("INFO", "reason=missing")) != 1 {
-		t.Errorf("retried after %v\n%s\n%v", next, n.read(n.ConfTo), n.log)
+	if _, err := k.pass(time.Now()); err == nil || n.read(n.ConfTo) != source || len(n.log.with("INFO", "reason=missing")) != 1 {
+		t.Errorf("%v\n%s\n%v", err, n.read(n.ConfTo), n.log)
 	}
 }
 
