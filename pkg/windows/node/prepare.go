@@ -4,7 +4,6 @@
 package node
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +13,7 @@ import (
 	"flannel/backend"
 	"flannel/pkg/dataplane"
 	"flannel/pkg/dataplane/system"
+	"flannel/pkg/reconcile/runner"
 	"flannel/pkg/underlay"
 	"flannel/subnet"
 )
@@ -64,25 +64,22 @@ func Prepare(ctx context.Context, o system.Options, config subnet.Config, maker 
 func retry(
 	ctx context.Context, interval time.Duration, notifications <-chan struct{}, waiting func(reason error), try func() error,
 ) error {
-	var reason error // the last one that is not the end of ctx
-	for {
-		err := try()
-		if err == nil {
-			return nil
-		}
-		if ctx.Err() == nil && (reason == nil || reason.Error() != err.Error()) {
-			waiting(err)
-			reason = err
-		}
-		select {
-		case <-ctx.Done():
-			ended := "gave up" // by the timeout
-			if errors.Is(ctx.Err(), context.Canceled) {
-				ended = "interrupted"
+	r := runner.Runner{
+		News:  []<-chan struct{}{notifications},
+		Retry: runner.Backoff{First: interval},
+		Work:  func(context.Context) (time.Duration, error) { return 0, try() },
+		Tell: func(reason error) {
+			if reason != nil {
+				waiting(reason)
 			}
-			return fmt.Errorf("%s: %w", ended, cmp.Or(reason, err))
-		case <-notifications:
-		case <-time.After(interval):
-		}
+		},
 	}
+	if err := r.Until(ctx); err != nil {
+		ended := "gave up" // by the timeout
+		if errors.Is(ctx.Err(), context.Canceled) {
+			ended = "interrupted"
+		}
+		return fmt.Errorf("%s: %w", ended, err)
+	}
+	return nil
 }

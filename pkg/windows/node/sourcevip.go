@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"flannel/pkg/file"
+	"flannel/pkg/reconcile/runner"
 	"flannel/pkg/windows/hns"
 	"flannel/pkg/windows/sourcevip"
 	"flannel/subnet"
@@ -109,8 +110,8 @@ func ensureVIP(ctx context.Context, k sourcevip.Keeper, subnetFile string) (sour
 	return k.Ensure(ctx, own)
 }
 
-// resyncVIP is how often the source VIP is checked without a notification.
-const resyncVIP = time.Minute
+// The source VIP is checked at notifications, without one after resyncVIP, and after a failure after retryVIP.
+const resyncVIP, retryVIP = time.Minute, 5 * time.Second
 
 // KeepVIP maintains, until ctx ends, the source VIP that the command source-vip has
 // reserved: it restores it, and replaces it if the node has a new subnet. On systems
@@ -127,30 +128,20 @@ func KeepVIP(ctx context.Context, subnetFile, dataDir string, log *slog.Logger) 
 	if err != nil {
 		return err
 	}
-	hnsChanges := k.Client.Changes(ctx)
-	for logged, since := "", time.Now(); ; { // the last logged error, and when the VIP was last in place
-		wait := resyncVIP
-		err := restoreVIP(ctx, k, subnetFile)
-		switch {
-		case ctx.Err() != nil:
-			return nil
-		case err == nil:
-			logged, since = "", time.Now()
-		default:
-			wait = 5 * time.Second
-			if time.Since(since) > wait && err.Error() != logged { // before that, the network is probably being created
+	r := runner.Runner{
+		News:   []<-chan struct{}{subnetFileChanges, k.Client.Changes(ctx)},
+		Resync: resyncVIP,
+		Retry:  runner.Backoff{First: retryVIP},
+		Once:   runner.Once{Grace: retryVIP}, // before that, the network is probably being created
+		Work:   func(ctx context.Context) (time.Duration, error) { return 0, restoreVIP(ctx, k, subnetFile) },
+		Tell: func(err error) {
+			if err != nil {
 				log.Warn("could not restore kube-proxy's source VIP, will retry", "reason", err)
-				logged = err.Error()
 			}
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-subnetFileChanges:
-		case <-hnsChanges:
-		case <-time.After(wait):
-		}
+		},
 	}
+	r.Run(ctx)
+	return nil
 }
 
 // restoreVIP ensures the VIP if one is published, in the published directory of
