@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"flannel/pkg/file"
+	"flannel/pkg/reconcile/runner"
 )
 
 // rereadConfig is the interval for a file that cannot be read: a change of its permissions or its owner notifies nobody.
@@ -19,39 +20,37 @@ func (m *Manager) WatchConfig(ctx context.Context, changed func([]byte)) error {
 		return fmt.Errorf("network configuration: %w", err)
 	}
 	var last []byte // nil before the first configuration
-	logged := ""    // the error that was logged last
-	for {
-		raw, err := file.ReadTrusted(m.o.NetConf)
-		if err == nil && len(raw) == 0 { // probably it is just being written
-			err = fmt.Errorf("%s is empty", m.o.NetConf)
-		}
-		switch {
-		case err == nil:
+	r := runner.Runner{
+		News:  []<-chan struct{}{fileChanged},
+		Retry: runner.Backoff{First: rereadConfig},
+		Work: func(context.Context) (time.Duration, error) {
+			raw, err := file.ReadTrusted(m.o.NetConf)
+			if err == nil && len(raw) == 0 { // probably it is just being written
+				err = fmt.Errorf("%s is empty", m.o.NetConf)
+			}
+			if err != nil {
+				return 0, err
+			}
 			m.reportConfig(nil)
-			if logged = ""; last == nil || !bytes.Equal(last, raw) {
+			if last == nil || !bytes.Equal(last, raw) {
 				last = raw
 				changed(raw)
 			}
-		case err.Error() == logged:
-		case last == nil:
-			logged = err.Error()
-			m.reportConfig(fmt.Errorf("no network configuration: %w; mount the ConfigMap that has the key net-conf.json, or set --net-config-path", err))
-			m.log.Warn("cannot read the network configuration, waiting for it", "cause", causeNoConfig, "error", err)
-		default:
-			logged = err.Error()
-			m.log.Warn("cannot read the network configuration any more, keeping the last one", "cause", causeConfigGone, "error", err)
-		}
-		var again <-chan time.Time // nil: only when the file changes
-		if err != nil {
-			again = time.After(rereadConfig)
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-fileChanged:
-		case <-again:
-		}
+			return 0, nil
+		},
+		Tell: func(err error) {
+			switch {
+			case err == nil:
+			case last == nil:
+				m.reportConfig(fmt.Errorf("no network configuration: %w; mount the ConfigMap that has the key net-conf.json, or set --net-config-path", err))
+				m.log.Warn("cannot read the network configuration, waiting for it", "cause", causeNoConfig, "error", err)
+			default:
+				m.log.Warn("cannot read the network configuration any more, keeping the last one", "cause", causeConfigGone, "error", err)
+			}
+		},
 	}
+	r.Run(ctx)
+	return nil
 }
 
 // reportConfig sets what ConfigMissing returns.
