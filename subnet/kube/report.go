@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"flannel/pkg/reconcile/runner"
 	"flannel/subnet"
 	"flannel/subnet/kube/client"
 	"flannel/subnet/patience"
@@ -22,6 +24,10 @@ import (
 type reporter struct {
 	m       *Manager
 	changed chan struct{} // notifies run of a change of status
+
+	// Only the goroutine of run uses these.
+	written  *corev1.NodeCondition // the condition on our Node; nil: unknown
+	compared time.Time             // when it was read or written; zero: never
 
 	mu     sync.Mutex
 	status status
@@ -176,7 +182,7 @@ func lostPodsMessage(pods []string) string {
 }
 
 const (
-	// recheckEvery is how often the condition is read and compared when nothing has changed.
+	// recheckEvery is how often the condition is read and compared although the status is the same.
 	recheckEvery = 15 * time.Minute
 	// retryPause is the pause after a failed write.
 	retryPause = 5 * time.Second
@@ -185,43 +191,49 @@ const (
 // run writes the condition and the Events until ctx ends.
 func (r *reporter) run(ctx context.Context) {
 	events := newEventFilter()
-	var written *corev1.NodeCondition // the condition on our Node; nil: unknown
-	for {
-		r.mu.Lock()
-		s := r.status
-		r.status.recheck = false
-		r.mu.Unlock()
-		name := r.m.ownName()
-		wait := recheckEvery
-		if s.recheck {
-			written = nil
-		}
-		if want, due := condition(s, r.m.o, time.Now()); name == "" || s.since.IsZero() {
-			// The name of our Node is not known yet, or nothing was reported.
-		} else if due > 0 {
-			wait = min(wait, due)
-		} else if r.m.o.SetCondition && (written == nil || !sameCondition(*written, *want)) {
-			if err := r.setCondition(ctx, name, *want); err != nil {
-				r.recordFailure(ctx, "set the condition NetworkUnavailable", err)
-				wait = retryPause
-			} else {
-				written = want
-				r.m.succeeded("set the condition NetworkUnavailable")
+	loop := runner.Runner{
+		News:   []<-chan struct{}{r.changed},
+		Resync: recheckEvery,
+		Retry:  runner.Backoff{First: retryPause},
+		Work: func(ctx context.Context) (time.Duration, error) {
+			r.mu.Lock()
+			s := r.status
+			r.status.recheck = false
+			r.mu.Unlock()
+			if s.recheck || time.Since(r.compared) >= recheckEvery {
+				r.written = nil
 			}
-		}
-		if name != "" {
-			wait = min(wait, r.writeEvents(ctx, events, name, s))
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-r.changed:
-		case <-time.After(wait):
-			if wait == recheckEvery {
-				written = nil
+			name := r.m.ownName()
+			if name == "" { // not known yet
+				return 0, nil
 			}
-		}
+			wait, err := r.writeCondition(ctx, name, s)
+			return min(cmp.Or(wait, recheckEvery), r.writeEvents(ctx, events, name, s)), err
+		},
 	}
+	loop.Run(ctx)
+}
+
+// writeCondition writes the condition if it differs from the one that was written last. It returns for how long it is too
+// early to report a problem.
+func (r *reporter) writeCondition(ctx context.Context, name string, s status) (early time.Duration, err error) {
+	want, early := condition(s, r.m.o, time.Now())
+	switch {
+	case s.since.IsZero(): // nothing was reported
+		return 0, nil
+	case early > 0:
+		return early, nil
+	case !r.m.o.SetCondition || r.written != nil && sameCondition(*r.written, *want):
+		return 0, nil
+	}
+	const activity = "set the condition NetworkUnavailable"
+	if err := r.setCondition(ctx, name, *want); err != nil {
+		r.recordFailure(ctx, activity, err)
+		return 0, err
+	}
+	r.written, r.compared = want, time.Now()
+	r.m.succeeded(activity)
+	return 0, nil
 }
 
 // recordFailure logs that a write failed: a denial as a warning, once. Outages are logged by the other activities.
