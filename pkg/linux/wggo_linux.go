@@ -10,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"flannel/pkg/reconcile/runner"
 )
 
 // userspaceWireGuard is a program that implements WireGuard with a TUN device.
@@ -19,6 +21,20 @@ const userspaceWireGuard = "wireguard-go"
 // as a program.
 var errNoWireGuard = &NoModuleError{Module: "wireguard", text: "the kernel has no WireGuard: load its module with modprobe wireguard on the host (Linux 5.6 and later have it), " +
 	"install the package with the kernel's modules if it does not find it, or install wireguard-go, which does the same in a process and is slower"}
+
+// startUserspace starts wireguard-go for a device, unless its last start failed just now: a start that fails makes and
+// deletes a device, of which the kernel notifies, so that another pass follows at once.
+func (s *wgStore) startUserspace(device string) error {
+	b := s.starts[device]
+	if b == nil {
+		b = &runner.Backoff{First: time.Second, Last: startAtLeast}
+		if s.starts == nil {
+			s.starts = map[string]*runner.Backoff{}
+		}
+		s.starts[device] = b
+	}
+	return b.Do(func() error { return startWireGuardGo(device) })
+}
 
 // startWireGuardGo starts wireguard-go for a device. The program returns when the device
 // exists, and leaves a process behind that is in a session of its own and does not end
@@ -49,6 +65,10 @@ func startWireGuardGo(device string) error {
 // time, each retry would have another error, which would be logged, and in Kubernetes
 // written to the Node, each time.
 var logPrefix = regexp.MustCompile(`^ERROR: \(.*\) \d{4}/\d\d/\d\d \d\d:\d\d:\d\d `)
+
+// startAtLeast is the longest pause between two tries to start it. Failed passes, which come every 15 s at least, have a
+// longer one, so that each of these finds that a try is due.
+const startAtLeast = 10 * time.Second
 
 // startTimeout bounds the start, which takes some ten milliseconds.
 const startTimeout = 15 * time.Second

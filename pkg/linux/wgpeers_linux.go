@@ -17,6 +17,7 @@ import (
 
 	"flannel/pkg/dataplane"
 	"flannel/pkg/reconcile"
+	"flannel/pkg/reconcile/runner"
 	"flannel/pkg/status/report"
 )
 
@@ -71,6 +72,8 @@ type wgStore struct {
 	owners  map[wgSubnet]wgKey            // of the allowed IPs, as of the last List
 	report  func(dataplane.TunnelSummary) // may be nil
 	traffic atomic.Pointer[map[netip.Prefix]report.Tunnel]
+
+	starts map[string]*runner.Backoff // of wireguard-go, by device
 
 	listed   bool         // at least once
 	active   atomic.Bool  // there are devices to poll

@@ -129,7 +129,7 @@ func (wireguard) create(d *Driver, name string) (netlink.Link, error) {
 	by := "the kernel"
 	if errors.Is(err, unix.EOPNOTSUPP) {
 		by = "wireguard-go"
-		err = startWireGuardGo(name)
+		err = d.wg.startUserspace(name)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("create it: %w", err)
