@@ -117,7 +117,7 @@ func TestRefusedWriteIsRetriedSlowly(t *testing.T) {
 		// A try writes 3 times with all parts, and 3 times each without comments, without --random-fully and without both,
 		// for two tables of two families; a slow machine has time for more.
 		most := 48
-		for pause, left := minBackoff, time.Since(began); left >= pause; pause *= 2 {
+		for pause, left := firstRetry, time.Since(began); left >= pause; pause *= 2 {
 			left -= pause
 			most += 48
 		}
@@ -133,7 +133,7 @@ func TestRefusedWriteIsRetriedSlowly(t *testing.T) {
 		for {
 			select {
 			case <-f.Changes():
-			case <-time.After(maxBackoff + patience):
+			case <-time.After(lastRetry + patience):
 				t.Fatal("nobody asks for another try")
 			}
 			if _, err := f.Apply(t.Context(), both(IPTables)); err == nil {

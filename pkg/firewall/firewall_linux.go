@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/google/nftables"
+
+	"flannel/pkg/reconcile/runner"
 )
 
 // place is one of the locations in the kernel that can hold our rules: an nftables table of ours, or a table of iptables
@@ -32,16 +34,15 @@ type place interface {
 type placeState struct {
 	place
 	v6           bool
-	topics       topics        // notifications about the place; 0: it has none
-	want         []Chain       // nil: nothing of ours
-	needsCheck   bool          // reconcile has to look at it
-	synced       bool          // a check has succeeded since want was set; a later difference was made by others
-	syncedDigest uint64        // digest of the place when it was last found equal to want; 0: unknown
-	lastErr      error         // of the last check
-	backoff      time.Duration // after lastErr, doubled each time; 0: none yet
-	notBefore    time.Time     // no check before this time
-	repairs      tokenBucket   // limits how often others' changes are repaired at once
-	warned       bool          // that another program undoes our rules again and again
+	topics       topics         // notifications about the place; 0: it has none
+	want         []Chain        // nil: nothing of ours
+	needsCheck   bool           // reconcile has to look at it
+	synced       bool           // a check has succeeded since want was set; a later difference was made by others
+	syncedDigest uint64         // digest of the place when it was last found equal to want; 0: unknown
+	retry        runner.Backoff // of checks that fail
+	throttled    time.Time      // no check before this time, because others' changes were repaired too often
+	repairs      tokenBucket    // limits how often others' changes are repaired at once
+	warned       bool           // that another program undoes our rules again and again
 }
 
 // Firewall keeps the rules of the Config last passed to Apply. Apply must not be called concurrently. The watch
@@ -86,13 +87,7 @@ func New(o Options) (*Firewall, error) {
 // Changes receives a value when Apply should be called: our rules may have changed, or a resync or retry is due.
 func (f *Firewall) Changes() <-chan struct{} { return f.changes }
 
-// notify never blocks: one value in the channel is enough for any number of changes.
-func (f *Firewall) notify() {
-	select {
-	case f.changes <- struct{}{}:
-	default:
-	}
-}
+func (f *Firewall) notify() { runner.Notify(f.changes) }
 
 // Close unsubscribes from notifications. The rules stay.
 func (f *Firewall) Close() error {
@@ -116,7 +111,7 @@ func (f *Firewall) Apply(ctx context.Context, c Config) (changed int, err error)
 	now := time.Now()
 	if !f.applied || c != f.config {
 		if err := f.planPlaces(ctx, c); err != nil {
-			f.timer.Reset(maxBackoff) // iptables may be installed later
+			f.timer.Reset(lastRetry) // iptables may be installed later
 			return 0, err
 		}
 	}
@@ -168,7 +163,7 @@ func (f *Firewall) planPlaces(ctx context.Context, c Config) error {
 	f.places = allPlaces(t, f.owner)
 	var active topics
 	for _, s := range f.places {
-		s.needsCheck = true
+		s.needsCheck, s.retry = true, runner.Backoff{First: firstRetry, Last: lastRetry}
 		if f.usesPlace(c.Writer, s.place) {
 			family := c.V4
 			if s.v6 {
@@ -246,10 +241,12 @@ func (f *Firewall) queueChecks(now time.Time) {
 func (f *Firewall) armTimer(now time.Time) {
 	var next time.Time
 	for _, s := range f.places {
-		var at time.Time
+		at := s.retry.Next()
+		if at.Before(s.throttled) {
+			at = s.throttled
+		}
 		switch {
-		case s.needsCheck && s.notBefore.After(now):
-			at = s.notBefore
+		case s.needsCheck && at.After(now):
 		case len(s.want) > 0 && f.resync > 0:
 			at = f.nextResync
 		default:

@@ -8,9 +8,9 @@ import (
 )
 
 const (
-	// After an error, a place is retried after minBackoff, then after twice the previous pause, up to maxBackoff.
-	minBackoff = time.Second
-	maxBackoff = 30 * time.Second
+	// After an error, a place is retried after firstRetry, then after twice the previous pause, up to lastRetry.
+	firstRetry = time.Second
+	lastRetry  = 30 * time.Second
 	// Where another program undoes our rules again and again, the first repairBurst repairs are made at once. After
 	// them one is made per resync, or per repairInterval if there is no resync.
 	repairBurst    = 20
@@ -22,11 +22,11 @@ const (
 //	state                    cause                                action of reconcile
 //	synced                   last check found or wrote the rules  none
 //	needsCheck               new Config, notification, resync     compare the digest, else read and sync
-//	needsCheck, backed off   last sync failed (lastErr)           none until notBefore; returns lastErr
-//	needsCheck, throttled    undone too often (warned)            none until notBefore; no error
+//	needsCheck, retry        last sync failed                     none until retry is due; returns its error
+//	needsCheck, throttled    undone too often (warned)            none until then; no error
 func (f *Firewall) reconcile(ctx context.Context, s *placeState, now time.Time) (int, error) {
-	if !s.needsCheck || now.Before(s.notBefore) {
-		return 0, s.lastErr
+	if !s.needsCheck || !s.retry.Due() || now.Before(s.throttled) {
+		return 0, s.retry.Err()
 	}
 	// The digest is taken before the rules are read. If somebody changes them in between, the next digest differs from
 	// this one and the rules are read again.
@@ -40,12 +40,12 @@ func (f *Firewall) reconcile(ctx context.Context, s *placeState, now time.Time) 
 		return 0, err // we are shutting down: no reason for a backoff
 	}
 	if err != nil {
-		s.lastErr, s.syncedDigest = err, 0
-		s.backoff = min(max(2*s.backoff, minBackoff), maxBackoff)
-		s.notBefore = now.Add(s.backoff)
+		s.syncedDigest = 0
+		s.retry.Fail(err)
 		return 0, err
 	}
-	s.needsCheck, s.lastErr, s.backoff, s.syncedDigest = false, nil, 0, digest
+	s.retry.Clear()
+	s.needsCheck, s.syncedDigest = false, digest
 	if n > 0 {
 		s.syncedDigest = 0 // the digest is of the rules before our write: read them once more at the next check
 		f.recordChange(s, now)
@@ -77,7 +77,7 @@ func (f *Firewall) recordChange(s *placeState, now time.Time) {
 		f.log.Info("repaired firewall rules that another program had changed", "where", s.String())
 		return
 	}
-	s.notBefore = now.Add(interval)
+	s.throttled = now.Add(interval)
 	if !s.warned {
 		s.warned = true
 		f.log.Warn("another program undoes our firewall rules again and again", "where", s.String(), "interval", interval)
