@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"flannel/pkg/reconcile/runner"
 	"flannel/pkg/windows/hns"
 )
 
@@ -16,7 +17,7 @@ const coalesceDelay = 50 * time.Millisecond
 // WatchStack is Watch for a Snapshot read by FromStack.
 func WatchStack(ctx context.Context, stack hns.Stack) (<-chan struct{}, error) {
 	events, changed := make(chan struct{}, 1), make(chan struct{}, 1)
-	stop, err := stack.Watch(func() { notify(events) })
+	stop, err := stack.Watch(func() { runner.Notify(events) })
 	if err != nil {
 		return nil, fmt.Errorf("watch adapters: %w", err)
 	}
@@ -28,31 +29,11 @@ func WatchStack(ctx context.Context, stack hns.Stack) (<-chan struct{}, error) {
 // coalesce sends one value to changed for all events within coalesceDelay,
 // until ctx ends.
 func coalesce(ctx context.Context, events <-chan struct{}, changed chan<- struct{}) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-events:
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(coalesceDelay):
-		}
-		// Take the event of those that arrived during the pause before notifying: one
-		// that arrives afterwards causes another notification, so none is lost.
-		select {
-		case <-events:
-		default:
-		}
-		notify(changed)
+	r := runner.Runner{
+		Wakes: []<-chan struct{}{events},
+		Quiet: coalesceDelay,
+		Later: true,
+		Work:  func(context.Context) (time.Duration, error) { runner.Notify(changed); return 0, nil },
 	}
-}
-
-// notify sends a value to a channel of capacity 1, unless it already holds one.
-func notify(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
+	r.Run(ctx)
 }

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"flannel/pkg/linux/rtnetlink"
+	"flannel/pkg/reconcile/runner"
 )
 
 // Watch returns a channel that receives a value when the result of Read may
@@ -80,7 +81,7 @@ func receive(ctx context.Context, s *nl.NetlinkSocket, events chan<- struct{}) {
 		if err != nil {
 			// Messages may be lost, and an index may be that of another interface by now.
 			clear(ignored)
-			notify(events)
+			runner.Notify(events)
 			time.Sleep(coalesceDelay) // a persistent error must not use up the CPU
 			continue
 		}
@@ -89,7 +90,7 @@ func receive(ctx context.Context, s *nl.NetlinkSocket, events chan<- struct{}) {
 		}
 		for _, m := range msgs {
 			if ignored.concerns(m) {
-				notify(events)
+				runner.Notify(events)
 			}
 		}
 	}

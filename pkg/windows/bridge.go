@@ -12,6 +12,7 @@ import (
 	"flannel/pkg/dataplane"
 	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/reconcile"
+	"flannel/pkg/reconcile/runner"
 	"flannel/pkg/windows/hns"
 	"flannel/pkg/windows/hostconfig"
 )
@@ -169,15 +170,19 @@ func (d *Driver) compareAddresses(host hns.Endpoint, id string) {
 	}
 	d.compared = id
 	d.background(func(ctx context.Context) {
-		endpoints, err := d.client.Endpoints(ctx, host.Network)
-		for err != nil {
-			d.opts.Log.Debug("comparing addresses with the host's endpoint on the bridge", "error", err)
-			select {
-			case <-ctx.Done():
-				return
-			case <-time.After(d.pace.Poll):
-			}
-			endpoints, err = d.client.Endpoints(ctx, host.Network)
+		var endpoints []hns.Endpoint
+		r := runner.Runner{
+			Retry: runner.Backoff{First: d.pace.Poll},
+			Work: func(ctx context.Context) (_ time.Duration, err error) {
+				endpoints, err = d.client.Endpoints(ctx, host.Network)
+				return 0, err
+			},
+			Tell: func(err error) {
+				d.opts.Log.Debug("comparing addresses with the host's endpoint on the bridge", "error", err)
+			},
+		}
+		if r.Until(ctx) != nil {
+			return
 		}
 		for _, e := range endpoints {
 			shared := slices.ContainsFunc(e.IPs, func(p netip.Prefix) bool {

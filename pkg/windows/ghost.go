@@ -30,7 +30,7 @@ func nameExists(err error) bool {
 // The caller has saved the host's settings, since its addresses may move. owned
 // reports whether the journal had the network before it was created.
 func (d *Driver) deleteGhost(ctx context.Context, creation change, dev device, owned bool, refused error) error {
-	if last := d.tries.refused[creation]; last == nil || !nameExists(last.err) {
+	if last := d.tries.refused[creation]; last == nil || !nameExists(last.Err()) {
 		return fmt.Errorf("HNS refuses the name %s, and does not list a network of this name yet: %w", dev.name, refused)
 	}
 	ghosts, err := d.client.Ghosts(ctx)

@@ -18,6 +18,7 @@ import (
 	"flannel/pkg/dataplane"
 	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/reconcile"
+	"flannel/pkg/reconcile/runner"
 	"flannel/pkg/windows/hns"
 	"flannel/pkg/windows/hostconfig"
 )
@@ -42,9 +43,9 @@ type Pace struct {
 	// Rollback is how long the host may lack its addresses before our network is deleted again: 2 min.
 	Rollback time.Duration
 	Retry    time.Duration // until the network is then made again: 10 min, and twice as long each time, up to an hour
-	// Refused is the time until a change that HNS refused is tried again: 5 s, and twice as long each time, up to MaxRefusalBackoff, 10 min.
-	RefusalBackoff, MaxRefusalBackoff time.Duration
-	Settle                            time.Duration // between deleting a network and making one: 10 s
+	// Refused is the time until a change that HNS refused is tried again: 5 s, and twice as long each time, up to MaxRefused, 10 min.
+	Refused, MaxRefused time.Duration
+	Settle              time.Duration // between deleting a network and making one: 10 s
 	// Sweep is the time between looks for endpoints of pods that are gone: 15 min. Two
 	// looks in a row have to find one, so that no endpoint that is being created is deleted.
 	Sweep time.Duration
@@ -60,8 +61,8 @@ func (p *Pace) setDefaults() {
 	p.Dead = cmp.Or(p.Dead, 30*time.Second)
 	p.Rollback = cmp.Or(p.Rollback, 2*time.Minute)
 	p.Retry = cmp.Or(p.Retry, 10*time.Minute)
-	p.RefusalBackoff = cmp.Or(p.RefusalBackoff, 5*time.Second)
-	p.MaxRefusalBackoff = cmp.Or(p.MaxRefusalBackoff, 10*time.Minute)
+	p.Refused = cmp.Or(p.Refused, 5*time.Second)
+	p.MaxRefused = cmp.Or(p.MaxRefused, 10*time.Minute)
 	p.Settle = cmp.Or(p.Settle, 10*time.Second)
 	p.Sweep = cmp.Or(p.Sweep, 15*time.Minute)
 	p.Pods = cmp.Or(p.Pods, time.Minute)
@@ -139,7 +140,7 @@ func New(opts Options, client *hns.Client, stack hns.Stack) *Driver {
 	d := &Driver{opts: opts.Options, pace: opts.Pace, client: client, stack: stack,
 		hostConfig: hostconfig.New(opts.journalPath(), opts.Pace.Limits, stack, opts.Log),
 		changes:    make(chan struct{}, 1), warned: map[string]bool{}}
-	d.tries = tries{&d.pace, map[change]*refusal{}}
+	d.tries = tries{&d.pace, map[change]*runner.Backoff{}}
 	d.policies = reconcile.NewTable[policyKey, policyValue](&policyStore{d: d})
 	d.remotes = reconcile.NewTable[netip.Prefix, remoteValue](remoteStore{d})
 	d.routes = reconcile.NewTable[hostRoute, struct{}](routeStore{d})

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/reconcile/runner"
 	"flannel/pkg/windows/lostpods"
 )
 
@@ -33,20 +34,19 @@ type podWatcher struct {
 }
 
 func (w *podWatcher) run(ctx context.Context) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(w.pace.Pods):
-		}
-		last := w.observed.Load()
-		if last == nil || last.pods == "" {
-			continue
-		}
-		if err := w.look(ctx, last.pods, last.name); err != nil {
-			w.opts.Log.Debug("looking for pods without endpoint", "error", err)
-		}
+	r := runner.Runner{
+		Resync: w.pace.Pods,
+		Later:  true,
+		Work: func(ctx context.Context) (time.Duration, error) {
+			last := w.observed.Load()
+			if last == nil || last.pods == "" {
+				return 0, nil
+			}
+			return 0, w.look(ctx, last.pods, last.name)
+		},
+		Tell: func(err error) { w.opts.Log.Debug("looking for pods without endpoint", "error", err) },
 	}
+	r.Run(ctx)
 }
 
 func (w *podWatcher) look(ctx context.Context, network, name string) error {

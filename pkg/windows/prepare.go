@@ -1,7 +1,6 @@
 package windows
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +9,7 @@ import (
 
 	"flannel/pkg/dataplane"
 	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/reconcile/runner"
 	"flannel/pkg/windows/hns"
 	"flannel/pkg/windows/hostconfig"
 )
@@ -17,30 +17,36 @@ import (
 // prepare repeats prepareStep until there is nothing to wait for. report is
 // called with what it waits for, whenever that changes.
 func (d *Driver) prepare(ctx context.Context, dev dataplane.Device, report func(error)) (dataplane.Prepared, error) {
-	p, last := dataplane.Prepared{}, error(nil)
-	for {
-		err := d.prepareStep(ctx, dev, &p)
-		if isFinal(err) || err == nil && !d.hostConfig.Pending() {
-			return p, err
-		}
-		if err == nil {
-			err = driver.Waiting(hostconfig.CauseNoAddress, "the host to keep its addresses, routes and DNS servers")
-		}
-		if ctx.Err() == nil && (last == nil || err.Error() != last.Error()) { // an error after ctx ended only says so
-			report(err)
-			last = err
-		}
-		select {
-		case <-ctx.Done():
-			reason := "gave up"
-			if errors.Is(ctx.Err(), context.Canceled) {
-				reason = "interrupted"
+	var p dataplane.Prepared
+	var final error
+	r := runner.Runner{
+		News:  []<-chan struct{}{d.changes},
+		Retry: runner.Backoff{First: d.pace.Wait},
+		Work: func(ctx context.Context) (time.Duration, error) {
+			err := d.prepareStep(ctx, dev, &p)
+			switch {
+			case isFinal(err):
+				final = err
+				return 0, nil
+			case err == nil && d.hostConfig.Pending():
+				err = driver.Waiting(hostconfig.CauseNoAddress, "the host to keep its addresses, routes and DNS servers")
 			}
-			return p, fmt.Errorf("%s: %w", reason, cmp.Or(last, err))
-		case <-d.changes:
-		case <-time.After(d.pace.Wait):
-		}
+			return 0, err
+		},
+		Tell: func(err error) {
+			if err != nil {
+				report(err)
+			}
+		},
 	}
+	if err := r.Until(ctx); err != nil {
+		reason := "gave up"
+		if errors.Is(ctx.Err(), context.Canceled) {
+			reason = "interrupted"
+		}
+		return p, fmt.Errorf("%s: %w", reason, err)
+	}
+	return p, final
 }
 
 // isFinal reports whether prepare gives up at once.

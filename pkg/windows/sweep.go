@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"flannel/pkg/reconcile/runner"
 	"flannel/pkg/windows/hns"
 )
 
@@ -33,21 +34,23 @@ type sweeper struct {
 // run looks again and again until ctx ends. It runs beside the passes, because HNS may
 // take seconds for each endpoint.
 func (s *sweeper) run(ctx context.Context) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(s.pace.Sweep):
-		}
-		last := s.observed.Load()
-		if last == nil || last.pods == "" {
-			continue
-		}
-		if err := s.look(ctx, last.pods, last.name); err != nil {
-			s.suspects = nil
-			s.opts.Log.Debug("looking for endpoints of pods that are gone", "error", err)
-		}
+	r := runner.Runner{
+		Resync: s.pace.Sweep,
+		Later:  true,
+		Work: func(ctx context.Context) (time.Duration, error) {
+			last := s.observed.Load()
+			if last == nil || last.pods == "" {
+				return 0, nil
+			}
+			err := s.look(ctx, last.pods, last.name)
+			if err != nil {
+				s.suspects = nil
+			}
+			return 0, err
+		},
+		Tell: func(err error) { s.opts.Log.Debug("looking for endpoints of pods that are gone", "error", err) },
 	}
+	r.Run(ctx)
 }
 
 // look reads the endpoints that it does not know yet, and deletes those that the last

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/reconcile/runner"
 	"flannel/pkg/windows/hns"
 )
 
@@ -23,7 +24,7 @@ import (
 //	7 s      the configuration has another subnet: another change, which is tried at once
 type tries struct {
 	pace    *Pace
-	refused map[change]*refusal
+	refused map[change]*runner.Backoff
 }
 
 // change is what is asked of HNS: a verb and the text of all that the request
@@ -41,12 +42,6 @@ const (
 	verbDeleteEndpoint = "delete endpoint"
 	verbAttachEndpoint = "attach endpoint"
 )
-
-type refusal struct {
-	err  error
-	wait time.Duration // between this try and the next
-	next time.Time
-}
 
 // refusedError is the error of a change that HNS has refused, and that is tried
 // again at next. Its text is the same for all tries, so that it is logged once.
@@ -72,16 +67,15 @@ func (t *tries) try(c change, call func() error) error {
 	}
 	r := t.refused[c]
 	if r == nil {
-		r = &refusal{}
+		r = &runner.Backoff{First: t.pace.Refused}
 		t.refused[c] = r
 	}
-	limit := t.pace.MaxRefusalBackoff
+	r.Last = t.pace.MaxRefused
 	if c.verb == causeRolledBack || errors.Is(err, hns.ErrAddressInUse) {
-		limit = min(limit, soon)
+		r.Last = min(r.Last, soon)
 	}
-	r.err, r.wait = err, max(t.pace.RefusalBackoff, min(2*r.wait, limit))
-	r.next = time.Now().Add(r.wait)
-	return r.error()
+	r.Fail(err)
+	return refusalOf(r)
 }
 
 // soon is the longest time between two tries to delete a network without which the
@@ -91,17 +85,17 @@ const soon = 30 * time.Second
 
 // due returns the error of the last try until the next one is due.
 func (t *tries) due(c change) error {
-	if r := t.refused[c]; r != nil && time.Now().Before(r.next) {
-		return r.error()
+	if r := t.refused[c]; r != nil && !r.Due() {
+		return refusalOf(r)
 	}
 	return nil
 }
 
-func (r *refusal) error() error {
-	if wait := (*driver.WaitError)(nil); errors.As(r.err, &wait) {
-		return r.err
+func refusalOf(r *runner.Backoff) error {
+	if wait := (*driver.WaitError)(nil); errors.As(r.Err(), &wait) {
+		return r.Err()
 	}
-	return &refusedError{r.next, r.err}
+	return &refusedError{r.Next(), r.Err()}
 }
 
 // forget forgets the refusals of changes that obsolete reports.
@@ -119,5 +113,5 @@ func (t *tries) forgetVerb(verb string) { t.forget(func(c change) bool { return 
 // hnsStopped makes everything be tried at once when HNS answers again, except for
 // changes during which HNS stopped.
 func (t *tries) hnsStopped() {
-	t.forget(func(c change) bool { return !errors.Is(t.refused[c].err, hns.ErrUnavailable) })
+	t.forget(func(c change) bool { return !errors.Is(t.refused[c].Err(), hns.ErrUnavailable) })
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"flannel/pkg/reconcile/runner"
 )
 
 // Changes returns a channel that receives a value after networks were created or deleted, or after the service stopped
@@ -11,16 +13,8 @@ import (
 // The channel is never closed.
 func (c *Client) Changes(ctx context.Context) <-chan struct{} {
 	changes := make(chan struct{}, 1)
-	go c.listen(ctx, func() { notify(changes) })
+	go c.listen(ctx, func() { runner.Notify(changes) })
 	return changes
-}
-
-// notify sends a value without blocking. The channel has space for one value, which stands for any number of changes.
-func notify(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
 }
 
 // listen calls changed after changes until ctx ends. While HNS refuses the subscription, it polls. It subscribes again

@@ -6,6 +6,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/windows"
+
+	"flannel/pkg/reconcile/runner"
 )
 
 // HNS sends notifications to a callback:
@@ -76,7 +78,7 @@ func (s *service) Notify(changed func()) (stop func(), err error) {
 	context := s.listeners.add(func(isGone bool) {
 		changed()
 		if isGone {
-			notify(gone)
+			runner.Notify(gone)
 		}
 	})
 	handle, err := s.register(context)
@@ -94,7 +96,7 @@ func (s *service) Notify(changed func()) (stop func(), err error) {
 				continue
 			}
 			handle = 0
-			notify(gone)
+			runner.Notify(gone)
 			select {
 			case <-quit:
 				return
