@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+
+	"flannel/pkg/reconcile/runner"
 )
 
 // pollEvery bounds the delay of a change without a notification: the directory does
@@ -72,20 +74,16 @@ func (w *watch) start(ctx context.Context) {
 // notification always counts as a change, without a comparison: two writes within one
 // tick of the file system's clock leave the same time stamp.
 func (w *watch) run(ctx context.Context, pending *notices) {
-	interval := pollEvery
-	tick := time.NewTicker(interval)
-	defer tick.Stop()
 	if w.watcher != nil {
 		defer func() { go w.watcher.Close() }() // nothing was written through it; see receive
 	}
-	for {
-		notified := false
-		select {
-		case <-ctx.Done():
-			return
-		case <-pending.wake:
-			var names map[string]bool
-			names, notified = pending.take()
+	interval := pollEvery
+	r := runner.Runner{
+		News:   []<-chan struct{}{pending.wake},
+		Resync: pollEvery,
+		Later:  true,
+		Work: func(context.Context) (time.Duration, error) {
+			names, notified := pending.take()
 			for name := range names {
 				if dir := w.dirs[name]; dir != nil {
 					dir.info, dir.gone, interval = nil, true, pollGoneDir/2 // deleted or renamed; doubled below
@@ -93,19 +91,19 @@ func (w *watch) run(ctx context.Context, pending *notices) {
 					notified = true
 				}
 			}
-		case <-tick.C:
-		}
-		newDir := w.watchDirs() // a file may have been created in it before it was watched
-		changed := w.poll()
-		justGone := w.justGone(interval < pollEvery)
-		if notified || newDir || justGone || changed {
-			notify(w.changed)
-		}
-		if interval *= 2; !justGone || interval > pollEvery {
-			interval = pollEvery
-		}
-		tick.Reset(interval)
+			newDir := w.watchDirs() // a file may have been created in it before it was watched
+			changed := w.poll()
+			justGone := w.justGone(interval < pollEvery)
+			if notified || newDir || justGone || changed {
+				runner.Notify(w.changed)
+			}
+			if interval *= 2; !justGone || interval > pollEvery {
+				interval = pollEvery
+			}
+			return interval, nil
+		},
 	}
+	r.Run(ctx)
 }
 
 // isOurs returns a condition for names: those of the files and of their directories. It is for another goroutine.
@@ -161,7 +159,7 @@ func (t *notices) add(name string) {
 	} else {
 		t.names[name] = true
 	}
-	notify(t.wake)
+	runner.Notify(t.wake)
 }
 
 func (t *notices) take() (names map[string]bool, lost bool) {
@@ -228,12 +226,4 @@ func stat(path string) fs.FileInfo {
 // same reports whether a file is the same and has not changed, as far as stat tells.
 func same(a, b fs.FileInfo) bool {
 	return a == nil && b == nil || os.SameFile(a, b) && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime())
-}
-
-// notify sends to a channel of capacity 1, unless it has a value already.
-func notify(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
 }
