@@ -111,7 +111,7 @@ var mayImport = map[string][]string{
 	"pkg/cleanup":                 {"pkg/dataplane/system", "pkg/firewall", "pkg/daemon/instance", "pkg/windows/node", "subnet"},
 	"pkg/logging/redact":          {},
 	"pkg/logging":                 {"pkg/file"},
-	"pkg/windows/service":         {"pkg/logging"},
+	"pkg/windows/service":         {"pkg/file", "pkg/logging"},
 	"pkg/probe/bundle":            {"pkg/doctor", "pkg/file", "pkg/probe", "pkg/logging/redact", "pkg/status", "pkg/version", "pkg/windows/service"},
 	"pkg/probe":                   {"pkg/dataplane", "pkg/doctor", "pkg/windows/hns", "pkg/windows/hostconfig", "pkg/windows/lostpods", "pkg/probe/path", "pkg/logging/redact", "pkg/linux/rtnetlink", "pkg/windows/sourcevip", "pkg/status", "pkg/underlay", "subnet"},
 	"pkg/probe/path":              {"pkg/doctor", "pkg/encap", "pkg/mac", "pkg/linux/rtnetlink", "pkg/status"},
@@ -130,7 +130,6 @@ var mayImport = map[string][]string{
 
 	"pkg/daemon": {"backend", "pkg/changes", "pkg/dataplane", "pkg/firewall", "pkg/status/health", "pkg/mac", "pkg/status/metrics", "pkg/plan", "pkg/daemon/reach", "pkg/reconcile", "pkg/daemon/rollout",
 		"pkg/status", "pkg/underlay", "subnet", "subnet/peerset"},
-	"dist/windows/check":        {},
 	"internal/test/etcdtest":    {"internal/test/nettest"},
 	"internal/test/managertest": {"pkg/changes", "internal/test/eventually", "subnet"},
 	"subnet/peerset":            {"pkg/changes", "subnet"},

@@ -57,6 +57,8 @@ func commands() []command {
 			help: "reserve kube-proxy's source VIP on an overlay, and publish it"},
 		{name: "service", below: serviceCommands(service.Control), about: aboutService, system: "windows",
 			help: "install, uninstall, start, stop or show the service"},
+		{name: "node", below: nodeCommands(), about: aboutNode, system: "windows",
+			help: "make this machine a Windows node, without a DaemonSet, and undo that"},
 		{name: "handback", flags: handback, about: aboutHandback, system: "linux", help: "convert the routes to flannel's form, before flannel runs here again",
 			exits: map[int]string{exitHeld: held}},
 		{name: "cleanup", flags: cleanupCommand, about: aboutCleanup, help: "remove everything that flanneld and flannel left on this node",

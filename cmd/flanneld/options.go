@@ -93,6 +93,10 @@ func parseOptions(args, environ []string) (options, error) {
 	if o.Command == "service" && given.OnLine {
 		problems = append(problems, errors.New("flags of the service come after --, as in: flanneld service install -- --kube-subnet-mgr"))
 	}
+	// The commands below node run others with flags of their own.
+	if o.Command == "node" && given.OnLine {
+		problems = append(problems, errors.New("flags before node have no effect; flanneld node start --help lists those of a node"))
+	}
 	if o.Help || o.Version || slices.Contains(informing, o.Command) {
 		if o.Help {
 			o.Command, o.Args = "", nil

@@ -25,7 +25,7 @@ func Control(ctx context.Context, verb string, config Config, out io.Writer) err
 		changed := false
 		err = withManager(windows.SC_MANAGER_ALL_ACCESS, func(m *mgr.Mgr) (err error) { changed, err = install(m, config, out); return err })
 		if err == nil && config.Start {
-			err = withService(windows.SERVICE_START|windows.SERVICE_STOP|windows.SERVICE_QUERY_STATUS, func(s *mgr.Service) error {
+			err = withService(Name, windows.SERVICE_START|windows.SERVICE_STOP|windows.SERVICE_QUERY_STATUS, func(s *mgr.Service) error {
 				if changed {
 					err = stopService(ctx, s, out)
 				}
@@ -35,11 +35,11 @@ func Control(ctx context.Context, verb string, config Config, out io.Writer) err
 	case "uninstall":
 		err = uninstall(ctx, out)
 	case "start":
-		err = withService(windows.SERVICE_START|windows.SERVICE_QUERY_STATUS, func(s *mgr.Service) error { return startService(ctx, s, out) })
+		err = withService(Name, windows.SERVICE_START|windows.SERVICE_QUERY_STATUS, func(s *mgr.Service) error { return startService(ctx, s, out) })
 	case "stop":
-		err = withService(windows.SERVICE_STOP|windows.SERVICE_QUERY_STATUS, func(s *mgr.Service) error { return stopService(ctx, s, out) })
+		err = withService(Name, windows.SERVICE_STOP|windows.SERVICE_QUERY_STATUS, func(s *mgr.Service) error { return stopService(ctx, s, out) })
 	case "status":
-		err = withService(windows.SERVICE_QUERY_CONFIG|windows.SERVICE_QUERY_STATUS, func(s *mgr.Service) error { return showService(s, out) })
+		err = withService(Name, windows.SERVICE_QUERY_CONFIG|windows.SERVICE_QUERY_STATUS, func(s *mgr.Service) error { return showService(s, out) })
 	case "run":
 		err = errors.New("only the service manager uses this, at the end of the command line")
 	}
@@ -83,9 +83,9 @@ func withManager(access uint32, do func(*mgr.Mgr) error) error {
 }
 
 // withService requests only the given rights: any user may query the status.
-func withService(access uint32, do func(*mgr.Service) error) error {
+func withService(name string, access uint32, do func(*mgr.Service) error) error {
 	return withManager(windows.SC_MANAGER_CONNECT, func(m *mgr.Mgr) error {
-		s, err := openService(m, access)
+		s, err := openService(m, name, access)
 		if err != nil {
 			return err
 		}
@@ -94,17 +94,17 @@ func withService(access uint32, do func(*mgr.Service) error) error {
 	})
 }
 
-// openService opens the service with the given rights. The caller must close it.
-func openService(m *mgr.Mgr, access uint32) (*mgr.Service, error) {
-	name, err := windows.UTF16PtrFromString(Name)
+// openService opens a service with the given rights. The caller must close it.
+func openService(m *mgr.Mgr, name string, access uint32) (*mgr.Service, error) {
+	text, err := windows.UTF16PtrFromString(name)
 	if err != nil {
 		return nil, err
 	}
-	h, err := windows.OpenService(m.Handle, name, access)
+	h, err := windows.OpenService(m.Handle, text, access)
 	if err != nil {
 		return nil, fmt.Errorf("open the service: %w", err)
 	}
-	return &mgr.Service{Name: Name, Handle: h}, nil
+	return &mgr.Service{Name: name, Handle: h}, nil
 }
 
 // install creates the service or changes it to config. The service depends on no
@@ -116,7 +116,7 @@ func install(m *mgr.Mgr, config Config, out io.Writer) (changed bool, err error)
 	if changed = !installed(config); !changed {
 		done = "already installed"
 	}
-	s, err := openService(m, windows.SERVICE_ALL_ACCESS)
+	s, err := openService(m, Name, windows.SERVICE_ALL_ACCESS)
 	if errors.Is(err, windows.ERROR_SERVICE_DOES_NOT_EXIST) {
 		done = "installed; start it by: flanneld service start"
 		s, err = m.CreateService(Name, config.Command[0], mgr.Config{StartType: mgr.StartAutomatic, ErrorControl: mgr.ErrorNormal})
@@ -181,7 +181,7 @@ func change[T any](s *mgr.Service, level uint32, to *T) error {
 // Windows keeps it until its process has ended and no program has it open.
 func uninstall(ctx context.Context, out io.Writer) error {
 	done := "uninstalled; the network stays in place, flanneld cleanup removes it"
-	err := withService(windows.SERVICE_ALL_ACCESS, func(s *mgr.Service) error {
+	err := withService(Name, windows.SERVICE_ALL_ACCESS, func(s *mgr.Service) error {
 		if err := stopService(ctx, s, out); err != nil {
 			return err
 		}
@@ -195,7 +195,7 @@ func uninstall(ctx context.Context, out io.Writer) error {
 	}
 	// Without waiting, a following install would fail with ERROR_SERVICE_MARKED_FOR_DELETE.
 	for deadline := time.Now().Add(stateWithin); ; {
-		err := withService(windows.SERVICE_QUERY_STATUS, func(*mgr.Service) error { return nil })
+		err := withService(Name, windows.SERVICE_QUERY_STATUS, func(*mgr.Service) error { return nil })
 		if errors.Is(err, windows.ERROR_SERVICE_DOES_NOT_EXIST) {
 			break
 		}
@@ -273,7 +273,7 @@ func await(ctx context.Context, s *mgr.Service, want svc.State) (svc.Status, err
 		case status.State == want:
 			return status, nil
 		case status.State == svc.Stopped:
-			return status, fmt.Errorf("the service stopped at once, %s; see the event log (Application, source %s)", exitText(status), Name)
+			return status, fmt.Errorf("the service stopped at once, %s; see the event log (Application, source %s)", exitText(status), s.Name)
 		case time.Now().After(deadline):
 			return status, fmt.Errorf("the service is still %s after %v; see its log", StateName(status.State), stateWithin)
 		}

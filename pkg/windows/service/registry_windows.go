@@ -12,8 +12,9 @@ import (
 
 // Keys of HKEY_LOCAL_MACHINE.
 const (
-	serviceKey = `SYSTEM\CurrentControlSet\Services\` + Name
-	sourceKey  = `SYSTEM\CurrentControlSet\Services\EventLog\Application\` + Name
+	servicesKey = `SYSTEM\CurrentControlSet\Services\`
+	serviceKey  = servicesKey + Name
+	sourceKey   = `SYSTEM\CurrentControlSet\Services\EventLog\Application\` + Name
 )
 
 // setEnvironment replaces the variables of the service. The service manager passes

@@ -1,5 +1,6 @@
 // Package service installs and controls the Windows service flanneld, and runs
-// the daemon under the service manager.
+// the daemon under the service manager. It also runs the components of a node
+// (kubelet, kube-proxy, flanneld), as services or as background processes.
 package service
 
 import (

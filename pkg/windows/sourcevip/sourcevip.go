@@ -133,7 +133,7 @@ func (k Keeper) network(ctx context.Context, subnet netip.Prefix) (hns.Network, 
 var errNotInPlace = errors.New("the source VIP is not in place")
 
 // reserve reserves the address, deletes our other reservations, and creates the
-// endpoint. It returns v with the address and the endpoint. kube-proxy.ps1 and the
+// endpoint. It returns v with the address and the endpoint. node kube-proxy and the
 // daemon call it again and again, and there can be thousands of endpoints: it reads
 // all of them only if the source VIP is not in place, and without host-local's lock.
 func (k Keeper) reserve(ctx context.Context, n hns.Network, v VIP, endpoint string) (VIP, error) {

@@ -12,7 +12,7 @@ import (
 )
 
 // kube-proxy has an endpoint for each backend of a Service. Once the source VIP is in place, Ensure does not read them,
-// which kube-proxy.ps1 calls every 10 seconds, and the daemon after each change of an endpoint.
+// which node kube-proxy calls every 10 seconds, and the daemon after each change of an endpoint.
 func TestThousandsOfEndpoints(t *testing.T) {
 	for name, c := range map[string]struct {
 		knobs hnstest.Knobs

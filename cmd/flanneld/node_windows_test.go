@@ -1,0 +1,136 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/spf13/pflag"
+
+	"flannel/internal/test/logtest"
+)
+
+func putFile(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Without a management IP, what is not given is that of the last run; the scripts for PowerShell wrote the same file.
+func TestNodeSettings(t *testing.T) {
+	dir := t.TempDir()
+	settle := func(args ...string) (s nodeSettings, err error) {
+		set := pflag.NewFlagSet("", pflag.ContinueOnError)
+		s.declare(set)
+		if err := set.Parse(args); err != nil {
+			t.Fatal(err)
+		}
+		return s, s.complete(set, dir)
+	}
+	if _, err := settle("--network-mode=overlay"); err == nil || !logtest.Names(err.Error(), "--management-ip", settingsName) {
+		t.Errorf("without an address: %v", err)
+	}
+	for _, wrong := range []string{"--management-ip=here", "--network-mode=sideways"} {
+		if _, err := settle("--management-ip=192.0.2.1", wrong); err == nil || !logtest.Names(err.Error(), wrong[strings.Index(wrong, "=")+1:]) {
+			t.Errorf("%s: %v", wrong, err)
+		}
+	}
+	first, err := settle("--management-ip=192.0.2.1", "--network-mode=overlay", "--log-dir=C:", "--health-port=9000")
+	if err != nil || first.LogDir != `C:\` || first.KubeConfig != filepath.Join(dir, "config") || first.NodeName != strings.ToLower(os.Getenv("COMPUTERNAME")) || first.Services {
+		t.Fatalf("the first run: %+v, %v", first, err)
+	}
+	first.Services = true
+	if err := first.keep(dir); err != nil {
+		t.Fatal(err)
+	}
+	if same, err := settle(); err != nil || same != first {
+		t.Errorf("another run: %+v, %v, want %+v", same, err, first)
+	}
+	want := first
+	want.InterfaceName = "Ethernet 2"
+	if other, err := settle("--interface-name=Ethernet 2"); err != nil || other != want {
+		t.Errorf("another run: %+v, %v, want %+v", other, err, want)
+	}
+	if fresh, err := settle("--management-ip=192.0.2.2"); err != nil || fresh.NetworkMode != "l2bridge" || fresh.HealthPort != 8471 || !fresh.Services {
+		t.Errorf("with an address: %+v, %v", fresh, err)
+	}
+	var keys map[string]any
+	text, err := os.ReadFile(filepath.Join(dir, settingsName))
+	if err != nil || json.Unmarshal(text, &keys) != nil {
+		t.Fatal(string(text), err)
+	}
+	for _, key := range strings.Fields("ManagementIP ClusterCIDR KubeDnsServiceIP CniBinDir CniConfDir ClientCA HealthPort Services") {
+		if _, ok := keys[key]; !ok {
+			t.Errorf("the file has no %s: %s", key, text)
+		}
+	}
+	putFile(t, filepath.Join(dir, settingsName), "\ufeff"+string(text)) // by an editor of Windows
+	if same, err := settle(); err != nil || same != first {
+		t.Errorf("with a byte order mark: %+v, %v", same, err)
+	}
+	putFile(t, filepath.Join(dir, settingsName), "{")
+	if _, err := settle(); err == nil || !logtest.Names(err.Error(), filepath.Join(dir, settingsName)) {
+		t.Errorf("a file that cannot be read: %v", err)
+	}
+}
+
+// TestNodeNeedsFiles runs node start where things are missing: it says which, and starts nothing.
+func TestNodeNeedsFiles(t *testing.T) {
+	machine(t)
+	dir := t.TempDir()
+	base := "--base-dir=" + dir
+	for _, args := range [][]string{{"start", base}, {"start", base, "--services"}, {"start", base, "--retry"}, {"start", base, "--management-ip=x"}} {
+		if code, _, problems := flanneldSays(t.Context(), append([]string{"node"}, args...)...); code != exitUsage || problems == "" {
+			t.Errorf("node %q ends with %d and says %s", args, code, problems)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(dir, settingsName)); err == nil {
+		t.Error("settings with a mistake are kept")
+	}
+	code, out, problems := flanneldSays(t.Context(), "node", "start", base, "--management-ip=192.0.2.1", "--network-mode=overlay")
+	if code != exitError || !logtest.Names(problems, filepath.Join(dir, "kube-proxy.exe"), filepath.Join(dir, "config")) || !logtest.Names(out, "FL501") {
+		t.Errorf("node start ends with %d and says %s%s", code, out, problems)
+	}
+}
+
+// TestNodeReset removes the files of a node that has no network any more. A dry run removes nothing.
+func TestNodeReset(t *testing.T) {
+	machine(t)
+	dir, conf := t.TempDir(), filepath.Join(t.TempDir(), "net d")
+	s := nodeSettings{CNIConfDir: conf}
+	if err := s.keep(dir); err != nil {
+		t.Fatal(err)
+	}
+	removed := []string{filepath.Join(conf, cniConfName), filepath.Join(dir, settingsName), filepath.Join(dir, kubeletConfigName), filepath.Join(dir, "SourceVip.json")}
+	stays := []string{filepath.Join(dir, "flanneld.exe"), filepath.Join(dir, "config"), filepath.Join(dir, "kubelet.log"), filepath.Join(conf, "20-other.conf")}
+	for _, path := range append(append([]string{}, removed...), stays...) {
+		if path != filepath.Join(dir, settingsName) {
+			putFile(t, path, "{}")
+		}
+	}
+	for _, args := range [][]string{{"--dry-run"}, nil, nil} {
+		code, out, problems := flanneldSays(t.Context(), append([]string{"node", "reset", "--base-dir=" + dir, "--cni-conf-dir=" + conf}, args...)...)
+		if code != exitOK {
+			t.Fatalf("node reset %q ends with %d and says %s%s", args, code, out, problems)
+		}
+		for _, path := range removed {
+			if there := exists(path)(); there != (args != nil) || args != nil && !logtest.Names(out, path) {
+				t.Errorf("after node reset %q, %s exists: %t\n%s", args, path, there, out)
+			}
+		}
+		for _, path := range stays {
+			if !exists(path)() {
+				t.Errorf("node reset %q removed %s", args, path)
+			}
+		}
+	}
+	if code, out, problems := flanneldSays(t.Context(), "node", "stop", "--base-dir="+dir); code != exitOK {
+		t.Errorf("node stop where nothing runs ends with %d and says %s%s", code, out, problems)
+	}
+}

@@ -1,0 +1,146 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"flannel/pkg/file"
+	"flannel/pkg/windows/node"
+	"flannel/pkg/windows/sourcevip"
+)
+
+// proxyRun is a kube-proxy for this node's network.
+type proxyRun struct {
+	*call
+	kubeProxy, kubeConfig, nodeName string // kubeProxy is the program
+	gates                           string // feature gates
+
+	minor  int              // of kube-proxy's version, after the first flags
+	keeper sourcevip.Keeper // likewise
+}
+
+// flags returns kube-proxy's flags for this node's network and its HNS. It reserves the
+// source VIP if the network needs one, and waits a minute for the daemon to create the
+// network.
+func (r *proxyRun) flags(ctx context.Context) ([]string, error) {
+	if r.minor == 0 {
+		out, err := exec.CommandContext(ctx, r.kubeProxy, "--version").Output()
+		if err != nil {
+			return nil, fmt.Errorf("%s --version: %w", r.kubeProxy, err)
+		}
+		if r.minor, err = sourcevip.ParseMinor(strings.TrimSpace(string(out))); err != nil {
+			return nil, fmt.Errorf("%s --version: %w", r.kubeProxy, err)
+		}
+		if r.keeper, err = node.OpenVIP(r.SubnetFile, usualDataDir(), r.log); err != nil {
+			return nil, err
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	proxy := sourcevip.Proxy{Minor: r.minor, Gates: strings.FieldsFunc(r.gates, func(c rune) bool { return c == ',' })}
+	reserved, _, err := node.ReserveVIP(ctx, r.keeper, r.SubnetFile, proxy)
+	if err != nil {
+		return nil, fmt.Errorf("kube-proxy's flags: %w", err)
+	}
+	return append(r.own(), reserved.Flags...), nil
+}
+
+// own returns the flags that do not depend on the network. Without --hostname-override,
+// kube-proxy takes local endpoints for remote ones, and deletes them.
+func (r *proxyRun) own() []string {
+	return []string{"--v=2", "--proxy-mode=kernelspace", "--hostname-override=" + r.nodeName, "--kubeconfig=" + r.kubeConfig}
+}
+
+// proxyNode is the command node kube-proxy.
+func proxyNode(c *call) func(context.Context) int {
+	r := &proxyRun{call: c}
+	c.flags.StringVar(&r.kubeConfig, "kube-config", "", "kubeconfig `file` of kube-proxy")
+	c.flags.StringVar(&r.nodeName, "node-name", "", "`name` of the Node; default: the variable NODE_NAME")
+	c.flags.StringVar(&r.gates, "feature-gates", "", "feature `gates` of kube-proxy")
+	c.flags.StringVar(&r.kubeProxy, "kube-proxy", "", "the `program`; default: kube-proxy.exe beside flanneld.exe")
+	port := c.flags.Int("health-port", 8471, "`port` at which flanneld on this node answers /readyz")
+	timeout := c.limitFlag("timeout", 15*time.Minute, "how long to wait until flanneld is ready")
+	return func(ctx context.Context) int {
+		r.nodeName = cmp.Or(r.nodeName, c.Kube.NodeName)
+		switch {
+		case r.kubeConfig == "":
+			return c.reportUsage(errors.New("node kube-proxy: --kube-config is missing"))
+		case r.nodeName == "":
+			return c.reportUsage(errors.New("node kube-proxy: NODE_NAME is not set: it must be the name of this node"))
+		}
+		code, err := r.run(ctx, *port, *timeout)
+		if err != nil {
+			return c.reportError(fmt.Errorf("node kube-proxy: %w", err))
+		}
+		return code
+	}
+}
+
+// run waits for flanneld, and runs kube-proxy until it ends.
+func (r *proxyRun) run(ctx context.Context, port int, timeout time.Duration) (code int, err error) {
+	if r.kubeProxy == "" {
+		program, err := os.Executable()
+		if err != nil {
+			return 0, err
+		}
+		r.kubeProxy = filepath.Join(filepath.Dir(program), "kube-proxy.exe")
+	}
+	r.kubeConfig = file.Mounted(variable(r.environ, file.SandboxMount), r.kubeConfig)
+	if err := r.flanneld(ctx, nil, append(localHealth(port), "wait", "--timeout="+timeout.String())...); err != nil {
+		return 0, err
+	}
+	for {
+		flags, err := r.flags(ctx)
+		if err != nil {
+			return 0, err
+		}
+		code, stale, err := r.runUntilStale(ctx, flags)
+		if err != nil || !stale {
+			return code, err
+		}
+		r.say("the flags changed, restarting kube-proxy")
+	}
+}
+
+// checkFlags is how often the flags of a running kube-proxy are compared with what they
+// should be.
+const checkFlags = 10 * time.Second
+
+// runUntilStale runs kube-proxy until it ends, ctx ends, or it should have other flags.
+func (r *proxyRun) runUntilStale(ctx context.Context, flags []string) (code int, stale bool, err error) {
+	r.say("kube-proxy " + quoted(flags))
+	ctx, kill := context.WithCancel(ctx)
+	defer kill()
+	cmd := exec.CommandContext(ctx, r.kubeProxy, flags...)
+	cmd.Stdout, cmd.Stderr = r.stdout, r.stderr
+	if err := cmd.Start(); err != nil {
+		return 0, false, err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	check := time.NewTicker(checkFlags)
+	defer check.Stop()
+	for {
+		select {
+		case <-ended:
+			return cmd.ProcessState.ExitCode(), false, ctx.Err()
+		case <-check.C:
+		}
+		now, err := r.flags(ctx)
+		if err != nil {
+			r.log.Warn("cannot compare kube-proxy's flags", "error", err) // flanneld may be starting
+		} else if !slices.Equal(now, flags) {
+			kill()
+			<-ended
+			return 0, true, nil
+		}
+	}
+}

@@ -1,0 +1,296 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"flannel/pkg/daemon/instance"
+	"flannel/pkg/file"
+	"flannel/pkg/windows/service"
+)
+
+// nodeStart is one run of node start.
+type nodeStart struct {
+	*call
+	nodeSettings
+	baseDir    *string
+	timeout    *time.Duration
+	force      *bool
+	components service.Components
+	program    string   // flanneld.exe
+	proxy      []string // flags of kube-proxy
+}
+
+// startNode is the command node start.
+func startNode(c *call) func(context.Context) int {
+	var settings nodeSettings
+	settings.declare(c.flags)
+	baseDir := c.baseDirFlag()
+	timeout := c.limitFlag("timeout", 15*time.Minute, "how long to wait for the adapter, and for flanneld to be ready")
+	force := c.flags.Bool("force", false, "overwrite a CNI configuration that somebody edited")
+	services := c.flags.Bool("services", false, "run the components as services from now on, after a node start that succeeded")
+	retry := c.flags.Bool("retry", false, "try again every minute until it succeeds, with the output in node-start's log: for a task that starts with the system")
+	once := func(ctx context.Context) error {
+		n := &nodeStart{call: c, nodeSettings: settings, baseDir: baseDir, timeout: timeout, force: force}
+		return n.start(ctx, *services)
+	}
+	return c.nodeTask("start", baseDir, func(ctx context.Context) error {
+		if *retry {
+			return c.untilStarted(ctx, *baseDir, once)
+		}
+		return once(ctx)
+	})
+}
+
+// retryNode is the time between two tries of node start --retry.
+const retryNode = time.Minute
+
+// untilStarted tries once until it succeeds. The output goes to a file, because nobody
+// sees that of a task.
+func (c *call) untilStarted(ctx context.Context, baseDir string, once func(context.Context) error) error {
+	var last nodeSettings
+	kept, err := lastSettings(baseDir)
+	if err != nil {
+		return err
+	} else if kept == nil {
+		return flagMistake{fmt.Errorf("%s is missing: run node start without --retry first", filepath.Join(baseDir, settingsName))}
+	}
+	if err := last.take(kept); err != nil {
+		return err
+	}
+	log, err := os.Create(filepath.Join(last.LogDir, "flannel-node.log"))
+	if err != nil {
+		return err
+	}
+	defer log.Close() //nolint:errcheck // every line is written already
+	c.stdout, c.stderr = log, log
+	if err := c.components(baseDir, last).Record(boot); err != nil {
+		return err
+	}
+	for {
+		err := once(ctx)
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+		c.say(fmt.Sprintf("failed, will try again in %v: %v", retryNode, err))
+		select {
+		case <-ctx.Done():
+		case <-time.After(retryNode):
+		}
+	}
+}
+
+// start takes the steps of Documentation/windows-quickstart.md. The adapter loses its
+// addresses before anything depends on the network, and kube-proxy is last.
+func (n *nodeStart) start(ctx context.Context, asServices bool) (err error) {
+	if err := n.complete(n.flags, *n.baseDir); err != nil {
+		return err
+	}
+	if n.program, err = os.Executable(); err != nil {
+		return err
+	}
+	if asServices && !n.Services {
+		n.Services = true
+		if err := n.stopComponents(ctx, *n.baseDir); err != nil {
+			return err
+		}
+	}
+	if err := n.keep(*n.baseDir); err != nil {
+		return err
+	}
+	n.components = n.call.components(*n.baseDir, n.nodeSettings)
+	steps := []struct {
+		text string
+		do   func(context.Context) error
+	}{
+		{"directories and files", n.files},
+		{"the adapter's virtual switch: the network may be down for half a minute, and remote sessions may end", n.bind},
+		{"CNI configuration", n.cniConf},
+		{"kubelet, which registers the node", n.startKubelet},
+		{"flanneld", n.startDaemon},
+		{"kube-proxy's source VIP and other flags", n.proxyFlags},
+		{"kube-proxy", n.startProxy},
+		{"status", n.showStatus},
+	}
+	for i, step := range steps {
+		n.say(fmt.Sprintf("%d/%d %s", i+1, len(steps), step.text))
+		if err := step.do(ctx); err != nil {
+			n.diagnose(ctx)
+			return fmt.Errorf("step %d: %w; fix it, and run this command again", i+1, err)
+		}
+	}
+	n.say(n.NodeName + " is a node of the pod network")
+	return nil
+}
+
+// diagnose prints what the doctor finds after a failed step. Empty directories are those
+// of containerd.
+func (n *nodeStart) diagnose(ctx context.Context) {
+	if ctx.Err() != nil {
+		return
+	}
+	n.say("failed; results of flanneld doctor:")
+	// It fails if a check does.
+	_ = n.run(ctx, append(n.kube(), "doctor", "-v", "--cni-conf-dir="+n.CNIConfDir, "--cni-bin-dir="+n.CNIBinDir)...)
+}
+
+// run runs a command of flanneld.
+func (n *nodeStart) run(ctx context.Context, args ...string) error {
+	return n.flanneld(ctx, []string{"NODE_NAME=" + n.NodeName}, args...)
+}
+
+// kube are the daemon's flags for the store.
+func (n *nodeStart) kube() []string {
+	return []string{"--kube-subnet-mgr", "--kubeconfig-file=" + n.KubeConfig, "--net-config-path=" + n.NetConf}
+}
+
+// iface are the daemon's flags for the adapter. The address comes first; the name is for
+// the time in which the adapter has no address.
+func (n *nodeStart) iface() []string {
+	return []string{"--iface=" + n.ManagementIP, "--iface=" + n.InterfaceName}
+}
+
+// localHealth are the daemon's flags for its answers to this node.
+func localHealth(port int) []string {
+	return []string{"--healthz-ip=127.0.0.1", fmt.Sprintf("--healthz-port=%d", port)}
+}
+
+// base returns the path of a file in the base directory.
+func (n *nodeStart) base(name string) string { return filepath.Join(*n.baseDir, name) }
+
+func isDir(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir()
+}
+
+// needFile returns an error if a file is missing.
+func needFile(path string) error {
+	_, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && isDir(path) {
+		return fmt.Errorf("%s is missing; see windows-quickstart.md for the files that are needed", path)
+	}
+	return err
+}
+
+// files looks for the files that are needed, creates directories, installs the CNI
+// plugins, and writes the network configuration if there is none.
+func (n *nodeStart) files(ctx context.Context) error {
+	if err := errors.Join(needFile(n.base("kube-proxy.exe")), needFile(n.KubeConfig)); err != nil {
+		return err
+	}
+	if n.CNIBinDir == "" || n.CNIConfDir == "" {
+		dirs := n.cniDirs()
+		if dirs.err != nil {
+			return fmt.Errorf("%w; or set --cni-bin-dir and --cni-conf-dir", dirs.err)
+		}
+		n.CNIBinDir, n.CNIConfDir = cmp.Or(n.CNIBinDir, dirs.Bin), cmp.Or(n.CNIConfDir, dirs.Conf)
+	}
+	for _, dir := range []string{n.LogDir, n.CNIBinDir, n.CNIConfDir} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+	}
+	if plugins := n.base("cni"); isDir(plugins) {
+		if err := n.run(ctx, "install-cni", "--plugin-from="+plugins, "--plugin-to="+n.CNIBinDir); err != nil {
+			return err
+		}
+	}
+	return n.run(ctx, append(n.kube(), "net-conf", "--network-mode="+n.NetworkMode, "--cluster-cidr="+n.ClusterCIDR)...)
+}
+
+// bind creates the adapter's virtual switch. A daemon that runs does it itself.
+func (n *nodeStart) bind(ctx context.Context) error {
+	runs, err := n.components.Running(service.Name)
+	if err != nil {
+		return err
+	}
+	if runs {
+		n.say("skipped, because flanneld runs already and does it itself")
+		return nil
+	}
+	return n.run(ctx, append(append(n.kube(), n.iface()...), "prepare", "--timeout="+n.timeout.String())...)
+}
+
+func (n *nodeStart) cniConf(ctx context.Context) error {
+	edited := "--keep"
+	if *n.force {
+		edited = "--force"
+	}
+	return n.run(ctx, append(n.kube(), "cni-conf", "--to="+filepath.Join(n.CNIConfDir, cniConfName), "--plugin-dir="+n.CNIBinDir,
+		"--service-cidr="+n.ServiceCIDR, "--dns="+n.KubeDNSServiceIP, "--dns-search=svc.cluster.local", "--management-ip="+n.ManagementIP, edited)...)
+}
+
+// cniConfName is the file of the CNI configuration.
+const cniConfName = "10-flannel.conf"
+
+func (n *nodeStart) startKubelet(ctx context.Context) error {
+	config := n.KubeletConfig
+	if needFile(config) != nil {
+		config = n.base(kubeletConfigName)
+		raw, err := kubeletConfig(n.nodeSettings)
+		if err != nil {
+			return err
+		}
+		changed, err := file.Put(config, raw, 0o644)
+		if err != nil {
+			return err
+		}
+		if changed { // a running kubelet has read the former file
+			if err := n.components.Stop(ctx, kubelet); err != nil {
+				return err
+			}
+		}
+	}
+	return n.components.Start(ctx, service.Component{Name: kubelet, Program: n.base("kubelet.exe"), Args: kubeletFlags(n.nodeSettings, config)}, n.Services)
+}
+
+// startDaemon starts flanneld, and waits until it is ready.
+func (n *nodeStart) startDaemon(ctx context.Context) error {
+	flags := append(append(append(n.kube(), n.iface()...), localHealth(n.HealthPort)...), "--ip-masq")
+	name := "NODE_NAME=" + n.NodeName
+	var err error
+	if n.Services {
+		err = n.run(ctx, append(append([]string{"service", "install", "--start", "--env", name, "--"}, flags...), "--log-file="+filepath.Join(n.LogDir, "flanneld.log"))...)
+	} else {
+		err = n.components.Start(ctx, service.Component{Name: service.Name, Program: n.program, Args: flags, Env: []string{name}, Other: n.noDaemon}, false)
+	}
+	if err != nil {
+		return err
+	}
+	return n.run(ctx, append(localHealth(n.HealthPort), "wait", "--timeout="+n.timeout.String(), "--silence=1m")...)
+}
+
+// noDaemon returns an error if another daemon runs. Other commands are the same program.
+func (n *nodeStart) noDaemon() error {
+	release, err := instance.Hold(context.Background(), n.SubnetFile, "", n.log, 0) // 0: do not wait
+	if err != nil {
+		return err
+	}
+	return release()
+}
+
+func (n *nodeStart) proxyFlags(ctx context.Context) (err error) {
+	proxy := proxyRun{call: n.call, kubeProxy: n.base("kube-proxy.exe"), kubeConfig: n.KubeConfig, nodeName: n.NodeName, gates: n.KubeProxyFeatureGates}
+	if n.proxy, err = proxy.flags(ctx); err == nil {
+		n.say(quoted(n.proxy))
+	}
+	return err
+}
+
+func (n *nodeStart) startProxy(ctx context.Context) error {
+	// Manual, because the VIP may have changed when the system starts.
+	return n.components.Start(ctx, service.Component{Name: kubeProxy, Program: n.base("kube-proxy.exe"), Args: n.proxy, Manual: true}, n.Services)
+}
+
+// showStatus prints the daemon's state. That it cannot be asked is no failure: Windows
+// has Unix sockets since Server 2019.
+func (n *nodeStart) showStatus(ctx context.Context) error {
+	_ = n.run(ctx, "status") // what it prints says why it fails
+	return ctx.Err()
+}

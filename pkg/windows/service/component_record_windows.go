@@ -1,0 +1,54 @@
+package service
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// mark is the description of services that Components created. Those of the scripts
+// for PowerShell that did this before have the same one.
+const mark = "Made by install-services.ps1 of flannel"
+
+// record is the content of the file that a process is recognized by.
+type record struct {
+	ID      uint32 `json:"id"`
+	Started int64  `json:"started"` // as Windows counts: in 100 ns since 1601
+	Command string `json:"command"`
+}
+
+// needProgram returns an error if the program is missing.
+func (w Component) needProgram() error {
+	_, err := os.Stat(w.Program)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%s is missing, and there is no service %s either", w.Program, w.Name)
+	}
+	return err
+}
+
+func (c Components) recordFile(name string) string {
+	return filepath.Join(c.BaseDir, "run", name+".json")
+}
+
+// readRecord returns a record without an ID if there is no file.
+func (c Components) readRecord(name string) (r record, err error) {
+	path := c.recordFile(name)
+	raw, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return r, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(raw, &r)
+	}
+	if err != nil {
+		return r, fmt.Errorf("read which process %s is: %s: %w; delete this file, and stop %s", name, path, err, name)
+	}
+	return r, nil
+}
+
+func (c Components) say(format string, values ...any) {
+	_, _ = fmt.Fprintf(c.Out, format+"\n", values...)
+}

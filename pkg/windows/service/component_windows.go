@@ -1,0 +1,275 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/windows"
+
+	"flannel/pkg/file"
+)
+
+// RequireAdministrator returns an error if this process may not change services.
+func RequireAdministrator() error {
+	if !windows.GetCurrentProcessToken().IsElevated() {
+		return errors.New(`this needs an elevated shell: start it with "Run as administrator"`)
+	}
+	return nil
+}
+
+// Start runs a component as a process, or as a service. If it runs with the same
+// command, it runs on; with another one, it is restarted.
+func (c Components) Start(ctx context.Context, what Component, asService bool) error {
+	is, err := lookUpService(what.Name)
+	switch {
+	case err != nil:
+		return err
+	case is.exists && !is.own:
+		if err := startNamed(ctx, what.Name, c.Out); err != nil {
+			return err
+		}
+		c.say("the service %s runs; flanneld did not create it, and does not change its arguments", what.Name)
+		return nil
+	case asService:
+		return c.startOwnService(ctx, what, is)
+	}
+	return c.startProcess(ctx, what)
+}
+
+// Stop stops a component if Components started it.
+func (c Components) Stop(ctx context.Context, name string) error {
+	is, err := lookUpService(name)
+	if err != nil {
+		return err
+	}
+	if is.own {
+		if err := stopNamed(ctx, name, c.Out); err != nil {
+			return err
+		}
+	}
+	running, err := c.openOwn(name)
+	if err != nil {
+		return err
+	}
+	if running != nil {
+		defer running.close()
+		if err := running.kill(); err != nil {
+			return fmt.Errorf("stop %s, process %d: %w", name, running.ID, err)
+		}
+		c.say("stopped %s", name)
+	}
+	if err := os.Remove(c.recordFile(name)); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// Running reports whether a component runs, as a process of Components or as any
+// service of that name.
+func (c Components) Running(name string) (bool, error) {
+	running, err := c.openOwn(name)
+	if err != nil {
+		return false, err
+	}
+	if running != nil {
+		running.close()
+		return true, nil
+	}
+	return serviceRuns(name)
+}
+
+// Record makes this process the component of that name, for Stop of another process.
+func (c Components) Record(name string) error {
+	self, err := openProcess(windows.GetCurrentProcessId())
+	if err != nil {
+		return err
+	}
+	defer self.close()
+	return c.write(name, self.record)
+}
+
+func (c Components) write(name string, r record) error {
+	if err := os.MkdirAll(filepath.Dir(c.recordFile(name)), 0o755); err != nil {
+		return err
+	}
+	return file.PutJSON(c.recordFile(name), r)
+}
+
+func (c Components) startProcess(ctx context.Context, what Component) error {
+	command := windows.ComposeCommandLine(append([]string{what.Program}, what.Args...))
+	running, err := c.openOwn(what.Name)
+	if err != nil {
+		return err
+	}
+	if running != nil {
+		same := running.Command == command
+		running.close()
+		if same {
+			c.say("%s runs already", what.Name)
+			return nil
+		}
+		if err := c.Stop(ctx, what.Name); err != nil {
+			return err
+		}
+	}
+	other := what.Other
+	if other == nil {
+		other = func() error { return noneNamed(what.Name) }
+	}
+	if err := other(); err != nil {
+		return err
+	}
+	return c.launch(what, command)
+}
+
+// startsWithin is how long a process has to run until it counts as started: one with a
+// wrong flag ends earlier.
+const startsWithin = 2 * time.Second
+
+// launch starts a process, which outlives this one, and records it.
+func (c Components) launch(what Component, command string) error {
+	if err := what.needProgram(); err != nil {
+		return err
+	}
+	cmd := exec.Command(what.Program, what.Args...)
+	cmd.Env = append(os.Environ(), what.Env...)
+	// Without a window, it has a console of its own: Ctrl-C in this one does not reach it.
+	cmd.SysProcAttr = &syscall.SysProcAttr{HideWindow: true, CreationFlags: windows.CREATE_NEW_PROCESS_GROUP | windows.CREATE_NO_WINDOW}
+	log := filepath.Join(c.LogDir, what.Name+".log")
+	stderr, err := newLog(log)
+	if err != nil {
+		return err
+	}
+	defer stderr.Close() //nolint:errcheck // the process has a handle of its own
+	stdout, err := newLog(filepath.Join(c.LogDir, what.Name+".out.log"))
+	if err != nil {
+		return err
+	}
+	defer stdout.Close() //nolint:errcheck // likewise
+	cmd.Stderr, cmd.Stdout = stderr, stdout
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("start %s: %w", what.Name, err)
+	}
+	// This process keeps its own handle until here, so that the ID is still that of the
+	// new one.
+	started, err := openProcess(uint32(cmd.Process.Pid))
+	if err != nil {
+		return fmt.Errorf("start %s: %w", what.Name, err)
+	}
+	defer started.close()
+	defer cmd.Process.Release() //nolint:errcheck // only releases a handle
+	started.Command = command
+	if err := c.write(what.Name, started.record); err != nil {
+		return err
+	}
+	if status, ended := started.wait(startsWithin); ended {
+		return fmt.Errorf("%s ended at once, with status %d: %s says why", what.Name, status, log)
+	}
+	c.say("started %s; it writes to %s", what.Name, log)
+	return nil
+}
+
+// newLog creates a log. The former one, which may say why its process ended, is kept
+// as .1: a copy, because a file that a program has open still cannot be renamed.
+func newLog(path string) (*os.File, error) {
+	if err := file.Copy(path, path+".1", 0o644); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("keep the former log: %w", err)
+	}
+	return os.Create(path)
+}
+
+// process is one that runs, or ran when it was opened.
+type process struct {
+	record
+	handle windows.Handle
+}
+
+// openProcess opens the process that has this ID now.
+func openProcess(id uint32) (*process, error) {
+	h, err := windows.OpenProcess(windows.PROCESS_QUERY_LIMITED_INFORMATION|windows.PROCESS_TERMINATE|windows.SYNCHRONIZE, false, id)
+	if err != nil {
+		return nil, os.NewSyscallError("OpenProcess", err)
+	}
+	p := &process{record{ID: id}, h}
+	var created, exited, kernel, user windows.Filetime
+	if err := windows.GetProcessTimes(h, &created, &exited, &kernel, &user); err != nil {
+		p.close()
+		return nil, os.NewSyscallError("GetProcessTimes", err)
+	}
+	p.Started = int64(created.HighDateTime)<<32 | int64(created.LowDateTime)
+	return p, nil
+}
+
+// openOwn returns the process that is recorded under a name, nil if it has ended.
+// Another process may have its ID by now.
+func (c Components) openOwn(name string) (*process, error) {
+	r, err := c.readRecord(name)
+	if err != nil || r.ID == 0 {
+		return nil, err
+	}
+	p, err := openProcess(r.ID)
+	if errors.Is(err, windows.ERROR_INVALID_PARAMETER) { // no process has the ID
+		return nil, nil
+	} else if err != nil {
+		return nil, fmt.Errorf("look at %s, process %d: %w", name, r.ID, err)
+	}
+	if _, ended := p.wait(0); ended || p.Started != r.Started {
+		p.close()
+		return nil, nil
+	}
+	p.Command = r.Command
+	return p, nil
+}
+
+func (p *process) close() { _ = windows.CloseHandle(p.handle) }
+
+// wait waits until the process has ended, for a limited time.
+func (p *process) wait(limit time.Duration) (status uint32, ended bool) {
+	if event, err := windows.WaitForSingleObject(p.handle, uint32(limit/time.Millisecond)); err != nil || event != windows.WAIT_OBJECT_0 {
+		return 0, false
+	}
+	_ = windows.GetExitCodeProcess(p.handle, &status) // only for a message
+	return status, true
+}
+
+// kill ends the process, and waits until it has ended.
+func (p *process) kill() error {
+	if err := windows.TerminateProcess(p.handle, 1); err != nil {
+		if _, ended := p.wait(0); ended {
+			return nil
+		}
+		return os.NewSyscallError("TerminateProcess", err)
+	}
+	if _, ended := p.wait(stateWithin); !ended {
+		return fmt.Errorf("it still runs after %v", stateWithin)
+	}
+	return nil
+}
+
+// noneNamed returns an error if a process runs a program of this name.
+func noneNamed(name string) error {
+	all, err := windows.CreateToolhelp32Snapshot(windows.TH32CS_SNAPPROCESS, 0)
+	if err != nil {
+		return os.NewSyscallError("CreateToolhelp32Snapshot", err)
+	}
+	defer windows.CloseHandle(all) //nolint:errcheck // only releases a handle
+	entry := windows.ProcessEntry32{Size: uint32(unsafe.Sizeof(windows.ProcessEntry32{}))}
+	for err = windows.Process32First(all, &entry); err == nil; err = windows.Process32Next(all, &entry) {
+		if strings.EqualFold(windows.UTF16ToString(entry.ExeFile[:]), name+".exe") {
+			return fmt.Errorf("%s runs already, as process %d, and flanneld did not start it: stop it first", name, entry.ProcessID)
+		}
+	}
+	if !errors.Is(err, windows.ERROR_NO_MORE_FILES) {
+		return os.NewSyscallError("Process32Next", err)
+	}
+	return nil
+}

@@ -1,0 +1,266 @@
+package service
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/windows"
+	"golang.org/x/sys/windows/registry"
+	"golang.org/x/sys/windows/svc"
+	"golang.org/x/sys/windows/svc/mgr"
+
+	"flannel/internal/test/logtest"
+	"flannel/pkg/file"
+)
+
+// TestMain lets the test program be a component: --windows-service runs it as a service, --stay until it is killed,
+// --fail ends it at once.
+func TestMain(m *testing.M) {
+	switch args := os.Args[1:]; {
+	case slices.Contains(args, "--windows-service"):
+		_ = svc.Run("", idle{}) // the status of the service says whether it runs
+	case slices.Contains(args, "--stay"):
+		time.Sleep(time.Hour)
+	case slices.Contains(args, "--fail"):
+		os.Exit(7)
+	default:
+		os.Exit(m.Run())
+	}
+}
+
+// idle is a service that only runs.
+type idle struct{}
+
+func (idle) Execute(_ []string, requests <-chan svc.ChangeRequest, status chan<- svc.Status) (bool, uint32) {
+	status <- svc.Status{State: svc.Running, Accepts: svc.AcceptStop}
+	for r := range requests {
+		if r.Cmd == svc.Stop {
+			return false, 0
+		}
+		status <- r.CurrentStatus
+	}
+	return false, 0
+}
+
+const testedName = "flannel-tested"
+
+// newComponents returns components in a directory, with a copy of the test program.
+func newComponents(t *testing.T) (Components, Component, *strings.Builder) {
+	t.Helper()
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, out := t.TempDir(), &strings.Builder{}
+	what := Component{Name: testedName, Program: filepath.Join(dir, testedName+".exe"), Args: []string{"--stay", "--iface=Ethernet 2"}}
+	if err := file.Copy(program, what.Program, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	c := Components{BaseDir: dir, LogDir: dir, Out: out}
+	t.Cleanup(func() {
+		if err := c.Stop(context.Background(), testedName); err != nil {
+			t.Error(err)
+		}
+		if err := c.RemoveService(testedName); err != nil {
+			t.Error(err)
+		}
+		t.Log(out)
+	})
+	return c, what, out
+}
+
+// processOf is the process of a component that runs.
+func (c Components) processOf(t *testing.T) uint32 {
+	t.Helper()
+	if runs, err := c.Running(testedName); !runs || err != nil {
+		t.Fatalf("it runs: %t, %v", runs, err)
+	}
+	r, err := c.readRecord(testedName)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.ID
+}
+
+func TestProcessOfComponent(t *testing.T) {
+	c, what, _ := newComponents(t)
+	start := func() uint32 {
+		t.Helper()
+		if err := c.Start(t.Context(), what, false); err != nil {
+			t.Fatal(err)
+		}
+		return c.processOf(t)
+	}
+	first := start()
+	if again := start(); again != first {
+		t.Errorf("the same command started another process: %d, %d", first, again)
+	}
+	what.Args = append(what.Args, "--v=4")
+	second := start()
+	if second == first {
+		t.Error("another command started no other process")
+	}
+	if _, err := os.Stat(filepath.Join(c.LogDir, testedName+".log.1")); err != nil {
+		t.Errorf("the former log: %v", err)
+	}
+	for range 2 {
+		if err := c.Stop(t.Context(), testedName); err != nil {
+			t.Fatal(err)
+		}
+		if runs, err := c.Running(testedName); runs || err != nil {
+			t.Errorf("after it was stopped, it runs: %t, %v", runs, err)
+		}
+	}
+	what.Args = []string{"--fail"}
+	if err := c.Start(t.Context(), what, false); err == nil || !logtest.Names(err.Error(), testedName, "7", filepath.Join(c.LogDir, testedName+".log")) {
+		t.Errorf("a program that ends at once: %v", err)
+	}
+	what.Program = filepath.Join(c.BaseDir, "none", testedName+".exe")
+	if err := c.Start(t.Context(), what, false); err == nil || !logtest.Names(err.Error(), what.Program) {
+		t.Errorf("a program that is missing: %v", err)
+	}
+}
+
+// A process of others is neither replaced nor stopped, not even if it has the ID of a former process.
+func TestProcessOfOthers(t *testing.T) {
+	c, what, _ := newComponents(t)
+	other := exec.Command(what.Program, what.Args...)
+	if err := other.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = other.Process.Kill(); _ = other.Wait() }()
+	if err := c.write(testedName, record{ID: uint32(other.Process.Pid), Started: 1, Command: windows.ComposeCommandLine(append([]string{what.Program}, what.Args...))}); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(t.Context(), what, false); err == nil || !logtest.Names(err.Error(), testedName) {
+		t.Errorf("it was started beside another one: %v", err)
+	}
+	if err := c.Stop(t.Context(), testedName); err != nil {
+		t.Error(err)
+	}
+	p, err := openProcess(uint32(other.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.close()
+	if _, ended := p.wait(0); ended {
+		t.Error("a process of others was stopped")
+	}
+	if err = os.WriteFile(c.recordFile(testedName), []byte("{"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err = c.Running(testedName); err == nil || !logtest.Names(err.Error(), c.recordFile(testedName)) {
+		t.Errorf("a record that cannot be read: %v", err)
+	}
+	if err := os.Remove(c.recordFile(testedName)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestServiceOfComponent(t *testing.T) {
+	c, what, _ := newComponents(t)
+	what.Manual = true
+	start := func() (command string, id uint32) {
+		t.Helper()
+		if err := c.Start(t.Context(), what, true); err != nil {
+			t.Fatal(err)
+		}
+		var status svc.Status
+		if err := withService(testedName, windows.SERVICE_QUERY_STATUS, func(s *mgr.Service) (err error) {
+			status, err = s.Query()
+			return err
+		}); err != nil || status.State != svc.Running {
+			t.Fatalf("its status: %+v, %v", status, err)
+		}
+		is, err := lookUpService(testedName)
+		if err != nil || !is.own {
+			t.Errorf("the service: %+v, %v", is, err)
+		}
+		return is.command, status.ProcessId
+	}
+	command, first := start()
+	if want := windows.ComposeCommandLine(append([]string{what.Program, "--windows-service"}, what.Args...)); command != want {
+		t.Errorf("its command: %s, want %s", command, want)
+	}
+	key, err := registry.OpenKey(registry.LOCAL_MACHINE, servicesKey+testedName, registry.QUERY_VALUE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer key.Close()
+	if mode, _, err := key.GetIntegerValue("Start"); err != nil || mode != mgr.StartManual {
+		t.Errorf("it starts in mode %d, %v", mode, err)
+	}
+	if _, again := start(); again != first {
+		t.Error("the same command started the service again")
+	}
+	what.Args = append(what.Args, "--v=4")
+	if command, second := start(); second == first || !strings.HasSuffix(command, "--v=4") {
+		t.Errorf("another command: %s, the same process: %t", command, second == first)
+	}
+	if runs, err := c.Running(testedName); !runs || err != nil {
+		t.Errorf("it runs: %t, %v", runs, err)
+	}
+	if err := c.Stop(t.Context(), testedName); err != nil {
+		t.Fatal(err)
+	}
+	if runs, err := c.Running(testedName); runs || err != nil {
+		t.Errorf("after it was stopped, it runs: %t, %v", runs, err)
+	}
+	// Kubernetes' program that gives a service a log.
+	runner := filepath.Join(c.BaseDir, "kube-log-runner.exe")
+	if err := file.Copy(what.Program, runner, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if command, _ := start(); !logtest.Names(command, runner, "-log-file="+filepath.Join(c.LogDir, testedName+".log"), what.Program) {
+		t.Errorf("with a log: %s", command)
+	}
+}
+
+// A service of others is started, and nothing else.
+func TestServiceOfOthers(t *testing.T) {
+	c, what, out := newComponents(t)
+	if err := withManager(windows.SC_MANAGER_ALL_ACCESS, func(m *mgr.Mgr) error {
+		s, err := m.CreateService(testedName, what.Program, mgr.Config{StartType: mgr.StartManual}, "--windows-service")
+		if err != nil {
+			return err
+		}
+		return s.Close()
+	}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := withService(testedName, windows.SERVICE_ALL_ACCESS, func(s *mgr.Service) error {
+			if err := stopService(context.Background(), s, out); err != nil {
+				return err
+			}
+			return s.Delete()
+		}); err != nil {
+			t.Error(err)
+		}
+	})
+	before, err := lookUpService(testedName)
+	if err != nil || !before.exists || before.own {
+		t.Fatalf("the service of others: %+v, %v", before, err)
+	}
+	for _, asService := range []bool{true, false} {
+		if err := c.Start(t.Context(), what, asService); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := c.Stop(t.Context(), testedName); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.RemoveService(testedName); err != nil {
+		t.Fatal(err)
+	}
+	after, err := lookUpService(testedName)
+	if runs, _ := c.Running(testedName); err != nil || after != before || !runs {
+		t.Errorf("the service of others is %+v, was %+v, %v; it runs: %t", after, before, err, runs)
+	}
+}
