@@ -15,10 +15,6 @@ CONTAINERD := v2.2.9
 KUBERNETES := $(shell sed -n 's/.*k8s.io\/kubernetes \(v[0-9.]*\).*/\1/p' $(KUBE)/go.mod)
 # Everything that bin/wine is made of. Its files contain their own path.
 WINE_HASH := $(shell { $(GO) env GOVERSION; pwd; cat dist/wine.sh internal/test/hnstest/wine/dll/*; } | sha256sum | cut -c1-12)
-# A PowerShell parser, with which tests check the scripts for Windows.
-CHECK   := dist/windows/check
-CHECK_FILES := $(wildcard $(CHECK)/*.json $(CHECK)/*.mjs)
-CHECK_HASH := $(shell cat $(CHECK_FILES) | sha256sum | cut -c1-12)
 # What renders the picture of the demo.
 PICTURE := dist/demo
 PICTURE_FILES := $(wildcard $(PICTURE)/*.json $(PICTURE)/*.mjs)
@@ -79,7 +75,7 @@ windows-zip: cross-windows-amd64 $(CNI_WINDOWS) ## dist/out/flannel-windows-amd6
 	cp dist/out/flanneld-windows-amd64.exe $(K)/flanneld.exe
 	cp dist/out/flannel-windows-amd64.exe $(K)/cni/flannel.exe
 	cp $(CNI_WINDOWS) $(K)/cni
-	cp LICENSE Documentation/windows-quickstart.md dist/windows/*.ps1 dist/windows/*.psm1 $(K)
+	cp LICENSE Documentation/windows-quickstart.md dist/windows/*.ps1 $(K)
 	rm -f dist/out/flannel-windows-amd64.zip && cd $(K) && python3 -m zipfile -c ../flannel-windows-amd64.zip *
 
 PLUGINS_LINUX := bridge host-local loopback portmap bandwidth tuning macvlan ipvlan
@@ -261,7 +257,7 @@ test-cluster: ## test installation, upgrades and removal on Kubernetes clusters 
 
 test-e2e: ## run the end-to-end tests alone, two minutes of soak included
 	@dist/setup.sh test
-	@$(MAKE) --no-print-directory -j2 build tools wine kube bin/powershell/parse.mjs cross-windows-amd64 bin/prometheus/unpacked
+	@$(MAKE) --no-print-directory -j2 build tools wine kube cross-windows-amd64 bin/prometheus/unpacked
 	cd $(LAB) && $(GO) $(TEST) -count=1 ./...
 
 # The kernels under which tests run: Debian's packages linux-image-<series>.*-amd64.
@@ -350,7 +346,7 @@ plan_kube   := $(filter $(WITH_KUBE),$(PLAN_RACE) $(PLAN_PLAIN))
 plan_wine   := $(filter $(WITH_WINE),$(PLAN_WINE))
 .PHONY: test-packages test-packages-of-kubernetes test-other-systems test-nodes test-machine lint-kube
 
-test-packages: build tools bin/image/start bin/powershell/parse.mjs $(if $(plan_wine),wine)
+test-packages: build tools bin/image/start $(if $(plan_wine),wine)
 	@$(MAKE) --no-print-directory lint
 	$(if $(PLAN),,$(error run make test or make changed))
 	$(RACE) $(filter-out $(WITH_KUBE),$(PLAN_RACE))
@@ -363,7 +359,7 @@ test-packages-of-kubernetes: test-packages $(if $(plan_kube),lint-kube bin/prome
 
 # -count=1, because Go's cache of test results ignores the programs in bin/. The end-to-end tests run the daemon as it is
 # shipped.
-test-nodes: $(if $(PLAN_NODES),build tools wine kube bin/powershell/parse.mjs cross-windows-amd64 bin/prometheus/unpacked)
+test-nodes: $(if $(PLAN_NODES),build tools wine kube cross-windows-amd64 bin/prometheus/unpacked)
 	$(if $(PLAN_LAB),cd $(LAB) && $(GO) $(TEST) -count=1 $(PLAN_LAB))
 	$(if $(filter-out -,$(PLAN_E2E)),cd $(LAB) && $(GO) $(TEST) -count=1 -run '$(PLAN_E2E)' ./e2e)
 
@@ -507,14 +503,9 @@ bin/.wine-$(WINE_HASH):
 bin/wine/run: bin/.wine-$(WINE_HASH)
 	dist/wine.sh
 
-bin/.powershell-$(CHECK_HASH):
-	$(call stamp,powershell)
-# The lock file has a checksum of each package, and no script of a package runs.
-bin/powershell/parse.mjs: bin/.powershell-$(CHECK_HASH)
-	mkdir -p $(@D) && cp $(CHECK_FILES) $(@D) && cd $(@D) && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error && touch parse.mjs
-
 bin/.picture-$(PICTURE_HASH):
 	$(call stamp,picture)
+# The lock file has a checksum of each package, and no script of a package runs.
 bin/picture/render.mjs: bin/.picture-$(PICTURE_HASH)
 	mkdir -p $(@D) && cp $(PICTURE_FILES) $(@D) && cd $(@D) && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error && touch render.mjs
 

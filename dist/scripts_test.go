@@ -1,35 +1,21 @@
 package dist_test
 
 import (
-	"net/netip"
+	"cmp"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"flannel/dist/windows/check"
 	"flannel/internal/test/nettest"
-	"flannel/pkg/windows/sourcevip"
 )
-
-// parseScripts parses files by PowerShell's grammar, because tests run without PowerShell.
-func parseScripts(t *testing.T, files ...string) []check.Script {
-	t.Helper()
-	if len(files) == 0 {
-		t.Fatal("no scripts")
-	}
-	all, err := check.Parse(nettest.Tool(t, "powershell/parse.mjs"), files...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return all
-}
 
 func write(t *testing.T, path, text string) {
 	t.Helper()
@@ -38,92 +24,10 @@ func write(t *testing.T, path, text string) {
 	}
 }
 
-func scripts(t *testing.T) []check.Script {
-	t.Helper()
-	files, err := filepath.Glob("windows/*.ps*1")
-	if err != nil || len(files) < 6 {
-		t.Fatalf("only %v: %v", files, err)
-	}
-	return parseScripts(t, files...)
-}
-
-// cmdlets are those of Windows PowerShell 5.1 that the scripts use. A name that is neither here nor a function of the
-// scripts is misspelt, or needs a newer PowerShell.
-var cmdlets = strings.Fields(`Add-Member ConvertFrom-Json ConvertTo-Json Export-ModuleMember ForEach-Object Get-CimInstance Get-Date Get-Process
-	Get-ScheduledTask Get-Service Get-Variable Import-Module Invoke-CimMethod Join-Path Move-Item New-Item New-Object New-ScheduledTaskAction
-	New-ScheduledTaskPrincipal New-ScheduledTaskSettingsSet New-ScheduledTaskTrigger New-Service New-TimeSpan Out-Host
-	Register-ScheduledTask Remove-Item Select-Object Set-StrictMode Set-Variable Split-Path Start-Process Start-Service Start-Sleep Start-Transcript Stop-Transcript
-	Stop-Process Stop-ScheduledTask Stop-Service Test-Path Unregister-ScheduledTask Where-Object Write-Host Write-Verbose Write-Warning`)
-
-func TestScriptsParse(t *testing.T) {
-	all := scripts(t)
-	known := slices.Clone(cmdlets)
-	for _, s := range all {
-		known = append(known, s.Functions...)
-	}
-	used := map[string]bool{}
-	for _, s := range all {
-		for _, e := range s.Errors {
-			t.Errorf("%s:%s", s.File, e)
-		}
-		for _, c := range s.Commands {
-			used[c.Name] = true
-			if !strings.ContainsAny(c.Name, "$(") && !slices.Contains(known, c.Name) {
-				t.Errorf("%s:%d: unknown command %s", s.File, c.Line, c.Name)
-			}
-			// Without Invoke-Program, a line on stderr may end the script.
-			if strings.HasPrefix(c.Name, "$") && c.Name != "$Program" {
-				t.Errorf("%s:%d: not run by Invoke-Program: %s", s.File, c.Line, c.Text)
-			}
-			// Without -LiteralPath, brackets in a path are a pattern.
-			if slices.Contains([]string{"Test-Path", "Remove-Item", "Move-Item"}, c.Name) && !strings.Contains(c.Text, "-LiteralPath") {
-				t.Errorf("%s:%d: no -LiteralPath: %s", s.File, c.Line, c.Text)
-			}
-		}
-		text := read(t, s.File)
-		if at := strings.IndexFunc(text, func(r rune) bool { return r > '~' }); at >= 0 {
-			t.Errorf("%s: %q is not ASCII: Windows PowerShell reads a file without a byte order mark in the machine's code page", s.File, text[at:min(at+20, len(text))])
-		}
-	}
-	for _, name := range known {
-		if !used[name] {
-			t.Errorf("%s is not used", name)
-		}
-	}
-	broken := filepath.Join(t.TempDir(), "broken.ps1")
-	write(t, broken, "function f {\n  if ($x { 1 }\n}\n")
-	if s := parseScripts(t, broken); len(s[0].Errors) == 0 {
-		t.Error("a script with a syntax error parses, so this test proves nothing")
-	}
-}
-
 // call is a call of flanneld.exe: where it is, and its arguments, in which variables are not replaced.
 type call struct {
 	where string
 	args  []string
-}
-
-// component matches a call of Start-Component, with the name of the program.
-var component = regexp.MustCompile(`^Start-Component \$BaseDir '([\w-]+)'`)
-
-// steps returns the names of the commands of flanneld.exe and of the components that a script runs, in order.
-func steps(s check.Script) (all []string) {
-	calls := s.Calls()
-	for _, c := range s.Commands {
-		if len(calls) > 0 && calls[0].Text == c.Text && calls[0].Line == c.Line {
-			if at := slices.IndexFunc(calls[0].Words, func(a string) bool { return !strings.HasPrefix(a, "-") }); at >= 0 {
-				all = append(all, calls[0].Words[at])
-			}
-			calls = calls[1:]
-		}
-		switch m := component.FindStringSubmatch(c.Text); {
-		case m != nil:
-			all = append(all, m[1])
-		case c.Name == "Get-KubeProxyArguments":
-			all = append(all, "source-vip")
-		}
-	}
-	return all
 }
 
 // manifestCalls returns the calls in the containers of a manifest.
@@ -180,7 +84,7 @@ func (h helps) wrong(t *testing.T, args []string) string {
 		case i > 0 && args[i-1] == "--env": // its value
 		case arg == "--" && command == "service install":
 			return h.wrong(t, args[i+1:])
-		case !isFlag && command == "service":
+		case !isFlag && (command == "service" || command == "node"):
 			if command += " " + arg; h.of(t, command) == "" {
 				return command
 			}
@@ -195,33 +99,6 @@ func (h helps) wrong(t *testing.T, args []string) string {
 		}
 	}
 	return ""
-}
-
-// The commands and flags of flanneld that scripts and manifests use exist.
-func TestScriptsCallWhatThereIs(t *testing.T) {
-	var calls []call
-	for _, s := range scripts(t) {
-		for _, c := range s.Calls() {
-			calls = append(calls, call{s.File + ":" + c.Text, c.Words})
-		}
-	}
-	for _, name := range windowsManifests {
-		calls = append(calls, manifestCalls(t, name)...)
-	}
-	if len(calls) < 17 {
-		t.Fatalf("only %d calls were found: %q", len(calls), calls)
-	}
-	known := helps{}
-	for _, c := range calls {
-		if wrong := known.wrong(t, c.args); wrong != "" {
-			t.Errorf("%s\n%q\nflanneld has no %s", c.where, c.args, wrong)
-		}
-	}
-	for _, bad := range []string{"no-such", "--no-such", "cleanup --no-such", "cleanup now", "service erase", "service install -- --no-such", "service install --v=4", "service start --start"} {
-		if known.wrong(t, strings.Fields(bad)) == "" {
-			t.Errorf("%s is accepted, so this test proves nothing", bad)
-		}
-	}
 }
 
 // One manifest is for both overlay and host-gw, because cni-conf reads the network configuration.
@@ -244,98 +121,182 @@ func TestManifestFollowsTheNetworkConfiguration(t *testing.T) {
 	}
 }
 
-// start.ps1 has the steps of the quickstart, in its order: the outage before anything depends on the network, kube-proxy last.
-func TestStartGoesByTheDocumentation(t *testing.T) {
-	all := scripts(t)
-	at := slices.IndexFunc(all, func(s check.Script) bool { return filepath.Base(s.File) == "start.ps1" })
-	got := steps(all[at])
-	// The daemon runs as a service or as a process.
-	want := []string{"install-cni", "net-conf", "prepare", "cni-conf", "kubelet", "service", "flanneld", "wait", "source-vip", "kube-proxy", "status", "doctor"}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error("start.ps1 (+):", diff)
+// script is a script for Windows. Tests run without PowerShell, so they look for what can be seen without it.
+type script struct {
+	name, text string
+	defaults   map[string]string // of its parameters, as written; "": none
+}
+
+// parameter matches a parameter in a param() block, and its default.
+var parameter = regexp.MustCompile(`(?m)\[(?:string|int|switch)\] ?\$(\w+)(?: = (.+?))?(?:,?$|\)$)`)
+
+func scripts(t *testing.T) (all []script) {
+	t.Helper()
+	files, err := filepath.Glob("windows/*.ps1")
+	if err != nil || len(files) < 7 {
+		t.Fatalf("only %v: %v", files, err)
 	}
-	text, last := read(t, "..", "Documentation", "windows-quickstart.md"), 0
-	for _, step := range want[:len(want)-1] {
-		next := strings.Index(text[last:], "**"+step+"**")
-		if next < 0 && step != "service" {
-			t.Errorf("%s is not the next step in windows-quickstart.md", step)
+	for _, f := range files {
+		s := script{filepath.Base(f), read(t, f), map[string]string{}}
+		_, block, found := strings.Cut(s.text, "\nparam(")
+		if !found {
+			t.Fatalf("%s has no parameters", f)
 		}
-		last += max(next, 0)
+		if !strings.HasPrefix(block, "\n") { // all of them in one line
+			block = block[:strings.Index(block, "\n")+1]
+		} else {
+			block = block[:strings.Index(block, "\n)\n")+1]
+		}
+		for _, m := range parameter.FindAllStringSubmatch(block, -1) {
+			s.defaults[m[1]] = m[2]
+		}
+		all = append(all, s)
+	}
+	return all
+}
+
+// Windows PowerShell reads a file without a byte order mark in the machine's code page.
+func TestScriptsAreASCII(t *testing.T) {
+	for _, s := range scripts(t) {
+		if at := strings.IndexFunc(s.text, func(r rune) bool { return r > '~' || r < ' ' && r != '\n' }); at >= 0 {
+			t.Errorf("%s has %q", s.name, s.text[at:min(at+20, len(s.text))])
+		}
 	}
 }
 
-// The flags that the scripts pass to kube-proxy and kubelet exist in their sources.
-func TestKubeProxyHasItsFlags(t *testing.T) {
-	cmd := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "k8s.io/kubernetes")
-	cmd.Dir = filepath.Join("..", "cmd", "flannel-lab", "kube")
-	dir, err := cmd.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	from := func(component string, files ...string) (text string) {
-		for _, f := range files {
-			text += read(t, strings.TrimSpace(string(dir)), "cmd", component, "app", f)
+// node matches the call of a command below node in a script, and verbatim the flags in all of it.
+var (
+	node     = regexp.MustCompile(`(?m)^& .*\bnode ([\w-]+)`)
+	verbatim = regexp.MustCompile(`--([a-z][\w-]+)`)
+	inArray  = regexp.MustCompile(`Invoke-Flanneld @\((.*)\)`)
+	inQuotes = regexp.MustCompile(`['"](.*?)['"]`)
+)
+
+// flagOf returns the flag that a script makes of the name of a parameter: cluster-cidr of ClusterCIDR.
+func flagOf(name string) string {
+	return strings.ToLower(regexp.MustCompile(`([a-z])([A-Z])`).ReplaceAllString(name, "$1-$2"))
+}
+
+// The commands and flags of flanneld that scripts and manifests use exist.
+func TestScriptsCallWhatThereIs(t *testing.T) {
+	known, calls, count := helps{}, []call{}, 0
+	for _, s := range scripts(t) {
+		for _, m := range inArray.FindAllStringSubmatch(s.text, -1) {
+			var words []string
+			for _, word := range inQuotes.FindAllStringSubmatch(m[1], -1) {
+				words = append(words, word[1])
+			}
+			calls = append(calls, call{s.name, words})
 		}
-		return text
-	}
-	module, start := read(t, "windows", "flannel.psm1"), read(t, "windows", "start.ps1")
-	proxy := module[strings.Index(module, "    '--v=2'"):strings.Index(module, "    $answer.kubeProxyFlags")]
-	for _, p := range []sourcevip.Proxy{{Network: "n", VIP: netip.MustParseAddr("10.244.1.2"), Cluster: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}, Gates: []string{"A=true"}}, {Network: "n"}} {
-		proxy += "'" + strings.Join(p.Flags(), "' '") + "'"
-	}
-	kubelet := start[strings.Index(start, "$arguments = @(\"--config"):strings.Index(start, "Start-Component $BaseDir 'kubelet'")]
-	flag := regexp.MustCompile(`["']--([\w-]+)`)
-	count := 0
-	for text, source := range map[string]string{
-		proxy: from("kube-proxy", "options.go", "init_windows.go"), kubelet: from("kubelet", "options/options.go", "options/osflags_windows.go"),
-	} {
-		for _, m := range flag.FindAllStringSubmatch(text, -1) {
-			if count++; m[1] != "v" && !strings.Contains(source, `, "`+m[1]+`", `) && !strings.Contains(source, `"`+m[1]+`",`) {
-				t.Errorf("there is no flag --%s", m[1])
+		commands := node.FindAllStringSubmatch(s.text, -1)
+		if len(commands) == 0 && s.name != "verify.ps1" {
+			t.Errorf("%s calls no command", s.name)
+		}
+		_, code, _ := strings.Cut(s.text, "#>")
+		for _, m := range commands {
+			for _, flag := range verbatim.FindAllStringSubmatch(code, -1) {
+				if count++; flag[1] != "dry-run" && !has(known.of(t, "node "+m[1]), flag[1]) {
+					t.Errorf("%s: node %s has no --%s", s.name, m[1], flag[1])
+				}
 			}
 		}
 	}
-	if count < 17 {
-		t.Errorf("only %d flags were found", count)
+	for _, name := range windowsManifests {
+		calls = append(calls, manifestCalls(t, name)...)
+	}
+	if len(calls) < 13 || count < 14 {
+		t.Fatalf("only %d calls and %d flags were found: %q", len(calls), count, calls)
+	}
+	for _, c := range calls {
+		if wrong := known.wrong(t, c.args); wrong != "" {
+			t.Errorf("%s\n%q\nflanneld has no %s", c.where, c.args, wrong)
+		}
+	}
+	for _, bad := range []string{"no-such", "--no-such", "cleanup --no-such", "cleanup now", "service erase", "service install -- --no-such", "service install --v=4", "service start --start",
+		"node erase", "node stop --force"} {
+		if known.wrong(t, strings.Fields(bad)) == "" {
+			t.Errorf("%s is accepted, so this test proves nothing", bad)
+		}
 	}
 }
 
-// kubelet's configuration has only fields of its API version.
-func TestKubeletKnowsItsConfiguration(t *testing.T) {
-	cmd := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "k8s.io/kubelet")
-	cmd.Dir = filepath.Join("..", "cmd", "flannel-lab", "kube")
-	dir, err := cmd.Output()
-	if err != nil {
-		t.Fatal(err)
+// start.ps1 hands over all of its parameters, and flanneld.exe has the defaults that the script states.
+func TestStartHasFlags(t *testing.T) {
+	all := scripts(t)
+	start := all[slices.IndexFunc(all, func(s script) bool { return s.name == "start.ps1" })]
+	flags := map[string]string{} // with what the help says about them
+	for _, about := range regexp.MustCompile(`(?m)^ +--`).Split(helps{}.of(t, "node start"), -1)[1:] {
+		words := strings.Fields(about)
+		flags[words[0]] = strings.Join(words, " ")
 	}
-	types := read(t, strings.TrimSpace(string(dir)), "config", "v1beta1", "types.go")
-	fields := func(of string) []string {
-		_, below, ok := strings.Cut(types, "\ntype "+of+" struct {\n")
-		if !ok {
-			t.Fatalf("no type %s", of)
+	_, list, _ := strings.Cut(start.text, "foreach ($name in ")
+	list, _, _ = strings.Cut(list, ") {")
+	var handed []string
+	for _, m := range inQuotes.FindAllStringSubmatch(list, -1) {
+		handed = append(handed, m[1])
+	}
+	for name, value := range start.defaults {
+		if name == "BaseDir" || name == "TimeoutMinutes" { // flags of their own in the script
+			continue
 		}
-		inside, _, _ := strings.Cut(below, "\n}\n")
-		var all []string
-		for _, m := range regexp.MustCompile("`json:\"(\\w+)").FindAllStringSubmatch(inside, -1) {
-			all = append(all, m[1])
+		if !slices.Contains(handed, name) {
+			t.Errorf("-%s is not handed over", name)
 		}
-		return all
-	}
-	start := read(t, "windows", "start.ps1")
-	hash := find(t, start, `(?s)Write-Text \$KubeletConfig \(\[ordered\]@\{[^\n]*(.*?)\n            \}`)
-	known, count := append(fields("KubeletConfiguration"), "apiVersion", "kind"), 0
-	key := regexp.MustCompile(`(?m)(?:^|[;{])\s*(\w+) = `)
-	for _, m := range key.FindAllStringSubmatch(hash, -1) {
-		if count++; !slices.Contains(known, m[1]) {
-			t.Errorf("kubelet's configuration has no %s", m[1])
+		about, found := flags[flagOf(name)]
+		value = strings.Trim(value, "'")
+		switch {
+		case !found:
+			t.Errorf("node start has no --%s", flagOf(name))
+		case value == "" || strings.Contains(value, "$"): // it is a text in the help
+		case !strings.Contains(about, "(default "+strconv.Quote(value)+")") && !strings.Contains(about, "(default "+value+")"):
+			t.Errorf("-%s is %s by default, --%s: %s", name, value, flagOf(name), about)
 		}
 	}
-	if count < 9 {
-		t.Errorf("only %d keys were found", count)
+	for _, name := range handed {
+		if _, ok := start.defaults[name]; !ok {
+			t.Errorf("-%s is no parameter", name)
+		}
 	}
-	inner := find(t, start, `\$authentication = @\{ (.*?) \}\n?`)
-	names := key.FindAllStringSubmatch("{"+inner, -1)
-	if len(names) != 2 || !slices.Contains(fields("KubeletAuthentication"), names[0][1]) || !slices.Contains(fields("KubeletX509Authentication"), names[1][1]) {
-		t.Errorf("kubelet's authentication has no %q", names)
+	if len(handed) < 19 || len(start.defaults) != len(handed)+2 {
+		t.Errorf("%d parameters, of which are handed over %q", len(start.defaults), handed)
+	}
+}
+
+// Parameters that pages name are those of the scripts, and verify.ps1 has the phases of its page.
+func TestPagesNameParameters(t *testing.T) {
+	all := scripts(t)
+	known := map[string][]string{}
+	for _, s := range all {
+		known[s.name] = slices.Collect(maps.Keys(s.defaults))
+	}
+	line := regexp.MustCompile("(?m)^\\.\\\\([\\w-]+\\.ps1)((?:.*`\n)*.*)$")
+	quoted := regexp.MustCompile("`(?:([\\w-]+\\.ps1) )?-([A-Z]\\w+)`")
+	option, count := regexp.MustCompile(` -([A-Z]\w+)`), 0
+	for _, page := range []string{"windows-quickstart", "windows", "windows-troubleshooting", "windows-verify", "upgrade"} {
+		text := read(t, "..", "Documentation", page+".md")
+		for _, m := range line.FindAllStringSubmatch(text, -1) {
+			code, _, _ := strings.Cut(m[2], "#")
+			for _, o := range option.FindAllStringSubmatch(code, -1) {
+				if count++; !slices.Contains(known[m[1]], o[1]) {
+					t.Errorf("%s: %s has no -%s", page, m[1], o[1])
+				}
+			}
+		}
+		for _, m := range quoted.FindAllStringSubmatch(text, -1) {
+			count++
+			if named, any := known[m[1]], slices.Concat(slices.Collect(maps.Values(known))...); !slices.Contains(named, m[2]) && (m[1] != "" || !slices.Contains(any, m[2])) {
+				t.Errorf("%s: %s has no -%s", page, cmp.Or(m[1], "any script"), m[2])
+			}
+		}
+	}
+	if count < 20 {
+		t.Errorf("only %d parameters were found", count)
+	}
+	at := slices.IndexFunc(all, func(s script) bool { return s.name == "verify.ps1" })
+	phases := find(t, all[at].text, `ValidateSet\((.*)\)\]`)
+	for _, m := range inQuotes.FindAllStringSubmatch(phases, -1) {
+		if !strings.Contains(read(t, "..", "Documentation", "windows-verify.md"), "verify.ps1 -Phase "+m[1]+"\n") {
+			t.Errorf("windows-verify.md does not run the phase %s", m[1])
+		}
 	}
 }

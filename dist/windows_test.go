@@ -135,7 +135,7 @@ func TestWindowsDockerfile(t *testing.T) {
 			t.Errorf("%s: it runs %q", s.Name, ran)
 		}
 	}
-	for i, paths := range [][]string{{"/flanneld.exe", "/cni/"}, {"/kube-proxy.exe", "/flanneld.exe", "kube-proxy.ps1", "flannel.psm1"}} {
+	for i, paths := range [][]string{{"/flanneld.exe", "/cni/"}, {"/kube-proxy.exe", "/flanneld.exe", "kube-proxy.ps1"}} {
 		for _, path := range paths {
 			if has := strings.Join(slices.Concat(stages[i].all("COPY"), stages[i].all("ADD")), "\n"); !strings.Contains(has, path) {
 				t.Errorf("%s has no %s", stages[i].Name, path)

@@ -154,7 +154,7 @@ func TestArchive(t *testing.T) {
 // The archive for Windows has what the Dockerfile of its images copies.
 func TestWindowsArchive(t *testing.T) {
 	files := output(t, "python3", "-m", "zipfile", "-l", pathOf(t, "flanneld-v9.8.7-windows-amd64.zip"))
-	for _, name := range []string{"flanneld.exe", "cni/flannel.exe", "cni/win-overlay.exe", "cni/win-bridge.exe", "cni/host-local.exe", "flannel.psm1", "kube-proxy.ps1", thirdParty} {
+	for _, name := range []string{"flanneld.exe", "cni/flannel.exe", "cni/win-overlay.exe", "cni/win-bridge.exe", "cni/host-local.exe", "kube-proxy.ps1", thirdParty} {
 		if !strings.Contains(files, "\n"+name+" ") {
 			t.Errorf("the archive lacks %s:\n%s", name, files)
 		}

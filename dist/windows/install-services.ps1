@@ -9,23 +9,19 @@ start.ps1, because its source VIP may have changed. A kubelet or kube-proxy that
 [CmdletBinding()]
 param([string]$BaseDir = 'C:\k')
 
-Set-StrictMode -Version 2
-$ErrorActionPreference = 'Stop'
-Import-Module (Join-Path $PSScriptRoot 'flannel.psm1') -Force
-Assert-Administrator
-$BaseDir = Get-FullPath $BaseDir
-$settingsFile = Join-Path $BaseDir 'flannel-node.json'
-Assert-File $settingsFile 'start.ps1 writes it: run that first.'
+$BaseDir = $BaseDir.TrimEnd('\')
+$global:LASTEXITCODE = 1 # stays so if flanneld.exe cannot be run
+& (Join-Path $BaseDir 'flanneld.exe') node start --services "--base-dir=$BaseDir"
+$status = $LASTEXITCODE
+if ($status -eq 2) { exit $status } # there are no parameters of an earlier run
 
-& (Join-Path $PSScriptRoot 'stop.ps1') -BaseDir $BaseDir
-$settings = Read-Settings $settingsFile
-$settings['Services'] = $true
-$null = Write-Text $settingsFile ($settings | ConvertTo-Json)
-
-$action = New-ScheduledTaskAction -Execute 'powershell.exe' -Argument (Join-Arguments @('-NoProfile', '-NonInteractive', '-ExecutionPolicy', 'Bypass',
-        '-File', (Join-Path $PSScriptRoot 'boot.ps1'), '-BaseDir', $BaseDir))
-# Without a time limit, because boot.ps1 retries until it succeeds.
-$patient = New-ScheduledTaskSettingsSet -ExecutionTimeLimit (New-TimeSpan -Seconds 0) -MultipleInstances IgnoreNew
-$null = Register-ScheduledTask -TaskName 'flannel-node' -Force -Action $action -Settings $patient -Trigger (New-ScheduledTaskTrigger -AtStartup) `
-    -Principal (New-ScheduledTaskPrincipal -UserId 'SYSTEM' -LogonType ServiceAccount -RunLevel Highest)
-& (Join-Path $PSScriptRoot 'start.ps1') -BaseDir $BaseDir
+$arguments = "-NoProfile -NonInteractive -ExecutionPolicy Bypass -File `"$PSScriptRoot\boot.ps1`" -BaseDir `"$BaseDir`""
+$task = @{
+    Action    = New-ScheduledTaskAction -Execute 'powershell.exe' -Argument $arguments
+    # Without a time limit, because boot.ps1 retries until it succeeds.
+    Settings  = New-ScheduledTaskSettingsSet -ExecutionTimeLimit (New-TimeSpan -Seconds 0) -MultipleInstances IgnoreNew
+    Trigger   = New-ScheduledTaskTrigger -AtStartup
+    Principal = New-ScheduledTaskPrincipal -UserId 'SYSTEM' -LogonType ServiceAccount -RunLevel Highest
+}
+$null = Register-ScheduledTask -TaskName 'flannel-node' -Force -ErrorAction Stop @task
+exit $status

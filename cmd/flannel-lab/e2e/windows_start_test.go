@@ -19,7 +19,7 @@ type story struct {
 	run  func(*console, mode)
 }
 
-// TestStart runs the unmodified start.ps1 on new nodes, and then repeats it in
+// TestStart runs node start on new nodes, and then repeats it in
 // all the ways in which people repeat it. All nodes run at the same time.
 // t.Parallel would limit them to the number of cores, but they wait more than
 // they compute.
@@ -66,16 +66,16 @@ func startCluster(t *testing.T, windows int, backend string) *lab.Lab {
 	must(t, l.Nodes[0].Start())
 	must(t, l.Nodes[0].Ready(t.Context()))
 	pod(t, l.Nodes[0], "linux")
-	for _, n := range l.Nodes[1:] { // start.ps1 writes it
+	for _, n := range l.Nodes[1:] { // node start writes it
 		_, err := n.Run(t.Context(), "rm", "/etc/kube-flannel/net-conf.json")
 		must(t, err)
 	}
 	return l
 }
 
-// mode is a network mode of start.ps1.
+// mode is a network mode of node start.
 type mode struct {
-	name    string // -NetworkMode
+	name    string // --network-mode
 	network string // the HNS network
 	kind    string
 }
@@ -85,21 +85,21 @@ var (
 	bridgeMode  = mode{"l2bridge", "cbr0", hns.L2Bridge}
 )
 
-// parameters returns the mandatory parameters of start.ps1. All others have
-// their defaults.
-func (m mode) parameters(n *lab.Node) map[string]any {
-	return map[string]any{"ManagementIP": n.IP4.String(), "NetworkMode": m.name, "InterfaceName": lab.Adapter,
-		"ClusterCIDR": lab.Network4}
+// flags returns the mandatory flags of node start. All others have their
+// defaults.
+func (m mode) flags(n *lab.Node) []string {
+	return []string{"--management-ip=" + n.IP4.String(), "--network-mode=" + m.name, "--interface-name=" + lab.Adapter,
+		"--cluster-cidr=" + lab.Network4}
 }
 
-// nodeState is the state of a node after start.ps1 has succeeded.
+// nodeState is the state of a node after node start has succeeded.
 type nodeState struct {
 	network hns.Network
 	subnet  netip.Prefix
 	vip     netip.Addr // invalid with a bridge
 }
 
-// checkNode checks a node after start.ps1: the Node, HNS, the arguments of
+// checkNode checks a node after node start: the Node, HNS, the arguments of
 // kube-proxy, the reserved addresses, and that nothing is left over.
 func (c *console) checkNode(m mode) (w nodeState) {
 	t := c.t
@@ -127,7 +127,7 @@ func (c *console) checkNode(m mode) (w nodeState) {
 		func(p netip.Prefix) bool { return p.Addr() == c.n.IP4 }) {
 		t.Errorf("the addresses of the host are %v", adapter.Addresses)
 	}
-	flags := c.started["kube-proxy"]
+	flags := c.started("kube-proxy")
 	want := []string{"--proxy-mode=kernelspace", "--hostname-override=" + c.n.Name, `--kubeconfig=C:\k\config`,
 		"--cluster-cidr=" + lab.Network4,
 		"--network-name=" + m.network, "--enable-dsr=true", "--feature-gates=WinDSR=true"}
@@ -139,7 +139,7 @@ func (c *console) checkNode(m mode) (w nodeState) {
 			t.Errorf("kube-proxy lacks %s, its arguments are %q", flag, flags)
 		}
 	}
-	if kubelet := c.started["kubelet"]; !slices.Contains(kubelet, "--hostname-override="+c.n.Name) ||
+	if kubelet := c.started("kubelet"); !slices.Contains(kubelet, "--hostname-override="+c.n.Name) ||
 		!slices.Contains(kubelet, "--node-ip="+c.n.IP4.String()) {
 		t.Errorf("the arguments of kubelet are %q", kubelet)
 	}
@@ -155,7 +155,7 @@ func (c *console) checkNode(m mode) (w nodeState) {
 	}
 	// Wine before 10 has no Unix sockets, and status must report that.
 	noSockets, _, _ := strings.Cut(status.ErrNoSockets.Error(), " (")
-	if !strings.Contains(c.output, `"status"`) || !strings.Contains(c.output, noSockets) {
+	if !strings.Contains(c.output, "flanneld status") || !strings.Contains(c.output, noSockets) {
 		t.Errorf("status prints\n%s", c.output)
 	}
 	return w
@@ -233,7 +233,7 @@ func (c *console) changes() []string {
 	})
 }
 
-// checkUnchanged checks that another run of start.ps1 changed nothing.
+// checkUnchanged checks that another run of node start changed nothing.
 func (c *console) checkUnchanged(m mode, before nodeState, what string) {
 	c.t.Helper()
 	if got := c.changes(); len(got) > 0 {

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"flannel/cmd/flannel-lab/lab"
-	"flannel/cmd/flannel-lab/powershell"
 	"flannel/cmd/flannel-lab/windows"
 	"flannel/internal/test/hnstest"
 	"flannel/internal/test/logtest"
@@ -21,47 +20,49 @@ import (
 // gets another subnet when it is registered again.
 func againAndRejoined(c *console, m mode) {
 	t := c.t
-	must(t, c.start(m.parameters(c.n)))
+	must(t, c.start(m.flags(c.n)...))
 	w := c.checkNode(m)
 	p := c.pings(w)
 	forgetLog(t, c.n)
-	must(t, c.start(nil))
+	must(t, c.start())
 	c.checkUnchanged(m, w, "a second run without parameters")
 	c.failsAtTheEnd(m)
 	c.stop()
 	forgetLog(t, c.n)
-	must(t, c.start(m.parameters(c.n)))
-	c.checkUnchanged(m, w, "a run after stop.ps1")
+	must(t, c.start(m.flags(c.n)...))
+	c.checkUnchanged(m, w, "a run after node stop")
 	must(t, p.Delete(t.Context())) // as kubectl drain does
 	c.rejoins(m, w)
 }
 
-// interrupted: runs that end in the middle of the outage, after it, and before
-// the last step. Each time the machine loses power.
+// interrupted: runs that end in the middle of the outage, after it, and at the
+// end. Each time the machine loses power.
 func interrupted(c *console, m mode) {
 	t := c.t
 	order(t, c.n, windows.Order{Turn: []byte(marshal(t, hnstest.Knobs{Outage: -1, KillTCP: true}))})
-	for _, last := range []string{"prepare", "--ip-masq", "status"} {
-		c.before = func(args []string) error {
-			if !slices.Contains(args, last) {
-				return nil
+	var flags []string
+	for i, reached := range []func(output string) bool{
+		func(string) bool { return c.inOutage() },
+		func(output string) bool { return strings.Contains(output, "  5/8 ") },
+		func(string) bool { flags = c.started("kube-proxy"); return flags != nil },
+	} {
+		c.during = func(output string) error {
+			if reached(output) {
+				return errInterrupted
 			}
-			if last == "prepare" {
-				c.killInOutage(args)
-			}
-			return powershell.ErrStopped
+			return nil
 		}
-		if err := c.start(m.parameters(c.n)); err == nil {
-			t.Fatalf("the run was not interrupted before %s", last)
+		if err := c.start(m.flags(c.n)...); !errors.Is(err, errInterrupted) {
+			t.Fatalf("the run was not interrupted: %v", err)
 		}
-		if c.n.Running() {
-			must(t, c.n.Kill())
+		if i == 0 {
+			c.endOutage()
 		}
 	}
-	vip := c.vip(c.started["kube-proxy"])
-	c.before = nil
+	vip := c.vip(flags)
+	c.during = nil
 	forgetLog(t, c.n)
-	must(t, c.start(m.parameters(c.n)))
+	must(t, c.start(m.flags(c.n)...))
 	w := c.checkNode(m)
 	if w.vip != vip {
 		t.Errorf("the source VIP is %s, was %s", w.vip, vip)
@@ -73,20 +74,19 @@ func interrupted(c *console, m mode) {
 	c.pings(w)
 }
 
-// killInOutage kills `flanneld.exe prepare` while no adapter has the address of
-// the host.
-func (c *console) killInOutage(args []string) {
+// inOutage reports whether no adapter has the address of the host, because
+// there is a network.
+func (c *console) inOutage() bool {
+	r := order(c.t, c.n, windows.Order{})
+	return len(r.Networks) == 1 && !slices.ContainsFunc(r.Adapters,
+		func(a hns.Adapter) bool { return slices.ContainsFunc(a.Addrs, addressIs(c.n)) })
+}
+
+// endOutage checks that the journal has the address that the host lacks, and
+// gives it back.
+func (c *console) endOutage() {
 	t := c.t
-	must(t, c.n.StartIn(base+`\flanneld.exe`, args...))
-	withinOf(t, long, "the outage", func() error {
-		r := order(t, c.n, windows.Order{})
-		if len(r.Networks) != 1 || slices.ContainsFunc(r.Adapters,
-			func(a hns.Adapter) bool { return slices.ContainsFunc(a.Addrs, addressIs(c.n)) }) {
-			return fmt.Errorf("networks %s, adapters %+v", r.Networks, r.Adapters)
-		}
-		return nil
-	})
-	must(t, c.n.Kill())
+	t.Helper()
 	if home, err := c.n.ReadFile("/run/flannel/hns.json"); err != nil ||
 		!strings.Contains(string(home), c.n.IP4.String()) {
 		t.Errorf("the journal does not have the address of the adapter: %s %v", home, err)
@@ -116,7 +116,7 @@ func lostAndRenamed(c *console, m mode) {
 	order(t, n, windows.Order{AddRoute: &metadata})
 	order(t, n, windows.Order{Turn: []byte(marshal(t, hnstest.Knobs{Outage: 2 * time.Second, APIPA: true, LoseDNS: true, LoseGateway: true, LoseRoutes: true}))})
 	before := hostOn(t, n, lab.Adapter)
-	must(t, c.start(m.parameters(n)))
+	must(t, c.start(m.flags(n)...))
 	w := c.checkNode(m)
 	after := hostOn(t, n, "vEthernet ("+lab.Adapter+")")
 	if after.index = before.index; !reflect.DeepEqual(after, before) {
@@ -131,10 +131,8 @@ func lostAndRenamed(c *console, m mode) {
 			order(t, n, windows.Order{Rename: [2]string{lab.Adapter, other}})
 		}
 		forgetLog(t, n)
-		parameters := m.parameters(n)
-		parameters["InterfaceName"] = name
-		must(t, c.start(parameters))
-		c.checkUnchanged(m, w, "a run with -InterfaceName "+name)
+		must(t, c.start(append(m.flags(n), "--interface-name="+name)...))
+		c.checkUnchanged(m, w, "a run with --interface-name "+name)
 		if !logtest.Names(c.output, name, "vEthernet ("+lab.Adapter+")") {
 			t.Errorf("prepare did not recognize the adapter:\n%s", c.output)
 		}
@@ -142,20 +140,13 @@ func lostAndRenamed(c *console, m mode) {
 	c.pings(w)
 }
 
-// failsAtTheEnd makes the last step fail on a healthy node. The doctor must
-// then report everything that it can check here as ok.
+// failsAtTheEnd makes kube-proxy fail on a healthy node. The doctor must then
+// report everything that it can check here as ok.
 func (c *console) failsAtTheEnd(m mode) {
 	t := c.t
 	t.Helper()
-	c.before = func(args []string) error {
-		if slices.Contains(args, "status") {
-			return errors.New("made up")
-		}
-		return nil
-	}
-	defer func() { c.before = nil }()
-	if err := c.start(nil); err == nil || !strings.Contains(err.Error(), "made up") {
-		t.Errorf("start.ps1 returned %v", err)
+	if err := c.start("--kube-proxy-feature-gates=Broken=true"); err == nil || !logtest.Names(c.output, "kube-proxy", "7", base+`\kube-proxy.log`) {
+		t.Errorf("node start with a kube-proxy that ends: %v", err)
 	}
 	output := strings.Join(strings.Fields(c.output), " ")
 	codes := []string{"FL102", "FL301", "FL302", "FL401", "FL402", "FL501", "FL502", "FL503", "FL504", "FL511"}
@@ -169,20 +160,24 @@ func (c *console) failsAtTheEnd(m mode) {
 	}
 }
 
-// rejoins deletes the Node of a node without pods, and runs start.ps1.
+// rejoins deletes the Node of a node without pods, and runs node start.
 func (c *console) rejoins(m mode, w nodeState) {
 	t := c.t
 	t.Helper()
 	must(t, c.l.Kube.Unregister(t.Context(), c.n))
 	c.stop()
-	var early *lab.Pod // created before kube-proxy starts
-	c.before = func(args []string) error {
-		if slices.Contains(args, "source-vip") {
+	var early *lab.Pod                            // created before kube-proxy starts
+	hold := c.file(base + `\kube-proxy.exe.hold`) // it has no version, so that nobody asks for the source VIP
+	must(t, c.n.WriteFile(hold, ""))
+	c.during = func(output string) (err error) {
+		if early == nil && strings.Contains(output, "  6/8 ") {
 			early = pod(t, c.n, "early-on-"+c.n.Name)
+			_, err = c.n.Run(t.Context(), "rm", hold)
 		}
-		return nil
+		return err
 	}
-	must(t, c.start(m.parameters(c.n)))
+	defer func() { c.during = nil }()
+	must(t, c.start(m.flags(c.n)...))
 	after := c.checkNode(m)
 	if after.subnet == w.subnet || after.network.ID == w.network.ID || after.network.Adapter != lab.Adapter {
 		t.Errorf("the node state is %+v, was %+v", after, w)
@@ -200,9 +195,8 @@ func oldHNS(c *console, m mode) {
 	t := c.t
 	before := hostOn(t, c.n, lab.Adapter)
 	order(t, c.n, windows.Order{Turn: []byte(`{"Version":{"Major":9,"Minor":1}}`)})
-	err := c.start(m.parameters(c.n))
-	if err == nil {
-		t.Fatal("start.ps1 succeeded with HNS 9.1")
+	if err := c.start(m.flags(c.n)...); err == nil {
+		t.Fatal("node start succeeded with HNS 9.1")
 	}
 	for _, what := range []string{"HNS 9.1", "KB4489899", "FL501"} {
 		if !strings.Contains(c.output, what) {
@@ -211,15 +205,15 @@ func oldHNS(c *console, m mode) {
 	}
 	r := order(t, c.n, windows.Order{})
 	if after := hostOn(t, c.n, lab.Adapter); len(r.Networks)+len(r.Endpoints) > 0 ||
-		!reflect.DeepEqual(after, before) || c.n.Running() {
+		!reflect.DeepEqual(after, before) || c.daemonRuns() {
 		t.Errorf("left over are %s %s, flanneld runs: %t; the host configuration is %+v, was %+v", r.Networks,
-			r.Endpoints, c.n.Running(), after, before)
+			r.Endpoints, c.daemonRuns(), after, before)
 	}
 	if home, err := c.n.ReadFile("/run/flannel/hns.json"); err == nil {
 		t.Errorf("left over is a journal: %s", home)
 	}
 	order(t, c.n, windows.Order{Turn: []byte(`{"Version":{"Major":9,"Minor":3}}`)})
-	must(t, c.start(m.parameters(c.n)))
+	must(t, c.start(m.flags(c.n)...))
 	c.pings(c.checkNode(m))
 }
 
@@ -227,7 +221,7 @@ func oldHNS(c *console, m mode) {
 // describes it, and nothing else.
 func withoutScript(c *console, m mode) {
 	t, ctx := c.t, c.t.Context()
-	must(t, c.register())
+	must(t, c.l.Kube.Register(ctx, c.n))
 	must(t, c.n.WriteFile("/etc/kube-flannel/net-conf.json", c.l.Config(mixedVXLAN)))
 	must(t, c.n.StartIn(base+`\flanneld.exe`, `--kubeconfig-file=c:\k\config`, "--iface="+c.n.IP4.String(),
 		"--ip-masq=1", "--kube-subnet-mgr=1"))

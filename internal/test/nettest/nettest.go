@@ -59,7 +59,7 @@ func Tool(t testing.TB, name string) string {
 	t.Helper()
 	path := filepath.Join(Root(t), "bin", name)
 	if _, err := os.Stat(path); err != nil {
-		t.Fatalf("bin/%s is missing: run make build tools kube wine bin/image/start bin/powershell/parse.mjs bin/prometheus/unpacked", name)
+		t.Fatalf("bin/%s is missing: run make build tools kube wine bin/image/start bin/prometheus/unpacked", name)
 	}
 	return path
 }
