@@ -161,6 +161,7 @@ func serve(ctx context.Context, o options, log *slog.Logger) int {
 // What was opened is closed in the reverse order, after all tasks have ended;
 // the lock is the last.
 func start(ctx context.Context, o options, log *slog.Logger) (err error) {
+	limitGarbage()
 	o.OS, o.CompareAll = runtime.GOOS, compareEvery
 	if o.Kube.On {
 		o.ConfigSkew = kubeletSkew
@@ -237,7 +238,7 @@ func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 		d := &daemon.Daemon{
 			Manager: manager, Dataplane: plane, Firewall: rules, Underlay: interfaces, Parse: parseConfig,
 			Settings: o.Settings, Log: log, Status: status, View: view, Metrics: counts, Tally: tally, Probes: probes,
-			Echo: icmp.Echo, Notify: notify(log), Watchdog: watchdog(log), EnvFile: subnetFileChanges,
+			Echo: icmp.Echo, Notify: returningMemory(notify(log)), Watchdog: watchdog(log), EnvFile: subnetFileChanges,
 		}
 		running.Store(d)
 		return d.Run(ctx)

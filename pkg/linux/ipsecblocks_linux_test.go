@@ -10,9 +10,9 @@ import (
 	"syscall"
 	"testing"
 
+	"flannel/internal/test/nstest"
 	"flannel/pkg/dataplane"
 	"flannel/pkg/dataplane/driver"
-	"flannel/internal/test/nstest"
 )
 
 // What a pod sends into the pod network leaves encrypted or not at all, whether there is a peer or not, and what was decrypted

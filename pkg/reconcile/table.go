@@ -150,63 +150,6 @@ func (t *Table[K, V]) Relist() {
 	t.stale = true
 }
 
-// Wanted reports whether the key has a desired value.
-func (t *Table[K, V]) Wanted(key K) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	_, wanted := t.desired(key)
-	return wanted
-}
-
-// Desired returns the desired value of a key, if there is one.
-func (t *Table[K, V]) Desired(key K) (value V, wanted bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.desired(key)
-}
-
-func (t *Table[K, V]) desired(key K) (value V, wanted bool) {
-	if r, ok := t.rows[key]; ok {
-		return r.want, r.wanted
-	}
-	value, wanted = t.settled[key]
-	return value, wanted
-}
-
-// Actual returns the actual value of a key, if there is one.
-func (t *Table[K, V]) Actual(key K) (value V, exists bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if r, ok := t.rows[key]; ok {
-		return r.have, r.exists
-	}
-	value, exists = t.settled[key]
-	return value, exists
-}
-
-// AllActual returns all actual entries, in no order.
-func (t *Table[K, V]) AllActual() []Entry[K, V] {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	var entries []Entry[K, V]
-	for key, value := range t.settled {
-		entries = append(entries, Entry[K, V]{key, value})
-	}
-	for _, r := range t.rows {
-		if r.exists {
-			entries = append(entries, Entry[K, V]{r.key, r.have})
-		}
-	}
-	return entries
-}
-
-// Len returns the number of desired entries.
-func (t *Table[K, V]) Len() int {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.wanted
-}
-
 // Observe records a notification: the entry now exists (present), or was deleted.
 // drift reports whether that differs from the desired value. The notification of
 // a write of this table does not, so it needs no pass.
@@ -224,12 +167,6 @@ func (t *Table[K, V]) Observe(key K, value V, present bool) (drift bool) {
 	r.observedIn = t.call
 	t.update(r)
 	return !r.agrees()
-}
-
-// knows reports whether an entry is desired or exists.
-func (t *Table[K, V]) knows(key K) bool {
-	_, settled := t.settled[key]
-	return settled || t.rows[key] != nil
 }
 
 // row returns the row of a key. It makes one of a settled entry, or of none.
