@@ -122,7 +122,14 @@ func (d *clusterShow) talk(ctx context.Context) error {
 		"http://" + netip.AddrPortFrom(d.pods[len(d.pods)-1].IP4, 8080).String() + "/",
 		"http://" + service.String() + "/",
 	} {
-		out, err := d.kubectl(ctx, "exec", from.Name, "--", "/pod", "get", url)
+		get := []string{"exec", from.Name, "--", "/pod", "get", url}
+		if _, err := machine.Until(ctx, timeout, func(ctx context.Context) error { // kube-proxy may learn of ready pods later
+			_, err := d.cluster.Kubectl(ctx, get...)
+			return err
+		}); err != nil {
+			return err
+		}
+		out, err := d.kubectl(ctx, get...)
 		if err != nil {
 			return err
 		}
