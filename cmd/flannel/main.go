@@ -1,4 +1,4 @@
-// Command flannel is the CNI plugin "flannel", see package cniplugin.
+// Command flannel is the CNI plugin "flannel", see package plugin.
 package main
 
 import (

@@ -178,7 +178,9 @@ func (d *Driver) compareAddresses(host hns.Endpoint, id string) {
 				return 0, err
 			},
 			Tell: func(err error) {
-				d.opts.Log.Debug("comparing addresses with the host's endpoint on the bridge", "error", err)
+				if err != nil {
+					d.opts.Log.Debug("comparing addresses with the host's endpoint on the bridge", "error", err)
+				}
 			},
 		}
 		if r.Until(ctx) != nil {

@@ -44,7 +44,11 @@ func (w *podWatcher) run(ctx context.Context) {
 			}
 			return 0, w.look(ctx, last.pods, last.name)
 		},
-		Tell: func(err error) { w.opts.Log.Debug("looking for pods without endpoint", "error", err) },
+		Tell: func(err error) {
+			if err != nil {
+				w.opts.Log.Debug("looking for pods without endpoint", "error", err)
+			}
+		},
 	}
 	r.Run(ctx)
 }

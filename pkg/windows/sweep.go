@@ -48,7 +48,11 @@ func (s *sweeper) run(ctx context.Context) {
 			}
 			return 0, err
 		},
-		Tell: func(err error) { s.opts.Log.Debug("looking for endpoints of pods that are gone", "error", err) },
+		Tell: func(err error) {
+			if err != nil {
+				s.opts.Log.Debug("looking for endpoints of pods that are gone", "error", err)
+			}
+		},
 	}
 	r.Run(ctx)
 }

@@ -12,7 +12,7 @@ import (
 const Implementation = "flanneld"
 
 // Version returns the answer to VERSION. It extends the specification by
-// "implementation" and "release", which package cniinstall compares.
+// "implementation" and "release", which package install compares.
 func Version(release string) version.PluginInfo { return info{version.All, release} }
 
 type info struct {
