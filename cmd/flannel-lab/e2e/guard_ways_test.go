@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -208,16 +209,18 @@ func (s *guardTest) attack(t *testing.T, w forged, want int64) {
 		if sent%100 != 0 { // no queue holds all of them, nor does the victim's socket
 			continue
 		}
-		within(t, fmt.Sprintf("%s: %d packets are counted", w.rule, sent), func() error {
+		_, err := machine.Until(t.Context(), timeout, func(context.Context) error {
 			if n := s.counted(t, w.at, w.rule) - countedBefore; n != uint64(sent) {
-				return fmt.Errorf("%d of %d packets are counted", n, sent)
+				return fmt.Errorf("%s: %d of %d packets are counted", w.rule, n, sent)
 			}
 			if n := s.received.Load() - before; want > 0 && n != int64(sent) {
-				return fmt.Errorf("the victim has received %d of %d packets", n, sent)
+				return fmt.Errorf("%s: the victim has received %d of %d packets", w.rule, n, sent)
 			}
 			return nil
 		})
+		must(t, err)
 	}
+	t.Logf("%s: %d packets are counted", w.rule, forgedPackets)
 	if n := s.received.Load() - before; n != want {
 		t.Errorf("%s: the victim has received %d packets, want %d", w.rule, n, want)
 	}

@@ -6,8 +6,9 @@ import (
 )
 
 // WithoutSenders is a shell command that leaves out of nft's output the senders that the
-// guard has recorded.
-const WithoutSenders = `sed '/set outsiders/,/^\t}/{/elements = {/{:more;/}$/!{N;b more};d}}'`
+// guard has recorded, and the counter of those that have joined: the guard makes it anew
+// to change its number, and nft prints counters in the order in which they were made.
+const WithoutSenders = `sed '/counter joined-outsider {/,/^$/d; /set outsiders/,/^\t}/{/elements = {/{:more;/}$/!{N;b more};d}}'`
 
 // NetworkState is a shell command that prints the network state of a node, without what
 // changes with time and traffic, and without the states of carriers, which the kernel

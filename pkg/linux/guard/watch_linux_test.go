@@ -4,9 +4,15 @@ import (
 	"log/slog"
 	"net/netip"
 	"os/exec"
+	"slices"
+	"strconv"
 	"testing"
 	"time"
 
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+
+	"flannel/internal/test/eventually"
 	"flannel/internal/test/nstest"
 	"flannel/pkg/dataplane"
 	"flannel/pkg/dataplane/driver"
@@ -52,6 +58,58 @@ func TestOnlyOthersNotify(t *testing.T) {
 		}
 		if !g.stale.Load() {
 			t.Error("the table counts as unchanged")
+		}
+	})
+}
+
+// Somebody may change the rules as soon as they are written, before the guard has read
+// their handles. The guard does not take that change for its own.
+func TestChangedAtOnce(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		g, err := New(slog.New(slog.DiscardHandler), "", func() {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer g.Close() //nolint:errcheck // it wrote all
+		l := &link{t: t}
+		l.apply(g, Config{})
+
+		other, err := open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer other.CloseLasting() //nolint:errcheck // it wrote all
+		drop := &nftables.Rule{Table: g.table, Chain: &nftables.Chain{Table: g.table, Name: prerouting}, Exprs: []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}}}
+		for round := range 50 {
+			writes, err := watchOthers(other.socket.PID())
+			if err != nil {
+				t.Fatal(err)
+			}
+			changed := make(chan error, 1)
+			go func() {
+				_, err := writes.Receive()
+				if err == nil {
+					other.AddRule(drop)
+					err = other.Flush()
+				}
+				changed <- err
+			}()
+			l.apply(g, Config{Tunnels: []string{"tunnel" + strconv.Itoa(round)}})
+			if err := <-changed; err != nil {
+				t.Fatal(err)
+			}
+			eventually.True(t, "the guard is notified", g.stale.Load)
+			l.apply(g, Config{Tunnels: []string{"tunnel" + strconv.Itoa(round)}})
+			rules, err := other.GetRules(g.table, drop.Chain)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if slices.ContainsFunc(rules, func(r *nftables.Rule) bool { return drops(r.Exprs) }) {
+				t.Fatalf("round %d: somebody else's rule is still there", round)
+			}
+			if err := writes.Close(); err != nil {
+				t.Fatal(err)
+			}
 		}
 	})
 }

@@ -1,6 +1,7 @@
 package guard
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -38,14 +39,14 @@ func (g *Guard) check(o driver.Options) error {
 	g.peers.Relist()
 	g.pods.Relist()
 	clear(g.made)
-	handles, dropping, err := g.handles()
+	rules, dropping, err := g.listRules()
 	if err != nil {
 		return err
 	}
 	g.dropping = dropping
 	if g.config == nil {
 		g.trial.passed = g.trial.passed || dropping // the rules of an earlier run
-	} else if !slices.Equal(handles, g.rules) {
+	} else if !slices.Equal(handlesOf(rules), g.rules) {
 		g.config = nil
 		g.log.Info("repairing the guard's rules, somebody else has changed them", "table", g.table.Name)
 		o.Repairs.Count("guard-rules", 1)
@@ -53,17 +54,17 @@ func (g *Guard) check(o driver.Options) error {
 	return nil
 }
 
-// handles returns the handles of all rules of the table in their order, and whether
-// they drop packets; none if there is no table. The sets of networks that the rules look
-// at, maybe those of an earlier run, are known afterwards.
-func (g *Guard) handles() (handles []uint64, dropping bool, err error) {
+// listRules returns all rules of the table, by chain and in the order of chainNames, and
+// whether they drop packets; none if there is no table. The sets of networks that the rules
+// look at, maybe those of an earlier run, are known afterwards.
+func (g *Guard) listRules() (rules []*nftables.Rule, dropping bool, err error) {
 	for _, name := range chainNames() {
-		rules, err := g.conn.GetRules(g.table, &nftables.Chain{Name: name, Table: g.table})
+		chain, err := g.conn.GetRules(g.table, &nftables.Chain{Name: name, Table: g.table})
 		if err != nil && !errors.Is(err, unix.ENOENT) {
 			return nil, false, fmt.Errorf("read chain %s of table %s: %w", name, g.table.Name, err)
 		}
-		for _, r := range rules {
-			handles, dropping = append(handles, r.Handle), dropping || drops(r.Exprs)
+		for _, r := range chain {
+			rules, dropping = append(rules, r), dropping || drops(r.Exprs)
 			for _, e := range r.Exprs {
 				if l, isLookup := e.(*expr.Lookup); isLookup {
 					if m, isNetworks := maskOf(l.SetName); isNetworks {
@@ -73,7 +74,14 @@ func (g *Guard) handles() (handles []uint64, dropping bool, err error) {
 			}
 		}
 	}
-	return handles, dropping, nil
+	return rules, dropping, nil
+}
+
+func handlesOf(rules []*nftables.Rule) (handles []uint64) {
+	for _, r := range rules {
+		handles = append(handles, r.Handle)
+	}
+	return handles
 }
 
 // fill makes the table have the sets with their elements, and the rules of c. Its sets
@@ -172,21 +180,42 @@ func (g *Guard) write(c Config) error {
 	}
 	for _, chain := range all {
 		for _, r := range chain.rules {
-			g.conn.AddRule(&nftables.Rule{Table: g.table, Chain: &nftables.Chain{Table: g.table, Name: chain.name}, Exprs: r.exprs,
-				UserData: userdata.AppendString(nil, userdata.TypeComment, r.comment)})
+			g.conn.AddRule(&nftables.Rule{Table: g.table, Chain: &nftables.Chain{Table: g.table, Name: chain.name}, Exprs: r.exprs, UserData: r.userData()})
 		}
 	}
 	if err := g.flush("write the rules"); err != nil {
 		return err
 	}
 	g.config, g.recount, g.dropping, g.trial.passed = nil, false, c.Enforce, c.Enforce
-	handles, _, err := g.handles()
+	written, _, err := g.listRules()
 	if err != nil {
 		return err
 	}
-	g.config, g.rules = &c, handles
+	g.config, g.rules = &c, handlesOf(written)
+	if !slices.EqualFunc(written, rulesOf(all), func(w *nftables.Rule, r rule) bool { return bytes.Equal(w.UserData, r.userData()) }) {
+		// Somebody else was faster than the list. The notification of that change makes the next pass check again.
+		g.rules = []uint64{noHandle}
+	}
 	return nil
 }
+
+// noHandle differs from the handle of every rule.
+const noHandle = 0
+
+// rulesOf returns the rules of all chains in the order of listRules.
+func rulesOf(all []chain) (rules []rule) {
+	for _, name := range chainNames() {
+		for _, c := range all {
+			if c.name == name {
+				rules = append(rules, c.rules...)
+			}
+		}
+	}
+	return rules
+}
+
+// userData is what the kernel keeps of a rule for its author: the comment.
+func (r rule) userData() []byte { return userdata.AppendString(nil, userdata.TypeComment, r.comment) }
 
 // renewCounters queues changes that replace all counters, while no rule counts.
 func (g *Guard) renewCounters() error {
