@@ -226,7 +226,7 @@ demo-svg: ## run the demo and renew its picture, Documentation/demo.svg
 
 # The commit to compare with, or a branch. Default: for `make changed` origin/main, or main; else the commit of .ci/green.
 BASE ?=
-plan = @mkdir -p bin && $(GO) run ./cmd/flannel-tests -of $(1) -base '$(BASE)' >bin/plan.mk
+plan = @mkdir -p bin && $(GO) run ./cmd/flannel-tests -of $(1) -base '$(BASE)' -kernel $(KERNEL_OF_COMMIT) >bin/plan.mk
 LANES := $(MAKE) --no-print-directory PLAN=bin/plan.mk -j3 test-other-systems test-nodes test-machine
 
 test: ## run the tests: all packages, all nodes end to end, the kernel's in a virtual machine; some 40 minutes on two processors
@@ -234,6 +234,7 @@ test: ## run the tests: all packages, all nodes end to end, the kernel's in a vi
 	$(call plan,test)
 	@$(LANES)
 	@$(MAKE) --no-print-directory PLAN=bin/plan.mk test-release-if-changed
+	@$(if $(BASE),,$(GO) run ./cmd/flannel-tests -passed bin/green -kernel "$$(cat bin/tests/series)" || true)
 
 changed: ## lint and test what differs from BASE (origin/main) and what imports it, with the end-to-end tests that belong to it
 	@dist/setup.sh test
@@ -366,9 +367,9 @@ test-nodes: $(if $(PLAN_NODES),build tools wine kube cross-windows-amd64 bin/pro
 # All tests of one kernel: which one is a matter of the commit, so that a run can be repeated. Not every system offers both.
 test-machine: $(if $(filter short all,$(PLAN_KERNEL)),test-programs)
 	@case '$(PLAN_KERNEL)' in \
-	short) series=$$(dist/vm.sh choose) && dist/vm.sh fetch $$series && dist/kernels.sh $$series short ;; \
+	short) series=$$(dist/vm.sh choose) && dist/vm.sh fetch $$series && dist/kernels.sh $$series short && echo $(KERNEL_OF_COMMIT) >bin/tests/series ;; \
 	all) series=$(KERNEL_OF_COMMIT) && { dist/vm.sh fetch $$series || { series=$$(dist/vm.sh choose) && dist/vm.sh fetch $$series; }; } && \
-		dist/kernels.sh $$series all ;; \
+		dist/kernels.sh $$series all && echo $$series >bin/tests/series ;; \
 	esac
 
 test-other-systems: test-packages-of-kubernetes

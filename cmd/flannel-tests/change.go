@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -15,19 +14,10 @@ type change struct {
 	files []string // from the top of the repository
 }
 
-// greenFile has the commit at which everything was last tested. A night writes it.
-const greenFile = ".ci/green"
-
 // readChange compares the working tree with the commit at which it left base.
 func readChange(of, base string) (change, error) {
-	if of == "night" {
+	if of == "night" || base == "" {
 		return change{since: "nothing", all: true}, nil
-	}
-	if base == "" {
-		var err error
-		if base, err = defaultBase(of); err != nil {
-			return change{}, err
-		}
 	}
 	since, err := git("merge-base", base, "HEAD")
 	if err != nil && of == "changed" {
@@ -49,22 +39,19 @@ func readChange(of, base string) (change, error) {
 	return change{since: since[0][:12], files: slices.Compact(files)}, nil
 }
 
-func defaultBase(of string) (string, error) {
+// readBases returns what a run compares packages with, and the tests of a kernel: base, or the default. "": nothing.
+func readBases(of, base, series string) (ofPackage, ofKernels string, err error) {
+	if base != "" || of == "night" {
+		return base, base, nil
+	}
 	if of == "changed" {
 		if _, err := git("rev-parse", "--quiet", "--verify", "origin/main"); err == nil {
-			return "origin/main", nil
+			return "origin/main", "origin/main", nil
 		}
-		return "main", nil
+		return "main", "main", nil
 	}
-	text, err := os.ReadFile(greenFile)
-	if err != nil {
-		return "", err
-	}
-	commit := strings.TrimSpace(string(text))
-	if commit == "" {
-		return "", fmt.Errorf("%s is empty: it has the commit that a night has tested", greenFile)
-	}
-	return commit, nil
+	g, err := readGreen()
+	return g[ofPackages], g[ofKernel(series)], err
 }
 
 // git returns the lines that a command prints.

@@ -2,7 +2,11 @@
 // those of `make changed`. What belongs to a folder, beyond the tests of its packages and of those that import them, is
 // in .ci/paths.
 //
-//	flannel-tests [-of test|changed|night] [-base COMMIT]
+//	flannel-tests [-of test|changed|night] [-base COMMIT] [-kernel 6.1]
+//
+// After the tests have passed, it records that:
+//
+//	flannel-tests -passed FILE [-kernel "6.1 6.12"]
 package main
 
 import (
@@ -14,15 +18,23 @@ import (
 
 func main() {
 	of := flag.String("of", "test", "`what` runs: test, changed or night")
-	base := flag.String("base", "", "`commit` to compare with; default: for test, that of .ci/green, and for changed, origin/main or main")
+	base := flag.String("base", "", "`commit` to compare with; default: for test, those of .ci/green, and for changed, origin/main or main")
+	kernel := flag.String("kernel", "", "`series` of the kernel in a virtual machine; for -passed maybe several")
+	passed := flag.String("passed", "", "all tests have passed: write the next .ci/green to this `file`")
 	flag.Parse()
-	if err := run(*of, *base); err != nil {
+	err := error(nil)
+	if *passed != "" {
+		err = recordPassed(strings.Fields(*kernel), *passed)
+	} else {
+		err = run(*of, *base, *kernel)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "flannel-tests:", err)
 		os.Exit(1)
 	}
 }
 
-func run(of, base string) error {
+func run(of, base, series string) error {
 	if of != "test" && of != "changed" && of != "night" {
 		return fmt.Errorf("-of %q: want test, changed or night", of)
 	}
@@ -38,13 +50,21 @@ func run(of, base string) error {
 	if err != nil {
 		return err
 	}
-	change, err := readChange(of, base)
+	baseOfPackages, baseOfKernel, err := readBases(of, base, series)
 	if err != nil {
 		return err
 	}
-	p := makePlan(of, change, rows, house)
+	ofPackages, err := readChange(of, baseOfPackages)
+	if err != nil {
+		return err
+	}
+	ofKernel, err := readChange(of, baseOfKernel)
+	if err != nil {
+		return err
+	}
+	p := makePlan(of, ofPackages, ofKernel, rows, house)
 	fmt.Print(p.variables())
-	fmt.Fprintln(os.Stderr, p.summary(change))
+	fmt.Fprintln(os.Stderr, p.summary(ofPackages, ofKernel))
 	return nil
 }
 
@@ -80,7 +100,7 @@ func (p plan) variables() string {
 }
 
 // summary is for people.
-func (p plan) summary(c change) string {
+func (p plan) summary(c, ofKernel change) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "compared with %s, %d files differ.\n", c.since, len(c.files))
 	for _, line := range []struct {
@@ -92,7 +112,7 @@ func (p plan) summary(c change) string {
 		}
 	}
 	if p.kernel != "none" {
-		fmt.Fprintf(&b, "in a virtual machine: %s\n", p.kernel)
+		fmt.Fprintf(&b, "in a virtual machine, compared with %s: %s\n", ofKernel.since, p.kernel)
 	}
 	switch p.endToEnd {
 	case "":

@@ -16,8 +16,9 @@ import (
 //
 // A package is affected if it has changed, or imports one that has. Wine runs those with code for Windows, or all if a row
 // wants that. The race detector is for programs: packages that are tests alone, such as the rules for the source and dist,
-// run without it, in a tenth of the time.
-func makePlan(of string, c change, rows []row, h house) plan {
+// run without it, in a tenth of the time. The tests of a kernel may have passed at another commit than those of packages, so
+// they have a change of their own.
+func makePlan(of string, c, ofKernel change, rows []row, h house) plan {
 	sources, tests := h.changedPackages(c)
 	affected := map[string]bool{".": true, "./cmd/flannel-shape": true} // they read all sources and pages
 	maps.Copy(affected, tests)
@@ -44,7 +45,7 @@ func makePlan(of string, c change, rows []row, h house) plan {
 	switch of {
 	case "test":
 		p.kernel, p.endToEnd, p.lab, p.release, p.systems = "short", "", everyLabPackage, needs["release"], needs["systems"]
-		if needs["kernels"] {
+		if needs, _ := h.needed(ofKernel, rows); needs["kernels"] {
 			p.kernel = "all"
 		}
 	case "night":

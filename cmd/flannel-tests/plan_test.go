@@ -50,7 +50,7 @@ func TestMakePlan(t *testing.T) {
 		{"a module", "changed", []string{"go.mod"}, []string{"PLAN_RACE := ./cmd/d ./pkg/daemon ./pkg/doctor ./pkg/file"}},
 		{"nothing", "test", nil, []string{"PLAN_RACE := ", "PLAN_KERNEL := short", "PLAN_RELEASE := ", "PLAN_E2E := "}},
 	} {
-		p := makePlan(c.of, change{files: c.files}, rows, smallHouse())
+		p := makePlan(c.of, change{files: c.files}, change{files: c.files}, rows, smallHouse())
 		got := strings.Split(p.variables(), "\n")
 		for _, line := range c.want {
 			if !slices.Contains(got, line) {
@@ -63,8 +63,20 @@ func TestMakePlan(t *testing.T) {
 // Without a commit to compare with, everything is tested.
 func TestEverything(t *testing.T) {
 	rows := []row{{path: "pkg/daemon", needs: []string{"kernels", "release"}}}
-	p := makePlan("test", change{all: true}, rows, smallHouse())
+	p := makePlan("test", change{all: true}, change{all: true}, rows, smallHouse())
 	if len(p.race) != 4 || len(p.plain) != 1 || p.kernel != "all" || !p.release || p.endToEnd != "" {
 		t.Errorf("%+v", p)
+	}
+}
+
+// The tests of a kernel may have passed at another commit than those of packages.
+func TestKernelOfAnotherCommit(t *testing.T) {
+	rows := []row{{path: "pkg/daemon", needs: []string{"kernels"}}}
+	changed, same := change{files: []string{"pkg/daemon/daemon.go"}}, change{}
+	if p := makePlan("test", same, changed, rows, smallHouse()); len(p.race) != 0 || p.kernel != "all" {
+		t.Errorf("changed for the kernel: %+v", p)
+	}
+	if p := makePlan("test", changed, same, rows, smallHouse()); len(p.race) == 0 || p.kernel != "short" {
+		t.Errorf("changed for packages: %+v", p)
 	}
 }

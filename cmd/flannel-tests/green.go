@@ -1,0 +1,93 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+)
+
+// greenFile names the commits at which all tests passed, of packages and of each kernel in a virtual machine. A later run
+// tests with its full weight what has changed since. A night writes it; `make test` writes newGreenFile, to be committed in
+// its place.
+const (
+	greenFile    = ".ci/green"
+	newGreenFile = "bin/green"
+)
+
+// ofPackages is the row of greenFile for packages: the race detector, Wine, other architectures, the release.
+const ofPackages = "packages"
+
+// ofKernel is the row of greenFile for a series of kernels, such as 6.1.
+func ofKernel(series string) string { return "kernel-" + series }
+
+// green has the commits of greenFile by row.
+type green map[string]string
+
+func parseGreen(text string) (green, error) {
+	g := green{}
+	for line := range strings.Lines(text) {
+		words := strings.Fields(line)
+		if len(words) == 0 || strings.HasPrefix(words[0], "#") {
+			continue
+		}
+		if len(words) != 2 {
+			return nil, fmt.Errorf("%s: %q is not a row: want a name, such as %s, and a commit", greenFile, strings.TrimSpace(line), ofPackages)
+		}
+		g[words[0]] = words[1]
+	}
+	if g[ofPackages] == "" {
+		return nil, fmt.Errorf("%s has no row %q", greenFile, ofPackages)
+	}
+	return g, nil
+}
+
+func readGreen() (green, error) {
+	text, err := os.ReadFile(greenFile)
+	if err != nil {
+		return nil, err
+	}
+	return parseGreen(string(text))
+}
+
+func (g green) String() string {
+	var b strings.Builder
+	b.WriteString("# The commits at which all tests passed, see Documentation/testing.md, \"Which tests a change needs\".\n")
+	for _, name := range slices.Sorted(maps.Keys(g)) {
+		fmt.Fprintf(&b, "%-12s %s\n", name, g[name])
+	}
+	return b.String()
+}
+
+// recordPassed writes, after all tests of a plan have passed, the commits of the next greenFile to a file: everything that
+// has changed since those of greenFile was tested. Tests of a change that is not committed prove nothing about a commit.
+func recordPassed(kernels []string, file string) error {
+	g, err := readGreen()
+	if err != nil {
+		return err
+	}
+	uncommitted, err := git("status", "--porcelain")
+	if err != nil {
+		return err
+	}
+	if len(uncommitted) > 0 {
+		fmt.Printf("all tests passed; %s can stay as it is, because files differ from the commit: %s\n", greenFile, strings.TrimSpace(uncommitted[0]))
+		return nil
+	}
+	head, err := git("rev-parse", "HEAD")
+	if err != nil {
+		return err
+	}
+	g[ofPackages] = head[0]
+	for _, series := range kernels {
+		g[ofKernel(series)] = head[0]
+	}
+	if err := os.WriteFile(file, []byte(g.String()), 0o644); err != nil {
+		return err
+	}
+	if file != greenFile {
+		fmt.Printf("all tests passed at %.12s; to compare later runs with it: cp %s %s, and commit that\n", head[0], file, greenFile)
+	}
+	return nil
+}
