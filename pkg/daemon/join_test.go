@@ -75,6 +75,7 @@ func (m *movingManager) Hold(ctx context.Context) error {
 type plainKernel struct{ dataplane.Dataplane }
 
 func (plainKernel) LeaveSubnets([]netip.Prefix, string) error { return nil }
+func (plainKernel) AwaitHostAddrs(context.Context) error      { return nil }
 func (plainKernel) PodsWithoutEndpoint() []string             { return nil }
 func (plainKernel) Traffic() map[netip.Prefix]report.Tunnel   { return nil }
 func (plainKernel) Guarded() *report.Guard                    { return nil }
@@ -189,4 +190,34 @@ func TestMissingConfigIsNamed(t *testing.T) {
 		cancel()
 		<-ended
 	})
+}
+
+// restoringKernel is a system that restores the host's addresses, until err is nil.
+type restoringKernel struct {
+	plainKernel
+	err error
+}
+
+func (k *restoringKernel) AwaitHostAddrs(context.Context) error { return k.err }
+
+// What the host has in the place of its own address is not published.
+func TestAddressInThePlaceOfOurs(t *testing.T) {
+	d, u, _ := newDaemon(t)
+	kernel := &restoringKernel{err: errors.New("192.168.0.1 is away")}
+	d.Dataplane = kernel
+	in, n := newInbox(), &node{}
+	in.setConfig([]byte("one 10.5.0.0/16"))
+	if err := d.prepare(t.Context(), n, in); !errors.Is(err, kernel.err) {
+		t.Errorf("at a start: %v", err)
+	}
+	kernel.err = nil
+	if err := d.prepare(t.Context(), n, in); err != nil {
+		t.Fatal(err)
+	}
+	own, lease := u.link.V4, netip.MustParseAddr("192.168.0.150")
+	u.link.V4, u.link.PublicV4 = lease, lease
+	kernel.err, n.underlayStale = errors.New("192.168.0.1 is away"), true
+	if err := d.followUnderlay(t.Context(), n, in); !errors.Is(err, kernel.err) || n.link.V4 != own || !n.underlayStale {
+		t.Errorf("later: %v, the address is %s, looked at again: %t", err, n.link.V4, n.underlayStale)
+	}
 }

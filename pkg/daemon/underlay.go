@@ -39,9 +39,13 @@ func (d *Daemon) followUnderlay(ctx context.Context, n *node, in *inbox) error {
 }
 
 // chooseUnderlay chooses the interface to the other nodes, with the public IPs
-// that the operator has set in the store, and sets them in n.
+// that the operator has set in the store, and sets them in n. It fails while the host
+// does not have its own addresses.
 func (d *Daemon) chooseUnderlay(ctx context.Context, n *node) (err error) {
 	if n.operator, err = d.Manager.PublicIPs(ctx); err != nil {
+		return err
+	}
+	if err := d.Dataplane.AwaitHostAddrs(ctx); err != nil {
 		return err
 	}
 	n.link, n.addrs, err = d.Underlay.Choose(n.config.V4.On(), n.config.V6.On(), n.operator)

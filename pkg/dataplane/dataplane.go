@@ -175,6 +175,10 @@ type Dataplane interface {
 	// Traffic returns the state of some seconds ago by the peers' subnets, of tunnels that
 	// know their peers.
 	Traffic() map[netip.Prefix]report.Tunnel
+	// AwaitHostAddrs returns an error while addresses of the host that an administrator has set
+	// are missing and are being restored: what the host has in their place is not to be
+	// published. It may do a part of that work.
+	AwaitHostAddrs(ctx context.Context) error
 	// PodsWithoutEndpoint returns the sorted names of running pods from which the system has
 	// taken their network for good.
 	PodsWithoutEndpoint() []string

@@ -1,6 +1,7 @@
 package linux
 
 import (
+	"context"
 	"net/netip"
 	"time"
 
@@ -77,6 +78,9 @@ func (s *wgStore) summarize(states map[wgKey]*wgState) {
 		s.report(sum)
 	}
 }
+
+// AwaitHostAddrs implements dataplane.Dataplane: this driver does not move the host's addresses.
+func (*Driver) AwaitHostAddrs(context.Context) error { return nil }
 
 // PodsWithoutEndpoint implements dataplane.Dataplane: Linux takes no pod its network away.
 func (*Driver) PodsWithoutEndpoint() []string { return nil }

@@ -57,6 +57,26 @@ func (w *windows) isStatic(name string) {
 	}
 }
 
+// awaitsStatic checks that the driver says so until an adapter has the host's static address.
+func (w *windows) awaitsStatic(name string) {
+	w.t.Helper()
+	waited := false
+	for {
+		err := w.AwaitHostAddrs(w.t.Context())
+		if err == nil && !hostconfig.HasAddress(w.m.Admin().Adapter(name), hnstest.HostAddr.Addr()) {
+			w.t.Fatalf("not waiting for the static address, but %s has %+v", name, w.m.Admin().Adapter(name).Addrs)
+		}
+		if err == nil {
+			break
+		}
+		waited = true
+		time.Sleep(100 * time.Millisecond)
+	}
+	if !waited {
+		w.t.Errorf("%s had its static address at once", name)
+	}
+}
+
 // A static configuration that becomes DHCP when the switch is bound is restored, whether or not the DHCP client does as it
 // is told, and is still there after a reboot, even if flanneld does not run then.
 func TestStaticBecomesDHCP(t *testing.T) {
@@ -103,7 +123,9 @@ func TestRebootForgets(t *testing.T) {
 			w.m.Turn(func(k *hnstest.Knobs) { k.RebootForgets = forgets })
 			for range 2 {
 				w.reboot()
-				if !forgets {
+				if forgets {
+					w.awaitsStatic("vEthernet (Ethernet)")
+				} else {
 					time.Sleep(30 * time.Second)
 					w.isStatic("vEthernet (Ethernet)")
 				}

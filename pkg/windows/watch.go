@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/reconcile"
 	"flannel/pkg/windows/hns"
 )
 
@@ -91,6 +92,19 @@ func (d *Driver) restoreHostConfig(ctx context.Context) {
 	if err != nil {
 		d.opts.Log.Debug("restoring host settings", "state", err)
 	}
+}
+
+// AwaitHostAddrs implements dataplane.Dataplane: after a boot and when a switch changes,
+// Windows may put a DHCP lease in the place of the host's static address.
+func (d *Driver) AwaitHostAddrs(ctx context.Context) error {
+	if !d.hostConfig.Pending() {
+		return nil
+	}
+	networks, err := d.client.Networks(ctx)
+	if err != nil {
+		return reconcile.Unknown(fmt.Errorf("compare the host's addresses with those before: %w", err))
+	}
+	return d.hostConfig.AwaitStatic(networks)
 }
 
 // poll compares our network with its state in the last pass.

@@ -81,6 +81,7 @@ type Keeper struct {
 	incompleteSince time.Time
 	completeSince   time.Time
 	lost            bool      // something of the snapshot was missing
+	staticMissing   bool      // the last Restore found that an address of the snapshot that was set by hand is missing
 	darkSince       time.Time // see TrackDark; without a snapshot
 	upSince         time.Time // since when TrackDark has found the physical adapter up
 	uncertain       bool      // true: the journal was missing or unreadable, so it is unknown whether addresses that flanneld removed were restored
@@ -195,7 +196,7 @@ func (k *Keeper) Restore(networks []hns.Network) error {
 		k.dhcpOff = 0 // Windows has obeyed
 	}
 	missing := snapshot.missing(host, routes)
-	k.lost = k.lost || !missing.none()
+	k.lost, k.staticMissing = k.lost || !missing.none(), len(missing.manual) > 0
 	if len(missing.addresses()) > 0 {
 		k.incompleteSince, k.completeSince = time.Time{}, time.Time{}
 		return k.restoreAddresses(host, missing)
@@ -213,6 +214,19 @@ func (k *Keeper) Restore(networks []hns.Network) error {
 		k.log.Info("the host has its addresses, routes and DNS servers again", "cause", CauseComplete, "adapter", host.Name)
 	}
 	return k.deleteSnapshot()
+}
+
+// AwaitStatic calls Restore, and returns its error if an address that was set by hand
+// is missing: what the adapter has in its place, such as a lease, is not the host's
+// address, and goes as soon as the address is back.
+func (k *Keeper) AwaitStatic(networks []hns.Network) error {
+	err := k.Restore(networks)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.staticMissing {
+		return err
+	}
+	return nil
 }
 
 // restoreAddresses adds addresses that are missing for longer than the limits.
