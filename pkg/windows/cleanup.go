@@ -14,7 +14,9 @@ import (
 // cleanup implements Cleanup. HNS deletes policies and endpoints with their
 // network. cleanup then waits until the host has its settings back, but not
 // longer than a Keeper waits for DHCP: the next run of the daemon restores what
-// is missing then. If networks or routes cannot be read, it removes nothing.
+// is missing then. It also waits until HNS may create a network again, because
+// the next program may be flanneld prepare. If networks or routes cannot be read, it
+// removes nothing.
 func (d *Driver) cleanup(ctx context.Context, networks []netip.Prefix, dryRun bool) (removed []string, err error) {
 	if d.networks, err = d.client.Networks(ctx); err != nil {
 		return nil, waitIfSilent(err)
@@ -50,7 +52,7 @@ func (d *Driver) cleanup(ctx context.Context, networks []netip.Prefix, dryRun bo
 				}
 			}
 		}
-		errs = append(errs, d.waitRestored(ctx, d.pace.Address+d.pace.DHCP))
+		errs = append(errs, d.waitRestored(ctx, d.pace.Address+d.pace.DHCP), d.waitSettled(ctx))
 		if errors.Join(errs...) == nil {
 			errs = append(errs, d.hostConfig.Forget())
 		}
@@ -95,4 +97,14 @@ func (d *Driver) waitRestored(ctx context.Context, limit time.Duration) error {
 		}
 	}
 	return nil
+}
+
+// waitSettled returns when HNS has settled after it deleted a network.
+func (d *Driver) waitSettled(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(time.Until(d.deletedAt.Add(d.pace.Settle))):
+		return nil
+	}
 }

@@ -179,3 +179,23 @@ func TestDeleteSettles(t *testing.T) {
 		})
 	}
 }
+
+// The same holds for a network that cleanup deleted, and one that prepare creates afterwards.
+func TestPrepareAfterCleanup(t *testing.T) {
+	onWindows(t, overlayDevice(ownSubnet), hnstest.Knobs{DeleteSettles: 8 * time.Second}, func(w *windows) {
+		w.bring(time.Minute)
+		w.mends(time.Minute)
+		w.restart()
+		if _, err := w.cleanup(w.t.Context(), []netip.Prefix{winNetwork}, false); err != nil {
+			t.Fatal(err)
+		}
+		w.restart()
+		w.m.ForgetLog()
+		if _, _, err := w.prepared(time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		if n := w.calls("HcnCreateNetwork"); n != 1 {
+			t.Errorf("HNS was asked %d times for the network", n)
+		}
+	})
+}
