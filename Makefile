@@ -227,7 +227,7 @@ demo-svg: ## run the demo and renew its picture, Documentation/demo.svg
 # The commit to compare with, or a branch. Default: for `make changed` origin/main, or main; else the commit of .ci/green.
 BASE ?=
 plan = @mkdir -p bin && $(GO) run ./cmd/flannel-tests -of $(1) -base '$(BASE)' -kernel $(KERNEL_OF_COMMIT) >bin/plan.mk
-LANES := $(MAKE) --no-print-directory PLAN=bin/plan.mk -j3 test-other-systems test-nodes test-machine
+LANES := rm -f bin/tests/idle && $(MAKE) --no-print-directory PLAN=bin/plan.mk -j3 test-other-systems test-nodes test-machine test-idle
 
 test: ## run the tests: all packages, all nodes end to end, the kernel's in a virtual machine; some 40 minutes on two processors
 	@dist/setup.sh test
@@ -345,7 +345,7 @@ RACE        := CGO_ENABLED=1 $(GO) $(TEST) -race
 PLAN_NODES  := $(filter-out -,$(PLAN_E2E))$(PLAN_LAB)
 plan_kube   := $(filter $(WITH_KUBE),$(PLAN_RACE) $(PLAN_PLAIN))
 plan_wine   := $(filter $(WITH_WINE),$(PLAN_WINE))
-.PHONY: test-packages test-packages-of-kubernetes test-other-systems test-nodes test-machine lint-kube
+.PHONY: test-packages test-packages-of-kubernetes test-other-systems test-nodes test-machine test-idle lint-kube
 
 test-packages: build tools bin/image/start $(if $(plan_wine),wine)
 	@$(MAKE) --no-print-directory lint
@@ -369,8 +369,12 @@ test-machine: $(if $(filter short all,$(PLAN_KERNEL)),test-programs)
 	@case '$(PLAN_KERNEL)' in \
 	short) series=$$(dist/vm.sh choose) && dist/vm.sh fetch $$series && dist/kernels.sh $$series short && echo $(KERNEL_OF_COMMIT) >bin/tests/series ;; \
 	all) series=$(KERNEL_OF_COMMIT) && { dist/vm.sh fetch $$series || { series=$$(dist/vm.sh choose) && dist/vm.sh fetch $$series; }; } && \
-		dist/kernels.sh $$series all && echo $$series >bin/tests/series ;; \
+		WHEN_IDLE=$(CURDIR)/bin/tests/idle dist/kernels.sh $$series all && echo $$series >bin/tests/series ;; \
 	esac
+
+# Tells test-machine that the other lanes have ended.
+test-idle: test-other-systems test-nodes
+	@mkdir -p bin/tests && touch bin/tests/idle
 
 test-other-systems: test-packages-of-kubernetes
 	@$(if $(PLAN_SYSTEMS),$(MAKE) --no-print-directory test-emulated test-words)

@@ -6,7 +6,8 @@
 #   kernels.sh 6.12 all       all of them
 #   kernels.sh 6.12 e2e TestIPIP TestPodsOfTwoNodesTalk/vxlan_dual
 #
-# MACHINES virtual machines (1), each with one processor, share the runs. The output of the tests is in bin/tests/<series>.
+# MACHINES virtual machines (1), each with one processor, share the runs. One more helps from the moment at which the file
+# $WHEN_IDLE exists: a processor has nothing else to do. The output of the tests is in bin/tests/<series>.
 set -eu
 here=$(cd "$(dirname "$0")/.." && pwd)
 
@@ -28,7 +29,8 @@ tests() {
 			e2e cmd/flannel-lab/e2e TestMissingModule TestIPIP TestIPIPDrift TestIPIPAmongBackends TestIPIPAdoption TestIPIPDualStack TestHandbackIPIP
 			e2e cmd/flannel-lab/e2e TestModulesAfterEveryOther
 			e2e cmd/flannel-lab/e2e TestGuardIPIP TestGuardWaits TestGuard/vxlan TestGuardTranslatedPeer TestGuardWithFlannel
-			e2e cmd/flannel-lab/e2e TestIPsec TestIPsecOptions TestIPsecRollout TestIPsecDrift TestIPsecAdoption TestIPsecDualStack
+			e2e cmd/flannel-lab/e2e TestIPsec TestIPsecDrift TestIPsecAdoption TestIPsecDualStack
+			e2e cmd/flannel-lab/e2e TestIPsecOptions TestIPsecRollout
 			linux pkg/linux TestFirstSync TestRestart TestAdoption TestPlainRoutes TestTwoOnOneMachine TestFound
 			underlay pkg/underlay TestRead TestWatch
 			linux pkg/linux TestGuardSets TestGuardTrial TestGuardCleanup TestGuardHoldsBackNewPeers
@@ -36,7 +38,8 @@ tests() {
 			e2e cmd/flannel-lab/e2e TestAdoptionOfWhatFlannelLeft
 			e2e cmd/flannel-lab/e2e TestPodsOfTwoNodesTalk/vxlan_dual TestPodsOfTwoNodesTalk/host-gw_dual TestPodsOfTwoNodesTalk/wireguard_dual
 			e2e cmd/flannel-lab/e2e TestDriftIsMended/vxlan_dual TestWireGuardOutlivesTheDaemon/separate
-			e2e cmd/flannel-lab/e2e TestNoPacketIsLost/vxlan TestNoPacketIsLost/host-gw,"EnableNFTables":true
+			e2e cmd/flannel-lab/e2e TestNoPacketIsLost/vxlan
+			e2e cmd/flannel-lab/e2e TestNoPacketIsLost/host-gw,"EnableNFTables":true
 		END
 		# Kernels before 6.2 accept a set of another type than the one that is there.
 		[ "$series" = 6.1 ] || echo 'guard pkg/linux/guard TestTableMadeAnew'
@@ -129,7 +132,19 @@ e2e) shift && echo "e2e cmd/flannel-lab/e2e $*" >"$out/tests" ;;
 esac
 began=$(date +%s)
 export VM_OUT="$out" VM_TIMEOUT="${VM_TIMEOUT:-7200}"
+helper=
+if [ -n "${WHEN_IDLE:-}" ]; then
+	(
+		until [ -e "$WHEN_IDLE" ] || [ -e "$out/ended" ]; do sleep 1; done
+		[ "$(find "$out" -mindepth 1 -type d | wc -l)" = "$(wc -l <"$out/tests")" ] || # all runs are taken
+			"$here/dist/vm.sh" "$series" "$here/dist/kernels.sh" inside
+	) &
+	helper=$!
+	trap 'touch "$out/ended"; wait' EXIT
+fi
 seq "${MACHINES:-1}" | xargs -P "${MACHINES:-1}" -I '{}' "$here/dist/vm.sh" "$series" "$here/dist/kernels.sh" inside
+touch "$out/ended"
+[ -z "$helper" ] || wait "$helper"
 number=0
 failed=
 while read -r program package names; do
