@@ -94,10 +94,6 @@ func (g *Guard) moveJoined(senders map[string][]element, packets uint64) error {
 	if err != nil {
 		return fmt.Errorf("read the counters of table %s: %w", g.table.Name, err)
 	}
-	counter := g.counter(joinedBy(Outsider))
-	g.conn.DeleteObject(counter) // the kernel cannot set it
-	counter.Packets = counted[counter.Name] + packets
-	g.conn.AddObj(counter)
 	var names []string
 	for set, all := range senders {
 		var keys []nftables.SetElement
@@ -108,6 +104,10 @@ func (g *Guard) moveJoined(senders map[string][]element, packets uint64) error {
 			return err
 		}
 	}
+	counter := g.counter(joinedBy(Outsider))
+	g.conn.DeleteObject(counter) // the kernel cannot set it
+	counter.Packets = counted[counter.Name] + packets
+	g.conn.AddObj(counter)
 	if err := g.flush("count the packets of nodes that have joined"); err != nil {
 		return err
 	}

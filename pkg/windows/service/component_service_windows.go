@@ -119,7 +119,7 @@ func createService(what Component, words []string) error {
 		defer s.Close() //nolint:errcheck // only releases a handle
 		restart := []mgr.RecoveryAction{{Type: mgr.ServiceRestart, Delay: 5 * time.Second}, {Type: mgr.ServiceRestart, Delay: 30 * time.Second}}
 		if err := s.SetRecoveryActions(restart, uint32(failuresReset/time.Second)); err != nil {
-			return fmt.Errorf("have it restarted: %w", err)
+			return fmt.Errorf("have it restarted: %w", errors.Join(err, s.Delete())) // or the next run would take it for complete
 		}
 		return nil
 	})
