@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"flannel/pkg/reconcile/runner"
 	"flannel/pkg/windows/hns"
 )
 
@@ -101,10 +102,6 @@ func (d *Driver) waitRestored(ctx context.Context, limit time.Duration) error {
 
 // waitSettled returns when HNS has settled after it deleted a network.
 func (d *Driver) waitSettled(ctx context.Context) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(time.Until(d.deletedAt.Add(d.pace.Settle))):
-		return nil
-	}
+	runner.Pause(ctx, time.Until(d.deletedAt.Add(d.pace.Settle)))
+	return ctx.Err()
 }
