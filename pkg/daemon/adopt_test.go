@@ -43,7 +43,7 @@ func newAdopting(t *testing.T, peers int) *adopting {
 	if err := d.prepare(t.Context(), a.n, a.in); err != nil {
 		t.Fatal(err)
 	}
-	a.n.lease = subnet.Lease{Name: "self", V4: subnet.Endpoint{Subnet: netip.MustParsePrefix("10.5.1.0/24"), PublicIP: a.n.link.PublicV4}}
+	a.n.lease = subnet.Lease{Name: "self", V4: subnet.Endpoint{Subnet: netip.MustParsePrefix("10.5.1.0/24"), PublicIP: a.n.host.link.PublicV4}}
 	a.peers(peers, "one", "")
 	return a
 }
@@ -56,13 +56,13 @@ func (a *adopting) peers(n int, backend, data string) {
 			Subnet:   netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 5, byte(i + 2), 0}), 24),
 			PublicIP: netip.AddrFrom4([4]byte{192, 168, 0, byte(i + 2)}), Data: []byte(data)}}
 		c := changes.Change[subnet.Lease]{New: l}
-		if i < len(a.n.peers) {
-			c.Old = a.n.peers[i]
+		if i < len(a.n.last.peers) {
+			c.Old = a.n.last.peers[i]
 		}
 		set.Leases, set.Changes = append(set.Leases, l), append(set.Changes, c)
 	}
 	a.in.setPeers(set)
-	a.n.peers = set.Leases
+	a.n.last.peers = set.Leases
 }
 
 // proven has all peers adopt a configuration, one after the other, with a proof.
@@ -101,8 +101,8 @@ func (a *adopting) run(d time.Duration) (changes int) {
 
 func (a *adopting) has(when, backend string, state rollout.State, pending bool) {
 	a.t.Helper()
-	if got := a.n.backend.Wire().Name; got != backend || a.adoption.rollout.State() != state || (a.n.pendingConfig != "") != pending {
-		a.t.Errorf("%s: backend %s, state %v, pending %q; want %s, %v\n%s", when, got, a.adoption.rollout.State(), a.n.pendingConfig, backend, state, a.log)
+	if got := a.n.backend.Wire().Name; got != backend || a.adoption.rollout.State() != state || (a.n.last.pendingConfig != "") != pending {
+		a.t.Errorf("%s: backend %s, state %v, pending %q; want %s, %v\n%s", when, got, a.adoption.rollout.State(), a.n.last.pendingConfig, backend, state, a.log)
 	}
 }
 
@@ -233,10 +233,10 @@ func TestBridgesProveAConfiguration(t *testing.T) {
 		a, tunnels := newAdopting(t, 9), &negotiating{}
 		a.Dataplane = tunnels
 		tunnels.at.Store(new(time.Now()))
-		a.n.addrs = []netip.Addr{netip.MustParseAddr("10.5.1.0"), netip.MustParseAddr("10.5.1.1"), a.n.link.V4}
+		a.n.host.addrs = []netip.Addr{netip.MustParseAddr("10.5.1.0"), netip.MustParseAddr("10.5.1.1"), a.n.host.link.V4}
 		var answers atomic.Bool
 		a.Echo = func(_ context.Context, from, to netip.Addr) error {
-			if from != a.n.addrs[1] || to.As4()[3] != 1 {
+			if from != a.n.host.addrs[1] || to.As4()[3] != 1 {
 				t.Errorf("asks from %v to %v, which are not both bridges", from, to)
 			}
 			if !answers.Load() {
@@ -286,7 +286,7 @@ func TestUnprovenConfiguration(t *testing.T) {
 			a.has("and taken back", negotiates, rollout.Unproven, true)
 		}
 		a.in.setConfig([]byte(negotiates + " 10.5.0.0/16"))
-		a.n.addrs = []netip.Addr{netip.MustParseAddr("10.5.1.1")}
+		a.n.host.addrs = []netip.Addr{netip.MustParseAddr("10.5.1.1")}
 		a.peers(1, negotiates, fmt.Sprintf(`{"VNI":1,"Untested":%q,"Answers":true}`, rollout.ID(negotiates)))
 		a.run(time.Minute)
 		a.has("with bridges", negotiates, rollout.Settled, false)
@@ -316,7 +316,7 @@ func TestJunkTakesNoTurns(t *testing.T) {
 				set.Changes = append(set.Changes, c)
 			}
 			a.in.setPeers(set)
-			a.n.peers = set.Leases
+			a.n.last.peers = set.Leases
 			if data == "" {
 				a.in.setConfig([]byte("two 10.5.0.0/16"))
 				a.run(adoptStagger/4 - time.Second)
@@ -353,8 +353,8 @@ func TestGoingBackFails(t *testing.T) {
 		a.in.setConfig([]byte("two 10.5.0.0/16"))
 		a.run(untilTrial)
 		a.has("on trial", "two", rollout.Trying, true)
-		usual := a.n.link
-		a.n.link.V4 = netip.MustParseAddr("10.5.1.7") // inside this node's subnet
+		usual := a.n.host.link
+		a.n.host.link.V4 = netip.MustParseAddr("10.5.1.7") // inside this node's subnet
 		time.Sleep(adoptStagger)
 		for range 2 {
 			if a.reconfigure(t.Context(), a.n, a.in) == nil {
@@ -362,7 +362,7 @@ func TestGoingBackFails(t *testing.T) {
 			}
 			a.has("it cannot go back", "two", rollout.Refused, true)
 		}
-		a.n.link = usual
+		a.n.host.link = usual
 		a.run(time.Millisecond)
 		if a.reconfigure(t.Context(), a.n, a.in) != nil {
 			t.Error("there is still an error")
@@ -378,14 +378,14 @@ func TestTakenBackAfterFailure(t *testing.T) {
 			a := newAdopting(t, 1)
 			a.in.setConfig([]byte("two 10.5.0.0/16"))
 			a.run(adoptStagger)
-			usual := a.n.link
+			usual := a.n.host.link
 			wait, inForce, state := untilTrial-adoptStagger, "one", rollout.Trying
 			if !begin {
 				a.run(untilTrial - adoptStagger)
 				a.has("on trial", "two", rollout.Trying, true)
 				wait, inForce, state = adoptStagger, "two", rollout.Refused
 			}
-			a.n.link.V4 = netip.MustParseAddr("10.5.1.7") // inside this node's subnet
+			a.n.host.link.V4 = netip.MustParseAddr("10.5.1.7") // inside this node's subnet
 			for range 10 {
 				time.Sleep(wait / 10)
 				a.reconfigure(t.Context(), a.n, a.in) // its error is the subject
@@ -395,7 +395,7 @@ func TestTakenBackAfterFailure(t *testing.T) {
 				a.reconfigure(t.Context(), a.n, a.in)
 			}
 			a.has(name, inForce, state, true)
-			a.n.link = usual
+			a.n.host.link = usual
 			a.in.setConfig([]byte("one 10.5.0.0/16"))
 			a.run(4 * adoptStagger)
 			a.has(name+", and the former one is back", "one", rollout.Settled, false)
@@ -484,7 +484,7 @@ func (r *reportedState) Report(_ error, _ []subnet.Rejected, advice, pendingConf
 func TestPendingConfigurationIsReportedApartFromAdvice(t *testing.T) {
 	a := newAdopting(t, 1)
 	state := &reportedState{}
-	a.Manager, a.n.pendingConfig = state, "VNI 2 is pending"
+	a.Manager, a.n.last.pendingConfig = state, "VNI 2 is pending"
 	a.report(a.n, nil, 0)
 	if state.advice != "" || state.pendingConfig != "VNI 2 is pending" {
 		t.Errorf("advice %q, pending configuration %q", state.advice, state.pendingConfig)

@@ -51,7 +51,7 @@ type participants struct {
 
 // isFor reports whether p was computed from this input.
 func (p *participants) isFor(n *node, leases []*subnet.Lease) bool {
-	return p.plan == n.plan && slices.Equal(p.addrs, n.addrs) && slices.Equal(p.leases, leases)
+	return p.plan == n.plan && slices.Equal(p.addrs, n.host.addrs) && slices.Equal(p.leases, leases)
 }
 
 // findParticipants judges peers that have adopted the offered configuration by
@@ -70,7 +70,7 @@ func (d *Daemon) findParticipants(n *node, leases []*subnet.Lease) participants 
 			stayed = append(stayed, l)
 		}
 	}
-	return participants{slices.Concat(d.accepted(n, former, stayed), d.accepted(n, a.offered, moved)), n.plan, n.addrs, leases}
+	return participants{slices.Concat(d.accepted(n, former, stayed), d.accepted(n, a.offered, moved)), n.plan, n.host.addrs, leases}
 }
 
 // accepted returns the leases for which this node would have paths with a
@@ -94,24 +94,24 @@ func (d *Daemon) accepted(n *node, c validConfig, leases []*subnet.Lease) (valid
 func (d *Daemon) judge(n *node, c validConfig) (subnet.Judge, error) {
 	with := *n
 	with.config, with.maker = c.config, c.maker
-	with.config.Underlay = n.link.Prefixes()
+	with.config.Underlay = n.host.link.Prefixes()
 	b, _, err := d.newBackend(&with)
 	if err != nil {
 		return nil, err
 	}
 	p := plan.New(with.config, n.lease, b)
-	p.SetAddrs(n.addrs)
+	p.SetAddrs(n.host.addrs)
 	return p.Judge(), nil
 }
 
 // usedPeers returns the leases that the last pass made paths for, without those
 // that the store has lost.
 func (n *node) usedPeers() (used []*subnet.Lease) {
-	left := reasonsByName(slices.Concat(n.rejects, n.refused))
-	for _, r := range n.retained {
+	left := reasonsByName(slices.Concat(n.last.rejects, n.last.refused))
+	for _, r := range n.last.retained {
 		left[r.Lease.Name] = "retained"
 	}
-	for _, l := range n.peers {
+	for _, l := range n.last.peers {
 		if _, out := left[l.Name]; !out && !n.backend.Wire().Pending(l) {
 			used = append(used, l)
 		}

@@ -51,7 +51,7 @@ func newTied(t *testing.T) (a *adopting, paths *int) {
 	}
 	a.has("offered", "one", rollout.Waiting, true)
 	u := a.Underlay.(*fixedUnderlay)
-	u.link.V4, u.link.PublicV4, a.n.underlayStale = fitting, fitting, true
+	u.link.V4, u.link.PublicV4, a.n.host.stale = fitting, fitting, true
 	if err := a.reconfigure(t.Context(), a.n, a.in); err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +77,7 @@ func TestPeersAreJudgedOnce(t *testing.T) {
 		{"nothing", func() {}, false},
 		{"a lease", func() { a.peers(4, "one", "") }, true},
 		{"the same set once more", func() { a.in.setPeers(subnet.Set{Leases: a.in.set.Leases}) }, false},
-		{"an address of this node", func() { a.n.addrs = []netip.Addr{netip.MustParseAddr("192.168.0.3")} }, true},
+		{"an address of this node", func() { a.n.host.addrs = []netip.Addr{netip.MustParseAddr("192.168.0.3")} }, true},
 		{"the options of the offered configuration", func() {
 			a.in.setConfig([]byte("two 10.5.0.0/16"))
 			if err := a.followConfig(a.n, a.in.config); err != nil {

@@ -149,14 +149,14 @@ func (d *Daemon) loop(ctx context.Context, n *node, in *inbox) error {
 		}
 		d.report(n, failed, time.Since(began))
 		timers.pause(ctx, time.Since(began))
-		timers.scheduleRetry(failed.retried() || len(n.refused) > 0)
+		timers.scheduleRetry(failed.retried() || len(n.last.refused) > 0)
 		if d.wait(ctx, n, in, timers); ctx.Err() != nil {
 			return nil
 		}
 	}
 }
 
-// wait returns when a pass is due. It sets n.underlayStale if the pass has to
+// wait returns when a pass is due. It sets n.host.stale if the pass has to
 // choose the underlay again. All causes lead to the same pass, so that several
 // at once need only one: which of them wait receives first does not matter.
 // Choosing the underlay reads all interfaces, so it is not done for every
@@ -169,13 +169,13 @@ func (d *Daemon) wait(ctx context.Context, n *node, in *inbox, timers *timers) {
 	case <-d.Firewall.Changes():
 	case <-d.EnvFile:
 	case <-d.Underlay.Changes():
-		n.underlayStale = true
+		n.host.stale = true
 	case <-d.Manager.PublicIPsChanged():
-		n.underlayStale = true
+		n.host.stale = true
 	case <-timers.retryC():
-		n.underlayStale = true
+		n.host.stale = true
 	case <-timers.resync.C:
-		n.underlayStale = true
+		n.host.stale = true
 		d.Dataplane.QueueResync()
 	}
 }
@@ -194,7 +194,7 @@ func (d *Daemon) pass(ctx context.Context, n *node, in *inbox) failures {
 	f.add("config", d.reconfigure(ctx, n, in))
 	links, err := d.Dataplane.Ensure(ctx, n.devices())
 	f.add("devices", err)
-	n.links = links
+	n.last.links = links
 	if publishErr := d.updateLease(n, in, links); err == nil { // otherwise it is a consequence of the failed devices
 		f.add("publish", publishErr)
 	}
@@ -205,10 +205,10 @@ func (d *Daemon) pass(ctx context.Context, n *node, in *inbox) failures {
 	if peers, complete := in.takePeers(); complete {
 		planned := n.plan.Update(peers.Leases, peers.Changes)
 		d.resolveDuplicates(n, in)
-		n.peers, n.peersKnown = peers.Leases, true
-		n.validPeers = len(peers.Leases) - len(planned.Rejects) - n.plan.Pending()
-		n.rejects, n.twins = slices.Concat(planned.Rejects, peers.Rejects), n.plan.Twins()
-		n.windows, n.retained, n.ownWithdrawn = peers.Windows, peers.Retained, peers.OwnWithdrawn
+		n.last.peers, n.last.peersKnown = peers.Leases, true
+		n.last.validPeers = len(peers.Leases) - len(planned.Rejects) - n.plan.Pending()
+		n.last.rejects, n.last.twins = slices.Concat(planned.Rejects, peers.Rejects), n.plan.Twins()
+		n.last.windows, n.last.retained, n.last.ownWithdrawn = peers.Windows, peers.Retained, peers.OwnWithdrawn
 		state := n.state(planned.Paths, d.Settings, f.unknown())
 		state.Since, state.Changes = planned.Since, planned.Changes
 		kept, err := d.apply(ctx, n, in, state)
@@ -220,9 +220,9 @@ func (d *Daemon) pass(ctx context.Context, n *node, in *inbox) failures {
 	} else {
 		f.add("peers", errNoPeers)
 	}
-	n.rulesChanged, err = d.Firewall.Apply(ctx, n.firewall(d.Settings))
+	n.last.rulesChanged, err = d.Firewall.Apply(ctx, n.firewall(d.Settings))
 	f.add("firewall", err)
-	if n.peersKnown {
+	if n.last.peersKnown {
 		f.add("subnet-file", d.writeEnv(n))
 	}
 	return f

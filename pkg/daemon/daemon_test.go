@@ -117,7 +117,7 @@ func TestReconfigure(t *testing.T) {
 		log.Reset()
 		if step.link != nil {
 			step.link()
-			n.underlayStale = true
+			n.host.stale = true
 		} else {
 			in.setConfig([]byte(step.config))
 		}
@@ -126,8 +126,8 @@ func TestReconfigure(t *testing.T) {
 			t.Errorf("%s: backend %q, error %v, log %s", step.name, got, err, log)
 		}
 		refused = step.config != "" && strings.HasPrefix(step.logs, causeConfigRefused) || step.config == "" && refused
-		if refused != (n.pendingConfig != "") {
-			t.Errorf("%s: refused: %t, but the pending configuration is %q", step.name, refused, n.pendingConfig)
+		if refused != (n.last.pendingConfig != "") {
+			t.Errorf("%s: refused: %t, but the pending configuration is %q", step.name, refused, n.last.pendingConfig)
 		}
 		if want := step.publicIP; want != "" && n.lease.V4.PublicIP.String() != want {
 			t.Errorf("%s: public IP %s, want %s", step.name, n.lease.V4.PublicIP, want)
@@ -170,9 +170,9 @@ func TestEverythingIsSaidOnce(t *testing.T) {
 		{"hundreds, each by its name", nil, 500, 498},
 		{"still hundreds", nil, 500, 0},
 	} {
-		n.rejects = nil
+		n.last.rejects = nil
 		for i := range step.bad {
-			n.rejects = append(n.rejects, subnet.Rejected{Name: fmt.Sprint("key", i), Reason: "bad"})
+			n.last.rejects = append(n.last.rejects, subnet.Rejected{Name: fmt.Sprint("key", i), Reason: "bad"})
 		}
 		d.report(n, step.failed, time.Millisecond)
 		if got := lines(); got != step.lines {
@@ -188,12 +188,12 @@ func TestLinesAreBounded(t *testing.T) {
 		d, _, log := newDaemon(t)
 		n := &node{}
 		for i := range 1200 { // ten minutes
-			n.rejects = nil
+			n.last.rejects = nil
 			for k := range maxLines + 50 {
-				n.rejects = append(n.rejects, subnet.Rejected{Name: fmt.Sprintf("key%04d", k), Reason: "bad"})
+				n.last.rejects = append(n.last.rejects, subnet.Rejected{Name: fmt.Sprintf("key%04d", k), Reason: "bad"})
 			}
 			if i%2 == 0 {
-				n.rejects = append(n.rejects, subnet.Rejected{Name: "key9999", Reason: fmt.Sprint("bad in way ", i)})
+				n.last.rejects = append(n.last.rejects, subnet.Rejected{Name: "key9999", Reason: fmt.Sprint("bad in way ", i)})
 			}
 			d.reportRejects(n)
 			time.Sleep(500 * time.Millisecond)
@@ -226,7 +226,7 @@ func TestWindowsNodes(t *testing.T) {
 		backend backend.Backend
 		lines   int
 	}{{"", n.backend, 0}, {"win1", n.backend, 1}, {"win1", n.backend, 0}, {"win1", namedBackend{}, 0}, {"win1", n.backend, 1}, {"", n.backend, 0}} {
-		n.windows, n.backend = step.windows, step.backend
+		n.last.windows, n.backend = step.windows, step.backend
 		d.reportAdvice(n)
 		told := log.With("cause="+causeWindowsMismatch).Naming("reason", "win1", "Set VNI.")
 		if log.Count() != step.lines || len(told) != step.lines {

@@ -24,14 +24,14 @@ func nodeWithMAC(t *testing.T, d *Daemon, u *fixedUnderlay, os, config string) *
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := &node{backend: b, readdressed: map[string]bool{}, config: subnet.Config{Backend: "vxlan",
+	n := &node{backend: b, identity: identity{readdressed: map[string]bool{}}, config: subnet.Config{Backend: "vxlan",
 		V4: subnet.Network{Prefix: netip.MustParsePrefix("10.5.0.0/16"), SubnetLen: 24}}}
 	n.lease = subnet.Lease{Name: "us", Since: 5, V4: subnet.Endpoint{Subnet: netip.MustParsePrefix("10.5.1.0/24"), PublicIP: u.link.PublicV4}}
-	n.links = dataplane.Links{}
+	n.last.links = dataplane.Links{}
 	for _, dev := range b.Devices(n.lease) {
-		n.links[dev.Name] = dataplane.Link{Index: 7, MTU: 1450, MAC: mac.Addr{2, 0, 0, 0, 0, 9}}
+		n.last.links[dev.Name] = dataplane.Link{Index: 7, MTU: 1450, MAC: mac.Addr{2, 0, 0, 0, 0, 9}}
 	}
-	if n.lease, err = b.Describe(n.lease, n.links); err != nil {
+	if n.lease, err = b.Describe(n.lease, n.last.links); err != nil {
 		t.Fatal(err)
 	}
 	n.plan = plan.New(n.config, n.lease, b)
@@ -76,8 +76,8 @@ func TestDuplicateMAC(t *testing.T) {
 			t.Errorf("%s: the log has\n%s", name, log)
 		}
 		n.plan.Update(nil, []changes.Change[subnet.Lease]{{Old: c.peer}})
-		if d.resolveDuplicates(n, in); n.duplicate != "" {
-			t.Errorf("%s: remembers a peer that is gone: %s", name, n.duplicate)
+		if d.resolveDuplicates(n, in); n.identity.duplicate != "" {
+			t.Errorf("%s: remembers a peer that is gone: %s", name, n.identity.duplicate)
 		}
 	}
 }
@@ -126,7 +126,7 @@ func wireGuardNode(t *testing.T, u *fixedUnderlay, key string) *node {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := &node{backend: b, readdressed: map[string]bool{}, config: subnet.Config{Backend: "wireguard",
+	n := &node{backend: b, identity: identity{readdressed: map[string]bool{}}, config: subnet.Config{Backend: "wireguard",
 		V4: subnet.Network{Prefix: netip.MustParsePrefix("10.5.0.0/16"), SubnetLen: 24}}}
 	n.lease = subnet.Lease{Name: "us", Since: 5, V4: subnet.Endpoint{Subnet: netip.MustParsePrefix("10.5.1.0/24"), PublicIP: u.link.PublicV4}}
 	setKey(t, n, key)
@@ -140,11 +140,11 @@ func setKey(t *testing.T, n *node, key string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n.links = dataplane.Links{}
+	n.last.links = dataplane.Links{}
 	for _, dev := range n.backend.Devices(n.lease) {
-		n.links[dev.Name] = dataplane.Link{Index: 7, MTU: 1420, Key: public}
+		n.last.links[dev.Name] = dataplane.Link{Index: 7, MTU: 1420, Key: public}
 	}
-	if n.lease, err = n.backend.Describe(n.lease, n.links); err != nil {
+	if n.lease, err = n.backend.Describe(n.lease, n.last.links); err != nil {
 		t.Fatal(err)
 	}
 	n.plan = plan.New(n.config, n.lease, n.backend)
@@ -190,10 +190,10 @@ func TestDuplicateKey(t *testing.T) {
 	}
 	expect("a younger lease has the key", peer("younger", 6, cloned), false, false, 0)
 	expect("an older lease has the key", peer("older", 4, cloned), true, true, 1)
-	links := n.links
-	n.links = nil
+	links := n.last.links
+	n.last.links = nil
 	expect("the device is missing, and the lease still has the key", peer("older", 4, cloned), true, false, 0)
-	n.links = links
+	n.last.links = links
 	expect("the key cannot be replaced yet", peer("older", 4, cloned), true, false, 0)
 	setKey(t, n, fresh)
 	expect("an older lease has the new key", peer("thief", 4, fresh), true, false, 1)

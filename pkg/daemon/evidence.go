@@ -47,10 +47,10 @@ func (n *node) source(own subnet.Endpoint, wire backend.Wire, os string) netip.A
 		return netip.Addr{}
 	case wire.Echo && os != "windows":
 		return device
-	case slices.Contains(n.addrs, bridge):
+	case slices.Contains(n.host.addrs, bridge):
 		return bridge
 	}
-	for _, a := range n.addrs { // that of a device that is about to be removed does not count
+	for _, a := range n.host.addrs { // that of a device that is about to be removed does not count
 		if own.Subnet.Contains(a) && a != device {
 			return a
 		}

@@ -50,10 +50,10 @@ func (d *Daemon) acquire(ctx context.Context, in *inbox, n *node) error {
 	}
 	remembered4, remembered6 := env.Remembered(n.config)
 	if n.config.V4.On() {
-		want.V4 = subnet.Endpoint{Subnet: remembered4, PublicIP: n.link.PublicV4}
+		want.V4 = subnet.Endpoint{Subnet: remembered4, PublicIP: n.host.link.PublicV4}
 	}
 	if n.config.V6.On() {
-		want.V6 = subnet.Endpoint{Subnet: remembered6, PublicIP: n.link.PublicV6}
+		want.V6 = subnet.Endpoint{Subnet: remembered6, PublicIP: n.host.link.PublicV6}
 	}
 	cfg := n.config
 	for _, s := range []netip.Prefix{env.V4Subnet, env.V6Subnet} {
@@ -69,26 +69,26 @@ func (d *Daemon) acquire(ctx context.Context, in *inbox, n *node) error {
 	// The kernel may still have our routes into a network that the node was in before.
 	for _, former := range []netip.Prefix{env.V4Network, env.V6Network} {
 		if former.IsValid() && !slices.Contains(n.networks(), former) {
-			n.formerNetworks = append(n.formerNetworks, former)
+			n.former.networks = append(n.former.networks, former)
 		}
 	}
 	in.published = &lease // without the mutex: no publisher runs before the node has joined
 	n.lease = lease
-	n.former4, n.former6 = env.Former(lease)
+	n.former.v4, n.former.v6 = env.Former(lease)
 	if err := d.build(n); err != nil {
 		return err
 	}
 	d.updateRules(n) // before Watch hands over the first set
-	n.readdressed = map[string]bool{}
+	n.identity.readdressed = map[string]bool{}
 	if env.V4Subnet.IsValid() && env.V4Subnet != lease.V4.Subnet || env.V6Subnet.IsValid() && env.V6Subnet != lease.V6.Subnet {
 		// A device may still have the MAC address that is derived from the former
 		// subnet. The next owner of that subnet derives the same address, so the device
 		// must get another one.
 		for _, dev := range n.backend.Devices(n.lease) {
-			n.readdressed[dev.Name] = dev.MAC != mac.Addr{}
+			n.identity.readdressed[dev.Name] = dev.MAC != mac.Addr{}
 		}
 	}
-	d.Log.Info("acquired a subnet", "lease", &n.lease, "underlay", n.link.Name)
+	d.Log.Info("acquired a subnet", "lease", &n.lease, "underlay", n.host.link.Name)
 	return nil
 }
 

@@ -216,8 +216,8 @@ func TestAddressInThePlaceOfOurs(t *testing.T) {
 	}
 	own, lease := u.link.V4, netip.MustParseAddr("192.168.0.150")
 	u.link.V4, u.link.PublicV4 = lease, lease
-	kernel.err, n.underlayStale = errors.New("192.168.0.1 is away"), true
-	if err := d.followUnderlay(t.Context(), n, in); !errors.Is(err, kernel.err) || n.link.V4 != own || !n.underlayStale {
-		t.Errorf("later: %v, the address is %s, looked at again: %t", err, n.link.V4, n.underlayStale)
+	kernel.err, n.host.stale = errors.New("192.168.0.1 is away"), true
+	if err := d.followUnderlay(t.Context(), n, in); !errors.Is(err, kernel.err) || n.host.link.V4 != own || !n.host.stale {
+		t.Errorf("later: %v, the address is %s, looked at again: %t", err, n.host.link.V4, n.host.stale)
 	}
 }

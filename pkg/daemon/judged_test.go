@@ -57,7 +57,7 @@ func TestLeasesAreJudgedByTheRulesInForce(t *testing.T) {
 	}
 	check("before Acquire", m.atAcquire, []*subnet.Lease{valid, ours, address}, []*subnet.Lease{outside, other})
 	check("before Watch", m.judge, []*subnet.Lease{valid, address}, []*subnet.Lease{outside, other, ours})
-	u.addrs, n.underlayStale = []netip.Addr{netip.MustParseAddr("192.168.0.77")}, true
+	u.addrs, n.host.stale = []netip.Addr{netip.MustParseAddr("192.168.0.77")}, true
 	d.pass(t.Context(), n, in)
 	check("with another address", m.judge, []*subnet.Lease{valid}, []*subnet.Lease{outside, other, ours, address})
 	in.setConfig([]byte("two 10.5.0.0/16"))

@@ -24,31 +24,42 @@ import (
 // A change of configuration or underlay is tried on a copy: next := *n, change
 // it, build it, and only then *n = next. If one of these steps fails, the node
 // in force stays as it was. The copy is shallow, therefore slices and maps of a
-// node are replaced and not modified. The exceptions are readdressed, to which
-// devices are only added while a lease lasts, and plan, which build replaces.
+// node are replaced and not modified. The exceptions are identity.readdressed, to
+// which devices are only added while a lease lasts, and plan, which build replaces.
 type node struct {
 	// The inputs, and what build makes of them.
-	config         subnet.Config // in force
-	maker          backend.Maker // of config; nil: no configuration was valid yet
-	configErr      error         // why the configuration is invalid; only before joining
-	link           underlay.Link
-	addrs          []netip.Addr // of this node, sorted
-	operator       subnet.PublicIPs
-	underlayStale  bool // link and addrs must be chosen again
-	backend        backend.Backend
-	lease          subnet.Lease // this node's, as updateLease has set it last
-	plan           *plan.Plan
-	judged         *plan.Plan     // whose rules the lease manager has
-	formerNetworks []netip.Prefix // in the subnet file, but not in the configuration
-	former4        []netip.Prefix // this node's last subnets, for the subnet file and the pods' bridge
-	former6        []netip.Prefix
-	warnings       []string // of build, as logged last
+	config    subnet.Config // in force
+	maker     backend.Maker // of config; nil: no configuration was valid yet
+	configErr error         // why the configuration is invalid; only before joining
+	host      host
+	former    former
+	backend   backend.Backend
+	lease     subnet.Lease // this node's, as updateLease has set it last
+	plan      *plan.Plan
+	judged    *plan.Plan // whose rules the lease manager has
 
-	readdressed map[string]bool     // devices that must have the MAC address that the backend derives
-	duplicate   string              // the lease that has our MAC address and precedence, if we cannot change ours; "": none
-	formerKey   dataplane.PublicKey // the WireGuard key that another node has, too, and that this node replaces; zero: none
+	identity identity
+	last     outcome
+	logged   logState
+}
 
-	// The results of the last pass.
+// host is what the loop knows about the machine.
+type host struct {
+	link     underlay.Link
+	addrs    []netip.Addr // of this node, sorted
+	operator subnet.PublicIPs
+	stale    bool // link and addrs must be chosen again
+}
+
+// former is what the subnet file names of earlier runs.
+type former struct {
+	networks []netip.Prefix // in the subnet file, but not in the configuration
+	v4, v6   []netip.Prefix // this node's last subnets, for the subnet file and the pods' bridge
+}
+
+// outcome has the results of the last pass. A part that could not read something, or that
+// waits, leaves those of an earlier pass.
+type outcome struct {
 	links         dataplane.Links
 	rulesChanged  int             // of the firewall
 	peersKnown    bool            // peers is complete
@@ -65,7 +76,6 @@ type node struct {
 	orphansKnown  bool // see type orphans
 	orphans       []*dataplane.Path
 	orphansUntil  time.Time
-	logged        logState
 }
 
 var (
@@ -97,7 +107,7 @@ func (d *Daemon) reconfigure(ctx context.Context, n *node, in *inbox) error {
 		}
 	}
 	err = errors.Join(err, d.stepRollout(n, in))
-	n.pendingConfig, n.configRefused = d.adoption.pendingReason()
+	n.last.pendingConfig, n.last.configRefused = d.adoption.pendingReason()
 	return err
 }
 
@@ -134,7 +144,7 @@ func (d *Daemon) readConfig(n *node, raw []byte) error {
 // and sets the public IPs of the lease. If it fails, n may be changed in part;
 // callers that need the state before pass a copy.
 func (d *Daemon) build(n *node) error {
-	n.config.Underlay = n.link.Prefixes()
+	n.config.Underlay = n.host.link.Prefixes()
 	if err := n.config.CheckUnderlay(n.lease.V4.Subnet, n.lease.V6.Subnet); err != nil {
 		return err
 	}
@@ -144,18 +154,18 @@ func (d *Daemon) build(n *node) error {
 	}
 	warnings = append(warnings, n.config.InsideNetwork()...)
 	warnings = append(warnings, n.config.InsideUnderlay(n.lease.V4.Subnet, n.lease.V6.Subnet)...)
-	if !slices.Equal(warnings, n.warnings) { // join calls build with every retry
+	if !slices.Equal(warnings, n.logged.warnings) { // join calls build with every retry
 		for _, w := range warnings {
 			d.Log.Warn("network configuration: "+w, "cause", causeConfigWarning)
 		}
 	}
-	n.backend, n.warnings = b, warnings
+	n.backend, n.logged.warnings = b, warnings
 	n.lease.V4.PublicIP, n.lease.V6.PublicIP = netip.Addr{}, netip.Addr{}
 	if n.config.V4.On() {
-		n.lease.V4.PublicIP = n.link.PublicV4
+		n.lease.V4.PublicIP = n.host.link.PublicV4
 	}
 	if n.config.V6.On() {
-		n.lease.V6.PublicIP = n.link.PublicV6
+		n.lease.V6.PublicIP = n.host.link.PublicV6
 	}
 	n.plan = plan.New(n.config, n.lease, b)
 	return nil
@@ -164,7 +174,7 @@ func (d *Daemon) build(n *node) error {
 // newBackend makes the backend for the configuration and the underlay of a node.
 func (d *Daemon) newBackend(n *node) (b backend.Backend, warnings []string, err error) {
 	sources, ignored := n.tunnelSources(d.Settings.TunnelSources)
-	b, warnings, err = n.maker(backend.Node{Underlay: n.link, V4: n.config.V4.On(), V6: n.config.V6.On(), Sources: sources})
+	b, warnings, err = n.maker(backend.Node{Underlay: n.host.link, V4: n.config.V4.On(), V6: n.config.V6.On(), Sources: sources})
 	return b, slices.Concat(warnings, ignored), err
 }
 
@@ -194,7 +204,7 @@ func (d *Daemon) updateLease(n *node, in *inbox, links dataplane.Links) error {
 // updateRules sets the addresses of this node in the plan, and has the lease manager validate leases by the rules of
 // the plan.
 func (d *Daemon) updateRules(n *node) {
-	if changed := n.plan.SetAddrs(n.addrs); changed || n.judged != n.plan {
+	if changed := n.plan.SetAddrs(n.host.addrs); changed || n.judged != n.plan {
 		n.judged = n.plan
 		d.Manager.SetJudge(n.plan.Judge())
 	}
@@ -214,7 +224,7 @@ func (n *node) networks() (networks []netip.Prefix) {
 // deletes nothing.
 func (n *node) state(paths []*dataplane.Path, s Settings, keep bool) dataplane.State {
 	// A backend without devices (alloc) leaves routing to somebody else.
-	state := dataplane.State{Networks: n.networks(), Former: n.formerNetworks,
+	state := dataplane.State{Networks: n.networks(), Former: n.former.networks,
 		Unrouted: !n.backend.Wire().Paths, Paths: paths, Keep: keep}
 	for _, e := range n.lease.Endpoints() {
 		state.Subnets = append(state.Subnets, e.Subnet)
@@ -247,10 +257,10 @@ func (n *node) firewall(s Settings) firewall.Config {
 func (d *Daemon) leaveFormerSubnets(n *node) error {
 	var former []netip.Prefix
 	if n.lease.V4.On() {
-		former = append(former, n.former4...)
+		former = append(former, n.former.v4...)
 	}
 	if n.lease.V6.On() {
-		former = append(former, n.former6...)
+		former = append(former, n.former.v6...)
 	}
 	return d.Dataplane.LeaveSubnets(former, d.Manager.NodeName())
 }
@@ -262,7 +272,7 @@ func (d *Daemon) writeEnv(n *node) error {
 		V4Network: n.config.V4.Prefix, V4Subnet: n.lease.V4.Subnet,
 		V6Network: n.config.V6.Prefix, V6Subnet: n.lease.V6.Subnet,
 		MTU: n.backend.MTU(), IPMasq: d.Settings.IPMasq,
-		FormerV4: n.former4, FormerV6: n.former6,
+		FormerV4: n.former.v4, FormerV6: n.former.v6,
 	})
 	if changed {
 		d.Log.Info("wrote the subnet file", "path", d.Settings.SubnetFile, "mtu", n.backend.MTU())

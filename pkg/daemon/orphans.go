@@ -28,7 +28,7 @@ import (
 //	retained   the retention time is over                       none       the dataplane deletes them
 //	retained   flanneld accept-withdrawal                       none       the dataplane deletes them
 //
-// Until the state is known (node.orphansKnown), the dataplane deletes nothing.
+// Until the state is known (outcome.orphansKnown), the dataplane deletes nothing.
 // The zero orphans has none.
 type orphans struct {
 	mu     sync.Mutex
@@ -195,21 +195,21 @@ func (d *Daemon) AcceptWithdrawal() int {
 // apply has the dataplane hold the paths of state, which come from leases, and
 // the orphans. kept reports whether the dataplane has deleted nothing.
 func (d *Daemon) apply(ctx context.Context, n *node, in *inbox, state dataplane.State) (kept bool, err error) {
-	inForce := func() resources { return resourcesOf(state.Paths, n.lease, n.addrs) }
+	inForce := func() resources { return resourcesOf(state.Paths, n.lease, n.host.addrs) }
 	foundErr := d.readOrphans(ctx, n, in, &state, inForce)
 	paths, until := d.orphans.prune(inForce, d.Log)
-	n.orphans, n.orphansUntil = nil, until
+	n.last.orphans, n.last.orphansUntil = nil, until
 	for _, path := range paths {
-		if _, found := n.links[path.Device]; found { // otherwise the device belongs to a former configuration
-			n.orphans = append(n.orphans, path)
+		if _, found := n.last.links[path.Device]; found { // otherwise the device belongs to a former configuration
+			n.last.orphans = append(n.last.orphans, path)
 		}
 	}
 	// Since and Changes describe the leases' paths only: without them the dataplane
 	// compares the lists.
-	if len(n.orphans) > 0 {
-		state.Paths, state.Since, state.Changes = slices.Concat(state.Paths, n.orphans), nil, nil
+	if len(n.last.orphans) > 0 {
+		state.Paths, state.Since, state.Changes = slices.Concat(state.Paths, n.last.orphans), nil, nil
 	}
-	err = n.recordRefused(d.Dataplane.Apply(ctx, n.links, state))
+	err = n.recordRefused(d.Dataplane.Apply(ctx, n.last.links, state))
 	return state.Keep, cmp.Or(err, foundErr) // Apply reports itself what it could not read
 }
 
@@ -217,19 +217,19 @@ func (d *Daemon) apply(ctx context.Context, n *node, in *inbox, state dataplane.
 // any of them. As long as this fails, or a device does not exist yet, it sets
 // state.Keep, so that nothing is deleted.
 func (d *Daemon) readOrphans(ctx context.Context, n *node, in *inbox, state *dataplane.State, inForce func() resources) error {
-	if n.orphansKnown || d.Settings.RetainPeers == 0 {
+	if n.last.orphansKnown || d.Settings.RetainPeers == 0 {
 		return nil
 	}
-	missing := func(dev dataplane.Device) bool { _, found := n.links[dev.Name]; return !found }
+	missing := func(dev dataplane.Device) bool { _, found := n.last.links[dev.Name]; return !found }
 	if state.Keep = state.Keep || slices.ContainsFunc(n.devices(), missing); state.Keep {
 		return nil
 	}
-	found, err := d.Dataplane.Found(ctx, n.links, *state)
+	found, err := d.Dataplane.Found(ctx, n.last.links, *state)
 	if err != nil {
 		state.Keep = true
 		return err
 	}
-	n.orphansKnown = true
+	n.last.orphansKnown = true
 	d.orphans.retain(found, inForce(), d.Settings.RetainPeers, func() { notify(in.changed) }, d.Log)
 	return nil
 }

@@ -139,7 +139,7 @@ type started struct {
 
 func startOver(t *testing.T, retain time.Duration, found ...*dataplane.Path) *started {
 	d, _, logs := newDaemon(t)
-	s := &started{d, &node{backend: tunnelBackend{}, links: dataplane.Links{tunnelDevice: {Index: 7}}, peersKnown: true}, newInbox(), &leftKernel{found: found}, logs}
+	s := &started{d, &node{backend: tunnelBackend{}, last: outcome{links: dataplane.Links{tunnelDevice: {Index: 7}}, peersKnown: true}}, newInbox(), &leftKernel{found: found}, logs}
 	s.plan = plan.New(subnet.Config{}, subnet.Lease{}, s.backend)
 	d.Dataplane, d.Settings.RetainPeers = s.kernel, retain
 	return s
@@ -184,9 +184,9 @@ func TestOrphansEndTheirTime(t *testing.T) {
 		}
 		s.holds(t, "two are back", pathsOf(path, 2, 5), 4, false)
 		s.holds(t, "they go again", pathsOf(path, 2, 3), 4, false)
-		delete(s.links, tunnelDevice)
+		delete(s.last.links, tunnelDevice)
 		s.holds(t, "without the device", pathsOf(path, 2, 3), 0, false)
-		s.links[tunnelDevice] = dataplane.Link{Index: 8}
+		s.last.links[tunnelDevice] = dataplane.Link{Index: 8}
 		time.Sleep(time.Minute - time.Nanosecond)
 		s.holds(t, "just before their time is over", pathsOf(path, 2, 3), 4, false)
 		for len(s.in.changed) > 0 {
@@ -231,11 +231,11 @@ func TestOrphansAreNotJudgedBlindly(t *testing.T) {
 	s.kernel.err = reconcile.Unknown(errors.New("no descriptors"))
 	s.holds(t, "unread", nil, 0, true)
 	s.kernel.err = nil
-	delete(s.links, tunnelDevice)
+	delete(s.last.links, tunnelDevice)
 	s.holds(t, "without the device", nil, 0, true)
-	s.links[tunnelDevice] = dataplane.Link{Index: 7}
+	s.last.links[tunnelDevice] = dataplane.Link{Index: 7}
 	s.holds(t, "both are there", nil, 8, false)
-	s.orphansKnown = false // it joins again
+	s.last.orphansKnown = false // it joins again
 	s.holds(t, "after joining again", nil, 8, false)
 	if s.kernel.asked != 3 {
 		t.Errorf("asked %d times", s.kernel.asked)

@@ -40,7 +40,7 @@ func TestRedialsFromAnotherAddress(t *testing.T) {
 		{"nothing again", func() {}, 2},
 	} {
 		step.change()
-		n.underlayStale = true
+		n.host.stale = true
 		if err := d.reconfigure(t.Context(), n, in); err != nil || m.times != step.times {
 			t.Errorf("%s: dialled anew %d times (%v), want %d", step.name, m.times, err, step.times)
 		}
@@ -87,7 +87,7 @@ func TestFollowsTheOperator(t *testing.T) {
 	}
 	for _, overwritten := range []bool{true, false} {
 		in.desired, in.published = &n.lease, &n.lease
-		m.public.Overwritten4, n.underlayStale = overwritten, true
+		m.public.Overwritten4, n.host.stale = overwritten, true
 		if err := d.reconfigure(t.Context(), n, in); err != nil {
 			t.Fatal(err)
 		}

@@ -17,17 +17,17 @@ import (
 // What the system refuses of a few peers is theirs; of more than half, the node's. That of an only peer is the peer's.
 func TestRefusedPeers(t *testing.T) {
 	d, _, log := newDaemon(t)
-	n := &node{backend: namedBackend{}, peersKnown: true}
+	n := &node{backend: namedBackend{}, last: outcome{peersKnown: true}}
 	var all []dataplane.Refused
 	for i := range 4 {
 		l := &subnet.Lease{Name: fmt.Sprint("peer", i), Backend: "one", V4: subnet.Endpoint{Subnet: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 5, byte(i), 0}), 24)}}
 		l.V6.Subnet = netip.MustParsePrefix(fmt.Sprintf("fd05:0:0:%x::/64", i))
-		n.peers = append(n.peers, l)
+		n.last.peers = append(n.last.peers, l)
 		for _, e := range l.Endpoints() {
 			all = append(all, dataplane.Refused{Dst: e.Subnet, Err: errors.New("no " + e.Subnet.String())})
 		}
 	}
-	n.validPeers = len(n.peers)
+	n.last.validPeers = len(n.last.peers)
 	for _, step := range []struct {
 		refused []dataplane.Refused
 		behind  []string
@@ -60,13 +60,13 @@ func TestRefusedPeers(t *testing.T) {
 			t.Errorf("%d refused: refused are %v, want %v", len(step.refused), behind, step.behind)
 		}
 	}
-	n.refused = []subnet.Rejected{{Name: "peer1"}}
-	if unread := reconcile.Unknown(errors.New("no descriptors")); n.recordRefused(nil, unread) != unread || len(n.refused) != 1 {
-		t.Errorf("what was not tried is no longer refused: %v", n.refused)
+	n.last.refused = []subnet.Rejected{{Name: "peer1"}}
+	if unread := reconcile.Unknown(errors.New("no descriptors")); n.recordRefused(nil, unread) != unread || len(n.last.refused) != 1 {
+		t.Errorf("what was not tried is no longer refused: %v", n.last.refused)
 	}
-	n.peers, n.validPeers = n.peers[:1], 1
-	if err := n.recordRefused(all[:2], nil); err != nil || len(n.refused) != 1 {
-		t.Errorf("the only peer is refused: %v, refused are %v", err, n.refused)
+	n.last.peers, n.last.validPeers = n.last.peers[:1], 1
+	if err := n.recordRefused(all[:2], nil); err != nil || len(n.last.refused) != 1 {
+		t.Errorf("the only peer is refused: %v, refused are %v", err, n.last.refused)
 	}
 	if got := log.Count("peer=peer1", "level=WARN"); got != 2 { // one line for each reason
 		t.Errorf("%d lines give a reason for a peer, want 2:\n%s", got, log)

@@ -74,8 +74,9 @@ type logState struct {
 	budget    lineBudget        // for rejects
 	omittedAt time.Time         // when it was logged that some rejects are omitted
 	advice    string
-	conflict  string // see addressConflict
-	atStart   string // see logKept
+	conflict  string   // see addressConflict
+	atStart   string   // see logKept
+	warnings  []string // of build
 	passes    passLog
 }
 
@@ -84,15 +85,15 @@ type logState struct {
 func (d *Daemon) report(n *node, failed failures, took time.Duration) {
 	err := failed.err()
 	d.Status.EndPass(err)
-	n.logged.passes.log(d.Log, d.Tally, n.rulesChanged, took)
+	n.logged.passes.log(d.Log, d.Tally, n.last.rulesChanged, took)
 	d.View.set(n, d.Settings, failed, took)
 	d.updateProbes(n, failed)
 	d.Metrics.Pass(took, err == nil, failed.parts())
-	d.Metrics.Peers(metrics.Peers{Used: n.validPeers + len(n.orphans), Invalid: len(n.rejects), Refused: len(n.refused),
-		Retained: len(n.retained) + len(n.orphans)})
-	d.Metrics.ConfigPending(n.pendingConfig != "")
+	d.Metrics.Peers(metrics.Peers{Used: n.last.validPeers + len(n.last.orphans), Invalid: len(n.last.rejects), Refused: len(n.last.refused),
+		Retained: len(n.last.retained) + len(n.last.orphans)})
+	d.Metrics.ConfigPending(n.last.pendingConfig != "")
 	d.reportRejects(n)
-	d.Manager.Report(failed.own().err(), slices.Concat(n.rejects, n.refused), n.advice(), n.pendingConfig)
+	d.Manager.Report(failed.own().err(), slices.Concat(n.last.rejects, n.last.refused), n.advice(), n.last.pendingConfig)
 	d.Manager.ReportLostPods(d.Dataplane.PodsWithoutEndpoint())
 	d.reportAdvice(n)
 	d.reportAddressConflict(n)
@@ -100,7 +101,7 @@ func (d *Daemon) report(n *node, failed failures, took time.Duration) {
 	last := &n.logged
 	if err == nil {
 		if !last.synced {
-			d.Log.Info("network is up to date", "cause", causeSynced, "peers", n.validPeers, "took", took.Round(time.Microsecond))
+			d.Log.Info("network is up to date", "cause", causeSynced, "peers", n.last.validPeers, "took", took.Round(time.Microsecond))
 		}
 		if !last.ready {
 			d.Notify("READY=1")
@@ -131,9 +132,9 @@ func (d *Daemon) reportRejects(n *node) {
 	// For example, with room for one line, peers a (logged before with another reason)
 	// and b (new): the change of a is logged. b is not in reasons, so that a later pass
 	// takes it for new and logs it.
-	reasons := make(map[string]string, len(n.rejects)) // as logged, now or before
+	reasons := make(map[string]string, len(n.last.rejects)) // as logged, now or before
 	omitted := 0
-	for i, reject := range slices.Concat(n.rejects, n.refused) {
+	for i, reject := range slices.Concat(n.last.rejects, n.last.refused) {
 		former, known := last.rejects[reject.Name]
 		if known && former == reject.Reason {
 			reasons[reject.Name] = former
@@ -148,7 +149,7 @@ func (d *Daemon) reportRejects(n *node) {
 		}
 		last.budget.used++
 		msg, cause := "peer rejected", causePeerRejected
-		if i >= len(n.rejects) {
+		if i >= len(n.last.rejects) {
 			msg, cause = "the system refused an entry of a peer", causePeerRefused
 		}
 		d.Log.Warn(msg, "cause", cause, "peer", reject.Name, "reason", reject.Reason)
@@ -193,9 +194,9 @@ func (b *lineBudget) empty() bool { return b.used > maxLines-1 }
 // advice returns what the operator should change so that Linux and Windows
 // nodes reach each other; "": nothing.
 func (n *node) advice() string {
-	if n.windows != "" {
+	if n.last.windows != "" {
 		if reason := n.backend.ForWindows(); reason != "" {
-			return fmt.Sprintf("%s runs Windows, which does not support this node's configuration. %s", n.windows, reason)
+			return fmt.Sprintf("%s runs Windows, which does not support this node's configuration. %s", n.last.windows, reason)
 		}
 	}
 	return ""

@@ -25,7 +25,7 @@ func (n *node) tunnelSources(given []netip.Addr) (sources []netip.Addr, warnings
 	for _, family := range []struct {
 		own, public netip.Addr
 		overwritten bool
-	}{{n.link.V4, n.link.PublicV4, n.operator.Overwritten4}, {n.link.V6, n.link.PublicV6, n.operator.Overwritten6}} {
+	}{{n.host.link.V4, n.host.link.PublicV4, n.host.operator.Overwritten4}, {n.host.link.V6, n.host.link.PublicV6, n.host.operator.Overwritten6}} {
 		other := family.own != family.public || family.overwritten
 		if other && n.config.CheckSource(family.own) == nil && !slices.Contains(sources, family.own) && len(sources) < subnet.MaxSources {
 			sources = append(sources, family.own)

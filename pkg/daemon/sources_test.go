@@ -31,11 +31,11 @@ func TestTunnelSources(t *testing.T) {
 		"useless":              {own4: own, public4: own, given: []string{"10.5.0.1", "127.0.0.1"}, warnings: 2},
 		"another backend":      {own4: own, public4: own, backend: "host-gw", given: []string{other}, want: []string{other}, warnings: 1},
 	} {
-		n := &node{operator: test.operator, config: subnet.Config{Backend: "vxlan", V4: subnet.Network{Prefix: netip.MustParsePrefix("10.5.0.0/16")}}}
+		n := &node{host: host{operator: test.operator}, config: subnet.Config{Backend: "vxlan", V4: subnet.Network{Prefix: netip.MustParsePrefix("10.5.0.0/16")}}}
 		if test.backend != "" {
 			n.config.Backend = test.backend
 		}
-		n.link = underlay.Link{V4: addr(test.own4), PublicV4: addr(test.public4), V6: addr(test.own6), PublicV6: addr(test.public6)}
+		n.host.link = underlay.Link{V4: addr(test.own4), PublicV4: addr(test.public4), V6: addr(test.own6), PublicV6: addr(test.public6)}
 		got, warnings := n.tunnelSources(addrs(test.given))
 		if !slices.Equal(got, addrs(test.want)) || len(warnings) != test.warnings {
 			t.Errorf("%s: %v, want %v; %d warnings: %q", name, got, test.want, test.warnings, warnings)

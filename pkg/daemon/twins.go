@@ -13,15 +13,15 @@ const maxTwins = 5
 // lease is rejected and changes nothing here. But it is either a second host with
 // this node's address, or an entry that somebody wrote to take this node's place.
 func (n *node) addressConflict() string {
-	if len(n.twins) == 0 {
+	if len(n.last.twins) == 0 {
 		return ""
 	}
 	var addrs []string
 	for _, e := range n.lease.Endpoints() {
 		addrs = append(addrs, e.PublicIP.String())
 	}
-	names := strings.Join(n.twins[:min(len(n.twins), maxTwins)], ", ")
-	if more := len(n.twins) - maxTwins; more > 0 {
+	names := strings.Join(n.last.twins[:min(len(n.last.twins), maxTwins)], ", ")
+	if more := len(n.last.twins) - maxTwins; more > 0 {
 		names += fmt.Sprintf(" and %d more", more)
 	}
 	return fmt.Sprintf("other leases have this node's public IP %s: %s; give each node an address of its own (--public-ip), or delete the leases that no node owns",

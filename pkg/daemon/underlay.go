@@ -8,30 +8,30 @@ import (
 
 // followUnderlay chooses the underlay again if it may have changed.
 func (d *Daemon) followUnderlay(ctx context.Context, n *node, in *inbox) error {
-	if !n.underlayStale {
+	if !n.host.stale {
 		return nil
 	}
 	next := *n
 	if err := d.chooseUnderlay(ctx, &next); err != nil {
 		return err
 	}
-	link := next.link
+	link := next.host.link
 	d.logKept(&n.logged, link)
-	n.addrs, n.underlayStale, next.underlayStale, next.logged = next.addrs, false, false, n.logged
-	if link.Equal(n.link) && next.operator == n.operator {
-		n.link.AtStart = link.AtStart
+	n.host.addrs, n.host.stale, next.host.stale, next.logged = next.host.addrs, false, false, n.logged
+	if link.Equal(n.host.link) && next.host.operator == n.host.operator {
+		n.host.link.AtStart = link.AtStart
 		return nil
 	}
 	if err := d.build(&next); err != nil {
 		return err
 	}
-	d.Log.Info("underlay changed", "cause", causeUnderlayChanged, "to", link, "what", link.Since(n.link))
+	d.Log.Info("underlay changed", "cause", causeUnderlayChanged, "to", link, "what", link.Since(n.host.link))
 	// Do not wait until the client notices that connections from the former address
 	// get no answers.
-	if link.Index != n.link.Index || link.V4 != n.link.V4 || link.V6 != n.link.V6 {
+	if link.Index != n.host.link.Index || link.V4 != n.host.link.V4 || link.V6 != n.host.link.V6 {
 		d.Manager.Redial()
 	}
-	if next.operator != n.operator {
+	if next.host.operator != n.host.operator {
 		in.republish()
 	}
 	*n = next
@@ -42,13 +42,13 @@ func (d *Daemon) followUnderlay(ctx context.Context, n *node, in *inbox) error {
 // that the operator has set in the store, and sets them in n. It fails while the host
 // does not have its own addresses.
 func (d *Daemon) chooseUnderlay(ctx context.Context, n *node) (err error) {
-	if n.operator, err = d.Manager.PublicIPs(ctx); err != nil {
+	if n.host.operator, err = d.Manager.PublicIPs(ctx); err != nil {
 		return err
 	}
 	if err := d.Dataplane.AwaitHostAddrs(ctx); err != nil {
 		return err
 	}
-	n.link, n.addrs, err = d.Underlay.Choose(n.config.V4.On(), n.config.V6.On(), n.operator)
+	n.host.link, n.host.addrs, err = d.Underlay.Choose(n.config.V4.On(), n.config.V6.On(), n.host.operator)
 	return err
 }
 

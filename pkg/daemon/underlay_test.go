@@ -20,12 +20,12 @@ func TestKeptUnderlayIsLoggedOnce(t *testing.T) {
 		mtu     int
 		lines   int
 	}{{"", 1500, 0}, {"tun0", 1500, 1}, {"", 1500, 1}, {"tun0", 1400, 1}, {"eth1", 1400, 2}, {"eth1", 1500, 2}} {
-		u.link.AtStart, u.link.MTU, n.underlayStale = step.atStart, step.mtu, true
+		u.link.AtStart, u.link.MTU, n.host.stale = step.atStart, step.mtu, true
 		if err := d.followUnderlay(t.Context(), n, in); err != nil {
 			t.Fatal(err)
 		}
-		if lines := log.With("cause=" + causeUnderlayKept); len(lines) != step.lines || n.link.AtStart != step.atStart || n.link.MTU != step.mtu {
-			t.Errorf("step %d: logged %d times, want %d; the state is %+v", i, len(lines), step.lines, n.link)
+		if lines := log.With("cause=" + causeUnderlayKept); len(lines) != step.lines || n.host.link.AtStart != step.atStart || n.host.link.MTU != step.mtu {
+			t.Errorf("step %d: logged %d times, want %d; the state is %+v", i, len(lines), step.lines, n.host.link)
 		}
 	}
 	if len(log.With("cause="+causeUnderlayKept, "interface=eth0", "at_start=tun0")) != 1 {

@@ -68,13 +68,13 @@ func TestKeepsWhatCouldNotBeRead(t *testing.T) {
 		{name: "no interface can be the underlay", underlay: errors.New("no interface")},
 		{name: "all is well again"},
 	} {
-		u.err, kernel.err, n.underlayStale = step.underlay, step.devices, true
+		u.err, kernel.err, n.host.stale = step.underlay, step.devices, true
 		d.pass(t.Context(), n, in)
 		if kernel.last.Keep != step.keep || len(kernel.last.Networks) != 1 {
 			t.Errorf("%s: the dataplane was given %+v, want Keep %t", step.name, kernel.last, step.keep)
 		}
-		if n.link.Name != "eth0" {
-			t.Errorf("%s: the underlay is %v", step.name, n.link)
+		if n.host.link.Name != "eth0" {
+			t.Errorf("%s: the underlay is %v", step.name, n.host.link)
 		}
 	}
 }

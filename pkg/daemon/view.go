@@ -101,18 +101,18 @@ func (v *View) addError(part string, err error) {
 // Fill sets the fields of r about this node, its peers and the last errors.
 func (v *View) Fill(r *status.Report) {
 	v.mu.Lock()
-	last, plane, probes := v.last, v.plane, v.probes
+	snap, plane, probes := v.last, v.plane, v.probes
 	r.Errors = append([]status.Error{}, v.errors...)
 	v.mu.Unlock()
 	r.Peers = []status.Peer{}
-	if last == nil {
+	if snap == nil {
 		return
 	}
-	r.Node, r.Advice, r.Conflict = last.nodeStatus(), last.advice(), last.addressConflict()
+	r.Node, r.Advice, r.Conflict = snap.nodeStatus(), snap.advice(), snap.addressConflict()
 	r.LeaseExpires = v.LeaseExpires()
-	r.Pending, r.Refused = last.pendingConfig, last.configRefused
-	r.PeersKnown = last.peersKnown
-	r.Peers, r.Retained = last.peerStatuses(), last.retainedStatus()
+	r.Pending, r.Refused = snap.last.pendingConfig, snap.last.configRefused
+	r.PeersKnown = snap.last.peersKnown
+	r.Peers, r.Retained = snap.peerStatuses(), snap.retainedStatus()
 	if plane != nil {
 		r.Guard, r.Forwarded, r.LostPods = plane.Guarded(), plane.Forwarded(), plane.PodsWithoutEndpoint()
 		addTunnels(r.Peers, plane.Traffic())
@@ -141,10 +141,10 @@ func (s *snapshot) nodeStatus() *status.Node {
 	n := &status.Node{
 		Backend: cmp.Or(s.lease.Backend, s.config.Backend), NFTables: s.config.NFTables,
 		IPMasq: s.settings.IPMasq, SubnetFile: s.settings.SubnetFile, MTU: s.backend.MTU(),
-		Underlay: status.Underlay{Name: s.link.Name, Index: s.link.Index, MTU: s.link.MTU, AtStart: s.link.AtStart},
+		Underlay: status.Underlay{Name: s.host.link.Name, Index: s.host.link.Index, MTU: s.host.link.MTU, AtStart: s.host.link.AtStart},
 		LastPass: s.at, Took: status.Duration(s.took),
 	}
-	for _, a := range []netip.Addr{s.link.V4, s.link.V6} {
+	for _, a := range []netip.Addr{s.host.link.V4, s.host.link.V6} {
 		if a.IsValid() {
 			n.Underlay.Addrs = append(n.Underlay.Addrs, a)
 		}
@@ -156,8 +156,8 @@ func (s *snapshot) nodeStatus() *status.Node {
 		}
 		n.Networks = append(n.Networks, network)
 	}
-	for _, name := range slices.Sorted(maps.Keys(s.links)) {
-		l := s.links[name]
+	for _, name := range slices.Sorted(maps.Keys(s.last.links)) {
+		l := s.last.links[name]
 		dev := status.Device{Name: name, Index: l.Index, MTU: l.MTU}
 		if l.MAC != (mac.Addr{}) {
 			dev.MAC = l.MAC.String()
@@ -190,14 +190,14 @@ func (s *snapshot) peerStatuses() []status.Peer {
 	if slices.Contains(s.failed, "devices") || slices.Contains(s.failed, "dataplane") {
 		state = status.Behind
 	}
-	refused, reasons := reasonsByName(s.refused), reasonsByName(s.rejects)
-	until := make(map[string]time.Time, len(s.retained))
-	for _, r := range s.retained {
+	refused, reasons := reasonsByName(s.last.refused), reasonsByName(s.last.rejects)
+	until := make(map[string]time.Time, len(s.last.retained))
+	for _, r := range s.last.retained {
 		until[r.Lease.Name] = r.Until
 	}
 	wire := s.backend.Wire()
-	peers := make([]status.Peer, 0, len(s.peers)+len(s.rejects))
-	for _, l := range s.peers {
+	peers := make([]status.Peer, 0, len(s.last.peers)+len(s.last.rejects))
+	for _, l := range s.last.peers {
 		p := peerStatus(l, wire, state, reasons)
 		if reason, found := refused[l.Name]; found {
 			p.State, p.Reason = status.Behind, reason
@@ -208,13 +208,13 @@ func (s *snapshot) peerStatuses() []status.Peer {
 		peers = append(peers, p)
 		delete(reasons, l.Name)
 	}
-	for _, r := range s.rejects {
+	for _, r := range s.last.rejects {
 		if reason, noLease := reasons[r.Name]; noLease {
 			peers = append(peers, status.Peer{Name: r.Name, State: status.Rejected, Reason: reason})
 		}
 	}
-	for _, p := range s.orphans {
-		peers = append(peers, status.Peer{Name: p.Dst.String(), State: status.RetainedPeer, Until: s.orphansUntil,
+	for _, p := range s.last.orphans {
+		peers = append(peers, status.Peer{Name: p.Dst.String(), State: status.RetainedPeer, Until: s.last.orphansUntil,
 			Subnets: []netip.Prefix{p.Dst}, PublicIPs: []netip.Addr{p.Via}})
 	}
 	return peers
@@ -233,14 +233,14 @@ func reasonsByName(rejects []subnet.Rejected) map[string]string {
 // retainedStatus summarizes the retained peers; nil: there are none. Until and Cause
 // are those of the peers whose time is over first.
 func (s *snapshot) retainedStatus() *status.Retained {
-	if len(s.retained)+len(s.orphans) == 0 && !s.ownWithdrawn {
+	if len(s.last.retained)+len(s.last.orphans) == 0 && !s.last.ownWithdrawn {
 		return nil
 	}
-	summary := &status.Retained{Count: len(s.retained) + len(s.orphans), Own: s.ownWithdrawn}
-	if len(s.orphans) > 0 {
-		summary.Until, summary.Cause = s.orphansUntil, string(subnet.MissingAtStart)
+	summary := &status.Retained{Count: len(s.last.retained) + len(s.last.orphans), Own: s.last.ownWithdrawn}
+	if len(s.last.orphans) > 0 {
+		summary.Until, summary.Cause = s.last.orphansUntil, string(subnet.MissingAtStart)
 	}
-	for _, r := range s.retained {
+	for _, r := range s.last.retained {
 		if summary.Until.IsZero() || r.Until.Before(summary.Until) {
 			summary.Until, summary.Cause = r.Until, string(r.Cause)
 		}

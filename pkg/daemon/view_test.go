@@ -21,10 +21,10 @@ func viewed(peers ...*subnet.Lease) *node {
 	addr := netip.MustParseAddr("192.168.0.1")
 	return &node{
 		config:  subnet.Config{Backend: "vxlan", V4: subnet.Network{Prefix: netip.MustParsePrefix("10.0.0.0/8")}},
-		link:    underlay.Link{Name: "eth0", Index: 2, MTU: 1500, V4: addr},
-		links:   dataplane.Links{"flannel.1": {Index: 7, MTU: 1450}, "eth0": {Index: 2, MTU: 1500}},
+		host:    host{link: underlay.Link{Name: "eth0", Index: 2, MTU: 1500, V4: addr}},
 		lease:   subnet.Lease{Backend: "vxlan", V4: subnet.Endpoint{Subnet: netip.MustParsePrefix("10.0.1.0/24"), PublicIP: addr, Data: []byte(`{"VNI":1}`)}},
-		backend: namedBackend{"vxlan"}, peers: peers, peersKnown: true,
+		backend: namedBackend{"vxlan"},
+		last:    outcome{links: dataplane.Links{"flannel.1": {Index: 7, MTU: 1450}, "eth0": {Index: 2, MTU: 1500}}, peers: peers, peersKnown: true},
 	}
 }
 
@@ -41,7 +41,7 @@ func TestView(t *testing.T) {
 		t.Errorf("before the first pass: %+v", r)
 	}
 	n := viewed(leaseAt(2, "vxlan"), leaseAt(3, ""), leaseAt(4, "vxlan"))
-	n.rejects = []subnet.Rejected{{Name: "node4", Reason: "bad"}, {Name: "key", Reason: "no lease"}}
+	n.last.rejects = []subnet.Rejected{{Name: "node4", Reason: "bad"}, {Name: "key", Reason: "no lease"}}
 	states := func() string {
 		var all []string
 		for _, p := range ask().Peers {
@@ -57,7 +57,7 @@ func TestView(t *testing.T) {
 		t.Errorf("retained: %+v", r.Retained)
 	}
 	soon, later := time.Now().Add(time.Minute), time.Now().Add(time.Hour)
-	n.retained = []*subnet.Retained{{Lease: n.peers[0], Until: later, Cause: subnet.StoreReplaced}, {Lease: n.peers[2], Until: soon, Cause: subnet.MassWithdrawal}}
+	n.last.retained = []*subnet.Retained{{Lease: n.last.peers[0], Until: later, Cause: subnet.StoreReplaced}, {Lease: n.last.peers[2], Until: soon, Cause: subnet.MassWithdrawal}}
 	v.set(n, Settings{SubnetFile: "/x/subnet.env", IPMasq: true}, nil, time.Millisecond)
 	if got := states(); got != "node2 retained ; node3 silent ; node4 left-out bad; key left-out no lease" {
 		t.Error(got)
@@ -65,11 +65,11 @@ func TestView(t *testing.T) {
 	if r := ask(); *r.Retained != (status.Retained{Count: 2, Cause: "mass-withdrawal", Until: soon}) || !r.Peers[0].Until.Equal(later) {
 		t.Errorf("retained: %+v, the first until %v", r.Retained, r.Peers[0].Until)
 	}
-	n.retained = nil
+	n.last.retained = nil
 	got := ask().Node
 	want := &status.Node{Backend: "vxlan", MTU: 1500, IPMasq: true, SubnetFile: "/x/subnet.env", LastPass: got.LastPass, Took: status.Duration(time.Millisecond),
-		Networks: []status.Network{{Network: n.config.V4.Prefix, Subnet: n.lease.V4.Subnet, PublicIP: n.link.V4, Data: []byte(`{"VNI":1}`)}},
-		Underlay: status.Underlay{Name: "eth0", Index: 2, MTU: 1500, Addrs: []netip.Addr{n.link.V4}},
+		Networks: []status.Network{{Network: n.config.V4.Prefix, Subnet: n.lease.V4.Subnet, PublicIP: n.host.link.V4, Data: []byte(`{"VNI":1}`)}},
+		Underlay: status.Underlay{Name: "eth0", Index: 2, MTU: 1500, Addrs: []netip.Addr{n.host.link.V4}},
 		Devices:  []status.Device{{Name: "eth0", Index: 2, MTU: 1500}, {Name: "flannel.1", Index: 7, MTU: 1450}}}
 	if d := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); d != "" {
 		t.Error(d)
@@ -77,7 +77,7 @@ func TestView(t *testing.T) {
 	if r := ask(); r.Advice != "" {
 		t.Errorf("advice where none is needed: %s", r.Advice)
 	}
-	n.backend, n.windows = mixedBackend{}, "win1"
+	n.backend, n.last.windows = mixedBackend{}, "win1"
 	v.set(n, Settings{}, failures{{"dataplane", errors.New("no")}}, 0)
 	if r := ask(); !strings.HasPrefix(r.Advice, "win1 runs Windows") || !strings.HasSuffix(r.Advice, "Set VNI.") {
 		t.Errorf("advice: %q", r.Advice)
@@ -147,7 +147,7 @@ func TestViewRemembersErrors(t *testing.T) {
 func manyPeers() *node {
 	n := viewed()
 	for i := range 10_000 {
-		n.peers = append(n.peers, leaseAt(i, "vxlan"))
+		n.last.peers = append(n.last.peers, leaseAt(i, "vxlan"))
 	}
 	return n
 }
