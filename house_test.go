@@ -96,8 +96,7 @@ var mayImport = map[string][]string{
 	"pkg/windows/sourcevip":       {"pkg/file", "pkg/windows/hns"},
 	"pkg/underlay":                {"pkg/windows/hns", "pkg/mac", "pkg/linux/rtnetlink"},
 	"pkg/plan":                    {"backend", "pkg/changes", "pkg/dataplane", "pkg/mac", "subnet"},
-	"pkg/status/health":           {},
-	"pkg/status":                  {"pkg/status/health", "pkg/status/report"},
+	"pkg/status":                  {"pkg/status/report"},
 	"pkg/status/report":           {},
 	"pkg/doctor":                  {"pkg/doctor/ruleset", "pkg/encap", "pkg/firewall/iptsave", "pkg/status", "pkg/underlay", "subnet"},
 	"pkg/cni/conflist":            {"pkg/file"},
@@ -128,7 +127,7 @@ var mayImport = map[string][]string{
 	// In a group of its own, since its name is longer than the others.
 	"pkg/dataplane/extension": {"pkg/dataplane", "pkg/dataplane/driver"},
 
-	"pkg/daemon": {"backend", "pkg/changes", "pkg/dataplane", "pkg/firewall", "pkg/status/health", "pkg/mac", "pkg/status/metrics", "pkg/plan", "pkg/daemon/reach", "pkg/reconcile", "pkg/daemon/rollout",
+	"pkg/daemon": {"backend", "pkg/changes", "pkg/dataplane", "pkg/firewall", "pkg/mac", "pkg/status/metrics", "pkg/plan", "pkg/daemon/reach", "pkg/reconcile", "pkg/daemon/rollout",
 		"pkg/status", "pkg/underlay", "subnet", "subnet/peerset"},
 	"internal/test/etcdtest":    {"internal/test/nettest"},
 	"internal/test/managertest": {"pkg/changes", "internal/test/eventually", "subnet"},

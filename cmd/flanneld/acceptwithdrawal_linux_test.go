@@ -11,7 +11,6 @@ import (
 	"flannel/internal/test/eventually"
 	"flannel/pkg/daemon"
 	"flannel/pkg/status"
-	"flannel/pkg/status/health"
 )
 
 func TestAcceptWithdrawal(t *testing.T) {
@@ -28,9 +27,9 @@ func TestAcceptWithdrawal(t *testing.T) {
 	accept := func() (count int) { count, retained = retained[0], retained[1:]; return count }
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	h := &health.Status{}
+	board := &status.Board{}
 	go func() {
-		ended <- answerStatus(ctx, options{Settings: daemon.Settings{SubnetFile: subnetFile}}, h, &daemon.View{}, accept, health.Handler(h, http.NotFoundHandler()), slog.New(slog.DiscardHandler))
+		ended <- answerStatus(ctx, options{Settings: daemon.Settings{SubnetFile: subnetFile}}, board, accept, status.Health(board, http.NotFoundHandler()), slog.New(slog.DiscardHandler))
 	}()
 	eventually.True(t, "it answers", func() bool { _, err := status.Ask(ctx, status.Socket(subnetFile)); return err == nil })
 	says(exitOK, "3 ")

@@ -43,11 +43,11 @@ func TestBundle(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		report := func() status.Report {
-			return status.Report{Store: "kubernetes", Problem: "Authorization: Bearer pl4nted-bearer; key pl4nted-wireguard-key=; https://a:pl4nted-z@etcd:2379; pl4nted-kubeconfig " +
-				"cGw0bnRlZC1ldGNk --etcd-password pl4nted-flag", Peers: []status.Peer{}, Errors: []status.Error{}}
-		}
-		go status.Keep(ctx, "/run/flannel/flanneld.sock", status.Handler(report, func() []byte { return []byte("key pl4nted-wireguard-key=\n") }, func() int { return 0 }, http.NotFoundHandler()), slog.New(slog.DiscardHandler)) //nolint:errcheck // it returns nil
+		board := &status.Board{}
+		board.Add(status.OfProcess, func(r *status.Report) { r.Store = "kubernetes" })
+		board.Waiting("Authorization: Bearer pl4nted-bearer; key pl4nted-wireguard-key=; https://a:pl4nted-z@etcd:2379; pl4nted-kubeconfig " +
+			"cGw0bnRlZC1ldGNk --etcd-password pl4nted-flag")
+		go status.Keep(ctx, "/run/flannel/flanneld.sock", status.Handler(board, func() []byte { return []byte("key pl4nted-wireguard-key=\n") }, func() int { return 0 }, http.NotFoundHandler()), slog.New(slog.DiscardHandler)) //nolint:errcheck // it returns nil
 		eventually.Nil(t, "the socket is there", func() error { _, err := os.Stat("/run/flannel/flanneld.sock"); return err })
 		t.Setenv("FLANNELD_ETCD_PASSWORD", "pl4nted-etcd")
 		t.Setenv("FLANNELD_SOMETHING_TOKEN", "one and pl4nted-variable")

@@ -22,7 +22,6 @@ import (
 	"flannel/internal/test/logtest"
 	"flannel/pkg/daemon"
 	"flannel/pkg/status"
-	"flannel/pkg/status/health"
 	"flannel/subnet/kube"
 )
 
@@ -188,10 +187,10 @@ func TestClusterOnBehalf(t *testing.T) {
 func podDaemon(t *testing.T, reported kubeOptions, others http.Handler) (subnetFile string) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "subnet.env")
-	report := func() status.Report {
-		return status.Report{Ready: true, Store: "kubernetes", Settings: options{Kube: reported}.settings()}
-	}
-	go status.Keep(t.Context(), status.Socket(file), status.Handler(report, nil, nil, others), slog.New(slog.DiscardHandler)) //nolint:errcheck // it returns nil
+	board := &status.Board{}
+	board.EndPass(nil)
+	board.Add(status.OfProcess, func(r *status.Report) { r.Store, r.Settings = "kubernetes", options{Kube: reported}.settings() })
+	go status.Keep(t.Context(), status.Socket(file), status.Handler(board, nil, nil, others), slog.New(slog.DiscardHandler)) //nolint:errcheck // it returns nil
 	eventually.True(t, "the daemon answers", func() bool { _, err := status.Ask(t.Context(), status.Socket(file)); return err == nil })
 	return file
 }
@@ -262,10 +261,12 @@ func fieldsOf(rows []string) (all [][]string) {
 func daemonWith(t *testing.T, k kubeOptions) (subnetFile string) {
 	t.Helper()
 	o := options{Kube: k, Settings: daemon.Settings{SubnetFile: filepath.Join(t.TempDir(), "subnet.env")}}
+	board := &status.Board{}
+	o.addProcess(board)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- answerStatus(ctx, o, &health.Status{}, &daemon.View{}, func() int { return 0 }, http.NotFoundHandler(), slog.New(slog.DiscardHandler))
+		ended <- answerStatus(ctx, o, board, func() int { return 0 }, http.NotFoundHandler(), slog.New(slog.DiscardHandler))
 	}()
 	t.Cleanup(func() {
 		cancel()

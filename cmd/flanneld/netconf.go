@@ -12,7 +12,7 @@ import (
 	"flannel/pkg/conf/flags"
 	"flannel/pkg/conf/netconf"
 	"flannel/pkg/file"
-	"flannel/pkg/status/health"
+	"flannel/pkg/status"
 )
 
 const aboutNetConf = `Writes the network configuration, the file --net-config-path, of a Windows node that joins a cluster
@@ -76,8 +76,8 @@ func readNetConf(ctx context.Context, o options, log *slog.Logger) (raw []byte, 
 		}
 		return raw, nil
 	}
-	state := &health.Status{}
-	m, err := newManager(ctx, o, state, log)
+	board := &status.Board{}
+	m, err := newManager(ctx, o, board, log)
 	if err != nil {
 		return nil, err
 	}
@@ -92,7 +92,9 @@ func readNetConf(ctx context.Context, o options, log *slog.Logger) (raw []byte, 
 	select {
 	case err = <-ended:
 	case <-ctx.Done():
-		outage = state.Explanation()
+		if text := board.Now(status.OfStore).Outage; text != "" {
+			outage = errors.New(text)
+		}
 		cancel()
 		err = <-ended
 	}

@@ -3,9 +3,7 @@ package main
 import (
 	"log/slog"
 	"sync"
-	"sync/atomic"
 
-	"flannel/pkg/daemon"
 	"flannel/pkg/daemon/reach"
 	"flannel/pkg/probe/icmp"
 	"flannel/pkg/status"
@@ -16,8 +14,8 @@ import (
 const maxPeerMetrics = 100
 
 // newProber opens the prober; it is nil if there is to be none, or no permission for it.
-// The caller must call close. running is the daemon, once there is one.
-func newProber(o options, log *slog.Logger, counts *metrics.Metrics, running *atomic.Pointer[daemon.Daemon]) (p *reach.Prober, close func() error) {
+// The caller must call close.
+func newProber(o options, log *slog.Logger, counts *metrics.Metrics) (p *reach.Prober, close func() error) {
 	close = func() error { return nil }
 	if !o.Probe || o.OS == "windows" { // whose hosts have no address in the pod network
 		return nil, close
@@ -27,11 +25,7 @@ func newProber(o options, log *slog.Logger, counts *metrics.Metrics, running *at
 		reach.Unavailable(log, err)
 		return nil, close
 	}
-	p = reach.New(conn, reach.Options{Log: log, RTT: counts.ProbeRTT, Lasting: func(peers []string) {
-		if d := running.Load(); d != nil {
-			d.Manager.ReportUnreachable(peers)
-		}
-	}})
+	p = reach.New(conn, reach.Options{Log: log, RTT: counts.ProbeRTT})
 	counts.Probes(p.Summary, perPeer(o, p, log))
 	return p, conn.Close
 }

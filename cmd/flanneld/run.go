@@ -25,7 +25,7 @@ import (
 	"flannel/pkg/logging"
 	"flannel/pkg/probe/icmp"
 	"flannel/pkg/reconcile"
-	"flannel/pkg/status/health"
+	"flannel/pkg/status"
 	"flannel/pkg/status/metrics"
 	"flannel/pkg/version"
 	"flannel/pkg/windows/node"
@@ -176,10 +176,12 @@ func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 		log.Warn("cannot check who owns the files that decide what flanneld does, trusting all of them", "cause", causeOwnerUnknown,
 			"directory", filepath.Dir(o.SubnetFile), "reason", err)
 	}
-	counts, status, view := metrics.New(), &health.Status{}, &daemon.View{}
+	board := &status.Board{}
+	o.addProcess(board)
+	counts := metrics.New(board)
 	// With a subnet file this is a restart: the network of the run before still works.
 	if env, err := subnet.ReadEnv(o.SubnetFile); err == nil && !env.IsZero() {
-		status.Resumed()
+		board.Resumed()
 	}
 	tally := &reconcile.Tally{}
 	plane, err := newPlane(o, log, counts, tally)
@@ -201,43 +203,33 @@ func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 	if err != nil {
 		return err
 	}
-	var running atomic.Pointer[daemon.Daemon] // nil until the manager is connected
-	probes, closeProbes := newProber(o, log, counts, &running)
+	probes, closeProbes := newProber(o, log, counts)
 	defer closeLater(closeProbes)
 	tasks, ctx := errgroup.WithContext(ctx)
-	healthz := health.Handler(status, counts.Handler())
+	healthz := status.Health(board, counts.Handler())
 	if o.Healthz.Port() != 0 {
-		l, err := health.Listen(o.Healthz.String())
+		l, err := status.Listen(o.Healthz.String())
 		if err != nil {
 			return err
 		}
-		tasks.Go(func() error { return health.Serve(ctx, l, healthz) })
+		tasks.Go(func() error { return status.Serve(ctx, l, healthz) })
 	}
-	acceptWithdrawal := func() int {
-		if d := running.Load(); d != nil {
-			return d.AcceptWithdrawal()
-		}
-		return 0
-	}
-	counts.Forwarded(plane.Forwarded)
-	counts.Guard(plane.Guarded)
-	counts.Store(status.StoreAway, view.LeaseExpires)
+	var running atomic.Pointer[daemon.Daemon] // nil until the manager is connected
 	tasks.Go(func() error {
-		return answerStatus(ctx, o, status, view, acceptWithdrawal, healthz, log)
+		accept := func() int { return running.Load().AcceptWithdrawal() }
+		return answerStatus(ctx, o, board, accept, healthz, log)
 	})
-	tasks.Go(func() error { return probes.Run(ctx) })
 	tasks.Go(func() error { return process{}.keepCNI(ctx, o.CNI, "cni-plugin-to", log) })
 	tasks.Go(func() error { return node.KeepVIP(ctx, o.SubnetFile, usualDataDir(), log) })
 	tasks.Go(func() (err error) {
-		manager, err := newManager(ctx, o, status, log)
+		manager, err := newManager(ctx, o, board, log)
 		if err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, manager.Close()) }()
-		view.SetSources(plane, manager, probes)
 		d := &daemon.Daemon{
 			Manager: manager, Dataplane: plane, Firewall: rules, Underlay: interfaces, Parse: parseConfig,
-			Settings: o.Settings, Log: log, Status: status, View: view, Metrics: counts, Tally: tally, Probes: probes,
+			Settings: o.Settings, Log: log, Board: board, Metrics: counts, Tally: tally, Probes: probes,
 			Echo: icmp.Echo, Notify: returningMemory(notify(log)), Watchdog: watchdog(log), EnvFile: subnetFileChanges,
 		}
 		running.Store(d)
@@ -277,21 +269,26 @@ type manager interface {
 
 // newManager makes the client of the store of leases. It does not wait for the
 // store, except for etcd with a user name, where the client logs in first. Its
-// errors are permanent. In an outage, the error of Outage explains why the
-// daemon is not ready.
-func newManager(ctx context.Context, o options, status *health.Status, log *slog.Logger) (manager, error) {
+// errors are permanent. The board explains by an outage why the daemon is not
+// ready.
+func newManager(ctx context.Context, o options, board *status.Board, log *slog.Logger) (manager, error) {
+	store := "etcd"
 	if o.Kube.On {
-		outage := patience.NewOutage(log, "the Kubernetes API")
-		status.Waiting("connecting to the Kubernetes API")
-		status.Explain(outage.Err, outage.Since)
+		store = "the Kubernetes API"
+	}
+	outage := patience.NewOutage(log, store)
+	board.Waiting("connecting to " + store)
+	board.Add(status.OfStore, func(r *status.Report) {
+		if err := outage.Err(); err != nil {
+			r.Outage, r.OutageSince = err.Error(), outage.Since()
+		}
+	})
+	if o.Kube.On {
 		k := o.Kube.client()
 		k.NetConf, k.SetCondition, k.Retain = o.Kube.NetConfPath, o.Kube.SetNetworkUnavailable, o.RetainPeers
-		k.Version, k.Log, k.Outage, k.Waiting = version.Version, log, outage, status.Waiting
+		k.Version, k.Log, k.Outage, k.Waiting = version.Version, log, outage, board.Waiting
 		return kube.New(ctx, *k)
 	}
-	outage := patience.NewOutage(log, "etcd")
-	status.Waiting("connecting to etcd")
-	status.Explain(outage.Err, outage.Since)
 	e := o.Etcd.client()
 	e.RenewMargin, e.Retain, e.Log, e.Outage = o.Etcd.RenewMargin, o.RetainPeers, log, outage
 	return etcd.New(ctx, e)

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,37 +10,27 @@ import (
 	"strings"
 	"time"
 
-	"flannel/pkg/daemon"
 	"flannel/pkg/status"
-	"flannel/pkg/status/health"
 	"flannel/pkg/version"
 )
 
-// answerStatus serves the status socket until ctx ends: reports of the daemon's
-// state, and for root accept-withdrawal. others serves the remaining paths
-// (/healthz, /readyz, /metrics). The socket exists before the store is
-// connected, so that flanneld status can say what a starting daemon waits for.
-func answerStatus(ctx context.Context, o options, h *health.Status, view *daemon.View, accept func() int, others http.Handler, log *slog.Logger) error {
+// addProcess adds to the board what does not change while the daemon runs.
+func (o *options) addProcess(b *status.Board) {
 	started := time.Now()
-	report := func() status.Report {
-		r := status.Report{Version: version.String(), PID: os.Getpid(), Started: started, Since: h.Since(), Ready: true, Store: "etcd", Settings: o.settings()}
+	b.Add(status.OfProcess, func(r *status.Report) {
+		r.Version, r.PID, r.Started, r.Store, r.Settings = version.String(), os.Getpid(), started, "etcd", o.settings()
 		if o.Kube.On {
 			r.Store = "kubernetes"
 		}
-		if r.Since.IsZero() {
-			r.Since = started
-		}
-		// A pass that hangs is the cause of whatever is not ready.
-		if err := cmp.Or(h.Alive(), h.Ready()); err != nil {
-			r.Ready, r.Problem = false, err.Error()
-		}
-		if err := h.Explanation(); err != nil {
-			r.Outage, r.OutageSince = err.Error(), h.StoreAway()
-		}
-		view.Fill(&r)
-		return r
-	}
-	return status.Keep(ctx, status.Socket(o.SubnetFile), status.Handler(report, o.Logging.Recent.Text, accept, onBehalf(o, others)), log)
+	})
+}
+
+// answerStatus serves the status socket until ctx ends: the report of the board, and for
+// root accept-withdrawal. others serves the remaining paths (/healthz, /readyz,
+// /metrics). The socket exists before the store is connected, so that flanneld status
+// can say what a starting daemon waits for.
+func answerStatus(ctx context.Context, o options, board *status.Board, accept func() int, others http.Handler, log *slog.Logger) error {
+	return status.Keep(ctx, status.Socket(o.SubnetFile), status.Handler(board, o.Logging.Recent.Text, accept, onBehalf(o, others)), log)
 }
 
 const aboutStatus = `Shows the state of the running daemon: lease, devices, peers, errors.

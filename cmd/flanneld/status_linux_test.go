@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"log/slog"
 	"net"
 	"net/http"
@@ -16,7 +15,6 @@ import (
 	"flannel/internal/test/eventually"
 	"flannel/pkg/daemon"
 	"flannel/pkg/status"
-	"flannel/pkg/status/health"
 )
 
 func TestStatus(t *testing.T) {
@@ -48,21 +46,23 @@ func TestStatus(t *testing.T) {
 	hung.Close()
 	expect("a daemon that was killed", exitNotRunning, "", status.Socket(subnetFile))
 
-	h := &health.Status{}
+	board := &status.Board{}
+	o := options{Settings: daemon.Settings{SubnetFile: subnetFile}}
+	o.addProcess(board)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- answerStatus(ctx, options{Settings: daemon.Settings{SubnetFile: subnetFile}}, h, &daemon.View{}, func() int { return 0 }, health.Handler(h, http.NotFoundHandler()), slog.New(slog.DiscardHandler))
+		ended <- answerStatus(ctx, o, board, func() int { return 0 }, status.Health(board, http.NotFoundHandler()), slog.New(slog.DiscardHandler))
 	}()
 	eventually.True(t, "it listens", func() bool { code, _, _ := ask(); return code != exitNotRunning })
 	expect("a table of peers", exitNotReady, "REASON", "", "--peers")
 	expect("a wide table", exitNotReady, "HANDSHAKE", "", "-o=wide")
 	expect("JSON", exitNotReady, `"peersKnown": false`, "", "-o", "json")
 	const waits, away = "waiting for a subnet lease", "etcd is away"
-	h.Waiting(waits)
-	h.Explain(func() error { return errors.New(away) }, time.Now)
+	board.Waiting(waits)
+	board.Add(status.OfStore, func(r *status.Report) { r.Outage, r.OutageSince = away, time.Now() })
 	expect("a daemon that waits", exitNotReady, waits+"\n          "+away+"\noutage    "+away, "")
-	h.EndPass(nil)
+	board.EndPass(nil)
 	expect("an up-to-date daemon", exitOK, "network ", "")
 	code, stdout, _ := ask("--json")
 	var r status.Report

@@ -13,7 +13,6 @@ import (
 	"flannel/internal/test/eventually"
 	"flannel/internal/test/logtest"
 	"flannel/pkg/status"
-	"flannel/pkg/status/health"
 )
 
 // afterWrite is called when something is said.
@@ -23,17 +22,17 @@ func (f afterWrite) Write(p []byte) (int, error) { f(); return len(p), nil }
 
 // A daemon's own answers, by its port and by its socket.
 func TestWait(t *testing.T) {
-	l, err := health.Listen("127.0.0.1:0")
+	l, err := status.Listen("127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, port, _ := strings.Cut(l.Addr().String(), ":")
-	var h health.Status
-	handler := health.Handler(&h, http.NotFoundHandler())
+	board := &status.Board{}
+	handler := status.Health(board, http.NotFoundHandler())
 	file := filepath.Join(t.TempDir(), "subnet.env")
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 2)
-	go func() { ended <- health.Serve(ctx, l, handler) }()
+	go func() { ended <- status.Serve(ctx, l, handler) }()
 	ways := []string{"--healthz-port=" + port}
 	if runtime.GOOS != "windows" { // Wine has no unix sockets
 		go func() { ended <- status.Keep(ctx, status.Socket(file), handler, slog.New(slog.DiscardHandler)) }()
@@ -46,7 +45,7 @@ func TestWait(t *testing.T) {
 			return flanneldSays(t.Context(), append([]string{"--subnet-file=" + file, way, "wait"}, args...)...)
 		}
 		const why = "waiting for the adapter"
-		h.Waiting(why)
+		board.Waiting(why)
 		var out, problems strings.Builder
 		ctx, enough := context.WithCancel(t.Context())
 		code := run(ctx, process{args: []string{"--subnet-file=" + file, way, "wait"}, stdout: &out, stderr: io.MultiWriter(&problems, afterWrite(enough))})
@@ -59,7 +58,7 @@ func TestWait(t *testing.T) {
 			code, _, _ := do("--timeout=1m")
 			done <- code
 		}()
-		h.EndPass(nil)
+		board.EndPass(nil)
 		if got := <-done; got != exitOK {
 			t.Errorf("%s, ready: %d", way, got)
 		}

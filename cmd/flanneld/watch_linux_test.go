@@ -130,18 +130,18 @@ func TestWatch(t *testing.T) {
 	p.until(t, "no daemon yet", shows(status.ErrNotRunning.Error()))
 
 	var mu sync.Mutex
-	report := status.Report{Ready: true, Peers: []status.Peer{{Name: "node-a", State: "in-step", Reason: strings.Repeat("ä", 200)}}}
+	peers := []status.Peer{{Name: "node-a", State: "in-step", Reason: strings.Repeat("ä", 200)}}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		answer := func() status.Report {
+		board := &status.Board{}
+		board.EndPass(nil)
+		board.Add(status.OfPeers, func(r *status.Report) {
 			mu.Lock()
 			defer mu.Unlock()
-			r := report
-			r.Peers = slices.Clone(r.Peers)
-			return r
-		}
-		ended <- status.Keep(ctx, status.Socket(subnetFile), status.Handler(answer, func() []byte { return nil }, func() int { return 0 }, http.NotFoundHandler()), slog.New(slog.DiscardHandler))
+			r.Peers = slices.Clone(peers)
+		})
+		ended <- status.Keep(ctx, status.Socket(subnetFile), status.Handler(board, func() []byte { return nil }, func() int { return 0 }, http.NotFoundHandler()), slog.New(slog.DiscardHandler))
 	}()
 	defer func() { cancel(); <-ended }()
 	p.until(t, "a peer", shows("node-a"))
@@ -149,7 +149,7 @@ func TestWatch(t *testing.T) {
 	p.until(t, "cut at the width", func(rows []string) bool { return shows("node-a")(rows) && widest(rows) == 99 })
 	mu.Lock()
 	for i := range 100 {
-		report.Peers = append(report.Peers, status.Peer{Name: fmt.Sprintf("node-%d", i), State: "behind"})
+		peers = append(peers, status.Peer{Name: fmt.Sprintf("node-%d", i), State: "behind"})
 	}
 	mu.Unlock()
 	p.until(t, "as many rows as there are", func(rows []string) bool { return len(rows) == 50 && strings.HasSuffix(rows[49], " more lines") })

@@ -26,7 +26,7 @@ import (
 	"flannel/pkg/dataplane"
 	"flannel/pkg/firewall"
 	"flannel/pkg/reconcile"
-	"flannel/pkg/status/health"
+	"flannel/pkg/status"
 	"flannel/pkg/status/metrics"
 	"flannel/pkg/underlay"
 	"flannel/subnet"
@@ -44,8 +44,7 @@ type Daemon struct {
 
 	Settings Settings
 	Log      *slog.Logger
-	Status   *health.Status
-	View     *View
+	Board    *status.Board
 	Metrics  *metrics.Metrics
 	Probes   *reach.Prober    // nil: peers are not probed
 	Tally    *reconcile.Tally // to which the dataplane reports what its tables changed
@@ -55,6 +54,7 @@ type Daemon struct {
 	Watchdog time.Duration                                        // the service manager kills a process that has not reported for so long; 0: never
 	EnvFile  <-chan struct{}                                      // receives when another process changed the subnet file; may be nil
 
+	view     view
 	adoption adoption
 	orphans  orphans // stay when the daemon joins again
 }
@@ -105,6 +105,8 @@ func (d *Daemon) Run(ctx context.Context) error {
 	// configuration. What belongs to a lease ends with member.
 	tasks, ctx := errgroup.WithContext(ctx)
 	in := newInbox()
+	d.addParts()
+	tasks.Go(func() error { return d.Probes.Run(ctx, d.Manager.ReportUnreachable) })
 	tasks.Go(func() error { return d.feedWatchdog(ctx) })
 	tasks.Go(func() error { return d.Manager.WatchConfig(ctx, in.setConfig) })
 	tasks.Go(func() error {
@@ -141,7 +143,7 @@ func (d *Daemon) loop(ctx context.Context, n *node, in *inbox) error {
 	timers := newTimers(d.Settings.CompareAll)
 	defer timers.stop()
 	for {
-		d.Status.BeginPass()
+		d.Board.BeginPass()
 		began := time.Now()
 		failed := d.pass(ctx, n, in)
 		if ctx.Err() != nil {

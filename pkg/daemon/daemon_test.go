@@ -15,7 +15,7 @@ import (
 	"flannel/internal/test/logtest"
 	"flannel/pkg/dataplane"
 	"flannel/pkg/reconcile"
-	"flannel/pkg/status/health"
+	"flannel/pkg/status"
 	"flannel/pkg/status/metrics"
 	"flannel/pkg/underlay"
 	"flannel/subnet"
@@ -77,8 +77,9 @@ func newDaemon(t *testing.T) (*Daemon, *fixedUnderlay, *logtest.Log) {
 	t.Helper()
 	var log logtest.Log
 	u := &fixedUnderlay{link: underlay.Link{Name: "eth0", Index: 2, MTU: 1500, V4: netip.MustParseAddr("192.168.0.1"), PublicV4: netip.MustParseAddr("192.168.0.1")}}
-	return &Daemon{Manager: plainManager{}, Dataplane: plainKernel{}, Underlay: u, Parse: parseText, Log: log.Logger(), Status: &health.Status{}, View: &View{},
-		Metrics: metrics.New(), Tally: &reconcile.Tally{}, Notify: func(string) {}}, u, &log
+	board := &status.Board{}
+	return &Daemon{Manager: plainManager{}, Dataplane: plainKernel{}, Underlay: u, Parse: parseText, Log: log.Logger(), Board: board,
+		Metrics: metrics.New(board), Tally: &reconcile.Tally{}, Notify: func(string) {}}, u, &log
 }
 
 func TestReconfigure(t *testing.T) {
@@ -315,10 +316,10 @@ func TestWatchdogIsFedUnlessAPassHangs(t *testing.T) {
 		}
 		time.Sleep(time.Second) // between two ticks, so that none is at the end of a wait
 		expect("waiting for an hour", time.Hour, 60)
-		d.Status.BeginPass()
+		d.Board.BeginPass()
 		expect("a pass that takes two minutes", 2*time.Minute, 2)
 		expect("a pass that hangs", time.Hour, 0)
-		d.Status.EndPass(errors.New("not all of it"))
+		d.Board.EndPass(errors.New("not all of it"))
 		expect("idle after the pass", time.Hour, 60)
 		cancel()
 		if err := <-ended; err != nil {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"flannel/pkg/mac"
+	"flannel/pkg/status"
 	"flannel/subnet"
 )
 
@@ -118,7 +119,7 @@ var (
 // reportWaiting reports, to readiness and to the store, why the daemon has not
 // joined yet.
 func (d *Daemon) reportWaiting(reason error) {
-	d.Status.Waiting(reason.Error())
+	d.Board.Waiting(reason.Error())
 	d.Manager.Report(reason, nil, "", "")
 }
 
@@ -178,11 +179,11 @@ func (d *Daemon) whyNoConfig(reason error) error {
 	return reason
 }
 
-// withOutage adds to a reason for the log that the store does not answer. Readiness
-// has this already, see health.Status.Explain.
+// withOutage adds to a reason for the log that the store does not answer. The Board
+// adds this itself.
 func (d *Daemon) withOutage(reason error) error {
-	if away := d.Status.Explanation(); away != nil {
-		return fmt.Errorf("%w: %w", reason, away)
+	if outage := d.Board.Now(status.OfStore).Outage; outage != "" {
+		return fmt.Errorf("%w: %s", reason, outage)
 	}
 	return reason
 }

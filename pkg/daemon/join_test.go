@@ -12,6 +12,7 @@ import (
 	"flannel/internal/test/logtest"
 	"flannel/pkg/dataplane"
 	"flannel/pkg/firewall"
+	"flannel/pkg/status"
 	"flannel/pkg/status/report"
 	"flannel/subnet"
 )
@@ -20,6 +21,7 @@ import (
 type plainManager struct{ subnet.Manager }
 
 func (plainManager) AcceptWithdrawal() int                                      { return 0 }
+func (plainManager) Expires() time.Time                                         { return time.Time{} }
 func (plainManager) ConfigMissing() error                                       { return nil }
 func (plainManager) Redial()                                                    {}
 func (plainManager) PublicIPs(context.Context) (none subnet.PublicIPs, _ error) { return none, nil }
@@ -79,6 +81,7 @@ func (plainKernel) AwaitHostAddrs(context.Context) error      { return nil }
 func (plainKernel) PodsWithoutEndpoint() []string             { return nil }
 func (plainKernel) Traffic() map[netip.Prefix]report.Tunnel   { return nil }
 func (plainKernel) Guarded() *report.Guard                    { return nil }
+func (plainKernel) Forwarded() *report.Forwarded              { return nil }
 
 // countedKernel takes everything, and counts what it was given.
 type countedKernel struct {
@@ -124,7 +127,7 @@ func TestJoinsAgain(t *testing.T) {
 	}
 	changed(subnet.Set{})
 	<-kernel.applied
-	for d.Status.Ready() != nil {
+	for !d.Board.Now().Ready {
 		time.Sleep(time.Millisecond)
 	}
 	m.move <- struct{}{}
@@ -136,13 +139,13 @@ func TestJoinsAgain(t *testing.T) {
 		t.Errorf("published %v", &l)
 	}
 	time.Sleep(50 * time.Millisecond)
-	if len(kernel.applied) > 0 || d.Status.Ready() == nil {
-		t.Errorf("applied %d times before the peers were known; ready: %v", len(kernel.applied), d.Status.Ready())
+	if len(kernel.applied) > 0 || d.Board.Now().Ready {
+		t.Errorf("applied %d times before the peers were known; ready: %v", len(kernel.applied), d.Board.Now().Ready)
 	}
 	again(subnet.Set{})
 	<-kernel.applied
 	for {
-		if env, err := subnet.ReadEnv(d.Settings.SubnetFile); err == nil && env.V4Subnet == m.subnets[1] && d.Status.Ready() == nil {
+		if env, err := subnet.ReadEnv(d.Settings.SubnetFile); err == nil && env.V4Subnet == m.subnets[1] && d.Board.Now().Ready {
 			break
 		}
 		time.Sleep(time.Millisecond)
@@ -173,19 +176,19 @@ func (s *emptyStore) ConfigMissing() error { return s.missing }
 func TestMissingConfigIsNamed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, _, log := newDaemon(t)
-		missing, away := errors.New("no key /network/config"), errors.New("http://192.0.2.1 does not answer")
+		missing, away := errors.New("no key /network/config"), "http://192.0.2.1 does not answer"
 		d.Manager = &emptyStore{missing: missing}
-		d.Status.Explain(func() error { return away }, func() time.Time { return time.Time{} })
+		d.Board.Add(status.OfStore, func(r *status.Report) { r.Outage = away })
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)
 		go func() { ended <- d.Run(ctx) }()
 		time.Sleep(2 * repeatLog)
 		synctest.Wait()
-		if n := len(log.With("cause="+causeNoConfig).Naming("reason", missing.Error(), away.Error())); n != 2 && n != 3 {
+		if n := len(log.With("cause="+causeNoConfig).Naming("reason", missing.Error(), away)); n != 2 && n != 3 {
 			t.Errorf("logged %d times in two minutes:\n%s", n, log)
 		}
-		if err := d.Status.Ready(); !logtest.Names(err.Error(), missing.Error()) {
-			t.Errorf("not ready: %v", err)
+		if r := d.Board.Now(); !logtest.Names(r.Problem, missing.Error(), away) {
+			t.Errorf("not ready: %v", r.Problem)
 		}
 		cancel()
 		<-ended

@@ -18,7 +18,7 @@ import (
 	"flannel/subnet"
 )
 
-// node is the state of the loop. Only the loop uses it; View keeps copies of
+// node is the state of the loop. Only the loop uses it; view keeps copies of
 // it. The zero node has not joined.
 //
 // A change of configuration or underlay is tried on a copy: next := *n, change
@@ -100,7 +100,7 @@ func (d *Daemon) reconfigure(ctx context.Context, n *node, in *inbox) error {
 		d.adoption.refuse(err)
 		if err != nil {
 			d.Log.Error("changed network configuration refused, keeping the former one", "cause", causeConfigRefused, "error", err)
-			d.View.addError("config", fmt.Errorf("changed network configuration refused: %w", err))
+			d.view.addError("config", fmt.Errorf("changed network configuration refused: %w", err))
 			if d.adoption.rollout.State() == rollout.Waiting { // with a configuration that is no longer in the store
 				d.withdraw(n.validConfig())
 			}

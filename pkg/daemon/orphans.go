@@ -187,8 +187,11 @@ func (o *orphans) release(log *slog.Logger) int {
 
 // AcceptWithdrawal stops retaining peers, and returns how many were retained;
 // see subnet.Manager. Of the peers that were missing at the start, each subnet
-// counts.
+// counts. A nil Daemon retains none.
 func (d *Daemon) AcceptWithdrawal() int {
+	if d == nil {
+		return 0
+	}
 	return d.Manager.AcceptWithdrawal() + d.orphans.release(d.Log)
 }
 

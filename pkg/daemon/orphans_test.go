@@ -153,8 +153,7 @@ func (s *started) holds(t *testing.T, when string, inForce []*dataplane.Path, re
 	state.Since = inForce
 	kept, err := s.apply(t.Context(), s.node, s.in, state)
 	s.Daemon.report(s.node, nil, 0)
-	var r status.Report
-	s.View.Fill(&r)
+	r := s.view.now()
 	count := 0
 	if r.Retained != nil {
 		count = r.Retained.Count
@@ -176,8 +175,7 @@ func TestOrphansEndTheirTime(t *testing.T) {
 		began := time.Now()
 		s.holds(t, "at the start", pathsOf(path, 2, 3), 6, false)
 		s.holds(t, "once more", pathsOf(path, 2, 3), 6, false)
-		var r status.Report
-		s.View.Fill(&r)
+		r := s.view.now()
 		if p := r.Peers[0]; r.Retained.Cause != string(subnet.MissingAtStart) || !r.Retained.Until.Equal(began.Add(time.Minute)) ||
 			p.State != status.RetainedPeer || !p.Until.Equal(began.Add(time.Minute)) || p.Subnets[0] != path(4).Dst {
 			t.Errorf("retained: %+v, the first %+v", r.Retained, p)

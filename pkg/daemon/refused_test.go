@@ -45,12 +45,11 @@ func TestRefusedPeers(t *testing.T) {
 		var f failures
 		f.add("dataplane", err)
 		d.report(n, f, time.Millisecond)
-		if (err != nil) != step.fails || (d.Status.Ready() != nil) != step.fails || step.fails && !errors.Is(err, step.refused[0].Err) {
-			t.Errorf("%d refused: %v, ready: %v", len(step.refused), err, d.Status.Ready())
+		if (err != nil) != step.fails || d.Board.Now().Ready == step.fails || step.fails && !errors.Is(err, step.refused[0].Err) {
+			t.Errorf("%d refused: %v, ready: %v", len(step.refused), err, d.Board.Now().Ready)
 		}
 		var behind []string
-		var r status.Report
-		d.View.Fill(&r)
+		r := d.view.now()
 		for _, p := range r.Peers {
 			if p.Reason != "" && p.State == status.Behind {
 				behind = append(behind, p.Name)

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"flannel/pkg/reconcile"
-	"flannel/pkg/status/metrics"
 )
 
 // failures are the parts of a pass that failed.
@@ -80,18 +79,15 @@ type logState struct {
 	passes    passLog
 }
 
-// report reports the result of a pass to readiness, status, metrics and the
-// store, and logs what has changed since the pass before.
+// report reports the result of a pass to the Board, the store and the prober, counts it,
+// and logs what has changed since the pass before.
 func (d *Daemon) report(n *node, failed failures, took time.Duration) {
 	err := failed.err()
-	d.Status.EndPass(err)
 	n.logged.passes.log(d.Log, d.Tally, n.last.rulesChanged, took)
-	d.View.set(n, d.Settings, failed, took)
+	d.view.set(n, d.Settings, failed, took)
+	d.Board.EndPass(err) // after its results are there
 	d.updateProbes(n, failed)
 	d.Metrics.Pass(took, err == nil, failed.parts())
-	d.Metrics.Peers(metrics.Peers{Used: n.last.validPeers + len(n.last.orphans), Invalid: len(n.last.rejects), Refused: len(n.last.refused),
-		Retained: len(n.last.retained) + len(n.last.orphans)})
-	d.Metrics.ConfigPending(n.last.pendingConfig != "")
 	d.reportRejects(n)
 	d.Manager.Report(failed.own().err(), slices.Concat(n.last.rejects, n.last.refused), n.advice(), n.last.pendingConfig)
 	d.Manager.ReportLostPods(d.Dataplane.PodsWithoutEndpoint())
@@ -300,7 +296,7 @@ func (d *Daemon) feedWatchdog(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
-			if d.Status.Alive() == nil {
+			if d.Board.Alive() == nil {
 				d.Notify("WATCHDOG=1")
 			}
 		}

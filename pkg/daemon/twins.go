@@ -28,12 +28,11 @@ func (n *node) addressConflict() string {
 		strings.Join(addrs, " or "), names)
 }
 
-// reportAddressConflict logs the conflict once, and again when it changes, and adds
-// it to the answer of /readyz, which stays 200: whoever can write an entry in the
-// store must not be able to make this node unready.
+// reportAddressConflict logs the conflict once, and again when it changes. The answer of
+// /readyz has it, too, and stays 200: whoever can write an entry in the store must not be
+// able to make this node unready.
 func (d *Daemon) reportAddressConflict(n *node) {
 	conflict := n.addressConflict()
-	d.Status.Advise(conflict)
 	if conflict != "" && conflict != n.logged.conflict {
 		d.Log.Warn("other leases have this node's public IP, and are rejected", "cause", causeAddressConflict, "conflict", conflict)
 	}

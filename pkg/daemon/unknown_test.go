@@ -107,11 +107,10 @@ func TestBridgeIsAPartOfItsOwn(t *testing.T) {
 	kernel.bridgeErr = &dataplane.FormerSubnetError{Bridge: "cni0"}
 	failed := d.pass(t.Context(), n, in)
 	d.report(n, failed, time.Millisecond)
-	if !slices.Equal(failed.parts(), []string{"bridge"}) || d.Status.Ready() == nil {
-		t.Errorf("failed are %v, ready is %v", failed.parts(), d.Status.Ready())
+	if !slices.Equal(failed.parts(), []string{"bridge"}) || d.Board.Now().Ready {
+		t.Errorf("failed are %v, ready is %v", failed.parts(), d.Board.Now().Ready)
 	}
-	var r status.Report
-	d.View.Fill(&r)
+	r := d.view.now()
 	if len(r.Peers) != 1 || r.Peers[0].State != status.UpToDate {
 		t.Errorf("the peers are %+v", r.Peers)
 	}
@@ -127,8 +126,8 @@ func TestMissingNodeIsNotReady(t *testing.T) {
 		in.setPeers(subnet.Set{OwnMissing: missing})
 		failed := d.pass(t.Context(), n, in)
 		d.report(n, failed, time.Millisecond)
-		if slices.Contains(failed.parts(), partCluster) != (missing != nil) || (d.Status.Ready() != nil) != (missing != nil) || failed.retried() {
-			t.Errorf("missing: %v, but ready is %v and failed are %v", missing, d.Status.Ready(), failed.parts())
+		if slices.Contains(failed.parts(), partCluster) != (missing != nil) || d.Board.Now().Ready == (missing != nil) || failed.retried() {
+			t.Errorf("missing: %v, but ready is %v and failed are %v", missing, d.Board.Now().Ready, failed.parts())
 		}
 		if kernel.last.Keep || len(kernel.last.Networks) != 1 {
 			t.Errorf("missing: %v: the dataplane was given %+v", missing, kernel.last)

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"flannel/backend"
-	"flannel/pkg/daemon/reach"
 	"flannel/pkg/dataplane"
 	"flannel/pkg/mac"
 	"flannel/pkg/status"
@@ -19,36 +18,28 @@ import (
 	"flannel/subnet"
 )
 
-// View holds the result of the last pass for flanneld status. The loop writes
-// it, and the goroutines that serve the status read it. The zero View is from
-// before the first pass.
-type View struct {
-	mu      sync.Mutex
-	last    *snapshot
-	errors  []status.Error      // sorted by when they occurred last, the oldest first
-	plane   dataplane.Dataplane // nil before SetSources
-	manager subnet.Manager      // likewise
-	probes  *reach.Prober       // nil: there are none
+// view holds the result of the last pass for the Board. The loop writes it, and whoever
+// asks the Board reads it. The zero view is from before the first pass.
+type view struct {
+	mu     sync.Mutex
+	last   *snapshot
+	errors []status.Error // sorted by when they occurred last, the oldest first
 }
 
-// SetSources sets what knows more than passes do: the dataplane when peers were last
-// heard of, the store's client when the lease ends, and the prober which peers answer.
-func (v *View) SetSources(plane dataplane.Dataplane, m subnet.Manager, probes *reach.Prober) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.plane, v.manager, v.probes = plane, m, probes
-}
-
-// LeaseExpires returns when this node's lease ends unless it is renewed; the zero
-// Time if it does not end, or if this is not known.
-func (v *View) LeaseExpires() time.Time {
-	v.mu.Lock()
-	m := v.manager
-	v.mu.Unlock()
-	if m == nil {
-		return time.Time{}
-	}
-	return m.Expires()
+// addParts registers what this daemon and its parts report.
+func (d *Daemon) addParts() {
+	d.Board.Add(status.OfNode, func(r *status.Report) {
+		d.view.fill(r)
+		r.LeaseExpires = d.Manager.Expires()
+	})
+	d.Board.Add(status.OfDataplane, func(r *status.Report) {
+		r.Guard, r.Forwarded, r.LostPods = d.Dataplane.Guarded(), d.Dataplane.Forwarded(), d.Dataplane.PodsWithoutEndpoint()
+	})
+	d.Board.Add(status.OfPeers, func(r *status.Report) {
+		d.view.fillPeers(r)
+		addTunnels(r.Peers, d.Dataplane.Traffic())
+		d.Probes.Fill(r.Peers)
+	})
 }
 
 // snapshot is a node after a pass. It is a shallow copy: what a node points to
@@ -62,7 +53,7 @@ type snapshot struct {
 	took     time.Duration
 }
 
-// Limits of the errors that a View keeps. An error may name thousands of entries.
+// Limits of the errors that a view keeps. An error may name thousands of entries.
 const (
 	maxErrors    = 10   // different ones; the one that occurred least recently is dropped
 	maxErrorText = 2000 // bytes
@@ -70,7 +61,7 @@ const (
 
 // set records a pass. Errors that only mean that the store is waited for are not
 // recorded.
-func (v *View) set(n *node, s Settings, failed failures, took time.Duration) {
+func (v *view) set(n *node, s Settings, failed failures, took time.Duration) {
 	for _, f := range failed {
 		if slices.Contains(failed.parts(), f.part) {
 			v.addError(f.part, f.err)
@@ -83,7 +74,7 @@ func (v *View) set(n *node, s Settings, failed failures, took time.Duration) {
 
 // addError records an error. If the same text is recorded already, its count
 // increases.
-func (v *View) addError(part string, err error) {
+func (v *view) addError(part string, err error) {
 	text, now := err.Error(), time.Now()
 	text = strings.ToValidUTF8(text[:min(len(text), maxErrorText)], "")
 	v.mu.Lock()
@@ -98,27 +89,30 @@ func (v *View) addError(part string, err error) {
 	v.errors = append(v.errors[max(0, len(v.errors)+1-maxErrors):], entry)
 }
 
-// Fill sets the fields of r about this node, its peers and the last errors.
-func (v *View) Fill(r *status.Report) {
+// fill sets the fields of r about this node, its peers as a whole, and the last errors.
+func (v *view) fill(r *status.Report) {
 	v.mu.Lock()
-	snap, plane, probes := v.last, v.plane, v.probes
-	r.Errors = append([]status.Error{}, v.errors...)
+	snap := v.last
+	r.Errors = append(r.Errors, v.errors...)
 	v.mu.Unlock()
-	r.Peers = []status.Peer{}
 	if snap == nil {
 		return
 	}
+	last := &snap.last
 	r.Node, r.Advice, r.Conflict = snap.nodeStatus(), snap.advice(), snap.addressConflict()
-	r.LeaseExpires = v.LeaseExpires()
-	r.Pending, r.Refused = snap.last.pendingConfig, snap.last.configRefused
-	r.PeersKnown = snap.last.peersKnown
-	r.Peers, r.Retained = snap.peerStatuses(), snap.retainedStatus()
-	if plane != nil {
-		r.Guard, r.Forwarded, r.LostPods = plane.Guarded(), plane.Forwarded(), plane.PodsWithoutEndpoint()
-		addTunnels(r.Peers, plane.Traffic())
-	}
-	if probes != nil {
-		probes.Fill(r.Peers)
+	r.Pending, r.Refused = last.pendingConfig, last.configRefused
+	r.PeersKnown, r.Retained = last.peersKnown, last.retainedStatus()
+	r.Counts = status.Counts{Used: last.validPeers + len(last.orphans), Rejected: len(last.rejects), Refused: len(last.refused),
+		Retained: len(last.retained) + len(last.orphans)}
+}
+
+// fillPeers adds the peers to r.
+func (v *view) fillPeers(r *status.Report) {
+	v.mu.Lock()
+	snap := v.last
+	v.mu.Unlock()
+	if snap != nil {
+		r.Peers = snap.peerStatuses()
 	}
 }
 
@@ -232,15 +226,15 @@ func reasonsByName(rejects []subnet.Rejected) map[string]string {
 
 // retainedStatus summarizes the retained peers; nil: there are none. Until and Cause
 // are those of the peers whose time is over first.
-func (s *snapshot) retainedStatus() *status.Retained {
-	if len(s.last.retained)+len(s.last.orphans) == 0 && !s.last.ownWithdrawn {
+func (o *outcome) retainedStatus() *status.Retained {
+	if len(o.retained)+len(o.orphans) == 0 && !o.ownWithdrawn {
 		return nil
 	}
-	summary := &status.Retained{Count: len(s.last.retained) + len(s.last.orphans), Own: s.last.ownWithdrawn}
-	if len(s.last.orphans) > 0 {
-		summary.Until, summary.Cause = s.last.orphansUntil, string(subnet.MissingAtStart)
+	summary := &status.Retained{Count: len(o.retained) + len(o.orphans), Own: o.ownWithdrawn}
+	if len(o.orphans) > 0 {
+		summary.Until, summary.Cause = o.orphansUntil, string(subnet.MissingAtStart)
 	}
-	for _, r := range s.last.retained {
+	for _, r := range o.retained {
 		if summary.Until.IsZero() || r.Until.Before(summary.Until) {
 			summary.Until, summary.Cause = r.Until, string(r.Cause)
 		}

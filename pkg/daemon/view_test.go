@@ -13,6 +13,7 @@ import (
 
 	"flannel/pkg/dataplane"
 	"flannel/pkg/status"
+	"flannel/pkg/status/report"
 	"flannel/pkg/underlay"
 	"flannel/subnet"
 )
@@ -34,9 +35,17 @@ func leaseAt(i int, backend string) *subnet.Lease {
 		V4: subnet.Endpoint{Subnet: netip.PrefixFrom(a, 24), PublicIP: netip.AddrFrom4([4]byte{172, 16, byte(i >> 8), byte(i)})}}
 }
 
+// now returns what a Board of nothing but the view reports.
+func (v *view) now() status.Report {
+	var b status.Board
+	b.Add(status.OfNode, v.fill)
+	b.Add(status.OfPeers, v.fillPeers)
+	return b.Now()
+}
+
 func TestView(t *testing.T) {
-	var v View
-	ask := func() (r status.Report) { v.Fill(&r); return r }
+	var v view
+	ask := v.now
 	if r := ask(); r.Node != nil || r.PeersKnown || r.Peers == nil || r.Errors == nil {
 		t.Errorf("before the first pass: %+v", r)
 	}
@@ -87,6 +96,46 @@ func TestView(t *testing.T) {
 	}
 }
 
+// countingKernel has something of everything that a dataplane reports.
+type countingKernel struct {
+	plainKernel
+	traffic map[netip.Prefix]report.Tunnel
+}
+
+func (countingKernel) Guarded() *report.Guard                    { return &report.Guard{Enforce: true} }
+func (countingKernel) Forwarded() *report.Forwarded              { return &report.Forwarded{} }
+func (countingKernel) PodsWithoutEndpoint() []string             { return []string{"default/web"} }
+func (k countingKernel) Traffic() map[netip.Prefix]report.Tunnel { return k.traffic }
+
+// expiring is a store whose lease ends.
+type expiring struct {
+	plainManager
+	at time.Time
+}
+
+func (e expiring) Expires() time.Time { return e.at }
+
+// What each part knows is in the report, beside what the last pass left.
+func TestParts(t *testing.T) {
+	d, _, _ := newDaemon(t)
+	peer, ends := leaseAt(2, "vxlan"), time.Now().Add(time.Hour)
+	d.Manager, d.Dataplane = expiring{at: ends}, countingKernel{traffic: map[netip.Prefix]report.Tunnel{peer.V4.Subnet: {Sent: 7}}}
+	d.addParts()
+	if r := d.Board.Now(); r.Node != nil || len(r.Peers) > 0 {
+		t.Errorf("before the first pass: %+v", r)
+	}
+	n := viewed(peer)
+	n.last.validPeers, n.last.rejects = 1, []subnet.Rejected{{Name: "key", Reason: "no lease"}}
+	d.report(n, nil, time.Millisecond)
+	r := d.Board.Now()
+	if r.Guard == nil || r.Forwarded == nil || len(r.LostPods) != 1 || !r.LeaseExpires.Equal(ends) || r.Node == nil || !r.Ready {
+		t.Errorf("not all parts are in the report: %+v", r)
+	}
+	if len(r.Peers) != 2 || len(r.Peers[0].Tunnels) != 1 || r.Counts != (status.Counts{Used: 1, Rejected: 1}) {
+		t.Errorf("peers: %+v, %+v", r.Peers, r.Counts)
+	}
+}
+
 // encryptingBackend is ipsec with Backend.UDPEncap.
 type encryptingBackend struct{ namedBackend }
 
@@ -97,21 +146,20 @@ func (encryptingBackend) Devices(subnet.Lease) []dataplane.Device {
 // The doctor needs to know in which form ESP is sent.
 func TestViewOfIPsec(t *testing.T) {
 	for _, want := range []bool{false, true} {
-		var v View
+		var v view
 		n := viewed()
 		if want {
 			n.backend = encryptingBackend{namedBackend{"ipsec"}}
 		}
 		v.set(n, Settings{}, nil, 0)
-		var r status.Report
-		if v.Fill(&r); r.Node.UDPEncap != want {
+		if r := v.now(); r.Node.UDPEncap != want {
 			t.Errorf("UDPEncap is %t, want %t", r.Node.UDPEncap, want)
 		}
 	}
 }
 
 func TestViewRemembersErrors(t *testing.T) {
-	var v View
+	var v view
 	n := viewed()
 	v.set(n, Settings{}, failures{{"peers", errNoPeers}, {"publish", errNotPublished}}, 0) // waiting is no error
 	for range 3 {
@@ -121,8 +169,7 @@ func TestViewRemembersErrors(t *testing.T) {
 		v.set(n, Settings{}, failures{{"devices", fmt.Errorf("error %d", i)}}, 0)
 	}
 	v.set(n, Settings{}, failures{{"firewall", errors.New("often")}}, 0)
-	var r status.Report
-	v.Fill(&r)
+	r := v.now()
 	if len(r.Errors) != maxErrors {
 		t.Fatalf("%d errors are kept", len(r.Errors))
 	}
@@ -132,7 +179,7 @@ func TestViewRemembersErrors(t *testing.T) {
 		t.Errorf("first %v, last %v", long.Part, last)
 	}
 	v.set(n, Settings{}, failures{{"firewall", errors.New("often")}}, 0)
-	v.Fill(&r)
+	r = v.now()
 	if last := r.Errors[maxErrors-1]; last.Count != 2 || last.First.After(last.Last) {
 		t.Errorf("met twice: %+v", last)
 	}
@@ -154,25 +201,22 @@ func manyPeers() *node {
 
 // With 10,000 peers a pass copies none of them for the answer.
 func TestViewOfManyPeers(t *testing.T) {
-	var v View
+	var v view
 	n := manyPeers()
 	if a := testing.AllocsPerRun(100, func() { v.set(n, Settings{}, nil, 0) }); a > 2 {
 		t.Errorf("a pass costs %v allocations", a)
 	}
-	var r status.Report
-	v.Fill(&r)
+	r := v.now()
 	if raw, err := json.Marshal(r); err != nil || len(r.Peers) != 10_000 {
 		t.Errorf("%d peers in %d bytes, %v", len(r.Peers), len(raw), err)
 	}
 }
 
 func BenchmarkAnswer(b *testing.B) {
-	var v View
+	var v view
 	v.set(manyPeers(), Settings{}, nil, 0)
 	for b.Loop() {
-		var r status.Report
-		v.Fill(&r)
-		if _, err := json.Marshal(r); err != nil {
+		if _, err := json.Marshal(v.now()); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -14,23 +14,27 @@ import (
 	"runtime"
 	"syscall"
 	"time"
-
-	"flannel/pkg/status/health"
 )
 
 // acceptPath is the path for POST requests that accept a withdrawal.
 const acceptPath = "/accept-withdrawal"
 
-// Handler serves the result of report at /status and that of log, its recent lines,
+// Handler serves the report of b at /status and the result of log, its recent lines,
 // at LogPath, calls accept for a POST to acceptPath, and passes all other requests to
 // others. It does not authenticate clients: the socket must be accessible to root only.
-func Handler(report func() Report, log func() []byte, accept func() (dropped int), others http.Handler) http.Handler {
+func Handler(b *Board, log func() []byte, accept func() (dropped int), others http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc(LogPath, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		_, _ = w.Write(log()) // an error means that the client has gone
 	})
-	mux.HandleFunc("/status", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, report()) })
+	mux.HandleFunc("/status", func(w http.ResponseWriter, _ *http.Request) {
+		r := b.Now()
+		if err := b.Alive(); err != nil { // the cause of whatever is not ready
+			r.Ready, r.Problem = false, err.Error()
+		}
+		writeJSON(w, r)
+	})
 	mux.HandleFunc("POST "+acceptPath, func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, Accepted{accept()}) })
 	mux.Handle("/", others)
 	return mux
@@ -97,7 +101,7 @@ func serve(ctx context.Context, path string, h http.Handler) error {
 		}
 		cancel()
 	}()
-	return health.Serve(ctx, l, h)
+	return Serve(ctx, l, h)
 }
 
 func exists(path string) bool {

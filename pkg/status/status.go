@@ -1,6 +1,6 @@
-// Package status serves the state of a running daemon to users of the same
-// machine: as one JSON document, made for each request, on a unix socket in the
-// directory of the subnet file.
+// Package status collects the state of a running daemon at a Board, and serves it: as one
+// JSON document, made for each request, on a unix socket in the directory of the subnet
+// file, and as liveness and readiness over HTTP. Package metrics renders the same report.
 package status
 
 import (
@@ -56,6 +56,16 @@ type Report struct {
 	Retained *Retained `json:"retained,omitempty"`
 
 	Errors []Error `json:"errors"` // the last errors of passes, oldest first
+
+	Counts Counts `json:"-"` // of Peers, also in a report without them
+}
+
+// Counts are numbers of peers. Refused and Retained are part of Used.
+type Counts struct {
+	Used     int
+	Rejected int
+	Refused  int // the operating system refused an entry
+	Retained int // the store has no lease any more
 }
 
 // Settings are the daemon's flags that say where leases are, for other commands on

@@ -239,7 +239,7 @@ func TestSocket(t *testing.T) {
 	if _, err := Ask(ctx, path); !errors.Is(err, ErrNotRunning) {
 		t.Errorf("no socket: %v", err)
 	}
-	handler := Handler(sample, func() []byte { return []byte("a line") }, func() int { return 7 }, http.NotFoundHandler())
+	handler := Handler(reported(sample()), func() []byte { return []byte("a line") }, func() int { return 7 }, http.NotFoundHandler())
 	answers := func() bool { r, err := Ask(ctx, path); return err == nil && r.PID == 4711 && len(r.Peers) == 6 }
 
 	_, stop := keep(t, path, handler)
@@ -288,7 +288,7 @@ func TestStaleSocket(t *testing.T) {
 	if _, err := Ask(t.Context(), path); !errors.Is(err, ErrNotRunning) || !logtest.Names(err.Error(), path) {
 		t.Errorf("a stale socket: %v", err)
 	}
-	_, stop := keep(t, path, Handler(sample, func() []byte { return []byte("a line") }, func() int { return 7 }, http.NotFoundHandler()))
+	_, stop := keep(t, path, Handler(reported(sample()), func() []byte { return []byte("a line") }, func() int { return 7 }, http.NotFoundHandler()))
 	defer stop()
 	eventually.True(t, "the next daemon uses it", func() bool { _, err := Ask(t.Context(), path); return err == nil })
 }

@@ -1,23 +1,20 @@
 package plugin
 
 import (
-	"errors"
 	"net"
 	"net/http"
 	"os"
 	"testing"
-	"time"
 
 	"flannel/pkg/status"
-	"flannel/pkg/status/health"
 )
 
 // STATUS depends on what flanneld answers at its socket. (Wine has no unix sockets.)
 func TestStatusOfTheDaemon(t *testing.T) {
 	n := newNode(t)
 	expect := n.expectStatus
-	var daemon health.Status
-	serve(t, status.Socket(n.path("subnet.env")), health.Handler(&daemon, http.NotFoundHandler()))
+	daemon := &status.Board{}
+	serve(t, status.Socket(n.path("subnet.env")), status.Health(daemon, http.NotFoundHandler()))
 	daemon.Waiting("waiting for etcd")
 	expect("flanneld was never ready", 51, "flanneld is not ready: waiting for etcd")
 	daemon.EndPass(nil)
@@ -28,9 +25,9 @@ func TestStatusOfTheDaemon(t *testing.T) {
 	expect("no subnet file, flanneld was ready before", 50, "subnet.env is missing")
 	_ = os.Remove(status.Socket(n.path("subnet.env")))
 	expect("no subnet file, no flanneld", 50, "flanneld does not answer")
-	daemon = health.Status{}
-	daemon.Explain(func() error { return errors.New("no route to etcd") }, time.Now)
-	serve(t, status.Socket(n.path("subnet.env")), health.Handler(&daemon, http.NotFoundHandler()))
+	daemon = &status.Board{}
+	daemon.Add(status.OfStore, func(r *status.Report) { r.Outage = "no route to etcd" })
+	serve(t, status.Socket(n.path("subnet.env")), status.Health(daemon, http.NotFoundHandler()))
 	expect("no subnet file, flanneld is starting", 50, "starting; no route to etcd")
 	_ = os.Remove(status.Socket(n.path("subnet.env")))
 	n.write("subnet.env", envText)

@@ -33,9 +33,6 @@ type Conn interface {
 type Options struct {
 	Log *slog.Logger
 	RTT func(time.Duration) // an answer took that long
-	// Lasting receives the names of all peers that have been unreachable for at least
-	// lasting, whenever one is added or removed.
-	Lasting func(peers []string)
 }
 
 const (
@@ -81,8 +78,9 @@ func (p *Prober) Update(n Network) {
 	p.network = &n
 }
 
-// Run probes until ctx ends.
-func (p *Prober) Run(ctx context.Context) error {
+// Run probes until ctx ends. reportUnreachable receives the names of all peers that have
+// been unreachable for at least lasting, whenever one is added or removed.
+func (p *Prober) Run(ctx context.Context, reportUnreachable func(peers []string)) error {
 	if p == nil {
 		return nil
 	}
@@ -95,7 +93,7 @@ func (p *Prober) Run(ctx context.Context) error {
 		case <-p.conn.Arrived():
 			p.receive()
 		case <-timer.C:
-			p.turn()
+			p.turn(reportUnreachable)
 			timer.Reset(pause())
 		}
 	}
@@ -127,7 +125,7 @@ func (p *Prober) drain() {
 }
 
 // turn takes everything that has arrived before the mesh looks for what has not.
-func (p *Prober) turn() {
+func (p *Prober) turn(reportUnreachable func(peers []string)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.network != nil {
@@ -148,7 +146,7 @@ func (p *Prober) turn() {
 	}
 	if names := p.mesh.Lasting(p.mesh.at(now), lasting); !slices.Equal(names, p.lasting) {
 		p.lasting = names
-		p.o.Lasting(names)
+		reportUnreachable(names)
 	}
 }
 

@@ -60,12 +60,12 @@ func TestProber(t *testing.T) {
 		conn := &wire{arrived: make(chan struct{}, 1)}
 		answers := 0
 		var lasted []string
-		p := New(conn, Options{Log: log.Logger(), RTT: func(time.Duration) { answers++ }, Lasting: func(names []string) {
-			lasted = append(lasted, strings.Join(names, " "))
-		}})
+		p := New(conn, Options{Log: log.Logger(), RTT: func(time.Duration) { answers++ }})
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
-		go func() { done <- p.Run(ctx) }()
+		go func() {
+			done <- p.Run(ctx, func(names []string) { lasted = append(lasted, strings.Join(names, " ")) })
+		}()
 		w := newWorld(t, 41, false)
 		n := w.network(w.nodes[0], Tunnels)
 		n.Link = "eth0"

@@ -10,12 +10,19 @@ import (
 	"time"
 
 	"flannel/pkg/reconcile"
+	"flannel/pkg/status"
 	"flannel/pkg/status/report"
 )
 
 func TestMetrics(t *testing.T) {
-	m := New()
-	m.Peers(Peers{Used: 7, Invalid: 2, Refused: 1, Retained: 4})
+	board := &status.Board{}
+	var said status.Report
+	for _, part := range []string{status.OfStore, status.OfNode, status.OfDataplane} {
+		board.Add(part, func(r *status.Report) { *r = said })
+	}
+	board.Add(status.OfPeers, func(*status.Report) { t.Error("a scrape asks for all peers") })
+	m := New(board)
+	said.Counts = status.Counts{Used: 7, Rejected: 2, Refused: 1, Retained: 4}
 	m.Table("routes", 7, reconcile.Result{Set: 3, Deleted: 1, Failed: 2})
 	m.Table("routes", 8, reconcile.Result{Set: 1})
 	m.Repaired("routes", 3)
@@ -26,35 +33,22 @@ func TestMetrics(t *testing.T) {
 		m.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
 		return w.Body.String()
 	}
-	var away, expires time.Time
-	m.Store(func() time.Time { return away }, func() time.Time { return expires })
 	if text := scrape(); !strings.Contains(text, "flanneld_store_silent_seconds 0\n") || strings.Contains(text, "flanneld_lease_remaining_seconds") {
 		t.Error("a store that answers, and a lease without an end, do not show as such")
 	}
-	away, expires = time.Now().Add(-time.Hour), time.Now().Add(100*time.Hour)
+	said.OutageSince, said.LeaseExpires = time.Now().Add(-time.Hour), time.Now().Add(100*time.Hour)
 	if text := scrape(); !regexp.MustCompile(`(?m)^flanneld_store_silent_seconds 36\d\d`).MatchString(text) || !regexp.MustCompile(`(?m)^flanneld_lease_remaining_seconds 3(59|60)\d`).MatchString(text) {
 		t.Errorf("an outage and the end of the lease do not show:\n%s", text)
 	}
-	forwards := false
-	m.Guard(func() *report.Guard {
-		if !forwards {
-			return nil
-		}
-		return &report.Guard{Enforce: true, Problem: "no nf_tables", Packets: map[string]uint64{"outsider": 9}, Dropped: map[string]uint64{"outsider": 7}}
-	})
-	m.Forwarded(func() *report.Forwarded {
-		if !forwards {
-			return nil
-		}
-		return &report.Forwarded{Sent: report.Flow{Packets: 2, Bytes: 300}, Received: report.Flow{Packets: 4, Bytes: 500}, Dropped: map[string]uint64{"foreign": 6}}
-	})
 	if text := scrape(); strings.Contains(text, "flanneld_udp") || strings.Contains(text, "flanneld_guard") {
 		t.Error("there are metrics of a forwarder or a guard without one")
 	}
-	forwards = true
+	said.Guard = &report.Guard{Enforce: true, Problem: "no nf_tables", Packets: map[string]uint64{"outsider": 9}, Dropped: map[string]uint64{"outsider": 7}}
+	said.Forwarded = &report.Forwarded{Sent: report.Flow{Packets: 2, Bytes: 300}, Received: report.Flow{Packets: 4, Bytes: 500}, Dropped: map[string]uint64{"foreign": 6}}
+	said.Pending = "on trial"
 	text := scrape()
 	for _, want := range []string{
-		"flanneld_peers 7", "flanneld_invalid_peers 2", "flanneld_refused_peers 1", "flanneld_retained_peers 4", "flanneld_in_step 0", `flanneld_entries{table="routes"} 8`,
+		"flanneld_peers 7", "flanneld_invalid_peers 2", "flanneld_refused_peers 1", "flanneld_retained_peers 4", "flanneld_in_step 0", "flanneld_config_pending 1", `flanneld_entries{table="routes"} 8`,
 		`flanneld_changes_total{op="set",table="routes"} 4`, `flanneld_changes_total{op="delete",table="routes"} 1`,
 		`flanneld_repairs_total{what="routes"} 3`, `flanneld_repairs_total{what="firewall"} 1`,
 		`flanneld_changes_total{op="refused",table="routes"} 2`, `flanneld_errors_total{part="dataplane"} 1`,
@@ -69,6 +63,7 @@ func TestMetrics(t *testing.T) {
 		}
 	}
 	m.Pass(time.Millisecond, true, nil)
+	board.EndPass(nil)
 	if text := scrape(); !strings.Contains(text, "flanneld_in_step 1\n") || strings.Contains(text, "flanneld_last_sync_timestamp_seconds 0\n") {
 		t.Error("a pass that went well does not show")
 	}

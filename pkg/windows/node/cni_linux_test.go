@@ -19,13 +19,14 @@ import (
 func TestManagementAddresses(t *testing.T) {
 	subnetFile := filepath.Join(t.TempDir(), "subnet.env")
 	v4, v6, given := netip.MustParseAddr("10.99.0.2"), netip.MustParseAddr("fd00:99::2"), netip.MustParseAddr("10.99.0.9")
-	report := func() status.Report {
-		return status.Report{Node: &status.Node{Underlay: status.Underlay{Addrs: []netip.Addr{v4, v6}}}}
-	}
+	board := &status.Board{}
+	board.Add(status.OfNode, func(r *status.Report) {
+		r.Node = &status.Node{Underlay: status.Underlay{Addrs: []netip.Addr{v4, v6}}}
+	})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- status.Keep(ctx, status.Socket(subnetFile), status.Handler(report, nil, nil, http.NotFoundHandler()), slog.New(slog.DiscardHandler))
+		ended <- status.Keep(ctx, status.Socket(subnetFile), status.Handler(board, nil, nil, http.NotFoundHandler()), slog.New(slog.DiscardHandler))
 	}()
 	defer func() {
 		cancel()

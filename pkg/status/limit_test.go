@@ -1,4 +1,4 @@
-package health
+package status
 
 import (
 	"bufio"
@@ -26,7 +26,7 @@ func TestManyConnections(t *testing.T) {
 	l := &counting{Listener: inner}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- Serve(ctx, l, Handler(&Status{}, http.NotFoundHandler())) }()
+	go func() { ended <- Serve(ctx, l, Health(&Board{}, http.NotFoundHandler())) }()
 	defer func() { cancel(); <-ended }()
 	scraper := from(t, inner.Addr(), "127.0.0.9")
 	ask(t, scraper)

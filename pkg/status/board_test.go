@@ -1,4 +1,4 @@
-package health
+package status
 
 import (
 	"context"
@@ -6,10 +6,13 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"flannel/pkg/status/report"
 )
 
 func get(t *testing.T, url string) (int, string) {
@@ -34,26 +37,26 @@ func TestServe(t *testing.T) {
 	if _, err := Listen(l.Addr().String()); err == nil || !strings.Contains(err.Error(), "--healthz-port") {
 		t.Errorf("a port that is taken gives %v, want an error that names the flag", err)
 	}
-	s := &Status{}
+	b := &Board{}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- Serve(ctx, l, Handler(s, http.NotFoundHandler())) }()
+	go func() { ended <- Serve(ctx, l, Health(b, http.NotFoundHandler())) }()
 	url := "http://" + l.Addr().String()
-	reached := false
+	reached, outage, conflict := false, "", ""
 	for _, step := range []struct {
 		do   func()
 		code int
 		body string
 	}{
 		{func() {}, 503, "starting"},
-		{func() { s.Waiting("waiting for etcd") }, 503, "waiting for etcd"},
-		{func() { s.Explain(func() error { return errors.New("etcd does not answer") }, time.Now) }, 503, "waiting for etcd\netcd does not answer"},
-		{func() { s.EndPass(nil) }, 200, "ok"},
-		{func() { s.BeginPass() }, 200, "ok"},
-		{func() { s.Explain(func() error { return nil }, func() time.Time { return time.Time{} }) }, 200, "ok"},
-		{func() { s.Advise("two leases") }, 200, "ok\nwarning: two leases"},
-		{func() { s.EndPass(errors.New("dataplane: list routes: no")) }, 503, "dataplane: list routes: no"},
-		{func() { s.EndPass(nil); s.Advise("") }, 200, "ok"},
+		{func() { b.Waiting("waiting for etcd") }, 503, "waiting for etcd"},
+		{func() { b.Add(OfStore, func(r *Report) { r.Outage = outage }); outage = "etcd does not answer" }, 503, "waiting for etcd\netcd does not answer"},
+		{func() { b.EndPass(nil) }, 200, "ok"},
+		{func() { b.BeginPass() }, 200, "ok"},
+		{func() { outage = "" }, 200, "ok"},
+		{func() { b.Add(OfNode, func(r *Report) { r.Conflict = conflict }); conflict = "two leases" }, 200, "ok\nwarning: two leases"},
+		{func() { b.EndPass(errors.New("dataplane: list routes: no")) }, 503, "dataplane: list routes: no"},
+		{func() { b.EndPass(nil); conflict = "" }, 200, "ok"},
 	} {
 		step.do()
 		if code, body := get(t, url+"/readyz"); code != step.code || body != step.body {
@@ -76,28 +79,57 @@ func TestServe(t *testing.T) {
 }
 
 func TestResumed(t *testing.T) {
-	s := &Status{}
-	s.Resumed()
-	if s.Ready() == nil || s.Reached() != nil {
-		t.Errorf("ready: %v, reached: %v", s.Ready(), s.Reached())
+	b := &Board{}
+	b.Resumed()
+	if r := b.Now(); r.Ready || r.Problem == "" || b.reachedOnce() != nil {
+		t.Errorf("ready: %t %q, reached: %v", r.Ready, r.Problem, b.reachedOnce())
 	}
+}
+
+// A report has the named parts only, each from the functions that were added, in their order.
+func TestNow(t *testing.T) {
+	b := &Board{}
+	b.Add(OfProcess, func(r *Report) { r.PID, r.Started = 7, noon })
+	b.Add(OfPeers, func(r *Report) { r.Peers = append(r.Peers, Peer{Name: "a"}) })
+	b.Add(OfDataplane, func(r *Report) { r.Peers[0].Tunnels = []report.Tunnel{{Sent: 1}} })
+	if r := b.Now(OfProcess); r.PID != 7 || r.Since != noon || r.Peers == nil || len(r.Peers) > 0 || r.Errors == nil {
+		t.Errorf("one part: %+v", r)
+	}
+	if r := b.Now(); r.PID != 7 || len(r.Peers) != 1 || len(r.Peers[0].Tunnels) != 1 {
+		t.Errorf("all parts: %+v", r)
+	}
+}
+
+// reported is a board with one part.
+func reported(r Report) *Board {
+	b := &Board{}
+	b.Add(OfProcess, func(to *Report) { *to = r })
+	return b
 }
 
 func TestAHungPassIsNotAlive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &Status{}
-		s.BeginPass()
+		b := &Board{}
+		b.EndPass(nil)
+		b.BeginPass()
 		time.Sleep(stuckAfter)
-		if err := s.Alive(); err != nil {
+		if err := b.Alive(); err != nil {
 			t.Errorf("dead too early: %v", err)
 		}
 		time.Sleep(time.Second)
-		if err := s.Alive(); err == nil {
+		if err := b.Alive(); err == nil {
 			t.Error("a pass that hangs is taken for alive")
 		}
-		s.EndPass(nil)
+		for path, want := range map[string]string{"/readyz": "ok\n", "/status": `"ready":false`} { // the network still is as the last pass left it
+			w := httptest.NewRecorder()
+			Handler(b, nil, nil, Health(b, http.NotFoundHandler())).ServeHTTP(w, httptest.NewRequest("GET", path, nil))
+			if !strings.Contains(w.Body.String(), want) {
+				t.Errorf("%s of a daemon with a hung pass: %s", path, w.Body)
+			}
+		}
+		b.EndPass(nil)
 		time.Sleep(time.Hour)
-		if err := s.Alive(); err != nil {
+		if err := b.Alive(); err != nil {
 			t.Errorf("idle is not dead: %v", err)
 		}
 	})

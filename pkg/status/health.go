@@ -1,0 +1,76 @@
+package status
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+)
+
+// Health serves /healthz (200 while no pass hangs), /readyz (200 while the
+// network is up to date, with a warning about other leases with this node's public IP;
+// otherwise 503 and the problem), /startupz (200 when the network has been up to date
+// since the node got it) and /metrics.
+func Health(b *Board, metrics http.Handler) http.Handler {
+	mux := http.NewServeMux()
+	without := func(check func() error) func() (string, error) {
+		return func() (string, error) { return "", check() }
+	}
+	mux.HandleFunc("/healthz", answer(without(b.Alive)))
+	mux.HandleFunc("/readyz", answer(b.readiness))
+	mux.HandleFunc("/startupz", answer(without(b.reachedOnce)))
+	mux.Handle("/metrics", metrics)
+	return mux
+}
+
+func answer(check func() (warning string, problem error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		text := "ok"
+		warning, err := check()
+		switch {
+		case err != nil:
+			w.WriteHeader(http.StatusServiceUnavailable)
+			text = err.Error()
+		case warning != "":
+			text += "\nwarning: " + warning
+		}
+		fmt.Fprintln(w, text) //nolint:errcheck // the client has gone
+	}
+}
+
+// Listen binds the address, so that the start fails at once if the port is in
+// use. Serve closes the listener.
+func Listen(addr string) (net.Listener, error) {
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("health and metrics on %s: %w (choose another --healthz-port, or 0 for none)", addr, err)
+	}
+	return l, nil
+}
+
+// Limits for a client before its connection is closed. This port may be
+// reachable from the network, and a client that sends or reads nothing must not
+// occupy a goroutine and a file descriptor. Answers have some ten kilobytes at
+// most.
+const (
+	headerTimeout = 5 * time.Second  // for sending the header of a request
+	readTimeout   = 10 * time.Second // for sending the whole request
+	writeTimeout  = 10 * time.Second // from the end of the header until the answer is read
+	idleTimeout   = time.Minute      // between two requests
+	maxHeader     = 16 << 10         // bytes
+)
+
+// Serve serves h until ctx ends, with a bounded number of connections.
+func Serve(ctx context.Context, l net.Listener, h http.Handler) error {
+	server := &http.Server{Handler: h, ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout,
+		WriteTimeout: writeTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader}
+	stop := context.AfterFunc(ctx, func() { server.Close() })
+	defer stop()
+	if err := server.Serve(limit(l)); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve health and metrics: %w", err)
+	}
+	return nil
+}
