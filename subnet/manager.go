@@ -70,16 +70,21 @@ type Manager interface {
 	// yet, or the store is not Kubernetes.
 	NodeName() string
 
-	// Report reports the result of a reconciliation to the cluster: the problem (nil: the network is synced), the rejected
-	// peers, whose slice is not kept, what the operator should change even so ("": nothing), and why the latest network
-	// configuration is not in force ("": it is). This method and the next two do not block, and do nothing if the store
-	// is not that of a cluster.
-	Report(problem error, rejects []Rejected, advice, pendingConfig string)
+	// Report reports the state of this node's network to the cluster. The slices of r are not kept. This method and the
+	// next one do not block, and do nothing if the store is not that of a cluster.
+	Report(r Report)
 	// ReportUnreachable takes the names of the leases of all peers that have been unreachable for some time. The slice is
 	// not kept.
 	ReportUnreachable(peers []string)
-	// ReportLostPods takes the names of all running pods of this node that have lost their network. The slice is not kept.
-	ReportLostPods(pods []string)
+}
+
+// Report is what the nodes of a cluster, and its operators, need to know about this node.
+type Report struct {
+	Problem       error      // nil: the network is synced
+	Rejects       []Rejected // peers
+	Advice        string     // what the operator should change although the network is synced; "": nothing
+	PendingConfig string     // why the latest network configuration is not in force; "": it is
+	LostPods      []string   // the names of all running pods of this node that have lost their network
 }
 
 // ErrLost means that the node's lease was revoked: another node may get the addresses of its pods.

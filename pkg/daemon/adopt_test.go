@@ -474,19 +474,17 @@ func TestMarks(t *testing.T) {
 // reportedState is a lease manager that records what is reported to it.
 type reportedState struct {
 	plainManager
-	advice, pendingConfig string
+	last subnet.Report
 }
 
-func (r *reportedState) Report(_ error, _ []subnet.Rejected, advice, pendingConfig string) {
-	r.advice, r.pendingConfig = advice, pendingConfig
-}
+func (r *reportedState) Report(report subnet.Report) { r.last = report }
 
 func TestPendingConfigurationIsReportedApartFromAdvice(t *testing.T) {
 	a := newAdopting(t, 1)
 	state := &reportedState{}
 	a.Manager, a.n.last.pendingConfig = state, "VNI 2 is pending"
 	a.report(a.n, nil, 0)
-	if state.advice != "" || state.pendingConfig != "VNI 2 is pending" {
-		t.Errorf("advice %q, pending configuration %q", state.advice, state.pendingConfig)
+	if state.last.Advice != "" || state.last.PendingConfig != "VNI 2 is pending" {
+		t.Errorf("advice %q, pending configuration %q", state.last.Advice, state.last.PendingConfig)
 	}
 }

@@ -120,7 +120,7 @@ var (
 // joined yet.
 func (d *Daemon) reportWaiting(reason error) {
 	d.Board.Waiting(reason.Error())
-	d.Manager.Report(reason, nil, "", "")
+	d.Manager.Report(subnet.Report{Problem: reason, LostPods: d.Dataplane.PodsWithoutEndpoint()})
 }
 
 const (

@@ -27,8 +27,7 @@ func (plainManager) Redial()                                                    
 func (plainManager) PublicIPs(context.Context) (none subnet.PublicIPs, _ error) { return none, nil }
 func (plainManager) PublicIPsChanged() <-chan struct{}                          { return nil }
 func (plainManager) NodeName() string                                           { return "" }
-func (plainManager) Report(error, []subnet.Rejected, string, string)            {}
-func (plainManager) ReportLostPods([]string)                                    {}
+func (plainManager) Report(subnet.Report)                                       {}
 
 // movingManager is a store that gives the node one subnet, and then another.
 type movingManager struct {

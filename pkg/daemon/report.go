@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"flannel/pkg/reconcile"
+	"flannel/subnet"
 )
 
 // failures are the parts of a pass that failed.
@@ -89,8 +90,8 @@ func (d *Daemon) report(n *node, failed failures, took time.Duration) {
 	d.updateProbes(n, failed)
 	d.Metrics.Pass(took, err == nil, failed.parts())
 	d.reportRejects(n)
-	d.Manager.Report(failed.own().err(), slices.Concat(n.last.rejects, n.last.refused), n.advice(), n.last.pendingConfig)
-	d.Manager.ReportLostPods(d.Dataplane.PodsWithoutEndpoint())
+	d.Manager.Report(subnet.Report{Problem: failed.own().err(), Rejects: slices.Concat(n.last.rejects, n.last.refused),
+		Advice: n.advice(), PendingConfig: n.last.pendingConfig, LostPods: d.Dataplane.PodsWithoutEndpoint()})
 	d.reportAdvice(n)
 	d.reportAddressConflict(n)
 

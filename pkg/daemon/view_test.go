@@ -109,17 +109,18 @@ func (k countingKernel) Traffic() map[netip.Prefix]report.Tunnel { return k.traf
 
 // expiring is a store whose lease ends.
 type expiring struct {
-	plainManager
+	reportedState
 	at time.Time
 }
 
-func (e expiring) Expires() time.Time { return e.at }
+func (e *expiring) Expires() time.Time { return e.at }
 
 // What each part knows is in the report, beside what the last pass left.
 func TestParts(t *testing.T) {
 	d, _, _ := newDaemon(t)
 	peer, ends := leaseAt(2, "vxlan"), time.Now().Add(time.Hour)
-	d.Manager, d.Dataplane = expiring{at: ends}, countingKernel{traffic: map[netip.Prefix]report.Tunnel{peer.V4.Subnet: {Sent: 7}}}
+	store := &expiring{at: ends}
+	d.Manager, d.Dataplane = store, countingKernel{traffic: map[netip.Prefix]report.Tunnel{peer.V4.Subnet: {Sent: 7}}}
 	d.addParts()
 	if r := d.Board.Now(); r.Node != nil || len(r.Peers) > 0 {
 		t.Errorf("before the first pass: %+v", r)
@@ -130,6 +131,9 @@ func TestParts(t *testing.T) {
 	r := d.Board.Now()
 	if r.Guard == nil || r.Forwarded == nil || len(r.LostPods) != 1 || !r.LeaseExpires.Equal(ends) || r.Node == nil || !r.Ready {
 		t.Errorf("not all parts are in the report: %+v", r)
+	}
+	if got := store.last; len(got.LostPods) != 1 || len(got.Rejects) != 1 || got.Problem != nil {
+		t.Errorf("the store has %+v", got)
 	}
 	if len(r.Peers) != 2 || len(r.Peers[0].Tunnels) != 1 || r.Counts != (status.Counts{Used: 1, Rejected: 1}) {
 		t.Errorf("peers: %+v, %+v", r.Peers, r.Counts)

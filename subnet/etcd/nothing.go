@@ -19,10 +19,7 @@ func (*Manager) PublicIPsChanged() <-chan struct{} { return nil }
 func (*Manager) NodeName() string { return "" }
 
 // Report implements subnet.Manager.
-func (*Manager) Report(error, []subnet.Rejected, string, string) {}
+func (*Manager) Report(subnet.Report) {}
 
 // ReportUnreachable implements subnet.Manager.
 func (*Manager) ReportUnreachable([]string) {}
-
-// ReportLostPods implements subnet.Manager.
-func (*Manager) ReportLostPods([]string) {}

@@ -18,6 +18,7 @@ import (
 	"flannel/internal/test/eventually"
 	"flannel/internal/test/kubetest"
 	"flannel/internal/test/logtest"
+	"flannel/subnet"
 	"flannel/subnet/kube/client"
 )
 
@@ -144,7 +145,7 @@ func published(t *testing.T, o outside) {
 	o.add("published-1", "10.244.80.0/24")
 	n := start(t, o.Server, "published-1", func(op *Options) { op.Version = "v1.2.3" })
 	n.join(tenNet, "192.168.0.80", mac1)
-	n.Report(nil, nil, "", "")
+	n.Report(subnet.Report{})
 	read := func(token string) (NodeStatus, error) {
 		ctx, cancel := context.WithTimeout(t.Context(), soon)
 		defer cancel()

@@ -124,7 +124,7 @@ func fewEvents(t *testing.T, o outside) {
 			}
 			return seen == count-1
 		})
-		n.Report(errors.New("broken"), []subnet.Rejected{{Name: "few-rogue", Reason: "no MAC"}}, "", "")
+		n.Report(subnet.Report{Problem: errors.New("broken"), Rejects: []subnet.Rejected{{Name: "few-rogue", Reason: "no MAC"}}})
 		n.ReportUnreachable([]string{"few-gone"})
 	}
 	written := func(reason string) (count int) {

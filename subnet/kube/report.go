@@ -52,23 +52,24 @@ type status struct {
 func newReporter(m *Manager) *reporter { return &reporter{m: m, changed: make(chan struct{}, 1)} }
 
 // Report implements subnet.Manager.
-func (m *Manager) Report(problem error, rejects []subnet.Rejected, advice, pendingConfig string) {
+func (m *Manager) Report(report subnet.Report) {
 	// Called before r.mu is locked, because ownName locks Manager.mu, which others hold when they lock r.mu.
-	ours := rejectMessage(m.members.share(m.ownName(), rejects))
+	ours := rejectMessage(m.members.share(m.ownName(), report.Rejects))
 	r := m.reporter
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	before := r.status
 	s := &r.status
 	s.problem = ""
-	if problem != nil {
-		s.problem = clip(problem.Error())
+	if report.Problem != nil {
+		s.problem = clip(report.Problem.Error())
 	}
-	s.synced = problem == nil
+	s.synced = report.Problem == nil
 	if s.since.IsZero() || s.synced != before.synced {
 		s.since = time.Now()
 	}
-	s.rejected, s.advice, s.pendingConfig = ours, clip(advice), clip(pendingConfig)
+	s.rejected, s.lostPods = ours, lostPodsMessage(report.LostPods)
+	s.advice, s.pendingConfig = clip(report.Advice), clip(report.PendingConfig)
 	if *s != before {
 		patience.Notify(r.changed)
 	}
@@ -82,17 +83,6 @@ func (m *Manager) ReportUnreachable(peers []string) {
 	defer r.mu.Unlock()
 	if r.status.unreachable != text {
 		r.status.unreachable = text
-		patience.Notify(r.changed)
-	}
-}
-
-// ReportLostPods implements subnet.Manager.
-func (m *Manager) ReportLostPods(pods []string) {
-	r, text := m.reporter, lostPodsMessage(pods)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.status.lostPods != text {
-		r.status.lostPods = text
 		patience.Notify(r.changed)
 	}
 }

@@ -43,35 +43,35 @@ func conditions(t *testing.T, o outside) {
 			return c.Status == status && c.Reason == reason && strings.Contains(c.Message, message)
 		})
 	}
-	n.Report(nil, nil, "", "")
+	n.Report(subnet.Report{})
 	is("False", "FlannelIsUp", "")
 	first, patches := get(), n.traffic.count("PATCH")
-	n.Report(errors.New("a hiccup"), nil, "", "")
-	n.Report(nil, nil, "", "")
+	n.Report(subnet.Report{Problem: errors.New("a hiccup")})
+	n.Report(subnet.Report{})
 	time.Sleep(grace + grace/10)                    // in which nothing may be written
 	again := start(t, o.Server, "condition-1", nil) // a restart
 	if _, err := again.Acquire(t.Context(), tenNet, subnet.Lease{}); err != nil {
 		t.Fatal(err)
 	}
-	again.Report(nil, nil, "", "")
+	again.Report(subnet.Report{})
 	eventually.True(t, "the restart has looked", func() bool { return again.traffic.count("GET /api/v1/nodes/condition-1") > 0 })
 	time.Sleep(200 * time.Millisecond) // in which nothing may be written
 	if now := get(); now != first || n.traffic.count("PATCH") != patches || again.traffic.count("PATCH") != 0 {
 		t.Errorf("was %v, is %v", first, now)
 	}
-	n.Report(errors.New("no device"), nil, "", "")
+	n.Report(subnet.Report{Problem: errors.New("no device")})
 	is("True", "FlannelIsNotInStep", "no device")
 	down := get()
-	n.Report(errors.New("no route"), nil, "", "")
+	n.Report(subnet.Report{Problem: errors.New("no route")})
 	is("True", "FlannelIsNotInStep", "no route")
 	if now := get(); now.LastTransitionTime != down.LastTransitionTime || !first.LastTransitionTime.Before(&down.LastTransitionTime) {
 		t.Errorf("the time of the change was %v, is %v", down.LastTransitionTime, now.LastTransitionTime)
 	}
-	n.Report(nil, nil, "", "")
+	n.Report(subnet.Report{})
 	is("False", "FlannelIsUp", "")
 
 	silent := start(t, o.Server, "condition-1", func(op *Options) { op.Grace, op.SetCondition = time.Millisecond, false })
-	silent.Report(errors.New("broken"), nil, "", "")
+	silent.Report(subnet.Report{Problem: errors.New("broken")})
 	time.Sleep(300 * time.Millisecond) // in which nothing may be written
 	if c := get(); c.Status != "False" || silent.traffic.count("PATCH") != 0 {
 		t.Errorf("written although it is switched off: %v", c)
@@ -100,15 +100,16 @@ func events(t *testing.T, o outside) {
 	}
 	rejects := []subnet.Rejected{{Name: "a", Reason: "no MAC"}, {Name: "b", Reason: "no address"}}
 	for range 100 {
-		n.Report(nil, rejects, "", "")
+		n.Report(subnet.Report{Rejects: rejects})
 	}
 	for range 100 {
-		n.Report(errors.New("cannot set routes"), rejects, "", "")
+		n.Report(subnet.Report{Problem: errors.New("cannot set routes"), Rejects: rejects})
 		time.Sleep(10 * time.Millisecond) // so that the reports come one after the other
 	}
 	eventually.True(t, "the last event", told(reasonNotSynced))
+	last := subnet.Report{Rejects: rejects[:1], Advice: "set the port", PendingConfig: "VNI 2 is pending"}
 	for range 100 {
-		n.Report(nil, rejects[:1], "set the port", "VNI 2 is pending")
+		n.Report(last)
 	}
 	eventually.True(t, "it is over", told(reasonSynced))
 	for range 100 {
@@ -117,7 +118,8 @@ func events(t *testing.T, o outside) {
 	eventually.True(t, "peers are unreachable", told(reasonUnreachable))
 	n.ReportUnreachable(nil)
 	eventually.True(t, "they are reachable", told(reasonReachable))
-	n.ReportLostPods([]string{"default/web", "kube-system/dns"})
+	last.LostPods = []string{"default/web", "kube-system/dns"}
+	n.Report(last)
 	eventually.True(t, "pods have lost their network", told(reasonLostPods))
 	want := []struct {
 		kind, reason string
@@ -224,7 +226,7 @@ func TestReportWhileTheNodeChanges(t *testing.T) {
 	done := make(chan error, 2)
 	go func() {
 		for range 20_000 {
-			m.Report(nil, []subnet.Rejected{{Name: "rogue"}}, "", "")
+			m.Report(subnet.Report{Rejects: []subnet.Rejected{{Name: "rogue"}}})
 		}
 		done <- nil
 	}()
