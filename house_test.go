@@ -114,7 +114,7 @@ var mayImport = map[string][]string{
 	"pkg/probe/bundle":            {"pkg/doctor", "pkg/file", "pkg/probe", "pkg/logging/redact", "pkg/status", "pkg/version", "pkg/windows/service"},
 	"pkg/probe":                   {"pkg/dataplane", "pkg/doctor", "pkg/windows/hns", "pkg/windows/hostconfig", "pkg/windows/lostpods", "pkg/probe/path", "pkg/logging/redact", "pkg/linux/rtnetlink", "pkg/windows/sourcevip", "pkg/status", "pkg/underlay", "subnet"},
 	"pkg/probe/path":              {"pkg/doctor", "pkg/encap", "pkg/mac", "pkg/linux/rtnetlink", "pkg/status"},
-	"pkg/status/metrics":          {"pkg/dataplane", "pkg/daemon/reach", "pkg/reconcile", "pkg/status", "pkg/version"},
+	"pkg/status/metrics":          {"pkg/dataplane", "pkg/reconcile", "pkg/status", "pkg/version"},
 	"pkg/probe/icmp":              {},
 	"pkg/daemon/reach":            {"pkg/status", "subnet"},
 	"pkg/daemon/rollout":          {},

@@ -9,6 +9,7 @@ import (
 
 	"flannel/pkg/conf/flags"
 	"flannel/pkg/logging/redact"
+	"flannel/pkg/status/metrics"
 	"flannel/subnet"
 )
 
@@ -115,7 +116,7 @@ func healthFlags() []flagRow {
 			func(o *options, n int) { o.Healthz = netip.AddrPortFrom(o.Healthz.Addr(), uint16(n)) }),
 		flags.Bool("probe", "true", "ask about one peer a second for an answer through the pod network, and report those that do not answer (Linux)",
 			func(o *options) *bool { return &o.Probe }),
-		flags.Bool("peer-metrics", "false", fmt.Sprintf("metrics of each peer that is probed, up to %d peers", maxPeerMetrics),
+		flags.Bool("peer-metrics", "false", fmt.Sprintf("metrics of each peer that is probed, up to %d peers", metrics.MaxPeers),
 			func(o *options) *bool { return &o.PeerMetrics }),
 		{Name: "log-format", Arg: "text|json", Def: "text", Set: setLogFormat, Help: "format of log lines"},
 		flags.Text("log-file", "FILE", "", "write the log to FILE instead of stderr; at 10 MiB it is renamed to FILE.1",

@@ -10,12 +10,9 @@ import (
 	"flannel/pkg/status/metrics"
 )
 
-// maxPeerMetrics is the largest number of peers with metrics of their own.
-const maxPeerMetrics = 100
-
 // newProber opens the prober; it is nil if there is to be none, or no permission for it.
 // The caller must call close.
-func newProber(o options, log *slog.Logger, counts *metrics.Metrics) (p *reach.Prober, close func() error) {
+func newProber(o options, log *slog.Logger, board *status.Board, counts *metrics.Metrics) (p *reach.Prober, close func() error) {
 	close = func() error { return nil }
 	if !o.Probe || o.OS == "windows" { // whose hosts have no address in the pod network
 		return nil, close
@@ -26,22 +23,17 @@ func newProber(o options, log *slog.Logger, counts *metrics.Metrics) (p *reach.P
 		return nil, close
 	}
 	p = reach.New(conn, reach.Options{Log: log, RTT: counts.ProbeRTT})
-	counts.Probes(p.Summary, perPeer(o, p, log))
+	board.Add(status.OfProbes, func(r *status.Report) { r.Probes = new(p.Summary()) })
 	return p, conn.Close
 }
 
-// perPeer returns a function that calls add for each peer, if the operator wants metrics
-// of each, and there are not too many; else nil.
-func perPeer(o options, p *reach.Prober, log *slog.Logger) func(add func(peer string, r status.Reach)) {
+// onTooManyPeers returns what to do if there are too many peers for metrics of each; nil: the
+// operator does not want them.
+func onTooManyPeers(o options, log *slog.Logger) func() {
 	if !o.PeerMetrics {
 		return nil
 	}
-	var once sync.Once
-	return func(add func(string, status.Reach)) {
-		if p.Each(maxPeerMetrics, add) {
-			once.Do(func() {
-				log.Warn("too many peers for metrics of each, see --peer-metrics; those of all peers together remain", "cause", causeManyPeers, "most", maxPeerMetrics)
-			})
-		}
-	}
+	return sync.OnceFunc(func() {
+		log.Warn("too many peers for metrics of each, see --peer-metrics; those of all peers together remain", "cause", causeManyPeers, "most", metrics.MaxPeers)
+	})
 }

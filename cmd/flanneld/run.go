@@ -178,7 +178,7 @@ func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 	}
 	board := &status.Board{}
 	o.addProcess(board)
-	counts := metrics.New(board)
+	counts := metrics.New(board, onTooManyPeers(o, log))
 	// With a subnet file this is a restart: the network of the run before still works.
 	if env, err := subnet.ReadEnv(o.SubnetFile); err == nil && !env.IsZero() {
 		board.Resumed()
@@ -203,7 +203,7 @@ func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 	if err != nil {
 		return err
 	}
-	probes, closeProbes := newProber(o, log, counts)
+	probes, closeProbes := newProber(o, log, board, counts)
 	defer closeLater(closeProbes)
 	tasks, ctx := errgroup.WithContext(ctx)
 	healthz := status.Health(board, counts.Handler())

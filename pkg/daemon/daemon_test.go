@@ -79,7 +79,7 @@ func newDaemon(t *testing.T) (*Daemon, *fixedUnderlay, *logtest.Log) {
 	u := &fixedUnderlay{link: underlay.Link{Name: "eth0", Index: 2, MTU: 1500, V4: netip.MustParseAddr("192.168.0.1"), PublicV4: netip.MustParseAddr("192.168.0.1")}}
 	board := &status.Board{}
 	return &Daemon{Manager: plainManager{}, Dataplane: plainKernel{}, Underlay: u, Parse: parseText, Log: log.Logger(), Board: board,
-		Metrics: metrics.New(board), Tally: &reconcile.Tally{}, Notify: func(string) {}}, u, &log
+		Metrics: metrics.New(board, nil), Tally: &reconcile.Tally{}, Notify: func(string) {}}, u, &log
 }
 
 func TestReconfigure(t *testing.T) {

@@ -35,6 +35,7 @@ const (
 	OfStore     = "store"     // whether the store of leases answers
 	OfNode      = "node"      // what the last pass left, without the peers
 	OfDataplane = "dataplane" // what the operating system counts; reads it
+	OfProbes    = "probes"    // what is known of all peers together
 	OfPeers     = "peers"     // costs some milliseconds with 10,000 peers
 )
 

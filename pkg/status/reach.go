@@ -57,3 +57,11 @@ type Reach struct {
 	Heard    time.Time  `json:"heard,omitzero"` // when the peer's own probe arrived last
 	RTT      Duration   `json:"rtt,omitzero"`   // of the last answer
 }
+
+// Probes is what probes found about all peers.
+type Probes struct {
+	Peers map[ReachState]int // that are probed, by state
+
+	// Requests since the start. Failed are those that could not be sent.
+	Sent, Answered, Failed uint64
+}

@@ -57,7 +57,9 @@ type Report struct {
 
 	Errors []Error `json:"errors"` // the last errors of passes, oldest first
 
-	Counts Counts `json:"-"` // of Peers, also in a report without them
+	// The document does not have these.
+	Counts Counts  `json:"-"` // of Peers, also in a report without them
+	Probes *Probes `json:"-"` // nil: peers are not probed
 }
 
 // Counts are numbers of peers. Refused and Retained are part of Used.

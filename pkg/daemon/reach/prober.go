@@ -171,25 +171,10 @@ func (p *Prober) Fill(peers []status.Peer) {
 }
 
 // Summary returns what is known of all peers.
-func (p *Prober) Summary() Summary {
+func (p *Prober) Summary() status.Probes {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.mesh.Summary()
-}
-
-// Each calls f for each peer that is probed, unless there are more than most.
-func (p *Prober) Each(most int, f func(name string, r status.Reach)) (tooMany bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if len(p.mesh.peers) > most {
-		return true
-	}
-	for name := range p.mesh.peers {
-		if r := p.mesh.Reach(name); r != nil {
-			f(name, *r)
-		}
-	}
-	return false
 }
 
 // Causes in the log.

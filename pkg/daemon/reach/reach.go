@@ -242,11 +242,8 @@ type Mesh struct {
 	random   func(n int) int
 	token    func() uint64
 	changed  map[*peer]struct{} // with a target whose state changed
-	counts   Counts
+	counts   status.Probes      // without Peers
 }
-
-// Counts are of requests since the start.
-type Counts struct{ Sent, Answered, Failed uint64 } // Failed: could not be sent
 
 // sent is a request that may still be answered.
 type sent struct {

@@ -41,15 +41,10 @@ func (m *Mesh) Reach(name string) *status.Reach {
 	return r
 }
 
-// Summary is what is known of all peers.
-type Summary struct {
-	Peers  map[status.ReachState]int // that are probed, by state
-	Counts Counts
-}
-
 // Summary returns what is known of all peers.
-func (m *Mesh) Summary() Summary {
-	s := Summary{Peers: map[status.ReachState]int{}, Counts: m.counts}
+func (m *Mesh) Summary() status.Probes {
+	s := m.counts
+	s.Peers = map[status.ReachState]int{}
 	for name := range m.peers {
 		if r := m.Reach(name); r != nil {
 			s.Peers[r.State]++

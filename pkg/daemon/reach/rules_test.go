@@ -44,7 +44,7 @@ func TestBudget(t *testing.T) {
 	if len(asked) != peers {
 		t.Errorf("%d of %d peers were asked in a round", len(asked), peers)
 	}
-	if s := h.mesh.Summary(); s.Peers[status.Reachable] != peers || s.Counts.Sent != peers {
+	if s := h.mesh.Summary(); s.Peers[status.Reachable] != peers || s.Sent != peers {
 		t.Errorf("after a round: %+v", s)
 	}
 	up = false // all at once

@@ -33,8 +33,9 @@ type Metrics struct {
 }
 
 // New returns metrics in a new registry: those that show what b reports, those that
-// the methods count, and those of the process and the Go runtime.
-func New(b *status.Board) *Metrics {
+// the methods count, and those of the process and the Go runtime. With tooMany, there
+// are metrics of each peer, or, if more than MaxPeers are probed, tooMany is called.
+func New(b *status.Board, tooMany func()) *Metrics {
 	m := &Metrics{registry: prometheus.NewRegistry()}
 	register := promauto.With(m.registry)
 	m.lastSync = register.NewGauge(prometheus.GaugeOpts{Namespace: "flanneld", Name: "last_sync_timestamp_seconds",
@@ -60,7 +61,7 @@ func New(b *status.Board) *Metrics {
 	register.NewGauge(prometheus.GaugeOpts{Namespace: "flanneld", Name: "build_info",
 		Help:        "1, labelled with what was built.",
 		ConstLabels: prometheus.Labels{"version": version.Version, "commit": version.Commit, "goversion": runtime.Version()}}).Set(1)
-	m.registry.MustRegister(newReported(b), collectors.NewGoCollector(),
+	m.registry.MustRegister(newReported(b, tooMany), collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -90,6 +91,9 @@ func (m *Metrics) Tunnels(s dataplane.TunnelSummary) {
 	m.bytes.WithLabelValues("received").Add(float64(s.Received))
 	m.bytes.WithLabelValues("sent").Add(float64(s.Sent))
 }
+
+// ProbeRTT counts an answer to a probe.
+func (m *Metrics) ProbeRTT(took time.Duration) { m.rtt.Observe(took.Seconds()) }
 
 // Pass records a pass: its duration, whether it left the network up to date,
 // and the parts that failed.

@@ -5,6 +5,7 @@ import (
 	"net/http/httptest"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,11 +18,11 @@ import (
 func TestMetrics(t *testing.T) {
 	board := &status.Board{}
 	var said status.Report
-	for _, part := range []string{status.OfStore, status.OfNode, status.OfDataplane} {
+	for _, part := range []string{status.OfStore, status.OfNode, status.OfDataplane, status.OfProbes} {
 		board.Add(part, func(r *status.Report) { *r = said })
 	}
 	board.Add(status.OfPeers, func(*status.Report) { t.Error("a scrape asks for all peers") })
-	m := New(board)
+	m := New(board, nil)
 	said.Counts = status.Counts{Used: 7, Rejected: 2, Refused: 1, Retained: 4}
 	m.Table("routes", 7, reconcile.Result{Set: 3, Deleted: 1, Failed: 2})
 	m.Table("routes", 8, reconcile.Result{Set: 1})
@@ -40,12 +41,13 @@ func TestMetrics(t *testing.T) {
 	if text := scrape(); !regexp.MustCompile(`(?m)^flanneld_store_silent_seconds 36\d\d`).MatchString(text) || !regexp.MustCompile(`(?m)^flanneld_lease_remaining_seconds 3(59|60)\d`).MatchString(text) {
 		t.Errorf("an outage and the end of the lease do not show:\n%s", text)
 	}
-	if text := scrape(); strings.Contains(text, "flanneld_udp") || strings.Contains(text, "flanneld_guard") {
-		t.Error("there are metrics of a forwarder or a guard without one")
+	if text := scrape(); strings.Contains(text, "flanneld_udp") || strings.Contains(text, "flanneld_guard") || strings.Contains(text, "flanneld_probes_total") {
+		t.Error("there are metrics of a forwarder, a guard or probes without one")
 	}
 	said.Guard = &report.Guard{Enforce: true, Problem: "no nf_tables", Packets: map[string]uint64{"outsider": 9}, Dropped: map[string]uint64{"outsider": 7}}
 	said.Forwarded = &report.Forwarded{Sent: report.Flow{Packets: 2, Bytes: 300}, Received: report.Flow{Packets: 4, Bytes: 500}, Dropped: map[string]uint64{"foreign": 6}}
 	said.Pending = "on trial"
+	said.Probes = &status.Probes{Peers: map[status.ReachState]int{status.OneWay: 3}, Sent: 9, Answered: 6, Failed: 1}
 	text := scrape()
 	for _, want := range []string{
 		"flanneld_peers 7", "flanneld_invalid_peers 2", "flanneld_refused_peers 1", "flanneld_retained_peers 4", "flanneld_in_step 0", "flanneld_config_pending 1", `flanneld_entries{table="routes"} 8`,
@@ -56,6 +58,8 @@ func TestMetrics(t *testing.T) {
 		`flanneld_udp_packets_total{direction="sent"} 2`, `flanneld_udp_bytes_total{direction="sent"} 300`, `flanneld_udp_packets_total{direction="received"} 4`,
 		`flanneld_udp_bytes_total{direction="received"} 500`, `flanneld_udp_dropped_packets_total{reason="foreign"} 6`,
 		`flanneld_guard_packets_total{mode="enforce",rule="outsider"} 7`, `flanneld_guard_packets_total{mode="audit",rule="outsider"} 2`, `flanneld_guard_working{mode="enforce"} 0`,
+		`flanneld_probed_peers{state="one-way"} 3`, `flanneld_probed_peers{state="reachable"} 0`,
+		`flanneld_probes_total{result="sent"} 9`, `flanneld_probes_total{result="answered"} 6`, `flanneld_probes_total{result="failed"} 1`,
 		"process_resident_memory_bytes", "go_goroutines",
 	} {
 		if !strings.Contains(text, want+"\n") && !strings.Contains(text, want+" ") {
@@ -66,5 +70,37 @@ func TestMetrics(t *testing.T) {
 	board.EndPass(nil)
 	if text := scrape(); !strings.Contains(text, "flanneld_in_step 1\n") || strings.Contains(text, "flanneld_last_sync_timestamp_seconds 0\n") {
 		t.Error("a pass that went well does not show")
+	}
+}
+
+// Each peer has metrics if there are few of them; else a scrape does not even ask for them.
+func TestMetricsOfEachPeer(t *testing.T) {
+	board, probed, asked, tooMany := &status.Board{}, 0, 0, 0
+	board.Add(status.OfProbes, func(r *status.Report) {
+		r.Probes = &status.Probes{Peers: map[status.ReachState]int{status.Reachable: probed - 1, status.OneWay: 1}}
+	})
+	board.Add(status.OfPeers, func(r *status.Report) {
+		asked++
+		r.Peers = []status.Peer{
+			{Name: "up", Reach: &status.Reach{State: status.Reachable, Answered: time.Now(), RTT: status.Duration(2 * time.Second)}},
+			{Name: "down", Reach: &status.Reach{State: status.OneWay}},
+			{Name: "unknown", Reach: &status.Reach{State: status.UnknownReach}},
+			{Name: "orphan"},
+		}
+	})
+	each, without := New(board, func() { tooMany++ }), New(board, nil)
+	for _, probed = range []int{MaxPeers, MaxPeers + 1} {
+		asked, tooMany = 0, 0
+		w, plain := httptest.NewRecorder(), httptest.NewRecorder()
+		each.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+		without.Handler().ServeHTTP(plain, httptest.NewRequest("GET", "/metrics", nil))
+		want := []string{`flanneld_peer_reachable{peer="down"} 0`, `flanneld_peer_reachable{peer="up"} 1`, `flanneld_peer_rtt_seconds{peer="up"} 2`}
+		if probed > MaxPeers {
+			want = nil
+		}
+		got := regexp.MustCompile(`(?m)^flanneld_peer_.*`).FindAllString(w.Body.String(), -1)
+		if !slices.Equal(got, want) || asked != min(1, len(want)) || tooMany != 1-asked || strings.Contains(plain.Body.String(), "flanneld_peer_") {
+			t.Errorf("%d peers: %q, want %q; the peers were asked for %d times, %d reports of too many", probed, got, want, asked, tooMany)
+		}
 	}
 }
