@@ -7,29 +7,37 @@ import (
 	"flannel/pkg/status"
 )
 
+// This file changes the states of peers by what arrives, and by what does not arrive in
+// time. The table of states, the purposes of requests and the fields of a target are in
+// reach.go, and the choice of the next request is in schedule.go.
+
 // Received takes the body of an ICMP message: an echo request, an answer to one of ours,
 // or (expired) the message that the hop limit of one of ours has ended. A body that is
-// not ours has no effect.
-func (m *Mesh) Received(now moment, from netip.Addr, answer, expired bool, body []byte) (rtt time.Duration, answered bool) {
+// not ours has no effect. measured: rtt is that of a small request; others are not
+// measured.
+func (m *Mesh) Received(now moment, from netip.Addr, answer, expired bool, body []byte) (rtt time.Duration, measured bool) {
 	b, ok := decode(body)
 	if !ok {
 		return 0, false
 	}
 	if answer || expired {
-		return m.answered(now, from, b.token, expired, len(body))
+		return m.receiveAnswer(now, from, b.token, expired, len(body))
 	}
-	// A pod cannot have one of these addresses. The subnet in the message only tells a
-	// request of another network from those of this one.
+	// bySource has the addresses of peers' tunnel devices, or their bridges and public IPs.
+	// A pod cannot have such an address. The subnet in the message only tells a request of
+	// another network from those of this one.
 	if t := m.bySource[from]; t != nil && b.subnet == t.subnet {
-		m.heard(now, t, from, b)
+		m.receiveRequest(now, t, from, b)
 	}
 	return 0, false
 }
 
-// answered takes an answer. The token is only known to the host that received the
-// request, and to those on the way; the address is compared so that no other peer can
-// use what it saw.
-func (m *Mesh) answered(now moment, from netip.Addr, token uint64, expired bool, size int) (rtt time.Duration, first bool) {
+// receiveAnswer takes an answer. Its results are those of Received. The token is only
+// known to the host that received the request, and to those on the way; the address is
+// compared so that no other peer can use what it saw. The kernel of the peer chooses the
+// source address of an expired message among its own, so that may be any address of the
+// peer.
+func (m *Mesh) receiveAnswer(now moment, from netip.Addr, token uint64, expired bool, size int) (rtt time.Duration, measured bool) {
 	s := m.waiting[token]
 	if s == nil || s.target.gone || expired && s.purpose != forwarded {
 		return 0, false
@@ -39,21 +47,22 @@ func (m *Mesh) answered(now moment, from netip.Addr, token uint64, expired bool,
 		return 0, false
 	}
 	if s.purpose == fullSize && size < sizeOf(m.network.MTU, s.to) {
-		return 0, false
+		return 0, false // proves nothing of the full size, so the request stays unanswered
 	}
 	delete(m.waiting, token)
 	m.counts.Answered++
 	t.last = now
-	isSmall := false
 	switch s.purpose {
 	case fullSize:
 		t.full.misses, t.full.failed, t.full.answered = 0, false, true
 	case forwarded:
 		t.forwarding.misses, t.forwarding.failed, t.forwarding.answered = 0, false, true
 	case atBridge:
+		// An answer to an earlier request than the last forwarded one confirms nothing: the
+		// bridge is asked again.
 		t.bridgeLost, t.forwarding.confirmed = 0, s.at.After(t.forwarding.sent)
 	case small:
-		isSmall = true
+		measured = true
 		m.found(t, s.to)
 		t.rtt = now.Sub(s.at)
 	}
@@ -61,10 +70,10 @@ func (m *Mesh) answered(now moment, from netip.Addr, token uint64, expired bool,
 		t.full.confirmed = t.full.confirmed || s.at.After(t.full.sent)
 	}
 	m.arrived(now, t, t.tally(s.to), s.at)
-	return t.rtt, isSmall
+	return t.rtt, measured
 }
 
-// found records that an address of a peer answers.
+// found records that an address of a peer answers, or hears this node.
 func (m *Mesh) found(t *target, addr netip.Addr) {
 	switch {
 	case t.kind == Bridges && addr == t.bridge():
@@ -74,20 +83,23 @@ func (m *Mesh) found(t *target, addr netip.Addr) {
 	}
 }
 
-// heard takes a request of a peer, which says when it last heard one of ours that took
-// the same way: one that went to its public IP shows nothing of the pods' way.
-func (m *Mesh) heard(now moment, t *target, from netip.Addr, b message) {
+// receiveRequest takes a request of a peer. The request says when the peer last received
+// one of ours on the same way, so our requests arrive there, even if no answer comes back.
+// The two ways of a tally are kept apart: requests between public IPs show nothing of the
+// pods' way.
+func (m *Mesh) receiveRequest(now moment, t *target, from netip.Addr, b message) {
 	tally := t.tally(from)
 	tally.heard = now
 	t.refuses = 0
 	if b.notForwarding {
 		t.refuses = now
 	}
-	if b.heard >= 0 {
+	if b.heard >= 0 { // negative: the peer has not received any
 		m.found(t, from)
 		m.arrived(now, t, tally, now.Add(-b.heard))
 	}
 	switch {
+	// Without misses, nothing shows that our requests still do not arrive.
 	case t.state == status.Unreachable && tally == t.counting() && tally.missed > 0:
 		m.set(now, t, status.OneWay)
 	case isAlive(t.state):
@@ -95,7 +107,8 @@ func (m *Mesh) heard(now moment, t *target, from netip.Addr, b message) {
 	}
 }
 
-// arrived records that a request arrived which was sent at that time.
+// arrived records that a request of ours that was sent at that time arrived. It makes the
+// target alive if none that was sent later is missed, and its state is decided by tally.
 func (m *Mesh) arrived(now moment, t *target, tally *tally, at moment) {
 	if tally.arrived(at); tally.missed > 0 {
 		return // others, sent later, did not
@@ -124,7 +137,9 @@ func isAlive(s status.ReachState) bool {
 }
 
 // alive returns the state of a peer that answers. What a peer says of itself counts until
-// it is certain that it would have said it again, since each node is asked once in a round.
+// the peer would have said it again. A peer asks each node once in a round, in a new order
+// each time, so up to two rounds pass between two of its requests; the third one is for
+// its turns that go to peers that do not answer.
 func (m *Mesh) alive(now moment, t *target) status.ReachState {
 	refuses := !t.refuses.IsZero() && now.Sub(t.refuses) < heardFor+3*interval*time.Duration(len(m.order))
 	switch {
@@ -140,7 +155,7 @@ func (m *Mesh) alive(now moment, t *target) status.ReachState {
 	return status.Reachable
 }
 
-// tally returns the one of an address.
+// tally returns the tally of the way to an address.
 func (t *target) tally(addr netip.Addr) *tally {
 	if t.kind == Bridges && addr == t.public {
 		return &t.under
@@ -148,11 +163,13 @@ func (t *target) tally(addr netip.Addr) *tally {
 	return &t.main
 }
 
-// missed counts a request that was not answered in time.
+// missed counts a request that was not answered in time. Then it decides whether the
+// target does not answer any more; a target of which this is not certain yet becomes a
+// suspect, which is asked again soon.
 func (m *Mesh) missed(now moment, s *sent) {
 	t := s.target
 	if !m.judging || s.at.Before(m.since) {
-		return
+		return // this node itself may be the cause
 	}
 	switch s.purpose {
 	case fullSize:
@@ -164,8 +181,10 @@ func (m *Mesh) missed(now moment, s *sent) {
 		}
 		t.forwarding.confirmed = false
 	case atBridge:
-		// Without a bridge, the peer has no pods that it could forward packets to.
-		if t.bridgeLost++; t.bridgeLost >= misses || t.forwarding.misses == 0 {
+		// Without a bridge, the peer has no pods that it could forward packets to, and the
+		// check has to wait for one. A single loss does not make it wait if requests to be
+		// forwarded were missed: their cause is looked for.
+		if t.bridgeLost++; t.bridgeLost >= missLimit || t.forwarding.misses == 0 {
 			t.forwarding.restart(now.Add(bridgeEvery))
 			if isAlive(t.state) {
 				m.set(now, t, m.alive(now, t))
@@ -174,27 +193,38 @@ func (m *Mesh) missed(now moment, s *sent) {
 	case small:
 		t.tally(s.to).miss(s.at)
 	}
-	// Both stopped: the node was started again, and may have no bridge yet.
+	// The bridge and the public IP stopped together: the node was started again, and may
+	// have no bridge yet. Two misses are enough for the public IP, which is asked less often:
+	// only after the bridge's first miss, and in turn with the bridge.
 	if t.kind == Bridges && t.hasPods && t.main.out() && t.under.missed >= 2 {
 		t.hasPods = false
 		t.full.restart(now)
 		t.forwarding.restart(now)
 	}
-	if !m.decide(now, t) && !t.suspect {
+	switch {
+	case m.isDown(now, t):
+		m.setDown(now, t)
+	case !t.suspect:
 		t.suspect = true
 		m.suspects = append(m.suspects, t)
 	}
 }
 
-// decide reports whether a target does not answer any more.
-func (m *Mesh) decide(now moment, t *target) bool {
-	counting := t.counting()
-	if !counting.out() || t.kind == Bridges && t.hasPods && t.under.alive.Before(t.main.first) {
-		return false // with Bridges, the underlay is asked first
-	}
-	if started := latest(t.added, m.since); now.Sub(started) < grace {
+// isDown reports whether a target does not answer any more.
+func (m *Mesh) isDown(now moment, t *target) bool {
+	// A bridge may be out because the node was started again. The public IP tells: either
+	// it has answered since the bridge's first miss, or it stops too, and missed clears
+	// hasPods.
+	if t.kind == Bridges && t.hasPods && t.under.alive.Before(t.main.first) {
 		return false
 	}
+	return t.counting().out() && now.Sub(latest(t.added, m.since)) >= grace
+}
+
+// setDown sets the state of a target that does not answer any more. From now on it is
+// asked with growing pauses.
+func (m *Mesh) setDown(now moment, t *target) {
+	counting := t.counting()
 	if t.backoff == 0 {
 		t.backoff = interval
 		t.next = now.Add(t.backoff)
@@ -202,6 +232,7 @@ func (m *Mesh) decide(now moment, t *target) bool {
 	}
 	switch {
 	case t.peer.behind:
+		// This node lacks entries for the peer, so the silence shows nothing of the peer.
 	case counting.heard.After(counting.first) && now.Sub(counting.heard) < heardFor:
 		m.set(now, t, status.OneWay)
 	case t.kind != Tunnels && !t.main.ever() && !t.under.ever():
@@ -209,7 +240,6 @@ func (m *Mesh) decide(now moment, t *target) bool {
 	default:
 		m.set(now, t, status.Unreachable)
 	}
-	return true
 }
 
 func latest(a, b moment) moment {
@@ -219,6 +249,7 @@ func latest(a, b moment) moment {
 	return b
 }
 
+// set changes the state of a target, and has Changes look at its peer.
 func (m *Mesh) set(now moment, t *target, s status.ReachState) {
 	if t.state != s {
 		t.state, t.since = s, now

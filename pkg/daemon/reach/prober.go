@@ -118,7 +118,7 @@ func (p *Prober) drain() {
 		if !ok {
 			return
 		}
-		if rtt, answered := p.mesh.Received(p.mesh.at(time.Now()), from, answer, expired, body); answered {
+		if rtt, measured := p.mesh.Received(p.mesh.at(time.Now()), from, answer, expired, body); measured {
 			p.o.RTT(rtt)
 		}
 	}

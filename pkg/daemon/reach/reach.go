@@ -25,7 +25,7 @@
 //	reachable       the pods' way has answered: the peer's tunnel device or its bridge,
 //	                to an address of this node's tunnel device or bridge
 //
-// In a row are misses misses. Nothing is a miss while this node itself is not up to
+// "In a row" means missLimit misses without an answer between them. Nothing is a miss while this node itself is not up to
 // date, or its underlay is down: a peer is then reported as unknown. Nor is what was not
 // answered while the daemon was paused, as when the machine was suspended.
 package reach
@@ -43,7 +43,8 @@ const (
 
 	timeout  = 2 * time.Second  // after which a request is not answered
 	lateness = 20 * time.Second // for which an answer still counts
-	misses   = 3
+	// missLimit is the number of misses in a row from which on a request is not just lost.
+	missLimit = 3
 	// minOutage is the shortest time between the first and the last of the misses: a link
 	// that is down for a moment is no outage.
 	minOutage = 5 * time.Second
@@ -122,22 +123,26 @@ const (
 	forwarded
 )
 
-// check is about what small requests do not show. It is made in intervals.
+// check is a test of what small requests do not show, such as the size. It is made in
+// intervals. Its requests also go unanswered while the peer answers nothing. Therefore a
+// check has failed only after missLimit misses and a confirmation: a request of another
+// purpose that was sent after the last one of the check, and answered. full is confirmed
+// by a small request or one atBridge, forwarding only by one atBridge.
 type check struct {
-	due       moment
+	due       moment // the next request
 	sent      moment // the last request
 	misses    int32  // in a row
-	confirmed bool   // that the peer answers otherwise, after the last request
+	confirmed bool   // see above; false again with each miss
 	failed    bool   // until a request is answered
 	answered  bool   // at least once
 }
 
-// restart forgets misses, and makes the check due.
-func (c *check) restart(now moment) { c.misses, c.confirmed, c.failed, c.due = 0, false, false, now }
+// restart forgets misses and the result, and makes the check due at a time.
+func (c *check) restart(due moment) { c.misses, c.confirmed, c.failed, c.due = 0, false, false, due }
 
-// judge finds that the check has failed.
+// judge sets failed if the misses are enough and confirmed.
 func (c *check) judge(now moment) {
-	if c.misses >= misses && c.confirmed && !c.failed {
+	if c.misses >= missLimit && c.confirmed && !c.failed {
 		c.failed, c.due = true, now.Add(checkEvery)
 	}
 }
@@ -153,17 +158,17 @@ type target struct {
 	public  netip.Addr
 	answers netip.Addr // that answered last; zero: none
 
-	main, under tally // under: of the public IP, with Bridges
+	main, under tally // see tally
 	full        check // whether it gets packets of the full size
 	forwarding  check // whether it forwards to its pods
 	asked       int32 // requests, to alternate addresses
 	bridgeLost  int32 // requests atBridge in a row that were missed
 	latest      purpose
-	kind        Addressing // None: only the underlay answers (Windows)
+	kind        Addressing // which addresses are asked; None: only the public IP (Windows)
 	gone        bool       // no longer of the network
 	hasPods     bool       // the bridge has answered, so it exists
 	told        bool       // by the latest request, that this node does not forward
-	suspect     bool       // in Mesh.suspects
+	suspect     bool       // in Mesh.suspects: nextSuspect asks it soon, and removes it
 
 	state   status.ReachState
 	since   moment // of state
@@ -171,20 +176,26 @@ type target struct {
 	refuses moment // when the peer said last that it does not forward; zero: it forwards
 	probed  moment
 	rtt     time.Duration
-	last    moment        // the last answer
-	next    moment        // when it is probed again, if it does not answer
-	backoff time.Duration // between requests; 0: it answers
+	last    moment        // the last answer, which the status shows
+	next    moment        // of a target in Mesh.down: when nextDown asks it again
+	backoff time.Duration // of a target in Mesh.down: between requests; 0: it is not in there
 }
 
-// tally counts the requests that an address did not answer.
+// tally counts the requests on one way to a target that were not answered. With Bridges,
+// main is the way to the bridge, which pods' packets take, and under the way to the public
+// IP. In all other cases under is not used, and main is the way to the tunnel device and
+// the bridge, or to a Windows node's public IP. target.counting returns the one by which
+// the state is decided.
 type tally struct {
 	missed int    // in a row
 	first  moment // when the first of them was sent
 	latest moment // when the latest of them was sent
 	alive  moment // when the latest request was sent that arrived; zero: none
-	heard  moment // when the latest request of the peer arrived from there
+	heard  moment // when the latest request of the peer arrived on this way; zero: none
 }
 
+// miss records that a request was not answered that was sent at that time. An answer to a
+// later one outweighs it.
 func (t *tally) miss(sent moment) {
 	if !sent.After(t.alive) {
 		return
@@ -206,8 +217,9 @@ func (t *tally) arrived(sent moment) {
 }
 
 // out reports whether the address does not answer any more.
-func (t *tally) out() bool { return t.missed >= misses && t.latest.Sub(t.first) >= minOutage }
+func (t *tally) out() bool { return t.missed >= missLimit && t.latest.Sub(t.first) >= minOutage }
 
+// ever reports whether any request has arrived.
 func (t *tally) ever() bool { return !t.alive.IsZero() }
 
 // peer is another node.
@@ -222,19 +234,20 @@ type peer struct {
 	seen     uint64
 }
 
-// Mesh is the state of all peers. It is not safe for concurrent use.
+// Mesh is the state of all peers. It is not safe for concurrent use: only a Prober calls
+// its methods, and holds Prober.mu.
 type Mesh struct {
 	began    time.Time // for moments
 	network  Network
-	judging  bool   // misses count
-	since    moment // of judging
+	judging  bool   // misses count: this node is up to date, and its underlay is up
+	since    moment // when judging changed last
 	linkUp   bool
 	peers    map[string]*peer
 	bySource map[netip.Addr]*target // by the addresses from which a peer sends requests
 	order    []*target              // of the round
 	position int                    // in order
 	suspects []*target              // that missed a request, the one waiting longest first
-	down     map[*target]struct{}   // unreachable or one-way
+	down     map[*target]struct{}   // that do not answer any more; nextDown asks them, the rounds do not
 	waiting  map[uint64]*sent
 	turn     uint64
 	last     moment // the last turn
