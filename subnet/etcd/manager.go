@@ -38,7 +38,7 @@ type Options struct {
 
 	RenewMargin time.Duration    // how long before its end the lease is renewed; 0: an hour
 	TTL         time.Duration    // of a new lease; 0: 24 hours, as with flannel
-	Retain      time.Duration    // how long the peers of a mass withdrawal are retained; 0: not at all
+	Retain      time.Duration    // how long peers are retained after a mass withdrawal (see peerset.Mass); 0: not at all
 	Log         *slog.Logger     // nil: no log
 	Outage      *patience.Outage // shared with the caller, which asks it whether etcd answers; may be nil
 
@@ -49,7 +49,7 @@ type Options struct {
 // and Hold need an Acquire before them.
 type Manager struct {
 	client  *clientv3.Client
-	tracker *errorTracker
+	tracker *errorTracker // keeps the client's last error for the log, and its connections for Redial
 	log     *slog.Logger
 	outage  *patience.Outage
 
@@ -62,20 +62,22 @@ type Manager struct {
 	held *heldKey  // nil before Acquire; mu guards its fields, too
 	seed *snapshot // the list of Acquire, with which Watch begins; nil: Watch lists
 
-	judgeMu  sync.Mutex                     // held from when judge or watched changes until watched has judge
-	judge    atomic.Pointer[subnet.Judge]   // nil before SetJudge
+	// SetJudge changes judge, and Watch sets watched. Each then hands judge to watched, and
+	// holds judgeMu meanwhile: otherwise watched could get the older one of two judges last.
+	judgeMu  sync.Mutex
+	judge    atomic.Pointer[subnet.Judge]   // validates the leases of others; nil before SetJudge
 	watched  atomic.Pointer[peerset.Keeper] // the peers that Watch follows; nil before Watch
-	accepted atomic.Pointer[time.Time]      // when a withdrawal was accepted last; nil: never
+	accepted atomic.Pointer[time.Time]      // when AcceptWithdrawal was called last; nil: never
 	expires  atomic.Pointer[time.Time]      // see Expires; nil: not known, or never
 
 	configMissing   atomic.Pointer[error]  // see ConfigMissing; nil: there is a configuration, or it is not known yet
 	ownName         atomic.Pointer[string] // our key; nil before Acquire. Atomic, because Watch must not wait for mu
 	acquired        chan struct{}          // closed by the first Acquire
 	ownChanged      chan struct{}          // notifies Watch that our own key, which it leaves out, changed
-	checkKey        chan struct{}          // notifies Hold that it should check our key: a pause is over
+	checkKey        chan struct{}          // notifies Hold that it should check our key, by checkKeyAfter and AcceptWithdrawal
 	leaseChanged    chan struct{}          // notifies the renewal that our key is on another etcd lease
 	acquireOnce     sync.Once
-	unrequestedOnce sync.Once
+	unrequestedOnce sync.Once // see warnUnrequested
 }
 
 var _ subnet.Manager = (*Manager)(nil)
@@ -124,13 +126,13 @@ var ErrLogin = errors.New("wrong user name or password")
 
 // Causes in the log.
 const (
-	causeSeveralLeases = "several-leases"
-	causeStoreChanged  = "store-changed" // another or an older one than before
-	causeOverwritten   = "lease-overwritten"
-	causeConflict      = "lease-conflict"
-	causeIgnoredLeases = "leases-ignored"
-	causeNoConfig      = "no-config"
-	causeConfigGone    = "config-gone"
+	causeSeveralLeases = "several-leases"    // leases other than ours have our public address
+	causeStoreChanged  = "store-changed"     // another or an older one than before
+	causeOverwritten   = "lease-overwritten" // someone else has changed our lease
+	causeConflict      = "lease-conflict"    // someone else has changed our lease again and again
+	causeIgnoredLeases = "leases-ignored"    // the network is full, so leases that are rejected or too large do not count
+	causeNoConfig      = "no-config"         // there is none yet
+	causeConfigGone    = "config-gone"       // it was deleted
 )
 
 // connect makes the client. ctx bounds the login, but not the life of the client.
@@ -182,10 +184,12 @@ type final struct{ error }
 func (f final) Unwrap() error { return f.error }
 
 // retry calls op until it succeeds, ctx ends, or the error is final or ErrLost.
-// The attempts get 3, 6, 12 and then always 24 seconds, for slow links. op must
-// be safe to repeat: a request that timed out may have been carried out.
+// Errors of the last two kinds are returned as they are. what names the request
+// in other errors, and in the outage. The attempts get 3, 6, 12 and then always
+// 24 seconds, for slow links. op must be safe to repeat: a request that timed
+// out may have been carried out.
 func (m *Manager) retry(ctx context.Context, what string, op func(context.Context) error) error {
-	defer m.outage.Forget(what)
+	defer m.outage.Forget(what) // after Over, this has no effect
 	for b := (patience.Backoff{}); ; {
 		attempt, cancel := context.WithTimeout(ctx, requestTimeout<<min(b.Tries, 3))
 		err := op(attempt)
@@ -200,10 +204,10 @@ func (m *Manager) retry(ctx context.Context, what string, op func(context.Contex
 		if f, ok := errors.AsType[final](err); ok {
 			return f.error
 		}
-		if errors.Is(err, subnet.ErrLost) {
+		if errors.Is(err, subnet.ErrLost) { // our lease is gone, although the store answers
 			return err
 		}
 		m.outage.Failed(what, m.tracker.explain(err))
-		b.Wait(ctx)
+		b.Wait(ctx) // increases b.Tries
 	}
 }
