@@ -11,18 +11,26 @@ import "slices"
 //	                                  <- position 2, where the new jump goes
 //	-A FORWARD -j REJECT --reject-with icmp-host-prohibited
 
+// planChange makes a jumpPlan for each of our chains: by planJump, or by placeJump if a jump that was just inserted is
+// misplaced. writeReplace writes the commands for it.
+
 // parentRule is a rule of a parent chain.
 type parentRule struct {
 	text   string // its arguments, to compare and to delete it by
 	handle uint64 // of a jump in the nft variant: it is deleted by its handle instead; 0: by its text
 	jump   bool   // it jumps to our chain
-	blocks bool   // in FORWARD: a DROP or REJECT of every packet
+	// blocks: a DROP or REJECT of every packet. Only set in FORWARD: our other parent chains, of the table nat, do not
+	// filter.
+	blocks bool
 }
 
 // jumpPlan lists the changes that repair the jump in a parent chain. The zero jumpPlan changes nothing.
 type jumpPlan struct {
-	remove []parentRule // jumps to delete: by their text before the new jump is added, or by their handle after it
-	insert bool         // a new jump
+	// remove are the jumps to delete. By their text they are deleted before the new jump is added, in the same transaction:
+	// the new one may have the same text. By their handle they are deleted after that transaction, so that there is a jump
+	// at any time.
+	remove []parentRule
+	insert bool // a new jump
 	// at is the position of the new jump after the deletions by text, from 1 as iptables -I counts; 0: append it.
 	at int
 	// behind are the rules of others that follow the new jump, unless another program changes the chain first. They are
@@ -48,8 +56,8 @@ func planJump(parent []parentRule, want string) jumpPlan {
 	return jumpPlan{remove: jumps(slices.Delete(slices.Clone(parent), keep, keep+1))}
 }
 
-// placeJump deletes every jump and adds a new one: before the rules at the end of the chain that block, else at the
-// end.
+// placeJump deletes every jump, if there is any, and adds a new one: before the rules at the end of the chain that
+// block, else at the end.
 func placeJump(parent []parentRule) jumpPlan {
 	before := len(parent)
 	for i, r := range slices.Backward(parent) {
@@ -114,11 +122,12 @@ func foreignRules(rules []parentRule) (texts []string) {
 }
 
 // misplaced reports whether a jump that was inserted at a position is not followed by the planned rules, because
-// another program added or deleted a rule between our read and write. Rules appended since do not matter.
+// another program added or deleted a rule between our read and write. Rules appended since do not matter. parent was
+// read after the whole plan was executed, deletions included.
 func misplaced(parent []parentRule, planned []string) bool {
 	i := slices.IndexFunc(parent, func(r parentRule) bool { return r.jump })
 	if i < 0 {
-		return false
+		return false // deleted since: planJump adds a new one
 	}
 	behind := foreignRules(parent[i:])
 	return len(behind) < len(planned) || !slices.Equal(behind[:len(planned)], planned)

@@ -162,7 +162,8 @@ func readHook(hook *netlink.AttributeDecoder, c *nftables.Chain) error {
 	return nil
 }
 
-// kernelRule is a rule as the kernel returns it, without the values of counters.
+// kernelRule is a rule as the kernel returns it, without the values of counters. parseRule makes it from a rule of
+// nf_tables, where iptables-nft's rules are, too, and layout.rule from one of the legacy variant of iptables.
 type kernelRule struct {
 	chain string // the chain in which the rule stands
 	// handle identifies the rule in its table; 0 in the legacy variant.
@@ -172,6 +173,7 @@ type kernelRule struct {
 	jump   string   // the chain that the rule jumps or goes to; "": none
 	text   string   // iptables' arguments; only for a rule with a jump that is not conditional
 	// conditional: the rule has a match, or an expression that we do not know, so that it may not apply to every packet.
+	// It has no meaning for rules that neither jump nor block, such as those with a masq.
 	// blocks: its verdict is DROP or REJECT.
 	conditional, blocks bool
 }
