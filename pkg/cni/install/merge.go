@@ -15,7 +15,7 @@ import (
 //	merged: flannel(mtu 1450, dns), bandwidth, mesh, tuning; mesh and tuning are foreign
 func merge(base, source, live conf) (merged conf, foreign []string) {
 	merged.object = mergeObject(base.object, source.object, live.object)
-	if source.plugins == nil {
+	if source.plugins == nil { // a single plugin (.conf), whose keys are merged by now
 		return merged, nil
 	}
 	merged.plugins, foreign = mergePlugins(base.plugins, source.plugins, live.plugins)
