@@ -79,7 +79,7 @@ type Guard struct {
 
 	peers, pods *reconcile.Table[element, struct{}] // by address, and by name of the interface
 	others      map[element]int                     // number of further paths that want an element of peers
-	peersAdded  bool                                // since countJoined succeeded last
+	peersAdded  bool                                // by Put, since countJoined succeeded last; true at first
 	masks       map[mask]int                        // number of uses by paths; 0: not needed after the next Prune
 	made        map[string]bool                     // the kernel has these sets; see describedSet
 

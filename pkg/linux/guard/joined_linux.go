@@ -11,15 +11,20 @@ import (
 )
 
 // A node that joins sends its first packets, such as probes, maybe before this node has
-// read its lease. The rule outsider counts them like those of a host that is no node:
-// nothing in a packet tells the two apart. So the rules record the senders of what they
-// count, each with a counter of its own, for rememberFor. When a sender becomes a peer,
-// the guard adds its packets to the counter joinedBy(Outsider). That is in the kernel, so
-// that it begins and ends with the counter of the rule. Packets that were dropped are not
-// recorded, because nobody is warned of these.
+// read its lease. The rule outsider, which matches packets to the port of the tunnel that
+// are not from a peer, counts them like those of a host that is no node: nothing in a
+// packet tells the two apart. So further rules record the senders of what it counts, each
+// with a counter of its own, for rememberFor. When a sender becomes a peer, the guard adds
+// its packets to the counter joinedBy(Outsider). flanneld status and
+// the doctor subtract this counter from that of the rule (status.Found). The counter is in
+// the table, and not in flanneld's memory, so that both counters start anew together.
+//
+// The packets that the rule drops are not recorded: they are reported as dropped, whoever
+// sent them.
 
-// joinedBy is the counter of packets that a rule has counted, and not dropped, and whose
-// sender became a peer soon afterwards. No rule counts there.
+// joinedBy returns the name of the counter of packets that a rule has counted, and not
+// dropped, and whose sender became a peer soon afterwards. No rule counts there. prepare
+// and renewCounters make the counter.
 func joinedBy(rule string) string { return "joined-" + rule }
 
 // The sets of senders, which rules fill.
@@ -41,15 +46,16 @@ const (
 // record returns the rules that record the sender of a packet.
 func record() [][]expr.Any {
 	add := func(set string) []expr.Any {
-		return append(load(source, set == outsiders6), &expr.Dynset{SrcRegKey: 1, SetName: set, Operation: unix.NFT_DYNSET_OP_ADD,
+		isV6 := set == outsiders6
+		return append(load(source, isV6), &expr.Dynset{SrcRegKey: 1, SetName: set, Operation: unix.NFT_DYNSET_OP_ADD,
 			Timeout: rememberFor, Exprs: []expr.Any{&expr.Counter{}}})
 	}
 	return [][]expr.Any{add(outsiders4), add(outsiders6)}
 }
 
 // countJoined moves what is recorded of senders that are peers now to the counter of such
-// packets, if peers were added since it succeeded last. The rules must know these peers
-// already, so that nothing more is recorded of them.
+// packets, if Put has added peers since countJoined succeeded last. Apply calls it, after
+// the rules know these peers, so that nothing more is recorded of them.
 func (g *Guard) countJoined() error {
 	if !g.peersAdded {
 		return nil
@@ -77,7 +83,7 @@ func (g *Guard) joined() (senders map[string][]element, packets uint64, err erro
 			return nil, 0, fmt.Errorf("list set %s: %w", set, err)
 		}
 		for _, r := range recorded {
-			e := newElement(codeOf(peers), r.Key...)
+			e := newElement(codeOf(peers), r.Key...) // as if it was in the set of peers
 			if _, isPeer := g.peers.Actual(e); isPeer && r.Counter != nil && r.Expires >= expiring {
 				senders[set] = append(senders[set], e)
 				packets += r.Counter.Packets
