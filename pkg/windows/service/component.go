@@ -8,7 +8,7 @@ type Component struct {
 	Program string
 	Args    []string
 	Env     []string // NAME=VALUE, in addition to those of this process; a service does not get them
-	Manual  bool     // a service of it does not start with the system
+	Manual  bool     // a service of it does not start with the system, since its arguments may be outdated then
 	// Other returns an error if the component runs already, but Components did not
 	// start it. nil: it does if a process has the program's name.
 	Other func() error

@@ -49,6 +49,7 @@ func (c Components) readRecord(name string) (r record, err error) {
 	return r, nil
 }
 
+// say prints a line about what Components changed or found. It is show with a format.
 func (c Components) say(format string, values ...any) {
 	_, _ = fmt.Fprintf(c.Out, format+"\n", values...)
 }

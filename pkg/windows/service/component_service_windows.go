@@ -15,6 +15,10 @@ import (
 	"golang.org/x/sys/windows/svc/mgr"
 )
 
+// This file has the part of Components that is about services. The type is in component.go;
+// Start, which chooses between a service and a process, is in component_windows.go. The
+// commands node start, node stop and node reset call the methods, one after the other.
+
 // found is what the registry has of a service.
 type found struct {
 	exists  bool
@@ -77,7 +81,9 @@ func explainOf(name string, err error) error {
 }
 
 // startOwnService creates the service of a component, or changes the one that
-// Components created, and starts it.
+// Components created, and starts it. Start has excluded services of others: is does
+// not exist, or is.own is set. A service that exists and has the right command is only
+// started, even if its program is missing: the service manager's error says so.
 func (c Components) startOwnService(ctx context.Context, what Component, is found) error {
 	words := append([]string{what.Program, "--windows-service"}, what.Args...)
 	// A service has no stderr. Kubernetes includes this program, which writes it to a file.
@@ -109,7 +115,7 @@ func (c Components) startOwnService(ctx context.Context, what Component, is foun
 func createService(what Component, words []string) error {
 	return withManager(windows.SC_MANAGER_ALL_ACCESS, func(m *mgr.Mgr) error {
 		config := mgr.Config{StartType: mgr.StartAutomatic, ErrorControl: mgr.ErrorNormal, Description: mark}
-		if what.Manual {
+		if what.Manual { // after a boot, the task flannel-node starts it, by node start
 			config.StartType = mgr.StartManual
 		}
 		s, err := m.CreateService(what.Name, words[0], config, words[1:]...)
@@ -117,6 +123,8 @@ func createService(what Component, words []string) error {
 			return fmt.Errorf("create it: %w", err)
 		}
 		defer s.Close() //nolint:errcheck // only releases a handle
+		// After the first failure, and after each later one. failuresReset without a failure
+		// makes the next one the first again.
 		restart := []mgr.RecoveryAction{{Type: mgr.ServiceRestart, Delay: 5 * time.Second}, {Type: mgr.ServiceRestart, Delay: 30 * time.Second}}
 		if err := s.SetRecoveryActions(restart, uint32(failuresReset/time.Second)); err != nil {
 			return fmt.Errorf("have it restarted: %w", errors.Join(err, s.Delete())) // or the next run would take it for complete
@@ -136,7 +144,8 @@ func changeCommand(name string, words []string) error {
 	})
 }
 
-// RemoveService deletes the service of a component, if Components created it.
+// RemoveService deletes the service of a component, if Components created it. The caller
+// has stopped it: Windows deletes a running service only when it ends.
 func (c Components) RemoveService(name string) error {
 	is, err := lookUpService(name)
 	if err != nil || !is.own {
