@@ -25,7 +25,7 @@ type Plan struct {
 	local   subnet.Lease
 	backend backend.Backend
 	addrs   []netip.Addr      // of this node, sorted
-	anyLink bool              // whether a peer is on the link of this node does not matter
+	anyLink bool              // a peer that is not on the link of this node is valid, too: only for Judge.Elsewhere
 	wire    backend.Wire      // of the backend
 	ownEnds map[resource]bool // tunnel ends of this node; the value: it is derived from our subnet
 
@@ -53,11 +53,11 @@ type Plan struct {
 type peer struct {
 	lease    *subnet.Lease
 	paths    []*dataplane.Path
-	unusual  bool       // one of its subnets is of unusual size
+	unusual  bool       // one of its subnets is of unusual size (see Plan): in a conflict, it loses to usual ones
 	reason   string     // why the lease is invalid; "": it is valid
-	other    error      // wraps subnet.ErrOtherConfig; nil: the owner has no other configuration that can be seen
+	other    error      // for Judge.Check: wraps subnet.ErrOtherConfig; nil: the owner has no other configuration that can be seen
 	local    bool       // reason concerns something of this node, so other nodes may accept the lease
-	twin     bool       // reason is that it has the public IP of this node
+	twin     bool       // reason is that it has the public IP of this node, of which the daemon warns
 	outranks []resource // tunnel ends of this node that other nodes attribute to the peer
 	active   bool       // its paths are in Plan.paths
 }

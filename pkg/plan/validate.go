@@ -11,7 +11,8 @@ import (
 	"flannel/subnet"
 )
 
-// newPeer validates one lease and translates it into paths, without regard to the other leases.
+// newPeer validates one lease and translates it into paths, without regard to the other leases. The fields that it sets,
+// such as local and other, are explained at the type, in plan.go; conflicts with other leases are in conflicts.go.
 func (p *Plan) newPeer(l *subnet.Lease) *peer {
 	peer := &peer{lease: l}
 	// First, because no other property of such a lease matters: it may be that of a node
@@ -21,6 +22,8 @@ func (p *Plan) newPeer(l *subnet.Lease) *peer {
 		return peer
 	}
 	if p.wire.Pending(l) {
+		// Without a reason, even if the lease is invalid: a pending peer has no paths that could do harm, and it becomes
+		// another lease, with another result, when its owner publishes backend data.
 		if p.validate(l) == "" && hasData(l) {
 			peer.other = fmt.Errorf("it has backend data without a type; %w", subnet.ErrOtherConfig)
 		}
@@ -45,6 +48,7 @@ func (p *Plan) newPeer(l *subnet.Lease) *peer {
 		peer.unusual = peer.unusual || path.Dst.Bits() != p.cfg.NetworkOf(path.Dst.Addr()).SubnetLen
 	}
 	peer.outranks = p.outrankedBy(peer, paths)
+	// This node rejects a peer that has one of its own tunnel ends, whether or not other nodes reject that peer, too.
 	for _, path := range paths {
 		end := tunnelEnd(path)
 		if _, own := p.ownEnds[end]; own {
@@ -57,14 +61,16 @@ func (p *Plan) newPeer(l *subnet.Lease) *peer {
 	return peer
 }
 
-// pathsTo returns the paths to a peer. An error that wraps subnet.ErrOtherConfig comes after all others.
+// pathsTo returns the paths to a peer whose lease validate has accepted. An error that wraps subnet.ErrOtherConfig means
+// that nothing else is wrong with the lease, as far as this node can tell: it cannot read the data of another backend, and
+// its own backend compares configurations after it has read everything else.
 func (p *Plan) pathsTo(l *subnet.Lease) ([]*dataplane.Path, error) {
-	if l.Backend != p.cfg.Backend && l.Backend != "" {
+	if l.Backend != p.cfg.Backend && l.Backend != "" { // "": flannel's leases for udp and alloc, see Wire.Untyped
 		return nil, fmt.Errorf("backend is %.40q, this node uses %q; %w", l.Backend, p.cfg.Backend, subnet.ErrOtherConfig)
 	}
 	paths, err := p.backend.Paths(l)
 	if p.anyLink && errors.Is(err, backend.ErrOffLink) {
-		return nil, nil
+		return nil, nil // a valid lease; paths do not matter to a Judge
 	}
 	return paths, err
 }
@@ -89,7 +95,9 @@ func (p *Plan) involvesThisNode(l *subnet.Lease) bool {
 }
 
 // outrankedBy returns the tunnel ends of this node that the peer claims, too, and that all other nodes attribute to
-// the peer.
+// the peer, by the rules of resolveConflicts. If ours is derived from our subnet, they reject the claimant by rule 1. If
+// the claimant's is derived from its subnet, they reject us by rule 1; otherwise they reject by rule 2 the one that
+// comparePrecedence puts last.
 func (p *Plan) outrankedBy(claimant *peer, paths []*dataplane.Path) (outranked []resource) {
 	if len(p.ownEnds) == 0 {
 		return nil
