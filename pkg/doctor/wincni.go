@@ -10,6 +10,10 @@ import (
 	"strings"
 )
 
+// The checks in this file run only if what they need is there: see their rows
+// in windows.go. Each needs a configuration that calls the flannel plugin
+// (confCallsFlannel), and confMatches also the HNS network (hnsNetworkExists).
+
 // natExcepts compares the OutBoundNAT exceptions of the CNI configuration with
 // the networks of the cluster: packets to these must keep the pods' addresses,
 // and packets to other networks must be masqueraded.
@@ -77,7 +81,7 @@ func confMatches(s Snapshot) Finding {
 	conf, plugins := s.flannelConf()
 	network, overlay, _ := s.hns()
 	p := plugins[slices.IndexFunc(plugins, func(p plugin) bool { return p.Type == "flannel" })]
-	kind, delegate := "bridge", ""
+	kind, delegate := "bridge", "" // win-bridge or sdnbridge, win-overlay or sdnoverlay
 	if overlay {
 		kind = "overlay"
 	}
@@ -93,7 +97,7 @@ func confMatches(s Snapshot) Finding {
 		return fail(fix, "%s delegates to %s, which does not support the type %s", conf.Name,
 			cmp.Or(delegate, "nothing"), network.Type)
 	}
-	values, err := members(conf.Text, "ProviderAddress")
+	values, err := members(conf.Text, "ProviderAddress") // none in a configuration for version 1 of the HNS API
 	if err != nil {
 		return fail(fix, "%s: %v", conf.Name, err)
 	}
@@ -110,7 +114,8 @@ func confMatches(s Snapshot) Finding {
 
 // podDNS finds a configuration with which pods have no DNS servers. There are
 // two ways to set them: the runtime passes kubelet's to a plugin that declares
-// the capability, or they are in the configuration.
+// the capability, or they are in the configuration. sdnbridge and sdnoverlay
+// name the capability dnsCapabilities, the other plugins dns.
 func podDNS(s Snapshot) Finding {
 	conf, plugins := s.flannelConf()
 	for _, p := range plugins {
