@@ -8,15 +8,16 @@ import (
 	"flannel/pkg/daemon/instance"
 )
 
-// node returns this node for commands that change its state.
+// node returns this node for commands that change its state. They have no flag for
+// host-local's dataDir, so they look for kube-proxy's source VIP in the usual one.
 func (c *call) node() cleanup.Node {
 	return cleanup.Node{SubnetFile: c.SubnetFile, DataDir: usualDataDir(), Log: c.log}
 }
 
 const aboutCleanup = `Removes everything that flanneld and flannel left on this node: devices, routes, firewall rules and files.
-It refuses to do so beside a running flanneld or flannel with the same subnet file, or, if the default
-subnet file is gone, with any: stop it first. --dry-run lists what would be removed, also beside a running
-daemon.`
+It refuses to do so beside a running flanneld or flannel with the same subnet file: stop it first. If that
+is the default subnet file, and the file is gone, it refuses beside any flanneld or flannel, because then it
+would remove what any of them made. --dry-run lists what would be removed, also beside a running daemon.`
 
 // cleanupAnswer is the JSON document of cleanup.
 type cleanupAnswer struct {
@@ -63,7 +64,8 @@ type nodeCommand struct {
 	keys       string // of the JSON document, for the help
 	did, would string // prefix of each line of the text; would is for a dry run
 	nothing    string // the text if there is nothing to do
-	// do returns what it did, or would do in a dry run.
+	// do returns what it did, or would do in a dry run: for cleanup objects, such as
+	// "device flannel.1", for handback actions, such as "remove device flannel.1".
 	do       func(ctx context.Context, dryRun bool) (done []string, err error)
 	document func(dryRun bool, done []string, problem string) any
 }
@@ -75,13 +77,15 @@ func (n nodeCommand) flags(c *call) func(context.Context) int {
 	c.jsonFlag("print one JSON document: " + n.keys)
 	return func(ctx context.Context) int {
 		if !*dryRun {
-			// 0: do not wait, a running daemon does not end soon.
+			// 0: do not wait, a running daemon does not end soon. The pod's name is for the
+			// message of another process that finds the lock held.
 			release, err := instance.Hold(ctx, c.SubnetFile, c.Kube.PodName, c.log, 0)
 			if err == nil {
-				defer release() //nolint:errcheck // the process ends
-				err = c.daemonBeside()
+				defer release()        //nolint:errcheck // the process ends
+				err = c.daemonBeside() // flannel, for example, does not take the lock
 			}
 			if err != nil {
+				// The exit status is not that of answer, because a held lock has its own.
 				c.answer(n.document(*dryRun, []string{}, problem(err)), "", err)
 				return exitCode(err)
 			}
