@@ -84,9 +84,8 @@ func (m *Mesh) found(t *target, addr netip.Addr) {
 }
 
 // receiveRequest takes a request of a peer. The request says when the peer last received
-// one of ours on the same way, so our requests arrive there, even if no answer comes back.
-// The two ways of a tally are kept apart: requests between public IPs show nothing of the
-// pods' way.
+// one of ours on the same way. If it did, our requests arrive, even if no answer comes
+// back. Requests between public IPs show nothing of the pods' way, and the reverse.
 func (m *Mesh) receiveRequest(now moment, t *target, from netip.Addr, b message) {
 	tally := t.tally(from)
 	tally.heard = now
@@ -138,8 +137,8 @@ func isAlive(s status.ReachState) bool {
 
 // alive returns the state of a peer that answers. What a peer says of itself counts until
 // the peer would have said it again. A peer asks each node once in a round, in a new order
-// each time, so up to two rounds pass between two of its requests; the third one is for
-// its turns that go to peers that do not answer.
+// each time, so up to two rounds pass between two of its requests. The third one is for
+// turns of the peer that are not part of its rounds (see Turn).
 func (m *Mesh) alive(now moment, t *target) status.ReachState {
 	refuses := !t.refuses.IsZero() && now.Sub(t.refuses) < heardFor+3*interval*time.Duration(len(m.order))
 	switch {
@@ -212,9 +211,9 @@ func (m *Mesh) missed(now moment, s *sent) {
 
 // isDown reports whether a target does not answer any more.
 func (m *Mesh) isDown(now moment, t *target) bool {
-	// A bridge may be out because the node was started again. The public IP tells: either
-	// it has answered since the bridge's first miss, or it stops too, and missed clears
-	// hasPods.
+	// A bridge may be out because the node was started again. So the public IP is asked
+	// first: either it has answered since the bridge's first miss, or it is out, too, and
+	// missed has set hasPods to false.
 	if t.kind == Bridges && t.hasPods && t.under.alive.Before(t.main.first) {
 		return false
 	}

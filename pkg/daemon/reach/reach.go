@@ -25,9 +25,10 @@
 //	reachable       the pods' way has answered: the peer's tunnel device or its bridge,
 //	                to an address of this node's tunnel device or bridge
 //
-// "In a row" means missLimit misses without an answer between them. Nothing is a miss while this node itself is not up to
-// date, or its underlay is down: a peer is then reported as unknown. Nor is what was not
-// answered while the daemon was paused, as when the machine was suspended.
+// "In a row" means missLimit misses without an answer between them. Nothing is a miss
+// while this node itself is not up to date, or its underlay is down: a peer is then
+// reported as unknown. Nor is what was not answered while the daemon was paused, as when
+// the machine was suspended.
 package reach
 
 import (

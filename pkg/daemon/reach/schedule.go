@@ -114,7 +114,8 @@ func (m *Mesh) nextSuspect(now moment) (next *target) {
 	return next
 }
 
-// counting is the tally that decides.
+// counting returns the tally by which the state is decided: with Bridges, that of the public
+// IP until the bridge has answered.
 func (t *target) counting() *tally {
 	if t.kind == Bridges && !t.hasPods {
 		return &t.under
