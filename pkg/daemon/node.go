@@ -225,7 +225,7 @@ func (n *node) networks() (networks []netip.Prefix) {
 func (n *node) state(paths []*dataplane.Path, s Settings, keep bool) dataplane.State {
 	// A backend without devices (alloc) leaves routing to somebody else.
 	state := dataplane.State{Networks: n.networks(), Former: n.former.networks,
-		Unrouted: !n.backend.Wire().Paths, Paths: paths, Keep: keep}
+		Unrouted: !n.backend.Wire().Paths, Paths: paths, Underlay: n.config.Underlay, Keep: keep}
 	for _, e := range n.lease.Endpoints() {
 		state.Subnets = append(state.Subnets, e.Subnet)
 	}

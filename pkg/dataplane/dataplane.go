@@ -103,6 +103,9 @@ type State struct {
 	Blackholes []netip.Prefix
 	// Subnets are those of this node's pods, one for each address family in use.
 	Subnets []netip.Prefix
+	// Underlay are this node's own addresses, as prefixes of one address, and the networks
+	// that it reaches without a gateway.
+	Underlay []netip.Prefix
 	// Guard is nil if anybody may send into the pod network.
 	Guard *Guard
 	// Keep forbids deletions. It is set when something that the state or the links

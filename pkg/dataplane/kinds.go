@@ -41,7 +41,9 @@ type VXLAN struct {
 
 // WireGuard is a WireGuard device. The system has its private key, and creates one if
 // there is none; Device.Readdress replaces it once. Tunnel.Local is not used, since the
-// kernel chooses the source of each packet.
+// kernel chooses the source of each packet. What no other route takes is routed to it, so
+// that it does not leave unencrypted: the State's subnets, and its networks unless they
+// contain the address of a node.
 type WireGuard struct {
 	Tunnel
 	Port      uint16        // UDP

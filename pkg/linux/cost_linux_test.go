@@ -35,7 +35,8 @@ func BenchmarkWant(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
 			d.resetTables()
-			if err := d.want(links, dataplane.State{Paths: paths}); err != nil {
+			d.begin(links, dataplane.State{})
+			if err := d.want(dataplane.State{Paths: paths}); err != nil {
 				b.Fatal(err)
 			}
 		}
@@ -46,7 +47,7 @@ func BenchmarkWant(b *testing.B) {
 			next := append([]*dataplane.Path(nil), paths...)
 			changed := *next[5000]
 			next[5000] = &changed
-			if err := d.want(links, dataplane.State{Paths: next}); err != nil {
+			if err := d.want(dataplane.State{Paths: next}); err != nil {
 				b.Fatal(err)
 			}
 		}

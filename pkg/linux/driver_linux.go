@@ -53,12 +53,11 @@ type Driver struct {
 	forwarded  atomic.Bool                  // there was a forwarder
 
 	// The state that the tables want.
-	paths      []*dataplane.Path
-	blackholes []netip.Prefix
-	links      dataplane.Links
-	hopUsers   map[hop]int // number of wanted routes through a hop
+	paths    []*dataplane.Path
+	links    dataplane.Links
+	hopUsers map[hop]int // number of wanted routes through a hop
 
-	networkRoutes map[routeKey]hop // through TUN devices
+	networkRoutes map[routeKey]hop // see addNetworkRoutes
 	foreign       map[routeKey]hop // see routeStore; of the last list
 
 	guard   guarding
@@ -117,8 +116,7 @@ func New(opts driver.Options) (*Driver, error) {
 	// The order in which entries are added. A packet that takes a new route finds the
 	// neighbour and the FDB entry, the WireGuard peer or the receiver of datagrams, too.
 	// The policies of a connection exist before it does, so that the kernel drops
-	// packets until there are keys, instead of sending them unencrypted; and the
-	// blackhole of an encrypting node exists before anything can be decrypted.
+	// packets until there are keys, instead of sending them unencrypted.
 	d.tables = driver.Tables{d.nexthops, d.fdb, d.neighs, d.wgPeers, d.datagrams, d.routes, d.policies, d.ikes}
 	if d.watcher, err = watch(d); err != nil {
 		handle.Close()
@@ -157,7 +155,9 @@ func (d *Driver) markDirty() {
 
 // Apply implements Dataplane.
 func (d *Driver) Apply(ctx context.Context, links dataplane.Links, s dataplane.State) ([]dataplane.Refused, error) {
-	err := d.want(links, s)
+	d.begin(links, s)
+	d.addNetworkRoutes(ctx, s)
+	err := d.want(s)
 	check := d.sysctlsDirty.Swap(false) // before the interfaces are read, so that no change is missed
 	pods := sync.OnceValues(func() ([]string, error) { return d.podInterfaces(s.Subnets) })
 	unguarded := d.guard.apply(ctx, d, links, s, pods)
@@ -271,34 +271,22 @@ func (d *Driver) putRoute(f *driver.Filling, dst netip.Prefix, h hop) {
 	}
 }
 
-// want makes the tables want the paths and blackholes of s.
-func (d *Driver) want(links dataplane.Links, s dataplane.State) error {
+// begin prepares the tables for s. They want nothing if the devices are others.
+func (d *Driver) begin(links dataplane.Links, s dataplane.State) {
 	d.setNetworks(s)
 	d.wantIPsec()
 	if !maps.EqualFunc(d.links, links, func(a, b dataplane.Link) bool { return a.Index == b.Index }) {
 		d.resetTables()
 		d.links = links
 	}
-	err := driver.FillChanges(d.paths, s, d.fill)
-	d.paths = s.Paths
-	d.wantNetworkRoutes(s.Networks)
-	d.wantBlocks(s.Networks)
-	if d.encrypts() {
-		d.wantBlackholes(s.Subnets)
-	} else {
-		d.wantBlackholes(s.Blackholes)
-	}
-	return err
 }
 
-// encrypts reports whether packets between nodes are encrypted. A node that has no pods
-// yet has no route to its own subnet: what a peer sent there would be decrypted, and
-// leave again by the default route. So it needs a blackhole.
-func (d *Driver) encrypts() bool {
-	return slices.ContainsFunc(d.devices, func(dev dataplane.Device) bool {
-		_, esp := dev.Kind.(dataplane.IPsec)
-		return esp
-	})
+// want makes the tables want the paths of s.
+func (d *Driver) want(s dataplane.State) error {
+	err := driver.FillChanges(d.paths, s, d.fill)
+	d.paths = s.Paths
+	d.wantBlocks(s.Networks)
+	return err
 }
 
 // setNetworks sets which routes are ours, for the watcher and the table of routes.
@@ -324,18 +312,5 @@ func (d *Driver) resetTables() {
 	d.guard.reset()
 	clear(d.hopUsers)
 	clear(d.direct)
-	d.paths, d.blackholes, d.networkRoutes, d.encrypting.blocks = nil, nil, nil, nil
-}
-
-func (d *Driver) wantBlackholes(blackholes []netip.Prefix) {
-	if slices.Equal(d.blackholes, blackholes) {
-		return
-	}
-	for _, p := range d.blackholes {
-		d.routes.Drop(routeKey{p, blackholeMetric})
-	}
-	for _, p := range blackholes {
-		d.routes.Want(routeKey{p, blackholeMetric}, hop{Blackhole: true})
-	}
-	d.blackholes = slices.Clone(blackholes)
+	d.paths, d.networkRoutes, d.encrypting.blocks = nil, nil, nil
 }

@@ -34,7 +34,9 @@ func TestNothingLeavesUnencrypted(t *testing.T) {
 		pass := func(devices []dataplane.Device) {
 			t.Helper()
 			m.Driver.devices = devices
-			err := m.want(links, state)
+			m.begin(links, state)
+			m.addNetworkRoutes(t.Context(), state)
+			err := m.want(state)
 			tables := driver.Tables{m.nexthops, m.routes, m.policies}
 			if err := errors.Join(err, tables.Add(t.Context(), m.opts), tables.Prune(t.Context(), m.opts)); err != nil {
 				t.Fatal(err)

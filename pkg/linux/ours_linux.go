@@ -12,9 +12,10 @@ import (
 	"flannel/pkg/dataplane/driver"
 )
 
-// blackholeMetric makes blackholes lose against the route of the pods' bridge for
-// the same prefix (metric 0; 256 for IPv6), and against those of operators.
-const blackholeMetric = 1 << 16
+// lastMetric makes routes for what no other route takes lose against the route of the
+// pods' bridge for the same prefix (metric 0; 256 for IPv6), and against those of
+// operators.
+const lastMetric = 1 << 16
 
 // kernelRoute is a route of the main table.
 type kernelRoute struct {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -159,19 +160,34 @@ func (s routeStore) Set(ctx context.Context, entries []routeEntry) []error {
 }
 
 // Delete tries our protocol number first, and then flannel's form, so that
-// somebody else's route of the same key stays.
+// somebody else's route of the same key stays. For IPv4 routes without a metric, the
+// kernel takes the first one with that protocol, whatever its metric is. So flannel's
+// form comes first for a route to a whole network: see addNetworkRoutes.
 func (s routeStore) Delete(ctx context.Context, entries []routeEntry) []error {
+	networks := s.scope.Load().networks
+	whole := func(e routeEntry) bool { return e.Key.Metric == 0 && slices.Contains(networks, e.Key.Dst) }
 	deleteOurs := func(m rtnetlink.Message, e routeEntry) rtnetlink.Message {
 		hop := hop{Blackhole: e.Value.Blackhole}
+		if whole(e) {
+			hop = e.Value // it has no nexthop object
+		}
 		return writeRoute(m, unix.RTM_DELROUTE, 0, kernelRoute{key: e.Key, hop: hop, protocol: protocolOurs})
 	}
 	deleteFlannels := func(m rtnetlink.Message, e routeEntry) rtnetlink.Message {
 		return writeRoute(m, unix.RTM_DELROUTE, 0, kernelRoute{key: e.Key, hop: e.Value, protocol: protocolBoot})
 	}
-	errs := batch(s.conn, entries, deleteOurs)
+	try := func(entries []routeEntry, flannelsFirst bool) []error {
+		return batch(s.conn, entries, func(m rtnetlink.Message, e routeEntry) rtnetlink.Message {
+			if whole(e) == flannelsFirst {
+				return deleteFlannels(m, e)
+			}
+			return deleteOurs(m, e)
+		})
+	}
+	errs := try(entries, true)
 	for i, err := range errs {
 		if errors.Is(err, unix.ESRCH) {
-			errs[i] = errors.Join(batch(s.conn, entries[i:i+1], deleteFlannels)...)
+			errs[i] = errors.Join(try(entries[i:i+1], false)...)
 		}
 	}
 	for _, e := range entries {

@@ -167,39 +167,12 @@ func (d *Driver) closeForwarders() error {
 	return errors.Join(errs...)
 }
 
-// wantNetworkRoutes makes the table of routes want the networks through the TUN
-// devices.
-func (d *Driver) wantNetworkRoutes(networks []netip.Prefix) {
-	want := map[routeKey]hop{}
-	for _, dev := range d.devices {
-		link, exists := d.links[dev.Name]
-		if _, ok := dev.Kind.(dataplane.TUN); !ok || !exists {
-			continue
-		}
-		for _, n := range networks {
-			if n.Addr().Is4() {
-				want[routeKey{Dst: n}] = hop{Index: link.Index}
-			}
-		}
-	}
-	if maps.Equal(want, d.networkRoutes) {
-		return
-	}
-	for key := range d.networkRoutes {
-		d.routes.Drop(key)
-	}
-	for key, h := range want {
-		d.routes.Want(key, h)
-	}
-	d.networkRoutes = want
-}
-
 // diverted returns the paths through TUN devices whose packets a route of others leads
 // elsewhere. With other kinds of paths, each peer's subnet is the destination of a route
 // of ours, which replaces others. Here it is a part of the network's route, and any route
 // to a part of the network comes before that.
 func (d *Driver) diverted(s dataplane.State) (found []dataplane.Refused) {
-	if len(d.networkRoutes) == 0 {
+	if d.datagrams.Len() == 0 {
 		return nil
 	}
 	seen := map[netip.Prefix]bool{}

@@ -22,7 +22,8 @@ import (
 //	peer   <public key> endpoint 192.168.0.3:51820 allowed-ips 10.244.2.0/24
 //
 // All routes without a gateway share one object in the kernel, so they need no nexthop
-// objects. flannel has one route for the whole network instead; it is ours, too, and is
+// objects. For what has no peer, there are further routes; see addNetworkRoutes. flannel
+// has one route for the whole network instead, without a metric; it is ours, too, and is
 // deleted when there are those of the peers.
 //
 // The device and its keys stay when flanneld ends, and are only changed where they

@@ -57,6 +57,7 @@ func wgDevices(k dataplane.WireGuard) []dataplane.Device {
 func newWGMachine(t *testing.T) *machine {
 	m := newMachine(t)
 	m.devices, m.state.Paths = wgDevices(dataplane.WireGuard{}), nil
+	m.state.Subnets = []netip.Prefix{netip.MustParsePrefix("10.5.1.0/24"), netip.MustParsePrefix("2001:cafe:42:1::/64")}
 	for i := 2; i <= 4; i++ {
 		m.state.Paths = append(m.state.Paths, wgPaths(i)...)
 	}
@@ -116,12 +117,16 @@ flannel-wg-v6 2001:cafe:42:1::/128 mtu 1420 port 51821
 peer CQIA  [fd00:100::2]:51821 2001:cafe:42:2::/64 off
 peer CQMA  [fd00:100::3]:51821 2001:cafe:42:3::/64 off
 peer CQQA  [fd00:100::4]:51821 2001:cafe:42:4::/64 off
+10.5.0.0/16 dev flannel-wg scope link metric 65536
+10.5.1.0/24 dev flannel-wg scope link metric 65536
 10.5.2.0/24 dev flannel-wg scope link
 10.5.3.0/24 dev flannel-wg scope link
 10.5.4.0/24 dev flannel-wg scope link
+2001:cafe:42:1::/64 dev flannel-wg-v6 metric 65536
 2001:cafe:42:2::/64 dev flannel-wg-v6 metric 1024
 2001:cafe:42:3::/64 dev flannel-wg-v6 metric 1024
 2001:cafe:42:4::/64 dev flannel-wg-v6 metric 1024
+2001:cafe:42::/56 dev flannel-wg-v6 metric 65536
 `
 
 func (m *machine) wantWG(t *testing.T, when, want string) {
@@ -202,6 +207,7 @@ func TestWireGuardDrift(t *testing.T) {
 			"wg genkey > /run/other; wg set flannel-wg private-key /run/other",
 			"rm " + wgKeyFile,
 			"ip route del 10.5.2.0/24",
+			"ip route del 10.5.0.0/16; ip -6 route del 2001:cafe:42:1::/64",
 			"ip link set flannel-wg down",
 			"ip link set flannel-wg mtu 1300",
 			"ip addr del 10.5.1.0/32 dev flannel-wg",
@@ -249,12 +255,12 @@ func TestWireGuardAdoption(t *testing.T) {
 		before := identity(t)
 		m.restart()
 		m.mustPass()
-		want := strings.Replace(wgSynced, "10.5.2.0/24 dev", "10.5.0.0/16 dev eth0 scope link metric 7\n10.5.2.0/24 dev", 1)
+		want := strings.Replace(wgSynced, "10.5.0.0/16 dev", "10.5.0.0/16 dev eth0 scope link metric 7\n10.5.0.0/16 dev", 1)
 		m.wantWG(t, "after the adoption", want)
 		if after := identity(t); after != before {
 			t.Errorf("the devices were\n%s and are\n%s", before, after)
 		}
-		if out := run(t, "ip -6 route show 2001:cafe:42::/56; ip route show 10.9.0.0/16"); strings.TrimSpace(out) != "10.9.0.0/16 dev flannel-wg scope link" {
+		if out := run(t, "ip -6 route show 2001:cafe:42::/56 metric 1024; ip route show 10.9.0.0/16"); strings.TrimSpace(out) != "10.9.0.0/16 dev flannel-wg scope link" {
 			t.Errorf("flannel's IPv6 route, or somebody else's: %s", out)
 		}
 		// The file is lost: the key of the device is the node's.
@@ -294,8 +300,12 @@ func TestWireGuardSettings(t *testing.T) {
 		m.mustPass()
 		m.wantWG(t, "with one device", `flannel-wg 10.5.1.0/32 2001:cafe:42:1::/128 mtu 1400 port 4500
 peer CQIA psk [fd00:100::2]:7 10.5.2.0/24,2001:cafe:42:2::/64 25
+10.5.0.0/16 dev flannel-wg scope link metric 65536
+10.5.1.0/24 dev flannel-wg scope link metric 65536
 10.5.2.0/24 dev flannel-wg scope link
+2001:cafe:42:1::/64 dev flannel-wg metric 65536
 2001:cafe:42:2::/64 dev flannel-wg metric 1024
+2001:cafe:42::/56 dev flannel-wg metric 65536
 `)
 		m.devices[1].Readdress = true // another node has the same key
 		dir := filepath.Dir(wgKeyFile)
@@ -483,6 +493,8 @@ func TestWireGuardCost(t *testing.T) {
 		if os.Getenv("FLANNEL_WG_PEERS") != "" { // for figures with the kernel's WireGuard
 			count = []int{0, 1000, 10_000}
 		}
+		m.state.Paths = nil
+		m.mustPass() // the device, and the routes that belong to no peer
 		for step, n := range count[1:] {
 			m.state.Paths = peers(n)
 			if step > 0 {

@@ -12,7 +12,8 @@ import (
 )
 
 // The pod network may contain the nodes' own addresses, because only the leased subnets are routed (with udp, the whole
-// network is, but the routes of the underlay's links are more specific). But a public IP
+// network is, but the routes of the underlay's links are more specific; with wireguard, the whole network is not routed in
+// this case). But a public IP
 // inside a leased subnet makes a loop: packets for that peer, encapsulated or not, would be sent to the subnet's owner.
 
 // isInside reports whether a public IP of the peer is inside the pod network.

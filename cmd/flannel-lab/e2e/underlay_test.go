@@ -190,13 +190,17 @@ func nothingFits(t *testing.T, n *lab.Node, launch func(*testing.T, ...string), 
 }
 
 // TestNetworkContainsNodes has a pod network in which the nodes have their own
-// addresses, and room for two subnets beside the underlay's own network.
+// addresses, and room for two subnets beside the underlay's own network. With
+// wireguard the nodes reach each other by their default route.
 func TestNetworkContainsNodes(t *testing.T) {
 	t.Parallel()
-	for _, backend := range []string{"vxlan", "host-gw"} {
+	for backend, c := range map[string]struct {
+		links       int
+		first, last string
+	}{"vxlan": {1, "192.168.99.0", "192.168.101.0"}, "host-gw": {1, "192.168.99.0", "192.168.101.0"}, "wireguard": {2, "192.168.98.0", "192.168.99.0"}} {
 		t.Run(backend, func(t *testing.T) {
-			l := bare(t, lab.Options{Nodes: 2})
-			must(t, l.SetConfig(t.Context(), `{"Network":"192.168.0.0/16","SubnetMin":"192.168.99.0","SubnetMax":"192.168.101.0","Backend":{"Type":"`+backend+`"}}`))
+			l := bare(t, lab.Options{Nodes: 2, Subnets: c.links})
+			must(t, l.SetConfig(t.Context(), fmt.Sprintf(`{"Network":"192.168.0.0/16","SubnetMin":%q,"SubnetMax":%q,"Backend":{"Type":%q}}`, c.first, c.last, backend)))
 			must(t, l.StartAll(t.Context()))
 			a, b := pair(t, l)
 			reaches(t, "from pod to pod", a, b.IP4)

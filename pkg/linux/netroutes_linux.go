@@ -1,0 +1,85 @@
+package linux
+
+import (
+	"context"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"flannel/pkg/dataplane"
+	"flannel/pkg/dataplane/driver"
+)
+
+// Routes that belong to no peer: to the whole pod network, or to this node's own part of
+// it. For the network 10.244.0.0/16 and the own subnet 10.244.1.0/24:
+//
+//	TUN        10.244.0.0/16 dev flannel0 scope link
+//	WireGuard  10.244.0.0/16 dev flannel-wg scope link metric 65536
+//	           10.244.1.0/24 dev flannel-wg scope link metric 65536
+//	IPsec      blackhole 10.244.1.0/24 metric 65536
+//	all, with State.Blackholes
+//	           blackhole 10.244.1.0/24 metric 65536
+//
+// To a TUN device, one route leads for all peers. With WireGuard and IPsec, what no other
+// route takes must not leave by the host's default route, unencrypted. Of WireGuard's, the
+// first one takes packets to a subnet of no peer, and the second one what was decrypted
+// for a node that has no pods yet, and so no bridge. WireGuard drops both, as no peer has
+// such an allowed IP. Unlike with a blackhole, the kernel answers packets whose hop limit
+// is over, such as probes.
+//
+// If the network contains the address of a node, there may be other hosts with such
+// addresses, which are reached by the default route. Then WireGuard has no route to the
+// network. (With IPsec, policies drop what has no peer.)
+
+// addNetworkRoutes makes the table of routes want these routes, and adds them: before
+// there is a peer from which packets could be decrypted.
+func (d *Driver) addNetworkRoutes(ctx context.Context, s dataplane.State) {
+	want := d.networkRoutesOf(s)
+	if maps.Equal(want, d.networkRoutes) {
+		return
+	}
+	for key := range d.networkRoutes {
+		d.routes.Drop(key)
+	}
+	for key, h := range want {
+		d.routes.Want(key, h)
+	}
+	d.networkRoutes = want
+	// What fails is added again by the pass, which returns the error.
+	_ = driver.Tables{d.nexthops, d.routes}.Add(ctx, d.opts)
+}
+
+func (d *Driver) networkRoutesOf(s dataplane.State) map[routeKey]hop {
+	want, blackholes := map[routeKey]hop{}, s.Blackholes
+	for _, dev := range d.devices {
+		link, exists := d.links[dev.Name]
+		switch k := dev.Kind.(type) {
+		case dataplane.TUN:
+			for _, n := range s.Networks {
+				if exists && n.Addr().Is4() {
+					want[routeKey{Dst: n}] = hop{Index: link.Index}
+				}
+			}
+		case dataplane.WireGuard:
+			for _, p := range slices.Concat(s.Subnets, withoutNodes(s)) {
+				if exists && slices.ContainsFunc(k.Addr, func(a netip.Prefix) bool { return a.Addr().Is4() == p.Addr().Is4() }) {
+					want[routeKey{p, lastMetric}] = hop{Index: link.Index}
+				}
+			}
+		case dataplane.IPsec:
+			blackholes = s.Subnets
+		}
+	}
+	for _, p := range blackholes {
+		want[routeKey{p, lastMetric}] = hop{Blackhole: true}
+	}
+	return want
+}
+
+// withoutNodes returns the networks that contain no address of a node.
+func withoutNodes(s dataplane.State) []netip.Prefix {
+	return slices.DeleteFunc(slices.Clone(s.Networks), func(n netip.Prefix) bool {
+		return slices.ContainsFunc(s.Underlay, func(p netip.Prefix) bool { return p.IsSingleIP() && n.Contains(p.Addr()) }) ||
+			slices.ContainsFunc(s.Paths, func(p *dataplane.Path) bool { return n.Contains(p.Via) })
+	})
+}
