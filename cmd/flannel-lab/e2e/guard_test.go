@@ -220,9 +220,11 @@ func (s *guardTest) legitimate(t *testing.T) {
 	}
 }
 
-// guardTable returns the guard's table of a node without what changes with traffic.
+// guardTable returns the sorted lines of the guard's table of a node, without what changes with traffic. nft prints sets and
+// counters in the order in which they were made.
 func guardTable(t *testing.T, n *lab.Node) (string, error) {
-	return try(t.Context(), n.Namespaces, "nft -s list table inet flannel-guard | "+lab.WithoutSenders)
+	out, err := try(t.Context(), n.Namespaces, "nft -s list table inet flannel-guard | "+lab.WithoutSenders)
+	return words(out), err
 }
 
 // outlives kills and restarts a daemon.
