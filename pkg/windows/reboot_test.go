@@ -140,6 +140,20 @@ func TestRebootForgets(t *testing.T) {
 	}
 }
 
+// A static configuration is in the journal as the last good one soon after the network works, although nothing changes any
+// more that would cause a pass.
+func TestLastGoodIsRecorded(t *testing.T) {
+	for _, kind := range kinds {
+		onWindows(t, devicesOf(kind), hnstest.Knobs{Outage: 10 * time.Second}, func(w *windows) {
+			w.bring(time.Minute)
+			w.mends(time.Minute)
+			if j, err := hostconfig.ReadJournal(w.opts.journalPath()); err != nil || j.Snapshot != nil || j.LastGood == nil {
+				t.Errorf("%s: the journal holds %+v, %v", kind, j, err)
+			}
+		})
+	}
+}
+
 // An administrator's decisions are kept: another static address, or DHCP, at any time at which flanneld does not change
 // the switch.
 func TestReconfiguredByAdministrator(t *testing.T) {

@@ -80,7 +80,8 @@ func (d *Driver) watch(ctx context.Context) {
 }
 
 // restoreHostConfig restores host settings while nobody calls Ensure: without
-// them the daemon may not reach the API that it waits for.
+// them the daemon may not reach the API that it waits for. When nothing is missing
+// any more, it causes a pass, which records the settings as the last good ones.
 func (d *Driver) restoreHostConfig(ctx context.Context) {
 	if !d.hostConfig.Pending() {
 		return
@@ -91,6 +92,10 @@ func (d *Driver) restoreHostConfig(ctx context.Context) {
 	}
 	if err != nil {
 		d.opts.Log.Debug("restoring host settings", "state", err)
+	}
+	if !d.hostConfig.Pending() {
+		d.adaptersDirty.Store(true)
+		driver.Notify(d.changes)
 	}
 }
 
