@@ -95,7 +95,7 @@ func TestMisplacedAfterTimeout(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.m.Turn(func(k *hnstest.Knobs) { k.BoundName, k.EmptyElsewhere = hns.AdapterNotFound, true })
-		w.m.Fail(hnstest.Fault{Func: "HcnCreateNetwork", Skip: 2, Times: 1, Delay: 20 * time.Second})
+		w.m.Fail(hnstest.Fault{Func: "HcnCreateNetwork", Skip: 2, Times: 1, Delay: 20*time.Second + offbeat})
 		w.passes(3 * time.Minute)
 		if addrs := hostconfig.Addresses(w.m.Admin().Adapter("LAN 2")); len(w.m.Admin().Networks()) != 1 || len(addrs) != 1 {
 			t.Errorf("%s; LAN 2 has %+v", w.m.Admin().Networks(), addrs)

@@ -73,7 +73,7 @@ func (w *windows) staysAfterRestarts(withoutJournal bool) {
 // The call that makes the network times out, and HNS makes it after the daemon was killed: the next run adopts it.
 func TestMadeAfterTimeout(t *testing.T) {
 	onWindows(t, overlayDevice(ownSubnet), hnstest.Knobs{OmitVSID: true, OtherCase: true}, func(w *windows) {
-		w.m.Fail(hnstest.Fault{Func: "HcnCreateNetwork", Times: 1, Delay: 20 * time.Second})
+		w.m.Fail(hnstest.Fault{Func: "HcnCreateNetwork", Times: 1, Delay: 20*time.Second + offbeat})
 		if err := w.pass(); err == nil || errors.Is(err, hns.ErrExists) {
 			t.Fatalf("got %v", err)
 		}

@@ -167,6 +167,11 @@ func (m *Machine) readable(function string, args []string) string {
 
 var guid = regexp.MustCompile(`[[:xdigit:]]{8}(-[[:xdigit:]]{4}){3}-[[:xdigit:]]{12}`)
 
+// lag is how much later than a knob says something happens. Durations of tests
+// and of flanneld are whole tenths of seconds, so that in a bubble of testing/synctest what
+// the machine does by itself does not coincide with what they do: either would be the first.
+const lag = 7 * time.Millisecond
+
 // afterFunc calls act after d with the machine locked, or at once if d is not
 // positive. The caller holds the lock.
 func (m *Machine) afterFunc(d time.Duration, act func()) {
@@ -175,7 +180,7 @@ func (m *Machine) afterFunc(d time.Duration, act func()) {
 		return
 	}
 	var t *time.Timer
-	t = time.AfterFunc(d, func() {
+	t = time.AfterFunc(d+lag, func() {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		if delete(m.timers, t); !m.closed {
