@@ -22,7 +22,7 @@ wine64=$(command -v wine64 || echo /usr/lib/wine/wine64)
 wineserver=$(command -v wineserver || echo /usr/lib/wine/wineserver64)
 
 export WINEPREFIX="$wine/prefix" WINEARCH=win64 WINEDEBUG=-all DISPLAY=
-export WINEDLLOVERRIDES='mscoree,mshtml=;iphlpapi,dhcpcsvc,computenetwork,vmcompute,bcryptprimitives,hnetcfg=n,b'
+export WINEDLLOVERRIDES='mscoree,mshtml=;iphlpapi,dhcpcsvc,computenetwork,vmcompute,bcryptprimitives,hnetcfg,netprofm=n,b'
 
 if [ "${1:-}" = stop ]; then
 	WINEPREFIX=$wine/used
@@ -81,6 +81,7 @@ LC_ALL=C sed 's/Wine builtin DLL/................/' "$system32/iphlpapi.dll" >"$
 forward "$system32/iphlwine.dll" >"$wine/iphlpapi.def"
 dll iphlpapi iphlpapi.c "$wine/iphlpapi.def" -lws2_32
 dll hnetcfg hnetcfg.c -Wno-unused-function -lws2_32 -lole32 -loleaut32 -luuid
+dll netprofm netprofm.c -Wno-unused-function -lws2_32 -lole32 -luuid
 dll dhcpcsvc dhcpcsvc.c -Wno-unused-function -lws2_32 -ladvapi32
 
 cp -a "$wine/prefix" "$wine/used"

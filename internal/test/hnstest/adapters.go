@@ -18,6 +18,7 @@ type adapter struct {
 	known    bool   // HNS has seen its address, see managementIP
 	virtual  bool
 	metrics  [2]int // fixed ones, of IPv4 and IPv6; 0: automatic
+	category hns.Category
 }
 
 // config is the IP configuration of an adapter.
@@ -194,6 +195,9 @@ func (m *Machine) bindSwitch(physical *adapter) {
 		m.stored[virtual.GUID] = hns.Persistent{DHCP: true}
 	}
 	index := m.addAdapter(virtual, physical.Index)
+	if !m.knobs.LosesCategory {
+		m.adapter(index).category = physical.category
+	}
 	m.restoreConfig(index, c)
 }
 

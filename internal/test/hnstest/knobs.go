@@ -39,6 +39,10 @@ type Knobs struct {
 	LoseMetric  bool // metrics of default routes: they become 0
 	LoseRoutes  bool // routes that programs made, except for default routes; e.g. to 169.254.169.254
 	LoseMTU     bool // the MTU of the virtual adapter is 1500 (microsoft/SDN#84)
+	// LosesCategory: the network of the virtual adapter is public (moby#39238).
+	LosesCategory    bool
+	CategoryByPolicy bool // a group policy forbids to set the category of a network
+	CategoryReverts  bool // a group policy makes each network public again at once (K2s#682)
 	// BecomesDHCP turns a static IPv4 configuration into DHCP, in the registry,
 	// too: the adapter has an address with the same prefix and the last byte
 	// 150 (ovn-kubernetes#2530, microsoft/SDN#498).

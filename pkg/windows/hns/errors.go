@@ -48,6 +48,7 @@ const (
 	NotImplemented       Code = 0x80004001
 	ElementNotFound      Code = 0x80070490
 	FileNotFound         Code = 0x80070002 // also of the registry
+	AccessDenied         Code = 0x80070005
 	OutOfMemory          Code = 0x8007000e // also of ports
 	InvalidParameter     Code = 0x80070057
 	FileExists           Code = 0x80070050

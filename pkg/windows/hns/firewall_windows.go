@@ -83,9 +83,21 @@ func (d *dispatch) put(name string, value any) {
 	}
 }
 
-// withPolicy calls f with INetFwPolicy2. The thread is one of the multithreaded apartment: a single-threaded one would
-// need a window and a message loop.
+// withPolicy calls f with INetFwPolicy2.
 func withPolicy(f func(policy *dispatch) error) error {
+	return withCOM(func() error {
+		policy, err := create(clsidPolicy)
+		if err != nil {
+			return err
+		}
+		defer policy.Release()
+		return f(policy)
+	})
+}
+
+// withCOM calls f on a thread of the multithreaded apartment: a single-threaded one would need a window and a message
+// loop.
+func withCOM(f func() error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	const alreadyInitialized, otherApartment = 1, 0x80010106 // S_FALSE, RPC_E_CHANGED_MODE
@@ -97,12 +109,7 @@ func withPolicy(f func(policy *dispatch) error) error {
 	case o == nil || o.Code() != otherApartment: // another library made the thread's apartment, which will do
 		return comError("CoInitializeEx", err)
 	}
-	policy, err := create(clsidPolicy)
-	if err != nil {
-		return err
-	}
-	defer policy.Release()
-	return f(policy)
+	return f()
 }
 
 func create(class *ole.GUID) (*dispatch, error) {

@@ -89,6 +89,8 @@ type Stack interface {
 	VLAN(guid string) int
 	// Watch calls changed, from any goroutine, after a change of adapters, addresses or routes, until stop is called.
 	Watch(changed func()) (stop func(), err error)
+	// Categories are those of the Network List Manager.
+	Categories
 }
 
 // Adapter is a network adapter.

@@ -1,6 +1,6 @@
 // Package wine connects Windows programs that run in Wine to a simulated
 // machine (package hnstest). Our own computenetwork.dll, vmcompute.dll,
-// iphlpapi.dll and hnetcfg.dll (folder dll, built by `make wine`) send each call
+// iphlpapi.dll, hnetcfg.dll and netprofm.dll (folder dll, built by `make wine`) send each call
 // to a Server, so the real flanneld.exe makes the same calls as on Windows.
 //
 // The integration tests of package hcn of hcsshim, which Microsoft wrote for

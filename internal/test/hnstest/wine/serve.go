@@ -127,6 +127,9 @@ func (s *Server) answer(p program, function string, args [][]byte) [][]byte {
 	case function == "NetFw":
 		value, code := s.firewall.call(p.machine, args)
 		return [][]byte{pack(uint32(code)), []byte(value), nil}
+	case function == "NetList":
+		value, code := netList(p.machine, args)
+		return [][]byte{pack(uint32(code)), []byte(value), nil}
 	case api.IsHNS(function):
 		texts := make([]string, len(args))
 		for i, arg := range args {
