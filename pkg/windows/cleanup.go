@@ -89,7 +89,7 @@ func (d *Driver) waitRestored(ctx context.Context, limit time.Duration) error {
 			return err
 		}
 		if !logged {
-			d.opts.Log.Info("waiting until the host has its addresses, routes and DNS servers back")
+			d.opts.Log.Info("waiting until the host has its addresses, routes and DNS servers, and the category of its network back")
 		}
 		select {
 		case <-ctx.Done():

@@ -29,7 +29,7 @@ func (d *Driver) prepare(ctx context.Context, dev dataplane.Device, report func(
 				final = err
 				return 0, nil
 			case err == nil && d.hostConfig.Pending():
-				err = driver.Waiting(hostconfig.CauseNoAddress, "the host to keep its addresses, routes and DNS servers")
+				err = driver.Waiting(hostconfig.CauseNoAddress, "the host to keep its addresses, routes and DNS servers, and the category of its network")
 			}
 			return 0, err
 		},

@@ -83,6 +83,7 @@ func (d *Driver) watch(ctx context.Context) {
 // them the daemon may not reach the API that it waits for. When nothing is missing
 // any more, it causes a pass, which records the settings as the last good ones.
 func (d *Driver) restoreHostConfig(ctx context.Context) {
+	d.hostConfig.TrackCategory()
 	if !d.hostConfig.Pending() {
 		return
 	}

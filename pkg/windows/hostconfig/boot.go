@@ -24,14 +24,15 @@ func (k *Keeper) RecordGood(host, physical hns.Adapter, routes []hns.Route) erro
 	return k.update(func(j *Journal) { j.LastGood, j.Boot = last, k.boot })
 }
 
-// Forget deletes the last good configuration, when flanneld leaves the host.
+// Forget deletes the last good configuration and the category, when flanneld
+// leaves the host.
 func (k *Keeper) Forget() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.journal.LastGood == nil {
+	if k.journal.LastGood == nil && k.journal.Category == nil {
 		return nil
 	}
-	return k.update(func(j *Journal) { j.LastGood, j.Boot = nil, "" })
+	return k.update(func(j *Journal) { j.LastGood, j.Boot, j.Category = nil, "", nil })
 }
 
 // static4 returns the part of a snapshot that a machine must have after a boot:

@@ -36,6 +36,8 @@ type Journal struct {
 	// once after each boot.
 	LastGood *Snapshot `json:",omitempty"`
 	Boot     string    `json:",omitempty"` // hns.Stack.BootID of the last comparison
+	// Category is the one that the host's network had; nil: public, or unknown.
+	Category *SavedCategory `json:",omitempty"`
 }
 
 // names returns the list that holds the names of switches or of the other
@@ -92,7 +94,7 @@ func ReadJournal(path string) (j Journal, err error) {
 
 // WriteJournal replaces the file; it removes the file if the journal is empty.
 func WriteJournal(path string, j Journal) error {
-	if len(j.Networks)+len(j.Switches) == 0 && j.Snapshot == nil && j.LastGood == nil {
+	if len(j.Networks)+len(j.Switches) == 0 && j.Snapshot == nil && j.LastGood == nil && j.Category == nil {
 		if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}

@@ -1,6 +1,6 @@
 // Package hostconfig saves and restores the host's own settings on a Windows
 // adapter: its addresses, whether DHCP configures them, routes, interface
-// metrics, MTU and DNS servers.
+// metrics, MTU, DNS servers, and the category of its network.
 //
 // The first HNS network on an adapter binds a virtual switch to it. Windows
 // then moves the host's addresses to a new virtual adapter with the same MAC
@@ -88,12 +88,14 @@ type Keeper struct {
 	dhcpOff         int       // index of the adapter whose DHCP turnDHCPOff turned off, while Windows has not obeyed; 0: none
 	lastWarning     string
 	pods            []netip.Prefix // routes into these networks are not saved: peers come and go
+	category        categoryKeeper
 }
 
 // New returns a Keeper that continues with what an earlier run wrote to the
 // journal at path.
 func New(path string, limits Limits, stack hns.Stack, log *slog.Logger) *Keeper {
 	k := &Keeper{path: path, limits: limits, stack: stack, log: log}
+	k.category.client, k.category.turn = hns.NewCategoryClient(stack, categoryLimit), make(chan struct{}, 1)
 	k.journal, k.readErr = ReadJournal(path)
 	if k.readErr != nil {
 		log.Warn("cannot read the adapter's settings that an earlier run saved, nothing will be restored", "error", k.readErr)
@@ -108,24 +110,28 @@ func New(path string, limits Limits, stack hns.Stack, log *slog.Logger) *Keeper 
 	} else {
 		k.compareAfterBoot()
 	}
+	k.compareCategoryAfterBoot()
 	return k
 }
 
 // ReadErr is the error of reading the journal in New.
 func (k *Keeper) ReadErr() error { return k.readErr }
 
-// Pending reports whether the journal holds a snapshot, which Restore
-// compares with the adapter.
+// Pending reports whether the journal holds a snapshot or a category, which
+// Restore compares with the adapter.
 func (k *Keeper) Pending() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.journal.Snapshot != nil
+	return k.journal.Snapshot != nil || k.journal.Category.pending()
 }
 
 // Save writes what host has to the journal. It is called before a step that may
 // take this away. An earlier snapshot of which something is still missing stays.
 // If the host has no address now, the last good snapshot is saved.
 func (k *Keeper) Save(host, physical hns.Adapter, routes []hns.Route) error {
+	if err := k.saveCategory(host, physical); err != nil {
+		return err
+	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	next := k.newSnapshot(host, physical, routes)
@@ -169,20 +175,36 @@ func (k *Keeper) SetPodNetworks(pods []netip.Prefix) error {
 	})
 }
 
-// Restore restores what is missing of the snapshot for longer than the limits;
-// see Keeper. networks are all HNS networks.
+// Restore restores what is missing of the snapshot for longer than the limits,
+// and then the category; see Keeper and SavedCategory. networks are all HNS
+// networks.
 func (k *Keeper) Restore(networks []hns.Network) error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	snapshot := k.journal.Snapshot
-	if snapshot == nil {
+	if !k.Pending() {
 		return nil
 	}
+	adapters, err := k.restoreSnapshot(networks)
+	return errors.Join(err, k.restoreCategory(err == nil, adapters, networks))
+}
+
+// restoreSnapshot also returns the adapters.
+func (k *Keeper) restoreSnapshot(networks []hns.Network) ([]hns.Adapter, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	adapters, err1 := k.stack.Adapters()
 	routes, err2 := k.stack.Routes()
 	if err := errors.Join(err1, err2); err != nil {
-		return reconcile.Unknown(fmt.Errorf("look for the addresses of %s: %w", snapshot.Adapter, err))
+		return nil, reconcile.Unknown(fmt.Errorf("list adapters and routes, to restore the host's settings: %w", err))
 	}
+	if k.journal.Snapshot == nil {
+		return adapters, nil
+	}
+	return adapters, k.compare(adapters, routes, networks)
+}
+
+// compare compares the snapshot with the adapters, and acts as the table of Keeper
+// says.
+func (k *Keeper) compare(adapters []hns.Adapter, routes []hns.Route, networks []hns.Network) error {
+	snapshot := k.journal.Snapshot
 	host, err := snapshot.hostAdapter(adapters, networks)
 	if err != nil {
 		_, exists := snapshot.physical(adapters)

@@ -1,0 +1,299 @@
+package hostconfig
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"flannel/pkg/mac"
+	"flannel/pkg/windows/hns"
+)
+
+// The network of a new virtual adapter may be public (moby#39238), whatever that
+// of the physical adapter was. Rules of the firewall for private networks, and
+// those for the domain, then no longer apply, such as those of WinRM and RDP.
+//
+// Save writes a category that is not public to the journal, where it stays after
+// it was restored. Until then, each call of Restore is in one of these states:
+//
+//	category now       saved    timer           action
+//	any but public     any      categoryBack    after Limits.Rest, done
+//	public             private  categorySince   after Limits.Rest, set it, and again
+//	                                            each Limits.Rest; after Limits.DHCP,
+//	                                            or at once if a group policy forbids
+//	                                            it, give up
+//	public             domain   categorySince   after Limits.DHCP, give up: only
+//	                                            Windows can set it
+//	unknown            any      categorySince   after Limits.DHCP, give up
+//
+// The timers run while nothing else is missing. The network need not wait for the
+// category. After it is done, a public network is somebody's decision, and the
+// saved category is forgotten; after a boot, it is restored once more.
+
+// Causes in the log.
+const (
+	CauseCategoryRestored = "category-restored"
+	CauseCategoryLost     = "category-lost" // the category could not be restored, or not be read
+)
+
+// SavedCategory is the category of the host's network before a switch was made
+// or removed. It is never public.
+type SavedCategory struct {
+	Category hns.Category
+	Adapter  string   // name, GUID and MAC address of the physical adapter, as in a Snapshot
+	GUID     string   //
+	MAC      mac.Addr `json:",omitzero"`  //
+	Done     bool     `json:",omitempty"` // it was restored, or given up
+	Host     string   `json:",omitempty"` // GUID of the adapter that had the host's address then
+	Problem  string   `json:",omitempty"` // why it was given up
+	Boot     string   `json:",omitempty"` // hns.Stack.BootID at that time
+}
+
+// categoryLimit is how long the Network List Service may take to answer.
+const categoryLimit = 5 * time.Second
+
+// trackTime is the time between looks whether somebody has chosen another
+// category.
+const trackTime = time.Minute
+
+// categoryKeeper is the part of a Keeper for the category. It belongs to the
+// goroutine that has filled turn, and not to Keeper.mu, which must not be held
+// during calls that may hang.
+type categoryKeeper struct {
+	turn    chan struct{}
+	client  *hns.CategoryClient
+	since   time.Time // categorySince; zero: the timer does not run
+	back    time.Time // categoryBack
+	tracked time.Time // when TrackCategory looked
+	tried   time.Time // when it was set last; it is set again after Limits.Rest
+	wasSet  bool      // Windows has accepted it since it was saved
+	warned  string    // the last error that was logged
+}
+
+// tryTurn reports whether no other goroutine is at the category. If so, the caller
+// empties turn.
+func (c *categoryKeeper) tryTurn() bool {
+	select {
+	case c.turn <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+func (c *categoryKeeper) reset() { c.since, c.back = time.Time{}, time.Time{} }
+
+// pending reports whether Restore has to look at the category.
+func (c *SavedCategory) pending() bool { return c != nil && !c.Done }
+
+// savedCategory returns that of the journal; nil: none. It must not be changed.
+func (k *Keeper) savedCategory() *SavedCategory {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.journal.Category
+}
+
+func (k *Keeper) setCategory(c *SavedCategory) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if old := k.journal.Category; old == c || old != nil && c != nil && *old == *c {
+		return nil
+	}
+	return k.update(func(j *Journal) { j.Category = c })
+}
+
+// readCategory returns the category of an adapter's network. Errors are logged,
+// each once in a row, except that the adapter has no network.
+func (k *Keeper) readCategory(guid string) (hns.Category, error) {
+	c, err := k.category.client.Category(context.Background(), guid)
+	if err != nil && !errors.Is(err, hns.ErrNotFound) {
+		k.warnCategory("cannot read the category of the host's network, which would be restored", err)
+	}
+	return c, err
+}
+
+func (k *Keeper) warnCategory(text string, err error) {
+	kind := err.Error()
+	if errors.Is(err, hns.ErrTimeout) {
+		kind = "timeout" // of this call or an earlier one
+	}
+	if k.category.warned != kind {
+		k.category.warned = kind
+		k.log.Warn(text, "cause", CauseCategoryLost, "error", err)
+	}
+}
+
+// saveCategory writes the category of the host's network to the journal. One that
+// was not restored yet stays there if the network is public.
+func (k *Keeper) saveCategory(host, physical hns.Adapter) error {
+	k.category.turn <- struct{}{}
+	defer func() { <-k.category.turn }()
+	saved := k.savedCategory()
+	if saved != nil && saved.GUID != physical.GUID {
+		saved = nil
+	}
+	c, err := k.readCategory(host.GUID)
+	switch {
+	case err != nil && saved == nil:
+		return nil
+	case err != nil:
+		c = saved.Category
+	case c == hns.Public && saved != nil && saved.Done && saved.Problem == "":
+		return k.setCategory(nil) // somebody has chosen it
+	case c == hns.Public:
+		return nil
+	}
+	k.category.reset()
+	k.category.tried, k.category.wasSet = time.Time{}, false
+	return k.setCategory(&SavedCategory{Category: c, Adapter: physical.Name, GUID: physical.GUID, MAC: physical.MAC})
+}
+
+// restoreCategory restores the category of the host's network; see the table
+// above. Its timers start anew while something else is missing. It returns errors
+// of the journal only.
+func (k *Keeper) restoreCategory(complete bool, adapters []hns.Adapter, networks []hns.Network) error {
+	if !k.category.tryTurn() {
+		return nil
+	}
+	defer func() { <-k.category.turn }()
+	saved := k.savedCategory()
+	if !saved.pending() {
+		return nil
+	}
+	if !complete {
+		k.category.reset()
+		return nil
+	}
+	elapsed := startOrElapsed(&k.category.since)
+	var c hns.Category
+	host, err := saved.hostAdapter(adapters, networks)
+	if err == nil {
+		c, err = k.readCategory(host.GUID)
+	}
+	if err == nil && c != hns.Public {
+		if startOrElapsed(&k.category.back) < k.limits.Rest {
+			return nil
+		}
+		return k.endCategory(saved, host.GUID, "")
+	}
+	k.category.back = time.Time{}
+	if err == nil && saved.Category != hns.Domain && elapsed >= k.limits.Rest && time.Since(k.category.tried) >= k.limits.Rest {
+		k.category.tried = time.Now()
+		err = k.category.client.SetCategory(context.Background(), host.GUID, saved.Category)
+		refused, _ := errors.AsType[*hns.Error](err)
+		switch {
+		case refused != nil && refused.Code == hns.AccessDenied:
+			return k.giveUpCategory(saved, host.GUID, "a group policy forbids to set it")
+		case err != nil:
+			k.warnCategory("could not restore the category of the host's network, will retry", err)
+		case !k.category.wasSet:
+			k.category.wasSet = true
+			k.log.Info("restored the category of the host's network, which a virtual switch had made public",
+				"cause", CauseCategoryRestored, "category", saved.Category.String(), "adapter", host.Name)
+		}
+	}
+	switch {
+	case elapsed < k.limits.DHCP:
+		return nil
+	case err != nil:
+		return k.giveUpCategory(saved, host.GUID, err.Error())
+	case saved.Category == hns.Domain:
+		return k.giveUpCategory(saved, host.GUID, "only Windows can set it, when a domain controller answers")
+	}
+	return k.giveUpCategory(saved, host.GUID, "Windows does not keep it")
+}
+
+// hostAdapter is that of Snapshot.
+func (c *SavedCategory) hostAdapter(adapters []hns.Adapter, networks []hns.Network) (hns.Adapter, error) {
+	return (&Snapshot{Adapter: c.Adapter, GUID: c.GUID, MAC: c.MAC}).hostAdapter(adapters, networks)
+}
+
+func (k *Keeper) giveUpCategory(saved *SavedCategory, host, problem string) error {
+	k.log.Warn("could not restore the category of the host's network, giving up: rules of the firewall for that category do not apply",
+		"cause", CauseCategoryLost, "category", saved.Category.String(), "adapter", saved.Adapter, "reason", problem)
+	return k.endCategory(saved, host, problem)
+}
+
+func (k *Keeper) endCategory(saved *SavedCategory, host, problem string) error {
+	k.category.reset()
+	done := *saved
+	done.Done, done.Host, done.Problem, done.Boot = true, host, problem, k.boot
+	return k.setCategory(&done)
+}
+
+// compareCategoryAfterBoot makes Restore look at the category once after each
+// boot: Windows does not keep that of a network that it cannot identify.
+func (k *Keeper) compareCategoryAfterBoot() {
+	saved := k.savedCategory()
+	if saved == nil || !saved.Done || k.boot == "" || saved.Boot == k.boot {
+		return
+	}
+	again := *saved
+	again.Done, again.Problem = false, ""
+	if err := k.setCategory(&again); err != nil {
+		k.log.Warn("cannot compare the category of the host's network with that before the reboot", "error", err)
+	}
+}
+
+// TrackCategory forgets the saved category when somebody has made the network
+// public after it was restored, and saves another one that somebody, or Windows,
+// has chosen, also after it was given up. It looks once a minute.
+func (k *Keeper) TrackCategory() {
+	if !k.category.tryTurn() {
+		return
+	}
+	defer func() { <-k.category.turn }()
+	saved := k.savedCategory()
+	if saved == nil || !saved.Done || saved.Host == "" || time.Since(k.category.tracked) < trackTime {
+		return
+	}
+	k.category.tracked = time.Now()
+	c, err := k.readCategory(saved.Host)
+	gaveUp := saved.Problem != ""
+	if err != nil || c == hns.Public && gaveUp || c == saved.Category && !gaveUp {
+		return
+	}
+	var next *SavedCategory // public: none
+	if c == hns.Public {
+		k.log.Info("the host's network has become public after its category was restored, leaving it so",
+			"cause", CauseCategoryLost, "category", saved.Category.String(), "adapter", saved.Adapter)
+	} else {
+		chosen := *saved
+		chosen.Category, chosen.Problem = c, ""
+		next = &chosen
+	}
+	if err := k.setCategory(next); err != nil {
+		k.warnCategory("could not save the category of the host's network", err)
+	}
+}
+
+// CategoryState compares the category of the host's network with the saved one,
+// for flanneld doctor. The zero CategoryState means that none is saved.
+type CategoryState struct {
+	Adapter string // which has the host's address now
+	Now     hns.Category
+	Saved   SavedCategory
+}
+
+// ReadCategory compares the category in the journal at path with that of the
+// network. It changes nothing.
+func ReadCategory(ctx context.Context, path string, stack hns.Stack, networks []hns.Network) (CategoryState, error) {
+	j, err := ReadJournal(path)
+	if err != nil || j.Category == nil {
+		return CategoryState{}, err
+	}
+	adapters, err := stack.Adapters()
+	if err != nil {
+		return CategoryState{}, fmt.Errorf("list adapters: %w", err)
+	}
+	host, err := j.Category.hostAdapter(adapters, networks)
+	if err != nil {
+		return CategoryState{}, err
+	}
+	c, err := hns.NewCategoryClient(stack, categoryLimit).Category(ctx, host.GUID)
+	if err != nil {
+		return CategoryState{}, fmt.Errorf("read the category of the network of %s: %w", host.Name, err)
+	}
+	return CategoryState{host.Name, c, *j.Category}, nil
+}
