@@ -24,6 +24,7 @@ type Windows struct {
 	Programs  Fact[[]string]     `json:"programs"` // those of "kubelet", "kube-proxy", "containerd", "dockerd" that run
 	LeftFiles Fact[[]string]     `json:"left"`     // paths of files in which other scripts save a source VIP
 	Lost      Fact[LostSettings] `json:"lost"`
+	Category  Fact[Category]     `json:"category"`
 	Firewall  Fact[WinFirewall]  `json:"firewall"`
 	LostPods  Fact[[]string]     `json:"lostPods"` // names of running pods whose namespace has no endpoint
 }
@@ -35,6 +36,16 @@ type LostSettings struct {
 	Since    time.Time `json:",omitzero"` // when they were saved
 	Adapter  string
 	Settings []string `json:"What"` // for the user, like "address 192.168.0.3/24"; empty: none is lost
+}
+
+// Category is the category of the host's network, as Windows names it, and the
+// one that it had before flanneld created a vSwitch. The zero Category means
+// that flanneld has not saved one.
+type Category struct {
+	Adapter    string // that has the host's address
+	Now, Saved string
+	Done       bool   // flanneld does not try to restore it, or not any more
+	Problem    string `json:",omitempty"` // why it could not
 }
 
 // HNS is the version of the Host Network Service.

@@ -34,6 +34,7 @@ func programsKnown(s Snapshot) Finding  { return s.Windows.Programs.missing() }
 func leftFilesKnown(s Snapshot) Finding { return s.Windows.LeftFiles.missing() }
 func podsKnown(s Snapshot) Finding      { return s.Windows.LostPods.missing() }
 func lostKnown(s Snapshot) Finding      { return s.Windows.Lost.missing() }
+func categoryKnown(s Snapshot) Finding  { return s.Windows.Category.missing() }
 func firewallKnown(s Snapshot) Finding  { return s.Windows.Firewall.missing() }
 func ghostsKnown(s Snapshot) Finding    { return s.Windows.Ghosts.missing() }
 

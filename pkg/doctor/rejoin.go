@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -58,4 +59,33 @@ func settingsRestored(s Snapshot) Finding {
 	}
 	return fail(fix, "%s does not have, of what was saved at %s: %s", l.Adapter,
 		utc(l.Since), several(l.Settings))
+}
+
+// Categories of networks, as Get-NetConnectionProfile prints them.
+const (
+	publicNetwork = "Public"
+	domainNetwork = "DomainAuthenticated"
+)
+
+// categoryRestored compares the category of the host's network with the one that
+// flanneld saved before it created the vSwitch. A public network that is not
+// being restored, and was restored before, is somebody's decision.
+func categoryRestored(s Snapshot) Finding {
+	c := s.Windows.Category.Value
+	switch {
+	case c.Saved == "":
+		return ok("flanneld has saved none: the network was public, or flanneld created no vSwitch")
+	case c.Now != publicNetwork, c.Done && c.Problem == "":
+		return ok("the network of %s is %s", c.Adapter, c.Now)
+	case c.Saved == domainNetwork:
+		return warn("Only Windows can set it: see why it does not reach a domain controller.",
+			"the network of %s is public and was %s: firewall rules for the domain, such as those of remote management, do not apply",
+			c.Adapter, c.Saved)
+	case !c.Done:
+		return warn("flanneld restores it: start flanneld if it does not run.", "the network of %s is public and was %s", c.Adapter, c.Saved)
+	}
+	return warn(fmt.Sprintf("Run Set-NetConnectionProfile -InterfaceAlias %q -NetworkCategory %s. If that is refused, look at "+
+		"the Network List Manager Policies of the group policy.", c.Adapter, c.Saved),
+		"the network of %s is public and was %s: firewall rules for %s networks, such as those of remote management, do not apply: %s",
+		c.Adapter, c.Saved, strings.ToLower(c.Saved), c.Problem)
 }

@@ -84,6 +84,12 @@ func TestWindowsCNI(t *testing.T) {
 			s.Windows.Lost = Known(LostSettings{noon.Add(-time.Minute), "Ethernet", []string{"DNS"}})
 		}},
 		{"FL517", OK, "", func(s *Snapshot) { s.Windows.Lost = Known(LostSettings{Since: noon.Add(-time.Hour)}) }},
+		{"FL524", OK, "none", func(*Snapshot) {}},
+		{"FL524", OK, "vEthernet (Ethernet) Private", func(s *Snapshot) { s.lostCategory("Private", "Private", true, "") }},
+		{"FL524", OK, "vEthernet (Ethernet) Public", func(s *Snapshot) { s.lostCategory("Private", "Public", true, "") }},
+		{"FL524", Warn, "vEthernet (Ethernet) public Private", func(s *Snapshot) { s.lostCategory("Private", "Public", false, "") }},
+		{"FL524", Warn, "vEthernet (Ethernet) Private policy", func(s *Snapshot) { s.lostCategory("Private", "Public", true, "a group policy") }},
+		{"FL524", Warn, "vEthernet (Ethernet) DomainAuthenticated", func(s *Snapshot) { s.lostCategory("DomainAuthenticated", "Public", true, "only Windows") }},
 		{"FL522", Fail, "2 default/web kube-system/dns", func(s *Snapshot) {
 			s.Windows.LostPods = Known([]string{"default/web"})
 			s.report().LostPods = []string{"default/web", "kube-system/dns"}
@@ -135,4 +141,8 @@ func TestWindowsCNI(t *testing.T) {
 		{"FL520", Undecided, "RPC", func(s *Snapshot) { s.Windows.Firewall = Unknown[WinFirewall]("RPC") }},
 		{"FL519", OK, "1", func(s *Snapshot) { bridged(s); s.report().Peers[0].State = status.Behind }}, // FL101 reports it
 	})
+}
+
+func (s *Snapshot) lostCategory(saved, current string, done bool, problem string) {
+	s.Windows.Category = Known(Category{"vEthernet (Ethernet)", current, saved, done, problem})
 }

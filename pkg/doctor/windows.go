@@ -57,6 +57,8 @@ func windowsChecks() []Check {
 			"running pods have lost their endpoints in HNS", windows, needs{podsKnown}, podsConnected},
 		{"FL523", "the node's adapter can have a vSwitch",
 			"the node's adapter cannot have a vSwitch", windows, needs{networksKnown, adaptersKnown, interfacesKnown}, adapterTakesSwitch},
+		{"FL524", "the host's network has the category that it had before the vSwitch",
+			"the host's network lost its category with the vSwitch, and became public", windows, needs{categoryKnown}, categoryRestored},
 	}
 }
 

@@ -40,7 +40,7 @@ func healthyWindows() Snapshot {
 				{Name: "Ethernet", Index: 5}}),
 			KubeProxy: Known([]string{`C:\k\kube-proxy.exe`, "--hostname-override=win1", "--source-vip", "10.5.3.2", "--enable-dsr=true", "--network-name=flannel.4096"}),
 			Routes:    Known([]PeerRoute{{pfx("10.5.4.0/24"), addr("192.168.0.4")}, {pfx("169.254.169.254/32"), addr("192.168.0.1")}, {pfx("0.0.0.0/0"), addr("192.168.0.1")}}),
-			Programs:  Known([]string{"containerd", "kube-proxy", "kubelet"}), LeftFiles: Known([]string{}), Lost: Known(LostSettings{}), LostPods: Known([]string{}),
+			Programs:  Known([]string{"containerd", "kube-proxy", "kubelet"}), LeftFiles: Known([]string{}), Lost: Known(LostSettings{}), Category: Known(Category{}), LostPods: Known([]string{}),
 			Firewall:  Known(WinFirewall{[]FirewallProfile{{Name: "Public", Type: 4, On: true}}, []FirewallRule{{Name: "flanneld VXLAN", Allow: true, Ports: "4789", Profiles: 7}}}),
 			SourceVIP: Known(addr("10.5.3.2")), Reserved: Known([]netip.Addr{addr("10.5.3.2"), addr("10.5.3.9")})},
 	}

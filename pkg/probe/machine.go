@@ -52,6 +52,7 @@ func (m machine) probes(o Options, s *doctor.Snapshot) []probe {
 		factProbe(&w.Firewall, m.readFirewall),
 		factProbe(&w.LostPods, func(ctx context.Context) ([]string, error) { return m.lostPods(ctx, o.PodResults) }),
 		factProbe(&w.Lost, func(ctx context.Context) (doctor.LostSettings, error) { return m.lost(ctx, o.JournalFile) }),
+		factProbe(&w.Category, func(ctx context.Context) (doctor.Category, error) { return m.category(ctx, o.JournalFile) }),
 	}
 }
 

@@ -81,3 +81,17 @@ func (m machine) lost(ctx context.Context, path string) (doctor.LostSettings, er
 	l, err := hostconfig.ReadLost(path, adapters, routes, networks)
 	return doctor.LostSettings{Since: l.Since, Adapter: l.Adapter, Settings: l.What}, err
 }
+
+// category compares the category of the host's network with the one in the journal
+// at path.
+func (m machine) category(ctx context.Context, path string) (doctor.Category, error) {
+	networks, err := m.client.Networks(ctx)
+	if err != nil {
+		return doctor.Category{}, err
+	}
+	saved, adapter, c, err := hostconfig.ReadCategory(ctx, path, m.stack, networks)
+	if err != nil || saved == nil {
+		return doctor.Category{}, err
+	}
+	return doctor.Category{Adapter: adapter, Now: c.String(), Saved: saved.Category.String(), Done: saved.Done, Problem: saved.Problem}, nil
+}

@@ -10,6 +10,7 @@ import (
 
 	"flannel/internal/test/hnstest"
 	"flannel/pkg/windows/hns"
+	"flannel/pkg/windows/hostconfig"
 )
 
 func TestWindowsNode(t *testing.T) {
@@ -56,4 +57,31 @@ func (n *node) journal(address netip.Prefix, dns netip.Addr, routes ...string) {
 	text := fmt.Sprintf(`{"Before":{"Written":%q,"Adapter":"Ethernet","Addresses":[%s],"Routes":[%s],"DNS":["%s"]}}`,
 		time.Now().Add(-time.Hour).UTC().Format(time.RFC3339), addresses, strings.Join(routes, ","), dns)
 	n.hand(os.WriteFile(n.o.JournalFile, []byte(text), 0o600))
+}
+
+// The category of the host's network is compared with the saved one; without one, or without a journal, FL524 is ok.
+func TestReadCategory(t *testing.T) {
+	n := newNode(t, overlay())
+	verdicts(t, "none saved", n.read(), map[string]string{"FL524": "ok"})
+	saved := hostconfig.SavedCategory{Category: hns.Private, Adapter: "Ethernet", GUID: n.m.Admin().Adapter("Ethernet").GUID}
+	for _, c := range []struct {
+		current hns.Category
+		problem string
+		want    string
+	}{
+		{hns.Private, "", "ok: Private vEthernet~(Ethernet)"},
+		{hns.Public, "", "warn: Private vEthernet~(Ethernet)"},
+		{hns.Public, "a group policy", "warn: Private vEthernet~(Ethernet) policy"},
+	} {
+		saved.Done, saved.Problem = c.problem != "", c.problem
+		if err := hostconfig.WriteJournal(n.o.JournalFile, hostconfig.Journal{Category: &saved}); err != nil {
+			t.Fatal(err)
+		}
+		if err := n.m.Admin().SetCategory("vEthernet (Ethernet)", c.current); err != nil {
+			t.Fatal(err)
+		}
+		verdicts(t, c.current.String(), n.read(), map[string]string{"FL524": c.want})
+	}
+	n.m.Fail(hnstest.Fault{Func: "INetwork.GetCategory", Code: hns.RPCServerUnavailable})
+	verdicts(t, "the service does not answer", n.read(), map[string]string{"FL524": "unknown"})
 }

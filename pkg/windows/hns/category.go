@@ -31,33 +31,25 @@ func (c Category) String() string {
 	return fmt.Sprintf("category %d", int(c))
 }
 
-// Categories reads and sets the category of the network to which an adapter is connected. Its calls may hang, such as when
-// the Network List Service is starting: use CategoryClient.
-type Categories interface {
-	// Category returns ErrNotFound if the adapter is not connected to a network, or if Windows has not identified it yet.
-	Category(adapterGUID string) (Category, error)
-	// SetCategory sets Public or Private, at once and for later boots. AccessDenied means that a group policy forbids it.
-	SetCategory(adapterGUID string, c Category) error
-}
-
-// CategoryClient calls Categories. No method takes longer than the limit.
+// CategoryClient reads and sets categories by a Stack. No method takes longer than the limit: calls may hang, such as when
+// the Network List Service is starting.
 type CategoryClient struct {
-	calls Categories
+	calls Stack
 	limit time.Duration
 	busy  sync.Mutex // locked during a call: one that hangs occupies a thread
 }
 
 // NewCategoryClient returns a client. A call that takes longer than the limit is abandoned; until it returns, others fail.
-func NewCategoryClient(calls Categories, limit time.Duration) *CategoryClient {
+func NewCategoryClient(calls Stack, limit time.Duration) *CategoryClient {
 	return &CategoryClient{calls: calls, limit: limit}
 }
 
-// Category is that of Categories.
+// Category is that of Stack.
 func (c *CategoryClient) Category(ctx context.Context, adapterGUID string) (Category, error) {
 	return c.call(ctx, func() (Category, error) { return c.calls.Category(adapterGUID) })
 }
 
-// SetCategory is that of Categories.
+// SetCategory is that of Stack.
 func (c *CategoryClient) SetCategory(ctx context.Context, adapterGUID string, to Category) error {
 	_, err := c.call(ctx, func() (Category, error) { return to, c.calls.SetCategory(adapterGUID, to) })
 	return err

@@ -56,7 +56,7 @@ func (o *comObject) release() {
 	}
 }
 
-// Category implements Categories.
+// Category implements Stack.
 func (ipHelper) Category(adapterGUID string) (c Category, err error) {
 	err = withNetwork(adapterGUID, func(network *comObject) error {
 		var value int32
@@ -67,7 +67,7 @@ func (ipHelper) Category(adapterGUID string) (c Category, err error) {
 	return c, err
 }
 
-// SetCategory implements Categories.
+// SetCategory implements Stack.
 func (ipHelper) SetCategory(adapterGUID string, c Category) error {
 	return withNetwork(adapterGUID, func(network *comObject) error {
 		return network.call("INetwork.SetCategory", setCategory, uintptr(c))

@@ -89,8 +89,12 @@ type Stack interface {
 	VLAN(guid string) int
 	// Watch calls changed, from any goroutine, after a change of adapters, addresses or routes, until stop is called.
 	Watch(changed func()) (stop func(), err error)
-	// Categories are those of the Network List Manager.
-	Categories
+
+	// Category returns the category of the network to which an adapter is connected, ErrNotFound if it is not connected, or
+	// if Windows has not identified the network yet. Use a CategoryClient.
+	Category(adapterGUID string) (Category, error)
+	// SetCategory sets Public or Private, at once and for later boots. AccessDenied means that a group policy forbids it.
+	SetCategory(adapterGUID string, c Category) error
 }
 
 // Adapter is a network adapter.

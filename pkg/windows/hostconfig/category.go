@@ -268,32 +268,25 @@ func (k *Keeper) TrackCategory() {
 	}
 }
 
-// CategoryState compares the category of the host's network with the saved one,
-// for flanneld doctor. The zero CategoryState means that none is saved.
-type CategoryState struct {
-	Adapter string // which has the host's address now
-	Now     hns.Category
-	Saved   SavedCategory
-}
-
-// ReadCategory compares the category in the journal at path with that of the
-// network. It changes nothing.
-func ReadCategory(ctx context.Context, path string, stack hns.Stack, networks []hns.Network) (CategoryState, error) {
+// ReadCategory returns the saved category in the journal at path, nil if there is
+// none, the name of the adapter that has the host's address now, and the category
+// of its network, for flanneld doctor. It changes nothing.
+func ReadCategory(ctx context.Context, path string, stack hns.Stack, networks []hns.Network) (saved *SavedCategory, adapter string, c hns.Category, err error) {
 	j, err := ReadJournal(path)
 	if err != nil || j.Category == nil {
-		return CategoryState{}, err
+		return nil, "", 0, err
 	}
 	adapters, err := stack.Adapters()
 	if err != nil {
-		return CategoryState{}, fmt.Errorf("list adapters: %w", err)
+		return nil, "", 0, fmt.Errorf("list adapters: %w", err)
 	}
 	host, err := j.Category.hostAdapter(adapters, networks)
 	if err != nil {
-		return CategoryState{}, err
+		return nil, "", 0, err
 	}
-	c, err := hns.NewCategoryClient(stack, categoryLimit).Category(ctx, host.GUID)
+	c, err = hns.NewCategoryClient(stack, categoryLimit).Category(ctx, host.GUID)
 	if err != nil {
-		return CategoryState{}, fmt.Errorf("read the category of the network of %s: %w", host.Name, err)
+		return nil, "", 0, fmt.Errorf("read the category of the network of %s: %w", host.Name, err)
 	}
-	return CategoryState{host.Name, c, *j.Category}, nil
+	return j.Category, host.Name, c, nil
 }
