@@ -16,6 +16,8 @@ import (
 	"flannel/internal/test/logtest"
 	"flannel/pkg/dataplane"
 	"flannel/pkg/dataplane/system"
+	"flannel/pkg/windows/hns"
+	"flannel/pkg/windows/hostconfig"
 	"flannel/pkg/windows/node"
 	"flannel/pkg/windows/sourcevip"
 	"flannel/subnet"
@@ -142,5 +144,22 @@ func TestPrepareFirewallHangs(t *testing.T) {
 	code, out, problems := flanneldSays(t.Context(), "--subnet-file="+file, "--iface=Ethernet", "prepare", "--network-mode=overlay", "--json")
 	if p := read[prepareAnswer](t, out); code != exitOK || !p.Made || p.Problem != "" || !strings.Contains(problems, "firewall-unknown") {
 		t.Errorf("prepare: %d %+v\n%s", code, p, problems)
+	}
+}
+
+// A switch that makes the host's network public: prepare restores the category by COM and says so.
+func TestPrepareCategory(t *testing.T) {
+	m := machine(t)
+	m.Turn(func(k *hnstest.Knobs) { k.LosesCategory = true })
+	if err := m.Admin().SetCategory("Ethernet", hns.Private); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "subnet.env")
+	code, out, problems := flanneldSays(t.Context(), "--subnet-file="+file, "--iface=Ethernet", "prepare", "--network-mode=overlay", "--json")
+	if p := read[prepareAnswer](t, out); code != exitOK || !p.Made || p.Problem != "" || !strings.Contains(problems, "cause="+hostconfig.CauseCategoryRestored) {
+		t.Errorf("prepare: %d %+v\n%s", code, p, problems)
+	}
+	if c := m.Admin().Category("vEthernet (Ethernet)"); c != hns.Private {
+		t.Errorf("the network is %s", c)
 	}
 }
