@@ -19,7 +19,7 @@ import (
 // Endpoint holds the properties of a pod's HNS endpoint that CHECK compares.
 type Endpoint struct {
 	Network   string // name of its HNS network
-	Namespace string // ID of its HNS namespace
+	Namespace string // ID of its HNS namespace, without braces
 	IPs       []netip.Addr
 	Policies  []Policy
 }
@@ -45,7 +45,9 @@ func (p *Plugin) checkEndpoint(ctx context.Context, c *conf, d delegate, args *s
 	}
 	ctx, cancel := context.WithTimeout(ctx, endpointTimeout)
 	defer cancel()
-	name := at.id + "_" + d.conf.text("name") // the name that all four delegates give it
+	// All four delegates give it this name. at.id is the ID of the sandbox container.
+	// With Docker, CNI_CONTAINERID may be that of another container (see attachment).
+	name := at.id + "_" + d.conf.text("name")
 	e, err := p.Endpoint(ctx, name)
 	if errors.Is(err, ErrNoEndpoint) {
 		return endpointError("HNS endpoint %s not found", name)
@@ -95,8 +97,8 @@ func (e Endpoint) differences(d delegate, ips []netip.Addr, netns string) (probl
 	if network := d.conf.text("name"); e.Network != network {
 		problem("in the network %q, want %q", e.Network, network)
 	}
-	// CNI_NETNS is the GUID of an HNS namespace, except with Docker, which
-	// passes "none" or "container:ID".
+	// CNI_NETNS is the GUID of an HNS namespace, maybe in braces, except with
+	// Docker, which passes "none" or "container:ID".
 	if strings.Count(netns, "-") == 4 && !strings.EqualFold(strings.Trim(netns, "{}"), e.Namespace) {
 		problem("in the namespace %q, want %q", e.Namespace, netns)
 	}
@@ -107,7 +109,7 @@ func (e Endpoint) differences(d delegate, ips []netip.Addr, netns string) (probl
 	}
 	for _, want := range d.policies() {
 		if !slices.ContainsFunc(e.Policies, want.satisfiedBy) {
-			text, _ := json.Marshal(want.Settings)
+			text, _ := json.Marshal(want.Settings) // with many exceptions it is long, so 300 bytes of it are shown
 			problem("no policy %s with %.300s", want.Type, text)
 		}
 	}
@@ -117,7 +119,8 @@ func (e Endpoint) differences(d delegate, ips []netip.Addr, netns string) (probl
 // policies returns the policies that the delegate was configured to add to the
 // endpoint: from "policies" for win-bridge and win-overlay, from
 // "AdditionalArgs" for sdnbridge and sdnoverlay, and one for each port mapping
-// of the runtime.
+// of the runtime. It returns none if they have a form that it cannot read:
+// ADD passed them to the delegate unread, so CHECK does not reject them.
 func (d delegate) policies() (policies []Policy) {
 	type argument struct {
 		Name  string
@@ -143,6 +146,8 @@ func (d delegate) policies() (policies []Policy) {
 			policies = append(policies, p)
 		}
 	}
+	// Only the ports are compared: the runtime gives the protocol as a name, and HNS
+	// as a number.
 	for _, m := range c.RuntimeConfig.PortMappings {
 		ports := map[string]any{"ExternalPort": float64(m.HostPort), "InternalPort": float64(m.ContainerPort)}
 		policies = append(policies, Policy{"PortMapping", ports})
@@ -166,8 +171,9 @@ func (p Policy) satisfiedBy(actual Policy) bool {
 
 // includes reports whether actual includes the settings in want. HNS omits some
 // settings when it returns a policy, and spells keys and values in another case.
-// So a missing key is not a difference, and case is ignored. A list may have
-// further elements, because delegates add some.
+// So a missing key, or null in the place of an object, is not a difference, and
+// case is ignored. A list may have further elements, because delegates add some,
+// but null in the place of a list is an empty list, which lacks the elements of want.
 func includes(actual, want any) bool {
 	switch w := want.(type) {
 	case nil:
