@@ -9,22 +9,23 @@ import (
 	"flannel/subnet"
 )
 
-// adoption puts a new configuration in force: at once if this node still
-// reaches its peers with it, or else when package rollout decides so; such a
-// configuration is called disruptive. Two nodes reach each other if their
-// configurations have the same wire (VNI and port, for instance). Only the loop
-// uses an adoption; its trial is used by the goroutine of askPeers, too. In the
-// zero adoption no rollout is in progress.
+// adoption puts a new configuration in force. Two nodes reach each other if their
+// configurations have the same wire (VNI and port, for instance). A configuration
+// with another wire than the one in force is called disruptive: package rollout
+// decides when this node adopts it. Any other configuration is adopted at once.
+// The goroutine of Daemon.loop calls all methods and has the fields to itself,
+// except the trial, which the goroutine of askPeers uses, too. In the zero
+// adoption no rollout is in progress.
 type adoption struct {
 	rollout rollout.Rollout
 	offered validConfig // the subject of the rollout
 	former  validConfig // in force before the trial, and again after a failed one
 	invalid string      // why the configuration in the store is not even offered; "": it is
 
-	participants participants
+	participants participants // the peers that take part in the rollout; zero: to be computed again
 
 	trial     *trial      // of offered; nil: none yet
-	stepTimer *time.Timer // notifies the loop of the next step; nil: none is due
+	stepTimer *time.Timer // makes the loop call stepRollout again; it may have fired; nil: none was due yet
 }
 
 // validConfig is a validated configuration with its wire. The maker makes the
@@ -40,7 +41,8 @@ func (n *node) validConfig() validConfig {
 }
 
 // offer puts a valid configuration in force, or starts its rollout. next is a
-// copy of n with that configuration.
+// copy of n with that configuration. A backend makes no paths if its Wire.Paths is
+// false: with "alloc", flanneld only has a subnet, and reaches no peer.
 //
 //	new wire                                       result
 //	that of the trial, or one kept as unproven     in force at once; the trial continues
@@ -54,6 +56,8 @@ func (n *node) validConfig() validConfig {
 // in force is not the one that the state stands for: see lasting.
 func (d *Daemon) offer(n *node, next node) error {
 	a, to, wire := &d.adoption, next.validConfig(), n.backend.Wire()
+	// The duration of one turn, 0: rollouts are off; and the delay with which
+	// another node may receive the same configuration.
 	a.rollout.Stagger, a.rollout.Skew = d.Settings.ConfigStagger, d.Settings.ConfigSkew
 	lasting := a.lasting(wire)
 	switch {
@@ -75,6 +79,7 @@ func (d *Daemon) offer(n *node, next node) error {
 			d.withdraw(n.validConfig())
 		}
 		a.setOffered(to)
+		// Offer returns false for a wire that is the subject of the rollout already.
 		if a.rollout.Offer(rollout.ID(to.wire.Name), time.Now()) {
 			d.Log.Warn("the new network configuration disconnects nodes that have it from nodes that do not: "+
 				"when all nodes have received it, two try it, and the others follow when these reach each other; restore the former configuration to stop the rollout",
@@ -87,7 +92,8 @@ func (d *Daemon) offer(n *node, next node) error {
 	return nil
 }
 
-// setOffered replaces the subject of the rollout. Its participants depend on it.
+// setOffered replaces the subject of the rollout. The participants are computed
+// again, since they depend on it.
 func (a *adoption) setOffered(c validConfig) { a.offered, a.participants = c, participants{} }
 
 // lasting returns the wire that this node has, or returns to if the offered
@@ -101,8 +107,9 @@ func (a *adoption) lasting(inForce backend.Wire) backend.Wire {
 	return inForce
 }
 
-// withdraw ends the rollout, if one is in progress. If the configuration in force
-// was unproven before, it is so again, and is the subject of the rollout.
+// withdraw ends the rollout, if one is in progress; inForce is the configuration
+// in force. If inForce was unproven when the withdrawn one was offered, the rollout
+// of inForce continues in the state Unproven, and a new trial looks for a proof.
 func (d *Daemon) withdraw(inForce validConfig) {
 	a := &d.adoption
 	if s := a.rollout.State(); s == rollout.Waiting || s == rollout.Trying {
@@ -115,15 +122,16 @@ func (d *Daemon) withdraw(inForce validConfig) {
 }
 
 // stepRollout does the next step of the rollout, if one is in progress; see the
-// table in package rollout.
+// table in package rollout. Each pass calls it. If it returns before the end, the
+// timer of an earlier call may still run, and then causes one pass more.
 func (d *Daemon) stepRollout(n *node, in *inbox) error {
 	a := &d.adoption
 	before := a.rollout.State()
 	if before == rollout.Settled {
 		return nil
 	}
-	peers, seen, complete := in.marked()
-	if !complete {
+	peers, seen, complete := in.marked() // the peers, and when the mark of each has changed
+	if !complete {                       // no set of peers was received yet
 		return nil
 	}
 	if a.rollout.InForce() && a.trial != nil {
@@ -138,6 +146,8 @@ func (d *Daemon) stepRollout(n *node, in *inbox) error {
 	state := a.rollout.State()
 	var err error
 	switch inForce := n.backend.Wire() == a.offered.wire; {
+	// GoBack is not looked at: the state Refused says the same, also after an activate
+	// that failed.
 	case action == rollout.Adopt:
 		a.former, a.trial = n.validConfig(), &trial{began: time.Now()}
 		err = d.activate(n, a.offered, causeConfigTrial, "trying the new network configuration")
@@ -153,7 +163,7 @@ func (d *Daemon) stepRollout(n *node, in *inbox) error {
 			"when pods have run on this node and on another one", "cause", causeConfigNoEvidence,
 			"wire", a.offered.wire.Name, "provenByOthers", a.rollout.ProvenElsewhere())
 	}
-	// One timer at most: each pass replaces that of the pass before.
+	// There is one timer at most: this one replaces that of an earlier step.
 	if a.stepTimer != nil {
 		a.stepTimer.Stop()
 	}
@@ -174,7 +184,7 @@ func (d *Daemon) activate(n *node, c validConfig, cause, msg string) error {
 		return err
 	}
 	args := []any{"cause", cause, "to", c.wire.Name, "from", n.backend.Wire().Name}
-	if t := d.adoption.trial; t != nil {
+	if t := d.adoption.trial; t != nil { // why nobody has answered askPeers, if that was the last result
 		if last := t.err.Swap(nil); last != nil {
 			args = append(args, "last", *last)
 		}
