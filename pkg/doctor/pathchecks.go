@@ -10,13 +10,18 @@ import (
 	"flannel/pkg/encap"
 )
 
-// pathCause is what the doctor says about a cause.
+// pathCause is what the doctor says about a cause that Path.diagnose finds. The
+// fields of Path, with the packets that were sent, are described there: Host is a
+// test of the peer's machine, Inner of the way to its pods, Frame of the tunnel,
+// with a packet that package probe has encapsulated. Device is the interface that
+// the route to the peer's subnet leads to (a tunnel, or the underlay itself), and
+// Underlay the one by which packets leave the node.
 type pathCause struct {
 	code           string
 	cause          Cause
 	title, problem string
 	verdict        Verdict
-	seen           func(Path) string // after the peer's name
+	seen           func(Path) string // printed after the peer's name
 	fix            func(Snapshot, Path) string
 }
 
@@ -29,7 +34,7 @@ var pathCauses = []pathCause{
 			}
 			return "neither pings nor TCP nor UDP to " + p.PublicIP.String() + " are answered"
 		},
-		always("Start the machine, or repair the network between the nodes, if all peers are affected that of this node. " +
+		always("Start the machine, or repair the network between the nodes; if all peers are affected, repair that of this node. " +
 			"If the node is gone for good, delete its lease (in Kubernetes the Node).")},
 	{"FL602", CausePortClosed, "the tunnel's port is open on the tested peers", "the tunnel's port is closed on peers", Fail,
 		func(p Path) string { return p.packets() + " are answered with an error, as if nothing listens there" },
@@ -38,7 +43,7 @@ var pathCauses = []pathCause{
 		}},
 	{"FL603", CausePortFiltered, "no firewall drops the tunnel's packets to the tested peers", "a firewall drops the tunnel's packets to peers", Fail,
 		func(p Path) string {
-			if p.Rejected != "" {
+			if p.Rejected != "" { // diagnose has excluded RejectedClosed
 				return p.packets() + " are rejected as prohibited"
 			}
 			return "the machine answers, but not " + p.packets()
@@ -53,6 +58,8 @@ var pathCauses = []pathCause{
 				return fmt.Sprintf("Let the network between the nodes carry packets of %d bytes, or more. No smaller MTU helps: pods need %d bytes.",
 					least+p.Overhead, least)
 			}
+			// The path may be direct with a backend that has Backend.MTU: vxlan with
+			// DirectRouting.
 			kind := p.Kind
 			if n := s.node(); n != nil {
 				kind = n.Backend
@@ -107,7 +114,7 @@ var pathCauses = []pathCause{
 			if p.Underlay == "" {
 				return "there is no route to " + p.PublicIP.String()
 			}
-			if len(p.Astray) > 0 {
+			if len(p.Astray) > 0 { // each says which packets take another way
 				return fmt.Sprintf("the route to %s leads to %s, but %s", p.Subnet, p.Device, p.Astray[0])
 			}
 			return "the route to " + p.Subnet.String() + " leads to " + cmp.Or(p.Device, "nowhere")
@@ -159,7 +166,8 @@ func accept(p Path) string {
 	return "Accept " + what + " from and to all nodes, in the nodes' firewalls, those between them and the cloud's security groups."
 }
 
-// excluded lists what the cause is not.
+// excluded says what the tests have excluded, for a path whose cause is unknown.
+// diagnose has already compared AnswerMAC with PublishedMAC.
 func (p Path) excluded() string {
 	var not []string
 	add := func(excluded bool, what string) {
