@@ -89,6 +89,7 @@ type Guard struct {
 	config   *Config      // of the rules in the kernel; nil: none, or not known
 	rules    []uint64     // their handles
 	dropping bool         // they drop packets, as far as is known
+	absent   bool         // there is no table, unless others have made it; false: there may be one
 	recount  bool         // the next rules count from 0
 	subnets  atomic.Value // []netip.Prefix, for ObserveAddr
 	// stale: others may have changed the table. podsStale: the interfaces of pods may

@@ -63,3 +63,32 @@ func TestKernelWithoutTables(t *testing.T) {
 		faults.Fail(0, 0)
 	})
 }
+
+// A table whose deletion has failed is deleted by the next pass.
+func TestRemoveAgain(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		g, err := New(slog.New(slog.DiscardHandler), "", func() {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer g.Close() //nolint:errcheck // not what is tested
+		apply := func(c *Config) error {
+			return g.Apply(t.Context(), driver.Options{}, c, func() ([]string, error) { return nil, nil })
+		}
+		if err := apply(&Config{}); err != nil {
+			t.Fatal(err)
+		}
+		faults := nstest.NewFaults(t)
+		faults.Fail(2, unix.ENOBUFS) // the request after drain
+		if err := apply(nil); !errors.Is(err, unix.ENOBUFS) {
+			t.Fatal(err)
+		}
+		faults.Fail(0, 0)
+		if err := apply(nil); err != nil {
+			t.Fatal(err)
+		}
+		if there, err := g.exists(); there || err != nil {
+			t.Errorf("the table is there: %t, %v", there, err)
+		}
+	})
+}

@@ -16,6 +16,10 @@ import (
 	"flannel/pkg/dataplane/driver"
 )
 
+// This file writes the guard's table (guard_linux.go says what it drops) and compares it
+// with what was written. The methods are called by Apply, Prune and Remove. Rules drop
+// packets only after a trial (trial_linux.go), in which they only count them.
+
 // noTable are the errors of asking for a table that does not exist, or of a kernel that
 // has no nf_tables.
 var noTable = []error{unix.ENOENT, unix.EINVAL, unix.EOPNOTSUPP, unix.EPROTONOSUPPORT}
@@ -34,18 +38,20 @@ func (g *Guard) exists() (bool, error) {
 
 // check compares the rules in the kernel with those that were written last, by their
 // handles, which the kernel never uses twice, and makes the sets be listed. If anything
-// differs, or after a start, config is nil afterwards.
+// differs, or after a start, config is nil afterwards, so that fill writes all rules.
+// Apply calls check if the guard is stale: after a start, and when the watcher has seen
+// that somebody else has changed the table.
 func (g *Guard) check(o driver.Options) error {
 	g.peers.Relist()
 	g.pods.Relist()
-	clear(g.made)
+	clear(g.made) // makeDescribedSets makes all of them that the kernel lacks
 	rules, dropping, err := g.listRules()
 	if err != nil {
 		return err
 	}
 	g.dropping = dropping
 	if g.config == nil {
-		g.trial.passed = g.trial.passed || dropping // the rules of an earlier run
+		g.trial.passed = g.trial.passed || dropping // rules of an earlier run that drop had passed their trial
 	} else if !slices.Equal(handlesOf(rules), g.rules) {
 		g.config = nil
 		g.log.Info("repairing the guard's rules, somebody else has changed them", "table", g.table.Name)
@@ -55,8 +61,8 @@ func (g *Guard) check(o driver.Options) error {
 }
 
 // listRules returns all rules of the table, by chain and in the order of chainNames, and
-// whether they drop packets; none if there is no table. The sets of networks that the rules
-// look at, maybe those of an earlier run, are known afterwards.
+// whether they drop packets; none if there is no table. g.masks has an entry afterwards for
+// each set of networks that the rules look at, also for those of an earlier run.
 func (g *Guard) listRules() (rules []*nftables.Rule, dropping bool, err error) {
 	for _, name := range chainNames() {
 		chain, err := g.conn.GetRules(g.table, &nftables.Chain{Name: name, Table: g.table})
@@ -68,7 +74,7 @@ func (g *Guard) listRules() (rules []*nftables.Rule, dropping bool, err error) {
 			for _, e := range r.Exprs {
 				if l, isLookup := e.(*expr.Lookup); isLookup {
 					if m, isNetworks := maskOf(l.SetName); isNetworks {
-						g.masks[m] += 0 // known, and not used by a path because of this
+						g.masks[m] += 0 // makes an entry, whose number of paths stays, or is 0
 					}
 				}
 			}
@@ -98,7 +104,8 @@ func (g *Guard) fill(ctx context.Context, o driver.Options, c Config) error {
 	if err := g.Tables().Add(ctx, o); err != nil {
 		return err
 	}
-	// Lengths stay, since elements of peers that are gone may not be deleted yet.
+	// A mask that no path needs any more stays until Prune has deleted the elements of
+	// its set.
 	c.masks = g.sortedMasks()
 	if g.config != nil && reflect.DeepEqual(*g.config, c) {
 		return nil
@@ -108,6 +115,8 @@ func (g *Guard) fill(ctx context.Context, o driver.Options, c Config) error {
 
 // isForeign reports whether the kernel refuses a change because there is something of
 // another kind under our name, such as a set of another type or a chain of another hook.
+// err is from fill. A kernel without nf_tables returns EOPNOTSUPP, too; deleteTable then
+// finds no table, and the second fill fails in the same way.
 func isForeign(err error) bool {
 	return errors.Is(err, unix.EEXIST) || errors.Is(err, unix.EOPNOTSUPP)
 }
@@ -125,12 +134,14 @@ func (g *Guard) counter(name string) *nftables.CounterObj {
 	return &nftables.CounterObj{Table: g.table, Name: name}
 }
 
-// prepare makes the table with its counters and sets, except those of type describedSet.
+// prepare makes the table with its counters and sets, except those of type describedSet,
+// which the library for nftables cannot write.
 func (g *Guard) prepare() error {
 	packets, err := g.counts.read(g.table)
 	if err != nil {
 		return fmt.Errorf("read the counters of table %s: %w", g.table.Name, err)
 	}
+	g.absent = false
 	g.conn.AddTable(g.table)
 	for _, name := range counterNames() {
 		if _, exists := packets[name]; !exists && len(packets) > 0 {
@@ -150,7 +161,7 @@ func (g *Guard) prepare() error {
 // need, of an earlier version or of somebody else, are deleted in it. If an earlier version
 // lacked counters, all of them start anew, so that their numbers fit each other.
 func (g *Guard) write(c Config) error {
-	all := chains(c, groupOf(g.table.Name))
+	all := chains(c, groupOf(g.table.Name)) // the NFLOG group, which the sampler reads
 	gone, err := g.unneeded(all)
 	if err != nil {
 		return err
@@ -186,6 +197,8 @@ func (g *Guard) write(c Config) error {
 	if err := g.flush("write the rules"); err != nil {
 		return err
 	}
+	// mayEnforce lets c.Enforce be true only after the trial. Rules that only count begin
+	// a new trial. config stays nil if the handles cannot be listed.
 	g.config, g.recount, g.dropping, g.trial.passed = nil, false, c.Enforce, c.Enforce
 	written, _, err := g.listRules()
 	if err != nil {
@@ -259,7 +272,8 @@ func (g *Guard) unneeded(all []chain) (gone []*nftables.Chain, err error) {
 	return gone, nil
 }
 
-// unneededSets returns the sets in the kernel that the rules do not look at. Those that
+// unneededSets returns the sets in the kernel that the rules do not look at: they look at
+// those of fixedSets, and those that peerSets returns. Sets that
 // cannot be read stay, and do no harm.
 func (g *Guard) unneededSets() (gone []*nftables.Set) {
 	sets, err := g.conn.GetSets(g.table)
@@ -274,9 +288,9 @@ func (g *Guard) unneededSets() (gone []*nftables.Set) {
 	return gone
 }
 
-// remove deletes the table, unless there is none.
+// remove deletes the table, unless there is none. The rules after it begin a new trial.
 func (g *Guard) remove() error {
-	if g.config == nil && !g.stale.Load() {
+	if g.absent && !g.stale.Load() {
 		return nil
 	}
 	g.trial.passed = false
@@ -287,8 +301,9 @@ func (g *Guard) remove() error {
 	return nil
 }
 
-// deleteTable deletes the table, and makes the sets be listed. If the rules dropped
-// packets, those that follow do, too. It may be called after an error.
+// deleteTable deletes the table, and makes the sets be listed. Nothing is dropped until
+// the next write. trial.passed stays: after a trial that was passed, the next rules drop
+// packets at once. deleteTable may be called after an error.
 func (g *Guard) deleteTable() error {
 	g.conn.drain()
 	g.config = nil
@@ -300,7 +315,7 @@ func (g *Guard) deleteTable() error {
 	if err != nil {
 		return err
 	}
-	g.dropping = false
+	g.dropping, g.absent = false, true
 	clear(g.made)
 	g.peers.Relist()
 	g.pods.Relist()
