@@ -34,9 +34,11 @@ import (
 // The table calls List, Set and Delete, the watcher calls observe and resolve.
 type nexthopStore struct {
 	conn  *rtnetlink.Conn
-	scope *scopePointer
-	first uint32 // our IDs are first to first+nexthopRange-1
-	lost  func() // called when List misses an object that routes use: the kernel has deleted these routes
+	scope *scopePointer // its everything: a cleanup that owns the objects of every flanneld
+	first uint32        // our IDs are first to first+nexthopRange-1
+	// lost is called, with mu held, when List misses an object that routes use: the kernel
+	// has deleted these routes. It makes the table of routes list what is left.
+	lost func()
 
 	mu   sync.Mutex
 	none bool           // the kernel has no nexthop objects
@@ -46,19 +48,19 @@ type nexthopStore struct {
 }
 
 // nexthopKey identifies an object by its hop. Of several objects of ours with the
-// same hop only one is needed: that one has the extra 0, and the others, which
-// are never desired, their IDs.
+// same hop, routes use one.
 type nexthopKey struct {
 	hop
-	extra uint32
+	extra uint32 // 0: routes use this object; else the ID of a superfluous one, which is never desired
 }
 
 // IDs have 32 bits. Ours are far from the small ones that people choose. Each
 // flanneld of a host has its own range, since it must not delete the objects that
-// another one's routes use.
+// another one's routes use. The ranges of two named ones are the same if their
+// hashes are, once in 11,903 pairs of names. Each then deletes the other's objects.
 const (
-	nexthopRange = 1 << 18
-	usualNexthop = 70 << 24
+	nexthopRange = 1 << 18 // objects of one flanneld; with more gateways, reserveID would not end
+	usualNexthop = protocolOurs << 24
 	otherRanges  = (1<<32 - usualNexthop) / nexthopRange // including that of the flanneld without a name
 )
 
@@ -85,7 +87,8 @@ func (s *nexthopStore) List(context.Context) (map[nexthopKey]struct{}, error) {
 	s.mu.Unlock()
 	out, ids, hops := make(map[nexthopKey]struct{}, n), make(map[hop]uint32, n), make(map[uint32]hop, n)
 	reset := func() { clear(out); clear(ids); clear(hops) }
-	err := s.conn.Dump(rtnetlink.DumpRequest(unix.RTM_GETNEXTHOP, make([]byte, 8)), reset, func(body []byte) error {
+	header := make([]byte, 8) // a zero struct nhmsg: the objects of all families
+	err := s.conn.Dump(rtnetlink.DumpRequest(unix.RTM_GETNEXTHOP, header), reset, func(body []byte) error {
 		id, protocol, h, err := parseNexthop(body)
 		if err != nil {
 			return err
@@ -111,7 +114,8 @@ func (s *nexthopStore) List(context.Context) (map[nexthopKey]struct{}, error) {
 	if err != nil {
 		return nil, err // the old maps are better than a part of a list
 	}
-	// The notification of its deletion may be on its way. Then observe will not know it.
+	// If an object that routes use is missing, the notification of its deletion may still
+	// be on its way. observe will not recognize the ID then, as the new maps lack it.
 	for h, id := range s.ids {
 		if hops[id] != h {
 			s.lost()
@@ -129,7 +133,8 @@ func (s *nexthopStore) unsupported() bool {
 }
 
 // resolve returns the hop of a route. With the sysctl nexthop_compat_mode 0, the
-// kernel reports only the ID of its object.
+// kernel reports only the ID of its object. The hop of an unknown object is unmanaged:
+// no route is desired with it, so the route is written again.
 func (s *nexthopStore) resolve(r kernelRoute) hop {
 	if r.nexthop == 0 || r.hop.Via.IsValid() {
 		return r.hop
@@ -142,8 +147,8 @@ func (s *nexthopStore) resolve(r kernelRoute) hop {
 	return hop{Unmanaged: true}
 }
 
-// reserveID reserves an ID for a hop. Called before the object is created, so that
-// observe recognizes its notification.
+// reserveID reserves an ID for a hop. It is called before the object is created, so
+// that observe recognizes its notification. One ID of the range must be free.
 func (s *nexthopStore) reserveID(h hop) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -177,7 +182,7 @@ func (s *nexthopStore) releaseID(key nexthopKey) (id uint32) {
 type nexthopEntry = reconcile.Entry[nexthopKey, struct{}]
 
 func (s *nexthopStore) Set(_ context.Context, entries []nexthopEntry) []error {
-	if s.unsupported() {
+	if s.unsupported() { // all succeed: idOf then returns 0, and routes are written without an object
 		return nil
 	}
 	for _, e := range entries {
@@ -198,7 +203,7 @@ func (s *nexthopStore) Set(_ context.Context, entries []nexthopEntry) []error {
 }
 
 func (s *nexthopStore) Delete(_ context.Context, entries []nexthopEntry) []error {
-	if s.unsupported() {
+	if s.unsupported() { // all succeed, as there are no objects
 		return nil
 	}
 	return ignoreMissing(batch(s.conn, entries, func(m rtnetlink.Message, e nexthopEntry) rtnetlink.Message {

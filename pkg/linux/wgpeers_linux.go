@@ -58,24 +58,30 @@ type wgSubnet struct {
 //	another                         over     it, so that Set sets that of the lease
 //
 // The kernel does not notify of changes of peers, so poll makes the table list them.
+//
+// The goroutine that calls the driver's methods, and with them the table, has all
+// fields to itself, except the atomic ones. The goroutine of poll uses active and
+// interval, and ends with stop. Driver.Traffic, for any goroutine, reads traffic.
 type wgStore struct {
-	client  wgClient
+	client  wgClient // connects with the first request
 	log     *slog.Logger
 	keyFile string
-	private wgPrivate
+	private wgPrivate // loadKey sets it
 	// replaced means that this run has replaced the private key.
 	replaced bool
 
-	devices func() map[int]string         // names of our devices by index
-	desired func(wgKey) (wgPeer, bool)    // of the table
-	states  map[wgKey]*wgState            // of all actual peers
-	owners  map[wgSubnet]wgKey            // of the allowed IPs, as of the last List
+	devices func() map[int]string      // names of our devices by index; the maker of the store sets it
+	desired func(wgKey) (wgPeer, bool) // of the table; the maker of the store sets it
+	states  map[wgKey]*wgState         // of all actual peers
+	// owners are the peers by their allowed IPs, for pathOf. It may name deleted peers
+	// until the next List, so pathOf asks the table whether the peer exists.
+	owners  map[wgSubnet]wgKey
 	report  func(dataplane.TunnelSummary) // may be nil
 	traffic atomic.Pointer[map[netip.Prefix]report.Tunnel]
 
-	starts map[string]*runner.Backoff // of wireguard-go, by device
+	starts map[string]*runner.Backoff // of wireguard-go, by device; startUserspace makes it
 
-	listed   bool         // at least once
+	listed   bool         // summarize was called before, so that what a new peer received counts
 	active   atomic.Bool  // there are devices to poll
 	interval atomic.Int64 // of polling, in nanoseconds; 0: not polling
 	stop     chan struct{}
@@ -86,8 +92,8 @@ type wgStore struct {
 type wgState struct {
 	applied   netip.AddrPort // that Set has set; zero: none in this run
 	actual    wgPeer         // as of the last List or Set
-	handshake time.Time      // the last one
-	changed   time.Time      // when this run first saw it; the first one of a run: when it was
+	handshake time.Time      // the time of the last handshake, by the wall clock
+	changed   time.Time      // when this run first saw that handshake; if it is older than this run, the time of the handshake itself
 	received  int64          // bytes
 	sent      int64          // bytes
 }
@@ -183,7 +189,8 @@ func peerOf(p wgtypes.Peer) wgPeer {
 	return out
 }
 
-// reported returns the configuration of a peer for the table.
+// reported returns the configuration of a peer for the table. Before, it adopts the
+// desired endpoint, if the table has one (see adopt).
 func (s *wgStore) reported(key wgKey, state *wgState) wgPeer {
 	if want, ok := s.desired(key); ok {
 		state.adopt(want.Endpoint)
@@ -266,7 +273,9 @@ func (s *wgStore) configOf(e wgEntry) wgtypes.PeerConfig {
 	if !exists {
 		state = &wgState{}
 	}
-	want, have := e.Value, s.reported(e.Key, state) // which adopts an endpoint that Found has listed
+	// Driver.Found makes the table list the peers of an earlier run before they are desired.
+	// Their endpoints are adopted here.
+	want, have := e.Value, s.reported(e.Key, state)
 	c := wgtypes.PeerConfig{PublicKey: wgtypes.Key(e.Key.Key)}
 	if want.Endpoint != have.Endpoint {
 		c.Endpoint = net.UDPAddrFromAddrPort(want.Endpoint)
@@ -291,7 +300,8 @@ func (s *wgStore) configOf(e wgEntry) wgtypes.PeerConfig {
 	return c
 }
 
-// recordSet records an entry that was set.
+// recordSet records an entry that was set. The kernel has the desired endpoint
+// afterwards if configOf has sent it, and else the one that it had.
 func (s *wgStore) recordSet(e wgEntry) {
 	state, exists := s.states[e.Key]
 	if !exists {
