@@ -21,7 +21,8 @@ import (
 // driver.WaitError) says what comes next. The steps, for an overlay on Ethernet:
 //
 //	wait until HNS answers and the adapter exists      (findNetwork)
-//	delete networks of ours on a dead switch           (deleteDeadSwitch)
+//	delete networks of ours on a dead switch, whose
+//	  adapter has got the host's addresses back        (deleteDeadSwitch)
 //	adopt the network, or save the host's settings,
 //	  create it, and wait while the address moves      (adoptOrCreate)
 //	wait until HNS knows the host's address, or, on a
@@ -41,7 +42,7 @@ func (d *Driver) Ensure(ctx context.Context, devices []dataplane.Device) (datapl
 	if !networks && !adapters && d.ensureErr == nil && !d.hostConfig.Pending() {
 		return d.links, nil
 	}
-	if d.device().network == nil {
+	if d.device().network == nil { // no device is an HNS network: paths lead through the underlay
 		d.dropNetwork(ctx, networks)
 	}
 	links, err := dataplane.Links{}, error(nil)
@@ -54,7 +55,7 @@ func (d *Driver) Ensure(ctx context.Context, devices []dataplane.Device) (datapl
 	if reconcile.IsUnknown(err) {
 		d.keepKnown(links)
 	}
-	if err != nil && networks {
+	if err != nil && networks { // ensure relists after an error anyway, dropNetwork does not
 		d.networksDirty.Store(true)
 	}
 	if refused := (*refusedError)(nil); errors.As(err, &refused) {
@@ -92,13 +93,13 @@ func (d *Driver) keepKnown(links dataplane.Links) {
 }
 
 // dropNetwork is for a backend without an HNS network. It lists the networks, so
-// that Apply deletes those that an earlier backend left. If HNS does not answer,
-// there are none.
+// that Apply deletes those that an earlier backend left. If HNS does not answer, as
+// where it is not installed, they are listed when networksDirty is set again.
 func (d *Driver) dropNetwork(ctx context.Context, relist bool) {
 	if d.network != nil {
 		d.forgetTables()
 	}
-	d.network, d.target = nil, target{}
+	d.network, d.target = nil, target{} // the tables want no entries
 	if !relist {
 		return
 	}
@@ -125,7 +126,8 @@ func (d *Driver) ensure(ctx context.Context, dev dataplane.Device, relist bool, 
 	}
 	host := adapters[i]
 	if !host.Virtual() {
-		host, _ = hostconfig.HostAdapter(adapters, host, false)
+		const bound = false // so that it is host itself if there is no virtual adapter, and always found
+		host, _ = hostconfig.HostAdapter(adapters, host, bound)
 	}
 	links[dev.Name] = dataplane.Link{Index: host.Index, MAC: host.MAC, MTU: host.MTU}
 	return nil
@@ -137,6 +139,7 @@ func (d *Driver) ensureNetwork(ctx context.Context, dev device, relist bool, ada
 	if err := d.findNetwork(ctx, dev, relist, adapters); err != nil {
 		return d.rollBack(ctx, dev, err)
 	}
+	// A network that only binds a switch (Switch) has no tunnels that need the MAC address.
 	if dev.network.tunnels() && d.network.DRMAC == (mac.Addr{}) && !dev.Switch {
 		return d.rollBack(ctx, dev, driver.Waiting(causeNoMAC, "HNS to give the network its MAC address"))
 	}
@@ -154,6 +157,7 @@ func (d *Driver) ensureNetwork(ctx context.Context, dev device, relist bool, ada
 	if !found {
 		return d.rollBack(ctx, dev, d.waitForHost(ctx, dev, adapters))
 	}
+	// The host has its address, so waitForHost and rollBack begin to count from zero again.
 	d.hostConfig.SetReachable()
 	d.wrongIP, d.rolledBack = wrongManagementIP{}, 0
 	if err := dev.network.finish(ctx, d, dev, host, adapters); err != nil {
@@ -211,8 +215,8 @@ func (d *Driver) listNetworks(ctx context.Context, dev device) error {
 		}
 		d.network = &next
 	}
-	// The list includes the policies. The table takes them before it writes any,
-	// which the list would lack.
+	// The list includes the policies. policyStore.List takes them once, before the table
+	// writes any: policies that are written later are not in this list.
 	d.policiesFresh = true
 	d.policies.Relist()
 	d.remotes.Relist()

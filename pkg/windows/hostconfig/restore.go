@@ -53,10 +53,13 @@ type Limits struct {
 //
 //	missing                  timer           action
 //	adapter                  missingSince    wait; at boot, give up after Limits.DHCP
-//	addresses                missingSince    wait; after Limits.Address, with an address
-//	                                         of 169.254.0.0/16, or with a lease instead
-//	                                         after Limits.Rest, turn DHCP off and add
-//	                                         those set by hand; after Limits.DHCP, all
+//	addresses                missingSince    wait; after Limits.Address, turn DHCP off and
+//	                                         add those set by hand; after Limits.DHCP,
+//	                                         add the others, too
+//	addresses, and one of    missingSince    wait; turn DHCP off and add those set by
+//	169.254.0.0/16 is there                  hand at once
+//	addresses, and a lease   missingSince    wait; after Limits.Rest, turn DHCP off and
+//	is there instead                         add those set by hand
 //	only routes, DNS, or     incompleteSince wait; after Limits.Rest, restore them; if
 //	settings                                 Windows refuses, retry without waiting,
 //	                                         and after Limits.DHCP give up
@@ -65,7 +68,8 @@ type Limits struct {
 //	                                         registry if that has another one
 //
 // "Wait" means that Restore returns a driver.WaitError, which keeps the driver
-// from making or using a network.
+// from making or using a network. A snapshot from before a boot (AtBoot) makes it
+// wait also while Windows refuses something.
 type Keeper struct {
 	path   string // of the journal
 	limits Limits
@@ -82,7 +86,7 @@ type Keeper struct {
 	completeSince   time.Time
 	lost            bool      // something of the snapshot was missing
 	staticMissing   bool      // the last Restore found that an address of the snapshot that was set by hand is missing
-	darkSince       time.Time // see TrackDark; without a snapshot
+	darkSince       time.Time // since when TrackDark has found no address; not used with a snapshot of the adapter
 	upSince         time.Time // since when TrackDark has found the physical adapter up
 	uncertain       bool      // true: the journal was missing or unreadable, so it is unknown whether addresses that flanneld removed were restored
 	dhcpOff         int       // index of the adapter whose DHCP turnDHCPOff turned off, while Windows has not obeyed; 0: none
@@ -100,6 +104,7 @@ func New(path string, limits Limits, stack hns.Stack, log *slog.Logger) *Keeper 
 	if k.readErr != nil {
 		log.Warn("cannot read the adapter's settings that an earlier run saved, nothing will be restored", "error", k.readErr)
 	}
+	// A journal that names none may be a new one in the place of one that was lost.
 	k.uncertain = len(k.journal.Networks)+len(k.journal.Switches) == 0
 	var err error
 	if k.boot, err = stack.BootID(); err != nil {
@@ -296,6 +301,7 @@ func (k *Keeper) restoreRest(host hns.Adapter, routes []hns.Route, missing losse
 		errs = append(errs, k.restoreSettings(host, routes))
 	}
 	for _, r := range missing.routes {
+		// Ours: a program made it, as the lost one, so that the next snapshot has it, too.
 		err := k.stack.AddRoute(hns.Route{Dst: r.Dst, NextHop: r.NextHop, Index: host.Index, Metric: r.Metric, Ours: true})
 		if err == nil {
 			k.log.Info("restored a route that was lost when the adapter's switch changed", "cause", CauseRouteRestored, "route", r.Dst, "via", r.NextHop, "adapter", host.Name)
@@ -316,7 +322,9 @@ func (k *Keeper) restoreRest(host hns.Adapter, routes []hns.Route, missing losse
 	}
 	if err != nil {
 		k.warn(host, err)
-		if !k.journal.Snapshot.AtBoot { // which lacks what Save must hold before a network is made
+		// At boot the snapshot has only static IPv4 settings. If a network was made now, Save
+		// would keep this snapshot, and the host's other settings could be lost.
+		if !k.journal.Snapshot.AtBoot {
 			return nil
 		}
 	}
