@@ -14,8 +14,9 @@ import (
 	"flannel/subnet/patience"
 )
 
-// Hold implements subnet.Manager. It holds the key of the last Acquire: after
-// another Acquire, call Hold again.
+// Hold implements subnet.Manager. It holds the key of the last Acquire. It does not
+// return by itself when Acquire is called again: end its ctx before that, and call
+// Hold again afterwards.
 func (m *Manager) Hold(ctx context.Context) error {
 	m.mu.Lock()
 	if m.held == nil {
@@ -28,6 +29,8 @@ func (m *Manager) Hold(ctx context.Context) error {
 	// other one renews its etcd lease.
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
+		// leases: oversized values are dropped. written: follow continues behind our own
+		// writes.
 		f := feed{name: "watch our lease", key: key, leases: true, notified: m.checkKey, written: holder{m, held}.written,
 			consumer: holder{m, held}}
 		return m.follow(ctx, f, start)
@@ -45,7 +48,8 @@ type holder struct {
 	held *heldKey // ignored once the Manager holds another one
 }
 
-// written implements feed.written.
+// written implements feed.written: a position in the store before our last write is
+// outdated. A store in which that write is missing was replaced.
 func (h holder) written() int64 {
 	h.m.mu.Lock()
 	defer h.m.mu.Unlock()
@@ -86,6 +90,8 @@ func (h holder) observe(ctx context.Context, kv *mvccpb.KeyValue, replaced bool)
 		return nil
 	}
 	id, lastMod := held.id, held.mod
+	// heldKey.observe records kv in held. By the judge, it decides whether the value can be
+	// the lease of another node.
 	switch state := held.observe(kv, replaced, m.currentJudge()); {
 	case state == lost && kv == nil:
 		return m.handleMissing(ctx, held)
@@ -143,7 +149,8 @@ func describe(v *format.Value) string {
 	return string(raw[:min(len(raw), 200)])
 }
 
-// handleNotify is called when a pause is over.
+// handleNotify is called when a pause of checkKeyAfter is over. The key may match
+// again by then: writeKey writes nothing in that case.
 func (h holder) handleNotify(ctx context.Context) error {
 	h.m.mu.Lock()
 	defer h.m.mu.Unlock()
@@ -169,11 +176,11 @@ func (m *Manager) renew(ctx context.Context) {
 	for ctx.Err() == nil {
 		m.mu.Lock()
 		id := m.held.id
-		if m.held.grant {
+		if m.held.grant { // writeKey will grant this etcd lease, and end the pause
 			id = clientv3.NoLease
 		}
 		m.mu.Unlock()
-		if id == clientv3.NoLease { // a reservation does not expire; leaseChanged ends the pause
+		if id == clientv3.NoLease { // nothing to renew, as of a reservation; leaseChanged ends the pause
 			m.expires.Store(nil)
 			m.sleep(ctx, time.Hour)
 			continue
@@ -230,8 +237,8 @@ func (m *Manager) lifetime(id clientv3.LeaseID) lifetime {
 	}
 }
 
-// Expires implements subnet.Manager. It is by our clock, which may stand still while
-// etcd's goes on; so it is asked for every quarter of an hour.
+// Expires implements subnet.Manager. The time is by our clock, which may stand still
+// while etcd's goes on. So keep reads it from etcd again, every recheckAfter at least.
 func (m *Manager) Expires() time.Time {
 	if at := m.expires.Load(); at != nil {
 		return *at
