@@ -13,7 +13,8 @@ import (
 )
 
 // ownNode is this node's Node in the API: the annotations that it should have, and the state in which we last saw it.
-// Manager.mu guards it.
+// Manager.mu guards it. An operator sets the annotations that format.Annotations.Operators returns, such as the overwrites
+// of a public IP, and we only read them. The other ones in format.Annotations are ours.
 //
 //	state        cause                                    action                                            next state
 //	acquired     Publish                                  write the annotations that differ                 publishing
@@ -35,9 +36,10 @@ type ownNode struct {
 	want      *subnet.Lease // the lease that the annotations should describe; nil before Publish
 	published bool          // the annotations matched want once: a difference means that someone else changed them
 	node      *format.Node  // as last seen; nil: the Node does not exist
-	// overwritten are the families of want whose public IP an operator overwrites, as the caller of Publish knew from
-	// PublicIPs. An overwrite that comes later waits for the next Publish: the other nodes' guards have to learn from the
-	// same patch that this node sends from another address than the one in the annotation.
+	// overwritten are the families (IPv4, IPv6) of want whose public IP an operator overwrites, as the caller of Publish knew
+	// from PublicIPs. With an overwrite, the annotation of the public IP has another address than this node sends from. The
+	// other nodes drop packets from an address that they do not know (package guard), so the lease in the same patch must
+	// have both. An overwrite that is set later has no effect before the next Publish.
 	overwritten [2]bool
 	conflict    patience.ConflictBackoff
 	warned      warned // the problems with the operator's annotations that were logged
@@ -47,11 +49,12 @@ type ownNode struct {
 var overwrites = [2]format.Annotation{format.Overwrite, format.OverwriteV6}
 
 // Acquire implements subnet.Manager. It waits until our Node exists and has a podCIDR. It returns an error when the
-// podCIDRs are not in the networks of cfg.
+// podCIDRs are not in the networks of cfg. want has the subnets of the run before, from the subnet file; they are only
+// compared with the new ones.
 func (m *Manager) Acquire(ctx context.Context, cfg subnet.Config, want subnet.Lease) (subnet.Lease, error) {
 	m.mu.Lock()
-	found := m.found
-	m.found = nil
+	found := m.found // PublicIPs has just read it
+	m.found = nil    // it would be too old for another Acquire
 	m.mu.Unlock()
 	if found == nil {
 		var err error
@@ -74,7 +77,7 @@ func (m *Manager) Acquire(ctx context.Context, cfg subnet.Config, want subnet.Le
 		own.want, own.published = &l, true
 	}
 	m.mu.Lock()
-	m.own, m.holding = own, true
+	m.own, m.holding = own, true // until Hold ends, PublicIPs returns what Hold keeps up to date, and does not read the Node
 	m.mu.Unlock()
 	before := ownNode{v4: want.V4.Subnet, v6: want.V6.Subnet}
 	if before.v4.IsValid() && before.v4 != own.v4 || before.v6.IsValid() && before.v6 != own.v6 {
@@ -190,7 +193,8 @@ func (m *Manager) Publish(ctx context.Context, l subnet.Lease) error {
 
 var errNoNode = errors.New("this node's Node does not exist, or has no podCIDR")
 
-// writeAnnotations writes those of our annotations that differ from own.want.
+// writeAnnotations writes those of our annotations that differ from own.want. It holds m.mu during the request, for 15
+// seconds at most (see retry), so that want and node stay the same. The handlers of watch events wait meanwhile.
 func (m *Manager) writeAnnotations(ctx context.Context, own *ownNode) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -218,7 +222,7 @@ func (m *Manager) patchNeeded(own *ownNode) (raw []byte, changes []string) {
 	if own.want == nil || own.node == nil {
 		return nil, nil
 	}
-	operators := own.node.Annotations
+	operators := own.node.Annotations // a copy, since Annotations is an array
 	for i, name := range overwrites {
 		if a, _ := operators.Operator(name, name == format.OverwriteV6); a.IsValid() && !own.overwritten[i] {
 			operators[name] = ""
