@@ -311,7 +311,7 @@ func (s *Set) applyChange(c Change, replaced bool, now time.Time) (claimant *sub
 	}
 	e, invalid := s.validate(c.Entry)
 	if (c.Deleted || invalid) && departed != nil {
-		s.deleteRetained(c.Name, now)
+		s.deleteRetained(departed, now)
 	}
 	if e == old {
 		return nil

@@ -8,7 +8,8 @@ import (
 	"flannel/subnet"
 )
 
-// A mass withdrawal has more than few peers, and more than one in share of the cluster.
+// A mass withdrawal has more than few peers, and more than one in share of the cluster
+// (20 %), which is more than a cluster loses in normal operation.
 const (
 	few   = 3
 	share = 5
@@ -25,7 +26,7 @@ func Mass(withdrawn, present int) bool {
 // withdraw records that the store no longer has the lease of e. The peer is
 // retained at once if the store was replaced.
 func (s *Set) withdraw(e Entry, replaced bool, now time.Time) {
-	s.shrunk = true
+	s.shrunk = true // Apply then looks for a mass withdrawal
 	d := &departed{Retained: subnet.Retained{Lease: e.Lease, Cause: subnet.MassWithdrawal, Until: now.Add(s.retain)}, windows: e.Windows}
 	if replaced {
 		d.Cause, d.Until = subnet.StoreReplaced, now.Add(ReplacedFor)
@@ -41,12 +42,12 @@ func (s *Set) withdraw(e Entry, replaced bool, now time.Time) {
 	}
 }
 
-// deleteRetained handles the deletion, in a replaced store, of a peer that is
-// retained because this store lacked it. It is a normal withdrawal now, and
-// counts.
-func (s *Set) deleteRetained(name string, now time.Time) {
-	if d := s.withdrawn[name]; d.Cause == subnet.StoreReplaced {
-		s.drop(name)
+// deleteRetained is called when the entry of the departed peer d is deleted or becomes
+// invalid. If d is retained because a replaced store lacked its lease, that store has
+// had the entry since. So the peer is withdrawn like any other now, and counts.
+func (s *Set) deleteRetained(d *departed, now time.Time) {
+	if d.Cause == subnet.StoreReplaced {
+		s.drop(d.Lease.Name)
 		s.withdraw(Entry{Lease: d.Lease, Windows: d.windows}, false, now)
 	}
 }
@@ -59,9 +60,12 @@ func (d *departed) lease() *subnet.Lease {
 	return d.Lease
 }
 
-// keep retains a departed peer: it is added to the set again.
+// keep retains a departed peer: it is added to the set again. The dirty fields make
+// finish compute Set.windows (the name of a peer that runs Windows) and Set.rejects
+// again. A lease under the peer's name that the judge does not accept is in the set
+// otherwise, but only in rejects while the peer is retained.
 func (s *Set) keep(d *departed) {
-	s.touch(d.Lease.Name)
+	s.touch(d.Lease.Name) // before the change, for finish
 	d.retained = true
 	s.windowsDirty = s.windowsDirty || d.windows
 	s.rejectsDirty = s.rejectsDirty || s.known[d.Lease.Name].unusable()
@@ -150,6 +154,8 @@ func (s *Set) Claimed(own *subnet.Lease) bool {
 		switch err := judge.Check(e.Lease); {
 		case err == nil:
 			valid = append(valid, e.Lease)
+		// Its node uses the subnet, with a configuration that this node does not have. Nobody
+		// uses a lease that is invalid for another reason.
 		case errors.Is(err, subnet.ErrOtherConfig) && has(e.Lease):
 			return true
 		}
@@ -172,7 +178,7 @@ func (s *Set) presentLeases() []*subnet.Lease {
 }
 
 // lost returns the leases, present or withdrawn, that are not used because of
-// others, or because the rules have changed since they were withdrawn. A withdrawn
+// others, or because the judge of now does not accept them any more. A withdrawn
 // lease takes part in conflicts as before: a lease that lost against the withdrawn
 // one still loses. So the result stays the same when a lease is withdrawn.
 func (s *Set) lost() map[*subnet.Lease]bool {
@@ -192,12 +198,18 @@ type claim struct {
 	of *departed
 }
 
-// claims returns what the present leases claim of the withdrawn peers. Only leases
-// that are new claim anything: claimants, and of a public address also those that
-// are younger than the withdrawn lease, because a node that gets another subnet may
-// have both leases for a while. An older lease with the address or subnet of a peer
-// was in a conflict with the peer before. Nobody claims a subnet by a lease that contains it (see
-// subnet.Lease.Within), because one such lease could claim those of all nodes.
+// claims returns what the present leases claim of the withdrawn peers:
+//
+//	lease                                    claims
+//	in claimants, which the running call     the public address or the subnet of any withdrawn peer
+//	has added or changed
+//	present and younger than a withdrawn     the public address of a peer that the running call has
+//	one: a node that gets another subnet     withdrawn (fresh)
+//	has both leases for a while
+//	any other                                nothing: it was in a conflict with the peer before
+//
+// Nobody claims a subnet by a lease that contains it (see subnet.Lease.Within), because
+// one such lease could claim those of all nodes.
 func (s *Set) claims(claimants []*subnet.Lease) (claims []claim) {
 	if len(s.fresh) > 0 {
 		present := s.presentLeases()
@@ -267,14 +279,15 @@ func (s *Set) retainMass() {
 
 // counts returns how many used peers were withdrawn within the retention time,
 // without those that a replaced store lacked, and how many are present. It returns
-// zeros if no more than atLeast were withdrawn, because conflicts take time.
-func (s *Set) counts(atLeast int) (withdrawn, present int) {
+// zeros, without looking for conflicts, unless more than moreThan were withdrawn: to
+// find conflicts takes time.
+func (s *Set) counts(moreThan int) (withdrawn, present int) {
 	for _, d := range s.withdrawn {
 		if d.Cause == subnet.MassWithdrawal {
 			withdrawn++
 		}
 	}
-	if withdrawn <= atLeast {
+	if withdrawn <= moreThan {
 		return 0, 0
 	}
 	present = s.present
