@@ -92,3 +92,34 @@ func TestRemoveAgain(t *testing.T) {
 		}
 	})
 }
+
+// A failed list of the sets, after which the rules are written all the same, leaves no
+// answers that would be taken for those to the rules.
+func TestUnneededSetsAfterError(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		g, err := New(slog.New(slog.DiscardHandler), "", func() {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer g.Close() //nolint:errcheck // not what is tested
+		if err := g.Apply(t.Context(), driver.Options{}, &Config{}, func() ([]string, error) { return nil, nil }); err != nil {
+			t.Fatal(err)
+		}
+		raw, err := g.conn.socket.SyscallConn()
+		if err != nil {
+			t.Fatal(err)
+		}
+		faults := nstest.NewFaults(t)
+		faults.Fail(2, unix.ENOBUFS) // the answer
+		gone := g.unneededSets()
+		if calls := faults.Fail(0, 0); len(gone) > 0 || calls < 2 {
+			t.Errorf("%d unneeded sets, and %d calls; want none, and a failed one", len(gone), calls)
+		}
+		var unread error
+		if err := raw.Control(func(fd uintptr) {
+			_, _, unread = unix.Recvfrom(int(fd), make([]byte, 1), unix.MSG_DONTWAIT|unix.MSG_PEEK)
+		}); err != nil || !errors.Is(unread, unix.EAGAIN) {
+			t.Errorf("answers are left: %v, %v; want %v", err, unread, unix.EAGAIN)
+		}
+	})
+}

@@ -278,6 +278,7 @@ func (g *Guard) unneeded(all []chain) (gone []*nftables.Chain, err error) {
 func (g *Guard) unneededSets() (gone []*nftables.Set) {
 	sets, err := g.conn.GetSets(g.table)
 	if err != nil {
+		g.conn.drain() // write goes on, and would wait for ever among the unread answers
 		g.log.Debug("cannot list the guard's sets, those of others stay", "table", g.table.Name, "error", err)
 	}
 	for _, s := range sets {
