@@ -14,16 +14,16 @@ var update = flag.Bool("update", false, "write testdata/surface.txt")
 // allows it; a change that needs a higher one says why in its commit.
 var limits = map[string]int{
 	"packages of the product":          70,
-	"imports among them":               262,
+	"imports among them":               266,
 	"longest path of imports":          9,
 	"folders in pkg":                   20,
 	"interfaces asked for at run time": 0,
 	"declarations named for a backoff": 7,
-	"places that start a timer":        45,
+	"places that start a timer":        44,
 	"lines of fields: daemon's node":   12,
 	"lines of fields: linux.Driver":    43,
 	"lines of fields: etcd.Manager":    24,
-	"exported names":                   1323,
+	"exported names":                   1320,
 }
 
 func product(t *testing.T) []source {

@@ -6,6 +6,7 @@ import (
 
 	"flannel/backend"
 	"flannel/pkg/daemon/rollout"
+	"flannel/pkg/reconcile/runner"
 	"flannel/subnet"
 )
 
@@ -171,7 +172,7 @@ func (d *Daemon) stepRollout(n *node, in *inbox) error {
 		delay = max(delay, time.Nanosecond)
 	}
 	if delay > 0 {
-		a.stepTimer = time.AfterFunc(delay, func() { notify(in.changed) })
+		a.stepTimer = time.AfterFunc(delay, func() { runner.Notify(in.changed) })
 	}
 	return err
 }

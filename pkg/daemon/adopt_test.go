@@ -15,6 +15,7 @@ import (
 	"flannel/pkg/changes"
 	"flannel/pkg/daemon/rollout"
 	"flannel/pkg/dataplane"
+	"flannel/pkg/reconcile/runner"
 	"flannel/pkg/status/report"
 	"flannel/subnet"
 )
@@ -88,7 +89,7 @@ func (a *adopting) run(d time.Duration) (changes int) {
 		a.n.lease = withMark(a.n.lease, a.adoption.rollout.Mark())
 		if !a.n.lease.Equal(&before) { // published at once
 			a.in.published = new(a.n.lease)
-			notify(a.in.changed)
+			runner.Notify(a.in.changed)
 		}
 		a.askPeers(a.t.Context(), a.n, a.in)
 		if a.n.backend != was {

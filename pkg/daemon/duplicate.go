@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"flannel/pkg/dataplane"
+	"flannel/pkg/reconcile/runner"
 )
 
 // identity is what resolveDuplicates knows about this node's MAC addresses and key.
@@ -62,7 +63,7 @@ func (d *Daemon) resolveDuplicates(n *node, in *inbox) {
 				d.Log.Warn("duplicate MAC address: changing the address of this node's device",
 					"cause", causeDuplicateMAC, "device", name, "peer", peer, "from", link.MAC, "to", devices[name].MAC)
 				n.identity.readdressed[name] = true
-				notify(in.changed)
+				runner.Notify(in.changed)
 			}
 		}
 	}
@@ -78,7 +79,7 @@ func (d *Daemon) resolveDuplicateKey(n *node, in *inbox, device, peer string) {
 	case !n.identity.readdressed[device]:
 		d.Log.Warn("duplicate WireGuard key: replacing this node's private key", "cause", causeDuplicateKey, "device", device, "peer", peer, "publicKey", key)
 		n.identity.readdressed[device], n.identity.formerKey = true, key
-		notify(in.changed)
+		runner.Notify(in.changed)
 	case key != n.identity.formerKey && n.identity.duplicate != peer:
 		n.identity.duplicate = peer
 		d.Log.Warn("duplicate WireGuard key: other nodes reject this node's lease; the other node publishes a copy of its key, delete that node's lease",

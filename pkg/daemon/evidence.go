@@ -12,6 +12,7 @@ import (
 
 	"flannel/backend"
 	"flannel/pkg/daemon/rollout"
+	"flannel/pkg/reconcile/runner"
 	"flannel/subnet"
 )
 
@@ -121,7 +122,7 @@ func (d *Daemon) askPeers(ctx context.Context, n *node, in *inbox) {
 			}
 		}
 		t.asking.Store(false)
-		notify(in.changed)
+		runner.Notify(in.changed)
 	}()
 }
 

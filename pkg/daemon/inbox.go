@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"flannel/pkg/changes"
+	"flannel/pkg/reconcile/runner"
 	"flannel/subnet"
 )
 
@@ -37,21 +38,13 @@ func newInbox() *inbox {
 	return &inbox{changed: make(chan struct{}, 1), publish: make(chan struct{}, 1), markTimes: markTimes{}}
 }
 
-// notify sends a notification unless one is pending.
-func notify(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}
-
 // setConfig receives a network configuration. The goroutine of Manager.WatchConfig
 // calls it.
 func (in *inbox) setConfig(raw []byte) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	in.config, in.configUnread = raw, true
-	notify(in.changed)
+	runner.Notify(in.changed)
 }
 
 // takeConfig returns the latest configuration, and whether it was received
@@ -86,7 +79,7 @@ func (in *inbox) setPeers(s subnet.Set) {
 		}
 	}
 	in.set, in.complete = s, true
-	notify(in.changed)
+	runner.Notify(in.changed)
 }
 
 // marked returns the latest set and when its marks changed; complete is false as
@@ -124,7 +117,7 @@ func (in *inbox) requestPublish(l subnet.Lease) (published bool, err error) {
 	defer in.mu.Unlock()
 	if in.desired == nil || !in.desired.Equal(&l) {
 		in.desired = &l
-		notify(in.publish)
+		runner.Notify(in.publish)
 	}
 	return in.published != nil && in.published.Equal(&l), in.publishErr
 }
@@ -171,7 +164,7 @@ func (d *Daemon) publish(ctx context.Context, in *inbox) error {
 		} else {
 			in.desired = nil // so that the next pass requests it again
 		}
-		notify(in.changed)
+		runner.Notify(in.changed)
 		in.mu.Unlock()
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"flannel/pkg/dataplane"
+	"flannel/pkg/reconcile/runner"
 	"flannel/subnet"
 	"flannel/subnet/peerset"
 )
@@ -233,6 +234,6 @@ func (d *Daemon) readOrphans(ctx context.Context, n *node, in *inbox, state *dat
 		return err
 	}
 	n.last.orphansKnown = true
-	d.orphans.retain(found, inForce(), d.Settings.RetainPeers, func() { notify(in.changed) }, d.Log)
+	d.orphans.retain(found, inForce(), d.Settings.RetainPeers, func() { runner.Notify(in.changed) }, d.Log)
 	return nil
 }

@@ -17,6 +17,7 @@ import (
 	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/linux/guard"
 	"flannel/pkg/linux/rtnetlink"
+	"flannel/pkg/reconcile/runner"
 	"flannel/pkg/status/report"
 )
 
@@ -37,7 +38,7 @@ type guarding struct {
 const causeUnguarded = "unguarded"
 
 func (g *guarding) open(d *Driver) {
-	g.table, g.openErr = guard.New(d.opts.Log, d.opts.Instance, func() { driver.Notify(d.changes) })
+	g.table, g.openErr = guard.New(d.opts.Log, d.opts.Instance, func() { runner.Notify(d.changes) })
 }
 
 func (g *guarding) close() error {

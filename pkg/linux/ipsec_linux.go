@@ -17,6 +17,7 @@ import (
 
 	"flannel/pkg/dataplane"
 	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/reconcile/runner"
 )
 
 // ipsec drives the encryption of what leaves through the underlay. A path is three
@@ -201,7 +202,7 @@ func (w *ipsecWatch) notify(d *Driver) {
 	d.devicesDirty.Store(true)
 	d.policies.Relist()
 	d.ikes.Relist()
-	driver.Notify(d.changes)
+	runner.Notify(d.changes)
 }
 
 func (w *ipsecWatch) close() {

@@ -26,6 +26,7 @@ import (
 	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/mac"
 	"flannel/pkg/reconcile"
+	"flannel/pkg/reconcile/runner"
 )
 
 // run runs a shell command in the test's namespaces and returns what it printed.
@@ -146,7 +147,7 @@ func (m *machine) serve() {
 			case <-m.Changes():
 				if err := m.pass(); err != nil {
 					m.t.Logf("pass: %v", err)
-					time.AfterFunc(20*time.Millisecond, func() { driver.Notify(m.changes) })
+					time.AfterFunc(20*time.Millisecond, func() { runner.Notify(m.changes) })
 				}
 			}
 		}

@@ -14,6 +14,7 @@ import (
 	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/linux/udptunnel"
 	"flannel/pkg/reconcile"
+	"flannel/pkg/reconcile/runner"
 	"flannel/pkg/status/report"
 )
 
@@ -114,7 +115,7 @@ func (tun) forward(d *Driver, name string, want dataplane.TUN, exists bool) erro
 	go func() { // ends with the forwarder
 		<-t.Done()
 		d.devicesDirty.Store(true)
-		driver.Notify(d.changes)
+		runner.Notify(d.changes)
 	}()
 	return nil
 }

@@ -15,6 +15,7 @@ import (
 	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/linux/rtnetlink"
 	"flannel/pkg/mac"
+	"flannel/pkg/reconcile/runner"
 )
 
 // watcher receives the kernel's notifications in a goroutine.
@@ -89,7 +90,7 @@ func (w *watcher) run() {
 		// ENOBUFS: the socket's buffer was full.
 		w.d.opts.Log.Warn("lost notifications of the kernel, listing its tables again", "cause", causeNotificationsLost, "error", err)
 		w.d.QueueResync()
-		driver.Notify(w.d.changes)
+		runner.Notify(w.d.changes)
 		time.Sleep(lossPause)
 	}
 }
@@ -123,7 +124,7 @@ func (w *watcher) handle(h rtnetlink.Header, body []byte) error {
 		return fmt.Errorf("read notification %d: %w", h.Kind, err)
 	}
 	if drift {
-		driver.Notify(w.d.changes)
+		runner.Notify(w.d.changes)
 	}
 	return nil
 }

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"flannel/pkg/dataplane"
-	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/reconcile/runner"
 	"flannel/pkg/status/report"
 )
 
@@ -34,7 +34,7 @@ func (s *wgStore) poll(d *Driver) {
 			if s.active.Load() {
 				d.devicesDirty.Store(true)
 				d.wgPeers.Relist()
-				driver.Notify(d.changes)
+				runner.Notify(d.changes)
 			}
 		}
 	})

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/reconcile/runner"
 	"flannel/pkg/windows/lostpods"
 )
@@ -136,7 +135,7 @@ func (d *Driver) setLostPods(names []string) {
 	} else {
 		d.opts.Log.Info("no running pod lacks its endpoint any longer", "cause", causePodsLost)
 	}
-	driver.Notify(d.changes)
+	runner.Notify(d.changes)
 }
 
 // PodsWithoutEndpoint implements dataplane.Dataplane.

@@ -7,8 +7,8 @@ import (
 	"slices"
 	"time"
 
-	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/reconcile"
+	"flannel/pkg/reconcile/runner"
 	"flannel/pkg/windows/hns"
 )
 
@@ -45,7 +45,7 @@ func hash(n hns.Network) uint64 {
 // and of the IP stack, and polls HNS, which does not notify of deleted policies.
 func (d *Driver) watch(ctx context.Context) {
 	stackChanges := make(chan struct{}, 1)
-	stop, err := d.stack.Watch(func() { driver.Notify(stackChanges) })
+	stop, err := d.stack.Watch(func() { runner.Notify(stackChanges) })
 	if err != nil {
 		d.opts.Log.Warn("cannot get notifications of changed routes and addresses, polling instead", "error", err)
 	} else {
@@ -61,15 +61,15 @@ func (d *Driver) watch(ctx context.Context) {
 			return
 		case <-networkChanges:
 			d.networksDirty.Store(true)
-			driver.Notify(d.changes)
+			runner.Notify(d.changes)
 		case <-stackChanges:
 			d.adaptersDirty.Store(true)
 			d.routes.Relist()
-			driver.Notify(d.changes)
+			runner.Notify(d.changes)
 		case <-tick.C:
 			d.restoreHostConfig(ctx)
 			if at := d.wakeAt.Load(); at != nil && !time.Now().Before(*at) {
-				driver.Notify(d.changes)
+				runner.Notify(d.changes)
 			}
 			if time.Since(polled) >= d.pace.Poll {
 				d.poll(ctx)
@@ -96,7 +96,7 @@ func (d *Driver) restoreHostConfig(ctx context.Context) {
 	}
 	if !d.hostConfig.Pending() {
 		d.adaptersDirty.Store(true)
-		driver.Notify(d.changes)
+		runner.Notify(d.changes)
 	}
 }
 
@@ -126,6 +126,6 @@ func (d *Driver) poll(ctx context.Context) {
 	}
 	if err != nil || current != *last {
 		d.networksDirty.Store(true)
-		driver.Notify(d.changes)
+		runner.Notify(d.changes)
 	}
 }

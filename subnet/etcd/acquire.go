@@ -9,9 +9,9 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"flannel/pkg/reconcile/runner"
 	"flannel/subnet"
 	"flannel/subnet/etcd/format"
-	"flannel/subnet/patience"
 )
 
 // Acquire implements subnet.Manager. It uses an existing key of this node (see
@@ -173,8 +173,8 @@ func (m *Manager) setHeld(snap *snapshot, held *heldKey, how string) subnet.Leas
 	m.held, m.seed = held, snap
 	m.mu.Unlock()
 	m.ownName.Store(&held.key)
-	patience.Notify(m.ownChanged)   // Watch omits another key from now on
-	patience.Notify(m.leaseChanged) // renew sleeps for the former one
+	runner.Notify(m.ownChanged)   // Watch omits another key from now on
+	runner.Notify(m.leaseChanged) // renew sleeps for the former one
 	m.acquireOnce.Do(func() { close(m.acquired) })
 	l := subnet.Lease{Name: held.key, Since: held.created, Backend: held.stored.BackendType}
 	if held.v4.IsValid() {

@@ -11,6 +11,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"flannel/pkg/reconcile/runner"
 	"flannel/subnet"
 	"flannel/subnet/etcd/format"
 	"flannel/subnet/patience"
@@ -146,7 +147,7 @@ func (m *Manager) writeKey(ctx context.Context) error {
 				return err
 			}
 			held.grant = false
-			patience.Notify(m.leaseChanged)
+			runner.Notify(m.leaseChanged)
 		}
 		raw, err := format.EncodeValue(held.want)
 		if err != nil {
@@ -182,7 +183,7 @@ func (m *Manager) writeKey(ctx context.Context) error {
 		case state == lost:
 			return m.giveUp(ctx, held, "the key is another node's now")
 		case held.id != id:
-			patience.Notify(m.leaseChanged)
+			runner.Notify(m.leaseChanged)
 		}
 	}
 	held.overwritten = false

@@ -10,8 +10,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sync/errgroup"
 
+	"flannel/pkg/reconcile/runner"
 	"flannel/subnet/etcd/format"
-	"flannel/subnet/patience"
 )
 
 // Hold implements subnet.Manager. It holds the key of the last Acquire. It does not
@@ -102,7 +102,7 @@ func (h holder) observe(ctx context.Context, kv *mvccpb.KeyValue, replaced bool)
 		if held.id != id {
 			m.log.Info("our key was moved to another etcd lease externally",
 				"key", held.key, "reservation", held.id == clientv3.NoLease)
-			patience.Notify(m.leaseChanged)
+			runner.Notify(m.leaseChanged)
 			m.revokeUnused(ctx, id)
 		}
 		return nil

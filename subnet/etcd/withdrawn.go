@@ -6,9 +6,9 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"flannel/pkg/reconcile/runner"
 	"flannel/subnet"
 	"flannel/subnet/etcd/format"
-	"flannel/subnet/patience"
 )
 
 // A deleted key means that our lease was revoked, and the daemon exits. But if
@@ -79,7 +79,7 @@ func (m *Manager) handleMissing(ctx context.Context, held *heldKey) error {
 
 // checkKeyAfter has Hold check our key after a pause.
 func (m *Manager) checkKeyAfter(after time.Duration) {
-	time.AfterFunc(after, func() { patience.Notify(m.checkKey) })
+	time.AfterFunc(after, func() { runner.Notify(m.checkKey) })
 }
 
 // giveUp revokes the etcd lease of a lost key, and returns ErrLost. m.mu must
@@ -124,6 +124,6 @@ func (m *Manager) AcceptWithdrawal() int {
 	}
 	count, now := peers.Accept(), time.Now()
 	m.accepted.Store(&now)
-	patience.Notify(m.checkKey)
+	runner.Notify(m.checkKey)
 	return count
 }

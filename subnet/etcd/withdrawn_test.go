@@ -11,8 +11,8 @@ import (
 
 	"flannel/internal/test/etcdtest"
 	"flannel/internal/test/eventually"
+	"flannel/pkg/reconcile/runner"
 	"flannel/subnet"
-	"flannel/subnet/patience"
 	"flannel/subnet/peerset"
 )
 
@@ -62,7 +62,7 @@ func (n *node) hasNow(t *testing.T) {
 		n.held.restoreAt = time.Now()
 		return true
 	})
-	patience.Notify(n.checkKey)
+	runner.Notify(n.checkKey)
 }
 
 func (n *node) retains(t *testing.T, count int) {
@@ -159,7 +159,7 @@ func TestOwnIsMissedFirst(t *testing.T) {
 			return true
 		})
 		since = time.Now()
-		patience.Notify(n.checkKey)
+		runner.Notify(n.checkKey)
 		return since
 	}
 	since := over()

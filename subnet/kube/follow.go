@@ -10,6 +10,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"flannel/pkg/reconcile/runner"
 	"flannel/subnet"
 	"flannel/subnet/kube/client"
 	"flannel/subnet/kube/format"
@@ -94,7 +95,7 @@ func (m *Manager) follow(ctx context.Context, f feed) error {
 		case ctx.Err() != nil || err == nil:
 		case errors.Is(err, errRelist) || client.IsExpired(err) || client.IsVersionTooLarge(err):
 			s.version, s.lagging = "", client.IsVersionTooLarge(err)
-			patience.Pause(ctx, s.relists.next(time.Now(), len(s.known)))
+			runner.Pause(ctx, s.relists.next(time.Now(), len(s.known)))
 		default:
 			s.broken = true
 			m.recordAndWait(ctx, f.activity, fmt.Errorf("%s: %w", f.activity, err), &s.pause)

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"flannel/pkg/reconcile/runner"
 	"flannel/subnet"
 	"flannel/subnet/kube/format"
 	"flannel/subnet/patience"
@@ -117,7 +118,7 @@ func (m *Manager) observeOwn(own *ownNode, observed change) error {
 		m.log.Info("operator changed annotations of this node", "node", observed.name)
 		own.conflict = patience.ConflictBackoff{}
 	}
-	patience.Notify(m.restore)
+	runner.Notify(m.restore)
 	return nil
 }
 
@@ -148,7 +149,7 @@ func (m *Manager) restoreForever(ctx context.Context, own *ownNode) {
 			m.log.Warn("annotations of this node are modified repeatedly; another flanneld or flannel may use this node's name",
 				"cause", causeConflict, "annotations", strings.Join(changes, " "))
 		}
-		patience.Pause(ctx, wait)
+		runner.Pause(ctx, wait)
 		err := m.retry(ctx, "restore our annotations", func(ctx context.Context) error { return m.writeAnnotations(ctx, own) })
 		if err != nil && ctx.Err() == nil {
 			m.log.Warn("could not restore the annotations of this node", "error", err)

@@ -21,6 +21,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"flannel/pkg/reconcile/runner"
 	"flannel/subnet"
 	"flannel/subnet/kube/client"
 	"flannel/subnet/kube/format"
@@ -176,7 +177,7 @@ func (m *Manager) recordAndWait(ctx context.Context, activity string, err error,
 		*pause = patience.Backoff{} // an API server that starts denies requests for a moment, until it has read its roles
 	}
 	if seconds, asked := apierrors.SuggestsClientDelay(err); asked {
-		patience.Pause(ctx, min(time.Duration(seconds)*time.Second, time.Minute))
+		runner.Pause(ctx, min(time.Duration(seconds)*time.Second, time.Minute))
 	}
 	pause.Wait(ctx)
 }

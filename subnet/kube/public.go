@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 
+	"flannel/pkg/reconcile/runner"
 	"flannel/subnet"
 	"flannel/subnet/kube/format"
-	"flannel/subnet/patience"
 )
 
 // PublicIPs implements subnet.Manager. An operator sets the addresses in the annotations node-public-ip and
@@ -48,7 +48,7 @@ func (m *Manager) setOperatorIPs(n format.Annotations) {
 	}
 	if ips := (subnet.PublicIPs{V4: v4, V6: v6, Overwritten4: told4.IsValid(), Overwritten6: told6.IsValid()}); ips != m.operatorIPs {
 		m.operatorIPs = ips
-		patience.Notify(m.publicIPsChanged)
+		runner.Notify(m.publicIPsChanged)
 	}
 }
 

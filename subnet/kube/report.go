@@ -15,7 +15,6 @@ import (
 	"flannel/pkg/reconcile/runner"
 	"flannel/subnet"
 	"flannel/subnet/kube/client"
-	"flannel/subnet/patience"
 )
 
 // reporter reports the state of this node's network to the cluster: by the condition NetworkUnavailable, which the
@@ -71,7 +70,7 @@ func (m *Manager) Report(report subnet.Report) {
 	s.rejected, s.lostPods = ours, lostPodsMessage(report.LostPods)
 	s.advice, s.pendingConfig = clip(report.Advice), clip(report.PendingConfig)
 	if *s != before {
-		patience.Notify(r.changed)
+		runner.Notify(r.changed)
 	}
 }
 
@@ -83,7 +82,7 @@ func (m *Manager) ReportUnreachable(peers []string) {
 	defer r.mu.Unlock()
 	if r.status.unreachable != text {
 		r.status.unreachable = text
-		patience.Notify(r.changed)
+		runner.Notify(r.changed)
 	}
 }
 
@@ -91,7 +90,7 @@ func (r *reporter) subnetChanged(from, to string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.status.subnetChange = fmt.Sprintf("the pod subnet of this node changed from %s to %s; pods with an address of the former subnet must be recreated", from, to)
-	patience.Notify(r.changed)
+	runner.Notify(r.changed)
 }
 
 // peersRetained records the peers that are retained, which are the same on every node. So only the first nodes by name
@@ -112,7 +111,7 @@ func (r *reporter) peersRetained(own string, set subnet.Set) {
 	defer r.mu.Unlock()
 	if r.status.retained != text {
 		r.status.retained = text
-		patience.Notify(r.changed)
+		runner.Notify(r.changed)
 	}
 }
 
@@ -121,7 +120,7 @@ func (r *reporter) nodeChanged() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.status.recheck = true
-	patience.Notify(r.changed)
+	runner.Notify(r.changed)
 }
 
 // clip shortens the message of a condition or an Event to 500 bytes; the API allows some thousand. It cuts between

@@ -1,12 +1,14 @@
 // Package patience helps a lease manager to live with a store that does not
-// answer, or to which others write: pauses between attempts, notifications
-// between its goroutines, a log of outages, and the connections to drop.
+// answer, or to which others write: pauses between attempts, a log of outages, and
+// the connections to drop.
 package patience
 
 import (
 	"context"
 	"math/rand/v2"
 	"time"
+
+	"flannel/pkg/reconcile/runner"
 )
 
 // Backoff paces retries: 0.1 s to 2 s, with jitter so that nodes do not retry
@@ -17,23 +19,7 @@ type Backoff struct{ Tries int }
 func (b *Backoff) Wait(ctx context.Context) {
 	d := min(100*time.Millisecond<<min(b.Tries, 5), 1600*time.Millisecond)
 	b.Tries++
-	Pause(ctx, d*3/4+rand.N(d/2))
-}
-
-// Pause waits for d, or until ctx ends.
-func Pause(ctx context.Context, d time.Duration) {
-	select {
-	case <-time.After(d):
-	case <-ctx.Done():
-	}
-}
-
-// Notify makes a channel of capacity one readable, if it is not.
-func Notify(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
+	runner.Pause(ctx, d*3/4+rand.N(d/2))
 }
 
 // ConflictBackoff paces how often we restore our lease after someone else changed

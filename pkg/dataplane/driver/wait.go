@@ -21,12 +21,3 @@ func (w *WaitError) Cause() string { return w.cause }
 func Waiting(cause, format string, args ...any) error {
 	return &WaitError{cause, fmt.Errorf("waiting for "+format, args...)}
 }
-
-// Notify sends a value without blocking. The channel has space for one value, which
-// stands for any number of changes.
-func Notify(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}

@@ -30,6 +30,7 @@ import (
 
 	"flannel/pkg/dataplane"
 	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/reconcile/runner"
 )
 
 const (
@@ -99,7 +100,7 @@ func New(system dataplane.Dataplane, o driver.Options) *Dataplane {
 			case <-d.ctx.Done():
 				return
 			case <-system.Changes():
-				driver.Notify(d.changes)
+				runner.Notify(d.changes)
 			}
 		}
 	})

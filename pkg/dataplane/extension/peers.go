@@ -9,6 +9,7 @@ import (
 
 	"flannel/pkg/dataplane"
 	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/reconcile/runner"
 )
 
 // key identifies a peer: its IPv4 subnet, or without one that of IPv6. A peer keeps
@@ -126,7 +127,7 @@ func (d *Dataplane) leave(ctx context.Context, s dataplane.State) (dataplane.Sta
 	case d.deadline.IsZero() && !s.Keep:
 		limit := removalLimit(number)
 		d.deadline = time.Now().Add(limit)
-		time.AfterFunc(limit, func() { driver.Notify(d.changes) })
+		time.AfterFunc(limit, func() { runner.Notify(d.changes) })
 	case !d.deadline.IsZero() && !time.Now().Before(d.deadline):
 		d.giveUp()
 	}
@@ -195,7 +196,7 @@ const removeTries = 10
 // removed records the end of SubnetRemove, for which another backend may wait.
 func (d *Dataplane) removed(p *peer) {
 	p.have = nil
-	driver.Notify(d.changes)
+	runner.Notify(d.changes)
 }
 
 // nextOf returns the next step of a peer.

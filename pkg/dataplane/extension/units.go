@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/reconcile/runner"
 )
 
 // Causes in the log.
@@ -146,9 +147,9 @@ func (d *Dataplane) work(l *lane, u *unit) {
 		if u.forget != nil {
 			u.forget()
 		}
-		driver.Notify(d.ended)
+		runner.Notify(d.ended)
 		if d.pending == 0 || behind != (u.err != nil) {
-			driver.Notify(d.changes)
+			runner.Notify(d.changes)
 		}
 		u = nil
 		if len(l.queue) > 0 {
