@@ -234,7 +234,7 @@ test: ## run the tests: all packages, all nodes end to end, the kernel's in a vi
 	$(call plan,test)
 	@$(LANES)
 	@$(MAKE) --no-print-directory PLAN=bin/plan.mk test-release-if-changed
-	@$(if $(BASE),,$(GO) run ./cmd/flannel-tests -passed bin/green -kernel "$$(cat bin/tests/series)" || true)
+	@$(if $(BASE),,$(GO) run ./cmd/flannel-tests -passed bin/green -began "$$(sed -n 's/^PLAN_HEAD := //p' bin/plan.mk)" -kernel "$$(cat bin/tests/series)" || true)
 
 changed: ## lint and test what differs from BASE (origin/main) and what imports it, with the end-to-end tests that belong to it
 	@dist/setup.sh test

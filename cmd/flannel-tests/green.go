@@ -9,12 +9,9 @@ import (
 )
 
 // greenFile names the commits at which all tests passed, of packages and of each kernel in a virtual machine. A later run
-// tests with its full weight what has changed since. A night writes it; `make test` writes newGreenFile, to be committed in
+// tests with its full weight what has changed since. A night writes it; `make test` writes bin/green, to be committed in
 // its place.
-const (
-	greenFile    = ".ci/green"
-	newGreenFile = "bin/green"
-)
+const greenFile = ".ci/green"
 
 // ofPackages is the row of greenFile for packages: the race detector, Wine, other architectures, the release.
 const ofPackages = "packages"
@@ -60,34 +57,49 @@ func (g green) String() string {
 	return b.String()
 }
 
+// cleanHead returns the commit of the working tree; "": files differ from it, so tests prove nothing about a commit.
+func cleanHead() (string, error) {
+	uncommitted, err := git("status", "--porcelain")
+	if err != nil || len(uncommitted) > 0 {
+		return "", err
+	}
+	head, err := git("rev-parse", "HEAD")
+	if err != nil {
+		return "", err
+	}
+	return head[0], nil
+}
+
 // recordPassed writes, after all tests of a plan have passed, the commits of the next greenFile to a file: everything that
-// has changed since those of greenFile was tested. Tests of a change that is not committed prove nothing about a commit.
-func recordPassed(kernels []string, file string) error {
+// has changed since those of greenFile was tested. began is cleanHead at the start of the run: nothing is written if there
+// were changes that are not committed, then or now, or another commit.
+func recordPassed(began string, kernels []string, file string) error {
+	head, err := cleanHead()
+	if err != nil {
+		return err
+	}
+	if head == "" || head != began {
+		fmt.Printf("all tests passed; not recorded in %s, because there were changes that are not committed, or another commit\n", file)
+		return nil
+	}
 	g, err := readGreen()
 	if err != nil {
 		return err
 	}
-	uncommitted, err := git("status", "--porcelain")
-	if err != nil {
-		return err
-	}
-	if len(uncommitted) > 0 {
-		fmt.Printf("all tests passed; %s can stay as it is, because files differ from the commit: %s\n", greenFile, strings.TrimSpace(uncommitted[0]))
-		return nil
-	}
-	head, err := git("rev-parse", "HEAD")
-	if err != nil {
-		return err
-	}
-	g[ofPackages] = head[0]
-	for _, series := range kernels {
-		g[ofKernel(series)] = head[0]
-	}
+	g = g.passed(head, kernels)
 	if err := os.WriteFile(file, []byte(g.String()), 0o644); err != nil {
 		return err
 	}
-	if file != greenFile {
-		fmt.Printf("all tests passed at %.12s; to compare later runs with it: cp %s %s, and commit that\n", head[0], file, greenFile)
-	}
+	fmt.Printf("all tests passed at %.12s; to compare later runs with it, commit %s as %s\n", head, file, greenFile)
 	return nil
+}
+
+// passed returns g with another commit for packages and for kernels.
+func (g green) passed(commit string, kernels []string) green {
+	next := maps.Clone(g)
+	next[ofPackages] = commit
+	for _, series := range kernels {
+		next[ofKernel(series)] = commit
+	}
+	return next
 }

@@ -6,7 +6,7 @@
 //
 // After the tests have passed, it records that:
 //
-//	flannel-tests -passed FILE [-kernel "6.1 6.12"]
+//	flannel-tests -passed FILE -began COMMIT [-kernel "6.1 6.12"]
 package main
 
 import (
@@ -21,10 +21,11 @@ func main() {
 	base := flag.String("base", "", "`commit` to compare with; default: for test, those of .ci/green, and for changed, origin/main or main")
 	kernel := flag.String("kernel", "", "`series` of the kernel in a virtual machine; for -passed maybe several")
 	passed := flag.String("passed", "", "all tests have passed: write the next .ci/green to this `file`")
+	began := flag.String("began", "", "with -passed: PLAN_HEAD of the `commit` whose plan was run")
 	flag.Parse()
 	err := error(nil)
 	if *passed != "" {
-		err = recordPassed(strings.Fields(*kernel), *passed)
+		err = recordPassed(*began, strings.Fields(*kernel), *passed)
 	} else {
 		err = run(*of, *base, *kernel)
 	}
@@ -63,6 +64,7 @@ func run(of, base, series string) error {
 		return err
 	}
 	p := makePlan(of, ofPackages, ofKernel, rows, house)
+	p.head, _ = cleanHead() // "": not known, such as in an archive
 	fmt.Print(p.variables())
 	fmt.Fprintln(os.Stderr, p.summary(ofPackages, ofKernel))
 	return nil
@@ -78,6 +80,7 @@ type plan struct {
 	release     bool     // make one, and look at it
 	systems     bool     // other architectures
 	left        []string // what `make changed` does not run
+	head        string   // cleanHead when the plan was made
 }
 
 // variables is the plan in make's syntax. Packages whose tests need Kubernetes are chosen from these lists by make.
@@ -93,6 +96,7 @@ func (p plan) variables() string {
 		{"PLAN_LAB", strings.Join(p.lab, " ")},
 		{"PLAN_RELEASE", yes[p.release]},
 		{"PLAN_SYSTEMS", yes[p.systems]},
+		{"PLAN_HEAD", p.head},
 	} {
 		fmt.Fprintf(&b, "%s := %s\n", v.name, v.value)
 	}

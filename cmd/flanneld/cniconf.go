@@ -48,7 +48,7 @@ func (c *call) specFlags(s *conflist.Spec) {
 		}
 		return err
 	})
-	c.flags.BoolVar(&s.LoopbackDSR, "loopback-dsr", true, "let a pod reach itself through a Service; has no effect if HNS lacks direct server return, refuses it for pods, or kube-proxy runs without it")
+	c.flags.BoolVar(&s.LoopbackDSR, "loopback-dsr", true, "let a pod reach itself through a Service, if HNS has direct server return and no kube-proxy runs without it")
 	c.flags.IntVar(&s.EncapOverhead, "encap-overhead", -1, "`bytes` that HNS subtracts from 1500 for the MTU of pods, 0 for its default; default: 1550 less the MTU of the node's adapter if that is below 1500")
 	c.flags.StringVar(&s.MACPrefix, "mac-prefix", "", "first `bytes` of pods' MAC addresses in an overlay; default: Backend.MacPrefix, else 0E-2A")
 }

@@ -203,6 +203,7 @@ func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 	if err != nil {
 		return err
 	}
+	daemon.AddDataplane(board, plane)
 	probes, closeProbes := newProber(o, log, board, counts)
 	defer closeLater(closeProbes)
 	tasks, ctx := errgroup.WithContext(ctx)
@@ -216,7 +217,7 @@ func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 	}
 	var running atomic.Pointer[daemon.Daemon] // nil until the manager is connected
 	tasks.Go(func() error {
-		accept := func() int { return running.Load().AcceptWithdrawal() }
+		accept := func() int { return running.Load().AcceptWithdrawal() } // of a nil Daemon: 0
 		return answerStatus(ctx, o, board, accept, healthz, log)
 	})
 	tasks.Go(func() error { return process{}.keepCNI(ctx, o.CNI, "cni-plugin-to", log) })

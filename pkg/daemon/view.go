@@ -26,14 +26,19 @@ type view struct {
 	errors []status.Error // sorted by when they occurred last, the oldest first
 }
 
+// AddDataplane registers what a dataplane reports, also while no Daemon runs yet: the rules
+// of an earlier run may be in force.
+func AddDataplane(b *status.Board, plane dataplane.Dataplane) {
+	b.Add(status.OfDataplane, func(r *status.Report) {
+		r.Guard, r.Forwarded, r.LostPods = plane.Guarded(), plane.Forwarded(), plane.PodsWithoutEndpoint()
+	})
+}
+
 // addParts registers what this daemon and its parts report.
 func (d *Daemon) addParts() {
 	d.Board.Add(status.OfNode, func(r *status.Report) {
 		d.view.fill(r)
 		r.LeaseExpires = d.Manager.Expires()
-	})
-	d.Board.Add(status.OfDataplane, func(r *status.Report) {
-		r.Guard, r.Forwarded, r.LostPods = d.Dataplane.Guarded(), d.Dataplane.Forwarded(), d.Dataplane.PodsWithoutEndpoint()
 	})
 	d.Board.Add(status.OfPeers, func(r *status.Report) {
 		d.view.fillPeers(r)

@@ -121,6 +121,7 @@ func TestParts(t *testing.T) {
 	peer, ends := leaseAt(2, "vxlan"), time.Now().Add(time.Hour)
 	store := &expiring{at: ends}
 	d.Manager, d.Dataplane = store, countingKernel{traffic: map[netip.Prefix]report.Tunnel{peer.V4.Subnet: {Sent: 7}}}
+	AddDataplane(d.Board, d.Dataplane)
 	d.addParts()
 	if r := d.Board.Now(); r.Node != nil || len(r.Peers) > 0 {
 		t.Errorf("before the first pass: %+v", r)

@@ -21,18 +21,18 @@ import (
 //	           blackhole 10.244.1.0/24 metric 65536
 //
 // To a TUN device, one route leads for all peers. With WireGuard and IPsec, what no other
-// route takes must not leave by the host's default route, unencrypted. Of WireGuard's, the
-// first one takes packets to a subnet of no peer, and the second one what was decrypted
-// for a node that has no pods yet, and so no bridge. WireGuard drops both, as no peer has
-// such an allowed IP. Unlike with a blackhole, the kernel answers packets whose hop limit
+// route takes must not leave by the host's default route, unencrypted. With WireGuard, the
+// route to the network takes packets to a subnet of no peer. The route to the own subnet
+// takes what was decrypted for a node that has no pods yet, and so no bridge. WireGuard
+// drops these packets, as no peer has such an allowed IP. Unlike with a blackhole, the kernel answers packets whose hop limit
 // is over, such as probes.
 //
 // If the network contains the address of a node, there may be other hosts with such
 // addresses, which are reached by the default route. Then WireGuard has no route to the
 // network. (With IPsec, policies drop what has no peer.)
 
-// addNetworkRoutes makes the table of routes want these routes, and adds them: before
-// there is a peer from which packets could be decrypted.
+// addNetworkRoutes makes the table of routes want these routes, and tries to add them
+// before there is a peer from which packets could be decrypted.
 func (d *Driver) addNetworkRoutes(ctx context.Context, s dataplane.State) {
 	want := d.networkRoutesOf(s)
 	if maps.Equal(want, d.networkRoutes) {
@@ -45,7 +45,7 @@ func (d *Driver) addNetworkRoutes(ctx context.Context, s dataplane.State) {
 		d.routes.Want(key, h)
 	}
 	d.networkRoutes = want
-	// What fails is added again by the pass, which returns the error.
+	// What fails is tried again by the pass, after the peers, and the pass returns the error.
 	_ = driver.Tables{d.nexthops, d.routes}.Add(ctx, d.opts)
 }
 

@@ -59,6 +59,13 @@ func TestWireGuardTakesWhatNoPeerHas(t *testing.T) {
 		m.QueueResync()
 		m.mustPass()
 		routed("after drift", all)
+		run(t, "ip addr del 10.5.1.1/24 dev cni0; ip route add 10.5.1.0/24 via 192.168.100.253 proto boot") // as flannel's host-gw leaves it
+		m.QueueResync()
+		m.mustPass()
+		if out := strings.TrimSpace(run(t, "ip route show 10.5.1.0/24")); out != "10.5.1.0/24 dev flannel-wg proto 70 scope link metric 65536" {
+			t.Errorf("after what flannel left was removed: %s", out)
+		}
+		run(t, "ip addr add 10.5.1.1/24 dev cni0")
 		if _, err := Handback(t.Context(), m.opts, m.state.Networks, false); err != nil {
 			t.Error(err)
 		}

@@ -72,6 +72,7 @@ func (s routeStore) list(fam uint8, out map[routeKey]hop) error {
 	reset := func() {
 		maps.DeleteFunc(s.foreign, ofFamily)
 		maps.DeleteFunc(out, ofFamily)
+		maps.DeleteFunc(s.shadowed, func(key routeKey, _ bool) bool { return ofFamily(key, hop{}) })
 	}
 	reset()
 	return s.read(fam, reset, func(r kernelRoute) {
@@ -162,13 +163,17 @@ func (s routeStore) Set(ctx context.Context, entries []routeEntry) []error {
 // Delete tries our protocol number first, and then flannel's form, so that
 // somebody else's route of the same key stays. For IPv4 routes without a metric, the
 // kernel takes the first one with that protocol, whatever its metric is. So flannel's
-// form comes first for a route to a whole network: see addNetworkRoutes.
+// form comes first for a route to a whole network or to this node's subnet, to which
+// there may be another route of ours with a metric: see addNetworkRoutes.
 func (s routeStore) Delete(ctx context.Context, entries []routeEntry) []error {
-	networks := s.scope.Load().networks
-	whole := func(e routeEntry) bool { return e.Key.Metric == 0 && slices.Contains(networks, e.Key.Dst) }
+	scope := s.scope.Load()
+	toNetwork := func(e routeEntry) bool { return slices.Contains(scope.networks, e.Key.Dst) }
+	flannelsFirst := func(e routeEntry) bool {
+		return e.Key.Metric == 0 && (toNetwork(e) || slices.Contains(scope.subnets, e.Key.Dst))
+	}
 	deleteOurs := func(m rtnetlink.Message, e routeEntry) rtnetlink.Message {
 		hop := hop{Blackhole: e.Value.Blackhole}
-		if whole(e) {
+		if toNetwork(e) {
 			hop = e.Value // it has no nexthop object
 		}
 		return writeRoute(m, unix.RTM_DELROUTE, 0, kernelRoute{key: e.Key, hop: hop, protocol: protocolOurs})
@@ -176,18 +181,19 @@ func (s routeStore) Delete(ctx context.Context, entries []routeEntry) []error {
 	deleteFlannels := func(m rtnetlink.Message, e routeEntry) rtnetlink.Message {
 		return writeRoute(m, unix.RTM_DELROUTE, 0, kernelRoute{key: e.Key, hop: e.Value, protocol: protocolBoot})
 	}
-	try := func(entries []routeEntry, flannelsFirst bool) []error {
-		return batch(s.conn, entries, func(m rtnetlink.Message, e routeEntry) rtnetlink.Message {
-			if whole(e) == flannelsFirst {
-				return deleteFlannels(m, e)
-			}
-			return deleteOurs(m, e)
-		})
-	}
-	errs := try(entries, true)
+	errs := batch(s.conn, entries, func(m rtnetlink.Message, e routeEntry) rtnetlink.Message {
+		if flannelsFirst(e) {
+			return deleteFlannels(m, e)
+		}
+		return deleteOurs(m, e)
+	})
 	for i, err := range errs {
 		if errors.Is(err, unix.ESRCH) {
-			errs[i] = errors.Join(try(entries[i:i+1], false)...)
+			other := deleteFlannels
+			if flannelsFirst(entries[i]) {
+				other = deleteOurs
+			}
+			errs[i] = errors.Join(batch(s.conn, entries[i:i+1], other)...)
 		}
 	}
 	for _, e := range entries {

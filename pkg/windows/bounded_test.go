@@ -66,6 +66,9 @@ func (w *windows) rebootDown() {
 func TestLateAfterBoot(t *testing.T) {
 	withSwitch(t, hnstest.Knobs{Outage: 10 * time.Second, BecomesDHCP: true}, func(w *windows) {
 		w.rebootDown()
+		if w.AwaitHostAddrs(w.t.Context()) == nil {
+			t.Error("not waiting for the static address, and its adapter is down")
+		}
 		w.passes(90 * time.Second)
 		time.Sleep(w.pace.Wait / 5) // between two ticks: it gets its lease as it comes up
 		if err := w.m.Admin().SetUp("vEthernet (Ethernet)", true); err != nil {

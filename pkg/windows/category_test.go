@@ -183,11 +183,58 @@ func TestCategoryOfAdministrator(t *testing.T) {
 		w.bring(5 * time.Minute)
 		w.mends(2 * time.Minute)
 		w.category(hostVirtual, hns.Public)
-		w.mends(2 * time.Minute)
+		w.mends(3 * time.Minute) // which two looks need
 		w.reboot()
 		w.bring(5 * time.Minute)
 		w.mends(5 * time.Minute)
-		w.wantCategory(hostVirtual, hns.Public, 1, 1, 1)
+		w.wantCategory(hostVirtual, hns.Public, 1, 1, 0)
+		if n := w.log.Count("cause=" + hostconfig.CauseCategoryChanged); n != 1 {
+			t.Errorf("logged %d times", n)
+		}
+	})
+}
+
+// A public network that Windows has not identified for a moment is nobody's choice.
+func TestCategoryUnidentified(t *testing.T) {
+	withCategory(t, overlayKind, hns.Private, func(w *windows) {
+		w.bring(5 * time.Minute)
+		w.mends(2 * time.Minute)
+		for range 5 {
+			w.category(hostVirtual, hns.Public)
+			w.mends(time.Minute) // for one look
+			w.category(hostVirtual, hns.Private)
+			w.mends(time.Minute + 10*time.Second)
+		}
+		if n := w.log.Count("cause=" + hostconfig.CauseCategoryChanged); n != 0 {
+			t.Errorf("logged %d times", n)
+		}
+	})
+}
+
+// A host without a static address may be in another network after a boot, which is public for a reason.
+func TestCategoryOfMovedHost(t *testing.T) {
+	withCategory(t, overlayKind, hns.Private, func(w *windows) {
+		if err := w.m.Admin().Configure("Ethernet", hns.Persistent{DHCP: true}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute) // longer than the server takes
+		w.local(hostconfig.Addresses(w.m.Admin().Adapter("Ethernet"))[0].Prefix)
+		if _, _, err := w.prepared(5 * time.Minute); err != nil {
+			w.t.Error(err)
+		}
+		w.bring(5 * time.Minute)
+		w.mends(2 * time.Minute)
+		w.wantCategory(hostVirtual, hns.Private, 1, 1, 0)
+		if err := w.Close(); err != nil {
+			w.t.Fatal(err)
+		}
+		w.Driver = nil
+		w.m.Reboot()
+		w.category(hostVirtual, hns.Public)
+		w.restart()
+		w.bring(5 * time.Minute)
+		w.mends(5 * time.Minute)
+		w.wantCategory(hostVirtual, hns.Public, 1, 1, 0)
 	})
 }
 

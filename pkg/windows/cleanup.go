@@ -80,12 +80,12 @@ func (d *Driver) leftovers() []hns.Network {
 // missing after the limit.
 func (d *Driver) waitRestored(ctx context.Context, limit time.Duration) error {
 	deadline := time.Now().Add(limit)
-	for logged := false; d.hostConfig.Pending(); logged = true {
+	for logged := false; d.hostConfig.Unfinished(); logged = true {
 		networks, err := d.client.Networks(ctx)
 		if err == nil {
 			err = d.hostConfig.Restore(networks)
 		}
-		if err != nil && time.Now().After(deadline) {
+		if time.Now().After(deadline) && (err != nil || !d.hostConfig.HasSnapshot()) {
 			return err
 		}
 		if !logged {

@@ -28,8 +28,10 @@ func (d *Driver) prepare(ctx context.Context, dev dataplane.Device, report func(
 			case isFinal(err):
 				final = err
 				return 0, nil
-			case err == nil && d.hostConfig.Pending():
-				err = driver.Waiting(hostconfig.CauseNoAddress, "the host to keep its addresses, routes and DNS servers, and the category of its network")
+			case err == nil && d.hostConfig.HasSnapshot():
+				err = driver.Waiting(hostconfig.CauseNoAddress, "the host to keep its addresses, routes and DNS servers")
+			case err == nil && d.hostConfig.Unfinished():
+				err = driver.Waiting(hostconfig.CauseCategoryPending, "the category of the host's network")
 			}
 			return 0, err
 		},

@@ -80,8 +80,7 @@ func (d *Driver) watch(ctx context.Context) {
 }
 
 // restoreHostConfig restores host settings while nobody calls Ensure: without
-// them the daemon may not reach the API that it waits for. When nothing is missing
-// any more, it causes a pass, which records the settings as the last good ones.
+// them the daemon may not reach the API that it waits for.
 func (d *Driver) restoreHostConfig(ctx context.Context) {
 	d.hostConfig.TrackCategory()
 	if !d.hostConfig.Pending() {
@@ -89,28 +88,36 @@ func (d *Driver) restoreHostConfig(ctx context.Context) {
 	}
 	networks, err := d.client.Networks(ctx)
 	if err == nil {
-		err = d.hostConfig.Restore(networks)
+		err = d.completing(func() error { return d.hostConfig.Restore(networks) })
 	}
 	if err != nil {
 		d.opts.Log.Debug("restoring host settings", "state", err)
-	}
-	if !d.hostConfig.Pending() {
-		d.adaptersDirty.Store(true)
-		runner.Notify(d.changes)
 	}
 }
 
 // AwaitHostAddrs implements dataplane.Dataplane: after a boot and when a switch changes,
 // Windows may put a DHCP lease in the place of the host's static address.
 func (d *Driver) AwaitHostAddrs(ctx context.Context) error {
-	if !d.hostConfig.Pending() {
+	if !d.hostConfig.NeedsStatic() {
 		return nil
 	}
 	networks, err := d.client.Networks(ctx)
 	if err != nil {
-		return reconcile.Unknown(fmt.Errorf("compare the host's addresses with those before: %w", err))
+		return reconcile.Unknown(waitIfSilent(fmt.Errorf("compare the host's addresses with those before: %w", err)))
 	}
-	return d.hostConfig.AwaitStatic(networks)
+	return d.completing(func() error { return d.hostConfig.RestoreStatic(networks) })
+}
+
+// completing calls a method of the Keeper. If nothing of the snapshot is missing any
+// more afterwards, it causes a pass, which records the settings as the last good ones.
+func (d *Driver) completing(restore func() error) error {
+	before := d.hostConfig.HasSnapshot()
+	err := restore()
+	if before && !d.hostConfig.HasSnapshot() {
+		d.adaptersDirty.Store(true)
+		runner.Notify(d.changes)
+	}
+	return err
 }
 
 // poll compares our network with its state in the last pass.

@@ -113,7 +113,7 @@ type Knobs struct {
 	OverheadRefused hns.Code
 
 	// MaxOutBoundNAT: an endpoint with more policies OutBoundNAT is refused with 0x803b000d
-	// (hcsshim#1951, calico#8465, plugins#1004); 0: any number, -1: none.
+	// (hcsshim#1951, calico#8465, plugins#1004); 0: any number.
 	MaxOutBoundNAT int
 	// PortPool: without direct server return, each policy with Destinations takes a share of the
 	// ports, and when so many of them are taken, load balancers are refused with 0x8007000e

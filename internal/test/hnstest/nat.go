@@ -23,7 +23,7 @@ func (t *object) natSettings() (all []map[string]json.RawMessage) {
 // natRefused reports whether a new endpoint has more policies OutBoundNAT than the knob accepts.
 func (m *Machine) natRefused(t *object) bool {
 	most := m.knobs.MaxOutBoundNAT
-	return most != 0 && len(t.natSettings()) > max(most, 0)
+	return most > 0 && len(t.natSettings()) > most
 }
 
 // portsExhausted reports whether the policies of endpoints have taken all ports.

@@ -240,7 +240,7 @@ func (s Spec) policies() []any {
 		}
 		return policies
 	}
-	policies = append(policies, s.OutBoundNAT())
+	policies = append(policies, policyV2{outBoundNAT, natV2{s.exceptions()}})
 	for _, p := range routed {
 		policies = append(policies, policyV2{"SDNRoute", routeV2{p, true}})
 	}
@@ -252,10 +252,6 @@ func (s Spec) policies() []any {
 	}
 	return policies
 }
-
-// OutBoundNAT returns the policy of version 2 of the HNS API, as it is in JSON, by which a
-// pod's packets get the node's address, unless they go to one of the exceptions.
-func (s Spec) OutBoundNAT() any { return policyV2{outBoundNAT, natV2{s.exceptions()}} }
 
 // outBoundNAT is the type of a policy.
 const outBoundNAT = "OutBoundNAT"

@@ -166,6 +166,12 @@ func (g *Guard) write(c Config) error {
 	if err != nil {
 		return err
 	}
+	var counted map[string]uint64
+	if g.recount { // read before changes are queued: the next flush would send them without the rest
+		if counted, err = g.counts.read(g.table); err != nil {
+			return fmt.Errorf("read the counters of table %s: %w", g.table.Name, err)
+		}
+	}
 	for _, chain := range gone {
 		g.conn.FlushChain(chain)
 	}
@@ -179,9 +185,7 @@ func (g *Guard) write(c Config) error {
 		g.conn.FlushChain(kernel)
 	}
 	if g.recount {
-		if err := g.renewCounters(); err != nil {
-			return err
-		}
+		g.renewCounters(counted)
 	}
 	for _, chain := range gone { // no rule leads to them any more
 		g.conn.DelChain(chain)
@@ -230,19 +234,15 @@ func rulesOf(all []chain) (rules []rule) {
 // userData is what the kernel keeps of a rule for its author: the comment.
 func (r rule) userData() []byte { return userdata.AppendString(nil, userdata.TypeComment, r.comment) }
 
-// renewCounters queues changes that replace all counters, while no rule counts.
-func (g *Guard) renewCounters() error {
-	packets, err := g.counts.read(g.table)
-	if err != nil {
-		return fmt.Errorf("read the counters of table %s: %w", g.table.Name, err)
-	}
-	for name := range packets {
+// renewCounters queues changes that replace the counters, and add those that are missing,
+// while no rule counts.
+func (g *Guard) renewCounters(counted map[string]uint64) {
+	for name := range counted {
 		g.conn.DeleteObject(g.counter(name))
 	}
 	for _, name := range counterNames() {
 		g.conn.AddObj(g.counter(name))
 	}
-	return nil
 }
 
 // hooks are where packets enter base chains.

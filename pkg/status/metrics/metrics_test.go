@@ -18,9 +18,12 @@ import (
 func TestMetrics(t *testing.T) {
 	board := &status.Board{}
 	var said status.Report
-	for _, part := range []string{status.OfStore, status.OfNode, status.OfDataplane, status.OfProbes} {
-		board.Add(part, func(r *status.Report) { *r = said })
-	}
+	board.Add(status.OfStore, func(r *status.Report) { r.OutageSince = said.OutageSince })
+	board.Add(status.OfNode, func(r *status.Report) {
+		r.Counts, r.Pending, r.LeaseExpires = said.Counts, said.Pending, said.LeaseExpires
+	})
+	board.Add(status.OfDataplane, func(r *status.Report) { r.Guard, r.Forwarded = said.Guard, said.Forwarded })
+	board.Add(status.OfProbes, func(r *status.Report) { r.Probes = said.Probes })
 	board.Add(status.OfPeers, func(*status.Report) { t.Error("a scrape asks for all peers") })
 	m := New(board, nil)
 	said.Counts = status.Counts{Used: 7, Rejected: 2, Refused: 1, Retained: 4}

@@ -82,7 +82,8 @@ func (s *service) enumerate(objects string, conditions map[string]string) (ids [
 	if err != nil {
 		return nil, err
 	}
-	return ids, json.Unmarshal([]byte(text), &ids)
+	err = json.Unmarshal([]byte(text), &ids)
+	return ids, err
 }
 
 func (s *service) Endpoint(id string) (json.RawMessage, error) {

@@ -29,25 +29,28 @@ import (
 //
 // The timers run while nothing else is missing. The network need not wait for the
 // category. After it is done, a public network is somebody's decision, and the
-// saved category is forgotten; after a boot, it is restored once more.
+// saved category is forgotten; after a boot of a host with a static address, it is
+// restored once more.
 
 // Causes in the log.
 const (
 	CauseCategoryRestored = "category-restored"
-	CauseCategoryLost     = "category-lost" // the category could not be restored, or not be read
+	CauseCategoryLost     = "category-lost"    // the category could not be restored, or not be read
+	CauseCategoryChanged  = "category-changed" // somebody has made the network public
+	CauseCategoryPending  = "category-pending" // prepare waits for the category
 )
 
 // SavedCategory is the category of the host's network before a switch was made
 // or removed. It is never public.
 type SavedCategory struct {
 	Category hns.Category
-	Adapter  string   // name, GUID and MAC address of the physical adapter, as in a Snapshot
-	GUID     string   //
-	MAC      mac.Addr `json:",omitzero"`  //
+	Adapter  string   // name of the physical adapter, as in a Snapshot
+	GUID     string   // of the physical adapter
+	MAC      mac.Addr `json:",omitzero"`  // of the physical adapter
 	Done     bool     `json:",omitempty"` // it was restored, or given up
 	Host     string   `json:",omitempty"` // GUID of the adapter that had the host's address then
 	Problem  string   `json:",omitempty"` // why it was given up
-	Boot     string   `json:",omitempty"` // hns.Stack.BootID at that time
+	Boot     string   `json:",omitempty"` // hns.Stack.BootID when it was saved, restored or given up
 }
 
 // categoryLimit is how long the Network List Service may take to answer.
@@ -66,6 +69,7 @@ type categoryKeeper struct {
 	since   time.Time // categorySince; zero: the timer does not run
 	back    time.Time // categoryBack
 	tracked time.Time // when TrackCategory looked
+	public  bool      // that look found a public network
 	tried   time.Time // when it was set last; it is set again after Limits.Rest
 	wasSet  bool      // Windows has accepted it since it was saved
 	warned  string    // the last error that was logged
@@ -84,6 +88,24 @@ func (c *categoryKeeper) tryTurn() bool {
 
 func (c *categoryKeeper) reset() { c.since, c.back = time.Time{}, time.Time{} }
 
+// Unfinished reports whether a program that ends after a switch was made or removed
+// should wait: for the snapshot, or for a category that Restore sets. That of a
+// domain is left to Windows.
+func (k *Keeper) Unfinished() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	c := k.journal.Category
+	return k.journal.Snapshot != nil || c.pending() && c.Category != hns.Domain
+}
+
+// HasSnapshot reports whether the journal holds a snapshot: maybe something that it
+// has is missing.
+func (k *Keeper) HasSnapshot() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.journal.Snapshot != nil
+}
+
 // pending reports whether Restore has to look at the category.
 func (c *SavedCategory) pending() bool { return c != nil && !c.Done }
 
@@ -94,7 +116,8 @@ func (k *Keeper) savedCategory() *SavedCategory {
 	return k.journal.Category
 }
 
-func (k *Keeper) setCategory(c *SavedCategory) error {
+// recordCategory writes the saved category to the journal; nil: none.
+func (k *Keeper) recordCategory(c *SavedCategory) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if old := k.journal.Category; old == c || old != nil && c != nil && *old == *c {
@@ -140,13 +163,13 @@ func (k *Keeper) saveCategory(host, physical hns.Adapter) error {
 	case err != nil:
 		c = saved.Category
 	case c == hns.Public && saved != nil && saved.Done && saved.Problem == "":
-		return k.setCategory(nil) // somebody has chosen it
+		return k.recordCategory(nil) // somebody has chosen it
 	case c == hns.Public:
 		return nil
 	}
 	k.category.reset()
 	k.category.tried, k.category.wasSet = time.Time{}, false
-	return k.setCategory(&SavedCategory{Category: c, Adapter: physical.Name, GUID: physical.GUID, MAC: physical.MAC})
+	return k.recordCategory(&SavedCategory{Category: c, Adapter: physical.Name, GUID: physical.GUID, MAC: physical.MAC, Boot: k.boot})
 }
 
 // restoreCategory restores the category of the host's network; see the table
@@ -189,7 +212,7 @@ func (k *Keeper) restoreCategory(complete bool, adapters []hns.Adapter, networks
 			k.warnCategory("could not restore the category of the host's network, will retry", err)
 		case !k.category.wasSet:
 			k.category.wasSet = true
-			k.log.Info("restored the category of the host's network, which a virtual switch had made public",
+			k.log.Info("restored the category of the host's network, which had become public",
 				"cause", CauseCategoryRestored, "category", saved.Category.String(), "adapter", host.Name)
 		}
 	}
@@ -219,26 +242,32 @@ func (k *Keeper) endCategory(saved *SavedCategory, host, problem string) error {
 	k.category.reset()
 	done := *saved
 	done.Done, done.Host, done.Problem, done.Boot = true, host, problem, k.boot
-	return k.setCategory(&done)
+	return k.recordCategory(&done)
 }
 
-// compareCategoryAfterBoot makes Restore look at the category once after each
-// boot: Windows does not keep that of a network that it cannot identify.
-func (k *Keeper) compareCategoryAfterBoot() {
+// queueCategoryAfterBoot makes Restore look at the category once after each boot:
+// Windows does not keep that of a network that it cannot identify. A host without
+// a static address may be in another network now, which may be public for a
+// reason: nothing is restored there.
+func (k *Keeper) queueCategoryAfterBoot() {
 	saved := k.savedCategory()
-	if saved == nil || !saved.Done || k.boot == "" || saved.Boot == k.boot {
+	if saved == nil || k.boot == "" || saved.Boot == k.boot {
 		return
 	}
 	again := *saved
-	again.Done, again.Problem = false, ""
-	if err := k.setCategory(&again); err != nil {
+	again.Done = k.journal.LastGood == nil
+	if !again.Done {
+		again.Problem = ""
+	}
+	if err := k.recordCategory(&again); err != nil {
 		k.log.Warn("cannot compare the category of the host's network with that before the reboot", "error", err)
 	}
 }
 
-// TrackCategory forgets the saved category when somebody has made the network
-// public after it was restored, and saves another one that somebody, or Windows,
-// has chosen, also after it was given up. It looks once a minute.
+// TrackCategory looks at the category once a minute after it was restored or given
+// up. If somebody has made the network public, which two looks must find, the saved
+// category is forgotten. If somebody, or Windows, has chosen another category, that
+// one is saved.
 func (k *Keeper) TrackCategory() {
 	if !k.category.tryTurn() {
 		return
@@ -251,19 +280,24 @@ func (k *Keeper) TrackCategory() {
 	k.category.tracked = time.Now()
 	c, err := k.readCategory(saved.Host)
 	gaveUp := saved.Problem != ""
-	if err != nil || c == hns.Public && gaveUp || c == saved.Category && !gaveUp {
+	wasPublic := k.category.public
+	k.category.public = err == nil && c == hns.Public
+	switch {
+	case err != nil, c == hns.Public && gaveUp, c == saved.Category && !gaveUp:
+		return
+	case c == hns.Public && !wasPublic: // maybe Windows has not identified the network yet, as after a cable was pulled
 		return
 	}
 	var next *SavedCategory // public: none
 	if c == hns.Public {
 		k.log.Info("the host's network has become public after its category was restored, leaving it so",
-			"cause", CauseCategoryLost, "category", saved.Category.String(), "adapter", saved.Adapter)
+			"cause", CauseCategoryChanged, "category", saved.Category.String(), "adapter", saved.Adapter)
 	} else {
 		chosen := *saved
 		chosen.Category, chosen.Problem = c, ""
 		next = &chosen
 	}
-	if err := k.setCategory(next); err != nil {
+	if err := k.recordCategory(next); err != nil {
 		k.warnCategory("could not save the category of the host's network", err)
 	}
 }

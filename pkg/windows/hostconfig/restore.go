@@ -115,7 +115,7 @@ func New(path string, limits Limits, stack hns.Stack, log *slog.Logger) *Keeper 
 	} else {
 		k.compareAfterBoot()
 	}
-	k.compareCategoryAfterBoot()
+	k.queueCategoryAfterBoot()
 	return k
 }
 
@@ -213,7 +213,9 @@ func (k *Keeper) compare(adapters []hns.Adapter, routes []hns.Route, networks []
 	host, err := snapshot.hostAdapter(adapters, networks)
 	if err != nil {
 		_, exists := snapshot.physical(adapters)
-		if startOrElapsed(&k.missingSince) >= k.limits.DHCP && snapshot.AtBoot && !exists {
+		elapsed := startOrElapsed(&k.missingSince)
+		k.staticMissing = snapshot.hasManual() && elapsed < k.limits.DHCP
+		if elapsed >= k.limits.DHCP && snapshot.AtBoot && !exists {
 			k.log.Warn("the adapter that had the host's addresses before the reboot is gone, forgetting its settings", "adapter", snapshot.Adapter)
 			return k.deleteSnapshot()
 		}
@@ -243,22 +245,32 @@ func (k *Keeper) compare(adapters []hns.Adapter, routes []hns.Route, networks []
 	return k.deleteSnapshot()
 }
 
-// AwaitStatic calls Restore, and returns its error if an address that was set by hand
-// is missing: what the adapter has in its place, such as a lease, is not the host's
-// address, and goes as soon as the address is back.
-func (k *Keeper) AwaitStatic(networks []hns.Network) error {
+// RestoreStatic calls Restore, and returns its error if an address that was set by
+// hand is missing, or its adapter is: what the host has in its place, such as a lease,
+// is not the host's address, and goes as soon as the address is back. After
+// Limits.Address and Limits.DHCP, it is no error any more: the address may never come
+// back.
+func (k *Keeper) RestoreStatic(networks []hns.Network) error {
 	err := k.Restore(networks)
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.staticMissing {
+	if k.staticMissing || reconcile.IsUnknown(err) {
 		return err
 	}
 	return nil
 }
 
+// NeedsStatic reports whether RestoreStatic may return an error.
+func (k *Keeper) NeedsStatic() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.journal.Snapshot.hasManual()
+}
+
 // restoreAddresses adds addresses that are missing for longer than the limits.
 func (k *Keeper) restoreAddresses(host hns.Adapter, missing losses) error {
 	elapsed := startOrElapsed(&k.missingSince)
+	k.staticMissing = k.staticMissing && elapsed < k.limits.Address+k.limits.DHCP
 	snapshot := k.journal.Snapshot
 	hasLease := snapshot.becameDHCP(host) && slices.ContainsFunc(Addresses(host), snapshot.isLease)
 	var add []netip.Prefix

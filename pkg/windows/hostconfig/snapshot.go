@@ -150,6 +150,11 @@ func (l losses) none() bool {
 	return len(l.manual)+len(l.leased)+len(l.routes)+len(l.dns) == 0 && !l.settings
 }
 
+// hasManual reports whether an address was set by hand; s may be nil.
+func (s *Snapshot) hasManual() bool {
+	return s != nil && slices.ContainsFunc(s.Addresses, func(a SavedAddress) bool { return a.Manual })
+}
+
 // missing returns what host does not have of the snapshot. An address family in
 // which the adapter has addresses, but none of the saved ones, was reconfigured
 // by somebody: nothing is missing in it. A lease in the place of a static address

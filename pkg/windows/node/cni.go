@@ -50,8 +50,7 @@ type CNISources struct {
 //
 // It also turns LoopbackDSR off if HNS lacks DSR, where the sdn plugins fail with it and the
 // others exhaust the ports (plugins#613). A kube-proxy that runs without DSR does not need
-// it: LoopbackDSR is off then, too, and also if HNS refuses it for an endpoint that is created
-// as a trial. If HNS does not answer, it stays.
+// it: LoopbackDSR is off then, too. If HNS does not answer, it stays.
 // A field stays empty if its source does not have it; then conflist.Make asks for the
 // flag. The error says why the network configuration, the daemon or the API could not be used.
 func (n CNISources) Complete(ctx context.Context, s *conflist.Spec) error {
@@ -100,7 +99,6 @@ func (n CNISources) Complete(ctx context.Context, s *conflist.Spec) error {
 		s.Services, servicesErr = kube.ServiceNetworks(ctx, *n.API)
 	}
 	s.Services = ofFamilies(s.Services, s.Cluster)
-	n.tryNAT(ctx, s)
 	return errors.Join(netConfErr, daemonErr, servicesErr)
 }
 

@@ -2,18 +2,13 @@ package node
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 
 	"flannel/pkg/cni/conflist"
 	"flannel/pkg/windows/hns"
 )
-
-// causeNAT is a cause in the log.
-const causeNAT = "pod-nat-refused"
 
 // trialEndpoint is the name of the endpoint of try.
 const trialEndpoint = "flanneld-trial"
@@ -60,56 +55,4 @@ func (n CNISources) try(ctx context.Context, e hns.Endpoint) error {
 		return err
 	}
 	return n.HNS.DeleteEndpoint(context.WithoutCancel(ctx), made.ID)
-}
-
-// tryNAT turns LoopbackDSR off if HNS refuses it beside the policy OutBoundNAT that each
-// pod has (hcsshim#1951), and warns if it refuses that policy alone, too. Another error,
-// or that there is no network yet, says nothing about the policies.
-func (n CNISources) tryNAT(ctx context.Context, s *conflist.Spec) {
-	if !s.LoopbackDSR || s.API == 1 {
-		return
-	}
-	network, err := n.trialNetwork(ctx, s)
-	if err != nil || len(network.Subnets) == 0 {
-		return
-	}
-	own, err := json.Marshal(s.OutBoundNAT())
-	if err != nil {
-		return
-	}
-	var e hns.Endpoint
-	e.Network, e.IPs, e.Policies = network.ID, []netip.Prefix{lastAddress(network.Subnets[0].Prefix)}, make([]hns.Policy, 1)
-	if err := json.Unmarshal(own, &e.Policies[0]); err != nil {
-		return
-	}
-	alone := e
-	// What the plugins add for loopbackDSR.
-	loopback := hns.Policy{Type: e.Policies[0].Type, Settings: fmt.Appendf(nil, `{"Destinations":[%q]}`, e.IPs[0].Addr())}
-	e.Policies = append(slices.Clone(e.Policies), loopback)
-	if !refusesPolicy(n.try(ctx, e)) {
-		return
-	}
-	s.LoopbackDSR = false
-	err = n.try(ctx, alone)
-	if !refusesPolicy(err) {
-		n.Log.Warn("HNS refuses pods with loopbackDSR, leaving it out: a pod cannot reach itself through a Service", "cause", causeNAT)
-		return
-	}
-	n.Log.Warn("HNS refuses the policy OutBoundNAT of pods, and they will not start; update Windows", "cause", causeNAT, "error", err)
-}
-
-func refusesPolicy(err error) bool {
-	var e *hns.Error
-	return errors.As(err, &e) && e.Code == hns.InvalidPolicy
-}
-
-// lastAddress returns the last address that a host can have in a subnet: pods get that one
-// last.
-func lastAddress(subnet netip.Prefix) netip.Prefix {
-	bytes := subnet.Masked().Addr().AsSlice()
-	for bit := subnet.Bits(); bit < len(bytes)*8; bit++ {
-		bytes[bit/8] |= 0x80 >> (bit % 8)
-	}
-	last, _ := netip.AddrFromSlice(bytes)
-	return netip.PrefixFrom(last.Prev(), subnet.Bits())
 }

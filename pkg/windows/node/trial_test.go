@@ -98,43 +98,6 @@ func TestOutBoundNAT(t *testing.T) {
 	}
 }
 
-// Where HNS refuses a pod's policies OutBoundNAT together, cni-conf leaves loopbackDSR out, so that pods start. A trial
-// that fails for another reason changes nothing, and no trial leaves its endpoint behind.
-func TestOutBoundNATRefused(t *testing.T) {
-	for name, c := range map[string]struct {
-		most   int
-		fault  hns.Code // of the trial; 0: none
-		want   bool     // loopbackDSR
-		warned int
-	}{
-		"two": {2, 0, true, 0}, "one": {1, 0, false, 1}, "none": {-1, 0, false, 1}, "another reason": {0, hns.InvalidParameter, true, 0},
-	} {
-		n := newNATNode(t, hns.Version{}, "10.244.1.0/24")
-		n.Turn(func(k *hnstest.Knobs) { k.MaxOutBoundNAT = c.most })
-		if c.fault != 0 {
-			n.Fail(hnstest.Fault{Func: "HcnCreateEndpoint", Match: trialEndpoint, Code: c.fault})
-		}
-		conf := n.configure(t, nil).Delegate
-		if conf.LoopbackDSR != c.want || n.log.Count("cause="+causeNAT) != c.warned {
-			t.Errorf("%s: loopbackDSR %t, want %t; logged\n%s", name, conf.LoopbackDSR, c.want, &n.log)
-		}
-		if left, err := n.client.Endpoints(t.Context(), n.network.ID); err != nil || len(left) > 0 {
-			t.Errorf("%s: endpoints %v, %v", name, left, err)
-		}
-		if err := n.pod(t, conf, "10.244.1.7"); (err != nil) != (c.most < 0) {
-			t.Errorf("%s: a pod: %v", name, err)
-		}
-	}
-}
-
-func TestLastAddress(t *testing.T) {
-	for subnet, want := range map[string]string{"10.244.1.0/24": "10.244.1.254/24", "10.244.1.64/27": "10.244.1.94/27", "fd00:1::/64": "fd00:1::ffff:ffff:ffff:fffe/64"} {
-		if got := lastAddress(netip.MustParsePrefix(subnet)); got.String() != want {
-			t.Errorf("%s: %s, want %s", subnet, got, want)
-		}
-	}
-}
-
 // loopbackDSR is for direct server return: without it, pods take the ports that load balancers need.
 func TestPortsForLoadBalancers(t *testing.T) {
 	on, off := true, false
