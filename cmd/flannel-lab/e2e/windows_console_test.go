@@ -150,12 +150,13 @@ func (c *console) follow(mark int) (err error) {
 // cutPower kills everything of the directory of programs, but not Windows.
 func (c *console) cutPower() {
 	c.t.Helper()
-	_, err := c.n.Run(c.t.Context(), "sh", "-c", `pkill -9 -f '^C:.k.' || true`)
-	must(c.t, err)
-	if c.n.Running() {
-		must(c.t, c.n.Kill())
-	}
 	withinOf(c.t, long, "nothing runs", func() error {
+		// Again and again: a process that another one was about to start appears after that one was killed.
+		_, err := c.n.Run(c.t.Context(), "sh", "-c", `pkill -9 -f '^C:.k.' || true`)
+		must(c.t, err)
+		if c.n.Running() {
+			must(c.t, c.n.Kill())
+		}
 		if pids := c.processes(`^C:.k.`); pids != "" {
 			return fmt.Errorf("processes %s", pids)
 		}
