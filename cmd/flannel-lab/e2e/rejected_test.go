@@ -81,7 +81,13 @@ func putRejected(t *testing.T, l *lab.Lab, backend, bad string) int {
 		_, err := etcdClient(t, l).Put(t.Context(), subnetKeys+key, m.lease(public, m.mac()))
 		must(t, err)
 	}
-	for i, key := range []string{"10.5.0.0-16", "0.0.0.0-1", "10.5.0.0-17", "10.5.128.0-17"} {
+	own, _ := leaseOf(t, l, l.Nodes[0]) // subnets are random: all of them may be in one half of the network
+	around := func(bits int) string {
+		p, err := address(t, own).Prefix(bits)
+		must(t, err)
+		return fmt.Sprintf("%s-%d", p.Addr(), bits)
+	}
+	for i, key := range []string{"10.5.0.0-16", "0.0.0.0-1", around(17), around(18)} {
 		put(key, fmt.Sprintf("192.168.100.%d", 66+i))
 	}
 	put("10.6.0.0-24", l.Nodes[0].IP4.String())
