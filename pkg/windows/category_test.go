@@ -89,19 +89,44 @@ func TestCategoryRestoredAfterCrash(t *testing.T) {
 	})
 }
 
+// rebootTo restarts the machine, whose network then has this category, and the daemon.
+func (w *windows) rebootTo(c hns.Category) {
+	w.t.Helper()
+	if err := w.Close(); err != nil {
+		w.t.Fatal(err)
+	}
+	w.Driver = nil
+	w.m.Reboot()
+	w.category(hostVirtual, c)
+	w.restart()
+}
+
+// A public network that Windows has not identified, at the moment at which the category is saved, is nobody's choice.
+func TestCategorySavedUnidentified(t *testing.T) {
+	withCategory(t, overlayKind, hns.Private, func(w *windows) {
+		w.bring(5 * time.Minute)
+		w.mends(2 * time.Minute)
+		if err := w.m.Admin().DeleteNetwork("flannel.4096"); err != nil {
+			w.t.Fatal(err)
+		}
+		w.category("Ethernet", hns.Public) // for a moment, in which the network is made again
+		w.mends(time.Minute)
+		w.category(hostVirtual, hns.Private)
+		w.mends(time.Minute)
+		journal, err := hostconfig.ReadJournal(w.opts.journalPath())
+		if err != nil || journal.Category == nil || journal.Category.Category != hns.Private {
+			w.t.Errorf("the journal has %+v, %v", journal.Category, err)
+		}
+	})
+}
+
 // What Windows forgets at a boot is restored once after it.
 func TestCategoryRestoredAfterBoot(t *testing.T) {
 	withCategory(t, overlayKind, hns.Private, func(w *windows) {
 		if _, _, err := w.prepared(5 * time.Minute); err != nil {
 			w.t.Error(err)
 		}
-		if err := w.Close(); err != nil {
-			w.t.Fatal(err)
-		}
-		w.Driver = nil
-		w.m.Reboot()
-		w.category(hostVirtual, hns.Public)
-		w.restart()
+		w.rebootTo(hns.Public)
 		w.bring(5 * time.Minute)
 		w.mends(2 * time.Minute)
 		w.wantCategory(hostVirtual, hns.Private, 2, 2, 0)
@@ -225,13 +250,7 @@ func TestCategoryOfMovedHost(t *testing.T) {
 		w.bring(5 * time.Minute)
 		w.mends(2 * time.Minute)
 		w.wantCategory(hostVirtual, hns.Private, 1, 1, 0)
-		if err := w.Close(); err != nil {
-			w.t.Fatal(err)
-		}
-		w.Driver = nil
-		w.m.Reboot()
-		w.category(hostVirtual, hns.Public)
-		w.restart()
+		w.rebootTo(hns.Public)
 		w.bring(5 * time.Minute)
 		w.mends(5 * time.Minute)
 		w.wantCategory(hostVirtual, hns.Public, 1, 1, 0)

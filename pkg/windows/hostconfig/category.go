@@ -162,9 +162,7 @@ func (k *Keeper) saveCategory(host, physical hns.Adapter) error {
 		return nil
 	case err != nil:
 		c = saved.Category
-	case c == hns.Public && saved != nil && saved.Done && saved.Problem == "":
-		return k.recordCategory(nil) // somebody has chosen it
-	case c == hns.Public:
+	case c == hns.Public: // if somebody has chosen it, TrackCategory forgets the saved one; it looks twice
 		return nil
 	}
 	k.category.reset()
