@@ -23,22 +23,14 @@ type Options struct {
 	peers    []int // numbers of peers in etcd
 	far      []int // numbers of peers in etcd for which only starts are measured
 	kube     []int // numbers of peers in Kubernetes
-	windows  []int // numbers of peers of a Windows node
 	backends []string
-	traffic  []string // backends whose traffic is measured
-	// trafficPeers is the number of leases beside the two nodes, so that lookups cost what they cost in a cluster.
-	trafficPeers int
-	tunnels      []string        // further backends that are measured among peers in etcd
-	delays       []time.Duration // one-way delays to etcd
-	rounds       int             // starts for each column
-	samples      int             // peers that are added, changed and removed one by one
-	idle         time.Duration   // how long idle CPU is measured
-	guards       []int           // numbers of peers in etcd among which the modes of the guard are compared
-	guard        string          // Guard in the network configuration; empty: none
-	memory       []int           // numbers of peers in etcd with which memory is measured
-	settle       time.Duration   // from the start until then
-	nftables     bool
-	json         bool
+	rounds   int           // starts for each column
+	samples  int           // peers that are added, changed and removed one by one
+	idle     time.Duration // how long idle CPU is measured
+	memory   []int         // numbers of peers in etcd with which memory is measured
+	settle   time.Duration // from the start until then
+	nftables bool
+	json     bool
 }
 
 // flags sets the defaults, and returns a flag set that sets o when it parses. -quick
@@ -46,37 +38,25 @@ type Options struct {
 func (o *Options) flags() *flag.FlagSet {
 	f := flag.NewFlagSet("flannel-lab bench", flag.ContinueOnError)
 	o.peers, o.far, o.backends, o.kube = []int{1000, 5000, 10000}, []int{50000}, []string{"vxlan", "host-gw"}, []int{5000}
-	o.guards, o.memory = []int{10000}, []int{3, 1000, 10000, 50000}
-	o.windows, o.traffic, o.tunnels = []int{250, 2000}, trafficBackends, tunnelBackends
-	o.delays = []time.Duration{500 * time.Microsecond, 2500 * time.Microsecond}
+	o.memory = []int{3, 1000, 10000, 50000}
 	f.Func("peers", "comma-separated `numbers` of peers in etcd; 0 to skip (default 1000,5000,10000)",
 		list(&o.peers, strconv.Atoi))
 	f.Func("far-peers", "comma-separated `numbers` of peers in etcd for which only starts are measured, without plain routes; 0 to skip (default 50000)", list(&o.far, strconv.Atoi))
 	f.Func("kube-peers", "comma-separated `numbers` of peers in Kubernetes; 0 to skip (default 5000)",
 		list(&o.kube, strconv.Atoi))
-	f.Func("windows-peers", "comma-separated `numbers` of peers of a simulated Windows node; 0 to skip (default 250,2000)", list(&o.windows, strconv.Atoi))
 	f.Func("backends", "comma-separated `types`; 0 to skip (default vxlan,host-gw)",
 		list(&o.backends, func(s string) (string, error) { return s, nil }))
-	f.Func("tunnels", "comma-separated further `types` that are measured among peers in etcd; 0 to skip (default "+
-		strings.Join(tunnelBackends, ",")+", as far as this kernel has them)", list(&o.tunnels, func(s string) (string, error) { return s, nil }))
-	f.Func("guard-peers", "comma-separated `numbers` of peers in etcd among which vxlan is measured with each mode of the guard; 0 to skip (default 10000)",
-		list(&o.guards, strconv.Atoi))
 	f.Func("memory-peers", "comma-separated `numbers` of peers in etcd among which the memory of vxlan is measured; 0 to skip (default 3,1000,10000,50000)",
 		list(&o.memory, strconv.Atoi))
 	f.DurationVar(&o.settle, "settle", time.Minute, "how long after the start memory is measured")
-	f.Func("traffic", "comma-separated `types` whose traffic is measured, beside the bare link; 0 to skip (default "+
-		strings.Join(trafficBackends, ",")+", as far as this kernel has them)", list(&o.traffic, func(s string) (string, error) { return s, nil }))
-	f.IntVar(&o.trafficPeers, "traffic-peers", 1000, "peers beside the two nodes whose traffic is measured")
-	f.Func("delays", "comma-separated one-way `delays` to etcd; 0 to skip (default 0.5ms,2.5ms)",
-		list(&o.delays, time.ParseDuration))
 	f.IntVar(&o.rounds, "rounds", 3, "starts on an empty kernel per column; the lowest of each figure is reported, because other load only increases them (of peak RSS the highest)")
 	f.IntVar(&o.samples, "samples", 200, "peers added, changed and removed one by one, per column")
 	f.DurationVar(&o.idle, "idle", 10*time.Second, "how long idle CPU is measured")
 	f.BoolVar(&o.nftables, "nftables", false, "use nftables instead of iptables")
 	f.BoolVar(&o.json, "json", false, "print JSON instead of tables")
-	f.BoolFunc("quick", "a short run: 1000 peers, one round, 50 samples, 2 s idle, no further types, no guard, no memory, no traffic, no Kubernetes", func(string) error {
-		o.kube, o.far, o.traffic, o.tunnels, o.guards, o.memory = nil, nil, nil, nil, nil, nil
-		o.peers, o.rounds, o.samples, o.idle, o.delays = []int{1000}, 1, 50, 2*time.Second, o.delays[:1]
+	f.BoolFunc("quick", "a short run: 1000 peers, one round, 50 samples, 2 s idle, no memory, no Kubernetes", func(string) error {
+		o.kube, o.far, o.memory = nil, nil, nil
+		o.peers, o.rounds, o.samples, o.idle = []int{1000}, 1, 50, 2*time.Second
 		return nil
 	})
 	f.StringVar(&o.lab.Flanneld, "flanneld", "", "any flannel-compatible `binary` (default: bin/flanneld)")
@@ -113,13 +93,12 @@ func Parse(args []string) (Options, error) {
 		f.PrintDefaults()
 		return o, err
 	}
-	o.delays = slices.DeleteFunc(o.delays, func(d time.Duration) bool { return d <= 0 })
-	for _, peers := range []*[]int{&o.peers, &o.far, &o.kube, &o.guards} {
+	for _, peers := range []*[]int{&o.peers, &o.far, &o.kube} {
 		*peers = slices.DeleteFunc(*peers, func(n int) bool { return n == 0 })
 		for _, n := range *peers {
-			// Peers are added beyond the first n: samples one by one, two times newNodes in
-			// Kubernetes, and some at a restart. All need a number below lastPeer.
-			if limit := lastPeer - firstPeer - max(o.samples, 2*newNodes) - n/50; n < 100 || n > limit {
+			// Peers are added beyond the first n: samples one by one, singleOnes in Kubernetes,
+			// and some at a restart. All need a number below lastPeer.
+			if limit := lastPeer - firstPeer - max(o.samples, singleOnes) - n/50; n < 100 || n > limit {
 				err = errors.Join(err, fmt.Errorf("%d peers: must be between 100 and %d", n, limit))
 			}
 		}
@@ -130,22 +109,15 @@ func Parse(args []string) (Options, error) {
 			err = errors.Join(err, fmt.Errorf("--memory-peers %d: must be between 0 and %d", n, lastPeer-firstPeer))
 		}
 	}
-	o.windows = slices.DeleteFunc(o.windows, func(n int) bool { return n <= 0 })
-	for _, n := range o.windows {
-		if n > 60000 {
-			err = errors.Join(err, fmt.Errorf("%d peers of a Windows node: must be at most 60000", n))
+	o.backends = slices.DeleteFunc(o.backends, func(s string) bool { return s == "0" })
+	for _, backend := range o.backends {
+		if !slices.Contains([]string{"vxlan", "host-gw"}, backend) {
+			err = errors.Join(err, fmt.Errorf("--backends %s: use vxlan or host-gw", backend))
 		}
 	}
-	for _, types := range []*[]string{&o.backends, &o.tunnels, &o.traffic} {
-		*types = slices.DeleteFunc(slices.Clone(*types), func(s string) bool { return s == "0" })
-	}
-	err = errors.Join(err, oneOf("--backends", o.backends, []string{"vxlan", "host-gw"}),
-		oneOf("--tunnels", o.tunnels, append([]string{"ipsec"}, tunnelBackends...)), oneOf("--traffic", o.traffic, trafficBackends))
 	switch {
 	case err == nil && f.NArg() > 0:
 		err = fmt.Errorf("bench: unexpected argument %q", f.Arg(0))
-	case err == nil && (o.trafficPeers < 0 || o.trafficPeers > lastPeer-firstPeer):
-		err = fmt.Errorf("--traffic-peers %d: must be between 0 and %d", o.trafficPeers, lastPeer-firstPeer)
 	case err == nil && (o.rounds < 1 || o.samples < 1):
 		err = errors.New("--rounds and --samples must be at least 1")
 	}
@@ -157,16 +129,7 @@ func Parse(args []string) (Options, error) {
 // stderr. Kubernetes comes before etcd, so that a missing bin/kube is noticed
 // early.
 func Run(ctx context.Context, w io.Writer, o Options) error {
-	var kube, etcd, windows, tunnels, guards, memory, traffic []column
-	for _, backend := range o.backends {
-		for _, peers := range o.windows {
-			c, err := measureHNS(ctx, backend, peers)
-			if err != nil {
-				return fmt.Errorf("a Windows node with %d peers: %w", peers, err)
-			}
-			windows = append(windows, c)
-		}
-	}
+	var kube, etcd, memory []column
 	for _, peers := range o.kube {
 		c, err := measureKube(ctx, o, peers)
 		if err != nil {
@@ -183,25 +146,6 @@ func Run(ctx context.Context, w io.Writer, o Options) error {
 			etcd = append(etcd, c)
 		}
 	}
-	for _, backend := range o.tunnels {
-		if !possible(ctx, backend) {
-			continue
-		}
-		for _, peers := range o.peers {
-			c, err := measureTunnel(ctx, o, backend, peers)
-			if err != nil {
-				return fmt.Errorf("%s with %d peers: %w", backend, peers, err)
-			}
-			tunnels = append(tunnels, c)
-		}
-	}
-	for _, peers := range o.guards {
-		c, err := measureGuard(ctx, o, peers)
-		if err != nil {
-			return fmt.Errorf("vxlan with %d peers: %w", peers, err)
-		}
-		guards = append(guards, c...)
-	}
 	for _, peers := range o.memory {
 		c, err := measureMemory(ctx, o, peers)
 		if err != nil {
@@ -209,29 +153,17 @@ func Run(ctx context.Context, w io.Writer, o Options) error {
 		}
 		memory = append(memory, c)
 	}
-	o.traffic = slices.DeleteFunc(o.traffic, func(b string) bool { return !possible(ctx, b) })
-	if len(o.traffic) > 0 {
-		var err error
-		if traffic, err = measureTraffic(ctx, o); err != nil {
-			return err
-		}
-	}
 	if o.json {
-		return printJSON(w, slices.Concat(etcd, kube, windows, tunnels, guards, memory, traffic))
+		return printJSON(w, slices.Concat(etcd, kube, memory))
 	}
-	return errors.Join(printTables(w, etcd, kube), printFurther(w, "a Windows node on a simulated machine", windows, hnsRows),
-		printFurther(w, "further backends, leases in etcd", tunnels, tunnelRows),
-		printFurther(w, "the guard, leases in etcd", guards, guardRows),
-		printFurther(w, "memory, leases in etcd", memory, memoryRows, head{"target", "at 10000"}),
-		printFurther(w, "traffic between two pods, IPv4", traffic, trafficRows))
+	return errors.Join(printTables(w, etcd, kube), printMemory(w, memory))
 }
 
 // printTables prints the columns of etcd and those of Kubernetes, one table each.
 func printTables(w io.Writer, etcd, kube []column) error {
 	if len(etcd) > 0 {
 		fmt.Fprintln(w, "leases in etcd")
-		if err := printTable(w, etcd, append(slices.Clip(etcdRows), delayRows(etcd)...),
-			head{"target", "at 10000"}); err != nil {
+		if err := printTable(w, etcd, etcdRows, head{"target", "at 10000"}); err != nil {
 			return err
 		}
 	}
@@ -246,16 +178,13 @@ func printTables(w io.Writer, etcd, kube []column) error {
 	return err
 }
 
-// printFurther prints columns below a title, if any were measured.
-func printFurther(w io.Writer, title string, columns []column, rows []row, further ...head) error {
-	if len(columns) == 0 {
+// printMemory prints the columns of memory.
+func printMemory(w io.Writer, memory []column) error {
+	if len(memory) == 0 {
 		return nil
 	}
-	fmt.Fprintln(w, "\n"+title)
-	if further == nil {
-		further = []head{{"target", ""}}
-	}
-	return printTable(w, columns, rows, further...)
+	fmt.Fprintln(w, "\nmemory, leases in etcd")
+	return printTable(w, memory, memoryRows, head{"target", "at 10000"})
 }
 
 // measureColumn measures several rounds, each in a lab of its own. For many
@@ -271,28 +200,13 @@ func measureColumn(ctx context.Context, o Options, backend string, peers int, fa
 		}
 		rounds = append(rounds, figures)
 	}
-	for _, d := range o.delays {
-		for i := range o.rounds { // several, or other load during a single start would count as round trips
-			if far {
-				break
-			}
-			fmt.Fprintf(os.Stderr, "%s, %d peers: etcd %v away, start %d of %d\n", backend, peers, d, i+1, o.rounds)
-			figures, err := measureDelay(ctx, o, backend, peers, d)
-			if err != nil {
-				return c, err
-			}
-			rounds = append(rounds, figures)
-		}
-	}
-	// The keys of starts with a delay are their own, so best takes them from the rounds
-	// that have them.
 	c.Figures = best(rounds)
-	c.compare(o.delays)
+	c.compare()
 	return c, nil
 }
 
-// best returns the lowest value of each figure, and the highest of peak memory and
-// throughput. Other load on the machine only increases times and counts, so the lowest is
+// best returns the lowest value of each figure, and the highest of peak
+// memory. Other load on the machine only increases times and counts, so the lowest is
 // the least wrong; a peak is missed when memory is read too early, so the highest is.
 func best(rounds []map[string]float64) map[string]float64 {
 	samples := map[string][]float64{}
@@ -304,7 +218,7 @@ func best(rounds []map[string]float64) map[string]float64 {
 	figures := map[string]float64{}
 	for key, v := range samples {
 		figures[key] = slices.Min(v)
-		if strings.HasSuffix(key, "_rss_mb") || strings.HasSuffix(key, "_gbit") {
+		if strings.HasSuffix(key, "_rss_mb") {
 			figures[key] = slices.Max(v)
 		}
 	}

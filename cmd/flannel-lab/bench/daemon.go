@@ -84,9 +84,7 @@ func (b *bench) observe(n *lab.Node) (err error) {
 	if err != nil {
 		return err
 	}
-	if b.watch, err = watchKernel(n); err == nil && b.guarded() {
-		err = b.watch.followGuard(n)
-	}
+	b.watch, err = watchKernel(n)
 	return err
 }
 

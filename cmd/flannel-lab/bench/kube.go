@@ -16,11 +16,10 @@ import (
 	"flannel/internal/test/kubetest/cluster"
 )
 
-// Sizes of the measurements after the first sync: heartbeats of other nodes,
-// nodes that join at once, and nodes that join one by one with a pause.
+// Sizes of the measurements after the first sync: heartbeats of other nodes, and
+// nodes that join one by one with a pause.
 const (
 	heartbeats = 500
-	newNodes   = 100
 	singleOnes = 25
 )
 
@@ -54,15 +53,10 @@ var kubeRows = []row{
 	{"join_event_p50_ms", "p50, ms", "", ""},
 	{"join_event_p95_ms", "p95, ms", "", ""},
 	{"join_cpu_ms", "CPU of the daemon, ms", "", ""},
-	{"", "100 nodes are annotated at once: Kubernetes part of each of 50 daemons", "", ""},
-	{"crowd_requests", "GETs and LISTs of Nodes", "", ""},
-	{"crowd_etcd", "reads of etcd for these", "", ""},
-	{"crowd_received_kb", "received, including the watch, KB", "", ""},
-	{"crowd_all_ms", "from the first request until all know all of them, ms", "", ""},
-	{"", "the same for as many daemons as peers, extrapolated", "", ""},
-	{"crowd_requests_all", "GETs and LISTs of Nodes", "", ""},
-	{"crowd_etcd_all", "reads of etcd for these", "", ""},
-	{"crowd_received_all_mb", "received, MB", "", ""},
+	{"", "memory after --settle", "", ""},
+	{"settled_resident_mb", "resident, MB", "45", ""},
+	{"settled_anonymous_mb", "of it anonymous, MB", "", ""},
+	{"settled_file_mb", "of it of files, MB", "", ""},
 	{"", "after all this", "", ""},
 	{"idle_cpu_percent", "idle CPU with children, % of a core", "", ""},
 	{"last_rss_mb", "peak RSS, MB", "80", ""},
@@ -151,7 +145,7 @@ func (b *bench) kubeRound(ctx context.Context, n *lab.Node, last bool) error {
 	}
 	b.figures["first_received_mb"] = (after - before) / 1e6
 	if last {
-		for _, step := range []func(context.Context) error{b.settled, b.heartbeats, b.join, b.idle, b.crowd} {
+		for _, step := range []func(context.Context) error{b.settled, b.heartbeats, b.join, b.idle} {
 			if err := step(ctx); err != nil {
 				return err
 			}

@@ -2,7 +2,6 @@ package bench
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -13,7 +12,6 @@ import (
 type change struct {
 	event  time.Duration // a watch of the bench itself has received it: the share of etcd and the machine
 	kernel time.Duration // the kernel has it
-	set    time.Duration // the guard's sets have it; 0: there is no guard
 }
 
 // oneByOne adds, changes and removes further peers one by one.
@@ -29,7 +27,7 @@ func (b *bench) oneByOne(ctx context.Context) error {
 		return err
 	}
 	for _, kind := range []string{"add", "change", "remove"} {
-		var total, kernel, etcd, set []float64
+		var total, kernel, etcd []float64
 		for _, p := range peers {
 			if kind == "change" {
 				p.version++
@@ -42,15 +40,11 @@ func (b *bench) oneByOne(ctx context.Context) error {
 			// Load on the machine delays both. max, because the daemon's event may arrive
 			// before ours.
 			kernel = append(kernel, milliseconds(max(0, c.kernel-c.event)))
-			set = append(set, milliseconds(max(0, c.set-c.event)))
 			time.Sleep(5 * time.Millisecond)
 		}
 		b.figures[kind+"_p50_ms"], b.figures[kind+"_p99_ms"] = quantile(total, 0.5), quantile(total, 0.99)
 		b.figures[kind+"_etcd_p99_ms"] = quantile(etcd, 0.99)
 		b.figures[kind+"_event_p50_ms"], b.figures[kind+"_event_p99_ms"] = quantile(kernel, 0.5), quantile(kernel, 0.99)
-		if b.guarded() {
-			b.figures[kind+"_set_p50_ms"], b.figures[kind+"_set_p99_ms"] = quantile(set, 0.5), quantile(set, 0.99)
-		}
 	}
 	b.waitIdle()
 	after, _, err := cpu(b.node.PID())
@@ -60,13 +54,13 @@ func (b *bench) oneByOne(ctx context.Context) error {
 
 // measureOne writes one change to etcd, and waits until the kernel has it.
 func (b *bench) measureOne(ctx context.Context, kind string, p peer, watch clientv3.WatchChan) (c change, err error) {
-	met, inSet := func(s *seen) bool { return s.has(b.backend, p) }, func(s *seen) bool { return s.known(p) }
+	met := func(s *seen) bool { return s.has(b.backend, p) }
 	write := func() (err error) {
 		_, err = b.etcd.Put(ctx, p.key(), p.value(b.backend), clientv3.WithLease(b.day))
 		return err
 	}
 	if kind == "remove" {
-		met, inSet = func(s *seen) bool { return s.lacks(p) }, func(s *seen) bool { return s.unknown(p) }
+		met = func(s *seen) bool { return s.lacks(p) }
 		write = func() (err error) {
 			_, err = b.etcd.Delete(ctx, p.key())
 			return err
@@ -83,15 +77,11 @@ func (b *bench) measureOne(ctx context.Context, kind string, p peer, watch clien
 	}()
 	limited, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	wait, waitSet := b.watch.expect(met), func(context.Context) (at time.Time, err error) { return at, nil }
-	if b.guarded() {
-		waitSet = b.watch.expect(inSet)
-	}
+	wait := b.watch.expect(met)
 	began := time.Now()
 	if err := write(); err != nil {
 		return c, err
 	}
 	reached, err := wait(limited)
-	set, errSet := waitSet(limited)
-	return change{(<-observed).Sub(began), reached.Sub(began), set.Sub(began)}, errors.Join(err, errSet)
+	return change{(<-observed).Sub(began), reached.Sub(began)}, err
 }

@@ -2,11 +2,9 @@ package bench
 
 import (
 	"context"
-	"encoding/base64"
 	"encoding/binary"
 	"fmt"
 	"net/netip"
-	"strings"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -58,15 +56,8 @@ func (p peer) key() string { return fmt.Sprintf("%s/subnets/%s-24", prefix, p.ba
 
 // value is the peer's lease in etcd, in flannel's format.
 func (p peer) value(backend string) string {
-	switch backend {
-	case "vxlan":
+	if backend == "vxlan" {
 		return fmt.Sprintf(`{"PublicIP":"%s","PublicIPv6":null,"BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"%s"}}`, p.publicIP(), p.mac())
-	case "wireguard":
-		key := [32]byte{9, byte(p.number >> 8), byte(p.number)} // any number is the key of somebody
-		return fmt.Sprintf(`{"PublicIP":"%s","PublicIPv6":null,"BackendType":"wireguard","BackendData":{"PublicKey":"%s","Port":51820}}`,
-			p.publicIP(), base64.StdEncoding.EncodeToString(key[:]))
-	case "udp":
-		return fmt.Sprintf(`{"PublicIP":"%s","PublicIPv6":null}`, p.publicIP())
 	}
 	return fmt.Sprintf(`{"PublicIP":"%s","PublicIPv6":null,"BackendType":%q}`, p.publicIP(), backend)
 }
@@ -112,16 +103,8 @@ func peersFrom(first, n int) []peer {
 // All keys have one etcd lease with a TTL of a day, whose ID it returns: no bench takes
 // as long, so no peer expires.
 func populateEtcd(ctx context.Context, c *clientv3.Client, o Options, backend string, peers []peer) (clientv3.LeaseID, error) {
-	keys := fmt.Sprintf(`"Type":%q`, backend)
-	if backend == "ipsec" {
-		keys += `,"PSK":"` + strings.Repeat("0123456789abcdef", 6) + `"`
-	}
-	guard := ""
-	if o.guard != "" {
-		guard = fmt.Sprintf(`,"Guard":%q,"GuardTrial":0`, o.guard)
-	}
-	config := fmt.Sprintf(`{"Network":%q,"SubnetLen":24,"SubnetMin":%q,"EnableNFTables":%t,"Backend":{%s}%s}`,
-		benchNet, ownMin, o.nftables, keys, guard)
+	config := fmt.Sprintf(`{"Network":%q,"SubnetLen":24,"SubnetMin":%q,"EnableNFTables":%t,"Backend":{"Type":%q}}`,
+		benchNet, ownMin, o.nftables, backend)
 	if _, err := c.Put(ctx, prefix+"/config", config); err != nil {
 		return 0, fmt.Errorf("write the network configuration: %w", err)
 	}

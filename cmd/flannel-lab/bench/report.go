@@ -4,17 +4,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"maps"
-	"slices"
 	"strings"
 	"text/tabwriter"
-	"time"
 )
 
 // column holds the figures for one store, backend and number of peers. Figures
 // that the daemon does not provide are missing.
 type column struct {
-	Store   string             `json:"store"` // etcd, kubernetes, none, or traffic: what two pods exchange
+	Store   string             `json:"store"` // etcd or kubernetes
 	Backend string             `json:"backend"`
 	Peers   int                `json:"peers"`
 	Figures map[string]float64 `json:"figures"`
@@ -83,23 +80,14 @@ var etcdRows = []row{
 	{"idle_cpu_percent", "CPU with children, % of a core", "0.1", ""},
 }
 
-// compare adds the ratios, and the round trips that a start takes with a delay to
-// etcd.
-func (c *column) compare(delays []time.Duration) {
+// compare adds the time per peer, and the ratios to the kernel alone.
+func (c *column) compare() {
 	f := c.Figures
 	f["per_peer_us"] = f["first_sync_ms"] * 1000 / float64(c.Peers)
 	if plain, ok := f["kernel_plain_ms"]; ok { // not measured with many peers
 		f["ratio_plain"] = f["first_sync_ms"] / plain
 	}
 	f["ratio_nexthop"] = f["first_sync_ms"] / f["kernel_nexthop_ms"]
-	for _, d := range delays {
-		key := delayKey(d)
-		if _, ok := f[key]; !ok {
-			continue
-		}
-		f[strings.TrimSuffix(key, "ms")+"round_trips"] = (f[key] - max(f["ready_ms"],
-			f["first_sync_ms"])) / milliseconds(2*d)
-	}
 }
 
 // printJSON prints all columns as one list.
@@ -143,26 +131,6 @@ func printTable(w io.Writer, columns []column, rows []row, further ...head) erro
 		line(pad("  "+r.title), func(c column) string { return number(c.Figures, r.key) }, beside)
 	}
 	return t.Flush()
-}
-
-// delayRows returns the rows for delays to etcd; nil if none was measured.
-func delayRows(columns []column) []row {
-	rows := []row{{"", "start with a delay to etcd", "", ""}}
-	for _, key := range slices.Sorted(maps.Keys(columns[0].Figures)) {
-		d, ours := strings.CutPrefix(key, "away_")
-		switch {
-		case !ours:
-		case strings.HasSuffix(d, "_round_trips"):
-			rows = append(rows, row{key, strings.TrimSuffix(d, "_round_trips") + " one way: additional round trips",
-				"20", ""})
-		default:
-			rows = append(rows, row{key, strings.TrimSuffix(d, "_ms") + " one way: until synced, ms", "", ""})
-		}
-	}
-	if len(rows) == 1 {
-		return nil
-	}
-	return rows
 }
 
 // number formats a figure with about three significant digits; a dash if it is

@@ -22,8 +22,6 @@ const (
 	tableRoutes = iota
 	tableNeighs
 	tableFDB
-	tableSenders // the guard's: addresses of peers
-	tableOwners  // the guard's: the subnets of peers, with their addresses
 	tables
 )
 
@@ -170,7 +168,7 @@ func (w *kernelWatch) expect(met func(*seen) bool) (wait func(context.Context) (
 		case <-ctx.Done():
 			w.mu.Lock()
 			defer w.mu.Unlock()
-			return time.Time{}, fmt.Errorf("the kernel has %v entries (routes, neighbours, FDB, two of the guard), but not yet the expected ones: %w", w.seen.count, ctx.Err())
+			return time.Time{}, fmt.Errorf("the kernel has %v entries (routes, neighbours, FDB), but not yet the expected ones: %w", w.seen.count, ctx.Err())
 		}
 	}
 }
