@@ -91,16 +91,19 @@ func (c Components) startOwnService(ctx context.Context, what Component, is foun
 	if _, err := os.Stat(runner); err == nil {
 		words = append([]string{runner, "-log-file=" + filepath.Join(c.LogDir, what.Name+".log")}, words...)
 	}
-	switch {
-	case !is.exists:
+	changed := is.exists && is.command != windows.ComposeCommandLine(words)
+	if !is.exists || changed {
 		if err := what.needProgram(); err != nil {
 			return err
 		}
+	}
+	switch {
+	case !is.exists:
 		if err := createService(what, words); err != nil {
 			return explainOf(what.Name, err)
 		}
 		c.say("created the service %s", what.Name)
-	case is.command != windows.ComposeCommandLine(words):
+	case changed:
 		if err := stopNamed(ctx, what.Name, c.Out); err != nil {
 			return err
 		}

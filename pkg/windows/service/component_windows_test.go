@@ -203,6 +203,11 @@ func TestServiceOfComponent(t *testing.T) {
 	if command, second := start(); second == first || !strings.HasSuffix(command, "--v=4") {
 		t.Errorf("another command: %s, the same process: %t", command, second == first)
 	}
+	missing := what
+	missing.Program = filepath.Join(c.BaseDir, "missing.exe")
+	if err := c.Start(t.Context(), missing, true); err == nil || !logtest.Names(err.Error(), missing.Program) {
+		t.Errorf("with a program that does not exist: %v", err)
+	}
 	if runs, err := c.Running(testedName); !runs || err != nil {
 		t.Errorf("it runs: %t, %v", runs, err)
 	}
