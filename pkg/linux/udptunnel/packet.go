@@ -52,6 +52,8 @@ func (p packet) decrementTTL() bool {
 	}
 	p[ttlAt]--
 	sum := uint32(binary.BigEndian.Uint16(p[checksumAt:])) + 0x100 // the TTL is the upper byte of its word
+	// 0xffff and 0 are the same number in one's complement, and a header never has the
+	// checksum 0xffff, since its first word is not 0.
 	if sum >= 0xffff {
 		sum++
 	}
