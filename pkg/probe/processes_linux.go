@@ -36,8 +36,10 @@ func processes() ([]process, error) {
 }
 
 // commandLine returns the command line of the process with this directory in /proc.
-// While a process is executing its program, the command line is empty, but the link
-// to the program exists, which kernel threads and ended processes do not have.
+// During execve, the command line is empty, but the link to the program exists, which
+// kernel threads and ended processes do not have. A process that has erased its
+// arguments looks the same for as long as it runs, so commandLine waits for 100 ms at
+// most, much longer than execve takes.
 func commandLine(dir string) []byte {
 	for range 100 {
 		raw, err := os.ReadFile(filepath.Join(dir, "cmdline"))
@@ -49,11 +51,12 @@ func commandLine(dir string) []byte {
 		}
 		time.Sleep(time.Millisecond)
 	}
-	return nil // its arguments are empty
+	return nil // the process has erased its arguments
 }
 
 // daemons returns the daemons of flanneld and flannel in this network
-// namespace.
+// namespace. commands are the names of flanneld's commands, such as doctor: a
+// process with one of them among its arguments is no daemon.
 func daemons(commands []string) (daemons []doctor.Process, err error) {
 	own, err := os.Readlink("/proc/self/ns/net")
 	if err != nil {
@@ -70,7 +73,7 @@ func daemons(commands []string) (daemons []doctor.Process, err error) {
 			daemons = append(daemons, p.withoutSecrets())
 		}
 	}
-	// Until it executes its program, a child of a daemon has the daemon's arguments.
+	// Between fork and execve, a child of a daemon has the daemon's arguments.
 	found := slices.Clone(daemons)
 	return slices.DeleteFunc(daemons, func(child doctor.Process) bool {
 		parent := parentOf(child.PID)
