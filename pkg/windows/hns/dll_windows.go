@@ -14,6 +14,9 @@ package hns
 //	HcnCloseNetwork(handle), HcnCloseEndpoint(handle)
 //
 // Namespaces have the same entry points as endpoints.
+//
+// Client makes each call on a goroutine of its own, several at the same time, and abandons a call that takes too long
+// (run.go).
 
 import (
 	"cmp"
@@ -35,6 +38,8 @@ func (s *service) ModifyNetwork(id string, request json.RawMessage) error {
 	})
 }
 
+// CreateEndpoint returns an error also if HNS has created the endpoint and cannot return its document. The callers look for
+// an endpoint by its name before they create one, and so find it at their next try.
 func (s *service) CreateEndpoint(network string, document json.RawMessage) (made json.RawMessage, err error) {
 	text, err := windows.UTF16PtrFromString(string(document))
 	if err != nil {
@@ -53,6 +58,7 @@ func (s *service) CreateEndpoint(network string, document json.RawMessage) (made
 	return made, err
 }
 
+// EndpointIDs ignores network if name is not empty: callers look for a name on all networks.
 func (s *service) EndpointIDs(network, name string) ([]string, error) {
 	condition := map[string]string{"VirtualNetwork": network}
 	if name != "" {
@@ -63,16 +69,13 @@ func (s *service) EndpointIDs(network, name string) ([]string, error) {
 
 func (s *service) NamespaceIDs() ([]string, error) { return s.enumerate("Namespaces", nil) }
 
-// enumerate returns the IDs of the objects that meet the conditions.
+// enumerate returns the IDs of the objects that meet the conditions; nil: of all objects.
 func (s *service) enumerate(objects string, conditions map[string]string) (ids []string, err error) {
 	filter := ""
 	if conditions != nil {
 		filter = string(encode(conditions))
 	}
-	query, err := windows.UTF16PtrFromString(string(encode(struct {
-		SchemaVersion Version
-		Filter        string `json:",omitempty"`
-	}{schema(), filter})))
+	query, err := encodeQuery(filter)
 	if err != nil {
 		return nil, err
 	}
@@ -82,8 +85,16 @@ func (s *service) enumerate(objects string, conditions map[string]string) (ids [
 	if err != nil {
 		return nil, err
 	}
-	err = json.Unmarshal([]byte(text), &ids)
+	err = json.Unmarshal([]byte(text), &ids) // hcsshim, too, relies on a list in the text if there is no object
 	return ids, err
+}
+
+// encodeQuery encodes a query for documents in our schema. filter has the conditions as JSON; "": none.
+func encodeQuery(filter string) (*uint16, error) {
+	return windows.UTF16PtrFromString(string(encode(struct {
+		SchemaVersion Version
+		Filter        string `json:",omitempty"`
+	}{schema(), filter})))
 }
 
 func (s *service) Endpoint(id string) (json.RawMessage, error) {
@@ -94,7 +105,8 @@ func (s *service) Namespace(id string) (json.RawMessage, error) {
 	return s.read("Namespace", id, ElementNotFound)
 }
 
-// read returns the document of an object. missing is the error if the ID cannot be one.
+// read returns the document of an object. If the ID is invalid, there is no such object: the error then has the code
+// missing, so that it is ErrNotFound. The ID of the source VIP's endpoint comes from a file, which anybody may have edited.
 func (s *service) read(kind, id string, missing Code) (json.RawMessage, error) {
 	guid, err := windows.GUIDFromString("{" + id + "}")
 	if err != nil {
@@ -110,7 +122,7 @@ func (s *service) read(kind, id string, missing Code) (json.RawMessage, error) {
 // queryProperties returns the document of the object behind a handle, and closes the handle.
 func (s *service) queryProperties(kind string, handle uintptr) (json.RawMessage, error) {
 	defer s.closeHandle("HcnClose"+kind, handle)
-	query, err := windows.UTF16PtrFromString(`{"SchemaVersion":{"Major":2,"Minor":0}}`)
+	query, err := encodeQuery("")
 	if err != nil {
 		return nil, err
 	}
@@ -119,7 +131,8 @@ func (s *service) queryProperties(kind string, handle uintptr) (json.RawMessage,
 	return json.RawMessage(takeText(&out)), err
 }
 
-// withNetwork opens the network with this ID, calls f with its handle and closes it.
+// withNetwork opens the network with this ID, calls f with its handle and closes it. Callers have the ID from HNS, so
+// that an invalid one is a mistake, and not a network that is missing.
 func (s *service) withNetwork(id string, f func(handle uintptr) error) error {
 	guid, err := windows.GUIDFromString("{" + id + "}")
 	if err != nil {
