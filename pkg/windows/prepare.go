@@ -14,21 +14,25 @@ import (
 	"flannel/pkg/windows/hostconfig"
 )
 
-// prepare repeats prepareStep until there is nothing to wait for. report is
-// called with what it waits for, whenever that changes.
+// prepare is the work of the command prepare, in a process without the daemon's
+// loop. It repeats prepareStep when something has changed, and after pauses, until
+// there is nothing to wait for, an error is final, or ctx ends (--timeout). report
+// is called with what it waits for, whenever that changes.
 func (d *Driver) prepare(ctx context.Context, dev dataplane.Device, report func(error)) (dataplane.Prepared, error) {
 	var p dataplane.Prepared
 	var final error
 	r := runner.Runner{
-		News:  []<-chan struct{}{d.changes},
+		News:  []<-chan struct{}{d.changes}, // of networks, adapters, addresses and routes
 		Retry: runner.Backoff{First: d.pace.Wait},
+		// nil ends Until. After an error, Retry decides when Work is called again, and
+		// not the duration.
 		Work: func(ctx context.Context) (time.Duration, error) {
 			err := d.prepareStep(ctx, dev, &p)
 			switch {
 			case isFinal(err):
 				final = err
 				return 0, nil
-			case err == nil && d.hostConfig.HasSnapshot():
+			case err == nil && d.hostConfig.HasSnapshot(): // Restore deletes it when nothing was missing for a while
 				err = driver.Waiting(hostconfig.CauseNoAddress, "the host to keep its addresses, routes and DNS servers")
 			case err == nil && d.hostConfig.Unfinished():
 				err = driver.Waiting(hostconfig.CauseCategoryPending, "the category of the host's network")
@@ -56,8 +60,9 @@ func isFinal(err error) bool {
 	return errors.As(err, new(*tooOldError)) || errors.As(err, new(*unsuitableAdapter))
 }
 
-// tooOldError means that a new node cannot work with this HNS. The daemon could,
-// with remote endpoints, but kube-proxy exits.
+// tooOldError means that this HNS is too old to prepare the adapter for an overlay.
+// The daemon would work, as it does on a node that has an overlay already, with
+// remote endpoints, but kube-proxy exits.
 type tooOldError struct{ version hns.Version }
 
 func (o *tooOldError) Error() string {
@@ -67,7 +72,12 @@ func (o *tooOldError) Error() string {
 // prepareStep makes the network, unless a switch is bound to the adapter. Then
 // it makes no network and changes none, since whoever bound the switch may want
 // it as it is, but waits for the host's addresses. In both cases it deletes our
-// networks on the adapter if the host stays without addresses (rollBack).
+// networks on the adapter if their switch is dead (deleteDeadSwitch), or if the host
+// stays without addresses (rollBack).
+//
+// p has the results of all steps. p.Made is set before the network is made, and
+// stays set: from then on, a bound switch is taken for ours, and after rollBack the
+// network is made again.
 func (d *Driver) prepareStep(ctx context.Context, dev dataplane.Device, p *dataplane.Prepared) error {
 	if err := d.readVersion(ctx); err != nil {
 		return err
@@ -96,7 +106,7 @@ func (d *Driver) prepareStep(ctx context.Context, dev dataplane.Device, p *datap
 		return err
 	}
 	p.Adapter = physical.Name
-	d.networks = networks
+	d.networks = networks // for the methods below; Ensure lists them itself
 	if err := d.deleteDeadSwitch(ctx, physical.Name, adapters); err != nil {
 		return err
 	}
@@ -108,15 +118,18 @@ func (d *Driver) prepareStep(ctx context.Context, dev dataplane.Device, p *datap
 		}
 	} else {
 		p.Network = networks[i].Name
-		want, _ := wantedNetwork(driven, physical.Name, d.version)
+		want, _ := wantedNetwork(driven, physical.Name, d.version) // its type is set despite an error, and is all that is compared
 		if err := d.checkSwitchType(want, physical, adapters); err != nil {
 			return err
 		}
 	}
+	// Both lists are from before Ensure, which returns an error if it made or deleted a
+	// network.
 	if err := d.hostConfig.Restore(networks); err != nil {
 		return d.rollBack(ctx, driven, err)
 	}
-	host, found := hostconfig.HostAdapter(adapters, physical, true)
+	const bound = true
+	host, found := hostconfig.HostAdapter(adapters, physical, bound)
 	if !found || len(hostconfig.Addresses(host)) == 0 {
 		return d.rollBack(ctx, driven, driver.Waiting(hostconfig.CauseNoAddress, "the virtual adapter of %s to have the host's addresses", physical.Name))
 	}
