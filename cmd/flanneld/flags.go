@@ -20,7 +20,8 @@ import (
 type flagRow = flags.Flag[options]
 
 // flagTable returns the table of the daemon's flags. A new flag needs one row,
-// in one of these groups.
+// in one of these groups. A Set is also called with Def if the flag is not given (see
+// flags.Flag). systemPath adds the drive on Windows.
 func flagTable() []flags.Group[options] {
 	return []flags.Group[options]{
 		{Title: "Leases in etcd", Flags: etcdFlags()},
@@ -87,10 +88,12 @@ func networkFlags() []flagRow {
 		flags.Bool("iptables-forward-rules", "true", "accept forwarded traffic of the pod network", func(o *options) *bool { return &o.ForwardRules }),
 		flags.Int("iptables-resync", "SECONDS", "5", 1, 86400, "interval of comparing the firewall rules with the desired ones",
 			func(o *options, n int) { o.FirewallResync = time.Duration(n) * time.Second }),
+		// See peerset.Mass for the share. Nodes restore their own leases within a fifth of the time.
 		flags.Int("retain-peers", "SECONDS", "300", 0, 86400, "how long to retain peers if more than max(3, 20 %) of them are deleted from the store within this time; 0: do not retain",
 			func(o *options, n int) { o.RetainPeers = time.Duration(n) * time.Second }),
 		{Name: "config-follow", Def: "true", Help: "adopt changes of the network configuration; false: use the one that was read at the start",
 			Set: func(o *options, v string) error { b, err := flags.ParseBool(v); o.KeepConfig = !b; return err }},
+		// The default is as long as kubeletSkew.
 		{Name: "config-stagger", Arg: "DURATION", Def: "2m", Set: setStagger,
 			Help: "for a change that disconnects old from new nodes (backend, VNI, port): how long two nodes try it before the others adopt it; 0: all adopt it at once"},
 		{Name: "guard", Arg: "off|audit|enforce", Set: setGuard,
@@ -114,7 +117,7 @@ func healthFlags() []flagRow {
 		{Name: "healthz-ip", Arg: "IP", Def: "0.0.0.0", Set: setHealthzIP, Help: "address of /healthz, /readyz and /metrics"},
 		flags.Int("healthz-port", "PORT", "0", 0, math.MaxUint16, "port of /healthz, /readyz and /metrics; 0: disabled",
 			func(o *options, n int) { o.Healthz = netip.AddrPortFrom(o.Healthz.Addr(), uint16(n)) }),
-		flags.Bool("probe", "true", "ask about one peer a second for an answer through the pod network, and report those that do not answer (Linux)",
+		flags.Bool("probe", "true", "about once a second, ask a peer for an answer through the pod network, and report peers that do not answer (Linux)",
 			func(o *options) *bool { return &o.Probe }),
 		flags.Bool("peer-metrics", "false", fmt.Sprintf("metrics of each peer that is probed, up to %d peers", metrics.MaxPeers),
 			func(o *options) *bool { return &o.PeerMetrics }),
@@ -124,12 +127,14 @@ func healthFlags() []flagRow {
 		flags.Int("v", "LEVEL", "0", 0, 10, "verbosity of the log, from 0 to 10; from 4 on it has decisions and requests", func(o *options, n int) { o.Logging.Verbosity = n }),
 		flags.Text("vmodule", "FILE=LEVEL,...", "", "likewise, for single source files", func(o *options) *string { return &o.Logging.VModule }),
 		flags.Text("log_backtrace_at", "FILE:LINE", "", "log a stack trace at this line", func(o *options) *string { return &o.Logging.LogBacktraceAt }),
+		// LineOnly: they have no environment variable.
 		flags.LineOnly(flags.Bool("version", "false", "print the version and exit", func(o *options) *bool { return &o.Version })),
 		flags.LineOnly(flags.Bool("help", "false", "print this and exit", func(o *options) *bool { return &o.Help })),
 	}
 }
 
-// setGuard leaves the choice to the network configuration if v is empty.
+// setGuard leaves the choice to the network configuration if v is empty. It is empty if the
+// flag is not given, since the flag has no default.
 func setGuard(o *options, v string) (err error) {
 	if v == "" {
 		o.Guard = ""

@@ -22,7 +22,9 @@ const (
 	examinePath = "/cluster/examine" // the doctor
 )
 
-// maxOnBehalf bounds how long the daemon asks for a command.
+// maxOnBehalf bounds how long the daemon asks for a command. A request ends with its
+// client, and a command usually gives up much earlier (--timeout): the bound is for a
+// client that does not.
 const maxOnBehalf = 10 * time.Minute
 
 // nodesAnswer is the answer to nodesPath.
@@ -40,7 +42,7 @@ func onBehalf(o options, others http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	serve := func(path string, ask func(ctx context.Context, query url.Values) any) {
 		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) {
-			// Otherwise the server's usual deadline is in force. A minute is for the answer.
+			// Otherwise the deadline of status.Serve is in force. A minute is for the answer.
 			_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(maxOnBehalf + time.Minute))
 			ctx, cancel := context.WithTimeout(r.Context(), maxOnBehalf)
 			defer cancel()
@@ -55,7 +57,7 @@ func onBehalf(o options, others http.Handler) http.Handler {
 		}
 		ctx, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()
-		nodes, err := kube.Nodes(ctx, *o.Kube.client(), query.Get("selector"), limit)
+		nodes, err := kube.Nodes(ctx, *o.Kube.client(), query.Get("selector"), limit) // a page may take as long as all may
 		return nodesAnswer{nodes, problem(err)}
 	})
 	serve(examinePath, func(ctx context.Context, _ url.Values) any { return o.store().Examine(ctx) })
@@ -76,13 +78,15 @@ func (o *options) nodesOnBehalf(ctx context.Context, selector string, limit time
 		return nil, err
 	}
 	if answer.Problem != "" {
-		return nil, errors.New("the daemon asked: " + answer.Problem)
+		return nil, errors.New("the daemon asked the API server for this command: " + answer.Problem)
 	}
 	return answer.Nodes, nil
 }
 
-// clusterOnBehalf returns what the daemon reads, or, if it does not say, what this
-// command reads.
+// clusterOnBehalf returns what the daemon reads. If the daemon has ended, is too old, or
+// does not answer in time, it returns what this command reads, whose errors then are in
+// the Cluster. Read is Examine for a command: it first compares the kind of the daemon's
+// store with that of the command's flags.
 func (o *options) clusterOnBehalf(ctx context.Context) doctor.Cluster {
 	var daemons doctor.Cluster
 	if o.askOnBehalf(ctx, examinePath, &daemons) == nil {
@@ -91,12 +95,13 @@ func (o *options) clusterOnBehalf(ctx context.Context) doctor.Cluster {
 	return o.store().Read(ctx)
 }
 
+// askOnBehalf decodes the daemon's answer to a GET of the path.
 func (o *options) askOnBehalf(ctx context.Context, path string, answer any) error {
 	raw, err := status.Get(ctx, status.Socket(o.SubnetFile), path)
 	if err != nil {
 		return err
 	}
-	if err := json.Unmarshal(raw, answer); err != nil {
+	if err := json.Unmarshal(raw, answer); err != nil { // an older one answers "404 page not found", and Get ignores the status
 		return fmt.Errorf("the flanneld on this node is too old to ask the API server for a command: %w", err)
 	}
 	return nil
