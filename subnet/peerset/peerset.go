@@ -13,11 +13,12 @@
 //
 // Anyone who can write to the store can write leases, so only usable leases decide
 // about all this: those that a subnet.Judge accepts, and that lose no conflict
-// with another one. The other leases are handed over, so that they are reported,
-// but they neither count nor claim anything. A peer whose lease is overwritten
-// with an unusable one is withdrawn, unless that can be the lease of a node with
-// another configuration (subnet.ErrOtherConfig): such a node exists, and only its
-// configuration keeps this one from reaching it.
+// with another one, such as about the same subnet (the rules are in
+// pkg/plan/conflicts.go). The other leases are handed over, so that they are
+// reported, but they neither count nor claim anything. A peer whose lease is
+// overwritten with an unusable one is withdrawn, unless that can be the lease of a
+// node with another configuration (subnet.ErrOtherConfig): such a node exists, and
+// only its configuration keeps this one from reaching it.
 //
 // Example: a command deletes all 20 peers, one after the other. The first four
 // are removed, because 4 of 20 are not more than 20 %. The fifth makes it a mass
@@ -50,7 +51,9 @@ type Entry struct {
 type Change struct {
 	Name string
 	Entry
-	Deleted bool // it was deleted in this store; else, a missing entry may only be unknown to a replaced store
+	// Deleted: this store had the entry, and somebody deleted it. A zero Entry that is
+	// not Deleted is missing in a list: a replaced store may never have had it.
+	Deleted bool
 }
 
 // Set is a set of peers. It reads no clock: the caller passes the time, which
@@ -75,7 +78,7 @@ type Set struct {
 	changes  []changes.Change[subnet.Lease] // the difference of leases to the call before
 	retained []*subnet.Retained
 	rejects  []subnet.Rejected
-	windows  string
+	windows  string // the first name of a peer that runs Windows; "": none
 
 	// What the running call has changed so far; finish applies it.
 	touched      map[string]shown // by name, as it was before the call
@@ -104,6 +107,7 @@ type shown struct {
 // is a mass withdrawal.
 //
 //	state     cause                                               action                        next state
+//	present   it loses a conflict                                 do not count it               present
 //	present   missing in a store that replaced another            keep it for ReplacedFor       retained
 //	present   missing, deleted, unreadable or unusable            remove it, count it           departed
 //	present   the store has it with another configuration         -                             forgotten
@@ -117,11 +121,13 @@ type shown struct {
 //	either    the operator accepts the withdrawal                 remove it, count from zero    forgotten
 //
 // present is a usable entry in Set.known. unusable does not include the lease of a
-// node with another configuration, which is in the set, too. departed and retained are entries in
-// Set.withdrawn, which differ in the field retained. Cause decides what is
-// counted for Mass: departed peers and those retained for a mass withdrawal, but
-// not those of a replaced store. While a peer is retained, an unusable lease
-// under its name is not in the set, but reported.
+// node with another configuration. departed and retained are entries in
+// Set.withdrawn, which differ in the field retained. All other names are forgotten.
+// If the store has a lease under a forgotten name, which is not usable then, the
+// set has the lease, too, so that it is reported, and loses it without counting it.
+// Cause decides what is counted for Mass: departed peers and those retained for a
+// mass withdrawal, but not those of a replaced store. While a peer is retained, an
+// unusable lease under its name is not in the set, but reported.
 type departed struct {
 	subnet.Retained
 	windows  bool
@@ -155,10 +161,10 @@ func (s *Set) SetJudge(j subnet.Judge) (changed bool) {
 		if name == s.own {
 			continue
 		}
-		s.rejectsDirty = true // the reason for one that is retained may be another
+		s.rejectsDirty = true // the unusable lease of a retained peer may have another reason now
 		s.count(was, e)
 		if e.usable || e.other {
-			s.drop(name)
+			s.drop(name) // it is not withdrawn any more, if it was
 		}
 	}
 	return s.finish()
@@ -172,7 +178,8 @@ func (s *Set) Subnets() subnet.Set {
 
 // Apply applies changes, in order, and reports whether the set has changed.
 // replaced: the store is another or an older one than at the call before, so that
-// nobody deleted the entries that it lacks. An unchanged lease keeps its pointer.
+// nobody deleted the entries that it lacks, and none of the updates is Deleted. An
+// unchanged lease keeps its pointer.
 func (s *Set) Apply(updates []Change, replaced bool, now time.Time) (changed bool) {
 	s.expire(now)
 	recorded := s.recordNew(updates)
@@ -198,7 +205,8 @@ func (s *Set) Apply(updates []Change, replaced bool, now time.Time) (changed boo
 	return s.finish()
 }
 
-// ApplyAll is Apply for a complete list: names that are not in it are missing in the store.
+// ApplyAll is Apply for a complete list: names that are not in it are missing in the
+// store, but not Deleted.
 func (s *Set) ApplyAll(all []Change, replaced bool, now time.Time) (changed bool) {
 	listed := make(map[string]bool, len(all))
 	for _, c := range all {
@@ -300,7 +308,8 @@ func (s *Set) count(old, e entry) {
 // applyChange applies one change. It returns the lease if it is a new one, which may
 // claim the subnet of a departed peer.
 func (s *Set) applyChange(c Change, replaced bool, now time.Time) (claimant *subnet.Lease) {
-	old, departed := s.known[c.Name], s.withdrawn[c.Name]
+	old, departed := s.known[c.Name], s.withdrawn[c.Name] // departed is nil if the peer is not withdrawn
+	// Equal does not compare Since, by which conflicts are decided.
 	for _, last := range []*subnet.Lease{old.Lease, departed.lease()} {
 		if last != nil && c.Lease != nil && last.Equal(c.Lease) && last.Since == c.Lease.Since {
 			c.Lease = last
@@ -331,16 +340,16 @@ func (s *Set) applyChange(c Change, replaced bool, now time.Time) (claimant *sub
 	s.count(old, e)
 	switch {
 	case e.usable:
-		s.drop(c.Name) // its lease exists again
+		s.drop(c.Name) // its lease exists again, if it was withdrawn
 		if old.Lease != e.Lease {
 			s.resolved = false
 			return e.Lease
 		}
 	case e.other:
 		s.drop(c.Name)
-		s.resolved = s.resolved && !old.usable
+		s.resolved = s.resolved && !old.usable // the old lease takes part in conflicts no longer
 	case old.usable:
-		s.withdraw(old.Entry, replaced && !invalid, now)
+		s.withdraw(old.Entry, replaced && !invalid, now) // the old lease still does, see lost
 	}
-	return nil
+	return nil // in all other cases, nobody used the old entry, nor does anybody use the new one
 }

@@ -44,7 +44,8 @@ func (s *Set) withdraw(e Entry, replaced bool, now time.Time) {
 
 // deleteRetained is called when the entry of the departed peer d is deleted or becomes
 // invalid. If d is retained because a replaced store lacked its lease, that store has
-// had the entry since. So the peer is withdrawn like any other now, and counts.
+// had the entry since. So the peer is withdrawn like any other now, and counts. It
+// counts already if d has another cause: nothing changes then.
 func (s *Set) deleteRetained(d *departed, now time.Time) {
 	if d.Cause == subnet.StoreReplaced {
 		s.drop(d.Lease.Name)
@@ -71,7 +72,8 @@ func (s *Set) keep(d *departed) {
 	s.rejectsDirty = s.rejectsDirty || s.known[d.Lease.Name].unusable()
 }
 
-// drop forgets a withdrawn peer, and removes it from the set if it was retained.
+// drop forgets a withdrawn peer, and removes it from the set if it was retained. It
+// does nothing if the peer is not withdrawn.
 func (s *Set) drop(name string) {
 	d := s.withdrawn[name]
 	if d == nil {
