@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -21,7 +22,7 @@ import (
 // The example of strongSwan's documentation of VICI.
 func TestMessage(t *testing.T) {
 	want := "\x03\x04key1\x00\x06value1\x01\x08section1\x01\x0bsub-section\x03\x04key2\x00\x06value2\x02\x04\x05list1\x05\x00\x05item1\x05\x00\x05item2\x06\x02"
-	m := Message{{"key1", "value1"}, {"section1", Message{{"sub-section", Message{{"key2", "value2"}}}, {"list1", []string{"item1", "item2"}}}}}
+	m := message{{"key1", "value1"}, {"section1", message{{"sub-section", message{{"key2", "value2"}}}, {"list1", []string{"item1", "item2"}}}}}
 	b, err := appendMessage(nil, m)
 	if err != nil || string(b) != want {
 		t.Errorf("%q, %v", b, err)
@@ -30,7 +31,7 @@ func TestMessage(t *testing.T) {
 	if err != nil || !reflect.DeepEqual(back, m) {
 		t.Errorf("%v, %v", back, err)
 	}
-	if s := back.Section("section1"); s.Section("sub-section").Text("key2") != "value2" || len(s.List("list1")) != 2 || s.Text("list1") != "" || s.List("none") != nil {
+	if s := back.section("section1"); s.section("sub-section").text("key2") != "value2" || len(s.list("list1")) != 2 || s.text("list1") != "" || s.list("none") != nil {
 		t.Errorf("%v", s)
 	}
 	for i := range want {
@@ -41,12 +42,12 @@ func TestMessage(t *testing.T) {
 }
 
 func TestMessageTooLong(t *testing.T) {
-	for _, m := range []Message{{{strings.Repeat("x", 256), ""}}, {{"x", strings.Repeat("x", 1<<16)}}, {{"x", []string{strings.Repeat("x", 1<<16)}}}} {
+	for _, m := range []message{{{strings.Repeat("x", 256), ""}}, {{"x", strings.Repeat("x", 1<<16)}}, {{"x", []string{strings.Repeat("x", 1<<16)}}}} {
 		if _, err := appendMessage(nil, m); !errors.Is(err, errTooLong) {
 			t.Errorf("%v", err)
 		}
 	}
-	if _, err := appendMessage(nil, Message{{"x", 1}}); err == nil {
+	if _, err := appendMessage(nil, message{{"x", 1}}); err == nil {
 		t.Error("a number was encoded")
 	}
 }
@@ -106,11 +107,11 @@ func TestPackets(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	var events []Message
-	if err := c.stream("list-sas", "list-sa", nil, func(m Message) { events = append(events, m) }); err != nil || !reflect.DeepEqual(events, []Message{{{"a", "xyz"}}}) {
+	var events []message
+	if err := c.stream("list-sas", "list-sa", nil, func(m message) { events = append(events, m) }); err != nil || !reflect.DeepEqual(events, []message{{{"a", "xyz"}}}) {
 		t.Errorf("%v, %v", events, err)
 	}
-	if _, err := c.call("initiate", Message{{"child", "net"}, {"l", []string{"i"}}}); !isRefusal(err) {
+	if _, err := c.call("initiate", message{{"child", "net"}, {"l", []string{"i"}}}); !isRefusal(err) {
 		t.Errorf("%v", err)
 	}
 	if _, err := c.Version(); !isRefusal(err) {
@@ -187,7 +188,7 @@ func (s *server) run(conn net.Conn) {
 }
 
 // packet returns a packet without its length.
-func packet(t *testing.T, kind byte, name string, m Message) string {
+func packet(t *testing.T, kind byte, name string, m message) string {
 	t.Helper()
 	b := []byte{kind}
 	if name != "" {
@@ -201,8 +202,8 @@ func packet(t *testing.T, kind byte, name string, m Message) string {
 }
 
 func TestSAs(t *testing.T) {
-	sa := Message{{"a-b", Message{{"state", "ESTABLISHED"}, {"remote-host", "192.0.2.1"}, {"remote-port", "4500"}, {"established", "60"}, {"tasks-queued", []string{"CHILD_REKEY"}},
-		{"child-sas", Message{{"b-1", Message{{"state", "INSTALLED"}, {"spi-in", "c0000001"}, {"spi-out", "ffffffff"}, {"bytes-in", "7"}, {"bytes-out", "8"}}}}}}}}
+	sa := message{{"a-b", message{{"state", "ESTABLISHED"}, {"remote-host", "192.0.2.1"}, {"remote-port", "4500"}, {"established", "60"}, {"tasks-queued", []string{"CHILD_REKEY"}},
+		{"child-sas", message{{"b-1", message{{"state", "INSTALLED"}, {"spi-in", "c0000001"}, {"spi-out", "ffffffff"}, {"bytes-in", "7"}, {"bytes-out", "8"}}}}}}}}
 	c := serve(t, &server{answers: map[string][]string{"list-sas": {packet(t, event, "list-sa", sa), packet(t, event, "list-sa", nil), packet(t, commandResponse, "", nil)}}})
 	for range 2 {
 		got, err := c.SAs()
@@ -214,11 +215,26 @@ func TestSAs(t *testing.T) {
 	}
 }
 
+// Nothing is lost of a long answer, which arrives faster than it is read.
+func TestManySAs(t *testing.T) {
+	var answer []string
+	const count = 1000
+	for i := range count {
+		answer = append(answer, packet(t, event, "list-sa", message{{strconv.Itoa(i), message{{"state", "ESTABLISHED"}}}}))
+	}
+	c := serve(t, &server{answers: map[string][]string{"list-sas": append(answer, packet(t, commandResponse, "", nil))}})
+	for range 5 {
+		if got, err := c.SAs(); len(got) != count || err != nil {
+			t.Errorf("%d of %d, %v", len(got), count, err)
+		}
+	}
+}
+
 // A refused command leaves the connection usable, and what does not exist is unloaded already.
 func TestRefusals(t *testing.T) {
-	no := packet(t, commandResponse, "", Message{{"success", "no"}, {"errmsg", "because"}})
+	no := packet(t, commandResponse, "", message{{"success", "no"}, {"errmsg", "because"}})
 	s := &server{answers: map[string][]string{"initiate": {no}, "rekey": {string(rune(commandUnknown))}, "unload-conn": {no}, "unload-shared": {no}, "terminate": {no},
-		"version": {packet(t, commandResponse, "", Message{{"version", "6"}})}, "get-conns": {packet(t, commandResponse, "", Message{{"conns", []string{"a", "b"}}})}}}
+		"version": {packet(t, commandResponse, "", message{{"version", "6"}})}, "get-conns": {packet(t, commandResponse, "", message{{"conns", []string{"a", "b"}}})}}}
 	c := serve(t, s)
 	if err := c.Initiate("a", "b"); err == nil || !isRefusal(err) || !strings.HasSuffix(err.Error(), "because") {
 		t.Errorf("initiate: %v", err)
@@ -242,8 +258,8 @@ func TestLoad(t *testing.T) {
 	addr := netip.MustParseAddr("192.0.2.1")
 	conn := Connection{Name: "a", Child: "b", Local: addr, Remote: addr, LocalID: addr, RemoteID: addr,
 		LocalNet: netip.MustParsePrefix("10.5.1.0/24"), RemoteNet: netip.MustParsePrefix("10.5.2.0/24"), Proposal: "aes128", ReqID: 11}
-	s := &server{answers: map[string][]string{"load-shared": {packet(t, commandResponse, "", Message{{"success", "yes"}})},
-		"load-conn": {packet(t, commandResponse, "", Message{{"success", "no"}, {"errmsg", "invalid proposal"}})}}}
+	s := &server{answers: map[string][]string{"load-shared": {packet(t, commandResponse, "", message{{"success", "yes"}})},
+		"load-conn": {packet(t, commandResponse, "", message{{"success", "no"}, {"errmsg", "invalid proposal"}})}}}
 	err := serve(t, s).Load(conn, "hunter2")
 	if !isRefusal(err) || strings.Contains(err.Error(), "hunter2") {
 		t.Errorf("%v", err)
@@ -257,7 +273,7 @@ func TestLoad(t *testing.T) {
 
 // Watch notifies of events, and ends with the daemon.
 func TestWatch(t *testing.T) {
-	up := packet(t, event, "child-updown", Message{{"up", "yes"}})
+	up := packet(t, event, "child-updown", message{{"up", "yes"}})
 	c := serve(t, &server{answers: map[string][]string{"child-updown": {up, up, "end"}}})
 	count := 0
 	if err := c.Watch(func() { count++ }); err == nil || count != 2 {
@@ -267,7 +283,12 @@ func TestWatch(t *testing.T) {
 
 // What is not VICI is an error, not a crash or a wait.
 func TestMalformed(t *testing.T) {
-	for name, answer := range map[string]string{"nothing": "", "cut event": "\x07\x20", "cut message": "\x01\x03"} {
+	const value = "\x03\x01a\xff\xff"
+	for name, answer := range map[string]string{
+		"nothing": "", "cut event": "\x07\x20", "cut message": "\x01\x03",
+		"longer than the protocol allows": "\x01" + strings.Repeat(value+strings.Repeat("x", 1<<16-1), 1+maxPacket>>16),
+		"too many sections in each other": "\x01" + strings.Repeat("\x01\x00", maxDepth+1) + strings.Repeat("\x02", maxDepth+1),
+	} {
 		c := serve(t, &server{answers: map[string][]string{"version": {answer}}})
 		if _, err := c.Version(); !errors.Is(err, errMalformed) {
 			t.Errorf("%s: %v", name, err)
@@ -314,7 +335,7 @@ func TestStopOthers(t *testing.T) {
 }
 
 // parseMessage is the inverse of appendMessage.
-func parseMessage(b []byte) (Message, error) {
+func parseMessage(b []byte) (message, error) {
 	d := decoder{b}
 	return d.message(0)
 }

@@ -66,19 +66,19 @@ type Refusal struct{ Command, Reason string }
 func (r *Refusal) Error() string { return fmt.Sprintf("charon refuses %s: %s", r.Command, r.Reason) }
 
 // call sends a command and returns the answer.
-func (c *Client) call(command string, m Message) (Message, error) {
+func (c *Client) call(command string, m message) (message, error) {
 	answer, err := c.exchange(commandRequest, command, m, nil)
 	if err != nil {
 		return nil, err
 	}
-	if answer.Text("success") == "no" {
-		return nil, &Refusal{command, answer.Text("errmsg")}
+	if answer.text("success") == "no" {
+		return nil, &Refusal{command, answer.text("errmsg")}
 	}
 	return answer, nil
 }
 
 // stream sends a command whose answer consists of events, and calls each for them.
-func (c *Client) stream(command, name string, m Message, each func(Message)) error {
+func (c *Client) stream(command, name string, m message, each func(message)) error {
 	if _, err := c.exchange(eventRegister, name, nil, nil); err != nil {
 		return err
 	}
@@ -91,7 +91,7 @@ func (c *Client) stream(command, name string, m Message, each func(Message)) err
 
 // exchange sends a packet and reads up to the answer. It calls each, if not nil, for
 // events before that.
-func (c *Client) exchange(kind byte, name string, m Message, each func(Message)) (Message, error) {
+func (c *Client) exchange(kind byte, name string, m message, each func(message)) (message, error) {
 	if err := c.send(kind, name, m); err != nil {
 		return nil, fmt.Errorf("send %s to charon: %w", name, err)
 	}
@@ -116,7 +116,7 @@ func (c *Client) exchange(kind byte, name string, m Message, each func(Message))
 	}
 }
 
-func (c *Client) send(kind byte, name string, m Message) error {
+func (c *Client) send(kind byte, name string, m message) error {
 	packet, err := appendName([]byte{0, 0, 0, 0, kind}, name)
 	if err == nil {
 		packet, err = appendMessage(packet, m)
@@ -136,7 +136,7 @@ func (c *Client) send(kind byte, name string, m Message) error {
 }
 
 // receive reads a packet. Of an event, it drops the name.
-func (c *Client) receive() (kind byte, m Message, err error) {
+func (c *Client) receive() (kind byte, m message, err error) {
 	var length [4]byte
 	if _, err := io.ReadFull(c.in, length[:]); err != nil {
 		return 0, nil, err
@@ -163,7 +163,7 @@ func (c *Client) receive() (kind byte, m Message, err error) {
 // when the connection ends, with the reason. Nothing else may use the Client.
 func (c *Client) Watch(notify func()) error {
 	for _, name := range []string{"ike-updown", "child-updown"} {
-		if _, err := c.exchange(eventRegister, name, nil, func(Message) { notify() }); err != nil {
+		if _, err := c.exchange(eventRegister, name, nil, func(message) { notify() }); err != nil {
 			return err
 		}
 	}

@@ -33,9 +33,9 @@ const (
 // and never starts or restarts a connection by itself, since the caller does that. It
 // keeps several associations with a peer (unique): a peer that starts anew first makes
 // new ones, and the kernel takes the latest.
-func (c Connection) message() Message {
-	end := func(id netip.Addr) Message { return Message{{"auth", "psk"}, {"id", id.String()}} }
-	return Message{{c.Name, Message{
+func (c Connection) message() message {
+	end := func(id netip.Addr) message { return message{{"auth", "psk"}, {"id", id.String()}} }
+	return message{{c.Name, message{
 		{"version", "2"},
 		{"local_addrs", []string{c.Local.String()}},
 		{"remote_addrs", []string{c.Remote.String()}},
@@ -47,7 +47,7 @@ func (c Connection) message() Message {
 		{"dpd_delay", seconds(probeInterval)},
 		{"local", end(c.LocalID)},
 		{"remote", end(c.RemoteID)},
-		{"children", Message{{c.Child, Message{
+		{"children", message{{c.Child, message{
 			{"mode", "tunnel"},
 			{"reqid", strconv.Itoa(c.ReqID)},
 			{"local_ts", []string{c.LocalNet.String()}},
@@ -74,7 +74,7 @@ func seconds(d time.Duration) string { return strconv.Itoa(int(d/time.Second)) +
 // Load adds or replaces a connection and its secret, which has the connection's name.
 // Errors do not contain the secret.
 func (c *Client) Load(conn Connection, secret string) error {
-	_, err := c.call("load-shared", Message{{"id", conn.Name}, {"type", "IKE"}, {"data", secret},
+	_, err := c.call("load-shared", message{{"id", conn.Name}, {"type", "IKE"}, {"data", secret},
 		{"owners", []string{conn.LocalID.String(), conn.RemoteID.String()}}})
 	if err == nil {
 		_, err = c.call("load-conn", conn.message())
@@ -87,10 +87,10 @@ func (c *Client) Load(conn Connection, secret string) error {
 func (c *Client) Unload(name string) error {
 	for _, request := range []struct {
 		command string
-		m       Message
+		m       message
 	}{
-		{"unload-conn", Message{{"name", name}}},
-		{"unload-shared", Message{{"id", name}}},
+		{"unload-conn", message{{"name", name}}},
+		{"unload-shared", message{{"id", name}}},
 	} {
 		if _, err := c.call(request.command, request.m); err != nil && !isRefusal(err) {
 			return err
@@ -101,7 +101,7 @@ func (c *Client) Unload(name string) error {
 
 // Terminate removes the security associations of a connection, as far as they exist.
 func (c *Client) Terminate(name string) error {
-	_, err := c.call("terminate", Message{{"ike", name}, {"force", "yes"}, {"timeout", "-1"}})
+	_, err := c.call("terminate", message{{"ike", name}, {"force", "yes"}, {"timeout", "-1"}})
 	if isRefusal(err) {
 		return nil // there are none
 	}
@@ -116,32 +116,32 @@ func isRefusal(err error) bool {
 // Initiate begins to negotiate the security associations of a connection, and does not
 // wait for the result.
 func (c *Client) Initiate(name, child string) error {
-	_, err := c.call("initiate", Message{{"ike", name}, {"child", child}, {"timeout", "-1"}, {"init-limits", "no"}})
+	_, err := c.call("initiate", message{{"ike", name}, {"child", child}, {"timeout", "-1"}, {"init-limits", "no"}})
 	return err
 }
 
 // Rekey begins to replace the ESP security associations of a connection.
 func (c *Client) Rekey(name, child string) error {
-	_, err := c.call("rekey", Message{{"ike", name}, {"child", child}})
+	_, err := c.call("rekey", message{{"ike", name}, {"child", child}})
 	return err
 }
 
 // Connections returns the names of the connections that were loaded, by anybody.
 func (c *Client) Connections() ([]string, error) {
 	answer, err := c.call("get-conns", nil)
-	return answer.List("conns"), err
+	return answer.list("conns"), err
 }
 
 // Secrets returns the names of the secrets that were loaded, by anybody.
 func (c *Client) Secrets() ([]string, error) {
 	answer, err := c.call("get-shared", nil)
-	return answer.List("keys"), err
+	return answer.list("keys"), err
 }
 
 // Version returns the version of strongSwan.
 func (c *Client) Version() (string, error) {
 	answer, err := c.call("version", nil)
-	return answer.Text("version"), err
+	return answer.text("version"), err
 }
 
 // SA is an IKE security association.
@@ -164,9 +164,9 @@ type Pair struct {
 // SAs returns all security associations.
 func (c *Client) SAs() ([]SA, error) {
 	var all []SA
-	err := c.stream("list-sas", "list-sa", nil, func(m Message) {
+	err := c.stream("list-sas", "list-sa", nil, func(m message) {
 		for _, f := range m {
-			if section, ok := f.Value.(Message); ok {
+			if section, ok := f.Value.(message); ok {
 				all = append(all, parseSA(f.Name, section))
 			}
 		}
@@ -174,17 +174,17 @@ func (c *Client) SAs() ([]SA, error) {
 	return all, err
 }
 
-func parseSA(name string, m Message) SA {
-	sa := SA{Name: name, State: m.Text("state"), Busy: len(m.List("tasks-active"))+len(m.List("tasks-queued")) > 0,
-		Since: time.Duration(number(m.Text("established"), 10)) * time.Second}
-	if ip, err := netip.ParseAddr(m.Text("remote-host")); err == nil {
-		sa.Remote = netip.AddrPortFrom(ip, uint16(number(m.Text("remote-port"), 10)))
+func parseSA(name string, m message) SA {
+	sa := SA{Name: name, State: m.text("state"), Busy: len(m.list("tasks-active"))+len(m.list("tasks-queued")) > 0,
+		Since: time.Duration(number(m.text("established"), 10)) * time.Second}
+	if ip, err := netip.ParseAddr(m.text("remote-host")); err == nil {
+		sa.Remote = netip.AddrPortFrom(ip, uint16(number(m.text("remote-port"), 10)))
 	}
-	for _, f := range m.Section("child-sas") {
-		child, _ := f.Value.(Message)
-		sa.Pairs = append(sa.Pairs, Pair{State: child.Text("state"),
-			In: uint32(number(child.Text("spi-in"), 16)), Out: uint32(number(child.Text("spi-out"), 16)),
-			Received: number(child.Text("bytes-in"), 10), Sent: number(child.Text("bytes-out"), 10)})
+	for _, f := range m.section("child-sas") {
+		child, _ := f.Value.(message)
+		sa.Pairs = append(sa.Pairs, Pair{State: child.text("state"),
+			In: uint32(number(child.text("spi-in"), 16)), Out: uint32(number(child.text("spi-out"), 16)),
+			Received: number(child.text("bytes-in"), 10), Sent: number(child.text("bytes-out"), 10)})
 	}
 	return sa
 }

@@ -10,34 +10,34 @@ import (
 	"fmt"
 )
 
-// Message is the content of a packet, or one section of it.
-type Message []Field
+// A message is the content of a packet, or one section of it.
+type message []field
 
-// Field is a named element of a message. Value is a string, a []string or a Message.
-type Field struct {
+// A field is a named element of a message. Value is a string, a []string or a message.
+type field struct {
 	Name  string
 	Value any
 }
 
-// Text returns the string of that name; "": there is none.
-func (m Message) Text(name string) string {
+// text returns the string of that name; "": there is none.
+func (m message) text(name string) string {
 	text, _ := m.get(name).(string)
 	return text
 }
 
-// List returns the list of that name; nil: there is none.
-func (m Message) List(name string) []string {
+// list returns the list of that name; nil: there is none.
+func (m message) list(name string) []string {
 	list, _ := m.get(name).([]string)
 	return list
 }
 
-// Section returns the section of that name; nil: there is none.
-func (m Message) Section(name string) Message {
-	section, _ := m.get(name).(Message)
+// section returns the section of that name; nil: there is none.
+func (m message) section(name string) message {
+	section, _ := m.get(name).(message)
 	return section
 }
 
-func (m Message) get(name string) any {
+func (m message) get(name string) any {
 	for _, f := range m {
 		if f.Name == name {
 			return f.Value
@@ -60,7 +60,7 @@ const (
 var errTooLong = errors.New("a name or value is too long for VICI")
 
 // appendMessage appends the encoded message to b.
-func appendMessage(b []byte, m Message) (_ []byte, err error) {
+func appendMessage(b []byte, m message) (_ []byte, err error) {
 	for _, f := range m {
 		switch v := f.Value.(type) {
 		case string:
@@ -75,7 +75,7 @@ func appendMessage(b []byte, m Message) (_ []byte, err error) {
 				}
 			}
 			b = append(b, listEnd)
-		case Message:
+		case message:
 			if b, err = appendName(append(b, sectionStart), f.Name); err == nil {
 				b, err = appendMessage(b, v)
 			}
@@ -114,7 +114,7 @@ type decoder struct{ rest []byte }
 const maxDepth = 16
 
 // message reads up to the end of a section or, at depth 0, of the bytes.
-func (d *decoder) message(depth int) (m Message, err error) {
+func (d *decoder) message(depth int) (m message, err error) {
 	if depth > maxDepth {
 		return nil, errMalformed
 	}
@@ -124,7 +124,7 @@ func (d *decoder) message(depth int) (m Message, err error) {
 		if kind == sectionEnd && depth > 0 {
 			return m, nil
 		}
-		f := Field{}
+		f := field{}
 		if f.Name, err = d.name(); err != nil {
 			return nil, err
 		}
