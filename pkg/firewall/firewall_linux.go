@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/google/nftables"
+	"golang.org/x/time/rate"
 
 	"flannel/pkg/reconcile/runner"
 )
@@ -41,7 +42,7 @@ type placeState struct {
 	syncedDigest uint64         // digest of the place when it was last found equal to want; 0: unknown
 	retry        runner.Backoff // of checks that fail
 	throttled    time.Time      // no check before this time, because others' changes were repaired too often
-	repairs      tokenBucket    // limits how often others' changes are repaired at once
+	repairs      *rate.Limiter  // limits how often others' changes are repaired at once
 	warned       bool           // that another program undoes our rules again and again
 }
 
@@ -164,6 +165,7 @@ func (f *Firewall) planPlaces(ctx context.Context, c Config) error {
 	var active topics
 	for _, s := range f.places {
 		s.needsCheck, s.retry = true, runner.Backoff{First: firstRetry, Last: lastRetry}
+		s.repairs = rate.NewLimiter(rate.Every(f.repairEvery()), repairBurst)
 		if f.usesPlace(c.Writer, s.place) {
 			family := c.V4
 			if s.v6 {

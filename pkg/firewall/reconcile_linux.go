@@ -3,6 +3,7 @@
 package firewall
 
 import (
+	"cmp"
 	"context"
 	"time"
 )
@@ -68,15 +69,13 @@ func (f *Firewall) recordChange(s *placeState, now time.Time) {
 	if f.report != nil {
 		f.report()
 	}
-	interval := f.resync
-	if interval <= 0 {
-		interval = repairInterval
-	}
-	if s.repairs.spend(now, interval) {
+	s.repairs.AllowN(now, 1)
+	if s.repairs.TokensAt(now) >= 1 {
 		s.warned = false
 		f.log.Info("repaired firewall rules that another program had changed", "where", s.String())
 		return
 	}
+	interval := f.repairEvery()
 	s.throttled = now.Add(interval)
 	if !s.warned {
 		s.warned = true
@@ -84,18 +83,5 @@ func (f *Firewall) recordChange(s *placeState, now time.Time) {
 	}
 }
 
-// tokenBucket holds repairBurst tokens and gains one per interval. The zero tokenBucket is full.
-type tokenBucket struct {
-	spent float64
-	last  time.Time // of the last call of spend
-}
-
-// spend takes one token, and reports whether another is left. Otherwise the caller has to slow down.
-func (b *tokenBucket) spend(now time.Time, interval time.Duration) (left bool) {
-	if !b.last.IsZero() {
-		b.spent = max(0, b.spent-float64(now.Sub(b.last))/float64(interval))
-	}
-	b.last = now
-	b.spent = min(b.spent+1, repairBurst)
-	return repairBurst-b.spent >= 1
-}
+// repairEvery returns the time in which a place gains a token.
+func (f *Firewall) repairEvery() time.Duration { return cmp.Or(max(f.resync, 0), repairInterval) }

@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"flannel/pkg/status"
 )
 
@@ -57,14 +59,13 @@ type Prober struct {
 	network *Network // not passed to mesh yet
 	turns   int
 	lasting []string
-	lines   float64 // of maxLines that are used
-	refill  time.Time
-	omitted int // changes that were not logged
+	lines   *rate.Limiter // of the log
+	omitted int           // changes that were not logged
 }
 
 // New returns a Prober. Run must be called.
 func New(conn Conn, o Options) *Prober {
-	return &Prober{conn: conn, o: o, mesh: NewMesh(rand.IntN, rand.Uint64)}
+	return &Prober{conn: conn, o: o, mesh: NewMesh(rand.IntN, rand.Uint64), lines: rate.NewLimiter(rate.Every(lineEvery), maxLines)}
 }
 
 // Update takes what a pass has left. It takes effect with the next turn, so that
@@ -198,21 +199,15 @@ var messages = map[status.ReachState][2]string{
 
 // logChanges logs peers that are unreachable, and those that are reachable again.
 func (p *Prober) logChanges(now time.Time) {
-	if !p.refill.IsZero() {
-		p.lines = max(0, p.lines-now.Sub(p.refill).Seconds()/lineEvery.Seconds())
-	}
-	p.refill = now
-	if p.omitted > 0 && p.lines <= maxLines-1 {
-		p.lines++
+	if p.omitted > 0 && p.lines.AllowN(now, 1) {
 		p.o.Log.Warn("too many changes of peers to log each of them; flanneld status --peers shows all", "cause", causeOmitted, "count", p.omitted)
 		p.omitted = 0
 	}
 	for _, c := range p.mesh.Changes(p.mesh.at(now)) {
-		if p.lines > maxLines-1 {
+		if !p.lines.AllowN(now, 1) {
 			p.omitted++
 			continue
 		}
-		p.lines++
 		attributes := []any{"peer", c.Peer, "target", c.Reach.Target, "via", c.Reach.Via}
 		if c.Outage > 0 {
 			p.o.Log.Info("peer answers again", append(attributes, "cause", causeReachable, "state", c.Reach.State, "after", c.Outage.Round(time.Second))...)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+	"golang.org/x/time/rate"
 )
 
 // sample is a packet that a rule has found.
@@ -50,8 +51,7 @@ type sampler struct {
 	which    string                      // a description of that packet
 	notified time.Time
 	logged   map[sample]time.Time // when
-	tokens   int                  // lines that may be logged
-	since    time.Time            // when a token was added last
+	lines    *rate.Limiter        // of the log
 }
 
 // claimPrefix is in front of the rule in samples of packets that claim to be from a pod of
@@ -82,7 +82,7 @@ func groupOf(table string) uint16 { return uint16(crc32.ChecksumIEEE([]byte(tabl
 // newSampler returns a sampler that receives nothing yet.
 func newSampler(log *slog.Logger, notify func()) *sampler {
 	return &sampler{log: log, notify: notify, subnets: map[netip.Prefix]netip.Addr{}, lengths: map[int]int{}, departed: map[netip.Addr]netip.Prefix{},
-		logged: map[sample]time.Time{}, tokens: maxSampleLog}
+		logged: map[sample]time.Time{}, lines: rate.NewLimiter(rate.Every(sampleLogRate), maxSampleLog)}
 }
 
 // bind starts receiving, unless that has started.
@@ -197,16 +197,9 @@ func (s *sampler) peerOf(p sample) (peer netip.Addr, subnet netip.Prefix, found 
 
 // report logs a packet, unless a similar one was logged lately, or too many others.
 func (s *sampler) report(p sample, now time.Time) {
-	if now.Sub(s.logged[p]) < sampleRepeat {
+	if now.Sub(s.logged[p]) < sampleRepeat || !s.lines.AllowN(now, 1) {
 		return
 	}
-	if more := int(now.Sub(s.since) / sampleLogRate); more > 0 {
-		s.tokens, s.since = min(s.tokens+more, maxSampleLog), now
-	}
-	if s.tokens == 0 {
-		return
-	}
-	s.tokens--
 	if len(s.logged) >= 100*maxSampleLog {
 		clear(s.logged)
 	}

@@ -55,3 +55,27 @@ func TestHeldPeerHasNotDeparted(t *testing.T) {
 		}
 	}
 }
+
+// The log has a burst of different packets, then one a minute, and the same packet once an hour.
+func TestSamplesInLog(t *testing.T) {
+	var log logtest.Log
+	s := newSampler(log.Logger(), func() {})
+	began := time.Now()
+	for _, step := range []struct {
+		after   time.Duration
+		packets int
+		want    int // lines until then
+	}{
+		{0, 2 * maxSampleLog, maxSampleLog},
+		{sampleLogRate, 2 * maxSampleLog, maxSampleLog + 1},
+		{sampleRepeat - 1, maxSampleLog, maxSampleLog + 1},
+		{sampleRepeat, maxSampleLog, 2*maxSampleLog + 1},
+	} {
+		for i := range step.packets {
+			s.report(sample{from: netip.AddrFrom4([4]byte{192, 0, 2, byte(i)})}, began.Add(step.after))
+		}
+		if lines := log.Count(); lines != step.want {
+			t.Errorf("after %v: %d lines, want %d", step.after, lines, step.want)
+		}
+	}
+}
