@@ -60,12 +60,7 @@ func (p *iptablesPlace) legacyTable(table string) (legacyTable, error) {
 	}
 	// Another program may write the table between our two requests for its size and its entries.
 	var info, entries []byte
-	var err error
-	for range rtnetlink.Tries {
-		if info, entries, err = l.read(table); !errors.Is(err, unix.EAGAIN) {
-			break
-		}
-	}
+	err := rtnetlink.Repeat(func() (err error) { info, entries, err = l.read(table); return err }, unix.EAGAIN)
 	if err != nil {
 		return legacyTable{}, fmt.Errorf("table %s: %w", table, err)
 	}

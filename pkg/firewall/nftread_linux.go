@@ -22,13 +22,12 @@ import (
 
 // request sends one request to nf_tables and returns the answer. names are the attributes of the request, by type.
 // A dump is requested again if the kernel marks it as interrupted. The kernel does so when any rule of the network
-// namespace changes during the dump, also a rule of another table. After rtnetlink.Tries the error is EINTR.
+// namespace changes during the dump, also a rule of another table.
 func request(msg int, flags netlink.HeaderFlags, family nftables.TableFamily, names map[uint16]string) (answer []netlink.Message, err error) {
-	for range rtnetlink.Tries {
-		if answer, err = requestOnce(msg, flags, family, names); err != unix.EINTR {
-			break
-		}
-	}
+	err = rtnetlink.Repeat(func() (err error) {
+		answer, err = requestOnce(msg, flags, family, names)
+		return err
+	}, unix.EINTR)
 	return answer, err
 }
 

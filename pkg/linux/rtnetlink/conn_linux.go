@@ -34,8 +34,6 @@ const (
 	// receiveBytes has space for the errors of a whole batch, and for a storm of
 	// notifications.
 	receiveBytes = 16 << 20
-	// Tries bounds how often an interrupted dump is repeated.
-	Tries = 20
 )
 
 // Dial opens a socket in the network namespace of the calling thread and joins
@@ -209,17 +207,13 @@ func (c *Conn) send(out Message, n int, failed func(i int, err error)) {
 func (c *Conn) Dump(request Message, reset func(), each func(body []byte) error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	var err error
-	for range Tries {
+	return Repeat(func() error {
 		c.drain()
 		reset()
-		err = c.dumpOnce(request, each)
-		// EBUSY: an earlier dump was not read to its end.
-		if c.unread = c.unread || errors.Is(err, unix.EBUSY); err == nil || !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.EBUSY) {
-			return err
-		}
-	}
-	return fmt.Errorf("%w: the table changed during each of %d dumps", err, Tries)
+		err := c.dumpOnce(request, each)
+		c.unread = c.unread || errors.Is(err, unix.EBUSY) // an earlier dump was not read to its end
+		return err
+	}, unix.EINTR, unix.EBUSY)
 }
 
 // drain reads the rest of an answer that was not read to its end. The kernel
