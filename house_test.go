@@ -89,7 +89,7 @@ var mayImport = map[string][]string{
 	"pkg/dataplane/system":        {"pkg/dataplane", "pkg/linux", "pkg/windows"},
 	"pkg/firewall":                {"pkg/firewall/iptsave", "pkg/linux/rtnetlink"},
 	"pkg/encap":                   {},
-	"pkg/linux/udptunnel":         {"pkg/status/report"},
+	"pkg/linux/udptunnel":         {"pkg/encap", "pkg/status/report"},
 	"pkg/daemon/instance":         {"pkg/file", "pkg/status"},
 	"pkg/windows/hns":             {"pkg/encap", "pkg/windows/hns", "pkg/mac"},
 	"pkg/windows/lostpods":        {"pkg/windows/hns"},

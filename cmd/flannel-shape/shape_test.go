@@ -14,7 +14,7 @@ var update = flag.Bool("update", false, "write testdata/surface.txt")
 // allows it; a change that needs a higher one says why in its commit.
 var limits = map[string]int{
 	"packages of the product":          70,
-	"imports among them":               266,
+	"imports among them":               267,
 	"longest path of imports":          9,
 	"folders in pkg":                   20,
 	"interfaces asked for at run time": 0,
@@ -23,7 +23,7 @@ var limits = map[string]int{
 	"lines of fields: daemon's node":   12,
 	"lines of fields: linux.Driver":    43,
 	"lines of fields: etcd.Manager":    24,
-	"exported names":                   1325,
+	"exported names":                   1322,
 }
 
 func product(t *testing.T) []source {

@@ -1,5 +1,5 @@
-// Package encap has the number of bytes that encapsulations add to a packet, and how many
-// an IP packet must be able to have.
+// Package encap has the number of bytes that encapsulations add to a packet, how many an IP
+// packet must be able to have, and the checksum of its headers.
 package encap
 
 // Lengths of headers, in bytes.

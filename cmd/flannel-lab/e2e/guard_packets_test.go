@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"flannel/cmd/flannel-lab/machine"
+	"flannel/pkg/encap"
 	"flannel/pkg/mac"
 )
 
@@ -70,25 +71,13 @@ func udpPacket(from, to netip.AddrPort, payload []byte) []byte {
 	addrs := append(from.Addr().AsSlice(), to.Addr().AsSlice()...)
 	p = append(p, addrs...)
 	if from.Addr().Is4() {
-		binary.BigEndian.PutUint16(p[10:], checksum(p))
+		binary.BigEndian.PutUint16(p[10:], encap.Checksum(p))
 	}
 	udp := binary.BigEndian.AppendUint16(nil, from.Port())
 	udp = binary.BigEndian.AppendUint16(udp, to.Port())
 	udp = binary.BigEndian.AppendUint16(udp, length)
 	udp = append(append(udp, 0, 0), payload...)
 	pseudo := append(addrs, byte(length>>8), byte(length), 0, unix.IPPROTO_UDP) // RFC 768, RFC 8200
-	binary.BigEndian.PutUint16(udp[6:], checksum(append(pseudo, udp...)))
+	binary.BigEndian.PutUint16(udp[6:], encap.Checksum(append(pseudo, udp...)))
 	return append(p, udp...)
-}
-
-// checksum is that of IP, over an even number of bytes.
-func checksum(b []byte) uint16 {
-	sum := uint32(0)
-	for i := 0; i < len(b); i += 2 {
-		sum += uint32(binary.BigEndian.Uint16(b[i:]))
-	}
-	for sum > 0xffff {
-		sum = sum&0xffff + sum>>16
-	}
-	return ^uint16(sum)
 }

@@ -14,6 +14,7 @@ import (
 	"flannel/internal/test/eventually"
 	"flannel/pkg/dataplane"
 	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/encap"
 )
 
 // The addresses of this node.
@@ -139,11 +140,7 @@ func ipPacket(from, to netip.Addr, protocol byte, payload []byte, fragment uint1
 	p := binary.BigEndian.AppendUint16([]byte{0x45, 0}, uint16(20+len(payload)))
 	p = binary.BigEndian.AppendUint16(append(p, 0, 7), fragment)
 	p = append(append(p, 64, protocol, 0, 0), append(from.AsSlice(), to.AsSlice()...)...)
-	sum := uint32(0)
-	for i := 0; i < len(p); i += 2 {
-		sum += uint32(binary.BigEndian.Uint16(p[i:]))
-	}
-	binary.BigEndian.PutUint16(p[10:], ^uint16(sum+sum>>16))
+	binary.BigEndian.PutUint16(p[10:], encap.Checksum(p))
 	return append(p, payload...)
 }
 

@@ -2,7 +2,8 @@ package udptunnel
 
 import (
 	"encoding/binary"
-	"math/bits"
+
+	"flannel/pkg/encap"
 )
 
 // Lengths and offsets in bytes, and values, of IPv4 (RFC 791) and ICMP (RFC 792).
@@ -34,7 +35,7 @@ func parse(b []byte) packet {
 		return nil
 	}
 	header := int(b[0]&0xf) * 4
-	if header < ipHeader || header > len(b) || int(binary.BigEndian.Uint16(b[lengthAt:])) != len(b) || checksum(b[:header]) != 0 {
+	if header < ipHeader || header > len(b) || int(binary.BigEndian.Uint16(b[lengthAt:])) != len(b) || encap.Checksum(b[:header]) != 0 {
 		return nil
 	}
 	return b
@@ -86,13 +87,13 @@ func answerTo(b []byte, p packet, a answer, from uint32) []byte {
 	b = append(b, quote...)
 	ip, icmp := b[start:start+ipHeader], b[start+ipHeader:]
 	icmp[0], icmp[1] = a.kind, a.code
-	binary.BigEndian.PutUint16(icmp[2:], checksum(icmp))
+	binary.BigEndian.PutUint16(icmp[2:], encap.Checksum(icmp))
 	ip[0], ip[1] = 0x45, 0xc0 // precedence: internetwork control (RFC 1812, 4.3.2.5)
 	binary.BigEndian.PutUint16(ip[lengthAt:], uint16(len(b)-start))
 	ip[ttlAt], ip[protocolAt] = defaultTTL, protocolICMP
 	binary.BigEndian.PutUint32(ip[sourceAt:], from)
 	binary.BigEndian.PutUint32(ip[destAt:], p.source())
-	binary.BigEndian.PutUint16(ip[checksumAt:], checksum(ip))
+	binary.BigEndian.PutUint16(ip[checksumAt:], encap.Checksum(ip))
 	return b
 }
 
@@ -116,22 +117,4 @@ func isICMPError(p packet) bool {
 func isHost(a uint32) bool {
 	first := a >> 24
 	return first != 0 && first != 127 && first < 224
-}
-
-// checksum returns the Internet checksum (RFC 1071) of b; 0 if b contains the right one.
-func checksum(b []byte) uint16 {
-	var sum, carry uint64
-	for ; len(b) >= 8; b = b[8:] {
-		sum, carry = bits.Add64(sum, binary.BigEndian.Uint64(b), carry)
-	}
-	var last [8]byte
-	copy(last[:], b)
-	sum, carry = bits.Add64(sum, binary.BigEndian.Uint64(last[:]), carry)
-	sum, carry = bits.Add64(sum, 0, carry)
-	sum += carry
-	sum = sum>>32 + sum&0xffffffff
-	sum = sum>>32 + sum&0xffffffff
-	sum = sum>>16 + sum&0xffff
-	sum = sum>>16 + sum&0xffff
-	return ^uint16(sum)
 }

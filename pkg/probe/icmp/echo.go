@@ -13,6 +13,10 @@ import (
 	"net/netip"
 	"os"
 	"time"
+
+	"golang.org/x/net/icmp"
+	"golang.org/x/net/ipv4"
+	"golang.org/x/net/ipv6"
 )
 
 // echoInterval is the time after which Echo repeats the request, because a
@@ -72,16 +76,15 @@ const (
 const headerLen = 8 // type, code, checksum, identifier, sequence number
 
 // echoRequest returns a message with identifier and sequence number 0: a request is
-// recognized by its body.
+// recognized by its body. For ICMPv6 the kernel computes the checksum, which includes the
+// addresses.
 func echoRequest(v6 bool, body []byte) []byte {
-	message := make([]byte, headerLen+len(body)+len(body)%2) // padded for the checksum
-	copy(message[headerLen:], body)
-	message[0] = request6
-	if !v6 { // for ICMPv6 the kernel computes the checksum, which includes the addresses
-		message[0] = request4
-		binary.BigEndian.PutUint16(message[2:], checksum(message))
+	m := icmp.Message{Type: ipv4.ICMPTypeEcho, Body: &icmp.Echo{Data: body}}
+	if v6 {
+		m.Type = ipv6.ICMPTypeEchoRequest
 	}
-	return message[:headerLen+len(body)]
+	b, _ := m.Marshal(nil) // it only fails with other types and bodies
+	return b
 }
 
 func randomBody() []byte {
@@ -101,16 +104,4 @@ func readReply(conn *net.IPConn, buffer []byte, reply byte, body []byte) error {
 			return nil
 		}
 	}
-}
-
-// checksum returns the Internet checksum (RFC 1071) of an even number of bytes.
-func checksum(b []byte) uint16 {
-	var sum uint32
-	for ; len(b) > 0; b = b[2:] {
-		sum += uint32(binary.BigEndian.Uint16(b))
-	}
-	for sum > 0xffff {
-		sum = sum>>16 + sum&0xffff
-	}
-	return ^uint16(sum)
 }

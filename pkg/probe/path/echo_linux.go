@@ -58,7 +58,7 @@ func echoes(dst netip.Addr, t token, within time.Duration, sizes ...int) (answer
 			if answered[size] {
 				continue
 			}
-			if _, sendErr := unix.Write(fd, echoRequest(netip.Addr{}, dst, uint16(i), t, size)); sendErr != nil {
+			if _, sendErr := unix.Write(fd, echoRequest(netip.Addr{}, dst, i, t, size)); sendErr != nil {
 				err = fmt.Errorf("send to %s: %w", dst, sendErr)
 			}
 		}

@@ -4,6 +4,11 @@ import (
 	"encoding/binary"
 	"net/netip"
 
+	"golang.org/x/net/icmp"
+	"golang.org/x/net/ipv4"
+	"golang.org/x/net/ipv6"
+
+	"flannel/pkg/encap"
 	"flannel/pkg/mac"
 )
 
@@ -35,26 +40,12 @@ const tokenLength = 16
 // token is random data in an echo request, by which it and its reply are recognized.
 type token [tokenLength]byte
 
-// checksum returns the Internet checksum (RFC 1071) of parts with even lengths.
-func checksum(parts ...[]byte) uint16 {
-	var sum uint32
-	for _, b := range parts {
-		for ; len(b) > 1; b = b[2:] {
-			sum += uint32(binary.BigEndian.Uint16(b))
-		}
-	}
-	for sum > 0xffff {
-		sum = sum>>16 + sum&0xffff
-	}
-	return ^uint16(sum)
-}
-
-// pseudo returns the pseudo header of RFC 8200 that checksums of TCP and ICMPv6
-// include. Its sum is that of RFC 9293 with IPv4 addresses.
-func pseudo(src, dst netip.Addr, protocol byte, length int) []byte {
+// pseudo returns the pseudo header of RFC 8200 that the checksum of TCP includes. Its sum
+// is that of RFC 9293 with IPv4 addresses.
+func pseudo(src, dst netip.Addr, length int) []byte {
 	b := append(src.AsSlice(), dst.AsSlice()...)
 	b = binary.BigEndian.AppendUint32(b, uint32(length))
-	return append(b, 0, 0, 0, protocol)
+	return append(b, 0, 0, 0, protoTCP)
 }
 
 func headerLength(a netip.Addr) int {
@@ -71,24 +62,21 @@ func icmpOf(a netip.Addr) byte {
 	return protoICMP
 }
 
-// echoRequest returns an ICMP message that makes a packet of size bytes, which must be
-// even or it is one byte less. A source is needed for the checksum over IPv6; with a
-// socket, the kernel computes that.
-func echoRequest(src, dst netip.Addr, sequence uint16, t token, size int) []byte {
-	length := max(size-headerLength(dst), icmpHeader+tokenLength)
-	m := make([]byte, length)
-	if m[0] = 8; dst.Is6() {
-		m[0] = 128
+// echoRequest returns an ICMP message that makes a packet of size bytes. A source is needed
+// for the checksum over IPv6; with a socket, the kernel computes that.
+func echoRequest(src, dst netip.Addr, sequence int, t token, size int) []byte {
+	data := make([]byte, max(size-headerLength(dst)-icmpHeader, tokenLength))
+	copy(data, t[:])
+	m := icmp.Message{Type: ipv4.ICMPTypeEcho, Body: &icmp.Echo{Seq: sequence, Data: data}}
+	var addrs []byte // the pseudo header with them
+	if dst.Is6() {
+		m.Type = ipv6.ICMPTypeEchoRequest
+		if src.IsValid() {
+			addrs = icmp.IPv6PseudoHeader(src.AsSlice(), dst.AsSlice())
+		}
 	}
-	binary.BigEndian.PutUint16(m[6:], sequence)
-	copy(m[icmpHeader:], t[:])
-	even := m[:length&^1] // the rest is zero
-	if dst.Is4() {
-		binary.BigEndian.PutUint16(m[2:], checksum(even))
-	} else if src.IsValid() {
-		binary.BigEndian.PutUint16(m[2:], checksum(pseudo(src, dst, protoICMPv6, length), even))
-	}
-	return m
+	b, _ := m.Marshal(addrs) // it only fails with other types and bodies
+	return b
 }
 
 // isReply and isRequest report whether an ICMP message is an echo.
@@ -102,7 +90,7 @@ func syn(src, dst netip.AddrPort, sequence uint32) []byte {
 	b = binary.BigEndian.AppendUint16(b, dst.Port())
 	b = binary.BigEndian.AppendUint32(b, sequence)
 	b = append(b, 0, 0, 0, 0, 5<<4, 2, 0xff, 0xff, 0, 0, 0, 0) // acknowledgement, 5 words, SYN, window, checksum, urgent
-	binary.BigEndian.PutUint16(b[16:], checksum(pseudo(src.Addr(), dst.Addr(), protoTCP, len(b)), b))
+	binary.BigEndian.PutUint16(b[16:], encap.Checksum(append(pseudo(src.Addr(), dst.Addr(), len(b)), b...)))
 	return b
 }
 
@@ -127,7 +115,7 @@ func ipPacket(src, dst netip.Addr, protocol, hopLimit byte, payload []byte) []by
 		b = binary.BigEndian.AppendUint16(b, uint16(20+len(payload)))
 		b = append(b, 0, 0, 0x40, 0, hopLimit, protocol, 0, 0) // do not fragment
 		b = append(append(b, src.AsSlice()...), dst.AsSlice()...)
-		binary.BigEndian.PutUint16(b[10:], checksum(b))
+		binary.BigEndian.PutUint16(b[10:], encap.Checksum(b))
 	}
 	return append(b, payload...)
 }
