@@ -1,7 +1,8 @@
 // Package charon talks to charon, strongSwan's IKE daemon, by its control protocol
 // VICI: connections, their secrets and their security associations. It also starts
 // the daemon where nothing else runs it. VICI is documented in strongSwan's
-// src/libcharon/plugins/vici/README.md.
+// src/libcharon/plugins/vici/README.md. Its library for Go loses answers
+// (Documentation/adr/0013-libraries-and-code-of-our-own.md).
 package charon
 
 import (
