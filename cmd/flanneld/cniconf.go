@@ -74,10 +74,10 @@ func makeCNIConf(c *call) func(context.Context) int {
 		}
 		sources := c.cniSources()
 		sources.Within = *within
-		incomplete := sources.Complete(ctx, &spec)
+		doubt, incomplete := sources.Complete(ctx, &spec)
+		doubt.LoopbackDSR = doubt.LoopbackDSR && !c.flags.Changed("loopback-dsr")
 		spec.List = filepath.Ext(*to) == ".conflist"
-		conf, err := conflist.Make(spec)
-		if err != nil {
+		if _, err := conflist.Make(spec); err != nil {
 			// The cause is first: what is missing may only be so because of it. Each line
 			// names the command, like the first one.
 			problems := errors.Join(incomplete, err).Error()
@@ -87,8 +87,9 @@ func makeCNIConf(c *call) func(context.Context) int {
 			c.warnOfPlugins(dirs, spec.Programs())
 		}
 		done := conflist.Outcome{Path: *to}
-		if err = conflist.CheckPlugins(*pluginDir, spec.Programs()); err == nil {
-			done, err = conflist.Put(*to, conf, conflist.Record(c.SubnetFile), *force)
+		err := conflist.CheckPlugins(*pluginDir, spec.Programs())
+		if err == nil {
+			done, err = c.putCNIConf(ctx, sources, spec, doubt, *to, *force)
 		}
 		if err != nil { // the document must not claim a result
 			err, done = fmt.Errorf("cni-conf: %w", err), conflist.Outcome{Path: done.Path}
@@ -99,6 +100,22 @@ func makeCNIConf(c *call) func(context.Context) int {
 		}
 		return exit
 	}
+}
+
+// putCNIConf writes the file, without those options in doubt that HNS refuses.
+func (c *call) putCNIConf(
+	ctx context.Context, sources node.CNISources, spec conflist.Spec, doubt conflist.Options, to string, force bool,
+) (conflist.Outcome, error) {
+	f, err := conflist.Open(to, conflist.Record(c.SubnetFile), force)
+	if err != nil {
+		return conflist.Outcome{Path: to}, err
+	}
+	spec, refused := sources.Try(ctx, spec, doubt, f)
+	conf, err := conflist.Make(spec)
+	if err != nil {
+		return conflist.Outcome{Path: to}, err
+	}
+	return f.Put(conf, refused)
 }
 
 // warnOfPlugins warns if containerd does not find one of the programs, which may be

@@ -11,6 +11,9 @@ type Prepared struct {
 	Addresses []netip.Prefix `json:"addresses"`
 }
 
+// SwitchNetwork is the name of the HNS network of SwitchFor. No pod has an endpoint on it.
+const SwitchNetwork = "External"
+
 // SwitchFor returns a variant of dev that only binds a switch to the adapter. Its
 // name, VNI and subnet are those that the common scripts for Windows nodes use, so
 // that these scripts and flanneld accept each other's network. The subnet is not
@@ -22,7 +25,7 @@ func SwitchFor(dev Device) Device {
 	}
 	network.Switch = true
 	network.Subnets = []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 168, 255, 0}), 30)}
-	dev.Name = "External"
+	dev.Name = SwitchNetwork
 	switch k := dev.Kind.(type) {
 	case Overlay:
 		k.Network, k.VNI = network, 9999

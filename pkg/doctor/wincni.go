@@ -48,10 +48,22 @@ func natExcepts(s Snapshot) Finding {
 		return warn(fix, "%s excepts %s, but not the nodes' network %s", conf.Name, join(excepted...), network)
 	}
 	if !s.Cluster.Services.Known {
-		return ok("%s excepts %s (the service network is not known: %s)", conf.Name, join(excepted...),
-			s.Cluster.Services.missing().Seen)
+		return ok("%s excepts %s (the service network is not known: %s)%s", conf.Name, join(excepted...),
+			s.Cluster.Services.missing().Seen, s.withoutLoopbackDSR())
 	}
-	return ok("%s excepts %s", conf.Name, join(excepted...))
+	return ok("%s excepts %s%s", conf.Name, join(excepted...), s.withoutLoopbackDSR())
+}
+
+// withoutLoopbackDSR says that the CNI configuration lacks a policy OutBoundNAT that HNS and
+// kube-proxy allow, "" if it has it. cni-conf leaves it out if HNS refuses it.
+func (s Snapshot) withoutLoopbackDSR() string {
+	h := s.Windows.HNS
+	uses, known := UsesDSR(s.Windows.KubeProxy.Value)
+	if s.loopbackDSR() || !h.Known || h.Value.Problem != "" || !h.Value.supportsDSR() || !known || !uses {
+		return ""
+	}
+	return "; loopbackDSR is off, and a pod cannot reach itself through a Service: HNS refuses it " +
+		"(cause=pod-nat-refused in the log of cni-conf), or --loopback-dsr=false"
 }
 
 // hostNetwork returns the network of the host's address if the backend is

@@ -198,6 +198,7 @@ func TestKubeProxyChecks(t *testing.T) {
 			s.files(CNIFile{"10-flannel.conf", strings.Replace(overlayConf, `"10.96.0.0/12",`, "", 1)})
 		}},
 		{"FL511", OK, "", func(s *Snapshot) { s.Cluster.Services = Known([]netip.Prefix{pfx("10.96.0.0/12"), pfx("fd09::/112")}) }},
+		{"FL511", OK, "loopbackDSR pod-nat-refused", func(s *Snapshot) { runsKubeProxy(s, "--enable-dsr=true") }},
 		{"FL302", Fail, `C:\opt\cni\bin`, func(s *Snapshot) { s.CNI.Value.Plugins = nil }},
 		{"FL301", Warn, `C:\etc\cni\net.d`, func(s *Snapshot) { s.files() }},
 		{"FL511", Fail, "", func(s *Snapshot) {

@@ -108,16 +108,20 @@ func (c *console) waitRestoreDone() {
 }
 
 // lostAndRenamed: what Windows loses in the outage is restored. Later the
-// adapter is renamed.
+// adapter is renamed. HNS refuses pods with loopbackDSR, which the first run notices.
 func lostAndRenamed(c *console, m mode) {
 	t, n := c.t, c.n
 	metadata := metadataRoute
 	metadata.Index = order(t, n, windows.Order{}).Adapters[1].Index
 	order(t, n, windows.Order{AddRoute: &metadata})
-	order(t, n, windows.Order{Turn: []byte(marshal(t, hnstest.Knobs{Outage: 2 * time.Second, APIPA: true, LoseDNS: true, LoseGateway: true, LoseRoutes: true}))})
+	order(t, n, windows.Order{Turn: []byte(marshal(t, hnstest.Knobs{Outage: 2 * time.Second, APIPA: true, LoseDNS: true, LoseGateway: true, LoseRoutes: true, MaxOutBoundNAT: 1}))})
 	before := hostOn(t, n, lab.Adapter)
+	mark := len(n.Log())
 	must(t, c.start(m.flags(n)...))
 	w := c.checkNode(m)
+	if len(n.Records(mark).With("cause=pod-nat-refused")) != 1 {
+		t.Errorf("it does not say that HNS refuses loopbackDSR:\n%s", c.output)
+	}
 	after := hostOn(t, n, "vEthernet ("+lab.Adapter+")")
 	if after.index = before.index; !reflect.DeepEqual(after, before) {
 		t.Errorf("the host configuration is %+v, was %+v", after, before)

@@ -158,6 +158,7 @@ type (
 	}
 	providerV2 struct{ ProviderAddress netip.Addr }
 	overheadV2 struct{ Overhead int }
+	loopbackV2 struct{ Destinations []netip.Addr }
 )
 
 // cniVersion is a version that all four plugins support, and that has lists.
@@ -248,13 +249,16 @@ func (s Spec) policies() []any {
 		policies = append(policies, policyV2{"ProviderAddress", providerV2{s.ManagementIP}})
 	}
 	if s.EncapOverhead > 0 {
-		policies = append(policies, policyV2{"EncapOverhead", overheadV2{s.EncapOverhead}})
+		policies = append(policies, policyV2{encapOverhead, overheadV2{s.EncapOverhead}})
 	}
 	return policies
 }
 
-// outBoundNAT is the type of a policy.
-const outBoundNAT = "OutBoundNAT"
+// Types of policies.
+const (
+	outBoundNAT   = "OutBoundNAT"
+	encapOverhead = "EncapOverhead"
+)
 
 // exceptions returns the networks that pods reach without NAT.
 func (s Spec) exceptions() []netip.Prefix {

@@ -46,14 +46,15 @@ type CNISources struct {
 //	the node's own addresses                        daemon, if it runs
 //	networks of the nodes                           adapter with that address
 //	networks of Services                            Kubernetes API
-//	encapsulation overhead (if negative)            the MTU of that adapter, and HNS
+//	encapsulation overhead (if negative)            the MTU of that adapter
 //
 // It also turns LoopbackDSR off if HNS lacks DSR, where the sdn plugins fail with it and the
 // others exhaust the ports (plugins#613). A kube-proxy that runs without DSR does not need
 // it: LoopbackDSR is off then, too. If HNS does not answer, it stays.
+// HNS may refuse the options in doubt: Try tells.
 // A field stays empty if its source does not have it; then conflist.Make asks for the
 // flag. The error says why the network configuration, the daemon or the API could not be used.
-func (n CNISources) Complete(ctx context.Context, s *conflist.Spec) error {
+func (n CNISources) Complete(ctx context.Context, s *conflist.Spec) (doubt conflist.Options, err error) {
 	remote := cmp.Or(n.Within, 3*time.Second)
 	netConfErr := n.fromNetConf(ctx, remote, s)
 	s.MACPrefix = cmp.Or(s.MACPrefix, "0E-2A") // the default of the plugin and of HNS
@@ -90,8 +91,10 @@ func (n CNISources) Complete(ctx context.Context, s *conflist.Spec) error {
 		s.Management = networkOf(snapshot, s.ManagementIP)
 	}
 	if s.EncapOverhead < 0 {
-		s.EncapOverhead = n.encapOverhead(ctx, snapshot, s)
+		s.EncapOverhead = encapOverhead(snapshot, s)
+		doubt.EncapOverhead = s.EncapOverhead > 0
 	}
+	doubt.LoopbackDSR = s.LoopbackDSR && s.API != 1 && n.HNS != nil // version 2 alone was reported to refuse it
 	var servicesErr error
 	if len(s.Services) == 0 && n.API != nil && netConfErr == nil {
 		ctx, cancel := context.WithTimeout(ctx, remote)
@@ -99,7 +102,7 @@ func (n CNISources) Complete(ctx context.Context, s *conflist.Spec) error {
 		s.Services, servicesErr = kube.ServiceNetworks(ctx, *n.API)
 	}
 	s.Services = ofFamilies(s.Services, s.Cluster)
-	return errors.Join(netConfErr, daemonErr, servicesErr)
+	return doubt, errors.Join(netConfErr, daemonErr, servicesErr)
 }
 
 // noAddress is the error if only the daemon could say which address the node has, and

@@ -36,7 +36,7 @@ func TestManagementAddresses(t *testing.T) {
 	for _, c := range []struct{ ip, want netip.Addr }{{netip.Addr{}, v4}, {given, given}} {
 		s := conflist.Spec{Plugin: "sdnbridge", Network: "cbr0", Cluster: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}, ManagementIP: c.ip}
 		from := CNISources{NetConfRemote: true, SubnetFile: subnetFile, Underlay: noUnderlay}
-		if err := from.Complete(t.Context(), &s); err != nil || s.ManagementIP != c.want || s.ManagementIP6 != v6 {
+		if _, err := from.Complete(t.Context(), &s); err != nil || s.ManagementIP != c.want || s.ManagementIP6 != v6 {
 			t.Errorf("given %s: %s, %s, %v", c.ip, s.ManagementIP, s.ManagementIP6, err)
 		}
 	}

@@ -42,7 +42,7 @@ func TestLoopbackDSR(t *testing.T) {
 		m := hnstest.NewFor(t)
 		m.Turn(func(k *hnstest.Knobs) { k.Version, k.Down = c.version, c.down })
 		from := CNISources{NetConfRemote: true, HNS: hns.NewClient(m, hns.Timing{}), Underlay: noUnderlay}
-		if err := from.Complete(t.Context(), &s); err != nil || s.LoopbackDSR != c.want {
+		if _, err := from.Complete(t.Context(), &s); err != nil || s.LoopbackDSR != c.want {
 			t.Errorf("HNS %s, down %t: loopbackDSR %t, %v", c.version, c.down, s.LoopbackDSR, err)
 		}
 	}
@@ -52,11 +52,11 @@ func TestLoopbackDSR(t *testing.T) {
 func TestNoDaemon(t *testing.T) {
 	from := CNISources{NetConfRemote: true, SubnetFile: filepath.Join(t.TempDir(), "subnet.env"), Underlay: noUnderlay}
 	s := conflist.Spec{Plugin: "win-overlay", Network: "flannel.4096", Cluster: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}}
-	if err := from.Complete(t.Context(), &s); err == nil || !logtest.Names(err.Error(), "--iface", "daemon") {
+	if _, err := from.Complete(t.Context(), &s); err == nil || !logtest.Names(err.Error(), "--iface", "daemon") {
 		t.Error(err)
 	}
 	s.ManagementIP = netip.MustParseAddr("192.168.1.5")
-	if err := from.Complete(t.Context(), &s); err != nil {
+	if _, err := from.Complete(t.Context(), &s); err != nil {
 		t.Error(err)
 	}
 }

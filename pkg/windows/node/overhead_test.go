@@ -3,6 +3,7 @@ package node
 import (
 	"encoding/json"
 	"net/netip"
+	"path/filepath"
 	"testing"
 
 	"flannel/internal/test/hnstest"
@@ -79,15 +80,9 @@ func TestPodMTU(t *testing.T) {
 				Services: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")}, ManagementIP: ip, EncapOverhead: c.set}
 			from := CNISources{NetConfRemote: true, HNS: client, Log: log.Logger(),
 				Underlay: func() (underlay.Snapshot, error) { return underlay.FromStack(m, underlay.Options{}) }}
-			if err := from.Complete(t.Context(), &s); err != nil {
-				t.Fatal(err)
-			}
+			conf, _ := write(t, from, s, filepath.Join(t.TempDir(), "10-flannel.conf"), false)
 			if left := m.Admin().Endpoints(); len(left) > 0 {
 				t.Errorf("left behind: %s", left)
-			}
-			conf, err := conflist.Make(s)
-			if err != nil {
-				t.Fatal(err)
 			}
 			if c.silent {
 				create()
@@ -112,12 +107,17 @@ func TestTrialLeftBehind(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	from, s := CNISources{HNS: client}, &conflist.Spec{Plugin: "win-overlay", API: 2}
-	m.Fail(hnstest.Fault{Func: "HcnCreateEndpoint", Times: 1, Code: hns.RPCCallFailed, After: true})
-	if err := from.tryOverhead(t.Context(), s, 90); err == nil || len(m.Admin().Endpoints()) != 1 {
-		t.Fatalf("error %v; endpoints %s, want one left behind", err, m.Admin().Endpoints())
+	from := CNISources{HNS: client}
+	s := conflist.Spec{Plugin: "win-overlay", API: 2, EncapOverhead: 90}
+	try := func() (unknown conflist.Options, err error) {
+		_, unknown, err = from.tryOptions(t.Context(), s, conflist.Options{EncapOverhead: true})
+		return unknown, err
 	}
-	if err := from.tryOverhead(t.Context(), s, 90); err != nil || len(m.Admin().Endpoints()) != 0 {
-		t.Errorf("error %v; left behind: %s", err, m.Admin().Endpoints())
+	m.Fail(hnstest.Fault{Func: "HcnCreateEndpoint", Times: 1, Code: hns.RPCCallFailed, After: true})
+	if unknown, err := try(); err == nil || !unknown.EncapOverhead || len(m.Admin().Endpoints()) != 1 {
+		t.Fatalf("unknown %+v, %v; endpoints %s, want one left behind", unknown, err, m.Admin().Endpoints())
+	}
+	if unknown, err := try(); err != nil || unknown.EncapOverhead || len(m.Admin().Endpoints()) != 0 {
+		t.Errorf("unknown %+v, %v; left behind: %s", unknown, err, m.Admin().Endpoints())
 	}
 }

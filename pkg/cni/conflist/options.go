@@ -1,0 +1,44 @@
+package conflist
+
+import (
+	"encoding/json"
+	"net/netip"
+)
+
+// Options are a set of options of a Spec that HNS may refuse for the endpoints of pods. In JSON it is
+// part of the record of Put.
+type Options struct {
+	LoopbackDSR   bool `json:"loopbackDSR,omitempty"`
+	EncapOverhead bool `json:"encapOverhead,omitempty"`
+}
+
+// And returns the options that are in both sets.
+func (o Options) And(other Options) Options {
+	return Options{o.LoopbackDSR && other.LoopbackDSR, o.EncapOverhead && other.EncapOverhead}
+}
+
+// Or returns the options that are in one of the sets or in both.
+func (o Options) Or(other Options) Options {
+	return Options{o.LoopbackDSR || other.LoopbackDSR, o.EncapOverhead || other.EncapOverhead}
+}
+
+// Without returns s without options.
+func (s Spec) Without(o Options) Spec {
+	if o.LoopbackDSR {
+		s.LoopbackDSR = false
+	}
+	if o.EncapOverhead {
+		s.EncapOverhead = 0
+	}
+	return s
+}
+
+// PodPolicies returns, in JSON, the policies with which the plugin creates the endpoint of a pod with
+// this address: those of the configuration, and the one that the plugin adds for LoopbackDSR.
+func (s Spec) PodPolicies(pod netip.Addr) ([]byte, error) {
+	policies := s.policies()
+	if s.LoopbackDSR {
+		policies = append(policies, policyV2{outBoundNAT, loopbackV2{[]netip.Addr{pod}}})
+	}
+	return json.Marshal(policies)
+}
