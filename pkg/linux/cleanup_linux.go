@@ -133,7 +133,7 @@ func (d *Driver) deleteAll(ctx context.Context, links []netlink.Link) error {
 }
 
 // deleteLink deletes a device, if it is still there.
-func (d *Driver) deleteLink(l netlink.Link) error {
+func (d *devices) deleteLink(l netlink.Link) error {
 	if err := d.handle.LinkDel(l); err != nil && !errors.As(err, &netlink.LinkNotFoundError{}) {
 		return fmt.Errorf("delete the device %s: %w", l.Attrs().Name, err)
 	}

@@ -4,26 +4,69 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
+	"log/slog"
 	"net/netip"
 	"reflect"
 	"slices"
+	"sync/atomic"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"flannel/pkg/dataplane"
+	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/mac"
 	"flannel/pkg/reconcile"
 )
 
+// devices are the devices of the last Ensure. The kinds of devices make and repair theirs
+// by its methods. The loop has all fields to itself, except the atomic ones and scope,
+// which the watcher uses, too.
+type devices struct {
+	log     *slog.Logger
+	repairs *driver.Repairs
+	handle  *netlink.Handle // stays open, since the process may run out of file descriptors
+	scope   scopePointer
+	sysctls *sysctls
+
+	desired []dataplane.Device  // of the last Ensure
+	ensured dataplane.Links     // result of the last Ensure
+	macs    map[string]mac.Addr // when first found or last set: the peers know these
+	made    map[string]bool     // names of the tunnel devices of all Ensures
+
+	settled   bool // the last Ensure had no error
+	repairing bool // the present Ensure has the devices of the last one, so what differs was changed by somebody else
+	changed   int  // number of changes by the present Ensure
+
+	dirty  atomic.Bool // devices may differ from the desired ones
+	strays atomic.Bool // there may be devices of ours that Ensure was not given
+}
+
+func newDevices(opts driver.Options) (*devices, error) {
+	handle, err := openHandle()
+	if err != nil {
+		return nil, err
+	}
+	d := &devices{log: opts.Log, repairs: opts.Repairs, handle: handle, sysctls: newSysctls(opts), macs: map[string]mac.Addr{}, made: map[string]bool{}}
+	d.scope.Store(&scope{})
+	d.markDirty()
+	return d, nil
+}
+
+// markDirty makes the next pass read devices and sysctls again.
+func (d *devices) markDirty() {
+	d.dirty.Store(true)
+	d.strays.Store(true)
+	d.sysctls.dirty.Store(true)
+}
+
 // Ensure implements Dataplane. It does nothing if no device has changed.
 func (d *Driver) Ensure(_ context.Context, devices []dataplane.Device) (dataplane.Links, error) {
-	if dirty := d.devicesDirty.Swap(false); !dirty && reflect.DeepEqual(d.devices, devices) {
+	if dirty := d.dirty.Swap(false); !dirty && reflect.DeepEqual(d.desired, devices) {
 		return d.ensured, nil
 	}
-	d.repairing = d.devicesSettled && reflect.DeepEqual(d.devices, devices)
-	d.deviceChanges = 0
+	d.repairing = d.settled && reflect.DeepEqual(d.desired, devices)
+	d.changed = 0
 	links, errs := dataplane.Links{}, []error(nil)
 	for _, dev := range devices {
 		d.made[dev.Name] = d.made[dev.Name] || isTunnel(dev)
@@ -39,13 +82,13 @@ func (d *Driver) Ensure(_ context.Context, devices []dataplane.Device) (dataplan
 		}
 	}
 	d.setScope(devices, links)
-	d.devices, d.ensured = slices.Clone(devices), links
+	d.desired, d.ensured = slices.Clone(devices), links
 	err := errors.Join(errs...)
 	if d.repairing {
-		d.opts.Repairs.Count("devices", d.deviceChanges)
+		d.repairs.Count("devices", d.changed)
 	}
-	d.devicesSettled = err == nil
-	d.devicesDirty.CompareAndSwap(false, err != nil)
+	d.settled = err == nil
+	d.dirty.CompareAndSwap(false, err != nil)
 	if reconcile.IsUnknown(err) {
 		d.reopen()
 	}
@@ -71,7 +114,7 @@ func (d *Driver) setScope(devices []dataplane.Device, links dataplane.Links) {
 	}
 	d.scope.Store(&next)
 	d.tables.Relist()
-	d.strayDevices.Store(true)
+	d.strays.Store(true)
 }
 
 // ensure finds the device and calls kind.ensure.
@@ -88,7 +131,7 @@ func (d *Driver) ensure(dev dataplane.Device) (dataplane.Link, error) {
 }
 
 // underlayOf returns the device through which a tunnel sends.
-func (d *Driver) underlayOf(t dataplane.Tunnel) (netlink.Link, error) {
+func (d *devices) underlayOf(t dataplane.Tunnel) (netlink.Link, error) {
 	parent, err := d.find(t.Parent)
 	if err == nil && parent == nil {
 		err = errors.New("does not exist")
@@ -101,7 +144,7 @@ func (d *Driver) underlayOf(t dataplane.Tunnel) (netlink.Link, error) {
 
 // addDevice creates a device. If the kernel does not know its type, the error is a
 // NoModuleError.
-func (d *Driver) addDevice(l netlink.Link) error {
+func (d *devices) addDevice(l netlink.Link) error {
 	err := d.handle.LinkAdd(l)
 	if errors.Is(err, unix.EOPNOTSUPP) {
 		return &NoModuleError{Module: l.Type(), err: err}
@@ -132,7 +175,7 @@ func (e *NoModuleError) Cause() string { return "no-kernel-module" }
 
 // linkAfterRepair reads the device again after its repair, and returns it
 // together with the error of the repair.
-func (d *Driver) linkAfterRepair(before netlink.Link, err error) (dataplane.Link, error) {
+func (d *devices) linkAfterRepair(before netlink.Link, err error) (dataplane.Link, error) {
 	after, readErr := d.find(before.Attrs().Name)
 	if readErr != nil {
 		return linkOf(before), errors.Join(err, readErr)
@@ -141,20 +184,6 @@ func (d *Driver) linkAfterRepair(before netlink.Link, err error) (dataplane.Link
 		err = errors.Join(err, errors.New("somebody deleted it"))
 	}
 	return linkOf(after), err
-}
-
-// repairTunnel sets the properties that tunnel devices of all kinds have, as far
-// as an existing device can change them. An error does not stop the rest.
-func (d *Driver) repairTunnel(dev dataplane.Device, t dataplane.Tunnel, l netlink.Link) error {
-	errs := []error{d.setMTU(dev.Name, t.MTU, l), d.restoreMAC(dev, l), d.setDeviceSysctls(dev.Name, t.Addr)}
-	if l.Attrs().Flags&net.FlagUp == 0 {
-		if err := d.handle.LinkSetUp(l); err != nil {
-			errs = append(errs, fmt.Errorf("bring it up: %w", err))
-		} else {
-			d.logPart("brought the device up", "device", dev.Name)
-		}
-	}
-	return errors.Join(append(errs, d.setAddresses(dev.Name, t.Addr, l))...)
 }
 
 // linkOf returns the zero Link for nil.
@@ -170,101 +199,29 @@ func linkOf(l netlink.Link) dataplane.Link {
 	return link
 }
 
-func (d *Driver) setMTU(name string, mtu int, l netlink.Link) error {
-	if mtu == 0 || l.Attrs().MTU == mtu {
-		return nil
-	}
-	if err := d.handle.LinkSetMTU(l, mtu); err != nil {
-		return fmt.Errorf("set its MTU to %d: %w", mtu, err)
-	}
-	d.logDevice("changed the device's MTU", "device", name, "from", l.Attrs().MTU, "to", mtu)
-	return nil
-}
-
-// Causes in the log of a MAC address that was set.
-const (
-	causeMACRestored = "mac-restored" // somebody else had changed it
-	causeMACChanged  = "mac-changed"  // the device gets a new one, which is published
-)
-
-// restoreMAC restores the MAC address that the peers know, which udev and others
-// may change, or sets the one that Device.Readdress requires. The first call for a
-// device remembers the one that it has.
-func (d *Driver) restoreMAC(dev dataplane.Device, l netlink.Link) error {
-	have := linkOf(l).MAC
-	known, ok := d.macs[dev.Name]
-	want := known
-	switch {
-	case dev.Readdress:
-		want = dev.MAC
-	case !ok:
-		want = have
-	}
-	if want != have {
-		if err := d.handle.LinkSetHardwareAddr(l, want[:]); err != nil {
-			return fmt.Errorf("set its MAC address to %s: %w", want, err)
-		}
-		text, cause := "restored the device's MAC address", causeMACRestored
-		if want != known {
-			text, cause = "gave the device another MAC address", causeMACChanged
-		}
-		d.logDevice(text, "cause", cause, "device", dev.Name, "from", have, "to", want)
-	}
-	if want != (mac.Addr{}) {
-		d.macs[dev.Name] = want
-	}
-	return nil
-}
-
-// logDevice logs a change of a device, and counts it.
-func (d *Driver) logDevice(text string, attrs ...any) {
-	d.deviceChanges++
-	d.opts.Log.Info(text, attrs...)
-}
-
-// logPart is logDevice for changes that are also a part of creating a device, where they
-// are not worth a line.
-func (d *Driver) logPart(text string, attrs ...any) {
-	if d.repairing {
-		d.logDevice(text, attrs...)
-	}
-}
-
-// setAddresses gives the device exactly the wanted addresses, apart from the
-// link-local ones, which the kernel manages. It adds before it deletes: a device
-// that loses its last address loses its routes.
-func (d *Driver) setAddresses(name string, want []netip.Prefix, l netlink.Link) error {
-	have, err := readWhole(func() ([]netlink.Addr, error) { return d.handle.AddrList(l, netlink.FAMILY_ALL) })
+// podInterfaces returns the names of the interfaces with an address in this node's
+// subnets: the bridge of pods, or the host's ends of their veth pairs.
+func (d *devices) podInterfaces(subnets []netip.Prefix) ([]string, error) {
+	addrs, err := readWhole(func() ([]netlink.Addr, error) { return d.handle.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
-		return fmt.Errorf("list its addresses: %w", err)
+		return nil, err
 	}
-	missing, extra := slices.Clone(want), map[netip.Prefix]netlink.Addr{}
-	for _, a := range have {
+	var names []string
+	for _, a := range addrs {
 		ip, _ := netip.AddrFromSlice(a.IP)
-		bits, _ := a.Mask.Size()
-		prefix := netip.PrefixFrom(ip.Unmap(), bits)
-		if i := slices.Index(missing, prefix); i >= 0 {
-			missing = slices.Delete(missing, i, i+1)
-		} else if !ip.IsLinkLocalUnicast() {
-			extra[prefix] = a
+		if !slices.ContainsFunc(subnets, func(s netip.Prefix) bool { return s.Contains(ip.Unmap()) }) {
+			continue
+		}
+		link, err := d.handle.LinkByIndex(a.LinkIndex)
+		if errors.As(err, &netlink.LinkNotFoundError{}) {
+			continue // deleted meanwhile
+		}
+		if err != nil {
+			return nil, err
+		}
+		if name := link.Attrs().Name; name != "lo" && !slices.Contains(names, name) {
+			names = append(names, name)
 		}
 	}
-	for _, prefix := range missing {
-		ipnet := &net.IPNet{IP: prefix.Addr().AsSlice(), Mask: net.CIDRMask(prefix.Bits(), prefix.Addr().BitLen())}
-		a := &netlink.Addr{IPNet: ipnet}
-		if prefix.Addr().Is6() {
-			a.Flags = unix.IFA_F_NODAD // no duplicate is possible
-		}
-		if err := d.handle.AddrAdd(l, a); err != nil && !errors.Is(err, unix.EEXIST) {
-			return fmt.Errorf("add its address %s: %w", prefix, err)
-		}
-		d.logPart("added an address to the device", "device", name, "address", prefix)
-	}
-	for prefix, a := range extra {
-		if err := d.handle.AddrDel(l, &a); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
-			return fmt.Errorf("delete its address %s: %w", prefix, err)
-		}
-		d.logDevice("deleted an unwanted address of the device", "device", name, "address", prefix)
-	}
-	return nil
+	return names, nil
 }

@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"flannel/pkg/dataplane"
+	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/reconcile"
 )
 
@@ -29,26 +30,26 @@ import (
 // The kernel notifies of changes of forwarding and rp_filter (watcher.netconf). If IPv6 is
 // disabled, the device loses its addresses, of which it notifies, too.
 
-// setDeviceSysctls sets the parameters of one of flanneld's own devices with these
+// setForTunnel sets the parameters of one of flanneld's own devices with these
 // addresses. IPv6 must be enabled before the device can get its addresses.
-func (d *Driver) setDeviceSysctls(name string, addrs []netip.Prefix) error {
+func (s *sysctls) setForTunnel(name string, addrs []netip.Prefix) error {
 	has := func(v6 bool) bool {
 		return slices.ContainsFunc(addrs, func(p netip.Prefix) bool { return p.Addr().Is6() == v6 })
 	}
-	errs := []error{d.trySysctl("net/ipv6/conf/"+name+"/accept_ra", "0")}
+	errs := []error{s.try("net/ipv6/conf/"+name+"/accept_ra", "0")}
 	if has(false) {
-		errs = append(errs, d.forwardFrom(name), d.loosenReversePath(name))
+		errs = append(errs, s.forwardFrom(name), s.loosenReversePath(name))
 	}
 	if has(true) {
-		errs = append(errs, d.setSysctl("net/ipv6/conf/"+name+"/disable_ipv6", "0"))
+		errs = append(errs, s.set("net/ipv6/conf/"+name+"/disable_ipv6", "0"))
 	}
 	return errors.Join(errs...)
 }
 
 // forwardFrom makes the kernel forward IPv4 packets that arrive on a device.
-func (d *Driver) forwardFrom(device string) error {
+func (s *sysctls) forwardFrom(device string) error {
 	path := "net/ipv4/conf/" + device + "/forwarding"
-	err := d.setSysctl(path, "1")
+	err := s.set(path, "1")
 	if err == nil || reconcile.IsUnknown(err) {
 		return err
 	}
@@ -59,7 +60,7 @@ func (d *Driver) forwardFrom(device string) error {
 // answer through another one, such as those that a node sends to pods with its address on
 // the underlay. The larger one of two values is in force, and 1 is the strict one: the
 // value 2 of the device overrides the value 1 of "all".
-func (d *Driver) loosenReversePath(device string) error {
+func (s *sysctls) loosenReversePath(device string) error {
 	path, strictest := "net/ipv4/conf/"+device+"/rp_filter", 0
 	for _, p := range []string{path, "net/ipv4/conf/all/rp_filter"} {
 		text, err := readSysctl(p)
@@ -72,7 +73,20 @@ func (d *Driver) loosenReversePath(device string) error {
 	if strictest != 1 {
 		return nil
 	}
-	return d.trySysctl(path, "2")
+	return s.try(path, "2")
+}
+
+// countDirect counts the IPv4 paths through a device of others. The first one makes its
+// parameters be checked.
+func (s *sysctls) countDirect(verb driver.Verb, device string) {
+	switch verb {
+	case driver.Want:
+		if s.direct[device]++; s.direct[device] == 1 {
+			s.dirty.Store(true)
+		}
+	case driver.Drop:
+		s.direct[device]--
+	}
 }
 
 // checkForeignDevices returns an error for each parameter of devices of others that keeps
@@ -92,12 +106,12 @@ func (d *Driver) checkForeignDevices(pods func() ([]string, error)) error {
 		errs = append(errs, reconcile.Unknown(err))
 	}
 	for _, name := range names {
-		if !slices.ContainsFunc(d.devices, func(dev dataplane.Device) bool { return dev.Name == name }) {
+		if !slices.ContainsFunc(d.desired, func(dev dataplane.Device) bool { return dev.Name == name }) {
 			require("net/ipv4/conf/"+name+"/forwarding", "1")
 		}
 	}
-	for _, dev := range d.devices {
-		if isTunnel(dev) || d.direct[dev.Name] == 0 {
+	for _, dev := range d.desired {
+		if isTunnel(dev) || d.sysctls.direct[dev.Name] == 0 {
 			continue
 		}
 		require("net/ipv4/conf/"+dev.Name+"/forwarding", "1")

@@ -10,7 +10,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"flannel/pkg/dataplane"
@@ -27,9 +26,8 @@ import (
 type Driver struct {
 	opts    driver.Options
 	conn    *rtnetlink.Conn
-	handle  *netlink.Handle // for devices; stays open, since the process may run out of file descriptors
-	scope   scopePointer
 	changes chan struct{}
+	*devices
 	watcher *watcher
 
 	nexthops *reconcile.Table[nexthopKey, struct{}]
@@ -65,22 +63,6 @@ type Driver struct {
 
 	encrypting encrypting
 	ipsecWatch ipsecWatch
-
-	devices []dataplane.Device  // of the last Ensure
-	ensured dataplane.Links     // result of the last Ensure
-	macs    map[string]mac.Addr // of our devices, when first found or last set: the peers know these
-	made    map[string]bool     // names of the tunnel devices of all Ensures
-	sysctls map[string]bool     // that had the right value since the start, by path
-	direct  map[string]int      // number of wanted IPv4 paths through devices of others
-	blocked atomic.Bool         // the last check of sysctls had an error
-
-	devicesSettled bool // the last Ensure had no error
-	repairing      bool // the present Ensure has the devices of the last one, so what differs was changed by somebody else
-	deviceChanges  int  // of the present Ensure
-
-	// Set when devices, devices that Ensure was not given, or sysctls may differ
-	// from the desired state.
-	devicesDirty, strayDevices, sysctlsDirty atomic.Bool
 }
 
 // New opens the kernel's tables and starts to watch them. The caller closes the
@@ -90,13 +72,11 @@ func New(opts driver.Options) (*Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	handle, err := openHandle()
+	devices, err := newDevices(opts)
 	if err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
-	d := &Driver{opts: opts, conn: c, handle: handle, changes: make(chan struct{}, 1), hopUsers: map[hop]int{}, sysctls: map[string]bool{}, direct: map[string]int{}, macs: map[string]mac.Addr{}, made: map[string]bool{}, forwarders: map[string]*udptunnel.Tunnel{}}
-	d.scope.Store(&scope{})
-	d.markDirty()
+	d := &Driver{opts: opts, conn: c, devices: devices, changes: make(chan struct{}, 1), hopUsers: map[hop]int{}, forwarders: map[string]*udptunnel.Tunnel{}}
 	d.store = newNexthopStore(c, &d.scope, opts.Instance)
 	d.nexthops = reconcile.NewTable[nexthopKey, struct{}](d.store)
 	routes := newRouteStore(d.store)
@@ -119,7 +99,7 @@ func New(opts driver.Options) (*Driver, error) {
 	// packets until there are keys, instead of sending them unencrypted.
 	d.tables = driver.Tables{d.nexthops, d.fdb, d.neighs, d.wgPeers, d.datagrams, d.routes, d.policies, d.ikes}
 	if d.watcher, err = watch(d); err != nil {
-		handle.Close()
+		d.handle.Close()
 		return nil, errors.Join(err, d.guard.close(), c.Close())
 	}
 	return d, nil
@@ -141,16 +121,9 @@ func (d *Driver) Close() error {
 // QueueResync implements Dataplane.
 func (d *Driver) QueueResync() {
 	d.markDirty()
+	d.bridges.dirty.Store(true)
 	d.tables.Relist()
 	d.guard.relist()
-}
-
-// markDirty makes the next pass read devices and sysctls again.
-func (d *Driver) markDirty() {
-	d.devicesDirty.Store(true)
-	d.strayDevices.Store(true)
-	d.sysctlsDirty.Store(true)
-	d.bridges.dirty.Store(true)
 }
 
 // Apply implements Dataplane.
@@ -158,7 +131,7 @@ func (d *Driver) Apply(ctx context.Context, links dataplane.Links, s dataplane.S
 	d.begin(links, s)
 	d.addNetworkRoutes(ctx, s)
 	err := d.want(s)
-	check := d.sysctlsDirty.Swap(false) // before the interfaces are read, so that no change is missed
+	check := d.sysctls.dirty.Swap(false) // before the interfaces are read, so that no change is missed
 	pods := sync.OnceValues(func() ([]string, error) { return d.podInterfaces(s.Subnets) })
 	unguarded := d.guard.apply(ctx, d, links, s, pods)
 	held := d.holdBack(unguarded)
@@ -171,7 +144,7 @@ func (d *Driver) Apply(ctx context.Context, links dataplane.Links, s dataplane.S
 		d.startForwarders()
 	}
 	if driver.MayDelete(s, err) {
-		err = errors.Join(err, d.tables.Prune(ctx, d.opts), d.pruneDevices(), d.closeIPsec(), d.guard.prune(ctx, d))
+		err = errors.Join(err, d.tables.Prune(ctx, d.opts), d.pruneStrays(), d.closeIPsec(), d.guard.prune(ctx, d))
 	}
 	refused, err := driver.Attribute(errors.Join(err, unguarded), s.Paths, isPathsFault, d.keys)
 	return append(refused, d.diverted(s)...), err
@@ -230,24 +203,11 @@ func (d *Driver) fill(f *driver.Filling, p *dataplane.Path) error {
 	switch k.(type) {
 	case existing, ipsec:
 		if p.Dst.Addr().Is4() {
-			d.countDirect(f.Verb, p.Device)
+			d.sysctls.countDirect(f.Verb, p.Device)
 		}
 	}
 	d.guard.put(f.Verb, p)
 	return nil
-}
-
-// countDirect counts the IPv4 paths through a device of others. The first one makes its
-// parameters be checked.
-func (d *Driver) countDirect(verb driver.Verb, device string) {
-	switch verb {
-	case driver.Want:
-		if d.direct[device]++; d.direct[device] == 1 {
-			d.sysctlsDirty.Store(true)
-		}
-	case driver.Drop:
-		d.direct[device]--
-	}
 }
 
 // putRoute puts a route into its table. It also puts the nexthop object, unless
@@ -303,7 +263,7 @@ func (d *Driver) setNetworks(s dataplane.State) {
 	d.routes.Relist()
 	d.policies.Relist()
 	d.ikes.Relist()
-	d.sysctlsDirty.Store(true)
+	d.sysctls.dirty.Store(true)
 }
 
 // resetTables makes the tables want nothing.
@@ -311,6 +271,6 @@ func (d *Driver) resetTables() {
 	d.tables.Reset()
 	d.guard.reset()
 	clear(d.hopUsers)
-	clear(d.direct)
+	clear(d.sysctls.direct)
 	d.paths, d.networkRoutes, d.encrypting.blocks = nil, nil, nil
 }

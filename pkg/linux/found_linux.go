@@ -16,7 +16,7 @@ func (d *Driver) Found(ctx context.Context, links dataplane.Links, s dataplane.S
 		return nil, err
 	}
 	devices := map[int]dataplane.Device{}
-	for _, dev := range d.devices {
+	for _, dev := range d.desired {
 		if link, ok := links[dev.Name]; ok {
 			devices[link.Index] = dev
 		}

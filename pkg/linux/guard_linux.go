@@ -3,14 +3,12 @@ package linux
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
 	"sync"
 	"time"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"flannel/pkg/dataplane"
@@ -84,7 +82,7 @@ func (g *guarding) observe(attrs []byte) bool {
 // apply makes the guard what s wants. interfaces returns the names of those of pods. The
 // error is nil unless s.Guard.Enforce.
 func (g *guarding) apply(ctx context.Context, d *Driver, links dataplane.Links, s dataplane.State, interfaces func() ([]string, error)) error {
-	c := guardConfig(d.devices, links, s)
+	c := guardConfig(d.desired, links, s)
 	err := g.openErr
 	if g.table != nil {
 		err = g.table.Apply(ctx, d.opts, c, interfaces)
@@ -192,31 +190,4 @@ func guardConfig(devices []dataplane.Device, links dataplane.Links, s dataplane.
 		}
 	}
 	return c
-}
-
-// podInterfaces returns the names of the interfaces with an address in this node's
-// subnets: the bridge of pods, or the host's ends of their veth pairs.
-func (d *Driver) podInterfaces(subnets []netip.Prefix) ([]string, error) {
-	addrs, err := readWhole(func() ([]netlink.Addr, error) { return d.handle.AddrList(nil, netlink.FAMILY_ALL) })
-	if err != nil {
-		return nil, err
-	}
-	var names []string
-	for _, a := range addrs {
-		ip, _ := netip.AddrFromSlice(a.IP)
-		if !slices.ContainsFunc(subnets, func(s netip.Prefix) bool { return s.Contains(ip.Unmap()) }) {
-			continue
-		}
-		link, err := d.handle.LinkByIndex(a.LinkIndex)
-		if errors.As(err, &netlink.LinkNotFoundError{}) {
-			continue // deleted meanwhile
-		}
-		if err != nil {
-			return nil, err
-		}
-		if name := link.Attrs().Name; name != "lo" && !slices.Contains(names, name) {
-			names = append(names, name)
-		}
-	}
-	return names, nil
 }

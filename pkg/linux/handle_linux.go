@@ -35,7 +35,7 @@ func openHandle() (*netlink.Handle, error) {
 // reopen replaces the socket after an error, unless the process has run out of
 // file descriptors. The kernel would refuse lists on the old one while one that
 // was not read to its end is under way.
-func (d *Driver) reopen() {
+func (d *devices) reopen() {
 	if h, err := openHandle(); err == nil {
 		d.handle.Close()
 		d.handle = h
@@ -43,7 +43,7 @@ func (d *Driver) reopen() {
 }
 
 // find returns nil for a device that does not exist.
-func (d *Driver) find(name string) (netlink.Link, error) {
+func (d *devices) find(name string) (netlink.Link, error) {
 	l, err := d.handle.LinkByName(name)
 	switch {
 	case err == nil:
@@ -65,7 +65,7 @@ func (d *Driver) find(name string) (netlink.Link, error) {
 	return nil, nil
 }
 
-func (d *Driver) listLinks() ([]netlink.Link, error) {
+func (d *devices) listLinks() ([]netlink.Link, error) {
 	all, err := readWhole(d.handle.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("list devices: %w", err)

@@ -133,20 +133,20 @@ func (ipsec) start(d *Driver) error {
 // ipsecIndex returns the index in Driver.devices of the device that encrypts; -1: there
 // is none.
 func (d *Driver) ipsecIndex() int {
-	return slices.IndexFunc(d.devices, func(dev dataplane.Device) bool { _, is := dev.Kind.(dataplane.IPsec); return is })
+	return slices.IndexFunc(d.desired, func(dev dataplane.Device) bool { _, is := dev.Kind.(dataplane.IPsec); return is })
 }
 
 // ipsecDevice returns the desired properties of the device that encrypts.
 func (d *Driver) ipsecDevice() (dev dataplane.IPsec, used bool) {
 	if i := d.ipsecIndex(); i >= 0 {
-		return d.devices[i].Kind.(dataplane.IPsec), true
+		return d.desired[i].Kind.(dataplane.IPsec), true
 	}
 	return dev, false
 }
 
 func (d *Driver) ipsecName() string {
 	if i := d.ipsecIndex(); i >= 0 {
-		return d.devices[i].Name
+		return d.desired[i].Name
 	}
 	return ""
 }
@@ -199,7 +199,7 @@ func (w *ipsecWatch) notify(d *Driver) {
 	if !w.active.Load() {
 		return
 	}
-	d.devicesDirty.Store(true)
+	d.dirty.Store(true)
 	d.policies.Relist()
 	d.ikes.Relist()
 	runner.Notify(d.changes)

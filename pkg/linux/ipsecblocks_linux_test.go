@@ -33,7 +33,7 @@ func TestNothingLeavesUnencrypted(t *testing.T) {
 		// pass does what Apply does, apart from the connections.
 		pass := func(devices []dataplane.Device) {
 			t.Helper()
-			m.Driver.devices = devices
+			m.desired = devices
 			m.begin(links, state)
 			m.addNetworkRoutes(t.Context(), state)
 			err := m.want(state)

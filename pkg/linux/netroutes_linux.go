@@ -51,7 +51,7 @@ func (d *Driver) addNetworkRoutes(ctx context.Context, s dataplane.State) {
 
 func (d *Driver) networkRoutesOf(s dataplane.State) map[routeKey]hop {
 	want, blackholes := map[routeKey]hop{}, s.Blackholes
-	for _, dev := range d.devices {
+	for _, dev := range d.desired {
 		link, exists := d.links[dev.Name]
 		switch k := dev.Kind.(type) {
 		case dataplane.TUN:

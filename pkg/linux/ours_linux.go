@@ -79,7 +79,7 @@ func (s *scope) has(p netip.Prefix) bool {
 // ownsDevice reports whether a device has a name and type that flannel gives, and
 // an address in our network. A device without addresses is ours if this run made
 // it: another flanneld may have made it just now, and not assigned one yet.
-func (d *Driver) ownsDevice(s *scope, l netlink.Link) (bool, error) {
+func (d *devices) ownsDevice(s *scope, l netlink.Link) (bool, error) {
 	switch {
 	case !isOurType(l):
 		return false, nil
@@ -101,7 +101,7 @@ func (d *Driver) ownsDevice(s *scope, l netlink.Link) (bool, error) {
 }
 
 // addresses returns the addresses of a device, apart from link-local ones.
-func (d *Driver) addresses(l netlink.Link) (addrs []netip.Addr, err error) {
+func (d *devices) addresses(l netlink.Link) (addrs []netip.Addr, err error) {
 	all, err := readWhole(func() ([]netlink.Addr, error) { return d.handle.AddrList(l, unix.AF_UNSPEC) })
 	if err != nil {
 		return nil, fmt.Errorf("list the addresses of %s: %w", l.Attrs().Name, err)
@@ -117,7 +117,7 @@ func (d *Driver) addresses(l netlink.Link) (addrs []netip.Addr, err error) {
 // checkNetwork returns an OtherNetworkError if an existing device, which has not been
 // ours in this run, only has addresses outside of the node's networks. It is for
 // devices whose names do not tell networks apart.
-func (d *Driver) checkNetwork(dev dataplane.Device, found netlink.Link) error {
+func (d *devices) checkNetwork(dev dataplane.Device, found netlink.Link) error {
 	if dev.Networks == nil || d.ensured[dev.Name].Index == found.Attrs().Index {
 		return nil
 	}

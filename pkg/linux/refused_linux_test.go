@@ -89,7 +89,7 @@ func TestReaddress(t *testing.T) {
 			m.devices = slices.Clone(m.devices)
 			m.devices[1].MAC, m.devices[1].Readdress = step.mac, step.readdress
 			var log logtest.Log
-			m.opts.Log = log.Logger()
+			m.log = log.Logger()
 			m.mustPass()
 			if changed := log.Count("cause=mac-changed") == 1; changed != step.readdress || log.Count("cause=mac-restored") > 0 {
 				t.Errorf("readdressed: %v, the log says changed: %v", step.readdress, changed)
@@ -119,7 +119,7 @@ func TestRestoredMACAfterAnotherError(t *testing.T) {
 			t.Fatal("a device can be made without its underlay")
 		}
 		var log logtest.Log
-		m.opts.Log = log.Logger()
+		m.log = log.Logger()
 		run(t, "ip link set flannel.1 address 02:00:00:00:09:09")
 		m.QueueResync()
 		if m.pass() == nil || log.Count("cause=mac-restored", "device=flannel.1") != 1 || log.Count("cause=mac-changed") != 0 {

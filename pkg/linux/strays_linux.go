@@ -7,21 +7,21 @@ import (
 	"flannel/pkg/dataplane"
 )
 
-// pruneDevices deletes devices of ours that Ensure was not given, such as those of
+// pruneStrays deletes devices of ours that Ensure was not given, such as those of
 // another backend, VNI or address family.
-func (d *Driver) pruneDevices() error {
-	if !d.strayDevices.Swap(false) {
+func (d *Driver) pruneStrays() error {
+	if !d.strays.Swap(false) {
 		return nil
 	}
 	all, err := d.listLinks()
 	if err != nil {
-		d.strayDevices.Store(true)
+		d.strays.Store(true)
 		return err
 	}
 	errs := []error{d.destroyForwarders()}
 	for _, l := range all {
 		name := l.Attrs().Name
-		if slices.ContainsFunc(d.devices, func(dev dataplane.Device) bool { return dev.Name == name }) {
+		if slices.ContainsFunc(d.desired, func(dev dataplane.Device) bool { return dev.Name == name }) {
 			continue
 		}
 		ours, err := d.ownsDevice(d.scope.Load(), l)
@@ -37,6 +37,6 @@ func (d *Driver) pruneDevices() error {
 		d.opts.Log.Info("deleted a device that is no longer configured", "device", name)
 	}
 	err = errors.Join(errs...)
-	d.strayDevices.CompareAndSwap(false, err != nil)
+	d.strays.CompareAndSwap(false, err != nil)
 	return err
 }

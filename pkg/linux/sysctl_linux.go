@@ -5,16 +5,36 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
 	"flannel/pkg/dataplane"
+	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/linux/rtnetlink"
 	"flannel/pkg/reconcile"
 )
+
+// sysctls sets kernel parameters. The loop has all fields to itself, except the atomic
+// ones, which the watcher uses, too.
+type sysctls struct {
+	log     *slog.Logger
+	repairs *driver.Repairs
+	right   map[string]bool // that had the right value since the start, by path
+	direct  map[string]int  // number of wanted IPv4 paths through devices of others
+	dirty   atomic.Bool     // parameters of the host or of devices of others may differ from what is needed
+	blocked atomic.Bool     // the last check had an error
+}
+
+func newSysctls(opts driver.Options) *sysctls {
+	s := &sysctls{log: opts.Log, repairs: opts.Repairs, right: map[string]bool{}, direct: map[string]int{}}
+	s.dirty.Store(true)
+	return s
+}
 
 // enableForwarding makes the kernel forward packets of the families in use, and checks
 // the devices of others. pods returns the names of the interfaces of pods.
@@ -22,18 +42,18 @@ func (d *Driver) enableForwarding(s dataplane.State, pods func() ([]string, erro
 	var errs []error
 	for _, n := range s.Networks {
 		if n.Addr().Is4() {
-			errs = append(errs, d.setSysctl("net/ipv4/ip_forward", "1"))
+			errs = append(errs, d.sysctls.set("net/ipv4/ip_forward", "1"))
 			continue
 		}
 		err := d.keepDefaultRoutes()
 		if err == nil {
-			err = d.setSysctl("net/ipv6/conf/all/forwarding", "1")
+			err = d.sysctls.set("net/ipv6/conf/all/forwarding", "1")
 		}
 		errs = append(errs, err)
 	}
 	err := errors.Join(append(errs, d.checkForeignDevices(pods))...)
-	d.blocked.Store(err != nil)
-	d.sysctlsDirty.CompareAndSwap(false, err != nil)
+	d.sysctls.blocked.Store(err != nil)
+	d.sysctls.dirty.CompareAndSwap(false, err != nil)
 	return err
 }
 
@@ -52,7 +72,7 @@ func (d *Driver) keepDefaultRoutes() error {
 		path := "net/ipv6/conf/" + name + "/accept_ra"
 		accepts, err := readSysctl(path)
 		if err == nil && accepts == "1" {
-			err = d.setSysctl(path, "2")
+			err = d.sysctls.set(path, "2")
 		}
 		if err != nil {
 			return err
@@ -83,7 +103,7 @@ func (d *Driver) advertised() ([]string, error) {
 	}
 	var names []string
 	for _, l := range all {
-		underlay := slices.ContainsFunc(d.devices, func(dev dataplane.Device) bool {
+		underlay := slices.ContainsFunc(d.desired, func(dev dataplane.Device) bool {
 			return !isTunnel(dev) && dev.Name == l.Attrs().Name
 		})
 		if underlay || through[l.Attrs().Index] {
@@ -123,35 +143,35 @@ func readSysctl(path string) (string, error) {
 	return strings.TrimSpace(string(raw)), nil
 }
 
-// setSysctl sets a kernel parameter that has another value, and logs that. The
-// path has slashes, since device names may contain dots. setSysctl ignores
+// set sets a kernel parameter that has another value, and logs that. The
+// path has slashes, since device names may contain dots. set ignores
 // parameters that the kernel does not have (IPv6 is disabled).
-func (d *Driver) setSysctl(path, value string) error {
+func (s *sysctls) set(path, value string) error {
 	old, err := readSysctl(path)
 	if err != nil || old == "" {
 		return err
 	}
 	if old == value {
-		d.sysctls[path] = true
+		s.right[path] = true
 		return nil
 	}
 	if err := os.WriteFile("/proc/sys/"+path, []byte(value), 0); err != nil {
 		return fmt.Errorf("set sysctl %s to %s (it is %s; set it on the host if this container may not): %w", path, value, old, err)
 	}
-	if d.sysctls[path] {
-		d.opts.Repairs.Count("sysctls", 1)
+	if s.right[path] {
+		s.repairs.Count("sysctls", 1)
 	}
-	d.sysctls[path] = true
-	d.opts.Log.Info("changed a sysctl that the network needs", "sysctl", path, "from", old, "to", value)
+	s.right[path] = true
+	s.log.Info("changed a sysctl that the network needs", "sysctl", path, "from", old, "to", value)
 	return nil
 }
 
-// trySysctl is setSysctl for a parameter without which the network works, also in a
+// try is set for a parameter without which the network works, also in a
 // container that may not set it.
-func (d *Driver) trySysctl(path, value string) error {
-	err := d.setSysctl(path, value)
+func (s *sysctls) try(path, value string) error {
+	err := s.set(path, value)
 	if err != nil && !reconcile.IsUnknown(err) {
-		d.opts.Log.Debug("cannot set a sysctl that is not essential", "sysctl", path, "error", err)
+		s.log.Debug("cannot set a sysctl that is not essential", "sysctl", path, "error", err)
 		return nil
 	}
 	return err

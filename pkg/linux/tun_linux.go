@@ -37,7 +37,7 @@ func (tun) pathOf(*Driver, routeKey, hop, string) *dataplane.Path { return nil }
 
 // portOf returns the port of a TUN device of the last Ensure.
 func (d *Driver) portOf(device string) uint16 {
-	for _, dev := range d.devices {
+	for _, dev := range d.desired {
 		if t, ok := dev.Kind.(dataplane.TUN); ok && dev.Name == device {
 			return t.Port
 		}
@@ -75,7 +75,7 @@ func (k tun) ensure(d *Driver, dev dataplane.Device, found netlink.Link) (datapl
 	}
 	// The forwarder sends ICMP errors from the device's own address into the kernel. Without
 	// this, pods do not get them.
-	err := d.trySysctl("net/ipv4/conf/"+dev.Name+"/accept_local", "1")
+	err := d.sysctls.try("net/ipv4/conf/"+dev.Name+"/accept_local", "1")
 	return d.linkAfterRepair(found, errors.Join(d.repairTunnel(dev, want.Tunnel, found), err))
 }
 
@@ -114,7 +114,7 @@ func (tun) forward(d *Driver, name string, want dataplane.TUN, exists bool) erro
 	d.forwarded.Store(true)
 	go func() { // ends with the forwarder
 		<-t.Done()
-		d.devicesDirty.Store(true)
+		d.dirty.Store(true)
 		runner.Notify(d.changes)
 	}()
 	return nil
@@ -135,7 +135,7 @@ func ended(t *udptunnel.Tunnel) bool {
 func (d *Driver) destroyForwarders() error {
 	var errs []error
 	for name, t := range d.forwarders {
-		if slices.ContainsFunc(d.devices, func(dev dataplane.Device) bool { return dev.Name == name }) {
+		if slices.ContainsFunc(d.desired, func(dev dataplane.Device) bool { return dev.Name == name }) {
 			continue
 		}
 		gone := ended(t)

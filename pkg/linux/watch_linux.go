@@ -258,11 +258,11 @@ func (w *watcher) address(present bool, body []byte) (bool, error) {
 	index := int(int32(binary.NativeEndian.Uint32(body[4:])))
 	if _, known := w.last[index]; !w.d.scope.Load().links[index] {
 		if known { // it has a name of ours; with the new address it may belong to our network
-			w.d.strayDevices.Store(true)
+			w.d.strays.Store(true)
 		}
 		ofPods := w.ofPods(body[unix.SizeofIfAddrmsg:])
 		if ofPods {
-			w.d.sysctlsDirty.Store(true)
+			w.d.sysctls.dirty.Store(true)
 		}
 		ofFormer := w.d.bridges.observe(body[unix.SizeofIfAddrmsg:])
 		return w.d.guard.observe(body[unix.SizeofIfAddrmsg:]) || known || ofPods || ofFormer, nil
@@ -323,10 +323,10 @@ func (w *watcher) netconf(body []byte) (bool, error) {
 	ours := w.d.scope.Load().tunnels[index]
 	switch {
 	case ours && forwarding == 0, (ours || index == all) && rpFilter == strict:
-		w.d.devicesDirty.Store(true)
+		w.d.dirty.Store(true)
 		return true, nil
-	case forwarding == 0, forwarding == 1 && w.d.blocked.Load():
-		w.d.sysctlsDirty.Store(true)
+	case forwarding == 0, forwarding == 1 && w.d.sysctls.blocked.Load():
+		w.d.sysctls.dirty.Store(true)
 		return true, nil
 	}
 	return false, nil

@@ -32,7 +32,7 @@ func (s *wgStore) poll(d *Driver) {
 			case <-time.After(time.Duration(s.interval.Load())):
 			}
 			if s.active.Load() {
-				d.devicesDirty.Store(true)
+				d.dirty.Store(true)
 				d.wgPeers.Relist()
 				runner.Notify(d.changes)
 			}

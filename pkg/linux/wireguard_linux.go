@@ -52,7 +52,7 @@ func (wireguard) pathOf(d *Driver, key routeKey, h hop, device string) *dataplan
 
 // wireGuard returns the desired properties of a WireGuard device.
 func (d *Driver) wireGuard(name string) (dataplane.WireGuard, bool) {
-	for _, dev := range d.devices {
+	for _, dev := range d.desired {
 		if want, ok := dev.Kind.(dataplane.WireGuard); ok && dev.Name == name {
 			return want, true
 		}
@@ -63,7 +63,7 @@ func (d *Driver) wireGuard(name string) (dataplane.WireGuard, bool) {
 // wireGuardNames returns the names of the existing WireGuard devices by index.
 func (d *Driver) wireGuardNames() map[int]string {
 	names := map[int]string{}
-	for _, dev := range d.devices {
+	for _, dev := range d.desired {
 		if link, ok := d.ensured[dev.Name]; ok && isWireGuard(dev) {
 			names[link.Index] = dev.Name
 		}
