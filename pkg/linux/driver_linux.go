@@ -16,7 +16,6 @@ import (
 	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/linux/rtnetlink"
 	"flannel/pkg/linux/udptunnel"
-	"flannel/pkg/mac"
 	"flannel/pkg/reconcile"
 )
 
@@ -25,19 +24,14 @@ import (
 // watcher, a goroutine, updates the tables and sets the dirty flags.
 type Driver struct {
 	opts    driver.Options
-	conn    *rtnetlink.Conn
 	changes chan struct{}
 	*devices
+	*rows
 	watcher *watcher
 
-	nexthops *reconcile.Table[nexthopKey, struct{}]
-	routes   *reconcile.Table[routeKey, hop]
-	neighs   *reconcile.Table[neighKey, mac.Addr]
-	fdb      *reconcile.Table[fdbKey, netip.Addr]
 	wgPeers  *reconcile.Table[wgKey, wgPeer]
 	policies *reconcile.Table[policyKey, policy]
 	ikes     *reconcile.Table[ikeKey, ikeConn]
-	store    *nexthopStore
 	wg       *wgStore
 	xfrm     *xfrmStore
 	ike      *ikeStore
@@ -51,12 +45,8 @@ type Driver struct {
 	forwarded  atomic.Bool                  // there was a forwarder
 
 	// The state that the tables want.
-	paths    []*dataplane.Path
-	links    dataplane.Links
-	hopUsers map[hop]int // number of wanted routes through a hop
-
-	networkRoutes map[routeKey]hop // see addNetworkRoutes
-	foreign       map[routeKey]hop // see routeStore; of the last list
+	paths []*dataplane.Path
+	links dataplane.Links
 
 	guard   guarding
 	bridges formerBridges
@@ -76,14 +66,7 @@ func New(opts driver.Options) (*Driver, error) {
 	if err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
-	d := &Driver{opts: opts, conn: c, devices: devices, changes: make(chan struct{}, 1), hopUsers: map[hop]int{}, forwarders: map[string]*udptunnel.Tunnel{}}
-	d.store = newNexthopStore(c, &d.scope, opts.Instance)
-	d.nexthops = reconcile.NewTable[nexthopKey, struct{}](d.store)
-	routes := newRouteStore(d.store)
-	d.routes, d.foreign = reconcile.NewTable[routeKey, hop](routes), routes.foreign
-	d.store.lost = d.routes.Relist
-	d.neighs = reconcile.NewTable[neighKey, mac.Addr](neighStore{c, &d.scope})
-	d.fdb = reconcile.NewTable[fdbKey, netip.Addr](fdbStore{c, &d.scope})
+	d := &Driver{opts: opts, devices: devices, rows: newRows(c, &devices.scope, opts.Instance), changes: make(chan struct{}, 1), forwarders: map[string]*udptunnel.Tunnel{}}
 	d.wg = newWGStore(opts.Log, opts.KeyFile, opts.Tunnels)
 	d.wgPeers = reconcile.NewTable[wgKey, wgPeer](d.wg)
 	d.wg.desired, d.wg.devices = d.wgPeers.Desired, d.wireGuardNames
@@ -210,27 +193,6 @@ func (d *Driver) fill(f *driver.Filling, p *dataplane.Path) error {
 	return nil
 }
 
-// putRoute puts a route into its table. It also puts the nexthop object, unless
-// another wanted route uses it.
-func (d *Driver) putRoute(f *driver.Filling, dst netip.Prefix, h hop) {
-	driver.Put(f, d.routes, routeKey{dst, defaultMetric(dst.Addr())}, h)
-	others := 0
-	switch f.Verb {
-	case driver.Want:
-		others = d.hopUsers[h]
-		d.hopUsers[h]++
-	case driver.Drop:
-		others = d.hopUsers[h] - 1
-		d.hopUsers[h] = others
-		if others == 0 {
-			delete(d.hopUsers, h)
-		}
-	}
-	if others == 0 {
-		driver.Put(f, d.nexthops, nexthopKey{hop: h}, struct{}{})
-	}
-}
-
 // begin prepares the tables for s. They want nothing if the devices are others.
 func (d *Driver) begin(links dataplane.Links, s dataplane.State) {
 	d.setNetworks(s)
@@ -270,7 +232,7 @@ func (d *Driver) setNetworks(s dataplane.State) {
 func (d *Driver) resetTables() {
 	d.tables.Reset()
 	d.guard.reset()
-	clear(d.hopUsers)
+	d.rows.reset()
 	clear(d.sysctls.direct)
-	d.paths, d.networkRoutes, d.encrypting.blocks = nil, nil, nil
+	d.paths, d.encrypting.blocks = nil, nil
 }

@@ -35,16 +35,16 @@ import (
 // before there is a peer from which packets could be decrypted.
 func (d *Driver) addNetworkRoutes(ctx context.Context, s dataplane.State) {
 	want := d.networkRoutesOf(s)
-	if maps.Equal(want, d.networkRoutes) {
+	if maps.Equal(want, d.rows.network) {
 		return
 	}
-	for key := range d.networkRoutes {
+	for key := range d.rows.network {
 		d.routes.Drop(key)
 	}
 	for key, h := range want {
 		d.routes.Want(key, h)
 	}
-	d.networkRoutes = want
+	d.rows.network = want
 	// What fails is tried again by the pass, after the peers, and the pass returns the error.
 	_ = driver.Tables{d.nexthops, d.routes}.Add(ctx, d.opts)
 }

@@ -112,6 +112,7 @@ func (tun) forward(d *Driver, name string, want dataplane.TUN, exists bool) erro
 	}
 	d.forwarders[name] = t
 	d.forwarded.Store(true)
+	d.diverting.Store(true)
 	go func() { // ends with the forwarder
 		<-t.Done()
 		d.dirty.Store(true)

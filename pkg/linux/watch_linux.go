@@ -138,7 +138,7 @@ func (w *watcher) route(h rtnetlink.Header, body []byte) (bool, error) {
 	r.hop = w.d.store.resolve(r)
 	scope := w.d.scope.Load()
 	if !scope.owns(r) && !w.d.routes.Wanted(r.key) {
-		if w.d.forwarded.Load() && driver.Inside(r.key.Dst, scope.networks) { // see diverted
+		if w.d.diverting.Load() && driver.Inside(r.key.Dst, scope.networks) {
 			w.d.routes.Relist()
 			return true, nil
 		}

@@ -1,0 +1,69 @@
+package linux
+
+import (
+	"net/netip"
+	"sync/atomic"
+
+	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/linux/rtnetlink"
+	"flannel/pkg/mac"
+	"flannel/pkg/reconcile"
+)
+
+// rows are the tables of rtnetlink, which hold the entries of most kinds of paths. The
+// loop has all fields to itself, except the tables, which have locks, and diverting: the
+// watcher uses these, too.
+type rows struct {
+	conn     *rtnetlink.Conn
+	store    *nexthopStore
+	nexthops *reconcile.Table[nexthopKey, struct{}]
+	routes   *reconcile.Table[routeKey, hop]
+	neighs   *reconcile.Table[neighKey, mac.Addr]
+	fdb      *reconcile.Table[fdbKey, netip.Addr]
+
+	hopUsers  map[hop]int      // number of wanted routes through a hop
+	network   map[routeKey]hop // wanted; see addNetworkRoutes
+	foreign   map[routeKey]hop // see routeStore; of the last list
+	diverting atomic.Bool      // it matters which routes others have into our networks; see tun.diverted
+}
+
+func newRows(c *rtnetlink.Conn, scope *scopePointer, instance string) *rows {
+	store := newNexthopStore(c, scope, instance)
+	routes := newRouteStore(store)
+	r := &rows{
+		conn: c, store: store, hopUsers: map[hop]int{}, foreign: routes.foreign,
+		nexthops: reconcile.NewTable[nexthopKey, struct{}](store),
+		routes:   reconcile.NewTable[routeKey, hop](routes),
+		neighs:   reconcile.NewTable[neighKey, mac.Addr](neighStore{c, scope}),
+		fdb:      reconcile.NewTable[fdbKey, netip.Addr](fdbStore{c, scope}),
+	}
+	store.lost = r.routes.Relist
+	return r
+}
+
+// putRoute puts a route into its table. It also puts the nexthop object, unless
+// another wanted route uses it.
+func (r *rows) putRoute(f *driver.Filling, dst netip.Prefix, h hop) {
+	driver.Put(f, r.routes, routeKey{dst, defaultMetric(dst.Addr())}, h)
+	others := 0
+	switch f.Verb {
+	case driver.Want:
+		others = r.hopUsers[h]
+		r.hopUsers[h]++
+	case driver.Drop:
+		others = r.hopUsers[h] - 1
+		r.hopUsers[h] = others
+		if others == 0 {
+			delete(r.hopUsers, h)
+		}
+	}
+	if others == 0 {
+		driver.Put(f, r.nexthops, nexthopKey{hop: h}, struct{}{})
+	}
+}
+
+// reset forgets what the tables wanted, which want nothing now.
+func (r *rows) reset() {
+	clear(r.hopUsers)
+	r.network = nil
+}
