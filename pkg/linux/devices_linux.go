@@ -119,7 +119,7 @@ func (d *Driver) setScope(devices []dataplane.Device, links dataplane.Links) {
 
 // ensure finds the device and calls kind.ensure.
 func (d *Driver) ensure(dev dataplane.Device) (dataplane.Link, error) {
-	k, err := kindOf(dev)
+	k, err := d.kindOf(dev)
 	if err != nil {
 		return dataplane.Link{}, err
 	}
@@ -127,7 +127,7 @@ func (d *Driver) ensure(dev dataplane.Device) (dataplane.Link, error) {
 	if err != nil {
 		return dataplane.Link{}, err
 	}
-	return k.ensure(d, dev, found)
+	return k.ensure(dev, found)
 }
 
 // underlayOf returns the device through which a tunnel sends.

@@ -48,12 +48,12 @@ func (s *sysctls) setForTunnel(name string, addrs []netip.Prefix) error {
 
 // forwardFrom makes the kernel forward IPv4 packets that arrive on a device.
 func (s *sysctls) forwardFrom(device string) error {
-	path := "net/ipv4/conf/" + device + "/forwarding"
-	err := s.set(path, "1")
+	p := forwarding(device)
+	err := s.set(p.path, p.want)
 	if err == nil || reconcile.IsUnknown(err) {
 		return err
 	}
-	return &dataplane.NotForwardingError{Sysctl: path, Value: "0", Want: "1", Err: err}
+	return &dataplane.NotForwardingError{Sysctl: p.path, Value: "0", Want: p.want, Err: err}
 }
 
 // loosenReversePath makes the kernel accept packets on a device whose senders it would
@@ -78,26 +78,34 @@ func (s *sysctls) loosenReversePath(device string) error {
 
 // countDirect counts the IPv4 paths through a device of others. The first one makes its
 // parameters be checked.
-func (s *sysctls) countDirect(verb driver.Verb, device string) {
-	switch verb {
-	case driver.Want:
-		if s.direct[device]++; s.direct[device] == 1 {
+func (s *sysctls) countDirect(verb driver.Verb, p *dataplane.Path) {
+	switch {
+	case !p.Dst.Addr().Is4():
+	case verb == driver.Want:
+		if s.direct[p.Device]++; s.direct[p.Device] == 1 {
 			s.dirty.Store(true)
 		}
-	case driver.Drop:
-		s.direct[device]--
+	case verb == driver.Drop:
+		s.direct[p.Device]--
 	}
 }
+
+// sysctl is a parameter and the value that it must have.
+type sysctl struct{ path, want string }
+
+// forwarding is the parameter that makes the kernel forward IPv4 packets that arrive on a
+// device.
+func forwarding(device string) sysctl { return sysctl{"net/ipv4/conf/" + device + "/forwarding", "1"} }
 
 // checkForeignDevices returns an error for each parameter of devices of others that keeps
 // the kernel from forwarding packets between pods of this node and of peers. Whoever
 // made the device decides on its parameters, so that they are only reported.
 func (d *Driver) checkForeignDevices(pods func() ([]string, error)) error {
 	var errs []error
-	require := func(path, want string) {
-		value, err := readSysctl(path)
-		if err == nil && value != "" && value != want {
-			err = &dataplane.NotForwardingError{Sysctl: path, Value: value, Want: want}
+	require := func(p sysctl) {
+		value, err := readSysctl(p.path)
+		if err == nil && value != "" && value != p.want {
+			err = &dataplane.NotForwardingError{Sysctl: p.path, Value: value, Want: p.want}
 		}
 		errs = append(errs, err)
 	}
@@ -107,18 +115,13 @@ func (d *Driver) checkForeignDevices(pods func() ([]string, error)) error {
 	}
 	for _, name := range names {
 		if !slices.ContainsFunc(d.desired, func(dev dataplane.Device) bool { return dev.Name == name }) {
-			require("net/ipv4/conf/"+name+"/forwarding", "1")
+			require(forwarding(name))
 		}
 	}
 	for _, dev := range d.desired {
-		if isTunnel(dev) || d.sysctls.direct[dev.Name] == 0 {
-			continue
-		}
-		require("net/ipv4/conf/"+dev.Name+"/forwarding", "1")
-		if _, encrypts := dev.Kind.(dataplane.IPsec); encrypts {
-			for _, name := range []string{"all", dev.Name} {
-				require("net/ipv4/conf/"+name+"/disable_xfrm", "0")
-				require("net/ipv4/conf/"+name+"/disable_policy", "0")
+		if k, err := d.kindOf(dev); err == nil && d.sysctls.direct[dev.Name] > 0 {
+			for _, p := range k.parameters(dev.Name) {
+				require(p)
 			}
 		}
 	}

@@ -27,6 +27,7 @@ type Driver struct {
 	changes chan struct{}
 	*devices
 	*rows
+	kinds   []kind // by row of the table kinds
 	watcher *watcher
 
 	wgPeers  *reconcile.Table[wgKey, wgPeer]
@@ -75,6 +76,7 @@ func New(opts driver.Options) (*Driver, error) {
 	d.policies = reconcile.NewTable[policyKey, policy](d.xfrm)
 	d.ike = d.newIKEStore()
 	d.ikes = reconcile.NewTable[ikeKey, ikeConn](d.ike)
+	d.kinds = newKinds(host{driver: d, devices: d.devices, rows: d.rows})
 	d.guard.open(d)
 	// The order in which entries are added. A packet that takes a new route finds the
 	// neighbour and the FDB entry, the WireGuard peer or the receiver of datagrams, too.
@@ -178,17 +180,11 @@ func (d *Driver) fill(f *driver.Filling, p *dataplane.Path) error {
 	if !ok {
 		return fmt.Errorf("path to %s: device %s does not exist", p.Dst, p.Device)
 	}
-	k, err := kindOfPath(p)
+	k, err := d.kindOfPath(p)
 	if err != nil {
 		return err
 	}
-	k.fill(d, f, p, link)
-	switch k.(type) {
-	case existing, ipsec:
-		if p.Dst.Addr().Is4() {
-			d.sysctls.countDirect(f.Verb, p.Device)
-		}
-	}
+	k.fill(f, p, link)
 	d.guard.put(f.Verb, p)
 	return nil
 }

@@ -2,6 +2,7 @@ package linux
 
 import (
 	"errors"
+	"net/netip"
 
 	"github.com/vishvananda/netlink"
 
@@ -11,22 +12,32 @@ import (
 
 // existing drives devices of the host. A path through one is a route via the
 // peer's address, and its nexthop object.
-type existing struct{}
+type existing struct {
+	none
+	host
+}
 
-func (existing) ensure(_ *Driver, _ dataplane.Device, found netlink.Link) (dataplane.Link, error) {
+func newExisting(h host) kind { return &existing{host: h} }
+
+func (*existing) ensure(_ dataplane.Device, found netlink.Link) (dataplane.Link, error) {
 	if found == nil {
 		return dataplane.Link{}, errors.New("does not exist")
 	}
 	return linkOf(found), nil
 }
 
-func (existing) fill(d *Driver, f *driver.Filling, p *dataplane.Path, link dataplane.Link) {
-	d.putRoute(f, p.Dst, hop{Via: p.Via, Index: link.Index})
+func (k *existing) fill(f *driver.Filling, p *dataplane.Path, link dataplane.Link) {
+	k.putRoute(f, p.Dst, hop{Via: p.Via, Index: link.Index})
+	k.sysctls.countDirect(f.Verb, p)
 }
 
-func (existing) pathOf(_ *Driver, key routeKey, h hop, device string) *dataplane.Path {
-	if !h.Via.IsValid() {
-		return nil
-	}
-	return &dataplane.Path{Dst: key.Dst, Via: h.Via, Device: device, Encap: dataplane.Direct{}}
+func (k *existing) found(dev dataplane.Device, link dataplane.Link, s dataplane.State) []*dataplane.Path {
+	return k.pathsOf(link, s, func(dst netip.Prefix, h hop) *dataplane.Path {
+		if !h.Via.IsValid() {
+			return nil
+		}
+		return &dataplane.Path{Dst: dst, Via: h.Via, Device: dev.Name, Encap: dataplane.Direct{}}
+	})
 }
+
+func (*existing) parameters(device string) []sysctl { return []sysctl{forwarding(device)} }

@@ -2,6 +2,7 @@ package linux
 
 import (
 	"context"
+	"net/netip"
 	"slices"
 
 	"flannel/pkg/dataplane"
@@ -15,36 +16,29 @@ func (d *Driver) Found(ctx context.Context, links dataplane.Links, s dataplane.S
 	if err := d.tables.Refresh(ctx); err != nil {
 		return nil, err
 	}
-	devices := map[int]dataplane.Device{}
-	for _, dev := range d.desired {
-		if link, ok := links[dev.Name]; ok {
-			devices[link.Index] = dev
-		}
-	}
 	var found []*dataplane.Path
-	for _, e := range d.routes.AllActual() {
-		if device, ok := devices[e.Value.Index]; ok && driver.Inside(e.Key.Dst, s.Networks) {
-			if p := pathOf(d, e.Key, e.Value, device); p != nil {
-				found = append(found, p)
-			}
-		}
-	}
-	for _, e := range d.policies.AllActual() {
-		if driver.Inside(e.Key.Dst, s.Networks) {
-			if p := d.pathOfPolicy(e.Key, e.Value); p != nil {
-				found = append(found, p)
-			}
+	for _, dev := range d.desired {
+		k, err := d.kindOf(dev)
+		if link, ok := links[dev.Name]; ok && err == nil {
+			found = append(found, k.found(dev, link, s)...)
 		}
 	}
 	slices.SortFunc(found, driver.Compare)
 	return found, nil
 }
 
-// pathOf calls kind.pathOf if the route has a form that some kind has.
-func pathOf(d *Driver, key routeKey, h hop, dev dataplane.Device) *dataplane.Path {
-	k, err := kindOf(dev)
-	if err != nil || h.Unmanaged || h.Blackhole || key.Metric != defaultMetric(key.Dst.Addr()) {
-		return nil
+// pathsOf returns the paths of the routes through a link, into the networks. pathOf
+// returns the path of one, or nil if other entries of the path do not exist, or
+// kind.fill would make another route.
+func (r *rows) pathsOf(link dataplane.Link, s dataplane.State, pathOf func(netip.Prefix, hop) *dataplane.Path) (found []*dataplane.Path) {
+	for _, e := range r.routes.AllActual() {
+		h, dst := e.Value, e.Key.Dst
+		if h.Index != link.Index || h.Unmanaged || h.Blackhole || e.Key.Metric != defaultMetric(dst.Addr()) || !driver.Inside(dst, s.Networks) {
+			continue
+		}
+		if p := pathOf(dst, h); p != nil {
+			found = append(found, p)
+		}
 	}
-	return k.pathOf(d, key, h, dev.Name)
+	return found
 }

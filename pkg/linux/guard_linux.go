@@ -1,7 +1,6 @@
 package linux
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -82,7 +81,7 @@ func (g *guarding) observe(attrs []byte) bool {
 // apply makes the guard what s wants. interfaces returns the names of those of pods. The
 // error is nil unless s.Guard.Enforce.
 func (g *guarding) apply(ctx context.Context, d *Driver, links dataplane.Links, s dataplane.State, interfaces func() ([]string, error)) error {
-	c := guardConfig(d.desired, links, s)
+	c := d.guardConfig(links, s)
 	err := g.openErr
 	if g.table != nil {
 		err = g.table.Apply(ctx, d.opts, c, interfaces)
@@ -161,33 +160,26 @@ func (d *Driver) Guarded() *report.Guard {
 
 // guardConfig returns what the guard has to know, or nil if there is none: others route
 // (alloc, extension), or it is off.
-func guardConfig(devices []dataplane.Device, links dataplane.Links, s dataplane.State) *guard.Config {
+func (d *Driver) guardConfig(links dataplane.Links, s dataplane.State) *guard.Config {
 	if s.Guard == nil || s.Unrouted {
 		return nil
 	}
 	c := &guard.Config{Enforce: s.Guard.Enforce, Trial: s.Guard.Trial, Sources: s.Guard.Sources, Networks: s.Networks, Subnets: s.Subnets, Routed: true}
-	add := func(o guard.Outer) {
-		if !slices.Contains(c.UDP, o) { // the devices of both families have the same
-			c.UDP = append(c.UDP, o)
-		}
-	}
-	for _, dev := range devices {
+	for _, dev := range d.desired {
 		if _, exists := links[dev.Name]; isTunnel(dev) && exists { // else it may be another flanneld's
 			c.Tunnels = append(c.Tunnels, dev.Name)
 		}
-		switch k := dev.Kind.(type) {
-		case dataplane.VXLAN:
-			add(guard.Outer{Port: cmp.Or(k.Port, linuxVXLANPort), VNI: k.VNI})
-		case dataplane.TUN:
-			add(guard.Outer{Port: k.Port})
-			for _, a := range k.Addr {
-				c.Errors = append(c.Errors, a.Addr())
-			}
-		case dataplane.IPIP:
-			c.IPIP = true
-		case dataplane.IPsec: // policies of the kernel, not routes, lead to peers
-			c.Routed = false
+		if k, err := d.kindOf(dev); err == nil {
+			k.describeOuter(c, dev)
 		}
 	}
 	return c
+}
+
+// addUDP adds a description of outer packets, unless c has it from the device of the other
+// address family.
+func addUDP(c *guard.Config, o guard.Outer) {
+	if !slices.Contains(c.UDP, o) {
+		c.UDP = append(c.UDP, o)
+	}
 }

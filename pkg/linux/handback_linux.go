@@ -35,7 +35,7 @@ func Handback(ctx context.Context, opts driver.Options, networks []netip.Prefix,
 	}
 	idle := map[int]netlink.Link{} // by index
 	for _, l := range tunnels {
-		if linkTypeOf(l.Attrs().Name) == "tuntap" { // not that of wireguard-go, which is a process of its own
+		if isIdle(l) {
 			idle[l.Attrs().Index] = l
 			done = append(done, "remove device "+l.Attrs().Name)
 		}

@@ -11,6 +11,7 @@ import (
 
 	"flannel/pkg/dataplane"
 	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/linux/guard"
 	"flannel/pkg/linux/rtnetlink"
 )
 
@@ -19,46 +20,55 @@ import (
 // peer 10.244.2.0/24 on the host 192.168.0.3:
 //
 //	route       10.244.2.0/24 via 192.168.0.3 dev flannel.ipip onlink
-type ipip struct{}
-
-func (ipip) fill(d *Driver, f *driver.Filling, p *dataplane.Path, link dataplane.Link) {
-	d.putRoute(f, p.Dst, hop{Via: p.Via, Index: link.Index, Onlink: true})
+type ipip struct {
+	none
+	host
 }
 
-func (ipip) pathOf(_ *Driver, key routeKey, h hop, device string) *dataplane.Path {
-	if !h.Onlink {
-		return nil
-	}
-	return &dataplane.Path{Dst: key.Dst, Via: h.Via, Device: device, Encap: dataplane.IPInIP{}}
+func newIPIP(h host) kind { return &ipip{host: h} }
+
+func (k *ipip) fill(f *driver.Filling, p *dataplane.Path, link dataplane.Link) {
+	k.putRoute(f, p.Dst, hop{Via: p.Via, Index: link.Index, Onlink: true})
 }
 
-func (k ipip) ensure(d *Driver, dev dataplane.Device, found netlink.Link) (dataplane.Link, error) {
+func (k *ipip) found(dev dataplane.Device, link dataplane.Link, s dataplane.State) []*dataplane.Path {
+	return k.pathsOf(link, s, func(dst netip.Prefix, h hop) *dataplane.Path {
+		if !h.Onlink {
+			return nil
+		}
+		return &dataplane.Path{Dst: dst, Via: h.Via, Device: dev.Name, Encap: dataplane.IPInIP{}}
+	})
+}
+
+func (*ipip) describeOuter(c *guard.Config, _ dataplane.Device) { c.IPIP = true }
+
+func (k *ipip) ensure(dev dataplane.Device, found netlink.Link) (dataplane.Link, error) {
 	want := dev.Kind.(dataplane.IPIP)
 	have, ok := found.(*netlink.Iptun)
 	if found != nil && !ok {
 		return dataplane.Link{}, fmt.Errorf("there is a device of this name and of type %s, which is not flannel's: delete it", found.Type())
 	}
 	if have != nil {
-		if err := d.checkNetwork(dev, have); err != nil {
+		if err := k.checkNetwork(dev, have); err != nil {
 			return dataplane.Link{}, err
 		}
 	}
 	// Read everything before deleting anything.
-	if _, err := d.underlayOf(want.Tunnel); err != nil {
+	if _, err := k.underlayOf(want.Tunnel); err != nil {
 		return linkOf(found), err
 	}
 	if have != nil && !k.fits(have) {
-		d.opts.Log.Warn("recreating the device, its properties cannot be changed", "device", dev.Name, "remote", have.Remote, "external", have.FlowBased)
-		if err := d.handle.LinkDel(have); err != nil {
+		k.log.Warn("recreating the device, its properties cannot be changed", "device", dev.Name, "remote", have.Remote, "external", have.FlowBased)
+		if err := k.handle.LinkDel(have); err != nil {
 			return linkOf(found), fmt.Errorf("delete it to create it again: %w", err)
 		}
 		have = nil
 	}
 	if have == nil {
-		if err := k.create(d, dev, want); err != nil {
+		if err := k.create(dev, want); err != nil {
 			return dataplane.Link{}, err
 		}
-		found, err := d.find(dev.Name)
+		found, err := k.find(dev.Name)
 		if err != nil {
 			return dataplane.Link{}, fmt.Errorf("find it after creating it: %w", err)
 		}
@@ -66,12 +76,12 @@ func (k ipip) ensure(d *Driver, dev dataplane.Device, found netlink.Link) (datap
 			return dataplane.Link{}, errors.New("somebody deleted or replaced it just after its creation")
 		}
 	}
-	return d.linkAfterRepair(have, errors.Join(k.repair(d, dev, want, have), d.repairTunnel(dev, want.Tunnel, have)))
+	return k.linkAfterRepair(have, errors.Join(k.repair(dev, want, have), k.repairTunnel(dev, want.Tunnel, have)))
 }
 
 // fits reports whether a device has the properties that the kernel does not change: no
 // remote address, and IPv4 as its only content (or anything, as with flannel).
-func (ipip) fits(l *netlink.Iptun) bool {
+func (k *ipip) fits(l *netlink.Iptun) bool {
 	remote, set := netip.AddrFromSlice(l.Remote)
 	return !l.FlowBased && (!set || remote.IsUnspecified()) && (l.Proto == unix.IPPROTO_IPIP || l.Proto == 0)
 }
@@ -80,7 +90,7 @@ func (ipip) fits(l *netlink.Iptun) bool {
 // outer packet are those of the inner one (TOS 1 says so), the outer packet may be
 // fragmented, there is no further encapsulation in UDP, and the route to the peer
 // selects the interface.
-func (ipip) tunnel(attrs netlink.LinkAttrs, want dataplane.IPIP) *netlink.Iptun {
+func (k *ipip) tunnel(attrs netlink.LinkAttrs, want dataplane.IPIP) *netlink.Iptun {
 	return &netlink.Iptun{LinkAttrs: attrs, Local: want.Local.AsSlice(), Tos: tosInherit, Proto: unix.IPPROTO_IPIP}
 }
 
@@ -88,24 +98,24 @@ func (ipip) tunnel(attrs netlink.LinkAttrs, want dataplane.IPIP) *netlink.Iptun 
 // TOS (ip_tunnel_xmit in net/ipv4/ip_tunnel.c).
 const tosInherit = 1
 
-func (k ipip) create(d *Driver, dev dataplane.Device, want dataplane.IPIP) error {
+func (k *ipip) create(dev dataplane.Device, want dataplane.IPIP) error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU = dev.Name, want.MTU
-	err := d.addDevice(k.tunnel(attrs, want))
+	err := k.addDevice(k.tunnel(attrs, want))
 	if errors.Is(err, unix.EEXIST) {
 		return fmt.Errorf("create it with the local address %s: another IPIP device has it and no remote address; delete that device: %w", want.Local, err)
 	}
 	if err != nil {
 		return fmt.Errorf("create it: %w", err)
 	}
-	d.logDevice("created the device", "device", dev.Name, "mtu", want.MTU, "local", want.Local)
+	k.logDevice("created the device", "device", dev.Name, "mtu", want.MTU, "local", want.Local)
 	return nil
 }
 
 // repair sets what the kernel can change: the local address, when that of the
 // underlay has changed, and what other programs may have set. The device keeps its
 // routes.
-func (k ipip) repair(d *Driver, dev dataplane.Device, want dataplane.IPIP, have *netlink.Iptun) error {
+func (k *ipip) repair(dev dataplane.Device, want dataplane.IPIP, have *netlink.Iptun) error {
 	local, _ := netip.AddrFromSlice(have.Local)
 	right := local == want.Local && have.Ttl == 0 && have.Tos == tosInherit && have.PMtuDisc == 0 && have.EncapType == 0 && have.ParentIndex == 0
 	if right {
@@ -114,7 +124,7 @@ func (k ipip) repair(d *Driver, dev dataplane.Device, want dataplane.IPIP, have 
 	if err := changeIPIP(have.Index, want); err != nil {
 		return fmt.Errorf("set its local address to %s: %w", want.Local, err)
 	}
-	d.logDevice("changed the tunnel", "device", dev.Name, "from", local, "to", want.Local, "underlay", want.Parent)
+	k.logDevice("changed the tunnel", "device", dev.Name, "from", local, "to", want.Local, "underlay", want.Parent)
 	return nil
 }
 

@@ -17,6 +17,7 @@ import (
 
 	"flannel/pkg/dataplane"
 	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/linux/guard"
 	"flannel/pkg/reconcile/runner"
 )
 
@@ -42,9 +43,14 @@ import (
 // Policies and keys are in the kernel, and charon is a process of its own: the network
 // works while flanneld does not run, and for as long as the keys are valid (an hour)
 // without charon.
-type ipsec struct{}
+type ipsec struct {
+	host
+}
 
-func (ipsec) fill(d *Driver, f *driver.Filling, p *dataplane.Path, _ dataplane.Link) {
+func newIPsec(h host) kind { return &ipsec{host: h} }
+
+func (k *ipsec) fill(f *driver.Filling, p *dataplane.Path, _ dataplane.Link) {
+	d := k.driver
 	dev, _ := d.ipsecDevice()
 	for _, e := range []struct {
 		key   policyKey
@@ -56,6 +62,7 @@ func (ipsec) fill(d *Driver, f *driver.Filling, p *dataplane.Path, _ dataplane.L
 	} {
 		driver.Put(f, d.policies, e.key, e.value)
 	}
+	k.sysctls.countDirect(f.Verb, p)
 	sum := sha256.Sum256([]byte(dev.Secret))
 	driver.Put(f, d.ikes, ikeKey{dev.Local, p.Via, dev.Subnet, p.Dst},
 		ikeConn{id: dev.ID, proposal: dev.Proposal, udpEncap: dev.UDPEncap, secret: [8]byte(sum[:8])})
@@ -92,23 +99,40 @@ func (d *Driver) wantBlocks(networks []netip.Prefix) {
 	d.encrypting.blocks = want
 }
 
-// pathOf returns nil, since paths have no routes; see pathOfPolicy.
-func (ipsec) pathOf(*Driver, routeKey, hop, string) *dataplane.Path { return nil }
-
-// pathOfPolicy is the inverse of fill for the outgoing policy of a path. It returns nil
-// if fill would make another one.
-func (d *Driver) pathOfPolicy(key policyKey, p policy) *dataplane.Path {
-	dev, used := d.ipsecDevice()
-	if !used || key.Dir != netlink.XFRM_DIR_OUT || key.Src != dev.Subnet || p.Src != dev.Local {
-		return nil
+// found returns the paths of the outgoing policies that fill would make.
+func (k *ipsec) found(dev dataplane.Device, _ dataplane.Link, s dataplane.State) (found []*dataplane.Path) {
+	d := k.driver
+	want := dev.Kind.(dataplane.IPsec)
+	for _, e := range d.policies.AllActual() {
+		if e.Key.Dir == netlink.XFRM_DIR_OUT && e.Key.Src == want.Subnet && e.Value.Src == want.Local && driver.Inside(e.Key.Dst, s.Networks) {
+			found = append(found, &dataplane.Path{Dst: e.Key.Dst, Via: e.Value.Dst, Device: dev.Name, Encap: dataplane.ESP{}})
+		}
 	}
-	return &dataplane.Path{Dst: key.Dst, Via: p.Dst, Device: d.ipsecName(), Encap: dataplane.ESP{}}
+	return found
+}
+
+func (*ipsec) networkRoutes(want map[routeKey]hop, _ dataplane.Device, _ dataplane.Link, s dataplane.State) {
+	addBlackholes(want, s.Subnets)
+}
+
+// describeOuter says that policies of the kernel, not routes, lead to peers.
+func (*ipsec) describeOuter(c *guard.Config, _ dataplane.Device) { c.Routed = false }
+
+// parameters are also those with which packets bypass the policies.
+func (*ipsec) parameters(device string) []sysctl {
+	all := []sysctl{forwarding(device)}
+	for _, name := range []string{"all", device} {
+		conf := "net/ipv4/conf/" + name
+		all = append(all, sysctl{conf + "/disable_xfrm", "0"}, sysctl{conf + "/disable_policy", "0"})
+	}
+	return all
 }
 
 // ensure finds the underlay, and makes sure that charon runs. It returns no link if
 // IPsec belongs to another flanneld. If two have started at the same moment, both have
 // policies, and go on with an error.
-func (k ipsec) ensure(d *Driver, dev dataplane.Device, found netlink.Link) (dataplane.Link, error) {
+func (k *ipsec) ensure(dev dataplane.Device, found netlink.Link) (dataplane.Link, error) {
+	d := k.driver
 	if found == nil {
 		return dataplane.Link{}, errors.New("does not exist")
 	}
@@ -116,11 +140,12 @@ func (k ipsec) ensure(d *Driver, dev dataplane.Device, found netlink.Link) (data
 	if err != nil && !ours {
 		return dataplane.Link{}, errors.Join(err, d.ipsecWatch.start(d)) // it notices when the other one is gone
 	}
-	return linkOf(found), errors.Join(err, k.start(d))
+	return linkOf(found), errors.Join(err, k.start())
 }
 
 // start starts what the paths need, unless it has been started.
-func (ipsec) start(d *Driver) error {
+func (k *ipsec) start() error {
+	d := k.driver
 	if err := d.xfrm.require(); err != nil {
 		return err
 	}

@@ -4,83 +4,140 @@ import (
 	"fmt"
 	"reflect"
 	"regexp"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 
 	"flannel/pkg/dataplane"
 	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/linux/guard"
 )
 
-// kind drives devices of one kind, and paths through them. Each kind has a file.
+// kind drives devices of one kind, and paths through them. Each kind has a file. A kind
+// that has no use for a method embeds none.
 type kind interface {
 	// ensure creates or repairs the device. found is the existing device of that
 	// name, or nil. The result is the zero Link if the device does not exist, is not
 	// ours or, with an error that IsUnknown, could not be read.
-	ensure(d *Driver, dev dataplane.Device, found netlink.Link) (dataplane.Link, error)
+	ensure(dev dataplane.Device, found netlink.Link) (dataplane.Link, error)
 	// fill translates a path through the link to entries of tables. The entry whose
 	// error is the most useful one for an operator is first.
-	fill(d *Driver, f *driver.Filling, p *dataplane.Path, link dataplane.Link)
-	// pathOf is the inverse of fill: it returns the path of a route, or nil if other
-	// entries of the path do not exist, or fill would make another route.
-	pathOf(d *Driver, key routeKey, h hop, device string) *dataplane.Path
+	fill(f *driver.Filling, p *dataplane.Path, link dataplane.Link)
+	// found is the inverse of fill: it returns the paths through the link, into the
+	// networks, whose entries exist.
+	found(dev dataplane.Device, link dataplane.Link, s dataplane.State) []*dataplane.Path
+	// networkRoutes adds the routes that belong to no peer. link is zero if the device
+	// does not exist.
+	networkRoutes(want map[routeKey]hop, dev dataplane.Device, link dataplane.Link, s dataplane.State)
+	// describeOuter tells the guard what a packet of the tunnel looks like from outside.
+	describeOuter(c *guard.Config, dev dataplane.Device)
+	// parameters returns those of the host without which the kernel does not forward
+	// what arrives on a device of others, or leaves through it.
+	parameters(device string) []sysctl
+}
+
+// none answers with nothing.
+type none struct{}
+
+func (none) found(dataplane.Device, dataplane.Link, dataplane.State) []*dataplane.Path { return nil }
+
+func (none) networkRoutes(map[routeKey]hop, dataplane.Device, dataplane.Link, dataplane.State) {}
+
+func (none) describeOuter(*guard.Config, dataplane.Device) {}
+
+func (none) parameters(string) []sysctl { return nil }
+
+// host is what kinds are made with.
+type host struct {
+	driver *Driver
+	*devices
+	*rows
+}
+
+// kindRow is a row of kinds.
+type kindRow struct {
+	make   func(host) kind
+	device dataplane.Kind
+	encap  dataplane.Encap
+	name   *regexp.Regexp // nil: the devices are not flannel's
+	links  []string       // types of link
+	idle   bool           // without a flanneld, the device forwards nothing
+}
+
+// has reports whether flannel gives devices of this type such a name.
+func (r kindRow) has(l netlink.Link) bool {
+	return r.name != nil && r.name.MatchString(l.Attrs().Name) && slices.Contains(r.links, l.Type())
 }
 
 // kinds lists the devices of the host, and those that flannel makes with any of its
-// backends: which devices and paths are of a kind, and what names and which link
-// type flannel gives the devices. Devices of rows without a kind are only deleted.
-var kinds = []struct {
-	kind
-	device dataplane.Kind
-	encap  dataplane.Encap
-	name   *regexp.Regexp
-	link   string
-}{
-	{existing{}, dataplane.Existing{}, dataplane.Direct{}, nil, ""},
-	{vxlan{}, dataplane.VXLAN{}, dataplane.VTEP{}, regexp.MustCompile(`^flannel(-v6)?\.\d+$`), "vxlan"},
-	{ipip{}, dataplane.IPIP{}, dataplane.IPInIP{}, regexp.MustCompile(`^flannel\.ipip$`), "ipip"},
-	{wireguard{}, dataplane.WireGuard{}, dataplane.WireGuardPeer{}, regexp.MustCompile(`^flannel-wg(-v6)?$`), "wireguard"},
-	{ipsec{}, dataplane.IPsec{}, dataplane.ESP{}, nil, ""},
-	{tun{}, dataplane.TUN{}, dataplane.Datagram{}, regexp.MustCompile(`^flannel\d+$`), "tuntap"},
+// backends: which devices and paths are of a kind, and what names and which types of
+// link flannel gives the devices. wireguard-go makes a TUN device, whose type
+// the netlink library calls "tuntap", in the place of a WireGuard device.
+var kinds = []kindRow{
+	{newExisting, dataplane.Existing{}, dataplane.Direct{}, nil, nil, false},
+	{newVXLAN, dataplane.VXLAN{}, dataplane.VTEP{}, regexp.MustCompile(`^flannel(-v6)?\.\d+$`), []string{"vxlan"}, false},
+	{newIPIP, dataplane.IPIP{}, dataplane.IPInIP{}, regexp.MustCompile(`^flannel\.ipip$`), []string{"ipip"}, false},
+	{newWireGuard, dataplane.WireGuard{}, dataplane.WireGuardPeer{}, regexp.MustCompile(`^flannel-wg(-v6)?$`), []string{"wireguard", "tuntap"}, false},
+	{newIPsec, dataplane.IPsec{}, dataplane.ESP{}, nil, nil, false},
+	{newTUN, dataplane.TUN{}, dataplane.Datagram{}, regexp.MustCompile(`^flannel\d+$`), []string{"tuntap"}, true},
+}
+
+// newKinds makes the kinds, one for each row.
+func newKinds(h host) []kind {
+	made := make([]kind, len(kinds))
+	for i, row := range kinds {
+		made[i] = row.make(h)
+	}
+	return made
+}
+
+// rowOf returns the index of a device's row; -1: none.
+func rowOf(dev dataplane.Device) int {
+	for i, row := range kinds {
+		if reflect.TypeOf(row.device) == reflect.TypeOf(dev.Kind) {
+			return i
+		}
+	}
+	return -1
 }
 
 // kindOf returns the kind of a device.
-func kindOf(dev dataplane.Device) (kind, error) {
-	for _, row := range kinds {
-		if row.kind != nil && reflect.TypeOf(row.device) == reflect.TypeOf(dev.Kind) {
-			return row.kind, nil
-		}
+func (d *Driver) kindOf(dev dataplane.Device) (kind, error) {
+	if i := rowOf(dev); i >= 0 {
+		return d.kinds[i], nil
 	}
 	return nil, fmt.Errorf("device kind %s is not supported on Linux", dataplane.KindName(dev.Kind))
 }
 
 // isTunnel reports whether flanneld makes the device.
 func isTunnel(dev dataplane.Device) bool {
-	switch dev.Kind.(type) {
-	case dataplane.Existing, dataplane.IPsec:
-		return false
-	}
-	return true
+	i := rowOf(dev)
+	return i >= 0 && kinds[i].name != nil
 }
 
 // kindOfPath returns the kind of the device that a path leads through.
-func kindOfPath(p *dataplane.Path) (kind, error) {
-	for _, row := range kinds {
-		if row.kind != nil && reflect.TypeOf(row.encap) == reflect.TypeOf(p.Encap) {
-			return row.kind, nil
+func (d *Driver) kindOfPath(p *dataplane.Path) (kind, error) {
+	for i, row := range kinds {
+		if reflect.TypeOf(row.encap) == reflect.TypeOf(p.Encap) {
+			return d.kinds[i], nil
 		}
 	}
 	return nil, fmt.Errorf("path to %s: encapsulation %T is not supported on Linux", p.Dst, p.Encap)
 }
 
-// linkTypeOf returns the type of flannel's devices with such a name; "" if it gives
-// none that name.
-func linkTypeOf(name string) string {
-	for _, row := range kinds {
-		if row.name != nil && row.name.MatchString(name) {
-			return row.link
-		}
-	}
-	return ""
+// isOurName reports whether flannel gives devices such a name.
+func isOurName(name string) bool {
+	return slices.ContainsFunc(kinds, func(row kindRow) bool { return row.name != nil && row.name.MatchString(name) })
+}
+
+// isOurType reports whether flannel gives devices of this type such a name.
+func isOurType(l netlink.Link) bool {
+	return !isTAP(l) && slices.ContainsFunc(kinds, func(row kindRow) bool { return row.has(l) })
+}
+
+// isIdle reports whether a device of ours forwards nothing without a flanneld.
+func isIdle(l netlink.Link) bool {
+	return slices.ContainsFunc(kinds, func(row kindRow) bool { return row.idle && row.has(l) })
 }
 
 // isTAP reports whether a device is of type tuntap and takes Ethernet frames, such as
@@ -88,12 +145,4 @@ func linkTypeOf(name string) string {
 func isTAP(l netlink.Link) bool {
 	t, ok := l.(*netlink.Tuntap)
 	return ok && t.Mode == netlink.TUNTAP_MODE_TAP
-}
-
-// isOurType reports whether flannel gives devices of this type such a name. The type
-// of TUN devices is "tuntap" or, in other libraries, "tun". wireguard-go makes one in
-// the place of a WireGuard device.
-func isOurType(l netlink.Link) bool {
-	ours := linkTypeOf(l.Attrs().Name)
-	return !isTAP(l) && ours != "" && (l.Type() == ours || l.Type() == "tun" || ours == "wireguard" && l.Type() == "tuntap")
 }

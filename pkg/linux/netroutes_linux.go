@@ -50,30 +50,21 @@ func (d *Driver) addNetworkRoutes(ctx context.Context, s dataplane.State) {
 }
 
 func (d *Driver) networkRoutesOf(s dataplane.State) map[routeKey]hop {
-	want, blackholes := map[routeKey]hop{}, s.Blackholes
+	want := map[routeKey]hop{}
 	for _, dev := range d.desired {
-		link, exists := d.links[dev.Name]
-		switch k := dev.Kind.(type) {
-		case dataplane.TUN:
-			for _, n := range s.Networks {
-				if exists && n.Addr().Is4() {
-					want[routeKey{Dst: n}] = hop{Index: link.Index}
-				}
-			}
-		case dataplane.WireGuard:
-			for _, p := range slices.Concat(s.Subnets, withoutNodes(s)) {
-				if exists && slices.ContainsFunc(k.Addr, func(a netip.Prefix) bool { return a.Addr().Is4() == p.Addr().Is4() }) {
-					want[routeKey{p, lastMetric}] = hop{Index: link.Index}
-				}
-			}
-		case dataplane.IPsec:
-			blackholes = s.Subnets
+		if k, err := d.kindOf(dev); err == nil {
+			k.networkRoutes(want, dev, d.links[dev.Name], s)
 		}
 	}
-	for _, p := range blackholes {
+	addBlackholes(want, s.Blackholes)
+	return want
+}
+
+// addBlackholes adds routes that drop what no other route to these subnets takes.
+func addBlackholes(want map[routeKey]hop, subnets []netip.Prefix) {
+	for _, p := range subnets {
 		want[routeKey{p, lastMetric}] = hop{Blackhole: true}
 	}
-	return want
 }
 
 // withoutNodes returns the networks that contain no address of a node.

@@ -12,6 +12,7 @@ import (
 
 	"flannel/pkg/dataplane"
 	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/linux/guard"
 	"flannel/pkg/linux/udptunnel"
 	"flannel/pkg/reconcile"
 	"flannel/pkg/reconcile/runner"
@@ -27,13 +28,33 @@ import (
 //	forwarder   10.244.2.0/24 to 192.168.0.3:8285
 //
 // The device stays when the process ends. The next one attaches to it again.
-type tun struct{}
+type tun struct {
+	none
+	host
+}
 
-func (tun) fill(d *Driver, f *driver.Filling, p *dataplane.Path, _ dataplane.Link) {
+func newTUN(h host) kind { return &tun{host: h} }
+
+func (k *tun) fill(f *driver.Filling, p *dataplane.Path, _ dataplane.Link) {
+	d := k.driver
 	driver.Put(f, d.datagrams, p.Dst, netip.AddrPortFrom(p.Via, d.portOf(p.Device)))
 }
 
-func (tun) pathOf(*Driver, routeKey, hop, string) *dataplane.Path { return nil }
+func (*tun) networkRoutes(want map[routeKey]hop, _ dataplane.Device, link dataplane.Link, s dataplane.State) {
+	for _, n := range s.Networks {
+		if link.Index != 0 && n.Addr().Is4() {
+			want[routeKey{Dst: n}] = hop{Index: link.Index}
+		}
+	}
+}
+
+func (*tun) describeOuter(c *guard.Config, dev dataplane.Device) {
+	want := dev.Kind.(dataplane.TUN)
+	addUDP(c, guard.Outer{Port: want.Port})
+	for _, a := range want.Addr {
+		c.Errors = append(c.Errors, a.Addr())
+	}
+}
 
 // portOf returns the port of a TUN device of the last Ensure.
 func (d *Driver) portOf(device string) uint16 {
@@ -45,7 +66,8 @@ func (d *Driver) portOf(device string) uint16 {
 	return 0
 }
 
-func (k tun) ensure(d *Driver, dev dataplane.Device, found netlink.Link) (dataplane.Link, error) {
+func (k *tun) ensure(dev dataplane.Device, found netlink.Link) (dataplane.Link, error) {
+	d := k.driver
 	want := dev.Kind.(dataplane.TUN)
 	if _, ok := found.(*netlink.Tuntap); found != nil && (!ok || isTAP(found)) {
 		return dataplane.Link{}, fmt.Errorf("there is a device of this name and of type %s, which is not flannel's: delete it, or set another Backend.Port for all nodes", found.Type())
@@ -55,7 +77,7 @@ func (k tun) ensure(d *Driver, dev dataplane.Device, found netlink.Link) (datapl
 			return dataplane.Link{}, err
 		}
 	}
-	if err := k.forward(d, dev.Name, want, found != nil); err != nil {
+	if err := k.forward(dev.Name, want, found != nil); err != nil {
 		return linkOf(found), err
 	}
 	if found == nil {
@@ -81,7 +103,8 @@ func (k tun) ensure(d *Driver, dev dataplane.Device, found netlink.Link) (datapl
 
 // forward opens the forwarder of a device, unless it runs already as wanted. exists
 // means that there is a device with this name.
-func (tun) forward(d *Driver, name string, want dataplane.TUN, exists bool) error {
+func (k *tun) forward(name string, want dataplane.TUN, exists bool) error {
+	d := k.driver
 	options := udptunnel.Options{
 		Device: name, Local: netip.AddrPortFrom(want.Local, want.Port), Peers: &d.peers, Counters: &d.counters,
 	}

@@ -12,6 +12,7 @@ import (
 
 	"flannel/pkg/dataplane"
 	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/linux/guard"
 	"flannel/pkg/linux/rtnetlink"
 	"flannel/pkg/reconcile"
 )
@@ -27,26 +28,35 @@ import (
 // The neighbour (ARP) entry gives the inner packet its destination MAC address,
 // and the FDB entry gives the outer packet its destination IP address. An IPv6
 // path has the same three entries on flannel-v6.1.
-type vxlan struct{}
-
-func (vxlan) fill(d *Driver, f *driver.Filling, p *dataplane.Path, link dataplane.Link) {
-	end := p.Encap.(dataplane.VTEP).MAC
-	gateway := p.Dst.Addr()
-	d.putRoute(f, p.Dst, hop{Via: gateway, Index: link.Index, Onlink: true})
-	driver.Put(f, d.fdb, fdbKey{link.Index, end}, p.Via)
-	driver.Put(f, d.neighs, neighKey{link.Index, gateway}, end)
+type vxlan struct {
+	none
+	host
 }
 
-func (vxlan) pathOf(d *Driver, key routeKey, h hop, device string) *dataplane.Path {
-	if !h.Onlink || h.Via != key.Dst.Addr() {
-		return nil
-	}
-	end, resolved := d.neighs.Actual(neighKey{h.Index, h.Via})
-	via, forwarded := d.fdb.Actual(fdbKey{h.Index, end})
-	if !resolved || !forwarded {
-		return nil
-	}
-	return &dataplane.Path{Dst: key.Dst, Via: via, Device: device, Encap: dataplane.VTEP{MAC: end}}
+func newVXLAN(h host) kind { return &vxlan{host: h} }
+
+func (k *vxlan) fill(f *driver.Filling, p *dataplane.Path, link dataplane.Link) {
+	end := p.Encap.(dataplane.VTEP).MAC
+	gateway := p.Dst.Addr()
+	k.putRoute(f, p.Dst, hop{Via: gateway, Index: link.Index, Onlink: true})
+	driver.Put(f, k.fdb, fdbKey{link.Index, end}, p.Via)
+	driver.Put(f, k.neighs, neighKey{link.Index, gateway}, end)
+}
+
+func (k *vxlan) found(dev dataplane.Device, link dataplane.Link, s dataplane.State) []*dataplane.Path {
+	return k.pathsOf(link, s, func(dst netip.Prefix, h hop) *dataplane.Path {
+		end, resolved := k.neighs.Actual(neighKey{h.Index, h.Via})
+		via, forwarded := k.fdb.Actual(fdbKey{h.Index, end})
+		if !h.Onlink || h.Via != dst.Addr() || !resolved || !forwarded {
+			return nil
+		}
+		return &dataplane.Path{Dst: dst, Via: via, Device: dev.Name, Encap: dataplane.VTEP{MAC: end}}
+	})
+}
+
+func (k *vxlan) describeOuter(c *guard.Config, dev dataplane.Device) {
+	want := dev.Kind.(dataplane.VXLAN)
+	addUDP(c, guard.Outer{Port: uint16(vxlanPort(want)), VNI: want.VNI})
 }
 
 // linuxVXLANPort is the kernel's default. It is older than IANA's port, 4789.
@@ -54,37 +64,37 @@ const linuxVXLANPort = 8472
 
 func vxlanPort(want dataplane.VXLAN) int { return cmp.Or(int(want.Port), linuxVXLANPort) }
 
-func (k vxlan) ensure(d *Driver, dev dataplane.Device, found netlink.Link) (dataplane.Link, error) {
+func (k *vxlan) ensure(dev dataplane.Device, found netlink.Link) (dataplane.Link, error) {
 	want := dev.Kind.(dataplane.VXLAN)
 	v, ok := found.(*netlink.Vxlan)
 	if found != nil && !ok {
 		return dataplane.Link{}, fmt.Errorf("there is a device of this name and of type %s, which is not flannel's: delete it, or set Backend.VNI to another", found.Type())
 	}
 	// Read everything before deleting anything.
-	parent, err := d.underlayOf(want.Tunnel)
+	parent, err := k.underlayOf(want.Tunnel)
 	if err != nil {
 		return linkOf(found), err
 	}
-	if v, err = k.deleteMismatch(d, dev, want, v); err != nil {
+	if v, err = k.deleteMismatch(dev, want, v); err != nil {
 		return linkOf(found), err
 	}
 	if v == nil {
-		if err := k.create(d, dev, want, parent); err != nil {
+		if err := k.create(dev, want, parent); err != nil {
 			return dataplane.Link{}, err
 		}
-		if found, err = d.find(dev.Name); err != nil {
+		if found, err = k.find(dev.Name); err != nil {
 			return dataplane.Link{}, fmt.Errorf("find it after creating it: %w", err)
 		}
 		if v, ok = found.(*netlink.Vxlan); !ok {
 			return dataplane.Link{}, errors.New("somebody deleted or replaced it just after its creation")
 		}
 	}
-	return d.linkAfterRepair(v, errors.Join(k.moveUnderlay(d, dev, want, v, parent), d.repairTunnel(dev, want.Tunnel, v)))
+	return k.linkAfterRepair(v, errors.Join(k.moveUnderlay(dev, want, v, parent), k.repairTunnel(dev, want.Tunnel, v)))
 }
 
 // deleteMismatch deletes a device with wrong properties that cannot be changed.
 // The result is the device, or nil if there is none or it was deleted.
-func (vxlan) deleteMismatch(d *Driver, dev dataplane.Device, want dataplane.VXLAN, found *netlink.Vxlan) (*netlink.Vxlan, error) {
+func (k *vxlan) deleteMismatch(dev dataplane.Device, want dataplane.VXLAN, found *netlink.Vxlan) (*netlink.Vxlan, error) {
 	if found == nil {
 		return nil, nil
 	}
@@ -95,8 +105,8 @@ func (vxlan) deleteMismatch(d *Driver, dev dataplane.Device, want dataplane.VXLA
 	if why == "" {
 		return found, nil
 	}
-	d.opts.Log.Warn("recreating the device, its properties cannot be changed", "device", dev.Name, "why", why)
-	if err := d.handle.LinkDel(found); err != nil {
+	k.log.Warn("recreating the device, its properties cannot be changed", "device", dev.Name, "why", why)
+	if err := k.handle.LinkDel(found); err != nil {
 		return found, fmt.Errorf("delete it to create it again (%s): %w", why, err)
 	}
 	return nil, nil
@@ -121,15 +131,15 @@ func mismatch(v *netlink.Vxlan, want dataplane.VXLAN) string {
 	return ""
 }
 
-func (vxlan) create(d *Driver, dev dataplane.Device, want dataplane.VXLAN, parent netlink.Link) error {
+func (k *vxlan) create(dev dataplane.Device, want dataplane.VXLAN, parent netlink.Link) error {
 	mac := dev.MAC
-	if known, ok := d.macs[dev.Name]; ok && !dev.Readdress {
+	if known, ok := k.macs[dev.Name]; ok && !dev.Readdress {
 		mac = known
 	}
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU, attrs.HardwareAddr = dev.Name, want.MTU, mac[:]
 	port := vxlanPort(want)
-	err := d.addDevice(&netlink.Vxlan{
+	err := k.addDevice(&netlink.Vxlan{
 		LinkAttrs: attrs, VxlanId: int(want.VNI), Port: port, VtepDevIndex: parent.Attrs().Index,
 		SrcAddr: want.Local.AsSlice(), Learning: want.Learning, GBP: want.GBP,
 	})
@@ -139,13 +149,13 @@ func (vxlan) create(d *Driver, dev dataplane.Device, want dataplane.VXLAN, paren
 	if err != nil {
 		return fmt.Errorf("create it: %w", err)
 	}
-	d.logDevice("created the device", "device", dev.Name, "mac", mac, "mtu", want.MTU, "underlay", want.Parent)
+	k.logDevice("created the device", "device", dev.Name, "mac", mac, "mtu", want.MTU, "underlay", want.Parent)
 	return nil
 }
 
 // moveUnderlay changes an existing tunnel to another underlay interface or address.
 // The device keeps its FDB.
-func (vxlan) moveUnderlay(d *Driver, dev dataplane.Device, want dataplane.VXLAN, v *netlink.Vxlan, parent netlink.Link) error {
+func (k *vxlan) moveUnderlay(dev dataplane.Device, want dataplane.VXLAN, v *netlink.Vxlan, parent netlink.Link) error {
 	local, _ := netip.AddrFromSlice(v.SrcAddr)
 	if v.VtepDevIndex == parent.Attrs().Index && local.Unmap() == want.Local {
 		return nil
@@ -153,7 +163,7 @@ func (vxlan) moveUnderlay(d *Driver, dev dataplane.Device, want dataplane.VXLAN,
 	if err := changeVXLAN(v.Index, parent.Attrs().Index, want); err != nil {
 		return fmt.Errorf("move it to %s of %s: %w", want.Local, want.Parent, err)
 	}
-	d.logDevice("moved the tunnel to another underlay", "device", dev.Name, "from", local.Unmap(), "to", want.Local, "underlay", want.Parent)
+	k.logDevice("moved the tunnel to another underlay", "device", dev.Name, "from", local.Unmap(), "to", want.Local, "underlay", want.Parent)
 	return nil
 }
 

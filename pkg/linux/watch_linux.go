@@ -212,7 +212,7 @@ func (w *watcher) link(present bool, body []byte) (bool, error) {
 			state.data = tunnelData(value)
 		}
 	}
-	relevant := w.d.scope.Load().links[index] || linkTypeOf(state.name) != ""
+	relevant := w.d.scope.Load().links[index] || isOurName(state.name)
 	old, known := w.last[index]
 	if !relevant && !known || present && known && old == state {
 		return false, nil
@@ -238,7 +238,7 @@ func tunnelData(info []byte) (data string) {
 		switch kind {
 		case unix.IFLA_INFO_KIND:
 			name := unix.ByteSliceToString(value)
-			tunnel = name == "vxlan" || name == "ipip"
+			tunnel = slices.ContainsFunc(kinds, func(row kindRow) bool { return slices.Contains(row.links, name) })
 		case unix.IFLA_INFO_DATA:
 			data = string(value)
 		}

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -28,9 +30,15 @@ import (
 //
 // The device and its keys stay when flanneld ends, and are only changed where they
 // differ from the desired state: sessions continue across restarts.
-type wireguard struct{}
+type wireguard struct {
+	none
+	host
+}
 
-func (wireguard) fill(d *Driver, f *driver.Filling, p *dataplane.Path, link dataplane.Link) {
+func newWireGuard(h host) kind { return &wireguard{host: h} }
+
+func (k *wireguard) fill(f *driver.Filling, p *dataplane.Path, link dataplane.Link) {
+	d := k.driver
 	peer := p.Encap.(dataplane.WireGuardPeer)
 	value := wgPeer{Endpoint: peer.Endpoint, Allowed: peer.Allowed}
 	if dev, ok := d.wireGuard(p.Device); ok {
@@ -40,14 +48,26 @@ func (wireguard) fill(d *Driver, f *driver.Filling, p *dataplane.Path, link data
 	driver.Put(f, d.routes, routeKey{p.Dst, defaultMetric(p.Dst.Addr())}, hop{Index: link.Index})
 }
 
-func (wireguard) pathOf(d *Driver, key routeKey, h hop, device string) *dataplane.Path {
-	owner, ok := d.wg.owners[wgSubnet{h.Index, key.Dst}]
-	peer, exists := d.wgPeers.Actual(owner)
-	if h.Via.IsValid() || !ok || !exists || peer.Unmanaged {
-		return nil
+func (k *wireguard) found(dev dataplane.Device, link dataplane.Link, s dataplane.State) []*dataplane.Path {
+	d := k.driver
+	return k.pathsOf(link, s, func(dst netip.Prefix, h hop) *dataplane.Path {
+		owner, ok := d.wg.owners[wgSubnet{h.Index, dst}]
+		peer, exists := d.wgPeers.Actual(owner)
+		if h.Via.IsValid() || !ok || !exists || peer.Unmanaged {
+			return nil
+		}
+		return &dataplane.Path{Dst: dst, Via: peer.Endpoint.Addr(), Device: dev.Name,
+			Encap: dataplane.WireGuardPeer{Key: owner.Key, Endpoint: peer.Endpoint, Allowed: peer.Allowed}}
+	})
+}
+
+func (*wireguard) networkRoutes(want map[routeKey]hop, dev dataplane.Device, link dataplane.Link, s dataplane.State) {
+	for _, p := range slices.Concat(s.Subnets, withoutNodes(s)) {
+		ofFamily := func(a netip.Prefix) bool { return a.Addr().Is4() == p.Addr().Is4() }
+		if link.Index != 0 && slices.ContainsFunc(dev.Kind.(dataplane.WireGuard).Addr, ofFamily) {
+			want[routeKey{p, lastMetric}] = hop{Index: link.Index}
+		}
 	}
-	return &dataplane.Path{Dst: key.Dst, Via: peer.Endpoint.Addr(), Device: device,
-		Encap: dataplane.WireGuardPeer{Key: owner.Key, Endpoint: peer.Endpoint, Allowed: peer.Allowed}}
 }
 
 // wireGuard returns the desired properties of a WireGuard device.
@@ -76,7 +96,8 @@ func isWireGuard(dev dataplane.Device) bool {
 	return is
 }
 
-func (k wireguard) ensure(d *Driver, dev dataplane.Device, found netlink.Link) (dataplane.Link, error) {
+func (k *wireguard) ensure(dev dataplane.Device, found netlink.Link) (dataplane.Link, error) {
+	d := k.driver
 	want := dev.Kind.(dataplane.WireGuard)
 	if found != nil && !isOurType(found) {
 		return dataplane.Link{}, fmt.Errorf("there is a device of this name and of type %s, which is not flannel's: delete it", found.Type())
@@ -89,7 +110,7 @@ func (k wireguard) ensure(d *Driver, dev dataplane.Device, found netlink.Link) (
 	d.wg.poll(d)
 	if found == nil {
 		var err error
-		if found, err = k.create(d, dev.Name); err != nil {
+		if found, err = k.create(dev.Name); err != nil {
 			return dataplane.Link{}, err
 		}
 	}
@@ -100,11 +121,11 @@ func (k wireguard) ensure(d *Driver, dev dataplane.Device, found netlink.Link) (
 	if err != nil {
 		return d.wg.withKey(linkOf(found)), err
 	}
-	keyErr := k.loadKey(d, dev, before)
+	keyErr := k.loadKey(dev, before)
 	if d.wg.private.key == nil {
 		return linkOf(found), keyErr
 	}
-	err = errors.Join(keyErr, k.configure(d, dev.Name, want, before))
+	err = errors.Join(keyErr, k.configure(dev.Name, want, before))
 	if err == nil || !reconcile.IsUnknown(err) {
 		err = errors.Join(err, k.explain(want, d.repairTunnel(dev, want.Tunnel, found)))
 	}
@@ -114,7 +135,7 @@ func (k wireguard) ensure(d *Driver, dev dataplane.Device, found netlink.Link) (
 
 // explain adds to an error of the kernel what it means: the device takes its UDP port
 // when it comes up.
-func (wireguard) explain(want dataplane.WireGuard, err error) error {
+func (k *wireguard) explain(want dataplane.WireGuard, err error) error {
 	if errors.Is(err, unix.EADDRINUSE) {
 		return fmt.Errorf("UDP port %d is in use by another program; end that, or set another port in Backend: %w", want.Port, err)
 	}
@@ -123,7 +144,8 @@ func (wireguard) explain(want dataplane.WireGuard, err error) error {
 
 // create creates the device in the kernel or, if that has no WireGuard, with
 // wireguard-go.
-func (wireguard) create(d *Driver, name string) (netlink.Link, error) {
+func (k *wireguard) create(name string) (netlink.Link, error) {
+	d := k.driver
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = name
 	err := d.handle.LinkAdd(&netlink.Wireguard{LinkAttrs: attrs})
@@ -147,7 +169,8 @@ func (wireguard) create(d *Driver, name string) (netlink.Link, error) {
 }
 
 // loadKey determines the private key. With Readdress it creates a new one, once.
-func (wireguard) loadKey(d *Driver, dev dataplane.Device, before *wgtypes.Device) error {
+func (k *wireguard) loadKey(dev dataplane.Device, before *wgtypes.Device) error {
+	d := k.driver
 	if err := d.wg.loadKey(&before.PrivateKey); err != nil {
 		return err
 	}
@@ -160,7 +183,8 @@ func (wireguard) loadKey(d *Driver, dev dataplane.Device, before *wgtypes.Device
 }
 
 // configure sets the key and the port of a device if they differ.
-func (k wireguard) configure(d *Driver, name string, want dataplane.WireGuard, before *wgtypes.Device) error {
+func (k *wireguard) configure(name string, want dataplane.WireGuard, before *wgtypes.Device) error {
+	d := k.driver
 	var config wgtypes.Config
 	if before.PrivateKey != *d.wg.private.key {
 		config.PrivateKey = d.wg.private.key
