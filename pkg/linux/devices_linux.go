@@ -53,6 +53,16 @@ func newDevices(opts driver.Options) (*devices, error) {
 	return d, nil
 }
 
+// device returns the desired device of this name; zero: there is none.
+func (d *devices) device(name string) dataplane.Device {
+	for _, dev := range d.desired {
+		if dev.Name == name {
+			return dev
+		}
+	}
+	return dataplane.Device{}
+}
+
 // markDirty makes the next pass read devices and sysctls again.
 func (d *devices) markDirty() {
 	d.dirty.Store(true)

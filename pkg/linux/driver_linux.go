@@ -17,6 +17,8 @@ import (
 	"flannel/pkg/linux/rtnetlink"
 	"flannel/pkg/linux/udptunnel"
 	"flannel/pkg/reconcile"
+	"flannel/pkg/reconcile/runner"
+	"flannel/pkg/status/report"
 )
 
 // Driver is the Dataplane of the Linux kernel, in the network namespace of the
@@ -30,10 +32,8 @@ type Driver struct {
 	kinds   []kind // by row of the table kinds
 	watcher *watcher
 
-	wgPeers  *reconcile.Table[wgKey, wgPeer]
 	policies *reconcile.Table[policyKey, policy]
 	ikes     *reconcile.Table[ikeKey, ikeConn]
-	wg       *wgStore
 	xfrm     *xfrmStore
 	ike      *ikeStore
 	tables   driver.Tables // all of them
@@ -68,21 +68,23 @@ func New(opts driver.Options) (*Driver, error) {
 		return nil, errors.Join(err, c.Close())
 	}
 	d := &Driver{opts: opts, devices: devices, rows: newRows(c, &devices.scope, opts.Instance), changes: make(chan struct{}, 1), forwarders: map[string]*udptunnel.Tunnel{}}
-	d.wg = newWGStore(opts.Log, opts.KeyFile, opts.Tunnels)
-	d.wgPeers = reconcile.NewTable[wgKey, wgPeer](d.wg)
-	d.wg.desired, d.wg.devices = d.wgPeers.Desired, d.wireGuardNames
 	d.datagrams = reconcile.NewTable[netip.Prefix, netip.AddrPort](datagramStore{&d.peers})
 	d.xfrm = &xfrmStore{scope: &d.scope}
 	d.policies = reconcile.NewTable[policyKey, policy](d.xfrm)
 	d.ike = d.newIKEStore()
 	d.ikes = reconcile.NewTable[ikeKey, ikeConn](d.ike)
-	d.kinds = newKinds(host{driver: d, devices: d.devices, rows: d.rows})
+	d.kinds = newKinds(host{driver: d, opts: opts, devices: d.devices, rows: d.rows, notify: func() { runner.Notify(d.changes) }})
 	d.guard.open(d)
 	// The order in which entries are added. A packet that takes a new route finds the
 	// neighbour and the FDB entry, the WireGuard peer or the receiver of datagrams, too.
 	// The policies of a connection exist before it does, so that the kernel drops
 	// packets until there are keys, instead of sending them unencrypted.
-	d.tables = driver.Tables{d.nexthops, d.fdb, d.neighs, d.wgPeers, d.datagrams, d.routes, d.policies, d.ikes}
+	before, after := driver.Tables{d.nexthops, d.fdb, d.neighs}, driver.Tables{d.routes}
+	for _, k := range d.kinds {
+		b, a := k.tables()
+		before, after = append(before, b...), append(after, a...)
+	}
+	d.tables = slices.Concat(before, driver.Tables{d.datagrams}, after, driver.Tables{d.policies, d.ikes})
 	if d.watcher, err = watch(d); err != nil {
 		d.handle.Close()
 		return nil, errors.Join(err, d.guard.close(), c.Close())
@@ -96,11 +98,30 @@ func (d *Driver) Changes() <-chan struct{} { return d.changes }
 // Close implements Dataplane.
 func (d *Driver) Close() error {
 	d.handle.Close()
-	d.wg.close()
 	d.ipsecWatch.close()
 	d.ike.disconnect()
 	d.xfrm.close()
-	return errors.Join(d.closeForwarders(), d.watcher.close(), d.guard.close(), d.conn.Close())
+	var errs []error
+	for _, k := range d.kinds {
+		errs = append(errs, k.close())
+	}
+	return errors.Join(append(errs, d.closeForwarders(), d.watcher.close(), d.guard.close(), d.conn.Close())...)
+}
+
+// AwaitHostAddrs implements dataplane.Dataplane: this driver does not move the host's addresses.
+func (*Driver) AwaitHostAddrs(context.Context) error { return nil }
+
+// PodsWithoutEndpoint implements dataplane.Dataplane: Linux takes no pod its network away.
+func (*Driver) PodsWithoutEndpoint() []string { return nil }
+
+// Traffic implements dataplane.Dataplane.
+func (d *Driver) Traffic() map[netip.Prefix]report.Tunnel {
+	for _, k := range d.kinds {
+		if t := k.traffic(); len(t) > 0 {
+			return t // a node has one backend
+		}
+	}
+	return nil
 }
 
 // QueueResync implements Dataplane.

@@ -19,6 +19,7 @@ import (
 	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/linux/guard"
 	"flannel/pkg/reconcile/runner"
+	"flannel/pkg/status/report"
 )
 
 // ipsec drives the encryption of what leaves through the underlay. A path is three
@@ -44,6 +45,7 @@ import (
 // works while flanneld does not run, and for as long as the keys are valid (an hour)
 // without charon.
 type ipsec struct {
+	none
 	host
 }
 
@@ -269,3 +271,5 @@ func (d *Driver) newIKEStore() *ikeStore {
 	used := func() bool { return needed() || len(d.policies.AllActual()) > 0 || d.ike.mayStop() }
 	return &ikeStore{log: d.opts.Log, config: config, scope: &d.scope, needed: needed, used: used, spis: d.xfrm.spis, notify: func() { d.ipsecWatch.notify(d) }}
 }
+
+func (k *ipsec) traffic() map[netip.Prefix]report.Tunnel { return loadTraffic(&k.driver.ike.traffic) }

@@ -2,6 +2,7 @@ package linux
 
 import (
 	"fmt"
+	"net/netip"
 	"reflect"
 	"regexp"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"flannel/pkg/dataplane"
 	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/linux/guard"
+	"flannel/pkg/status/report"
 )
 
 // kind drives devices of one kind, and paths through them. Each kind has a file. A kind
@@ -34,6 +36,13 @@ type kind interface {
 	// parameters returns those of the host without which the kernel does not forward
 	// what arrives on a device of others, or leaves through it.
 	parameters(device string) []sysctl
+	// tables returns the kind's own tables: those whose entries exist before the
+	// routes, and the others.
+	tables() (before, after driver.Tables)
+	// traffic is what Dataplane.Traffic returns. Any goroutine may call it.
+	traffic() map[netip.Prefix]report.Tunnel
+	// close ends what the kind has started, but leaves the network as it is.
+	close() error
 }
 
 // none answers with nothing.
@@ -47,11 +56,19 @@ func (none) describeOuter(*guard.Config, dataplane.Device) {}
 
 func (none) parameters(string) []sysctl { return nil }
 
+func (none) tables() (before, after driver.Tables) { return nil, nil }
+
+func (none) traffic() map[netip.Prefix]report.Tunnel { return nil }
+
+func (none) close() error { return nil }
+
 // host is what kinds are made with.
 type host struct {
 	driver *Driver
+	opts   driver.Options
 	*devices
 	*rows
+	notify func() // a pass is due
 }
 
 // kindRow is a row of kinds.

@@ -36,7 +36,7 @@ func TestWireGuardTakesWhatNoPeerHas(t *testing.T) {
 		}
 		report, when := m.opts.Report, ""
 		m.opts.Report = func(table string, entries int, r reconcile.Result) {
-			if report(table, entries, r); table == m.wgPeers.Name() && when == "" {
+			if report(table, entries, r); table == (*wgStore)(nil).Name() && when == "" {
 				when = leads(t)
 			}
 		}

@@ -1,12 +1,11 @@
 package linux
 
 import (
-	"context"
 	"net/netip"
+	"sync/atomic"
 	"time"
 
 	"flannel/pkg/dataplane"
-	"flannel/pkg/reconcile/runner"
 	"flannel/pkg/status/report"
 )
 
@@ -18,8 +17,8 @@ const (
 	maxInterval  = time.Minute
 )
 
-// poll starts to have the devices and their peers listed regularly, until Close.
-func (s *wgStore) poll(d *Driver) {
+// poll starts to call relist regularly, until close, while there are devices.
+func (s *wgStore) poll(relist func()) {
 	s.active.Store(true)
 	if !s.interval.CompareAndSwap(0, int64(pollInterval)) {
 		return
@@ -32,9 +31,7 @@ func (s *wgStore) poll(d *Driver) {
 			case <-time.After(time.Duration(s.interval.Load())):
 			}
 			if s.active.Load() {
-				d.dirty.Store(true)
-				d.wgPeers.Relist()
-				runner.Notify(d.changes)
+				relist()
 			}
 		}
 	})
@@ -79,18 +76,12 @@ func (s *wgStore) summarize(states map[wgKey]*wgState) {
 	}
 }
 
-// AwaitHostAddrs implements dataplane.Dataplane: this driver does not move the host's addresses.
-func (*Driver) AwaitHostAddrs(context.Context) error { return nil }
+func (k *wireguard) traffic() map[netip.Prefix]report.Tunnel { return loadTraffic(&k.wg.traffic) }
 
-// PodsWithoutEndpoint implements dataplane.Dataplane: Linux takes no pod its network away.
-func (*Driver) PodsWithoutEndpoint() []string { return nil }
-
-// Traffic implements dataplane.Dataplane.
-func (d *Driver) Traffic() map[netip.Prefix]report.Tunnel {
-	for _, traffic := range []*map[netip.Prefix]report.Tunnel{d.ike.traffic.Load(), d.wg.traffic.Load()} {
-		if traffic != nil && len(*traffic) > 0 {
-			return *traffic // a node has one backend
-		}
+// loadTraffic returns nil before the first list.
+func loadTraffic(latest *atomic.Pointer[map[netip.Prefix]report.Tunnel]) map[netip.Prefix]report.Tunnel {
+	if t := latest.Load(); t != nil {
+		return *t
 	}
 	return nil
 }

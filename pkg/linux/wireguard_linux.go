@@ -33,26 +33,39 @@ import (
 type wireguard struct {
 	none
 	host
+	wg    *wgStore
+	peers *reconcile.Table[wgKey, wgPeer]
 }
 
-func newWireGuard(h host) kind { return &wireguard{host: h} }
+func newWireGuard(h host) kind {
+	k := &wireguard{host: h, wg: newWGStore(h.opts.Log, h.opts.KeyFile, h.opts.Tunnels)}
+	k.peers = reconcile.NewTable[wgKey, wgPeer](k.wg)
+	k.wg.desired, k.wg.devices = k.peers.Desired, k.names
+	return k
+}
+
+// tables has the peers before the routes, so that a packet that takes a new route finds one.
+func (k *wireguard) tables() (before, after driver.Tables) { return driver.Tables{k.peers}, nil }
+
+func (k *wireguard) close() error {
+	k.wg.close()
+	return nil
+}
 
 func (k *wireguard) fill(f *driver.Filling, p *dataplane.Path, link dataplane.Link) {
-	d := k.driver
 	peer := p.Encap.(dataplane.WireGuardPeer)
 	value := wgPeer{Endpoint: peer.Endpoint, Allowed: peer.Allowed}
-	if dev, ok := d.wireGuard(p.Device); ok {
+	if dev, ok := k.device(p.Device).Kind.(dataplane.WireGuard); ok {
 		value.PSK, value.Keepalive = dev.PSK, dev.Keepalive
 	}
-	driver.Put(f, d.wgPeers, wgKey{link.Index, peer.Key}, value)
-	driver.Put(f, d.routes, routeKey{p.Dst, defaultMetric(p.Dst.Addr())}, hop{Index: link.Index})
+	driver.Put(f, k.peers, wgKey{link.Index, peer.Key}, value)
+	driver.Put(f, k.routes, routeKey{p.Dst, defaultMetric(p.Dst.Addr())}, hop{Index: link.Index})
 }
 
 func (k *wireguard) found(dev dataplane.Device, link dataplane.Link, s dataplane.State) []*dataplane.Path {
-	d := k.driver
 	return k.pathsOf(link, s, func(dst netip.Prefix, h hop) *dataplane.Path {
-		owner, ok := d.wg.owners[wgSubnet{h.Index, dst}]
-		peer, exists := d.wgPeers.Actual(owner)
+		owner, ok := k.wg.owners[wgSubnet{h.Index, dst}]
+		peer, exists := k.peers.Actual(owner)
 		if h.Via.IsValid() || !ok || !exists || peer.Unmanaged {
 			return nil
 		}
@@ -70,67 +83,56 @@ func (*wireguard) networkRoutes(want map[routeKey]hop, dev dataplane.Device, lin
 	}
 }
 
-// wireGuard returns the desired properties of a WireGuard device.
-func (d *Driver) wireGuard(name string) (dataplane.WireGuard, bool) {
-	for _, dev := range d.desired {
-		if want, ok := dev.Kind.(dataplane.WireGuard); ok && dev.Name == name {
-			return want, true
-		}
-	}
-	return dataplane.WireGuard{}, false
-}
-
-// wireGuardNames returns the names of the existing WireGuard devices by index.
-func (d *Driver) wireGuardNames() map[int]string {
+// names returns the names of the existing WireGuard devices by index.
+func (k *wireguard) names() map[int]string {
 	names := map[int]string{}
-	for _, dev := range d.desired {
-		if link, ok := d.ensured[dev.Name]; ok && isWireGuard(dev) {
+	for _, dev := range k.desired {
+		_, ours := dev.Kind.(dataplane.WireGuard)
+		if link, exists := k.ensured[dev.Name]; ours && exists {
 			names[link.Index] = dev.Name
 		}
 	}
 	return names
 }
 
-func isWireGuard(dev dataplane.Device) bool {
-	_, is := dev.Kind.(dataplane.WireGuard)
-	return is
-}
-
 func (k *wireguard) ensure(dev dataplane.Device, found netlink.Link) (dataplane.Link, error) {
-	d := k.driver
 	want := dev.Kind.(dataplane.WireGuard)
 	if found != nil && !isOurType(found) {
 		return dataplane.Link{}, fmt.Errorf("there is a device of this name and of type %s, which is not flannel's: delete it", found.Type())
 	}
 	if found != nil {
-		if err := d.checkNetwork(dev, found); err != nil {
+		if err := k.checkNetwork(dev, found); err != nil {
 			return dataplane.Link{}, err
 		}
 	}
-	d.wg.poll(d)
+	k.wg.poll(func() {
+		k.dirty.Store(true)
+		k.peers.Relist()
+		k.notify()
+	})
 	if found == nil {
 		var err error
 		if found, err = k.create(dev.Name); err != nil {
 			return dataplane.Link{}, err
 		}
 	}
-	before, err := d.wg.client.device(dev.Name)
+	before, err := k.wg.client.device(dev.Name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return dataplane.Link{}, fmt.Errorf("there is a device of this name and of type %s that is not WireGuard's (delete it: ip link del %s), or the wireguard-go that made it is about to start or end: %w", found.Type(), dev.Name, err)
 	}
 	if err != nil {
-		return d.wg.withKey(linkOf(found)), err
+		return k.wg.withKey(linkOf(found)), err
 	}
 	keyErr := k.loadKey(dev, before)
-	if d.wg.private.key == nil {
+	if k.wg.private.key == nil {
 		return linkOf(found), keyErr
 	}
 	err = errors.Join(keyErr, k.configure(dev.Name, want, before))
 	if err == nil || !reconcile.IsUnknown(err) {
-		err = errors.Join(err, k.explain(want, d.repairTunnel(dev, want.Tunnel, found)))
+		err = errors.Join(err, k.explain(want, k.repairTunnel(dev, want.Tunnel, found)))
 	}
-	link, err := d.linkAfterRepair(found, err)
-	return d.wg.withKey(link), err
+	link, err := k.linkAfterRepair(found, err)
+	return k.wg.withKey(link), err
 }
 
 // explain adds to an error of the kernel what it means: the device takes its UDP port
@@ -145,49 +147,46 @@ func (k *wireguard) explain(want dataplane.WireGuard, err error) error {
 // create creates the device in the kernel or, if that has no WireGuard, with
 // wireguard-go.
 func (k *wireguard) create(name string) (netlink.Link, error) {
-	d := k.driver
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = name
-	err := d.handle.LinkAdd(&netlink.Wireguard{LinkAttrs: attrs})
+	err := k.handle.LinkAdd(&netlink.Wireguard{LinkAttrs: attrs})
 	by := "the kernel"
 	if errors.Is(err, unix.EOPNOTSUPP) {
 		by = "wireguard-go"
-		err = d.wg.startUserspace(name)
+		err = k.wg.startUserspace(name)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("create it: %w", err)
 	}
-	found, err := d.find(name)
+	found, err := k.find(name)
 	if err != nil {
 		return nil, fmt.Errorf("find it after creating it: %w", err)
 	}
 	if found == nil {
 		return nil, errors.New("somebody deleted it just after its creation")
 	}
-	d.logDevice("created the device", "device", name, "by", by)
+	k.logDevice("created the device", "device", name, "by", by)
 	return found, nil
 }
 
 // loadKey determines the private key. With Readdress it creates a new one, once.
 func (k *wireguard) loadKey(dev dataplane.Device, before *wgtypes.Device) error {
-	d := k.driver
-	if err := d.wg.loadKey(&before.PrivateKey); err != nil {
+	if err := k.wg.loadKey(&before.PrivateKey); err != nil {
 		return err
 	}
-	if !dev.Readdress || d.wg.replaced {
+	if !dev.Readdress || k.wg.replaced {
 		return nil
 	}
-	err := d.wg.replaceKey("replaced this node's private key, since another node has the same")
-	d.wg.replaced = err == nil // else the next pass retries
+	err := k.wg.replaceKey("replaced this node's private key, since another node has the same")
+	k.wg.replaced = err == nil // else the next pass retries
 	return err
 }
 
 // configure sets the key and the port of a device if they differ.
 func (k *wireguard) configure(name string, want dataplane.WireGuard, before *wgtypes.Device) error {
-	d := k.driver
 	var config wgtypes.Config
-	if before.PrivateKey != *d.wg.private.key {
-		config.PrivateKey = d.wg.private.key
+	if before.PrivateKey != *k.wg.private.key {
+		config.PrivateKey = k.wg.private.key
 	}
 	if port := int(want.Port); before.ListenPort != port {
 		config.ListenPort = &port
@@ -195,9 +194,9 @@ func (k *wireguard) configure(name string, want dataplane.WireGuard, before *wgt
 	if config.PrivateKey == nil && config.ListenPort == nil {
 		return nil
 	}
-	if err := d.wg.client.configure(name, config); err != nil {
+	if err := k.wg.client.configure(name, config); err != nil {
 		return k.explain(want, fmt.Errorf("set its private key and port %d: %w", want.Port, err))
 	}
-	d.logDevice("set the device's key and port", "device", name, "publicKey", d.wg.private.public(), "port", want.Port)
+	k.logDevice("set the device's key and port", "device", name, "publicKey", k.wg.private.public(), "port", want.Port)
 	return nil
 }
