@@ -8,14 +8,12 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
-	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
 	"flannel/pkg/dataplane"
 	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/linux/rtnetlink"
-	"flannel/pkg/linux/udptunnel"
 	"flannel/pkg/reconcile"
 	"flannel/pkg/reconcile/runner"
 	"flannel/pkg/status/report"
@@ -37,13 +35,6 @@ type Driver struct {
 	xfrm     *xfrmStore
 	ike      *ikeStore
 	tables   driver.Tables // all of them
-
-	// For TUN devices; see type tun.
-	datagrams  *reconcile.Table[netip.Prefix, netip.AddrPort]
-	peers      udptunnel.Peers // the content of datagrams
-	counters   udptunnel.Counters
-	forwarders map[string]*udptunnel.Tunnel // by device
-	forwarded  atomic.Bool                  // there was a forwarder
 
 	// The state that the tables want.
 	paths []*dataplane.Path
@@ -67,8 +58,7 @@ func New(opts driver.Options) (*Driver, error) {
 	if err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
-	d := &Driver{opts: opts, devices: devices, rows: newRows(c, &devices.scope, opts.Instance), changes: make(chan struct{}, 1), forwarders: map[string]*udptunnel.Tunnel{}}
-	d.datagrams = reconcile.NewTable[netip.Prefix, netip.AddrPort](datagramStore{&d.peers})
+	d := &Driver{opts: opts, devices: devices, rows: newRows(c, &devices.scope, opts.Instance), changes: make(chan struct{}, 1)}
 	d.xfrm = &xfrmStore{scope: &d.scope}
 	d.policies = reconcile.NewTable[policyKey, policy](d.xfrm)
 	d.ike = d.newIKEStore()
@@ -84,7 +74,7 @@ func New(opts driver.Options) (*Driver, error) {
 		b, a := k.tables()
 		before, after = append(before, b...), append(after, a...)
 	}
-	d.tables = slices.Concat(before, driver.Tables{d.datagrams}, after, driver.Tables{d.policies, d.ikes})
+	d.tables = slices.Concat(before, after, driver.Tables{d.policies, d.ikes})
 	if d.watcher, err = watch(d); err != nil {
 		d.handle.Close()
 		return nil, errors.Join(err, d.guard.close(), c.Close())
@@ -101,11 +91,16 @@ func (d *Driver) Close() error {
 	d.ipsecWatch.close()
 	d.ike.disconnect()
 	d.xfrm.close()
+	return errors.Join(d.each(kind.close), d.watcher.close(), d.guard.close(), d.conn.Close())
+}
+
+// each calls do for each kind. An error does not stop the rest.
+func (d *Driver) each(do func(kind) error) error {
 	var errs []error
 	for _, k := range d.kinds {
-		errs = append(errs, k.close())
+		errs = append(errs, do(k))
 	}
-	return errors.Join(append(errs, d.closeForwarders(), d.watcher.close(), d.guard.close(), d.conn.Close())...)
+	return errors.Join(errs...)
 }
 
 // AwaitHostAddrs implements dataplane.Dataplane: this driver does not move the host's addresses.
@@ -119,6 +114,16 @@ func (d *Driver) Traffic() map[netip.Prefix]report.Tunnel {
 	for _, k := range d.kinds {
 		if t := k.traffic(); len(t) > 0 {
 			return t // a node has one backend
+		}
+	}
+	return nil
+}
+
+// Forwarded implements dataplane.Dataplane.
+func (d *Driver) Forwarded() *report.Forwarded {
+	for _, k := range d.kinds {
+		if f := k.forwarded(); f != nil {
+			return f
 		}
 	}
 	return nil
@@ -146,14 +151,19 @@ func (d *Driver) Apply(ctx context.Context, links dataplane.Links, s dataplane.S
 	}
 	err = errors.Join(err, d.tables.Add(ctx, d.opts))
 	d.fillAll(driver.Want, held)
-	if !reconcile.IsUnknown(err) { // otherwise the forwarders' peers may not be set yet
-		d.startForwarders()
+	if !reconcile.IsUnknown(err) { // otherwise not all entries may be set yet
+		for _, k := range d.kinds {
+			k.start()
+		}
 	}
 	if driver.MayDelete(s, err) {
-		err = errors.Join(err, d.tables.Prune(ctx, d.opts), d.pruneStrays(), d.closeIPsec(), d.guard.prune(ctx, d))
+		err = errors.Join(err, d.tables.Prune(ctx, d.opts), d.each(func(k kind) error { return k.prune(ctx) }), d.pruneStrays(), d.closeIPsec(), d.guard.prune(ctx, d))
 	}
 	refused, err := driver.Attribute(errors.Join(err, unguarded), s.Paths, isPathsFault, d.keys)
-	return append(refused, d.diverted(s)...), err
+	for _, k := range d.kinds {
+		refused = append(refused, k.diverted(s)...)
+	}
+	return refused, err
 }
 
 // holdBack makes the tables not want the entries of those paths whose peers the guard

@@ -142,11 +142,11 @@ func (k *ipsec) ensure(dev dataplane.Device, found netlink.Link) (dataplane.Link
 	if err != nil && !ours {
 		return dataplane.Link{}, errors.Join(err, d.ipsecWatch.start(d)) // it notices when the other one is gone
 	}
-	return linkOf(found), errors.Join(err, k.start())
+	return linkOf(found), errors.Join(err, k.startPaths())
 }
 
-// start starts what the paths need, unless it has been started.
-func (k *ipsec) start() error {
+// startPaths starts what the paths need, unless it has been started.
+func (k *ipsec) startPaths() error {
 	d := k.driver
 	if err := d.xfrm.require(); err != nil {
 		return err

@@ -1,6 +1,7 @@
 package linux
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"reflect"
@@ -39,8 +40,16 @@ type kind interface {
 	// tables returns the kind's own tables: those whose entries exist before the
 	// routes, and the others.
 	tables() (before, after driver.Tables)
+	// start is called in each pass when all desired entries have been added, or refused.
+	start()
+	// diverted returns the paths whose packets a route of others leads elsewhere.
+	diverted(s dataplane.State) []dataplane.Refused
+	// prune removes what is no longer desired, beside the entries of tables.
+	prune(ctx context.Context) error
 	// traffic is what Dataplane.Traffic returns. Any goroutine may call it.
 	traffic() map[netip.Prefix]report.Tunnel
+	// forwarded is what Dataplane.Forwarded returns. Any goroutine may call it.
+	forwarded() *report.Forwarded
 	// close ends what the kind has started, but leaves the network as it is.
 	close() error
 }
@@ -57,6 +66,14 @@ func (none) describeOuter(*guard.Config, dataplane.Device) {}
 func (none) parameters(string) []sysctl { return nil }
 
 func (none) tables() (before, after driver.Tables) { return nil, nil }
+
+func (none) start() {}
+
+func (none) diverted(dataplane.State) []dataplane.Refused { return nil }
+
+func (none) prune(context.Context) error { return nil }
+
+func (none) forwarded() *report.Forwarded { return nil }
 
 func (none) traffic() map[netip.Prefix]report.Tunnel { return nil }
 

@@ -106,6 +106,16 @@ func (m *machine) restart() {
 	m.Driver = d
 }
 
+// kindIn returns the kind of this type.
+func kindIn[K kind](d *Driver) (found K) {
+	for _, k := range d.kinds {
+		if k, ok := k.(K); ok {
+			return k
+		}
+	}
+	return found
+}
+
 func peerPaths(i int) []*dataplane.Path {
 	mac := mac.Addr{2, 0, 0, 0, 1, byte(i)}
 	return []*dataplane.Path{

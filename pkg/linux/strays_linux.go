@@ -9,7 +9,7 @@ import (
 
 // pruneStrays deletes devices of ours that Ensure was not given, such as those of
 // another backend, VNI or address family.
-func (d *Driver) pruneStrays() error {
+func (d *devices) pruneStrays() error {
 	if !d.strays.Swap(false) {
 		return nil
 	}
@@ -18,7 +18,7 @@ func (d *Driver) pruneStrays() error {
 		d.strays.Store(true)
 		return err
 	}
-	errs := []error{d.destroyForwarders()}
+	var errs []error
 	for _, l := range all {
 		name := l.Attrs().Name
 		if slices.ContainsFunc(d.desired, func(dev dataplane.Device) bool { return dev.Name == name }) {
@@ -34,7 +34,7 @@ func (d *Driver) pruneStrays() error {
 			continue
 		}
 		delete(d.made, name)
-		d.opts.Log.Info("deleted a device that is no longer configured", "device", name)
+		d.log.Info("deleted a device that is no longer configured", "device", name)
 	}
 	err = errors.Join(errs...)
 	d.strays.CompareAndSwap(false, err != nil)

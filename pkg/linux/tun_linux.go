@@ -15,7 +15,6 @@ import (
 	"flannel/pkg/linux/guard"
 	"flannel/pkg/linux/udptunnel"
 	"flannel/pkg/reconcile"
-	"flannel/pkg/reconcile/runner"
 	"flannel/pkg/status/report"
 )
 
@@ -31,13 +30,25 @@ import (
 type tun struct {
 	none
 	host
+	datagrams  *reconcile.Table[netip.Prefix, netip.AddrPort]
+	peers      udptunnel.Peers // the content of datagrams
+	counters   udptunnel.Counters
+	forwarders map[string]*udptunnel.Tunnel // by device
 }
 
-func newTUN(h host) kind { return &tun{host: h} }
+func newTUN(h host) kind {
+	k := &tun{host: h, forwarders: map[string]*udptunnel.Tunnel{}}
+	k.datagrams = reconcile.NewTable[netip.Prefix, netip.AddrPort](datagramStore{&k.peers})
+	return k
+}
+
+// tables has the datagrams before the routes, so that a packet that takes a new route finds
+// its receiver.
+func (k *tun) tables() (before, after driver.Tables) { return driver.Tables{k.datagrams}, nil }
 
 func (k *tun) fill(f *driver.Filling, p *dataplane.Path, _ dataplane.Link) {
-	d := k.driver
-	driver.Put(f, d.datagrams, p.Dst, netip.AddrPortFrom(p.Via, d.portOf(p.Device)))
+	dev, _ := k.device(p.Device).Kind.(dataplane.TUN)
+	driver.Put(f, k.datagrams, p.Dst, netip.AddrPortFrom(p.Via, dev.Port))
 }
 
 func (*tun) networkRoutes(want map[routeKey]hop, _ dataplane.Device, link dataplane.Link, s dataplane.State) {
@@ -56,24 +67,13 @@ func (*tun) describeOuter(c *guard.Config, dev dataplane.Device) {
 	}
 }
 
-// portOf returns the port of a TUN device of the last Ensure.
-func (d *Driver) portOf(device string) uint16 {
-	for _, dev := range d.desired {
-		if t, ok := dev.Kind.(dataplane.TUN); ok && dev.Name == device {
-			return t.Port
-		}
-	}
-	return 0
-}
-
 func (k *tun) ensure(dev dataplane.Device, found netlink.Link) (dataplane.Link, error) {
-	d := k.driver
 	want := dev.Kind.(dataplane.TUN)
 	if _, ok := found.(*netlink.Tuntap); found != nil && (!ok || isTAP(found)) {
 		return dataplane.Link{}, fmt.Errorf("there is a device of this name and of type %s, which is not flannel's: delete it, or set another Backend.Port for all nodes", found.Type())
 	}
 	if found != nil {
-		if err := d.checkNetwork(dev, found); err != nil {
+		if err := k.checkNetwork(dev, found); err != nil {
 			return dataplane.Link{}, err
 		}
 	}
@@ -82,40 +82,39 @@ func (k *tun) ensure(dev dataplane.Device, found netlink.Link) (dataplane.Link, 
 	}
 	if found == nil {
 		var err error
-		if found, err = d.find(dev.Name); err != nil {
+		if found, err = k.find(dev.Name); err != nil {
 			return dataplane.Link{}, fmt.Errorf("find it after creating it: %w", err)
 		}
 		if found == nil {
 			return dataplane.Link{}, errors.New("somebody deleted it just after its creation")
 		}
-		d.logDevice("created the device", "device", dev.Name)
+		k.logDevice("created the device", "device", dev.Name)
 	}
 	if found.Attrs().GSOMaxSegs > udptunnel.MaxSegments {
-		if err := d.handle.LinkSetGSOMaxSegs(found, udptunnel.MaxSegments); err != nil { // kernels before 4.16
-			d.opts.Log.Debug("cannot limit the segments of a packet", "device", dev.Name, "error", err)
+		if err := k.handle.LinkSetGSOMaxSegs(found, udptunnel.MaxSegments); err != nil { // kernels before 4.16
+			k.log.Debug("cannot limit the segments of a packet", "device", dev.Name, "error", err)
 		}
 	}
 	// The forwarder sends ICMP errors from the device's own address into the kernel. Without
 	// this, pods do not get them.
-	err := d.sysctls.try("net/ipv4/conf/"+dev.Name+"/accept_local", "1")
-	return d.linkAfterRepair(found, errors.Join(d.repairTunnel(dev, want.Tunnel, found), err))
+	err := k.sysctls.try("net/ipv4/conf/"+dev.Name+"/accept_local", "1")
+	return k.linkAfterRepair(found, errors.Join(k.repairTunnel(dev, want.Tunnel, found), err))
 }
 
 // forward opens the forwarder of a device, unless it runs already as wanted. exists
 // means that there is a device with this name.
 func (k *tun) forward(name string, want dataplane.TUN, exists bool) error {
-	d := k.driver
 	options := udptunnel.Options{
-		Device: name, Local: netip.AddrPortFrom(want.Local, want.Port), Peers: &d.peers, Counters: &d.counters,
+		Device: name, Local: netip.AddrPortFrom(want.Local, want.Port), Peers: &k.peers, Counters: &k.counters,
 	}
 	if len(want.Addr) > 0 {
 		options.Source = want.Addr[0].Addr()
 	}
-	if running := d.forwarders[name]; running != nil {
+	if running := k.forwarders[name]; running != nil {
 		var err error
 		switch {
 		case ended(running):
-			d.opts.Log.Warn("the forwarder of the device has ended, starting it again", "device", name, "reason", running.Err())
+			k.log.Warn("the forwarder of the device has ended, starting it again", "device", name, "reason", running.Err())
 			err = running.Close()
 		case !exists || !running.Attached(): // deleted, or renamed and perhaps replaced
 			err = running.Destroy()
@@ -125,21 +124,20 @@ func (k *tun) forward(name string, want dataplane.TUN, exists bool) error {
 			return nil
 		}
 		if err != nil {
-			d.opts.Log.Debug("cannot close a forwarder", "device", name, "error", err)
+			k.log.Debug("cannot close a forwarder", "device", name, "error", err)
 		}
-		delete(d.forwarders, name)
+		delete(k.forwarders, name)
 	}
 	t, err := udptunnel.Open(options)
 	if err != nil {
 		return err
 	}
-	d.forwarders[name] = t
-	d.forwarded.Store(true)
-	d.diverting.Store(true)
+	k.forwarders[name] = t
+	k.diverting.Store(true)
 	go func() { // ends with the forwarder
 		<-t.Done()
-		d.dirty.Store(true)
-		runner.Notify(d.changes)
+		k.dirty.Store(true)
+		k.notify()
 	}()
 	return nil
 }
@@ -154,12 +152,12 @@ func ended(t *udptunnel.Tunnel) bool {
 	}
 }
 
-// destroyForwarders ends the forwarders of devices that Ensure was not given, and
+// prune ends the forwarders of devices that Ensure was not given, and
 // deletes these devices.
-func (d *Driver) destroyForwarders() error {
+func (k *tun) prune(context.Context) error {
 	var errs []error
-	for name, t := range d.forwarders {
-		if slices.ContainsFunc(d.desired, func(dev dataplane.Device) bool { return dev.Name == name }) {
+	for name, t := range k.forwarders {
+		if k.device(name).Name == name {
 			continue
 		}
 		gone := ended(t)
@@ -167,28 +165,28 @@ func (d *Driver) destroyForwarders() error {
 			errs = append(errs, fmt.Errorf("delete the device %s: %w", name, err))
 			continue
 		}
-		delete(d.forwarders, name)
-		delete(d.made, name)
-		d.opts.Log.Info("deleted a device that is no longer configured", "device", name)
+		delete(k.forwarders, name)
+		delete(k.made, name)
+		k.log.Info("deleted a device that is no longer configured", "device", name)
 	}
 	return errors.Join(errs...)
 }
 
-// startForwarders starts those that Ensure has opened. They must not start before the
+// start starts the forwarders that Ensure has opened. They must not start before the
 // peers are known.
-func (d *Driver) startForwarders() {
-	for _, t := range d.forwarders {
+func (k *tun) start() {
+	for _, t := range k.forwarders {
 		t.Start()
 	}
 }
 
-// closeForwarders ends all forwarders. Their devices stay.
-func (d *Driver) closeForwarders() error {
+// close ends all forwarders. Their devices stay.
+func (k *tun) close() error {
 	var errs []error
-	for _, t := range d.forwarders {
+	for _, t := range k.forwarders {
 		errs = append(errs, t.Close())
 	}
-	clear(d.forwarders)
+	clear(k.forwarders)
 	return errors.Join(errs...)
 }
 
@@ -196,8 +194,8 @@ func (d *Driver) closeForwarders() error {
 // elsewhere. With other kinds of paths, each peer's subnet is the destination of a route
 // of ours, which replaces others. Here it is a part of the network's route, and any route
 // to a part of the network comes before that.
-func (d *Driver) diverted(s dataplane.State) (found []dataplane.Refused) {
-	if d.datagrams.Len() == 0 {
+func (k *tun) diverted(s dataplane.State) (found []dataplane.Refused) {
+	if k.datagrams.Len() == 0 {
 		return nil
 	}
 	seen := map[netip.Prefix]bool{}
@@ -208,9 +206,9 @@ func (d *Driver) diverted(s dataplane.State) (found []dataplane.Refused) {
 				"delete it (ip route show root %s)", key.Dst, key.Dst)})
 		}
 	}
-	for _, key := range slices.SortedFunc(maps.Keys(d.foreign), func(a, b routeKey) int { return a.Dst.Compare(b.Dst) }) {
+	for _, key := range slices.SortedFunc(maps.Keys(k.foreign), func(a, b routeKey) int { return a.Dst.Compare(b.Dst) }) {
 		for bits := range key.Dst.Bits() + 1 { // it is a part of the peer's subnet, or the whole
-			if of := netip.PrefixFrom(key.Dst.Addr(), bits).Masked(); d.datagrams.Wanted(of) {
+			if of := netip.PrefixFrom(key.Dst.Addr(), bits).Masked(); k.datagrams.Wanted(of) {
 				add(of, key)
 			}
 		}
@@ -218,7 +216,7 @@ func (d *Driver) diverted(s dataplane.State) (found []dataplane.Refused) {
 			if p.Dst.Bits() <= key.Dst.Bits() {
 				break
 			}
-			if key.Dst.Contains(p.Dst.Addr()) && d.datagrams.Wanted(p.Dst) {
+			if key.Dst.Contains(p.Dst.Addr()) && k.datagrams.Wanted(p.Dst) {
 				add(p.Dst, key)
 			}
 		}
@@ -226,12 +224,11 @@ func (d *Driver) diverted(s dataplane.State) (found []dataplane.Refused) {
 	return found
 }
 
-// Forwarded implements dataplane.Dataplane.
-func (d *Driver) Forwarded() *report.Forwarded {
-	if !d.forwarded.Load() {
+func (k *tun) forwarded() *report.Forwarded {
+	if !k.diverting.Load() { // there was no forwarder yet
 		return nil
 	}
-	f := d.counters.Get()
+	f := k.counters.Get()
 	return &f
 }
 

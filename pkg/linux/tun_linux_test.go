@@ -45,7 +45,7 @@ func (m *machine) useUDP(device string, port uint16, peers int) {
 func (m *machine) tunState() string {
 	out := run(m.t, `ip -br link show type tun | sed "s/UNKNOWN/UP/"; ip -br -4 addr show type tun | sed "s/UNKNOWN/UP/"; ip route show root 10.5.0.0/16
 		for d in $(ls /sys/class/net | grep "^flannel[0-9]"); do cat /sys/class/net/$d/mtu /proc/sys/net/ipv4/conf/$d/accept_local; ip -d link show $d | grep -o "gso_max_segs [0-9]*"; done`)
-	return out + fmt.Sprint(m.peers.All())
+	return out + fmt.Sprint(kindIn[*tun](m.Driver).peers.All())
 }
 
 const tunWant = `flannel0 UP <POINTOPOINT,MULTICAST,NOARP,UP,LOWER_UP>
@@ -181,8 +181,8 @@ func TestTUNAndOthers(t *testing.T) {
 		m.hasTUN("another port", strings.NewReplacer("flannel0", "flannel9000", ":8285", ":9000").Replace(tunWant))
 		m.devices, m.state = devices, state
 		m.mustPass()
-		if now := kernel(t); now != vxlan || len(m.peers.All()) > 0 || len(m.forwarders) > 0 {
-			t.Errorf("vxlan after udp:\n%s\nwant\n%s\n%v %v", now, vxlan, m.peers.All(), m.forwarders)
+		if now := kernel(t); now != vxlan || len(kindIn[*tun](m.Driver).peers.All()) > 0 || len(kindIn[*tun](m.Driver).forwarders) > 0 {
+			t.Errorf("vxlan after udp:\n%s\nwant\n%s\n%v %v", now, vxlan, kindIn[*tun](m.Driver).peers.All(), kindIn[*tun](m.Driver).forwarders)
 		}
 		if out := run(t, "ip -br link show type tun; ss -Hlun sport = :9000"); out != "" {
 			t.Errorf("left of udp:\n%s", out)
@@ -266,8 +266,8 @@ func TestTUNWaitsForPeers(t *testing.T) {
 		}
 		run(t, "ip route add 10.5.0.0/16 dev flannel0 proto 70; ping -c 1 -W 1 10.5.2.2 || true")
 		m.mustPass()
-		eventually.True(t, "packets are counted", func() bool { return m.counters.Get().Sent.Packets > 0 })
-		if c := m.counters.Get(); c.Dropped[udptunnel.Unreachable.String()] > 0 {
+		eventually.True(t, "packets are counted", func() bool { return kindIn[*tun](m.Driver).counters.Get().Sent.Packets > 0 })
+		if c := kindIn[*tun](m.Driver).counters.Get(); c.Dropped[udptunnel.Unreachable.String()] > 0 {
 			t.Errorf("counted %+v", c)
 		}
 	})
@@ -330,14 +330,14 @@ func TestTUNWithManyPeers(t *testing.T) {
 		began := time.Now()
 		m.mustPass()
 		t.Logf("10,000 peers after %v", time.Since(began))
-		if n := len(m.peers.All()); n != 10_000 {
+		if n := len(kindIn[*tun](m.Driver).peers.All()); n != 10_000 {
 			t.Errorf("%d peers", n)
 		}
 		began = time.Now()
 		m.state.Paths = m.state.Paths[:9_999]
 		m.mustPass()
 		t.Logf("one change after %v", time.Since(began))
-		if n := len(m.peers.All()); n != 9_999 || m.done != (reconcile.Result{Deleted: 1}) {
+		if n := len(kindIn[*tun](m.Driver).peers.All()); n != 9_999 || m.done != (reconcile.Result{Deleted: 1}) {
 			t.Errorf("%d peers after %+v", n, m.done)
 		}
 	})
