@@ -33,38 +33,38 @@ func Cleanup(ctx context.Context, opts driver.Options, networks []netip.Prefix, 
 	if err != nil {
 		return nil, err
 	}
+	l := &leaving{}
+	err = d.each(func(k kind) error { return k.leave(l) })
+	d.removeRows(l)
+	guard, guardErr := d.guard.remove(dryRun)
+	slices.Sort(l.what)
+	for _, link := range links {
+		l.will("remove", "device %s", link.Attrs().Name)
+		l.step(func(context.Context) error { return d.deleteLink(link) })
+	}
+	l.what, err = append(l.what, guard...), errors.Join(err, guardErr)
+	if dryRun {
+		return l.what, err
+	}
+	return l.what, errors.Join(err, l.run(ctx))
+}
+
+// removeRows removes the routes and nexthop objects; the tables want nothing.
+func (d *Driver) removeRows(l *leaving) {
 	for _, e := range d.routes.AllActual() {
-		removed = append(removed, fmt.Sprintf("route %s %s", e.Key, e.Value))
+		l.will("remove", "route %s %s", e.Key, e.Value)
 	}
 	for _, e := range d.nexthops.AllActual() {
-		removed = append(removed, fmt.Sprintf("nexthop object %s", e.Key.hop))
+		l.will("remove", "nexthop object %s", e.Key.hop)
 	}
-	for _, e := range d.policies.AllActual() {
-		removed = append(removed, fmt.Sprintf("policy %s %s", e.Key, e.Value))
-	}
-	for _, e := range d.ikes.AllActual() {
-		removed = append(removed, fmt.Sprintf("connection %s", e.Key))
-	}
-	if d.ike.mayStop() {
-		removed = append(removed, "strongSwan's charon")
-	}
-	slices.Sort(removed)
-	for _, l := range links {
-		removed = append(removed, "device "+l.Attrs().Name)
-	}
-	guard, err := d.guard.remove(dryRun)
-	removed = append(removed, guard...)
-	if dryRun {
-		return removed, err
-	}
-	return removed, errors.Join(err, d.deleteAll(ctx, links))
+	l.step(func(ctx context.Context) error { return driver.Tables{d.nexthops, d.routes}.Prune(ctx, d.opts) })
 }
 
 // errNoNetwork is the error of commands for one of several flannelds on a host.
 var errNoNetwork = errors.New("the pod network of this flanneld is not known, so its devices and routes cannot be distinguished from those of others")
 
 // findOurs finds what is ours without a configuration: it returns the tunnel
-// devices, and lists the tables of routes and nexthop objects. Without networks,
+// devices, and lists the tables. Without networks,
 // everything of every flanneld is ours.
 func (d *Driver) findOurs(ctx context.Context, networks []netip.Prefix) (tunnels []netlink.Link, err error) {
 	if len(networks) == 0 && d.opts.Instance != "" {
@@ -96,7 +96,7 @@ func (d *Driver) findOurs(ctx context.Context, networks []netip.Prefix) (tunnels
 		ours.tunnels[l.Attrs().Index] = true
 	}
 	d.scope.Store(ours)
-	return tunnels, driver.Tables{d.nexthops, d.routes, d.policies, d.ikes}.Refresh(ctx)
+	return tunnels, d.tables.Refresh(ctx)
 }
 
 // unused returns those of the other devices with a name and type that flannel gives which
@@ -120,16 +120,6 @@ func (d *Driver) unused(ours, others []netlink.Link) (unused []netlink.Link, err
 	return slices.DeleteFunc(unused, func(l netlink.Link) bool {
 		return !alone && !slices.ContainsFunc(ours, func(o netlink.Link) bool { return tunnel(o) == tunnel(l) })
 	}), nil
-}
-
-// deleteAll deletes the routes and nexthop objects that were listed, and the
-// devices.
-func (d *Driver) deleteAll(ctx context.Context, links []netlink.Link) error {
-	errs := []error{driver.Tables{d.nexthops, d.routes, d.policies, d.ikes}.Prune(ctx, d.opts), d.closeIPsec()} // the tables want nothing
-	for _, l := range links {
-		errs = append(errs, d.deleteLink(l))
-	}
-	return errors.Join(errs...)
 }
 
 // deleteLink deletes a device, if it is still there.

@@ -30,11 +30,7 @@ type Driver struct {
 	kinds   []kind // by row of the table kinds
 	watcher *watcher
 
-	policies *reconcile.Table[policyKey, policy]
-	ikes     *reconcile.Table[ikeKey, ikeConn]
-	xfrm     *xfrmStore
-	ike      *ikeStore
-	tables   driver.Tables // all of them
+	tables driver.Tables // all of them
 
 	// The state that the tables want.
 	paths []*dataplane.Path
@@ -42,9 +38,6 @@ type Driver struct {
 
 	guard   guarding
 	bridges formerBridges
-
-	encrypting encrypting
-	ipsecWatch ipsecWatch
 }
 
 // New opens the kernel's tables and starts to watch them. The caller closes the
@@ -59,22 +52,16 @@ func New(opts driver.Options) (*Driver, error) {
 		return nil, errors.Join(err, c.Close())
 	}
 	d := &Driver{opts: opts, devices: devices, rows: newRows(c, &devices.scope, opts.Instance), changes: make(chan struct{}, 1)}
-	d.xfrm = &xfrmStore{scope: &d.scope}
-	d.policies = reconcile.NewTable[policyKey, policy](d.xfrm)
-	d.ike = d.newIKEStore()
-	d.ikes = reconcile.NewTable[ikeKey, ikeConn](d.ike)
-	d.kinds = newKinds(host{driver: d, opts: opts, devices: d.devices, rows: d.rows, notify: func() { runner.Notify(d.changes) }})
+	d.kinds = newKinds(host{opts: opts, devices: d.devices, rows: d.rows, notify: func() { runner.Notify(d.changes) }})
 	d.guard.open(d)
 	// The order in which entries are added. A packet that takes a new route finds the
-	// neighbour and the FDB entry, the WireGuard peer or the receiver of datagrams, too.
-	// The policies of a connection exist before it does, so that the kernel drops
-	// packets until there are keys, instead of sending them unencrypted.
+	// neighbour and the FDB entry, or what its kind has in their place, too.
 	before, after := driver.Tables{d.nexthops, d.fdb, d.neighs}, driver.Tables{d.routes}
 	for _, k := range d.kinds {
 		b, a := k.tables()
 		before, after = append(before, b...), append(after, a...)
 	}
-	d.tables = slices.Concat(before, after, driver.Tables{d.policies, d.ikes})
+	d.tables = append(before, after...)
 	if d.watcher, err = watch(d); err != nil {
 		d.handle.Close()
 		return nil, errors.Join(err, d.guard.close(), c.Close())
@@ -88,9 +75,6 @@ func (d *Driver) Changes() <-chan struct{} { return d.changes }
 // Close implements Dataplane.
 func (d *Driver) Close() error {
 	d.handle.Close()
-	d.ipsecWatch.close()
-	d.ike.disconnect()
-	d.xfrm.close()
 	return errors.Join(d.each(kind.close), d.watcher.close(), d.guard.close(), d.conn.Close())
 }
 
@@ -157,7 +141,7 @@ func (d *Driver) Apply(ctx context.Context, links dataplane.Links, s dataplane.S
 		}
 	}
 	if driver.MayDelete(s, err) {
-		err = errors.Join(err, d.tables.Prune(ctx, d.opts), d.each(func(k kind) error { return k.prune(ctx) }), d.pruneStrays(), d.closeIPsec(), d.guard.prune(ctx, d))
+		err = errors.Join(err, d.tables.Prune(ctx, d.opts), d.each(func(k kind) error { return k.prune(ctx) }), d.pruneStrays(), d.guard.prune(ctx, d))
 	}
 	refused, err := driver.Attribute(errors.Join(err, unguarded), s.Paths, isPathsFault, d.keys)
 	for _, k := range d.kinds {
@@ -223,8 +207,12 @@ func (d *Driver) fill(f *driver.Filling, p *dataplane.Path) error {
 // begin prepares the tables for s. They want nothing if the devices are others.
 func (d *Driver) begin(links dataplane.Links, s dataplane.State) {
 	d.setNetworks(s)
-	d.wantIPsec()
-	if !maps.EqualFunc(d.links, links, func(a, b dataplane.Link) bool { return a.Index == b.Index }) {
+	reset := !maps.EqualFunc(d.links, links, func(a, b dataplane.Link) bool { return a.Index == b.Index })
+	for _, k := range d.kinds {
+		changed := k.begin()
+		reset = reset || changed
+	}
+	if reset {
 		d.resetTables()
 		d.links = links
 	}
@@ -234,7 +222,9 @@ func (d *Driver) begin(links dataplane.Links, s dataplane.State) {
 func (d *Driver) want(s dataplane.State) error {
 	err := driver.FillChanges(d.paths, s, d.fill)
 	d.paths = s.Paths
-	d.wantBlocks(s.Networks)
+	for _, k := range d.kinds {
+		k.want(d.links, s)
+	}
 	return err
 }
 
@@ -249,9 +239,7 @@ func (d *Driver) setNetworks(s dataplane.State) {
 	next.networks, next.former, next.subnets = slices.Clone(s.Networks), slices.Clone(s.Former), slices.Clone(s.Subnets)
 	next.unrouted, next.keep = s.Unrouted, s.KeepDevices
 	d.scope.Store(&next)
-	d.routes.Relist()
-	d.policies.Relist()
-	d.ikes.Relist()
+	d.tables.Relist()
 	d.sysctls.dirty.Store(true)
 }
 
@@ -261,5 +249,5 @@ func (d *Driver) resetTables() {
 	d.guard.reset()
 	d.rows.reset()
 	clear(d.sysctls.direct)
-	d.paths, d.encrypting.blocks = nil, nil
+	d.paths = nil
 }

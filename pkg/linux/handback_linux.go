@@ -7,9 +7,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
-
 	"flannel/pkg/dataplane/driver"
 )
 
@@ -33,20 +30,48 @@ func Handback(ctx context.Context, opts driver.Options, networks []netip.Prefix,
 	if err != nil {
 		return nil, err
 	}
-	idle := map[int]netlink.Link{} // by index
-	for _, l := range tunnels {
-		if isIdle(l) {
-			idle[l.Attrs().Index] = l
-			done = append(done, "remove device "+l.Attrs().Name)
+	l, idle := &leaving{back: true}, map[int]bool{}
+	for _, link := range tunnels {
+		idle[link.Attrs().Index] = isIdle(link)
+	}
+	err = errors.Join(d.rewriteRoutes(l, idle), d.each(func(k kind) error { return k.leave(l) }))
+	if err != nil {
+		return nil, err
+	}
+	guard, err := d.guard.remove(true)
+	if err != nil {
+		return nil, err
+	}
+	for _, table := range guard { // whose peers nobody would keep up to date
+		l.will("remove", "%s", table)
+	}
+	l.step(func(context.Context) error {
+		_, err = d.guard.remove(false)
+		return err
+	})
+	for _, link := range tunnels {
+		if idle[link.Attrs().Index] {
+			l.will("remove", "device %s", link.Attrs().Name)
+			l.step(func(context.Context) error { return d.deleteLink(link) })
 		}
 	}
+	slices.Sort(l.what)
+	if dryRun {
+		return l.what, nil
+	}
+	return l.what, l.run(ctx)
+}
+
+// rewriteRoutes gives our routes flannel's form, and removes nexthop objects and
+// blackholes. Routes through the idle devices, by their index, are deleted with these.
+func (d *Driver) rewriteRoutes(l *leaving, idle map[int]bool) error {
 	store, scope := newRouteStore(d.store), d.scope.Load()
 	store.plain = true
 	routes, err := store.find(func(r kernelRoute) bool {
-		return r.protocol == protocolOurs && scope.owns(r) && idle[r.hop.Index] == nil
+		return r.protocol == protocolOurs && scope.owns(r) && !idle[r.hop.Index]
 	})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	var rewrite, remove []routeEntry
 	for _, r := range routes {
@@ -55,48 +80,22 @@ func Handback(ctx context.Context, opts driver.Options, networks []netip.Prefix,
 			verb, list = "remove", &remove
 		}
 		*list = append(*list, routeEntry{Key: r.key, Value: r.hop})
-		done = append(done, fmt.Sprintf("%s route %s %s", verb, r.key, r.hop))
+		l.will(verb, "route %s %s", r.key, r.hop)
 	}
-	for _, e := range d.nexthops.AllActual() {
-		done = append(done, fmt.Sprintf("remove nexthop object %s", e.Key.hop))
+	nexthops := d.nexthops.AllActual()
+	for _, e := range nexthops {
+		l.will("remove", "nexthop object %s", e.Key.hop)
 	}
-	var policies []policyEntry
-	for _, e := range d.policies.AllActual() {
-		if e.Value.Priority != 0 {
-			policies = append(policies, e)
-			done = append(done, fmt.Sprintf("remove policy %s %s", e.Key, e.Value))
+	l.step(func(ctx context.Context) error {
+		errs := store.Set(ctx, rewrite)
+		for i, err := range errs {
+			if err != nil {
+				errs[i] = fmt.Errorf("rewrite route %s %w", rewrite[i].Key, err)
+			}
 		}
-	}
-	if d.ike.mayStop() {
-		done = append(done, "end strongSwan's charon")
-	}
-	guard, err := d.guard.remove(true)
-	if err != nil {
-		return nil, err
-	}
-	for _, table := range guard { // whose peers nobody would keep up to date
-		done = append(done, "remove "+table)
-	}
-	slices.Sort(done)
-	if dryRun {
-		return done, nil
-	}
-	errs := store.Set(ctx, rewrite)
-	for i, err := range errs {
-		if err != nil {
-			errs[i] = fmt.Errorf("rewrite route %s %w", rewrite[i].Key, err)
-		}
-	}
-	errs = append(append(errs, store.Delete(ctx, remove)...), d.store.removeUnused(ctx, store, d.nexthops.AllActual()))
-	if len(policies) > 0 {
-		errs = append(errs, d.xfrm.Delete(ctx, policies)...)
-	}
-	_, err = d.guard.remove(false)
-	errs = append(errs, err, d.ike.stop(unix.SIGKILL))
-	for _, l := range idle {
-		errs = append(errs, d.deleteLink(l))
-	}
-	return done, errors.Join(errs...)
+		return errors.Join(append(append(errs, store.Delete(ctx, remove)...), d.store.removeUnused(ctx, store, nexthops))...)
+	})
+	return nil
 }
 
 // removeUnused deletes the nexthop objects that no route uses. With an object, the

@@ -1,24 +1,19 @@
 package linux
 
 import (
+	"context"
 	"crypto/sha256"
 	"errors"
-	"maps"
 	"net/netip"
 	"path/filepath"
-	"slices"
-	"sync"
-	"sync/atomic"
-	"time"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"flannel/pkg/dataplane"
 	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/linux/guard"
-	"flannel/pkg/reconcile/runner"
+	"flannel/pkg/reconcile"
 	"flannel/pkg/status/report"
 )
 
@@ -47,13 +42,45 @@ import (
 type ipsec struct {
 	none
 	host
+	xfrm     *xfrmStore
+	policies *reconcile.Table[policyKey, policy]
+	ike      *ikeStore
+	ikes     *reconcile.Table[ikeKey, ikeConn]
+	watch    ipsecWatch
+
+	filled dataplane.IPsec      // the device that the entries of paths are for; zero: none
+	blocks map[policyKey]policy // wanted; see want
 }
 
-func newIPsec(h host) kind { return &ipsec{host: h} }
+func newIPsec(h host) kind {
+	k := &ipsec{host: h, xfrm: &xfrmStore{scope: &h.scope}}
+	k.policies = reconcile.NewTable[policyKey, policy](k.xfrm)
+	needed := func() bool { _, _, used := k.encrypting(); return used }
+	name := "strongswan.conf"
+	if h.opts.Instance != "" {
+		name = "strongswan-" + h.opts.Instance + ".conf"
+	}
+	config := filepath.Join(h.opts.StateDir, name)
+	used := func() bool { return needed() || len(k.policies.AllActual()) > 0 || k.ike.mayStop() }
+	k.ike = &ikeStore{log: h.opts.Log, config: config, scope: &h.scope, needed: needed, used: used, spis: k.xfrm.spis, notify: k.watch.notify}
+	k.ikes = reconcile.NewTable[ikeKey, ikeConn](k.ike)
+	k.watch.changed = func() {
+		k.dirty.Store(true)
+		k.policies.Relist()
+		k.ikes.Relist()
+		k.notify()
+	}
+	return k
+}
+
+// tables has the policies of a connection before the connection, so that the kernel drops
+// packets until there are keys, instead of sending them unencrypted.
+func (k *ipsec) tables() (before, after driver.Tables) {
+	return nil, driver.Tables{k.policies, k.ikes}
+}
 
 func (k *ipsec) fill(f *driver.Filling, p *dataplane.Path, _ dataplane.Link) {
-	d := k.driver
-	dev, _ := d.ipsecDevice()
+	dev := k.filled
 	for _, e := range []struct {
 		key   policyKey
 		value policy
@@ -62,50 +89,42 @@ func (k *ipsec) fill(f *driver.Filling, p *dataplane.Path, _ dataplane.Link) {
 		{policyKey{netlink.XFRM_DIR_IN, p.Dst, dev.Subnet}, policy{Src: p.Via, Dst: dev.Local}},
 		{policyKey{netlink.XFRM_DIR_FWD, p.Dst, dev.Subnet}, policy{Src: p.Via, Dst: dev.Local}},
 	} {
-		driver.Put(f, d.policies, e.key, e.value)
+		driver.Put(f, k.policies, e.key, e.value)
 	}
 	k.sysctls.countDirect(f.Verb, p)
 	sum := sha256.Sum256([]byte(dev.Secret))
-	driver.Put(f, d.ikes, ikeKey{dev.Local, p.Via, dev.Subnet, p.Dst},
+	driver.Put(f, k.ikes, ikeKey{dev.Local, p.Via, dev.Subnet, p.Dst},
 		ikeConn{id: dev.ID, proposal: dev.Proposal, udpEncap: dev.UDPEncap, secret: [8]byte(sum[:8])})
 }
 
-// encrypting is what the tables want because of the device that encrypts.
-type encrypting struct {
-	device dataplane.IPsec // that their entries are for; zero: none
-	blocks map[policyKey]policy
-}
-
-// wantBlocks makes the table of policies want that packets of this node's pods to others
+// want makes the table of policies want that packets of this node's pods to others
 // are dropped unless a path's policy encrypts them.
-func (d *Driver) wantBlocks(networks []netip.Prefix) {
+func (k *ipsec) want(links dataplane.Links, s dataplane.State) {
 	want := map[policyKey]policy{}
-	dev, used := d.ipsecDevice()
-	if _, exists := d.links[d.ipsecName()]; used && exists { // else IPsec may be another flanneld's
-		for _, n := range networks {
+	name, dev, used := k.encrypting()
+	if _, exists := links[name]; used && exists { // else IPsec may be another flanneld's
+		for _, n := range s.Networks {
 			if n.Contains(dev.Subnet.Addr()) {
 				want[policyKey{netlink.XFRM_DIR_OUT, dev.Subnet, n}] = policy{Priority: blockPriority}
 			}
 		}
 		want[policyKey{netlink.XFRM_DIR_OUT, dev.Subnet, dev.Subnet}] = policy{Priority: localPriority}
 	}
-	if maps.Equal(want, d.encrypting.blocks) {
-		return
-	}
-	for key := range d.encrypting.blocks {
-		d.policies.Drop(key)
+	for key := range k.blocks {
+		if _, still := want[key]; !still {
+			k.policies.Drop(key)
+		}
 	}
 	for key, value := range want {
-		d.policies.Want(key, value)
+		k.policies.Want(key, value)
 	}
-	d.encrypting.blocks = want
+	k.blocks = want
 }
 
 // found returns the paths of the outgoing policies that fill would make.
 func (k *ipsec) found(dev dataplane.Device, _ dataplane.Link, s dataplane.State) (found []*dataplane.Path) {
-	d := k.driver
 	want := dev.Kind.(dataplane.IPsec)
-	for _, e := range d.policies.AllActual() {
+	for _, e := range k.policies.AllActual() {
 		if e.Key.Dir == netlink.XFRM_DIR_OUT && e.Key.Src == want.Subnet && e.Value.Src == want.Local && driver.Inside(e.Key.Dst, s.Networks) {
 			found = append(found, &dataplane.Path{Dst: e.Key.Dst, Via: e.Value.Dst, Device: dev.Name, Encap: dataplane.ESP{}})
 		}
@@ -134,142 +153,96 @@ func (*ipsec) parameters(device string) []sysctl {
 // IPsec belongs to another flanneld. If two have started at the same moment, both have
 // policies, and go on with an error.
 func (k *ipsec) ensure(dev dataplane.Device, found netlink.Link) (dataplane.Link, error) {
-	d := k.driver
 	if found == nil {
 		return dataplane.Link{}, errors.New("does not exist")
 	}
-	ours, err := d.xfrm.checkNetwork(dev.Networks)
+	ours, err := k.xfrm.checkNetwork(dev.Networks)
 	if err != nil && !ours {
-		return dataplane.Link{}, errors.Join(err, d.ipsecWatch.start(d)) // it notices when the other one is gone
+		return dataplane.Link{}, errors.Join(err, k.watch.start()) // it notices when the other one is gone
 	}
 	return linkOf(found), errors.Join(err, k.startPaths())
 }
 
 // startPaths starts what the paths need, unless it has been started.
 func (k *ipsec) startPaths() error {
-	d := k.driver
-	if err := d.xfrm.require(); err != nil {
+	if err := k.xfrm.require(); err != nil {
 		return err
 	}
-	if err := d.ipsecWatch.start(d); err != nil {
+	if err := k.watch.start(); err != nil {
 		return err
 	}
-	return d.ike.reach()
+	return k.ike.reach()
 }
 
-// ipsecIndex returns the index in Driver.devices of the device that encrypts; -1: there
-// is none.
-func (d *Driver) ipsecIndex() int {
-	return slices.IndexFunc(d.desired, func(dev dataplane.Device) bool { _, is := dev.Kind.(dataplane.IPsec); return is })
-}
-
-// ipsecDevice returns the desired properties of the device that encrypts.
-func (d *Driver) ipsecDevice() (dev dataplane.IPsec, used bool) {
-	if i := d.ipsecIndex(); i >= 0 {
-		return d.desired[i].Kind.(dataplane.IPsec), true
+// encrypting returns the name and the properties of the desired device that encrypts.
+func (k *ipsec) encrypting() (name string, dev dataplane.IPsec, used bool) {
+	for _, d := range k.desired {
+		if dev, used := d.Kind.(dataplane.IPsec); used {
+			return d.Name, dev, true
+		}
 	}
-	return dev, false
+	return "", dev, false
 }
 
-func (d *Driver) ipsecName() string {
-	if i := d.ipsecIndex(); i >= 0 {
-		return d.desired[i].Name
-	}
-	return ""
+// begin reports whether the device has changed: every entry depends on it.
+func (k *ipsec) begin() (reset bool) {
+	_, dev, used := k.encrypting()
+	reset = dev != k.filled
+	k.filled, k.ike.secret = dev, dev.Secret
+	k.watch.active.Store(used)
+	return reset
 }
 
-// ipsecWatch makes the tables of policies and connections list again when somebody
-// changed what they hold, and regularly: there are no notifications of connections that
-// somebody removed.
-type ipsecWatch struct {
-	policies *nl.NetlinkSocket // nil: not started
-	active   atomic.Bool
-	stop     chan struct{}
-	done     sync.WaitGroup
-}
-
-// start starts the watch, unless it has been started. close ends it.
-func (w *ipsecWatch) start(d *Driver) error {
-	w.active.Store(true)
-	if w.policies != nil {
+// prune ends the charon that this flanneld has started, if it is no longer needed.
+func (k *ipsec) prune(context.Context) error {
+	if _, _, used := k.encrypting(); used {
 		return nil
 	}
-	s, err := nl.Subscribe(unix.NETLINK_XFRM, nl.XFRMNLGRP_SA, nl.XFRMNLGRP_POLICY)
-	if err != nil {
-		return err
+	return k.ike.stop(unix.SIGTERM)
+}
+
+// leave lets flannel have the policies that it makes, too. flannel starts a charon of its
+// own, so that the one that flanneld has started is ended, and its keys stay in the kernel.
+func (k *ipsec) leave(l *leaving) error {
+	var blocks []policyEntry
+	for _, e := range k.policies.AllActual() {
+		ofFlannel := e.Value.Priority == 0
+		if !ofFlannel {
+			blocks = append(blocks, e)
+		}
+		if !l.back || !ofFlannel {
+			l.will("remove", "policy %s %s", e.Key, e.Value)
+		}
 	}
-	w.policies, w.stop = s, make(chan struct{})
-	w.done.Go(func() {
-		for {
-			select {
-			case <-w.stop:
-				return
-			case <-time.After(pollInterval):
-				w.notify(d)
-			}
-		}
-	})
-	w.done.Go(func() {
-		for {
-			// ENOBUFS: notifications were lost, which means the same as one.
-			if _, _, err := s.Receive(); err != nil && !errors.Is(err, unix.ENOBUFS) {
-				return
-			}
-			w.notify(d)
-		}
+	if k.ike.mayStop() {
+		l.will("end", "strongSwan's charon")
+	}
+	if l.back {
+		l.step(func(ctx context.Context) error { return k.handBack(ctx, blocks) })
+		return nil
+	}
+	for _, e := range k.ikes.AllActual() {
+		l.will("remove", "connection %s", e.Key)
+	}
+	l.step(func(ctx context.Context) error { // the tables want nothing
+		return errors.Join(driver.Tables{k.policies, k.ikes}.Prune(ctx, k.opts), k.prune(ctx))
 	})
 	return nil
 }
 
-// notify wakes the loop, which reads all again.
-func (w *ipsecWatch) notify(d *Driver) {
-	if !w.active.Load() {
-		return
+func (k *ipsec) handBack(ctx context.Context, blocks []policyEntry) error {
+	var errs []error
+	if len(blocks) > 0 {
+		errs = k.xfrm.Delete(ctx, blocks)
 	}
-	d.dirty.Store(true)
-	d.policies.Relist()
-	d.ikes.Relist()
-	runner.Notify(d.changes)
+	return errors.Join(append(errs, k.ike.stop(unix.SIGKILL))...)
 }
 
-func (w *ipsecWatch) close() {
-	if w.policies != nil {
-		close(w.stop)
-		w.policies.Close()
-		w.done.Wait()
-	}
+func (k *ipsec) close() error {
+	k.watch.close()
+	k.ike.disconnect()
+	k.xfrm.close()
+	return nil
 }
 
-// wantIPsec makes the tables want nothing if the device that encrypts has changed:
-// every entry depends on it.
-func (d *Driver) wantIPsec() {
-	dev, used := d.ipsecDevice()
-	if dev != d.encrypting.device {
-		d.resetTables()
-		d.encrypting.device = dev
-	}
-	d.ike.secret = dev.Secret
-	d.ipsecWatch.active.Store(used)
-}
-
-// closeIPsec ends the charon that this flanneld has started, if it is no longer needed.
-func (d *Driver) closeIPsec() error {
-	if _, used := d.ipsecDevice(); used {
-		return nil
-	}
-	return d.ike.stop(unix.SIGTERM)
-}
-
-// newIKEStore returns the store of connections.
-func (d *Driver) newIKEStore() *ikeStore {
-	needed := func() bool { _, used := d.ipsecDevice(); return used }
-	name := "strongswan.conf"
-	if d.opts.Instance != "" {
-		name = "strongswan-" + d.opts.Instance + ".conf"
-	}
-	config := filepath.Join(d.opts.StateDir, name)
-	used := func() bool { return needed() || len(d.policies.AllActual()) > 0 || d.ike.mayStop() }
-	return &ikeStore{log: d.opts.Log, config: config, scope: &d.scope, needed: needed, used: used, spis: d.xfrm.spis, notify: func() { d.ipsecWatch.notify(d) }}
-}
-
-func (k *ipsec) traffic() map[netip.Prefix]report.Tunnel { return loadTraffic(&k.driver.ike.traffic) }
+func (k *ipsec) traffic() map[netip.Prefix]report.Tunnel { return loadTraffic(&k.ike.traffic) }

@@ -37,7 +37,7 @@ func TestNothingLeavesUnencrypted(t *testing.T) {
 			m.begin(links, state)
 			m.addNetworkRoutes(t.Context(), state)
 			err := m.want(state)
-			tables := driver.Tables{m.nexthops, m.routes, m.policies}
+			tables := driver.Tables{m.nexthops, m.routes, kindIn[*ipsec](m.Driver).policies}
 			if err := errors.Join(err, tables.Add(t.Context(), m.opts), tables.Prune(t.Context(), m.opts)); err != nil {
 				t.Fatal(err)
 			}
@@ -63,7 +63,7 @@ func TestNothingLeavesUnencrypted(t *testing.T) {
 		decrypted := func() string { return run(t, "ip route get 10.5.1.9 from 10.5.2.1 iif eth0 2>&1 || true") }
 		policies := func() string {
 			var all []string
-			have, err := m.xfrm.List(t.Context())
+			have, err := kindIn[*ipsec](m.Driver).xfrm.List(t.Context())
 			for _, key := range slices.SortedFunc(maps.Keys(have), func(a, b policyKey) int { return strings.Compare(a.String(), b.String()) }) {
 				all = append(all, key.String()+" "+have[key].String())
 			}

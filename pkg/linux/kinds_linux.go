@@ -40,12 +40,19 @@ type kind interface {
 	// tables returns the kind's own tables: those whose entries exist before the
 	// routes, and the others.
 	tables() (before, after driver.Tables)
+	// begin is called first in each pass. It reports whether the tables must want
+	// nothing, because all entries of the kind depend on what has changed.
+	begin() (reset bool)
+	// want makes the tables want what belongs to no path.
+	want(links dataplane.Links, s dataplane.State)
 	// start is called in each pass when all desired entries have been added, or refused.
 	start()
 	// diverted returns the paths whose packets a route of others leads elsewhere.
 	diverted(s dataplane.State) []dataplane.Refused
 	// prune removes what is no longer desired, beside the entries of tables.
 	prune(ctx context.Context) error
+	// leave adds what a Cleanup or a Handback does, after the tables were listed.
+	leave(l *leaving) error
 	// traffic is what Dataplane.Traffic returns. Any goroutine may call it.
 	traffic() map[netip.Prefix]report.Tunnel
 	// forwarded is what Dataplane.Forwarded returns. Any goroutine may call it.
@@ -67,11 +74,17 @@ func (none) parameters(string) []sysctl { return nil }
 
 func (none) tables() (before, after driver.Tables) { return nil, nil }
 
+func (none) begin() (reset bool) { return false }
+
+func (none) want(dataplane.Links, dataplane.State) {}
+
 func (none) start() {}
 
 func (none) diverted(dataplane.State) []dataplane.Refused { return nil }
 
 func (none) prune(context.Context) error { return nil }
+
+func (none) leave(*leaving) error { return nil }
 
 func (none) forwarded() *report.Forwarded { return nil }
 
@@ -81,8 +94,7 @@ func (none) close() error { return nil }
 
 // host is what kinds are made with.
 type host struct {
-	driver *Driver
-	opts   driver.Options
+	opts driver.Options
 	*devices
 	*rows
 	notify func() // a pass is due

@@ -1,0 +1,69 @@
+package linux
+
+import (
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// ipsecWatch makes the tables of policies and connections list again when somebody
+// changed what they hold, and regularly: there are no notifications of connections that
+// somebody removed.
+type ipsecWatch struct {
+	changed  func()            // called by any goroutine, while active
+	policies *nl.NetlinkSocket // nil: not started
+	active   atomic.Bool
+	stop     chan struct{}
+	done     sync.WaitGroup
+}
+
+// start starts the watch, unless it has been started. close ends it.
+func (w *ipsecWatch) start() error {
+	w.active.Store(true)
+	if w.policies != nil {
+		return nil
+	}
+	s, err := nl.Subscribe(unix.NETLINK_XFRM, nl.XFRMNLGRP_SA, nl.XFRMNLGRP_POLICY)
+	if err != nil {
+		return err
+	}
+	w.policies, w.stop = s, make(chan struct{})
+	w.done.Go(func() {
+		for {
+			select {
+			case <-w.stop:
+				return
+			case <-time.After(pollInterval):
+				w.notify()
+			}
+		}
+	})
+	w.done.Go(func() {
+		for {
+			// ENOBUFS: notifications were lost, which means the same as one.
+			if _, _, err := s.Receive(); err != nil && !errors.Is(err, unix.ENOBUFS) {
+				return
+			}
+			w.notify()
+		}
+	})
+	return nil
+}
+
+func (w *ipsecWatch) notify() {
+	if w.active.Load() {
+		w.changed()
+	}
+}
+
+func (w *ipsecWatch) close() {
+	if w.policies != nil {
+		close(w.stop)
+		w.policies.Close()
+		w.done.Wait()
+	}
+}
