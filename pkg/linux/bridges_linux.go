@@ -29,15 +29,21 @@ import (
 // give the node's subnet. Docker sets its address at its start only, so that this bridge
 // keeps it.
 type formerBridges struct {
+	none
+	devices  *devices
 	gateways atomic.Pointer[[]netip.Prefix] // of the former subnets
 	dirty    atomic.Bool                    // a bridge may have one of them
 	err      error                          // of the last look; read by the loop alone
 	used     atomic.Bool                    // a bridge with ports has one of them
 }
 
-// LeaveSubnets implements dataplane.Dataplane. It does nothing if nothing has changed.
+// LeaveSubnets implements dataplane.Dataplane.
 func (d *Driver) LeaveSubnets(former []netip.Prefix, node string) error {
-	b := &d.bridges
+	return d.bridges.leaveSubnets(former, node)
+}
+
+// leaveSubnets does nothing if nothing has changed.
+func (b *formerBridges) leaveSubnets(former []netip.Prefix, node string) error {
 	var gateways []netip.Prefix
 	for _, p := range former {
 		gateways = append(gateways, dataplane.GatewayOf(p))
@@ -48,7 +54,7 @@ func (d *Driver) LeaveSubnets(former []netip.Prefix, node string) error {
 	}
 	if b.dirty.Swap(false) {
 		b.used.Store(true) // before the ports are read
-		used, err := d.freeBridges(gateways, node)
+		used, err := b.freeBridges(gateways, node)
 		b.used.Store(len(used) > 0)
 		b.err = err
 		for _, e := range used {
@@ -58,7 +64,7 @@ func (d *Driver) LeaveSubnets(former []netip.Prefix, node string) error {
 		}
 		b.dirty.CompareAndSwap(false, err != nil)
 		if reconcile.IsUnknown(err) {
-			d.reopen()
+			b.devices.reopen()
 		}
 	}
 	return b.err
@@ -66,11 +72,11 @@ func (d *Driver) LeaveSubnets(former []netip.Prefix, node string) error {
 
 // freeBridges deletes the gateways from bridges without ports, and returns the others,
 // with their IPv4 addresses.
-func (d *Driver) freeBridges(gateways []netip.Prefix, node string) (used []*dataplane.FormerSubnetError, err error) {
+func (b *formerBridges) freeBridges(gateways []netip.Prefix, node string) (used []*dataplane.FormerSubnetError, err error) {
 	if len(gateways) == 0 {
 		return nil, nil
 	}
-	addrs, err := readWhole(func() ([]netlink.Addr, error) { return d.handle.AddrList(nil, netlink.FAMILY_ALL) })
+	addrs, err := readWhole(func() ([]netlink.Addr, error) { return b.devices.handle.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, fmt.Errorf("list addresses: %w", err)
 	}
@@ -78,7 +84,7 @@ func (d *Driver) freeBridges(gateways []netip.Prefix, node string) (used []*data
 	if len(addrs) == 0 {
 		return nil, nil
 	}
-	links, err := d.listLinks()
+	links, err := b.devices.listLinks()
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +95,7 @@ func (d *Driver) freeBridges(gateways []netip.Prefix, node string) (used []*data
 			continue
 		}
 		if !hasPorts(l, links) {
-			errs = append(errs, d.freeBridge(l, own))
+			errs = append(errs, b.freeBridge(l, own))
 			continue
 		}
 		e := &dataplane.FormerSubnetError{Bridge: l.Attrs().Name, Node: node}
@@ -104,13 +110,13 @@ func (d *Driver) freeBridges(gateways []netip.Prefix, node string) (used []*data
 }
 
 // freeBridge deletes the addresses from a bridge without ports.
-func (d *Driver) freeBridge(bridge netlink.Link, addrs []netlink.Addr) error {
+func (b *formerBridges) freeBridge(bridge netlink.Link, addrs []netlink.Addr) error {
 	for _, a := range addrs {
 		p, name := prefixOf(a.IPNet), bridge.Attrs().Name
-		if err := d.handle.AddrDel(bridge, &a); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) && !errors.Is(err, unix.ENODEV) {
+		if err := b.devices.handle.AddrDel(bridge, &a); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) && !errors.Is(err, unix.ENODEV) {
 			return fmt.Errorf("delete %s from the bridge %s: %w", p, name, err)
 		}
-		d.opts.Log.Info("deleted the gateway of a former subnet from a bridge without pods", "cause", causeBridgeFreed, "bridge", name, "address", p)
+		b.devices.log.Info("deleted the gateway of a former subnet from a bridge without pods", "cause", causeBridgeFreed, "bridge", name, "address", p)
 	}
 	return nil
 }
@@ -126,10 +132,12 @@ func hasPorts(bridge netlink.Link, all []netlink.Link) bool {
 	return slices.ContainsFunc(all, func(l netlink.Link) bool { return l.Attrs().MasterIndex == bridge.Attrs().Index })
 }
 
-// observe reports whether the attributes of an address are those of a former gateway. The
-// next pass then looks at the bridges again: somebody may have added the address, or have
-// deleted it from a bridge with ports. The watcher calls it.
-func (b *formerBridges) observe(attrs []byte) bool {
+func (b *formerBridges) relist() { b.dirty.Store(true) }
+
+// observeAddr reports whether the attributes of an address are those of a former gateway.
+// The next pass then looks at the bridges again: somebody may have added the address, or
+// have deleted it from a bridge with ports.
+func (b *formerBridges) observeAddr(attrs []byte) bool {
 	gateways := b.gateways.Load()
 	if gateways == nil {
 		return false
@@ -144,7 +152,7 @@ func (b *formerBridges) observe(attrs []byte) bool {
 	return false
 }
 
-// portLeft reports whether it matters that a port left a bridge. The watcher calls it.
+// portLeft reports whether it matters that a port left a bridge.
 func (b *formerBridges) portLeft() bool {
 	if !b.used.Load() {
 		return false

@@ -34,15 +34,13 @@ func Cleanup(ctx context.Context, opts driver.Options, networks []netip.Prefix, 
 		return nil, err
 	}
 	l := &leaving{}
-	err = d.each(func(k kind) error { return k.leave(l) })
+	err = d.each(func(p part) error { return p.leave(l) })
 	d.removeRows(l)
-	guard, guardErr := d.guard.remove(dryRun)
 	slices.Sort(l.what)
 	for _, link := range links {
 		l.will("remove", "device %s", link.Attrs().Name)
 		l.step(func(context.Context) error { return d.deleteLink(link) })
 	}
-	l.what, err = append(l.what, guard...), errors.Join(err, guardErr)
 	if dryRun {
 		return l.what, err
 	}

@@ -28,6 +28,9 @@ type Driver struct {
 	*devices
 	*rows
 	kinds   []kind // by row of the table kinds
+	guard   *guarding
+	bridges *formerBridges
+	parts   []part // kinds, guard and bridges
 	watcher *watcher
 
 	tables driver.Tables // all of them
@@ -35,9 +38,6 @@ type Driver struct {
 	// The state that the tables want.
 	paths []*dataplane.Path
 	links dataplane.Links
-
-	guard   guarding
-	bridges formerBridges
 }
 
 // New opens the kernel's tables and starts to watch them. The caller closes the
@@ -52,8 +52,13 @@ func New(opts driver.Options) (*Driver, error) {
 		return nil, errors.Join(err, c.Close())
 	}
 	d := &Driver{opts: opts, devices: devices, rows: newRows(c, &devices.scope, opts.Instance), changes: make(chan struct{}, 1)}
-	d.kinds = newKinds(host{opts: opts, devices: d.devices, rows: d.rows, notify: func() { runner.Notify(d.changes) }})
-	d.guard.open(d)
+	notify := func() { runner.Notify(d.changes) }
+	d.kinds = newKinds(host{opts: opts, devices: d.devices, rows: d.rows, notify: notify})
+	d.guard, d.bridges = newGuarding(opts, notify), &formerBridges{devices: devices}
+	for _, k := range d.kinds {
+		d.parts = append(d.parts, k)
+	}
+	d.parts = append(d.parts, d.guard, d.bridges)
 	// The order in which entries are added. A packet that takes a new route finds the
 	// neighbour and the FDB entry, or what its kind has in their place, too.
 	before, after := driver.Tables{d.nexthops, d.fdb, d.neighs}, driver.Tables{d.routes}
@@ -63,8 +68,7 @@ func New(opts driver.Options) (*Driver, error) {
 	}
 	d.tables = append(before, after...)
 	if d.watcher, err = watch(d); err != nil {
-		d.handle.Close()
-		return nil, errors.Join(err, d.guard.close(), c.Close())
+		return nil, errors.Join(err, d.close())
 	}
 	return d, nil
 }
@@ -73,16 +77,19 @@ func New(opts driver.Options) (*Driver, error) {
 func (d *Driver) Changes() <-chan struct{} { return d.changes }
 
 // Close implements Dataplane.
-func (d *Driver) Close() error {
+func (d *Driver) Close() error { return errors.Join(d.watcher.close(), d.close()) }
+
+// close ends everything but the watcher.
+func (d *Driver) close() error {
 	d.handle.Close()
-	return errors.Join(d.each(kind.close), d.watcher.close(), d.guard.close(), d.conn.Close())
+	return errors.Join(d.each(part.close), d.conn.Close())
 }
 
-// each calls do for each kind. An error does not stop the rest.
-func (d *Driver) each(do func(kind) error) error {
+// each calls do for each part. An error does not stop the rest.
+func (d *Driver) each(do func(part) error) error {
 	var errs []error
-	for _, k := range d.kinds {
-		errs = append(errs, do(k))
+	for _, p := range d.parts {
+		errs = append(errs, do(p))
 	}
 	return errors.Join(errs...)
 }
@@ -116,9 +123,10 @@ func (d *Driver) Forwarded() *report.Forwarded {
 // QueueResync implements Dataplane.
 func (d *Driver) QueueResync() {
 	d.markDirty()
-	d.bridges.dirty.Store(true)
 	d.tables.Relist()
-	d.guard.relist()
+	for _, p := range d.parts {
+		p.relist()
+	}
 }
 
 // Apply implements Dataplane.
@@ -128,7 +136,7 @@ func (d *Driver) Apply(ctx context.Context, links dataplane.Links, s dataplane.S
 	err := d.want(s)
 	check := d.sysctls.dirty.Swap(false) // before the interfaces are read, so that no change is missed
 	pods := sync.OnceValues(func() ([]string, error) { return d.podInterfaces(s.Subnets) })
-	unguarded := d.guard.apply(ctx, d, links, s, pods)
+	unguarded := d.guard.apply(ctx, d.guardConfig(links, s), pods)
 	held := d.holdBack(unguarded)
 	if check {
 		err = errors.Join(err, d.enableForwarding(s, pods))
@@ -141,7 +149,7 @@ func (d *Driver) Apply(ctx context.Context, links dataplane.Links, s dataplane.S
 		}
 	}
 	if driver.MayDelete(s, err) {
-		err = errors.Join(err, d.tables.Prune(ctx, d.opts), d.each(func(k kind) error { return k.prune(ctx) }), d.pruneStrays(), d.guard.prune(ctx, d))
+		err = errors.Join(err, d.tables.Prune(ctx, d.opts), d.each(func(p part) error { return p.prune(ctx) }), d.pruneStrays())
 	}
 	refused, err := driver.Attribute(errors.Join(err, unguarded), s.Paths, isPathsFault, d.keys)
 	for _, k := range d.kinds {
@@ -154,11 +162,11 @@ func (d *Driver) Apply(ctx context.Context, links dataplane.Links, s dataplane.S
 // would drop, because its sets could not be written. It returns these paths. Nothing is
 // deleted while they are held back.
 func (d *Driver) holdBack(unguarded error) (held []*dataplane.Path) {
-	if unguarded == nil || d.guard.table == nil {
+	if unguarded == nil {
 		return nil
 	}
 	for _, p := range d.paths {
-		if d.guard.table.Drops(p) {
+		if d.guard.drops(p) {
 			held = append(held, p)
 		}
 	}

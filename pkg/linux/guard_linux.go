@@ -14,13 +14,14 @@ import (
 	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/linux/guard"
 	"flannel/pkg/linux/rtnetlink"
-	"flannel/pkg/reconcile/runner"
 	"flannel/pkg/status/report"
 )
 
 // guarding is the guard of the pod network. That it does not work must not disconnect
 // pods: unless it has to enforce, its errors are only logged and in Guarded.
 type guarding struct {
+	none
+	opts    driver.Options
 	table   *guard.Guard // nil: it could not be opened
 	openErr error
 
@@ -34,8 +35,10 @@ type guarding struct {
 // causeUnguarded is a cause in the log.
 const causeUnguarded = "unguarded"
 
-func (g *guarding) open(d *Driver) {
-	g.table, g.openErr = guard.New(d.opts.Log, d.opts.Instance, func() { runner.Notify(d.changes) })
+func newGuarding(opts driver.Options, notify func()) *guarding {
+	g := &guarding{opts: opts}
+	g.table, g.openErr = guard.New(opts.Log, opts.Instance, notify)
+	return g
 }
 
 func (g *guarding) close() error {
@@ -64,9 +67,7 @@ func (g *guarding) put(verb driver.Verb, p *dataplane.Path) {
 	}
 }
 
-// observe handles the attributes of an address that was added to an interface or
-// deleted. It reports whether a pass is due.
-func (g *guarding) observe(attrs []byte) bool {
+func (g *guarding) observeAddr(attrs []byte) bool {
 	if g.table == nil {
 		return false
 	}
@@ -78,18 +79,21 @@ func (g *guarding) observe(attrs []byte) bool {
 	return false
 }
 
-// apply makes the guard what s wants. interfaces returns the names of those of pods. The
-// error is nil unless s.Guard.Enforce.
-func (g *guarding) apply(ctx context.Context, d *Driver, links dataplane.Links, s dataplane.State, interfaces func() ([]string, error)) error {
-	c := d.guardConfig(links, s)
+// drops reports whether the rules drop what the peer at the end of a path sends, since the
+// sets lack it.
+func (g *guarding) drops(p *dataplane.Path) bool { return g.table != nil && g.table.Drops(p) }
+
+// apply makes the guard what c says; nil: there is none. interfaces returns the names of
+// those of pods. The error is nil unless c.Enforce.
+func (g *guarding) apply(ctx context.Context, c *guard.Config, interfaces func() ([]string, error)) error {
 	err := g.openErr
 	if g.table != nil {
-		err = g.table.Apply(ctx, d.opts, c, interfaces)
+		err = g.table.Apply(ctx, g.opts, c, interfaces)
 	}
 	if c == nil && err != nil && g.table == nil { // there is nothing to delete where there are no tables
 		err = nil
 	}
-	g.record(d, c, err)
+	g.record(c, err)
 	if err == nil || c == nil || !c.Enforce {
 		return nil
 	}
@@ -97,7 +101,7 @@ func (g *guarding) apply(ctx context.Context, d *Driver, links dataplane.Links, 
 }
 
 // record keeps the result for Guarded, and logs what is new.
-func (g *guarding) record(d *Driver, c *guard.Config, err error) {
+func (g *guarding) record(c *guard.Config, err error) {
 	state := report.Guard{}
 	last := "" // a packet; whoever sends packets must not decide what is logged
 	if g.table != nil {
@@ -109,10 +113,10 @@ func (g *guarding) record(d *Driver, c *guard.Config, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if state.Problem != g.state.Problem && state.Problem != "" {
-		d.opts.Log.Warn("cannot guard the pod network", "cause", causeUnguarded, "problem", state.Problem)
+		g.opts.Log.Warn("cannot guard the pod network", "cause", causeUnguarded, "problem", state.Problem)
 	}
 	if on := c != nil; on != g.on || state.Enforce != g.state.Enforce || state.Waiting != g.waiting {
-		d.opts.Log.Info("guard of the pod network", "on", on, "enforces", state.Enforce, "waiting", state.Waiting)
+		g.opts.Log.Info("guard of the pod network", "on", on, "enforces", state.Enforce, "waiting", state.Waiting)
 	}
 	g.waiting = state.Waiting
 	if last != "" {
@@ -122,28 +126,39 @@ func (g *guarding) record(d *Driver, c *guard.Config, err error) {
 }
 
 // prune removes peers that are gone.
-func (g *guarding) prune(ctx context.Context, d *Driver) error {
+func (g *guarding) prune(ctx context.Context) error {
 	if g.table == nil {
 		return nil
 	}
-	if err := g.table.Prune(ctx, d.opts); err != nil {
+	if err := g.table.Prune(ctx, g.opts); err != nil {
 		return fmt.Errorf("guard: %w", err)
 	}
 	return nil
 }
 
-// remove deletes the table, and returns its description if there is one; with dryRun it
-// deletes nothing.
-func (g *guarding) remove(dryRun bool) ([]string, error) {
+// leave removes the table, whose peers nobody would keep up to date.
+func (g *guarding) leave(l *leaving) error {
 	if g.table == nil {
-		return nil, nil
+		return nil
 	}
-	return g.table.Remove(dryRun)
+	tables, err := g.table.Remove(true)
+	if err != nil {
+		return err
+	}
+	for _, table := range tables {
+		l.will("remove", "%s", table)
+	}
+	l.step(func(context.Context) error {
+		_, err := g.table.Remove(false)
+		return err
+	})
+	return nil
 }
 
 // Guarded implements dataplane.Dataplane.
-func (d *Driver) Guarded() *report.Guard {
-	g := &d.guard
+func (d *Driver) Guarded() *report.Guard { return d.guard.report() }
+
+func (g *guarding) report() *report.Guard {
 	g.mu.Lock()
 	state, on := g.state, g.on
 	g.mu.Unlock()

@@ -34,21 +34,10 @@ func Handback(ctx context.Context, opts driver.Options, networks []netip.Prefix,
 	for _, link := range tunnels {
 		idle[link.Attrs().Index] = isIdle(link)
 	}
-	err = errors.Join(d.rewriteRoutes(l, idle), d.each(func(k kind) error { return k.leave(l) }))
+	err = errors.Join(d.rewriteRoutes(l, idle), d.each(func(p part) error { return p.leave(l) }))
 	if err != nil {
 		return nil, err
 	}
-	guard, err := d.guard.remove(true)
-	if err != nil {
-		return nil, err
-	}
-	for _, table := range guard { // whose peers nobody would keep up to date
-		l.will("remove", "%s", table)
-	}
-	l.step(func(context.Context) error {
-		_, err = d.guard.remove(false)
-		return err
-	})
 	for _, link := range tunnels {
 		if idle[link.Attrs().Index] {
 			l.will("remove", "device %s", link.Attrs().Name)

@@ -16,9 +16,29 @@ import (
 	"flannel/pkg/status/report"
 )
 
-// kind drives devices of one kind, and paths through them. Each kind has a file. A kind
-// that has no use for a method embeds none.
+// part is a kind of device, the guard or the bridges. Each has a file. The driver calls
+// the methods of all parts, and knows none of them by name where it has to do nothing
+// else for it. A part that has no use for a method embeds none.
+type part interface {
+	// relist makes the next pass read again what notifications may not have told.
+	relist()
+	// observeAddr handles the attributes of an address, on a device that Ensure was not
+	// given, that was added or deleted. It reports whether a pass is due. The watcher
+	// calls it.
+	observeAddr(attrs []byte) (due bool)
+	// portLeft likewise handles that a bridge has lost a port.
+	portLeft() (due bool)
+	// prune removes what is no longer desired, beside the entries of tables.
+	prune(ctx context.Context) error
+	// leave adds what a Cleanup or a Handback does, after the tables were listed.
+	leave(l *leaving) error
+	// close ends what the part has started, but leaves the network as it is.
+	close() error
+}
+
+// kind drives devices of one kind, and paths through them.
 type kind interface {
+	part
 	// ensure creates or repairs the device. found is the existing device of that
 	// name, or nil. The result is the zero Link if the device does not exist, is not
 	// ours or, with an error that IsUnknown, could not be read.
@@ -49,20 +69,20 @@ type kind interface {
 	start()
 	// diverted returns the paths whose packets a route of others leads elsewhere.
 	diverted(s dataplane.State) []dataplane.Refused
-	// prune removes what is no longer desired, beside the entries of tables.
-	prune(ctx context.Context) error
-	// leave adds what a Cleanup or a Handback does, after the tables were listed.
-	leave(l *leaving) error
 	// traffic is what Dataplane.Traffic returns. Any goroutine may call it.
 	traffic() map[netip.Prefix]report.Tunnel
 	// forwarded is what Dataplane.Forwarded returns. Any goroutine may call it.
 	forwarded() *report.Forwarded
-	// close ends what the kind has started, but leaves the network as it is.
-	close() error
 }
 
 // none answers with nothing.
 type none struct{}
+
+func (none) relist() {}
+
+func (none) observeAddr([]byte) (due bool) { return false }
+
+func (none) portLeft() (due bool) { return false }
 
 func (none) found(dataplane.Device, dataplane.Link, dataplane.State) []*dataplane.Path { return nil }
 

@@ -72,7 +72,7 @@ func lower(p *dataplane.Path, links dataplane.Links) (e lowered, err error) {
 		neighs:   reconcile.NewTable(taker[neighKey, mac.Addr](func(k neighKey, v mac.Addr) { e.neigh, e.mac = k, v })),
 		fdb:      reconcile.NewTable(taker[fdbKey, netip.Addr](func(k fdbKey, v netip.Addr) { e.fdb, e.via = k, v })),
 	}}
-	d := &Driver{links: links, devices: h.devices, rows: h.rows, kinds: newKinds(h)}
+	d := &Driver{links: links, devices: h.devices, rows: h.rows, kinds: newKinds(h), guard: &guarding{}}
 	if err := d.fill(&driver.Filling{}, p); err != nil {
 		return e, err
 	}
