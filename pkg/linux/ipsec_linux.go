@@ -34,7 +34,7 @@ import (
 //	policy      out      10.244.1.0/24 to 10.244.0.0/16, block, with a lower one
 //
 // A packet of a peer that has been decrypted would leave, too, if this node had no route
-// to its pod: see Driver.encrypts.
+// to its pod: see addNetworkRoutes.
 //
 // Policies and keys are in the kernel, and charon is a process of its own: the network
 // works while flanneld does not run, and for as long as the keys are valid (an hour)

@@ -73,8 +73,8 @@ type wgStore struct {
 	devices func() map[int]string      // names of our devices by index; the maker of the store sets it
 	desired func(wgKey) (wgPeer, bool) // of the table; the maker of the store sets it
 	states  map[wgKey]*wgState         // of all actual peers
-	// owners are the peers by their allowed IPs, for pathOf. It may name deleted peers
-	// until the next List, so pathOf asks the table whether the peer exists.
+	// owners are the peers by their allowed IPs, for wireguard.found. It may name deleted peers
+	// until the next List, so found asks the table whether the peer exists.
 	owners  map[wgSubnet]wgKey
 	report  func(dataplane.TunnelSummary) // may be nil
 	traffic atomic.Pointer[map[netip.Prefix]report.Tunnel]
