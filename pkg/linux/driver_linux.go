@@ -54,23 +54,25 @@ func New(opts driver.Options) (*Driver, error) {
 	d := &Driver{opts: opts, devices: devices, rows: newRows(c, &devices.scope, opts.Instance), changes: make(chan struct{}, 1)}
 	notify := func() { runner.Notify(d.changes) }
 	d.kinds = newKinds(host{opts: opts, devices: d.devices, rows: d.rows, notify: notify})
-	d.guard, d.bridges = newGuarding(opts, notify), &formerBridges{devices: devices}
-	for _, k := range d.kinds {
-		d.parts = append(d.parts, k)
-	}
-	d.parts = append(d.parts, d.guard, d.bridges)
-	// The order in which entries are added. A packet that takes a new route finds the
-	// neighbour and the FDB entry, or what its kind has in their place, too.
-	before, after := driver.Tables{d.nexthops, d.fdb, d.neighs}, driver.Tables{d.routes}
-	for _, k := range d.kinds {
-		b, a := k.tables()
-		before, after = append(before, b...), append(after, a...)
-	}
-	d.tables = append(before, after...)
+	d.addParts(newGuarding(opts, notify), &formerBridges{devices: devices})
 	if d.watcher, err = watch(d); err != nil {
 		return nil, errors.Join(err, d.close())
 	}
 	return d, nil
+}
+
+// addParts makes the kinds, the guard and the bridges the parts, and collects all tables in
+// the order in which entries are added. A packet that takes a new route finds the neighbour
+// and the FDB entry, or what its kind has in their place, too.
+func (d *Driver) addParts(g *guarding, b *formerBridges) {
+	before, after := driver.Tables{d.nexthops, d.fdb, d.neighs}, driver.Tables{d.routes}
+	for _, k := range d.kinds {
+		first, last := k.tables()
+		before, after = append(before, first...), append(after, last...)
+		d.parts = append(d.parts, k)
+	}
+	d.guard, d.bridges, d.tables = g, b, append(before, after...)
+	d.parts = append(d.parts, g, b)
 }
 
 // Changes implements Dataplane.

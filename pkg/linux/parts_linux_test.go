@@ -1,0 +1,100 @@
+package linux
+
+import (
+	"log/slog"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"flannel/pkg/dataplane"
+	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/linux/guard"
+)
+
+// unconnected returns a driver that does not reach the kernel.
+func unconnected(desired ...dataplane.Device) *Driver {
+	opts := driver.Options{Log: slog.New(slog.DiscardHandler)}
+	h := host{opts: opts, devices: &devices{desired: desired, sysctls: newSysctls(opts)}, notify: func() {}}
+	h.scope.Store(&scope{})
+	h.rows = newRows(nil, &h.scope, "")
+	d := &Driver{opts: opts, devices: h.devices, rows: h.rows, kinds: newKinds(h)}
+	d.addParts(&guarding{opts: opts}, &formerBridges{devices: h.devices})
+	return d
+}
+
+// Entries are added in this order, and deleted in the reverse one: a route comes after what it leads to, and IPsec's
+// connections come after the policies that drop packets until there are keys.
+func TestOrderOfTables(t *testing.T) {
+	var got []string
+	for _, table := range unconnected().tables {
+		got = append(got, table.Name())
+	}
+	want := []string{"nexthops", "fdb", "neighbours", "wireguard", "udp-peers", "routes", "policies", "connections"}
+	if !slices.Equal(got, want) {
+		t.Errorf("the tables are %q, want %q", got, want)
+	}
+}
+
+// Another secret, or another property of the device, is in all connections at once.
+func TestEntriesOfAnotherIPsecDevice(t *testing.T) {
+	own, peer := netip.MustParsePrefix("10.5.1.0/24"), netip.MustParsePrefix("10.5.2.0/24")
+	device := dataplane.IPsec{Local: netip.MustParseAddr("192.168.100.1"), Subnet: own, Secret: "a"}
+	d := unconnected(dataplane.Device{Name: "eth0", Kind: device})
+	s := dataplane.State{Networks: []netip.Prefix{v4Network}, Subnets: []netip.Prefix{own}, Paths: []*dataplane.Path{
+		{Dst: peer, Via: netip.MustParseAddr("192.168.100.2"), Device: "eth0", Encap: dataplane.ESP{}},
+	}}
+	key := ikeKey{device.Local, s.Paths[0].Via, own, peer}
+	wanted := func() ikeConn {
+		t.Helper()
+		d.begin(dataplane.Links{"eth0": {Index: 2}}, s)
+		if err := d.want(s); err != nil {
+			t.Fatal(err)
+		}
+		conn, _ := kindIn[*ipsec](d).ikes.Desired(key)
+		return conn
+	}
+	first := wanted()
+	if again := wanted(); again != first || first == (ikeConn{}) {
+		t.Errorf("the connections are %v and %v", first, again)
+	}
+	device.Secret = "b"
+	d.desired[0].Kind = device
+	if second := wanted(); second == first || second == (ikeConn{}) {
+		t.Errorf("with another secret, the connection is %v as before", second)
+	}
+}
+
+// The guard is told the packets of each tunnel.
+func TestGuardConfigOfKinds(t *testing.T) {
+	tunnel := dataplane.Tunnel{Addr: []netip.Prefix{netip.MustParsePrefix("10.5.1.0/32")}}
+	for name, test := range map[string]struct {
+		kind dataplane.Kind
+		want guard.Config
+	}{
+		"existing":  {dataplane.Existing{}, guard.Config{Routed: true}},
+		"vxlan":     {dataplane.VXLAN{VNI: 7}, guard.Config{Routed: true, Tunnels: []string{"a", "b"}, UDP: []guard.Outer{{Port: 8472, VNI: 7}}}},
+		"wireguard": {dataplane.WireGuard{Port: 51820}, guard.Config{Routed: true, Tunnels: []string{"a", "b"}}},
+		"ipip":      {dataplane.IPIP{}, guard.Config{Routed: true, Tunnels: []string{"a", "b"}, IPIP: true}},
+		"tun": {dataplane.TUN{Tunnel: tunnel, Port: 8285}, guard.Config{Routed: true, Tunnels: []string{"a", "b"}, UDP: []guard.Outer{{Port: 8285}},
+			Errors: []netip.Addr{tunnel.Addr[0].Addr(), tunnel.Addr[0].Addr()}}},
+		"ipsec": {dataplane.IPsec{}, guard.Config{}},
+	} {
+		d := unconnected(dataplane.Device{Name: "a", Kind: test.kind}, dataplane.Device{Name: "b", Kind: test.kind})
+		got := d.guardConfig(dataplane.Links{"a": {Index: 2}, "b": {Index: 3}}, dataplane.State{Guard: &dataplane.Guard{}})
+		if diff := cmp.Diff(&test.want, got, cmpopts.IgnoreUnexported(guard.Config{}), cmpopts.EquateComparable(netip.Addr{})); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
+	}
+}
+
+// A resync also reads again what notifications of addresses and ports would have told.
+func TestResyncOfBridges(t *testing.T) {
+	d := unconnected()
+	d.bridges.dirty.Store(false)
+	if d.QueueResync(); !d.bridges.dirty.Load() {
+		t.Error("the bridges are not looked at again")
+	}
+}
