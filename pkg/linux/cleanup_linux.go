@@ -62,8 +62,8 @@ func (d *Driver) removeRows(l *leaving) {
 var errNoNetwork = errors.New("the pod network of this flanneld is not known, so its devices and routes cannot be distinguished from those of others")
 
 // findOurs finds what is ours without a configuration: it returns the tunnel
-// devices, and lists the tables. Without networks,
-// everything of every flanneld is ours.
+// devices, and lists the tables. Without networks, everything of every flanneld is
+// ours.
 func (d *Driver) findOurs(ctx context.Context, networks []netip.Prefix) (tunnels []netlink.Link, err error) {
 	if len(networks) == 0 && d.opts.Instance != "" {
 		return nil, errNoNetwork

@@ -21,19 +21,20 @@ import (
 
 // Driver is the Dataplane of the Linux kernel, in the network namespace of the
 // thread that called New. The daemon's loop calls its exported methods; the
-// watcher, a goroutine, updates the tables and sets the dirty flags.
+// watcher, a goroutine, updates the tables and sets the dirty flags. What a kind of device
+// needs is in its own type: parts_linux.go says when the driver calls which.
 type Driver struct {
+	*devices // finding, making and repairing them
+	*rows    // the tables of rtnetlink
+
 	opts    driver.Options
 	changes chan struct{}
-	*devices
-	*rows
+	watcher *watcher
 	kinds   []kind // by row of the table kinds
 	guard   *guarding
 	bridges *formerBridges
-	parts   []part // kinds, guard and bridges
-	watcher *watcher
-
-	tables driver.Tables // all of them
+	parts   []part        // kinds, guard and bridges
+	tables  driver.Tables // those of rows and of all kinds
 
 	// The state that the tables want.
 	paths []*dataplane.Path
