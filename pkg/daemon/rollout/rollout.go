@@ -24,9 +24,9 @@
 //	refused   another configuration is offered                     as settled
 //
 // The turns begin when all peers are Ready, or when no further peer has become
-// so for Patience: a peer with flannel, or one that is down, never does. The
+// so for patience: a peer with flannel, or one that is down, never does. The
 // order of turns is that of the nodes that are Ready. A node that cannot publish
-// its Mark waits for Patience, too. It then counts all peers in the order:
+// its Mark waits for patience, too. It then counts all peers in the order:
 // otherwise each of several such nodes would take itself for the first.
 //
 // A Mark of a peer counts only if this node saw it appear while its present
@@ -189,8 +189,8 @@ func ID(common string) string {
 // this time the operator can withdraw the configuration, and nothing is written.
 func (r *Rollout) Hold() time.Duration { return r.Stagger / 4 }
 
-// Patience is how long nodes wait for further peers to become Ready.
-func (r *Rollout) Patience() time.Duration { return max(r.Stagger, r.Skew) }
+// patience is how long nodes wait for further peers to become Ready.
+func (r *Rollout) patience() time.Duration { return max(r.Stagger, r.Skew) }
 
 // spread is the maximum jitter with which count nodes do the same thing.
 func (r *Rollout) spread(count int) time.Duration {

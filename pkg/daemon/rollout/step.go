@@ -188,11 +188,11 @@ func (r *Rollout) turns(c Cluster, g group, readyAt, now time.Time) (turn, end t
 	}
 	switch {
 	case !announced:
-		start, rank = readyAt.Add(r.Patience()), rank+g.missingBefore
+		start, rank = readyAt.Add(r.patience()), rank+g.missingBefore
 	case !r.start.IsZero():
 		start = r.start
 	case g.missing > 0:
-		start = start.Add(r.Patience())
+		start = start.Add(r.patience())
 	}
 	if announced && !now.Before(start) {
 		r.start = start

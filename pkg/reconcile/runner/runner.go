@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"reflect"
+	"slices"
 	"time"
 )
 
@@ -52,24 +53,24 @@ func (r *Runner) Run(ctx context.Context) { r.loop(ctx, false) }
 func (r *Runner) Until(ctx context.Context) error { return r.loop(ctx, true) }
 
 func (r *Runner) loop(ctx context.Context, once bool) error {
-	w := newWaiter(ctx, r.Wakes, r.News)
-	defer w.timer.Stop()
+	channels := slices.Concat(r.Wakes, r.News)
+	at := time.Now() // of the next call that no channel causes; zero: none
 	if r.Later {
-		w.arm(r.Resync)
-	} else {
-		w.timer.Reset(0)
+		at = after(r.Resync)
 	}
 	var last error
 	for {
-		cause := w.wait()
-		if cause == wakes && !r.Retry.Due() {
-			continue // the timer goes on
+		i := Wait(ctx, at, channels...)
+		isNews := i >= len(r.Wakes)
+		if i >= 0 && !isNews && !r.Retry.Due() {
+			continue // until the pause is over
 		}
-		if cause != due && r.Quiet > 0 {
+		if i >= 0 && r.Quiet > 0 {
 			Pause(ctx, r.Quiet)
-			cause = max(cause, w.drain())
+			isNews = drain(r.News) || isNews
+			drain(r.Wakes)
 		}
-		if cause == news {
+		if isNews {
 			r.Retry.Clear()
 		}
 		if ctx.Err() != nil {
@@ -94,66 +95,47 @@ func (r *Runner) loop(ctx context.Context, once bool) error {
 		if next <= 0 || err == nil && r.Resync > 0 && next > r.Resync {
 			next = r.Resync
 		}
-		w.arm(next)
+		at = after(next)
 	}
 }
 
-// Causes of a call, in the order in which one outweighs the others.
-const (
-	due = iota
-	wakes
-	news
-)
-
-// waiter waits for the timer and all channels of a Runner.
-type waiter struct {
-	timer  *time.Timer
-	cases  []reflect.SelectCase // the end of the context, the timer, then channels
-	causes []int                // of cases
+// after returns the time that comes after d; zero for 0.
+func after(d time.Duration) time.Time {
+	if d <= 0 {
+		return time.Time{}
+	}
+	return time.Now().Add(d)
 }
 
-func newWaiter(ctx context.Context, wakeChannels, newsChannels []<-chan struct{}) *waiter {
-	w := &waiter{timer: time.NewTimer(0)}
-	w.add(due, ctx.Done(), w.timer.C)
-	for _, c := range wakeChannels {
-		w.add(wakes, c)
+// Wait waits until one of the channels receives, a time comes (the zero Time never does) or ctx ends. It returns the index
+// of the channel that has received, -1 if none has. A channel may be nil.
+func Wait(ctx context.Context, until time.Time, channels ...<-chan struct{}) int {
+	var timer <-chan time.Time
+	if !until.IsZero() {
+		timer = time.After(time.Until(until))
 	}
-	for _, c := range newsChannels {
-		w.add(news, c)
-	}
-	return w
-}
-
-func (w *waiter) add(cause int, channels ...any) {
+	cases := []reflect.SelectCase{receive(ctx.Done()), receive(timer)}
 	for _, c := range channels {
-		w.cases = append(w.cases, reflect.SelectCase{Dir: reflect.SelectRecv, Chan: reflect.ValueOf(c)})
-		w.causes = append(w.causes, cause)
+		cases = append(cases, receive(c))
 	}
+	i, _, _ := reflect.Select(cases)
+	return max(-1, i-2)
 }
 
-// arm sets the timer; 0: only channels end the wait.
-func (w *waiter) arm(d time.Duration) {
-	if w.timer.Stop(); d > 0 {
-		w.timer.Reset(d)
-	}
+func receive(c any) reflect.SelectCase {
+	return reflect.SelectCase{Dir: reflect.SelectRecv, Chan: reflect.ValueOf(c)}
 }
 
-func (w *waiter) wait() (cause int) {
-	i, _, _ := reflect.Select(w.cases)
-	return w.causes[i]
-}
-
-// drain takes what has arrived on the channels, and returns the weightiest cause.
-func (w *waiter) drain() (cause int) {
-	for i, c := range w.cases {
-		if w.causes[i] == due { // not a channel of the Runner
-			continue
-		}
-		if _, arrived := c.Chan.TryRecv(); arrived {
-			cause = max(cause, w.causes[i])
+// drain takes the values that channels have, and reports whether there were any.
+func drain(channels []<-chan struct{}) (arrived bool) {
+	for _, c := range channels {
+		select {
+		case <-c:
+			arrived = true
+		default:
 		}
 	}
-	return cause
+	return arrived
 }
 
 // Pause waits for d, or until ctx ends.
