@@ -9,32 +9,43 @@ import (
 	"time"
 
 	"flannel/pkg/mac"
+	"flannel/pkg/reconcile/runner"
 	"flannel/pkg/status"
 	"flannel/subnet"
 )
 
 // join waits for a valid configuration and for the underlay, and acquires a
 // subnet. It retries until it succeeds or ctx ends. While it waits, /readyz and
-// the log give the reason: the log at once, and then once a minute.
+// the log give the reason: the log after joinGrace, and then once a minute.
 func (d *Daemon) join(ctx context.Context, in *inbox) (*node, error) {
 	n := &node{}
 	d.adoption.rollout.Withdraw(time.Now()) // adopt the latest configuration at once, as at a start
 	d.adoption.refuse(nil)                  // prepare reads it again
-	for {
-		err := d.prepare(ctx, n, in)
-		if err == nil {
-			err = d.acquire(ctx, in, n)
-		}
-		if err == nil {
-			return n, nil
-		}
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
-		if err := d.waitToJoin(ctx, n, in, err); err != nil {
-			return nil, err
-		}
+	tries := runner.Runner{
+		News:  []<-chan struct{}{in.changed, d.Underlay.Changes()},
+		Retry: runner.Backoff{First: firstJoinRetry, Last: lastJoinRetry},
+		Once:  runner.Once{Grace: joinGrace, Repeat: repeatLog},
+		Work: func(ctx context.Context) (time.Duration, error) {
+			err := d.prepare(ctx, n, in)
+			if err == nil {
+				err = d.acquire(ctx, in, n)
+			}
+			if err != nil && ctx.Err() == nil {
+				err = d.whyNoConfig(err)
+				d.reportWaiting(err)
+			}
+			return 0, err
+		},
+		Tell: func(reason error) {
+			if reason != nil {
+				d.Log.Warn("cannot start yet, will retry", "cause", causeOf(reason, causeCannotStart), "reason", d.withOutage(reason))
+			}
+		},
 	}
+	if err := tries.Until(ctx); err != nil { // only when ctx has ended
+		return nil, ctx.Err()
+	}
+	return n, nil
 }
 
 // acquire acquires a lease with a subnet of the configuration's networks, the
@@ -126,47 +137,13 @@ func (d *Daemon) reportWaiting(reason error) {
 const (
 	// repeatLog is the interval at which a lasting problem is logged again.
 	repeatLog = time.Minute
-	// joinRetry is when to try again without a notification: another node's lease
-	// may have expired.
-	joinRetry = 5 * time.Second
+	// joinGrace is for the configuration, which normally arrives soon. If the store is
+	// unreachable, the lease manager logs that.
+	joinGrace = time.Second
+	// The pauses after an attempt to join: another node's lease may have expired.
+	firstJoinRetry = joinGrace * 5 / 4 // so that the second attempt logs its reason
+	lastJoinRetry  = 5 * time.Second
 )
-
-// waitToJoin returns when another attempt to join may succeed, and logs why
-// meanwhile. A reason that was logged less than repeatLog ago is not logged
-// again.
-func (d *Daemon) waitToJoin(ctx context.Context, n *node, in *inbox, reason error) error {
-	forConfig := errors.Is(reason, errNoConfig)
-	reason = d.whyNoConfig(reason)
-	d.reportWaiting(reason)
-	logged, delay := &n.logged, time.Duration(0)
-	if reason.Error() == logged.problem {
-		delay = repeatLog - time.Since(logged.at)
-	}
-	if forConfig {
-		delay = max(delay, time.Second) // normally it arrives soon; if not, the lease manager logs an unreachable store
-	}
-	log, retry := time.After(delay), time.After(joinRetry)
-	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-in.changed:
-			return nil
-		case <-d.Underlay.Changes():
-			return nil
-		case <-retry:
-			return nil
-		case <-log:
-			if now := d.whyNoConfig(reason); forConfig && now.Error() != reason.Error() {
-				reason = now
-				d.reportWaiting(reason)
-			}
-			d.Log.Warn("cannot start yet, will retry", "cause", causeOf(reason, causeCannotStart), "reason", d.withOutage(reason))
-			logged.problem, logged.at = reason.Error(), time.Now()
-			log = time.After(repeatLog)
-		}
-	}
-}
 
 // whyNoConfig replaces errNoConfig by the lease manager's reason, if it knows one:
 // what is missing in the store, and how to provide it.
