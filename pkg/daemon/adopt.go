@@ -1,12 +1,13 @@
 package daemon
 
 import (
+	"context"
 	"fmt"
 	"time"
 
 	"flannel/backend"
 	"flannel/pkg/daemon/rollout"
-	"flannel/pkg/reconcile/runner"
+	"flannel/pkg/status"
 	"flannel/subnet"
 )
 
@@ -25,8 +26,7 @@ type adoption struct {
 
 	participants participants // the peers that take part in the rollout; zero: to be computed again
 
-	trial     *trial      // of offered; nil: none yet
-	stepTimer *time.Timer // makes the loop call stepRollout again; it may have fired; nil: none was due yet
+	trial *trial // of offered; nil: none yet
 }
 
 // validConfig is a validated configuration with its wire. The maker makes the
@@ -39,6 +39,59 @@ type validConfig struct {
 
 func (n *node) validConfig() validConfig {
 	return validConfig{n.config, n.maker, n.backend.Wire()}
+}
+
+// configPart puts the network configuration of the store in force.
+func (d *Daemon) configPart() part {
+	return part{name: partConfig, reconcile: d.reconfigure, report: d.reportPending}
+}
+
+// reconfigure applies a change of the configuration. If the new one is invalid, the
+// one in force stays.
+func (d *Daemon) reconfigure(_ context.Context, p *pass) error {
+	raw, unread := p.in.takeConfig()
+	switch {
+	case unread && d.Settings.KeepConfig:
+		d.Log.Info("network configuration changed, will take effect at the next start of flanneld (--config-follow=false)", "cause", causeConfigKept)
+		_, _, _, err := d.Parse(raw)
+		if d.adoption.refuse(err); err != nil {
+			d.Log.Error("changed network configuration is invalid, flanneld would not start with it", "cause", causeConfigRefused, "error", err)
+		}
+	case unread:
+		err := d.followConfig(p.node, raw)
+		d.adoption.refuse(err)
+		if err != nil {
+			d.Log.Error("changed network configuration refused, keeping the former one", "cause", causeConfigRefused, "error", err)
+			d.view.addError(partConfig, fmt.Errorf("changed network configuration refused: %w", err))
+			if d.adoption.rollout.State() == rollout.Waiting { // with a configuration that is no longer in the store
+				d.withdraw(p.validConfig())
+			}
+		}
+	}
+	return d.stepRollout(p)
+}
+
+// reportPending says why the configuration in the store is not in force.
+func (d *Daemon) reportPending(p *pass) {
+	reason, refused := d.adoption.pendingReason()
+	p.store.PendingConfig = reason
+	p.tell(status.OfNode, func(r *status.Report) { r.Pending, r.Refused = reason, refused })
+}
+
+// followConfig validates a new configuration, and puts it in force or has
+// package rollout decide when.
+func (d *Daemon) followConfig(n *node, raw []byte) error {
+	next := *n
+	if err := d.readConfig(&next, raw); err != nil {
+		return err
+	}
+	if err := n.config.CanBecome(next.config); err != nil {
+		return err
+	}
+	if err := d.build(&next); err != nil {
+		return err
+	}
+	return d.offer(n, next)
 }
 
 // offer puts a valid configuration in force, or starts its rollout. next is a
@@ -123,16 +176,15 @@ func (d *Daemon) withdraw(inForce validConfig) {
 }
 
 // stepRollout does the next step of the rollout, if one is in progress; see the
-// table in package rollout. Each pass calls it. If it returns before the end, the
-// timer of an earlier call may still run, and then causes one pass more.
-func (d *Daemon) stepRollout(n *node, in *inbox) error {
-	a := &d.adoption
+// table in package rollout. Each pass calls it.
+func (d *Daemon) stepRollout(p *pass) error {
+	a, n := &d.adoption, p.node
 	before := a.rollout.State()
 	if before == rollout.Settled {
 		return nil
 	}
-	peers, seen, complete := in.marked() // the peers, and when the mark of each has changed
-	if !complete {                       // no set of peers was received yet
+	peers, seen, complete := p.in.marked() // the peers, and when the mark of each has changed
+	if !complete {                         // no set of peers was received yet
 		return nil
 	}
 	if a.rollout.InForce() && a.trial != nil {
@@ -143,7 +195,7 @@ func (d *Daemon) stepRollout(n *node, in *inbox) error {
 			return nil
 		}
 	}
-	action, delay := a.rollout.Step(d.cluster(n, in, peers, seen), time.Now())
+	action, delay := a.rollout.Step(d.cluster(p, peers, seen), time.Now())
 	state := a.rollout.State()
 	var err error
 	switch inForce := n.backend.Wire() == a.offered.wire; {
@@ -164,15 +216,8 @@ func (d *Daemon) stepRollout(n *node, in *inbox) error {
 			"when pods have run on this node and on another one", "cause", causeConfigNoEvidence,
 			"wire", a.offered.wire.Name, "provenByOthers", a.rollout.ProvenElsewhere())
 	}
-	// There is one timer at most: this one replaces that of an earlier step.
-	if a.stepTimer != nil {
-		a.stepTimer.Stop()
-	}
-	if before != state { // a state may have an action that is due at once
-		delay = max(delay, time.Nanosecond)
-	}
-	if delay > 0 {
-		a.stepTimer = time.AfterFunc(delay, func() { runner.Notify(in.changed) })
+	if delay > 0 || before != state { // a state may have an action that is due at once
+		p.wakeAt(time.Now().Add(delay))
 	}
 	return err
 }

@@ -22,10 +22,9 @@ import (
 
 // adopting is a daemon with the backend "one" among nine peers, and its loop's part that follows the configuration.
 type adopting struct {
-	*Daemon
+	*loop
 	t   *testing.T
 	n   *node
-	in  *inbox
 	log *logtest.Log
 }
 
@@ -39,7 +38,8 @@ func newAdopting(t *testing.T, peers int) *adopting {
 	d, _, log := newDaemon(t)
 	d.Settings.ConfigStagger = adoptStagger
 	d.Echo = func(context.Context, netip.Addr, netip.Addr) error { return errors.New("silence") }
-	a := &adopting{d, t, &node{}, newInbox(), log}
+	n := &node{}
+	a := &adopting{d.newLoop(n, newInbox()), t, n, log}
 	a.in.setConfig([]byte("one 10.5.0.0/16"))
 	if err := d.prepare(t.Context(), a.n, a.in); err != nil {
 		t.Fatal(err)
@@ -57,13 +57,12 @@ func (a *adopting) peers(n int, backend, data string) {
 			Subnet:   netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 5, byte(i + 2), 0}), 24),
 			PublicIP: netip.AddrFrom4([4]byte{192, 168, 0, byte(i + 2)}), Data: []byte(data)}}
 		c := changes.Change[subnet.Lease]{New: l}
-		if i < len(a.n.last.peers) {
-			c.Old = a.n.last.peers[i]
+		if before := a.in.set.Leases; i < len(before) {
+			c.Old = before[i]
 		}
 		set.Leases, set.Changes = append(set.Leases, l), append(set.Changes, c)
 	}
 	a.in.setPeers(set)
-	a.n.last.peers = set.Leases
 }
 
 // proven has all peers adopt a configuration, one after the other, with a proof.
@@ -75,15 +74,17 @@ func (a *adopting) proven(n int, backend string) {
 // run lets d pass, with a pass whenever something calls for one, and returns how often the backend was another.
 func (a *adopting) run(d time.Duration) (changes int) {
 	a.t.Helper()
-	was := a.n.backend
+	was, due := a.n.backend, time.Time{}
 	for end := time.Now().Add(d); time.Now().Before(end); {
-		select {
-		case <-a.in.changed:
-		case <-time.After(time.Until(end)):
+		if due.IsZero() || due.After(end) {
+			due = end
 		}
-		if err := a.reconfigure(a.t.Context(), a.n, a.in); err != nil {
+		runner.Wait(a.t.Context(), due, a.in.changed)
+		p := a.newPass()
+		if err := a.only(a.t, p, partConfig); err != nil {
 			a.t.Fatal(err)
 		}
+		due = p.due
 		before := a.n.lease
 		a.n.lease.V4.Data = nil
 		a.n.lease = withMark(a.n.lease, a.adoption.rollout.Mark())
@@ -91,7 +92,8 @@ func (a *adopting) run(d time.Duration) (changes int) {
 			a.in.published = new(a.n.lease)
 			runner.Notify(a.in.changed)
 		}
-		a.askPeers(a.t.Context(), a.n, a.in)
+		p.set = a.in.set
+		a.askPeers(a.t.Context(), p)
 		if a.n.backend != was {
 			was = a.n.backend
 			changes++
@@ -102,8 +104,9 @@ func (a *adopting) run(d time.Duration) (changes int) {
 
 func (a *adopting) has(when, backend string, state rollout.State, pending bool) {
 	a.t.Helper()
-	if got := a.n.backend.Wire().Name; got != backend || a.adoption.rollout.State() != state || (a.n.last.pendingConfig != "") != pending {
-		a.t.Errorf("%s: backend %s, state %v, pending %q; want %s, %v\n%s", when, got, a.adoption.rollout.State(), a.n.last.pendingConfig, backend, state, a.log)
+	reason, _ := a.adoption.pendingReason()
+	if got := a.n.backend.Wire().Name; got != backend || a.adoption.rollout.State() != state || (reason != "") != pending {
+		a.t.Errorf("%s: backend %s, state %v, pending %q; want %s, %v\n%s", when, got, a.adoption.rollout.State(), reason, backend, state, a.log)
 	}
 }
 
@@ -317,7 +320,6 @@ func TestJunkTakesNoTurns(t *testing.T) {
 				set.Changes = append(set.Changes, c)
 			}
 			a.in.setPeers(set)
-			a.n.last.peers = set.Leases
 			if data == "" {
 				a.in.setConfig([]byte("two 10.5.0.0/16"))
 				a.run(adoptStagger/4 - time.Second)
@@ -358,14 +360,14 @@ func TestGoingBackFails(t *testing.T) {
 		a.n.host.link.V4 = netip.MustParseAddr("10.5.1.7") // inside this node's subnet
 		time.Sleep(adoptStagger)
 		for range 2 {
-			if a.reconfigure(t.Context(), a.n, a.in) == nil {
+			if a.reconfigured(t, false) == nil {
 				t.Error("there is no error")
 			}
 			a.has("it cannot go back", "two", rollout.Refused, true)
 		}
 		a.n.host.link = usual
 		a.run(time.Millisecond)
-		if a.reconfigure(t.Context(), a.n, a.in) != nil {
+		if a.reconfigured(t, false) != nil {
 			t.Error("there is still an error")
 		}
 		a.has("it can", "one", rollout.Refused, true)
@@ -389,11 +391,11 @@ func TestTakenBackAfterFailure(t *testing.T) {
 			a.n.host.link.V4 = netip.MustParseAddr("10.5.1.7") // inside this node's subnet
 			for range 10 {
 				time.Sleep(wait / 10)
-				a.reconfigure(t.Context(), a.n, a.in) // its error is the subject
+				_ = a.reconfigured(t, false) // its error is the subject
 			}
 			for a.adoption.rollout.State() != state {
 				time.Sleep(time.Second)
-				a.reconfigure(t.Context(), a.n, a.in)
+				_ = a.reconfigured(t, false)
 			}
 			a.has(name, inForce, state, true)
 			a.n.host.link = usual
@@ -483,8 +485,8 @@ func (r *reportedState) Report(report subnet.Report) { r.last = report }
 func TestPendingConfigurationIsReportedApartFromAdvice(t *testing.T) {
 	a := newAdopting(t, 1)
 	state := &reportedState{}
-	a.Manager, a.n.last.pendingConfig = state, "VNI 2 is pending"
-	a.report(a.n, nil, 0)
+	a.Manager, a.adoption.invalid = state, "VNI 2 is pending"
+	a.report(a.newPass())
 	if state.last.Advice != "" || state.last.PendingConfig != "VNI 2 is pending" {
 		t.Errorf("advice %q, pending configuration %q", state.last.Advice, state.last.PendingConfig)
 	}

@@ -15,10 +15,10 @@ import (
 // out, since junk must not take turns. Peers that the store has lost are there,
 // without their marks. In the state Unproven, the peers matter only until one of
 // them has a proof.
-func (d *Daemon) cluster(n *node, in *inbox, set subnet.Set, seen markTimes) rollout.Cluster {
-	a := &d.adoption
+func (d *Daemon) cluster(p *pass, set subnet.Set, seen markTimes) rollout.Cluster {
+	a, n := &d.adoption, p.node
 	c := rollout.Cluster{Self: n.lease.Name, Alone: len(set.Leases) == 0, Follower: d.Settings.OS == "windows",
-		Answers: len(d.sources(n, a.offered.wire)) > 0, Published: in.hasPublished(&n.lease) && markOf(&n.lease) == a.rollout.Mark()}
+		Answers: len(d.sources(n, a.offered.wire)) > 0, Published: p.in.hasPublished(&n.lease) && markOf(&n.lease) == a.rollout.Mark()}
 	retained := map[string]bool{}
 	for _, r := range set.Retained {
 		retained[r.Lease.Name] = true
@@ -30,11 +30,11 @@ func (d *Daemon) cluster(n *node, in *inbox, set subnet.Set, seen markTimes) rol
 		a.participants = d.findParticipants(n, set.Leases)
 	}
 	for _, l := range a.participants.accepted {
-		p := rollout.Peer{Name: l.Name}
+		peer := rollout.Peer{Name: l.Name}
 		if !retained[l.Name] {
-			p.Mark, p.Seen = markOf(l), seen[l.Name]
+			peer.Mark, peer.Seen = markOf(l), seen[l.Name]
 		}
-		c.Peers = append(c.Peers, p)
+		c.Peers = append(c.Peers, peer)
 	}
 	return c
 }
@@ -104,15 +104,15 @@ func (d *Daemon) judge(n *node, c validConfig) (subnet.Judge, error) {
 	return p.Judge(), nil
 }
 
-// usedPeers returns the leases that the last pass made paths for, without those
-// that the store has lost.
-func (n *node) usedPeers() (used []*subnet.Lease) {
-	left := reasonsByName(slices.Concat(n.last.rejects, n.last.refused))
-	for _, r := range n.last.retained {
+// usedPeers returns the leases that the pass made paths for, without those that the
+// store has lost.
+func (p *pass) usedPeers() (used []*subnet.Lease) {
+	left := reasonsByName(slices.Concat(p.rejects, p.refused))
+	for _, r := range p.set.Retained {
 		left[r.Lease.Name] = "retained"
 	}
-	for _, l := range n.last.peers {
-		if _, out := left[l.Name]; !out && !n.backend.Wire().Pending(l) {
+	for _, l := range p.set.Leases {
+		if _, out := left[l.Name]; !out && !p.backend.Wire().Pending(l) {
 			used = append(used, l)
 		}
 	}
@@ -123,8 +123,8 @@ func (n *node) usedPeers() (used []*subnet.Lease) {
 // mark says so. If there are none, they are the peers whose lease shows that it is
 // not of the former configuration: nodes that read the new one at their start, or
 // whose lease cannot hold a mark.
-func (d *Daemon) adopters(n *node) (adopters []*subnet.Lease) {
-	a, used := &d.adoption, n.usedPeers()
+func (d *Daemon) adopters(p *pass) (adopters []*subnet.Lease) {
+	a, used := &d.adoption, p.usedPeers()
 	for _, l := range used {
 		if m := markOf(l); m.ID == a.rollout.Mark().ID && m.Answers && m.Phase != rollout.Ready && m.Phase != rollout.Reverted {
 			adopters = append(adopters, l)
@@ -133,7 +133,7 @@ func (d *Daemon) adopters(n *node) (adopters []*subnet.Lease) {
 	if len(adopters) > 0 {
 		return adopters
 	}
-	former, err := d.judge(n, a.former)
+	former, err := d.judge(p.node, a.former)
 	if err != nil { // the former configuration does not fit the present underlay
 		return nil
 	}

@@ -46,13 +46,13 @@ func newTied(t *testing.T) (a *adopting, paths *int) {
 	a.in.setConfig([]byte("two 10.5.0.0/16"))
 	a.peers(4, "one", "")
 	a.proven(4, "two")
-	if err := a.reconfigure(t.Context(), a.n, a.in); err != nil {
+	if err := a.reconfigured(t, false); err != nil {
 		t.Fatal(err)
 	}
 	a.has("offered", "one", rollout.Waiting, true)
 	u := a.Underlay.(*fixedUnderlay)
-	u.link.V4, u.link.PublicV4, a.n.host.stale = fitting, fitting, true
-	if err := a.reconfigure(t.Context(), a.n, a.in); err != nil {
+	u.link.V4, u.link.PublicV4 = fitting, fitting
+	if err := a.reconfigured(t, true); err != nil {
 		t.Fatal(err)
 	}
 	return a, paths
@@ -61,7 +61,7 @@ func newTied(t *testing.T) (a *adopting, paths *int) {
 // takePart returns how many peers take part in the rollout.
 func (a *adopting) takePart() int {
 	set, seen, _ := a.in.marked()
-	return len(a.cluster(a.n, a.in, set, seen).Peers)
+	return len(a.cluster(a.newPass(), set, seen).Peers)
 }
 
 // Passes in which nothing has changed that matters for the rollout judge no peer

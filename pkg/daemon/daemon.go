@@ -1,9 +1,9 @@
 // Package daemon runs a node of the network. It joins: it waits for a network
 // configuration and acquires a subnet. Then its loop makes passes. A pass
-// reconciles all parts in order: configuration, devices, this node's lease, the
-// paths to the peers, firewall and subnet file. Each pass compares the desired
-// state with the actual state, so that a start, a restart, a new peer, drift
-// and a changed address need no code of their own.
+// reconciles all parts in order (see Daemon.parts): configuration, devices, this
+// node's lease, the paths to the peers, firewall and subnet file. Each pass
+// compares the desired state with the actual state, so that a start, a restart, a
+// new peer, drift and a changed address need no code of their own.
 //
 // The goroutines of a Daemon are: the loop; the watches of the lease manager,
 // which put what they receive into the inbox; the publisher, which writes this
@@ -16,7 +16,6 @@ import (
 	"errors"
 	"log/slog"
 	"net/netip"
-	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -134,98 +133,27 @@ func (d *Daemon) member(ctx context.Context, in *inbox) error {
 	tasks.Go(func() error { return d.Manager.Watch(ctx, in.setPeers) })
 	tasks.Go(func() error { return d.Manager.Hold(ctx) })
 	tasks.Go(func() error { return d.publish(ctx, in) })
-	tasks.Go(func() error { return d.loop(ctx, n, in) })
+	tasks.Go(func() error { return d.newLoop(n, in).run(ctx) })
 	return tasks.Wait()
 }
 
-// loop makes a pass at once, and then whenever something may have changed.
-func (d *Daemon) loop(ctx context.Context, n *node, in *inbox) error {
-	timers := newTimers(d.Settings.CompareAll)
-	defer timers.stop()
+// feedWatchdog reports to the service manager that the process is alive, unless
+// a pass hangs. It runs in a goroutine of its own, because a node may wait for
+// the store or a configuration for any time, and must not be killed for that.
+func (d *Daemon) feedWatchdog(ctx context.Context) error {
+	if d.Watchdog <= 0 {
+		return nil
+	}
+	tick := time.NewTicker(d.Watchdog / 2)
+	defer tick.Stop()
 	for {
-		d.Board.BeginPass()
-		began := time.Now()
-		failed := d.pass(ctx, n, in)
-		if ctx.Err() != nil {
+		select {
+		case <-ctx.Done():
 			return nil
-		}
-		d.report(n, failed, time.Since(began))
-		timers.pause(ctx, time.Since(began))
-		timers.scheduleRetry(failed.retried() || len(n.last.refused) > 0)
-		if d.wait(ctx, n, in, timers); ctx.Err() != nil {
-			return nil
+		case <-tick.C:
+			if d.Board.Alive() == nil {
+				d.Notify("WATCHDOG=1")
+			}
 		}
 	}
-}
-
-// wait returns when a pass is due. It sets n.host.stale if the pass has to
-// choose the underlay again. All causes lead to the same pass, so that several
-// at once need only one: which of them wait receives first does not matter.
-// Choosing the underlay reads all interfaces, so it is not done for every
-// change of a peer.
-func (d *Daemon) wait(ctx context.Context, n *node, in *inbox, timers *timers) {
-	select {
-	case <-ctx.Done():
-	case <-in.changed:
-	case <-d.Dataplane.Changes():
-	case <-d.Firewall.Changes():
-	case <-d.EnvFile:
-	case <-d.Underlay.Changes():
-		n.host.stale = true
-	case <-d.Manager.PublicIPsChanged():
-		n.host.stale = true
-	case <-timers.retryC():
-		n.host.stale = true
-	case <-timers.resync.C:
-		n.host.stale = true
-		d.Dataplane.QueueResync()
-	}
-}
-
-// pass reconciles all parts, and returns those that failed. A failed part does
-// not keep the others from being reconciled.
-//
-// The order follows from what each part needs: the configuration determines the
-// devices; the lease contains their MAC addresses; paths lead through them, and
-// are deleted only if all before could be read (f.unknown). The subnet file is
-// last, because CNI plugins start pods with it, for which the network should be
-// there: without it, packets of pods would leave by the default route, and
-// unencrypted.
-func (d *Daemon) pass(ctx context.Context, n *node, in *inbox) failures {
-	var f failures
-	f.add("config", d.reconfigure(ctx, n, in))
-	links, err := d.Dataplane.Ensure(ctx, n.devices())
-	f.add("devices", err)
-	n.last.links = links
-	if publishErr := d.updateLease(n, in, links); err == nil { // otherwise it is a consequence of the failed devices
-		f.add("publish", publishErr)
-	}
-	if !f.unknown() {
-		f.add("bridge", d.leaveFormerSubnets(n)) // before the subnet file has another one, and before a peer's route to it
-	}
-	d.updateRules(n) // before the peers are planned: a peer with an address of this node is rejected
-	if peers, complete := in.takePeers(); complete {
-		planned := n.plan.Update(peers.Leases, peers.Changes)
-		d.resolveDuplicates(n, in)
-		n.last.peers, n.last.peersKnown = peers.Leases, true
-		n.last.validPeers = len(peers.Leases) - len(planned.Rejects) - n.plan.Pending()
-		n.last.rejects, n.last.twins = slices.Concat(planned.Rejects, peers.Rejects), n.plan.Twins()
-		n.last.windows, n.last.retained, n.last.ownWithdrawn = peers.Windows, peers.Retained, peers.OwnWithdrawn
-		state := n.state(planned.Paths, d.Settings, f.unknown())
-		state.Since, state.Changes = planned.Since, planned.Changes
-		kept, err := d.apply(ctx, n, in, state)
-		f.add("dataplane", err)
-		if err == nil && !kept { // otherwise the former way may still be there
-			d.askPeers(ctx, n, in)
-		}
-		f.add(partCluster, peers.OwnMissing)
-	} else {
-		f.add("peers", errNoPeers)
-	}
-	n.last.rulesChanged, err = d.Firewall.Apply(ctx, n.firewall(d.Settings))
-	f.add("firewall", err)
-	if n.last.peersKnown {
-		f.add("subnet-file", d.writeEnv(n))
-	}
-	return f
 }

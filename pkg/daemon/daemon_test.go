@@ -78,8 +78,27 @@ func newDaemon(t *testing.T) (*Daemon, *fixedUnderlay, *logtest.Log) {
 	var log logtest.Log
 	u := &fixedUnderlay{link: underlay.Link{Name: "eth0", Index: 2, MTU: 1500, V4: netip.MustParseAddr("192.168.0.1"), PublicV4: netip.MustParseAddr("192.168.0.1")}}
 	board := &status.Board{}
-	return &Daemon{Manager: plainManager{}, Dataplane: plainKernel{}, Underlay: u, Parse: parseText, Log: log.Logger(), Board: board,
+	return &Daemon{Manager: plainManager{}, Dataplane: plainKernel{}, Underlay: u, Firewall: noFirewall{}, Parse: parseText, Log: log.Logger(), Board: board,
 		Metrics: metrics.New(board, nil), Tally: &reconcile.Tally{}, Notify: func(string) {}}, u, &log
+}
+
+// only reconciles the parts with a name, and returns their error.
+func (l *loop) only(t *testing.T, p *pass, name string) error {
+	t.Helper()
+	for _, part := range l.parts {
+		if part.name == name && part.reconcile != nil {
+			p.failed.add(name, part.reconcile(t.Context(), p))
+		}
+	}
+	return p.failed.err()
+}
+
+// reconfigured follows the underlay and the configuration. again means that what is known of the underlay is stale.
+func (l *loop) reconfigured(t *testing.T, again bool) error {
+	t.Helper()
+	p := l.newPass()
+	p.again = again
+	return l.only(t, p, partConfig)
 }
 
 func TestReconfigure(t *testing.T) {
@@ -90,7 +109,7 @@ func TestReconfigure(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.lease.V4.Subnet = netip.MustParsePrefix("10.5.1.0/24")
-	refused := false
+	refused, l := false, d.newLoop(n, in)
 	for _, step := range []struct {
 		name, config string // no config: the underlay is looked at
 		link         func()
@@ -118,17 +137,17 @@ func TestReconfigure(t *testing.T) {
 		log.Reset()
 		if step.link != nil {
 			step.link()
-			n.host.stale = true
 		} else {
 			in.setConfig([]byte(step.config))
 		}
-		err := d.reconfigure(t.Context(), n, in)
+		err := l.reconfigured(t, step.link != nil)
+		pending, _ := d.adoption.pendingReason()
 		if got := n.backend.(namedBackend).name; got != step.backend || (err != nil) != step.fails || !logged(log, strings.Fields(step.logs)) {
 			t.Errorf("%s: backend %q, error %v, log %s", step.name, got, err, log)
 		}
 		refused = step.config != "" && strings.HasPrefix(step.logs, causeConfigRefused) || step.config == "" && refused
-		if refused != (n.last.pendingConfig != "") {
-			t.Errorf("%s: refused: %t, but the pending configuration is %q", step.name, refused, n.last.pendingConfig)
+		if refused != (pending != "") {
+			t.Errorf("%s: refused: %t, but the pending configuration is %q", step.name, refused, pending)
 		}
 		if want := step.publicIP; want != "" && n.lease.V4.PublicIP.String() != want {
 			t.Errorf("%s: public IP %s, want %s", step.name, n.lease.V4.PublicIP, want)
@@ -146,7 +165,7 @@ func logged(log *logtest.Log, want []string) bool {
 
 func TestEverythingIsSaidOnce(t *testing.T) {
 	d, _, log := newDaemon(t)
-	n := &node{}
+	l := d.newLoop(&node{backend: namedBackend{}}, newInbox())
 	lines := func() int {
 		defer log.Reset()
 		return log.Count()
@@ -171,11 +190,12 @@ func TestEverythingIsSaidOnce(t *testing.T) {
 		{"hundreds, each by its name", nil, 500, 498},
 		{"still hundreds", nil, 500, 0},
 	} {
-		n.last.rejects = nil
+		p := l.newPass()
+		p.failed = step.failed
 		for i := range step.bad {
-			n.last.rejects = append(n.last.rejects, subnet.Rejected{Name: fmt.Sprint("key", i), Reason: "bad"})
+			p.rejects = append(p.rejects, subnet.Rejected{Name: fmt.Sprint("key", i), Reason: "bad"})
 		}
-		d.report(n, step.failed, time.Millisecond)
+		l.report(p)
 		if got := lines(); got != step.lines {
 			t.Errorf("%s: %d log lines, want %d", step.name, got, step.lines)
 		}
@@ -187,16 +207,16 @@ func TestEverythingIsSaidOnce(t *testing.T) {
 func TestLinesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, _, log := newDaemon(t)
-		n := &node{}
+		rejects := d.rejectsPart()
 		for i := range 1200 { // ten minutes
-			n.last.rejects = nil
+			p := &pass{}
 			for k := range maxLines + 50 {
-				n.last.rejects = append(n.last.rejects, subnet.Rejected{Name: fmt.Sprintf("key%04d", k), Reason: "bad"})
+				p.rejects = append(p.rejects, subnet.Rejected{Name: fmt.Sprintf("key%04d", k), Reason: "bad"})
 			}
 			if i%2 == 0 {
-				n.last.rejects = append(n.last.rejects, subnet.Rejected{Name: "key9999", Reason: fmt.Sprint("bad in way ", i)})
+				p.rejects = append(p.rejects, subnet.Rejected{Name: "key9999", Reason: fmt.Sprint("bad in way ", i)})
 			}
-			d.reportRejects(n)
+			rejects.report(p)
 			time.Sleep(500 * time.Millisecond)
 		}
 		said := log.With()
@@ -221,14 +241,13 @@ func (mixedBackend) ForWindows() string { return "Set VNI." }
 
 func TestWindowsNodes(t *testing.T) {
 	d, _, log := newDaemon(t)
-	n := &node{backend: mixedBackend{}}
+	mixed, windows := mixedBackend{}, d.windowsPart()
 	for i, step := range []struct {
 		windows string
 		backend backend.Backend
 		lines   int
-	}{{"", n.backend, 0}, {"win1", n.backend, 1}, {"win1", n.backend, 0}, {"win1", namedBackend{}, 0}, {"win1", n.backend, 1}, {"", n.backend, 0}} {
-		n.last.windows, n.backend = step.windows, step.backend
-		d.reportAdvice(n)
+	}{{"", mixed, 0}, {"win1", mixed, 1}, {"win1", mixed, 0}, {"win1", namedBackend{}, 0}, {"win1", mixed, 1}, {"", mixed, 0}} {
+		windows.report(&pass{node: &node{backend: step.backend}, set: subnet.Set{Windows: step.windows}})
 		told := log.With("cause="+causeWindowsMismatch).Naming("reason", "win1", "Set VNI.")
 		if log.Count() != step.lines || len(told) != step.lines {
 			t.Errorf("step %d: %s", i, log)
@@ -237,40 +256,60 @@ func TestWindowsNodes(t *testing.T) {
 	}
 }
 
+// Retries come later and later, unless something else has caused the pass; a part may want a pass earlier.
 func TestTimers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := newTimers(time.Hour)
-		defer a.stop()
-		began := time.Now()
+		d, _, _ := newDaemon(t)
+		d.Settings.CompareAll = time.Hour
+		l := d.newLoop(&node{}, newInbox())
+		failed := &pass{failed: failures{{partPaths, errors.New("no")}}}
+		retried := func(p *pass) (took time.Duration) {
+			began := time.Now()
+			l.wait(t.Context(), l.timers.next(p))
+			var resync bool
+			if p.again, resync = l.timers.due(time.Now()); !p.again || resync {
+				t.Errorf("after %v: again %t, resync %t", time.Since(began), p.again, resync)
+			}
+			return time.Since(began)
+		}
+		var took time.Duration
 		for range 12 {
-			<-retryAfter(a, true)
+			took += retried(failed)
 		}
 		// 0.1 + 0.2 + … + 12.8 + 4 × 15 seconds.
-		if took := time.Since(began); took < 80*time.Second || took > 90*time.Second {
+		if took < 80*time.Second || took > 90*time.Second {
 			t.Errorf("12 tries took %v", took)
 		}
-		if retryAfter(a, false) != nil {
-			t.Error("retries though nothing failed")
+		if at := l.timers.next(&pass{}); at != l.timers.resync {
+			t.Errorf("retries at %v though nothing failed", at)
 		}
-		began = time.Now()
-		<-retryAfter(a, true)
-		if took := time.Since(began); took != firstRetry {
+		if took := retried(&pass{refused: []subnet.Rejected{{Reason: "no"}}}); took != firstRetry {
 			t.Errorf("the first retry after success comes after %v", took)
 		}
+		l.timers.next(&pass{})
+		failed.again = false
 		for range 20 { // passes that something else called for
-			a.scheduleRetry(true)
+			l.timers.next(failed)
 			time.Sleep(time.Millisecond)
 		}
-		began = time.Now()
-		<-a.retryC()
-		if took := time.Since(began); took > 2*firstRetry {
+		if took := retried(failed); took != firstRetry-20*time.Millisecond {
 			t.Errorf("after many passes in a moment, the next try comes after %v", took)
 		}
-		began = time.Now()
-		a.pause(t.Context(), time.Millisecond)
-		a.pause(t.Context(), time.Minute)
-		if took := time.Since(began); took != time.Millisecond+maxPause {
-			t.Errorf("rested %v", took)
+		l.timers.next(&pass{})
+		wanted := &pass{}
+		wanted.wakeAt(time.Now().Add(time.Minute))
+		wanted.wakeAt(time.Now().Add(time.Second))
+		wanted.wakeAt(time.Now().Add(time.Minute))
+		l.wait(t.Context(), l.timers.next(wanted))
+		if again, _ := l.timers.due(time.Now()); again || !time.Now().Equal(wanted.due) {
+			t.Errorf("what a part has waited for is a retry: %t, at %v, want %v", again, time.Now(), wanted.due)
+		}
+		l.wait(t.Context(), l.timers.next(&pass{}))
+		if again, resync := l.timers.due(time.Now()); !again || !resync {
+			t.Errorf("after an hour: again %t, resync %t", again, resync)
+		}
+		if again, resync := l.timers.due(time.Now()); again || resync {
+			t.Errorf("once more: again %t, resync %t", again, resync)
 		}
 	})
 }
@@ -326,9 +365,4 @@ func TestWatchdogIsFedUnlessAPassHangs(t *testing.T) {
 			t.Error(err)
 		}
 	})
-}
-
-func retryAfter(t *timers, failed bool) <-chan time.Time {
-	t.scheduleRetry(failed)
-	return t.retryC()
 }

@@ -1,32 +1,27 @@
 package daemon
 
 import (
+	"context"
 	"maps"
 	"slices"
+	"time"
 
 	"flannel/pkg/dataplane"
-	"flannel/pkg/reconcile/runner"
 )
 
-// identity is what resolveDuplicates knows about this node's MAC addresses and key.
-type identity struct {
-	readdressed map[string]bool     // devices that must have the MAC address that the backend derives
-	duplicate   string              // the lease that has our MAC address and precedence, if we cannot change ours; "": none
-	formerKey   dataplane.PublicKey // the WireGuard key that another node has, too, and that this node replaces; zero: none
+// duplicatesPart changes this node's MAC address or key if another node has the same.
+func (d *Daemon) duplicatesPart() part {
+	return part{name: "duplicates", reconcile: (&duplicates{Daemon: d}).resolve, needsPeers: true}
 }
 
-// devices returns the desired devices: those that the backend needs, with the
-// node's networks, and with Readdress set by resolveDuplicates and acquire.
-func (n *node) devices() []dataplane.Device {
-	devices, networks := n.backend.Devices(n.lease), slices.Concat(n.networks(), n.former.networks)
-	for i := range devices {
-		devices[i].Readdress, devices[i].Networks = n.identity.readdressed[devices[i].Name], networks
-	}
-	return devices
+type duplicates struct {
+	*Daemon
+	duplicate string              // the lease that has our MAC address or key and precedence, if we cannot change ours; "": none
+	formerKey dataplane.PublicKey // the WireGuard key that another node has, too, and that this node replaces; zero: none
 }
 
-// resolveDuplicates changes the MAC address of a device if another lease has
-// the same address, with precedence (see plan.Outranked): otherwise all other
+// resolve changes the MAC address of a device if another lease has the same
+// address, with precedence (see plan.Outranked): otherwise all other
 // nodes would reject our lease. The next pass changes the device and publishes
 // the new address, which is derived from our subnet. Nobody has precedence over
 // us for that address, so a device is changed once at most. Likewise, the
@@ -36,53 +31,53 @@ func (n *node) devices() []dataplane.Device {
 // For example, two virtual machines are clones, and flannel.1 has the address m
 // on both. The node with the younger lease is outranked and takes its derived
 // address; the other node keeps m.
-func (d *Daemon) resolveDuplicates(n *node, in *inbox) {
-	outranked := n.plan.Outranked()
+func (s *duplicates) resolve(_ context.Context, p *pass) error {
+	outranked := p.plan.Outranked()
 	if len(outranked) == 0 {
-		n.identity.duplicate = ""
-		return
+		s.duplicate = ""
+		return nil
 	}
 	devices := map[string]dataplane.Device{}
-	for _, dev := range n.backend.Devices(n.lease) {
+	for _, dev := range p.backend.Devices(p.lease) {
 		devices[dev.Name] = dev
 	}
 	for _, name := range slices.Sorted(maps.Keys(outranked)) {
-		peer, link := outranked[name], n.last.links[name]
+		peer, link := outranked[name], p.links[name]
 		switch devices[name].Kind.(type) {
 		case dataplane.Overlay, dataplane.L2Bridge: // HNS chooses the address
-			if n.identity.duplicate != peer { // logged once for each peer
-				n.identity.duplicate = peer
-				d.Log.Warn("duplicate MAC address: other nodes reject this node's lease; "+
+			if s.duplicate != peer { // logged once for each peer
+				s.duplicate = peer
+				s.Log.Warn("duplicate MAC address: other nodes reject this node's lease; "+
 					"run flanneld cleanup and start flanneld again, so that HNS chooses another address",
 					"cause", causeDuplicateMAC, "network", name, "peer", peer, "mac", link.MAC)
 			}
 		case dataplane.WireGuard:
-			d.resolveDuplicateKey(n, in, name, peer)
+			s.resolveKey(p, name, peer)
 		default:
-			if !n.identity.readdressed[name] {
-				d.Log.Warn("duplicate MAC address: changing the address of this node's device",
+			if !p.readdressed[name] {
+				s.Log.Warn("duplicate MAC address: changing the address of this node's device",
 					"cause", causeDuplicateMAC, "device", name, "peer", peer, "from", link.MAC, "to", devices[name].MAC)
-				n.identity.readdressed[name] = true
-				runner.Notify(in.changed)
+				p.readdressed[name] = true
+				p.wakeAt(time.Now())
 			}
 		}
 	}
+	return nil
 }
 
-// resolveDuplicateKey is resolveDuplicates for a WireGuard device. While the
-// key cannot be replaced (its file cannot be written), the node still has its
+// resolveKey is resolve for a WireGuard device. While the key cannot be replaced (its file cannot be written), the node still has its
 // former key, and the other node's is not a copy of the new one.
-func (d *Daemon) resolveDuplicateKey(n *node, in *inbox, device, peer string) {
-	key := n.last.links[device].Key
+func (s *duplicates) resolveKey(p *pass, device, peer string) {
+	key := p.links[device].Key
 	switch {
 	case key == dataplane.PublicKey{}: // the device is missing; a later pass knows
-	case !n.identity.readdressed[device]:
-		d.Log.Warn("duplicate WireGuard key: replacing this node's private key", "cause", causeDuplicateKey, "device", device, "peer", peer, "publicKey", key)
-		n.identity.readdressed[device], n.identity.formerKey = true, key
-		runner.Notify(in.changed)
-	case key != n.identity.formerKey && n.identity.duplicate != peer:
-		n.identity.duplicate = peer
-		d.Log.Warn("duplicate WireGuard key: other nodes reject this node's lease; the other node publishes a copy of its key, delete that node's lease",
+	case !p.readdressed[device]:
+		s.Log.Warn("duplicate WireGuard key: replacing this node's private key", "cause", causeDuplicateKey, "device", device, "peer", peer, "publicKey", key)
+		p.readdressed[device], s.formerKey = true, key
+		p.wakeAt(time.Now())
+	case key != s.formerKey && s.duplicate != peer:
+		s.duplicate = peer
+		s.Log.Warn("duplicate WireGuard key: other nodes reject this node's lease; the other node publishes a copy of its key, delete that node's lease",
 			"cause", causeDuplicateKey, "device", device, "peer", peer, "publicKey", key)
 	}
 }

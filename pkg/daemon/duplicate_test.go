@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"testing"
+	"time"
 
 	"flannel/backend"
 	"flannel/backend/vxlan"
@@ -18,24 +19,24 @@ import (
 )
 
 // nodeWithMAC is a node whose device has a MAC address that an older lease has, too.
-func nodeWithMAC(t *testing.T, d *Daemon, u *fixedUnderlay, os, config string) *node {
+func nodeWithMAC(t *testing.T, u *fixedUnderlay, os, config string) *pass {
 	t.Helper()
 	b, _, err := vxlan.Kind().Parse(conf.Parse([]byte(config)), os)(backend.Node{Underlay: u.link, V4: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := &node{backend: b, identity: identity{readdressed: map[string]bool{}}, config: subnet.Config{Backend: "vxlan",
+	n := &node{backend: b, readdressed: map[string]bool{}, config: subnet.Config{Backend: "vxlan",
 		V4: subnet.Network{Prefix: netip.MustParsePrefix("10.5.0.0/16"), SubnetLen: 24}}}
 	n.lease = subnet.Lease{Name: "us", Since: 5, V4: subnet.Endpoint{Subnet: netip.MustParsePrefix("10.5.1.0/24"), PublicIP: u.link.PublicV4}}
-	n.last.links = dataplane.Links{}
+	links := dataplane.Links{}
 	for _, dev := range b.Devices(n.lease) {
-		n.last.links[dev.Name] = dataplane.Link{Index: 7, MTU: 1450, MAC: mac.Addr{2, 0, 0, 0, 0, 9}}
+		links[dev.Name] = dataplane.Link{Index: 7, MTU: 1450, MAC: mac.Addr{2, 0, 0, 0, 0, 9}}
 	}
-	if n.lease, err = b.Describe(n.lease, n.last.links); err != nil {
+	if n.lease, err = b.Describe(n.lease, links); err != nil {
 		t.Fatal(err)
 	}
 	n.plan = plan.New(n.config, n.lease, b)
-	return n
+	return &pass{node: n, links: links}
 }
 
 func TestDuplicateMAC(t *testing.T) {
@@ -54,30 +55,29 @@ func TestDuplicateMAC(t *testing.T) {
 		{"windows", `{"VNI": 4096, "Port": 4789}`, "flannel.4096", &younger, false, false},
 	} {
 		d, u, log := newDaemon(t)
-		in := newInbox()
-		n := nodeWithMAC(t, d, u, c.os, c.config)
+		p, duplicates := nodeWithMAC(t, u, c.os, c.config), &duplicates{Daemon: d}
 		name := fmt.Sprintf("%s, the peer is %s", c.os, c.peer.Name)
 		for range 2 { // it is logged once
-			if planned := n.plan.Update([]*subnet.Lease{c.peer}, nil); len(planned.Rejects) != 1 {
+			if planned := p.plan.Update([]*subnet.Lease{c.peer}, nil); len(planned.Rejects) != 1 {
 				t.Errorf("%s: rejected %v, want the peer", name, planned.Rejects)
 			}
-			d.resolveDuplicates(n, in)
+			_ = duplicates.resolve(t.Context(), p)
 		}
-		for _, dev := range n.devices() {
+		for _, dev := range p.devices() {
 			if want := c.readdress && dev.Name == c.device; dev.Readdress != want {
 				t.Errorf("%s: %s is readdressed: %t", name, dev.Name, dev.Readdress)
 			}
 		}
-		if got := len(in.changed) == 1; got != c.readdress {
+		if got := !p.due.IsZero(); got != c.readdress {
 			t.Errorf("%s: another pass is due: %t", name, got)
 		}
 		lines := log.Count("level=WARN")
 		if want := c.readdress || c.fix; (lines == 1) != want || lines > 1 || want && log.Count("cause="+causeDuplicateMAC, "peer=older") != 1 {
 			t.Errorf("%s: the log has\n%s", name, log)
 		}
-		n.plan.Update(nil, []changes.Change[subnet.Lease]{{Old: c.peer}})
-		if d.resolveDuplicates(n, in); n.identity.duplicate != "" {
-			t.Errorf("%s: remembers a peer that is gone: %s", name, n.identity.duplicate)
+		p.plan.Update(nil, []changes.Change[subnet.Lease]{{Old: c.peer}})
+		if _ = duplicates.resolve(t.Context(), p); duplicates.duplicate != "" {
+			t.Errorf("%s: remembers a peer that is gone: %s", name, duplicates.duplicate)
 		}
 	}
 }
@@ -120,34 +120,35 @@ func parseVXLAN(raw []byte) (subnet.Config, backend.Maker, []string, error) {
 }
 
 // wireGuardNode is a node with a WireGuard key.
-func wireGuardNode(t *testing.T, u *fixedUnderlay, key string) *node {
+func wireGuardNode(t *testing.T, u *fixedUnderlay, key string) *pass {
 	t.Helper()
 	b, _, err := wireguard.Kind().Parse(conf.Parse([]byte(`{}`)), "linux")(backend.Node{Underlay: u.link, V4: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := &node{backend: b, identity: identity{readdressed: map[string]bool{}}, config: subnet.Config{Backend: "wireguard",
+	n := &node{backend: b, readdressed: map[string]bool{}, config: subnet.Config{Backend: "wireguard",
 		V4: subnet.Network{Prefix: netip.MustParsePrefix("10.5.0.0/16"), SubnetLen: 24}}}
 	n.lease = subnet.Lease{Name: "us", Since: 5, V4: subnet.Endpoint{Subnet: netip.MustParsePrefix("10.5.1.0/24"), PublicIP: u.link.PublicV4}}
-	setKey(t, n, key)
-	return n
+	p := &pass{node: n}
+	setKey(t, p, key)
+	return p
 }
 
 // setKey does what a pass does after the dataplane has replaced the key.
-func setKey(t *testing.T, n *node, key string) {
+func setKey(t *testing.T, p *pass, key string) {
 	t.Helper()
 	public, err := dataplane.ParsePublicKey(key)
 	if err != nil {
 		t.Fatal(err)
 	}
-	n.last.links = dataplane.Links{}
-	for _, dev := range n.backend.Devices(n.lease) {
-		n.last.links[dev.Name] = dataplane.Link{Index: 7, MTU: 1420, Key: public}
+	p.links = dataplane.Links{}
+	for _, dev := range p.backend.Devices(p.lease) {
+		p.links[dev.Name] = dataplane.Link{Index: 7, MTU: 1420, Key: public}
 	}
-	if n.lease, err = n.backend.Describe(n.lease, n.last.links); err != nil {
+	if p.lease, err = p.backend.Describe(p.lease, p.links); err != nil {
 		t.Fatal(err)
 	}
-	n.plan = plan.New(n.config, n.lease, n.backend)
+	p.plan = plan.New(p.config, p.lease, p.backend)
 }
 
 // Of two nodes with one WireGuard key, the younger one replaces its key, once. If an older
@@ -160,42 +161,38 @@ func TestDuplicateKey(t *testing.T) {
 			PublicIP: netip.MustParseAddr("192.168.0.2"), Data: json.RawMessage(`{"PublicKey":"` + key + `","Port":51820}`)}}
 	}
 	d, u, log := newDaemon(t)
-	in := newInbox()
-	n := wireGuardNode(t, u, cloned)
-	expect := func(what string, p *subnet.Lease, readdress, due bool, logged int) {
+	p, duplicates := wireGuardNode(t, u, cloned), &duplicates{Daemon: d}
+	expect := func(what string, other *subnet.Lease, readdress, due bool, logged int) {
 		t.Helper()
 		for range 2 {
-			if planned := n.plan.Update([]*subnet.Lease{p}, nil); len(planned.Rejects) != 1 {
+			if planned := p.plan.Update([]*subnet.Lease{other}, nil); len(planned.Rejects) != 1 {
 				t.Errorf("%s: rejected are %v, want the peer", what, planned.Rejects)
 			}
-			d.resolveDuplicates(n, in)
-			n.plan = plan.New(n.config, n.lease, n.backend)
+			_ = duplicates.resolve(t.Context(), p)
+			p.plan = plan.New(p.config, p.lease, p.backend)
 		}
-		for _, dev := range n.devices() {
+		for _, dev := range p.devices() {
 			if _, tunnel := dev.Kind.(dataplane.WireGuard); dev.Readdress != (tunnel && readdress) {
 				t.Errorf("%s: the key of %s is replaced: %t", what, dev.Name, dev.Readdress)
 			}
 		}
-		if got := len(in.changed) == 1; got != due {
+		if got := !p.due.IsZero(); got != due {
 			t.Errorf("%s: another pass is due: %t", what, got)
 		}
-		if count := log.Count("level=WARN", "cause="+causeDuplicateKey, "peer="+p.Name); count != logged || log.Count("level=WARN") != logged {
+		if count := log.Count("level=WARN", "cause="+causeDuplicateKey, "peer="+other.Name); count != logged || log.Count("level=WARN") != logged {
 			t.Errorf("%s: the log has\n%s", what, log)
 		}
 		log.Reset()
-		select {
-		case <-in.changed:
-		default:
-		}
+		p.due = time.Time{}
 	}
 	expect("a younger lease has the key", peer("younger", 6, cloned), false, false, 0)
 	expect("an older lease has the key", peer("older", 4, cloned), true, true, 1)
-	links := n.last.links
-	n.last.links = nil
+	links := p.links
+	p.links = nil
 	expect("the device is missing, and the lease still has the key", peer("older", 4, cloned), true, false, 0)
-	n.last.links = links
+	p.links = links
 	expect("the key cannot be replaced yet", peer("older", 4, cloned), true, false, 0)
-	setKey(t, n, fresh)
+	setKey(t, p, fresh)
 	expect("an older lease has the new key", peer("thief", 4, fresh), true, false, 1)
 	expect("a younger lease has the new key", peer("younger", 6, fresh), true, false, 0)
 	expect("the copy is back", peer("thief", 4, fresh), true, false, 1)

@@ -84,6 +84,16 @@ type askedPeer struct {
 	families [][]request
 }
 
+// trialPart asks peers while a configuration is on trial, or unproven.
+func (d *Daemon) trialPart() part {
+	return part{name: "trial", needsPeers: true, reconcile: func(ctx context.Context, p *pass) error {
+		if !p.failed.has(partPaths) && !p.state.Keep { // otherwise the former way may still be there
+			d.askPeers(ctx, p)
+		}
+		return nil
+	}}
+}
+
 // askPeers starts a goroutine that finds out whether a peer that has adopted the
 // configuration on trial answers by the new way, unless one runs already, and
 // notifies the loop at its end. Only answers to packets from pod addresses to pod
@@ -91,8 +101,8 @@ type askedPeer struct {
 //
 // The loop calls askPeers after the pass has set all paths and removed the former
 // ones. Before, packets might still take the former way.
-func (d *Daemon) askPeers(ctx context.Context, n *node, in *inbox) {
-	a := &d.adoption
+func (d *Daemon) askPeers(ctx context.Context, p *pass) {
+	a, n := &d.adoption, p.node
 	if !a.rollout.InForce() || n.backend.Wire() != a.offered.wire {
 		return
 	}
@@ -100,11 +110,11 @@ func (d *Daemon) askPeers(ctx context.Context, n *node, in *inbox) {
 	if a.rollout.State() == rollout.Unproven {
 		pause = untestedPause
 	}
-	peers := requestsTo(n.preferTunnelled(d.adopters(n)), from, a.offered.wire.Echo)
+	peers := requestsTo(n.preferTunnelled(d.adopters(p)), from, a.offered.wire.Echo)
 	if len(peers) == 0 || t.asking.Swap(true) {
 		return
 	}
-	keys := a.offered.wire.Keys
+	keys, changed := a.offered.wire.Keys, p.in.changed
 	// At most one such goroutine of a trial runs (asking). It sets asking to false
 	// before it notifies, so that the pass that this causes can start the next round.
 	go func() {
@@ -116,13 +126,10 @@ func (d *Daemon) askPeers(ctx context.Context, n *node, in *inbox) {
 				err = errors.Join(err, d.negotiated(peers, t.began))
 			}
 			t.err.Store(new(err.Error()))
-			select {
-			case <-ctx.Done():
-			case <-time.After(pause):
-			}
+			runner.Pause(ctx, pause)
 		}
 		t.asking.Store(false)
-		runner.Notify(in.changed)
+		runner.Notify(changed)
 	}()
 }
 

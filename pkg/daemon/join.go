@@ -91,13 +91,13 @@ func (d *Daemon) acquire(ctx context.Context, in *inbox, n *node) error {
 		return err
 	}
 	d.updateRules(n) // before Watch hands over the first set
-	n.identity.readdressed = map[string]bool{}
+	n.readdressed = map[string]bool{}
 	if env.V4Subnet.IsValid() && env.V4Subnet != lease.V4.Subnet || env.V6Subnet.IsValid() && env.V6Subnet != lease.V6.Subnet {
 		// A device may still have the MAC address that is derived from the former
 		// subnet. The next owner of that subnet derives the same address, so the device
 		// must get another one.
 		for _, dev := range n.backend.Devices(n.lease) {
-			n.identity.readdressed[dev.Name] = dev.MAC != mac.Addr{}
+			n.readdressed[dev.Name] = dev.MAC != mac.Addr{}
 		}
 	}
 	d.Log.Info("acquired a subnet", "lease", &n.lease, "underlay", n.host.link.Name)

@@ -75,6 +75,7 @@ func (m *movingManager) Hold(ctx context.Context) error {
 // plainKernel answers with nothing what a system may not have.
 type plainKernel struct{ dataplane.Dataplane }
 
+func (plainKernel) Changes() <-chan struct{}                  { return nil }
 func (plainKernel) LeaveSubnets([]netip.Prefix, string) error { return nil }
 func (plainKernel) AwaitHostAddrs(context.Context) error      { return nil }
 func (plainKernel) PodsWithoutEndpoint() []string             { return nil }
@@ -98,8 +99,7 @@ func (k countedKernel) Apply(_ context.Context, _ dataplane.Links, s dataplane.S
 func (k countedKernel) Found(context.Context, dataplane.Links, dataplane.State) ([]*dataplane.Path, error) {
 	return nil, nil
 }
-func (k countedKernel) Changes() <-chan struct{} { return nil }
-func (k countedKernel) QueueResync()             {}
+func (k countedKernel) QueueResync() {}
 
 func (k countedKernel) Close() error { return nil }
 
@@ -218,8 +218,13 @@ func TestAddressInThePlaceOfOurs(t *testing.T) {
 	}
 	own, lease := u.link.V4, netip.MustParseAddr("192.168.0.150")
 	u.link.V4, u.link.PublicV4 = lease, lease
-	kernel.err, n.host.stale = errors.New("192.168.0.1 is away"), true
-	if err := d.followUnderlay(t.Context(), n, in); !errors.Is(err, kernel.err) || n.host.link.V4 != own || !n.host.stale {
-		t.Errorf("later: %v, the address is %s, looked at again: %t", err, n.host.link.V4, n.host.stale)
+	kernel.err = errors.New("192.168.0.1 is away")
+	l := d.newLoop(n, in)
+	if err := l.reconfigured(t, true); !errors.Is(err, kernel.err) || n.host.link.V4 != own {
+		t.Errorf("later: %v, the address is %s", err, n.host.link.V4)
+	}
+	kernel.err = nil
+	if err := l.reconfigured(t, false); err != nil || n.host.link.V4 != lease {
+		t.Errorf("it was not looked at again: %v, the address is %s", err, n.host.link.V4)
 	}
 }

@@ -27,7 +27,7 @@ func (m *judgedManager) Acquire(ctx context.Context, c subnet.Config, want subne
 // with its lease, its addresses and its configuration, as soon as one of them is another.
 func TestLeasesAreJudgedByTheRulesInForce(t *testing.T) {
 	d, u, _ := newDaemon(t)
-	_, n, in := startedNode(t, d)
+	_, l := startedNode(t, d)
 	m := &judgedManager{movingManager: movingManager{subnets: []netip.Prefix{netip.MustParsePrefix("10.5.1.0/24")}}}
 	d.Manager = m
 	lease := func(s, ip, backend string) *subnet.Lease {
@@ -52,16 +52,16 @@ func TestLeasesAreJudgedByTheRulesInForce(t *testing.T) {
 			}
 		}
 	}
-	if err := d.acquire(t.Context(), in, n); err != nil {
+	if err := d.acquire(t.Context(), l.in, l.node); err != nil {
 		t.Fatal(err)
 	}
 	check("before Acquire", m.atAcquire, []*subnet.Lease{valid, ours, address}, []*subnet.Lease{outside, other})
 	check("before Watch", m.judge, []*subnet.Lease{valid, address}, []*subnet.Lease{outside, other, ours})
-	u.addrs, n.host.stale = []netip.Addr{netip.MustParseAddr("192.168.0.77")}, true
-	d.pass(t.Context(), n, in)
+	u.addrs = []netip.Addr{netip.MustParseAddr("192.168.0.77")}
+	l.once(t, true)
 	check("with another address", m.judge, []*subnet.Lease{valid}, []*subnet.Lease{outside, other, ours, address})
-	in.setConfig([]byte("two 10.5.0.0/16"))
-	d.pass(t.Context(), n, in)
+	l.in.setConfig([]byte("two 10.5.0.0/16"))
+	l.once(t, false)
 	check("with another configuration", m.judge, []*subnet.Lease{other}, []*subnet.Lease{outside, valid, ours, address})
 	if err := m.judge.Check(valid); !errors.Is(err, subnet.ErrOtherConfig) {
 		t.Errorf("a lease of the former configuration is refused: %v", err)

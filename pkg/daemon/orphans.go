@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"cmp"
 	"context"
 	"log/slog"
 	"net/netip"
@@ -11,6 +10,7 @@ import (
 
 	"flannel/pkg/dataplane"
 	"flannel/pkg/reconcile/runner"
+	"flannel/pkg/status"
 	"flannel/subnet"
 	"flannel/subnet/peerset"
 )
@@ -29,7 +29,7 @@ import (
 //	retained   the retention time is over                       none       the dataplane deletes them
 //	retained   flanneld accept-withdrawal                       none       the dataplane deletes them
 //
-// Until the state is known (outcome.orphansKnown), the dataplane deletes nothing.
+// Until the state is known (orphansState.known), the dataplane deletes nothing.
 // The zero orphans has none.
 type orphans struct {
 	mu     sync.Mutex
@@ -151,7 +151,6 @@ func (o *orphans) retain(found []*dataplane.Path, inForce resources, retention t
 		return
 	}
 	o.until, o.notify = time.Now().Add(retention), notify
-	time.AfterFunc(retention, notify)
 	log.Error("the store lacks many peers that this node has routes to, retaining the routes; if these peers are gone for good, run flanneld accept-withdrawal",
 		"cause", subnet.MissingAtStart, "retained", len(missing), "present", present, "until", o.until.Round(time.Second))
 }
@@ -196,44 +195,84 @@ func (d *Daemon) AcceptWithdrawal() int {
 	return d.Manager.AcceptWithdrawal() + d.orphans.release(d.Log)
 }
 
-// apply has the dataplane hold the paths of state, which come from leases, and
-// the orphans. kept reports whether the dataplane has deleted nothing.
-func (d *Daemon) apply(ctx context.Context, n *node, in *inbox, state dataplane.State) (kept bool, err error) {
-	inForce := func() resources { return resourcesOf(state.Paths, n.lease, n.host.addrs) }
-	foundErr := d.readOrphans(ctx, n, in, &state, inForce)
-	paths, until := d.orphans.prune(inForce, d.Log)
-	n.last.orphans, n.last.orphansUntil = nil, until
+// orphansPart keeps paths of an earlier run that have no lease.
+func (d *Daemon) orphansPart() part {
+	o := &orphansState{Daemon: d}
+	return part{name: partPaths, reconcile: o.reconcile, needsPeers: true, report: o.report}
+}
+
+type orphansState struct {
+	*Daemon
+	known bool              // see type orphans
+	held  []*dataplane.Path // by the dataplane
+	until time.Time
+}
+
+// reconcile adds the orphans to the desired state, which has the paths of the leases.
+func (o *orphansState) reconcile(ctx context.Context, p *pass) error {
+	leased := p.state.Paths
+	inForce := func() resources { return resourcesOf(leased, p.lease, p.host.addrs) }
+	err := o.find(ctx, p, inForce)
+	var paths []*dataplane.Path
+	if paths, o.until = o.orphans.prune(inForce, o.Log); len(paths) > 0 {
+		p.wakeAt(o.until)
+	}
+	o.held = nil
 	for _, path := range paths {
-		if _, found := n.last.links[path.Device]; found { // otherwise the device belongs to a former configuration
-			n.last.orphans = append(n.last.orphans, path)
+		if _, found := p.links[path.Device]; found { // otherwise the device belongs to a former configuration
+			o.held = append(o.held, path)
 		}
 	}
 	// Since and Changes describe the leases' paths only: without them the dataplane
 	// compares the lists.
-	if len(n.last.orphans) > 0 {
-		state.Paths, state.Since, state.Changes = slices.Concat(state.Paths, n.last.orphans), nil, nil
+	if len(o.held) > 0 {
+		p.state.Paths, p.state.Since, p.state.Changes = slices.Concat(leased, o.held), nil, nil
 	}
-	err = n.recordRefused(d.Dataplane.Apply(ctx, n.last.links, state))
-	return state.Keep, cmp.Or(err, foundErr) // Apply reports itself what it could not read
+	return err
 }
 
-// readOrphans reads once which paths the system has, before Apply can delete
-// any of them. As long as this fails, or a device does not exist yet, it sets
-// state.Keep, so that nothing is deleted.
-func (d *Daemon) readOrphans(ctx context.Context, n *node, in *inbox, state *dataplane.State, inForce func() resources) error {
-	if n.last.orphansKnown || d.Settings.RetainPeers == 0 {
+// find reads once which paths the system has, before the dataplane can delete any of
+// them. As long as this fails, or a device does not exist yet, it sets Keep in the
+// desired state, so that nothing is deleted.
+func (o *orphansState) find(ctx context.Context, p *pass, inForce func() resources) error {
+	if o.known || o.Settings.RetainPeers == 0 {
 		return nil
 	}
-	missing := func(dev dataplane.Device) bool { _, found := n.last.links[dev.Name]; return !found }
-	if state.Keep = state.Keep || slices.ContainsFunc(n.devices(), missing); state.Keep {
+	missing := func(dev dataplane.Device) bool { _, found := p.links[dev.Name]; return !found }
+	if p.state.Keep = p.state.Keep || slices.ContainsFunc(p.devices(), missing); p.state.Keep {
 		return nil
 	}
-	found, err := d.Dataplane.Found(ctx, n.last.links, *state)
+	found, err := o.Dataplane.Found(ctx, p.links, p.state)
 	if err != nil {
-		state.Keep = true
+		p.state.Keep = true
 		return err
 	}
-	n.last.orphansKnown = true
-	d.orphans.retain(found, inForce(), d.Settings.RetainPeers, func() { runner.Notify(in.changed) }, d.Log)
+	o.known = true
+	changed := p.in.changed
+	o.orphans.retain(found, inForce(), o.Settings.RetainPeers, func() { runner.Notify(changed) }, o.Log)
 	return nil
+}
+
+// report adds the orphans to the peers and to what is said about all of them.
+func (o *orphansState) report(p *pass) {
+	held, until := o.held, o.until
+	if len(held) == 0 {
+		return
+	}
+	p.tell(status.OfNode, func(r *status.Report) {
+		r.Counts.Used, r.Counts.Retained = r.Counts.Used+len(held), r.Counts.Retained+len(held)
+		if r.Retained == nil {
+			r.Retained = &status.Retained{}
+		}
+		r.Retained.Count += len(held)
+		if r.Retained.Until.IsZero() || !r.Retained.Until.Before(until) {
+			r.Retained.Until, r.Retained.Cause = until, string(subnet.MissingAtStart)
+		}
+	})
+	p.tell(status.OfPeers, func(r *status.Report) {
+		for _, path := range held {
+			r.Peers = append(r.Peers, status.Peer{Name: path.Dst.String(), State: status.RetainedPeer, Until: until,
+				Subnets: []netip.Prefix{path.Dst}, PublicIPs: []netip.Addr{path.Via}})
+		}
+	})
 }

@@ -130,29 +130,30 @@ func (tunnelBackend) Devices(subnet.Lease) []dataplane.Device {
 
 // started is a daemon on a node with paths of an earlier run, and its inbox.
 type started struct {
-	*Daemon
-	*node
-	in     *inbox
+	*loop
+	links  dataplane.Links
 	kernel *leftKernel
 	logs   *logtest.Log
 }
 
 func startOver(t *testing.T, retain time.Duration, found ...*dataplane.Path) *started {
 	d, _, logs := newDaemon(t)
-	s := &started{d, &node{backend: tunnelBackend{}, last: outcome{links: dataplane.Links{tunnelDevice: {Index: 7}}, peersKnown: true}}, newInbox(), &leftKernel{found: found}, logs}
-	s.plan = plan.New(subnet.Config{}, subnet.Lease{}, s.backend)
-	d.Dataplane, d.Settings.RetainPeers = s.kernel, retain
-	return s
+	kernel := &leftKernel{found: found}
+	d.Dataplane, d.Settings.RetainPeers = kernel, retain
+	n := &node{backend: tunnelBackend{}}
+	n.plan = plan.New(subnet.Config{}, subnet.Lease{}, n.backend)
+	return &started{d.newLoop(n, newInbox()), dataplane.Links{tunnelDevice: {Index: 7}}, kernel, logs}
 }
 
 // holds passes and checks how many paths the kernel is to hold, how many of them are retained, and whether deleting is
 // forbidden.
-func (s *started) holds(t *testing.T, when string, inForce []*dataplane.Path, retained int, keep bool) {
+func (s *started) holds(t *testing.T, when string, inForce []*dataplane.Path, retained int, keep bool) *pass {
 	t.Helper()
-	state := s.state(inForce, s.Settings, false)
-	state.Since = inForce
-	kept, err := s.apply(t.Context(), s.node, s.in, state)
-	s.Daemon.report(s.node, nil, 0)
+	p := s.newPass()
+	p.known, p.links, p.state = true, s.links, p.desired()
+	p.state.Paths, p.state.Since = inForce, inForce
+	err := s.only(t, p, partPaths)
+	s.report(p)
 	r := s.view.now()
 	count := 0
 	if r.Retained != nil {
@@ -162,10 +163,11 @@ func (s *started) holds(t *testing.T, when string, inForce []*dataplane.Path, re
 	if retained > 0 && k.last.Since != nil {
 		t.Errorf("%s: the paths are said to differ from those of the leases in no retained one", when)
 	}
-	if err != k.err || len(k.last.Paths) != len(inForce)+retained || k.last.Keep != keep || kept != keep || count != retained || len(r.Peers) != retained {
+	if !errors.Is(err, k.err) || len(k.last.Paths) != len(inForce)+retained || k.last.Keep != keep || count != retained || len(r.Peers) != retained {
 		t.Errorf("%s: %v, %d paths, keep %t, status has %d of %d peers retained; want %d and %d retained, keep %t", when, err, len(k.last.Paths),
 			k.last.Keep, count, len(r.Peers), len(inForce), retained, keep)
 	}
+	return p
 }
 
 // What is retained at the start goes after its time, or when something in force is in its way.
@@ -182,18 +184,13 @@ func TestOrphansEndTheirTime(t *testing.T) {
 		}
 		s.holds(t, "two are back", pathsOf(path, 2, 5), 4, false)
 		s.holds(t, "they go again", pathsOf(path, 2, 3), 4, false)
-		delete(s.last.links, tunnelDevice)
+		delete(s.links, tunnelDevice)
 		s.holds(t, "without the device", pathsOf(path, 2, 3), 0, false)
-		s.last.links[tunnelDevice] = dataplane.Link{Index: 8}
+		s.links[tunnelDevice] = dataplane.Link{Index: 8}
 		time.Sleep(time.Minute - time.Nanosecond)
-		s.holds(t, "just before their time is over", pathsOf(path, 2, 3), 4, false)
-		for len(s.in.changed) > 0 {
-			<-s.in.changed
-		}
-		time.Sleep(time.Nanosecond)
-		synctest.Wait()
-		if len(s.in.changed) == 0 {
-			t.Error("no pass is due when their time is over")
+		p := s.holds(t, "just before their time is over", pathsOf(path, 2, 3), 4, false)
+		if time.Sleep(time.Nanosecond); !p.due.Equal(time.Now()) {
+			t.Errorf("the next pass is due at %v, want when their time is over", p.due)
 		}
 		s.holds(t, "over", pathsOf(path, 2, 3), 0, false)
 		if s.logs.Count("cause="+string(subnet.MissingAtStart), "retained=6", "present=2") != 1 || s.kernel.asked != 1 {
@@ -229,11 +226,11 @@ func TestOrphansAreNotJudgedBlindly(t *testing.T) {
 	s.kernel.err = reconcile.Unknown(errors.New("no descriptors"))
 	s.holds(t, "unread", nil, 0, true)
 	s.kernel.err = nil
-	delete(s.last.links, tunnelDevice)
+	delete(s.links, tunnelDevice)
 	s.holds(t, "without the device", nil, 0, true)
-	s.last.links[tunnelDevice] = dataplane.Link{Index: 7}
+	s.links[tunnelDevice] = dataplane.Link{Index: 7}
 	s.holds(t, "both are there", nil, 8, false)
-	s.last.orphansKnown = false // it joins again
+	s.loop = s.newLoop(s.node, s.in) // it joins again
 	s.holds(t, "after joining again", nil, 8, false)
 	if s.kernel.asked != 3 {
 		t.Errorf("asked %d times", s.kernel.asked)

@@ -28,6 +28,7 @@ func TestRedialsFromAnotherAddress(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.lease.V4.Subnet = netip.MustParsePrefix("10.5.1.0/24")
+	l := d.newLoop(n, in)
 	for _, step := range []struct {
 		name   string
 		change func()
@@ -40,8 +41,7 @@ func TestRedialsFromAnotherAddress(t *testing.T) {
 		{"nothing again", func() {}, 2},
 	} {
 		step.change()
-		n.host.stale = true
-		if err := d.reconfigure(t.Context(), n, in); err != nil || m.times != step.times {
+		if err := l.reconfigured(t, true); err != nil || m.times != step.times {
 			t.Errorf("%s: dialled anew %d times (%v), want %d", step.name, m.times, err, step.times)
 		}
 	}
@@ -73,22 +73,21 @@ func TestFollowsTheOperator(t *testing.T) {
 	}
 	n.lease.V4.Subnet = netip.MustParsePrefix("10.5.1.0/24")
 	<-in.changed
+	l := d.newLoop(n, in)
 	for _, want := range []string{"203.0.113.2", "192.168.0.1"} {
 		if m.public = (subnet.PublicIPs{}); want != "192.168.0.1" {
 			m.public.V4 = netip.MustParseAddr(want)
 		}
 		m.changed <- struct{}{}
-		timers := newTimers(time.Hour)
-		d.wait(t.Context(), n, in, timers)
-		timers.stop()
-		if err := d.reconfigure(t.Context(), n, in); err != nil || n.lease.V4.PublicIP.String() != want {
+		l.wait(t.Context(), time.Time{})
+		if err := l.reconfigured(t, false); err != nil || n.lease.V4.PublicIP.String() != want {
 			t.Errorf("follows to %s (%v), want %s", n.lease.V4.PublicIP, err, want)
 		}
 	}
 	for _, overwritten := range []bool{true, false} {
 		in.desired, in.published = &n.lease, &n.lease
-		m.public.Overwritten4, n.host.stale = overwritten, true
-		if err := d.reconfigure(t.Context(), n, in); err != nil {
+		m.public.Overwritten4 = overwritten
+		if err := l.reconfigured(t, true); err != nil {
 			t.Fatal(err)
 		}
 		if published, _ := in.requestPublish(n.lease); published {

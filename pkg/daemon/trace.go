@@ -8,6 +8,12 @@ import (
 	"flannel/pkg/reconcile"
 )
 
+// passLogPart logs passes that changed something.
+func (d *Daemon) passLogPart() part {
+	logged := &passLog{}
+	return part{report: func(p *pass) { logged.log(d.Log, d.Tally, p.rules, p.took) }}
+}
+
 // passLog logs passes at the debug level: each one that changed something, and once
 // per repeatLog that there were others.
 type passLog struct {

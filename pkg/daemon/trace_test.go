@@ -23,13 +23,15 @@ func TestPassesAreLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, _, log := newDaemon(t)
 		d.Log = log.Debug()
-		_, n, in := startedNode(t, d)
+		_, l := startedNode(t, d)
 		rules := &changingFirewall{}
 		d.Firewall = rules
 		pass := func(changed reconcile.Result) {
 			time.Sleep(time.Second)
 			d.Tally.Add("routes", changed)
-			d.report(n, d.pass(t.Context(), n, in), 3*time.Millisecond)
+			p := l.once(t, false)
+			p.took = 3 * time.Millisecond
+			l.report(p)
 		}
 		changes := func(attrs ...string) int { return log.Count(append([]string{"level=DEBUG", "took=3ms"}, attrs...)...) }
 		pass(reconcile.Result{Set: 10_000, Replaced: 1, Deleted: 2, Failed: 3})

@@ -6,36 +6,60 @@ import (
 	"flannel/pkg/underlay"
 )
 
-// followUnderlay chooses the underlay again if it may have changed.
-func (d *Daemon) followUnderlay(ctx context.Context, n *node, in *inbox) error {
-	if !n.host.stale {
+// underlayPart follows the interface to the other nodes, and this node's addresses.
+func (d *Daemon) underlayPart() part {
+	u := &underlayState{Daemon: d}
+	return part{name: partConfig, reconcile: u.follow, woken: func() { u.stale = true },
+		wakes: []<-chan struct{}{d.Underlay.Changes(), d.Manager.PublicIPsChanged()}}
+}
+
+type underlayState struct {
+	*Daemon
+	stale bool   // the underlay must be chosen again, which reads all interfaces
+	kept  string // see logKept
+}
+
+// follow chooses the underlay again if it may have changed.
+func (u *underlayState) follow(ctx context.Context, p *pass) error {
+	if u.stale = u.stale || p.again; !u.stale {
 		return nil
 	}
-	next := *n
-	if err := d.chooseUnderlay(ctx, &next); err != nil {
+	n, next := p.node, *p.node
+	if err := u.chooseUnderlay(ctx, &next); err != nil {
 		return err
 	}
 	link := next.host.link
-	d.logKept(&n.logged, link)
-	n.host.addrs, n.host.stale, next.host.stale, next.logged = next.host.addrs, false, false, n.logged
+	u.logKept(link)
+	n.host.addrs, u.stale = next.host.addrs, false
 	if link.Equal(n.host.link) && next.host.operator == n.host.operator {
 		n.host.link.AtStart = link.AtStart
 		return nil
 	}
-	if err := d.build(&next); err != nil {
+	if err := u.build(&next); err != nil {
 		return err
 	}
-	d.Log.Info("underlay changed", "cause", causeUnderlayChanged, "to", link, "what", link.Since(n.host.link))
+	u.Log.Info("underlay changed", "cause", causeUnderlayChanged, "to", link, "what", link.Since(n.host.link))
 	// Do not wait until the client notices that connections from the former address
 	// get no answers.
 	if link.Index != n.host.link.Index || link.V4 != n.host.link.V4 || link.V6 != n.host.link.V6 {
-		d.Manager.Redial()
+		u.Manager.Redial()
 	}
 	if next.host.operator != n.host.operator {
-		in.republish()
+		p.in.republish()
 	}
 	*n = next
 	return nil
+}
+
+// logKept logs that the underlay is not the interface that a start would choose, once
+// for each such interface: a VPN may come and go.
+func (u *underlayState) logKept(link underlay.Link) {
+	if link.AtStart == "" || link.AtStart == u.kept {
+		return
+	}
+	u.kept = link.AtStart
+	u.Log.Warn("another interface has the better default route, keeping the one in use; --iface makes the choice permanent",
+		"cause", causeUnderlayKept, "interface", link.Name, "at_start", link.AtStart)
 }
 
 // chooseUnderlay chooses the interface to the other nodes, with the public IPs
@@ -50,15 +74,4 @@ func (d *Daemon) chooseUnderlay(ctx context.Context, n *node) (err error) {
 	}
 	n.host.link, n.host.addrs, err = d.Underlay.Choose(n.config.V4.On(), n.config.V6.On(), n.host.operator)
 	return err
-}
-
-// logKept logs that the underlay is not the interface that a start would choose, once
-// for each such interface: a VPN may come and go.
-func (d *Daemon) logKept(logged *logState, link underlay.Link) {
-	if link.AtStart == "" || link.AtStart == logged.atStart {
-		return
-	}
-	logged.atStart = link.AtStart
-	d.Log.Warn("another interface has the better default route, keeping the one in use; --iface makes the choice permanent",
-		"cause", causeUnderlayKept, "interface", link.Name, "at_start", link.AtStart)
 }

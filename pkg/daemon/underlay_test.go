@@ -15,13 +15,14 @@ func TestKeptUnderlayIsLoggedOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.lease.V4.Subnet = netip.MustParsePrefix("10.5.1.0/24")
+	l := d.newLoop(n, in)
 	for i, step := range []struct {
 		atStart string
 		mtu     int
 		lines   int
 	}{{"", 1500, 0}, {"tun0", 1500, 1}, {"", 1500, 1}, {"tun0", 1400, 1}, {"eth1", 1400, 2}, {"eth1", 1500, 2}} {
-		u.link.AtStart, u.link.MTU, n.host.stale = step.atStart, step.mtu, true
-		if err := d.followUnderlay(t.Context(), n, in); err != nil {
+		u.link.AtStart, u.link.MTU = step.atStart, step.mtu
+		if err := l.reconfigured(t, true); err != nil {
 			t.Fatal(err)
 		}
 		if lines := log.With("cause=" + causeUnderlayKept); len(lines) != step.lines || n.host.link.AtStart != step.atStart || n.host.link.MTU != step.mtu {

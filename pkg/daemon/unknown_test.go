@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
-	"time"
 
 	"flannel/pkg/dataplane"
 	"flannel/pkg/reconcile"
@@ -37,7 +36,7 @@ func (k *blindKernel) Apply(_ context.Context, _ dataplane.Links, s dataplane.St
 }
 
 // startedNode returns a node with a configuration, a lease and no peers, that is about to make its first pass.
-func startedNode(t *testing.T, d *Daemon) (*blindKernel, *node, *inbox) {
+func startedNode(t *testing.T, d *Daemon) (*blindKernel, *loop) {
 	t.Helper()
 	kernel, n, in := &blindKernel{}, &node{}, newInbox()
 	d.Dataplane, d.Firewall, d.Manager = kernel, noFirewall{}, &movingManager{}
@@ -48,13 +47,22 @@ func startedNode(t *testing.T, d *Daemon) (*blindKernel, *node, *inbox) {
 	}
 	n.lease.V4.Subnet = netip.MustParsePrefix("10.5.1.0/24")
 	in.setPeers(subnet.Set{})
-	return kernel, n, in
+	return kernel, d.newLoop(n, in)
+}
+
+// once makes a pass.
+func (l *loop) once(t *testing.T, again bool) *pass {
+	t.Helper()
+	p := l.newPass()
+	p.again = again
+	l.pass(t.Context(), p)
+	return p
 }
 
 // A pass in which devices or the underlay could not be read deletes nothing; one with any other error does.
 func TestKeepsWhatCouldNotBeRead(t *testing.T) {
 	d, u, _ := newDaemon(t)
-	kernel, n, in := startedNode(t, d)
+	kernel, l := startedNode(t, d)
 	unread := reconcile.Unknown(errors.New("too many open files"))
 	for _, step := range []struct {
 		name              string
@@ -68,13 +76,13 @@ func TestKeepsWhatCouldNotBeRead(t *testing.T) {
 		{name: "no interface can be the underlay", underlay: errors.New("no interface")},
 		{name: "all is well again"},
 	} {
-		u.err, kernel.err, n.host.stale = step.underlay, step.devices, true
-		d.pass(t.Context(), n, in)
+		u.err, kernel.err = step.underlay, step.devices
+		l.once(t, true)
 		if kernel.last.Keep != step.keep || len(kernel.last.Networks) != 1 {
 			t.Errorf("%s: the dataplane was given %+v, want Keep %t", step.name, kernel.last, step.keep)
 		}
-		if n.host.link.Name != "eth0" {
-			t.Errorf("%s: the underlay is %v", step.name, n.host.link)
+		if link := l.node.host.link; link.Name != "eth0" {
+			t.Errorf("%s: the underlay is %v", step.name, link)
 		}
 	}
 }
@@ -82,15 +90,15 @@ func TestKeepsWhatCouldNotBeRead(t *testing.T) {
 // No pod starts before the dataplane has been given the peers.
 func TestSubnetFileWaitsForThePeers(t *testing.T) {
 	d, _, _ := newDaemon(t)
-	kernel, n, in := startedNode(t, d)
-	in.complete = false
-	d.pass(t.Context(), n, in)
+	kernel, l := startedNode(t, d)
+	l.in.complete = false
+	l.once(t, false)
 	if _, err := os.Stat(d.Settings.SubnetFile); !errors.Is(err, fs.ErrNotExist) || len(kernel.last.Networks) != 0 {
 		t.Errorf("before the peers are known: %v; the dataplane was given %+v", err, kernel.last)
 	}
-	in.setPeers(subnet.Set{})
-	d.pass(t.Context(), n, in)
-	if env, err := subnet.ReadEnv(d.Settings.SubnetFile); err != nil || env.V4Subnet != n.lease.V4.Subnet || len(kernel.last.Networks) != 1 {
+	l.in.setPeers(subnet.Set{})
+	l.once(t, false)
+	if env, err := subnet.ReadEnv(d.Settings.SubnetFile); err != nil || env.V4Subnet != l.node.lease.V4.Subnet || len(kernel.last.Networks) != 1 {
 		t.Errorf("the subnet file has %+v (%v); the dataplane was given %+v", env, err, kernel.last)
 	}
 }
@@ -98,17 +106,17 @@ func TestSubnetFileWaitsForThePeers(t *testing.T) {
 // Pods of a former subnet on the pods' bridge are no fault of the devices, through which the peers are still reached.
 func TestBridgeIsAPartOfItsOwn(t *testing.T) {
 	d, _, _ := newDaemon(t)
-	kernel, n, in := startedNode(t, d)
-	d.pass(t.Context(), n, in) // asks for the lease to be published
-	in.published = in.desired
+	kernel, l := startedNode(t, d)
+	l.once(t, false) // asks for the lease to be published
+	l.in.published = l.in.desired
 	peer := leaseAt(2, "one")
 	peer.V4.Subnet = netip.MustParsePrefix("10.5.2.0/24")
-	in.setPeers(subnet.Set{Leases: []*subnet.Lease{peer}})
+	l.in.setPeers(subnet.Set{Leases: []*subnet.Lease{peer}})
 	kernel.bridgeErr = &dataplane.FormerSubnetError{Bridge: "cni0"}
-	failed := d.pass(t.Context(), n, in)
-	d.report(n, failed, time.Millisecond)
-	if !slices.Equal(failed.parts(), []string{"bridge"}) || d.Board.Now().Ready {
-		t.Errorf("failed are %v, ready is %v", failed.parts(), d.Board.Now().Ready)
+	p := l.once(t, false)
+	l.report(p)
+	if !slices.Equal(p.failed.parts(), []string{"bridge"}) || d.Board.Now().Ready {
+		t.Errorf("failed are %v, ready is %v", p.failed.parts(), d.Board.Now().Ready)
 	}
 	r := d.view.now()
 	if len(r.Peers) != 1 || r.Peers[0].State != status.UpToDate {
@@ -119,15 +127,15 @@ func TestBridgeIsAPartOfItsOwn(t *testing.T) {
 // A node that others cannot know is not ready, and keeps its network.
 func TestMissingNodeIsNotReady(t *testing.T) {
 	d, _, log := newDaemon(t)
-	kernel, n, in := startedNode(t, d)
-	d.pass(t.Context(), n, in) // asks for the lease to be published
-	in.published = in.desired
+	kernel, l := startedNode(t, d)
+	l.once(t, false) // asks for the lease to be published
+	l.in.published = l.in.desired
 	for _, missing := range []error{nil, caused{errors.New("Node worker was deleted"), "no-node"}, nil} {
-		in.setPeers(subnet.Set{OwnMissing: missing})
-		failed := d.pass(t.Context(), n, in)
-		d.report(n, failed, time.Millisecond)
-		if slices.Contains(failed.parts(), partCluster) != (missing != nil) || d.Board.Now().Ready == (missing != nil) || failed.retried() {
-			t.Errorf("missing: %v, but ready is %v and failed are %v", missing, d.Board.Now().Ready, failed.parts())
+		l.in.setPeers(subnet.Set{OwnMissing: missing})
+		p := l.once(t, false)
+		l.report(p)
+		if slices.Contains(p.failed.parts(), partCluster) != (missing != nil) || d.Board.Now().Ready == (missing != nil) || p.retry() != nil {
+			t.Errorf("missing: %v, but ready is %v and failed are %v", missing, d.Board.Now().Ready, p.failed.parts())
 		}
 		if kernel.last.Keep || len(kernel.last.Networks) != 1 {
 			t.Errorf("missing: %v: the dataplane was given %+v", missing, kernel.last)

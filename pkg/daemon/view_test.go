@@ -12,21 +12,33 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"flannel/pkg/dataplane"
+	"flannel/pkg/plan"
 	"flannel/pkg/status"
 	"flannel/pkg/status/report"
 	"flannel/pkg/underlay"
 	"flannel/subnet"
 )
 
-func viewed(peers ...*subnet.Lease) *node {
+func viewed(peers ...*subnet.Lease) *pass {
 	addr := netip.MustParseAddr("192.168.0.1")
-	return &node{
+	n := &node{
 		config:  subnet.Config{Backend: "vxlan", V4: subnet.Network{Prefix: netip.MustParsePrefix("10.0.0.0/8")}},
 		host:    host{link: underlay.Link{Name: "eth0", Index: 2, MTU: 1500, V4: addr}},
 		lease:   subnet.Lease{Backend: "vxlan", V4: subnet.Endpoint{Subnet: netip.MustParsePrefix("10.0.1.0/24"), PublicIP: addr, Data: []byte(`{"VNI":1}`)}},
 		backend: namedBackend{"vxlan"},
-		last:    outcome{links: dataplane.Links{"flannel.1": {Index: 7, MTU: 1450}, "eth0": {Index: 2, MTU: 1500}}, peers: peers, peersKnown: true},
 	}
+	n.plan = plan.New(n.config, n.lease, n.backend)
+	return &pass{node: n, links: dataplane.Links{"flannel.1": {Index: 7, MTU: 1450}, "eth0": {Index: 2, MTU: 1500}}, known: true,
+		set: subnet.Set{Leases: peers}, took: time.Millisecond}
+}
+
+// shows has the parts of a new daemon report a pass, and returns what a Board of nothing but its view shows.
+func (p *pass) shows(t *testing.T, s Settings) status.Report {
+	t.Helper()
+	d, _, _ := newDaemon(t)
+	d.Settings, p.told = s, nil
+	d.newLoop(p.node, newInbox()).report(p)
+	return d.view.now()
 }
 
 func leaseAt(i int, backend string) *subnet.Lease {
@@ -38,60 +50,59 @@ func leaseAt(i int, backend string) *subnet.Lease {
 // now returns what a Board of nothing but the view reports.
 func (v *view) now() status.Report {
 	var b status.Board
-	b.Add(status.OfNode, v.fill)
-	b.Add(status.OfPeers, v.fillPeers)
+	b.Add(status.OfNode, func(r *status.Report) { v.fill(status.OfNode, r) })
+	b.Add(status.OfPeers, func(r *status.Report) { v.fill(status.OfPeers, r) })
 	return b.Now()
 }
 
 func TestView(t *testing.T) {
 	var v view
-	ask := v.now
-	if r := ask(); r.Node != nil || r.PeersKnown || r.Peers == nil || r.Errors == nil {
+	if r := v.now(); r.Node != nil || r.PeersKnown || r.Peers == nil || r.Errors == nil {
 		t.Errorf("before the first pass: %+v", r)
 	}
-	n := viewed(leaseAt(2, "vxlan"), leaseAt(3, ""), leaseAt(4, "vxlan"))
-	n.last.rejects = []subnet.Rejected{{Name: "node4", Reason: "bad"}, {Name: "key", Reason: "no lease"}}
-	states := func() string {
+	p := viewed(leaseAt(2, "vxlan"), leaseAt(3, ""), leaseAt(4, "vxlan"))
+	settings := Settings{SubnetFile: "/x/subnet.env", IPMasq: true}
+	p.rejects = []subnet.Rejected{{Name: "node4", Reason: "bad"}, {Name: "key", Reason: "no lease"}}
+	states := func(r status.Report) string {
 		var all []string
-		for _, p := range ask().Peers {
+		for _, p := range r.Peers {
 			all = append(all, p.Name+" "+string(p.State)+" "+p.Reason)
 		}
 		return strings.Join(all, "; ")
 	}
-	v.set(n, Settings{SubnetFile: "/x/subnet.env", IPMasq: true}, nil, time.Millisecond)
-	if got := states(); got != "node2 in-step ; node3 silent ; node4 left-out bad; key left-out no lease" {
+	r := p.shows(t, settings)
+	if got := states(r); got != "node2 in-step ; node3 silent ; node4 left-out bad; key left-out no lease" {
 		t.Error(got)
 	}
-	if r := ask(); r.Retained != nil {
+	if r.Retained != nil {
 		t.Errorf("retained: %+v", r.Retained)
 	}
 	soon, later := time.Now().Add(time.Minute), time.Now().Add(time.Hour)
-	n.last.retained = []*subnet.Retained{{Lease: n.last.peers[0], Until: later, Cause: subnet.StoreReplaced}, {Lease: n.last.peers[2], Until: soon, Cause: subnet.MassWithdrawal}}
-	v.set(n, Settings{SubnetFile: "/x/subnet.env", IPMasq: true}, nil, time.Millisecond)
-	if got := states(); got != "node2 retained ; node3 silent ; node4 left-out bad; key left-out no lease" {
+	p.set.Retained = []*subnet.Retained{{Lease: p.set.Leases[0], Until: later, Cause: subnet.StoreReplaced}, {Lease: p.set.Leases[2], Until: soon, Cause: subnet.MassWithdrawal}}
+	r = p.shows(t, settings)
+	if got := states(r); got != "node2 retained ; node3 silent ; node4 left-out bad; key left-out no lease" {
 		t.Error(got)
 	}
-	if r := ask(); *r.Retained != (status.Retained{Count: 2, Cause: "mass-withdrawal", Until: soon}) || !r.Peers[0].Until.Equal(later) {
+	if *r.Retained != (status.Retained{Count: 2, Cause: "mass-withdrawal", Until: soon}) || !r.Peers[0].Until.Equal(later) {
 		t.Errorf("retained: %+v, the first until %v", r.Retained, r.Peers[0].Until)
 	}
-	n.last.retained = nil
-	got := ask().Node
+	p.set.Retained = nil
+	got := r.Node
 	want := &status.Node{Backend: "vxlan", MTU: 1500, IPMasq: true, SubnetFile: "/x/subnet.env", LastPass: got.LastPass, Took: status.Duration(time.Millisecond),
-		Networks: []status.Network{{Network: n.config.V4.Prefix, Subnet: n.lease.V4.Subnet, PublicIP: n.host.link.V4, Data: []byte(`{"VNI":1}`)}},
-		Underlay: status.Underlay{Name: "eth0", Index: 2, MTU: 1500, Addrs: []netip.Addr{n.host.link.V4}},
+		Networks: []status.Network{{Network: p.config.V4.Prefix, Subnet: p.lease.V4.Subnet, PublicIP: p.host.link.V4, Data: []byte(`{"VNI":1}`)}},
+		Underlay: status.Underlay{Name: "eth0", Index: 2, MTU: 1500, Addrs: []netip.Addr{p.host.link.V4}},
 		Devices:  []status.Device{{Name: "eth0", Index: 2, MTU: 1500}, {Name: "flannel.1", Index: 7, MTU: 1450}}}
 	if d := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); d != "" {
 		t.Error(d)
 	}
-	if r := ask(); r.Advice != "" {
+	if r.Advice != "" {
 		t.Errorf("advice where none is needed: %s", r.Advice)
 	}
-	n.backend, n.last.windows = mixedBackend{}, "win1"
-	v.set(n, Settings{}, failures{{"dataplane", errors.New("no")}}, 0)
-	if r := ask(); !strings.HasPrefix(r.Advice, "win1 runs Windows") || !strings.HasSuffix(r.Advice, "Set VNI.") {
+	p.backend, p.set.Windows, p.failed = mixedBackend{}, "win1", failures{{partPaths, errors.New("no")}}
+	if r = p.shows(t, settings); !strings.HasPrefix(r.Advice, "win1 runs Windows") || !strings.HasSuffix(r.Advice, "Set VNI.") {
 		t.Errorf("advice: %q", r.Advice)
 	}
-	if got := states(); !strings.HasPrefix(got, "node2 behind ; node3 silent ; node4 left-out") {
+	if got := states(r); !strings.HasPrefix(got, "node2 behind ; node3 silent ; node4 left-out") {
 		t.Error(got)
 	}
 }
@@ -126,9 +137,9 @@ func TestParts(t *testing.T) {
 	if r := d.Board.Now(); r.Node != nil || len(r.Peers) > 0 {
 		t.Errorf("before the first pass: %+v", r)
 	}
-	n := viewed(peer)
-	n.last.validPeers, n.last.rejects = 1, []subnet.Rejected{{Name: "key", Reason: "no lease"}}
-	d.report(n, nil, time.Millisecond)
+	p := viewed(peer)
+	p.valid, p.rejects = 1, []subnet.Rejected{{Name: "key", Reason: "no lease"}}
+	d.newLoop(p.node, newInbox()).report(p)
 	r := d.Board.Now()
 	if r.Guard == nil || r.Forwarded == nil || len(r.LostPods) != 1 || !r.LeaseExpires.Equal(ends) || r.Node == nil || !r.Ready {
 		t.Errorf("not all parts are in the report: %+v", r)
@@ -151,13 +162,11 @@ func (encryptingBackend) Devices(subnet.Lease) []dataplane.Device {
 // The doctor needs to know in which form ESP is sent.
 func TestViewOfIPsec(t *testing.T) {
 	for _, want := range []bool{false, true} {
-		var v view
-		n := viewed()
+		p := viewed()
 		if want {
-			n.backend = encryptingBackend{namedBackend{"ipsec"}}
+			p.backend = encryptingBackend{namedBackend{"ipsec"}}
 		}
-		v.set(n, Settings{}, nil, 0)
-		if r := v.now(); r.Node.UDPEncap != want {
+		if r := p.shows(t, Settings{}); r.Node.UDPEncap != want {
 			t.Errorf("UDPEncap is %t, want %t", r.Node.UDPEncap, want)
 		}
 	}
@@ -165,30 +174,29 @@ func TestViewOfIPsec(t *testing.T) {
 
 func TestViewRemembersErrors(t *testing.T) {
 	var v view
-	n := viewed()
-	v.set(n, Settings{}, failures{{"peers", errNoPeers}, {"publish", errNotPublished}}, 0) // waiting is no error
+	v.set(nil, failures{{"peers", errNoPeers}, {"publish", errNotPublished}}) // waiting is no error
 	for range 3 {
-		v.set(n, Settings{}, failures{{"firewall", errors.New("often")}, {"dataplane", errors.New("x" + strings.Repeat("ä", maxErrorText))}}, 0)
+		v.set(nil, failures{{"firewall", errors.New("often")}, {"dataplane", errors.New("x" + strings.Repeat("ä", maxErrorText))}})
 	}
 	for i := range maxErrors - 1 {
-		v.set(n, Settings{}, failures{{"devices", fmt.Errorf("error %d", i)}}, 0)
+		v.set(nil, failures{{"devices", fmt.Errorf("error %d", i)}})
 	}
-	v.set(n, Settings{}, failures{{"firewall", errors.New("often")}}, 0)
-	r := v.now()
-	if len(r.Errors) != maxErrors {
-		t.Fatalf("%d errors are kept", len(r.Errors))
+	v.set(nil, failures{{"firewall", errors.New("often")}})
+	errs := v.lastErrors()
+	if len(errs) != maxErrors {
+		t.Fatalf("%d errors are kept", len(errs))
 	}
-	last, long := r.Errors[maxErrors-1], r.Errors[0]
+	last, long := errs[maxErrors-1], errs[0]
 	// The one that happens often was pushed out by others before, and begins anew.
 	if last.Part != "firewall" || last.Count != 1 || long.Part == "firewall" {
 		t.Errorf("first %v, last %v", long.Part, last)
 	}
-	v.set(n, Settings{}, failures{{"firewall", errors.New("often")}}, 0)
-	r = v.now()
-	if last := r.Errors[maxErrors-1]; last.Count != 2 || last.First.After(last.Last) {
+	v.set(nil, failures{{"firewall", errors.New("often")}})
+	errs = v.lastErrors()
+	if last := errs[maxErrors-1]; last.Count != 2 || last.First.After(last.Last) {
 		t.Errorf("met twice: %+v", last)
 	}
-	for _, e := range r.Errors {
+	for _, e := range errs {
 		if len(e.Text) > maxErrorText || strings.ContainsRune(e.Text, '\ufffd') {
 			t.Errorf("kept %d bytes", len(e.Text))
 		}
@@ -196,22 +204,29 @@ func TestViewRemembersErrors(t *testing.T) {
 }
 
 // manyPeers are 10,000.
-func manyPeers() *node {
-	n := viewed()
+func manyPeers() *pass {
+	p := viewed()
 	for i := range 10_000 {
-		n.last.peers = append(n.last.peers, leaseAt(i, "vxlan"))
+		p.set.Leases = append(p.set.Leases, leaseAt(i, "vxlan"))
 	}
-	return n
+	return p
 }
 
-// With 10,000 peers a pass copies none of them for the answer.
+// With 10,000 peers, a pass copies none of them for the answer.
 func TestViewOfManyPeers(t *testing.T) {
-	var v view
-	n := manyPeers()
-	if a := testing.AllocsPerRun(100, func() { v.set(n, Settings{}, nil, 0) }); a > 2 {
-		t.Errorf("a pass costs %v allocations", a)
+	d, _, _ := newDaemon(t)
+	few, many := viewed(), manyPeers()
+	cost := func(p *pass) float64 {
+		l := d.newLoop(p.node, newInbox())
+		return testing.AllocsPerRun(100, func() {
+			p.told = nil
+			l.report(p)
+		})
 	}
-	r := v.now()
+	if a, b := cost(few), cost(many); b > a {
+		t.Errorf("a pass costs %v allocations, and %v without peers", b, a)
+	}
+	r := d.view.now()
 	if raw, err := json.Marshal(r); err != nil || len(r.Peers) != 10_000 {
 		t.Errorf("%d peers in %d bytes, %v", len(r.Peers), len(raw), err)
 	}
@@ -219,7 +234,10 @@ func TestViewOfManyPeers(t *testing.T) {
 
 func BenchmarkAnswer(b *testing.B) {
 	var v view
-	v.set(manyPeers(), Settings{}, nil, 0)
+	p := manyPeers()
+	p.tellNode(Settings{})
+	tellPeers(p)
+	v.set(p.told, nil)
 	for b.Loop() {
 		if _, err := json.Marshal(v.now()); err != nil {
 			b.Fatal(err)

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
-	"time"
 
 	"flannel/pkg/dataplane"
 	"flannel/pkg/reconcile"
@@ -17,17 +16,21 @@ import (
 // What the system refuses of a few peers is theirs; of more than half, the node's. That of an only peer is the peer's.
 func TestRefusedPeers(t *testing.T) {
 	d, _, log := newDaemon(t)
-	n := &node{backend: namedBackend{}, last: outcome{peersKnown: true}}
+	loop, paths, set := d.newLoop(viewed().node, newInbox()), &pathsState{}, subnet.Set{}
 	var all []dataplane.Refused
 	for i := range 4 {
 		l := &subnet.Lease{Name: fmt.Sprint("peer", i), Backend: "one", V4: subnet.Endpoint{Subnet: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 5, byte(i), 0}), 24)}}
 		l.V6.Subnet = netip.MustParsePrefix(fmt.Sprintf("fd05:0:0:%x::/64", i))
-		n.last.peers = append(n.last.peers, l)
+		set.Leases = append(set.Leases, l)
 		for _, e := range l.Endpoints() {
 			all = append(all, dataplane.Refused{Dst: e.Subnet, Err: errors.New("no " + e.Subnet.String())})
 		}
 	}
-	n.last.validPeers = len(n.last.peers)
+	onPass := func() *pass {
+		p := loop.newPass()
+		p.known, p.set, p.valid = true, set, len(set.Leases)
+		return p
+	}
 	for _, step := range []struct {
 		refused []dataplane.Refused
 		behind  []string
@@ -41,10 +44,11 @@ func TestRefusedPeers(t *testing.T) {
 		{all[3:4], []string{"peer1"}, false},
 		{nil, nil, false},
 	} {
-		err := n.recordRefused(step.refused, nil)
-		var f failures
-		f.add("dataplane", err)
-		d.report(n, f, time.Millisecond)
+		p := onPass()
+		err := paths.recordRefused(p, step.refused, nil)
+		p.refused = paths.refused
+		p.failed.add(partPaths, err)
+		loop.report(p)
 		if (err != nil) != step.fails || d.Board.Now().Ready == step.fails || step.fails && !errors.Is(err, step.refused[0].Err) {
 			t.Errorf("%d refused: %v, ready: %v", len(step.refused), err, d.Board.Now().Ready)
 		}
@@ -59,13 +63,13 @@ func TestRefusedPeers(t *testing.T) {
 			t.Errorf("%d refused: refused are %v, want %v", len(step.refused), behind, step.behind)
 		}
 	}
-	n.last.refused = []subnet.Rejected{{Name: "peer1"}}
-	if unread := reconcile.Unknown(errors.New("no descriptors")); n.recordRefused(nil, unread) != unread || len(n.last.refused) != 1 {
-		t.Errorf("what was not tried is no longer refused: %v", n.last.refused)
+	paths.refused = []subnet.Rejected{{Name: "peer1"}}
+	if unread := reconcile.Unknown(errors.New("no descriptors")); paths.recordRefused(onPass(), nil, unread) != unread || len(paths.refused) != 1 {
+		t.Errorf("what was not tried is no longer refused: %v", paths.refused)
 	}
-	n.last.peers, n.last.validPeers = n.last.peers[:1], 1
-	if err := n.recordRefused(all[:2], nil); err != nil || len(n.last.refused) != 1 {
-		t.Errorf("the only peer is refused: %v, refused are %v", err, n.last.refused)
+	set.Leases = set.Leases[:1]
+	if err := paths.recordRefused(onPass(), all[:2], nil); err != nil || len(paths.refused) != 1 {
+		t.Errorf("the only peer is refused: %v, refused are %v", err, paths.refused)
 	}
 	if got := log.Count("peer=peer1", "level=WARN"); got != 2 { // one line for each reason
 		t.Errorf("%d lines give a reason for a peer, want 2:\n%s", got, log)

@@ -1,0 +1,173 @@
+package daemon
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"flannel/pkg/reconcile/runner"
+)
+
+// loop makes the passes of one membership. One goroutine of Daemon.member uses it, and
+// with it the node and what the parts remember.
+type loop struct {
+	*Daemon
+	node   *node
+	in     *inbox
+	parts  []part
+	timers timers
+	logged syncLog
+}
+
+func (d *Daemon) newLoop(n *node, in *inbox) *loop {
+	interval := d.Settings.CompareAll
+	return &loop{Daemon: d, node: n, in: in, parts: d.parts(), logged: syncLog{problem: runner.Once{Repeat: repeatLog}},
+		timers: timers{interval, time.Now().Add(interval), runner.Backoff{First: firstRetry, Last: lastRetry}}}
+}
+
+// run makes a pass at once, and then whenever something may have changed.
+func (l *loop) run(ctx context.Context) error {
+	p := l.newPass()
+	for ctx.Err() == nil {
+		l.Board.BeginPass()
+		began := time.Now()
+		l.pass(ctx, p)
+		if ctx.Err() != nil {
+			break
+		}
+		p.took = time.Since(began)
+		l.report(p)
+		// Passes must not use all of the CPU time while notifications keep arriving.
+		runner.Pause(ctx, min(time.Since(began), maxPause))
+		l.wait(ctx, l.timers.next(p))
+		p = l.newPass()
+		p.again, p.resync = l.timers.due(time.Now())
+	}
+	return nil
+}
+
+// maxPause limits how long a change waits because the pass before it took long.
+const maxPause = 100 * time.Millisecond
+
+func (l *loop) newPass() *pass { return &pass{node: l.node, in: l.in} }
+
+// pass reconciles all parts. A failed part does not keep the others from being
+// reconciled.
+func (l *loop) pass(ctx context.Context, p *pass) {
+	for _, part := range l.parts {
+		if part.reconcile != nil && (p.known || !part.needsPeers) {
+			p.failed.add(part.name, part.reconcile(ctx, p))
+		}
+	}
+}
+
+// wait returns at a time, or when something has changed. All causes lead to the same
+// pass, so that several at once need only one: which of them it receives first does
+// not matter.
+func (l *loop) wait(ctx context.Context, until time.Time) {
+	channels, woken := []<-chan struct{}{l.in.changed}, []func(){nil}
+	for _, part := range l.parts {
+		for _, c := range part.wakes {
+			channels, woken = append(channels, c), append(woken, part.woken)
+		}
+	}
+	if i := runner.Wait(ctx, until, channels...); i >= 0 && woken[i] != nil {
+		woken[i]()
+	}
+}
+
+// report reports the result of a pass to the Board, the store and the log.
+func (l *loop) report(p *pass) {
+	p.tellNode(l.Settings)
+	for _, part := range l.parts {
+		if part.report != nil {
+			part.report(p)
+		}
+	}
+	err := p.failed.err()
+	l.view.set(p.told, p.failed)
+	l.Board.EndPass(err) // after its results are there
+	l.Metrics.Pass(p.took, err == nil, p.failed.parts())
+	p.store.Problem, p.store.LostPods = p.failed.own().err(), l.Dataplane.PodsWithoutEndpoint()
+	l.Manager.Report(p.store)
+	l.logResult(p)
+}
+
+// syncLog is what was logged last about passes as a whole.
+type syncLog struct {
+	synced  bool // the last pass succeeded
+	ready   bool // the service manager was notified; stays true
+	problem runner.Once
+}
+
+// logResult logs when the network has become up to date, and why it is not; the same
+// problem once per repeatLog.
+func (l *loop) logResult(p *pass) {
+	last, err := &l.logged, p.failed.err()
+	if err == nil {
+		if !last.synced {
+			l.Log.Info("network is up to date", "cause", causeSynced, "peers", p.valid, "took", p.took.Round(time.Microsecond))
+		}
+		if !last.ready {
+			l.Notify("READY=1")
+		}
+		last.synced, last.ready = true, true
+		last.problem.Due(nil, time.Now())
+		return
+	}
+	last.synced = false
+	if len(p.failed.parts()) == 0 || !last.problem.Due(err, time.Now()) {
+		return // waiting for the store is no problem of this node
+	}
+	msg := "could not update the network, will retry"
+	if len(p.failed.own()) == 0 {
+		msg = "other nodes do not know this node; its network stays as it is"
+	}
+	l.Log.Warn(msg, "cause", causeOf(err, causeNotSynced), "problem", strings.ReplaceAll(err.Error(), "\n", "; "))
+}
+
+// timers say when a pass is due although nothing notifies: at resyncs, which read
+// again what notifications may have missed, and at retries.
+//
+//	cause                         next pass
+//	a pass failed                 after firstRetry
+//	a retry failed                after twice the pause before it, at most lastRetry
+//	another pass failed           when the pause that has begun is over
+//	a pass succeeded              at the resync
+//	a part wants one (wakeAt)     then, if that is earlier
+//
+// Only failed retries make the pause longer. Passes that notifications cause do not,
+// because there may be many of them in a short time.
+type timers struct {
+	interval time.Duration // of resyncs
+	resync   time.Time     // the next one
+	retry    runner.Backoff
+}
+
+// The pauses before retries. They grow because an entry that the kernel refuses
+// permanently must not keep the machine busy.
+const (
+	firstRetry = 100 * time.Millisecond
+	lastRetry  = 15 * time.Second
+)
+
+// next returns when a pass is due after p, at the latest.
+func (t *timers) next(p *pass) time.Time {
+	if problem := p.retry(); problem == nil {
+		t.retry.Clear()
+	} else if t.retry.Err() == nil || p.again {
+		t.retry.Fail(problem)
+	}
+	times := []time.Time{t.resync, t.retry.Next(), p.due}
+	times = slices.DeleteFunc(times, time.Time.IsZero)
+	return slices.MinFunc(times, time.Time.Compare)
+}
+
+// due reports whether it is time for a retry or a resync, and for a resync.
+func (t *timers) due(now time.Time) (again, resync bool) {
+	if resync = !now.Before(t.resync); resync {
+		t.resync = now.Add(t.interval)
+	}
+	return resync || t.retry.Err() != nil && t.retry.Due(), resync
+}
