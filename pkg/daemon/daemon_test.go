@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -15,6 +16,7 @@ import (
 	"flannel/internal/test/logtest"
 	"flannel/pkg/dataplane"
 	"flannel/pkg/reconcile"
+	"flannel/pkg/reconcile/runner"
 	"flannel/pkg/status"
 	"flannel/pkg/status/metrics"
 	"flannel/pkg/underlay"
@@ -312,6 +314,51 @@ func TestTimers(t *testing.T) {
 			t.Errorf("once more: again %t, resync %t", again, resync)
 		}
 	})
+}
+
+// wakingKernel and wakingFirewall notify of changes.
+type wakingKernel struct {
+	countedKernel
+	changes chan struct{}
+}
+
+func (k wakingKernel) Changes() <-chan struct{} { return k.changes }
+
+type wakingFirewall struct {
+	noFirewall
+	changes chan struct{}
+}
+
+func (f wakingFirewall) Changes() <-chan struct{} { return f.changes }
+
+// Whatever a part waits for causes a pass at once.
+func TestPartsWakeTheLoop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, _, _ := newDaemon(t)
+		in, kernel, rules, file := newInbox(), make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{}, 1)
+		d.Dataplane, d.Firewall, d.EnvFile = wakingKernel{changes: kernel}, wakingFirewall{changes: rules}, file
+		l := d.newLoop(&node{}, in)
+		for name, c := range map[string]chan struct{}{"inbox": in.changed, "dataplane": kernel, "firewall": rules, "subnet file": file} {
+			runner.Notify(c)
+			began := time.Now()
+			l.wait(t.Context(), began.Add(time.Hour))
+			if took := time.Since(began); took > 0 || len(c) > 0 {
+				t.Errorf("%s: the next pass is after %v", name, took)
+			}
+		}
+	})
+}
+
+// Two parts with one name are one part that failed.
+func TestFailuresAreCountedByName(t *testing.T) {
+	var f failures
+	link, config := errors.New("no interface"), reconcile.Unknown(errors.New("no descriptors"))
+	f.add(partConfig, link)
+	f.add(partDevices, nil)
+	f.add(partConfig, config)
+	if got := f.parts(); !slices.Equal(got, []string{partConfig}) || !errors.Is(f.err(), link) || !errors.Is(f.err(), config) || !f.unknown() {
+		t.Errorf("failed are %v: %v", got, f.err())
+	}
 }
 
 func TestPublishOnlyWhatDiffers(t *testing.T) {

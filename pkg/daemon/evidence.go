@@ -86,12 +86,7 @@ type askedPeer struct {
 
 // trialPart asks peers while a configuration is on trial, or unproven.
 func (d *Daemon) trialPart() part {
-	return part{name: "trial", needsPeers: true, reconcile: func(ctx context.Context, p *pass) error {
-		if !p.failed.has(partPaths) && !p.state.Keep { // otherwise the former way may still be there
-			d.askPeers(ctx, p)
-		}
-		return nil
-	}}
+	return part{name: "trial", needsPeers: true, reconcile: d.askPeers}
 }
 
 // askPeers starts a goroutine that finds out whether a peer that has adopted the
@@ -99,12 +94,12 @@ func (d *Daemon) trialPart() part {
 // notifies the loop at its end. Only answers to packets from pod addresses to pod
 // addresses count: those are what the underlay must let through.
 //
-// The loop calls askPeers after the pass has set all paths and removed the former
-// ones. Before, packets might still take the former way.
-func (d *Daemon) askPeers(ctx context.Context, p *pass) {
+// It does nothing if the pass has not set all paths and removed the former ones: packets
+// might still take the former way.
+func (d *Daemon) askPeers(ctx context.Context, p *pass) error {
 	a, n := &d.adoption, p.node
-	if !a.rollout.InForce() || n.backend.Wire() != a.offered.wire {
-		return
+	if !a.rollout.InForce() || n.backend.Wire() != a.offered.wire || p.failed.has(partPaths) || p.state.Keep {
+		return nil
 	}
 	t, from, pause := a.trial, d.sources(n, a.offered.wire), askPause
 	if a.rollout.State() == rollout.Unproven {
@@ -112,7 +107,7 @@ func (d *Daemon) askPeers(ctx context.Context, p *pass) {
 	}
 	peers := requestsTo(n.preferTunnelled(d.adopters(p)), from, a.offered.wire.Echo)
 	if len(peers) == 0 || t.asking.Swap(true) {
-		return
+		return nil
 	}
 	keys, changed := a.offered.wire.Keys, p.in.changed
 	// At most one such goroutine of a trial runs (asking). It sets asking to false
@@ -131,6 +126,7 @@ func (d *Daemon) askPeers(ctx context.Context, p *pass) {
 		t.asking.Store(false)
 		runner.Notify(changed)
 	}()
+	return nil
 }
 
 // requestsTo returns what to ask some of the peers.

@@ -24,29 +24,25 @@ func (d *Daemon) guardPart() part {
 
 // pathsPart has the dataplane hold the desired state.
 func (d *Daemon) pathsPart() part {
-	paths := &pathsState{}
+	var refused []subnet.Rejected // in the last pass that tried to set entries
 	return part{name: partPaths, needsPeers: true, reconcile: func(ctx context.Context, p *pass) error {
-		refused, err := d.Dataplane.Apply(ctx, p.links, p.state)
-		err = paths.recordRefused(p, refused, err)
-		p.refused = paths.refused
+		p.refused = refused
+		err := p.recordRefused(d.Dataplane.Apply(ctx, p.links, p.state))
+		refused = p.refused
 		return err
 	}}
 }
 
-type pathsState struct {
-	refused []subnet.Rejected // never modified in place
-}
-
-// recordRefused sets s.refused from the results of Dataplane.Apply. An entry
+// recordRefused sets p.refused from the results of Dataplane.Apply. An entry
 // that the operating system refused is a problem of that peer alone: the node
 // stays ready, because it reaches all other peers, and the entry is retried.
 // But if the system refuses entries of at least two peers and of more than half
 // of them, it is a problem of this node, and the returned error names it.
-func (s *pathsState) recordRefused(p *pass, refused []dataplane.Refused, err error) error {
+func (p *pass) recordRefused(refused []dataplane.Refused, err error) error {
 	if len(refused) == 0 && reconcile.IsUnknown(err) {
-		return err // no entry was tried, so s.refused stays as it is
+		return err // no entry was tried, so p.refused stays as it is
 	}
-	s.refused = nil
+	p.refused = nil
 	if len(refused) == 0 {
 		return err
 	}
@@ -59,19 +55,19 @@ func (s *pathsState) recordRefused(p *pass, refused []dataplane.Refused, err err
 	for _, l := range p.set.Leases {
 		for _, e := range l.Endpoints() {
 			if reason, found := reasons[e.Subnet]; found {
-				s.refused = append(s.refused, subnet.Rejected{Name: l.Name, Reason: reason.Error(), Local: true})
+				p.refused = append(p.refused, subnet.Rejected{Name: l.Name, Reason: reason.Error(), Local: true})
 				break
 			}
 		}
 	}
-	if len(s.refused) < 2 || 2*len(s.refused) <= p.valid {
+	if len(p.refused) < 2 || 2*len(p.refused) <= p.valid {
 		return err
 	}
 	errs := []error{err}
 	for _, r := range refused[:min(len(refused), maxNamed)] {
 		errs = append(errs, r.Err)
 	}
-	return fmt.Errorf("the system refused entries of %d of %d peers: %w", len(s.refused), p.valid, errors.Join(errs...))
+	return fmt.Errorf("the system refused entries of %d of %d peers: %w", len(p.refused), p.valid, errors.Join(errs...))
 }
 
 // maxNamed limits how many refused entries the error names.

@@ -192,3 +192,49 @@ func TestJoinWaitsForTheSubnetFile(t *testing.T) {
 		}
 	}
 }
+
+// seenKernel counts what parts ask of it.
+type seenKernel struct {
+	blindKernel
+	left, resyncs int
+}
+
+func (k *seenKernel) LeaveSubnets([]netip.Prefix, string) error { k.left++; return nil }
+func (k *seenKernel) QueueResync()                              { k.resyncs++ }
+
+// What parts need of each other: a failure of the devices is no failure of the lease, too; the bridge is left alone if
+// something could not be read; the guard reaches the dataplane, and a resync its tables; the plan finds twins.
+func TestPartsInAPass(t *testing.T) {
+	d, u, _ := newDaemon(t)
+	_, l := startedNode(t, d)
+	kernel := &seenKernel{}
+	d.Dataplane, d.Settings.Guard = kernel, subnet.GuardEnforce
+	twin := leaseAt(2, "one")
+	twin.V4 = subnet.Endpoint{Subnet: netip.MustParsePrefix("10.5.2.0/24"), PublicIP: u.link.PublicV4}
+	l.in.setPeers(subnet.Set{Leases: []*subnet.Lease{twin}})
+	for _, step := range []struct {
+		name      string
+		err       error
+		resync    bool
+		unwritten bool // the lease
+		left      int
+		resyncs   int
+	}{
+		{name: "all is well", unwritten: true, left: 1},
+		{name: "devices cannot be made", err: errors.New("file exists"), left: 2},
+		{name: "devices cannot be read", err: reconcile.Unknown(errors.New("no descriptors")), left: 2},
+		{name: "a resync", resync: true, unwritten: true, left: 3, resyncs: 1},
+	} {
+		kernel.err = step.err
+		p := l.newPass()
+		p.resync = step.resync
+		l.pass(t.Context(), p)
+		l.report(p)
+		if p.failed.has("publish") != step.unwritten || kernel.left != step.left || kernel.resyncs != step.resyncs {
+			t.Errorf("%s: %v; the bridge was left %d times, resyncs %d", step.name, p.failed, kernel.left, kernel.resyncs)
+		}
+		if g := kernel.last.Guard; g == nil || !g.Enforce || d.view.now().Conflict == "" {
+			t.Errorf("%s: the guard is %+v, the conflict %q", step.name, g, d.view.now().Conflict)
+		}
+	}
+}
