@@ -15,7 +15,7 @@ import (
 // configurations have the same wire (VNI and port, for instance). A configuration
 // with another wire than the one in force is called disruptive: package rollout
 // decides when this node adopts it. Any other configuration is adopted at once.
-// The goroutine of Daemon.loop calls all methods and has the fields to itself,
+// The goroutine of loop.run calls all methods and has the fields to itself,
 // except the trial, which the goroutine of askPeers uses, too. In the zero
 // adoption no rollout is in progress.
 type adoption struct {

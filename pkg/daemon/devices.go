@@ -23,7 +23,7 @@ func (d *Daemon) devicesPart() part {
 }
 
 // devices returns the desired devices: those that the backend needs, with the
-// node's networks, and with Readdress set by resolveDuplicates and acquire.
+// node's networks, and with Readdress as duplicates.resolve and acquire set it.
 func (n *node) devices() []dataplane.Device {
 	devices, networks := n.backend.Devices(n.lease), slices.Concat(n.networks(), n.former.networks)
 	for i := range devices {
