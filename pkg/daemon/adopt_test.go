@@ -93,7 +93,7 @@ func (a *adopting) run(d time.Duration) (changes int) {
 			runner.Notify(a.in.changed)
 		}
 		p.set = a.in.set
-		_ = a.askPeers(a.t.Context(), p)
+		_ = a.only(a.t, p, "trial")
 		if a.n.backend != was {
 			was = a.n.backend
 			changes++
