@@ -136,7 +136,7 @@ func (m *Manager) candidate(cfg subnet.Config, want subnet.Lease, records, forme
 func heldKeyOf(r *record, at position) *heldKey {
 	at.witness, at.mod = r.key, r.kv.ModRevision
 	return &heldKey{key: r.key, v4: r.lease.V4.Subnet, v6: r.lease.V6.Subnet, id: clientv3.LeaseID(r.kv.Lease),
-		want: r.value, stored: &r.value, mod: r.kv.ModRevision, created: r.kv.CreateRevision, at: at}
+		want: r.value, seen: seen{&r.value, r.kv.ModRevision, r.kv.CreateRevision}, at: at}
 }
 
 // addPublicIPv6 adds the IPv6 public address, which a reservation may lack.
@@ -166,22 +166,18 @@ func (m *Manager) newHeldKey(pick, want subnet.Lease, id clientv3.LeaseID) *held
 // Hold and Watch continue from snap.
 func (m *Manager) setHeld(snap *snapshot, held *heldKey, how string) subnet.Lease {
 	if held.at.rev == 0 { // a new key: follow it from its creation
-		held.at = position{cluster: snap.at.cluster, rev: held.mod, witness: held.key, mod: held.mod}
+		held.at = position{cluster: snap.at.cluster, rev: held.seen.mod, witness: held.key, mod: held.seen.mod}
 	}
 	m.log.Info("subnet leased", "key", held.key, "because", how, "reservation", held.id == clientv3.NoLease)
-	m.mu.Lock()
-	m.held, m.seed = held, snap
-	m.mu.Unlock()
-	m.ownName.Store(&held.key)
-	runner.Notify(m.ownChanged)   // Watch omits another key from now on
-	runner.Notify(m.leaseChanged) // renew sleeps for the former one
-	m.acquireOnce.Do(func() { close(m.acquired) })
-	l := subnet.Lease{Name: held.key, Since: held.created, Backend: held.stored.BackendType}
-	if held.v4.IsValid() {
-		l.V4 = subnet.Endpoint{Subnet: held.v4, PublicIP: held.stored.PublicIP, Data: held.stored.Data}
+	m.own.mu.Lock()
+	if m.own.held == nil {
+		close(m.own.acquired)
 	}
-	if held.v6.IsValid() {
-		l.V6 = subnet.Endpoint{Subnet: held.v6, PublicIP: held.stored.PublicIPv6, Data: held.stored.V6Data}
-	}
+	m.own.held, m.own.seed = held, snap
+	m.own.mu.Unlock()
+	runner.Notify(m.own.changed)      // Watch omits another key from now on
+	runner.Notify(m.own.leaseChanged) // renew sleeps for the former one
+	l := held.leaseWith(*held.seen.value)
+	l.Since = held.seen.created
 	return l
 }

@@ -143,7 +143,7 @@ func TestAcquireKeepsAFamily(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if slices.ContainsFunc(m.seed.kvs, func(kv *mvccpb.KeyValue) bool { return string(kv.Key) == former.Name }) {
+		if slices.ContainsFunc(m.own.seed.kvs, func(kv *mvccpb.KeyValue) bool { return string(kv.Key) == former.Name }) {
 			t.Errorf("%d: the former key is taken for a peer at first", i)
 		}
 		if l.V4.Subnet != first.V4.Subnet || subnet.Fits(cfg, &l) != nil {

@@ -123,6 +123,6 @@ func (m *Manager) keepUnlessOverlapping(ctx context.Context, held *heldKey, rev 
 		})
 		return false, err
 	}
-	held.stored, held.mod, held.created = new(held.want), rev, rev
+	held.seen = seen{new(held.want), rev, rev}
 	return true, nil
 }

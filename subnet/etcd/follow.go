@@ -18,8 +18,8 @@ import (
 //
 //	keys                   consumer  notified by
 //	<prefix>/config        config    -
-//	<prefix>/subnets/…     peers     ownChanged: our own key is another one
-//	our key below these    holder    checkKey: a pause is over
+//	<prefix>/subnets/…     peers     own.changed: our own key is another one
+//	our key below these    holder    -
 type feed struct {
 	name     string          // for messages
 	key, end string          // the keys from key to end, without end; if end is "", only key

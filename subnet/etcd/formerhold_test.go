@@ -17,7 +17,7 @@ func TestFormerHold(t *testing.T) {
 	st := outside(t, srv)
 	n := start(t, srv.Endpoint(), nil)
 	former := n.publish(outOfTheWay("192.168.64.3"), mac1)
-	old := holder{n.Manager, n.held}
+	old := holder{n.Manager, n.own.held}
 	n.Run()
 	n.Sees("")
 	l := n.publish(at("192.168.64.4"), mac1)

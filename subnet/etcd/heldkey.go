@@ -1,216 +1,323 @@
 package etcd
 
 import (
-	"context"
 	"errors"
-	"fmt"
+	"math/rand/v2"
 	"net/netip"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"flannel/pkg/reconcile/runner"
 	"flannel/subnet"
 	"flannel/subnet/etcd/format"
 	"flannel/subnet/patience"
 )
 
-// heldKey is the key of our own lease: the value that it should have, and the
-// state in which we last saw it. Manager.mu guards it.
+// heldKey is the key of our own lease: the value that it should have, the state
+// in which we last saw it, and what follows from both. It is a pure state machine:
+// observe and written record what the store has, step says what to do, and the
+// caller (hold.go) makes the requests. ownLease.mu guards it.
 //
-//	state        cause                                         action                                           next state
-//	held         Publish wants another value                   write it                                         held
-//	held         someone put the key on another etcd lease     use that etcd lease, revoke ours                 held
-//	held         someone else changed the value                restore it, now or after the conflict backoff    overwritten
-//	held         the store was replaced, the value differs     restore it now, on a new etcd lease              overwritten
-//	overwritten  our write succeeds                            -                                                held
-//	overwritten  our write fails                               list the key again, and retry                    overwritten
-//	any          the key is deleted                            wait for the other events of the burst           missing
-//	any          another node recreated the deleted key        revoke our etcd lease                            lost
-//	any          it was recreated with an invalid value        restore it                                       overwritten
-//	missing      (the table in withdrawn.go)                                                                    held, withdrawn, lost
-//	withdrawn    restoreAt has come, and the subnet is free    write the key                                    held
-//	lost         -                                             Hold returns ErrLost                             -
+//	state        cause                                      action of step                        next state
+//	held         Publish wants another value                write it                              held
+//	held         someone put the key on another etcd lease  none; the caller revokes ours         held
+//	held         someone else changed the value             write, now or after the pause         overwritten
+//	             the store was replaced, the value differs  write now, on a new etcd lease        overwritten
+//	overwritten  someone else changes the value again       as before: the pause goes on          overwritten
+//	any, not lost:
+//	             our write succeeds                         none                                  held
+//	             someone else restored the value            none                                  held
+//	             the key was deleted                        wait for the rest of the burst        missing
+//	             another node created the deleted key       none                                  lost
+//	             it was created with an invalid value       write, now or after the pause         overwritten
+//	missing      the peers still have it                    wait: their watch lags                missing
+//	             few others were deleted with it            none                                  lost
+//	             it is part of a mass withdrawal            write after a random time             withdrawn
+//	             most of few peers were deleted with it     write now: none of them is retained   withdrawn
+//	             an operator accepted the withdrawal        none                                  lost
+//	withdrawn    restoreAt has come, the subnet is free     write                                 withdrawn
+//	             restoreAt has come, the subnet is taken    none                                  lost
+//	             an operator accepted the withdrawal        none                                  lost
 //
-// overwritten is the field of that name. In missing, missingSince is set; in
-// withdrawn, restoreAt as well. A difference between stored and want does not
-// mean overwritten: there is one between a call of Publish and its write, too.
+// Someone may restore the key while we wait in withdrawn: hence the random time. In
+// overwritten, the pause is that of the conflict. In held, the value may differ
+// from want between a call of Publish and its write; step says write then, too,
+// because Publish leaves a key that is missing or withdrawn to Hold.
 type heldKey struct {
 	key    string
 	v4, v6 netip.Prefix
 	id     clientv3.LeaseID // the etcd lease of the key; NoLease: the key is a reservation, which does not expire
 	grant  bool             // id was not granted yet
 	want   format.Value
+	sent   *format.Value // what we wrote last, even if we have no answer; nil: nothing yet
+	seen   seen
+	at     position // where Hold starts to follow the key
 
-	stored       *format.Value // the value when last seen; nil: unreadable, or the key is missing
-	mod, created int64         // the key's ModRevision and CreateRevision when last seen; 0: the key is missing
-	at           position      // where Hold starts to follow the key
-	overwritten  bool          // someone else changed the key, and we have not restored it yet
-	conflict     patience.ConflictBackoff
-
-	missingSince time.Time // zero: the key exists
-	restoreAt    time.Time // when to write the missing key again; zero: not decided
+	state        keyState
+	missingSince time.Time // in missing and withdrawn
+	restoreAt    time.Time // in overwritten and withdrawn
+	conflict     patience.Conflict
+	withdrawn    bool   // newsWithdrawn was reported, and newsRestored was not
+	why          string // in lost
+	news         []news // what happened, for the caller to log
 }
 
-// keyState is what an observation of our key means.
+// seen is what the store had when we last saw the key.
+type seen struct {
+	value        *format.Value // nil: unreadable, or the key is missing
+	mod, created int64         // the key's ModRevision and CreateRevision; 0: it is missing, and a write creates it
+}
+
+// keyState is a state of the table above heldKey.
 type keyState int
 
 const (
-	matches keyState = iota // the key has the value that we want
-	differs                 // it must be written
-	lost                    // it was deleted, or is another node's now
+	held keyState = iota
+	overwritten
+	missing
+	withdrawn
+	lost
 )
 
-// observe records what our key holds now, nil if it is missing. A missing key
-// is lost, unless the store was replaced: a replaced store does not know our
-// key, and nobody deleted it. A key that was created again is lost only if judge
-// says that another node can have it; anything else that is written under our name
-// must not end us.
-func (held *heldKey) observe(kv *mvccpb.KeyValue, replaced bool, judge subnet.Judge) keyState {
+// news is something that the caller of a heldKey logs.
+type news struct {
+	what     newsKind
+	from, to clientv3.LeaseID // newsMoved: the etcd leases
+}
+
+type newsKind int
+
+const (
+	newsMoved     newsKind = iota // someone put the key on another etcd lease
+	newsReplaced                  // the store was replaced
+	newsModified                  // someone else changed the value
+	newsConflict                  // someone else changes it again and again
+	newsWithdrawn                 // the key was deleted with most others
+	newsRestored                  // it is there again after newsWithdrawn
+)
+
+// sight is what the store has, or had at a revision.
+type sight struct {
+	kv       *mvccpb.KeyValue // nil: the key is missing
+	rev      int64            // when kv was missing
+	replaced bool             // the store is another or an older one than before
+}
+
+// observe records what the store has. A missing key is deleted, unless the store
+// was replaced: a replaced store does not know our key, and nobody deleted it. A
+// key that was created again is lost only if judge says that another node can
+// have it; anything else that is written under our name must not end us.
+func (k *heldKey) observe(now time.Time, s sight, judge subnet.Judge) {
 	switch {
-	case kv == nil && replaced:
-		if held.mod != 0 { // else this is a retry, and the etcd lease is a new one already
-			held.mod, held.created, held.stored = 0, 0, nil
-			held.replaceLease()
+	case k.state == lost:
+		return
+	case s.kv == nil && s.replaced:
+		if k.seen.mod != 0 { // else this is the second list, and the etcd lease is a new one already
+			k.seen = seen{}
+			k.replaceLease()
 		}
-		return differs
-	case kv == nil:
-		return lost
-	case !replaced && kv.ModRevision <= held.mod:
-		return held.state() // our own write, or an event that is older than it
+		k.storeReplaced(now)
+		return
+	case s.kv == nil:
+		if s.rev >= k.seen.mod && k.state < missing { // else we have written the key since
+			k.state, k.missingSince = missing, now
+		}
+		return
+	case !s.replaced && s.kv.ModRevision <= k.seen.mod:
+		return // our own write, or an event that is older than it
 	}
 	var value *format.Value
-	if v, err := format.DecodeValue(kv.Value); err == nil {
+	if v, err := format.DecodeValue(s.kv.Value); err == nil {
 		value = &v
 	}
-	hasOurAddress := value != nil && value.PublicIP == held.want.PublicIP && value.PublicIPv6 == held.want.PublicIPv6
-	switch {
-	case !held.missingSince.IsZero() && !hasOurAddress && held.isOthers(value, judge):
-		return lost // another node created the key first
-	case !held.missingSince.IsZero() || replaced || kv.CreateRevision == held.created:
+	hasOurAddress := value != nil && value.PublicIP == k.want.PublicIP && value.PublicIPv6 == k.want.PublicIPv6
+	switch wasMissing := k.state == missing || k.state == withdrawn; {
+	case wasMissing && !hasOurAddress && k.isOthers(value, judge):
+		k.lose("the key is another node's now") // which created it first
+		return
+	case wasMissing || s.replaced || k.seen.mod == 0 || s.kv.CreateRevision == k.seen.created:
 		// Somebody restored the missing key, the store is another one, or the same key has
 		// another value: it is ours.
-	case held.isOthers(value, judge) && !value.Equal(held.want):
-		return lost // it was deleted, and another node recreated it
+	case k.isOthers(value, judge) && !value.Equal(k.want):
+		k.lose("the key is another node's now") // it was deleted, and another node recreated it
+		return
 	}
-	held.mod, held.created, held.stored = kv.ModRevision, kv.CreateRevision, value
-	state := held.state()
-	if state == matches {
-		held.id, held.grant = clientv3.LeaseID(kv.Lease), false // someone may have made it a reservation, or the reverse
-	} else if replaced && held.id != clientv3.NoLease {
-		held.replaceLease() // the replaced store does not have our etcd lease
+	k.seen = seen{value, s.kv.ModRevision, s.kv.CreateRevision}
+	switch {
+	case k.matches():
+		if id := clientv3.LeaseID(s.kv.Lease); id != k.id { // someone may have made it a reservation, or the reverse
+			k.news = append(k.news, news{what: newsMoved, from: k.id, to: id})
+			k.id = id
+		}
+		k.grant = false
+		k.exists()
+	case s.replaced:
+		k.replaceLease() // the replaced store does not have our etcd lease
+		k.storeReplaced(now)
+	case value != nil && k.sent != nil && value.Equal(*k.sent):
+		k.exists() // our own write, before Publish wanted another value
+	default:
+		k.changedByOthers(now)
 	}
-	return state
 }
 
 // isOthers reports whether a value of our key, nil if it is unreadable, can be that of
 // another node, which may have published it only in part, or with a configuration
 // that this node has not adopted yet.
-func (held *heldKey) isOthers(value *format.Value, judge subnet.Judge) bool {
+func (k *heldKey) isOthers(value *format.Value, judge subnet.Judge) bool {
 	if value == nil {
 		return false
 	}
-	l := held.leaseWith(*value)
+	l := k.leaseWith(*value)
 	err := judge.Elsewhere().Check(&l)
 	return err == nil || errors.Is(err, subnet.ErrPending) || errors.Is(err, subnet.ErrOtherConfig)
 }
 
-// state compares the value as last seen with the one that we want.
-func (held *heldKey) state() keyState {
-	if held.stored != nil && held.stored.Equal(held.want) {
-		return matches
+// written records that our write of k.sent succeeded, at a revision.
+func (k *heldKey) written(value *format.Value, rev int64) {
+	if k.seen.mod == 0 {
+		k.seen.created = rev
 	}
-	return differs
+	k.seen.value, k.seen.mod = value, rev
+	k.exists()
 }
+
+// matches reports whether the value when last seen is the one that we want.
+func (k *heldKey) matches() bool { return k.seen.value != nil && k.seen.value.Equal(k.want) }
+
+// exists enters held: nobody has to restore the key.
+func (k *heldKey) exists() {
+	k.state = held
+	k.conflict.Restored()
+	if k.withdrawn {
+		k.withdrawn = false
+		k.news = append(k.news, news{what: newsRestored})
+	}
+}
+
+// storeReplaced enters overwritten, without a pause.
+func (k *heldKey) storeReplaced(now time.Time) {
+	if k.state != overwritten {
+		k.news = append(k.news, news{what: newsReplaced})
+	}
+	k.state, k.restoreAt = overwritten, now
+}
+
+// changedByOthers enters overwritten, with the pause of the conflict.
+func (k *heldKey) changedByOthers(now time.Time) {
+	due, round := k.conflict.Changed(now)
+	switch round {
+	case 1:
+		k.news = append(k.news, news{what: newsModified})
+	case 3:
+		k.news = append(k.news, news{what: newsConflict})
+	}
+	k.state, k.restoreAt = overwritten, due
+}
+
+// lose enters lost, which nothing ends.
+func (k *heldKey) lose(why string) { k.state, k.why = lost, why }
 
 // replaceLease chooses the ID of a new etcd lease, to be granted before the
 // next write. A reservation needs none.
-func (held *heldKey) replaceLease() {
-	if held.id != clientv3.NoLease {
-		held.id, held.grant = newLeaseID(), true
+func (k *heldKey) replaceLease() {
+	if k.id != clientv3.NoLease {
+		k.id, k.grant = newLeaseID(), true
 	}
 }
 
-// writeKey writes our key if its value differs from the one that we want. The
-// write is a transaction that requires the ModRevision as last seen, so that it
-// never overwrites a change that we have not seen. m.mu must be held, for as
-// long as ctx allows.
-func (m *Manager) writeKey(ctx context.Context) error {
-	held := m.held
-	// More than one round only if the key or its etcd lease was not as we last saw it;
-	// observe has recorded what is there now.
-	for held.state() != matches {
-		if held.grant {
-			if err := m.grant(ctx, held.id); err != nil {
-				return err
-			}
-			held.grant = false
-			runner.Notify(m.leaseChanged)
-		}
-		raw, err := format.EncodeValue(held.want)
-		if err != nil {
-			return final{err}
-		}
-		resp, err := m.client.Txn(ctx).
-			If(clientv3.Compare(clientv3.ModRevision(held.key), "=", held.mod)).
-			Then(clientv3.OpPut(held.key, string(raw), clientv3.WithLease(held.id))).
-			Else(clientv3.OpGet(held.key)).Commit()
-		switch {
-		case errors.Is(err, rpctypes.ErrLeaseNotFound):
-			held.replaceLease() // it has expired while the key was on another one
-			continue
-		case err != nil:
-			return fmt.Errorf("write %s: %w", held.key, m.denied(err, "readwrite", held.key, false))
-		case resp.Succeeded:
-			if held.mod == 0 {
-				held.created = resp.Header.Revision
-			}
-			held.mod, held.stored, held.overwritten = resp.Header.Revision, new(held.want), false
-			return nil
-		}
-		// Someone has changed the key since we saw it last.
-		var current *mvccpb.KeyValue
-		if kvs := rangeOf(resp, 0).Kvs; len(kvs) > 0 {
-			current = kvs[0]
-		}
-		id := held.id
-		older := current != nil && current.ModRevision < held.mod // so the store was replaced by an older one
-		switch state := held.observe(current, held.mod == 0 || older, m.currentJudge()); {
-		case state == lost && current == nil:
-			return m.handleMissing(ctx, held) // Hold writes it again with held.want, or ends
-		case state == lost:
-			return m.giveUp(ctx, held, "the key is another node's now")
-		case held.id != id:
-			runner.Notify(m.leaseChanged)
-		}
-	}
-	held.overwritten = false
-	return nil
+// others is what step must know of the other nodes' keys when ours is missing.
+type others struct {
+	haveOurs      bool          // their watch has not seen yet that our key is deleted
+	massRetained  bool          // see peerset.Keeper
+	mostWithdrawn bool          // likewise
+	claimed       bool          // likewise, for our lease
+	retain        time.Duration // how long they retain us
+	accepted      time.Time     // when an operator accepted a withdrawal; zero: never
 }
 
-// Publish implements subnet.Manager.
-func (m *Manager) Publish(ctx context.Context, l subnet.Lease) error {
-	v := format.ValueOf(l)
-	if _, err := format.EncodeValue(v); err != nil {
-		return err
+// burst is the longest time between the first and the last event of one burst,
+// as we receive them. Events of one burst come in any order.
+const burst = 3 * time.Second
+
+// step says whether to write the key now, and when to call step again although
+// nothing was observed; zero: never. In lost, it says nothing: Hold ends.
+//
+// A deleted key means that our lease was revoked, and the daemon exits. But if
+// most other keys are deleted together with it (etcdctl del --prefix, a store
+// restored from an old snapshot), nobody meant to revoke it, and hundreds of
+// daemons that exit at once are an outage. Then the network stays as it is, and
+// the key is written again.
+func (k *heldKey) step(now time.Time, o others) (write bool, due time.Time) {
+	if k.state == overwritten && k.matches() {
+		k.exists() // Publish wants what someone else wrote
 	}
-	for _, e := range l.Endpoints() {
-		if e.PublicIP.BitLen() != e.Subnet.Addr().BitLen() {
-			return fmt.Errorf("publish %v: %v is not a public address for it", e.Subnet, e.PublicIP)
+	switch k.state {
+	case held:
+		return !k.matches(), time.Time{}
+	case missing, withdrawn:
+		if end := k.stepMissing(now, o); end.After(now) {
+			return false, end
 		}
 	}
-	m.mu.Lock()
-	if m.held == nil || m.held.v4 != l.V4.Subnet || m.held.v6 != l.V6.Subnet {
-		m.mu.Unlock()
-		return fmt.Errorf("publish %v %v: another subnet than Acquire returned", l.V4.Subnet, l.V6.Subnet)
+	switch {
+	case k.state == lost:
+		return false, time.Time{}
+	case k.restoreAt.After(now):
+		return false, k.restoreAt
+	case k.state == withdrawn:
+		k.seen = seen{} // the write creates the key, if it does not exist
 	}
-	m.held.want = v
-	m.mu.Unlock()
-	return m.retry(ctx, "publish our lease", func(ctx context.Context) error {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		return m.writeKey(ctx)
-	})
+	return true, time.Time{}
+}
+
+// publish reports whether Publish has to write the key: at once, also in a conflict,
+// but a missing key is Hold's to restore.
+func (k *heldKey) publish() (write bool) { return k.state <= overwritten && !k.matches() }
+
+// stepMissing enters withdrawn or lost if it can be decided already why the key is
+// missing. Otherwise it returns when that will be possible.
+func (k *heldKey) stepMissing(now time.Time, o others) (end time.Time) {
+	if k.state == missing && o.haveOurs {
+		// The two watches are independent: only when both have seen the deletion does the
+		// set say how many others are missing.
+		k.missingSince = now
+	}
+	end = k.missingSince.Add(burst)
+	switch {
+	case o.accepted.After(k.missingSince):
+		k.lose("the withdrawal was accepted")
+	case k.state == withdrawn && !k.restoreAt.After(now) && o.claimed:
+		k.lose("another node has its subnet")
+	case k.state == withdrawn:
+	case end.After(now):
+		return end
+	case !o.massRetained && !o.mostWithdrawn:
+		k.lose("the key was deleted")
+	default:
+		k.state, k.restoreAt, k.withdrawn = withdrawn, now, true
+		if o.massRetained {
+			// Spread over all nodes, and before the end of the time for which the others
+			// retain us.
+			k.restoreAt = now.Add(o.retain/20 + rand.N(o.retain*3/20))
+		}
+		k.news = append(k.news, news{what: newsWithdrawn})
+	}
+	return time.Time{}
+}
+
+// lease returns our lease as it should be stored.
+func (k *heldKey) lease() subnet.Lease { return k.leaseWith(k.want) }
+
+// leaseWith returns the lease of our key with a value.
+func (k *heldKey) leaseWith(v format.Value) subnet.Lease {
+	l := subnet.Lease{Name: k.key, Backend: v.BackendType}
+	if k.v4.IsValid() {
+		l.V4 = subnet.Endpoint{Subnet: k.v4, PublicIP: v.PublicIP, Data: v.Data}
+	}
+	if k.v6.IsValid() {
+		l.V6 = subnet.Endpoint{Subnet: k.v6, PublicIP: v.PublicIPv6, Data: v.V6Data}
+	}
+	return l
 }

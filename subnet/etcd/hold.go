@@ -3,7 +3,8 @@ package etcd
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
+	"fmt"
+	"sync"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -11,30 +12,61 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"flannel/pkg/reconcile/runner"
+	"flannel/subnet"
 	"flannel/subnet/etcd/format"
 )
+
+// ownLease is our own lease, as Acquire, Publish and Hold share it.
+type ownLease struct {
+	mu       sync.Mutex // never held during a request
+	held     *heldKey   // nil before Acquire; mu guards its fields, too
+	seed     *snapshot  // the list of Acquire, with which Watch begins; nil: Watch lists
+	accepted time.Time  // when AcceptWithdrawal was called last; zero: never
+	expires  time.Time  // see Expires; zero: not known, or never
+
+	acquired     chan struct{} // closed by the first Acquire
+	changed      chan struct{} // notifies Watch that our own key, which it leaves out, is another one
+	check        chan struct{} // notifies Hold that step may say something else than before
+	leaseChanged chan struct{} // notifies the renewal that our key is on another etcd lease
+}
+
+func newOwnLease() ownLease {
+	return ownLease{acquired: make(chan struct{}), changed: make(chan struct{}, 1),
+		check: make(chan struct{}, 1), leaseChanged: make(chan struct{}, 1)}
+}
+
+// key returns the name of our key, "" before Acquire.
+func (o *ownLease) key() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.held == nil {
+		return ""
+	}
+	return o.held.key
+}
 
 // Hold implements subnet.Manager. It holds the key of the last Acquire. It does not
 // return by itself when Acquire is called again: end its ctx before that, and call
 // Hold again afterwards.
 func (m *Manager) Hold(ctx context.Context) error {
-	m.mu.Lock()
-	if m.held == nil {
-		m.mu.Unlock()
+	m.own.mu.Lock()
+	held := m.own.held
+	if held == nil {
+		m.own.mu.Unlock()
 		return errors.New("hold: no subnet was acquired")
 	}
-	held, key, start := m.held, m.held.key, &snapshot{at: m.held.at}
-	m.mu.Unlock()
-	// Two goroutines that share only the heldKey: one follows the key, and the
-	// other one renews its etcd lease.
+	key, start := held.key, &snapshot{at: held.at}
+	m.own.mu.Unlock()
+	// Three goroutines that share only the heldKey: one records what the store has, one
+	// does what follows from it, and one renews the etcd lease.
 	g, ctx := errgroup.WithContext(ctx)
+	h := holder{m, held}
 	g.Go(func() error {
 		// leases: oversized values are dropped. written: follow continues behind our own
 		// writes.
-		f := feed{name: "watch our lease", key: key, leases: true, notified: m.checkKey, written: holder{m, held}.written,
-			consumer: holder{m, held}}
-		return m.follow(ctx, f, start)
+		return m.follow(ctx, feed{name: "watch our lease", key: key, leases: true, written: h.written, consumer: h}, start)
 	})
+	g.Go(func() error { return h.keep(ctx) })
 	g.Go(func() error {
 		m.renew(ctx)
 		return nil
@@ -42,7 +74,7 @@ func (m *Manager) Hold(ctx context.Context) error {
 	return g.Wait()
 }
 
-// holder is the consumer of our own key.
+// holder is the consumer of our own key, and keeps it.
 type holder struct {
 	m    *Manager
 	held *heldKey // ignored once the Manager holds another one
@@ -51,93 +83,117 @@ type holder struct {
 // written implements feed.written: a position in the store before our last write is
 // outdated. A store in which that write is missing was replaced.
 func (h holder) written() int64 {
-	h.m.mu.Lock()
-	defer h.m.mu.Unlock()
-	return h.held.mod
+	h.m.own.mu.Lock()
+	defer h.m.own.mu.Unlock()
+	return h.held.seen.mod
 }
 
-func (h holder) handleList(ctx context.Context, list *snapshot, replaced bool) error {
-	if len(list.kvs) == 0 {
-		return h.observe(ctx, nil, replaced)
+// handleList implements consumer.
+func (h holder) handleList(_ context.Context, list *snapshot, replaced bool) error {
+	s := sight{rev: list.at.rev, replaced: replaced}
+	if len(list.kvs) > 0 {
+		s.kv = list.kvs[0]
 	}
-	return h.observe(ctx, list.kvs[0], replaced)
+	h.observe(s)
+	return nil
 }
 
-func (h holder) handle(ctx context.Context, events []*mvccpb.Event) error {
-	// Only the last event counts: a key that was deleted and restored is there.
-	e := events[len(events)-1]
-	if e.Type == mvccpb.DELETE {
-		h.m.mu.Lock()
-		outdated := e.Kv.ModRevision < h.held.mod // we have written the key since
-		h.m.mu.Unlock()
-		if outdated {
-			return nil
+// handle implements consumer. Only the last event counts: a key that was deleted and
+// restored is there.
+func (h holder) handle(_ context.Context, events []*mvccpb.Event) error {
+	s := sight{kv: events[len(events)-1].Kv}
+	if events[len(events)-1].Type == mvccpb.DELETE {
+		s.kv, s.rev = nil, s.kv.ModRevision
+	}
+	h.observe(s)
+	return nil
+}
+
+// handleNotify implements consumer. The feed of our key has no notifications.
+func (h holder) handleNotify(context.Context) error { return nil }
+
+// observe records what the store has, and notifies keep.
+func (h holder) observe(s sight) {
+	h.m.own.mu.Lock()
+	defer h.m.own.mu.Unlock()
+	if h.held == h.m.own.held {
+		h.held.observe(time.Now(), s, h.m.currentJudge())
+		runner.Notify(h.m.own.check)
+	}
+}
+
+// keep does what heldKey.step says, until ctx ends or the lease is lost.
+func (h holder) keep(ctx context.Context) (err error) {
+	ctx, end := context.WithCancel(ctx)
+	defer end()
+	loop := runner.Runner{News: []<-chan struct{}{h.m.own.check}, Work: func(ctx context.Context) (time.Duration, error) {
+		write, due := h.step(ctx)
+		if write {
+			_ = h.m.retry(ctx, "restore our lease", h.restore) // fails only at the end of ctx
+			_, due = h.step(ctx)
 		}
-		return h.observe(ctx, nil, false)
-	}
-	return h.observe(ctx, e.Kv, false)
+		if err = h.m.lostError(ctx, h.held); err != nil {
+			end()
+		}
+		if due.IsZero() {
+			return 0, nil
+		}
+		return max(time.Until(due), 1), nil
+	}}
+	loop.Run(ctx)
+	return err
 }
 
-// observe records what our key holds now, nil if it is missing, and restores it
-// if necessary. It returns ErrLost if the lease is lost; after another error,
-// follow lists the key again and calls it again.
-func (h holder) observe(ctx context.Context, kv *mvccpb.KeyValue, replaced bool) error {
-	m := h.m
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	held := h.held
-	if held != m.held {
-		return nil
+// step calls heldKey.step, and logs what has happened.
+func (h holder) step(ctx context.Context) (write bool, due time.Time) {
+	own, peers := &h.m.own, h.m.watched.Load()
+	own.mu.Lock()
+	if h.held != own.held {
+		own.mu.Unlock()
+		return false, time.Time{}
 	}
-	id, lastMod := held.id, held.mod
-	// heldKey.observe records kv in held. By the judge, it decides whether the value can be
-	// the lease of another node.
-	switch state := held.observe(kv, replaced, m.currentJudge()); {
-	case state == lost && kv == nil:
-		return m.handleMissing(ctx, held)
-	case state == lost:
-		return m.giveUp(ctx, held, "the key is another node's now")
-	case state == matches:
-		m.endMissing(held)
-		if held.id != id {
-			m.log.Info("our key was moved to another etcd lease externally",
-				"key", held.key, "reservation", held.id == clientv3.NoLease)
-			runner.Notify(m.leaseChanged)
-			m.revokeUnused(ctx, id)
-		}
-		return nil
-	case replaced:
-		if !held.overwritten {
-			m.log.Error("etcd store was replaced, restoring our lease", "cause", causeStoreChanged, "key", held.key)
-		}
-		held.overwritten = true
-		return m.writeKeyNow(ctx)
-	case held.mod == lastMod && held.overwritten:
-		return m.writeKeyNow(ctx) // the previous write failed
-	case held.mod == lastMod:
-		return nil // nobody changed the key: Publish is about to write it
+	o := others{accepted: own.accepted, retain: h.m.retain}
+	if peers != nil && (h.held.state == missing || h.held.state == withdrawn) {
+		lease := h.held.lease()
+		o.haveOurs, o.claimed = peers.Has(h.held.key), peers.Claimed(&lease)
+		o.massRetained, o.mostWithdrawn = peers.MassRetained(), peers.MostWithdrawn()
 	}
-	return m.restoreOverwritten(ctx, held)
+	write, due = h.held.step(time.Now(), o)
+	news, restoreAt, stored := h.held.news, h.held.restoreAt, h.held.seen.value
+	h.held.news = nil
+	own.mu.Unlock()
+	for _, n := range news {
+		switch n.what {
+		case newsWithdrawn:
+			h.m.log.Error("lease was withdrawn together with most others, keeping the network and restoring the lease if its subnet is free",
+				"key", h.held.key, "at", restoreAt.Round(time.Second))
+			peers.SetOwnWithdrawn(true)
+		case newsRestored:
+			h.m.log.Info("lease is restored", "key", h.held.key)
+			peers.SetOwnWithdrawn(false)
+		default:
+			h.m.tell(ctx, h.held.key, n, stored)
+		}
+	}
+	return write, due
 }
 
-// restoreOverwritten writes our key again after someone else changed it: now,
-// or after the pause of the conflict backoff. m.mu must be held.
-func (m *Manager) restoreOverwritten(ctx context.Context, held *heldKey) error {
-	held.overwritten = true
-	wait := held.conflict.Next(time.Now())
-	switch held.conflict.Rounds {
-	case 1:
-		m.log.Warn("lease was modified externally, restoring it",
-			"cause", causeOverwritten, "key", held.key, "to", describe(held.stored))
-	case 3:
+// tell logs what someone else did to our key, and revokes an etcd lease that it has
+// left.
+func (m *Manager) tell(ctx context.Context, key string, n news, stored *format.Value) {
+	switch n.what {
+	case newsModified:
+		m.log.Warn("lease was modified externally, restoring it", "cause", causeOverwritten, "key", key, "to", describe(stored))
+	case newsConflict:
 		m.log.Warn("lease is modified repeatedly; another node may have our public address",
-			"cause", causeConflict, "key", held.key, "to", describe(held.stored))
+			"cause", causeConflict, "key", key, "to", describe(stored))
+	case newsReplaced:
+		m.log.Error("etcd store was replaced, restoring our lease", "cause", causeStoreChanged, "key", key)
+	case newsMoved:
+		m.log.Info("our key was moved to another etcd lease externally", "key", key, "reservation", n.to == clientv3.NoLease)
+		runner.Notify(m.own.leaseChanged)
+		m.revokeUnused(ctx, n.from)
 	}
-	if wait > 0 {
-		m.checkKeyAfter(wait)
-		return nil
-	}
-	return m.writeKeyNow(ctx)
 }
 
 // describe formats a value that someone else wrote for a log line.
@@ -149,151 +205,75 @@ func describe(v *format.Value) string {
 	return string(raw[:min(len(raw), 200)])
 }
 
-// handleNotify is called when a pause of checkKeyAfter is over. The key may match
-// again by then: writeKey writes nothing in that case.
-func (h holder) handleNotify(ctx context.Context) error {
-	h.m.mu.Lock()
-	defer h.m.mu.Unlock()
-	switch {
-	case h.held != h.m.held:
-		return nil
-	case !h.held.missingSince.IsZero():
-		return h.m.handleMissing(ctx, h.held)
-	}
-	return h.m.writeKeyNow(ctx)
-}
-
-// writeKeyNow is writeKey with a timeout, because m.mu must be held.
-func (m *Manager) writeKeyNow(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	return m.writeKey(ctx)
-}
-
-// renew keeps the etcd lease of our key alive until ctx ends. If the etcd lease
-// has expired, etcd has deleted the key with it, and the holder handles that.
-func (m *Manager) renew(ctx context.Context) {
-	for ctx.Err() == nil {
-		m.mu.Lock()
-		id := m.held.id
-		if m.held.grant { // writeKey will grant this etcd lease, and end the pause
-			id = clientv3.NoLease
-		}
-		m.mu.Unlock()
-		if id == clientv3.NoLease { // nothing to renew, as of a reservation; leaseChanged ends the pause
-			m.expires.Store(nil)
-			m.sleep(ctx, time.Hour)
-			continue
-		}
-		// keep also ends when the key is on another etcd lease: then renew that one.
-		if m.lifetime(id).keep(ctx, m.margin) {
-			m.sleep(ctx, 2*time.Second) // until the holder has seen that the key is deleted
-		}
-	}
-}
-
-// lifetime renews one etcd lease, by etcd's clock. Its functions are fields for
-// the tests.
-type lifetime struct {
-	remaining func(context.Context) (left, whole time.Duration, err error)
-	renew     func(context.Context) (left time.Duration, err error)
-	sleep     func(context.Context, time.Duration) bool // by our clock; false: it ended early
-}
-
-// lifetime returns the functions for an etcd lease. Each waits for etcd until ctx
-// ends.
-func (m *Manager) lifetime(id clientv3.LeaseID) lifetime {
-	// By our clock, from before the request, so that it is never too late.
-	expiresIn := func(asked time.Time, left time.Duration) {
-		if left > 0 {
-			at := asked.Add(left)
-			m.expires.Store(&at)
-		}
-	}
-	return lifetime{
-		remaining: func(ctx context.Context) (left, whole time.Duration, err error) {
-			err = m.retry(ctx, "read how long our lease lasts", func(ctx context.Context) error {
-				asked := time.Now()
-				resp, err := m.client.TimeToLive(ctx, id)
-				if err == nil {
-					expiresIn(asked, time.Duration(resp.TTL)*time.Second)
-					left, whole = time.Duration(resp.TTL)*time.Second, time.Duration(resp.GrantedTTL)*time.Second
-				}
-				return err
-			})
-			return left, whole, err
-		},
-		renew: func(ctx context.Context) (left time.Duration, err error) {
-			err = m.retry(ctx, "renew our lease", func(ctx context.Context) (err error) {
-				asked := time.Now()
-				if left, err = m.renewOnce(ctx, id); err == nil {
-					expiresIn(asked, left)
-				}
-				return err
-			})
-			return left, err
-		},
-		sleep: m.sleep,
-	}
-}
-
-// Expires implements subnet.Manager. The time is by our clock, which may stand still
-// while etcd's goes on. So keep reads it from etcd again, every recheckAfter at least.
-func (m *Manager) Expires() time.Time {
-	if at := m.expires.Load(); at != nil {
-		return *at
-	}
-	return time.Time{}
-}
-
-// keep renews the etcd lease whenever it is due, until it has expired (true) or
-// the sleep is interrupted (false). After a restart of the daemon, any part of
-// the lease may be left. During the wait it reads the remaining time again and
-// again, because our clock may stand still while etcd's goes on: when the
-// machine sleeps, or a virtual machine is paused.
-func (l lifetime) keep(ctx context.Context, margin time.Duration) (gone bool) {
+// restore writes our key for as long as step says so.
+func (h holder) restore(ctx context.Context) error {
 	for {
-		left, whole, err := l.remaining(ctx)
-		if err != nil || left <= 0 {
-			return err == nil
+		if write, _ := h.step(ctx); !write {
+			return nil
 		}
-		wait := due(left, whole, margin)
-		if longest := max(min(margin/4, recheckAfter), time.Second); wait > longest {
-			if !l.sleep(ctx, longest) {
-				return false
+		if err := h.m.writeKey(ctx, h.held); err != nil {
+			return err
+		}
+	}
+}
+
+// lostError returns an ErrLost if our key is lost, and revokes its etcd lease then:
+// deleting a key does not end it.
+func (m *Manager) lostError(ctx context.Context, held *heldKey) error {
+	m.own.mu.Lock()
+	state, why, id := held.state, held.why, held.id
+	m.own.mu.Unlock()
+	if state != lost {
+		return nil
+	}
+	m.revokeUnused(ctx, id)
+	return fmt.Errorf("%s: %s: %w", held.key, why, subnet.ErrLost)
+}
+
+// Publish implements subnet.Manager.
+func (m *Manager) Publish(ctx context.Context, l subnet.Lease) error {
+	v := format.ValueOf(l)
+	if _, err := format.EncodeValue(v); err != nil {
+		return err
+	}
+	for _, e := range l.Endpoints() {
+		if e.PublicIP.BitLen() != e.Subnet.Addr().BitLen() {
+			return fmt.Errorf("publish %v: %v is not a public address for it", e.Subnet, e.PublicIP)
+		}
+	}
+	m.own.mu.Lock()
+	held := m.own.held
+	if held == nil || held.v4 != l.V4.Subnet || held.v6 != l.V6.Subnet {
+		m.own.mu.Unlock()
+		return fmt.Errorf("publish %v %v: another subnet than Acquire returned", l.V4.Subnet, l.V6.Subnet)
+	}
+	held.want = v
+	m.own.mu.Unlock()
+	return m.retry(ctx, "publish our lease", func(ctx context.Context) error {
+		for {
+			m.own.mu.Lock()
+			write := held == m.own.held && held.publish()
+			m.own.mu.Unlock()
+			if !write {
+				return m.lostError(ctx, held)
 			}
-			continue
+			if err := m.writeKey(ctx, held); err != nil {
+				return err
+			}
 		}
-		if !l.sleep(ctx, wait) {
-			return false
-		}
-		if left, err = l.renew(ctx); err != nil || left <= 0 {
-			return err == nil
-		}
-	}
+	})
 }
 
-// recheckAfter is how long we rely on our clock with the default margin, an hour.
-const recheckAfter = 15 * time.Minute
-
-// due returns how long the renewal can wait: until margin before the end, and
-// up to a tenth of margin less, so that nodes that were started together do not
-// renew together. With a lease of 24 hours and a margin of one hour, that is 22
-// h 54 min to 23 h after it was granted or renewed. A margin of more than two
-// thirds of the lease counts as two thirds.
-func due(left, whole, margin time.Duration) time.Duration {
-	margin = min(margin, whole*2/3)
-	return max(0, left-margin-rand.N(max(margin/10, 1)))
-}
-
-// sleep waits for d and returns true. It returns false at once when ctx ends or
-// the key is on another etcd lease.
-func (m *Manager) sleep(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-time.After(d):
-		return true
-	case <-m.leaseChanged:
-	case <-ctx.Done():
+// AcceptWithdrawal implements subnet.Manager.
+func (m *Manager) AcceptWithdrawal() int {
+	peers := m.watched.Load()
+	if peers == nil {
+		return 0
 	}
-	return false
+	count := peers.Accept()
+	m.own.mu.Lock()
+	m.own.accepted = time.Now()
+	m.own.mu.Unlock()
+	runner.Notify(m.own.check)
+	return count
 }

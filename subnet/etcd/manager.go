@@ -48,36 +48,33 @@ type Options struct {
 // Manager implements subnet.Manager. Its methods may run concurrently; Publish
 // and Hold need an Acquire before them.
 type Manager struct {
+	connection
+	watching
+	own    ownLease
+	log    *slog.Logger
+	outage *patience.Outage
+
+	prefix, subnets     string // "<prefix>", "<prefix>/subnets/"
+	margin, ttl, retain time.Duration
+
+	configMissing   atomic.Pointer[error] // see ConfigMissing; nil: there is a configuration, or it is not known yet
+	unrequestedOnce sync.Once             // see warnUnrequested
+}
+
+// connection is how requests reach etcd.
+type connection struct {
 	client  *clientv3.Client
 	tracker *errorTracker // keeps the client's last error for the log, and its connections for Redial
-	log     *slog.Logger
-	outage  *patience.Outage
+	user    string        // "": it is in the client certificate, or etcd requires none
+}
 
-	user            string // "": it is in the client certificate, or etcd requires none
-	prefix, subnets string // "<prefix>", "<prefix>/subnets/"
-	margin, ttl     time.Duration
-	retain          time.Duration
-
-	mu   sync.Mutex
-	held *heldKey  // nil before Acquire; mu guards its fields, too
-	seed *snapshot // the list of Acquire, with which Watch begins; nil: Watch lists
-
+// watching is what validates and keeps the peers.
+type watching struct {
 	// SetJudge changes judge, and Watch sets watched. Each then hands judge to watched, and
 	// holds judgeMu meanwhile: otherwise watched could get the older one of two judges last.
-	judgeMu  sync.Mutex
-	judge    atomic.Pointer[subnet.Judge]   // validates the leases of others; nil before SetJudge
-	watched  atomic.Pointer[peerset.Keeper] // the peers that Watch follows; nil before Watch
-	accepted atomic.Pointer[time.Time]      // when AcceptWithdrawal was called last; nil: never
-	expires  atomic.Pointer[time.Time]      // see Expires; nil: not known, or never
-
-	configMissing   atomic.Pointer[error]  // see ConfigMissing; nil: there is a configuration, or it is not known yet
-	ownName         atomic.Pointer[string] // our key; nil before Acquire. Atomic, because Watch must not wait for mu
-	acquired        chan struct{}          // closed by the first Acquire
-	ownChanged      chan struct{}          // notifies Watch that our own key, which it leaves out, changed
-	checkKey        chan struct{}          // notifies Hold that it should check our key, by checkKeyAfter and AcceptWithdrawal
-	leaseChanged    chan struct{}          // notifies the renewal that our key is on another etcd lease
-	acquireOnce     sync.Once
-	unrequestedOnce sync.Once // see warnUnrequested
+	judgeMu sync.Mutex
+	judge   atomic.Pointer[subnet.Judge]   // validates the leases of others; nil before SetJudge
+	watched atomic.Pointer[peerset.Keeper] // the peers that Watch follows; nil before Watch
 }
 
 var _ subnet.Manager = (*Manager)(nil)
@@ -108,11 +105,9 @@ func New(ctx context.Context, o Options) (*Manager, error) {
 		prefix = strings.TrimRight(o.Prefix, "/") // a leading slash is part of the name: none is added
 	}
 	m := &Manager{
-		tracker: tracker, log: log, outage: cmp.Or(o.Outage, patience.NewOutage(log, "etcd")),
-		user: cfg.Username, prefix: prefix, subnets: prefix + "/subnets/",
+		connection: connection{tracker: tracker, user: cfg.Username}, own: newOwnLease(),
+		log: log, outage: cmp.Or(o.Outage, patience.NewOutage(log, "etcd")), prefix: prefix, subnets: prefix + "/subnets/",
 		margin: cmp.Or(max(o.RenewMargin, 0), time.Hour), ttl: cmp.Or(max(o.TTL, 0), 24*time.Hour), retain: o.Retain,
-		acquired: make(chan struct{}), ownChanged: make(chan struct{}, 1),
-		checkKey: make(chan struct{}, 1), leaseChanged: make(chan struct{}, 1),
 	}
 	err = m.retry(ctx, "log in", func(ctx context.Context) error { return m.connect(ctx, cfg) })
 	if err != nil {

@@ -23,27 +23,27 @@ const seedLife = 5 * time.Second
 // lease is our own. changed must not modify the slices of the Set.
 func (m *Manager) Watch(ctx context.Context, changed func(subnet.Set)) error {
 	select {
-	case <-m.acquired:
+	case <-m.own.acquired:
 	case <-ctx.Done():
 		return nil
 	}
-	p := &peers{log: m.log, prefix: m.subnets, own: m.ownKey, set: peerset.NewKeeper(m.ownKey(), m.retain, m.log, changed)}
+	p := &peers{log: m.log, prefix: m.subnets, own: m.own.key, set: peerset.NewKeeper(m.own.key(), m.retain, m.log, changed)}
 	defer p.set.Close()
 	m.judgeMu.Lock()
 	m.watched.Store(p.set)
 	p.set.SetJudge(m.currentJudge())
 	m.judgeMu.Unlock()
-	m.mu.Lock()
-	start := m.seed
-	m.seed = nil
-	m.mu.Unlock()
+	m.own.mu.Lock()
+	start := m.own.seed
+	m.own.seed = nil
+	m.own.mu.Unlock()
 	// An older list may have peers that are gone by now, which would be in the set
 	// until the watch has caught up.
 	if start != nil && time.Since(start.read) > seedLife {
 		start = nil
 	}
 	f := m.leases("watch leases")
-	f.notified, f.consumer = m.ownChanged, p
+	f.notified, f.consumer = m.own.changed, p
 	return m.follow(ctx, f, start)
 }
 
@@ -68,14 +68,6 @@ func (m *Manager) currentJudge() subnet.Judge {
 // leases is the feed of all keys below <prefix>/subnets/.
 func (m *Manager) leases(name string) feed {
 	return feed{name: name, key: m.subnets, end: clientv3.GetPrefixRangeEnd(m.subnets), leases: true}
-}
-
-// ownKey returns the key of our lease, "" before Acquire.
-func (m *Manager) ownKey() string {
-	if key := m.ownName.Load(); key != nil {
-		return *key
-	}
-	return ""
 }
 
 // WatchConfig implements subnet.Manager.

@@ -54,15 +54,15 @@ func (s store) deleteAll() {
 func (n *node) hasNow(t *testing.T) {
 	t.Helper()
 	eventually.True(t, "it is going to put its key back", func() bool {
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		if n.held.restoreAt.IsZero() {
+		n.own.mu.Lock()
+		defer n.own.mu.Unlock()
+		if n.own.held.state != withdrawn {
 			return false
 		}
-		n.held.restoreAt = time.Now()
+		n.own.held.restoreAt = time.Now()
 		return true
 	})
-	runner.Notify(n.checkKey)
+	runner.Notify(n.own.check)
 }
 
 func (n *node) retains(t *testing.T, count int) {
@@ -119,9 +119,9 @@ func TestOwnDeletedFirst(t *testing.T) {
 	st, n, key, all := among(t, etcdtest.Start(t), 6)
 	st.Delete(t.Context(), key)
 	eventually.True(t, "it has noticed", func() bool {
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		return !n.held.missingSince.IsZero()
+		n.own.mu.Lock()
+		defer n.own.mu.Unlock()
+		return n.own.held.state == missing
 	})
 	st.deleteAll()
 	n.hasNow(t)
@@ -150,24 +150,24 @@ func TestOwnIsMissedFirst(t *testing.T) {
 	st.deleteAll()
 	over := func() (since time.Time) { // the time of a burst
 		eventually.True(t, "its key is missed", func() bool {
-			n.mu.Lock()
-			defer n.mu.Unlock()
-			if n.held.missingSince.IsZero() {
+			n.own.mu.Lock()
+			defer n.own.mu.Unlock()
+			if n.own.held.state != missing {
 				return false
 			}
-			n.held.missingSince = n.held.missingSince.Add(-burst)
+			n.own.held.missingSince = n.own.held.missingSince.Add(-burst)
 			return true
 		})
 		since = time.Now()
-		runner.Notify(n.checkKey)
+		runner.Notify(n.own.check)
 		return since
 	}
 	since := over()
 	eventually.True(t, "it waits for the others", func() bool {
 		n.notLost()
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		return n.held.missingSince.After(since)
+		n.own.mu.Lock()
+		defer n.own.mu.Unlock()
+		return n.own.held.missingSince.After(since)
 	})
 	late.Apply(gone, false)
 	over()

@@ -31,7 +31,10 @@ func (m *Manager) Hold(ctx context.Context) error {
 	restorerDone := make(chan struct{})
 	go func() {
 		defer close(restorerDone)
-		m.restoreForever(ctx, own)
+		restorer := runner.Runner{News: []<-chan struct{}{m.restore}, Work: func(ctx context.Context) (time.Duration, error) {
+			return m.restoreIfDue(ctx, own), nil
+		}}
+		restorer.Run(ctx)
 	}()
 	observe := func(_ context.Context, changes []change) error {
 		defer m.passOnMissing()
@@ -76,7 +79,7 @@ func (m *Manager) passOnMissing() {
 	}
 }
 
-// observeOwn records a change of our Node, logs what it means, and has restoreForever check the annotations. It returns
+// observeOwn records a change of our Node, logs what it means, and has restoreIfDue check the annotations. It returns
 // ErrMoved if the Node has another podCIDR.
 func (m *Manager) observeOwn(own *ownNode, observed change) error {
 	m.mu.Lock()
@@ -112,47 +115,48 @@ func (m *Manager) observeOwn(own *ownNode, observed change) error {
 	switch {
 	case recreated:
 		m.log.Info("this node's Node was recreated with the same podCIDR", "node", observed.name)
-		own.conflict = patience.ConflictBackoff{}
+		own.conflict = patience.Conflict{}
 		m.reporter.nodeChanged()
 	case before.Annotations.Operators() != observed.node.Annotations.Operators():
 		m.log.Info("operator changed annotations of this node", "node", observed.name)
-		own.conflict = patience.ConflictBackoff{}
+		own.conflict = patience.Conflict{}
 	}
 	runner.Notify(m.restore)
 	return nil
 }
 
-// restoreForever restores our annotations whenever someone else has changed them, until ctx ends. It is a goroutine of
-// its own, so that Hold goes on observing the Node during the pauses of the conflict backoff.
-func (m *Manager) restoreForever(ctx context.Context, own *ownNode) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-m.restore:
-		}
-		m.mu.Lock()
-		patch, changes := m.patchNeeded(own)
-		if patch == nil || !own.published { // before they are published, Publish writes them
-			m.mu.Unlock()
-			continue
-		}
-		wait := own.conflict.Next(time.Now())
-		rounds := own.conflict.Rounds
+// restoreIfDue restores our annotations if someone else has changed them and the pause of the conflict is over. It returns
+// when to call it again although the Node has not changed; 0: never. It runs on a goroutine of its own, so that Hold goes
+// on observing the Node during the pauses and the requests.
+func (m *Manager) restoreIfDue(ctx context.Context, own *ownNode) (next time.Duration) {
+	m.mu.Lock()
+	patch, changes := m.patchNeeded(own)
+	if !own.published { // Publish writes the annotations
 		m.mu.Unlock()
-		slices.Sort(changes)
-		switch rounds {
-		case 1:
-			m.log.Warn("annotations of this node were modified externally, restoring them",
-				"cause", causeOverwritten, "annotations", strings.Join(changes, " "))
-		case 3:
-			m.log.Warn("annotations of this node are modified repeatedly; another flanneld or flannel may use this node's name",
-				"cause", causeConflict, "annotations", strings.Join(changes, " "))
-		}
-		runner.Pause(ctx, wait)
-		err := m.retry(ctx, "restore our annotations", func(ctx context.Context) error { return m.writeAnnotations(ctx, own) })
-		if err != nil && ctx.Err() == nil {
-			m.log.Warn("could not restore the annotations of this node", "error", err)
-		}
+		return 0
 	}
+	if patch == nil {
+		own.conflict.Restored()
+		m.mu.Unlock()
+		return 0
+	}
+	due, round := own.conflict.Changed(time.Now())
+	m.mu.Unlock()
+	slices.Sort(changes)
+	switch round {
+	case 1:
+		m.log.Warn("annotations of this node were modified externally, restoring them",
+			"cause", causeOverwritten, "annotations", strings.Join(changes, " "))
+	case 3:
+		m.log.Warn("annotations of this node are modified repeatedly; another flanneld or flannel may use this node's name",
+			"cause", causeConflict, "annotations", strings.Join(changes, " "))
+	}
+	if wait := time.Until(due); wait > 0 {
+		return wait
+	}
+	err := m.retry(ctx, "restore our annotations", func(ctx context.Context) error { return m.writeAnnotations(ctx, own) })
+	if err != nil && ctx.Err() == nil {
+		m.log.Warn("could not restore the annotations of this node", "error", err)
+	}
+	return 0
 }

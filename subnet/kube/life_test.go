@@ -27,7 +27,7 @@ func TestNodes(t *testing.T) {
 		"Garbage": garbage, "Unmanaged": unmanaged, "Condition": conditions, "Events": events, "Restored": restoredStore,
 		"Bound": boundToItsNode, "Heartbeat": heartbeats, "Examined": examined, "Services": services,
 		"Order": lookedUpInOrder, "Label": byLabel, "Without": withoutPodCIDR, "FewEvents": fewEvents,
-		"Published": published, "Sources": overwrittenSources,
+		"Published": published, "Sources": overwrittenSources, "Unanswered": unanswered,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -92,6 +92,7 @@ type Manager struct {
 	denials   map[string]denial // by activity
 
 	restore          chan struct{} // notifies Hold that our annotations may differ from what we published
+	writing          chan struct{} // has a value while our annotations are written; see writeAnnotations
 	publicIPsChanged chan struct{} // notifies the caller of PublicIPsChanged
 }
 
@@ -113,6 +114,7 @@ func New(ctx context.Context, o Options) (*Manager, error) {
 		o.Waiting = func(string) {}
 	}
 	m := &Manager{o: o, log: o.Log, name: o.NodeName, denials: map[string]denial{}, restore: make(chan struct{}, 1),
+		writing:          make(chan struct{}, 1),
 		publicIPsChanged: make(chan struct{}, 1),
 		outage:           cmp.Or(o.Outage, patience.NewOutage(o.Log, "the Kubernetes API"))}
 	var err error

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"strings"
 
+	"flannel/pkg/reconcile/runner"
 	"flannel/subnet"
 	"flannel/subnet/kube/format"
 	"flannel/subnet/patience"
@@ -41,7 +42,7 @@ type ownNode struct {
 	// other nodes drop packets from an address that they do not know (package guard), so the lease in the same patch must
 	// have both. An overwrite that is set later has no effect before the next Publish.
 	overwritten [2]bool
-	conflict    patience.ConflictBackoff
+	conflict    patience.Conflict
 	warned      warned // the problems with the operator's annotations that were logged
 }
 
@@ -193,26 +194,44 @@ func (m *Manager) Publish(ctx context.Context, l subnet.Lease) error {
 
 var errNoNode = errors.New("this node's Node does not exist, or has no podCIDR")
 
-// writeAnnotations writes those of our annotations that differ from own.want. It holds m.mu during the request, for 15
-// seconds at most (see retry), so that want and node stay the same. The handlers of watch events wait meanwhile.
+// writeAnnotations writes those of our annotations that differ from own.want, one call at a time: the patch of an earlier
+// want must not arrive last. m.mu is not held during the request. What changes meanwhile is restored afterwards.
 func (m *Manager) writeAnnotations(ctx context.Context, own *ownNode) error {
+	select {
+	case m.writing <- struct{}{}:
+		defer func() { <-m.writing }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 	m.mu.Lock()
-	defer m.mu.Unlock()
 	if own != m.own {
+		m.mu.Unlock()
 		return nil // Acquire was called again
 	}
 	if own.node == nil || len(own.node.CIDRs) == 0 {
+		m.mu.Unlock()
 		return errNoNode // a recreated Node may get another podCIDR, which our annotations would not describe
 	}
+	name, want := m.name, own.want
 	raw, _ := m.patchNeeded(own)
+	m.mu.Unlock()
+	var patched *format.Node
 	if raw != nil {
-		n, err := m.api.PatchStatus(ctx, m.name, raw)
-		if err != nil {
-			return fmt.Errorf("patch nodes/status %s: %w", m.name, err)
+		var err error
+		if patched, err = m.api.PatchStatus(ctx, name, raw); err != nil {
+			return fmt.Errorf("patch nodes/status %s: %w", name, err)
 		}
-		own.observePatched(n)
 	}
-	own.published = true
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if patched != nil {
+		own.observePatched(patched)
+		own.conflict.Restored()
+	}
+	if own.want == want { // else Publish has called us again
+		own.published = true
+		runner.Notify(m.restore) // someone may have changed the annotations since we made the patch
+	}
 	return nil
 }
 

@@ -22,36 +22,52 @@ func (b *Backoff) Wait(ctx context.Context) {
 	runner.Pause(ctx, d*3/4+rand.N(d/2))
 }
 
-// ConflictBackoff paces how often we restore our lease after someone else changed
-// it: immediately the first time, then after growing pauses, because two nodes
-// with the same address would otherwise write without end. Peers use a wrong
-// lease during each pause, so a pause takes ConflictMax at most. This also limits
-// our writes to 8 a minute, and 13 in the first one. The zero ConflictBackoff
-// means that there is no conflict.
-type ConflictBackoff struct {
-	Rounds int // calls of Next since the conflict began
-	last   time.Time
+// Conflict paces how often we restore our lease after someone else changed it,
+// because two nodes with the same address would otherwise write without end:
+//
+//	state     cause                            action                       next state
+//	calm      someone else changes the lease   restore it now               pending
+//	pending   someone else changes it again    none: the pause goes on      pending
+//	pending   we or others restore it          none                         restored
+//	restored  someone else changes it          restore it after a pause     pending
+//	restored  nothing happens for conflictOver  none                         calm
+//
+// Peers use a wrong lease during each pause, so a pause takes conflictMax at most.
+// This also limits our writes to 8 a minute, and 13 in the first one. The zero
+// Conflict is calm.
+type Conflict struct {
+	rounds int       // how often we entered pending since calm
+	last   time.Time // when we entered it last
+	due    time.Time // when to restore the lease; zero: not pending
 }
 
 const (
-	// ConflictMax bounds how long our lease stays wrong in each round of a
+	// conflictMax bounds how long our lease stays wrong in each round of a
 	// conflict, not counting the write itself.
-	ConflictMax = 10 * time.Second
-	// ConflictOver is how long nothing must happen for the next change to count
+	conflictMax = 10 * time.Second
+	// conflictOver is how long nothing must happen for the next change to count
 	// as the first.
-	ConflictOver = 2 * time.Minute
+	conflictOver = 2 * time.Minute
 )
 
-// Next counts a round and returns the pause before it.
-func (b *ConflictBackoff) Next(now time.Time) time.Duration {
-	if now.Sub(b.last) > ConflictOver {
-		b.Rounds = 0
+// Changed records that the lease is not as it should be, and returns when to restore
+// it. round is the number of the round that begins with this call; 0: the present one
+// goes on.
+func (c *Conflict) Changed(now time.Time) (due time.Time, round int) {
+	if !c.due.IsZero() {
+		return c.due, 0
 	}
-	b.Rounds++
-	b.last = now
-	if b.Rounds == 1 {
-		return 0
+	if now.Sub(c.last) > conflictOver {
+		c.rounds = 0
 	}
-	d := min(time.Second<<min(b.Rounds-2, 4), ConflictMax)
-	return d*3/4 + rand.N(d/4)
+	c.rounds++
+	c.last, c.due = now, now
+	if c.rounds > 1 {
+		d := min(time.Second<<min(c.rounds-2, 4), conflictMax)
+		c.due = now.Add(d*3/4 + rand.N(d/4))
+	}
+	return c.due, c.rounds
 }
+
+// Restored records that the lease is as it should be.
+func (c *Conflict) Restored() { c.due = time.Time{} }

@@ -10,16 +10,25 @@ import (
 )
 
 func TestConflictSlowsDown(t *testing.T) {
-	var b ConflictBackoff
+	var c Conflict
 	now := time.Now()
+	pause := func(want int) time.Duration {
+		due, round := c.Changed(now)
+		if again, none := c.Changed(now.Add(time.Second)); round != want || again != due || none != 0 {
+			t.Errorf("round %d, want %d; then round %d at %v instead of %v", round, want, none, again, due)
+		}
+		c.Restored()
+		return due.Sub(now)
+	}
 	for i, longest := range []time.Duration{0, 1, 2, 4, 8, 10, 10, 10} {
 		longest *= time.Second
-		if d := b.Next(now); d > longest || d < longest*3/4 {
+		if d := pause(i + 1); d > longest || d < longest*3/4 {
 			t.Errorf("round %d: %v, want up to %v", i, d, longest)
 		}
 		now = now.Add(longest)
 	}
-	if d := b.Next(now.Add(ConflictOver + time.Second)); d != 0 {
+	now = now.Add(conflictOver + time.Second)
+	if d := pause(1); d != 0 {
 		t.Errorf("after the end of the conflict: %v", d)
 	}
 }
@@ -28,16 +37,17 @@ func TestConflictSlowsDown(t *testing.T) {
 // time it is wrong for at most ten seconds, and we write at most 13 times in the first
 // minute and 8 times in any other.
 func TestConflictIsBounded(t *testing.T) {
-	var b ConflictBackoff
+	var c Conflict
 	start := time.Now()
 	now := start
 	writes := map[int]int{} // by minute
 	for now.Sub(start) < 10*time.Minute {
-		wrong := b.Next(now)
-		if wrong > 10*time.Second {
-			t.Fatalf("round %d: wrong for %v", b.Rounds, wrong)
+		due, round := c.Changed(now)
+		if wrong := due.Sub(now); wrong > 10*time.Second {
+			t.Fatalf("round %d: wrong for %v", round, wrong)
 		}
-		now = now.Add(wrong)
+		now = due
+		c.Restored()
 		writes[int(now.Sub(start)/time.Minute)]++
 	}
 	for minute, n := range writes {

@@ -1,0 +1,139 @@
+package etcd
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// renew keeps the etcd lease of our key alive until ctx ends. If the etcd lease
+// has expired, etcd has deleted the key with it, and the holder handles that.
+func (m *Manager) renew(ctx context.Context) {
+	for ctx.Err() == nil {
+		m.own.mu.Lock()
+		id := m.own.held.id
+		if m.own.held.grant { // writeKey will grant this etcd lease, and end the pause
+			id = clientv3.NoLease
+		}
+		if id == clientv3.NoLease {
+			m.own.expires = time.Time{}
+		}
+		m.own.mu.Unlock()
+		if id == clientv3.NoLease { // nothing to renew, as of a reservation; leaseChanged ends the pause
+			m.sleep(ctx, time.Hour)
+			continue
+		}
+		// keep also ends when the key is on another etcd lease: then renew that one.
+		if m.lifetime(id).keep(ctx, m.margin) {
+			m.sleep(ctx, 2*time.Second) // until the holder has seen that the key is deleted
+		}
+	}
+}
+
+// lifetime renews one etcd lease, by etcd's clock. Its functions are fields for
+// the tests.
+type lifetime struct {
+	remaining func(context.Context) (left, whole time.Duration, err error)
+	renew     func(context.Context) (left time.Duration, err error)
+	sleep     func(context.Context, time.Duration) bool // by our clock; false: it ended early
+}
+
+// lifetime returns the functions for an etcd lease. Each waits for etcd until ctx
+// ends.
+func (m *Manager) lifetime(id clientv3.LeaseID) lifetime {
+	// By our clock, from before the request, so that it is never too late.
+	expiresIn := func(asked time.Time, left time.Duration) {
+		if left > 0 {
+			m.own.mu.Lock()
+			m.own.expires = asked.Add(left)
+			m.own.mu.Unlock()
+		}
+	}
+	return lifetime{
+		remaining: func(ctx context.Context) (left, whole time.Duration, err error) {
+			err = m.retry(ctx, "read how long our lease lasts", func(ctx context.Context) error {
+				asked := time.Now()
+				resp, err := m.client.TimeToLive(ctx, id)
+				if err == nil {
+					expiresIn(asked, time.Duration(resp.TTL)*time.Second)
+					left, whole = time.Duration(resp.TTL)*time.Second, time.Duration(resp.GrantedTTL)*time.Second
+				}
+				return err
+			})
+			return left, whole, err
+		},
+		renew: func(ctx context.Context) (left time.Duration, err error) {
+			err = m.retry(ctx, "renew our lease", func(ctx context.Context) (err error) {
+				asked := time.Now()
+				if left, err = m.renewOnce(ctx, id); err == nil {
+					expiresIn(asked, left)
+				}
+				return err
+			})
+			return left, err
+		},
+		sleep: m.sleep,
+	}
+}
+
+// Expires implements subnet.Manager. The time is by our clock, which may stand still
+// while etcd's goes on. So keep reads it from etcd again, every recheckAfter at least.
+func (m *Manager) Expires() time.Time {
+	m.own.mu.Lock()
+	defer m.own.mu.Unlock()
+	return m.own.expires
+}
+
+// keep renews the etcd lease whenever it is due, until it has expired (true) or
+// the sleep is interrupted (false). After a restart of the daemon, any part of
+// the lease may be left. During the wait it reads the remaining time again and
+// again, because our clock may stand still while etcd's goes on: when the
+// machine sleeps, or a virtual machine is paused.
+func (l lifetime) keep(ctx context.Context, margin time.Duration) (gone bool) {
+	for {
+		left, whole, err := l.remaining(ctx)
+		if err != nil || left <= 0 {
+			return err == nil
+		}
+		wait := due(left, whole, margin)
+		if longest := max(min(margin/4, recheckAfter), time.Second); wait > longest {
+			if !l.sleep(ctx, longest) {
+				return false
+			}
+			continue
+		}
+		if !l.sleep(ctx, wait) {
+			return false
+		}
+		if left, err = l.renew(ctx); err != nil || left <= 0 {
+			return err == nil
+		}
+	}
+}
+
+// recheckAfter is how long we rely on our clock with the default margin, an hour.
+const recheckAfter = 15 * time.Minute
+
+// due returns how long the renewal can wait: until margin before the end, and
+// up to a tenth of margin less, so that nodes that were started together do not
+// renew together. With a lease of 24 hours and a margin of one hour, that is 22
+// h 54 min to 23 h after it was granted or renewed. A margin of more than two
+// thirds of the lease counts as two thirds.
+func due(left, whole, margin time.Duration) time.Duration {
+	margin = min(margin, whole*2/3)
+	return max(0, left-margin-rand.N(max(margin/10, 1)))
+}
+
+// sleep waits for d and returns true. It returns false at once when ctx ends or
+// the key is on another etcd lease.
+func (m *Manager) sleep(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-time.After(d):
+		return true
+	case <-m.own.leaseChanged:
+	case <-ctx.Done():
+	}
+	return false
+}

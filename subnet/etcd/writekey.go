@@ -1,0 +1,66 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"flannel/pkg/reconcile/runner"
+	"flannel/subnet/etcd/format"
+)
+
+// writeKey writes our key as Publish wants it, and records what the store has
+// afterwards. The write is a transaction that requires the ModRevision as last
+// seen, so that it never overwrites a change that we have not seen: Publish and
+// Hold may call writeKey at the same time. Without an error the key may be as
+// someone else wrote it, and the caller must look at its state again.
+func (m *Manager) writeKey(ctx context.Context, held *heldKey) error {
+	m.own.mu.Lock()
+	base, id, grant, want := held.seen, held.id, held.grant, held.want
+	m.own.mu.Unlock()
+	if grant {
+		if err := m.grant(ctx, id); err != nil {
+			return err
+		}
+	}
+	raw, err := format.EncodeValue(want)
+	if err != nil {
+		return final{err}
+	}
+	m.own.mu.Lock()
+	if held.id == id && held.grant {
+		held.grant = false
+		runner.Notify(m.own.leaseChanged)
+	}
+	held.sent = &want
+	m.own.mu.Unlock()
+	resp, err := m.client.Txn(ctx).
+		If(clientv3.Compare(clientv3.ModRevision(held.key), "=", base.mod)).
+		Then(clientv3.OpPut(held.key, string(raw), clientv3.WithLease(id))).
+		Else(clientv3.OpGet(held.key)).Commit()
+	if err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) {
+		return fmt.Errorf("write %s: %w", held.key, m.denied(err, "readwrite", held.key, false))
+	}
+	m.own.mu.Lock()
+	defer m.own.mu.Unlock()
+	runner.Notify(m.own.check)
+	switch {
+	case held.seen != base: // Hold has seen something since that is newer, or of another store
+	case err != nil:
+		held.replaceLease() // it has expired while the key was on another one
+	case resp.Succeeded:
+		held.written(&want, resp.Header.Revision)
+	default: // someone has changed the key since we saw it last
+		s := sight{rev: resp.Header.Revision}
+		if kvs := rangeOf(resp, 0).Kvs; len(kvs) > 0 {
+			s.kv = kvs[0]
+			s.replaced = s.kv.ModRevision < base.mod // by an older store
+		}
+		held.observe(time.Now(), s, m.currentJudge())
+	}
+	return nil
+}
