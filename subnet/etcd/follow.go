@@ -9,7 +9,6 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
-	"flannel/subnet"
 	"flannel/subnet/patience"
 )
 
@@ -24,22 +23,21 @@ type feed struct {
 	name     string          // for messages
 	key, end string          // the keys from key to end, without end; if end is "", only key
 	leases   bool            // the keys are those of leases: oversized values and other keys are dropped, see list
-	notified <-chan struct{} // makes follow call handleNotify; may be nil
+	notified <-chan struct{} // makes follow call onNotify; may be nil
+	onNotify func()
 	// written returns the ModRevision of key as last seen or written by us; 0:
 	// none. nil: we do not write it.
 	written  func() int64
 	consumer consumer
 }
 
-// consumer is called from one goroutine. After an error, follow lists again
-// after a pause; subnet.ErrLost ends follow.
+// consumer is called from one goroutine.
 type consumer interface {
 	// handleList gets all keys, in order. replaced: the store is another or an
 	// older one than at the call before.
-	handleList(ctx context.Context, list *snapshot, replaced bool) error
+	handleList(ctx context.Context, list *snapshot, replaced bool)
 	// handle gets the changes after the list, in order.
-	handle(ctx context.Context, events []*mvccpb.Event) error
-	handleNotify(ctx context.Context) error
+	handle(ctx context.Context, events []*mvccpb.Event)
 }
 
 // errRelist says that the watch cannot continue where it ended, and the keys
@@ -47,32 +45,25 @@ type consumer interface {
 var errRelist = errors.New("lost the position in the store")
 
 // follow hands over the keys of f and their changes, over outages of any
-// length, until ctx ends (nil) or the consumer returns ErrLost. With a start,
-// it continues from that position; its keys are handed over if it was read
-// (start.read).
-func (m *Manager) follow(ctx context.Context, f feed, start *snapshot) error {
+// length, until ctx ends. With a start, it continues from that position; its keys
+// are handed over if it was read (start.read).
+func (m *Manager) follow(ctx context.Context, f feed, start *snapshot) {
 	defer m.outage.Forget(f.name)
 	s := session{m: m, feed: f}
 	if start != nil {
 		s.at = start.at
 		if !start.read.IsZero() {
-			s.recordResult(f.consumer.handleList(ctx, start, false))
+			f.consumer.handleList(ctx, start, false)
 		}
 	}
 	for ctx.Err() == nil {
 		err := s.run(ctx)
-		switch {
-		case errors.Is(err, subnet.ErrLost):
-			return err
-		case ctx.Err() != nil:
-			return nil
-		case errors.Is(err, errRelist):
+		if ctx.Err() != nil || errors.Is(err, errRelist) {
 			continue
 		}
 		m.outage.Failed(f.name, fmt.Errorf("%s: %w", f.name, m.tracker.explain(err)))
 		s.pause.Wait(ctx)
 	}
-	return nil
 }
 
 // session is what follow knows from one connection to the next. It belongs to
@@ -84,14 +75,6 @@ type session struct {
 	replaced bool     // check has found that the store was replaced
 	checked  bool     // at was just read from this store: do not check it
 	pause    patience.Backoff
-}
-
-// recordResult records an error of the consumer, so that it gets a new list.
-func (s *session) recordResult(err error) error {
-	if err != nil {
-		s.at.stale = true
-	}
-	return err
 }
 
 // run lists the keys or checks the store if necessary, and watches until
@@ -124,12 +107,7 @@ func (s *session) list(ctx context.Context) error {
 		return err
 	}
 	replaced := s.replaced || s.at.replacedBy(snap.at) || s.at.rewound(snap.kvs)
-	if err := s.recordResult(s.feed.consumer.handleList(ctx, snap, replaced)); err != nil {
-		// The next list must also be marked as replaced, or the consumer takes missing
-		// keys for deleted ones.
-		s.replaced = replaced
-		return err
-	}
+	s.feed.consumer.handleList(ctx, snap, replaced)
 	s.at, s.replaced, s.checked = snap.at, false, true
 	return nil
 }
@@ -164,9 +142,7 @@ func (s *session) watch(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-s.feed.notified:
-			if err := s.recordResult(s.feed.consumer.handleNotify(ctx)); err != nil {
-				return err
-			}
+			s.feed.onNotify()
 		case r := <-in:
 			b := gather(ctx, carry, r, in)
 			carry = b.carry
@@ -180,9 +156,7 @@ func (s *session) watch(ctx context.Context) error {
 // handleBatch hands over a batch and moves the position behind it.
 func (s *session) handleBatch(ctx context.Context, b batch) error {
 	if len(b.events) > 0 {
-		if err := s.recordResult(s.feed.consumer.handle(ctx, b.events)); err != nil {
-			return err
-		}
+		s.feed.consumer.handle(ctx, b.events)
 	}
 	for _, e := range b.events {
 		s.at.advance(e)

@@ -9,8 +9,8 @@ import (
 )
 
 // A Hold ignores the key that it has held once another Acquire has got another key: its deletion, its return as another
-// node's, and a lost connection after that, with the history compacted. Both branches of holder.handle end in observe,
-// which compares with the key that is held now.
+// node's, and a lost connection after that, with the history compacted. holder.observe compares with the key that
+// is held now.
 func TestFormerHold(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t)
@@ -25,11 +25,10 @@ func TestFormerHold(t *testing.T) {
 	st.Delete(t.Context(), former.Name)
 	n.Sees("")
 	deleted := &mvccpb.KeyValue{Key: []byte(former.Name), ModRevision: old.written() + 100}
-	if err := old.handle(t.Context(), []*mvccpb.Event{{Type: mvccpb.DELETE, Kv: deleted}}); err != nil {
-		t.Errorf("the deletion of a former key: %v", err)
-	}
-	if err := old.handleList(t.Context(), &snapshot{}, false); err != nil {
-		t.Errorf("a list without the former key: %v", err)
+	old.handle(t.Context(), []*mvccpb.Event{{Type: mvccpb.DELETE, Kv: deleted}})
+	old.handleList(t.Context(), &snapshot{at: position{rev: deleted.ModRevision}}, false)
+	if old.held.state != held {
+		t.Errorf("the deletion of a former key is recorded: state %d", old.held.state)
 	}
 	st.Put(t.Context(), former.Name, peer("192.168.64.77"))
 	n.Sees("10.5.250.0-24")

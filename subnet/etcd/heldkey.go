@@ -65,8 +65,10 @@ type heldKey struct {
 
 // seen is what the store had when we last saw the key.
 type seen struct {
-	value        *format.Value // nil: unreadable, or the key is missing
-	mod, created int64         // the key's ModRevision and CreateRevision; 0: it is missing, and a write creates it
+	value        *format.Value    // nil: unreadable, or the key is missing
+	mod, created int64            // the key's ModRevision and CreateRevision; 0: it is missing, and a write creates it
+	gone         int64            // a later revision at which it was missing; 0: none
+	id           clientv3.LeaseID // the etcd lease of the key, if state is overwritten
 }
 
 // keyState is a state of the table above heldKey.
@@ -84,6 +86,7 @@ const (
 type news struct {
 	what     newsKind
 	from, to clientv3.LeaseID // newsMoved: the etcd leases
+	value    *format.Value    // newsModified, newsConflict: what someone else wrote; nil: it is unreadable
 }
 
 type newsKind int
@@ -104,6 +107,14 @@ type sight struct {
 	replaced bool             // the store is another or an older one than before
 }
 
+// failedWrite returns what the answer to a failed write says, whose condition was
+// that the key is as in s. The answer is newer than s: what is older in it, is of
+// another store.
+func (s seen) failedWrite(kv *mvccpb.KeyValue, rev int64) sight {
+	replaced := rev < max(s.mod, s.gone) || kv != nil && (kv.ModRevision < s.mod || kv.ModRevision <= s.gone)
+	return sight{kv: kv, rev: rev, replaced: replaced}
+}
+
 // observe records what the store has. A missing key is deleted, unless the store
 // was replaced: a replaced store does not know our key, and nobody deleted it. A
 // key that was created again is lost only if judge says that another node can
@@ -120,12 +131,16 @@ func (k *heldKey) observe(now time.Time, s sight, judge subnet.Judge) {
 		k.storeReplaced(now)
 		return
 	case s.kv == nil:
-		if s.rev >= k.seen.mod && k.state < missing { // else we have written the key since
+		if s.rev < k.seen.mod {
+			return // we have written the key since
+		}
+		if k.seen.mod != 0 && k.state < missing { // a key that is not restored yet is not deleted either
 			k.state, k.missingSince = missing, now
 		}
+		k.seen.gone = s.rev
 		return
-	case !s.replaced && s.kv.ModRevision <= k.seen.mod:
-		return // our own write, or an event that is older than it
+	case !s.replaced && s.kv.ModRevision <= max(k.seen.mod, k.seen.gone):
+		return // our own write, or an event that is older than what we know
 	}
 	var value *format.Value
 	if v, err := format.DecodeValue(s.kv.Value); err == nil {
@@ -143,19 +158,14 @@ func (k *heldKey) observe(now time.Time, s sight, judge subnet.Judge) {
 		k.lose("the key is another node's now") // it was deleted, and another node recreated it
 		return
 	}
-	k.seen = seen{value, s.kv.ModRevision, s.kv.CreateRevision}
+	k.seen = seen{value: value, mod: s.kv.ModRevision, created: s.kv.CreateRevision, id: clientv3.LeaseID(s.kv.Lease)}
 	switch {
 	case k.matches():
-		if id := clientv3.LeaseID(s.kv.Lease); id != k.id { // someone may have made it a reservation, or the reverse
-			k.news = append(k.news, news{what: newsMoved, from: k.id, to: id})
-			k.id = id
-		}
-		k.grant = false
-		k.exists()
+		k.adopt()
 	case s.replaced:
 		k.replaceLease() // the replaced store does not have our etcd lease
 		k.storeReplaced(now)
-	case value != nil && k.sent != nil && value.Equal(*k.sent):
+	case value != nil && k.sent != nil && value.Equal(*k.sent) && k.seen.id == k.id:
 		k.exists() // our own write, before Publish wanted another value
 	default:
 		k.changedByOthers(now)
@@ -174,17 +184,29 @@ func (k *heldKey) isOthers(value *format.Value, judge subnet.Judge) bool {
 	return err == nil || errors.Is(err, subnet.ErrPending) || errors.Is(err, subnet.ErrOtherConfig)
 }
 
-// written records that our write of k.sent succeeded, at a revision.
-func (k *heldKey) written(value *format.Value, rev int64) {
+// written records that our write succeeded, on an etcd lease and at a revision.
+func (k *heldKey) written(value *format.Value, id clientv3.LeaseID, rev int64) {
+	created := k.seen.created
 	if k.seen.mod == 0 {
-		k.seen.created = rev
+		created = rev
 	}
-	k.seen.value, k.seen.mod = value, rev
+	k.seen = seen{value: value, mod: rev, created: created, id: id}
+	k.id, k.grant = id, false
 	k.exists()
 }
 
 // matches reports whether the value when last seen is the one that we want.
 func (k *heldKey) matches() bool { return k.seen.value != nil && k.seen.value.Equal(k.want) }
+
+// adopt enters held, on the etcd lease on which the key is: someone may have made it a
+// reservation, or the reverse.
+func (k *heldKey) adopt() {
+	if k.seen.id != k.id {
+		k.news = append(k.news, news{what: newsMoved, from: k.id, to: k.seen.id})
+	}
+	k.id, k.grant = k.seen.id, false
+	k.exists()
+}
 
 // exists enters held: nobody has to restore the key.
 func (k *heldKey) exists() {
@@ -209,9 +231,9 @@ func (k *heldKey) changedByOthers(now time.Time) {
 	due, round := k.conflict.Changed(now)
 	switch round {
 	case 1:
-		k.news = append(k.news, news{what: newsModified})
+		k.news = append(k.news, news{what: newsModified, value: k.seen.value})
 	case 3:
-		k.news = append(k.news, news{what: newsConflict})
+		k.news = append(k.news, news{what: newsConflict, value: k.seen.value})
 	}
 	k.state, k.restoreAt = overwritten, due
 }
@@ -251,7 +273,7 @@ const burst = 3 * time.Second
 // the key is written again.
 func (k *heldKey) step(now time.Time, o others) (write bool, due time.Time) {
 	if k.state == overwritten && k.matches() {
-		k.exists() // Publish wants what someone else wrote
+		k.adopt() // Publish wants what someone else wrote
 	}
 	switch k.state {
 	case held:

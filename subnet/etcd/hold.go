@@ -64,7 +64,8 @@ func (m *Manager) Hold(ctx context.Context) error {
 	g.Go(func() error {
 		// leases: oversized values are dropped. written: follow continues behind our own
 		// writes.
-		return m.follow(ctx, feed{name: "watch our lease", key: key, leases: true, written: h.written, consumer: h}, start)
+		m.follow(ctx, feed{name: "watch our lease", key: key, leases: true, written: h.written, consumer: h}, start)
+		return nil
 	})
 	g.Go(func() error { return h.keep(ctx) })
 	g.Go(func() error {
@@ -89,28 +90,23 @@ func (h holder) written() int64 {
 }
 
 // handleList implements consumer.
-func (h holder) handleList(_ context.Context, list *snapshot, replaced bool) error {
+func (h holder) handleList(_ context.Context, list *snapshot, replaced bool) {
 	s := sight{rev: list.at.rev, replaced: replaced}
 	if len(list.kvs) > 0 {
 		s.kv = list.kvs[0]
 	}
 	h.observe(s)
-	return nil
 }
 
 // handle implements consumer. Only the last event counts: a key that was deleted and
 // restored is there.
-func (h holder) handle(_ context.Context, events []*mvccpb.Event) error {
+func (h holder) handle(_ context.Context, events []*mvccpb.Event) {
 	s := sight{kv: events[len(events)-1].Kv}
 	if events[len(events)-1].Type == mvccpb.DELETE {
 		s.kv, s.rev = nil, s.kv.ModRevision
 	}
 	h.observe(s)
-	return nil
 }
-
-// handleNotify implements consumer. The feed of our key has no notifications.
-func (h holder) handleNotify(context.Context) error { return nil }
 
 // observe records what the store has, and notifies keep.
 func (h holder) observe(s sight) {
@@ -159,7 +155,7 @@ func (h holder) step(ctx context.Context) (write bool, due time.Time) {
 		o.massRetained, o.mostWithdrawn = peers.MassRetained(), peers.MostWithdrawn()
 	}
 	write, due = h.held.step(time.Now(), o)
-	news, restoreAt, stored := h.held.news, h.held.restoreAt, h.held.seen.value
+	news, restoreAt := h.held.news, h.held.restoreAt
 	h.held.news = nil
 	own.mu.Unlock()
 	for _, n := range news {
@@ -172,7 +168,7 @@ func (h holder) step(ctx context.Context) (write bool, due time.Time) {
 			h.m.log.Info("lease is restored", "key", h.held.key)
 			peers.SetOwnWithdrawn(false)
 		default:
-			h.m.tell(ctx, h.held.key, n, stored)
+			h.m.tell(ctx, h.held.key, n)
 		}
 	}
 	return write, due
@@ -180,13 +176,13 @@ func (h holder) step(ctx context.Context) (write bool, due time.Time) {
 
 // tell logs what someone else did to our key, and revokes an etcd lease that it has
 // left.
-func (m *Manager) tell(ctx context.Context, key string, n news, stored *format.Value) {
+func (m *Manager) tell(ctx context.Context, key string, n news) {
 	switch n.what {
 	case newsModified:
-		m.log.Warn("lease was modified externally, restoring it", "cause", causeOverwritten, "key", key, "to", describe(stored))
+		m.log.Warn("lease was modified externally, restoring it", "cause", causeOverwritten, "key", key, "to", describe(n.value))
 	case newsConflict:
 		m.log.Warn("lease is modified repeatedly; another node may have our public address",
-			"cause", causeConflict, "key", key, "to", describe(stored))
+			"cause", causeConflict, "key", key, "to", describe(n.value))
 	case newsReplaced:
 		m.log.Error("etcd store was replaced, restoring our lease", "cause", causeStoreChanged, "key", key)
 	case newsMoved:

@@ -29,7 +29,7 @@ type peers struct {
 // handleList implements consumer. ApplyAll compares the list with the set:
 // peers that it lacks were deleted, or, if the store was replaced, are
 // retained.
-func (p *peers) handleList(_ context.Context, snap *snapshot, replaced bool) error {
+func (p *peers) handleList(_ context.Context, snap *snapshot, replaced bool) {
 	p.named, p.unnamed = map[string]bool{}, snap.unnamed
 	entries := make([]peerset.Change, 0, len(snap.kvs)+1)
 	for _, kv := range snap.kvs {
@@ -39,11 +39,10 @@ func (p *peers) handleList(_ context.Context, snap *snapshot, replaced bool) err
 		p.log.Error("etcd store was replaced, retaining missing peers", "cause", causeStoreChanged, "present", len(snap.kvs))
 	}
 	p.set.ApplyAll(append(entries, p.unnamedEntry()), replaced)
-	return nil
 }
 
 // handle implements consumer. All events of a batch become one change of the set.
-func (p *peers) handle(_ context.Context, events []*mvccpb.Event) error {
+func (p *peers) handle(_ context.Context, events []*mvccpb.Event) {
 	changes := make([]peerset.Change, 0, len(events)+1)
 	hadUnnamed := p.unnamed > 0
 	for _, e := range events {
@@ -61,14 +60,10 @@ func (p *peers) handle(_ context.Context, events []*mvccpb.Event) error {
 		changes = append(changes, p.unnamedEntry())
 	}
 	p.set.Apply(changes, false)
-	return nil
 }
 
-// handleNotify is called when our own key changed.
-func (p *peers) handleNotify(context.Context) error {
-	p.set.SetOwn(p.own())
-	return nil
-}
+// changeOwn is called when our own key is another one.
+func (p *peers) changeOwn() { p.set.SetOwn(p.own()) }
 
 // read translates a key, and updates named and unnamed.
 func (p *peers) read(kv *mvccpb.KeyValue) peerset.Change {

@@ -43,11 +43,11 @@ func must(t testing.TB, err error) {
 // Peers that a replaced store lacks stay, over ordinary lists; what never was a lease does not.
 func TestStoreReplaced(t *testing.T) {
 	p, set := table("10.5.1.0-24")
-	must(t, p.handleList(t.Context(), &snapshot{kvs: []*mvccpb.KeyValue{entryOf(1, "10.5.1.0-24", peer("1.1.1.1")), entryOf(2, "10.5.2.0-24", peer("1.1.1.2")),
-		entryOf(3, "10.5.3.0-24", peer("1.1.1.3")), entryOf(5, "foo", "garbage")}}, false))
+	p.handleList(t.Context(), &snapshot{kvs: []*mvccpb.KeyValue{entryOf(1, "10.5.1.0-24", peer("1.1.1.1")), entryOf(2, "10.5.2.0-24", peer("1.1.1.2")),
+		entryOf(3, "10.5.3.0-24", peer("1.1.1.3")), entryOf(5, "foo", "garbage")}}, false)
 	back := entryOf(2, "10.5.3.0-24", peer("1.1.1.3"))
 	for _, replaced := range []bool{true, false} {
-		must(t, p.handleList(t.Context(), &snapshot{kvs: []*mvccpb.KeyValue{back}}, replaced))
+		p.handleList(t.Context(), &snapshot{kvs: []*mvccpb.KeyValue{back}}, replaced)
 		if got := names(set); !slices.Equal(got, []string{"10.5.2.0-24", "10.5.3.0-24"}) || len(set.Rejects) != 0 || len(set.Retained) != 1 {
 			t.Errorf("replaced %t: %v, rejects %v, retained %v", replaced, got, set.Rejects, set.Retained)
 		}
@@ -57,11 +57,11 @@ func TestStoreReplaced(t *testing.T) {
 // A key that was deleted and made anew while we were away is the younger one in a tie, on this node as on every other.
 func TestAge(t *testing.T) {
 	p, set := table("10.5.1.0-24")
-	must(t, p.handleList(t.Context(), &snapshot{kvs: []*mvccpb.KeyValue{entryOf(5, "10.5.2.0-24", peer("1.1.1.2")), entryOf(6, "10.5.3.0-24", peer("1.1.1.3"))}}, false))
+	p.handleList(t.Context(), &snapshot{kvs: []*mvccpb.KeyValue{entryOf(5, "10.5.2.0-24", peer("1.1.1.2")), entryOf(6, "10.5.3.0-24", peer("1.1.1.3"))}}, false)
 	first := *set
 	again := entryOf(6, "10.5.3.0-24", peer("1.1.1.3"))
 	again.ModRevision = 9 // renewed: as old as before
-	must(t, p.handleList(t.Context(), &snapshot{kvs: []*mvccpb.KeyValue{entryOf(8, "10.5.2.0-24", peer("1.1.1.2")), again}}, false))
+	p.handleList(t.Context(), &snapshot{kvs: []*mvccpb.KeyValue{entryOf(8, "10.5.2.0-24", peer("1.1.1.2")), again}}, false)
 	if first.Leases[0].Since != 5 || set.Leases[0].Since != 8 || set.Leases[1] != first.Leases[1] {
 		t.Errorf("since %d, then since %d; kept %t", first.Leases[0].Since, set.Leases[0].Since, set.Leases[1] == first.Leases[1])
 	}
@@ -75,7 +75,7 @@ func TestWindowsPeers(t *testing.T) {
 	}
 	put := func(rev int64, key, value string) {
 		t.Helper()
-		must(t, p.handle(t.Context(), []*mvccpb.Event{{Kv: entryOf(rev, key, value)}}))
+		p.handle(t.Context(), []*mvccpb.Event{{Kv: entryOf(rev, key, value)}})
 	}
 	is := func(when, want string) {
 		t.Helper()
@@ -86,7 +86,7 @@ func TestWindowsPeers(t *testing.T) {
 			t.Errorf("%s: %q, want %q", when, set.Windows, want)
 		}
 	}
-	must(t, p.handleList(t.Context(), &snapshot{kvs: []*mvccpb.KeyValue{entryOf(1, "10.5.1.0-24", lease("00:15:5d:00:00:01")), entryOf(2, "10.5.2.0-24", lease("82:15:5d:00:00:01"))}}, false))
+	p.handleList(t.Context(), &snapshot{kvs: []*mvccpb.KeyValue{entryOf(1, "10.5.1.0-24", lease("00:15:5d:00:00:01")), entryOf(2, "10.5.2.0-24", lease("82:15:5d:00:00:01"))}}, false)
 	is("ourselves and a Linux node", "")
 	put(3, "10.5.7.0-24", lease("00-15-5D-AA-BB-CC"))
 	is("a Windows node", "10.5.7.0-24")
@@ -94,7 +94,7 @@ func TestWindowsPeers(t *testing.T) {
 	is("another", "10.5.3.0-24")
 	put(5, "10.5.3.0-24", lease("02:15:5D:aa:bb:cd"))
 	is("that is one no more", "10.5.7.0-24")
-	must(t, p.handle(t.Context(), []*mvccpb.Event{{Type: mvccpb.DELETE, Kv: &mvccpb.KeyValue{Key: []byte(below + "10.5.7.0-24")}}}))
+	p.handle(t.Context(), []*mvccpb.Event{{Type: mvccpb.DELETE, Kv: &mvccpb.KeyValue{Key: []byte(below + "10.5.7.0-24")}}})
 	is("gone", "")
 }
 
@@ -117,8 +117,8 @@ func BenchmarkOneEventAmong10000(b *testing.B) {
 	for i := range 10_000 {
 		kvs = append(kvs, entryOf(int64(i+1), fmt.Sprintf("10.%d.%d.0-24", 100+i/256, i%256), peer("1.1.1.1")))
 	}
-	must(b, p.handleList(b.Context(), &snapshot{kvs: kvs}, false))
+	p.handleList(b.Context(), &snapshot{kvs: kvs}, false)
 	for i := 0; b.Loop(); i++ {
-		must(b, p.handle(b.Context(), []*mvccpb.Event{{Kv: entryOf(int64(20_000+i), "10.110.7.0-24", peer(fmt.Sprintf("1.1.%d.%d", i/200%200+1, i%200+1)))}}))
+		p.handle(b.Context(), []*mvccpb.Event{{Kv: entryOf(int64(20_000+i), "10.110.7.0-24", peer(fmt.Sprintf("1.1.%d.%d", i/200%200+1, i%200+1)))}})
 	}
 }

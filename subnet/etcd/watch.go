@@ -43,8 +43,9 @@ func (m *Manager) Watch(ctx context.Context, changed func(subnet.Set)) error {
 		start = nil
 	}
 	f := m.leases("watch leases")
-	f.notified, f.consumer = m.own.changed, p
-	return m.follow(ctx, f, start)
+	f.notified, f.onNotify, f.consumer = m.own.changed, p.changeOwn, p
+	m.follow(ctx, f, start)
+	return nil
 }
 
 // SetJudge implements subnet.Manager.
@@ -73,8 +74,9 @@ func (m *Manager) leases(name string) feed {
 // WatchConfig implements subnet.Manager.
 func (m *Manager) WatchConfig(ctx context.Context, changed func(raw []byte)) error {
 	key := m.prefix + "/config"
-	return m.follow(ctx, feed{name: "watch the network configuration", key: key,
+	m.follow(ctx, feed{name: "watch the network configuration", key: key,
 		consumer: &config{log: m.log.With("key", key), key: key, changed: changed, mistaken: m.mistakenPrefix, report: m.reportConfig}}, nil)
+	return nil
 }
 
 // exampleConfig is in the message about a missing configuration.
@@ -119,26 +121,21 @@ type config struct {
 
 // handleList implements consumer. The configuration is one key, so the list has
 // one or none.
-func (c *config) handleList(ctx context.Context, all *snapshot, _ bool) error {
+func (c *config) handleList(ctx context.Context, all *snapshot, _ bool) {
 	if len(all.kvs) == 0 {
 		c.setMissing(ctx)
-		return nil
+	} else {
+		c.set(all.kvs[0].Value)
 	}
-	c.set(all.kvs[0].Value)
-	return nil
 }
 
-func (c *config) handle(ctx context.Context, events []*mvccpb.Event) error {
+func (c *config) handle(ctx context.Context, events []*mvccpb.Event) {
 	if e := events[len(events)-1]; e.Type == mvccpb.DELETE {
 		c.setMissing(ctx)
 	} else {
 		c.set(e.Kv.Value)
 	}
-	return nil
 }
-
-// handleNotify implements consumer. Its feed is never notified.
-func (c *config) handleNotify(context.Context) error { return nil }
 
 // set hands the configuration over if it differs from the last one.
 func (c *config) set(raw []byte) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -53,14 +54,16 @@ func (m *Manager) writeKey(ctx context.Context, held *heldKey) error {
 	case err != nil:
 		held.replaceLease() // it has expired while the key was on another one
 	case resp.Succeeded:
-		held.written(&want, resp.Header.Revision)
-	default: // someone has changed the key since we saw it last
-		s := sight{rev: resp.Header.Revision}
-		if kvs := rangeOf(resp, 0).Kvs; len(kvs) > 0 {
-			s.kv = kvs[0]
-			s.replaced = s.kv.ModRevision < base.mod // by an older store
+		if held.id != id {
+			runner.Notify(m.own.leaseChanged)
 		}
-		held.observe(time.Now(), s, m.currentJudge())
+		held.written(&want, id, resp.Header.Revision)
+	default: // someone has changed the key since we saw it last
+		var kv *mvccpb.KeyValue
+		if kvs := rangeOf(resp, 0).Kvs; len(kvs) > 0 {
+			kv = kvs[0]
+		}
+		held.observe(time.Now(), base.failedWrite(kv, resp.Header.Revision), m.currentJudge())
 	}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"flannel/subnet/kube/format"
+	"flannel/subnet/patience"
 )
 
 // A watch of metadata does not carry the podCIDR of a new Node, and the Node's annotations are not a trusted source for it.
@@ -131,13 +132,7 @@ func (l *lookup) nextRead() time.Time {
 	if l.impatient {
 		return time.Now()
 	}
-	return l.read.Add(backoff(emptyMin, emptyMax, l.tries-1))
-}
-
-// backoff doubles from low to high, with jitter.
-func backoff(low, high time.Duration, tries int) time.Duration {
-	d := min(low<<min(tries, 16), high)
-	return d*3/4 + rand.N(d/2)
+	return l.read.Add(patience.Doubled(emptyMin, emptyMax, l.tries-1))
 }
 
 // whenDue receives when the next request is due and may be made. It is nil, from which nothing is ever received, if there
@@ -235,7 +230,7 @@ func (s *follower) recordLookup(l *lookup, read *format.Node) *format.Node {
 
 // retryAfter returns the pause after a failed request, which the API server may ask for.
 func retryAfter(err error, tries int) time.Duration {
-	d := backoff(retryMin, retryMax, tries)
+	d := patience.Doubled(retryMin, retryMax, tries)
 	if seconds, asked := apierrors.SuggestsClientDelay(err); asked {
 		d = max(d, min(time.Duration(seconds)*time.Second, time.Minute))
 	}

@@ -17,9 +17,15 @@ type Backoff struct{ Tries int }
 
 // Wait pauses before the next attempt, or until ctx ends.
 func (b *Backoff) Wait(ctx context.Context) {
-	d := min(100*time.Millisecond<<min(b.Tries, 5), 1600*time.Millisecond)
+	d := Doubled(100*time.Millisecond, 1600*time.Millisecond, b.Tries)
 	b.Tries++
-	runner.Pause(ctx, d*3/4+rand.N(d/2))
+	runner.Pause(ctx, d)
+}
+
+// Doubled returns the pause after some tries: it doubles from low to high, with jitter.
+func Doubled(low, high time.Duration, tries int) time.Duration {
+	d := min(low<<min(tries, 16), high)
+	return d*3/4 + rand.N(d/2)
 }
 
 // Conflict paces how often we restore our lease after someone else changed it,

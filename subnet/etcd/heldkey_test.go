@@ -1,0 +1,243 @@
+package etcd
+
+import (
+	"errors"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"flannel/subnet"
+	"flannel/subnet/etcd/format"
+)
+
+// world is a store with our key, the heldKey, and what is between the two: sights that were not received yet, and writes
+// whose answers are lost.
+type world struct {
+	*rand.Rand
+	now     time.Time
+	k       *heldKey
+	kv      *mvccpb.KeyValue // as the store has it; nil: the key is missing
+	rev     int64
+	sights  []sight
+	others  others
+	mayLose bool      // something has happened after which the lease may be lost
+	pause   time.Time // the end of the pause when it began
+	early   int       // writes of Hold before that
+	quiet   bool      // nobody else writes the key
+}
+
+// otherNodes is a Judge that refuses a lease with our address, as that of the daemon does.
+type otherNodes struct{ subnet.Trusting }
+
+func (otherNodes) Check(l *subnet.Lease) error {
+	if l.V4.PublicIP == netip.MustParseAddr("192.168.64.3") {
+		return errors.New("our address")
+	}
+	return nil
+}
+
+func (j otherNodes) Elsewhere() subnet.Judge { return j }
+
+func valueOf(t *testing.T, raw string) format.Value {
+	t.Helper()
+	v, err := format.DecodeValue([]byte(raw))
+	must(t, err)
+	return v
+}
+
+func newWorld(t *testing.T, seed uint64) *world {
+	w := &world{Rand: rand.New(rand.NewPCG(seed, 0)), now: time.Unix(1e9, 0), rev: 10, others: others{retain: time.Hour}}
+	want := valueOf(t, peer("192.168.64.3"))
+	w.k = &heldKey{key: "own", v4: netip.MustParsePrefix("10.5.1.0/24"), id: 1, want: want, seen: seen{value: &want, mod: 10, created: 10, id: 1}}
+	w.kv = &mvccpb.KeyValue{Value: []byte(peer("192.168.64.3")), ModRevision: 10, CreateRevision: 10, Lease: 1}
+	return w
+}
+
+// put writes or deletes the key, as anybody may.
+func (w *world) put(value []byte, id clientv3.LeaseID) {
+	w.rev++
+	old := w.kv
+	w.kv = nil
+	if value != nil {
+		w.kv = &mvccpb.KeyValue{Value: value, ModRevision: w.rev, CreateRevision: w.rev, Lease: int64(id)}
+		if old != nil {
+			w.kv.CreateRevision = old.CreateRevision
+		}
+	}
+	w.sights = append(w.sights, sight{kv: w.kv, rev: w.rev})
+}
+
+// receive hands over n sights, or, as for events that come at once, the last one of them.
+func (w *world) receive(n int) {
+	n = min(n, len(w.sights))
+	if skip := n - 1; skip > 0 && !w.sights[0].replaced && w.IntN(2) == 0 {
+		w.sights, n = w.sights[skip:], 1
+	}
+	for range n {
+		w.observe(w.sights[0])
+		w.sights = w.sights[1:]
+	}
+}
+
+func (w *world) observe(s sight) {
+	before := w.k.state
+	w.k.observe(w.now, s, otherNodes{})
+	switch {
+	case s.replaced:
+		w.pause = time.Time{}
+	case before != overwritten && w.k.state == overwritten:
+		w.pause = w.k.restoreAt
+	}
+}
+
+// write does what writeKey does. The answer may be lost, and Hold may receive events before it.
+func (w *world) write(fails bool) {
+	base, id, want := w.k.seen, w.k.id, w.k.want
+	w.k.sent, w.k.grant = &want, false
+	if fails && w.IntN(2) == 0 {
+		return // the request was lost
+	}
+	found := w.kv
+	done := base.mod == 0 && w.kv == nil || w.kv != nil && w.kv.ModRevision == base.mod
+	if done {
+		raw, _ := format.EncodeValue(want)
+		w.put(raw, id)
+	}
+	rev := w.rev
+	if fails {
+		return
+	}
+	if w.IntN(8) == 0 { // Publish is called
+		w.k.want.Data = []byte([]string{mac1, mac2}[w.IntN(2)])
+	}
+	w.receive(w.IntN(3))
+	switch {
+	case w.k.seen != base:
+	case done:
+		w.k.written(&want, id, rev)
+	default:
+		w.observe(base.failedWrite(found, rev))
+	}
+}
+
+// hold does what holder.keep does, until nothing is to be done now.
+func (w *world) hold(fails bool) (due time.Time) {
+	for range 20 {
+		pausing := w.k.state == overwritten && !w.k.matches() && w.pause.After(w.now)
+		var write bool
+		if write, due = w.k.step(w.now, w.others); !write {
+			return due
+		}
+		if pausing {
+			w.early++
+		}
+		if w.write(fails); fails {
+			return w.now.Add(time.Second)
+		}
+	}
+	return due
+}
+
+func (w *world) publish(t *testing.T, data string) {
+	w.k.want = valueOf(t, `{"PublicIP":"192.168.64.3","BackendType":"vxlan","BackendData":`+data+`}`)
+	for tries := 0; w.k.publish(); tries++ {
+		if w.write(false); tries == 20 {
+			t.Errorf("Publish writes without end")
+			return
+		}
+	}
+}
+
+// disturb does one of all that may happen.
+func (w *world) disturb(t *testing.T) {
+	op := w.IntN(11)
+	if w.quiet && (op < 3 || op == 5) {
+		op = 6
+	}
+	switch op {
+	case 0:
+		w.put([]byte("garbage"), clientv3.LeaseID(w.IntN(3)))
+	case 1: // also as another node with our address does
+		w.put([]byte(peer("192.168.64.77")), 2)
+		w.mayLose = w.mayLose || w.kv.CreateRevision != 10 // it is not the key that we had at first
+	case 2:
+		if w.kv != nil {
+			w.put(w.kv.Value, clientv3.LeaseID(w.IntN(3)))
+		}
+	case 3: // together with most others
+		w.put(nil, 0)
+		w.others.massRetained = true
+	case 4:
+		if w.IntN(3) == 0 {
+			w.put(nil, 0)
+			w.mayLose = w.mayLose || !w.others.massRetained
+		}
+	case 5: // an empty store, or an older one
+		w.kv, w.rev, w.sights = nil, 100+int64(w.IntN(2000)), nil
+		if w.IntN(2) == 0 {
+			w.rev++
+			w.kv = &mvccpb.KeyValue{Value: []byte(peer("192.168.64.3")), ModRevision: w.rev, CreateRevision: w.rev, Lease: 9}
+		}
+		w.sights = []sight{{kv: w.kv, rev: w.rev, replaced: true}}
+	case 6:
+		w.publish(t, []string{mac1, mac2}[w.IntN(2)])
+	case 7: // Hold lists the key again
+		w.receive(len(w.sights))
+		list := sight{kv: w.kv, rev: w.rev}
+		if w.IntN(2) == 0 {
+			w.publish(t, []string{mac1, mac2}[w.IntN(2)])
+		}
+		w.observe(list)
+	default:
+		if w.receive(w.IntN(4)); len(w.sights) > 0 && w.sights[0].replaced {
+			w.receive(1) // Hold notices it earlier than a burst is over
+		}
+		w.now = w.now.Add(time.Duration(w.IntN(5000)) * time.Millisecond)
+	}
+}
+
+// Whatever happens to our key and to our writes: in the end it is as Publish wants it, on the etcd lease that is renewed,
+// or it is lost for a reason. No pause of a conflict is cut short.
+func TestHeldKeyModel(t *testing.T) {
+	t.Parallel()
+	for range 10_000 {
+		seed := rand.Uint64()
+		w := newWorld(t, seed)
+		w.quiet = w.IntN(4) == 0
+		for range 1 + w.IntN(30) {
+			w.disturb(t)
+			w.hold(w.IntN(4) == 0)
+		}
+		for due := w.now; !due.IsZero(); due = w.hold(false) {
+			w.receive(len(w.sights))
+			w.now = slices.MaxFunc([]time.Time{due, w.now}, time.Time.Compare)
+		}
+		w.receive(len(w.sights))
+		raw, _ := format.EncodeValue(w.k.want)
+		switch state := w.k.state; {
+		case t.Failed():
+			t.Errorf("seed %d", seed)
+		case w.early > 0:
+			t.Errorf("seed %d: %d writes before the end of a pause", seed, w.early)
+		case w.quiet && slices.ContainsFunc(w.k.news, func(n news) bool { return n.what == newsModified }):
+			t.Errorf("seed %d: our own write is taken for another's", seed)
+		case state == lost && !w.mayLose:
+			t.Errorf("seed %d: lost because %s", seed, w.k.why)
+		case state == lost:
+		case state != held || w.k.withdrawn:
+			t.Errorf("seed %d: in state %d, withdrawn: %t", seed, state, w.k.withdrawn)
+		case w.kv == nil || string(w.kv.Value) != string(raw):
+			t.Errorf("seed %d: the store has %v", seed, w.kv)
+		case w.kv.Lease != int64(w.k.id):
+			t.Errorf("seed %d: on etcd lease %d, and %d is renewed", seed, w.kv.Lease, w.k.id)
+		}
+		if t.Failed() {
+			return
+		}
+	}
+}
