@@ -71,28 +71,36 @@ type Manager struct {
 	reporter *reporter
 	members  members
 
+	denials denials
+	watching
+	publicIPs
+
 	configMissing atomic.Pointer[error] // see ConfigMissing; nil: there is a configuration, or it is not known yet
 
+	mu   sync.Mutex // never held during a request
+	name string     // of our Node; "": not known yet
+	own  *ownNode   // nil before Acquire; mu guards its fields, too
+
+	restore chan struct{} // notifies Hold that our annotations may differ from what we published
+	writing chan struct{} // has a value while our annotations are written; see writeAnnotations
+}
+
+// watching is what validates and keeps the peers.
+type watching struct {
 	judgeMu sync.Mutex                     // held from when judge or watched changes until watched has judge
 	judge   atomic.Pointer[subnet.Judge]   // nil before SetJudge
 	watched atomic.Pointer[peerset.Keeper] // the peers that Watch follows; nil before Watch
 	passing sync.Mutex                     // see passOnMissing
+}
 
-	mu    sync.Mutex
-	name  string       // of our Node; "": not known yet
-	own   *ownNode     // nil before Acquire; mu guards its fields, too
-	found *format.Node // our Node as PublicIPs read it, for the next Acquire; nil: Acquire reads it
-
+// publicIPs is what PublicIPs reads and returns. Manager.mu guards it.
+type publicIPs struct {
+	found       *format.Node     // our Node as PublicIPs read it, for the next Acquire; nil: Acquire reads it
 	operatorIPs subnet.PublicIPs // as our Node's annotations had them last
 	returnedIPs subnet.PublicIPs // as PublicIPs returned them last
 	holding     bool             // from Acquire to the end of Hold, which keeps operatorIPs up to date
 	warned      warned           // the problems with operatorIPs that were logged
 
-	denialsMu sync.Mutex        // guards denials; not mu, which is held while our annotations are written
-	denials   map[string]denial // by activity
-
-	restore          chan struct{} // notifies Hold that our annotations may differ from what we published
-	writing          chan struct{} // has a value while our annotations are written; see writeAnnotations
 	publicIPsChanged chan struct{} // notifies the caller of PublicIPsChanged
 }
 
@@ -113,10 +121,10 @@ func New(ctx context.Context, o Options) (*Manager, error) {
 	if o.Waiting == nil {
 		o.Waiting = func(string) {}
 	}
-	m := &Manager{o: o, log: o.Log, name: o.NodeName, denials: map[string]denial{}, restore: make(chan struct{}, 1),
-		writing:          make(chan struct{}, 1),
-		publicIPsChanged: make(chan struct{}, 1),
-		outage:           cmp.Or(o.Outage, patience.NewOutage(o.Log, "the Kubernetes API"))}
+	m := &Manager{o: o, log: o.Log, name: o.NodeName, denials: denials{by: map[string]denial{}}, restore: make(chan struct{}, 1),
+		writing:   make(chan struct{}, 1),
+		publicIPs: publicIPs{publicIPsChanged: make(chan struct{}, 1)},
+		outage:    cmp.Or(o.Outage, patience.NewOutage(o.Log, "the Kubernetes API"))}
 	var err error
 	if m.api, err = client.New(o.client()); err != nil {
 		return nil, err
@@ -165,12 +173,12 @@ func (m *Manager) retry(ctx context.Context, activity string, op func(context.Co
 // succeeded ends the outage and the denial of an activity.
 func (m *Manager) succeeded(activity string) {
 	m.outage.Over(activity)
-	m.denialsMu.Lock()
-	defer m.denialsMu.Unlock()
-	if m.denials[activity].logged {
+	m.denials.mu.Lock()
+	defer m.denials.mu.Unlock()
+	if m.denials.by[activity].logged {
 		m.log.Info("the Kubernetes API allows the request now", "cause", causeGranted, "what", activity)
 	}
-	delete(m.denials, activity)
+	delete(m.denials.by, activity)
 }
 
 // recordAndWait records the failure of an activity and pauses before the next attempt.
@@ -216,6 +224,12 @@ const (
 	causeConfigGone        = "config-gone"
 )
 
+// denials are the activities whose requests the API server denies, by their names.
+type denials struct {
+	mu sync.Mutex
+	by map[string]denial
+}
+
 // denial is a request that the API server does not authenticate or authorize.
 type denial struct {
 	text   string // the API server's message, which names the verb and the resource
@@ -230,9 +244,9 @@ const denialGrace = 5 * time.Second
 // recordDenial records that the API server denies an activity, and logs it once when it has lasted for a time. It
 // reports whether the denial is a new one.
 func (m *Manager) recordDenial(activity string, err error, logAfter time.Duration) (isNew bool) {
-	m.denialsMu.Lock()
-	defer m.denialsMu.Unlock()
-	d := m.denials[activity]
+	m.denials.mu.Lock()
+	defer m.denials.mu.Unlock()
+	d := m.denials.by[activity]
 	if text := err.Error(); d.text != text {
 		d, isNew = denial{text: text, since: time.Now()}, true
 	}
@@ -241,16 +255,16 @@ func (m *Manager) recordDenial(activity string, err error, logAfter time.Duratio
 		m.log.Warn("the Kubernetes API denies a request; retrying, and keeping the network as it is",
 			"cause", causeDenied, "what", activity, "error", d.text)
 	}
-	m.denials[activity] = d
+	m.denials.by[activity] = d
 	return isNew
 }
 
 // forgetDenial forgets a denial that was not logged yet, after an outage: the API server that comes next may be another
 // one, whose first denials do not count either.
 func (m *Manager) forgetDenial(activity string) {
-	m.denialsMu.Lock()
-	defer m.denialsMu.Unlock()
-	if !m.denials[activity].logged {
-		delete(m.denials, activity)
+	m.denials.mu.Lock()
+	defer m.denials.mu.Unlock()
+	if !m.denials.by[activity].logged {
+		delete(m.denials.by, activity)
 	}
 }
