@@ -136,7 +136,8 @@ func (m *Manager) candidate(cfg subnet.Config, want subnet.Lease, records, forme
 func heldKeyOf(r *record, at position) *heldKey {
 	at.witness, at.mod = r.key, r.kv.ModRevision
 	return &heldKey{key: r.key, v4: r.lease.V4.Subnet, v6: r.lease.V6.Subnet, id: clientv3.LeaseID(r.kv.Lease),
-		want: r.value, seen: seen{value: &r.value, mod: r.kv.ModRevision, created: r.kv.CreateRevision}, at: at}
+		want: r.value, at: at,
+		seen: seen{value: &r.value, mod: r.kv.ModRevision, created: r.kv.CreateRevision, id: clientv3.LeaseID(r.kv.Lease)}}
 }
 
 // addPublicIPv6 adds the IPv6 public address, which a reservation may lack.

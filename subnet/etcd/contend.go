@@ -123,6 +123,6 @@ func (m *Manager) keepUnlessOverlapping(ctx context.Context, held *heldKey, rev 
 		})
 		return false, err
 	}
-	held.seen = seen{value: new(held.want), mod: rev, created: rev}
+	held.seen = seen{value: new(held.want), mod: rev, created: rev, id: held.id}
 	return true, nil
 }

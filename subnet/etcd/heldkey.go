@@ -68,7 +68,7 @@ type seen struct {
 	value        *format.Value    // nil: unreadable, or the key is missing
 	mod, created int64            // the key's ModRevision and CreateRevision; 0: it is missing, and a write creates it
 	gone         int64            // a later revision at which it was missing; 0: none
-	id           clientv3.LeaseID // the etcd lease of the key, if state is overwritten
+	id           clientv3.LeaseID // the etcd lease that the key was on
 }
 
 // keyState is a state of the table above heldKey.
@@ -107,8 +107,8 @@ type sight struct {
 	replaced bool             // the store is another or an older one than before
 }
 
-// failedWrite returns what the answer to a failed write says, whose condition was
-// that the key is as in s. The answer is newer than s: what is older in it, is of
+// failedWrite returns what the answer to a write says whose condition, that the key is
+// as in s, was false. The answer is newer than s, so whatever is older in it belongs to
 // another store.
 func (s seen) failedWrite(kv *mvccpb.KeyValue, rev int64) sight {
 	replaced := rev < max(s.mod, s.gone) || kv != nil && (kv.ModRevision < s.mod || kv.ModRevision <= s.gone)
