@@ -269,6 +269,26 @@ func TestPublishToARestoredStore(t *testing.T) {
 	}
 }
 
+// Publish writes to a store that has lost everything, on a new etcd lease, although Hold has not noticed it.
+func TestPublishToAnEmptiedStore(t *testing.T) {
+	t.Parallel()
+	srv := etcdtest.Start(t)
+	n := start(t, srv.Endpoint(), nil)
+	st := outside(t, srv)
+	st.put("whatever", "makes revisions")
+	l := n.publish(outOfTheWay("192.168.64.99"), mac2)
+	srv.Wipe()
+	l.V4.Data = []byte(mac1)
+	ctx, cancel := context.WithTimeout(t.Context(), soon)
+	defer cancel()
+	if err := n.Publish(ctx, l); err != nil {
+		t.Fatal(err)
+	}
+	if raw, id := outside(t, srv).value(l.Name); raw != peer("192.168.64.99") || id == 0 {
+		t.Errorf("the key is %s on lease %x", raw, id)
+	}
+}
+
 func TestRestoredStore(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t)
