@@ -26,7 +26,11 @@ const aboutCNIConf = `Writes the CNI configuration of a Windows node. The defaul
 MAC prefix come from the network configuration, which is read from the same place as the daemon reads it.
 
 A file that an earlier cni-conf wrote is replaced. A file that was edited since, or written by hand, is
-not replaced: cni-conf shows the difference and exits with status 3. --force overwrites it.`
+not replaced: cni-conf shows the difference and exits with status 3. --force overwrites it.
+
+Before it writes a file, cni-conf creates an endpoint flanneld-trial in HNS and deletes it, to see which policies HNS
+accepts for pods. It leaves loopbackDSR and the default of --encap-overhead out if HNS refuses them. Nothing is tried
+with --to=-, nor again while the file stays as it is; --force tries again.`
 
 // specFlags declares the flags that set fields of s.
 func (c *call) specFlags(s *conflist.Spec) {
@@ -59,7 +63,7 @@ func makeCNIConf(c *call) func(context.Context) int {
 	c.specFlags(&spec)
 	to := c.flags.String("to", "", "`file` to write, a .conf or a .conflist; - prints it instead; default: 10-flannel.conf where containerd looks, see cni-dirs")
 	pluginDir := c.flags.String("plugin-dir", "", "`directory` that must contain the plugins; default: that of containerd, which is only warned of")
-	force := c.flags.Bool("force", false, "overwrite a file that was edited")
+	force := c.flags.Bool("force", false, "overwrite a file that was edited, and try again which policies HNS accepts for pods")
 	keep := c.flags.Bool("keep", false, "exit with status 0 if an edited file is left unchanged")
 	within := c.limitFlag("timeout", 3*time.Second, "how long to wait for etcd and the API server")
 	c.jsonFlag("print what was done as one JSON document: path, result, diff, conf, problem")
@@ -106,16 +110,11 @@ func makeCNIConf(c *call) func(context.Context) int {
 func (c *call) putCNIConf(
 	ctx context.Context, sources node.CNISources, spec conflist.Spec, doubt conflist.Options, to string, force bool,
 ) (conflist.Outcome, error) {
-	f, err := conflist.Open(to, conflist.Record(c.SubnetFile), force)
+	f, err := conflist.Open(to, conflist.Record(c.SubnetFile), spec, doubt, force)
 	if err != nil {
 		return conflist.Outcome{Path: to}, err
 	}
-	spec, refused := sources.Try(ctx, spec, doubt, f)
-	conf, err := conflist.Make(spec)
-	if err != nil {
-		return conflist.Outcome{Path: to}, err
-	}
-	return f.Put(conf, refused)
+	return f.Put(sources.TryInHNS(ctx, spec, doubt, f))
 }
 
 // warnOfPlugins warns if containerd does not find one of the programs, which may be

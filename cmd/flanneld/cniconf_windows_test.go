@@ -9,7 +9,7 @@ import (
 	"flannel/internal/test/hnstest"
 )
 
-// loopbackDSR is left out if HNS refuses it, but not if the flag is given: then there is no trial.
+// loopbackDSR is left out if HNS refuses it, but not if the flag is given: then there is no trial, as if the file is printed.
 func TestLoopbackDSRGiven(t *testing.T) {
 	m := machine(t)
 	dir := t.TempDir()
@@ -28,6 +28,11 @@ func TestLoopbackDSRGiven(t *testing.T) {
 	m.Turn(func(k *hnstest.Knobs) { k.MaxOutBoundNAT = 1 })
 	write := []string{"cni-conf", "--to=" + conf, "--plugin=win-overlay", "--network-name=flannel.4096", "--cluster-cidr=10.244.0.0/16",
 		"--service-cidr=10.96.0.0/12", "--management-ip=" + hnstest.HostAddr.Addr().String()}
+	m.ForgetLog()
+	do(append(write, "--to=-")...)
+	if changes := m.Changes(); len(changes) > 0 {
+		t.Errorf("to print the configuration, HNS was changed: %+v", changes)
+	}
 	for _, c := range []struct {
 		more []string
 		want bool

@@ -38,84 +38,112 @@ func Record(subnetFile string) string {
 
 // lastWritten is the content of the record.
 type lastWritten struct {
-	Path    string          `json:"path"`
-	Conf    json.RawMessage `json:"conf"`
-	Refused Options         `json:"refused,omitzero"` // left out, because HNS refuses them
+	Path   string          `json:"path"`
+	Conf   json.RawMessage `json:"conf"`
+	Before json.RawMessage `json:"before,omitempty"` // in the file until it has Conf; only while Put writes it
+	Base   json.RawMessage `json:"base,omitempty"`   // Conf without options that HNS may refuse; the options were tried with it
+	Decisions
 }
 
-// File is the file that Put is to write, as it is before. The zero File does not exist.
+// Decisions are what is known of the options that HNS may refuse. In JSON they are part of the record
+// of Put.
+type Decisions struct {
+	LeftOut Options `json:"leftOut,omitzero"` // the configuration lacks them, if it would have them
+	Tried   Options `json:"tried,omitzero"`   // HNS accepted or refused them, or a flag sets them: they need no trial
+}
+
+// File is the file that Put is to write, as it was when it was read.
 type File struct {
-	path, record string
-	force        bool // overwrite what somebody else wrote or edited
-	exists       bool
-	content      []byte
-	ours         bool // the record is about this file, and nobody edited it
-	refused      Options
+	to, record string
+	wanted     Spec
+	doubt      Options
+	force      bool // overwrite what somebody else wrote or edited
+
+	path    string // absolute; empty: the configuration is only to be shown
+	exists  bool
+	content []byte
+	ours    bool // Put wrote it, and nobody edited it
+	last    Decisions
 }
 
-// Open reads the file. The path "-" is a file that does not exist and is not written. Without a
-// readable record, somebody may have written the file by hand.
-func Open(to, record string, force bool) (File, error) {
-	f := File{path: to, record: record, force: force}
-	if to == "-" {
-		return f, nil
+// Open reads the file, which is to have the wanted configuration, but for options in doubt that HNS
+// refuses. The path "-" is a file that does not exist and is not written.
+func Open(to, record string, wanted Spec, doubt Options, force bool) (File, error) {
+	f := File{to: to, record: record, wanted: wanted, doubt: doubt, force: force}
+	return f, f.read()
+}
+
+// read reads the file and the record.
+//
+//	record                | the file is ours if it has            | options are left out
+//	has this path         | what the record says                  | as recorded
+//	none, or not readable | the wanted configuration, with or     | as in the file
+//	                      | without options in doubt              |
+//
+// Otherwise somebody may have written the file by hand. An option of which nothing is known is left out
+// if it is EncapOverhead. What was tried with another base needs another trial.
+func (f *File) read() (err error) {
+	f.exists, f.content, f.ours = false, nil, false
+	f.last = Decisions{LeftOut: Options{EncapOverhead: true}}
+	base, err := Make(f.wanted.Without(Options{LoopbackDSR: true, EncapOverhead: true}))
+	if err != nil || f.to == "-" {
+		return err
 	}
-	var err error
-	if f.path, err = filepath.Abs(to); err != nil {
-		return f, err
+	if f.path, err = filepath.Abs(f.to); err != nil {
+		return err
 	}
 	f.content, err = os.ReadFile(f.path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return f, err
+		return err
 	}
 	f.exists = err == nil
 	var last lastWritten
-	raw, err := file.ReadTrusted(record)
-	if err == nil && json.Unmarshal(raw, &last) == nil && f.exists && samePath(last.Path, f.path) && Equal(f.content, last.Conf) {
-		f.ours, f.refused = true, last.Refused
-	}
-	return f, nil
-}
-
-// Keeps reports whether Put leaves the content of the file as it is, because it is that of s or
-// somebody else's.
-func (f File) Keeps(s Spec) bool {
-	if f.exists && !f.ours && !f.force {
-		return true
-	}
-	conf, err := Make(s)
-	return f.exists && !f.force && err == nil && Equal(f.content, conf)
-}
-
-// Refused returns the options that Put was told to record with the file.
-func (f File) Refused() Options { return f.refused }
-
-// Options returns the options that the configuration in the file has. exists is false if there is no file.
-func (f File) Options() (has Options, exists bool) {
-	var c struct {
-		conf
-		Plugins []conf
-	}
-	if json.Unmarshal(f.content, &c) != nil {
-		return Options{}, f.exists
-	}
-	for _, plugin := range append(c.Plugins, c.conf) {
-		d := plugin.Delegate
-		has.LoopbackDSR = has.LoopbackDSR || d.LoopbackDSR || d.OptionalFlags["loopbackDSR"]
-		for _, p := range d.Policies {
-			has.EncapOverhead = has.EncapOverhead || typeOf(p.Value) == encapOverhead
+	raw, err := file.ReadTrusted(f.record)
+	recorded := err == nil && json.Unmarshal(raw, &last) == nil && samePath(last.Path, f.path)
+	lacks, wanted := f.lacks()
+	f.ours = f.exists && (recorded && (Equal(f.content, last.Conf) || last.Before != nil && Equal(f.content, last.Before)) || !recorded && wanted)
+	switch {
+	case recorded && last.Base != nil:
+		if f.last = last.Decisions; !Equal(last.Base, base) {
+			f.last.Tried = Options{}
 		}
-		for _, p := range d.AdditionalArgs {
-			has.EncapOverhead = has.EncapOverhead || typeOf(p.Value) == encapOverhead
+	case f.ours && wanted:
+		f.last.LeftOut = lacks
+	}
+	if f.wanted.LoopbackDSR && !f.doubt.LoopbackDSR {
+		f.last.LeftOut.LoopbackDSR, f.last.Tried.LoopbackDSR = false, true
+	}
+	if f.wanted.EncapOverhead > 0 && !f.doubt.EncapOverhead {
+		f.last.LeftOut.EncapOverhead, f.last.Tried.EncapOverhead = false, true
+	}
+	return nil
+}
+
+// lacks returns the options in doubt that the file lacks, if it has the wanted configuration but for them.
+func (f *File) lacks() (lacks Options, wanted bool) {
+	for _, lacks := range []Options{{}, {LoopbackDSR: true}, {EncapOverhead: true}, {LoopbackDSR: true, EncapOverhead: true}} {
+		if lacks.LoopbackDSR && !f.doubt.LoopbackDSR || lacks.EncapOverhead && !f.doubt.EncapOverhead {
+			continue
+		}
+		if conf, err := Make(f.wanted.Without(lacks)); err == nil && Equal(f.content, conf) {
+			return lacks, true
 		}
 	}
-	return has, f.exists
+	return Options{}, false
 }
 
-// typeOf returns the type of a policy that was decoded.
-func typeOf(policy any) any {
-	fields, _ := policy.(map[string]any)
-	return fields["Type"]
+// Decisions returns what is known of the options before a trial.
+func (f File) Decisions() Decisions { return f.last }
+
+// NeedsTrial reports whether HNS should be asked about the options in doubt before Put: Put may write the
+// file, and not all of them were tried with it.
+func (f File) NeedsTrial() bool {
+	if f.path == "" || f.exists && !f.ours && !f.force {
+		return false
+	}
+	tried := f.last.Tried
+	untried := f.doubt.LoopbackDSR && !tried.LoopbackDSR || f.doubt.EncapOverhead && !tried.EncapOverhead
+	return untried || f.doubt != Options{} && (f.force || !f.ours)
 }
 
 // samePath compares paths as the system does: on Windows without regard to case.
@@ -123,13 +151,21 @@ func samePath(a, b string) bool {
 	return a == b || runtime.GOOS == "windows" && strings.EqualFold(a, b)
 }
 
-// Put writes the configuration to the file, unless somebody else wrote or edited
-// the file and force is false. If the file is "-", it only returns the configuration.
-// It records that the configuration lacks options that HNS refuses.
-func (f File) Put(conf []byte, refused Options) (Outcome, error) {
-	done := Outcome{Path: f.path, Result: "shown", Conf: conf}
-	if f.path == "-" {
+// Put writes the wanted configuration without the options that are left out, unless somebody else wrote
+// or edited the file, also during the trial, and force is false. If the file is "-", it only returns the
+// configuration.
+func (f File) Put(d Decisions) (Outcome, error) {
+	done := Outcome{Path: f.to, Result: "shown"}
+	conf, err := Make(f.wanted.Without(d.LeftOut))
+	if err != nil {
+		return done, err
+	}
+	done.Conf = conf
+	if f.path == "" {
 		return done, nil
+	}
+	if err := f.read(); err != nil {
+		return done, err
 	}
 	switch {
 	case !f.exists:
@@ -148,17 +184,33 @@ func (f File) Put(conf []byte, refused Options) (Outcome, error) {
 			return done, nil
 		}
 	}
-	if done.Result != "unchanged" {
+	return done, f.write(conf, d, done.Result != "unchanged")
+}
+
+// write writes the record, and the file if it changes. If we crash in between, the file has either of the
+// two contents in the record, and the next run knows that it is ours.
+func (f File) write(conf []byte, d Decisions, changes bool) error {
+	base, err := Make(f.wanted.Without(Options{LoopbackDSR: true, EncapOverhead: true}))
+	if err != nil {
+		return err
+	}
+	record := lastWritten{Path: f.path, Conf: conf, Base: base, Decisions: d}
+	if changes {
+		first := record
+		if f.ours {
+			first.Before = f.content
+		}
+		if err := file.PutJSON(f.record, first); err != nil {
+			return fmt.Errorf("record what is being written: %w", err)
+		}
 		if _, err := file.Put(f.path, conf, 0o644); err != nil {
-			return done, err
+			return err
 		}
 	}
-	// If we crash before this, the file has the right content, and the next run writes
-	// the record.
-	if err := file.PutJSON(f.record, lastWritten{f.path, conf, refused}); err != nil {
-		return done, fmt.Errorf("record what was written: %w", err)
+	if err := file.PutJSON(f.record, record); err != nil {
+		return fmt.Errorf("record what was written: %w", err)
 	}
-	return done, nil
+	return nil
 }
 
 // CheckPlugins returns an error if a program is missing in the directory; "" is not

@@ -12,16 +12,6 @@ type Options struct {
 	EncapOverhead bool `json:"encapOverhead,omitempty"`
 }
 
-// And returns the options that are in both sets.
-func (o Options) And(other Options) Options {
-	return Options{o.LoopbackDSR && other.LoopbackDSR, o.EncapOverhead && other.EncapOverhead}
-}
-
-// Or returns the options that are in one of the sets or in both.
-func (o Options) Or(other Options) Options {
-	return Options{o.LoopbackDSR || other.LoopbackDSR, o.EncapOverhead || other.EncapOverhead}
-}
-
 // Without returns s without options.
 func (s Spec) Without(o Options) Spec {
 	if o.LoopbackDSR {

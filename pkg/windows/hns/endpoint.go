@@ -54,9 +54,6 @@ func EncodeEndpoint(e Endpoint) json.RawMessage {
 	if e.Provider.IsValid() {
 		d.Policies = append(d.Policies, policy(typeProvider, providerAddress{&e.Provider}))
 	}
-	if e.EncapOverhead > 0 {
-		d.Policies = append(d.Policies, policy(typeEncapOverhead, struct{ Overhead int }{e.EncapOverhead}))
-	}
 	d.Policies = append(d.Policies, e.Policies...)
 	return encode(d)
 }

@@ -14,14 +14,13 @@ const nonPersistent = 8
 
 // Types of policies.
 const (
-	typeAdapter       = "NetAdapterName"
-	typeProvider      = "ProviderAddress"
-	typeEncapOverhead = "EncapOverhead"
-	typeDRMAC         = "DrMacAddress"
-	typeHostRoute     = "HostRoute"
-	typeVSID          = "VSID"
-	typeVxlanPort     = "VxlanPort"
-	typeRemoteSubnet  = "RemoteSubnetRoute"
+	typeAdapter      = "NetAdapterName"
+	typeProvider     = "ProviderAddress"
+	typeDRMAC        = "DrMacAddress"
+	typeHostRoute    = "HostRoute"
+	typeVSID         = "VSID"
+	typeVxlanPort    = "VxlanPort"
+	typeRemoteSubnet = "RemoteSubnetRoute"
 )
 
 // networkDocument is HostComputeNetwork of the HCN schema. Decoding ignores unknown fields, so that a newer HNS causes no

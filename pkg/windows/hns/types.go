@@ -89,9 +89,7 @@ type Endpoint struct {
 	Provider netip.Addr // only if Remote: the peer's address on the underlay
 	// Namespace is the ID of its namespace, which HNS sets; "": it is in none, or HNS does not say so.
 	Namespace string
-	// EncapOverhead is what HNS subtracts from 1500 for the MTU of a pod, in bytes; 0: its default. Only to create it.
-	EncapOverhead int
-	Policies      []Policy // further ones. Only to create it.
+	Policies  []Policy // further ones. Only to create it.
 }
 
 // Use says who uses an endpoint.

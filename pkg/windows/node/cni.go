@@ -51,7 +51,7 @@ type CNISources struct {
 // It also turns LoopbackDSR off if HNS lacks DSR, where the sdn plugins fail with it and the
 // others exhaust the ports (plugins#613). A kube-proxy that runs without DSR does not need
 // it: LoopbackDSR is off then, too. If HNS does not answer, it stays.
-// HNS may refuse the options in doubt: Try tells.
+// HNS may refuse the options in doubt: see TryInHNS.
 // A field stays empty if its source does not have it; then conflist.Make asks for the
 // flag. The error says why the network configuration, the daemon or the API could not be used.
 func (n CNISources) Complete(ctx context.Context, s *conflist.Spec) (doubt conflist.Options, err error) {
@@ -94,7 +94,7 @@ func (n CNISources) Complete(ctx context.Context, s *conflist.Spec) (doubt confl
 		s.EncapOverhead = encapOverhead(snapshot, s)
 		doubt.EncapOverhead = s.EncapOverhead > 0
 	}
-	doubt.LoopbackDSR = s.LoopbackDSR && s.API != 1 && n.HNS != nil // version 2 alone was reported to refuse it
+	doubt.LoopbackDSR = s.LoopbackDSR && s.API != 1 // version 2 alone was reported to refuse it
 	var servicesErr error
 	if len(s.Services) == 0 && n.API != nil && netConfErr == nil {
 		ctx, cancel := context.WithTimeout(ctx, remote)

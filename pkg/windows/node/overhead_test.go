@@ -109,15 +109,16 @@ func TestTrialLeftBehind(t *testing.T) {
 	}
 	from := CNISources{HNS: client}
 	s := conflist.Spec{Plugin: "win-overlay", API: 2, EncapOverhead: 90}
-	try := func() (unknown conflist.Options, err error) {
-		_, unknown, err = from.tryOptions(t.Context(), s, conflist.Options{EncapOverhead: true})
-		return unknown, err
+	try := func() (tried bool, err error) {
+		var d conflist.Decisions
+		err, _ = from.createTrials(t.Context(), s, conflist.Options{EncapOverhead: true}, &d)
+		return d.Tried.EncapOverhead, err
 	}
 	m.Fail(hnstest.Fault{Func: "HcnCreateEndpoint", Times: 1, Code: hns.RPCCallFailed, After: true})
-	if unknown, err := try(); err == nil || !unknown.EncapOverhead || len(m.Admin().Endpoints()) != 1 {
-		t.Fatalf("unknown %+v, %v; endpoints %s, want one left behind", unknown, err, m.Admin().Endpoints())
+	if tried, err := try(); err == nil || tried || len(m.Admin().Endpoints()) != 1 {
+		t.Fatalf("tried %t, %v; endpoints %s, want one left behind", tried, err, m.Admin().Endpoints())
 	}
-	if unknown, err := try(); err != nil || unknown.EncapOverhead || len(m.Admin().Endpoints()) != 0 {
-		t.Errorf("unknown %+v, %v; left behind: %s", unknown, err, m.Admin().Endpoints())
+	if tried, err := try(); err != nil || !tried || len(m.Admin().Endpoints()) != 0 {
+		t.Errorf("tried %t, %v; left behind: %s", tried, err, m.Admin().Endpoints())
 	}
 }

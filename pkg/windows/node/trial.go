@@ -20,123 +20,108 @@ const (
 	causeOverhead = "pod-mtu"
 )
 
-// trialEndpoint is the name of the endpoint of try.
+// trialEndpoint is the name of the endpoint of createTrialEndpoint.
 const trialEndpoint = "flanneld-trial"
 
-var errRefusedBefore = errors.New("HNS refused it when the file was written")
+// errNoTrial is the reason if there is no trial: see NeedsTrial.
+var errNoTrial = errors.New("HNS is only asked before a file is written, and without --force only once")
 
-// Try returns s without those options in doubt that HNS refuses for pods: a pod that cannot
-// reach itself, or has a wrong MTU, is better than none. The caller hands refused to Put.
+// TryInHNS returns which options in doubt to leave out of s, since HNS refuses them for pods: a pod that
+// cannot reach itself, or has a wrong MTU, is better than none. If f needs a trial, it creates endpoints
+// and deletes them. The caller hands the decisions to Put.
 //
-//	the file                                         | the options are those
-//	has s, or is somebody else's and stays           | of s; there is no trial
-//	has s without what HNS refused when Put wrote it | of the file; there is no trial
-//	would change, and HNS accepts or refuses them    | that HNS accepts
-//	would change, and HNS does not say               | of the file; without a file LoopbackDSR alone
-//
-// So a run that changes nothing in the file changes nothing in HNS either.
-func (n CNISources) Try(ctx context.Context, s conflist.Spec, doubt conflist.Options, f conflist.File) (made conflist.Spec, refused conflist.Options) {
-	before := f.Refused().And(doubt)
+//	the option was                    | it is left out
+//	accepted or refused in this trial | if HNS refused it
+//	not tried, or HNS did not answer  | as before: see conflist.File
+func (n CNISources) TryInHNS(ctx context.Context, s conflist.Spec, doubt conflist.Options, f conflist.File) conflist.Decisions {
+	d := f.Decisions()
+	overhead, loopback := errNoTrial, errNoTrial
 	switch {
 	case s.API == 1: // it has no policy EncapOverhead, and LoopbackDSR is not in doubt
-		n.warn(s, doubt, errors.New("version 1 of the HNS API has no policy for it"))
-		return s.Without(doubt), conflist.Options{}
-	case doubt == conflist.Options{}, f.Keeps(s):
-		return s, conflist.Options{}
-	case before != conflist.Options{} && f.Keeps(s.Without(before)):
-		n.warn(s, before, errRefusedBefore)
-		return s.Without(before), before
+		d.LeftOut.EncapOverhead, d.Tried.EncapOverhead, overhead = true, true, errors.New("version 1 of the HNS API has no policy for it")
+	case f.NeedsTrial():
+		d.Tried.EncapOverhead = d.Tried.EncapOverhead && !doubt.EncapOverhead
+		d.Tried.LoopbackDSR = d.Tried.LoopbackDSR && !doubt.LoopbackDSR
+		ctx, cancel := context.WithTimeout(ctx, askWithin)
+		defer cancel()
+		overhead, loopback = n.createTrials(ctx, s, doubt, &d)
 	}
-	ctx, cancel := context.WithTimeout(ctx, askWithin)
-	defer cancel()
-	refused, unknown, err := n.tryOptions(ctx, s, doubt)
-	n.warn(s, refused, err)
-	if unknown != (conflist.Options{}) {
-		has, exists := f.Options()
-		lacks := unknown.And(conflist.Options{LoopbackDSR: exists && !has.LoopbackDSR, EncapOverhead: !has.EncapOverhead})
-		n.Log.Info("could not try which policies HNS accepts for pods", "loopback_dsr", s.LoopbackDSR && !lacks.LoopbackDSR, "reason", err)
-		n.warn(s, conflist.Options{EncapOverhead: lacks.EncapOverhead}, err)
-		s, refused = s.Without(lacks), refused.Or(before.And(lacks))
+	if doubt.EncapOverhead && !d.Tried.EncapOverhead {
+		n.Log.Info("did not try whether HNS accepts the policy EncapOverhead for pods", "left_out", d.LeftOut.EncapOverhead, "reason", overhead)
 	}
-	return s.Without(refused), refused
-}
-
-// warn says which options s will lack.
-func (n CNISources) warn(s conflist.Spec, lacks conflist.Options, reason error) {
-	if lacks.EncapOverhead {
+	if doubt.LoopbackDSR && !d.Tried.LoopbackDSR {
+		n.Log.Info("did not try whether HNS accepts loopbackDSR for pods", "left_out", d.LeftOut.LoopbackDSR, "reason", loopback)
+	}
+	if doubt.EncapOverhead && d.LeftOut.EncapOverhead {
 		n.Log.Warn("pods get a greater MTU than the node's adapter can carry, and large packets to other nodes may be lost; set --encap-overhead, or the MTU of the adapter to 1500",
-			"cause", causeOverhead, "address", s.ManagementIP, "mtu", usualMTU+encap.VXLAN(false)-s.EncapOverhead, "overhead", s.EncapOverhead, "reason", reason)
+			"cause", causeOverhead, "address", s.ManagementIP, "mtu", usualMTU+encap.VXLAN(false)-s.EncapOverhead, "overhead", s.EncapOverhead, "reason", overhead)
 	}
-	if lacks.LoopbackDSR {
-		n.Log.Warn("HNS refuses a second policy OutBoundNAT, leaving loopbackDSR out: a pod cannot reach itself through a Service; after an update of Windows, try again with --force",
-			"cause", causeNAT, "reason", reason)
+	if doubt.LoopbackDSR && d.LeftOut.LoopbackDSR {
+		n.Log.Warn("HNS refused a second policy OutBoundNAT, leaving loopbackDSR out: a pod cannot reach itself through a Service; after an update of Windows, try again with --force",
+			"cause", causeNAT, "reason", loopback)
 	}
+	return d
 }
 
-// tryOptions asks HNS about the options in doubt. The error says why HNS refuses some, or says
-// nothing about others.
-func (n CNISources) tryOptions(ctx context.Context, s conflist.Spec, doubt conflist.Options) (refused, unknown conflist.Options, err error) {
+// createTrials asks HNS about the options in doubt, and sets what it says in d. The errors say why HNS
+// refuses an option, or why the option could not be tried.
+func (n CNISources) createTrials(ctx context.Context, s conflist.Spec, doubt conflist.Options, d *conflist.Decisions) (overhead, loopback error) {
 	network, err := n.trialNetwork(ctx, s)
 	if err != nil {
-		return refused, doubt, err
+		return err, err
 	}
 	e := hns.Endpoint{Network: network.ID}
-	var noAddress error
-	if a := trialAddress(network); a.IsValid() {
-		e.IPs = []netip.Prefix{a}
-	} else if doubt.LoopbackDSR {
-		unknown.LoopbackDSR, doubt.LoopbackDSR, s.LoopbackDSR = true, false, false
-		noAddress = fmt.Errorf("there is no HNS network %s, whose addresses no pod gets", dataplane.SwitchNetwork)
+	address := trialAddress(network)
+	if address.IsValid() {
+		e.IPs = []netip.Prefix{address}
 	}
-	refused, err = n.refusedOf(ctx, e, s, doubt)
-	if err != nil && refused == (conflist.Options{}) {
-		unknown = unknown.Or(doubt)
-	}
-	return refused, unknown, errors.Join(noAddress, err)
-}
-
-// refusedOf creates the endpoint e with the policies of a pod. If HNS refuses it, it tries again
-// without options in doubt: what HNS refuses are those without which it accepts the endpoint. If
-// there are none such, they stay unknown.
-func (n CNISources) refusedOf(ctx context.Context, e hns.Endpoint, s conflist.Spec, doubt conflist.Options) (refused conflist.Options, err error) {
-	var why error // of the last endpoint with both
-	for _, without := range []conflist.Options{{}, {EncapOverhead: true}, {LoopbackDSR: true}, {LoopbackDSR: true, EncapOverhead: true}} {
-		switch {
-		case doubt == conflist.Options{}:
-			return refused, nil
-		case without.And(doubt) != without:
-			continue
-		case without.LoopbackDSR && !invalidPolicy(why):
-			return refused, why
-		}
-		err := n.try(ctx, e, s.Without(without))
-		switch {
-		case err == nil:
-			return without, why
-		case !answers(err):
-			return refused, err
-		case !without.LoopbackDSR:
-			why = err
+	with := s.Without(conflist.Options{LoopbackDSR: true}) // the overhead is tried alone
+	without := with.Without(conflist.Options{EncapOverhead: true})
+	if doubt.EncapOverhead {
+		d.LeftOut.EncapOverhead, d.Tried.EncapOverhead, overhead = n.refuses(ctx, e, with, without, d.LeftOut.EncapOverhead, overheadRefusals)
+		if d.LeftOut.EncapOverhead || !d.Tried.EncapOverhead {
+			with = without
 		}
 	}
-	return refused, why
+	if !doubt.LoopbackDSR {
+		return overhead, nil
+	}
+	if !address.IsValid() {
+		return overhead, fmt.Errorf("there is no HNS network %s, whose addresses no pod gets: run flanneld prepare, or set --loopback-dsr", dataplane.SwitchNetwork)
+	}
+	without, with.LoopbackDSR = with, true
+	d.LeftOut.LoopbackDSR, d.Tried.LoopbackDSR, loopback = n.refuses(ctx, e, with, without, d.LeftOut.LoopbackDSR, natRefusals)
+	return overhead, loopback
 }
 
-// answers reports whether an error of HNS may be about the policies of an endpoint.
-func answers(err error) bool {
-	_, ofHNS := errors.AsType[*hns.Error](err)
-	return ofHNS && !errors.Is(err, hns.ErrUnavailable) && !errors.Is(err, hns.ErrAddressInUse) && !errors.Is(err, hns.ErrNotFound)
+// Codes with which HNS refuses an endpoint for its policies. Those of OutBoundNAT were seen (hcsshim#1951,
+// calico#8465). An HNS that does not know EncapOverhead may use any of the others.
+var (
+	natRefusals      = []hns.Code{hns.InvalidPolicy}
+	overheadRefusals = []hns.Code{hns.InvalidPolicy, hns.InvalidPolicyType, hns.InvalidParameter, hns.NotSupported, hns.RequestUnsupported, hns.HandlerUnsupported}
+)
+
+// refuses creates an endpoint with an option, and if HNS refuses it with one of the codes, one without the
+// option. The option is refused if HNS accepts the latter. If HNS says nothing of the option, it is not
+// tried, and left out as before. The error says why it is refused, or not tried.
+func (n CNISources) refuses(
+	ctx context.Context, e hns.Endpoint, with, without conflist.Spec, before bool, codes []hns.Code,
+) (refused, tried bool, why error) {
+	code, why := n.createTrialEndpoint(ctx, e, with)
+	if why == nil {
+		return false, true, nil
+	}
+	if !slices.Contains(codes, code) {
+		return before, false, why
+	}
+	if _, err := n.createTrialEndpoint(ctx, e, without); err != nil {
+		return before, false, fmt.Errorf("HNS accepts no endpoint without it either: %w", err)
+	}
+	return true, true, why
 }
 
-// invalidPolicy reports whether HNS refused an endpoint as it refuses those with policies OutBoundNAT
-// (hcsshim#1951, calico#8465).
-func invalidPolicy(err error) bool {
-	e, ofHNS := errors.AsType[*hns.Error](err)
-	return ofHNS && e.Code == hns.InvalidPolicy
-}
-
-// trialAddress returns an address that no pod gets, since the network has no pods; invalid if it has some.
-// The gateway is the first address of the network.
+// trialAddress returns an address that no pod gets. It is not valid if pods may have endpoints on the
+// network. The gateway has the first address of the network.
 func trialAddress(network hns.Network) netip.Prefix {
 	if network.Name != dataplane.SwitchNetwork || len(network.Subnets) == 0 {
 		return netip.Prefix{}
@@ -145,7 +130,7 @@ func trialAddress(network hns.Network) netip.Prefix {
 	return netip.PrefixFrom(subnet.Addr().Next().Next(), subnet.Bits())
 }
 
-// trialNetwork returns a network of the type that pods get, for try: at best that of prepare.
+// trialNetwork returns a network of the type that pods get, for trials: at best that of prepare.
 func (n CNISources) trialNetwork(ctx context.Context, s conflist.Spec) (hns.Network, error) {
 	if n.HNS == nil {
 		return hns.Network{}, errors.New("this machine has no HNS")
@@ -170,33 +155,45 @@ func (n CNISources) trialNetwork(ctx context.Context, s conflist.Spec) (hns.Netw
 	return networks[0], nil
 }
 
-// try creates an endpoint with the policies of a pod, and deletes it again. The error is that of HNS if it
-// refuses the endpoint.
-func (n CNISources) try(ctx context.Context, e hns.Endpoint, s conflist.Spec) error {
+// createTrialEndpoint creates an endpoint with the policies of a pod, and deletes it again. If HNS refuses
+// the endpoint, code is that of HNS; it is 0 if anything else fails.
+func (n CNISources) createTrialEndpoint(ctx context.Context, e hns.Endpoint, s conflist.Spec) (code hns.Code, err error) {
 	var own netip.Addr
 	if len(e.IPs) > 0 {
 		own = e.IPs[0].Addr()
 	}
-	var err error
 	if e.Policies, err = podPolicies(s, own); err != nil {
-		return err
+		return 0, err
 	}
 	// HNS may have made one in an earlier run that did not wait for it.
 	left, err := n.HNS.EndpointsNamed(ctx, trialEndpoint)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	for _, e := range left {
-		if err := n.HNS.DeleteEndpoint(ctx, e.ID); err != nil && !errors.Is(err, hns.ErrNotFound) {
-			return fmt.Errorf("delete the endpoint of an earlier trial: %w", err)
+		if err := n.deleteEndpoint(ctx, e.ID); err != nil {
+			return 0, fmt.Errorf("delete the endpoint of an earlier trial: %w", err)
 		}
 	}
 	e.Name = trialEndpoint
 	made, err := n.HNS.CreateEndpoint(ctx, e)
 	if err != nil {
+		if refusal, ok := errors.AsType[*hns.Error](err); ok {
+			code = refusal.Code
+		}
+		return code, err
+	}
+	if err := n.deleteEndpoint(context.WithoutCancel(ctx), made.ID); err != nil {
+		return 0, fmt.Errorf("delete the endpoint of the trial: %w", err)
+	}
+	return 0, nil
+}
+
+func (n CNISources) deleteEndpoint(ctx context.Context, id string) error {
+	if err := n.HNS.DeleteEndpoint(ctx, id); !errors.Is(err, hns.ErrNotFound) {
 		return err
 	}
-	return n.HNS.DeleteEndpoint(context.WithoutCancel(ctx), made.ID)
+	return nil
 }
 
 // podPolicies returns the policies of a pod with this address.

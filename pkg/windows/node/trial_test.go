@@ -2,6 +2,7 @@ package node
 
 import (
 	"encoding/json"
+	"errors"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -74,16 +75,11 @@ func write(t *testing.T, from CNISources, s conflist.Spec, to string, force bool
 	if err != nil {
 		t.Fatal(err)
 	}
-	f, err := conflist.Open(to, conflist.Record(to), force)
+	f, err := conflist.Open(to, conflist.Record(to), s, doubt, force)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, refused := from.Try(t.Context(), s, doubt, f)
-	conf, err := conflist.Make(s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	done, err := f.Put(conf, refused)
+	done, err := f.Put(from.TryInHNS(t.Context(), s, doubt, f))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -149,8 +145,8 @@ func (n *natNode) changes() (count int) {
 }
 
 // Where HNS refuses a pod's policies OutBoundNAT together, cni-conf leaves loopbackDSR out, so that pods start. Another
-// refusal changes nothing. A run that changes nothing in the file changes nothing in HNS either, whether loopbackDSR is in
-// the file or not.
+// refusal changes nothing, and the next run tries again. Once HNS accepted or refused loopbackDSR, a run that changes nothing
+// in the file changes nothing in HNS either.
 func TestOutBoundNATRefused(t *testing.T) {
 	for name, c := range map[string]struct {
 		most   int
@@ -184,8 +180,9 @@ func TestOutBoundNATRefused(t *testing.T) {
 				t.Errorf("no pod can start: %v", err)
 			}
 			n.ForgetLog()
-			if again := n.configure(t, nil).Delegate; again.LoopbackDSR != c.want || n.changes() != 0 {
-				t.Errorf("a second run: loopbackDSR %t, want %t and no change of HNS", again.LoopbackDSR, c.want)
+			again, changes := n.configure(t, nil).Delegate, n.changes()
+			if again.LoopbackDSR != c.want || (changes > 0) != (c.fault != 0) {
+				t.Errorf("a second run: loopbackDSR %t, want %t; %d changes of HNS", again.LoopbackDSR, c.want, changes)
 			}
 			if n.log.Count("cause="+causeNAT) != 2*c.warned {
 				t.Errorf("logged\n%s", &n.log)
@@ -202,8 +199,9 @@ func TestTrialHasNoPodsAddress(t *testing.T) {
 	s := n.spec().Without(conflist.Options{LoopbackDSR: true})
 	s.EncapOverhead = 90
 	from, both := n.sources(), conflist.Options{LoopbackDSR: true, EncapOverhead: true}
-	if _, unknown, err := from.tryOptions(t.Context(), s, conflist.Options{EncapOverhead: true}); err == nil || !unknown.EncapOverhead {
-		t.Errorf("its endpoint stays: unknown %+v, %v", unknown, err)
+	d := conflist.Decisions{}
+	if why, _ := from.createTrials(t.Context(), s, conflist.Options{EncapOverhead: true}, &d); why == nil || d.Tried.EncapOverhead {
+		t.Errorf("its endpoint stays: %+v, %v", d, why)
 	}
 	left, err := n.client.EndpointsNamed(t.Context(), trialEndpoint)
 	if err != nil || len(left) != 1 || len(left[0].IPs) != 1 || left[0].IPs[0] != netip.MustParsePrefix("192.168.255.2/30") {
@@ -213,19 +211,27 @@ func TestTrialHasNoPodsAddress(t *testing.T) {
 	if s.LoopbackDSR = true; n.Admin().DeleteNetwork(dataplane.SwitchNetwork) != nil {
 		t.Fatal("the network cannot be deleted")
 	}
-	refused, unknown, err := from.tryOptions(t.Context(), s, both)
-	if refused != (conflist.Options{}) || unknown != (conflist.Options{LoopbackDSR: true}) || err == nil {
-		t.Errorf("on the network of pods: refused %+v, unknown %+v, %v", refused, unknown, err)
+	d = conflist.Decisions{}
+	overhead, loopback := from.createTrials(t.Context(), s, both, &d)
+	want := conflist.Decisions{Tried: conflist.Options{EncapOverhead: true}}
+	if d != want || overhead != nil || loopback == nil {
+		t.Errorf("on the network of pods: %+v, want %+v; %v, %v", d, want, overhead, loopback)
+	}
+	// With --loopback-dsr, a pod's own address is in a policy, and the trial has none.
+	n.Fail(hnstest.Fault{Func: "HcnCreateEndpoint", Match: "Destinations", Code: hns.InvalidParameter})
+	d = conflist.Decisions{}
+	if why, _ := from.createTrials(t.Context(), s, conflist.Options{EncapOverhead: true}, &d); d != want || why != nil {
+		t.Errorf("with loopbackDSR given: %+v, want %+v; %v", d, want, why)
 	}
 }
 
-// What one trial says about both options.
+// What a trial says about both options. The reason is that of the option.
 func TestBothOptions(t *testing.T) {
 	both := conflist.Options{LoopbackDSR: true, EncapOverhead: true}
 	for name, c := range map[string]struct {
 		most     int
 		overhead hns.Code
-		want     conflist.Options // refused
+		want     conflist.Options // left out
 	}{
 		"none": {2, 0, conflist.Options{}}, "loopbackDSR": {1, 0, conflist.Options{LoopbackDSR: true}},
 		"overhead": {2, hns.InvalidPolicyType, conflist.Options{EncapOverhead: true}}, "both": {1, hns.InvalidPolicy, both},
@@ -235,9 +241,81 @@ func TestBothOptions(t *testing.T) {
 		n.Turn(func(k *hnstest.Knobs) { k.MaxOutBoundNAT, k.OverheadRefused = c.most, c.overhead })
 		s := n.spec()
 		s.EncapOverhead = 90
-		from := n.sources()
-		if refused, unknown, err := from.tryOptions(t.Context(), s, both); refused != c.want || unknown != (conflist.Options{}) || (err != nil) != (c.want != conflist.Options{}) {
-			t.Errorf("%s: refused %+v, want %+v; unknown %+v, %v", name, refused, c.want, unknown, err)
+		var d conflist.Decisions
+		overhead, loopback := n.sources().createTrials(t.Context(), s, both, &d)
+		if want := (conflist.Decisions{LeftOut: c.want, Tried: both}); d != want {
+			t.Errorf("%s: %+v, want %+v", name, d, want)
+		}
+		if codeOf(overhead) != c.overhead || (codeOf(loopback) == hns.InvalidPolicy) != c.want.LoopbackDSR {
+			t.Errorf("%s: overhead %v, loopbackDSR %v", name, overhead, loopback)
+		}
+	}
+}
+
+func codeOf(err error) hns.Code {
+	if e, ok := errors.AsType[*hns.Error](err); ok {
+		return e.Code
+	}
+	return 0
+}
+
+// A failure that is not about the policies is no refusal, and the next run tries again.
+func TestTransientFailure(t *testing.T) {
+	for name, fault := range map[string]hnstest.Fault{
+		"delete": {Func: "HcnDeleteEndpoint", Code: hns.InvalidPolicy}, "list": {Func: "HcnEnumerateEndpoints", Code: hns.InvalidPolicy},
+		"create": {Func: "HcnCreateEndpoint", Code: hns.OutOfMemory},
+	} {
+		n := newNATNode(t, hns.Version{}, "10.244.1.0/24")
+		n.Turn(func(k *hnstest.Knobs) { k.MaxOutBoundNAT = 2 })
+		s, both := n.spec(), conflist.Options{LoopbackDSR: true, EncapOverhead: true}
+		s.EncapOverhead = 90
+		fault.Times = 1
+		for skip := range 2 {
+			fault.Skip = skip
+			n.Fail(fault)
+			var d conflist.Decisions
+			overhead, loopback := n.sources().createTrials(t.Context(), s, both, &d)
+			if d.LeftOut != (conflist.Options{}) || d.Tried == both || overhead == nil && loopback == nil {
+				t.Errorf("%s, %d: %+v, %v, %v", name, skip, d, overhead, loopback)
+			}
+			n.Heal()
+		}
+		n.Fail(hnstest.Fault{Func: "HcnCreateEndpoint", Times: 1, Code: fault.Code, Match: trialEndpoint})
+		if n.Turn(func(k *hnstest.Knobs) { k.MaxOutBoundNAT = 1 }); !n.configure(t, nil).Delegate.LoopbackDSR && fault.Code != hns.InvalidPolicy {
+			t.Errorf("%s: loopbackDSR was left out", name)
+		}
+		if n.configure(t, nil).Delegate.LoopbackDSR {
+			t.Errorf("%s: the next run does not try again", name)
+		}
+	}
+}
+
+// An endpoint of a trial that somebody else deleted is as good as deleted.
+func TestTrialDeletedByOthers(t *testing.T) {
+	n := newNATNode(t, hns.Version{}, "10.244.1.0/24")
+	n.Fail(hnstest.Fault{Func: "HcnDeleteEndpoint", Code: hns.EndpointNotFound, After: true})
+	if n.configure(t, nil); strings.Contains(n.log.String(), "level=INFO") {
+		t.Errorf("logged\n%s", &n.log)
+	}
+}
+
+// Pods on an L2Bridge get their policies from win-bridge.
+func TestTrialOnBridge(t *testing.T) {
+	for most, want := range map[int]bool{1: false, 2: true} {
+		m := hnstest.NewFor(t)
+		m.Turn(func(k *hnstest.Knobs) { k.MaxOutBoundNAT = most })
+		n := &natNode{Machine: m, client: hns.NewClient(m, hns.Timing{}), file: filepath.Join(t.TempDir(), "10-flannel.conf")}
+		p := netip.MustParsePrefix("192.168.255.0/30")
+		if _, err := n.client.CreateNetwork(t.Context(), hns.Network{Name: dataplane.SwitchNetwork, Type: hns.L2Bridge, Adapter: "Ethernet",
+			Subnets: []hns.Subnet{{Prefix: p, Gateway: p.Addr().Next()}}}); err != nil {
+			t.Fatal(err)
+		}
+		s := n.spec()
+		s.Plugin, s.Network = "win-bridge", "cbr0"
+		n.ForgetLog()
+		text, _ := write(t, n.sources(), s, n.file, false)
+		if has := strings.Contains(string(text), `"loopbackDSR": true`); has != want || n.changes() == 0 {
+			t.Errorf("at most %d policies: loopbackDSR %t\n%s", most, has, &n.log)
 		}
 	}
 }
@@ -262,15 +340,29 @@ func TestWhenToTry(t *testing.T) {
 	n.Turn(func(k *hnstest.Knobs) { k.Down = true })
 	loopback("HNS does not answer", more, false, false, "updated", false)
 	n.Turn(func(k *hnstest.Knobs) { k.Down = false })
-	loopback("as it was refused", more, false, false, "unchanged", false)
+	loopback("as it was refused", more, false, false, "unchanged", true)
+	loopback("refused again", more, false, false, "unchanged", false)
+	record := conflist.Record(n.file)
+	if err := os.Remove(record); err != nil {
+		t.Fatal(err)
+	}
+	loopback("the record is lost", more, false, false, "unchanged", true)
+	off := more
+	off.LoopbackDSR = false
+	loopback("without direct server return", off, false, false, "unchanged", false)
+	loopback("with it", more, false, false, "unchanged", false)
+	if err := n.Admin().DeleteNetwork(dataplane.SwitchNetwork); err != nil {
+		t.Fatal(err)
+	}
+	loopback("forced without a network to try on", more, true, false, "unchanged", false)
+	n.create(t, dataplane.SwitchNetwork, "192.168.255.0/30", 9999)
+	loopback("with the network", more, false, false, "unchanged", true)
 	most(2)
 	loopback("Windows was updated", more, false, false, "unchanged", false)
 	loopback("forced", more, true, true, "updated", true)
 	loopback("accepted", more, false, true, "unchanged", false)
-	off := more
-	off.LoopbackDSR = false
 	loopback("turned off", off, false, false, "updated", false)
-	loopback("turned on", more, false, true, "updated", true)
+	loopback("turned on", more, false, true, "updated", false)
 	text, err := os.ReadFile(n.file)
 	if err != nil {
 		t.Fatal(err)

@@ -1,0 +1,170 @@
+package conflist
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// confFile is a file with its record.
+type confFile struct {
+	t        *testing.T
+	to       string
+	record   string
+	wanted   Spec
+	decision Decisions
+}
+
+func newConfFile(t *testing.T) *confFile {
+	dir := t.TempDir()
+	c := &confFile{t: t, to: filepath.Join(dir, "10-flannel.conf"), record: filepath.Join(dir, "record.json"), wanted: spec("win-overlay", 2)}
+	c.wanted.EncapOverhead = 90
+	c.decision = Decisions{LeftOut: Options{LoopbackDSR: true}, Tried: Options{LoopbackDSR: true, EncapOverhead: true}}
+	return c
+}
+
+func (c *confFile) open(doubt Options, force bool) File {
+	c.t.Helper()
+	f, err := Open(c.to, c.record, c.wanted, doubt, force)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return f
+}
+
+var both = Options{LoopbackDSR: true, EncapOverhead: true}
+
+func (c *confFile) put(f File, want string) {
+	c.t.Helper()
+	if done, err := f.Put(c.decision); err != nil || done.Result != want || done.Path != c.to {
+		c.t.Errorf("%s of %s, want %s: %v", done.Result, done.Path, want, err)
+	}
+}
+
+func (c *confFile) write(path string, content []byte) {
+	c.t.Helper()
+	if err := os.WriteFile(path, content, 0o644); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func (c *confFile) made(s Spec) []byte {
+	c.t.Helper()
+	conf, err := Make(s)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return conf
+}
+
+// A crash between record and file, or a lost record, does not make the file somebody else's.
+func TestCrash(t *testing.T) {
+	c := newConfFile(t)
+	old := c.made(c.wanted)
+	c.put(c.open(both, false), "written")
+	now, err := os.ReadFile(c.to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(c.record); err != nil {
+		t.Fatal(err)
+	}
+	f := c.open(both, false)
+	if d := f.Decisions(); !f.NeedsTrial() || d.LeftOut != c.decision.LeftOut {
+		t.Errorf("without the record: %+v", d)
+	}
+	c.decision.LeftOut = Options{}
+	c.put(f, "updated")
+
+	c.wanted.MACPrefix = "0E-3B"
+	next := c.made(c.wanted)
+	base := c.made(c.wanted.Without(both))
+	raw, err := json.Marshal(lastWritten{Path: c.to, Conf: next, Before: old, Base: base, Decisions: c.decision})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, content := range [][]byte{old, next} {
+		c.write(c.record, raw)
+		c.write(c.to, content)
+		if f := c.open(both, false); f.NeedsTrial() || !f.ours {
+			t.Errorf("a crash makes the file somebody else's:\n%s", content)
+		}
+	}
+	c.write(c.to, now)
+	c.put(c.open(both, false), "differs")
+}
+
+// Without a place for the record, the file stays as it is.
+func TestRecordFails(t *testing.T) {
+	c := newConfFile(t)
+	if err := os.MkdirAll(filepath.Join(c.record, "full"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if done, err := c.open(both, false).Put(c.decision); err == nil {
+		t.Errorf("no error: %+v", done)
+	}
+	if _, err := os.Stat(c.to); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the file was written without a record: %v", err)
+	}
+}
+
+// An edit during the trial is kept.
+func TestEditedDuringTrial(t *testing.T) {
+	c := newConfFile(t)
+	c.put(c.open(both, false), "written")
+	c.wanted.MACPrefix = "0E-3B"
+	f := c.open(both, false)
+	c.write(c.to, []byte(`{"edited": true}`))
+	c.put(f, "differs")
+	if text, err := os.ReadFile(c.to); err != nil || string(text) != `{"edited": true}` {
+		t.Errorf("an edit is gone: %s, %v", text, err)
+	}
+}
+
+// Which option needs a trial.
+func TestNeedsTrial(t *testing.T) {
+	c := newConfFile(t)
+	needs := func(what string, f File, want bool) {
+		t.Helper()
+		if f.NeedsTrial() != want {
+			t.Errorf("%s: %t, %+v", what, !want, f.Decisions())
+		}
+	}
+	needs("no file", c.open(both, false), true)
+	c.put(c.open(both, false), "written")
+	needs("tried", c.open(both, false), false)
+	needs("forced", c.open(both, true), true)
+	needs("forced, and nothing is in doubt", c.open(Options{}, true), false)
+	c.decision.Tried.LoopbackDSR = false
+	c.put(c.open(both, false), "unchanged")
+	needs("untried", c.open(both, false), true)
+	needs("only the other option", c.open(Options{EncapOverhead: true}, false), false)
+	c.decision.Tried.LoopbackDSR = true
+	c.put(c.open(both, false), "unchanged")
+	c.wanted.MACPrefix = "0E-3B"
+	if f := c.open(both, false); !f.NeedsTrial() || f.Decisions().LeftOut != c.decision.LeftOut {
+		t.Errorf("another configuration: %+v", f.Decisions())
+	}
+	c.write(c.to, []byte("{}"))
+	needs("edited", c.open(both, false), false)
+	c.to = "-"
+	needs("shown", c.open(both, true), false)
+}
+
+// Where there is a record, an option that somebody took out of the file is an edit.
+func TestOptionEdited(t *testing.T) {
+	c := newConfFile(t)
+	c.decision.LeftOut = Options{}
+	c.put(c.open(both, false), "written")
+	c.write(c.to, c.made(c.wanted.Without(Options{LoopbackDSR: true})))
+	c.put(c.open(both, false), "differs")
+	t.Chdir(filepath.Dir(c.to))
+	if err := os.Remove(c.to); err != nil {
+		t.Fatal(err)
+	}
+	c.to = "10-flannel.conf"
+	c.put(c.open(both, false), "written") // the path is as given
+}
