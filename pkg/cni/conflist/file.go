@@ -135,15 +135,17 @@ func (f *File) lacks() (lacks Options, wanted bool) {
 // Decisions returns what is known of the options before a trial.
 func (f File) Decisions() Decisions { return f.last }
 
-// NeedsTrial reports whether HNS should be asked about the options in doubt before Put: Put may write the
-// file, and not all of them were tried with it.
-func (f File) NeedsTrial() bool {
+// ToTry returns the options in doubt about which HNS should be asked before Put. There are none if Put
+// will not write the file.
+func (f File) ToTry() Options {
 	if f.path == "" || f.exists && !f.ours && !f.force {
-		return false
+		return Options{}
 	}
-	tried := f.last.Tried
-	untried := f.doubt.LoopbackDSR && !tried.LoopbackDSR || f.doubt.EncapOverhead && !tried.EncapOverhead
-	return untried || f.doubt != Options{} && (f.force || !f.ours)
+	again := f.force || !f.ours
+	return Options{
+		LoopbackDSR:   f.doubt.LoopbackDSR && (again || !f.last.Tried.LoopbackDSR),
+		EncapOverhead: f.doubt.EncapOverhead && (again || !f.last.Tried.EncapOverhead),
+	}
 }
 
 // samePath compares paths as the system does: on Windows without regard to case.

@@ -73,7 +73,7 @@ func TestCrash(t *testing.T) {
 		t.Fatal(err)
 	}
 	f := c.open(both, false)
-	if d := f.Decisions(); !f.NeedsTrial() || d.LeftOut != c.decision.LeftOut {
+	if d := f.Decisions(); f.ToTry() != both || d.LeftOut != c.decision.LeftOut {
 		t.Errorf("without the record: %+v", d)
 	}
 	c.decision.LeftOut = Options{}
@@ -89,7 +89,7 @@ func TestCrash(t *testing.T) {
 	for _, content := range [][]byte{old, next} {
 		c.write(c.record, raw)
 		c.write(c.to, content)
-		if f := c.open(both, false); f.NeedsTrial() || !f.ours {
+		if f := c.open(both, false); f.ToTry() != (Options{}) || !f.ours {
 			t.Errorf("a crash makes the file somebody else's:\n%s", content)
 		}
 	}
@@ -124,34 +124,34 @@ func TestEditedDuringTrial(t *testing.T) {
 	}
 }
 
-// Which option needs a trial.
-func TestNeedsTrial(t *testing.T) {
+// Which options are tried.
+func TestToTry(t *testing.T) {
 	c := newConfFile(t)
-	needs := func(what string, f File, want bool) {
+	try := func(what string, f File, want Options) {
 		t.Helper()
-		if f.NeedsTrial() != want {
-			t.Errorf("%s: %t, %+v", what, !want, f.Decisions())
+		if got := f.ToTry(); got != want {
+			t.Errorf("%s: %+v, want %+v", what, got, want)
 		}
 	}
-	needs("no file", c.open(both, false), true)
+	try("no file", c.open(both, false), both)
 	c.put(c.open(both, false), "written")
-	needs("tried", c.open(both, false), false)
-	needs("forced", c.open(both, true), true)
-	needs("forced, and nothing is in doubt", c.open(Options{}, true), false)
+	try("tried", c.open(both, false), Options{})
+	try("forced", c.open(both, true), both)
+	try("forced, and nothing is in doubt", c.open(Options{}, true), Options{})
 	c.decision.Tried.LoopbackDSR = false
 	c.put(c.open(both, false), "unchanged")
-	needs("untried", c.open(both, false), true)
-	needs("only the other option", c.open(Options{EncapOverhead: true}, false), false)
+	try("untried", c.open(both, false), Options{LoopbackDSR: true})
+	try("only the other option", c.open(Options{EncapOverhead: true}, false), Options{})
 	c.decision.Tried.LoopbackDSR = true
 	c.put(c.open(both, false), "unchanged")
 	c.wanted.MACPrefix = "0E-3B"
-	if f := c.open(both, false); !f.NeedsTrial() || f.Decisions().LeftOut != c.decision.LeftOut {
+	if f := c.open(both, false); f.ToTry() != both || f.Decisions().LeftOut != c.decision.LeftOut {
 		t.Errorf("another configuration: %+v", f.Decisions())
 	}
 	c.write(c.to, []byte("{}"))
-	needs("edited", c.open(both, false), false)
+	try("edited", c.open(both, false), Options{})
 	c.to = "-"
-	needs("shown", c.open(both, true), false)
+	try("shown", c.open(both, true), Options{})
 }
 
 // Where there is a record, an option that somebody took out of the file is an edit.

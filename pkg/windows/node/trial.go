@@ -23,12 +23,12 @@ const (
 // trialEndpoint is the name of the endpoint of createTrialEndpoint.
 const trialEndpoint = "flanneld-trial"
 
-// errNoTrial is the reason if there is no trial: see NeedsTrial.
-var errNoTrial = errors.New("HNS is only asked before a file is written, and without --force only once")
+// errNoTrial is the reason if there is no trial: see conflist.File.ToTry.
+var errNoTrial = errors.New("HNS is asked once for each configuration, before the file is written, or with --force")
 
 // TryInHNS returns which options in doubt to leave out of s, since HNS refuses them for pods: a pod that
-// cannot reach itself, or has a wrong MTU, is better than none. If f needs a trial, it creates endpoints
-// and deletes them. The caller hands the decisions to Put.
+// cannot reach itself, or has a wrong MTU, is better than none. If f has options to try, it creates
+// endpoints and deletes them. The caller hands the decisions to Put.
 //
 //	the option was                    | it is left out
 //	accepted or refused in this trial | if HNS refused it
@@ -36,15 +36,12 @@ var errNoTrial = errors.New("HNS is only asked before a file is written, and wit
 func (n CNISources) TryInHNS(ctx context.Context, s conflist.Spec, doubt conflist.Options, f conflist.File) conflist.Decisions {
 	d := f.Decisions()
 	overhead, loopback := errNoTrial, errNoTrial
-	switch {
-	case s.API == 1: // it has no policy EncapOverhead, and LoopbackDSR is not in doubt
+	if s.API == 1 { // it has no policy EncapOverhead, and LoopbackDSR is not in doubt
 		d.LeftOut.EncapOverhead, d.Tried.EncapOverhead, overhead = true, true, errors.New("version 1 of the HNS API has no policy for it")
-	case f.NeedsTrial():
-		d.Tried.EncapOverhead = d.Tried.EncapOverhead && !doubt.EncapOverhead
-		d.Tried.LoopbackDSR = d.Tried.LoopbackDSR && !doubt.LoopbackDSR
+	} else if try := f.ToTry(); try != (conflist.Options{}) {
 		ctx, cancel := context.WithTimeout(ctx, askWithin)
 		defer cancel()
-		overhead, loopback = n.createTrials(ctx, s, doubt, &d)
+		overhead, loopback = n.createTrials(ctx, s, try, &d)
 	}
 	if doubt.EncapOverhead && !d.Tried.EncapOverhead {
 		n.Log.Info("did not try whether HNS accepts the policy EncapOverhead for pods", "left_out", d.LeftOut.EncapOverhead, "reason", overhead)
@@ -63,9 +60,11 @@ func (n CNISources) TryInHNS(ctx context.Context, s conflist.Spec, doubt conflis
 	return d
 }
 
-// createTrials asks HNS about the options in doubt, and sets what it says in d. The errors say why HNS
+// createTrials asks HNS about the options to try, and sets what it says in d. The errors say why HNS
 // refuses an option, or why the option could not be tried.
-func (n CNISources) createTrials(ctx context.Context, s conflist.Spec, doubt conflist.Options, d *conflist.Decisions) (overhead, loopback error) {
+func (n CNISources) createTrials(ctx context.Context, s conflist.Spec, try conflist.Options, d *conflist.Decisions) (overhead, loopback error) {
+	d.Tried.EncapOverhead = d.Tried.EncapOverhead && !try.EncapOverhead
+	d.Tried.LoopbackDSR = d.Tried.LoopbackDSR && !try.LoopbackDSR
 	network, err := n.trialNetwork(ctx, s)
 	if err != nil {
 		return err, err
@@ -77,19 +76,20 @@ func (n CNISources) createTrials(ctx context.Context, s conflist.Spec, doubt con
 	}
 	with := s.Without(conflist.Options{LoopbackDSR: true}) // the overhead is tried alone
 	without := with.Without(conflist.Options{EncapOverhead: true})
-	if doubt.EncapOverhead {
+	if try.EncapOverhead {
 		d.LeftOut.EncapOverhead, d.Tried.EncapOverhead, overhead = n.refuses(ctx, e, with, without, d.LeftOut.EncapOverhead, overheadRefusals)
-		if d.LeftOut.EncapOverhead || !d.Tried.EncapOverhead {
-			with = without
-		}
 	}
-	if !doubt.LoopbackDSR {
+	if !try.LoopbackDSR {
 		return overhead, nil
 	}
 	if !address.IsValid() {
 		return overhead, fmt.Errorf("there is no HNS network %s, whose addresses no pod gets: run flanneld prepare, or set --loopback-dsr", dataplane.SwitchNetwork)
 	}
-	without, with.LoopbackDSR = with, true
+	if d.Tried.EncapOverhead && !d.LeftOut.EncapOverhead {
+		without = with
+	}
+	with = without
+	with.LoopbackDSR = true
 	d.LeftOut.LoopbackDSR, d.Tried.LoopbackDSR, loopback = n.refuses(ctx, e, with, without, d.LeftOut.LoopbackDSR, natRefusals)
 	return overhead, loopback
 }
