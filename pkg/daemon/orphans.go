@@ -209,10 +209,11 @@ type orphansState struct {
 }
 
 // reconcile adds the orphans to the desired state, which has the paths of the leases.
+// Its error is left to the paths part, in p.unfound.
 func (o *orphansState) reconcile(ctx context.Context, p *pass) error {
 	leased := p.state.Paths
 	inForce := func() resources { return resourcesOf(leased, p.lease, p.host.addrs) }
-	err := o.find(ctx, p, inForce)
+	p.unfound = o.find(ctx, p, inForce)
 	var paths []*dataplane.Path
 	if paths, o.until = o.orphans.prune(inForce, o.Log); len(paths) > 0 {
 		p.wakeAt(o.until)
@@ -228,7 +229,7 @@ func (o *orphansState) reconcile(ctx context.Context, p *pass) error {
 	if len(o.held) > 0 {
 		p.state.Paths, p.state.Since, p.state.Changes = slices.Concat(leased, o.held), nil, nil
 	}
-	return err
+	return nil
 }
 
 // find reads once which paths the system has, before the dataplane can delete any of

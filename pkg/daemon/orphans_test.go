@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -106,7 +107,8 @@ func TestOrphaned(t *testing.T) {
 type leftKernel struct {
 	countedKernel
 	found []*dataplane.Path
-	err   error
+	err   error // of Found
+	unset error // of Apply
 	asked int
 	last  dataplane.State
 }
@@ -118,7 +120,7 @@ func (k *leftKernel) Found(context.Context, dataplane.Links, dataplane.State) ([
 
 func (k *leftKernel) Apply(_ context.Context, _ dataplane.Links, s dataplane.State) ([]dataplane.Refused, error) {
 	k.last = s
-	return nil, nil
+	return nil, k.unset
 }
 
 // tunnelBackend has one device.
@@ -234,5 +236,18 @@ func TestOrphansAreNotJudgedBlindly(t *testing.T) {
 	s.holds(t, "after joining again", nil, 8, false)
 	if s.kernel.asked != 3 {
 		t.Errorf("asked %d times", s.kernel.asked)
+	}
+}
+
+// Found and Apply read the same paths. What both cannot read fails once, with the error of Apply.
+func TestUnreadPathsAreOneError(t *testing.T) {
+	s := startOver(t, time.Hour, pathsOf(path, 2, 9)...)
+	s.kernel.err = caused{reconcile.Unknown(errors.New("no descriptors")), "found"}
+	s.kernel.unset = caused{reconcile.Unknown(errors.New("no descriptors")), "applied"}
+	p := s.newPass()
+	p.known, p.links, p.state = true, s.links, p.desired()
+	err := s.only(t, p, partPaths)
+	if got := strings.Count(err.Error(), "no descriptors"); got != 1 || causeOf(err, "") != "applied" || !p.state.Keep {
+		t.Errorf("the text is there %d times, the cause is %q, Keep is %t: %v", got, causeOf(err, ""), p.state.Keep, err)
 	}
 }

@@ -74,6 +74,7 @@ type pass struct {
 	valid   int               // peers: how many have paths
 	rejects []subnet.Rejected // peers: by the plan, and entries that are no lease
 	state   dataplane.State   // desired: peers, orphans and guard make it, for paths
+	unfound error             // orphans: why the paths of the system could not be read
 	refused []subnet.Rejected // paths: peers for which the operating system refused an entry
 	rules   int               // firewall: how many have changed
 

@@ -29,7 +29,8 @@ func (d *Daemon) pathsPart() part {
 		p.refused = refused
 		err := p.recordRefused(d.Dataplane.Apply(ctx, p.links, p.state))
 		refused = p.refused
-		return err
+		// Apply reads the same paths. If both fail, one error is enough.
+		return cmp.Or(err, p.unfound)
 	}}
 }
 
