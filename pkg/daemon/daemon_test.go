@@ -16,7 +16,6 @@ import (
 	"flannel/internal/test/logtest"
 	"flannel/pkg/dataplane"
 	"flannel/pkg/reconcile"
-	"flannel/pkg/reconcile/runner"
 	"flannel/pkg/status"
 	"flannel/pkg/status/metrics"
 	"flannel/pkg/underlay"
@@ -256,97 +255,6 @@ func TestWindowsNodes(t *testing.T) {
 		}
 		log.Reset()
 	}
-}
-
-// Retries come later and later, unless something else has caused the pass; a part may want a pass earlier.
-func TestTimers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d, _, _ := newDaemon(t)
-		d.Settings.CompareAll = time.Hour
-		l := d.newLoop(&node{}, newInbox())
-		failed := &pass{failed: failures{{partPaths, errors.New("no")}}}
-		retried := func(p *pass) (took time.Duration) {
-			began := time.Now()
-			l.wait(t.Context(), l.timers.next(p))
-			var resync bool
-			if p.again, resync = l.timers.due(time.Now()); !p.again || resync {
-				t.Errorf("after %v: again %t, resync %t", time.Since(began), p.again, resync)
-			}
-			return time.Since(began)
-		}
-		var took time.Duration
-		for range 12 {
-			took += retried(failed)
-		}
-		// 0.1 + 0.2 + … + 12.8 + 4 × 15 seconds.
-		if took < 80*time.Second || took > 90*time.Second {
-			t.Errorf("12 tries took %v", took)
-		}
-		if at := l.timers.next(&pass{}); at != l.timers.resync {
-			t.Errorf("retries at %v though nothing failed", at)
-		}
-		if took := retried(&pass{refused: []subnet.Rejected{{Reason: "no"}}}); took != firstRetry {
-			t.Errorf("the first retry after success comes after %v", took)
-		}
-		l.timers.next(&pass{})
-		failed.again = false
-		for range 20 { // passes that something else called for
-			l.timers.next(failed)
-			time.Sleep(time.Millisecond)
-		}
-		if took := retried(failed); took != firstRetry-20*time.Millisecond {
-			t.Errorf("after many passes in a moment, the next try comes after %v", took)
-		}
-		l.timers.next(&pass{})
-		wanted := &pass{}
-		wanted.wakeAt(time.Now().Add(time.Minute))
-		wanted.wakeAt(time.Now().Add(time.Second))
-		wanted.wakeAt(time.Now().Add(time.Minute))
-		l.wait(t.Context(), l.timers.next(wanted))
-		if again, _ := l.timers.due(time.Now()); again || !time.Now().Equal(wanted.due) {
-			t.Errorf("what a part has waited for is a retry: %t, at %v, want %v", again, time.Now(), wanted.due)
-		}
-		l.wait(t.Context(), l.timers.next(&pass{}))
-		if again, resync := l.timers.due(time.Now()); !again || !resync {
-			t.Errorf("after an hour: again %t, resync %t", again, resync)
-		}
-		if again, resync := l.timers.due(time.Now()); again || resync {
-			t.Errorf("once more: again %t, resync %t", again, resync)
-		}
-	})
-}
-
-// wakingKernel and wakingFirewall notify of changes.
-type wakingKernel struct {
-	countedKernel
-	changes chan struct{}
-}
-
-func (k wakingKernel) Changes() <-chan struct{} { return k.changes }
-
-type wakingFirewall struct {
-	noFirewall
-	changes chan struct{}
-}
-
-func (f wakingFirewall) Changes() <-chan struct{} { return f.changes }
-
-// Whatever a part waits for causes a pass at once.
-func TestPartsWakeTheLoop(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d, _, _ := newDaemon(t)
-		in, kernel, rules, file := newInbox(), make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{}, 1)
-		d.Dataplane, d.Firewall, d.EnvFile = wakingKernel{changes: kernel}, wakingFirewall{changes: rules}, file
-		l := d.newLoop(&node{}, in)
-		for name, c := range map[string]chan struct{}{"inbox": in.changed, "dataplane": kernel, "firewall": rules, "subnet file": file} {
-			runner.Notify(c)
-			began := time.Now()
-			l.wait(t.Context(), began.Add(time.Hour))
-			if took := time.Since(began); took > 0 || len(c) > 0 {
-				t.Errorf("%s: the next pass is after %v", name, took)
-			}
-		}
-	})
 }
 
 // Two parts with one name are one part that failed.

@@ -40,9 +40,10 @@ func (l *loop) run(ctx context.Context) error {
 		l.report(p)
 		// Passes must not use all of the CPU time while notifications keep arriving.
 		runner.Pause(ctx, min(time.Since(began), maxPause))
-		l.wait(ctx, l.timers.next(p))
+		l.timers.recordResult(p)
+		l.wait(ctx, l.timers.nextPass(p))
 		p = l.newPass()
-		p.again, p.resync = l.timers.due(time.Now())
+		l.timers.startPass(p)
 	}
 	return nil
 }
@@ -138,7 +139,7 @@ func (l *loop) logResult(p *pass) {
 //	a part wants one (wakeAt)     then, if that is earlier
 //
 // Only failed retries make the pause longer. Passes that notifications cause do not,
-// because there may be many of them in a short time.
+// because there may be many of them in a short time, and neither do resyncs.
 type timers struct {
 	interval time.Duration // of resyncs
 	resync   time.Time     // the next one
@@ -152,22 +153,29 @@ const (
 	lastRetry  = 15 * time.Second
 )
 
-// next returns when a pass is due after p, at the latest.
-func (t *timers) next(p *pass) time.Time {
+// recordResult begins or ends the pause before the next retry, after the pass p.
+func (t *timers) recordResult(p *pass) {
 	if problem := p.retry(); problem == nil {
 		t.retry.Clear()
-	} else if t.retry.Err() == nil || p.again {
+	} else if t.retry.Err() == nil || p.retried {
 		t.retry.Fail(problem)
 	}
+}
+
+// nextPass returns when the pass after p is due, at the latest.
+func (t *timers) nextPass(p *pass) time.Time {
 	times := []time.Time{t.resync, t.retry.Next(), p.due}
 	times = slices.DeleteFunc(times, time.Time.IsZero)
 	return slices.MinFunc(times, time.Time.Compare)
 }
 
-// due reports whether it is time for a retry or a resync, and for a resync.
-func (t *timers) due(now time.Time) (again, resync bool) {
-	if resync = !now.Before(t.resync); resync {
+// startPass sets in p whether it is a retry or a resync, and sets the time of the next
+// resync if it is one.
+func (t *timers) startPass(p *pass) {
+	now := time.Now()
+	p.retried, p.resync = t.retry.Err() != nil && t.retry.Due(), !now.Before(t.resync)
+	p.again = p.retried || p.resync
+	if p.resync {
 		t.resync = now.Add(t.interval)
 	}
-	return resync || t.retry.Err() != nil && t.retry.Due(), resync
 }

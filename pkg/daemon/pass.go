@@ -64,9 +64,10 @@ func (d *Daemon) parts() []part {
 // names; without it, by any.
 type pass struct {
 	*node
-	in     *inbox
-	again  bool // it is a retry or a resync: what is chosen from the state of the system is chosen again
-	resync bool // what notifications may have missed is read again
+	in      *inbox
+	retried bool // the pause before a retry was over
+	resync  bool // what notifications may have missed is read again
+	again   bool // it is a retry or a resync: what is chosen from the state of the system is chosen again
 
 	links   dataplane.Links   // devices
 	known   bool              // peers: the set is complete. Until it is, what follows is zero
