@@ -47,6 +47,13 @@ func (in *inbox) setConfig(raw []byte) {
 	runner.Notify(in.changed)
 }
 
+// hasConfig reports whether a configuration was received.
+func (in *inbox) hasConfig() bool {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return in.config != nil
+}
+
 // takeConfig returns the latest configuration, and whether it was received
 // since the last call.
 func (in *inbox) takeConfig() (raw []byte, unread bool) {

@@ -16,15 +16,20 @@ import (
 
 // join waits for a valid configuration and for the underlay, and acquires a
 // subnet. It retries until it succeeds or ctx ends. While it waits, /readyz and
-// the log give the reason: the log after joinGrace, and then once a minute.
+// the log give the reason: the log at once, and then once a minute. Only a missing
+// configuration is logged after joinGrace.
 func (d *Daemon) join(ctx context.Context, in *inbox) (*node, error) {
 	n := &node{}
 	d.adoption.rollout.Withdraw(time.Now()) // adopt the latest configuration at once, as at a start
 	d.adoption.refuse(nil)                  // prepare reads it again
+	if !in.hasConfig() {
+		d.reportWaiting(d.whyNoConfig(errNoConfig))
+		runner.Wait(ctx, time.Now().Add(joinGrace), in.changed)
+	}
 	tries := runner.Runner{
 		News:  []<-chan struct{}{in.changed, d.Underlay.Changes()},
 		Retry: runner.Backoff{First: firstJoinRetry, Last: lastJoinRetry},
-		Once:  runner.Once{Grace: joinGrace, Repeat: repeatLog},
+		Once:  runner.Once{Repeat: repeatLog},
 		Work: func(ctx context.Context) (time.Duration, error) {
 			err := d.prepare(ctx, n, in)
 			if err == nil {
@@ -137,11 +142,12 @@ func (d *Daemon) reportWaiting(reason error) {
 const (
 	// repeatLog is the interval at which a lasting problem is logged again.
 	repeatLog = time.Minute
-	// joinGrace is for the configuration, which normally arrives soon. If the store is
-	// unreachable, the lease manager logs that.
+	// joinGrace is how long joining waits for the configuration before it logs that none
+	// has arrived. Normally one arrives soon. If the store is unreachable, the lease
+	// manager logs that.
 	joinGrace = time.Second
 	// The pauses after an attempt to join: another node's lease may have expired.
-	firstJoinRetry = joinGrace * 5 / 4 // so that the second attempt logs its reason
+	firstJoinRetry = time.Second
 	lastJoinRetry  = 5 * time.Second
 )
 

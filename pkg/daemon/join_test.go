@@ -194,6 +194,54 @@ func TestMissingConfigIsNamed(t *testing.T) {
 	})
 }
 
+// slowStore has an invalid configuration, then after a moment a valid one, and then is away, so that Acquire blocks.
+type slowStore struct {
+	movingManager
+	first time.Duration // until the invalid one
+}
+
+func (s *slowStore) WatchConfig(ctx context.Context, changed func([]byte)) error {
+	time.Sleep(s.first)
+	changed([]byte("invalid"))
+	time.Sleep(time.Millisecond)
+	changed([]byte("one 10.5.0.0/16"))
+	<-ctx.Done()
+	return nil
+}
+
+func (s *slowStore) Acquire(ctx context.Context, _ subnet.Config, _ subnet.Lease) (none subnet.Lease, _ error) {
+	<-ctx.Done()
+	return none, ctx.Err()
+}
+
+// Why the node cannot join is logged at once, even if the next attempt gets further and waits for the store. Only a missing
+// configuration is given a moment to arrive.
+func TestReasonsAreLoggedAtOnce(t *testing.T) {
+	for _, c := range []struct {
+		first          time.Duration
+		none           int // lines about a missing configuration
+		withoutAddress bool
+	}{{first: 0}, {first: joinGrace / 2}, {first: 2 * joinGrace, none: 1}, {withoutAddress: true}} {
+		synctest.Test(t, func(t *testing.T) {
+			d, u, log := newDaemon(t)
+			d.Manager = &slowStore{first: c.first}
+			if c.withoutAddress {
+				u.err = caused{errors.New("no interface"), "no-interface"}
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan error)
+			go func() { ended <- d.Run(ctx) }()
+			time.Sleep(c.first + 2*time.Millisecond)
+			synctest.Wait()
+			if log.Count("cause="+causeConfigRefused) != 1 || log.Count("cause="+causeNoConfig) != c.none || (log.Count("cause=no-interface") == 1) != c.withoutAddress {
+				t.Errorf("with a configuration after %v, the log has\n%s", c.first, log)
+			}
+			cancel()
+			<-ended
+		})
+	}
+}
+
 // restoringKernel is a system that restores the host's addresses, until err is nil.
 type restoringKernel struct {
 	plainKernel
