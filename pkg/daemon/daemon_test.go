@@ -218,6 +218,7 @@ func TestLinesAreBounded(t *testing.T) {
 				p.rejects = append(p.rejects, subnet.Rejected{Name: "key9999", Reason: fmt.Sprint("bad in way ", i)})
 			}
 			rejects.report(p)
+			rejects.log(p)
 			time.Sleep(500 * time.Millisecond)
 		}
 		said := log.With()
@@ -248,7 +249,9 @@ func TestWindowsNodes(t *testing.T) {
 		backend backend.Backend
 		lines   int
 	}{{"", mixed, 0}, {"win1", mixed, 1}, {"win1", mixed, 0}, {"win1", namedBackend{}, 0}, {"win1", mixed, 1}, {"", mixed, 0}} {
-		windows.report(&pass{node: &node{backend: step.backend}, set: subnet.Set{Windows: step.windows}})
+		p := &pass{node: &node{backend: step.backend}, set: subnet.Set{Windows: step.windows}}
+		windows.report(p)
+		windows.log(p)
 		told := log.With("cause="+causeWindowsMismatch).Naming("reason", "win1", "Set VNI.")
 		if log.Count() != step.lines || len(told) != step.lines {
 			t.Errorf("step %d: %s", i, log)

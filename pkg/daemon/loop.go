@@ -78,7 +78,8 @@ func (l *loop) wait(ctx context.Context, until time.Time) {
 	}
 }
 
-// report reports the result of a pass to the Board, the store and the log.
+// report reports the result of a pass to the Board, the store and the log, in this
+// order.
 func (l *loop) report(p *pass) {
 	p.tellNode(l.Settings)
 	for _, part := range l.parts {
@@ -92,6 +93,11 @@ func (l *loop) report(p *pass) {
 	l.Metrics.Pass(p.took, err == nil, p.failed.parts())
 	p.store.Problem, p.store.LostPods = p.failed.own().err(), l.Dataplane.PodsWithoutEndpoint()
 	l.Manager.Report(p.store)
+	for _, part := range l.parts {
+		if part.log != nil {
+			part.log(p)
+		}
+	}
 	l.logResult(p)
 }
 

@@ -24,11 +24,14 @@ type part struct {
 	reconcile func(ctx context.Context, p *pass) error
 	// needsPeers means that reconcile is not called until the set of peers is complete.
 	needsPeers bool
-	// report is called after all parts were reconciled. It logs what has changed, and
-	// says to the Board and the store what the part knows (pass.tell, pass.store).
-	// nil: the part says nothing but its error.
+	// report is called when all parts were reconciled. It says to the Board and the
+	// store what the part knows (pass.tell, pass.store). nil: nothing but its error.
 	report func(p *pass)
-	// wakes cause a pass when they receive; woken, unless it is nil, is called before.
+	// log is called when Board and store have the reports, which therefore do not wait
+	// for a slow log. It logs what has changed since the pass before. nil: nothing.
+	log func(p *pass)
+	// wakes cause a pass when they receive. Then woken is called before that pass; nil:
+	// the part does not need to know.
 	wakes []<-chan struct{}
 	woken func()
 }

@@ -75,6 +75,7 @@ func tellPeers(p *pass) {
 		state = status.Behind
 	}
 	set, rejects, refused, wire, valid := p.set, p.rejects, p.refused, p.backend.Wire(), p.valid
+	set.Changes = nil // they have former leases, which nobody needs until the next pass
 	p.tell(status.OfNode, func(r *status.Report) {
 		r.PeersKnown, r.Retained = true, retainedStatus(set)
 		r.Counts = status.Counts{Used: valid, Rejected: len(rejects), Refused: len(refused), Retained: len(set.Retained)}

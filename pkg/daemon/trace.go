@@ -11,7 +11,7 @@ import (
 // passLogPart logs passes that changed something.
 func (d *Daemon) passLogPart() part {
 	logged := &passLog{}
-	return part{report: func(p *pass) { logged.log(d.Log, d.Tally, p.rules, p.took) }}
+	return part{log: func(p *pass) { logged.log(d.Log, d.Tally, p.rules, p.took) }}
 }
 
 // passLog logs passes at the debug level: each one that changed something, and once

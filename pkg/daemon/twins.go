@@ -15,18 +15,24 @@ const maxTwins = 5
 // has it, too, and stays 200: whoever can write an entry in the store must not be able
 // to make this node unready.
 func (d *Daemon) twinsPart() part {
+	var current string // in this pass; "": no conflict
 	logged := ""
-	return part{report: func(p *pass) {
-		var conflict string
-		if p.known {
-			conflict = addressConflict(p.plan.Twins(), p.lease)
-		}
-		if conflict != "" && conflict != logged {
-			d.Log.Warn("other leases have this node's public IP, and are rejected", "cause", causeAddressConflict, "conflict", conflict)
-		}
-		logged = conflict
-		p.tell(status.OfNode, func(r *status.Report) { r.Conflict = conflict })
-	}}
+	return part{
+		report: func(p *pass) {
+			conflict := ""
+			if p.known {
+				conflict = addressConflict(p.plan.Twins(), p.lease)
+			}
+			current = conflict
+			p.tell(status.OfNode, func(r *status.Report) { r.Conflict = conflict })
+		},
+		log: func(*pass) {
+			if current != "" && current != logged {
+				d.Log.Warn("other leases have this node's public IP, and are rejected", "cause", causeAddressConflict, "conflict", current)
+			}
+			logged = current
+		},
+	}
 }
 
 // addressConflict returns a sentence about other leases that have this node's

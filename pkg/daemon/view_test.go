@@ -1,16 +1,22 @@
 package daemon
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
+	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+	"weak"
 
 	"github.com/google/go-cmp/cmp"
 
+	"flannel/pkg/changes"
 	"flannel/pkg/dataplane"
 	"flannel/pkg/plan"
 	"flannel/pkg/status"
@@ -212,6 +218,9 @@ func manyPeers() *pass {
 	return p
 }
 
+// maxAllocs limits what the report of a pass may cost. It is more than the present cost, but less than twice as much.
+const maxAllocs = 25
+
 // With 10,000 peers, a pass copies none of them for the answer.
 func TestViewOfManyPeers(t *testing.T) {
 	d, _, _ := newDaemon(t)
@@ -223,12 +232,64 @@ func TestViewOfManyPeers(t *testing.T) {
 			l.report(p)
 		})
 	}
-	if a, b := cost(few), cost(many); b > a {
-		t.Errorf("a pass costs %v allocations, and %v without peers", b, a)
+	// Each part that says something leaves a function.
+	if a, b := cost(few), cost(many); b > a || b > maxAllocs {
+		t.Errorf("a pass costs %v allocations, and %v without peers, want %d at most", b, a, maxAllocs)
 	}
 	r := d.view.now()
 	if raw, err := json.Marshal(r); err != nil || len(r.Peers) != 10_000 {
 		t.Errorf("%d peers in %d bytes, %v", len(r.Peers), len(raw), err)
+	}
+}
+
+// What a pass leaves for the Board does not have the former leases, which the changes of the set have.
+func TestViewKeepsNoFormerLeases(t *testing.T) {
+	d, _, _ := newDaemon(t)
+	former := weak.Make(reportChange(d))
+	runtime.GC()
+	if former.Value() != nil {
+		t.Error("a lease that was replaced is kept until the next pass")
+	}
+	if r := d.view.now(); len(r.Peers) != 1 {
+		t.Errorf("the peers are %+v", r.Peers)
+	}
+}
+
+// reportChange has the parts report a pass with a peer whose lease has changed, and returns the former lease.
+func reportChange(d *Daemon) *subnet.Lease {
+	former, peer := leaseAt(2, "vxlan"), leaseAt(2, "vxlan")
+	p := viewed(peer)
+	p.set.Changes = []changes.Change[subnet.Lease]{{Old: former, New: peer}}
+	d.newLoop(p.node, newInbox()).report(p)
+	return former
+}
+
+// slowLog records at each line whether the node was ready.
+type slowLog struct {
+	slog.Handler
+	board *status.Board
+	ready []bool
+}
+
+func (l *slowLog) Handle(context.Context, slog.Record) error {
+	l.ready = append(l.ready, l.board.Now().Ready)
+	return nil
+}
+
+// Neither readiness nor the store waits for the log.
+func TestReportsBeforeItLogs(t *testing.T) {
+	d, _, log := newDaemon(t)
+	store := &reportedState{}
+	slow := &slowLog{Handler: log.Logger().Handler(), board: d.Board}
+	d.Log, d.Manager = slog.New(slow), store
+	p := viewed(leaseAt(2, "vxlan"))
+	p.backend, p.set.Windows, p.rejects = mixedBackend{}, "win1", []subnet.Rejected{{Name: "key", Reason: "no lease"}}
+	d.newLoop(p.node, newInbox()).report(p)
+	if len(slow.ready) != 3 || slices.Contains(slow.ready, false) { // the reject, the advice, and that the network is up to date
+		t.Errorf("ready when lines are logged: %v", slow.ready)
+	}
+	if len(store.last.Rejects) != 1 || store.last.Advice == "" {
+		t.Errorf("the store has %+v", store.last)
 	}
 }
 

@@ -11,14 +11,20 @@ import (
 // and again when it changes.
 func (d *Daemon) windowsPart() part {
 	logged := ""
-	return part{report: func(p *pass) {
-		advice := advice(p.set.Windows, p.backend)
-		if advice != "" && advice != logged {
-			d.Log.Warn("Linux and Windows nodes may not reach each other", "cause", causeWindowsMismatch, "reason", advice)
-		}
-		logged, p.store.Advice = advice, advice
-		p.tell(status.OfNode, func(r *status.Report) { r.Advice = advice })
-	}}
+	return part{
+		report: func(p *pass) {
+			advice := advice(p.set.Windows, p.backend)
+			p.store.Advice = advice
+			p.tell(status.OfNode, func(r *status.Report) { r.Advice = advice })
+		},
+		log: func(p *pass) {
+			advice := p.store.Advice
+			if advice != "" && advice != logged {
+				d.Log.Warn("Linux and Windows nodes may not reach each other", "cause", causeWindowsMismatch, "reason", advice)
+			}
+			logged = advice
+		},
+	}
 }
 
 // advice returns what the operator should change so that Linux and Windows
