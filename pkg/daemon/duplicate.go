@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"log/slog"
 	"maps"
 	"slices"
 	"time"
@@ -11,11 +12,11 @@ import (
 
 // duplicatesPart changes this node's MAC address or key if another node has the same.
 func (d *Daemon) duplicatesPart() part {
-	return part{name: "duplicates", reconcile: (&duplicates{Daemon: d}).resolve, needsPeers: true}
+	return part{name: "duplicates", reconcile: (&duplicates{log: d.Log}).resolve, needsPeers: true}
 }
 
 type duplicates struct {
-	*Daemon
+	log       *slog.Logger
 	duplicate string              // the lease that has our MAC address or key and precedence, if we cannot change ours; "": none
 	formerKey dataplane.PublicKey // the WireGuard key that another node has, too, and that this node replaces; zero: none
 }
@@ -47,7 +48,7 @@ func (s *duplicates) resolve(_ context.Context, p *pass) error {
 		case dataplane.Overlay, dataplane.L2Bridge: // HNS chooses the address
 			if s.duplicate != peer { // logged once for each peer
 				s.duplicate = peer
-				s.Log.Warn("duplicate MAC address: other nodes reject this node's lease; "+
+				s.log.Warn("duplicate MAC address: other nodes reject this node's lease; "+
 					"run flanneld cleanup and start flanneld again, so that HNS chooses another address",
 					"cause", causeDuplicateMAC, "network", name, "peer", peer, "mac", link.MAC)
 			}
@@ -55,7 +56,7 @@ func (s *duplicates) resolve(_ context.Context, p *pass) error {
 			s.resolveKey(p, name, peer)
 		default:
 			if !p.readdressed[name] {
-				s.Log.Warn("duplicate MAC address: changing the address of this node's device",
+				s.log.Warn("duplicate MAC address: changing the address of this node's device",
 					"cause", causeDuplicateMAC, "device", name, "peer", peer, "from", link.MAC, "to", devices[name].MAC)
 				p.readdressed[name] = true
 				p.wakeAt(time.Now())
@@ -65,19 +66,20 @@ func (s *duplicates) resolve(_ context.Context, p *pass) error {
 	return nil
 }
 
-// resolveKey is resolve for a WireGuard device. While the key cannot be replaced (its file cannot be written), the node still has its
-// former key, and the other node's is not a copy of the new one.
+// resolveKey is resolve for a WireGuard device. While the key cannot be replaced (its
+// file cannot be written), the node still has its former key, and the other node's is
+// not a copy of the new one.
 func (s *duplicates) resolveKey(p *pass, device, peer string) {
 	key := p.links[device].Key
 	switch {
 	case key == dataplane.PublicKey{}: // the device is missing; a later pass knows
 	case !p.readdressed[device]:
-		s.Log.Warn("duplicate WireGuard key: replacing this node's private key", "cause", causeDuplicateKey, "device", device, "peer", peer, "publicKey", key)
+		s.log.Warn("duplicate WireGuard key: replacing this node's private key", "cause", causeDuplicateKey, "device", device, "peer", peer, "publicKey", key)
 		p.readdressed[device], s.formerKey = true, key
 		p.wakeAt(time.Now())
 	case key != s.formerKey && s.duplicate != peer:
 		s.duplicate = peer
-		s.Log.Warn("duplicate WireGuard key: other nodes reject this node's lease; the other node publishes a copy of its key, delete that node's lease",
+		s.log.Warn("duplicate WireGuard key: other nodes reject this node's lease; the other node publishes a copy of its key, delete that node's lease",
 			"cause", causeDuplicateKey, "device", device, "peer", peer, "publicKey", key)
 	}
 }

@@ -55,7 +55,7 @@ func TestDuplicateMAC(t *testing.T) {
 		{"windows", `{"VNI": 4096, "Port": 4789}`, "flannel.4096", &younger, false, false},
 	} {
 		d, u, log := newDaemon(t)
-		p, duplicates := nodeWithMAC(t, u, c.os, c.config), &duplicates{Daemon: d}
+		p, duplicates := nodeWithMAC(t, u, c.os, c.config), &duplicates{log: d.Log}
 		name := fmt.Sprintf("%s, the peer is %s", c.os, c.peer.Name)
 		for range 2 { // it is logged once
 			if planned := p.plan.Update([]*subnet.Lease{c.peer}, nil); len(planned.Rejects) != 1 {
@@ -161,7 +161,7 @@ func TestDuplicateKey(t *testing.T) {
 			PublicIP: netip.MustParseAddr("192.168.0.2"), Data: json.RawMessage(`{"PublicKey":"` + key + `","Port":51820}`)}}
 	}
 	d, u, log := newDaemon(t)
-	p, duplicates := wireGuardNode(t, u, cloned), &duplicates{Daemon: d}
+	p, duplicates := wireGuardNode(t, u, cloned), &duplicates{log: d.Log}
 	expect := func(what string, other *subnet.Lease, readdress, due bool, logged int) {
 		t.Helper()
 		for range 2 {

@@ -16,14 +16,23 @@ type loop struct {
 	node   *node
 	in     *inbox
 	parts  []part
+	wakes  []<-chan struct{} // that of the inbox, and those of the parts
+	woken  []func()          // for the channel at the same place in wakes; nil: none
 	timers timers
 	logged syncLog
 }
 
 func (d *Daemon) newLoop(n *node, in *inbox) *loop {
 	interval := d.Settings.CompareAll
-	return &loop{Daemon: d, node: n, in: in, parts: d.parts(), logged: syncLog{problem: runner.Once{Repeat: repeatLog}},
-		timers: timers{interval, time.Now().Add(interval), runner.Backoff{First: firstRetry, Last: lastRetry}}}
+	l := &loop{Daemon: d, node: n, in: in, parts: d.parts(), logged: syncLog{problem: runner.Once{Repeat: repeatLog}},
+		timers: timers{interval, time.Now().Add(interval), runner.Backoff{First: firstRetry, Last: lastRetry}},
+		wakes:  []<-chan struct{}{in.changed}, woken: []func(){nil}}
+	for _, part := range l.parts {
+		for _, c := range part.wakes {
+			l.wakes, l.woken = append(l.wakes, c), append(l.woken, part.woken)
+		}
+	}
+	return l
 }
 
 // run makes a pass at once, and then whenever something may have changed.
@@ -67,14 +76,8 @@ func (l *loop) pass(ctx context.Context, p *pass) {
 // pass, so that several at once need only one: which of them it receives first does
 // not matter.
 func (l *loop) wait(ctx context.Context, until time.Time) {
-	channels, woken := []<-chan struct{}{l.in.changed}, []func(){nil}
-	for _, part := range l.parts {
-		for _, c := range part.wakes {
-			channels, woken = append(channels, c), append(woken, part.woken)
-		}
-	}
-	if i := runner.Wait(ctx, until, channels...); i >= 0 && woken[i] != nil {
-		woken[i]()
+	if i := runner.Wait(ctx, until, l.wakes...); i >= 0 && l.woken[i] != nil {
+		l.woken[i]()
 	}
 }
 

@@ -197,12 +197,12 @@ func (d *Daemon) AcceptWithdrawal() int {
 
 // orphansPart keeps paths of an earlier run that have no lease.
 func (d *Daemon) orphansPart() part {
-	o := &orphansState{Daemon: d}
+	o := &orphansState{d: d}
 	return part{name: partPaths, reconcile: o.reconcile, needsPeers: true, report: o.report}
 }
 
 type orphansState struct {
-	*Daemon
+	d     *Daemon
 	known bool              // see type orphans
 	held  []*dataplane.Path // by the dataplane
 	until time.Time
@@ -215,7 +215,7 @@ func (o *orphansState) reconcile(ctx context.Context, p *pass) error {
 	inForce := func() resources { return resourcesOf(leased, p.lease, p.host.addrs) }
 	p.unfound = o.find(ctx, p, inForce)
 	var paths []*dataplane.Path
-	if paths, o.until = o.orphans.prune(inForce, o.Log); len(paths) > 0 {
+	if paths, o.until = o.d.orphans.prune(inForce, o.d.Log); len(paths) > 0 {
 		p.wakeAt(o.until)
 	}
 	o.held = nil
@@ -236,21 +236,21 @@ func (o *orphansState) reconcile(ctx context.Context, p *pass) error {
 // them. As long as this fails, or a device does not exist yet, it sets Keep in the
 // desired state, so that nothing is deleted.
 func (o *orphansState) find(ctx context.Context, p *pass, inForce func() resources) error {
-	if o.known || o.Settings.RetainPeers == 0 {
+	if o.known || o.d.Settings.RetainPeers == 0 {
 		return nil
 	}
 	missing := func(dev dataplane.Device) bool { _, found := p.links[dev.Name]; return !found }
 	if p.state.Keep = p.state.Keep || slices.ContainsFunc(p.devices(), missing); p.state.Keep {
 		return nil
 	}
-	found, err := o.Dataplane.Found(ctx, p.links, p.state)
+	found, err := o.d.Dataplane.Found(ctx, p.links, p.state)
 	if err != nil {
 		p.state.Keep = true
 		return err
 	}
 	o.known = true
 	changed := p.in.changed
-	o.orphans.retain(found, inForce(), o.Settings.RetainPeers, func() { runner.Notify(changed) }, o.Log)
+	o.d.orphans.retain(found, inForce(), o.d.Settings.RetainPeers, func() { runner.Notify(changed) }, o.d.Log)
 	return nil
 }
 

@@ -8,13 +8,13 @@ import (
 
 // underlayPart follows the interface to the other nodes, and this node's addresses.
 func (d *Daemon) underlayPart() part {
-	u := &underlayState{Daemon: d}
+	u := &underlayState{d: d}
 	return part{name: partConfig, reconcile: u.follow, woken: func() { u.stale = true },
 		wakes: []<-chan struct{}{d.Underlay.Changes(), d.Manager.PublicIPsChanged()}}
 }
 
 type underlayState struct {
-	*Daemon
+	d     *Daemon
 	stale bool   // the underlay must be chosen again, which reads all interfaces
 	kept  string // see logKept
 }
@@ -25,7 +25,7 @@ func (u *underlayState) follow(ctx context.Context, p *pass) error {
 		return nil
 	}
 	n, next := p.node, *p.node
-	if err := u.chooseUnderlay(ctx, &next); err != nil {
+	if err := u.d.chooseUnderlay(ctx, &next); err != nil {
 		return err
 	}
 	link := next.host.link
@@ -35,14 +35,14 @@ func (u *underlayState) follow(ctx context.Context, p *pass) error {
 		n.host.link.AtStart = link.AtStart
 		return nil
 	}
-	if err := u.build(&next); err != nil {
+	if err := u.d.build(&next); err != nil {
 		return err
 	}
-	u.Log.Info("underlay changed", "cause", causeUnderlayChanged, "to", link, "what", link.Since(n.host.link))
+	u.d.Log.Info("underlay changed", "cause", causeUnderlayChanged, "to", link, "what", link.Since(n.host.link))
 	// Do not wait until the client notices that connections from the former address
 	// get no answers.
 	if link.Index != n.host.link.Index || link.V4 != n.host.link.V4 || link.V6 != n.host.link.V6 {
-		u.Manager.Redial()
+		u.d.Manager.Redial()
 	}
 	if next.host.operator != n.host.operator {
 		p.in.republish()
@@ -58,7 +58,7 @@ func (u *underlayState) logKept(link underlay.Link) {
 		return
 	}
 	u.kept = link.AtStart
-	u.Log.Warn("another interface has the better default route, keeping the one in use; --iface makes the choice permanent",
+	u.d.Log.Warn("another interface has the better default route, keeping the one in use; --iface makes the choice permanent",
 		"cause", causeUnderlayKept, "interface", link.Name, "at_start", link.AtStart)
 }
 
