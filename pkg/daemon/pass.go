@@ -51,14 +51,16 @@ func (d *Daemon) parts() []part {
 		d.guardPart(),      // before the paths: the dataplane applies both
 		d.pathsPart(),      // deletes paths only if all before could be read
 		d.trialPart(),      // after the former paths are gone: packets to the peers that it asks might take them
-		d.clusterPart(),    // only reports
+		d.clusterPart(),    // after the peers: their set says whether other nodes know this one
 		d.rejectsPart(),    // after the plan and the paths, which reject and refuse peers
 		d.windowsPart(),    // only reports
 		d.twinsPart(),      // only reports
 		d.firewallPart(),   // after the paths: no peer waits for iptables
-		d.subnetFilePart(), // last: CNI plugins start pods with it, whose packets would leave by the default route, unencrypted, without paths
-		d.probesPart(),     // only reports
-		d.passLogPart(),    // only reports
+		// The last to write: CNI plugins start pods with the subnet file. Without paths, the
+		// pods' packets would leave by the default route, and unencrypted.
+		d.subnetFilePart(),
+		d.probesPart(),  // only reports
+		d.passLogPart(), // only reports
 	}
 }
 
@@ -73,7 +75,7 @@ type pass struct {
 	again   bool // it is a retry or a resync: what is chosen from the state of the system is chosen again
 
 	links   dataplane.Links   // devices
-	known   bool              // peers: the set is complete. Until it is, what follows is zero
+	known   bool              // peers: the set is complete. Without it, no part that needs peers reconciles
 	set     subnet.Set        // peers: the leases, with the rejected ones
 	valid   int               // peers: how many have paths
 	rejects []subnet.Rejected // peers: by the plan, and entries that are no lease
