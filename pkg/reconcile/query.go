@@ -19,7 +19,9 @@ func (t *Table[K, V]) desired(key K) (value V, wanted bool) {
 	if r, ok := t.rows[key]; ok {
 		return r.want, r.wanted
 	}
-	value, wanted = t.settled[key]
+	if value, wanted = t.settled[key]; !wanted {
+		value, wanted = t.missing[key]
+	}
 	return value, wanted
 }
 
@@ -60,5 +62,10 @@ func (t *Table[K, V]) Len() int {
 // knows reports whether an entry is desired or exists.
 func (t *Table[K, V]) knows(key K) bool {
 	_, settled := t.settled[key]
-	return settled || t.rows[key] != nil
+	return settled || t.isMissing(key) || t.rows[key] != nil
+}
+
+func (t *Table[K, V]) isMissing(key K) bool {
+	_, missing := t.missing[key]
+	return missing
 }

@@ -1,6 +1,9 @@
 package reconcile
 
-import "fmt"
+import (
+	"fmt"
+	"maps"
+)
 
 // row is what the table knows about a key whose entry is not settled: what is desired and
 // what exists differ, or did so when the last pass began.
@@ -55,4 +58,61 @@ func (r *row[K, V]) deviation() string {
 		return fmt.Sprintf("%v was deleted", r.key)
 	}
 	return fmt.Sprintf("%v was changed to %v", r.key, r.have)
+}
+
+// row returns the row of a key. It makes one of a settled or a missing entry, or of none.
+func (t *Table[K, V]) row(key K) *row[K, V] {
+	if r, ok := t.rows[key]; ok {
+		return r
+	}
+	r := &row[K, V]{key: key, observedIn: -1}
+	if value, ok := t.settled[key]; ok {
+		r.want, r.have, r.wanted, r.exists, r.settled = value, value, true, true, true
+		delete(t.settled, key)
+	} else if value, ok := t.missing[key]; ok {
+		r.setWant(value, true)
+		delete(t.missing, key)
+	} else {
+		r.stray = t.listed
+	}
+	t.rows[key] = r
+	return r
+}
+
+func (t *Table[K, V]) drop(r *row[K, V]) {
+	if r.wanted {
+		t.wanted--
+	}
+	r.setWant(*new(V), false)
+	t.update(r)
+}
+
+// update adds a changed row to dirty, or removes it if it agrees.
+func (t *Table[K, V]) update(r *row[K, V]) {
+	switch {
+	case r.dirty:
+	case !r.agrees():
+		r.dirty = true
+		t.dirty = append(t.dirty, r)
+	case !t.listing: // the list, which may be older, is compared with the row
+		t.remove(r)
+	}
+}
+
+// remove removes a row that agrees: the entry is settled, or there is none.
+func (t *Table[K, V]) remove(r *row[K, V]) {
+	if r.wanted {
+		t.settled[r.key] = r.want
+	}
+	delete(t.rows, r.key)
+}
+
+// settleMissing records that all missing entries exist: they were just set.
+func (t *Table[K, V]) settleMissing() {
+	if len(t.settled) == 0 {
+		t.settled = t.missing
+	} else {
+		maps.Copy(t.settled, t.missing)
+	}
+	t.missing = map[K]V{}
 }

@@ -39,7 +39,20 @@ type Store[K, V comparable] interface {
 
 // Table compares desired with actual entries. All methods may be called from any
 // goroutine; typically, one goroutine watches for notifications and calls
-// Observe. Only one goroutine at a time may call Add, Prune or Refresh.
+// Observe. Only one goroutine at a time may call Add, Prune, Refresh, or a method
+// that changes what is desired.
+//
+// What the table keeps of a key depends on its state:
+//
+//	desired  actual value      in
+//	yes      the desired one   settled
+//	yes      none yet          missing, in no order
+//	yes      anything else     rows
+//	no       any               rows
+//	no       none              nothing
+//
+// Most entries of a start go from missing to settled, and almost all are settled
+// afterwards. Rows are several times larger, so they are for the others.
 //
 // Notifications can arrive while a list or a write is under way, and are newer
 // than its result. Example, with a Relist queued and a desired route
@@ -55,10 +68,11 @@ type Table[K, V comparable] struct {
 	store Store[K, V]
 
 	mu      sync.Mutex
-	settled map[K]V          // the entries that are as desired: almost all, so they take no more than this
-	rows    map[K]*row[K, V] // all others that are desired or exist, and those that changed during a list
+	settled map[K]V
+	missing map[K]V
+	rows    map[K]*row[K, V] // also all that changed during a list, or since the last dueEntries
 	wanted  int              // number of desired values
-	dirty   []*row[K, V]     // rows that may not agree; all others do
+	dirty   []*row[K, V]     // rows that may not agree; all other rows do
 	stale   bool             // actual values may be wrong: list before the next Add
 	call    int              // number of calls of the store that were started
 	listing bool             // a list is under way
@@ -89,7 +103,7 @@ type Repairs struct {
 
 // NewTable returns a table without desired entries. Its first Add lists the store.
 func NewTable[K, V comparable](store Store[K, V]) *Table[K, V] {
-	return &Table[K, V]{store: store, settled: map[K]V{}, rows: map[K]*row[K, V]{}, stale: true}
+	return &Table[K, V]{store: store, settled: map[K]V{}, missing: map[K]V{}, rows: map[K]*row[K, V]{}, stale: true}
 }
 
 // Name is the store's name.
@@ -100,6 +114,15 @@ func (t *Table[K, V]) Want(key K, value V) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if settled, ok := t.settled[key]; ok && settled == value {
+		return
+	}
+	missing := t.isMissing(key)
+	if !missing && !t.knows(key) {
+		missing = true
+		t.wanted++
+	}
+	if missing {
+		t.missing[key] = value
 		return
 	}
 	r := t.row(key)
@@ -125,6 +148,8 @@ func (t *Table[K, V]) Drop(key K) {
 func (t *Table[K, V]) Reset() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.wanted -= len(t.missing)
+	t.missing = map[K]V{}
 	for key := range t.settled {
 		t.row(key)
 	}
@@ -139,7 +164,7 @@ func (t *Table[K, V]) Reset() {
 func (t *Table[K, V]) Forget() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.settled, t.rows = map[K]V{}, map[K]*row[K, V]{}
+	t.settled, t.missing, t.rows = map[K]V{}, map[K]V{}, map[K]*row[K, V]{}
 	t.wanted, t.dirty, t.stale, t.listed = 0, nil, true, false
 }
 
@@ -167,50 +192,6 @@ func (t *Table[K, V]) Observe(key K, value V, present bool) (drift bool) {
 	r.observedIn = t.call
 	t.update(r)
 	return !r.agrees()
-}
-
-// row returns the row of a key. It makes one of a settled entry, or of none.
-func (t *Table[K, V]) row(key K) *row[K, V] {
-	if r, ok := t.rows[key]; ok {
-		return r
-	}
-	r := &row[K, V]{key: key, observedIn: -1}
-	if value, ok := t.settled[key]; ok {
-		r.want, r.have, r.wanted, r.exists, r.settled = value, value, true, true, true
-		delete(t.settled, key)
-	} else {
-		r.stray = t.listed
-	}
-	t.rows[key] = r
-	return r
-}
-
-func (t *Table[K, V]) drop(r *row[K, V]) {
-	if r.wanted {
-		t.wanted--
-	}
-	r.setWant(*new(V), false)
-	t.update(r)
-}
-
-// update adds a changed row to dirty, or removes it if it agrees.
-func (t *Table[K, V]) update(r *row[K, V]) {
-	switch {
-	case r.dirty:
-	case !r.agrees():
-		r.dirty = true
-		t.dirty = append(t.dirty, r)
-	case !t.listing: // the list, which may be older, is compared with the row
-		t.remove(r)
-	}
-}
-
-// remove removes a row that agrees: the entry is settled, or there is none.
-func (t *Table[K, V]) remove(r *row[K, V]) {
-	if r.wanted {
-		t.settled[r.key] = r.want
-	}
-	delete(t.rows, r.key)
 }
 
 // Add calls Refresh, and then sets every desired entry that is missing or differs.
@@ -271,8 +252,16 @@ func (t *Table[K, V]) Refresh(ctx context.Context) error {
 			t.row(key)
 		}
 	}
+	if len(t.settled) == 0 { // growing it would take twice the memory
+		t.settled = make(map[K]V, min(len(t.missing), len(actual)))
+	}
 	for key, value := range actual {
 		if _, ok := t.settled[key]; ok {
+			continue
+		}
+		if wanted, ok := t.missing[key]; ok && wanted == value {
+			t.settled[key] = value
+			delete(t.missing, key)
 			continue
 		}
 		r := t.row(key)
@@ -288,7 +277,9 @@ func (t *Table[K, V]) Refresh(ctx context.Context) error {
 		r.listed = false
 		t.update(r)
 	}
-	t.listed = true
+	if t.listed = true; len(t.missing) == 0 { // it keeps the memory of the most entries that it had
+		t.missing = map[K]V{}
+	}
 	return nil
 }
 
@@ -301,17 +292,14 @@ func (t *Table[K, V]) TakeRepairs() Repairs {
 	return taken
 }
 
-// dueEntries returns the entries of the dirty rows to set (wanted) or to delete
-// (not wanted). It removes rows that agree from dirty. It counts the write that
-// follows as a call of the store, so that recordWrites recognizes newer
-// notifications. undone has the rows of these entries as they are now, or is nil if
-// no write is a repair.
+// dueEntries returns the entries to set (wanted), of dirty rows and then the missing ones,
+// or the entries of dirty rows to delete (not wanted). It removes rows that agree from
+// dirty. It counts the write that follows as a call of the store, so that recordWrites
+// recognizes newer notifications. undone has the rows of the first entries as they are
+// now, or is nil if no write is a repair.
 func (t *Table[K, V]) dueEntries(wanted bool) (entries []Entry[K, V], undone []row[K, V]) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if len(t.settled) == 0 {
-		t.settled = make(map[K]V, len(t.dirty)) // growing it would take twice the memory
-	}
 	n, repairs := 0, false
 	t.dirty = slices.DeleteFunc(t.dirty, func(r *row[K, V]) bool {
 		if r.dirty = !r.agrees(); !r.dirty {
@@ -326,10 +314,13 @@ func (t *Table[K, V]) dueEntries(wanted bool) (entries []Entry[K, V], undone []r
 	if len(t.rows) == 0 { // both keep the memory of the most entries that they had
 		t.dirty, t.rows = nil, map[K]*row[K, V]{}
 	}
-	entries = make([]Entry[K, V], 0, n) // growing it would take twice the memory
 	if repairs {
 		undone = make([]row[K, V], 0, n)
 	}
+	if wanted {
+		n += len(t.missing)
+	}
+	entries = make([]Entry[K, V], 0, n) // growing it would take twice the memory
 	for _, r := range t.dirty {
 		if r.wanted != wanted {
 			continue
@@ -342,6 +333,11 @@ func (t *Table[K, V]) dueEntries(wanted bool) (entries []Entry[K, V], undone []r
 			value, r.replaces = r.want, r.exists
 		}
 		entries = append(entries, Entry[K, V]{r.key, value})
+	}
+	if wanted {
+		for key, value := range t.missing {
+			entries = append(entries, Entry[K, V]{key, value})
+		}
 	}
 	t.call++
 	return entries, undone
@@ -357,22 +353,31 @@ func (t *Table[K, V]) recordWrites(verb string, entries []Entry[K, V], undone []
 	defer t.mu.Unlock()
 	refused := &RefusedError{Table: t.store.Name(), Verb: verb}
 	for i, e := range entries {
+		r := t.rows[e.Key] // a dirty row is not removed before the next dueEntries
 		if errs != nil && errs[i] != nil {
 			refused.Entries = append(refused.Entries, Refusal{e.Key, errs[i]})
+			if r == nil && t.isMissing(e.Key) { // rows keep their order, and so the text of the error
+				t.update(t.row(e.Key))
+			}
 			continue
 		}
-		if undone != nil && undone[i].repaired() {
+		if i < len(undone) && undone[i].repaired() {
 			if t.repairs.Entries++; t.repairs.Entries == 1 {
 				t.repairs.First = undone[i].deviation()
 			}
 		}
-		r := t.rows[e.Key] // a dirty row is not removed before the next dueEntries
+		if r == nil { // see settleMissing
+			continue
+		}
 		if r.replaces {
 			replaced++
 		}
 		if r.observedIn != t.call {
 			r.setHave(e.Value, verb == "set")
 		}
+	}
+	if verb == "set" {
+		t.settleMissing()
 	}
 	if len(refused.Entries) == 0 {
 		return 0, replaced, nil

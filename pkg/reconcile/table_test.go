@@ -251,7 +251,8 @@ func TestListErrorChangesNothing(t *testing.T) {
 	}
 }
 
-// After any sequence of changes, a sync makes the store equal to the desired entries.
+// After any sequence of changes, a sync makes the store equal to the desired entries, also
+// if somebody else changes one during a write, or the store refuses some for a while.
 func TestRandomWalkConverges(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	store := &memory{entries: map[string]int{}}
@@ -265,7 +266,7 @@ func TestRandomWalkConverges(t *testing.T) {
 	}
 	for range 5000 {
 		key, value := fmt.Sprint(rnd.IntN(30)), rnd.IntN(3)
-		switch rnd.IntN(6) {
+		switch rnd.IntN(7) {
 		case 0, 1:
 			want[key] = value
 			table.Want(key, value)
@@ -280,8 +281,13 @@ func TestRandomWalkConverges(t *testing.T) {
 			lost = false
 			table.Relist()
 		case 5:
+			store.refuse = map[string]bool{key: true, fmt.Sprint(rnd.IntN(30)): true}
+			store.midWrite = func() { store.put(key, value, rnd.IntN(2) == 0) }
+			_, _ = table.Add(t.Context())
+			store.refuse, store.midWrite = nil, nil
+		case 6:
 			syncTable(t, table)
-			if !maps.Equal(store.entries, want) {
+			if !maps.Equal(store.entries, want) || table.Len() != len(want) || len(table.AllActual()) != len(want) {
 				t.Fatalf("after a sync the store holds %v, want %v", store.entries, want)
 			}
 		}

@@ -347,12 +347,23 @@ SetIpInterfaceEntry IPv4 on vEthernet (Ethernet) forwarding=true`},
 		t.Run(dataplane.KindName(test.dev.Kind), func(t *testing.T) {
 			onWindows(t, test.dev, hnstest.Knobs{}, func(w *windows) {
 				w.bring(time.Minute)
-				if got := w.changed(); got != test.want {
+				if got := sortRoutes(w.changed()); got != test.want {
 					t.Errorf("asked for\n%s\nwant\n%s", got, test.want)
 				}
 			})
 		})
 	}
+}
+
+// sortRoutes sorts the routes that were added one after the other, in no order.
+func sortRoutes(log string) string {
+	lines := strings.Split(log, "\n")
+	isRoute := func(line string) bool { return strings.HasPrefix(line, "CreateIpForwardEntry2 ") }
+	if first := slices.IndexFunc(lines, isRoute); first >= 0 {
+		routes := slices.IndexFunc(lines[first:], func(line string) bool { return !isRoute(line) })
+		slices.Sort(lines[first : first+routes])
+	}
+	return strings.Join(lines, "\n")
 }
 
 // dsts are the destinations of refused paths, in order.

@@ -2,10 +2,12 @@ package windows
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/reconcile"
@@ -113,6 +115,9 @@ func (s *policyStore) Set(ctx context.Context, entries []policyEntry) []error {
 			s.added[e.Key] = true // even if the request fails, HNS may have added it
 		}
 	}
+	slices.SortFunc(add, func(a, b policyChange) int { // the table has no order
+		return cmp.Or(strings.Compare(a.Type, b.Type), bytes.Compare(a.Settings, b.Settings))
+	})
 	s.modifyAll(ctx, add, true)
 	for i, e := range entries {
 		if _, refused := errors.AsType[refusedPolicy](errs[i]); refused && e.Key == hostRouteKey() {
