@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"runtime/debug"
+	"time"
 
 	sd "github.com/coreos/go-systemd/v22/daemon"
 )
@@ -19,13 +20,27 @@ func limitGarbage() {
 	}
 }
 
+// untilSettled is how long after the start the daemon has allocated what it keeps: by then,
+// probes have begun, and status and metrics have been asked for.
+const untilSettled = 30 * time.Second
+
 // returningMemory returns a function that calls notify and, when the daemon is ready,
-// returns the memory that its start took and no longer needs to the system.
+// returns the memory that its start took and no longer needs to the system, at once and
+// when the daemon has settled.
 func returningMemory(notify func(string)) func(string) {
 	return func(state string) {
 		notify(state)
 		if state == sd.SdNotifyReady {
-			go debug.FreeOSMemory() // which collects all garbage first
+			go func() {
+				returnMemory()
+				time.Sleep(untilSettled)
+				returnMemory()
+			}()
 		}
 	}
+}
+
+func returnMemory() {
+	debug.FreeOSMemory() // which collects all garbage first
+	releaseProgram()
 }

@@ -162,6 +162,7 @@ func serve(ctx context.Context, o options, log *slog.Logger) int {
 // the lock is the last.
 func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 	limitGarbage()
+	releaseProgram() // what parsing the command line and initializing packages took
 	o.OS, o.CompareAll = runtime.GOOS, compareEvery
 	if o.Kube.On {
 		o.ConfigSkew = kubeletSkew
