@@ -26,7 +26,7 @@ func (m *Mesh) Received(now moment, from netip.Addr, answer, expired bool, body 
 	// bySource has the addresses of peers' tunnel devices, or their bridges and public IPs.
 	// A pod cannot have such an address. The subnet in the message only tells a request of
 	// another network from those of this one.
-	if t := m.bySource[from]; t != nil && b.subnet == t.subnet {
+	if t := m.bySource[from]; t != nil && b.subnet == t.at.Subnet {
 		m.receiveRequest(now, t, from, b)
 	}
 	return 0, false
@@ -43,7 +43,7 @@ func (m *Mesh) receiveAnswer(now moment, from netip.Addr, token uint64, expired 
 		return 0, false
 	}
 	t := s.target
-	if from != s.to && !t.subnet.Contains(from) && (!expired || from != t.public) {
+	if from != s.to && !t.at.Subnet.Contains(from) && (!expired || from != t.at.PublicIP) {
 		return 0, false
 	}
 	if s.purpose == fullSize && size < sizeOf(m.network.MTU, s.to) {
@@ -79,7 +79,7 @@ func (m *Mesh) found(t *target, addr netip.Addr) {
 	case t.kind == Bridges && addr == t.bridge():
 		t.hasPods = true
 	case t.kind == Tunnels:
-		t.answers = addr
+		t.viaBridge = addr == t.bridge()
 	}
 }
 
@@ -156,7 +156,7 @@ func (m *Mesh) alive(now moment, t *target) status.ReachState {
 
 // tally returns the tally of the way to an address.
 func (t *target) tally(addr netip.Addr) *tally {
-	if t.kind == Bridges && addr == t.public {
+	if t.kind == Bridges && addr == t.at.PublicIP {
 		return &t.under
 	}
 	return &t.main

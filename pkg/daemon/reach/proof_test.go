@@ -153,7 +153,7 @@ func TestForwardsAgain(t *testing.T) {
 	}
 	for _, target := range peer.mesh.order {
 		if since := w.now.Sub(target.probed); since > 200*time.Second {
-			t.Errorf("%s was not asked for %v", target.subnet, since)
+			t.Errorf("%s was not asked for %v", target.at.Subnet, since)
 		}
 	}
 }

@@ -154,10 +154,8 @@ func (c *check) suspicious() bool { return c.misses > 0 && !c.failed }
 // target is one address family of a peer. There is one for each of thousands of peers, so
 // small fields stand together.
 type target struct {
-	peer    *peer
-	subnet  netip.Prefix
-	public  netip.Addr
-	answers netip.Addr // that answered last; zero: none
+	peer *peer
+	at   *subnet.Endpoint // of a lease of the peer
 
 	main, under tally // see tally
 	full        check // whether it gets packets of the full size
@@ -168,6 +166,7 @@ type target struct {
 	kind        Addressing // which addresses are asked; None: only the public IP (Windows)
 	gone        bool       // no longer of the network
 	hasPods     bool       // the bridge has answered, so it exists
+	viaBridge   bool       // with Tunnels: what answered last is the bridge, not the device
 	told        bool       // by the latest request, that this node does not forward
 	suspect     bool       // in Mesh.suspects: nextSuspect asks it soon, and removes it
 
@@ -225,7 +224,6 @@ func (t *tally) ever() bool { return !t.alive.IsZero() }
 
 // peer is another node.
 type peer struct {
-	name     string
 	lease    *subnet.Lease
 	targets  []*target
 	behind   bool   // the system refused an entry

@@ -26,14 +26,12 @@ func (m *Mesh) Reach(name string) *status.Reach {
 	}
 	t := p.worst()
 	r := &status.Reach{State: t.state, Since: m.time(t.since), Probed: m.time(t.probed), Answered: m.time(t.last), Heard: m.time(t.counting().heard), RTT: status.Duration(t.rtt)}
-	r.Via, r.Target = status.ViaTunnel, t.base()
+	r.Via, r.Target = status.ViaTunnel, t.tunnel()
 	switch {
 	case t.kind == None || t.kind == Bridges && !t.hasPods:
-		r.Via, r.Target = status.ViaUnderlay, t.public
+		r.Via, r.Target = status.ViaUnderlay, t.at.PublicIP
 	case t.kind == Bridges:
 		r.Via, r.Target = status.ViaPods, t.bridge()
-	case t.answers.IsValid():
-		r.Target = t.answers
 	}
 	if !m.judging && r.State != status.UnknownReach {
 		r.State, r.Since = status.UnknownReach, m.time(m.since)
@@ -64,7 +62,7 @@ type Change struct {
 func (m *Mesh) Changes(now moment) (changes []Change) {
 	for p := range m.changed {
 		delete(m.changed, p)
-		if m.peers[p.name] != p || len(p.targets) == 0 {
+		if m.peers[p.lease.Name] != p || len(p.targets) == 0 {
 			continue
 		}
 		state := p.worst().state
@@ -74,9 +72,9 @@ func (m *Mesh) Changes(now moment) (changes []Change) {
 			if p.alarmed = state; p.alarm.IsZero() {
 				p.alarm = now
 			}
-			changes = append(changes, Change{Peer: p.name, Reach: *m.Reach(p.name)})
+			changes = append(changes, Change{Peer: p.lease.Name, Reach: *m.Reach(p.lease.Name)})
 		case !bad && state != status.UnknownReach && !p.alarm.IsZero():
-			changes = append(changes, Change{Peer: p.name, Reach: *m.Reach(p.name), Outage: max(1, now.Sub(p.alarm))})
+			changes = append(changes, Change{Peer: p.lease.Name, Reach: *m.Reach(p.lease.Name), Outage: max(1, now.Sub(p.alarm))})
 			p.alarm, p.alarmed = 0, ""
 		}
 	}
@@ -90,7 +88,7 @@ func (m *Mesh) Lasting(now moment, least time.Duration) (names []string) {
 	for t := range m.down {
 		p := t.peer
 		if !p.alarm.IsZero() && badness[p.alarmed] > badness[status.SmallOnly] && now.Sub(p.alarm) >= least {
-			names = append(names, p.name)
+			names = append(names, p.lease.Name)
 		}
 	}
 	slices.Sort(names)

@@ -210,7 +210,7 @@ func TestForgedMessages(t *testing.T) {
 		h.mesh.Received(w.now, w.nodes[2].lease.V4.Subnet.Addr(), false, false, forged.encode(0)) // another peer
 		for token, s := range h.mesh.waiting {                                                    // which has seen a request
 			reply := message{subnet: h.lease.V4.Subnet, heard: -1, token: token}
-			if s.target.subnet == victim {
+			if s.target.at.Subnet == victim {
 				h.mesh.Received(w.now, w.nodes[2].lease.V4.Subnet.Addr(), true, false, reply.encode(0))
 			}
 		}

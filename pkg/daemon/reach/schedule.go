@@ -1,7 +1,6 @@
 package reach
 
 import (
-	"cmp"
 	"net/netip"
 	"slices"
 )
@@ -129,7 +128,7 @@ func (m *Mesh) ask(now moment, t *target) request {
 	own := m.local(to)
 	r := request{to: to}
 	switch {
-	case to == t.public:
+	case to == t.at.PublicIP:
 	case t.kind == Tunnels:
 		r.from = own.Subnet.Addr()
 	case t.kind == Bridges:
@@ -171,11 +170,11 @@ func (t *target) choose(now moment, hops int) (to netip.Addr, why purpose) {
 	odd := t.asked%2 == 1
 	switch {
 	case t.kind == None, t.kind == Bridges && odd && (!t.hasPods || t.main.missed > 0):
-		return t.public, small
+		return t.at.PublicIP, small
 	case t.kind == Bridges:
 		to = t.bridge()
 	default:
-		to = cmp.Or(t.answers, t.base())
+		to = t.tunnel()
 		if t.main.missed > 0 && odd {
 			to = t.bridge()
 		} else if t.main.missed > 0 {

@@ -37,11 +37,14 @@ func (m *Mesh) Update(now moment, n Network) {
 		}
 		p := m.peers[l.Name]
 		if p == nil {
-			p = &peer{name: l.Name}
+			p = &peer{}
 			m.peers[l.Name] = p
 		}
 		if p.lease != l && (p.lease == nil || !sameWay(p.lease, l)) || moved {
 			m.replace(now, p, l)
+		}
+		if p.lease != l {
+			p.follow(l)
 		}
 		p.lease, p.behind, p.retained, p.seen = l, refused[l.Name], retained[l.Name], m.passes
 	}
@@ -71,6 +74,18 @@ func sameWay(a, b *subnet.Lease) bool {
 	return a.Backend == b.Backend && same(a.V4, b.V4) && same(a.V6, b.V6)
 }
 
+// follow makes the targets refer to a lease with the same endpoints as before, so that the
+// former one does not stay in memory.
+func (p *peer) follow(l *subnet.Lease) {
+	for _, t := range p.targets {
+		if t.base().Is4() {
+			t.at = &l.V4
+		} else {
+			t.at = &l.V6
+		}
+	}
+}
+
 // drop forgets the targets of a peer.
 func (m *Mesh) drop(p *peer) {
 	for _, t := range p.targets {
@@ -88,11 +103,11 @@ func (m *Mesh) drop(p *peer) {
 // replace makes new targets for a peer, in the families that this node has, too.
 func (m *Mesh) replace(now moment, p *peer, l *subnet.Lease) {
 	m.drop(p)
-	for _, e := range l.Endpoints() {
-		if own := m.local(e.Subnet.Addr()); !own.On() {
+	for _, e := range []*subnet.Endpoint{&l.V4, &l.V6} {
+		if !e.On() || !m.local(e.Subnet.Addr()).On() {
 			continue
 		}
-		t := &target{peer: p, subnet: e.Subnet, public: e.PublicIP, kind: m.network.Addressing,
+		t := &target{peer: p, at: e, kind: m.network.Addressing,
 			state: status.UnknownReach, since: now, added: now, full: check{due: now}, forwarding: check{due: now}}
 		if isWindows(e.Data) {
 			t.kind = None
@@ -134,8 +149,16 @@ func isWindows(data json.RawMessage) bool {
 }
 
 // base is the address of the tunnel device, bridge that of the pods' bridge.
-func (t *target) base() netip.Addr   { return t.subnet.Addr() }
-func (t *target) bridge() netip.Addr { return t.subnet.Addr().Next() }
+func (t *target) base() netip.Addr   { return t.at.Subnet.Addr() }
+func (t *target) bridge() netip.Addr { return t.at.Subnet.Addr().Next() }
+
+// tunnel is the address that answered last; at first, that of the tunnel device.
+func (t *target) tunnel() netip.Addr {
+	if t.viaBridge {
+		return t.bridge()
+	}
+	return t.base()
+}
 
 // pod is an address of pods: the first one, which exists or not.
 func (t *target) pod() netip.Addr { return t.bridge().Next() }
@@ -146,7 +169,7 @@ func (t *target) sources() []netip.Addr {
 	case Tunnels:
 		return []netip.Addr{t.base()}
 	case Bridges:
-		return []netip.Addr{t.bridge(), t.public}
+		return []netip.Addr{t.bridge(), t.at.PublicIP}
 	}
 	return nil
 }
