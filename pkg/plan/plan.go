@@ -12,6 +12,7 @@ import (
 
 	"flannel/backend"
 	"flannel/pkg/dataplane"
+	"flannel/pkg/mac"
 	"flannel/subnet"
 )
 
@@ -72,42 +73,61 @@ type resource struct {
 	end    dataplane.End
 }
 
-// holders maps resources to peers. Subnets and tunnel ends have a map each, since the keys
-// of one map for both would be twice as large.
+// holders maps resources to peers. Each kind of resource has a map of its own, since the
+// keys of one map for all would be several times larger.
 type holders struct {
+	peers   int // expected
 	subnets map[netip.Prefix]*peer
-	ends    map[endOf]*peer
+	devices map[string]ends
 }
 
-type endOf struct {
-	device string
-	end    dataplane.End
+// ends maps the tunnel ends of a device to peers.
+type ends struct {
+	macs map[mac.Addr]*peer
+	keys map[dataplane.PublicKey]*peer
 }
 
 func newHolders(peers int) holders {
-	return holders{make(map[netip.Prefix]*peer, peers), make(map[endOf]*peer, peers)}
+	return holders{peers, make(map[netip.Prefix]*peer, peers), map[string]ends{}}
 }
 
 func (h holders) get(r resource) *peer {
-	if r.subnet.IsValid() {
+	switch of := h.devices[r.device]; {
+	case r.subnet.IsValid():
 		return h.subnets[r.subnet]
+	case r.end.Key != (dataplane.PublicKey{}):
+		return of.keys[r.end.Key]
+	default:
+		return of.macs[r.end.MAC]
 	}
-	return h.ends[endOf{r.device, r.end}]
 }
 
 func (h holders) set(r resource, p *peer) {
 	if r.subnet.IsValid() {
 		h.subnets[r.subnet] = p
-	} else {
-		h.ends[endOf{r.device, r.end}] = p
+		return
 	}
+	of := h.devices[r.device]
+	if r.end.Key != (dataplane.PublicKey{}) {
+		if of.keys == nil {
+			of.keys = make(map[dataplane.PublicKey]*peer, h.peers)
+		}
+		of.keys[r.end.Key] = p
+	} else {
+		if of.macs == nil {
+			of.macs = make(map[mac.Addr]*peer, h.peers)
+		}
+		of.macs[r.end.MAC] = p
+	}
+	h.devices[r.device] = of
 }
 
 func (h holders) remove(r resource) {
 	if r.subnet.IsValid() {
 		delete(h.subnets, r.subnet)
 	} else {
-		delete(h.ends, endOf{r.device, r.end})
+		delete(h.devices[r.device].macs, r.end.MAC)
+		delete(h.devices[r.device].keys, r.end.Key)
 	}
 }
 
