@@ -28,6 +28,7 @@ package peerset
 
 import (
 	"errors"
+	"maps"
 	"slices"
 	"time"
 
@@ -66,6 +67,7 @@ type Set struct {
 	known     map[string]entry     // by name, what the store has, our own entry included
 	present   int                  // number of peers in known whose lease is usable
 	unjudged  map[string]bool      // names in known that were not validated yet; empty while a peer is withdrawn
+	allNew    bool                 // instead of unjudged: none of known was validated yet
 	withdrawn map[string]*departed // by name
 	fresh     []*departed          // those of withdrawn that the running call has added
 	shrunk    bool                 // the running call has withdrawn a peer
@@ -138,7 +140,7 @@ type departed struct {
 // is not known yet. The peers of a mass withdrawal are retained for the time
 // retain; if it is 0, they are not.
 func New(own string, retain time.Duration) *Set {
-	return &Set{own: own, retain: retain, judge: subnet.Trusting{}, known: map[string]entry{}, unjudged: map[string]bool{}, withdrawn: map[string]*departed{}}
+	return &Set{own: own, retain: retain, judge: subnet.Trusting{}, known: map[string]entry{}, unjudged: map[string]bool{}, allNew: true, withdrawn: map[string]*departed{}}
 }
 
 // SetJudge validates all leases again, and reports whether the set has changed.
@@ -147,9 +149,7 @@ func New(own string, retain time.Duration) *Set {
 func (s *Set) SetJudge(j subnet.Judge) (changed bool) {
 	s.judge, s.resolved = j, false
 	if len(s.withdrawn) == 0 {
-		for name := range s.known {
-			s.unjudged[name] = true
-		}
+		s.unjudged, s.allNew = map[string]bool{}, true
 		return s.finish()
 	}
 	for name, e := range s.known {
@@ -276,14 +276,20 @@ func (s *Set) recordNew(updates []Change) (count int) {
 			s.rejectsDirty = s.rejectsDirty || c.Reject != ""
 			s.windowsDirty = s.windowsDirty || c.Windows
 		}
-		s.known[c.Name], s.unjudged[c.Name] = entry{Entry: c.Entry}, true
+		if s.known[c.Name] = (entry{Entry: c.Entry}); !s.allNew {
+			s.unjudged[c.Name] = true
+		}
 	}
 	return count
 }
 
 // judgeRest validates the entries that were not validated yet.
 func (s *Set) judgeRest() {
-	for name := range s.unjudged {
+	names := maps.Keys(s.unjudged)
+	if s.allNew {
+		names = maps.Keys(s.known)
+	}
+	for name := range names {
 		was := s.known[name]
 		e, _ := s.validate(was.Entry)
 		s.known[name] = e
@@ -292,7 +298,7 @@ func (s *Set) judgeRest() {
 		}
 		s.resolved = false
 	}
-	s.unjudged = map[string]bool{} // clear would keep the memory
+	s.unjudged, s.allNew = map[string]bool{}, false // clear would keep the memory
 }
 
 // count updates present when the entry of a peer changes.
