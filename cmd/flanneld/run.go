@@ -235,6 +235,7 @@ func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 			Echo: icmp.Echo, Notify: returningMemory(notify(log)), Watchdog: watchdog(log), EnvFile: subnetFileChanges,
 		}
 		running.Store(d)
+		releaseProgram() // what opening all these took
 		return d.Run(ctx)
 	})
 	err = tasks.Wait()
