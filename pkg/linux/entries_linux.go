@@ -49,6 +49,47 @@ func (h hop) String() string {
 	return fmt.Sprintf("via %s on link %d", h.Via, h.Index)
 }
 
+// packedHop is a hop in 24 bytes, instead of 40, and without pointers, for maps that have
+// one of each peer.
+type packedHop struct {
+	via   [16]byte
+	index int32
+	bits  uint8 // of via; 0: there is none
+	flags uint8
+}
+
+const (
+	packedBlackhole = 1 << iota
+	packedOnlink
+	packedUnmanaged
+)
+
+func (h hop) pack() packedHop {
+	p := packedHop{via: h.Via.As16(), index: int32(h.Index), bits: uint8(h.Via.BitLen())}
+	if h.Blackhole {
+		p.flags |= packedBlackhole
+	}
+	if h.Onlink {
+		p.flags |= packedOnlink
+	}
+	if h.Unmanaged {
+		p.flags |= packedUnmanaged
+	}
+	return p
+}
+
+// unpack is the inverse of pack.
+func (p packedHop) unpack() hop {
+	h := hop{Index: int(p.index), Blackhole: p.flags&packedBlackhole != 0, Onlink: p.flags&packedOnlink != 0, Unmanaged: p.flags&packedUnmanaged != 0}
+	switch p.bits {
+	case 32:
+		h.Via = netip.AddrFrom16(p.via).Unmap()
+	case 128:
+		h.Via = netip.AddrFrom16(p.via)
+	}
+	return h
+}
+
 // neighKey identifies a neighbour: an address on a link. Its value is the MAC
 // address.
 type neighKey struct {

@@ -41,10 +41,10 @@ type nexthopStore struct {
 	lost func()
 
 	mu   sync.Mutex
-	none bool           // the kernel has no nexthop objects
-	ids  map[hop]uint32 // the object that routes through a hop take
-	hops map[uint32]hop // all existing objects, including those of others
-	last uint32         // the last ID that was reserved
+	none bool                 // the kernel has no nexthop objects
+	ids  map[packedHop]uint32 // the object that routes through a hop take
+	hops map[uint32]packedHop // all existing objects, including those of others
+	last uint32               // the last ID that was reserved
 }
 
 // nexthopKey identifies an object by its hop. Of several objects of ours with the
@@ -71,7 +71,7 @@ func newNexthopStore(c *rtnetlink.Conn, scope *scopePointer, instance string) *n
 		h.Write([]byte(instance)) //nolint:errcheck // it never fails
 		first += nexthopRange * (1 + h.Sum32()%(otherRanges-1))
 	}
-	return &nexthopStore{conn: c, scope: scope, first: first, ids: map[hop]uint32{}, hops: map[uint32]hop{}, last: first, lost: func() {}}
+	return &nexthopStore{conn: c, scope: scope, first: first, ids: map[packedHop]uint32{}, hops: map[uint32]packedHop{}, last: first, lost: func() {}}
 }
 
 // owns reports whether an object is ours.
@@ -85,7 +85,7 @@ func (s *nexthopStore) List(context.Context) (map[nexthopKey]struct{}, error) {
 	s.mu.Lock()
 	n := len(s.hops) // the expected size: growing a map takes twice the memory and time
 	s.mu.Unlock()
-	out, ids, hops := make(map[nexthopKey]struct{}, n), make(map[hop]uint32, n), make(map[uint32]hop, n)
+	out, ids, hops := make(map[nexthopKey]struct{}, n), make(map[packedHop]uint32, n), make(map[uint32]packedHop, n)
 	reset := func() { clear(out); clear(ids); clear(hops) }
 	header := make([]byte, 8) // a zero struct nhmsg: the objects of all families
 	err := s.conn.Dump(rtnetlink.DumpRequest(unix.RTM_GETNEXTHOP, header), reset, func(body []byte) error {
@@ -93,15 +93,16 @@ func (s *nexthopStore) List(context.Context) (map[nexthopKey]struct{}, error) {
 		if err != nil {
 			return err
 		}
-		hops[id] = h
+		packed := h.pack()
+		hops[id] = packed
 		if !s.owns(id, protocol) {
 			return nil
 		}
 		key := nexthopKey{hop: h}
-		if _, twice := ids[h]; twice {
+		if _, twice := ids[packed]; twice {
 			key.extra = id
 		} else {
-			ids[h] = id
+			ids[packed] = id
 		}
 		out[key] = struct{}{}
 		return nil
@@ -142,7 +143,7 @@ func (s *nexthopStore) resolve(r kernelRoute) hop {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if h, ok := s.hops[r.nexthop]; ok {
-		return h
+		return h.unpack()
 	}
 	return hop{Unmanaged: true}
 }
@@ -156,14 +157,15 @@ func (s *nexthopStore) reserveID(h hop) {
 		s.last = s.first + (s.last+1-s.first)%nexthopRange
 		_, used = s.hops[s.last]
 	}
-	s.ids[h], s.hops[s.last] = s.last, h
+	packed := h.pack()
+	s.ids[packed], s.hops[s.last] = s.last, packed
 }
 
 // idOf returns the ID of the object with a key; 0 if there is none.
 func (s *nexthopStore) idOf(key nexthopKey) uint32 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return cmp.Or(key.extra, s.ids[key.hop])
+	return cmp.Or(key.extra, s.ids[key.pack()])
 }
 
 // releaseID is the inverse of reserveID. Called before the object is deleted, so
@@ -173,7 +175,7 @@ func (s *nexthopStore) releaseID(key nexthopKey) (id uint32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if key.extra == 0 {
-		delete(s.ids, key.hop)
+		delete(s.ids, key.pack())
 	}
 	delete(s.hops, id)
 	return id
@@ -224,7 +226,8 @@ func (s *nexthopStore) observe(id uint32, protocol uint8, h hop, present bool) (
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	old, known := s.hops[id]
-	if present && known && old == h {
+	packed := h.pack()
+	if present && known && old == packed {
 		return key, false, false
 	}
 	used := known && s.ids[old] == id
@@ -235,11 +238,11 @@ func (s *nexthopStore) observe(id uint32, protocol uint8, h hop, present bool) (
 		delete(s.ids, old)
 	}
 	if present {
-		s.hops[id] = h
+		s.hops[id] = packed
 	}
 	switch {
 	case used:
-		return nexthopKey{hop: old}, true, true
+		return nexthopKey{hop: old.unpack()}, true, true
 	case present && s.owns(id, protocol):
 		return nexthopKey{hop: h, extra: id}, true, false
 	}

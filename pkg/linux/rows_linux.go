@@ -21,7 +21,7 @@ type rows struct {
 	neighs   *reconcile.Table[neighKey, mac.Addr]
 	fdb      *reconcile.Table[fdbKey, netip.Addr]
 
-	hopUsers  map[hop]int      // number of wanted routes through a hop
+	hopUsers  map[hop]int      // number of wanted routes through a hop beyond the first; no entry: 0
 	network   map[routeKey]hop // wanted; see addNetworkRoutes
 	foreign   map[routeKey]hop // see routeStore; of the last list
 	diverting atomic.Bool      // it matters which routes others have into our networks; see tun.diverted
@@ -45,20 +45,16 @@ func newRows(c *rtnetlink.Conn, scope *scopePointer, instance string) *rows {
 // another wanted route uses it.
 func (r *rows) putRoute(f *driver.Filling, dst netip.Prefix, h hop) {
 	driver.Put(f, r.routes, routeKey{dst, defaultMetric(dst.Addr())}, h)
-	others := 0
-	switch f.Verb {
-	case driver.Want:
-		others = r.hopUsers[h]
+	key := nexthopKey{hop: h}
+	switch others := r.hopUsers[h]; {
+	case f.Verb == driver.Want && r.nexthops.Wanted(key):
 		r.hopUsers[h]++
-	case driver.Drop:
-		others = r.hopUsers[h] - 1
-		r.hopUsers[h] = others
-		if others == 0 {
-			delete(r.hopUsers, h)
-		}
-	}
-	if others == 0 {
-		driver.Put(f, r.nexthops, nexthopKey{hop: h}, struct{}{})
+	case f.Verb == driver.Drop && others > 1:
+		r.hopUsers[h]--
+	case f.Verb == driver.Drop && others == 1:
+		delete(r.hopUsers, h)
+	default:
+		driver.Put(f, r.nexthops, key, struct{}{})
 	}
 }
 
