@@ -3,6 +3,7 @@ package reconcile
 import (
 	"fmt"
 	"maps"
+	"slices"
 )
 
 // row is what the table knows about a key whose entry is not settled: what is desired and
@@ -11,7 +12,7 @@ type row[K, V comparable] struct {
 	key            K
 	want, have     V    // desired and actual value; zero if not wanted, or absent
 	wanted, exists bool // there is a desired, an actual value
-	dirty          bool // it is in Table.dirty; only dueEntries may remove it from there
+	dirty          bool // it is in Table.dirty; only removeAgreeing may remove it from there
 	listed         bool // the list that is being processed contains it
 	// settled: the actual value was the desired one. If it is not any more, somebody
 	// else has changed it.
@@ -105,6 +106,24 @@ func (t *Table[K, V]) remove(r *row[K, V]) {
 		t.settled[r.key] = r.want
 	}
 	delete(t.rows, r.key)
+}
+
+// removeAgreeing removes the dirty rows that agree by now.
+func (t *Table[K, V]) removeAgreeing() {
+	t.dirty = slices.DeleteFunc(t.dirty, func(r *row[K, V]) bool {
+		if r.dirty = !r.agrees(); !r.dirty {
+			t.remove(r)
+		}
+		return !r.dirty
+	})
+	if len(t.rows) == 0 { // both keep the memory of the most entries that they had
+		t.dirty, t.rows = nil, map[K]*row[K, V]{}
+	}
+	if t.most = max(t.most, len(t.settled)); len(t.settled) < t.most/2 { // and so does this one
+		fewer := make(map[K]V, len(t.settled))
+		maps.Copy(fewer, t.settled)
+		t.settled, t.most = fewer, len(fewer)
+	}
 }
 
 // settleMissing records that all missing entries exist: they were just set.

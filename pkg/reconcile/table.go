@@ -12,7 +12,6 @@ package reconcile
 import (
 	"context"
 	"fmt"
-	"slices"
 	"sync"
 )
 
@@ -69,8 +68,9 @@ type Table[K, V comparable] struct {
 
 	mu      sync.Mutex
 	settled map[K]V
+	most    int // number of entries that settled has had, since it was made
 	missing map[K]V
-	rows    map[K]*row[K, V] // also all that changed during a list, or since the last dueEntries
+	rows    map[K]*row[K, V] // also all that changed during a list, or since the last removeAgreeing
 	wanted  int              // number of desired values
 	dirty   []*row[K, V]     // rows that may not agree; all other rows do
 	stale   bool             // actual values may be wrong: list before the next Add
@@ -293,26 +293,19 @@ func (t *Table[K, V]) TakeRepairs() Repairs {
 }
 
 // dueEntries returns the entries to set (wanted), of dirty rows and then the missing ones,
-// or the entries of dirty rows to delete (not wanted). It removes rows that agree from
-// dirty. It counts the write that follows as a call of the store, so that recordWrites
+// or the entries of dirty rows to delete (not wanted). It counts the write that follows as a call of the store, so that recordWrites
 // recognizes newer notifications. undone has the rows of the first entries as they are
 // now, or is nil if no write is a repair.
 func (t *Table[K, V]) dueEntries(wanted bool) (entries []Entry[K, V], undone []row[K, V]) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.removeAgreeing()
 	n, repairs := 0, false
-	t.dirty = slices.DeleteFunc(t.dirty, func(r *row[K, V]) bool {
-		if r.dirty = !r.agrees(); !r.dirty {
-			t.remove(r)
-		}
-		if r.dirty && r.wanted == wanted {
+	for _, r := range t.dirty {
+		if r.wanted == wanted {
 			n++
 			repairs = repairs || r.repaired()
 		}
-		return !r.dirty
-	})
-	if len(t.rows) == 0 { // both keep the memory of the most entries that they had
-		t.dirty, t.rows = nil, map[K]*row[K, V]{}
 	}
 	if repairs {
 		undone = make([]row[K, V], 0, n)
@@ -353,7 +346,7 @@ func (t *Table[K, V]) recordWrites(verb string, entries []Entry[K, V], undone []
 	defer t.mu.Unlock()
 	refused := &RefusedError{Table: t.store.Name(), Verb: verb}
 	for i, e := range entries {
-		r := t.rows[e.Key] // a dirty row is not removed before the next dueEntries
+		r := t.rows[e.Key] // a dirty row is not removed before removeAgreeing
 		if errs != nil && errs[i] != nil {
 			refused.Entries = append(refused.Entries, Refusal{e.Key, errs[i]})
 			if r == nil && t.isMissing(e.Key) { // rows keep their order, and so the text of the error
@@ -379,6 +372,7 @@ func (t *Table[K, V]) recordWrites(verb string, entries []Entry[K, V], undone []
 	if verb == "set" {
 		t.settleMissing()
 	}
+	t.removeAgreeing()
 	if len(refused.Entries) == 0 {
 		return 0, replaced, nil
 	}
