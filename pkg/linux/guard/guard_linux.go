@@ -77,11 +77,11 @@ type Guard struct {
 	watch    *netlink.Conn
 	watching chan struct{} // closed when the watcher has ended
 
-	peers, pods *reconcile.Table[element, parts] // by address, and by name of the interface
-	others      map[entry]int                    // number of further paths that want a part of an element of peers
-	peersAdded  bool                             // by Put, since countJoined succeeded last; true at first
-	masks       map[mask]int                     // number of uses by paths; 0: not needed after the next Prune
-	made        map[string]bool                  // the kernel has these sets; see describedSet
+	peers, pods *reconcile.Table[element, struct{}] // by address, and by name of the interface
+	others      map[element]int                     // number of further paths that want an element of peers
+	peersAdded  bool                                // by Put, since countJoined succeeded last; true at first
+	masks       map[mask]int                        // number of uses by paths; 0: not needed after the next Prune
+	made        map[string]bool                     // the kernel has these sets; see describedSet
 
 	samples *sampler
 	trial   trial
@@ -106,9 +106,9 @@ func New(log *slog.Logger, instance string, notify func()) (*Guard, error) {
 		name += "-" + instance
 	}
 	g := &Guard{samples: newSampler(log, notify), table: &nftables.Table{Family: nftables.TableFamilyINet, Name: name}, notify: notify, log: log,
-		others: map[entry]int{}, peersAdded: true, masks: map[mask]int{}, made: map[string]bool{}, watching: make(chan struct{})}
-	g.peers = reconcile.NewTable[element, parts](elements{g, "guard-peers", g.peerSets})
-	g.pods = reconcile.NewTable[element, parts](elements{g, "guard-pods", func() []string { return []string{pods} }})
+		others: map[element]int{}, peersAdded: true, masks: map[mask]int{}, made: map[string]bool{}, watching: make(chan struct{})}
+	g.peers = reconcile.NewTable[element, struct{}](elements{g, "guard-peers", g.peerSets})
+	g.pods = reconcile.NewTable[element, struct{}](elements{g, "guard-pods", func() []string { return []string{pods} }})
 	g.stale.Store(true)
 	g.podsStale.Store(true)
 	var err error
@@ -164,37 +164,18 @@ func (g *Guard) Put(verb driver.Verb, p *dataplane.Path) {
 		}
 	}
 	for _, e := range all {
-		g.put(verb, e)
-	}
-}
-
-// put wants or drops parts of an element.
-func (g *Guard) put(verb driver.Verb, e entry) {
-	before, _ := g.peers.Desired(e.Key)
-	after := before
-	for part := firstSet; part <= thirdSet; part <<= 1 {
-		use := entry{Key: e.Key, Value: part}
-		switch {
-		case e.Value&part == 0:
-		case verb == driver.Want && before&part != 0:
-			g.others[use]++
-		case verb == driver.Want:
-			after |= part
-		case g.others[use] == 0:
-			after &^= part
-		default:
-			if g.others[use]--; g.others[use] == 0 {
-				delete(g.others, use)
+		if verb == driver.Want {
+			if g.peers.Wanted(e) {
+				g.others[e]++
+				continue
 			}
+			g.peers.Want(e, struct{}{})
+			g.peersAdded = true
+		} else if g.others[e] == 0 {
+			g.peers.Drop(e)
+		} else if g.others[e]--; g.others[e] == 0 {
+			delete(g.others, e)
 		}
-	}
-	switch {
-	case after == before:
-	case after == 0:
-		g.peers.Drop(e.Key)
-	default:
-		g.peers.Want(e.Key, after)
-		g.peersAdded = g.peersAdded || verb == driver.Want
 	}
 }
 
@@ -230,7 +211,7 @@ func (g *Guard) Apply(ctx context.Context, o driver.Options, c *Config, interfac
 		g.pods.Reset()
 		for _, name := range names {
 			if !slices.Contains(c.Tunnels, name) {
-				g.pods.Want(newElement(codeOf(pods), []byte(ifname(name))...), firstSet)
+				g.pods.Want(newElement(codeOf(pods), []byte(ifname(name))...), struct{}{})
 			}
 		}
 	}
@@ -267,11 +248,10 @@ func (g *Guard) Drops(p *dataplane.Path) bool {
 		return false
 	}
 	all, _ := elementsOf(p)
-	return g.dropping && slices.ContainsFunc(all, func(e entry) bool {
-		m, isNetwork := e.Key.mask()
-		has, _ := g.peers.Actual(e.Key)
-		missing := e.Value &^ has
-		return isNetwork && m.kind == owners && missing != 0 || !isNetwork && missing&(firstSet|thirdSet) != 0
+	return g.dropping && slices.ContainsFunc(all, func(e element) bool {
+		m, isNetwork := e.mask()
+		_, exists := g.peers.Actual(e)
+		return !exists && (m.kind == owners || !isNetwork && (e.set() == peers4 || e.set() == peers6))
 	})
 }
 

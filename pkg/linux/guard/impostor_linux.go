@@ -79,15 +79,13 @@ func (m mask) code() setCode {
 }
 
 // mask is the inverse of mask.code; ok is false if the set is another one.
-func (c setCode) mask() (m mask, ok bool) {
-	kind := c[0] &^ 0x80
+func (e element) mask() (m mask, ok bool) {
+	kind := e[0] &^ 0x80
 	if kind == 0 {
 		return mask{}, false
 	}
-	return mask{kindsOfSets[kind-1], c[0] != kind, int(c[1])}, true
+	return mask{kindsOfSets[kind-1], e[0] != kind, int(e[1])}, true
 }
-
-func (e element) mask() (m mask, ok bool) { return e.code().mask() }
 
 func compareMasks(a, b mask) int {
 	return cmp.Or(strings.Compare(a.kind, b.kind), a.family()-b.family(), a.bits-b.bits)
@@ -121,22 +119,24 @@ func sendersOf(p *dataplane.Path) iter.Seq[netip.Addr] {
 }
 
 // elementsOf returns what the sets have for a path.
-func elementsOf(p *dataplane.Path) (all []entry, masks []mask) {
+func elementsOf(p *dataplane.Path) (all []element, masks []mask) {
 	host := func(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 	_, encrypted := p.Encap.(dataplane.WireGuardPeer)
-	all, masks = append(all, entry{Key: network(p.Dst), Value: firstSet | secondSet}), append(masks, of(inside, p.Dst), of(subnets, p.Dst))
+	for _, kind := range []string{inside, subnets} {
+		m := of(kind, p.Dst)
+		all, masks = append(all, newElement(m.code(), p.Dst.Masked().Addr().AsSlice()...)), append(masks, m)
+	}
 	for a := range sendersOf(p) {
+		all = append(all, peer(a), node(a))
 		if encrypted || a.Is6() != p.Dst.Addr().Is6() { // its key says whose packets it may send
-			all = append(all, entry{Key: peer(a), Value: firstSet | secondSet})
 			continue
 		}
-		all, masks = append(all, entry{Key: peer(a), Value: firstSet | secondSet | thirdSet}), append(masks, of(owners, host(a)))
-		networks := []netip.Prefix{p.Dst}
+		networks := []netip.Prefix{p.Dst, host(p.Via)}
 		if a != p.Via {
-			networks = append(networks, host(p.Via))
+			networks = append(networks, host(a))
 		}
 		for _, n := range networks {
-			all, masks = append(all, entry{Key: owner(a, n), Value: firstSet}), append(masks, of(owners, n))
+			all, masks = append(all, owner(a, n)), append(masks, of(owners, n))
 		}
 	}
 	return all, masks
@@ -148,13 +148,11 @@ var (
 	nodeSets = map[bool]setCode{false: codeOf(nodes4), true: codeOf(nodes6)}
 )
 
-// peer is the element of an address from which a peer sends.
+// peer is an element of a set of peers.
 func peer(sender netip.Addr) element { return newElement(peerSets[sender.Is6()], sender.AsSlice()...) }
 
-// network is the element of a peer's subnet.
-func network(subnet netip.Prefix) element {
-	return newElement(of(subnets, subnet).code(), subnet.Masked().Addr().AsSlice()...)
-}
+// node is an element of a set of nodes.
+func node(sender netip.Addr) element { return newElement(nodeSets[sender.Is6()], sender.AsSlice()...) }
 
 // owner is an element of a set of owners.
 func owner(sender netip.Addr, network netip.Prefix) element {

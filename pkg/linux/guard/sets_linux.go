@@ -1,11 +1,9 @@
 package guard
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"math/bits"
 	"net/netip"
 	"slices"
 	"strings"
@@ -49,60 +47,10 @@ func (g *Guard) set(name string) *nftables.Set {
 // namedSets are those of elements, except the sets of networks.
 var namedSets = []string{peers4, peers6, nodes4, nodes6, pods}
 
-// element is what the sets have of one address, network or owner, or of one interface: the
-// code of a set, and the key as the kernel compares it. It is one string, since there are
-// three of them for each peer. Several sets may have it, see parts.
+// element is one of a set: the set's code, and the key as the kernel compares it, which is
+// an address, an owner, or the name of an interface. It is one string, since there are
+// six of them for each peer.
 type element string
-
-// parts are some of the sets that may have an element: bit i is part i of element.parts.
-type parts uint8
-
-const (
-	firstSet  parts = 1 << iota // the set that the element's code names
-	secondSet                   // of an address: the set of nodes; of a network: that of networks inside
-	thirdSet                    // of an address: the set of owners, as its own owner
-)
-
-// String is for messages about elements that somebody else has changed.
-func (p parts) String() string {
-	return fmt.Sprintf("an element of %d sets", bits.OnesCount8(uint8(p)))
-}
-
-// part is one element of a set of the kernel.
-type part struct {
-	set setCode
-	key []byte
-}
-
-// parts returns all parts that the element may have.
-func (e element) parts() []part {
-	all := []part{{e.code(), e.key()}}
-	if m, isNetwork := e.mask(); isNetwork && m.kind == subnets {
-		return append(all, part{mask{inside, m.v6, m.bits}.code(), e.key()})
-	}
-	for _, v6 := range []bool{false, true} {
-		if e.code() == peerSets[v6] {
-			self := mask{owners, v6, 8 * len(e.key())}
-			return append(all, part{nodeSets[v6], e.key()}, part{self.code(), slices.Concat(e.key(), e.key())})
-		}
-	}
-	return all
-}
-
-// elementOf is the inverse of element.parts.
-func elementOf(p part) (e element, of parts) {
-	m, isNetwork := p.set.mask()
-	half := len(p.key) / 2
-	switch {
-	case p.set == nodeSets[false], p.set == nodeSets[true]:
-		return newElement(peerSets[p.set == nodeSets[true]], p.key...), secondSet
-	case isNetwork && m.kind == inside:
-		return newElement(mask{subnets, m.v6, m.bits}.code(), p.key...), secondSet
-	case isNetwork && m.kind == owners && m.bits == 8*half && bytes.Equal(p.key[:half], p.key[half:]):
-		return newElement(peerSets[m.v6], p.key[:half]...), thirdSet
-	}
-	return newElement(p.set, p.key...), firstSet
-}
 
 // setCode is the name of a set in two bytes: 0 and an index of namedSets, or the code of a
 // mask.
@@ -123,12 +71,12 @@ func newElement(set setCode, key ...byte) element {
 func (e element) code() setCode { return setCode{e[0], e[1]} }
 func (e element) key() []byte   { return []byte(e[2:]) }
 
-// nameOf is the inverse of codeOf.
-func nameOf(set setCode) string {
-	if m, isNetworks := set.mask(); isNetworks {
+// set is the name of the set.
+func (e element) set() string {
+	if m, isNetwork := e.mask(); isNetwork {
 		return m.set()
 	}
-	return namedSets[set[1]]
+	return namedSets[e[1]]
 }
 
 func (e element) String() string {
@@ -142,7 +90,7 @@ func (e element) String() string {
 		base, _ := netip.AddrFromSlice(key)
 		return sender + netip.PrefixFrom(base, m.bits).String()
 	}
-	if nameOf(e.code()) == pods {
+	if e.set() == pods {
 		return strings.TrimRight(string(key), "\x00")
 	}
 	a, _ := netip.AddrFromSlice(key)
@@ -160,8 +108,8 @@ type elements struct {
 func (e elements) Name() string { return e.name }
 
 // List implements reconcile.Store.
-func (e elements) List(context.Context) (map[element]parts, error) {
-	all := map[element]parts{}
+func (e elements) List(context.Context) (map[element]struct{}, error) {
+	all := map[element]struct{}{}
 	for _, set := range e.sets() {
 		list, err := e.g.conn.GetSetElements(e.g.set(set))
 		if err != nil && !errors.Is(err, unix.ENOENT) {
@@ -169,8 +117,7 @@ func (e elements) List(context.Context) (map[element]parts, error) {
 		}
 		code := codeOf(set)
 		for _, has := range list {
-			e, of := elementOf(part{code, has.Key})
-			all[e] |= of
+			all[newElement(code, has.Key...)] = struct{}{}
 		}
 	}
 	return all, nil
@@ -186,67 +133,45 @@ func (g *Guard) peerSets() []string {
 }
 
 // Set implements reconcile.Store.
-func (e elements) Set(_ context.Context, entries []entry) []error {
-	return e.change(entries, func(n entry) (add, remove parts) {
-		has, _ := e.g.peers.Actual(n.Key)
-		return n.Value &^ has, has &^ n.Value
-	})
+func (e elements) Set(_ context.Context, entries []reconcile.Entry[element, struct{}]) []error {
+	return e.change(entries, e.g.conn.SetAddElements)
 }
 
 // Delete implements reconcile.Store. Elements that somebody else has deleted meanwhile
 // make the kernel refuse them all; the next pass lists the set.
-func (e elements) Delete(_ context.Context, entries []entry) []error {
-	return e.change(entries, func(n entry) (add, remove parts) { return 0, n.Value })
+func (e elements) Delete(_ context.Context, entries []reconcile.Entry[element, struct{}]) []error {
+	return e.change(entries, e.g.conn.SetDeleteElements)
 }
 
-type entry = reconcile.Entry[element, parts]
+// atOnce is the number of elements in one transaction, whose message then has less than
+// the 64 KiB that the length of an attribute can be.
+const atOnce = 1000
 
-// atOnce is the number of elements in one transaction, whose messages, one for each set,
-// then have less than the 64 KiB that the length of an attribute can be.
-const atOnce = 500
-
-// change adds and removes parts of all entries, in messages of limited size.
-func (e elements) change(entries []entry, of func(entry) (add, remove parts)) (errs []error) {
+// change calls do for all entries, in messages of limited size.
+func (e elements) change(entries []reconcile.Entry[element, struct{}], do func(*nftables.Set, []nftables.SetElement) error) []error {
+	errs := make([]error, 0, len(entries))
 	keys := make([]nftables.SetElement, 0, min(len(entries), atOnce))
-	for start := 0; start < len(entries); start += atOnce {
-		end := min(start+atOnce, len(entries))
-		err := e.changeOnce(entries[start:end], keys, of)
-		if err != nil && errs == nil {
-			errs = make([]error, len(entries))
-		}
-		for i := start; err != nil && i < end; i++ {
-			errs[i] = err
+	for chunk := range slices.Chunk(entries, atOnce) {
+		err := e.changeOnce(chunk, keys, do)
+		for range chunk {
+			errs = append(errs, err)
 		}
 	}
 	return errs
 }
 
-// changeOnce makes one transaction. keys is memory to use.
-func (e elements) changeOnce(entries []entry, keys []nftables.SetElement, of func(entry) (add, remove parts)) error {
-	type change struct {
-		set setCode
-		add bool
+// changeOnce calls do for each set. keys is memory to use.
+func (e elements) changeOnce(entries []reconcile.Entry[element, struct{}], keys []nftables.SetElement, do func(*nftables.Set, []nftables.SetElement) error) error {
+	lists := map[setCode][]element{}
+	for _, entry := range entries {
+		lists[entry.Key.code()] = append(lists[entry.Key.code()], entry.Key)
 	}
-	lists := map[change][][]byte{}
-	for _, n := range entries {
-		add, remove := of(n)
-		for i, p := range n.Key.parts() {
-			if bit := parts(1 << i); (add|remove)&bit != 0 {
-				c := change{p.set, add&bit != 0}
-				lists[c] = append(lists[c], p.key)
-			}
-		}
-	}
-	for c, list := range lists {
+	for _, list := range lists {
 		keys = keys[:0]
 		for _, key := range list {
-			keys = append(keys, nftables.SetElement{Key: key})
+			keys = append(keys, nftables.SetElement{Key: key.key()})
 		}
-		do := e.g.conn.SetDeleteElements
-		if c.add {
-			do = e.g.conn.SetAddElements
-		}
-		if err := do(e.g.set(nameOf(c.set)), keys); err != nil {
+		if err := do(e.g.set(list[0].set()), keys); err != nil {
 			return err
 		}
 	}

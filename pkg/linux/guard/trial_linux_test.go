@@ -111,7 +111,7 @@ func TestElementText(t *testing.T) {
 		"2001:db8::2": peer(six), "192.0.2.2": peer(four), "cni0": newElement(codeOf(pods), []byte(ifname("cni0"))...), "fifteen-letters": newElement(codeOf(pods), []byte(ifname("fifteen-letters"))...),
 		"2001:db8::2 for 2001:cafe:42:2::/64": owner(six, netip.MustParsePrefix("2001:cafe:42:2::/64")),
 		"192.0.2.2 for 10.5.2.0/24":           owner(four, netip.MustParsePrefix("10.5.2.0/24")),
-		"3236:3234::":                         peer(netip.MustParseAddr("3236:3234::")), // letters
+		"3236:3234::":                         node(netip.MustParseAddr("3236:3234::")), // letters
 	} {
 		if e.String() != want {
 			t.Errorf("%q, want %q", e, want)
