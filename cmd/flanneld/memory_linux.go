@@ -13,23 +13,46 @@ import (
 // program is resident although a start uses a small part of it once. Pages that are used
 // again are mapped from the page cache, without reading the file, in less than a
 // microsecond each. It is only an optimization, so it ignores errors.
+//
+// No page is lost that differs from the file. The first write to a page of a private mapping
+// makes it anonymous, also where the mapping is read-only by now, such as what the dynamic
+// linker has relocated, or where a debugger wrote a breakpoint. Mappings with such pages are
+// left alone. So are those that can be written, whose pages may become anonymous meanwhile.
 func releaseProgram() {
 	program, err := os.Readlink("/proc/self/exe")
 	if err != nil {
 		return
 	}
-	maps, err := os.ReadFile("/proc/self/maps")
+	mappings, err := os.ReadFile("/proc/self/smaps")
 	if err != nil {
 		return
 	}
-	for line := range strings.Lines(string(maps)) {
-		var from, to uintptr
+	for _, m := range releasable(string(mappings), program) {
+		_, _, _ = unix.Syscall(unix.SYS_MADVISE, m.from, m.to-m.from, unix.MADV_DONTNEED)
+	}
+}
+
+// mapping is a range of addresses.
+type mapping struct{ from, to uintptr }
+
+// releasable returns the mappings of the program that cannot be written and have no
+// anonymous page, in memory or swapped out. smaps is the content of /proc/self/smaps.
+func releasable(smaps, program string) (all []mapping) {
+	candidate := false // the mapping that is being read is the last one of all
+	for line := range strings.Lines(smaps) {
+		line = strings.TrimSpace(line)
+		var m mapping
 		var mode string
-		if _, err := fmt.Sscanf(line, "%x-%x %s", &from, &to, &mode); err != nil {
+		if _, err := fmt.Sscanf(line, "%x-%x %s", &m.from, &m.to, &mode); err == nil {
+			if candidate = strings.HasSuffix(line, " "+program) && !strings.Contains(mode, "w"); candidate {
+				all = append(all, m)
+			}
 			continue
 		}
-		if strings.HasSuffix(strings.TrimSpace(line), " "+program) && !strings.Contains(mode, "w") { // what was written has no other copy
-			_, _, _ = unix.Syscall(unix.SYS_MADVISE, from, to-from, unix.MADV_DONTNEED)
+		name, size, _ := strings.Cut(line, ":")
+		if candidate && (name == "Anonymous" || name == "Swap") && strings.TrimSpace(size) != "0 kB" {
+			all, candidate = all[:len(all)-1], false
 		}
 	}
+	return all
 }
