@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"runtime/debug"
+	"sync"
 	"time"
 
 	sd "github.com/coreos/go-systemd/v22/daemon"
@@ -24,18 +25,21 @@ func limitGarbage() {
 // probes have begun, and status and metrics have been asked for.
 const untilSettled = 30 * time.Second
 
-// returningMemory returns a function that calls notify and, when the daemon is ready,
-// returns the memory that its start took and no longer needs to the system, at once and
-// when the daemon has settled.
+// returningMemory returns a function that calls notify and, when the daemon is ready for the
+// first time, returns the memory that its start took and no longer needs to the system, at
+// once and when the daemon has settled. A node that joins again is ready again.
 func returningMemory(notify func(string)) func(string) {
+	var once sync.Once
 	return func(state string) {
 		notify(state)
 		if state == sd.SdNotifyReady {
-			go func() {
-				returnMemory()
-				time.Sleep(untilSettled)
-				returnMemory()
-			}()
+			once.Do(func() {
+				go func() {
+					returnMemory()
+					time.Sleep(untilSettled)
+					returnMemory()
+				}()
+			})
 		}
 	}
 }
