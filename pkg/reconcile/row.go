@@ -119,19 +119,35 @@ func (t *Table[K, V]) removeAgreeing() {
 	if len(t.rows) == 0 { // both keep the memory of the most entries that they had
 		t.dirty, t.rows = nil, map[K]*row[K, V]{}
 	}
-	if t.most = max(t.most, len(t.settled)); len(t.settled) < t.most/2 { // and so does this one
+	t.most = max(t.most, len(t.settled))
+	if len(t.settled) < t.most/2 { // and so does this one
 		fewer := make(map[K]V, len(t.settled))
 		maps.Copy(fewer, t.settled)
 		t.settled, t.most = fewer, len(fewer)
 	}
 }
 
-// settleMissing records that all missing entries exist: they were just set.
-func (t *Table[K, V]) settleMissing() {
-	if len(t.settled) == 0 {
-		t.settled = t.missing
-	} else {
-		maps.Copy(t.settled, t.missing)
+// settleMissing records that missing entries exist, with the values that were just set.
+// An entry that became missing, or whose desired value changed, during the write stays
+// missing. Those that were refused have rows by now.
+func (t *Table[K, V]) settleMissing(set []Entry[K, V]) {
+	n := 0
+	for _, e := range set {
+		if value, ok := t.missing[e.Key]; ok && value == e.Value {
+			n++
+		}
 	}
-	t.missing = map[K]V{}
+	if n == len(t.missing) && len(t.settled) == 0 { // as at a start: without a second map
+		t.settled, t.missing = t.missing, map[K]V{}
+		return
+	}
+	for _, e := range set {
+		if value, ok := t.missing[e.Key]; ok && value == e.Value {
+			t.settled[e.Key] = value
+			delete(t.missing, e.Key)
+		}
+	}
+	if len(t.missing) == 0 { // it keeps the memory of the most entries that it had
+		t.missing = map[K]V{}
+	}
 }

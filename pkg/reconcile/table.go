@@ -116,12 +116,12 @@ func (t *Table[K, V]) Want(key K, value V) {
 	if settled, ok := t.settled[key]; ok && settled == value {
 		return
 	}
-	missing := t.isMissing(key)
-	if !missing && !t.knows(key) {
-		missing = true
+	if !t.knows(key) {
 		t.wanted++
+		t.missing[key] = value
+		return
 	}
-	if missing {
+	if t.isMissing(key) {
 		t.missing[key] = value
 		return
 	}
@@ -201,12 +201,12 @@ func (t *Table[K, V]) Add(ctx context.Context) (Result, error) {
 	if err := t.Refresh(ctx); err != nil {
 		return Result{}, err
 	}
-	missing, undone := t.dueEntries(true)
-	if len(missing) == 0 {
+	due, undone := t.dueEntries(true)
+	if len(due) == 0 {
 		return Result{}, nil
 	}
-	failed, replaced, err := t.recordWrites("set", missing, undone, t.store.Set(ctx, missing))
-	return Result{Set: len(missing) - failed, Failed: failed, Replaced: replaced}, err
+	failed, replaced, err := t.recordWrites("set", due, undone, t.store.Set(ctx, due))
+	return Result{Set: len(due) - failed, Failed: failed, Replaced: replaced}, err
 }
 
 // Prune deletes the actual entries that are not desired. Call it after Add, when
@@ -277,7 +277,8 @@ func (t *Table[K, V]) Refresh(ctx context.Context) error {
 		r.listed = false
 		t.update(r)
 	}
-	if t.listed = true; len(t.missing) == 0 { // it keeps the memory of the most entries that it had
+	t.listed = true
+	if len(t.missing) == 0 { // it keeps the memory of the most entries that it had
 		t.missing = map[K]V{}
 	}
 	return nil
@@ -293,9 +294,9 @@ func (t *Table[K, V]) TakeRepairs() Repairs {
 }
 
 // dueEntries returns the entries to set (wanted), of dirty rows and then the missing ones,
-// or the entries of dirty rows to delete (not wanted). It counts the write that follows as a call of the store, so that recordWrites
-// recognizes newer notifications. undone has the rows of the first entries as they are
-// now, or is nil if no write is a repair.
+// or the entries of dirty rows to delete (not wanted). It counts the write that follows as
+// a call of the store, so that recordWrites recognizes newer notifications. undone has the
+// rows of the first entries as they are now, or is nil if no write is a repair.
 func (t *Table[K, V]) dueEntries(wanted bool) (entries []Entry[K, V], undone []row[K, V]) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -349,8 +350,8 @@ func (t *Table[K, V]) recordWrites(verb string, entries []Entry[K, V], undone []
 		r := t.rows[e.Key] // a dirty row is not removed before removeAgreeing
 		if errs != nil && errs[i] != nil {
 			refused.Entries = append(refused.Entries, Refusal{e.Key, errs[i]})
-			if r == nil && t.isMissing(e.Key) { // rows keep their order, and so the text of the error
-				t.update(t.row(e.Key))
+			if r == nil && t.isMissing(e.Key) {
+				t.update(t.row(e.Key)) // rows are retried in their order, so that the next error names the same entries first
 			}
 			continue
 		}
@@ -359,7 +360,7 @@ func (t *Table[K, V]) recordWrites(verb string, entries []Entry[K, V], undone []
 				t.repairs.First = undone[i].deviation()
 			}
 		}
-		if r == nil { // see settleMissing
+		if r == nil { // it is settled already, by a notification, or settleMissing settles it
 			continue
 		}
 		if r.replaces {
@@ -370,7 +371,7 @@ func (t *Table[K, V]) recordWrites(verb string, entries []Entry[K, V], undone []
 		}
 	}
 	if verb == "set" {
-		t.settleMissing()
+		t.settleMissing(entries)
 	}
 	t.removeAgreeing()
 	if len(refused.Entries) == 0 {

@@ -22,28 +22,33 @@ type memory struct {
 	notify   func(key string, value int, present bool)
 	midWrite func() // runs after a write took place and before it returns
 	midList  func() // runs after the content was read and before it is returned
+	quiet    bool   // it does not notify the table of the table's own writes
 }
 
 func (m *memory) Name() string { return "things" }
 
 func (m *memory) List(context.Context) (map[string]int, error) {
 	m.lists++
-	if m.listErr != nil {
-		return nil, m.listErr
-	}
 	entries := maps.Clone(m.entries)
 	if m.midList != nil {
 		m.midList()
 	}
+	if m.listErr != nil {
+		return nil, m.listErr
+	}
 	return entries, nil
 }
 
-func (m *memory) put(key string, value int, present bool) {
+func (m *memory) change(key string, value int, present bool) {
 	if present {
 		m.entries[key] = value
 	} else {
 		delete(m.entries, key)
 	}
+}
+
+func (m *memory) put(key string, value int, present bool) {
+	m.change(key, value, present)
 	if m.notify != nil {
 		m.notify(key, value, present)
 	}
@@ -57,7 +62,11 @@ func (m *memory) write(entries []Entry[string, int], present bool) []error {
 			continue
 		}
 		m.writes++
-		m.put(e.Key, e.Value, present)
+		if m.quiet {
+			m.change(e.Key, e.Value, present)
+		} else {
+			m.put(e.Key, e.Value, present)
+		}
 	}
 	if m.midWrite != nil {
 		m.midWrite()
@@ -251,8 +260,35 @@ func TestListErrorChangesNothing(t *testing.T) {
 	}
 }
 
+// A value that becomes desired while others are set is not one of those that were set.
+func TestWantDuringAdd(t *testing.T) {
+	for _, settled := range []bool{false, true} {
+		store := &memory{entries: map[string]int{}, quiet: true}
+		table := NewTable(store)
+		want := map[string]int{"kept": 1, "changed": 3, "new": 4}
+		if settled {
+			want["settled"] = 5
+			table.Want("settled", 5)
+			syncTable(t, table)
+		}
+		table.Want("kept", 1)
+		table.Want("changed", 2)
+		store.midWrite = func() {
+			store.midWrite = nil
+			table.Want("changed", 3)
+			table.Want("new", 4)
+		}
+		syncTable(t, table)
+		syncTable(t, table)
+		if !maps.Equal(store.entries, want) || len(table.AllActual()) != len(want) {
+			t.Errorf("settled %v: the store holds %v, want %v", settled, store.entries, want)
+		}
+	}
+}
+
 // After any sequence of changes, a sync makes the store equal to the desired entries, also
-// if somebody else changes one during a write, or the store refuses some for a while.
+// if somebody else changes one during a write or a list, or the store refuses some of them
+// or its list for a while.
 func TestRandomWalkConverges(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	store := &memory{entries: map[string]int{}}
@@ -264,28 +300,48 @@ func TestRandomWalkConverges(t *testing.T) {
 			table.Observe(key, value, present)
 		}
 	}
-	for range 5000 {
+	for range 10000 {
 		key, value := fmt.Sprint(rnd.IntN(30)), rnd.IntN(3)
-		switch rnd.IntN(7) {
-		case 0, 1:
-			want[key] = value
-			table.Want(key, value)
-		case 2:
+		store.quiet = rnd.IntN(2) == 0
+		putOne := func() { store.put(key, value, rnd.IntN(2) == 0) }
+		wantOne := func() { want[key] = value; table.Want(key, value) }
+		switch rnd.IntN(10) {
+		case 0, 1, 2:
+			wantOne()
+		case 3:
 			delete(want, key)
 			table.Drop(key)
-		case 3:
-			store.put(key, value, rnd.IntN(2) == 0)
 		case 4:
+			putOne()
+		case 5:
 			lost = true
-			store.put(key, value, rnd.IntN(2) == 0)
+			putOne()
 			lost = false
 			table.Relist()
-		case 5:
+		case 6:
 			store.refuse = map[string]bool{key: true, fmt.Sprint(rnd.IntN(30)): true}
-			store.midWrite = func() { store.put(key, value, rnd.IntN(2) == 0) }
+			store.midWrite = []func(){putOne, wantOne}[rnd.IntN(2)]
 			_, _ = table.Add(t.Context())
 			store.refuse, store.midWrite = nil, nil
-		case 6:
+		case 7:
+			store.midList = putOne
+			store.listErr = []error{nil, errors.New("interrupted")}[rnd.IntN(2)]
+			table.Relist()
+			if _, err := table.Add(t.Context()); !errors.Is(err, store.listErr) {
+				t.Fatalf("a list failed with %v, and Add with %v", store.listErr, err)
+			}
+			store.midList, store.listErr = nil, nil
+		case 8:
+			if rnd.IntN(4) > 0 {
+				continue // often, the table would always be small
+			}
+			clear(want)
+			if rnd.IntN(2) == 0 {
+				table.Reset()
+			} else {
+				table.Forget()
+			}
+		case 9:
 			syncTable(t, table)
 			if !maps.Equal(store.entries, want) || table.Len() != len(want) || len(table.AllActual()) != len(want) {
 				t.Fatalf("after a sync the store holds %v, want %v", store.entries, want)
