@@ -147,14 +147,17 @@ func (e elements) Delete(_ context.Context, entries []reconcile.Entry[element, s
 // the 64 KiB that the length of an attribute can be.
 const atOnce = 1000
 
-// change calls do for all entries, in messages of limited size.
-func (e elements) change(entries []reconcile.Entry[element, struct{}], do func(*nftables.Set, []nftables.SetElement) error) []error {
-	errs := make([]error, 0, len(entries))
+// change calls do for all entries, in messages of limited size. It returns nil if none failed.
+func (e elements) change(entries []reconcile.Entry[element, struct{}], do func(*nftables.Set, []nftables.SetElement) error) (errs []error) {
 	keys := make([]nftables.SetElement, 0, min(len(entries), atOnce))
-	for chunk := range slices.Chunk(entries, atOnce) {
-		err := e.changeOnce(chunk, keys, do)
-		for range chunk {
-			errs = append(errs, err)
+	for start := 0; start < len(entries); start += atOnce {
+		end := min(start+atOnce, len(entries))
+		err := e.changeOnce(entries[start:end], keys, do)
+		if err != nil && errs == nil {
+			errs = make([]error, len(entries))
+		}
+		for i := start; err != nil && i < end; i++ {
+			errs[i] = err
 		}
 	}
 	return errs
