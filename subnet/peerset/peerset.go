@@ -66,8 +66,7 @@ type Set struct {
 
 	known     map[string]entry     // by name, what the store has, our own entry included
 	present   int                  // number of peers in known whose lease is usable
-	unjudged  map[string]bool      // names in known that were not validated yet; empty while a peer is withdrawn
-	allNew    bool                 // instead of unjudged: none of known was validated yet
+	unjudged  map[string]bool      // names in known that judge has not validated; nil: all names; empty while a peer is withdrawn
 	withdrawn map[string]*departed // by name
 	fresh     []*departed          // those of withdrawn that the running call has added
 	shrunk    bool                 // the running call has withdrawn a peer
@@ -140,7 +139,7 @@ type departed struct {
 // is not known yet. The peers of a mass withdrawal are retained for the time
 // retain; if it is 0, they are not.
 func New(own string, retain time.Duration) *Set {
-	return &Set{own: own, retain: retain, judge: subnet.Trusting{}, known: map[string]entry{}, unjudged: map[string]bool{}, allNew: true, withdrawn: map[string]*departed{}}
+	return &Set{own: own, retain: retain, judge: subnet.Trusting{}, known: map[string]entry{}, withdrawn: map[string]*departed{}}
 }
 
 // SetJudge validates all leases again, and reports whether the set has changed.
@@ -149,7 +148,7 @@ func New(own string, retain time.Duration) *Set {
 func (s *Set) SetJudge(j subnet.Judge) (changed bool) {
 	s.judge, s.resolved = j, false
 	if len(s.withdrawn) == 0 {
-		s.unjudged, s.allNew = map[string]bool{}, true
+		s.unjudged = nil // all
 		return s.finish()
 	}
 	for name, e := range s.known {
@@ -276,7 +275,8 @@ func (s *Set) recordNew(updates []Change) (count int) {
 			s.rejectsDirty = s.rejectsDirty || c.Reject != ""
 			s.windowsDirty = s.windowsDirty || c.Windows
 		}
-		if s.known[c.Name] = (entry{Entry: c.Entry}); !s.allNew {
+		s.known[c.Name] = entry{Entry: c.Entry}
+		if s.unjudged != nil {
 			s.unjudged[c.Name] = true
 		}
 	}
@@ -286,7 +286,7 @@ func (s *Set) recordNew(updates []Change) (count int) {
 // judgeRest validates the entries that were not validated yet.
 func (s *Set) judgeRest() {
 	names := maps.Keys(s.unjudged)
-	if s.allNew {
+	if s.unjudged == nil {
 		names = maps.Keys(s.known)
 	}
 	for name := range names {
@@ -298,7 +298,7 @@ func (s *Set) judgeRest() {
 		}
 		s.resolved = false
 	}
-	s.unjudged, s.allNew = map[string]bool{}, false // clear would keep the memory
+	s.unjudged = map[string]bool{} // clear would keep the memory
 }
 
 // count updates present when the entry of a peer changes.
