@@ -78,11 +78,7 @@ func sameWay(a, b *subnet.Lease) bool {
 // former one does not stay in memory.
 func (p *peer) follow(l *subnet.Lease) {
 	for _, t := range p.targets {
-		if t.base().Is4() {
-			t.at = &l.V4
-		} else {
-			t.at = &l.V6
-		}
+		t.at = endpoint(l, t.base())
 	}
 }
 
@@ -103,11 +99,11 @@ func (m *Mesh) drop(p *peer) {
 // replace makes new targets for a peer, in the families that this node has, too.
 func (m *Mesh) replace(now moment, p *peer, l *subnet.Lease) {
 	m.drop(p)
-	for _, e := range []*subnet.Endpoint{&l.V4, &l.V6} {
-		if !e.On() || !m.local(e.Subnet.Addr()).On() {
+	for _, e := range l.Endpoints() {
+		if !m.local(e.Subnet.Addr()).On() {
 			continue
 		}
-		t := &target{peer: p, at: e, kind: m.network.Addressing,
+		t := &target{peer: p, at: endpoint(l, e.Subnet.Addr()), kind: m.network.Addressing,
 			state: status.UnknownReach, since: now, added: now, full: check{due: now}, forwarding: check{due: now}}
 		if isWindows(e.Data) {
 			t.kind = None
@@ -127,11 +123,14 @@ func (m *Mesh) replace(now moment, p *peer, l *subnet.Lease) {
 }
 
 // local returns this node's endpoint of the family of an address.
-func (m *Mesh) local(a netip.Addr) subnet.Endpoint {
+func (m *Mesh) local(a netip.Addr) subnet.Endpoint { return *endpoint(&m.network.Local, a) }
+
+// endpoint returns the endpoint of a lease in the family of an address.
+func endpoint(l *subnet.Lease, a netip.Addr) *subnet.Endpoint {
 	if a.Is4() {
-		return m.network.Local.V4
+		return &l.V4
 	}
-	return m.network.Local.V6
+	return &l.V6
 }
 
 // isWindows reports whether the backend data of a peer is that of a Windows node: HNS
