@@ -76,7 +76,7 @@ type resource struct {
 // holders maps resources to peers. Each kind of resource has a map of its own, since the
 // keys of one map for all would be several times larger.
 type holders struct {
-	peers   int // expected
+	peers   int // expected, with a subnet each, and a tunnel end on the first device
 	subnets map[netip.Prefix]*peer
 	devices map[string]ends
 }
@@ -107,15 +107,19 @@ func (h holders) set(r resource, p *peer) {
 		h.subnets[r.subnet] = p
 		return
 	}
+	expected := 0
+	if len(h.devices) == 0 { // others may have few peers
+		expected = h.peers
+	}
 	of := h.devices[r.device]
 	if r.end.Key != (dataplane.PublicKey{}) {
 		if of.keys == nil {
-			of.keys = make(map[dataplane.PublicKey]*peer, h.peers)
+			of.keys = make(map[dataplane.PublicKey]*peer, expected)
 		}
 		of.keys[r.end.Key] = p
 	} else {
 		if of.macs == nil {
-			of.macs = make(map[mac.Addr]*peer, h.peers)
+			of.macs = make(map[mac.Addr]*peer, expected)
 		}
 		of.macs[r.end.MAC] = p
 	}
