@@ -360,8 +360,11 @@ func sortRoutes(log string) string {
 	lines := strings.Split(log, "\n")
 	isRoute := func(line string) bool { return strings.HasPrefix(line, "CreateIpForwardEntry2 ") }
 	if first := slices.IndexFunc(lines, isRoute); first >= 0 {
-		routes := slices.IndexFunc(lines[first:], func(line string) bool { return !isRoute(line) })
-		slices.Sort(lines[first : first+routes])
+		end := first
+		for end < len(lines) && isRoute(lines[end]) {
+			end++
+		}
+		slices.Sort(lines[first:end])
 	}
 	return strings.Join(lines, "\n")
 }
