@@ -11,14 +11,15 @@ import (
 	"flannel/pkg/dataplane"
 )
 
-// kindRow is a row of kinds.
+// kindRow is a row of kindRows.
 type kindRow struct {
-	make   func(host) kind // for a new driver
-	device dataplane.Kind
-	encap  dataplane.Encap
-	name   *regexp.Regexp // nil: the devices are not flannel's
-	links  []string       // types of link
-	idle   bool           // without a flanneld, the device forwards nothing
+	make    func(host) kind // for a new driver
+	device  dataplane.Kind
+	encap   dataplane.Encap
+	name    *regexp.Regexp // nil: the devices are not flannel's
+	links   []string       // types of link, in the netlink library
+	watched string         // IFLA_INFO_KIND of devices whose IFLA_INFO_DATA is watched; see tunnelData
+	idle    bool           // without a flanneld, the device forwards nothing
 }
 
 // has reports whether flannel gives devices of this type such a name.
@@ -26,23 +27,27 @@ func (r kindRow) has(l netlink.Link) bool {
 	return r.name != nil && r.name.MatchString(l.Attrs().Name) && slices.Contains(r.links, l.Type())
 }
 
-// kinds lists the devices of the host, and those that flannel makes with any of its
+// kindRows lists the devices of the host, and those that flannel makes with any of its
 // backends: which devices and paths are of a kind, and what names and which types of
 // link flannel gives the devices. In the place of a WireGuard device, wireguard-go makes a
 // TUN device, whose type is "tuntap" in the netlink library.
-var kinds = []kindRow{
-	{newExisting, dataplane.Existing{}, dataplane.Direct{}, nil, nil, false},
-	{newVXLAN, dataplane.VXLAN{}, dataplane.VTEP{}, regexp.MustCompile(`^flannel(-v6)?\.\d+$`), []string{"vxlan"}, false},
-	{newIPIP, dataplane.IPIP{}, dataplane.IPInIP{}, regexp.MustCompile(`^flannel\.ipip$`), []string{"ipip"}, false},
-	{newWireGuard, dataplane.WireGuard{}, dataplane.WireGuardPeer{}, regexp.MustCompile(`^flannel-wg(-v6)?$`), []string{"wireguard", "tuntap"}, false},
-	{newIPsec, dataplane.IPsec{}, dataplane.ESP{}, nil, nil, false},
-	{newTUN, dataplane.TUN{}, dataplane.Datagram{}, regexp.MustCompile(`^flannel\d+$`), []string{"tuntap"}, true},
+var kindRows = []kindRow{
+	{make: newExisting, device: dataplane.Existing{}, encap: dataplane.Direct{}},
+	{make: newVXLAN, device: dataplane.VXLAN{}, encap: dataplane.VTEP{},
+		name: regexp.MustCompile(`^flannel(-v6)?\.\d+$`), links: []string{"vxlan"}, watched: "vxlan"},
+	{make: newIPIP, device: dataplane.IPIP{}, encap: dataplane.IPInIP{},
+		name: regexp.MustCompile(`^flannel\.ipip$`), links: []string{"ipip"}, watched: "ipip"},
+	{make: newWireGuard, device: dataplane.WireGuard{}, encap: dataplane.WireGuardPeer{},
+		name: regexp.MustCompile(`^flannel-wg(-v6)?$`), links: []string{"wireguard", "tuntap"}},
+	{make: newIPsec, device: dataplane.IPsec{}, encap: dataplane.ESP{}},
+	{make: newTUN, device: dataplane.TUN{}, encap: dataplane.Datagram{},
+		name: regexp.MustCompile(`^flannel\d+$`), links: []string{"tuntap"}, idle: true},
 }
 
 // newKinds makes the kinds, one for each row.
 func newKinds(h host) []kind {
-	made := make([]kind, len(kinds))
-	for i, row := range kinds {
+	made := make([]kind, len(kindRows))
+	for i, row := range kindRows {
 		made[i] = row.make(h)
 	}
 	return made
@@ -50,7 +55,7 @@ func newKinds(h host) []kind {
 
 // rowOf returns the index of a device's row; -1: none.
 func rowOf(dev dataplane.Device) int {
-	for i, row := range kinds {
+	for i, row := range kindRows {
 		if reflect.TypeOf(row.device) == reflect.TypeOf(dev.Kind) {
 			return i
 		}
@@ -69,12 +74,12 @@ func (d *Driver) kindOf(dev dataplane.Device) (kind, error) {
 // isTunnel reports whether flanneld makes the device.
 func isTunnel(dev dataplane.Device) bool {
 	i := rowOf(dev)
-	return i >= 0 && kinds[i].name != nil
+	return i >= 0 && kindRows[i].name != nil
 }
 
 // kindOfPath returns the kind of the device that a path leads through.
 func (d *Driver) kindOfPath(p *dataplane.Path) (kind, error) {
-	for i, row := range kinds {
+	for i, row := range kindRows {
 		if reflect.TypeOf(row.encap) == reflect.TypeOf(p.Encap) {
 			return d.kinds[i], nil
 		}
@@ -84,17 +89,17 @@ func (d *Driver) kindOfPath(p *dataplane.Path) (kind, error) {
 
 // isOurName reports whether flannel gives devices such a name.
 func isOurName(name string) bool {
-	return slices.ContainsFunc(kinds, func(row kindRow) bool { return row.name != nil && row.name.MatchString(name) })
+	return slices.ContainsFunc(kindRows, func(row kindRow) bool { return row.name != nil && row.name.MatchString(name) })
 }
 
 // isOurType reports whether flannel gives devices of this type such a name.
 func isOurType(l netlink.Link) bool {
-	return !isTAP(l) && slices.ContainsFunc(kinds, func(row kindRow) bool { return row.has(l) })
+	return !isTAP(l) && slices.ContainsFunc(kindRows, func(row kindRow) bool { return row.has(l) })
 }
 
 // isIdle reports whether a device of ours forwards nothing without a flanneld.
 func isIdle(l netlink.Link) bool {
-	return slices.ContainsFunc(kinds, func(row kindRow) bool { return row.idle && row.has(l) })
+	return slices.ContainsFunc(kindRows, func(row kindRow) bool { return row.idle && row.has(l) })
 }
 
 // isTAP reports whether a device is of type tuntap and takes Ethernet frames, such as

@@ -231,14 +231,14 @@ func (w *watcher) link(present bool, body []byte) (bool, error) {
 }
 
 // tunnelData returns the properties of a tunnel in IFLA_LINKINFO. Those of other kinds of
-// device, such as a bridge, also change by themselves.
+// device, such as a bridge, also change by themselves, and are left out.
 func tunnelData(info []byte) (data string) {
 	tunnel := false
 	for kind, value := range rtnetlink.Attrs(info) {
 		switch kind {
 		case unix.IFLA_INFO_KIND:
 			name := unix.ByteSliceToString(value)
-			tunnel = slices.ContainsFunc(kinds, func(row kindRow) bool { return slices.Contains(row.links, name) })
+			tunnel = slices.ContainsFunc(kindRows, func(row kindRow) bool { return row.watched != "" && row.watched == name })
 		case unix.IFLA_INFO_DATA:
 			data = string(value)
 		}

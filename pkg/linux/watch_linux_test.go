@@ -5,8 +5,11 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"flannel/internal/test/nstest"
 	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/linux/rtnetlink"
 )
 
 // Closing does not wait for the watcher's time limit, which is a day here: a restart of the daemon would take as much
@@ -35,4 +38,14 @@ func TestCloseIsPrompt(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Only tunnels of the kernel with properties of their own are watched, by the kernel's name of the type.
+func TestWatchedProperties(t *testing.T) {
+	for kind, want := range map[string]string{"vxlan": "data", "ipip": "data", "wireguard": "", "tun": "", "tuntap": "", "bridge": "", "": ""} {
+		info := rtnetlink.Message(nil).Attr(unix.IFLA_INFO_KIND, []byte(kind+"\x00")).Attr(unix.IFLA_INFO_DATA, []byte("data"))
+		if got := tunnelData(info); got != want {
+			t.Errorf("of type %q, the properties are %q, want %q", kind, got, want)
+		}
+	}
 }
