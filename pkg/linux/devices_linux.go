@@ -20,8 +20,9 @@ import (
 )
 
 // devices are the devices of the last Ensure. The kinds of devices make and repair theirs
-// by its methods. The loop has all fields to itself, except the atomic ones and scope,
-// which the watcher uses, too.
+// by its methods. The loop has all fields to itself, except the atomic ones and scope. The
+// watcher uses these, too, and goroutines of kinds set dirty: those that poll WireGuard's
+// devices or wait for the end of a forwarder, and that of ipsecWatch.
 type devices struct {
 	log     *slog.Logger
 	repairs *driver.Repairs

@@ -11,8 +11,8 @@ import (
 )
 
 // rows are the tables of rtnetlink, which hold the entries of most kinds of paths. The
-// loop has all fields to itself, except the tables, which have locks, and diverting: the
-// watcher uses these, too.
+// loop has all fields to itself, except the tables and the store, which have locks, and
+// diverting: the watcher uses these, too.
 type rows struct {
 	conn     *rtnetlink.Conn
 	store    *nexthopStore
