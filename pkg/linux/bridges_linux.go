@@ -29,7 +29,6 @@ import (
 // give the node's subnet. Docker sets its address at its start only, so that this bridge
 // keeps it.
 type formerBridges struct {
-	none
 	devices  *devices
 	gateways atomic.Pointer[[]netip.Prefix] // of the former subnets
 	dirty    atomic.Bool                    // a bridge may have one of them
@@ -42,7 +41,8 @@ func (d *Driver) LeaveSubnets(former []netip.Prefix, node string) error {
 	return d.bridges.leaveSubnets(former, node)
 }
 
-// leaveSubnets does nothing if nothing has changed.
+// leaveSubnets looks at the bridges again if the former subnets or, by dirty, the bridges have
+// changed. It returns the error of the last look.
 func (b *formerBridges) leaveSubnets(former []netip.Prefix, node string) error {
 	var gateways []netip.Prefix
 	for _, p := range former {
@@ -132,11 +132,12 @@ func hasPorts(bridge netlink.Link, all []netlink.Link) bool {
 	return slices.ContainsFunc(all, func(l netlink.Link) bool { return l.Attrs().MasterIndex == bridge.Attrs().Index })
 }
 
+// relist makes the next pass look at the bridges again.
 func (b *formerBridges) relist() { b.dirty.Store(true) }
 
-// observeAddr reports whether the attributes of an address are those of a former gateway.
-// The next pass then looks at the bridges again: somebody may have added the address, or
-// have deleted it from a bridge with ports.
+// observeAddr makes the next pass look at the bridges again if the attributes of an address
+// are those of a former gateway: somebody may have added the address, or have deleted it
+// from a bridge with ports. It reports whether a pass is due.
 func (b *formerBridges) observeAddr(attrs []byte) bool {
 	gateways := b.gateways.Load()
 	if gateways == nil {
@@ -152,8 +153,9 @@ func (b *formerBridges) observeAddr(attrs []byte) bool {
 	return false
 }
 
-// portLeft reports whether it matters that a port left a bridge.
-func (b *formerBridges) portLeft() bool {
+// observePortLeft makes the next pass look at the bridges again, after a port left one, if
+// one with ports has a former gateway. It reports whether a pass is due.
+func (b *formerBridges) observePortLeft() bool {
 	if !b.used.Load() {
 		return false
 	}

@@ -34,17 +34,19 @@ func Cleanup(ctx context.Context, opts driver.Options, networks []netip.Prefix, 
 		return nil, err
 	}
 	l := &leaving{}
-	err = d.each(func(p part) error { return p.leave(l) })
+	if err := errors.Join(d.guard.leave(l), d.each(func(k kind) error { return k.leave(ctx, l) })); err != nil {
+		return nil, err
+	}
 	d.removeRows(l)
 	slices.Sort(l.what)
 	for _, link := range links {
 		l.will("remove", "device %s", link.Attrs().Name)
-		l.step(func(context.Context) error { return d.deleteLink(link) })
+		l.end(func(context.Context) error { return d.deleteLink(link) })
 	}
 	if dryRun {
-		return l.what, err
+		return l.what, nil
 	}
-	return l.what, errors.Join(err, l.run(ctx))
+	return l.what, l.run(ctx)
 }
 
 // removeRows removes the routes and nexthop objects; the tables want nothing.
@@ -62,8 +64,8 @@ func (d *Driver) removeRows(l *leaving) {
 var errNoNetwork = errors.New("the pod network of this flanneld is not known, so its devices and routes cannot be distinguished from those of others")
 
 // findOurs finds what is ours without a configuration: it returns the tunnel
-// devices, and lists the tables. Without networks, everything of every flanneld is
-// ours.
+// devices, and lists the tables of routes and nexthop objects. The kinds list theirs in
+// leave. Without networks, everything of every flanneld is ours.
 func (d *Driver) findOurs(ctx context.Context, networks []netip.Prefix) (tunnels []netlink.Link, err error) {
 	if len(networks) == 0 && d.opts.Instance != "" {
 		return nil, errNoNetwork
@@ -94,7 +96,7 @@ func (d *Driver) findOurs(ctx context.Context, networks []netip.Prefix) (tunnels
 		ours.tunnels[l.Attrs().Index] = true
 	}
 	d.scope.Store(ours)
-	return tunnels, d.tables.Refresh(ctx)
+	return tunnels, driver.Tables{d.nexthops, d.routes}.Refresh(ctx)
 }
 
 // unused returns those of the other devices with a name and type that flannel gives which

@@ -22,7 +22,7 @@ import (
 // Driver is the Dataplane of the Linux kernel, in the network namespace of the
 // thread that called New. The daemon's loop calls its exported methods; the
 // watcher, a goroutine, updates the tables and sets the dirty flags. What a kind of device
-// needs is in its own type: parts_linux.go says when the driver calls which.
+// needs is in its own type: kind_linux.go says when the driver calls which method.
 type Driver struct {
 	*devices // finding, making and repairing them
 	*rows    // the tables of rtnetlink
@@ -30,10 +30,9 @@ type Driver struct {
 	opts    driver.Options
 	changes chan struct{}
 	watcher *watcher
-	kinds   []kind // by row of the table kinds
+	kinds   []kind // by row of kindRows
 	guard   *guarding
 	bridges *formerBridges
-	parts   []part        // kinds, guard and bridges
 	tables  driver.Tables // those of rows and of all kinds
 
 	// The state that the tables want.
@@ -55,25 +54,22 @@ func New(opts driver.Options) (*Driver, error) {
 	d := &Driver{opts: opts, devices: devices, rows: newRows(c, &devices.scope, opts.Instance), changes: make(chan struct{}, 1)}
 	notify := func() { runner.Notify(d.changes) }
 	d.kinds = newKinds(host{opts: opts, devices: d.devices, rows: d.rows, notify: notify})
-	d.addParts(newGuarding(opts, notify), &formerBridges{devices: devices})
+	d.guard, d.bridges, d.tables = newGuarding(opts, notify), &formerBridges{devices: devices}, d.allTables()
 	if d.watcher, err = watch(d); err != nil {
 		return nil, errors.Join(err, d.close())
 	}
 	return d, nil
 }
 
-// addParts makes the kinds, the guard and the bridges the parts, and collects all tables in
-// the order in which entries are added. A packet that takes a new route finds the neighbour
-// and the FDB entry, or what its kind has in their place, too.
-func (d *Driver) addParts(g *guarding, b *formerBridges) {
+// allTables returns all tables in the order in which entries are added. A packet that takes
+// a new route finds the neighbour and the FDB entry, or what its kind has in their place, too.
+func (d *Driver) allTables() driver.Tables {
 	before, after := driver.Tables{d.nexthops, d.fdb, d.neighs}, driver.Tables{d.routes}
 	for _, k := range d.kinds {
 		first, last := k.tables()
 		before, after = append(before, first...), append(after, last...)
-		d.parts = append(d.parts, k)
 	}
-	d.guard, d.bridges, d.tables = g, b, append(before, after...)
-	d.parts = append(d.parts, g, b)
+	return append(before, after...)
 }
 
 // Changes implements Dataplane.
@@ -85,14 +81,14 @@ func (d *Driver) Close() error { return errors.Join(d.watcher.close(), d.close()
 // close ends everything but the watcher.
 func (d *Driver) close() error {
 	d.handle.Close()
-	return errors.Join(d.each(part.close), d.conn.Close())
+	return errors.Join(d.each(kind.close), d.guard.close(), d.conn.Close())
 }
 
-// each calls do for each part. An error does not stop the rest.
-func (d *Driver) each(do func(part) error) error {
+// each calls do for each kind. An error does not stop the rest.
+func (d *Driver) each(do func(kind) error) error {
 	var errs []error
-	for _, p := range d.parts {
-		errs = append(errs, do(p))
+	for _, k := range d.kinds {
+		errs = append(errs, do(k))
 	}
 	return errors.Join(errs...)
 }
@@ -127,9 +123,8 @@ func (d *Driver) Forwarded() *report.Forwarded {
 func (d *Driver) QueueResync() {
 	d.markDirty()
 	d.tables.Relist()
-	for _, p := range d.parts {
-		p.relist()
-	}
+	d.guard.relist()
+	d.bridges.relist()
 }
 
 // Apply implements Dataplane.
@@ -152,7 +147,7 @@ func (d *Driver) Apply(ctx context.Context, links dataplane.Links, s dataplane.S
 		}
 	}
 	if driver.MayDelete(s, err) {
-		err = errors.Join(err, d.tables.Prune(ctx, d.opts), d.each(func(p part) error { return p.prune(ctx) }), d.pruneStrays())
+		err = errors.Join(err, d.tables.Prune(ctx, d.opts), d.each(func(k kind) error { return k.prune(ctx) }), d.pruneStrays(), d.guard.prune(ctx))
 	}
 	refused, err := driver.Attribute(errors.Join(err, unguarded), s.Paths, isPathsFault, d.keys)
 	for _, k := range d.kinds {
@@ -239,7 +234,8 @@ func (d *Driver) want(s dataplane.State) error {
 	return err
 }
 
-// setNetworks sets which routes are ours, for the watcher and the table of routes.
+// setNetworks sets which routes are ours. If that changes, the tables that list by networks or
+// subnets are listed again, and no others: those of devices and peers do not depend on it.
 func (d *Driver) setNetworks(s dataplane.State) {
 	scope := d.scope.Load()
 	if slices.Equal(scope.networks, s.Networks) && slices.Equal(scope.former, s.Former) && slices.Equal(scope.subnets, s.Subnets) &&
@@ -250,7 +246,10 @@ func (d *Driver) setNetworks(s dataplane.State) {
 	next.networks, next.former, next.subnets = slices.Clone(s.Networks), slices.Clone(s.Former), slices.Clone(s.Subnets)
 	next.unrouted, next.keep = s.Unrouted, s.KeepDevices
 	d.scope.Store(&next)
-	d.tables.Relist()
+	d.routes.Relist()
+	for _, k := range d.kinds {
+		k.relistNetworks()
+	}
 	d.sysctls.dirty.Store(true)
 }
 

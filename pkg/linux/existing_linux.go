@@ -31,8 +31,8 @@ func (k *existing) fill(f *driver.Filling, p *dataplane.Path, link dataplane.Lin
 	k.sysctls.countDirect(f.Verb, p)
 }
 
-func (k *existing) found(dev dataplane.Device, link dataplane.Link, s dataplane.State) []*dataplane.Path {
-	return k.pathsOf(link, s, func(dst netip.Prefix, h hop) *dataplane.Path {
+func (*existing) found(dev dataplane.Device, routes []routeEntry, _ dataplane.State) []*dataplane.Path {
+	return pathsOf(routes, func(dst netip.Prefix, h hop) *dataplane.Path {
 		if !h.Via.IsValid() {
 			return nil
 		}

@@ -16,27 +16,29 @@ func (d *Driver) Found(ctx context.Context, links dataplane.Links, s dataplane.S
 	if err := d.tables.Refresh(ctx); err != nil {
 		return nil, err
 	}
+	routes := map[int][]routeEntry{} // by device
+	for _, e := range d.routes.AllActual() {
+		h, dst := e.Value, e.Key.Dst
+		if !h.Unmanaged && !h.Blackhole && e.Key.Metric == defaultMetric(dst.Addr()) && driver.Inside(dst, s.Networks) {
+			routes[h.Index] = append(routes[h.Index], e)
+		}
+	}
 	var found []*dataplane.Path
 	for _, dev := range d.desired {
 		k, err := d.kindOf(dev)
 		if link, ok := links[dev.Name]; ok && err == nil {
-			found = append(found, k.found(dev, link, s)...)
+			found = append(found, k.found(dev, routes[link.Index], s)...)
 		}
 	}
 	slices.SortFunc(found, driver.Compare)
 	return found, nil
 }
 
-// pathsOf returns the paths of the routes through a link, into the networks. pathOf
-// returns the path of one, or nil if other entries of the path do not exist, or
-// kind.fill would make another route.
-func (r *rows) pathsOf(link dataplane.Link, s dataplane.State, pathOf func(netip.Prefix, hop) *dataplane.Path) (found []*dataplane.Path) {
-	for _, e := range r.routes.AllActual() {
-		h, dst := e.Value, e.Key.Dst
-		if h.Index != link.Index || h.Unmanaged || h.Blackhole || e.Key.Metric != defaultMetric(dst.Addr()) || !driver.Inside(dst, s.Networks) {
-			continue
-		}
-		if p := pathOf(dst, h); p != nil {
+// pathsOf returns the paths of routes. pathOf returns the path of one, or nil if other
+// entries of the path do not exist, or kind.fill would make another route.
+func pathsOf(routes []routeEntry, pathOf func(netip.Prefix, hop) *dataplane.Path) (found []*dataplane.Path) {
+	for _, e := range routes {
+		if p := pathOf(e.Key.Dst, e.Value); p != nil {
 			found = append(found, p)
 		}
 	}

@@ -2,6 +2,7 @@ package linux
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -20,7 +21,6 @@ import (
 // guarding is the guard of the pod network. That it does not work must not disconnect
 // pods: unless it has to enforce, its errors are only logged and in Guarded.
 type guarding struct {
-	none
 	opts    driver.Options
 	table   *guard.Guard // nil: it could not be opened
 	openErr error
@@ -67,6 +67,8 @@ func (g *guarding) put(verb driver.Verb, p *dataplane.Path) {
 	}
 }
 
+// observeAddr handles an address that was added to a device that Ensure was not given, or
+// deleted, by the attributes of its notification. It reports whether a pass is due.
 func (g *guarding) observeAddr(attrs []byte) bool {
 	if g.table == nil {
 		return false
@@ -139,7 +141,10 @@ func (g *guarding) prune(ctx context.Context) error {
 // leave removes the table, whose peers nobody would keep up to date.
 func (g *guarding) leave(l *leaving) error {
 	if g.table == nil {
-		return nil
+		if errors.Is(g.openErr, unix.EPROTONOSUPPORT) { // a kernel without nfnetlink has no tables
+			return nil
+		}
+		return g.openErr
 	}
 	tables, err := g.table.Remove(true)
 	if err != nil {

@@ -34,14 +34,14 @@ func Handback(ctx context.Context, opts driver.Options, networks []netip.Prefix,
 	for _, link := range tunnels {
 		idle[link.Attrs().Index] = isIdle(link)
 	}
-	err = errors.Join(d.rewriteRoutes(l, idle), d.each(func(p part) error { return p.leave(l) }))
+	err = errors.Join(d.rewriteRoutes(l, idle), d.each(func(k kind) error { return k.leave(ctx, l) }), d.guard.leave(l))
 	if err != nil {
 		return nil, err
 	}
 	for _, link := range tunnels {
 		if idle[link.Attrs().Index] {
 			l.will("remove", "device %s", link.Attrs().Name)
-			l.step(func(context.Context) error { return d.deleteLink(link) })
+			l.end(func(context.Context) error { return d.deleteLink(link) })
 		}
 	}
 	slices.Sort(l.what)

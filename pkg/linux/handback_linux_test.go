@@ -1,9 +1,11 @@
 package linux
 
 import (
+	"context"
 	"errors"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -12,6 +14,7 @@ import (
 
 	"flannel/internal/test/nstest"
 	"flannel/pkg/dataplane"
+	"flannel/pkg/dataplane/driver"
 )
 
 // flannelDeletes deletes a host-gw route as flannel does: destination, gateway and device, by the netlink library.
@@ -84,6 +87,32 @@ func TestHandback(t *testing.T) {
 		for dst, via := range map[string]string{"10.5.7.0/24": "192.168.100.7", "2001:cafe:42:7::/64": "fd00:100::7"} {
 			if err := flannelDeletes(t, dst, via); err != nil {
 				t.Errorf("flannel deletes the route to %s: %v", dst, err)
+			}
+		}
+	})
+}
+
+// Whatever call fails while the kernel is read, cleanup and handback change nothing, and do not call a part of it the whole.
+func TestNothingIsRemovedUnlessAllIsRead(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		m := guarded(t, &dataplane.Guard{Enforce: true})
+		m.mustPass()
+		if err := m.Close(); err != nil {
+			t.Fatal(err)
+		}
+		faults := nstest.NewFaults(t)
+		for name, leave := range map[string]func(context.Context, driver.Options, []netip.Prefix, bool) ([]string, error){"cleanup": Cleanup, "handback": Handback} {
+			want, err := leave(t.Context(), m.opts, m.state.Networks, true)
+			if err != nil || !slices.ContainsFunc(want, func(what string) bool { return strings.HasSuffix(what, " flannel-guard") }) {
+				t.Fatalf("%s (%v): %q", name, err, want)
+			}
+			for n, calls := 0, 0; n <= calls && !t.Failed(); n++ { // at first, none fails
+				faults.Fail(n, unix.ENOMEM)
+				got, err := leave(t.Context(), m.opts, m.state.Networks, true)
+				calls = max(calls, faults.Fail(0, 0))
+				if err == nil && !slices.Equal(got, want) || err != nil && got != nil || n == 0 && calls == 0 {
+					t.Errorf("%s, call %d of %d failed (%v): %q, want %q or nothing", name, n, calls, err, got, want)
+				}
 			}
 		}
 	})

@@ -31,8 +31,8 @@ func (k *ipip) fill(f *driver.Filling, p *dataplane.Path, link dataplane.Link) {
 	k.putRoute(f, p.Dst, hop{Via: p.Via, Index: link.Index, Onlink: true})
 }
 
-func (k *ipip) found(dev dataplane.Device, link dataplane.Link, s dataplane.State) []*dataplane.Path {
-	return k.pathsOf(link, s, func(dst netip.Prefix, h hop) *dataplane.Path {
+func (*ipip) found(dev dataplane.Device, routes []routeEntry, _ dataplane.State) []*dataplane.Path {
+	return pathsOf(routes, func(dst netip.Prefix, h hop) *dataplane.Path {
 		if !h.Onlink {
 			return nil
 		}

@@ -55,7 +55,7 @@ type ipsec struct {
 func newIPsec(h host) kind {
 	k := &ipsec{host: h, xfrm: &xfrmStore{scope: &h.scope}}
 	k.policies = reconcile.NewTable[policyKey, policy](k.xfrm)
-	needed := func() bool { _, _, used := k.encrypting(); return used }
+	needed := func() bool { _, _, used := k.encryptingDevice(); return used }
 	name := "strongswan.conf"
 	if h.opts.Instance != "" {
 		name = "strongswan-" + h.opts.Instance + ".conf"
@@ -66,8 +66,7 @@ func newIPsec(h host) kind {
 	k.ikes = reconcile.NewTable[ikeKey, ikeConn](k.ike)
 	k.watch.changed = func() {
 		k.dirty.Store(true)
-		k.policies.Relist()
-		k.ikes.Relist()
+		k.relistNetworks()
 		k.notify()
 	}
 	return k
@@ -77,6 +76,12 @@ func newIPsec(h host) kind {
 // packets until there are keys, instead of sending them unencrypted.
 func (k *ipsec) tables() (before, after driver.Tables) {
 	return nil, driver.Tables{k.policies, k.ikes}
+}
+
+// relistNetworks makes policies and connections be listed, which are ours by their subnets.
+func (k *ipsec) relistNetworks() {
+	k.policies.Relist()
+	k.ikes.Relist()
 }
 
 func (k *ipsec) fill(f *driver.Filling, p *dataplane.Path, _ dataplane.Link) {
@@ -98,10 +103,11 @@ func (k *ipsec) fill(f *driver.Filling, p *dataplane.Path, _ dataplane.Link) {
 }
 
 // want makes the table of policies want that packets of this node's pods to others
-// are dropped unless a path's policy encrypts them.
+// are dropped unless a path's policy encrypts them. It wants all of these policies in each
+// pass, since the table may have been reset after the last one.
 func (k *ipsec) want(links dataplane.Links, s dataplane.State) {
 	want := map[policyKey]policy{}
-	name, dev, used := k.encrypting()
+	name, dev, used := k.encryptingDevice()
 	if _, exists := links[name]; used && exists { // else IPsec may be another flanneld's
 		for _, n := range s.Networks {
 			if n.Contains(dev.Subnet.Addr()) {
@@ -122,7 +128,7 @@ func (k *ipsec) want(links dataplane.Links, s dataplane.State) {
 }
 
 // found returns the paths of the outgoing policies that fill would make.
-func (k *ipsec) found(dev dataplane.Device, _ dataplane.Link, s dataplane.State) (found []*dataplane.Path) {
+func (k *ipsec) found(dev dataplane.Device, _ []routeEntry, s dataplane.State) (found []*dataplane.Path) {
 	want := dev.Kind.(dataplane.IPsec)
 	for _, e := range k.policies.AllActual() {
 		if e.Key.Dir == netlink.XFRM_DIR_OUT && e.Key.Src == want.Subnet && e.Value.Src == want.Local && driver.Inside(e.Key.Dst, s.Networks) {
@@ -174,8 +180,8 @@ func (k *ipsec) startPaths() error {
 	return k.ike.reach()
 }
 
-// encrypting returns the name and the properties of the desired device that encrypts.
-func (k *ipsec) encrypting() (name string, dev dataplane.IPsec, used bool) {
+// encryptingDevice returns the name and the properties of the desired device that encrypts.
+func (k *ipsec) encryptingDevice() (name string, dev dataplane.IPsec, used bool) {
 	for _, d := range k.desired {
 		if dev, used := d.Kind.(dataplane.IPsec); used {
 			return d.Name, dev, true
@@ -184,9 +190,10 @@ func (k *ipsec) encrypting() (name string, dev dataplane.IPsec, used bool) {
 	return "", dev, false
 }
 
-// begin reports whether the device has changed: every entry depends on it.
+// begin makes fill use the device of the last Ensure. It reports whether that is another
+// device than before: every entry depends on it.
 func (k *ipsec) begin() (reset bool) {
-	_, dev, used := k.encrypting()
+	_, dev, used := k.encryptingDevice()
 	reset = dev != k.filled
 	k.filled, k.ike.secret = dev, dev.Secret
 	k.watch.active.Store(used)
@@ -195,7 +202,7 @@ func (k *ipsec) begin() (reset bool) {
 
 // prune ends the charon that this flanneld has started, if it is no longer needed.
 func (k *ipsec) prune(context.Context) error {
-	if _, _, used := k.encrypting(); used {
+	if _, _, used := k.encryptingDevice(); used {
 		return nil
 	}
 	return k.ike.stop(unix.SIGTERM)
@@ -203,7 +210,11 @@ func (k *ipsec) prune(context.Context) error {
 
 // leave lets flannel have the policies that it makes, too. flannel starts a charon of its
 // own, so that the one that flanneld has started is ended, and its keys stay in the kernel.
-func (k *ipsec) leave(l *leaving) error {
+func (k *ipsec) leave(ctx context.Context, l *leaving) error {
+	own := driver.Tables{k.policies, k.ikes}
+	if err := own.Refresh(ctx); err != nil {
+		return err
+	}
 	var blocks []policyEntry
 	for _, e := range k.policies.AllActual() {
 		ofFlannel := e.Value.Priority == 0
@@ -218,24 +229,18 @@ func (k *ipsec) leave(l *leaving) error {
 		l.will("end", "strongSwan's charon")
 	}
 	if l.back {
-		l.step(func(ctx context.Context) error { return k.handBack(ctx, blocks) })
+		if len(blocks) > 0 {
+			l.step(func(ctx context.Context) error { return errors.Join(k.xfrm.Delete(ctx, blocks)...) })
+		}
+		l.end(func(context.Context) error { return k.ike.stop(unix.SIGKILL) })
 		return nil
 	}
 	for _, e := range k.ikes.AllActual() {
 		l.will("remove", "connection %s", e.Key)
 	}
-	l.step(func(ctx context.Context) error { // the tables want nothing
-		return errors.Join(driver.Tables{k.policies, k.ikes}.Prune(ctx, k.opts), k.prune(ctx))
-	})
+	l.step(func(ctx context.Context) error { return own.Prune(ctx, k.opts) }) // they want nothing
+	l.end(k.prune)
 	return nil
-}
-
-func (k *ipsec) handBack(ctx context.Context, blocks []policyEntry) error {
-	var errs []error
-	if len(blocks) > 0 {
-		errs = k.xfrm.Delete(ctx, blocks)
-	}
-	return errors.Join(append(errs, k.ike.stop(unix.SIGKILL))...)
 }
 
 func (k *ipsec) close() error {

@@ -43,8 +43,8 @@ func (k *vxlan) fill(f *driver.Filling, p *dataplane.Path, link dataplane.Link) 
 	driver.Put(f, k.neighs, neighKey{link.Index, gateway}, end)
 }
 
-func (k *vxlan) found(dev dataplane.Device, link dataplane.Link, s dataplane.State) []*dataplane.Path {
-	return k.pathsOf(link, s, func(dst netip.Prefix, h hop) *dataplane.Path {
+func (k *vxlan) found(dev dataplane.Device, routes []routeEntry, _ dataplane.State) []*dataplane.Path {
+	return pathsOf(routes, func(dst netip.Prefix, h hop) *dataplane.Path {
 		end, resolved := k.neighs.Actual(neighKey{h.Index, h.Via})
 		via, forwarded := k.fdb.Actual(fdbKey{h.Index, end})
 		if !h.Onlink || h.Via != dst.Addr() || !resolved || !forwarded {

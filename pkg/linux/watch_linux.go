@@ -194,7 +194,10 @@ func (w *watcher) link(present bool, body []byte) (bool, error) {
 		return false, rtnetlink.ErrShort
 	}
 	if body[0] == unix.AF_BRIDGE { // about its port in a bridge
-		return !present && w.any(part.portLeft), nil
+		if present {
+			return false, nil
+		}
+		return w.d.bridges.observePortLeft(), nil
 	}
 	index := int(int32(binary.NativeEndian.Uint32(body[4:])))
 	state := linkState{up: binary.NativeEndian.Uint32(body[8:])&unix.IFF_UP != 0}
@@ -264,8 +267,9 @@ func (w *watcher) address(present bool, body []byte) (bool, error) {
 		if ofPods {
 			w.d.sysctls.dirty.Store(true)
 		}
-		due := w.any(func(p part) bool { return p.observeAddr(body[unix.SizeofIfAddrmsg:]) })
-		return due || known || ofPods, nil
+		ofGuard := w.d.guard.observeAddr(body[unix.SizeofIfAddrmsg:])
+		ofFormer := w.d.bridges.observeAddr(body[unix.SizeofIfAddrmsg:])
+		return known || ofPods || ofGuard || ofFormer, nil
 	}
 	for kind, value := range rtnetlink.Attrs(body[unix.SizeofIfAddrmsg:]) {
 		if kind == unix.IFA_ADDRESS {
@@ -277,14 +281,6 @@ func (w *watcher) address(present bool, body []byte) (bool, error) {
 	w.d.markDirty()
 	w.d.tables.Relist()
 	return true, nil
-}
-
-// any calls observe for each part of the driver. It reports whether a pass is due for one.
-func (w *watcher) any(observe func(part) bool) (due bool) {
-	for _, p := range w.d.parts {
-		due = observe(p) || due
-	}
-	return due
 }
 
 // ofPods reports whether the attributes of an address are those of a pods' interface.

@@ -62,8 +62,8 @@ func (k *wireguard) fill(f *driver.Filling, p *dataplane.Path, link dataplane.Li
 	driver.Put(f, k.routes, routeKey{p.Dst, defaultMetric(p.Dst.Addr())}, hop{Index: link.Index})
 }
 
-func (k *wireguard) found(dev dataplane.Device, link dataplane.Link, s dataplane.State) []*dataplane.Path {
-	return k.pathsOf(link, s, func(dst netip.Prefix, h hop) *dataplane.Path {
+func (k *wireguard) found(dev dataplane.Device, routes []routeEntry, _ dataplane.State) []*dataplane.Path {
+	return pathsOf(routes, func(dst netip.Prefix, h hop) *dataplane.Path {
 		owner, ok := k.wg.owners[wgSubnet{h.Index, dst}]
 		peer, exists := k.peers.Actual(owner)
 		if h.Via.IsValid() || !ok || !exists || peer.Unmanaged {

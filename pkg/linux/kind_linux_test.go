@@ -1,6 +1,7 @@
 package linux
 
 import (
+	"context"
 	"log/slog"
 	"net/netip"
 	"slices"
@@ -8,10 +9,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/vishvananda/netlink"
 
 	"flannel/pkg/dataplane"
 	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/linux/guard"
+	"flannel/pkg/reconcile"
 )
 
 // unconnected returns a driver that does not reach the kernel.
@@ -20,8 +23,8 @@ func unconnected(desired ...dataplane.Device) *Driver {
 	h := host{opts: opts, devices: &devices{desired: desired, sysctls: newSysctls(opts)}, notify: func() {}}
 	h.scope.Store(&scope{})
 	h.rows = newRows(nil, &h.scope, "")
-	d := &Driver{opts: opts, devices: h.devices, rows: h.rows, kinds: newKinds(h)}
-	d.addParts(&guarding{opts: opts}, &formerBridges{devices: h.devices})
+	d := &Driver{opts: opts, devices: h.devices, rows: h.rows, kinds: newKinds(h), guard: &guarding{opts: opts}, bridges: &formerBridges{devices: h.devices}}
+	d.tables = d.allTables()
 	return d
 }
 
@@ -38,7 +41,7 @@ func TestOrderOfTables(t *testing.T) {
 	}
 }
 
-// Another secret, or another property of the device, is in all connections at once.
+// Another secret, or another property of the device, is in all connections at once. What has no peer is dropped as before.
 func TestEntriesOfAnotherIPsecDevice(t *testing.T) {
 	own, peer := netip.MustParsePrefix("10.5.1.0/24"), netip.MustParsePrefix("10.5.2.0/24")
 	device := dataplane.IPsec{Local: netip.MustParseAddr("192.168.100.1"), Subnet: own, Secret: "a"}
@@ -47,11 +50,15 @@ func TestEntriesOfAnotherIPsecDevice(t *testing.T) {
 		{Dst: peer, Via: netip.MustParseAddr("192.168.100.2"), Device: "eth0", Encap: dataplane.ESP{}},
 	}}
 	key := ikeKey{device.Local, s.Paths[0].Via, own, peer}
+	block := policyKey{netlink.XFRM_DIR_OUT, own, v4Network}
 	wanted := func() ikeConn {
 		t.Helper()
 		d.begin(dataplane.Links{"eth0": {Index: 2}}, s)
 		if err := d.want(s); err != nil {
 			t.Fatal(err)
+		}
+		if p, wanted := kindIn[*ipsec](d).policies.Desired(block); !wanted || p.Priority != blockPriority {
+			t.Errorf("nothing drops what has no peer: %v", p)
 		}
 		conn, _ := kindIn[*ipsec](d).ikes.Desired(key)
 		return conn
@@ -96,5 +103,71 @@ func TestResyncOfBridges(t *testing.T) {
 	d.bridges.dirty.Store(false)
 	if d.QueueResync(); !d.bridges.dirty.Load() {
 		t.Error("the bridges are not looked at again")
+	}
+}
+
+// counted is a store that counts how often it is listed.
+type counted[K, V comparable] struct {
+	taker[K, V]
+	name  string
+	lists map[string]int
+}
+
+func (c counted[K, V]) List(context.Context) (map[K]V, error) {
+	c.lists[c.name]++
+	return nil, nil
+}
+
+func count[K, V comparable](table **reconcile.Table[K, V], lists map[string]int) {
+	name := (*table).Name()
+	*table = reconcile.NewTable[K, V](counted[K, V]{name: name, lists: lists})
+}
+
+// Other networks concern what is ours by its subnet. A table that does not depend on them is not listed again: it could
+// fail, and nothing is deleted then.
+func TestOtherNetworksRelist(t *testing.T) {
+	d, lists := unconnected(), map[string]int{}
+	count(&d.nexthops, lists)
+	count(&d.fdb, lists)
+	count(&d.neighs, lists)
+	count(&d.routes, lists)
+	count(&kindIn[*wireguard](d).peers, lists)
+	count(&kindIn[*tun](d).datagrams, lists)
+	count(&kindIn[*ipsec](d).policies, lists)
+	count(&kindIn[*ipsec](d).ikes, lists)
+	d.tables = d.allTables()
+	for range 2 {
+		if err := d.tables.Refresh(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		d.setNetworks(dataplane.State{Networks: []netip.Prefix{v4Network}})
+	}
+	clear(lists)
+	d.setNetworks(dataplane.State{})
+	for range 2 {
+		if err := d.tables.Add(t.Context(), d.opts); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if diff := cmp.Diff(map[string]int{"routes": 1, "policies": 1, "connections": 1}, lists); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// What entries lead to ends after them, whichever kind says so first.
+func TestOrderOfLeaving(t *testing.T) {
+	var done []string
+	add := func(what string) func(context.Context) error {
+		return func(context.Context) error {
+			done = append(done, what)
+			return nil
+		}
+	}
+	l := &leaving{}
+	l.end(add("charon"))
+	l.step(add("routes"))
+	l.end(add("device"))
+	if err := l.run(t.Context()); err != nil || !slices.Equal(done, []string{"routes", "charon", "device"}) {
+		t.Errorf("%v: %q", err, done)
 	}
 }
