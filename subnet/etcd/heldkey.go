@@ -2,7 +2,6 @@ package etcd
 
 import (
 	"errors"
-	"math/rand/v2"
 	"net/netip"
 	"time"
 
@@ -58,9 +57,10 @@ type heldKey struct {
 	missingSince time.Time // in missing and withdrawn
 	restoreAt    time.Time // in overwritten and withdrawn
 	conflict     patience.Conflict
-	withdrawn    bool   // newsWithdrawn was reported, and newsRestored was not
-	why          string // in lost
-	news         []news // what happened, for the caller to log
+	random       patience.Random // chooses restoreAt in withdrawn
+	withdrawn    bool            // newsWithdrawn was reported, and newsRestored was not
+	why          string          // in lost
+	news         []news          // what happened, for the caller to log
 }
 
 // seen is what the store had when we last saw the key.
@@ -322,7 +322,7 @@ func (k *heldKey) stepMissing(now time.Time, o others) (end time.Time) {
 		if o.massRetained {
 			// Spread over all nodes, and before the end of the time for which the others
 			// retain us.
-			k.restoreAt = now.Add(o.retain/20 + rand.N(o.retain*3/20))
+			k.restoreAt = now.Add(o.retain/20 + k.random.N(o.retain*3/20))
 		}
 		k.news = append(k.news, news{what: newsWithdrawn})
 	}

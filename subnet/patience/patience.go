@@ -28,6 +28,18 @@ func Doubled(low, high time.Duration, tries int) time.Duration {
 	return d*3/4 + rand.N(d/2)
 }
 
+// Random returns a duration of at least 0 and less than n. Nil is rand.N; a test
+// has one that repeats what happened.
+type Random func(n time.Duration) time.Duration
+
+// N returns a duration of at least 0 and less than n.
+func (r Random) N(n time.Duration) time.Duration {
+	if r == nil {
+		return rand.N(n)
+	}
+	return r(n)
+}
+
 // Conflict paces how often we restore our lease after someone else changed it,
 // because two nodes with the same address would otherwise write without end:
 //
@@ -42,6 +54,7 @@ func Doubled(low, high time.Duration, tries int) time.Duration {
 // This also limits our writes to 8 a minute, and 13 in the first one. The zero
 // Conflict is calm.
 type Conflict struct {
+	Random Random
 	rounds int       // how often we entered pending since calm
 	last   time.Time // when we entered it last
 	due    time.Time // when to restore the lease; zero: not pending
@@ -70,7 +83,7 @@ func (c *Conflict) Changed(now time.Time) (due time.Time, round int) {
 	c.last, c.due = now, now
 	if c.rounds > 1 {
 		d := min(time.Second<<min(c.rounds-2, 4), conflictMax)
-		c.due = now.Add(d*3/4 + rand.N(d/4))
+		c.due = now.Add(d*3/4 + c.Random.N(d/4))
 	}
 	return c.due, c.rounds
 }
