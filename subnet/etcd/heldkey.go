@@ -35,7 +35,8 @@ import (
 //	             it is part of a mass withdrawal            write after a random time             withdrawn
 //	             most of few peers were deleted with it     write now: none of them is retained   withdrawn
 //	             an operator accepted the withdrawal        none                                  lost
-//	withdrawn    restoreAt has come, the subnet is free     write                                 withdrawn
+//	withdrawn    the store was replaced and has no key      write now, on a new etcd lease        withdrawn
+//	             restoreAt has come, the subnet is free     write                                 withdrawn
 //	             restoreAt has come, the subnet is taken    none                                  lost
 //	             an operator accepted the withdrawal        none                                  lost
 //
@@ -128,7 +129,11 @@ func (k *heldKey) observe(now time.Time, s sight, judge subnet.Judge) {
 			k.seen = seen{}
 			k.replaceLease()
 		}
-		k.storeReplaced(now)
+		if k.state == withdrawn {
+			k.restoreAt = now // an operator may still accept the withdrawal if the write fails
+		} else {
+			k.storeReplaced(now)
+		}
 		return
 	case s.kv == nil:
 		if s.rev < k.seen.mod {
@@ -301,23 +306,23 @@ func (k *heldKey) publish() (write bool) { return k.state <= overwritten && !k.m
 // stepMissing enters withdrawn or lost if it can be decided already why the key is
 // missing. Otherwise it returns when that will be possible.
 func (k *heldKey) stepMissing(now time.Time, o others) (end time.Time) {
-	if k.state == missing && o.haveOurs {
-		// The two watches are independent: only when both have seen the deletion does the
-		// set say how many others are missing.
-		k.missingSince = now
-	}
-	end = k.missingSince.Add(burst)
-	switch {
-	case o.accepted.After(k.missingSince):
+	if o.accepted.After(k.missingSince) {
 		k.lose("the withdrawal was accepted")
-	case k.state == withdrawn && !k.restoreAt.After(now) && o.claimed:
-		k.lose("another node has its subnet")
-	case k.state == withdrawn:
-	case end.After(now):
-		return end
-	case !o.massRetained && !o.mostWithdrawn:
-		k.lose("the key was deleted")
-	default:
+		return time.Time{}
+	}
+	if k.state == missing {
+		if o.haveOurs {
+			// The two watches are independent: only when both have seen the deletion does the
+			// set say how many others are missing.
+			k.missingSince = now
+		}
+		switch end = k.missingSince.Add(burst); {
+		case end.After(now):
+			return end
+		case !o.massRetained && !o.mostWithdrawn:
+			k.lose("the key was deleted")
+			return time.Time{}
+		}
 		k.state, k.restoreAt, k.withdrawn = withdrawn, now, true
 		if o.massRetained {
 			// Spread over all nodes, and before the end of the time for which the others
@@ -325,6 +330,9 @@ func (k *heldKey) stepMissing(now time.Time, o others) (end time.Time) {
 			k.restoreAt = now.Add(o.retain/20 + k.random.N(o.retain*3/20))
 		}
 		k.news = append(k.news, news{what: newsWithdrawn})
+	}
+	if !k.restoreAt.After(now) && o.claimed {
+		k.lose("another node has its subnet")
 	}
 	return time.Time{}
 }

@@ -244,3 +244,55 @@ func TestHeldKeyModel(t *testing.T) {
 		}
 	}
 }
+
+// What step decides about a key that is missing, by what it knows of the other nodes' keys.
+func TestStepMissing(t *testing.T) {
+	t.Parallel()
+	since := time.Unix(1e9, 0)
+	soonAfter, over := since.Add(time.Second), since.Add(burst)
+	for _, c := range []struct {
+		name      string
+		from      keyState
+		restoreAt time.Time
+		replaced  bool // the store is replaced by an empty one
+		now       time.Time
+		others    others
+		want      keyState
+		write     bool
+		due       time.Time
+	}{
+		{name: "in a burst", from: missing, now: soonAfter, want: missing, due: over},
+		{name: "alone", from: missing, now: over, want: lost},
+		{name: "the peers still have it", from: missing, now: over, others: others{haveOurs: true}, want: missing, due: over.Add(burst)},
+		{name: "accepted although the peers still have it", from: missing, now: over,
+			others: others{haveOurs: true, accepted: soonAfter}, want: lost},
+		{name: "accepted in a burst", from: missing, now: over.Add(-1), others: others{accepted: soonAfter}, want: lost},
+		{name: "accepted earlier", from: missing, now: over, others: others{massRetained: true, accepted: since}, want: withdrawn,
+			due: over.Add(3 * time.Minute)},
+		{name: "a mass withdrawal", from: missing, now: over, others: others{massRetained: true}, want: withdrawn, due: over.Add(3 * time.Minute)},
+		{name: "most of few", from: missing, now: over, others: others{mostWithdrawn: true}, want: withdrawn, write: true},
+		{name: "most of few, and the subnet is taken", from: missing, now: over, others: others{mostWithdrawn: true, claimed: true}, want: lost},
+		{name: "not yet restored", from: withdrawn, restoreAt: over, now: soonAfter, others: others{claimed: true}, want: withdrawn, due: over},
+		{name: "restored", from: withdrawn, restoreAt: over, now: over, want: withdrawn, write: true},
+		{name: "taken", from: withdrawn, restoreAt: over, now: over, others: others{claimed: true}, want: lost},
+		{name: "accepted", from: withdrawn, restoreAt: over, now: soonAfter, others: others{accepted: soonAfter}, want: lost},
+		{name: "the store is replaced", from: withdrawn, restoreAt: over, replaced: true, now: soonAfter, want: withdrawn, write: true},
+		{name: "accepted, and the store is replaced", from: withdrawn, restoreAt: over, replaced: true, now: soonAfter,
+			others: others{accepted: soonAfter}, want: lost},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			k := newWorld(t, 0).k
+			k.random = func(time.Duration) time.Duration { return 0 }
+			k.state, k.missingSince, k.restoreAt = c.from, since, c.restoreAt
+			if c.replaced {
+				k.observe(c.now, sight{rev: 1, replaced: true}, otherNodes{})
+			}
+			c.others.retain = time.Hour
+			write, due := k.step(c.now, c.others)
+			if k.state != c.want || write != c.write || !due.Equal(c.due) {
+				t.Errorf("state %d, write %t, due %v; want %d, %t, %v", k.state, write, due, c.want, c.write, c.due)
+			}
+		})
+	}
+}
