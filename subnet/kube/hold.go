@@ -155,7 +155,10 @@ func (m *Manager) restoreIfDue(ctx context.Context, own *ownNode) (next time.Dur
 		return wait
 	}
 	err := m.retry(ctx, "restore our annotations", func(ctx context.Context) error { return m.writeAnnotations(ctx, own) })
-	if err != nil && ctx.Err() == nil {
+	if err != nil && ctx.Err() == nil { // the API server has rejected the patch
+		m.mu.Lock()
+		own.conflict.Restored() // so that the next change begins a pause
+		m.mu.Unlock()
 		m.log.Warn("could not restore the annotations of this node", "error", err)
 	}
 	return 0

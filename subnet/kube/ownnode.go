@@ -22,12 +22,13 @@ import (
 //	publishing   the write fails                          retry after a pause                               publishing
 //	publishing   the write succeeds, or none is needed    -                                                 published
 //	published    Publish with another lease               write the annotations that differ                 publishing
-//	published    someone else changed our annotations     restore them, now or after the conflict backoff   published
-//	any          an operator changed their annotations    use their values, reset the conflict backoff      unchanged
+//	published    the API server rejects the restoration   try again after the next change, and a pause      published
+//	published    someone else changed our annotations     restore them, now or after the pause              published
+//	any          an operator changed their annotations    use their values, end the conflict                unchanged
 //	any          an operator overwrites a public IP       use it with the next Publish                      unchanged
 //	any          the Node was deleted                     log it, keep the network as it is                 missing
 //	any          the Node was recreated without podCIDR   log it, keep the network as it is                 missing
-//	missing      the Node has our podCIDR again           reset the conflict backoff, write what differs    as before
+//	missing      the Node has our podCIDR again           end the conflict, write what differs              as before
 //	any          the Node has another podCIDR             Hold returns ErrMoved                             moved
 //
 // In acquired, want is nil; publishing and published differ in the field published. In missing, node is nil or has no
