@@ -41,9 +41,10 @@ import (
 //	             an operator accepted the withdrawal        none                                  lost
 //
 // Someone may restore the key while we wait in withdrawn: hence the random time. In
-// overwritten, the pause is that of the conflict. In held, the value may differ
-// from want between a call of Publish and its write; step says write then, too,
-// because Publish leaves a key that is missing or withdrawn to Hold.
+// overwritten, the pause is that of the conflict. In held, the value differs from
+// want between a call of Publish and its write. Publish writes it, and step says
+// write, too: Publish leaves a missing key to Hold, and someone may restore that
+// key with the former value.
 type heldKey struct {
 	key    string
 	v4, v6 netip.Prefix
@@ -268,7 +269,8 @@ type others struct {
 // as we receive them. Events of one burst come in any order.
 const burst = 3 * time.Second
 
-// step says whether to write the key now, and when to call step again although
+// step changes the state by what time and the other nodes' keys say. It returns
+// whether to write the key now, and when to call step again although
 // nothing was observed; zero: never. In lost, it says nothing: Hold ends.
 //
 // A deleted key means that our lease was revoked, and the daemon exits. But if
@@ -299,9 +301,9 @@ func (k *heldKey) step(now time.Time, o others) (write bool, due time.Time) {
 	return true, time.Time{}
 }
 
-// publish reports whether Publish has to write the key: at once, also in a conflict,
-// but a missing key is Hold's to restore.
-func (k *heldKey) publish() (write bool) { return k.state <= overwritten && !k.matches() }
+// publishMustWrite reports whether Publish has to write the key: at once, also in a
+// conflict. It leaves a missing key to Hold.
+func (k *heldKey) publishMustWrite() bool { return k.state <= overwritten && !k.matches() }
 
 // stepMissing enters withdrawn or lost if it can be decided already why the key is
 // missing. Otherwise it returns when that will be possible.

@@ -148,7 +148,7 @@ func (w *world) hold(t *testing.T, fails bool) (due time.Time) {
 
 func (w *world) publish(t *testing.T, data string) {
 	w.k.want = valueOf(t, `{"PublicIP":"192.168.64.3","BackendType":"vxlan","BackendData":`+data+`}`)
-	for tries := 0; w.k.publish(); tries++ {
+	for tries := 0; w.k.publishMustWrite(); tries++ {
 		if w.write(false); tries == 20 {
 			t.Errorf("Publish writes without end")
 			return

@@ -248,7 +248,7 @@ func (m *Manager) Publish(ctx context.Context, l subnet.Lease) error {
 	return m.retry(ctx, "publish our lease", func(ctx context.Context) error {
 		for {
 			m.own.mu.Lock()
-			write := held == m.own.held && held.publish()
+			write := held == m.own.held && held.publishMustWrite()
 			m.own.mu.Unlock()
 			if !write {
 				return m.lostError(ctx, held)

@@ -52,7 +52,9 @@ func (m *Manager) writeKey(ctx context.Context, held *heldKey) error {
 	switch {
 	case held.seen != base: // Hold has seen something since that is newer, or of another store
 	case err != nil:
-		held.replaceLease() // it has expired while the key was on another one
+		if held.id == id { // else the key is on another etcd lease already
+			held.replaceLease() // it has expired while the key was on another one
+		}
 	case resp.Succeeded:
 		if held.id != id {
 			runner.Notify(m.own.leaseChanged)

@@ -9,7 +9,7 @@ import (
 	"flannel/subnet"
 )
 
-// While the API server does not answer a patch of the annotations, neither reports nor probes nor Hold wait for it.
+// While the API server does not answer a patch of the annotations, neither reports nor probes nor PublicIPs wait for it.
 func unanswered(t *testing.T, o outside) {
 	o.add("unanswered-1", "10.244.41.0/24")
 	patched, answer := make(chan struct{}, 100), make(chan struct{})

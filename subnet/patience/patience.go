@@ -48,8 +48,9 @@ func (r Random) N(n time.Duration) time.Duration {
 //	pending   someone else changes it again    none: the pause goes on      pending
 //	pending   we or others restore it          none                         restored
 //	restored  someone else changes it          restore it after a pause     pending
-//	restored  nothing happens for conflictOver  none                         calm
+//	restored  nothing happens, see below       none                         calm
 //
+// Calm returns if nobody changes the lease for conflictOver after pending began.
 // Peers use a wrong lease during each pause, so a pause takes conflictMax at most.
 // This also limits our writes to 8 a minute, and 13 in the first one. The zero
 // Conflict is calm.
