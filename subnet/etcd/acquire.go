@@ -3,8 +3,10 @@ package etcd
 import (
 	"cmp"
 	"context"
+	"math/rand/v2"
 	"slices"
 	"strings"
+	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -136,7 +138,7 @@ func (m *Manager) candidate(cfg subnet.Config, want subnet.Lease, records, forme
 func heldKeyOf(r *record, at position) *heldKey {
 	at.witness, at.mod = r.key, r.kv.ModRevision
 	return &heldKey{key: r.key, v4: r.lease.V4.Subnet, v6: r.lease.V6.Subnet, id: clientv3.LeaseID(r.kv.Lease),
-		want: r.value, at: at,
+		want: r.value, at: at, random: rand.N[time.Duration],
 		seen: seen{value: &r.value, mod: r.kv.ModRevision, created: r.kv.CreateRevision, id: clientv3.LeaseID(r.kv.Lease)}}
 }
 
@@ -153,7 +155,7 @@ func addPublicIPv6(l, want subnet.Lease) subnet.Lease {
 // reports an error for one with a backend and without data.
 func (m *Manager) newHeldKey(pick, want subnet.Lease, id clientv3.LeaseID) *heldKey {
 	held := &heldKey{key: m.keyOf(pick),
-		v4: pick.V4.Subnet, v6: pick.V6.Subnet, id: id}
+		v4: pick.V4.Subnet, v6: pick.V6.Subnet, id: id, random: rand.N[time.Duration]}
 	if held.v4.IsValid() {
 		held.want.PublicIP = want.V4.PublicIP
 	}

@@ -20,7 +20,7 @@ func TestListDuringThePause(t *testing.T) {
 	n.Sees("")
 	n.own.mu.Lock()
 	for range 10 { // so that the next pause is a long one
-		n.own.held.conflict.Changed(time.Now())
+		n.own.held.conflict.Changed(time.Now(), n.own.held.random)
 		n.own.held.conflict.Restored()
 	}
 	n.own.mu.Unlock()

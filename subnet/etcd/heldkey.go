@@ -59,10 +59,10 @@ type heldKey struct {
 	missingSince time.Time // in missing and withdrawn
 	restoreAt    time.Time // in overwritten and withdrawn
 	conflict     patience.Conflict
-	random       patience.Random // chooses restoreAt in withdrawn
-	withdrawn    bool            // newsWithdrawn was reported, and newsRestored was not
-	why          string          // in lost
-	news         []news          // what happened, for the caller to log
+	random       func(n time.Duration) time.Duration // rand.N, except in tests of the machine
+	withdrawn    bool                                // newsWithdrawn was reported, and newsRestored was not
+	why          string                              // in lost
+	news         []news                              // what happened, for the caller to log
 }
 
 // seen is what the store had when we last saw the key.
@@ -234,7 +234,7 @@ func (k *heldKey) storeReplaced(now time.Time) {
 
 // changedByOthers enters overwritten, with the pause of the conflict.
 func (k *heldKey) changedByOthers(now time.Time) {
-	due, round := k.conflict.Changed(now)
+	due, round := k.conflict.Changed(now, k.random)
 	switch round {
 	case 1:
 		k.news = append(k.news, news{what: newsModified, value: k.seen.value})
@@ -329,7 +329,7 @@ func (k *heldKey) stepMissing(now time.Time, o others) (end time.Time) {
 		if o.massRetained {
 			// Spread over all nodes, and before the end of the time for which the others
 			// retain us.
-			k.restoreAt = now.Add(o.retain/20 + k.random.N(o.retain*3/20))
+			k.restoreAt = now.Add(o.retain/20 + k.random(o.retain*3/20))
 		}
 		k.news = append(k.news, news{what: newsWithdrawn})
 	}

@@ -55,7 +55,6 @@ func newWorld(t *testing.T, seed uint64) *world {
 	want := valueOf(t, peer("192.168.64.3"))
 	w.k = &heldKey{key: "own", v4: netip.MustParsePrefix("10.5.1.0/24"), id: 1, want: want, seen: seen{value: &want, mod: 10, created: 10, id: 1}}
 	w.k.random = func(n time.Duration) time.Duration { return time.Duration(w.Int64N(int64(n))) }
-	w.k.conflict.Random = w.k.random
 	w.kv = &mvccpb.KeyValue{Value: []byte(peer("192.168.64.3")), ModRevision: 10, CreateRevision: 10, Lease: 1}
 	return w
 }

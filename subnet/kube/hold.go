@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
@@ -140,7 +141,7 @@ func (m *Manager) restoreIfDue(ctx context.Context, own *ownNode) (next time.Dur
 		m.mu.Unlock()
 		return 0
 	}
-	due, round := own.conflict.Changed(time.Now())
+	due, round := own.conflict.Changed(time.Now(), rand.N)
 	m.mu.Unlock()
 	slices.Sort(changes)
 	switch round {

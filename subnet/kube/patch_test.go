@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
@@ -24,7 +25,7 @@ func TestPatchRejected(t *testing.T) {
 	o.annotate("rejected-1", "backend-data", "", "other", strings.Repeat("x", limit-5_000))
 	eventually.True(t, "the patch is rejected", func() bool { return n.logs.Count("level=WARN") == 2 })
 	n.mu.Lock()
-	due, round := n.own.conflict.Changed(time.Now())
+	due, round := n.own.conflict.Changed(time.Now(), rand.N)
 	n.mu.Unlock()
 	if round == 0 {
 		t.Errorf("the first round goes on: the next change is restored at once, %v ago", time.Since(due))

@@ -28,18 +28,6 @@ func Doubled(low, high time.Duration, tries int) time.Duration {
 	return d*3/4 + rand.N(d/2)
 }
 
-// Random returns a duration of at least 0 and less than n. Nil is rand.N; a test
-// has one that repeats what happened.
-type Random func(n time.Duration) time.Duration
-
-// N returns a duration of at least 0 and less than n.
-func (r Random) N(n time.Duration) time.Duration {
-	if r == nil {
-		return rand.N(n)
-	}
-	return r(n)
-}
-
 // Conflict paces how often we restore our lease after someone else changed it,
 // because two nodes with the same address would otherwise write without end:
 //
@@ -55,7 +43,6 @@ func (r Random) N(n time.Duration) time.Duration {
 // This also limits our writes to 8 a minute, and 13 in the first one. The zero
 // Conflict is calm.
 type Conflict struct {
-	Random Random
 	rounds int       // how often we entered pending since calm
 	last   time.Time // when we entered it last
 	due    time.Time // when to restore the lease; zero: not pending
@@ -72,8 +59,8 @@ const (
 
 // Changed records that the lease is not as it should be, and returns when to restore
 // it. round is the number of the round that begins with this call; 0: the present one
-// goes on.
-func (c *Conflict) Changed(now time.Time) (due time.Time, round int) {
+// goes on. random is rand.N, or that of a test, which repeats what happened.
+func (c *Conflict) Changed(now time.Time, random func(n time.Duration) time.Duration) (due time.Time, round int) {
 	if !c.due.IsZero() {
 		return c.due, 0
 	}
@@ -84,7 +71,7 @@ func (c *Conflict) Changed(now time.Time) (due time.Time, round int) {
 	c.last, c.due = now, now
 	if c.rounds > 1 {
 		d := min(time.Second<<min(c.rounds-2, 4), conflictMax)
-		c.due = now.Add(d*3/4 + c.Random.N(d/4))
+		c.due = now.Add(d*3/4 + random(d/4))
 	}
 	return c.due, c.rounds
 }

@@ -2,6 +2,7 @@ package patience
 
 import (
 	"errors"
+	"math/rand/v2"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,8 +14,8 @@ func TestConflictSlowsDown(t *testing.T) {
 	var c Conflict
 	now := time.Now()
 	pause := func(want int) time.Duration {
-		due, round := c.Changed(now)
-		if again, none := c.Changed(now.Add(time.Second)); round != want || again != due || none != 0 {
+		due, round := c.Changed(now, rand.N)
+		if again, none := c.Changed(now.Add(time.Second), rand.N); round != want || again != due || none != 0 {
 			t.Errorf("round %d, want %d; then round %d at %v instead of %v", round, want, none, again, due)
 		}
 		c.Restored()
@@ -42,7 +43,7 @@ func TestConflictIsBounded(t *testing.T) {
 	now := start
 	writes := map[int]int{} // by minute
 	for now.Sub(start) < 10*time.Minute {
-		due, round := c.Changed(now)
+		due, round := c.Changed(now, rand.N)
 		if wrong := due.Sub(now); wrong > 10*time.Second {
 			t.Fatalf("round %d: wrong for %v", round, wrong)
 		}
