@@ -85,6 +85,7 @@ func Open(to, record string, wanted Spec, doubt Options, force bool) (File, erro
 func (f *File) read() (err error) {
 	f.exists, f.content, f.ours = false, nil, false
 	f.last = Decisions{LeftOut: Options{EncapOverhead: true}}
+	defer f.useGiven()
 	base, err := Make(f.wanted.Without(Options{LoopbackDSR: true, EncapOverhead: true}))
 	if err != nil || f.to == "-" {
 		return err
@@ -110,13 +111,23 @@ func (f *File) read() (err error) {
 	case f.ours && wanted:
 		f.last.LeftOut = lacks
 	}
-	if f.wanted.LoopbackDSR && !f.doubt.LoopbackDSR {
+	return nil
+}
+
+// given returns the options that flags set: they are wanted, and not in doubt.
+func (f *File) given() Options {
+	return Options{LoopbackDSR: f.wanted.LoopbackDSR && !f.doubt.LoopbackDSR, EncapOverhead: f.wanted.EncapOverhead > 0 && !f.doubt.EncapOverhead}
+}
+
+// useGiven makes f.last keep the options that flags set, without a trial.
+func (f *File) useGiven() {
+	given := f.given()
+	if given.LoopbackDSR {
 		f.last.LeftOut.LoopbackDSR, f.last.Tried.LoopbackDSR = false, true
 	}
-	if f.wanted.EncapOverhead > 0 && !f.doubt.EncapOverhead {
+	if given.EncapOverhead {
 		f.last.LeftOut.EncapOverhead, f.last.Tried.EncapOverhead = false, true
 	}
-	return nil
 }
 
 // lacks returns the options in doubt that the file lacks, if it has the wanted configuration but for them.
@@ -135,10 +146,13 @@ func (f *File) lacks() (lacks Options, wanted bool) {
 // Decisions returns what is known of the options before a trial.
 func (f File) Decisions() Decisions { return f.last }
 
+// Stays reports whether Put will not change the file, because somebody else wrote or edited it.
+func (f File) Stays() bool { return f.exists && !f.ours && !f.force }
+
 // ToTry returns the options in doubt about which HNS should be asked before Put. There are none if Put
 // will not write the file.
 func (f File) ToTry() Options {
-	if f.path == "" || f.exists && !f.ours && !f.force {
+	if f.path == "" || f.Stays() {
 		return Options{}
 	}
 	again := f.force || !f.ours
@@ -195,6 +209,9 @@ func (f File) write(conf []byte, d Decisions, changes bool) error {
 	base, err := Make(f.wanted.Without(Options{LoopbackDSR: true, EncapOverhead: true}))
 	if err != nil {
 		return err
+	}
+	if f.given().EncapOverhead {
+		d.Tried.EncapOverhead = false // without the flag there is another value, which HNS may refuse
 	}
 	record := lastWritten{Path: f.path, Conf: conf, Base: base, Decisions: d}
 	if changes {

@@ -154,6 +154,27 @@ func TestToTry(t *testing.T) {
 	try("shown", c.open(both, true), Options{})
 }
 
+// An option that a flag sets is in the configuration, also in one that is only printed. What a flag says of the overhead says
+// nothing of its default.
+func TestOptionGiven(t *testing.T) {
+	c := newConfFile(t)
+	for _, to := range []string{"-", c.to} {
+		c.to = to
+		f := c.open(Options{LoopbackDSR: true}, false)
+		done, err := f.Put(f.Decisions())
+		if err != nil || !Equal(done.Conf, c.made(c.wanted)) {
+			t.Errorf("to %s: %s, %v", to, done.Conf, err)
+		}
+	}
+	if got, want := c.open(both, false).ToTry(), both; got != want {
+		t.Errorf("without the flag: %+v, want %+v", got, want)
+	}
+	c.write(c.to, []byte("{}"))
+	if !c.open(both, false).Stays() || c.open(both, true).Stays() {
+		t.Error("an edited file stays, unless it is overwritten")
+	}
+}
+
 // Where there is a record, an option that somebody took out of the file is an edit.
 func TestOptionEdited(t *testing.T) {
 	c := newConfFile(t)

@@ -49,6 +49,9 @@ func (n CNISources) TryInHNS(ctx context.Context, s conflist.Spec, doubt conflis
 	if doubt.LoopbackDSR && !d.Tried.LoopbackDSR {
 		n.Log.Info("did not try whether HNS accepts loopbackDSR for pods", "left_out", d.LeftOut.LoopbackDSR, "reason", loopback)
 	}
+	if f.Stays() { // what is left out is not written
+		return d
+	}
 	if doubt.EncapOverhead && d.LeftOut.EncapOverhead {
 		n.Log.Warn("pods get a greater MTU than the node's adapter can carry, and large packets to other nodes may be lost; set --encap-overhead, or the MTU of the adapter to 1500",
 			"cause", causeOverhead, "address", s.ManagementIP, "mtu", usualMTU+encap.VXLAN(false)-s.EncapOverhead, "overhead", s.EncapOverhead, "reason", overhead)
