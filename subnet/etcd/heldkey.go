@@ -62,6 +62,7 @@ type heldKey struct {
 	random       func(n time.Duration) time.Duration // rand.N, except in tests of the machine
 	withdrawn    bool                                // newsWithdrawn was reported, and newsRestored was not
 	why          string                              // in lost
+	lostAt       int64                               // in lost: the revision of another node's key; 0: there is none
 	news         []news                              // what happened, for the caller to log
 }
 
@@ -143,7 +144,7 @@ func (k *heldKey) observe(now time.Time, s sight, judge subnet.Judge) {
 		if k.seen.mod != 0 && k.state < missing { // a key that is not restored yet is not deleted either
 			k.state, k.missingSince = missing, now
 		}
-		k.seen.gone = s.rev
+		k.seen.gone = max(k.seen.gone, s.rev) // the answer to a write may be newer
 		return
 	case !s.replaced && s.kv.ModRevision <= max(k.seen.mod, k.seen.gone):
 		return // our own write, or an event that is older than what we know
@@ -155,13 +156,13 @@ func (k *heldKey) observe(now time.Time, s sight, judge subnet.Judge) {
 	hasOurAddress := value != nil && value.PublicIP == k.want.PublicIP && value.PublicIPv6 == k.want.PublicIPv6
 	switch wasMissing := k.state == missing || k.state == withdrawn; {
 	case wasMissing && !hasOurAddress && k.isOthers(value, judge):
-		k.lose("the key is another node's now") // which created it first
+		k.loseTo(s.kv) // which created it first
 		return
 	case wasMissing || s.replaced || k.seen.mod == 0 || s.kv.CreateRevision == k.seen.created:
 		// Somebody restored the missing key, the store is another one, or the same key has
 		// another value: it is ours.
 	case k.isOthers(value, judge) && !value.Equal(k.want):
-		k.lose("the key is another node's now") // it was deleted, and another node recreated it
+		k.loseTo(s.kv) // it was deleted, and another node recreated it
 		return
 	}
 	k.seen = seen{value: value, mod: s.kv.ModRevision, created: s.kv.CreateRevision, id: clientv3.LeaseID(s.kv.Lease)}
@@ -192,6 +193,9 @@ func (k *heldKey) isOthers(value *format.Value, judge subnet.Judge) bool {
 
 // written records that our write succeeded, on an etcd lease and at a revision.
 func (k *heldKey) written(value *format.Value, id clientv3.LeaseID, rev int64) {
+	if k.state == lost && rev < k.lostAt {
+		return // another node has created the key since
+	}
 	created := k.seen.created
 	if k.seen.mod == 0 {
 		created = rev
@@ -244,8 +248,14 @@ func (k *heldKey) changedByOthers(now time.Time) {
 	k.state, k.restoreAt = overwritten, due
 }
 
-// lose enters lost, which nothing ends.
+// lose enters lost. Only a write of ours that turns out to be newer ends it.
 func (k *heldKey) lose(why string) { k.state, k.why = lost, why }
+
+// loseTo enters lost, because another node has created the key.
+func (k *heldKey) loseTo(kv *mvccpb.KeyValue) {
+	k.lostAt = kv.ModRevision
+	k.lose("the key is another node's now")
+}
 
 // replaceLease chooses the ID of a new etcd lease, to be granted before the
 // next write. A reservation needs none.

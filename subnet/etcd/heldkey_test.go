@@ -244,6 +244,22 @@ func TestHeldKeyModel(t *testing.T) {
 	}
 }
 
+// The answer to our write may arrive after another node's key, which is newer or older than the write.
+func TestAnswerAfterLost(t *testing.T) {
+	for rev, want := range map[int64]keyState{20: lost, 40: held} {
+		w := newWorld(t, 1)
+		value := w.k.want
+		w.k.observe(w.now, sight{kv: &mvccpb.KeyValue{Value: []byte(peer("192.168.64.9")), ModRevision: 30, CreateRevision: 30}}, otherNodes{})
+		if w.k.state != lost {
+			t.Fatal("another node's key does not end Hold")
+		}
+		w.k.written(&value, 1, rev)
+		if w.k.state != want {
+			t.Errorf("after a write at %d: state %d, want %d", rev, w.k.state, want)
+		}
+	}
+}
+
 // What step decides about a key that is missing, by what it knows of the other nodes' keys.
 func TestStepMissing(t *testing.T) {
 	t.Parallel()
