@@ -101,7 +101,8 @@ func leasesWhileDown(t *testing.T, l *lab.Lab, w *lab.Node) {
 	const request = `HcnModifyNetwork flannel.4096 {"ResourceType":"Policy","RequestType":"%s","Settings":{"Policies":[%s]}}`
 	want := []string{
 		fmt.Sprintf(request, "Remove", policyTo(policyKept, 1, 0)),
-		fmt.Sprintf(request, "Add", policyTo(policyAsked, 1, 1)+","+policyTo(policyAsked, 3, 0)),
+		// In the order of their text: 10.5.0.192 before 10.5.0.64.
+		fmt.Sprintf(request, "Add", policyTo(policyAsked, 3, 0)+","+policyTo(policyAsked, 1, 1)),
 		fmt.Sprintf(request, "Remove", policyTo(policyKept, 0, 0)),
 	}
 	if got := hnsChanges(t, w); !slices.Equal(got, want) {
