@@ -338,25 +338,24 @@ wine: bin/wine/run bin/cni/host-local.exe bin/cni/win-bridge.exe bin/cni/win-ove
 # Three lanes side by side, which build what they share once: packages and then other architectures, nodes, and a virtual
 # machine, which has one processor. A second one beside the other lanes leaves each so little of two processors that
 # charon and etcd in it do not answer in time.
-# A package whose tests need Kubernetes waits until that is built, which takes minutes the first time.
-WITH_KUBE   := ./cmd/flanneld ./subnet/kube ./subnet/kube/% ./dist ./dist/%
 WITH_WINE   := ./backend ./backend/% ./cmd/flannel ./cmd/flanneld ./internal/test/eventually ./internal/test/hnstest ./internal/test/hnstest/% ./internal/test/logtest ./pkg/% ./subnet ./subnet/patience
 RACE        := CGO_ENABLED=1 $(GO) $(TEST) -race
 PLAN_NODES  := $(filter-out -,$(PLAN_E2E))$(PLAN_LAB)
-plan_kube   := $(filter $(WITH_KUBE),$(PLAN_RACE) $(PLAN_PLAIN))
+plan_kube   := $(filter $(PLAN_KUBE),$(PLAN_RACE) $(PLAN_PLAIN))
 plan_wine   := $(filter $(WITH_WINE),$(PLAN_WINE))
+# Packages in PLAN_KUBE wait until Kubernetes is built, which takes minutes the first time.
 .PHONY: test-packages test-packages-of-kubernetes test-other-systems test-nodes test-machine test-idle lint-kube
 
 test-packages: build tools bin/image/start $(if $(plan_wine),wine)
 	@$(MAKE) --no-print-directory lint
 	$(if $(PLAN),,$(error run make test or make changed))
-	$(RACE) $(filter-out $(WITH_KUBE),$(PLAN_RACE))
-	$(if $(PLAN_PLAIN),$(GO) $(TEST) $(filter-out $(WITH_KUBE),$(PLAN_PLAIN)))
+	$(RACE) $(filter-out $(PLAN_KUBE),$(PLAN_RACE))
+	$(if $(PLAN_PLAIN),$(GO) $(TEST) $(filter-out $(PLAN_KUBE),$(PLAN_PLAIN)))
 	@$(if $(plan_wine),$(MAKE) --no-print-directory test-windows LIGHT='$(filter-out $(HEAVY),$(plan_wine))' HEAVY='$(filter $(HEAVY),$(plan_wine))')
 
 test-packages-of-kubernetes: test-packages $(if $(plan_kube),lint-kube bin/prometheus/unpacked)
-	$(if $(filter $(WITH_KUBE),$(PLAN_RACE)),$(RACE) $(filter $(WITH_KUBE),$(PLAN_RACE)))
-	$(if $(filter $(WITH_KUBE),$(PLAN_PLAIN)),$(GO) $(TEST) $(filter $(WITH_KUBE),$(PLAN_PLAIN)))
+	$(if $(filter $(PLAN_KUBE),$(PLAN_RACE)),$(RACE) $(filter $(PLAN_KUBE),$(PLAN_RACE)))
+	$(if $(filter $(PLAN_KUBE),$(PLAN_PLAIN)),$(GO) $(TEST) $(filter $(PLAN_KUBE),$(PLAN_PLAIN)))
 
 # -count=1, because Go's cache of test results ignores the programs in bin/. The end-to-end tests run the daemon as it is
 # shipped.

@@ -73,6 +73,7 @@ func run(of, base, series string) error {
 // A plan is the answer: names of packages below the top of the repository, such as ./pkg/file.
 type plan struct {
 	race, plain []string // packages to test with the race detector, and without it
+	kube        []string // packages whose tests need Kubernetes' programs
 	wine        []string // packages to test as programs for Windows
 	kernel      string   // tests in a virtual machine: "all", "short" or "none"
 	endToEnd    string   // the argument of -run, "" for all; "-" for none
@@ -90,6 +91,7 @@ func (p plan) variables() string {
 	for _, v := range []struct{ name, value string }{
 		{"PLAN_RACE", strings.Join(p.race, " ")},
 		{"PLAN_PLAIN", strings.Join(p.plain, " ")},
+		{"PLAN_KUBE", strings.Join(p.kube, " ")},
 		{"PLAN_WINE", strings.Join(p.wine, " ")},
 		{"PLAN_KERNEL", p.kernel},
 		{"PLAN_E2E", strings.ReplaceAll(p.endToEnd, "$", "$$")},

@@ -38,6 +38,9 @@ func makePlan(of string, c, ofKernel change, rows []row, h house) plan {
 		case affected[name] || of == "test":
 			p.plain = append(p.plain, name)
 		}
+		if own.linux && (name == kubetest || own.uses[kubetest]) {
+			p.kube = append(p.kube, name)
+		}
 		if own.windows && (affected[name] && own.differs || needs["wine"] || of == "night") {
 			p.wine = append(p.wine, name)
 		}
@@ -58,6 +61,9 @@ func makePlan(of string, c, ofKernel change, rows []row, h house) plan {
 	}
 	return p
 }
+
+// kubetest starts an API server, so the tests of packages that use it wait until Kubernetes is built.
+const kubetest = "./internal/test/kubetest"
 
 // everyLabPackage includes the end-to-end tests.
 var everyLabPackage = []string{"./..."}
@@ -105,7 +111,7 @@ func (h house) changedPackages(c change) (sources, tests map[string]bool) {
 				sources[name] = true
 			}
 		case strings.HasPrefix(file, "cmd/flannel-lab/kube/"):
-			tests["./internal/test/kubetest"] = true
+			tests[kubetest] = true
 		case strings.HasSuffix(file, ".sh") || strings.HasSuffix(file, "_test.go") || strings.Contains(file, "/testdata/"):
 			tests[h.packageOf(file)] = true
 		default:

@@ -22,7 +22,7 @@ func smallHouse() house {
 			"./pkg/windows/hns": {uses: uses("./pkg/windows/hns", "./pkg/file"), windows: true, differs: true, program: true},
 			"./pkg/daemon":      {uses: uses("./pkg/daemon", "./pkg/file"), tests: `"scale.md"`, linux: true, windows: true, program: true},
 			"./pkg/doctor":      {uses: uses("./pkg/doctor"), linux: true, windows: true, program: true},
-			"./cmd/d":           {uses: uses("./cmd/d", "./pkg/daemon", "./pkg/file"), linux: true, windows: true, program: true},
+			"./cmd/d":           {uses: uses("./cmd/d", "./pkg/daemon", "./pkg/file", kubetest), linux: true, windows: true, program: true},
 		},
 		endToEnd: []testFile{{"loss_test.go", []string{"TestNoPacketIsLost"}}, {"windows_cni_test.go", []string{"TestWindowsCNI", "TestWindowsPods"}}},
 	}
@@ -49,6 +49,7 @@ func TestMakePlan(t *testing.T) {
 		{"a page that a test reads", "changed", []string{"Documentation/scale.md"}, []string{"PLAN_RACE := ./pkg/daemon ./pkg/doctor"}},
 		{"a module", "changed", []string{"go.mod"}, []string{"PLAN_RACE := ./cmd/d ./pkg/daemon ./pkg/doctor ./pkg/file"}},
 		{"nothing", "test", nil, []string{"PLAN_RACE := ", "PLAN_KERNEL := short", "PLAN_RELEASE := ", "PLAN_E2E := "}},
+		{"what needs Kubernetes", "test", nil, []string{"PLAN_KUBE := ./cmd/d"}},
 	} {
 		p := makePlan(c.of, change{files: c.files}, change{files: c.files}, rows, smallHouse())
 		got := strings.Split(p.variables(), "\n")

@@ -6,8 +6,12 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 )
+
+// ourPackages must be called in the folder at the top.
+var ourPackages = sync.OnceValues(readPackages)
 
 // The rows of this repository name what is there, and miss nothing.
 func TestRowsAreComplete(t *testing.T) {
@@ -20,7 +24,7 @@ func TestRowsAreComplete(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h, err := readPackages()
+	h, err := ourPackages()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,6 +56,24 @@ func TestRowsAreComplete(t *testing.T) {
 				t.Errorf("the row of %s names no file by %q: %v", r.path, pattern, err)
 			}
 		}
+	}
+}
+
+// A machine that has no Kubernetes yet builds it before the tests that start it.
+func TestPackagesThatNeedKubernetes(t *testing.T) {
+	t.Chdir("../..")
+	h, err := ourPackages()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := makePlan("test", change{}, change{}, nil, h)
+	for _, name := range []string{"./cmd/flanneld", "./dist", kubetest, "./subnet/kube"} {
+		if !slices.Contains(p.kube, name) {
+			t.Errorf("%s is not among those that wait for Kubernetes: %s", name, strings.Join(p.kube, " "))
+		}
+	}
+	if len(p.kube) > len(h.packages)/4 {
+		t.Errorf("%d of %d packages wait for Kubernetes", len(p.kube), len(h.packages))
 	}
 }
 
