@@ -53,13 +53,18 @@ func (e *events) Handle(ctx context.Context, r slog.Record) error {
 	if err := e.Handler.Handle(ctx, r); err != nil {
 		return err
 	}
-	text := e.text.String()
-	// A cut may be within a character.
-	text = strings.ToValidUTF8(strings.TrimSpace(text[:min(len(text), eventMax)]), "")
+	text := eventText(e.text.Bytes())
 	if r.Level < slog.LevelError {
 		return e.log.Warning(eventID, text)
 	}
 	return e.log.Error(eventID, text)
+}
+
+// eventText returns the text of an event: without the line's end, and cut at eventMax.
+func eventText(line []byte) string {
+	line = bytes.TrimSpace(line)
+	// The cut may be within a character.
+	return strings.ToValidUTF8(string(line[:min(len(line), eventMax)]), "")
 }
 
 // WithAttrs implements slog.Handler. The method of the embedded handler would return
@@ -73,10 +78,11 @@ func (e *events) WithGroup(name string) slog.Handler {
 	return &events{e.Handler.WithGroup(name), e.log, e.text, e.mu}
 }
 
-// EventErrors is an io.Writer that writes errors to the event log. A service uses it
-// as stderr.
+// EventErrors is an io.Writer that writes each text as one event of type Error. It is
+// the stderr of a service, to which a command line is reported that is wrong; the log
+// of a service goes to NewEvents.
 type EventErrors struct{ Log EventLog }
 
 func (w EventErrors) Write(p []byte) (int, error) {
-	return len(p), w.Log.Error(eventID, strings.TrimSpace(string(p)))
+	return len(p), w.Log.Error(eventID, eventText(p))
 }

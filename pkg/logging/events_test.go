@@ -39,10 +39,13 @@ func TestEvents(t *testing.T) {
 	if d := cmp.Diff(want, got.lines); d != "" {
 		t.Error(d)
 	}
-	got.lines = nil
-	log.Error(strings.Repeat("ä", 40_000))
-	if n := len(got.lines[0]); n > eventMax+20 || n < eventMax-20 || strings.Contains(got.lines[0], "\ufffd") {
-		t.Errorf("an event of %d bytes: …%q", n, got.lines[0][n-20:])
+	long := strings.Repeat("ä", 40_000)
+	for _, write := range []func(){func() { log.Error(long) }, func() { fmt.Fprintln(EventErrors{&got}, "x"+long) }} {
+		got.lines = nil
+		write()
+		if n := len(got.lines[0]); n > eventMax+20 || n < eventMax-20 || strings.Contains(got.lines[0], "\ufffd") {
+			t.Errorf("an event of %d bytes: …%q", n, got.lines[0][n-20:])
+		}
 	}
 }
 
