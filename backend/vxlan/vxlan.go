@@ -171,7 +171,7 @@ func (v vxlan) derivedMAC(s netip.Prefix) mac.Addr {
 	return mac
 }
 
-// Derived implements backend.Tunnel. It returns false for Windows nodes, whose MAC
+// Derived implements backend.Backend. It returns false for Windows nodes, whose MAC
 // addresses HNS chooses.
 func (v vxlan) Derived(end *dataplane.Path) bool {
 	e, tunnelled := end.End()
@@ -220,7 +220,7 @@ func (v vxlan) Paths(peer *subnet.Lease) ([]*dataplane.Path, error) {
 	return v.paths(peer, v.directRouting)
 }
 
-// Ends implements backend.Tunnel.
+// Ends implements backend.Backend.
 func (v vxlan) Ends(peer *subnet.Lease) ([]*dataplane.Path, error) { return v.paths(peer, false) }
 
 func (v vxlan) paths(peer *subnet.Lease, direct bool) ([]*dataplane.Path, error) {

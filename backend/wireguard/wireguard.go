@@ -9,6 +9,9 @@
 //	ipv4       flannel-wg     all pods         IPv4
 //	ipv6       flannel-wg     all pods         IPv6
 //	auto       flannel-wg     all pods         chosen for each peer, see choose
+//
+// The keys in the configuration and their defaults are flannel's, and so is what a node
+// publishes, so that nodes with flannel and flanneld reach each other.
 package wireguard
 
 import (
@@ -28,7 +31,7 @@ import (
 	"flannel/subnet"
 )
 
-// Kind is the backend's row in the program's table.
+// Kind is the backend's row in the table of cmd/flanneld/backends.go.
 func Kind() backend.Kind { return backend.Kind{Name: "wireguard", Parse: parse} }
 
 // The names of the devices, as flannel's.
@@ -57,11 +60,12 @@ var modes = []mode{separate, auto, overIPv4, overIPv6}
 type options struct {
 	port, portV6 int                     // UDP
 	mtu          int                     // bytes, of the outer interface; 0: that of the underlay
-	psk          *dataplane.PresharedKey // a pointer, since fmt shows unexported fields; not nil
-	keepalive    time.Duration           // 0: none
+	psk          *dataplane.PresharedKey // not nil; zero: none. A pointer, so that fmt does not show the key with the options
+	keepalive    time.Duration           // between packets that keep a NAT's mapping; 0: none are sent
 	mode         mode
 }
 
+// parse reads the key Backend of the network configuration, whose problems it adds to o.
 func parse(o *conf.Object, os string) backend.Maker {
 	opts := options{
 		port:      o.Int("ListenPort", defaultPort, 1, 65535),
@@ -83,7 +87,8 @@ func parse(o *conf.Object, os string) backend.Maker {
 	return func(n backend.Node) (backend.Backend, []string, error) { return newWireGuard(opts, n) }
 }
 
-// parsePSK parses the preshared key of all peers. Its problems do not show the value.
+// parsePSK parses the preshared key of all peers, zero if there is none. Its problems do not
+// show the value.
 func parsePSK(o *conf.Object) *dataplane.PresharedKey {
 	psk := &dataplane.PresharedKey{}
 	text := o.String("PSK", "")
@@ -99,12 +104,15 @@ func parsePSK(o *conf.Object) *dataplane.PresharedKey {
 	return psk
 }
 
+// wireguard implements backend.Backend.
 type wireguard struct {
 	options
 	node     backend.Node
-	outerMTU int // of the outer interface, bytes
+	outerMTU int // bytes: options.mtu if it is set and fits, else that of the underlay
 }
 
+// newWireGuard returns the backend for a node, and warnings about options without effect. The
+// error says what of the options the node cannot have.
 func newWireGuard(o options, n backend.Node) (backend.Backend, []string, error) {
 	w := wireguard{options: o, node: n, outerMTU: n.Underlay.MTU}
 	var warnings []string
@@ -138,21 +146,24 @@ func (w wireguard) Wire() backend.Wire {
 	name := "wireguard"
 	if w.node.V4 && w.node.V6 {
 		name += map[bool]string{true: ", one device per family", false: ", one device"}[w.mode == separate]
-	}
+	} // else a node has one device anyway, and its name does not matter to peers
 	if *w.psk != (dataplane.PresharedKey{}) {
 		name += fmt.Sprintf(", preshared key with fingerprint %x", fingerprint(*w.psk))
 	}
 	return backend.Wire{Name: name, Paths: true, Echo: true, Hops: 1}
 }
 
+// fingerprint returns four bytes by which preshared keys are told apart in the log and in
+// flanneld status. The prefix makes it useless for other purposes of the key.
 func fingerprint(psk dataplane.PresharedKey) []byte {
 	sum := sha256.Sum256(slices.Concat([]byte("flannel preshared key\n"), psk[:]))
 	return sum[:4]
 }
 
-// ForWindows returns "": Windows has no such backend, and names no option of it.
+// ForWindows returns "": parse refuses the backend on Windows, so no option of it could help.
 func (wireguard) ForWindows() string { return "" }
 
+// MTU implements backend.Backend.
 func (w wireguard) MTU() int { return w.outerMTU - encap.WireGuard() }
 
 // deviceOf returns the name and the port of the device for pods of a family.
@@ -163,13 +174,15 @@ func (w wireguard) deviceOf(v6 bool) (name string, port int) {
 	return device, w.port
 }
 
+// Devices implements backend.Backend: the underlay, and one device, or one for each family
+// of the local lease. Each device has the first address of the subnets that it carries.
 func (w wireguard) Devices(local subnet.Lease) []dataplane.Device {
 	devices := []dataplane.Device{w.node.UnderlayDevice()}
 	for e := range w.node.Shared(&local) {
 		base := e.Subnet.Addr()
 		name, port := w.deviceOf(base.Is6())
 		addr := netip.PrefixFrom(base, base.BitLen())
-		if last := &devices[len(devices)-1]; last.Name == name {
+		if last := &devices[len(devices)-1]; last.Name == name { // the other family's, too
 			kind := last.Kind.(dataplane.WireGuard)
 			kind.Addr = append(kind.Addr, addr)
 			last.Kind = kind
@@ -189,8 +202,8 @@ type data struct {
 	Port      uint16
 }
 
-// Describe publishes for each family the port of its device. (flannel publishes 51821
-// for IPv6 in all modes, also where it listens on 51820.)
+// Describe publishes for each family the public key and port of its device: the port on
+// which it listens, other than flannel (see endOfOneDevice).
 func (w wireguard) Describe(local subnet.Lease, links dataplane.Links) (subnet.Lease, error) {
 	local.Backend = "wireguard"
 	for _, e := range []*subnet.Endpoint{&local.V4, &local.V6} {
@@ -208,10 +221,11 @@ func (w wireguard) Describe(local subnet.Lease, links dataplane.Links) (subnet.L
 	return local, nil
 }
 
+// Paths implements backend.Backend.
 func (w wireguard) Paths(peer *subnet.Lease) ([]*dataplane.Path, error) {
 	shared := slices.Collect(w.node.Shared(peer))
 	ends := make([]data, len(shared))
-	var allowed [2]netip.Prefix // of a device that carries both families
+	var allowed [2]netip.Prefix // all subnets of the peer
 	for i, e := range shared {
 		var err error
 		if ends[i], err = parseData(e.Data); err != nil {
@@ -224,20 +238,19 @@ func (w wireguard) Paths(peer *subnet.Lease) ([]*dataplane.Path, error) {
 	}
 	var paths []*dataplane.Path
 	for i, e := range shared {
-		v6 := e.Subnet.Addr().Is6()
-		name, ownPort := w.deviceOf(v6)
+		name, ownPort := w.deviceOf(e.Subnet.Addr().Is6())
 		via, end := e.PublicIP, ends[i]
 		if w.mode == separate {
-			allowed = [2]netip.Prefix{e.Subnet}
+			allowed = [2]netip.Prefix{e.Subnet} // the peer's key is on a device for each family
 		} else {
-			// A flannel publishes the port that it listens on for IPv4 only.
-			end = ends[0]
+			end = w.endOfOneDevice(shared, ends)
 			var err error
 			if via, err = w.choose(peer); err != nil {
 				return nil, err
 			}
 		}
 		key, _ := dataplane.ParsePublicKey(end.PublicKey) // parseData has checked it
+		// Without a port in the lease, the peer has ours.
 		paths = append(paths, &dataplane.Path{Dst: e.Subnet, Via: via, Device: name, Encap: dataplane.WireGuardPeer{
 			Key: key, Endpoint: netip.AddrPortFrom(via, cmp.Or(end.Port, uint16(ownPort))), Allowed: allowed,
 		}})
@@ -245,10 +258,23 @@ func (w wireguard) Paths(peer *subnet.Lease) ([]*dataplane.Path, error) {
 	return paths, nil
 }
 
-// Ends implements backend.Tunnel.
+// endOfOneDevice returns the key and port of a peer's only device from what the peer
+// publishes for each shared family, IPv4 first. A flannel with one device listens on
+// ListenPort, and yet publishes ListenPortV6 for IPv6. So the port for IPv4 counts, and
+// without IPv4, ListenPortV6 stands for ListenPort. (A flanneld that listens on the port
+// of our ListenPortV6 cannot be told from that flannel, and must be the first to send.)
+func (w wireguard) endOfOneDevice(shared []subnet.Endpoint, ends []data) data {
+	end := ends[0]
+	if shared[0].Subnet.Addr().Is6() && int(end.Port) == w.portV6 {
+		end.Port = uint16(w.port)
+	}
+	return end
+}
+
+// Ends implements backend.Backend.
 func (w wireguard) Ends(peer *subnet.Lease) ([]*dataplane.Path, error) { return w.Paths(peer) }
 
-// Derived implements backend.Tunnel: keys are random.
+// Derived implements backend.Backend: keys are random, and never follow from a subnet.
 func (wireguard) Derived(*dataplane.Path) bool { return false }
 
 // parseData parses what a peer published for a family.

@@ -109,6 +109,7 @@ func TestGolden(t *testing.T) {
 	const published = `{"PublicKey":"CQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=","Port":%d}`
 	peer := lease("10.5.2.0/24", "192.168.100.2", `{"PublicKey":"`+keyA+`","Port":51820}`, "2001:cafe:42:2::/64", "2001:db8::2", `{"PublicKey":"`+keyA+`","Port":51821}`)
 	noPort := lease("10.5.3.0/24", "192.168.100.3", `{"PublicKey":"`+keyB+`"}`, "", "", "")
+	moved := lease("", "", "", "2001:cafe:42:4::/64", "2001:db8::4", `{"PublicKey":"`+keyB+`","Port":4501}`) // with another ListenPort
 	for name, c := range map[string]struct {
 		config string
 		node   backend.Node
@@ -134,6 +135,12 @@ lease wireguard ` + fmt.Sprintf(published, 51820) + " " + fmt.Sprintf(published,
 peer 10.5.2.0/24 dev flannel-wg key yAnz at [2001:db8::2]:51820 allowed [10.5.2.0/24 2001:cafe:42:2::/64]
 peer 2001:cafe:42:2::/64 dev flannel-wg key yAnz at [2001:db8::2]:51820 allowed [10.5.2.0/24 2001:cafe:42:2::/64]
 peer refused
+`},
+		"auto, IPv6 only, with a flannel as the peer": {`{"Mode":"auto","ListenPort":4500}`, v6, []subnet.Lease{peer, moved}, `MTU 1420; wireguard
+device flannel-wg [2001:cafe:42:1::/128] port 4500 psk false keepalive 0s
+lease wireguard  ` + fmt.Sprintf(published, 4500) + ` <nil>
+peer 2001:cafe:42:2::/64 dev flannel-wg key yAnz at [2001:db8::2]:4500 allowed [2001:cafe:42:2::/64 invalid Prefix]
+peer 2001:cafe:42:4::/64 dev flannel-wg key xTIB at [2001:db8::4]:4501 allowed [2001:cafe:42:4::/64 invalid Prefix]
 `},
 		"ipv4, IPv4 only": {`{"Mode":"ipv4","ListenPort":4500}`, v4, []subnet.Lease{peer, noPort}, `MTU 1420; wireguard
 device flannel-wg [10.5.1.0/32] port 4500 psk false keepalive 0s
