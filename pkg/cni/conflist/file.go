@@ -30,13 +30,37 @@ type Outcome struct {
 	Conf   json.RawMessage `json:"conf,omitempty"`
 }
 
-// Record returns the path of the record, a copy of what Put wrote last. Put compares
-// the file with it to recognize edits. It is in the directory of the subnet file.
+// Record returns the path of the record, a copy of what Put wrote last to each path. Put
+// compares the file with it to recognize edits. It is in the directory of the subnet file.
 func Record(subnetFile string) string {
 	return filepath.Join(filepath.Dir(subnetFile), "cni-conf.json")
 }
 
-// lastWritten is the content of the record.
+// records is the content of the record. What was written last is on top, where former
+// versions, which know one path, read it.
+type records struct {
+	lastWritten
+	Others []lastWritten `json:"others,omitempty"` // of other paths whose files exist
+}
+
+// readRecords returns what Put wrote last to the file, nil if that is not known, and what
+// it wrote to other files.
+func (f *File) readRecords() (own *lastWritten, others []lastWritten) {
+	var r records
+	if raw, err := file.ReadTrusted(f.record); err != nil || json.Unmarshal(raw, &r) != nil {
+		return nil, nil
+	}
+	for _, last := range append(r.Others, r.lastWritten) {
+		if samePath(last.Path, f.path) {
+			own = &last
+		} else if _, err := os.Stat(last.Path); err == nil {
+			others = append(others, last)
+		}
+	}
+	return own, others
+}
+
+// lastWritten is what Put wrote last to one path.
 type lastWritten struct {
 	Path   string          `json:"path"`
 	Conf   json.RawMessage `json:"conf"`
@@ -98,13 +122,11 @@ func (f *File) read() (err error) {
 		return err
 	}
 	f.exists = err == nil
-	var last lastWritten
-	raw, err := file.ReadTrusted(f.record)
-	recorded := err == nil && json.Unmarshal(raw, &last) == nil && samePath(last.Path, f.path)
+	last, _ := f.readRecords()
 	lacks, wanted := f.lacks()
-	f.ours = f.exists && (recorded && (Equal(f.content, last.Conf) || last.Before != nil && Equal(f.content, last.Before)) || !recorded && wanted)
+	f.ours = f.exists && (last == nil && wanted || last != nil && (Equal(f.content, last.Conf) || last.Before != nil && Equal(f.content, last.Before)))
 	switch {
-	case recorded && last.Base != nil:
+	case last != nil && last.Base != nil:
 		if f.last = last.Decisions; !Equal(last.Base, base) {
 			f.last.Tried = Options{}
 		}
@@ -213,7 +235,8 @@ func (f File) write(conf []byte, d Decisions, changes bool) error {
 	if f.given().EncapOverhead {
 		d.Tried.EncapOverhead = false // without the flag there is another value, which HNS may refuse
 	}
-	record := lastWritten{Path: f.path, Conf: conf, Base: base, Decisions: d}
+	record := records{lastWritten: lastWritten{Path: f.path, Conf: conf, Base: base, Decisions: d}}
+	_, record.Others = f.readRecords()
 	if changes {
 		first := record
 		if f.ours {

@@ -4,8 +4,10 @@ import (
 	"encoding/json"
 	"errors"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 )
 
@@ -58,6 +60,35 @@ func (c *confFile) made(s Spec) []byte {
 		c.t.Fatal(err)
 	}
 	return conf
+}
+
+// Files at several paths are each ours, whichever was written last. That of a deleted file is forgotten.
+func TestSeveralPaths(t *testing.T) {
+	c := newConfFile(t)
+	first, second := c.to, c.to+"list"
+	c.put(c.open(both, false), "written")
+	c.to = second
+	c.put(c.open(both, false), "written")
+	c.wanted.Cluster = slices.Clone(c.wanted.Cluster)
+	c.wanted.Cluster[0] = netip.MustParsePrefix("10.99.0.0/16")
+	for _, c.to = range []string{first, second, first} {
+		f := c.open(both, false)
+		if done, err := f.Put(c.decision); err != nil || done.Result == "differs" {
+			t.Errorf("%+v, %v", done, err)
+		}
+	}
+	c.write(first, []byte("{}"))
+	if !c.open(both, false).Stays() {
+		t.Error("an edited file is overwritten")
+	}
+	if err := os.Remove(second); err != nil {
+		t.Fatal(err)
+	}
+	f := c.open(both, true)
+	c.put(f, "overwritten")
+	if _, others := f.readRecords(); len(others) > 0 {
+		t.Errorf("the record still has %s", others[0].Path)
+	}
 }
 
 // A crash between record and file, or a lost record, does not make the file somebody else's.
