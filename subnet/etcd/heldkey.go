@@ -3,6 +3,7 @@ package etcd
 import (
 	"errors"
 	"net/netip"
+	"slices"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -51,9 +52,13 @@ type heldKey struct {
 	id     clientv3.LeaseID // the etcd lease of the key; NoLease: the key is a reservation, which does not expire
 	grant  bool             // id was not granted yet
 	want   format.Value
-	sent   *format.Value // what we wrote last, even if we have no answer; nil: nothing yet
-	seen   seen
-	at     position // where Hold starts to follow the key
+	// sent are the values of our writes since the last change of seen. Publish and Hold
+	// may write at the same time, and an answer may be lost: each of the values may be in
+	// the store. As each write requires the key as in seen, at most one is, and none of
+	// them any more once seen has changed.
+	sent []format.Value
+	seen seen
+	at   position // where Hold starts to follow the key
 
 	state        keyState
 	missingSince time.Time // in missing and withdrawn
@@ -166,13 +171,15 @@ func (k *heldKey) observe(now time.Time, s sight, judge subnet.Judge) {
 		return
 	}
 	k.seen = seen{value: value, mod: s.kv.ModRevision, created: s.kv.CreateRevision, id: clientv3.LeaseID(s.kv.Lease)}
+	sent := k.sent
+	k.sent = nil
 	switch {
 	case k.matches():
 		k.adopt()
 	case s.replaced:
 		k.replaceLease() // the replaced store does not have our etcd lease
 		k.storeReplaced(now)
-	case value != nil && k.sent != nil && value.Equal(*k.sent) && k.seen.id == k.id:
+	case value != nil && slices.ContainsFunc(sent, value.Equal) && k.seen.id == k.id:
 		k.exists() // our own write, before Publish wanted another value
 	default:
 		k.changedByOthers(now)
@@ -191,6 +198,13 @@ func (k *heldKey) isOthers(value *format.Value, judge subnet.Judge) bool {
 	return err == nil || errors.Is(err, subnet.ErrPending) || errors.Is(err, subnet.ErrOtherConfig)
 }
 
+// sending records that a write of a value begins.
+func (k *heldKey) sending(value format.Value) {
+	if !slices.ContainsFunc(k.sent, value.Equal) {
+		k.sent = append(k.sent, value)
+	}
+}
+
 // written records that our write succeeded, on an etcd lease and at a revision.
 func (k *heldKey) written(value *format.Value, id clientv3.LeaseID, rev int64) {
 	if k.state == lost && rev < k.lostAt {
@@ -200,7 +214,7 @@ func (k *heldKey) written(value *format.Value, id clientv3.LeaseID, rev int64) {
 	if k.seen.mod == 0 {
 		created = rev
 	}
-	k.seen = seen{value: value, mod: rev, created: created, id: id}
+	k.seen, k.sent = seen{value: value, mod: rev, created: created, id: id}, nil
 	k.id, k.grant = id, false
 	k.exists()
 }

@@ -99,7 +99,8 @@ func (w *world) observe(s sight) {
 // write does what writeKey does. The answer may be lost, and Hold may receive events before it.
 func (w *world) write(fails bool) {
 	base, id, want := w.k.seen, w.k.id, w.k.want
-	w.k.sent, w.k.grant = &want, false
+	w.k.sending(want)
+	w.k.grant = false
 	if fails && w.IntN(2) == 0 {
 		return // the request was lost
 	}
@@ -114,7 +115,10 @@ func (w *world) write(fails bool) {
 		return
 	}
 	if w.IntN(8) == 0 { // Publish is called
-		w.k.want.Data = []byte([]string{mac1, mac2}[w.IntN(2)])
+		w.k.want.Data = []byte(w.anyMAC())
+		if w.IntN(2) == 0 { // and writes while Hold does
+			w.write(w.IntN(2) == 0)
+		}
 	}
 	w.receive(w.IntN(3))
 	switch {
@@ -144,6 +148,10 @@ func (w *world) hold(t *testing.T, fails bool) (due time.Time) {
 	t.Errorf("Hold writes without end")
 	return time.Time{}
 }
+
+// anyMAC returns one of three values for Publish. With two, a value that a lost write has left is always one that Publish
+// wants, or wrote last.
+func (w *world) anyMAC() string { return []string{mac1, mac2, mac3}[w.IntN(3)] }
 
 func (w *world) publish(t *testing.T, data string) {
 	w.k.want = valueOf(t, `{"PublicIP":"192.168.64.3","BackendType":"vxlan","BackendData":`+data+`}`)
@@ -187,12 +195,12 @@ func (w *world) disturb(t *testing.T) {
 		}
 		w.sights = []sight{{kv: w.kv, rev: w.rev, replaced: true}}
 	case 6:
-		w.publish(t, []string{mac1, mac2}[w.IntN(2)])
+		w.publish(t, w.anyMAC())
 	case 7: // Hold lists the key again
 		w.receive(len(w.sights))
 		list := sight{kv: w.kv, rev: w.rev}
 		if w.IntN(2) == 0 {
-			w.publish(t, []string{mac1, mac2}[w.IntN(2)])
+			w.publish(t, w.anyMAC())
 		}
 		w.observe(list)
 	default:

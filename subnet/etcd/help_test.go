@@ -97,7 +97,11 @@ func (n *node) acquire(want subnet.Lease) subnet.Lease {
 	return l
 }
 
-const mac1, mac2 = `{"VNI":1,"VtepMAC":"c6:d2:32:6f:8f:44"}`, `{"VNI":1,"VtepMAC":"c6:d2:32:6f:8f:45"}`
+const (
+	mac1 = `{"VNI":1,"VtepMAC":"c6:d2:32:6f:8f:44"}`
+	mac2 = `{"VNI":1,"VtepMAC":"c6:d2:32:6f:8f:45"}`
+	mac3 = `{"VNI":1,"VtepMAC":"c6:d2:32:6f:8f:46"}`
+)
 
 // publish acquires and describes, as the daemon does.
 func (n *node) publish(want subnet.Lease, data string) subnet.Lease {

@@ -37,7 +37,7 @@ func (m *Manager) writeKey(ctx context.Context, held *heldKey) error {
 		held.grant = false
 		runner.Notify(m.own.leaseChanged)
 	}
-	held.sent = &want
+	held.sending(want)
 	m.own.mu.Unlock()
 	resp, err := m.client.Txn(ctx).
 		If(clientv3.Compare(clientv3.ModRevision(held.key), "=", base.mod)).
