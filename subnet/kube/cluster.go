@@ -18,30 +18,30 @@ import (
 	"flannel/subnet/kube/format"
 )
 
-// NodeStatus is what a Node says about its part of the pod network. Its fields are part of the format of flanneld status
-// --cluster: fields may be added, but none changes its meaning.
+// NodeStatus is what a Node says about its part of the pod network: a row of flanneld status --cluster, whose JSON document
+// has these fields. Fields may be added, but none changes its meaning.
 type NodeStatus struct {
 	Name   string    `json:"name"`
 	State  NodeState `json:"state"`
-	Reason string    `json:"reason,omitempty"` // unless it is ready
-	Since  time.Time `json:"since,omitzero"`   // when the condition got its value that State is from
+	Reason string    `json:"reason,omitempty"` // why it is not ready; absent: it is
+	Since  time.Time `json:"since,omitzero"`   // since when the condition that State follows from has its value; absent: State follows from none
 
 	OS        string         `json:"os,omitempty"` // linux, windows
 	Backend   string         `json:"backend,omitempty"`
 	Endpoints []NodeEndpoint `json:"endpoints,omitempty"` // one for each address family
 
-	Daemon  string `json:"daemon,omitempty"`  // flanneld, flannel; absent: not known
-	Version string `json:"version,omitempty"` // of flanneld
+	Daemon  string `json:"daemon,omitempty"`  // what runs on it, or did: flanneld, flannel; absent: not known
+	Version string `json:"version,omitempty"` // of flanneld; absent: not known, or flannel
 }
 
 // NodeEndpoint is one address family of a Node's lease. Without a lease it has at most the subnet.
 type NodeEndpoint struct {
 	Subnet   netip.Prefix    `json:"subnet"`
 	PublicIP netip.Addr      `json:"publicIP,omitzero"`
-	Data     json.RawMessage `json:"backendData,omitempty"`
+	Data     json.RawMessage `json:"backendData,omitempty"` // what the backend needs to reach the Node, as published
 }
 
-// NodeState is the state of a Node's part of the pod network. Its values are printed as they are.
+// NodeState is the state of a Node's part of the pod network. Its values are part of the format, too.
 type NodeState string
 
 const (
@@ -51,7 +51,7 @@ const (
 	NodeNotReady NodeState = "not-ready"
 	// NodeUnknown means that the Node has a lease, but nothing says whether its network is up now.
 	NodeUnknown NodeState = "unknown"
-	// NodeNoLease means that flanneld or flannel manages the Node, but other nodes cannot use what it publishes.
+	// NodeNoLease means that flanneld or flannel manages the Node, but other nodes cannot use what the Node publishes.
 	NodeNoLease NodeState = "no-lease"
 	// NodeUnmanaged means that neither flanneld nor flannel has published anything on the Node.
 	NodeUnmanaged NodeState = "unmanaged"
@@ -60,12 +60,13 @@ const (
 // NodeStates are all states, in the order in which they are counted.
 var NodeStates = []NodeState{NodeReady, NodeNotReady, NodeUnknown, NodeNoLease, NodeUnmanaged}
 
-// maxRelists is how often a list begins anew that took so long that the API server forgot its revision.
+// maxRelists is how often Nodes begins anew. A list has many pages, all of one revision of the cluster. If the list takes
+// longer than the API server keeps that revision (five minutes), the next page is refused as expired.
 const maxRelists = 3
 
-// Nodes returns the state of the Nodes that match a label selector, sorted by name; "" selects all. It needs no other
-// permission than to list Nodes. Of the options, those that say how to reach the API server and Prefix are used. perPage
-// is the time limit for each page of the list.
+// Nodes returns the state of the Nodes that match a label selector, sorted by name; "" selects all. flanneld status
+// --cluster calls it, or asks the daemon to. It needs no other permission than to list Nodes. Of the options, those that
+// say how to reach the API server and Prefix are used. perPage is the time limit for each page of the list.
 func Nodes(ctx context.Context, o Options, selector string, perPage time.Duration) ([]NodeStatus, error) {
 	api, err := client.New(o.client())
 	if err != nil {
@@ -86,7 +87,7 @@ func Nodes(ctx context.Context, o Options, selector string, perPage time.Duratio
 	}
 }
 
-// listStatus lists the Nodes once. It keeps no more than one page of whole Nodes, which have some 15 KB each.
+// listStatus lists the Nodes once. A Node has some 15 KB, so only one page of whole Nodes is in memory at a time.
 func listStatus(ctx context.Context, api *client.Client, prefix, selector string, perPage time.Duration) ([]NodeStatus, error) {
 	var nodes []NodeStatus
 	for next := ""; ; {
@@ -105,7 +106,7 @@ func listStatus(ctx context.Context, api *client.Client, prefix, selector string
 	}
 }
 
-// nodeStatus derives the state of a Node.
+// nodeStatus derives the state of a Node, whose annotations begin with prefix, from its annotations and conditions.
 func nodeStatus(n *corev1.Node, prefix string) NodeStatus {
 	s := NodeStatus{Name: n.Name, OS: n.Labels[corev1.LabelOSStable]}
 	condition := conditionOf(n, corev1.NodeNetworkUnavailable)
@@ -113,15 +114,15 @@ func nodeStatus(n *corev1.Node, prefix string) NodeStatus {
 	node := format.Of(n, prefix)
 	lease, err := format.LeaseOf(node)
 	switch {
-	case errors.Is(err, format.ErrNoPeer):
+	case errors.Is(err, format.ErrNoPeer): // it has no annotations of flannel
 		s.State, s.Reason = NodeUnmanaged, "no annotation "+prefix+format.AnnotationNames[format.Managed]+"=true"
-		if s.Daemon != "" { // the condition is not removed with the annotations
+		if s.Daemon != "" { // the condition stays when the annotations are removed
 			s.Reason += ", but the condition " + condition.Reason + ": " + s.Daemon + " was removed, or has another --kube-annotation-prefix"
 		}
 		return s
 	case err != nil:
 		s.State, s.Reason = NodeNoLease, err.Error()
-		v4, v6, _ := format.Subnets(node.CIDRs) // that they are invalid is the reason then
+		v4, v6, _ := format.Subnets(node.CIDRs) // if they are invalid, Reason says so
 		for _, p := range []netip.Prefix{v4, v6} {
 			if p.IsValid() {
 				s.Endpoints = append(s.Endpoints, NodeEndpoint{Subnet: p})
@@ -137,11 +138,16 @@ func nodeStatus(n *corev1.Node, prefix string) NodeStatus {
 	return s
 }
 
-// setDaemon sets which daemon has written the condition NetworkUnavailable, if it is known. flannel has flanneld's reason,
-// and so had flanneld before its message named the version.
+// setDaemon sets which daemon has written the condition NetworkUnavailable:
+//
+//	reason        version in the message   daemon
+//	reasonUp      yes                      flanneld
+//	reasonUp      no                       flannel, or a flanneld from before its message had the version
+//	reasonNotUp   any                      flanneld
+//	another       any                      not known: another program wrote it, such as a cloud's controller of routes
 func (s *NodeStatus) setDaemon(c corev1.NodeCondition) {
 	if c.Reason != reasonUp && c.Reason != reasonNotUp {
-		return // of another program, such as a cloud's controller of routes
+		return
 	}
 	s.Daemon = "flanneld"
 	if _, s.Version = cutVersion(c.Message); s.Version == "" && c.Reason == reasonUp {
@@ -156,7 +162,7 @@ func (s *NodeStatus) setState(network, kubelet corev1.NodeCondition) {
 	message = strings.TrimSpace(message)
 	switch {
 	case kubelet.Status == corev1.ConditionUnknown:
-		// The node is down or unreachable, and so is its daemon: its condition stays as it was.
+		// The node is down or unreachable, and so is flanneld, which would change the network's condition.
 		s.State, s.Reason = NodeUnknown, "kubelet does not report: "+kubelet.Message
 		s.Since = kubelet.LastTransitionTime.Time
 	case network.Status == corev1.ConditionTrue:
@@ -164,8 +170,10 @@ func (s *NodeStatus) setState(network, kubelet corev1.NodeCondition) {
 		if s.Daemon == "" {
 			s.Reason = network.Reason + ": " + message
 		}
-	case network.Status != corev1.ConditionFalse:
+	case network.Status == "":
 		s.State, s.Reason = NodeUnknown, "no condition NetworkUnavailable"
+	case network.Status != corev1.ConditionFalse: // Unknown
+		s.State, s.Reason = NodeUnknown, fmt.Sprintf("the condition NetworkUnavailable is %s: %s: %s", network.Status, network.Reason, message)
 	case s.Daemon == "":
 		s.State, s.Reason = NodeUnknown, "the condition NetworkUnavailable is of another program: "+network.Reason
 	default:
@@ -173,7 +181,7 @@ func (s *NodeStatus) setState(network, kubelet corev1.NodeCondition) {
 	}
 }
 
-// conditionOf returns a condition of a Node, the zero one if it has none of this type.
+// conditionOf returns the Node's condition of a type; if there is none, the zero one, whose status is "".
 func conditionOf(n *corev1.Node, kind corev1.NodeConditionType) corev1.NodeCondition {
 	for _, c := range n.Status.Conditions {
 		if c.Type == kind {

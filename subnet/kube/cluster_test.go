@@ -58,6 +58,7 @@ func TestNodeStatus(t *testing.T) {
 		{"flannel", publishedNode(network("False", "FlannelIsUp", "Flannel is running on this node")), "ready 1700000000" + lease + " flannel |"},
 		{"kubelet is down", publishedNode(*up, down), "unknown 1700000500" + lease + " flanneld v1.2.3 |Kubelet"},
 		{"no condition", publishedNode(), "unknown 0" + lease + "  |NetworkUnavailable"},
+		{"a condition without a value", publishedNode(network("Unknown", "NodeStatusUnknown", "nobody reports")), "unknown 1700000000" + lease + "  |Unknown: NodeStatusUnknown: nobody"},
 		{"no route of the cloud", publishedNode(network("True", "NoRouteCreated", "RouteController failed")), "not-ready 1700000000" + lease + "  |NoRouteCreated: RouteController"},
 		{"a route of the cloud", publishedNode(network("False", "RouteCreated", "done")), "unknown 1700000000" + lease + "  |RouteCreated"},
 		{"no podCIDR", but(publishedNode(*up), func(n *corev1.Node) { n.Spec.PodCIDR = "" }), "no-lease 0 windows  flanneld v1.2.3 |podCIDR"},
