@@ -14,6 +14,7 @@ import (
 
 	"flannel/internal/test/eventually"
 	"flannel/internal/test/nstest"
+	"flannel/pkg/encap"
 )
 
 // A Service may have endpoints that somebody wrote by hand: the port of the tunnel on a
@@ -164,16 +165,5 @@ func index(t *testing.T, name string) *net.Interface {
 // checksum6 completes a datagram of IPv6.
 func checksum6(from, to netip.Addr, datagram []byte) {
 	pseudo := append(append(from.AsSlice(), to.AsSlice()...), 0, 0, byte(len(datagram)>>8), byte(len(datagram)), 0, 0, 0, unix.IPPROTO_UDP)
-	sum := uint32(0)
-	all := append(pseudo, datagram...)
-	for i := 0; i+1 < len(all); i += 2 {
-		sum += uint32(binary.BigEndian.Uint16(all[i:]))
-	}
-	if len(all)%2 == 1 {
-		sum += uint32(all[len(all)-1]) << 8
-	}
-	for sum > 0xffff {
-		sum = sum&0xffff + sum>>16
-	}
-	binary.BigEndian.PutUint16(datagram[6:], ^uint16(sum))
+	binary.BigEndian.PutUint16(datagram[6:], encap.Checksum(append(pseudo, datagram...)))
 }
