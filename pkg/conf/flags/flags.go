@@ -15,19 +15,22 @@ import (
 	"flannel/pkg/conf"
 )
 
-// Flag is a row in the table. O is the type of the options that Set changes.
-//
-// Set is called once for each given value. If there is none, it is called with Def,
-// so that defaults are validated like given values, unless Repeat is set. A problem
-// with one flag does not keep the others from being set. The error must not quote a
-// value that may be a secret.
+// Flag is a row in the table of flags. O is the type of the options, such as the struct
+// of all values of a command line.
 type Flag[O any] struct {
-	// Name is without dashes. Arg names the value in the help, and is "" for a Boolean
-	// flag, which takes a value only after "=".
-	Name, Arg, Def, Help string
-	Repeat               bool // may be given more than once; no default
-	NoEnv                bool // only on the command line
-	Set                  func(o *O, text string) error
+	Name   string // without dashes
+	Arg    string // names the value in the help; "": a Boolean flag, whose value can only follow "="
+	Def    string // the default, as a user would write it
+	Help   string
+	Repeat bool // may be given more than once, and has no default
+	NoEnv  bool // only on the command line, without an environment variable
+
+	// Set puts a value into the options. Parse calls it for each value that is given, in
+	// order. If none is, Parse calls it with Def, so that defaults are validated like
+	// given values, or, for a flag with Repeat, not at all. A problem with one flag does
+	// not keep the others from being set. The error must not quote a value that may be a
+	// secret.
+	Set func(o *O, text string) error
 }
 
 // Group is a part of the table with its own heading in the help.
@@ -38,31 +41,32 @@ type Group[O any] struct {
 
 // Values are the values given for one flag, in order.
 type Values struct {
-	Source string // "--iface" or "FLANNELD_IFACE"
-	texts  []string
+	Source string   // where: "--iface" or "FLANNELD_IFACE"
+	texts  []string // as given
 }
 
 // Given is the result of Parse. Neither Problems nor Warnings contain secrets, if
 // the errors of Set do not.
 type Given struct {
-	Flags    map[string]Values // by name; without flags that have their default
-	OnLine   bool              // the command line has flags
-	Unknown  string            // name of a flag that is not in the table, where parsing ended; "": none
-	Rest     []string          // the arguments after the flags
+	Flags    map[string]Values // by the flag's name; a flag that is not given is not in it
+	OnLine   bool              // the command line has flags; else they are from the environment
+	Unknown  string            // name of a flag that is not in the table, where parsing ended; "": there is none
+	Rest     []string          // the arguments after the flags; none after a mistake
 	Problems []error
 	Warnings []string // likely mistakes that have no effect
 }
 
 // Parse sets o from args (without the program's name), else from environ (as
 // from os.Environ), else to the defaults. The flags end before the first other
-// argument or after "--".
+// argument or after "--". The first mistake in the notation, such as an unknown flag,
+// ends the parsing of args; a value that Set refuses does not.
 func Parse[O any](o *O, table []Group[O], args, environ []string) Given {
 	line := pflag.NewFlagSet("", pflag.ContinueOnError)
 	line.SetInterspersed(false)
 	known := map[string]Flag[O]{}
-	for _, g := range table {
-		g.AddTo(line)
-		for _, f := range g.Flags {
+	for _, group := range table {
+		group.AddTo(line)
+		for _, f := range group.Flags {
 			known[f.Name] = f
 		}
 	}
@@ -75,9 +79,10 @@ func Parse[O any](o *O, table []Group[O], args, environ []string) Given {
 	// A flag on the command line replaces all values from the environment, also if it
 	// may be repeated.
 	maps.Copy(given, onLine)
-	g := Given{Flags: given, OnLine: len(onLine) > 0, Rest: line.Args(), Warnings: warnings}
-	if err != nil { // the arguments after the mistake may belong to it
-		g.Problems, g.Unknown, g.Rest = append(g.Problems, Explain(line, err)), UnknownName(err), nil
+	result := Given{Flags: given, OnLine: len(onLine) > 0, Rest: line.Args(), Warnings: warnings}
+	if err != nil {
+		result.Problems, result.Unknown = []error{Explain(line, err)}, UnknownName(err)
+		result.Rest = nil // the value of an unknown flag would look like a command
 	}
 	// In the order of the table, so that the order of the problems does not depend on
 	// a map.
@@ -89,21 +94,22 @@ func Parse[O any](o *O, table []Group[O], args, environ []string) Given {
 			}
 			for _, text := range v.texts {
 				if err := f.Set(o, text); err != nil {
-					g.Problems = append(g.Problems, fmt.Errorf("%s: %w", v.Source, err))
+					result.Problems = append(result.Problems, fmt.Errorf("%s: %w", v.Source, err))
 				}
 			}
 		}
 	}
-	return g
+	return result
 }
 
-// scanEnv parses environment variables. A variable gives one value, also to a flag
-// that may be repeated. An empty variable counts as absent. An unknown one is only a
-// warning, because Kubernetes may have set it for a Service with that name.
+// scanEnv returns the values in environment variables, by the flag's name, and a warning
+// for each unknown variable with our prefix. Such a variable is no error, because
+// Kubernetes may have set it for a Service with that name. A variable gives one value,
+// also to a flag that may be repeated. An empty variable counts as absent.
 func scanEnv[O any](environ []string, known map[string]Flag[O]) (map[string]Values, []string) {
 	given := map[string]Values{}
 	var warnings []string
-	variables := map[string]string{}
+	variables := map[string]string{} // names of flags by those of their variables
 	for name, f := range known {
 		if !f.NoEnv {
 			variables[Variable(name)] = name
@@ -118,6 +124,7 @@ func scanEnv[O any](environ []string, known map[string]Flag[O]) (map[string]Valu
 			given[name] = Values{key, []string{value}}
 			continue
 		}
+		// The name is quoted and cut, because a terminal would interpret control characters.
 		text := strings.Trim(strconv.Quote(fmt.Sprintf("%.60s", key)), `"`) + ": unknown environment variable"
 		name := strings.ReplaceAll(strings.TrimPrefix(key, prefix), "_", "-")
 		if near := conf.Nearest(name, slices.Sorted(maps.Values(variables))); near != "" {
@@ -130,7 +137,8 @@ func scanEnv[O any](environ []string, known map[string]Flag[O]) (map[string]Valu
 
 const prefix = "FLANNELD_" // of variables
 
-// Variable returns the name of a flag's environment variable.
+// Variable returns the name of a flag's environment variable: FLANNELD_IP_MASQ for
+// ip-masq.
 func Variable(name string) string {
 	return prefix + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
 }
@@ -162,13 +170,13 @@ func Bool[O any](name, def, help string, at func(*O) *bool) Flag[O] {
 	}}
 }
 
-// Int returns a flag for an integer from least to most. to sets the option, so that
-// it can have another unit or type than the flag.
-func Int[O any](name, arg, def string, least, most int, help string, to func(*O, int)) Flag[O] {
+// Int returns a flag for an integer from least to most. set puts it into the options,
+// where it can have another unit or type than the flag.
+func Int[O any](name, arg, def string, least, most int, help string, set func(*O, int)) Flag[O] {
 	return Flag[O]{Name: name, Arg: arg, Def: def, Help: help, Set: func(o *O, v string) error {
 		n, err := ParseInt(v, least, most)
 		if err == nil {
-			to(o, n)
+			set(o, n)
 		}
 		return err
 	}}
