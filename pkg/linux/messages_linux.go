@@ -166,14 +166,14 @@ type kernelNeigh struct {
 // parseNeigh parses a neighbour or an FDB entry. ok is false for proxies and for
 // link-layer addresses other than Ethernet's.
 func parseNeigh(b []byte) (n kernelNeigh, ok bool, err error) {
-	if len(b) < 12 {
+	if len(b) < lenNdmsg {
 		return n, false, rtnetlink.ErrShort
 	}
 	n.fam = b[0]
 	n.index = int(int32(binary.NativeEndian.Uint32(b[4:])))
 	n.permanent = binary.NativeEndian.Uint16(b[8:])&unix.NUD_PERMANENT != 0
 	ok = b[10]&unix.NTF_PROXY == 0
-	for attr, value := range rtnetlink.Attrs(b[12:]) {
+	for attr, value := range rtnetlink.Attrs(b[lenNdmsg:]) {
 		switch attr {
 		case unix.NDA_DST:
 			n.ip = rtnetlink.Address(value)

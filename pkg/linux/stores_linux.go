@@ -14,23 +14,22 @@ import (
 	"flannel/pkg/reconcile"
 )
 
+// The stores of neighbours and of FDB entries. Both are in the kernel's neighbour tables,
+// and both have struct ndmsg in their messages. A reconcile.Table calls the methods of a
+// store, see rows; what they return is described at reconcile.Store.
+
+// scopePointer has what is ours as of the last pass. The loop sets it.
+type scopePointer = atomic.Pointer[scope]
+
 type (
-	scopePointer = atomic.Pointer[scope]
-	neighEntry   = reconcile.Entry[neighKey, mac.Addr]
-	fdbEntry     = reconcile.Entry[fdbKey, netip.Addr]
+	neighEntry = reconcile.Entry[neighKey, mac.Addr]
+	fdbEntry   = reconcile.Entry[fdbKey, netip.Addr]
 )
 
-// ignoreMissing removes the errors of deleting what does not exist.
-func ignoreMissing(errs []error) []error {
-	for i, err := range errs {
-		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) || errors.Is(err, unix.ENODEV) {
-			errs[i] = nil
-		}
-	}
-	return errs
-}
+const lenNdmsg = 12 // bytes of struct ndmsg (linux/neighbour.h)
 
-// neighStore holds the permanent neighbours on our tunnel devices.
+// neighStore holds the permanent neighbours on our tunnel devices. All of them are
+// ours, whoever added them: those that are not desired are deleted.
 type neighStore struct {
 	conn  *rtnetlink.Conn
 	scope *scopePointer
@@ -44,7 +43,7 @@ func (s neighStore) List(context.Context) (map[neighKey]mac.Addr, error) {
 	if len(scope.tunnels) == 0 {
 		return out, nil
 	}
-	request := rtnetlink.DumpRequest(unix.RTM_GETNEIGH, make([]byte, 12))
+	request := rtnetlink.DumpRequest(unix.RTM_GETNEIGH, make([]byte, lenNdmsg)) // of all families and devices
 	err := s.conn.Dump(request, func() { clear(out) }, func(body []byte) error {
 		n, ok, err := parseNeigh(body)
 		if ok && n.permanent && n.ip.IsValid() && scope.tunnels[n.index] {
@@ -67,12 +66,8 @@ func (s neighStore) Delete(_ context.Context, entries []neighEntry) []error {
 	}))
 }
 
-// batch is Conn.Batch with one message for each entry.
-func batch[E any](c *rtnetlink.Conn, entries []E, write func(rtnetlink.Message, E) rtnetlink.Message) []error {
-	return c.Batch(len(entries), func(m rtnetlink.Message, i int) rtnetlink.Message { return write(m, entries[i]) })
-}
-
-// fdbStore holds the permanent FDB entries of our tunnel devices.
+// fdbStore holds the permanent FDB entries of our tunnel devices, all of which are ours
+// in the same way.
 type fdbStore struct {
 	conn  *rtnetlink.Conn
 	scope *scopePointer
@@ -83,8 +78,8 @@ func (fdbStore) Name() string { return "fdb" }
 func (s fdbStore) List(context.Context) (map[fdbKey]netip.Addr, error) {
 	out := map[fdbKey]netip.Addr{}
 	for index := range s.scope.Load().tunnels {
-		body := make([]byte, 12)
-		body[0] = unix.AF_BRIDGE
+		body := make([]byte, lenNdmsg)
+		body[0] = unix.AF_BRIDGE // ndm_family
 		request := rtnetlink.DumpRequest(unix.RTM_GETNEIGH, body).Uint32(unix.NDA_IFINDEX, uint32(index))
 		reset := func() { maps.DeleteFunc(out, func(key fdbKey, _ netip.Addr) bool { return key.Index == index }) }
 		err := s.conn.Dump(request, reset, func(body []byte) error {
@@ -114,4 +109,19 @@ func (s fdbStore) Delete(_ context.Context, entries []fdbEntry) []error {
 	return ignoreMissing(batch(s.conn, entries, func(m rtnetlink.Message, e fdbEntry) rtnetlink.Message {
 		return writeNeigh(m, unix.RTM_DELNEIGH, 0, unix.AF_BRIDGE, e.Key.Index, e.Value, e.Key.MAC)
 	}))
+}
+
+// batch is Conn.Batch with one message for each entry.
+func batch[E any](c *rtnetlink.Conn, entries []E, write func(rtnetlink.Message, E) rtnetlink.Message) []error {
+	return c.Batch(len(entries), func(m rtnetlink.Message, i int) rtnetlink.Message { return write(m, entries[i]) })
+}
+
+// ignoreMissing removes the errors of deleting what does not exist.
+func ignoreMissing(errs []error) []error {
+	for i, err := range errs {
+		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) || errors.Is(err, unix.ENODEV) {
+			errs[i] = nil
+		}
+	}
+	return errs
 }

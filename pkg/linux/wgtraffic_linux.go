@@ -9,15 +9,18 @@ import (
 	"flannel/pkg/status/report"
 )
 
-// pollInterval is how often the peers are listed; pollShare bounds the share of the time
-// that lists take, which grows with the number of peers: one part in so many.
+// The kernel has no notifications about peers, so they are listed regularly. A list takes
+// the longer the more peers there are. List therefore sets the pause to pollShare times
+// what it took, so that lists take half a percent of the time, within these limits.
 const (
 	pollInterval = 5 * time.Second
-	pollShare    = 200
 	maxInterval  = time.Minute
+	pollShare    = 200
 )
 
-// poll starts to call relist regularly, until close, while there are devices.
+// poll starts a goroutine that calls relist after each pause, while there are devices,
+// until close. relist makes the next pass list the peers. Only the first call of poll
+// starts the goroutine; the driver calls poll whenever it ensures a device.
 func (s *wgStore) poll(relist func()) {
 	s.active.Store(true)
 	if !s.interval.CompareAndSwap(0, int64(pollInterval)) {
@@ -30,22 +33,23 @@ func (s *wgStore) poll(relist func()) {
 				return
 			case <-time.After(time.Duration(s.interval.Load())):
 			}
-			if s.active.Load() {
+			if s.active.Load() { // else all devices were deleted, which summarize has seen
 				relist()
 			}
 		}
 	})
 }
 
-// close ends polling.
+// close ends polling, and closes the client.
 func (s *wgStore) close() {
 	close(s.stop)
 	s.done.Wait()
 	s.client.close()
 }
 
-// summarize publishes the traffic of all peers. What a peer has received before the
-// first list of this run does not count.
+// summarize publishes what List has read of all peers: for Traffic each peer's counters,
+// and as metrics the number of peers with a session and the growth of the counters since
+// the last list. In the first list of this run there is no growth.
 func (s *wgStore) summarize(states map[wgKey]*wgState) {
 	s.active.Store(len(s.devices()) > 0)
 	traffic, sum := make(map[netip.Prefix]report.Tunnel, len(states)), dataplane.TunnelSummary{Peers: len(states)}
@@ -56,7 +60,7 @@ func (s *wgStore) summarize(states map[wgKey]*wgState) {
 				traffic[allowed] = t
 			}
 		}
-		if !t.Handshake.IsZero() && time.Since(t.Handshake) < sessionLasts {
+		if state.live() {
 			sum.Connected++
 		}
 		before, known := s.states[key]
@@ -64,7 +68,7 @@ func (s *wgStore) summarize(states map[wgKey]*wgState) {
 		case known && before.received <= state.received && before.sent <= state.sent:
 			sum.Received += state.received - before.received
 			sum.Sent += state.sent - before.sent
-		case s.listed: // a new peer, or a new device with this peer
+		case s.listed: // a new peer, or a new device on which the counters began at 0
 			sum.Received += state.received
 			sum.Sent += state.sent
 		}
@@ -76,9 +80,11 @@ func (s *wgStore) summarize(states map[wgKey]*wgState) {
 	}
 }
 
+// traffic implements kind. The keys are the subnets of the peers.
 func (k *wireguard) traffic() map[netip.Prefix]report.Tunnel { return loadTraffic(&k.wg.traffic) }
 
-// loadTraffic returns nil before the first list.
+// loadTraffic returns the traffic that was published last, nil before the first list. ipsec
+// publishes its tunnels in the same way.
 func loadTraffic(latest *atomic.Pointer[map[netip.Prefix]report.Tunnel]) map[netip.Prefix]report.Tunnel {
 	if t := latest.Load(); t != nil {
 		return *t

@@ -1,4 +1,5 @@
-// Package sandbox drops permissions that a process does not need.
+// Package sandbox drops permissions that a process does not need: flanneld install-cni,
+// which installs programs that run as root, gives up the network.
 package sandbox
 
 import (
@@ -10,15 +11,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// abi identifies the system calls of an architecture.
+// abi says how the kernel tells a filter which system call is made.
 type abi struct {
-	audit      uint32 // the architecture in struct seccomp_data
+	audit      uint32 // the value of the field arch
 	socketcall uint32 // number of an older system call that includes socket; 0: there is none
-	last       uint32 // higher numbers are of a second table (x32); 0: there is none
+	highest    uint32 // higher numbers are of a second table of the same calls (x32); 0: there is none
 }
 
 var abis = map[string]abi{
-	"amd64":   {audit: unix.AUDIT_ARCH_X86_64, last: 0x3fffffff},
+	"amd64":   {audit: unix.AUDIT_ARCH_X86_64, highest: 0x3fffffff},
 	"386":     {audit: unix.AUDIT_ARCH_I386, socketcall: 102},
 	"arm64":   {audit: unix.AUDIT_ARCH_AARCH64},
 	"arm":     {audit: unix.AUDIT_ARCH_ARM},
@@ -27,7 +28,8 @@ var abis = map[string]abi{
 	"s390x":   {audit: unix.AUDIT_ARCH_S390X, socketcall: 102},
 }
 
-// Offsets in struct seccomp_data (linux/seccomp.h).
+// Offsets in struct seccomp_data (linux/seccomp.h), which the filter reads: of the fields
+// nr and arch.
 const (
 	offsetNumber = 0
 	offsetArch   = 4
@@ -48,8 +50,8 @@ func NoNetwork() error {
 	filter := program(a)
 	prog := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
 	// An unprivileged process may install a filter only with no_new_privs, so that it
-	// cannot confuse a setuid program. Seccomp copies this from the calling thread to the
-	// others.
+	// cannot confuse a setuid program. The flag is the thread's. Seccomp copies flag and
+	// filter from the calling thread to all others (TSYNC).
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
@@ -61,14 +63,16 @@ func NoNetwork() error {
 	switch {
 	case errno != 0:
 		return fmt.Errorf("install seccomp filter: %w", errno)
-	case thread != 0:
+	case thread != 0: // TSYNC returns the ID of the first thread that it could not change
 		return fmt.Errorf("install seccomp filter: thread %d has another filter: %w", thread, unix.ESRCH)
 	}
 	return nil
 }
 
 // program returns a filter that denies the system calls that open sockets and allows
-// all others. It denies all calls with the numbers of another architecture.
+// all others. It denies all calls of another architecture, such as those of 32 bits on
+// amd64, where the numbers mean other calls. Jt and Jf are how many instructions a
+// comparison that is true or false skips.
 func program(a abi) []unix.SockFilter {
 	numbers := []uint32{unix.SYS_SOCKET, unix.SYS_IO_URING_SETUP}
 	if a.socketcall != 0 {
@@ -85,8 +89,8 @@ func program(a abi) []unix.SockFilter {
 		{Code: load, K: offsetArch}, {Code: jeq, K: a.audit, Jt: 1}, deny,
 		{Code: load, K: offsetNumber},
 	}
-	if a.last != 0 {
-		p = append(p, unix.SockFilter{Code: jgt, K: a.last, Jf: 1}, deny)
+	if a.highest != 0 {
+		p = append(p, unix.SockFilter{Code: jgt, K: a.highest, Jf: 1}, deny)
 	}
 	for _, n := range numbers {
 		p = append(p, unix.SockFilter{Code: jeq, K: n, Jf: 1}, deny)

@@ -5,5 +5,5 @@ package sandbox
 
 import "errors"
 
-// NoNetwork is only supported on Linux.
+// NoNetwork is only supported on Linux: elsewhere the process keeps the network.
 func NoNetwork() error { return errors.ErrUnsupported }
