@@ -38,7 +38,7 @@ func doctorCommand(c *call) func(context.Context) int {
 		}
 		c.lookAtCNI(&look, *binDir)
 		look.Timeout, look.Cluster = *timeout, c.store().Read
-		if onBehalf {
+		if onBehalf && c.Kube.On {
 			look.Cluster = c.clusterOnBehalf
 		}
 		snapshot := probe.Read(ctx, look)

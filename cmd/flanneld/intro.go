@@ -11,7 +11,7 @@ import (
 // terminal without any flag or variable; else "". Without it, the daemon would wait
 // for a store that the person may never have heard of.
 func introduction(o options, p process) string {
-	if !p.terminal || !o.Bare {
+	if !p.terminal || len(o.given) > 0 {
 		return ""
 	}
 	iface := "none can be chosen yet (--iface)"

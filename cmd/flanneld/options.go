@@ -38,8 +38,8 @@ type options struct {
 	Healthz        netip.AddrPort // port 0: disabled
 	WireGuardKey   string         // the file of the private key: flannel's variable WIREGUARD_KEY_FILE; "": the default
 
+	given         map[string]string // the flags that are given, by name: "--v" on the line, or "FLANNELD_V"; without values, which may be secrets
 	Version, Help bool
-	Bare          bool     // neither flags nor variables are given
 	Command       string   // a name from the table of commands; "": run the daemon
 	Args          []string // arguments after Command
 	Warnings      []string // likely mistakes that have no effect
@@ -78,7 +78,10 @@ func parseOptions(args, environ []string) (options, error) {
 	var o options
 	given := flags.Parse(&o, flagTable(), args, environ)
 	problems := given.Problems
-	o.Bare = len(given.Flags) == 0
+	o.given = map[string]string{}
+	for name, v := range given.Flags {
+		o.given[name] = v.Source
+	}
 	o.Warnings = append(given.Warnings, o.Warnings...)
 	o.Etcd.complete()
 	o.Kube.complete(environ)
@@ -103,7 +106,7 @@ func parseOptions(args, environ []string) (options, error) {
 		}
 		return o, nil // print the help even if other flags are wrong
 	}
-	return o, errors.Join(append(problems, o.checkCombinations(given.Flags)...)...)
+	return o, errors.Join(append(problems, o.checkCombinations()...)...)
 }
 
 // findMounted replaces the names of files that may be in a volume by their paths in
@@ -161,11 +164,11 @@ func (o *options) misplaced(flag string, args []string) error {
 
 // checkCombinations returns an error for each flag that lacks another one, and
 // adds a warning for each flag that has no effect.
-func (o *options) checkCombinations(given map[string]flags.Values) []error {
+func (o *options) checkCombinations() []error {
 	var problems []error
 	requires := func(flag string, hasFlag bool, needed string, hasNeeded bool) {
 		if hasFlag && !hasNeeded {
-			problems = append(problems, fmt.Errorf("%s: also requires --%s", given[flag].Source, needed))
+			problems = append(problems, fmt.Errorf("%s: also requires --%s", o.given[flag], needed))
 		}
 	}
 	key, cert := o.Etcd.KeyFile != "", o.Etcd.CertFile != ""
@@ -184,8 +187,8 @@ func (o *options) checkCombinations(given map[string]flags.Values) []error {
 		unused = nil
 	}
 	for _, f := range unused {
-		if v, ok := given[f.Name]; ok && f.Name != "kube-subnet-mgr" {
-			o.Warnings = append(o.Warnings, v.Source+": has no effect, because --kube-subnet-mgr is "+why)
+		if source, ok := o.given[f.Name]; ok && f.Name != "kube-subnet-mgr" {
+			o.Warnings = append(o.Warnings, source+": has no effect, because --kube-subnet-mgr is "+why)
 		}
 	}
 	return problems

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -53,6 +54,15 @@ func TestSettings(t *testing.T) {
 	}
 	if got := adopted(etcd, parse(nil, "--etcd-prefix=/mine")); got.Etcd.Prefix != "/mine" || got.Etcd.Username != "" || !reflect.DeepEqual(got.Etcd.Endpoints, etcd.Etcd.Endpoints) {
 		t.Errorf("%+v", got.Etcd)
+	}
+	// A value is given even if it is the default, on the command line or in a variable.
+	same := []string{"--kube-subnet-mgr=false", "--kube-annotation-prefix=flannel.alpha.coreos.com", "--etcd-prefix=/coreos.com/network", "--kubeconfig-file="}
+	given := parse([]string{"FLANNELD_ETCD_ENDPOINTS=http://127.0.0.1:4001,http://127.0.0.1:2379"}, same...)
+	if got := adopted(kube, given); got.Kube.On || got.Kube.AnnotationPrefix != given.Kube.AnnotationPrefix || got.Kube.Kubeconfig != "" || got.Kube.APIURL != kube.Kube.APIURL {
+		t.Errorf("the flags %q were replaced: %+v", same, got.Kube)
+	}
+	if got := adopted(etcd, given); got.Etcd.Prefix != given.Etcd.Prefix || !slices.Equal(got.Etcd.Endpoints, given.Etcd.Endpoints) || got.Etcd.CAFile != etcd.Etcd.CAFile {
+		t.Errorf("the flags %q and the variable were replaced: %+v", same, got.Etcd)
 	}
 	relative := parse(nil, "--kube-subnet-mgr", "--kubeconfig-file=conf")
 	if got := adopted(relative, parse(nil)).Kube.Kubeconfig; !filepath.IsAbs(got) {
