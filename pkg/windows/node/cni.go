@@ -21,7 +21,8 @@ import (
 	"flannel/subnet/kube"
 )
 
-// CNISources are the sources of the values in a CNI configuration.
+// CNISources are the sources of the values in a CNI configuration. The command cni-conf
+// makes one, and calls Complete and then TryInHNS (trial.go).
 type CNISources struct {
 	NetConf       func(context.Context) ([]byte, error) // reads the raw network configuration
 	NetConfName   string                                // for errors
@@ -29,9 +30,10 @@ type CNISources struct {
 	Backends      netconf.Backends
 	SubnetFile    string        // finds the status socket of the daemon
 	API           *kube.Options // nil: no Kubernetes API is configured
-	// Within bounds the request to etcd, and that to the Kubernetes API. 0: 3 seconds.
+	// Within is the time limit of each request over the network: to etcd, and to the
+	// Kubernetes API. 0: 3 seconds.
 	Within time.Duration
-	HNS    *hns.Client // nil: none
+	HNS    *hns.Client // nil: there is none on this machine
 	// KubeProxyDSR reports whether a kube-proxy runs on this machine with direct server return;
 	// known is false if none runs, or its command line does not say so. nil: not known.
 	KubeProxyDSR func() (dsr, known bool)
@@ -40,64 +42,41 @@ type CNISources struct {
 	Log      *slog.Logger
 }
 
-// Complete sets the fields of s that are not set:
+// askWithin is the time limit of what is asked on this machine: of the daemon and HNS
+// together in Complete, and of HNS in TryInHNS.
+const askWithin = 10 * time.Second
+
+// Complete sets the fields of s that are not set. Those of the command's flags are.
 //
+//	field                                           source
 //	plugin, HNS network, pod networks, MAC prefix   network configuration
 //	the node's own addresses                        daemon, if it runs
-//	networks of the nodes                           adapter with that address
-//	networks of Services                            Kubernetes API
+//	networks of the nodes                           adapter with the node's address
 //	encapsulation overhead (if negative)            the MTU of that adapter
+//	networks of Services                            Kubernetes API
 //
-// It also turns LoopbackDSR off if HNS lacks DSR, where the sdn plugins fail with it and the
-// others exhaust the ports (plugins#613). A kube-proxy that runs without DSR does not need
-// it: LoopbackDSR is off then, too. If HNS does not answer, it stays.
-// HNS may refuse the options in doubt: see TryInHNS.
 // A field stays empty if its source does not have it; then conflist.Make asks for the
-// flag. The error says why the network configuration, the daemon or the API could not be used.
+// flag. err joins why the network configuration, the daemon or the API could not be used.
+//
+// Complete also turns LoopbackDSR off where it does harm: see withoutDSR. doubt are the
+// options of s that HNS may refuse, and about which TryInHNS asks HNS.
 func (n CNISources) Complete(ctx context.Context, s *conflist.Spec) (doubt conflist.Options, err error) {
-	remote := cmp.Or(n.Within, 3*time.Second)
-	netConfErr := n.fromNetConf(ctx, remote, s)
+	n.Within = cmp.Or(n.Within, 3*time.Second)
+	netConfErr := n.fromNetConf(ctx, s)
 	s.MACPrefix = cmp.Or(s.MACPrefix, "0E-2A") // the default of the plugin and of HNS
-	ctx, cancel := context.WithTimeout(ctx, askWithin)
-	defer cancel()
-	var daemonErr error
-	if !s.ManagementIP.IsValid() || !s.ManagementIP6.IsValid() {
-		r, err := status.Ask(ctx, status.Socket(n.SubnetFile))
-		if err == nil && r.Node != nil && len(r.Node.Underlay.Addrs) > 0 {
-			addrs := r.Node.Underlay.Addrs
-			if !s.ManagementIP.IsValid() {
-				s.ManagementIP = addrs[0]
-			}
-			if last := addrs[len(addrs)-1]; last.Is6() && !s.ManagementIP6.IsValid() {
-				s.ManagementIP6 = last
-			}
-		}
-		if !s.ManagementIP.IsValid() {
-			daemonErr = noAddress(err)
-		}
-	}
-	if n.HNS != nil {
-		if version, err := n.HNS.Version(ctx); err == nil && !version.Features().DSR {
-			s.LoopbackDSR = false
-		}
-	}
-	if s.LoopbackDSR && n.KubeProxyDSR != nil {
-		if dsr, known := n.KubeProxyDSR(); known && !dsr {
-			s.LoopbackDSR = false
-		}
-	}
+	daemonErr := n.fromMachine(ctx, s)
 	snapshot, err := n.Underlay()
 	if err == nil && len(s.Management) == 0 {
 		s.Management = networkOf(snapshot, s.ManagementIP)
 	}
 	if s.EncapOverhead < 0 {
-		s.EncapOverhead = encapOverhead(snapshot, s)
+		s.EncapOverhead = encapOverhead(snapshot, s) // 0 after an error, too
 		doubt.EncapOverhead = s.EncapOverhead > 0
 	}
 	doubt.LoopbackDSR = s.LoopbackDSR && s.API != 1 // version 2 alone was reported to refuse it
 	var servicesErr error
 	if len(s.Services) == 0 && n.API != nil && netConfErr == nil {
-		ctx, cancel := context.WithTimeout(ctx, remote)
+		ctx, cancel := context.WithTimeout(ctx, n.Within)
 		defer cancel()
 		s.Services, servicesErr = kube.ServiceNetworks(ctx, *n.API)
 	}
@@ -105,8 +84,58 @@ func (n CNISources) Complete(ctx context.Context, s *conflist.Spec) (doubt confl
 	return doubt, errors.Join(netConfErr, daemonErr, servicesErr)
 }
 
-// noAddress is the error if only the daemon could say which address the node has, and
-// does not. err is its answer's.
+// fromMachine sets what the daemon, HNS and kube-proxy on this machine know. The error
+// says why the node's address is not known.
+func (n CNISources) fromMachine(ctx context.Context, s *conflist.Spec) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, askWithin)
+	defer cancel()
+	if !s.ManagementIP.IsValid() || !s.ManagementIP6.IsValid() {
+		err = n.fromDaemon(ctx, s)
+	}
+	if n.withoutDSR(ctx) {
+		s.LoopbackDSR = false
+	}
+	return err
+}
+
+// fromDaemon sets the node's addresses that are not set: the first one that the daemon
+// reports, and the last one if it is of IPv6.
+func (n CNISources) fromDaemon(ctx context.Context, s *conflist.Spec) error {
+	r, err := status.Ask(ctx, status.Socket(n.SubnetFile))
+	if err == nil && r.Node != nil && len(r.Node.Underlay.Addrs) > 0 {
+		addrs := r.Node.Underlay.Addrs // IPv4 first
+		if !s.ManagementIP.IsValid() {
+			s.ManagementIP = addrs[0]
+		}
+		if last := addrs[len(addrs)-1]; last.Is6() && !s.ManagementIP6.IsValid() {
+			s.ManagementIP6 = last
+		}
+	}
+	if !s.ManagementIP.IsValid() {
+		return noAddress(err)
+	}
+	return nil // without IPv6 the node may have no such address
+}
+
+// withoutDSR reports whether LoopbackDSR must be off. If HNS lacks direct server return,
+// the sdn plugins fail with the option, and the others exhaust the ports (plugins#613). A
+// kube-proxy that runs without direct server return does not need the option. An HNS that
+// does not answer says nothing.
+func (n CNISources) withoutDSR(ctx context.Context) bool {
+	if n.HNS != nil {
+		if version, err := n.HNS.Version(ctx); err == nil && !version.Features().DSR {
+			return true
+		}
+	}
+	if n.KubeProxyDSR == nil {
+		return false
+	}
+	dsr, known := n.KubeProxyDSR()
+	return known && !dsr
+}
+
+// noAddress returns the error for a daemon that does not say which address the node has:
+// it does not answer because of err, or err is nil, and it has chosen none yet.
 func noAddress(err error) error {
 	const why = "the daemon chooses the node's own address (--iface has no effect on cni-conf)"
 	if err != nil {
@@ -124,25 +153,23 @@ func OpenHNS() *hns.Client {
 	return hns.NewClient(calls, hns.Timing{Query: 3 * time.Second, Change: 5 * time.Second})
 }
 
-// ofFamilies removes the networks of a family that no pod network has: on an
-// overlay, IPv6 networks of Services are not usable.
+// ofFamilies removes the networks of a family that no pod network has: on an overlay,
+// where pods have IPv4 only, IPv6 networks of Services are not usable. If the pod
+// networks are not known, it removes none.
 func ofFamilies(networks, pods []netip.Prefix) []netip.Prefix {
 	return slices.DeleteFunc(networks, func(p netip.Prefix) bool {
 		return len(pods) > 0 && !slices.ContainsFunc(pods, func(pod netip.Prefix) bool { return pod.Addr().Is4() == p.Addr().Is4() })
 	})
 }
 
-// askWithin bounds the requests on this machine: to the daemon and to HNS.
-const askWithin = 10 * time.Second
-
 // fromNetConf sets what follows from the network configuration and its backend. If
-// the configuration is in etcd, it reads it only if plugin, HNS network or pod
-// networks are not set, since etcd may be unreachable.
-func (n CNISources) fromNetConf(ctx context.Context, within time.Duration, s *conflist.Spec) error {
+// flags set plugin, HNS network and pod networks, a configuration in etcd is not read,
+// since etcd may be unreachable.
+func (n CNISources) fromNetConf(ctx context.Context, s *conflist.Spec) error {
 	if s.Plugin != "" && s.Network != "" && len(s.Cluster) > 0 && n.NetConfRemote {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, within)
+	ctx, cancel := context.WithTimeout(ctx, n.Within)
 	defer cancel()
 	raw, err := n.NetConf(ctx)
 	if err != nil {
@@ -152,15 +179,16 @@ func (n CNISources) fromNetConf(ctx context.Context, within time.Duration, s *co
 	if err != nil {
 		return fmt.Errorf("%s is invalid: %w", n.NetConfName, err)
 	}
-	// Name and MAC prefix do not depend on the node, but the backend needs some MTU.
+	// Name and MAC prefix do not depend on the node, but a backend is made for one, and
+	// needs some MTU.
 	dev, err := hnsNetwork(maker, backend.Node{Underlay: underlay.Link{MTU: 1500}, V4: config.V4.On(), V6: config.V6.On()})
 	if err != nil {
 		return fmt.Errorf("%s: %w", n.NetConfName, err)
 	}
-	plugin := "win-bridge" // the CNI project's
+	plugin := "win-bridge" // this one and win-overlay are the CNI project's
 	if overlay, ok := dev.Kind.(dataplane.Overlay); ok {
 		plugin = "win-overlay"
-		if first := overlay.MACs[0]; first != (mac.Addr{}) {
+		if first := overlay.MACs[0]; first != (mac.Addr{}) { // zero: without MacPrefix, HNS chooses
 			s.MACPrefix = cmp.Or(s.MACPrefix, fmt.Sprintf("%02X-%02X", first[0], first[1]))
 		}
 	}

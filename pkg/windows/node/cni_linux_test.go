@@ -4,15 +4,21 @@ package node
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"flannel/internal/test/eventually"
 	"flannel/pkg/cni/conflist"
 	"flannel/pkg/status"
+	"flannel/subnet/kube"
 )
 
 // The daemon knows the node's addresses. One that is given stays, and the other is asked for.
@@ -39,5 +45,27 @@ func TestManagementAddresses(t *testing.T) {
 		if _, err := from.Complete(t.Context(), &s); err != nil || s.ManagementIP != c.want || s.ManagementIP6 != v6 {
 			t.Errorf("given %s: %s, %s, %v", c.ip, s.ManagementIP, s.ManagementIP6, err)
 		}
+	}
+}
+
+// A daemon that is silent takes all of the time for this machine, and none of the Kubernetes API's.
+func TestSilentDaemonAndAPI(t *testing.T) {
+	t.Parallel()
+	subnetFile := filepath.Join(t.TempDir(), "subnet.env")
+	daemon, err := net.Listen("unix", status.Socket(subnetFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer daemon.Close()
+	var asked atomic.Int32
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		asked.Add(1)
+		http.Error(w, "", http.StatusForbidden)
+	}))
+	defer api.Close()
+	s := conflist.Spec{Plugin: "sdnbridge", Network: "cbr0", Cluster: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}}
+	from := CNISources{NetConfRemote: true, SubnetFile: subnetFile, Underlay: noUnderlay, API: &kube.Options{APIURL: api.URL}, Within: time.Minute}
+	if _, err := from.Complete(t.Context(), &s); !errors.Is(err, status.ErrNoAnswer) || asked.Load() == 0 {
+		t.Errorf("the API got %d requests; %v", asked.Load(), err)
 	}
 }
