@@ -2,11 +2,12 @@ package dataplane
 
 import "net/netip"
 
-// Prepared is the result of preparing an adapter.
+// Prepared is the result of preparing an adapter, as of the last look at it: after an
+// error, of what was reached.
 type Prepared struct {
 	Adapter   string         `json:"adapter"`   // the physical one
-	Network   string         `json:"network"`   // HNS network whose switch is bound to it
-	Made      bool           `json:"made"`      // by this call
+	Network   string         `json:"network"`   // HNS network whose switch is bound to it; "": none, or not read
+	Made      bool           `json:"made"`      // the network exists, and this call made it
 	Interface string         `json:"interface"` // the adapter with the host's addresses
 	Addresses []netip.Prefix `json:"addresses"`
 }

@@ -34,12 +34,12 @@ func TestUnsuitableAdapter(t *testing.T) {
 				names, refused := c.refused[kind]
 				onWindows(t, devicesOf(kind), c.knobs, func(w *windows) {
 					began := time.Now()
-					_, _, err := w.prepared(time.Minute)
+					p, _, err := w.prepared(time.Minute)
 					if refused && (time.Since(began) > time.Second || !isUnsuitable(err, names)) {
 						t.Errorf("prepare ended after %v: %v", time.Since(began), err)
 					}
-					if works := !refused && !c.knobs.KindRefused; works != (err == nil) || works != w.bound() || refused && w.changed() != "" {
-						t.Errorf("prepare: %v; bound: %t; changed\n%s", err, w.bound(), w.changed())
+					if works := !refused && !c.knobs.KindRefused; works != (err == nil) || works != w.bound() || works != p.Made || refused && w.changed() != "" {
+						t.Errorf("prepare: %+v, %v; bound: %t; changed\n%s", p, err, w.bound(), w.changed())
 					}
 				})
 				onWindows(t, devicesOf(kind), c.knobs, func(w *windows) {

@@ -19,7 +19,7 @@ import (
 // there is nothing to wait for, an error is final, or ctx ends (--timeout). report
 // is called with what it waits for, whenever that changes.
 func (d *Driver) prepare(ctx context.Context, dev dataplane.Device, report func(error)) (dataplane.Prepared, error) {
-	var p dataplane.Prepared
+	var p preparation
 	var final error
 	r := runner.Runner{
 		News:  []<-chan struct{}{d.changes}, // of networks, adapters, addresses and routes
@@ -50,9 +50,9 @@ func (d *Driver) prepare(ctx context.Context, dev dataplane.Device, report func(
 		if errors.Is(ctx.Err(), context.Canceled) {
 			reason = "interrupted"
 		}
-		return p, fmt.Errorf("%s: %w", reason, err)
+		return p.Prepared, fmt.Errorf("%s: %w", reason, err)
 	}
-	return p, final
+	return p.Prepared, final
 }
 
 // isFinal reports whether prepare gives up at once.
@@ -69,16 +69,24 @@ func (o *tooOldError) Error() string {
 	return fmt.Sprintf("HNS %s is too old for a node on an overlay: kube-proxy exits with versions before 9.2. Install the updates of Windows (Windows Server 2019 needs KB4489899 or later), or use host-gw", o.version)
 }
 
+// preparation is what the steps of one prepare know.
+type preparation struct {
+	dataplane.Prepared
+	// making is set before the network is made, and stays set: from then on, a bound
+	// switch is taken for ours, and after rollBack the network is made again.
+	making bool
+}
+
 // prepareStep makes the network, unless a switch is bound to the adapter. Then
 // it makes no network and changes none, since whoever bound the switch may want
 // it as it is, but waits for the host's addresses. In both cases it deletes our
 // networks on the adapter if their switch is dead (deleteDeadSwitch), or if the host
 // stays without addresses (rollBack).
 //
-// p has the results of all steps. p.Made is set before the network is made, and
-// stays set: from then on, a bound switch is taken for ours, and after rollBack the
-// network is made again.
-func (d *Driver) prepareStep(ctx context.Context, dev dataplane.Device, p *dataplane.Prepared) error {
+// A step sets p.Prepared to what it finds, not to what it does: Ensure returns an error
+// after it has made the network, and the next step finds it. So a network that HNS
+// refuses or that is rolled back is not reported as made.
+func (d *Driver) prepareStep(ctx context.Context, dev dataplane.Device, p *preparation) error {
 	if err := d.readVersion(ctx); err != nil {
 		return err
 	}
@@ -105,14 +113,17 @@ func (d *Driver) prepareStep(ctx context.Context, dev dataplane.Device, p *datap
 	if err != nil {
 		return err
 	}
-	p.Adapter = physical.Name
+	p.Prepared = dataplane.Prepared{Adapter: physical.Name}
 	d.networks = networks // for the methods below; Ensure lists them itself
 	if err := d.deleteDeadSwitch(ctx, physical.Name, adapters); err != nil {
 		return err
 	}
 	i := slices.IndexFunc(networks, func(n hns.Network) bool { return hostconfig.IsBound([]hns.Network{n}, physical, adapters) })
-	if i < 0 || p.Made {
-		p.Made, p.Network = true, dev.Name
+	if i < 0 || p.making {
+		p.making = true
+		if p.Made = slices.ContainsFunc(networks, func(n hns.Network) bool { return n.Name == dev.Name }); p.Made {
+			p.Network = dev.Name
+		}
 		if _, err := d.Ensure(ctx, []dataplane.Device{dev}); err != nil {
 			return err
 		}

@@ -87,6 +87,23 @@ func TestPrepare(t *testing.T) {
 	}
 }
 
+// What prepare reports with an error is what there is: a network that was made and still waits, or none after it was deleted
+// again.
+func TestPrepareReportsWhatThereIs(t *testing.T) {
+	for _, kind := range kinds {
+		onWindows(t, devicesOf(kind), hnstest.Knobs{Outage: 10 * time.Second, VirtualDown: true}, func(w *windows) {
+			if p, _, err := w.prepared(time.Minute); err == nil || !p.Made || p.Network != "External" || p.Interface != "" {
+				t.Errorf("while the host has no addresses: %+v, %v", p, err)
+			}
+		})
+		onWindows(t, devicesOf(kind), hnstest.Knobs{Outage: 10 * time.Second, VirtualDown: true}, func(w *windows) {
+			if p, _, err := w.prepared(5 * time.Minute); err == nil || p.Made || p.Network != "" || p.Adapter != "Ethernet" || w.bound() {
+				t.Errorf("after the network was deleted again: %+v, %v", p, err)
+			}
+		})
+	}
+}
+
 // foreignSwitch is a network with which a script bound the switch of "Ethernet".
 const foreignSwitch = `{"Name":"External","Type":"L2Bridge","Policies":[{"Type":"NetAdapterName","Settings":{"NetworkAdapterName":"Ethernet"}}],"Ipams":[{"Type":"Static","Subnets":[{"IpAddressPrefix":"192.168.200.0/24","Routes":[{"NextHop":"192.168.200.1","DestinationPrefix":"0.0.0.0/0"}]}]}],"SchemaVersion":{"Major":2,"Minor":0}}`
 
