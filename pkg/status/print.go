@@ -25,7 +25,8 @@ type PrintOptions struct {
 	History   bool // errors of the past, which may be over
 }
 
-// Print writes the report as text.
+// Print writes the report as text, for flanneld status and status --watch. now is the time
+// of the report; times are shown in its time zone.
 func Print(w io.Writer, r Report, now time.Time, o PrintOptions) error {
 	p := printer{now: now}
 	p.row("flanneld", "%s, running %s", r.Version, p.since(r.Started))
@@ -66,11 +67,14 @@ func Print(w io.Writer, r Report, now time.Time, o PrintOptions) error {
 	return err
 }
 
+// printer makes the text, one row of a name and a value after the other.
 type printer struct {
 	now  time.Time
 	text strings.Builder
 }
 
+// row prints a row; the name is "" if the row belongs to the one above it. Arguments that
+// come from other nodes must be Printable.
 func (p *printer) row(name, format string, args ...any) {
 	fmt.Fprintf(&p.text, "%-10s%s\n", name, fmt.Sprintf(format, args...))
 }
@@ -104,6 +108,7 @@ func (p *printer) store(r Report) {
 	}
 }
 
+// node prints the lease, and what of this node the network is made of.
 func (p *printer) node(n Node, expires time.Time) {
 	for _, net := range n.Networks {
 		p.row("lease", "%s of %s, reached at %s", net.Subnet, net.Network, net.PublicIP)
@@ -117,16 +122,17 @@ func (p *printer) node(n Node, expires time.Time) {
 		p.row("", "a start of flanneld would choose %s, which has the better default route", Printable(n.Underlay.AtStart))
 	}
 	for _, d := range n.Devices {
-		if d.Name != n.Underlay.Name {
-			identity := d.MAC
-			if d.PublicKey != "" {
-				identity = "PublicKey=" + d.PublicKey
-			}
-			if identity != "" {
-				identity += ", "
-			}
-			p.row("device", "%s (index %d, %sMTU %d)", d.Name, d.Index, identity, d.MTU)
+		if d.Name == n.Underlay.Name {
+			continue // it has a row already
 		}
+		identity := "" // by which peers know the device
+		switch {
+		case d.PublicKey != "":
+			identity = "PublicKey=" + d.PublicKey + ", "
+		case d.MAC != "":
+			identity = d.MAC + ", "
+		}
+		p.row("device", "%s (index %d, %sMTU %d)", d.Name, d.Index, identity, d.MTU)
 	}
 	writer := "iptables"
 	if n.NFTables {
@@ -177,7 +183,7 @@ func (p *printer) guard(g *report.Guard) {
 			all = append(all, "packets that were counted, and not dropped: "+counted)
 		}
 		text := strings.Join(all, "; ")
-		if g.OfPeer != "" && g.Waiting == "" { // which names it
+		if g.OfPeer != "" && g.Waiting == "" { // Waiting says the same
 			text += "; a node may have sent the last one: " + Printable(g.OfPeer)
 		}
 		p.row("guard", "%s: %s", mode, text)
@@ -217,17 +223,17 @@ func (p *printer) retained(r *Retained) {
 	p.row("", "if these nodes are gone for good, run flanneld accept-withdrawal")
 }
 
-// peers lists the peers with a problem of their own.
+// peers lists the peers with a problem of their own: the state or the probes say so. A peer
+// that is behind without a reason is so because the whole pass failed, which Report.Problem
+// says.
 func (p *printer) peers(peers []Peer) {
 	listed, more := 0, 0
 	for _, peer := range peers {
-		switch {
-		case peer.Reach.bad():
-		case peer.State == UpToDate || peer.State == Behind && peer.Reason == "": // Report.Problem is the reason
+		badState := peer.State != UpToDate && (peer.State != Behind || peer.Reason != "")
+		if !badState && !peer.Reach.bad() {
 			continue
 		}
-		switch {
-		case listed == maxListed:
+		if listed == maxListed {
 			more++
 			continue
 		}
@@ -236,7 +242,7 @@ func (p *printer) peers(peers []Peer) {
 		if len(peer.Subnets) > 0 {
 			text += ": " + join(peer.Subnets) + " at " + join(peer.PublicIPs)
 		}
-		if peer.State != UpToDate || !peer.Reach.bad() {
+		if peer.State != UpToDate {
 			p.row(string(peer.State), "%s", text)
 		}
 		if peer.Reach.bad() {
@@ -340,6 +346,7 @@ func size(bytes int64) string {
 
 var units = []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB"}
 
+// times says how often the error occurred if it did more than once.
 func (p *printer) times(e Error) string {
 	if e.Count == 1 {
 		return ""
@@ -347,6 +354,7 @@ func (p *printer) times(e Error) string {
 	return fmt.Sprintf(" (%d times since %s)", e.Count, p.clock(e.First))
 }
 
+// join lists addresses or networks.
 func join[T netip.Addr | netip.Prefix](values []T) string {
 	var texts []string
 	for _, v := range values {
