@@ -18,7 +18,8 @@ import (
 	"flannel/pkg/reconcile"
 )
 
-// reqID connects policies with security associations. It is flannel's, for all peers.
+// reqID connects policies with security associations: a policy uses only those with the same
+// number. It is flannel's, and the same for all peers.
 const reqID = 11
 
 // policyKey identifies a policy of XFRM: the packets that it applies to.
@@ -57,23 +58,24 @@ func (p policy) String() string {
 type policyEntry = reconcile.Entry[policyKey, policy]
 
 // xfrmStore holds the policies of flannel's form, and those without ESP, between subnets
-// of our networks.
+// of our networks. It belongs to the daemon's loop: the table of policies and ipsec call it.
 type xfrmStore struct {
-	handle *netlink.Handle // nil: not opened yet
-	tried  bool            // the kernel has ESP
+	handle *netlink.Handle // nil: not opened yet, or closed after an error
+	tried  bool            // require has found that the kernel has ESP
 	scope  *scopePointer
 }
 
 func (*xfrmStore) Name() string { return "policies" }
 
 // require opens the store and makes sure that the kernel has ESP. It makes the kernel
-// load its modules.
+// load its modules, by adding a security association that no packet uses and deleting it
+// again.
 func (s *xfrmStore) require() error {
 	if err := s.open(); err != nil || s.tried {
 		return err
 	}
 	loopback := net.IPv4(127, 0, 0, 1)
-	sa := &netlink.XfrmState{Src: loopback, Dst: loopback, Proto: netlink.XFRM_PROTO_ESP, Mode: netlink.XFRM_MODE_TUNNEL, Spi: 0x666c616e,
+	sa := &netlink.XfrmState{Src: loopback, Dst: loopback, Proto: netlink.XFRM_PROTO_ESP, Mode: netlink.XFRM_MODE_TUNNEL, Spi: 0x666c616e, // "flan"
 		Reqid: reqID, Aead: &netlink.XfrmStateAlgo{Name: "rfc4106(gcm(aes))", Key: make([]byte, 20), ICVLen: 128}}
 	err := s.handle.XfrmStateAdd(sa)
 	if errors.Is(err, unix.EPROTONOSUPPORT) {
@@ -90,6 +92,7 @@ func (s *xfrmStore) require() error {
 	return gone(s.handle.XfrmStateDel(sa))
 }
 
+// open opens the netlink socket, unless it is open.
 func (s *xfrmStore) open() error {
 	if s.handle != nil {
 		return nil
@@ -200,6 +203,8 @@ func parsePolicy(p netlink.XfrmPolicy) (key policyKey, value policy, ok bool) {
 	return key, value, t.Proto == netlink.XFRM_PROTO_ESP && t.Mode == netlink.XFRM_MODE_TUNNEL && t.Reqid == reqID && t.Spi == 0 && t.Optional == 0
 }
 
+// action is what the kernel does with packets that the policy applies to; ESP comes in
+// addition.
 func (p policy) action() netlink.PolicyAction {
 	if p.Priority == blockPriority {
 		return netlink.XFRM_POLICY_BLOCK
@@ -272,12 +277,15 @@ func (s *xfrmStore) Delete(ctx context.Context, entries []policyEntry) []error {
 // deleteStates deletes our security associations between these ends, except those that
 // policies use.
 func (s *xfrmStore) deleteStates(ctx context.Context, unused map[policy]bool) error {
-	remaining, err1 := s.List(ctx)
+	remaining, err := s.List(ctx)
+	if err != nil {
+		return err
+	}
 	for _, p := range remaining {
 		delete(unused, p)
 	}
-	states, err2 := s.states()
-	if err := errors.Join(err1, err2); err != nil {
+	states, err := s.states()
+	if err != nil {
 		return err
 	}
 	var errs []error
@@ -306,7 +314,8 @@ func (s *xfrmStore) states() (ours []netlink.XfrmState, err error) {
 	return ours, nil
 }
 
-// spis returns the numbers of these security associations.
+// spis returns the SPIs (security parameter indexes) of our security associations, so that
+// ikeStore knows which of charon's the kernel still has.
 func (s *xfrmStore) spis() (map[uint32]bool, error) {
 	states, err := s.states()
 	out := make(map[uint32]bool, len(states))

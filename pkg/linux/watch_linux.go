@@ -33,15 +33,15 @@ import (
 //	or a port left a bridge
 //	that has one
 //
-// If the result differs from the desired state, it notifies the daemon's loop. A
-// filter on the socket drops the notifications of our own writes, except those of
-// FDB entries, for which the kernel does not report the writer.
+// If the result differs from the desired state (drift), it notifies the daemon's loop,
+// whose next pass repairs it. A filter on the socket drops the notifications of our own
+// writes, except those of FDB entries, for which the kernel does not report the writer.
 type watcher struct {
 	d    *Driver
-	conn *rtnetlink.Conn
+	conn *rtnetlink.Conn // a socket for notifications alone; d.conn is that for requests
 	stop atomic.Bool
 	done sync.WaitGroup
-	last map[int]linkState // by index: our devices, and the underlay
+	last map[int]linkState // by index: our devices, and the underlay; of the goroutine alone
 }
 
 // linkState holds the properties of a device whose changes matter, unlike those
@@ -61,6 +61,8 @@ var groups = []int{
 	unix.RTNLGRP_NEXTHOP,
 }
 
+// watch subscribes to the notifications, and starts the goroutine. The caller closes the
+// watcher.
 func watch(d *Driver) (*watcher, error) {
 	c, err := rtnetlink.Dial(closeTimeout, groups...)
 	if err != nil {
@@ -81,13 +83,15 @@ func (w *watcher) close() error {
 	return w.conn.Close()
 }
 
+// run is the goroutine. After an error, notifications may be missing: the loop lists
+// everything again.
 func (w *watcher) run() {
 	for !w.stop.Load() {
 		err := w.conn.Receive(w.handle)
 		if err == nil || errors.Is(err, unix.EAGAIN) {
-			continue
+			continue // EAGAIN: nothing came within closeTimeout, or close roused the socket
 		}
-		// ENOBUFS: the socket's buffer was full.
+		// ENOBUFS: the socket's buffer was full. Others are of a message that handle cannot read.
 		w.d.opts.Log.Warn("lost notifications of the kernel, listing its tables again", "cause", causeNotificationsLost, "error", err)
 		w.d.QueueResync()
 		runner.Notify(w.d.changes)
@@ -104,6 +108,8 @@ const closeTimeout = 500 * time.Millisecond
 // lossPause limits the CPU time that a storm of changes, or a broken socket, costs.
 const lossPause = 100 * time.Millisecond
 
+// handle handles one notification. The methods that it calls return whether there is
+// drift.
 func (w *watcher) handle(h rtnetlink.Header, body []byte) error {
 	drift, err := false, error(nil)
 	switch h.Kind {
@@ -129,7 +135,9 @@ func (w *watcher) handle(h rtnetlink.Header, body []byte) error {
 	return nil
 }
 
-func (w *watcher) route(h rtnetlink.Header, body []byte) (bool, error) {
+// route handles a changed route. A route of others matters only if it is in the place of
+// one of ours, or, while diverting is set, if it leads into our networks.
+func (w *watcher) route(h rtnetlink.Header, body []byte) (drift bool, err error) {
 	present := h.Kind == unix.RTM_NEWROUTE
 	r, ok, err := parseRoute(body)
 	if err != nil || !ok {
@@ -144,14 +152,16 @@ func (w *watcher) route(h rtnetlink.Header, body []byte) (bool, error) {
 		}
 		return false, nil
 	}
-	drift := w.d.routes.Observe(r.key, r.hop, present)
+	drift = w.d.routes.Observe(r.key, r.hop, present)
 	if drift && present && h.Flags&unix.NLM_F_REPLACE == 0 {
 		w.d.routes.Relist() // the new route may exist besides ours
 	}
 	return drift, nil
 }
 
-func (w *watcher) nexthop(present bool, body []byte) (bool, error) {
+// nexthop handles a changed nexthop object; see nexthopStore.observe. present is false if it
+// was deleted, here and below.
+func (w *watcher) nexthop(present bool, body []byte) (drift bool, err error) {
 	id, protocol, h, err := parseNexthop(body)
 	if err != nil {
 		return false, err
@@ -167,7 +177,9 @@ func (w *watcher) nexthop(present bool, body []byte) (bool, error) {
 	return w.d.nexthops.Observe(key, struct{}{}, present && !routes) || routes, nil
 }
 
-func (w *watcher) neigh(present bool, body []byte) (bool, error) {
+// neigh handles a changed neighbour or FDB entry. One that is not permanent is not ours, but
+// may have replaced ours: then ours is gone.
+func (w *watcher) neigh(present bool, body []byte) (drift bool, err error) {
 	n, ok, err := parseNeigh(body)
 	if err != nil || !ok || !n.ip.IsValid() || !w.d.scope.Load().tunnels[n.index] {
 		return false, err
@@ -189,7 +201,7 @@ func (w *watcher) neigh(present bool, body []byte) (bool, error) {
 // link handles changes of our devices and of the underlay. When a device goes
 // down, the kernel deletes its routes and neighbours without notifications, so
 // all tables are listed again.
-func (w *watcher) link(present bool, body []byte) (bool, error) {
+func (w *watcher) link(present bool, body []byte) (drift bool, err error) {
 	if len(body) < unix.SizeofIfInfomsg {
 		return false, rtnetlink.ErrShort
 	}
@@ -204,7 +216,7 @@ func (w *watcher) link(present bool, body []byte) (bool, error) {
 	for kind, value := range rtnetlink.Attrs(body[unix.SizeofIfInfomsg:]) {
 		switch kind {
 		case unix.IFLA_IFNAME:
-			state.name = string(value[:max(0, len(value)-1)])
+			state.name = string(value[:max(0, len(value)-1)]) // without the zero byte at its end
 		case unix.IFLA_MTU:
 			state.mtu = rtnetlink.Number(value)
 		case unix.IFLA_ADDRESS:
@@ -215,6 +227,8 @@ func (w *watcher) link(present bool, body []byte) (bool, error) {
 			state.data = tunnelData(value)
 		}
 	}
+	// A device with a name of ours that is not in the scope is one that Ensure has just made,
+	// or a stray one.
 	relevant := w.d.scope.Load().links[index] || isOurName(state.name)
 	old, known := w.last[index]
 	if !relevant && !known || present && known && old == state {
@@ -252,9 +266,10 @@ func tunnelData(info []byte) (data string) {
 	return data
 }
 
-// address handles changed addresses. When a device loses its last address, the
-// kernel deletes its routes without notifications.
-func (w *watcher) address(present bool, body []byte) (bool, error) {
+// address handles changed addresses. When one of our devices or the underlay loses its last
+// address, the kernel deletes its routes without notifications. Addresses of other devices
+// matter to those that the first part asks.
+func (w *watcher) address(present bool, body []byte) (drift bool, err error) {
 	if len(body) < unix.SizeofIfAddrmsg {
 		return false, rtnetlink.ErrShort
 	}
@@ -274,7 +289,7 @@ func (w *watcher) address(present bool, body []byte) (bool, error) {
 	for kind, value := range rtnetlink.Attrs(body[unix.SizeofIfAddrmsg:]) {
 		if kind == unix.IFA_ADDRESS {
 			if ip, ok := netip.AddrFromSlice(value); ok && ip.IsLinkLocalUnicast() {
-				return false, nil
+				return false, nil // the kernel gives a device such an address by itself
 			}
 		}
 	}
@@ -303,17 +318,18 @@ func (w *watcher) ofPods(attrs []byte) bool {
 //	any other    forwarding off                    mark sysctls dirty
 //	any          forwarding on, while the last     mark sysctls dirty
 //	             check of sysctls had an error
-func (w *watcher) netconf(body []byte) (bool, error) {
+func (w *watcher) netconf(body []byte) (drift bool, err error) {
 	const ( // of linux/netconf.h
 		netconfaIndex, netconfaForwarding, netconfaRPFilter = 1, 2, 3
 		all                                                 = -1
-		strict                                              = 1
+		strict                                              = 1 // of rp_filter
+		lenNetconfmsg                                       = 4 // one byte and padding
 	)
 	if len(body) < 1 {
 		return false, rtnetlink.ErrShort
 	}
-	index, forwarding, rpFilter := 0, -1, -1
-	for kind, value := range rtnetlink.Attrs(body[min(len(body), 4):]) {
+	index, forwarding, rpFilter := 0, -1, -1 // -1: unchanged
+	for kind, value := range rtnetlink.Attrs(body[min(len(body), lenNetconfmsg):]) {
 		n := int(int32(rtnetlink.Number(value)))
 		switch kind {
 		case netconfaIndex:
