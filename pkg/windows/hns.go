@@ -32,7 +32,8 @@ type Options struct {
 // journalPath is the file that package hostconfig keeps.
 func (o Options) journalPath() string { return filepath.Join(o.StateDir, "hns.json") }
 
-// Pace holds intervals and limits. A zero field takes the default.
+// Pace holds intervals and limits, for tests. A zero field takes the default, which
+// setDefaults sets and the comments name.
 type Pace struct {
 	Poll time.Duration // between comparisons of the network with the last pass, since HNS does not notify of every change: 5 s
 	Wait time.Duration // between passes while the driver waits for something: 500 ms
@@ -88,7 +89,8 @@ type Driver struct {
 	background func(func(context.Context)) // runs a function in a goroutine until Close
 	done       sync.WaitGroup
 
-	// Shared with the watching goroutine.
+	// Shared with the watching goroutine. The fields after these are the loop's, and the
+	// tables have locks.
 	networksDirty, adaptersDirty atomic.Bool               // something changed there since it was read
 	wakeAt                       atomic.Pointer[time.Time] // from when on each tick wakes the loop, see setWaiting; nil: never
 	observed                     atomic.Pointer[observed]  // our network in the last pass
@@ -101,7 +103,7 @@ type Driver struct {
 	networks        []hns.Network      // all of HNS, as listed last
 	network         *hns.Network       // ours; nil: it does not exist
 	policiesFresh   bool               // network.Policies are as HNS has them, and policyStore has not taken them yet
-	pending         *hns.Network       // HNS was asked for this network, and has not answered; else nil
+	pending         *hns.Network       // HNS was asked for this network, and has not answered in time; nil: none
 	endpoint        string             // ID of the host's endpoint, once this run found or made it
 	endpointByV1    bool               // HNS refused to attach the host's endpoint of the newer API
 	compared        string             // ID of the host's endpoint with which addresses were compared, or "refused"
@@ -112,8 +114,8 @@ type Driver struct {
 	rolledBack      int       // calls of rollBack that deleted something, up to 8
 	notBefore       time.Time // when createNetwork may try again after that
 	deletedAt       time.Time // when HNS was last asked to delete a network
-	tries           tries
-	mayHaveUnwanted bool // networks may hold some of ours that are not wanted
+	tries           tries     // of changes that HNS refused
+	mayHaveUnwanted bool      // networks may hold some of ours that are not wanted
 
 	policies *reconcile.Table[policyKey, policyValue]
 	remotes  *reconcile.Table[netip.Prefix, remoteValue]
@@ -194,7 +196,7 @@ func (d *Driver) Apply(ctx context.Context, links dataplane.Links, s dataplane.S
 	}
 	d.setNetworks(link, s)
 	var err error
-	fills, all := driver.Tables{d.routes}, driver.Tables{d.routes} // the other tables belong to the network
+	fills, all := driver.Tables{d.routes}, driver.Tables{d.routes} // without the network, the other tables have nothing
 	if d.network != nil {
 		fills, all = dev.tables(d), d.tables
 		err = d.want(dev, link, s)

@@ -60,18 +60,19 @@ const categoryLimit = 5 * time.Second
 // category.
 const trackTime = time.Minute
 
-// categoryKeeper is the part of a Keeper for the category. It belongs to the
-// goroutine that has filled turn, and not to Keeper.mu, which must not be held
-// during calls that may hang.
+// categoryKeeper is the part of a Keeper for the category. The daemon's loop and the
+// goroutine that watches Windows call it. Keeper.mu does not guard its fields, because it
+// must not be held during calls that may hang: they belong to the goroutine that has put
+// a value into turn.
 type categoryKeeper struct {
-	turn    chan struct{}
+	turn    chan struct{} // has room for one value
 	client  *hns.CategoryClient
 	since   time.Time // categorySince; zero: the timer does not run
 	back    time.Time // categoryBack
-	tracked time.Time // when TrackCategory looked
-	public  bool      // that look found a public network
+	tracked time.Time // when TrackCategory looked last
+	public  bool      // that look has found a public network
 	tried   time.Time // when it was set last; it is set again after Limits.Rest
-	wasSet  bool      // Windows has accepted it since it was saved
+	wasSet  bool      // Windows has accepted it since it was saved, which is logged once
 	warned  string    // the last error that was logged
 }
 
@@ -86,6 +87,7 @@ func (c *categoryKeeper) tryTurn() bool {
 	}
 }
 
+// reset stops both timers.
 func (c *categoryKeeper) reset() { c.since, c.back = time.Time{}, time.Time{} }
 
 // Unfinished reports whether a program that ends after a switch was made or removed
@@ -98,8 +100,8 @@ func (k *Keeper) Unfinished() bool {
 	return k.journal.Snapshot != nil || c.pending() && c.Category != hns.Domain
 }
 
-// HasSnapshot reports whether the journal holds a snapshot: maybe something that it
-// has is missing.
+// HasSnapshot reports whether the journal holds a snapshot. While it does, something that
+// the snapshot has may be missing on the host.
 func (k *Keeper) HasSnapshot() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -136,6 +138,7 @@ func (k *Keeper) readCategory(guid string) (hns.Category, error) {
 	return c, err
 }
 
+// warnCategory logs an error, unless it is that which was logged last.
 func (k *Keeper) warnCategory(text string, err error) {
 	kind := err.Error()
 	if errors.Is(err, hns.ErrTimeout) {
@@ -170,9 +173,9 @@ func (k *Keeper) saveCategory(host, physical hns.Adapter) error {
 	return k.recordCategory(&SavedCategory{Category: c, Adapter: physical.Name, GUID: physical.GUID, MAC: physical.MAC, Boot: k.boot})
 }
 
-// restoreCategory restores the category of the host's network; see the table
-// above. Its timers start anew while something else is missing. It returns errors
-// of the journal only.
+// restoreCategory restores the category of the host's network; see the table above.
+// Restore calls it; complete means that nothing else is missing, which stops the timers
+// otherwise. It returns errors of the journal only.
 func (k *Keeper) restoreCategory(complete bool, adapters []hns.Adapter, networks []hns.Network) error {
 	if !k.category.tryTurn() {
 		return nil
@@ -225,17 +228,20 @@ func (k *Keeper) restoreCategory(complete bool, adapters []hns.Adapter, networks
 	return k.giveUpCategory(saved, host.GUID, "Windows does not keep it")
 }
 
-// hostAdapter is that of Snapshot.
+// hostAdapter returns the adapter that has the host's address now; see
+// Snapshot.hostAdapter.
 func (c *SavedCategory) hostAdapter(adapters []hns.Adapter, networks []hns.Network) (hns.Adapter, error) {
 	return (&Snapshot{Adapter: c.Adapter, GUID: c.GUID, MAC: c.MAC}).hostAdapter(adapters, networks)
 }
 
+// giveUpCategory ends the restoring without success; host is the GUID of the host's adapter.
 func (k *Keeper) giveUpCategory(saved *SavedCategory, host, problem string) error {
 	k.log.Warn("could not restore the category of the host's network, giving up: rules of the firewall for that category do not apply",
 		"cause", CauseCategoryLost, "category", saved.Category.String(), "adapter", saved.Adapter, "reason", problem)
 	return k.endCategory(saved, host, problem)
 }
 
+// endCategory records that the category is restored (problem is "") or given up.
 func (k *Keeper) endCategory(saved *SavedCategory, host, problem string) error {
 	k.category.reset()
 	done := *saved
@@ -253,7 +259,7 @@ func (k *Keeper) queueCategoryAfterBoot() {
 		return
 	}
 	again := *saved
-	again.Done = k.journal.LastGood == nil
+	again.Done = k.journal.LastGood == nil // no static address
 	if !again.Done {
 		again.Problem = ""
 	}

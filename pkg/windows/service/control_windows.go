@@ -14,8 +14,9 @@ import (
 	"golang.org/x/sys/windows/svc/mgr"
 )
 
-// Control carries out a verb of the command service. If nothing is to be done, such
-// as starting a running service, that is not an error.
+// Control carries out a verb of the command "flanneld service", and prints what was done to
+// out. config is for install alone. If nothing is to be done, such as starting a running
+// service, that is not an error.
 func Control(ctx context.Context, verb string, config Config, out io.Writer) error {
 	var err error
 	switch verb {
@@ -82,7 +83,8 @@ func withManager(access uint32, do func(*mgr.Mgr) error) error {
 	return do(m)
 }
 
-// withService requests only the given rights: any user may query the status.
+// withService calls do with a service, opened with the given rights only: any user may
+// query the status.
 func withService(name string, access uint32, do func(*mgr.Service) error) error {
 	return withManager(windows.SC_MANAGER_CONNECT, func(m *mgr.Mgr) error {
 		s, err := openService(m, name, access)
@@ -107,8 +109,9 @@ func openService(m *mgr.Mgr, name string, access uint32) (*mgr.Service, error) {
 	return &mgr.Service{Name: name, Handle: h}, nil
 }
 
-// install creates the service or changes it to config. The service depends on no
-// other one: if it depended on HNS, Windows would stop it when HNS restarts.
+// install creates the service or changes it to config; changed is false if it had this
+// config. The service depends on no other one: if it depended on HNS, Windows would stop it
+// when HNS restarts.
 func install(m *mgr.Mgr, config Config, out io.Writer) (changed bool, err error) {
 	// Everything is set even if it is installed already: somebody may have changed or
 	// disabled the service in another way.
@@ -135,8 +138,8 @@ func install(m *mgr.Mgr, config Config, out io.Writer) (changed bool, err error)
 // failuresReset is the time without a failure after which the next one counts as the first.
 const failuresReset = 10 * time.Minute
 
-// configure sets the properties of the service. It skips those that an old Windows
-// does not support, and prints a message.
+// configure sets the properties of the service. Of those that an old Windows does not
+// support, it prints that they are skipped.
 func configure(s *mgr.Service, config Config, out io.Writer) error {
 	command, err := windows.UTF16PtrFromString(windows.ComposeCommandLine(config.Command))
 	if err != nil {

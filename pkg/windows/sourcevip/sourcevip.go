@@ -43,7 +43,9 @@ type VIP struct {
 // ErrNotNeeded means that the node's network is not an overlay.
 var ErrNotNeeded = errors.New("kube-proxy needs no source VIP on an L2Bridge")
 
-// Keeper maintains the source VIP of one node.
+// Keeper maintains the source VIP of one node. The daemon (node.KeepVIP), flanneld
+// source-vip and flanneld node kube-proxy each make one and call Ensure again and again;
+// host-local's lock keeps them apart. cleanup calls Release.
 type Keeper struct {
 	Client  *hns.Client
 	Stack   hns.Stack
@@ -133,20 +135,22 @@ func (k Keeper) network(ctx context.Context, subnet netip.Prefix) (hns.Network, 
 var errNotInPlace = errors.New("the source VIP is not in place")
 
 // reserve reserves the address, deletes our other reservations, and creates the
-// endpoint. It returns v with the address and the endpoint. node kube-proxy and the
-// daemon call it again and again, and there can be thousands of endpoints: it reads
-// all of them only if the source VIP is not in place, and without host-local's lock.
+// endpoint. It returns v with the address and the endpoint. endpoint is the ID of the one
+// that was published last, "" if there is none. There can be thousands of endpoints, so
+// reserve reads all of them only if the source VIP is not in place: reserved, and the
+// address of an endpoint that is known. It does that without host-local's lock.
 func (k Keeper) reserve(ctx context.Context, n hns.Network, v VIP, endpoint string) (VIP, error) {
-	reserved, err := k.reserveLocked(ctx, n, v, endpoint, nil, false)
+	const known, all = false, true
+	reserved, err := k.reserveLocked(ctx, n, v, endpoint, nil, known)
 	if !errors.Is(err, errNotInPlace) {
 		return reserved, err
 	}
-	all, err := k.Client.Endpoints(ctx, n.ID)
+	pods, err := k.Client.Endpoints(ctx, n.ID)
 	if err != nil {
 		return VIP{}, err
 	}
-	pods := slices.DeleteFunc(all, func(e hns.Endpoint) bool { return e.Name == endpointName })
-	return k.reserveLocked(ctx, n, v, "", pods, true)
+	pods = slices.DeleteFunc(pods, func(e hns.Endpoint) bool { return e.Name == endpointName })
+	return k.reserveLocked(ctx, n, v, "", pods, all)
 }
 
 // known returns the endpoint with this ID or, if it is not on the network, those
@@ -192,6 +196,7 @@ func (k Keeper) reserveLocked(ctx context.Context, n hns.Network, v VIP, endpoin
 		return VIP{}, errNotInPlace
 	}
 	for range maxRefused {
+		// What is in place stays, else what is reserved for us.
 		if v.Addr, err = choose(v.Subnet, append(inPlace, ours...), unusable); err != nil {
 			return VIP{}, err
 		}
@@ -213,6 +218,7 @@ func (k Keeper) reserveLocked(ctx context.Context, n hns.Network, v VIP, endpoin
 	return VIP{}, err
 }
 
+// hasAddress reports whether an endpoint has an address.
 func hasAddress(e hns.Endpoint, a netip.Addr) bool {
 	return slices.ContainsFunc(e.IPs, func(p netip.Prefix) bool { return p.Addr() == a })
 }
@@ -251,15 +257,15 @@ func taken(n hns.Network, endpoints []hns.Endpoint, others map[netip.Addr]bool) 
 	return addrs
 }
 
-// choose returns the address that we reserved before, if no pod has it, else the
-// first free one, from the second of the subnet on.
+// choose returns the first of our addresses that no pod has, else the first free one, from
+// the second of the subnet on: the first is the gateway's.
 func choose(subnet netip.Prefix, ours []netip.Addr, taken map[netip.Addr]bool) (netip.Addr, error) {
 	for _, a := range ours {
 		if subnet.Contains(a) && !taken[a] {
 			return a, nil
 		}
 	}
-	// The last address is IPv4's broadcast address, which the loop does not reach.
+	// The loop does not reach the last address, which is IPv4's broadcast address.
 	for a := subnet.Masked().Addr().Next().Next(); subnet.Contains(a.Next()); a = a.Next() {
 		if !taken[a] {
 			return a, nil
