@@ -20,7 +20,8 @@ import (
 	"flannel/pkg/windows/sourcevip"
 )
 
-// machine is a Windows machine; in tests, a simulated one.
+// machine reads a Windows machine; in tests, a simulated one. Each method is a probe: its result
+// is a fact of the doctor's Snapshot, and its error the reason why the fact is unknown.
 type machine struct {
 	client    *hns.Client
 	stack     hns.Stack
@@ -56,8 +57,9 @@ func (m machine) probes(o Options, s *doctor.Snapshot) []probe {
 	}
 }
 
-// lostPods returns the names of running pods whose namespace has no endpoint, at two looks: a
-// pod that is being deleted has none for a moment.
+// lostPods returns the names of running pods whose namespace has no endpoint at two looks: a
+// pod that is being deleted has none for a moment. dir has the CNI results of pods
+// (Options.PodResults).
 func (m machine) lostPods(ctx context.Context, dir string) ([]string, error) {
 	first, err := m.podsWithoutEndpoint(ctx, dir)
 	if len(first) == 0 || err != nil {
@@ -69,12 +71,16 @@ func (m machine) lostPods(ctx context.Context, dir string) ([]string, error) {
 	case <-time.After(betweenLooks):
 	}
 	second, err := m.podsWithoutEndpoint(ctx, dir)
-	return slices.DeleteFunc(second, func(name string) bool { return !slices.Contains(first, name) }), err
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(second, func(name string) bool { return !slices.Contains(first, name) }), nil
 }
 
 // betweenLooks is longer than the removal of a pod usually takes, and leaves the lists time within Options.Timeout.
 const betweenLooks = 2 * time.Second
 
+// podsWithoutEndpoint is one look.
 func (m machine) podsWithoutEndpoint(ctx context.Context, dir string) ([]string, error) {
 	pods, err := lostpods.Read(dir)
 	if len(pods) == 0 || err != nil {
@@ -93,11 +99,14 @@ func (m machine) podsWithoutEndpoint(ctx context.Context, dir string) ([]string,
 		ids = append(ids, more...)
 	}
 	namespaces, err := m.client.Namespaces(ctx)
+	if err != nil {
+		return nil, err
+	}
 	endpoints := lostpods.NewEndpoints(ids, namespaces)
 	return lostpods.Names(slices.DeleteFunc(pods, func(p lostpods.Pod) bool {
-		id, exists := endpoints.Of(p)
-		return id != "" || !exists
-	})), err
+		id, hasNamespace := endpoints.Of(p)
+		return id != "" || !hasNamespace // whose namespace is gone has ended, or is ending
+	})), nil
 }
 
 // version reads the version of HNS. An error of HNS is the Problem, so that the
@@ -137,7 +146,7 @@ func (m machine) networks(ctx context.Context) ([]doctor.HNSNetwork, error) {
 	var found []doctor.HNSNetwork
 	for _, n := range networks {
 		network := doctor.HNSNetwork{Name: n.Name, Type: n.Type, Adapter: n.Adapter, ManagementIP: n.ManagementIP,
-			Port: int(n.VxlanPort)}
+			Port: int(n.VxlanPort)} // 0 on an L2Bridge
 		for _, s := range n.Subnets {
 			network.Subnets = append(network.Subnets, s.Prefix)
 			network.VNI = max(network.VNI, int(s.VSID))
@@ -158,8 +167,8 @@ func (m machine) networks(ctx context.Context) ([]doctor.HNSNetwork, error) {
 				err = m.addRemoteEndpoints(ctx, n, &network)
 			}
 		}
-		switch {
-		case errors.Is(err, hns.ErrNotFound):
+		switch { // err is that of the reads above; nil for other types
+		case errors.Is(err, hns.ErrNotFound): // it was deleted
 		case err != nil:
 			return nil, err
 		default:
@@ -302,8 +311,8 @@ func reserved(o Options) ([]netip.Addr, error) {
 	return addrs, err
 }
 
-// documents returns the files of Documents, in JSON. A file that could not be
-// read contains the error.
+// documents returns what the machine has, as files in JSON for a bundle, by name. A file that
+// could not be read contains the error.
 func (m machine) documents(ctx context.Context) map[string][]byte {
 	version, versionErr := m.client.Version(ctx)
 	networks, endpoints, err := m.client.Documents(ctx)
