@@ -11,6 +11,9 @@ import (
 	"flannel/pkg/status/report"
 )
 
+// daemonChecks returns the checks of what the daemon reports about itself. The columns are the
+// fields of Check: code, what is right, what is wrong, system, what must be known, and the
+// function below.
 func daemonChecks() []Check {
 	return []Check{
 		{"FL101", "the daemon runs and the network is up to date",
@@ -52,8 +55,8 @@ func upToDate(s Snapshot) Finding {
 	return ok("up to date since %s", utc(r.Since))
 }
 
-// oneDaemon finds a second flanneld or flannel. It writes other routes and the
-// same firewall rules, so that the two keep undoing each other's changes.
+// oneDaemon finds a second flanneld or flannel. Two of them write different routes and
+// the same firewall rules, so that they keep undoing each other's changes.
 func oneDaemon(s Snapshot) Finding {
 	var daemons []string
 	for _, p := range s.Processes.Value {
@@ -73,13 +76,13 @@ func oneDaemon(s Snapshot) Finding {
 func subnetFile(s Snapshot) Finding {
 	const restart = "Start flanneld: it writes the file when it has a subnet. Pods cannot start without the file."
 	switch {
-	case s.Env.Known:
+	case s.Env.Known: // compared below; a missing file is known, too
 	case s.Env.WhyNot == "":
 		return s.Env.missing()
 	default:
 		return fail("Delete the file: flanneld writes it again.", "%s", s.Env.WhyNot)
 	}
-	env, n := s.Env.Value, s.node()
+	env, n := s.Env.Value, s.node() // the file's and the daemon's
 	if !env.V4Subnet.IsValid() && !env.V6Subnet.IsValid() {
 		return fail(restart, "%s does not exist", s.SubnetFile)
 	}
@@ -118,6 +121,7 @@ func noPeerRejected(s Snapshot) Finding {
 	r := s.report()
 	var rejected []string
 	for _, p := range r.Peers {
+		// A peer that is behind without a reason of its own is so because the pass failed (FL101).
 		if p.State == status.Rejected || p.State == status.Behind && p.Reason != "" {
 			rejected = append(rejected, p.Name+": "+p.Reason)
 		}
@@ -162,8 +166,9 @@ func storeAnswers(s Snapshot) Finding {
 	return ok("%s", r.Store)
 }
 
-// configInForce only warns of a configuration that nodes still try. A refused one
-// keeps the daemon from joining at its next start, or takes effect unexpectedly.
+// configInForce only warns of a configuration that nodes still try. One that this node
+// refuses is worse: at its next start, the daemon cannot join because of it, or adopts it
+// unexpectedly.
 func configInForce(s Snapshot) Finding {
 	r := s.report()
 	switch {
@@ -186,7 +191,7 @@ func mtuFits(s Snapshot) Finding {
 		return skip("the underlay is not known: the daemon has no lease or does not answer")
 	}
 	lower := s.lowerMTU(n.Backend, n.Underlay.Name, "") + ", and restart the pods: the MTU of a running pod does not change."
-	under := n.Underlay.MTU
+	under := n.Underlay.MTU // as of the daemon's last pass, unless the interface can be read now
 	for _, in := range s.Interfaces.Value.Interfaces {
 		if in.Name == n.Underlay.Name {
 			under = cmp.Or(in.MTU, under)
@@ -264,7 +269,7 @@ func datagramsFromPeers(s Snapshot) Finding {
 	return ok("%d packets received", f.Received.Packets)
 }
 
-// nobodyForges reports what the guard of the pod network has found, and whether it works.
+// nobodyForges is FL211: what the guard of the pod network has found, and whether it works.
 func nobodyForges(s Snapshot) Finding {
 	var g *report.Guard
 	if r := s.Daemon.Value.Report; r != nil {
@@ -306,6 +311,7 @@ func several(texts []string) string {
 	return strings.Join(texts, "; ")
 }
 
+// utc formats a time for reports from several nodes.
 func utc(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05Z") }
 
 // oneLine joins the lines of a text.
