@@ -18,15 +18,16 @@ import (
 )
 
 // reporter reports the state of this node's network to the cluster: by the condition NetworkUnavailable, which the
-// scheduler obeys, and by Events, which people read. It writes in a goroutine of its own, so that an outage of the API
-// server delays nothing else.
+// scheduler obeys, and by Events, which people read. It writes in a goroutine of its own (run), so that an outage of the API
+// server delays nothing else. The daemon's loop, the probes and the watches only set status, and wake run. What of it
+// becomes an Event, and when, is decided in events.go.
 type reporter struct {
 	m       *Manager
 	changed chan struct{} // notifies run of a change of status
 
 	// Only the goroutine of run uses these.
-	written  *corev1.NodeCondition // the condition on our Node; nil: unknown
-	compared time.Time             // when it was read or written; zero: never
+	written  *corev1.NodeCondition // the condition on our Node; nil: unknown, so that it is read and compared
+	compared time.Time             // when that was done; zero: never
 
 	mu     sync.Mutex
 	status status
@@ -34,18 +35,17 @@ type reporter struct {
 
 // status is what the reporter has to report. The texts are messages of Events; "" means that there is nothing to say.
 type status struct {
-	synced       bool
-	problem      string    // why the network is not synced
-	since        time.Time // when synced changed last; zero: before the first report
-	rejected     string
-	unreachable  string
-	retained     string
-	subnetChange string
-	lostPods     string
-	advice       string // what the operator should change although the network is synced
-	recheck      bool   // the Node may lack the condition that we wrote
+	synced  bool
+	since   time.Time // when synced changed last; zero: before the first report
+	problem string    // why the network is not synced; the message of the condition, too
+	recheck bool      // the Node may lack the condition that we wrote
 
-	pendingConfig string // why the latest network configuration is not in force
+	rejected, unreachable string // peers about which this node writes, see members
+	retained              string // peers, if this node writes about them
+	subnetChange          string // until the Event is written
+	lostPods              string // of this node
+	advice                string // what the operator should change although the network is synced
+	pendingConfig         string // why the latest network configuration is not in force
 }
 
 func newReporter(m *Manager) *reporter { return &reporter{m: m, changed: make(chan struct{}, 1)} }
@@ -53,7 +53,7 @@ func newReporter(m *Manager) *reporter { return &reporter{m: m, changed: make(ch
 // Report implements subnet.Manager.
 func (m *Manager) Report(report subnet.Report) {
 	// Called before r.mu is locked, because ownName locks Manager.mu, which others hold when they lock r.mu.
-	ours := rejectMessage(m.members.share(m.ownName(), report.Rejects))
+	rejected := rejectMessage(m.members.share(m.ownName(), report.Rejects))
 	r := m.reporter
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -67,7 +67,7 @@ func (m *Manager) Report(report subnet.Report) {
 	if s.since.IsZero() || s.synced != before.synced {
 		s.since = time.Now()
 	}
-	s.rejected, s.lostPods = ours, lostPodsMessage(report.LostPods)
+	s.rejected, s.lostPods = rejected, lostPodsMessage(report.LostPods)
 	s.advice, s.pendingConfig = clip(report.Advice), clip(report.PendingConfig)
 	if *s != before {
 		runner.Notify(r.changed)
@@ -86,6 +86,7 @@ func (m *Manager) ReportUnreachable(peers []string) {
 	}
 }
 
+// subnetChanged records that our Node got another podCIDR.
 func (r *reporter) subnetChanged(from, to string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -93,9 +94,9 @@ func (r *reporter) subnetChanged(from, to string) {
 	runner.Notify(r.changed)
 }
 
-// peersRetained records the peers that are retained, which are the same on every node. So only the first nodes by name
-// write an Event about them, whether these are withdrawn themselves or not. Names of
-// rejected leases do not count.
+// peersRetained records the peers that are retained. They are the same on every node, so only the first nodes by name (see
+// writers) write an Event about them: own is our name, and set has the others. Whether one of the first nodes is withdrawn
+// itself does not matter. Names of rejected leases do not count.
 func (r *reporter) peersRetained(own string, set subnet.Set) {
 	text, earlier := "", 0
 	for _, l := range set.Leases {
@@ -196,19 +197,20 @@ func (r *reporter) run(ctx context.Context) {
 			if name == "" { // not known yet
 				return 0, nil
 			}
-			wait, err := r.writeCondition(ctx, name, s)
-			return min(cmp.Or(wait, recheckEvery), r.writeEvents(ctx, events, name, s)), err
+			early, err := r.writeCondition(ctx, name, s)
+			nextEvent := r.writeEvents(ctx, events, name, s) // also if the condition could not be written
+			return min(cmp.Or(early, recheckEvery), nextEvent), err
 		},
 	}
 	loop.Run(ctx)
 }
 
 // writeCondition writes the condition if it differs from the one that was written last. It returns for how long it is too
-// early to report a problem.
+// early to report a problem (Options.Grace); 0: it is not.
 func (r *reporter) writeCondition(ctx context.Context, name string, s status) (early time.Duration, err error) {
 	want, early := condition(s, r.m.o, time.Now())
 	switch {
-	case s.since.IsZero(): // nothing was reported
+	case s.since.IsZero(): // Report was not called yet
 		return 0, nil
 	case early > 0:
 		return early, nil
@@ -301,7 +303,7 @@ func (r *reporter) setCondition(ctx context.Context, name string, want corev1.No
 		if sameCondition(c, want) {
 			return nil
 		}
-		if c.Status == want.Status {
+		if c.Status == want.Status { // by convention, only a change of the status is a transition
 			want.LastTransitionTime = c.LastTransitionTime
 		}
 	}
