@@ -15,16 +15,18 @@ import (
 	"flannel/pkg/windows/service"
 )
 
-// nodeStart is one run of node start.
+// nodeStart is one run of node start, or one try with --retry.
 type nodeStart struct {
 	*call
-	nodeSettings
-	baseDir    *string
-	timeout    *time.Duration
-	force      *bool
-	components service.Components
-	program    string   // flanneld.exe
-	proxy      []string // flags of kube-proxy
+	nodeSettings // of the flags, completed by those of the last start
+
+	baseDir *string        // --base-dir, such as C:\k
+	timeout *time.Duration // of prepare, and of wait
+	force   *bool          // overwrite an edited CNI configuration
+
+	components service.Components // kubelet, flanneld and kube-proxy
+	program    string             // path of this flanneld.exe
+	proxy      []string           // flags of kube-proxy, from the step proxyFlags
 }
 
 // startNode is the command node start.
@@ -51,8 +53,8 @@ func startNode(c *call) func(context.Context) int {
 // retryNode is the time between two tries of node start --retry.
 const retryNode = time.Minute
 
-// untilStarted tries once until it succeeds. The output goes to a file, because nobody
-// sees that of a task.
+// untilStarted calls once until it succeeds, with the settings of the last node start. The
+// output goes to a file, because nobody sees that of a task.
 func (c *call) untilStarted(ctx context.Context, baseDir string, once func(context.Context) error) error {
 	var last nodeSettings
 	kept, err := lastSettings(baseDir)
@@ -87,7 +89,8 @@ func (c *call) untilStarted(ctx context.Context, baseDir string, once func(conte
 }
 
 // start takes the steps of Documentation/windows-quickstart.md. The adapter loses its
-// addresses before anything depends on the network, and kube-proxy is last.
+// addresses before anything depends on the network, and kube-proxy is last, because its
+// flags depend on the network. Each step may run again: what is in place stays.
 func (n *nodeStart) start(ctx context.Context, asServices bool) (err error) {
 	if err := n.complete(n.flags, *n.baseDir); err != nil {
 		return err
@@ -95,13 +98,13 @@ func (n *nodeStart) start(ctx context.Context, asServices bool) (err error) {
 	if n.program, err = os.Executable(); err != nil {
 		return err
 	}
-	if asServices && !n.Services {
+	if asServices && !n.Services { // the components run as processes until now
 		n.Services = true
 		if err := n.stopComponents(ctx, *n.baseDir); err != nil {
 			return err
 		}
 	}
-	if err := n.keep(*n.baseDir); err != nil {
+	if err := n.keep(*n.baseDir); err != nil { // for --retry, and the other commands below node
 		return err
 	}
 	n.components = n.call.components(*n.baseDir, n.nodeSettings)
@@ -129,8 +132,8 @@ func (n *nodeStart) start(ctx context.Context, asServices bool) (err error) {
 	return nil
 }
 
-// diagnose prints what the doctor finds after a failed step. Empty directories are those
-// of containerd.
+// diagnose prints what the doctor finds after a failed step. A directory that is "" is then
+// that of containerd.
 func (n *nodeStart) diagnose(ctx context.Context) {
 	if ctx.Err() != nil {
 		return
@@ -140,7 +143,7 @@ func (n *nodeStart) diagnose(ctx context.Context) {
 	_ = n.run(ctx, append(n.kube(), "doctor", "-v", "--cni-conf-dir="+n.CNIConfDir, "--cni-bin-dir="+n.CNIBinDir)...)
 }
 
-// run runs a command of flanneld.
+// run runs a command of flanneld in a process of its own, with the output of this one.
 func (n *nodeStart) run(ctx context.Context, args ...string) error {
 	return n.flanneld(ctx, []string{"NODE_NAME=" + n.NodeName}, args...)
 }
@@ -164,6 +167,7 @@ func localHealth(port int) []string {
 // base returns the path of a file in the base directory.
 func (n *nodeStart) base(name string) string { return filepath.Join(*n.baseDir, name) }
 
+// isDir reports whether a path is that of a directory.
 func isDir(path string) bool {
 	info, err := os.Stat(path)
 	return err == nil && info.IsDir()
@@ -217,6 +221,7 @@ func (n *nodeStart) bind(ctx context.Context) error {
 	return n.run(ctx, append(append(n.kube(), n.iface()...), "prepare", "--timeout="+n.timeout.String())...)
 }
 
+// cniConf writes the CNI configuration. One that somebody edited stays without --force.
 func (n *nodeStart) cniConf(ctx context.Context) error {
 	edited := "--keep"
 	if *n.force {
@@ -229,6 +234,8 @@ func (n *nodeStart) cniConf(ctx context.Context) error {
 // cniConfName is the file of the CNI configuration.
 const cniConfName = "10-flannel.conf"
 
+// startKubelet starts kubelet, with the configuration of --kubelet-config if there is such a
+// file, else with one that it writes.
 func (n *nodeStart) startKubelet(ctx context.Context) error {
 	config := n.KubeletConfig
 	if needFile(config) != nil {
@@ -275,6 +282,8 @@ func (n *nodeStart) noDaemon() error {
 	return release()
 }
 
+// proxyFlags makes the flags of kube-proxy, as node kube-proxy does, and prints them. It waits
+// for the source VIP, which flanneld reserves.
 func (n *nodeStart) proxyFlags(ctx context.Context) (err error) {
 	proxy := proxyRun{call: n.call, kubeProxy: n.base("kube-proxy.exe"), kubeConfig: n.KubeConfig, nodeName: n.NodeName, gates: n.KubeProxyFeatureGates}
 	if n.proxy, err = proxy.flags(ctx); err == nil {
@@ -283,8 +292,10 @@ func (n *nodeStart) proxyFlags(ctx context.Context) (err error) {
 	return err
 }
 
+// startProxy starts kube-proxy.
 func (n *nodeStart) startProxy(ctx context.Context) error {
-	// Manual, because the VIP may have changed when the system starts.
+	// Manual: when the system starts, the source VIP in these flags may be an old one. A task
+	// runs node start --retry then.
 	return n.components.Start(ctx, service.Component{Name: kubeProxy, Program: n.base("kube-proxy.exe"), Args: n.proxy, Manual: true}, n.Services)
 }
 

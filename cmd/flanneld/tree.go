@@ -20,6 +20,7 @@ import (
 // Names of the commands that cobra adds: the last two are for the scripts of shells.
 var cobraCommands = []string{"help", "completion", cobra.ShellCompRequestCmd, cobra.ShellCompNoDescRequestCmd}
 
+// commandNames returns the names that the command line accepts as a command.
 func commandNames() (names []string) {
 	for _, c := range commands() {
 		names = append(names, c.name)
@@ -33,13 +34,13 @@ func runCommand(ctx context.Context, o options, p process, log *slog.Logger) int
 	return execute(ctx, commands(), &call{options: o, process: p, log: log})
 }
 
-// execute runs one of the commands with the arguments in c.
+// execute runs one of the commands with the arguments in c, and returns the exit code.
 func execute(ctx context.Context, rows []command, c *call) int {
 	exit := exitOK
 	root := newRoot(rows, c, &exit)
 	root.SetArgs([]string{})
 	if c.Command != "" {
-		args := c.Args
+		args := c.Args // cobra's own commands take them as they are
 		if cmd, _, err := root.Find([]string{c.Command}); err == nil && !slices.Contains(cobraCommands, c.Command) {
 			args = doubleDashes(cmd, args)
 		}
@@ -51,7 +52,8 @@ func execute(ctx context.Context, rows []command, c *call) int {
 	return exit
 }
 
-// doubleDashes is flags.DoubleDashes for a command and those below it.
+// doubleDashes is flags.DoubleDashes for a command and those below it: each has flags of
+// its own, which end before the name of the next.
 func doubleDashes(cmd *cobra.Command, args []string) []string {
 	if !cmd.HasSubCommands() {
 		return flags.DoubleDashes(cmd.Flags(), args, true)
@@ -73,8 +75,8 @@ func nameOf(cmd *cobra.Command) string {
 	return strings.TrimPrefix(cmd.CommandPath(), cmd.Root().Name()+" ")
 }
 
-// newRoot returns the commands as cobra parses, describes and completes them. The
-// command that runs sets exit.
+// newRoot returns the commands of rows as cobra parses, describes and completes them. The
+// command that runs sets exit to its exit code. c has what all of them share.
 func newRoot(rows []command, c *call, exit *int) *cobra.Command {
 	root := &cobra.Command{
 		Use: "flanneld", Short: "network daemon for the pods of a cluster", Long: aboutDaemon,
@@ -154,6 +156,8 @@ func (row command) cobra(c call, exit *int) *cobra.Command {
 	return cmd
 }
 
+// atMostOne, noArguments and onlyPassed are a command's Args: they check what follows its
+// flags.
 func atMostOne(cmd *cobra.Command, args []string) error {
 	return noArguments(cmd, args[min(len(args), 1):])
 }
@@ -186,6 +190,7 @@ func explainPassed(cmd *cobra.Command, err error) error {
 	return hintPassed(flags.Explain(cmd.Flags(), err))
 }
 
+// hintPassed adds to an error where flags of the daemon belong; nil stays nil.
 func hintPassed(err error) error {
 	if err == nil {
 		return nil
