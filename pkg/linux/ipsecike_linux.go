@@ -48,7 +48,8 @@ func parseIKE(name string) (k ikeKey, ok bool) {
 	return k, errs == [4]error{} && k.String() == name
 }
 
-// ikeConn is the content of a connection. It is not exported, so that nothing prints it.
+// ikeConn is the content of a connection. Nothing may print it, since a secret can be guessed
+// by its digest.
 type ikeConn struct {
 	id       netip.Addr // of this node
 	proposal string
@@ -73,21 +74,24 @@ type ikeEntry = reconcile.Entry[ikeKey, ikeConn]
 //
 // charon itself repeats a negotiation that the peer does not answer, and notifies when a
 // security association ends. If the kernel's half of one is gone, the store replaces it.
+//
+// The daemon's loop has all fields to itself, through ipsec and the table, except the
+// atomic ones. A goroutine (connect) waits for charon's notifications.
 type ikeStore struct {
 	log    *slog.Logger
 	config string // configuration file of a charon that flanneld starts
 	secret dataplane.SharedSecret
 	scope  *scopePointer
-	used   func() bool // there may be connections
-	needed func() bool // the backend is ipsec
-	spis   func() (map[uint32]bool, error)
-	notify func()
+	used   func() bool                     // there may be connections
+	needed func() bool                     // the backend is ipsec
+	spis   func() (map[uint32]bool, error) // of the security associations that the kernel has
+	notify func()                          // makes the loop list the connections
 
 	client  *charon.Client // nil: not connected
 	own     bool           // flanneld has started this charon
 	watch   *charon.Client // for notifications
 	watcher sync.WaitGroup
-	ended   atomic.Bool        // the daemon has ended
+	ended   atomic.Bool        // charon has ended, or does not notify any more
 	others  time.Time          // when that was, if somebody else had started it
 	applied map[ikeKey]ikeConn // loaded in this run, into this charon
 	states  map[ikeKey]*ikeState
@@ -110,7 +114,8 @@ const minIKEDelay, maxIKEDelay = pollInterval, 5 * time.Minute
 
 func (*ikeStore) Name() string { return "connections" }
 
-// connect connects to charon.
+// connect connects to charon, unless it is connected already. If charon has ended since, it
+// connects to the next one, which knows nothing of what this run has loaded.
 func (s *ikeStore) connect() error {
 	if s.ended.Load() {
 		if s.client != nil && !s.own {
@@ -144,6 +149,7 @@ func (s *ikeStore) connect() error {
 	return nil
 }
 
+// disconnect closes the connections to charon, which goes on.
 func (s *ikeStore) disconnect() {
 	if s.client != nil {
 		_, _ = s.client.Close(), s.watch.Close()
@@ -216,6 +222,7 @@ func (s *ikeStore) List(context.Context) (map[ikeKey]ikeConn, error) {
 	return out, err
 }
 
+// list is List with a connection to charon.
 func (s *ikeStore) list() (map[ikeKey]ikeConn, error) {
 	names, err1 := s.client.Connections()
 	secrets, err2 := s.client.Secrets()
@@ -231,13 +238,15 @@ func (s *ikeStore) list() (map[ikeKey]ikeConn, error) {
 	out, applied := map[ikeKey]ikeConn{}, map[ikeKey]ikeConn{}
 	states, traffic := map[ikeKey]*ikeState{}, map[netip.Prefix]report.Tunnel{}
 	scope, hasConn, hasSecret := s.scope.Load(), setOf(names), setOf(secrets)
+	// A connection without its secret, or a secret without its connection, is a part of one
+	// that could not be loaded or unloaded.
 	for name := range setOf(slices.Concat(names, secrets)) {
 		key, ok := parseIKE(name)
 		if !ok || !scope.has(key.LocalNet) || !scope.has(key.RemoteNet) {
 			continue
 		}
 		state := s.observe(key, byName[name], spis)
-		conn := ikeConn{}
+		conn := ikeConn{} // differs from the desired one, so that it is loaded again
 		if before, ok := s.applied[key]; ok && hasSecret[name] && hasConn[name] {
 			conn, applied[key] = before, before
 		}
@@ -250,6 +259,7 @@ func (s *ikeStore) list() (map[ikeKey]ikeConn, error) {
 	return out, nil
 }
 
+// setOf returns the names as a set.
 func setOf(names []string) map[string]bool {
 	set := make(map[string]bool, len(names))
 	for _, name := range names {
@@ -258,7 +268,8 @@ func setOf(names []string) map[string]bool {
 	return set
 }
 
-// observe returns the state of a connection with these security associations.
+// observe returns the state of a connection with these security associations of charon. spis
+// are those that the kernel has.
 func (s *ikeStore) observe(key ikeKey, sas []charon.SA, spis map[uint32]bool) *ikeState {
 	state := &ikeState{since: time.Now()}
 	if before, known := s.states[key]; known {
@@ -274,7 +285,7 @@ func (s *ikeStore) observe(key ikeKey, sas []charon.SA, spis map[uint32]bool) *i
 			state.lost = state.lost || p.State == "INSTALLED" && !complete
 		}
 	}
-	if installed {
+	if installed { // negotiated: the delays begin anew
 		*state = ikeState{up: true, wasUp: true, since: state.since}
 	}
 	return state
@@ -334,6 +345,7 @@ func (s *ikeStore) Set(_ context.Context, entries []ikeEntry) []error {
 	})
 }
 
+// connection returns an entry in charon's form.
 func (s *ikeStore) connection(e ikeEntry) charon.Connection {
 	return charon.Connection{Name: e.Key.String(), Child: e.Key.child(), Local: e.Key.Local, Remote: e.Key.Remote, LocalID: e.Value.id, RemoteID: e.Key.Remote,
 		LocalNet: e.Key.LocalNet, RemoteNet: e.Key.RemoteNet, Proposal: e.Value.proposal, UDPEncap: e.Value.udpEncap, ReqID: reqID}

@@ -17,16 +17,21 @@ import (
 // smallPacket is the size of small echo requests, in bytes.
 const smallPacket = 84
 
-// run is one test of a path. Each of its steps writes its own part of the Path.
+// run is one test of a path. plan collects what to do: steps send packets, all at the same
+// time, and watches recognize in all that a packet socket receives what was sent and what
+// answers. Then results write what was seen. Each step, watch and result writes a part of
+// the Path of its own.
 type run struct {
 	doctor.Path
-	target           Target
-	within           time.Duration // for the answers to one packet
-	inner, underlay  route
-	addr             netip.Addr // in the peer's subnet
-	watches          []*watch
-	steps            []func()
-	closers, results []func()
+	target   Target
+	within   time.Duration // for the answers to one packet
+	inner    route         // to addr
+	underlay route         // to the peer's public IP
+	addr     netip.Addr    // the first in the peer's subnet
+	watches  []*watch
+	steps    []func() // each in a goroutine
+	results  []func() // after all steps, when the packet socket is closed
+	closers  []func() // after these
 }
 
 // Test sends packets to a peer. An answer has to arrive within the time. If all parts
@@ -56,7 +61,7 @@ func Test(ctx context.Context, t Target, within time.Duration) doctor.Path {
 		r.Problem = err.Error()
 		return r.Path
 	}
-	dropped := reversePathFiltered()
+	dropped := reversePathFiltered() // the kernel's counter, of all packets
 	var running sync.WaitGroup
 	for _, step := range r.steps {
 		running.Go(step)
@@ -127,7 +132,7 @@ func result(answered map[int]bool, err error) doctor.PathTest {
 func (r *run) testHost(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, r.within)
 	defer cancel()
-	found := make(chan bool, 3)
+	found := make(chan bool, 3) // has room for all, so that no goroutine waits
 	go func() {
 		answered, _ := echoes(r.PublicIP, newToken(), r.within, smallPacket)
 		found <- len(answered) > 0
@@ -246,7 +251,8 @@ func (r *run) planTCP(s frameSender, published mac.Addr) {
 	r.watched(&r.FrameTCP, watchTCP(byHand.from, to), func() error { return s.syn(published, byHand.from.Port()) })
 }
 
-// watched adds a step that repeats a packet until the watch sees its answer.
+// watched adds a step that repeats a packet until the watch sees its answer, and a result
+// that writes the test.
 func (r *run) watched(test *doctor.PathTest, w *watch, send func() error) {
 	r.watches = append(r.watches, w)
 	var text string
@@ -254,6 +260,7 @@ func (r *run) watched(test *doctor.PathTest, w *watch, send func() error) {
 	r.results = append(r.results, func() { *test = w.test(text) })
 }
 
+// errorText returns the text of an error, "" for nil.
 func errorText(err error) string {
 	if err == nil {
 		return ""
