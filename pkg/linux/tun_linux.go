@@ -27,13 +27,15 @@ import (
 //	forwarder   10.244.2.0/24 to 192.168.0.3:8285
 //
 // The device stays when the process ends. The next one attaches to it again.
+//
+// tun is a kind: kind_linux.go says when the driver calls its methods.
 type tun struct {
 	none
 	host
-	datagrams  *reconcile.Table[netip.Prefix, netip.AddrPort]
-	peers      udptunnel.Peers // the content of datagrams
-	counters   udptunnel.Counters
-	forwarders map[string]*udptunnel.Tunnel // by device
+	datagrams  *reconcile.Table[netip.Prefix, netip.AddrPort] // of the forwarders: subnets, and where to send their packets
+	peers      udptunnel.Peers                                // what datagramStore has written, which forwarders read
+	counters   udptunnel.Counters                             // of all forwarders since the start
+	forwarders map[string]*udptunnel.Tunnel                   // by device
 }
 
 func newTUN(h host) kind {
@@ -133,8 +135,8 @@ func (k *tun) forward(name string, want dataplane.TUN, exists bool) error {
 		return err
 	}
 	k.forwarders[name] = t
-	k.diverting.Store(true)
-	go func() { // ends with the forwarder
+	k.diverting.Store(true) // from now on, see diverted
+	go func() {             // ends with the forwarder
 		<-t.Done()
 		k.dirty.Store(true)
 		k.notify()
@@ -207,12 +209,12 @@ func (k *tun) diverted(s dataplane.State) (found []dataplane.Refused) {
 		}
 	}
 	for _, key := range slices.SortedFunc(maps.Keys(k.foreign), func(a, b routeKey) int { return a.Dst.Compare(b.Dst) }) {
-		for bits := range key.Dst.Bits() + 1 { // it is a part of the peer's subnet, or the whole
+		for bits := range key.Dst.Bits() + 1 { // the route is for a part of a peer's subnet, or the whole
 			if of := netip.PrefixFrom(key.Dst.Addr(), bits).Masked(); k.datagrams.Wanted(of) {
 				add(of, key)
 			}
 		}
-		for _, p := range s.Paths { // it contains the peer's subnet; subnets of peers have one size
+		for _, p := range s.Paths { // the route is for several peers' subnets, all of which have one size
 			if p.Dst.Bits() <= key.Dst.Bits() {
 				break
 			}
@@ -232,8 +234,7 @@ func (k *tun) forwarded() *report.Forwarded {
 	return &f
 }
 
-// datagramStore holds the entries of the forwarders: the peers' subnets, and where to
-// send their packets.
+// datagramStore is the store of the table datagrams. Its entries are in this process.
 type datagramStore struct{ peers *udptunnel.Peers }
 
 func (datagramStore) Name() string { return "udp-peers" }

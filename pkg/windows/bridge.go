@@ -17,8 +17,8 @@ import (
 	"flannel/pkg/windows/hostconfig"
 )
 
-// bridge drives HNS networks that bridge pods to the underlay (L2Bridge). A path
-// is a route of the host.
+// bridge drives HNS networks that bridge pods to the underlay (L2Bridge). A path is a route
+// of the host. bridge is a networkKind: kinds.go says what its methods are for.
 type bridge struct {
 	dataplane.L2Bridge
 	hostRoutes
@@ -36,7 +36,7 @@ func (bridge) tunnels() bool { return false }
 
 func (bridge) finish(ctx context.Context, d *Driver, dev device, host hns.Adapter, adapters []hns.Adapter) error {
 	if dev.Switch {
-		return nil
+		return nil // no pods are on it
 	}
 	return d.ensureHostEndpoint(ctx, dev, host, adapters)
 }
@@ -59,7 +59,7 @@ func (d *Driver) ensureHostEndpoint(ctx context.Context, dev device, host hns.Ad
 	if err != nil {
 		return err
 	}
-	if id == "" {
+	if id == "" { // there is none
 		err := d.tries.try(changeOf(verbCreateEndpoint, want), func() (err error) {
 			id, err = d.createHostEndpoint(ctx, want)
 			return err
@@ -75,9 +75,9 @@ func (d *Driver) ensureHostEndpoint(ctx context.Context, dev device, host hns.Ad
 	}
 	d.tries.forgetVerb(verbCreateEndpoint)
 	inside, found := hostconfig.AdapterWith(adapters, want.IPs[0].Addr())
-	if !found {
+	if !found { // HNS makes the interface when the endpoint is attached to the host
 		return d.tries.try(changeOf(verbAttachEndpoint, id), func() error {
-			d.networksDirty.Store(true)
+			d.networksDirty.Store(true) // whatever the answer is
 			err := d.client.AttachHost(ctx, id)
 			if err != nil && !d.endpointByV1 && isRefusal(err) && !errors.Is(err, hns.ErrNotFound) {
 				err = d.deleteUnattachable(ctx, id, err)
@@ -123,8 +123,8 @@ func (d *Driver) deleteUnattachable(ctx context.Context, id string, refused erro
 }
 
 // findHostEndpoint returns the ID of the host's endpoint, "" if there is none, and
-// deletes others with its name. It reads as few endpoints as possible, because
-// kube-proxy has thousands.
+// deletes others on the network that have its name. It reads as few endpoints as possible,
+// because kube-proxy has thousands.
 func (d *Driver) findHostEndpoint(ctx context.Context, want hns.Endpoint) (id string, err error) {
 	if d.endpoint != "" {
 		e, err := d.client.Endpoint(ctx, d.endpoint)
@@ -141,7 +141,7 @@ func (d *Driver) findHostEndpoint(ctx context.Context, want hns.Endpoint) (id st
 	}
 	for _, e := range named {
 		switch {
-		case !strings.EqualFold(e.Network, want.Network):
+		case !strings.EqualFold(e.Network, want.Network): // of another network of this name
 		case d.endpoint == "" && sameAddresses(e.IPs, want.IPs):
 			d.endpoint = e.ID
 		default:
