@@ -141,12 +141,14 @@ func newWireGuard(o options, n backend.Node) (backend.Backend, []string, error) 
 }
 
 // Wire returns a name with a fingerprint of the preshared key, since nodes with
-// different ones do not reach each other.
+// different ones do not reach each other. Without IPv6, a node has one device in each
+// mode. With IPv6 only, too, but nodes with and without mode separate send to different
+// ports of each other (see endOfOneDevice).
 func (w wireguard) Wire() backend.Wire {
 	name := "wireguard"
-	if w.node.V4 && w.node.V6 {
+	if w.node.V6 {
 		name += map[bool]string{true: ", one device per family", false: ", one device"}[w.mode == separate]
-	} // else a node has one device anyway, and its name does not matter to peers
+	}
 	if *w.psk != (dataplane.PresharedKey{}) {
 		name += fmt.Sprintf(", preshared key with fingerprint %x", fingerprint(*w.psk))
 	}
@@ -261,8 +263,8 @@ func (w wireguard) Paths(peer *subnet.Lease) ([]*dataplane.Path, error) {
 // endOfOneDevice returns the key and port of a peer's only device from what the peer
 // publishes for each shared family, IPv4 first. A flannel with one device listens on
 // ListenPort, and yet publishes ListenPortV6 for IPv6. So the port for IPv4 counts, and
-// without IPv4, ListenPortV6 stands for ListenPort. (A flanneld that listens on the port
-// of our ListenPortV6 cannot be told from that flannel, and must be the first to send.)
+// without IPv4, ListenPortV6 stands for ListenPort. A node with mode separate that listens
+// on our ListenPortV6 publishes the same as that flannel, and is not reached.
 func (w wireguard) endOfOneDevice(shared []subnet.Endpoint, ends []data) data {
 	end := ends[0]
 	if shared[0].Subnet.Addr().Is6() && int(end.Port) == w.portV6 {

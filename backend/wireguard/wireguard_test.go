@@ -124,7 +124,7 @@ peer 10.5.2.0/24 dev flannel-wg key yAnz at 192.168.100.2:51820 allowed [10.5.2.
 peer 2001:cafe:42:2::/64 dev flannel-wg-v6 key yAnz at [2001:db8::2]:51821 allowed [2001:cafe:42:2::/64 invalid Prefix]
 peer 10.5.3.0/24 dev flannel-wg key xTIB at 192.168.100.3:51820 allowed [10.5.3.0/24 invalid Prefix]
 `},
-		"separate, IPv6 only": {`{"ListenPortV6":1000}`, v6, []subnet.Lease{peer, noPort}, `MTU 1420; wireguard
+		"separate, IPv6 only": {`{"ListenPortV6":1000}`, v6, []subnet.Lease{peer, noPort}, `MTU 1420; wireguard, one device per family
 device flannel-wg-v6 [2001:cafe:42:1::/128] port 1000 psk false keepalive 0s
 lease wireguard  ` + fmt.Sprintf(published, 1000) + ` <nil>
 peer 2001:cafe:42:2::/64 dev flannel-wg-v6 key yAnz at [2001:db8::2]:51821 allowed [2001:cafe:42:2::/64 invalid Prefix]
@@ -136,7 +136,7 @@ peer 10.5.2.0/24 dev flannel-wg key yAnz at [2001:db8::2]:51820 allowed [10.5.2.
 peer 2001:cafe:42:2::/64 dev flannel-wg key yAnz at [2001:db8::2]:51820 allowed [10.5.2.0/24 2001:cafe:42:2::/64]
 peer refused
 `},
-		"auto, IPv6 only, with a flannel as the peer": {`{"Mode":"auto","ListenPort":4500}`, v6, []subnet.Lease{peer, moved}, `MTU 1420; wireguard
+		"auto, IPv6 only, with a flannel as the peer": {`{"Mode":"auto","ListenPort":4500}`, v6, []subnet.Lease{peer, moved}, `MTU 1420; wireguard, one device
 device flannel-wg [2001:cafe:42:1::/128] port 4500 psk false keepalive 0s
 lease wireguard  ` + fmt.Sprintf(published, 4500) + ` <nil>
 peer 2001:cafe:42:2::/64 dev flannel-wg key yAnz at [2001:db8::2]:4500 allowed [2001:cafe:42:2::/64 invalid Prefix]
@@ -258,7 +258,8 @@ func TestProblems(t *testing.T) {
 }
 
 // Nodes with different preshared keys do not reach each other, and the difference shows
-// no key.
+// no key. Nor do nodes with one device and with two or, with IPv6 only, with one device and
+// mode separate: the port of the other one's lease is read as that of a flannel.
 func TestWire(t *testing.T) {
 	wire := func(config string, n backend.Node) backend.Wire {
 		b, _, err := parse(conf.Parse([]byte(config)), "linux")(n)
@@ -271,6 +272,11 @@ func TestWire(t *testing.T) {
 	if plain == withPSK || withPSK != wire(`{"PSK":"`+secret+`","ListenPort":7,"PersistentKeepaliveInterval":9}`, dual) ||
 		plain == wire(`{"Mode":"auto"}`, dual) || wire(`{"Mode":"ipv6"}`, dual) != wire(`{"Mode":"auto"}`, dual) || strings.Contains(withPSK.Name, secret[:8]) {
 		t.Errorf("%+v and %+v", plain, withPSK)
+	}
+	for n, differ := range map[*backend.Node]bool{&v4: false, &v6: true, &dual: true} {
+		if separate, one := wire(`{}`, *n), wire(`{"Mode":"auto"}`, *n); differ != (separate != one) {
+			t.Errorf("IPv4: %t, IPv6: %t: %+v and %+v", n.V4, n.V6, separate, one)
+		}
 	}
 	b, _, _ := parse(conf.Parse([]byte(`{"PSK":"`+secret+`","PersistentKeepaliveInterval":7}`)), "linux")(dual)
 	raw, err := json.Marshal(b.Devices(local))
