@@ -40,24 +40,32 @@ func Record(subnetFile string) string {
 // versions, which know one path, read it.
 type records struct {
 	lastWritten
-	Others []lastWritten `json:"others,omitempty"` // of other paths whose files exist
+	Others []lastWritten `json:"others,omitempty"` // of other paths whose files are not known to be deleted
 }
 
 // readRecords returns what Put wrote last to the file, nil if that is not known, and what
-// it wrote to other files.
-func (f *File) readRecords() (own *lastWritten, others []lastWritten) {
+// it wrote to other files. A record that is missing, not trusted or no JSON is empty. After
+// another error, nobody knows what it has.
+func (f *File) readRecords() (own *lastWritten, others []lastWritten, err error) {
 	var r records
-	if raw, err := file.ReadTrusted(f.record); err != nil || json.Unmarshal(raw, &r) != nil {
-		return nil, nil
+	raw, err := file.ReadTrusted(f.record)
+	_, untrusted := errors.AsType[*file.UntrustedError](err)
+	switch {
+	case errors.Is(err, fs.ErrNotExist), untrusted:
+		return nil, nil, nil
+	case err != nil:
+		return nil, nil, err
+	case json.Unmarshal(raw, &r) != nil:
+		return nil, nil, nil
 	}
 	for _, last := range append(r.Others, r.lastWritten) {
 		if samePath(last.Path, f.path) {
 			own = &last
-		} else if _, err := os.Stat(last.Path); err == nil {
+		} else if _, err := os.Stat(last.Path); !errors.Is(err, fs.ErrNotExist) {
 			others = append(others, last)
 		}
 	}
-	return own, others
+	return own, others, nil
 }
 
 // lastWritten is what Put wrote last to one path.
@@ -122,7 +130,7 @@ func (f *File) read() (err error) {
 		return err
 	}
 	f.exists = err == nil
-	last, _ := f.readRecords()
+	last, _, _ := f.readRecords() // after an error, Put writes nothing
 	lacks, wanted := f.lacks()
 	f.ours = f.exists && (last == nil && wanted || last != nil && (Equal(f.content, last.Conf) || last.Before != nil && Equal(f.content, last.Before)))
 	switch {
@@ -235,8 +243,11 @@ func (f File) write(conf []byte, d Decisions, changes bool) error {
 	if f.given().EncapOverhead {
 		d.Tried.EncapOverhead = false // without the flag there is another value, which HNS may refuse
 	}
-	record := records{lastWritten: lastWritten{Path: f.path, Conf: conf, Base: base, Decisions: d}}
-	_, record.Others = f.readRecords()
+	_, others, err := f.readRecords()
+	if err != nil {
+		return fmt.Errorf("read what was written before: %w", err) // the record of other files would be lost
+	}
+	record := records{lastWritten{Path: f.path, Conf: conf, Base: base, Decisions: d}, others}
 	if changes {
 		first := record
 		if f.ours {

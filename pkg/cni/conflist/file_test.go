@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"testing"
 )
@@ -62,7 +63,7 @@ func (c *confFile) made(s Spec) []byte {
 	return conf
 }
 
-// Files at several paths are each ours, whichever was written last. That of a deleted file is forgotten.
+// Files at several paths are each ours, whichever was written last. The record of a deleted file is forgotten.
 func TestSeveralPaths(t *testing.T) {
 	c := newConfFile(t)
 	first, second := c.to, c.to+"list"
@@ -86,8 +87,33 @@ func TestSeveralPaths(t *testing.T) {
 	}
 	f := c.open(both, true)
 	c.put(f, "overwritten")
-	if _, others := f.readRecords(); len(others) > 0 {
-		t.Errorf("the record still has %s", others[0].Path)
+	if _, others, err := f.readRecords(); err != nil || len(others) > 0 {
+		t.Errorf("the record still has %+v: %v", others, err)
+	}
+}
+
+// The records of other files stay if they cannot be read, or it is not known whether a file exists.
+func TestRecordsOfOthersStay(t *testing.T) {
+	c := newConfFile(t)
+	unknown := lastWritten{Path: "\x00", Conf: []byte("{}")} // no file has this name, and the error does not say so
+	raw, err := json.Marshal(records{unknown, nil})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.write(c.record, raw)
+	f := c.open(both, false)
+	c.put(f, "written")
+	if _, others, err := f.readRecords(); err != nil || len(others) != 1 || others[0].Path != unknown.Path {
+		t.Errorf("the record has %+v: %v", others, err)
+	}
+	if runtime.GOOS == "windows" {
+		return // a link needs a privilege
+	}
+	if err := errors.Join(os.Remove(c.record), os.Symlink(c.record, c.record)); err != nil {
+		t.Fatal(err)
+	}
+	if done, err := c.open(both, true).Put(c.decision); err == nil {
+		t.Errorf("a record that cannot be read was replaced: %+v", done)
 	}
 }
 
