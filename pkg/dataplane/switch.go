@@ -2,8 +2,8 @@ package dataplane
 
 import "net/netip"
 
-// Prepared is the result of preparing an adapter, as of the last look at it: after an
-// error, of what was reached.
+// Prepared is the result of preparing an adapter. After an error, too, it is as of the
+// last look at it.
 type Prepared struct {
 	Adapter   string         `json:"adapter"`   // the physical one
 	Network   string         `json:"network"`   // HNS network whose switch is bound to it; "": none, or not read

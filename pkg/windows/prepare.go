@@ -46,6 +46,7 @@ func (d *Driver) prepare(ctx context.Context, dev dataplane.Device, report func(
 		},
 	}
 	if err := r.Until(ctx); err != nil {
+		_, _ = d.look(context.WithoutCancel(ctx), dev, &p) // the last step may have made the network; after an error p stays
 		reason := "gave up"
 		if errors.Is(ctx.Err(), context.Canceled) {
 			reason = "interrupted"
@@ -83,15 +84,12 @@ type preparation struct {
 // networks on the adapter if their switch is dead (deleteDeadSwitch), or if the host
 // stays without addresses (rollBack).
 //
-// A step sets p.Prepared to what it finds, not to what it does: Ensure returns an error
-// after it has made the network, and the next step finds it. So a network that HNS
-// refuses or that is rolled back is not reported as made.
+// Ensure returns an error after it has made the network, and the next step finds it.
 func (d *Driver) prepareStep(ctx context.Context, dev dataplane.Device, p *preparation) error {
 	if err := d.readVersion(ctx); err != nil {
 		return err
 	}
-	network, ok := dataplane.NetworkOf(dev.Kind)
-	if !ok {
+	if _, ok := dataplane.NetworkOf(dev.Kind); !ok {
 		return fmt.Errorf("device kind %s has no switch", dataplane.KindName(dev.Kind))
 	}
 	if _, overlay := dev.Kind.(dataplane.Overlay); overlay && !d.version.Features().RemoteSubnet {
@@ -101,52 +99,72 @@ func (d *Driver) prepareStep(ctx context.Context, dev dataplane.Device, p *prepa
 	if err != nil {
 		return err
 	}
-	networks, err := d.client.Networks(ctx)
-	if err != nil {
-		return waitIfSilent(err)
-	}
-	adapters, err := d.stack.Adapters()
-	if err != nil {
-		return fmt.Errorf("list adapters: %w", err)
-	}
-	physical, err := hostconfig.PhysicalAdapter(adapters, network.Parent)
+	there, err := d.look(ctx, dev, p)
 	if err != nil {
 		return err
 	}
-	p.Prepared = dataplane.Prepared{Adapter: physical.Name}
-	d.networks = networks // for the methods below; Ensure lists them itself
-	if err := d.deleteDeadSwitch(ctx, physical.Name, adapters); err != nil {
+	if err := d.deleteDeadSwitch(ctx, p.Adapter, there.adapters); err != nil {
 		return err
 	}
-	i := slices.IndexFunc(networks, func(n hns.Network) bool { return hostconfig.IsBound([]hns.Network{n}, physical, adapters) })
-	if i < 0 || p.making {
+	if !there.bound || p.making {
 		p.making = true
-		if p.Made = slices.ContainsFunc(networks, func(n hns.Network) bool { return n.Name == dev.Name }); p.Made {
-			p.Network = dev.Name
-		}
 		if _, err := d.Ensure(ctx, []dataplane.Device{dev}); err != nil {
 			return err
 		}
 	} else {
-		p.Network = networks[i].Name
-		want, _ := wantedNetwork(driven, physical.Name, d.version) // its type is set despite an error, and is all that is compared
-		if err := d.checkSwitchType(want, physical, adapters); err != nil {
+		want, _ := wantedNetwork(driven, p.Adapter, d.version) // its type is set despite an error, and is all that is compared
+		if err := d.checkSwitchType(want, there.physical, there.adapters); err != nil {
 			return err
 		}
 	}
-	// Both lists are from before Ensure, which returns an error if it made or deleted a
+	// What is there is from before Ensure, which returns an error if it made or deleted a
 	// network.
-	if err := d.hostConfig.Restore(networks); err != nil {
+	if err := d.hostConfig.Restore(there.networks); err != nil {
 		return d.rollBack(ctx, driven, err)
 	}
-	const bound = true
-	host, found := hostconfig.HostAdapter(adapters, physical, bound)
-	if !found || len(hostconfig.Addresses(host)) == 0 {
-		return d.rollBack(ctx, driven, driver.Waiting(hostconfig.CauseNoAddress, "the virtual adapter of %s to have the host's addresses", physical.Name))
-	}
-	p.Interface, p.Addresses = host.Name, nil
-	for _, a := range hostconfig.Addresses(host) {
-		p.Addresses = append(p.Addresses, a.Prefix)
+	if p.Interface == "" {
+		return d.rollBack(ctx, driven, driver.Waiting(hostconfig.CauseNoAddress, "the virtual adapter of %s to have the host's addresses", p.Adapter))
 	}
 	return nil
+}
+
+// found is what look finds.
+type found struct {
+	networks []hns.Network
+	adapters []hns.Adapter
+	physical hns.Adapter
+	bound    bool // a switch is bound to physical
+}
+
+// look sets p.Prepared to what there is. After an error, p.Prepared is unchanged. A
+// network of the wanted name was made by this run if a step has begun to make it, and it
+// is on the adapter: others may have one of this name on another adapter.
+func (d *Driver) look(ctx context.Context, dev dataplane.Device, p *preparation) (f found, err error) {
+	if f.networks, err = d.client.Networks(ctx); err != nil {
+		return f, waitIfSilent(err)
+	}
+	if f.adapters, err = d.stack.Adapters(); err != nil {
+		return f, fmt.Errorf("list adapters: %w", err)
+	}
+	network, _ := dataplane.NetworkOf(dev.Kind)
+	if f.physical, err = hostconfig.PhysicalAdapter(f.adapters, network.Parent); err != nil {
+		return f, err
+	}
+	p.Prepared = dataplane.Prepared{Adapter: f.physical.Name}
+	d.networks = f.networks // for boundNetworks and the methods that prepareStep calls; Ensure lists them itself
+	bound := d.boundNetworks(f.physical, f.adapters)
+	if f.bound = len(bound) > 0; f.bound {
+		p.Network = bound[0].Name
+	}
+	if p.making && slices.ContainsFunc(bound, func(n hns.Network) bool { return n.Name == dev.Name }) {
+		p.Network, p.Made = dev.Name, true
+	}
+	const isBound = true // or will be: the physical adapter's own addresses are not what prepare waits for
+	if host, exists := hostconfig.HostAdapter(f.adapters, f.physical, isBound); exists && len(hostconfig.Addresses(host)) > 0 {
+		p.Interface = host.Name
+		for _, a := range hostconfig.Addresses(host) {
+			p.Addresses = append(p.Addresses, a.Prefix)
+		}
+	}
+	return f, nil
 }

@@ -101,6 +101,22 @@ func TestPrepareReportsWhatThereIs(t *testing.T) {
 				t.Errorf("after the network was deleted again: %+v, %v", p, err)
 			}
 		})
+		onWindows(t, devicesOf(kind), hnstest.Knobs{Outage: 10 * time.Second}, func(w *windows) {
+			ctx, interrupt := context.WithCancel(w.t.Context())
+			p, err := w.prepare(ctx, dataplane.SwitchFor(w.devices[0]), func(error) { interrupt() }) // by the step that makes the network
+			if err == nil || !p.Made || p.Network != "External" || p.Adapter != "Ethernet" {
+				t.Errorf("interrupted when the network was made: %+v, %v", p, err)
+			}
+		})
+		onWindows(t, devicesOf(kind), hnstest.Knobs{}, func(w *windows) {
+			w.plugOther()
+			if err := w.m.Admin().CreateNetwork(strings.ReplaceAll(foreignSwitch, "Ethernet", "LAN 2")); err != nil {
+				t.Fatal(err)
+			}
+			if p, _, err := w.prepared(time.Minute); err == nil || p.Made || p.Network != "" || w.changed() != "" {
+				t.Errorf("beside another External on another adapter: %+v, %v, changed\n%s", p, err, w.changed())
+			}
+		})
 	}
 }
 
