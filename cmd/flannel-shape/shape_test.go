@@ -14,7 +14,7 @@ var update = flag.Bool("update", false, "write testdata/surface.txt")
 // allows it; a change that needs a higher one says why in its commit.
 var limits = map[string]int{
 	"packages of the product":          70,
-	"imports among them":               269,
+	"imports among them":               268,
 	"longest path of imports":          9,
 	"folders in pkg":                   20,
 	"interfaces asked for at run time": 0,

@@ -2,11 +2,9 @@ package main
 
 import (
 	"fmt"
-	"log/slog"
 
 	"flannel/pkg/daemon/instance"
 	"flannel/pkg/file"
-	"flannel/pkg/linux"
 	"flannel/pkg/probe"
 	"flannel/pkg/status"
 	"flannel/subnet"
@@ -32,25 +30,6 @@ func (c *call) daemonBeside() error {
 	}
 	return nil
 }
-
-// warnOfSameIDs warns if a daemon runs here with another subnet file whose name has the
-// same range of nexthop IDs. A flanneld with the default subnet file has a range of its own.
-func (o options) warnOfSameIDs(log *slog.Logger) {
-	own := instance.Of(o.SubnetFile)
-	if own == "" {
-		return
-	}
-	all, _ := probe.Daemons(commandNames()) // an error is none of the network's
-	for _, d := range all {
-		if other, _ := parseOptions(d.Args, d.Environ); linux.SameNexthopIDs(own, instance.Of(other.SubnetFile)) {
-			log.Error("another flanneld on this machine has the same IDs of nexthop objects, and each deletes the other's; give one of the two another --subnet-file",
-				"cause", causeSameIDs, "pid", d.PID, "subnet_file", other.SubnetFile)
-		}
-	}
-}
-
-// causeSameIDs is a cause in the log.
-const causeSameIDs = "same-nexthop-ids"
 
 // conflicts reports whether a command for one instance changes what the daemon of
 // another one made. The default instance is "". gone: the command's subnet file does

@@ -1,15 +1,11 @@
 package main
 
 import (
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"testing"
 
-	"flannel/internal/test/logtest"
-	"flannel/pkg/daemon/instance"
-	"flannel/pkg/linux"
 	"flannel/pkg/status"
 )
 
@@ -36,40 +32,6 @@ func TestCleanupBesideFlannel(t *testing.T) {
 	}
 	if _, err := os.Stat(status.Lock(file)); err != nil {
 		t.Errorf("it did not try the lock before: %v", err)
-	}
-}
-
-// A flanneld with another subnet file, whose nexthop objects this one would delete, is named in the log.
-func TestSameNexthopIDs(t *testing.T) {
-	dir := t.TempDir()
-	own, same, apart := filepath.Join(dir, "subnet.env"), "", ""
-	for i := 0; same == "" || apart == ""; i++ {
-		file := filepath.Join(dir, fmt.Sprint(i))
-		if linux.SameNexthopIDs(instance.Of(own), instance.Of(file)) {
-			same = file
-		} else {
-			apart = file
-		}
-	}
-	program := filepath.Join(dir, "flanneld")
-	if err := os.Symlink("/bin/sleep", program); err != nil {
-		t.Fatal(err)
-	}
-	for _, file := range []string{same, apart, own} {
-		other := exec.Command(program, "3600")
-		other.Env = []string{"FLANNELD_SUBNET_FILE=" + file}
-		if err := other.Start(); err != nil {
-			t.Fatal(err)
-		}
-		defer other.Wait()         //nolint:errcheck // it is killed
-		defer other.Process.Kill() //nolint:errcheck // it may have ended
-	}
-	var log logtest.Log
-	var o options
-	o.SubnetFile = own
-	o.warnOfSameIDs(log.Logger())
-	if log.Count("cause="+causeSameIDs, "subnet_file="+same) != 1 || log.Count() != 1 {
-		t.Errorf("it logs\n%s", &log)
 	}
 }
 

@@ -250,7 +250,6 @@ const kubeletSkew = 2 * time.Minute
 // newPlane opens the dataplane. What its tables change is counted for metrics, and in
 // tally for the log.
 func newPlane(o options, log *slog.Logger, counts *metrics.Metrics, tally *reconcile.Tally) (dataplane.Dataplane, error) {
-	o.warnOfSameIDs(log)
 	report := func(table string, entries int, done reconcile.Result) {
 		counts.Table(table, entries, done)
 		tally.Add(table, done)

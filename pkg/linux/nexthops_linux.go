@@ -57,8 +57,7 @@ type nexthopKey struct {
 // IDs have 32 bits. Ours are far from the small ones that people choose. Each
 // flanneld of a host has its own range, since it must not delete the objects that
 // another one's routes use. The ranges of two named ones are the same if their
-// hashes are, once in 11,903 pairs of names. Each then deletes the other's objects, and
-// the one that starts later warns (SameNexthopIDs).
+// hashes are, once in 11,903 pairs of names. Each then deletes the other's objects.
 const (
 	nexthopRange = 1 << 18 // objects of one flanneld; with more gateways, reserveID would not end
 	usualNexthop = protocolOurs << 24
@@ -66,23 +65,14 @@ const (
 )
 
 func newNexthopStore(c *rtnetlink.Conn, scope *scopePointer, instance string) *nexthopStore {
-	first := firstNexthopID(instance)
+	first := uint32(usualNexthop)
+	if instance != "" {
+		h := fnv.New32a()
+		h.Write([]byte(instance)) //nolint:errcheck // it never fails
+		first += nexthopRange * (1 + h.Sum32()%(otherRanges-1))
+	}
 	return &nexthopStore{conn: c, scope: scope, first: first, ids: map[packedHop]uint32{}, hops: map[uint32]packedHop{}, last: first, lost: func() {}}
 }
-
-// firstNexthopID returns the first ID in the range of a flanneld, by its name.
-func firstNexthopID(instance string) uint32 {
-	if instance == "" {
-		return usualNexthop
-	}
-	h := fnv.New32a()
-	h.Write([]byte(instance)) //nolint:errcheck // it never fails
-	return usualNexthop + nexthopRange*(1+h.Sum32()%(otherRanges-1))
-}
-
-// SameNexthopIDs reports whether two flannelds with different names (Options.Instance)
-// have the same range of IDs, and so cannot run on one host.
-func SameNexthopIDs(a, b string) bool { return a != b && firstNexthopID(a) == firstNexthopID(b) }
 
 // owns reports whether an object is ours.
 func (s *nexthopStore) owns(id uint32, protocol uint8) bool {
