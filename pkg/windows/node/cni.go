@@ -40,13 +40,15 @@ type CNISources struct {
 	// Underlay reads the interfaces of this machine.
 	Underlay func() (underlay.Snapshot, error)
 	Log      *slog.Logger
+
+	local time.Duration // see localLimit; 0, but in tests
 }
 
-// askWithin is the time limit of what is asked on this machine: of the daemon and HNS
-// together in Complete, and of HNS in TryInHNS.
-const askWithin = 10 * time.Second
+// localLimit returns the time limit of what is asked on this machine: of the daemon and
+// HNS together in Complete, and of HNS in TryInHNS.
+func (n CNISources) localLimit() time.Duration { return cmp.Or(n.local, 10*time.Second) }
 
-// Complete sets the fields of s that are not set. Those of the command's flags are.
+// Complete sets the fields of s that are not set. What flags have set stays.
 //
 //	field                                           source
 //	plugin, HNS network, pod networks, MAC prefix   network configuration
@@ -87,7 +89,7 @@ func (n CNISources) Complete(ctx context.Context, s *conflist.Spec) (doubt confl
 // fromMachine sets what the daemon, HNS and kube-proxy on this machine know. The error
 // says why the node's address is not known.
 func (n CNISources) fromMachine(ctx context.Context, s *conflist.Spec) (err error) {
-	ctx, cancel := context.WithTimeout(ctx, askWithin)
+	ctx, cancel := context.WithTimeout(ctx, n.localLimit())
 	defer cancel()
 	if !s.ManagementIP.IsValid() || !s.ManagementIP6.IsValid() {
 		err = n.fromDaemon(ctx, s)

@@ -39,7 +39,7 @@ func (n CNISources) TryInHNS(ctx context.Context, s conflist.Spec, doubt conflis
 	if s.API == 1 { // it has no policy EncapOverhead, and LoopbackDSR is not in doubt
 		d.LeftOut.EncapOverhead, d.Tried.EncapOverhead, overhead = true, true, errors.New("version 1 of the HNS API has no policy for it")
 	} else if try := f.ToTry(); try != (conflist.Options{}) {
-		ctx, cancel := context.WithTimeout(ctx, askWithin)
+		ctx, cancel := context.WithTimeout(ctx, n.localLimit())
 		defer cancel()
 		overhead, loopback = n.createTrials(ctx, s, try, &d)
 	}
