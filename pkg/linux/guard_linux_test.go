@@ -15,6 +15,7 @@ import (
 	"flannel/internal/test/eventually"
 	"flannel/internal/test/nstest"
 	"flannel/pkg/dataplane"
+	"flannel/pkg/encap"
 	"flannel/pkg/status/report"
 )
 
@@ -189,11 +190,7 @@ func inject(t *testing.T, from, to string, source, dest netip.Addr, port uint16)
 	p[0], p[3], p[8], p[9] = 0x45, header+udp+vxlan, 64, unix.IPPROTO_UDP
 	copy(p[12:], source.AsSlice())
 	copy(p[16:], dest.AsSlice())
-	sum := uint32(0)
-	for i := 0; i < header; i += 2 {
-		sum += uint32(binary.BigEndian.Uint16(p[i:]))
-	}
-	binary.BigEndian.PutUint16(p[10:], ^uint16(sum+sum>>16))
+	binary.BigEndian.PutUint16(p[10:], encap.Checksum(p[:header]))
 	binary.BigEndian.PutUint16(p[header+2:], port)
 	binary.BigEndian.PutUint16(p[header+4:], udp+vxlan)
 	p = append(p, 8, 0, 0, 0, 0, 0, 1, 0) // VNI 1

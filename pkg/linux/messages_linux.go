@@ -75,7 +75,7 @@ func writeNexthop(m rtnetlink.Message, kind, flags uint16, id uint32, h hop) rtn
 // unix.AF_BRIDGE, a permanent FDB entry (a is the underlay address of the tunnel
 // end with the MAC address).
 func writeNeigh(m rtnetlink.Message, kind, flags uint16, fam uint8, index int, a netip.Addr, mac mac.Addr) rtnetlink.Message {
-	body := make([]byte, 12) // struct ndmsg
+	body := make([]byte, lenNdmsg)
 	body[0] = fam
 	binary.NativeEndian.PutUint32(body[4:], uint32(index))
 	binary.NativeEndian.PutUint16(body[8:], unix.NUD_PERMANENT)
