@@ -13,7 +13,7 @@ import (
 
 // The wire format of the udp backend, written by hand: each datagram is an IPv4
 // packet. These functions are apart from flanneld's own, so that both cannot be
-// wrong alike. They share encap.Checksum, which the example of RFC 1071 tests.
+// wrong alike. They share encap.Checksum, which TestChecksum tests with known sums.
 
 const ipHeader = 20
 
