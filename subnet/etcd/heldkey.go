@@ -52,10 +52,13 @@ type heldKey struct {
 	id     clientv3.LeaseID // the etcd lease of the key; NoLease: the key is a reservation, which does not expire
 	grant  bool             // id was not granted yet
 	want   format.Value
-	// sent are the values of our writes since the last change of seen. Publish and Hold
-	// may write at the same time, and an answer may be lost: each of the values may be in
-	// the store. As each write requires the key as in seen, at most one is, and none of
-	// them any more once seen has changed.
+	// sent are the values of our writes since observe last saw a new revision of the key,
+	// or written was called. Publish and Hold may write at the same time, and an answer may
+	// be lost: any of the values may be in the store, and observe must recognize that one.
+	// While the key is missing, sent stays: a write may create the key, and its event comes
+	// later. If seen changes while writeKey waits for the grant of an etcd lease, it adds a
+	// value whose write will fail. Such a value does no harm: nobody else writes one of
+	// ours on our etcd lease.
 	sent []format.Value
 	seen seen
 	at   position // where Hold starts to follow the key
