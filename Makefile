@@ -547,10 +547,8 @@ bin/cluster/e2e.images: bin/cluster/e2e.test
 
 bin/.coredns-$(COREDNS_HASH):
 	$(call stamp,coredns)
-# Its lint is here, where its module is downloaded and compiled anyway.
 bin/cluster/coredns: bin/.coredns-$(COREDNS_HASH)
 	@mkdir -p $(@D)
-	cd $(COREDNS) && $(GO) mod tidy -diff && nice $(GO) vet $(KUBE_FLAGS) .
 	cd $(COREDNS) && nice $(GO) build $(KUBE_FLAGS) -ldflags '-s -w' -o ../../../$@ .
 
 # Debian's packages come from bin/debian, if they are there.
