@@ -268,7 +268,8 @@ func tunnelData(info []byte) (data string) {
 
 // address handles changed addresses. When one of our devices or the underlay loses its last
 // address, the kernel deletes its routes without notifications. Addresses of other devices
-// matter to those that the first part asks.
+// matter if the device has a name of ours or is a pods' interface, to the guard, and to
+// the bridges of former subnets.
 func (w *watcher) address(present bool, body []byte) (drift bool, err error) {
 	if len(body) < unix.SizeofIfAddrmsg {
 		return false, rtnetlink.ErrShort

@@ -79,8 +79,8 @@ func (e *events) WithGroup(name string) slog.Handler {
 }
 
 // EventErrors is an io.Writer that writes each text as one event of type Error. It is
-// the stderr of a service, to which a command line is reported that is wrong; the log
-// of a service goes to NewEvents.
+// the stderr of a service, where a wrong command line is reported; the log of a service
+// goes to NewEvents.
 type EventErrors struct{ Log EventLog }
 
 func (w EventErrors) Write(p []byte) (int, error) {

@@ -27,7 +27,7 @@ type reporter struct {
 
 	// Only the goroutine of run uses these.
 	written  *corev1.NodeCondition // the condition on our Node; nil: unknown, so that it is read and compared
-	compared time.Time             // when that was done; zero: never
+	compared time.Time             // when it was read or written; zero: never
 
 	mu     sync.Mutex
 	status status

@@ -133,7 +133,7 @@ func (s scrape) guard(g *report.Guard) {
 	s.gauge("flanneld_guard_working", number(g.Problem == ""), mode)
 	for rule, n := range g.Packets {
 		dropped := min(g.Dropped[rule], n)
-		// Both have a value in each mode: a guard that enforces had counted before.
+		// Both, whatever the mode is: before it enforced, the guard may have counted.
 		s.count("flanneld_guard_packets_total", dropped, "enforce", rule)
 		s.count("flanneld_guard_packets_total", n-dropped, "audit", rule)
 	}
