@@ -16,11 +16,11 @@ func (t *Table[K, V]) Desired(key K) (value V, wanted bool) {
 }
 
 func (t *Table[K, V]) desired(key K) (value V, wanted bool) {
-	if r, ok := t.rows[key]; ok {
+	if r, ok := t.rows.Get(key); ok {
 		return r.want, r.wanted
 	}
-	if value, wanted = t.settled[key]; !wanted {
-		value, wanted = t.missing[key]
+	if value, wanted = t.settled.Get(key); !wanted {
+		value, wanted = t.missing.Get(key)
 	}
 	return value, wanted
 }
@@ -29,11 +29,10 @@ func (t *Table[K, V]) desired(key K) (value V, wanted bool) {
 func (t *Table[K, V]) Actual(key K) (value V, exists bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if r, ok := t.rows[key]; ok {
+	if r, ok := t.rows.Get(key); ok {
 		return r.have, r.exists
 	}
-	value, exists = t.settled[key]
-	return value, exists
+	return t.settled.Get(key)
 }
 
 // AllActual returns all actual entries, in no order.
@@ -41,10 +40,10 @@ func (t *Table[K, V]) AllActual() []Entry[K, V] {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var entries []Entry[K, V]
-	for key, value := range t.settled {
+	for key, value := range t.settled.All() {
 		entries = append(entries, Entry[K, V]{key, value})
 	}
-	for _, r := range t.rows {
+	for _, r := range t.rows.All() {
 		if r.exists {
 			entries = append(entries, Entry[K, V]{r.key, r.have})
 		}
@@ -61,11 +60,5 @@ func (t *Table[K, V]) Len() int {
 
 // knows reports whether an entry is desired or exists.
 func (t *Table[K, V]) knows(key K) bool {
-	_, settled := t.settled[key]
-	return settled || t.isMissing(key) || t.rows[key] != nil
-}
-
-func (t *Table[K, V]) isMissing(key K) bool {
-	_, missing := t.missing[key]
-	return missing
+	return t.settled.Has(key) || t.missing.Has(key) || t.rows.Has(key)
 }

@@ -2,7 +2,6 @@ package reconcile
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 )
 
@@ -63,20 +62,20 @@ func (r *row[K, V]) deviation() string {
 
 // row returns the row of a key. It makes one of a settled or a missing entry, or of none.
 func (t *Table[K, V]) row(key K) *row[K, V] {
-	if r, ok := t.rows[key]; ok {
+	if r, ok := t.rows.Get(key); ok {
 		return r
 	}
 	r := &row[K, V]{key: key, observedIn: -1}
-	if value, ok := t.settled[key]; ok {
+	if value, ok := t.settled.Get(key); ok {
 		r.want, r.have, r.wanted, r.exists, r.settled = value, value, true, true, true
-		delete(t.settled, key)
-	} else if value, ok := t.missing[key]; ok {
+		t.settled.Delete(key)
+	} else if value, ok := t.missing.Get(key); ok {
 		r.setWant(value, true)
-		delete(t.missing, key)
+		t.missing.Delete(key)
 	} else {
 		r.stray = t.listed
 	}
-	t.rows[key] = r
+	t.rows.Set(key, r)
 	return r
 }
 
@@ -103,9 +102,9 @@ func (t *Table[K, V]) update(r *row[K, V]) {
 // remove removes a row that agrees: the entry is settled, or there is none.
 func (t *Table[K, V]) remove(r *row[K, V]) {
 	if r.wanted {
-		t.settled[r.key] = r.want
+		t.settled.Set(r.key, r.want)
 	}
-	delete(t.rows, r.key)
+	t.rows.Delete(r.key)
 }
 
 // removeAgreeing removes the dirty rows that agree by now.
@@ -116,14 +115,8 @@ func (t *Table[K, V]) removeAgreeing() {
 		}
 		return !r.dirty
 	})
-	if len(t.rows) == 0 { // both keep the memory of the most entries that they had
-		t.dirty, t.rows = nil, map[K]*row[K, V]{}
-	}
-	t.most = max(t.most, len(t.settled))
-	if len(t.settled) < t.most/2 { // and so does this one
-		fewer := make(map[K]V, len(t.settled))
-		maps.Copy(fewer, t.settled)
-		t.settled, t.most = fewer, len(fewer)
+	if len(t.dirty) == 0 { // it keeps the memory of the most rows that it had
+		t.dirty = nil
 	}
 }
 
@@ -133,21 +126,18 @@ func (t *Table[K, V]) removeAgreeing() {
 func (t *Table[K, V]) settleMissing(set []Entry[K, V]) {
 	n := 0
 	for _, e := range set {
-		if value, ok := t.missing[e.Key]; ok && value == e.Value {
+		if value, ok := t.missing.Get(e.Key); ok && value == e.Value {
 			n++
 		}
 	}
-	if n == len(t.missing) && len(t.settled) == 0 { // as at a start: without a second map
-		t.settled, t.missing = t.missing, map[K]V{}
+	if n == t.missing.Len() && t.settled.Len() == 0 { // as at a start: without a second map
+		t.settled, t.missing = t.missing, t.settled
 		return
 	}
 	for _, e := range set {
-		if value, ok := t.missing[e.Key]; ok && value == e.Value {
-			t.settled[e.Key] = value
-			delete(t.missing, e.Key)
+		if value, ok := t.missing.Get(e.Key); ok && value == e.Value {
+			t.settled.Set(e.Key, value)
+			t.missing.Delete(e.Key)
 		}
-	}
-	if len(t.missing) == 0 { // it keeps the memory of the most entries that it had
-		t.missing = map[K]V{}
 	}
 }

@@ -13,6 +13,8 @@ import (
 	"context"
 	"fmt"
 	"sync"
+
+	"flannel/pkg/compact"
 )
 
 // Entry is a key of a table with a value.
@@ -67,16 +69,15 @@ type Table[K, V comparable] struct {
 	store Store[K, V]
 
 	mu      sync.Mutex
-	settled map[K]V
-	most    int // number of entries that settled has had, since it was made
-	missing map[K]V
-	rows    map[K]*row[K, V] // also all that changed during a list, or since the last removeAgreeing
-	wanted  int              // number of desired values
-	dirty   []*row[K, V]     // rows that may not agree; all other rows do
-	stale   bool             // actual values may be wrong: list before the next Add
-	call    int              // number of calls of the store that were started
-	listing bool             // a list is under way
-	listed  bool             // the first list has ended
+	settled compact.Map[K, V]
+	missing compact.Map[K, V]
+	rows    compact.Map[K, *row[K, V]] // also all that changed during a list, or since the last removeAgreeing
+	wanted  int                        // number of desired values
+	dirty   []*row[K, V]               // rows that may not agree; all other rows do
+	stale   bool                       // actual values may be wrong: list before the next Add
+	call    int                        // number of calls of the store that were started
+	listing bool                       // a list is under way
+	listed  bool                       // the first list has ended
 	repairs Repairs
 }
 
@@ -103,7 +104,7 @@ type Repairs struct {
 
 // NewTable returns a table without desired entries. Its first Add lists the store.
 func NewTable[K, V comparable](store Store[K, V]) *Table[K, V] {
-	return &Table[K, V]{store: store, settled: map[K]V{}, missing: map[K]V{}, rows: map[K]*row[K, V]{}, stale: true}
+	return &Table[K, V]{store: store, stale: true}
 }
 
 // Name is the store's name.
@@ -113,16 +114,16 @@ func (t *Table[K, V]) Name() string { return t.store.Name() }
 func (t *Table[K, V]) Want(key K, value V) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if settled, ok := t.settled[key]; ok && settled == value {
+	if settled, ok := t.settled.Get(key); ok && settled == value {
 		return
 	}
 	if !t.knows(key) {
 		t.wanted++
-		t.missing[key] = value
+		t.missing.Set(key, value)
 		return
 	}
-	if t.isMissing(key) {
-		t.missing[key] = value
+	if t.missing.Has(key) {
+		t.missing.Set(key, value)
 		return
 	}
 	r := t.row(key)
@@ -148,12 +149,12 @@ func (t *Table[K, V]) Drop(key K) {
 func (t *Table[K, V]) Reset() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.wanted -= len(t.missing)
-	t.missing = map[K]V{}
-	for key := range t.settled {
+	t.wanted -= t.missing.Len()
+	t.missing = compact.Map[K, V]{}
+	for key := range t.settled.All() {
 		t.row(key)
 	}
-	for _, r := range t.rows {
+	for _, r := range t.rows.All() {
 		t.drop(r)
 	}
 }
@@ -164,7 +165,7 @@ func (t *Table[K, V]) Reset() {
 func (t *Table[K, V]) Forget() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.settled, t.missing, t.rows = map[K]V{}, map[K]V{}, map[K]*row[K, V]{}
+	t.settled, t.missing, t.rows = compact.Map[K, V]{}, compact.Map[K, V]{}, compact.Map[K, *row[K, V]]{}
 	t.wanted, t.dirty, t.stale, t.listed = 0, nil, true, false
 }
 
@@ -181,7 +182,7 @@ func (t *Table[K, V]) Relist() {
 func (t *Table[K, V]) Observe(key K, value V, present bool) (drift bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if settled, ok := t.settled[key]; ok && present && settled == value && !t.listing {
+	if settled, ok := t.settled.Get(key); ok && present && settled == value && !t.listing {
 		return false
 	}
 	if !present && !t.listing && !t.knows(key) {
@@ -242,26 +243,24 @@ func (t *Table[K, V]) Refresh(ctx context.Context) error {
 	t.listing = false
 	if err != nil {
 		t.stale = true
-		for _, r := range t.rows {
+		for _, r := range t.rows.All() {
 			t.update(r)
 		}
 		return Unknown(fmt.Errorf("list %s: %w", t.store.Name(), err))
 	}
-	for key, value := range t.settled {
+	for key, value := range t.settled.All() {
 		if listed, ok := actual[key]; !ok || listed != value {
 			t.row(key)
 		}
 	}
-	if len(t.settled) == 0 { // growing it would take twice the memory
-		t.settled = make(map[K]V, min(len(t.missing), len(actual)))
-	}
+	t.settled.Reserve(min(t.missing.Len(), len(actual))) // growing it would take twice the memory
 	for key, value := range actual {
-		if _, ok := t.settled[key]; ok {
+		if t.settled.Has(key) {
 			continue
 		}
-		if wanted, ok := t.missing[key]; ok && wanted == value {
-			t.settled[key] = value
-			delete(t.missing, key)
+		if wanted, ok := t.missing.Get(key); ok && wanted == value {
+			t.settled.Set(key, value)
+			t.missing.Delete(key)
 			continue
 		}
 		r := t.row(key)
@@ -270,7 +269,7 @@ func (t *Table[K, V]) Refresh(ctx context.Context) error {
 			r.setHave(value, true)
 		}
 	}
-	for _, r := range t.rows {
+	for _, r := range t.rows.All() {
 		if !r.listed && r.observedIn != t.call {
 			r.setHave(*new(V), false)
 		}
@@ -278,9 +277,6 @@ func (t *Table[K, V]) Refresh(ctx context.Context) error {
 		t.update(r)
 	}
 	t.listed = true
-	if len(t.missing) == 0 { // it keeps the memory of the most entries that it had
-		t.missing = map[K]V{}
-	}
 	return nil
 }
 
@@ -312,7 +308,7 @@ func (t *Table[K, V]) dueEntries(wanted bool) (entries []Entry[K, V], undone []r
 		undone = make([]row[K, V], 0, n)
 	}
 	if wanted {
-		n += len(t.missing)
+		n += t.missing.Len()
 	}
 	entries = make([]Entry[K, V], 0, n) // growing it would take twice the memory
 	for _, r := range t.dirty {
@@ -329,7 +325,7 @@ func (t *Table[K, V]) dueEntries(wanted bool) (entries []Entry[K, V], undone []r
 		entries = append(entries, Entry[K, V]{r.key, value})
 	}
 	if wanted {
-		for key, value := range t.missing {
+		for key, value := range t.missing.All() {
 			entries = append(entries, Entry[K, V]{key, value})
 		}
 	}
@@ -347,10 +343,10 @@ func (t *Table[K, V]) recordWrites(verb string, entries []Entry[K, V], undone []
 	defer t.mu.Unlock()
 	refused := &RefusedError{Table: t.store.Name(), Verb: verb}
 	for i, e := range entries {
-		r := t.rows[e.Key] // a dirty row is not removed before removeAgreeing
+		r, _ := t.rows.Get(e.Key) // nil: none; a dirty row is not removed before removeAgreeing
 		if errs != nil && errs[i] != nil {
 			refused.Entries = append(refused.Entries, Refusal{e.Key, errs[i]})
-			if r == nil && t.isMissing(e.Key) {
+			if r == nil && t.missing.Has(e.Key) {
 				t.update(t.row(e.Key)) // rows are retried in their order, so that the next error names the same entries first
 			}
 			continue
