@@ -29,7 +29,7 @@ func TestPackedHop(t *testing.T) {
 
 // A nexthop object is wanted as long as any route uses it.
 func TestSharedHop(t *testing.T) {
-	r := &rows{hopUsers: map[hop]int{},
+	r := &rows{
 		nexthops: reconcile.NewTable(taker[nexthopKey, struct{}](func(nexthopKey, struct{}) {})),
 		routes:   reconcile.NewTable(taker[routeKey, hop](func(routeKey, hop) {}))}
 	h := hop{Via: netip.MustParseAddr("192.0.2.2"), Index: 2}
@@ -46,8 +46,8 @@ func TestSharedHop(t *testing.T) {
 			}
 			put(driver.Drop, dst)
 		}
-		if r.nexthops.Len() != 0 || r.routes.Len() != 0 || len(r.hopUsers) != 0 {
-			t.Errorf("round %d: wanted without routes, %d users", round, len(r.hopUsers))
+		if r.nexthops.Len() != 0 || r.routes.Len() != 0 || r.hopUsers.Len() != 0 {
+			t.Errorf("round %d: wanted without routes, %d users", round, r.hopUsers.Len())
 		}
 	}
 }

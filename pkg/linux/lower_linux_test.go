@@ -66,7 +66,6 @@ type lowered struct {
 // lower has a driver without a kernel fill its tables.
 func lower(p *dataplane.Path, links dataplane.Links) (e lowered, err error) {
 	h := host{devices: &devices{sysctls: newSysctls(driver.Options{})}, rows: &rows{
-		hopUsers: map[hop]int{},
 		nexthops: reconcile.NewTable(taker[nexthopKey, struct{}](func(nexthopKey, struct{}) {})),
 		routes:   reconcile.NewTable(taker[routeKey, hop](func(k routeKey, v hop) { e.route, e.hop = k, v })),
 		neighs:   reconcile.NewTable(taker[neighKey, mac.Addr](func(k neighKey, v mac.Addr) { e.neigh, e.mac = k, v })),

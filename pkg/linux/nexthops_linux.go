@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"flannel/pkg/compact"
 	"flannel/pkg/linux/rtnetlink"
 	"flannel/pkg/reconcile"
 )
@@ -41,10 +42,10 @@ type nexthopStore struct {
 	lost func()
 
 	mu   sync.Mutex
-	none bool                 // the kernel has no nexthop objects
-	ids  map[packedHop]uint32 // the object that routes through a hop take
-	hops map[uint32]packedHop // all existing objects, including those of others
-	last uint32               // the last ID that was reserved
+	none bool                           // the kernel has no nexthop objects
+	ids  compact.Map[packedHop, uint32] // the object that routes through a hop take
+	hops compact.Map[uint32, packedHop] // all existing objects, including those of others
+	last uint32                         // the last ID that was reserved
 }
 
 // nexthopKey identifies an object by its hop. Of several objects of ours with the
@@ -71,7 +72,7 @@ func newNexthopStore(c *rtnetlink.Conn, scope *scopePointer, instance string) *n
 		h.Write([]byte(instance)) //nolint:errcheck // it never fails
 		first += nexthopRange * (1 + h.Sum32()%(otherRanges-1))
 	}
-	return &nexthopStore{conn: c, scope: scope, first: first, ids: map[packedHop]uint32{}, hops: map[uint32]packedHop{}, last: first, lost: func() {}}
+	return &nexthopStore{conn: c, scope: scope, first: first, last: first, lost: func() {}}
 }
 
 // owns reports whether an object is ours.
@@ -83,10 +84,17 @@ func (*nexthopStore) Name() string { return "nexthops" }
 
 func (s *nexthopStore) List(context.Context) (map[nexthopKey]struct{}, error) {
 	s.mu.Lock()
-	n := len(s.hops) // the expected size: growing a map takes twice the memory and time
+	n := s.hops.Len() // the expected size: growing a map takes twice the memory and time
 	s.mu.Unlock()
-	out, ids, hops := make(map[nexthopKey]struct{}, n), make(map[packedHop]uint32, n), make(map[uint32]packedHop, n)
-	reset := func() { clear(out); clear(ids); clear(hops) }
+	out := make(map[nexthopKey]struct{}, n)
+	var ids compact.Map[packedHop, uint32]
+	var hops compact.Map[uint32, packedHop]
+	reset := func() {
+		clear(out)
+		ids, hops = compact.Map[packedHop, uint32]{}, compact.Map[uint32, packedHop]{}
+		ids.Reserve(n)
+		hops.Reserve(n)
+	}
 	header := make([]byte, 8) // a zero struct nhmsg: the objects of all families
 	err := s.conn.Dump(rtnetlink.DumpRequest(unix.RTM_GETNEXTHOP, header), reset, func(body []byte) error {
 		id, protocol, h, err := parseNexthop(body)
@@ -94,15 +102,15 @@ func (s *nexthopStore) List(context.Context) (map[nexthopKey]struct{}, error) {
 			return err
 		}
 		packed := h.pack()
-		hops[id] = packed
+		hops.Set(id, packed)
 		if !s.owns(id, protocol) {
 			return nil
 		}
 		key := nexthopKey{hop: h}
-		if _, twice := ids[packed]; twice {
+		if ids.Has(packed) {
 			key.extra = id
 		} else {
-			ids[packed] = id
+			ids.Set(packed, id)
 		}
 		out[key] = struct{}{}
 		return nil
@@ -117,8 +125,8 @@ func (s *nexthopStore) List(context.Context) (map[nexthopKey]struct{}, error) {
 	}
 	// If an object that routes use is missing, the notification of its deletion may still
 	// be on its way. observe will not recognize the ID then, as the new maps lack it.
-	for h, id := range s.ids {
-		if hops[id] != h {
+	for h, id := range s.ids.All() {
+		if listed, _ := hops.Get(id); listed != h {
 			s.lost()
 			break
 		}
@@ -142,7 +150,7 @@ func (s *nexthopStore) resolve(r kernelRoute) hop {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if h, ok := s.hops[r.nexthop]; ok {
+	if h, ok := s.hops.Get(r.nexthop); ok {
 		return h.unpack()
 	}
 	return hop{Unmanaged: true}
@@ -155,17 +163,19 @@ func (s *nexthopStore) reserveID(h hop) {
 	defer s.mu.Unlock()
 	for used := true; used; {
 		s.last = s.first + (s.last+1-s.first)%nexthopRange
-		_, used = s.hops[s.last]
+		used = s.hops.Has(s.last)
 	}
 	packed := h.pack()
-	s.ids[packed], s.hops[s.last] = s.last, packed
+	s.ids.Set(packed, s.last)
+	s.hops.Set(s.last, packed)
 }
 
 // idOf returns the ID of the object with a key; 0 if there is none.
 func (s *nexthopStore) idOf(key nexthopKey) uint32 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return cmp.Or(key.extra, s.ids[key.pack()])
+	id, _ := s.ids.Get(key.pack())
+	return cmp.Or(key.extra, id)
 }
 
 // releaseID is the inverse of reserveID. Called before the object is deleted, so
@@ -175,9 +185,9 @@ func (s *nexthopStore) releaseID(key nexthopKey) (id uint32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if key.extra == 0 {
-		delete(s.ids, key.pack())
+		s.ids.Delete(key.pack())
 	}
-	delete(s.hops, id)
+	s.hops.Delete(id)
 	return id
 }
 
@@ -225,20 +235,21 @@ func (s *nexthopStore) Delete(_ context.Context, entries []nexthopEntry) []error
 func (s *nexthopStore) observe(id uint32, protocol uint8, h hop, present bool) (key nexthopKey, ours, routes bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	old, known := s.hops[id]
+	old, known := s.hops.Get(id)
 	packed := h.pack()
 	if present && known && old == packed {
 		return key, false, false
 	}
-	used := known && s.ids[old] == id
+	route, _ := s.ids.Get(old)
+	used := known && route == id
 	if known {
-		delete(s.hops, id)
+		s.hops.Delete(id)
 	}
 	if used {
-		delete(s.ids, old)
+		s.ids.Delete(old)
 	}
 	if present {
-		s.hops[id] = packed
+		s.hops.Set(id, packed)
 	}
 	switch {
 	case used:

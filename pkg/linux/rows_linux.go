@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"sync/atomic"
 
+	"flannel/pkg/compact"
 	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/linux/rtnetlink"
 	"flannel/pkg/mac"
@@ -21,17 +22,17 @@ type rows struct {
 	neighs   *reconcile.Table[neighKey, mac.Addr]
 	fdb      *reconcile.Table[fdbKey, netip.Addr]
 
-	hopUsers  map[hop]int      // number of wanted routes through a hop beyond the first; no entry: 0
-	network   map[routeKey]hop // wanted; see addNetworkRoutes
-	foreign   map[routeKey]hop // see routeStore; of the last list
-	diverting atomic.Bool      // it matters which routes others have into our networks; see tun.diverted
+	hopUsers  compact.Map[hop, int] // number of wanted routes through a hop beyond the first; no entry: 0
+	network   map[routeKey]hop      // wanted; see addNetworkRoutes
+	foreign   map[routeKey]hop      // see routeStore; of the last list
+	diverting atomic.Bool           // it matters which routes others have into our networks; see tun.diverted
 }
 
 func newRows(c *rtnetlink.Conn, scope *scopePointer, instance string) *rows {
 	store := newNexthopStore(c, scope, instance)
 	routes := newRouteStore(store)
 	r := &rows{
-		conn: c, store: store, hopUsers: map[hop]int{}, foreign: routes.foreign,
+		conn: c, store: store, foreign: routes.foreign,
 		nexthops: reconcile.NewTable[nexthopKey, struct{}](store),
 		routes:   reconcile.NewTable[routeKey, hop](routes),
 		neighs:   reconcile.NewTable[neighKey, mac.Addr](neighStore{c, scope}),
@@ -46,13 +47,13 @@ func newRows(c *rtnetlink.Conn, scope *scopePointer, instance string) *rows {
 func (r *rows) putRoute(f *driver.Filling, dst netip.Prefix, h hop) {
 	driver.Put(f, r.routes, routeKey{dst, defaultMetric(dst.Addr())}, h)
 	key := nexthopKey{hop: h}
-	switch others := r.hopUsers[h]; {
+	switch others, _ := r.hopUsers.Get(h); {
 	case f.Verb == driver.Want && r.nexthops.Wanted(key):
-		r.hopUsers[h]++
+		r.hopUsers.Set(h, others+1)
 	case f.Verb == driver.Drop && others > 1:
-		r.hopUsers[h]--
+		r.hopUsers.Set(h, others-1)
 	case f.Verb == driver.Drop && others == 1:
-		delete(r.hopUsers, h)
+		r.hopUsers.Delete(h)
 	default:
 		driver.Put(f, r.nexthops, key, struct{}{})
 	}
@@ -60,6 +61,6 @@ func (r *rows) putRoute(f *driver.Filling, dst netip.Prefix, h hop) {
 
 // reset forgets what the tables wanted, which want nothing now.
 func (r *rows) reset() {
-	clear(r.hopUsers)
+	r.hopUsers = compact.Map[hop, int]{}
 	r.network = nil
 }

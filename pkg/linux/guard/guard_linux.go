@@ -37,6 +37,7 @@ import (
 	"github.com/google/nftables"
 	"github.com/mdlayher/netlink"
 
+	"flannel/pkg/compact"
 	"flannel/pkg/dataplane"
 	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/reconcile"
@@ -78,7 +79,7 @@ type Guard struct {
 	watching chan struct{} // closed when the watcher has ended
 
 	peers, pods *reconcile.Table[element, struct{}] // by address, and by name of the interface
-	others      map[element]int                     // number of further paths that want an element of peers
+	others      compact.Map[element, int]           // number of further paths that want an element of peers
 	peersAdded  bool                                // by Put, since countJoined succeeded last; true at first
 	masks       map[mask]int                        // number of uses by paths; 0: not needed after the next Prune
 	made        map[string]bool                     // the kernel has these sets; see describedSet
@@ -106,7 +107,7 @@ func New(log *slog.Logger, instance string, notify func()) (*Guard, error) {
 		name += "-" + instance
 	}
 	g := &Guard{samples: newSampler(log, notify), table: &nftables.Table{Family: nftables.TableFamilyINet, Name: name}, notify: notify, log: log,
-		others: map[element]int{}, peersAdded: true, masks: map[mask]int{}, made: map[string]bool{}, watching: make(chan struct{})}
+		peersAdded: true, masks: map[mask]int{}, made: map[string]bool{}, watching: make(chan struct{})}
 	g.peers = reconcile.NewTable[element, struct{}](elements{g, "guard-peers", g.peerSets})
 	g.pods = reconcile.NewTable[element, struct{}](elements{g, "guard-pods", func() []string { return []string{pods} }})
 	g.stale.Store(true)
@@ -142,7 +143,7 @@ func (g *Guard) Relist() { g.stale.Store(true); g.podsStale.Store(true) }
 // Reset makes the guard want no peers.
 func (g *Guard) Reset() {
 	g.peers.Reset()
-	clear(g.others)
+	g.others = compact.Map[element, int]{}
 	for m := range g.masks {
 		g.masks[m] = 0
 	}
@@ -154,7 +155,7 @@ func (g *Guard) Put(verb driver.Verb, p *dataplane.Path) {
 	if verb == driver.CollectKeys {
 		return
 	}
-	g.samples.put(p.Dst, p.Via, verb == driver.Want)
+	g.samples.put(p, verb == driver.Want)
 	all, masks := elementsOf(p)
 	for _, m := range masks {
 		if verb == driver.Want {
@@ -164,17 +165,18 @@ func (g *Guard) Put(verb driver.Verb, p *dataplane.Path) {
 		}
 	}
 	for _, e := range all {
-		if verb == driver.Want {
-			if g.peers.Wanted(e) {
-				g.others[e]++
-				continue
-			}
+		switch others, _ := g.others.Get(e); {
+		case verb == driver.Want && g.peers.Wanted(e):
+			g.others.Set(e, others+1)
+		case verb == driver.Want:
 			g.peers.Want(e, struct{}{})
 			g.peersAdded = true
-		} else if g.others[e] == 0 {
+		case others == 0:
 			g.peers.Drop(e)
-		} else if g.others[e]--; g.others[e] == 0 {
-			delete(g.others, e)
+		case others == 1:
+			g.others.Delete(e)
+		default:
+			g.others.Set(e, others-1)
 		}
 	}
 }

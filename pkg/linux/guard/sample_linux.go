@@ -15,6 +15,9 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 	"golang.org/x/time/rate"
+
+	"flannel/pkg/compact"
+	"flannel/pkg/dataplane"
 )
 
 // sample is a packet that a rule has found.
@@ -44,11 +47,10 @@ type sampler struct {
 
 	mu       sync.Mutex
 	config   Config
-	subnets  map[netip.Prefix]netip.Addr // of the peers: where they are
-	lengths  map[int]int                 // number of subnets by the length of their prefix
-	departed map[netip.Addr]netip.Prefix // subnets of former peers, by address
-	last     time.Time                   // of the last packet that claims to be from a peer's pod; zero: none
-	which    string                      // a description of that packet
+	paths    compact.Map[*dataplane.Path, struct{}] // to the peers
+	departed map[netip.Addr]netip.Prefix            // subnets of former peers, by address
+	last     time.Time                              // of the last packet that claims to be from a peer's pod; zero: none
+	which    string                                 // a description of that packet
 	notified time.Time
 	logged   map[sample]time.Time // when
 	lines    *rate.Limiter        // of the log
@@ -81,7 +83,7 @@ func groupOf(table string) uint16 { return uint16(crc32.ChecksumIEEE([]byte(tabl
 
 // newSampler returns a sampler that receives nothing yet.
 func newSampler(log *slog.Logger, notify func()) *sampler {
-	return &sampler{log: log, notify: notify, subnets: map[netip.Prefix]netip.Addr{}, lengths: map[int]int{}, departed: map[netip.Addr]netip.Prefix{},
+	return &sampler{log: log, notify: notify, departed: map[netip.Addr]netip.Prefix{},
 		logged: map[sample]time.Time{}, lines: rate.NewLimiter(rate.Every(sampleLogRate), maxSampleLog)}
 }
 
@@ -177,19 +179,15 @@ func (p sample) claimed() netip.Addr {
 	return p.from
 }
 
-// peerOf returns the peer of which the packet claims to be.
+// peerOf returns the peer of which the packet claims to be. It looks at all paths: there
+// are few samples, and an index of subnets would take more memory than the paths.
 func (s *sampler) peerOf(p sample) (peer netip.Addr, subnet netip.Prefix, found bool) {
 	if !p.claims {
 		return peer, subnet, false
 	}
-	a := p.claimed()
-	for bits := range s.lengths {
-		subnet, err := a.Prefix(bits)
-		if err != nil {
-			continue
-		}
-		if peer, found = s.subnets[subnet]; found {
-			return peer, subnet, true
+	for path := range s.paths.All() { // no two of their subnets overlap
+		if path.Dst.Contains(p.claimed()) {
+			return path.Via, path.Dst, true
 		}
 	}
 	return peer, subnet, false
@@ -232,36 +230,28 @@ func (s *sampler) set(c Config) {
 	s.config = c
 }
 
-// put adds or removes a peer's subnet.
-func (s *sampler) put(subnet netip.Prefix, peer netip.Addr, present bool) {
+// put adds or removes a path to a peer.
+func (s *sampler) put(p *dataplane.Path, present bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	_, known := s.subnets[subnet]
 	switch {
 	case present:
-		s.subnets[subnet] = peer
-		delete(s.departed, peer)
-		if !known {
-			s.lengths[subnet.Bits()]++
-		}
-	case known:
+		s.paths.Set(p, struct{}{})
+		delete(s.departed, p.Via)
+	case s.paths.Has(p):
 		if len(s.departed) >= maxDeparted {
 			clear(s.departed)
 		}
-		s.departed[peer] = subnet
-		delete(s.subnets, subnet)
-		if s.lengths[subnet.Bits()]--; s.lengths[subnet.Bits()] == 0 {
-			delete(s.lengths, subnet.Bits())
-		}
+		s.departed[p.Via] = p.Dst
+		s.paths.Delete(p)
 	}
 }
 
-// reset forgets all subnets.
+// reset forgets all paths.
 func (s *sampler) reset() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	clear(s.subnets)
-	clear(s.lengths)
+	s.paths = compact.Map[*dataplane.Path, struct{}]{}
 }
 
 // ofPeer returns when a packet was found last that claims to be from a peer's pod, and its

@@ -46,10 +46,10 @@ func TestSampleIsDescribed(t *testing.T) {
 // A peer whose path is held back for a pass has not departed.
 func TestHeldPeerHasNotDeparted(t *testing.T) {
 	s := newSampler(slog.New(slog.DiscardHandler), func() {})
-	subnet, peer := netip.MustParsePrefix("10.5.2.0/24"), netip.MustParseAddr("192.0.2.2")
-	p := sample{rule: Outsider, from: peer, inner: subnet.Addr().Next()}
+	peer := path("10.5.2.0/24", "192.0.2.2")
+	p := sample{rule: Outsider, from: peer.Via, inner: peer.Dst.Addr().Next()}
 	for i, present := range []bool{true, false, true, false} {
-		s.put(subnet, peer, present)
+		s.put(peer, present)
 		if s.isDeparted(p) == present {
 			t.Errorf("step %d: it is a peer: %t, and has departed: %t", i, present, present)
 		}
