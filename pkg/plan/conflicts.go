@@ -136,8 +136,8 @@ type ownedSubnet struct {
 
 // usualSubnets returns the subnets of the peers that have subnets of the usual size only, without those in conflicting.
 func (p *Plan) usualSubnets(conflicting map[*peer]string) ownedSubnets {
-	subnets := make(ownedSubnets, 0, len(p.peers))
-	for _, peer := range p.peers {
+	subnets := make(ownedSubnets, 0, p.peers.Len())
+	for _, peer := range p.peers.All() {
 		if peer.unusual || conflicting[peer] != "" {
 			continue
 		}

@@ -11,6 +11,7 @@ import (
 	"slices"
 
 	"flannel/backend"
+	"flannel/pkg/compact"
 	"flannel/pkg/dataplane"
 	"flannel/pkg/mac"
 	"flannel/subnet"
@@ -30,10 +31,10 @@ type Plan struct {
 	wire    backend.Wire      // of the backend
 	ownEnds map[resource]bool // tunnel ends of this node; the value: it is derived from our subnet
 
-	started    bool                    // the first Update has read the whole set
-	peers      map[*subnet.Lease]*peer // the result for each lease
-	revalidate []*peer                 // affected by a change of addrs
-	pending    int                     // leases whose owners have not published backend data yet
+	started    bool                              // the first Update has read the whole set
+	peers      compact.Map[*subnet.Lease, *peer] // the result for each lease
+	revalidate []*peer                           // affected by a change of addrs
+	pending    int                               // leases whose owners have not published backend data yet
 
 	holders      holders              // one of the peers that claim the resource
 	claimants    map[resource][]*peer // all who claim it, for resources that several peers claim
@@ -54,14 +55,22 @@ type Plan struct {
 type peer struct {
 	lease    *subnet.Lease
 	paths    []*dataplane.Path
-	unusual  bool       // one of its subnets is of unusual size (see Plan): in a conflict, it loses to usual ones
+	*verdict      // of most peers, it is unremarkable
+	unusual  bool // one of its subnets is of unusual size (see Plan): in a conflict, it loses to usual ones
+	active   bool // its paths are in Plan.paths
+}
+
+// verdict is what is said of few leases. It is never modified.
+type verdict struct {
 	reason   string     // why the lease is invalid; "": it is valid
 	other    error      // for Judge.Check: wraps subnet.ErrOtherConfig; nil: the owner has no other configuration that can be seen
 	local    bool       // reason concerns something of this node, so other nodes may accept the lease
 	twin     bool       // reason is that it has the public IP of this node, of which the daemon warns
 	outranks []resource // tunnel ends of this node that other nodes attribute to the peer
-	active   bool       // its paths are in Plan.paths
 }
+
+// unremarkable is the verdict of a valid lease without anything that verdict has a field for.
+var unremarkable verdict
 
 func comparePeers(a, b *peer) int { return subnet.Compare(a.lease, b.lease) }
 
@@ -77,34 +86,38 @@ type resource struct {
 // keys of one map for all would be several times larger.
 type holders struct {
 	peers   int // expected, with a subnet each, and a tunnel end on the first device
-	subnets map[netip.Prefix]*peer
-	devices map[string]ends
+	subnets compact.Map[netip.Prefix, *peer]
+	devices map[string]*ends
 }
 
 // ends maps the tunnel ends of a device to peers.
 type ends struct {
-	macs map[mac.Addr]*peer
-	keys map[dataplane.PublicKey]*peer
+	macs compact.Map[mac.Addr, *peer]
+	keys compact.Map[dataplane.PublicKey, *peer]
 }
 
-func newHolders(peers int) holders {
-	return holders{peers, make(map[netip.Prefix]*peer, peers), map[string]ends{}}
+// expect makes room for the resources of that many peers.
+func (h *holders) expect(peers int) {
+	h.peers = peers
+	h.subnets.Reserve(peers)
 }
 
-func (h holders) get(r resource) *peer {
+func (h *holders) get(r resource) (p *peer) {
 	switch of := h.devices[r.device]; {
 	case r.subnet.IsValid():
-		return h.subnets[r.subnet]
+		p, _ = h.subnets.Get(r.subnet)
+	case of == nil:
 	case r.end.Key != (dataplane.PublicKey{}):
-		return of.keys[r.end.Key]
+		p, _ = of.keys.Get(r.end.Key)
 	default:
-		return of.macs[r.end.MAC]
+		p, _ = of.macs.Get(r.end.MAC)
 	}
+	return p
 }
 
-func (h holders) set(r resource, p *peer) {
+func (h *holders) set(r resource, p *peer) {
 	if r.subnet.IsValid() {
-		h.subnets[r.subnet] = p
+		h.subnets.Set(r.subnet, p)
 		return
 	}
 	expected := 0
@@ -112,26 +125,25 @@ func (h holders) set(r resource, p *peer) {
 		expected = h.peers
 	}
 	of := h.devices[r.device]
-	if r.end.Key != (dataplane.PublicKey{}) {
-		if of.keys == nil {
-			of.keys = make(map[dataplane.PublicKey]*peer, expected)
-		}
-		of.keys[r.end.Key] = p
-	} else {
-		if of.macs == nil {
-			of.macs = make(map[mac.Addr]*peer, expected)
-		}
-		of.macs[r.end.MAC] = p
+	if of == nil {
+		of = &ends{}
+		h.devices[r.device] = of
 	}
-	h.devices[r.device] = of
+	if r.end.Key != (dataplane.PublicKey{}) {
+		of.keys.Reserve(expected)
+		of.keys.Set(r.end.Key, p)
+	} else {
+		of.macs.Reserve(expected)
+		of.macs.Set(r.end.MAC, p)
+	}
 }
 
-func (h holders) remove(r resource) {
+func (h *holders) remove(r resource) {
 	if r.subnet.IsValid() {
-		delete(h.subnets, r.subnet)
-	} else {
-		delete(h.devices[r.device].macs, r.end.MAC)
-		delete(h.devices[r.device].keys, r.end.Key)
+		h.subnets.Delete(r.subnet)
+	} else if of := h.devices[r.device]; of != nil {
+		of.macs.Delete(r.end.MAC)
+		of.keys.Delete(r.end.Key)
 	}
 }
 
@@ -169,7 +181,7 @@ func New(cfg subnet.Config, local subnet.Lease, b backend.Backend) *Plan {
 	if s := local.V6.Subnet; s.IsValid() {
 		cfg.V6.SubnetLen = s.Bits()
 	}
-	p := &Plan{cfg: cfg, local: local, backend: b, wire: b.Wire(), ownEnds: map[resource]bool{}, holders: newHolders(0),
+	p := &Plan{cfg: cfg, local: local, backend: b, wire: b.Wire(), ownEnds: map[resource]bool{}, holders: holders{devices: map[string]*ends{}},
 		claimants: map[resource][]*peer{}, unusual: map[*peer]struct{}{}, outranking: map[*peer]struct{}{},
 		inside: map[*peer]struct{}{}, hostSubnets: map[netip.Prefix]int{}, invalid: map[*peer]struct{}{}, twins: map[*peer]struct{}{}}
 	ends, _ := b.Ends(&local) // an error means that our lease has no backend data yet
@@ -188,7 +200,7 @@ func (p *Plan) SetAddrs(addrs []netip.Addr) (changed bool) {
 	}
 	before := p.addrs
 	p.addrs = addrs
-	for _, peer := range p.peers {
+	for _, peer := range p.peers.All() {
 		if slices.ContainsFunc(peer.lease.Endpoints(), func(e subnet.Endpoint) bool {
 			return contains(before, e.PublicIP) != contains(addrs, e.PublicIP)
 		}) {

@@ -52,7 +52,7 @@ func peerLease(v4, ip string, mac int) *subnet.Lease {
 func (p *Plan) Paths(leases []*subnet.Lease) ([]*dataplane.Path, []subnet.Rejected) {
 	var changed []changes.Change[subnet.Lease]
 	had := map[*subnet.Lease]bool{}
-	for _, one := range p.peers {
+	for _, one := range p.peers.All() {
 		if had[one.lease] = true; !slices.Contains(leases, one.lease) {
 			changed = append(changed, changes.Change[subnet.Lease]{Old: one.lease})
 		}

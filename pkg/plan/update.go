@@ -25,7 +25,8 @@ func (p *Plan) Update(leases []*subnet.Lease, changed []changes.Change[subnet.Le
 	if !p.started {
 		p.started, changed = true, changes.Added(leases)
 		// Growing these maps step by step would take longer than the rest of the first Update.
-		p.peers, p.holders = make(map[*subnet.Lease]*peer, len(leases)), newHolders(len(leases))
+		p.peers.Reserve(len(leases))
+		p.holders.expect(len(leases))
 	}
 	touched := p.applyLeases(changed)
 	rejectsChanged := slices.ContainsFunc(touched, func(peer *peer) bool { return peer.reason != "" })
@@ -49,7 +50,7 @@ func (p *Plan) applyLeases(changed []changes.Change[subnet.Lease]) (touched []*p
 	touched = make([]*peer, 0, 2*(len(changed)+len(p.revalidate)))
 	var added []*subnet.Lease
 	for _, c := range changed {
-		if peer := p.peers[c.Old]; peer != nil {
+		if peer, found := p.peers.Get(c.Old); found {
 			p.remove(peer)
 			touched = append(touched, peer)
 		}
@@ -108,14 +109,17 @@ func (p *Plan) listRejects() (rejects []subnet.Rejected) {
 }
 
 // has reports whether the peer was added and not removed since; its lease may have another peer by now.
-func (p *Plan) has(peer *peer) bool { return p.peers[peer.lease] == peer }
+func (p *Plan) has(peer *peer) bool {
+	current, _ := p.peers.Get(peer.lease)
+	return current == peer
+}
 
 // isPending reports whether the owner of a lease has not published backend data yet, and the lease is not rejected.
 func (p *Plan) isPending(peer *peer) bool { return peer.reason == "" && p.wire.Pending(peer.lease) }
 
 // add puts the peer into the indexes of the Plan.
 func (p *Plan) add(added *peer) {
-	p.peers[added.lease] = added
+	p.peers.Set(added.lease, added)
 	if added.reason != "" {
 		p.invalid[added] = struct{}{}
 	}
@@ -154,7 +158,7 @@ func (p *Plan) add(added *peer) {
 // remove undoes add.
 func (p *Plan) remove(peer *peer) {
 	p.needsResolve = p.needsResolve || p.mayConflict(peer)
-	delete(p.peers, peer.lease)
+	p.peers.Delete(peer.lease)
 	delete(p.invalid, peer)
 	delete(p.twins, peer)
 	delete(p.unusual, peer)
@@ -198,7 +202,7 @@ func (p *Plan) mayConflict(peer *peer) bool {
 	}
 	if _, inside := p.inside[peer]; inside {
 		for s := range p.hostSubnetsOf(peer) {
-			if p.holders.subnets[s] != nil || len(p.unusual) > 0 {
+			if p.holders.subnets.Has(s) || len(p.unusual) > 0 {
 				return true
 			}
 		}

@@ -14,51 +14,51 @@ import (
 // newPeer validates one lease and translates it into paths, without regard to the other leases. The fields that it sets,
 // such as local and other, are explained at the type, in plan.go; conflicts with other leases are in conflicts.go.
 func (p *Plan) newPeer(l *subnet.Lease) *peer {
-	peer := &peer{lease: l}
+	rejected := func(v verdict) *peer { return &peer{lease: l, verdict: &v} }
 	// First, because no other property of such a lease matters: it may be that of a node
 	// that wants to take this node's place.
-	if peer.reason = p.sharesAddress(l); peer.reason != "" {
-		peer.local, peer.twin = true, true
-		return peer
+	if reason := p.sharesAddress(l); reason != "" {
+		return rejected(verdict{reason: reason, local: true, twin: true})
 	}
 	if p.wire.Pending(l) {
 		// Without a reason, even if the lease is invalid: a pending peer has no paths that could do harm, and it becomes
 		// another lease, with another result, when its owner publishes backend data.
+		pending := &peer{lease: l, verdict: &unremarkable}
 		if p.validate(l) == "" && hasData(l) {
-			peer.other = fmt.Errorf("it has backend data without a type; %w", subnet.ErrOtherConfig)
+			pending.verdict = &verdict{other: fmt.Errorf("it has backend data without a type; %w", subnet.ErrOtherConfig)}
 		}
-		return peer
+		return pending
 	}
-	if peer.reason = p.validate(l); peer.reason != "" {
-		peer.local = p.involvesThisNode(l)
-		return peer
+	if reason := p.validate(l); reason != "" {
+		return rejected(verdict{reason: reason, local: p.involvesThisNode(l)})
 	}
 	paths, err := p.pathsTo(l)
 	if errors.Is(err, subnet.ErrOtherConfig) {
-		peer.other = err
+		return rejected(verdict{reason: err.Error(), other: err})
 	}
 	if err != nil {
-		peer.reason = err.Error()
-		return peer
+		return rejected(verdict{reason: err.Error()})
 	}
-	if peer.reason = p.validateSources(paths); peer.reason != "" {
-		return peer
+	if reason := p.validateSources(paths); reason != "" {
+		return rejected(verdict{reason: reason})
 	}
+	valid := &peer{lease: l, paths: paths, verdict: &unremarkable}
 	for _, path := range paths {
-		peer.unusual = peer.unusual || path.Dst.Bits() != p.cfg.NetworkOf(path.Dst.Addr()).SubnetLen
+		valid.unusual = valid.unusual || path.Dst.Bits() != p.cfg.NetworkOf(path.Dst.Addr()).SubnetLen
 	}
-	peer.outranks = p.outrankedBy(peer, paths)
-	// This node rejects a peer that has one of its own tunnel ends, whether or not other nodes reject that peer, too.
+	outranks := p.outrankedBy(valid, paths)
+	// This node rejects a peer that has one of its own tunnel ends, whether or not other nodes reject that peer, too. A
+	// rejected peer has no paths that could be in a conflict.
 	for _, path := range paths {
 		end := tunnelEnd(path)
 		if _, own := p.ownEnds[end]; own {
-			peer.local, peer.reason = true, fmt.Sprintf("%s is the same as this node's", end.end)
-			peer.unusual = false // a rejected peer has no paths that could be in a conflict
-			return peer
+			return rejected(verdict{outranks: outranks, local: true, reason: fmt.Sprintf("%s is the same as this node's", end.end)})
 		}
 	}
-	peer.paths = paths
-	return peer
+	if outranks != nil {
+		valid.verdict = &verdict{outranks: outranks}
+	}
+	return valid
 }
 
 // pathsTo returns the paths to a peer whose lease validate has accepted. An error that wraps subnet.ErrOtherConfig means
