@@ -3,8 +3,6 @@ package reach
 import (
 	"net/netip"
 	"time"
-
-	"flannel/pkg/status"
 )
 
 // This file changes the states of peers by what arrives, and by what does not arrive in
@@ -26,7 +24,7 @@ func (m *Mesh) Received(now moment, from netip.Addr, answer, expired bool, body 
 	// bySource has the addresses of peers' tunnel devices, or their bridges and public IPs.
 	// A pod cannot have such an address. The subnet in the message only tells a request of
 	// another network from those of this one.
-	if t := m.bySource[from]; t != nil && b.subnet == t.at.Subnet {
+	if t, known := m.bySource.Get(from); known && b.subnet == t.at.Subnet {
 		m.receiveRequest(now, t, from, b)
 	}
 	return 0, false
@@ -99,8 +97,8 @@ func (m *Mesh) receiveRequest(now moment, t *target, from netip.Addr, b message)
 	}
 	switch {
 	// Without misses, nothing shows that our requests still do not arrive.
-	case t.state == status.Unreachable && tally == t.counting() && tally.missed > 0:
-		m.set(now, t, status.OneWay)
+	case t.state == unreachable && tally == t.counting() && tally.missed > 0:
+		m.set(now, t, oneWay)
 	case isAlive(t.state):
 		m.set(now, t, m.alive(now, t))
 	}
@@ -115,8 +113,7 @@ func (m *Mesh) arrived(now moment, t *target, tally *tally, at moment) {
 	if tally != t.counting() {
 		return
 	}
-	t.backoff = 0
-	delete(m.down, t)
+	m.down.Delete(t)
 	if !isAlive(t.state) {
 		t.full.restart(now)
 		t.forwarding.restart(now)
@@ -127,9 +124,9 @@ func (m *Mesh) arrived(now moment, t *target, tally *tally, at moment) {
 }
 
 // isAlive reports whether a state is one of a peer that answers.
-func isAlive(s status.ReachState) bool {
+func isAlive(s state) bool {
 	switch s {
-	case status.Reachable, status.Unproven, status.SmallOnly, status.NotForwarding:
+	case reachable, unproven, smallOnly, notForwarding:
 		return true
 	}
 	return false
@@ -139,25 +136,25 @@ func isAlive(s status.ReachState) bool {
 // the peer would have said it again. A peer asks each node once in a round, in a new order
 // each time, so up to two rounds pass between two of its requests. The third one is for
 // turns of the peer that are not part of its rounds (see Turn).
-func (m *Mesh) alive(now moment, t *target) status.ReachState {
+func (m *Mesh) alive(now moment, t *target) state {
 	refuses := !t.refuses.IsZero() && now.Sub(t.refuses) < heardFor+3*interval*time.Duration(len(m.order))
 	switch {
 	case refuses:
-		return status.NotForwarding
+		return notForwarding
 	case t.kind == None, t.kind == Bridges && !t.hasPods:
-		return status.Unproven
+		return unproven
 	case t.forwarding.failed:
-		return status.NotForwarding
+		return notForwarding
 	case t.full.failed:
-		return status.SmallOnly
+		return smallOnly
 	}
-	return status.Reachable
+	return reachable
 }
 
 // tally returns the tally of the way to an address.
 func (t *target) tally(addr netip.Addr) *tally {
 	if t.kind == Bridges && addr == t.at.PublicIP {
-		return &t.under
+		return t.under
 	}
 	return &t.main
 }
@@ -224,20 +221,18 @@ func (m *Mesh) isDown(now moment, t *target) bool {
 // asked with growing pauses.
 func (m *Mesh) setDown(now moment, t *target) {
 	counting := t.counting()
-	if t.backoff == 0 {
-		t.backoff = interval
-		t.next = now.Add(t.backoff)
-		m.down[t] = struct{}{}
+	if !m.down.Has(t) {
+		m.down.Set(t, retry{now.Add(interval), interval})
 	}
 	switch {
 	case t.peer.behind:
 		// This node lacks entries for the peer, so the silence shows nothing of the peer.
 	case counting.heard.After(counting.first) && now.Sub(counting.heard) < heardFor:
-		m.set(now, t, status.OneWay)
-	case t.kind != Tunnels && !t.main.ever() && !t.under.ever():
+		m.set(now, t, oneWay)
+	case t.kind != Tunnels && !t.main.ever() && (t.under == nil || !t.under.ever()):
 		// Firewalls of hosts often drop echo requests.
 	default:
-		m.set(now, t, status.Unreachable)
+		m.set(now, t, unreachable)
 	}
 }
 
@@ -249,9 +244,9 @@ func latest(a, b moment) moment {
 }
 
 // set changes the state of a target, and has Changes look at its peer.
-func (m *Mesh) set(now moment, t *target, s status.ReachState) {
+func (m *Mesh) set(now moment, t *target, s state) {
 	if t.state != s {
 		t.state, t.since = s, now
-		m.changed[t.peer] = struct{}{}
+		m.changed.Set(t.peer, struct{}{})
 	}
 }

@@ -35,6 +35,7 @@ import (
 	"net/netip"
 	"time"
 
+	"flannel/pkg/compact"
 	"flannel/pkg/status"
 	"flannel/subnet"
 )
@@ -157,33 +158,58 @@ type target struct {
 	peer *peer
 	at   *subnet.Endpoint // of a lease of the peer
 
-	main, under tally // see tally
-	full        check // whether it gets packets of the full size
-	forwarding  check // whether it forwards to its pods
-	asked       int32 // requests, to alternate addresses
-	bridgeLost  int32 // requests atBridge in a row that were missed
-	latest      purpose
-	kind        Addressing // which addresses are asked; None: only the public IP (Windows)
-	gone        bool       // no longer of the network
-	hasPods     bool       // the bridge has answered, so it exists
-	viaBridge   bool       // with Tunnels: what answered last is the bridge, not the device
-	told        bool       // by the latest request, that this node does not forward
-	suspect     bool       // in Mesh.suspects: nextSuspect asks it soon, and removes it
+	main       tally  // see tally
+	under      *tally // with Bridges; else nil
+	full       check  // whether it gets packets of the full size
+	forwarding check  // whether it forwards to its pods
+	asked      int32  // requests, to alternate addresses
+	bridgeLost int32  // requests atBridge in a row that were missed
+	latest     purpose
+	kind       Addressing // which addresses are asked; None: only the public IP (Windows)
+	gone       bool       // no longer of the network
+	hasPods    bool       // the bridge has answered, so it exists
+	viaBridge  bool       // with Tunnels: what answered last is the bridge, not the device
+	told       bool       // by the latest request, that this node does not forward
+	suspect    bool       // in Mesh.suspects: nextSuspect asks it soon, and removes it
+	state      state
 
-	state   status.ReachState
 	since   moment // of state
 	added   moment
 	refuses moment // when the peer said last that it does not forward; zero: it forwards
 	probed  moment
 	rtt     time.Duration
-	last    moment        // the last answer, which the status shows
-	next    moment        // of a target in Mesh.down: when nextDown asks it again
-	backoff time.Duration // of a target in Mesh.down: between requests; 0: it is not in there
+	last    moment // the last answer, which the status shows
+}
+
+// state is a status.ReachState in a byte. The numbers order states by how bad they are: of
+// the targets of a peer, the worst one counts. Those above unproven raise an alarm.
+type state uint8
+
+const (
+	unknown state = iota
+	reachable
+	unproven
+	smallOnly
+	notForwarding
+	oneWay
+	unreachable
+)
+
+// status is the state in reports.
+func (s state) status() status.ReachState {
+	return [...]status.ReachState{status.UnknownReach, status.Reachable, status.Unproven, status.SmallOnly,
+		status.NotForwarding, status.OneWay, status.Unreachable}[s]
+}
+
+// retry is when nextDown asks a target again.
+type retry struct {
+	next    moment
+	backoff time.Duration // between requests
 }
 
 // tally counts the requests on one way to a target that were not answered. With Bridges,
 // main is the way to the bridge, which pods' packets take, and under the way to the public
-// IP. In all other cases under is not used, and main is the way to the tunnel device and
+// IP. In all other cases there is no under, and main is the way to the tunnel device and
 // the bridge, or to a Windows node's public IP. target.counting returns the one by which
 // the state is decided.
 type tally struct {
@@ -226,11 +252,11 @@ func (t *tally) ever() bool { return !t.alive.IsZero() }
 type peer struct {
 	lease    *subnet.Lease
 	targets  []*target
+	alarm    moment // since when it is logged not to be reachable; zero: it is not
+	seen     uint32 // the Mesh.passes of the last pass that had it
+	alarmed  state  // that is logged; unknown: none
 	behind   bool   // the system refused an entry
 	retained bool   // there is no alarm
-	alarm    moment // since when it is logged not to be reachable; zero: it is not
-	alarmed  status.ReachState
-	seen     uint64
 }
 
 // Mesh is the state of all peers. It is not safe for concurrent use: only a Prober calls
@@ -241,20 +267,20 @@ type Mesh struct {
 	judging  bool   // misses count: this node is up to date, and its underlay is up
 	since    moment // when judging changed last
 	linkUp   bool
-	peers    map[string]*peer
-	bySource map[netip.Addr]*target // by the addresses from which a peer sends requests
-	order    []*target              // of the round
-	position int                    // in order
-	suspects []*target              // that missed a request, the one waiting longest first
-	down     map[*target]struct{}   // that do not answer any more; nextDown asks them, the rounds do not
+	peers    compact.Map[string, *peer]
+	bySource compact.Map[netip.Addr, *target] // by the addresses from which a peer sends requests
+	order    []*target                        // of the round
+	position int                              // in order
+	suspects []*target                        // that missed a request, the one waiting longest first
+	down     compact.Map[*target, retry]      // that do not answer any more; nextDown asks them, the rounds do not
 	waiting  map[uint64]*sent
 	turn     uint64
 	last     moment // the last turn
-	passes   uint64
+	passes   uint32
 	random   func(n int) int
 	token    func() uint64
-	changed  map[*peer]struct{} // with a target whose state changed
-	counts   status.Probes      // without Peers
+	changed  compact.Map[*peer, struct{}] // with a target whose state changed
+	counts   status.Probes                // without Peers
 }
 
 // sent is a request that may still be answered.

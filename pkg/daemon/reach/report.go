@@ -8,24 +8,19 @@ import (
 	"flannel/pkg/status"
 )
 
-// badness orders states: of the targets of a peer, the worst one counts. Those above
-// Unproven raise an alarm.
-var badness = map[status.ReachState]int{status.UnknownReach: 0, status.Reachable: 1, status.Unproven: 2, status.SmallOnly: 3,
-	status.NotForwarding: 4, status.OneWay: 5, status.Unreachable: 6}
-
 // worst returns the target in the worst state.
 func (p *peer) worst() *target {
-	return slices.MaxFunc(p.targets, func(a, b *target) int { return badness[a.state] - badness[b.state] })
+	return slices.MaxFunc(p.targets, func(a, b *target) int { return int(a.state) - int(b.state) })
 }
 
 // Reach returns what is known of a peer; nil: it is not probed.
 func (m *Mesh) Reach(name string) *status.Reach {
-	p := m.peers[name]
-	if p == nil || len(p.targets) == 0 {
+	p, known := m.peers.Get(name)
+	if !known || len(p.targets) == 0 {
 		return nil
 	}
 	t := p.worst()
-	r := &status.Reach{State: t.state, Since: m.time(t.since), Probed: m.time(t.probed), Answered: m.time(t.last), Heard: m.time(t.counting().heard), RTT: status.Duration(t.rtt)}
+	r := &status.Reach{State: t.state.status(), Since: m.time(t.since), Probed: m.time(t.probed), Answered: m.time(t.last), Heard: m.time(t.counting().heard), RTT: status.Duration(t.rtt)}
 	r.Via, r.Target = status.ViaTunnel, t.tunnel()
 	switch {
 	case t.kind == None || t.kind == Bridges && !t.hasPods:
@@ -43,7 +38,7 @@ func (m *Mesh) Reach(name string) *status.Reach {
 func (m *Mesh) Summary() status.Probes {
 	s := m.counts
 	s.Peers = map[status.ReachState]int{}
-	for name := range m.peers {
+	for name := range m.peers.All() {
 		if r := m.Reach(name); r != nil {
 			s.Peers[r.State]++
 		}
@@ -60,22 +55,22 @@ type Change struct {
 
 // Changes returns the changes since the call before, sorted by name.
 func (m *Mesh) Changes(now moment) (changes []Change) {
-	for p := range m.changed {
-		delete(m.changed, p)
-		if m.peers[p.lease.Name] != p || len(p.targets) == 0 {
+	for p := range m.changed.All() {
+		m.changed.Delete(p)
+		if current, _ := m.peers.Get(p.lease.Name); current != p || len(p.targets) == 0 {
 			continue
 		}
 		state := p.worst().state
-		bad := badness[state] > badness[status.Unproven]
+		bad := state > unproven
 		switch {
 		case bad && !p.retained && state != p.alarmed:
 			if p.alarmed = state; p.alarm.IsZero() {
 				p.alarm = now
 			}
 			changes = append(changes, Change{Peer: p.lease.Name, Reach: *m.Reach(p.lease.Name)})
-		case !bad && state != status.UnknownReach && !p.alarm.IsZero():
+		case !bad && state != unknown && !p.alarm.IsZero():
 			changes = append(changes, Change{Peer: p.lease.Name, Reach: *m.Reach(p.lease.Name), Outage: max(1, now.Sub(p.alarm))})
-			p.alarm, p.alarmed = 0, ""
+			p.alarm, p.alarmed = 0, unknown
 		}
 	}
 	slices.SortFunc(changes, func(a, b Change) int { return strings.Compare(a.Peer, b.Peer) })
@@ -85,9 +80,9 @@ func (m *Mesh) Changes(now moment) (changes []Change) {
 // Lasting returns the names of the peers, sorted, that have not been reachable for at
 // least that long, small packets excepted.
 func (m *Mesh) Lasting(now moment, least time.Duration) (names []string) {
-	for t := range m.down {
+	for t := range m.down.All() {
 		p := t.peer
-		if !p.alarm.IsZero() && badness[p.alarmed] > badness[status.SmallOnly] && now.Sub(p.alarm) >= least {
+		if !p.alarm.IsZero() && p.alarmed > smallOnly && now.Sub(p.alarm) >= least {
 			names = append(names, p.lease.Name)
 		}
 	}

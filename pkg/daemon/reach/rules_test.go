@@ -172,7 +172,7 @@ func TestNewLease(t *testing.T) {
 	n.Peers = nil
 	h.mesh.Update(w.now, n)
 	w.run(60)
-	if h.mesh.Reach("node1") != nil || len(h.mesh.order) > 0 || len(h.mesh.bySource) > 0 || len(h.mesh.down) > 0 {
+	if h.mesh.Reach("node1") != nil || len(h.mesh.order) > 0 || h.mesh.bySource.Len() > 0 || h.mesh.down.Len() > 0 {
 		t.Errorf("a peer that has left is remembered")
 	}
 }

@@ -64,7 +64,7 @@ func (m *Mesh) nextInRound(moment) *target {
 		for m.position < len(m.order) {
 			t := m.order[m.position]
 			m.position++
-			if _, down := m.down[t]; !down && !t.gone {
+			if !m.down.Has(t) && !t.gone {
 				return t
 			}
 		}
@@ -89,9 +89,10 @@ func (m *Mesh) askToldFirst() {
 
 // nextDown returns the target that has been due for the longest time.
 func (m *Mesh) nextDown(now moment) (due *target) {
-	for t := range m.down {
-		if !t.next.After(now) && (due == nil || t.next.Before(due.next)) {
-			due = t
+	var earliest moment
+	for t, r := range m.down.All() {
+		if !r.next.After(now) && (due == nil || r.next.Before(earliest)) {
+			due, earliest = t, r.next
 		}
 	}
 	return due
@@ -101,8 +102,7 @@ func (m *Mesh) nextDown(now moment) (due *target) {
 // have been waiting longest.
 func (m *Mesh) nextSuspect(now moment) (next *target) {
 	m.suspects = slices.DeleteFunc(m.suspects, func(t *target) bool {
-		_, down := m.down[t]
-		t.suspect = !down && !t.gone && (t.counting().missed > 0 || t.full.suspicious() || t.forwarding.suspicious())
+		t.suspect = !m.down.Has(t) && !t.gone && (t.counting().missed > 0 || t.full.suspicious() || t.forwarding.suspicious())
 		return !t.suspect
 	})
 	for _, t := range m.suspects[:min(focus, len(m.suspects))] {
@@ -117,7 +117,7 @@ func (m *Mesh) nextSuspect(now moment) (next *target) {
 // IP until the bridge has answered.
 func (t *target) counting() *tally {
 	if t.kind == Bridges && !t.hasPods {
-		return &t.under
+		return t.under
 	}
 	return &t.main
 }
@@ -150,9 +150,10 @@ func (m *Mesh) ask(now moment, t *target) request {
 	r.body = body.encode(size)
 	t.asked++
 	t.probed, t.latest, t.told = now, purpose, body.notForwarding
-	if _, down := m.down[t]; down {
-		t.backoff = min(2*t.backoff, maxBackoff)
-		t.next = now.Add(t.backoff)
+	if r, down := m.down.Get(t); down {
+		r.backoff = min(2*r.backoff, maxBackoff)
+		r.next = now.Add(r.backoff)
+		m.down.Set(t, r)
 	}
 	m.waiting[body.token] = &sent{target: t, to: to, at: now, purpose: purpose}
 	m.counts.Sent++

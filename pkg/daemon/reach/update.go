@@ -7,15 +7,13 @@ import (
 	"slices"
 	"time"
 
-	"flannel/pkg/status"
 	"flannel/subnet"
 )
 
 // NewMesh returns a Mesh without peers. random returns a number below n, and token any
 // number.
 func NewMesh(random func(n int) int, token func() uint64) *Mesh {
-	return &Mesh{began: time.Now(), peers: map[string]*peer{}, bySource: map[netip.Addr]*target{}, down: map[*target]struct{}{},
-		waiting: map[uint64]*sent{}, changed: map[*peer]struct{}{}, linkUp: true, random: random, token: token}
+	return &Mesh{began: time.Now(), waiting: map[uint64]*sent{}, linkUp: true, random: random, token: token}
 }
 
 // Update takes what a pass has left. A peer whose lease is unchanged keeps its state,
@@ -31,14 +29,15 @@ func (m *Mesh) Update(now moment, n Network) {
 	for _, r := range n.Retained {
 		retained[r.Lease.Name] = true
 	}
+	m.peers.Reserve(len(n.Peers))
 	for _, l := range n.Peers {
 		if n.Addressing == None || rejected[l.Name] || n.Skip != nil && n.Skip(l) {
 			continue
 		}
-		p := m.peers[l.Name]
-		if p == nil {
+		p, known := m.peers.Get(l.Name)
+		if !known {
 			p = &peer{}
-			m.peers[l.Name] = p
+			m.peers.Set(l.Name, p)
 		}
 		if p.lease != l && (p.lease == nil || !sameWay(p.lease, l)) || moved {
 			m.replace(now, p, l)
@@ -48,10 +47,10 @@ func (m *Mesh) Update(now moment, n Network) {
 		}
 		p.lease, p.behind, p.retained, p.seen = l, refused[l.Name], retained[l.Name], m.passes
 	}
-	for name, p := range m.peers {
+	for name, p := range m.peers.All() {
 		if p.seen != m.passes {
 			m.drop(p)
-			delete(m.peers, name)
+			m.peers.Delete(name)
 		}
 	}
 	m.setJudging(now)
@@ -86,10 +85,10 @@ func (p *peer) follow(l *subnet.Lease) {
 func (m *Mesh) drop(p *peer) {
 	for _, t := range p.targets {
 		t.gone = true
-		delete(m.down, t)
+		m.down.Delete(t)
 		for _, a := range t.sources() {
-			if m.bySource[a] == t {
-				delete(m.bySource, a)
+			if current, _ := m.bySource.Get(a); current == t {
+				m.bySource.Delete(a)
 			}
 		}
 	}
@@ -104,13 +103,16 @@ func (m *Mesh) replace(now moment, p *peer, l *subnet.Lease) {
 			continue
 		}
 		t := &target{peer: p, at: endpoint(l, e.Subnet.Addr()), kind: m.network.Addressing,
-			state: status.UnknownReach, since: now, added: now, full: check{due: now}, forwarding: check{due: now}}
+			state: unknown, since: now, added: now, full: check{due: now}, forwarding: check{due: now}}
 		if isWindows(e.Data) {
 			t.kind = None
 		}
+		if t.kind == Bridges {
+			t.under = &tally{}
+		}
 		p.targets = append(p.targets, t)
 		for _, a := range t.sources() {
-			m.bySource[a] = t
+			m.bySource.Set(a, t)
 		}
 		// Anywhere in what is left of the round.
 		m.order = append(m.order, t)
@@ -195,7 +197,10 @@ func (m *Mesh) forgetMisses() {
 		s.missed = true // an answer still counts
 	}
 	for _, t := range m.suspects {
-		t.main.missed, t.under.missed, t.full.misses, t.forwarding.misses, t.suspect = 0, 0, 0, 0, false
+		t.main.missed, t.full.misses, t.forwarding.misses, t.suspect = 0, 0, 0, false
+		if t.under != nil {
+			t.under.missed = 0
+		}
 	}
 	m.suspects = slices.Delete(m.suspects, 0, len(m.suspects))
 }
