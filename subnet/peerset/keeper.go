@@ -122,7 +122,7 @@ func (k *Keeper) Claimed(own *subnet.Lease) bool {
 func (k *Keeper) Has(name string) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.set.known[name] != entry{}
+	return k.set.entry(name) != entry{}
 }
 
 // Accept removes all retained peers and returns how many there were.

@@ -28,11 +28,11 @@ package peerset
 
 import (
 	"errors"
-	"maps"
 	"slices"
 	"time"
 
 	"flannel/pkg/changes"
+	"flannel/pkg/compact"
 	"flannel/subnet"
 )
 
@@ -64,13 +64,13 @@ type Set struct {
 	retain time.Duration
 	judge  subnet.Judge
 
-	known     map[string]entry     // by name, what the store has, our own entry included
-	present   int                  // number of peers in known whose lease is usable
-	unjudged  map[string]bool      // names in known that judge has not validated; nil: all names; empty while a peer is withdrawn
-	withdrawn map[string]*departed // by name
-	fresh     []*departed          // those of withdrawn that the running call has added
-	shrunk    bool                 // the running call has withdrawn a peer
-	next      time.Time            // the earliest Until in withdrawn, or earlier; zero: withdrawn is empty
+	known     compact.Map[string, entry] // by name, what the store has, our own entry included
+	present   int                        // number of peers in known whose lease is usable
+	unjudged  map[string]bool            // names in known that judge has not validated; nil: all names; empty while a peer is withdrawn
+	withdrawn map[string]*departed       // by name
+	fresh     []*departed                // those of withdrawn that the running call has added
+	shrunk    bool                       // the running call has withdrawn a peer
+	next      time.Time                  // the earliest Until in withdrawn, or earlier; zero: withdrawn is empty
 	losers    map[*subnet.Lease]bool
 	resolved  bool // losers is up to date; see lost
 
@@ -139,7 +139,7 @@ type departed struct {
 // is not known yet. The peers of a mass withdrawal are retained for the time
 // retain; if it is 0, they are not.
 func New(own string, retain time.Duration) *Set {
-	return &Set{own: own, retain: retain, judge: subnet.Trusting{}, known: map[string]entry{}, withdrawn: map[string]*departed{}}
+	return &Set{own: own, retain: retain, judge: subnet.Trusting{}, withdrawn: map[string]*departed{}}
 }
 
 // SetJudge validates all leases again, and reports whether the set has changed.
@@ -151,12 +151,12 @@ func (s *Set) SetJudge(j subnet.Judge) (changed bool) {
 		s.unjudged = nil // all
 		return s.finish()
 	}
-	for name, e := range s.known {
+	for name, e := range s.known.All() {
 		was := e
 		if e, _ = s.validate(e.Entry); e == was {
 			continue
 		}
-		s.known[name] = e
+		s.known.Set(name, e)
 		if name == s.own {
 			continue
 		}
@@ -188,7 +188,7 @@ func (s *Set) Apply(updates []Change, replaced bool, now time.Time) (changed boo
 	s.judgeRest()
 	var claimants []*subnet.Lease
 	for _, c := range updates[:recorded] {
-		if e := s.known[c.Name]; e.usable && c.Name != s.own {
+		if e := s.entry(c.Name); e.usable && c.Name != s.own {
 			claimants = append(claimants, e.Lease)
 		}
 	}
@@ -212,7 +212,7 @@ func (s *Set) ApplyAll(all []Change, replaced bool, now time.Time) (changed bool
 		listed[c.Name] = true
 	}
 	all = slices.Clip(all)
-	for name := range s.known {
+	for name := range s.known.All() {
 		if !listed[name] {
 			all = append(all, Change{Name: name})
 		}
@@ -228,7 +228,7 @@ func (s *Set) SetOwn(own string) (changed bool) {
 	}
 	s.drop(own)
 	for _, name := range []string{s.own, own} {
-		if e := s.known[name]; e != (entry{}) {
+		if e := s.entry(name); e != (entry{}) {
 			s.touch(name)
 			s.rejectsDirty, s.windowsDirty, s.resolved = true, true, false
 			if name == own {
@@ -240,6 +240,12 @@ func (s *Set) SetOwn(own string) (changed bool) {
 	}
 	s.own = own
 	return s.finish()
+}
+
+// entry returns what the store has under a name.
+func (s *Set) entry(name string) entry {
+	e, _ := s.known.Get(name)
+	return e
 }
 
 // validate returns an entry with the result of the judge, and whether its lease is
@@ -262,8 +268,9 @@ func (s *Set) recordNew(updates []Change) (count int) {
 	if len(s.withdrawn) > 0 {
 		return 0
 	}
+	s.known.Reserve(len(updates))
 	for _, c := range updates {
-		if _, known := s.known[c.Name]; known {
+		if s.known.Has(c.Name) {
 			break
 		}
 		count++
@@ -275,7 +282,7 @@ func (s *Set) recordNew(updates []Change) (count int) {
 			s.rejectsDirty = s.rejectsDirty || c.Reject != ""
 			s.windowsDirty = s.windowsDirty || c.Windows
 		}
-		s.known[c.Name] = entry{Entry: c.Entry}
+		s.known.Set(c.Name, entry{Entry: c.Entry})
 		if s.unjudged != nil {
 			s.unjudged[c.Name] = true
 		}
@@ -285,14 +292,16 @@ func (s *Set) recordNew(updates []Change) (count int) {
 
 // judgeRest validates the entries that were not validated yet.
 func (s *Set) judgeRest() {
-	names := maps.Keys(s.unjudged)
 	if s.unjudged == nil {
-		names = maps.Keys(s.known)
+		s.unjudged = make(map[string]bool, s.known.Len())
+		for name := range s.known.All() {
+			s.unjudged[name] = true
+		}
 	}
-	for name := range names {
-		was := s.known[name]
+	for name := range s.unjudged {
+		was := s.entry(name)
 		e, _ := s.validate(was.Entry)
-		s.known[name] = e
+		s.known.Set(name, e)
 		if name != s.own {
 			s.count(was, e)
 		}
@@ -314,7 +323,7 @@ func (s *Set) count(old, e entry) {
 // applyChange applies one change. It returns the lease if it is a new one, which may
 // claim the subnet of a departed peer.
 func (s *Set) applyChange(c Change, replaced bool, now time.Time) (claimant *subnet.Lease) {
-	old, departed := s.known[c.Name], s.withdrawn[c.Name] // departed is nil if the peer is not withdrawn
+	old, departed := s.entry(c.Name), s.withdrawn[c.Name] // departed is nil if the peer is not withdrawn
 	// Equal does not compare Since, by which conflicts are decided.
 	for _, last := range []*subnet.Lease{old.Lease, departed.lease()} {
 		if last != nil && c.Lease != nil && last.Equal(c.Lease) && last.Since == c.Lease.Since {
@@ -334,9 +343,10 @@ func (s *Set) applyChange(c Change, replaced bool, now time.Time) (claimant *sub
 	if c.Name != s.own {
 		s.touch(c.Name)
 	}
-	s.known[c.Name] = e
 	if e == (entry{}) {
-		delete(s.known, c.Name)
+		s.known.Delete(c.Name)
+	} else {
+		s.known.Set(c.Name, e)
 	}
 	if c.Name == s.own {
 		return nil

@@ -69,7 +69,7 @@ func (s *Set) keep(d *departed) {
 	s.touch(d.Lease.Name) // before the change, for finish
 	d.retained = true
 	s.windowsDirty = s.windowsDirty || d.windows
-	s.rejectsDirty = s.rejectsDirty || s.known[d.Lease.Name].unusable()
+	s.rejectsDirty = s.rejectsDirty || s.entry(d.Lease.Name).unusable()
 }
 
 // drop forgets a withdrawn peer, and removes it from the set if it was retained. It
@@ -83,7 +83,7 @@ func (s *Set) drop(name string) {
 	delete(s.withdrawn, name)
 	s.resolved = false
 	s.windowsDirty = s.windowsDirty || d.retained && d.windows
-	s.rejectsDirty = s.rejectsDirty || s.known[name].unusable()
+	s.rejectsDirty = s.rejectsDirty || s.entry(name).unusable()
 }
 
 // expire drops the withdrawn peers whose time is over.
@@ -149,7 +149,7 @@ func (s *Set) Claimed(own *subnet.Lease) bool {
 	same := func(a, b subnet.Endpoint) bool { return a.On() && a.Subnet == b.Subnet }
 	has := func(l *subnet.Lease) bool { return same(l.V4, own.V4) || same(l.V6, own.V6) }
 	var valid []*subnet.Lease
-	for name, e := range s.known {
+	for name, e := range s.known.All() {
 		if e.Lease == nil || name == s.own {
 			continue
 		}
@@ -171,7 +171,7 @@ func compareRetained(a, b *subnet.Retained) int { return subnet.Compare(a.Lease,
 // presentLeases returns the usable leases of peers that the store has.
 func (s *Set) presentLeases() []*subnet.Lease {
 	leases := make([]*subnet.Lease, 0, s.present+len(s.withdrawn))
-	for name, e := range s.known {
+	for name, e := range s.known.All() {
 		if e.usable && name != s.own {
 			leases = append(leases, e.Lease)
 		}
@@ -225,7 +225,7 @@ func (s *Set) claims(claimants []*subnet.Lease) (claims []claim) {
 		s.fresh = nil
 	}
 	for _, l := range claimants {
-		if s.known[l.Name].Lease != l {
+		if s.entry(l.Name).Lease != l {
 			continue // it was removed by a later change of the same call
 		}
 		for _, d := range s.withdrawn {

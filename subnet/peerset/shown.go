@@ -27,7 +27,7 @@ func (s *Set) shown(name string) shown {
 	case name == s.own:
 		return shown{}
 	}
-	return shown{lease: s.known[name].Lease}
+	return shown{lease: s.entry(name).Lease}
 }
 
 // finish applies the edits of the running call to what Subnets returns, and
@@ -66,13 +66,13 @@ func (s *Set) finish() (changed bool) {
 // node, restores it.
 func (s *Set) allRejects() []subnet.Rejected {
 	var rejects []subnet.Rejected
-	for name, e := range s.known {
+	for name, e := range s.known.All() {
 		if e.Reject != "" && name != s.own {
 			rejects = append(rejects, subnet.Rejected{Name: name, Reason: e.Reject})
 		}
 	}
 	for name, d := range s.withdrawn {
-		if l := s.known[name].Lease; d.retained && l != nil {
+		if l := s.entry(name).Lease; d.retained && l != nil {
 			if err := s.judge.Check(l); err != nil && !errors.Is(err, subnet.ErrPending) {
 				rejects = append(rejects, subnet.Rejected{Name: name, Reason: err.Error()})
 			}
@@ -90,7 +90,7 @@ func (s *Set) firstWindows() (first string) {
 			first = name
 		}
 	}
-	for name, e := range s.known {
+	for name, e := range s.known.All() {
 		consider(name, e.Windows)
 	}
 	for name, d := range s.withdrawn {
