@@ -1,12 +1,15 @@
 package main
 
 import (
+	"context"
 	"os"
 	"runtime/debug"
 	"sync"
 	"time"
 
 	sd "github.com/coreos/go-systemd/v22/daemon"
+
+	"flannel/pkg/dataplane"
 )
 
 // garbagePercent is how much garbage, in percent of what is in use, the daemon's heap may
@@ -42,6 +45,19 @@ func returningMemory(notify func(string)) func(string) {
 			})
 		}
 	}
+}
+
+// leanDataplane calls releaseProgram before the first Apply, which takes most memory of the
+// start, and needs little of the program that has run until then.
+type leanDataplane struct {
+	dataplane.Dataplane
+	once sync.Once
+}
+
+// Apply implements dataplane.Dataplane.
+func (d *leanDataplane) Apply(ctx context.Context, links dataplane.Links, s dataplane.State) ([]dataplane.Refused, error) {
+	d.once.Do(releaseProgram)
+	return d.Dataplane.Apply(ctx, links, s)
 }
 
 func returnMemory() {

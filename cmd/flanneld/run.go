@@ -230,12 +230,11 @@ func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 		}
 		defer func() { err = errors.Join(err, manager.Close()) }()
 		d := &daemon.Daemon{
-			Manager: manager, Dataplane: plane, Firewall: rules, Underlay: interfaces, Parse: parseConfig,
+			Manager: manager, Dataplane: &leanDataplane{Dataplane: plane}, Firewall: rules, Underlay: interfaces, Parse: parseConfig,
 			Settings: o.Settings, Log: log, Board: board, Metrics: counts, Tally: tally, Probes: probes,
 			Echo: icmp.Echo, Notify: returningMemory(notify(log)), Watchdog: watchdog(log), EnvFile: subnetFileChanges,
 		}
 		running.Store(d)
-		releaseProgram() // what opening all these took
 		return d.Run(ctx)
 	})
 	err = tasks.Wait()
