@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"unique"
 
 	"flannel/subnet"
 )
@@ -64,7 +65,7 @@ func DecodeValue(raw []byte) (Value, error) {
 	if err := json.Unmarshal(raw, &s); err != nil {
 		return Value{}, jsonError(raw, err)
 	}
-	v := Value{BackendType: s.BackendType, Data: compact(s.BackendData), V6Data: compact(s.BackendV6Data)}
+	v := Value{BackendType: unique.Make(s.BackendType).Value(), Data: compact(s.BackendData), V6Data: compact(s.BackendV6Data)}
 	var err error
 	// A node without IPv4 writes 0.0.0.0, because flannel's format requires an address.
 	if s.PublicIP != "" && s.PublicIP != "0.0.0.0" {
