@@ -22,7 +22,14 @@ var memoryRows = []row{
 	{"released_mb", "returned to the kernel, MB", "", ""},
 	{"first_cpu_s", "CPU of the start, s", "", ""},
 	{"settle_cpu_s", "CPU from then until --settle, s", "", ""},
+	{"", "five times --settle after 20,000 leases came and went", "", ""},
+	{"churn_peak_mb", "peak resident memory, MB", "", ""},
+	{"churn_resident_mb", "resident, MB", "", ""},
+	{"churn_anonymous_mb", "of it anonymous, MB", "", ""},
 }
+
+// churn is the number of leases that come and go on a node with fewer peers than fewPeers.
+const churn, fewPeers = 20_000, 100
 
 // measureMemory measures what a daemon with vxlan and the guard's default mode keeps
 // in memory when the start is over.
@@ -34,7 +41,12 @@ func measureMemory(ctx context.Context, o Options, peers int) (column, error) {
 		return c, err
 	}
 	defer b.close()
-	for _, step := range []func(context.Context) error{b.firstSync, b.settled} {
+	steps := []func(context.Context) error{b.firstSync, b.settled}
+	if peers < fewPeers {
+		b.node.Env = append(b.node.Env, "FLANNELD_RETAIN_PEERS=0") // else the daemon would take it for a mistake
+		steps = append(steps, b.churned)
+	}
+	for _, step := range steps {
 		if err := step(ctx); err != nil {
 			return c, fmt.Errorf("%w; end of the log of the daemon: %s", err, logEnd(b.node.Log()))
 		}
@@ -49,10 +61,8 @@ func (b *bench) settled(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	select {
-	case <-time.After(b.options.settle):
-	case <-ctx.Done():
-		return ctx.Err()
+	if err := wait(ctx, b.options.settle); err != nil {
+		return err
 	}
 	after, _, err := cpu(b.node.PID())
 	if err != nil {
@@ -73,6 +83,39 @@ func (b *bench) settled(ctx context.Context) error {
 		f["released_mb"] = n / (1 << 20)
 	}
 	return nil
+}
+
+// churned has leases come and go, waits, and reads the daemon's memory.
+func (b *bench) churned(ctx context.Context) error {
+	many := peersFrom(len(b.peers), churn)
+	for _, step := range []struct {
+		put, remove []peer
+		peers       int
+	}{{many, nil, len(b.peers) + churn}, {nil, many, len(b.peers)}} {
+		reached := b.watch.expect(func(s *seen) bool { return s.full(b.backend, step.peers) })
+		if err := writePeers(ctx, b.etcd, b.backend, b.day, step.put, step.remove); err != nil {
+			return err
+		}
+		if _, err := reached(ctx); err != nil {
+			return fmt.Errorf("%d peers: %w", step.peers, err)
+		}
+	}
+	if err := wait(ctx, 5*b.options.settle); err != nil {
+		return err
+	}
+	m, err := readMemory(b.node.PID())
+	b.figures["churn_peak_mb"], b.figures["churn_resident_mb"], b.figures["churn_anonymous_mb"] = m.peak, m.resident, m.anonymous
+	return err
+}
+
+// wait waits for that long, or until ctx ends.
+func wait(ctx context.Context, long time.Duration) error {
+	select {
+	case <-time.After(long):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // peak stores the daemon's peak resident memory until now as a figure.
