@@ -55,7 +55,7 @@ func (d *Driver) removeRows(l *leaving) {
 		l.will("remove", "route %s %s", e.Key, e.Value)
 	}
 	for _, e := range d.nexthops.AllActual() {
-		l.will("remove", "nexthop object %s", e.Key.hop)
+		l.will("remove", "nexthop object %s", e.Key.packedHop)
 	}
 	l.step(func(ctx context.Context) error { return driver.Tables{d.nexthops, d.routes}.Prune(ctx, d.opts) })
 }

@@ -90,6 +90,8 @@ func (p packedHop) unpack() hop {
 	return h
 }
 
+func (p packedHop) String() string { return p.unpack().String() }
+
 // neighKey identifies a neighbour: an address on a link. Its value is the MAC
 // address.
 type neighKey struct {

@@ -41,7 +41,7 @@ func TestSharedHop(t *testing.T) {
 			put(driver.Want, dst)
 		}
 		for _, dst := range []string{"10.5.3.0/24", "10.5.2.0/24", "10.5.4.0/24"} {
-			if !r.nexthops.Wanted(nexthopKey{hop: h}) {
+			if !r.nexthops.Wanted(nexthopKey{packedHop: h.pack()}) {
 				t.Errorf("round %d: not wanted, although %s uses it", round, dst)
 			}
 			put(driver.Drop, dst)

@@ -73,7 +73,7 @@ func (d *Driver) rewriteRoutes(l *leaving, idle map[int]bool) error {
 	}
 	nexthops := d.nexthops.AllActual()
 	for _, e := range nexthops {
-		l.will("remove", "nexthop object %s", e.Key.hop)
+		l.will("remove", "nexthop object %s", e.Key.packedHop)
 	}
 	l.step(func(ctx context.Context) error {
 		errs := store.Set(ctx, rewrite)

@@ -51,7 +51,7 @@ type nexthopStore struct {
 // nexthopKey identifies an object by its hop. Of several objects of ours with the
 // same hop, routes use one.
 type nexthopKey struct {
-	hop
+	packedHop
 	extra uint32 // 0: routes use this object; else the ID of a superfluous one, which is never desired
 }
 
@@ -106,7 +106,7 @@ func (s *nexthopStore) List(context.Context) (map[nexthopKey]struct{}, error) {
 		if !s.owns(id, protocol) {
 			return nil
 		}
-		key := nexthopKey{hop: h}
+		key := nexthopKey{packedHop: packed}
 		if ids.Has(packed) {
 			key.extra = id
 		} else {
@@ -158,23 +158,22 @@ func (s *nexthopStore) resolve(r kernelRoute) hop {
 
 // reserveID reserves an ID for a hop. It is called before the object is created, so
 // that observe recognizes its notification. One ID of the range must be free.
-func (s *nexthopStore) reserveID(h hop) {
+func (s *nexthopStore) reserveID(h packedHop) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for used := true; used; {
 		s.last = s.first + (s.last+1-s.first)%nexthopRange
 		used = s.hops.Has(s.last)
 	}
-	packed := h.pack()
-	s.ids.Set(packed, s.last)
-	s.hops.Set(s.last, packed)
+	s.ids.Set(h, s.last)
+	s.hops.Set(s.last, h)
 }
 
 // idOf returns the ID of the object with a key; 0 if there is none.
 func (s *nexthopStore) idOf(key nexthopKey) uint32 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	id, _ := s.ids.Get(key.pack())
+	id, _ := s.ids.Get(key.packedHop)
 	return cmp.Or(key.extra, id)
 }
 
@@ -185,7 +184,7 @@ func (s *nexthopStore) releaseID(key nexthopKey) (id uint32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if key.extra == 0 {
-		s.ids.Delete(key.pack())
+		s.ids.Delete(key.packedHop)
 	}
 	s.hops.Delete(id)
 	return id
@@ -198,17 +197,17 @@ func (s *nexthopStore) Set(_ context.Context, entries []nexthopEntry) []error {
 		return nil
 	}
 	for _, e := range entries {
-		s.reserveID(e.Key.hop)
+		s.reserveID(e.Key.packedHop)
 	}
 	create := func(m rtnetlink.Message, e nexthopEntry) rtnetlink.Message {
-		return writeNexthop(m, unix.RTM_NEWNEXTHOP, unix.NLM_F_CREATE|unix.NLM_F_EXCL, s.idOf(e.Key), e.Key.hop)
+		return writeNexthop(m, unix.RTM_NEWNEXTHOP, unix.NLM_F_CREATE|unix.NLM_F_EXCL, s.idOf(e.Key), e.Key.unpack())
 	}
 	errs := batch(s.conn, entries, create)
-	retryOnlink(s.conn, entries, errs, func(e nexthopEntry) hop { return e.Key.hop }, create)
+	retryOnlink(s.conn, entries, errs, func(e nexthopEntry) hop { return e.Key.unpack() }, create)
 	for i, err := range errs {
 		if err != nil {
 			s.releaseID(entries[i].Key)
-			errs[i] = fmt.Errorf("%s: %w", entries[i].Key.hop, err)
+			errs[i] = fmt.Errorf("%s: %w", entries[i].Key.packedHop, err)
 		}
 	}
 	return errs
@@ -253,9 +252,9 @@ func (s *nexthopStore) observe(id uint32, protocol uint8, h hop, present bool) (
 	}
 	switch {
 	case used:
-		return nexthopKey{hop: old.unpack()}, true, true
+		return nexthopKey{packedHop: old}, true, true
 	case present && s.owns(id, protocol):
-		return nexthopKey{hop: h, extra: id}, true, false
+		return nexthopKey{packedHop: packed, extra: id}, true, false
 	}
 	return key, false, false
 }

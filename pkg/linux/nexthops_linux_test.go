@@ -69,7 +69,7 @@ func TestNexthopMissing(t *testing.T) {
 		o := newObserver(m)
 		before := o.look()
 		key := routeKey{Dst: netip.MustParsePrefix("10.5.3.0/24")}
-		id := m.store.idOf(nexthopKey{hop: before.routes[key]})
+		id := m.store.idOf(nexthopKey{packedHop: before.routes[key].pack()})
 		// The watcher is not told of writes of our own socket.
 		errs := m.conn.Batch(1, func(b rtnetlink.Message, _ int) rtnetlink.Message {
 			return writeNexthop(b, unix.RTM_DELNEXTHOP, 0, id, hop{})

@@ -140,7 +140,7 @@ func (s routeStore) Set(ctx context.Context, entries []routeEntry) []error {
 	set := func(m rtnetlink.Message, e routeEntry) rtnetlink.Message {
 		r := kernelRoute{key: e.Key, hop: e.Value, protocol: protocolBoot}
 		if !s.plain {
-			r.protocol, r.nexthop = protocolOurs, s.nexthops.idOf(nexthopKey{hop: e.Value})
+			r.protocol, r.nexthop = protocolOurs, s.nexthops.idOf(nexthopKey{packedHop: e.Value.pack()})
 		}
 		return writeRoute(m, unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, r)
 	}

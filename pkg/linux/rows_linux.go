@@ -22,10 +22,10 @@ type rows struct {
 	neighs   *reconcile.Table[neighKey, mac.Addr]
 	fdb      *reconcile.Table[fdbKey, netip.Addr]
 
-	hopUsers  compact.Map[hop, int] // number of wanted routes through a hop beyond the first; no entry: 0
-	network   map[routeKey]hop      // wanted; see addNetworkRoutes
-	foreign   map[routeKey]hop      // see routeStore; of the last list
-	diverting atomic.Bool           // it matters which routes others have into our networks; see tun.diverted
+	hopUsers  compact.Map[packedHop, int] // number of wanted routes through a hop beyond the first; no entry: 0
+	network   map[routeKey]hop            // wanted; see addNetworkRoutes
+	foreign   map[routeKey]hop            // see routeStore; of the last list
+	diverting atomic.Bool                 // it matters which routes others have into our networks; see tun.diverted
 }
 
 func newRows(c *rtnetlink.Conn, scope *scopePointer, instance string) *rows {
@@ -46,14 +46,14 @@ func newRows(c *rtnetlink.Conn, scope *scopePointer, instance string) *rows {
 // another wanted route uses it.
 func (r *rows) putRoute(f *driver.Filling, dst netip.Prefix, h hop) {
 	driver.Put(f, r.routes, routeKey{dst, defaultMetric(dst.Addr())}, h)
-	key := nexthopKey{hop: h}
-	switch others, _ := r.hopUsers.Get(h); {
+	key := nexthopKey{packedHop: h.pack()}
+	switch others, _ := r.hopUsers.Get(key.packedHop); {
 	case f.Verb == driver.Want && r.nexthops.Wanted(key):
-		r.hopUsers.Set(h, others+1)
+		r.hopUsers.Set(key.packedHop, others+1)
 	case f.Verb == driver.Drop && others > 1:
-		r.hopUsers.Set(h, others-1)
+		r.hopUsers.Set(key.packedHop, others-1)
 	case f.Verb == driver.Drop && others == 1:
-		r.hopUsers.Delete(h)
+		r.hopUsers.Delete(key.packedHop)
 	default:
 		driver.Put(f, r.nexthops, key, struct{}{})
 	}
@@ -61,6 +61,6 @@ func (r *rows) putRoute(f *driver.Filling, dst netip.Prefix, h hop) {
 
 // reset forgets what the tables wanted, which want nothing now.
 func (r *rows) reset() {
-	r.hopUsers = compact.Map[hop, int]{}
+	r.hopUsers = compact.Map[packedHop, int]{}
 	r.network = nil
 }

@@ -41,11 +41,11 @@ func (t *Table[K, V]) AllActual() []Entry[K, V] {
 	defer t.mu.Unlock()
 	var entries []Entry[K, V]
 	for key, value := range t.settled.All() {
-		entries = append(entries, Entry[K, V]{key, value})
+		entries = append(entries, Entry[K, V]{value, key})
 	}
 	for _, r := range t.rows.All() {
 		if r.exists {
-			entries = append(entries, Entry[K, V]{r.key, r.have})
+			entries = append(entries, Entry[K, V]{r.have, r.key})
 		}
 	}
 	return entries

@@ -19,8 +19,8 @@ import (
 
 // Entry is a key of a table with a value.
 type Entry[K, V comparable] struct {
+	Value V // first, because Go pads a struct whose last field has no size
 	Key   K
-	Value V
 }
 
 // Store is the system's table. It lists only entries that are ours, so only
@@ -322,11 +322,11 @@ func (t *Table[K, V]) dueEntries(wanted bool) (entries []Entry[K, V], undone []r
 		if wanted {
 			value, r.replaces = r.want, r.exists
 		}
-		entries = append(entries, Entry[K, V]{r.key, value})
+		entries = append(entries, Entry[K, V]{value, r.key})
 	}
 	if wanted {
 		for key, value := range t.missing.All() {
-			entries = append(entries, Entry[K, V]{key, value})
+			entries = append(entries, Entry[K, V]{value, key})
 		}
 	}
 	t.call++
