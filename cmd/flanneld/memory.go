@@ -24,39 +24,48 @@ func limitGarbage() {
 	}
 }
 
-// untilSettled is how long after the start the daemon has allocated what it keeps: by then,
-// probes have begun, and status and metrics have been asked for.
+// untilSettled is how long after the start, or after many changes, the daemon has allocated
+// what it keeps: by then, probes have begun, and status and metrics have been asked for.
 const untilSettled = 30 * time.Second
 
+// manyChanges is the number of changed paths after which memory is returned again.
+const manyChanges = 1000
+
 // returningMemory returns a function that calls notify and, when the daemon is ready for the
-// first time, returns the memory that its start took and no longer needs to the system, at
-// once and when the daemon has settled. A node that joins again is ready again.
+// first time, returns the memory that its start took and no longer needs to the system. A
+// node that joins again is ready again.
 func returningMemory(notify func(string)) func(string) {
 	var once sync.Once
 	return func(state string) {
 		notify(state)
 		if state == sd.SdNotifyReady {
-			once.Do(func() {
-				go func() {
-					returnMemory()
-					time.Sleep(untilSettled)
-					returnMemory()
-				}()
-			})
+			once.Do(func() { go returnMemory() })
 		}
 	}
 }
 
-// leanDataplane calls releaseProgram before the first Apply, which takes most memory of the
-// start, and needs little of the program that has run until then.
+// leanDataplane releases the program's pages before the first Apply, which takes most memory
+// of the start, and needs little of the program that has run until then. It returns memory
+// when the daemon has settled after the start, and after each manyChanges.
 type leanDataplane struct {
 	dataplane.Dataplane
-	once sync.Once
+	release, returnAll func() // releaseProgram and returnMemory
+
+	settled *time.Timer // calls returnAll; nil: there was no Apply yet
+	changed int         // paths since settled was started
 }
 
 // Apply implements dataplane.Dataplane.
 func (d *leanDataplane) Apply(ctx context.Context, links dataplane.Links, s dataplane.State) ([]dataplane.Refused, error) {
-	d.once.Do(releaseProgram)
+	d.changed += len(s.Changes)
+	switch {
+	case d.settled == nil:
+		d.release()
+		d.settled, d.changed = time.AfterFunc(untilSettled, d.returnAll), 0
+	case d.changed >= manyChanges:
+		d.settled.Reset(untilSettled)
+		d.changed = 0
+	}
 	return d.Dataplane.Apply(ctx, links, s)
 }
 

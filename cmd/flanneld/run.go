@@ -230,7 +230,7 @@ func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 		}
 		defer func() { err = errors.Join(err, manager.Close()) }()
 		d := &daemon.Daemon{
-			Manager: manager, Dataplane: &leanDataplane{Dataplane: plane}, Firewall: rules, Underlay: interfaces, Parse: parseConfig,
+			Manager: manager, Dataplane: &leanDataplane{Dataplane: plane, release: releaseProgram, returnAll: returnMemory}, Firewall: rules, Underlay: interfaces, Parse: parseConfig,
 			Settings: o.Settings, Log: log, Board: board, Metrics: counts, Tally: tally, Probes: probes,
 			Echo: icmp.Echo, Notify: returningMemory(notify(log)), Watchdog: watchdog(log), EnvFile: subnetFileChanges,
 		}
