@@ -1,5 +1,3 @@
-//go:build !windows
-
 package plugin
 
 import "context"
@@ -7,6 +5,6 @@ import "context"
 // FindEndpoint is nil: only Windows has HNS.
 var FindEndpoint func(ctx context.Context, name string) (Endpoint, error)
 
-// KillDelegateOnExit does nothing on this system. DEL waits for the delegate by a
+// KillDelegateOnExit does nothing on Linux. DEL waits for the delegate by a
 // file lock instead, see savedFile.
 func KillDelegateOnExit() error { return nil }

@@ -1,5 +1,3 @@
-//go:build !windows
-
 package bundle
 
 // program returns the name of a program, which is looked for in PATH.
