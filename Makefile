@@ -268,7 +268,7 @@ KERNELS := 6.1 6.12
 .PHONY: test-programs
 test-programs: build tools bin/strongswan/unpacked
 	@mkdir -p bin/tests
-	$(GO) test -vet=off -tags kernels -c -o bin/tests/ ./pkg/linux ./pkg/linux/guard ./pkg/firewall ./pkg/underlay
+	$(GO) test -vet=off -tags kernels -c -o bin/tests/ ./pkg/linux ./pkg/linux/firewall ./pkg/linux/guard ./pkg/linux/underlay
 	cd $(LAB) && $(GO) test -vet=off -tags kernels -c -o ../../bin/tests/ ./e2e
 
 test-kernels: ## run the tests that concern the kernel on Debian's kernels 6.1 and 6.12 in virtual machines; one kernel: KERNELS=6.1
@@ -381,13 +381,13 @@ test-other-systems: test-packages-of-kubernetes
 
 # Packages with system calls, for one architecture with other call numbers, one with 32 bits and one that is big-endian.
 # make cross compiles everything for all architectures, which takes minutes.
-SYSCALLS := ./pkg/dataplane/... ./pkg/file ./pkg/firewall ./pkg/linux/... ./pkg/underlay
+SYSCALLS := ./pkg/dataplane/... ./pkg/file ./pkg/linux/...
 # Packages that read and write bytes in the order of the machine or of a protocol, and a word of 32 or 64 bits. An emulator
 # of a processor runs their tests, but no tests in network namespaces, because those start the test program again.
 BYTES      := ./pkg/linux/charon ./pkg/encap ./pkg/probe/icmp ./pkg/mac ./pkg/linux/rtnetlink ./pkg/linux/udptunnel ./subnet/etcd/format
 # The processor of a PC runs programs of 32 bits by itself, with the system calls of such a program. The kernel of 64 bits
 # may refuse them XFRM.
-WORDS      := ./pkg/linux/rtnetlink ./pkg/linux/sandbox ./pkg/linux/udptunnel ./pkg/underlay
+WORDS      := ./pkg/linux/rtnetlink ./pkg/linux/sandbox ./pkg/linux/udptunnel ./pkg/linux/underlay
 WORD_TESTS := ^(TestRulesOfTheKernel|TestLegacyDigest|TestWithoutComments|TestFirstSync|TestRestart|TestLower|TestIPIPOfAnotherNetwork|TestTUNRestart|TestWireGuard)$$
 WORD_E2E   := ^(TestPodsOfTwoNodesTalk|TestUDPDualStack|TestWireGuardOutlivesTheDaemon)$$
 
@@ -407,7 +407,7 @@ $(addprefix test-bytes-,aarch64 arm s390x): test-bytes-%:
 test-words:
 	GOARCH=386 CGO_ENABLED=0 nice $(GO) build -o bin/386/flanneld ./cmd/flanneld
 	GOARCH=386 CGO_ENABLED=0 nice $(GO) $(TEST) $(WORDS)
-	GOARCH=386 CGO_ENABLED=0 nice $(GO) $(TEST) -run '$(WORD_TESTS)' ./pkg/linux ./pkg/firewall
+	GOARCH=386 CGO_ENABLED=0 nice $(GO) $(TEST) -run '$(WORD_TESTS)' ./pkg/linux ./pkg/linux/firewall
 	cd $(LAB) && LAB_FLANNELD=$(CURDIR)/bin/386/flanneld $(GO) $(TEST) -count=1 -run '$(WORD_E2E)' ./e2e
 
 # Pinned here rather than in go.mod, so that they are not among the dependencies.
@@ -459,7 +459,7 @@ LOAD    ?=
 JOBS    ?=
 SYSTEM  ?=
 
-stress: ## run the tests of a package COUNT times and print failures: PACKAGE=./pkg/firewall or e2e; RUN=TestX, LOAD=yes, JOBS=4, SYSTEM=windows
+stress: ## run the tests of a package COUNT times and print failures: PACKAGE=./pkg/linux/firewall or e2e; RUN=TestX, LOAD=yes, JOBS=4, SYSTEM=windows
 	@$(if $(filter e2e ./cmd/flannel-lab% cmd/flannel-lab%,$(PACKAGE)),$(MAKE) --no-print-directory build tools)
 	@$(if $(filter windows,$(SYSTEM)),$(MAKE) --no-print-directory wine)
 	@GO='$(GO)' PACKAGE='$(PACKAGE)' COUNT='$(COUNT)' RUN='$(RUN)' LOAD='$(LOAD)' JOBS='$(JOBS)' SYSTEM='$(SYSTEM)' dist/stress.sh

@@ -61,7 +61,7 @@ func within(dir string, folders ...string) bool {
 // pure are the packages that know nothing of any operating system; pkg/dataplane itself is, too.
 var pure = []string{
 	"backend", "subnet", "pkg/plan", "pkg/reconcile", "pkg/conf", "pkg/daemon", "pkg/doctor", "pkg/daemon/rollout", "pkg/cni/conflist",
-	"pkg/encap", "pkg/firewall/iptsave", "pkg/conf/flags", "pkg/conf/netconf", "pkg/logging/redact", "pkg/changes", "pkg/mac", "pkg/dataplane/driver", "pkg/daemon/reach", "pkg/status/report",
+	"pkg/encap", "pkg/firewall", "pkg/underlay", "pkg/conf/flags", "pkg/conf/netconf", "pkg/logging/redact", "pkg/changes", "pkg/mac", "pkg/dataplane/driver", "pkg/daemon/reach", "pkg/status",
 }
 
 // mayImport lists, for a folder, the packages of this module that it may use; the folders not named here (cmd) may use
@@ -86,20 +86,21 @@ var mayImport = map[string][]string{
 	"pkg/dataplane/driver":        {"pkg/dataplane", "pkg/reconcile"},
 	"pkg/linux/charon":            {"pkg/file"},
 	"pkg/linux":                   {"pkg/dataplane", "pkg/dataplane/driver", "pkg/file", "pkg/linux", "pkg/mac", "pkg/reconcile", "pkg/status/report"},
-	"pkg/windows":                 {"pkg/dataplane", "pkg/dataplane/driver", "pkg/windows/hostconfig", "pkg/file", "pkg/windows/hns", "pkg/windows/lostpods", "pkg/mac", "pkg/reconcile", "pkg/status/report"},
-	"pkg/dataplane/system":        {"pkg/dataplane", "pkg/linux", "pkg/windows"},
-	"pkg/firewall":                {"pkg/firewall/iptsave", "pkg/linux/rtnetlink"},
+	"pkg/windows":                 {"pkg/dataplane", "pkg/dataplane/driver", "pkg/windows/hostconfig", "pkg/file", "pkg/windows/hns", "pkg/windows/lostpods", "pkg/mac", "pkg/reconcile", "pkg/status/report", "pkg/underlay"},
+	"pkg/firewall":                {"pkg/firewall/iptsave"},
+	"pkg/linux/firewall":          {"pkg/firewall", "pkg/linux/rtnetlink"},
 	"pkg/encap":                   {},
 	"pkg/linux/udptunnel":         {"pkg/encap", "pkg/status/report"},
 	"pkg/daemon/instance":         {"pkg/file", "pkg/status"},
 	"pkg/windows/hns":             {"pkg/encap", "pkg/windows/hns", "pkg/mac"},
 	"pkg/windows/lostpods":        {"pkg/windows/hns"},
 	"pkg/windows/sourcevip":       {"pkg/file", "pkg/windows/hns"},
-	"pkg/underlay":                {"pkg/windows/hns", "pkg/mac", "pkg/linux/rtnetlink"},
+	"pkg/underlay":                {"pkg/mac"},
+	"pkg/linux/underlay":          {"pkg/mac", "pkg/linux/rtnetlink", "pkg/underlay"},
 	"pkg/plan":                    {"backend", "pkg/changes", "pkg/dataplane", "pkg/mac", "subnet"},
 	"pkg/status":                  {"pkg/status/report"},
 	"pkg/status/report":           {},
-	"pkg/doctor":                  {"pkg/doctor/ruleset", "pkg/encap", "pkg/firewall/iptsave", "pkg/status", "pkg/underlay", "subnet"},
+	"pkg/doctor":                  {"pkg/doctor/ruleset", "pkg/encap", "pkg/firewall", "pkg/underlay", "pkg/status", "pkg/underlay", "subnet"},
 	"pkg/cni/conflist":            {"pkg/file"},
 	"pkg/cni/install":             {"pkg/file"},
 	"pkg/cni/plugin":              {},
@@ -108,7 +109,7 @@ var mayImport = map[string][]string{
 	"pkg/conf/flags":              {"pkg/conf"},
 	"pkg/conf/netconf":            {"backend", "pkg/conf", "pkg/file", "subnet"},
 	"pkg/windows/node":            {"backend", "pkg/cni/conflist", "pkg/dataplane", "pkg/encap", "pkg/file", "pkg/windows/hns", "pkg/mac", "pkg/conf/netconf", "pkg/windows/sourcevip", "pkg/status", "pkg/underlay", "subnet"},
-	"pkg/cleanup":                 {"pkg/dataplane/system", "pkg/firewall", "pkg/daemon/instance", "pkg/windows/node", "subnet"},
+	"pkg/cleanup":                 {"pkg/dataplane/driver", "pkg/firewall", "pkg/daemon/instance", "pkg/windows/node", "subnet"},
 	"pkg/logging/redact":          {},
 	"pkg/logging":                 {"pkg/file"},
 	"pkg/windows/service":         {"pkg/file", "pkg/logging"},
@@ -181,10 +182,10 @@ var impure = []string{"github.com/vishvananda/netlink", "github.com/mdlayher/net
 
 // seams are the packages that a pure one may use although they are not pure: each has its types and its pure half beside
 // files for the operating systems. What lies behind them stays there.
-var seams = []string{"pkg/file", "pkg/firewall", "pkg/status", "pkg/underlay"}
+var seams = []string{"pkg/file"}
 
 // systems are the ends of names of files for one operating system.
-var systems = []string{"_linux", "_windows", "_unix", "_other"}
+var systems = []string{"_linux", "_windows", "_unix"}
 
 // forOneSystem says why a file is not for every operating system; "": it is.
 func (s source) forOneSystem() string {
@@ -223,7 +224,7 @@ func TestNoBuildTagsBeyondTheSeam(t *testing.T) {
 			continue
 		}
 		if why := s.forOneSystem(); why != "" {
-			t.Errorf("%s has %s: that belongs into a driver of dataplane, firewall, underlay, file or hns", s.path, why)
+			t.Errorf("%s has %s: that belongs below pkg/linux or pkg/windows, or into pkg/file", s.path, why)
 		}
 	}
 }

@@ -68,7 +68,7 @@ var values = []struct {
 	{"keys that are rejected by name", []place{{"subnet/etcd/list.go", `maxRejects = (\d+)`}, {"Documentation/running.md", `valid lease, the first (.+?)\)`},
 		{"Documentation/reliability.md", `rejected by name \(the first (.+?)\)`}, {"Documentation/etcd-security.md", `without a valid lease \| (.+?), with`}}},
 	{"value of a lease", []place{{"subnet/etcd/format/value.go", `MaxValue = (\S+ << \S+)`}, {"Documentation/etcd-security.md", `value of a lease \| (.+?);`}}},
-	{"repairs of the firewall at once", []place{{"pkg/firewall/reconcile_linux.go", `repairBurst = (\d+)`}, {"Documentation/running.md", `repairs it (\d+) times at once`}}},
+	{"repairs of the firewall at once", []place{{"pkg/linux/firewall/reconcile_linux.go", `repairBurst = (\d+)`}, {"Documentation/running.md", `repairs it (\d+) times at once`}}},
 	{"Linux' port of vxlan", []place{{"backend/vxlan/mixed.go", `linuxPort = (\d+)`}, {"Documentation/backends.md", "`Port` \\| (84\\d+) \\|"},
 		{"Documentation/backends.md", `UDP (\d+) \(with Windows`}, {"Documentation/troubleshooting.md", "accept before it (\\d+)/udp"}, {"Documentation/install.md", `vxlan (\d+)/udp`}}},
 	{"Windows' port of vxlan", []place{{"backend/vxlan/mixed.go", `windowsPort = (\d+)`}, {"Documentation/backends.md", "`Port` \\| (4\\d+) \\|"},

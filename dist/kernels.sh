@@ -22,8 +22,8 @@ tests() {
 		;;
 	all)
 		cat <<-END
-			firewall pkg/firewall TestRestartsLeaveNoGap TestDriftNFTables TestDriftIPTablesLegacy TestNFTablesAdoption
-			firewall pkg/firewall TestDriftIPTablesNFT TestSwitching
+			firewall pkg/linux/firewall TestRestartsLeaveNoGap TestDriftNFTables TestDriftIPTablesLegacy TestNFTablesAdoption
+			firewall pkg/linux/firewall TestDriftIPTablesNFT TestSwitching
 			linux pkg/linux TestWireGuard TestWireGuardDrift TestWireGuardAdoption TestIPIPOfAnotherNetwork TestIPsecPolicies TestTUNDriftIsRepaired TestTUNRestart
 			e2e cmd/flannel-lab/e2e TestUDP TestExtension TestAlloc
 			e2e cmd/flannel-lab/e2e TestMissingModule TestIPIP TestIPIPDrift TestIPIPAmongBackends TestIPIPAdoption TestIPIPDualStack TestHandbackIPIP
@@ -32,7 +32,7 @@ tests() {
 			e2e cmd/flannel-lab/e2e TestIPsec TestIPsecDrift TestIPsecAdoption TestIPsecDualStack
 			e2e cmd/flannel-lab/e2e TestIPsecOptions TestIPsecRollout
 			linux pkg/linux TestFirstSync TestRestart TestAdoption TestPlainRoutes TestTwoOnOneMachine TestFound
-			underlay pkg/underlay TestRead TestWatch
+			underlay pkg/linux/underlay TestRead TestWatch
 			linux pkg/linux TestGuardSets TestGuardTrial TestGuardCleanup TestGuardHoldsBackNewPeers
 			guard pkg/linux/guard TestImpostor TestOwnersFollowLeases TestTranslated TestTrialWaitsForPeers TestNodeJoins
 			e2e cmd/flannel-lab/e2e TestAdoptionOfWhatFlannelLeft

@@ -14,7 +14,7 @@ fi
 
 cd "$(dirname "$0")/.."
 : "${GO:=go}" "${COUNT:=50}" "${RUN:=}" "${LOAD:=}" "${JOBS:=$(nproc)}" "${SYSTEM:=linux}"
-: "${PACKAGE:?names a package: make stress PACKAGE=./pkg/firewall COUNT=50}"
+: "${PACKAGE:?names a package: make stress PACKAGE=./pkg/linux/firewall COUNT=50}"
 
 case $PACKAGE in
 *...)

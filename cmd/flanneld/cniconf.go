@@ -12,7 +12,6 @@ import (
 	"flannel/pkg/cni/conflist"
 	"flannel/pkg/conf/flags"
 	"flannel/pkg/probe"
-	"flannel/pkg/underlay"
 	"flannel/pkg/windows/node"
 )
 
@@ -140,7 +139,7 @@ func (c *call) cniSources() node.CNISources {
 		},
 		NetConfName: netConfName(c.options), NetConfRemote: !c.Kube.On, Backends: backends(), SubnetFile: c.SubnetFile,
 		HNS: node.OpenHNS(), KubeProxyDSR: probe.KubeProxyDSR, Log: c.log,
-		Underlay: func() (underlay.Snapshot, error) { return underlay.Read(underlay.Options{}) },
+		Underlay: anyUnderlay,
 	}
 	// Networks of Services are in the Kubernetes API also if the leases are in etcd.
 	if c.Kube.On || c.Kube.named() {

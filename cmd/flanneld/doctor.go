@@ -115,7 +115,7 @@ func (o *options) store() probe.Store {
 // daemon is asked for, and those set by the command's own flags.
 func (o *options) probeOptions() probe.Options {
 	look := probe.Options{Version: version.String(), SubnetFile: o.SubnetFile, VIPFile: node.VIPFile(o.SubnetFile), JournalFile: node.JournalFile(o.SubnetFile),
-		Commands: commandNames()}
+		Commands: commandNames(), Underlay: anyUnderlay}
 	look.PodResults = podResults()
 	for _, path := range []string{"/k/SourceVip.json", "/k/SourceVipRequest.json", "/sourcevip/sourceVip.json", "/sourcevip/sourceVipRequest.json"} {
 		look.LeftFiles = append(look.LeftFiles, systemPath(path)) // files of the scripts of Microsoft/SDN and sig-windows-tools

@@ -15,7 +15,7 @@ func introduction(o options, p process) string {
 		return ""
 	}
 	iface := "none can be chosen yet (--iface)"
-	if snapshot, err := underlay.Read(o.Underlay); err == nil {
+	if snapshot, err := readUnderlay(o.Underlay); err == nil {
 		if link, err := chooseAny(snapshot, o.Underlay); err == nil {
 			iface = fmt.Sprintf("%s, that of the default route (--iface)", link.Name)
 		}

@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"flannel/pkg/linux/sandbox"
 	"flannel/pkg/logging"
 	"flannel/pkg/windows/service"
 )
@@ -20,7 +19,7 @@ func main() {
 	// cobra would refuse to run when started from Windows' Explorer. To find out, it
 	// asks for the parent process.
 	cobra.MousetrapHelpText = ""
-	p := process{args: os.Args[1:], environ: os.Environ(), stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, confine: sandbox.NoNetwork}
+	p := process{args: os.Args[1:], environ: os.Environ(), stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, confine: confine}
 	p.terminal = term.IsTerminal(int(os.Stderr.Fd()))
 	p.screen = screenOf(os.Stdout)
 	if service.Started(p.args) {

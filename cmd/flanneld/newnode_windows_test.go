@@ -15,7 +15,7 @@ import (
 	"flannel/internal/test/hnstest/wine"
 	"flannel/internal/test/logtest"
 	"flannel/pkg/dataplane"
-	"flannel/pkg/dataplane/system"
+	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/windows/hns"
 	"flannel/pkg/windows/hostconfig"
 	"flannel/pkg/windows/node"
@@ -109,7 +109,7 @@ func TestNewNode(t *testing.T) {
 // join makes the network and the subnet file as the daemon does.
 func join(t *testing.T, dir, file, own string) {
 	t.Helper()
-	plane, err := system.New(system.Options{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), StateDir: filepath.Dir(file)})
+	plane, err := openPlane(driver.Options{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), StateDir: filepath.Dir(file)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,7 +11,7 @@ import (
 // node returns this node for commands that change its state. They have no flag for
 // host-local's dataDir, so they look for kube-proxy's source VIP in the usual one.
 func (c *call) node() cleanup.Node {
-	return cleanup.Node{SubnetFile: c.SubnetFile, DataDir: usualDataDir(), Log: c.log}
+	return cleanup.Node{SubnetFile: c.SubnetFile, DataDir: usualDataDir(), Log: c.log, System: removers}
 }
 
 const aboutCleanup = `Removes everything that flanneld and flannel left on this node: devices, routes, firewall rules and files.

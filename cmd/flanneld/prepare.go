@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"flannel/pkg/dataplane"
-	"flannel/pkg/dataplane/system"
+	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/windows/node"
 )
 
@@ -78,5 +78,8 @@ func (c *call) bindSwitch(ctx context.Context, raw []byte) (dataplane.Prepared, 
 		return dataplane.Prepared{}, err
 	}
 	onWaiting := func(why error) { c.log.Info("preparing the adapter", "state", why) }
-	return node.Prepare(ctx, system.Options{Log: c.log, StateDir: filepath.Dir(c.SubnetFile)}, config, maker, interfaces, onWaiting)
+	bind := func(dev dataplane.Device) (dataplane.Prepared, error) {
+		return prepareSwitch(ctx, driver.Options{Log: c.log, StateDir: filepath.Dir(c.SubnetFile)}, dev, onWaiting)
+	}
+	return node.Prepare(ctx, c.log, config, maker, interfaces, onWaiting, bind)
 }

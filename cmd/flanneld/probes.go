@@ -1,14 +1,20 @@
 package main
 
 import (
+	"io"
 	"log/slog"
 	"sync"
 
 	"flannel/pkg/daemon/reach"
-	"flannel/pkg/probe/icmp"
 	"flannel/pkg/status"
 	"flannel/pkg/status/metrics"
 )
+
+// probeConn is a socket by which peers are probed.
+type probeConn interface {
+	reach.Conn
+	io.Closer
+}
 
 // newProber opens the prober; it is nil if there is to be none, or no permission for it.
 // The caller must call close.
@@ -17,7 +23,7 @@ func newProber(o options, log *slog.Logger, board *status.Board, counts *metrics
 	if !o.Probe || o.OS == "windows" { // whose hosts have no address in the pod network
 		return nil, close
 	}
-	conn, err := icmp.Open(reach.Magic)
+	conn, err := openProbes()
 	if err != nil {
 		reach.Unavailable(log, err)
 		return nil, close

@@ -19,7 +19,7 @@ import (
 	"flannel/pkg/daemon/instance"
 	"flannel/pkg/dataplane"
 	"flannel/pkg/dataplane/driver"
-	"flannel/pkg/dataplane/system"
+	"flannel/pkg/dataplane/extension"
 	"flannel/pkg/file"
 	"flannel/pkg/firewall"
 	"flannel/pkg/logging"
@@ -190,7 +190,7 @@ func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 		return err
 	}
 	defer closeLater(plane.Close)
-	rules, err := firewall.New(firewall.Options{Log: log, Instance: instance.Of(o.SubnetFile), Resync: o.FirewallResync,
+	rules, err := openFirewall(firewall.Options{Log: log, Instance: instance.Of(o.SubnetFile), Resync: o.FirewallResync,
 		Repaired: func() { counts.Repaired("firewall", 1) }})
 	if err != nil {
 		return err
@@ -253,8 +253,24 @@ func newPlane(o options, log *slog.Logger, counts *metrics.Metrics, tally *recon
 		counts.Table(table, entries, done)
 		tally.Add(table, done)
 	}
-	return system.New(system.Options{Log: log, Instance: instance.Of(o.SubnetFile), Report: report,
+	return openPlane(driver.Options{Log: log, Instance: instance.Of(o.SubnetFile), Report: report,
 		Repairs: driver.NewRepairs(log, counts.Repaired), StateDir: filepath.Dir(o.SubnetFile), PodResults: podResults(), KeyFile: o.WireGuardKey, Tunnels: counts.Tunnels})
+}
+
+// openPlane opens the driver of this system, around which package extension runs commands.
+// The caller closes it.
+func openPlane(o driver.Options) (dataplane.Dataplane, error) {
+	d, err := openDriver(o)
+	if err != nil {
+		return nil, err
+	}
+	return extension.New(d, o), nil
+}
+
+// rulesWriter is a daemon.Firewall that must be closed, which leaves the rules.
+type rulesWriter interface {
+	daemon.Firewall
+	io.Closer
 }
 
 // compareEvery is the interval of full comparisons with the kernel, in addition

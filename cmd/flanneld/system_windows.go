@@ -1,32 +1,66 @@
 package main
 
 import (
-	"io"
-	"os"
+	"context"
+	"errors"
+	"net/netip"
 	"path/filepath"
 
-	"golang.org/x/sys/windows"
+	"flannel/pkg/cleanup"
+	"flannel/pkg/dataplane"
+	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/firewall"
+	"flannel/pkg/windows"
+	"flannel/pkg/windows/node"
 )
+
+// readUnderlay and watchUnderlay are for the choice of the interface to the other nodes.
+var readUnderlay, watchUnderlay = windows.ReadUnderlay, windows.WatchUnderlay
+
+// confine is nil: a process cannot give up the use of the network.
+var confine func() error
+
+// removers are for the commands cleanup and handback. The firewall has one rule of ours,
+// that of the command prepare.
+var removers = cleanup.System{
+	Driver: windows.Cleanup,
+	Handback: func(context.Context, driver.Options, []netip.Prefix, bool) ([]string, error) {
+		return nil, errors.New("there is nothing to hand back on this system: flannel adopts what flanneld made")
+	},
+	Firewall: func(ctx context.Context, o firewall.Options, dryRun bool) ([]string, error) {
+		return node.RemoveFirewallRule(ctx, o.Log, dryRun), nil
+	},
+}
+
+// openDriver opens HNS and the IP stack and starts to watch them. The caller closes it.
+func openDriver(o driver.Options) (dataplane.Dataplane, error) { return windows.Open(o) }
+
+// noRules is the writer of the firewall's rules on Windows, where HNS masquerades.
+type noRules struct{}
+
+func openFirewall(firewall.Options) (rulesWriter, error) { return noRules{}, nil }
+
+func (noRules) Apply(context.Context, firewall.Config) (int, error) { return 0, nil }
+
+// Changes never receives.
+func (noRules) Changes() <-chan struct{} { return nil }
+
+func (noRules) Close() error { return nil }
+
+// openProbes returns an error: the hosts have no address in the pod network, so that peers
+// cannot be probed.
+func openProbes() (probeConn, error) { return nil, errors.ErrUnsupported }
+
+// prepareSwitch is for the command prepare.
+var prepareSwitch = windows.Prepare
+
+// daemonBeside returns nil: the lock of the subnet file finds flanneld.
+func (c *call) daemonBeside() error { return nil }
+
+// releaseProgram does nothing: Windows trims the working sets of processes itself.
+func releaseProgram() {}
 
 // systemPath converts the Linux path of a system file. The file is on drive C:,
 // where the CNI plugin looks for it, even if flanneld was started from another
 // drive.
 func systemPath(path string) string { return "C:" + filepath.FromSlash(path) }
-
-// enableSequences lets a console interpret control sequences, which it does not
-// by default.
-func enableSequences(w io.Writer) (restore func(), err error) {
-	f, ok := w.(*os.File)
-	if !ok {
-		return func() {}, nil
-	}
-	console := windows.Handle(f.Fd())
-	var mode uint32
-	if err := windows.GetConsoleMode(console, &mode); err != nil {
-		return nil, os.NewSyscallError("GetConsoleMode", err)
-	}
-	if err := windows.SetConsoleMode(console, mode|windows.ENABLE_VIRTUAL_TERMINAL_PROCESSING); err != nil {
-		return nil, os.NewSyscallError("SetConsoleMode", err)
-	}
-	return func() { _ = windows.SetConsoleMode(console, mode) }, nil
-}

@@ -24,9 +24,12 @@ type machineUnderlay struct {
 
 // newUnderlay watches the interfaces until ctx ends.
 func newUnderlay(ctx context.Context, o underlay.Options, log *slog.Logger) (*machineUnderlay, error) {
-	changes, err := underlay.Watch(ctx)
-	return &machineUnderlay{options: o, read: underlay.Read, changes: changes, log: log}, err
+	changes, err := watchUnderlay(ctx)
+	return &machineUnderlay{options: o, read: readUnderlay, changes: changes, log: log}, err
 }
+
+// anyUnderlay reads the interfaces without the user's flags.
+func anyUnderlay() (underlay.Snapshot, error) { return readUnderlay(underlay.Options{}) }
 
 func (u *machineUnderlay) Changes() <-chan struct{} { return u.changes }
 

@@ -13,7 +13,7 @@ import (
 	"slices"
 
 	"flannel/pkg/daemon/instance"
-	"flannel/pkg/dataplane/system"
+	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/firewall"
 	"flannel/pkg/windows/node"
 	"flannel/subnet"
@@ -24,6 +24,18 @@ type Node struct {
 	SubnetFile string
 	DataDir    string // of host-local; only used on Windows
 	Log        *slog.Logger
+	System     System
+}
+
+// System has the functions of one operating system. Each returns a description of what it
+// did, or with dryRun would do.
+type System struct {
+	// Driver removes the devices, routes and networks. networks are the pod networks.
+	Driver func(ctx context.Context, o driver.Options, networks []netip.Prefix, dryRun bool) ([]string, error)
+	// Handback converts routes to the form of flannel's.
+	Handback func(ctx context.Context, o driver.Options, networks []netip.Prefix, dryRun bool) ([]string, error)
+	// Firewall removes the rules in the firewall.
+	Firewall func(ctx context.Context, o firewall.Options, dryRun bool) ([]string, error)
 }
 
 // Remove removes everything that flanneld or flannel created in this node's kernel or
@@ -31,24 +43,20 @@ type Node struct {
 // The subnet file and the lease stay. It returns a description of each object that it
 // removed, or with dryRun would remove.
 func (n Node) Remove(ctx context.Context, dryRun bool) (removed []string, err error) {
-	name := instance.Of(n.SubnetFile)
 	fromVIP, err1 := n.releaseVIP(ctx, dryRun) // before its network is deleted
-	fromSystem, err2 := system.Cleanup(ctx, n.options(), n.networks(), dryRun)
-	fromFirewall, err3 := firewall.Cleanup(ctx, firewall.Options{Log: n.Log, Instance: name}, dryRun)
-	if runtime.GOOS == "windows" {
-		fromFirewall = append(fromFirewall, node.RemoveFirewallRule(ctx, n.Log, dryRun)...)
-	}
+	fromSystem, err2 := n.System.Driver(ctx, n.options(), n.networks(), dryRun)
+	fromFirewall, err3 := n.System.Firewall(ctx, firewall.Options{Log: n.Log, Instance: instance.Of(n.SubnetFile)}, dryRun)
 	return slices.Concat(fromVIP, fromSystem, fromFirewall), errors.Join(err1, err2, err3)
 }
 
 // Handback converts flanneld's routes to the form of flannel's. It returns a
 // description of each change that it made, or with dryRun would make.
 func (n Node) Handback(ctx context.Context, dryRun bool) (done []string, err error) {
-	return system.Handback(ctx, n.options(), n.networks(), dryRun)
+	return n.System.Handback(ctx, n.options(), n.networks(), dryRun)
 }
 
-func (n Node) options() system.Options {
-	return system.Options{Log: n.Log, Instance: instance.Of(n.SubnetFile), StateDir: filepath.Dir(n.SubnetFile)}
+func (n Node) options() driver.Options {
+	return driver.Options{Log: n.Log, Instance: instance.Of(n.SubnetFile), StateDir: filepath.Dir(n.SubnetFile)}
 }
 
 // networks returns the pod networks in the subnet file, none if it cannot be read.

@@ -1,32 +1,15 @@
-// Package firewall keeps the node's masquerade and forward rules in the kernel. The rules are one list, computed by a
-// pure function from a Config (Rules). One of two writers translates them for the kernel:
-//
-//   - IPTables uses the nft or the legacy variant of iptables, whichever the host uses. It reads chain by chain (see
-//     readOnce), compares parsed rules, and replaces differing chains in one iptables-restore transaction.
-//   - NFTables has tables of its own, flannel-ipv4 and flannel-ipv6. It reads and writes them by netlink and starts no
-//     program.
-//
-// The kernel treats the two differently in one point: an ACCEPT in our FLANNEL-FWD ends iptables' FORWARD chain, while
-// an accept in an nftables chain does not override a drop in another table.
-//
-// Because of that ACCEPT, our jumps come after the rules of others. They are appended to FORWARD and POSTROUTING, and
-// an existing jump is never moved, because network policy engines, kube-proxy and administrators insert rules before it
-// and rely on them. There is one exception: if FORWARD ends with a DROP or REJECT of every packet, a new jump is
-// inserted right before that rule. A jump that is missing, duplicated or has other arguments is repaired (planJump).
-//
-// Cost: each resync asks the kernel with a few system calls whether our chains and the jumps to them changed (in the
-// legacy variant: whether the whole table changed). Only if they did, the chains are read, and iptables -S is started for
-// those of our own chains that changed.
+// Package firewall computes the node's masquerade and forward rules. The rules are one list, a pure function of a Config
+// (Rules), in terms that are neither iptables' nor nftables'. Package linux/firewall writes them into the kernel. On
+// Windows, HNS masquerades.
 package firewall
 
 import (
 	"log/slog"
 	"net/netip"
-	"slices"
 	"time"
 )
 
-// Options are what New needs.
+// Options are what a writer of the rules needs.
 type Options struct {
 	Log      *slog.Logger
 	Instance string // see package instance
@@ -90,38 +73,14 @@ type Chain struct {
 const (
 	postrtg = "FLANNEL-POSTRTG"
 	fwd     = "FLANNEL-FWD"
-
-	forwardChain = "FORWARD"
 )
 
-// chains returns all chains that the default flanneld instance can own in one family, without rules.
-func chains() []Chain {
+// Chains returns all chains that the default flanneld instance can own in one family, without rules.
+func Chains() []Chain {
 	return []Chain{
 		{Name: postrtg, Table: "nat", Parent: "POSTROUTING", Comment: "flanneld masq", NFTName: "postrtg"},
-		{Name: fwd, Table: "filter", Parent: forwardChain, Comment: "flanneld forward", NFTName: "forward"},
+		{Name: fwd, Table: "filter", Parent: "FORWARD", Comment: "flanneld forward", NFTName: "forward"},
 	}
-}
-
-// instance is the name of a flanneld, if several run on one host (see package instance). "" is the default instance,
-// whose chains and tables have flannel's names.
-type instance string
-
-func (i instance) suffix() string {
-	if i == "" {
-		return ""
-	}
-	return "-" + string(i)
-}
-
-// chains returns all chains that this instance can own in one family, without rules.
-func (i instance) chains() []Chain { return i.addSuffix(chains()) }
-
-// addSuffix appends this instance's suffix to the chains' names. In nftables the table has the suffix instead.
-func (i instance) addSuffix(chains []Chain) []Chain {
-	for j := range chains {
-		chains[j].Name += i.suffix()
-	}
-	return chains
 }
 
 // kubeMark is set by kube-proxy on packets that it masquerades itself.
@@ -133,7 +92,7 @@ func Rules(c Config, f Family) []Chain {
 		return nil
 	}
 	var want []Chain
-	for _, chain := range chains() {
+	for _, chain := range Chains() {
 		switch {
 		case chain.Name == postrtg && c.Masquerade:
 			chain.Rules = masquerade(f, c.RandomFully)
@@ -167,25 +126,4 @@ func multicast(p netip.Prefix) netip.Prefix {
 		return netip.MustParsePrefix("224.0.0.0/4")
 	}
 	return netip.MustParsePrefix("ff00::/8")
-}
-
-// omitted says which parts of our rules the kernel or iptables refuses, although the rules work without them.
-type omitted struct {
-	random  bool // masquerading with random source ports
-	comment bool // a chain of ours is known by its name, and a jump by the chain it leads to
-}
-
-// from returns a copy of want without what is omitted.
-func (o omitted) from(want []Chain) []Chain {
-	plain := slices.Clone(want)
-	for i, c := range want {
-		plain[i].Rules = slices.Clone(c.Rules)
-		if o.comment {
-			plain[i].Comment = ""
-		}
-		for j := range c.Rules {
-			plain[i].Rules[j].RandomFully = c.Rules[j].RandomFully && !o.random
-		}
-	}
-	return plain
 }

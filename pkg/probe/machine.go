@@ -14,7 +14,6 @@ import (
 
 	"flannel/pkg/doctor"
 	"flannel/pkg/logging/redact"
-	"flannel/pkg/underlay"
 	"flannel/pkg/windows/hns"
 	"flannel/pkg/windows/lostpods"
 	"flannel/pkg/windows/sourcevip"
@@ -33,9 +32,6 @@ type machine struct {
 func (m machine) probes(o Options, s *doctor.Snapshot) []probe {
 	w := &s.Windows
 	return []probe{
-		factProbe(&s.Interfaces, withoutContext(func() (underlay.Snapshot, error) {
-			return underlay.FromStack(m.stack, underlay.Options{})
-		})),
 		factProbe(&s.Processes, withoutContext(func() ([]doctor.Process, error) { return m.daemons(o.Commands) })),
 		factProbe(&w.HNS, m.version),
 		factProbe(&w.Networks, m.networks),

@@ -20,6 +20,8 @@ import (
 	"flannel/pkg/doctor"
 	"flannel/pkg/mac"
 	"flannel/pkg/status"
+	"flannel/pkg/underlay"
+	"flannel/pkg/windows"
 	"flannel/pkg/windows/hns"
 	"flannel/subnet"
 )
@@ -61,7 +63,8 @@ func newNode(t *testing.T, network hns.Network) *node {
 	dir := t.TempDir()
 	n.o = Options{Version: "test", SubnetFile: filepath.Join(dir, "subnet.env"), VIPFile: filepath.Join(dir, "source-vip.json"), DataDir: filepath.Join(dir, "networks"),
 		JournalFile: filepath.Join(dir, "hns.json"), LeftFiles: []string{filepath.Join(dir, "SourceVip.json"), filepath.Join(dir, "SourceVipRequest.json")},
-		ConfDir: filepath.Join(dir, "net.d"), BinDirs: []string{filepath.Join(dir, "bin")}, Commands: []string{"status", "service"}, Timeout: 30 * time.Second}
+		ConfDir: filepath.Join(dir, "net.d"), BinDirs: []string{filepath.Join(dir, "bin")}, Commands: []string{"status", "service"}, Timeout: 30 * time.Second,
+		Underlay: func() (underlay.Snapshot, error) { return windows.UnderlayOf(n.m, underlay.Options{}) }}
 	if _, err := subnet.WriteEnv(n.o.SubnetFile, subnet.Env{V4Network: pfx("10.244.0.0/16"), V4Subnet: pfx("10.244.1.0/24"), MTU: 1450}); err != nil {
 		t.Fatal(err)
 	}

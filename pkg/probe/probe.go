@@ -19,6 +19,7 @@ import (
 
 	"flannel/pkg/doctor"
 	"flannel/pkg/status"
+	"flannel/pkg/underlay"
 	"flannel/subnet"
 )
 
@@ -37,6 +38,8 @@ type Options struct {
 	LeftFiles   []string // files of other scripts; those that exist are in the Snapshot
 	Commands    []string // arguments with which flanneld is not the daemon
 	Peer        string   // name, subnet or address of a peer to which the path is tested; "": some are chosen
+	// Underlay reads the interfaces of this machine.
+	Underlay func() (underlay.Snapshot, error)
 	// Cluster reads the store of leases; nil: it is not read.
 	Cluster func(context.Context) doctor.Cluster
 	Timeout time.Duration // 0: 5 s
@@ -115,6 +118,7 @@ func shortlyAfter(ctx context.Context) <-chan struct{} {
 // common returns the probes for all systems.
 func common(o Options, s *doctor.Snapshot) []probe {
 	probes := []probe{
+		factProbe(&s.Interfaces, withoutContext(o.Underlay)),
 		factProbe(&s.Env, withoutContext(func() (subnet.Env, error) { return subnet.ReadEnv(o.SubnetFile) })),
 		factProbe(&s.Daemon, func(ctx context.Context) (doctor.Answer, error) { return daemon(ctx, o.SubnetFile) }),
 		{

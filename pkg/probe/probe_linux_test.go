@@ -18,7 +18,9 @@ import (
 	"flannel/internal/test/eventually"
 	"flannel/internal/test/nstest"
 	"flannel/pkg/doctor"
+	kernel "flannel/pkg/linux/underlay"
 	"flannel/pkg/status"
+	"flannel/pkg/underlay"
 )
 
 func sh(t *testing.T, script string) string {
@@ -66,7 +68,8 @@ func TestRead(t *testing.T) {
 		conf := t.TempDir()
 		sh(t, `cd `+conf+`; mkdir net.d bin; echo '{"type":"flannel"}' > net.d/10-flannel.conf; echo x > net.d/readme; echo x > net.d/05-x.conflist
 			touch bin/flannel bin/bridge; chmod 755 bin/flannel; mkdir bin/dir`)
-		o := Options{Version: "test", SubnetFile: "/run/flannel/subnet.env", ConfDir: conf + "/net.d", BinDirs: []string{conf + "/none", conf + "/bin"}, DataDir: conf + "/networks", Timeout: time.Minute}
+		o := Options{Version: "test", SubnetFile: "/run/flannel/subnet.env", ConfDir: conf + "/net.d", BinDirs: []string{conf + "/none", conf + "/bin"}, DataDir: conf + "/networks", Timeout: time.Minute,
+			Underlay: func() (underlay.Snapshot, error) { return kernel.Read(underlay.Options{}) }}
 		sh(t, "mkdir -p "+o.DataDir+"/cbr0; cd "+o.DataDir+"/cbr0; touch lock last_reserved_ip.0; for i in $(seq 2 254); do echo dead > 10.5.3.$i; done")
 		sh(t, listAll) // the first time, it may load modules
 		before := sh(t, listAll)
@@ -232,7 +235,8 @@ func TestTimeoutAndErrors(t *testing.T) {
 	hang := make(chan struct{})
 	defer close(hang)
 	s := Read(t.Context(), Options{SubnetFile: filepath.Join(dir, "subnet.env"), ConfDir: filepath.Join(dir, "none"), Timeout: 300 * time.Millisecond,
-		Cluster: func(context.Context) doctor.Cluster { <-hang; return doctor.Cluster{} }})
+		Underlay: func() (underlay.Snapshot, error) { return kernel.Read(underlay.Options{}) },
+		Cluster:  func(context.Context) doctor.Cluster { <-hang; return doctor.Cluster{} }})
 	if why := s.Cluster.Ahead.WhyNot; s.Cluster.Ahead.Known || why == "" {
 		t.Errorf("the store hangs: %q", why)
 	}

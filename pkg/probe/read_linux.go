@@ -23,7 +23,6 @@ import (
 	"flannel/pkg/doctor"
 	"flannel/pkg/doctor/ruleset"
 	"flannel/pkg/linux/rtnetlink"
-	"flannel/pkg/underlay"
 	"flannel/pkg/windows/sourcevip"
 )
 
@@ -38,9 +37,6 @@ func system(o Options, s *doctor.Snapshot) []probe {
 		l.Kernel = unix.ByteSliceToString(name.Release[:])
 	}
 	return []probe{
-		factProbe(&s.Interfaces, withoutContext(func() (underlay.Snapshot, error) {
-			return underlay.Read(underlay.Options{})
-		})),
 		factProbe(&s.Processes, withoutContext(func() ([]doctor.Process, error) { return daemons(o.Commands) })),
 		factProbe(&l.Sysctls, withoutContext(sysctls)),
 		factProbe(&l.Devices, withoutContext(devices)),

@@ -16,6 +16,8 @@ import (
 	"flannel/internal/test/eventually"
 	"flannel/internal/test/hnstest/wine"
 	"flannel/pkg/doctor"
+	"flannel/pkg/underlay"
+	driver "flannel/pkg/windows"
 )
 
 // TestMain lets copies of the test binary replace other programs: with the
@@ -86,6 +88,7 @@ func TestRead(t *testing.T) {
 	start(t, "kubelet.exe", "wait-for-input")
 	start(t, "kube-proxy.exe", "wait-for-input", "--hostname-override", "win 1", "--source-vip=10.244.1.2")
 
+	n.o.Underlay = func() (underlay.Snapshot, error) { return driver.ReadUnderlay(underlay.Options{}) }
 	s := Read(t.Context(), n.o)
 	eventually.True(t, "no handle is open", func() bool { return n.m.OpenHandles() == 0 })
 	if len(n.m.Changes()) > 0 || len(n.m.Log()) == 0 {

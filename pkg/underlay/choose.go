@@ -182,7 +182,7 @@ func byRegex(s Snapshot, text string, match func(string) bool) []candidate {
 func byReach(s Snapshot, to netip.Addr) candidate {
 	c := candidate{why: "--iface-can-reach=" + to.String(), preferred: []netip.Addr{s.Reach.Source}}
 	if s.Reach.Index > 0 { // on Windows, unused adapters have index 0
-		c.iface = s.byIndex(s.Reach.Index)
+		c.iface = s.ByIndex(s.Reach.Index)
 	}
 	c.problem = cmp.Or(s.Reach.Problem, "no route to this address")
 	return c
@@ -202,7 +202,7 @@ func byDefaultRoute(s Snapshot, v4, v6 bool, p past) []candidate {
 	slices.SortStableFunc(defaults, func(a, b Default) int { return p.byRoute(s.placeOf(a), s.placeOf(b)) })
 	var all []candidate
 	for _, d := range defaults {
-		in := s.byIndex(d.Index)
+		in := s.ByIndex(d.Index)
 		if d.V6 == v4 || in == nil { // the other family, or an interface that is gone
 			continue
 		}
@@ -226,7 +226,7 @@ func byDefaultRoute(s Snapshot, v4, v6 bool, p past) []candidate {
 // placeOf returns the interface and the metric of a default route; the zero place, if
 // the interface is gone.
 func (s Snapshot) placeOf(d Default) place {
-	if in := s.byIndex(d.Index); in != nil {
+	if in := s.ByIndex(d.Index); in != nil {
 		return place{in.Name, d.Metric}
 	}
 	return place{}
@@ -236,16 +236,16 @@ func (s Snapshot) placeOf(d Default) place {
 // "" if there is none.
 func (s Snapshot) v6Default(sorted []Default) string {
 	for _, d := range sorted {
-		if in := s.byIndex(d.Index); d.V6 && in != nil {
+		if in := s.ByIndex(d.Index); d.V6 && in != nil {
 			return in.Name
 		}
 	}
 	return ""
 }
 
-// byIndex returns the interface with an index, nil if there is none. The result
+// ByIndex returns the interface with an index, nil if there is none. The result
 // points into s.Interfaces.
-func (s Snapshot) byIndex(index int) *Interface {
+func (s Snapshot) ByIndex(index int) *Interface {
 	for i := range s.Interfaces {
 		if s.Interfaces[i].Index == index {
 			return &s.Interfaces[i]

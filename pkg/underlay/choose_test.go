@@ -329,3 +329,11 @@ func TestOurs(t *testing.T) {
 		}
 	}
 }
+
+func TestCannotReachWithUnboundAdapter(t *testing.T) {
+	const problem = "no such way"
+	s := Snapshot{Interfaces: []Interface{{Name: "unbound", Up: true}}, Reach: Reach{Problem: problem}}
+	if _, err := Choose(s, Options{CanReach: ip("1.1.1.1")}, true, false); err == nil || !strings.Contains(err.Error(), "--iface-can-reach=1.1.1.1: "+problem) {
+		t.Error(err)
+	}
+}

@@ -56,6 +56,12 @@ func Ours(name string) bool {
 	return ok && number != "" && strings.Trim(number, "0123456789") == ""
 }
 
+// hostEndpoint reports whether HNS gave this name to the host's adapter on a
+// pod network, as "vEthernet (cbr0_ep)".
+func hostEndpoint(name string) bool {
+	return strings.HasPrefix(name, "vEthernet (") && strings.HasSuffix(name, "_ep)")
+}
+
 // address returns the best address of a family: one of the preferred ones if the
 // interface has it, else the one that is likely to exist for the longest time
 // (see rank). An address that may float waits while past says so.

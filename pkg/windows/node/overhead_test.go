@@ -10,6 +10,7 @@ import (
 	"flannel/internal/test/logtest"
 	"flannel/pkg/cni/conflist"
 	"flannel/pkg/underlay"
+	"flannel/pkg/windows"
 	"flannel/pkg/windows/hns"
 )
 
@@ -79,7 +80,7 @@ func TestPodMTU(t *testing.T) {
 			s := conflist.Spec{Plugin: "win-overlay", API: c.api, Network: kind.Name, Cluster: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")},
 				Services: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")}, ManagementIP: ip, EncapOverhead: c.set}
 			from := CNISources{NetConfRemote: true, HNS: client, Log: log.Logger(),
-				Underlay: func() (underlay.Snapshot, error) { return underlay.FromStack(m, underlay.Options{}) }}
+				Underlay: func() (underlay.Snapshot, error) { return windows.UnderlayOf(m, underlay.Options{}) }}
 			conf, _ := write(t, from, s, filepath.Join(t.TempDir(), "10-flannel.conf"), false)
 			if left := m.Admin().Endpoints(); len(left) > 0 {
 				t.Errorf("left behind: %s", left)

@@ -7,12 +7,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"time"
 
 	"flannel/backend"
 	"flannel/pkg/dataplane"
-	"flannel/pkg/dataplane/system"
 	"flannel/pkg/reconcile/runner"
 	"flannel/pkg/underlay"
 	"flannel/subnet"
@@ -39,9 +39,12 @@ type Underlay interface {
 }
 
 // Prepare creates the virtual switch for the network that the backend will create on
-// the underlay, and makes the Windows Firewall accept the packets of an overlay. It
-// waits for the underlay, and calls waiting with each new reason.
-func Prepare(ctx context.Context, o system.Options, config subnet.Config, maker backend.Maker, interfaces Underlay, waiting func(error)) (dataplane.Prepared, error) {
+// the underlay by calling bind, and makes the Windows Firewall accept the packets of an
+// overlay. It waits for the underlay, and calls waiting with each new reason.
+func Prepare(
+	ctx context.Context, log *slog.Logger, config subnet.Config, maker backend.Maker, interfaces Underlay, waiting func(error),
+	bind func(dataplane.Device) (dataplane.Prepared, error),
+) (dataplane.Prepared, error) {
 	var link underlay.Link
 	// During boot, no adapter may be up yet.
 	err := retry(ctx, time.Second, interfaces.Changes(), waiting, func() (err error) {
@@ -55,8 +58,8 @@ func Prepare(ctx context.Context, o system.Options, config subnet.Config, maker 
 	if err != nil {
 		return dataplane.Prepared{}, err
 	}
-	allowVXLAN(ctx, o.Log, dev, openFirewall)
-	return system.Prepare(ctx, o, dataplane.SwitchFor(dev), waiting)
+	allowVXLAN(ctx, log, dev, openFirewall)
+	return bind(dataplane.SwitchFor(dev))
 }
 
 // retry calls try until it succeeds or ctx ends: at every notification, and after each

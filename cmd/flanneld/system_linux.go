@@ -1,0 +1,49 @@
+package main
+
+import (
+	"context"
+	"io"
+
+	"flannel/pkg/cleanup"
+	"flannel/pkg/daemon/reach"
+	"flannel/pkg/dataplane"
+	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/firewall"
+	"flannel/pkg/linux"
+	kernel "flannel/pkg/linux/firewall"
+	"flannel/pkg/linux/sandbox"
+	"flannel/pkg/linux/underlay"
+	"flannel/pkg/probe/icmp"
+)
+
+// This file has what of flanneld belongs to Linux, and system_windows.go the same for
+// Windows. All other files are for both.
+
+// readUnderlay and watchUnderlay are for the choice of the interface to the other nodes.
+var readUnderlay, watchUnderlay = underlay.Read, underlay.Watch
+
+// confine forbids this process to use the network for good.
+var confine = sandbox.NoNetwork
+
+// removers are for the commands cleanup and handback.
+var removers = cleanup.System{Driver: linux.Cleanup, Handback: linux.Handback, Firewall: kernel.Cleanup}
+
+// openDriver opens the kernel's tables and starts to watch them. The caller closes it.
+func openDriver(o driver.Options) (dataplane.Dataplane, error) { return linux.New(o) }
+
+// openFirewall returns the writer of the firewall's rules. The caller closes it.
+func openFirewall(o firewall.Options) (rulesWriter, error) { return kernel.New(o) }
+
+// openProbes returns the socket by which peers are probed. The caller closes it.
+func openProbes() (probeConn, error) { return icmp.Open(reach.Magic) }
+
+// prepareSwitch does nothing: the host's address moves on Windows only.
+func prepareSwitch(context.Context, driver.Options, dataplane.Device, func(error)) (dataplane.Prepared, error) {
+	return dataplane.Prepared{}, nil
+}
+
+// systemPath returns the path of a system file, given as on Linux.
+func systemPath(path string) string { return path }
+
+// enableSequences does nothing: terminals interpret control sequences.
+func enableSequences(io.Writer) (restore func(), err error) { return func() {}, nil }

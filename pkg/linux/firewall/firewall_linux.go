@@ -1,0 +1,326 @@
+// Package firewall keeps the node's masquerade and forward rules in the kernel: the list of package firewall beside
+// package linux. One of two writers translates the list for the kernel:
+//
+//   - IPTables uses the nft or the legacy variant of iptables, whichever the host uses. It reads chain by chain (see
+//     readOnce), compares parsed rules, and replaces differing chains in one iptables-restore transaction.
+//   - NFTables has tables of its own, flannel-ipv4 and flannel-ipv6. It reads and writes them by netlink and starts no
+//     program.
+//
+// The kernel treats the two differently in one point: an ACCEPT in our FLANNEL-FWD ends iptables' FORWARD chain, while
+// an accept in an nftables chain does not override a drop in another table.
+//
+// Because of that ACCEPT, our jumps come after the rules of others. They are appended to FORWARD and POSTROUTING, and
+// an existing jump is never moved, because network policy engines, kube-proxy and administrators insert rules before it
+// and rely on them. There is one exception: if FORWARD ends with a DROP or REJECT of every packet, a new jump is
+// inserted right before that rule. A jump that is missing, duplicated or has other arguments is repaired (planJump).
+//
+// Cost: each resync asks the kernel with a few system calls whether our chains and the jumps to them changed (in the
+// legacy variant: whether the whole table changed). Only if they did, the chains are read, and iptables -S is started for
+// those of our own chains that changed.
+package firewall
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/google/nftables"
+	"golang.org/x/time/rate"
+
+	"flannel/pkg/firewall"
+	"flannel/pkg/reconcile/runner"
+)
+
+// instance is the name of a flanneld, if several run on one host (see package instance). "" is the default instance,
+// whose chains and tables have flannel's names.
+type instance string
+
+func (i instance) suffix() string {
+	if i == "" {
+		return ""
+	}
+	return "-" + string(i)
+}
+
+// chains returns all chains that this instance can own in one family, without rules.
+func (i instance) chains() []firewall.Chain { return i.addSuffix(firewall.Chains()) }
+
+// addSuffix appends this instance's suffix to the chains' names. In nftables the table has the suffix instead.
+func (i instance) addSuffix(chains []firewall.Chain) []firewall.Chain {
+	for j := range chains {
+		chains[j].Name += i.suffix()
+	}
+	return chains
+}
+
+// place is one of the locations in the kernel that can hold our rules: an nftables table of ours, or a table of iptables
+// in one variant, each for one address family.
+type place interface {
+	String() string
+	// sync makes our chains there equal to want, or removes them if want is nil. It returns how many chains it wrote or
+	// removed.
+	sync(ctx context.Context, want []firewall.Chain) (int, error)
+	// list describes for a person what is ours there, one line for each chain, jump or table.
+	list(ctx context.Context) ([]string, error)
+	// digest returns a hash of what concerns us there, without starting a program. If two calls return the same hash,
+	// nothing changed between them. 0 means unknown.
+	digest() uint64
+}
+
+// placeState is a place, the rules desired in it, and the state of reconciling it. See the table at reconcile.
+type placeState struct {
+	place
+	v6           bool
+	topics       topics           // notifications about the place; 0: it has none
+	want         []firewall.Chain // nil: nothing of ours
+	needsCheck   bool             // reconcile has to look at it
+	synced       bool             // a check has succeeded since want was set; a later difference was made by others
+	syncedDigest uint64           // digest of the place when it was last found equal to want; 0: unknown
+	retry        runner.Backoff   // of checks that fail
+	throttled    time.Time        // no check before this time, because others' changes were repaired too often
+	repairs      *rate.Limiter    // limits how often others' changes are repaired at once
+	warned       bool             // that another program undoes our rules again and again
+}
+
+// Firewall keeps the rules of the Config last passed to Apply. Apply must not be called concurrently. The watch
+// goroutine and timers share only notifier and changes with it.
+type Firewall struct {
+	log    *slog.Logger
+	owner  instance
+	resync time.Duration
+	report func()         // a repair
+	socket *os.File       // receives notifications; nil where the kernel has no nf_tables
+	done   sync.WaitGroup // of watch
+
+	applied    bool // config is valid
+	config     firewall.Config
+	variant    variant // of iptables; "" before it was needed
+	places     []*placeState
+	nextResync time.Time
+	omitted    omitted // what this kernel or iptables does not support
+
+	changes  chan struct{} // capacity 1, see Changes
+	timer    *time.Timer   // for the next resync or retry
+	notifier notifier
+}
+
+// New subscribes to notifications in the network namespace of the calling thread. Apply must be called in the same
+// namespace. New changes no rules.
+func New(o firewall.Options) (*Firewall, error) {
+	f := &Firewall{log: o.Log, owner: instance(o.Instance), resync: o.Resync, report: o.Repaired, changes: make(chan struct{}, 1)}
+	f.notifier.notify = f.notify
+	f.timer = time.AfterFunc(time.Hour, f.notify)
+	f.timer.Stop()
+	socket, err := listen()
+	if err != nil {
+		f.log.Info("cannot subscribe to firewall notifications, relying on the resync", "err", err, "every", o.Resync)
+		return f, nil
+	}
+	f.socket = socket
+	f.done.Go(f.watch)
+	return f, nil
+}
+
+// Changes receives a value when Apply should be called: our rules may have changed, or a resync or retry is due.
+func (f *Firewall) Changes() <-chan struct{} { return f.changes }
+
+func (f *Firewall) notify() { runner.Notify(f.changes) }
+
+// Close unsubscribes from notifications. The rules stay.
+func (f *Firewall) Close() error {
+	f.timer.Stop()
+	f.notifier.stop()
+	if f.socket == nil {
+		return nil
+	}
+	err := f.socket.Close()
+	f.done.Wait()
+	return err
+}
+
+// Apply writes the rules of c into the kernel and removes all other rules of ours, whichever writer made them. It
+// returns how many chains it wrote or removed. It writes before it removes, so that no packet passes without rules.
+//
+// Places that no notification, resync or new Config concerns are skipped, therefore a call in steady state is cheap
+// and starts no program. After an error, Apply retries with a backoff. A call before the backoff ends returns the
+// previous error. Changes receives a value when the next call is due.
+func (f *Firewall) Apply(ctx context.Context, c firewall.Config) (changed int, err error) {
+	now := time.Now()
+	if !f.applied || c != f.config {
+		if err := f.planPlaces(ctx, c); err != nil {
+			f.timer.Reset(lastRetry) // iptables may be installed later
+			return 0, err
+		}
+	}
+	f.queueChecks(now)
+	var errs []error
+	failed := map[bool]bool{} // by placeState.v6
+	for _, wanted := range []bool{true, false} {
+		for _, s := range f.places {
+			// If the new rules of a family could not be written, its old rules stay.
+			if len(s.want) > 0 != wanted || !wanted && failed[s.v6] {
+				continue
+			}
+			n, err := f.reconcile(ctx, s, now)
+			changed += n
+			if err != nil {
+				failed[s.v6] = true
+				errs = append(errs, fmt.Errorf("%s: %w", s.place, err))
+			}
+		}
+	}
+	f.armTimer(now)
+	return changed, errors.Join(errs...)
+}
+
+// planPlaces decides which rules are desired in each place under c, finding out which programs are installed. It marks all
+// places for a check, also those with no desired rules: a previous run may have left rules there.
+func (f *Firewall) planPlaces(ctx context.Context, c firewall.Config) error {
+	t, err := findTools(ctx)
+	if err != nil {
+		return err
+	}
+	if c.Writer == firewall.IPTables && (c.Masquerade || c.Forward) {
+		v, err := t.chooseVariant()
+		if err != nil {
+			return err
+		}
+		if v != f.variant {
+			f.log.Info("using iptables for firewall rules", "variant", v)
+		}
+		random, err := t.supportsRandomFully(ctx, v)
+		if err != nil {
+			return err
+		}
+		f.variant, f.omitted.random = v, f.omitted.random || !random
+	}
+	if e, ok := errors.AsType[*RemainError](remaining(t, f.owner)); ok {
+		f.log.Warn("firewall rules of an earlier run remain", "cause", causeRulesRemain, "chains", e.Chains, "missing", e.Missing, "reason", e)
+	}
+	f.places = allPlaces(t, f.owner)
+	var active topics
+	for _, s := range f.places {
+		s.needsCheck, s.retry = true, runner.Backoff{First: firstRetry, Last: lastRetry}
+		s.repairs = rate.NewLimiter(rate.Every(f.repairEvery()), repairBurst)
+		if f.usesPlace(c.Writer, s.place) {
+			family := c.V4
+			if s.v6 {
+				family = c.V6
+			}
+			s.want = f.owner.addSuffix(firewall.Rules(c, family))
+			if p, ok := s.place.(*iptablesPlace); ok {
+				s.want = inTable(s.want, p.table)
+			}
+		}
+		s.want = f.omitted.from(s.want)
+		if len(s.want) > 0 {
+			active |= s.topics
+		}
+	}
+	f.applied, f.config = true, c
+	f.notifier.subscribe(active)
+	return nil
+}
+
+// usesPlace reports whether writer w keeps its rules at p.
+func (f *Firewall) usesPlace(w firewall.Writer, p place) bool {
+	switch p := p.(type) {
+	case nftPlace:
+		return w == firewall.NFTables
+	case *iptablesPlace:
+		return w == firewall.IPTables && p.variant == f.variant
+	}
+	return false
+}
+
+// causeRulesRemain is a cause in the log.
+const causeRulesRemain = "iptables-rules-remain"
+
+// allPlaces returns all places that can hold rules of ours, with an unknown state.
+func allPlaces(t tools, owner instance) []*placeState {
+	places := []*placeState{
+		{place: nftPlace{nftables.TableFamilyIPv4, owner}, topics: topicNFT4},
+		{place: nftPlace{nftables.TableFamilyIPv6, owner}, topics: topicNFT6, v6: true},
+	}
+	for _, v := range []variant{variantNFT, variantLegacy} {
+		suffix, ok := t.suffix[v]
+		if !ok {
+			continue
+		}
+		var topics4, topics6 topics
+		if v == variantNFT {
+			topics4, topics6 = topicIPTables4, topicIPTables6
+		}
+		for _, c := range firewall.Chains() { // each has a table of its own
+			places = append(places,
+				&placeState{place: newIPTablesPlace(owner, "iptables", suffix, v, c.Table), topics: topics4},
+				&placeState{place: newIPTablesPlace(owner, "ip6tables", suffix, v, c.Table), topics: topics6, v6: true})
+		}
+	}
+	return places
+}
+
+// queueChecks marks the places that notifications or the resync concern.
+func (f *Firewall) queueChecks(now time.Time) {
+	notified := f.notifier.take()
+	// Places with no desired rules are not polled: no other program has a reason to write our chains there.
+	resync := f.resync > 0 && !now.Before(f.nextResync)
+	if resync {
+		f.nextResync = now.Add(f.resync)
+	}
+	for _, s := range f.places {
+		if len(s.want) > 0 && (resync || s.topics&notified != 0) {
+			s.needsCheck = true
+		}
+	}
+}
+
+// armTimer sets the timer to the earliest end of a backoff, else to the next resync.
+func (f *Firewall) armTimer(now time.Time) {
+	var next time.Time
+	for _, s := range f.places {
+		at := s.retry.Next()
+		if at.Before(s.throttled) {
+			at = s.throttled
+		}
+		switch {
+		case s.needsCheck && at.After(now):
+		case len(s.want) > 0 && f.resync > 0:
+			at = f.nextResync
+		default:
+			continue
+		}
+		if next.IsZero() || at.Before(next) {
+			next = at
+		}
+	}
+	if next.IsZero() {
+		f.timer.Stop()
+		return
+	}
+	f.timer.Reset(max(next.Sub(now), time.Millisecond))
+}
+
+// Cleanup removes all rules of ours, whichever writer made them, and returns what it removed, one line each. A dry run
+// only lists. After an error at one place it continues with the others.
+func Cleanup(ctx context.Context, o firewall.Options, dryRun bool) (removed []string, err error) {
+	t, err := findTools(ctx)
+	errs := []error{err}
+	// Each place is listed right before it is cleaned, so that the report matches what was removed.
+	for _, s := range allPlaces(t, instance(o.Instance)) {
+		found, err := s.list(ctx)
+		if err == nil && !dryRun {
+			_, err = s.sync(ctx, nil)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", s.place, err))
+			continue
+		}
+		removed = append(removed, found...)
+	}
+	return removed, errors.Join(append(errs, remaining(t, instance(o.Instance)))...)
+}

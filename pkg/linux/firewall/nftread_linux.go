@@ -1,0 +1,319 @@
+package firewall
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"flannel/pkg/firewall"
+	"flannel/pkg/linux/rtnetlink"
+)
+
+// We write with the library google/nftables, but do not read with it: it omits expressions that it does not know, so
+// that a foreign rule could look like ours. The few requests that we need are sent here.
+
+// request sends one request to nf_tables and returns the answer. names are the attributes of the request, by type.
+// A dump is requested again if the kernel marks it as interrupted. The kernel does so when any rule of the network
+// namespace changes during the dump, also a rule of another table.
+func request(msg int, flags netlink.HeaderFlags, family nftables.TableFamily, names map[uint16]string) (answer []netlink.Message, err error) {
+	err = rtnetlink.Repeat(func() (err error) {
+		answer, err = requestOnce(msg, flags, family, names)
+		return err
+	}, unix.EINTR)
+	return answer, err
+}
+
+// requestOnce opens a socket for each request. On a shared one, answers that arrive after an error would be taken for
+// answers to the next request. Its error is EINTR if the kernel marks the dump as interrupted.
+func requestOnce(msg int, flags netlink.HeaderFlags, family nftables.TableFamily, names map[uint16]string) ([]netlink.Message, error) {
+	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	var attrs []netlink.Attribute
+	for t, name := range names {
+		attrs = append(attrs, netlink.Attribute{Type: t, Data: append([]byte(name), 0)})
+	}
+	data, err := netlink.MarshalAttributes(attrs)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := conn.Execute(netlink.Message{
+		Header: netlink.Header{Type: netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | msg), Flags: netlink.Request | flags},
+		Data:   append([]byte{byte(family), unix.NFNETLINK_V0, 0, 0}, data...),
+	})
+	interrupted := func(m netlink.Message) bool { return m.Header.Flags&netlink.DumpInterrupted != 0 }
+	if err == nil && flags&netlink.Dump != 0 && slices.ContainsFunc(answer, interrupted) {
+		return nil, unix.EINTR
+	}
+	return answer, err
+}
+
+// eachAttr skips the four bytes of nfgenmsg and calls f with every attribute of a message.
+func eachAttr(data []byte, f func(ad *netlink.AttributeDecoder)) error {
+	if len(data) < 4 {
+		return fmt.Errorf("nf_tables message of %d bytes", len(data))
+	}
+	ad, err := netlink.NewAttributeDecoder(data[4:])
+	if err != nil {
+		return err
+	}
+	ad.ByteOrder = binary.BigEndian
+	for ad.Next() {
+		f(ad)
+	}
+	return ad.Err()
+}
+
+// hasChain reports whether the chain exists. Without nf_tables in the kernel it does not. An error means that the
+// kernel could not answer for want of resources.
+func hasChain(family nftables.TableFamily, table, chain string) (bool, error) {
+	answer, err := request(unix.NFT_MSG_GETCHAIN, 0, family, map[uint16]string{unix.NFTA_CHAIN_TABLE: table, unix.NFTA_CHAIN_NAME: chain})
+	if isTransient(err) {
+		return false, fmt.Errorf("look for chain %s %s: %w", table, chain, err)
+	}
+	return err == nil && len(answer) > 0, nil
+}
+
+// readTable returns the table of that name in the format of tableText, "" if it does not exist.
+func readTable(family nftables.TableFamily, name string) (string, error) {
+	answer, err := request(unix.NFT_MSG_GETTABLE, 0, family, map[uint16]string{unix.NFTA_TABLE_NAME: name})
+	if absent(err) || err == nil && len(answer) == 0 {
+		return "", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("read nftables table %s: %w", name, err)
+	}
+	var flags, use uint32
+	if err := eachAttr(answer[0].Data, func(ad *netlink.AttributeDecoder) {
+		switch ad.Type() {
+		case unix.NFTA_TABLE_FLAGS:
+			flags = ad.Uint32()
+		case unix.NFTA_TABLE_USE:
+			use = ad.Uint32()
+		}
+	}); err != nil {
+		return "", fmt.Errorf("read nftables table %s: %w", name, err)
+	}
+	lines := []string{tableLine(flags, use)}
+	// Only chains with our names are read. Any other chain shows in the number of objects of tableLine.
+	for _, c := range firewall.Chains() {
+		more, err := readChain(family, name, c.NFTName)
+		if err != nil {
+			return "", fmt.Errorf("read nftables chain %s %s: %w", name, c.NFTName, err)
+		}
+		lines = append(lines, more...)
+	}
+	return strings.Join(lines, "\n"), nil
+}
+
+// readChain returns a chain and its rules as lines of tableText, no lines if it does not exist. A missing chain also
+// shows in the number of objects of tableLine.
+func readChain(family nftables.TableFamily, table, name string) ([]string, error) {
+	key := map[uint16]string{unix.NFTA_CHAIN_TABLE: table, unix.NFTA_CHAIN_NAME: name}
+	answer, err := request(unix.NFT_MSG_GETCHAIN, 0, family, key)
+	if absent(err) || err == nil && len(answer) == 0 {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	c := nftables.Chain{Name: name}
+	if err := eachAttr(answer[0].Data, func(ad *netlink.AttributeDecoder) {
+		switch ad.Type() {
+		case unix.NFTA_CHAIN_TYPE:
+			c.Type = nftables.ChainType(ad.String())
+		case unix.NFTA_CHAIN_POLICY:
+			policy := nftables.ChainPolicy(ad.Uint32())
+			c.Policy = &policy
+		case unix.NFTA_CHAIN_HOOK:
+			ad.Nested(func(hook *netlink.AttributeDecoder) error { return readHook(hook, &c) })
+		}
+	}); err != nil {
+		return nil, err
+	}
+	lines := []string{chainLine(&c)}
+	rules, err := readRules(family, table, name)
+	for _, r := range rules {
+		lines = append(lines, nftRuleLine(r.exprs, r.user))
+	}
+	return lines, err
+}
+
+func readHook(hook *netlink.AttributeDecoder, c *nftables.Chain) error {
+	for hook.Next() {
+		switch hook.Type() {
+		case unix.NFTA_HOOK_HOOKNUM:
+			c.Hooknum = nftables.ChainHookRef(nftables.ChainHook(hook.Uint32()))
+		case unix.NFTA_HOOK_PRIORITY:
+			c.Priority = nftables.ChainPriorityRef(nftables.ChainPriority(int32(hook.Uint32())))
+		}
+	}
+	return nil
+}
+
+// kernelRule is a rule as the kernel returns it, without the values of counters. parseRule makes it from a rule of
+// nf_tables, where iptables-nft's rules are, too, and layout.rule from one of the legacy variant of iptables.
+type kernelRule struct {
+	chain string // the chain in which the rule stands
+	// handle identifies the rule in its table; 0 in the legacy variant.
+	handle uint64
+	exprs  []string // exprText of the expressions that our rules use, "name:bytes" of any other
+	user   []byte   // userdata, which holds the comment
+	jump   string   // the chain that the rule jumps or goes to; "": none
+	text   string   // iptables' arguments; only for a rule with a jump that is not conditional
+	// conditional: the rule has a match, or an expression that we do not know, so that it may not apply to every packet.
+	// It has no meaning for rules that neither jump nor block, such as those with a masq.
+	// blocks: its verdict is DROP or REJECT.
+	conditional, blocks bool
+}
+
+// readRules returns the rules of a chain, or with chain "" those of all chains of the table.
+func readRules(family nftables.TableFamily, table, chain string) ([]kernelRule, error) {
+	names := map[uint16]string{unix.NFTA_RULE_TABLE: table}
+	if chain != "" {
+		names[unix.NFTA_RULE_CHAIN] = chain
+	}
+	answer, err := request(unix.NFT_MSG_GETRULE, netlink.Dump, family, names)
+	if err != nil {
+		return nil, err
+	}
+	var rules []kernelRule
+	for _, msg := range answer {
+		r, err := parseRule(family, msg.Data)
+		if err != nil {
+			return nil, err
+		}
+		rules = append(rules, r)
+	}
+	return rules, nil
+}
+
+func parseRule(family nftables.TableFamily, data []byte) (r kernelRule, err error) {
+	err = eachAttr(data, func(ad *netlink.AttributeDecoder) {
+		switch ad.Type() {
+		case unix.NFTA_RULE_CHAIN:
+			r.chain = ad.String()
+		case unix.NFTA_RULE_HANDLE:
+			r.handle = ad.Uint64()
+		case unix.NFTA_RULE_EXPRESSIONS:
+			ad.Nested(func(list *netlink.AttributeDecoder) error {
+				for list.Next() {
+					list.Nested(func(e *netlink.AttributeDecoder) error { return r.read(byte(family), e) })
+				}
+				return nil
+			})
+		case unix.NFTA_RULE_USERDATA:
+			r.user = ad.Bytes()
+		}
+	})
+	return r, err
+}
+
+// read decodes one expression and adds it to r.
+func (r *kernelRule) read(family byte, ad *netlink.AttributeDecoder) error {
+	var name string
+	var data []byte
+	for ad.Next() {
+		switch ad.Type() {
+		case unix.NFTA_EXPR_NAME:
+			name = ad.String()
+		case unix.NFTA_EXPR_DATA:
+			data = ad.Bytes()
+		}
+	}
+	kinds := map[string]expr.Any{"meta": &expr.Meta{}, "bitwise": &expr.Bitwise{}, "cmp": &expr.Cmp{}, "payload": &expr.Payload{},
+		"counter": &expr.Counter{}, "immediate": &expr.Verdict{}, "masq": &expr.Masq{}}
+	e := kinds[name]
+	if e == nil || decode(family, data, e) != nil {
+		r.exprs = append(r.exprs, fmt.Sprintf("%s:%x", name, data))
+		r.classify(name, data)
+		return nil
+	}
+	r.exprs = append(r.exprs, exprText(e))
+	if v, ok := e.(*expr.Verdict); ok {
+		r.addVerdict(v)
+	} else {
+		r.conditional = r.conditional || name != "counter"
+	}
+	return nil
+}
+
+// errNoVerdict means that an immediate loads a value, which the next expression uses.
+var errNoVerdict = errors.New("no verdict")
+
+// decode decodes the data of an expression. The library takes for granted that a verdict is complete, and that every
+// immediate has one.
+func decode(family byte, data []byte, e expr.Any) error {
+	v, is := e.(*expr.Verdict)
+	if !is {
+		return expr.Unmarshal(family, data, e)
+	}
+	ad, err := netlink.NewAttributeDecoder(data)
+	if err != nil {
+		return err
+	}
+	ad.ByteOrder = binary.BigEndian
+	found := false
+	nested(ad, unix.NFTA_IMMEDIATE_DATA, func(value *netlink.AttributeDecoder) {
+		nested(value, unix.NFTA_DATA_VERDICT, func(verdict *netlink.AttributeDecoder) {
+			for verdict.Next() {
+				switch verdict.Type() {
+				case unix.NFTA_VERDICT_CODE:
+					v.Kind, found = expr.VerdictKind(int32(verdict.Uint32())), true
+				case unix.NFTA_VERDICT_CHAIN:
+					v.Chain = verdict.String()
+				}
+			}
+		})
+	})
+	if err := ad.Err(); err != nil || found {
+		return err
+	}
+	return errNoVerdict
+}
+
+// nested calls f with the attributes in each attribute of a type.
+func nested(ad *netlink.AttributeDecoder, kind uint16, f func(*netlink.AttributeDecoder)) {
+	for ad.Next() {
+		if ad.Type() == kind {
+			ad.Nested(func(inner *netlink.AttributeDecoder) error { f(inner); return nil })
+		}
+	}
+}
+
+// classify sets blocks, text or conditional for an expression that our own rules do not use. planJump needs them to
+// place our jump before a rule that drops everything.
+func (r *kernelRule) classify(kind string, data []byte) {
+	// Extensions of iptables come as "match" and "target". Attribute 1 is the extension's name, 3 its private data.
+	switch extension := stringAttr(data, unix.NFTA_MATCH_NAME); {
+	case kind == "reject", kind == "target" && extension == "REJECT":
+		r.blocks = true
+	case kind == "match" && extension == "comment":
+		comment, _, _ := strings.Cut(stringAttr(data, unix.NFTA_MATCH_INFO), "\x00")
+		r.text = fmt.Sprintf("-m comment --comment %q ", comment)
+	case kind != "log":
+		r.conditional = true
+	}
+}
+
+func (r *kernelRule) addVerdict(v *expr.Verdict) {
+	switch v.Kind {
+	case expr.VerdictJump:
+		r.jump = v.Chain
+		r.text += "-j " + v.Chain
+	case expr.VerdictGoto:
+		r.jump = v.Chain
+		r.text += "-g " + v.Chain
+	case expr.VerdictDrop:
+		r.blocks = true
+	}
+}

@@ -1,0 +1,79 @@
+package firewall
+
+import (
+	"context"
+	"errors"
+	"regexp"
+	"slices"
+
+	"flannel/pkg/firewall"
+)
+
+// omitted says which parts of our rules the kernel or iptables refuses, although the rules work without them.
+type omitted struct {
+	random  bool // masquerading with random source ports
+	comment bool // a chain of ours is known by its name, and a jump by the chain it leads to
+}
+
+// from returns a copy of want without what is omitted.
+func (o omitted) from(want []firewall.Chain) []firewall.Chain {
+	plain := slices.Clone(want)
+	for i, c := range want {
+		plain[i].Rules = slices.Clone(c.Rules)
+		if o.comment {
+			plain[i].Comment = ""
+		}
+		for j := range c.Rules {
+			plain[i].Rules[j].RandomFully = c.Rules[j].RandomFully && !o.random
+		}
+	}
+	return plain
+}
+
+// syncPlace syncs a place. If the kernel or iptables refuses the rules, it tries them without each part that is not
+// essential, then without all of these parts. Once rules with less are written, it tries the whole rules again, because
+// iptables exits alike for what the kernel does not support and for what it could not do at that moment. What had to be
+// omitted is omitted everywhere from then on.
+func (f *Firewall) syncPlace(ctx context.Context, s *placeState) (int, error) {
+	n, err := s.sync(ctx, s.want)
+	if !errors.Is(err, errRefused) {
+		return n, err
+	}
+	for _, less := range []omitted{{comment: true}, {random: true}, {comment: true, random: true}} {
+		less = omitted{comment: less.comment || f.omitted.comment, random: less.random || f.omitted.random}
+		if ctx.Err() != nil {
+			break
+		}
+		n, lessErr := s.sync(ctx, less.from(s.want))
+		if lessErr != nil {
+			continue
+		}
+		if whole, err := s.sync(ctx, s.want); !errors.Is(err, errRefused) {
+			return whole, err
+		}
+		f.log.Warn("rules are refused, writing them without what is not essential", "where", s.String(),
+			"random_fully", !less.random, "comments", !less.comment, "err", err)
+		f.omitted = less
+		for _, s := range f.places {
+			s.want = less.from(s.want)
+		}
+		return n, nil
+	}
+	return 0, err // none of the parts was the reason
+}
+
+// extensions finds the name of an extension in what iptables says if iptables or the kernel lacks it:
+//
+//	Couldn't load match `comment':No such file or directory
+//	Extension comment revision 0 not supported, missing kernel module?
+var extensions = regexp.MustCompile("(?:Couldn't load (?:match|target) [`']|Extension )(\\w+)")
+
+// extensionAdvice says what can be done about refused rules.
+func extensionAdvice(said string) string {
+	modules := "nft_compat, xt_mark and xt_MASQUERADE"
+	if m := extensions.FindStringSubmatch(said); m != nil {
+		modules = "xt_" + m[1] + " and nft_compat"
+	}
+	return "is a module of the kernel missing? The rules need " + modules +
+		", which are in the package kernel-modules-extra on RHEL and its relatives: install it, or set EnableNFTables"
+}

@@ -1,0 +1,85 @@
+package firewall
+
+import (
+	"cmp"
+	"context"
+	"time"
+)
+
+const (
+	// After an error, a place is retried after firstRetry, then after twice the previous pause, up to lastRetry.
+	firstRetry = time.Second
+	lastRetry  = 30 * time.Second
+	// Where another program undoes our rules again and again, the first repairBurst repairs are made at once. After
+	// them one is made per resync, or per repairInterval if there is no resync.
+	repairBurst    = 20
+	repairInterval = 5 * time.Second
+)
+
+// reconcile compares one place with the wanted rules, and repairs it, if a check is pending and not backed off.
+//
+//	state                    cause                                action of reconcile
+//	synced                   last check found or wrote the rules  none
+//	needsCheck               new Config, notification, resync     compare the digest, else read and sync
+//	needsCheck, retry        last sync failed                     none until retry is due; returns its error
+//	needsCheck, throttled    undone too often (warned)            none until then; no error
+func (f *Firewall) reconcile(ctx context.Context, s *placeState, now time.Time) (int, error) {
+	if !s.needsCheck || !s.retry.Due() || now.Before(s.throttled) {
+		return 0, s.retry.Err()
+	}
+	// The digest is taken before the rules are read. If somebody changes them in between, the next digest differs from
+	// this one and the rules are read again.
+	digest := s.digest()
+	if digest != 0 && digest == s.syncedDigest {
+		s.needsCheck = false
+		return 0, nil
+	}
+	n, err := f.syncPlace(ctx, s)
+	if err != nil && ctx.Err() != nil {
+		return 0, err // we are shutting down: no reason for a backoff
+	}
+	if err != nil {
+		s.syncedDigest = 0
+		s.retry.Fail(err)
+		return 0, err
+	}
+	s.retry.Clear()
+	s.needsCheck, s.syncedDigest = false, digest
+	if n > 0 {
+		s.syncedDigest = 0 // the digest is of the rules before our write: read them once more at the next check
+		f.recordChange(s, now)
+	}
+	s.synced = true
+	return n, nil
+}
+
+// recordChange logs a change of a place. If the place was synced before, another program changed our rules: each
+// repair then costs a token, and without tokens the next check waits for an interval.
+func (f *Firewall) recordChange(s *placeState, now time.Time) {
+	if !s.synced {
+		if len(s.want) > 0 {
+			f.log.Info("wrote firewall rules", "where", s.String())
+		} else {
+			f.log.Info("removed firewall rules of a previous configuration", "where", s.String())
+		}
+		return
+	}
+	if f.report != nil {
+		f.report()
+	}
+	s.repairs.AllowN(now, 1)
+	if s.repairs.TokensAt(now) >= 1 {
+		s.warned = false
+		f.log.Info("repaired firewall rules that another program had changed", "where", s.String())
+		return
+	}
+	interval := f.repairEvery()
+	s.throttled = now.Add(interval)
+	if !s.warned {
+		s.warned = true
+		f.log.Warn("another program undoes our firewall rules again and again", "where", s.String(), "interval", interval)
+	}
+}
+
+// repairEvery returns the time in which a place gains a token.
+func (f *Firewall) repairEvery() time.Duration { return cmp.Or(max(f.resync, 0), repairInterval) }

@@ -1,0 +1,114 @@
+package firewall
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+
+	"github.com/coreos/go-iptables/iptables"
+	"github.com/google/nftables"
+)
+
+// tools describes the variants of iptables that are installed.
+type tools struct {
+	suffix   map[variant]string // what follows "iptables" or "ip6tables" in the commands' names: "-nft", "-legacy" or ""
+	standard variant            // of plain "iptables"; "" if it is not installed
+}
+
+// suffixes are in the names of the programs of one variant. Plain iptables is of either.
+var suffixes = map[variant]string{variantNFT: "-nft", variantLegacy: "-legacy"}
+
+// findTools looks for the programs in PATH. It starts "iptables --version" to learn the variant of plain iptables, and
+// returns an error only if that could not be started for want of resources.
+func findTools(ctx context.Context) (tools, error) {
+	t := tools{suffix: map[variant]string{}}
+	if _, err := exec.LookPath("iptables-restore"); err == nil {
+		// Before 1.8 there was only the legacy variant, and the version does not mention it.
+		out, err := run(ctx, nil, "iptables", "--version")
+		if isTransient(err) {
+			return t, fmt.Errorf("find out what iptables is: %w", err)
+		}
+		if err == nil {
+			t.standard = variantLegacy
+			if bytes.Contains(out, []byte("nf_tables")) {
+				t.standard = variantNFT
+			}
+			t.suffix[t.standard] = ""
+		}
+	}
+	// Names with a suffix are preferred: an administrator may switch plain iptables to the other variant at any time.
+	for v, suffix := range suffixes {
+		if _, err := exec.LookPath("iptables" + suffix + "-restore"); err == nil {
+			t.suffix[v] = suffix
+		}
+	}
+	return t, nil
+}
+
+// kubeletChains are chains in the table mangle by which kubelet marks the variant that it uses.
+var kubeletChains = []string{"KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY"}
+
+// chooseVariant returns the variant that the host uses: the one that holds kubelet's chains, else that of plain iptables.
+// This is the rule that the Kubernetes project gives for containers, whose own iptables says nothing about the host.
+func (t tools) chooseVariant() (variant, error) {
+	if len(t.suffix) == 0 {
+		return "", errors.New("find iptables: no iptables-restore in PATH: install the package iptables, or set EnableNFTables")
+	}
+	_, hasNFT := t.suffix[variantNFT]
+	_, hasLegacy := t.suffix[variantLegacy]
+	var readErr error
+	marked := func(found bool, err error) bool {
+		readErr = errors.Join(readErr, err)
+		return found
+	}
+	switch {
+	case hasNFT && (marked(kubeletChain(nftables.TableFamilyIPv4)) || marked(kubeletChain(nftables.TableFamilyIPv6))):
+		return variantNFT, nil
+	case hasLegacy && (marked(kubeletLegacy("iptables")) || marked(kubeletLegacy("ip6tables"))):
+		return variantLegacy, readErr
+	case readErr != nil:
+		return "", fmt.Errorf("look for kubelet's chains: %w", readErr)
+	case t.standard != "":
+		return t.standard, nil
+	case hasNFT:
+		return variantNFT, nil
+	}
+	return variantLegacy, nil
+}
+
+// supportsRandomFully reports whether the programs of v support --random-fully. An old kernel refuses the rules that use
+// it, see syncPlace.
+func (t tools) supportsRandomFully(ctx context.Context, v variant) (bool, error) {
+	name := "iptables" + t.suffix[v]
+	for range 2 { // the library's error does not show whether it could start the program
+		if _, err := run(ctx, nil, name, "--version"); isTransient(err) {
+			return false, fmt.Errorf("find out the version of iptables: %w", err)
+		}
+		if ipt, err := iptables.New(iptables.Path(name)); err == nil {
+			return ipt.HasRandomFully(), nil
+		}
+	}
+	return false, nil
+}
+
+func kubeletChain(family nftables.TableFamily) (bool, error) {
+	for _, name := range kubeletChains {
+		if found, err := hasChain(family, "mangle", name); found || err != nil {
+			return found, err
+		}
+	}
+	return false, nil
+}
+
+// kubeletLegacy reports whether the legacy variant holds kubelet's chains.
+func kubeletLegacy(command string) (bool, error) {
+	p := &iptablesPlace{command: command, variant: variantLegacy}
+	for _, name := range kubeletChains {
+		if found, err := p.hasChain("mangle", name); found || err != nil {
+			return found, err
+		}
+	}
+	return false, nil
+}

@@ -1,0 +1,229 @@
+package firewall
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"flannel/pkg/firewall"
+	"flannel/pkg/linux/rtnetlink"
+)
+
+// topics is a set of the parts of nf_tables that a notification can be about. Only writers whose rules a Config asks for
+// are subscribed to their topic.
+type topics uint32
+
+const (
+	topicNFT4      topics = 1 << iota // our own nftables table for IPv4
+	topicNFT6                         // the same for IPv6
+	topicIPTables4                    // our chains and their parents in iptables-nft's tables
+	topicIPTables6
+	allTopics = topicNFT4 | topicNFT6 | topicIPTables4 | topicIPTables6
+)
+
+// The legacy variant of iptables sends no notifications, therefore it has no topic: its changes are found at the resync.
+
+const (
+	// coalesceDelay is the pause between a notification and the value on Changes. One command of another program
+	// arrives as several messages.
+	coalesceDelay = 30 * time.Millisecond
+	// minInterval is the shortest time between two values on Changes.
+	minInterval = 200 * time.Millisecond
+	// overflowDelay replaces coalesceDelay after the kernel dropped messages. That happens when another program
+	// writes thousands of rules, few of which concern us.
+	overflowDelay = time.Second
+)
+
+// listen subscribes to all changes of nf_tables in the calling thread's network namespace.
+func listen() (*os.File, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_NETFILTER)
+	if err != nil {
+		return nil, fmt.Errorf("open netfilter socket: %w", err)
+	}
+	err = unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
+	if err == nil {
+		err = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, unix.NFNLGRP_NFTABLES)
+	}
+	if err != nil {
+		unix.Close(fd)
+		return nil, fmt.Errorf("subscribe to nftables notifications: %w", err)
+	}
+	// kube-proxy may write thousands of rules at once. The error can be ignored: without the larger buffer, the kernel
+	// reports lost messages with ENOBUFS, which watch handles.
+	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 4<<20)
+	return os.NewFile(uintptr(fd), "nftables notifications"), nil
+}
+
+// watch reads notifications in a goroutine of its own until Close closes the socket.
+func (f *Firewall) watch() {
+	// Larger than any message of the kernel, which fills at most a page or two.
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := f.socket.Read(buf)
+		switch {
+		case err == nil:
+			f.notifier.add(topicsOf(buf[:n]), coalesceDelay)
+		case errors.Is(err, unix.ENOBUFS):
+			f.notifier.add(allTopics, overflowDelay)
+		case errors.Is(err, os.ErrClosed):
+			return
+		default:
+			f.log.Warn("stopped reading firewall notifications, relying on the resync", "err", err)
+			return
+		}
+	}
+}
+
+// notifier collects topics, and calls notify for them at most once per minInterval. A topic moves through three sets:
+//
+//	set        entered by                    left by
+//	pending    add, at a notification        deliver, when the timer fires
+//	delivered  deliver, before it notifies   take, at the next Apply
+//
+// and topics that are not in subscribed are dropped by add.
+type notifier struct {
+	notify func()
+
+	mu         sync.Mutex
+	subscribed topics
+	pending    topics
+	delivered  topics
+	lastNotify time.Time   // zero: never
+	dueAt      time.Time   // when the timer fires; only valid while pending is not empty
+	timer      *time.Timer // calls deliver; nil before the first notification
+}
+
+// subscribe replaces the set of topics that cause a notification.
+func (b *notifier) subscribe(active topics) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.subscribed = active
+}
+
+// add schedules a notification about n after delay. If one is already scheduled, the earlier of both times is used.
+func (b *notifier) add(n topics, delay time.Duration) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if n &= b.subscribed; n == 0 {
+		return
+	}
+	at := time.Now().Add(max(delay, time.Until(b.lastNotify.Add(minInterval))))
+	if b.pending == 0 {
+		b.dueAt, b.timer = at, time.AfterFunc(time.Until(at), b.deliver)
+	} else if at.Before(b.dueAt) {
+		b.dueAt = at
+		b.timer.Reset(time.Until(at))
+	}
+	b.pending |= n
+}
+
+// deliver moves the pending topics to delivered before it notifies, so that the Apply that follows finds them.
+func (b *notifier) deliver() {
+	b.mu.Lock()
+	b.delivered |= b.pending
+	b.pending, b.lastNotify = 0, time.Now()
+	b.mu.Unlock()
+	b.notify()
+}
+
+// take returns the topics delivered since the last call.
+func (b *notifier) take() topics {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n := b.delivered
+	b.delivered = 0
+	return n
+}
+
+// stop cancels a scheduled notification and ignores all later ones.
+func (b *notifier) stop() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.subscribed = 0
+	if b.timer != nil {
+		b.timer.Stop()
+	}
+}
+
+// topicsOf returns the topics of all messages in a datagram. It stops at a message with an impossible length.
+func topicsOf(datagram []byte) (n topics) {
+	// Every message has a netlink header and the four bytes of nfgenmsg, the first of which is the family.
+	for len(datagram) >= unix.NLMSG_HDRLEN+4 {
+		size := int(binary.NativeEndian.Uint32(datagram))
+		if size < unix.NLMSG_HDRLEN+4 || size > len(datagram) {
+			return n
+		}
+		kind := binary.NativeEndian.Uint16(datagram[4:])
+		if kind>>8 == unix.NFNL_SUBSYS_NFTABLES {
+			family, attrs := datagram[unix.NLMSG_HDRLEN], datagram[unix.NLMSG_HDRLEN+4:size]
+			n |= messageTopics(int(kind&0xff), family, attrs)
+		}
+		datagram = datagram[min(nlaAlign(size), len(datagram)):]
+	}
+	return n
+}
+
+// ours are the chains of the default instance. Those of the others have longer names.
+var ours = firewall.Chains()
+
+// messageTopics returns the topic of one message, by the names of its table and chain. Messages about chains of other
+// programs have none: kube-proxy changes thousands of rules, and must not start a comparison of ours each time.
+//
+// Examples, all of family IPv4:
+//
+//	message    table         chain            topic
+//	NEWRULE    nat           KUBE-SERVICES    none
+//	DELRULE    nat           FLANNEL-POSTRTG  topicIPTables4
+//	NEWRULE    filter        FORWARD          topicIPTables4, our jump stands there
+//	DELTABLE   flannel-ipv4                   topicNFT4
+func messageTopics(kind int, family byte, attrs []byte) topics {
+	nftTopic, iptablesTopic := topicNFT4, topicIPTables4
+	if family == unix.NFPROTO_IPV6 {
+		nftTopic, iptablesTopic = topicNFT6, topicIPTables6
+	} else if family != unix.NFPROTO_IPV4 {
+		return 0
+	}
+	chainAttr := uint16(0) // messages about sets, objects and flowtables name no chain
+	switch kind {
+	case unix.NFT_MSG_NEWGEN:
+		return 0
+	case unix.NFT_MSG_NEWCHAIN, unix.NFT_MSG_DELCHAIN:
+		chainAttr = unix.NFTA_CHAIN_NAME
+	case unix.NFT_MSG_NEWRULE, unix.NFT_MSG_DELRULE:
+		chainAttr = unix.NFTA_RULE_CHAIN
+	}
+	// In every kind of message, attribute 1 is the name of the table. The prefixes also match the tables and chains of
+	// another flanneld instance on this host. Its changes are rare, and only cost a comparison.
+	switch table := stringAttr(attrs, 1); {
+	case strings.HasPrefix(table, "flannel-ipv"):
+		return nftTopic
+	case table == "nat" || table == "filter":
+		if kind == unix.NFT_MSG_DELTABLE || kind == unix.NFT_MSG_NEWTABLE { // deleted, or made dormant
+			return iptablesTopic
+		}
+		chain := stringAttr(attrs, chainAttr)
+		if slices.ContainsFunc(ours, func(c firewall.Chain) bool { return chain == c.Parent || strings.HasPrefix(chain, c.Name) }) {
+			return iptablesTopic
+		}
+	}
+	return 0
+}
+
+// stringAttr returns the text of the first attribute with the type attrType, "" if there is none.
+func stringAttr(attrs []byte, attrType uint16) string {
+	for kind, value := range rtnetlink.Attrs(attrs) {
+		if kind == attrType {
+			return strings.TrimRight(string(value), "\x00")
+		}
+	}
+	return ""
+}
+
+func nlaAlign(n int) int { return (n + 3) &^ 3 }

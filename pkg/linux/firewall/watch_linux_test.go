@@ -1,0 +1,126 @@
+package firewall
+
+import (
+	"bytes"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"flannel/internal/test/nstest"
+	"flannel/pkg/firewall"
+)
+
+// heard subscribes, runs a script and returns what the notifications were about.
+func heard(t *testing.T, script string) (n topics) {
+	t.Helper()
+	socket, err := listen()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer socket.Close()
+	const end = "no-business-of-ours"
+	sh(t, script+"; nft add table inet "+end+"; nft delete table inet "+end)
+	buf := make([]byte, 64<<10)
+	for {
+		socket.SetReadDeadline(time.Now().Add(patience))
+		size, err := socket.Read(buf)
+		if err != nil {
+			t.Fatalf("%s: %v", script, err)
+		}
+		n |= topicsOf(buf[:size])
+		if bytes.Contains(buf[:size], []byte(end)) {
+			return n
+		}
+	}
+}
+
+func TestInterest(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		sh(t, "for f in iptables-nft ip6tables-nft; do $f -t nat -A OUTPUT -j RETURN; $f -A OUTPUT -j RETURN; done") // makes the tables
+		for _, c := range []struct {
+			script string
+			want   topics
+		}{
+			{"iptables-nft -t nat -N KUBE-SERVICES", 0},
+			{"iptables-nft -t nat -A KUBE-SERVICES -j RETURN", 0},
+			{"iptables-nft -t nat -A POSTROUTING -j RETURN", topicIPTables4},
+			{"ip6tables-nft -A FORWARD -j RETURN", topicIPTables6},
+			{"iptables-nft -A INPUT -j RETURN", 0},
+			{"iptables-nft -t nat -N FLANNEL-POSTRTG", topicIPTables4},
+			{"iptables-nft -t nat -A FLANNEL-POSTRTG -j RETURN", topicIPTables4},
+			{"iptables-nft -t mangle -A POSTROUTING -j RETURN", 0},
+			{"nft delete table ip nat", topicIPTables4},
+			{"nft add table ip flannel-ipv4", topicNFT4},
+			{"nft add set ip flannel-ipv4 s '{type ipv4_addr;}'", topicNFT4},
+			{"nft add element ip flannel-ipv4 s '{1.2.3.4}'", topicNFT4},
+			{"nft add table ip6 flannel-ipv6; nft delete table ip6 flannel-ipv6", topicNFT6},
+			{"nft add table inet flannel-ipv4", 0},
+			{"nft flush ruleset", topicNFT4 | topicIPTables4 | topicIPTables6},
+		} {
+			if got := heard(t, c.script); got != c.want {
+				t.Errorf("%s: notes %b, want %b", c.script, got, c.want)
+			}
+		}
+	})
+}
+
+// A storm in a chain of ours wakes the daemon a few times a second, one elsewhere never.
+func TestStorm(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		f := open(t, 0)
+		defer f.Close()
+		apply(t, f, both(firewall.IPTables))
+		// In two seconds and while the script runs.
+		wakes := func(script string) (n int, took time.Duration) {
+			for quiet := false; !quiet; {
+				select {
+				case <-f.Changes():
+				case <-time.After(5 * minInterval):
+					quiet = true
+				}
+			}
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				sh(t, script)
+			}()
+			start, end := time.Now(), make(chan struct{})
+			time.AfterFunc(2*time.Second, func() {
+				<-done
+				close(end)
+			})
+			for {
+				select {
+				case <-f.Changes():
+					n++
+				case <-end:
+					return n, time.Since(start)
+				}
+			}
+		}
+		sh(t, "iptables-nft -t nat -N KUBE")
+		ours, took := wakes(`nft -f - <<-E
+			$(for i in $(seq 5000); do echo "add rule ip filter FORWARD ip saddr 10.9.0.1 counter return"; done)
+			E
+			for i in $(seq 100); do nft "add rule ip filter FORWARD counter; flush chain ip filter FORWARD"; done`)
+		theirs, _ := wakes(`nft -f - <<-E
+			$(for i in $(seq 5000); do echo "add rule ip nat KUBE ip saddr 10.9.0.1 counter return"; done)
+			E
+			nft flush chain ip nat KUBE`)
+		t.Logf("wake-ups: %d in %v by a storm in FORWARD, %d by one elsewhere", ours, took.Round(time.Millisecond), theirs)
+		if most := int(took/minInterval) + 1; ours < 1 || ours > most || theirs != 0 {
+			t.Errorf("%d wake-ups by a storm in our chain, want 1 to %d; %d by one elsewhere, want none", ours, most, theirs)
+		}
+	})
+}
+
+func FuzzInterest(f *testing.F) {
+	f.Add([]byte{24, 0, 0, 0, unix.NFT_MSG_DELTABLE, unix.NFNL_SUBSYS_NFTABLES, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 8, 0, 1, 0, 'n', 'a', 't', 0})
+	f.Add([]byte{20, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0})
+	f.Fuzz(func(t *testing.T, datagram []byte) {
+		if n := topicsOf(datagram); n&^allTopics != 0 {
+			t.Errorf("notes %b", n)
+		}
+	})
+}

@@ -1,0 +1,162 @@
+// Package underlay reads the interfaces and routes of Linux for the choice of package underlay beside package linux, and
+// watches them.
+package underlay
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"flannel/pkg/linux/rtnetlink"
+	"flannel/pkg/mac"
+	"flannel/pkg/underlay"
+)
+
+// Read reads a Snapshot of the network namespace of the calling goroutine's thread.
+func Read(o underlay.Options) (underlay.Snapshot, error) {
+	links, err := rtnetlink.Whole(netlink.LinkList)
+	if err == nil && len(links) == 0 {
+		err = errors.New("no device, not even lo")
+	}
+	if err != nil {
+		return underlay.Snapshot{}, fmt.Errorf("list links: %w", err)
+	}
+	addrs, err := rtnetlink.Whole(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
+	if err != nil {
+		return underlay.Snapshot{}, fmt.Errorf("list addresses: %w", err)
+	}
+	routes, err := rtnetlink.Whole(listRoutes)
+	if err != nil {
+		return underlay.Snapshot{}, fmt.Errorf("list routes: %w", err)
+	}
+	// The three lists are from different moments. An address or a route of a device
+	// that is not in the first list selects nothing. Watch notifies of the new device.
+	var s underlay.Snapshot
+	for _, l := range links {
+		s.Interfaces = append(s.Interfaces, toInterface(l.Attrs()))
+	}
+	slices.SortFunc(s.Interfaces, func(a, b underlay.Interface) int { return cmp.Compare(a.Index, b.Index) })
+	for _, a := range addrs {
+		if in := s.ByIndex(a.LinkIndex); in != nil {
+			in.Addrs = append(in.Addrs, toAddr(a))
+		}
+	}
+	for i := range s.Interfaces {
+		s.Interfaces[i].Addrs = oldestFirst(s.Interfaces[i].Addrs)
+	}
+	for _, r := range routes {
+		addRoute(&s, r)
+	}
+	if o.CanReach.IsValid() {
+		if s.Reach, err = reach(o.CanReach); err != nil {
+			return underlay.Snapshot{}, fmt.Errorf("look up the route to %s: %w", o.CanReach, err)
+		}
+	}
+	return s, nil
+}
+
+// toInterface converts a device, without its addresses and routes. Up is IFF_UP, not
+// IFF_RUNNING: an unplugged cable shall not make the node choose another underlay.
+func toInterface(a *netlink.LinkAttrs) underlay.Interface {
+	in := underlay.Interface{
+		Name: a.Name, AltNames: a.AltNames, Index: a.Index, MTU: a.MTU,
+		Up: a.RawFlags&unix.IFF_UP != 0, Loopback: a.RawFlags&unix.IFF_LOOPBACK != 0,
+	}
+	if len(a.HardwareAddr) == len(in.MAC) {
+		in.MAC = mac.Addr(a.HardwareAddr)
+	}
+	return in
+}
+
+// toAddr converts an address. An optimistic one (RFC 4429) is usable while duplicate
+// address detection still runs, therefore it is not Tentative.
+func toAddr(a netlink.Addr) underlay.Addr {
+	ip := toIP(a.IP)
+	addr := underlay.Addr{
+		IP:         ip,
+		Global:     a.Scope == unix.RT_SCOPE_UNIVERSE,
+		Deprecated: a.Flags&unix.IFA_F_DEPRECATED != 0,
+		Tentative:  a.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) != 0 && a.Flags&unix.IFA_F_OPTIMISTIC == 0,
+	}
+	// DHCP gives addresses a lifetime. The address of a point-to-point link has a Peer.
+	ones, bits := a.Mask.Size()
+	addr.Host = ones == bits && a.Peer == nil && a.Flags&unix.IFA_F_PERMANENT != 0
+	// The kernel uses the same bit for both.
+	if again := a.Flags&unix.IFA_F_SECONDARY != 0; ip.Is4() {
+		addr.Secondary = again
+	} else {
+		addr.Temporary = again
+	}
+	// The network is on-link by the address alone, unless the kernel was told to make
+	// no route for it. On a point-to-point link, what is on-link is the other end.
+	if a.Flags&unix.IFA_F_NOPREFIXROUTE == 0 {
+		n := a.IPNet
+		if a.Peer != nil {
+			n = a.Peer
+		}
+		if p := toPrefix(n); a.Peer != nil || p.Bits() < ip.BitLen() {
+			addr.Net = p
+		}
+	}
+	return addr
+}
+
+// oldestFirst reverses IPv6 addresses, which the kernel lists newest first. It
+// lists IPv4 addresses oldest first.
+func oldestFirst(addrs []underlay.Addr) []underlay.Addr {
+	var v4, v6 []underlay.Addr
+	for _, a := range addrs {
+		if a.IP.Is4() {
+			v4 = append(v4, a)
+		} else {
+			v6 = append(v6, a)
+		}
+	}
+	slices.Reverse(v6)
+	return append(v4, v6...)
+}
+
+// reach looks up the route to an address. If the kernel answers that there is
+// none, that is a Problem, not an error.
+func reach(to netip.Addr) (underlay.Reach, error) {
+	// The netlink library cannot read some routes, such as those with segment routing and a key.
+	request := nl.NewNetlinkRequest(unix.RTM_GETROUTE, 0)
+	request.AddData(&nl.RtMsg{RtMsg: unix.RtMsg{Family: rtnetlink.Family(to), Dst_len: uint8(to.BitLen())}})
+	request.AddData(nl.NewRtAttr(unix.RTA_DST, to.AsSlice()))
+	answers, err := request.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWROUTE)
+	switch {
+	// There is no route, or one of type unreachable, prohibit, blackhole or throw, or
+	// the kernel does not support the family.
+	case errors.Is(err, unix.ENETUNREACH), errors.Is(err, unix.EHOSTUNREACH), errors.Is(err, unix.EACCES), errors.Is(err, unix.EINVAL),
+		errors.Is(err, unix.EAGAIN), errors.Is(err, unix.ENODEV), errors.Is(err, unix.EAFNOSUPPORT), errors.Is(err, unix.EOPNOTSUPP):
+		return underlay.Reach{Problem: err.Error()}, nil
+	case err != nil:
+		return underlay.Reach{}, err
+	case len(answers) == 0 || len(answers[0]) < unix.SizeofRtMsg:
+		return underlay.Reach{}, nil
+	}
+	r := parseRoute(answers[0])
+	return underlay.Reach{Index: r.hops[0].index, Source: r.source}, nil
+}
+
+// toIP converts an address; nil becomes the zero Addr.
+func toIP(ip net.IP) netip.Addr {
+	a, _ := netip.AddrFromSlice(ip)
+	return a.Unmap()
+}
+
+// toPrefix returns the network, masked; the zero Prefix, whose Bits are -1, for nil.
+func toPrefix(n *net.IPNet) netip.Prefix {
+	if n == nil {
+		return netip.Prefix{}
+	}
+	ones, _ := n.Mask.Size()
+	return netip.PrefixFrom(toIP(n.IP), ones).Masked()
+}

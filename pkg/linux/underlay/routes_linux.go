@@ -1,0 +1,133 @@
+package underlay
+
+import (
+	"encoding/binary"
+	"net/netip"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"flannel/pkg/linux/rtnetlink"
+	"flannel/pkg/underlay"
+)
+
+// route is the part of a route that matters for choosing the underlay.
+type route struct {
+	dst            netip.Prefix
+	source         netip.Addr // preferred source address; zero: not set
+	metric         int
+	hops           []hop // never empty
+	viaOtherFamily bool  // the gateway is of the other address family (RTA_VIA)
+}
+
+// hop is one of the ways that a route offers; only a multipath route has several.
+type hop struct {
+	index   int        // of the interface
+	gateway netip.Addr // zero: no gateway
+	onLink  bool       // the gateway is on the link, whatever the addresses of the interface
+}
+
+// direct reports whether the route needs no gateway.
+func (r route) direct() bool {
+	return !r.viaOtherFamily && len(r.hops) == 1 && !r.hops[0].gateway.IsValid()
+}
+
+// listRoutes lists the main table's default routes and those without a gateway.
+// Of all other routes, and a node has one for each peer, only the header is
+// read, which the netlink library cannot do.
+func listRoutes() ([]route, error) {
+	var all []route
+	request := nl.NewNetlinkRequest(unix.RTM_GETROUTE, unix.NLM_F_DUMP)
+	request.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
+	err := request.ExecuteIter(unix.NETLINK_ROUTE, unix.RTM_NEWROUTE, func(m []byte) bool {
+		if len(m) >= unix.SizeofRtMsg && mayMatter(m) {
+			if r := parseRoute(m); r.dst.Bits() == 0 || r.direct() {
+				all = append(all, r)
+			}
+		}
+		return true
+	})
+	return all, err
+}
+
+// mayMatter reports whether, by its struct rtmsg, a route can be a default
+// route or an on-link route. IPv6 routes have no scope link, so all of them
+// may.
+//
+//	struct rtmsg  family dst_len src_len tos table protocol scope type flags
+//	byte          0      1       2       3   4     5        6     7    8 to 11
+func mayMatter(m []byte) bool {
+	family, bits, table, scope, kind := m[0], m[1], m[4], m[6], m[7]
+	return table == unix.RT_TABLE_MAIN && kind == unix.RTN_UNICAST && (bits == 0 || family == unix.AF_INET6 || scope == unix.RT_SCOPE_LINK)
+}
+
+// parseRoute parses a message of RTM_NEWROUTE: struct rtmsg, then attributes. A
+// default route has no RTA_DST. A route through a nexthop object has the attributes
+// of the object's hops, too, unless net.ipv4.nexthop_compat_mode is off.
+func parseRoute(m []byte) (r route) {
+	base := netip.IPv4Unspecified()
+	if m[0] == unix.AF_INET6 {
+		base = netip.IPv6Unspecified()
+	}
+	next := hop{onLink: binary.NativeEndian.Uint32(m[8:])&unix.RTNH_F_ONLINK != 0}
+	for kind, value := range rtnetlink.Attrs(m[unix.SizeofRtMsg:]) {
+		switch kind {
+		case unix.RTA_DST:
+			base = toIP(value)
+		case unix.RTA_PREFSRC:
+			r.source = toIP(value)
+		case unix.RTA_PRIORITY:
+			r.metric = number(value)
+		case unix.RTA_OIF:
+			next.index = number(value)
+		case unix.RTA_GATEWAY:
+			next.gateway = toIP(value)
+		case unix.RTA_VIA:
+			r.viaOtherFamily = true
+		case unix.RTA_MULTIPATH:
+			r.hops = parseHops(value)
+		}
+	}
+	r.dst = netip.PrefixFrom(base, int(m[1])).Masked()
+	if r.hops == nil {
+		r.hops = []hop{next}
+	}
+	return r
+}
+
+// parseHops parses a list of struct rtnexthop, each followed by its attributes.
+func parseHops(b []byte) (all []hop) {
+	for len(b) >= unix.SizeofRtNexthop {
+		size := int(binary.NativeEndian.Uint16(b))
+		if size < unix.SizeofRtNexthop || size > len(b) {
+			break
+		}
+		next := hop{index: number(b[4:8]), onLink: b[2]&unix.RTNH_F_ONLINK != 0}
+		for kind, value := range rtnetlink.Attrs(b[unix.SizeofRtNexthop:size]) {
+			if kind == unix.RTA_GATEWAY {
+				next.gateway = toIP(value)
+			}
+		}
+		all = append(all, next)
+		b = b[min(len(b), (size+unix.NLMSG_ALIGNTO-1)&^(unix.NLMSG_ALIGNTO-1)):]
+	}
+	return all
+}
+
+// number parses an attribute of 32 bits as a signed number, such as the index of an
+// interface.
+func number(b []byte) int { return int(int32(rtnetlink.Number(b))) }
+
+// addRoute adds a default route once for each of its hops, and any other route,
+// which listRoutes returns only without a gateway, to its interface.
+func addRoute(s *underlay.Snapshot, r route) {
+	if r.dst.Bits() > 0 {
+		if in := s.ByIndex(r.hops[0].index); in != nil {
+			in.OnLink = append(in.OnLink, r.dst)
+		}
+		return
+	}
+	for _, h := range r.hops {
+		s.Defaults = append(s.Defaults, underlay.Default{Index: h.index, V6: r.dst.Addr().Is6(), Gateway: h.gateway, OnLink: h.onLink, Source: r.source, Metric: r.metric})
+	}
+}
