@@ -1,21 +1,22 @@
 package linux
 
 import (
-	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"flannel/pkg/linux/rtnetlink"
 )
 
 // ipsecWatch makes the tables of policies and connections list again when somebody
 // changed what they hold, and regularly: there are no notifications of connections that
 // somebody removed.
 type ipsecWatch struct {
-	changed  func()            // called by any goroutine, while active
-	policies *nl.NetlinkSocket // nil: not started
+	changed  func()              // called by any goroutine, while active
+	policies *rtnetlink.Listener // nil: not started
 	active   atomic.Bool
 	stop     chan struct{}
 	done     sync.WaitGroup
@@ -27,7 +28,8 @@ func (w *ipsecWatch) start() error {
 	if w.policies != nil {
 		return nil
 	}
-	s, err := nl.Subscribe(unix.NETLINK_XFRM, nl.XFRMNLGRP_SA, nl.XFRMNLGRP_POLICY)
+	s, err := rtnetlink.Listen(rtnetlink.Notifications{Protocol: unix.NETLINK_XFRM, Groups: []int{nl.XFRMNLGRP_SA, nl.XFRMNLGRP_POLICY},
+		Each: func(rtnetlink.Header, []byte) error { w.notify(); return nil }, Lost: func(error) { w.notify() }})
 	if err != nil {
 		return err
 	}
@@ -42,15 +44,6 @@ func (w *ipsecWatch) start() error {
 			}
 		}
 	})
-	w.done.Go(func() {
-		for {
-			// ENOBUFS: notifications were lost, which means the same as one.
-			if _, _, err := s.Receive(); err != nil && !errors.Is(err, unix.ENOBUFS) {
-				return
-			}
-			w.notify()
-		}
-	})
 	return nil
 }
 
@@ -63,7 +56,7 @@ func (w *ipsecWatch) notify() {
 func (w *ipsecWatch) close() {
 	if w.policies != nil {
 		close(w.stop)
-		w.policies.Close()
+		_ = w.policies.Close() // it was open
 		w.done.Wait()
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"flannel/internal/test/nstest"
 	"flannel/pkg/linux/rtnetlink"
+	"flannel/pkg/reconcile/runner"
 )
 
 // The kernel notifies of a deleted nexthop object before it removes the routes, which takes milliseconds if there are
@@ -37,22 +38,22 @@ func TestListAfterNexthopNotification(t *testing.T) {
 			t.Fatalf("%d routes (%v), want %d", len(listed), err, routes)
 		}
 
-		watch, err := rtnetlink.Dial(answerTimeout, unix.RTNLGRP_NEXTHOP)
+		notified := make(chan struct{}, 1)
+		watch, err := rtnetlink.Listen(rtnetlink.Notifications{Protocol: unix.NETLINK_ROUTE, Groups: []int{unix.RTNLGRP_NEXTHOP},
+			Each: func(h rtnetlink.Header, _ []byte) error {
+				if h.Kind == unix.RTM_DELNEXTHOP {
+					runner.Notify(notified)
+				}
+				return nil
+			},
+			Lost: func(err error) { t.Error(err) }})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer watch.Close() //nolint:errcheck // only read from
 		deleted := make(chan string)
 		go func() { deleted <- run(t, "ip nexthop del id %d", id) }()
-		for notified := false; !notified; {
-			err := watch.Receive(func(h rtnetlink.Header, _ []byte) error {
-				notified = h.Kind == unix.RTM_DELNEXTHOP
-				return nil
-			})
-			if err != nil && !errors.Is(err, unix.EAGAIN) {
-				t.Fatal(err)
-			}
-		}
+		<-notified
 		listed, err = store.List(t.Context())
 		if err != nil || len(listed) != 0 {
 			t.Errorf("%d routes (%v) through a deleted nexthop object", len(listed), err)

@@ -2,13 +2,9 @@ package linux
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
-	"sync"
-	"sync/atomic"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -37,11 +33,9 @@ import (
 // whose next pass repairs it. A filter on the socket drops the notifications of our own
 // writes, except those of FDB entries, for which the kernel does not report the writer.
 type watcher struct {
-	d    *Driver
-	conn *rtnetlink.Conn // a socket for notifications alone; d.conn is that for requests
-	stop atomic.Bool
-	done sync.WaitGroup
-	last map[int]linkState // by index: our devices, and the underlay; of the goroutine alone
+	d        *Driver
+	listener *rtnetlink.Listener
+	last     map[int]linkState // by index: our devices, and the underlay; of the listener's goroutine alone
 }
 
 // linkState holds the properties of a device whose changes matter, unlike those
@@ -64,49 +58,27 @@ var groups = []int{
 // watch subscribes to the notifications, and starts the goroutine. The caller closes the
 // watcher.
 func watch(d *Driver) (*watcher, error) {
-	c, err := rtnetlink.Dial(closeTimeout, groups...)
+	port, err := d.conn.Port()
 	if err != nil {
 		return nil, err
 	}
-	if err := c.Ignore(d.conn); err != nil {
-		return nil, errors.Join(err, c.Close())
-	}
-	w := &watcher{d: d, conn: c, last: map[int]linkState{}}
-	w.done.Go(w.run)
-	return w, nil
+	w := &watcher{d: d, last: map[int]linkState{}}
+	w.listener, err = rtnetlink.Listen(rtnetlink.Notifications{Protocol: unix.NETLINK_ROUTE, Groups: groups, Filter: rtnetlink.WithoutSender(port),
+		Each: w.handle, Lost: w.lost})
+	return w, err
 }
 
-func (w *watcher) close() error {
-	w.stop.Store(true)
-	w.conn.Rouse()
-	w.done.Wait()
-	return w.conn.Close()
-}
+func (w *watcher) close() error { return w.listener.Close() }
 
-// run is the goroutine. After an error, notifications may be missing: the loop lists
-// everything again.
-func (w *watcher) run() {
-	for !w.stop.Load() {
-		err := w.conn.Receive(w.handle)
-		if err == nil || errors.Is(err, unix.EAGAIN) {
-			continue // EAGAIN: nothing came within closeTimeout, or close roused the socket
-		}
-		// ENOBUFS: the socket's buffer was full. Others are of a message that handle cannot read.
-		w.d.opts.Log.Warn("lost notifications of the kernel, listing its tables again", "cause", causeNotificationsLost, "error", err)
-		w.d.QueueResync()
-		runner.Notify(w.d.changes)
-		time.Sleep(lossPause)
-	}
+// lost makes the loop list everything again, because notifications may be missing.
+func (w *watcher) lost(err error) {
+	w.d.opts.Log.Warn("lost notifications of the kernel, listing its tables again", "cause", causeNotificationsLost, "error", err)
+	w.d.QueueResync()
+	runner.Notify(w.d.changes)
 }
 
 // causeNotificationsLost is a cause in the log.
 const causeNotificationsLost = "notifications-lost"
-
-// closeTimeout bounds how long Close waits if Rouse has no effect.
-const closeTimeout = 500 * time.Millisecond
-
-// lossPause limits the CPU time that a storm of changes, or a broken socket, costs.
-const lossPause = 100 * time.Millisecond
 
 // handle handles one notification. The methods that it calls return whether there is
 // drift.

@@ -24,14 +24,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
-	"sync"
 	"time"
 
 	"github.com/google/nftables"
 	"golang.org/x/time/rate"
 
 	"flannel/pkg/firewall"
+	"flannel/pkg/linux/rtnetlink"
 	"flannel/pkg/reconcile/runner"
 )
 
@@ -86,15 +85,14 @@ type placeState struct {
 	warned       bool             // that another program undoes our rules again and again
 }
 
-// Firewall keeps the rules of the Config last passed to Apply. Apply must not be called concurrently. The watch
-// goroutine and timers share only notifier and changes with it.
+// Firewall keeps the rules of the Config last passed to Apply. Apply must not be called concurrently. The goroutine of
+// heard and timers share only notifier and changes with it.
 type Firewall struct {
 	log    *slog.Logger
 	owner  instance
 	resync time.Duration
-	report func()         // a repair
-	socket *os.File       // receives notifications; nil where the kernel has no nf_tables
-	done   sync.WaitGroup // of watch
+	report func()              // a repair
+	heard  *rtnetlink.Listener // of notifications; nil where the kernel has no nf_tables
 
 	applied    bool // config is valid
 	config     firewall.Config
@@ -115,13 +113,10 @@ func New(o firewall.Options) (*Firewall, error) {
 	f.notifier.notify = f.notify
 	f.timer = time.AfterFunc(time.Hour, f.notify)
 	f.timer.Stop()
-	socket, err := listen()
-	if err != nil {
+	var err error
+	if f.heard, err = f.notifier.listen(); err != nil {
 		f.log.Info("cannot subscribe to firewall notifications, relying on the resync", "err", err, "every", o.Resync)
-		return f, nil
 	}
-	f.socket = socket
-	f.done.Go(f.watch)
 	return f, nil
 }
 
@@ -134,12 +129,10 @@ func (f *Firewall) notify() { runner.Notify(f.changes) }
 func (f *Firewall) Close() error {
 	f.timer.Stop()
 	f.notifier.stop()
-	if f.socket == nil {
+	if f.heard == nil {
 		return nil
 	}
-	err := f.socket.Close()
-	f.done.Wait()
-	return err
+	return f.heard.Close()
 }
 
 // Apply writes the rules of c into the kernel and removes all other rules of ours, whichever writer made them. It

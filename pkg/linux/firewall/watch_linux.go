@@ -1,10 +1,6 @@
 package firewall
 
 import (
-	"encoding/binary"
-	"errors"
-	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -42,43 +38,11 @@ const (
 )
 
 // listen subscribes to all changes of nf_tables in the calling thread's network namespace.
-func listen() (*os.File, error) {
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_NETFILTER)
-	if err != nil {
-		return nil, fmt.Errorf("open netfilter socket: %w", err)
-	}
-	err = unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
-	if err == nil {
-		err = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, unix.NFNLGRP_NFTABLES)
-	}
-	if err != nil {
-		unix.Close(fd)
-		return nil, fmt.Errorf("subscribe to nftables notifications: %w", err)
-	}
-	// kube-proxy may write thousands of rules at once. The error can be ignored: without the larger buffer, the kernel
-	// reports lost messages with ENOBUFS, which watch handles.
-	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 4<<20)
-	return os.NewFile(uintptr(fd), "nftables notifications"), nil
-}
-
-// watch reads notifications in a goroutine of its own until Close closes the socket.
-func (f *Firewall) watch() {
-	// Larger than any message of the kernel, which fills at most a page or two.
-	buf := make([]byte, 64<<10)
-	for {
-		n, err := f.socket.Read(buf)
-		switch {
-		case err == nil:
-			f.notifier.add(topicsOf(buf[:n]), coalesceDelay)
-		case errors.Is(err, unix.ENOBUFS):
-			f.notifier.add(allTopics, overflowDelay)
-		case errors.Is(err, os.ErrClosed):
-			return
-		default:
-			f.log.Warn("stopped reading firewall notifications, relying on the resync", "err", err)
-			return
-		}
-	}
+func (b *notifier) listen() (*rtnetlink.Listener, error) {
+	return rtnetlink.Listen(rtnetlink.Notifications{Protocol: unix.NETLINK_NETFILTER, Groups: []int{unix.NFNLGRP_NFTABLES},
+		Each: func(h rtnetlink.Header, body []byte) error { b.add(topicsOf(h.Kind, body), coalesceDelay); return nil },
+		Lost: func(error) { b.add(allTopics, overflowDelay) },
+	})
 }
 
 // notifier collects topics, and calls notify for them at most once per minInterval. A topic moves through three sets:
@@ -152,22 +116,12 @@ func (b *notifier) stop() {
 	}
 }
 
-// topicsOf returns the topics of all messages in a datagram. It stops at a message with an impossible length.
-func topicsOf(datagram []byte) (n topics) {
-	// Every message has a netlink header and the four bytes of nfgenmsg, the first of which is the family.
-	for len(datagram) >= unix.NLMSG_HDRLEN+4 {
-		size := int(binary.NativeEndian.Uint32(datagram))
-		if size < unix.NLMSG_HDRLEN+4 || size > len(datagram) {
-			return n
-		}
-		kind := binary.NativeEndian.Uint16(datagram[4:])
-		if kind>>8 == unix.NFNL_SUBSYS_NFTABLES {
-			family, attrs := datagram[unix.NLMSG_HDRLEN], datagram[unix.NLMSG_HDRLEN+4:size]
-			n |= messageTopics(int(kind&0xff), family, attrs)
-		}
-		datagram = datagram[min(nlaAlign(size), len(datagram)):]
+// topicsOf returns the topics of a message, which begins with the four bytes of nfgenmsg. The first of them is the family.
+func topicsOf(kind uint16, body []byte) topics {
+	if kind>>8 != unix.NFNL_SUBSYS_NFTABLES || len(body) < 4 {
+		return 0
 	}
-	return n
+	return messageTopics(int(kind&0xff), body[0], body[4:])
 }
 
 // ours are the chains of the default instance. Those of the others have longer names.
@@ -225,5 +179,3 @@ func stringAttr(attrs []byte, attrType uint16) string {
 	}
 	return ""
 }
-
-func nlaAlign(n int) int { return (n + 3) &^ 3 }

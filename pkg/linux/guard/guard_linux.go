@@ -35,11 +35,11 @@ import (
 	"time"
 
 	"github.com/google/nftables"
-	"github.com/mdlayher/netlink"
 
 	"flannel/pkg/compact"
 	"flannel/pkg/dataplane"
 	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/linux/rtnetlink"
 	"flannel/pkg/reconcile"
 )
 
@@ -73,10 +73,9 @@ type Guard struct {
 	notify func() // a pass is due
 	log    *slog.Logger
 
-	conn     *conn // for changes and lists
-	counts   counters
-	watch    *netlink.Conn
-	watching chan struct{} // closed when the watcher has ended
+	conn   *conn // for changes and lists
+	counts counters
+	watch  *rtnetlink.Listener
 
 	peers, pods *reconcile.Table[element, struct{}] // by address, and by name of the interface
 	others      compact.Map[element, int]           // number of further paths that want an element of peers
@@ -107,7 +106,7 @@ func New(log *slog.Logger, instance string, notify func()) (*Guard, error) {
 		name += "-" + instance
 	}
 	g := &Guard{samples: newSampler(log, notify), table: &nftables.Table{Family: nftables.TableFamilyINet, Name: name}, notify: notify, log: log,
-		peersAdded: true, masks: map[mask]int{}, made: map[string]bool{}, watching: make(chan struct{})}
+		peersAdded: true, masks: map[mask]int{}, made: map[string]bool{}}
 	g.peers = reconcile.NewTable[element, struct{}](elements{g, "guard-peers", g.peerSets})
 	g.pods = reconcile.NewTable[element, struct{}](elements{g, "guard-pods", func() []string { return []string{pods} }})
 	g.stale.Store(true)
@@ -119,17 +118,15 @@ func New(log *slog.Logger, instance string, notify func()) (*Guard, error) {
 	if g.counts.conn, err = open(); err != nil {
 		return nil, errors.Join(fmt.Errorf("open nftables: %w", err), g.conn.CloseLasting())
 	}
-	if g.watch, err = watchOthers(g.conn.socket.PID()); err != nil {
+	if g.watch, err = listen(g.conn.socket.PID(), g.observe, g.lost); err != nil {
 		return nil, errors.Join(err, g.conn.CloseLasting(), g.counts.conn.CloseLasting())
 	}
-	go g.receive()
 	return g, nil
 }
 
 // Close stops watching. The table stays.
 func (g *Guard) Close() error {
 	err := g.watch.Close()
-	<-g.watching
 	g.trial.end()
 	return errors.Join(err, g.samples.close(), g.conn.CloseLasting(), g.counts.conn.CloseLasting())
 }

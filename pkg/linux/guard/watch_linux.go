@@ -1,56 +1,32 @@
 package guard
 
 import (
-	"errors"
-	"fmt"
-
-	"github.com/mdlayher/netlink"
-	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 
 	"flannel/pkg/linux/rtnetlink"
 )
 
-// watchOthers subscribes to changes of nftables, except those by the socket with this
-// port ID. A filter drops the notifications of these, so that they cost nothing here,
-// and those of ten thousand new peers do not fill the socket's buffer. It must be there
-// before the first change.
-func watchOthers(port uint32) (*netlink.Conn, error) {
-	c, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{Groups: 1 << (unix.NFNLGRP_NFTABLES - 1)})
-	if err != nil {
-		return nil, fmt.Errorf("subscribe to nftables notifications: %w", err)
-	}
-	// All messages of a notification are about one transaction, so the first one says whose it is.
-	var filter []bpf.RawInstruction
-	for _, i := range rtnetlink.WithoutSender(port) {
-		filter = append(filter, bpf.RawInstruction{Op: i.Code, Jt: i.Jt, Jf: i.Jf, K: i.K})
-	}
-	if err := c.SetBPF(filter); err != nil {
-		return nil, errors.Join(fmt.Errorf("filter nftables notifications: %w", err), c.Close())
-	}
-	return c, nil
+// listen subscribes to changes of nftables, except those by the socket with this port ID.
+// A filter drops the notifications of these, so that they cost nothing here, and those of
+// ten thousand new peers do not fill the socket's buffer. All messages of a notification
+// are about one transaction, so the first one says whose it is.
+func listen(port uint32, each func(h rtnetlink.Header, body []byte) error, lost func(error)) (*rtnetlink.Listener, error) {
+	return rtnetlink.Listen(rtnetlink.Notifications{Protocol: unix.NETLINK_NETFILTER, Groups: []int{unix.NFNLGRP_NFTABLES},
+		Filter: rtnetlink.WithoutSender(port), Each: each, Lost: lost})
 }
 
-// receive marks the guard stale when somebody else has changed its table.
-func (g *Guard) receive() {
-	defer close(g.watching)
-	for {
-		messages, err := g.watch.Receive()
-		if errors.Is(err, unix.ENOBUFS) { // notifications were lost
-			g.stale.Store(true)
-			g.notify()
-			continue
-		}
-		if err != nil { // closed
-			return
-		}
-		for _, m := range messages {
-			if len(m.Data) >= 4 && tableOf(m.Data[4:]) == g.table.Name {
-				g.stale.Store(true)
-				g.notify()
-			}
-		}
+// observe marks the guard stale when somebody else has changed its table.
+func (g *Guard) observe(_ rtnetlink.Header, body []byte) error {
+	if len(body) >= 4 && tableOf(body[4:]) == g.table.Name {
+		g.lost(nil)
 	}
+	return nil
+}
+
+// lost marks the guard stale: notifications may be lost.
+func (g *Guard) lost(error) {
+	g.stale.Store(true)
+	g.notify()
 }
 
 // tableOf returns the name of the table that a notification is about: attribute 1 in all

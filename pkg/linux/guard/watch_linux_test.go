@@ -16,6 +16,8 @@ import (
 	"flannel/internal/test/nstest"
 	"flannel/pkg/dataplane"
 	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/linux/rtnetlink"
+	"flannel/pkg/reconcile/runner"
 )
 
 // The guard hears of what others change in its table, and not of its own changes, which
@@ -32,7 +34,7 @@ func TestOnlyOthersNotify(t *testing.T) {
 				t.Error(err)
 			}
 		}()
-		if err := g.watch.SetReadBuffer(1); err != nil { // the kernel's minimum
+		if err := g.watch.SetBuffer(1); err != nil { // the kernel's minimum
 			t.Fatal(err)
 		}
 		via, dst := netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("10.5.2.0")
@@ -81,18 +83,17 @@ func TestChangedAtOnce(t *testing.T) {
 		defer other.CloseLasting() //nolint:errcheck // it wrote all
 		drop := &nftables.Rule{Table: g.table, Chain: &nftables.Chain{Table: g.table, Name: prerouting}, Exprs: []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}}}
 		for round := range 50 {
-			writes, err := watchOthers(other.socket.PID())
+			heard := make(chan struct{}, 1)
+			hear := func(rtnetlink.Header, []byte) error { runner.Notify(heard); return nil }
+			writes, err := listen(other.socket.PID(), hear, func(err error) { t.Error(err) })
 			if err != nil {
 				t.Fatal(err)
 			}
 			changed := make(chan error, 1)
 			go func() {
-				_, err := writes.Receive()
-				if err == nil {
-					other.AddRule(drop)
-					err = other.Flush()
-				}
-				changed <- err
+				<-heard
+				other.AddRule(drop)
+				changed <- other.Flush()
 			}()
 			l.apply(g, Config{Tunnels: []string{"tunnel" + strconv.Itoa(round)}})
 			if err := <-changed; err != nil {

@@ -15,8 +15,7 @@ import (
 	"flannel/pkg/reconcile"
 )
 
-// Conn is an rtnetlink socket. Batch and Dump may be called from any goroutine. A
-// socket with groups is only for Receive, in one goroutine.
+// Conn is an rtnetlink socket for requests. Its methods are for any goroutine.
 type Conn struct {
 	mu  sync.Mutex
 	fd  int
@@ -36,29 +35,26 @@ const (
 	receiveBytes = 16 << 20
 )
 
-// Dial opens a socket in the network namespace of the calling thread and joins
-// multicast groups. limit is as for SetLimit.
-func Dial(limit time.Duration, groups ...int) (*Conn, error) {
+// Dial opens a socket in the network namespace of the calling thread. limit is how long it
+// waits for each answer.
+func Dial(limit time.Duration) (*Conn, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, fmt.Errorf("open a netlink socket: %w", err)
 	}
 	c := &Conn{fd: fd, buf: make([]byte, 256<<10)}
-	if err := c.prepare(limit, groups); err != nil {
+	if err := c.prepare(limit); err != nil {
 		return nil, errors.Join(fmt.Errorf("prepare a netlink socket: %w", err), unix.Close(fd))
 	}
 	return c, nil
 }
 
-func (c *Conn) prepare(limit time.Duration, groups []int) error {
+func (c *Conn) prepare(limit time.Duration) error {
 	if err := unix.Bind(c.fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return err
 	}
-	// A buffer above the system's limit needs NET_ADMIN in the initial user namespace.
-	if unix.SetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBytes) != nil {
-		if err := unix.SetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBytes); err != nil {
-			return err
-		}
+	if err := setBuffer(c.fd, receiveBytes); err != nil {
+		return err
 	}
 	// Kernels before 4.20 lack some of these: errors then have no text, and dumps are
 	// not filtered.
@@ -67,16 +63,6 @@ func (c *Conn) prepare(limit time.Duration, groups []int) error {
 			return err
 		}
 	}
-	for _, g := range groups {
-		if err := unix.SetsockoptInt(c.fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, g); err != nil && err != unix.EINVAL {
-			return err // EINVAL: the kernel is older than the group
-		}
-	}
-	return c.SetLimit(limit)
-}
-
-// SetLimit sets how long each later Receive waits.
-func (c *Conn) SetLimit(limit time.Duration) error {
 	timeout := unix.NsecToTimeval(limit.Nanoseconds())
 	return unix.SetsockoptTimeval(c.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout)
 }
@@ -84,19 +70,14 @@ func (c *Conn) SetLimit(limit time.Duration) error {
 // Close closes the socket.
 func (c *Conn) Close() error { return unix.Close(c.fd) }
 
-// Ignore makes the kernel drop the notifications of what another Conn writes: its
-// user knows the result from the answers.
-func (c *Conn) Ignore(other *Conn) error {
-	name, err := unix.Getsockname(other.fd)
+// Port returns the port ID of the socket, for WithoutSender: its user knows the result of
+// what it writes from the answers.
+func (c *Conn) Port() (uint32, error) {
+	name, err := unix.Getsockname(c.fd)
 	if err != nil {
-		return fmt.Errorf("read the name of a netlink socket: %w", err)
+		return 0, fmt.Errorf("read the name of a netlink socket: %w", err)
 	}
-	program := WithoutSender(name.(*unix.SockaddrNetlink).Pid)
-	err = unix.SetsockoptSockFprog(c.fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]})
-	if err != nil {
-		return fmt.Errorf("filter a netlink socket: %w", err)
-	}
-	return nil
+	return name.(*unix.SockaddrNetlink).Pid, nil
 }
 
 // WithoutSender returns a filter for a netlink socket that drops the notifications of what
@@ -183,7 +164,7 @@ func (c *Conn) send(out Message, n int, failed func(i int, err error)) {
 		return
 	}
 	for done := false; !done; {
-		err := c.Receive(func(h Header, body []byte) error {
+		err := c.receive(func(h Header, body []byte) error {
 			if h.Kind != unix.NLMSG_ERROR || h.Seq < first || h.Seq > c.seq {
 				return nil // the rest of an earlier answer
 			}
@@ -232,7 +213,7 @@ func (c *Conn) dumpOnce(request Message, each func([]byte) error) error {
 	interrupted, done := false, false
 	var failed error
 	for !done {
-		err := c.Receive(func(h Header, body []byte) error {
+		err := c.receive(func(h Header, body []byte) error {
 			if h.Seq != c.seq {
 				return nil
 			}
@@ -267,8 +248,8 @@ type Header struct {
 	Seq         uint32
 }
 
-// Receive reads a datagram and calls each for every message in it.
-func (c *Conn) Receive(each func(h Header, body []byte) error) error {
+// receive reads a datagram and calls each for every message in it.
+func (c *Conn) receive(each func(h Header, body []byte) error) error {
 	n, from, err := unix.Recvfrom(c.fd, c.buf, 0)
 	for err == unix.EINTR {
 		n, from, err = unix.Recvfrom(c.fd, c.buf, 0)
@@ -280,12 +261,4 @@ func (c *Conn) Receive(each func(h Header, body []byte) error) error {
 		return nil // another process sent it
 	}
 	return messages(c.buf[:n], each)
-}
-
-// Rouse makes a waiting Receive return before its limit, by sending a message that
-// does nothing and requests an acknowledgement.
-func (c *Conn) Rouse() {
-	m := Message(nil).Begin(unix.NLMSG_NOOP, unix.NLM_F_ACK, nil)
-	binary.NativeEndian.PutUint32(m, uint32(len(m)))
-	_ = unix.Sendto(c.fd, m, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
 }

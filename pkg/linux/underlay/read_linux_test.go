@@ -5,7 +5,6 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -194,26 +193,27 @@ func TestFilterBridgePort(t *testing.T) {
 	port := append(info.Serialize(), kind.Serialize()...)
 	addr := nl.NewIfAddrmsg(unix.AF_INET)
 	addr.Index = 7
-	message := func(kind uint16, data []byte) syscall.NetlinkMessage {
-		return syscall.NetlinkMessage{Header: syscall.NlMsghdr{Type: kind}, Data: data}
+	type message struct {
+		kind uint16
+		body []byte
 	}
 	f := ignoredLinks{}
 	for i, step := range []struct {
-		m    syscall.NetlinkMessage
+		m    message
 		want bool
 	}{
-		{message(unix.RTM_NEWADDR, addr.Serialize()), true},
-		{message(unix.RTM_NEWLINK, info.Serialize()), true},
-		{message(unix.RTM_NEWLINK, port), false},
-		{message(unix.RTM_NEWADDR, addr.Serialize()), false},
-		{message(unix.RTM_DELLINK, port), false},
-		{message(unix.RTM_NEWADDR, addr.Serialize()), true},
-		{message(unix.RTM_NEWLINK, nil), false},
-		{message(unix.RTM_NEWADDR, nil), false},
-		{message(unix.RTM_NEWROUTE, nil), false},
-		{message(unix.RTM_NEWNEIGH, nil), false},
+		{message{unix.RTM_NEWADDR, addr.Serialize()}, true},
+		{message{unix.RTM_NEWLINK, info.Serialize()}, true},
+		{message{unix.RTM_NEWLINK, port}, false},
+		{message{unix.RTM_NEWADDR, addr.Serialize()}, false},
+		{message{unix.RTM_DELLINK, port}, false},
+		{message{unix.RTM_NEWADDR, addr.Serialize()}, true},
+		{message{unix.RTM_NEWLINK, nil}, false},
+		{message{unix.RTM_NEWADDR, nil}, false},
+		{message{unix.RTM_NEWROUTE, nil}, false},
+		{message{unix.RTM_NEWNEIGH, nil}, false},
 	} {
-		if got := f.concerns(step.m); got != step.want {
+		if got := f.concerns(step.m.kind, step.m.body); got != step.want {
 			t.Errorf("step %d: %t", i, got)
 		}
 	}

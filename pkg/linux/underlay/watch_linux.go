@@ -5,8 +5,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"strings"
-	"syscall"
-	"time"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -21,29 +19,34 @@ import (
 // ended. It is never closed. No change after the return of Watch is missed.
 // Watch subscribes in the network namespace of the calling goroutine's thread.
 func Watch(ctx context.Context) (<-chan struct{}, error) {
-	s, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
-		unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE)
+	events := make(chan struct{}, 1)
+	ignored := ignoredLinks{}
+	l, err := rtnetlink.Listen(rtnetlink.Notifications{
+		Protocol: unix.NETLINK_ROUTE,
+		Groups:   []int{unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE},
+		Filter:   fewRoutes(),
+		Each: func(h rtnetlink.Header, body []byte) error {
+			if ignored.concerns(h.Kind, body) {
+				runner.Notify(events)
+			}
+			return nil
+		},
+		Lost: func(error) {
+			clear(ignored) // an index may be that of another interface by now
+			runner.Notify(events)
+		},
+	})
 	if err != nil {
 		return nil, fmt.Errorf("watch interfaces: %w", err)
 	}
-	if err := filterRoutes(s.GetFd()); err != nil {
-		s.Close()
-		return nil, fmt.Errorf("watch interfaces: %w", err)
-	}
-	// The socket exists before Watch returns, so the kernel queues changes from now on,
-	// even before receive runs. Closing it makes a blocked Receive return.
-	events := make(chan struct{}, 1)
-	context.AfterFunc(ctx, s.Close)
-	go receive(ctx, s, events)
+	context.AfterFunc(ctx, func() { _ = l.Close() }) // it was open
 	return underlay.Coalesce(ctx, events), nil
 }
 
-// filterRoutes attaches a socket filter that drops notifications about most
-// routes, so that a route for each peer does not wake us. It passes those about
-// default routes and on-link routes (scope link), and all that are not about
-// routes. Messages that arrived before the filter was attached are filtered by
-// receive.
-func filterRoutes(fd int) error {
+// fewRoutes returns a socket filter that drops notifications about most routes, so
+// that a route for each peer does not wake us. It passes those about default
+// routes and on-link routes (scope link), and all that are not about routes.
+func fewRoutes() []unix.SockFilter {
 	const (
 		kind  = 4 // nlmsg_type
 		route = unix.NLMSG_HDRLEN
@@ -55,7 +58,7 @@ func filterRoutes(fd int) error {
 	}
 	// Jt and Jf are how many instructions to skip if the comparison is true or false.
 	// The two returns are the number of bytes to pass: all of them, or none.
-	program := []unix.SockFilter{
+	return []unix.SockFilter{
 		{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: kind},
 		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: swapped(unix.RTM_NEWROUTE), Jt: 1},
 		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: swapped(unix.RTM_DELROUTE), Jf: 4},
@@ -65,37 +68,6 @@ func filterRoutes(fd int) error {
 		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.RT_SCOPE_LINK, Jf: 1},
 		{Code: unix.BPF_RET | unix.BPF_K, K: 1<<32 - 1},
 		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
-	}
-	return unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]})
-}
-
-// afterError is a pause, so that a persistent error does not use up the CPU.
-const afterError = 50 * time.Millisecond
-
-// receive reads notifications until ctx ends, which closes the socket. An
-// error, such as ENOBUFS after the kernel dropped messages, counts as a change.
-func receive(ctx context.Context, s *nl.NetlinkSocket, events chan<- struct{}) {
-	ignored := ignoredLinks{}
-	for {
-		msgs, from, err := s.Receive()
-		if ctx.Err() != nil {
-			return
-		}
-		if err != nil {
-			// Messages may be lost, and an index may be that of another interface by now.
-			clear(ignored)
-			runner.Notify(events)
-			time.Sleep(afterError)
-			continue
-		}
-		if from.Pid != nl.PidKernel { // any process can send to the socket
-			continue
-		}
-		for _, m := range msgs {
-			if ignored.concerns(m) {
-				runner.Notify(events)
-			}
-		}
 	}
 }
 
@@ -107,37 +79,37 @@ type ignoredLinks map[int32]bool
 // concerns reports whether a message can change the choice, and keeps the set
 // of ignored interfaces up to date. It only reads the beginning of a message
 // where that is enough.
-func (ignored ignoredLinks) concerns(m syscall.NetlinkMessage) bool {
-	switch m.Header.Type {
+func (ignored ignoredLinks) concerns(kind uint16, body []byte) bool {
+	switch kind {
 	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
-		if len(m.Data) < unix.SizeofIfInfomsg {
+		if len(body) < unix.SizeofIfInfomsg {
 			return false
 		}
-		info := nl.DeserializeIfInfomsg(m.Data)
+		info := nl.DeserializeIfInfomsg(body)
 		if info.Family == unix.AF_BRIDGE { // state of a port within its bridge
 			return false
 		}
 		index := info.Index
-		if m.Header.Type == unix.RTM_DELLINK { // its index may be used again
+		if kind == unix.RTM_DELLINK { // its index may be used again
 			known := ignored[index]
 			delete(ignored, index)
 			return !known
 		}
 		// A pod's interface is created before it becomes a port of the bridge, so the
 		// first message about it causes a notification, and later ones do not.
-		if cannotBeUnderlay(m.Data[unix.SizeofIfInfomsg:]) {
+		if cannotBeUnderlay(body[unix.SizeofIfInfomsg:]) {
 			ignored[index] = true
 			return false
 		}
 		delete(ignored, index)
 		return true
 	case unix.RTM_NEWADDR, unix.RTM_DELADDR:
-		return len(m.Data) >= unix.SizeofIfAddrmsg && !ignored[int32(nl.DeserializeIfAddrmsg(m.Data).Index)]
+		return len(body) >= unix.SizeofIfAddrmsg && !ignored[int32(nl.DeserializeIfAddrmsg(body).Index)]
 	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
-		if len(m.Data) < unix.SizeofRtMsg {
+		if len(body) < unix.SizeofRtMsg {
 			return false
 		}
-		r := nl.DeserializeRtMsg(m.Data)
+		r := nl.DeserializeRtMsg(body)
 		return r.Table == unix.RT_TABLE_MAIN && (r.Dst_len == 0 || r.Scope == unix.RT_SCOPE_LINK)
 	}
 	return false
