@@ -17,16 +17,9 @@ import (
 
 	"flannel/pkg/daemon"
 	"flannel/pkg/daemon/instance"
-	"flannel/pkg/dataplane"
-	"flannel/pkg/dataplane/driver"
-	"flannel/pkg/dataplane/extension"
 	"flannel/pkg/file"
-	"flannel/pkg/firewall"
 	"flannel/pkg/logging"
-	"flannel/pkg/probe/icmp"
-	"flannel/pkg/reconcile"
 	"flannel/pkg/status"
-	"flannel/pkg/status/metrics"
 	"flannel/pkg/version"
 	"flannel/pkg/windows/node"
 	"flannel/subnet"
@@ -152,8 +145,7 @@ func serve(ctx context.Context, o options, log *slog.Logger) int {
 // The order of the steps matters:
 //
 //	lock          before anything on the node is read or changed
-//	dataplane, firewall, underlay, subnet file, probes
-//	              subscribe to notifications before the first pass reads anything, so
+//	open          subscribes to notifications before the first pass reads anything, so
 //	              that no change in between is missed
 //	health port   before the store: it answers while the store is unreachable
 //	manager       in a task of its own, because it may wait for the store
@@ -167,48 +159,27 @@ func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 	if o.Kube.On {
 		o.ConfigSkew = kubeletSkew
 	}
-	closeLater := func(close func() error) { err = errors.Join(err, close()) }
 	release, err := instance.Hold(ctx, o.SubnetFile, o.Kube.PodName, log, waitForOther)
 	if err != nil {
 		return err
 	}
-	defer closeLater(release)
+	defer func() { err = errors.Join(err, release()) }()
 	if err := file.OwnerUnknown(filepath.Dir(o.SubnetFile)); err != nil {
 		log.Warn("cannot check who owns the files that decide what flanneld does, trusting all of them", "cause", causeOwnerUnknown,
 			"directory", filepath.Dir(o.SubnetFile), "reason", err)
 	}
-	board := &status.Board{}
-	o.addProcess(board)
-	counts := metrics.New(board, onTooManyPeers(o, log))
-	// With a subnet file this is a restart: the network of the run before still works.
-	if env, err := subnet.ReadEnv(o.SubnetFile); err == nil && !env.IsZero() {
-		board.Resumed()
-	}
-	tally := &reconcile.Tally{}
-	plane, err := newPlane(o, log, counts, tally)
+	d, closeAll, err := open(ctx, o, log)
+	defer func() { err = errors.Join(err, closeAll()) }()
 	if err != nil {
 		return err
 	}
-	defer closeLater(plane.Close)
-	rules, err := openFirewall(firewall.Options{Log: log, Instance: instance.Of(o.SubnetFile), Resync: o.FirewallResync,
-		Repaired: func() { counts.Repaired("firewall", 1) }})
-	if err != nil {
-		return err
-	}
-	defer closeLater(rules.Close)
-	interfaces, err := newUnderlay(ctx, o.Underlay, log)
-	if err != nil {
-		return err
-	}
-	subnetFileChanges, err := file.Watch(ctx, o.SubnetFile)
-	if err != nil {
-		return err
-	}
-	daemon.AddDataplane(board, plane)
-	probes, closeProbes := newProber(o, log, board, counts)
-	defer closeLater(closeProbes)
+	return runTasks(ctx, o, d, log)
+}
+
+// runTasks runs the daemon, which has no Manager yet, and what answers questions about it.
+func runTasks(ctx context.Context, o options, d *daemon.Daemon, log *slog.Logger) error {
 	tasks, ctx := errgroup.WithContext(ctx)
-	healthz := status.Health(board, counts.Handler())
+	healthz := status.Health(d.Board, d.Metrics.Handler())
 	if o.Healthz.Port() != 0 {
 		l, err := status.Listen(o.Healthz.String())
 		if err != nil {
@@ -219,25 +190,21 @@ func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 	var running atomic.Pointer[daemon.Daemon] // nil until the manager is connected
 	tasks.Go(func() error {
 		accept := func() int { return running.Load().AcceptWithdrawal() } // of a nil Daemon: 0
-		return answerStatus(ctx, o, board, accept, healthz, log)
+		return answerStatus(ctx, o, d.Board, accept, healthz, log)
 	})
 	tasks.Go(func() error { return process{}.keepCNI(ctx, o.CNI, "cni-plugin-to", log) })
 	tasks.Go(func() error { return node.KeepVIP(ctx, o.SubnetFile, usualDataDir(), log) })
 	tasks.Go(func() (err error) {
-		manager, err := newManager(ctx, o, board, log)
+		manager, err := newManager(ctx, o, d.Board, log)
 		if err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, manager.Close()) }()
-		d := &daemon.Daemon{
-			Manager: manager, Dataplane: &leanDataplane{Dataplane: plane, release: releaseProgram, returnAll: returnMemory}, Firewall: rules, Underlay: interfaces, Parse: parseConfig,
-			Settings: o.Settings, Log: log, Board: board, Metrics: counts, Tally: tally, Probes: probes,
-			Echo: icmp.Echo, Notify: returningMemory(notify(log)), Watchdog: watchdog(log), EnvFile: subnetFileChanges,
-		}
+		d.Manager = manager
 		running.Store(d)
 		return d.Run(ctx)
 	})
-	err = tasks.Wait()
+	err := tasks.Wait()
 	notify(log)(sd.SdNotifyStopping)
 	return err
 }
@@ -245,39 +212,6 @@ func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 // kubeletSkew is by how much later than others a kubelet may update the file of a
 // ConfigMap: its sync period and the lifetime of its cache are a minute each.
 const kubeletSkew = 2 * time.Minute
-
-// newPlane opens the dataplane. What its tables change is counted for metrics, and in
-// tally for the log.
-func newPlane(o options, log *slog.Logger, counts *metrics.Metrics, tally *reconcile.Tally) (dataplane.Dataplane, error) {
-	report := func(table string, entries int, done reconcile.Result) {
-		counts.Table(table, entries, done)
-		tally.Add(table, done)
-	}
-	return openPlane(driver.Options{Log: log, Instance: instance.Of(o.SubnetFile), Report: report,
-		Repairs: driver.NewRepairs(log, counts.Repaired), StateDir: filepath.Dir(o.SubnetFile), PodResults: podResults(), KeyFile: o.WireGuardKey, Tunnels: counts.Tunnels})
-}
-
-// openPlane opens the driver of this system, around which package extension runs commands.
-// The caller closes it.
-func openPlane(o driver.Options) (dataplane.Dataplane, error) {
-	d, err := openDriver(o)
-	if err != nil {
-		return nil, err
-	}
-	return extension.New(d, o), nil
-}
-
-// rulesWriter is a daemon.Firewall that must be closed, which leaves the rules.
-type rulesWriter interface {
-	daemon.Firewall
-	io.Closer
-}
-
-// compareEvery is the interval of full comparisons with the kernel, in addition
-// to those after notifications. There are notifications about everything that
-// matters, so this is only a safety net. With 10,000 peers it takes about 50
-// ms.
-const compareEvery = 5 * time.Minute
 
 // manager is a subnet.Manager with the methods that only this package calls.
 type manager interface {

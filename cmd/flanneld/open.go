@@ -1,0 +1,104 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"flannel/pkg/daemon"
+	"flannel/pkg/daemon/instance"
+	"flannel/pkg/dataplane"
+	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/dataplane/extension"
+	"flannel/pkg/file"
+	"flannel/pkg/firewall"
+	"flannel/pkg/probe/icmp"
+	"flannel/pkg/reconcile"
+	"flannel/pkg/status"
+	"flannel/pkg/status/metrics"
+	"flannel/subnet"
+)
+
+// open returns the daemon without its Manager. It opens what the daemon reads and changes on
+// this node, and subscribes to notifications of all of that. The caller must call closeAll,
+// also after an error: it closes what was opened, in the reverse order.
+func open(ctx context.Context, o options, log *slog.Logger) (d *daemon.Daemon, closeAll func() error, err error) {
+	var closers []func() error
+	closeAll = func() (err error) {
+		for _, close := range slices.Backward(closers) {
+			err = errors.Join(err, close())
+		}
+		return err
+	}
+	board, tally := &status.Board{}, &reconcile.Tally{}
+	o.addProcess(board)
+	counts := metrics.New(board, onTooManyPeers(o, log))
+	// With a subnet file this is a restart: the network of the run before still works.
+	if env, err := subnet.ReadEnv(o.SubnetFile); err == nil && !env.IsZero() {
+		board.Resumed()
+	}
+	plane, err := newPlane(o, log, counts, tally)
+	if err != nil {
+		return nil, closeAll, err
+	}
+	closers = append(closers, plane.Close)
+	rules, err := openFirewall(firewall.Options{Log: log, Instance: instance.Of(o.SubnetFile), Resync: o.FirewallResync,
+		Repaired: func() { counts.Repaired("firewall", 1) }})
+	if err != nil {
+		return nil, closeAll, err
+	}
+	closers = append(closers, rules.Close)
+	interfaces, err := newUnderlay(ctx, o.Underlay, log)
+	if err != nil {
+		return nil, closeAll, err
+	}
+	subnetFileChanges, err := file.Watch(ctx, o.SubnetFile)
+	if err != nil {
+		return nil, closeAll, err
+	}
+	daemon.AddDataplane(board, plane)
+	probes, closeProbes := newProber(o, log, board, counts)
+	closers = append(closers, closeProbes)
+	return &daemon.Daemon{
+		Dataplane: &leanDataplane{Dataplane: plane, release: releaseProgram, returnAll: returnMemory}, Firewall: rules, Underlay: interfaces, Parse: parseConfig,
+		Settings: o.Settings, Log: log, Board: board, Metrics: counts, Tally: tally, Probes: probes,
+		Echo: icmp.Echo, Notify: returningMemory(notify(log)), Watchdog: watchdog(log), EnvFile: subnetFileChanges,
+	}, closeAll, nil
+}
+
+// newPlane opens the dataplane. What its tables change is counted for metrics, and in
+// tally for the log.
+func newPlane(o options, log *slog.Logger, counts *metrics.Metrics, tally *reconcile.Tally) (dataplane.Dataplane, error) {
+	report := func(table string, entries int, done reconcile.Result) {
+		counts.Table(table, entries, done)
+		tally.Add(table, done)
+	}
+	return openPlane(driver.Options{Log: log, Instance: instance.Of(o.SubnetFile), Report: report,
+		Repairs: driver.NewRepairs(log, counts.Repaired), StateDir: filepath.Dir(o.SubnetFile), PodResults: podResults(), KeyFile: o.WireGuardKey, Tunnels: counts.Tunnels})
+}
+
+// openPlane opens the driver of this system, around which package extension runs commands.
+// The caller closes it.
+func openPlane(o driver.Options) (dataplane.Dataplane, error) {
+	d, err := openDriver(o)
+	if err != nil {
+		return nil, err
+	}
+	return extension.New(d, o), nil
+}
+
+// rulesWriter is a daemon.Firewall that must be closed, which leaves the rules.
+type rulesWriter interface {
+	daemon.Firewall
+	io.Closer
+}
+
+// compareEvery is the interval of full comparisons with the kernel, in addition
+// to those after notifications. There are notifications about everything that
+// matters, so this is only a safety net. With 10,000 peers it takes about 50
+// ms.
+const compareEvery = 5 * time.Minute
