@@ -4,11 +4,13 @@ import (
 	"log/slog"
 	"slices"
 	"time"
+
+	"golang.org/x/time/rate"
 )
 
 // rejectsPart reports peers that are rejected, or for which the system refused an entry.
 func (d *Daemon) rejectsPart() part {
-	return part{log: (&rejectsLog{log: d.Log}).logChanges,
+	return part{log: (&rejectsLog{log: d.Log, lines: rate.NewLimiter(linesPerSecond, maxLines)}).logChanges,
 		report: func(p *pass) { p.store.Rejects = slices.Concat(p.rejects, p.refused) }}
 }
 
@@ -16,16 +18,15 @@ func (d *Daemon) rejectsPart() part {
 type rejectsLog struct {
 	log       *slog.Logger
 	rejects   map[string]string // by the name of a peer: the reason
-	budget    lineBudget
-	omittedAt time.Time // when it was logged that some are omitted
+	lines     *rate.Limiter     // of the log
+	omittedAt time.Time         // when it was logged that some are omitted
 }
 
 // logChanges logs each rejected or refused peer once, and again when its
-// reason changes, and logs when the problem is over. What exceeds the budget is
+// reason changes, and logs when the problem is over. What exceeds the limit is
 // logged after a later pass.
 func (l *rejectsLog) logChanges(p *pass) {
 	now := time.Now()
-	l.budget.refill(now)
 	// For example, with room for one line, peers a (logged before with another reason)
 	// and b (new): the change of a is logged. b is not in reasons, so that a later pass
 	// takes it for new and logs it.
@@ -37,14 +38,13 @@ func (l *rejectsLog) logChanges(p *pass) {
 			reasons[reject.Name] = former
 			continue
 		}
-		if l.budget.empty() {
+		if !l.lines.AllowN(now, 1) {
 			omitted++
 			if known {
 				reasons[reject.Name] = former
 			}
 			continue
 		}
-		l.budget.used++
 		msg, cause := "peer rejected", causePeerRejected
 		if i >= len(p.rejects) {
 			msg, cause = "the system refused an entry of a peer", causePeerRefused
@@ -53,8 +53,7 @@ func (l *rejectsLog) logChanges(p *pass) {
 		reasons[reject.Name] = reject.Reason
 	}
 	for name := range l.rejects {
-		if _, still := reasons[name]; !still && !l.budget.empty() {
-			l.budget.used++
+		if _, still := reasons[name]; !still && l.lines.AllowN(now, 1) {
 			l.log.Info("peer recovered", "cause", causePeerRecovered, "peer", name)
 		}
 	}
@@ -65,25 +64,9 @@ func (l *rejectsLog) logChanges(p *pass) {
 	l.rejects = reasons
 }
 
-// lineBudget limits the log lines about rejected peers: hundreds of them may
-// appear at once, and each should be named, but a peer whose problem changes
-// ten times a second must not fill the disk. The zero lineBudget allows
-// maxLines.
-type lineBudget struct {
-	used float64   // of maxLines
-	at   time.Time // of the last refill
-}
-
+// The log may name hundreds of rejected peers that appear at once, each with a line, but a
+// peer whose problem changes ten times a second must not fill the disk.
 const (
 	maxLines       = 1000
-	linesPerSecond = 1
+	linesPerSecond = 1 // after maxLines
 )
-
-// refill reduces used by the time since the last refill. The first call, with a zero
-// at, reduces it to 0.
-func (b *lineBudget) refill(now time.Time) {
-	b.used = max(0, b.used-linesPerSecond*now.Sub(b.at).Seconds())
-	b.at = now
-}
-
-func (b *lineBudget) empty() bool { return b.used > maxLines-1 }
