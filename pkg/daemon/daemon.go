@@ -25,6 +25,7 @@ import (
 	"flannel/pkg/dataplane"
 	"flannel/pkg/firewall"
 	"flannel/pkg/reconcile"
+	"flannel/pkg/reconcile/runner"
 	"flannel/pkg/status"
 	"flannel/pkg/status/metrics"
 	"flannel/pkg/underlay"
@@ -141,19 +142,12 @@ func (d *Daemon) member(ctx context.Context, in *inbox) error {
 // a pass hangs. It runs in a goroutine of its own, because a node may wait for
 // the store or a configuration for any time, and must not be killed for that.
 func (d *Daemon) feedWatchdog(ctx context.Context) error {
-	if d.Watchdog <= 0 {
-		return nil
-	}
-	tick := time.NewTicker(d.Watchdog / 2)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-			if d.Board.Alive() == nil {
-				d.Notify("WATCHDOG=1")
-			}
+	r := runner.Runner{Resync: d.Watchdog / 2, Later: true, Work: func(context.Context) (time.Duration, error) {
+		if d.Board.Alive() == nil {
+			d.Notify("WATCHDOG=1")
 		}
-	}
+		return 0, nil
+	}}
+	r.Run(ctx) // without a watchdog, it only waits
+	return nil
 }

@@ -137,41 +137,49 @@ func (in *inbox) republish() {
 	in.desired, in.published = nil, nil
 }
 
+// unpublished returns the lease that the store should have and has not; nil: none.
+func (in *inbox) unpublished() *subnet.Lease {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if in.desired == nil || in.published != nil && in.published.Equal(in.desired) { // nil: the notification is from before a reset
+		return nil
+	}
+	return in.desired
+}
+
+// setPublished records the result of publishing l, and wakes the loop.
+func (in *inbox) setPublished(l *subnet.Lease, err error) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.publishErr = err
+	switch {
+	case err != nil:
+		in.desired = nil // so that the next pass requests it again
+	case in.desired == l: // otherwise another one was requested meanwhile, or the same once more
+		in.published = l
+	}
+	runner.Notify(in.changed)
+}
+
 // publish writes this node's lease to the store whenever the loop requests it.
 // It runs in a goroutine of its own: Publish may block for hours while the
 // store is unavailable, and the loop must keep repairing the network meanwhile.
 func (d *Daemon) publish(ctx context.Context, in *inbox) error {
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-in.publish:
+	r := runner.Runner{News: []<-chan struct{}{in.publish}, Later: true, Work: func(ctx context.Context) (time.Duration, error) {
+		l := in.unpublished()
+		if l == nil {
+			return 0, nil
 		}
-		in.mu.Lock()
-		if in.desired == nil { // the notification is from before a reset
-			in.mu.Unlock()
-			continue
-		}
-		desired := in.desired
-		published := in.published != nil && in.published.Equal(desired)
-		in.mu.Unlock()
-		if published {
-			continue
-		}
-		err := d.Manager.Publish(ctx, *desired)
+		err := d.Manager.Publish(ctx, *l)
 		if ctx.Err() != nil {
-			return nil
+			return 0, err
 		}
-		in.mu.Lock()
-		if in.publishErr = err; err == nil {
-			if in.desired == desired { // otherwise another one was requested meanwhile, or the same once more
-				in.published = desired
-			}
-			d.Log.Info("published this node's lease", "lease", desired)
-		} else {
-			in.desired = nil // so that the next pass requests it again
+		if err == nil {
+			d.Log.Info("published this node's lease", "lease", l)
 		}
-		runner.Notify(in.changed)
-		in.mu.Unlock()
-	}
+		in.setPublished(l, err)
+		return 0, nil // the loop requests it again
+	}}
+	r.Run(ctx)
+	return nil
 }
