@@ -62,7 +62,8 @@ func (m *Manager) follow(ctx context.Context, f feed, start *snapshot) {
 			continue
 		}
 		m.outage.Failed(f.name, fmt.Errorf("%s: %w", f.name, m.tracker.explain(err)))
-		s.pause.Wait(ctx)
+		patience.Pause(ctx, s.failures)
+		s.failures++
 	}
 }
 
@@ -74,7 +75,7 @@ type session struct {
 	at       position // the zero position: list first
 	replaced bool     // check has found that the store was replaced
 	checked  bool     // at was just read from this store: do not check it
-	pause    patience.Backoff
+	failures int  // in a row, of connections that did not last
 }
 
 // run lists the keys or checks the store if necessary, and watches until
@@ -102,7 +103,7 @@ func (s *session) run(ctx context.Context) error {
 // list hands over all keys.
 func (s *session) list(ctx context.Context) error {
 	// The first attempt is short, because an outage is only noticed when it fails.
-	snap, err := s.m.list(ctx, s.feed, requestTimeout<<min(s.pause.Tries, 3))
+	snap, err := s.m.list(ctx, s.feed, requestTimeout<<min(s.failures, 3))
 	if err != nil {
 		return err
 	}
@@ -133,7 +134,7 @@ func (s *session) watch(ctx context.Context) error {
 	opened := time.Now()
 	defer func() {
 		if time.Since(opened) > steady {
-			s.pause = patience.Backoff{}
+			s.failures = 0
 		}
 	}()
 	var carry []*mvccpb.Event

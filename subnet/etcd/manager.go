@@ -185,8 +185,8 @@ func (f final) Unwrap() error { return f.error }
 // out may have been carried out.
 func (m *Manager) retry(ctx context.Context, what string, op func(context.Context) error) error {
 	defer m.outage.Forget(what) // after Over, this has no effect
-	for b := (patience.Backoff{}); ; {
-		attempt, cancel := context.WithTimeout(ctx, requestTimeout<<min(b.Tries, 3))
+	for tries := 0; ; tries++ {
+		attempt, cancel := context.WithTimeout(ctx, requestTimeout<<min(tries, 3))
 		err := op(attempt)
 		cancel()
 		if err == nil {
@@ -203,6 +203,6 @@ func (m *Manager) retry(ctx context.Context, what string, op func(context.Contex
 			return err
 		}
 		m.outage.Failed(what, m.tracker.explain(err))
-		b.Wait(ctx) // increases b.Tries
+		patience.Pause(ctx, tries)
 	}
 }

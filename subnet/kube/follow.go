@@ -57,17 +57,17 @@ var (
 type follower struct {
 	m *Manager
 	feed
-	version string           // the position: changes up to this resourceVersion were handed over; "": list first
-	reached string           // the last position, kept when version is cleared
-	floor   string           // the next list must not be older than this; "" before the first list
-	rewound bool             // the store is older than reached, and was not listed since
-	known   map[string]known // by name; nil before the first list
-	broken  bool             // the last attempt to list or watch failed
-	lagged  int              // how often the API server was behind the store at the first list
-	lagging bool             // the API server rejected our position as too new
-	pause   patience.Backoff
-	relists relists
-	lookups lookups
+	version  string           // the position: changes up to this resourceVersion were handed over; "": list first
+	reached  string           // the last position, kept when version is cleared
+	floor    string           // the next list must not be older than this; "" before the first list
+	rewound  bool             // the store is older than reached, and was not listed since
+	known    map[string]known // by name; nil before the first list
+	broken   bool             // the last attempt to list or watch failed
+	lagged   int              // how often the API server was behind the store at the first list
+	lagging  bool             // the API server rejected our position as too new
+	failures int              // in a row, after which the pauses grow
+	relists  relists
+	lookups  lookups
 }
 
 // known is what follow remembers of a Node, because the watch of metadata does not carry it. A Node's podCIDRs never change
@@ -98,7 +98,7 @@ func (m *Manager) follow(ctx context.Context, f feed) error {
 			runner.Pause(ctx, s.relists.next(time.Now(), len(s.known)))
 		default:
 			s.broken = true
-			m.recordAndWait(ctx, f.activity, fmt.Errorf("%s: %w", f.activity, err), &s.pause)
+			m.recordAndWait(ctx, f.activity, fmt.Errorf("%s: %w", f.activity, err), &s.failures)
 		}
 	}
 	return nil
@@ -143,7 +143,8 @@ func (s *follower) watch(ctx context.Context) error {
 		return err
 	}
 	if time.Since(began) < time.Second {
-		s.pause.Wait(ctx) // something between us and the API server ends watches at once
+		patience.Pause(ctx, s.failures) // something between us and the API server ends watches at once
+		s.failures++
 	}
 	return nil
 }
@@ -174,7 +175,7 @@ func (s *follower) receiveAll(ctx context.Context, in <-chan format.Event) error
 			if err := s.handleEvents(ctx, gather(e, in)); err != nil {
 				return err
 			}
-			s.pause = patience.Backoff{}
+			s.failures = 0
 		case a := <-s.lookups.answers:
 			if err := s.handleAnswer(ctx, a); err != nil {
 				return err

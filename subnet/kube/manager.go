@@ -152,7 +152,7 @@ const requestTimeout = 15 * time.Second
 // retry calls op until it succeeds, ctx ends, or the API server rejects the request as invalid.
 func (m *Manager) retry(ctx context.Context, activity string, op func(context.Context) error) error {
 	defer m.outage.Forget(activity)
-	for pause := (patience.Backoff{}); ; {
+	for failures := 0; ; {
 		attemptCtx, cancel := context.WithTimeout(ctx, requestTimeout)
 		err := op(attemptCtx)
 		cancel()
@@ -166,7 +166,7 @@ func (m *Manager) retry(ctx context.Context, activity string, op func(context.Co
 			m.succeeded(activity)
 			return fmt.Errorf("%s: %w", activity, err)
 		}
-		m.recordAndWait(ctx, activity, err, &pause)
+		m.recordAndWait(ctx, activity, err, &failures)
 	}
 }
 
@@ -181,15 +181,16 @@ func (m *Manager) succeeded(activity string) {
 	delete(m.denials.by, activity)
 }
 
-// recordAndWait records the failure of an activity and pauses before the next attempt.
-func (m *Manager) recordAndWait(ctx context.Context, activity string, err error, pause *patience.Backoff) {
+// recordAndWait records the failure of an activity, which it adds to the failures in a row, and pauses before the next attempt.
+func (m *Manager) recordAndWait(ctx context.Context, activity string, err error, failures *int) {
 	if newlyDenied := m.recordFailure(activity, err); newlyDenied {
-		*pause = patience.Backoff{} // an API server that starts denies requests for a moment, until it has read its roles
+		*failures = 0 // an API server that starts denies requests for a moment, until it has read its roles
 	}
 	if seconds, asked := apierrors.SuggestsClientDelay(err); asked {
 		runner.Pause(ctx, min(time.Duration(seconds)*time.Second, time.Minute))
 	}
-	pause.Wait(ctx)
+	patience.Pause(ctx, *failures)
+	*failures++
 }
 
 // recordFailure records an outage or a denial, which are logged once. It reports whether the denial is a new one.

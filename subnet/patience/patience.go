@@ -11,15 +11,10 @@ import (
 	"flannel/pkg/reconcile/runner"
 )
 
-// Backoff paces retries: 0.1 s to 2 s, with jitter so that nodes do not retry
-// together. The zero Backoff begins with the shortest pause.
-type Backoff struct{ Tries int }
-
-// Wait pauses before the next attempt, or until ctx ends.
-func (b *Backoff) Wait(ctx context.Context) {
-	d := Doubled(100*time.Millisecond, 1600*time.Millisecond, b.Tries)
-	b.Tries++
-	runner.Pause(ctx, d)
+// Pause waits after some tries that failed, 0 after the first, or until ctx ends: for
+// 0.1 s to 2 s, with jitter so that nodes do not try again together.
+func Pause(ctx context.Context, tries int) {
+	runner.Pause(ctx, Doubled(100*time.Millisecond, 1600*time.Millisecond, tries))
 }
 
 // Doubled returns the pause after some tries: it doubles from low to high, with jitter.

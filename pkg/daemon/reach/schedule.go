@@ -151,8 +151,8 @@ func (m *Mesh) ask(now moment, t *target) request {
 	t.asked++
 	t.probed, t.latest, t.told = now, purpose, body.notForwarding
 	if r, down := m.down.Get(t); down {
-		r.backoff = min(2*r.backoff, maxBackoff)
-		r.next = now.Add(r.backoff)
+		r.pause = min(2*r.pause, maxPause)
+		r.next = now.Add(r.pause)
 		m.down.Set(t, r)
 	}
 	m.waiting[body.token] = &sent{target: t, to: to, at: now, purpose: purpose}
