@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"flannel/pkg/file"
+	"flannel/pkg/reconcile/runner"
 	"flannel/pkg/windows/node"
 	"flannel/pkg/windows/sourcevip"
 )
@@ -124,16 +125,12 @@ func (r *proxyRun) runUntilStale(ctx context.Context, flags []string) (code int,
 	if err := cmd.Start(); err != nil {
 		return 0, false, err
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
-	check := time.NewTicker(checkFlags)
-	defer check.Stop()
-	for {
-		select {
-		case <-ended:
-			return cmd.ProcessState.ExitCode(), false, ctx.Err()
-		case <-check.C:
-		}
+	ended := make(chan struct{})
+	go func() {
+		_ = cmd.Wait() // how it ended, cmd.ProcessState says
+		close(ended)
+	}()
+	for runner.Wait(ctx, time.Now().Add(checkFlags), ended) < 0 && ctx.Err() == nil {
 		now, err := r.flags(ctx)
 		if err != nil {
 			r.log.Warn("cannot compare kube-proxy's flags", "error", err) // flanneld may be starting
@@ -143,4 +140,6 @@ func (r *proxyRun) runUntilStale(ctx context.Context, flags []string) (code int,
 			return 0, true, nil
 		}
 	}
+	<-ended // with ctx at the latest
+	return cmd.ProcessState.ExitCode(), false, ctx.Err()
 }

@@ -12,6 +12,7 @@ import (
 
 	"flannel/pkg/daemon/instance"
 	"flannel/pkg/file"
+	"flannel/pkg/reconcile/runner"
 	"flannel/pkg/windows/service"
 )
 
@@ -81,10 +82,7 @@ func (c *call) untilStarted(ctx context.Context, baseDir string, once func(conte
 			return err
 		}
 		c.say(fmt.Sprintf("failed, will try again in %v: %v", retryNode, err))
-		select {
-		case <-ctx.Done():
-		case <-time.After(retryNode):
-		}
+		runner.Pause(ctx, retryNode)
 	}
 }
 

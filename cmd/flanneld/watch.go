@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"flannel/pkg/reconcile/runner"
 	"flannel/pkg/status"
 )
 
@@ -69,12 +70,8 @@ func (c *call) statusText(ctx context.Context, o status.PrintOptions, timeout ti
 // has another size.
 func (c *call) untilResized(ctx context.Context, period time.Duration, columns, lines int) {
 	const look = 200 * time.Millisecond
-	for end := time.Now().Add(period); time.Now().Before(end); {
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(min(look, time.Until(end))):
-		}
+	for end := time.Now().Add(period); ctx.Err() == nil && time.Now().Before(end); {
+		runner.Pause(ctx, min(look, time.Until(end)))
 		if w, h := c.screen(); w != columns || h != lines {
 			return
 		}

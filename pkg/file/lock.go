@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"flannel/pkg/reconcile/runner"
 )
 
 // Lock takes the exclusive lock on the file at path, and creates the file if it is
@@ -19,10 +21,8 @@ func Lock(ctx context.Context, path string) (unlock func() error, err error) {
 		if unlock != nil {
 			return unlock, nil
 		}
-		select {
-		case <-ctx.Done():
+		if runner.Pause(ctx, pause); ctx.Err() != nil {
 			return nil, fmt.Errorf("lock %s, which another process holds: %w", path, ctx.Err())
-		case <-time.After(pause):
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package linux
 
 import (
+	"context"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"flannel/pkg/linux/rtnetlink"
+	"flannel/pkg/reconcile/runner"
 )
 
 // ipsecWatch makes the tables of policies and connections list again when somebody
@@ -35,13 +37,8 @@ func (w *ipsecWatch) start() error {
 	}
 	w.policies, w.stop = s, make(chan struct{})
 	w.done.Go(func() {
-		for {
-			select {
-			case <-w.stop:
-				return
-			case <-time.After(pollInterval):
-				w.notify()
-			}
+		for runner.Wait(context.Background(), time.Now().Add(pollInterval), w.stop) < 0 {
+			w.notify()
 		}
 	})
 	return nil

@@ -1,11 +1,13 @@
 package linux
 
 import (
+	"context"
 	"net/netip"
 	"sync/atomic"
 	"time"
 
 	"flannel/pkg/dataplane"
+	"flannel/pkg/reconcile/runner"
 	"flannel/pkg/status/report"
 )
 
@@ -27,12 +29,7 @@ func (s *wgStore) poll(relist func()) {
 		return
 	}
 	s.done.Go(func() {
-		for {
-			select {
-			case <-s.stop:
-				return
-			case <-time.After(time.Duration(s.interval.Load())):
-			}
+		for runner.Wait(context.Background(), time.Now().Add(time.Duration(s.interval.Load())), s.stop) < 0 {
 			if s.active.Load() { // else all devices were deleted, which summarize has seen
 				relist()
 			}

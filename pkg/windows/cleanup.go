@@ -91,10 +91,8 @@ func (d *Driver) waitRestored(ctx context.Context, limit time.Duration) error {
 		if !logged {
 			d.opts.Log.Info("waiting until the host has its addresses, routes and DNS servers, and the category of its network back")
 		}
-		select {
-		case <-ctx.Done():
+		if runner.Pause(ctx, d.pace.Wait); ctx.Err() != nil {
 			return ctx.Err()
-		case <-time.After(d.pace.Wait):
 		}
 	}
 	return nil

@@ -210,20 +210,14 @@ func (d *Dataplane) awaitPeers(ctx context.Context) error {
 // waitUntil reports whether finished, which is called with d.mu held, returned true
 // in time.
 func (d *Dataplane) waitUntil(ctx context.Context, finished func() bool) bool {
-	limit := time.NewTimer(d.patient)
-	defer limit.Stop()
-	for {
+	for limit := time.Now().Add(d.patient); ; {
 		d.mu.Lock()
 		ok := finished()
 		d.mu.Unlock()
 		if ok {
 			return true
 		}
-		select {
-		case <-d.ended:
-		case <-limit.C:
-			return false
-		case <-ctx.Done():
+		if runner.Wait(ctx, limit, d.ended) < 0 {
 			return false
 		}
 	}

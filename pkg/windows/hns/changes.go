@@ -3,7 +3,6 @@ package hns
 import (
 	"context"
 	"errors"
-	"time"
 
 	"flannel/pkg/reconcile/runner"
 )
@@ -31,11 +30,9 @@ func (c *Client) listen(ctx context.Context, changed func()) {
 			}
 			supported = !errors.Is(err, ErrUnsupported)
 		}
-		select {
-		case <-ctx.Done():
+		if runner.Pause(ctx, c.timing.Poll); ctx.Err() != nil {
 			return
-		case <-time.After(c.timing.Poll):
-			changed()
 		}
+		changed()
 	}
 }
