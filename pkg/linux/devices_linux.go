@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -122,6 +123,10 @@ func (d *Driver) setScope(devices []dataplane.Device, links dataplane.Links) {
 	}
 	if reflect.DeepEqual(old, &next) {
 		return
+	}
+	// Before the tables are listed, so that no change is missed.
+	if err := d.watcher.setDevices(slices.Sorted(maps.Keys(next.tunnels))); err != nil {
+		d.opts.Log.Warn("cannot receive notifications of the entries of new devices, relying on the resync", "error", err)
 	}
 	d.scope.Store(&next)
 	d.tables.Relist()

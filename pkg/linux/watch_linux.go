@@ -58,14 +58,34 @@ var groups = []int{
 // watch subscribes to the notifications, and starts the goroutine. The caller closes the
 // watcher.
 func watch(d *Driver) (*watcher, error) {
-	port, err := d.conn.Port()
+	w := &watcher{d: d, last: map[int]linkState{}}
+	filter, err := w.filter(nil)
 	if err != nil {
 		return nil, err
 	}
-	w := &watcher{d: d, last: map[int]linkState{}}
-	w.listener, err = rtnetlink.Listen(rtnetlink.Notifications{Protocol: unix.NETLINK_ROUTE, Groups: groups, Filter: rtnetlink.WithoutSender(port),
+	w.listener, err = rtnetlink.Listen(rtnetlink.Notifications{Protocol: unix.NETLINK_ROUTE, Groups: groups, Filter: filter,
 		Each: w.handle, Lost: w.lost})
 	return w, err
+}
+
+// filter returns a filter that drops the notifications of what the driver writes, and of
+// neighbours and FDB entries of other devices than those with these indexes: the neighbours of
+// pods and of the underlay change all the time.
+func (w *watcher) filter(devices []int) ([]unix.SockFilter, error) {
+	port, err := w.d.conn.Port()
+	if err != nil {
+		return nil, err
+	}
+	return append(rtnetlink.WithoutNeighbours(devices), rtnetlink.WithoutSender(port)...), nil
+}
+
+// setDevices sets the devices whose neighbours and FDB entries are watched.
+func (w *watcher) setDevices(indexes []int) error {
+	filter, err := w.filter(indexes)
+	if err != nil {
+		return err
+	}
+	return w.listener.SetFilter(filter)
 }
 
 func (w *watcher) close() error { return w.listener.Close() }

@@ -2,6 +2,8 @@ package linux
 
 import (
 	"log/slog"
+	"net"
+	"slices"
 	"testing"
 	"time"
 
@@ -43,4 +45,57 @@ func TestWatchedProperties(t *testing.T) {
 			t.Errorf("of type %q, the properties are %q, want %q", kind, got, want)
 		}
 	}
+}
+
+// The kernel does not wake the watcher for neighbours of other devices, of which pods and the underlay have many.
+func TestOtherNeighboursAreIgnored(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		run(t, "for i in 0 1 2; do ip link add d$i type veth peer name e$i; ip link set d$i up; ip link set e$i up; done")
+		var ours []int
+		for _, name := range []string{"d1", "d2"} {
+			device, err := net.InterfaceByName(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ours = append(ours, device.Index)
+		}
+		got := make(chan int, 100) // devices of neighbours, and 0 for a route
+		listener, err := rtnetlink.Listen(rtnetlink.Notifications{
+			Protocol: unix.NETLINK_ROUTE, Groups: []int{unix.RTNLGRP_NEIGH, unix.RTNLGRP_IPV4_ROUTE}, Filter: append(rtnetlink.WithoutNeighbours(nil), rtnetlink.WithoutSender(1)...),
+			Each: func(h rtnetlink.Header, body []byte) error {
+				if h.Kind == unix.RTM_NEWROUTE || h.Kind == unix.RTM_DELROUTE {
+					got <- 0
+					return nil
+				}
+				n, _, err := parseNeigh(body)
+				got <- n.index
+				return err
+			},
+			Lost: func(err error) { t.Error(err) },
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer listener.Close() //nolint:errcheck // only read from
+		var heard []int
+		for _, devices := range [][]int{nil, ours} {
+			if err := listener.SetFilter(append(rtnetlink.WithoutNeighbours(devices), rtnetlink.WithoutSender(1)...)); err != nil {
+				t.Fatal(err)
+			}
+			run(t, `for d in d0 d1 d2; do ip neigh replace 10.9.0.1 lladdr 02:00:00:00:00:01 dev $d; ip neigh del 10.9.0.1 dev $d; done
+				ip route add 10.8.0.0/16 dev d0; ip route del 10.8.0.0/16 dev d0`)
+			for routes := 0; routes < 2; {
+				index := <-got
+				if index == 0 {
+					routes++
+				} else if slices.Contains(heard[max(0, len(heard)-1):], index) {
+					continue // a change may be several notifications
+				}
+				heard = append(heard, index)
+			}
+		}
+		if want := []int{0, 0, ours[0], ours[1], 0, 0}; !slices.Equal(heard, want) {
+			t.Errorf("notifications of the devices %v, want %v", heard, want)
+		}
+	})
 }

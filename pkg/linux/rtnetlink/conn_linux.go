@@ -80,15 +80,45 @@ func (c *Conn) Port() (uint32, error) {
 	return name.(*unix.SockaddrNetlink).Pid, nil
 }
 
+// WithoutNeighbours returns the beginning of a filter: it drops neighbours and FDB entries of
+// other devices than those with these indexes, and goes on behind its end with all other
+// notifications.
+func WithoutNeighbours(devices []int) (filter []unix.SockFilter) {
+	const kind, index = 4, unix.NLMSG_HDRLEN + 4 // nlmsg_type, ndm_ifindex
+	// Jt and Jf are how many instructions to skip if the comparison is true or false.
+	is := func(k uint32, whenTrue, whenFalse int) unix.SockFilter {
+		return unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: k, Jt: uint8(whenTrue), Jf: uint8(whenFalse)}
+	}
+	neighbours := len(devices) + 2 // instructions about these
+	filter = []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: kind},
+		is(swapped16(unix.RTM_NEWNEIGH), 1, 0),
+		is(swapped16(unix.RTM_DELNEIGH), 0, neighbours),
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: index},
+	}
+	for i, device := range devices {
+		filter = append(filter, is(swapped32(uint32(device)), len(devices)-i, 0))
+	}
+	return append(filter, unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: 0})
+}
+
+// swapped16 and swapped32 return what a filter, which reads in network byte order, reads of a
+// value in the byte order of the host.
+func swapped16(v uint16) uint32 {
+	return uint32(binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, v)))
+}
+
+func swapped32(v uint32) uint32 {
+	return binary.BigEndian.Uint32(binary.NativeEndian.AppendUint32(nil, v))
+}
+
 // WithoutSender returns a filter for a netlink socket that drops the notifications of what
 // the socket with this port ID (nlmsg_pid) changes.
 func WithoutSender(port uint32) []unix.SockFilter {
-	// A filter reads words in network byte order.
-	swapped := binary.BigEndian.Uint32(binary.NativeEndian.AppendUint32(nil, port))
 	const portOfMessage = 12 // nlmsg_pid
 	return []unix.SockFilter{
 		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: portOfMessage},
-		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: swapped, Jf: 1},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: swapped32(port), Jf: 1},
 		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
 		{Code: unix.BPF_RET | unix.BPF_K, K: 1<<32 - 1},
 	}

@@ -63,8 +63,7 @@ func Listen(n Notifications) (*Listener, error) {
 // subscribe joins the groups after it has set the filter, so that the filter sees all messages.
 func (n Notifications) subscribe(fd int) error {
 	if len(n.Filter) > 0 {
-		program := &unix.SockFprog{Len: uint16(len(n.Filter)), Filter: &n.Filter[0]}
-		if err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, program); err != nil {
+		if err := attach(fd, n.Filter); err != nil {
 			return err
 		}
 	}
@@ -77,6 +76,16 @@ func (n Notifications) subscribe(fd int) error {
 		}
 	}
 	return nil
+}
+
+func attach(fd int, filter []unix.SockFilter) error {
+	program := &unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
+	return os.NewSyscallError("SO_ATTACH_FILTER", unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, program))
+}
+
+// SetFilter replaces the filter.
+func (l *Listener) SetFilter(filter []unix.SockFilter) (err error) {
+	return errors.Join(l.raw.Control(func(fd uintptr) { err = attach(int(fd), filter) }), err)
 }
 
 // setBuffer sets how many bytes may wait to be received. More than the system's limit needs
