@@ -33,6 +33,7 @@ package reach
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 
 	"flannel/pkg/compact"
@@ -98,6 +99,14 @@ type Network struct {
 	Hops int
 	// NotForwarding means that this node does not forward IPv4 packets of its pods.
 	NotForwarding bool
+}
+
+// Equal reports whether two networks are the same, apart from Skip, which cannot be compared.
+func (n *Network) Equal(other *Network) bool {
+	return n.Local.Equal(&other.Local) && slices.Equal(n.Peers, other.Peers) && n.Addressing == other.Addressing &&
+		slices.Equal(n.Refused, other.Refused) && slices.Equal(n.Rejects, other.Rejects) && slices.Equal(n.Retained, other.Retained) &&
+		n.MTU == other.MTU && n.Link == other.Link && n.LinkIndex == other.LinkIndex && n.Synced == other.Synced &&
+		n.Hops == other.Hops && n.NotForwarding == other.NotForwarding
 }
 
 // request is an echo request that is due.
