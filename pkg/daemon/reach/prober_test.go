@@ -24,7 +24,6 @@ type wire struct {
 	down    bool // the underlay
 	sent    int
 	waiting []packet
-	arrived chan struct{}
 }
 
 func (w *wire) Send(from, to netip.Addr, hops int, body []byte) error {
@@ -34,30 +33,25 @@ func (w *wire) Send(from, to netip.Addr, hops int, body []byte) error {
 	w.sent++
 	if !w.cut {
 		w.waiting = append(w.waiting, packet{from: to, answer: hops == 0, expired: hops > 0, body: slices.Clone(body)})
-		select {
-		case w.arrived <- struct{}{}:
-		default:
-		}
 	}
 	return nil
 }
 
-func (w *wire) Receive() (netip.Addr, bool, bool, []byte, bool) {
+func (w *wire) Receive() (netip.Addr, bool, bool, []byte, time.Duration, bool) {
 	if len(w.waiting) == 0 {
-		return netip.Addr{}, false, false, nil, false
+		return netip.Addr{}, false, false, nil, 0, false
 	}
 	p := w.waiting[0]
 	w.waiting = w.waiting[1:]
-	return p.from, p.answer, p.expired, p.body, true
+	return p.from, p.answer, p.expired, p.body, 0, true
 }
 
-func (w *wire) Arrived() <-chan struct{} { return w.arrived }
-func (w *wire) Up(string) bool           { return !w.down }
+func (w *wire) Up(string) bool { return !w.down }
 
 func TestProber(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := &logtest.Log{}
-		conn := &wire{arrived: make(chan struct{}, 1)}
+		conn := &wire{}
 		answers := 0
 		var lasted []string
 		p := New(conn, Options{Log: log.Logger(), RTT: func(time.Duration) { answers++ }})
