@@ -14,9 +14,14 @@ import (
 	"flannel/pkg/reconcile/runner"
 )
 
-// pollEvery bounds the delay of a change without a notification: the directory does
-// not exist, or something was mounted over it.
+// pollEvery is the interval of polls while notifications cannot say what happens: a directory
+// does not exist, or the system has no notifications left.
 const pollEvery = time.Second
+
+// pollWatched is the interval otherwise. It bounds the delay of a change without a
+// notification: something was mounted over a directory, or a path is a symbolic link to
+// another directory.
+const pollWatched = 5 * time.Second
 
 // pollGoneDir is the first interval for a directory that was just deleted. It often
 // exists again at once, and changes in it are missed until it is watched again. The
@@ -29,7 +34,7 @@ const pollGoneDir = 10 * time.Millisecond
 // The channel receives one value for any number of changes, and none after ctx has
 // ended; it is never closed. If the system has no notifications left (Linux limits
 // them per user), Watch polls every second. Of a directory, only new and deleted
-// entries are changes, and Watch may notice them after a second.
+// entries are changes, and Watch may notice them after a few seconds.
 func Watch(ctx context.Context, paths ...string) (<-chan struct{}, error) {
 	w := &watch{dirs: map[string]*watchedDir{}, files: map[string]fs.FileInfo{}, changed: make(chan struct{}, 1)}
 	for _, path := range paths {
@@ -80,8 +85,7 @@ func (w *watch) run(ctx context.Context, pending *notices) {
 	interval := pollEvery
 	r := runner.Runner{
 		News:   []<-chan struct{}{pending.wake},
-		Resync: pollEvery,
-		Later:  true,
+		Resync: pollWatched,
 		Work: func(context.Context) (time.Duration, error) {
 			names, notified := pending.take()
 			for name := range names {
@@ -99,6 +103,9 @@ func (w *watch) run(ctx context.Context, pending *notices) {
 			}
 			if interval *= 2; !justGone || interval > pollEvery {
 				interval = pollEvery
+			}
+			if interval == pollEvery && w.isWatched() {
+				return pollWatched, nil
 			}
 			return interval, nil
 		},
@@ -140,6 +147,8 @@ func (t *notices) receive(events <-chan fsnotify.Event, failures <-chan error, o
 			}
 			if ours(e.Name) {
 				t.add(e.Name)
+			} else {
+				runner.Notify(t.wake) // a poll finds out: the entry may be what a path of ours is a symbolic link to
 			}
 		case _, open := <-failures:
 			if !open {
@@ -208,6 +217,16 @@ func (w *watch) watchDirs() (changed bool) {
 		}
 	}
 	return changed
+}
+
+// isWatched reports whether there are notifications from all directories.
+func (w *watch) isWatched() bool {
+	for _, dir := range w.dirs {
+		if dir.info == nil {
+			return false
+		}
+	}
+	return w.watcher != nil
 }
 
 // stat returns nil for a file that does not exist or cannot be read.

@@ -14,6 +14,8 @@ import (
 	"runtime"
 	"syscall"
 	"time"
+
+	"flannel/pkg/reconcile/runner"
 )
 
 // acceptPath is the path for POST requests that accept a withdrawal.
@@ -53,9 +55,12 @@ const causeNoSocket = "no-status-socket"
 
 var errTaken = errors.New("another flanneld answers")
 
-// checkInterval is how often Keep retries to create the socket, and checks that
+// Keep retries to create the socket every retryInterval, and checks every checkInterval that
 // it still exists.
-const checkInterval = 2 * time.Second
+const (
+	retryInterval = 2 * time.Second
+	checkInterval = 5 * time.Second
+)
 
 // Keep serves h on a socket at path, which only its owner may use, until ctx
 // ends. It creates the socket again when somebody removes it. If the socket
@@ -73,17 +78,9 @@ func Keep(ctx context.Context, path string, h http.Handler, log *slog.Logger) er
 			logged = ""
 			continue // the socket was removed
 		}
-		pause(ctx, checkInterval)
+		runner.Pause(ctx, retryInterval)
 	}
 	return nil
-}
-
-// pause waits for d, or until ctx ends.
-func pause(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
-	}
 }
 
 // serve returns nil when ctx ends or the socket was removed, and an error if it
@@ -97,7 +94,7 @@ func serve(ctx context.Context, path string, h http.Handler) error {
 	defer cancel()
 	go func() {
 		for ctx.Err() == nil && exists(path) {
-			pause(ctx, checkInterval)
+			runner.Pause(ctx, checkInterval)
 		}
 		cancel()
 	}()

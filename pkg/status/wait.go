@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"strings"
 	"time"
+
+	"flannel/pkg/reconcile/runner"
 )
 
 // ErrUnreachable means that the daemon has not answered for too long, for
@@ -76,7 +78,7 @@ func AwaitReady(ctx context.Context, ask func(context.Context) (string, error), 
 		if err != nil && time.Since(answeredAt) >= maxSilence {
 			return fmt.Errorf("%w for %s: %w", ErrUnreachable, maxSilence, err)
 		}
-		pause(ctx, time.Second)
+		runner.Pause(ctx, time.Second)
 	}
 }
 
