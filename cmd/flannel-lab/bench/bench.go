@@ -28,6 +28,7 @@ type Options struct {
 	samples  int           // peers that are added, changed and removed one by one
 	idle     time.Duration // how long idle CPU is measured
 	memory   []int         // numbers of peers in etcd with which memory is measured
+	quiet    []int         // numbers of peers in etcd with which idle CPU is measured
 	settle   time.Duration // from the start until then
 	nftables bool
 	json     bool
@@ -38,7 +39,7 @@ type Options struct {
 func (o *Options) flags() *flag.FlagSet {
 	f := flag.NewFlagSet("flannel-lab bench", flag.ContinueOnError)
 	o.peers, o.far, o.backends, o.kube = []int{1000, 5000, 10000}, []int{50000}, []string{"vxlan", "host-gw"}, []int{5000}
-	o.memory = []int{3, 1000, 10000, 50000}
+	o.memory, o.quiet = []int{3, 1000, 10000, 50000}, []int{10000}
 	f.Func("peers", "comma-separated `numbers` of peers in etcd; 0 to skip (default 1000,5000,10000)",
 		list(&o.peers, strconv.Atoi))
 	f.Func("far-peers", "comma-separated `numbers` of peers in etcd for which only starts are measured, without plain routes; 0 to skip (default 50000)", list(&o.far, strconv.Atoi))
@@ -51,12 +52,14 @@ func (o *Options) flags() *flag.FlagSet {
 	f.DurationVar(&o.settle, "settle", time.Minute, "how long after the start memory is measured")
 	f.IntVar(&o.rounds, "rounds", 3, "starts on an empty kernel per column; the lowest of each figure is reported, because other load only increases them (of peak RSS the highest)")
 	f.IntVar(&o.samples, "samples", 200, "peers added, changed and removed one by one, per column")
-	f.DurationVar(&o.idle, "idle", 10*time.Second, "how long idle CPU is measured")
+	f.Func("idle-peers", "comma-separated `numbers` of peers in etcd among which the idle CPU of vxlan is measured; 0 to skip (default 10000)",
+		list(&o.quiet, strconv.Atoi))
+	f.DurationVar(&o.idle, "idle", 5*time.Minute, "how long idle CPU is measured")
 	f.BoolVar(&o.nftables, "nftables", false, "use nftables instead of iptables")
 	f.BoolVar(&o.json, "json", false, "print JSON instead of tables")
-	f.BoolFunc("quick", "a short run: 1000 peers, one round, 50 samples, 2 s idle, no memory, no Kubernetes", func(string) error {
-		o.kube, o.far, o.memory = nil, nil, nil
-		o.peers, o.rounds, o.samples, o.idle = []int{1000}, 1, 50, 2*time.Second
+	f.BoolFunc("quick", "a short run: 1000 peers, one round, 50 samples, no idle CPU, no memory, no Kubernetes", func(string) error {
+		o.kube, o.far, o.memory, o.quiet = nil, nil, nil, nil
+		o.peers, o.rounds, o.samples = []int{1000}, 1, 50
 		return nil
 	})
 	f.StringVar(&o.lab.Flanneld, "flanneld", "", "any flannel-compatible `binary` (default: bin/flanneld)")
@@ -103,10 +106,12 @@ func Parse(args []string) (Options, error) {
 			}
 		}
 	}
-	o.memory = slices.DeleteFunc(o.memory, func(n int) bool { return n == 0 })
-	for _, n := range o.memory {
-		if n < 0 || n > lastPeer-firstPeer {
-			err = errors.Join(err, fmt.Errorf("--memory-peers %d: must be between 0 and %d", n, lastPeer-firstPeer))
+	for name, peers := range map[string]*[]int{"memory-peers": &o.memory, "idle-peers": &o.quiet} {
+		*peers = slices.DeleteFunc(*peers, func(n int) bool { return n == 0 })
+		for _, n := range *peers {
+			if n < 0 || n > lastPeer-firstPeer {
+				err = errors.Join(err, fmt.Errorf("--%s %d: must be between 0 and %d", name, n, lastPeer-firstPeer))
+			}
 		}
 	}
 	o.backends = slices.DeleteFunc(o.backends, func(s string) bool { return s == "0" })
@@ -129,7 +134,7 @@ func Parse(args []string) (Options, error) {
 // stderr. Kubernetes comes before etcd, so that a missing bin/kube is noticed
 // early.
 func Run(ctx context.Context, w io.Writer, o Options) error {
-	var kube, etcd, memory []column
+	var kube, etcd, memory, quiet []column
 	for _, peers := range o.kube {
 		c, err := measureKube(ctx, o, peers)
 		if err != nil {
@@ -153,10 +158,17 @@ func Run(ctx context.Context, w io.Writer, o Options) error {
 		}
 		memory = append(memory, c)
 	}
-	if o.json {
-		return printJSON(w, slices.Concat(etcd, kube, memory))
+	for _, peers := range o.quiet {
+		c, err := measureIdle(ctx, o, peers)
+		if err != nil {
+			return fmt.Errorf("idle with %d peers: %w", peers, err)
+		}
+		quiet = append(quiet, c)
 	}
-	return errors.Join(printTables(w, etcd, kube), printMemory(w, memory))
+	if o.json {
+		return printJSON(w, slices.Concat(etcd, kube, memory, quiet))
+	}
+	return errors.Join(printTables(w, etcd, kube), printMore(w, "memory", memory, memoryRows), printMore(w, "nothing happens", quiet, idleRows))
 }
 
 // printTables prints the columns of etcd and those of Kubernetes, one table each.
@@ -178,13 +190,13 @@ func printTables(w io.Writer, etcd, kube []column) error {
 	return err
 }
 
-// printMemory prints the columns of memory.
-func printMemory(w io.Writer, memory []column) error {
-	if len(memory) == 0 {
+// printMore prints columns of their own, with leases in etcd, unless there are none.
+func printMore(w io.Writer, title string, columns []column, rows []row) error {
+	if len(columns) == 0 {
 		return nil
 	}
-	fmt.Fprintln(w, "\nmemory, leases in etcd")
-	return printTable(w, memory, memoryRows, head{"target", "at 10000"})
+	fmt.Fprintf(w, "\n%s, leases in etcd\n", title)
+	return printTable(w, columns, rows, head{"target", "at 10000"})
 }
 
 // measureColumn measures several rounds, each in a lab of its own. For many
@@ -245,7 +257,7 @@ func measureRound(ctx context.Context, o Options, backend string, peers int, far
 	case far && last:
 		steps = append(steps, b.restart)
 	case last:
-		steps = append(steps, b.idlePass, b.oneByOne, b.idle, b.restart)
+		steps = append(steps, b.idlePass, b.oneByOne, b.restart)
 	}
 	for _, step := range steps {
 		if err := step(ctx); err != nil {

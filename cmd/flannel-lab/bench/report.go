@@ -76,8 +76,6 @@ var etcdRows = []row{
 	{"restart_changed_ms", "1 % changed: until synced, ms", "", ""},
 	{"restart_changed_writes", "1 % changed: written, by /metrics", "", ""},
 	{"restart_changed_seen", "1 % changed: written, by the kernel", "", ""},
-	{"", "idle", "", ""},
-	{"idle_cpu_percent", "CPU with children, % of a core", "0.1", ""},
 }
 
 // compare adds the time per peer, and the ratios to the kernel alone.

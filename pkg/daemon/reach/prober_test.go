@@ -24,6 +24,7 @@ type wire struct {
 	down    bool // the underlay
 	sent    int
 	waiting []packet
+	ago     time.Duration
 }
 
 func (w *wire) Send(from, to netip.Addr, hops int, body []byte) error {
@@ -43,7 +44,7 @@ func (w *wire) Receive() (netip.Addr, bool, bool, []byte, time.Duration, bool) {
 	}
 	p := w.waiting[0]
 	w.waiting = w.waiting[1:]
-	return p.from, p.answer, p.expired, p.body, 0, true
+	return p.from, p.answer, p.expired, p.body, w.ago, true
 }
 
 func (w *wire) Up(string) bool { return !w.down }
@@ -130,4 +131,34 @@ func TestProber(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// When a message arrived is known by the clock of the day. That somebody sets the clock between its arrival and the next
+// turn makes no peer unreachable, and no time that an answer took is impossible.
+func TestClockIsSet(t *testing.T) {
+	for _, ago := range []time.Duration{-time.Hour, 100 * time.Millisecond, time.Hour} {
+		synctest.Test(t, func(t *testing.T) {
+			log := &logtest.Log{}
+			answers := 0
+			p := New(&wire{ago: ago}, Options{Log: log.Logger(), RTT: func(took time.Duration) {
+				if answers++; took < 0 || took > 2*interval {
+					t.Errorf("received %v ago: an answer took %v", ago, took)
+				}
+			}})
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error)
+			go func() { done <- p.Run(ctx, func([]string) {}) }()
+			w := newWorld(t, 11, false)
+			p.Update(w.network(w.nodes[0], Tunnels))
+			time.Sleep(2 * time.Minute)
+			synctest.Wait()
+			if s := p.Summary().Peers; s[status.Reachable] != 10 || answers == 0 || log.Count() > 0 {
+				t.Errorf("received %v ago: %v, %d answers, %v", ago, s, answers, log)
+			}
+			cancel()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		})
+	}
 }

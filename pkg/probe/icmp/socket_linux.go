@@ -215,10 +215,12 @@ func (s *Socket) Receive() (from netip.Addr, reply, expired bool, body []byte, a
 	return from, false, false, nil, 0, false
 }
 
-// age returns how long ago a message was received, by its control messages.
+// age returns how long ago a message was received, by its control messages. The kernel says
+// by the clock of the day, with which no other clock can be compared.
 func age(control []byte) time.Duration {
+	var now unix.Timespec
 	messages, err := unix.ParseSocketControlMessage(control)
-	if err != nil {
+	if errors.Join(err, unix.ClockGettime(unix.CLOCK_REALTIME, &now)) != nil {
 		return 0
 	}
 	for _, m := range messages {
@@ -227,7 +229,7 @@ func age(control []byte) time.Duration {
 			continue
 		}
 		if _, err := binary.Decode(m.Data, binary.NativeEndian, &at); err == nil {
-			return time.Since(time.Unix(at.Unix()))
+			return time.Duration(now.Nano() - at.Nano())
 		}
 	}
 	return 0
