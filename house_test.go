@@ -87,7 +87,7 @@ var mayImport = map[string][]string{
 	"pkg/linux/charon":            {"pkg/file"},
 	"pkg/linux":                   {"pkg/dataplane", "pkg/dataplane/driver", "pkg/file", "pkg/linux", "pkg/mac", "pkg/reconcile", "pkg/status/report"},
 	"pkg/windows":                 {"pkg/dataplane", "pkg/dataplane/driver", "pkg/windows/hostconfig", "pkg/file", "pkg/windows/hns", "pkg/windows/lostpods", "pkg/mac", "pkg/reconcile", "pkg/status/report", "pkg/underlay"},
-	"pkg/firewall":                {"pkg/firewall/iptsave"},
+	"pkg/firewall":                {},
 	"pkg/linux/firewall":          {"pkg/firewall", "pkg/linux/rtnetlink"},
 	"pkg/encap":                   {},
 	"pkg/linux/udptunnel":         {"pkg/encap", "pkg/status/report"},
@@ -100,7 +100,7 @@ var mayImport = map[string][]string{
 	"pkg/plan":                    {"backend", "pkg/changes", "pkg/dataplane", "pkg/mac", "subnet"},
 	"pkg/status":                  {"pkg/status/report"},
 	"pkg/status/report":           {},
-	"pkg/doctor":                  {"pkg/doctor/ruleset", "pkg/encap", "pkg/firewall", "pkg/underlay", "pkg/status", "pkg/underlay", "subnet"},
+	"pkg/doctor":                  {"pkg/doctor/ruleset", "pkg/encap", "pkg/firewall/iptsave", "pkg/status", "pkg/underlay", "subnet"},
 	"pkg/cni/conflist":            {"pkg/file"},
 	"pkg/cni/install":             {"pkg/file"},
 	"pkg/cni/plugin":              {},
@@ -185,7 +185,7 @@ var impure = []string{"github.com/vishvananda/netlink", "github.com/mdlayher/net
 var seams = []string{"pkg/file"}
 
 // systems are the ends of names of files for one operating system.
-var systems = []string{"_linux", "_windows", "_unix"}
+var systems = []string{"_linux", "_windows"}
 
 // forOneSystem says why a file is not for every operating system; "": it is.
 func (s source) forOneSystem() string {
