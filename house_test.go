@@ -109,7 +109,7 @@ var mayImport = map[string][]string{
 	"pkg/conf/flags":              {"pkg/conf"},
 	"pkg/conf/netconf":            {"backend", "pkg/conf", "pkg/file", "subnet"},
 	"pkg/windows/node":            {"backend", "pkg/cni/conflist", "pkg/dataplane", "pkg/encap", "pkg/file", "pkg/windows/hns", "pkg/mac", "pkg/conf/netconf", "pkg/windows/sourcevip", "pkg/status", "pkg/underlay", "subnet"},
-	"pkg/cleanup":                 {"pkg/dataplane/driver", "pkg/firewall", "pkg/daemon/instance", "pkg/windows/node", "subnet"},
+	"pkg/cleanup":                 {"pkg/dataplane/driver", "pkg/firewall", "pkg/daemon/instance", "subnet"},
 	"pkg/logging/redact":          {},
 	"pkg/logging":                 {"pkg/file"},
 	"pkg/windows/service":         {"pkg/file", "pkg/logging"},

@@ -8,10 +8,9 @@ import (
 	"flannel/pkg/daemon/instance"
 )
 
-// node returns this node for commands that change its state. They have no flag for
-// host-local's dataDir, so they look for kube-proxy's source VIP in the usual one.
+// node returns this node for commands that change its state.
 func (c *call) node() cleanup.Node {
-	return cleanup.Node{SubnetFile: c.SubnetFile, DataDir: usualDataDir(), Log: c.log, System: removers}
+	return cleanup.Node{SubnetFile: c.SubnetFile, Log: c.log, System: cleanupSystem}
 }
 
 const aboutCleanup = `Removes everything that flanneld and flannel left on this node: devices, routes, firewall rules and files.

@@ -10,29 +10,29 @@ import (
 	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/firewall"
 	"flannel/pkg/linux"
-	kernel "flannel/pkg/linux/firewall"
+	linuxfirewall "flannel/pkg/linux/firewall"
 	"flannel/pkg/linux/sandbox"
-	"flannel/pkg/linux/underlay"
+	linuxunderlay "flannel/pkg/linux/underlay"
 	"flannel/pkg/probe/icmp"
 )
 
-// This file has what of flanneld belongs to Linux, and system_windows.go the same for
-// Windows. All other files are for both.
+// This file has what flanneld's commands choose for Linux, and system_windows.go the same
+// for Windows. Longer parts have files of their own, such as memory_linux.go.
 
 // readUnderlay and watchUnderlay are for the choice of the interface to the other nodes.
-var readUnderlay, watchUnderlay = underlay.Read, underlay.Watch
+var readUnderlay, watchUnderlay = linuxunderlay.Read, linuxunderlay.Watch
 
 // confine forbids this process to use the network for good.
 var confine = sandbox.NoNetwork
 
-// removers are for the commands cleanup and handback.
-var removers = cleanup.System{Driver: linux.Cleanup, Handback: linux.Handback, Firewall: kernel.Cleanup}
+// cleanupSystem is for the commands cleanup and handback.
+var cleanupSystem = cleanup.System{Driver: linux.Cleanup, Handback: linux.Handback, Firewall: linuxfirewall.Cleanup}
 
 // openDriver opens the kernel's tables and starts to watch them. The caller closes it.
 func openDriver(o driver.Options) (dataplane.Dataplane, error) { return linux.New(o) }
 
 // openFirewall returns the writer of the firewall's rules. The caller closes it.
-func openFirewall(o firewall.Options) (rulesWriter, error) { return kernel.New(o) }
+func openFirewall(o firewall.Options) (rulesWriter, error) { return linuxfirewall.New(o) }
 
 // openProbes returns the socket by which peers are probed. The caller closes it.
 func openProbes() (probeConn, error) { return icmp.Open(reach.Magic) }

@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
+	"log/slog"
 	"net/netip"
 	"path/filepath"
 
@@ -20,16 +22,32 @@ var readUnderlay, watchUnderlay = windows.ReadUnderlay, windows.WatchUnderlay
 // confine is nil: a process cannot give up the use of the network.
 var confine func() error
 
-// removers are for the commands cleanup and handback. The firewall has one rule of ours,
+// cleanupSystem is for the commands cleanup and handback. The firewall has one rule of ours,
 // that of the command prepare.
-var removers = cleanup.System{
-	Driver: windows.Cleanup,
+var cleanupSystem = cleanup.System{
+	SourceVIP: releaseVIP,
+	Driver:    windows.Cleanup,
+	// flannel adopts our HNS network and its policies as they are.
 	Handback: func(context.Context, driver.Options, []netip.Prefix, bool) ([]string, error) {
 		return nil, errors.New("there is nothing to hand back on this system: flannel adopts what flanneld made")
 	},
 	Firewall: func(ctx context.Context, o firewall.Options, dryRun bool) ([]string, error) {
 		return node.RemoveFirewallRule(ctx, o.Log, dryRun), nil
 	},
+}
+
+// releaseVIP releases kube-proxy's source VIP. The commands have no flag for host-local's
+// dataDir, so that the VIP is looked for in the usual one.
+func releaseVIP(ctx context.Context, subnetFile string, log *slog.Logger, dryRun bool) ([]string, error) {
+	k, err := node.OpenVIP(subnetFile, usualDataDir(), log)
+	if err != nil {
+		return nil, err
+	}
+	removed, err := k.Release(ctx, dryRun)
+	if err != nil {
+		err = fmt.Errorf("release kube-proxy's source VIP: %w", err)
+	}
+	return removed, err
 }
 
 // openDriver opens HNS and the IP stack and starts to watch them. The caller closes it.
@@ -47,8 +65,8 @@ func (noRules) Changes() <-chan struct{} { return nil }
 
 func (noRules) Close() error { return nil }
 
-// openProbes returns an error: the hosts have no address in the pod network, so that peers
-// cannot be probed.
+// openProbes returns errors.ErrUnsupported: the hosts have no address in the pod network, so
+// that peers cannot be probed.
 func openProbes() (probeConn, error) { return nil, errors.ErrUnsupported }
 
 // prepareSwitch is for the command prepare.

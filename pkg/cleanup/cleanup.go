@@ -5,24 +5,20 @@ package cleanup
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/netip"
 	"path/filepath"
-	"runtime"
 	"slices"
 
 	"flannel/pkg/daemon/instance"
 	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/firewall"
-	"flannel/pkg/windows/node"
 	"flannel/subnet"
 )
 
 // Node identifies the flanneld on this node by its subnet file.
 type Node struct {
 	SubnetFile string
-	DataDir    string // of host-local; only used on Windows
 	Log        *slog.Logger
 	System     System
 }
@@ -30,7 +26,11 @@ type Node struct {
 // System has the functions of one operating system. Each returns a description of what it
 // did, or with dryRun would do.
 type System struct {
-	// Driver removes the devices, routes and networks. networks are the pod networks.
+	// SourceVIP releases kube-proxy's source VIP, while its HNS network is still there; nil:
+	// the system has none.
+	SourceVIP func(ctx context.Context, subnetFile string, log *slog.Logger, dryRun bool) ([]string, error)
+	// Driver removes the devices and routes, or the HNS networks and routes. networks are the
+	// pod networks.
 	Driver func(ctx context.Context, o driver.Options, networks []netip.Prefix, dryRun bool) ([]string, error)
 	// Handback converts routes to the form of flannel's.
 	Handback func(ctx context.Context, o driver.Options, networks []netip.Prefix, dryRun bool) ([]string, error)
@@ -43,7 +43,11 @@ type System struct {
 // The subnet file and the lease stay. It returns a description of each object that it
 // removed, or with dryRun would remove.
 func (n Node) Remove(ctx context.Context, dryRun bool) (removed []string, err error) {
-	fromVIP, err1 := n.releaseVIP(ctx, dryRun) // before its network is deleted
+	var fromVIP []string
+	var err1 error
+	if n.System.SourceVIP != nil {
+		fromVIP, err1 = n.System.SourceVIP(ctx, n.SubnetFile, n.Log, dryRun)
+	}
 	fromSystem, err2 := n.System.Driver(ctx, n.options(), n.networks(), dryRun)
 	fromFirewall, err3 := n.System.Firewall(ctx, firewall.Options{Log: n.Log, Instance: instance.Of(n.SubnetFile)}, dryRun)
 	return slices.Concat(fromVIP, fromSystem, fromFirewall), errors.Join(err1, err2, err3)
@@ -69,19 +73,4 @@ func (n Node) networks() []netip.Prefix {
 		n.Log.Warn("could not read the pod network, including the objects of every flanneld on this host and keeping routes of flannel", "error", err)
 	}
 	return slices.DeleteFunc([]netip.Prefix{env.V4Network, env.V6Network}, func(p netip.Prefix) bool { return !p.IsValid() })
-}
-
-// releaseVIP releases kube-proxy's source VIP. It does nothing except on Windows.
-func (n Node) releaseVIP(ctx context.Context, dryRun bool) (removed []string, err error) {
-	if runtime.GOOS != "windows" {
-		return nil, nil
-	}
-	k, err := node.OpenVIP(n.SubnetFile, n.DataDir, n.Log)
-	if err != nil {
-		return nil, err
-	}
-	if removed, err = k.Release(ctx, dryRun); err != nil {
-		err = fmt.Errorf("release kube-proxy's source VIP: %w", err)
-	}
-	return removed, err
 }
