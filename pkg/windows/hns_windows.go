@@ -8,6 +8,7 @@ import (
 
 	"flannel/pkg/dataplane"
 	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/underlay"
 	"flannel/pkg/windows/hns"
 )
 
@@ -28,6 +29,24 @@ func Open(opts driver.Options) (*Driver, error) {
 		return nil, err
 	}
 	return New(Options{Options: opts}, hns.NewClient(calls, timing), stack), nil
+}
+
+// ReadUnderlay is UnderlayOf for this machine.
+func ReadUnderlay(o underlay.Options) (underlay.Snapshot, error) {
+	stack, err := hns.OpenStack()
+	if err != nil {
+		return underlay.Snapshot{}, err
+	}
+	return UnderlayOf(stack, o)
+}
+
+// WatchUnderlay is WatchStack for this machine, and so for ReadUnderlay.
+func WatchUnderlay(ctx context.Context) (<-chan struct{}, error) {
+	stack, err := hns.OpenStack()
+	if err != nil {
+		return nil, err
+	}
+	return WatchStack(ctx, stack)
 }
 
 // Cleanup removes every HNS network and host route that is ours, and returns

@@ -12,16 +12,8 @@ import (
 	"flannel/pkg/windows/hns"
 )
 
-// ReadUnderlay reads a Snapshot of this machine, for the choice of package underlay.
-func ReadUnderlay(o underlay.Options) (underlay.Snapshot, error) {
-	stack, err := hns.OpenStack()
-	if err != nil {
-		return underlay.Snapshot{}, err
-	}
-	return UnderlayOf(stack, o)
-}
-
-// UnderlayOf reads a Snapshot from the IP stack of a Windows machine. Adapters and
+// UnderlayOf reads a Snapshot from the IP stack of a Windows machine, for the choice
+// of package underlay. Adapters and
 // routes are read one after the other, so a route may be of an adapter that the
 // Snapshot does not have. Such a route selects nothing.
 func UnderlayOf(stack hns.Stack, o underlay.Options) (underlay.Snapshot, error) {
@@ -49,18 +41,9 @@ func UnderlayOf(stack hns.Stack, o underlay.Options) (underlay.Snapshot, error) 
 	return s, nil
 }
 
-// WatchUnderlay returns a channel that receives a value when the result of ReadUnderlay may
-// have changed: one value for any number of changes, and none after ctx has
-// ended. It is never closed. No change after the return of WatchUnderlay is missed.
-func WatchUnderlay(ctx context.Context) (<-chan struct{}, error) {
-	stack, err := hns.OpenStack()
-	if err != nil {
-		return nil, err
-	}
-	return WatchStack(ctx, stack)
-}
-
-// WatchStack is WatchUnderlay for a Snapshot that UnderlayOf reads.
+// WatchStack returns a channel that receives a value when the result of UnderlayOf may
+// have changed: one value for any number of changes, and none after ctx has ended. The
+// channel is never closed. No change after the return of WatchStack is missed.
 func WatchStack(ctx context.Context, stack hns.Stack) (<-chan struct{}, error) {
 	events := make(chan struct{}, 1)
 	stop, err := stack.Watch(func() { runner.Notify(events) })
