@@ -78,8 +78,9 @@ func (c *call) bindSwitch(ctx context.Context, raw []byte) (dataplane.Prepared, 
 		return dataplane.Prepared{}, err
 	}
 	onWaiting := func(why error) { c.log.Info("preparing the adapter", "state", why) }
-	bind := func(dev dataplane.Device) (dataplane.Prepared, error) {
-		return prepareSwitch(ctx, driver.Options{Log: c.log, StateDir: filepath.Dir(c.SubnetFile)}, dev, onWaiting)
+	dev, err := node.Prepare(ctx, c.log, config, maker, interfaces, onWaiting)
+	if err != nil {
+		return dataplane.Prepared{}, err
 	}
-	return node.Prepare(ctx, c.log, config, maker, interfaces, onWaiting, bind)
+	return prepareSwitch(ctx, driver.Options{Log: c.log, StateDir: filepath.Dir(c.SubnetFile)}, dev, onWaiting)
 }

@@ -38,13 +38,13 @@ type Underlay interface {
 	Changes() <-chan struct{}
 }
 
-// Prepare creates the virtual switch for the network that the backend will create on
-// the underlay by calling bind, and makes the Windows Firewall accept the packets of an
-// overlay. It waits for the underlay, and calls waiting with each new reason.
+// Prepare makes the Windows Firewall accept the packets of an overlay, and returns the
+// virtual switch (a Switch) for the network that the backend will create on the underlay.
+// The caller creates the switch. Prepare waits for the underlay, and calls waiting with
+// each new reason.
 func Prepare(
 	ctx context.Context, log *slog.Logger, config subnet.Config, maker backend.Maker, interfaces Underlay, waiting func(error),
-	bind func(dataplane.Device) (dataplane.Prepared, error),
-) (dataplane.Prepared, error) {
+) (dataplane.Device, error) {
 	var link underlay.Link
 	// During boot, no adapter may be up yet.
 	err := retry(ctx, time.Second, interfaces.Changes(), waiting, func() (err error) {
@@ -52,14 +52,14 @@ func Prepare(
 		return err
 	})
 	if err != nil {
-		return dataplane.Prepared{}, err
+		return dataplane.Device{}, err
 	}
 	dev, err := hnsNetwork(maker, backend.Node{Underlay: link, V4: config.V4.On(), V6: config.V6.On()})
 	if err != nil {
-		return dataplane.Prepared{}, err
+		return dataplane.Device{}, err
 	}
 	allowVXLAN(ctx, log, dev, openFirewall)
-	return bind(dataplane.SwitchFor(dev))
+	return dataplane.SwitchFor(dev), nil
 }
 
 // retry calls try until it succeeds or ctx ends: at every notification, and after each
