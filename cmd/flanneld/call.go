@@ -25,7 +25,7 @@ type process struct {
 	screen         func() (columns, lines int) // size of the terminal that shows stdout, 0: unknown; nil: it is none
 	terminal       bool                        // stderr is a terminal
 	events         slog.Handler                // event log of a Windows service, which has no stderr; nil in the foreground
-	confine        func() error                // forbids the process to use the network for good; nil in tests
+	confine        func() error                // forbids the process to use the network for good; nil in tests, and where no process can be confined
 	// containerd returns where containerd looks for CNI; nil: containerd.Find.
 	containerd func() (containerd.CNI, error)
 }

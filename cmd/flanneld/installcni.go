@@ -44,8 +44,9 @@ func installCNI(c *call) func(context.Context) int {
 		if err := c.cniDirs().complete(&files, "plugin-to"); err != nil {
 			return c.fail(fmt.Errorf("install-cni: %w", err))
 		}
-		// It installs programs that the container runtime starts as root, and needs no
-		// network itself. Not every system can confine a process, as on Windows.
+		// What is installed here is started as root by the container runtime, and
+		// installing needs no network. Without a way to confine this process, as on Windows
+		// and some architectures, it continues with the network.
 		if c.confine != nil {
 			if err := c.confine(); err != nil && !errors.Is(err, errors.ErrUnsupported) {
 				c.log.Warn("cannot drop network access, continuing with it", "error", err)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"io"
 	"log/slog"
 	"sync"
@@ -16,16 +17,18 @@ type probeConn interface {
 	io.Closer
 }
 
-// newProber opens the prober; it is nil if there is to be none, or no permission for it.
-// The caller must call close.
+// newProber opens the prober. It is nil if the operator wants none, if the system has none,
+// or if there is no permission for it. The caller must call close.
 func newProber(o options, log *slog.Logger, board *status.Board, counts *metrics.Metrics) (p *reach.Prober, close func() error) {
 	close = func() error { return nil }
-	if !o.Probe || o.OS == "windows" { // whose hosts have no address in the pod network
+	if !o.Probe {
 		return nil, close
 	}
 	conn, err := openProbes()
 	if err != nil {
-		reach.Unavailable(log, err)
+		if !errors.Is(err, errors.ErrUnsupported) {
+			reach.Unavailable(log, err)
+		}
 		return nil, close
 	}
 	p = reach.New(conn, reach.Options{Log: log, RTT: counts.ProbeRTT})
