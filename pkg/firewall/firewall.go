@@ -1,6 +1,5 @@
 // Package firewall computes the node's masquerade and forward rules. The rules are one list, a pure function of a Config
-// (Rules), in terms that are neither iptables' nor nftables'. Package linux/firewall writes them into the kernel. On
-// Windows, HNS masquerades.
+// (Rules). Package linux/firewall writes them into the kernel. On Windows, HNS masquerades.
 package firewall
 
 import (
@@ -27,7 +26,7 @@ const (
 	NFTables Writer = "nftables"
 )
 
-// Config is the input of Rules. It is comparable, and Apply plans anew only when it changes.
+// Config is the input of Rules. It is comparable, and a writer plans anew only when it changes.
 type Config struct {
 	Writer      Writer
 	V4, V6      Family // a zero Family is disabled: rules of that family are removed

@@ -177,8 +177,8 @@ func byRegex(s Snapshot, text string, match func(string) bool) []candidate {
 	return []candidate{{why: why, problem: "no interface has a matching address or name"}}
 }
 
-// byReach returns the interface of the route to an address, which Read has looked
-// up, with the source address that the system would use for it.
+// byReach returns the interface of the route to an address, with the source address
+// that the system would use for it. The reader of the Snapshot has looked up the route.
 func byReach(s Snapshot, to netip.Addr) candidate {
 	c := candidate{why: "--iface-can-reach=" + to.String(), preferred: []netip.Addr{s.Reach.Source}}
 	if s.Reach.Index > 0 { // on Windows, unused adapters have index 0
