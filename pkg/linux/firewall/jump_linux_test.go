@@ -28,7 +28,7 @@ func forwardSave(rules ...string) string {
 		b.WriteString("-A FORWARD " + r + "\n")
 	}
 	for _, r := range wanted[1].Rules {
-		b.WriteString("-A FLANNEL-FWD " + r.Spec(wanted[1].Comment) + "\n")
+		b.WriteString("-A FLANNEL-FWD " + spec(r, wanted[1].Comment) + "\n")
 	}
 	b.WriteString("COMMIT\n")
 	return b.String()

@@ -58,14 +58,14 @@ func (h savedChain) plan(want firewall.Chain) jumpPlan {
 	if h.misplaced {
 		return placeJump(h.parent)
 	}
-	return planJump(h.parent, want.Jump())
+	return planJump(h.parent, jumpTo(want))
 }
 
 // sameRules reports whether the chain holds exactly the wanted rules, in their order. A foreign rule in our chain is a
 // difference like a missing one.
 func sameRules(have savedChain, want firewall.Chain) bool {
 	return !have.unprintable && slices.EqualFunc(have.rules, want.Rules, func(line string, r firewall.Rule) bool {
-		return normalise(line) == normalise(r.Spec(want.Comment))
+		return normalise(line) == normalise(spec(r, want.Comment))
 	})
 }
 
@@ -77,13 +77,13 @@ func writeReplace(b *strings.Builder, want firewall.Chain, plan jumpPlan) (handl
 		handles = append(handles, writeDelete(b, want.Table, want.Parent, jump)...)
 	}
 	for _, r := range want.Rules {
-		fmt.Fprintf(b, "-A %s %s\n", want.Name, r.Spec(want.Comment))
+		fmt.Fprintf(b, "-A %s %s\n", want.Name, spec(r, want.Comment))
 	}
 	switch {
 	case plan.at > 0:
-		fmt.Fprintf(b, "-I %s %d %s\n", want.Parent, plan.at, want.Jump())
+		fmt.Fprintf(b, "-I %s %d %s\n", want.Parent, plan.at, jumpTo(want))
 	case plan.insert:
-		fmt.Fprintf(b, "-A %s %s\n", want.Parent, want.Jump())
+		fmt.Fprintf(b, "-A %s %s\n", want.Parent, jumpTo(want))
 	}
 	b.WriteString("COMMIT\n")
 	return handles

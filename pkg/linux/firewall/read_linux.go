@@ -99,7 +99,7 @@ func (p *iptablesPlace) recordWritten(have savedRules, want []firewall.Chain) {
 		}
 		var rules []string
 		for _, r := range w.Rules {
-			rules = append(rules, r.Spec(w.Comment))
+			rules = append(rules, spec(r, w.Comment))
 		}
 		if kernel, err := p.chainText(w); err == nil {
 			p.translations[w.Name] = translation{kernel, rules}
@@ -148,7 +148,7 @@ func (p *iptablesPlace) readJumps(ctx context.Context, own firewall.Chain, chain
 		return nil, err
 	}
 	other := func(r kernelRule) bool {
-		return r.jump == own.Name && (r.conditional || normalise(r.text) != normalise(own.Jump()))
+		return r.jump == own.Name && (r.conditional || normalise(r.text) != normalise(jumpTo(own)))
 	}
 	var printed []string
 	if slices.ContainsFunc(rules, other) {

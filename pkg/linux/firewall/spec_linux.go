@@ -3,11 +3,13 @@ package firewall
 import (
 	"fmt"
 	"net/netip"
+
+	"flannel/pkg/firewall"
 )
 
-// Spec returns the rule as arguments of iptables, in the order in which iptables-save prints them. Addresses come as
+// spec returns a rule as arguments of iptables, in the order in which iptables-save prints them. Addresses come as
 // netip.Prefix and comments are constants, so no text from a peer or a configuration can add a word to a script.
-func (r Rule) Spec(comment string) string {
+func spec(r firewall.Rule, comment string) string {
 	text := addressSpec("-s ", r.NotSrc, r.Src) + addressSpec("-d ", r.NotDst, r.Dst)
 	if r.Mark != 0 {
 		text += fmt.Sprintf("-m mark --mark %#x/%#x ", r.Mark, r.Mark)
@@ -29,8 +31,8 @@ func addressSpec(flag string, not bool, p netip.Prefix) string {
 	return flag + p.String() + " "
 }
 
-// Jump returns the arguments of the rule in the parent chain.
-func (c Chain) Jump() string {
+// jumpTo returns the arguments of the rule in the parent chain that jumps to c.
+func jumpTo(c firewall.Chain) string {
 	return commentSpec(c.Comment) + "-j " + c.Name
 }
 

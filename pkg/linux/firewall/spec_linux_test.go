@@ -1,24 +1,20 @@
 package firewall
 
 import (
-	"net/netip"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"flannel/pkg/firewall"
 )
 
-var (
-	v4 = Family{netip.MustParsePrefix("10.5.0.0/16"), netip.MustParsePrefix("10.5.34.0/24")}
-	v6 = Family{netip.MustParsePrefix("2001:cafe:42::/56"), netip.MustParsePrefix("2001:cafe:42:1::/64")}
-)
-
-func text(chains []Chain) string {
+func rulesText(chains []firewall.Chain) string {
 	var b strings.Builder
 	for _, c := range chains {
-		b.WriteString(c.Table + ": -A " + c.Parent + " " + c.Jump() + "\n")
+		b.WriteString(c.Table + ": -A " + c.Parent + " " + jumpTo(c) + "\n")
 		for _, r := range c.Rules {
-			b.WriteString(c.Table + ": -A " + c.Name + " " + r.Spec(c.Comment) + "\n")
+			b.WriteString(c.Table + ": -A " + c.Name + " " + spec(r, c.Comment) + "\n")
 		}
 	}
 	return b.String()
@@ -49,18 +45,18 @@ func TestRules(t *testing.T) {
 	forward := golden4[strings.Index(golden4, "filter:"):]
 	for _, c := range []struct {
 		name   string
-		config Config
-		family Family
+		config firewall.Config
+		family firewall.Family
 		want   string
 	}{
-		{"IPv4, all", Config{Masquerade: true, Forward: true, RandomFully: true}, v4, golden4},
-		{"IPv4, ports in order", Config{Masquerade: true, Forward: true}, v4, strings.ReplaceAll(golden4, " --random-fully", "")},
-		{"IPv4, forward only", Config{Forward: true}, v4, forward},
-		{"IPv6, masquerade only", Config{Masquerade: true}, v6, golden6},
-		{"family off", Config{Masquerade: true, Forward: true}, Family{}, ""},
-		{"nothing wanted", Config{RandomFully: true}, v4, ""},
+		{"IPv4, all", firewall.Config{Masquerade: true, Forward: true, RandomFully: true}, v4, golden4},
+		{"IPv4, ports in order", firewall.Config{Masquerade: true, Forward: true}, v4, strings.ReplaceAll(golden4, " --random-fully", "")},
+		{"IPv4, forward only", firewall.Config{Forward: true}, v4, forward},
+		{"IPv6, masquerade only", firewall.Config{Masquerade: true}, v6, golden6},
+		{"family off", firewall.Config{Masquerade: true, Forward: true}, firewall.Family{}, ""},
+		{"nothing wanted", firewall.Config{RandomFully: true}, v4, ""},
 	} {
-		if diff := cmp.Diff(c.want, text(Rules(c.config, c.family))); diff != "" {
+		if diff := cmp.Diff(c.want, rulesText(firewall.Rules(c.config, c.family))); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", c.name, diff)
 		}
 	}
