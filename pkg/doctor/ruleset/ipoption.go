@@ -1,7 +1,6 @@
 package ruleset
 
 import (
-	"net/netip"
 	"slices"
 	"strings"
 
@@ -39,52 +38,33 @@ func moduleStep(module string, options []iptsave.Option, text string) step {
 	return always(unknown, text)
 }
 
+// compared are the options that compare a part of the packet with a list of values.
+var compared = map[string]struct {
+	operand operand
+	domain  domain
+}{
+	"-p": {protocol, protocols}, "-i": {inDevice, devices}, "-o": {outDevice, devices},
+	"-s": {source, addresses}, "--src-range": {source, addresses}, "-d": {destination, addresses}, "--dst-range": {destination, addresses},
+	"--sport": {port(sourcePort, withPorts...), numbers}, "--sports": {port(sourcePort, withPorts...), numbers},
+	"--dport": {port(destinationPort, withPorts...), numbers}, "--dports": {port(destinationPort, withPorts...), numbers},
+	"--ctstate": {conntrack, states}, "--state": {conntrack, states}, "--ctdir": {connDirected, directions},
+	"--src-type": {sourceType, routeTypes}, "--dst-type": {destinationType, routeTypes}, "--pkt-type": {packetType, packetTypes},
+}
+
 // option returns the condition of an option. module is the extension before it.
 func option(module string, o iptsave.Option, text string) step {
-	compare := func(field operand, s set) step { return condition(text, []operand{field}, s, o.Not) }
-	first := o.Value()
-	switch o.Name {
-	case "-p":
-		if first == "all" || first == "0" {
-			return always(answerOf(!o.Not), text)
-		}
-		return compare(protocol, setOf(parseWord(protocols, first)))
-	case "-s":
-		return compare(source, words(addresses, first))
-	case "-d":
-		return compare(destination, words(addresses, first))
-	case "--src-range":
-		return compare(source, addressRange(first))
-	case "--dst-range":
-		return compare(destination, addressRange(first))
-	case "-i":
-		return compare(inDevice, device(first))
-	case "-o":
-		return compare(outDevice, device(first))
-	case "-f": // never: conntrack reassembles fragments, and tunnels send none
-		return always(answerOf(o.Not), text)
-	case "--sport", "--sports":
-		return compare(port(sourcePort, withPorts...), portList(first))
-	case "--dport", "--dports":
-		return compare(port(destinationPort, withPorts...), portList(first))
-	case "--ports":
-		return eitherPort(text, portList(first), o.Not)
-	case "--ctstate", "--state":
-		return bits(text, conntrack, words(states, first), o.Not)
-	case "--ctdir":
-		return compare(connDirected, words(directions, first))
-	case "--src-type":
-		return compare(sourceType, words(routeTypes, first))
-	case "--dst-type":
-		return compare(destinationType, words(routeTypes, first))
-	case "--pkt-type":
-		return compare(packetType, words(packetTypes, first))
-	case "--mark":
-		return markOption(module, first, o.Not, text)
-	case "--physdev-is-bridged": // routed packets are not
-		return always(answerOf(o.Not), text)
+	if c, ok := compared[o.Name]; ok {
+		return condition(text, []operand{c.operand}, words(c.domain, o.Value()), o.Not)
 	}
 	switch {
+	case o.Name == "-f" || o.Name == "--physdev-is-bridged":
+		// Never: conntrack reassembles fragments, tunnels send none, and what is routed
+		// is not bridged.
+		return always(answerOf(o.Not), text)
+	case o.Name == "--ports":
+		return eitherPort(text, words(numbers, o.Value()), o.Not)
+	case o.Name == "--mark":
+		return markOption(module, o.Value(), o.Not, text)
 	case slices.Contains(varying, o.Name):
 		return always(some, text)
 	case slices.Contains(parameters, o.Name):
@@ -97,68 +77,35 @@ func option(module string, o iptsave.Option, text string) step {
 func words(d domain, text string) set {
 	var values []value
 	for word := range strings.SplitSeq(text, ",") {
-		switch v := parseWord(d, word); {
+		switch start, pattern := strings.CutSuffix(word, "+"); {
+		case d == devices && pattern: // any end
+			values = append(values, value{device: start + "*"})
 		case d == states && (word == "SNAT" || word == "DNAT"): // bits of the status; the packet is not translated
 			values = append(values, value{})
 		default:
-			values = append(values, v)
+			values = append(values, parseWord(d, word))
 		}
-	}
-	return setOf(values...)
-}
-
-// portList parses "53,8000:9000".
-func portList(text string) set {
-	var values []value
-	for item := range strings.SplitSeq(text, ",") {
-		first, last, isRange := strings.Cut(item, ":")
-		if !isRange {
-			last = first
-		}
-		low, high := parseWord(numbers, first), parseWord(numbers, last)
-		values = append(values, value{span: span{low.low, high.low}, bad: low.bad || high.bad})
 	}
 	return setOf(values...)
 }
 
 // eitherPort is the condition on the source port or the destination port.
 func eitherPort(text string, s set, negated bool) step {
-	of := func(read func(Packet) int) step {
-		return condition(text, []operand{port(read, withPorts...)}, s, false)
-	}
-	src, dst := of(sourcePort), of(destinationPort)
+	src := condition(text, []operand{port(sourcePort, withPorts...)}, s, false)
+	dst := condition(text, []operand{port(destinationPort, withPorts...)}, s, false)
 	return func(w *walk, reached answer) (answer, []branch) {
 		a, _ := src(w, reached)
 		b, _ := dst(w, reached)
-		if match := or(a, b); !negated {
-			return match, nil
+		if negated {
+			return not(or(a, b)), nil
 		}
-		return not(or(a, b)), nil
+		return or(a, b), nil
 	}
-}
-
-// device parses a device's name, where "+" at the end stands for any end.
-func device(name string) set {
-	if start, pattern := strings.CutSuffix(name, "+"); pattern {
-		name = start + "*"
-	}
-	return setOf(value{device: name})
-}
-
-// addressRange parses "10.0.0.1-10.0.0.9".
-func addressRange(text string) set {
-	first, last, _ := strings.Cut(text, "-")
-	low, err1 := netip.ParseAddr(first)
-	high, err2 := netip.ParseAddr(last)
-	if err1 != nil || err2 != nil {
-		return setOf(value{bad: true})
-	}
-	return setOf(value{span: span{address(low), address(high)}})
 }
 
 // markOption is the condition --mark of the extensions mark and connmark.
 func markOption(module, text string, negated bool, rule string) step {
-	value, mask, ok := maskedNumber(text)
+	v, mask, ok := maskedNumber(text)
 	field := packetMark
 	if module == "connmark" {
 		field = connMark
@@ -166,7 +113,7 @@ func markOption(module, text string, negated bool, rule string) step {
 	if !ok || module != "mark" && module != "connmark" {
 		return always(unknown, rule)
 	}
-	return condition(rule, []operand{masked(field, number(mask))}, setOf(numeral(value)), negated)
+	return condition(rule, []operand{masked(field, numeral(mask), rule)}, setOf(numeral(v)), negated)
 }
 
 func numeral(n uint64) value { return value{span: point(number(n))} }

@@ -5,41 +5,29 @@ type formula struct{ keep, xor uint64 }
 
 // mangle follows the marks of packets and connections: {"key": …, "value": …}.
 func (t nftTable) mangle(args object, text string) step {
-	target, _ := args["key"].(object)
-	for _, name := range []string{"meta", "ct"} {
-		if isMark(target, name) {
-			f, known := parseFormula(name, args["value"])
-			if isMark(args["value"], otherMark[name]) {
-				return copyMark(name == "meta")
-			}
-			return setMark(name == "meta", f, known)
-		}
+	const ofPacket, ofConnection = "meta mark", "ct mark"
+	target, source := expression(args["key"]), expression(args["value"])
+	switch {
+	case target == ofPacket && source == ofConnection, target == ofConnection && source == ofPacket:
+		return copyMark(target == ofPacket)
+	case target == ofPacket, target == ofConnection:
+		f, known := parseFormula(target, args["value"])
+		return setMark(target == ofPacket, f, known)
 	}
-	if target["payload"] != nil {
+	if key, _ := args["key"].(object); key["payload"] != nil {
 		return leave(text) // it changes the packet
 	}
 	return always(yes, text)
 }
 
-// otherMark names the mark that is copied into one.
-var otherMark = map[string]string{"meta": "ct", "ct": "meta"}
-
-// isMark reports whether an expression is {"meta": {"key": "mark"}}, or ct instead
-// of meta.
-func isMark(expression any, name string) bool {
-	o, _ := expression.(object)
-	args, _ := o[name].(object)
-	return args["key"] == "mark"
-}
-
 // parseFormula parses an expression of numbers and the named mark.
-func parseFormula(name string, expression any) (f formula, known bool) {
-	if isMark(expression, name) {
+func parseFormula(name string, expr any) (f formula, known bool) {
+	if expression(expr) == name {
 		return formula{keep: allBits}, true
 	}
-	o, ok := expression.(object)
+	o, ok := expr.(object)
 	if !ok {
-		v := parseValue(numbers, expression)
+		v := parseValue(numbers, expr)
 		return formula{xor: v.low.low()}, !v.bad
 	}
 	for operator, value := range o { // one

@@ -20,23 +20,12 @@ type nftReader struct {
 	leftOut map[string]bool
 }
 
-// nftChain and nftRule are the objects of that name. A chain without a hook is no
-// base chain.
-type nftChain struct {
-	Family, Table, Name, Hook, Policy string
-	Prio                              int
-	Dev                               any // one name or a list
-}
-
-type nftRule struct {
-	Family, Table, Chain string
-	Handle               int
-	Expr                 []object
-}
-
-type nftSet struct {
-	Family, Table, Name string
-	Elem                []any
+// nftObject is a chain, a rule, a set or a map. A chain without a hook is no base chain.
+type nftObject struct {
+	Family, Table, Chain, Name, Hook, Policy string
+	Handle, Prio                             int
+	Dev                                      any   // one name or a list
+	Expr, Elem                               []any // the statements of a rule, which are objects; the elements of a set or map
 }
 
 // AddNFT adds the output of nft -j list ruleset. For the tables of iptables-nft it must
@@ -49,15 +38,27 @@ func (r *Ruleset) AddNFT(output []byte) error {
 		return fmt.Errorf("parse the output of nft: %w", err)
 	}
 	n := nftReader{r, map[string]*chain{}, map[string][]any{}, map[string]bool{}}
-	var rules []nftRule
-	for _, o := range document.Objects { // rules come last: they refer to all others
-		for what, raw := range o {
-			if err := n.add(what, raw, &rules); err != nil {
+	var rules []nftObject // they refer to all others
+	for _, objects := range document.Objects {
+		for what, raw := range objects { // one
+			var o nftObject
+			if !slices.Contains([]string{"chain", "set", "map", "rule"}, what) {
+				continue
+			}
+			if err := decode(raw, &o); err != nil {
 				return fmt.Errorf("parse the output of nft: %s: %w", what, err)
+			}
+			switch what {
+			case "chain":
+				n.addChain(o)
+			case "rule":
+				rules = append(rules, o)
+			default:
+				n.sets[key(o.Family, o.Table, o.Name)] = o.Elem
 			}
 		}
 	}
-	listed := map[*chain][]nftRule{}
+	listed := map[*chain][]nftObject{}
 	for _, rule := range rules {
 		if c := n.chains[key(rule.Family, rule.Table, rule.Chain)]; c != nil {
 			listed[c] = append(listed[c], rule)
@@ -65,30 +66,6 @@ func (r *Ruleset) AddNFT(output []byte) error {
 	}
 	for c, rules := range listed {
 		c.rules = n.rulesOf(c, rules)
-	}
-	return nil
-}
-
-func (n nftReader) add(what string, raw json.RawMessage, rules *[]nftRule) error {
-	switch what {
-	case "chain":
-		var c nftChain
-		if err := decode(raw, &c); err != nil {
-			return err
-		}
-		n.addChain(c)
-	case "set", "map":
-		var s nftSet
-		if err := decode(raw, &s); err != nil {
-			return err
-		}
-		n.sets[key(s.Family, s.Table, s.Name)] = s.Elem
-	case "rule":
-		var rule nftRule
-		if err := decode(raw, &rule); err != nil {
-			return err
-		}
-		*rules = append(*rules, rule)
 	}
 	return nil
 }
@@ -108,7 +85,7 @@ const guardTables = "flannel-guard"
 // addChain adds a chain. The families arp and bridge do not see the packets, and
 // only chains of the types filter and nat, and route in output, decide about them. What
 // our own guard drops is not the question.
-func (n nftReader) addChain(c nftChain) {
+func (n nftReader) addChain(c nftObject) {
 	if !slices.Contains([]string{"ip", "ip6", "inet", "netdev"}, c.Family) || strings.HasPrefix(c.Table, guardTables) {
 		return
 	}
@@ -124,13 +101,10 @@ func (n nftReader) addChain(c nftChain) {
 	}
 	made := &chain{place: fmt.Sprintf("table %s %s, chain %s", c.Family, c.Table, c.Name), family: c.Family, hook: c.Hook,
 		priority: c.Prio, drops: c.Policy == "drop"}
-	switch dev := c.Dev.(type) {
-	case string:
-		made.devices = []string{dev}
-	case []any:
-		for _, d := range dev {
-			made.devices = append(made.devices, fmt.Sprint(d))
-		}
+	if devices, isList := c.Dev.([]any); isList {
+		made.devices = devices
+	} else if c.Dev != nil {
+		made.devices = []any{c.Dev}
 	}
 	n.chains[key(c.Family, c.Table, c.Name)] = made
 	if c.Hook != "" {
@@ -144,7 +118,7 @@ func (n nftReader) addChain(c nftChain) {
 // extension of iptables are taken from iptables-save: nft cannot print extensions, and
 // only iptables makes such rules. If the chain changed between the two readings, so that
 // the numbers of rules differ, then the extensions cannot be evaluated.
-func (n nftReader) rulesOf(c *chain, listed []nftRule) (rules []rule) {
+func (n nftReader) rulesOf(c *chain, listed []nftObject) (rules []rule) {
 	for i, r := range listed {
 		if len(c.rules) == len(listed) && r.hasExtension() {
 			rules = append(rules, c.rules[i])
@@ -155,16 +129,17 @@ func (n nftReader) rulesOf(c *chain, listed []nftRule) (rules []rule) {
 	return rules
 }
 
-func (r nftRule) hasExtension() bool {
-	return slices.ContainsFunc(r.Expr, func(e object) bool { return e["xt"] != nil })
+func (r nftObject) hasExtension() bool {
+	return slices.ContainsFunc(r.Expr, func(e any) bool { o, _ := e.(object); return o["xt"] != nil })
 }
 
-func (n nftReader) rule(r nftRule) rule {
-	made := rule{text: fmt.Sprintf("%q (handle %d)", describe(r.Expr), r.Handle)}
+func (n nftReader) rule(r nftObject) rule {
+	made := rule{text: fmt.Sprintf("%q (handle %d)", list(r.Expr, " "), r.Handle)}
 	table := nftTable{n, r.Family, r.Table}
-	for _, e := range r.Expr {
-		for name, value := range e { // one
-			made.steps = append(made.steps, table.step(name, value, describe([]object{e})))
+	for _, statement := range r.Expr {
+		o, _ := statement.(object)
+		for name, value := range o { // one
+			made.steps = append(made.steps, table.step(name, value, expression(statement)))
 		}
 	}
 	return made

@@ -8,57 +8,32 @@ import (
 
 // match returns the condition of {"op": …, "left": …, "right": …}.
 func (t nftTable) match(args object, text string) step {
+	operands := operandsOf(args["left"])
 	operator, _ := args["op"].(string)
-	operands := t.operands(args["left"])
 	right := args["right"]
-	if len(operands) == 1 {
-		o := operands[0]
-		switch operator {
-		case "in":
-			return bits(text, o, t.listed(o.domain, right), false)
-		case "<", "<=", ">", ">=":
-			return ordered(text, operator, o, parseValue(o.domain, right))
-		}
-		if list, ok := right.([]any); ok { // exactly these bits
-			return condition(text, operands, setOf(union(o.domain, list)), operator == "!=")
-		}
-	}
+	negated := operator == "!=" || operator == "<" || operator == ">"
+	var s set
 	switch operator {
+	case "in": // any of these bits
+		bits := masked(operands[0], parseValue(operands[0].domain, right), text)
+		return condition(text, []operand{bits}, setOf(value{}), true)
 	case "==", "!=":
-		return condition(text, operands, t.set(operands, right), operator == "!=")
+		s = t.set(operands, right)
+	case "<", ">=":
+		v := parseValue(operands[0].domain, right)
+		s = setOf(value{span: span{v.low, highest}, bad: v.bad || v.device != ""})
+	case ">", "<=":
+		v := parseValue(operands[0].domain, right)
+		s = setOf(value{span: span{high: v.high}, bad: v.bad || v.device != ""})
+	default:
+		return always(unknown, text)
 	}
-	return always(unknown, text)
-}
-
-// union returns the value with all bits of a list.
-func union(d domain, list []any) value {
-	var mask uint64
-	for _, item := range list {
-		v := parseValue(d, item)
-		if v.bad {
-			return v
-		}
-		mask |= v.low.low()
-	}
-	return value{span: point(number(mask))}
-}
-
-// listed returns the values of a list, or one value.
-func (t nftTable) listed(d domain, right any) set {
-	list, ok := right.([]any)
-	if !ok {
-		list = []any{right}
-	}
-	var values []value
-	for _, item := range list {
-		values = append(values, parseValue(d, item))
-	}
-	return setOf(values...)
+	return condition(text, operands, s, negated)
 }
 
 // verdictMap returns the step of {"key": …, "data": …}.
 func (t nftTable) verdictMap(args object, text string) step {
-	operands := t.operands(args["key"])
+	operands := operandsOf(args["key"])
 	return verdictMap(text, operands, t.set(operands, args["data"]))
 }
 
@@ -67,6 +42,8 @@ func (t nftTable) verdictMap(args object, text string) step {
 func (t nftTable) set(operands []operand, right any) set {
 	list := []any{right}
 	switch r := right.(type) {
+	case []any: // exactly these bits
+		list = []any{object{"|": r}}
 	case string:
 		if name, named := strings.CutPrefix(r, "@"); named {
 			elements, known := t.sets[key(t.family, t.table, name)]
@@ -146,6 +123,8 @@ func parseValue(d domain, v any) value {
 			return value{span: point(number(1))}
 		}
 		return value{}
+	case []any: // bits
+		return union(d, v)
 	case object:
 		if bits, ok := v["|"].([]any); ok {
 			return union(d, bits)
@@ -159,6 +138,19 @@ func parseValue(d domain, v any) value {
 		}
 	}
 	return value{bad: true}
+}
+
+// union returns the value with all bits of a list.
+func union(d domain, list []any) value {
+	var mask uint64
+	for _, item := range list {
+		v := parseValue(d, item)
+		if v.bad {
+			return v
+		}
+		mask |= v.low.low()
+	}
+	return value{span: point(number(mask))}
 }
 
 // hostOrder returns an ether type in the usual order. Real ones are above 0x600.

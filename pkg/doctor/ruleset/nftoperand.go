@@ -1,209 +1,94 @@
 package ruleset
 
 import (
-	"fmt"
 	"slices"
+	"strings"
 )
 
-// operands returns the operands on the left side of an operator: several of a
-// concatenation, otherwise one.
-func (t nftTable) operands(left any) []operand {
-	if o, ok := left.(object); ok {
-		if parts, ok := o["concat"].([]any); ok && len(parts) > 0 {
-			var operands []operand
-			for _, part := range parts {
-				operands = append(operands, t.operand(part))
-			}
-			return operands
-		}
-	}
-	return []operand{t.operand(left)}
+// nftOperands are operands of nft by what expression returns of them.
+var nftOperands = map[string]operand{
+	"ip saddr": ofFamily(true, source), "ip daddr": ofFamily(true, destination), "ip protocol": ofFamily(true, protocol),
+	"ip6 saddr": ofFamily(false, source), "ip6 daddr": ofFamily(false, destination), "ip6 nexthdr": ofFamily(false, protocol),
+	"th sport": port(sourcePort, withPorts...), "th dport": port(destinationPort, withPorts...),
+	"@th,0,16": port(sourcePort, withPorts...), "@th,16,16": port(destinationPort, withPorts...),
+	"tcp option": ofProtocol(6), "osf": ofProtocol(6), "sctp chunk": ofProtocol(132),
+	"numgen": free(yes), "jhash": free(yes), "symhash": free(yes),
+
+	"meta l4proto": protocol, "meta nfproto": family, "meta protocol": etherType, "meta iif": inDevice, "meta iifname": inDevice,
+	"meta oif": outDevice, "meta oifname": outDevice, "meta mark": packetMark, "meta pkttype": packetType,
+
+	"ct state": conntrack, "ct status": connStatus, "ct mark": connMark, "ct direction": connDirected,
+	// The packet is the first of its connection, and has not been translated.
+	"ct original saddr": tracked(source), "ct original ip saddr": tracked(source), "ct original ip6 saddr": tracked(source),
+	"ct original daddr": tracked(destination), "ct original ip daddr": tracked(destination), "ct original ip6 daddr": tracked(destination),
+	"ct original protocol": tracked(protocol), "ct original proto-src": tracked(port(sourcePort, withPorts...)),
+	"ct original proto-dst": tracked(port(destinationPort, withPorts...)),
 }
 
-func (t nftTable) operand(left any) operand {
-	text := expression(left)
-	o, _ := left.(object)
-	for name, value := range o { // one
-		args, _ := value.(object)
-		key, _ := args["key"].(string)
-		switch name {
-		case "payload":
-			return payload(args, text)
-		case "meta":
-			return meta(key, text)
-		case "ct":
-			return connection(key, args, text)
-		case "fib":
-			return route(args, text)
-		case "tcp option", "osf":
-			return ofProtocol(6)
-		case "sctp chunk":
-			return ofProtocol(132)
-		case "numgen", "jhash", "symhash":
-			return free(yes)
-		case "&":
-			return t.masked(value, text)
-		}
-	}
-	return opaque(text)
-}
-
-// masked returns the operand of {"&": [operand, mask]}.
-func (t nftTable) masked(value any, text string) operand {
-	parts, _ := value.([]any)
-	if len(parts) != 2 {
-		return opaque(text)
-	}
-	o := t.operand(parts[0])
-	mask := parseValue(o.domain, parts[1])
-	if list, ok := parts[1].([]any); ok {
-		mask = union(o.domain, list)
-	}
-	if mask.bad || mask.device != "" { // the names of TCP's flags, for example
-		return operand{o.domain, func(w *walk) field {
-			f := o.read(w)
-			if f.has != no && !f.free {
-				f.has = w.unknown("%s", text)
-			}
-			f.free = true
-			return f
-		}}
-	}
-	return masked(o, mask.low)
-}
+// openMeta and openConnection are what the kernel knows about a packet and about its
+// connection, and Packet leaves open.
+var (
+	openMeta = []string{"length", "priority", "skuid", "skgid", "cgroup", "cpu", "random", "time", "day", "hour", "rtclassid", "iifgroup",
+		"oifgroup", "iiftype", "oiftype"}
+	openConnection = []string{"bytes", "packets", "avgpkt", "expiration", "id"}
+)
 
 // transports are the protocols whose header a payload expression can name.
 var transports = map[string]int{"icmp": 1, "igmp": 2, "tcp": 6, "udp": 17, "dccp": 33, "gre": 47, "esp": 50, "ah": 51, "icmpv6": 58,
 	"comp": 108, "sctp": 132, "udplite": 136}
 
-// payload returns a field of a header.
-func payload(args object, text string) operand {
-	protocolName, _ := args["protocol"].(string)
-	fieldName, _ := args["field"].(string)
-	transport, isTransport := transports[protocolName]
-	switch {
-	case args["tunnel"] != nil: // a header in the tunnel's payload
+// operandsOf returns the operands on the left side of an operator: several of a
+// concatenation, otherwise one.
+func operandsOf(left any) (all []operand) {
+	o, _ := left.(object)
+	parts, _ := o["concat"].([]any)
+	if len(parts) == 0 {
+		parts = []any{left}
+	}
+	for _, part := range parts {
+		all = append(all, nftOperand(part))
+	}
+	return all
+}
+
+func nftOperand(expr any) operand {
+	o, _ := expr.(object)
+	text := expression(expr)
+	if parts, ok := o["&"].([]any); ok && len(parts) == 2 {
+		of := nftOperand(parts[0])
+		return masked(of, parseValue(of.domain, parts[1]), text)
+	}
+	if header, ok := o["payload"].(object); ok && header["tunnel"] != nil { // in the tunnel's payload
 		return free(some)
-	case args["base"] != nil:
-		return raw(args, text)
-	case protocolName == "th" && fieldName == "sport":
-		return port(sourcePort, withPorts...)
-	case protocolName == "th" && fieldName == "dport":
-		return port(destinationPort, withPorts...)
-	case slices.Contains(withPorts, transport) && fieldName == "sport":
+	}
+	if known, ok := nftOperands[text]; ok {
+		return known
+	}
+	kind, key, _ := strings.Cut(text, " ")
+	key = key[strings.LastIndex(key, " ")+1:] // without a direction or flags
+	transport, isTransport := transports[kind]
+	switch {
+	case isTransport && key == "sport" && slices.Contains(withPorts, transport):
 		return port(sourcePort, transport)
-	case slices.Contains(withPorts, transport) && fieldName == "dport":
+	case isTransport && key == "dport" && slices.Contains(withPorts, transport):
 		return port(destinationPort, transport)
-	case isTransport:
+	case isTransport && key != "":
 		return ofProtocol(transport)
-	}
-	switch protocolName {
-	case "ip":
-		return ofFamily(true, network(fieldName, "protocol"))
-	case "ip6":
-		return ofFamily(false, network(fieldName, "nexthdr"))
-	case "ether":
+	case kind == "ip" && key != "", kind == "ip6" && key != "":
+		return ofFamily(kind == "ip", free(yes))
+	case kind == "ether" && key != "":
 		return free(some)
-	case "arp":
+	case kind == "arp" && key != "":
 		return free(no)
-	}
-	return opaque(text)
-}
-
-// network returns a field of the IP header.
-func network(name, next string) operand {
-	switch name {
-	case "saddr":
-		return source
-	case "daddr":
-		return destination
-	case next:
-		return protocol
-	}
-	return free(yes)
-}
-
-// raw returns a field by its place: {"base": "th", "offset": 16, "len": 16}, in bits.
-func raw(args object, text string) operand {
-	switch fmt.Sprintf("%v,%v,%v", args["base"], args["offset"], args["len"]) {
-	case "th,0,16":
-		return port(sourcePort, withPorts...)
-	case "th,16,16":
-		return port(destinationPort, withPorts...)
-	}
-	return opaque(text)
-}
-
-// meta returns what the kernel knows about the packet.
-func meta(key, text string) operand {
-	switch key {
-	case "l4proto":
-		return protocol
-	case "nfproto":
-		return family
-	case "protocol":
-		return etherType
-	case "iif", "iifname":
-		return inDevice
-	case "oif", "oifname":
-		return outDevice
-	case "mark":
-		return packetMark
-	case "pkttype":
-		return packetType
-	case "length", "priority", "skuid", "skgid", "cgroup", "cpu", "random", "time", "day", "hour", "rtclassid", "iifgroup",
-		"oifgroup", "iiftype", "oiftype":
+	case kind == "meta" && slices.Contains(openMeta, key):
 		return free(yes)
-	}
-	return opaque(text)
-}
-
-// connection returns what connection tracking knows about the packet.
-func connection(key string, args object, text string) operand {
-	switch key {
-	case "state":
-		return conntrack
-	case "status":
-		return connStatus
-	case "mark":
-		return connMark
-	case "direction":
-		return connDirected
-	}
-	if args["dir"] == "original" { // the packet is the first, and has not been translated
-		switch key {
-		case "saddr", "ip saddr", "ip6 saddr":
-			return tracked(source)
-		case "daddr", "ip daddr", "ip6 daddr":
-			return tracked(destination)
-		case "protocol":
-			return tracked(protocol)
-		case "proto-src":
-			return tracked(port(sourcePort, withPorts...))
-		case "proto-dst":
-			return tracked(port(destinationPort, withPorts...))
-		}
-	}
-	switch key {
-	case "bytes", "packets", "avgpkt", "expiration", "id":
+	case kind == "ct" && slices.Contains(openConnection, key):
 		return tracked(free(yes))
-	}
-	return opaque(text)
-}
-
-// route returns what the routing table has for the packet's address.
-func route(args object, text string) operand {
-	flags, _ := args["flags"].([]any)
-	if one, ok := args["flags"].(string); ok {
-		flags = []any{one}
-	}
-	switch {
-	case args["result"] == "oif": // only compared with "missing" and "exists"
+	case kind == "fib" && key == "oif": // only compared with "missing" and "exists"
 		return fixed(booleans, 1)
-	case args["result"] != "type":
-	case slices.Contains(flags, any("saddr")):
+	case kind == "fib" && key == "type" && strings.Contains(text, "saddr"):
 		return sourceType
-	case slices.Contains(flags, any("daddr")):
+	case kind == "fib" && key == "type" && strings.Contains(text, "daddr"):
 		return destinationType
 	}
 	return opaque(text)

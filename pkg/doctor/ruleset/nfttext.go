@@ -1,105 +1,62 @@
 package ruleset
 
 import (
-	"encoding/json"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 )
 
-// describe returns the statements of a rule much as nft prints them, for people.
-func describe(statements []object) string {
-	var words []string
-	for _, s := range statements {
-		for name, value := range s { // one
-			if text := statement(name, value); text != "" {
-				words = append(words, text)
-			}
-		}
-	}
-	return strings.Join(words, " ")
+// templates has what is shown of an expression or a statement, much as nft prints it:
+// "$key" stands for the text of that part. Without a template, the name is shown.
+var templates = map[string]string{
+	"match": "$left $op $right", "vmap": "$key vmap $data", "mangle": "$key set $value", "xt": "xt $type $name",
+	"set": "$op $set", "jump": "jump $target", "goto": "goto $target", "payload": "$tunnel $protocol $field", "meta": "meta $key", "ct": "ct $dir $key",
+	"fib": "fib $flags $result", "prefix": "$addr/$len", "elem": "$val", "counter": "",
 }
 
-func statement(name string, value any) string {
-	args, _ := value.(object)
-	switch name {
-	case "match":
-		operator := fmt.Sprint(args["op"], " ")
-		if operator == "== " || operator == "in " {
-			operator = ""
-		}
-		return expression(args["left"]) + " " + operator + expression(args["right"])
-	case "vmap":
-		return expression(args["key"]) + " vmap " + expression(args["data"])
-	case "mangle":
-		return expression(args["key"]) + " set " + expression(args["value"])
-	case "jump", "goto":
-		return fmt.Sprint(name, " ", args["target"])
-	case "xt":
-		return fmt.Sprint("xt ", args["type"], " ", args["name"])
-	case "set":
-		return fmt.Sprint(args["op"], " ", args["set"])
-	case "counter":
-		return ""
-	}
-	return name
-}
+// separators has what stands between the parts of an operation.
+var separators = map[string]string{"range": "-", "concat": " . ", "&": " & ", "|": " | ", "^": " ^ ", "<<": " << ", ">>": " >> "}
 
-// expression returns an expression much as nft prints it. What it does not know it
-// returns as JSON.
+// maxShown limits how many elements of a set are shown.
+const maxShown = 8
+
+// expression returns an expression, a statement or a list of these in one line. It is
+// for people, and names the operands in nftOperands.
 func expression(v any) string {
 	switch v := v.(type) {
 	case nil:
 		return ""
-	case string:
-		return v
 	case []any:
 		return list(v, ", ")
 	case object:
-		if len(v) == 1 {
-			for name, value := range v {
-				if text, ok := operation(name, value); ok {
-					return text
-				}
+		for name, value := range v {
+			if len(v) == 1 {
+				return operation(name, value)
 			}
 		}
 	}
-	raw, _ := json.Marshal(v) //nolint:errchkjson // it was JSON
-	return string(raw)
+	return fmt.Sprint(v)
 }
 
-func operation(name string, value any) (text string, ok bool) {
+func operation(name string, value any) string {
 	args, _ := value.(object)
-	parts, _ := value.([]any)
-	switch name {
-	case "payload":
-		if args["base"] != nil {
-			return fmt.Sprintf("@%v,%v,%v", args["base"], args["offset"], args["len"]), true
-		}
-		return fmt.Sprint(args["protocol"], " ", args["field"]), true
-	case "meta", "ct":
-		return fmt.Sprint(name, " ", args["key"]), true
-	case "fib":
-		return fmt.Sprint("fib ", expression(args["flags"]), " ", args["result"]), true
-	case "prefix":
-		return fmt.Sprint(args["addr"], "/", args["len"]), true
-	case "range":
-		return list(parts, "-"), true
-	case "concat":
-		return list(parts, " . "), true
-	case "set":
-		return "{ " + shorten(parts) + " }", true
-	case "elem":
-		return expression(args["val"]), true
-	case "accept", "drop", "return":
-		return name, true
-	case "jump", "goto":
-		return fmt.Sprint(name, " ", args["target"]), true
+	parts, isList := value.([]any)
+	template, known := templates[name]
+	switch {
+	case name == "set" && isList:
+		return "{ " + shorten(parts) + " }"
+	case name == "payload" && args["base"] != nil:
+		template = "@$base,$offset,$len"
+	case name == "match" && (args["op"] == "==" || args["op"] == "in"):
+		template = "$left $right"
+	case separators[name] != "" && isList:
+		return list(parts, separators[name])
+	case !known:
+		return name
 	}
-	if slices.Contains([]string{"&", "|", "^", "<<", ">>"}, name) {
-		return list(parts, " "+name+" "), true
-	}
-	return "", false
+	text := os.Expand(template, func(key string) string { return expression(args[key]) })
+	return strings.Join(strings.Fields(text), " ")
 }
 
 func list(items []any, separator string) string {
@@ -107,25 +64,21 @@ func list(items []any, separator string) string {
 	for _, item := range items {
 		words = append(words, expression(item))
 	}
-	return strings.Join(words, separator)
+	return strings.Join(slices.DeleteFunc(words, func(w string) bool { return w == "" }), separator)
 }
 
-// maxShown limits how many elements of a set are shown.
-const maxShown = 8
-
-// shorten returns the elements of a set or map, as many as people read.
-func shorten(elements []any) string {
+// shorten returns the elements of a set or map, as many as people read. Those of a map
+// are pairs.
+func shorten(all []any) string {
 	var words []string
-	for i, e := range elements {
-		if i == maxShown {
-			words = append(words, "…")
-			break
-		}
+	for _, e := range all[:min(len(all), maxShown)] {
 		if pair, ok := e.([]any); ok {
-			words = append(words, list(pair, " : "))
-			continue
+			e = list(pair, " : ")
 		}
 		words = append(words, expression(e))
+	}
+	if len(all) > maxShown {
+		words = append(words, "…")
 	}
 	return strings.Join(words, ", ")
 }

@@ -155,18 +155,21 @@ func ofFamily(v4 bool, o operand) operand {
 	}}
 }
 
-// masked is an operand with a bit mask.
-func masked(o operand, mask num) operand {
+// masked is an operand with a bit mask. text is what a rule calls it.
+func masked(o operand, mask value, text string) operand {
 	return operand{o.domain, func(w *walk) field {
 		f := o.read(w)
 		switch {
+		case f.has == no:
 		case f.isDevice || f.free:
 			return field{has: f.has, free: true}
+		case mask.bad:
+			return field{has: w.unknown("%s", text), free: true}
 		case f.low != f.high:
 			f.free = true // some bits vary
-			return f
+		default:
+			f.span, f.open = point(f.low.mask(mask.low)), f.open&mask.low.low()
 		}
-		f.span, f.open = point(f.low.mask(mask)), f.open&mask.low()
 		return f
 	}}
 }

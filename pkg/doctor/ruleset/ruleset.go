@@ -67,7 +67,7 @@ type chain struct {
 	place    string // "table inet filter, chain input", for a Result
 	family   string // "ip", "ip6", "inet" or "netdev"
 	hook     string // of a base chain; "" for others
-	devices  []string
+	devices  []any  // names
 	priority int
 	drops    bool // policy
 	rules    []rule

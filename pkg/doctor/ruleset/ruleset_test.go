@@ -131,7 +131,15 @@ func TestUnknownExpressions(t *testing.T) {
 		`{"queue":{"num":1}}`:                 Undecided,
 		`{"vmap":{"key":{"payload":{"protocol":"udp","field":"dport"}},"data":"@no-such-map"}}`:                        Undecided,
 		`{"vmap":{"key":{"numgen":{"mode":"random","mod":2}},"data":{"set":[[0,{"accept":null}],[1,{"drop":null}]]}}}`: Partly,
-		`{"counter":null},{"log":null},{"drop":null}`:                                                                  Dropped,
+		`{"mangle":{"key":{"meta":{"key":"mark"}},"value":2}},{"match":{"op":"==","left":{"payload":{"protocol":"ip","field":"ttl"}},"right":64}},
+			{"mangle":{"key":{"meta":{"key":"mark"}},"value":{"|":[{"meta":{"key":"mark"}},1]}}},
+			{"match":{"op":"==","left":{"meta":{"key":"mark"}},"right":{"range":[1,5]}}},{"drop":null}`: Undecided,
+		`{"match":{"op":"!=","left":{"ct":{"key":"state"}},"right":["new","untracked"]}},{"drop":null}`: Dropped,
+		`{"match":{"op":"in","left":{"ct":{"key":"state"}},"right":["new","untracked"]}},{"drop":null}`: Dropped,
+		`{"match":{"op":"in","left":{"ct":{"key":"state"}},"right":{"|":[8,64]}}},{"drop":null}`:        Dropped,
+		`{"match":{"op":"in","left":{"ct":{"key":"state"}},"right":{"|":[2,4]}}},{"drop":null}`:         Passes,
+		`{"match":{"op":">","left":{"meta":{"key":"iifname"}},"right":"eth"}},{"drop":null}`:            Undecided,
+		`{"counter":null},{"log":null},{"drop":null}`:                                                   Dropped,
 	} {
 		if got := nft(t, "accept", expressions).Evaluate(incoming); got.Verdict != want {
 			t.Errorf("%s: %+v, want %v", expressions, got, want)

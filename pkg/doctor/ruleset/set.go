@@ -93,81 +93,13 @@ func condition(text string, operands []operand, s set, negated bool) step {
 
 // verdictMap applies the verdict of the element in which the operands are.
 func verdictMap(text string, operands []operand, s set) step {
-	return func(w *walk, _ answer) (answer, []branch) {
-		fields, has := w.read(operands)
-		if has == no {
-			return no, nil
-		}
-		w.budget -= len(s.elements)
-		matched := no
-		var branches []branch
+	return func(w *walk, reached answer) (matched answer, branches []branch) {
 		for _, e := range s.elements {
-			match := and(has, e.matches(fields))
-			if match == no {
-				continue
+			if match, _ := condition(text, operands, newSet([]element{e}), false)(w, reached); match != no {
+				matched, branches = or(matched, match), append(branches, branch{match, e.verdict})
 			}
-			if match == unknown {
-				w.unknown("%s", text)
-			}
-			matched, branches = or(matched, match), append(branches, branch{match, e.verdict})
 		}
 		return matched, branches
-	}
-}
-
-// bits holds for packets of whose operand at least one of the bits is set;
-// negated, for those with none of them.
-func bits(text string, o operand, s set, negated bool) step {
-	var mask uint64
-	for _, e := range s.elements {
-		if len(e.parts) != 1 || e.parts[0].bad {
-			return always(unknown, text)
-		}
-		mask |= e.parts[0].low.low()
-	}
-	return func(w *walk, _ answer) (answer, []branch) {
-		f := o.read(w)
-		match := answerOf(f.low.low()&mask&^f.open != 0 != negated)
-		switch {
-		case f.free || f.low != f.high:
-			match = some
-		case f.open&mask != 0 && f.low.low()&mask&^f.open == 0:
-			match = w.unknown("%s", text)
-		}
-		return and(f.has, match), nil
-	}
-}
-
-// ordered compares an operand with a number: "<", "<=", ">" or ">=".
-func ordered(text, operator string, o operand, v value) step {
-	if v.bad {
-		return always(unknown, text)
-	}
-	n := v.low
-	return func(w *walk, _ answer) (answer, []branch) {
-		f := o.read(w)
-		var all, none bool // whether it holds for all values of the field, and for none
-		switch operator {
-		case "<":
-			all, none = less(f.high, n), !less(f.low, n)
-		case "<=":
-			all, none = !less(n, f.high), less(n, f.low)
-		case ">":
-			all, none = less(n, f.low), !less(n, f.high)
-		case ">=":
-			all, none = !less(f.low, n), less(f.high, n)
-		}
-		match := some
-		switch {
-		case f.free:
-		case f.open != 0 || f.isDevice:
-			match = w.unknown("%s", text)
-		case all:
-			match = yes
-		case none:
-			match = no
-		}
-		return and(f.has, match), nil
 	}
 }
 

@@ -17,6 +17,9 @@ func number(n uint64) (v num) {
 	return v
 }
 
+// highest is the last number.
+var highest = num(bytes.Repeat([]byte{0xff}, len(num{})))
+
 func (n num) low() uint64 { return binary.BigEndian.Uint64(n[8:]) }
 
 func address(a netip.Addr) (v num) {
@@ -120,7 +123,7 @@ const (
 var names = map[domain]map[string]uint64{
 	protocols: {"icmp": 1, "igmp": 2, "ipencap": 4, "ipv4": 4, "ipip": 4, "tcp": 6, "udp": 17, "dccp": 33, "ipv6": 41,
 		"gre": 47, "esp": 50, "ah": 51, "icmpv6": 58, "ipv6-icmp": 58, "ospf": 89, "ospfigp": 89, "pim": 103, "comp": 108,
-		"ipcomp": 108, "vrrp": 112, "sctp": 132, "udplite": 136, "all": 0},
+		"ipcomp": 108, "vrrp": 112, "sctp": 132, "udplite": 136},
 	states:      {"invalid": 1, "established": 2, "related": 4, "new": stateNew, "untracked": stateUntracked},
 	statuses:    {"expected": 1, "seen-reply": 2, "assured": 4, "confirmed": 8, "snat": 16, "dnat": 32, "dying": 512},
 	families:    {"ipv4": 2, "ipv6": 10},
@@ -150,7 +153,7 @@ func (v value) matches(f field) answer {
 	case f.isDevice:
 		start, pattern := strings.CutSuffix(v.device, "*")
 		return answerOf(f.device == v.device || pattern && strings.HasPrefix(f.device, start))
-	case f.open != 0 && (f.low.low()^v.low.low())&^f.open != 0:
+	case f.open != 0 && v.low == v.high && (f.low.low()^v.low.low())&^f.open != 0:
 		return no
 	case f.open != 0:
 		return unknown
@@ -164,6 +167,9 @@ func parseNumber(text string) (num, bool) {
 	return number(n), err == nil
 }
 
+// rangeSign separates the ends of a range in the output of iptables-save, by domain.
+var rangeSign = map[domain]string{addresses: "-", numbers: ":"}
+
 // parseWord parses a value that is written as one word.
 func parseWord(d domain, text string) value {
 	if d == devices {
@@ -172,14 +178,16 @@ func parseWord(d domain, text string) value {
 	if n, ok := names[d][strings.ToLower(text)]; ok {
 		return value{span: point(number(n))}
 	}
+	if first, last, isRange := strings.Cut(text, rangeSign[d]); isRange && rangeSign[d] != "" {
+		low, high := parseWord(d, first), parseWord(d, last)
+		return value{span: span{low.low, high.high}, bad: low.bad || high.bad}
+	}
 	if d == addresses {
 		if p, err := netip.ParsePrefix(text); err == nil {
 			return value{span: prefix(p)}
 		}
-		if a, err := netip.ParseAddr(text); err == nil {
-			return value{span: point(address(a))}
-		}
-		return value{bad: true}
+		a, err := netip.ParseAddr(text)
+		return value{span: point(address(a)), bad: err != nil}
 	}
 	n, ok := parseNumber(text)
 	return value{span: point(n), bad: !ok}
