@@ -15,6 +15,9 @@ func (t nftTable) match(args object, text string) step {
 	var s set
 	switch operator {
 	case "in": // any of these bits
+		if len(operands) > 1 {
+			return always(unknown, text)
+		}
 		bits := masked(operands[0], parseValue(operands[0].domain, right), text)
 		return condition(text, []operand{bits}, setOf(value{}), true)
 	case "==", "!=":

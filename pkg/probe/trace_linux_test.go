@@ -1,0 +1,57 @@
+package probe
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"flannel/internal/test/nstest"
+	"flannel/pkg/doctor/ruleset"
+)
+
+// TestTraceOfThePage runs the commands of the page about troubleshooting that let the kernel name a rule, with one that
+// the doctor cannot evaluate.
+func TestTraceOfThePage(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		page, err := os.ReadFile("../../Documentation/troubleshooting.md")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, after, marked := strings.Cut(string(page), "<!-- run: trace -->\n```sh\n")
+		commands, _, ends := strings.Cut(after, "\n```")
+		if !marked || !ends {
+			t.Fatal("the page has no commands with the mark trace")
+		}
+		sh(t, hosts+"\niptables-nft -N policy; iptables-nft -A INPUT -j policy; iptables-nft -A policy -m string --algo bm --string dropped -j DROP")
+		w := ways(false)["in"]
+		if got := read(t).Evaluate(w.packet); got.Verdict != ruleset.Undecided {
+			t.Fatalf("the doctor evaluates the rule: %+v", got)
+		}
+		sender := in(t, w.from, func() (int, error) { return bound(w.source, 0) })
+		defer unix.Close(sender) //nolint:errcheck // a test's socket
+		stop, stopped := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(stopped)
+			for {
+				_ = unix.Sendto(sender, []byte("dropped"), 0, sockaddr(w.target, tunnelPort)) // the trace shows whether it arrived
+				select {
+				case <-stop:
+					return
+				case <-time.After(50 * time.Millisecond):
+				}
+			}
+		}()
+		out := sh(t, commands)
+		close(stop)
+		<-stopped
+		if !strings.Contains(out, "ip filter policy rule") || !strings.Contains(out, "verdict drop") {
+			t.Errorf("the trace does not name the rule:\n%s", out)
+		}
+		if left := sh(t, "nft list tables"); strings.Contains(left, "trace") {
+			t.Errorf("the commands leave a table:\n%s", left)
+		}
+	})
+}
