@@ -53,18 +53,8 @@ var (
 		}
 		return numberField(uint64(w.packet.Protocol))
 	}}
-	family = operand{families, func(w *walk) field {
-		if w.v4() {
-			return numberField(names[families]["ipv4"])
-		}
-		return numberField(names[families]["ipv6"])
-	}}
-	etherType = operand{etherTypes, func(w *walk) field {
-		if w.v4() {
-			return numberField(names[etherTypes]["ip"])
-		}
-		return numberField(names[etherTypes]["ip6"])
-	}}
+	family    = byFamily(families, "ipv4", "ipv6")
+	etherType = byFamily(etherTypes, "ip", "ip6")
 	// packetType is that of the link layer; what leaves the host has none yet.
 	packetType = operand{packetTypes, func(w *walk) field {
 		if w.in == "" {
@@ -81,6 +71,16 @@ func (m mark) field() field {
 	f := numberField(m.value)
 	f.open = m.open
 	return f
+}
+
+// byFamily is an operand with one value for IPv4, and another one for IPv6.
+func byFamily(d domain, v4, v6 string) operand {
+	return operand{d, func(w *walk) field {
+		if w.v4() {
+			return numberField(names[d][v4])
+		}
+		return numberField(names[d][v6])
+	}}
 }
 
 // routeType is the type of an address that is the host's own on one path.
