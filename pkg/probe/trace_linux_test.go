@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"flannel/internal/test/logtest"
 	"flannel/internal/test/nstest"
 	"flannel/pkg/doctor/ruleset"
 )
@@ -25,7 +26,7 @@ func TestTraceOfThePage(t *testing.T) {
 		if !marked || !ends {
 			t.Fatal("the page has no commands with the mark trace")
 		}
-		sh(t, hosts+"\niptables-nft -N policy; iptables-nft -A INPUT -j policy; iptables-nft -A policy -m string --algo bm --string dropped -j DROP")
+		sh(t, hosts+"\niptables-nft -N offender; iptables-nft -A INPUT -j offender; iptables-nft -A offender -m string --algo bm --string dropped -j DROP")
 		w := ways(false)["in"]
 		if got := read(t).Evaluate(w.packet); got.Verdict != ruleset.Undecided {
 			t.Fatalf("the doctor evaluates the rule: %+v", got)
@@ -47,7 +48,7 @@ func TestTraceOfThePage(t *testing.T) {
 		out := sh(t, commands)
 		close(stop)
 		<-stopped
-		if !strings.Contains(out, "ip filter policy rule") || !strings.Contains(out, "verdict drop") {
+		if !logtest.Names(out, "filter", "offender", "drop") {
 			t.Errorf("the trace does not name the rule:\n%s", out)
 		}
 		if left := sh(t, "nft list tables"); strings.Contains(left, "trace") {
