@@ -39,22 +39,17 @@ func moduleStep(module string, options []iptsave.Option, text string) step {
 }
 
 // compared are the options that compare a part of the packet with a list of values.
-var compared = map[string]struct {
-	operand operand
-	domain  domain
-}{
-	"-p": {protocol, protocols}, "-i": {inDevice, devices}, "-o": {outDevice, devices},
-	"-s": {source, addresses}, "--src-range": {source, addresses}, "-d": {destination, addresses}, "--dst-range": {destination, addresses},
-	"--sport": {port(sourcePort, withPorts...), numbers}, "--sports": {port(sourcePort, withPorts...), numbers},
-	"--dport": {port(destinationPort, withPorts...), numbers}, "--dports": {port(destinationPort, withPorts...), numbers},
-	"--ctstate": {conntrack, states}, "--state": {conntrack, states}, "--ctdir": {connDirected, directions},
-	"--src-type": {sourceType, routeTypes}, "--dst-type": {destinationType, routeTypes}, "--pkt-type": {packetType, packetTypes},
+var compared = map[string]operand{
+	"-p": protocol, "-i": inDevice, "-o": outDevice, "-s": source, "--src-range": source, "-d": destination, "--dst-range": destination,
+	"--sport": anySourcePort, "--sports": anySourcePort, "--dport": anyDestinationPort, "--dports": anyDestinationPort,
+	"--ctstate": conntrack, "--state": conntrack, "--ctdir": connDirected,
+	"--src-type": sourceType, "--dst-type": destinationType, "--pkt-type": packetType,
 }
 
 // option returns the condition of an option. module is the extension before it.
 func option(module string, o iptsave.Option, text string) step {
-	if c, ok := compared[o.Name]; ok {
-		return condition(text, []operand{c.operand}, words(c.domain, o.Value()), o.Not)
+	if of, ok := compared[o.Name]; ok {
+		return condition(text, []operand{of}, words(of.domain, o.Value()), o.Not)
 	}
 	switch {
 	case o.Name == "-f" || o.Name == "--physdev-is-bridged":
@@ -73,26 +68,30 @@ func option(module string, o iptsave.Option, text string) step {
 	return always(unknown, text)
 }
 
-// words parses a list that is separated by commas.
+// words parses a list that is separated by commas, or the name of a device, which can have
+// commas. "+" at its end stands for any end.
 func words(d domain, text string) set {
+	if d == devices {
+		if start, pattern := strings.CutSuffix(text, "+"); pattern {
+			text = start + "*"
+		}
+		return setOf(parseWord(d, text))
+	}
 	var values []value
 	for word := range strings.SplitSeq(text, ",") {
-		switch start, pattern := strings.CutSuffix(word, "+"); {
-		case d == devices && pattern: // any end
-			values = append(values, value{device: start + "*"})
-		case d == states && (word == "SNAT" || word == "DNAT"): // bits of the status; the packet is not translated
+		if d == states && (word == "SNAT" || word == "DNAT") { // bits of the status; the packet is not translated
 			values = append(values, value{})
-		default:
-			values = append(values, parseWord(d, word))
+			continue
 		}
+		values = append(values, parseWord(d, word))
 	}
 	return setOf(values...)
 }
 
 // eitherPort is the condition on the source port or the destination port.
 func eitherPort(text string, s set, negated bool) step {
-	src := condition(text, []operand{port(sourcePort, withPorts...)}, s, false)
-	dst := condition(text, []operand{port(destinationPort, withPorts...)}, s, false)
+	src := condition(text, []operand{anySourcePort}, s, false)
+	dst := condition(text, []operand{anyDestinationPort}, s, false)
 	return func(w *walk, reached answer) (answer, []branch) {
 		a, _ := src(w, reached)
 		b, _ := dst(w, reached)

@@ -6,7 +6,7 @@ type formula struct{ keep, xor uint64 }
 // mangle follows the marks of packets and connections: {"key": …, "value": …}.
 func (t nftTable) mangle(args object, text string) step {
 	const ofPacket, ofConnection = "meta mark", "ct mark"
-	target, source := expression(args["key"]), expression(args["value"])
+	target, source := identity(args["key"]), identity(args["value"])
 	switch {
 	case target == ofPacket && source == ofConnection, target == ofConnection && source == ofPacket:
 		return copyMark(target == ofPacket)
@@ -22,7 +22,7 @@ func (t nftTable) mangle(args object, text string) step {
 
 // parseFormula parses an expression of numbers and the named mark.
 func parseFormula(name string, expr any) (f formula, known bool) {
-	if expression(expr) == name {
+	if identity(expr) == name {
 		return formula{keep: allBits}, true
 	}
 	o, ok := expr.(object)

@@ -2,6 +2,7 @@ package ruleset
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -25,7 +26,7 @@ type nftObject struct {
 	Family, Table, Chain, Name, Hook, Policy string
 	Handle, Prio                             int
 	Dev                                      any   // one name or a list
-	Expr, Elem                               []any // the statements of a rule, which are objects; the elements of a set or map
+	Expr, Elem                               []any // the statements of a rule; the elements of a set or map
 }
 
 // AddNFT adds the output of nft -j list ruleset. For the tables of iptables-nft it must
@@ -101,10 +102,12 @@ func (n nftReader) addChain(c nftObject) {
 	}
 	made := &chain{place: fmt.Sprintf("table %s %s, chain %s", c.Family, c.Table, c.Name), family: c.Family, hook: c.Hook,
 		priority: c.Prio, drops: c.Policy == "drop"}
-	if devices, isList := c.Dev.([]any); isList {
-		made.devices = devices
-	} else if c.Dev != nil {
-		made.devices = []any{c.Dev}
+	devices, isList := c.Dev.([]any)
+	if !isList && c.Dev != nil {
+		devices = []any{c.Dev}
+	}
+	for _, device := range devices {
+		made.devices = append(made.devices, fmt.Sprint(device))
 	}
 	n.chains[key(c.Family, c.Table, c.Name)] = made
 	if c.Hook != "" {
@@ -137,10 +140,7 @@ func (n nftReader) rule(r nftObject) rule {
 	made := rule{text: fmt.Sprintf("%q (handle %d)", list(r.Expr, " "), r.Handle)}
 	table := nftTable{n, r.Family, r.Table}
 	for _, statement := range r.Expr {
-		o, _ := statement.(object)
-		for name, value := range o { // one
-			made.steps = append(made.steps, table.step(name, value, expression(statement)))
-		}
+		made.steps = append(made.steps, table.step(statement))
 	}
 	return made
 }
@@ -151,9 +151,12 @@ type nftTable struct {
 	family, table string
 }
 
-// step returns the step of one statement.
-func (t nftTable) step(name string, value any, text string) step {
+// step returns the step of one statement. What nft has no JSON for it prints as text: that
+// is no object, and not evaluated.
+func (t nftTable) step(statement any) step {
+	name, value := member(statement)
 	args, _ := value.(object)
+	text := cmp.Or(expression(statement), name, "a statement without a name")
 	switch name {
 	case "match":
 		return t.match(args, text)

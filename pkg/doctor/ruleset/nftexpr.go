@@ -24,10 +24,10 @@ func (t nftTable) match(args object, text string) step {
 		s = t.set(operands, right)
 	case "<", ">=":
 		v := parseValue(operands[0].domain, right)
-		s = setOf(value{span: span{v.low, highest}, bad: v.bad || v.device != ""})
+		s = setOf(value{span: span{v.low, highest}, bad: v.bad || operands[0].domain == devices})
 	case ">", "<=":
 		v := parseValue(operands[0].domain, right)
-		s = setOf(value{span: span{high: v.high}, bad: v.bad || v.device != ""})
+		s = setOf(value{span: span{high: v.high}, bad: v.bad || operands[0].domain == devices})
 	default:
 		return always(unknown, text)
 	}
@@ -72,12 +72,10 @@ func (t nftTable) element(operands []operand, item any) element {
 	var e element
 	if pair, ok := item.([]any); ok && len(pair) == 2 {
 		item = pair[0]
-		action, _ := pair[1].(object)
-		for name, value := range action { // one
-			args, _ := value.(object)
-			if v, ok := t.verdict(name, args); ok {
-				e.verdict = v
-			}
+		name, value := member(pair[1])
+		args, _ := value.(object)
+		if v, ok := t.verdict(name, args); ok {
+			e.verdict = v
 		}
 	}
 	item = unwrap(item)

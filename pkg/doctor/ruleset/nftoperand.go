@@ -1,18 +1,21 @@
 package ruleset
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 )
 
-// nftOperands are operands of nft by what expression returns of them.
+// nftOperands are operands of nft by their identity.
 var nftOperands = map[string]operand{
-	"ip saddr": ofFamily(true, source), "ip daddr": ofFamily(true, destination), "ip protocol": ofFamily(true, protocol),
-	"ip6 saddr": ofFamily(false, source), "ip6 daddr": ofFamily(false, destination), "ip6 nexthdr": ofFamily(false, protocol),
-	"th sport": port(sourcePort, withPorts...), "th dport": port(destinationPort, withPorts...),
-	"@th,0,16": port(sourcePort, withPorts...), "@th,16,16": port(destinationPort, withPorts...),
+	"payload ip saddr": ofFamily(true, source), "payload ip6 saddr": ofFamily(false, source),
+	"payload ip daddr": ofFamily(true, destination), "payload ip6 daddr": ofFamily(false, destination),
+	"payload ip protocol": ofFamily(true, protocol), "payload ip6 nexthdr": ofFamily(false, protocol),
+	"payload th sport": anySourcePort, "payload th dport": anyDestinationPort,
+	"payload th 0 16": anySourcePort, "payload th 16 16": anyDestinationPort,
 	"tcp option": ofProtocol(6), "osf": ofProtocol(6), "sctp chunk": ofProtocol(132),
 	"numgen": free(yes), "jhash": free(yes), "symhash": free(yes),
+	"fib oif": fixed(booleans, 1), // only compared with "missing" and "exists"
 
 	"meta l4proto": protocol, "meta nfproto": family, "meta protocol": etherType, "meta iif": inDevice, "meta iifname": inDevice,
 	"meta oif": outDevice, "meta oifname": outDevice, "meta mark": packetMark, "meta pkttype": packetType,
@@ -21,9 +24,13 @@ var nftOperands = map[string]operand{
 	// The packet is the first of its connection, and has not been translated.
 	"ct original saddr": tracked(source), "ct original ip saddr": tracked(source), "ct original ip6 saddr": tracked(source),
 	"ct original daddr": tracked(destination), "ct original ip daddr": tracked(destination), "ct original ip6 daddr": tracked(destination),
-	"ct original protocol": tracked(protocol), "ct original proto-src": tracked(port(sourcePort, withPorts...)),
-	"ct original proto-dst": tracked(port(destinationPort, withPorts...)),
+	"ct original protocol": tracked(protocol), "ct original proto-src": tracked(anySourcePort),
+	"ct original proto-dst": tracked(anyDestinationPort),
 }
+
+// selectors are the parts of an expression that belong to its identity.
+var selectors = map[string][]string{"payload": {"tunnel", "protocol", "field", "base", "offset", "len"}, "meta": {"key"},
+	"ct": {"dir", "key"}, "fib": {"result"}}
 
 // openMeta and openConnection are what the kernel knows about a packet and about its
 // connection, and Packet leaves open.
@@ -36,6 +43,32 @@ var (
 // transports are the protocols whose header a payload expression can name.
 var transports = map[string]int{"icmp": 1, "igmp": 2, "tcp": 6, "udp": 17, "dccp": 33, "gre": 47, "esp": 50, "ah": 51, "icmpv6": 58,
 	"comp": 108, "sctp": 132, "udplite": 136}
+
+// member returns the name and the value of the member of a statement or an expression,
+// which has one. name is "" for anything else.
+func member(of any) (name string, value any) {
+	o, _ := of.(object)
+	if len(o) != 1 {
+		return "", nil
+	}
+	for name, value = range o {
+	}
+	return name, value
+}
+
+// identity returns which operand an expression is: its name and the parts that select the
+// operand, "ct original saddr".
+func identity(expr any) string {
+	name, value := member(expr)
+	args, _ := value.(object)
+	words := []string{name}
+	for _, selector := range selectors[name] {
+		if part, ok := args[selector]; ok {
+			words = append(words, fmt.Sprint(part))
+		}
+	}
+	return strings.Join(words, " ")
+}
 
 // operandsOf returns the operands on the left side of an operator: several of a
 // concatenation, otherwise one.
@@ -52,44 +85,55 @@ func operandsOf(left any) (all []operand) {
 }
 
 func nftOperand(expr any) operand {
-	o, _ := expr.(object)
-	text := expression(expr)
-	if parts, ok := o["&"].([]any); ok && len(parts) == 2 {
-		of := nftOperand(parts[0])
-		return masked(of, parseValue(of.domain, parts[1]), text)
-	}
-	if header, ok := o["payload"].(object); ok && header["tunnel"] != nil { // in the tunnel's payload
-		return free(some)
-	}
-	if known, ok := nftOperands[text]; ok {
+	if known, ok := nftOperands[identity(expr)]; ok {
 		return known
 	}
-	kind, key, _ := strings.Cut(text, " ")
-	key = key[strings.LastIndex(key, " ")+1:] // without a direction or flags
-	transport, isTransport := transports[kind]
+	name, value := member(expr)
+	args, _ := value.(object)
+	parts, _ := value.([]any)
+	key, _ := args["key"].(string)
+	flags := fmt.Sprint(args["flags"]) // one or a list
+	text := expression(expr)
 	switch {
-	case isTransport && key == "sport" && slices.Contains(withPorts, transport):
-		return port(sourcePort, transport)
-	case isTransport && key == "dport" && slices.Contains(withPorts, transport):
-		return port(destinationPort, transport)
-	case isTransport && key != "":
-		return ofProtocol(transport)
-	case kind == "ip" && key != "", kind == "ip6" && key != "":
-		return ofFamily(kind == "ip", free(yes))
-	case kind == "ether" && key != "":
-		return free(some)
-	case kind == "arp" && key != "":
-		return free(no)
-	case kind == "meta" && slices.Contains(openMeta, key):
+	case name == "&" && len(parts) == 2:
+		of := nftOperand(parts[0])
+		return masked(of, parseValue(of.domain, parts[1]), text)
+	case name == "payload":
+		return payload(args, text)
+	case name == "meta" && slices.Contains(openMeta, key):
 		return free(yes)
-	case kind == "ct" && slices.Contains(openConnection, key):
+	case name == "ct" && slices.Contains(openConnection, key):
 		return tracked(free(yes))
-	case kind == "fib" && key == "oif": // only compared with "missing" and "exists"
-		return fixed(booleans, 1)
-	case kind == "fib" && key == "type" && strings.Contains(text, "saddr"):
+	case name == "fib" && args["result"] == "type" && strings.Contains(flags, "saddr"):
 		return sourceType
-	case kind == "fib" && key == "type" && strings.Contains(text, "daddr"):
+	case name == "fib" && args["result"] == "type" && strings.Contains(flags, "daddr"):
 		return destinationType
+	}
+	return opaque(text)
+}
+
+// payload returns a field of a header that nftOperands does not have.
+func payload(args object, text string) operand {
+	header, _ := args["protocol"].(string)
+	transport, isTransport := transports[header]
+	hasPorts := slices.Contains(withPorts, transport)
+	switch {
+	case args["tunnel"] != nil: // in the tunnel's payload
+		return free(some)
+	case args["base"] != nil:
+		return opaque(text)
+	case hasPorts && args["field"] == "sport":
+		return port(sourcePort, transport)
+	case hasPorts && args["field"] == "dport":
+		return port(destinationPort, transport)
+	case isTransport:
+		return ofProtocol(transport)
+	case header == "ip", header == "ip6":
+		return ofFamily(header == "ip", free(yes))
+	case header == "ether":
+		return free(some)
+	case header == "arp":
+		return free(no)
 	}
 	return opaque(text)
 }

@@ -8,11 +8,11 @@ import (
 )
 
 // templates has what is shown of an expression or a statement, much as nft prints it:
-// "$key" stands for the text of that part. Without a template, the name is shown.
+// "$key" stands for the text of that part. Without a template, the name and what
+// identifies most expressions are shown.
 var templates = map[string]string{
-	"match": "$left $op $right", "vmap": "$key vmap $data", "mangle": "$key set $value", "xt": "xt $type $name",
-	"set": "$op $set", "jump": "jump $target", "goto": "goto $target", "payload": "$tunnel $protocol $field", "meta": "meta $key", "ct": "ct $dir $key",
-	"fib": "fib $flags $result", "prefix": "$addr/$len", "elem": "$val", "counter": "",
+	"match": "$left $op $right", "vmap": "$key vmap $data", "map": "$key map $data", "mangle": "$key set $value", "xt": "xt $type $name",
+	"set": "$op $set", "payload": "$tunnel $protocol $field", "fib": "fib $flags $result", "prefix": "$addr/$len", "elem": "$val", "counter": "",
 }
 
 // separators has what stands between the parts of an operation.
@@ -22,7 +22,7 @@ var separators = map[string]string{"range": "-", "concat": " . ", "&": " & ", "|
 const maxShown = 8
 
 // expression returns an expression, a statement or a list of these in one line. It is
-// for people, and names the operands in nftOperands.
+// for people, and "" for a counter.
 func expression(v any) string {
 	switch v := v.(type) {
 	case nil:
@@ -30,10 +30,8 @@ func expression(v any) string {
 	case []any:
 		return list(v, ", ")
 	case object:
-		for name, value := range v {
-			if len(v) == 1 {
-				return operation(name, value)
-			}
+		if name, value := member(v); name != "" {
+			return operation(name, value)
 		}
 	}
 	return fmt.Sprint(v)
@@ -53,7 +51,7 @@ func operation(name string, value any) string {
 	case separators[name] != "" && isList:
 		return list(parts, separators[name])
 	case !known:
-		return name
+		template = name + " $dir $family $name $key $field $target"
 	}
 	text := os.Expand(template, func(key string) string { return expression(args[key]) })
 	return strings.Join(strings.Fields(text), " ")

@@ -62,6 +62,9 @@ var (
 		}
 		return numberField(names[packetTypes]["host"])
 	}}
+	// anySourcePort and anyDestinationPort are ports of any protocol that has them.
+	anySourcePort      = port(sourcePort, withPorts...)
+	anyDestinationPort = port(destinationPort, withPorts...)
 	// sourceType and destinationType are the types of the routes to the addresses.
 	sourceType      = routeType(Outgoing)
 	destinationType = routeType(Incoming)
@@ -161,9 +164,8 @@ func masked(o operand, mask value, text string) operand {
 		f := o.read(w)
 		switch {
 		case f.has == no:
-		case f.isDevice || f.free:
-			return field{has: f.has, free: true}
-		case mask.bad:
+		case f.free:
+		case f.isDevice || mask.bad:
 			return field{has: w.unknown("%s", text), free: true}
 		case f.low != f.high:
 			f.free = true // some bits vary

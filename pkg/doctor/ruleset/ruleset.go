@@ -64,10 +64,10 @@ type Ruleset struct {
 
 // chain is a chain of nftables or iptables.
 type chain struct {
-	place    string // "table inet filter, chain input", for a Result
-	family   string // "ip", "ip6", "inet" or "netdev"
-	hook     string // of a base chain; "" for others
-	devices  []any  // names
+	place    string   // "table inet filter, chain input", for a Result
+	family   string   // "ip", "ip6", "inet" or "netdev"
+	hook     string   // of a base chain; "" for others
+	devices  []string // names
 	priority int
 	drops    bool // policy
 	rules    []rule

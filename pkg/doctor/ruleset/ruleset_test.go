@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -86,6 +87,8 @@ func TestIPTables(t *testing.T) {
 		{"a mask with holes", "*filter;:INPUT ACCEPT [0:0];-A INPUT -s 192.0.0.4/255.0.0.255 -j DROP", incoming, Undecided},
 		{"part of the pods", "*filter;:FORWARD ACCEPT [0:0];-A FORWARD -d 10.5.3.128/25 -p tcp -j DROP", toPods, Partly},
 		{"all pods in two rules", "*filter;:FORWARD DROP [0:0];-A FORWARD -m iprange --src-range 10.5.0.0-10.5.255.255 -j ACCEPT", toPods, Passes},
+		{"a device with a comma", "*filter;:INPUT ACCEPT [0:0];-A INPUT -i eth0,eth1 -j DROP", incoming, Passes},
+		{"devices with a beginning", "*filter;:INPUT ACCEPT [0:0];-A INPUT -i eth+ -j DROP", incoming, Dropped},
 		{"jumps in a circle", "*filter;:INPUT ACCEPT [0:0];:a - [0:0];-A INPUT -j a;-A a -j a", incoming, Passes},
 	} {
 		var r Ruleset
@@ -138,10 +141,44 @@ func TestUnknownExpressions(t *testing.T) {
 		`{"match":{"op":"in","left":{"ct":{"key":"state"}},"right":["new","untracked"]}},{"drop":null}`: Dropped,
 		`{"match":{"op":"in","left":{"ct":{"key":"state"}},"right":{"|":[8,64]}}},{"drop":null}`:        Dropped,
 		`{"match":{"op":"in","left":{"ct":{"key":"state"}},"right":{"|":[2,4]}}},{"drop":null}`:         Passes,
+		`{"match":{"op":">=","left":{"meta":{"key":"iif"}},"right":5}},{"drop":null}`:                   Undecided,
 		`{"match":{"op":">","left":{"meta":{"key":"iifname"}},"right":"eth"}},{"drop":null}`:            Undecided,
-		`{"counter":null},{"log":null},{"drop":null}`:                                                   Dropped,
+		// What nft has no JSON for is text, and never left out.
+		`"jump {\n\t\t\tdrop\n\t\t}"`: Undecided, `""`: Undecided, `{}`: Undecided, `{"":null}`: Undecided,
+		`"a statement",{"drop":null}`: Undecided,
+		`{"match":{"op":"==","left":{"ip option":{"name":"rr","field":"type"}},"right":false}},{"drop":null}`:                                                           Undecided,
+		`{"match":{"op":"==","left":{"dccp option":{"type":1}},"right":true}},{"drop":null}`:                                                                            Undecided,
+		`{"match":{"op":"==","left":{"|":[{"payload":{"protocol":"udp","field":"dport"}},1]},"right":8473}},{"drop":null}`:                                              Undecided,
+		`{"match":{"op":"==","left":{"^":[{"payload":{"protocol":"udp","field":"dport"}},1]},"right":8473}},{"drop":null}`:                                              Undecided,
+		`{"match":{"op":"==","left":{"<<":[{"payload":{"protocol":"udp","field":"dport"}},1]},"right":8473}},{"drop":null}`:                                             Undecided,
+		`{"match":{"op":"==","left":{">>":[{"payload":{"protocol":"udp","field":"dport"}},1]},"right":8473}},{"drop":null}`:                                             Undecided,
+		`{"match":{"op":"==","left":{"&":[{"payload":{"protocol":"udp","field":"dport"}},1,2]},"right":0}},{"drop":null}`:                                               Undecided,
+		`{"match":{"op":"==","left":{"^":[{"payload":{"protocol":"udp","field":"dport"}},{"payload":{"protocol":"udp","field":"sport"}}]},"right":8473}},{"drop":null}`: Undecided,
+		`{"match":{"op":"==","left":{"|":[{"payload":{"protocol":"ip","field":"ttl"}},1]},"right":65}},{"drop":null}`:                                                   Undecided,
+		`{"match":{"op":"==","left":"meta mark","right":0}},{"drop":null}`:                                                                                              Undecided,
+		`{"match":{"op":"==","left":{"&":[{"payload":{"protocol":"udp","field":"dport"}},65535]},"right":8472}},{"drop":null}`:                                          Dropped,
+		`{"match":{"op":"==","left":{"ct":{"key":"saddr","dir":"original"}},"right":"192.168.0.4"}},{"drop":null}`:                                                      Dropped,
+		`{"match":{"op":"==","left":{"ct":{"key":"ip saddr","dir":"original"}},"right":"192.168.0.3"}},{"drop":null}`:                                                   Passes,
+		`{"match":{"op":"==","left":{"ct":{"key":"ip6 saddr","dir":"original"}},"right":"fd00::4"}},{"drop":null}`:                                                      Passes,
+		`{"match":{"op":"==","left":{"ct":{"key":"daddr","dir":"original"}},"right":"192.168.0.3"}},{"drop":null}`:                                                      Dropped,
+		`{"match":{"op":"==","left":{"ct":{"key":"ip daddr","dir":"original"}},"right":"192.168.0.4"}},{"drop":null}`:                                                   Passes,
+		`{"match":{"op":"==","left":{"ct":{"key":"ip6 daddr","dir":"original"}},"right":"fd00::3"}},{"drop":null}`:                                                      Passes,
+		`{"match":{"op":"==","left":{"ct":{"key":"protocol","dir":"original"}},"right":"udp"}},{"drop":null}`:                                                           Dropped,
+		`{"match":{"op":"==","left":{"ct":{"key":"protocol","dir":"original"}},"right":"tcp"}},{"drop":null}`:                                                           Passes,
+		`{"match":{"op":"==","left":{"ct":{"key":"proto-src","dir":"original"}},"right":4000}},{"drop":null}`:                                                           Partly,
+		`{"match":{"op":"==","left":{"ct":{"key":"proto-dst","dir":"original"}},"right":53}},{"drop":null}`:                                                             Passes,
+		`{"match":{"op":"==","left":{"ct":{"key":"saddr","dir":"reply"}},"right":"192.168.0.4"}},{"drop":null}`:                                                         Undecided,
+		`{"match":{"op":">","left":{"ct":{"key":"bytes","dir":"original"}},"right":1000}},{"drop":null}`:                                                                Partly,
+		`{"match":{"op":"==","left":{"tcp option":{"name":"maxseg","field":"size"}},"right":1400}},{"drop":null}`:                                                       Passes,
+		`{"match":{"op":"==","left":{"osf":{"key":"name"}},"right":"Linux"}},{"drop":null}`:                                                                             Passes,
+		`{"match":{"op":"==","left":{"sctp chunk":{"name":"data"}},"right":true}},{"drop":null}`:                                                                        Passes,
+		`{"match":{"op":"==","left":{"payload":{"tunnel":"vxlan","protocol":"ip","field":"saddr"}},"right":"10.5.0.1"}},{"drop":null}`:                                  Partly,
+		`{"match":{"op":"==","left":{"payload":{"protocol":"ether","field":"saddr"}},"right":"02:00:00:00:00:01"}},{"drop":null}`:                                       Partly,
+		`{"match":{"op":"==","left":{"payload":{"protocol":"arp","field":"operation"}},"right":1}},{"drop":null}`:                                                       Passes,
+		`{"counter":null},{"log":null},{"drop":null}`:                                                                                                                   Dropped,
 	} {
-		if got := nft(t, "accept", expressions).Evaluate(incoming); got.Verdict != want {
+		got := nft(t, "accept", expressions).Evaluate(incoming)
+		if got.Verdict != want || (want == Undecided) != (got.Reason != "") {
 			t.Errorf("%s: %+v, want %v", expressions, got, want)
 		}
 	}
@@ -226,6 +263,40 @@ func TestBudget(t *testing.T) {
 	}
 	if got := r.Evaluate(incoming); got.Verdict != Undecided {
 		t.Errorf("%+v", got)
+	}
+}
+
+// A map of verdicts takes its size from the budget.
+func TestBudgetOfMaps(t *testing.T) {
+	var elements []string
+	for port := range 1000 {
+		elements = append(elements, fmt.Sprintf(`[%d,{"accept":null}]`, port))
+	}
+	r := nft(t, "accept", `{"vmap":{"key":{"payload":{"protocol":"udp","field":"dport"}},"data":{"set":[`+strings.Join(elements, ",")+`]}}}`)
+	c := r.base[0]
+	c.rules = slices.Repeat(c.rules, 1000)
+	if got := r.Evaluate(incoming); got.Verdict != Passes {
+		t.Errorf("%+v", got)
+	}
+	c.rules = slices.Repeat(c.rules, 3)
+	if got := r.Evaluate(incoming); got.Verdict != Undecided {
+		t.Errorf("%+v", got)
+	}
+}
+
+// A rule with what this package cannot evaluate is shown with what identifies that.
+func TestUnknownText(t *testing.T) {
+	for left, want := range map[string]string{
+		`{"socket":{"key":"transparent"}}`:                                "socket transparent 1",
+		`{"tcp option":{"name":"maxseg","field":"size"}}`:                 "tcp option maxseg size 1",
+		`{"rt":{"key":"nexthop","family":"ip"}}`:                          "rt ip nexthop 1",
+		`{"ipsec":{"key":"reqid","dir":"in","spnum":0}}`:                  "ipsec in reqid 1",
+		`{"map":{"key":{"meta":{"key":"mark"}},"data":{"set":[[1, 2]]}}}`: "meta mark map { 1 : 2 } 1",
+	} {
+		got := nft(t, "drop", `{"match":{"op":"==","left":`+left+`,"right":1}},{"accept":null}`).base[0].rules[0].text
+		if !strings.Contains(got, want) {
+			t.Errorf("%s: %s, want %s", left, got, want)
+		}
 	}
 }
 

@@ -93,11 +93,23 @@ func condition(text string, operands []operand, s set, negated bool) step {
 
 // verdictMap applies the verdict of the element in which the operands are.
 func verdictMap(text string, operands []operand, s set) step {
-	return func(w *walk, reached answer) (matched answer, branches []branch) {
+	return func(w *walk, _ answer) (answer, []branch) {
+		fields, has := w.read(operands)
+		if has == no {
+			return no, nil
+		}
+		w.budget -= len(s.elements)
+		matched := no
+		var branches []branch
 		for _, e := range s.elements {
-			if match, _ := condition(text, operands, newSet([]element{e}), false)(w, reached); match != no {
-				matched, branches = or(matched, match), append(branches, branch{match, e.verdict})
+			match := and(has, e.matches(fields))
+			if match == no {
+				continue
 			}
+			if match == unknown {
+				w.unknown("%s", text)
+			}
+			matched, branches = or(matched, match), append(branches, branch{match, e.verdict})
 		}
 		return matched, branches
 	}

@@ -81,7 +81,7 @@ func (w *walk) enters(c *chain) answer {
 	case device == AnyDevice:
 		return some
 	}
-	return answerOf(slices.Contains(c.devices, any(device)))
+	return answerOf(slices.Contains(c.devices, device))
 }
 
 func (w *walk) v4() bool { return w.packet.Dst.Addr().Is4() }
