@@ -118,7 +118,7 @@ func New(log *slog.Logger, instance string, notify func()) (*Guard, error) {
 	if g.counts.conn, err = open(); err != nil {
 		return nil, errors.Join(fmt.Errorf("open nftables: %w", err), g.conn.CloseLasting())
 	}
-	if g.watch, err = listen(g.conn.socket.PID(), g.observe, g.lost); err != nil {
+	if g.watch, err = rtnetlink.Listen(g.notifications()); err != nil {
 		return nil, errors.Join(err, g.conn.CloseLasting(), g.counts.conn.CloseLasting())
 	}
 	return g, nil

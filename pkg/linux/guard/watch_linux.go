@@ -6,25 +6,31 @@ import (
 	"flannel/pkg/linux/rtnetlink"
 )
 
-// listen subscribes to changes of nftables, except those by the socket with this port ID.
+// changesOfOthers are all changes of nftables, except those by the socket with this port ID.
 // A filter drops the notifications of these, so that they cost nothing here, and those of
 // ten thousand new peers do not fill the socket's buffer. All messages of a notification
 // are about one transaction, so the first one says whose it is.
-func listen(port uint32, each func(h rtnetlink.Header, body []byte) error, lost func(error)) (*rtnetlink.Listener, error) {
-	return rtnetlink.Listen(rtnetlink.Notifications{Protocol: unix.NETLINK_NETFILTER, Groups: []int{unix.NFNLGRP_NFTABLES},
-		Filter: rtnetlink.WithoutSender(port), Each: each, Lost: lost})
+func changesOfOthers(port uint32) rtnetlink.Notifications {
+	return rtnetlink.Notifications{Protocol: unix.NETLINK_NETFILTER, Groups: []int{unix.NFNLGRP_NFTABLES}, Filter: rtnetlink.WithoutSender(port)}
+}
+
+// notifications are those of others, for this guard.
+func (g *Guard) notifications() rtnetlink.Notifications {
+	n := changesOfOthers(g.conn.socket.PID())
+	n.Each, n.Lost, n.Log = g.observe, func(error) { g.changed() }, g.log
+	return n
 }
 
 // observe marks the guard stale when somebody else has changed its table.
 func (g *Guard) observe(_ rtnetlink.Header, body []byte) error {
 	if len(body) >= 4 && tableOf(body[4:]) == g.table.Name {
-		g.lost(nil)
+		g.changed()
 	}
 	return nil
 }
 
-// lost marks the guard stale: notifications may be lost.
-func (g *Guard) lost(error) {
+// changed marks the guard stale: others have changed its table, or may have.
+func (g *Guard) changed() {
 	g.stale.Store(true)
 	g.notify()
 }

@@ -34,7 +34,12 @@ func TestOnlyOthersNotify(t *testing.T) {
 				t.Error(err)
 			}
 		}()
-		if err := g.watch.SetBuffer(1); err != nil { // the kernel's minimum
+		if err := g.watch.Close(); err != nil {
+			t.Fatal(err)
+		}
+		small := g.notifications()
+		small.Buffer = 1 // the kernel's minimum
+		if g.watch, err = rtnetlink.Listen(small); err != nil {
 			t.Fatal(err)
 		}
 		via, dst := netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("10.5.2.0")
@@ -84,8 +89,10 @@ func TestChangedAtOnce(t *testing.T) {
 		drop := &nftables.Rule{Table: g.table, Chain: &nftables.Chain{Table: g.table, Name: prerouting}, Exprs: []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}}}
 		for round := range 50 {
 			heard := make(chan struct{}, 1)
-			hear := func(rtnetlink.Header, []byte) error { runner.Notify(heard); return nil }
-			writes, err := listen(other.socket.PID(), hear, func(err error) { t.Error(err) })
+			n := changesOfOthers(other.socket.PID())
+			n.Each = func(rtnetlink.Header, []byte) error { runner.Notify(heard); return nil }
+			n.Lost = func(err error) { t.Error(err) }
+			writes, err := rtnetlink.Listen(n)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -1,6 +1,8 @@
 // Package rtnetlink adds to the netlink library what that lacks: many messages in
 // one system call, with an error for each, lists without gaps, and notifications
 // without those of our own writes. The callers write and parse the message bodies.
+// The Listener also receives the notifications of other protocols of netlink, such as
+// netfilter and XFRM.
 package rtnetlink
 
 import (
@@ -70,8 +72,8 @@ func (c *Conn) prepare(limit time.Duration) error {
 // Close closes the socket.
 func (c *Conn) Close() error { return unix.Close(c.fd) }
 
-// Port returns the port ID of the socket, for WithoutSender: its user knows the result of
-// what it writes from the answers.
+// Port returns the port ID of the socket, for WithoutSender. The writer knows from the
+// answers what it wrote, so its watcher need not hear of it.
 func (c *Conn) Port() (uint32, error) {
 	name, err := unix.Getsockname(c.fd)
 	if err != nil {

@@ -1,14 +1,19 @@
 package rtnetlink
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"sync"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"flannel/pkg/reconcile/runner"
 )
 
 // Notifications says what a Listener receives, and what is to be done about it. Its
@@ -16,21 +21,28 @@ import (
 type Notifications struct {
 	Protocol int   // of netlink, such as unix.NETLINK_ROUTE
 	Groups   []int // the multicast groups; those that this kernel does not have are omitted
+	// Buffer is how many bytes may wait to be received before messages are lost; 0: 16 MiB.
+	Buffer int
 	// Filter drops messages within the kernel, such as WithoutSender; nil: none is dropped.
 	Filter []unix.SockFilter
 	// Each is called for every message. body is only valid during the call. An error means
 	// that the message was not understood.
 	Each func(h Header, body []byte) error
-	// Lost is called when messages were lost: the socket's buffer was full (ENOBUFS), or
-	// Each returned an error. What is watched must be read again.
+	// Lost is called when messages were lost: the socket's buffer was full (ENOBUFS), the
+	// socket failed otherwise, or Each returned an error. What is watched must be read again.
 	Lost func(err error)
+	// Log receives one warning, and not one for each call of Lost, while the same error other
+	// than ENOBUFS goes on; nil: none.
+	Log *slog.Logger
 }
 
 // Listener receives notifications of netlink in a goroutine of its own.
 type Listener struct {
 	file *os.File
 	raw  syscall.RawConn
-	done sync.WaitGroup
+	// closing is closed by Close, before the file.
+	closing chan struct{}
+	done    sync.WaitGroup
 }
 
 const (
@@ -39,19 +51,21 @@ const (
 	notificationBytes = 64 << 10
 	// lossPause limits the CPU time that a storm of changes, or a broken socket, costs.
 	lossPause = 100 * time.Millisecond
+	// repeatLog is after what time a warning is repeated.
+	repeatLog = time.Hour
 )
 
-// Listen starts to receive in the network namespace of the calling thread. No change after
-// its return is missed. The caller closes the Listener.
+// Listen starts to receive in the network namespace of the calling thread. Every change after
+// its return reaches Each, or Lost is called. The caller closes the Listener.
 func Listen(n Notifications) (*Listener, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, n.Protocol)
 	if err != nil {
 		return nil, fmt.Errorf("open a netlink socket: %w", err)
 	}
-	l := &Listener{file: os.NewFile(uintptr(fd), "netlink notifications")}
+	l := &Listener{file: os.NewFile(uintptr(fd), "netlink notifications"), closing: make(chan struct{})}
 	if l.raw, err = l.file.SyscallConn(); err == nil {
 		// Without a place in Go's poller the socket has no deadlines, and nothing could wait for it.
-		err = errors.Join(l.file.SetReadDeadline(time.Time{}), setBuffer(fd, receiveBytes), n.subscribe(fd))
+		err = errors.Join(l.file.SetReadDeadline(time.Time{}), setBuffer(fd, cmp.Or(n.Buffer, receiveBytes)), n.subscribe(fd))
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("subscribe to notifications of netlink: %w", err), l.file.Close())
@@ -70,10 +84,16 @@ func (n Notifications) subscribe(fd int) error {
 	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return err
 	}
+	joined := false
 	for _, g := range n.Groups {
-		if err := unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, g); err != nil && err != unix.EINVAL {
-			return err // EINVAL: the kernel is older than the group
+		err := unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, g)
+		if err != nil && err != unix.EINVAL { // EINVAL: the kernel is older than the group
+			return err
 		}
+		joined = joined || err == nil
+	}
+	if !joined {
+		return unix.EINVAL // nothing would be received
 	}
 	return nil
 }
@@ -97,13 +117,9 @@ func setBuffer(fd, bytes int) error {
 	return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, bytes)
 }
 
-// SetBuffer sets how many bytes may wait to be received, before messages are lost.
-func (l *Listener) SetBuffer(bytes int) (err error) {
-	return errors.Join(l.raw.Control(func(fd uintptr) { err = setBuffer(int(fd), bytes) }), err)
-}
-
 // Close ends the receiving, and returns when no function of Notifications runs any more.
 func (l *Listener) Close() error {
+	close(l.closing)
 	err := l.file.Close()
 	l.done.Wait()
 	return err
@@ -111,32 +127,54 @@ func (l *Listener) Close() error {
 
 func (l *Listener) receive(n Notifications) {
 	buf := make([]byte, notificationBytes)
+	problem := runner.Once{Repeat: repeatLog} // without the successes in between: these may be many
 	for {
 		size, err := l.read(buf)
-		if errors.Is(err, os.ErrClosed) {
+		select {
+		case <-l.closing:
 			return
+		default:
 		}
 		if err == nil {
 			err = messages(buf[:size], n.Each)
 		}
-		if err != nil {
-			n.Lost(err)
-			time.Sleep(lossPause)
+		if err == nil {
+			continue
 		}
+		if errors.Is(err, unix.ENOBUFS) {
+			l.empty(buf)
+		} else if n.Log != nil && problem.Due(err, time.Now()) {
+			n.Log.Warn("lost notifications of netlink, reading again what they are about", "protocol", n.Protocol, "error", err)
+		}
+		n.Lost(err)
+		runner.Wait(context.Background(), time.Now().Add(lossPause), l.closing)
 	}
+}
+
+// empty discards what waits in the socket. After the first message that had no space, the
+// kernel drops all further ones without another ENOBUFS, until a receive has found the queue
+// empty. So Lost must come after that: a change that is made once Lost has read again is
+// received, or causes another ENOBUFS.
+func (l *Listener) empty(buf []byte) {
+	_ = l.raw.Control(func(fd uintptr) { // an error: it is closed
+		for full := true; full; {
+			_, _, err := unix.Recvfrom(int(fd), buf, unix.MSG_DONTWAIT)
+			full = err == nil || err == unix.EINTR || err == unix.ENOBUFS
+		}
+	})
 }
 
 // read waits for a datagram. The size is 0 if another process sent it, and not the kernel.
 func (l *Listener) read(buf []byte) (size int, err error) {
 	var from unix.Sockaddr
-	closed := l.raw.Read(func(fd uintptr) bool {
+	failed := l.raw.Read(func(fd uintptr) bool {
 		for size, from, err = unix.Recvfrom(int(fd), buf, 0); err == unix.EINTR; {
 			size, from, err = unix.Recvfrom(int(fd), buf, 0)
 		}
 		return err != unix.EAGAIN
 	})
-	if closed != nil { // it has no other errors, and is not os.ErrClosed
-		return 0, os.ErrClosed
+	if failed != nil { // it did not wait: the file is closed, or Go's poller has an error
+		err = failed
 	}
 	if err != nil {
 		return 0, fmt.Errorf("receive from the kernel: %w", err)

@@ -2,71 +2,110 @@ package rtnetlink
 
 import (
 	"errors"
+	"os"
 	"os/exec"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"flannel/internal/test/eventually"
+	"flannel/internal/test/logtest"
 	"flannel/internal/test/nstest"
 )
 
-// A Listener says that notifications were lost, and receives those that follow. It closes while it waits.
-func TestListener(t *testing.T) {
+func sh(t *testing.T, script string) {
+	t.Helper()
+	if out, err := exec.Command("sh", "-ec", script).CombinedOutput(); err != nil {
+		t.Errorf("%s: %v\n%s", script, err, out)
+	}
+}
+
+// A change that is made during Lost is received, or Lost is called again.
+func TestListenerLoses(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
-		sh := func(script string) {
-			t.Helper()
-			if out, err := exec.Command("sh", "-ec", script).CombinedOutput(); err != nil {
-				t.Fatalf("%s: %v\n%s", script, err, out)
-			}
-		}
-		heard, release, lost := make(chan uint16, 1<<16), make(chan struct{}), make(chan error, 1<<16)
-		l, err := Listen(Notifications{Protocol: unix.NETLINK_ROUTE, Groups: []int{unix.RTNLGRP_LINK, 1 << 10},
-			Each: func(h Header, _ []byte) error { heard <- h.Kind; <-release; return nil },
-			Lost: func(err error) { lost <- err }})
+		var lost, deleted atomic.Int64
+		full := make(chan struct{})                                                                                        // closed when more was sent than the buffer holds
+		l, err := Listen(Notifications{Protocol: unix.NETLINK_ROUTE, Groups: []int{unix.RTNLGRP_LINK, 1 << 10}, Buffer: 1, // the kernel's minimum
+			Each: func(h Header, _ []byte) error {
+				<-full
+				if h.Kind == unix.RTM_DELLINK {
+					deleted.Add(1)
+				}
+				return nil
+			},
+			Lost: func(err error) {
+				<-full
+				if !errors.Is(err, unix.ENOBUFS) {
+					t.Errorf("lost: %v", err)
+				}
+				if lost.Add(1) == 1 {
+					sh(t, "ip link del eth0")
+				}
+			}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := l.SetBuffer(1); err != nil { // the kernel's minimum
-			t.Fatal(err)
-		}
-		wait := func(what string, got func() bool) {
-			t.Helper()
-			for end := time.After(2 * time.Minute); !got(); {
-				select {
-				case <-end:
-					t.Fatal("not told of " + what)
-				case <-time.After(time.Millisecond):
-				}
-			}
-		}
-		sh("ip link add far type veth peer name eth0; for i in $(seq 50); do ip link set eth0 mtu $((1300 + i)); done")
-		close(release)
-		wait("the loss", func() bool { return len(lost) > 0 })
-		if err := <-lost; !errors.Is(err, unix.ENOBUFS) {
-			t.Errorf("lost: %v", err)
-		}
-		if err := l.SetBuffer(receiveBytes); err != nil {
-			t.Fatal(err)
-		}
-		wait("a deletion after it", func() bool { // one at once may be lost, too
-			sh("ip link add eth1 type veth peer name far1; ip link del eth1")
-			for len(heard) > 0 {
-				if <-heard == unix.RTM_DELLINK {
-					return true
-				}
-			}
-			return false
-		})
-		closed := make(chan error, 1)
-		go func() { closed <- l.Close() }()
-		select {
-		case err := <-closed:
-			if err != nil {
-				t.Error(err)
-			}
-		case <-time.After(2 * time.Minute):
-			t.Fatal("closing waits for a notification")
-		}
+		sh(t, "ip link add far type veth peer name eth0; for i in $(seq 50); do ip link set eth0 mtu $((1300 + i)); done")
+		close(full)
+		eventually.True(t, "the loss is reported", func() bool { return lost.Load() > 0 })
+		eventually.True(t, "the deletion is received or lost", func() bool { return deleted.Load() > 0 || lost.Load() > 1 })
+		closes(t, l)
 	})
+}
+
+// closes closes a Listener, which may wait for a notification.
+func closes(t *testing.T, l *Listener) {
+	t.Helper()
+	closed := make(chan error, 1)
+	go func() { closed <- l.Close() }()
+	select {
+	case err := <-closed:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(2 * time.Minute):
+		t.Fatal("closing waits for a notification")
+	}
+}
+
+// A socket that fails calls Lost each time, and logs once. Once it works, notifications are received again.
+func TestListenerFails(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		var lost, received atomic.Int64
+		var log logtest.Log
+		l, err := Listen(Notifications{Protocol: unix.NETLINK_ROUTE, Groups: []int{unix.RTNLGRP_LINK}, Log: log.Logger(),
+			Each: func(Header, []byte) error { received.Add(1); return nil },
+			Lost: func(err error) {
+				if !errors.Is(err, os.ErrDeadlineExceeded) {
+					t.Errorf("lost: %v", err)
+				}
+				lost.Add(1)
+			}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := l.file.SetReadDeadline(time.Unix(1, 0)); err != nil {
+			t.Fatal(err)
+		}
+		eventually.True(t, "Lost is called again and again", func() bool { return lost.Load() > 2 })
+		if n := log.Count("level=WARN"); n != 1 {
+			t.Errorf("logged %d times:\n%s", n, log.String())
+		}
+		if err := l.file.SetReadDeadline(time.Time{}); err != nil {
+			t.Fatal(err)
+		}
+		sh(t, "ip link add eth1 type veth peer name far1")
+		eventually.True(t, "a notification is received", func() bool { return received.Load() > 0 })
+		closes(t, l)
+	})
+}
+
+// Without any group that the kernel has, nothing would ever be received.
+func TestListenToUnknownGroups(t *testing.T) {
+	_, err := Listen(Notifications{Protocol: unix.NETLINK_ROUTE, Groups: []int{1 << 10, 1 << 11}})
+	if !errors.Is(err, unix.EINVAL) {
+		t.Errorf("listening to unknown groups: %v", err)
+	}
 }
