@@ -164,7 +164,7 @@ func (k *ipsec) ensure(dev dataplane.Device, found netlink.Link) (dataplane.Link
 	}
 	ours, err := k.xfrm.checkNetwork(dev.Networks)
 	if err != nil && !ours {
-		return dataplane.Link{}, errors.Join(err, k.watch.start()) // it notices when the other one is gone
+		return dataplane.Link{}, errors.Join(err, k.watch.start(k.opts.Log)) // it notices when the other one is gone
 	}
 	return linkOf(found), errors.Join(err, k.startPaths())
 }
@@ -174,7 +174,7 @@ func (k *ipsec) startPaths() error {
 	if err := k.xfrm.require(); err != nil {
 		return err
 	}
-	if err := k.watch.start(); err != nil {
+	if err := k.watch.start(k.opts.Log); err != nil {
 		return err
 	}
 	return k.ike.reach()

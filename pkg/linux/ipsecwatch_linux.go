@@ -2,6 +2,7 @@ package linux
 
 import (
 	"context"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,14 +25,15 @@ type ipsecWatch struct {
 	done     sync.WaitGroup
 }
 
-// start starts the watch, unless it has been started. close ends it.
-func (w *ipsecWatch) start() error {
+// start starts the watch, unless it has been started. close ends it. log receives a warning
+// when notifications cannot be received.
+func (w *ipsecWatch) start(log *slog.Logger) error {
 	w.active.Store(true)
 	if w.policies != nil {
 		return nil
 	}
 	s, err := rtnetlink.Listen(rtnetlink.Notifications{Protocol: unix.NETLINK_XFRM, Groups: []int{nl.XFRMNLGRP_SA, nl.XFRMNLGRP_POLICY},
-		Each: func(rtnetlink.Header, []byte) error { w.notify(); return nil }, Lost: func(error) { w.notify() }})
+		Each: func(rtnetlink.Header, []byte) error { w.notify(); return nil }, Lost: func(error) { w.notify() }, Log: log})
 	if err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package linux
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -64,7 +65,7 @@ func watch(d *Driver) (*watcher, error) {
 		return nil, err
 	}
 	w.listener, err = rtnetlink.Listen(rtnetlink.Notifications{Protocol: unix.NETLINK_ROUTE, Groups: groups, Filter: filter,
-		Each: w.handle, Lost: w.lost})
+		Each: w.handle, Lost: w.lost, Log: d.opts.Log.With("cause", causeNotificationsLost)})
 	return w, err
 }
 
@@ -90,9 +91,12 @@ func (w *watcher) setDevices(indexes []int) error {
 
 func (w *watcher) close() error { return w.listener.Close() }
 
-// lost makes the loop list everything again, because notifications may be missing.
+// lost makes the loop list everything again, because notifications may be missing. The
+// listener has logged other errors than ENOBUFS.
 func (w *watcher) lost(err error) {
-	w.d.opts.Log.Warn("lost notifications of the kernel, listing its tables again", "cause", causeNotificationsLost, "error", err)
+	if errors.Is(err, unix.ENOBUFS) {
+		w.d.opts.Log.Warn("lost notifications of the kernel, listing its tables again", "cause", causeNotificationsLost, "error", err)
+	}
 	w.d.QueueResync()
 	runner.Notify(w.d.changes)
 }

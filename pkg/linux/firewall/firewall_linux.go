@@ -85,14 +85,15 @@ type placeState struct {
 	warned       bool             // that another program undoes our rules again and again
 }
 
-// Firewall keeps the rules of the Config last passed to Apply. Apply must not be called concurrently. The goroutine of
-// heard and timers share only notifier and changes with it.
+// Firewall keeps the rules of the Config last passed to Apply. Apply must not be called concurrently. The
+// listener's goroutine and the timers share only notifier and changes with Apply.
 type Firewall struct {
 	log    *slog.Logger
 	owner  instance
 	resync time.Duration
-	report func()              // a repair
-	heard  *rtnetlink.Listener // of notifications; nil where the kernel has no nf_tables
+	report func() // a repair
+	// listener receives notifications; nil where the kernel has no nf_tables.
+	listener *rtnetlink.Listener
 
 	applied    bool // config is valid
 	config     firewall.Config
@@ -114,7 +115,7 @@ func New(o firewall.Options) (*Firewall, error) {
 	f.timer = time.AfterFunc(time.Hour, f.notify)
 	f.timer.Stop()
 	var err error
-	if f.heard, err = f.notifier.listen(); err != nil {
+	if f.listener, err = f.notifier.listen(o.Log); err != nil {
 		f.log.Info("cannot subscribe to firewall notifications, relying on the resync", "err", err, "every", o.Resync)
 	}
 	return f, nil
@@ -129,10 +130,10 @@ func (f *Firewall) notify() { runner.Notify(f.changes) }
 func (f *Firewall) Close() error {
 	f.timer.Stop()
 	f.notifier.stop()
-	if f.heard == nil {
+	if f.listener == nil {
 		return nil
 	}
-	return f.heard.Close()
+	return f.listener.Close()
 }
 
 // Apply writes the rules of c into the kernel and removes all other rules of ours, whichever writer made them. It

@@ -1,6 +1,7 @@
 package firewall
 
 import (
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -38,10 +39,11 @@ const (
 )
 
 // listen subscribes to all changes of nf_tables in the calling thread's network namespace.
-func (b *notifier) listen() (*rtnetlink.Listener, error) {
+func (b *notifier) listen(log *slog.Logger) (*rtnetlink.Listener, error) {
 	return rtnetlink.Listen(rtnetlink.Notifications{Protocol: unix.NETLINK_NETFILTER, Groups: []int{unix.NFNLGRP_NFTABLES},
 		Each: func(h rtnetlink.Header, body []byte) error { b.add(topicsOf(h.Kind, body), coalesceDelay); return nil },
 		Lost: func(error) { b.add(allTopics, overflowDelay) },
+		Log:  log,
 	})
 }
 

@@ -16,7 +16,7 @@ import (
 
 // Watch returns a channel that receives a value when the result of Read may
 // have changed: one value for any number of changes, and none after ctx has
-// ended. It is never closed. No change after the return of Watch is missed.
+// ended. It is never closed. Every change after the return of Watch causes a value.
 // Watch subscribes in the network namespace of the calling goroutine's thread.
 func Watch(ctx context.Context) (<-chan struct{}, error) {
 	events := make(chan struct{}, 1)
