@@ -5,6 +5,7 @@ import (
 	"os"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	sd "github.com/coreos/go-systemd/v22/daemon"
@@ -24,11 +25,12 @@ func limitGarbage() {
 	}
 }
 
-// untilSettled is how long after the start, or after many changes, the daemon has allocated
-// what it keeps: by then, probes have begun, and status and metrics have been asked for.
+// untilSettled is how long after the first Apply, or after many changes, the daemon has
+// allocated what it keeps: by then, probes have begun, and status and metrics have been
+// asked for.
 const untilSettled = 30 * time.Second
 
-// manyChanges is the number of changed paths after which memory is returned again.
+// manyChanges is the number of changed paths after which memory is to be returned again.
 const manyChanges = 1000
 
 // returningMemory returns a function that calls notify and, when the daemon is ready for the
@@ -46,27 +48,56 @@ func returningMemory(notify func(string)) func(string) {
 
 // leanDataplane releases the program's pages before the first Apply, which takes most memory
 // of the start, and needs little of the program that has run until then. It returns memory
-// when the daemon has settled after the start, and after each manyChanges.
+// untilSettled after the first Apply, and after each Apply that completes manyChanges.
 type leanDataplane struct {
 	dataplane.Dataplane
 	release, returnAll func() // releaseProgram and returnMemory
 
-	settled *time.Timer // calls returnAll; nil: there was no Apply yet
-	changed int         // paths since settled was started
+	started   bool        // the first Apply has begun
+	returning atomic.Bool // a timer will call returnAll
+	paths     int         // number of paths at the last Apply
+	changed   int         // paths since returning was last true
 }
 
 // Apply implements dataplane.Dataplane.
 func (d *leanDataplane) Apply(ctx context.Context, links dataplane.Links, s dataplane.State) ([]dataplane.Refused, error) {
-	d.changed += len(s.Changes)
-	switch {
-	case d.settled == nil:
+	first := !d.started
+	d.started = true
+	if first {
 		d.release()
-		d.settled, d.changed = time.AfterFunc(untilSettled, d.returnAll), 0
-	case d.changed >= manyChanges:
-		d.settled.Reset(untilSettled)
-		d.changed = 0
 	}
-	return d.Dataplane.Apply(ctx, links, s)
+	refused, err := d.Dataplane.Apply(ctx, links, s)
+	if first {
+		d.returnLater()
+	} else {
+		d.count(s)
+	}
+	d.paths = len(s.Paths)
+	return refused, err
+}
+
+// count counts the paths that an Apply has changed. s.Changes lacks those without a lease (see
+// orphans in package daemon), so the difference in length counts if it is larger. While a timer
+// is pending, nothing is counted, because it will return the memory of these changes, too. It
+// is not postponed: else steady changes would postpone it for ever.
+func (d *leanDataplane) count(s dataplane.State) {
+	if d.returning.Load() {
+		return
+	}
+	grown := len(s.Paths) - d.paths
+	if d.changed += max(len(s.Changes), grown, -grown); d.changed >= manyChanges {
+		d.returnLater()
+	}
+}
+
+// returnLater starts a timer that calls returnAll. No other one must be pending.
+func (d *leanDataplane) returnLater() {
+	d.changed = 0
+	d.returning.Store(true)
+	time.AfterFunc(untilSettled, func() {
+		d.returning.Store(false) // changes from now on may need memory that returnAll does not return
+		d.returnAll()
+	})
 }
 
 func returnMemory() {

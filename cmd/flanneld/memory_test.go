@@ -10,32 +10,94 @@ import (
 	"flannel/pkg/dataplane"
 )
 
-// idle is a Dataplane without entries.
-type idle struct{ dataplane.Dataplane }
+// counted is a Dataplane without entries. It counts what a leanDataplane does.
+type counted struct {
+	dataplane.Dataplane
+	takes              time.Duration // how long an Apply takes
+	released, returned int
+	releasedAtFirst    int // released, in the first Apply
+	lean               *leanDataplane
+}
 
-func (idle) Apply(context.Context, dataplane.Links, dataplane.State) ([]dataplane.Refused, error) {
+func newCounted(takes time.Duration) *counted {
+	c := &counted{takes: takes, releasedAtFirst: -1}
+	c.lean = &leanDataplane{Dataplane: c, release: func() { c.released++ }, returnAll: func() { c.returned++ }}
+	return c
+}
+
+func (c *counted) Apply(context.Context, dataplane.Links, dataplane.State) ([]dataplane.Refused, error) {
+	if c.releasedAtFirst < 0 {
+		c.releasedAtFirst = c.released
+	}
+	time.Sleep(c.takes)
 	return nil, nil
 }
 
+// apply applies a state with that many changes and paths.
+func (c *counted) apply(t *testing.T, changed, paths int) {
+	t.Helper()
+	s := dataplane.State{Changes: make([]changes.Change[dataplane.Path], changed), Paths: make([]*dataplane.Path, paths)}
+	if _, err := c.lean.Apply(t.Context(), nil, s); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // Memory is returned once the daemon has settled: after the start, and after many changes,
-// however few are in each pass.
+// however few are in each pass, also of paths without a lease, of which the Changes say nothing.
 func TestReturnsMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		released, returned := 0, 0
-		d := &leanDataplane{Dataplane: idle{}, release: func() { released++ }, returnAll: func() { returned++ }}
-		for i, step := range []struct{ passes, changes, want int }{
-			{1, 3, 1}, {9, manyChanges / 10, 1}, {1, manyChanges / 10, 2}, {1, manyChanges, 3}, {5, 0, 3},
+		c := newCounted(0)
+		for i, step := range []struct{ passes, changes, paths, want int }{
+			{1, 3, 3, 1},
+			{9, manyChanges / 10, 3, 1},
+			{1, manyChanges / 10, 3, 2},
+			{1, manyChanges, 3, 3},
+			{5, 0, 3, 3},
+			{1, 0, 3 + manyChanges, 4},
+			{5, 0, 3 + manyChanges, 4},
+			{1, 1, 3, 5},
 		} {
 			for range step.passes {
-				if _, err := d.Apply(t.Context(), nil, dataplane.State{Changes: make([]changes.Change[dataplane.Path], step.changes)}); err != nil {
-					t.Fatal(err)
-				}
+				c.apply(t, step.changes, step.paths)
 			}
 			time.Sleep(untilSettled)
 			synctest.Wait()
-			if returned != step.want || released != 1 {
-				t.Errorf("step %d: returned %d times, want %d; released %d times, want once", i, returned, step.want, released)
+			if c.returned != step.want || c.released != 1 {
+				t.Errorf("step %d: returned %d times, want %d; released %d times, want once", i, c.returned, step.want, c.released)
 			}
+		}
+	})
+}
+
+// Steady changes do not postpone the return of memory.
+func TestReturnsMemoryDuringChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCounted(0)
+		for range 9 {
+			c.apply(t, manyChanges, manyChanges)
+			time.Sleep(20 * time.Second)
+		}
+		synctest.Wait()
+		if c.returned != 4 { // after 30, 70, 110 and 150 s
+			t.Errorf("returned %d times, want 4", c.returned)
+		}
+	})
+}
+
+// The program's pages are released before the first Apply, and memory is returned when the
+// daemon has settled after it, however long it takes.
+func TestReturnsMemoryAfterALongStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCounted(2 * untilSettled)
+		c.apply(t, 0, 50*manyChanges)
+		synctest.Wait()
+		if c.releasedAtFirst != 1 || c.returned != 0 {
+			t.Errorf("in the first Apply: released %d times, want once; returned %d times, want none", c.releasedAtFirst, c.returned)
+		}
+		time.Sleep(untilSettled)
+		synctest.Wait()
+		if c.returned != 1 {
+			t.Errorf("returned %d times, want once", c.returned)
 		}
 	})
 }
