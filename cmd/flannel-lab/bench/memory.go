@@ -43,7 +43,6 @@ func measureMemory(ctx context.Context, o Options, peers int) (column, error) {
 	defer b.close()
 	steps := []func(context.Context) error{b.firstSync, b.settled}
 	if peers < fewPeers {
-		b.node.Env = append(b.node.Env, "FLANNELD_RETAIN_PEERS=0") // else the daemon would take it for a mistake
 		steps = append(steps, b.churned)
 	}
 	for _, step := range steps {
@@ -85,8 +84,15 @@ func (b *bench) settled(ctx context.Context) error {
 	return nil
 }
 
-// churned has leases come and go, waits, and reads the daemon's memory.
+// churned starts another daemon, has leases come and go, waits, and reads its memory.
 func (b *bench) churned(ctx context.Context) error {
+	if _, err := b.node.Stop(ctx); err != nil {
+		return err
+	}
+	b.node.Env = append(b.node.Env, "FLANNELD_RETAIN_PEERS=0") // else the daemon would keep the leases that go at once
+	if _, err := b.launch(ctx, func(s *seen) bool { return s.full(b.backend, len(b.peers)) }); err != nil {
+		return err
+	}
 	many := peersFrom(len(b.peers), churn)
 	for _, step := range []struct {
 		put, remove []peer
