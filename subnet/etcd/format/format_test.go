@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"unsafe"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -138,6 +139,21 @@ func TestParseLease(t *testing.T) {
 		if c.err == "" && (err != nil || l.Name != c.name) || c.err != "" && (err == nil || !logtest.Names(err.Error(), strings.Fields(c.err)...)) {
 			t.Errorf("%s %s: %+v, %v", c.name, c.value, l, err)
 		}
+	}
+}
+
+// Leases share the string of their backend type.
+func TestSharedBackend(t *testing.T) {
+	var data []*byte
+	for range 2 {
+		l, err := ParseLease("10.5.34.0-24", []byte(`{"PublicIP":"1.2.3.4","BackendType":"vxlan"}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		data = append(data, unsafe.StringData(l.Backend))
+	}
+	if data[0] != data[1] {
+		t.Error("two leases have a string each")
 	}
 }
 

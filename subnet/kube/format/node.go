@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+	"unique"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -107,7 +108,7 @@ func LeaseOf(n *Node) (*subnet.Lease, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &subnet.Lease{Name: n.Name, Since: n.Created, Backend: n.Annotations[backendType]}
+	l := &subnet.Lease{Name: n.Name, Since: n.Created, Backend: unique.Make(n.Annotations[backendType]).Value()}
 	if l.V4, err = n.endpoint(v4, publicIP, backendData); err != nil {
 		return nil, err
 	}

@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"unsafe"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -86,6 +87,22 @@ func TestLeaseOf(t *testing.T) {
 		} else if err != nil || show(l) != c.want {
 			t.Errorf("%s:\n%v %v\nwant\n%s", c.name, l, err, c.want)
 		}
+	}
+}
+
+// Leases share the string of their backend type, so that a Node's annotations, of which it may
+// be a part, are not kept for each.
+func TestSharedBackend(t *testing.T) {
+	var data []*byte
+	for range 2 {
+		l, err := LeaseOf(&Node{CIDRs: []string{"10.5.1.0/24"}, Annotations: annotated(append(vxlanAnnotations, "backend-type", strings.Clone("vxlan"))...)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		data = append(data, unsafe.StringData(l.Backend))
+	}
+	if data[0] != data[1] {
+		t.Error("two leases have a string each")
 	}
 }
 
