@@ -292,20 +292,21 @@ func (s *Set) recordNew(updates []Change) (count int) {
 
 // judgeRest validates the entries that were not validated yet.
 func (s *Set) judgeRest() {
-	if s.unjudged == nil {
-		s.unjudged = make(map[string]bool, s.known.Len())
-		for name := range s.known.All() {
-			s.unjudged[name] = true
-		}
-	}
-	for name := range s.unjudged {
-		was := s.entry(name)
+	judge := func(name string, was entry) {
 		e, _ := s.validate(was.Entry)
 		s.known.Set(name, e)
 		if name != s.own {
 			s.count(was, e)
 		}
 		s.resolved = false
+	}
+	if s.unjudged == nil {
+		for name, e := range s.known.All() {
+			judge(name, e)
+		}
+	}
+	for name := range s.unjudged {
+		judge(name, s.entry(name))
 	}
 	s.unjudged = map[string]bool{} // clear would keep the memory
 }

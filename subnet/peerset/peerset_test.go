@@ -251,6 +251,15 @@ func TestPointersAreKept(t *testing.T) {
 	}
 }
 
+// Validating all leases again makes no list of their names.
+func TestJudgingTakesNoMemory(t *testing.T) {
+	s := filled(1000)
+	s.SetJudge(subnet.Trusting{})
+	if allocs := testing.AllocsPerRun(10, func() { s.unjudged = nil; s.judgeRest() }); allocs > 10 {
+		t.Errorf("%v allocations for 1,000 leases", allocs)
+	}
+}
+
 func TestWindows(t *testing.T) {
 	s := New(name(0), window)
 	windows := func(i int) Change { return Change{Name: name(i), Entry: Entry{Lease: lease(i), Windows: true}} }
