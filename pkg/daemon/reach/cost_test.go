@@ -9,6 +9,31 @@ import (
 	"flannel/subnet"
 )
 
+// crowd returns a network with that many peers.
+func crowd(peers int, addressing Addressing) Network {
+	local := subnet.Lease{V4: subnet.Endpoint{Subnet: netip.MustParsePrefix("10.255.0.0/24"), PublicIP: netip.MustParseAddr("192.168.0.1")}}
+	n := Network{Local: local, Addressing: addressing, MTU: 1450, Synced: true}
+	for i := range peers {
+		n.Peers = append(n.Peers, &subnet.Lease{Name: fmt.Sprint("node", i), Backend: "vxlan", V4: subnet.Endpoint{
+			Subnet:   netip.PrefixFrom(netip.AddrFrom4([4]byte{11, byte(i >> 8), byte(i), 0}), 24),
+			PublicIP: netip.AddrFrom4([4]byte{192, 169, byte(i >> 8), byte(i)})}})
+	}
+	return n
+}
+
+// Without an address to probe, peers take no memory.
+func TestNoMemoryWithoutProbes(t *testing.T) {
+	n := crowd(10000, None)
+	m := NewMesh(func(int) int { return 0 }, func() uint64 { return 0 })
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	m.Update((&world{}).now, n)
+	runtime.ReadMemStats(&after)
+	if took := after.TotalAlloc - before.TotalAlloc; took > 100_000 {
+		t.Errorf("took %d bytes for 10,000 peers", took)
+	}
+}
+
 // BenchmarkCrowd measures a turn, of which there is one a second, among 10,000 peers:
 // when all answer, when none does, and with a pass before each turn. It also prints the
 // memory for the peers.
@@ -20,13 +45,7 @@ func BenchmarkCrowd(b *testing.B) {
 	}{{"answering", true, false}, {"silent", false, false}, {"passes", true, true}} {
 		b.Run(fmt.Sprintf("%s/%d", c.name, peers), func(b *testing.B) {
 			w := &world{}
-			local := subnet.Lease{V4: subnet.Endpoint{Subnet: netip.MustParsePrefix("10.255.0.0/24"), PublicIP: netip.MustParseAddr("192.168.0.1")}}
-			n := Network{Local: local, Addressing: Tunnels, MTU: 1450, Synced: true}
-			for i := range peers {
-				n.Peers = append(n.Peers, &subnet.Lease{Name: fmt.Sprint("node", i), Backend: "vxlan", V4: subnet.Endpoint{
-					Subnet:   netip.PrefixFrom(netip.AddrFrom4([4]byte{11, byte(i >> 8), byte(i), 0}), 24),
-					PublicIP: netip.AddrFrom4([4]byte{192, 169, byte(i >> 8), byte(i)})}})
-			}
+			n := crowd(peers, Tunnels)
 			var before, after runtime.MemStats
 			runtime.GC()
 			runtime.ReadMemStats(&before)

@@ -29,7 +29,9 @@ func (m *Mesh) Update(now moment, n Network) {
 	for _, r := range n.Retained {
 		retained[r.Lease.Name] = true
 	}
-	m.peers.Reserve(len(n.Peers))
+	if n.Addressing != None {
+		m.peers.Reserve(len(n.Peers))
+	}
 	for _, l := range n.Peers {
 		if n.Addressing == None || rejected[l.Name] || n.Skip != nil && n.Skip(l) {
 			continue
