@@ -107,10 +107,11 @@ func (c *probeConn) Send(_, to netip.Addr, _ int, _ []byte) error {
 	return nil
 }
 
-func (c *probeConn) Receive() (_ netip.Addr, answer, expired bool, body []byte, ago time.Duration, ok bool) {
-	return netip.Addr{}, false, false, nil, 0, false
+func (c *probeConn) Receive() (_ netip.Addr, answer, expired bool, body []byte, ok bool) {
+	return netip.Addr{}, false, false, nil, false
 }
-func (c *probeConn) Up(string) bool { return true }
+func (c *probeConn) Arrived() <-chan struct{} { return nil }
+func (c *probeConn) Up(string) bool           { return true }
 
 // The prober gets the peers of a pass.
 func TestPeersOfAPassAreProbed(t *testing.T) {

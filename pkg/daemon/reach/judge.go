@@ -62,7 +62,7 @@ func (m *Mesh) receiveAnswer(now moment, from netip.Addr, token uint64, expired 
 	case small:
 		measured = true
 		m.found(t, s.to)
-		t.rtt = max(0, now.Sub(s.at)) // the clock may have been set
+		t.rtt = now.Sub(s.at)
 	}
 	if s.purpose == small || s.purpose == atBridge {
 		t.full.confirmed = t.full.confirmed || s.at.After(t.full.sent)

@@ -13,7 +13,6 @@ import (
 
 	"golang.org/x/time/rate"
 
-	"flannel/pkg/reconcile/runner"
 	"flannel/pkg/status"
 )
 
@@ -24,9 +23,10 @@ type Conn interface {
 	Send(from, to netip.Addr, hops int, body []byte) error
 	// Receive returns a message that has arrived, with its body until the next call: a
 	// request, an answer to one, or (expired) a report that the hop limit of one has
-	// ended, with the body of that; and how long ago it arrived, as far as the clock was not
-	// set meanwhile. It does not block.
-	Receive() (from netip.Addr, answer, expired bool, body []byte, ago time.Duration, ok bool)
+	// ended, with the body of that. It does not block.
+	Receive() (from netip.Addr, answer, expired bool, body []byte, ok bool)
+	// Arrived receives a value when there may be messages.
+	Arrived() <-chan struct{}
 	// Up reports whether an interface has a carrier.
 	Up(device string) bool
 }
@@ -58,7 +58,6 @@ type Prober struct {
 	mesh    *Mesh
 	network *Network // not passed to mesh yet
 	turns   int
-	drained time.Time // when everything was taken that had arrived
 	lasting []string
 	lines   *rate.Limiter // of the log
 	omitted int           // changes that were not logged
@@ -66,7 +65,7 @@ type Prober struct {
 
 // New returns a Prober. Run must be called.
 func New(conn Conn, o Options) *Prober {
-	return &Prober{conn: conn, o: o, mesh: NewMesh(rand.IntN, rand.Uint64), drained: time.Now(), lines: rate.NewLimiter(rate.Every(lineEvery), maxLines)}
+	return &Prober{conn: conn, o: o, mesh: NewMesh(rand.IntN, rand.Uint64), lines: rate.NewLimiter(rate.Every(lineEvery), maxLines)}
 }
 
 // Update takes what a pass has left. It takes effect with the next turn, so that
@@ -86,11 +85,18 @@ func (p *Prober) Run(ctx context.Context, reportUnreachable func(peers []string)
 	if p == nil {
 		return nil
 	}
+	timer := time.NewTimer(pause())
+	defer timer.Stop()
 	for {
-		if runner.Pause(ctx, pause()); ctx.Err() != nil {
+		select {
+		case <-ctx.Done():
 			return nil
+		case <-p.conn.Arrived():
+			p.receive()
+		case <-timer.C:
+			p.turn(reportUnreachable)
+			timer.Reset(pause())
 		}
-		p.turn(reportUnreachable)
 	}
 }
 
@@ -100,19 +106,20 @@ func pause() time.Duration {
 	return interval*9/10 + rand.N(interval/5)
 }
 
-// drain passes all that has arrived since the last turn to the mesh. Nothing wakes the process
-// when a message arrives: the kernel knows when that was.
+func (p *Prober) receive() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.drain()
+}
+
+// drain passes all that has arrived to the mesh.
 func (p *Prober) drain() {
-	before := p.drained
-	p.drained = time.Now()
 	for range maxReceived {
-		from, answer, expired, body, ago, ok := p.conn.Receive()
+		from, answer, expired, body, ok := p.conn.Receive()
 		if !ok {
 			return
 		}
-		now := time.Now()
-		arrived := now.Add(-min(max(ago, 0), now.Sub(before)))
-		if rtt, measured := p.mesh.Received(p.mesh.at(arrived), from, answer, expired, body); measured {
+		if rtt, measured := p.mesh.Received(p.mesh.at(time.Now()), from, answer, expired, body); measured {
 			p.o.RTT(rtt)
 		}
 	}

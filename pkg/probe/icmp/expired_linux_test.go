@@ -13,7 +13,7 @@ func expiry(t *testing.T, s *Socket) (from netip.Addr, body string) {
 	t.Helper()
 	deadline := time.After(time.Minute)
 	for {
-		from, reply, expired, body, _, ok := s.Receive()
+		from, reply, expired, body, ok := s.Receive()
 		if ok && expired && !reply {
 			return from, string(body)
 		}
@@ -22,7 +22,7 @@ func expiry(t *testing.T, s *Socket) (from netip.Addr, body string) {
 			continue
 		}
 		select {
-		case <-time.After(time.Millisecond):
+		case <-s.Arrived():
 		case <-deadline:
 			t.Fatal("nothing is reported")
 		}

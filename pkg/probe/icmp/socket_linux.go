@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"os"
 	"syscall"
-	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -19,8 +18,9 @@ import (
 type Socket struct {
 	families [2]*os.File // IPv4, IPv6; the latter may be nil
 	raw      [2]syscall.RawConn
+	arrived  chan struct{}
+	done     chan struct{}
 	buffer   []byte
-	control  []byte // of the kernel, about a message
 }
 
 // maxPacket is more than any MTU of pods.
@@ -29,7 +29,7 @@ const maxPacket = 1 << 16
 // Open opens a Socket in the network namespace of the calling thread. It needs
 // CAP_NET_RAW. IPv6 may be missing.
 func Open(prefix [4]byte) (*Socket, error) {
-	s := &Socket{buffer: make([]byte, maxPacket), control: make([]byte, 128)}
+	s := &Socket{arrived: make(chan struct{}), done: make(chan struct{}), buffer: make([]byte, maxPacket)}
 	for i, v6 := range []bool{false, true} {
 		f, err := open(v6, prefix)
 		if v6 && errors.Is(err, unix.EAFNOSUPPORT) {
@@ -41,6 +41,11 @@ func Open(prefix [4]byte) (*Socket, error) {
 		s.families[i] = f
 		if s.raw[i], err = f.SyscallConn(); err != nil {
 			return nil, errors.Join(err, s.Close())
+		}
+	}
+	for _, raw := range s.raw {
+		if raw != nil {
+			go s.watch(raw)
 		}
 	}
 	return s, nil
@@ -57,7 +62,7 @@ func open(v6 bool, prefix [4]byte) (*os.File, error) {
 	}
 	filter := filterFor(v6, prefix)
 	set := []error{unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
-		&unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}), unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1)}
+		&unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]})}
 	// Set the DF bit, and ignore what the kernel has learned about the path: a packet of
 	// the full size must arrive whole.
 	if v6 {
@@ -122,8 +127,32 @@ func quotedLen(v6 bool) int {
 	return headerLen + 20 + headerLen
 }
 
+// watch reports on s.arrived that there may be messages. It peeks, because the runtime
+// only notices messages that arrive after the socket was found empty.
+func (s *Socket) watch(raw syscall.RawConn) {
+	var buffer [1]byte
+	for {
+		err := raw.Read(func(fd uintptr) bool {
+			_, _, err := unix.Recvfrom(int(fd), buffer[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
+			return !errors.Is(err, unix.EAGAIN)
+		})
+		if err != nil {
+			return // closed
+		}
+		select {
+		case s.arrived <- struct{}{}:
+		case <-s.done:
+			return
+		}
+	}
+}
+
+// Arrived receives a value when there may be messages.
+func (s *Socket) Arrived() <-chan struct{} { return s.arrived }
+
 // Close closes the socket.
 func (s *Socket) Close() (err error) {
+	close(s.done)
 	for _, f := range s.families {
 		if f != nil {
 			err = errors.Join(err, f.Close())
@@ -132,7 +161,7 @@ func (s *Socket) Close() (err error) {
 	return err
 }
 
-func (s *Socket) with(v6 bool, f func(fd int) error) error {
+func (s *Socket) control(v6 bool, f func(fd int) error) error {
 	raw := s.raw[0]
 	if v6 {
 		raw = s.raw[1]
@@ -167,7 +196,7 @@ func (s *Socket) Send(from, to netip.Addr, hops int, body []byte) error {
 	if hops > 0 {
 		control = append(control, hopLimit(to.Is6(), hops)...)
 	}
-	err := s.with(to.Is6(), func(fd int) error { return unix.Sendmsg(fd, message, control, dst, unix.MSG_DONTWAIT) })
+	err := s.control(to.Is6(), func(fd int) error { return unix.Sendmsg(fd, message, control, dst, unix.MSG_DONTWAIT) })
 	if err != nil {
 		return fmt.Errorf("send an echo request to %s: %w", to, err)
 	}
@@ -189,16 +218,15 @@ func hopLimit(v6 bool, hops int) []byte {
 }
 
 // Receive returns a message that has arrived, with its body until the next call: a
-// request, a reply, or (expired) the body of a request whose hop limit has ended at from;
-// and how long ago the kernel received it, which is wrong if the clock was set meanwhile.
+// request, a reply, or (expired) the body of a request whose hop limit has ended at from.
 // It does not block.
-func (s *Socket) Receive() (from netip.Addr, reply, expired bool, body []byte, ago time.Duration, ok bool) {
+func (s *Socket) Receive() (from netip.Addr, reply, expired bool, body []byte, ok bool) {
 	for _, v6 := range []bool{false, true} {
 		for { // until there is none, or one that can be read
-			n, about := 0, 0
+			n := 0
 			var sender unix.Sockaddr
-			err := s.with(v6, func(fd int) (err error) {
-				n, about, _, sender, err = unix.Recvmsg(fd, s.buffer, s.control, unix.MSG_DONTWAIT)
+			err := s.control(v6, func(fd int) (err error) {
+				n, sender, err = unix.Recvfrom(fd, s.buffer, unix.MSG_DONTWAIT)
 				return err
 			})
 			if errors.Is(err, unix.EINTR) {
@@ -208,31 +236,11 @@ func (s *Socket) Receive() (from netip.Addr, reply, expired bool, body []byte, a
 				break // EAGAIN, or closed
 			}
 			if from, reply, expired, body, ok = parse(s.buffer[:n], sender); ok {
-				return from, reply, expired, body, age(s.control[:about]), true
+				return from, reply, expired, body, true
 			}
 		}
 	}
-	return from, false, false, nil, 0, false
-}
-
-// age returns how long ago a message was received, by its control messages. The kernel says
-// by the clock of the day, with which no other clock can be compared.
-func age(control []byte) time.Duration {
-	var now unix.Timespec
-	messages, err := unix.ParseSocketControlMessage(control)
-	if errors.Join(err, unix.ClockGettime(unix.CLOCK_REALTIME, &now)) != nil {
-		return 0
-	}
-	for _, m := range messages {
-		var at unix.Timespec
-		if m.Header.Level != unix.SOL_SOCKET || m.Header.Type != unix.SO_TIMESTAMPNS {
-			continue
-		}
-		if _, err := binary.Decode(m.Data, binary.NativeEndian, &at); err == nil {
-			return time.Duration(now.Nano() - at.Nano())
-		}
-	}
-	return 0
+	return from, false, false, nil, false
 }
 
 // parse takes a message apart. Nobody has compared the checksum of an IPv4 one: the body
@@ -264,6 +272,6 @@ func (s *Socket) Up(device string) bool {
 	if err != nil {
 		return false
 	}
-	err = s.with(false, func(fd int) error { return unix.IoctlIfreq(fd, unix.SIOCGIFFLAGS, request) })
+	err = s.control(false, func(fd int) error { return unix.IoctlIfreq(fd, unix.SIOCGIFFLAGS, request) })
 	return err == nil && request.Uint16()&unix.IFF_RUNNING != 0
 }
