@@ -134,3 +134,19 @@ func TestPeersOfAPassAreProbed(t *testing.T) {
 		}
 	})
 }
+
+// The prober, which looks at each peer, is not told of a pass that has changed nothing.
+func TestProberIsToldNews(t *testing.T) {
+	d, _, _ := newDaemon(t)
+	_, l := startedNode(t, d)
+	var told []int // how many peers
+	l.parts = append(l.parts, part{report: onNews(func(n reach.Network) { told = append(told, len(n.Peers)) })})
+	peers := []*subnet.Lease{leaseAt(2, "one"), leaseAt(3, "one")}
+	for _, n := range []int{0, 1, 1, 2, 2, 1} {
+		l.in.setPeers(subnet.Set{Leases: peers[:n]})
+		l.report(l.once(t, false))
+	}
+	if want := []int{0, 1, 2, 1}; !slices.Equal(told, want) {
+		t.Errorf("told of %v peers, want %v", told, want)
+	}
+}

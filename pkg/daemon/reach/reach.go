@@ -86,12 +86,12 @@ type Network struct {
 	Local      subnet.Lease // this node's
 	Peers      []*subnet.Lease
 	Addressing Addressing
-	Skip       func(*subnet.Lease) bool // there is no path to the peer
-	Refused    []subnet.Rejected        // the system refused an entry of the peer
-	Rejects    []subnet.Rejected        // these have no path
-	Retained   []*subnet.Retained       // of which there is no alarm, since they may be gone
-	MTU        int                      // of pods, bytes
-	Link       string                   // the name of the underlay interface
+	Typed      bool               // a peer whose lease has no type has no path
+	Refused    []subnet.Rejected  // the system refused an entry of the peer
+	Rejects    []subnet.Rejected  // these have no path
+	Retained   []*subnet.Retained // of which there is no alarm, since they may be gone
+	MTU        int                // of pods, bytes
+	Link       string             // the name of the underlay interface
 	LinkIndex  int
 	Synced     bool // the pass set everything that peers need
 	// Hops is the hop limit of a packet to a pod with which the kernel of the peer is the
@@ -101,9 +101,9 @@ type Network struct {
 	NotForwarding bool
 }
 
-// Equal reports whether two networks are the same, apart from Skip, which cannot be compared.
+// Equal reports whether two networks are the same.
 func (n *Network) Equal(other *Network) bool {
-	return n.Local.Equal(&other.Local) && slices.Equal(n.Peers, other.Peers) && n.Addressing == other.Addressing &&
+	return n.Local.Equal(&other.Local) && slices.Equal(n.Peers, other.Peers) && n.Addressing == other.Addressing && n.Typed == other.Typed &&
 		slices.Equal(n.Refused, other.Refused) && slices.Equal(n.Rejects, other.Rejects) && slices.Equal(n.Retained, other.Retained) &&
 		n.MTU == other.MTU && n.Link == other.Link && n.LinkIndex == other.LinkIndex && n.Synced == other.Synced &&
 		n.Hops == other.Hops && n.NotForwarding == other.NotForwarding

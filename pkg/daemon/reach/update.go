@@ -33,7 +33,7 @@ func (m *Mesh) Update(now moment, n Network) {
 		m.peers.Reserve(len(n.Peers))
 	}
 	for _, l := range n.Peers {
-		if n.Addressing == None || rejected[l.Name] || n.Skip != nil && n.Skip(l) {
+		if n.Addressing == None || rejected[l.Name] || n.Typed && l.Backend == "" {
 			continue
 		}
 		p, known := m.peers.Get(l.Name)
