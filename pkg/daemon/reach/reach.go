@@ -58,9 +58,9 @@ const (
 	// does not answer.
 	heardFor = 30 * time.Second
 
-	checkEvery  = 10 * time.Second // between checks of one kind of one peer, at least
-	bridgeEvery = time.Minute      // between requests to a bridge that does not answer
-	maxPause    = 10 * time.Second
+	checkEvery    = 10 * time.Second // between checks of one kind of one peer, at least
+	bridgeEvery   = time.Minute      // between requests to a bridge that does not answer
+	maxRetryAfter = 10 * time.Second
 
 	// paused is the time between two turns from which the daemon did not run in between,
 	// as when the machine was suspended.
@@ -212,8 +212,8 @@ func (s state) status() status.ReachState {
 
 // retry is when nextDown asks a target again.
 type retry struct {
-	next  moment
-	pause time.Duration // between requests
+	next       moment
+	retryAfter time.Duration // between requests
 }
 
 // tally counts the requests on one way to a target that were not answered. With Bridges,

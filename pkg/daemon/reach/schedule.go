@@ -151,8 +151,8 @@ func (m *Mesh) ask(now moment, t *target) request {
 	t.asked++
 	t.probed, t.latest, t.told = now, purpose, body.notForwarding
 	if r, down := m.down.Get(t); down {
-		r.pause = min(2*r.pause, maxPause)
-		r.next = now.Add(r.pause)
+		r.retryAfter = min(2*r.retryAfter, maxRetryAfter)
+		r.next = now.Add(r.retryAfter)
 		m.down.Set(t, r)
 	}
 	m.waiting[body.token] = &sent{target: t, to: to, at: now, purpose: purpose}
