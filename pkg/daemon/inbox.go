@@ -141,7 +141,8 @@ func (in *inbox) republish() {
 func (in *inbox) unpublished() *subnet.Lease {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	if in.desired == nil || in.published != nil && in.published.Equal(in.desired) { // nil: the notification is from before a reset
+	// desired is nil if the notification is from before a reset.
+	if in.desired == nil || in.published != nil && in.published.Equal(in.desired) {
 		return nil
 	}
 	return in.desired
