@@ -19,8 +19,10 @@ import (
 const pollEvery = time.Second
 
 // pollWatched is the interval otherwise. It bounds the delay of a change without a
-// notification: something was mounted over a directory, or a path is a symbolic link to
-// another directory.
+// notification, such as one of these: something was mounted over a directory; a directory above
+// it was renamed; a path is a symbolic link into another directory; the file is mounted by
+// itself, like subPath of Kubernetes, and was written through its other path; the file system is
+// shared with another machine, like those of NFS, FUSE, 9p and virtiofs.
 const pollWatched = 5 * time.Second
 
 // pollGoneDir is the first interval for a directory that was just deleted. It often
@@ -36,7 +38,16 @@ const pollGoneDir = 10 * time.Millisecond
 // them per user), Watch polls every second. Of a directory, only new and deleted
 // entries are changes, and Watch may notice them after a few seconds.
 func Watch(ctx context.Context, paths ...string) (<-chan struct{}, error) {
-	w := &watch{dirs: map[string]*watchedDir{}, files: map[string]fs.FileInfo{}, changed: make(chan struct{}, 1)}
+	w, err := newWatch(paths)
+	if err != nil {
+		return nil, err
+	}
+	w.start(ctx)
+	return w.changed, nil
+}
+
+func newWatch(paths []string) (*watch, error) {
+	w := &watch{dirs: map[string]*watchedDir{}, files: map[string]fs.FileInfo{}, changed: make(chan struct{}, 1), every: pollEvery, everyWatched: pollWatched}
 	for _, path := range paths {
 		full, err := filepath.Abs(path)
 		if err != nil {
@@ -44,8 +55,7 @@ func Watch(ctx context.Context, paths ...string) (<-chan struct{}, error) {
 		}
 		w.files[full], w.dirs[filepath.Dir(full)] = nil, &watchedDir{}
 	}
-	w.start(ctx)
-	return w.changed, nil
+	return w, nil
 }
 
 // watch is one call of Watch. All its paths share a watcher, of which Linux has few for
@@ -55,6 +65,8 @@ type watch struct {
 	dirs    map[string]*watchedDir // those of files
 	files   map[string]fs.FileInfo // at the last poll; nil: it did not exist
 	changed chan struct{}          // has capacity 1
+
+	every, everyWatched time.Duration // pollEvery and pollWatched
 }
 
 // watchedDir is a directory, by its path.
@@ -82,32 +94,42 @@ func (w *watch) run(ctx context.Context, pending *notices) {
 	if w.watcher != nil {
 		defer func() { go w.watcher.Close() }() // nothing was written through it; see receive
 	}
-	interval := pollEvery
+	interval, due := w.every, time.Now() // of polls, and when the next one is
 	r := runner.Runner{
 		News:   []<-chan struct{}{pending.wake},
-		Resync: pollWatched,
+		Resync: w.everyWatched,
 		Work: func(context.Context) (time.Duration, error) {
+			now := time.Now()
 			names, notified := pending.take()
 			for name := range names {
 				if dir := w.dirs[name]; dir != nil {
-					dir.info, dir.gone, interval = nil, true, pollGoneDir/2 // deleted or renamed; doubled below
+					dir.info, dir.gone = nil, true     // deleted or renamed
+					interval, due = pollGoneDir/2, now // doubled below
 				} else {
 					notified = true
 				}
 			}
 			newDir := w.watchDirs() // a file may have been created in it before it was watched
 			changed := w.poll()
-			justGone := w.justGone(interval < pollEvery)
+			justGone := w.justGone(interval < w.every)
 			if notified || newDir || justGone || changed {
 				runner.Notify(w.changed)
 			}
-			if interval *= 2; !justGone || interval > pollEvery {
-				interval = pollEvery
+			isDue := !now.Before(due) // not only woken
+			if isDue {
+				interval *= 2
 			}
-			if interval == pollEvery && w.isWatched() {
-				return pollWatched, nil
+			if !justGone || interval > w.every {
+				interval = w.every
 			}
-			return interval, nil
+			next := now.Add(interval)
+			if interval == w.every && w.isWatched() {
+				next = now.Add(w.everyWatched)
+			}
+			if isDue || next.Before(due) {
+				due = next
+			}
+			return due.Sub(now), nil
 		},
 	}
 	r.Run(ctx)
@@ -145,10 +167,11 @@ func (t *notices) receive(events <-chan fsnotify.Event, failures <-chan error, o
 			if !open {
 				return
 			}
-			if ours(e.Name) {
+			switch {
+			case ours(e.Name):
 				t.add(e.Name)
-			} else {
-				runner.Notify(t.wake) // a poll finds out: the entry may be what a path of ours is a symbolic link to
+			case e.Has(fsnotify.Create): // the new name of an entry, too
+				runner.Notify(t.wake) // a poll finds out whether a path of ours is a symbolic link to it
 			}
 		case _, open := <-failures:
 			if !open {
