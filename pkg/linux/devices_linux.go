@@ -125,9 +125,7 @@ func (d *Driver) setScope(devices []dataplane.Device, links dataplane.Links) {
 		return
 	}
 	// Before the tables are listed, so that no change is missed.
-	if err := d.watcher.setDevices(slices.Sorted(maps.Keys(next.tunnels))); err != nil {
-		d.opts.Log.Warn("cannot receive notifications of the entries of new devices, relying on the resync", "error", err)
-	}
+	d.watcher.setDevices(slices.Sorted(maps.Keys(next.tunnels)))
 	d.scope.Store(&next)
 	d.tables.Relist()
 	d.strays.Store(true)

@@ -31,8 +31,9 @@ import (
 //	that has one
 //
 // If the result differs from the desired state (drift), it notifies the daemon's loop,
-// whose next pass repairs it. A filter on the socket drops the notifications of our own
-// writes, except those of FDB entries, for which the kernel does not report the writer.
+// whose next pass repairs it. A filter on the socket drops the notifications of neighbours
+// and FDB entries of other devices than our tunnels, and of our own writes, except those of
+// FDB entries, for which the kernel does not report the writer.
 type watcher struct {
 	d        *Driver
 	listener *rtnetlink.Listener
@@ -80,13 +81,17 @@ func (w *watcher) filter(devices []int) ([]unix.SockFilter, error) {
 	return append(rtnetlink.WithoutNeighbours(devices), rtnetlink.WithoutSender(port)...), nil
 }
 
-// setDevices sets the devices whose neighbours and FDB entries are watched.
-func (w *watcher) setDevices(indexes []int) error {
+// setDevices sets the devices whose neighbours and FDB entries are received. If that fails, those
+// of all devices are, and our own writes: the old filter would drop those of new devices.
+func (w *watcher) setDevices(indexes []int) {
 	filter, err := w.filter(indexes)
-	if err != nil {
-		return err
+	if err == nil {
+		err = w.listener.SetFilter(filter)
 	}
-	return w.listener.SetFilter(filter)
+	if err != nil {
+		err = errors.Join(err, w.listener.SetFilter(nil))
+		w.d.opts.Log.Warn("cannot filter notifications of the kernel, receiving all of them", "cause", causeNoFilter, "error", err)
+	}
 }
 
 func (w *watcher) close() error { return w.listener.Close() }
@@ -101,8 +106,11 @@ func (w *watcher) lost(err error) {
 	runner.Notify(w.d.changes)
 }
 
-// causeNotificationsLost is a cause in the log.
-const causeNotificationsLost = "notifications-lost"
+// Causes in the log.
+const (
+	causeNotificationsLost = "notifications-lost"
+	causeNoFilter          = "notifications-unfiltered"
+)
 
 // handle handles one notification. The methods that it calls return whether there is
 // drift.

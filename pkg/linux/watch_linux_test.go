@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"flannel/internal/test/logtest"
 	"flannel/internal/test/nstest"
 	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/linux/rtnetlink"
@@ -96,6 +97,40 @@ func TestOtherNeighboursAreIgnored(t *testing.T) {
 		}
 		if want := []int{0, 0, ours[0], ours[1], 0, 0}; !slices.Equal(heard, want) {
 			t.Errorf("notifications of the devices %v, want %v", heard, want)
+		}
+	})
+}
+
+// When the kernel takes no filter, notifications of new devices arrive nevertheless.
+func TestNoFilter(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		log := &logtest.Log{}
+		d, err := New(driver.Options{Log: log.Logger()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer d.Close() //nolint:errcheck // of no interest
+		w := &watcher{d: d}
+		none, err := w.filter(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		heard := make(chan struct{}, 100)
+		w.listener, err = rtnetlink.Listen(rtnetlink.Notifications{Protocol: unix.NETLINK_ROUTE, Groups: []int{unix.RTNLGRP_NEIGH}, Filter: none,
+			Each: func(rtnetlink.Header, []byte) error { heard <- struct{}{}; return nil }, Lost: func(err error) { t.Error(err) }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer w.close()                 //nolint:errcheck // only read from
+		w.setDevices(make([]int, 5000)) // more instructions than the kernel takes
+		if log.Count("cause="+causeNoFilter) != 1 {
+			t.Errorf("not logged: %v", log)
+		}
+		run(t, "ip link add d0 type veth peer name e0; ip link set d0 up; ip neigh add 10.9.0.1 lladdr 02:00:00:00:00:01 dev d0 nud permanent")
+		select {
+		case <-heard:
+		case <-time.After(time.Minute):
+			t.Error("a neighbour of a new device is not received")
 		}
 	})
 }

@@ -76,10 +76,8 @@ func Listen(n Notifications) (*Listener, error) {
 
 // subscribe joins the groups after it has set the filter, so that the filter sees all messages.
 func (n Notifications) subscribe(fd int) error {
-	if len(n.Filter) > 0 {
-		if err := attach(fd, n.Filter); err != nil {
-			return err
-		}
+	if err := attach(fd, n.Filter); err != nil {
+		return err
 	}
 	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return err
@@ -99,13 +97,28 @@ func (n Notifications) subscribe(fd int) error {
 }
 
 func attach(fd int, filter []unix.SockFilter) error {
+	if len(filter) == 0 {
+		err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DETACH_FILTER, 0)
+		if err == unix.ENOENT { // there was none
+			return nil
+		}
+		return os.NewSyscallError("SO_DETACH_FILTER", err)
+	}
 	program := &unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
 	return os.NewSyscallError("SO_ATTACH_FILTER", unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, program))
 }
 
-// SetFilter replaces the filter.
-func (l *Listener) SetFilter(filter []unix.SockFilter) (err error) {
-	return errors.Join(l.raw.Control(func(fd uintptr) { err = attach(int(fd), filter) }), err)
+// SetFilter replaces the filter; nil: no message is dropped any more. After an error, the filter
+// is the one before.
+func (l *Listener) SetFilter(filter []unix.SockFilter) error {
+	return l.control(func(fd int) error { return attach(fd, filter) })
+}
+
+func (l *Listener) control(f func(fd int) error) (err error) {
+	if closed := l.raw.Control(func(fd uintptr) { err = f(int(fd)) }); closed != nil {
+		return closed
+	}
+	return err
 }
 
 // setBuffer sets how many bytes may wait to be received. More than the system's limit needs
