@@ -54,7 +54,7 @@ func (o *Options) flags() *flag.FlagSet {
 	f.IntVar(&o.samples, "samples", 200, "peers added, changed and removed one by one, per column")
 	f.Func("idle-peers", "comma-separated `numbers` of peers in etcd among which the idle CPU of vxlan is measured; 0 to skip (default 10000)",
 		list(&o.quiet, strconv.Atoi))
-	f.DurationVar(&o.idle, "idle", 5*time.Minute, "how long idle CPU is measured")
+	f.DurationVar(&o.idle, "idle", 5*time.Minute, "how long idle CPU is measured with --idle-peers")
 	f.BoolVar(&o.nftables, "nftables", false, "use nftables instead of iptables")
 	f.BoolVar(&o.json, "json", false, "print JSON instead of tables")
 	f.BoolFunc("quick", "a short run: 1000 peers, one round, 50 samples, no idle CPU, no memory, no Kubernetes", func(string) error {

@@ -3,12 +3,15 @@ package bench
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/net/ipv4"
@@ -63,7 +66,7 @@ func (b *bench) idleWithPeers(ctx context.Context) error {
 		return err
 	}
 	began := time.Now()
-	if err := b.idle(ctx); err != nil {
+	if err := b.idle(ctx, b.options.idle); err != nil {
 		return err
 	}
 	took := time.Since(began)
@@ -82,6 +85,9 @@ func wakes(pid int) (sum float64, err error) {
 	}
 	for _, path := range threads {
 		text, err := os.ReadFile(path)
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
+			continue // the thread has ended
+		}
 		if err != nil {
 			return 0, err
 		}

@@ -72,20 +72,20 @@ func (b *bench) idlePass(ctx context.Context) error {
 	return nil
 }
 
-// idle measures the CPU time of a daemon that has nothing to do.
-func (b *bench) idle(ctx context.Context) error {
+// idle measures the CPU time that a daemon without anything to do takes in this time.
+func (b *bench) idle(ctx context.Context, duration time.Duration) error {
 	b.waitIdle()
 	own, children, err := cpu(b.node.PID())
 	if err != nil {
 		return err
 	}
 	select {
-	case <-time.After(b.options.idle):
+	case <-time.After(duration):
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 	own2, children2, err := cpu(b.node.PID())
-	b.figures["idle_cpu_percent"] = 100 * (own2 - own + children2 - children).Seconds() / b.options.idle.Seconds()
+	b.figures["idle_cpu_percent"] = 100 * (own2 - own + children2 - children).Seconds() / duration.Seconds()
 	return err
 }
 
