@@ -18,7 +18,6 @@ import (
 	"flannel/internal/test/logtest"
 	"flannel/pkg/conf"
 	"flannel/pkg/dataplane"
-	"flannel/pkg/mac"
 	"flannel/pkg/underlay"
 	"flannel/subnet"
 )
@@ -79,7 +78,7 @@ func show(b backend.Backend, n backend.Node, peers ...subnet.Lease) string {
 	for _, d := range b.Devices(local) {
 		// Its MAC address is derived, tested elsewhere.
 		fmt.Fprintf(&s, "device %s %s %s\n", d.Name, dataplane.KindName(d.Kind), zero.ReplaceAllString(fmt.Sprintf("%+v", d.Kind), "$1"))
-		links[d.Name] = dataplane.Link{Index: len(links) + 2, MAC: mac.Addr{2, 0, 0, 0, 0, byte(len(links))}, Output: "a \"b\"\nc"}
+		links[d.Name] = dataplane.Link{Index: len(links) + 2, MAC: dataplane.MAC{2, 0, 0, 0, 0, byte(len(links))}, Output: "a \"b\"\nc"}
 	}
 	described, err := b.Describe(local, links)
 	fmt.Fprintf(&s, "lease %s %s %s %v\n", described.Backend, described.V4.Data, described.V6.Data, err)

@@ -9,7 +9,6 @@ import (
 
 	"flannel/pkg/conf"
 	"flannel/pkg/dataplane"
-	"flannel/pkg/encap"
 	"flannel/subnet"
 )
 
@@ -64,7 +63,7 @@ func (n Node) Direct(e subnet.Endpoint) (*dataplane.Path, error) {
 // after the headers of a tunnel. outer is the MTU of the underlay, or a smaller Backend.MTU;
 // the error names the one that has to be raised.
 func (n Node) FitMTU(outer int, tunnel string, overhead int, v6 bool) error {
-	least := encap.MinMTU(v6)
+	least := dataplane.MinMTU(v6)
 	if outer-overhead >= least {
 		return nil
 	}

@@ -32,8 +32,8 @@ func (e Env) IsZero() bool { return !e.V4Subnet.IsValid() && !e.V6Subnet.IsValid
 // maxEnv bounds what is read of the file, which others may have written, in bytes.
 const maxEnv = 64 << 10
 
-// Format returns the file's text. A subnet is written as its first usable address, which the bridge gets.
-func Format(e Env) []byte {
+// format returns the file's text. A subnet is written as its first usable address, which the bridge gets.
+func format(e Env) []byte {
 	var b bytes.Buffer
 	for _, f := range []struct {
 		network, subnet string
@@ -70,8 +70,8 @@ func joinPrefixes(prefixes []netip.Prefix) string {
 // flannel does not have these keys, and ignores them.
 const formerKey4, formerKey6 = "FLANNEL_FORMER_SUBNET", "FLANNEL_FORMER_IPV6_SUBNET"
 
-// ParseEnv parses a text of Format or of flannel. It skips unknown lines. A text without any subnet is an error.
-func ParseEnv(raw []byte) (Env, error) {
+// parseEnv parses a text of Format or of flannel. It skips unknown lines. A text without any subnet is an error.
+func parseEnv(raw []byte) (Env, error) {
 	var e Env
 	for line := range strings.Lines(string(raw)) {
 		key, value, ok := strings.Cut(strings.TrimSpace(line), "=")
@@ -186,7 +186,7 @@ func ReadEnv(path string) (Env, error) {
 	if err != nil {
 		return Env{}, fmt.Errorf("read subnet file: %w", err)
 	}
-	e, err := ParseEnv(raw)
+	e, err := parseEnv(raw)
 	if err != nil {
 		return Env{}, fmt.Errorf("read %s: %w: %w", path, ErrMalformed, err)
 	}
@@ -196,7 +196,7 @@ func ReadEnv(path string) (Env, error) {
 // WriteEnv writes e to the file at path, if its content differs, and reports whether it did. Readers see the old text or the
 // new one, never a part. A missing directory is created.
 func WriteEnv(path string, e Env) (changed bool, err error) {
-	text := Format(e)
+	text := format(e)
 	if old, err := file.ReadTrusted(path); err == nil && bytes.Equal(old, text) {
 		return false, nil
 	}

@@ -40,10 +40,10 @@ func TestFormatEnv(t *testing.T) {
 		{v4, "FLANNEL_NETWORK=10.5.0.0/16\nFLANNEL_SUBNET=10.5.72.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=false\n"},
 		{v6, "FLANNEL_IPV6_NETWORK=2001:cafe:42::/56\nFLANNEL_IPV6_SUBNET=2001:cafe:42:1::1/64\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n"},
 	} {
-		if got := string(Format(c.env)); !reflect.DeepEqual(got, c.want) {
+		if got := string(format(c.env)); !reflect.DeepEqual(got, c.want) {
 			t.Errorf("got\n%swant\n%s", got, c.want)
 		}
-		if back, err := ParseEnv([]byte(c.want)); err != nil || !reflect.DeepEqual(back, c.env) {
+		if back, err := parseEnv([]byte(c.want)); err != nil || !reflect.DeepEqual(back, c.env) {
 			t.Errorf("read back: %+v, %v", back, err)
 		}
 	}
@@ -75,7 +75,7 @@ func TestParseEnv(t *testing.T) {
 		{raw: "FLANNEL_SUBNET=10.5.72.1/24\nFLANNEL_MTU=big\n", wrong: `FLANNEL_MTU="big"`},
 		{raw: "FLANNEL_SUBNET=10.5.72.1/24\nFLANNEL_IPMASQ=perhaps\n", wrong: `FLANNEL_IPMASQ="perhaps" true false`},
 	} {
-		got, err := ParseEnv([]byte(c.raw))
+		got, err := parseEnv([]byte(c.raw))
 		if c.wrong != "" {
 			if err == nil || !logtest.Names(err.Error(), strings.Fields(c.wrong)...) || !reflect.DeepEqual(got, Env{}) {
 				t.Errorf("%q: %+v, %v, want %s", c.raw, got, err, c.wrong)
@@ -147,7 +147,7 @@ func FuzzParseEnv(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		e, err := ParseEnv(raw)
+		e, err := parseEnv(raw)
 		if err != nil {
 			if len(err.Error()) > 1000 {
 				t.Errorf("a long error: %q", err)
@@ -160,12 +160,12 @@ func FuzzParseEnv(f *testing.F) {
 		if !e.V6Network.IsValid() || !e.V6Subnet.IsValid() {
 			e.V6Network, e.V6Subnet = netip.Prefix{}, netip.Prefix{}
 		}
-		text := Format(e)
+		text := format(e)
 		if !e.V4Subnet.IsValid() && !e.V6Subnet.IsValid() {
 			return
 		}
-		back, err := ParseEnv(text)
-		if err != nil || !reflect.DeepEqual(back, e) || !bytes.Equal(text, Format(back)) {
+		back, err := parseEnv(text)
+		if err != nil || !reflect.DeepEqual(back, e) || !bytes.Equal(text, format(back)) {
 			t.Errorf("%q became %q: %+v, %v", raw, text, back, err)
 		}
 	})
@@ -215,7 +215,7 @@ func TestFormerSubnet(t *testing.T) {
 			t.Errorf("%s: former are %v and %v", step.name, next.FormerV4, next.FormerV6)
 		}
 		var err error
-		if e, err = ParseEnv(Format(next)); err != nil || !reflect.DeepEqual(e, next) {
+		if e, err = parseEnv(format(next)); err != nil || !reflect.DeepEqual(e, next) {
 			t.Errorf("%s: %+v is read as %+v (%v)", step.name, next, e, err)
 		}
 	}

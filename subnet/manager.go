@@ -6,7 +6,7 @@ import (
 	"net/netip"
 	"time"
 
-	"flannel/pkg/changes"
+	"flannel/pkg/reconcile"
 )
 
 // Manager keeps leases in a store: etcd or the Kubernetes API. Every method with a ctx blocks until it is done, ctx ends, or
@@ -97,7 +97,7 @@ var ErrMoved = errors.New("subnet of the node changed")
 type Set struct {
 	Leases []*Lease // in the order of Compare
 	// Changes is the difference of Leases to those of the previous Set. The first Set has none.
-	Changes []changes.Change[Lease]
+	Changes []reconcile.Change[Lease]
 	Rejects []Rejected // the entries that could not be read as a lease
 	Windows string     // the first name of a node that runs Windows, with a lease or without; "": none is known
 

@@ -11,7 +11,6 @@ import (
 	"flannel/backend"
 	"flannel/pkg/conf"
 	"flannel/pkg/dataplane"
-	"flannel/pkg/encap"
 	"flannel/subnet"
 )
 
@@ -39,7 +38,7 @@ func parse(o *conf.Object, _ string) backend.Maker {
 		o.Warn("ShutdownCommand", "is never run, as with flannel: the network stays as it is when flanneld stops")
 	}
 	return func(n backend.Node) (backend.Backend, []string, error) {
-		if low := encap.MinMTU(n.V6); n.Underlay.MTU < low {
+		if low := dataplane.MinMTU(n.V6); n.Underlay.MTU < low {
 			return nil, nil, fmt.Errorf("the MTU of %s is %d: pods need at least %d; raise it", n.Underlay.Name, n.Underlay.MTU, low)
 		}
 		return extension{backend.Plain{Node: n, Name: "extension"}, commands}, nil, nil

@@ -8,7 +8,6 @@ import (
 	"flannel/backend"
 	"flannel/pkg/conf"
 	"flannel/pkg/dataplane"
-	"flannel/pkg/encap"
 	"flannel/subnet"
 )
 
@@ -28,7 +27,7 @@ func parse(o *conf.Object, os string) backend.Maker {
 	return func(n backend.Node) (backend.Backend, []string, error) {
 		// Packets of pods are sent unchanged, so pods get the underlay's MTU. Both
 		// families share it; with IPv6, its higher minimum applies.
-		if low := encap.MinMTU(n.V6); n.Underlay.MTU < low {
+		if low := dataplane.MinMTU(n.V6); n.Underlay.MTU < low {
 			return nil, nil, fmt.Errorf("the MTU of %s is %d: pods need at least %d; raise it", n.Underlay.Name, n.Underlay.MTU, low)
 		}
 		h := hostgw{backend.Plain{Node: n, Name: "host-gw"}}

@@ -11,7 +11,6 @@ import (
 	"flannel/backend"
 	"flannel/pkg/conf"
 	"flannel/pkg/dataplane"
-	"flannel/pkg/encap"
 	"flannel/subnet"
 )
 
@@ -35,7 +34,7 @@ func parse(o *conf.Object, os string) backend.Maker {
 	}
 	return func(n backend.Node) (backend.Backend, []string, error) {
 		n.V6 = false
-		if err := n.FitMTU(n.Underlay.MTU, "IPIP", encap.IPIP(), false); err != nil {
+		if err := n.FitMTU(n.Underlay.MTU, "IPIP", dataplane.IPIPOverhead(), false); err != nil {
 			return nil, nil, err
 		}
 		return ipip{backend.Plain{Node: n, Name: "ipip"}, direct}, nil, nil
@@ -51,7 +50,7 @@ func (i ipip) ForWindows() string {
 	return "Backend: Type is ipip, which Windows nodes do not have; use vxlan with VNI 4096 and Port 4789, or host-gw"
 }
 
-func (i ipip) MTU() int { return i.Underlay.MTU - encap.IPIP() }
+func (i ipip) MTU() int { return i.Underlay.MTU - dataplane.IPIPOverhead() }
 
 func (i ipip) Devices(local subnet.Lease) []dataplane.Device {
 	devices := i.Plain.Devices(local)

@@ -14,7 +14,6 @@ import (
 	"flannel/backend"
 	"flannel/pkg/conf"
 	"flannel/pkg/dataplane"
-	"flannel/pkg/encap"
 	"flannel/subnet"
 )
 
@@ -84,7 +83,7 @@ func parse(o *conf.Object, os string) backend.Maker {
 	return func(n backend.Node) (backend.Backend, []string, error) {
 		n.V6 = false
 		i := ipsec{backend.Plain{Node: n, Name: "ipsec"}, opts}
-		return i, nil, n.FitMTU(n.Underlay.MTU, "ESP", encap.IPsec(opts.udpEncap), false)
+		return i, nil, n.FitMTU(n.Underlay.MTU, "ESP", dataplane.IPsecOverhead(opts.udpEncap), false)
 	}
 }
 
@@ -107,7 +106,7 @@ func (ipsec) ForWindows() string {
 	return "Backend: Type is ipsec, which Windows nodes do not have; use vxlan with VNI 4096 and Port 4789, or host-gw"
 }
 
-func (i ipsec) MTU() int { return i.Underlay.MTU - encap.IPsec(i.udpEncap) }
+func (i ipsec) MTU() int { return i.Underlay.MTU - dataplane.IPsecOverhead(i.udpEncap) }
 
 // Devices returns the underlay, as a device that encrypts, once the node has a subnet.
 func (i ipsec) Devices(local subnet.Lease) []dataplane.Device {

@@ -12,15 +12,14 @@ import (
 	"flannel/backend"
 	"flannel/pkg/conf"
 	"flannel/pkg/dataplane"
-	"flannel/pkg/encap"
 	"flannel/subnet"
 )
 
-// Name is the value of Backend.Type.
-const Name = "udp"
+// name is the value of Backend.Type.
+const name = "udp"
 
 // Kind is the backend's row in the program's table.
-func Kind() backend.Kind { return backend.Kind{Name: Name, Parse: parse, V4Only: []string{"linux"}} }
+func Kind() backend.Kind { return backend.Kind{Name: name, Parse: parse, V4Only: []string{"linux"}} }
 
 // defaultPort is flannel's. All nodes use one port: a node sends to the peers' ports
 // from its own, and a lease has none.
@@ -32,8 +31,8 @@ func parse(o *conf.Object, os string) backend.Maker {
 		o.Problem("Type", "udp is not supported on Windows, whose nodes need vxlan with VNI 4096 and Port 4789, or host-gw; set one of them for all nodes")
 	}
 	return func(n backend.Node) (backend.Backend, []string, error) {
-		u := udp{Plain: backend.Plain{Node: n, Name: Name}, port: uint16(port)}
-		return u, nil, n.FitMTU(n.Underlay.MTU, "UDP", encap.UDP, false)
+		u := udp{Plain: backend.Plain{Node: n, Name: name}, port: uint16(port)}
+		return u, nil, n.FitMTU(n.Underlay.MTU, "UDP", dataplane.UDPOverhead, false)
 	}
 }
 
@@ -42,7 +41,7 @@ type udp struct {
 	port uint16
 }
 
-func (u udp) MTU() int { return u.Underlay.MTU - encap.UDP }
+func (u udp) MTU() int { return u.Underlay.MTU - dataplane.UDPOverhead }
 
 // Wire returns Untyped true: flannel's leases for udp have no BackendType, and
 // neither have ours. A packet has three hops to the peer's kernel, because the

@@ -13,10 +13,10 @@ const (
 	linuxPort   = 8472      // default of the Linux kernel
 )
 
-// ForWindows returns a sentence about what keeps a Linux node with these options and
+// forWindows returns a sentence about what keeps a Linux node with these options and
 // Windows nodes from reaching each other, and what to change; "": nothing. Port 0
 // means that the configuration has no port.
-func ForWindows(vni, port int, directRouting bool) string {
+func forWindows(vni, port int, directRouting bool) string {
 	var wrong, fix []string
 	switch {
 	case vni < leastVSID:
@@ -44,8 +44,8 @@ func ForWindows(vni, port int, directRouting bool) string {
 	return "Backend: " + strings.Join(wrong, "; ") + ". Set " + strings.Join(fix, ", ") + " in the one configuration of all nodes"
 }
 
-// ForWindows implements backend.Backend.
-func (v vxlan) ForWindows() string { return ForWindows(v.vni, v.port, v.directRouting) }
+// forWindows implements backend.Backend.
+func (v vxlan) ForWindows() string { return forWindows(v.vni, v.port, v.directRouting) }
 
-// ForWindows returns "": parseOverlay has checked the options.
+// forWindows returns "": parseOverlay has checked the options.
 func (overlay) ForWindows() string { return "" }

@@ -7,14 +7,13 @@ import (
 	"flannel/backend"
 	"flannel/pkg/conf"
 	"flannel/pkg/dataplane"
-	"flannel/pkg/mac"
 	"flannel/subnet"
 )
 
 // overlayOptions are options for Windows only.
 type overlayOptions struct {
-	name string      // of the HNS network
-	pool [2]mac.Addr // first and last MAC address of pods; zero: HNS chooses
+	name string           // of the HNS network
+	pool [2]dataplane.MAC // first and last MAC address of pods; zero: HNS chooses
 }
 
 // parseOverlay parses the options for Windows, and warns about options that Windows
@@ -53,19 +52,19 @@ func parseOverlay(o *conf.Object, opts *options) {
 // macPool parses the first two bytes of the pods' MAC addresses, and returns the
 // first and the last address of the range: for "0E-2A", 0e:2a:00:00:00:00 and
 // 0e:2a:ff:ff:ff:ff. Without the option, or after a problem, both are zero.
-func macPool(o *conf.Object) (pool [2]mac.Addr) {
+func macPool(o *conf.Object) (pool [2]dataplane.MAC) {
 	prefix := o.String("MacPrefix", "")
 	if prefix == "" {
 		return pool
 	}
-	first, err := mac.Parse(prefix + "-00-00-00-00")
+	first, err := dataplane.ParseMAC(prefix + "-00-00-00-00")
 	if err != nil || !first.Unicast() || len(prefix) != len("0E-2A") {
 		o.Problem("MacPrefix", "%.40q is not the beginning of a unicast MAC address; use two bytes like 0E-2A", prefix)
 		return pool
 	}
 	last := first
 	last[2], last[3], last[4], last[5] = 0xff, 0xff, 0xff, 0xff
-	return [2]mac.Addr{first, last}
+	return [2]dataplane.MAC{first, last}
 }
 
 // overlay is vxlan on Windows. One HNS network is the tunnel, the router and the

@@ -15,8 +15,6 @@ import (
 	"flannel/backend"
 	"flannel/pkg/conf"
 	"flannel/pkg/dataplane"
-	"flannel/pkg/encap"
-	"flannel/pkg/mac"
 	"flannel/subnet"
 )
 
@@ -59,8 +57,8 @@ func parse(o *conf.Object, os string) backend.Maker {
 	} else {
 		o.Ignore("MacPrefix", "Name")
 	}
-	if least := encap.MinMTU(false) + encap.VXLAN(false); opts.mtu > 0 && opts.mtu < least {
-		o.Problem("MTU", "%d leaves less than %d for pods after VXLAN's %d; use %d or more", opts.mtu, encap.MinMTU(false), encap.VXLAN(false), least)
+	if least := dataplane.MinMTU(false) + dataplane.VXLANOverhead(false); opts.mtu > 0 && opts.mtu < least {
+		o.Problem("MTU", "%d leaves less than %d for pods after VXLAN's %d; use %d or more", opts.mtu, dataplane.MinMTU(false), dataplane.VXLANOverhead(false), least)
 	}
 	return func(n backend.Node) (backend.Backend, []string, error) { return newVXLAN(opts, n) }
 }
@@ -97,7 +95,7 @@ func newVXLAN(o options, n backend.Node) (backend.Backend, []string, error) {
 			return nil, nil, fmt.Errorf("Backend.VNI: %d makes the device %s, and Linux allows names of %d characters; use a VNI of %d digits or fewer",
 				o.vni, name, maxName, maxName-strings.Index(name, ".")-1)
 		}
-		if err := n.FitMTU(v.outerMTU, "VXLAN", encap.VXLAN(v6), v6); err != nil {
+		if err := n.FitMTU(v.outerMTU, "VXLAN", dataplane.VXLANOverhead(v6), v6); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -121,7 +119,7 @@ func (v vxlan) Wire() backend.Wire {
 // MTU implements backend.Backend. In dual-stack, pods have one MTU for both
 // families, and the outer IPv6 header is the longer one. On an underlay with an MTU
 // of 1500 it is 1450, with IPv6 1430.
-func (v vxlan) MTU() int { return v.outerMTU - encap.VXLAN(v.node.V6) }
+func (v vxlan) MTU() int { return v.outerMTU - dataplane.VXLANOverhead(v.node.V6) }
 
 // deviceName is the name of a tunnel device on Linux.
 func deviceName(vni int, v6 bool) string {
@@ -146,7 +144,7 @@ func (v vxlan) Devices(local subnet.Lease) []dataplane.Device {
 		devices = append(devices, dataplane.Device{
 			Name: name, MAC: v.derivedMAC(e.Subnet), Kind: dataplane.VXLAN{
 				Tunnel: dataplane.Tunnel{
-					MTU:    v.outerMTU - encap.VXLAN(base.Is6()),
+					MTU:    v.outerMTU - dataplane.VXLANOverhead(base.Is6()),
 					Addr:   []netip.Prefix{netip.PrefixFrom(base, base.BitLen())},
 					Parent: v.node.Underlay.Name, Local: source,
 				},
@@ -164,9 +162,9 @@ func (v vxlan) Devices(local subnet.Lease) []dataplane.Device {
 //   - every node can compute it, and reject a peer that claims it without the lease.
 //
 // The result must never change: nodes of different versions form one network.
-func (v vxlan) derivedMAC(s netip.Prefix) mac.Addr {
+func (v vxlan) derivedMAC(s netip.Prefix) dataplane.MAC {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s\n%s", deviceName(v.vni, s.Addr().Is6()), s))
-	mac := mac.Addr(sum[:6])
+	mac := dataplane.MAC(sum[:6])
 	mac[0] = mac[0]&^1 | 2 // unicast, locally administered
 	return mac
 }
@@ -246,23 +244,23 @@ func (v vxlan) paths(peer *subnet.Lease, direct bool) ([]*dataplane.Path, error)
 
 // vtep returns the MAC address and the sources in a peer's lease data. Old leases have
 // no VNI.
-func (v vxlan) vtep(raw json.RawMessage) (end mac.Addr, sources []netip.Addr, err error) {
+func (v vxlan) vtep(raw json.RawMessage) (end dataplane.MAC, sources []netip.Addr, err error) {
 	var d data
 	if len(raw) == 0 {
-		return mac.Addr{}, nil, fmt.Errorf("its lease has no backend data, so its VTEP is unknown")
+		return dataplane.MAC{}, nil, fmt.Errorf("its lease has no backend data, so its VTEP is unknown")
 	}
 	if err := json.Unmarshal(raw, &d); err != nil {
-		return mac.Addr{}, nil, fmt.Errorf("its backend data is not %s: %.80q", `{"VNI":…,"VtepMAC":"…"}`, raw)
+		return dataplane.MAC{}, nil, fmt.Errorf("its backend data is not %s: %.80q", `{"VNI":…,"VtepMAC":"…"}`, raw)
 	}
-	end, err = mac.Parse(d.VtepMAC)
+	end, err = dataplane.ParseMAC(d.VtepMAC)
 	if err != nil {
-		return mac.Addr{}, nil, fmt.Errorf("its VtepMAC %w", err)
+		return dataplane.MAC{}, nil, fmt.Errorf("its VtepMAC %w", err)
 	}
 	if !end.Unicast() {
-		return mac.Addr{}, nil, fmt.Errorf("its VtepMAC %s is not a unicast address", end)
+		return dataplane.MAC{}, nil, fmt.Errorf("its VtepMAC %s is not a unicast address", end)
 	}
 	if d.VNI != 0 && d.VNI != uint32(v.vni) { // at the end: all else about the lease is valid
-		return mac.Addr{}, nil, fmt.Errorf("its VNI is %d and ours is %d; %w", d.VNI, v.vni, subnet.ErrOtherConfig)
+		return dataplane.MAC{}, nil, fmt.Errorf("its VNI is %d and ours is %d; %w", d.VNI, v.vni, subnet.ErrOtherConfig)
 	}
 	return end, d.Sources, nil
 }

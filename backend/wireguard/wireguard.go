@@ -27,7 +27,6 @@ import (
 	"flannel/backend"
 	"flannel/pkg/conf"
 	"flannel/pkg/dataplane"
-	"flannel/pkg/encap"
 	"flannel/subnet"
 )
 
@@ -78,8 +77,8 @@ func parse(o *conf.Object, os string) backend.Maker {
 	if !slices.Contains(modes, opts.mode) {
 		o.Problem("Mode", "%.40q is not a mode; use one of %q, in lower case", string(opts.mode), modes)
 	}
-	if least := encap.MinMTU(false) + encap.WireGuard(); opts.mtu > 0 && opts.mtu < least {
-		o.Problem("MTU", "%d leaves less than %d for pods after WireGuard's %d; use %d or more", opts.mtu, encap.MinMTU(false), encap.WireGuard(), least)
+	if least := dataplane.MinMTU(false) + dataplane.WireGuardOverhead(); opts.mtu > 0 && opts.mtu < least {
+		o.Problem("MTU", "%d leaves less than %d for pods after WireGuard's %d; use %d or more", opts.mtu, dataplane.MinMTU(false), dataplane.WireGuardOverhead(), least)
 	}
 	if os == "windows" {
 		o.Problem("Type", "wireguard is not supported on Windows; use vxlan or host-gw in a cluster with Windows nodes")
@@ -122,7 +121,7 @@ func newWireGuard(o options, n backend.Node) (backend.Backend, []string, error) 
 	case o.mtu > 0:
 		w.outerMTU = o.mtu
 	}
-	if err := n.FitMTU(w.outerMTU, "WireGuard", encap.WireGuard(), n.V6); err != nil {
+	if err := n.FitMTU(w.outerMTU, "WireGuard", dataplane.WireGuardOverhead(), n.V6); err != nil {
 		return nil, nil, err
 	}
 	switch {
@@ -166,7 +165,7 @@ func fingerprint(psk dataplane.PresharedKey) []byte {
 func (wireguard) ForWindows() string { return "" }
 
 // MTU implements backend.Backend.
-func (w wireguard) MTU() int { return w.outerMTU - encap.WireGuard() }
+func (w wireguard) MTU() int { return w.outerMTU - dataplane.WireGuardOverhead() }
 
 // deviceOf returns the name and the port of the device for pods of a family.
 func (w wireguard) deviceOf(v6 bool) (name string, port int) {

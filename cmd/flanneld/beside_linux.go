@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 
-	"flannel/pkg/daemon/instance"
 	"flannel/pkg/file"
 	"flannel/pkg/probe"
 	"flannel/pkg/status"
@@ -23,7 +22,7 @@ func (c *call) daemonBeside() error {
 	gone := err != nil || env.IsZero()
 	for _, d := range all {
 		// Mistakes do not matter: its subnet file is what it uses.
-		if o, _ := parseOptions(d.Args, d.Environ); conflicts(instance.Of(c.SubnetFile), instance.Of(o.SubnetFile), gone) {
+		if o, _ := parseOptions(d.Args, d.Environ); conflicts(instanceOf(c.SubnetFile), instanceOf(o.SubnetFile), gone) {
 			held := &file.HeldError{Path: status.Lock(o.SubnetFile), Holder: fmt.Sprintf("PID %d", d.PID)}
 			return fmt.Errorf("a daemon (%s) runs with the subnet file %s; stop it first: %w", held.Holder, o.SubnetFile, held)
 		}

@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	"flannel/pkg/doctor"
-	"flannel/pkg/probe/bundle"
+	"flannel/pkg/probe"
 )
 
 func unpack(t *testing.T, bundle io.Reader) map[string]string {
@@ -57,7 +57,7 @@ func TestInterruptedDoctor(t *testing.T) {
 	if is := read[failure](t, out); code != exitError || is.Problem == "" || problems == "" {
 		t.Errorf("%d %s %s", code, out, problems)
 	}
-	if err := bundle.WriteFile(ctx, (&options{}).bundleOptions(), path, doctor.Snapshot{}, nil); err == nil || exists(path)() {
+	if err := probe.WriteBundleFile(ctx, (&options{}).bundleOptions(), path, doctor.Snapshot{}, nil); err == nil || exists(path)() {
 		t.Errorf("half a bundle, %v", err)
 	}
 }

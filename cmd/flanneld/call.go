@@ -12,8 +12,8 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"flannel/pkg/cni/containerd"
-	"flannel/pkg/conf/flags"
+	"flannel/pkg/cni/install"
+	"flannel/pkg/conf"
 )
 
 // process holds what the program takes from its process, so that tests can
@@ -26,8 +26,8 @@ type process struct {
 	terminal       bool                        // stderr is a terminal
 	events         slog.Handler                // event log of a Windows service, which has no stderr; nil in the foreground
 	confine        func() error                // forbids the process to use the network for good; nil in tests, and where no process can be confined
-	// containerd returns where containerd looks for CNI; nil: containerd.Find.
-	containerd func() (containerd.CNI, error)
+	// containerd returns where containerd looks for CNI; nil: install.FindContainerd.
+	containerd func() (install.ContainerdCNI, error)
 }
 
 // call is one invocation of a command. A command line has two sets of flags,
@@ -64,7 +64,7 @@ func (c *call) jsonFlag(help string) { c.flags.BoolVar(&c.json, "json", false, h
 // limitFlag declares a flag for a positive duration. The result has its value after
 // the flags are parsed.
 func (c *call) limitFlag(name string, value time.Duration, help string) *time.Duration {
-	c.flags.Var((*flags.Limit)(&value), name, help)
+	c.flags.Var((*conf.DurationLimit)(&value), name, help)
 	return &value
 }
 

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"flannel/pkg/cni/conflist"
-	"flannel/pkg/conf/flags"
+	"flannel/pkg/conf"
 	"flannel/pkg/probe"
 	"flannel/pkg/windows/node"
 )
@@ -36,14 +36,14 @@ func (c *call) specFlags(s *conflist.Spec) {
 	c.flags.StringVar(&s.Plugin, "plugin", "", "`one` of "+strings.Join(conflist.Plugins(), ", ")+"; default: win-overlay or win-bridge, as the backend needs")
 	c.flags.IntVar(&s.API, "api-version", 2, "version of the HNS API: 1 for dockershim, 2 for containerd")
 	c.flags.StringVar(&s.Network, "network-name", "", "`name` of the HNS network; default: as the backend names it")
-	c.flags.Func("cluster-cidr", "pod `network`; default: as in the network configuration", flags.ListOf(&s.Cluster, flags.ParseNetwork))
-	c.flags.Func("service-cidr", "`network` of Services; default: read from the cluster (needs a kubeconfig with the permission)", flags.ListOf(&s.Services, flags.ParseNetwork))
-	c.flags.Func("management-cidr", "`network` of the nodes, which pods on an L2Bridge reach without NAT; default: that of the node's address", flags.ListOf(&s.Management, flags.ParseNetwork))
-	c.flags.Func("nat-exception", "another `network` that pods reach without NAT", flags.ListOf(&s.NATExceptions, flags.ParseNetwork))
-	c.flags.Func("dns", "`address` of the cluster's DNS; default: kubelet sets it for each pod", flags.ListOf(&s.DNS, flags.ParseAddress))
-	c.flags.Func("dns-search", "`domain` to search names in, such as svc.cluster.local", flags.ListOf(&s.Search, func(t string) (string, error) { return t, nil }))
+	c.flags.Func("cluster-cidr", "pod `network`; default: as in the network configuration", conf.ListOf(&s.Cluster, conf.ParseNetwork))
+	c.flags.Func("service-cidr", "`network` of Services; default: read from the cluster (needs a kubeconfig with the permission)", conf.ListOf(&s.Services, conf.ParseNetwork))
+	c.flags.Func("management-cidr", "`network` of the nodes, which pods on an L2Bridge reach without NAT; default: that of the node's address", conf.ListOf(&s.Management, conf.ParseNetwork))
+	c.flags.Func("nat-exception", "another `network` that pods reach without NAT", conf.ListOf(&s.NATExceptions, conf.ParseNetwork))
+	c.flags.Func("dns", "`address` of the cluster's DNS; default: kubelet sets it for each pod", conf.ListOf(&s.DNS, conf.ParseAddress))
+	c.flags.Func("dns-search", "`domain` to search names in, such as svc.cluster.local", conf.ListOf(&s.Search, func(t string) (string, error) { return t, nil }))
 	c.flags.Func("management-ip", "the node's own `address`, at most one of each family; default: as the daemon chooses it", func(text string) error {
-		ip, err := flags.ParseAddress(text)
+		ip, err := conf.ParseAddress(text)
 		if ip.Is6() {
 			s.ManagementIP6 = ip
 		} else {

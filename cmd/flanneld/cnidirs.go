@@ -12,7 +12,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"flannel/pkg/cni/containerd"
 	"flannel/pkg/cni/install"
 	"flannel/pkg/file"
 )
@@ -33,7 +32,7 @@ type cniDirs struct {
 	Problem string `json:"problem,omitempty"`
 
 	bins []string
-	from containerd.CNI
+	from install.ContainerdCNI
 	err  error // containerd's configuration cannot be used
 }
 
@@ -42,11 +41,11 @@ func (p process) cniDirs() cniDirs {
 	d.bins = []string{d.Bin}
 	find := p.containerd
 	if find == nil {
-		find = containerd.Find
+		find = install.FindContainerd
 	}
 	found, err := find()
 	switch {
-	case errors.Is(err, containerd.ErrNone):
+	case errors.Is(err, install.ErrNoContainerd):
 		d.from = found
 	case err != nil:
 		d.from, d.err, d.Problem = found, err, err.Error()

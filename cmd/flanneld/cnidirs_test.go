@@ -12,26 +12,25 @@ import (
 
 	"flannel/internal/test/eventually"
 	"flannel/internal/test/logtest"
-	"flannel/pkg/cni/containerd"
 	"flannel/pkg/cni/install"
 	"flannel/pkg/doctor"
 	"flannel/pkg/file"
 )
 
 // beside runs a command on a node whose containerd has these directories.
-func beside(t *testing.T, found containerd.CNI, err error, args ...string) (code int, out, problems string) {
+func beside(t *testing.T, found install.ContainerdCNI, err error, args ...string) (code int, out, problems string) {
 	t.Helper()
 	var stdout, stderr strings.Builder
-	code = run(t.Context(), process{args: args, stdout: &stdout, stderr: &stderr, containerd: func() (containerd.CNI, error) { return found, err }})
+	code = run(t.Context(), process{args: args, stdout: &stdout, stderr: &stderr, containerd: func() (install.ContainerdCNI, error) { return found, err }})
 	return code, stdout.String(), stderr.String()
 }
 
 // at returns directories below dir, of which conf exists.
-func at(t *testing.T, dir string) containerd.CNI {
+func at(t *testing.T, dir string) install.ContainerdCNI {
 	t.Helper()
-	found := containerd.CNI{Config: filepath.Join(dir, "config.toml"),
-		Conf: containerd.Setting{Dirs: []string{filepath.Join(dir, "conf")}},
-		Bin:  containerd.Setting{Dirs: []string{filepath.Join(dir, "bin")}, File: filepath.Join(dir, "config.toml"), Key: "bin_dir"}}
+	found := install.ContainerdCNI{Config: filepath.Join(dir, "config.toml"),
+		Conf: install.ContainerdSetting{Dirs: []string{filepath.Join(dir, "conf")}},
+		Bin:  install.ContainerdSetting{Dirs: []string{filepath.Join(dir, "bin")}, File: filepath.Join(dir, "config.toml"), Key: "bin_dir"}}
 	if err := os.Mkdir(found.Conf.Dirs[0], 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -43,7 +42,7 @@ var errRead = errors.New("not TOML")
 func TestCNIDirs(t *testing.T) {
 	dir := t.TempDir()
 	found := at(t, dir)
-	none := fmt.Errorf("%w: no service", containerd.ErrNone)
+	none := fmt.Errorf("%w: no service", install.ErrNoContainerd)
 	for _, c := range []struct {
 		err                        error
 		code                       int
@@ -106,8 +105,8 @@ func TestKeepWhereContainerdLooks(t *testing.T) {
 	write("source/plugin", "binary")
 	write("conf", `{"name":"cbr0","plugins":[{"type":"flannel"}]}`)
 	write("containerd/config.toml", "version = ")
-	p := process{containerd: func() (containerd.CNI, error) {
-		return containerd.Read(path("containerd/config.toml"), containerd.CNI{Conf: containerd.Setting{Dirs: []string{path("net.d")}}, Bin: containerd.Setting{Dirs: []string{path("bin")}}})
+	p := process{containerd: func() (install.ContainerdCNI, error) {
+		return install.ReadContainerd(path("containerd/config.toml"), install.ContainerdCNI{Conf: install.ContainerdSetting{Dirs: []string{path("net.d")}}, Bin: install.ContainerdSetting{Dirs: []string{path("bin")}}})
 	}}
 	log := &logtest.Log{}
 	ctx, cancel := context.WithCancel(t.Context())

@@ -10,7 +10,6 @@ import (
 
 	"flannel/pkg/doctor"
 	"flannel/pkg/probe"
-	"flannel/pkg/probe/bundle"
 	"flannel/pkg/probe/path"
 	"flannel/pkg/status"
 	"flannel/pkg/version"
@@ -60,9 +59,9 @@ func doctorCommand(c *call) func(context.Context) int {
 		switch {
 		case err != nil || *bundlePath == "":
 		case *bundlePath == "-":
-			err = bundle.Write(ctx, c.bundleOptions(), archive, snapshot, results)
+			err = probe.WriteBundle(ctx, c.bundleOptions(), archive, snapshot, results)
 		default:
-			if err = bundle.WriteFile(ctx, c.bundleOptions(), *bundlePath, snapshot, results); err == nil {
+			if err = probe.WriteBundleFile(ctx, c.bundleOptions(), *bundlePath, snapshot, results); err == nil {
 				_, err = fmt.Fprintf(c.stderr, "wrote %s; check it before you share it: it contains addresses and names of your nodes\n", *bundlePath)
 			}
 		}
@@ -125,8 +124,8 @@ func (o *options) probeOptions() probe.Options {
 
 // bundleOptions returns what a bundle contains besides the snapshot and the
 // results of the doctor.
-func (o *options) bundleOptions() bundle.Options {
-	return bundle.Options{
+func (o *options) bundleOptions() probe.BundleOptions {
+	return probe.BundleOptions{
 		SubnetFile: o.SubnetFile, LogFile: o.Logging.File, VIPFile: node.VIPFile(o.SubnetFile), JournalFile: node.JournalFile(o.SubnetFile),
 		// Discarded: what the client of etcd logs while it waits is not for the user.
 		NetConf:  func(ctx context.Context) ([]byte, error) { return readNetConf(ctx, *o, slog.New(slog.DiscardHandler)) },

@@ -8,7 +8,6 @@ import (
 
 	"flannel/backend"
 	"flannel/pkg/dataplane"
-	"flannel/pkg/encap"
 	"flannel/pkg/underlay"
 	"flannel/subnet"
 )
@@ -75,7 +74,7 @@ func checkNode(t *testing.T, os string, raw []byte) {
 		}
 		links[d.Name] = dataplane.Link{MAC: d.MAC, Key: dataplane.PublicKey{1}}
 	}
-	if _, err := b.Describe(local, links); err != nil || b.MTU() < encap.MinMTU(cfg.V6.On()) || b.MTU() > 1500 {
+	if _, err := b.Describe(local, links); err != nil || b.MTU() < dataplane.MinMTU(cfg.V6.On()) || b.MTU() > 1500 {
 		t.Errorf("%s: MTU %d, %v", os, b.MTU(), err)
 	}
 }
@@ -83,7 +82,7 @@ func checkNode(t *testing.T, os string, raw []byte) {
 // possible reports whether the system can make a device. A kind that it does not know is impossible.
 func possible(d dataplane.Device, v6 bool) bool {
 	tunnel := func(t dataplane.Tunnel) bool {
-		return len(d.Name) <= 15 && t.MTU >= encap.MinMTU(v6) && t.MTU <= 1500 && len(t.Addr) > 0 && t.Parent != ""
+		return len(d.Name) <= 15 && t.MTU >= dataplane.MinMTU(v6) && t.MTU <= 1500 && len(t.Addr) > 0 && t.Parent != ""
 	}
 	switch k := d.Kind.(type) {
 	case dataplane.Existing:

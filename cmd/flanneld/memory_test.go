@@ -6,8 +6,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"flannel/pkg/changes"
 	"flannel/pkg/dataplane"
+	"flannel/pkg/reconcile"
 )
 
 // counted is a Dataplane without entries. It counts what a leanDataplane does.
@@ -36,7 +36,7 @@ func (c *counted) Apply(context.Context, dataplane.Links, dataplane.State) ([]da
 // apply applies a state with that many changes and paths.
 func (c *counted) apply(t *testing.T, changed, paths int) {
 	t.Helper()
-	s := dataplane.State{Changes: make([]changes.Change[dataplane.Path], changed), Paths: make([]*dataplane.Path, paths)}
+	s := dataplane.State{Changes: make([]reconcile.Change[dataplane.Path], changed), Paths: make([]*dataplane.Path, paths)}
 	if _, err := c.lean.Apply(t.Context(), nil, s); err != nil {
 		t.Fatal(err)
 	}

@@ -9,7 +9,7 @@ import (
 	"net/netip"
 	"strings"
 
-	"flannel/pkg/conf/flags"
+	"flannel/pkg/conf"
 	"flannel/pkg/conf/netconf"
 	"flannel/pkg/file"
 	"flannel/pkg/status"
@@ -29,7 +29,7 @@ type netConfAnswer struct {
 func makeNetConf(c *call) func(context.Context) int {
 	var cluster []netip.Prefix
 	mode := c.flags.String("network-mode", "overlay", "overlay (vxlan) or l2bridge (host-gw)")
-	c.flags.Func("cluster-cidr", "pod `network`, at most one per family (default 10.244.0.0/16)", flags.ListOf(&cluster, flags.ParseNetwork))
+	c.flags.Func("cluster-cidr", "pod `network`, at most one per family (default 10.244.0.0/16)", conf.ListOf(&cluster, conf.ParseNetwork))
 	c.jsonFlag("print one JSON document: path, result (written or kept), differs, problem")
 	return func(context.Context) int {
 		if !c.Kube.On || c.Kube.NetConfPath == "" {

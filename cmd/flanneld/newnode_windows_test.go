@@ -15,11 +15,9 @@ import (
 	"flannel/internal/test/hnstest/wine"
 	"flannel/internal/test/logtest"
 	"flannel/pkg/dataplane"
-	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/windows/hns"
 	"flannel/pkg/windows/hostconfig"
 	"flannel/pkg/windows/node"
-	"flannel/pkg/windows/sourcevip"
 	"flannel/subnet"
 )
 
@@ -74,7 +72,7 @@ func TestNewNode(t *testing.T) {
 	kept := make(chan error)
 	go func() { kept <- node.KeepVIP(ctx, file, usualDataDir(), log) }()
 	eventually.True(t, "the source VIP follows", func() bool {
-		v, err := sourcevip.Read(node.VIPFile(file))
+		v, err := node.ReadVIP(node.VIPFile(file))
 		return err == nil && v.Addr == netip.MustParseAddr("10.244.9.2")
 	})
 	if err := m.Admin().DeleteEndpoint("source-vip"); err != nil {
@@ -109,7 +107,7 @@ func TestNewNode(t *testing.T) {
 // join makes the network and the subnet file as the daemon does.
 func join(t *testing.T, dir, file, own string) {
 	t.Helper()
-	plane, err := openPlane(driver.Options{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), StateDir: filepath.Dir(file)})
+	plane, err := openPlane(dataplane.Options{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), StateDir: filepath.Dir(file)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,14 +3,11 @@ package main
 import (
 	"context"
 	"strings"
-
-	"flannel/pkg/cleanup"
-	"flannel/pkg/daemon/instance"
 )
 
 // node returns this node for commands that change its state.
-func (c *call) node() cleanup.Node {
-	return cleanup.Node{SubnetFile: c.SubnetFile, Log: c.log, System: cleanupSystem}
+func (c *call) node() cleaner {
+	return cleaner{SubnetFile: c.SubnetFile, Log: c.log, System: cleanupSystem}
 }
 
 const aboutCleanup = `Removes everything that flanneld and flannel left on this node: devices, routes, firewall rules and files.
@@ -78,7 +75,7 @@ func (n nodeCommand) flags(c *call) func(context.Context) int {
 		if !*dryRun {
 			// 0: do not wait, a running daemon does not end soon. The pod's name is for the
 			// message of another process that finds the lock held.
-			release, err := instance.Hold(ctx, c.SubnetFile, c.Kube.PodName, c.log, 0)
+			release, err := holdInstance(ctx, c.SubnetFile, c.Kube.PodName, c.log, 0)
 			if err == nil {
 				defer release()        //nolint:errcheck // the process ends
 				err = c.daemonBeside() // flannel, for example, does not take the lock

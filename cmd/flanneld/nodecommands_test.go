@@ -13,7 +13,7 @@ import (
 	"testing"
 
 	"flannel/internal/test/logtest"
-	"flannel/pkg/windows/sourcevip"
+	"flannel/pkg/windows/node"
 )
 
 // kubernetesFile reads a source file of Kubernetes, which the lab builds.
@@ -39,7 +39,7 @@ func TestKubernetesHasTheFlags(t *testing.T) {
 	}
 	const module = "k8s.io/kubernetes"
 	proxy := (&proxyRun{kubeConfig: "c", nodeName: "n"}).own()
-	for _, p := range []sourcevip.Proxy{{Network: "n", VIP: netip.MustParseAddr("10.244.1.2"), Cluster: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}, Gates: []string{"A=true"}}, {Network: "n"}} {
+	for _, p := range []node.KubeProxy{{Network: "n", VIP: netip.MustParseAddr("10.244.1.2"), Cluster: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}, Gates: []string{"A=true"}}, {Network: "n"}} {
 		proxy = append(proxy, p.Flags()...)
 	}
 	count := 0

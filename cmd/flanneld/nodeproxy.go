@@ -13,9 +13,8 @@ import (
 	"time"
 
 	"flannel/pkg/file"
-	"flannel/pkg/reconcile/runner"
+	"flannel/pkg/reconcile"
 	"flannel/pkg/windows/node"
-	"flannel/pkg/windows/sourcevip"
 )
 
 // proxyRun is a kube-proxy for this node's network.
@@ -24,8 +23,8 @@ type proxyRun struct {
 	kubeProxy, kubeConfig, nodeName string // kubeProxy is the program
 	gates                           string // feature gates
 
-	minor  int              // of kube-proxy's version, after the first flags
-	keeper sourcevip.Keeper // likewise
+	minor  int            // of kube-proxy's version, after the first flags
+	keeper node.VIPKeeper // likewise
 }
 
 // flags returns kube-proxy's flags for this node's network and its HNS. It reserves the
@@ -37,7 +36,7 @@ func (r *proxyRun) flags(ctx context.Context) ([]string, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s --version: %w", r.kubeProxy, err)
 		}
-		if r.minor, err = sourcevip.ParseMinor(strings.TrimSpace(string(out))); err != nil {
+		if r.minor, err = node.ParseKubeMinor(strings.TrimSpace(string(out))); err != nil {
 			return nil, fmt.Errorf("%s --version: %w", r.kubeProxy, err)
 		}
 		if r.keeper, err = node.OpenVIP(r.SubnetFile, usualDataDir(), r.log); err != nil {
@@ -46,7 +45,7 @@ func (r *proxyRun) flags(ctx context.Context) ([]string, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	proxy := sourcevip.Proxy{Minor: r.minor, Gates: strings.FieldsFunc(r.gates, func(c rune) bool { return c == ',' })}
+	proxy := node.KubeProxy{Minor: r.minor, Gates: strings.FieldsFunc(r.gates, func(c rune) bool { return c == ',' })}
 	reserved, _, err := node.ReserveVIP(ctx, r.keeper, r.SubnetFile, proxy)
 	if err != nil {
 		return nil, fmt.Errorf("kube-proxy's flags: %w", err)
@@ -130,7 +129,7 @@ func (r *proxyRun) runUntilStale(ctx context.Context, flags []string) (code int,
 		_ = cmd.Wait() // how it ended, cmd.ProcessState says
 		close(ended)
 	}()
-	for runner.Wait(ctx, time.Now().Add(checkFlags), ended) < 0 && ctx.Err() == nil {
+	for reconcile.Wait(ctx, time.Now().Add(checkFlags), ended) < 0 && ctx.Err() == nil {
 		now, err := r.flags(ctx)
 		if err != nil {
 			r.log.Warn("cannot compare kube-proxy's flags", "error", err) // flanneld may be starting

@@ -13,7 +13,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"flannel/pkg/conf/flags"
+	"flannel/pkg/conf"
 	"flannel/pkg/file"
 )
 
@@ -115,7 +115,7 @@ func (s *nodeSettings) complete(set *pflag.FlagSet, baseDir string) error {
 
 // check finds mistakes before they are kept for the next run.
 func (s *nodeSettings) check() error {
-	if _, err := flags.ParseAddress(s.ManagementIP); err != nil {
+	if _, err := conf.ParseAddress(s.ManagementIP); err != nil {
 		return flagMistake{fmt.Errorf("--management-ip: %w", err)}
 	}
 	if _, err := backends().Compose(s.NetworkMode, anyNetwork); err != nil {

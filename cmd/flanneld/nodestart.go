@@ -10,9 +10,8 @@ import (
 	"path/filepath"
 	"time"
 
-	"flannel/pkg/daemon/instance"
 	"flannel/pkg/file"
-	"flannel/pkg/reconcile/runner"
+	"flannel/pkg/reconcile"
 	"flannel/pkg/windows/service"
 )
 
@@ -82,7 +81,7 @@ func (c *call) untilStarted(ctx context.Context, baseDir string, once func(conte
 			return err
 		}
 		c.say(fmt.Sprintf("failed, will try again in %v: %v", retryNode, err))
-		runner.Pause(ctx, retryNode)
+		reconcile.Pause(ctx, retryNode)
 	}
 }
 
@@ -273,7 +272,7 @@ func (n *nodeStart) startDaemon(ctx context.Context) error {
 
 // noDaemon returns an error if another daemon runs. Other commands are the same program.
 func (n *nodeStart) noDaemon() error {
-	release, err := instance.Hold(context.Background(), n.SubnetFile, "", n.log, 0) // 0: do not wait
+	release, err := holdInstance(context.Background(), n.SubnetFile, "", n.log, 0) // 0: do not wait
 	if err != nil {
 		return err
 	}

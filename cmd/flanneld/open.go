@@ -10,13 +10,11 @@ import (
 	"time"
 
 	"flannel/pkg/daemon"
-	"flannel/pkg/daemon/instance"
 	"flannel/pkg/dataplane"
-	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/dataplane/extension"
 	"flannel/pkg/file"
 	"flannel/pkg/firewall"
-	"flannel/pkg/probe/icmp"
+	"flannel/pkg/probe/path"
 	"flannel/pkg/reconcile"
 	"flannel/pkg/status"
 	"flannel/pkg/status/metrics"
@@ -46,7 +44,7 @@ func open(ctx context.Context, o options, log *slog.Logger) (d *daemon.Daemon, c
 		return nil, closeAll, err
 	}
 	closers = append(closers, plane.Close)
-	rules, err := openFirewall(firewall.Options{Log: log, Instance: instance.Of(o.SubnetFile), Resync: o.FirewallResync,
+	rules, err := openFirewall(firewall.Options{Log: log, Instance: instanceOf(o.SubnetFile), Resync: o.FirewallResync,
 		Repaired: func() { counts.Repaired("firewall", 1) }})
 	if err != nil {
 		return nil, closeAll, err
@@ -66,7 +64,7 @@ func open(ctx context.Context, o options, log *slog.Logger) (d *daemon.Daemon, c
 	return &daemon.Daemon{
 		Dataplane: &leanDataplane{Dataplane: plane, release: releaseProgram, returnAll: returnMemory}, Firewall: rules, Underlay: interfaces, Parse: parseConfig,
 		Settings: o.Settings, Log: log, Board: board, Metrics: counts, Tally: tally, Probes: probes,
-		Echo: icmp.Echo, Notify: returningMemory(notify(log)), Watchdog: watchdog(log), EnvFile: subnetFileChanges,
+		Echo: path.Echo, Notify: returningMemory(notify(log)), Watchdog: watchdog(log), EnvFile: subnetFileChanges,
 	}, closeAll, nil
 }
 
@@ -77,13 +75,13 @@ func newPlane(o options, log *slog.Logger, counts *metrics.Metrics, tally *recon
 		counts.Table(table, entries, done)
 		tally.Add(table, done)
 	}
-	return openPlane(driver.Options{Log: log, Instance: instance.Of(o.SubnetFile), Report: report,
-		Repairs: driver.NewRepairs(log, counts.Repaired), StateDir: filepath.Dir(o.SubnetFile), PodResults: podResults(), KeyFile: o.WireGuardKey, Tunnels: counts.Tunnels})
+	return openPlane(dataplane.Options{Log: log, Instance: instanceOf(o.SubnetFile), Report: report,
+		Repairs: dataplane.NewRepairs(log, counts.Repaired), StateDir: filepath.Dir(o.SubnetFile), PodResults: podResults(), KeyFile: o.WireGuardKey, Tunnels: counts.Tunnels})
 }
 
 // openPlane opens the driver of this system, around which package extension runs commands.
 // The caller closes it.
-func openPlane(o driver.Options) (dataplane.Dataplane, error) {
+func openPlane(o dataplane.Options) (dataplane.Dataplane, error) {
 	d, err := openDriver(o)
 	if err != nil {
 		return nil, err

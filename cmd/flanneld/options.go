@@ -12,11 +12,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"flannel/pkg/cni/install"
-	"flannel/pkg/conf/flags"
+	"flannel/pkg/conf"
 	"flannel/pkg/daemon"
 	"flannel/pkg/file"
 	"flannel/pkg/logging"
-	"flannel/pkg/logging/redact"
 	"flannel/pkg/underlay"
 )
 
@@ -51,7 +50,7 @@ type etcdOptions struct {
 	Prefix                    string   // begins with a slash if the flag does, and ends with none
 	KeyFile, CertFile, CAFile string
 	Username                  string
-	Password                  redact.Secret
+	Password                  conf.Secret
 	RenewMargin               time.Duration
 }
 
@@ -76,7 +75,7 @@ func (o *kubeOptions) named() bool { return o.Kubeconfig != "" || o.APIURL != ""
 // nor Warnings contain secrets.
 func parseOptions(args, environ []string) (options, error) {
 	var o options
-	given := flags.Parse(&o, flagTable(), args, environ)
+	given := conf.ParseFlags(&o, flagTable(), args, environ)
 	problems := given.Problems
 	o.given = map[string]string{}
 	for name, v := range given.Flags {

@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"flannel/internal/test/logtest"
-	"flannel/pkg/conf/flags"
+	"flannel/pkg/conf"
 )
 
 // look shows options as one text, with regular expressions and the password as what they are.
@@ -77,8 +77,8 @@ func TestEveryFlag(t *testing.T) {
 		} else {
 			apart = append(apart, "--"+name, value)
 		}
-		env = append(env, flags.Variable(name)+"="+value)
-		wrong = append(wrong, flags.Variable(name)+"=") // empty counts as absent
+		env = append(env, conf.FlagVariable(name)+"="+value)
+		wrong = append(wrong, conf.FlagVariable(name)+"=") // empty counts as absent
 	}
 	for name, c := range map[string]struct{ args, env []string }{
 		"two dashes": {two, nil}, "one dash": {one, nil}, "apart": {apart, nil}, "environment": {nil, env}, "empty environment": {two, wrong},
@@ -212,9 +212,9 @@ func TestImpossible(t *testing.T) {
 		if value == "" {
 			continue
 		}
-		want = strings.Replace(want, "--"+name, flags.Variable(name), 1)
-		if _, err := parseOptions(nil, []string{flags.Variable(name) + "=" + value}); err == nil || !logtest.Lines(err.Error(), want) {
-			t.Errorf("%s: %v\nwant %s", flags.Variable(name), err, want)
+		want = strings.Replace(want, "--"+name, conf.FlagVariable(name), 1)
+		if _, err := parseOptions(nil, []string{conf.FlagVariable(name) + "=" + value}); err == nil || !logtest.Lines(err.Error(), want) {
+			t.Errorf("%s: %v\nwant %s", conf.FlagVariable(name), err, want)
 		}
 	}
 	_, err := parseOptions([]string{"--healthz-port=x", "--v=11", "--etcd-keyfile=k", "--public-ip=x", "--public-ip=1.2.3.4"}, []string{"FLANNELD_LOG_FORMAT=xml"})

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"flannel/pkg/dataplane"
-	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/windows/node"
 )
 
@@ -82,5 +81,5 @@ func (c *call) bindSwitch(ctx context.Context, raw []byte) (dataplane.Prepared, 
 	if err != nil {
 		return dataplane.Prepared{}, err
 	}
-	return prepareSwitch(ctx, driver.Options{Log: c.log, StateDir: filepath.Dir(c.SubnetFile)}, dev, onWaiting)
+	return prepareSwitch(ctx, dataplane.Options{Log: c.log, StateDir: filepath.Dir(c.SubnetFile)}, dev, onWaiting)
 }

@@ -16,7 +16,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"flannel/pkg/daemon"
-	"flannel/pkg/daemon/instance"
 	"flannel/pkg/file"
 	"flannel/pkg/logging"
 	"flannel/pkg/status"
@@ -25,7 +24,6 @@ import (
 	"flannel/subnet"
 	"flannel/subnet/etcd"
 	"flannel/subnet/kube"
-	"flannel/subnet/patience"
 )
 
 // Exit codes, as documented in Documentation/running.md.
@@ -86,7 +84,7 @@ func run(ctx context.Context, p process) int {
 // after that.
 const waitForOther = 30 * time.Second
 
-// exitCode returns exitHeld if err is from instance.Hold because another
+// exitCode returns exitHeld if err is from holdInstance because another
 // flanneld runs, else exitError.
 func exitCode(err error) int {
 	if _, held := errors.AsType[*file.HeldError](err); held {
@@ -159,7 +157,7 @@ func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 	if o.Kube.On {
 		o.ConfigSkew = kubeletSkew
 	}
-	release, err := instance.Hold(ctx, o.SubnetFile, o.Kube.PodName, log, waitForOther)
+	release, err := holdInstance(ctx, o.SubnetFile, o.Kube.PodName, log, waitForOther)
 	if err != nil {
 		return err
 	}
@@ -228,7 +226,7 @@ func newManager(ctx context.Context, o options, board *status.Board, log *slog.L
 	if o.Kube.On {
 		store = "the Kubernetes API"
 	}
-	outage := patience.NewOutage(log, store)
+	outage := subnet.NewOutage(log, store)
 	board.Waiting("connecting to " + store)
 	board.Add(status.OfStore, func(r *status.Report) {
 		if err := outage.Err(); err != nil {

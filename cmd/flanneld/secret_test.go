@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"flannel/pkg/logging/redact"
+	"flannel/pkg/conf"
 )
 
 // TestNothingSecret writes options in every way that a log or an error could.
@@ -27,7 +27,7 @@ func TestNothingSecret(t *testing.T) {
 		fmt.Fprintf(&out, verb+"\n", hidden)
 	}
 	fmt.Fprintln(&out, o, o.Etcd.Password, o.Etcd.Password.String())
-	for _, v := range []any{o, o.Etcd.Password, map[string]redact.Secret{"x": o.Etcd.Password}} {
+	for _, v := range []any{o, o.Etcd.Password, map[string]conf.Secret{"x": o.Etcd.Password}} {
 		raw, err := json.Marshal(v)
 		if err != nil {
 			t.Error(err)
@@ -53,10 +53,10 @@ func TestNothingSecret(t *testing.T) {
 	if strings.Contains(out.String(), fmt.Sprintf("%x", password)) || strings.Contains(out.String(), fmt.Sprintf("%X", password)) {
 		t.Error("the password is there in hexadecimal")
 	}
-	if n := strings.Count(out.String(), redact.Mark); n < 20 {
+	if n := strings.Count(out.String(), conf.Redacted); n < 20 {
 		t.Errorf("only %d places say that something is redacted", n)
 	}
-	if (redact.Secret{}).Reveal() != "" {
+	if (conf.Secret{}).Reveal() != "" {
 		t.Error("no secret is not empty")
 	}
 }

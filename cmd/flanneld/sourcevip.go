@@ -6,9 +6,8 @@ import (
 	"strings"
 	"time"
 
-	"flannel/pkg/conf/flags"
+	"flannel/pkg/conf"
 	"flannel/pkg/windows/node"
-	"flannel/pkg/windows/sourcevip"
 )
 
 const aboutSourceVIP = `Reserves the source address of kube-proxy on a Windows overlay (its --source-vip), and publishes it in
@@ -38,19 +37,19 @@ type vipAnswer struct {
 
 // sourceVIP is the command source-vip.
 func sourceVIP(c *call) func(context.Context) int {
-	var proxy sourcevip.Proxy
+	var proxy node.KubeProxy
 	dataDir := c.flags.String("data-dir", usualDataDir(), "host-local's dataDir as in the CNI configuration: the `directory` with a subdirectory for each network")
 	limit := c.limitFlag("timeout", time.Minute, "how long to wait for the daemon to create the network")
 	release := c.flags.Bool("release", false, "delete the reservation, its endpoint and the file, so that the daemon does not maintain it")
 	c.flags.Func("kube-proxy-version", "kube-proxy's `version`, such as v1.33.1, or the output of its --version; default: a current version", func(text string) (err error) {
-		proxy.Minor, err = sourcevip.ParseMinor(text)
+		proxy.Minor, err = node.ParseKubeMinor(text)
 		return err
 	})
 	c.flags.Func("kube-proxy-feature-gates", "feature gates to set in kube-proxy, as `NAME=true,...`", func(text string) error {
 		proxy.Gates = strings.FieldsFunc(text, func(r rune) bool { return r == ',' })
 		return nil
 	})
-	c.flags.Func("cluster-cidr", "pod `network` for kube-proxy; default: as in the subnet file", flags.ListOf(&proxy.Cluster, flags.ParseNetwork))
+	c.flags.Func("cluster-cidr", "pod `network` for kube-proxy; default: as in the subnet file", conf.ListOf(&proxy.Cluster, conf.ParseNetwork))
 	c.jsonFlag("print one JSON document: needed, dsr (whether HNS can do kube-proxy's --enable-dsr), sourceVIP, subnet, network, store, kubeProxyFlags, file, problem")
 	return func(ctx context.Context) int {
 		keeper, err := node.OpenVIP(c.SubnetFile, *dataDir, c.log)

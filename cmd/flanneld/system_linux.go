@@ -4,16 +4,14 @@ import (
 	"context"
 	"io"
 
-	"flannel/pkg/cleanup"
 	"flannel/pkg/daemon/reach"
 	"flannel/pkg/dataplane"
-	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/firewall"
 	"flannel/pkg/linux"
 	linuxfirewall "flannel/pkg/linux/firewall"
 	"flannel/pkg/linux/sandbox"
 	linuxunderlay "flannel/pkg/linux/underlay"
-	"flannel/pkg/probe/icmp"
+	"flannel/pkg/probe/path"
 )
 
 // This file has what flanneld's commands choose for Linux, and system_windows.go the same
@@ -26,19 +24,19 @@ var readUnderlay, watchUnderlay = linuxunderlay.Read, linuxunderlay.Watch
 var confine = sandbox.NoNetwork
 
 // cleanupSystem is for the commands cleanup and handback.
-var cleanupSystem = cleanup.System{Driver: linux.Cleanup, Handback: linux.Handback, Firewall: linuxfirewall.Cleanup}
+var cleanupSystem = system{Driver: linux.Cleanup, Handback: linux.Handback, Firewall: linuxfirewall.Cleanup}
 
 // openDriver opens the kernel's tables and starts to watch them. The caller closes it.
-func openDriver(o driver.Options) (dataplane.Dataplane, error) { return linux.New(o) }
+func openDriver(o dataplane.Options) (dataplane.Dataplane, error) { return linux.New(o) }
 
 // openFirewall returns the writer of the firewall's rules. The caller closes it.
 func openFirewall(o firewall.Options) (rulesWriter, error) { return linuxfirewall.New(o) }
 
 // openProbes returns the socket by which peers are probed. The caller closes it.
-func openProbes() (probeConn, error) { return icmp.Open(reach.Magic) }
+func openProbes() (probeConn, error) { return path.OpenSocket(reach.Magic) }
 
 // prepareSwitch does nothing: the host's address moves on Windows only.
-func prepareSwitch(context.Context, driver.Options, dataplane.Device, func(error)) (dataplane.Prepared, error) {
+func prepareSwitch(context.Context, dataplane.Options, dataplane.Device, func(error)) (dataplane.Prepared, error) {
 	return dataplane.Prepared{}, nil
 }
 

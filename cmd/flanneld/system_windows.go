@@ -8,9 +8,7 @@ import (
 	"net/netip"
 	"path/filepath"
 
-	"flannel/pkg/cleanup"
 	"flannel/pkg/dataplane"
-	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/firewall"
 	"flannel/pkg/windows"
 	"flannel/pkg/windows/node"
@@ -24,11 +22,11 @@ var confine func() error
 
 // cleanupSystem is for the commands cleanup and handback. The firewall has one rule of ours,
 // that of the command prepare.
-var cleanupSystem = cleanup.System{
+var cleanupSystem = system{
 	SourceVIP: releaseVIP,
 	Driver:    windows.Cleanup,
 	// flannel adopts our HNS network and its policies as they are.
-	Handback: func(context.Context, driver.Options, []netip.Prefix, bool) ([]string, error) {
+	Handback: func(context.Context, dataplane.Options, []netip.Prefix, bool) ([]string, error) {
 		return nil, errors.New("there is nothing to hand back on this system: flannel adopts what flanneld made")
 	},
 	Firewall: func(ctx context.Context, o firewall.Options, dryRun bool) ([]string, error) {
@@ -51,7 +49,7 @@ func releaseVIP(ctx context.Context, subnetFile string, log *slog.Logger, dryRun
 }
 
 // openDriver opens HNS and the IP stack and starts to watch them. The caller closes it.
-func openDriver(o driver.Options) (dataplane.Dataplane, error) { return windows.Open(o) }
+func openDriver(o dataplane.Options) (dataplane.Dataplane, error) { return windows.Open(o) }
 
 // noRules is the writer of the firewall's rules on Windows, where HNS masquerades.
 type noRules struct{}

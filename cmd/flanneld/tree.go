@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"flannel/pkg/conf/flags"
+	"flannel/pkg/conf"
 	"flannel/pkg/version"
 )
 
@@ -52,13 +52,13 @@ func execute(ctx context.Context, rows []command, c *call) int {
 	return exit
 }
 
-// doubleDashes is flags.DoubleDashes for a command and those below it: each has flags of
+// doubleDashes is conf.DoubleDashes for a command and those below it: each has flags of
 // its own, which end before the name of the next.
 func doubleDashes(cmd *cobra.Command, args []string) []string {
 	if !cmd.HasSubCommands() {
-		return flags.DoubleDashes(cmd.Flags(), args, true)
+		return conf.DoubleDashes(cmd.Flags(), args, true)
 	}
-	args = flags.DoubleDashes(cmd.Flags(), args, false)
+	args = conf.DoubleDashes(cmd.Flags(), args, false)
 	if i := slices.IndexFunc(args, func(arg string) bool { return !strings.HasPrefix(arg, "-") }); i >= 0 {
 		if below, _, err := cmd.Find(args[i : i+1]); err == nil && below != cmd {
 			args = append(args[:i+1], doubleDashes(below, args[i+1:])...)
@@ -184,10 +184,10 @@ func explainPassed(cmd *cobra.Command, err error) error {
 	if errors.Is(err, pflag.ErrHelp) {
 		return err
 	}
-	if name := flags.UnknownName(err); cmd.Root().Flags().Lookup(name) != nil {
+	if name := conf.UnknownFlag(err); cmd.Root().Flags().Lookup(name) != nil {
 		return hintPassed(fmt.Errorf("--%s is a flag of the daemon", name))
 	}
-	return hintPassed(flags.Explain(cmd.Flags(), err))
+	return hintPassed(conf.ExplainFlag(cmd.Flags(), err))
 }
 
 // hintPassed adds to an error where flags of the daemon belong; nil stays nil.
@@ -216,7 +216,7 @@ func explainFlag(cmd *cobra.Command, err error) error {
 	if errors.Is(err, pflag.ErrHelp) {
 		return err
 	}
-	name := flags.UnknownName(err)
+	name := conf.UnknownFlag(err)
 	switch {
 	case cmd.Parent() == cmd.Root() && cmd.HasSubCommands():
 		if cmd.Flags().NArg() > 0 { // the flag may be one of the command that was meant
@@ -230,7 +230,7 @@ func explainFlag(cmd *cobra.Command, err error) error {
 	case cmd.Parent() == cmd.Root() && cmd.Root().Flags().Lookup(name) != nil:
 		return fmt.Errorf("--%s: put it before %s, because it is a flag of the daemon", name, cmd.Name())
 	}
-	return flags.Explain(cmd.Flags(), err)
+	return conf.ExplainFlag(cmd.Flags(), err)
 }
 
 // helpCommand returns the command help. Unlike cobra's own it fails for an unknown

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"flannel/pkg/conf/flags"
+	"flannel/pkg/conf"
 	"flannel/subnet"
 )
 
@@ -152,7 +152,7 @@ func setTunnelSources(o *options, v string) error {
 		if text = strings.TrimSpace(text); text == "" {
 			continue
 		}
-		a, err := flags.ParseAddress(text)
+		a, err := conf.ParseAddress(text)
 		if err != nil {
 			return err
 		}
@@ -169,7 +169,7 @@ func setIP(to *netip.Addr, v string) error {
 	if v == "" {
 		return nil
 	}
-	a, err := flags.ParseAddress(v)
+	a, err := conf.ParseAddress(v)
 	if err == nil {
 		*to = a
 	}

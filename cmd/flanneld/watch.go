@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"flannel/pkg/reconcile/runner"
+	"flannel/pkg/reconcile"
 	"flannel/pkg/status"
 )
 
@@ -71,7 +71,7 @@ func (c *call) statusText(ctx context.Context, o status.PrintOptions, timeout ti
 func (c *call) untilResized(ctx context.Context, period time.Duration, columns, lines int) {
 	const look = 200 * time.Millisecond
 	for end := time.Now().Add(period); ctx.Err() == nil && time.Now().Before(end); {
-		runner.Pause(ctx, min(look, time.Until(end)))
+		reconcile.Pause(ctx, min(look, time.Until(end)))
 		if w, h := c.screen(); w != columns || h != lines {
 			return
 		}

@@ -223,7 +223,7 @@ func TestNearest(t *testing.T) {
 		"netwrok": "Network", "Subnetlne": "SubnetLen", "Backends": "Backend", "VN": "VNI", "IPv6Netwrk": "IPv6Network",
 		"EnableIPV": "EnableIPv4", "": "", "x": "", "Whatever": "", "Foo": "", "SubnetMix": "SubnetMin",
 	} {
-		if got := Nearest(in, known); got != want {
+		if got := nearest(in, known); got != want {
 			t.Errorf("Nearest(%q) = %q, want %q", in, got, want)
 		}
 	}

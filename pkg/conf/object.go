@@ -11,6 +11,10 @@
 //	port := o.Object("backend").Int("Port", 0, 0, 65535) // 0, the default
 //	o.Err()      // Backend.VNI: "7" is a string; remove the quotes
 //	o.Warnings() // Backend.Prot: unknown key, did you mean Port?
+//
+// Beside JSON, people write command lines and environments: a table of flags whose values are
+// validated together (flags.go). What they write may be secret: Secret prints no text, and Redactor
+// removes secrets from any text.
 package conf
 
 import (
@@ -138,7 +142,7 @@ func (o *Object) appendWarnings(warnings []string) []string {
 			warnings = append(warnings, "") // only counted, which saves calls of Nearest
 		default:
 			text := path + ": unknown key"
-			if near := Nearest(m.key, o.names); near != "" {
+			if near := nearest(m.key, o.names); near != "" {
 				text += ", did you mean " + near + "?"
 			}
 			warnings = append(warnings, text)

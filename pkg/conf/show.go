@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-
-	"flannel/pkg/logging/redact"
 )
 
 const (
@@ -17,7 +15,7 @@ const (
 // show returns the value at key for a message: on one line and clipped. It
 // hides the value if it is a secret by its key.
 func show(key string, v any) string {
-	if redact.IsSecret(key) {
+	if isSecret(key) {
 		return "the value (hidden)"
 	}
 	switch v := v.(type) {
@@ -77,9 +75,9 @@ var lineEnds = strings.NewReplacer("\r\n", " ", "\n", " ", "\r", " ")
 
 func oneLine(s string) string { return lineEnds.Replace(s) }
 
-// Nearest returns the known key that the user probably meant by a misspelled
+// nearest returns the known key that the user probably meant by a misspelled
 // one; "": there is none.
-func Nearest(key string, known []string) string {
+func nearest(key string, known []string) string {
 	if len(key) < 2 || len(key) > maxKey { // every other letter would be near to a single one
 		return ""
 	}

@@ -12,11 +12,9 @@ import (
 	"time"
 
 	"flannel/internal/test/logtest"
-	"flannel/pkg/changes"
 	"flannel/pkg/daemon/rollout"
 	"flannel/pkg/dataplane"
-	"flannel/pkg/reconcile/runner"
-	"flannel/pkg/status/report"
+	"flannel/pkg/reconcile"
 	"flannel/subnet"
 )
 
@@ -56,7 +54,7 @@ func (a *adopting) peers(n int, backend, data string) {
 		l := &subnet.Lease{Name: fmt.Sprint("peer", i), Backend: backend, V4: subnet.Endpoint{
 			Subnet:   netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 5, byte(i + 2), 0}), 24),
 			PublicIP: netip.AddrFrom4([4]byte{192, 168, 0, byte(i + 2)}), Data: []byte(data)}}
-		c := changes.Change[subnet.Lease]{New: l}
+		c := reconcile.Change[subnet.Lease]{New: l}
 		if before := a.in.set.Leases; i < len(before) {
 			c.Old = before[i]
 		}
@@ -79,7 +77,7 @@ func (a *adopting) run(d time.Duration) (changes int) {
 		if due.IsZero() || due.After(end) {
 			due = end
 		}
-		runner.Wait(a.t.Context(), due, a.in.changed)
+		reconcile.Wait(a.t.Context(), due, a.in.changed)
 		p := a.newPass()
 		if err := a.only(a.t, p, partConfig); err != nil {
 			a.t.Fatal(err)
@@ -90,7 +88,7 @@ func (a *adopting) run(d time.Duration) (changes int) {
 		a.n.lease = withMark(a.n.lease, a.adoption.rollout.Mark())
 		if !a.n.lease.Equal(&before) { // published at once
 			a.in.published = new(a.n.lease)
-			runner.Notify(a.in.changed)
+			reconcile.Notify(a.in.changed)
 		}
 		p.set = a.in.set
 		_ = a.only(a.t, p, "trial")
@@ -226,8 +224,8 @@ type negotiating struct {
 	at atomic.Pointer[time.Time]
 }
 
-func (n *negotiating) Traffic() map[netip.Prefix]report.Tunnel {
-	return map[netip.Prefix]report.Tunnel{netip.MustParsePrefix("10.5.3.0/24"): {Handshake: *n.at.Load()}}
+func (n *negotiating) Traffic() map[netip.Prefix]dataplane.TunnelReport {
+	return map[netip.Prefix]dataplane.TunnelReport{netip.MustParsePrefix("10.5.3.0/24"): {Handshake: *n.at.Load()}}
 }
 
 // Without a tunnel device, only an answer from bridge to bridge proves a configuration. Keys do not: they are negotiated
@@ -313,7 +311,7 @@ func TestJunkTakesNoTurns(t *testing.T) {
 				set.Leases = append(set.Leases, junk)
 			}
 			for i, l := range set.Leases {
-				c := changes.Change[subnet.Lease]{New: l}
+				c := reconcile.Change[subnet.Lease]{New: l}
 				if i < len(before) {
 					c.Old = before[i]
 				}

@@ -25,7 +25,6 @@ import (
 	"flannel/pkg/dataplane"
 	"flannel/pkg/firewall"
 	"flannel/pkg/reconcile"
-	"flannel/pkg/reconcile/runner"
 	"flannel/pkg/status"
 	"flannel/pkg/status/metrics"
 	"flannel/pkg/underlay"
@@ -142,7 +141,7 @@ func (d *Daemon) member(ctx context.Context, in *inbox) error {
 // a pass hangs. It runs in a goroutine of its own, because a node may wait for
 // the store or a configuration for any time, and must not be killed for that.
 func (d *Daemon) feedWatchdog(ctx context.Context) error {
-	r := runner.Runner{Resync: d.Watchdog / 2, Later: true, Work: func(context.Context) (time.Duration, error) {
+	r := reconcile.Runner{Resync: d.Watchdog / 2, Later: true, Work: func(context.Context) (time.Duration, error) {
 		if d.Board.Alive() == nil {
 			d.Notify("WATCHDOG=1")
 		}

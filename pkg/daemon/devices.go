@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"flannel/pkg/dataplane"
-	"flannel/pkg/mac"
 	"flannel/pkg/status"
 )
 
@@ -45,7 +44,7 @@ func tellDevices(p *pass) {
 		for _, name := range slices.Sorted(maps.Keys(links)) {
 			l := links[name]
 			dev := status.Device{Name: name, Index: l.Index, MTU: l.MTU}
-			if l.MAC != (mac.Addr{}) {
+			if l.MAC != (dataplane.MAC{}) {
 				dev.MAC = l.MAC.String()
 			}
 			if l.Key != (dataplane.PublicKey{}) {

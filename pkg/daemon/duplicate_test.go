@@ -10,11 +10,10 @@ import (
 	"flannel/backend"
 	"flannel/backend/vxlan"
 	"flannel/backend/wireguard"
-	"flannel/pkg/changes"
 	"flannel/pkg/conf"
 	"flannel/pkg/dataplane"
-	"flannel/pkg/mac"
 	"flannel/pkg/plan"
+	"flannel/pkg/reconcile"
 	"flannel/subnet"
 )
 
@@ -30,7 +29,7 @@ func nodeWithMAC(t *testing.T, u *fixedUnderlay, os, config string) *pass {
 	n.lease = subnet.Lease{Name: "us", Since: 5, V4: subnet.Endpoint{Subnet: netip.MustParsePrefix("10.5.1.0/24"), PublicIP: u.link.PublicV4}}
 	links := dataplane.Links{}
 	for _, dev := range b.Devices(n.lease) {
-		links[dev.Name] = dataplane.Link{Index: 7, MTU: 1450, MAC: mac.Addr{2, 0, 0, 0, 0, 9}}
+		links[dev.Name] = dataplane.Link{Index: 7, MTU: 1450, MAC: dataplane.MAC{2, 0, 0, 0, 0, 9}}
 	}
 	if n.lease, err = b.Describe(n.lease, links); err != nil {
 		t.Fatal(err)
@@ -75,7 +74,7 @@ func TestDuplicateMAC(t *testing.T) {
 		if want := c.readdress || c.fix; (lines == 1) != want || lines > 1 || want && log.Count("cause="+causeDuplicateMAC, "peer=older") != 1 {
 			t.Errorf("%s: the log has\n%s", name, log)
 		}
-		p.plan.Update(nil, []changes.Change[subnet.Lease]{{Old: c.peer}})
+		p.plan.Update(nil, []reconcile.Change[subnet.Lease]{{Old: c.peer}})
 		if _ = duplicates.resolve(t.Context(), p); duplicates.duplicate != "" {
 			t.Errorf("%s: remembers a peer that is gone: %s", name, duplicates.duplicate)
 		}

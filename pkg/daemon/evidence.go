@@ -12,7 +12,7 @@ import (
 
 	"flannel/backend"
 	"flannel/pkg/daemon/rollout"
-	"flannel/pkg/reconcile/runner"
+	"flannel/pkg/reconcile"
 	"flannel/subnet"
 )
 
@@ -121,10 +121,10 @@ func (d *Daemon) askPeers(ctx context.Context, p *pass) error {
 				err = errors.Join(err, d.negotiated(peers, t.began))
 			}
 			t.err.Store(new(err.Error()))
-			runner.Pause(ctx, pause)
+			reconcile.Pause(ctx, pause)
 		}
 		t.asking.Store(false)
-		runner.Notify(changed)
+		reconcile.Notify(changed)
 	}()
 	return nil
 }

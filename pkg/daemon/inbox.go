@@ -6,8 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"flannel/pkg/changes"
-	"flannel/pkg/reconcile/runner"
+	"flannel/pkg/reconcile"
 	"flannel/subnet"
 )
 
@@ -25,8 +24,8 @@ type inbox struct {
 	config       []byte // nil: none was received
 	configUnread bool   // the loop has not taken config
 	set          subnet.Set
-	setChanges   changes.Pending[subnet.Lease] // the differences of set to the one that the loop has taken
-	complete     bool                          // set was received
+	setChanges   reconcile.PendingChanges[subnet.Lease] // the differences of set to the one that the loop has taken
+	complete     bool                                   // set was received
 	markTimes    markTimes
 	desired      *subnet.Lease // to publish; nil: none, or the last attempt failed
 	published    *subnet.Lease // as the store has it; nil: unknown
@@ -44,7 +43,7 @@ func (in *inbox) setConfig(raw []byte) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	in.config, in.configUnread = raw, true
-	runner.Notify(in.changed)
+	reconcile.Notify(in.changed)
 }
 
 // hasConfig reports whether a configuration was received.
@@ -86,7 +85,7 @@ func (in *inbox) setPeers(s subnet.Set) {
 		}
 	}
 	in.set, in.complete = s, true
-	runner.Notify(in.changed)
+	reconcile.Notify(in.changed)
 }
 
 // marked returns the latest set and when its marks changed; complete is false as
@@ -124,7 +123,7 @@ func (in *inbox) requestPublish(l subnet.Lease) (published bool, err error) {
 	defer in.mu.Unlock()
 	if in.desired == nil || !in.desired.Equal(&l) {
 		in.desired = &l
-		runner.Notify(in.publish)
+		reconcile.Notify(in.publish)
 	}
 	return in.published != nil && in.published.Equal(&l), in.publishErr
 }
@@ -159,14 +158,14 @@ func (in *inbox) setPublished(l *subnet.Lease, err error) {
 	case in.desired == l: // otherwise another one was requested meanwhile, or the same once more
 		in.published = l
 	}
-	runner.Notify(in.changed)
+	reconcile.Notify(in.changed)
 }
 
 // publish writes this node's lease to the store whenever the loop requests it.
 // It runs in a goroutine of its own: Publish may block for hours while the
 // store is unavailable, and the loop must keep repairing the network meanwhile.
 func (d *Daemon) publish(ctx context.Context, in *inbox) error {
-	r := runner.Runner{News: []<-chan struct{}{in.publish}, Later: true, Work: func(ctx context.Context) (time.Duration, error) {
+	r := reconcile.Runner{News: []<-chan struct{}{in.publish}, Later: true, Work: func(ctx context.Context) (time.Duration, error) {
 		l := in.unpublished()
 		if l == nil {
 			return 0, nil

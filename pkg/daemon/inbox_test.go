@@ -4,7 +4,7 @@ import (
 	"slices"
 	"testing"
 
-	"flannel/pkg/changes"
+	"flannel/pkg/reconcile"
 	"flannel/subnet"
 )
 
@@ -18,11 +18,11 @@ func TestChangesOfSeveralSetsAreOne(t *testing.T) {
 	take := func(when string, want ...*subnet.Lease) {
 		t.Helper()
 		set, complete := in.takePeers()
-		if taken = changes.Apply(taken, set.Changes, subnet.Compare); !complete || !slices.Equal(taken, set.Leases) || !slices.Equal(taken, want) {
+		if taken = reconcile.ApplyChanges(taken, set.Changes, subnet.Compare); !complete || !slices.Equal(taken, set.Leases) || !slices.Equal(taken, want) {
 			t.Errorf("%s: %d changes lead to %v; the leases are %v, complete: %t", when, len(set.Changes), taken, set.Leases, complete)
 		}
 	}
-	put := func(leases []*subnet.Lease, made ...changes.Change[subnet.Lease]) {
+	put := func(leases []*subnet.Lease, made ...reconcile.Change[subnet.Lease]) {
 		in.setPeers(subnet.Set{Leases: leases, Changes: made})
 	}
 	put([]*subnet.Lease{a, b})
@@ -30,16 +30,16 @@ func TestChangesOfSeveralSetsAreOne(t *testing.T) {
 		t.Errorf("the first set: %d leases, %d changes", len(set.Leases), len(set.Changes))
 	}
 	taken = []*subnet.Lease{a, b}
-	put([]*subnet.Lease{a, b, c}, changes.Change[subnet.Lease]{New: c})
-	put([]*subnet.Lease{a, &again, c}, changes.Change[subnet.Lease]{Old: b, New: &again})
-	put([]*subnet.Lease{&again, c}, changes.Change[subnet.Lease]{Old: a})
-	put([]*subnet.Lease{c}, changes.Change[subnet.Lease]{Old: &again})
+	put([]*subnet.Lease{a, b, c}, reconcile.Change[subnet.Lease]{New: c})
+	put([]*subnet.Lease{a, &again, c}, reconcile.Change[subnet.Lease]{Old: b, New: &again})
+	put([]*subnet.Lease{&again, c}, reconcile.Change[subnet.Lease]{Old: a})
+	put([]*subnet.Lease{c}, reconcile.Change[subnet.Lease]{Old: &again})
 	if set, _, _ := in.marked(); len(set.Leases) != 1 {
 		t.Error("a look at the peers is not the latest set")
 	}
 	take("four sets", c)
 	take("none", c)
-	put([]*subnet.Lease{b, c}, changes.Change[subnet.Lease]{New: b})
+	put([]*subnet.Lease{b, c}, reconcile.Change[subnet.Lease]{New: b})
 	in.reset()
 	if set, complete := in.takePeers(); complete || len(set.Changes) > 0 {
 		t.Errorf("joining again: complete %t, %d changes", complete, len(set.Changes))

@@ -8,8 +8,8 @@ import (
 	"slices"
 	"time"
 
-	"flannel/pkg/mac"
-	"flannel/pkg/reconcile/runner"
+	"flannel/pkg/dataplane"
+	"flannel/pkg/reconcile"
 	"flannel/pkg/status"
 	"flannel/subnet"
 )
@@ -24,12 +24,12 @@ func (d *Daemon) join(ctx context.Context, in *inbox) (*node, error) {
 	d.adoption.refuse(nil)                  // prepare reads it again
 	if !in.hasConfig() {
 		d.reportWaiting(d.whyNoConfig(errNoConfig))
-		runner.Wait(ctx, time.Now().Add(joinGrace), in.changed)
+		reconcile.Wait(ctx, time.Now().Add(joinGrace), in.changed)
 	}
-	tries := runner.Runner{
+	tries := reconcile.Runner{
 		News:  []<-chan struct{}{in.changed, d.Underlay.Changes()},
-		Retry: runner.Backoff{First: firstJoinRetry, Last: lastJoinRetry},
-		Once:  runner.Once{Repeat: repeatLog},
+		Retry: reconcile.Backoff{First: firstJoinRetry, Last: lastJoinRetry},
+		Once:  reconcile.Once{Repeat: repeatLog},
 		Work: func(ctx context.Context) (time.Duration, error) {
 			err := d.prepare(ctx, n, in)
 			if err == nil {
@@ -102,7 +102,7 @@ func (d *Daemon) acquire(ctx context.Context, in *inbox, n *node) error {
 		// subnet. The next owner of that subnet derives the same address, so the device
 		// must get another one.
 		for _, dev := range n.backend.Devices(n.lease) {
-			n.readdressed[dev.Name] = dev.MAC != mac.Addr{}
+			n.readdressed[dev.Name] = dev.MAC != dataplane.MAC{}
 		}
 	}
 	d.Log.Info("acquired a subnet", "lease", &n.lease, "underlay", n.host.link.Name)

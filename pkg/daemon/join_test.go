@@ -13,7 +13,6 @@ import (
 	"flannel/pkg/dataplane"
 	"flannel/pkg/firewall"
 	"flannel/pkg/status"
-	"flannel/pkg/status/report"
 	"flannel/subnet"
 )
 
@@ -75,13 +74,13 @@ func (m *movingManager) Hold(ctx context.Context) error {
 // plainKernel answers with nothing what a system may not have.
 type plainKernel struct{ dataplane.Dataplane }
 
-func (plainKernel) Changes() <-chan struct{}                  { return nil }
-func (plainKernel) LeaveSubnets([]netip.Prefix, string) error { return nil }
-func (plainKernel) AwaitHostAddrs(context.Context) error      { return nil }
-func (plainKernel) PodsWithoutEndpoint() []string             { return nil }
-func (plainKernel) Traffic() map[netip.Prefix]report.Tunnel   { return nil }
-func (plainKernel) Guarded() *report.Guard                    { return nil }
-func (plainKernel) Forwarded() *report.Forwarded              { return nil }
+func (plainKernel) Changes() <-chan struct{}                         { return nil }
+func (plainKernel) LeaveSubnets([]netip.Prefix, string) error        { return nil }
+func (plainKernel) AwaitHostAddrs(context.Context) error             { return nil }
+func (plainKernel) PodsWithoutEndpoint() []string                    { return nil }
+func (plainKernel) Traffic() map[netip.Prefix]dataplane.TunnelReport { return nil }
+func (plainKernel) Guarded() *dataplane.GuardReport                  { return nil }
+func (plainKernel) Forwarded() *dataplane.Forwarded                  { return nil }
 
 // countedKernel takes everything, and counts what it was given.
 type countedKernel struct {

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"flannel/pkg/reconcile/runner"
+	"flannel/pkg/reconcile"
 )
 
 // loop makes the passes of one membership. One goroutine of Daemon.member uses it, and
@@ -24,8 +24,8 @@ type loop struct {
 
 func (d *Daemon) newLoop(n *node, in *inbox) *loop {
 	interval := d.Settings.CompareAll
-	l := &loop{Daemon: d, node: n, in: in, parts: d.parts(), logged: syncLog{problem: runner.Once{Repeat: repeatLog}},
-		timers: timers{interval, time.Now().Add(interval), runner.Backoff{First: firstRetry, Last: lastRetry}},
+	l := &loop{Daemon: d, node: n, in: in, parts: d.parts(), logged: syncLog{problem: reconcile.Once{Repeat: repeatLog}},
+		timers: timers{interval, time.Now().Add(interval), reconcile.Backoff{First: firstRetry, Last: lastRetry}},
 		wakes:  []<-chan struct{}{in.changed}, woken: []func(){nil}}
 	for _, part := range l.parts {
 		for _, c := range part.wakes {
@@ -48,7 +48,7 @@ func (l *loop) run(ctx context.Context) error {
 		p.took = time.Since(began)
 		l.report(p)
 		// Passes must not use all of the CPU time while notifications keep arriving.
-		runner.Pause(ctx, min(time.Since(began), maxPause))
+		reconcile.Pause(ctx, min(time.Since(began), maxPause))
 		l.timers.recordResult(p)
 		l.wait(ctx, l.timers.nextPass(p))
 		p = l.newPass()
@@ -76,7 +76,7 @@ func (l *loop) pass(ctx context.Context, p *pass) {
 // pass, so that several at once need only one: which of them it receives first does
 // not matter.
 func (l *loop) wait(ctx context.Context, until time.Time) {
-	if i := runner.Wait(ctx, until, l.wakes...); i >= 0 && l.woken[i] != nil {
+	if i := reconcile.Wait(ctx, until, l.wakes...); i >= 0 && l.woken[i] != nil {
 		l.woken[i]()
 	}
 }
@@ -108,7 +108,7 @@ func (l *loop) report(p *pass) {
 type syncLog struct {
 	synced  bool // the last pass succeeded
 	ready   bool // the service manager was notified; stays true
-	problem runner.Once
+	problem reconcile.Once
 }
 
 // logResult logs when the network has become up to date, and why it is not; the same
@@ -152,7 +152,7 @@ func (l *loop) logResult(p *pass) {
 type timers struct {
 	interval time.Duration // of resyncs
 	resync   time.Time     // the next one
-	retry    runner.Backoff
+	retry    reconcile.Backoff
 }
 
 // The pauses before retries. They grow because an entry that the kernel refuses

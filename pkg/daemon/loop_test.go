@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"flannel/pkg/dataplane"
-	"flannel/pkg/reconcile/runner"
+	"flannel/pkg/reconcile"
 	"flannel/pkg/underlay"
 	"flannel/subnet"
 )
@@ -77,7 +77,7 @@ func TestTimers(t *testing.T) {
 // A resync that fails while a retry is waited for does not make the pause longer.
 func TestFailedResyncIsNoRetry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		timers := timers{time.Hour, time.Now(), runner.Backoff{First: firstRetry, Last: lastRetry}}
+		timers := timers{time.Hour, time.Now(), reconcile.Backoff{First: firstRetry, Last: lastRetry}}
 		p := &pass{failed: failures{{partPaths, errors.New("no")}}}
 		timers.recordResult(p)
 		if timers.startPass(p); !p.resync || !p.again || p.retried {
@@ -111,7 +111,7 @@ func (k *slowKernel) QueueResync()             { k.resyncs++ }
 func (k *slowKernel) Ensure(context.Context, []dataplane.Device) (dataplane.Links, error) {
 	k.passes = append(k.passes, time.Since(k.began))
 	if k.changes {
-		runner.Notify(k.changed)
+		reconcile.Notify(k.changed)
 	}
 	time.Sleep(k.takes)
 	if len(k.passes) == k.ends {
@@ -214,7 +214,7 @@ func TestPartsWakeTheLoop(t *testing.T) {
 		l := d.newLoop(&node{}, in)
 		for name, c := range map[string]chan struct{}{"inbox": in.changed, "underlay": links, "public IPs": public,
 			"dataplane": kernel, "firewall": rules, "subnet file": file} {
-			runner.Notify(c)
+			reconcile.Notify(c)
 			began := time.Now()
 			l.wait(t.Context(), began.Add(time.Hour))
 			if took := time.Since(began); took > 0 || len(c) > 0 {

@@ -5,8 +5,8 @@ import (
 	"encoding/json"
 	"time"
 
-	"flannel/pkg/changes"
 	"flannel/pkg/daemon/rollout"
+	"flannel/pkg/reconcile"
 	"flannel/subnet"
 )
 
@@ -99,7 +99,7 @@ func withMark(l subnet.Lease, mark rollout.Mark) subnet.Lease {
 type markTimes map[string]time.Time
 
 // observe records a change of a peer's lease.
-func (m markTimes) observe(c changes.Change[subnet.Lease], now time.Time) {
+func (m markTimes) observe(c reconcile.Change[subnet.Lease], now time.Time) {
 	name := c.Either().Name
 	if c.New == nil {
 		delete(m, name)

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"flannel/pkg/dataplane"
-	"flannel/pkg/reconcile/runner"
+	"flannel/pkg/reconcile"
 	"flannel/pkg/status"
 	"flannel/subnet"
 	"flannel/subnet/peerset"
@@ -250,7 +250,7 @@ func (o *orphansState) find(ctx context.Context, p *pass, inForce func() resourc
 	}
 	o.known = true
 	changed := p.in.changed
-	o.d.orphans.retain(found, inForce(), o.d.Settings.RetainPeers, func() { runner.Notify(changed) }, o.d.Log)
+	o.d.orphans.retain(found, inForce(), o.d.Settings.RetainPeers, func() { reconcile.Notify(changed) }, o.d.Log)
 	return nil
 }
 

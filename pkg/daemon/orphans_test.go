@@ -12,7 +12,6 @@ import (
 
 	"flannel/internal/test/logtest"
 	"flannel/pkg/dataplane"
-	"flannel/pkg/mac"
 	"flannel/pkg/plan"
 	"flannel/pkg/reconcile"
 	"flannel/pkg/status"
@@ -26,7 +25,7 @@ func path(i int) *dataplane.Path { return pathVia(i, i, i) }
 
 func pathVia(i, via, end int) *dataplane.Path {
 	return &dataplane.Path{Dst: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 5, byte(i), 0}), 24),
-		Via: netip.AddrFrom4([4]byte{192, 168, 0, byte(via)}), Device: tunnelDevice, Encap: dataplane.VTEP{MAC: mac.Addr{2, 0, 0, 0, 0, byte(end)}}}
+		Via: netip.AddrFrom4([4]byte{192, 168, 0, byte(via)}), Device: tunnelDevice, Encap: dataplane.VTEP{MAC: dataplane.MAC{2, 0, 0, 0, 0, byte(end)}}}
 }
 
 // path6 leads to fd05:0:0:i::/64.

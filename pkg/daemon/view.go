@@ -11,7 +11,6 @@ import (
 
 	"flannel/pkg/dataplane"
 	"flannel/pkg/status"
-	"flannel/pkg/status/report"
 )
 
 // view holds what the parts have told in the last pass for the Board, and the last
@@ -101,7 +100,7 @@ func (v *view) fill(part string, r *status.Report) {
 
 // addTunnels adds what the tunnels know about the peers. With one device for both families, both subnets of a peer have
 // the same tunnel.
-func addTunnels(peers []status.Peer, traffic map[netip.Prefix]report.Tunnel) {
+func addTunnels(peers []status.Peer, traffic map[netip.Prefix]dataplane.TunnelReport) {
 	for i := range peers {
 		for _, s := range peers[i].Subnets {
 			tunnel, ok := traffic[s]

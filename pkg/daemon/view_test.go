@@ -16,11 +16,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"flannel/pkg/changes"
 	"flannel/pkg/dataplane"
 	"flannel/pkg/plan"
+	"flannel/pkg/reconcile"
 	"flannel/pkg/status"
-	"flannel/pkg/status/report"
 	"flannel/pkg/underlay"
 	"flannel/subnet"
 )
@@ -116,13 +115,13 @@ func TestView(t *testing.T) {
 // countingKernel has something of everything that a dataplane reports.
 type countingKernel struct {
 	plainKernel
-	traffic map[netip.Prefix]report.Tunnel
+	traffic map[netip.Prefix]dataplane.TunnelReport
 }
 
-func (countingKernel) Guarded() *report.Guard                    { return &report.Guard{Enforce: true} }
-func (countingKernel) Forwarded() *report.Forwarded              { return &report.Forwarded{} }
-func (countingKernel) PodsWithoutEndpoint() []string             { return []string{"default/web"} }
-func (k countingKernel) Traffic() map[netip.Prefix]report.Tunnel { return k.traffic }
+func (countingKernel) Guarded() *dataplane.GuardReport                    { return &dataplane.GuardReport{Enforce: true} }
+func (countingKernel) Forwarded() *dataplane.Forwarded                    { return &dataplane.Forwarded{} }
+func (countingKernel) PodsWithoutEndpoint() []string                      { return []string{"default/web"} }
+func (k countingKernel) Traffic() map[netip.Prefix]dataplane.TunnelReport { return k.traffic }
 
 // expiring is a store whose lease ends.
 type expiring struct {
@@ -137,7 +136,7 @@ func TestParts(t *testing.T) {
 	d, _, _ := newDaemon(t)
 	peer, ends := leaseAt(2, "vxlan"), time.Now().Add(time.Hour)
 	store := &expiring{at: ends}
-	d.Manager, d.Dataplane = store, countingKernel{traffic: map[netip.Prefix]report.Tunnel{peer.V4.Subnet: {Sent: 7}}}
+	d.Manager, d.Dataplane = store, countingKernel{traffic: map[netip.Prefix]dataplane.TunnelReport{peer.V4.Subnet: {Sent: 7}}}
 	AddDataplane(d.Board, d.Dataplane)
 	d.addParts()
 	if r := d.Board.Now(); r.Node != nil || len(r.Peers) > 0 {
@@ -259,7 +258,7 @@ func TestViewKeepsNoFormerLeases(t *testing.T) {
 func reportChange(d *Daemon) *subnet.Lease {
 	former, peer := leaseAt(2, "vxlan"), leaseAt(2, "vxlan")
 	p := viewed(peer)
-	p.set.Changes = []changes.Change[subnet.Lease]{{Old: former, New: peer}}
+	p.set.Changes = []reconcile.Change[subnet.Lease]{{Old: former, New: peer}}
 	d.newLoop(p.node, newInbox()).report(p)
 	return former
 }

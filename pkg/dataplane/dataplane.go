@@ -2,6 +2,11 @@
 // devices, and paths to the peers' subnets; a driver translates them to entries
 // of the kernel's tables, or to HNS. Each operating system has its driver in a
 // package below this one, which only holds the types.
+//
+// Also here is what both drivers share and what others have to know of them, all without system
+// calls: which paths changed (diff.go), in which order tables are written (fill.go, tables.go),
+// which paths refused entries belong to (refused.go), MAC addresses, how many bytes encapsulations
+// add (overhead.go), and the parts of the status report that drivers fill (report.go).
 package dataplane
 
 import (
@@ -11,17 +16,15 @@ import (
 	"strings"
 	"time"
 
-	"flannel/pkg/changes"
-	"flannel/pkg/mac"
-	"flannel/pkg/status/report"
+	"flannel/pkg/reconcile"
 )
 
 // Device is a desired network device.
 type Device struct {
 	Name      string
-	MAC       mac.Addr // of a new device; an existing one keeps its own. Zero: the system chooses
-	Readdress bool     // change the MAC address, or the key, of an existing device, too
-	Kind      Kind     // with the properties of this kind
+	MAC       MAC  // of a new device; an existing one keeps its own. Zero: the system chooses
+	Readdress bool // change the MAC address, or the key, of an existing device, too
+	Kind      Kind // with the properties of this kind
 	// Networks are the pod networks that this node is, or was, in: an existing device
 	// whose addresses are all outside belongs to another flanneld. nil: not checked.
 	Networks []netip.Prefix
@@ -30,7 +33,7 @@ type Device struct {
 // Link is an actual network device.
 type Link struct {
 	Index int
-	MAC   mac.Addr
+	MAC   MAC
 	MTU   int       // bytes
 	Key   PublicKey // of a WireGuard device
 	// Output is what PreStartup of Commands printed, without white space around it.
@@ -97,7 +100,7 @@ type State struct {
 	// dataplane whose last state had these paths processes only the changes. With
 	// another last state, or without Since, it compares.
 	Since   []*Path
-	Changes []changes.Change[Path]
+	Changes []reconcile.Change[Path]
 	// Blackholes drop packets that no other route takes, such as those for deleted
 	// pods of this node.
 	Blackholes []netip.Prefix
@@ -171,13 +174,13 @@ type Dataplane interface {
 	// what they return.
 
 	// Guarded returns what the guard of the pod network does; nil: there is none.
-	Guarded() *report.Guard
+	Guarded() *GuardReport
 	// Forwarded returns what this process forwarded (TUN) since the Dataplane was made; nil: it
 	// never had such a device.
-	Forwarded() *report.Forwarded
+	Forwarded() *Forwarded
 	// Traffic returns the state of some seconds ago by the peers' subnets, of tunnels that
 	// know their peers.
-	Traffic() map[netip.Prefix]report.Tunnel
+	Traffic() map[netip.Prefix]TunnelReport
 	// AwaitHostAddrs returns an error while addresses of the host that an administrator has set
 	// are missing and are being restored: what the host has in their place is not to be
 	// published. It may do a part of that work.

@@ -52,7 +52,7 @@ func (k PublicKey) String() string { return k.Base64() }
 // none of it. Zero: none.
 type PresharedKey [32]byte
 
-const redacted = "[redacted]" // as in package redact
+const redacted = "[redacted]" // as in package conf
 
 func (PresharedKey) String() string { return redacted }
 

@@ -3,8 +3,6 @@ package dataplane
 import (
 	"net/netip"
 	"time"
-
-	"flannel/pkg/mac"
 )
 
 // The kinds of devices and of encapsulations. Both sets are closed: a driver
@@ -116,8 +114,8 @@ func NetworkOf(k Kind) (n Network, isHNS bool) {
 type Overlay struct {
 	Network
 	VNI  uint32
-	Port uint16      // UDP; 0 is Windows' default, 4789
-	MACs [2]mac.Addr // first and last of the pods' MAC addresses; zero: HNS chooses
+	Port uint16 // UDP; 0 is Windows' default, 4789
+	MACs [2]MAC // first and last of the pods' MAC addresses; zero: HNS chooses
 }
 
 // L2Bridge is an HNS network that bridges pods to the underlay.
@@ -146,7 +144,7 @@ type Encap interface {
 // End identifies a tunnel end among those of a device, each of which belongs to one
 // node. One field is set.
 type End struct {
-	MAC mac.Addr  // of a VTEP
+	MAC MAC       // of a VTEP
 	Key PublicKey // of a WireGuard peer
 }
 
@@ -163,7 +161,7 @@ type Direct struct{}
 
 // VTEP is VXLAN. MAC is the destination of the inner packet: the MAC address of the
 // peer's VTEP.
-type VTEP struct{ MAC mac.Addr }
+type VTEP struct{ MAC MAC }
 
 // WireGuardPeer is WireGuard. All paths to a peer through one device have the same
 // WireGuardPeer.

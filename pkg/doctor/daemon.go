@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"flannel/pkg/dataplane"
 	"flannel/pkg/status"
-	"flannel/pkg/status/report"
 )
 
 // daemonChecks returns the checks of what the daemon reports about itself. The columns are the
@@ -251,7 +251,7 @@ func nodesForward(s Snapshot) Finding {
 // other senders scan the port, or use another network's configuration. A few are
 // normal when a node joins, and sends before its lease is known.
 func datagramsFromPeers(s Snapshot) Finding {
-	var f *report.Forwarded
+	var f *dataplane.Forwarded
 	if r := s.Daemon.Value.Report; r != nil {
 		f = r.Forwarded
 	}
@@ -271,7 +271,7 @@ func datagramsFromPeers(s Snapshot) Finding {
 
 // nobodyForges is FL211: what the guard of the pod network has found, and whether it works.
 func nobodyForges(s Snapshot) Finding {
-	var g *report.Guard
+	var g *dataplane.GuardReport
 	if r := s.Daemon.Value.Report; r != nil {
 		g = r.Guard
 	}

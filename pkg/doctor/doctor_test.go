@@ -14,9 +14,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"flannel/internal/test/logtest"
+	"flannel/pkg/dataplane"
 	"flannel/pkg/doctor/ruleset"
 	"flannel/pkg/status"
-	"flannel/pkg/status/report"
 	"flannel/pkg/underlay"
 	"flannel/subnet"
 )
@@ -37,7 +37,7 @@ func healthy() Snapshot {
 	return Snapshot{
 		OS: "linux", At: noon, SubnetFile: "/run/flannel/subnet.env",
 		Env: Known(subnet.Env{V4Network: pfx("10.5.0.0/16"), V4Subnet: pfx("10.5.3.0/24"), MTU: 1450}),
-		Daemon: Known(Answer{Report: &status.Report{Ready: true, Since: noon, Store: "etcd", PeersKnown: true, Guard: &report.Guard{},
+		Daemon: Known(Answer{Report: &status.Report{Ready: true, Since: noon, Store: "etcd", PeersKnown: true, Guard: &dataplane.GuardReport{},
 			Peers: []status.Peer{{Name: "a", State: status.UpToDate, Subnets: []netip.Prefix{pfx("10.5.4.0/24")}, PublicIPs: []netip.Addr{addr("192.168.0.4")}}},
 			Node: &status.Node{Backend: "vxlan", MTU: 1450, SubnetFile: "/run/flannel/subnet.env",
 				Networks: []status.Network{{Network: pfx("10.5.0.0/16"), Subnet: pfx("10.5.3.0/24"), PublicIP: addr("192.168.0.3")}},
@@ -170,38 +170,38 @@ func TestDaemonChecks(t *testing.T) {
 			reportOf(s).Retained = &status.Retained{Count: 3, Cause: "missing-at-start", Until: time.Date(2026, 5, 1, 13, 0, 0, 0, time.UTC)}
 		}},
 		{"FL109", Warn, "7", func(s *Snapshot) {
-			reportOf(s).Forwarded = &report.Forwarded{Dropped: map[string]uint64{"foreign": 7, "malformed": 1}}
+			reportOf(s).Forwarded = &dataplane.Forwarded{Dropped: map[string]uint64{"foreign": 7, "malformed": 1}}
 		}},
 		{"FL109", Warn, "8", func(s *Snapshot) {
-			reportOf(s).Forwarded = &report.Forwarded{Dropped: map[string]uint64{"malformed": 8}}
+			reportOf(s).Forwarded = &dataplane.Forwarded{Dropped: map[string]uint64{"malformed": 8}}
 		}},
-		{"FL109", OK, "9", func(s *Snapshot) { reportOf(s).Forwarded = &report.Forwarded{Received: report.Flow{Packets: 9}} }},
+		{"FL109", OK, "9", func(s *Snapshot) { reportOf(s).Forwarded = &dataplane.Forwarded{Received: dataplane.Flow{Packets: 9}} }},
 		{"FL108", Warn, "", func(s *Snapshot) { reportOf(s).Retained = &status.Retained{Own: true} }},
 
-		{"FL211", Warn, "nf_tables", func(s *Snapshot) { reportOf(s).Guard = &report.Guard{Problem: "no nf_tables"} }},
-		{"FL211", Warn, "192.0.2.7", func(s *Snapshot) { reportOf(s).Guard = &report.Guard{Waiting: "192.0.2.7 sends"} }},
+		{"FL211", Warn, "nf_tables", func(s *Snapshot) { reportOf(s).Guard = &dataplane.GuardReport{Problem: "no nf_tables"} }},
+		{"FL211", Warn, "192.0.2.7", func(s *Snapshot) { reportOf(s).Guard = &dataplane.GuardReport{Waiting: "192.0.2.7 sends"} }},
 		{"FL211", Warn, "5 outsider", func(s *Snapshot) {
-			reportOf(s).Guard = &report.Guard{Packets: map[string]uint64{"outsider": 5, "pod": 0}}
+			reportOf(s).Guard = &dataplane.GuardReport{Packets: map[string]uint64{"outsider": 5, "pod": 0}}
 		}},
 		{"FL211", OK, "", func(s *Snapshot) { // of nodes that joined
-			reportOf(s).Guard = &report.Guard{Packets: map[string]uint64{"outsider": 5}, Joined: map[string]uint64{"outsider": 5}}
+			reportOf(s).Guard = &dataplane.GuardReport{Packets: map[string]uint64{"outsider": 5}, Joined: map[string]uint64{"outsider": 5}}
 		}},
 		{"FL211", Warn, "3 outsider", func(s *Snapshot) {
-			reportOf(s).Guard = &report.Guard{Packets: map[string]uint64{"outsider": 9}, Dropped: map[string]uint64{"outsider": 2}, Joined: map[string]uint64{"outsider": 4}}
+			reportOf(s).Guard = &dataplane.GuardReport{Packets: map[string]uint64{"outsider": 9}, Dropped: map[string]uint64{"outsider": 2}, Joined: map[string]uint64{"outsider": 4}}
 		}},
 		{"FL211", OK, "6 pod", func(s *Snapshot) {
-			reportOf(s).Guard = &report.Guard{Enforce: true, Packets: map[string]uint64{"pod": 9}, Dropped: map[string]uint64{"pod": 6}}
+			reportOf(s).Guard = &dataplane.GuardReport{Enforce: true, Packets: map[string]uint64{"pod": 9}, Dropped: map[string]uint64{"pod": 6}}
 		}},
 		{"FL211", Warn, "6 192.0.2.7", func(s *Snapshot) {
-			reportOf(s).Guard = &report.Guard{Enforce: true, Packets: map[string]uint64{"impostor": 6}, Dropped: map[string]uint64{"impostor": 6}, OfPeer: "10.5.2.7 sends from 192.0.2.7"}
+			reportOf(s).Guard = &dataplane.GuardReport{Enforce: true, Packets: map[string]uint64{"impostor": 6}, Dropped: map[string]uint64{"impostor": 6}, OfPeer: "10.5.2.7 sends from 192.0.2.7"}
 		}},
 		{"FL211", OK, "none 12 outsider", func(s *Snapshot) { // of the audit before
-			reportOf(s).Guard = &report.Guard{Enforce: true, Packets: map[string]uint64{"outsider": 12}, OfPeer: "10.5.2.7 sends from 192.0.2.7"}
+			reportOf(s).Guard = &dataplane.GuardReport{Enforce: true, Packets: map[string]uint64{"outsider": 12}, OfPeer: "10.5.2.7 sends from 192.0.2.7"}
 		}},
 		{"FL211", OK, "when the guard enforced: 5 outsider", func(s *Snapshot) { // when it enforced
-			reportOf(s).Guard = &report.Guard{Packets: map[string]uint64{"outsider": 5}, Dropped: map[string]uint64{"outsider": 5}}
+			reportOf(s).Guard = &dataplane.GuardReport{Packets: map[string]uint64{"outsider": 5}, Dropped: map[string]uint64{"outsider": 5}}
 		}},
-		{"FL211", OK, "", func(s *Snapshot) { reportOf(s).Guard = &report.Guard{Packets: map[string]uint64{"pod": 0}} }},
+		{"FL211", OK, "", func(s *Snapshot) { reportOf(s).Guard = &dataplane.GuardReport{Packets: map[string]uint64{"pod": 0}} }},
 	})
 }
 
@@ -212,7 +212,7 @@ func wireGuarded() Snapshot {
 	r.Node.Backend, r.Node.Devices[1].Name = "wireguard", "flannel-wg"
 	r.Node.MTU, s.Env.Value.MTU = 1420, 1420
 	r.Node.Networks[0].Data = []byte(`{"PublicKey":"x","Port":51820}`)
-	r.Peers[0].Tunnels = []report.Tunnel{{Endpoint: netip.MustParseAddrPort("192.168.0.4:51820"), Handshake: noon, Sent: 7}}
+	r.Peers[0].Tunnels = []dataplane.TunnelReport{{Endpoint: netip.MustParseAddrPort("192.168.0.4:51820"), Handshake: noon, Sent: 7}}
 	s.changeDevice("flannel.1", func(d *Device) { *d = Device{Name: "flannel-wg", Index: 7, Type: "wireguard", MTU: 1420} })
 	return s
 }
@@ -222,7 +222,7 @@ func encrypted() Snapshot {
 	s := healthy()
 	n := reportOf(&s).Node
 	n.Backend, n.Devices = "ipsec", n.Devices[:1]
-	reportOf(&s).Peers[0].Tunnels = []report.Tunnel{{Endpoint: netip.MustParseAddrPort("192.168.0.4:500"), Handshake: time.Now()}}
+	reportOf(&s).Peers[0].Tunnels = []dataplane.TunnelReport{{Endpoint: netip.MustParseAddrPort("192.168.0.4:500"), Handshake: time.Now()}}
 	s.changeDevice("flannel.1", func(d *Device) { *d = Device{Name: "other", Index: 7, Type: "dummy", MTU: 1500} })
 	return s
 }

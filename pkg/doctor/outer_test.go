@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"flannel/internal/test/logtest"
+	"flannel/pkg/dataplane"
 	"flannel/pkg/doctor/ruleset"
 	"flannel/pkg/status"
-	"flannel/pkg/status/report"
 )
 
 // The fix for a rule that drops the tunnel's packets names what to accept. Only
@@ -49,7 +49,7 @@ func TestFirewallsForIPsec(t *testing.T) {
 	inUDP := func(s *Snapshot) { reportOf(s).Node.UDPEncap = true }
 	tunnel := func(endpoint string, handshake time.Time) func(*Snapshot) {
 		return func(s *Snapshot) {
-			reportOf(s).Peers[0].Tunnels = []report.Tunnel{{Endpoint: netip.MustParseAddrPort(endpoint), Handshake: handshake}}
+			reportOf(s).Peers[0].Tunnels = []dataplane.TunnelReport{{Endpoint: netip.MustParseAddrPort(endpoint), Handshake: handshake}}
 		}
 	}
 	noCharon := func(s *Snapshot) {
@@ -80,7 +80,7 @@ func TestFirewallsForIPsec(t *testing.T) {
 	} {
 		s := encrypted()
 		reportOf(&s).Peers = append(reportOf(&s).Peers, status.Peer{Name: "b", State: status.UpToDate, PublicIPs: []netip.Addr{addr("192.168.0.9")},
-			Tunnels: []report.Tunnel{{Endpoint: netip.MustParseAddrPort("192.168.0.9:500"), Handshake: noon}}})
+			Tunnels: []dataplane.TunnelReport{{Endpoint: netip.MustParseAddrPort("192.168.0.9:500"), Handshake: noon}}})
 		c.change(&s)
 		s.rules(":INPUT ACCEPT [0:0]", "-A INPUT "+c.drop+" "+c.from+" -j DROP")
 		if r := find(t, Examine(s), "FL204"); r.Verdict != c.want || !logtest.Names(r.Seen, c.names) || logtest.Names(r.Seen, c.neither) {
@@ -104,7 +104,7 @@ func TestFirewallsForWireGuard(t *testing.T) {
 			for i := range r.Peers {
 				r.Peers[i].PublicIPs, r.Peers[i].Tunnels = []netip.Addr{addr(fmt.Sprintf("192.168.0.%d", i+4)), addr(fmt.Sprintf("fd00::%d", i+4))}, nil
 				if i < len(endpoints) {
-					r.Peers[i].Tunnels = []report.Tunnel{{Endpoint: netip.MustParseAddrPort(endpoints[i])}}
+					r.Peers[i].Tunnels = []dataplane.TunnelReport{{Endpoint: netip.MustParseAddrPort(endpoints[i])}}
 				}
 			}
 			return s

@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"flannel/pkg/encap"
+	"flannel/pkg/dataplane"
 )
 
 // pathCause is what the doctor says about a cause that Path.diagnose finds. The
@@ -54,7 +54,7 @@ var pathCauses = []pathCause{
 			return fmt.Sprintf("packets of %d bytes pass, but not those of %d, the MTU of %s", p.Largest, p.MTU, p.Device)
 		},
 		func(s Snapshot, p Path) string {
-			if least := encap.MinMTU(p.Subnet.Addr().Is6()); p.Largest < least {
+			if least := dataplane.MinMTU(p.Subnet.Addr().Is6()); p.Largest < least {
 				return fmt.Sprintf("Let the network between the nodes carry packets of %d bytes, or more. No smaller MTU helps: pods need %d bytes.",
 					least+p.Overhead, least)
 			}

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"flannel/pkg/encap"
+	"flannel/pkg/dataplane"
 	"flannel/pkg/status"
 	"flannel/pkg/underlay"
 	"flannel/subnet"
@@ -210,13 +210,13 @@ func (s Snapshot) vxlans() []Device {
 func (d Device) overhead() int {
 	switch {
 	case d.Type == "ipip":
-		return encap.IPIP()
+		return dataplane.IPIPOverhead()
 	case d.Type == "wireguard" || strings.HasPrefix(d.Name, "flannel-wg"):
-		return encap.WireGuard()
+		return dataplane.WireGuardOverhead()
 	case d.Type == "tun" || d.Type == "tuntap":
-		return encap.UDP
+		return dataplane.UDPOverhead
 	}
-	return encap.VXLAN(d.OuterIsIPv6)
+	return dataplane.VXLANOverhead(d.OuterIsIPv6)
 }
 
 // hasDevice reports whether a device of the daemon's report has that name.

@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"flannel/internal/test/logtest"
+	"flannel/pkg/dataplane"
 	"flannel/pkg/status"
-	"flannel/pkg/status/report"
 )
 
 func TestWireGuardChecks(t *testing.T) {
@@ -17,7 +17,7 @@ func TestWireGuardChecks(t *testing.T) {
 		{"FL204", Fail, "51820", func(s *Snapshot) { s.rules(":INPUT ACCEPT [0:0]", "-A INPUT -p udp -m udp --dport 51820 -j DROP") }},
 		{"FL204", Skipped, "", func(s *Snapshot) { reportOf(s).Node.Networks[0].Data = []byte(`{"Port":`) }},
 		{"FL209", OK, "", func(*Snapshot) {}},
-		{"FL209", OK, "", func(s *Snapshot) { reportOf(s).Peers[0].Tunnels[0] = report.Tunnel{} }}, // nothing was sent
+		{"FL209", OK, "", func(s *Snapshot) { reportOf(s).Peers[0].Tunnels[0] = dataplane.TunnelReport{} }}, // nothing was sent
 		{"FL209", Undecided, "FL101", func(s *Snapshot) { // the device is missing
 			for i := range reportOf(s).Peers {
 				reportOf(s).Peers[i].Tunnels = nil

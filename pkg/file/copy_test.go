@@ -31,7 +31,7 @@ func TestCopy(t *testing.T) {
 		if isCopy() {
 			t.Errorf("%d bytes: a missing file is a copy", size)
 		}
-		if err := Copy(from, to, 0o755); err != nil || !isCopy() || !Holds(to, text, 0o755) {
+		if err := Copy(from, to, 0o755); err != nil || !isCopy() || !holds(to, text, 0o755) {
 			t.Errorf("%d bytes: %v, or another content or mode", size, err)
 		}
 		for what, other := range map[string][]byte{
@@ -59,7 +59,7 @@ func TestCopy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := Copy(from, to, 0o755); !errors.Is(err, fs.ErrNotExist) || !Holds(to, before, 0o755) {
+	if err := Copy(from, to, 0o755); !errors.Is(err, fs.ErrNotExist) || !holds(to, before, 0o755) {
 		t.Errorf("without a source: %v, or the file was changed", err)
 	}
 }

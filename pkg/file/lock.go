@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"flannel/pkg/reconcile/runner"
+	"flannel/pkg/reconcile"
 )
 
 // Lock takes the exclusive lock on the file at path, and creates the file if it is
@@ -21,7 +21,7 @@ func Lock(ctx context.Context, path string) (unlock func() error, err error) {
 		if unlock != nil {
 			return unlock, nil
 		}
-		if runner.Pause(ctx, pause); ctx.Err() != nil {
+		if reconcile.Pause(ctx, pause); ctx.Err() != nil {
 			return nil, fmt.Errorf("lock %s, which another process holds: %w", path, ctx.Err())
 		}
 	}

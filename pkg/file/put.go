@@ -11,8 +11,8 @@ import (
 	"path/filepath"
 )
 
-// Holds reports whether path is a regular file with this content and mode.
-func Holds(path string, want []byte, mode os.FileMode) bool {
+// holds reports whether path is a regular file with this content and mode.
+func holds(path string, want []byte, mode os.FileMode) bool {
 	info, err := os.Lstat(path)
 	if err != nil || !info.Mode().IsRegular() || !hasMode(info, mode) || info.Size() != int64(len(want)) {
 		return false
@@ -25,7 +25,7 @@ func Holds(path string, want []byte, mode os.FileMode) bool {
 // whether it did. Readers see the old content or the new one, never a part. Put
 // creates the directory if it is missing.
 func Put(to string, want []byte, mode os.FileMode) (changed bool, err error) {
-	if Holds(to, want, mode) {
+	if holds(to, want, mode) {
 		return false, nil
 	}
 	return true, write(to, want, mode, true)

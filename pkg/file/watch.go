@@ -11,7 +11,7 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 
-	"flannel/pkg/reconcile/runner"
+	"flannel/pkg/reconcile"
 )
 
 // pollEvery is the interval of polls while notifications cannot say what happens: a directory
@@ -95,7 +95,7 @@ func (w *watch) run(ctx context.Context, pending *notices) {
 		defer func() { go w.watcher.Close() }() // nothing was written through it; see receive
 	}
 	interval, due := w.every, time.Now() // of polls, and when the next one is
-	r := runner.Runner{
+	r := reconcile.Runner{
 		News:   []<-chan struct{}{pending.wake},
 		Resync: w.everyWatched,
 		Work: func(context.Context) (time.Duration, error) {
@@ -113,7 +113,7 @@ func (w *watch) run(ctx context.Context, pending *notices) {
 			changed := w.poll()
 			justGone := w.justGone(interval < w.every)
 			if notified || newDir || justGone || changed {
-				runner.Notify(w.changed)
+				reconcile.Notify(w.changed)
 			}
 			isDue := !now.Before(due) // not only woken
 			if isDue {
@@ -171,7 +171,7 @@ func (t *notices) receive(events <-chan fsnotify.Event, failures <-chan error, o
 			case ours(e.Name):
 				t.add(e.Name)
 			case e.Has(fsnotify.Create): // the new name of an entry, too
-				runner.Notify(t.wake) // a poll finds out whether a path of ours is a symbolic link to it
+				reconcile.Notify(t.wake) // a poll finds out whether a path of ours is a symbolic link to it
 			}
 		case _, open := <-failures:
 			if !open {
@@ -191,7 +191,7 @@ func (t *notices) add(name string) {
 	} else {
 		t.names[name] = true
 	}
-	runner.Notify(t.wake)
+	reconcile.Notify(t.wake)
 }
 
 func (t *notices) take() (names map[string]bool, lost bool) {

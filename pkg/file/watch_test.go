@@ -16,7 +16,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 
 	"flannel/internal/test/eventually"
-	"flannel/pkg/reconcile/runner"
+	"flannel/pkg/reconcile"
 )
 
 func TestWatch(t *testing.T) {
@@ -255,7 +255,7 @@ func TestDeletedAmongOtherChanges(t *testing.T) {
 				}
 				time.Sleep(5 * time.Millisecond)
 				if busy {
-					runner.Notify(pending.wake)
+					reconcile.Notify(pending.wake)
 				}
 			}
 			if took := last.Sub(began); took < pollEvery/2 || took > 3*pollEvery {

@@ -11,7 +11,7 @@ import (
 // Options are what a writer of the rules needs.
 type Options struct {
 	Log      *slog.Logger
-	Instance string // see package instance
+	Instance string // see cmd/flanneld/instance.go
 	// Resync is the interval of the checks without a notification (--iptables-resync); 0 or less: none.
 	Resync time.Duration
 	// Repaired is called after each repair of one place's rules that another program had changed. May be nil.

@@ -10,7 +10,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/dataplane"
 )
 
 // Cleanup removes every route, nexthop object, IPsec policy, connection of charon and
@@ -23,7 +23,7 @@ import (
 // for any other flanneld the error is errNoNetwork. Cleanup reads everything first and
 // removes nothing if that fails. The error holds what could not be removed, which does
 // not stop the rest.
-func Cleanup(ctx context.Context, opts driver.Options, networks []netip.Prefix, dryRun bool) (removed []string, err error) {
+func Cleanup(ctx context.Context, opts dataplane.Options, networks []netip.Prefix, dryRun bool) (removed []string, err error) {
 	d, err := New(opts)
 	if err != nil {
 		return nil, err
@@ -57,7 +57,7 @@ func (d *Driver) removeRows(l *leaving) {
 	for _, e := range d.nexthops.AllActual() {
 		l.will("remove", "nexthop object %s", e.Key.packedHop)
 	}
-	l.step(func(ctx context.Context) error { return driver.Tables{d.nexthops, d.routes}.Prune(ctx, d.opts) })
+	l.step(func(ctx context.Context) error { return dataplane.Tables{d.nexthops, d.routes}.Prune(ctx, d.opts) })
 }
 
 // errNoNetwork is the error of commands for one of several flannelds on a host.
@@ -96,7 +96,7 @@ func (d *Driver) findOurs(ctx context.Context, networks []netip.Prefix) (tunnels
 		ours.tunnels[l.Attrs().Index] = true
 	}
 	d.scope.Store(ours)
-	return tunnels, driver.Tables{d.nexthops, d.routes}.Refresh(ctx)
+	return tunnels, dataplane.Tables{d.nexthops, d.routes}.Refresh(ctx)
 }
 
 // unused returns those of the other devices with a name and type that flannel gives which

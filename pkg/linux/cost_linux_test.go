@@ -6,8 +6,6 @@ import (
 	"testing"
 
 	"flannel/pkg/dataplane"
-	"flannel/pkg/dataplane/driver"
-	"flannel/pkg/mac"
 )
 
 // benchPaths leads to n peers through a tunnel.
@@ -16,7 +14,7 @@ func benchPaths(n int) []*dataplane.Path {
 	for i := range n {
 		paths = append(paths, &dataplane.Path{
 			Dst: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), 0}), 24),
-			Via: netip.AddrFrom4([4]byte{192, 168, byte(i >> 8), byte(i)}), Device: "flannel.1", Encap: dataplane.VTEP{MAC: mac.Addr{2, 0, 0, 0, byte(i >> 8), byte(i)}},
+			Via: netip.AddrFrom4([4]byte{192, 168, byte(i >> 8), byte(i)}), Device: "flannel.1", Encap: dataplane.VTEP{MAC: dataplane.MAC{2, 0, 0, 0, byte(i >> 8), byte(i)}},
 		})
 	}
 	return paths
@@ -24,7 +22,7 @@ func benchPaths(n int) []*dataplane.Path {
 
 // What it costs to tell the tables of 10,000 paths, and of one that changed.
 func BenchmarkWant(b *testing.B) {
-	d, err := New(driver.Options{Log: slog.New(slog.DiscardHandler)})
+	d, err := New(dataplane.Options{Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -15,8 +15,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"flannel/pkg/dataplane"
-	"flannel/pkg/dataplane/driver"
-	"flannel/pkg/mac"
 	"flannel/pkg/reconcile"
 )
 
@@ -26,15 +24,15 @@ import (
 // devices or wait for the end of a forwarder, and that of ipsecWatch.
 type devices struct {
 	log     *slog.Logger
-	repairs *driver.Repairs
+	repairs *dataplane.Repairs
 	handle  *netlink.Handle // stays open, since the process may run out of file descriptors
 	scope   scopePointer
 	sysctls *sysctls
 
-	desired []dataplane.Device  // of the last Ensure
-	ensured dataplane.Links     // result of the last Ensure
-	macs    map[string]mac.Addr // when first found or last set: the peers know these
-	made    map[string]bool     // names of the tunnel devices of all Ensures
+	desired []dataplane.Device       // of the last Ensure
+	ensured dataplane.Links          // result of the last Ensure
+	macs    map[string]dataplane.MAC // when first found or last set: the peers know these
+	made    map[string]bool          // names of the tunnel devices of all Ensures
 
 	settled   bool // the last Ensure had no error
 	repairing bool // the present Ensure has the devices of the last one, so what differs was changed by somebody else
@@ -44,12 +42,12 @@ type devices struct {
 	strays atomic.Bool // there may be devices of ours that Ensure was not given
 }
 
-func newDevices(opts driver.Options) (*devices, error) {
+func newDevices(opts dataplane.Options) (*devices, error) {
 	handle, err := openHandle()
 	if err != nil {
 		return nil, err
 	}
-	d := &devices{log: opts.Log, repairs: opts.Repairs, handle: handle, sysctls: newSysctls(opts), macs: map[string]mac.Addr{}, made: map[string]bool{}}
+	d := &devices{log: opts.Log, repairs: opts.Repairs, handle: handle, sysctls: newSysctls(opts), macs: map[string]dataplane.MAC{}, made: map[string]bool{}}
 	d.scope.Store(&scope{})
 	d.markDirty()
 	return d, nil
@@ -157,24 +155,24 @@ func (d *devices) underlayOf(t dataplane.Tunnel) (netlink.Link, error) {
 }
 
 // addDevice creates a device. If the kernel does not know its type, the error is a
-// NoModuleError.
+// noModuleError.
 func (d *devices) addDevice(l netlink.Link) error {
 	err := d.handle.LinkAdd(l)
 	if errors.Is(err, unix.EOPNOTSUPP) {
-		return &NoModuleError{Module: l.Type(), err: err}
+		return &noModuleError{Module: l.Type(), err: err}
 	}
 	return err
 }
 
-// NoModuleError is the error of creating a device for which the kernel has no
+// noModuleError is the error of creating a device for which the kernel has no
 // module. The kernel loads modules itself if they are installed.
-type NoModuleError struct {
+type noModuleError struct {
 	Module string // "ipip"
 	text   string // if the usual text does not fit
 	err    error  // of the kernel; nil: text says all
 }
 
-func (e *NoModuleError) Error() string {
+func (e *noModuleError) Error() string {
 	if e.text != "" {
 		return e.text
 	}
@@ -182,10 +180,10 @@ func (e *NoModuleError) Error() string {
 		"if it does not find it, or use another backend (%[2]v)", e.Module, e.err)
 }
 
-func (e *NoModuleError) Unwrap() error { return e.err }
+func (e *noModuleError) Unwrap() error { return e.err }
 
 // Cause is the value of the attribute cause in the log.
-func (e *NoModuleError) Cause() string { return "no-kernel-module" }
+func (e *noModuleError) Cause() string { return "no-kernel-module" }
 
 // linkAfterRepair reads the device again after its repair, and returns it
 // together with the error of the repair.
@@ -208,7 +206,7 @@ func linkOf(l netlink.Link) dataplane.Link {
 	a := l.Attrs()
 	link := dataplane.Link{Index: a.Index, MTU: a.MTU}
 	if len(a.HardwareAddr) == len(link.MAC) {
-		link.MAC = mac.Addr(a.HardwareAddr)
+		link.MAC = dataplane.MAC(a.HardwareAddr)
 	}
 	return link
 }

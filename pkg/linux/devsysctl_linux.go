@@ -7,7 +7,6 @@ import (
 	"strconv"
 
 	"flannel/pkg/dataplane"
-	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/reconcile"
 )
 
@@ -78,14 +77,14 @@ func (s *sysctls) loosenReversePath(device string) error {
 
 // countDirect counts the IPv4 paths through a device of others. The first one makes its
 // parameters be checked.
-func (s *sysctls) countDirect(verb driver.Verb, p *dataplane.Path) {
+func (s *sysctls) countDirect(verb dataplane.Verb, p *dataplane.Path) {
 	switch {
 	case !p.Dst.Addr().Is4():
-	case verb == driver.Want:
+	case verb == dataplane.Want:
 		if s.direct[p.Device]++; s.direct[p.Device] == 1 {
 			s.dirty.Store(true)
 		}
-	case verb == driver.Drop:
+	case verb == dataplane.Drop:
 		s.direct[p.Device]--
 	}
 }

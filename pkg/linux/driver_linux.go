@@ -12,11 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"flannel/pkg/dataplane"
-	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/linux/rtnetlink"
 	"flannel/pkg/reconcile"
-	"flannel/pkg/reconcile/runner"
-	"flannel/pkg/status/report"
 )
 
 // Driver is the Dataplane of the Linux kernel, in the network namespace of the
@@ -27,13 +24,13 @@ type Driver struct {
 	*devices // finding, making and repairing them
 	*rows    // the tables of rtnetlink
 
-	opts    driver.Options
+	opts    dataplane.Options
 	changes chan struct{}
 	watcher *watcher
 	kinds   []kind // by row of kindRows
 	guard   *guarding
 	bridges *formerBridges
-	tables  driver.Tables // those of rows and of all kinds
+	tables  dataplane.Tables // those of rows and of all kinds
 
 	// The state that the tables want.
 	paths []*dataplane.Path
@@ -42,7 +39,7 @@ type Driver struct {
 
 // New opens the kernel's tables and starts to watch them. The caller closes the
 // Driver.
-func New(opts driver.Options) (*Driver, error) {
+func New(opts dataplane.Options) (*Driver, error) {
 	c, err := rtnetlink.Dial(answerTimeout)
 	if err != nil {
 		return nil, err
@@ -52,7 +49,7 @@ func New(opts driver.Options) (*Driver, error) {
 		return nil, errors.Join(err, c.Close())
 	}
 	d := &Driver{opts: opts, devices: devices, rows: newRows(c, &devices.scope, opts.Instance), changes: make(chan struct{}, 1)}
-	notify := func() { runner.Notify(d.changes) }
+	notify := func() { reconcile.Notify(d.changes) }
 	d.kinds = newKinds(host{opts: opts, devices: d.devices, rows: d.rows, notify: notify})
 	d.guard, d.bridges, d.tables = newGuarding(opts, notify), &formerBridges{devices: devices}, d.allTables()
 	if d.watcher, err = watch(d); err != nil {
@@ -63,8 +60,8 @@ func New(opts driver.Options) (*Driver, error) {
 
 // allTables returns all tables in the order in which entries are added. A packet that takes
 // a new route finds the neighbour and the FDB entry, or what its kind has in their place, too.
-func (d *Driver) allTables() driver.Tables {
-	before, after := driver.Tables{d.nexthops, d.fdb, d.neighs}, driver.Tables{d.routes}
+func (d *Driver) allTables() dataplane.Tables {
+	before, after := dataplane.Tables{d.nexthops, d.fdb, d.neighs}, dataplane.Tables{d.routes}
 	for _, k := range d.kinds {
 		first, last := k.tables()
 		before, after = append(before, first...), append(after, last...)
@@ -100,7 +97,7 @@ func (*Driver) AwaitHostAddrs(context.Context) error { return nil }
 func (*Driver) PodsWithoutEndpoint() []string { return nil }
 
 // Traffic implements dataplane.Dataplane.
-func (d *Driver) Traffic() map[netip.Prefix]report.Tunnel {
+func (d *Driver) Traffic() map[netip.Prefix]dataplane.TunnelReport {
 	for _, k := range d.kinds {
 		if t := k.traffic(); len(t) > 0 {
 			return t // a node has one backend
@@ -110,7 +107,7 @@ func (d *Driver) Traffic() map[netip.Prefix]report.Tunnel {
 }
 
 // Forwarded implements dataplane.Dataplane.
-func (d *Driver) Forwarded() *report.Forwarded {
+func (d *Driver) Forwarded() *dataplane.Forwarded {
 	for _, k := range d.kinds {
 		if f := k.forwarded(); f != nil {
 			return f
@@ -140,16 +137,16 @@ func (d *Driver) Apply(ctx context.Context, links dataplane.Links, s dataplane.S
 		err = errors.Join(err, d.enableForwarding(s, pods))
 	}
 	err = errors.Join(err, d.tables.Add(ctx, d.opts))
-	d.fillAll(driver.Want, held)
+	d.fillAll(dataplane.Want, held)
 	if !reconcile.IsUnknown(err) { // otherwise not all entries may be set yet
 		for _, k := range d.kinds {
 			k.start()
 		}
 	}
-	if driver.MayDelete(s, err) {
+	if dataplane.MayDelete(s, err) {
 		err = errors.Join(err, d.tables.Prune(ctx, d.opts), d.each(func(k kind) error { return k.prune(ctx) }), d.pruneStrays(), d.guard.prune(ctx))
 	}
-	refused, err := driver.Attribute(errors.Join(err, unguarded), s.Paths, isPathsFault, d.keys)
+	refused, err := dataplane.AttributeRefusals(errors.Join(err, unguarded), s.Paths, isPathsFault, d.keys)
 	for _, k := range d.kinds {
 		refused = append(refused, k.diverted(s)...)
 	}
@@ -168,13 +165,13 @@ func (d *Driver) holdBack(unguarded error) (held []*dataplane.Path) {
 			held = append(held, p)
 		}
 	}
-	d.fillAll(driver.Drop, held)
+	d.fillAll(dataplane.Drop, held)
 	return held
 }
 
 // fillAll wants or drops the entries of paths that could be translated before.
-func (d *Driver) fillAll(verb driver.Verb, paths []*dataplane.Path) {
-	f := &driver.Filling{Verb: verb}
+func (d *Driver) fillAll(verb dataplane.Verb, paths []*dataplane.Path) {
+	f := &dataplane.Filling{Verb: verb}
 	for _, p := range paths {
 		_ = d.fill(f, p)
 	}
@@ -190,13 +187,13 @@ func isPathsFault(err error) bool {
 
 // keys returns the keys of a path's entries.
 func (d *Driver) keys(p *dataplane.Path) []any {
-	f := driver.Filling{Verb: driver.CollectKeys}
+	f := dataplane.Filling{Verb: dataplane.CollectKeys}
 	_ = d.fill(&f, p) // a path that cannot be translated has no keys
 	return f.Keys
 }
 
 // fill translates a path to entries of the tables.
-func (d *Driver) fill(f *driver.Filling, p *dataplane.Path) error {
+func (d *Driver) fill(f *dataplane.Filling, p *dataplane.Path) error {
 	link, ok := d.links[p.Device]
 	if !ok {
 		return fmt.Errorf("path to %s: device %s does not exist", p.Dst, p.Device)
@@ -226,7 +223,7 @@ func (d *Driver) begin(links dataplane.Links, s dataplane.State) {
 
 // want makes the tables want the paths of s.
 func (d *Driver) want(s dataplane.State) error {
-	err := driver.FillChanges(d.paths, s, d.fill)
+	err := dataplane.FillChanges(d.paths, s, d.fill)
 	d.paths = s.Paths
 	for _, k := range d.kinds {
 		k.want(d.links, s)

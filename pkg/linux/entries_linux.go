@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 
-	"flannel/pkg/mac"
+	"flannel/pkg/dataplane"
 )
 
 // The keys and values of the tables.
@@ -105,7 +105,7 @@ func (k neighKey) String() string { return fmt.Sprintf("%s on link %d", k.IP, k.
 // is the underlay address of the tunnel end with that MAC address.
 type fdbKey struct {
 	Index int
-	MAC   mac.Addr
+	MAC   dataplane.MAC
 }
 
 func (k fdbKey) String() string { return fmt.Sprintf("%s on link %d", k.MAC, k.Index) }

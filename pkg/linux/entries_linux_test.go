@@ -4,7 +4,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/dataplane"
 	"flannel/pkg/reconcile"
 )
 
@@ -33,18 +33,18 @@ func TestSharedHop(t *testing.T) {
 		nexthops: reconcile.NewTable(taker[nexthopKey, struct{}](func(nexthopKey, struct{}) {})),
 		routes:   reconcile.NewTable(taker[routeKey, hop](func(routeKey, hop) {}))}
 	h := hop{Via: netip.MustParseAddr("192.0.2.2"), Index: 2}
-	put := func(verb driver.Verb, dst string) {
-		r.putRoute(&driver.Filling{Verb: verb}, netip.MustParsePrefix(dst), h)
+	put := func(verb dataplane.Verb, dst string) {
+		r.putRoute(&dataplane.Filling{Verb: verb}, netip.MustParsePrefix(dst), h)
 	}
 	for round := range 2 {
 		for _, dst := range []string{"10.5.2.0/24", "10.5.3.0/24", "10.5.4.0/24"} {
-			put(driver.Want, dst)
+			put(dataplane.Want, dst)
 		}
 		for _, dst := range []string{"10.5.3.0/24", "10.5.2.0/24", "10.5.4.0/24"} {
 			if !r.nexthops.Wanted(nexthopKey{packedHop: h.pack()}) {
 				t.Errorf("round %d: not wanted, although %s uses it", round, dst)
 			}
-			put(driver.Drop, dst)
+			put(dataplane.Drop, dst)
 		}
 		if r.nexthops.Len() != 0 || r.routes.Len() != 0 || r.hopUsers.Len() != 0 {
 			t.Errorf("round %d: wanted without routes, %d users", round, r.hopUsers.Len())

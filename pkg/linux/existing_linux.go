@@ -7,7 +7,6 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"flannel/pkg/dataplane"
-	"flannel/pkg/dataplane/driver"
 )
 
 // existing drives devices of the host. A path through one is a route via the
@@ -26,7 +25,7 @@ func (*existing) ensure(_ dataplane.Device, found netlink.Link) (dataplane.Link,
 	return linkOf(found), nil
 }
 
-func (k *existing) fill(f *driver.Filling, p *dataplane.Path, link dataplane.Link) {
+func (k *existing) fill(f *dataplane.Filling, p *dataplane.Path, link dataplane.Link) {
 	k.putRoute(f, p.Dst, hop{Via: p.Via, Index: link.Index})
 	k.sysctls.countDirect(f.Verb, p)
 }

@@ -19,13 +19,12 @@ import (
 	"flannel/internal/test/nstest"
 	"flannel/pkg/dataplane"
 	"flannel/pkg/linux/rtnetlink"
-	"flannel/pkg/mac"
 )
 
 // held is all that the kernel holds of ours.
 type held struct {
 	routes map[routeKey]hop
-	neighs map[neighKey]mac.Addr
+	neighs map[neighKey]dataplane.MAC
 	fdb    map[fdbKey]netip.Addr
 	links  map[string]dataplane.Link
 }
@@ -112,7 +111,7 @@ func (o *observer) drift() {
 	o.must("delete a route", errors.Join(o.routeStore().Delete(o.t.Context(), []routeEntry{{Key: key2, Value: now.routes[key2]}})...))
 	key3 := neighKey{index, netip.MustParseAddr("10.5.3.0")}
 	o.must("delete a neighbour", errors.Join(neighStore{o.conn, nil}.Delete(o.t.Context(), []neighEntry{{Key: key3, Value: now.neighs[key3]}})...))
-	key4 := fdbKey{index, mac.Addr{2, 0, 0, 0, 1, 4}}
+	key4 := fdbKey{index, dataplane.MAC{2, 0, 0, 0, 1, 4}}
 	o.must("delete an FDB entry", errors.Join(fdbStore{o.conn, nil}.Delete(o.t.Context(), []fdbEntry{{Key: key4, Value: now.fdb[key4]}})...))
 	stray := routeEntry{Key: routeKey{netip.MustParsePrefix("10.5.99.0/24"), 0}, Value: hop{Blackhole: true}}
 	o.must("add a route", errors.Join(o.routeStore().Set(o.t.Context(), []routeEntry{stray})...))

@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"flannel/pkg/dataplane"
-	"flannel/pkg/dataplane/driver"
 )
 
 // Found implements Dataplane. It finds paths of flannel, too, which have the same
@@ -19,7 +18,7 @@ func (d *Driver) Found(ctx context.Context, links dataplane.Links, s dataplane.S
 	routes := map[int][]routeEntry{} // by device
 	for _, e := range d.routes.AllActual() {
 		h, dst := e.Value, e.Key.Dst
-		if !h.Unmanaged && !h.Blackhole && e.Key.Metric == defaultMetric(dst.Addr()) && driver.Inside(dst, s.Networks) {
+		if !h.Unmanaged && !h.Blackhole && e.Key.Metric == defaultMetric(dst.Addr()) && dataplane.Inside(dst, s.Networks) {
 			routes[h.Index] = append(routes[h.Index], e)
 		}
 	}
@@ -30,7 +29,7 @@ func (d *Driver) Found(ctx context.Context, links dataplane.Links, s dataplane.S
 			found = append(found, k.found(dev, routes[link.Index], s)...)
 		}
 	}
-	slices.SortFunc(found, driver.Compare)
+	slices.SortFunc(found, dataplane.ComparePaths)
 	return found, nil
 }
 

@@ -11,7 +11,6 @@ import (
 
 	"flannel/internal/test/nstest"
 	"flannel/pkg/dataplane"
-	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/reconcile"
 )
 
@@ -109,7 +108,7 @@ func pathsText(paths []*dataplane.Path) string {
 }
 
 func byDst(paths []*dataplane.Path) []*dataplane.Path {
-	return slices.SortedFunc(slices.Values(paths), driver.Compare)
+	return slices.SortedFunc(slices.Values(paths), dataplane.ComparePaths)
 }
 
 // What is found is what the kernel holds already: to want it writes nothing, and it stays while all else goes.

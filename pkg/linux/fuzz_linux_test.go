@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/dataplane"
 	"flannel/pkg/linux/rtnetlink"
 )
 
@@ -20,7 +20,7 @@ func FuzzNotifications(f *testing.F) {
 	f.Add(uint16(unix.RTM_NEWLINK), append(make([]byte, unix.SizeofIfInfomsg), 14, 0, unix.IFLA_IFNAME, 0, 'f', 'l', 'a', 'n', 'n', 'e', 'l', '.', '1', 0, 0, 0))
 	f.Add(uint16(unix.RTM_NEWADDR), append(make([]byte, unix.SizeofIfAddrmsg), 8, 0, unix.IFA_ADDRESS, 0, 10, 5, 2, 0))
 	f.Add(uint16(unix.RTM_NEWNETCONF), []byte{2, 0, 0, 0, 8, 0, 2, 0, 0, 0, 0, 0})
-	d, err := New(driver.Options{Log: slog.New(slog.DiscardHandler)})
+	d, err := New(dataplane.Options{Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -12,22 +12,20 @@ import (
 	"golang.org/x/sys/unix"
 
 	"flannel/pkg/dataplane"
-	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/linux/guard"
 	"flannel/pkg/linux/rtnetlink"
-	"flannel/pkg/status/report"
 )
 
 // guarding is the guard of the pod network. That it does not work must not disconnect
 // pods: unless it has to enforce, its errors are only logged and in Guarded.
 type guarding struct {
-	opts    driver.Options
+	opts    dataplane.Options
 	table   *guard.Guard // nil: it could not be opened
 	openErr error
 
 	mu    sync.Mutex // of what follows
 	on    bool
-	state report.Guard // without what the kernel counts, and OfPeer
+	state dataplane.GuardReport // without what the kernel counts, and OfPeer
 
 	waiting string // that was logged
 }
@@ -35,7 +33,7 @@ type guarding struct {
 // causeUnguarded is a cause in the log.
 const causeUnguarded = "unguarded"
 
-func newGuarding(opts driver.Options, notify func()) *guarding {
+func newGuarding(opts dataplane.Options, notify func()) *guarding {
 	g := &guarding{opts: opts}
 	g.table, g.openErr = guard.New(opts.Log, opts.Instance, notify)
 	return g
@@ -61,7 +59,7 @@ func (g *guarding) reset() {
 }
 
 // put wants or drops the peer at the end of a path.
-func (g *guarding) put(verb driver.Verb, p *dataplane.Path) {
+func (g *guarding) put(verb dataplane.Verb, p *dataplane.Path) {
 	if g.table != nil {
 		g.table.Put(verb, p)
 	}
@@ -104,7 +102,7 @@ func (g *guarding) apply(ctx context.Context, c *guard.Config, interfaces func()
 
 // record keeps the result for Guarded, and logs what is new.
 func (g *guarding) record(c *guard.Config, err error) {
-	state := report.Guard{}
+	state := dataplane.GuardReport{}
 	last := "" // a packet; whoever sends packets must not decide what is logged
 	if g.table != nil {
 		state.Enforce, state.Waiting, last = g.table.Enforces()
@@ -161,9 +159,9 @@ func (g *guarding) leave(l *leaving) error {
 }
 
 // Guarded implements dataplane.Dataplane.
-func (d *Driver) Guarded() *report.Guard { return d.guard.report() }
+func (d *Driver) Guarded() *dataplane.GuardReport { return d.guard.report() }
 
-func (g *guarding) report() *report.Guard {
+func (g *guarding) report() *dataplane.GuardReport {
 	g.mu.Lock()
 	state, on := g.state, g.on
 	g.mu.Unlock()

@@ -15,8 +15,6 @@ import (
 	"flannel/internal/test/eventually"
 	"flannel/internal/test/nstest"
 	"flannel/pkg/dataplane"
-	"flannel/pkg/encap"
-	"flannel/pkg/status/report"
 )
 
 // guarded returns a machine with a guard and the bridge of its pods.
@@ -99,7 +97,7 @@ func TestGuardTrial(t *testing.T) {
 		m := guarded(t, &dataplane.Guard{Enforce: true, Trial: time.Hour})
 		// What is dropped is counted apart; the counter is there in each mode.
 		drops := func() bool { return strings.Contains(run(t, "nft list table inet flannel-guard"), `name "dropped-`) }
-		state := func() *report.Guard {
+		state := func() *dataplane.GuardReport {
 			t.Helper()
 			g := m.Guarded()
 			if g == nil || g.Problem != "" {
@@ -190,7 +188,7 @@ func inject(t *testing.T, from, to string, source, dest netip.Addr, port uint16)
 	p[0], p[3], p[8], p[9] = 0x45, header+udp+vxlan, 64, unix.IPPROTO_UDP
 	copy(p[12:], source.AsSlice())
 	copy(p[16:], dest.AsSlice())
-	binary.BigEndian.PutUint16(p[10:], encap.Checksum(p[:header]))
+	binary.BigEndian.PutUint16(p[10:], dataplane.Checksum(p[:header]))
 	binary.BigEndian.PutUint16(p[header+2:], port)
 	binary.BigEndian.PutUint16(p[header+4:], udp+vxlan)
 	p = append(p, 8, 0, 0, 0, 0, 0, 1, 0) // VNI 1

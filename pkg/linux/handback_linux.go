@@ -7,7 +7,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/dataplane"
 )
 
 // Handback prepares the node for flannel. It gives the routes the form that
@@ -20,7 +20,7 @@ import (
 // the one that flanneld has started is ended, and its keys stay in the kernel. A route that cannot be rewritten keeps its
 // nexthop object and is in the error, which does not stop the rest. networks are as
 // for Cleanup. The result describes what was done or, with dryRun, would be done.
-func Handback(ctx context.Context, opts driver.Options, networks []netip.Prefix, dryRun bool) (done []string, err error) {
+func Handback(ctx context.Context, opts dataplane.Options, networks []netip.Prefix, dryRun bool) (done []string, err error) {
 	d, err := New(opts)
 	if err != nil {
 		return nil, err

@@ -14,7 +14,6 @@ import (
 
 	"flannel/internal/test/nstest"
 	"flannel/pkg/dataplane"
-	"flannel/pkg/dataplane/driver"
 )
 
 // flannelDeletes deletes a host-gw route as flannel does: destination, gateway and device, by the netlink library.
@@ -101,7 +100,7 @@ func TestNothingIsRemovedUnlessAllIsRead(t *testing.T) {
 			t.Fatal(err)
 		}
 		faults := nstest.NewFaults(t)
-		for name, leave := range map[string]func(context.Context, driver.Options, []netip.Prefix, bool) ([]string, error){"cleanup": Cleanup, "handback": Handback} {
+		for name, leave := range map[string]func(context.Context, dataplane.Options, []netip.Prefix, bool) ([]string, error){"cleanup": Cleanup, "handback": Handback} {
 			want, err := leave(t.Context(), m.opts, m.state.Networks, true)
 			if err != nil || !slices.ContainsFunc(want, func(what string) bool { return strings.HasSuffix(what, " flannel-guard") }) {
 				t.Fatalf("%s (%v): %q", name, err, want)

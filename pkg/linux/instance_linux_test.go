@@ -11,8 +11,6 @@ import (
 
 	"flannel/internal/test/nstest"
 	"flannel/pkg/dataplane"
-	"flannel/pkg/dataplane/driver"
-	"flannel/pkg/mac"
 )
 
 // second is another flanneld on the same machine: its own network, VNI and name, and a peer that is on the same host as one
@@ -21,17 +19,17 @@ func (m *machine) second(vni uint32) *machine {
 	m.t.Helper()
 	name := map[uint32]string{2: "flannel.2", 3: "flannel.3"}[vni]
 	s := &machine{t: m.t}
-	d, err := New(driver.Options{Log: slog.New(slog.NewTextHandler(testWriter{m.t}, nil)), Instance: "b0b0b0b"})
+	d, err := New(dataplane.Options{Log: slog.New(slog.NewTextHandler(testWriter{m.t}, nil)), Instance: "b0b0b0b"})
 	if err != nil {
 		m.t.Fatal(err)
 	}
 	s.Driver = d
 	s.devices = []dataplane.Device{{Name: "eth0", Kind: dataplane.Existing{}},
-		{Name: name, MAC: mac.Addr{2, 0, 0, 0, 0, 9}, Kind: dataplane.VXLAN{VNI: vni, Tunnel: dataplane.Tunnel{MTU: 1450, Parent: "eth0",
+		{Name: name, MAC: dataplane.MAC{2, 0, 0, 0, 0, 9}, Kind: dataplane.VXLAN{VNI: vni, Tunnel: dataplane.Tunnel{MTU: 1450, Parent: "eth0",
 			Local: netip.MustParseAddr("192.168.100.1"), Addr: []netip.Prefix{netip.MustParsePrefix("10.9.1.0/32")}}}}}
 	s.state = dataplane.State{Networks: []netip.Prefix{netip.MustParsePrefix("10.9.0.0/16")}, Blackholes: []netip.Prefix{netip.MustParsePrefix("10.9.1.0/24")},
 		Paths: []*dataplane.Path{
-			{Dst: netip.MustParsePrefix("10.9.2.0/24"), Via: netip.MustParseAddr("192.168.100.2"), Device: name, Encap: dataplane.VTEP{MAC: mac.Addr{2, 0, 0, 0, 2, 2}}},
+			{Dst: netip.MustParsePrefix("10.9.2.0/24"), Via: netip.MustParseAddr("192.168.100.2"), Device: name, Encap: dataplane.VTEP{MAC: dataplane.MAC{2, 0, 0, 0, 2, 2}}},
 			{Dst: netip.MustParsePrefix("10.9.3.0/24"), Via: netip.MustParseAddr("192.168.100.3"), Device: "eth0", Encap: dataplane.Direct{}},
 		}}
 	return s

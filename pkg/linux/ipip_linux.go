@@ -10,7 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"flannel/pkg/dataplane"
-	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/linux/guard"
 	"flannel/pkg/linux/rtnetlink"
 )
@@ -27,7 +26,7 @@ type ipip struct {
 
 func newIPIP(h host) kind { return &ipip{host: h} }
 
-func (k *ipip) fill(f *driver.Filling, p *dataplane.Path, link dataplane.Link) {
+func (k *ipip) fill(f *dataplane.Filling, p *dataplane.Path, link dataplane.Link) {
 	k.putRoute(f, p.Dst, hop{Via: p.Via, Index: link.Index, Onlink: true})
 }
 

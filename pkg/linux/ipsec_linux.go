@@ -11,10 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"flannel/pkg/dataplane"
-	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/linux/guard"
 	"flannel/pkg/reconcile"
-	"flannel/pkg/status/report"
 )
 
 // ipsec drives the encryption of what leaves through the underlay. A path is three
@@ -74,8 +72,8 @@ func newIPsec(h host) kind {
 
 // tables has the policies of a connection before the connection, so that the kernel drops
 // packets until there are keys, instead of sending them unencrypted.
-func (k *ipsec) tables() (before, after driver.Tables) {
-	return nil, driver.Tables{k.policies, k.ikes}
+func (k *ipsec) tables() (before, after dataplane.Tables) {
+	return nil, dataplane.Tables{k.policies, k.ikes}
 }
 
 // relistNetworks makes policies and connections be listed, which are ours by their subnets.
@@ -84,7 +82,7 @@ func (k *ipsec) relistNetworks() {
 	k.ikes.Relist()
 }
 
-func (k *ipsec) fill(f *driver.Filling, p *dataplane.Path, _ dataplane.Link) {
+func (k *ipsec) fill(f *dataplane.Filling, p *dataplane.Path, _ dataplane.Link) {
 	dev := k.filled
 	for _, e := range []struct {
 		key   policyKey
@@ -94,11 +92,11 @@ func (k *ipsec) fill(f *driver.Filling, p *dataplane.Path, _ dataplane.Link) {
 		{policyKey{netlink.XFRM_DIR_IN, p.Dst, dev.Subnet}, policy{Src: p.Via, Dst: dev.Local}},
 		{policyKey{netlink.XFRM_DIR_FWD, p.Dst, dev.Subnet}, policy{Src: p.Via, Dst: dev.Local}},
 	} {
-		driver.Put(f, k.policies, e.key, e.value)
+		dataplane.Put(f, k.policies, e.key, e.value)
 	}
 	k.sysctls.countDirect(f.Verb, p)
 	sum := sha256.Sum256([]byte(dev.Secret))
-	driver.Put(f, k.ikes, ikeKey{dev.Local, p.Via, dev.Subnet, p.Dst},
+	dataplane.Put(f, k.ikes, ikeKey{dev.Local, p.Via, dev.Subnet, p.Dst},
 		ikeConn{id: dev.ID, proposal: dev.Proposal, udpEncap: dev.UDPEncap, secret: [8]byte(sum[:8])})
 }
 
@@ -131,7 +129,7 @@ func (k *ipsec) want(links dataplane.Links, s dataplane.State) {
 func (k *ipsec) found(dev dataplane.Device, _ []routeEntry, s dataplane.State) (found []*dataplane.Path) {
 	want := dev.Kind.(dataplane.IPsec)
 	for _, e := range k.policies.AllActual() {
-		if e.Key.Dir == netlink.XFRM_DIR_OUT && e.Key.Src == want.Subnet && e.Value.Src == want.Local && driver.Inside(e.Key.Dst, s.Networks) {
+		if e.Key.Dir == netlink.XFRM_DIR_OUT && e.Key.Src == want.Subnet && e.Value.Src == want.Local && dataplane.Inside(e.Key.Dst, s.Networks) {
 			found = append(found, &dataplane.Path{Dst: e.Key.Dst, Via: e.Value.Dst, Device: dev.Name, Encap: dataplane.ESP{}})
 		}
 	}
@@ -211,7 +209,7 @@ func (k *ipsec) prune(context.Context) error {
 // leave lets flannel have the policies that it makes, too. flannel starts a charon of its
 // own, so that the one that flanneld has started is ended, and its keys stay in the kernel.
 func (k *ipsec) leave(ctx context.Context, l *leaving) error {
-	own := driver.Tables{k.policies, k.ikes}
+	own := dataplane.Tables{k.policies, k.ikes}
 	if err := own.Refresh(ctx); err != nil {
 		return err
 	}
@@ -250,4 +248,4 @@ func (k *ipsec) close() error {
 	return nil
 }
 
-func (k *ipsec) traffic() map[netip.Prefix]report.Tunnel { return loadTraffic(&k.ike.traffic) }
+func (k *ipsec) traffic() map[netip.Prefix]dataplane.TunnelReport { return loadTraffic(&k.ike.traffic) }

@@ -12,7 +12,6 @@ import (
 
 	"flannel/internal/test/nstest"
 	"flannel/pkg/dataplane"
-	"flannel/pkg/dataplane/driver"
 )
 
 // What a pod sends into the pod network leaves encrypted or not at all, whether there is a peer or not, and what was decrypted
@@ -37,7 +36,7 @@ func TestNothingLeavesUnencrypted(t *testing.T) {
 			m.begin(links, state)
 			m.addNetworkRoutes(t.Context(), state)
 			err := m.want(state)
-			tables := driver.Tables{m.nexthops, m.routes, kindIn[*ipsec](m.Driver).policies}
+			tables := dataplane.Tables{m.nexthops, m.routes, kindIn[*ipsec](m.Driver).policies}
 			if err := errors.Join(err, tables.Add(t.Context(), m.opts), tables.Prune(t.Context(), m.opts)); err != nil {
 				t.Fatal(err)
 			}

@@ -17,7 +17,6 @@ import (
 	"flannel/pkg/dataplane"
 	"flannel/pkg/linux/charon"
 	"flannel/pkg/reconcile"
-	"flannel/pkg/status/report"
 )
 
 // ikeKey identifies a connection of charon.
@@ -95,7 +94,7 @@ type ikeStore struct {
 	others  time.Time          // when that was, if somebody else had started it
 	applied map[ikeKey]ikeConn // loaded in this run, into this charon
 	states  map[ikeKey]*ikeState
-	traffic atomic.Pointer[map[netip.Prefix]report.Tunnel]
+	traffic atomic.Pointer[map[netip.Prefix]dataplane.TunnelReport]
 }
 
 // ikeState is what the store knows about the security associations of a connection.
@@ -236,7 +235,7 @@ func (s *ikeStore) list() (map[ikeKey]ikeConn, error) {
 		byName[sa.Name] = append(byName[sa.Name], sa)
 	}
 	out, applied := map[ikeKey]ikeConn{}, map[ikeKey]ikeConn{}
-	states, traffic := map[ikeKey]*ikeState{}, map[netip.Prefix]report.Tunnel{}
+	states, traffic := map[ikeKey]*ikeState{}, map[netip.Prefix]dataplane.TunnelReport{}
 	scope, hasConn, hasSecret := s.scope.Load(), setOf(names), setOf(secrets)
 	// A connection without its secret, or a secret without its connection, is a part of one
 	// that could not be loaded or unloaded.
@@ -298,8 +297,8 @@ func (s *ikeState) due(key ikeKey) bool {
 
 // trafficOf returns what passed through the security associations of a connection. The
 // latest one has the endpoint and the time of the handshake.
-func trafficOf(key ikeKey, sas []charon.SA) report.Tunnel {
-	t := report.Tunnel{Endpoint: netip.AddrPortFrom(key.Remote, 500)} // of IKE
+func trafficOf(key ikeKey, sas []charon.SA) dataplane.TunnelReport {
+	t := dataplane.TunnelReport{Endpoint: netip.AddrPortFrom(key.Remote, 500)} // of IKE
 	for _, sa := range sas {
 		for _, p := range sa.Pairs {
 			if p.State == "INSTALLED" {

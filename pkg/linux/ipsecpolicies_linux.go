@@ -79,7 +79,7 @@ func (s *xfrmStore) require() error {
 		Reqid: reqID, Aead: &netlink.XfrmStateAlgo{Name: "rfc4106(gcm(aes))", Key: make([]byte, 20), ICVLen: 128}}
 	err := s.handle.XfrmStateAdd(sa)
 	if errors.Is(err, unix.EPROTONOSUPPORT) {
-		return &NoModuleError{Module: "esp4", err: err}
+		return &noModuleError{Module: "esp4", err: err}
 	}
 	if errors.Is(err, unix.EOPNOTSUPP) {
 		return fmt.Errorf("try ESP: %w: the kernel refuses XFRM from this program, as a kernel of 64 bits without XFRM_USER_COMPAT "+
@@ -99,7 +99,7 @@ func (s *xfrmStore) open() error {
 	}
 	h, err := netlink.NewHandle(unix.NETLINK_XFRM)
 	if errors.Is(err, unix.EPROTONOSUPPORT) {
-		return &NoModuleError{Module: "xfrm_user", err: err}
+		return &noModuleError{Module: "xfrm_user", err: err}
 	}
 	if err != nil {
 		return reconcile.Unknown(fmt.Errorf("open a netlink socket for XFRM: %w", err))
@@ -131,7 +131,7 @@ func (s *xfrmStore) readable() (bool, error) {
 		// Without the file (the mount option subset=pid of /proc, a security module), the kernel itself is asked.
 	}
 	err := s.open()
-	if _, missing := errors.AsType[*NoModuleError](err); missing {
+	if _, missing := errors.AsType[*noModuleError](err); missing {
 		return false, nil
 	}
 	return err == nil, err

@@ -95,7 +95,7 @@ func TestIPsecPolicies(t *testing.T) {
 			{nil, false, ""},
 		} {
 			ours, err := s.checkNetwork(c.networks)
-			other, ok := errors.AsType[*OtherPolicyError](err)
+			other, ok := errors.AsType[*otherPolicyError](err)
 			if ours != c.ours || ok != (c.other != "") || ok && other.Subnet.String() != c.other || !ok && err != nil {
 				t.Errorf("%v: ours %t, %v", c.networks, ours, err)
 			}
@@ -118,7 +118,7 @@ func TestIPsecPolicies(t *testing.T) {
 			t.Error(err)
 		}
 		_, err := s.checkNetwork([]netip.Prefix{v4Network})
-		if other, ok := errors.AsType[*OtherPolicyError](err); !ok || other.Subnet != block.Key.Src {
+		if other, ok := errors.AsType[*otherPolicyError](err); !ok || other.Subnet != block.Key.Src {
 			t.Error(err)
 		}
 	})

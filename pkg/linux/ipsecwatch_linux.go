@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"flannel/pkg/linux/rtnetlink"
-	"flannel/pkg/reconcile/runner"
+	"flannel/pkg/reconcile"
 )
 
 // ipsecWatch makes the tables of policies and connections list again when somebody
@@ -39,7 +39,7 @@ func (w *ipsecWatch) start(log *slog.Logger) error {
 	}
 	w.policies, w.stop = s, make(chan struct{})
 	w.done.Go(func() {
-		for runner.Wait(context.Background(), time.Now().Add(pollInterval), w.stop) < 0 {
+		for reconcile.Wait(context.Background(), time.Now().Add(pollInterval), w.stop) < 0 {
 			w.notify()
 		}
 	})

@@ -7,9 +7,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"flannel/pkg/dataplane"
-	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/linux/guard"
-	"flannel/pkg/status/report"
 )
 
 // The methods that the driver calls of a kind, and when:
@@ -38,7 +36,7 @@ type kind interface {
 	ensure(dev dataplane.Device, found netlink.Link) (dataplane.Link, error)
 	// fill translates a path through the link to entries of tables. The entry whose
 	// error is the most useful one for an operator is first.
-	fill(f *driver.Filling, p *dataplane.Path, link dataplane.Link)
+	fill(f *dataplane.Filling, p *dataplane.Path, link dataplane.Link)
 	// found is the inverse of fill: it returns the paths through the device, into the
 	// networks of s, whose entries exist. routes are those of Found through the device.
 	found(dev dataplane.Device, routes []routeEntry, s dataplane.State) []*dataplane.Path
@@ -52,7 +50,7 @@ type kind interface {
 	parameters(device string) []sysctl
 	// tables returns the kind's own tables: those to whose entries routes lead, which are
 	// added before the routes, and those that are added after them.
-	tables() (before, after driver.Tables)
+	tables() (before, after dataplane.Tables)
 	// begin makes the kind fill entries for the devices of the last Ensure from now on. It
 	// reports whether the tables must want nothing at first, because all entries of the kind
 	// depend on what has changed.
@@ -72,16 +70,16 @@ type kind interface {
 	// diverted returns the paths whose packets a route of others leads elsewhere.
 	diverted(s dataplane.State) []dataplane.Refused
 	// traffic is what Dataplane.Traffic returns; nil: nothing.
-	traffic() map[netip.Prefix]report.Tunnel
+	traffic() map[netip.Prefix]dataplane.TunnelReport
 	// forwarded is what Dataplane.Forwarded returns.
-	forwarded() *report.Forwarded
+	forwarded() *dataplane.Forwarded
 	// close ends what the kind has started, and leaves the network as it is.
 	close() error
 }
 
 // host is what kinds are made with.
 type host struct {
-	opts driver.Options
+	opts dataplane.Options
 	*devices
 	*rows
 	notify func() // a pass is due
@@ -104,7 +102,7 @@ func (none) describeOuter(*guard.Config, dataplane.Device) {}
 
 func (none) parameters(string) []sysctl { return nil }
 
-func (none) tables() (before, after driver.Tables) { return nil, nil }
+func (none) tables() (before, after dataplane.Tables) { return nil, nil }
 
 func (none) begin() (reset bool) { return false }
 
@@ -116,6 +114,6 @@ func (none) start() {}
 
 func (none) diverted(dataplane.State) []dataplane.Refused { return nil }
 
-func (none) traffic() map[netip.Prefix]report.Tunnel { return nil }
+func (none) traffic() map[netip.Prefix]dataplane.TunnelReport { return nil }
 
-func (none) forwarded() *report.Forwarded { return nil }
+func (none) forwarded() *dataplane.Forwarded { return nil }

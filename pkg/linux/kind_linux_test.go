@@ -12,14 +12,13 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"flannel/pkg/dataplane"
-	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/linux/guard"
 	"flannel/pkg/reconcile"
 )
 
 // unconnected returns a driver that does not reach the kernel.
 func unconnected(desired ...dataplane.Device) *Driver {
-	opts := driver.Options{Log: slog.New(slog.DiscardHandler)}
+	opts := dataplane.Options{Log: slog.New(slog.DiscardHandler)}
 	h := host{opts: opts, devices: &devices{desired: desired, sysctls: newSysctls(opts)}, notify: func() {}}
 	h.scope.Store(&scope{})
 	h.rows = newRows(nil, &h.scope, "")

@@ -23,10 +23,7 @@ import (
 	"flannel/internal/test/nstest"
 	"flannel/internal/test/nstest/ipshow"
 	"flannel/pkg/dataplane"
-	"flannel/pkg/dataplane/driver"
-	"flannel/pkg/mac"
 	"flannel/pkg/reconcile"
-	"flannel/pkg/reconcile/runner"
 )
 
 // run runs a shell command in the test's namespaces and returns what it printed.
@@ -76,9 +73,9 @@ func newMachine(t *testing.T) *machine {
 	m.restart()
 	m.devices = []dataplane.Device{
 		{Name: "eth0", Kind: dataplane.Existing{}},
-		{Name: "flannel.1", MAC: mac.Addr{2, 0, 0, 0, 0, 1}, Kind: dataplane.VXLAN{VNI: 1, Tunnel: dataplane.Tunnel{MTU: 1450, Parent: "eth0",
+		{Name: "flannel.1", MAC: dataplane.MAC{2, 0, 0, 0, 0, 1}, Kind: dataplane.VXLAN{VNI: 1, Tunnel: dataplane.Tunnel{MTU: 1450, Parent: "eth0",
 			Local: netip.MustParseAddr("192.168.100.1"), Addr: []netip.Prefix{netip.MustParsePrefix("10.5.1.0/32")}}}},
-		{Name: "flannel-v6.1", MAC: mac.Addr{2, 0, 0, 0, 0, 2}, Kind: dataplane.VXLAN{VNI: 1, Tunnel: dataplane.Tunnel{MTU: 1430, Parent: "eth0",
+		{Name: "flannel-v6.1", MAC: dataplane.MAC{2, 0, 0, 0, 0, 2}, Kind: dataplane.VXLAN{VNI: 1, Tunnel: dataplane.Tunnel{MTU: 1430, Parent: "eth0",
 			Local: netip.MustParseAddr("fd00:100::1"), Addr: []netip.Prefix{netip.MustParsePrefix("2001:cafe:42:1::/128")}}}},
 	}
 	m.state = dataplane.State{Networks: []netip.Prefix{v4Network, v6Network}}
@@ -96,10 +93,10 @@ func (m *machine) restart() {
 			m.t.Fatal(err)
 		}
 	}
-	d, err := New(driver.Options{Log: slog.New(slog.NewTextHandler(testWriter{m.t}, nil)), Report: func(_ string, _ int, r reconcile.Result) {
+	d, err := New(dataplane.Options{Log: slog.New(slog.NewTextHandler(testWriter{m.t}, nil)), Report: func(_ string, _ int, r reconcile.Result) {
 		r.Replaced = 0 // these tests count writes
 		m.done = m.done.Plus(r)
-	}, Repairs: driver.NewRepairs(slog.New(slog.NewTextHandler(testWriter{m.t}, nil)), func(what string, n int) { m.repaired[what] += n })})
+	}, Repairs: dataplane.NewRepairs(slog.New(slog.NewTextHandler(testWriter{m.t}, nil)), func(what string, n int) { m.repaired[what] += n })})
 	if err != nil {
 		m.t.Fatal(err)
 	}
@@ -117,7 +114,7 @@ func kindIn[K kind](d *Driver) (found K) {
 }
 
 func peerPaths(i int) []*dataplane.Path {
-	mac := mac.Addr{2, 0, 0, 0, 1, byte(i)}
+	mac := dataplane.MAC{2, 0, 0, 0, 1, byte(i)}
 	return []*dataplane.Path{
 		{Dst: netip.MustParsePrefix(fmt.Sprintf("10.5.%d.0/24", i)), Via: netip.MustParseAddr(fmt.Sprintf("192.168.100.%d", i)), Device: "flannel.1", Encap: dataplane.VTEP{MAC: mac}},
 		{Dst: netip.MustParsePrefix(fmt.Sprintf("2001:cafe:42:%d::/64", i)), Via: netip.MustParseAddr(fmt.Sprintf("fd00:100::%d", i)), Device: "flannel-v6.1", Encap: dataplane.VTEP{MAC: mac}},
@@ -157,7 +154,7 @@ func (m *machine) serve() {
 			case <-m.Changes():
 				if err := m.pass(); err != nil {
 					m.t.Logf("pass: %v", err)
-					time.AfterFunc(20*time.Millisecond, func() { runner.Notify(m.changes) })
+					time.AfterFunc(20*time.Millisecond, func() { reconcile.Notify(m.changes) })
 				}
 			}
 		}
@@ -264,7 +261,7 @@ func TestRestart(t *testing.T) {
 		m.state.Paths = append(m.state.Paths, peerPaths(5)...)
 		changed := peerPaths(4)
 		for _, p := range changed {
-			p.Encap = dataplane.VTEP{MAC: mac.Addr{2, 0, 0, 0, 1, 0x44}}
+			p.Encap = dataplane.VTEP{MAC: dataplane.MAC{2, 0, 0, 0, 1, 0x44}}
 		}
 		m.state.Paths = append(m.state.Paths[:4:4], append(changed, peerPaths(5)...)...)
 		m.mustPass()

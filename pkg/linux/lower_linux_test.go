@@ -8,13 +8,11 @@ import (
 	"testing"
 
 	"flannel/pkg/dataplane"
-	"flannel/pkg/dataplane/driver"
-	"flannel/pkg/mac"
 	"flannel/pkg/reconcile"
 )
 
 func TestLower(t *testing.T) {
-	hw, err := mac.Parse("c6:d2:32:6f:8f:44")
+	hw, err := dataplane.ParseMAC("c6:d2:32:6f:8f:44")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,7 +31,7 @@ func TestLower(t *testing.T) {
 			continue
 		}
 		fmt.Fprintln(&got, "route", e.route, e.hop)
-		if e.mac != (mac.Addr{}) {
+		if e.mac != (dataplane.MAC{}) {
 			fmt.Fprintln(&got, "neighbour", e.neigh, e.mac)
 			fmt.Fprintln(&got, "fdb", e.fdb, e.via)
 		}
@@ -59,23 +57,23 @@ type lowered struct {
 	hop   hop
 	neigh neighKey
 	fdb   fdbKey
-	mac   mac.Addr
+	mac   dataplane.MAC
 	via   netip.Addr
 }
 
 // lower has a driver without a kernel fill its tables.
 func lower(p *dataplane.Path, links dataplane.Links) (e lowered, err error) {
-	h := host{devices: &devices{sysctls: newSysctls(driver.Options{})}, rows: &rows{
+	h := host{devices: &devices{sysctls: newSysctls(dataplane.Options{})}, rows: &rows{
 		nexthops: reconcile.NewTable(taker[nexthopKey, struct{}](func(nexthopKey, struct{}) {})),
 		routes:   reconcile.NewTable(taker[routeKey, hop](func(k routeKey, v hop) { e.route, e.hop = k, v })),
-		neighs:   reconcile.NewTable(taker[neighKey, mac.Addr](func(k neighKey, v mac.Addr) { e.neigh, e.mac = k, v })),
+		neighs:   reconcile.NewTable(taker[neighKey, dataplane.MAC](func(k neighKey, v dataplane.MAC) { e.neigh, e.mac = k, v })),
 		fdb:      reconcile.NewTable(taker[fdbKey, netip.Addr](func(k fdbKey, v netip.Addr) { e.fdb, e.via = k, v })),
 	}}
 	d := &Driver{links: links, devices: h.devices, rows: h.rows, kinds: newKinds(h), guard: &guarding{}}
-	if err := d.fill(&driver.Filling{}, p); err != nil {
+	if err := d.fill(&dataplane.Filling{}, p); err != nil {
 		return e, err
 	}
-	for _, t := range (driver.Tables{d.routes, d.neighs, d.fdb}) {
+	for _, t := range (dataplane.Tables{d.routes, d.neighs, d.fdb}) {
 		if _, err := t.Add(context.Background()); err != nil {
 			return e, err
 		}

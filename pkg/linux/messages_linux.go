@@ -6,8 +6,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"flannel/pkg/dataplane"
 	"flannel/pkg/linux/rtnetlink"
-	"flannel/pkg/mac"
 )
 
 // This file writes and parses the messages of rtnetlink(7) for routes, nexthop
@@ -74,7 +74,7 @@ func writeNexthop(m rtnetlink.Message, kind, flags uint16, id uint32, h hop) rtn
 // writeNeigh appends a permanent neighbour (fam is the family of a) or, for
 // unix.AF_BRIDGE, a permanent FDB entry (a is the underlay address of the tunnel
 // end with the MAC address).
-func writeNeigh(m rtnetlink.Message, kind, flags uint16, fam uint8, index int, a netip.Addr, mac mac.Addr) rtnetlink.Message {
+func writeNeigh(m rtnetlink.Message, kind, flags uint16, fam uint8, index int, a netip.Addr, mac dataplane.MAC) rtnetlink.Message {
 	body := make([]byte, lenNdmsg)
 	body[0] = fam
 	binary.NativeEndian.PutUint32(body[4:], uint32(index))
@@ -160,7 +160,7 @@ type kernelNeigh struct {
 	index     int
 	permanent bool
 	ip        netip.Addr
-	mac       mac.Addr
+	mac       dataplane.MAC
 }
 
 // parseNeigh parses a neighbour or an FDB entry. ok is false for proxies and for
@@ -181,7 +181,7 @@ func parseNeigh(b []byte) (n kernelNeigh, ok bool, err error) {
 			if len(value) != len(n.mac) {
 				return n, false, nil
 			}
-			n.mac = mac.Addr(value)
+			n.mac = dataplane.MAC(value)
 		}
 	}
 	return n, ok, nil

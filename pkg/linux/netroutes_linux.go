@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"flannel/pkg/dataplane"
-	"flannel/pkg/dataplane/driver"
 )
 
 // Routes that belong to no peer: to the whole pod network, or to this node's own part of
@@ -46,7 +45,7 @@ func (d *Driver) addNetworkRoutes(ctx context.Context, s dataplane.State) {
 	}
 	d.rows.network = want
 	// What fails is tried again by the pass, after the peers, and the pass returns the error.
-	_ = driver.Tables{d.nexthops, d.routes}.Add(ctx, d.opts)
+	_ = dataplane.Tables{d.nexthops, d.routes}.Add(ctx, d.opts)
 }
 
 func (d *Driver) networkRoutesOf(s dataplane.State) map[routeKey]hop {

@@ -7,7 +7,6 @@ import (
 
 	"flannel/internal/test/nstest"
 	"flannel/pkg/dataplane"
-	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/reconcile"
 )
 
@@ -115,7 +114,7 @@ func TestWireGuardBesideHostsOfTheNetwork(t *testing.T) {
 		if out := run(t, "ip route show 10.5.1.0/24"); !strings.Contains(out, "blackhole") {
 			t.Errorf("with --ip-blackhole-route, and without a route to the network: %s", out)
 		}
-		if _, err := Cleanup(t.Context(), driver.Options{Log: m.opts.Log}, m.state.Networks, false); err != nil {
+		if _, err := Cleanup(t.Context(), dataplane.Options{Log: m.opts.Log}, m.state.Networks, false); err != nil {
 			t.Error(err)
 		}
 		m.wantWG(t, "after the cleanup", "")

@@ -9,7 +9,7 @@ import (
 
 	"flannel/internal/test/nstest"
 	"flannel/pkg/linux/rtnetlink"
-	"flannel/pkg/reconcile/runner"
+	"flannel/pkg/reconcile"
 )
 
 // The kernel notifies of a deleted nexthop object before it removes the routes, which takes milliseconds if there are
@@ -42,7 +42,7 @@ func TestListAfterNexthopNotification(t *testing.T) {
 		watch, err := rtnetlink.Listen(rtnetlink.Notifications{Protocol: unix.NETLINK_ROUTE, Groups: []int{unix.RTNLGRP_NEXTHOP},
 			Each: func(h rtnetlink.Header, _ []byte) error {
 				if h.Kind == unix.RTM_DELNEXTHOP {
-					runner.Notify(notified)
+					reconcile.Notify(notified)
 				}
 				return nil
 			},

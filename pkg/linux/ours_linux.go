@@ -9,7 +9,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"flannel/pkg/dataplane"
-	"flannel/pkg/dataplane/driver"
 )
 
 // lastMetric makes routes for what no other route takes lose against the route of the
@@ -67,7 +66,7 @@ func (s *scope) owns(r kernelRoute) bool {
 	if s.tunnels[r.hop.Index] && r.hop == (hop{Index: r.hop.Index}) && slices.Contains(s.networks, r.key.Dst) {
 		return true
 	}
-	return !s.unrouted && (r.hop.Via.IsValid() || r.hop.Blackhole) && driver.Inside(r.key.Dst, s.networks)
+	return !s.unrouted && (r.hop.Via.IsValid() || r.hop.Blackhole) && dataplane.Inside(r.key.Dst, s.networks)
 }
 
 // has reports whether p is in a network that this node is, or was, in.
@@ -114,7 +113,7 @@ func (d *devices) addresses(l netlink.Link) (addrs []netip.Addr, err error) {
 	return addrs, nil
 }
 
-// checkNetwork returns an OtherNetworkError if an existing device, which has not been
+// checkNetwork returns an otherNetworkError if an existing device, which has not been
 // ours in this run, only has addresses outside of the node's networks. It is for
 // devices whose names do not tell networks apart.
 func (d *devices) checkNetwork(dev dataplane.Device, found netlink.Link) error {
@@ -130,26 +129,26 @@ func (d *devices) checkNetwork(dev dataplane.Device, found netlink.Link) error {
 			return nil
 		}
 	}
-	return &OtherNetworkError{Device: dev.Name, Addr: addrs[0], Networks: dev.Networks}
+	return &otherNetworkError{Device: dev.Name, Addr: addrs[0], Networks: dev.Networks}
 }
 
-// OtherNetworkError is the error of a device that belongs to another flanneld of the
+// otherNetworkError is the error of a device that belongs to another flanneld of the
 // host. The two would undo each other's changes.
-type OtherNetworkError struct {
+type otherNetworkError struct {
 	Device   string
 	Addr     netip.Addr     // of the device
 	Networks []netip.Prefix // of this flanneld
 }
 
-func (e *OtherNetworkError) Error() string {
+func (e *otherNetworkError) Error() string {
 	return fmt.Sprintf("it belongs to another network: its address %s is not in %v, and of several networks on one host, only one can have this device; "+
 		"use another backend here (with udp, another Backend.Port is enough), or if no other flanneld uses the device: ip link del %s", e.Addr, e.Networks, e.Device)
 }
 
 // Cause is the value of the attribute cause in the log.
-func (*OtherNetworkError) Cause() string { return "device-of-another-network" }
+func (*otherNetworkError) Cause() string { return "device-of-another-network" }
 
-// checkNetwork returns an OtherPolicyError if the kernel has policies of flannel's form
+// checkNetwork returns an otherPolicyError if the kernel has policies of flannel's form
 // outside of the node's networks. They belong to another flanneld of the host, with
 // which this one would share the security associations to each node. ours says that
 // there are policies within the networks, too, which have been ours before. charon
@@ -164,32 +163,32 @@ func (s *xfrmStore) checkNetwork(networks []netip.Prefix) (ours bool, err error)
 	}
 	for _, p := range all {
 		key, value, ok := parsePolicy(p)
-		inside := func(p netip.Prefix) bool { return driver.Inside(p, networks) }
+		inside := func(p netip.Prefix) bool { return dataplane.Inside(p, networks) }
 		switch {
 		case !ok || p.Priority != value.Priority:
 		case inside(key.Src) && inside(key.Dst):
 			ours = true
 		case !inside(key.Src) && !inside(key.Dst):
-			err = &OtherPolicyError{Policy: key.String(), Subnet: key.Src, Networks: networks}
+			err = &otherPolicyError{Policy: key.String(), Subnet: key.Src, Networks: networks}
 			if key.Dir != netlink.XFRM_DIR_OUT {
-				err = &OtherPolicyError{Policy: key.String(), Subnet: key.Dst, Networks: networks}
+				err = &otherPolicyError{Policy: key.String(), Subnet: key.Dst, Networks: networks}
 			}
 		}
 	}
 	return ours, err
 }
 
-// OtherPolicyError is the error of policies that belong to another flanneld of the host.
-type OtherPolicyError struct {
+// otherPolicyError is the error of policies that belong to another flanneld of the host.
+type otherPolicyError struct {
 	Policy   string         // one of them
 	Subnet   netip.Prefix   // of this node, in the other network
 	Networks []netip.Prefix // of this flanneld
 }
 
-func (e *OtherPolicyError) Error() string {
+func (e *otherPolicyError) Error() string {
 	return fmt.Sprintf("IPsec of this host belongs to another network: the policy %q is not in %v, and of several networks on one host, only one can use ipsec; "+
 		"use another backend here, or if no other flanneld uses it: ip xfrm policy deleteall src %[3]s; ip xfrm policy deleteall dst %[3]s", e.Policy, e.Networks, e.Subnet)
 }
 
 // Cause is the value of the attribute cause in the log.
-func (*OtherPolicyError) Cause() string { return "ipsec-of-another-network" }
+func (*otherPolicyError) Cause() string { return "ipsec-of-another-network" }

@@ -14,7 +14,6 @@ import (
 	"flannel/internal/test/logtest"
 	"flannel/internal/test/nstest"
 	"flannel/pkg/dataplane"
-	"flannel/pkg/mac"
 )
 
 // peersRoute is a peer on the link, without a tunnel.
@@ -82,10 +81,10 @@ func TestReaddress(t *testing.T) {
 		m.mustPass()
 		before := run(t, show)
 		for _, step := range []struct {
-			mac       mac.Addr
+			mac       dataplane.MAC
 			readdress bool
 			want      string
-		}{{mac.Addr{2, 0, 0, 0, 9, 1}, false, "02:00:00:00:00:01"}, {mac.Addr{2, 0, 0, 0, 9, 2}, true, "02:00:00:00:09:02"}, {mac.Addr{2, 0, 0, 0, 9, 3}, true, "02:00:00:00:09:03"}} {
+		}{{dataplane.MAC{2, 0, 0, 0, 9, 1}, false, "02:00:00:00:00:01"}, {dataplane.MAC{2, 0, 0, 0, 9, 2}, true, "02:00:00:00:09:02"}, {dataplane.MAC{2, 0, 0, 0, 9, 3}, true, "02:00:00:00:09:03"}} {
 			m.devices = slices.Clone(m.devices)
 			m.devices[1].MAC, m.devices[1].Readdress = step.mac, step.readdress
 			var log logtest.Log
@@ -126,7 +125,7 @@ func TestRestoredMACAfterAnotherError(t *testing.T) {
 			t.Errorf("the log is\n%s", &log)
 		}
 		m.devices = slices.Clone(m.devices)
-		m.devices[1].MAC, m.devices[1].Readdress = mac.Addr{2, 0, 0, 0, 9, 1}, true
+		m.devices[1].MAC, m.devices[1].Readdress = dataplane.MAC{2, 0, 0, 0, 9, 1}, true
 		if m.pass() == nil || log.Count("cause=mac-changed", "device=flannel.1") != 1 {
 			t.Errorf("the log is\n%s", &log)
 		}
@@ -146,7 +145,7 @@ func dsts(refused []dataplane.Refused) (all []string) {
 func TestNoModule(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		m := newMachine(t)
-		missing := (*NoModuleError)(nil)
+		missing := (*noModuleError)(nil)
 		err := m.addDevice(&netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Name: "x"}, LinkType: "nosuchkind"})
 		if !errors.As(err, &missing) || missing.Module != "nosuchkind" || !errors.Is(err, unix.EOPNOTSUPP) {
 			t.Errorf("%v", err)
@@ -164,7 +163,7 @@ func TestNoModuleForIPsec(t *testing.T) {
 		for _, module := range []string{"xfrm_user", "esp4"} {
 			faults.Fail(1, unix.EPROTONOSUPPORT) // socket; with a socket, the first request
 			err := s.require()
-			missing, ok := errors.AsType[*NoModuleError](err)
+			missing, ok := errors.AsType[*noModuleError](err)
 			if !ok || missing.Module != module || missing.Cause() != "no-kernel-module" || !strings.Contains(err.Error(), "modprobe "+module) {
 				t.Errorf("%s: %v", module, err)
 			}

@@ -11,7 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"flannel/pkg/dataplane"
-	"flannel/pkg/mac"
 )
 
 // repairTunnel sets the properties that tunnel devices of all kinds have, as far
@@ -68,7 +67,7 @@ func (d *devices) restoreMAC(dev dataplane.Device, l netlink.Link) error {
 		}
 		d.logDevice(text, "cause", cause, "device", dev.Name, "from", have, "to", want)
 	}
-	if want != (mac.Addr{}) {
+	if want != (dataplane.MAC{}) {
 		d.macs[dev.Name] = want
 	}
 	return nil

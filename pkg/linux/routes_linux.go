@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/dataplane"
 	"flannel/pkg/linux/rtnetlink"
 	"flannel/pkg/reconcile"
 )
@@ -77,7 +77,7 @@ func (s routeStore) list(fam uint8, out map[routeKey]hop) error {
 	reset()
 	return s.read(fam, reset, func(r kernelRoute) {
 		if !scope.owns(r) {
-			if driver.Inside(r.key.Dst, scope.networks) {
+			if dataplane.Inside(r.key.Dst, scope.networks) {
 				s.foreign[r.key] = r.hop
 			}
 			return

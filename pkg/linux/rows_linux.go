@@ -5,9 +5,8 @@ import (
 	"sync/atomic"
 
 	"flannel/pkg/compact"
-	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/dataplane"
 	"flannel/pkg/linux/rtnetlink"
-	"flannel/pkg/mac"
 	"flannel/pkg/reconcile"
 )
 
@@ -19,7 +18,7 @@ type rows struct {
 	store    *nexthopStore
 	nexthops *reconcile.Table[nexthopKey, struct{}]
 	routes   *reconcile.Table[routeKey, hop]
-	neighs   *reconcile.Table[neighKey, mac.Addr]
+	neighs   *reconcile.Table[neighKey, dataplane.MAC]
 	fdb      *reconcile.Table[fdbKey, netip.Addr]
 
 	hopUsers  compact.Map[packedHop, int] // number of wanted routes through a hop beyond the first; no entry: 0
@@ -35,7 +34,7 @@ func newRows(c *rtnetlink.Conn, scope *scopePointer, instance string) *rows {
 		conn: c, store: store, foreign: routes.foreign,
 		nexthops: reconcile.NewTable[nexthopKey, struct{}](store),
 		routes:   reconcile.NewTable[routeKey, hop](routes),
-		neighs:   reconcile.NewTable[neighKey, mac.Addr](neighStore{c, scope}),
+		neighs:   reconcile.NewTable[neighKey, dataplane.MAC](neighStore{c, scope}),
 		fdb:      reconcile.NewTable[fdbKey, netip.Addr](fdbStore{c, scope}),
 	}
 	store.lost = r.routes.Relist
@@ -44,18 +43,18 @@ func newRows(c *rtnetlink.Conn, scope *scopePointer, instance string) *rows {
 
 // putRoute puts a route into its table. It also puts the nexthop object, unless
 // another wanted route uses it.
-func (r *rows) putRoute(f *driver.Filling, dst netip.Prefix, h hop) {
-	driver.Put(f, r.routes, routeKey{dst, defaultMetric(dst.Addr())}, h)
+func (r *rows) putRoute(f *dataplane.Filling, dst netip.Prefix, h hop) {
+	dataplane.Put(f, r.routes, routeKey{dst, defaultMetric(dst.Addr())}, h)
 	key := nexthopKey{packedHop: h.pack()}
 	switch others, _ := r.hopUsers.Get(key.packedHop); {
-	case f.Verb == driver.Want && r.nexthops.Wanted(key):
+	case f.Verb == dataplane.Want && r.nexthops.Wanted(key):
 		r.hopUsers.Set(key.packedHop, others+1)
-	case f.Verb == driver.Drop && others > 1:
+	case f.Verb == dataplane.Drop && others > 1:
 		r.hopUsers.Set(key.packedHop, others-1)
-	case f.Verb == driver.Drop && others == 1:
+	case f.Verb == dataplane.Drop && others == 1:
 		r.hopUsers.Delete(key.packedHop)
 	default:
-		driver.Put(f, r.nexthops, key, struct{}{})
+		dataplane.Put(f, r.nexthops, key, struct{}{})
 	}
 }
 

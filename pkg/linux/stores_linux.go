@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"flannel/pkg/dataplane"
 	"flannel/pkg/linux/rtnetlink"
-	"flannel/pkg/mac"
 	"flannel/pkg/reconcile"
 )
 
@@ -22,7 +22,7 @@ import (
 type scopePointer = atomic.Pointer[scope]
 
 type (
-	neighEntry = reconcile.Entry[neighKey, mac.Addr]
+	neighEntry = reconcile.Entry[neighKey, dataplane.MAC]
 	fdbEntry   = reconcile.Entry[fdbKey, netip.Addr]
 )
 
@@ -37,8 +37,8 @@ type neighStore struct {
 
 func (neighStore) Name() string { return "neighbours" }
 
-func (s neighStore) List(context.Context) (map[neighKey]mac.Addr, error) {
-	out := map[neighKey]mac.Addr{}
+func (s neighStore) List(context.Context) (map[neighKey]dataplane.MAC, error) {
+	out := map[neighKey]dataplane.MAC{}
 	scope := s.scope.Load()
 	if len(scope.tunnels) == 0 {
 		return out, nil

@@ -14,7 +14,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"flannel/pkg/dataplane"
-	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/linux/rtnetlink"
 	"flannel/pkg/reconcile"
 )
@@ -23,14 +22,14 @@ import (
 // ones, which the watcher uses, too.
 type sysctls struct {
 	log     *slog.Logger
-	repairs *driver.Repairs
+	repairs *dataplane.Repairs
 	right   map[string]bool // that had the right value since the start, by path
 	direct  map[string]int  // number of wanted IPv4 paths through devices of others
 	dirty   atomic.Bool     // parameters of the host or of devices of others may differ from what is needed
 	blocked atomic.Bool     // the last check had an error
 }
 
-func newSysctls(opts driver.Options) *sysctls {
+func newSysctls(opts dataplane.Options) *sysctls {
 	s := &sysctls{log: opts.Log, repairs: opts.Repairs, right: map[string]bool{}, direct: map[string]int{}}
 	s.dirty.Store(true)
 	return s

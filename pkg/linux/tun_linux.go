@@ -11,11 +11,9 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"flannel/pkg/dataplane"
-	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/linux/guard"
 	"flannel/pkg/linux/udptunnel"
 	"flannel/pkg/reconcile"
-	"flannel/pkg/status/report"
 )
 
 // tun drives TUN devices, whose packets a udptunnel.Tunnel in this process forwards.
@@ -46,11 +44,11 @@ func newTUN(h host) kind {
 
 // tables has the datagrams before the routes, so that a packet that takes a new route finds
 // its receiver.
-func (k *tun) tables() (before, after driver.Tables) { return driver.Tables{k.datagrams}, nil }
+func (k *tun) tables() (before, after dataplane.Tables) { return dataplane.Tables{k.datagrams}, nil }
 
-func (k *tun) fill(f *driver.Filling, p *dataplane.Path, _ dataplane.Link) {
+func (k *tun) fill(f *dataplane.Filling, p *dataplane.Path, _ dataplane.Link) {
 	dev, _ := k.device(p.Device).Kind.(dataplane.TUN)
-	driver.Put(f, k.datagrams, p.Dst, netip.AddrPortFrom(p.Via, dev.Port))
+	dataplane.Put(f, k.datagrams, p.Dst, netip.AddrPortFrom(p.Via, dev.Port))
 }
 
 func (*tun) networkRoutes(want map[routeKey]hop, _ dataplane.Device, link dataplane.Link, s dataplane.State) {
@@ -226,7 +224,7 @@ func (k *tun) diverted(s dataplane.State) (found []dataplane.Refused) {
 	return found
 }
 
-func (k *tun) forwarded() *report.Forwarded {
+func (k *tun) forwarded() *dataplane.Forwarded {
 	if !k.diverting.Load() { // there was no forwarder yet
 		return nil
 	}

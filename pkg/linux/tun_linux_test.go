@@ -13,7 +13,6 @@ import (
 	"flannel/internal/test/logtest"
 	"flannel/internal/test/nstest"
 	"flannel/pkg/dataplane"
-	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/linux/udptunnel"
 	"flannel/pkg/reconcile"
 )
@@ -203,7 +202,7 @@ func TestTUNAndOthers(t *testing.T) {
 func TestTUNCleanupAndHandback(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		m := newUDPMachine(t, 2)
-		opts := driver.Options{Log: slog.New(slog.DiscardHandler)}
+		opts := dataplane.Options{Log: slog.New(slog.DiscardHandler)}
 		left := func() string {
 			return run(t, "ip -br link show type tun; ip route show root 10.5.0.0/16; ip nexthop show proto 70")
 		}
@@ -246,7 +245,7 @@ func TestTUNDevicesOfOthers(t *testing.T) {
 		m.Driver = nil
 		// wireguard-go forwards without flanneld.
 		run(t, "ip tuntap add flannel-wg mode tun; ip addr add 10.5.1.6/32 dev flannel-wg")
-		if done, err := Handback(t.Context(), driver.Options{Log: slog.New(slog.DiscardHandler)}, []netip.Prefix{v4Network}, false); err != nil || strings.Contains(strings.Join(done, "\n"), "flannel-wg") {
+		if done, err := Handback(t.Context(), dataplane.Options{Log: slog.New(slog.DiscardHandler)}, []netip.Prefix{v4Network}, false); err != nil || strings.Contains(strings.Join(done, "\n"), "flannel-wg") {
 			t.Errorf("handback did %q, %v", done, err)
 		}
 		m.restart()

@@ -11,7 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"flannel/pkg/dataplane"
-	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/linux/guard"
 	"flannel/pkg/linux/rtnetlink"
 	"flannel/pkg/reconcile"
@@ -35,12 +34,12 @@ type vxlan struct {
 
 func newVXLAN(h host) kind { return &vxlan{host: h} }
 
-func (k *vxlan) fill(f *driver.Filling, p *dataplane.Path, link dataplane.Link) {
+func (k *vxlan) fill(f *dataplane.Filling, p *dataplane.Path, link dataplane.Link) {
 	end := p.Encap.(dataplane.VTEP).MAC
 	gateway := p.Dst.Addr()
 	k.putRoute(f, p.Dst, hop{Via: gateway, Index: link.Index, Onlink: true})
-	driver.Put(f, k.fdb, fdbKey{link.Index, end}, p.Via)
-	driver.Put(f, k.neighs, neighKey{link.Index, gateway}, end)
+	dataplane.Put(f, k.fdb, fdbKey{link.Index, end}, p.Via)
+	dataplane.Put(f, k.neighs, neighKey{link.Index, gateway}, end)
 }
 
 func (k *vxlan) found(dev dataplane.Device, routes []routeEntry, _ dataplane.State) []*dataplane.Path {

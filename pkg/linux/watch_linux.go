@@ -9,10 +9,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/dataplane"
 	"flannel/pkg/linux/rtnetlink"
-	"flannel/pkg/mac"
-	"flannel/pkg/reconcile/runner"
+	"flannel/pkg/reconcile"
 )
 
 // watcher receives the kernel's notifications in a goroutine.
@@ -46,7 +45,7 @@ type linkState struct {
 	name string
 	up   bool
 	mtu  uint32
-	mac  mac.Addr
+	mac  dataplane.MAC
 	data string // a tunnel's own properties, such as its local address
 }
 
@@ -103,7 +102,7 @@ func (w *watcher) lost(err error) {
 		w.d.opts.Log.Warn("lost notifications of the kernel, listing its tables again", "cause", causeNotificationsLost, "error", err)
 	}
 	w.d.QueueResync()
-	runner.Notify(w.d.changes)
+	reconcile.Notify(w.d.changes)
 }
 
 // Causes in the log.
@@ -134,7 +133,7 @@ func (w *watcher) handle(h rtnetlink.Header, body []byte) error {
 		return fmt.Errorf("read notification %d: %w", h.Kind, err)
 	}
 	if drift {
-		runner.Notify(w.d.changes)
+		reconcile.Notify(w.d.changes)
 	}
 	return nil
 }
@@ -150,7 +149,7 @@ func (w *watcher) route(h rtnetlink.Header, body []byte) (drift bool, err error)
 	r.hop = w.d.store.resolve(r)
 	scope := w.d.scope.Load()
 	if !scope.owns(r) && !w.d.routes.Wanted(r.key) {
-		if w.d.diverting.Load() && driver.Inside(r.key.Dst, scope.networks) {
+		if w.d.diverting.Load() && dataplane.Inside(r.key.Dst, scope.networks) {
 			w.d.routes.Relist()
 			return true, nil
 		}
@@ -225,7 +224,7 @@ func (w *watcher) link(present bool, body []byte) (drift bool, err error) {
 			state.mtu = rtnetlink.Number(value)
 		case unix.IFLA_ADDRESS:
 			if len(value) == len(state.mac) {
-				state.mac = mac.Addr(value)
+				state.mac = dataplane.MAC(value)
 			}
 		case unix.IFLA_LINKINFO:
 			state.data = tunnelData(value)

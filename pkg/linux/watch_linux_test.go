@@ -11,7 +11,7 @@ import (
 
 	"flannel/internal/test/logtest"
 	"flannel/internal/test/nstest"
-	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/dataplane"
 	"flannel/pkg/linux/rtnetlink"
 )
 
@@ -19,7 +19,7 @@ import (
 func TestCloseIsPrompt(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		for range 20 {
-			d, err := New(driver.Options{Log: slog.New(slog.DiscardHandler)})
+			d, err := New(dataplane.Options{Log: slog.New(slog.DiscardHandler)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -105,7 +105,7 @@ func TestOtherNeighboursAreIgnored(t *testing.T) {
 func TestNoFilter(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		log := &logtest.Log{}
-		d, err := New(driver.Options{Log: log.Logger()})
+		d, err := New(dataplane.Options{Log: log.Logger()})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"time"
 
-	"flannel/pkg/reconcile/runner"
+	"flannel/pkg/reconcile"
 )
 
 // userspaceWireGuard is a program that implements WireGuard with a TUN device.
@@ -19,7 +19,7 @@ const userspaceWireGuard = "wireguard-go"
 
 // errNoWireGuard is the error of a machine that has WireGuard neither in its kernel nor
 // as a program.
-var errNoWireGuard = &NoModuleError{Module: "wireguard", text: "the kernel has no WireGuard: load its module with modprobe wireguard on the host (Linux 5.6 and later have it), " +
+var errNoWireGuard = &noModuleError{Module: "wireguard", text: "the kernel has no WireGuard: load its module with modprobe wireguard on the host (Linux 5.6 and later have it), " +
 	"install the package with the kernel's modules if it does not find it, or install wireguard-go, which does the same in a process and is slower"}
 
 // startUserspace starts wireguard-go for a device, unless its last start failed just now: a start that fails makes and
@@ -27,9 +27,9 @@ var errNoWireGuard = &NoModuleError{Module: "wireguard", text: "the kernel has n
 func (s *wgStore) startUserspace(device string) error {
 	b := s.starts[device]
 	if b == nil {
-		b = &runner.Backoff{First: time.Second, Last: startAtLeast}
+		b = &reconcile.Backoff{First: time.Second, Last: startAtLeast}
 		if s.starts == nil {
-			s.starts = map[string]*runner.Backoff{}
+			s.starts = map[string]*reconcile.Backoff{}
 		}
 		s.starts[device] = b
 	}

@@ -14,9 +14,9 @@ import (
 	"flannel/pkg/file"
 )
 
-// UsualKeyFile is where flannel has the private key, if WIREGUARD_KEY_FILE does not name
+// usualKeyFile is where flannel has the private key, if WIREGUARD_KEY_FILE does not name
 // another file.
-const UsualKeyFile = "/run/flannel/wgkey"
+const usualKeyFile = "/run/flannel/wgkey"
 
 // wgPrivate is this node's private key, which all of its devices share. It is a pointer
 // so that fmt does not show the key. nil: not known yet.

@@ -13,7 +13,6 @@ import (
 	"flannel/internal/test/eventually"
 	"flannel/internal/test/nstest"
 	"flannel/pkg/dataplane"
-	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/reconcile"
 )
 
@@ -27,7 +26,7 @@ func TestWireGuardOfAnotherNetwork(t *testing.T) {
 		before := identity(t)
 		b := newSecondWG(t)
 		for _, when := range []string{"beside the first", "while the first is down"} {
-			var other *OtherNetworkError
+			var other *otherNetworkError
 			if err := b.pass(); !errors.As(err, &other) || other.Device != "flannel-wg" || other.Addr != netip.MustParseAddr("10.5.1.0") {
 				t.Errorf("%s, the second pass returned %v", when, err)
 			}
@@ -81,7 +80,7 @@ func newSecondWG(t *testing.T) *machine {
 
 // newSecond returns another flanneld of this machine, with the network 10.9.0.0/16.
 func newSecond(t *testing.T, devices ...dataplane.Device) *machine {
-	d, err := New(driver.Options{Log: slog.New(slog.NewTextHandler(testWriter{t}, nil)), Instance: "b0b0b0b"})
+	d, err := New(dataplane.Options{Log: slog.New(slog.NewTextHandler(testWriter{t}, nil)), Instance: "b0b0b0b"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,7 +99,7 @@ func checkOtherNetwork(t *testing.T, m, second *machine, device, state string) {
 	m.mustPass()
 	before := run(t, "%s", state)
 	for _, when := range []string{"beside the first", "while the first is down"} {
-		var other *OtherNetworkError
+		var other *otherNetworkError
 		if err := second.pass(); !errors.As(err, &other) || other.Device != device || other.Addr != netip.MustParseAddr("10.5.1.0") {
 			t.Errorf("%s, the second pass returned %v", when, err)
 		}

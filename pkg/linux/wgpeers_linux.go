@@ -17,8 +17,6 @@ import (
 
 	"flannel/pkg/dataplane"
 	"flannel/pkg/reconcile"
-	"flannel/pkg/reconcile/runner"
-	"flannel/pkg/status/report"
 )
 
 // wgKey identifies a peer of a WireGuard device.
@@ -77,9 +75,9 @@ type wgStore struct {
 	// until the next List, so found asks the table whether the peer exists.
 	owners  map[wgSubnet]wgKey
 	report  func(dataplane.TunnelSummary) // may be nil
-	traffic atomic.Pointer[map[netip.Prefix]report.Tunnel]
+	traffic atomic.Pointer[map[netip.Prefix]dataplane.TunnelReport]
 
-	starts map[string]*runner.Backoff // of wireguard-go, by device; startUserspace makes it
+	starts map[string]*reconcile.Backoff // of wireguard-go, by device; startUserspace makes it
 
 	listed   bool         // summarize was called before, so that what a new peer received counts
 	active   atomic.Bool  // there are devices to poll
@@ -110,7 +108,7 @@ func (s *wgState) live() bool {
 
 func newWGStore(log *slog.Logger, keyFile string, report func(dataplane.TunnelSummary)) *wgStore {
 	if keyFile == "" {
-		keyFile = UsualKeyFile
+		keyFile = usualKeyFile
 	}
 	return &wgStore{log: log, keyFile: keyFile, report: report, states: map[wgKey]*wgState{}, owners: map[wgSubnet]wgKey{}, stop: make(chan struct{})}
 }

@@ -7,8 +7,7 @@ import (
 	"time"
 
 	"flannel/pkg/dataplane"
-	"flannel/pkg/reconcile/runner"
-	"flannel/pkg/status/report"
+	"flannel/pkg/reconcile"
 )
 
 // The kernel has no notifications about peers, so they are listed regularly. A list takes
@@ -29,7 +28,7 @@ func (s *wgStore) poll(relist func()) {
 		return
 	}
 	s.done.Go(func() {
-		for runner.Wait(context.Background(), time.Now().Add(time.Duration(s.interval.Load())), s.stop) < 0 {
+		for reconcile.Wait(context.Background(), time.Now().Add(time.Duration(s.interval.Load())), s.stop) < 0 {
 			if s.active.Load() { // else all devices were deleted, which summarize has seen
 				relist()
 			}
@@ -49,9 +48,9 @@ func (s *wgStore) close() {
 // the last list. In the first list of this run there is no growth.
 func (s *wgStore) summarize(states map[wgKey]*wgState) {
 	s.active.Store(len(s.devices()) > 0)
-	traffic, sum := make(map[netip.Prefix]report.Tunnel, len(states)), dataplane.TunnelSummary{Peers: len(states)}
+	traffic, sum := make(map[netip.Prefix]dataplane.TunnelReport, len(states)), dataplane.TunnelSummary{Peers: len(states)}
 	for key, state := range states {
-		t := report.Tunnel{Endpoint: state.actual.Endpoint, Handshake: state.handshake, Received: state.received, Sent: state.sent}
+		t := dataplane.TunnelReport{Endpoint: state.actual.Endpoint, Handshake: state.handshake, Received: state.received, Sent: state.sent}
 		for _, allowed := range state.actual.Allowed {
 			if allowed.IsValid() {
 				traffic[allowed] = t
@@ -78,11 +77,13 @@ func (s *wgStore) summarize(states map[wgKey]*wgState) {
 }
 
 // traffic implements kind. The keys are the subnets of the peers.
-func (k *wireguard) traffic() map[netip.Prefix]report.Tunnel { return loadTraffic(&k.wg.traffic) }
+func (k *wireguard) traffic() map[netip.Prefix]dataplane.TunnelReport {
+	return loadTraffic(&k.wg.traffic)
+}
 
 // loadTraffic returns the traffic that was published last, nil before the first list. ipsec
 // publishes its tunnels in the same way.
-func loadTraffic(latest *atomic.Pointer[map[netip.Prefix]report.Tunnel]) map[netip.Prefix]report.Tunnel {
+func loadTraffic(latest *atomic.Pointer[map[netip.Prefix]dataplane.TunnelReport]) map[netip.Prefix]dataplane.TunnelReport {
 	if t := latest.Load(); t != nil {
 		return *t
 	}

@@ -12,7 +12,6 @@ import (
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 
 	"flannel/pkg/dataplane"
-	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/reconcile"
 )
 
@@ -45,21 +44,21 @@ func newWireGuard(h host) kind {
 }
 
 // tables has the peers before the routes, so that a packet that takes a new route finds one.
-func (k *wireguard) tables() (before, after driver.Tables) { return driver.Tables{k.peers}, nil }
+func (k *wireguard) tables() (before, after dataplane.Tables) { return dataplane.Tables{k.peers}, nil }
 
 func (k *wireguard) close() error {
 	k.wg.close()
 	return nil
 }
 
-func (k *wireguard) fill(f *driver.Filling, p *dataplane.Path, link dataplane.Link) {
+func (k *wireguard) fill(f *dataplane.Filling, p *dataplane.Path, link dataplane.Link) {
 	peer := p.Encap.(dataplane.WireGuardPeer)
 	value := wgPeer{Endpoint: peer.Endpoint, Allowed: peer.Allowed}
 	if dev, ok := k.device(p.Device).Kind.(dataplane.WireGuard); ok {
 		value.PSK, value.Keepalive = dev.PSK, dev.Keepalive
 	}
-	driver.Put(f, k.peers, wgKey{link.Index, peer.Key}, value)
-	driver.Put(f, k.routes, routeKey{p.Dst, defaultMetric(p.Dst.Addr())}, hop{Index: link.Index})
+	dataplane.Put(f, k.peers, wgKey{link.Index, peer.Key}, value)
+	dataplane.Put(f, k.routes, routeKey{p.Dst, defaultMetric(p.Dst.Addr())}, hop{Index: link.Index})
 }
 
 func (k *wireguard) found(dev dataplane.Device, routes []routeEntry, _ dataplane.State) []*dataplane.Path {

@@ -21,7 +21,6 @@ import (
 	"flannel/internal/test/nstest"
 	"flannel/internal/test/nstest/ipshow"
 	"flannel/pkg/dataplane"
-	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/reconcile"
 )
 
@@ -363,7 +362,7 @@ func TestWireGuardLeaves(t *testing.T) {
 		m.devices, m.state.Paths = devices, paths
 		m.mustPass()
 		m.wantWG(t, "with WireGuard again", wgSynced)
-		if _, err := Cleanup(t.Context(), driver.Options{Log: m.opts.Log}, m.state.Networks, false); err != nil {
+		if _, err := Cleanup(t.Context(), dataplane.Options{Log: m.opts.Log}, m.state.Networks, false); err != nil {
 			t.Error(err)
 		}
 		m.wantWG(t, "after the cleanup", "")
@@ -386,7 +385,7 @@ func TestWireGuardMissing(t *testing.T) {
 		}
 		t.Setenv("PATH", "")
 		err := m.pass()
-		missing := (*NoModuleError)(nil)
+		missing := (*noModuleError)(nil)
 		if !errors.As(err, &missing) || missing.Module != "wireguard" || missing.Cause() != "no-kernel-module" || !logtest.Names(err.Error(), "modprobe wireguard", "wireguard-go") {
 			t.Errorf("got %v", err)
 		}

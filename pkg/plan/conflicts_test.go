@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"flannel/pkg/changes"
+	"flannel/pkg/reconcile"
 	"flannel/subnet"
 )
 
@@ -174,7 +174,7 @@ func BenchmarkOnePeerAmongRogues(b *testing.B) {
 			last := set[good]
 			for b.Loop() {
 				next := *last
-				p.Update(nil, []changes.Change[subnet.Lease]{{Old: last, New: &next}})
+				p.Update(nil, []reconcile.Change[subnet.Lease]{{Old: last, New: &next}})
 				last = &next
 			}
 		})

@@ -13,7 +13,6 @@ import (
 	"flannel/backend"
 	"flannel/pkg/compact"
 	"flannel/pkg/dataplane"
-	"flannel/pkg/mac"
 	"flannel/subnet"
 )
 
@@ -92,7 +91,7 @@ type holders struct {
 
 // ends maps the tunnel ends of a device to peers.
 type ends struct {
-	macs compact.Map[mac.Addr, *peer]
+	macs compact.Map[dataplane.MAC, *peer]
 	keys compact.Map[dataplane.PublicKey, *peer]
 }
 

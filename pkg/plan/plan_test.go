@@ -12,9 +12,9 @@ import (
 	"flannel/backend"
 	"flannel/backend/vxlan"
 	"flannel/internal/test/logtest"
-	"flannel/pkg/changes"
 	"flannel/pkg/conf"
 	"flannel/pkg/dataplane"
+	"flannel/pkg/reconcile"
 	"flannel/pkg/underlay"
 	"flannel/subnet"
 )
@@ -50,21 +50,21 @@ func peerLease(v4, ip string, mac int) *subnet.Lease {
 // Paths hands p a whole set by how it differs from the one before, and checks that the changes of the paths lead from
 // those of before to those that it returns.
 func (p *Plan) Paths(leases []*subnet.Lease) ([]*dataplane.Path, []subnet.Rejected) {
-	var changed []changes.Change[subnet.Lease]
+	var changed []reconcile.Change[subnet.Lease]
 	had := map[*subnet.Lease]bool{}
 	for _, one := range p.peers.All() {
 		if had[one.lease] = true; !slices.Contains(leases, one.lease) {
-			changed = append(changed, changes.Change[subnet.Lease]{Old: one.lease})
+			changed = append(changed, reconcile.Change[subnet.Lease]{Old: one.lease})
 		}
 	}
 	for _, l := range leases {
 		if !had[l] {
-			changed = append(changed, changes.Change[subnet.Lease]{New: l})
+			changed = append(changed, reconcile.Change[subnet.Lease]{New: l})
 		}
 	}
 	before := p.paths
 	o := p.Update(leases, changed)
-	if !slices.Equal(before, o.Since) || !slices.Equal(changes.Apply(before, o.Changes, comparePaths), o.Paths) {
+	if !slices.Equal(before, o.Since) || !slices.Equal(reconcile.ApplyChanges(before, o.Changes, comparePaths), o.Paths) {
 		panic("the changes do not lead to the paths")
 	}
 	for _, c := range o.Changes {
@@ -257,7 +257,7 @@ func BenchmarkOnePeerOfMany(b *testing.B) {
 			last := set[n/2]
 			for b.Loop() {
 				next := *last
-				p.Update(nil, []changes.Change[subnet.Lease]{{Old: last, New: &next}})
+				p.Update(nil, []reconcile.Change[subnet.Lease]{{Old: last, New: &next}})
 				last = &next
 			}
 		})

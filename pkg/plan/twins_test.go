@@ -7,8 +7,8 @@ import (
 
 	"flannel/backend"
 	"flannel/backend/vxlan"
-	"flannel/pkg/changes"
 	"flannel/pkg/conf"
+	"flannel/pkg/reconcile"
 	"flannel/pkg/underlay"
 	"flannel/subnet"
 )
@@ -47,9 +47,9 @@ func TestTwins(t *testing.T) {
 			t.Errorf("%s: other nodes may accept it", r.Name)
 		}
 	}
-	var gone []changes.Change[subnet.Lease]
+	var gone []reconcile.Change[subnet.Lease]
 	for _, l := range leases {
-		gone = append(gone, changes.Change[subnet.Lease]{Old: l})
+		gone = append(gone, reconcile.Change[subnet.Lease]{Old: l})
 	}
 	if p.Update(nil, gone); len(p.Twins()) != 0 || p.Pending() != 0 {
 		t.Errorf("after all leases are gone: twins %q, %d pending", p.Twins(), p.Pending())

@@ -5,25 +5,25 @@ import (
 	"maps"
 	"slices"
 
-	"flannel/pkg/changes"
 	"flannel/pkg/dataplane"
+	"flannel/pkg/reconcile"
 	"flannel/subnet"
 )
 
 // Outcome is the result of an Update. Its slices are never modified.
 type Outcome struct {
-	Paths   []*dataplane.Path                // of the peers that are used, sorted by destination
-	Since   []*dataplane.Path                // the Paths of the Update before; empty for the first one
-	Changes []changes.Change[dataplane.Path] // the differences between Since and Paths
-	Rejects []subnet.Rejected                // the rejected peers, in the order of their leases
+	Paths   []*dataplane.Path                  // of the peers that are used, sorted by destination
+	Since   []*dataplane.Path                  // the Paths of the Update before; empty for the first one
+	Changes []reconcile.Change[dataplane.Path] // the differences between Since and Paths
+	Rejects []subnet.Rejected                  // the rejected peers, in the order of their leases
 }
 
 // Update applies the changes of the peers' leases since the last Update. The first Update reads all leases and ignores
 // changed; each later one looks only at changed. As long as the pointer to a lease stays the same, so do the pointers to
 // its paths.
-func (p *Plan) Update(leases []*subnet.Lease, changed []changes.Change[subnet.Lease]) Outcome {
+func (p *Plan) Update(leases []*subnet.Lease, changed []reconcile.Change[subnet.Lease]) Outcome {
 	if !p.started {
-		p.started, changed = true, changes.Added(leases)
+		p.started, changed = true, reconcile.Added(leases)
 		// Growing these maps step by step would take longer than the rest of the first Update.
 		p.peers.Reserve(len(leases))
 		p.holders.expect(len(leases))
@@ -40,13 +40,13 @@ func (p *Plan) Update(leases []*subnet.Lease, changed []changes.Change[subnet.Le
 		p.rejects = p.listRejects()
 	}
 	pathChanges, before := p.activate(touched), p.paths
-	p.paths = changes.Apply(before, pathChanges, comparePaths)
+	p.paths = reconcile.ApplyChanges(before, pathChanges, comparePaths)
 	return Outcome{Paths: p.paths, Since: before, Changes: pathChanges, Rejects: p.rejects}
 }
 
 // applyLeases removes the peers of old leases, adds those of new leases, replaces those that must be validated again,
 // and returns all of these peers.
-func (p *Plan) applyLeases(changed []changes.Change[subnet.Lease]) (touched []*peer) {
+func (p *Plan) applyLeases(changed []reconcile.Change[subnet.Lease]) (touched []*peer) {
 	touched = make([]*peer, 0, 2*(len(changed)+len(p.revalidate)))
 	var added []*subnet.Lease
 	for _, c := range changed {
@@ -74,8 +74,8 @@ func (p *Plan) applyLeases(changed []changes.Change[subnet.Lease]) (touched []*p
 }
 
 // activate updates which of the peers are active, and returns the resulting changes of the paths, sorted by destination.
-func (p *Plan) activate(peers []*peer) (pathChanges []changes.Change[dataplane.Path]) {
-	pathChanges = make([]changes.Change[dataplane.Path], 0, len(peers))
+func (p *Plan) activate(peers []*peer) (pathChanges []reconcile.Change[dataplane.Path]) {
+	pathChanges = make([]reconcile.Change[dataplane.Path], 0, len(peers))
 	for _, peer := range peers {
 		active := p.has(peer) && peer.reason == "" && p.conflicting[peer] == ""
 		if active == peer.active {
@@ -84,13 +84,13 @@ func (p *Plan) activate(peers []*peer) (pathChanges []changes.Change[dataplane.P
 		peer.active = active
 		for _, path := range peer.paths {
 			if active {
-				pathChanges = append(pathChanges, changes.Change[dataplane.Path]{New: path})
+				pathChanges = append(pathChanges, reconcile.Change[dataplane.Path]{New: path})
 			} else {
-				pathChanges = append(pathChanges, changes.Change[dataplane.Path]{Old: path})
+				pathChanges = append(pathChanges, reconcile.Change[dataplane.Path]{Old: path})
 			}
 		}
 	}
-	slices.SortStableFunc(pathChanges, func(a, b changes.Change[dataplane.Path]) int {
+	slices.SortStableFunc(pathChanges, func(a, b reconcile.Change[dataplane.Path]) int {
 		return comparePaths(a.Either(), b.Either())
 	})
 	return pathChanges

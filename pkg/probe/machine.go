@@ -12,11 +12,10 @@ import (
 	"strings"
 	"time"
 
+	"flannel/pkg/conf"
 	"flannel/pkg/doctor"
-	"flannel/pkg/logging/redact"
 	"flannel/pkg/windows/hns"
-	"flannel/pkg/windows/lostpods"
-	"flannel/pkg/windows/sourcevip"
+	"flannel/pkg/windows/node"
 )
 
 // machine reads a Windows machine; in tests, a simulated one. Each method is a probe: its result
@@ -39,7 +38,7 @@ func (m machine) probes(o Options, s *doctor.Snapshot) []probe {
 		factProbe(&w.Adapters, withoutContext(m.adapters)),
 		factProbe(&w.KubeProxy, withoutContext(m.kubeProxy)),
 		factProbe(&w.SourceVIP, withoutContext(func() (netip.Addr, error) {
-			v, err := sourcevip.Read(o.VIPFile)
+			v, err := node.ReadVIP(o.VIPFile)
 			return v.Addr, err
 		})),
 		factProbe(&w.Reserved, withoutContext(func() ([]netip.Addr, error) { return reserved(o) })),
@@ -78,7 +77,7 @@ const betweenLooks = 2 * time.Second
 
 // podsWithoutEndpoint is one look.
 func (m machine) podsWithoutEndpoint(ctx context.Context, dir string) ([]string, error) {
-	pods, err := lostpods.Read(dir)
+	pods, err := hns.ReadPods(dir)
 	if len(pods) == 0 || err != nil {
 		return nil, err
 	}
@@ -98,8 +97,8 @@ func (m machine) podsWithoutEndpoint(ctx context.Context, dir string) ([]string,
 	if err != nil {
 		return nil, err
 	}
-	endpoints := lostpods.NewEndpoints(ids, namespaces)
-	return lostpods.Names(slices.DeleteFunc(pods, func(p lostpods.Pod) bool {
+	endpoints := hns.NewPodEndpoints(ids, namespaces)
+	return hns.PodNames(slices.DeleteFunc(pods, func(p hns.Pod) bool {
 		id, hasNamespace := endpoints.Of(p)
 		return id != "" || !hasNamespace // whose namespace is gone has ended, or is ending
 	})), nil
@@ -285,7 +284,7 @@ func (m machine) kubeProxy() ([]string, error) {
 			if p.argsErr != nil {
 				return nil, fmt.Errorf("read the arguments of %s: %w", p.name, p.argsErr)
 			}
-			shown, _ := redact.Args(p.args)
+			shown, _ := conf.RedactArgs(p.args)
 			return shown, nil
 		}
 	}
@@ -297,10 +296,10 @@ func (m machine) kubeProxy() ([]string, error) {
 // default one.
 func reserved(o Options) ([]netip.Addr, error) {
 	dir := o.DataDir
-	if v, err := sourcevip.Read(o.VIPFile); err == nil && v.Store != "" {
+	if v, err := node.ReadVIP(o.VIPFile); err == nil && v.Store != "" {
 		dir = filepath.Dir(v.Store)
 	}
-	addrs, err := sourcevip.Allocated(dir)
+	addrs, err := node.AllocatedAddresses(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%s does not exist", dir)
 	}

@@ -17,8 +17,8 @@ import (
 
 	"flannel/internal/test/hnstest"
 	"flannel/internal/test/logtest"
+	"flannel/pkg/dataplane"
 	"flannel/pkg/doctor"
-	"flannel/pkg/mac"
 	"flannel/pkg/status"
 	"flannel/pkg/underlay"
 	"flannel/pkg/windows"
@@ -28,9 +28,9 @@ import (
 
 func pfx(s string) netip.Prefix { return netip.MustParsePrefix(s) }
 
-// node is a simulated Windows machine with a pod network and everything that a
+// simulatedNode is a simulated Windows machine with a pod network and everything that a
 // Snapshot contains.
-type node struct {
+type simulatedNode struct {
 	t      *testing.T
 	m      *hnstest.Machine
 	client *hns.Client
@@ -39,14 +39,16 @@ type node struct {
 	procs  []process // running ones
 }
 
-func (n *node) firewall() *hns.FirewallClient { return hns.NewFirewallClient(n.m, time.Minute) }
+func (n *simulatedNode) firewall() *hns.FirewallClient {
+	return hns.NewFirewallClient(n.m, time.Minute)
+}
 
 // peer is a peer that is up to date by the daemon's report.
-var peer = hns.RemoteSubnet{Prefix: pfx("10.244.3.0/24"), VSID: 4096, Provider: netip.MustParseAddr("10.99.0.3"), MAC: mac.Addr{2, 0, 0, 0, 1, 3}}
+var peer = hns.RemoteSubnet{Prefix: pfx("10.244.3.0/24"), VSID: 4096, Provider: netip.MustParseAddr("10.99.0.3"), MAC: dataplane.MAC{2, 0, 0, 0, 1, 3}}
 
-func newNode(t *testing.T, network hns.Network) *node {
+func newNode(t *testing.T, network hns.Network) *simulatedNode {
 	t.Helper()
-	n := &node{t: t, m: hnstest.NewFor(t)}
+	n := &simulatedNode{t: t, m: hnstest.NewFor(t)}
 	n.client = hns.NewClient(n.m, hns.Timing{})
 	network.Adapter, network.NonPersistent = "Ethernet", true
 	made, err := n.client.CreateNetwork(t.Context(), network)
@@ -85,7 +87,7 @@ func newNode(t *testing.T, network hns.Network) *node {
 }
 
 // endpoint creates the host's endpoint in a bridge network, as the daemon does.
-func (n *node) endpoint(on hns.Network) {
+func (n *simulatedNode) endpoint(on hns.Network) {
 	n.t.Helper()
 	e, err := n.client.CreateEndpoint(n.t.Context(), hns.Endpoint{Name: on.Name + "_ep", Network: on.ID, IPs: []netip.Prefix{pfx("10.244.1.2/24")}, Gateways: []netip.Addr{netip.MustParseAddr("10.244.1.1")}})
 	if err == nil {
@@ -108,7 +110,7 @@ func bridge() hns.Network {
 }
 
 // read reads a Snapshot as on Windows, and checks that this changes nothing.
-func (n *node) read() doctor.Snapshot {
+func (n *simulatedNode) read() doctor.Snapshot {
 	n.t.Helper()
 	before := len(n.m.Log())
 	s := run(n.t.Context(), n.o, machine{n.client, n.m, n.firewall(), func() ([]process, error) { return n.procs, nil }}.probes)
@@ -217,7 +219,7 @@ func TestHealthyOverlay(t *testing.T) {
 
 // reserve writes the file for an address that host-local or flanneld source-vip
 // writes.
-func (n *node) reserve(address, owner string) {
+func (n *simulatedNode) reserve(address, owner string) {
 	n.t.Helper()
 	dir := filepath.Join(n.o.DataDir, "flannel.4096")
 	if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, address), []byte(owner), 0o600), os.WriteFile(filepath.Join(dir, "lock"), nil, 0o600)); err != nil {
@@ -229,30 +231,32 @@ func (n *node) reserve(address, owner string) {
 func TestOverlayProblems(t *testing.T) {
 	for _, c := range []struct {
 		code, want string
-		change     func(*node)
+		change     func(*simulatedNode)
 	}{
-		{"FL102", "fail: flanneld.exe 7 flanneld-old.exe 70", func(n *node) { n.procs = append(n.procs, process{pid: 70, name: "flanneld-old.exe"}) }},
-		{"FL501", "fail: 0x800706ba", func(n *node) { n.m.Turn(func(k *hnstest.Knobs) { k.Down = true }) }},
-		{"FL502", "unknown: 0x800706ba", func(n *node) { n.m.Turn(func(k *hnstest.Knobs) { k.Down = true }) }},
-		{"FL501", "warn: HNS 9.1", func(n *node) { n.m.Turn(func(k *hnstest.Knobs) { k.Version = hns.Version{Major: 9, Minor: 1} }) }},
-		{"FL502", "fail: HNS 0", func(n *node) { n.hand(n.m.Admin().DeleteNetwork("flannel.4096")) }},
-		{"FL502", "fail: 10.244.1.0/24 10.244.9.0/24", func(n *node) { n.report.Node.Networks[0].Subnet = pfx("10.244.9.0/24") }},
-		{"FL503", "fail: 169.254.3.4 Windows", func(n *node) { n.hand(n.m.Admin().Readdress("vEthernet (Ethernet)", pfx("169.254.3.4/16"))) }},
-		{"FL504", "warn: IPv4", func(n *node) { n.m.Admin().DeleteRoutes(pfx("0.0.0.0/0")) }},
-		{"FL504", "warn: DNS", func(n *node) {
+		{"FL102", "fail: flanneld.exe 7 flanneld-old.exe 70", func(n *simulatedNode) { n.procs = append(n.procs, process{pid: 70, name: "flanneld-old.exe"}) }},
+		{"FL501", "fail: 0x800706ba", func(n *simulatedNode) { n.m.Turn(func(k *hnstest.Knobs) { k.Down = true }) }},
+		{"FL502", "unknown: 0x800706ba", func(n *simulatedNode) { n.m.Turn(func(k *hnstest.Knobs) { k.Down = true }) }},
+		{"FL501", "warn: HNS 9.1", func(n *simulatedNode) {
+			n.m.Turn(func(k *hnstest.Knobs) { k.Version = hns.Version{Major: 9, Minor: 1} })
+		}},
+		{"FL502", "fail: HNS 0", func(n *simulatedNode) { n.hand(n.m.Admin().DeleteNetwork("flannel.4096")) }},
+		{"FL502", "fail: 10.244.1.0/24 10.244.9.0/24", func(n *simulatedNode) { n.report.Node.Networks[0].Subnet = pfx("10.244.9.0/24") }},
+		{"FL503", "fail: 169.254.3.4 Windows", func(n *simulatedNode) { n.hand(n.m.Admin().Readdress("vEthernet (Ethernet)", pfx("169.254.3.4/16"))) }},
+		{"FL504", "warn: IPv4", func(n *simulatedNode) { n.m.Admin().DeleteRoutes(pfx("0.0.0.0/0")) }},
+		{"FL504", "warn: DNS", func(n *simulatedNode) {
 			n.m.Plug(hns.Adapter{Name: "second", MTU: 1500, Up: true})
 			n.report.Node.Underlay.Index = n.m.Admin().Adapter("second").Index
 		}},
-		{"FL504", "warn: 2 IPv4", func(n *node) {
+		{"FL504", "warn: 2 IPv4", func(n *simulatedNode) {
 			n.hand(n.m.Admin().AddRoute(hns.Route{Dst: pfx("0.0.0.0/0"), NextHop: netip.MustParseAddr("10.99.0.7"), Index: n.report.Node.Underlay.Index, Metric: 3}))
 		}},
-		{"FL506", "fail: 1~policies", func(n *node) { n.hand(n.m.Admin().DeleteRemoteSubnet("flannel.4096", peer.Prefix)) }},
-		{"FL506", "fail: 0~policies", func(n *node) {
+		{"FL506", "fail: 1~policies", func(n *simulatedNode) { n.hand(n.m.Admin().DeleteRemoteSubnet("flannel.4096", peer.Prefix)) }},
+		{"FL506", "fail: 0~policies", func(n *simulatedNode) {
 			n.hand(n.m.Admin().Policies("flannel.4096", func(all []hns.Policy) []hns.Policy {
 				return append(all, hns.Policy{Type: "RemoteSubnetRoute", Settings: json.RawMessage(`{"DestinationPrefix":"no"}`)})
 			}))
 		}},
-		{"FL506", "ok: 1~policies", func(n *node) { // as before HNS 9.2
+		{"FL506", "ok: 1~policies", func(n *simulatedNode) { // as before HNS 9.2
 			n.hand(n.m.Admin().DeleteRemoteSubnet("flannel.4096", peer.Prefix))
 			network, err := n.client.Network(n.t.Context(), "flannel.4096")
 			n.hand(err)
@@ -263,15 +267,15 @@ func TestOverlayProblems(t *testing.T) {
 			n.client = hns.NewClient(n.m, hns.Timing{})
 			n.m.ForgetLog()
 		}},
-		{"FL508", "fail", func(n *node) { n.procs[3].args = []string{"kube-proxy"} }},
-		{"FL508", "skipped: kube-proxy", func(n *node) { n.procs = n.procs[:3] }},
-		{"FL508", "unknown: Kube-Proxy.exe", func(n *node) { n.procs[3].argsErr = errors.New("denied") }},
-		{"FL509", "ok: 10.244.1.2", func(*node) {}}, // without host-local's directory, it is not known what is reserved
-		{"FL509", "fail", func(n *node) { n.reserve("10.244.1.7", "a pod") }},
-		{"FL509", "fail: 10.244.1.9", func(n *node) {
+		{"FL508", "fail", func(n *simulatedNode) { n.procs[3].args = []string{"kube-proxy"} }},
+		{"FL508", "skipped: kube-proxy", func(n *simulatedNode) { n.procs = n.procs[:3] }},
+		{"FL508", "unknown: Kube-Proxy.exe", func(n *simulatedNode) { n.procs[3].argsErr = errors.New("denied") }},
+		{"FL509", "ok: 10.244.1.2", func(*simulatedNode) {}}, // without host-local's directory, it is not known what is reserved
+		{"FL509", "fail", func(n *simulatedNode) { n.reserve("10.244.1.7", "a pod") }},
+		{"FL509", "fail: 10.244.1.9", func(n *simulatedNode) {
 			n.hand(os.WriteFile(n.o.VIPFile, []byte(`{"sourceVIP":"10.244.1.9","store":"/x/y"}`), 0o644))
 		}},
-		{"FL510", "fail: HNS 10.0", func(n *node) { n.m.Turn(func(k *hnstest.Knobs) { k.Version = hns.Version{Major: 10} }) }},
+		{"FL510", "fail: HNS 10.0", func(n *simulatedNode) { n.m.Turn(func(k *hnstest.Knobs) { k.Version = hns.Version{Major: 10} }) }},
 	} {
 		n := newNode(t, overlay())
 		c.change(n)
@@ -279,7 +283,7 @@ func TestOverlayProblems(t *testing.T) {
 	}
 }
 
-func (n *node) hand(err error) {
+func (n *simulatedNode) hand(err error) {
 	n.t.Helper()
 	if err != nil {
 		n.t.Fatal(err)

@@ -4,8 +4,8 @@ import (
 	"slices"
 	"strings"
 
+	"flannel/pkg/conf"
 	"flannel/pkg/doctor"
-	"flannel/pkg/logging/redact"
 )
 
 // process is a running process.
@@ -21,7 +21,7 @@ func (p process) ownArgs() []string { return p.args[min(1, len(p.args)):] }
 
 // withoutSecrets returns the process for the Snapshot.
 func (p process) withoutSecrets() doctor.Process {
-	args, _ := redact.Args(p.ownArgs())
+	args, _ := conf.RedactArgs(p.ownArgs())
 	return doctor.Process{PID: p.pid, Name: p.name, Args: args}
 }
 

@@ -23,11 +23,11 @@ import (
 	"flannel/pkg/doctor"
 	"flannel/pkg/doctor/ruleset"
 	"flannel/pkg/linux/rtnetlink"
-	"flannel/pkg/windows/sourcevip"
+	"flannel/pkg/windows/node"
 )
 
-// Documents returns nil: they exist only on Windows.
-func Documents(context.Context, time.Duration) map[string][]byte { return nil }
+// documents returns nil: they exist only on Windows.
+func documents(context.Context, time.Duration) map[string][]byte { return nil }
 
 // system returns the probes for Linux.
 func system(o Options, s *doctor.Snapshot) []probe {
@@ -54,7 +54,7 @@ func system(o Options, s *doctor.Snapshot) []probe {
 func reservations(o Options, l *doctor.Linux) probe {
 	return probe{
 		read: func(context.Context) func() {
-			addrs, err := sourcevip.Allocated(o.DataDir)
+			addrs, err := node.AllocatedAddresses(o.DataDir)
 			f := known(addrs, err)
 			if errors.Is(err, fs.ErrNotExist) {
 				f = doctor.Absent[[]netip.Addr](fmt.Sprintf("%s does not exist here: host-local is not used, or its directory is not mounted", o.DataDir))

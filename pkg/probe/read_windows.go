@@ -38,10 +38,10 @@ func openMachine(timeout time.Duration) (machine, error) {
 	return machine{hns.NewClient(calls, hns.Timing{Query: limit}), stack, hns.NewFirewallClient(firewall, limit), processes}, nil
 }
 
-// Documents returns the contents of files for a support bundle, by file name:
+// documents returns the contents of files for a support bundle, by file name:
 // the version of HNS, its networks and endpoints as it returns them, and the adapters and routes
 // of the IP stack. If reading takes longer than the timeout, hns.txt says so.
-func Documents(ctx context.Context, timeout time.Duration) map[string][]byte {
+func documents(ctx context.Context, timeout time.Duration) map[string][]byte {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	m, err := openMachine(timeout)

@@ -108,7 +108,7 @@ func TestRead(t *testing.T) {
 		"FL504": "ok", "FL507": "ok", "FL508": "ok: 1", "FL510": "ok", "FL513": "warn: containerd", "FL514": "ok", "FL517": "ok",
 		"FL519": "fail: 1~routes"})
 
-	files := Documents(t.Context(), time.Minute)
+	files := documents(t.Context(), time.Minute)
 	for name, want := range map[string]string{"hns-networks.json": `"cbr0"`, "hns-endpoints.json": `"cbr0_ep"`, "adapters.json": "vEthernet (Ethernet)", "ip-routes.json": "10.99.0.1"} {
 		if !strings.Contains(string(files[name]), want) {
 			t.Errorf("%s without %s: %s", name, want, files[name])

@@ -16,24 +16,24 @@ import (
 func TestWindowsNode(t *testing.T) {
 	for _, c := range []struct {
 		code, want string
-		change     func(*node)
+		change     func(*simulatedNode)
 	}{
-		{"FL505", "ok: VNI 4096 4789", func(*node) {}},
-		{"FL513", "ok: containerd kube-proxy kubelet", func(n *node) {
+		{"FL505", "ok: VNI 4096 4789", func(*simulatedNode) {}},
+		{"FL513", "ok: containerd kube-proxy kubelet", func(n *simulatedNode) {
 			n.procs = append(n.procs, process{pid: 20, name: "kubelet.exe"}, process{pid: 21, name: "containerd.exe"}, process{pid: 22, name: "containerd-shim-runhcs-v1.exe"})
 		}},
-		{"FL513", "warn: kubelet containerd", func(n *node) { n.procs = []process{{pid: 20, name: "Kube-Proxy-amd64.exe"}} }},
-		{"FL514", "warn: SourceVipRequest.json", func(n *node) { n.hand(os.WriteFile(n.o.LeftFiles[1], nil, 0o600)) }},
-		{"FL514", "warn: HNS vxlan0 10.244.7.0/24", func(n *node) {
+		{"FL513", "warn: kubelet containerd", func(n *simulatedNode) { n.procs = []process{{pid: 20, name: "Kube-Proxy-amd64.exe"}} }},
+		{"FL514", "warn: SourceVipRequest.json", func(n *simulatedNode) { n.hand(os.WriteFile(n.o.LeftFiles[1], nil, 0o600)) }},
+		{"FL514", "warn: HNS vxlan0 10.244.7.0/24", func(n *simulatedNode) {
 			n.hand(n.m.Admin().CreateNetwork(`{"Name":"vxlan0","Type":"Overlay","Ipams":[{"Type":"Static","Subnets":[{"IpAddressPrefix":"10.244.7.0/24","Policies":[{"Type":"VSID","Settings":{"IsolationId":5000}}]}]}],"SchemaVersion":{"Major":2,"Minor":0}}`))
 		}},
-		{"FL517", "ok: vEthernet Ethernet", func(n *node) { n.journal(hnstest.HostAddr, hnstest.Gateway) }},
-		{"FL517", "fail: 10.99.0.9/24", func(n *node) { n.journal(netip.MustParsePrefix("10.99.0.9/24"), hnstest.Gateway) }},
-		{"FL517", "fail: DNS [10.99.0.53]", func(n *node) { n.journal(hnstest.HostAddr, netip.MustParseAddr("10.99.0.53")) }},
-		{"FL517", "fail: 169.254.169.254/32 10.99.0.1", func(n *node) {
+		{"FL517", "ok: vEthernet Ethernet", func(n *simulatedNode) { n.journal(hnstest.HostAddr, hnstest.Gateway) }},
+		{"FL517", "fail: 10.99.0.9/24", func(n *simulatedNode) { n.journal(netip.MustParsePrefix("10.99.0.9/24"), hnstest.Gateway) }},
+		{"FL517", "fail: DNS [10.99.0.53]", func(n *simulatedNode) { n.journal(hnstest.HostAddr, netip.MustParseAddr("10.99.0.53")) }},
+		{"FL517", "fail: 169.254.169.254/32 10.99.0.1", func(n *simulatedNode) {
 			n.journal(hnstest.HostAddr, hnstest.Gateway, `{"Dst":"169.254.169.254/32","NextHop":"10.99.0.1","Metric":5}`)
 		}},
-		{"FL517", "unknown: hns.json", func(n *node) { n.hand(os.WriteFile(n.o.JournalFile, []byte("{"), 0o600)) }},
+		{"FL517", "unknown: hns.json", func(n *simulatedNode) { n.hand(os.WriteFile(n.o.JournalFile, []byte("{"), 0o600)) }},
 	} {
 		n := newNode(t, overlay())
 		c.change(n)
@@ -48,7 +48,7 @@ func TestWindowsNode(t *testing.T) {
 
 // journal writes a journal with settings of the adapter that were saved an hour
 // ago.
-func (n *node) journal(address netip.Prefix, dns netip.Addr, routes ...string) {
+func (n *simulatedNode) journal(address netip.Prefix, dns netip.Addr, routes ...string) {
 	n.t.Helper()
 	addresses := fmt.Sprintf(`{"Prefix":"%s","Manual":true}`, address)
 	if address != hnstest.HostAddr {

@@ -7,6 +7,10 @@
 // as there are entries. When the actual values may be wrong (notifications were
 // lost, a device went down), it lists again. A restart, drift and a missed event
 // are the same case.
+//
+// Around it are what other reconcilers share: Runner, the loop of what reconciles beside the
+// daemon's; Backoff and Pause, when something that failed is tried again; Once, what of a failure
+// is logged; and Change, how a long ordered list differs from its previous version (changes.go).
 package reconcile
 
 import (

@@ -12,7 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"flannel/pkg/status/report"
+	"flannel/pkg/dataplane"
 )
 
 func get(t *testing.T, url string) (int, string) {
@@ -91,7 +91,7 @@ func TestNow(t *testing.T) {
 	b := &Board{}
 	b.Add(OfProcess, func(r *Report) { r.PID, r.Started = 7, noon })
 	b.Add(OfPeers, func(r *Report) { r.Peers = append(r.Peers, Peer{Name: "a"}) })
-	b.Add(OfDataplane, func(r *Report) { r.Peers[0].Tunnels = []report.Tunnel{{Sent: 1}} })
+	b.Add(OfDataplane, func(r *Report) { r.Peers[0].Tunnels = []dataplane.TunnelReport{{Sent: 1}} })
 	if r := b.Now(OfProcess); r.PID != 7 || r.Since != noon || r.Peers == nil || len(r.Peers) > 0 || r.Errors == nil {
 		t.Errorf("one part: %+v", r)
 	}

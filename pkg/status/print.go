@@ -12,7 +12,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"flannel/pkg/status/report"
+	"flannel/pkg/dataplane"
 )
 
 // maxListed limits the number of peers that Print lists without EveryPeer.
@@ -143,7 +143,7 @@ func (p *printer) node(n Node, expires time.Time) {
 }
 
 // forwarded prints what the daemon forwarded, and why it dropped packets.
-func (p *printer) forwarded(f *report.Forwarded) {
+func (p *printer) forwarded(f *dataplane.Forwarded) {
 	if f == nil {
 		return
 	}
@@ -157,7 +157,7 @@ func (p *printer) forwarded(f *report.Forwarded) {
 }
 
 // guard prints what guards the pod network, and what it has found.
-func (p *printer) guard(g *report.Guard) {
+func (p *printer) guard(g *dataplane.GuardReport) {
 	if g == nil {
 		return
 	}
@@ -303,7 +303,7 @@ func Table(rows [][]string) string {
 
 // tunnels returns the cells of a peer's tunnels: where they send; the last handshake, and
 // the bytes received and sent.
-func (p *printer) tunnels(tunnels []report.Tunnel) (endpoint string, traffic []string) {
+func (p *printer) tunnels(tunnels []dataplane.TunnelReport) (endpoint string, traffic []string) {
 	var cells [4][]string
 	for _, t := range tunnels {
 		handshake := "none yet"

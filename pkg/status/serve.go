@@ -15,7 +15,7 @@ import (
 	"syscall"
 	"time"
 
-	"flannel/pkg/reconcile/runner"
+	"flannel/pkg/reconcile"
 )
 
 // acceptPath is the path for POST requests that accept a withdrawal.
@@ -78,7 +78,7 @@ func Keep(ctx context.Context, path string, h http.Handler, log *slog.Logger) er
 			logged = ""
 			continue // the socket was removed
 		}
-		runner.Pause(ctx, retryInterval)
+		reconcile.Pause(ctx, retryInterval)
 	}
 	return nil
 }
@@ -94,7 +94,7 @@ func serve(ctx context.Context, path string, h http.Handler) error {
 	defer cancel()
 	go func() {
 		for ctx.Err() == nil && exists(path) {
-			runner.Pause(ctx, checkInterval)
+			reconcile.Pause(ctx, checkInterval)
 		}
 		cancel()
 	}()

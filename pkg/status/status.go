@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"flannel/pkg/status/report"
+	"flannel/pkg/dataplane"
 )
 
 // Report is that document. Fields may be added, but none changes its meaning.
@@ -47,9 +47,9 @@ type Report struct {
 	PeersKnown bool   `json:"peersKnown"`     // a complete set of peers was received
 	Peers      []Peer `json:"peers"`
 
-	Forwarded *report.Forwarded `json:"forwarded,omitempty"` // with the backend udp, whose packets the daemon forwards
+	Forwarded *dataplane.Forwarded `json:"forwarded,omitempty"` // with the backend udp, whose packets the daemon forwards
 
-	Guard *report.Guard `json:"guard,omitempty"` // absent: off, or not supported
+	Guard *dataplane.GuardReport `json:"guard,omitempty"` // absent: off, or not supported
 
 	// Retained is absent if no peer is retained and the store has this node's
 	// lease.
@@ -128,7 +128,7 @@ type Node struct {
 
 // Found describes the packets that the guard has dropped, and those that it has only
 // counted, except those of nodes that joined; empty: there were none.
-func Found(g *report.Guard) (dropped, counted string) {
+func Found(g *dataplane.GuardReport) (dropped, counted string) {
 	var drops, counts []string
 	for _, rule := range slices.Sorted(maps.Keys(g.Packets)) {
 		d := min(g.Dropped[rule], g.Packets[rule])
@@ -201,7 +201,7 @@ type Peer struct {
 	PublicIPs []netip.Addr   `json:"publicIPs,omitempty"`
 	Until     time.Time      `json:"until,omitzero"` // with RetainedPeer: when it is removed
 	// Tunnels are absent for backends whose tunnels know nothing of their peers.
-	Tunnels []report.Tunnel `json:"tunnels,omitempty"`
+	Tunnels []dataplane.TunnelReport `json:"tunnels,omitempty"`
 	// Reach is absent if the daemon does not probe the peer.
 	Reach *Reach `json:"reach,omitempty"`
 }

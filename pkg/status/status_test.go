@@ -24,7 +24,7 @@ import (
 
 	"flannel/internal/test/eventually"
 	"flannel/internal/test/logtest"
-	"flannel/pkg/status/report"
+	"flannel/pkg/dataplane"
 )
 
 var update = flag.Bool("update", false, "update the golden files")
@@ -44,7 +44,7 @@ func sample() Report {
 		Probed: noon.Add(-3 * time.Second), Answered: noon.Add(-3 * time.Second), Heard: noon.Add(-5 * time.Second), RTT: Duration(1234 * time.Microsecond)}
 	b := peer("b", Behind, "", 5)
 	b.Reach = &Reach{State: Unreachable, Via: ViaUnderlay, Target: netip.MustParseAddr("192.168.64.5"), Since: noon.Add(-90 * time.Second)}
-	a.Tunnels = []report.Tunnel{{Endpoint: netip.MustParseAddrPort("203.0.113.7:40001"), Handshake: noon.Add(-100 * time.Second), Received: 1023, Sent: 5 << 30},
+	a.Tunnels = []dataplane.TunnelReport{{Endpoint: netip.MustParseAddrPort("203.0.113.7:40001"), Handshake: noon.Add(-100 * time.Second), Received: 1023, Sent: 5 << 30},
 		{Endpoint: netip.MustParseAddrPort("[fd00::4]:51821"), Sent: 1536}}
 	return Report{
 		Version: "v1.2.3 go1.26", PID: 4711, Store: "etcd", Started: noon.Add(-time.Hour), Since: noon.Add(-time.Minute), PeersKnown: true,
@@ -56,8 +56,8 @@ func sample() Report {
 			Devices: []Device{{"eth0", 2, 1500, "02:00:00:00:00:01", ""}, {"flannel.1", 7, 1450, "02:00:00:00:00:02", ""},
 				{"flannel-wg", 8, 1420, "", "yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk="}, {"flannel0", 9, 1472, "", ""}},
 			LastPass: noon.Add(-time.Second), Took: Duration(1234567), UDPEncap: true},
-		Forwarded: &report.Forwarded{Sent: report.Flow{Packets: 3, Bytes: 400}, Received: report.Flow{Packets: 5, Bytes: 600}, Dropped: map[string]uint64{"malformed": 7, "foreign": 0, "expired": 8}},
-		Guard:     &report.Guard{Waiting: "enforces when 192.0.2.7 is quiet", Packets: map[string]uint64{"spoofed": 3, "inner": 0, "outsider": 1000}},
+		Forwarded: &dataplane.Forwarded{Sent: dataplane.Flow{Packets: 3, Bytes: 400}, Received: dataplane.Flow{Packets: 5, Bytes: 600}, Dropped: map[string]uint64{"malformed": 7, "foreign": 0, "expired": 8}},
+		Guard:     &dataplane.GuardReport{Waiting: "enforces when 192.0.2.7 is quiet", Packets: map[string]uint64{"spoofed": 3, "inner": 0, "outsider": 1000}},
 		Retained:  &Retained{Count: 1, Cause: "mass-withdrawal", Until: retained.Until, Own: true},
 		Peers: []Peer{retained, a, b, peer("c", Pending, "", 6),
 			peer("d", Rejected, `its VNI is "4096"`, 7), {Name: "key\nof \x1b[2J", State: Rejected, Reason: "no lease"}},

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"flannel/pkg/reconcile/runner"
+	"flannel/pkg/reconcile"
 )
 
 // ErrUnreachable means that the daemon has not answered for too long, for
@@ -78,7 +78,7 @@ func AwaitReady(ctx context.Context, ask func(context.Context) (string, error), 
 		if err != nil && time.Since(answeredAt) >= maxSilence {
 			return fmt.Errorf("%w for %s: %w", ErrUnreachable, maxSilence, err)
 		}
-		runner.Pause(ctx, time.Second)
+		reconcile.Pause(ctx, time.Second)
 	}
 }
 

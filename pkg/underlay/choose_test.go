@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"flannel/internal/test/logtest"
-	"flannel/pkg/mac"
+	"flannel/pkg/dataplane"
 )
 
 var (
@@ -18,7 +18,7 @@ var (
 
 // dev makes an interface from "192.168.1.5/24 secondary"-like addresses, all global.
 func dev(index int, name string, addrs ...string) Interface {
-	in := Interface{Name: name, Index: index, MTU: 1500, Up: true, MAC: mac.Addr{2, 0, 0, 0, 0, byte(index)}}
+	in := Interface{Name: name, Index: index, MTU: 1500, Up: true, MAC: dataplane.MAC{2, 0, 0, 0, 0, byte(index)}}
 	for _, text := range addrs {
 		words := strings.Fields(text)
 		p := pfx(words[0])
@@ -263,7 +263,7 @@ func TestChosenLink(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := Link{
-		Name: "eth0", Index: 2, MTU: 9000, MAC: mac.Addr{2, 0, 0, 0, 0, 2},
+		Name: "eth0", Index: 2, MTU: 9000, MAC: dataplane.MAC{2, 0, 0, 0, 0, 2},
 		V4: ip("192.168.1.5"), V6: ip("2001:db8:1::5"), PublicV4: ip("192.168.1.5"), PublicV6: ip("2001:db8:1::5"),
 		OnLink: []netip.Prefix{pfx("172.16.0.0/24"), pfx("192.168.1.0/24"), pfx("2001:db8:1::/64")},
 	}

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"flannel/pkg/reconcile/runner"
+	"flannel/pkg/reconcile"
 )
 
 // coalesceDelay is the pause between the first of a burst of changes and the
@@ -16,11 +16,11 @@ const coalesceDelay = 50 * time.Millisecond
 // until ctx ends. It is never closed.
 func Coalesce(ctx context.Context, events <-chan struct{}) <-chan struct{} {
 	changed := make(chan struct{}, 1)
-	r := runner.Runner{
+	r := reconcile.Runner{
 		Wakes: []<-chan struct{}{events},
 		Quiet: coalesceDelay,
 		Later: true,
-		Work:  func(context.Context) (time.Duration, error) { runner.Notify(changed); return 0, nil },
+		Work:  func(context.Context) (time.Duration, error) { reconcile.Notify(changed); return 0, nil },
 	}
 	go r.Run(ctx)
 	return changed

@@ -4,7 +4,7 @@ import (
 	"net/netip"
 	"regexp"
 
-	"flannel/pkg/mac"
+	"flannel/pkg/dataplane"
 )
 
 // Options are the user's flags for the underlay. See candidates for their order.
@@ -29,9 +29,9 @@ type Interface struct {
 	AltNames []string // other names by which --iface finds it
 	Alias    string   // one of AltNames that a regex may also match; "": none
 	Index    int
-	MTU      int      // bytes
-	MAC      mac.Addr // zero if it has no 48-bit address
-	Up       bool     // Linux: set up, with or without a cable; Windows: see hns.Adapter
+	MTU      int           // bytes
+	MAC      dataplane.MAC // zero if it has no 48-bit address
+	Up       bool          // Linux: set up, with or without a cable; Windows: see hns.Adapter
 	Loopback bool
 	Addrs    []Addr         // oldest first within a family
 	OnLink   []netip.Prefix // networks with a route to the interface and no gateway

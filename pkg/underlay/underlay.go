@@ -11,7 +11,7 @@ import (
 	"slices"
 	"strings"
 
-	"flannel/pkg/mac"
+	"flannel/pkg/dataplane"
 )
 
 // Link is the chosen interface. It is a value: after a change of the interface,
@@ -20,7 +20,7 @@ type Link struct {
 	Name   string
 	Index  int
 	MTU    int // bytes
-	MAC    mac.Addr
+	MAC    dataplane.MAC
 	V4, V6 netip.Addr // our own addresses on it; zero if the family is disabled
 	// PublicV4 and PublicV6 are published in our lease. They are V4 and V6 unless
 	// --public-ip or --public-ipv6 is set.

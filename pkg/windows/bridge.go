@@ -10,9 +10,7 @@ import (
 	"time"
 
 	"flannel/pkg/dataplane"
-	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/reconcile"
-	"flannel/pkg/reconcile/runner"
 	"flannel/pkg/windows/hns"
 	"flannel/pkg/windows/hostconfig"
 )
@@ -85,7 +83,7 @@ func (d *Driver) ensureHostEndpoint(ctx context.Context, dev device, host hns.Ad
 			if err != nil {
 				return waitIfSilent(err)
 			}
-			return driver.Waiting(causeNoEndpoint, "the host's interface with %s on the bridge", want.IPs[0].Addr())
+			return dataplane.Waiting(causeNoEndpoint, "the host's interface with %s on the bridge", want.IPs[0].Addr())
 		})
 	}
 	d.tries.forgetVerb(verbAttachEndpoint)
@@ -171,8 +169,8 @@ func (d *Driver) compareAddresses(host hns.Endpoint, id string) {
 	d.compared = id
 	d.background(func(ctx context.Context) {
 		var endpoints []hns.Endpoint
-		r := runner.Runner{
-			Retry: runner.Backoff{First: d.pace.Poll},
+		r := reconcile.Runner{
+			Retry: reconcile.Backoff{First: d.pace.Poll},
 			Work: func(ctx context.Context) (_ time.Duration, err error) {
 				endpoints, err = d.client.Endpoints(ctx, host.Network)
 				return 0, err

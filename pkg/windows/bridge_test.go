@@ -136,7 +136,7 @@ func TestThousandsOfEndpoints(t *testing.T) {
 				if err := w.m.Admin().AddRemoteEndpoints("cbr0", int(many)); err != nil {
 					t.Fatal(err)
 				}
-				w.opts.Pace = Pace{Poll: time.Hour, Wait: time.Hour}
+				w.opts.Pace = pace{Poll: time.Hour, Wait: time.Hour}
 				w.restart()
 				for i := range 3 {
 					limit := uint64(10)

@@ -14,8 +14,6 @@ import (
 	"flannel/internal/test/hnstest"
 	"flannel/internal/test/logtest"
 	"flannel/pkg/dataplane"
-	"flannel/pkg/dataplane/driver"
-	"flannel/pkg/mac"
 	"flannel/pkg/windows/hns"
 	"flannel/pkg/windows/hostconfig"
 )
@@ -364,18 +362,18 @@ func TestJournal(t *testing.T) {
 
 func TestPhysicalAdapter(t *testing.T) {
 	adapters := []hns.Adapter{
-		{Name: "Ethernet", Description: "Microsoft Hyper-V Network Adapter", MAC: mac.Addr{1}},
-		{Name: "vEthernet (Ethernet)", Description: "Hyper-V Virtual Ethernet Adapter", MAC: mac.Addr{1}},
-		{Name: "LAN 2", Description: "Intel(R) I350", MAC: mac.Addr{2}},
-		{Name: "renamed", Description: "Hyper-V Virtual Ethernet Adapter #2", MAC: mac.Addr{2}},
-		{Name: "vEthernet (nat)", Description: "Hyper-V Virtual Ethernet Adapter #3", MAC: mac.Addr{3}},
+		{Name: "Ethernet", Description: "Microsoft Hyper-V Network Adapter", MAC: dataplane.MAC{1}},
+		{Name: "vEthernet (Ethernet)", Description: "Hyper-V Virtual Ethernet Adapter", MAC: dataplane.MAC{1}},
+		{Name: "LAN 2", Description: "Intel(R) I350", MAC: dataplane.MAC{2}},
+		{Name: "renamed", Description: "Hyper-V Virtual Ethernet Adapter #2", MAC: dataplane.MAC{2}},
+		{Name: "vEthernet (nat)", Description: "Hyper-V Virtual Ethernet Adapter #3", MAC: dataplane.MAC{3}},
 	}
 	for underlay, want := range map[string]string{
 		"Ethernet": "Ethernet", "vEthernet (Ethernet)": "Ethernet", "LAN 2": "LAN 2", "renamed": "LAN 2",
 		"vEthernet (nat)": "", "gone": "",
 	} {
 		a, err := hostconfig.PhysicalAdapter(adapters, underlay)
-		wait := (*driver.WaitError)(nil)
+		wait := (*dataplane.WaitError)(nil)
 		if (err != nil) != (want == "") || a.Name != want || err != nil && !logtest.Names(err.Error(), underlay) || errors.As(err, &wait) != (underlay == "gone") {
 			t.Errorf("%s: %q, %v; want %q", underlay, a.Name, err, want)
 		}

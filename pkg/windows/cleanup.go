@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"flannel/pkg/reconcile/runner"
+	"flannel/pkg/reconcile"
 	"flannel/pkg/windows/hns"
 )
 
@@ -91,7 +91,7 @@ func (d *Driver) waitRestored(ctx context.Context, limit time.Duration) error {
 		if !logged {
 			d.opts.Log.Info("waiting until the host has its addresses, routes and DNS servers, and the category of its network back")
 		}
-		if runner.Pause(ctx, d.pace.Wait); ctx.Err() != nil {
+		if reconcile.Pause(ctx, d.pace.Wait); ctx.Err() != nil {
 			return ctx.Err()
 		}
 	}
@@ -100,6 +100,6 @@ func (d *Driver) waitRestored(ctx context.Context, limit time.Duration) error {
 
 // waitSettled returns when HNS has settled after it deleted a network.
 func (d *Driver) waitSettled(ctx context.Context) error {
-	runner.Pause(ctx, time.Until(d.deletedAt.Add(d.pace.Settle)))
+	reconcile.Pause(ctx, time.Until(d.deletedAt.Add(d.pace.Settle)))
 	return ctx.Err()
 }

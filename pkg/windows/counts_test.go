@@ -20,7 +20,7 @@ func TestCounts(t *testing.T) {
 			t.Run(fmt.Sprintf("%s %d", kind, n), func(t *testing.T) {
 				dev := devicesOf(kind)
 				onWindows(t, dev, hnstest.Knobs{}, func(w *windows) {
-					w.opts.Pace = Pace{Poll: time.Hour, Wait: time.Hour}
+					w.opts.Pace = pace{Poll: time.Hour, Wait: time.Hour}
 					w.state.Networks = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
 					w.state.Paths = nil
 					w.restart()

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/dataplane"
 	"flannel/pkg/windows/hns"
 	"flannel/pkg/windows/hostconfig"
 )
@@ -39,7 +39,7 @@ func (d *Driver) createNetwork(ctx context.Context, dev device, want hns.Network
 	}
 	host, ok := hostconfig.HostAdapter(adapters, physical, bound)
 	if !ok {
-		return driver.Waiting(hostconfig.CauseNoAdapter, "the virtual adapter that replaces %s", physical.Name)
+		return dataplane.Waiting(hostconfig.CauseNoAdapter, "the virtual adapter that replaces %s", physical.Name)
 	}
 	routes, err := d.routesOfOthers()
 	if err != nil {
@@ -52,7 +52,7 @@ func (d *Driver) createNetwork(ctx context.Context, dev device, want hns.Network
 		return err
 	}
 	if len(hostconfig.Addresses(host)) == 0 {
-		return driver.Waiting(hostconfig.CauseNoAddress, "%s to have its addresses", host.Name) // Restore has just added them
+		return dataplane.Waiting(hostconfig.CauseNoAddress, "%s to have its addresses", host.Name) // Restore has just added them
 	}
 	owned := slices.Contains(d.hostConfig.Owned(dev.Switch), dev.name)
 	if err := d.hostConfig.SetOwned(dev.name, dev.Switch, true); err != nil {
@@ -84,7 +84,7 @@ func (d *Driver) createNetwork(ctx context.Context, dev device, want hns.Network
 	}
 	d.opts.Log.Info(text, "cause", causeNetworkMade, "bound", bound, "network", made.Name, "type", made.Type, "id", made.ID,
 		"adapter", physical.Name, "subnet", subnets(want.Subnets))
-	return driver.Waiting(causeAddressMoves, "the host's addresses to move to the virtual adapter of %s", physical.Name)
+	return dataplane.Waiting(causeAddressMoves, "the host's addresses to move to the virtual adapter of %s", physical.Name)
 }
 
 // checkSwitchType returns an error if HNS cannot create the network because of

@@ -11,14 +11,13 @@ import (
 	"flannel/internal/test/hnstest"
 	"flannel/internal/test/logtest"
 	"flannel/pkg/dataplane"
-	"flannel/pkg/mac"
 	"flannel/pkg/windows/hns"
 	"flannel/pkg/windows/hostconfig"
 )
 
 // plugOther adds an adapter without a switch.
 func (w *windows) plugOther() {
-	w.m.Plug(hns.Adapter{Name: "LAN 2", Description: "another", MTU: 1500, MAC: mac.Addr{2, 0, 0, 0, 0, 9}, Up: true,
+	w.m.Plug(hns.Adapter{Name: "LAN 2", Description: "another", MTU: 1500, MAC: dataplane.MAC{2, 0, 0, 0, 0, 9}, Up: true,
 		Addrs: []hns.Address{{Prefix: netip.MustParsePrefix("10.98.0.2/24"), Manual: true, Preferred: true}}})
 }
 

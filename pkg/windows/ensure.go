@@ -9,8 +9,6 @@ import (
 	"time"
 
 	"flannel/pkg/dataplane"
-	"flannel/pkg/dataplane/driver"
-	"flannel/pkg/mac"
 	"flannel/pkg/reconcile"
 	"flannel/pkg/windows/hns"
 	"flannel/pkg/windows/hostconfig"
@@ -18,7 +16,7 @@ import (
 
 // Ensure implements Dataplane. Bringing up a network takes up to a minute, so
 // each call goes as far as it can without waiting, and its error (a
-// driver.WaitError) says what comes next. The steps, for an overlay on Ethernet:
+// dataplane.WaitError) says what comes next. The steps, for an overlay on Ethernet:
 //
 //	wait until HNS answers and the adapter exists      (findNetwork)
 //	delete networks of ours on a dead switch, whose
@@ -122,7 +120,7 @@ func (d *Driver) ensure(ctx context.Context, dev dataplane.Device, relist bool, 
 	}
 	i := slices.IndexFunc(adapters, func(a hns.Adapter) bool { return a.Name == dev.Name })
 	if i < 0 {
-		return driver.Waiting(hostconfig.CauseNoAdapter, "the adapter to appear")
+		return dataplane.Waiting(hostconfig.CauseNoAdapter, "the adapter to appear")
 	}
 	host := adapters[i]
 	if !host.Virtual() {
@@ -140,8 +138,8 @@ func (d *Driver) ensureNetwork(ctx context.Context, dev device, relist bool, ada
 		return d.rollBack(ctx, dev, err)
 	}
 	// A network that only binds a switch (Switch) has no tunnels that need the MAC address.
-	if dev.network.tunnels() && d.network.DRMAC == (mac.Addr{}) && !dev.Switch {
-		return d.rollBack(ctx, dev, driver.Waiting(causeNoMAC, "HNS to give the network its MAC address"))
+	if dev.network.tunnels() && d.network.DRMAC == (dataplane.MAC{}) && !dev.Switch {
+		return d.rollBack(ctx, dev, dataplane.Waiting(causeNoMAC, "HNS to give the network its MAC address"))
 	}
 	link := dataplane.Link{MAC: d.network.DRMAC}
 	host, found := d.managementAdapter(dev, adapters)
@@ -227,7 +225,7 @@ func (d *Driver) listNetworks(ctx context.Context, dev device) error {
 // waitIfSilent turns the error of an HNS that does not answer into a WaitError.
 func waitIfSilent(err error) error {
 	if errors.Is(err, hns.ErrUnavailable) || errors.Is(err, hns.ErrTimeout) {
-		return driver.Waiting(causeHNSSilent, "the Host Networking Service: %w", err)
+		return dataplane.Waiting(causeHNSSilent, "the Host Networking Service: %w", err)
 	}
 	return err
 }

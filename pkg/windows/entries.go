@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"flannel/pkg/mac"
+	"flannel/pkg/dataplane"
 	"flannel/pkg/windows/hns"
 )
 
@@ -34,7 +34,7 @@ func (k policyKey) String() string {
 type policyValue struct {
 	VSID     uint32
 	Provider netip.Addr
-	MAC      mac.Addr
+	MAC      dataplane.MAC
 	Invalid  bool // it exists twice, or cannot be parsed, and must be replaced
 }
 
@@ -64,7 +64,7 @@ func parsePolicy(p hns.Policy) (k policyKey, v policyValue, ours bool) {
 // remoteValue is a remote endpoint that stands for a peer; see remoteStore.
 type remoteValue struct {
 	Provider netip.Addr
-	MAC      mac.Addr
+	MAC      dataplane.MAC
 }
 
 // hostRoute identifies a route of the host. Windows can have several routes to

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"flannel/internal/test/hnstest"
-	"flannel/pkg/mac"
+	"flannel/pkg/dataplane"
 	"flannel/pkg/reconcile"
 	"flannel/pkg/windows/hns"
 )
@@ -28,7 +28,7 @@ func (w *windows) drift(kind netKind) error {
 			key, _, ours := parsePolicy(p)
 			return ours && (key.Prefix == stray || key.Prefix == netip.MustParsePrefix("10.244.4.0/24"))
 		})
-		return append(all, hns.RemoteSubnet{Prefix: stray, VSID: 4096, Provider: netip.MustParseAddr("10.99.0.9"), MAC: mac.Addr{2}}.Policy())
+		return append(all, hns.RemoteSubnet{Prefix: stray, VSID: 4096, Provider: netip.MustParseAddr("10.99.0.9"), MAC: dataplane.MAC{2}}.Policy())
 	})
 }
 

@@ -13,7 +13,6 @@ import (
 	"flannel/internal/test/hnstest"
 	"flannel/internal/test/logtest"
 	"flannel/pkg/dataplane"
-	"flannel/pkg/mac"
 	"flannel/pkg/windows/hns"
 	"flannel/pkg/windows/hostconfig"
 )
@@ -57,7 +56,7 @@ func TestDriftOfNetworks(t *testing.T) {
 		}},
 		"policy of a stranger": {kinds[:1], func(w *windows) error {
 			return policiesOf(w, func(all []hns.Policy) []hns.Policy {
-				r := hns.RemoteSubnet{Prefix: netip.MustParsePrefix("10.244.9.0/24"), VSID: 4096, Provider: netip.MustParseAddr("10.99.0.9"), MAC: mac.Addr{2}}
+				r := hns.RemoteSubnet{Prefix: netip.MustParsePrefix("10.244.9.0/24"), VSID: 4096, Provider: netip.MustParseAddr("10.99.0.9"), MAC: dataplane.MAC{2}}
 				return append(all, r.Policy())
 			})
 		}},
@@ -185,7 +184,7 @@ func TestAddedByAnother(t *testing.T) {
 			w.state.Paths = nil
 			w.bring(time.Minute)
 			if err := policiesOf(w, func(have []hns.Policy) []hns.Policy {
-				return append(have, hns.RemoteSubnet{Prefix: all[1].Dst, VSID: 4096, Provider: netip.MustParseAddr("10.99.0.44"), MAC: mac.Addr{2}}.Policy())
+				return append(have, hns.RemoteSubnet{Prefix: all[1].Dst, VSID: 4096, Provider: netip.MustParseAddr("10.99.0.44"), MAC: dataplane.MAC{2}}.Policy())
 			}); err != nil {
 				t.Fatal(err)
 			}

@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"flannel/pkg/dataplane"
-	"flannel/pkg/dataplane/driver"
 )
 
 // Found implements Dataplane.
@@ -26,10 +25,10 @@ func (d *Driver) Found(ctx context.Context, links dataplane.Links, s dataplane.S
 	}
 	var found []*dataplane.Path
 	dev.pathsOf(d, func(dst netip.Prefix, via netip.Addr, encap dataplane.Encap) {
-		if via.IsValid() && driver.Inside(dst, s.Networks) {
+		if via.IsValid() && dataplane.Inside(dst, s.Networks) {
 			found = append(found, &dataplane.Path{Dst: dst, Via: via, Device: dev.name, Encap: encap})
 		}
 	})
-	slices.SortFunc(found, driver.Compare)
+	slices.SortFunc(found, dataplane.ComparePaths)
 	return found, nil
 }

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/dataplane"
 	"flannel/pkg/windows/hns"
 )
 
@@ -55,5 +55,5 @@ func (d *Driver) deleteGhost(ctx context.Context, creation change, dev device, o
 	}
 	d.deletedAt = time.Now()
 	d.opts.Log.Warn("deleted an HNS network of ours that only the older API listed, its pods must be made again", "cause", causeGhost, "network", ghost.Name, "id", ghost.ID)
-	return driver.Waiting(causeGhost, "the network %s to be deleted, which only the older API listed", ghost.Name)
+	return dataplane.Waiting(causeGhost, "the network %s to be deleted, which only the older API listed", ghost.Name)
 }

@@ -16,25 +16,23 @@ import (
 	"time"
 
 	"flannel/pkg/dataplane"
-	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/reconcile"
-	"flannel/pkg/reconcile/runner"
 	"flannel/pkg/windows/hns"
 	"flannel/pkg/windows/hostconfig"
 )
 
-// Options of New.
-type Options struct {
-	driver.Options
-	Pace Pace
+// options of New.
+type options struct {
+	dataplane.Options
+	Pace pace
 }
 
 // journalPath is the file that package hostconfig keeps.
-func (o Options) journalPath() string { return filepath.Join(o.StateDir, "hns.json") }
+func (o options) journalPath() string { return filepath.Join(o.StateDir, "hns.json") }
 
-// Pace holds intervals and limits, for tests. A zero field takes the default, which
+// pace holds intervals and limits, for tests. A zero field takes the default, which
 // setDefaults sets and the comments name.
-type Pace struct {
+type pace struct {
 	Poll time.Duration // between comparisons of the network with the last pass, since HNS does not notify of every change: 5 s
 	Wait time.Duration // between passes while the driver waits for something: 500 ms
 	// Wrong is how long a network's management address may differ from the host's before the network is made again: 1 min.
@@ -55,7 +53,7 @@ type Pace struct {
 	hostconfig.Limits // Address 30 s, DHCP 1 min, Rest 5 s
 }
 
-func (p *Pace) setDefaults() {
+func (p *pace) setDefaults() {
 	p.Poll = cmp.Or(p.Poll, 5*time.Second)
 	p.Wait = cmp.Or(p.Wait, 500*time.Millisecond)
 	p.Wrong = cmp.Or(p.Wrong, time.Minute)
@@ -79,8 +77,8 @@ func (p *Pace) setDefaults() {
 // The daemon's loop calls the exported methods. A goroutine of the driver
 // watches for changes, and restores host settings between the loop's passes.
 type Driver struct {
-	opts       driver.Options
-	pace       Pace
+	opts       dataplane.Options
+	pace       pace
 	client     *hns.Client
 	stack      hns.Stack
 	hostConfig *hostconfig.Keeper
@@ -120,7 +118,7 @@ type Driver struct {
 	policies *reconcile.Table[policyKey, policyValue]
 	remotes  *reconcile.Table[netip.Prefix, remoteValue]
 	routes   *reconcile.Table[hostRoute, struct{}]
-	tables   driver.Tables // all three
+	tables   dataplane.Tables // all three
 	scope    hostScope
 
 	paths  []*dataplane.Path // that the tables want
@@ -137,16 +135,16 @@ type target struct {
 
 // New starts to watch HNS and the IP stack, and to restore host settings that
 // are missing since an earlier run. The caller closes the Driver.
-func New(opts Options, client *hns.Client, stack hns.Stack) *Driver {
+func New(opts options, client *hns.Client, stack hns.Stack) *Driver {
 	opts.Pace.setDefaults()
 	d := &Driver{opts: opts.Options, pace: opts.Pace, client: client, stack: stack,
 		hostConfig: hostconfig.New(opts.journalPath(), opts.Pace.Limits, stack, opts.Log),
 		changes:    make(chan struct{}, 1), warned: map[string]bool{}}
-	d.tries = tries{&d.pace, map[change]*runner.Backoff{}}
+	d.tries = tries{&d.pace, map[change]*reconcile.Backoff{}}
 	d.policies = reconcile.NewTable[policyKey, policyValue](&policyStore{d: d})
 	d.remotes = reconcile.NewTable[netip.Prefix, remoteValue](remoteStore{d})
 	d.routes = reconcile.NewTable[hostRoute, struct{}](routeStore{d})
-	d.tables = driver.Tables{d.remotes, d.policies, d.routes}
+	d.tables = dataplane.Tables{d.remotes, d.policies, d.routes}
 	d.QueueResync()
 	ctx, cancel := context.WithCancel(context.Background())
 	d.stopWatch = cancel
@@ -196,17 +194,17 @@ func (d *Driver) Apply(ctx context.Context, links dataplane.Links, s dataplane.S
 	}
 	d.setNetworks(link, s)
 	var err error
-	fills, all := driver.Tables{d.routes}, driver.Tables{d.routes} // without the network, the other tables have nothing
+	fills, all := dataplane.Tables{d.routes}, dataplane.Tables{d.routes} // without the network, the other tables have nothing
 	if d.network != nil {
 		fills, all = dev.tables(d), d.tables
 		err = d.want(dev, link, s)
 	}
 	err = errors.Join(err, fills.Add(ctx, d.opts))
-	if driver.MayDelete(s, err) {
+	if dataplane.MayDelete(s, err) {
 		err = errors.Join(err, all.Prune(ctx, d.opts), d.deleteUnwanted(ctx))
 	}
-	return driver.Attribute(err, s.Paths, isRefusal, func(p *dataplane.Path) []any {
-		f := driver.Filling{Verb: driver.CollectKeys}
+	return dataplane.AttributeRefusals(err, s.Paths, isRefusal, func(p *dataplane.Path) []any {
+		f := dataplane.Filling{Verb: dataplane.CollectKeys}
 		_ = d.fill(&f, dev, p) // a path that cannot be translated has no keys
 		return f.Keys
 	})
@@ -221,7 +219,7 @@ func isRefusal(err error) bool {
 // want makes the tables want the paths of s.
 func (d *Driver) want(dev device, link dataplane.Link, s dataplane.State) error {
 	d.setTarget(dev, link)
-	err := driver.FillChanges(d.paths, s, func(f *driver.Filling, p *dataplane.Path) error { return d.fill(f, dev, p) })
+	err := dataplane.FillChanges(d.paths, s, func(f *dataplane.Filling, p *dataplane.Path) error { return d.fill(f, dev, p) })
 	d.paths = s.Paths
 	return err
 }

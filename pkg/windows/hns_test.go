@@ -16,8 +16,6 @@ import (
 	"flannel/internal/test/hnstest"
 	"flannel/internal/test/logtest"
 	"flannel/pkg/dataplane"
-	"flannel/pkg/dataplane/driver"
-	"flannel/pkg/mac"
 	"flannel/pkg/reconcile"
 	"flannel/pkg/windows/hns"
 )
@@ -28,7 +26,7 @@ type windows struct {
 	*Driver
 	t    *testing.T
 	m    *hnstest.Machine
-	opts Options
+	opts options
 
 	mu       sync.Mutex
 	devices  []dataplane.Device
@@ -71,7 +69,7 @@ func bridgeDevice(subnets ...netip.Prefix) dataplane.Device {
 func winPath(dev dataplane.Device, n int) *dataplane.Path {
 	p := &dataplane.Path{Dst: netip.MustParsePrefix(fmt.Sprintf("10.244.%d.0/24", n)), Via: netip.MustParseAddr(fmt.Sprintf("10.99.0.%d", n)), Device: dev.Name, Encap: dataplane.Direct{}}
 	if _, overlay := dev.Kind.(dataplane.Overlay); overlay {
-		p.Encap = dataplane.VTEP{MAC: mac.Addr{2, 0, 0, 0, 1, byte(n)}}
+		p.Encap = dataplane.VTEP{MAC: dataplane.MAC{2, 0, 0, 0, 1, byte(n)}}
 	}
 	return p
 }
@@ -82,7 +80,7 @@ func onWindows(t *testing.T, dev dataplane.Device, knobs hnstest.Knobs, test fun
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		w := &windows{t: t, m: hnstest.New(), log: &logged{t: t}}
-		w.opts = Options{Options: driver.Options{Log: slog.New(slog.NewTextHandler(w.log, nil)), StateDir: dir, Report: func(_ string, _ int, r reconcile.Result) {
+		w.opts = options{Options: dataplane.Options{Log: slog.New(slog.NewTextHandler(w.log, nil)), StateDir: dir, Report: func(_ string, _ int, r reconcile.Result) {
 			r.Replaced = 0 // these tests count writes
 			w.done = w.done.Plus(r)
 		}}}
@@ -145,7 +143,7 @@ func (w *windows) pass() error {
 	w.step = err == nil
 	if err != nil && (len(w.problems) == 0 || w.problems[len(w.problems)-1] != err.Error()) {
 		w.problems = append(w.problems, err.Error())
-		if wait := (*driver.WaitError)(nil); errors.As(err, &wait) {
+		if wait := (*dataplane.WaitError)(nil); errors.As(err, &wait) {
 			w.waits = append(w.waits, wait.Cause())
 		}
 	}

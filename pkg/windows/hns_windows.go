@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"flannel/pkg/dataplane"
-	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/underlay"
 	"flannel/pkg/windows/hns"
 )
@@ -19,7 +18,7 @@ var timing = hns.Timing{Query: 3 * time.Second, Change: 5 * time.Second}
 
 // Open opens HNS and the IP stack and starts to watch them. The caller closes the
 // Driver.
-func Open(opts driver.Options) (*Driver, error) {
+func Open(opts dataplane.Options) (*Driver, error) {
 	calls, err := hns.Open()
 	if err != nil {
 		return nil, err
@@ -28,7 +27,7 @@ func Open(opts driver.Options) (*Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	return New(Options{Options: opts}, hns.NewClient(calls, timing), stack), nil
+	return New(options{Options: opts}, hns.NewClient(calls, timing), stack), nil
 }
 
 // ReadUnderlay is UnderlayOf for this machine.
@@ -40,20 +39,20 @@ func ReadUnderlay(o underlay.Options) (underlay.Snapshot, error) {
 	return UnderlayOf(stack, o)
 }
 
-// WatchUnderlay is WatchStack for this machine, and so for ReadUnderlay.
+// WatchUnderlay is watchStack for this machine, and so for ReadUnderlay.
 func WatchUnderlay(ctx context.Context) (<-chan struct{}, error) {
 	stack, err := hns.OpenStack()
 	if err != nil {
 		return nil, err
 	}
-	return WatchStack(ctx, stack)
+	return watchStack(ctx, stack)
 }
 
 // Cleanup removes every HNS network and host route that is ours, and returns
 // their descriptions; with dryRun it removes nothing. networks are the pod
 // networks, which identify the routes; without them no route is removed. The
 // error holds what could not be removed, which does not stop the rest.
-func Cleanup(ctx context.Context, opts driver.Options, networks []netip.Prefix, dryRun bool) (removed []string, err error) {
+func Cleanup(ctx context.Context, opts dataplane.Options, networks []netip.Prefix, dryRun bool) (removed []string, err error) {
 	d, err := Open(opts)
 	if err != nil {
 		return nil, err
@@ -66,7 +65,7 @@ func Cleanup(ctx context.Context, opts driver.Options, networks []netip.Prefix, 
 // one, and waits until the host has its addresses, routes and DNS servers again.
 // It calls report whenever it waits for something else than before. If ctx ends
 // first, the error is what it waited for last.
-func Prepare(ctx context.Context, opts driver.Options, dev dataplane.Device, report func(error)) (p dataplane.Prepared, err error) {
+func Prepare(ctx context.Context, opts dataplane.Options, dev dataplane.Device, report func(error)) (p dataplane.Prepared, err error) {
 	d, err := Open(opts)
 	if err != nil {
 		return dataplane.Prepared{}, err

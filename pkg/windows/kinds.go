@@ -6,7 +6,6 @@ import (
 	"net/netip"
 
 	"flannel/pkg/dataplane"
-	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/windows/hns"
 )
 
@@ -23,10 +22,10 @@ type kind interface {
 	// carries reports whether a path is of this kind.
 	carries(dataplane.Encap) bool
 	// fill translates a path to entries of the kind's tables.
-	fill(d *Driver, f *driver.Filling, p *dataplane.Path)
+	fill(d *Driver, f *dataplane.Filling, p *dataplane.Path)
 	// tables are those that the kind fills, in order. The first one holds what
 	// leads to the peers.
-	tables(d *Driver) driver.Tables
+	tables(d *Driver) dataplane.Tables
 	// pathsOf is the inverse of fill: it calls path for every path that the
 	// tables' actual entries form.
 	pathsOf(d *Driver, path func(dst netip.Prefix, via netip.Addr, encap dataplane.Encap))
@@ -65,7 +64,7 @@ func deviceOf(dev dataplane.Device) (device, error) {
 }
 
 // fill translates a path to entries of the tables of its device.
-func (d *Driver) fill(f *driver.Filling, dev device, p *dataplane.Path) error {
+func (d *Driver) fill(f *dataplane.Filling, dev device, p *dataplane.Path) error {
 	switch {
 	case p.Device != dev.name:
 		return fmt.Errorf("path to %s: the network %s does not exist", p.Dst, p.Device)
@@ -84,13 +83,13 @@ type hostRoutes struct{}
 
 func (hostRoutes) carries(e dataplane.Encap) bool { _, ok := e.(dataplane.Direct); return ok }
 
-func (hostRoutes) fill(d *Driver, f *driver.Filling, p *dataplane.Path) {
-	if p.Dst.Addr().Is4() || d.version.Features().IPv6DualStack || f.Verb != driver.Want {
-		driver.Put(f, d.routes, hostRoute{p.Dst, p.Via}, struct{}{})
+func (hostRoutes) fill(d *Driver, f *dataplane.Filling, p *dataplane.Path) {
+	if p.Dst.Addr().Is4() || d.version.Features().IPv6DualStack || f.Verb != dataplane.Want {
+		dataplane.Put(f, d.routes, hostRoute{p.Dst, p.Via}, struct{}{})
 	}
 }
 
-func (hostRoutes) tables(d *Driver) driver.Tables { return driver.Tables{d.routes} }
+func (hostRoutes) tables(d *Driver) dataplane.Tables { return dataplane.Tables{d.routes} }
 
 func (hostRoutes) pathsOf(d *Driver, path func(netip.Prefix, netip.Addr, dataplane.Encap)) {
 	for _, e := range d.routes.AllActual() {

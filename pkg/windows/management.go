@@ -6,7 +6,7 @@ import (
 	"net/netip"
 	"time"
 
-	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/dataplane"
 	"flannel/pkg/reconcile"
 	"flannel/pkg/windows/hns"
 	"flannel/pkg/windows/hostconfig"
@@ -90,7 +90,7 @@ func (d *Driver) findManagementIP(ctx context.Context, dev device, adapters []hn
 	if err := d.hostConfig.Restore(d.networks); err != nil {
 		return fmt.Errorf("%w (HNS does not know the host's address yet)", err)
 	}
-	return driver.Waiting(causeNoManagement, "HNS to learn the host's address")
+	return dataplane.Waiting(causeNoManagement, "HNS to learn the host's address")
 }
 
 // managementAdapter returns the adapter with the management address. For a
@@ -119,14 +119,14 @@ func (d *Driver) waitForHost(ctx context.Context, dev device, adapters []hns.Ada
 	n := *d.network
 	if !dev.network.tunnels() || !hostconfig.HasAddress(d.hostAdapter(n, adapters), dev.Local) {
 		d.network.ManagementIP = netip.Addr{} // the next pass asks again
-		return driver.Waiting(causeNoManagement, "an interface to have the network's address %s", n.ManagementIP)
+		return dataplane.Waiting(causeNoManagement, "an interface to have the network's address %s", n.ManagementIP)
 	}
 	if d.wrongIP.network != n.ID || d.wrongIP.ip != n.ManagementIP {
 		d.wrongIP = wrongManagementIP{n.ID, n.ManagementIP, time.Now()}
 	}
 	reason := fmt.Sprintf("it sends from %s, and the host's address is %s", n.ManagementIP, dev.Local)
 	if time.Since(d.wrongIP.since) < d.pace.Wrong {
-		return driver.Waiting(causeNoManagement, "HNS to learn the host's address: %s", reason)
+		return dataplane.Waiting(causeNoManagement, "HNS to learn the host's address: %s", reason)
 	}
 	return d.deleteToRecreate(ctx, n, reason)
 }

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/dataplane"
 	"flannel/pkg/windows/hns"
 	"flannel/pkg/windows/hostconfig"
 )
@@ -117,7 +117,7 @@ func (d *Driver) deleteToRecreate(ctx context.Context, n hns.Network, reason str
 	if d.network != nil && d.network.ID == n.ID {
 		d.network = nil
 	}
-	return driver.Waiting(causeNetworkRemade, "the network %s to be deleted (%s)", n.Name, reason)
+	return dataplane.Waiting(causeNetworkRemade, "the network %s to be deleted (%s)", n.Name, reason)
 }
 
 // deleteUnwanted deletes networks of ours that are not wanted: of another VNI, name

@@ -12,7 +12,6 @@ import (
 	"flannel/internal/test/hnstest"
 	"flannel/internal/test/logtest"
 	"flannel/pkg/dataplane"
-	"flannel/pkg/mac"
 	"flannel/pkg/windows/hns"
 	"flannel/pkg/windows/hostconfig"
 )
@@ -40,7 +39,7 @@ func TestStaleRouteWrittenDown(t *testing.T) {
 // A network that has the name of ours for the switch, on another adapter, stays whoever made it.
 func TestPrepareLeavesOthers(t *testing.T) {
 	onWindows(t, overlayDevice(ownSubnet), hnstest.Knobs{}, func(w *windows) {
-		w.m.Plug(hns.Adapter{Name: "LAN 2", MAC: mac.Addr{2, 9}, MTU: 1500, Up: true})
+		w.m.Plug(hns.Adapter{Name: "LAN 2", MAC: dataplane.MAC{2, 9}, MTU: 1500, Up: true})
 		if err := w.m.Admin().CreateNetwork(strings.ReplaceAll(foreignSwitch, `"Ethernet"`, `"LAN 2"`)); err != nil {
 			t.Fatal(err)
 		}

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 
 	"flannel/pkg/dataplane"
-	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/windows/hns"
 	"flannel/pkg/windows/hostconfig"
 )
@@ -46,22 +45,22 @@ func (overlay) finish(_ context.Context, d *Driver, dev device, host hns.Adapter
 
 func (overlay) carries(e dataplane.Encap) bool { _, ok := e.(dataplane.VTEP); return ok }
 
-func (o overlay) fill(d *Driver, f *driver.Filling, p *dataplane.Path) {
+func (o overlay) fill(d *Driver, f *dataplane.Filling, p *dataplane.Path) {
 	end := p.Encap.(dataplane.VTEP).MAC
 	if !d.version.Features().RemoteSubnet {
-		driver.Put(f, d.remotes, p.Dst, remoteValue{p.Via, end})
+		dataplane.Put(f, d.remotes, p.Dst, remoteValue{p.Via, end})
 		return
 	}
 	r := hns.RemoteSubnet{Prefix: p.Dst, VSID: o.VNI, Provider: p.Via, MAC: end}
-	driver.Put(f, d.policies, policyKey{hns.RemoteSubnetType, p.Dst}, policyValue{VSID: r.VSID, Provider: r.Provider, MAC: r.MAC})
+	dataplane.Put(f, d.policies, policyKey{hns.RemoteSubnetType, p.Dst}, policyValue{VSID: r.VSID, Provider: r.Provider, MAC: r.MAC})
 }
 
 // tables includes the host's routes: an earlier backend may have left some.
-func (overlay) tables(d *Driver) driver.Tables {
+func (overlay) tables(d *Driver) dataplane.Tables {
 	if d.version.Features().RemoteSubnet {
-		return driver.Tables{d.policies, d.routes}
+		return dataplane.Tables{d.policies, d.routes}
 	}
-	return driver.Tables{d.remotes, d.routes}
+	return dataplane.Tables{d.remotes, d.routes}
 }
 
 // pathsOf leaves out policies of another VNI, which belong to an earlier

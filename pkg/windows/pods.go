@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
-	"flannel/pkg/reconcile/runner"
-	"flannel/pkg/windows/lostpods"
+	"flannel/pkg/reconcile"
+	"flannel/pkg/windows/hns"
 )
 
 // podWatcher finds running pods without an endpoint on our network. It runs in a
@@ -29,11 +29,11 @@ type podWatcher struct {
 	*Driver
 	first     map[string]bool   // sandboxes of the first look; nil: there was none
 	endpoints map[string]string // ID of the endpoint by that of the sandbox, of pods seen connected
-	suspects  []lostpods.Pod    // that the last look found lost
+	suspects  []hns.Pod         // that the last look found lost
 }
 
 func (w *podWatcher) run(ctx context.Context) {
-	r := runner.Runner{
+	r := reconcile.Runner{
 		Resync: w.pace.Pods,
 		Later:  true,
 		Work: func(ctx context.Context) (time.Duration, error) {
@@ -53,39 +53,39 @@ func (w *podWatcher) run(ctx context.Context) {
 }
 
 func (w *podWatcher) look(ctx context.Context, network, name string) error {
-	all, err := lostpods.Read(w.opts.PodResults)
+	all, err := hns.ReadPods(w.opts.PodResults)
 	if err != nil {
 		return err
 	}
-	pods := slices.DeleteFunc(all, func(p lostpods.Pod) bool { return p.Network != name })
+	pods := slices.DeleteFunc(all, func(p hns.Pod) bool { return p.Network != name })
 	if w.first == nil {
 		w.first = map[string]bool{}
 		for _, p := range pods {
 			w.first[p.Sandbox] = true
 		}
 	}
-	var candidates []lostpods.Pod
+	var candidates []hns.Pod
 	if len(pods) > 0 {
 		if candidates, err = w.candidates(ctx, network, pods); err != nil {
 			w.suspects = nil // two looks in a row
 			return err
 		}
 	}
-	lost := slices.DeleteFunc(slices.Clone(candidates), func(p lostpods.Pod) bool {
-		return !slices.ContainsFunc(w.suspects, func(s lostpods.Pod) bool { return s.Sandbox == p.Sandbox })
+	lost := slices.DeleteFunc(slices.Clone(candidates), func(p hns.Pod) bool {
+		return !slices.ContainsFunc(w.suspects, func(s hns.Pod) bool { return s.Sandbox == p.Sandbox })
 	})
 	w.suspects = candidates
-	w.setLostPods(lostpods.Names(lost))
+	w.setLostPods(hns.PodNames(lost))
 	return nil
 }
 
 // candidates returns the pods that are lost now, and records the endpoints of the others.
-func (w *podWatcher) candidates(ctx context.Context, network string, pods []lostpods.Pod) (candidates []lostpods.Pod, err error) {
+func (w *podWatcher) candidates(ctx context.Context, network string, pods []hns.Pod) (candidates []hns.Pod, err error) {
 	ids, err := w.client.EndpointIDs(ctx, network)
 	if err != nil {
 		return nil, err
 	}
-	connected := func(p lostpods.Pod) bool {
+	connected := func(p hns.Pod) bool {
 		return slices.ContainsFunc(ids, func(id string) bool { return strings.EqualFold(id, w.endpoints[p.Sandbox]) })
 	}
 	unknown := slices.DeleteFunc(slices.Clone(pods), connected)
@@ -99,7 +99,7 @@ func (w *podWatcher) candidates(ctx context.Context, network string, pods []lost
 	if err != nil {
 		return nil, err
 	}
-	known, endpoints := map[string]string{}, lostpods.NewEndpoints(ids, namespaces)
+	known, endpoints := map[string]string{}, hns.NewPodEndpoints(ids, namespaces)
 	for _, p := range pods {
 		id, exists := endpoints.Of(p)
 		former, seen := w.endpoints[p.Sandbox]
@@ -135,7 +135,7 @@ func (d *Driver) setLostPods(names []string) {
 	} else {
 		d.opts.Log.Info("no running pod lacks its endpoint any longer", "cause", causePodsLost)
 	}
-	runner.Notify(d.changes)
+	reconcile.Notify(d.changes)
 }
 
 // PodsWithoutEndpoint implements dataplane.Dataplane.

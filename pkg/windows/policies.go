@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/dataplane"
 	"flannel/pkg/reconcile"
 	"flannel/pkg/windows/hns"
 )
@@ -81,7 +81,7 @@ func (s *policyStore) read(ctx context.Context) error {
 		return err
 	case n.ID != s.d.network.ID:
 		s.d.networksDirty.Store(true)
-		return driver.Waiting(causeNetworkRemade, "the next pass: somebody made the network %s again", n.Name)
+		return dataplane.Waiting(causeNetworkRemade, "the next pass: somebody made the network %s again", n.Name)
 	}
 	s.d.network.Policies = n.Policies
 	s.d.recordObserved()

@@ -8,8 +8,7 @@ import (
 	"time"
 
 	"flannel/pkg/dataplane"
-	"flannel/pkg/dataplane/driver"
-	"flannel/pkg/reconcile/runner"
+	"flannel/pkg/reconcile"
 	"flannel/pkg/windows/hns"
 	"flannel/pkg/windows/hostconfig"
 )
@@ -21,9 +20,9 @@ import (
 func (d *Driver) prepare(ctx context.Context, dev dataplane.Device, report func(error)) (dataplane.Prepared, error) {
 	var p preparation
 	var final error
-	r := runner.Runner{
+	r := reconcile.Runner{
 		News:  []<-chan struct{}{d.changes}, // of networks, adapters, addresses and routes
-		Retry: runner.Backoff{First: d.pace.Wait},
+		Retry: reconcile.Backoff{First: d.pace.Wait},
 		// nil ends Until. After an error, Retry decides when Work is called again, and
 		// not the duration.
 		Work: func(ctx context.Context) (time.Duration, error) {
@@ -33,9 +32,9 @@ func (d *Driver) prepare(ctx context.Context, dev dataplane.Device, report func(
 				final = err
 				return 0, nil
 			case err == nil && d.hostConfig.HasSnapshot(): // Restore deletes it when nothing was missing for a while
-				err = driver.Waiting(hostconfig.CauseNoAddress, "the host to keep its addresses, routes and DNS servers")
+				err = dataplane.Waiting(hostconfig.CauseNoAddress, "the host to keep its addresses, routes and DNS servers")
 			case err == nil && d.hostConfig.Unfinished():
-				err = driver.Waiting(hostconfig.CauseCategoryPending, "the category of the host's network")
+				err = dataplane.Waiting(hostconfig.CauseCategoryPending, "the category of the host's network")
 			}
 			return 0, err
 		},
@@ -123,7 +122,7 @@ func (d *Driver) prepareStep(ctx context.Context, dev dataplane.Device, p *prepa
 		return d.rollBack(ctx, driven, err)
 	}
 	if p.Interface == "" {
-		return d.rollBack(ctx, driven, driver.Waiting(hostconfig.CauseNoAddress, "the virtual adapter of %s to have the host's addresses", p.Adapter))
+		return d.rollBack(ctx, driven, dataplane.Waiting(hostconfig.CauseNoAddress, "the virtual adapter of %s to have the host's addresses", p.Adapter))
 	}
 	return nil
 }

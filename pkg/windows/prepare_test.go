@@ -13,7 +13,6 @@ import (
 	"flannel/internal/test/hnstest"
 	"flannel/internal/test/logtest"
 	"flannel/pkg/dataplane"
-	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/windows/hns"
 	"flannel/pkg/windows/hostconfig"
 )
@@ -25,7 +24,7 @@ func (w *windows) prepared(limit time.Duration) (p dataplane.Prepared, waits []s
 	ctx, cancel := context.WithTimeout(w.t.Context(), limit)
 	defer cancel()
 	p, err = w.prepare(ctx, dataplane.SwitchFor(w.devices[0]), func(why error) {
-		if wait := (*driver.WaitError)(nil); errors.As(why, &wait) {
+		if wait := (*dataplane.WaitError)(nil); errors.As(why, &wait) {
 			waits = append(waits, wait.Cause())
 		}
 	})
@@ -141,7 +140,7 @@ func TestPrepareFindsASwitch(t *testing.T) {
 		}
 	})
 	onWindows(t, overlayDevice(ownSubnet), hnstest.Knobs{Outage: 20 * time.Second, APIPA: true}, func(w *windows) {
-		if _, _, err := w.prepared(5 * time.Second); !errors.As(err, new(*driver.WaitError)) || !logtest.Names(err.Error(), "External") {
+		if _, _, err := w.prepared(5 * time.Second); !errors.As(err, new(*dataplane.WaitError)) || !logtest.Names(err.Error(), "External") {
 			t.Errorf("within five seconds: %v", err)
 		}
 		if p, _, err := w.prepared(5 * time.Minute); err != nil || !slices.Equal(p.Addresses, []netip.Prefix{hnstest.HostAddr}) {

@@ -7,7 +7,6 @@ import (
 
 	"flannel/internal/test/hnstest"
 	"flannel/pkg/dataplane"
-	"flannel/pkg/dataplane/driver"
 )
 
 // A network that flanneld makes again, because of another subnet or because HNS lost it, has no entries that somebody else
@@ -16,7 +15,7 @@ func TestRemadeIsNoRepair(t *testing.T) {
 	for _, kind := range kinds {
 		onWindows(t, devicesOf(kind), hnstest.Knobs{}, func(w *windows) {
 			repaired := map[string]int{}
-			w.opts.Repairs = driver.NewRepairs(w.opts.Log, func(what string, n int) { repaired[what] += n })
+			w.opts.Repairs = dataplane.NewRepairs(w.opts.Log, func(what string, n int) { repaired[what] += n })
 			w.restart()
 			w.bring(time.Minute)
 			w.mends(time.Minute)

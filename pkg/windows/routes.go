@@ -6,7 +6,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/dataplane"
 	"flannel/pkg/reconcile"
 	"flannel/pkg/windows/hns"
 )
@@ -20,7 +20,7 @@ type hostScope struct {
 // owns reports whether a route is ours. It has the form that flannel gives its
 // routes, too: by a gateway into the pod network, through the host's adapter.
 func (s hostScope) owns(r hns.Route) bool {
-	return r.Index == s.index && r.Ours && r.NextHop.IsValid() && !r.NextHop.IsUnspecified() && driver.Inside(r.Dst, s.networks)
+	return r.Index == s.index && r.Ours && r.NextHop.IsValid() && !r.NextHop.IsUnspecified() && dataplane.Inside(r.Dst, s.networks)
 }
 
 // routesOfOthers reads the host's routes that are not ours.

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"flannel/pkg/reconcile/runner"
+	"flannel/pkg/reconcile"
 	"flannel/pkg/windows/hns"
 )
 
@@ -34,7 +34,7 @@ type sweeper struct {
 // run looks again and again until ctx ends. It runs beside the passes, because HNS may
 // take seconds for each endpoint.
 func (s *sweeper) run(ctx context.Context) {
-	r := runner.Runner{
+	r := reconcile.Runner{
 		Resync: s.pace.Sweep,
 		Later:  true,
 		Work: func(ctx context.Context) (time.Duration, error) {

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"flannel/internal/test/hnstest"
-	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/dataplane"
 	"flannel/pkg/windows/hns"
 )
 
@@ -56,7 +56,7 @@ func TestSweep(t *testing.T) {
 			dev := devicesOf(kind)
 			onWindows(t, dev, knobs, func(w *windows) {
 				repaired := map[string]int{}
-				w.opts.Repairs = driver.NewRepairs(w.opts.Log, func(what string, n int) { repaired[what] += n })
+				w.opts.Repairs = dataplane.NewRepairs(w.opts.Log, func(what string, n int) { repaired[what] += n })
 				w.restart()
 				w.bring(time.Minute)
 				other := `{"Name":"other","Type":"Private","SchemaVersion":{"Major":2},"Ipams":[{"Subnets":[{"IpAddressPrefix":"10.244.1.0/24"}]}]}`

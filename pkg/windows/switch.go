@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/dataplane"
 	"flannel/pkg/windows/hns"
 	"flannel/pkg/windows/hostconfig"
 )
@@ -37,7 +37,7 @@ func (d *Driver) deleteDeadSwitch(ctx context.Context, parent string, adapters [
 		d.deadSince = time.Now()
 	}
 	if time.Since(d.deadSince) < d.pace.Dead {
-		return driver.Waiting(causeSwitchDead, "the virtual adapter of %s to come up: the adapter itself has the host's address, although a switch is bound to it", physical.Name)
+		return dataplane.Waiting(causeSwitchDead, "the virtual adapter of %s to come up: the adapter itself has the host's address, although a switch is bound to it", physical.Name)
 	}
 	var foreign []string
 	for _, n := range bound {
@@ -94,7 +94,7 @@ func (d *Driver) deleteBound(ctx context.Context, networks []hns.Network, cause,
 		return err
 	}
 	d.deadSince = time.Time{}
-	return driver.Waiting(cause, "the networks to be deleted (%s)", reason)
+	return dataplane.Waiting(cause, "the networks to be deleted (%s)", reason)
 }
 
 // rollBack deletes our networks on the adapter if the host has lacked its addresses
@@ -139,10 +139,10 @@ const maxRetry = time.Hour
 // deleted a network: it may refuse to create one at once (hcsshim#95).
 func (d *Driver) waitForRetry(name string) error {
 	if time.Now().Before(d.notBefore) {
-		return driver.Waiting(causeRolledBack, "the next attempt to make the network %s, by which the host lost its addresses; restart flanneld to try at once", name)
+		return dataplane.Waiting(causeRolledBack, "the next attempt to make the network %s, by which the host lost its addresses; restart flanneld to try at once", name)
 	}
 	if time.Since(d.deletedAt) < d.pace.Settle {
-		return driver.Waiting(causeSettling, "HNS to settle after it deleted a network")
+		return dataplane.Waiting(causeSettling, "HNS to settle after it deleted a network")
 	}
 	return nil
 }

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"time"
 
-	"flannel/pkg/dataplane/driver"
-	"flannel/pkg/reconcile/runner"
+	"flannel/pkg/dataplane"
+	"flannel/pkg/reconcile"
 	"flannel/pkg/windows/hns"
 )
 
@@ -23,8 +23,8 @@ import (
 //	5 s      HNS refuses again; the next try is in 10 s, then in 20 s, up to 10 min
 //	7 s      the configuration has another subnet: another change, which is tried at once
 type tries struct {
-	pace    *Pace
-	refused map[change]*runner.Backoff
+	pace    *pace
+	refused map[change]*reconcile.Backoff
 }
 
 // change is what is asked of HNS: a verb and the text of all that the request
@@ -67,7 +67,7 @@ func (t *tries) try(c change, call func() error) error {
 	}
 	r := t.refused[c]
 	if r == nil {
-		r = &runner.Backoff{First: t.pace.Refused}
+		r = &reconcile.Backoff{First: t.pace.Refused}
 		t.refused[c] = r
 	}
 	r.Last = t.pace.MaxRefused
@@ -91,8 +91,8 @@ func (t *tries) due(c change) error {
 	return nil
 }
 
-func refusalOf(r *runner.Backoff) error {
-	if wait := (*driver.WaitError)(nil); errors.As(r.Err(), &wait) {
+func refusalOf(r *reconcile.Backoff) error {
+	if wait := (*dataplane.WaitError)(nil); errors.As(r.Err(), &wait) {
 		return r.Err()
 	}
 	return &refusedError{r.Next(), r.Err()}

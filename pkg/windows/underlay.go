@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"slices"
 
-	"flannel/pkg/mac"
-	"flannel/pkg/reconcile/runner"
+	"flannel/pkg/dataplane"
+	"flannel/pkg/reconcile"
 	"flannel/pkg/underlay"
 	"flannel/pkg/windows/hns"
 )
@@ -41,12 +41,12 @@ func UnderlayOf(stack hns.Stack, o underlay.Options) (underlay.Snapshot, error) 
 	return s, nil
 }
 
-// WatchStack returns a channel that receives a value when the result of UnderlayOf may
+// watchStack returns a channel that receives a value when the result of UnderlayOf may
 // have changed: one value for any number of changes, and none after ctx has ended. The
-// channel is never closed. No change after the return of WatchStack is missed.
-func WatchStack(ctx context.Context, stack hns.Stack) (<-chan struct{}, error) {
+// channel is never closed. No change after the return of watchStack is missed.
+func watchStack(ctx context.Context, stack hns.Stack) (<-chan struct{}, error) {
 	events := make(chan struct{}, 1)
-	stop, err := stack.Watch(func() { runner.Notify(events) })
+	stop, err := stack.Watch(func() { reconcile.Notify(events) })
 	if err != nil {
 		return nil, fmt.Errorf("watch adapters: %w", err)
 	}
@@ -93,7 +93,7 @@ func virtualAdapters(adapters []hns.Adapter) (found map[int]int, taken map[int]b
 		func(p, v hns.Adapter) bool { return v.Name == "vEthernet ("+p.Name+")" },
 		// A switch that an administrator created can have any name, but the host's
 		// adapter on it has the physical MAC.
-		func(p, v hns.Adapter) bool { return v.MAC == p.MAC && v.MAC != (mac.Addr{}) },
+		func(p, v hns.Adapter) bool { return v.MAC == p.MAC && v.MAC != (dataplane.MAC{}) },
 	} {
 		for i, p := range adapters {
 			if _, done := found[i]; done || p.Virtual() || p.Loopback || slices.ContainsFunc(p.Addrs, inUse) {

@@ -10,7 +10,7 @@ import (
 
 	"flannel/internal/test/hnstest"
 	"flannel/internal/test/logtest"
-	"flannel/pkg/mac"
+	"flannel/pkg/dataplane"
 	"flannel/pkg/underlay"
 	"flannel/pkg/windows/hns"
 )
@@ -44,7 +44,7 @@ func snap(t *testing.T, stack hns.Stack, o underlay.Options) underlay.Snapshot {
 func TestTakeover(t *testing.T) {
 	m := hnstest.New()
 	defer m.Close()
-	m.Plug(hns.Adapter{Name: "Storage net 2", MTU: 9000, MAC: mac.Addr{2, 2, 2, 2, 2, 2}, Up: true,
+	m.Plug(hns.Adapter{Name: "Storage net 2", MTU: 9000, MAC: dataplane.MAC{2, 2, 2, 2, 2, 2}, Up: true,
 		Addrs: []hns.Address{{Prefix: pfx("10.50.0.2/24"), Manual: true, Preferred: true}}})
 	guid := m.Admin().Adapter("Ethernet").GUID
 	ways := map[string]underlay.Options{
@@ -87,9 +87,9 @@ func TestTakeover(t *testing.T) {
 	choose(after)
 
 	// One that is the host's own within the pod network, and one that is somebody else's.
-	m.Plug(hns.Adapter{Name: "vEthernet (cbr0_ep)", MTU: 1500, MAC: mac.Addr{0, 0x15, 0x5d, 9, 9, 9}, Up: true,
+	m.Plug(hns.Adapter{Name: "vEthernet (cbr0_ep)", MTU: 1500, MAC: dataplane.MAC{0, 0x15, 0x5d, 9, 9, 9}, Up: true,
 		Addrs: []hns.Address{{Prefix: pfx("10.244.5.2/24"), Manual: true, Preferred: true}}})
-	m.Plug(hns.Adapter{Name: "vEthernet (nat)", MTU: 1500, MAC: mac.Addr{0, 0x15, 0x5d, 8, 8, 8}, Up: true,
+	m.Plug(hns.Adapter{Name: "vEthernet (nat)", MTU: 1500, MAC: dataplane.MAC{0, 0x15, 0x5d, 8, 8, 8}, Up: true,
 		Addrs: []hns.Address{{Prefix: pfx("172.20.1.1/20"), Manual: true, Preferred: true}}})
 	choose(after)
 	_, err = underlay.Choose(snap(t, m, underlay.Options{}), underlay.Options{Iface: []string{"vEthernet (cbr0_ep)"}}, true, false)
@@ -106,7 +106,7 @@ func TestOutage(t *testing.T) {
 	m := hnstest.New()
 	defer m.Close()
 	m.Turn(func(k *hnstest.Knobs) { k.Outage = -1 })
-	changes, err := WatchStack(t.Context(), m)
+	changes, err := watchStack(t.Context(), m)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,7 +170,7 @@ func (w snapshotted) Adapters() ([]hns.Adapter, error) { return w.adapters, nil 
 func (w snapshotted) Routes() ([]hns.Route, error)     { return w.routes, nil }
 
 func adapter(index int, name string, end byte, addrs ...string) hns.Adapter {
-	a := hns.Adapter{Name: name, Index: index, MTU: 1500, MAC: mac.Addr{2, 0, 0, 0, 0, end}, Up: true, V4Metric: 25, V6Metric: 5}
+	a := hns.Adapter{Name: name, Index: index, MTU: 1500, MAC: dataplane.MAC{2, 0, 0, 0, 0, end}, Up: true, V4Metric: 25, V6Metric: 5}
 	for _, text := range addrs {
 		a.Addrs = append(a.Addrs, hns.Address{Prefix: pfx(text), Preferred: true})
 	}

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"flannel/pkg/reconcile"
-	"flannel/pkg/reconcile/runner"
 	"flannel/pkg/windows/hns"
 )
 
@@ -45,7 +44,7 @@ func hash(n hns.Network) uint64 {
 // and of the IP stack, and polls HNS, which does not notify of deleted policies.
 func (d *Driver) watch(ctx context.Context) {
 	stackChanges := make(chan struct{}, 1)
-	stop, err := d.stack.Watch(func() { runner.Notify(stackChanges) })
+	stop, err := d.stack.Watch(func() { reconcile.Notify(stackChanges) })
 	if err != nil {
 		d.opts.Log.Warn("cannot get notifications of changed routes and addresses, polling instead", "error", err)
 	} else {
@@ -61,15 +60,15 @@ func (d *Driver) watch(ctx context.Context) {
 			return
 		case <-networkChanges:
 			d.networksDirty.Store(true)
-			runner.Notify(d.changes)
+			reconcile.Notify(d.changes)
 		case <-stackChanges:
 			d.adaptersDirty.Store(true)
 			d.routes.Relist()
-			runner.Notify(d.changes)
+			reconcile.Notify(d.changes)
 		case <-tick.C:
 			d.restoreHostConfig(ctx)
 			if at := d.wakeAt.Load(); at != nil && !time.Now().Before(*at) {
-				runner.Notify(d.changes)
+				reconcile.Notify(d.changes)
 			}
 			if time.Since(polled) >= d.pace.Poll {
 				d.poll(ctx)
@@ -115,7 +114,7 @@ func (d *Driver) completing(restore func() error) error {
 	err := restore()
 	if before && !d.hostConfig.HasSnapshot() {
 		d.adaptersDirty.Store(true)
-		runner.Notify(d.changes)
+		reconcile.Notify(d.changes)
 	}
 	return err
 }
@@ -133,6 +132,6 @@ func (d *Driver) poll(ctx context.Context) {
 	}
 	if err != nil || current != *last {
 		d.networksDirty.Store(true)
-		runner.Notify(d.changes)
+		reconcile.Notify(d.changes)
 	}
 }

@@ -11,9 +11,8 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"flannel/pkg/reconcile/runner"
+	"flannel/pkg/reconcile"
 	"flannel/subnet"
-	"flannel/subnet/etcd/format"
 )
 
 // Acquire implements subnet.Manager. It uses an existing key of this node (see
@@ -80,7 +79,7 @@ type record struct {
 	name  string // the last part of key
 	kv    *mvccpb.KeyValue
 	lease *subnet.Lease // only its subnets
-	value format.Value  // decoded by findClaims only
+	value leaseValue    // decoded by findClaims only
 }
 
 // records returns the keys below the prefix that are those of leases.
@@ -92,7 +91,7 @@ func (m *Manager) records(kvs []*mvccpb.KeyValue) []record {
 		var err error
 		var below bool
 		r.name, below = strings.CutPrefix(r.key, m.subnets)
-		r.lease.V4.Subnet, r.lease.V6.Subnet, err = format.ParseKey(r.name)
+		r.lease.V4.Subnet, r.lease.V6.Subnet, err = parseKey(r.name)
 		if err != nil || !below {
 			continue
 		}
@@ -178,8 +177,8 @@ func (m *Manager) setHeld(snap *snapshot, held *heldKey, how string) subnet.Leas
 	}
 	m.own.held, m.own.seed = held, snap
 	m.own.mu.Unlock()
-	runner.Notify(m.own.changed)      // Watch omits another key from now on
-	runner.Notify(m.own.leaseChanged) // renew sleeps for the former one
+	reconcile.Notify(m.own.changed)      // Watch omits another key from now on
+	reconcile.Notify(m.own.leaseChanged) // renew sleeps for the former one
 	l := held.leaseWith(*held.seen.value)
 	l.Since = held.seen.created
 	return l

@@ -13,7 +13,6 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"flannel/subnet"
-	"flannel/subnet/etcd/format"
 )
 
 // claims are the keys whose value has this node's public address. The address
@@ -53,7 +52,7 @@ func findClaims(cfg subnet.Config, want subnet.Lease, records []record) (c claim
 			continue
 		}
 		var err error
-		r.value, err = format.DecodeValue(r.kv.Value)
+		r.value, err = decodeValue(r.kv.Value)
 		switch {
 		case err != nil || !hasOurAddress(cfg, want, r.value):
 		case subnet.Fits(cfg, r.lease) != nil:
@@ -89,7 +88,7 @@ func mayHaveOurAddress(cfg subnet.Config, want subnet.Lease, raw []byte) bool {
 
 // hasOurAddress reports whether v has our public address: the IPv4 one, or the
 // IPv6 one in a network without IPv4.
-func hasOurAddress(cfg subnet.Config, want subnet.Lease, v format.Value) bool {
+func hasOurAddress(cfg subnet.Config, want subnet.Lease, v leaseValue) bool {
 	if cfg.V4.On() {
 		return v.PublicIP.IsValid() && v.PublicIP == want.V4.PublicIP
 	}
@@ -183,7 +182,7 @@ func (m *Manager) mayWrite(ctx context.Context, key string) (may bool, err error
 
 // keyOf returns the name of the key of a lease.
 func (m *Manager) keyOf(l subnet.Lease) string {
-	return m.subnets + format.FormatKey(l.V4.Subnet, l.V6.Subnet)
+	return m.subnets + formatKey(l.V4.Subnet, l.V6.Subnet)
 }
 
 // replaceable returns those of misfits that our new key replaces: this node's
@@ -239,10 +238,10 @@ const maxNamed = 5
 // explainDenied explains why a new key could not be created: if there are keys
 // with our address, this node's etcd user may write none of them.
 func (m *Manager) explainDenied(err error, c claims) error {
-	denied, ok := errors.AsType[*DeniedError](err)
+	denied, ok := errors.AsType[*deniedError](err)
 	if claimed := slices.Concat(c.reservations, c.leased); ok && len(claimed) > 0 {
 		return fmt.Errorf("%w; if this key is another node's, only its public address is this node's: correct that, or set --public-ip",
-			&DeniedError{User: denied.User, Need: "readwrite", Key: claimed[0].key})
+			&deniedError{User: denied.User, Need: "readwrite", Key: claimed[0].key})
 	}
 	return err
 }

@@ -169,7 +169,7 @@ func TestForeignKeyWithRoles(t *testing.T) {
 	root.remove("subnets/10.5.2.0-24")
 	b := start(t, srv.Endpoint(), login("node-b", "b's"))
 	_, err := b.Acquire(t.Context(), tenNet, at("192.168.64.2"))
-	var denied *DeniedError
+	var denied *deniedError
 	if !errors.As(err, &denied) || denied.Key != base+"/subnets/10.5.1.0-24" {
 		t.Errorf("without a key of its own: %v", err)
 	}

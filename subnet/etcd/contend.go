@@ -11,7 +11,6 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"flannel/subnet"
-	"flannel/subnet/etcd/format"
 )
 
 // createKey creates the key of held, if it does not exist. The same transaction
@@ -23,7 +22,7 @@ import (
 // also reads the keys created since rev: the later node finds the earlier one's
 // key, deletes its own and tries another subnet.
 func (m *Manager) createKey(ctx context.Context, held *heldKey, rev int64, former []record) (won bool, err error) {
-	raw, err := format.EncodeValue(held.want)
+	raw, err := encodeValue(held.want)
 	if err != nil {
 		return false, err
 	}

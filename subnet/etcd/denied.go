@@ -8,16 +8,16 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 )
 
-// DeniedError means that this node's etcd user lacks a permission that the
+// deniedError means that this node's etcd user lacks a permission that the
 // daemon needs.
-type DeniedError struct {
+type deniedError struct {
 	User string // "": the common name of the client certificate
 	Need string // "read" or "readwrite"
 	Key  string
 	All  bool // for all keys that begin with Key
 }
 
-func (e *DeniedError) Error() string {
+func (e *deniedError) Error() string {
 	prefix := ""
 	if e.All {
 		prefix = "--prefix=true "
@@ -27,14 +27,14 @@ func (e *DeniedError) Error() string {
 		cmp.Or(e.User, "of the client certificate"), e.Need, e.Key, prefix, e.Need, e.Key)
 }
 
-// Refused implements patience.Refusal.
-func (e *DeniedError) Refused() {}
+// Refused implements subnet.Refusal.
+func (e *deniedError) Refused() {}
 
-// denied replaces etcd's "permission denied" by a DeniedError, which names the
+// denied replaces etcd's "permission denied" by a deniedError, which names the
 // permission.
 func (m *Manager) denied(err error, need, key string, all bool) error {
 	if errors.Is(err, rpctypes.ErrPermissionDenied) {
-		return &DeniedError{User: m.user, Need: need, Key: key, All: all}
+		return &deniedError{User: m.user, Need: need, Key: key, All: all}
 	}
 	return err
 }
@@ -44,7 +44,7 @@ func (m *Manager) denied(err error, need, key string, all bool) error {
 // does not have its address. The error is final: the caller logs it and calls
 // Acquire again.
 func (m *Manager) deniedClaim(err error, key, publicIP string) error {
-	if denied, ok := errors.AsType[*DeniedError](m.denied(err, "readwrite", key, false)); ok {
+	if denied, ok := errors.AsType[*deniedError](m.denied(err, "readwrite", key, false)); ok {
 		return final{fmt.Errorf("%w; if this user may write one reserved key only, let that key carry this node's PublicIP %s",
 			denied, publicIP)}
 	}

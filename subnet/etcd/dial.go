@@ -23,7 +23,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
-	"flannel/subnet/patience"
+	"flannel/subnet"
 )
 
 var (
@@ -135,7 +135,7 @@ type errorTracker struct {
 	last      atomic.Pointer[string] // nil: no request has failed
 	calls     atomic.Int64           // requests and streams so far
 	asked     atomic.Bool            // the server requested a client certificate, and we have none
-	conns     patience.Conns
+	conns     subnet.Conns
 }
 
 // credentials returns the credentials that the client library would use for the
@@ -175,7 +175,7 @@ func (t *errorTracker) dialOptions() []grpc.DialOption {
 			method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 			began := time.Now()
 			s, err := open(ctx, desc, cc, method, opts...)
-			if err == nil && patience.Traced(t.log) {
+			if err == nil && subnet.TracesRequests(t.log) {
 				s = &tracedStream{ClientStream: s, tracker: t, method: method}
 			}
 			if err != nil {

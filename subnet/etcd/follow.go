@@ -9,7 +9,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
-	"flannel/subnet/patience"
+	"flannel/subnet"
 )
 
 // feed is a part of the store, and the consumer of its changes. There are
@@ -62,7 +62,7 @@ func (m *Manager) follow(ctx context.Context, f feed, start *snapshot) {
 			continue
 		}
 		m.outage.Failed(f.name, fmt.Errorf("%s: %w", f.name, m.tracker.explain(err)))
-		patience.Pause(ctx, s.failures)
+		subnet.Pause(ctx, s.failures)
 		s.failures++
 	}
 }
@@ -75,7 +75,7 @@ type session struct {
 	at       position // the zero position: list first
 	replaced bool     // check has found that the store was replaced
 	checked  bool     // at was just read from this store: do not check it
-	failures int  // in a row, of connections that did not last
+	failures int      // in a row, of connections that did not last
 }
 
 // run lists the keys or checks the store if necessary, and watches until

@@ -10,8 +10,6 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"flannel/subnet"
-	"flannel/subnet/etcd/format"
-	"flannel/subnet/patience"
 )
 
 // heldKey is the key of our own lease: the value that it should have, the state
@@ -51,7 +49,7 @@ type heldKey struct {
 	v4, v6 netip.Prefix
 	id     clientv3.LeaseID // the etcd lease of the key; NoLease: the key is a reservation, which does not expire
 	grant  bool             // id was not granted yet
-	want   format.Value
+	want   leaseValue
 	// sent are the values of our writes since observe last saw a new revision of the key,
 	// or written was called. Publish and Hold may write at the same time, and an answer may
 	// be lost: any of the values may be in the store, and observe must recognize that one.
@@ -59,14 +57,14 @@ type heldKey struct {
 	// later. If seen changes while writeKey waits for the grant of an etcd lease, it adds a
 	// value whose write will fail. Such a value does no harm: nobody else writes one of
 	// ours on our etcd lease.
-	sent []format.Value
+	sent []leaseValue
 	seen seen
 	at   position // where Hold starts to follow the key
 
 	state        keyState
 	missingSince time.Time // in missing and withdrawn
 	restoreAt    time.Time // in overwritten and withdrawn
-	conflict     patience.Conflict
+	conflict     subnet.Conflict
 	random       func(n time.Duration) time.Duration // rand.N, except in tests of the machine
 	withdrawn    bool                                // newsWithdrawn was reported, and newsRestored was not
 	why          string                              // in lost
@@ -76,7 +74,7 @@ type heldKey struct {
 
 // seen is what the store had when we last saw the key.
 type seen struct {
-	value        *format.Value    // nil: unreadable, or the key is missing
+	value        *leaseValue      // nil: unreadable, or the key is missing
 	mod, created int64            // the key's ModRevision and CreateRevision; 0: it is missing, and a write creates it
 	gone         int64            // a later revision at which it was missing; 0: none
 	id           clientv3.LeaseID // the etcd lease that the key was on
@@ -97,7 +95,7 @@ const (
 type news struct {
 	what     newsKind
 	from, to clientv3.LeaseID // newsMoved: the etcd leases
-	value    *format.Value    // newsModified, newsConflict: what someone else wrote; nil: it is unreadable
+	value    *leaseValue      // newsModified, newsConflict: what someone else wrote; nil: it is unreadable
 }
 
 type newsKind int
@@ -157,8 +155,8 @@ func (k *heldKey) observe(now time.Time, s sight, judge subnet.Judge) {
 	case !s.replaced && s.kv.ModRevision <= max(k.seen.mod, k.seen.gone):
 		return // our own write, or an event that is older than what we know
 	}
-	var value *format.Value
-	if v, err := format.DecodeValue(s.kv.Value); err == nil {
+	var value *leaseValue
+	if v, err := decodeValue(s.kv.Value); err == nil {
 		value = &v
 	}
 	hasOurAddress := value != nil && value.PublicIP == k.want.PublicIP && value.PublicIPv6 == k.want.PublicIPv6
@@ -192,7 +190,7 @@ func (k *heldKey) observe(now time.Time, s sight, judge subnet.Judge) {
 // isOthers reports whether a value of our key, nil if it is unreadable, can be that of
 // another node, which may have published it only in part, or with a configuration
 // that this node has not adopted yet.
-func (k *heldKey) isOthers(value *format.Value, judge subnet.Judge) bool {
+func (k *heldKey) isOthers(value *leaseValue, judge subnet.Judge) bool {
 	if value == nil {
 		return false
 	}
@@ -202,14 +200,14 @@ func (k *heldKey) isOthers(value *format.Value, judge subnet.Judge) bool {
 }
 
 // sending records that a write of a value begins.
-func (k *heldKey) sending(value format.Value) {
+func (k *heldKey) sending(value leaseValue) {
 	if !slices.ContainsFunc(k.sent, value.Equal) {
 		k.sent = append(k.sent, value)
 	}
 }
 
 // written records that our write succeeded, on an etcd lease and at a revision.
-func (k *heldKey) written(value *format.Value, id clientv3.LeaseID, rev int64) {
+func (k *heldKey) written(value *leaseValue, id clientv3.LeaseID, rev int64) {
 	if k.state == lost && rev < k.lostAt {
 		return // another node has created the key since
 	}
@@ -370,7 +368,7 @@ func (k *heldKey) stepMissing(now time.Time, o others) (end time.Time) {
 func (k *heldKey) lease() subnet.Lease { return k.leaseWith(k.want) }
 
 // leaseWith returns the lease of our key with a value.
-func (k *heldKey) leaseWith(v format.Value) subnet.Lease {
+func (k *heldKey) leaseWith(v leaseValue) subnet.Lease {
 	l := subnet.Lease{Name: k.key, Backend: v.BackendType}
 	if k.v4.IsValid() {
 		l.V4 = subnet.Endpoint{Subnet: k.v4, PublicIP: v.PublicIP, Data: v.Data}

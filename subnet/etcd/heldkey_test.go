@@ -12,7 +12,6 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"flannel/subnet"
-	"flannel/subnet/etcd/format"
 )
 
 // world is a store with our key, the heldKey, and what is between the two: sights that were not received yet, and writes
@@ -43,9 +42,9 @@ func (otherNodes) Check(l *subnet.Lease) error {
 
 func (j otherNodes) Elsewhere() subnet.Judge { return j }
 
-func valueOf(t *testing.T, raw string) format.Value {
+func valueOf(t *testing.T, raw string) leaseValue {
 	t.Helper()
-	v, err := format.DecodeValue([]byte(raw))
+	v, err := decodeValue([]byte(raw))
 	must(t, err)
 	return v
 }
@@ -107,7 +106,7 @@ func (w *world) write(fails bool) {
 	found := w.kv
 	done := base.mod == 0 && w.kv == nil || w.kv != nil && w.kv.ModRevision == base.mod
 	if done {
-		raw, _ := format.EncodeValue(want)
+		raw, _ := encodeValue(want)
 		w.put(raw, id)
 	}
 	rev := w.rev
@@ -228,7 +227,7 @@ func TestHeldKeyModel(t *testing.T) {
 			w.now = slices.MaxFunc([]time.Time{due, w.now}, time.Time.Compare)
 		}
 		w.receive(len(w.sights))
-		raw, _ := format.EncodeValue(w.k.want)
+		raw, _ := encodeValue(w.k.want)
 		switch state := w.k.state; {
 		case t.Failed():
 			t.Errorf("seed %d", seed)

@@ -11,9 +11,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sync/errgroup"
 
-	"flannel/pkg/reconcile/runner"
+	"flannel/pkg/reconcile"
 	"flannel/subnet"
-	"flannel/subnet/etcd/format"
 )
 
 // ownLease is our own lease, as Acquire, Publish and Hold share it.
@@ -114,7 +113,7 @@ func (h holder) observe(s sight) {
 	defer h.m.own.mu.Unlock()
 	if h.held == h.m.own.held {
 		h.held.observe(time.Now(), s, h.m.currentJudge())
-		runner.Notify(h.m.own.check)
+		reconcile.Notify(h.m.own.check)
 	}
 }
 
@@ -122,7 +121,7 @@ func (h holder) observe(s sight) {
 func (h holder) keep(ctx context.Context) (err error) {
 	ctx, end := context.WithCancel(ctx)
 	defer end()
-	loop := runner.Runner{News: []<-chan struct{}{h.m.own.check}, Work: func(ctx context.Context) (time.Duration, error) {
+	loop := reconcile.Runner{News: []<-chan struct{}{h.m.own.check}, Work: func(ctx context.Context) (time.Duration, error) {
 		write, due := h.step(ctx)
 		if write {
 			_ = h.m.retry(ctx, "restore our lease", h.restore) // fails only at the end of ctx
@@ -187,17 +186,17 @@ func (m *Manager) tell(ctx context.Context, key string, n news) {
 		m.log.Error("etcd store was replaced, restoring our lease", "cause", causeStoreChanged, "key", key)
 	case newsMoved:
 		m.log.Info("our key was moved to another etcd lease externally", "key", key, "reservation", n.to == clientv3.NoLease)
-		runner.Notify(m.own.leaseChanged)
+		reconcile.Notify(m.own.leaseChanged)
 		m.revokeUnused(ctx, n.from)
 	}
 }
 
 // describe formats a value that someone else wrote for a log line.
-func describe(v *format.Value) string {
+func describe(v *leaseValue) string {
 	if v == nil {
 		return "unreadable value"
 	}
-	raw, _ := format.EncodeValue(*v) // it was decoded, so it can be encoded
+	raw, _ := encodeValue(*v) // it was decoded, so it can be encoded
 	return string(raw[:min(len(raw), 200)])
 }
 
@@ -228,8 +227,8 @@ func (m *Manager) lostError(ctx context.Context, held *heldKey) error {
 
 // Publish implements subnet.Manager.
 func (m *Manager) Publish(ctx context.Context, l subnet.Lease) error {
-	v := format.ValueOf(l)
-	if _, err := format.EncodeValue(v); err != nil {
+	v := ValueOf(l)
+	if _, err := encodeValue(v); err != nil {
 		return err
 	}
 	for _, e := range l.Endpoints() {
@@ -270,6 +269,6 @@ func (m *Manager) AcceptWithdrawal() int {
 	m.own.mu.Lock()
 	m.own.accepted = time.Now()
 	m.own.mu.Unlock()
-	runner.Notify(m.own.check)
+	reconcile.Notify(m.own.check)
 	return count
 }

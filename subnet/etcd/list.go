@@ -12,13 +12,11 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-
-	"flannel/subnet/etcd/format"
 )
 
 // Anyone with write permission can store values of up to etcd's request limit
 // (1.5 MB by default) under any number of keys. What the daemon keeps in memory
-// is bounded: one message at a time, format.MaxValue bytes of each value, and
+// is bounded: one message at a time, maxValue bytes of each value, and
 // the first maxRejects of the keys that are not those of leases.
 const (
 	// maxMessage bounds one response of etcd, in bytes. It exceeds the default
@@ -35,9 +33,9 @@ const (
 	maxRejects = 1000
 )
 
-// oversized replaces every value above format.MaxValue. DecodeValue rejects it
+// oversized replaces every value above maxValue. decodeValue rejects it
 // for its length.
-var oversized = make([]byte, format.MaxValue+1)
+var oversized = make([]byte, maxValue+1)
 
 // snapshot is a complete list and its position in the store.
 type snapshot struct {
@@ -166,7 +164,7 @@ func (l *listing) take(resp *clientv3.GetResponse) (more bool, err error) {
 func (l *listing) add(kv *mvccpb.KeyValue) {
 	l.feed.limitValue(kv)
 	if l.feed.leases && l.feed.end != "" {
-		if _, _, err := format.ParseKey(string(kv.Key[len(l.feed.key):])); err != nil {
+		if _, _, err := parseKey(string(kv.Key[len(l.feed.key):])); err != nil {
 			if l.invalid++; l.invalid > maxRejects || len(kv.Key) > maxKey {
 				l.snap.unnamed++
 				return
@@ -188,7 +186,7 @@ func (f feed) requested(kv *mvccpb.KeyValue) bool {
 
 // limitValue replaces a value that is too large for a lease.
 func (f feed) limitValue(kv *mvccpb.KeyValue) {
-	if f.leases && len(kv.Value) > format.MaxValue {
+	if f.leases && len(kv.Value) > maxValue {
 		kv.Value = oversized
 	}
 }
@@ -200,6 +198,6 @@ func (m *Manager) warnUnrequested(kv *mvccpb.KeyValue) {
 	}
 	m.unrequestedOnce.Do(func() {
 		m.log.Warn("ignoring a key that was not requested from etcd; check the etcd servers and any proxy",
-			"key", format.Clip(string(kv.Key)), "prefix", m.prefix)
+			"key", clipText(string(kv.Key)), "prefix", m.prefix)
 	})
 }

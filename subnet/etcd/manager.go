@@ -22,7 +22,6 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"flannel/subnet"
-	"flannel/subnet/patience"
 	"flannel/subnet/peerset"
 )
 
@@ -36,11 +35,11 @@ type Options struct {
 	Username          string
 	Password          string // never logged; crosses the network in clear text unless the endpoints are https
 
-	RenewMargin time.Duration    // how long before its end the lease is renewed; 0: an hour
-	TTL         time.Duration    // of a new lease; 0: 24 hours, as with flannel
-	Retain      time.Duration    // how long peers are retained after a mass withdrawal (see peerset.Mass); 0: not at all
-	Log         *slog.Logger     // nil: no log
-	Outage      *patience.Outage // shared with the caller, which asks it whether etcd answers; may be nil
+	RenewMargin time.Duration  // how long before its end the lease is renewed; 0: an hour
+	TTL         time.Duration  // of a new lease; 0: 24 hours, as with flannel
+	Retain      time.Duration  // how long peers are retained after a mass withdrawal (see peerset.Mass); 0: not at all
+	Log         *slog.Logger   // nil: no log
+	Outage      *subnet.Outage // shared with the caller, which asks it whether etcd answers; may be nil
 
 	keepAlive time.Duration // for tests: how long a connection may be silent before it is pinged; 0: 10 s
 }
@@ -52,7 +51,7 @@ type Manager struct {
 	watching
 	own    ownLease
 	log    *slog.Logger
-	outage *patience.Outage
+	outage *subnet.Outage
 
 	prefix, subnets     string // "<prefix>", "<prefix>/subnets/"
 	margin, ttl, retain time.Duration
@@ -106,7 +105,7 @@ func New(ctx context.Context, o Options) (*Manager, error) {
 	}
 	m := &Manager{
 		connection: connection{tracker: tracker, user: cfg.Username}, own: newOwnLease(),
-		log: log, outage: cmp.Or(o.Outage, patience.NewOutage(log, "etcd")), prefix: prefix, subnets: prefix + "/subnets/",
+		log: log, outage: cmp.Or(o.Outage, subnet.NewOutage(log, "etcd")), prefix: prefix, subnets: prefix + "/subnets/",
 		margin: cmp.Or(max(o.RenewMargin, 0), time.Hour), ttl: cmp.Or(max(o.TTL, 0), 24*time.Hour), retain: o.Retain,
 	}
 	err = m.retry(ctx, "log in", func(ctx context.Context) error { return m.connect(ctx, cfg) })
@@ -203,6 +202,6 @@ func (m *Manager) retry(ctx context.Context, what string, op func(context.Contex
 			return err
 		}
 		m.outage.Failed(what, m.tracker.explain(err))
-		patience.Pause(ctx, tries)
+		subnet.Pause(ctx, tries)
 	}
 }

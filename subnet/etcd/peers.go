@@ -8,7 +8,6 @@ import (
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
-	"flannel/subnet/etcd/format"
 	"flannel/subnet/peerset"
 )
 
@@ -68,7 +67,7 @@ func (p *peers) changeOwn() { p.set.SetOwn(p.own()) }
 // read translates a key, and updates named and unnamed.
 func (p *peers) read(kv *mvccpb.KeyValue) peerset.Change {
 	c := peerset.Change{Name: string(kv.Key)}
-	l, err := format.ParseLease(strings.TrimPrefix(c.Name, p.prefix), kv.Value)
+	l, err := parseLease(strings.TrimPrefix(c.Name, p.prefix), kv.Value)
 	switch {
 	case err == nil:
 		delete(p.named, c.Name)

@@ -7,7 +7,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"flannel/pkg/reconcile/runner"
+	"flannel/pkg/reconcile"
 )
 
 // renew keeps the etcd lease of our key alive until ctx ends. If the etcd lease
@@ -131,5 +131,5 @@ func due(left, whole, margin time.Duration) time.Duration {
 // sleep waits for d and returns true. It returns false at once when ctx ends or
 // the key is on another etcd lease.
 func (m *Manager) sleep(ctx context.Context, d time.Duration) bool {
-	return runner.Wait(ctx, time.Now().Add(d), m.own.leaseChanged) < 0 && ctx.Err() == nil
+	return reconcile.Wait(ctx, time.Now().Add(d), m.own.leaseChanged) < 0 && ctx.Err() == nil
 }

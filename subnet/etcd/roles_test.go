@@ -137,8 +137,8 @@ func TestPermissionDeniedIsExplained(t *testing.T) {
 	soon, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	_, err := a.Acquire(soon, tenNet, outOfTheWay("192.168.64.77"))
-	var denied *DeniedError
-	if !errors.As(err, &denied) || *denied != (DeniedError{User: "node-a", Need: "readwrite", Key: base + "/subnets/10.5.250.0-24"}) {
+	var denied *deniedError
+	if !errors.As(err, &denied) || *denied != (deniedError{User: "node-a", Need: "readwrite", Key: base + "/subnets/10.5.250.0-24"}) {
 		t.Errorf("claim: %v", err)
 	}
 	if n := root.etcdLeases(); n != 0 {
@@ -149,7 +149,7 @@ func TestPermissionDeniedIsExplained(t *testing.T) {
 	_, err = root.RoleRevokePermission(t.Context(), "flannel-node-a", base+"/subnets/10.5.1.0-24", "")
 	must(t, err)
 	_, err = a.Acquire(soon, tenNet, at("192.168.64.1"))
-	if !errors.As(err, &denied) || *denied != (DeniedError{User: "node-a", Need: "readwrite", Key: l.Name}) {
+	if !errors.As(err, &denied) || *denied != (deniedError{User: "node-a", Need: "readwrite", Key: l.Name}) {
 		t.Errorf("a reservation that it may not write: %v", err)
 	}
 	filed := at("192.168.64.1")

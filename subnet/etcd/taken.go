@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"flannel/subnet"
-	"flannel/subnet/etcd/format"
 )
 
 // taken are the subnets that a new lease must not have, or should not.
@@ -98,7 +97,7 @@ func (t *taken) ignoreRejected(judge subnet.Judge) (count int) {
 	byLease := map[*subnet.Lease]record{}
 	var valid []*subnet.Lease
 	for _, r := range t.all {
-		l, err := format.ParseLease(r.name, r.kv.Value)
+		l, err := parseLease(r.name, r.kv.Value)
 		if err == nil {
 			l.Name, l.Since = r.key, r.kv.CreateRevision
 			err = judge.Check(l)
@@ -175,7 +174,7 @@ func (m *Manager) choose(cfg subnet.Config, t *taken) (v4, v6 netip.Prefix, err 
 // node has its address inside the pod network.
 func addresses(records []record) (nodes []netip.Prefix) {
 	for _, r := range records {
-		v, err := format.DecodeValue(r.kv.Value)
+		v, err := decodeValue(r.kv.Value)
 		if err != nil {
 			continue
 		}

@@ -11,19 +11,19 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/status"
 
-	"flannel/subnet/patience"
+	"flannel/subnet"
 )
 
 // logRequest logs a request, or an attempt of one that the client library repeats.
 func (t *errorTracker) logRequest(method string, req any, began time.Time, err error) {
-	if !patience.Traced(t.log) {
+	if !subnet.TracesRequests(t.log) {
 		return
 	}
 	result := "ok"
 	if err != nil {
 		result = status.Convert(err).Message()
 	}
-	patience.LogRequest(t.log, path.Base(method), objectOf(req), began, result)
+	subnet.LogRequest(t.log, path.Base(method), objectOf(req), began, result)
 }
 
 // objectOf returns the keys of a request, with "*" for a range, or the lease; "" if it

@@ -11,7 +11,7 @@ import (
 
 	"flannel/internal/test/etcdtest"
 	"flannel/internal/test/eventually"
-	"flannel/pkg/reconcile/runner"
+	"flannel/pkg/reconcile"
 	"flannel/subnet"
 	"flannel/subnet/peerset"
 )
@@ -62,7 +62,7 @@ func (n *node) hasNow(t *testing.T) {
 		n.own.held.restoreAt = time.Now()
 		return true
 	})
-	runner.Notify(n.own.check)
+	reconcile.Notify(n.own.check)
 }
 
 func (n *node) retains(t *testing.T, count int) {
@@ -159,7 +159,7 @@ func TestOwnIsMissedFirst(t *testing.T) {
 			return true
 		})
 		since = time.Now()
-		runner.Notify(n.own.check)
+		reconcile.Notify(n.own.check)
 		return since
 	}
 	since := over()

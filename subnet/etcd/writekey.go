@@ -10,8 +10,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"flannel/pkg/reconcile/runner"
-	"flannel/subnet/etcd/format"
+	"flannel/pkg/reconcile"
 )
 
 // writeKey writes our key as Publish wants it, and records what the store has
@@ -28,14 +27,14 @@ func (m *Manager) writeKey(ctx context.Context, held *heldKey) error {
 			return err
 		}
 	}
-	raw, err := format.EncodeValue(want)
+	raw, err := encodeValue(want)
 	if err != nil {
 		return final{err}
 	}
 	m.own.mu.Lock()
 	if held.id == id && held.grant {
 		held.grant = false
-		runner.Notify(m.own.leaseChanged)
+		reconcile.Notify(m.own.leaseChanged)
 	}
 	held.sending(want)
 	m.own.mu.Unlock()
@@ -48,7 +47,7 @@ func (m *Manager) writeKey(ctx context.Context, held *heldKey) error {
 	}
 	m.own.mu.Lock()
 	defer m.own.mu.Unlock()
-	runner.Notify(m.own.check)
+	reconcile.Notify(m.own.check)
 	switch {
 	case held.seen != base: // Hold has seen something since that is newer, or of another store
 	case err != nil:
@@ -57,7 +56,7 @@ func (m *Manager) writeKey(ctx context.Context, held *heldKey) error {
 		}
 	case resp.Succeeded:
 		if held.id != id {
-			runner.Notify(m.own.leaseChanged)
+			reconcile.Notify(m.own.leaseChanged)
 		}
 		held.written(&want, id, resp.Header.Revision)
 	default: // someone has changed the key since we saw it last

@@ -13,9 +13,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-
-	"flannel/subnet/kube/client"
-	"flannel/subnet/kube/format"
 )
 
 // NodeStatus is what a Node says about its part of the pod network: a row of flanneld status --cluster, whose JSON document
@@ -68,7 +65,7 @@ const maxRelists = 3
 // --cluster calls it, or asks the daemon to. It needs no other permission than to list Nodes. Of the options, those that
 // say how to reach the API server and Prefix are used. perPage is the time limit for each page of the list.
 func Nodes(ctx context.Context, o Options, selector string, perPage time.Duration) ([]NodeStatus, error) {
-	api, err := client.New(o.client())
+	api, err := newClient(o.client())
 	if err != nil {
 		return nil, err
 	}
@@ -81,14 +78,14 @@ func Nodes(ctx context.Context, o Options, selector string, perPage time.Duratio
 			return nodes, nil
 		case apierrors.IsForbidden(err):
 			return nil, fmt.Errorf("list Nodes: %w; the permission to list Nodes is enough: kubectl create clusterrole node-lister --verb=list --resource=nodes, and a clusterrolebinding", err)
-		case !client.IsExpired(err) || try == maxRelists:
+		case !isExpired(err) || try == maxRelists:
 			return nil, fmt.Errorf("list Nodes: %w", err)
 		}
 	}
 }
 
 // listStatus lists the Nodes once. A Node has some 15 KB, so only one page of whole Nodes is in memory at a time.
-func listStatus(ctx context.Context, api *client.Client, prefix, selector string, perPage time.Duration) ([]NodeStatus, error) {
+func listStatus(ctx context.Context, api *apiClient, prefix, selector string, perPage time.Duration) ([]NodeStatus, error) {
 	var nodes []NodeStatus
 	for next := ""; ; {
 		asking, cancel := context.WithTimeout(ctx, perPage)
@@ -111,18 +108,18 @@ func nodeStatus(n *corev1.Node, prefix string) NodeStatus {
 	s := NodeStatus{Name: n.Name, OS: n.Labels[corev1.LabelOSStable]}
 	condition := conditionOf(n, corev1.NodeNetworkUnavailable)
 	s.setDaemon(condition)
-	node := format.Of(n, prefix)
-	lease, err := format.LeaseOf(node)
+	node := nodeOf(n, prefix)
+	lease, err := leaseOf(node)
 	switch {
-	case errors.Is(err, format.ErrNoPeer): // it has no annotations of flannel
-		s.State, s.Reason = NodeUnmanaged, "no annotation "+prefix+format.AnnotationNames[format.Managed]+"=true"
+	case errors.Is(err, errNoPeer): // it has no annotations of flannel
+		s.State, s.Reason = NodeUnmanaged, "no annotation "+prefix+annotationNames[managed]+"=true"
 		if s.Daemon != "" { // the condition stays when the annotations are removed
 			s.Reason += ", but the condition " + condition.Reason + ": " + s.Daemon + " was removed, or has another --kube-annotation-prefix"
 		}
 		return s
 	case err != nil:
 		s.State, s.Reason = NodeNoLease, err.Error()
-		v4, v6, _ := format.Subnets(node.CIDRs) // if they are invalid, Reason says so
+		v4, v6, _ := subnetsOf(node.CIDRs) // if they are invalid, Reason says so
 		for _, p := range []netip.Prefix{v4, v6} {
 			if p.IsValid() {
 				s.Endpoints = append(s.Endpoints, NodeEndpoint{Subnet: p})

@@ -19,7 +19,6 @@ import (
 	"flannel/internal/test/kubetest"
 	"flannel/internal/test/logtest"
 	"flannel/subnet"
-	"flannel/subnet/kube/client"
 )
 
 // publishedNode is a Node with a lease, and the given conditions.
@@ -110,7 +109,7 @@ func listed(t *testing.T, answers ...func() (code int, body []byte)) (names, req
 			requests = append(requests, r.URL.Query().Get("continue"))
 			code, body := answers[0]()
 			answers = answers[1:]
-			return &http.Response{StatusCode: code, Request: r, Header: http.Header{"Content-Type": {client.Protobuf}}, Body: io.NopCloser(bytes.NewReader(body))}, nil
+			return &http.Response{StatusCode: code, Request: r, Header: http.Header{"Content-Type": {protobuf}}, Body: io.NopCloser(bytes.NewReader(body))}, nil
 		}}
 	}
 	nodes, err := Nodes(t.Context(), Options{APIURL: "http://127.0.0.1:1", Prefix: prefix, wrap: wrap}, "", soon)
@@ -136,7 +135,7 @@ func TestNodesExpired(t *testing.T) {
 	if diff := cmp.Diff([][]string{{"a", "b", "c"}, {"", "1", "", "2"}}, [][]string{names, requests}); diff != "" || err != nil {
 		t.Errorf("%v\n%s", err, diff)
 	}
-	if _, requests, err := listed(t, slices.Repeat([]func() (int, []byte){page("1", "a"), expired}, maxRelists+1)...); !client.IsExpired(err) || len(requests) != 2*(maxRelists+1) {
+	if _, requests, err := listed(t, slices.Repeat([]func() (int, []byte){page("1", "a"), expired}, maxRelists+1)...); !isExpired(err) || len(requests) != 2*(maxRelists+1) {
 		t.Errorf("after %d requests: %v", len(requests), err)
 	}
 }

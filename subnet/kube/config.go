@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"flannel/pkg/file"
-	"flannel/pkg/reconcile/runner"
+	"flannel/pkg/reconcile"
 )
 
 // rereadConfig is the interval for a file that cannot be read: a change of its permissions or its owner notifies nobody.
@@ -20,9 +20,9 @@ func (m *Manager) WatchConfig(ctx context.Context, changed func([]byte)) error {
 		return fmt.Errorf("network configuration: %w", err)
 	}
 	var last []byte // nil before the first configuration
-	r := runner.Runner{
+	r := reconcile.Runner{
 		News:  []<-chan struct{}{fileChanged},
-		Retry: runner.Backoff{First: rereadConfig},
+		Retry: reconcile.Backoff{First: rereadConfig},
 		Work: func(context.Context) (time.Duration, error) {
 			raw, err := file.ReadTrusted(m.o.NetConf)
 			if err == nil && len(raw) == 0 { // probably it is just being written

@@ -2,9 +2,6 @@ package kube
 
 import (
 	"context"
-
-	"flannel/subnet/kube/client"
-	"flannel/subnet/kube/format"
 )
 
 // The first list must not be stale: the daemon deletes the routes to nodes that are missing in it. A list at
@@ -19,7 +16,7 @@ import (
 const lagTries = 3
 
 // listFirst reads all Nodes for the first time.
-func (s *follower) listFirst(ctx context.Context, each func(*format.Node)) (version string, err error) {
+func (s *follower) listFirst(ctx context.Context, each func(*storedNode)) (version string, err error) {
 	at := "" // from etcd
 	if s.lagged < lagTries {
 		if at, err = s.m.api.StoreVersion(ctx); err != nil {
@@ -27,7 +24,7 @@ func (s *follower) listFirst(ctx context.Context, each func(*format.Node)) (vers
 		}
 	}
 	version, err = s.m.api.Nodes(ctx, "", at, each)
-	if client.IsVersionTooLarge(err) {
+	if isVersionTooLarge(err) {
 		s.lagged++
 	}
 	return version, err

@@ -8,8 +8,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-
-	"flannel/subnet/kube/client"
 )
 
 // eventFilter limits the Events that are written: those of one reason to one a minute, and repeated messages to one an
@@ -55,7 +53,7 @@ func (r *reporter) writeEvents(ctx context.Context, f *eventFilter, name string,
 			continue
 		}
 		if err := r.writeEvent(ctx, name, e); err != nil {
-			if r.recordFailure(ctx, "write Events", err); client.IsDenied(err) {
+			if r.recordFailure(ctx, "write Events", err); isDenied(err) {
 				continue // Events are optional: without the permission there are none
 			}
 			rest = min(rest, retryPause)

@@ -13,8 +13,6 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"flannel/subnet/kube/client"
 )
 
 // Examination is what flanneld doctor learns from the API server.
@@ -30,7 +28,7 @@ func HasCredentials(o Options) bool { return o.client().HasCredentials() }
 
 // WindowsNodes returns the names of at most ten Windows nodes.
 func WindowsNodes(ctx context.Context, o Options) ([]string, error) {
-	api, err := client.New(o.client())
+	api, err := newClient(o.client())
 	if err != nil {
 		return nil, err
 	}
@@ -48,7 +46,7 @@ func Examine(ctx context.Context, o Options) (Examination, error) {
 		clock.next = next
 		return &clock
 	}
-	api, err := client.New(o.client())
+	api, err := newClient(o.client())
 	if err != nil {
 		return Examination{}, err
 	}
@@ -83,12 +81,12 @@ func Unreachable(err error) bool {
 
 // Proxy returns the URL of the HTTP proxy that requests to the API server are sent to, without its password, or "" if
 // there is none. Only the options that say how to reach the API server are used; it sends nothing.
-func Proxy(o Options) (string, error) { return client.Proxy(o.client()) }
+func Proxy(o Options) (string, error) { return serverProxy(o.client()) }
 
-// ServiceNetworks returns the networks from which Services get their addresses; see client.Client. Only the options that
+// ServiceNetworks returns the networks from which Services get their addresses; see apiClient. Only the options that
 // say how to reach the API server are used.
 func ServiceNetworks(ctx context.Context, o Options) ([]netip.Prefix, error) {
-	api, err := client.New(o.client())
+	api, err := newClient(o.client())
 	if err != nil {
 		return nil, err
 	}
@@ -103,7 +101,7 @@ func NetConf(ctx context.Context, configMap string, o Options) ([]byte, error) {
 	if !ok || namespace == "" || name == "" {
 		return nil, fmt.Errorf("%.80q is no name of a ConfigMap; write it as namespace/name", configMap)
 	}
-	api, err := client.New(o.client())
+	api, err := newClient(o.client())
 	if err != nil {
 		return nil, err
 	}

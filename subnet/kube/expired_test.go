@@ -14,7 +14,6 @@ import (
 
 	"flannel/internal/test/kubetest"
 	"flannel/internal/test/logtest"
-	"flannel/subnet/kube/client"
 )
 
 // What a real server does only after hours: its history no longer reaches back (410, as an answer and in the middle of
@@ -23,12 +22,12 @@ func TestExpired(t *testing.T) {
 	t.Parallel()
 	var lists, watches atomic.Int32
 	answer := func(w http.ResponseWriter, code int32, reason metav1.StatusReason) {
-		w.Header().Set("Content-Type", client.Protobuf)
+		w.Header().Set("Content-Type", protobuf)
 		w.WriteHeader(int(code))
 		_, _ = w.Write(kubetest.Encode(t, &metav1.Status{Status: "Failure", Code: code, Reason: reason, Message: "no"}, "Status"))
 	}
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Type", client.Protobuf)
+		w.Header().Set("Content-Type", protobuf)
 		if r.URL.Query().Get("limit") != "" { // where the store is now
 			_, _ = w.Write(kubetest.Encode(t, &corev1.NodeList{ListMeta: metav1.ListMeta{ResourceVersion: "50"}}, "NodeList"))
 			return

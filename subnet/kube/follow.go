@@ -10,11 +10,8 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"flannel/pkg/reconcile/runner"
+	"flannel/pkg/reconcile"
 	"flannel/subnet"
-	"flannel/subnet/kube/client"
-	"flannel/subnet/kube/format"
-	"flannel/subnet/patience"
 )
 
 // feed is a part of the Nodes, and the consumer that is called with their changes.
@@ -29,7 +26,7 @@ type feed struct {
 // change is the new state of a Node.
 type change struct {
 	name string
-	node *format.Node // nil: the Node does not exist
+	node *storedNode // nil: the Node does not exist
 	// replaced: the store is another or an older one than at the call before. So a missing Node was not deleted by anybody,
 	// and resourceVersions must not be compared with earlier ones.
 	replaced bool
@@ -93,9 +90,9 @@ func (m *Manager) follow(ctx context.Context, f feed) error {
 		case errors.Is(err, subnet.ErrMoved):
 			return err
 		case ctx.Err() != nil || err == nil:
-		case errors.Is(err, errRelist) || client.IsExpired(err) || client.IsVersionTooLarge(err):
-			s.version, s.lagging = "", client.IsVersionTooLarge(err)
-			runner.Pause(ctx, s.relists.next(time.Now(), len(s.known)))
+		case errors.Is(err, errRelist) || isExpired(err) || isVersionTooLarge(err):
+			s.version, s.lagging = "", isVersionTooLarge(err)
+			reconcile.Pause(ctx, s.relists.next(time.Now(), len(s.known)))
 		default:
 			s.broken = true
 			m.recordAndWait(ctx, f.activity, fmt.Errorf("%s: %w", f.activity, err), &s.failures)
@@ -129,7 +126,7 @@ func (s *follower) watch(ctx context.Context) error {
 	}
 	s.m.succeeded(s.activity)
 	began := time.Now()
-	in := make(chan format.Event, 64) // bounds our memory: further events wait in the API server
+	in := make(chan watchEvent, 64) // bounds our memory: further events wait in the API server
 	ended := make(chan error, 1)
 	go func() {
 		defer body.Close() //nolint:errcheck // it was only read
@@ -143,15 +140,15 @@ func (s *follower) watch(ctx context.Context) error {
 		return err
 	}
 	if time.Since(began) < time.Second {
-		patience.Pause(ctx, s.failures) // something between us and the API server ends watches at once
+		subnet.Pause(ctx, s.failures) // something between us and the API server ends watches at once
 		s.failures++
 	}
 	return nil
 }
 
 // receive decodes the events of a watch until it ends.
-func (m *Manager) receive(ctx context.Context, body io.Reader, in chan<- format.Event) error {
-	for r := format.NewReader(body); ; {
+func (m *Manager) receive(ctx context.Context, body io.Reader, in chan<- watchEvent) error {
+	for r := newWatchReader(body); ; {
 		e, err := r.Event(m.o.Prefix)
 		if err != nil {
 			return err
@@ -165,7 +162,7 @@ func (m *Manager) receive(ctx context.Context, body io.Reader, in chan<- format.
 }
 
 // receiveAll hands over the events of a watch until it ends, and the Nodes that were looked up meanwhile.
-func (s *follower) receiveAll(ctx context.Context, in <-chan format.Event) error {
+func (s *follower) receiveAll(ctx context.Context, in <-chan watchEvent) error {
 	for {
 		select {
 		case e, ok := <-in:
@@ -187,8 +184,8 @@ func (s *follower) receiveAll(ctx context.Context, in <-chan format.Event) error
 }
 
 // gather adds the events that have already arrived, so that a burst of changes becomes one call of handle.
-func gather(e format.Event, in <-chan format.Event) []format.Event {
-	events := []format.Event{e}
+func gather(e watchEvent, in <-chan watchEvent) []watchEvent {
+	events := []watchEvent{e}
 	for len(events) < 2*cap(in) {
 		select {
 		case e, ok := <-in:
@@ -204,7 +201,7 @@ func gather(e format.Event, in <-chan format.Event) []format.Event {
 }
 
 // handleEvents hands over a batch of events and moves the position behind it.
-func (s *follower) handleEvents(ctx context.Context, events []format.Event) error {
+func (s *follower) handleEvents(ctx context.Context, events []watchEvent) error {
 	var changes []change
 	for _, e := range events {
 		switch e.Kind {
@@ -241,7 +238,7 @@ func (s *follower) recordNode(c change) bool {
 	if k := s.known[c.name]; !n.HasSpec && k.uid == n.UID {
 		n.CIDRs = k.cidrs
 	}
-	needsCIDRs := s.only != "" || n.Annotations[format.Managed] == "true" // other Nodes are no peers, with a podCIDR or without
+	needsCIDRs := s.only != "" || n.Annotations[managed] == "true" // other Nodes are no peers, with a podCIDR or without
 	if len(n.CIDRs) > 0 || !needsCIDRs {
 		delete(s.lookups.byName, c.name)
 	} else {

@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"flannel/subnet"
-	"flannel/subnet/kube/format"
 	"flannel/subnet/peerset"
 )
 
@@ -33,13 +32,13 @@ func FuzzChanges(f *testing.F) {
 		pick := func(of string, i byte) string { all := strings.Split(of, "\n"); return all[int(i)%len(all)] }
 		var got, want subnet.Set
 		p := peersOf("node0", func(s subnet.Set) { got = s })
-		store := map[string]*format.Node{}
+		store := map[string]*storedNode{}
 		var batch []change
 		for i, op := range ops[:min(len(ops), 300)] {
-			n := &format.Node{Name: fmt.Sprint("node", op&7), Created: int64(op >> 6), CIDRs: []string{pick(cidrs, op>>1), pick(cidrs, op>>3)},
+			n := &storedNode{Name: fmt.Sprint("node", op&7), Created: int64(op >> 6), CIDRs: []string{pick(cidrs, op>>1), pick(cidrs, op>>3)},
 				Annotations: annotated("kube-subnet-manager", "true", "backend-type", pick(backends, op>>4), "backend-data", pick(data, op>>5), "public-ip", pick(ips, op>>2), "public-ipv6", pick(ips, op>>3))}
 			if store[n.Name] = n; op%5 == 0 {
-				n.Annotations[format.Managed] = "no"
+				n.Annotations[managed] = "no"
 			}
 			c := change{name: n.Name, node: n}
 			if op%7 == 0 {

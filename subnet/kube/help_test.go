@@ -26,8 +26,6 @@ import (
 	"flannel/internal/test/logtest"
 	"flannel/internal/test/managertest"
 	"flannel/subnet"
-	"flannel/subnet/kube/client"
-	"flannel/subnet/kube/format"
 )
 
 // These tests mostly wait, also for a server: more of them at once than there are processors.
@@ -246,9 +244,9 @@ func (o outside) ours(name string) string {
 	o.t.Helper()
 	var lines []string
 	annotations := o.node(name).Annotations
-	for i := range format.AnnotationCount {
-		if v, ok := annotations[prefix+format.AnnotationNames[i]]; ok {
-			lines = append(lines, format.AnnotationNames[i]+"="+v)
+	for i := range annotationCount {
+		if v, ok := annotations[prefix+annotationNames[i]]; ok {
+			lines = append(lines, annotationNames[i]+"="+v)
 		}
 	}
 	return strings.Join(lines, "\n")
@@ -261,7 +259,7 @@ func offline(t *testing.T, answer func(*http.Request) (code int, body []byte)) *
 	o.wrap = func(http.RoundTripper) http.RoundTripper {
 		return &traffic{intercept: func(r *http.Request, _ http.RoundTripper) (*http.Response, error) {
 			code, body := answer(r)
-			return &http.Response{StatusCode: code, Request: r, Header: http.Header{"Content-Type": {client.Protobuf}}, Body: io.NopCloser(bytes.NewReader(body))}, nil
+			return &http.Response{StatusCode: code, Request: r, Header: http.Header{"Content-Type": {protobuf}}, Body: io.NopCloser(bytes.NewReader(body))}, nil
 		}}
 	}
 	m, err := New(t.Context(), o)
@@ -280,9 +278,9 @@ func toSlice(told *[]change) func(context.Context, []change) error {
 }
 
 // annotated returns annotations from pairs of names and values.
-func annotated(pairs ...string) (n format.Annotations) {
+func annotated(pairs ...string) (n annotations) {
 	for i := 0; i < len(pairs); i += 2 {
-		n[slices.Index(format.AnnotationNames[:], pairs[i])] = pairs[i+1]
+		n[slices.Index(annotationNames[:], pairs[i])] = pairs[i+1]
 	}
 	return n
 }

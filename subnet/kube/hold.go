@@ -9,10 +9,8 @@ import (
 	"strings"
 	"time"
 
-	"flannel/pkg/reconcile/runner"
+	"flannel/pkg/reconcile"
 	"flannel/subnet"
-	"flannel/subnet/kube/format"
-	"flannel/subnet/patience"
 )
 
 // Hold implements subnet.Manager. It watches our Node and restores our annotations when someone else changes them.
@@ -32,7 +30,7 @@ func (m *Manager) Hold(ctx context.Context) error {
 	restorerDone := make(chan struct{})
 	go func() {
 		defer close(restorerDone)
-		restorer := runner.Runner{News: []<-chan struct{}{m.restore}, Work: func(ctx context.Context) (time.Duration, error) {
+		restorer := reconcile.Runner{News: []<-chan struct{}{m.restore}, Work: func(ctx context.Context) (time.Duration, error) {
 			return m.restoreIfDue(ctx, own), nil
 		}}
 		restorer.Run(ctx)
@@ -106,7 +104,7 @@ func (m *Manager) observeOwn(own *ownNode, observed change) error {
 		own.observe(observed.node)
 		return nil
 	}
-	v4, v6, err := format.Subnets(observed.node.CIDRs)
+	v4, v6, err := subnetsOf(observed.node.CIDRs)
 	if err != nil || own.v4.IsValid() && v4 != own.v4 || own.v6.IsValid() && v6 != own.v6 {
 		cidrs := strings.Join(observed.node.CIDRs, ", ")
 		return fmt.Errorf("podCIDR of node %s is now %s: %w", observed.name, cidrs, subnet.ErrMoved)
@@ -116,13 +114,13 @@ func (m *Manager) observeOwn(own *ownNode, observed change) error {
 	switch {
 	case recreated:
 		m.log.Info("this node's Node was recreated with the same podCIDR", "node", observed.name)
-		own.conflict = patience.Conflict{}
+		own.conflict = subnet.Conflict{}
 		m.reporter.nodeChanged()
 	case before.Annotations.Operators() != observed.node.Annotations.Operators():
 		m.log.Info("operator changed annotations of this node", "node", observed.name)
-		own.conflict = patience.Conflict{}
+		own.conflict = subnet.Conflict{}
 	}
-	runner.Notify(m.restore)
+	reconcile.Notify(m.restore)
 	return nil
 }
 

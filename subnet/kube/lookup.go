@@ -8,8 +8,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"flannel/subnet/kube/format"
-	"flannel/subnet/patience"
+	"flannel/subnet"
 )
 
 // A watch of metadata does not carry the podCIDR of a new Node, and the Node's annotations are not a trusted source for it.
@@ -47,9 +46,9 @@ type lookups struct {
 
 // lookup is the state of one Node; a recreated Node gets a new one.
 type lookup struct {
-	node  *format.Node // as last seen by the watch
-	asked bool         // a request is running
-	due   time.Time    // of the next request; zero: none until the next event
+	node  *storedNode // as last seen by the watch
+	asked bool        // a request is running
+	due   time.Time   // of the next request; zero: none until the next event
 
 	seen      string    // the resourceVersion at which the Node had no podCIDR; "": it was never read
 	read      time.Time // when it was read at seen
@@ -60,7 +59,7 @@ type lookup struct {
 // answer is the result of a request.
 type answer struct {
 	asked []*lookup
-	nodes map[string]*format.Node // by name; those that no longer exist are missing
+	nodes map[string]*storedNode // by name; those that no longer exist are missing
 	err   error
 }
 
@@ -91,7 +90,7 @@ func (s *follower) spread() time.Duration {
 
 // request records an event of a Node whose podCIDR is unknown, and chooses the time of the request, if none is chosen. It
 // reports whether the Node was read before, so that it can be handed over as a Node without podCIDR.
-func (ls *lookups) request(n *format.Node, spread time.Duration, impatient bool) (everRead bool) {
+func (ls *lookups) request(n *storedNode, spread time.Duration, impatient bool) (everRead bool) {
 	l := ls.byName[n.Name]
 	if l == nil || l.node.UID != n.UID {
 		l = &lookup{impatient: impatient}
@@ -132,7 +131,7 @@ func (l *lookup) nextRead() time.Time {
 	if l.impatient {
 		return time.Now()
 	}
-	return l.read.Add(patience.Doubled(emptyMin, emptyMax, l.tries-1))
+	return l.read.Add(subnet.DoublePause(emptyMin, emptyMax, l.tries-1))
 }
 
 // whenDue receives when the next request is due and may be made. It is nil, from which nothing is ever received, if there
@@ -158,7 +157,7 @@ func (ls *lookups) whenDue(spread time.Duration) <-chan time.Time {
 func (s *follower) startLookup(ctx context.Context) {
 	a := answer{}
 	version := ""
-	wanted := map[string]*format.Node{}
+	wanted := map[string]*storedNode{}
 	for name, l := range s.lookups.byName {
 		fresh := l.seen == "" && l.tries == 0
 		if l.asked || l.due.IsZero() || !fresh && time.Now().Before(l.due) {
@@ -214,7 +213,7 @@ func (s *follower) handleAnswer(ctx context.Context, a answer) error {
 
 // recordLookup records the podCIDRs of a Node that was read. It returns the Node as the watch last saw it, which may be
 // newer, with these podCIDRs.
-func (s *follower) recordLookup(l *lookup, read *format.Node) *format.Node {
+func (s *follower) recordLookup(l *lookup, read *storedNode) *storedNode {
 	n := *l.node
 	if n.CIDRs = read.CIDRs; len(n.CIDRs) > 0 {
 		delete(s.lookups.byName, n.Name)
@@ -230,7 +229,7 @@ func (s *follower) recordLookup(l *lookup, read *format.Node) *format.Node {
 
 // retryAfter returns the pause after a failed request, which the API server may ask for.
 func retryAfter(err error, tries int) time.Duration {
-	d := patience.Doubled(retryMin, retryMax, tries)
+	d := subnet.DoublePause(retryMin, retryMax, tries)
 	if seconds, asked := apierrors.SuggestsClientDelay(err); asked {
 		d = max(d, min(time.Duration(seconds)*time.Second, time.Minute))
 	}

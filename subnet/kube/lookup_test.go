@@ -14,7 +14,6 @@ import (
 
 	"flannel/internal/test/eventually"
 	"flannel/internal/test/kubetest"
-	"flannel/subnet/kube/format"
 )
 
 // isLookup reports whether a request is for the podCIDRs of new Nodes.
@@ -137,7 +136,7 @@ func lookedUpInOrder(t *testing.T, o outside) {
 func byLabel(t *testing.T, o outside) {
 	o.add("label-0", "10.244.95.0/24")
 	n := start(t, o.Server, "label-0", nil)
-	wanted := map[string]*format.Node{"label-gone": {Name: "label-gone", Hostname: "label-gone"}}
+	wanted := map[string]*storedNode{"label-gone": {Name: "label-gone", Hostname: "label-gone"}}
 	for i := range 20 {
 		name := fmt.Sprintf("label-%d", 1+i)
 		hostname := name
@@ -148,7 +147,7 @@ func byLabel(t *testing.T, o outside) {
 			hostname = "label-1"
 		}
 		o.labelled(name, hostname, fmt.Sprintf("10.244.96.%d/28", 16*(i%16)), "192.168.0.95")
-		wanted[name] = &format.Node{Name: name, Hostname: hostname}
+		wanted[name] = &storedNode{Name: name, Hostname: hostname}
 	}
 	o.labelled("label-other", "label-5", "10.244.97.0/24", "192.168.0.95")
 	wanted["label-7"].Hostname = "was-another" // it was relabelled
@@ -205,7 +204,7 @@ func TestLookupsArePaced(t *testing.T) {
 		began := time.Now()
 		for time.Since(began) < 10*time.Minute {
 			version++
-			ls.request(&format.Node{Name: "a", UID: "1", Version: fmt.Sprint(version)}, 0, false)
+			ls.request(&storedNode{Name: "a", UID: "1", Version: fmt.Sprint(version)}, 0, false)
 			l := ls.byName["a"]
 			if !l.due.After(time.Now()) {
 				reads++
@@ -245,16 +244,16 @@ func TestLookupsComeTogether(t *testing.T) {
 				s.lookups.byName = map[string]*lookup{}
 			}
 			name := fmt.Sprint("new-", i)
-			s.lookups.request(&format.Node{Name: name, UID: name, Version: "1"}, s.spread(), false)
+			s.lookups.request(&storedNode{Name: name, UID: name, Version: "1"}, s.spread(), false)
 			time.Sleep(100 * time.Millisecond)
 		}
 		if batches < 12 || batches > 60 {
 			t.Errorf("%d batches in a minute", batches)
 		}
-		s.lookups.request(&format.Node{Name: "gone", UID: "gone", Version: "1"}, s.spread(), false)
+		s.lookups.request(&storedNode{Name: "gone", UID: "gone", Version: "1"}, s.spread(), false)
 		delete(s.lookups.byName, "gone")
 		time.Sleep(time.Minute)
-		s.lookups.request(&format.Node{Name: "next", UID: "next", Version: "1"}, s.spread(), false)
+		s.lookups.request(&storedNode{Name: "next", UID: "next", Version: "1"}, s.spread(), false)
 		if due := s.lookups.byName["next"].due; !due.After(time.Now()) {
 			t.Errorf("after one that went unread, the next is due at %v", due)
 		}

@@ -21,11 +21,8 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"flannel/pkg/reconcile/runner"
+	"flannel/pkg/reconcile"
 	"flannel/subnet"
-	"flannel/subnet/kube/client"
-	"flannel/subnet/kube/format"
-	"flannel/subnet/patience"
 	"flannel/subnet/peerset"
 )
 
@@ -45,7 +42,7 @@ type Options struct {
 	UserAgent string
 	Version   string              // of flanneld, which the condition names; "": not named
 	Log       *slog.Logger        // nil: no log
-	Outage    *patience.Outage    // shared with the caller, which asks it whether the API server answers; may be nil
+	Outage    *subnet.Outage      // shared with the caller, which asks it whether the API server answers; may be nil
 	Waiting   func(reason string) // called with what Acquire waits for; may be nil
 
 	// Grace is how long this node's network may be incomplete before the condition and an Event say so; 0: a minute.
@@ -57,17 +54,17 @@ type Options struct {
 }
 
 // client returns the options that say how to reach the API server.
-func (o Options) client() client.Options {
-	return client.Options{Kubeconfig: o.Kubeconfig, APIURL: o.APIURL, UserAgent: o.UserAgent, Prefix: o.Prefix, Log: o.Log, Wrap: o.wrap}
+func (o Options) client() clientOptions {
+	return clientOptions{Kubeconfig: o.Kubeconfig, APIURL: o.APIURL, UserAgent: o.UserAgent, Prefix: o.Prefix, Log: o.Log, Wrap: o.wrap}
 }
 
 // Manager implements subnet.Manager. Its methods may run concurrently;
 // Publish and Hold need an Acquire before them.
 type Manager struct {
 	o        Options
-	api      *client.Client
+	api      *apiClient
 	log      *slog.Logger
-	outage   *patience.Outage
+	outage   *subnet.Outage
 	reporter *reporter
 	members  members
 
@@ -95,7 +92,7 @@ type watching struct {
 
 // publicIPs is what PublicIPs reads and returns. Manager.mu guards it.
 type publicIPs struct {
-	found       *format.Node     // our Node as PublicIPs read it, for the next Acquire; nil: Acquire reads it
+	found       *storedNode      // our Node as PublicIPs read it, for the next Acquire; nil: Acquire reads it
 	operatorIPs subnet.PublicIPs // as our Node's annotations had them last
 	returnedIPs subnet.PublicIPs // as PublicIPs returned them last
 	holding     bool             // from Acquire to the end of Hold, which keeps operatorIPs up to date
@@ -124,9 +121,9 @@ func New(ctx context.Context, o Options) (*Manager, error) {
 	m := &Manager{o: o, log: o.Log, name: o.NodeName, denials: denials{by: map[string]denial{}}, restore: make(chan struct{}, 1),
 		writing:   make(chan struct{}, 1),
 		publicIPs: publicIPs{publicIPsChanged: make(chan struct{}, 1)},
-		outage:    cmp.Or(o.Outage, patience.NewOutage(o.Log, "the Kubernetes API"))}
+		outage:    cmp.Or(o.Outage, subnet.NewOutage(o.Log, "the Kubernetes API"))}
 	var err error
-	if m.api, err = client.New(o.client()); err != nil {
+	if m.api, err = newClient(o.client()); err != nil {
 		return nil, err
 	}
 	m.reporter = newReporter(m)
@@ -187,16 +184,16 @@ func (m *Manager) recordAndWait(ctx context.Context, activity string, err error,
 		*failures = 0 // an API server that starts denies requests for a moment, until it has read its roles
 	}
 	if seconds, asked := apierrors.SuggestsClientDelay(err); asked {
-		runner.Pause(ctx, min(time.Duration(seconds)*time.Second, time.Minute))
+		reconcile.Pause(ctx, min(time.Duration(seconds)*time.Second, time.Minute))
 	}
-	patience.Pause(ctx, *failures)
+	subnet.Pause(ctx, *failures)
 	*failures++
 }
 
 // recordFailure records an outage or a denial, which are logged once. It reports whether the denial is a new one.
 func (m *Manager) recordFailure(activity string, err error) (newlyDenied bool) {
 	switch {
-	case client.IsDenied(err):
+	case isDenied(err):
 		m.outage.Over(activity) // the API server answers
 		return m.recordDenial(activity, err, denialGrace)
 	case apierrors.IsNotFound(err) || errors.Is(err, errNoNode):

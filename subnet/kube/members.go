@@ -5,7 +5,6 @@ import (
 	"sync"
 
 	"flannel/subnet"
-	"flannel/subnet/kube/format"
 )
 
 // members are the names of the nodes in the network. All of them reject the same peers. So that not every node writes an
@@ -27,7 +26,7 @@ func (m *members) update(changes []change) {
 		m.names = map[string]struct{}{}
 	}
 	for _, c := range changes {
-		if c.node != nil && c.node.Annotations[format.Managed] == "true" {
+		if c.node != nil && c.node.Annotations[managed] == "true" {
 			m.names[c.name] = struct{}{}
 		} else {
 			delete(m.names, c.name)

@@ -11,7 +11,6 @@ import (
 
 	"flannel/internal/test/eventually"
 	"flannel/subnet"
-	"flannel/subnet/kube/format"
 )
 
 // Of all nodes, a few write about a peer, whatever their number, and not always the same.
@@ -20,10 +19,10 @@ func TestFewWriteAboutAPeer(t *testing.T) {
 		var m members
 		var changes []change
 		for i := range count {
-			changes = append(changes, change{name: fmt.Sprint("node-", i), node: &format.Node{Annotations: annotated("kube-subnet-manager", "true")}})
+			changes = append(changes, change{name: fmt.Sprint("node-", i), node: &storedNode{Annotations: annotated("kube-subnet-manager", "true")}})
 		}
 		m.update(changes)
-		m.update([]change{{name: "peer-0", node: changes[0].node}, {name: "none", node: &format.Node{}}, {name: "gone", node: changes[0].node}, {name: "gone"}})
+		m.update([]change{{name: "peer-0", node: changes[0].node}, {name: "none", node: &storedNode{}}, {name: "gone", node: changes[0].node}, {name: "gone"}})
 		var rejects []subnet.Rejected
 		for i := range 20 {
 			rejects = append(rejects, subnet.Rejected{Name: fmt.Sprint("peer-", i)})
@@ -61,7 +60,7 @@ func TestRejectedNodesWriteNothing(t *testing.T) {
 	var rejects []subnet.Rejected
 	for i := range 60 {
 		rejects = append(rejects, subnet.Rejected{Name: fmt.Sprint("junk-", i)})
-		changes = append(changes, change{name: rejects[i].Name, node: &format.Node{Annotations: annotated("kube-subnet-manager", "true")}})
+		changes = append(changes, change{name: rejects[i].Name, node: &storedNode{Annotations: annotated("kube-subnet-manager", "true")}})
 	}
 	for i := range 5 {
 		changes = append(changes, change{name: fmt.Sprint("node-", i), node: changes[0].node})
@@ -91,7 +90,7 @@ func BenchmarkAllOf10000Rejected(b *testing.B) {
 	var rejects []subnet.Rejected
 	for i := range 10_000 {
 		rejects = append(rejects, subnet.Rejected{Name: fmt.Sprint("node-", i)})
-		changes = append(changes, change{name: rejects[i].Name, node: &format.Node{Annotations: annotated("kube-subnet-manager", "true")}})
+		changes = append(changes, change{name: rejects[i].Name, node: &storedNode{Annotations: annotated("kube-subnet-manager", "true")}})
 	}
 	m.update(changes)
 	for b.Loop() {

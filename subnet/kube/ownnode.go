@@ -7,15 +7,13 @@ import (
 	"net/netip"
 	"strings"
 
-	"flannel/pkg/reconcile/runner"
+	"flannel/pkg/reconcile"
 	"flannel/subnet"
-	"flannel/subnet/kube/format"
-	"flannel/subnet/patience"
 )
 
 // ownNode is this node's Node in the API: the annotations that it should have, and the state in which we last saw it.
-// Manager.mu guards it. An operator sets the annotations that format.Annotations.Operators returns, such as the overwrites
-// of a public IP, and we only read them. The other ones in format.Annotations are ours.
+// Manager.mu guards it. An operator sets the annotations that Annotations.Operators returns, such as the overwrites
+// of a public IP, and we only read them. The other ones in Annotations are ours.
 //
 //	state        cause                                    action                                            next state
 //	acquired     Publish                                  write the annotations that differ                 publishing
@@ -37,18 +35,18 @@ type ownNode struct {
 	v4, v6    netip.Prefix  // the subnets that Acquire returned; zero: the family is off
 	want      *subnet.Lease // the lease that the annotations should describe; nil before Publish
 	published bool          // the annotations matched want once: a difference means that someone else changed them
-	node      *format.Node  // as last seen; nil: the Node does not exist
+	node      *storedNode   // as last seen; nil: the Node does not exist
 	// overwritten are the families (IPv4, IPv6) of want whose public IP an operator overwrites, as the caller of Publish knew
 	// from PublicIPs. With an overwrite, the annotation of the public IP has another address than this node sends from. The
 	// other nodes drop packets from an address that they do not know (package guard), so the lease in the same patch must
 	// have both. An overwrite that is set later has no effect before the next Publish.
 	overwritten [2]bool
-	conflict    patience.Conflict
+	conflict    subnet.Conflict
 	warned      warned // the problems with the operator's annotations that were logged
 }
 
 // overwrites are the annotations of IPv4 and IPv6.
-var overwrites = [2]format.Annotation{format.Overwrite, format.OverwriteV6}
+var overwrites = [2]annotation{overwrite, overwriteV6}
 
 // Acquire implements subnet.Manager. It waits until our Node exists and has a podCIDR. It returns an error when the
 // podCIDRs are not in the networks of cfg. want has the subnets of the run before, from the subnet file; they are only
@@ -134,7 +132,7 @@ func (m *Manager) NodeName() string { return m.ownName() }
 // subnetsIn returns the subnets of the families that cfg enables, and an error if one is missing or is not in the network
 // of cfg. The cluster chooses their length: cfg's SubnetLen is not used.
 func subnetsIn(name string, cidrs []string, cfg subnet.Config) (v4, v6 netip.Prefix, err error) {
-	if v4, v6, err = format.Subnets(cidrs); err != nil {
+	if v4, v6, err = subnetsOf(cidrs); err != nil {
 		return netip.Prefix{}, netip.Prefix{}, fmt.Errorf("node %s: %w", name, err)
 	}
 	var problems []error
@@ -162,7 +160,7 @@ func subnetsIn(name string, cidrs []string, cfg subnet.Config) (v4, v6 netip.Pre
 // read, or lack one of our families.
 func (own *ownNode) storedLease() (l subnet.Lease, complete bool) {
 	l = subnet.Lease{Name: own.node.Name, Since: own.node.Created}
-	if described, err := format.LeaseOf(own.node); err == nil {
+	if described, err := leaseOf(own.node); err == nil {
 		l, complete = *described, true
 	}
 	for _, f := range []struct {
@@ -216,7 +214,7 @@ func (m *Manager) writeAnnotations(ctx context.Context, own *ownNode) error {
 	name, want := m.name, own.want
 	raw, _ := m.patchNeeded(own)
 	m.mu.Unlock()
-	var patched *format.Node
+	var patched *storedNode
 	if raw != nil {
 		var err error
 		if patched, err = m.api.PatchStatus(ctx, name, raw); err != nil {
@@ -231,7 +229,7 @@ func (m *Manager) writeAnnotations(ctx context.Context, own *ownNode) error {
 	}
 	if own.want == want { // else Publish has called us again
 		own.published = true
-		runner.Notify(m.restore) // someone may have changed the annotations since we made the patch
+		reconcile.Notify(m.restore) // someone may have changed the annotations since we made the patch
 	}
 	return nil
 }
@@ -244,11 +242,11 @@ func (m *Manager) patchNeeded(own *ownNode) (raw []byte, changes []string) {
 	}
 	operators := own.node.Annotations // a copy, since Annotations is an array
 	for i, name := range overwrites {
-		if a, _ := operators.Operator(name, name == format.OverwriteV6); a.IsValid() && !own.overwritten[i] {
+		if a, _ := operators.Operator(name, name == overwriteV6); a.IsValid() && !own.overwritten[i] {
 			operators[name] = ""
 		}
 	}
-	want, problems := format.Describe(own.want, operators)
+	want, problems := describeLease(own.want, operators)
 	for _, name := range overwrites {
 		want[name] = own.node.Annotations[name]
 	}
@@ -257,19 +255,19 @@ func (m *Manager) patchNeeded(own *ownNode) (raw []byte, changes []string) {
 			m.log.Warn(p, "cause", causeAnnotationIgnored)
 		}
 	}
-	return format.Patch(m.o.Prefix, own.node.Annotations, want)
+	return patchOf(m.o.Prefix, own.node.Annotations, want)
 }
 
 // observe records the state of our Node, unless a newer one is recorded. Watch events and the answers to our own patches
 // arrive in any order.
-func (own *ownNode) observe(n *format.Node) {
+func (own *ownNode) observe(n *storedNode) {
 	if n == nil || own.node == nil || n.UID != own.node.UID || !older(n.Version, own.node.Version) {
 		own.node = n
 	}
 }
 
 // observePatched records the answer to a patch of our Node, which has no spec.
-func (own *ownNode) observePatched(n *format.Node) {
+func (own *ownNode) observePatched(n *storedNode) {
 	if own.node != nil && own.node.UID == n.UID {
 		n.CIDRs = own.node.CIDRs
 		own.observe(n)
@@ -277,7 +275,7 @@ func (own *ownNode) observePatched(n *format.Node) {
 }
 
 // observePatched records the answer to a patch of our Node, which has no spec.
-func (m *Manager) observePatched(n *format.Node) {
+func (m *Manager) observePatched(n *storedNode) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.own != nil {

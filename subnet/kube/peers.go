@@ -5,7 +5,6 @@ import (
 	"errors"
 
 	"flannel/subnet"
-	"flannel/subnet/kube/format"
 	"flannel/subnet/peerset"
 )
 
@@ -73,16 +72,16 @@ func (p *peers) handle(_ context.Context, changes []change) error {
 
 // read translates a Node. A Node that flannel does not manage has neither lease nor reject; whether it runs Windows is
 // recorded even so.
-func read(n *format.Node) (e peerset.Entry) {
+func read(n *storedNode) (e peerset.Entry) {
 	if n == nil {
 		return e
 	}
 	e.Windows = n.Windows
-	l, err := format.LeaseOf(n)
+	l, err := leaseOf(n)
 	switch {
 	case err == nil:
 		e.Lease = l
-	case !errors.Is(err, format.ErrNoPeer):
+	case !errors.Is(err, errNoPeer):
 		e.Reject = err.Error()
 	}
 	return e

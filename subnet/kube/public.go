@@ -5,9 +5,8 @@ import (
 	"errors"
 	"fmt"
 
-	"flannel/pkg/reconcile/runner"
+	"flannel/pkg/reconcile"
 	"flannel/subnet"
-	"flannel/subnet/kube/format"
 )
 
 // PublicIPs implements subnet.Manager. An operator sets the addresses in the annotations node-public-ip and
@@ -36,11 +35,11 @@ func (m *Manager) PublicIPs(ctx context.Context) (subnet.PublicIPs, error) {
 func (m *Manager) PublicIPsChanged() <-chan struct{} { return m.publicIPsChanged }
 
 // setOperatorIPs records the public addresses that an operator has set, and notifies if they changed. m.mu must be held.
-func (m *Manager) setOperatorIPs(n format.Annotations) {
-	v4, problem4 := n.Operator(format.NodeIP, false)
-	v6, problem6 := n.Operator(format.NodeIPv6, true)
-	told4, _ := n.Operator(format.Overwrite, false) // the problems are those of publishing
-	told6, _ := n.Operator(format.OverwriteV6, true)
+func (m *Manager) setOperatorIPs(n annotations) {
+	v4, problem4 := n.Operator(nodeIP, false)
+	v6, problem6 := n.Operator(nodeIPv6, true)
+	told4, _ := n.Operator(overwrite, false) // the problems are those of publishing
+	told6, _ := n.Operator(overwriteV6, true)
 	for _, p := range []string{problem4, problem6} {
 		if p != "" && m.warned.add(p) {
 			m.log.Warn(p, "cause", causeAnnotationIgnored)
@@ -48,7 +47,7 @@ func (m *Manager) setOperatorIPs(n format.Annotations) {
 	}
 	if ips := (subnet.PublicIPs{V4: v4, V6: v6, Overwritten4: told4.IsValid(), Overwritten6: told6.IsValid()}); ips != m.operatorIPs {
 		m.operatorIPs = ips
-		runner.Notify(m.publicIPsChanged)
+		reconcile.Notify(m.publicIPsChanged)
 	}
 }
 
@@ -71,7 +70,7 @@ func (w *warned) add(text string) (isNew bool) {
 }
 
 // readOwn waits until our Node exists and has a podCIDR, and returns it.
-func (m *Manager) readOwn(ctx context.Context) (found *format.Node, err error) {
+func (m *Manager) readOwn(ctx context.Context) (found *storedNode, err error) {
 	name, err := m.findName(ctx)
 	if err != nil {
 		return nil, err

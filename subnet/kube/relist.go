@@ -5,8 +5,6 @@ import (
 	"math/rand/v2"
 	"strconv"
 	"time"
-
-	"flannel/subnet/kube/format"
 )
 
 // relists paces the lists after a lost position. An API server that restarts loses the positions of all daemons at once,
@@ -65,7 +63,7 @@ func (s *follower) list(ctx context.Context) error {
 	var changes []change
 	present := map[string]bool{}
 	ownUID := ""
-	version, err := s.read(ctx, func(n *format.Node) {
+	version, err := s.read(ctx, func(n *storedNode) {
 		changes = append(changes, change{name: n.Name, node: n})
 		present[n.Name] = true
 		if n.Name == s.m.ownName() {
@@ -118,7 +116,7 @@ func (s *follower) list(ctx context.Context) error {
 // After a lost position it reads only metadata, an eighth of the bytes, because the podCIDRs are known. It accepts any
 // version from floor on, so that the API server answers from its memory, without load for etcd. It does not page: the API
 // server ignores a limit when it answers from memory, or reads from etcd because of it.
-func (s *follower) read(ctx context.Context, each func(*format.Node)) (version string, err error) {
+func (s *follower) read(ctx context.Context, each func(*storedNode)) (version string, err error) {
 	switch {
 	case s.only != "":
 		return s.m.api.Nodes(ctx, s.only, s.floor, each)

@@ -14,7 +14,6 @@ import (
 
 	"flannel/internal/test/eventually"
 	"flannel/internal/test/kubetest"
-	"flannel/subnet/kube/client"
 )
 
 // expiring is the body of a watch that tells something and then that the position is lost.
@@ -53,7 +52,7 @@ func TestRelists(t *testing.T) {
 			return next.RoundTrip(r)
 		}
 		at := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{ResourceVersion: q.Get("resourceVersion")}}
-		return &http.Response{StatusCode: http.StatusOK, Request: r, Header: http.Header{"Content-Type": {client.Protobuf}}, Body: &expiring{frames: [][]byte{
+		return &http.Response{StatusCode: http.StatusOK, Request: r, Header: http.Header{"Content-Type": {protobuf}}, Body: &expiring{frames: [][]byte{
 			kubetest.Frame(t, "BOOKMARK", kubetest.Encode(t, at, "PartialObjectMetadata")),
 			kubetest.Frame(t, "ERROR", kubetest.Encode(t, &metav1.Status{Code: http.StatusGone, Reason: metav1.StatusReasonExpired}, "Status")),
 		}}}, nil
@@ -129,7 +128,7 @@ func TestListNotOlderThanTheStore(t *testing.T) {
 	s := &follower{m: n, feed: feed{activity: "test", handle: toSlice(&told)}, lookups: newLookups(), reached: "100", floor: "100",
 		known: map[string]known{"node0": {uid: "u-1"}, "gone": {uid: "u-2"}}}
 	err := s.list(t.Context())
-	if !client.IsVersionTooLarge(err) {
+	if !isVersionTooLarge(err) {
 		t.Fatalf("a server that lags: %v", err)
 	}
 	if err = s.check(t.Context()); err == nil {

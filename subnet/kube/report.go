@@ -12,9 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"flannel/pkg/reconcile/runner"
+	"flannel/pkg/reconcile"
 	"flannel/subnet"
-	"flannel/subnet/kube/client"
 )
 
 // reporter reports the state of this node's network to the cluster: by the condition NetworkUnavailable, which the
@@ -70,7 +69,7 @@ func (m *Manager) Report(report subnet.Report) {
 	s.rejected, s.lostPods = rejected, lostPodsMessage(report.LostPods)
 	s.advice, s.pendingConfig = clip(report.Advice), clip(report.PendingConfig)
 	if *s != before {
-		runner.Notify(r.changed)
+		reconcile.Notify(r.changed)
 	}
 }
 
@@ -82,7 +81,7 @@ func (m *Manager) ReportUnreachable(peers []string) {
 	defer r.mu.Unlock()
 	if r.status.unreachable != text {
 		r.status.unreachable = text
-		runner.Notify(r.changed)
+		reconcile.Notify(r.changed)
 	}
 }
 
@@ -91,7 +90,7 @@ func (r *reporter) subnetChanged(from, to string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.status.subnetChange = fmt.Sprintf("the pod subnet of this node changed from %s to %s; pods with an address of the former subnet must be recreated", from, to)
-	runner.Notify(r.changed)
+	reconcile.Notify(r.changed)
 }
 
 // peersRetained records the peers that are retained. They are the same on every node, so only the first nodes by name (see
@@ -112,7 +111,7 @@ func (r *reporter) peersRetained(own string, set subnet.Set) {
 	defer r.mu.Unlock()
 	if r.status.retained != text {
 		r.status.retained = text
-		runner.Notify(r.changed)
+		reconcile.Notify(r.changed)
 	}
 }
 
@@ -121,7 +120,7 @@ func (r *reporter) nodeChanged() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.status.recheck = true
-	runner.Notify(r.changed)
+	reconcile.Notify(r.changed)
 }
 
 // clip shortens the message of a condition or an Event to 500 bytes; the API allows some thousand. It cuts between
@@ -181,10 +180,10 @@ const (
 // run writes the condition and the Events until ctx ends.
 func (r *reporter) run(ctx context.Context) {
 	events := newEventFilter()
-	loop := runner.Runner{
+	loop := reconcile.Runner{
 		News:   []<-chan struct{}{r.changed},
 		Resync: recheckEvery,
-		Retry:  runner.Backoff{First: retryPause},
+		Retry:  reconcile.Backoff{First: retryPause},
 		Work: func(ctx context.Context) (time.Duration, error) {
 			r.mu.Lock()
 			s := r.status
@@ -229,7 +228,7 @@ func (r *reporter) writeCondition(ctx context.Context, name string, s status) (e
 
 // recordFailure logs that a write failed: a denial as a warning, once. Outages are logged by the other activities.
 func (r *reporter) recordFailure(ctx context.Context, what string, err error) {
-	if client.IsDenied(err) {
+	if isDenied(err) {
 		r.m.recordDenial(what, err, 0)
 	} else if ctx.Err() == nil {
 		r.m.log.Debug("cannot report to the cluster", "what", what, "error", err)

@@ -19,7 +19,6 @@ import (
 	"flannel/internal/test/kubetest"
 	"flannel/internal/test/logtest"
 	"flannel/subnet"
-	"flannel/subnet/kube/format"
 )
 
 // conditions: False when up to date, True after a while when not, and the time of the last change is kept.
@@ -220,7 +219,7 @@ func TestReportWhileTheNodeChanges(t *testing.T) {
 	m := &Manager{name: "node", log: slog.New(slog.DiscardHandler), restore: make(chan struct{}, 1)}
 	m.reporter = newReporter(m)
 	made := func(uid string) change {
-		return change{name: "node", node: &format.Node{Name: "node", UID: uid, CIDRs: []string{"10.244.1.0/24"}}}
+		return change{name: "node", node: &storedNode{Name: "node", UID: uid, CIDRs: []string{"10.244.1.0/24"}}}
 	}
 	c := &ownNode{node: made("0").node, v4: netip.MustParsePrefix("10.244.1.0/24")}
 	done := make(chan error, 2)

@@ -7,8 +7,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"flannel/subnet/kube/client"
 )
 
 // services asks a real cluster, then one that knows only what kubeadm wrote: a kubelet may not read the other.
@@ -23,7 +21,7 @@ func services(t *testing.T, o outside) {
 	if _, err := ServiceNetworks(t.Context(), Options{Kubeconfig: kubeconfig}); err == nil || strings.Count(err.Error(), "forbidden") != 2 {
 		t.Errorf("with flannel's own rights: %v", err)
 	}
-	api, err := client.New(admin.client())
+	api, err := newClient(admin.client())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,7 +11,6 @@ import (
 	"flannel/internal/test/eventually"
 	"flannel/pkg/conf"
 	"flannel/pkg/dataplane"
-	"flannel/pkg/mac"
 	"flannel/pkg/plan"
 	"flannel/pkg/underlay"
 	"flannel/subnet"
@@ -39,7 +38,7 @@ func overwrittenSources(t *testing.T, o outside) {
 	}
 	lease.V4.PublicIP = own
 	b := vxlanOf(t, backend.Node{V4: true, Underlay: underlay.Link{Name: "eth0", MTU: 1500, V4: own, PublicV4: own}, Sources: []netip.Addr{own}})
-	if lease, err = b.Describe(lease, dataplane.Links{"flannel.1": {MAC: mac.Addr{2, 0, 0, 0, 0, 46}}}); err != nil {
+	if lease, err = b.Describe(lease, dataplane.Links{"flannel.1": {MAC: dataplane.MAC{2, 0, 0, 0, 0, 46}}}); err != nil {
 		t.Fatal(err)
 	}
 	if err := n.Publish(t.Context(), lease); err != nil {

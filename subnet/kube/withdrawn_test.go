@@ -17,7 +17,6 @@ import (
 	"flannel/internal/test/kubetest"
 	"flannel/internal/test/managertest"
 	"flannel/subnet"
-	"flannel/subnet/kube/client"
 )
 
 // soon is how long a test waits for what takes seconds.
@@ -146,7 +145,7 @@ func (l *lagServer) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 func respond(r *http.Request, code int, body []byte) *http.Response {
-	return &http.Response{StatusCode: code, Request: r, Header: http.Header{"Content-Type": {client.Protobuf}},
+	return &http.Response{StatusCode: code, Request: r, Header: http.Header{"Content-Type": {protobuf}},
 		Body: io.NopCloser(bytes.NewReader(body)), ContentLength: int64(len(body))}
 }
 

@@ -16,7 +16,7 @@ type Keeper struct {
 	changed func(subnet.Set) // called with mu held
 
 	mu           sync.Mutex
-	set          *Set
+	set          *set
 	complete     bool // the first list was applied; nothing is handed over before
 	closed       bool
 	expiry       *time.Timer

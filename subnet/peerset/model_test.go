@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"flannel/pkg/changes"
+	"flannel/pkg/reconcile"
 	"flannel/subnet"
 )
 
@@ -94,7 +94,7 @@ func (m *model) apply(changes []Change, replaced bool, now time.Time) {
 			l.until, l.mass, l.retained = now.Add(window), true, false
 			fresh[l.lease], shrunk = true, true
 		case usable(old.Lease) && replaced && !invalid:
-			m.gone = append(m.gone, gonePeer{old.Lease, now.Add(ReplacedFor), false, true})
+			m.gone = append(m.gone, gonePeer{old.Lease, now.Add(replacedFor), false, true})
 			fresh[old.Lease], shrunk = true, true
 		case usable(old.Lease):
 			m.gone = append(m.gone, gonePeer{old.Lease, now.Add(window), true, false})
@@ -273,7 +273,7 @@ func TestRandomChanges(t *testing.T) {
 			}
 			before := set.Leases
 			set = s.Subnets()
-			if !slices.Equal(changes.Apply(before, set.Changes, subnet.Compare), set.Leases) {
+			if !slices.Equal(reconcile.ApplyChanges(before, set.Changes, subnet.Compare), set.Leases) {
 				t.Fatalf("seed %d, step %d: the changes do not lead to the leases", seed, step)
 			}
 			if got, want := textOf(set), m.String(); got != want {

@@ -6,7 +6,7 @@
 // A peer is withdrawn when the store no longer has its lease, or has it in a form
 // that cannot be read. Normally it is removed from the set at once. It is
 // retained, and traffic to it continues, in two cases: the store was replaced by
-// another or an older one (for ReplacedFor), or more peers were withdrawn within
+// another or an older one (for replacedFor), or more peers were withdrawn within
 // the retention time than a cluster loses in normal operation (see Mass). A
 // retained peer is removed when its time is over, when another lease claims its
 // subnet or its public address, or when the operator accepts the withdrawal.
@@ -31,14 +31,14 @@ import (
 	"slices"
 	"time"
 
-	"flannel/pkg/changes"
 	"flannel/pkg/compact"
+	"flannel/pkg/reconcile"
 	"flannel/subnet"
 )
 
-// ReplacedFor is how long a peer is retained that is missing in a replaced store:
+// replacedFor is how long a peer is retained that is missing in a replaced store:
 // the longest life of its lease.
-const ReplacedFor = 24 * time.Hour
+const replacedFor = 24 * time.Hour
 
 // Entry is what the store has under one name. The zero Entry means that it has
 // nothing there that matters.
@@ -57,9 +57,9 @@ type Change struct {
 	Deleted bool
 }
 
-// Set is a set of peers. It reads no clock: the caller passes the time, which
+// set is a set of peers. It reads no clock: the caller passes the time, which
 // must not decrease. It must not be used concurrently. Make one with New.
-type Set struct {
+type set struct {
 	own    string
 	retain time.Duration
 	judge  subnet.Judge
@@ -76,7 +76,7 @@ type Set struct {
 
 	// What Subnets returns. These slices are never modified.
 	leases   []*subnet.Lease
-	changes  []changes.Change[subnet.Lease] // the difference of leases to the call before
+	changes  []reconcile.Change[subnet.Lease] // the difference of leases to the call before
 	retained []*subnet.Retained
 	rejects  []subnet.Rejected
 	windows  string // the first name of a peer that runs Windows; "": none
@@ -109,7 +109,7 @@ type shown struct {
 //
 //	state     cause                                               action                        next state
 //	present   it loses a conflict                                 do not count it               present
-//	present   missing in a store that replaced another            keep it for ReplacedFor       retained
+//	present   missing in a store that replaced another            keep it for replacedFor       retained
 //	present   missing, deleted, unreadable or unusable            remove it, count it           departed
 //	present   the store has it with another configuration         -                             forgotten
 //	departed  the peers counted are a mass withdrawal             add all of them again         retained
@@ -138,14 +138,14 @@ type departed struct {
 // New returns an empty set. own is the name of this node in the store, "" if it
 // is not known yet. The peers of a mass withdrawal are retained for the time
 // retain; if it is 0, they are not.
-func New(own string, retain time.Duration) *Set {
-	return &Set{own: own, retain: retain, judge: subnet.Trusting{}, withdrawn: map[string]*departed{}}
+func New(own string, retain time.Duration) *set {
+	return &set{own: own, retain: retain, judge: subnet.Trusting{}, withdrawn: map[string]*departed{}}
 }
 
 // SetJudge validates all leases again, and reports whether the set has changed.
 // A peer that is not usable any more by the new rules is not withdrawn, because
 // the store still has it.
-func (s *Set) SetJudge(j subnet.Judge) (changed bool) {
+func (s *set) SetJudge(j subnet.Judge) (changed bool) {
 	s.judge, s.resolved = j, false
 	if len(s.withdrawn) == 0 {
 		s.unjudged = nil // all
@@ -171,7 +171,7 @@ func (s *Set) SetJudge(j subnet.Judge) (changed bool) {
 
 // Subnets returns the set to hand over, with what the last call has changed. Its
 // slices are never modified.
-func (s *Set) Subnets() subnet.Set {
+func (s *set) Subnets() subnet.Set {
 	return subnet.Set{Leases: s.leases, Changes: s.changes, Retained: s.retained, Rejects: s.rejects, Windows: s.windows}
 }
 
@@ -179,7 +179,7 @@ func (s *Set) Subnets() subnet.Set {
 // replaced: the store is another or an older one than at the call before, so that
 // nobody deleted the entries that it lacks, and none of the updates is Deleted. An
 // unchanged lease keeps its pointer.
-func (s *Set) Apply(updates []Change, replaced bool, now time.Time) (changed bool) {
+func (s *set) Apply(updates []Change, replaced bool, now time.Time) (changed bool) {
 	s.expire(now)
 	recorded := s.recordNew(updates)
 	if recorded == len(updates) {
@@ -206,7 +206,7 @@ func (s *Set) Apply(updates []Change, replaced bool, now time.Time) (changed boo
 
 // ApplyAll is Apply for a complete list: names that are not in it are missing in the
 // store, but not Deleted.
-func (s *Set) ApplyAll(all []Change, replaced bool, now time.Time) (changed bool) {
+func (s *set) ApplyAll(all []Change, replaced bool, now time.Time) (changed bool) {
 	listed := make(map[string]bool, len(all))
 	for _, c := range all {
 		listed[c.Name] = true
@@ -222,7 +222,7 @@ func (s *Set) ApplyAll(all []Change, replaced bool, now time.Time) (changed bool
 
 // SetOwn sets the name of this node, which is not a peer, and reports whether the
 // set has changed.
-func (s *Set) SetOwn(own string) (changed bool) {
+func (s *set) SetOwn(own string) (changed bool) {
 	if own == s.own {
 		return false
 	}
@@ -243,7 +243,7 @@ func (s *Set) SetOwn(own string) (changed bool) {
 }
 
 // entry returns what the store has under a name.
-func (s *Set) entry(name string) entry {
+func (s *set) entry(name string) entry {
 	e, _ := s.known.Get(name)
 	return e
 }
@@ -251,7 +251,7 @@ func (s *Set) entry(name string) entry {
 // validate returns an entry with the result of the judge, and whether its lease is
 // invalid. A lease is neither usable nor invalid while its owner has only reserved
 // the subnet.
-func (s *Set) validate(e Entry) (validated entry, invalid bool) {
+func (s *set) validate(e Entry) (validated entry, invalid bool) {
 	if e.Lease == nil {
 		return entry{Entry: e}, e.Reject != ""
 	}
@@ -264,7 +264,7 @@ func (s *Set) validate(e Entry) (validated entry, invalid bool) {
 // withdrawn, and returns their number. Whether these leases are usable matters only when
 // one of them changes or another peer is withdrawn, so that they are validated then: a
 // start does not validate ten thousand leases twice.
-func (s *Set) recordNew(updates []Change) (count int) {
+func (s *set) recordNew(updates []Change) (count int) {
 	if len(s.withdrawn) > 0 {
 		return 0
 	}
@@ -291,7 +291,7 @@ func (s *Set) recordNew(updates []Change) (count int) {
 }
 
 // judgeRest validates the entries that were not validated yet.
-func (s *Set) judgeRest() {
+func (s *set) judgeRest() {
 	judge := func(name string, was entry) {
 		e, _ := s.validate(was.Entry)
 		s.known.Set(name, e)
@@ -312,7 +312,7 @@ func (s *Set) judgeRest() {
 }
 
 // count updates present when the entry of a peer changes.
-func (s *Set) count(old, e entry) {
+func (s *set) count(old, e entry) {
 	if old.usable {
 		s.present--
 	}
@@ -323,7 +323,7 @@ func (s *Set) count(old, e entry) {
 
 // applyChange applies one change. It returns the lease if it is a new one, which may
 // claim the subnet of a departed peer.
-func (s *Set) applyChange(c Change, replaced bool, now time.Time) (claimant *subnet.Lease) {
+func (s *set) applyChange(c Change, replaced bool, now time.Time) (claimant *subnet.Lease) {
 	old, departed := s.entry(c.Name), s.withdrawn[c.Name] // departed is nil if the peer is not withdrawn
 	// Equal does not compare Since, by which conflicts are decided.
 	for _, last := range []*subnet.Lease{old.Lease, departed.lease()} {

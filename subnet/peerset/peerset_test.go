@@ -45,7 +45,7 @@ func span(from, to int) (numbers []int) {
 }
 
 // filled returns the set of node 0, with peers 1 to n.
-func filled(n int) *Set {
+func filled(n int) *set {
 	s := New(name(0), window)
 	list := []Change{has(lease(0))}
 	for _, i := range span(1, n) {
@@ -56,7 +56,7 @@ func filled(n int) *Set {
 }
 
 // peers returns the numbers of the peers, retained ones in parentheses.
-func peers(s *Set) string {
+func peers(s *set) string {
 	var numbers []string
 	set := s.Subnets()
 	retained := map[*subnet.Lease]bool{}
@@ -78,17 +78,17 @@ func peers(s *Set) string {
 type step struct {
 	what         string
 	after        time.Duration // since the step before
-	do           func(s *Set, now time.Time)
+	do           func(s *set, now time.Time)
 	want         string // see peers
 	massRetained bool
 	deadline     time.Duration // result of Next, since began; 0: none
 }
 
-func apply(replaced bool, changes ...Change) func(*Set, time.Time) {
-	return func(s *Set, now time.Time) { s.Apply(changes, replaced, now) }
+func apply(replaced bool, changes ...Change) func(*set, time.Time) {
+	return func(s *set, now time.Time) { s.Apply(changes, replaced, now) }
 }
 
-func run(t *testing.T, s *Set, steps []step) {
+func run(t *testing.T, s *set, steps []step) {
 	t.Helper()
 	now := began
 	for _, st := range steps {
@@ -103,7 +103,7 @@ func run(t *testing.T, s *Set, steps []step) {
 	}
 }
 
-func nothing(s *Set, now time.Time) { s.Expire(now) }
+func nothing(s *set, now time.Time) { s.Expire(now) }
 
 // Withdrawn peers within the limit are removed at once. If more follow, all of them are
 // retained, including the first, until they expire. A peer that comes back is no
@@ -178,7 +178,7 @@ func TestDisplaced(t *testing.T) {
 }
 
 func TestAccepted(t *testing.T) {
-	accept := func(s *Set, _ time.Time) { s.Accept() }
+	accept := func(s *set, _ time.Time) { s.Accept() }
 	run(t, filled(12), []step{
 		{what: "most", do: apply(false, gone(span(1, 8)...)...), want: "(1) (2) (3) (4) (5) (6) (7) (8) 9 10 11 12", massRetained: true, deadline: window},
 		{what: "accepted", do: accept, want: "9 10 11 12"},
@@ -190,30 +190,30 @@ func TestAccepted(t *testing.T) {
 // Peers that a replaced store lacks are retained for a day, whatever their number and
 // also after further lists. A peer that is deleted in the new store counts as usual.
 func TestReplacedStore(t *testing.T) {
-	whole := func(replaced bool, changes ...Change) func(*Set, time.Time) {
-		return func(s *Set, now time.Time) { s.ApplyAll(changes, replaced, now) }
+	whole := func(replaced bool, changes ...Change) func(*set, time.Time) {
+		return func(s *set, now time.Time) { s.ApplyAll(changes, replaced, now) }
 	}
 	run(t, filled(4), []step{
-		{what: "emptied", do: whole(true), want: "(1) (2) (3) (4)", deadline: ReplacedFor},
-		{what: "one is back", do: apply(false, has(lease(3))), want: "(1) (2) 3 (4)", deadline: ReplacedFor},
-		{what: "another list", do: whole(false, has(lease(3))), want: "(1) (2) 3 (4)", deadline: ReplacedFor},
-		{what: "a second before they expire", after: ReplacedFor - time.Second, do: apply(false, has(leaseAt(8, 4))), want: "(1) (2) 3 8", deadline: ReplacedFor},
-		{what: "one is deleted", do: apply(false, gone(3)...), want: "(1) (2) 8", deadline: ReplacedFor},
-		{what: "one that it lacked is deleted", do: apply(false, gone(1)...), want: "(2) 8", deadline: ReplacedFor},
-		{what: "one has no lease yet", do: apply(false, Change{Name: name(2), Entry: Entry{Windows: true}}), want: "(2) 8", deadline: ReplacedFor},
-		{what: "a day later", after: time.Second, do: nothing, want: "8", deadline: ReplacedFor - time.Second + window},
+		{what: "emptied", do: whole(true), want: "(1) (2) (3) (4)", deadline: replacedFor},
+		{what: "one is back", do: apply(false, has(lease(3))), want: "(1) (2) 3 (4)", deadline: replacedFor},
+		{what: "another list", do: whole(false, has(lease(3))), want: "(1) (2) 3 (4)", deadline: replacedFor},
+		{what: "a second before they expire", after: replacedFor - time.Second, do: apply(false, has(leaseAt(8, 4))), want: "(1) (2) 3 8", deadline: replacedFor},
+		{what: "one is deleted", do: apply(false, gone(3)...), want: "(1) (2) 8", deadline: replacedFor},
+		{what: "one that it lacked is deleted", do: apply(false, gone(1)...), want: "(2) 8", deadline: replacedFor},
+		{what: "one has no lease yet", do: apply(false, Change{Name: name(2), Entry: Entry{Windows: true}}), want: "(2) 8", deadline: replacedFor},
+		{what: "a day later", after: time.Second, do: nothing, want: "8", deadline: replacedFor - time.Second + window},
 	})
 	s := New(name(0), 0)
 	run(t, s, []step{
 		{what: "without retention", do: whole(false, has(lease(1)), has(lease(2)), has(lease(3)), has(lease(4))), want: "1 2 3 4"},
 		{what: "deleted ones are removed", do: apply(false, gone(1, 2, 3, 4)...), want: ""},
 		{what: "new ones", do: apply(false, has(lease(5))), want: "5"},
-		{what: "but the store is replaced", do: whole(true), want: "(5)", deadline: ReplacedFor},
+		{what: "but the store is replaced", do: whole(true), want: "(5)", deadline: replacedFor},
 	})
 }
 
 func TestOwn(t *testing.T) {
-	own := func(i int) func(*Set, time.Time) { return func(s *Set, _ time.Time) { s.SetOwn(name(i)) } }
+	own := func(i int) func(*set, time.Time) { return func(s *set, _ time.Time) { s.SetOwn(name(i)) } }
 	run(t, filled(5), []step{
 		{what: "our own is deleted", do: apply(false, gone(0)...), want: "1 2 3 4 5"},
 		{what: "our name changes", do: own(2), want: "1 3 4 5"},

@@ -28,7 +28,7 @@ func sized(i, number, bits int) *subnet.Lease {
 // had, nor counts as a peer, whether it is present or withdrawn. Nor does one that
 // was there before the peer claim its address.
 func TestRejectedLeasesDecideNothing(t *testing.T) {
-	twelve := func(junk ...Change) *Set {
+	twelve := func(junk ...Change) *set {
 		s := filled(12)
 		s.SetJudge(testJudge{})
 		s.Apply(junk, false, began)
@@ -91,7 +91,7 @@ func TestOtherConfiguration(t *testing.T) {
 		}
 		return all
 	}
-	judge := func(j subnet.Judge) func(*Set, time.Time) { return func(s *Set, _ time.Time) { s.SetJudge(j) } }
+	judge := func(j subnet.Judge) func(*set, time.Time) { return func(s *set, _ time.Time) { s.SetJudge(j) } }
 	s := filled(10)
 	s.SetJudge(testJudge{})
 	claims := leaseAt(11, 2) // the address of one, with another configuration
@@ -154,7 +154,7 @@ func TestConflictsAreResolvedForWithdrawals(t *testing.T) {
 
 // What other rules accept is a peer again, and is withdrawn by its deletion only.
 func TestJudgeChanges(t *testing.T) {
-	judge := func(j subnet.Judge) func(*Set, time.Time) { return func(s *Set, _ time.Time) { s.SetJudge(j) } }
+	judge := func(j subnet.Judge) func(*set, time.Time) { return func(s *set, _ time.Time) { s.SetJudge(j) } }
 	s := New(name(0), window)
 	list := []Change{has(lease(1)), has(lease(2))}
 	for _, i := range span(3, 6) {

@@ -25,11 +25,11 @@ func Mass(withdrawn, present int) bool {
 
 // withdraw records that the store no longer has the lease of e. The peer is
 // retained at once if the store was replaced.
-func (s *Set) withdraw(e Entry, replaced bool, now time.Time) {
+func (s *set) withdraw(e Entry, replaced bool, now time.Time) {
 	s.shrunk = true // Apply then looks for a mass withdrawal
 	d := &departed{Retained: subnet.Retained{Lease: e.Lease, Cause: subnet.MassWithdrawal, Until: now.Add(s.retain)}, windows: e.Windows}
 	if replaced {
-		d.Cause, d.Until = subnet.StoreReplaced, now.Add(ReplacedFor)
+		d.Cause, d.Until = subnet.StoreReplaced, now.Add(replacedFor)
 	} else if s.retain <= 0 {
 		s.resolved = false
 		return
@@ -46,7 +46,7 @@ func (s *Set) withdraw(e Entry, replaced bool, now time.Time) {
 // invalid. If d is retained because a replaced store lacked its lease, that store has
 // had the entry since. So the peer is withdrawn like any other now, and counts. It
 // counts already if d has another cause: nothing changes then.
-func (s *Set) deleteRetained(d *departed, now time.Time) {
+func (s *set) deleteRetained(d *departed, now time.Time) {
 	if d.Cause == subnet.StoreReplaced {
 		s.drop(d.Lease.Name)
 		s.withdraw(Entry{Lease: d.Lease, Windows: d.windows}, false, now)
@@ -65,7 +65,7 @@ func (d *departed) lease() *subnet.Lease {
 // finish compute Set.windows (the name of a peer that runs Windows) and Set.rejects
 // again. A lease under the peer's name that the judge does not accept is in the set
 // otherwise, but only in rejects while the peer is retained.
-func (s *Set) keep(d *departed) {
+func (s *set) keep(d *departed) {
 	s.touch(d.Lease.Name) // before the change, for finish
 	d.retained = true
 	s.windowsDirty = s.windowsDirty || d.windows
@@ -74,7 +74,7 @@ func (s *Set) keep(d *departed) {
 
 // drop forgets a withdrawn peer, and removes it from the set if it was retained. It
 // does nothing if the peer is not withdrawn.
-func (s *Set) drop(name string) {
+func (s *set) drop(name string) {
 	d := s.withdrawn[name]
 	if d == nil {
 		return
@@ -87,7 +87,7 @@ func (s *Set) drop(name string) {
 }
 
 // expire drops the withdrawn peers whose time is over.
-func (s *Set) expire(now time.Time) {
+func (s *set) expire(now time.Time) {
 	if s.next.IsZero() || now.Before(s.next) {
 		return
 	}
@@ -102,7 +102,7 @@ func (s *Set) expire(now time.Time) {
 }
 
 // expireAt makes Next return t or an earlier time.
-func (s *Set) expireAt(t time.Time) {
+func (s *set) expireAt(t time.Time) {
 	if s.next.IsZero() || t.Before(s.next) {
 		s.next = t
 	}
@@ -110,17 +110,17 @@ func (s *Set) expireAt(t time.Time) {
 
 // Expire drops the withdrawn peers whose time is over, and reports whether the
 // set has changed.
-func (s *Set) Expire(now time.Time) (changed bool) {
+func (s *set) Expire(now time.Time) (changed bool) {
 	s.expire(now)
 	return s.finish()
 }
 
 // Next returns when Expire should be called; the zero Time: not at all.
-func (s *Set) Next() time.Time { return s.next }
+func (s *set) Next() time.Time { return s.next }
 
 // Accept drops all withdrawn peers, whose count begins at zero again, and reports
 // whether the set has changed.
-func (s *Set) Accept() (changed bool) {
+func (s *set) Accept() (changed bool) {
 	for name := range s.withdrawn {
 		s.drop(name)
 	}
@@ -129,13 +129,13 @@ func (s *Set) Accept() (changed bool) {
 }
 
 // MassRetained reports whether peers of a mass withdrawal are retained.
-func (s *Set) MassRetained() bool {
+func (s *set) MassRetained() bool {
 	return slices.ContainsFunc(s.retained, func(r *subnet.Retained) bool { return r.Cause == subnet.MassWithdrawal })
 }
 
 // MostWithdrawn reports whether most peers, and two at least, were withdrawn
 // within the retention time, retained or not.
-func (s *Set) MostWithdrawn() bool {
+func (s *set) MostWithdrawn() bool {
 	count, present := s.counts(1)
 	return count > 1 && count > present
 }
@@ -143,7 +143,7 @@ func (s *Set) MostWithdrawn() bool {
 // Claimed reports whether another node has a subnet of our own lease, which the
 // store has lost. A lease of another size, or with our address, would
 // lose against ours on every node once the store has ours again.
-func (s *Set) Claimed(own *subnet.Lease) bool {
+func (s *set) Claimed(own *subnet.Lease) bool {
 	// Our own judge refuses whatever overlaps our subnets.
 	judge := s.judge.Elsewhere()
 	same := func(a, b subnet.Endpoint) bool { return a.On() && a.Subnet == b.Subnet }
@@ -169,7 +169,7 @@ func (s *Set) Claimed(own *subnet.Lease) bool {
 func compareRetained(a, b *subnet.Retained) int { return subnet.Compare(a.Lease, b.Lease) }
 
 // presentLeases returns the usable leases of peers that the store has.
-func (s *Set) presentLeases() []*subnet.Lease {
+func (s *set) presentLeases() []*subnet.Lease {
 	leases := make([]*subnet.Lease, 0, s.present+len(s.withdrawn))
 	for name, e := range s.known.All() {
 		if e.usable && name != s.own {
@@ -183,7 +183,7 @@ func (s *Set) presentLeases() []*subnet.Lease {
 // others, or because the judge of now does not accept them any more. A withdrawn
 // lease takes part in conflicts as before: a lease that lost against the withdrawn
 // one still loses. So the result stays the same when a lease is withdrawn.
-func (s *Set) lost() map[*subnet.Lease]bool {
+func (s *set) lost() map[*subnet.Lease]bool {
 	if !s.resolved {
 		leases := s.presentLeases()
 		for _, d := range s.withdrawn {
@@ -212,7 +212,7 @@ type claim struct {
 //
 // Nobody claims a subnet by a lease that contains it (see subnet.Lease.Within), because
 // one such lease could claim those of all nodes.
-func (s *Set) claims(claimants []*subnet.Lease) (claims []claim) {
+func (s *set) claims(claimants []*subnet.Lease) (claims []claim) {
 	if len(s.fresh) > 0 {
 		present := s.presentLeases()
 		for _, d := range s.fresh {
@@ -243,7 +243,7 @@ func (s *Set) claims(claimants []*subnet.Lease) (claims []claim) {
 // Example: the store loses node-a's lease of 10.5.34.0/24 and then gets a lease
 // of node-b for the same subnet. Traffic for it must go to node-b, so node-a is
 // no longer retained.
-func (s *Set) displace(claimants []*subnet.Lease) {
+func (s *set) displace(claimants []*subnet.Lease) {
 	claims := s.claims(claimants)
 	if len(claims) == 0 {
 		return
@@ -268,7 +268,7 @@ func (s *Set) displace(claimants []*subnet.Lease) {
 
 // retainMass retains all withdrawn peers if they are a mass withdrawal, also
 // those that were removed before it was one.
-func (s *Set) retainMass() {
+func (s *set) retainMass() {
 	if !Mass(s.counts(few)) {
 		return
 	}
@@ -283,7 +283,7 @@ func (s *Set) retainMass() {
 // without those that a replaced store lacked, and how many are present. It returns
 // zeros, without looking for conflicts, unless more than moreThan were withdrawn: to
 // find conflicts takes time.
-func (s *Set) counts(moreThan int) (withdrawn, present int) {
+func (s *set) counts(moreThan int) (withdrawn, present int) {
 	for _, d := range s.withdrawn {
 		if d.Cause == subnet.MassWithdrawal {
 			withdrawn++

@@ -5,12 +5,12 @@ import (
 	"errors"
 	"slices"
 
-	"flannel/pkg/changes"
+	"flannel/pkg/reconcile"
 	"flannel/subnet"
 )
 
 // touch records what the set has under a name, before the running call changes it.
-func (s *Set) touch(name string) {
+func (s *set) touch(name string) {
 	if s.touched == nil {
 		s.touched = map[string]shown{}
 	}
@@ -20,7 +20,7 @@ func (s *Set) touch(name string) {
 }
 
 // shown returns what the set has under a name: a retained peer, or else what the store has.
-func (s *Set) shown(name string) shown {
+func (s *set) shown(name string) shown {
 	switch d := s.withdrawn[name]; {
 	case d != nil && d.retained:
 		return shown{d.Lease, &d.Retained}
@@ -32,21 +32,21 @@ func (s *Set) shown(name string) shown {
 
 // finish applies the edits of the running call to what Subnets returns, and
 // reports whether that has changed.
-func (s *Set) finish() (changed bool) {
-	var leases changes.Pending[subnet.Lease]
-	var retained changes.Pending[subnet.Retained]
+func (s *set) finish() (changed bool) {
+	var leases reconcile.PendingChanges[subnet.Lease]
+	var retained reconcile.PendingChanges[subnet.Retained]
 	for name, before := range s.touched {
 		after := s.shown(name)
-		leases.Add(name, changes.Change[subnet.Lease]{Old: before.lease, New: after.lease})
+		leases.Add(name, reconcile.Change[subnet.Lease]{Old: before.lease, New: after.lease})
 		if before.retained != after.retained {
-			retained.Add(name, changes.Change[subnet.Retained]{Old: before.retained, New: after.retained})
+			retained.Add(name, reconcile.Change[subnet.Retained]{Old: before.retained, New: after.retained})
 		}
 	}
 	s.touched = nil
 	s.changes = leases.Take(subnet.Compare)
 	retainedChanges := retained.Take(compareRetained)
-	s.leases = changes.Apply(s.leases, s.changes, subnet.Compare)
-	s.retained = changes.Apply(s.retained, retainedChanges, compareRetained)
+	s.leases = reconcile.ApplyChanges(s.leases, s.changes, subnet.Compare)
+	s.retained = reconcile.ApplyChanges(s.retained, retainedChanges, compareRetained)
 	rejects, windows := s.rejects, s.windows
 	if s.rejectsDirty {
 		rejects = s.allRejects()
@@ -64,7 +64,7 @@ func (s *Set) finish() (changed bool) {
 // peer is retained, sorted by name. A lease that its owner has not published yet is
 // not invalid. Our own is left out, because its owner, this
 // node, restores it.
-func (s *Set) allRejects() []subnet.Rejected {
+func (s *set) allRejects() []subnet.Rejected {
 	var rejects []subnet.Rejected
 	for name, e := range s.known.All() {
 		if e.Reject != "" && name != s.own {
@@ -84,7 +84,7 @@ func (s *Set) allRejects() []subnet.Rejected {
 
 // firstWindows returns the first name of a peer that runs Windows, "" if there is
 // none. It visits all peers: call it only after such a change.
-func (s *Set) firstWindows() (first string) {
+func (s *set) firstWindows() (first string) {
 	consider := func(name string, windows bool) {
 		if windows && name != s.own && (first == "" || name < first) {
 			first = name

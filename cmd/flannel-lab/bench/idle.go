@@ -18,7 +18,7 @@ import (
 
 	"flannel/cmd/flannel-lab/lab"
 	"flannel/pkg/daemon/reach"
-	"flannel/pkg/encap"
+	"flannel/pkg/dataplane"
 )
 
 var idleRows = []row{
@@ -186,5 +186,5 @@ func swap(b []byte, n int) {
 // setSum sets the checksum of a header, or of a message of ICMP, at an offset.
 func setSum(b []byte, at int) {
 	binary.BigEndian.PutUint16(b[at:], 0)
-	binary.BigEndian.PutUint16(b[at:], encap.Checksum(b))
+	binary.BigEndian.PutUint16(b[at:], dataplane.Checksum(b))
 }

@@ -10,8 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"flannel/cmd/flannel-lab/machine"
-	"flannel/pkg/encap"
-	"flannel/pkg/mac"
+	"flannel/pkg/dataplane"
 )
 
 // dialFrom makes a socket in other namespaces; without a source, the kernel chooses one.
@@ -46,7 +45,7 @@ func (s *guardTest) encapsulate(t *testing.T, backend string, source netip.Addr)
 	if text == "" { // there is no VTEP
 		text = "02:00:00:00:00:01"
 	}
-	to, err := mac.Parse(text)
+	to, err := dataplane.ParseMAC(text)
 	must(t, err)
 	frame := []byte{8, 0, 0, 0, 0, 0, 1, 0} // RFC 7348: flag I, VNI 1
 	frame = append(frame, to[:]...)
@@ -71,13 +70,13 @@ func udpPacket(from, to netip.AddrPort, payload []byte) []byte {
 	addrs := append(from.Addr().AsSlice(), to.Addr().AsSlice()...)
 	p = append(p, addrs...)
 	if from.Addr().Is4() {
-		binary.BigEndian.PutUint16(p[10:], encap.Checksum(p))
+		binary.BigEndian.PutUint16(p[10:], dataplane.Checksum(p))
 	}
 	udp := binary.BigEndian.AppendUint16(nil, from.Port())
 	udp = binary.BigEndian.AppendUint16(udp, to.Port())
 	udp = binary.BigEndian.AppendUint16(udp, length)
 	udp = append(append(udp, 0, 0), payload...)
 	pseudo := append(addrs, byte(length>>8), byte(length), 0, unix.IPPROTO_UDP) // RFC 768, RFC 8200
-	binary.BigEndian.PutUint16(udp[6:], encap.Checksum(append(pseudo, udp...)))
+	binary.BigEndian.PutUint16(udp[6:], dataplane.Checksum(append(pseudo, udp...)))
 	return append(p, udp...)
 }

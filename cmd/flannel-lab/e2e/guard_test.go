@@ -14,7 +14,7 @@ import (
 
 	"flannel/cmd/flannel-lab/lab"
 	"flannel/cmd/flannel-lab/machine"
-	"flannel/pkg/status/report"
+	"flannel/pkg/dataplane"
 )
 
 // guardTest is a lab with two nodes and a pod on each. The victim is the pod of the second
@@ -168,7 +168,7 @@ func (s *guardTest) counted(t *testing.T, n *lab.Node, rule string) uint64 {
 	return s.guard(t, n).Packets[rule]
 }
 
-func (s *guardTest) guard(t *testing.T, n *lab.Node) report.Guard {
+func (s *guardTest) guard(t *testing.T, n *lab.Node) dataplane.GuardReport {
 	t.Helper()
 	r, err := reportOf(t, n)
 	must(t, err)

@@ -58,7 +58,7 @@ func podMTU(backend string, family lab.Family) string {
 	case backend == "host-gw":
 		return "1500"
 	case backend == "wireguard":
-		return "1420" // in all families, see package encap
+		return "1420" // in all families, see package dataplane
 	case family.Has6():
 		return "1430" // the outer header is IPv6
 	}

@@ -10,7 +10,7 @@ import (
 
 	"flannel/cmd/flannel-lab/lab"
 	"flannel/cmd/flannel-lab/windows"
-	"flannel/pkg/mac"
+	"flannel/pkg/dataplane"
 	"flannel/pkg/windows/hns"
 )
 
@@ -128,7 +128,7 @@ func hnsEntriesOf(t *testing.T, l *lab.Lab, n *lab.Node) string {
 			lines = append(lines, fmt.Sprintf("network cbr0 L2Bridge on Ethernet %+v", subnets),
 				fmt.Sprintf("endpoint cbr0_ep %v", ours))
 		case vxlan:
-			mac, err := mac.Parse(v.BackendData.VtepMAC)
+			mac, err := dataplane.ParseMAC(v.BackendData.VtepMAC)
 			must(t, err)
 			lines = append(lines, fmt.Sprintf("policy %+v", hns.RemoteSubnet{
 				Prefix: subnet, VSID: uint32(v.BackendData.VNI), Provider: netip.MustParseAddr(v.PublicIP), MAC: mac,

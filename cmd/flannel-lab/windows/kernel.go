@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"flannel/internal/test/hnstest"
-	"flannel/pkg/mac"
+	"flannel/pkg/dataplane"
 	"flannel/pkg/windows/hns"
 )
 
@@ -43,7 +43,7 @@ type rowKey struct {
 func (k *kernel) Add(a hns.Adapter, parent int) (int, error) {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU = freeName(), a.MTU
-	if a.MAC != (mac.Addr{}) {
+	if a.MAC != (dataplane.MAC{}) {
 		attrs.HardwareAddr = a.MAC[:]
 	}
 	// An adapter without a parent is a bridge without ports, because not every

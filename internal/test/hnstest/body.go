@@ -3,7 +3,7 @@ package hnstest
 import (
 	"net/netip"
 
-	"flannel/pkg/mac"
+	"flannel/pkg/dataplane"
 	"flannel/pkg/windows/hns"
 )
 
@@ -37,7 +37,7 @@ type Overlay struct {
 	Network string // its ID
 	VSID    uint32
 	Port    uint16
-	MAC     mac.Addr
+	MAC     dataplane.MAC
 	Local   netip.Addr // on the underlay
 	MTU     int        // of packets in the overlay, in bytes
 }

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"flannel/internal/test/hnstest/api"
-	"flannel/pkg/mac"
+	"flannel/pkg/dataplane"
 	"flannel/pkg/windows/hns"
 )
 
@@ -81,7 +81,7 @@ func New() *Machine {
 	m := NewWith(&inMemory{})
 	m.Plug(hns.Adapter{
 		Name: "Ethernet", Description: "Microsoft Hyper-V Network Adapter", MTU: 1500,
-		MAC: mac.Addr{0, 0x15, 0x5d, 1, 2, 3},
+		MAC: dataplane.MAC{0, 0x15, 0x5d, 1, 2, 3},
 		Up:  true, Registers: true, Addrs: []hns.Address{{Prefix: HostAddr, Manual: true, Preferred: true}}, DNS: []netip.Addr{Gateway},
 	}, hns.Route{Dst: netip.MustParsePrefix("0.0.0.0/0"), NextHop: Gateway, Metric: 10, Ours: true})
 	return m

@@ -10,8 +10,7 @@ import (
 	"time"
 
 	"flannel/internal/test/hnstest/api"
-	"flannel/pkg/encap"
-	"flannel/pkg/mac"
+	"flannel/pkg/dataplane"
 	"flannel/pkg/windows/hns"
 )
 
@@ -22,7 +21,7 @@ type network struct {
 	read     api.Reader      // compares policies
 	adapter  int             // index of the physical adapter; 0: none
 	first    netip.Addr      // first management address that HNS reported
-	mac      mac.Addr        // of an overlay's distributed router
+	mac      dataplane.MAC   // of an overlay's distributed router
 	macKnown bool            // HNS reports mac as DrMacAddress
 	ghost    bool            // see Admin.Ghost
 	verbatim json.RawMessage // recorded document; nil: made from the other fields
@@ -120,7 +119,7 @@ func (m *Machine) startOverlay(n *network) {
 	n.mac = m.newMAC()
 	m.afterKnob(drMAC, func() { n.macKnown = true })
 	o := Overlay{Network: n.id, Port: api.VXLANPort(n.Policies), MAC: n.mac, Local: m.addressOf(n.adapter),
-		MTU: m.adapter(n.adapter).MTU - encap.VXLAN(false)}
+		MTU: m.adapter(n.adapter).MTU - dataplane.VXLANOverhead(false)}
 	for _, s := range n.Subnets {
 		o.VSID = s.VSID
 	}
@@ -142,8 +141,8 @@ func (m *Machine) applyPolicy(n *network, p hns.Policy, add bool) {
 }
 
 // newMAC returns a random MAC, because several machines may be on one network.
-func (m *Machine) newMAC() mac.Addr {
-	mac := mac.Addr{0x00, 0x15, 0x5d}
+func (m *Machine) newMAC() dataplane.MAC {
+	mac := dataplane.MAC{0x00, 0x15, 0x5d}
 	rand.Read(mac[3:]) // never fails
 	return mac
 }

@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"flannel/internal/test/eventually"
-	"flannel/pkg/changes"
+	"flannel/pkg/reconcile"
 	"flannel/subnet"
 )
 
@@ -58,7 +58,7 @@ func (r *Recorder) Run() (stop func()) {
 func (r *Recorder) Record(s subnet.Set) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.started && !slices.Equal(changes.Apply(r.set.Leases, s.Changes, subnet.Compare), s.Leases) {
+	if r.started && !slices.Equal(reconcile.ApplyChanges(r.set.Leases, s.Changes, subnet.Compare), s.Leases) {
 		r.t.Errorf("%d changes do not lead from %d leases to these %d", len(s.Changes), len(r.set.Leases), len(s.Leases))
 	}
 	r.started = true

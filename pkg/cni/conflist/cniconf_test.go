@@ -103,7 +103,7 @@ func TestDiff(t *testing.T) {
 		{"edited {", "{}", "- edited {\n+ {}\n"},
 		{"", "{}", "- \n+ {}\n"},
 	} {
-		if d := cmp.Diff(c[2], Diff([]byte(c[0]), []byte(c[1]))); d != "" {
+		if d := cmp.Diff(c[2], diff([]byte(c[0]), []byte(c[1]))); d != "" {
 			t.Errorf("%q to %q:\n%s", c[0], c[1], d)
 		}
 	}
@@ -111,7 +111,7 @@ func TestDiff(t *testing.T) {
 	for i := range 5000 {
 		fmt.Fprintln(&long, i)
 	}
-	if n := strings.Count(Diff([]byte(long.String()), []byte("{}")), "\n"); n > maxLines+5 {
+	if n := strings.Count(diff([]byte(long.String()), []byte("{}")), "\n"); n > maxLines+5 {
 		t.Errorf("%d lines", n)
 	}
 }

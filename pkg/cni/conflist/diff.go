@@ -17,10 +17,10 @@ func Equal(a, b []byte) bool {
 	return reflect.DeepEqual(x, y)
 }
 
-// Diff returns the difference line by line: removed lines begin with "-", added
+// diff returns the difference line by line: removed lines begin with "-", added
 // ones with "+", and common ones with a blank. JSON is formatted first, so that
 // spaces and the order of keys do not count.
-func Diff(before, after []byte) string {
+func diff(before, after []byte) string {
 	a, b := formattedLines(before), formattedLines(after)
 	// common[i][j] is the length of the longest common subsequence of a[i:] and b[j:].
 	// That is quadratic, but the files are short.

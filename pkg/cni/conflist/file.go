@@ -219,7 +219,7 @@ func (f File) Put(d Decisions) (Outcome, error) {
 	case Equal(f.content, conf):
 		done.Result = "unchanged"
 	default:
-		done.Diff = Diff(f.content, conf)
+		done.Diff = diff(f.content, conf)
 		switch {
 		case f.ours:
 			done.Result = "updated"

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"flannel/pkg/file"
-	"flannel/pkg/reconcile/runner"
+	"flannel/pkg/reconcile"
 )
 
 // keeper updates and restores one file. Only the goroutine of keep uses it.
@@ -30,11 +30,11 @@ func keep(ctx context.Context, t target, log *slog.Logger) error {
 		return err
 	}
 	k := &keeper{target: t, log: log}
-	r := runner.Runner{
+	r := reconcile.Runner{
 		News:  []<-chan struct{}{sourceChanges},
 		Wakes: []<-chan struct{}{changes}, // each repair is one
-		Retry: runner.Backoff{First: retryAfter},
-		Once:  runner.Once{Repeat: warnEvery},
+		Retry: reconcile.Backoff{First: retryAfter},
+		Once:  reconcile.Once{Repeat: warnEvery},
 		Work:  func(context.Context) (time.Duration, error) { return k.pass(time.Now()) },
 		Tell: func(err error) {
 			if err != nil {

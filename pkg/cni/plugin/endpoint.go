@@ -30,8 +30,8 @@ type Policy struct {
 	Settings any // decoded JSON
 }
 
-// ErrNoEndpoint means that there is no HNS endpoint of that name.
-var ErrNoEndpoint = errors.New("HNS endpoint not found")
+// errNoEndpoint means that there is no HNS endpoint of that name.
+var errNoEndpoint = errors.New("HNS endpoint not found")
 
 // endpointTimeout is the timeout for reading an endpoint from HNS.
 const endpointTimeout = 10 * time.Second
@@ -49,7 +49,7 @@ func (p *Plugin) checkEndpoint(ctx context.Context, c *conf, d delegate, args *s
 	// With Docker, CNI_CONTAINERID may be that of another container (see attachment).
 	name := at.id + "_" + d.conf.text("name")
 	e, err := p.Endpoint(ctx, name)
-	if errors.Is(err, ErrNoEndpoint) {
+	if errors.Is(err, errNoEndpoint) {
 		return endpointError("HNS endpoint %s not found", name)
 	} else if err != nil {
 		return cniError(types.ErrInternal, "read HNS endpoint %s: %w", name, err)

@@ -61,7 +61,7 @@ func findEndpoint(name string) (Endpoint, error) {
 		return Endpoint{}, err
 	}
 	if len(ids) == 0 {
-		return Endpoint{}, ErrNoEndpoint
+		return Endpoint{}, errNoEndpoint
 	}
 	var doc struct {
 		HostComputeNetwork, HostComputeNamespace string

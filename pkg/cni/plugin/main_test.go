@@ -48,7 +48,7 @@ func bePlugin(system string) {
 func preparedEndpoint(_ context.Context, name string) (e Endpoint, err error) {
 	raw, err := os.ReadFile(filepath.Join(filepath.Dir(os.Args[0]), name+".endpoint"))
 	if err != nil {
-		return e, ErrNoEndpoint
+		return e, errNoEndpoint
 	}
 	return e, json.Unmarshal(raw, &e)
 }

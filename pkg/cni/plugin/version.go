@@ -7,9 +7,9 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 )
 
-// Implementation distinguishes this plugin, in its answer to VERSION, from other
+// implementation distinguishes this plugin, in its answer to VERSION, from other
 // plugins of the same name.
-const Implementation = "flanneld"
+const implementation = "flanneld"
 
 // Version returns the answer to VERSION. It extends the specification by
 // "implementation" and "release", which package install compares.
@@ -27,5 +27,5 @@ func (i info) Encode(w io.Writer) error {
 		Supported      []string `json:"supportedVersions"`
 		Implementation string   `json:"implementation"`
 		Release        string   `json:"release"`
-	}{version.Current(), i.SupportedVersions(), Implementation, i.release})
+	}{version.Current(), i.SupportedVersions(), implementation, i.release})
 }

@@ -24,7 +24,7 @@ func crowd(peers int, addressing Addressing) Network {
 // Without an address to probe, peers take no memory.
 func TestNoMemoryWithoutProbes(t *testing.T) {
 	n := crowd(10000, None)
-	m := NewMesh(func(int) int { return 0 }, func() uint64 { return 0 })
+	m := newMesh(func(int) int { return 0 }, func() uint64 { return 0 })
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	m.Update((&world{}).now, n)
@@ -50,7 +50,7 @@ func BenchmarkCrowd(b *testing.B) {
 			runtime.GC()
 			runtime.ReadMemStats(&before)
 			token := uint64(0)
-			m := NewMesh(func(n int) int { token++; return int(token % uint64(n)) }, func() uint64 { token++; return token })
+			m := newMesh(func(n int) int { token++; return int(token % uint64(n)) }, func() uint64 { token++; return token })
 			m.Update(w.now, n)
 			turn := func() {
 				w.now = w.now.Add(interval)

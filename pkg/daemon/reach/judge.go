@@ -13,7 +13,7 @@ import (
 // or (expired) the message that the hop limit of one of ours has ended. A body that is
 // not ours has no effect. measured: rtt is that of a small request; others are not
 // measured.
-func (m *Mesh) Received(now moment, from netip.Addr, answer, expired bool, body []byte) (rtt time.Duration, measured bool) {
+func (m *mesh) Received(now moment, from netip.Addr, answer, expired bool, body []byte) (rtt time.Duration, measured bool) {
 	b, ok := decode(body)
 	if !ok {
 		return 0, false
@@ -35,7 +35,7 @@ func (m *Mesh) Received(now moment, from netip.Addr, answer, expired bool, body 
 // compared so that no other peer can use what it saw. The kernel of the peer chooses the
 // source address of an expired message among its own, so that may be any address of the
 // peer.
-func (m *Mesh) receiveAnswer(now moment, from netip.Addr, token uint64, expired bool, size int) (rtt time.Duration, measured bool) {
+func (m *mesh) receiveAnswer(now moment, from netip.Addr, token uint64, expired bool, size int) (rtt time.Duration, measured bool) {
 	s := m.waiting[token]
 	if s == nil || s.target.gone || expired && s.purpose != forwarded {
 		return 0, false
@@ -72,7 +72,7 @@ func (m *Mesh) receiveAnswer(now moment, from netip.Addr, token uint64, expired 
 }
 
 // found records that an address of a peer answers, or hears this node.
-func (m *Mesh) found(t *target, addr netip.Addr) {
+func (m *mesh) found(t *target, addr netip.Addr) {
 	switch {
 	case t.kind == Bridges && addr == t.bridge():
 		t.hasPods = true
@@ -84,7 +84,7 @@ func (m *Mesh) found(t *target, addr netip.Addr) {
 // receiveRequest takes a request of a peer. The request says when the peer last received
 // one of ours on the same way. If it did, our requests arrive, even if no answer comes
 // back. Requests between public IPs show nothing of the pods' way, and the reverse.
-func (m *Mesh) receiveRequest(now moment, t *target, from netip.Addr, b message) {
+func (m *mesh) receiveRequest(now moment, t *target, from netip.Addr, b message) {
 	tally := t.tally(from)
 	tally.heard = now
 	t.refuses = 0
@@ -106,7 +106,7 @@ func (m *Mesh) receiveRequest(now moment, t *target, from netip.Addr, b message)
 
 // arrived records that a request of ours that was sent at that time arrived. It makes the
 // target alive if none that was sent later is missed, and its state is decided by tally.
-func (m *Mesh) arrived(now moment, t *target, tally *tally, at moment) {
+func (m *mesh) arrived(now moment, t *target, tally *tally, at moment) {
 	if tally.arrived(at); tally.missed > 0 {
 		return // others, sent later, did not
 	}
@@ -136,7 +136,7 @@ func isAlive(s state) bool {
 // the peer would have said it again. A peer asks each node once in a round, in a new order
 // each time, so up to two rounds pass between two of its requests. The third one is for
 // turns of the peer that are not part of its rounds (see Turn).
-func (m *Mesh) alive(now moment, t *target) state {
+func (m *mesh) alive(now moment, t *target) state {
 	refuses := !t.refuses.IsZero() && now.Sub(t.refuses) < heardFor+3*interval*time.Duration(len(m.order))
 	switch {
 	case refuses:
@@ -162,7 +162,7 @@ func (t *target) tally(addr netip.Addr) *tally {
 // missed counts a request that was not answered in time. Then it decides whether the
 // target does not answer any more; a target of which this is not certain yet becomes a
 // suspect, which is asked again soon.
-func (m *Mesh) missed(now moment, s *sent) {
+func (m *mesh) missed(now moment, s *sent) {
 	t := s.target
 	if !m.judging || s.at.Before(m.since) {
 		return // this node itself may be the cause
@@ -207,7 +207,7 @@ func (m *Mesh) missed(now moment, s *sent) {
 }
 
 // isDown reports whether a target does not answer any more.
-func (m *Mesh) isDown(now moment, t *target) bool {
+func (m *mesh) isDown(now moment, t *target) bool {
 	// A bridge may be out because the node was started again. So the public IP is asked
 	// first: either it has answered since the bridge's first miss, or it is out, too, and
 	// missed has set hasPods to false.
@@ -219,7 +219,7 @@ func (m *Mesh) isDown(now moment, t *target) bool {
 
 // setDown sets the state of a target that does not answer any more. From now on it is
 // asked with growing pauses.
-func (m *Mesh) setDown(now moment, t *target) {
+func (m *mesh) setDown(now moment, t *target) {
 	counting := t.counting()
 	if !m.down.Has(t) {
 		m.down.Set(t, retry{now.Add(interval), interval})
@@ -244,7 +244,7 @@ func latest(a, b moment) moment {
 }
 
 // set changes the state of a target, and has Changes look at its peer.
-func (m *Mesh) set(now moment, t *target, s state) {
+func (m *mesh) set(now moment, t *target, s state) {
 	if t.state != s {
 		t.state, t.since = s, now
 		m.changed.Set(t.peer, struct{}{})

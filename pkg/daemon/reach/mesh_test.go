@@ -28,7 +28,7 @@ type world struct {
 // host is a node. Those without a mesh are flannel's.
 type host struct {
 	lease    subnet.Lease
-	mesh     *Mesh
+	mesh     *mesh
 	answers  func(netip.Addr) bool // nil: all its addresses
 	blocked  bool                  // does not forward what arrives for pods
 	off      bool
@@ -57,7 +57,7 @@ func newWorld(t *testing.T, nodes int, dual bool) *world {
 			public[1], public[15] = 1, 1
 			h.lease.V6 = subnet.Endpoint{Subnet: netip.PrefixFrom(netip.AddrFrom16(base), 64), PublicIP: netip.AddrFrom16(public)}
 		}
-		h.mesh = NewMesh(w.rnd.IntN, w.rnd.Uint64)
+		h.mesh = newMesh(w.rnd.IntN, w.rnd.Uint64)
 		w.nodes = append(w.nodes, h)
 	}
 	for _, h := range w.nodes {
@@ -332,7 +332,7 @@ func TestWindowsPeer(t *testing.T) {
 	}
 	// A firewall may refuse echo requests.
 	peer.off, peer.answers = false, func(netip.Addr) bool { return false }
-	w.nodes[1].mesh = NewMesh(w.rnd.IntN, w.rnd.Uint64)
+	w.nodes[1].mesh = newMesh(w.rnd.IntN, w.rnd.Uint64)
 	w.nodes[1].mesh.Update(w.now, w.network(w.nodes[1], Tunnels))
 	w.run(300)
 	w.is(1, 2, status.UnknownReach)

@@ -7,10 +7,10 @@ import "time"
 type moment int64
 
 // at converts a time, which is not before the Mesh was made.
-func (m *Mesh) at(t time.Time) moment { return moment(t.Sub(m.began)) + 1 }
+func (m *mesh) at(t time.Time) moment { return moment(t.Sub(m.began)) + 1 }
 
 // time is the inverse of at.
-func (m *Mesh) time(t moment) time.Time {
+func (m *mesh) time(t moment) time.Time {
 	if t.IsZero() {
 		return time.Time{}
 	}

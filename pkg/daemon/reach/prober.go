@@ -55,7 +55,7 @@ type Prober struct {
 	o    Options
 
 	mu      sync.Mutex
-	mesh    *Mesh
+	mesh    *mesh
 	network *Network // not passed to mesh yet
 	turns   int
 	lasting []string
@@ -65,7 +65,7 @@ type Prober struct {
 
 // New returns a Prober. Run must be called.
 func New(conn Conn, o Options) *Prober {
-	return &Prober{conn: conn, o: o, mesh: NewMesh(rand.IntN, rand.Uint64), lines: rate.NewLimiter(rate.Every(lineEvery), maxLines)}
+	return &Prober{conn: conn, o: o, mesh: newMesh(rand.IntN, rand.Uint64), lines: rate.NewLimiter(rate.Every(lineEvery), maxLines)}
 }
 
 // Update takes what a pass has left. It takes effect with the next turn, so that

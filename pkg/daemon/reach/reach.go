@@ -268,9 +268,9 @@ type peer struct {
 	retained bool   // there is no alarm
 }
 
-// Mesh is the state of all peers. It is not safe for concurrent use: only a Prober calls
+// mesh is the state of all peers. It is not safe for concurrent use: only a Prober calls
 // its methods, and holds Prober.mu.
-type Mesh struct {
+type mesh struct {
 	began    time.Time // for moments
 	network  Network
 	judging  bool   // misses count: this node is up to date, and its underlay is up

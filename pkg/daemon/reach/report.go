@@ -14,7 +14,7 @@ func (p *peer) worst() *target {
 }
 
 // Reach returns what is known of a peer; nil: it is not probed.
-func (m *Mesh) Reach(name string) *status.Reach {
+func (m *mesh) Reach(name string) *status.Reach {
 	p, known := m.peers.Get(name)
 	if !known || len(p.targets) == 0 {
 		return nil
@@ -35,7 +35,7 @@ func (m *Mesh) Reach(name string) *status.Reach {
 }
 
 // Summary returns what is known of all peers.
-func (m *Mesh) Summary() status.Probes {
+func (m *mesh) Summary() status.Probes {
 	s := m.counts
 	s.Peers = map[status.ReachState]int{}
 	for name := range m.peers.All() {
@@ -46,15 +46,15 @@ func (m *Mesh) Summary() status.Probes {
 	return s
 }
 
-// Change is a change of a peer that operators must know of.
-type Change struct {
+// change is a change of a peer that operators must know of.
+type change struct {
 	Peer   string
 	Reach  status.Reach
 	Outage time.Duration // that has ended; 0: it begins, or is of another kind now
 }
 
 // Changes returns the changes since the call before, sorted by name.
-func (m *Mesh) Changes(now moment) (changes []Change) {
+func (m *mesh) Changes(now moment) (changes []change) {
 	for p := range m.changed.All() {
 		m.changed.Delete(p)
 		if current, _ := m.peers.Get(p.lease.Name); current != p || len(p.targets) == 0 {
@@ -67,19 +67,19 @@ func (m *Mesh) Changes(now moment) (changes []Change) {
 			if p.alarmed = state; p.alarm.IsZero() {
 				p.alarm = now
 			}
-			changes = append(changes, Change{Peer: p.lease.Name, Reach: *m.Reach(p.lease.Name)})
+			changes = append(changes, change{Peer: p.lease.Name, Reach: *m.Reach(p.lease.Name)})
 		case !bad && state != unknown && !p.alarm.IsZero():
-			changes = append(changes, Change{Peer: p.lease.Name, Reach: *m.Reach(p.lease.Name), Outage: max(1, now.Sub(p.alarm))})
+			changes = append(changes, change{Peer: p.lease.Name, Reach: *m.Reach(p.lease.Name), Outage: max(1, now.Sub(p.alarm))})
 			p.alarm, p.alarmed = 0, unknown
 		}
 	}
-	slices.SortFunc(changes, func(a, b Change) int { return strings.Compare(a.Peer, b.Peer) })
+	slices.SortFunc(changes, func(a, b change) int { return strings.Compare(a.Peer, b.Peer) })
 	return changes
 }
 
 // Lasting returns the names of the peers, sorted, that have not been reachable for at
 // least that long, small packets excepted.
-func (m *Mesh) Lasting(now moment, least time.Duration) (names []string) {
+func (m *mesh) Lasting(now moment, least time.Duration) (names []string) {
 	for t := range m.down.All() {
 		p := t.peer
 		if !p.alarm.IsZero() && p.alarmed > smallOnly && now.Sub(p.alarm) >= least {

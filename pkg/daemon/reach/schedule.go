@@ -16,7 +16,7 @@ const focus = 4
 // to answer, with growing pauses. The rest are rounds over all peers, in an order that
 // is new in each round and different on each node: so in a cluster of n nodes, each
 // takes n seconds for a round, and each is asked by some other node about every second.
-func (m *Mesh) Turn(now moment) (r request, due bool) {
+func (m *mesh) Turn(now moment) (r request, due bool) {
 	if !m.last.IsZero() && now.Sub(m.last) > paused {
 		m.forgetMisses()
 	}
@@ -31,7 +31,7 @@ func (m *Mesh) Turn(now moment) (r request, due bool) {
 }
 
 // expire counts the misses.
-func (m *Mesh) expire(now moment) {
+func (m *mesh) expire(now moment) {
 	for token, s := range m.waiting {
 		if now.Sub(s.at) >= lateness || s.target.gone {
 			delete(m.waiting, token)
@@ -42,7 +42,7 @@ func (m *Mesh) expire(now moment) {
 	}
 }
 
-func (m *Mesh) pick(now moment) *target {
+func (m *mesh) pick(now moment) *target {
 	sources := []func(moment) *target{m.nextInRound, m.nextDown, m.nextSuspect}
 	switch m.turn % 4 {
 	case 0:
@@ -59,7 +59,7 @@ func (m *Mesh) pick(now moment) *target {
 }
 
 // nextInRound returns the next target of the round that is not down.
-func (m *Mesh) nextInRound(moment) *target {
+func (m *mesh) nextInRound(moment) *target {
 	for range 2 {
 		for m.position < len(m.order) {
 			t := m.order[m.position]
@@ -80,7 +80,7 @@ func (m *Mesh) nextInRound(moment) *target {
 
 // askToldFirst continues the round with the targets that were told that this node does not
 // forward, since they believe it until they are asked again. The others keep their order.
-func (m *Mesh) askToldFirst() {
+func (m *mesh) askToldFirst() {
 	m.order = slices.Concat(m.order[m.position:], m.order[:m.position])
 	m.position = 0
 	later := map[bool]int{true: 0, false: 1}
@@ -88,7 +88,7 @@ func (m *Mesh) askToldFirst() {
 }
 
 // nextDown returns the target that has been due for the longest time.
-func (m *Mesh) nextDown(now moment) (due *target) {
+func (m *mesh) nextDown(now moment) (due *target) {
 	var earliest moment
 	for t, r := range m.down.All() {
 		if !r.next.After(now) && (due == nil || r.next.Before(earliest)) {
@@ -100,7 +100,7 @@ func (m *Mesh) nextDown(now moment) (due *target) {
 
 // nextSuspect returns the suspect that was not asked for the longest time, of those that
 // have been waiting longest.
-func (m *Mesh) nextSuspect(now moment) (next *target) {
+func (m *mesh) nextSuspect(now moment) (next *target) {
 	m.suspects = slices.DeleteFunc(m.suspects, func(t *target) bool {
 		t.suspect = !m.down.Has(t) && !t.gone && (t.counting().missed > 0 || t.full.suspicious() || t.forwarding.suspicious())
 		return !t.suspect
@@ -123,7 +123,7 @@ func (t *target) counting() *tally {
 }
 
 // ask returns a request to a target.
-func (m *Mesh) ask(now moment, t *target) request {
+func (m *mesh) ask(now moment, t *target) request {
 	to, purpose := t.choose(now, m.network.Hops)
 	own := m.local(to)
 	r := request{to: to}
@@ -216,7 +216,7 @@ func (t *target) chooseCheck(now moment, to netip.Addr, hops int) (netip.Addr, p
 
 // SendFailed takes back a request that could not be sent for a reason that says nothing
 // about the peer.
-func (m *Mesh) SendFailed(r request) {
+func (m *mesh) SendFailed(r request) {
 	body, _ := decode(r.body)
 	delete(m.waiting, body.token)
 	m.counts.Sent--

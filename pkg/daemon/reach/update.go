@@ -10,15 +10,15 @@ import (
 	"flannel/subnet"
 )
 
-// NewMesh returns a Mesh without peers. random returns a number below n, and token any
+// newMesh returns a Mesh without peers. random returns a number below n, and token any
 // number.
-func NewMesh(random func(n int) int, token func() uint64) *Mesh {
-	return &Mesh{began: time.Now(), waiting: map[uint64]*sent{}, linkUp: true, random: random, token: token}
+func newMesh(random func(n int) int, token func() uint64) *mesh {
+	return &mesh{began: time.Now(), waiting: map[uint64]*sent{}, linkUp: true, random: random, token: token}
 }
 
 // Update takes what a pass has left. A peer whose lease is unchanged keeps its state,
 // unless this node has changed.
-func (m *Mesh) Update(now moment, n Network) {
+func (m *mesh) Update(now moment, n Network) {
 	moved := !n.Local.Equal(&m.network.Local) || n.Addressing != m.network.Addressing || n.MTU != m.network.MTU || n.LinkIndex != m.network.LinkIndex
 	if m.network.NotForwarding && !n.NotForwarding {
 		m.askToldFirst()
@@ -84,7 +84,7 @@ func (p *peer) follow(l *subnet.Lease) {
 }
 
 // drop forgets the targets of a peer.
-func (m *Mesh) drop(p *peer) {
+func (m *mesh) drop(p *peer) {
 	for _, t := range p.targets {
 		t.gone = true
 		m.down.Delete(t)
@@ -98,7 +98,7 @@ func (m *Mesh) drop(p *peer) {
 }
 
 // replace makes new targets for a peer, in the families that this node has, too.
-func (m *Mesh) replace(now moment, p *peer, l *subnet.Lease) {
+func (m *mesh) replace(now moment, p *peer, l *subnet.Lease) {
 	m.drop(p)
 	for _, e := range l.Endpoints() {
 		if !m.local(e.Subnet.Addr()).On() {
@@ -127,7 +127,7 @@ func (m *Mesh) replace(now moment, p *peer, l *subnet.Lease) {
 }
 
 // local returns this node's endpoint of the family of an address.
-func (m *Mesh) local(a netip.Addr) subnet.Endpoint { return *endpoint(&m.network.Local, a) }
+func (m *mesh) local(a netip.Addr) subnet.Endpoint { return *endpoint(&m.network.Local, a) }
 
 // endpoint returns the endpoint of a lease in the family of an address.
 func endpoint(l *subnet.Lease, a netip.Addr) *subnet.Endpoint {
@@ -178,7 +178,7 @@ func (t *target) sources() []netip.Addr {
 }
 
 // setJudging decides whether misses count, and forgets those of before.
-func (m *Mesh) setJudging(now moment) {
+func (m *mesh) setJudging(now moment) {
 	judging := m.network.Synced && m.linkUp
 	if judging == m.judging {
 		return
@@ -188,13 +188,13 @@ func (m *Mesh) setJudging(now moment) {
 }
 
 // SetLink sets whether the underlay is up.
-func (m *Mesh) SetLink(now moment, up bool) {
+func (m *mesh) SetLink(now moment, up bool) {
 	m.linkUp = up
 	m.setJudging(now)
 }
 
 // forgetMisses makes requests that are not answered yet count as never sent.
-func (m *Mesh) forgetMisses() {
+func (m *mesh) forgetMisses() {
 	for _, s := range m.waiting {
 		s.missed = true // an answer still counts
 	}

@@ -29,8 +29,7 @@ import (
 	"time"
 
 	"flannel/pkg/dataplane"
-	"flannel/pkg/dataplane/driver"
-	"flannel/pkg/reconcile/runner"
+	"flannel/pkg/reconcile"
 )
 
 const (
@@ -50,7 +49,7 @@ type inner = dataplane.Dataplane
 // itself. The loop calls them; each running command has a goroutine.
 type Dataplane struct {
 	inner
-	opts    driver.Options
+	opts    dataplane.Options
 	marks   *marks        // of running commands
 	limit   limiter       // its cause is context.DeadlineExceeded when a command has run for too long
 	retry   time.Duration // firstRetry, less in tests
@@ -87,7 +86,7 @@ type Dataplane struct {
 }
 
 // New wraps the dataplane of the system, which Close closes.
-func New(system dataplane.Dataplane, o driver.Options) *Dataplane {
+func New(system dataplane.Dataplane, o dataplane.Options) *Dataplane {
 	d := &Dataplane{inner: system, opts: o, marks: &marks{path: filepath.Join(o.StateDir, ".command-"+o.Instance+"."), log: o.Log},
 		limit: limited, retry: firstRetry, slow: slowAfter, patient: passPatient,
 		startLane: lane{slots: 2}, normal: lane{slots: atOnce}, slowLane: lane{slots: slowAtOnce},
@@ -100,7 +99,7 @@ func New(system dataplane.Dataplane, o driver.Options) *Dataplane {
 			case <-d.ctx.Done():
 				return
 			case <-system.Changes():
-				runner.Notify(d.changes)
+				reconcile.Notify(d.changes)
 			}
 		}
 	})
@@ -137,7 +136,7 @@ func (d *Dataplane) Ensure(ctx context.Context, devices []dataplane.Device) (dat
 	d.device, d.name, d.deadline = &commands, devices[i].Name, time.Time{}
 	links, err := d.inner.Ensure(ctx, slices.Delete(slices.Clone(devices), i, i+1))
 	if !d.alone {
-		return links, errors.Join(err, driver.Waiting(causeFormer, "commands of the former flanneld"))
+		return links, errors.Join(err, dataplane.Waiting(causeFormer, "commands of the former flanneld"))
 	}
 	d.want(&d.pre, command{key: "PreStartupCommand", line: commands.PreStartup})
 	if problem := d.await(ctx, &d.pre); problem != nil {
@@ -197,7 +196,7 @@ func (d *Dataplane) Apply(ctx context.Context, links dataplane.Links, s dataplan
 // start runs PostStartup. It returns nil when that has succeeded.
 func (d *Dataplane) start(ctx context.Context, links dataplane.Links, s dataplane.State) error {
 	if _, ok := links[d.name]; !ok {
-		return driver.Waiting(causeCommands, "PreStartupCommand")
+		return dataplane.Waiting(causeCommands, "PreStartupCommand")
 	}
 	c := *d.device
 	network := ""
@@ -218,7 +217,7 @@ func (d *Dataplane) failedPeers() (refused []dataplane.Refused) {
 	for _, p := range d.peers {
 		err := p.err
 		if err == nil && p.running && !p.pending {
-			err = driver.Waiting(causeCommands, "commands for the peer")
+			err = dataplane.Waiting(causeCommands, "commands for the peer")
 		}
 		if err == nil || p.want == nil {
 			continue

@@ -15,8 +15,6 @@ import (
 
 	"flannel/internal/test/eventually"
 	"flannel/pkg/dataplane"
-	"flannel/pkg/dataplane/driver"
-	"flannel/pkg/status/report"
 )
 
 var v4Network = netip.MustParsePrefix("10.5.0.0/16")
@@ -41,7 +39,7 @@ func TestLife(t *testing.T) {
 	// A changed peer: in order.
 	n.tell("fail-10.5.2.0-24", true)
 	refused, err := n.pass(peerPaths(2, "new")...)
-	var failed *CommandError
+	var failed *commandError
 	if err != nil || len(refused) != 2 || refused[0].Dst != one[0].Dst || refused[1].Dst != one[1].Dst || !errors.As(refused[0].Err, &failed) || failed.Key != "SubnetRemoveCommand" {
 		t.Errorf("%v, %v", refused, err)
 	}
@@ -175,7 +173,7 @@ func TestSlowPeers(t *testing.T) {
 		t.Errorf("%d refused, want %d: %v", len(refused), slow, err)
 	}
 	for _, r := range refused { // the error of a changed peer is not that of its former command
-		_, waits := errors.AsType[*driver.WaitError](r.Err)
+		_, waits := errors.AsType[*dataplane.WaitError](r.Err)
 		if is := r.Dst == paths[0].Dst || r.Dst == paths[1].Dst; waits != is {
 			t.Errorf("%s is refused with %v", r.Dst, r.Err)
 		}
@@ -256,16 +254,16 @@ func TestRemovalIsGivenUp(t *testing.T) {
 // counting is a kernel that knows its traffic.
 type counting struct{ kernel }
 
-func (*counting) Traffic() map[netip.Prefix]report.Tunnel {
-	return map[netip.Prefix]report.Tunnel{netip.MustParsePrefix("10.5.2.0/24"): {Sent: 7}}
+func (*counting) Traffic() map[netip.Prefix]dataplane.TunnelReport {
+	return map[netip.Prefix]dataplane.TunnelReport{netip.MustParsePrefix("10.5.2.0/24"): {Sent: 7}}
 }
-func (*counting) Forwarded() *report.Forwarded {
-	return &report.Forwarded{Sent: report.Flow{Packets: 9}}
+func (*counting) Forwarded() *dataplane.Forwarded {
+	return &dataplane.Forwarded{Sent: dataplane.Flow{Packets: 9}}
 }
 
 // What the inner dataplane knows of its traffic is not hidden.
 func TestTrafficOfInner(t *testing.T) {
-	var d dataplane.Dataplane = New(&counting{kernel{changes: make(chan struct{})}}, driver.Options{Log: slog.New(slog.DiscardHandler)})
+	var d dataplane.Dataplane = New(&counting{kernel{changes: make(chan struct{})}}, dataplane.Options{Log: slog.New(slog.DiscardHandler)})
 	f := d.Forwarded()
 	if traffic := d.Traffic(); len(traffic) != 1 || f == nil || f.Sent.Packets != 9 {
 		t.Errorf("%v, %v", traffic, f)

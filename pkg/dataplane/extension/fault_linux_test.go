@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"flannel/internal/test/nstest"
-	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/dataplane"
 )
 
 // Where no file can be created, in a directory that is read-only or full, commands run
@@ -36,7 +36,7 @@ func TestCommandsWithoutFiles(t *testing.T) {
 				}
 				n := newNode(t)
 				n.close()
-				n.Dataplane = New(n.kernel, driver.Options{Log: n.log.Logger(), StateDir: dir})
+				n.Dataplane = New(n.kernel, dataplane.Options{Log: n.log.Logger(), StateDir: dir})
 				n.mustPass(peerPaths(2, "")...)
 				n.mustPass(append(peerPaths(2, ""), peerPaths(3, "")...)...)
 				if added := n.recorded(); len(added) != 3 { // PostStartup, too

@@ -18,7 +18,6 @@ import (
 
 	"flannel/internal/test/logtest"
 	"flannel/pkg/dataplane"
-	"flannel/pkg/dataplane/driver"
 )
 
 // The commands of these tests are this program: TestMain runs it in the role that its first argument names.
@@ -137,7 +136,7 @@ func (n *node) start() {
 	if n.Dataplane != nil {
 		n.close()
 	}
-	n.Dataplane = New(n.kernel, driver.Options{Log: n.log.Logger(), StateDir: n.dir})
+	n.Dataplane = New(n.kernel, dataplane.Options{Log: n.log.Logger(), StateDir: n.dir})
 	n.retry = 200 * time.Millisecond // a removal is given up after 1,023 times that
 	n.slow = time.Hour               // a command of a busy machine is not slow
 	n.limit = func(ctx context.Context, _ command) (context.Context, context.CancelFunc) {

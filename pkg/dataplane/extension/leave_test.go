@@ -12,9 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"flannel/pkg/changes"
 	"flannel/pkg/dataplane"
-	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/reconcile"
 )
 
 // Another backend takes over: what commands made is removed before it adds anything.
@@ -27,7 +26,7 @@ func TestAnotherBackend(t *testing.T) {
 		t.Fatal(err)
 	}
 	next := []*dataplane.Path{{Dst: netip.MustParsePrefix("10.5.2.0/24"), Device: "eth0", Encap: dataplane.Direct{}}}
-	if _, err := n.Apply(t.Context(), links, dataplane.State{Paths: next, Since: n.paths, Changes: []changes.Change[dataplane.Path]{{Old: n.paths[0], New: next[0]}}}); err != nil {
+	if _, err := n.Apply(t.Context(), links, dataplane.State{Paths: next, Since: n.paths, Changes: []reconcile.Change[dataplane.Path]{{Old: n.paths[0], New: next[0]}}}); err != nil {
 		t.Fatal(err)
 	}
 	n.expect(`remove 10.5.2.0/24 192.168.0.2 fd05:0:0:2::/64 fd00::2 "\n" []`)
@@ -66,7 +65,7 @@ func (n *node) another(next []*dataplane.Path) ([]*dataplane.Path, bool) {
 		n.t.Fatal(err)
 	}
 	_, err = n.Apply(n.t.Context(), links, dataplane.State{Paths: next, Since: n.paths})
-	waits, ok := errors.AsType[*driver.WaitError](err)
+	waits, ok := errors.AsType[*dataplane.WaitError](err)
 	if err != nil && !ok || ok && (waits.Cause() != causeCommands || n.kernel.state.Since != nil) {
 		n.t.Fatalf("%v; %+v", err, n.kernel.state)
 	}
@@ -135,7 +134,7 @@ func TestAnotherBackendKeeps(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err = n.Apply(t.Context(), nil, dataplane.State{Paths: append(slices.Clone(next), newcomer), Keep: true})
-		if waits, ok := errors.AsType[*driver.WaitError](err); !ok || waits.Cause() != causeCommands {
+		if waits, ok := errors.AsType[*dataplane.WaitError](err); !ok || waits.Cause() != causeCommands {
 			t.Error(err)
 		}
 		if got := n.kernel.state; !slices.Equal(got.Paths, want) || !got.Keep {

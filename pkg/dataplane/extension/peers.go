@@ -8,8 +8,7 @@ import (
 	"time"
 
 	"flannel/pkg/dataplane"
-	"flannel/pkg/dataplane/driver"
-	"flannel/pkg/reconcile/runner"
+	"flannel/pkg/reconcile"
 )
 
 // key identifies a peer: its IPv4 subnet, or without one that of IPv6. A peer keeps
@@ -34,7 +33,7 @@ type peer struct {
 func (d *Dataplane) wantPeers(s dataplane.State) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	added, removed := driver.Diff(d.paths, s)
+	added, removed := dataplane.DiffPaths(d.paths, s)
 	added, removed = byCommands(added), byCommands(removed)
 	if s.Keep {
 		d.stale = d.stale || len(removed) > 0
@@ -127,7 +126,7 @@ func (d *Dataplane) leave(ctx context.Context, s dataplane.State) (dataplane.Sta
 	case d.deadline.IsZero() && !s.Keep:
 		limit := removalLimit(number)
 		d.deadline = time.Now().Add(limit)
-		time.AfterFunc(limit, func() { runner.Notify(d.changes) })
+		time.AfterFunc(limit, func() { reconcile.Notify(d.changes) })
 	case !d.deadline.IsZero() && !time.Now().Before(d.deadline):
 		d.giveUp()
 	}
@@ -138,7 +137,7 @@ func (d *Dataplane) leave(ctx context.Context, s dataplane.State) (dataplane.Sta
 		return s, nil
 	}
 	s.Paths, s.Since, s.Changes = paths, nil, nil
-	return s, driver.Waiting(causeCommands, "SubnetRemoveCommand of the former backend")
+	return s, dataplane.Waiting(causeCommands, "SubnetRemoveCommand of the former backend")
 }
 
 // removalLimit returns how long another backend waits for a number of peers to be
@@ -182,7 +181,7 @@ func (d *Dataplane) giveUp() {
 		if p.have == nil {
 			continue
 		}
-		err := cmp.Or(p.err, driver.Waiting(causeCommands, "SubnetRemoveCommand"))
+		err := cmp.Or(p.err, dataplane.Waiting(causeCommands, "SubnetRemoveCommand"))
 		d.opts.Log.Warn("could not remove a peer", "cause", causeFailed, "subnet", k, "given_up", true, "error", err)
 		p.have, p.givenUp = nil, true
 		p.hurry()
@@ -196,7 +195,7 @@ const removeTries = 10
 // removed records the end of SubnetRemove, for which another backend may wait.
 func (d *Dataplane) removed(p *peer) {
 	p.have = nil
-	runner.Notify(d.changes)
+	reconcile.Notify(d.changes)
 }
 
 // nextOf returns the next step of a peer.

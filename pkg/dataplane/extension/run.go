@@ -28,15 +28,15 @@ type command struct {
 // id is different for commands that do different things.
 func (c command) id() string { return fmt.Sprintf("%q %q %q", c.line, c.env, c.stdin) }
 
-// CommandError is the error of a command that failed, or was killed.
-type CommandError struct {
+// commandError is the error of a command that failed, or was killed.
+type commandError struct {
 	Key     string // in the configuration: "SubnetAddCommand"
 	Program string
 	Output  string // the end of what it printed, in one line
 	Err     error  // *exec.ExitError, context.DeadlineExceeded or that of starting it
 }
 
-func (e *CommandError) Error() string {
+func (e *commandError) Error() string {
 	text := fmt.Sprintf("%s (%.80s): %v", e.Key, e.Program, e.Err)
 	if e.Output != "" {
 		text += ": " + e.Output
@@ -44,17 +44,17 @@ func (e *CommandError) Error() string {
 	return text
 }
 
-func (e *CommandError) Unwrap() error { return e.Err }
+func (e *commandError) Unwrap() error { return e.Err }
 
 // Cause is the value of the attribute cause in the log.
-func (e *CommandError) Cause() string { return causeFailed }
+func (e *commandError) Cause() string { return causeFailed }
 
 // sameFailure returns the error of the last try if a command has failed in the same way
 // again, else err. What a program prints may have PIDs, ports or times, with which each
 // try would look like another problem, and would be reported.
 func sameFailure(last, err error) error {
-	l, ok1 := errors.AsType[*CommandError](last)
-	e, ok2 := errors.AsType[*CommandError](err)
+	l, ok1 := errors.AsType[*commandError](last)
+	e, ok2 := errors.AsType[*commandError](err)
 	if ok1 && ok2 && l.Key == e.Key && l.Err.Error() == e.Err.Error() &&
 		numbers.ReplaceAllString(l.Output, "0") == numbers.ReplaceAllString(e.Output, "0") {
 		return last
@@ -110,7 +110,7 @@ func run(ctx context.Context, c command, m *marks) (string, error) {
 		err = fmt.Errorf("it printed more than the %d bytes that a lease has room for", maxOutput)
 	}
 	if err != nil {
-		return "", &CommandError{Key: c.key, Program: program, Output: lastPart(text), Err: err}
+		return "", &commandError{Key: c.key, Program: program, Output: lastPart(text), Err: err}
 	}
 	return text, nil
 }

@@ -30,7 +30,7 @@ func TestSameFailure(t *testing.T) {
 		return tries >= 2
 	})
 	other := func(output string) error {
-		return &CommandError{Key: "SubnetAddCommand", Output: output, Err: errors.New("exit status 1")}
+		return &commandError{Key: "SubnetAddCommand", Output: output, Err: errors.New("exit status 1")}
 	}
 	for _, c := range []struct {
 		last, err error
@@ -39,8 +39,8 @@ func TestSameFailure(t *testing.T) {
 		{other("no route to 10.0.0.1, PID 7"), other("no route to 10.0.0.1, PID 1234"), true},
 		{other("no route"), other("no memory"), false},
 		{nil, other("no route"), false},
-		{other("no route"), &CommandError{Key: "SubnetAddCommand", Output: "no route", Err: errors.New("exit status 2")}, false},
-		{other("no route"), &CommandError{Key: "SubnetRemoveCommand", Output: "no route", Err: errors.New("exit status 1")}, false},
+		{other("no route"), &commandError{Key: "SubnetAddCommand", Output: "no route", Err: errors.New("exit status 2")}, false},
+		{other("no route"), &commandError{Key: "SubnetRemoveCommand", Output: "no route", Err: errors.New("exit status 1")}, false},
 		{other("no route"), context.Canceled, false},
 	} {
 		if got := sameFailure(c.last, c.err); (got == c.last) != c.same || got != c.last && got != c.err {

@@ -18,7 +18,6 @@ import (
 
 	"flannel/internal/test/logtest"
 	"flannel/pkg/dataplane"
-	"flannel/pkg/dataplane/driver"
 )
 
 // marksOf are those that New makes for a directory.
@@ -121,7 +120,7 @@ func TestStartFails(t *testing.T) {
 	} {
 		n.commands.PreStartup = c.line
 		_, err := n.pass(peerPaths(2, "")...)
-		var failed *CommandError
+		var failed *commandError
 		if !errors.As(err, &failed) || failed.Key != "PreStartupCommand" || !c.want(err) {
 			t.Errorf("%s: %v", c.line, err)
 		}
@@ -129,7 +128,7 @@ func TestStartFails(t *testing.T) {
 	n.commands.PreStartup = ""
 	n.tell("fail-10.5.1.0-24", true)
 	_, err := n.pass(peerPaths(2, "")...)
-	var failed *CommandError
+	var failed *commandError
 	if !errors.As(err, &failed) || failed.Key != "PostStartupCommand" || !strings.Contains(failed.Output, "PID") {
 		t.Errorf("%v", err)
 	}
@@ -158,7 +157,7 @@ func TestFormerCommandsStay(t *testing.T) {
 		}
 		for range 2 { // the first attempt, late, and the last before its limit
 			time.Sleep(timeLimit - 1)
-			if waits, ok := errors.AsType[*driver.WaitError](ensure()); !ok || waits.Cause() != causeFormer {
+			if waits, ok := errors.AsType[*dataplane.WaitError](ensure()); !ok || waits.Cause() != causeFormer {
 				t.Fatal(waits)
 			}
 			if n.pre.want != "" {

@@ -4,8 +4,8 @@ import (
 	"context"
 	"time"
 
-	"flannel/pkg/dataplane/driver"
-	"flannel/pkg/reconcile/runner"
+	"flannel/pkg/dataplane"
+	"flannel/pkg/reconcile"
 )
 
 // Causes in the log.
@@ -147,9 +147,9 @@ func (d *Dataplane) work(l *lane, u *unit) {
 		if u.forget != nil {
 			u.forget()
 		}
-		runner.Notify(d.ended)
+		reconcile.Notify(d.ended)
 		if d.pending == 0 || behind != (u.err != nil) {
-			runner.Notify(d.changes)
+			reconcile.Notify(d.changes)
 		}
 		u = nil
 		if len(l.queue) > 0 {
@@ -196,7 +196,7 @@ func (d *Dataplane) await(ctx context.Context, s *startup) error {
 	case s.err != nil:
 		return s.err
 	}
-	return driver.Waiting(causeCommands, "%s", s.next().key)
+	return dataplane.Waiting(causeCommands, "%s", s.next().key)
 }
 
 // awaitPeers waits likewise for the commands of all peers.
@@ -204,7 +204,7 @@ func (d *Dataplane) awaitPeers(ctx context.Context) error {
 	if d.waitUntil(ctx, func() bool { return d.pending == 0 }) {
 		return nil
 	}
-	return driver.Waiting(causeCommands, "commands for peers")
+	return dataplane.Waiting(causeCommands, "commands for peers")
 }
 
 // waitUntil reports whether finished, which is called with d.mu held, returned true
@@ -217,7 +217,7 @@ func (d *Dataplane) waitUntil(ctx context.Context, finished func() bool) bool {
 		if ok {
 			return true
 		}
-		if runner.Wait(ctx, limit, d.ended) < 0 {
+		if reconcile.Wait(ctx, limit, d.ended) < 0 {
 			return false
 		}
 	}

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"strings"
 
-	"flannel/pkg/firewall/iptsave"
+	"flannel/pkg/firewall"
 )
 
 // modules are the extensions of iptables that match nothing by themselves: their
@@ -27,12 +27,12 @@ var (
 )
 
 // moduleStep returns the step of -m. options are those behind it.
-func moduleStep(module string, options []iptsave.Option, text string) step {
+func moduleStep(module string, options []firewall.MatchOption, text string) step {
 	switch {
 	case slices.Contains(modules, module):
 		return always(yes, text)
 	case module == "rpfilter": // holds if a route leads back to where the packet came from
-		inverted := slices.ContainsFunc(options, func(o iptsave.Option) bool { return o.Name == "--invert" })
+		inverted := slices.ContainsFunc(options, func(o firewall.MatchOption) bool { return o.Name == "--invert" })
 		return always(answerOf(!inverted), text)
 	}
 	return always(unknown, text)
@@ -47,7 +47,7 @@ var compared = map[string]operand{
 }
 
 // option returns the condition of an option. module is the extension before it.
-func option(module string, o iptsave.Option, text string) step {
+func option(module string, o firewall.MatchOption, text string) step {
 	if of, ok := compared[o.Name]; ok {
 		return condition(text, []operand{of}, words(of.domain, o.Value()), o.Not)
 	}

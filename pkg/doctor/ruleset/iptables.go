@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"flannel/pkg/firewall/iptsave"
+	"flannel/pkg/firewall"
 )
 
 // Variants of iptables, as its program names them in --version.
@@ -62,7 +62,7 @@ func (r *Ruleset) AddIPTables(ipv6 bool, variant string, lines []string) {
 func (t saved) read(lines []string) {
 	for _, text := range lines {
 		if line := []byte(strings.TrimSpace(text)); len(line) > 0 && line[0] == ':' {
-			t.addChain(string(iptsave.Chain(line)), iptsave.Policy(line))
+			t.addChain(string(firewall.SavedChain(line)), firewall.SavedPolicy(line))
 		}
 	}
 	for _, text := range lines {
@@ -70,9 +70,9 @@ func (t saved) read(lines []string) {
 		if len(line) == 0 {
 			continue
 		}
-		name, args, isRule := iptsave.Rule(line)
+		name, args, isRule := firewall.SavedRule(line)
 		if c := t.chains[string(name)]; isRule && c != nil {
-			c.rules = append(c.rules, rule{fmt.Sprintf("%q", "-A "+string(name)+" "+string(args)), t.steps(iptsave.Options(string(args)))})
+			c.rules = append(c.rules, rule{fmt.Sprintf("%q", "-A "+string(name)+" "+string(args)), t.steps(firewall.MatchOptions(string(args)))})
 		}
 	}
 }
@@ -91,7 +91,7 @@ func (t saved) addChain(name, policy string) {
 }
 
 // steps returns the steps of a rule: its conditions, and then its target.
-func (t saved) steps(options []iptsave.Option) (steps []step) {
+func (t saved) steps(options []firewall.MatchOption) (steps []step) {
 	module := ""
 	for i, o := range options {
 		text := optionText(o)
@@ -108,7 +108,7 @@ func (t saved) steps(options []iptsave.Option) (steps []step) {
 	return steps
 }
 
-func optionText(o iptsave.Option) string {
+func optionText(o firewall.MatchOption) string {
 	text := strings.Join(append([]string{o.Name}, o.Values...), " ")
 	if o.Not {
 		return "! " + text
@@ -117,7 +117,7 @@ func optionText(o iptsave.Option) string {
 }
 
 // target returns the step of -j or -g with the options behind it.
-func (t saved) target(o iptsave.Option, options []iptsave.Option) step {
+func (t saved) target(o firewall.MatchOption, options []firewall.MatchOption) step {
 	name := o.Value()
 	if to := t.chains[name]; to != nil {
 		if o.Name == "-g" {
@@ -166,7 +166,7 @@ func untrack(w *walk, reached answer) (answer, []branch) {
 
 // markTarget returns the step of the targets MARK and CONNMARK, in the form of
 // iptables-save.
-func markTarget(ofPacket bool, options []iptsave.Option) step {
+func markTarget(ofPacket bool, options []firewall.MatchOption) step {
 	for _, o := range options {
 		switch o.Name {
 		case "--set-xmark":
@@ -183,7 +183,7 @@ func markTarget(ofPacket bool, options []iptsave.Option) step {
 }
 
 // allOnes reports whether all masks among the options are those of a whole mark.
-func allOnes(options []iptsave.Option) bool {
+func allOnes(options []firewall.MatchOption) bool {
 	for _, o := range options {
 		if strings.HasSuffix(o.Name, "mask") && o.Value() != "0xffffffff" {
 			return false

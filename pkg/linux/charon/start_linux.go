@@ -24,14 +24,14 @@ import (
 var programs = []string{"charon-systemd", "/usr/sbin/charon-systemd", "/usr/lib/ipsec/charon", "/usr/lib/strongswan/charon",
 	"/usr/libexec/ipsec/charon", "/usr/libexec/strongswan/charon"}
 
-// ErrNotInstalled is the error of a machine on which charon neither runs nor can be
+// errNotInstalled is the error of a machine on which charon neither runs nor can be
 // started.
-var ErrNotInstalled = errors.New("strongSwan is not installed: install it (Debian: charon-systemd) and start its service, or let flanneld start its daemon")
+var errNotInstalled = errors.New("strongSwan is not installed: install it (Debian: charon-systemd) and start its service, or let flanneld start its daemon")
 
-// ErrPorts is the error of a machine on which charon cannot be started, since this
+// errPorts is the error of a machine on which charon cannot be started, since this
 // process may not use the ports of IKE, or because another program has them. charon
 // itself would share them with it, and take its packets.
-var ErrPorts = errors.New("charon was not started, since the UDP ports 500 and 4500 are not available; " +
+var errPorts = errors.New("charon was not started, since the UDP ports 500 and 4500 are not available; " +
 	"if another IKE daemon runs, it must be strongSwan's charon and listen on " + Socket)
 
 // configuration is that of a daemon that Start starts. It does not depend on the
@@ -62,10 +62,10 @@ func Start(config string) (program string, err error) {
 	}
 	i := slices.IndexFunc(programs, func(name string) bool { program, err = exec.LookPath(name); return err == nil })
 	if i < 0 {
-		return "", ErrNotInstalled
+		return "", errNotInstalled
 	}
 	if err := tryPorts(); err != nil {
-		return program, fmt.Errorf("%w (%w)", ErrPorts, err)
+		return program, fmt.Errorf("%w (%w)", errPorts, err)
 	}
 	if _, err := file.Put(config, []byte(configuration()), 0o600); err != nil {
 		return program, err

@@ -34,7 +34,7 @@ func TestStart(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := Start(config); !errors.Is(err, ErrPorts) || !errors.Is(err, syscall.EADDRINUSE) || MayRun(config) {
+			if _, err := Start(config); !errors.Is(err, errPorts) || !errors.Is(err, syscall.EADDRINUSE) || MayRun(config) {
 				t.Errorf("with port %d in use: %v, may run: %t", port, err, MayRun(config))
 			}
 			_ = conn.Close()

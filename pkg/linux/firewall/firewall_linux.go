@@ -31,10 +31,10 @@ import (
 
 	"flannel/pkg/firewall"
 	"flannel/pkg/linux/rtnetlink"
-	"flannel/pkg/reconcile/runner"
+	"flannel/pkg/reconcile"
 )
 
-// instance is the name of a flanneld, if several run on one host (see package instance). "" is the default instance,
+// instance is the name of a flanneld, if several run on one host (see cmd/flanneld/instance.go). "" is the default instance,
 // whose chains and tables have flannel's names.
 type instance string
 
@@ -74,15 +74,15 @@ type place interface {
 type placeState struct {
 	place
 	v6           bool
-	topics       topics           // notifications about the place; 0: it has none
-	want         []firewall.Chain // nil: nothing of ours
-	needsCheck   bool             // reconcile has to look at it
-	synced       bool             // a check has succeeded since want was set; a later difference was made by others
-	syncedDigest uint64           // digest of the place when it was last found equal to want; 0: unknown
-	retry        runner.Backoff   // of checks that fail
-	throttled    time.Time        // no check before this time, because others' changes were repaired too often
-	repairs      *rate.Limiter    // limits how often others' changes are repaired at once
-	warned       bool             // that another program undoes our rules again and again
+	topics       topics            // notifications about the place; 0: it has none
+	want         []firewall.Chain  // nil: nothing of ours
+	needsCheck   bool              // reconcile has to look at it
+	synced       bool              // a check has succeeded since want was set; a later difference was made by others
+	syncedDigest uint64            // digest of the place when it was last found equal to want; 0: unknown
+	retry        reconcile.Backoff // of checks that fail
+	throttled    time.Time         // no check before this time, because others' changes were repaired too often
+	repairs      *rate.Limiter     // limits how often others' changes are repaired at once
+	warned       bool              // that another program undoes our rules again and again
 }
 
 // Firewall keeps the rules of the Config last passed to Apply. Apply must not be called concurrently. The
@@ -124,7 +124,7 @@ func New(o firewall.Options) (*Firewall, error) {
 // Changes receives a value when Apply should be called: our rules may have changed, or a resync or retry is due.
 func (f *Firewall) Changes() <-chan struct{} { return f.changes }
 
-func (f *Firewall) notify() { runner.Notify(f.changes) }
+func (f *Firewall) notify() { reconcile.Notify(f.changes) }
 
 // Close unsubscribes from notifications. The rules stay.
 func (f *Firewall) Close() error {
@@ -192,13 +192,13 @@ func (f *Firewall) planPlaces(ctx context.Context, c firewall.Config) error {
 		}
 		f.variant, f.omitted.random = v, f.omitted.random || !random
 	}
-	if e, ok := errors.AsType[*RemainError](remaining(t, f.owner)); ok {
+	if e, ok := errors.AsType[*remainError](remaining(t, f.owner)); ok {
 		f.log.Warn("firewall rules of an earlier run remain", "cause", causeRulesRemain, "chains", e.Chains, "missing", e.Missing, "reason", e)
 	}
 	f.places = allPlaces(t, f.owner)
 	var active topics
 	for _, s := range f.places {
-		s.needsCheck, s.retry = true, runner.Backoff{First: firstRetry, Last: lastRetry}
+		s.needsCheck, s.retry = true, reconcile.Backoff{First: firstRetry, Last: lastRetry}
 		s.repairs = rate.NewLimiter(rate.Every(f.repairEvery()), repairBurst)
 		if f.usesPlace(c.Writer, s.place) {
 			family := c.V4

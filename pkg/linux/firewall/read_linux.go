@@ -10,7 +10,6 @@ import (
 	"github.com/google/nftables"
 
 	"flannel/pkg/firewall"
-	"flannel/pkg/firewall/iptsave"
 )
 
 // Our rules are read chain by chain, and nothing else is read: one rule that iptables cannot print (made with nft, or by
@@ -186,7 +185,7 @@ func (p *iptablesPlace) printed(ctx context.Context, table, chain string) ([]str
 	if err != nil {
 		return nil, err // what it printed until the error is not used
 	}
-	return iptsave.RulesOf(out, chain), nil
+	return firewall.SavedRules(out, chain), nil
 }
 
 // chainRules returns the rules of a chain, or with chain "" those of all chains of the table. A chain that does not exist

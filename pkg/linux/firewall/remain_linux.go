@@ -6,22 +6,22 @@ import (
 	"strings"
 )
 
-// RemainError means that a variant of iptables holds chains of ours that only its programs can change, and that they are
+// remainError means that a variant of iptables holds chains of ours that only its programs can change, and that they are
 // not installed here: the image without iptables took over from one that has it, or cleans up after it, or the host
 // changed from one variant to the other.
-type RemainError struct {
+type remainError struct {
 	Chains  []string // such as "iptables (nf_tables): nat FLANNEL-POSTRTG"
 	Missing []string // the programs: iptables-nft, iptables-legacy
 }
 
-func (e *RemainError) Error() string {
+func (e *remainError) Error() string {
 	return fmt.Sprintf("rules remain in %s, and there is no %s here to remove them: run flanneld cleanup with the image that has "+
 		"iptables (without -nftables in its tag), or where that program is installed", strings.Join(e.Chains, ", "), strings.Join(e.Missing, " and no "))
 }
 
-// remaining returns a RemainError if the variants without programs hold chains of ours, as far as the kernel tells.
+// remaining returns a remainError if the variants without programs hold chains of ours, as far as the kernel tells.
 func remaining(t tools, owner instance) error {
-	var left RemainError
+	var left remainError
 	var errs []error
 	for _, v := range []variant{variantNFT, variantLegacy} {
 		if _, installed := t.suffix[v]; installed {

@@ -35,7 +35,7 @@ func TestIPTablesRemain(t *testing.T) {
 		}
 		for _, dry := range []bool{true, false} {
 			removed, err := Cleanup(t.Context(), firewall.Options{Log: quiet}, dry)
-			remain, ok := errors.AsType[*RemainError](err)
+			remain, ok := errors.AsType[*remainError](err)
 			if !ok || len(remain.Chains) != 4 || !slices.Equal(remain.Missing, []string{"iptables-nft"}) || len(removed) == 0 {
 				t.Errorf("cleanup removes %q: %v", removed, err)
 			}
@@ -83,7 +83,7 @@ func TestLegacyRemains(t *testing.T) {
 			t.Error("the log does not name the program")
 		}
 		removed, err := Cleanup(t.Context(), firewall.Options{Log: quiet}, false)
-		remain, ok := errors.AsType[*RemainError](err)
+		remain, ok := errors.AsType[*remainError](err)
 		if !ok || !slices.Equal(remain.Chains, want) || !slices.Equal(remain.Missing, []string{"iptables-legacy"}) || !logtest.Names(remain.Error(), "iptables-legacy") {
 			t.Errorf("cleanup: %v", err)
 		}

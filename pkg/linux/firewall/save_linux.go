@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"flannel/pkg/firewall"
-	"flannel/pkg/firewall/iptsave"
 )
 
 // savedRules is what concerns us in one place.
@@ -52,7 +51,7 @@ func (s *savedRules) entry(name string) *savedChain {
 // their options imply them.
 func normalise(args string) string {
 	var options []string
-	for _, o := range iptsave.Options(args) {
+	for _, o := range firewall.MatchOptions(args) {
 		for i, v := range o.Values {
 			if o.Name == "-s" || o.Name == "-d" {
 				o.Values[i] = canonical(v)

@@ -7,7 +7,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"flannel/pkg/firewall"
-	"flannel/pkg/firewall/iptsave"
 )
 
 var wanted = firewall.Rules(firewall.Config{Masquerade: true, Forward: true, RandomFully: true}, v4)
@@ -53,8 +52,8 @@ func saved(text string) savedRules {
 		c := s.entry(own.Name)
 		c.exists = strings.Contains(table, ":"+own.Name+" ")
 		for line := range strings.Lines(table) {
-			chain, args, ok := iptsave.Rule([]byte(strings.TrimSpace(line)))
-			rule := parentRule{text: string(args), jump: iptsave.Target(iptsave.Options(string(args))) == own.Name}
+			chain, args, ok := firewall.SavedRule([]byte(strings.TrimSpace(line)))
+			rule := parentRule{text: string(args), jump: firewall.TargetOf(firewall.MatchOptions(string(args))) == own.Name}
 			switch name := string(chain); {
 			case !ok:
 			case name == own.Name:
@@ -73,7 +72,7 @@ func saved(text string) savedRules {
 // blocks reports whether a rule with these arguments drops or rejects every packet: it has no match.
 func blocks(args string) bool {
 	end := false
-	for _, o := range iptsave.Options(args) {
+	for _, o := range firewall.MatchOptions(args) {
 		if o.Not || len(o.Values) != 1 {
 			return false
 		}

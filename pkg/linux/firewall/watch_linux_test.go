@@ -10,7 +10,7 @@ import (
 	"flannel/internal/test/nstest"
 	"flannel/pkg/firewall"
 	"flannel/pkg/linux/rtnetlink"
-	"flannel/pkg/reconcile/runner"
+	"flannel/pkg/reconcile"
 )
 
 // heard subscribes, runs a script and returns what the notifications were about.
@@ -21,7 +21,7 @@ func heard(t *testing.T, script string) (n topics) {
 	l, err := rtnetlink.Listen(rtnetlink.Notifications{Protocol: unix.NETLINK_NETFILTER, Groups: []int{unix.NFNLGRP_NFTABLES},
 		Each: func(h rtnetlink.Header, body []byte) error {
 			if n |= topicsOf(h.Kind, body); bytes.Contains(body, []byte(end)) {
-				runner.Notify(over)
+				reconcile.Notify(over)
 			}
 			return nil
 		},

@@ -10,7 +10,7 @@ import (
 
 	"flannel/internal/test/eventually"
 	"flannel/internal/test/nstest"
-	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/dataplane"
 )
 
 // A trial waits for what claims to be from a pod of a peer. A node whose lease is gone and
@@ -30,10 +30,10 @@ func TestTrialWaitsForPeers(t *testing.T) {
 		departed, departed6 := path("10.5.9.0/24", "192.0.2.77"), path("2001:cafe:42:9::/64", "2001:db8::77")
 		g := l.guard(append(paths, departed, departed6)...)
 		l.apply(g, c)
-		g.Put(driver.Drop, departed)
-		g.Put(driver.Drop, departed6)
+		g.Put(dataplane.Drop, departed)
+		g.Put(dataplane.Drop, departed6)
 		l.apply(g, c)
-		if err := g.Prune(t.Context(), driver.Options{}); err != nil {
+		if err := g.Prune(t.Context(), dataplane.Options{}); err != nil {
 			t.Fatal(err)
 		}
 		outer := func(from, inside string) []byte { return c.outer(said{from: from, inside: inside})[0] }
@@ -47,18 +47,18 @@ func TestTrialWaitsForPeers(t *testing.T) {
 			rule   string
 			claims uint64
 		}{
-			{"a departed node probes", l, outer("192.0.2.77", "10.5.9.0"), Outsider, 0},
-			{"a departed node probes by IPv6", l, outer("2001:db8::77", "2001:cafe:42:9::"), Outsider, 0},
-			{"a departed node, directly", l, plain("10.5.9.7", "10.5.1.7"), Spoofed, 0},
-			{"nobody's pod, by a peer", l, outer("192.0.2.2", "10.5.77.7"), Impostor, 0},
-			{"a pod of a former subnet", pod, plain("10.5.9.7", "10.5.2.7"), Spoofed, 0},
-			{"a pod with the address of a peer's", pod, plain("10.5.2.7", "10.5.3.7"), Spoofed, 0},
-			{"a peer behind NAT", l, outer("192.0.2.78", "10.5.2.0"), Outsider, 1},
-			{"a peer behind NAT, the half of a subnet", l, outer("192.0.2.78", "10.5.4.200"), Outsider, 1},
-			{"a peer behind NAT by IPv6", l, outer("2001:db8::78", "2001:cafe:42:4:8000::7"), Outsider, 1},
-			{"a peer with another's packet", l, outer("192.0.2.2", "10.5.3.7"), Impostor, 1},
-			{"a peer, directly", l, plain("10.5.3.7", "10.5.1.7"), Spoofed, 1},
-			{"a peer, directly by IPv6", l, plain("2001:cafe:42:3::7", "2001:cafe:42:1::7"), Spoofed, 1},
+			{"a departed node probes", l, outer("192.0.2.77", "10.5.9.0"), outsider, 0},
+			{"a departed node probes by IPv6", l, outer("2001:db8::77", "2001:cafe:42:9::"), outsider, 0},
+			{"a departed node, directly", l, plain("10.5.9.7", "10.5.1.7"), spoofed, 0},
+			{"nobody's pod, by a peer", l, outer("192.0.2.2", "10.5.77.7"), impostor, 0},
+			{"a pod of a former subnet", pod, plain("10.5.9.7", "10.5.2.7"), spoofed, 0},
+			{"a pod with the address of a peer's", pod, plain("10.5.2.7", "10.5.3.7"), spoofed, 0},
+			{"a peer behind NAT", l, outer("192.0.2.78", "10.5.2.0"), outsider, 1},
+			{"a peer behind NAT, the half of a subnet", l, outer("192.0.2.78", "10.5.4.200"), outsider, 1},
+			{"a peer behind NAT by IPv6", l, outer("2001:db8::78", "2001:cafe:42:4:8000::7"), outsider, 1},
+			{"a peer with another's packet", l, outer("192.0.2.2", "10.5.3.7"), impostor, 1},
+			{"a peer, directly", l, plain("10.5.3.7", "10.5.1.7"), spoofed, 1},
+			{"a peer, directly by IPv6", l, plain("2001:cafe:42:3::7", "2001:cafe:42:1::7"), spoofed, 1},
 		} {
 			before, err := g.counts.read(g.table)
 			if err != nil {

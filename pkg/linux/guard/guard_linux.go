@@ -38,7 +38,6 @@ import (
 
 	"flannel/pkg/compact"
 	"flannel/pkg/dataplane"
-	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/linux/rtnetlink"
 	"flannel/pkg/reconcile"
 )
@@ -97,7 +96,7 @@ type Guard struct {
 	stale, podsStale atomic.Bool
 }
 
-// New opens the guard of a flanneld (see package instance) in the network namespace of
+// New opens the guard of a flanneld (see cmd/flanneld/instance.go) in the network namespace of
 // the calling thread. It changes nothing. notify is called, by any goroutine, when
 // Apply is due.
 func New(log *slog.Logger, instance string, notify func()) (*Guard, error) {
@@ -131,8 +130,8 @@ func (g *Guard) Close() error {
 	return errors.Join(err, g.samples.close(), g.conn.CloseLasting(), g.counts.conn.CloseLasting())
 }
 
-// Tables are the sets, for reports of what changed.
-func (g *Guard) Tables() driver.Tables { return driver.Tables{g.peers, g.pods} }
+// tables are the sets, for reports of what changed.
+func (g *Guard) tables() dataplane.Tables { return dataplane.Tables{g.peers, g.pods} }
 
 // Relist makes the next Apply read everything again.
 func (g *Guard) Relist() { g.stale.Store(true); g.podsStale.Store(true) }
@@ -148,14 +147,14 @@ func (g *Guard) Reset() {
 }
 
 // Put wants or drops the peer at the end of a path. A peer may have several paths.
-func (g *Guard) Put(verb driver.Verb, p *dataplane.Path) {
-	if verb == driver.CollectKeys {
+func (g *Guard) Put(verb dataplane.Verb, p *dataplane.Path) {
+	if verb == dataplane.CollectKeys {
 		return
 	}
-	g.samples.put(p, verb == driver.Want)
+	g.samples.put(p, verb == dataplane.Want)
 	all, masks := elementsOf(p)
 	for _, m := range masks {
-		if verb == driver.Want {
+		if verb == dataplane.Want {
 			g.masks[m]++
 		} else {
 			g.masks[m]--
@@ -163,9 +162,9 @@ func (g *Guard) Put(verb driver.Verb, p *dataplane.Path) {
 	}
 	for _, e := range all {
 		switch others, _ := g.others.Get(e); {
-		case verb == driver.Want && g.peers.Wanted(e):
+		case verb == dataplane.Want && g.peers.Wanted(e):
 			g.others.Set(e, others+1)
-		case verb == driver.Want:
+		case verb == dataplane.Want:
 			g.peers.Want(e, struct{}{})
 			g.peersAdded = true
 		case others == 0:
@@ -182,7 +181,7 @@ func (g *Guard) Put(verb driver.Verb, p *dataplane.Path) {
 // nil, it deletes the table. Packets meet either the former or the new rules, and new
 // rules never without the peers. interfaces returns the names of those with an address
 // in the subnets.
-func (g *Guard) Apply(ctx context.Context, o driver.Options, c *Config, interfaces func() ([]string, error)) (err error) {
+func (g *Guard) Apply(ctx context.Context, o dataplane.Options, c *Config, interfaces func() ([]string, error)) (err error) {
 	defer func() {
 		if err != nil {
 			g.conn.drain()
@@ -256,11 +255,11 @@ func (g *Guard) Drops(p *dataplane.Path) bool {
 
 // Prune removes the peers and interfaces that are gone, and then the sets of networks
 // that no path needs any more.
-func (g *Guard) Prune(ctx context.Context, o driver.Options) error {
+func (g *Guard) Prune(ctx context.Context, o dataplane.Options) error {
 	if g.config == nil {
 		return nil
 	}
-	err := g.Tables().Prune(ctx, o)
+	err := g.tables().Prune(ctx, o)
 	if err == nil {
 		err = g.dropMasks()
 	}

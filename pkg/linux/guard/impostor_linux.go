@@ -241,11 +241,11 @@ func (c Config) speaker() chain {
 		who.add("of this node: the rule inner finds it", l.from(s), accept)
 	}
 	for _, n := range c.Networks {
-		who.add("from a pod of another node", l.from(n), found(Impostor))
+		who.add("from a pod of another node", l.from(n), found(impostor))
 	}
 	for _, set := range []string{nodes4, nodes6} {
 		v6 := set == nodes6
-		who.add("from another node", l.ofFamily(v6), lookup(l.source(v6, 1), set), found(Impostor))
+		who.add("from another node", l.ofFamily(v6), lookup(l.source(v6, 1), set), found(impostor))
 	}
 	c.tagged(&who, l)
 	who.add("neither from a pod nor from a node", accept)
@@ -261,7 +261,7 @@ func (c Config) relayed() chain {
 	c.owners(&who, l)
 	for _, v6 := range []bool{false, true} {
 		if l.ethernet || !v6 {
-			who.add("from anybody else", l.ofFamily(v6), found(Impostor))
+			who.add("from anybody else", l.ofFamily(v6), found(impostor))
 		}
 	}
 	c.tagged(&who, l)
@@ -272,7 +272,7 @@ func (c Config) relayed() chain {
 // headers without such a packet.
 func (c Config) owners(who *chain, l layout) {
 	for _, part := range incomplete() {
-		who.add("a part of a header", part, found(Impostor))
+		who.add("a part of a header", part, found(impostor))
 	}
 	for _, m := range c.masks {
 		if m.kind == owners {
@@ -291,6 +291,6 @@ func (c Config) tagged(who *chain, l layout) {
 		return
 	}
 	for _, tag := range tags {
-		who.add("in a frame with a tag", l.etherType(tag), found(Impostor))
+		who.add("in a frame with a tag", l.etherType(tag), found(impostor))
 	}
 }

@@ -11,7 +11,6 @@ import (
 
 	"flannel/internal/test/nstest"
 	"flannel/pkg/dataplane"
-	"flannel/pkg/dataplane/driver"
 )
 
 // A packet from a peer and what is inside of it. Without a rule, nothing finds it.
@@ -58,52 +57,52 @@ func TestImpostor(t *testing.T) {
 			{what: "its pod", from: "192.0.2.2", inside: "10.5.2.7"},
 			{what: "its tunnel", from: "192.0.2.2", inside: "10.5.2.0"},
 			{what: "itself", from: "192.0.2.2", inside: "192.0.2.2"},
-			{what: "another's pod", from: "192.0.2.2", inside: "10.5.3.7", rule: Impostor},
-			{what: "another's tunnel", from: "192.0.2.3", inside: "10.5.2.0", rule: Impostor},
-			{what: "another node", from: "192.0.2.2", inside: "192.0.2.3", rule: Impostor},
-			{what: "nobody's pod", from: "192.0.2.2", inside: "10.5.77.7", rule: Impostor},
+			{what: "another's pod", from: "192.0.2.2", inside: "10.5.3.7", rule: impostor},
+			{what: "another's tunnel", from: "192.0.2.3", inside: "10.5.2.0", rule: impostor},
+			{what: "another node", from: "192.0.2.2", inside: "192.0.2.3", rule: impostor},
+			{what: "nobody's pod", from: "192.0.2.2", inside: "10.5.77.7", rule: impostor},
 			{what: "a pod in half of a subnet", from: "192.0.2.4", inside: "10.5.4.200"},
-			{what: "a pod in the other half", from: "192.0.2.4", inside: "10.5.4.100", rule: Impostor},
+			{what: "a pod in the other half", from: "192.0.2.4", inside: "10.5.4.100", rule: impostor},
 			{what: "a pod, by the other source", from: "203.0.113.9", inside: "10.5.4.200"},
 			{what: "the other source itself", from: "203.0.113.9", inside: "203.0.113.9"},
 			{what: "the node, by the other source", from: "203.0.113.9", inside: "192.0.2.4"},
-			{what: "another's pod, by the other source", from: "203.0.113.9", inside: "10.5.2.7", rule: Impostor},
-			{what: "the other source, by another", from: "192.0.2.2", inside: "203.0.113.9", rule: Impostor},
+			{what: "another's pod, by the other source", from: "203.0.113.9", inside: "10.5.2.7", rule: impostor},
+			{what: "the other source, by another", from: "192.0.2.2", inside: "203.0.113.9", rule: impostor},
 			{what: "anything, by a listed source", from: "198.51.100.1", inside: "10.5.2.7"},
 			{what: "a listed source", from: "192.0.2.2", inside: "198.51.100.1"},
 			{what: "a pod of this node, which the rule inner finds", from: "192.0.2.2", inside: "10.5.1.7"},
 			{what: "elsewhere, which the rule inner finds", from: "192.0.2.2", inside: "198.18.0.1"},
-			{what: "no peer", from: "192.0.2.9", inside: "10.5.2.7", rule: Outsider},
-			{what: "no peer, without a header", from: "192.0.2.9", inside: "10.5.2.7", first: 8, rule: Outsider},
+			{what: "no peer", from: "192.0.2.9", inside: "10.5.2.7", rule: outsider},
+			{what: "no peer, without a header", from: "192.0.2.9", inside: "10.5.2.7", first: 8, rule: outsider},
 			// The kernel reassembles IPv4 before the rules see it.
 			{what: "a fragment without a header", from: "192.0.2.2", inside: "10.5.2.7", first: 8},
-			{what: "a fragment with a half", from: "192.0.2.2", inside: "10.5.3.7", first: 16, rule: Impostor},
+			{what: "a fragment with a half", from: "192.0.2.2", inside: "10.5.3.7", first: 16, rule: impostor},
 			{what: "a usual fragment", from: "192.0.2.2", inside: "10.5.2.7", first: 560},
-			{what: "another's pod, in a usual fragment", from: "192.0.2.2", inside: "10.5.3.7", first: 560, rule: Impostor},
+			{what: "another's pod, in a usual fragment", from: "192.0.2.2", inside: "10.5.3.7", first: 560, rule: impostor},
 		}
 		six := []said{
 			{what: "its pod", from: "2001:db8::2", inside: "2001:cafe:42:2::7"},
 			{what: "itself", from: "2001:db8::2", inside: "2001:db8::2"},
-			{what: "another's pod", from: "2001:db8::2", inside: "2001:cafe:42:3::7", rule: Impostor},
-			{what: "another node", from: "2001:db8::2", inside: "2001:db8::3", rule: Impostor},
+			{what: "another's pod", from: "2001:db8::2", inside: "2001:cafe:42:3::7", rule: impostor},
+			{what: "another node", from: "2001:db8::2", inside: "2001:db8::3", rule: impostor},
 			{what: "a pod in half of a subnet", from: "2001:db8::4", inside: "2001:cafe:42:4:8000::7"},
-			{what: "a pod in the other half", from: "2001:db8::4", inside: "2001:cafe:42:4::7", rule: Impostor},
+			{what: "a pod in the other half", from: "2001:db8::4", inside: "2001:cafe:42:4::7", rule: impostor},
 			{what: "a pod, by the other source", from: "2001:db8:1::9", inside: "2001:cafe:42:4:8000::7"},
-			{what: "another's pod, by the other source", from: "2001:db8:1::9", inside: "2001:cafe:42:2::7", rule: Impostor},
-			{what: "no peer", from: "2001:db8::9", inside: "2001:cafe:42:2::7", rule: Outsider},
-			{what: "no peer, without a header", from: "2001:db8::9", inside: "2001:cafe:42:2::7", first: 8, rule: Outsider},
-			{what: "a fragment without a header", from: "2001:db8::2", inside: "2001:cafe:42:2::7", first: 8, rule: Impostor},
+			{what: "another's pod, by the other source", from: "2001:db8:1::9", inside: "2001:cafe:42:2::7", rule: impostor},
+			{what: "no peer", from: "2001:db8::9", inside: "2001:cafe:42:2::7", rule: outsider},
+			{what: "no peer, without a header", from: "2001:db8::9", inside: "2001:cafe:42:2::7", first: 8, rule: outsider},
+			{what: "a fragment without a header", from: "2001:db8::2", inside: "2001:cafe:42:2::7", first: 8, rule: impostor},
 			{what: "a usual fragment", from: "2001:db8::2", inside: "2001:cafe:42:2::7", first: 560},
-			{what: "no peer, options in front of a fragment", from: "2001:db8::9", inside: "2001:cafe:42:2::7", first: 8, before: 256, rule: Outsider},
-			{what: "no peer, options in a fragment", from: "2001:db8::9", inside: "2001:cafe:42:2::7", first: 8, behind: 256, rule: Outsider},
-			{what: "options in front of a fragment", from: "2001:db8::2", inside: "2001:cafe:42:2::7", first: 8, before: 256, rule: Impostor},
-			{what: "options in a fragment", from: "2001:db8::2", inside: "2001:cafe:42:2::7", first: 8, behind: 256, rule: Impostor},
+			{what: "no peer, options in front of a fragment", from: "2001:db8::9", inside: "2001:cafe:42:2::7", first: 8, before: 256, rule: outsider},
+			{what: "no peer, options in a fragment", from: "2001:db8::9", inside: "2001:cafe:42:2::7", first: 8, behind: 256, rule: outsider},
+			{what: "options in front of a fragment", from: "2001:db8::2", inside: "2001:cafe:42:2::7", first: 8, before: 256, rule: impostor},
+			{what: "options in a fragment", from: "2001:db8::2", inside: "2001:cafe:42:2::7", first: 8, behind: 256, rule: impostor},
 		}
 		frames := []said{
-			{what: "an IPv6 pod of its own by IPv4", from: "192.0.2.2", inside: "2001:cafe:42:2::7", rule: Impostor},
-			{what: "an IPv4 pod of its own by IPv6", from: "2001:db8::2", inside: "10.5.2.7", rule: Impostor},
-			{what: "a frame with a tag", from: "192.0.2.2", inside: "10.5.2.7", tag: unix.ETH_P_8021Q, rule: Impostor},
-			{what: "a frame with an outer tag", from: "192.0.2.2", inside: "10.5.2.7", tag: unix.ETH_P_8021AD, rule: Impostor},
+			{what: "an IPv6 pod of its own by IPv4", from: "192.0.2.2", inside: "2001:cafe:42:2::7", rule: impostor},
+			{what: "an IPv4 pod of its own by IPv6", from: "2001:db8::2", inside: "10.5.2.7", rule: impostor},
+			{what: "a frame with a tag", from: "192.0.2.2", inside: "10.5.2.7", tag: unix.ETH_P_8021Q, rule: impostor},
+			{what: "a frame with an outer tag", from: "192.0.2.2", inside: "10.5.2.7", tag: unix.ETH_P_8021AD, rule: impostor},
 			{what: "no IP", from: "192.0.2.2", inside: "10.5.3.7", etherType: unix.ETH_P_ARP},
 		}
 		for name, test := range map[string]struct {
@@ -119,7 +118,7 @@ func TestImpostor(t *testing.T) {
 			for _, s := range test.cases {
 				l.check(g, name+": ", test.c, s)
 			}
-			if err := g.Apply(t.Context(), driver.Options{}, nil, nil); err != nil {
+			if err := g.Apply(t.Context(), dataplane.Options{}, nil, nil); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -137,13 +136,13 @@ func TestOwnersFollowLeases(t *testing.T) {
 		by := func(from, inside, rule string) said { return said{what: "now", from: from, inside: inside, rule: rule} }
 		g := l.guard(former, path("10.5.3.0/24", "192.0.2.3"))
 		l.apply(g, c)
-		l.check(g, "at first: ", c, by("192.0.2.2", "10.5.2.7", ""), by("192.0.2.3", "10.5.2.7", Impostor))
-		g.Put(driver.Want, odd)
+		l.check(g, "at first: ", c, by("192.0.2.2", "10.5.2.7", ""), by("192.0.2.3", "10.5.2.7", impostor))
+		g.Put(dataplane.Want, odd)
 		l.apply(g, c)
-		l.check(g, "another length: ", c, by("192.0.2.5", "10.5.79.7", ""), by("192.0.2.5", "10.5.80.7", Impostor))
-		g.Put(driver.Drop, former)
-		g.Put(driver.Want, next)
-		g.Put(driver.Drop, odd)
+		l.check(g, "another length: ", c, by("192.0.2.5", "10.5.79.7", ""), by("192.0.2.5", "10.5.80.7", impostor))
+		g.Put(dataplane.Drop, former)
+		g.Put(dataplane.Want, next)
+		g.Put(dataplane.Drop, odd)
 		l.apply(g, c)
 		both := []said{by("192.0.2.2", "10.5.2.7", ""), by("192.0.2.3", "10.5.2.7", ""), by("192.0.2.5", "10.5.79.7", "")}
 		l.check(g, "it has moved: ", c, both...)
@@ -153,10 +152,10 @@ func TestOwnersFollowLeases(t *testing.T) {
 		g = l.guard(next, path("10.5.3.0/24", "192.0.2.3"))
 		l.apply(g, c)
 		l.check(g, "after a restart: ", c, both...)
-		if err := g.Prune(t.Context(), driver.Options{}); err != nil {
+		if err := g.Prune(t.Context(), dataplane.Options{}); err != nil {
 			t.Fatal(err)
 		}
-		l.check(g, "at last: ", c, by("192.0.2.2", "10.5.2.7", Outsider), by("192.0.2.3", "10.5.2.7", ""), by("192.0.2.5", "10.5.79.7", Outsider))
+		l.check(g, "at last: ", c, by("192.0.2.2", "10.5.2.7", outsider), by("192.0.2.3", "10.5.2.7", ""), by("192.0.2.5", "10.5.79.7", outsider))
 		// No path needs sets for the length of odd any more.
 		sets, err := g.conn.GetSets(g.table)
 		if err != nil {
@@ -169,7 +168,7 @@ func TestOwnersFollowLeases(t *testing.T) {
 		}
 		g.Relist()
 		l.apply(g, c)
-		if n := g.Tables()[0].TakeRepairs().Entries; n != 0 {
+		if n := g.tables()[0].TakeRepairs().Entries; n != 0 {
 			t.Errorf("%d entries differ from what the kernel has", n)
 		}
 	})

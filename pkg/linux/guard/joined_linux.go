@@ -110,7 +110,7 @@ func (g *Guard) moveJoined(senders map[string][]element, packets uint64) error {
 			return err
 		}
 	}
-	counter := g.counter(joinedBy(Outsider))
+	counter := g.counter(joinedBy(outsider))
 	g.conn.DeleteObject(counter) // the kernel cannot set it
 	counter.Packets = counted[counter.Name] + packets
 	g.conn.AddObj(counter)

@@ -9,7 +9,7 @@ import (
 	"flannel/internal/test/eventually"
 	"flannel/internal/test/logtest"
 	"flannel/internal/test/nstest"
-	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/dataplane"
 )
 
 // What a node has sent before its lease was read is told from what outsiders send, and
@@ -23,7 +23,7 @@ func TestNodeJoins(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, p := range paths {
-			g.Put(driver.Want, p)
+			g.Put(dataplane.Want, p)
 		}
 		c := Config{UDP: []Outer{{Port: 8472, VNI: 1}}}
 		l.apply(g, c)
@@ -36,18 +36,18 @@ func TestNodeJoins(t *testing.T) {
 			sent += uint64(n)
 			eventually.True(t, from+" is counted", func() bool {
 				counted, _ := g.Counts()
-				return counted[Outsider] == sent
+				return counted[outsider] == sent
 			})
 		}
 		joins := func(what string, want uint64, dst, via string, sources ...string) {
 			t.Helper()
-			g.Put(driver.Want, path(dst, via, sources...))
+			g.Put(dataplane.Want, path(dst, via, sources...))
 			l.apply(g, c)
-			if have := g.Joined()[Outsider]; have != want {
+			if have := g.Joined()[outsider]; have != want {
 				t.Errorf("%s: %d packets are of nodes that have joined, want %d", what, have, want)
 			}
-			if counted, _ := g.Counts(); counted[Outsider] != sent {
-				t.Errorf("%s: the rule counts %d packets, want %d", what, counted[Outsider], sent)
+			if counted, _ := g.Counts(); counted[outsider] != sent {
+				t.Errorf("%s: the rule counts %d packets, want %d", what, counted[outsider], sent)
 			}
 		}
 		send(3, "192.0.2.7", "10.5.7.0")
@@ -76,7 +76,7 @@ func TestNodeJoins(t *testing.T) {
 		l.apply(g, c)
 		send(1, "192.0.2.13", "10.5.13.0")
 		joins("packets were dropped", 10, "10.5.13.0/24", "192.0.2.13")
-		if g.Dropped()[Outsider] != 1 {
+		if g.Dropped()[outsider] != 1 {
 			t.Errorf("dropped: %v", g.Dropped())
 		}
 	})
@@ -96,14 +96,14 @@ func TestNodeJoinsDespiteFailedCalls(t *testing.T) {
 			l.send(c.outer(said{from: node.String(), inside: subnet.String()})[0])
 			eventually.True(t, node.String()+" is counted", func() bool {
 				counted, _ := g.Counts()
-				return counted[Outsider] == uint64(call)
+				return counted[outsider] == uint64(call)
 			})
-			g.Put(driver.Want, path(subnet.String()+"/24", node.String()))
+			g.Put(dataplane.Want, path(subnet.String()+"/24", node.String()))
 			faults.Fail(call, unix.ENOBUFS)
-			_ = g.Apply(t.Context(), driver.Options{}, g.config, func() ([]string, error) { return nil, nil })
+			_ = g.Apply(t.Context(), dataplane.Options{}, g.config, func() ([]string, error) { return nil, nil })
 			calls = faults.Fail(0, 0)
 			l.apply(g, c)
-			if have := g.Joined()[Outsider]; have != uint64(call) {
+			if have := g.Joined()[outsider]; have != uint64(call) {
 				t.Fatalf("call %d of %d failed: %d packets are of nodes that have joined, want %d", call, calls, have, call)
 			}
 		}

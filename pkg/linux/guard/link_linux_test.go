@@ -13,8 +13,6 @@ import (
 
 	"flannel/internal/test/eventually"
 	"flannel/pkg/dataplane"
-	"flannel/pkg/dataplane/driver"
-	"flannel/pkg/encap"
 )
 
 // The addresses of this node.
@@ -76,7 +74,7 @@ func (l *link) guard(paths ...*dataplane.Path) *Guard {
 		l.t.Fatal(err)
 	}
 	for _, p := range paths {
-		g.Put(driver.Want, p)
+		g.Put(dataplane.Want, p)
 	}
 	return g
 }
@@ -86,7 +84,7 @@ func (l *link) apply(g *Guard, c Config) {
 	l.t.Helper()
 	c.Networks, c.Subnets = prefixes("10.5.0.0/16", "2001:cafe:42::/48"), prefixes("10.5.1.0/24", "2001:cafe:42:1::/64")
 	c.Sources, c.Routed = prefixes("198.51.100.0/24"), true
-	if err := g.Apply(l.t.Context(), driver.Options{}, &c, func() ([]string, error) {
+	if err := g.Apply(l.t.Context(), dataplane.Options{}, &c, func() ([]string, error) {
 		if l.bridge == "" {
 			return nil, nil
 		}
@@ -106,14 +104,14 @@ func (l *link) check(g *Guard, when string, c Config, packets ...said) {
 			l.send(p)
 		}
 		want := maps.Clone(before)
-		want[Outsider]++
+		want[outsider]++
 		if s.rule != "" {
 			want[s.rule]++
 		}
 		var after map[string]uint64
 		eventually.True(l.t, when+s.String()+" is counted", func() bool {
 			after, _ = g.Counts()
-			return after[Outsider] >= want[Outsider]
+			return after[outsider] >= want[outsider]
 		})
 		if !maps.Equal(after, want) {
 			l.t.Fatalf("%s%s: counted %v, before %v; want rule %q", when, s, after, before, s.rule)
@@ -140,7 +138,7 @@ func ipPacket(from, to netip.Addr, protocol byte, payload []byte, fragment uint1
 	p := binary.BigEndian.AppendUint16([]byte{0x45, 0}, uint16(20+len(payload)))
 	p = binary.BigEndian.AppendUint16(append(p, 0, 7), fragment)
 	p = append(append(p, 64, protocol, 0, 0), append(from.AsSlice(), to.AsSlice()...)...)
-	binary.BigEndian.PutUint16(p[10:], encap.Checksum(p))
+	binary.BigEndian.PutUint16(p[10:], dataplane.Checksum(p))
 	return append(p, payload...)
 }
 

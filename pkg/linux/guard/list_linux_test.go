@@ -9,7 +9,7 @@ import (
 
 	"flannel/internal/test/nettest"
 	"flannel/internal/test/nstest"
-	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/dataplane"
 )
 
 // nft can show the table to administrators, other programs can parse what it prints, and
@@ -25,12 +25,12 @@ func TestTableCanBeListed(t *testing.T) {
 					l := newLink(t)
 					g := l.guard(paths...)
 					l.apply(g, c)
-					if err := g.Prune(t.Context(), driver.Options{}); err != nil {
+					if err := g.Prune(t.Context(), dataplane.Options{}); err != nil {
 						t.Fatal(err)
 					}
 					if _, outer := c.layout(); outer && !enforce { // with a sender that is recorded
 						for _, from := range []string{"192.0.2.99", "2001:db8::99"} {
-							l.check(g, "", c, said{from: from, inside: "10.5.2.7", rule: Outsider})
+							l.check(g, "", c, said{from: from, inside: "10.5.2.7", rule: outsider})
 						}
 					}
 					nstest.CheckSavedRules(t, nettest.Tool(t, "image/start"))
@@ -73,7 +73,7 @@ func TestRemoveAgain(t *testing.T) {
 		}
 		defer g.Close() //nolint:errcheck // not what is tested
 		apply := func(c *Config) error {
-			return g.Apply(t.Context(), driver.Options{}, c, func() ([]string, error) { return nil, nil })
+			return g.Apply(t.Context(), dataplane.Options{}, c, func() ([]string, error) { return nil, nil })
 		}
 		if err := apply(&Config{}); err != nil {
 			t.Fatal(err)
@@ -102,7 +102,7 @@ func TestUnneededSetsAfterError(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer g.Close() //nolint:errcheck // not what is tested
-		if err := g.Apply(t.Context(), driver.Options{}, &Config{}, func() ([]string, error) { return nil, nil }); err != nil {
+		if err := g.Apply(t.Context(), dataplane.Options{}, &Config{}, func() ([]string, error) { return nil, nil }); err != nil {
 			t.Fatal(err)
 		}
 		raw, err := g.conn.socket.SyscallConn()

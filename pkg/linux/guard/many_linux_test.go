@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"flannel/internal/test/nstest"
-	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/dataplane"
 )
 
 // The kernel answers each rule of a transaction. The guard reads all of these answers.
@@ -21,7 +21,7 @@ func TestManyRules(t *testing.T) {
 		for a := netip.MustParseAddr("198.51.100.0"); len(c.Sources) < 250; a = a.Next() {
 			c.Sources = append(c.Sources, netip.PrefixFrom(a, 32))
 			if n := len(c.Sources); n == 10 || n == 30 || n == 100 || n == 250 {
-				if err := g.Apply(t.Context(), driver.Options{}, &c, func() ([]string, error) { return nil, nil }); err != nil {
+				if err := g.Apply(t.Context(), dataplane.Options{}, &c, func() ([]string, error) { return nil, nil }); err != nil {
 					t.Fatalf("%d sources, with several rules for each: %v", n, err)
 				}
 			}

@@ -10,14 +10,14 @@ import (
 
 // The rules, which are also the names of their counters.
 const (
-	Outsider = "outsider"
+	outsider = "outsider"
 	Pod      = "pod"
-	Impostor = "impostor"
-	Inner    = "inner"
-	Spoofed  = "spoofed"
+	impostor = "impostor"
+	inner    = "inner"
+	spoofed  = "spoofed"
 )
 
-var ruleNames = []string{Outsider, Pod, Impostor, Inner, Spoofed}
+var ruleNames = []string{outsider, Pod, impostor, inner, spoofed}
 
 // claimed counts packets, of all rules, that claim to be from a pod of a peer.
 const claimed = "claimed"
@@ -114,7 +114,7 @@ func (c Config) sources() []chain {
 		tunnel.add("ICMP errors of the node itself", addr(source, netip.PrefixFrom(a, a.BitLen())), accept)
 	}
 	for _, s := range c.Subnets {
-		tunnel.add("a pod of this node sends through no tunnel", addr(source, s), found(Inner))
+		tunnel.add("a pod of this node sends through no tunnel", addr(source, s), found(inner))
 	}
 	for _, n := range c.Networks {
 		tunnel.add("from pods", addr(source, n), accept)
@@ -122,20 +122,20 @@ func (c Config) sources() []chain {
 	for _, known := range c.senders() {
 		tunnel.add("from a node", known, accept)
 	}
-	tunnel.add("from elsewhere", found(Inner))
+	tunnel.add("from elsewhere", found(inner))
 
 	plain := chain{name: direct}
 	plain.add("from a pod", lookup(iifname(), pods), goTo(fromPod))
 	if c.Routed {
 		for _, n := range c.Networks {
-			plain.add("between pods, on a wrong way", addr(source, n), addr(destination, n), unrouted(), found(Spoofed))
+			plain.add("between pods, on a wrong way", addr(source, n), addr(destination, n), unrouted(), found(spoofed))
 		}
 	}
 
 	pod := chain{name: fromPod}
 	pod.add("without an address yet", addr(source, netip.PrefixFrom(netip.IPv4Unspecified(), 32)), accept)
 	pod.add("without an address yet", addr(source, netip.PrefixFrom(netip.IPv6Unspecified(), 128)), accept)
-	pod.add("not its address", unrouted(), found(Spoofed))
+	pod.add("not its address", unrouted(), found(spoofed))
 	return []chain{first, tunnel, plain, pod}
 }
 
@@ -158,7 +158,7 @@ func (c Config) arriving() []chain {
 	for _, n := range c.Networks {
 		who.add("from a pod", addr(source, n), found(Pod))
 	}
-	who.add("from elsewhere", found(Outsider))
+	who.add("from elsewhere", found(outsider))
 	return []chain{here, content, who, c.speaker()}
 }
 
@@ -241,7 +241,7 @@ func (c Config) ends(rule string, group uint16) []chain {
 		decide = append(count(droppedBy(rule)), decide...)
 	}
 	var recorded [][]expr.Any
-	if rule == Outsider && !c.Enforce {
+	if rule == outsider && !c.Enforce {
 		recorded = record()
 	}
 	end := chain{name: foundBy(rule)}
@@ -253,7 +253,7 @@ func (c Config) ends(rule string, group uint16) []chain {
 		end.add("maybe of a node that joins", r)
 	}
 	end.add("all of them", count(rule), decide)
-	if rule == Pod || rule == Inner { // which have no claims
+	if rule == Pod || rule == inner { // which have no claims
 		return []chain{end}
 	}
 	peer := chain{name: claimedBy(rule)}
@@ -275,9 +275,9 @@ func (c Config) claims(rule string) (all [][]expr.Any) {
 	elsewhere := append(iifname(), &expr.Lookup{SourceRegister: 1, SetName: pods, Invert: true})
 	for _, m := range c.masks {
 		switch {
-		case (rule == Outsider || rule == Impostor) && exists && m.kind == inside:
+		case (rule == outsider || rule == impostor) && exists && m.kind == inside:
 			all = append(all, m.lookup(slices.Concat(l.ofFamily(m.v6), l.source(m.v6, 1)), 1))
-		case rule == Spoofed && m.kind == subnets:
+		case rule == spoofed && m.kind == subnets:
 			all = append(all, m.lookup(slices.Concat(elsewhere, load(source, m.v6)), 1))
 		}
 	}

@@ -221,7 +221,7 @@ const (
 // address of one, and inside of it an address of its subnet or its own.
 func (s *sampler) isDeparted(p sample) bool {
 	subnet, was := s.departed[p.from]
-	return was && p.rule == Outsider && (subnet.Contains(p.inner) || p.inner == p.from)
+	return was && p.rule == outsider && (subnet.Contains(p.inner) || p.inner == p.from)
 }
 
 // set makes the sampler understand the packets of a configuration.

@@ -10,7 +10,7 @@ import (
 	"flannel/internal/test/eventually"
 	"flannel/internal/test/logtest"
 	"flannel/internal/test/nstest"
-	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/dataplane"
 )
 
 // The log says what a packet is: of a node whose lease is gone and that still probes, or
@@ -25,9 +25,9 @@ func TestSampleIsDescribed(t *testing.T) {
 		l := newLink(t)
 		c := Config{UDP: []Outer{{Port: 8472, VNI: 1}}}
 		former := path("10.5.2.0/24", "192.0.2.2")
-		g.Put(driver.Want, former)
-		g.Put(driver.Want, path("10.5.3.0/24", "192.0.2.3"))
-		g.Put(driver.Drop, former)
+		g.Put(dataplane.Want, former)
+		g.Put(dataplane.Want, path("10.5.3.0/24", "192.0.2.3"))
+		g.Put(dataplane.Drop, former)
 		l.apply(g, c)
 		for cause, s := range map[string]said{
 			causeDeparted: {from: "192.0.2.2", inside: "10.5.2.0"}, causeForged: {from: "192.0.2.2", inside: "10.5.77.1"},
@@ -47,7 +47,7 @@ func TestSampleIsDescribed(t *testing.T) {
 func TestHeldPeerHasNotDeparted(t *testing.T) {
 	s := newSampler(slog.New(slog.DiscardHandler), func() {})
 	peer := path("10.5.2.0/24", "192.0.2.2")
-	p := sample{rule: Outsider, from: peer.Via, inner: peer.Dst.Addr().Next()}
+	p := sample{rule: outsider, from: peer.Via, inner: peer.Dst.Addr().Next()}
 	for i, present := range []bool{true, false, true, false} {
 		s.put(peer, present)
 		if s.isDeparted(p) == present {

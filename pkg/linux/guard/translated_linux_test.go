@@ -14,7 +14,7 @@ import (
 
 	"flannel/internal/test/eventually"
 	"flannel/internal/test/nstest"
-	"flannel/pkg/encap"
+	"flannel/pkg/dataplane"
 )
 
 // A Service may have endpoints that somebody wrote by hand: the port of the tunnel on a
@@ -72,11 +72,11 @@ var ways = []way{
 	{"an overlay of pods", true, "10.5.1.7", "10.5.2.7", 8472, 1, "172.16.0.1", ""},
 	{"an overlay with another VNI", true, "10.5.1.7", "192.0.2.2", 8472, 2, "172.16.0.1", ""},
 
-	{"a node's port that leads to a node, a pod of this one", false, "192.0.2.3", "192.0.2.1", 30001, 1, "10.5.1.8", Impostor},
-	{"a node's port that leads to a node, this one itself", false, "192.0.2.3", "192.0.2.1", 30001, 1, "192.0.2.1", Impostor},
+	{"a node's port that leads to a node, a pod of this one", false, "192.0.2.3", "192.0.2.1", 30001, 1, "10.5.1.8", impostor},
+	{"a node's port that leads to a node, this one itself", false, "192.0.2.3", "192.0.2.1", 30001, 1, "192.0.2.1", impostor},
 	{"a node's port that leads to a node, a pod of its own", false, "192.0.2.3", "192.0.2.1", 30001, 1, "10.5.3.8", ""},
-	{"a node's port that leads to this one, from an outsider", false, "192.0.2.9", "192.0.2.1", 30002, 1, "10.5.2.8", Outsider},
-	{"a node's port that leads to this one, another's pod", false, "192.0.2.3", "192.0.2.1", 30002, 1, "10.5.2.8", Impostor},
+	{"a node's port that leads to this one, from an outsider", false, "192.0.2.9", "192.0.2.1", 30002, 1, "10.5.2.8", outsider},
+	{"a node's port that leads to this one, another's pod", false, "192.0.2.3", "192.0.2.1", 30002, 1, "10.5.2.8", impostor},
 	{"from a peer", false, "192.0.2.3", "192.0.2.1", 8472, 1, "10.5.3.8", ""},
 	{"a router of two nodes", false, "192.0.2.3", "192.0.2.2", 8472, 1, "10.5.3.8", ""},
 }
@@ -165,5 +165,5 @@ func index(t *testing.T, name string) *net.Interface {
 // checksum6 completes a datagram of IPv6.
 func checksum6(from, to netip.Addr, datagram []byte) {
 	pseudo := append(append(from.AsSlice(), to.AsSlice()...), 0, 0, byte(len(datagram)>>8), byte(len(datagram)), 0, 0, 0, unix.IPPROTO_UDP)
-	binary.BigEndian.PutUint16(datagram[6:], encap.Checksum(append(pseudo, datagram...)))
+	binary.BigEndian.PutUint16(datagram[6:], dataplane.Checksum(append(pseudo, datagram...)))
 }

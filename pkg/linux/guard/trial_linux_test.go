@@ -10,7 +10,7 @@ import (
 
 	"flannel/internal/test/eventually"
 	"flannel/internal/test/nstest"
-	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/dataplane"
 )
 
 // A flood of others neither hides a packet of a peer, which the rules would drop, nor
@@ -34,8 +34,8 @@ func TestTrialBesideFlood(t *testing.T) {
 				want++
 			}
 			eventually.Nil(t, "all packets are counted", func() error {
-				if counted, _ := g.Counts(); counted[Outsider] < want {
-					return fmt.Errorf("%d of %d packets are counted", counted[Outsider], want)
+				if counted, _ := g.Counts(); counted[outsider] < want {
+					return fmt.Errorf("%d of %d packets are counted", counted[outsider], want)
 				}
 				return nil
 			})
@@ -48,7 +48,7 @@ func TestTrialBesideFlood(t *testing.T) {
 			if hidden && (g.mayEnforce(c, began.Add(2*time.Hour+59*time.Minute)) || !g.mayEnforce(c, began.Add(4*time.Hour))) {
 				t.Error("it does not enforce an hour after that packet was noticed")
 			}
-			if err := g.Apply(t.Context(), driver.Options{}, nil, nil); err != nil {
+			if err := g.Apply(t.Context(), dataplane.Options{}, nil, nil); err != nil {
 				t.Fatal(err)
 			}
 			if err := g.Close(); err != nil {

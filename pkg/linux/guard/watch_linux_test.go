@@ -15,9 +15,8 @@ import (
 	"flannel/internal/test/eventually"
 	"flannel/internal/test/nstest"
 	"flannel/pkg/dataplane"
-	"flannel/pkg/dataplane/driver"
 	"flannel/pkg/linux/rtnetlink"
-	"flannel/pkg/reconcile/runner"
+	"flannel/pkg/reconcile"
 )
 
 // The guard hears of what others change in its table, and not of its own changes, which
@@ -44,7 +43,7 @@ func TestOnlyOthersNotify(t *testing.T) {
 		}
 		via, dst := netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("10.5.2.0")
 		for range 3 * atOnce {
-			g.Put(driver.Want, &dataplane.Path{Dst: netip.PrefixFrom(dst, 32), Via: via, Encap: dataplane.VTEP{}})
+			g.Put(dataplane.Want, &dataplane.Path{Dst: netip.PrefixFrom(dst, 32), Via: via, Encap: dataplane.VTEP{}})
 			via, dst = via.Next(), dst.Next()
 		}
 		l := &link{t: t}
@@ -90,7 +89,7 @@ func TestChangedAtOnce(t *testing.T) {
 		for round := range 50 {
 			heard := make(chan struct{}, 1)
 			n := changesOfOthers(other.socket.PID())
-			n.Each = func(rtnetlink.Header, []byte) error { runner.Notify(heard); return nil }
+			n.Each = func(rtnetlink.Header, []byte) error { reconcile.Notify(heard); return nil }
 			n.Lost = func(err error) { t.Error(err) }
 			writes, err := rtnetlink.Listen(n)
 			if err != nil {

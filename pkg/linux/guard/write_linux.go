@@ -13,7 +13,7 @@ import (
 	"github.com/google/nftables/userdata"
 	"golang.org/x/sys/unix"
 
-	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/dataplane"
 )
 
 // This file writes the guard's table (guard_linux.go says what it drops) and compares it
@@ -41,7 +41,7 @@ func (g *Guard) exists() (bool, error) {
 // differs, or after a start, config is nil afterwards, so that fill writes all rules.
 // Apply calls check if the guard is stale: after a start, and when the watcher has seen
 // that somebody else has changed the table.
-func (g *Guard) check(o driver.Options) error {
+func (g *Guard) check(o dataplane.Options) error {
 	g.peers.Relist()
 	g.pods.Relist()
 	clear(g.made) // makeDescribedSets makes all of them that the kernel lacks
@@ -92,7 +92,7 @@ func handlesOf(rules []*nftables.Rule) (handles []uint64) {
 
 // fill makes the table have the sets with their elements, and the rules of c. Its sets
 // keep their content if they exist.
-func (g *Guard) fill(ctx context.Context, o driver.Options, c Config) error {
+func (g *Guard) fill(ctx context.Context, o dataplane.Options, c Config) error {
 	if g.config == nil {
 		if err := g.prepare(); err != nil {
 			return err
@@ -101,7 +101,7 @@ func (g *Guard) fill(ctx context.Context, o driver.Options, c Config) error {
 	if err := g.makeDescribedSets(); err != nil {
 		return err
 	}
-	if err := g.Tables().Add(ctx, o); err != nil {
+	if err := g.tables().Add(ctx, o); err != nil {
 		return err
 	}
 	// A mask that no path needs any more stays until Prune has deleted the elements of
@@ -123,7 +123,7 @@ func isForeign(err error) bool {
 
 // counterNames are those of the counters.
 func counterNames() []string {
-	names := []string{claimed, joinedBy(Outsider)}
+	names := []string{claimed, joinedBy(outsider)}
 	for _, rule := range ruleNames {
 		names = append(names, rule, droppedBy(rule))
 	}

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"flannel/pkg/reconcile/runner"
+	"flannel/pkg/reconcile"
 )
 
 // Notifications says what a Listener receives, and what is to be done about it. Its
@@ -140,7 +140,7 @@ func (l *Listener) Close() error {
 
 func (l *Listener) receive(n Notifications) {
 	buf := make([]byte, notificationBytes)
-	problem := runner.Once{Repeat: repeatLog} // without the successes in between: these may be many
+	problem := reconcile.Once{Repeat: repeatLog} // without the successes in between: these may be many
 	for {
 		size, err := l.read(buf)
 		select {
@@ -160,7 +160,7 @@ func (l *Listener) receive(n Notifications) {
 			n.Log.Warn("lost notifications of netlink, reading again what they are about", "protocol", n.Protocol, "error", err)
 		}
 		n.Lost(err)
-		runner.Wait(context.Background(), time.Now().Add(lossPause), l.closing)
+		reconcile.Wait(context.Background(), time.Now().Add(lossPause), l.closing)
 	}
 }
 

@@ -3,7 +3,7 @@ package udptunnel
 import (
 	"sync/atomic"
 
-	"flannel/pkg/status/report"
+	"flannel/pkg/dataplane"
 )
 
 // Drop is why a packet or datagram was dropped.
@@ -32,13 +32,13 @@ type Counters struct {
 // traffic counts packets of pods and their bytes, without the outer headers.
 type traffic struct{ packets, bytes atomic.Uint64 }
 
-func (t *traffic) get() report.Flow {
-	return report.Flow{Packets: t.packets.Load(), Bytes: t.bytes.Load()}
+func (t *traffic) get() dataplane.Flow {
+	return dataplane.Flow{Packets: t.packets.Load(), Bytes: t.bytes.Load()}
 }
 
 // Get returns the values, with all reasons.
-func (c *Counters) Get() report.Forwarded {
-	counts := report.Forwarded{Sent: c.sent.get(), Received: c.received.get(), Dropped: map[string]uint64{}}
+func (c *Counters) Get() dataplane.Forwarded {
+	counts := dataplane.Forwarded{Sent: c.sent.get(), Received: c.received.get(), Dropped: map[string]uint64{}}
 	for d := range drops {
 		counts.Dropped[d.String()] = c.dropped[d].Load()
 	}

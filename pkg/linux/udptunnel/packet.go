@@ -3,7 +3,7 @@ package udptunnel
 import (
 	"encoding/binary"
 
-	"flannel/pkg/encap"
+	"flannel/pkg/dataplane"
 )
 
 // Lengths and offsets in bytes, and values, of IPv4 (RFC 791) and ICMP (RFC 792).
@@ -35,7 +35,7 @@ func parse(b []byte) packet {
 		return nil
 	}
 	header := int(b[0]&0xf) * 4
-	if header < ipHeader || header > len(b) || int(binary.BigEndian.Uint16(b[lengthAt:])) != len(b) || encap.Checksum(b[:header]) != 0 {
+	if header < ipHeader || header > len(b) || int(binary.BigEndian.Uint16(b[lengthAt:])) != len(b) || dataplane.Checksum(b[:header]) != 0 {
 		return nil
 	}
 	return b
@@ -87,13 +87,13 @@ func answerTo(b []byte, p packet, a answer, from uint32) []byte {
 	b = append(b, quote...)
 	ip, icmp := b[start:start+ipHeader], b[start+ipHeader:]
 	icmp[0], icmp[1] = a.kind, a.code
-	binary.BigEndian.PutUint16(icmp[2:], encap.Checksum(icmp))
+	binary.BigEndian.PutUint16(icmp[2:], dataplane.Checksum(icmp))
 	ip[0], ip[1] = 0x45, 0xc0 // precedence: internetwork control (RFC 1812, 4.3.2.5)
 	binary.BigEndian.PutUint16(ip[lengthAt:], uint16(len(b)-start))
 	ip[ttlAt], ip[protocolAt] = defaultTTL, protocolICMP
 	binary.BigEndian.PutUint32(ip[sourceAt:], from)
 	binary.BigEndian.PutUint32(ip[destAt:], p.source())
-	binary.BigEndian.PutUint16(ip[checksumAt:], encap.Checksum(ip))
+	binary.BigEndian.PutUint16(ip[checksumAt:], dataplane.Checksum(ip))
 	return b
 }
 

@@ -5,7 +5,7 @@ import (
 	"encoding/binary"
 	"testing"
 
-	"flannel/pkg/encap"
+	"flannel/pkg/dataplane"
 )
 
 // ipPacket makes an IPv4 packet from 10.5.1.2 to 10.5.2.2.
@@ -26,7 +26,7 @@ func ipPacket(protocol, ttl byte, options int, payload ...byte) packet {
 // sealed sets the checksum of the header.
 func (p packet) sealed() packet {
 	binary.BigEndian.PutUint16(p[checksumAt:], 0)
-	binary.BigEndian.PutUint16(p[checksumAt:], encap.Checksum(p[:p.header()]))
+	binary.BigEndian.PutUint16(p[checksumAt:], dataplane.Checksum(p[:p.header()]))
 	return p
 }
 
@@ -101,7 +101,7 @@ func TestAnswers(t *testing.T) {
 			t.Fatalf("%s: the answer %x", name, got)
 		}
 		icmp := p[p.header():]
-		if icmp[0] != 11 || icmp[1] != 0 || encap.Checksum(icmp) != 0 || !bytes.HasPrefix(c.to, icmp[icmpHeader:]) || len(icmp[icmpHeader:]) < min(len(c.to), c.to.header()+8) {
+		if icmp[0] != 11 || icmp[1] != 0 || dataplane.Checksum(icmp) != 0 || !bytes.HasPrefix(c.to, icmp[icmpHeader:]) || len(icmp[icmpHeader:]) < min(len(c.to), c.to.header()+8) {
 			t.Errorf("%s: the ICMP message %x", name, []byte(icmp))
 		}
 	}

@@ -15,7 +15,7 @@ import (
 
 	"flannel/internal/test/eventually"
 	"flannel/internal/test/nstest"
-	"flannel/pkg/encap"
+	"flannel/pkg/dataplane"
 )
 
 func TestForwards(t *testing.T) {
@@ -72,7 +72,7 @@ func TestWireFormatAndSourceCheck(t *testing.T) {
 		to := net.UDPAddrFromAddrPort(a.local())
 		echo := func(source [4]byte) packet {
 			icmp := []byte{8, 0, 0, 0, 0x12, 0x34, 0, 1, 'p', 'i', 'n', 'g'}
-			sum := encap.Checksum(icmp)
+			sum := dataplane.Checksum(icmp)
 			icmp[2], icmp[3] = byte(sum>>8), byte(sum)
 			return with(with(ipPacket(1, 64, 0, icmp...), sourceAt, source[:]...), destAt, 10, 5, 1, 0)
 		}

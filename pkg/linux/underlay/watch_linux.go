@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"flannel/pkg/linux/rtnetlink"
-	"flannel/pkg/reconcile/runner"
+	"flannel/pkg/reconcile"
 	"flannel/pkg/underlay"
 )
 
@@ -27,13 +27,13 @@ func Watch(ctx context.Context) (<-chan struct{}, error) {
 		Filter:   fewRoutes(),
 		Each: func(h rtnetlink.Header, body []byte) error {
 			if ignored.concerns(h.Kind, body) {
-				runner.Notify(events)
+				reconcile.Notify(events)
 			}
 			return nil
 		},
 		Lost: func(error) {
 			clear(ignored) // an index may be that of another interface by now
-			runner.Notify(events)
+			reconcile.Notify(events)
 		},
 	})
 	if err != nil {

@@ -14,10 +14,9 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"flannel/pkg/dataplane"
 	"flannel/pkg/doctor"
-	"flannel/pkg/encap"
 	"flannel/pkg/linux/rtnetlink"
-	"flannel/pkg/mac"
 )
 
 // route is the kernel's route to an address.
@@ -66,14 +65,14 @@ func describe(p *doctor.Path, t Target, r route) {
 	switch kind := r.link.Type(); {
 	case kind == "vxlan":
 		v, _ := r.link.(*netlink.Vxlan)
-		p.Kind, p.Port, p.Overhead = doctor.PathVXLAN, v.Port, encap.VXLAN(p.PublicIP.Is6())
+		p.Kind, p.Port, p.Overhead = doctor.PathVXLAN, v.Port, dataplane.VXLANOverhead(p.PublicIP.Is6())
 	case kind == "wireguard", strings.HasPrefix(name, "flannel-wg"): // the latter of wireguard-go
-		p.Kind, p.Port, p.Overhead = doctor.PathWireGuard, int(t.Port), encap.WireGuard()
+		p.Kind, p.Port, p.Overhead = doctor.PathWireGuard, int(t.Port), dataplane.WireGuardOverhead()
 	case kind == "ipip":
-		p.Kind, p.Overhead = doctor.PathIPIP, encap.IPIP()
+		p.Kind, p.Overhead = doctor.PathIPIP, dataplane.IPIPOverhead()
 	case kind == "tuntap":
 		port, _ := strconv.ParseUint(strings.TrimPrefix(name, "flannel"), 10, 16)
-		p.Kind, p.Port, p.Overhead = doctor.PathUDP, int(cmp.Or(port, 8285)), encap.UDP
+		p.Kind, p.Port, p.Overhead = doctor.PathUDP, int(cmp.Or(port, 8285)), dataplane.UDPOverhead
 	case r.via == p.PublicIP:
 		p.Kind = doctor.PathDirect
 	}
@@ -88,13 +87,13 @@ func protocol(kind string) byte {
 }
 
 // neighbourMAC returns the MAC address to which packets for a next hop are sent.
-func neighbourMAC(r route) (mac.Addr, bool) {
+func neighbourMAC(r route) (dataplane.MAC, bool) {
 	for _, n := range neighbours(r) {
-		if len(n.HardwareAddr) == len(mac.Addr{}) {
-			return mac.Addr(n.HardwareAddr), true
+		if len(n.HardwareAddr) == len(dataplane.MAC{}) {
+			return dataplane.MAC(n.HardwareAddr), true
 		}
 	}
-	return mac.Addr{}, false
+	return dataplane.MAC{}, false
 }
 
 // neighbourState returns what the kernel knows of a next hop.

@@ -8,8 +8,7 @@ import (
 	"golang.org/x/net/ipv4"
 	"golang.org/x/net/ipv6"
 
-	"flannel/pkg/encap"
-	"flannel/pkg/mac"
+	"flannel/pkg/dataplane"
 )
 
 // IP protocol numbers.
@@ -90,7 +89,7 @@ func syn(src, dst netip.AddrPort, sequence uint32) []byte {
 	b = binary.BigEndian.AppendUint16(b, dst.Port())
 	b = binary.BigEndian.AppendUint32(b, sequence)
 	b = append(b, 0, 0, 0, 0, 5<<4, 2, 0xff, 0xff, 0, 0, 0, 0) // acknowledgement, 5 words, SYN, window, checksum, urgent
-	binary.BigEndian.PutUint16(b[16:], encap.Checksum(append(pseudo(src.Addr(), dst.Addr(), len(b)), b...)))
+	binary.BigEndian.PutUint16(b[16:], dataplane.Checksum(append(pseudo(src.Addr(), dst.Addr(), len(b)), b...)))
 	return b
 }
 
@@ -115,14 +114,14 @@ func ipPacket(src, dst netip.Addr, protocol, hopLimit byte, payload []byte) []by
 		b = binary.BigEndian.AppendUint16(b, uint16(20+len(payload)))
 		b = append(b, 0, 0, 0x40, 0, hopLimit, protocol, 0, 0) // do not fragment
 		b = append(append(b, src.AsSlice()...), dst.AsSlice()...)
-		binary.BigEndian.PutUint16(b[10:], encap.Checksum(b))
+		binary.BigEndian.PutUint16(b[10:], dataplane.Checksum(b))
 	}
 	return append(b, payload...)
 }
 
 // arpRequest returns an ARP request without a sender's address (RFC 5227), which hosts
 // answer without looking at their routes.
-func arpRequest(from mac.Addr, target netip.Addr) []byte {
+func arpRequest(from dataplane.MAC, target netip.Addr) []byte {
 	b := []byte{0, 1, 8, 0, 6, 4, 0, 1}
 	b = append(append(b, from[:]...), 0, 0, 0, 0)
 	b = append(b, 0, 0, 0, 0, 0, 0)
@@ -130,12 +129,12 @@ func arpRequest(from mac.Addr, target netip.Addr) []byte {
 }
 
 // arpReplyPattern returns the end of the answer: the sender's address, and who asked.
-func arpReplyPattern(from mac.Addr, target netip.Addr) []byte {
+func arpReplyPattern(from dataplane.MAC, target netip.Addr) []byte {
 	return append(append(target.AsSlice(), from[:]...), 0, 0, 0, 0)
 }
 
 // vxlanFrame returns the payload of a datagram with a frame (RFC 7348).
-func vxlanFrame(vni uint32, dst, src mac.Addr, etherType uint16, payload []byte) []byte {
+func vxlanFrame(vni uint32, dst, src dataplane.MAC, etherType uint16, payload []byte) []byte {
 	b := []byte{8, 0, 0, 0}
 	b = binary.BigEndian.AppendUint32(b, vni<<8)
 	b = append(append(b, dst[:]...), src[:]...)

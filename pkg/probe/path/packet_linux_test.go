@@ -5,7 +5,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"flannel/pkg/encap"
+	"flannel/pkg/dataplane"
 )
 
 // What no kernel completes has the right length and checksum, also if its size is odd.
@@ -21,16 +21,16 @@ func TestPacketsByHand(t *testing.T) {
 			covered := m
 			if dst.Is6() {
 				covered = withAddresses(p, protoICMPv6, m)
-			} else if sum := encap.Checksum(p[:headerLength(dst)]); sum != 0 {
+			} else if sum := dataplane.Checksum(p[:headerLength(dst)]); sum != 0 {
 				t.Errorf("%s: the header has a wrong checksum, by %#x: %x", dst, sum, p)
 			}
-			if sum := encap.Checksum(covered); sum != 0 {
+			if sum := dataplane.Checksum(covered); sum != 0 {
 				t.Errorf("%s: the request has a wrong checksum, by %#x: %x", dst, sum, m)
 			}
 		}
 		segment := syn(netip.AddrPortFrom(src, 1), netip.AddrPortFrom(dst, 2), 3)
 		p := ipPacket(src, dst, protoTCP, 64, segment)
-		if sum := encap.Checksum(withAddresses(p, protoTCP, segment)); sum != 0 {
+		if sum := dataplane.Checksum(withAddresses(p, protoTCP, segment)); sum != 0 {
 			t.Errorf("%s: the segment has a wrong checksum, by %#x: %x", dst, sum, segment)
 		}
 	}

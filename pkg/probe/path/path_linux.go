@@ -10,8 +10,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"flannel/pkg/dataplane"
 	"flannel/pkg/doctor"
-	"flannel/pkg/mac"
 )
 
 // smallPacket is the size of small echo requests, in bytes.
@@ -211,9 +211,9 @@ func (r *run) planFrames() {
 		return
 	}
 	r.closers = append(r.closers, func() { _ = conn.Close() })
-	own := mac.Addr(link.Attrs().HardwareAddr)
+	own := dataplane.MAC(link.Attrs().HardwareAddr)
 	s := frameSender{conn: conn, vni: uint32(link.VxlanId), own: own, ownAddr: r.inner.src, peerAddr: r.addr}
-	all := mac.Addr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
+	all := dataplane.MAC{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 	r.PublishedMAC = published.String()
 
 	echo, broadcast := newToken(), newToken()
@@ -228,7 +228,7 @@ func (r *run) planFrames() {
 }
 
 // planTCP adds TCP connections, one of the kernel and one made by hand.
-func (r *run) planTCP(s frameSender, published mac.Addr) {
+func (r *run) planTCP(s frameSender, published dataplane.MAC) {
 	to := netip.AddrPortFrom(r.addr, kubeletPort)
 	var connections []connection
 	for range attempts + 1 {
@@ -269,7 +269,7 @@ func errorText(err error) string {
 }
 
 // noteSender makes a watch set AnswerMAC. sender finds it in the data before the pattern.
-func (r *run) noteSender(w *watch, pattern []byte, sender func(before []byte) (mac.Addr, bool)) *watch {
+func (r *run) noteSender(w *watch, pattern []byte, sender func(before []byte) (dataplane.MAC, bool)) *watch {
 	match := w.match
 	w.match = func(p packet) (bool, bool) {
 		request, answer := match(p)
@@ -285,19 +285,19 @@ func (r *run) noteSender(w *watch, pattern []byte, sender func(before []byte) (m
 
 // senderOfARP returns the hardware address of the sender in an ARP message up to its
 // protocol address.
-func senderOfARP(before []byte) (a mac.Addr, ok bool) {
+func senderOfARP(before []byte) (a dataplane.MAC, ok bool) {
 	if len(before) < len(a) {
 		return a, false
 	}
-	return mac.Addr(before[len(before)-len(a):]), true
+	return dataplane.MAC(before[len(before)-len(a):]), true
 }
 
 // senderOfFrame returns the source of a frame in VXLAN, in a packet up to the body of
 // the echo; false if the packet is not in a tunnel.
-func (r *run) senderOfFrame(before []byte) (a mac.Addr, ok bool) {
+func (r *run) senderOfFrame(before []byte) (a dataplane.MAC, ok bool) {
 	at := len(before) - icmpHeader - headerLength(r.addr) - ethernetHeader + len(a)
 	if at < headerLength(r.PublicIP)+udpHeader+vxlanHeader {
 		return a, false
 	}
-	return mac.Addr(before[at : at+len(a)]), true
+	return dataplane.MAC(before[at : at+len(a)]), true
 }

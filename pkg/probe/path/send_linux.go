@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"flannel/pkg/mac"
+	"flannel/pkg/dataplane"
 )
 
 // kubeletPort is a TCP port that the firewalls of nodes usually accept. If nothing
@@ -44,12 +44,12 @@ func repeat(within time.Duration, answered <-chan struct{}, send func() error) (
 type frameSender struct {
 	conn     *net.UDPConn
 	vni      uint32
-	own      mac.Addr // of our VTEP
+	own      dataplane.MAC // of our VTEP
 	ownAddr  netip.Addr
 	peerAddr netip.Addr // of the peer's VTEP
 }
 
-func (s frameSender) send(dst mac.Addr, etherType uint16, payload []byte) error {
+func (s frameSender) send(dst dataplane.MAC, etherType uint16, payload []byte) error {
 	_, err := s.conn.Write(vxlanFrame(s.vni, dst, s.own, etherType, payload))
 	if errors.Is(err, unix.ECONNREFUSED) { // the answer to the one before, which the sniffer has seen
 		_, err = s.conn.Write(vxlanFrame(s.vni, dst, s.own, etherType, payload))
@@ -58,13 +58,13 @@ func (s frameSender) send(dst mac.Addr, etherType uint16, payload []byte) error 
 }
 
 // echo sends an echo request.
-func (s frameSender) echo(dst mac.Addr, t token) error {
+func (s frameSender) echo(dst dataplane.MAC, t token) error {
 	m := echoRequest(s.ownAddr, s.peerAddr, 0, t, 84)
 	return s.send(dst, s.etherType(), ipPacket(s.ownAddr, s.peerAddr, icmpOf(s.peerAddr), 64, m))
 }
 
 // syn sends the first packet of a TCP connection.
-func (s frameSender) syn(dst mac.Addr, from uint16) error {
+func (s frameSender) syn(dst dataplane.MAC, from uint16) error {
 	m := syn(netip.AddrPortFrom(s.ownAddr, from), netip.AddrPortFrom(s.peerAddr, kubeletPort), mathrand.Uint32())
 	return s.send(dst, s.etherType(), ipPacket(s.ownAddr, s.peerAddr, protoTCP, 64, m))
 }

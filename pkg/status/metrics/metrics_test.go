@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"flannel/pkg/dataplane"
 	"flannel/pkg/reconcile"
 	"flannel/pkg/status"
-	"flannel/pkg/status/report"
 )
 
 func TestMetrics(t *testing.T) {
@@ -47,8 +47,8 @@ func TestMetrics(t *testing.T) {
 	if text := scrape(); strings.Contains(text, "flanneld_udp") || strings.Contains(text, "flanneld_guard") || strings.Contains(text, "flanneld_probes_total") {
 		t.Error("there are metrics of a forwarder, a guard or probes without one")
 	}
-	said.Guard = &report.Guard{Enforce: true, Problem: "no nf_tables", Packets: map[string]uint64{"outsider": 9}, Dropped: map[string]uint64{"outsider": 7}}
-	said.Forwarded = &report.Forwarded{Sent: report.Flow{Packets: 2, Bytes: 300}, Received: report.Flow{Packets: 4, Bytes: 500}, Dropped: map[string]uint64{"foreign": 6}}
+	said.Guard = &dataplane.GuardReport{Enforce: true, Problem: "no nf_tables", Packets: map[string]uint64{"outsider": 9}, Dropped: map[string]uint64{"outsider": 7}}
+	said.Forwarded = &dataplane.Forwarded{Sent: dataplane.Flow{Packets: 2, Bytes: 300}, Received: dataplane.Flow{Packets: 4, Bytes: 500}, Dropped: map[string]uint64{"foreign": 6}}
 	said.Pending = "on trial"
 	said.Probes = &status.Probes{Peers: map[status.ReachState]int{status.OneWay: 3}, Sent: 9, Answered: 6, Failed: 1}
 	text := scrape()

@@ -5,8 +5,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"flannel/pkg/dataplane"
 	"flannel/pkg/status"
-	"flannel/pkg/status/report"
 )
 
 // reported renders what a board reports as metrics, at each scrape anew. What the report
@@ -108,11 +108,11 @@ func (s scrape) count(name string, n uint64, labels ...string) {
 }
 
 // forwarded sends the metrics of the udp backend; nil: the node has another backend.
-func (s scrape) forwarded(f *report.Forwarded) {
+func (s scrape) forwarded(f *dataplane.Forwarded) {
 	if f == nil {
 		return
 	}
-	for direction, flow := range map[string]report.Flow{"sent": f.Sent, "received": f.Received} {
+	for direction, flow := range map[string]dataplane.Flow{"sent": f.Sent, "received": f.Received} {
 		s.count("flanneld_udp_packets_total", flow.Packets, direction)
 		s.count("flanneld_udp_bytes_total", flow.Bytes, direction)
 	}
@@ -122,7 +122,7 @@ func (s scrape) forwarded(f *report.Forwarded) {
 }
 
 // guard sends the metrics of the guard; nil: there is none.
-func (s scrape) guard(g *report.Guard) {
+func (s scrape) guard(g *dataplane.GuardReport) {
 	if g == nil {
 		return
 	}

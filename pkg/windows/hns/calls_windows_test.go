@@ -15,7 +15,7 @@ import (
 	"flannel/internal/test/eventually"
 	"flannel/internal/test/hnstest"
 	"flannel/internal/test/hnstest/wine"
-	"flannel/pkg/mac"
+	"flannel/pkg/dataplane"
 	"flannel/pkg/windows/hns"
 )
 
@@ -69,7 +69,7 @@ func overlay(name string) hns.Network {
 func subnets(n int) (all []hns.Policy) {
 	for i := range n {
 		all = append(all, hns.RemoteSubnet{Prefix: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(100 + i/256), byte(i), 0}), 24), VSID: 70000,
-			Provider: ip("10.99.0.3"), MAC: mac.Addr{2, 3, 4, 5, 6, 7}}.Policy())
+			Provider: ip("10.99.0.3"), MAC: dataplane.MAC{2, 3, 4, 5, 6, 7}}.Policy())
 	}
 	return all
 }
@@ -136,7 +136,7 @@ func TestOverlay(t *testing.T) {
 func TestNameInUTF16(t *testing.T) {
 	m, c := open(t)
 	const name = "Büro – 网 𝄞"
-	m.Plug(hns.Adapter{Name: name, Up: true, MTU: 1500, MAC: mac.Addr{2, 0, 0, 0, 0, 9}, Addrs: []hns.Address{{Prefix: pfx("10.98.0.2/24"), Preferred: true}}})
+	m.Plug(hns.Adapter{Name: name, Up: true, MTU: 1500, MAC: dataplane.MAC{2, 0, 0, 0, 0, 9}, Addrs: []hns.Address{{Prefix: pfx("10.98.0.2/24"), Preferred: true}}})
 	n := overlay(name + " <&>")
 	n.Adapter = name
 	if _, err := c.CreateNetwork(t.Context(), n); err != nil {
@@ -299,7 +299,7 @@ func TestHcsshim(t *testing.T) {
 	_, c := open(t)
 	ctx := t.Context()
 	n := overlay("flannel.4096")
-	n.Subnets[0].VSID, n.MACs = 4096, [2]mac.Addr{{14, 42}, {14, 42, 255, 255, 255, 255}}
+	n.Subnets[0].VSID, n.MACs = 4096, [2]dataplane.MAC{{14, 42}, {14, 42, 255, 255, 255, 255}}
 	made, err := c.CreateNetwork(ctx, n)
 	if err != nil {
 		t.Fatal(err)

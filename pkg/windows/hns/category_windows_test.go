@@ -6,7 +6,7 @@ import (
 
 	"flannel/internal/test/hnstest"
 	"flannel/internal/test/hnstest/wine"
-	"flannel/pkg/mac"
+	"flannel/pkg/dataplane"
 	"flannel/pkg/windows/hns"
 )
 
@@ -14,7 +14,7 @@ import (
 // which the DLL was compiled.
 func TestCategory(t *testing.T) {
 	m := hnstest.NewFor(t)
-	m.Plug(hns.Adapter{Name: "Ethernet 2", MTU: 1500, MAC: mac.Addr{0, 0x15, 0x5d, 1, 2, 4}, Up: true})
+	m.Plug(hns.Adapter{Name: "Ethernet 2", MTU: 1500, MAC: dataplane.MAC{0, 0x15, 0x5d, 1, 2, 4}, Up: true})
 	wine.Play(t, m)
 	stack, err := hns.OpenStack()
 	if err != nil {

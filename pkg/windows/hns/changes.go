@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 
-	"flannel/pkg/reconcile/runner"
+	"flannel/pkg/reconcile"
 )
 
 // Changes returns a channel that receives a value after networks were created or deleted, or after the service stopped
@@ -12,7 +12,7 @@ import (
 // The channel is never closed.
 func (c *Client) Changes(ctx context.Context) <-chan struct{} {
 	changes := make(chan struct{}, 1)
-	go c.listen(ctx, func() { runner.Notify(changes) })
+	go c.listen(ctx, func() { reconcile.Notify(changes) })
 	return changes
 }
 
@@ -30,7 +30,7 @@ func (c *Client) listen(ctx context.Context, changed func()) {
 			}
 			supported = !errors.Is(err, ErrUnsupported)
 		}
-		if runner.Pause(ctx, c.timing.Poll); ctx.Err() != nil {
+		if reconcile.Pause(ctx, c.timing.Poll); ctx.Err() != nil {
 			return
 		}
 		changed()

@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"flannel/pkg/mac"
+	"flannel/pkg/dataplane"
 )
 
 var (
@@ -19,8 +19,8 @@ var (
 	same = []cmp.Option{cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}), cmpopts.EquateEmpty()}
 )
 
-func hw(s string) mac.Addr {
-	m, err := mac.Parse(s)
+func hw(s string) dataplane.MAC {
+	m, err := dataplane.ParseMAC(s)
 	if err != nil {
 		panic(err)
 	}
@@ -37,7 +37,7 @@ func TestEncodeNetwork(t *testing.T) {
 		Subnets: []Subnet{{Prefix: pfx("10.244.52.0/24"), Gateway: ip("10.244.52.1"), VSID: 4096}}}
 	all := overlay
 	all.Name, all.Adapter, all.VxlanPort, all.NonPersistent = "a <b> & c", `Ethernet "2"`, 8472, false
-	all.MACs = [2]mac.Addr{hw("0e:2a:00:00:00:00"), hw("0e:2a:ff:ff:ff:ff")}
+	all.MACs = [2]dataplane.MAC{hw("0e:2a:00:00:00:00"), hw("0e:2a:ff:ff:ff:ff")}
 	all.Subnets = []Subnet{{Prefix: pfx("10.244.52.7/24"), VSID: 1<<24 - 1}}
 	bridge := Network{Name: "cbr0", Type: L2Bridge, Adapter: "Ethernet", NonPersistent: true, DNS: []string{"10.96.0.10", "fd00::a"},
 		Subnets: []Subnet{{Prefix: pfx("10.244.15.0/24"), Gateway: ip("10.244.15.1")}, {Prefix: pfx("fd00:15::/64"), Gateway: ip("fd00:15::1")}}}
@@ -101,7 +101,7 @@ func TestDecodeNetwork(t *testing.T) {
 	n.Policies = nil
 	want := Network{ID: "49e9bc09-a14e-4692-9e30-963be44cb6f3", Name: "flannel.4096", Type: Overlay, Adapter: "Ethernet",
 		Subnets: []Subnet{{Prefix: pfx("10.244.52.0/24"), Gateway: ip("10.244.52.1"), VSID: 4096}},
-		MACs:    [2]mac.Addr{hw("00-15-5D-DC-30-00"), hw("00-15-5D-DC-3F-FF")}, NonPersistent: true, VxlanPort: 4789,
+		MACs:    [2]dataplane.MAC{hw("00-15-5D-DC-30-00"), hw("00-15-5D-DC-3F-FF")}, NonPersistent: true, VxlanPort: 4789,
 		ManagementIP: ip("10.99.0.2"), DRMAC: hw("00-15-5d-d7-19-e4"), HostRoute: true}
 	if d := cmp.Diff(want, n, same...); d != "" {
 		t.Error(d)
@@ -130,7 +130,7 @@ func TestDecodeNetworkTooEarly(t *testing.T) {
 	// While the management address is on its way, HNS may leave policies out, or have them empty.
 	n, err := DecodeNetwork(json.RawMessage(`{"Name":"x","Policies":[{"Type":"ProviderAddress","Settings":{"ProviderAddress":""}},{"Type":"DrMacAddress","Settings":{}}],
 		"MacPool":{"Ranges":[{}]}}`))
-	if err != nil || n.ManagementIP.IsValid() || n.DRMAC != (mac.Addr{}) {
+	if err != nil || n.ManagementIP.IsValid() || n.DRMAC != (dataplane.MAC{}) {
 		t.Error(n, err)
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"net/netip"
 	"strings"
 
-	"flannel/pkg/mac"
+	"flannel/pkg/dataplane"
 )
 
 // HostEndpoint returns the name of the host's own endpoint on an L2Bridge.
@@ -64,7 +64,7 @@ func DecodeEndpoint(document json.RawMessage) (Endpoint, error) {
 	if err := json.Unmarshal(document, &d); err != nil {
 		return Endpoint{}, fmt.Errorf("read the endpoint's document: %w", err)
 	}
-	e := Endpoint{ID: d.ID, Name: d.Name, Network: d.HostComputeNetwork, Namespace: d.HostComputeNamespace, MAC: mac.Addr(d.MacAddress),
+	e := Endpoint{ID: d.ID, Name: d.Name, Network: d.HostComputeNetwork, Namespace: d.HostComputeNamespace, MAC: dataplane.MAC(d.MacAddress),
 		Remote: d.Flags&remoteEndpoint != 0}
 	if e.Namespace == noNamespace {
 		e.Namespace = ""

@@ -7,7 +7,7 @@ import (
 	"encoding/json"
 	"net/netip"
 
-	"flannel/pkg/mac"
+	"flannel/pkg/dataplane"
 )
 
 // Calls are the calls of HNS, one method each. Documents are JSON of the HCN schema, version 2.0
@@ -104,7 +104,7 @@ type Adapter struct {
 	GUID        string // lower case, without braces; does not change when the adapter is renamed
 	Index       int
 	MTU         int // bytes
-	MAC         mac.Addr
+	MAC         dataplane.MAC
 	Up          bool // enabled, and the cable is plugged in
 	Loopback    bool
 	Kind        Kind

@@ -17,7 +17,7 @@ func (c *Client) Namespaces(ctx context.Context) (all []Namespace, err error) {
 		return nil, err
 	}
 	for _, document := range documents {
-		n, err := DecodeNamespace(document)
+		n, err := decodeNamespace(document)
 		if err != nil {
 			return nil, err
 		}
@@ -42,8 +42,8 @@ func (c *Client) NamespaceDocuments(ctx context.Context) (documents []json.RawMe
 	return documents, err
 }
 
-// DecodeNamespace decodes a document from HNS.
-func DecodeNamespace(document json.RawMessage) (Namespace, error) {
+// decodeNamespace decodes a document from HNS.
+func decodeNamespace(document json.RawMessage) (Namespace, error) {
 	var d struct {
 		ID        string
 		Resources []struct {

@@ -6,7 +6,7 @@ import (
 	"net/netip"
 	"strings"
 
-	"flannel/pkg/mac"
+	"flannel/pkg/dataplane"
 )
 
 // nonPersistent is the flag of networks that HNS deletes when it restarts.
@@ -80,7 +80,7 @@ func EncodeNetwork(n Network) (json.RawMessage, error) {
 	if n.NonPersistent {
 		d.Flags |= nonPersistent
 	}
-	if n.MACs != ([2]mac.Addr{}) {
+	if n.MACs != ([2]dataplane.MAC{}) {
 		d.MacPool.Ranges = []macRange{{dashedMAC(n.MACs[0]), dashedMAC(n.MACs[1])}}
 	}
 	if n.Adapter != "" {
@@ -133,7 +133,7 @@ func DecodeNetwork(document json.RawMessage) (Network, error) {
 	}
 	// HNS may have split the range that it was asked for. The first range begins at the requested address.
 	if len(d.MacPool.Ranges) > 0 {
-		n.MACs = [2]mac.Addr{mac.Addr(d.MacPool.Ranges[0].StartMacAddress), mac.Addr(d.MacPool.Ranges[0].EndMacAddress)}
+		n.MACs = [2]dataplane.MAC{dataplane.MAC(d.MacPool.Ranges[0].StartMacAddress), dataplane.MAC(d.MacPool.Ranges[0].EndMacAddress)}
 	}
 	for _, p := range n.Policies {
 		if err := n.applyPolicy(p); err != nil {

@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/windows"
 
-	"flannel/pkg/reconcile/runner"
+	"flannel/pkg/reconcile"
 )
 
 // HNS sends notifications to a callback:
@@ -78,7 +78,7 @@ func (s *service) Notify(changed func()) (stop func(), err error) {
 	context := s.listeners.add(func(isGone bool) {
 		changed()
 		if isGone {
-			runner.Notify(gone)
+			reconcile.Notify(gone)
 		}
 	})
 	handle, err := s.register(context)
@@ -96,7 +96,7 @@ func (s *service) Notify(changed func()) (stop func(), err error) {
 				continue
 			}
 			handle = 0
-			runner.Notify(gone)
+			reconcile.Notify(gone)
 			select {
 			case <-quit:
 				return

@@ -7,7 +7,7 @@ import (
 	"net/netip"
 	"strings"
 
-	"flannel/pkg/mac"
+	"flannel/pkg/dataplane"
 )
 
 // RemoteSubnetType is the type of the policies that RemoteSubnet describes.
@@ -48,8 +48,8 @@ func (p Policy) RemoteSubnet() (RemoteSubnet, error) {
 	if err := json.Unmarshal(p.Settings, &s); err != nil {
 		return RemoteSubnet{}, fmt.Errorf("policy %s: %w", p.Type, err)
 	}
-	r := RemoteSubnet{s.DestinationPrefix, s.IsolationID, s.ProviderAddress, mac.Addr(s.DistributedRouterMacAddress)}
-	if !r.Prefix.IsValid() || !r.Provider.IsValid() || r.MAC == (mac.Addr{}) {
+	r := RemoteSubnet{s.DestinationPrefix, s.IsolationID, s.ProviderAddress, dataplane.MAC(s.DistributedRouterMacAddress)}
+	if !r.Prefix.IsValid() || !r.Provider.IsValid() || r.MAC == (dataplane.MAC{}) {
 		return RemoteSubnet{}, fmt.Errorf("policy %s: an address is missing: %.200s", p.Type, p.Settings)
 	}
 	return r, nil

@@ -21,7 +21,7 @@ import (
 	"golang.org/x/sys/windows"
 	"golang.zx2c4.com/wireguard/windows/tunnel/winipcfg"
 
-	"flannel/pkg/mac"
+	"flannel/pkg/dataplane"
 )
 
 // ipHelper implements Stack with the IP stack of this machine.
@@ -73,7 +73,7 @@ func toAdapter(row *winipcfg.IPAdapterAddresses) Adapter {
 		a.Index = int(row.IPv6IfIndex)
 	}
 	if hw := row.PhysicalAddress(); len(hw) == len(a.MAC) {
-		a.MAC = mac.Addr(hw)
+		a.MAC = dataplane.MAC(hw)
 	}
 	for u := row.FirstUnicastAddress; u != nil; u = u.Next {
 		if ip := toIP(u.Address); ip.IsValid() {

@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"flannel/internal/test/hnstest"
-	"flannel/pkg/mac"
+	"flannel/pkg/dataplane"
 	"flannel/pkg/windows/hns"
 )
 
@@ -17,12 +17,12 @@ import (
 func openStack(t *testing.T) (*hnstest.Machine, hns.Stack, int) {
 	t.Helper()
 	m := machine(t)
-	index := m.Plug(hns.Adapter{Name: "Büro 2", Description: "a driver", MTU: 9000, MAC: mac.Addr{2, 0, 0, 0, 0, 2}, Up: true, V4Metric: 35, V6Metric: 45, DHCP: true,
+	index := m.Plug(hns.Adapter{Name: "Büro 2", Description: "a driver", MTU: 9000, MAC: dataplane.MAC{2, 0, 0, 0, 0, 2}, Up: true, V4Metric: 35, V6Metric: 45, DHCP: true,
 		Addrs: []hns.Address{{Prefix: pfx("10.98.0.2/16"), Preferred: true}, {Prefix: pfx("2001:db8::2/64"), Manual: true, Preferred: true},
 			{Prefix: pfx("2001:db8::3/64")}, {Prefix: pfx("fe80::2/64"), Tentative: true}},
 		DNS: []netip.Addr{ip("10.98.0.53"), ip("2001:db8::53")}},
 		hns.Route{Dst: pfx("::/0"), NextHop: ip("fe80::1"), Metric: 16})
-	m.Plug(hns.Adapter{Name: "unplugged", MTU: 1500, MAC: mac.Addr{2, 0, 0, 0, 0, 3}})
+	m.Plug(hns.Adapter{Name: "unplugged", MTU: 1500, MAC: dataplane.MAC{2, 0, 0, 0, 0, 3}})
 	s, err := hns.OpenStack()
 	if err != nil {
 		t.Fatal(err)

@@ -5,22 +5,22 @@ import (
 	"net/netip"
 	"strings"
 
-	"flannel/pkg/mac"
+	"flannel/pkg/dataplane"
 )
 
 // dashedMAC is a MAC address of a document. HNS writes 00-15-5D-01-02-03. Documents of other programs may have colons,
 // which HNS does not change. The text of the zero address, which HNS has not assigned yet, is "".
-type dashedMAC mac.Addr
+type dashedMAC dataplane.MAC
 
 func (a dashedMAC) MarshalText() ([]byte, error) {
-	return []byte(strings.ToUpper(strings.ReplaceAll(mac.Addr(a).String(), ":", "-"))), nil
+	return []byte(strings.ToUpper(strings.ReplaceAll(dataplane.MAC(a).String(), ":", "-"))), nil
 }
 
 func (a *dashedMAC) UnmarshalText(text []byte) error {
 	if len(text) == 0 {
 		return nil
 	}
-	return (*mac.Addr)(a).UnmarshalText(text)
+	return (*dataplane.MAC)(a).UnmarshalText(text)
 }
 
 // Types of networks.
@@ -40,16 +40,16 @@ type Network struct {
 	Adapter       string // the physical adapter's name; "": HNS chooses
 	Subnets       []Subnet
 	DNS           []string
-	MACs          [2]mac.Addr // first and last of the pool for endpoints; zero: HNS chooses
-	VxlanPort     uint16      // 0: DefaultVxlanPort
-	NonPersistent bool        // HNS deletes the network when it restarts
-	HostIP        netip.Addr  // selects the adapter by its address, instead of Adapter, in an HNS that can; only to create it
+	MACs          [2]dataplane.MAC // first and last of the pool for endpoints; zero: HNS chooses
+	VxlanPort     uint16           // 0: DefaultVxlanPort
+	NonPersistent bool             // HNS deletes the network when it restarts
+	HostIP        netip.Addr       // selects the adapter by its address, instead of Adapter, in an HNS that can; only to create it
 
 	// The following fields are set by HNS, and ignored by CreateNetwork.
-	ManagementIP netip.Addr // the host's address on it; zero: not assigned yet
-	DRMAC        mac.Addr   // of the distributed router, which is the VTEP; zero: not assigned yet
-	HostRoute    bool       // it has HostRoutePolicy
-	Policies     []Policy   // all policies of the network itself, not of its subnets
+	ManagementIP netip.Addr    // the host's address on it; zero: not assigned yet
+	DRMAC        dataplane.MAC // of the distributed router, which is the VTEP; zero: not assigned yet
+	HostRoute    bool          // it has HostRoutePolicy
+	Policies     []Policy      // all policies of the network itself, not of its subnets
 
 	Unread error // not nil: the document could not be decoded, and only ID and Name are set
 }
@@ -71,9 +71,9 @@ type Policy struct {
 // RemoteSubnet is the route to a peer's subnet on an overlay (policy RemoteSubnetRoute).
 type RemoteSubnet struct {
 	Prefix   netip.Prefix
-	VSID     uint32     // 24 bits
-	Provider netip.Addr // the peer's address on the underlay
-	MAC      mac.Addr   // of the peer's VTEP
+	VSID     uint32        // 24 bits
+	Provider netip.Addr    // the peer's address on the underlay
+	MAC      dataplane.MAC // of the peer's VTEP
 }
 
 // Endpoint is an HNS endpoint of one of the kinds that we create: that of the host on an L2Bridge, or a remote one that
@@ -84,7 +84,7 @@ type Endpoint struct {
 	Network  string // ID of the network
 	IPs      []netip.Prefix
 	Gateways []netip.Addr
-	MAC      mac.Addr // zero: HNS chooses
+	MAC      dataplane.MAC // zero: HNS chooses
 	Remote   bool
 	Provider netip.Addr // only if Remote: the peer's address on the underlay
 	// Namespace is the ID of its namespace, which HNS sets; "": it is in none, or HNS does not say so.

@@ -6,8 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"flannel/pkg/dataplane/driver"
-	"flannel/pkg/mac"
+	"flannel/pkg/dataplane"
 	"flannel/pkg/windows/hns"
 )
 
@@ -18,13 +17,13 @@ import (
 const (
 	CauseNoAdapter        = "adapter-missing"
 	CauseNoAddress        = "address-missing"
-	CauseNoRoutes         = "routes-missing"
+	causeNoRoutes         = "routes-missing"
 	CauseAddressRestored  = "address-restored"
 	CauseStaticRestored   = "static-restored" // DHCP was turned off, or a static configuration stored
 	CauseRouteRestored    = "route-restored"
 	CauseDNSRestored      = "dns-restored"
 	CauseComplete         = "settings-complete"  // all that was missing is back
-	CauseSettingsRestored = "interface-restored" // metric, MTU
+	causeSettingsRestored = "interface-restored" // metric, MTU
 )
 
 // PhysicalAdapter returns the adapter to bind a switch to: the underlay, or the
@@ -43,10 +42,10 @@ func PhysicalAdapter(adapters []hns.Adapter, underlay string) (hns.Adapter, erro
 		}
 	}
 	if named.Name == "" {
-		return hns.Adapter{}, driver.Waiting(CauseNoAdapter, "the adapter %s to appear", underlay)
+		return hns.Adapter{}, dataplane.Waiting(CauseNoAdapter, "the adapter %s to appear", underlay)
 	}
 	if a, found := find(adapters, func(a hns.Adapter) bool {
-		return a.MAC == named.MAC && a.MAC != (mac.Addr{}) && !a.Virtual() && !a.Loopback
+		return a.MAC == named.MAC && a.MAC != (dataplane.MAC{}) && !a.Virtual() && !a.Loopback
 	}); found {
 		return a, nil
 	}
@@ -102,7 +101,7 @@ func HasOwnAddresses(adapters []hns.Adapter, physical hns.Adapter) bool {
 // isVirtualOf reports whether an adapter is the virtual one of a switch on a
 // physical adapter.
 func isVirtualOf(a, physical hns.Adapter) bool {
-	sameMAC := a.MAC == physical.MAC && a.MAC != (mac.Addr{})
+	sameMAC := a.MAC == physical.MAC && a.MAC != (dataplane.MAC{})
 	return a.Virtual() && (a.Name == "vEthernet ("+physical.Name+")" || sameMAC)
 }
 

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"flannel/pkg/mac"
+	"flannel/pkg/dataplane"
 	"flannel/pkg/windows/hns"
 )
 
@@ -44,13 +44,13 @@ const (
 // or removed. It is never public.
 type SavedCategory struct {
 	Category hns.Category
-	Adapter  string   // name of the physical adapter, as in a Snapshot
-	GUID     string   // of the physical adapter
-	MAC      mac.Addr `json:",omitzero"`  // of the physical adapter
-	Done     bool     `json:",omitempty"` // it was restored, or given up
-	Host     string   `json:",omitempty"` // GUID of the adapter that had the host's address then
-	Problem  string   `json:",omitempty"` // why it was given up
-	Boot     string   `json:",omitempty"` // hns.Stack.BootID when it was saved, restored or given up
+	Adapter  string        // name of the physical adapter, as in a Snapshot
+	GUID     string        // of the physical adapter
+	MAC      dataplane.MAC `json:",omitzero"`  // of the physical adapter
+	Done     bool          `json:",omitempty"` // it was restored, or given up
+	Host     string        `json:",omitempty"` // GUID of the adapter that had the host's address then
+	Problem  string        `json:",omitempty"` // why it was given up
+	Boot     string        `json:",omitempty"` // hns.Stack.BootID when it was saved, restored or given up
 }
 
 // categoryLimit is how long the Network List Service may take to answer.

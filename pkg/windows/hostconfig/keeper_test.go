@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"flannel/internal/test/hnstest"
-	"flannel/pkg/mac"
+	"flannel/pkg/dataplane"
 	"flannel/pkg/windows/hns"
 )
 
@@ -90,8 +90,8 @@ func TestBootUnknown(t *testing.T) {
 
 // An adapter is found by what changes least: GUID, name, MAC address.
 func TestPhysical(t *testing.T) {
-	s := &Snapshot{Adapter: "Ethernet", GUID: "a", MAC: mac.Addr{2, 0, 0, 0, 0, 1}}
-	taker := hns.Adapter{Index: 5, Name: "Ethernet", GUID: "b", MAC: mac.Addr{2, 0, 0, 0, 0, 2}}
+	s := &Snapshot{Adapter: "Ethernet", GUID: "a", MAC: dataplane.MAC{2, 0, 0, 0, 0, 1}}
+	taker := hns.Adapter{Index: 5, Name: "Ethernet", GUID: "b", MAC: dataplane.MAC{2, 0, 0, 0, 0, 2}}
 	renamed := hns.Adapter{Index: 6, Name: "LAN", GUID: "a", MAC: s.MAC}
 	again := hns.Adapter{Index: 7, Name: "LAN 2", GUID: "c", MAC: s.MAC}
 	for _, c := range []struct {

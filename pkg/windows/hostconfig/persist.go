@@ -132,6 +132,6 @@ func (k *Keeper) restoreInterface(host hns.Adapter, v6 bool, metric int) error {
 			return fmt.Errorf("store metric and MTU of %s: %w", host.Name, err)
 		}
 	}
-	k.log.Info("restored the settings of an interface", "cause", CauseSettingsRestored, "adapter", host.Name, "ipv6", v6, "metric", want.Metric, "mtu", want.MTU)
+	k.log.Info("restored the settings of an interface", "cause", causeSettingsRestored, "adapter", host.Name, "ipv6", v6, "metric", want.Metric, "mtu", want.MTU)
 	return nil
 }

@@ -29,7 +29,7 @@ import (
 	"sync"
 	"time"
 
-	"flannel/pkg/dataplane/driver"
+	"flannel/pkg/dataplane"
 	"flannel/pkg/reconcile"
 	"flannel/pkg/windows/hns"
 )
@@ -67,7 +67,7 @@ type Limits struct {
 //	                                         write a static configuration to the
 //	                                         registry if that has another one
 //
-// "Wait" means that Restore returns a driver.WaitError, which keeps the driver
+// "Wait" means that Restore returns a dataplane.WaitError, which keeps the driver
 // from making or using a network. A snapshot from before a boot (AtBoot) makes it
 // wait also while Windows refuses something.
 type Keeper struct {
@@ -147,7 +147,7 @@ func (k *Keeper) Save(host, physical hns.Adapter, routes []hns.Route) error {
 	case k.good != nil:
 		next = k.good
 	default:
-		return driver.Waiting(CauseNoAddress, "%s to have an address: a network without one reaches nobody", physical.Name)
+		return dataplane.Waiting(CauseNoAddress, "%s to have an address: a network without one reaches nobody", physical.Name)
 	}
 	next = next.without(k.pods)
 	if k.journal.Snapshot.equal(next) {
@@ -296,7 +296,7 @@ func (k *Keeper) restoreAddresses(host hns.Adapter, missing losses) error {
 	for _, p := range missing.addresses() {
 		names = append(names, p.Addr().String())
 	}
-	return driver.Waiting(CauseNoAddress, "%s to come back on %s", strings.Join(names, ", "), host.Name)
+	return dataplane.Waiting(CauseNoAddress, "%s to come back on %s", strings.Join(names, ", "), host.Name)
 }
 
 // restoreRest restores everything except addresses. Windows refuses a route whose
@@ -306,7 +306,7 @@ func (k *Keeper) restoreAddresses(host hns.Adapter, missing losses) error {
 func (k *Keeper) restoreRest(host hns.Adapter, routes []hns.Route, missing losses) error {
 	elapsed := startOrElapsed(&k.incompleteSince)
 	if elapsed < k.limits.Rest {
-		return driver.Waiting(CauseNoRoutes, "routes and DNS servers to come back on %s", host.Name)
+		return dataplane.Waiting(causeNoRoutes, "routes and DNS servers to come back on %s", host.Name)
 	}
 	var errs []error
 	if missing.settings {
@@ -340,7 +340,7 @@ func (k *Keeper) restoreRest(host hns.Adapter, routes []hns.Route, missing losse
 			return nil
 		}
 	}
-	return driver.Waiting(CauseNoRoutes, "routes and DNS servers to be back on %s", host.Name)
+	return dataplane.Waiting(causeNoRoutes, "routes and DNS servers to be back on %s", host.Name)
 }
 
 // warn logs an error once.

@@ -5,18 +5,17 @@ import (
 	"slices"
 	"time"
 
-	"flannel/pkg/dataplane/driver"
-	"flannel/pkg/mac"
+	"flannel/pkg/dataplane"
 	"flannel/pkg/windows/hns"
 )
 
 // Snapshot is what the host had on an adapter when nothing was missing.
 type Snapshot struct {
 	Written   time.Time
-	Adapter   string   // name of the physical adapter
-	GUID      string   // of the physical adapter; it stays when the adapter is renamed
-	MAC       mac.Addr `json:",omitzero"`  // of the physical adapter; it stays when the GUID changes
-	AtBoot    bool     `json:",omitempty"` // it is the LastGood of an earlier boot
+	Adapter   string        // name of the physical adapter
+	GUID      string        // of the physical adapter; it stays when the adapter is renamed
+	MAC       dataplane.MAC `json:",omitzero"`  // of the physical adapter; it stays when the GUID changes
+	AtBoot    bool          `json:",omitempty"` // it is the LastGood of an earlier boot
 	DHCP      bool
 	V4Metric  int `json:",omitempty"` // of the interface, without that of routes; 0: automatic or unknown
 	V6Metric  int `json:",omitempty"`
@@ -90,7 +89,7 @@ func (s *Snapshot) isLease(a hns.Address) bool {
 // without returns a copy that lacks the routes into some networks.
 func (s *Snapshot) without(networks []netip.Prefix) *Snapshot {
 	c := *s
-	c.Routes = slices.DeleteFunc(slices.Clone(s.Routes), func(r SavedRoute) bool { return driver.Inside(r.Dst, networks) })
+	c.Routes = slices.DeleteFunc(slices.Clone(s.Routes), func(r SavedRoute) bool { return dataplane.Inside(r.Dst, networks) })
 	return &c
 }
 
@@ -109,7 +108,7 @@ func (s *Snapshot) physical(adapters []hns.Adapter) (a hns.Adapter, found bool) 
 		func(a hns.Adapter) bool { return a.GUID == s.GUID && a.GUID != "" },
 		func(a hns.Adapter) bool { return a.Name == s.Adapter && !a.Virtual() },
 		func(a hns.Adapter) bool {
-			return a.MAC == s.MAC && a.MAC != (mac.Addr{}) && !a.Virtual() && !a.Loopback
+			return a.MAC == s.MAC && a.MAC != (dataplane.MAC{}) && !a.Virtual() && !a.Loopback
 		},
 	} {
 		if a, found = find(adapters, matches); found {
@@ -120,15 +119,15 @@ func (s *Snapshot) physical(adapters []hns.Adapter) (a hns.Adapter, found bool) 
 }
 
 // hostAdapter returns the adapter that has, or will get, the saved settings. Its
-// error is a driver.WaitError.
+// error is a dataplane.WaitError.
 func (s *Snapshot) hostAdapter(adapters []hns.Adapter, networks []hns.Network) (hns.Adapter, error) {
 	physical, found := s.physical(adapters)
 	if !found {
-		return hns.Adapter{}, driver.Waiting(CauseNoAdapter, "the adapter %s to appear", s.Adapter)
+		return hns.Adapter{}, dataplane.Waiting(CauseNoAdapter, "the adapter %s to appear", s.Adapter)
 	}
 	host, found := HostAdapter(adapters, physical, IsBound(networks, physical, adapters))
 	if !found {
-		return hns.Adapter{}, driver.Waiting(CauseNoAdapter, "the virtual adapter that replaces %s", s.Adapter)
+		return hns.Adapter{}, dataplane.Waiting(CauseNoAdapter, "the virtual adapter that replaces %s", s.Adapter)
 	}
 	return host, nil
 }

@@ -14,7 +14,6 @@ import (
 	"flannel/pkg/cni/conflist"
 	"flannel/pkg/conf/netconf"
 	"flannel/pkg/dataplane"
-	"flannel/pkg/mac"
 	"flannel/pkg/status"
 	"flannel/pkg/underlay"
 	"flannel/pkg/windows/hns"
@@ -190,7 +189,7 @@ func (n CNISources) fromNetConf(ctx context.Context, s *conflist.Spec) error {
 	plugin := "win-bridge" // this one and win-overlay are the CNI project's
 	if overlay, ok := dev.Kind.(dataplane.Overlay); ok {
 		plugin = "win-overlay"
-		if first := overlay.MACs[0]; first != (mac.Addr{}) { // zero: without MacPrefix, HNS chooses
+		if first := overlay.MACs[0]; first != (dataplane.MAC{}) { // zero: without MacPrefix, HNS chooses
 			s.MACPrefix = cmp.Or(s.MACPrefix, fmt.Sprintf("%02X-%02X", first[0], first[1]))
 		}
 	}

@@ -4,7 +4,7 @@ import (
 	"slices"
 
 	"flannel/pkg/cni/conflist"
-	"flannel/pkg/encap"
+	"flannel/pkg/dataplane"
 	"flannel/pkg/underlay"
 )
 
@@ -25,5 +25,5 @@ func encapOverhead(snapshot underlay.Snapshot, s *conflist.Spec) int {
 	if mtu <= 0 || mtu >= usualMTU {
 		return 0
 	}
-	return usualMTU + encap.VXLAN(false) - mtu
+	return usualMTU + dataplane.VXLANOverhead(false) - mtu
 }

@@ -13,7 +13,7 @@ import (
 
 	"flannel/backend"
 	"flannel/pkg/dataplane"
-	"flannel/pkg/reconcile/runner"
+	"flannel/pkg/reconcile"
 	"flannel/pkg/underlay"
 	"flannel/subnet"
 )
@@ -67,9 +67,9 @@ func Prepare(
 func retry(
 	ctx context.Context, interval time.Duration, notifications <-chan struct{}, waiting func(reason error), try func() error,
 ) error {
-	r := runner.Runner{
+	r := reconcile.Runner{
 		News:  []<-chan struct{}{notifications},
-		Retry: runner.Backoff{First: interval},
+		Retry: reconcile.Backoff{First: interval},
 		Work:  func(context.Context) (time.Duration, error) { return 0, try() },
 		Tell: func(reason error) {
 			if reason != nil {

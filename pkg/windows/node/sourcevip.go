@@ -1,161 +1,308 @@
 package node
 
+// A VIPKeeper reserves and publishes addresses of a Windows node's subnet. On
+// an L2Bridge they are those of the host's own endpoint (bridge.go). On an overlay it
+// is kube-proxy's source VIP, an address that no pod has: kube-proxy uses it as the
+// source address of the connections that it balances. The source VIP is
+//
+//   - reserved in the directory of the CNI plugin host-local, so that no pod gets it,
+//   - the address of an endpoint in HNS, as kube-proxy needs it,
+//   - written into a file, for the program that starts kube-proxy.
+//
+// Example: the node's subnet is 10.244.1.0/24 on the HNS network flannel.4096.
+// 10.244.1.1 is the gateway, so 10.244.1.2 is the source VIP if no pod has it. Then
+// there are the file /var/lib/cni/networks/flannel.4096/10.244.1.2, the endpoint
+// source-vip with 10.244.1.2/24, and source-vip.json with both and the network.
+
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
-	"time"
 
 	"flannel/pkg/file"
-	"flannel/pkg/reconcile/runner"
 	"flannel/pkg/windows/hns"
-	"flannel/pkg/windows/sourcevip"
-	"flannel/subnet"
 )
 
-// VIPFile returns where the daemon with this subnet file publishes the source VIP.
-func VIPFile(subnetFile string) string {
-	return filepath.Join(filepath.Dir(subnetFile), "source-vip.json")
+// VIP is the published JSON document.
+type VIP struct {
+	Addr    netip.Addr   `json:"sourceVIP,omitzero"` // zero on an L2Bridge
+	Subnet  netip.Prefix `json:"subnet"`             // of the node
+	Network string       `json:"network"`            // name of the HNS network, kube-proxy's --network-name
+	Store   string       `json:"store,omitzero"`     // host-local's directory for the network
+	// Endpoint is the ID of the endpoint with Addr, which Ensure reads by it.
+	Endpoint string `json:"endpoint,omitzero"`
 }
 
-// JournalFile returns where the daemon with this subnet file saves the settings that
-// the adapter had before the HNS network was created.
-func JournalFile(subnetFile string) string {
-	return filepath.Join(filepath.Dir(subnetFile), "hns.json")
+// errVIPNotNeeded means that the node's network is not an overlay.
+var errVIPNotNeeded = errors.New("kube-proxy needs no source VIP on an L2Bridge")
+
+// VIPKeeper maintains the source VIP of one node. The daemon (node.KeepVIP), flanneld
+// source-vip and flanneld node kube-proxy each make one and call Ensure again and again;
+// host-local's lock keeps them apart. cleanup calls Release.
+type VIPKeeper struct {
+	Client  *hns.Client
+	Stack   hns.Stack
+	File    string // where the VIP is published
+	DataDir string // of host-local: it has a directory for each network
+	Log     *slog.Logger
 }
 
-// OpenVIP opens HNS. dataDir is host-local's; KeepVIP prefers the published one.
-func OpenVIP(subnetFile, dataDir string, log *slog.Logger) (sourcevip.Keeper, error) {
-	calls, err := hns.Open()
-	if err != nil {
-		return sourcevip.Keeper{}, err
+// endpointName is the name of our endpoint. kube-proxy looks it up by its address.
+const endpointName = hns.SourceVIPEndpoint
+
+// ReadVIP returns the published VIP, the zero VIP if there is none.
+func ReadVIP(path string) (v VIP, err error) {
+	raw, err := file.ReadTrusted(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return v, nil
 	}
-	stack, err := hns.OpenStack()
-	if err != nil {
-		return sourcevip.Keeper{}, err
+	if err == nil {
+		err = json.Unmarshal(raw, &v)
 	}
-	client := hns.NewClient(calls, hns.Timing{Query: 3 * time.Second, Change: 5 * time.Second})
-	return sourcevip.Keeper{Client: client, Stack: stack, File: VIPFile(subnetFile), DataDir: dataDir, Log: log}, nil
+	if err != nil {
+		return VIP{}, fmt.Errorf("read the published source VIP: %w", err)
+	}
+	return v, nil
 }
 
-// SourceVIP is the result of ReserveVIP.
-type SourceVIP struct {
-	Needed         bool     `json:"needed"`
-	DSR            *bool    `json:"dsr,omitempty"` // HNS supports kube-proxy's --enable-dsr
-	*sourcevip.VIP          // on an L2Bridge without sourceVIP
-	Flags          []string `json:"kubeProxyFlags,omitempty"`
-	File           string   `json:"file,omitempty"`
+// Ensure reserves and publishes the source VIP of a node with this subnet, creates
+// its endpoint, and returns it. What is in place stays; our reservations for another
+// subnet are deleted. It does not wait: if the network does not exist yet, it fails,
+// and the caller retries. errVIPNotNeeded means that the network is an L2Bridge, where
+// the addresses of the host's endpoint are reserved instead; the VIP has no Addr then.
+func (k VIPKeeper) Ensure(ctx context.Context, subnet netip.Prefix) (VIP, error) {
+	old, err := ReadVIP(k.File)
+	if err != nil {
+		k.Log.Warn("cannot read the published source VIP, publishing it again", "error", err)
+	}
+	n, err := k.network(ctx, subnet)
+	if errors.Is(err, errVIPNotNeeded) {
+		return k.ensureBridge(ctx, n, VIP{Subnet: subnet, Network: n.Name, Store: filepath.Join(k.DataDir, n.Name)}, old)
+	} else if err != nil {
+		return VIP{}, err
+	}
+	v := VIP{Subnet: subnet, Network: n.Name, Store: filepath.Join(k.DataDir, n.Name)}
+	if v, err = k.reserve(ctx, n, v, old.Endpoint); err != nil {
+		return VIP{}, err
+	}
+	return v, k.publish(ctx, v, old)
 }
 
-// ReserveVIP reserves the source VIP if the node needs one, and returns it with the
-// flags for kube-proxy, also as a text for a person. It waits until ctx ends for the
-// daemon to create the network.
-func ReserveVIP(ctx context.Context, k sourcevip.Keeper, subnetFile string, proxy sourcevip.Proxy) (result SourceVIP, text string, err error) {
-	var vip sourcevip.VIP
-	var notNeeded error
-	waiting := func(reason error) { k.Log.Info("waiting to reserve the source VIP", "reason", reason) }
-	err = retry(ctx, 500*time.Millisecond, nil, waiting, func() (err error) {
-		if vip, err = ensureVIP(ctx, k, subnetFile); errors.Is(err, sourcevip.ErrNotNeeded) {
-			notNeeded, err = err, nil
+// publish writes the file, and releases what is reserved in another directory.
+func (k VIPKeeper) publish(ctx context.Context, v, old VIP) error {
+	if old.Store != "" && old.Store != v.Store {
+		if _, err := releaseAll(ctx, hostLocal(old.Store), false); err != nil {
+			return err
 		}
-		return err
-	})
-	result.Needed = notNeeded == nil
-	if err != nil {
-		return result, "", err
 	}
-	text = fmt.Sprintf("%s of %s is kube-proxy's source VIP on %s; published in %s", vip.Addr, vip.Subnet, vip.Network, k.File)
-	if !result.Needed {
-		text = fmt.Sprintf("%v such as %s", notNeeded, vip.Network)
-	}
-	version, err := k.Client.Version(ctx)
-	if err != nil {
-		return result, "", err
-	}
-	features := version.Features()
-	env, err := subnet.ReadEnv(subnetFile)
-	if err != nil {
-		return result, "", err
-	}
-	proxy.Network, proxy.VIP, proxy.DSR = vip.Network, vip.Addr, features.DSR
-	if len(proxy.Cluster) == 0 {
-		proxy.Cluster = slices.DeleteFunc([]netip.Prefix{env.V4Network, env.V6Network}, func(p netip.Prefix) bool { return !p.IsValid() })
-	}
-	result.VIP, result.DSR, result.Flags = &vip, &features.DSR, proxy.Flags()
-	if result.Needed {
-		result.File = k.File
-	}
-	return result, text + "\nflags for kube-proxy: " + strings.Join(result.Flags, " "), nil
-}
-
-// ensureVIP ensures the VIP of the subnet in the subnet file.
-func ensureVIP(ctx context.Context, k sourcevip.Keeper, subnetFile string) (sourcevip.VIP, error) {
-	env, err := subnet.ReadEnv(subnetFile)
-	if err != nil {
-		return sourcevip.VIP{}, err
-	}
-	own := env.V4Subnet
-	if !own.IsValid() {
-		own = env.V6Subnet // only an L2Bridge has no IPv4; it needs no VIP
-	}
-	if own == (netip.Prefix{}) {
-		return sourcevip.VIP{}, fmt.Errorf("waiting for the daemon to write %s", subnetFile)
-	}
-	return k.Ensure(ctx, own)
-}
-
-// The source VIP is checked at notifications, without one after resyncVIP, and after a failure after retryVIP.
-const resyncVIP, retryVIP = time.Minute, 5 * time.Second
-
-// KeepVIP maintains, until ctx ends, the source VIP that the command source-vip has
-// reserved: it restores it, and replaces it if the node has a new subnet. On systems
-// other than Windows it does nothing.
-func KeepVIP(ctx context.Context, subnetFile, dataDir string, log *slog.Logger) error {
-	if runtime.GOOS != "windows" {
+	if v == old {
 		return nil
 	}
-	k, err := OpenVIP(subnetFile, dataDir, log)
-	if err != nil {
-		return err
+	if err := file.PutJSON(k.File, v); err != nil {
+		return fmt.Errorf("publish the source VIP: %w", err)
 	}
-	subnetFileChanges, err := file.Watch(ctx, subnetFile)
-	if err != nil {
-		return err
-	}
-	r := runner.Runner{
-		News:   []<-chan struct{}{subnetFileChanges, k.Client.Changes(ctx)},
-		Resync: resyncVIP,
-		Retry:  runner.Backoff{First: retryVIP},
-		Once:   runner.Once{Grace: retryVIP}, // before that, the network is probably being created
-		Work:   func(ctx context.Context) (time.Duration, error) { return 0, restoreVIP(ctx, k, subnetFile) },
-		Tell: func(err error) {
-			if err != nil {
-				log.Warn("could not restore kube-proxy's source VIP, will retry", "reason", err)
-			}
-		},
-	}
-	r.Run(ctx)
+	k.Log.Info("published the addresses that are reserved for this node", "source_vip", v.Addr, "before", old.Addr, "network", v.Network, "file", k.File)
 	return nil
 }
 
-// restoreVIP ensures the VIP if one is published, in the published directory of
-// host-local.
-func restoreVIP(ctx context.Context, k sourcevip.Keeper, subnetFile string) error {
-	published, err := sourcevip.Read(k.File)
-	switch {
-	case err == nil && published == (sourcevip.VIP{}):
-		return nil // the command source-vip was not used
-	case err == nil && published.Store != "":
-		k.DataDir = filepath.Dir(published.Store)
+// network returns the HNS network with the node's subnet. The name does not
+// identify it: an older network with another subnet may have the same name.
+func (k VIPKeeper) network(ctx context.Context, subnet netip.Prefix) (hns.Network, error) {
+	networks, err := k.Client.Networks(ctx)
+	if err != nil {
+		return hns.Network{}, err
 	}
-	if _, err = ensureVIP(ctx, k, subnetFile); errors.Is(err, sourcevip.ErrNotNeeded) {
-		return nil
+	for _, n := range networks {
+		if !slices.ContainsFunc(n.Subnets, func(s hns.Subnet) bool { return s.Prefix == subnet }) {
+			continue
+		}
+		if n.Type != hns.Overlay {
+			return n, errVIPNotNeeded
+		}
+		return n, nil
 	}
-	return err
+	return hns.Network{}, fmt.Errorf("waiting for the HNS network with this node's subnet %s, which the daemon creates", subnet)
+}
+
+// errNotInPlace means that reserveLocked has to know all endpoints of the network.
+var errNotInPlace = errors.New("the source VIP is not in place")
+
+// reserve reserves the address, deletes our other reservations, and creates the
+// endpoint. It returns v with the address and the endpoint. endpoint is the ID of the one
+// that was published last, "" if there is none. There can be thousands of endpoints, so
+// reserve reads all of them only if the source VIP is not in place: reserved, and the
+// address of an endpoint that is known. It does that without host-local's lock.
+func (k VIPKeeper) reserve(ctx context.Context, n hns.Network, v VIP, endpoint string) (VIP, error) {
+	const known, all = false, true
+	reserved, err := k.reserveLocked(ctx, n, v, endpoint, nil, known)
+	if !errors.Is(err, errNotInPlace) {
+		return reserved, err
+	}
+	pods, err := k.Client.Endpoints(ctx, n.ID)
+	if err != nil {
+		return VIP{}, err
+	}
+	pods = slices.DeleteFunc(pods, func(e hns.Endpoint) bool { return e.Name == endpointName })
+	return k.reserveLocked(ctx, n, v, "", pods, all)
+}
+
+// known returns the endpoint with this ID or, if it is not on the network, those
+// with our name.
+func (k VIPKeeper) known(ctx context.Context, n hns.Network, id string) ([]hns.Endpoint, error) {
+	if id != "" {
+		e, err := k.Client.Endpoint(ctx, id)
+		if err == nil && strings.EqualFold(e.Network, n.ID) {
+			return []hns.Endpoint{e}, nil
+		} else if err != nil && !errors.Is(err, hns.ErrNotFound) {
+			return nil, err
+		}
+	}
+	named, err := k.Client.EndpointsNamed(ctx, endpointName)
+	return slices.DeleteFunc(named, func(e hns.Endpoint) bool { return !strings.EqualFold(e.Network, n.ID) }), err
+}
+
+// reserveLocked does what reserve does, given the endpoints of pods and kube-proxy.
+// Without them (all is false), it returns errNotInPlace unless a known endpoint has
+// an address that is ours. It holds host-local's lock all the time, so that neither
+// a pod nor another flanneld process can take the address.
+func (k VIPKeeper) reserveLocked(ctx context.Context, n hns.Network, v VIP, endpoint string, pods []hns.Endpoint, all bool) (_ VIP, err error) {
+	s := hostLocal(v.Store)
+	unlock, err := s.lock(ctx)
+	if err != nil {
+		return VIP{}, err
+	}
+	defer func() { err = errors.Join(err, unlock()) }()
+	endpoints, err := k.known(ctx, n, endpoint)
+	if err != nil {
+		return VIP{}, err
+	}
+	endpoints = append(endpoints, pods...)
+	ours, others, err := s.list()
+	if err != nil {
+		return VIP{}, err
+	}
+	unusable := takenAddresses(n, endpoints, others)
+	inPlace := slices.DeleteFunc(slices.Clone(ours), func(a netip.Addr) bool {
+		return unusable[a] || !v.Subnet.Contains(a) || !slices.ContainsFunc(endpoints, func(e hns.Endpoint) bool { return hasAddress(e, a) })
+	})
+	if len(inPlace) == 0 && !all {
+		return VIP{}, errNotInPlace
+	}
+	for range maxRefused {
+		// What is in place stays, else what is reserved for us.
+		if v.Addr, err = chooseVIP(v.Subnet, append(inPlace, ours...), unusable); err != nil {
+			return VIP{}, err
+		}
+		if err := s.reserve(v.Addr, vipOwner); err != nil {
+			return VIP{}, err
+		}
+		v.Endpoint, err = k.ensureEndpoint(ctx, n, v.Addr, endpoints)
+		if !errors.Is(err, hns.ErrAddressInUse) {
+			return v, errors.Join(k.releaseOthers(s, ours, []netip.Addr{v.Addr}), err)
+		}
+		// HNS knows of somebody whom it does not list (kubernetes#100962). Nobody
+		// uses the address for kube-proxy then, so pods may have it.
+		k.Log.Warn("HNS refuses the address as the source VIP, trying the next one", "address", v.Addr, "error", err)
+		unusable[v.Addr] = true
+		if releaseErr := s.release(v.Addr); releaseErr != nil {
+			return VIP{}, errors.Join(err, releaseErr)
+		}
+	}
+	return VIP{}, err
+}
+
+// hasAddress reports whether an endpoint has an address.
+func hasAddress(e hns.Endpoint, a netip.Addr) bool {
+	return slices.ContainsFunc(e.IPs, func(p netip.Prefix) bool { return p.Addr() == a })
+}
+
+// maxRefused bounds how many addresses HNS may refuse in one call, since host-local
+// waits meanwhile.
+const maxRefused = 16
+
+// releaseOthers releases our reservations that are not wanted.
+func (k VIPKeeper) releaseOthers(s hostLocal, ours, want []netip.Addr) error {
+	var errs []error
+	for _, a := range ours {
+		if !slices.Contains(want, a) {
+			k.Log.Info("released an address that is no longer reserved for this node", "address", a)
+			errs = append(errs, s.release(a))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// takenAddresses returns the addresses that cannot be the source VIP: gateways, addresses
+// that host-local gave to pods (others), and those that pods have only in HNS. An
+// endpoint without a name is kube-proxy's own for its source VIP, and does not count.
+func takenAddresses(n hns.Network, endpoints []hns.Endpoint, others map[netip.Addr]bool) map[netip.Addr]bool {
+	addrs := maps.Clone(others)
+	for _, s := range n.Subnets {
+		addrs[s.Gateway] = true
+	}
+	for _, e := range endpoints {
+		for _, p := range e.IPs {
+			if e.Remote || e.Name != "" && e.Name != endpointName {
+				addrs[p.Addr()] = true
+			}
+		}
+	}
+	return addrs
+}
+
+// chooseVIP returns the first of our addresses that no pod has, else the first free one, from
+// the second of the subnet on: the first is the gateway's.
+func chooseVIP(subnet netip.Prefix, ours []netip.Addr, taken map[netip.Addr]bool) (netip.Addr, error) {
+	for _, a := range ours {
+		if subnet.Contains(a) && !taken[a] {
+			return a, nil
+		}
+	}
+	// The loop does not reach the last address, which is IPv4's broadcast address.
+	for a := subnet.Masked().Addr().Next().Next(); subnet.Contains(a.Next()); a = a.Next() {
+		if !taken[a] {
+			return a, nil
+		}
+	}
+	return netip.Addr{}, fmt.Errorf("no address of %s is free for kube-proxy's source VIP", subnet)
+}
+
+// ensureEndpoint creates the endpoint as kube-proxy would, with the host's MAC
+// address, deletes ours for other addresses, and returns its ID. An existing endpoint
+// with the address is left as it is, also if kube-proxy created it.
+func (k VIPKeeper) ensureEndpoint(ctx context.Context, n hns.Network, vip netip.Addr, endpoints []hns.Endpoint) (id string, err error) {
+	for _, e := range endpoints {
+		switch {
+		case id == "" && hasAddress(e, vip):
+			id = e.ID
+		case e.Name == endpointName:
+			if err := k.Client.DeleteEndpoint(ctx, e.ID); err != nil && !errors.Is(err, hns.ErrNotFound) {
+				return "", fmt.Errorf("delete the endpoint of a former source VIP: %w", err)
+			}
+		}
+	}
+	if id != "" {
+		return id, nil
+	}
+	adapters, err := k.Stack.Adapters()
+	if err != nil {
+		return "", fmt.Errorf("list adapters: %w", err)
+	}
+	i := slices.IndexFunc(adapters, func(a hns.Adapter) bool {
+		return slices.ContainsFunc(a.Addrs, func(addr hns.Address) bool { return addr.Prefix.Addr() == n.ManagementIP })
+	})
+	if i < 0 || !n.ManagementIP.IsValid() {
+		return "", errors.New("waiting for the host's address on the network " + n.Name)
+	}
+	made, err := k.Client.CreateEndpoint(ctx, hns.Endpoint{Name: endpointName, Network: n.ID, MAC: adapters[i].MAC,
+		IPs: []netip.Prefix{netip.PrefixFrom(vip, n.Subnets[0].Prefix.Bits())}})
+	return made.ID, err
 }

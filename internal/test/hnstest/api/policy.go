@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 	"net/netip"
 
-	"flannel/pkg/mac"
+	"flannel/pkg/dataplane"
 	"flannel/pkg/windows/hns"
 )
 
@@ -60,7 +60,7 @@ func RemoteSubnet(settings json.RawMessage) (hns.RemoteSubnet, hns.Code) {
 	}
 	prefix, err := netip.ParsePrefix(s.DestinationPrefix)
 	provider, err2 := netip.ParseAddr(s.ProviderAddress)
-	hw, err3 := mac.Parse(s.DistributedRouterMacAddress)
+	hw, err3 := dataplane.ParseMAC(s.DistributedRouterMacAddress)
 	if err != nil || err2 != nil || err3 != nil || prefix.Masked() != prefix || !virtualSubnet(s.IsolationId) {
 		return hns.RemoteSubnet{}, hns.InvalidPolicy
 	}

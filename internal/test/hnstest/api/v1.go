@@ -4,7 +4,7 @@ import (
 	"encoding/json"
 	"strings"
 
-	"flannel/pkg/mac"
+	"flannel/pkg/dataplane"
 	"flannel/pkg/windows/hns"
 )
 
@@ -106,17 +106,17 @@ func EndpointVersion2(document []byte) ([]byte, hns.Code) {
 }
 
 // MAC returns a MAC in the form that HNS uses: 00-15-5D-01-02-03.
-func MAC(a mac.Addr) string { return strings.ToUpper(strings.ReplaceAll(a.String(), ":", "-")) }
+func MAC(a dataplane.MAC) string { return strings.ToUpper(strings.ReplaceAll(a.String(), ":", "-")) }
 
 // ParseMAC decodes a MAC from a JSON string, in any usual notation.
-func ParseMAC(raw json.RawMessage) (mac.Addr, error) {
+func ParseMAC(raw json.RawMessage) (dataplane.MAC, error) {
 	var s string
 	if err := json.Unmarshal(raw, &s); err != nil {
-		return mac.Addr{}, err
+		return dataplane.MAC{}, err
 	}
-	hw, err := mac.Parse(s)
+	hw, err := dataplane.ParseMAC(s)
 	if err != nil {
-		return mac.Addr{}, Problem("read a MAC", hns.InvalidEndpoint)
+		return dataplane.MAC{}, Problem("read a MAC", hns.InvalidEndpoint)
 	}
 	return hw, nil
 }

@@ -1,0 +1,43 @@
+package main
+
+// The name of an instance distinguishes several flanneld processes on one host. Each has its
+// own subnet file, and gets a name from its path. The names of firewall chains and
+// tables, and the IDs of nexthop objects, are made from it, so that the processes do
+// not change each other's.
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"path/filepath"
+	"runtime"
+)
+
+// defaultSubnetFile is the subnet file of a host with one flanneld; flannel uses it, too.
+const defaultSubnetFile = "/run/flannel/subnet.env"
+
+// instanceOf returns the name of the instance with this subnet file: seven hexadecimal
+// digits, or "" for defaultSubnetFile, with which chains and tables have flannel's names.
+func instanceOf(subnetFile string) string {
+	path, err := filepath.Abs(subnetFile)
+	if err != nil {
+		path = subnetFile
+	}
+	// A file may have several paths: /var/run is a link to /run.
+	path = filepath.Join(resolveLinks(filepath.Dir(path)), filepath.Base(path))
+	if path == defaultSubnetFile || runtime.GOOS == "windows" { // on Windows, nothing is named after the instance
+		return ""
+	}
+	sum := sha256.Sum256([]byte(path))
+	return hex.EncodeToString(sum[:4])[:7]
+}
+
+// resolveLinks follows the symbolic links in the path of a directory. If the directory does
+// not exist, it follows those in the part of the path that exists, so that the
+// instance has the same name before and after the directory is created.
+func resolveLinks(dir string) string {
+	if found, err := filepath.EvalSymlinks(dir); err == nil || dir == filepath.Dir(dir) {
+		return cmp.Or(found, dir)
+	}
+	return filepath.Join(resolveLinks(filepath.Dir(dir)), filepath.Base(dir))
+}

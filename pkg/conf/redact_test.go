@@ -1,0 +1,63 @@
+package conf
+
+import (
+	"strings"
+	"testing"
+)
+
+const curve = "yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk="
+
+func TestRedact(t *testing.T) {
+	r := NewRedactor()
+	r.Add("known & \"quoted\"")
+	r.Add("begin")
+	r.Add("beginning of another")
+	r.Add("abc") // shorter than minSecret
+	for in, want := range map[string]string{
+		"FLANNELD_ETCD_PASSWORD=x y":                            "FLANNELD_ETCD_PASSWORD=[redacted] y",
+		"--etcd-password=x --ip-masq":                           "--etcd-password=[redacted] --ip-masq",
+		"-etcd-password x -v 4":                                 "-etcd-password [redacted] -v 4",
+		`{"Backend":{"PSK":424242,"VNI":1}}`:                    "{\n  \"Backend\": {\n    \"PSK\": \"[redacted]\",\n    \"VNI\": 1\n  }\n}\n",
+		`["-etcd-password","ab c","--x"]`:                       "[\n  \"-etcd-password\",\n  \"[redacted]\",\n  \"--x\"\n]\n",
+		`{"a":"known & \"quoted\""}`:                            "{\n  \"a\": \"[redacted]\"\n}\n",
+		`say known & "quoted" twice known+%26+%22quoted%22`:     "say [redacted] twice [redacted]",
+		"a beginning of another, begin":                         "a [redacted], [redacted]",
+		"PrivateKey = abcdef=":                                  "PrivateKey = [redacted]",
+		"preshared key: xyz":                                    "preshared key: [redacted]",
+		"token: 'a b'":                                          "token: [redacted]",
+		"  client-key-data: LS0t":                               "  client-key-data: [redacted]",
+		"authorization: Basic dXNlcjpwYXNz":                     "authorization: Basic [redacted]",
+		"http://u:p@h:1/ and http://h:1/":                       "http://[redacted]@h:1/ and http://h:1/",
+		"nothing: 10.5.0.0/16, abc":                             "nothing: 10.5.0.0/16, abc",
+		"-A FORWARD -m comment --comment \"flanneld\" -j X":     "-A FORWARD -m comment --comment \"flanneld\" -j X",
+		"http://u:p@ss:w@h:1/":                                  "http://[redacted]@h:1/",
+		"http://u:p@h:1,https://v:q@i:2,http://j:3":             "http://[redacted]@h:1,https://[redacted]@i:2,http://j:3",
+		"wget --passwd=x; passphrase: y":                        "wget --passwd=[redacted]; passphrase: [redacted]",
+		"key " + curve + ", PublicKey: " + curve:                "key [redacted], PublicKey: " + curve,
+		`{"PublicKey":"` + curve + `","other":"` + curve + `"}`: "{\n  \"PublicKey\": \"" + curve + "\",\n  \"other\": \"[redacted]\"\n}\n",
+		`level=INFO data="{\"PublicKey\":\"` + curve + `\"}"`:   `level=INFO data="{\"PublicKey\":\"` + curve + `\"}"`,
+		`{"env":[{"name":"ETCD_PASSWORD","value":"a b"},{"name":"X","value":"c"}]}`: "{\n  \"env\": [\n    {\n      \"name\": \"ETCD_PASSWORD\",\n      \"value\": \"[redacted]\"\n    },\n    {\n" +
+			"      \"name\": \"X\",\n      \"value\": \"c\"\n    }\n  ]\n}\n",
+		"- name: \"A_TOKEN\"\n  value: a b\n- name: X\n  value: c":              "- name: \"A_TOKEN\"\n  value: [redacted]\n- name: X\n  value: c",
+		"data: LS0tLS1CRUdJTiBFQyBQUklWQVRFIEtFWS0tLS0tCg== x":                  "data: [redacted] x",
+		"x\n-----BEGIN PRIVATE KEY-----\nMII\nE=\n-----END PRIVATE KEY-----\ny": "x\n[redacted]\ny",
+		"-----BEGIN RSA PRIVATE KEY-----\nMII cut":                              "[redacted]",
+	} {
+		if got := string(r.Clean([]byte(in))); got != want {
+			t.Errorf("%q becomes %q, want %q", in, got, want)
+		}
+	}
+}
+
+func FuzzRedact(f *testing.F) {
+	for _, s := range []string{"{}", `{"a":"{\"password\":\"hunter2-hunter2\"}"}`, "x=hunter2-hunter2", "hunter2-hunter2", "\"hunter2-hunter2", `["hunter2-hunter2"]`} {
+		f.Add(s)
+	}
+	r := NewRedactor()
+	r.Add("hunter2-hunter2")
+	f.Fuzz(func(t *testing.T, s string) {
+		if got := r.Clean([]byte(s)); strings.Contains(string(got), "hunter2-hunter2") {
+			t.Errorf("%q keeps the secret: %q", s, got)
+		}
+	})
+}

@@ -1,0 +1,34 @@
+package conf
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+)
+
+// Secret is a text that is not printed: fmt, slog and encoding/json show Mark. It is
+// behind a pointer because fmt does not call methods of unexported fields; of a Secret
+// in such a field, it prints only an address. The zero Secret is empty.
+type Secret struct{ text *string }
+
+// NewSecret returns the text as a Secret.
+func NewSecret(s string) Secret { return Secret{&s} }
+
+// Reveal returns the text.
+func (s Secret) Reveal() string {
+	if s.text == nil {
+		return ""
+	}
+	return *s.text
+}
+
+func (s Secret) String() string { return Redacted }
+
+// Format implements fmt.Formatter.
+func (s Secret) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, Redacted) }
+
+// LogValue implements slog.LogValuer.
+func (s Secret) LogValue() slog.Value { return slog.StringValue(Redacted) }
+
+// MarshalText implements encoding.TextMarshaler, which encoding/json uses, too.
+func (s Secret) MarshalText() ([]byte, error) { return []byte(Redacted), nil }

@@ -1,0 +1,88 @@
+package dataplane
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"flannel/pkg/reconcile"
+)
+
+// Table is a reconcile.Table with entries of any type.
+type Table interface {
+	Name() string
+	Len() int
+	Add(context.Context) (reconcile.Result, error)
+	Prune(context.Context) (reconcile.Result, error)
+	Refresh(context.Context) error
+	Relist()
+	Reset()
+	Forget()
+	TakeRepairs() reconcile.Repairs
+}
+
+// Tables are in the order in which entries are added: the entries of a table may
+// need those of the tables before it. They are pruned in reverse order.
+type Tables []Table
+
+// Add adds to the tables in order. It stops after a table with an error that
+// IsUnknown, since the entries of later tables may need those that were not
+// added: for example, a neighbour must not point to another VTEP before the
+// VTEP's FDB entry exists.
+func (t Tables) Add(ctx context.Context, o Options) error {
+	var errs []error
+	for _, table := range t {
+		done, err := table.Add(ctx)
+		o.report(table, done)
+		if errs = append(errs, err); reconcile.IsUnknown(err) {
+			break
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Prune prunes the tables. Call it only if MayDelete.
+func (t Tables) Prune(ctx context.Context, o Options) error {
+	var errs []error
+	for _, table := range slices.Backward(t) {
+		done, err := table.Prune(ctx)
+		o.report(table, done)
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// Refresh calls Refresh of every table.
+func (t Tables) Refresh(ctx context.Context) error {
+	var errs []error
+	for _, table := range t {
+		errs = append(errs, table.Refresh(ctx))
+	}
+	return errors.Join(errs...)
+}
+
+// Relist calls Relist of every table.
+func (t Tables) Relist() {
+	for _, table := range t {
+		table.Relist()
+	}
+}
+
+// Forget calls Forget of every table.
+func (t Tables) Forget() {
+	for _, table := range t {
+		table.Forget()
+	}
+}
+
+// Reset calls Reset of every table.
+func (t Tables) Reset() {
+	for _, table := range t {
+		table.Reset()
+	}
+}
+
+// MayDelete reports whether a pass whose additions returned err may delete
+// something: not if s.Keep forbids it, nor if something could not be read, because
+// entries that were not read may need what would be deleted.
+func MayDelete(s State, err error) bool { return !s.Keep && !reconcile.IsUnknown(err) }

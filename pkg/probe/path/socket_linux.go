@@ -1,0 +1,277 @@
+package path
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Socket sends echo requests, and receives requests and replies whose bodies begin with
+// a prefix, and reports that the hop limit of such a request has ended. The kernel answers
+// the requests. One goroutine uses it.
+type Socket struct {
+	families [2]*os.File // IPv4, IPv6; the latter may be nil
+	raw      [2]syscall.RawConn
+	arrived  chan struct{}
+	done     chan struct{}
+	buffer   []byte
+}
+
+// maxPacket is more than any MTU of pods.
+const maxPacket = 1 << 16
+
+// OpenSocket opens a Socket in the network namespace of the calling thread. It needs
+// CAP_NET_RAW. IPv6 may be missing.
+func OpenSocket(prefix [4]byte) (*Socket, error) {
+	s := &Socket{arrived: make(chan struct{}), done: make(chan struct{}), buffer: make([]byte, maxPacket)}
+	for i, v6 := range []bool{false, true} {
+		f, err := open(v6, prefix)
+		if v6 && errors.Is(err, unix.EAFNOSUPPORT) {
+			break
+		}
+		if err != nil {
+			return nil, errors.Join(err, s.Close())
+		}
+		s.families[i] = f
+		if s.raw[i], err = f.SyscallConn(); err != nil {
+			return nil, errors.Join(err, s.Close())
+		}
+	}
+	for _, raw := range s.raw {
+		if raw != nil {
+			go s.watch(raw)
+		}
+	}
+	return s, nil
+}
+
+func open(v6 bool, prefix [4]byte) (*os.File, error) {
+	family, protocol := unix.AF_INET, unix.IPPROTO_ICMP
+	if v6 {
+		family, protocol = unix.AF_INET6, unix.IPPROTO_ICMPV6
+	}
+	fd, err := unix.Socket(family, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, protocol)
+	if err != nil {
+		return nil, fmt.Errorf("open a raw socket: %w", err)
+	}
+	filter := filterFor(v6, prefix)
+	set := []error{unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
+		&unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]})}
+	// Set the DF bit, and ignore what the kernel has learned about the path: a packet of
+	// the full size must arrive whole.
+	if v6 {
+		set = append(set, unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_PROBE),
+			unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_DONTFRAG, 1))
+	} else {
+		set = append(set, unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE))
+	}
+	if err := errors.Join(set...); err != nil {
+		return nil, errors.Join(fmt.Errorf("prepare a raw socket: %w", err), unix.Close(fd))
+	}
+	return os.NewFile(uintptr(fd), "icmp"), nil
+}
+
+// filterFor returns a program of the kernel's packet filter that accepts echo messages
+// with a prefix, and reports about them: others, such as those of other programs, neither
+// wake this process nor use the space of the socket.
+func filterFor(v6 bool, prefix [4]byte) []unix.SockFilter {
+	const (
+		loadByte   = unix.BPF_LD | unix.BPF_B | unix.BPF_IND
+		loadWord   = unix.BPF_LD | unix.BPF_W | unix.BPF_IND
+		ifEqual    = unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K
+		returnThis = unix.BPF_RET | unix.BPF_K
+	)
+	want := uint32(prefix[0])<<24 | uint32(prefix[1])<<16 | uint32(prefix[2])<<8 | uint32(prefix[3])
+	request, reply, exceeded := uint32(request4), uint32(reply4), uint32(exceeded4)
+	start := unix.SockFilter{Code: unix.BPF_LDX | unix.BPF_B | unix.BPF_MSH} // the length of the IPv4 header
+	if v6 {                                                                  // the kernel passes no IPv6 header
+		request, reply, exceeded = request6, reply6, exceeded6
+		start = unix.SockFilter{Code: unix.BPF_LDX | unix.BPF_W | unix.BPF_IMM}
+	}
+	return []unix.SockFilter{
+		start,
+		{Code: loadByte},
+		{Code: ifEqual, Jt: 3, K: request},
+		{Code: ifEqual, Jt: 2, K: reply},
+		{Code: ifEqual, Jt: 3, K: exceeded},
+		{Code: returnThis},
+		{Code: loadWord, K: headerLen},
+		{Code: ifEqual, Jt: 2, Jf: 3, K: want},
+		{Code: loadWord, K: uint32(quotedLen(v6))},
+		{Code: ifEqual, Jf: 1, K: want},
+		{Code: returnThis, K: maxPacket},
+		{Code: returnThis},
+	}
+}
+
+// exceededOf returns the type of the message that a hop limit has ended.
+func exceededOf(v6 bool) byte {
+	if v6 {
+		return exceeded6
+	}
+	return exceeded4
+}
+
+// quotedLen returns where such a message has the body of an echo request: after its own
+// header, the IP header of the request, without options, and the header of the request.
+func quotedLen(v6 bool) int {
+	if v6 {
+		return headerLen + 40 + headerLen
+	}
+	return headerLen + 20 + headerLen
+}
+
+// watch reports on s.arrived that there may be messages. It peeks, because the runtime
+// only notices messages that arrive after the socket was found empty.
+func (s *Socket) watch(raw syscall.RawConn) {
+	var buffer [1]byte
+	for {
+		err := raw.Read(func(fd uintptr) bool {
+			_, _, err := unix.Recvfrom(int(fd), buffer[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
+			return !errors.Is(err, unix.EAGAIN)
+		})
+		if err != nil {
+			return // closed
+		}
+		select {
+		case s.arrived <- struct{}{}:
+		case <-s.done:
+			return
+		}
+	}
+}
+
+// Arrived receives a value when there may be messages.
+func (s *Socket) Arrived() <-chan struct{} { return s.arrived }
+
+// Close closes the socket.
+func (s *Socket) Close() (err error) {
+	close(s.done)
+	for _, f := range s.families {
+		if f != nil {
+			err = errors.Join(err, f.Close())
+		}
+	}
+	return err
+}
+
+func (s *Socket) control(v6 bool, f func(fd int) error) error {
+	raw := s.raw[0]
+	if v6 {
+		raw = s.raw[1]
+	}
+	if raw == nil {
+		return unix.EAFNOSUPPORT
+	}
+	var err error
+	if controlErr := raw.Control(func(fd uintptr) { err = f(int(fd)) }); controlErr != nil {
+		return controlErr
+	}
+	return err
+}
+
+// Send sends an echo request. A zero from leaves the source to the kernel, and hops 0 the
+// hop limit. The packet is never fragmented.
+func (s *Socket) Send(from, to netip.Addr, hops int, body []byte) error {
+	message := echoType(to.Is6(), body)
+	var control []byte
+	var dst unix.Sockaddr
+	if to.Is6() {
+		dst = &unix.SockaddrInet6{Addr: to.As16()}
+		if from.Is6() {
+			control = unix.PktInfo6(&unix.Inet6Pktinfo{Addr: from.As16()})
+		}
+	} else {
+		dst = &unix.SockaddrInet4{Addr: to.As4()}
+		if from.Is4() {
+			control = unix.PktInfo4(&unix.Inet4Pktinfo{Spec_dst: from.As4()})
+		}
+	}
+	if hops > 0 {
+		control = append(control, hopLimit(to.Is6(), hops)...)
+	}
+	err := s.control(to.Is6(), func(fd int) error { return unix.Sendmsg(fd, message, control, dst, unix.MSG_DONTWAIT) })
+	if err != nil {
+		return fmt.Errorf("send an echo request to %s: %w", to, err)
+	}
+	return nil
+}
+
+// hopLimit returns a control message that sets the hop limit of one packet.
+func hopLimit(v6 bool, hops int) []byte {
+	const size = 4 // of an int
+	b := make([]byte, unix.CmsgSpace(size))
+	h := (*unix.Cmsghdr)(unsafe.Pointer(&b[0]))
+	h.Level, h.Type = unix.IPPROTO_IP, unix.IP_TTL
+	if v6 {
+		h.Level, h.Type = unix.IPPROTO_IPV6, unix.IPV6_HOPLIMIT
+	}
+	h.SetLen(unix.CmsgLen(size))
+	binary.NativeEndian.PutUint32(b[unix.CmsgLen(0):], uint32(hops))
+	return b
+}
+
+// Receive returns a message that has arrived, with its body until the next call: a
+// request, a reply, or (expired) the body of a request whose hop limit has ended at from.
+// It does not block.
+func (s *Socket) Receive() (from netip.Addr, reply, expired bool, body []byte, ok bool) {
+	for _, v6 := range []bool{false, true} {
+		for { // until there is none, or one that can be read
+			n := 0
+			var sender unix.Sockaddr
+			err := s.control(v6, func(fd int) (err error) {
+				n, sender, err = unix.Recvfrom(fd, s.buffer, unix.MSG_DONTWAIT)
+				return err
+			})
+			if errors.Is(err, unix.EINTR) {
+				continue
+			}
+			if err != nil {
+				break // EAGAIN, or closed
+			}
+			if from, reply, expired, body, ok = parse(s.buffer[:n], sender); ok {
+				return from, reply, expired, body, true
+			}
+		}
+	}
+	return from, false, false, nil, false
+}
+
+// parse takes a message apart. Nobody has compared the checksum of an IPv4 one: the body
+// must be recognizable.
+func parse(b []byte, sender unix.Sockaddr) (from netip.Addr, reply, expired bool, body []byte, ok bool) {
+	switch a := sender.(type) {
+	case *unix.SockaddrInet4:
+		from = netip.AddrFrom4(a.Addr)
+		if len(b) == 0 || int(b[0]&0xf)*4 > len(b) {
+			return from, false, false, nil, false
+		}
+		b = b[int(b[0]&0xf)*4:]
+	case *unix.SockaddrInet6:
+		from = netip.AddrFrom16(a.Addr)
+	}
+	header := headerLen
+	if len(b) > 0 && b[0] == exceededOf(from.Is6()) {
+		expired, header = true, quotedLen(from.Is6())
+	}
+	if len(b) < header || !from.IsValid() {
+		return from, false, false, nil, false
+	}
+	return from, b[0] == reply4 || b[0] == reply6, expired, b[header:], true
+}
+
+// Up reports whether an interface exists and has a carrier.
+func (s *Socket) Up(device string) bool {
+	request, err := unix.NewIfreq(device)
+	if err != nil {
+		return false
+	}
+	err = s.control(false, func(fd int) error { return unix.IoctlIfreq(fd, unix.SIOCGIFFLAGS, request) })
+	return err == nil && request.Uint16()&unix.IFF_RUNNING != 0
+}

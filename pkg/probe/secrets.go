@@ -1,0 +1,49 @@
+package probe
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"strings"
+
+	"flannel/pkg/conf"
+	"flannel/pkg/doctor"
+	"flannel/pkg/file"
+)
+
+// knownSecrets returns a Redactor with all secrets that this process can read. It
+// replaces these values wherever they are in a file; values that nobody knows here
+// are not recognized, so more sources are better than fewer.
+func knownSecrets(o BundleOptions, s doctor.Snapshot, files map[string][]byte) *conf.Redactor {
+	r := conf.NewRedactor()
+	r.Add(o.Password.Reveal())
+	const token = "/var/run/secrets/kubernetes.io/serviceaccount/token"
+	for _, path := range []string{o.KeyFile, cmp.Or(os.Getenv("WIREGUARD_KEY_FILE"), "/run/flannel/wgkey"), file.Mounted(os.Getenv(file.SandboxMount), token)} {
+		r.AddFile(path)
+	}
+	raw, _ := os.ReadFile(o.Kubeconfig) // AddKeyed, because most of it is not secret
+	r.AddKeyed(raw)
+	r.AddSettings(os.Args, os.Environ())
+	for _, p := range s.Processes.Value { // the daemon may have other settings than this process
+		environ := fromProc(p.PID, "environ")
+		r.AddSettings(fromProc(p.PID, "cmdline"), environ)
+		for _, e := range environ {
+			if path, is := strings.CutPrefix(e, "WIREGUARD_KEY_FILE="); is {
+				r.AddFile(path)
+			}
+		}
+	}
+	for name, text := range files {
+		if strings.HasPrefix(name, "config/") {
+			r.AddKeyed(text)
+		}
+	}
+	return r
+}
+
+// fromProc reads a list of strings about a process from /proc. It is empty if the
+// process has ended, and on Windows.
+func fromProc(pid int, file string) []string {
+	raw, _ := os.ReadFile(fmt.Sprintf("/proc/%d/%s", pid, file))
+	return strings.Split(string(raw), "\x00")
+}

@@ -1,0 +1,104 @@
+package hns
+
+// This file finds running pods of a Windows node whose HNS endpoint is gone, such
+// as after a restart of HNS. Nobody creates an endpoint again for a running pod
+// (calico#5164), so the pod has no network until it is deleted.
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// Pod is a pod that the container runtime has given a network. It is one until the
+// runtime has removed its network again.
+type Pod struct {
+	Name      string // with its namespace in Kubernetes, as in "default/web-1"; else the ID of its sandbox
+	Sandbox   string // ID
+	Network   string // name
+	Namespace string // ID of its HNS namespace
+}
+
+// ReadPods returns the pods in the directory in which the CNI library keeps results of
+// plugins. Files that it does not understand are ignored. Without the directory, there
+// are none.
+func ReadPods(dir string) (pods []Pod, err error) {
+	files, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	} else if err != nil {
+		return nil, fmt.Errorf("list pods: %w", err)
+	}
+	for _, f := range files {
+		raw, err := os.ReadFile(filepath.Join(dir, f.Name()))
+		if err != nil {
+			continue // such as one that was just deleted
+		}
+		if p, ok := decodePod(raw); ok {
+			pods = append(pods, p)
+		}
+	}
+	return pods, nil
+}
+
+func decodePod(raw []byte) (p Pod, ok bool) {
+	var d struct {
+		ContainerID, NetworkName, NetNS string
+		CNIArgs                         [][2]string
+	}
+	if json.Unmarshal(raw, &d) != nil || d.ContainerID == "" || d.NetNS == "" {
+		return p, false
+	}
+	args := map[string]string{}
+	for _, a := range d.CNIArgs {
+		args[a[0]] = a[1]
+	}
+	p = Pod{Name: d.ContainerID, Sandbox: d.ContainerID, Network: d.NetworkName, Namespace: d.NetNS}
+	if name := args["K8S_POD_NAME"]; name != "" {
+		p.Name = args["K8S_POD_NAMESPACE"] + "/" + name
+	}
+	return p, true
+}
+
+// PodEndpoints are the endpoints that HNS has, by what uses them.
+type PodEndpoints struct {
+	exists     map[string]bool     // IDs of endpoints, in lower case
+	namespaces map[string][]string // by the ID of a namespace, in lower case
+}
+
+// NewPodEndpoints takes the IDs of all endpoints of the pods' network, and all namespaces.
+func NewPodEndpoints(ids []string, namespaces []Namespace) PodEndpoints {
+	e := PodEndpoints{map[string]bool{}, map[string][]string{}}
+	for _, id := range ids {
+		e.exists[strings.ToLower(id)] = true
+	}
+	for _, n := range namespaces {
+		e.namespaces[strings.ToLower(n.ID)] = n.Endpoints
+	}
+	return e
+}
+
+// Of returns the ID of the pod's endpoint, "" if it has none, and whether its namespace
+// exists. A namespace may still list an endpoint that does not exist.
+func (e PodEndpoints) Of(p Pod) (id string, namespace bool) {
+	listed, namespace := e.namespaces[strings.ToLower(p.Namespace)]
+	i := slices.IndexFunc(listed, func(id string) bool { return e.exists[strings.ToLower(id)] })
+	if i < 0 {
+		return "", namespace
+	}
+	return strings.ToLower(listed[i]), namespace
+}
+
+// PodNames returns the sorted names of pods.
+func PodNames(pods []Pod) (names []string) {
+	for _, p := range pods {
+		names = append(names, p.Name)
+	}
+	slices.Sort(names)
+	return names
+}

@@ -1,0 +1,160 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"flannel/pkg/file"
+	"flannel/pkg/reconcile"
+	"flannel/pkg/windows/hns"
+	"flannel/subnet"
+)
+
+// VIPFile returns where the daemon with this subnet file publishes the source VIP.
+func VIPFile(subnetFile string) string {
+	return filepath.Join(filepath.Dir(subnetFile), "source-vip.json")
+}
+
+// JournalFile returns where the daemon with this subnet file saves the settings that
+// the adapter had before the HNS network was created.
+func JournalFile(subnetFile string) string {
+	return filepath.Join(filepath.Dir(subnetFile), "hns.json")
+}
+
+// OpenVIP opens HNS. dataDir is host-local's; KeepVIP prefers the published one.
+func OpenVIP(subnetFile, dataDir string, log *slog.Logger) (VIPKeeper, error) {
+	calls, err := hns.Open()
+	if err != nil {
+		return VIPKeeper{}, err
+	}
+	stack, err := hns.OpenStack()
+	if err != nil {
+		return VIPKeeper{}, err
+	}
+	client := hns.NewClient(calls, hns.Timing{Query: 3 * time.Second, Change: 5 * time.Second})
+	return VIPKeeper{Client: client, Stack: stack, File: VIPFile(subnetFile), DataDir: dataDir, Log: log}, nil
+}
+
+// SourceVIP is the result of ReserveVIP.
+type SourceVIP struct {
+	Needed bool     `json:"needed"`
+	DSR    *bool    `json:"dsr,omitempty"` // HNS supports kube-proxy's --enable-dsr
+	*VIP            // on an L2Bridge without sourceVIP
+	Flags  []string `json:"kubeProxyFlags,omitempty"`
+	File   string   `json:"file,omitempty"`
+}
+
+// ReserveVIP reserves the source VIP if the node needs one, and returns it with the
+// flags for kube-proxy, also as a text for a person. It waits until ctx ends for the
+// daemon to create the network.
+func ReserveVIP(ctx context.Context, k VIPKeeper, subnetFile string, proxy KubeProxy) (result SourceVIP, text string, err error) {
+	var vip VIP
+	var notNeeded error
+	waiting := func(reason error) { k.Log.Info("waiting to reserve the source VIP", "reason", reason) }
+	err = retry(ctx, 500*time.Millisecond, nil, waiting, func() (err error) {
+		if vip, err = ensureVIP(ctx, k, subnetFile); errors.Is(err, errVIPNotNeeded) {
+			notNeeded, err = err, nil
+		}
+		return err
+	})
+	result.Needed = notNeeded == nil
+	if err != nil {
+		return result, "", err
+	}
+	text = fmt.Sprintf("%s of %s is kube-proxy's source VIP on %s; published in %s", vip.Addr, vip.Subnet, vip.Network, k.File)
+	if !result.Needed {
+		text = fmt.Sprintf("%v such as %s", notNeeded, vip.Network)
+	}
+	version, err := k.Client.Version(ctx)
+	if err != nil {
+		return result, "", err
+	}
+	features := version.Features()
+	env, err := subnet.ReadEnv(subnetFile)
+	if err != nil {
+		return result, "", err
+	}
+	proxy.Network, proxy.VIP, proxy.DSR = vip.Network, vip.Addr, features.DSR
+	if len(proxy.Cluster) == 0 {
+		proxy.Cluster = slices.DeleteFunc([]netip.Prefix{env.V4Network, env.V6Network}, func(p netip.Prefix) bool { return !p.IsValid() })
+	}
+	result.VIP, result.DSR, result.Flags = &vip, &features.DSR, proxy.Flags()
+	if result.Needed {
+		result.File = k.File
+	}
+	return result, text + "\nflags for kube-proxy: " + strings.Join(result.Flags, " "), nil
+}
+
+// ensureVIP ensures the VIP of the subnet in the subnet file.
+func ensureVIP(ctx context.Context, k VIPKeeper, subnetFile string) (VIP, error) {
+	env, err := subnet.ReadEnv(subnetFile)
+	if err != nil {
+		return VIP{}, err
+	}
+	own := env.V4Subnet
+	if !own.IsValid() {
+		own = env.V6Subnet // only an L2Bridge has no IPv4; it needs no VIP
+	}
+	if own == (netip.Prefix{}) {
+		return VIP{}, fmt.Errorf("waiting for the daemon to write %s", subnetFile)
+	}
+	return k.Ensure(ctx, own)
+}
+
+// The source VIP is checked at notifications, without one after resyncVIP, and after a failure after retryVIP.
+const resyncVIP, retryVIP = time.Minute, 5 * time.Second
+
+// KeepVIP maintains, until ctx ends, the source VIP that the command source-vip has
+// reserved: it restores it, and replaces it if the node has a new subnet. On systems
+// other than Windows it does nothing.
+func KeepVIP(ctx context.Context, subnetFile, dataDir string, log *slog.Logger) error {
+	if runtime.GOOS != "windows" {
+		return nil
+	}
+	k, err := OpenVIP(subnetFile, dataDir, log)
+	if err != nil {
+		return err
+	}
+	subnetFileChanges, err := file.Watch(ctx, subnetFile)
+	if err != nil {
+		return err
+	}
+	r := reconcile.Runner{
+		News:   []<-chan struct{}{subnetFileChanges, k.Client.Changes(ctx)},
+		Resync: resyncVIP,
+		Retry:  reconcile.Backoff{First: retryVIP},
+		Once:   reconcile.Once{Grace: retryVIP}, // before that, the network is probably being created
+		Work:   func(ctx context.Context) (time.Duration, error) { return 0, restoreVIP(ctx, k, subnetFile) },
+		Tell: func(err error) {
+			if err != nil {
+				log.Warn("could not restore kube-proxy's source VIP, will retry", "reason", err)
+			}
+		},
+	}
+	r.Run(ctx)
+	return nil
+}
+
+// restoreVIP ensures the VIP if one is published, in the published directory of
+// host-local.
+func restoreVIP(ctx context.Context, k VIPKeeper, subnetFile string) error {
+	published, err := ReadVIP(k.File)
+	switch {
+	case err == nil && published == (VIP{}):
+		return nil // the command source-vip was not used
+	case err == nil && published.Store != "":
+		k.DataDir = filepath.Dir(published.Store)
+	}
+	if _, err = ensureVIP(ctx, k, subnetFile); errors.Is(err, errVIPNotNeeded) {
+		return nil
+	}
+	return err
+}

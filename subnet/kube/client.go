@@ -1,0 +1,106 @@
+package kube
+
+// An apiClient sends the requests of the lease manager to the Kubernetes API server: reads and watches of Nodes,
+// patches of our own Node, Events, and the questions of the doctor. It holds the connections; it never retries, and
+// keeps nothing of what it reads.
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/transport"
+)
+
+// clientOptions says how to reach the API server. The zero clientOptions mean the pod's service account.
+type clientOptions struct {
+	Kubeconfig string // path; empty: the pod's service account
+	APIURL     string // overrides the server of the kubeconfig or of the pod
+	UserAgent  string
+	Prefix     string // of the annotations to read, complete: the annotation's name follows
+
+	Log  *slog.Logger                              // gets a line for each request at the debug level; may be nil
+	Wrap func(http.RoundTripper) http.RoundTripper // wraps the transport, below authentication; may be nil
+}
+
+// apiClient sends requests to one API server. Its methods may run concurrently. Make one with newClient, and close it.
+type apiClient struct {
+	rest      *rest.RESTClient
+	transport *reconnector
+	prefix    string
+}
+
+// newClient prepares a client and does not connect. Its errors are about a wrong option or file.
+func newClient(o clientOptions) (*apiClient, error) {
+	cfg, err := o.restConfig()
+	if err != nil {
+		return nil, err
+	}
+	scheme := runtime.NewScheme()
+	if err := errors.Join(corev1.AddToScheme(scheme), metav1.AddMetaToScheme(scheme)); err != nil {
+		return nil, fmt.Errorf("register the API's types: %w", err)
+	}
+	cfg.APIPath, cfg.GroupVersion = "/api", &corev1.SchemeGroupVersion
+	cfg.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	cfg.ContentType, cfg.AcceptContentTypes = protobuf, protobuf+",application/json"
+	cfg.UserAgent = o.UserAgent
+	cfg.QPS, cfg.Burst = 50, 100 // far more than needed: limits the load that a bug could put on the API server
+	reconnecting, err := newReconnector(cfg)
+	if err != nil {
+		return nil, err
+	}
+	reconnecting.log = cmp.Or(o.Log, reconnecting.log)
+	var rt http.RoundTripper = reconnecting
+	if o.Wrap != nil {
+		rt = o.Wrap(rt)
+	}
+	if rt, err = transport.HTTPWrappersForConfig(reconnecting.cfg, rt); err != nil {
+		return nil, fmt.Errorf("credentials for the Kubernetes API: %w", err)
+	}
+	restClient, err := rest.RESTClientForConfigAndClient(cfg, &http.Client{Transport: rt})
+	if err != nil {
+		return nil, fmt.Errorf("client of the Kubernetes API: %w", err)
+	}
+	return &apiClient{rest: restClient, transport: reconnecting, prefix: o.Prefix}, nil
+}
+
+// Close closes idle connections. A later request would open a new one.
+func (c *apiClient) Close() { c.Transport().CloseIdleConnections() }
+
+// DropConnections closes every connection. Requests that use one fail at once.
+func (c *apiClient) DropConnections() { c.transport.conns.Drop() }
+
+// Transport returns the transport in use, which a failed request replaces by another one.
+func (c *apiClient) Transport() *http.Transport { return c.transport.current() }
+
+// serverProxy returns the URL of the HTTP proxy that requests to the API server are sent to, without its password, or "" if
+// there is none. It sends nothing.
+func serverProxy(o clientOptions) (string, error) {
+	cfg, err := o.restConfig()
+	if err != nil {
+		return "", err
+	}
+	server, _, err := rest.DefaultServerUrlFor(cfg)
+	if err != nil {
+		return "", fmt.Errorf("address of the API server: %w", err)
+	}
+	reconnecting, err := newReconnector(cfg)
+	if err != nil {
+		return "", err
+	}
+	proxy, err := reconnecting.current().Proxy(&http.Request{URL: server})
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("find the proxy for %s: %w", server, err)
+	case proxy == nil:
+		return "", nil
+	}
+	return proxy.Redacted(), nil
+}

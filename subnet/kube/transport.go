@@ -1,0 +1,192 @@
+package kube
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"strconv"
+	"sync"
+	"time"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/transport"
+
+	"flannel/pkg/file"
+	"flannel/subnet"
+)
+
+// restConfig reads the credentials of the kubeconfig or else of the pod's service account. o.APIURL overrides their
+// server. Outside of a pod and without a kubeconfig, it uses o.APIURL without credentials.
+func (o clientOptions) restConfig() (*rest.Config, error) {
+	if o.Kubeconfig != "" {
+		cfg, err := clientcmd.BuildConfigFromFlags(o.APIURL, o.Kubeconfig)
+		if err != nil {
+			return nil, fmt.Errorf("kubeconfig %s: %w", o.Kubeconfig, err)
+		}
+		return cfg, nil
+	}
+	cfg, err := inCluster(os.Getenv(file.SandboxMount))
+	if err != nil {
+		if o.APIURL == "" || !errors.Is(err, rest.ErrNotInCluster) && !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("credentials for the Kubernetes API: %w (outside of a pod, set --kubeconfig-file)", err)
+		}
+		cfg = &rest.Config{}
+	}
+	cfg.Host = cmp.Or(o.APIURL, cfg.Host)
+	return cfg, nil
+}
+
+// HasCredentials reports whether the kubeconfig can be read, or without one the pod's service account.
+func (o clientOptions) HasCredentials() bool {
+	if o.Kubeconfig != "" {
+		_, err := os.ReadFile(o.Kubeconfig)
+		return err == nil
+	}
+	_, err := inCluster(os.Getenv(file.SandboxMount))
+	return err == nil
+}
+
+// inCluster returns the credentials of the pod's service account. root is the root
+// directory of a HostProcess container; "": this is none. See file.Mounted.
+func inCluster(root string) (*rest.Config, error) {
+	cfg, err := rest.InClusterConfig()
+	if root == "" || !errors.Is(err, fs.ErrNotExist) {
+		return cfg, err
+	}
+	const account = "/var/run/secrets/kubernetes.io/serviceaccount/"
+	tokenFile := file.Mounted(root, account+"token")
+	token, err := os.ReadFile(tokenFile)
+	if err != nil {
+		return nil, err
+	}
+	return &rest.Config{
+		Host:        "https://" + net.JoinHostPort(os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")),
+		BearerToken: string(token), BearerTokenFile: tokenFile,
+		TLSClientConfig: rest.TLSClientConfig{CAFile: file.Mounted(root, account+"ca.crt")},
+	}, nil
+}
+
+// A dead connection is detected after pingAfter + pingTimeout, and a server that returned within dialTimeout and the
+// pause between two attempts.
+const (
+	pingAfter   = 5 * time.Second // without data
+	pingTimeout = 5 * time.Second
+	dialTimeout = 4 * time.Second
+	// headerTimeout bounds the wait for the response headers. The API server limits its own requests to a minute.
+	headerTimeout = 30 * time.Second
+)
+
+// reconnector is the transport to the API server. After a failed or unauthorized request it makes a new
+// http.Transport, so that the next request opens a new connection and reads the certificate files again. The old
+// connection may be dead without an error, or have been opened with a client certificate that has expired since.
+// (Tokens are read again by the wrapper around it, from client-go.)
+type reconnector struct {
+	cfg   *transport.Config
+	conns subnet.Conns
+	log   *slog.Logger
+
+	mu sync.Mutex
+	rt *http.Transport
+}
+
+func newReconnector(cfg *rest.Config) (*reconnector, error) {
+	transportConfig, err := cfg.TransportConfig()
+	if err != nil {
+		return nil, fmt.Errorf("credentials for the Kubernetes API: %w", err)
+	}
+	r := &reconnector{cfg: transportConfig, log: slog.New(slog.DiscardHandler)}
+	r.rt, err = r.newTransport()
+	return r, err
+}
+
+func (r *reconnector) newTransport() (*http.Transport, error) {
+	cfg := *r.cfg // a copy, because TLSConfigFor stores the files' content in it
+	tlsConfig, err := transport.TLSConfigFor(&cfg)
+	if err != nil {
+		return nil, fmt.Errorf("certificates for the Kubernetes API: %w", err)
+	}
+	dial := (&net.Dialer{Timeout: dialTimeout, KeepAliveConfig: net.KeepAliveConfig{
+		Enable: true, Idle: pingAfter, Interval: 2 * time.Second, Count: 3,
+	}}).DialContext
+	if r.cfg.DialHolder != nil {
+		dial = r.cfg.DialHolder.Dial
+	}
+	dialAndKeep := func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := dial(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		return r.conns.Keep(conn), nil
+	}
+	proxy := http.ProxyFromEnvironment
+	if r.cfg.Proxy != nil {
+		proxy = r.cfg.Proxy
+	}
+	return &http.Transport{
+		DialContext: dialAndKeep, TLSClientConfig: tlsConfig, TLSHandshakeTimeout: dialTimeout, Proxy: proxy,
+		ForceAttemptHTTP2: true, HTTP2: &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
+		ResponseHeaderTimeout: headerTimeout, IdleConnTimeout: 90 * time.Second,
+		DisableCompression: r.cfg.DisableCompression,
+	}, nil
+}
+
+func (r *reconnector) current() *http.Transport {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.rt
+}
+
+// RoundTrip implements http.RoundTripper.
+func (r *reconnector) RoundTrip(req *http.Request) (*http.Response, error) {
+	rt, began := r.current(), time.Now()
+	resp, err := rt.RoundTrip(req)
+	r.logRequest(req, began, resp, err)
+	if err != nil && req.Context().Err() == nil || err == nil && resp.StatusCode == http.StatusUnauthorized {
+		r.replace(rt)
+	}
+	return resp, err
+}
+
+// logRequest logs a request when its response begins: that of a watch has no end.
+func (r *reconnector) logRequest(req *http.Request, began time.Time, resp *http.Response, err error) {
+	if !subnet.TracesRequests(r.log) {
+		return
+	}
+	verb, object, result := req.Method, req.URL.Path, ""
+	query, _ := url.QueryUnescape(req.URL.RawQuery)
+	if query != "" {
+		object += "?" + query
+	}
+	if b, _ := strconv.ParseBool(req.URL.Query().Get("watch")); b {
+		verb = "WATCH"
+	}
+	if err != nil {
+		result = err.Error()
+	} else {
+		result = resp.Status
+	}
+	subnet.LogRequest(r.log, verb, fmt.Sprintf("%.200s", object), began, result)
+}
+
+// replace makes a new transport in place of the failed one. Requests that still run over the failed one may go on.
+func (r *reconnector) replace(failed *http.Transport) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.rt != failed {
+		return // another request has replaced it
+	}
+	rt, err := r.newTransport()
+	if err != nil {
+		return // the certificate files may just be being replaced: the next failed request tries again
+	}
+	r.rt = rt
+	failed.CloseIdleConnections()
+}

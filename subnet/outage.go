@@ -1,0 +1,149 @@
+package subnet
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+)
+
+// logAfter is how long an outage lasts before it is logged, so that the restart of
+// a store is not.
+const logAfter = time.Second
+
+// Causes in the log.
+const (
+	causeSilent  = "store-silent"
+	causeRefuses = "store-refuses"
+	causeBack    = "store-back"
+)
+
+// Outage logs once that a store does not answer, and once that it answers again,
+// for all activities that use the store.
+//
+//	state    cause                                                     action                next state
+//	calm     an activity fails                                         start the timer       failing
+//	failing  the timer fires                                           log it                failing, owed
+//	failing  the last failing activity succeeds                        log the end if owed   calm
+//	failing  it gives up, and another has succeeded since a failure    log the end if owed   calm
+//	failing  it gives up, and nobody knows whether the store answers   -                     calm, maybe owed
+//	calm     an activity succeeds                                      log the end if owed   calm
+//
+// failing is a timer that is not nil, and owed is the field logged.
+type Outage struct {
+	log   *slog.Logger
+	store string
+
+	mu       sync.Mutex
+	failing  map[string]error // the last failures of the activities that retry
+	last     string           // the one of them that failed last
+	answered bool             // an activity has succeeded since the last failure
+	since    time.Time        // when the outage began
+	timer    *time.Timer      // logs the outage after logAfter; nil: no activity is failing
+	number   int              // of the outage, so that a late timer of an earlier one logs nothing
+	logged   bool             // the outage was logged, and its end was not
+}
+
+// NewOutage returns the Outage of a store, whose name is used in the log.
+func NewOutage(log *slog.Logger, store string) *Outage {
+	return &Outage{log: log, store: store, failing: map[string]error{}}
+}
+
+// Failed records that an activity failed and will retry.
+func (o *Outage) Failed(activity string, err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.failing[activity], o.last, o.answered = err, activity, false
+	if o.timer == nil {
+		if !o.logged {
+			o.since = time.Now()
+		}
+		o.number++
+		number := o.number
+		o.timer = time.AfterFunc(logAfter, func() { o.logOutage(number) })
+	}
+}
+
+func (o *Outage) logOutage(number int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.timer != nil && o.number == number {
+		o.logged = true
+		reason := o.reason()
+		text, cause := classify(reason)
+		o.log.Warn(o.store+" "+text+", retrying; the network stays as it is", "cause", cause, "error", reason)
+	}
+}
+
+// reason returns the last failure of an activity that still fails; mu must be held, and
+// an activity be failing.
+func (o *Outage) reason() error { return o.failing[o.last] }
+
+// Err returns why the store does not answer, nil if it does.
+func (o *Outage) Err() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.timer == nil {
+		return nil
+	}
+	text, _ := classify(o.reason())
+	return fmt.Errorf("%s %s: %w", o.store, text, o.reason())
+}
+
+// Since returns since when the store does not answer, the zero Time if it does, also
+// with a refusal.
+func (o *Outage) Since() time.Time {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.timer == nil {
+		return time.Time{}
+	}
+	if _, cause := classify(o.reason()); cause == causeRefuses {
+		return time.Time{}
+	}
+	return o.since
+}
+
+// Refusal is the error of a store that answers and denies the request.
+type Refusal interface {
+	error
+	Refused()
+}
+
+// classify returns what the store does, as a text and as a cause in the log.
+func classify(reason error) (text, cause string) {
+	if _, refused := errors.AsType[Refusal](reason); refused {
+		return "refuses a request", causeRefuses
+	}
+	return "does not answer", causeSilent
+}
+
+// Over records that an activity succeeded.
+func (o *Outage) Over(activity string) { o.end(activity, true) }
+
+// Forget records that an activity ended, and no longer waits for the store.
+func (o *Outage) Forget(activity string) { o.end(activity, false) }
+
+func (o *Outage) end(activity string, succeeded bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.answered = o.answered || succeeded
+	delete(o.failing, activity)
+	if len(o.failing) > 0 {
+		if o.last == activity { // the order in which the others failed is not known
+			o.last = slices.Min(slices.Collect(maps.Keys(o.failing)))
+		}
+		return
+	}
+	if o.timer != nil {
+		o.timer.Stop()
+		o.timer = nil
+	}
+	if o.logged && o.answered {
+		o.log.Info(o.store+" answers again", "cause", causeBack, "after", time.Since(o.since).Round(100*time.Millisecond))
+		o.logged = false
+	}
+}
