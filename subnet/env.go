@@ -70,7 +70,7 @@ func joinPrefixes(prefixes []netip.Prefix) string {
 // flannel does not have these keys, and ignores them.
 const formerKey4, formerKey6 = "FLANNEL_FORMER_SUBNET", "FLANNEL_FORMER_IPV6_SUBNET"
 
-// parseEnv parses a text of Format or of flannel. It skips unknown lines. A text without any subnet is an error.
+// parseEnv parses a text of format or of flannel. It skips unknown lines. A text without any subnet is an error.
 func parseEnv(raw []byte) (Env, error) {
 	var e Env
 	for line := range strings.Lines(string(raw)) {

@@ -44,8 +44,8 @@ func forWindows(vni, port int, directRouting bool) string {
 	return "Backend: " + strings.Join(wrong, "; ") + ". Set " + strings.Join(fix, ", ") + " in the one configuration of all nodes"
 }
 
-// forWindows implements backend.Backend.
+// ForWindows implements backend.Backend.
 func (v vxlan) ForWindows() string { return forWindows(v.vni, v.port, v.directRouting) }
 
-// forWindows returns "": parseOverlay has checked the options.
+// ForWindows returns "": parseOverlay has checked the options.
 func (overlay) ForWindows() string { return "" }

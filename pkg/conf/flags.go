@@ -24,8 +24,8 @@ type Flag[O any] struct {
 	Repeat bool // may be given more than once, and has no default
 	NoEnv  bool // only on the command line, without an environment variable
 
-	// Set puts a value into the options. Parse calls it for each value that is given, in
-	// order. If none is, Parse calls it with Def, so that defaults are validated like
+	// Set puts a value into the options. ParseFlags calls it for each value that is given, in
+	// order. If none is, ParseFlags calls it with Def, so that defaults are validated like
 	// given values, or, for a flag with Repeat, not at all. A problem with one flag does
 	// not keep the others from being set. The error must not quote a value that may be a
 	// secret.
@@ -44,7 +44,7 @@ type FlagValues struct {
 	texts  []string // as given
 }
 
-// GivenFlags is the result of Parse. Neither Problems nor Warnings contain secrets, if
+// GivenFlags is the result of ParseFlags. Neither Problems nor Warnings contain secrets, if
 // the errors of Set do not.
 type GivenFlags struct {
 	Flags    map[string]FlagValues // by the flag's name; a flag that is not given is not in it

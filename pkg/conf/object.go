@@ -139,7 +139,7 @@ func (o *Object) appendWarnings(warnings []string) []string {
 			warnings = append(warnings, fmt.Sprintf("%s: given %d times, the last value is used", path, m.count))
 		case known:
 		case len(warnings) > maxReports:
-			warnings = append(warnings, "") // only counted, which saves calls of Nearest
+			warnings = append(warnings, "") // only counted, which saves calls of nearest
 		default:
 			text := path + ": unknown key"
 			if near := nearest(m.key, o.names); near != "" {

@@ -12,7 +12,7 @@ import (
 )
 
 // AddTo declares the flags of the group in a set of pflag, which parses and prints
-// them. Their values are not stored there: Parse collects them.
+// them. Their values are not stored there: ParseFlags collects them.
 func (g FlagGroup[O]) AddTo(set *pflag.FlagSet) {
 	for _, f := range g.Flags {
 		added := set.VarPF(declaredFlag{f.Def, f.Arg}, f.Name, "", f.usage())

@@ -17,7 +17,7 @@ import (
 	"strings"
 )
 
-// Redactor removes secrets from text. Create it with New.
+// Redactor removes secrets from text. Create it with NewRedactor.
 type Redactor struct {
 	known []Secret // values that were added, the longest first
 	// keyed matches a secret name, a separator and a value (name=value, "name": "value");

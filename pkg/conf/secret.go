@@ -6,7 +6,7 @@ import (
 	"log/slog"
 )
 
-// Secret is a text that is not printed: fmt, slog and encoding/json show Mark. It is
+// Secret is a text that is not printed: fmt, slog and encoding/json show Redacted. It is
 // behind a pointer because fmt does not call methods of unexported fields; of a Secret
 // in such a field, it prints only an address. The zero Secret is empty.
 type Secret struct{ text *string }

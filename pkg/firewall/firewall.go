@@ -1,5 +1,6 @@
 // Package firewall computes the node's masquerade and forward rules. The rules are one list, a pure function of a Config
-// (Rules). Package linux/firewall writes them into the kernel. On Windows, HNS masquerades.
+// (Rules). Package linux/firewall writes them into the kernel. On Windows, HNS masquerades. SavedRules
+// parses what iptables-save prints, for the doctor as well.
 package firewall
 
 import (

@@ -1,5 +1,5 @@
-// Package probe reads the Snapshot of a node that package doctor checks. It
-// changes nothing on the node. Everything is read in parallel and with a
+// Package probe reads the Snapshot of a node that package doctor checks, and writes it with
+// other texts into a bundle for maintainers. It changes nothing else on the node. Everything is read in parallel and with a
 // timeout; a Fact that could not be read in time is unknown.
 package probe
 

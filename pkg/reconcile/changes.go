@@ -29,7 +29,7 @@ func Added[T any](list []*T) []Change[T] {
 }
 
 // PendingChanges collects changes by name until Take. Several changes of a name become one,
-// with the first Old and the last New. The zero Pending is empty.
+// with the first Old and the last New. The zero PendingChanges is empty.
 type PendingChanges[T any] map[string]Change[T]
 
 // Add adds a change that is later than those added before.

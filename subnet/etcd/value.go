@@ -22,7 +22,7 @@ type leaseValue struct {
 	Data, V6Data         json.RawMessage // compact JSON; nil: none
 }
 
-// valueJSON is the JSON form of a Value. Its fields are written in this order.
+// valueJSON is the JSON form of a leaseValue. Its fields are written in this order.
 type valueJSON struct {
 	PublicIP      string
 	PublicIPv6    *string

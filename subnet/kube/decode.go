@@ -159,7 +159,7 @@ type watchReader struct {
 	buf []byte // for next
 }
 
-// newWatchReader returns a Reader that reads from r.
+// newWatchReader returns a watchReader that reads from r.
 func newWatchReader(r io.Reader) *watchReader {
 	return &watchReader{Reader: bufio.NewReaderSize(r, 64<<10)}
 }

@@ -8,7 +8,7 @@ import (
 	"flannel/subnet"
 )
 
-// Keeper runs a Set: it hands the set over whenever it changes, expires retained
+// Keeper runs a set: it hands the set over whenever it changes, expires retained
 // peers by a timer, and logs when the first peers are retained and when none is
 // any more. Its methods may be called concurrently.
 type Keeper struct {
@@ -43,14 +43,14 @@ func (k *Keeper) Close() {
 	}
 }
 
-// Apply applies changes; see Set.Apply.
+// Apply applies changes; see set.Apply.
 func (k *Keeper) Apply(changes []Change, replaced bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.handOver(k.set.Apply(changes, replaced, time.Now()))
 }
 
-// ApplyAll applies a complete list; see Set.ApplyAll.
+// ApplyAll applies a complete list; see set.ApplyAll.
 func (k *Keeper) ApplyAll(all []Change, replaced bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -60,14 +60,14 @@ func (k *Keeper) ApplyAll(all []Change, replaced bool) {
 	k.handOver(changed || first)
 }
 
-// SetOwn sets the name of this node; see Set.SetOwn.
+// SetOwn sets the name of this node; see set.SetOwn.
 func (k *Keeper) SetOwn(own string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.handOver(k.set.SetOwn(own))
 }
 
-// SetJudge sets how leases are validated; see Set.SetJudge.
+// SetJudge sets how leases are validated; see set.SetJudge.
 func (k *Keeper) SetJudge(j subnet.Judge) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -111,7 +111,7 @@ func (k *Keeper) MostWithdrawn() bool {
 }
 
 // Claimed reports whether another node has a subnet of our own lease; see
-// Set.Claimed.
+// set.Claimed.
 func (k *Keeper) Claimed(own *subnet.Lease) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()

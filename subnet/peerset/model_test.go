@@ -47,7 +47,7 @@ func (testJudge) Losers(leases []*subnet.Lease) map[*subnet.Lease]bool {
 
 func (j testJudge) Elsewhere() subnet.Judge { return j }
 
-// model is a simple implementation of Set, which visits all peers each time.
+// model is a simple implementation of set, which visits all peers each time.
 type model struct {
 	own   string
 	store map[string]Entry
@@ -207,7 +207,7 @@ func textOf(set subnet.Set) string {
 	return strings.Join(lines, "\n")
 }
 
-// After any sequence of changes, the Set is equal to the model.
+// After any sequence of changes, the set is equal to the model.
 func TestRandomChanges(t *testing.T) {
 	for seed := range uint64(300) {
 		rnd := rand.New(rand.NewPCG(seed, 1))

@@ -121,9 +121,9 @@ type shown struct {
 //	either    a usable lease claims its subnet or public address  remove it                     forgotten
 //	either    the operator accepts the withdrawal                 remove it, count from zero    forgotten
 //
-// present is a usable entry in Set.known. unusable does not include the lease of a
+// present is a usable entry in set.known. unusable does not include the lease of a
 // node with another configuration. departed and retained are entries in
-// Set.withdrawn, which differ in the field retained. All other names are forgotten.
+// set.withdrawn, which differ in the field retained. All other names are forgotten.
 // If the store has a lease under a forgotten name, which is not usable then, the
 // set has the lease, too, so that it is reported, and loses it without counting it.
 // Cause decides what is counted for Mass: departed peers and those retained for a

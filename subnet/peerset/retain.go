@@ -62,7 +62,7 @@ func (d *departed) lease() *subnet.Lease {
 }
 
 // keep retains a departed peer: it is added to the set again. The dirty fields make
-// finish compute Set.windows (the name of a peer that runs Windows) and Set.rejects
+// finish compute set.windows (the name of a peer that runs Windows) and set.rejects
 // again. A lease under the peer's name that the judge does not accept is in the set
 // otherwise, but only in rejects while the peer is retained.
 func (s *set) keep(d *departed) {

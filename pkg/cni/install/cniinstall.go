@@ -1,5 +1,5 @@
-// Package install installs CNI plugins and a CNI configuration, and restores
-// them when they are deleted or damaged. Other programs (service meshes, bandwidth
+// Package install installs CNI plugins and a CNI configuration where containerd looks for
+// them, and restores them when they are deleted or damaged. Other programs (service meshes, bandwidth
 // and tuning plugins) may add plugins and keys to the configuration; these are
 // kept.
 //

@@ -30,7 +30,7 @@ type ContainerdCNI struct {
 	Conf   ContainerdSetting // has one directory
 	Bin    ContainerdSetting // has at least one
 	// Sources are the files and directories that were read for this, or were missing;
-	// a later Read has the same result unless one of them changes. They are also set
+	// a later ReadContainerd has the same result unless one of them changes. They are also set
 	// with an error.
 	Sources []string
 }

@@ -63,7 +63,7 @@ func loadContainerd(path string) (files []containerdFile, sources []string, err 
 // which it looks for them, or the file itself if the pattern has no wildcard.
 func searched(pattern string) (paths []string) {
 	for ; hasWildcard(pattern); pattern = filepath.Dir(pattern) {
-		found, _ := filepath.Glob(filepath.Dir(pattern)) // of the error, load learns as well
+		found, _ := filepath.Glob(filepath.Dir(pattern)) // of the error, loadContainerd learns as well
 		paths = append(paths, found...)
 	}
 	return append(paths, pattern)

@@ -3,10 +3,10 @@ package reach
 import "time"
 
 // moment is a time.Time in a third of its memory, since each target has many: nanoseconds
-// since the Mesh was made. The zero moment is no time.
+// since the mesh was made. The zero moment is no time.
 type moment int64
 
-// at converts a time, which is not before the Mesh was made.
+// at converts a time, which is not before the mesh was made.
 func (m *mesh) at(t time.Time) moment { return moment(t.Sub(m.began)) + 1 }
 
 // time is the inverse of at.

@@ -48,7 +48,7 @@ const (
 	maxReceived = 10000
 )
 
-// Prober probes peers by a Mesh. Its methods may be called by any goroutine. Run, Update
+// Prober probes peers by a mesh. Its methods may be called by any goroutine. Run, Update
 // and Fill of a nil Prober do nothing.
 type Prober struct {
 	conn Conn

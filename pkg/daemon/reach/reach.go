@@ -179,7 +179,7 @@ type target struct {
 	hasPods    bool       // the bridge has answered, so it exists
 	viaBridge  bool       // with Tunnels: what answered last is the bridge, not the device
 	told       bool       // by the latest request, that this node does not forward
-	suspect    bool       // in Mesh.suspects: nextSuspect asks it soon, and removes it
+	suspect    bool       // in mesh.suspects: nextSuspect asks it soon, and removes it
 	state      state
 
 	since   moment // of state
@@ -262,7 +262,7 @@ type peer struct {
 	lease    *subnet.Lease
 	targets  []*target
 	alarm    moment // since when it is logged not to be reachable; zero: it is not
-	seen     uint32 // the Mesh.passes of the last pass that had it
+	seen     uint32 // the mesh.passes of the last pass that had it
 	alarmed  state  // that is logged; unknown: none
 	behind   bool   // the system refused an entry
 	retained bool   // there is no alarm

@@ -10,7 +10,7 @@ import (
 	"flannel/subnet"
 )
 
-// newMesh returns a Mesh without peers. random returns a number below n, and token any
+// newMesh returns a mesh without peers. random returns a number below n, and token any
 // number.
 func newMesh(random func(n int) int, token func() uint64) *mesh {
 	return &mesh{began: time.Now(), waiting: map[uint64]*sent{}, linkUp: true, random: random, token: token}

@@ -15,7 +15,7 @@ import (
 // are not from a peer, counts them like those of a host that is no node: nothing in a
 // packet tells the two apart. So further rules record the senders of what it counts, each
 // with a counter of its own, for rememberFor. When a sender becomes a peer, the guard adds
-// its packets to the counter joinedBy(Outsider). flanneld status and
+// its packets to the counter joinedBy(outsider). flanneld status and
 // the doctor subtract this counter from that of the rule (status.Found). The counter is in
 // the table, and not in flanneld's memory, so that both counters start anew together.
 //

@@ -3,6 +3,9 @@
 // entries of the kernel are only read, and packets that the kernel would not send are
 // made by hand. A sniffer sees where they leave and where answers arrive, before any
 // firewall.
+//
+// It also has ICMP echo: Echo asks one address, and a Socket carries the probes of the daemon,
+// for all peers.
 package path
 
 import (

@@ -43,7 +43,7 @@ func Echo(ctx context.Context, from, addr netip.Addr) error {
 	defer conn.Close()                                      //nolint:errcheck // nothing is buffered
 	stop := context.AfterFunc(ctx, func() { conn.Close() }) // ends a blocked read
 	defer stop()
-	message := echoType(addr.Is6(), randomBody()) // by which the reply is recognized
+	message := echoMessage(addr.Is6(), randomBody()) // by which the reply is recognized
 	buffer := make([]byte, 1500)
 	for {
 		err := conn.SetReadDeadline(time.Now().Add(echoInterval))
@@ -73,10 +73,10 @@ const (
 
 const headerLen = 8 // type, code, checksum, identifier, sequence number
 
-// echoType returns a message with identifier and sequence number 0: a request is
+// echoMessage returns a message with identifier and sequence number 0: a request is
 // recognized by its body. For ICMPv6 the kernel computes the checksum, which includes the
 // addresses.
-func echoType(v6 bool, body []byte) []byte {
+func echoMessage(v6 bool, body []byte) []byte {
 	m := icmp.Message{Type: ipv4.ICMPTypeEcho, Body: &icmp.Echo{Data: body}}
 	if v6 {
 		m.Type = ipv6.ICMPTypeEchoRequest

@@ -179,7 +179,7 @@ func (s *Socket) control(v6 bool, f func(fd int) error) error {
 // Send sends an echo request. A zero from leaves the source to the kernel, and hops 0 the
 // hop limit. The packet is never fragmented.
 func (s *Socket) Send(from, to netip.Addr, hops int, body []byte) error {
-	message := echoType(to.Is6(), body)
+	message := echoMessage(to.Is6(), body)
 	var control []byte
 	var dst unix.Sockaddr
 	if to.Is6() {

@@ -1,5 +1,6 @@
 // Package hns gives access to the networking of a Windows machine in our own types: to the Host Networking Service (HNS,
-// called through hcsshim), and to the IP stack (called through the IP Helper API). Only the _windows.go files call
+// called through hcsshim), and to the IP stack (called through the IP Helper API). It also finds running pods
+// that have no endpoint. Only the _windows.go files call
 // Windows. All else is pure Go, and runs on any system against the simulated machine of package hnstest.
 package hns
 
