@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"flannel/internal/test/hnstest"
+	"flannel/internal/test/logtest"
 	"flannel/pkg/dataplane"
 	"flannel/pkg/windows/hns"
 )
@@ -66,6 +67,36 @@ func TestTurnDHCPOff(t *testing.T) {
 	}
 	if told != 1 {
 		t.Errorf("the DHCP client was notified %d times", told)
+	}
+}
+
+// A lease is not said to be removed before it is.
+func TestLeaseRemoved(t *testing.T) {
+	m := hnstest.New()
+	defer m.Close()                                        //nolint:errcheck // it counts handles, of which there are none
+	m.Turn(func(k *hnstest.Knobs) { k.StoredOnly = true }) // else the lease goes with DHCP
+	k := keeper(t, m, m, Journal{Snapshot: staticSnapshot(m)})
+	var log logtest.Log
+	k.log = log.Logger()
+	var lease netip.Prefix
+	for _, a := range Addresses(m.Admin().Adapter("Ethernet")) {
+		if a.Prefix.Addr().Is4() && !a.Manual {
+			lease = a.Prefix
+		}
+	}
+	removed := []string{"cause=" + CauseStaticRestored, "address=" + lease.String()}
+	m.Fail(hnstest.Fault{Func: "DeleteUnicastIpAddressEntry", Code: hns.InvalidParameter})
+	for range 5 {
+		_ = k.Restore(nil)
+	}
+	host := m.Admin().Adapter("Ethernet")
+	if n := log.Count(removed...); !HasAddress(host, lease.Addr()) || !HasAddress(host, hnstest.HostAddr.Addr()) || n > 0 || log.Count("level=WARN") == 0 {
+		t.Errorf("%s cannot be removed: %+v\n%s", lease, host.Addrs, &log)
+	}
+	m.Heal()
+	_ = k.Restore(nil)
+	if n := log.Count(removed...); HasAddress(m.Admin().Adapter("Ethernet"), lease.Addr()) || n != 1 {
+		t.Errorf("%s was removed:\n%s", lease, &log)
 	}
 }
 

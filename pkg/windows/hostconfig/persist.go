@@ -1,5 +1,9 @@
 package hostconfig
 
+// The part of Keeper.Restore that writes to the registry. compare, restoreAddresses and
+// restoreRest call the functions of this file with Keeper.mu held, while the journal has a
+// snapshot (see Keeper and Journal.Snapshot).
+
 import (
 	"cmp"
 	"errors"
@@ -16,11 +20,12 @@ func (s *Snapshot) persistent(stored hns.Persistent) hns.Persistent {
 }
 
 // turnDHCPOff writes the static configuration to the registry and notifies the
-// DHCP client of it, once: to repeat that in each pass could take the address away.
-// Whether it also replaces the lease is not known.
+// DHCP client, once: each notification could make Windows remove the address again.
+// Whether the notification makes Windows replace the lease is not known, so that
+// restoreAddresses adds the address, and restoreSettings removes the lease.
 func (k *Keeper) turnDHCPOff(host hns.Adapter) error {
 	stored, err := k.stack.Persistent(host.Index)
-	if err != nil && !errors.Is(err, hns.ErrNotFound) {
+	if err != nil && !errors.Is(err, hns.ErrNotFound) { // if nothing is stored, the static configuration is
 		return fmt.Errorf("read what is stored for %s, to turn DHCP off: %w", host.Name, err)
 	}
 	if k.dhcpOff == host.Index && !stored.DHCP {
@@ -35,13 +40,14 @@ func (k *Keeper) turnDHCPOff(host hns.Adapter) error {
 	return nil
 }
 
-// storeStatic writes a static configuration to the registry if that has DHCP or
-// other addresses: otherwise, the next boot would bring those.
+// storeStatic writes the static configuration of the snapshot to the registry if the
+// registry has DHCP or other addresses, which the next boot would bring. It changes
+// only a configuration that it could read: with ErrNotFound, too, it does nothing.
 func (k *Keeper) storeStatic(host hns.Adapter) {
 	snapshot := k.journal.Snapshot
 	stored, err := k.stack.Persistent(host.Index)
 	if err != nil || len(snapshot.static()) == 0 || lacksStatic(host, snapshot) {
-		return // not known, or not our business
+		return // not known, or somebody gave the host other addresses
 	}
 	want := snapshot.persistent(stored)
 	same := !stored.DHCP && len(stored.Addrs) == len(want.Addrs) && len(stored.Gateways) == len(want.Gateways)
@@ -61,8 +67,8 @@ func (k *Keeper) storeStatic(host hns.Adapter) {
 	k.log.Info("stored the host's static address in the registry, which had another configuration", "cause", CauseStaticRestored, "adapter", host.Name, "addresses", want.Addrs)
 }
 
-// lacksStatic reports whether the host lacks a static address of the snapshot,
-// after Restore: somebody gave it others.
+// lacksStatic reports whether the host lacks a static address of the snapshot
+// although Restore misses nothing: somebody gave the host other addresses.
 func lacksStatic(host hns.Adapter, s *Snapshot) bool {
 	for _, p := range s.static() {
 		if !HasAddress(host, p.Addr()) {
@@ -73,8 +79,9 @@ func lacksStatic(host hns.Adapter, s *Snapshot) bool {
 }
 
 // restoreSettings restores the mode of DHCP, the interface's metrics and the MTU,
-// and removes what DHCP brought: its address, from which Windows could send, and
-// its gateways.
+// and removes what DHCP brought instead of a static configuration: its address, from
+// which Windows could send, and its gateways. These are default routes that a program
+// made (Route.Ours), to which the DHCP client counts, and that the snapshot lacks.
 func (k *Keeper) restoreSettings(host hns.Adapter, routes []hns.Route) error {
 	s := k.journal.Snapshot
 	var errs []error
@@ -84,7 +91,10 @@ func (k *Keeper) restoreSettings(host hns.Adapter, routes []hns.Route) error {
 	for _, a := range Addresses(host) {
 		saved := slices.ContainsFunc(s.Addresses, func(o SavedAddress) bool { return o.Prefix.Addr() == a.Prefix.Addr() })
 		if s.isLease(a) && !saved {
-			errs = append(errs, k.stack.DeleteAddress(host.Index, a.Prefix.Addr()))
+			if err := k.stack.DeleteAddress(host.Index, a.Prefix.Addr()); err != nil {
+				errs = append(errs, err)
+				continue
+			}
 			k.log.Info("removed the address that DHCP had given instead of the static one", "cause", CauseStaticRestored, "address", a.Prefix, "adapter", host.Name)
 		}
 	}
@@ -101,8 +111,9 @@ func (k *Keeper) restoreSettings(host hns.Adapter, routes []hns.Route) error {
 	return errors.Join(errs...)
 }
 
-// restoreInterface sets the metric of a family, unless it was automatic, and the
-// MTU, now and for the next boot. The adapter need not have the family.
+// restoreInterface sets the metric of a family and the MTU, now and, for IPv4, for
+// the next boot: hns.Persistent has no settings of IPv6. metric is 0 if the metric was
+// automatic or unknown, and then stays as it is. The adapter need not have the family.
 func (k *Keeper) restoreInterface(host hns.Adapter, v6 bool, metric int) error {
 	settings, err := k.stack.Interface(host.Index, v6)
 	if errors.Is(err, hns.ErrNotFound) {
