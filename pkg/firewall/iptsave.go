@@ -22,8 +22,9 @@ func (o MatchOption) Value() string {
 	return o.Values[0]
 }
 
-// SavedChain returns the name in a line that declares a chain: FORWARD in ":FORWARD DROP [0:0]".
-func SavedChain(line []byte) []byte { return firstWord(line[1:]) }
+// SavedChain returns the name in a line that declares a chain: FORWARD in ":FORWARD DROP [0:0]". The line must begin with
+// ":", else the result means nothing.
+func SavedChain(line []byte) []byte { return firstWord(bytes.TrimPrefix(line, []byte(":"))) }
 
 // SavedPolicy returns the policy in such a line: DROP in the example. It is "-" for a chain that is not builtin.
 func SavedPolicy(line []byte) string {
@@ -32,9 +33,9 @@ func SavedPolicy(line []byte) string {
 }
 
 // SavedRule splits "[0:0] -A CHAIN arguments"; the counters are only there with iptables-save -c. ok is false for a line
-// that is no rule.
+// that is no rule, such as an empty one.
 func SavedRule(line []byte) (chain, args []byte, ok bool) {
-	if line[0] == '[' {
+	if bytes.HasPrefix(line, []byte("[")) {
 		_, line, _ = bytes.Cut(line, []byte("] "))
 	}
 	rest, ok := bytes.CutPrefix(line, []byte("-A "))
@@ -48,10 +49,7 @@ func SavedRule(line []byte) (chain, args []byte, ok bool) {
 // SavedRules returns the arguments of the rules of one chain, in the output of iptables-save or of iptables -S.
 func SavedRules(out []byte, chain string) (rules []string) {
 	for line := range bytes.Lines(out) {
-		if line = bytes.TrimSpace(line); len(line) == 0 {
-			continue
-		}
-		if name, args, ok := SavedRule(line); ok && string(name) == chain {
+		if name, args, ok := SavedRule(bytes.TrimSpace(line)); ok && string(name) == chain {
 			rules = append(rules, string(args))
 		}
 	}

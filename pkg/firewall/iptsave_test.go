@@ -29,13 +29,16 @@ func TestRule(t *testing.T) {
 			t.Errorf("%s: chain %s, target %s, %t\n%s", line, chain, TargetOf(options), ok, d)
 		}
 	}
-	for _, line := range []string{":FORWARD DROP [0:0]", "COMMIT", "-A", "-A ", "[0:0]", "-D FORWARD -j X"} {
+	for _, line := range []string{"", ":FORWARD DROP [0:0]", "COMMIT", "-A", "-A ", "[0:0]", "-D FORWARD -j X"} {
 		if chain, args, ok := SavedRule([]byte(line)); ok {
 			t.Errorf("%q is taken for a rule of %s: %s", line, chain, args)
 		}
 	}
 	if line := []byte(":FORWARD DROP [0:0]"); string(SavedChain(line)) != "FORWARD" || SavedPolicy(line) != "DROP" {
 		t.Errorf("%s is %s, %s", line, SavedChain(line), SavedPolicy(line))
+	}
+	if chain, policy := SavedChain(nil), SavedPolicy(nil); len(chain) > 0 || policy != "" {
+		t.Errorf("an empty line is %s, %s", chain, policy)
 	}
 }
 

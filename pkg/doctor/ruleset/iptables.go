@@ -66,11 +66,7 @@ func (t saved) read(lines []string) {
 		}
 	}
 	for _, text := range lines {
-		line := []byte(strings.TrimSpace(text))
-		if len(line) == 0 {
-			continue
-		}
-		name, args, isRule := firewall.SavedRule(line)
+		name, args, isRule := firewall.SavedRule([]byte(strings.TrimSpace(text)))
 		if c := t.chains[string(name)]; isRule && c != nil {
 			c.rules = append(c.rules, rule{fmt.Sprintf("%q", "-A "+string(name)+" "+string(args)), t.steps(firewall.MatchOptions(string(args)))})
 		}
