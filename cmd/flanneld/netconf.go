@@ -45,6 +45,8 @@ func makeNetConf(c *call) func(context.Context) int {
 		done, err := backends().Put(c.Kube.NetConfPath, want)
 		if err != nil {
 			err = fmt.Errorf("net-conf: %w", err)
+			// With --json, the document has the path and the problem; without, only stderr has the
+			// error. The exit status is exitError.
 			return c.answer(netConfAnswer{done, err.Error()}, "", err)
 		}
 		text := done.Path + ": " + done.Result
@@ -68,7 +70,8 @@ func netConfName(o options) string {
 }
 
 // readNetConf reads the raw network configuration from where the daemon reads
-// it. It waits for etcd until ctx ends.
+// it, for the commands check-config, prepare, cni-conf and doctor --bundle. It
+// waits for etcd until ctx ends; every caller gives ctx a deadline.
 func readNetConf(ctx context.Context, o options, log *slog.Logger) (raw []byte, err error) {
 	if o.Kube.On {
 		if raw, err = file.ReadTrusted(o.Kube.NetConfPath); err != nil {
@@ -77,13 +80,14 @@ func readNetConf(ctx context.Context, o options, log *slog.Logger) (raw []byte, 
 		return raw, nil
 	}
 	board := &status.Board{}
-	m, err := newManager(ctx, o, board, log)
+	m, err := newManager(ctx, o, board, log) // ctx limits the login to etcd, which only a user name causes
 	if err != nil {
 		return nil, err
 	}
 	defer m.Close() //nolint:errcheck // does not affect what was read
-	// WatchConfig follows changes until its context ends: the first value ends it. When
-	// ctx ends, it still waits, so that the outage can say why.
+	// WatchConfig follows changes until its context ends, and then returns nil. The context
+	// is canceled by the first value. It does not end with ctx: that would end the outage of
+	// the store, too, whose error is read first, because it says why there is no value.
 	watching, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	ended := make(chan error, 1)
@@ -101,6 +105,7 @@ func readNetConf(ctx context.Context, o options, log *slog.Logger) (raw []byte, 
 	if raw != nil {
 		return raw, nil
 	}
+	// Without a value, ctx has ended, or err is the permanent error of WatchConfig.
 	return nil, fmt.Errorf("read the network configuration from etcd at %s (give --kube-subnet-mgr if it is in Kubernetes): %w",
 		strings.Join(o.Etcd.Endpoints, ","), cmp.Or(outage, err, fmt.Errorf("no answer in time: %w", ctx.Err())))
 }

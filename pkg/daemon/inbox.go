@@ -26,10 +26,10 @@ type inbox struct {
 	set          subnet.Set
 	setChanges   reconcile.PendingChanges[subnet.Lease] // the differences of set to the one that the loop has taken
 	complete     bool                                   // set was received
-	markTimes    markTimes
-	desired      *subnet.Lease // to publish; nil: none, or the last attempt failed
-	published    *subnet.Lease // as the store has it; nil: unknown
-	publishErr   error         // of the last attempt
+	markTimes    markTimes                              // when the marks (marks.go) of the leases in set changed
+	desired      *subnet.Lease                          // to publish; nil: none, or the last attempt failed
+	published    *subnet.Lease                          // as the store has it; nil: unknown
+	publishErr   error                                  // of the last attempt
 }
 
 // newInbox returns an empty inbox. It serves all memberships of a Run; see reset.
@@ -63,7 +63,8 @@ func (in *inbox) takeConfig() (raw []byte, unread bool) {
 }
 
 // reset prepares for joining again: it keeps the configuration, as unread, and
-// drops what belongs to the former lease.
+// drops what belongs to the former lease. Daemon.Run calls it between two
+// memberships, when all goroutines that call setPeers or setPublished have ended.
 func (in *inbox) reset() {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -88,8 +89,8 @@ func (in *inbox) setPeers(s subnet.Set) {
 	reconcile.Notify(in.changed)
 }
 
-// marked returns the latest set and when its marks changed; complete is false as
-// long as none was received.
+// marked returns the latest set, and when this node saw the rollout marks of its
+// leases change; complete is false as long as no set was received.
 func (in *inbox) marked() (s subnet.Set, seen markTimes, complete bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -129,7 +130,9 @@ func (in *inbox) requestPublish(l subnet.Lease) (published bool, err error) {
 }
 
 // republish makes the next requestPublish have its lease written, even if the store has
-// it: the store may add something to it (see subnet.PublicIPs).
+// it. The loop calls it when the public addresses that an operator has set in the store
+// changed: the store publishes them in place of the lease's (subnet.PublicIPs), but only
+// with a Publish.
 func (in *inbox) republish() {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -164,6 +167,9 @@ func (in *inbox) setPublished(l *subnet.Lease, err error) {
 // publish writes this node's lease to the store whenever the loop requests it.
 // It runs in a goroutine of its own: Publish may block for hours while the
 // store is unavailable, and the loop must keep repairing the network meanwhile.
+// Work runs only when in.publish receives (Later, and no resync). Publish paces its
+// attempts during an outage. After a permanent error, setPublished wakes the loop,
+// whose pass requests the lease again and fails with the error.
 func (d *Daemon) publish(ctx context.Context, in *inbox) error {
 	r := reconcile.Runner{News: []<-chan struct{}{in.publish}, Later: true, Work: func(ctx context.Context) (time.Duration, error) {
 		l := in.unpublished()
@@ -178,7 +184,7 @@ func (d *Daemon) publish(ctx context.Context, in *inbox) error {
 			d.Log.Info("published this node's lease", "lease", l)
 		}
 		in.setPublished(l, err)
-		return 0, nil // the loop requests it again
+		return 0, nil // after an error, the loop requests it again
 	}}
 	r.Run(ctx)
 	return nil

@@ -9,8 +9,11 @@ import (
 )
 
 // UntrustedError means that a file, which decides what flanneld does to the host,
-// belongs to somebody who is not an administrator. Only on Windows: its default
-// permissions let every user create files in a directory below C:\.
+// belongs to somebody who is not an administrator. Only on Windows: the default
+// permissions of Windows Server let every user create files in a directory below C:\,
+// but change only the user's own ones. So the owner is compared, and not the
+// permissions: if an administrator gave others the right to change a file, that was
+// on purpose.
 type UntrustedError struct {
 	Path string
 	SID  string // of the owner
@@ -39,7 +42,9 @@ func (e *UntrustedError) Unwrap() error { return e.Err }
 const (
 	sidSystem         = "S-1-5-18"
 	sidAdministrators = "S-1-5-32-544"
-	sidContainerAdmin = "S-1-5-93-2-1" // ContainerAdministrator
+	// sidContainerAdmin is ContainerAdministrator, the administrator of a container, to
+	// whom the files belong that the container writes.
+	sidContainerAdmin = "S-1-5-93-2-1"
 	sidInstaller      = "S-1-5-80-956008885-3418522649-1831038044-1853292631-2271478464"
 	// sidEveryone is the owner that Windows reports on volumes without owners: FAT,
 	// exFAT, CDFS.
@@ -51,8 +56,9 @@ const (
 var sidOfAdministrator = regexp.MustCompile(`^S-1-5-21-\d+-\d+-\d+-500$`)
 
 // trusted reports whether a file of this owner may decide what flanneld does: if the
-// owner is an administrator, the user of this process (user), or unknown. admins
-// lists the members of the group Administrators.
+// owner is an administrator, the user of this process (user), or sidEveryone. All are
+// SIDs. admins lists the members of the group Administrators; its error is returned if
+// the owner may be a member.
 func trusted(owner, user string, admins func() ([]string, error)) (bool, error) {
 	switch owner {
 	case sidSystem, sidAdministrators, sidContainerAdmin, sidInstaller, sidEveryone, user:
@@ -72,7 +78,8 @@ func trusted(owner, user string, admins func() ([]string, error)) (bool, error) 
 
 // OpenTrusted opens a file that decides what flanneld does to the host for reading.
 // On Windows it fails with an UntrustedError if the owner is not an administrator.
-// Files whose owner is unknown are opened; see OwnerUnknown.
+// Files without an owner (sidEveryone), or whose owner Windows cannot read, are opened.
+// The daemon asks OwnerUnknown for a directory of such files, to warn of it.
 func OpenTrusted(path string) (*os.File, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -95,7 +102,8 @@ func ReadTrusted(path string) ([]byte, error) {
 }
 
 // setAside renames a file that OpenTrusted refuses to <path>.refused, where people
-// find it. If that fails, the caller replaces the file.
+// find it. It is called by PutJSON, which then writes its own file to path. If the
+// rename fails, PutJSON overwrites the refused file.
 func setAside(path string) {
 	f, err := OpenTrusted(path)
 	if _, refused := errors.AsType[*UntrustedError](err); refused {

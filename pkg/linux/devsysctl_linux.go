@@ -30,7 +30,8 @@ import (
 // disabled, the device loses its addresses, of which it notifies, too.
 
 // setForTunnel sets the parameters of one of flanneld's own devices with these
-// addresses. IPv6 must be enabled before the device can get its addresses.
+// addresses. IPv6 must be enabled before the device can get its addresses. The network
+// works without what try sets; an error of set is a problem of the device.
 func (s *sysctls) setForTunnel(name string, addrs []netip.Prefix) error {
 	has := func(v6 bool) bool {
 		return slices.ContainsFunc(addrs, func(p netip.Prefix) bool { return p.Addr().Is6() == v6 })
@@ -45,7 +46,8 @@ func (s *sysctls) setForTunnel(name string, addrs []netip.Prefix) error {
 	return errors.Join(errs...)
 }
 
-// forwardFrom makes the kernel forward IPv4 packets that arrive on a device.
+// forwardFrom makes the kernel forward IPv4 packets that arrive on a device. Its error is
+// reconcile.Unknown if the value could not be read, else a NotForwardingError.
 func (s *sysctls) forwardFrom(device string) error {
 	p := forwarding(device)
 	err := s.set(p.path, p.want)
@@ -66,7 +68,7 @@ func (s *sysctls) loosenReversePath(device string) error {
 		if err != nil {
 			return err
 		}
-		value, _ := strconv.Atoi(text)
+		value, _ := strconv.Atoi(text) // 0 for "": the kernel does not have the parameter
 		strictest = max(strictest, value)
 	}
 	if strictest != 1 {
@@ -75,8 +77,10 @@ func (s *sysctls) loosenReversePath(device string) error {
 	return s.try(path, "2")
 }
 
-// countDirect counts the IPv4 paths through a device of others. The first one makes its
-// parameters be checked.
+// countDirect counts the IPv4 paths through a device of others, for checkForeignDevices. The
+// kinds with such devices (existing, ipsec) call it in fill, on the loop's goroutine, with
+// the verb of the Filling. The first path makes the next pass check the device's parameters.
+// CollectKeys counts nothing.
 func (s *sysctls) countDirect(verb dataplane.Verb, p *dataplane.Path) {
 	switch {
 	case !p.Dst.Addr().Is4():
@@ -113,11 +117,12 @@ func (d *Driver) checkForeignDevices(pods func() ([]string, error)) error {
 		errs = append(errs, reconcile.Unknown(err))
 	}
 	for _, name := range names {
+		// A tunnel device has an address in this node's subnets, too, and is set by setForTunnel.
 		if !slices.ContainsFunc(d.desired, func(dev dataplane.Device) bool { return dev.Name == name }) {
 			require(forwarding(name))
 		}
 	}
-	for _, dev := range d.desired {
+	for _, dev := range d.desired { // of these, only those of others have direct paths and parameters
 		if k, err := d.kindOf(dev); err == nil && d.sysctls.direct[dev.Name] > 0 {
 			for _, p := range k.parameters(dev.Name) {
 				require(p)

@@ -27,6 +27,10 @@ import (
 // The neighbour (ARP) entry gives the inner packet its destination MAC address,
 // and the FDB entry gives the outer packet its destination IP address. An IPv6
 // path has the same three entries on flannel-v6.1.
+//
+// The methods and errors are those of the interface kind; none has the methods that do
+// nothing, and host has the tables and devices. Driver.Ensure adds the device's name to
+// the errors.
 type vxlan struct {
 	none
 	host
@@ -37,6 +41,8 @@ func newVXLAN(h host) kind { return &vxlan{host: h} }
 func (k *vxlan) fill(f *dataplane.Filling, p *dataplane.Path, link dataplane.Link) {
 	end := p.Encap.(dataplane.VTEP).MAC
 	gateway := p.Dst.Addr()
+	// The route is first, because its error is the most useful one (kind.fill). The order of
+	// writing is that of the tables.
 	k.putRoute(f, p.Dst, hop{Via: gateway, Index: link.Index, Onlink: true})
 	dataplane.Put(f, k.fdb, fdbKey{link.Index, end}, p.Via)
 	dataplane.Put(f, k.neighs, neighKey{link.Index, gateway}, end)
@@ -69,7 +75,8 @@ func (k *vxlan) ensure(dev dataplane.Device, found netlink.Link) (dataplane.Link
 	if found != nil && !ok {
 		return dataplane.Link{}, fmt.Errorf("there is a device of this name and of type %s, which is not flannel's: delete it, or set Backend.VNI to another", found.Type())
 	}
-	// Read everything before deleting anything.
+	// Read everything before deleting anything. A Link that is returned with an error is that
+	// of a device that exists but could not be repaired: paths through it stay.
 	parent, err := k.underlayOf(want.Tunnel)
 	if err != nil {
 		return linkOf(found), err
@@ -97,7 +104,7 @@ func (k *vxlan) deleteMismatch(dev dataplane.Device, want dataplane.VXLAN, found
 	if found == nil {
 		return nil, nil
 	}
-	if found.Port == 0 { // every VXLAN device has a port
+	if found.Port == 0 { // every VXLAN device has a port; Unknown, so that nothing is deleted
 		return found, reconcile.Unknown(errors.New("the kernel did not describe it completely"))
 	}
 	why := mismatch(found, want)
@@ -131,6 +138,8 @@ func mismatch(v *netlink.Vxlan, want dataplane.VXLAN) string {
 }
 
 func (k *vxlan) create(dev dataplane.Device, want dataplane.VXLAN, parent netlink.Link) error {
+	// A device that was deleted gets the MAC address back that the peers know, unless
+	// Readdress asks for another one.
 	mac := dev.MAC
 	if known, ok := k.macs[dev.Name]; ok && !dev.Readdress {
 		mac = known
@@ -178,7 +187,8 @@ func changeVXLAN(index, parent int, want dataplane.VXLAN) error {
 }
 
 // changeTunnel sets the properties of a tunnel. It uses a connection of its own, because
-// the watcher does not see what the driver's own connection changes, and has to see these.
+// the watcher does not see what the driver's own connection changes. It must see this
+// change: with the old state in watcher.last, a change back to it would look like none.
 func changeTunnel(index int, kind string, data rtnetlink.Message) (err error) {
 	c, err := rtnetlink.Dial(answerTimeout)
 	if err != nil {

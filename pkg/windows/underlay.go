@@ -13,9 +13,8 @@ import (
 )
 
 // UnderlayOf reads a Snapshot from the IP stack of a Windows machine, for the choice
-// of package underlay. Adapters and
-// routes are read one after the other, so a route may be of an adapter that the
-// Snapshot does not have. Such a route selects nothing.
+// of package underlay. Adapters and routes are read one after the other, so a route may
+// be of an adapter that the Snapshot does not have. Such a route selects nothing.
 func UnderlayOf(stack hns.Stack, o underlay.Options) (underlay.Snapshot, error) {
 	adapters, err := stack.Adapters()
 	if err != nil {
@@ -42,8 +41,8 @@ func UnderlayOf(stack hns.Stack, o underlay.Options) (underlay.Snapshot, error) 
 }
 
 // watchStack returns a channel that receives a value when the result of UnderlayOf may
-// have changed: one value for any number of changes, and none after ctx has ended. The
-// channel is never closed. No change after the return of watchStack is missed.
+// have changed: one value for all changes within 50 ms (Coalesce), and none after ctx has
+// ended. The channel is never closed. No change after the return of watchStack is missed.
 func watchStack(ctx context.Context, stack hns.Stack) (<-chan struct{}, error) {
 	events := make(chan struct{}, 1)
 	stop, err := stack.Watch(func() { reconcile.Notify(events) })
@@ -85,8 +84,10 @@ func toInterfaces(adapters []hns.Adapter) []underlay.Interface {
 // virtualAdapters maps each physical adapter that gave its addresses to a
 // virtual switch to the virtual adapter that has them, both as indices into
 // adapters. taken are these virtual ones. The name is compared for all adapters
-// before the MAC is. A physical adapter that has an address in use has not
-// given it to a switch.
+// before the MAC is, since a name identifies one adapter, but several adapters may
+// have the same MAC. A physical adapter that has an address in use has not given it
+// to a switch. The host's adapter on a pod network, such as "vEthernet (cbr0_ep)",
+// is never the one that has the addresses (underlay.Ours).
 func virtualAdapters(adapters []hns.Adapter) (found map[int]int, taken map[int]bool) {
 	found, taken = map[int]int{}, map[int]bool{}
 	for _, same := range []func(physical, virtual hns.Adapter) bool{
@@ -115,7 +116,9 @@ func virtualAdapters(adapters []hns.Adapter) (found map[int]int, taken map[int]b
 func inUse(a hns.Address) bool { return !a.Prefix.Addr().IsLinkLocalUnicast() }
 
 // toInterface converts one adapter. Global, Deprecated and SelfAssigned, in
-// the terms of Linux, follow from the address and its state.
+// the terms of Linux, follow from the address and its state. Host means that an
+// administrator or a program set the address with a prefix of one address (/32 or
+// /128), so that it may move between nodes.
 func toInterface(a hns.Adapter) underlay.Interface {
 	in := underlay.Interface{Name: a.Name, Index: a.Index, MTU: a.MTU, MAC: a.MAC, Up: a.Up, Loopback: a.Loopback}
 	if a.GUID != "" {

@@ -24,11 +24,12 @@ type identity struct {
 }
 
 var (
-	// errNoPlugin means that a program does not answer VERSION, so that no runtime
-	// can use it.
+	// errNoPlugin means that a program does not answer VERSION in time, or may not be
+	// executed, so that no runtime can use it. It is replaced by ours, after a wait, since
+	// another program may be writing it (comparePlugins).
 	errNoPlugin = errors.New("does not answer VERSION")
 	// errCannotAsk means that a program cannot be started in this container. It
-	// may work on the node.
+	// may work on the node, so it is kept.
 	errCannotAsk = errors.New("cannot be run in this container")
 )
 
@@ -41,6 +42,8 @@ func identify(path string) (id identity, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), versionTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, path)
+	// VERSION needs only CNI_COMMAND, but plugins made with an old version of CNI's library
+	// require all variables.
 	cmd.Env = []string{"CNI_COMMAND=VERSION", "CNI_CONTAINERID=none", "CNI_NETNS=none", "CNI_IFNAME=none", "CNI_PATH=none"}
 	cmd.Stdin = strings.NewReader(`{"cniVersion":"1.0.0"}`)
 	cmd.WaitDelay = time.Second

@@ -51,7 +51,7 @@ func (b Backends) Compose(mode string, cluster []netip.Prefix) ([]byte, error) {
 // Outcome is what Put did.
 type Outcome struct {
 	Path    string   `json:"path"`
-	Result  string   `json:"result,omitempty"`  // "written", "kept"; empty after an error
+	Result  string   `json:"result,omitempty"`  // "written", "kept"; empty if it could not be read or written
 	Differs []string `json:"differs,omitempty"` // how the kept file differs from the requested configuration
 }
 

@@ -38,14 +38,18 @@ type Options struct {
 }
 
 const (
+	// lasting is for how long a peer is unreachable before reportUnreachable is called.
+	// Shorter outages are only logged, since a report becomes an Event of the Node.
 	lasting = time.Minute
 
 	// After maxLines, a line every lineEvery is logged about peers.
 	maxLines  = 20
 	lineEvery = 3 * time.Second
-	// maxReceived is how many messages are taken between two turns, more than the socket
-	// holds: who sends more than that disturbs the probes, not the daemon.
+	// maxReceived is how many messages one drain takes, more than the socket holds. Who
+	// sends more than that disturbs the probes, not the daemon.
 	maxReceived = 10000
+	// reportEvery is a number of turns: mesh.Lasting looks at all peers that are down.
+	reportEvery = 10
 )
 
 // Prober probes peers by a mesh. Its methods may be called by any goroutine. Run, Update
@@ -56,9 +60,9 @@ type Prober struct {
 
 	mu      sync.Mutex
 	mesh    *mesh
-	network *Network // not passed to mesh yet
-	turns   int
-	lasting []string
+	network *Network      // not passed to mesh yet
+	turns   int           // of Run; every reportEvery-th reports
+	lasting []string      // as last reported
 	lines   *rate.Limiter // of the log
 	omitted int           // changes that were not logged
 }
@@ -68,8 +72,8 @@ func New(conn Conn, o Options) *Prober {
 	return &Prober{conn: conn, o: o, mesh: newMesh(rand.IntN, rand.Uint64), lines: rate.NewLimiter(rate.Every(lineEvery), maxLines)}
 }
 
-// Update takes what a pass has left. It takes effect with the next turn, so that
-// passes stay as fast as they are.
+// Update sets the Network, as it is after a pass of the daemon's loop. The next turn passes
+// it to the mesh, so that the loop does not wait for that.
 func (p *Prober) Update(n Network) {
 	if p == nil {
 		return
@@ -80,7 +84,8 @@ func (p *Prober) Update(n Network) {
 }
 
 // Run probes until ctx ends. reportUnreachable receives the names of all peers that have
-// been unreachable for at least lasting, whenever one is added or removed.
+// been unreachable for at least lasting, whenever one is added or removed. It is called with
+// the Prober's lock held, so it must not block nor call the Prober.
 func (p *Prober) Run(ctx context.Context, reportUnreachable func(peers []string)) error {
 	if p == nil {
 		return nil
@@ -112,7 +117,8 @@ func (p *Prober) receive() {
 	p.drain()
 }
 
-// drain passes all that has arrived to the mesh.
+// drain passes what has arrived to the mesh, up to maxReceived messages, so that a sender
+// without pauses cannot keep Run from its turns. The caller holds the lock.
 func (p *Prober) drain() {
 	for range maxReceived {
 		from, answer, expired, body, ok := p.conn.Receive()
@@ -125,7 +131,8 @@ func (p *Prober) drain() {
 	}
 }
 
-// turn takes everything that has arrived before the mesh looks for what has not.
+// turn takes everything that has arrived before the mesh looks for what has not. The mesh
+// has times as moments, which mesh.at converts.
 func (p *Prober) turn(reportUnreachable func(peers []string)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -142,7 +149,7 @@ func (p *Prober) turn(reportUnreachable func(peers []string)) {
 		}
 	}
 	p.logChanges(now)
-	if p.turns++; p.turns%10 != 0 {
+	if p.turns++; p.turns%reportEvery != 0 {
 		return
 	}
 	if names := p.mesh.Lasting(p.mesh.at(now), lasting); !slices.Equal(names, p.lasting) {
@@ -189,7 +196,7 @@ const (
 	causeNoProbes    = "no-probes"
 )
 
-// messages are the causes and the texts of lines, by state.
+// messages are the causes and the texts of lines, by state: all states that raise an alarm.
 var messages = map[status.ReachState][2]string{
 	status.Unreachable:   {causeUnreachable, "peer is unreachable: it answers no probes; flanneld doctor looks for the cause"},
 	status.OneWay:        {causeOneWay, "peer is reachable in one direction only: its probes arrive, but it does not answer; flanneld doctor looks for the cause"},
@@ -226,7 +233,8 @@ func ago(now, t time.Time) string {
 	return now.Sub(t).Round(time.Second).String() + " ago"
 }
 
-// Unavailable logs why there are no probes.
+// Unavailable logs why there are no probes. The attribute problem is err, and error is what
+// err wraps, such as "operation not permitted"; nil if err joins several errors.
 func Unavailable(log *slog.Logger, err error) {
 	log.Warn("cannot probe peers, so outages are not reported; flanneld needs CAP_NET_RAW for it, or --probe=false", "cause", causeNoProbes,
 		"error", errors.Unwrap(err), "problem", err)

@@ -6,7 +6,16 @@ import (
 	"strings"
 )
 
-// nftOperands are operands of nft by their identity.
+// nftOperands are operands of nft by their identity. An operand reads a field: the values
+// that a part of the packets has (operand.go). The packets are those of a walk, which a
+// Packet describes (ruleset.go). What Packet does not determine is free:
+//
+//	free(yes)    every packet has the part, with any value
+//	free(some)   some packets have it, with any value
+//	free(no)     no packet has it, so that no condition on it holds
+//	opaque       this package cannot evaluate it, so that the result is unknown
+//	tracked(o)   o, for packets whose connection is tracked; others do not have it
+//	fixed(d, n)  every packet has the value n of the domain d
 var nftOperands = map[string]operand{
 	"payload ip saddr": ofFamily(true, source), "payload ip6 saddr": ofFamily(false, source),
 	"payload ip daddr": ofFamily(true, destination), "payload ip6 daddr": ofFamily(false, destination),
@@ -15,7 +24,7 @@ var nftOperands = map[string]operand{
 	"payload th 0 16": anySourcePort, "payload th 16 16": anyDestinationPort,
 	"tcp option": ofProtocol(6), "osf": ofProtocol(6), "sctp chunk": ofProtocol(132),
 	"numgen": free(yes), "jhash": free(yes), "symhash": free(yes),
-	"fib oif": fixed(booleans, 1), // only compared with "missing" and "exists"
+	"fib oif": fixed(booleans, 1), // 1 is "exists", as opposed to "missing": the host has a route back
 
 	"meta l4proto": protocol, "meta nfproto": family, "meta protocol": etherType, "meta iif": inDevice, "meta iifname": inDevice,
 	"meta oif": outDevice, "meta oifname": outDevice, "meta mark": packetMark, "meta pkttype": packetType,

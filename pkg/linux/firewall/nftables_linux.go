@@ -217,6 +217,7 @@ func withoutRules(text string) string {
 // foreign one shows as a difference.
 func tableLine(flags, use uint32) string { return fmt.Sprintf("table flags %d holds %d", flags, use) }
 
+// chainLine describes a chain: its name and, if it is a hook, type, hook number, priority and policy.
 func chainLine(c *nftables.Chain) string {
 	if c.Hooknum == nil || c.Priority == nil || c.Policy == nil {
 		return "chain " + c.Name
@@ -224,6 +225,8 @@ func chainLine(c *nftables.Chain) string {
 	return fmt.Sprintf("chain %s %s %d %d %d", c.Name, c.Type, *c.Hooknum, *c.Priority, *c.Policy)
 }
 
+// nftRuleLine describes a rule by the exprText of its expressions and its userdata. The blank at the start of the line
+// tells it from a chain's (withoutRules).
 func nftRuleLine(exprs []string, user []byte) string {
 	return " " + strings.Join(exprs, " ") + " " + hex.EncodeToString(user)
 }

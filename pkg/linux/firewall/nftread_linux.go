@@ -21,7 +21,8 @@ import (
 
 // request sends one request to nf_tables and returns the answer. names are the attributes of the request, by type.
 // A dump is requested again if the kernel marks it as interrupted. The kernel does so when any rule of the network
-// namespace changes during the dump, also a rule of another table.
+// namespace changes during the dump, also a rule of another table. After rtnetlink.Tries, the error is EINTR, which
+// isTransient.
 func request(msg int, flags netlink.HeaderFlags, family nftables.TableFamily, names map[uint16]string) (answer []netlink.Message, err error) {
 	err = rtnetlink.Repeat(func() (err error) {
 		answer, err = requestOnce(msg, flags, family, names)
@@ -73,8 +74,9 @@ func eachAttr(data []byte, f func(ad *netlink.AttributeDecoder)) error {
 	return ad.Err()
 }
 
-// hasChain reports whether the chain exists. Without nf_tables in the kernel it does not. An error means that the
-// kernel could not answer for want of resources.
+// hasChain reports whether the chain exists. An error is one that isTransient: asked again, the kernel may answer. With
+// any other error the chain counts as missing: so answers a kernel without nf_tables, without this family or without the
+// table, and then nothing of ours is there.
 func hasChain(family nftables.TableFamily, table, chain string) (bool, error) {
 	answer, err := request(unix.NFT_MSG_GETCHAIN, 0, family, map[uint16]string{unix.NFTA_CHAIN_TABLE: table, unix.NFTA_CHAIN_NAME: chain})
 	if isTransient(err) {
@@ -83,7 +85,10 @@ func hasChain(family nftables.TableFamily, table, chain string) (bool, error) {
 	return err == nil && len(answer) > 0, nil
 }
 
-// readTable returns the table of that name in the format of tableText, "" if it does not exist.
+// readTable returns the table of that name in the format of tableText, "" if it does not exist: one line for the table,
+// one for each chain, and below it one for each of its rules. nftPlace.sync compares the text with tableText of what we
+// want, for our own tables, flannel-ipv4 and flannel-ipv6. Unlike hasChain, it returns every error but those of absent:
+// a table that could not be read must not be taken for one to write anew.
 func readTable(family nftables.TableFamily, name string) (string, error) {
 	answer, err := request(unix.NFT_MSG_GETTABLE, 0, family, map[uint16]string{unix.NFTA_TABLE_NAME: name})
 	if absent(err) || err == nil && len(answer) == 0 {
@@ -169,7 +174,9 @@ type kernelRule struct {
 	exprs  []string // exprText of the expressions that our rules use, "name:bytes" of any other
 	user   []byte   // userdata, which holds the comment
 	jump   string   // the chain that the rule jumps or goes to; "": none
-	text   string   // iptables' arguments; only for a rule with a jump that is not conditional
+	// text holds the rule as iptables' arguments, to compare a jump with ours (planJump). Only of a rule with a jump that
+	// is not conditional does it have all of them.
+	text string
 	// conditional: the rule has a match, or an expression that we do not know, so that it may not apply to every packet.
 	// It has no meaning for rules that neither jump nor block, such as those with a masq.
 	// blocks: its verdict is DROP or REJECT.
@@ -290,8 +297,9 @@ func nested(ad *netlink.AttributeDecoder, kind uint16, f func(*netlink.Attribute
 	}
 }
 
-// classify sets blocks, text or conditional for an expression that our own rules do not use. planJump needs them to
-// place our jump before a rule that drops everything.
+// classify sets blocks, text or conditional for an expression that our own rules do not use: planJump places our jump
+// before rules that block every packet, and compares the text of each jump to our chain, which somebody else or an
+// earlier release may have added with other arguments.
 func (r *kernelRule) classify(kind string, data []byte) {
 	// Extensions of iptables come as "match" and "target". Attribute 1 is the extension's name, 3 its private data.
 	switch extension := stringAttr(data, unix.NFTA_MATCH_NAME); {
