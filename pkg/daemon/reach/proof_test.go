@@ -116,6 +116,30 @@ func TestSaysThatItDoesNotForward(t *testing.T) {
 	}
 }
 
+// A node whose underlay is down has no states of peers to report. What it is told meanwhile, it
+// reports afterwards.
+func TestReportsWhatItWasTold(t *testing.T) {
+	w := newWorld(t, 3, false)
+	update := func(notForwarding bool) {
+		n := w.network(w.nodes[2], Tunnels)
+		n.NotForwarding = notForwarding
+		w.nodes[2].mesh.Update(w.now, n)
+	}
+	w.run(60)
+	w.silent(0)
+	w.nodes[0].mesh.SetLink(w.now, false)
+	update(true)
+	w.run(20)
+	if c := w.nodes[0].mesh.Changes(w.now); len(c) != 0 {
+		t.Errorf("while the underlay is down it reports %+v", c)
+	}
+	w.nodes[0].mesh.SetLink(w.now, true)
+	w.run(1)
+	if c := w.nodes[0].mesh.Changes(w.now); len(c) != 1 || c[0].Peer != "node2" || c[0].Reach.State != status.NotForwarding {
+		t.Errorf("afterwards it reports %+v", c)
+	}
+}
+
 // A node that forwards again tells those first whom it has told that it does not, and the
 // others keep their turn.
 func TestForwardsAgain(t *testing.T) {

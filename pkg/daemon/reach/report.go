@@ -55,6 +55,9 @@ type change struct {
 
 // Changes returns the changes since the call before, sorted by name.
 func (m *mesh) Changes(now moment) (changes []change) {
+	if !m.judging { // Reach has no states; they are reported when it has them again
+		return nil
+	}
 	for p := range m.changed.All() {
 		m.changed.Delete(p)
 		if current, _ := m.peers.Get(p.lease.Name); current != p || len(p.targets) == 0 {
