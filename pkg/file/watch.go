@@ -14,16 +14,9 @@ import (
 	"flannel/pkg/reconcile"
 )
 
-// pollEvery is the interval of polls while notifications cannot say what happens: a directory
-// does not exist, or the system has no notifications left.
+// pollEvery bounds the delay of a change without a notification: the directory does
+// not exist, or something was mounted over it.
 const pollEvery = time.Second
-
-// pollWatched is the interval otherwise. It bounds the delay of a change without a
-// notification, such as one of these: something was mounted over a directory; a directory above
-// it was renamed; a path is a symbolic link into another directory; the file is mounted by
-// itself, like subPath of Kubernetes, and was written through its other path; the file system is
-// shared with another machine, like those of NFS, FUSE, 9p and virtiofs.
-const pollWatched = 5 * time.Second
 
 // pollGoneDir is the first interval for a directory that was just deleted. It often
 // exists again at once, and changes in it are missed until it is watched again. The
@@ -36,18 +29,9 @@ const pollGoneDir = 10 * time.Millisecond
 // The channel receives one value for any number of changes, and none after ctx has
 // ended; it is never closed. If the system has no notifications left (Linux limits
 // them per user), Watch polls every second. Of a directory, only new and deleted
-// entries are changes, and Watch may notice them after a few seconds.
+// entries are changes, and Watch may notice them after a second.
 func Watch(ctx context.Context, paths ...string) (<-chan struct{}, error) {
-	w, err := newWatch(paths)
-	if err != nil {
-		return nil, err
-	}
-	w.start(ctx)
-	return w.changed, nil
-}
-
-func newWatch(paths []string) (*watch, error) {
-	w := &watch{dirs: map[string]*watchedDir{}, files: map[string]fs.FileInfo{}, changed: make(chan struct{}, 1), every: pollEvery, everyWatched: pollWatched}
+	w := &watch{dirs: map[string]*watchedDir{}, files: map[string]fs.FileInfo{}, changed: make(chan struct{}, 1)}
 	for _, path := range paths {
 		full, err := filepath.Abs(path)
 		if err != nil {
@@ -55,7 +39,8 @@ func newWatch(paths []string) (*watch, error) {
 		}
 		w.files[full], w.dirs[filepath.Dir(full)] = nil, &watchedDir{}
 	}
-	return w, nil
+	w.start(ctx)
+	return w.changed, nil
 }
 
 // watch is one call of Watch. All its paths share a watcher, of which Linux has few for
@@ -65,8 +50,6 @@ type watch struct {
 	dirs    map[string]*watchedDir // those of files
 	files   map[string]fs.FileInfo // at the last poll; nil: it did not exist
 	changed chan struct{}          // has capacity 1
-
-	every, everyWatched time.Duration // pollEvery and pollWatched
 }
 
 // watchedDir is a directory, by its path.
@@ -94,42 +77,30 @@ func (w *watch) run(ctx context.Context, pending *notices) {
 	if w.watcher != nil {
 		defer func() { go w.watcher.Close() }() // nothing was written through it; see receive
 	}
-	interval, due := w.every, time.Now() // of polls, and when the next one is
+	interval := pollEvery
 	r := reconcile.Runner{
 		News:   []<-chan struct{}{pending.wake},
-		Resync: w.everyWatched,
+		Resync: pollEvery,
+		Later:  true,
 		Work: func(context.Context) (time.Duration, error) {
-			now := time.Now()
 			names, notified := pending.take()
 			for name := range names {
 				if dir := w.dirs[name]; dir != nil {
-					dir.info, dir.gone = nil, true     // deleted or renamed
-					interval, due = pollGoneDir/2, now // doubled below
+					dir.info, dir.gone, interval = nil, true, pollGoneDir/2 // deleted or renamed; doubled below
 				} else {
 					notified = true
 				}
 			}
 			newDir := w.watchDirs() // a file may have been created in it before it was watched
 			changed := w.poll()
-			justGone := w.justGone(interval < w.every)
+			justGone := w.justGone(interval < pollEvery)
 			if notified || newDir || justGone || changed {
 				reconcile.Notify(w.changed)
 			}
-			isDue := !now.Before(due) // not only woken
-			if isDue {
-				interval *= 2
+			if interval *= 2; !justGone || interval > pollEvery {
+				interval = pollEvery
 			}
-			if !justGone || interval > w.every {
-				interval = w.every
-			}
-			next := now.Add(interval)
-			if interval == w.every && w.isWatched() {
-				next = now.Add(w.everyWatched)
-			}
-			if isDue || next.Before(due) {
-				due = next
-			}
-			return due.Sub(now), nil
+			return interval, nil
 		},
 	}
 	r.Run(ctx)
@@ -167,11 +138,8 @@ func (t *notices) receive(events <-chan fsnotify.Event, failures <-chan error, o
 			if !open {
 				return
 			}
-			switch {
-			case ours(e.Name):
+			if ours(e.Name) {
 				t.add(e.Name)
-			case e.Has(fsnotify.Create): // the new name of an entry, too
-				reconcile.Notify(t.wake) // a poll finds out whether a path of ours is a symbolic link to it
 			}
 		case _, open := <-failures:
 			if !open {
@@ -240,16 +208,6 @@ func (w *watch) watchDirs() (changed bool) {
 		}
 	}
 	return changed
-}
-
-// isWatched reports whether there are notifications from all directories.
-func (w *watch) isWatched() bool {
-	for _, dir := range w.dirs {
-		if dir.info == nil {
-			return false
-		}
-	}
-	return w.watcher != nil
 }
 
 // stat returns nil for a file that does not exist or cannot be read.

@@ -10,13 +10,11 @@ import (
 	"slices"
 	"strconv"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
 
 	"flannel/internal/test/eventually"
-	"flannel/pkg/reconcile"
 )
 
 func TestWatch(t *testing.T) {
@@ -214,56 +212,6 @@ func TestNoticesAreTaken(t *testing.T) {
 	}
 	if names, lost := pending.take(); len(names) != 0 || lost {
 		t.Errorf("taken twice: %v, lost %v", names, lost)
-	}
-}
-
-// What others write into files beside ours wakes nothing. An entry that is new may be what a path of ours leads to.
-func TestOtherFilesAreIgnored(t *testing.T) {
-	for op, want := range map[fsnotify.Op]int{fsnotify.Write: 0, fsnotify.Chmod: 0, fsnotify.Remove: 0, fsnotify.Rename: 0, fsnotify.Create: 1} {
-		pending := &notices{wake: make(chan struct{}, 1), names: map[string]bool{}}
-		events := make(chan fsnotify.Event, 1)
-		events <- fsnotify.Event{Name: "another", Op: op}
-		close(events)
-		pending.receive(events, nil, func(string) bool { return false })
-		if len(pending.wake) != want {
-			t.Errorf("%v of another file: %d wake-ups, want %d", op, len(pending.wake), want)
-		}
-	}
-}
-
-// A directory that was just deleted is looked for as long among many other notifications as without any.
-func TestDeletedAmongOtherChanges(t *testing.T) {
-	for _, busy := range []bool{false, true} {
-		synctest.Test(t, func(t *testing.T) {
-			dir := filepath.Join(t.TempDir(), "none")
-			w, err := newWatch([]string{filepath.Join(dir, "file")})
-			if err != nil {
-				t.Fatal(err)
-			}
-			pending := &notices{wake: make(chan struct{}, 1), names: map[string]bool{}}
-			ctx, cancel := context.WithCancel(t.Context())
-			go w.run(ctx, pending)
-			synctest.Wait()
-			pending.add(dir)
-			began, last := time.Now(), time.Time{}
-			for time.Since(began) < 5*time.Second {
-				synctest.Wait()
-				select {
-				case <-w.changed:
-					last = time.Now()
-				default:
-				}
-				time.Sleep(5 * time.Millisecond)
-				if busy {
-					reconcile.Notify(pending.wake)
-				}
-			}
-			if took := last.Sub(began); took < pollEvery/2 || took > 3*pollEvery {
-				t.Errorf("busy %v: it counts as changed for %v", busy, took)
-			}
-			cancel()
-			synctest.Wait()
-		})
 	}
 }
 
