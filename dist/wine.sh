@@ -52,16 +52,27 @@ forward() {
 	echo "$own" | sed 's/^/  /'
 }
 
-rm -rf "$wine"
-mkdir -p "$wine/prefix"
-"$wine64" wineboot -i >"$wine/wineboot.log" 2>&1
-# The classes of the Windows Firewall (HNetCfg.FwPolicy2, FwRule) belong to no apartment, as in Windows. Those of Wine
-# belong to a single-threaded one, for which it would start a desktop.
-for class in E2B3C97F-6AE1-41AC-817A-F6F92166D7DD 2C5BC43E-3369-4C33-AB0C-BE9469677AF4; do
-	server="HKLM\\Software\\Classes\\CLSID\\{$class}\\InprocServer32"
-	"$wine64" reg add "$server" /ve /d 'C:\windows\system32\hnetcfg.dll' /f >>"$wine/wineboot.log" 2>&1
-	"$wine64" reg add "$server" /v ThreadingModel /d Both /f >>"$wine/wineboot.log" 2>&1
-done
+# class makes a class of the Windows Firewall (HNetCfg.FwPolicy2, FwRule) belong to no apartment, as in Windows. Those of
+# Wine belong to a single-threaded one, for which it would start a desktop.
+class() {
+	server="HKLM\\Software\\Classes\\CLSID\\{$1}\\InprocServer32"
+	"$wine64" reg add "$server" /ve /d 'C:\windows\system32\hnetcfg.dll' /f &&
+		"$wine64" reg add "$server" /v ThreadingModel /d Both /f
+}
+
+prefix() {
+	"$wineserver" -k 2>/dev/null || true # of an attempt before
+	rm -rf "$wine"
+	mkdir -p "$wine/prefix"
+	{ "$wine64" wineboot -i && class E2B3C97F-6AE1-41AC-817A-F6F92166D7DD && class 2C5BC43E-3369-4C33-AB0C-BE9469677AF4; } >"$wine/wineboot.log" 2>&1
+}
+
+# Sometimes, Wine does not start a program.
+prefix || prefix || {
+	tail -n 5 "$wine/wineboot.log" >&2
+	echo "wine.sh: Wine cannot make a prefix; all of its output is in $wine/wineboot.log" >&2
+	exit 1
+}
 "$wineserver" -k && "$wineserver" -w # otherwise it keeps running for a while
 system32=$wine/prefix/drive_c/windows/system32
 
