@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,15 +14,16 @@ import (
 // counted is a Dataplane without entries. It counts what a leanDataplane does.
 type counted struct {
 	dataplane.Dataplane
-	takes              time.Duration // how long an Apply takes
-	released, returned int
-	releasedAtFirst    int // released, in the first Apply
-	lean               *leanDataplane
+	takes           time.Duration // how long an Apply takes
+	released        int
+	returned        atomic.Int32 // a timer counts it
+	releasedAtFirst int          // released, in the first Apply
+	lean            *leanDataplane
 }
 
 func newCounted(takes time.Duration) *counted {
 	c := &counted{takes: takes, releasedAtFirst: -1}
-	c.lean = &leanDataplane{Dataplane: c, release: func() { c.released++ }, returnAll: func() { c.returned++ }}
+	c.lean = &leanDataplane{Dataplane: c, release: func() { c.released++ }, returnAll: func() { c.returned.Add(1) }}
 	return c
 }
 
@@ -62,8 +64,8 @@ func TestReturnsMemory(t *testing.T) {
 			}
 			time.Sleep(untilSettled)
 			synctest.Wait()
-			if c.returned != step.want || c.released != 1 {
-				t.Errorf("step %d: returned %d times, want %d; released %d times, want once", i, c.returned, step.want, c.released)
+			if int(c.returned.Load()) != step.want || c.released != 1 {
+				t.Errorf("step %d: returned %d times, want %d; released %d times, want once", i, c.returned.Load(), step.want, c.released)
 			}
 		}
 	})
@@ -78,8 +80,8 @@ func TestReturnsMemoryDuringChanges(t *testing.T) {
 			time.Sleep(20 * time.Second)
 		}
 		synctest.Wait()
-		if c.returned != 4 { // after 30, 70, 110 and 150 s
-			t.Errorf("returned %d times, want 4", c.returned)
+		if c.returned.Load() != 4 { // after 30, 70, 110 and 150 s
+			t.Errorf("returned %d times, want 4", c.returned.Load())
 		}
 	})
 }
@@ -91,13 +93,13 @@ func TestReturnsMemoryAfterALongStart(t *testing.T) {
 		c := newCounted(2 * untilSettled)
 		c.apply(t, 0, 50*manyChanges)
 		synctest.Wait()
-		if c.releasedAtFirst != 1 || c.returned != 0 {
-			t.Errorf("in the first Apply: released %d times, want once; returned %d times, want none", c.releasedAtFirst, c.returned)
+		if c.releasedAtFirst != 1 || c.returned.Load() != 0 {
+			t.Errorf("in the first Apply: released %d times, want once; returned %d times, want none", c.releasedAtFirst, c.returned.Load())
 		}
 		time.Sleep(untilSettled)
 		synctest.Wait()
-		if c.returned != 1 {
-			t.Errorf("returned %d times, want once", c.returned)
+		if c.returned.Load() != 1 {
+			t.Errorf("returned %d times, want once", c.returned.Load())
 		}
 	})
 }
