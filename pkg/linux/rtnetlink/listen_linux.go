@@ -76,8 +76,10 @@ func Listen(n Notifications) (*Listener, error) {
 
 // subscribe joins the groups after it has set the filter, so that the filter sees all messages.
 func (n Notifications) subscribe(fd int) error {
-	if err := attach(fd, n.Filter); err != nil {
-		return err
+	if len(n.Filter) > 0 {
+		if err := attach(fd, n.Filter); err != nil {
+			return err
+		}
 	}
 	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return err
