@@ -68,7 +68,7 @@ func TestSecureEtcd(t *testing.T) {
 			must(t, l.Etcd.Start(t.Context()))
 			logged(t, n, mark, "cause=store-back")
 			for _, n := range l.Nodes {
-				within(t, n.Name+" is synced", func() error { return ready(t, n) })
+				becomesReady(t, n)
 				checkNoSecrets(t, n, dir)
 				stopped(t, n)
 			}

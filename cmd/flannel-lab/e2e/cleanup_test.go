@@ -57,7 +57,7 @@ func TestCleanup(t *testing.T) {
 			must(t, l.StartAll(t.Context(), c.args...))
 			within(t, "the other node is counted",
 				func() error { return has(t, n, `flanneld_entries{table="routes"} `+c.routes) })
-			within(t, "synced", func() error { return ready(t, n) })
+			becomesReady(t, n)
 			stopped(t, n)
 
 			running := in(t, n.Namespaces, lab.NetworkState)

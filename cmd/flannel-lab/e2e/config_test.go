@@ -25,7 +25,7 @@ func TestConfigChanges(t *testing.T) {
 		must(t, l.SetConfig(t.Context(), config))
 		for _, n := range l.Nodes {
 			within(t, fmt.Sprintf("%s has %q", n.Name, text), func() error { return says(t, n, text, command...) })
-			within(t, n.Name+" is synced", func() error { return ready(t, n) })
+			becomesReady(t, n)
 		}
 		reaches(t, "after the change", a, b.IP4)
 		reaches(t, "after the change", b, a.IP4)
@@ -102,7 +102,7 @@ func refusedChanges(t *testing.T, l *lab.Lab, n *lab.Node, kernel func() string)
 			must(t, l.SetConfig(t.Context(), c.config))
 			loggedNaming(t, n, mark, "config-refused", "error", strings.Fields(c.names)...)
 			time.Sleep(100 * time.Millisecond) // in which nothing may change
-			must(t, ready(t, n))
+			becomesReady(t, n)
 			must(t, same(before, kernel()))
 			if times := len(n.Records(mark).With("cause=config-refused")); times != 1 {
 				t.Errorf("it was logged %d times:\n%s", times, n.Log()[mark:])
@@ -158,7 +158,7 @@ func TestWaitsForConfig(t *testing.T) {
 	}
 	must(t, l.SetConfig(t.Context(), l.Config(`{"Type":"vxlan"}`)))
 	for _, n := range l.Nodes {
-		within(t, n.Name+" continues", func() error { return ready(t, n) })
+		becomesReady(t, n)
 	}
 	reaches(t, "at last", pod(t, n, "a"), pod(t, l.Nodes[1], "b").IP4)
 }

@@ -48,7 +48,7 @@ func TestExtension(t *testing.T) {
 	putRaw(t, l, "10.5.10.0-24", `{"PublicIP":"192.168.100.80","BackendType":"extension","BackendData":{"VNI":1}}`)
 	loggedNaming(t, n, mark, "peer-refused", "reason", "SubnetAddCommand", "4:")
 	logged(t, n, mark, "cause=peer-rejected", "peer="+leasePrefix+"10.5.10.0-24")
-	within(t, "the node is ready", func() error { return ready(t, n) })
+	becomesReady(t, n)
 	reaches(t, "beside a peer that fails", a, b.IP4)
 	want := words(fmt.Sprintf("10.5.8.0/24 via 192.168.100.78 dev eth0\n%s/24 via %s dev eth0", baseOf(t, l, l.Nodes[1]), l.Nodes[1].IP4))
 	podRoutes := func(ctx context.Context) (string, error) {

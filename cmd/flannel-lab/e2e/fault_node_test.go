@@ -74,7 +74,7 @@ func TestNodeRunsOut(t *testing.T) {
 		must(t, n.Kill())
 		must(t, n.Start())
 		follows(t)
-		within(t, "it is ready, because the file is correct", func() error { return ready(t, n) })
+		becomesReady(t, n)
 		in(t, n.Namespaces, "mount -o remount,rw /run/flannel")
 		p.check(t)
 	})
@@ -239,7 +239,7 @@ func TestNotificationsAreLost(t *testing.T) {
 			}
 			return err
 		})
-		within(t, "synced", func() error { return ready(t, n) })
+		becomesReady(t, n)
 	}
 	want := put(1)
 	must(t, n.Start())

@@ -72,7 +72,7 @@ func runDirectoryFails(t *testing.T, l *lab.Lab, harm, undo, says string) {
 		}
 	}
 	in(t, n.Namespaces, undo)
-	within(t, "ready after "+says, func() error { return ready(t, n) })
+	becomesReady(t, n)
 	if env, err := n.SubnetEnv(); err != nil || env["FLANNEL_MTU"] == "" {
 		t.Errorf("after %s: %v, %v", says, env, err)
 	}

@@ -249,6 +249,6 @@ func (p *baseline) hold(t *testing.T, l *lab.Lab, why string, lacking map[string
 		}
 		eventually(t, n.Name+" "+why, entriesFrom(all, n),
 			func(ctx context.Context) (string, error) { return entries(ctx, n) })
-		within(t, n.Name+" is synced", func() error { return ready(t, n) })
+		becomesReady(t, n)
 	}
 }

@@ -129,7 +129,7 @@ func newBaseline(t *testing.T, l *lab.Lab) *baseline {
 func (p *baseline) check(t *testing.T) {
 	t.Helper()
 	for _, n := range p.lab.Nodes {
-		within(t, n.Name+" is synced", func() error { return ready(t, n) })
+		becomesReady(t, n)
 		waitSynced(t, p.lab, n)
 		want := gateways(entriesOf(t, p.lab, n))
 		eventually(t, n.Name+": nexthop objects", want, func(ctx context.Context) (string, error) {

@@ -70,7 +70,7 @@ func TestForwardingOfADevice(t *testing.T) {
 				t.Errorf("a parameter of somebody else's device was changed to %s", got)
 			}
 			in(t, second.Namespaces, "sysctl -w "+c.foreign+"=1")
-			within(t, "ready again", func() error { return ready(t, second) })
+			becomesReady(t, second)
 			allReachable(t, l)
 			reaches(t, "the end", a, b.IP4)
 		})
@@ -109,7 +109,7 @@ func TestForwardingOfOwnDevice(t *testing.T) {
 					}
 					return nil
 				})
-				within(t, "ready", func() error { return ready(t, second) })
+				becomesReady(t, second)
 				reaches(t, "after the repair", a, b.IP4)
 				becomes(t, l, first, second, status.Reachable)
 			}
@@ -133,7 +133,7 @@ func TestHardenedHost(t *testing.T) {
 	in(t, l.Nodes[1].Namespaces, "sysctl -w net.ipv6.conf.default.disable_ipv6=1 net.ipv4.conf.default.rp_filter=1 net.ipv4.conf.all.rp_filter=1")
 	must(t, l.StartAll(t.Context()))
 	for _, n := range l.Nodes {
-		within(t, n.Name+" is ready", func() error { return ready(t, n) })
+		becomesReady(t, n)
 	}
 	in(t, l.Nodes[1].Namespaces, "sysctl -w net.ipv6.conf.default.disable_ipv6=0") // the pods' devices are not ours
 	a, b := pair(t, l)

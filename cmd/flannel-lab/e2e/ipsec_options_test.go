@@ -106,7 +106,7 @@ func TestIPsecOptions(t *testing.T) {
 	set(ipsecSecret, "")
 	hasKeys(t, l, "rfc4106(gcm(aes)) 42", "the default again")
 	for _, n := range l.Nodes {
-		within(t, "ready again", func() error { return ready(t, n) })
+		becomesReady(t, n)
 	}
 	reaches(t, "with the default again", a, b.IP4)
 
@@ -153,7 +153,7 @@ func TestIPsecOptions(t *testing.T) {
 	reaches(t, "beside policies of another network", a, b.IP4)
 	hasPolicies(t, l, n, "beside those of another network")
 	in(t, n.Namespaces, "ip xfrm policy deleteall src 10.7.1.0/24; ip xfrm policy deleteall dst 10.7.1.0/24")
-	within(t, "ready without them", func() error { return ready(t, n) })
+	becomesReady(t, n)
 	must(t, l.SetConfig(t.Context(), l.Config(`{"Type":"vxlan"}`)))
 	s.ready()
 	reaches(t, "by vxlan", a, b.IP4)

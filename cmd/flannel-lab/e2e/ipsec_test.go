@@ -250,7 +250,7 @@ func TestIPsecDrift(t *testing.T) {
 		in(t, n.Namespaces, vars+c.command)
 		hasPolicies(t, l, n, c.name)
 		reaches(t, c.name, a, b.IP4)
-		must(t, ready(t, n))
+		becomesReady(t, n)
 	}
 }
 

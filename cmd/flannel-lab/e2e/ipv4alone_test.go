@@ -35,7 +35,7 @@ func testIPv4Alone(t *testing.T, config, kind string) *lab.Lab {
 		}
 		return err
 	})
-	must(t, ready(t, n))
+	becomesReady(t, n)
 	must(t, silent(t, n, "fd05:", "ip", "-6", "route"))
 	env, err := n.SubnetEnv()
 	must(t, err)

@@ -69,7 +69,7 @@ func TestKubernetesBackends(t *testing.T) {
 				return errors.Join(has(t, n, fmt.Sprintf("flanneld_peers %d", 1+c.accepted)),
 					has(t, n, fmt.Sprintf("flanneld_invalid_peers %d", c.rejected)))
 			})
-			within(t, n.Name+" is ready", func() error { return ready(t, n) })
+			becomesReady(t, n)
 		}
 		must(t, reach(t.Context(), a, b))
 		must(t, reach(t.Context(), b, a))

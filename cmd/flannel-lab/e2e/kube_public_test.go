@@ -37,7 +37,7 @@ func TestNodePublicIPSelectsTheInterface(t *testing.T) {
 	annotate(`"192.168.100.111"`)
 	must(t, n.StartWith(append(n.Args()[:3:3], "-public-ip=192.168.100.11", n.Args()[len(n.Args())-1])...))
 	uses("from the start", "local 192.168.100.111 dev eth1", "192.168.100.111")
-	within(t, "synced", func() error { return ready(t, n) })
+	becomesReady(t, n)
 	annotate("null")
 	uses("without it, the flag counts", "local 192.168.100.11 dev eth0", "192.168.100.11")
 	annotate(`"192.168.100.111"`)

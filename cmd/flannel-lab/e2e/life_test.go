@@ -52,7 +52,7 @@ func TestSubnetEnv(t *testing.T) {
 					return err
 				})
 			}
-			within(t, "the node is synced", func() error { return ready(t, n) })
+			becomesReady(t, n)
 			if left := in(t, n.Namespaces, "ls -A -I 'flanneld.*' /run/flannel"); left != "subnet.env\n" {
 				t.Errorf("in /run/flannel there is\n%s", left)
 			}
@@ -82,7 +82,7 @@ func TestHealth(t *testing.T) {
 			t.Errorf("/healthz: %d %v", code, err)
 		}
 		must(t, n.Plug())
-		within(t, "synced again", func() error { return ready(t, n) })
+		becomesReady(t, n)
 		within(t, "the metric says so", func() error { return has(t, n, "flanneld_in_step 1") })
 	})
 	t.Run("the kernel refuses", func(t *testing.T) {
@@ -93,7 +93,7 @@ func TestHealth(t *testing.T) {
 		must(t, n.Start())
 		within(t, "/readyz says why", func() error { return unready(t, n, "device flannel.1", "VNI 1", "8472") })
 		in(t, n.Namespaces, "ip link delete taken")
-		within(t, "synced", func() error { return ready(t, n) })
+		becomesReady(t, n)
 		within(t, "errors were counted", func() error {
 			if numbers(t, n)[`flanneld_errors_total{part="devices"}`] == 0 {
 				return fmt.Errorf("flanneld_errors_total is 0")

@@ -50,7 +50,7 @@ func TestOneDaemonForASubnetFile(t *testing.T) {
 		t.Errorf("cleanup --dry-run exited with %d and printed\n%s", code, out)
 	}
 	must(t, same(before, in(t, n.Namespaces, lab.NetworkState+"; stat -c %y%i /run/flannel/subnet.env")))
-	must(t, ready(t, n))
+	becomesReady(t, n)
 
 	// A waiting daemon takes over as soon as the first one has ended.
 	ctx, stop := context.WithCancel(t.Context())

@@ -222,7 +222,7 @@ func TestNoProbes(t *testing.T) {
 	must(t, first.StartIn("setpriv", append([]string{"--bounding-set=-net_raw", "--inh-caps=-all", l.Flanneld()}, first.Args()...)...))
 	must(t, second.Start("--probe=false"))
 	for _, n := range l.Nodes {
-		within(t, n.Name+" is ready", func() error { return ready(t, n) })
+		becomesReady(t, n)
 	}
 	once(t, first, 0, "cause=no-probes")
 	if found := second.Records(0).With("cause=no-probes"); len(found) > 0 {

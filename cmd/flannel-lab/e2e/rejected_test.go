@@ -47,7 +47,7 @@ func TestRejectedLeasesDecideNothing(t *testing.T) {
 				}
 				for _, n := range l.Nodes {
 					retains(t, l, n, 0)
-					must(t, ready(t, n))
+					becomesReady(t, n)
 					within(t, n.Name+" is as before", func() error {
 						after, err := entries(t.Context(), n)
 						if err == nil && after != before[n] {

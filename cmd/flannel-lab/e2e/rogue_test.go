@@ -131,7 +131,7 @@ func (s *rogueTest) checkRejected(t *testing.T, when string) {
 	for i, n := range s.l.Nodes {
 		out := s.rejectedCount(i)
 		within(t, n.Name+" rejects them", func() error { return has(t, n, fmt.Sprintf("flanneld_invalid_peers %d", out)) })
-		must(t, ready(t, n))
+		becomesReady(t, n)
 		got, err := s.routes(t, n)
 		must(t, err)
 		if got != s.expected[i] {
@@ -221,7 +221,7 @@ func (s *rogueTest) removeAll(t *testing.T) {
 	for i, n := range s.l.Nodes {
 		within(t, n.Name+" rejects nobody", func() error { return has(t, n, "flanneld_invalid_peers 0") })
 		eventually(t, n.Name+" has its former state", s.before[i], func(ctx context.Context) (string, error) { return kernel(ctx, n) })
-		must(t, ready(t, n))
+		becomesReady(t, n)
 		if _, body, err := n.Ask(t.Context(), "/metrics"); err != nil || strings.Contains(body, "10.5.") || !strings.Contains(body, "flanneld_peers 2\n") {
 			t.Errorf("%s: /metrics names a rogue, or does not count the peers (%v)", n.Name, err)
 		}

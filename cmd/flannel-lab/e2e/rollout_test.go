@@ -60,7 +60,7 @@ func TestDisruptiveConfig(t *testing.T) {
 		inForce(t, l, "vxlan id 77 ")
 		for _, n := range l.Nodes {
 			within(t, "nothing is pending", func() error { return has(t, n, "flanneld_config_pending 0") })
-			within(t, n.Name+" is synced", func() error { return ready(t, n) })
+			becomesReady(t, n)
 		}
 		for i, p := range pods {
 			reaches(t, "with another VNI", p, pods[(i+1)%len(pods)].IP4)

@@ -127,7 +127,7 @@ func TestTwoNetworksOnEachHost(t *testing.T) {
 				reaches(t, "the first network after a change", a, b.IP4)
 			}
 			for _, n := range l.Nodes {
-				within(t, "synced", func() error { return ready(t, n) })
+				becomesReady(t, n)
 			}
 			stop()
 			removeSeconds(t, l, seconds, a, b)
@@ -172,7 +172,7 @@ func removeSeconds(t *testing.T, l *lab.Lab, seconds []*second, a, b *lab.Pod) {
 		if left := in(t, s.node.Namespaces, "ip route | grep -v second0; ip nexthop; iptables-save | grep -v ^#; nft list ruleset"); strings.Contains(left, "10.9.") {
 			t.Errorf("left of the second:\n%s", left)
 		}
-		within(t, "the first is synced", func() error { return ready(t, s.node) })
+		becomesReady(t, s.node)
 	}
 	stop()
 }

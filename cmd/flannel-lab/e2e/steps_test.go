@@ -112,6 +112,14 @@ func ready(t *testing.T, n *lab.Node) error {
 	return err
 }
 
+// becomesReady waits until /readyz answers 200. A test has no other way to say
+// that a node is ready: a node is not for the moments in which it publishes its
+// lease again or compares after a change.
+func becomesReady(t *testing.T, n *lab.Node) {
+	t.Helper()
+	within(t, n.Name+" is ready", func() error { return ready(t, n) })
+}
+
 // unready returns an error unless /readyz answers 503 and the body contains the
 // names.
 func unready(t *testing.T, n *lab.Node, names ...string) error {

@@ -145,7 +145,7 @@ func TestForeignKeys(t *testing.T) {
 	within(t, "every bad key is counted", func() error {
 		return has(t, n, fmt.Sprintf("flanneld_invalid_peers %d", len(bad)))
 	})
-	must(t, ready(t, n))
+	becomesReady(t, n)
 	if after := kernel(); after != before {
 		t.Errorf("the state of the kernel was\n%s\nand is\n%s", before, after)
 	}
@@ -186,7 +186,7 @@ func TestForeignKeys(t *testing.T) {
 	if after := kernel(); after != before {
 		t.Errorf("the state of the kernel was\n%s\nand is\n%s", before, after)
 	}
-	must(t, ready(t, n))
+	becomesReady(t, n)
 }
 
 // has returns an error unless /metrics has a line.
@@ -238,14 +238,14 @@ func TestEtcdAway(t *testing.T) {
 	logged(t, late, 0, "cause=no-config")
 	time.Sleep(time.Until(end)) // the end of the outage
 	podRouteRestored(t, nodes[1], d)
-	must(t, ready(t, nodes[1]))
+	becomesReady(t, nodes[1])
 	logged(t, nodes[2], 0, "cause=store-silent")
 	if warned := len(nodes[2].Records(0).With("cause=store-silent")); warned != 1 {
 		t.Errorf("%d warnings about the outage, want one", warned)
 	}
 	must(t, l.Etcd.Start(t.Context()))
-	within(t, "the restarted node is synced", func() error { return ready(t, nodes[0]) })
-	within(t, "the late node is synced", func() error { return ready(t, late) })
+	becomesReady(t, nodes[0])
+	becomesReady(t, late)
 	stop()
 	reaches(t, "after the outage", pod(t, late, "late"), a.IP4)
 
@@ -269,7 +269,7 @@ func TestEtcdAway(t *testing.T) {
 		within(t, n.Name+" removes the late node", func() error {
 			return silent(t, n, strings.ReplaceAll(lateKey, "-", "/"), "ip", "route")
 		})
-		within(t, n.Name+" is synced", func() error { return ready(t, n) })
+		becomesReady(t, n)
 	}
 	stop()
 }

@@ -61,7 +61,7 @@ func TestFloatingAddress(t *testing.T) {
 				t.Helper()
 				reaches(t, what, b, a.IP4)
 				reaches(t, what, a, b.IP4)
-				within(t, "the node is synced", func() error { return ready(t, n) })
+				becomesReady(t, n)
 				within(t, "its own address is published", func() error { return atAddress(t, l, own, floating) })
 				if found := n.Records(0).With("cause=underlay-changed").Naming("to", floating); len(found) > 0 {
 					t.Errorf("%s: the floating address was used: %s", what, found)

@@ -24,7 +24,7 @@ func TestUnderlayChanges(t *testing.T) {
 				t.Helper()
 				reaches(t, what, b, a.IP4)
 				reaches(t, what, a, b.IP4)
-				within(t, "the node is synced", func() error { return ready(t, n) })
+				becomesReady(t, n)
 			}
 			t.Run("address", func(t *testing.T) { changeAddress(t, l, backend, both) })
 			t.Run("MTU", func(t *testing.T) { changeMTU(t, n, backend) })
@@ -136,14 +136,14 @@ func TestUnderlayChoice(t *testing.T) {
 		t.Run("args "+c.args, func(t *testing.T) {
 			launch(t, strings.Fields(c.args)...)
 			published(t, c.address)
-			within(t, "ready", func() error { return ready(t, n) })
+			becomesReady(t, n)
 			fresh(t)
 		})
 	}
 	t.Run("the public address selects", func(t *testing.T) {
 		launch(t, "-public-ip=192.168.100.111")
 		published(t, "192.168.100.111")
-		within(t, "ready", func() error { return ready(t, n) })
+		becomesReady(t, n)
 		must(t, says(t, n, "local 192.168.100.111 dev eth1", "ip", "-d", "link", "show", "flannel.1"))
 		fresh(t)
 	})
@@ -185,7 +185,7 @@ func nothingFits(t *testing.T, n *lab.Node, launch func(*testing.T, ...string), 
 	}
 	in(t, n.Namespaces, "ip link set far up; ip link set eth7 up; ip address add 10.9.0.7/24 dev eth7")
 	published(t, "10.9.0.7")
-	within(t, "ready", func() error { return ready(t, n) })
+	becomesReady(t, n)
 	stopped(t, n)
 }
 
@@ -219,7 +219,7 @@ func TestNetworkContainsNodes(t *testing.T) {
 					t.Error(err)
 				}
 				loggedNaming(t, n, 0, "config-warning", "msg", "192.168.0.0/16", n.IP4.String())
-				within(t, "synced", func() error { return ready(t, n) })
+				becomesReady(t, n)
 			}
 			// Leases with the underlay's own network, or with the address of a
 			// pod, must not affect anybody.

@@ -34,7 +34,7 @@ func TestOwnKeyIsADuplicate(t *testing.T) {
 	must(t, reach(t.Context(), b, a))
 	for _, n := range l.Nodes {
 		within(t, n.Name+" rejects nobody", func() error { return has(t, n, "flanneld_invalid_peers 0") })
-		within(t, n.Name+" is ready", func() error { return ready(t, n) })
+		becomesReady(t, n)
 	}
 	if kept, devices := wireGuardKeys(t, older, file); kept != cloned || fmt.Sprint(devices) != fmt.Sprint(public) {
 		t.Errorf("the older node has the public keys %s, had %s", devices, public)

@@ -246,7 +246,7 @@ func TestWireGuardRogues(t *testing.T) {
 	for _, n := range l.Nodes {
 		within(t, n.Name+" rejects them", func() error { return has(t, n, fmt.Sprintf("flanneld_invalid_peers %d", len(rogues))) })
 		eventually(t, n.Name+" is as before", before[n], func(ctx context.Context) (string, error) { return wgDump(ctx, n) })
-		must(t, ready(t, n))
+		becomesReady(t, n)
 	}
 	must(t, l.Nodes[2].Kill())
 	must(t, l.Nodes[2].Start())

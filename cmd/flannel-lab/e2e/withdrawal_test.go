@@ -60,7 +60,7 @@ func TestAllLeasesDeleted(t *testing.T) {
 	}
 	for _, n := range l.Nodes {
 		retains(t, l, n, 0)
-		must(t, ready(t, n))
+		becomesReady(t, n)
 		if after, err := entries(t.Context(), n); err != nil || after != before[n] {
 			t.Errorf("the state of %s is (%v)\n%s\nand was\n%s", n.Name, err, after, before[n])
 		}
@@ -144,7 +144,7 @@ func TestStartWithEmptyStore(t *testing.T) {
 	must(t, first.Start())
 	logged(t, first, mark, "cause=missing-at-start", "retained=6", "present=0")
 	retains(t, l, first, 6)
-	must(t, ready(t, first))
+	becomesReady(t, first)
 	if after, err := entries(t.Context(), first); err != nil || after != before[first] {
 		t.Errorf("the state of %s is (%v)\n%s\nand was\n%s", first.Name, err, after, before[first])
 	}
