@@ -51,8 +51,8 @@ type Wire struct {
 	Paths bool   // the backend makes paths
 	Echo  bool   // a peer's kernel answers pings to the first or second address of its subnet
 	Keys  bool   // a node negotiates keys with each peer, and Dataplane.Traffic has the time
-	// Bridges means that it answers pings to the second address from ours if pods have run
-	// on both nodes.
+	// Bridges means that a peer's kernel answers pings from the second address of our subnet
+	// to the second one of its own if pods have run on both nodes.
 	Bridges bool
 	// Hops is the hop limit of a packet to a peer's pod with which the peer's kernel is the
 	// last to process it, and answers for the pod; 0: its answer would not arrive.
@@ -74,8 +74,9 @@ type Node struct {
 	Sources []netip.Addr
 }
 
-// Maker makes the backend for a node. Warnings are for the operator. The error means
-// that the node does not support the configuration.
+// Maker makes the backend for a node, again after a change of the configuration or the
+// underlay. Warnings are for the operator. The error means that the node does not support
+// the configuration.
 type Maker func(Node) (b Backend, warnings []string, err error)
 
 // Kind is a row in the program's table of backends.

@@ -1,3 +1,5 @@
+// This file has what several backends share.
+
 package backend
 
 import (
@@ -24,22 +26,28 @@ type Plain struct {
 	Name string // of the Kind
 }
 
+// Devices implements Backend.
 func (p Plain) Devices(subnet.Lease) []dataplane.Device {
 	return []dataplane.Device{p.UnderlayDevice()}
 }
 
+// Describe implements Backend.
 func (p Plain) Describe(local subnet.Lease, _ dataplane.Links) (subnet.Lease, error) {
 	local.Backend = p.Name
 	local.V4.Data, local.V6.Data = nil, nil
 	return local, nil
 }
 
+// MTU implements Backend.
 func (p Plain) MTU() int { return p.Underlay.MTU }
 
+// ForWindows implements Backend.
 func (Plain) ForWindows() string { return "" }
 
+// Ends implements Backend.
 func (Plain) Ends(*subnet.Lease) ([]*dataplane.Path, error) { return nil, nil }
 
+// Derived implements Backend.
 func (Plain) Derived(*dataplane.Path) bool { return false }
 
 // ErrOffLink is the error of Direct if the peer is not on the same link.

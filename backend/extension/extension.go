@@ -17,6 +17,7 @@ import (
 // Kind is the backend's row in the program's table.
 func Kind() backend.Kind { return backend.Kind{Name: "extension", Parse: parse} }
 
+// extension implements backend.Backend.
 type extension struct {
 	backend.Plain
 	commands dataplane.Commands // without the node's own subnets
@@ -25,6 +26,7 @@ type extension struct {
 // device is the name in dataplane.Links under which the commands' output is found.
 const device = "extension"
 
+// parse implements backend.Kind.Parse.
 func parse(o *conf.Object, _ string) backend.Maker {
 	commands := dataplane.Commands{
 		PreStartup: o.String("PreStartupCommand", ""), PostStartup: o.String("PostStartupCommand", ""),
@@ -48,6 +50,8 @@ func parse(o *conf.Object, _ string) backend.Maker {
 // Wire returns Echo false: whether a peer answers is up to the commands.
 func (x extension) Wire() backend.Wire { return backend.Wire{Name: "extension", Paths: true} }
 
+// Devices implements backend.Backend. The commands are a device of their own, which
+// "exists" when PreStartupCommand has succeeded.
 func (x extension) Devices(local subnet.Lease) []dataplane.Device {
 	commands := x.commands
 	commands.V4, commands.V6 = x.ends(&local)

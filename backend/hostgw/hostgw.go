@@ -14,8 +14,10 @@ import (
 // Kind is the backend's row in the program's table.
 func Kind() backend.Kind { return backend.Kind{Name: "host-gw", Parse: parse} }
 
+// hostgw implements backend.Backend on Linux.
 type hostgw struct{ backend.Plain }
 
+// parse implements backend.Kind.Parse.
 func parse(o *conf.Object, os string) backend.Maker {
 	var name, dns string // of the HNS network, on Windows only
 	if os == "windows" {

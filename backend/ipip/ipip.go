@@ -19,6 +19,7 @@ func Kind() backend.Kind {
 	return backend.Kind{Name: "ipip", Parse: parse, V4Only: []string{"linux"}}
 }
 
+// ipip implements backend.Backend.
 type ipip struct {
 	backend.Plain
 	directRouting bool
@@ -41,6 +42,7 @@ func parse(o *conf.Object, os string) backend.Maker {
 	}
 }
 
+// Wire implements backend.Backend.
 func (i ipip) Wire() backend.Wire {
 	return backend.Wire{Name: "ipip", Paths: true, Echo: true, Hops: 1}
 }
@@ -52,6 +54,8 @@ func (i ipip) ForWindows() string {
 
 func (i ipip) MTU() int { return i.Underlay.MTU - dataplane.IPIPOverhead() }
 
+// Devices implements backend.Backend. The device has the base address of the
+// subnet, as with vxlan.
 func (i ipip) Devices(local subnet.Lease) []dataplane.Device {
 	devices := i.Plain.Devices(local)
 	for e := range i.Shared(&local) {
@@ -63,6 +67,7 @@ func (i ipip) Devices(local subnet.Lease) []dataplane.Device {
 	return devices
 }
 
+// Paths implements backend.Backend.
 func (i ipip) Paths(peer *subnet.Lease) ([]*dataplane.Path, error) {
 	var paths []*dataplane.Path
 	for e := range i.Shared(peer) {

@@ -59,6 +59,7 @@ func checkProposal(proposal string) string {
 	return ""
 }
 
+// options are those of the configuration's Backend object.
 type options struct {
 	secret   *dataplane.SharedSecret // a pointer, since fmt shows unexported fields; not nil
 	proposal string
@@ -87,6 +88,7 @@ func parse(o *conf.Object, os string) backend.Maker {
 	}
 }
 
+// ipsec implements backend.Backend.
 type ipsec struct {
 	backend.Plain
 	options
@@ -118,6 +120,8 @@ func (i ipsec) Devices(local subnet.Lease) []dataplane.Device {
 	return []dataplane.Device{device}
 }
 
+// Paths implements backend.Backend. A peer's packets leave through the underlay, where
+// policies of the kernel encrypt them.
 func (i ipsec) Paths(peer *subnet.Lease) ([]*dataplane.Path, error) {
 	var paths []*dataplane.Path
 	for e := range i.Shared(peer) {

@@ -25,6 +25,7 @@ func Kind() backend.Kind { return backend.Kind{Name: name, Parse: parse, V4Only:
 // from its own, and a lease has none.
 const defaultPort = 8285
 
+// parse implements backend.Kind.Parse.
 func parse(o *conf.Object, os string) backend.Maker {
 	port := o.Int("Port", defaultPort, 1, 65535)
 	if os == "windows" {
@@ -36,6 +37,7 @@ func parse(o *conf.Object, os string) backend.Maker {
 	}
 }
 
+// udp implements backend.Backend.
 type udp struct {
 	backend.Plain
 	port uint16
@@ -60,6 +62,8 @@ func (u udp) device() string {
 	return fmt.Sprintf("flannel%d", u.port)
 }
 
+// Devices implements backend.Backend: the underlay, and a TUN device, whose packets
+// the daemon forwards.
 func (u udp) Devices(local subnet.Lease) []dataplane.Device {
 	base := local.V4.Subnet.Addr()
 	return append(u.Plain.Devices(local), dataplane.Device{
@@ -80,6 +84,7 @@ func (u udp) Describe(local subnet.Lease, links dataplane.Links) (subnet.Lease, 
 	return local, err
 }
 
+// Paths implements backend.Backend.
 func (u udp) Paths(peer *subnet.Lease) ([]*dataplane.Path, error) {
 	var paths []*dataplane.Path
 	for e := range u.Shared(peer) {

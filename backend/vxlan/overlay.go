@@ -1,3 +1,5 @@
+// This file is vxlan on Windows, where HNS has the tunnel.
+
 package vxlan
 
 import (

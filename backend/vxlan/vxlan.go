@@ -1,7 +1,8 @@
 // Package vxlan is the vxlan backend. It makes one tunnel device for each address
 // family, and for each peer a path through it: to the peer's subnet, via its address
-// on the underlay and the MAC address of its VTEP, which the peer publishes in its
-// lease. Package dataplane/linux shows the entries of the kernel for such a path.
+// on the underlay and the MAC address of its VTEP (VXLAN tunnel endpoint, the device),
+// which the peer publishes in its lease. Package linux (pkg/linux) shows the entries
+// of the kernel for such a path.
 package vxlan
 
 import (
@@ -39,6 +40,7 @@ const (
 	maxName = 15        // of a network device, in bytes: IFNAMSIZ of linux/if.h without the final zero
 )
 
+// parse implements backend.Kind.Parse.
 func parse(o *conf.Object, os string) backend.Maker {
 	vni := 1
 	if os == "windows" {
@@ -214,6 +216,7 @@ func (v vxlan) Describe(local subnet.Lease, links dataplane.Links) (subnet.Lease
 	return local, nil
 }
 
+// Paths implements backend.Backend.
 func (v vxlan) Paths(peer *subnet.Lease) ([]*dataplane.Path, error) {
 	return v.paths(peer, v.directRouting)
 }
@@ -221,6 +224,8 @@ func (v vxlan) Paths(peer *subnet.Lease) ([]*dataplane.Path, error) {
 // Ends implements backend.Backend.
 func (v vxlan) Ends(peer *subnet.Lease) ([]*dataplane.Path, error) { return v.paths(peer, false) }
 
+// paths returns the paths to a peer; with direct, those to a peer on our link have no
+// tunnel.
 func (v vxlan) paths(peer *subnet.Lease, direct bool) ([]*dataplane.Path, error) {
 	var paths []*dataplane.Path
 	for e := range v.node.Shared(peer) {

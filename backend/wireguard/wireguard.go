@@ -45,6 +45,7 @@ const (
 	defaultPortV6 = 51821
 )
 
+// mode is the value of Mode, as in the table above.
 type mode string
 
 const (
@@ -54,8 +55,10 @@ const (
 	overIPv6 mode = "ipv6"
 )
 
+// modes are all values of Mode.
 var modes = []mode{separate, auto, overIPv4, overIPv6}
 
+// options are those of the configuration's Backend object.
 type options struct {
 	port, portV6 int                     // UDP
 	mtu          int                     // bytes, of the outer interface; 0: that of the underlay
