@@ -1,3 +1,6 @@
+// This file has what all commands share: the process, the flags, and how an answer or
+// an error is printed.
+
 package main
 
 import (
@@ -81,7 +84,8 @@ func (c *call) answer(document any, text string, err error) int {
 	return c.reportError(errors.Join(err, printed))
 }
 
-// failure is the JSON document of a command that has no result but an error.
+// failure is the JSON document, with --json, of a command that has no result but an
+// error.
 type failure struct {
 	Problem string `json:"problem"`
 }

@@ -117,6 +117,7 @@ func check(system string, raw []byte) checkedSystem {
 	return c
 }
 
+// String returns the verdict as text for people.
 func (c checkedSystem) String() string {
 	text := fmt.Sprintf("%s nodes: valid, %s, %s", c.System, c.Backend, strings.Join(c.Networks, ", "))
 	if !c.Valid {

@@ -59,6 +59,7 @@ func (n cleaner) Handback(ctx context.Context, dryRun bool) (done []string, err 
 	return n.System.Handback(ctx, n.options(), n.networks(), dryRun)
 }
 
+// options returns the options of the driver that removes what the daemon left.
 func (n cleaner) options() dataplane.Options {
 	return dataplane.Options{Log: n.Log, Instance: instanceOf(n.SubnetFile), StateDir: filepath.Dir(n.SubnetFile)}
 }

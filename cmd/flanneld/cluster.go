@@ -21,6 +21,7 @@ type clusterFlags struct {
 	selector string
 }
 
+// clusterFlags declares the flags.
 func (c *call) clusterFlags() *clusterFlags {
 	f := &clusterFlags{}
 	c.flags.BoolVar(&f.on, "cluster", false, "one line for each Node of the Kubernetes cluster, from what the Nodes publish; not with --peers, --history or --watch")

@@ -56,7 +56,8 @@ func (c *call) specFlags(s *conflist.Spec) {
 	c.flags.StringVar(&s.MACPrefix, "mac-prefix", "", "first `bytes` of pods' MAC addresses in an overlay; default: Backend.MacPrefix, else 0E-2A")
 }
 
-// makeCNIConf is the command cni-conf.
+// makeCNIConf is the command cni-conf (see aboutCNIConf). It declares the flags, and
+// returns what runs after these are parsed, with the exit code.
 func makeCNIConf(c *call) func(context.Context) int {
 	var spec conflist.Spec
 	c.specFlags(&spec)
@@ -67,8 +68,8 @@ func makeCNIConf(c *call) func(context.Context) int {
 	within := c.limitFlag("timeout", 3*time.Second, "how long to wait for etcd and the API server")
 	c.jsonFlag("print what was done as one JSON document: path, result, diff, conf, problem")
 	return func(ctx context.Context) int {
-		// Complete's error is not returned at once, so that all problems are reported
-		// together.
+		// doubt: the options that HNS may refuse for pods. incomplete is not returned at
+		// once, so that all problems are reported together.
 		dirs := c.cniDirs()
 		if err := dirs.required("to"); *to == "" && err != nil {
 			return c.answer(cniConfAnswer{Problem: err.Error()}, "", fmt.Errorf("cni-conf: %w", err))
@@ -105,7 +106,8 @@ func makeCNIConf(c *call) func(context.Context) int {
 	}
 }
 
-// putCNIConf writes the file, without those options in doubt that HNS refuses.
+// putCNIConf writes the file, without those options in doubt that HNS refuses. force
+// overwrites a file that was edited.
 func (c *call) putCNIConf(
 	ctx context.Context, sources node.CNISources, spec conflist.Spec, doubt conflist.Options, to string, force bool,
 ) (conflist.Outcome, error) {
@@ -113,13 +115,13 @@ func (c *call) putCNIConf(
 	if err != nil {
 		return conflist.Outcome{Path: to}, err
 	}
-	return f.Put(sources.TryInHNS(ctx, spec, doubt, f))
+	return f.Put(sources.TryInHNS(ctx, spec, doubt, f)) // TryInHNS decides which options to leave out
 }
 
 // warnOfPlugins warns if containerd does not find one of the programs, which may be
 // installed later.
 func (c *call) warnOfPlugins(dirs cniDirs, programs []string) {
-	if dirs.Config == "" {
+	if dirs.Config == "" { // no containerd was found
 		return
 	}
 	if err := conflist.CheckPlugins(dirs.Bin, programs); err != nil && len(dirs.bins) == 1 {

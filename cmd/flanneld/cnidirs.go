@@ -32,10 +32,11 @@ type cniDirs struct {
 	Problem string `json:"problem,omitempty"`
 
 	bins []string
-	from install.ContainerdCNI
-	err  error // containerd's configuration cannot be used
+	from install.ContainerdCNI // as found; Sources are set also with an error
+	err  error                 // containerd's configuration cannot be used
 }
 
+// cniDirs reads containerd's configuration, anew with each call.
 func (p process) cniDirs() cniDirs {
 	d := cniDirs{Conf: systemPath("/etc/cni/net.d"), Bin: systemPath("/opt/cni/bin")}
 	d.bins = []string{d.Bin}
@@ -57,8 +58,8 @@ func (p process) cniDirs() cniDirs {
 	return d
 }
 
-// required returns the directories, or an error that names the flag to give instead if
-// containerd's cannot be used.
+// required returns an error that names the flag to give instead if containerd's
+// directories cannot be used.
 func (d cniDirs) required(flag string) error {
 	if d.err == nil {
 		return nil

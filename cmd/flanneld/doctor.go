@@ -16,7 +16,8 @@ import (
 	"flannel/pkg/windows/node"
 )
 
-// doctorCommand is the command doctor. It changes nothing on the node.
+// doctorCommand is the command doctor: package probe takes a snapshot of the node, and
+// package doctor examines it. It changes nothing on the node.
 func doctorCommand(c *call) func(context.Context) int {
 	c.jsonFlag("print one JSON document: a list of checks with verdict, findings and fix")
 	all := c.flags.Bool("v", false, "list all checks, not only those with a problem or an unknown result")
@@ -29,7 +30,7 @@ func doctorCommand(c *call) func(context.Context) int {
 	timeout := c.limitFlag("timeout", 5*time.Second, "time limit of each probe; what takes longer is unknown")
 	return func(ctx context.Context) int {
 		asking, cancel := context.WithTimeout(ctx, *timeout)
-		_, onBehalf := c.askSettings(asking)
+		_, onBehalf := c.askSettings(asking) // onBehalf: the daemon must ask the API server, as this command has no credentials
 		err := checkPeer(asking, look)
 		cancel()
 		if err != nil {

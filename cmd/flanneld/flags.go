@@ -32,6 +32,8 @@ func flagTable() []conf.FlagGroup[options] {
 	}
 }
 
+// The functions below return the rows of one group each. The functions set… are in values.go.
+
 func etcdFlags() []flagRow {
 	return []flagRow{
 		{Name: "etcd-endpoints", Arg: "URL,...", Def: "http://127.0.0.1:4001,http://127.0.0.1:2379", Set: setEndpoints,

@@ -1,3 +1,6 @@
+// This file prints the help. cobra and pflag know the commands and flags; the layout
+// is ours, so that the daemon's flags have groups, and lines fit the terminal.
+
 package main
 
 import (

@@ -40,6 +40,7 @@ func screenOf(f *os.File) func() (columns, lines int) {
 	}
 }
 
+// runForeground runs the program until it ends, or a signal stops it.
 func runForeground(p process) int {
 	// On Windows, Interrupt is Ctrl-C and Ctrl-Break; SIGTERM is closing the
 	// console, logging off and shutting down.

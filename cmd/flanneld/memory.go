@@ -1,3 +1,6 @@
+// This file makes the daemon use little memory between changes: most of what its start
+// allocates is garbage soon.
+
 package main
 
 import (
@@ -100,6 +103,8 @@ func (d *leanDataplane) returnLater() {
 	})
 }
 
+// returnMemory returns what is free to the system: memory of the heap, and pages of the
+// program.
 func returnMemory() {
 	debug.FreeOSMemory() // which collects all garbage first
 	releaseProgram()

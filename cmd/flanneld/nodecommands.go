@@ -92,6 +92,7 @@ func (c *call) components(baseDir string, s nodeSettings) service.Components {
 // sayWriter says each line that is written.
 type sayWriter struct{ c *call }
 
+// Write implements io.Writer.
 func (w sayWriter) Write(text []byte) (int, error) {
 	w.c.say(strings.TrimSuffix(string(text), "\n"))
 	return len(text), nil
@@ -154,4 +155,5 @@ func (c *call) stopComponents(ctx context.Context, baseDir string) error {
 // flagMistake is an error of the flags, of which nothing was kept or started.
 type flagMistake struct{ error }
 
+// Unwrap returns the error.
 func (m flagMistake) Unwrap() error { return m.error }

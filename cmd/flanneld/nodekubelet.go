@@ -29,6 +29,7 @@ type kubeletConfiguration struct {
 	Authentication           kubeletAuthentication `json:"authentication"`
 }
 
+// kubeletAuthentication and kubeletX509 are parts of kubelet's configuration.
 type kubeletAuthentication struct {
 	X509 *kubeletX509 `json:"x509,omitempty"`
 }

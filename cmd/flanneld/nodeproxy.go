@@ -17,7 +17,8 @@ import (
 	"flannel/pkg/windows/node"
 )
 
-// proxyRun is a kube-proxy for this node's network.
+// proxyRun is a kube-proxy for this node's network, for the command node kube-proxy.
+// node start only uses its flags.
 type proxyRun struct {
 	*call
 	kubeProxy, kubeConfig, nodeName string // kubeProxy is the program

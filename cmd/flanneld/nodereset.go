@@ -61,6 +61,7 @@ func (c *call) nodeFiles(baseDir, confDir string) ([]string, error) {
 		filepath.Join(baseDir, "SourceVip.json"), filepath.Join(baseDir, "SourceVipRequest.json")}, nil
 }
 
+// resetNode takes the steps of node reset. Each may run again after one that failed.
 func (c *call) resetNode(ctx context.Context, baseDir string, files []string) error {
 	if err := c.stopComponents(ctx, baseDir); err != nil {
 		return err

@@ -17,9 +17,10 @@ import (
 	"flannel/pkg/file"
 )
 
-// nodeSettings are the flags of node start that it keeps for the next run. In the file,
-// their names are those of the parameters of start.ps1. The flag of ClusterCIDR is
-// --cluster-cidr.
+// nodeSettings are the flags of the command node start on Windows that it keeps for the
+// next run, and that node reset reads. In the file (settingsName in --base-dir), their
+// names are those of the parameters of start.ps1, whose users had them first. The flag
+// of ClusterCIDR is --cluster-cidr.
 type nodeSettings struct {
 	ManagementIP             string
 	NetworkMode              string
@@ -40,9 +41,11 @@ type nodeSettings struct {
 	ContainerRuntimeEndpoint string
 	HealthPort               int
 
-	Services bool // components are services, since node start --services
+	Services bool // kubelet, kube-proxy and flanneld are Windows services, since node start --services; false: processes
 }
 
+// declare declares the flags. Parsing them sets the fields, of those that are not given
+// to the defaults.
 func (s *nodeSettings) declare(set *pflag.FlagSet) {
 	set.StringVar(&s.ManagementIP, "management-ip", "", "`address` at which other nodes reach this node; default: as in the last run")
 	set.StringVar(&s.NetworkMode, "network-mode", "l2bridge", "overlay (vxlan) or l2bridge (host-gw)")
@@ -81,14 +84,16 @@ func lastSettings(baseDir string) (last map[string]json.RawMessage, err error) {
 	return last, nil
 }
 
-// complete adds what the flags in set do not give: that of the last run if the
-// management IP is not given, else the defaults. It makes all paths absolute.
+// complete sets the fields whose flags are not given in set: to the values of the last
+// run if the management IP is not given, else it leaves the defaults. It makes all
+// paths absolute. Services is always that of the last run. The error is a flagMistake
+// if the user can mend it.
 func (s *nodeSettings) complete(set *pflag.FlagSet, baseDir string) error {
 	last, err := lastSettings(baseDir)
 	if err != nil {
 		return err
 	}
-	fresh := s.ManagementIP != ""
+	fresh := s.ManagementIP != "" // with the flag, a run does not continue the last one
 	maps.DeleteFunc(last, func(key string, _ json.RawMessage) bool {
 		return key != "Services" && (fresh || given(set, key))
 	})

@@ -28,7 +28,7 @@ type options struct {
 	Underlay underlay.Options
 	Logging  logging.Options // without Stderr and Events
 
-	daemon.Settings // without OS, CompareAll and ConfigSkew
+	daemon.Settings // without OS, CompareAll and ConfigSkew, which start sets
 
 	Probe       bool // send echo requests to peers
 	PeerMetrics bool // metrics of each peer
@@ -41,7 +41,7 @@ type options struct {
 	Version, Help bool
 	Command       string   // a name from the table of commands; "": run the daemon
 	Args          []string // arguments after Command
-	Warnings      []string // likely mistakes that have no effect
+	Warnings      []string // likely mistakes, such as flags without effect; run logs them
 }
 
 // etcdOptions are the flags of the client of etcd.
@@ -59,7 +59,7 @@ type etcdOptions struct {
 type kubeOptions struct {
 	On                    bool // leases are in Kubernetes; false: in etcd
 	APIURL, Kubeconfig    string
-	APIFrom               []string // kubeconfigs
+	APIFrom               []string // kubeconfigs, from the first of which that exists the API server's URL is read
 	AnnotationPrefix      string   // ends with "/" or "-"; only the annotation's name is appended
 	NetConfPath           string
 	SetNetworkUnavailable bool
@@ -86,7 +86,7 @@ func parseOptions(args, environ []string) (options, error) {
 	o.Kube.complete(environ)
 	o.WireGuardKey = variable(environ, "WIREGUARD_KEY_FILE")
 	o.findMounted(variable(environ, file.SandboxMount))
-	if err := o.misplaced(given.Unknown, args); err != nil {
+	if err := o.misplaced(given.Unknown, args); err != nil { // given.Unknown: the first unknown flag, whose problem is the first
 		problems[0] = err
 	}
 	problems = append(problems, o.setCommand(given.Rest)...)
@@ -109,7 +109,8 @@ func parseOptions(args, environ []string) (options, error) {
 }
 
 // findMounted replaces the names of files that may be in a volume by their paths in
-// a HostProcess container.
+// the root directory of a HostProcess container (Windows); "": this is none, and the
+// names stay.
 func (o *options) findMounted(root string) {
 	read := []*string{&o.Etcd.CAFile, &o.Etcd.CertFile, &o.Etcd.KeyFile, &o.Kube.Kubeconfig, &o.Kube.NetConfPath, &o.CNI.ConfFrom, &o.CNI.PluginFrom}
 	o.Kube.APIFrom = slices.Clone(o.Kube.APIFrom)
@@ -121,9 +122,9 @@ func (o *options) findMounted(root string) {
 	}
 }
 
-// setCommand takes the command and its arguments from the arguments after the flags.
-// A Boolean among them is probably the value in "--ip-masq true", which Go's flag
-// package and this one do not accept.
+// setCommand takes the command and its arguments from rest, the arguments after the
+// flags. A Boolean among them is probably the value in "--ip-masq true", which Go's
+// flag package and this one do not accept.
 func (o *options) setCommand(rest []string) []error {
 	if len(rest) == 0 {
 		return nil

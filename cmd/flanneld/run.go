@@ -39,8 +39,8 @@ const (
 	exitHeld = 6 // another flanneld is running with the same subnet file
 )
 
-// run runs the daemon or a command and returns the exit code. Tests call it in
-// place of the process.
+// run runs the daemon or a command and returns the exit code. main calls it, and tests
+// in place of the process.
 //
 // What goes wrong before there is a log is printed to stderr, which for a
 // service is the event log.
@@ -135,8 +135,8 @@ func serve(ctx context.Context, o options, log *slog.Logger) int {
 	return exitOK
 }
 
-// start creates all parts of the daemon and runs them until ctx ends or one
-// fails. Sockets to the kernel may be opened on any thread: no part of flanneld
+// start creates all parts of the daemon and runs them, each in a goroutine, until ctx ends
+// or one fails. Sockets to the kernel may be opened on any thread: no part of flanneld
 // changes the network namespace of a thread, so all have that of the process
 // (TestOneNetworkNamespace).
 //
@@ -151,7 +151,7 @@ func serve(ctx context.Context, o options, log *slog.Logger) int {
 // What was opened is closed in the reverse order, after all tasks have ended;
 // the lock is the last.
 func start(ctx context.Context, o options, log *slog.Logger) (err error) {
-	limitGarbage()
+	limitGarbage()   // see memory.go
 	releaseProgram() // what parsing the command line and initializing packages took
 	o.OS, o.CompareAll = runtime.GOOS, compareEvery
 	if o.Kube.On {
@@ -174,7 +174,8 @@ func start(ctx context.Context, o options, log *slog.Logger) (err error) {
 	return runTasks(ctx, o, d, log)
 }
 
-// runTasks runs the daemon, which has no Manager yet, and what answers questions about it.
+// runTasks runs the daemon, and what answers questions about it: health port, status
+// socket. d has no Manager (client of the store) yet.
 func runTasks(ctx context.Context, o options, d *daemon.Daemon, log *slog.Logger) error {
 	tasks, ctx := errgroup.WithContext(ctx)
 	healthz := status.Health(d.Board, d.Metrics.Handler())
@@ -187,7 +188,7 @@ func runTasks(ctx context.Context, o options, d *daemon.Daemon, log *slog.Logger
 	}
 	var running atomic.Pointer[daemon.Daemon] // nil until the manager is connected
 	tasks.Go(func() error {
-		accept := func() int { return running.Load().AcceptWithdrawal() } // of a nil Daemon: 0
+		accept := func() int { return running.Load().AcceptWithdrawal() } // flanneld accept-withdrawal; of a nil Daemon: 0
 		return answerStatus(ctx, o, d.Board, accept, healthz, log)
 	})
 	tasks.Go(func() error { return process{}.keepCNI(ctx, o.CNI, "cni-plugin-to", log) })
@@ -217,10 +218,9 @@ type manager interface {
 	io.Closer
 }
 
-// newManager makes the client of the store of leases. It does not wait for the
-// store, except for etcd with a user name, where the client logs in first. Its
-// errors are permanent. The board explains by an outage why the daemon is not
-// ready.
+// newManager makes the client of the store of leases. It does not wait for the store,
+// except for etcd with a user name, where the client logs in first. Its errors are
+// permanent: the daemon ends. The board explains by an outage why the daemon is not ready.
 func newManager(ctx context.Context, o options, board *status.Board, log *slog.Logger) (manager, error) {
 	store := "etcd"
 	if o.Kube.On {

@@ -1,3 +1,6 @@
+// This file has what commands and the daemon use of Windows; system_linux.go has the same
+// names.
+
 package main
 
 import (
@@ -54,8 +57,10 @@ func openDriver(o dataplane.Options) (dataplane.Dataplane, error) { return windo
 // noRules is the writer of the firewall's rules on Windows, where HNS masquerades.
 type noRules struct{}
 
+// openFirewall returns a writer that does nothing.
 func openFirewall(firewall.Options) (rulesWriter, error) { return noRules{}, nil }
 
+// Apply implements daemon.Firewall.
 func (noRules) Apply(context.Context, firewall.Config) (int, error) { return 0, nil }
 
 // Changes never receives.

@@ -1,3 +1,5 @@
+// This file makes cobra's tree of commands from the table of commands (commands.go).
+
 package main
 
 import (
@@ -162,6 +164,7 @@ func atMostOne(cmd *cobra.Command, args []string) error {
 	return noArguments(cmd, args[min(len(args), 1):])
 }
 
+// noArguments accepts no arguments.
 func noArguments(_ *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return fmt.Errorf("unexpected argument %.40q", args[0])

@@ -31,6 +31,7 @@ func newUnderlay(ctx context.Context, o underlay.Options, log *slog.Logger) (*ma
 // anyUnderlay reads the interfaces without the user's flags.
 func anyUnderlay() (underlay.Snapshot, error) { return readUnderlay(underlay.Options{}) }
 
+// Changes implements daemon.Underlay.
 func (u *machineUnderlay) Changes() <-chan struct{} { return u.changes }
 
 // Choose implements daemon.Underlay. A snapshot that could not be read says nothing

@@ -21,6 +21,7 @@ const (
 	endFrame    = "\x1b[J" // and below
 )
 
+// errNoTerminal is why there is no picture to show.
 var errNoTerminal = errors.New("status: --watch needs a terminal; for a program, repeat status --json")
 
 // watchStatus shows the status until ctx ends (Ctrl-C): it replaces the picture
