@@ -112,6 +112,7 @@ type conf struct {
 	Delegate     delegate        `json:"delegate"`
 }
 
+// delegate is the part of conf for the plugin that does the work.
 type delegate struct {
 	Type           string          `json:"type"`
 	APIVersion     int             `json:"apiVersion,omitempty"`
@@ -126,6 +127,7 @@ type delegate struct {
 }
 
 type (
+	// Policies in the two groups of plugins, and DNS servers.
 	winPolicy struct {
 		Name  string `json:"name"`
 		Value any    `json:"value"`
@@ -141,6 +143,7 @@ type (
 		Search      []string     `json:",omitempty"`
 	}
 
+	// The policies themselves, by the HNS API.
 	natV1   struct{ Type, ExceptionList any }
 	routeV1 struct {
 		Type              string
@@ -164,7 +167,7 @@ type (
 // cniVersion is a version that all four plugins support, and that has lists.
 const cniVersion = "0.3.0"
 
-// Make returns the configuration's text.
+// Make returns the configuration's text, or all problems of the Spec.
 func Make(s Spec) ([]byte, error) {
 	if err := s.validate(); err != nil {
 		return nil, err
@@ -260,7 +263,8 @@ const (
 	encapOverhead = "EncapOverhead"
 )
 
-// exceptions returns the networks that pods reach without NAT.
+// exceptions returns the networks that pods reach without NAT: with their own address as the
+// source, not the node's.
 func (s Spec) exceptions() []netip.Prefix {
 	exceptions := slices.Concat(s.Cluster, s.Services)
 	if !s.Overlay() {
@@ -269,6 +273,7 @@ func (s Spec) exceptions() []netip.Prefix {
 	return append(exceptions, s.NATExceptions...)
 }
 
+// text returns a value as indented JSON.
 func text(v any) ([]byte, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)

@@ -58,6 +58,7 @@ func diff(before, after []byte) string {
 // length.
 const maxLines = 1000
 
+// formattedLines returns the lines of a text, formatted if it is JSON.
 func formattedLines(raw []byte) []string {
 	var v any
 	if json.Unmarshal(raw, &v) == nil {

@@ -1,3 +1,6 @@
+// This file writes the configuration, for the commands cni-conf and node: Open reads what is there, ToTry says what HNS
+// should be asked (node.CNISources.TryInHNS does), and Put writes.
+
 package conflist
 
 import (
