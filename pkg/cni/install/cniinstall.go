@@ -117,6 +117,7 @@ func (f Files) Install(log *slog.Logger) (done []Outcome, err error) {
 	return done, err
 }
 
+// install writes one file unless it is as wanted, once.
 func (t target) install(log *slog.Logger) (Outcome, error) {
 	for range 5 { // another program may change the file between plan and write
 		p, err := t.plan(true)
@@ -139,6 +140,7 @@ func (t target) install(log *slog.Logger) (Outcome, error) {
 	return Outcome{}, fmt.Errorf("install %s: %w", t.to, errChanged)
 }
 
+// log logs that the plan was carried out.
 func (p plan) log(log *slog.Logger, level slog.Level, path string) {
 	if p.reason == "" { // only the record was written
 		return

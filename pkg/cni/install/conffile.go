@@ -13,7 +13,14 @@ import (
 	"flannel/pkg/file"
 )
 
-// confFile is a CNI configuration that other programs may edit, too.
+// confFile is a CNI configuration that other programs may edit, too, such as those
+// that add their plugin to the list. The goroutine that keeps the file (keep) calls
+// plan, and the plan's write. Three texts decide:
+//
+//	source   from: what the operator wants
+//	record   recordOf(to): the source when it was applied last. A part of the file that the
+//	         record has is ours, and any other is foreign, and kept
+//	live     to: what is installed
 type confFile struct {
 	from, to   string
 	lastUsable []byte // last usable content of the file that this process saw; nil: none
@@ -34,6 +41,8 @@ type sources struct {
 	want, base           conf // parsed source and record; base is zero without a usable record
 }
 
+// read reads the three texts that are merged. That the record is missing or damaged, or
+// that the live file is missing, is no error.
 func (c *confFile) read() (s sources, err error) {
 	if s.source, err = os.ReadFile(c.from); err != nil {
 		return s, err
@@ -62,13 +71,14 @@ func readFile(path string) (text []byte, mode fs.FileMode, err error) {
 	return text, info.Mode().Perm(), nil
 }
 
+// plan implements target.plan.
 func (c *confFile) plan(enforce bool) (plan, error) {
 	s, err := c.read()
 	if err != nil {
 		return plan{}, fmt.Errorf("install CNI configuration: %w", err)
 	}
 	p := plan{found: s.live, update: enforce}
-	if s.live == nil && c.convertedToList(s.want) {
+	if s.live == nil && c.convertedToList(s.want) { // not missing: nothing to do
 		return p, nil
 	}
 	var base []byte // the text that the source is merged into; nil: none
@@ -80,7 +90,7 @@ func (c *confFile) plan(enforce bool) (plan, error) {
 		text, p.foreign = mergeSource(s, base)
 	}
 	if p.reason != "" {
-		p.awaitStable = s.live != nil
+		p.awaitStable = s.live != nil // it is broken, perhaps because it is being written
 	} else {
 		p.update = true
 		if !equal(text, s.live) && (enforce || !bytes.Equal(s.source, s.record)) {
@@ -93,7 +103,7 @@ func (c *confFile) plan(enforce bool) (plan, error) {
 	if p.foreign != nil {
 		p.attrs = append(p.attrs, "kept", strings.Join(p.foreign, ","))
 	}
-	if p.reason != "" || !bytes.Equal(s.source, s.record) {
+	if p.reason != "" || !bytes.Equal(s.source, s.record) { // else neither file nor record changes
 		p.write = func() (bool, error) { return c.write(p, text, s) }
 	}
 	return p, nil
@@ -116,8 +126,8 @@ func (c *confFile) validate(s sources) (problem string, base []byte) {
 	return "", s.live
 }
 
-// mergeSource merges the source into the text of a configuration. It returns text
-// itself if nothing changes.
+// mergeSource merges the source into the text of a configuration, and returns the
+// types of its foreign plugins. It returns text itself if nothing changes.
 func mergeSource(s sources, text []byte) (merged []byte, foreign []string) {
 	live, err := parseConf(text)
 	if err != nil {
@@ -141,7 +151,7 @@ func (c *confFile) write(p plan, text []byte, s sources) (written bool, err erro
 	}
 	switch {
 	case err != nil:
-	case p.reason == "":
+	case p.reason == "": // only the record
 	case p.found == nil:
 		if err = file.Create(c.to, text, confMode); errors.Is(err, fs.ErrExist) {
 			err = errChanged

@@ -1,3 +1,6 @@
+// This file parses and encodes configurations so that what others wrote in them stays. It
+// does not use package conflist, which makes the configuration of a Windows node.
+
 package install
 
 import (
@@ -13,11 +16,13 @@ import (
 // of keys, unknown fields.
 type object []member
 
+// member is a key with its value.
 type member struct {
 	key   string
 	value json.RawMessage
 }
 
+// UnmarshalJSON implements json.Unmarshaler.
 func (o *object) UnmarshalJSON(text []byte) error {
 	*o = nil
 	d := json.NewDecoder(bytes.NewReader(text))
@@ -41,6 +46,7 @@ func (o *object) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
+// MarshalJSON implements json.Marshaler.
 func (o object) MarshalJSON() ([]byte, error) {
 	var b bytes.Buffer
 	b.WriteByte('{')
@@ -60,6 +66,7 @@ func (o object) MarshalJSON() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
+// index returns the position of a key, -1 if it is missing.
 func (o object) index(key string) int {
 	return slices.IndexFunc(o, func(m member) bool { return m.key == key })
 }
@@ -90,7 +97,7 @@ type conf struct {
 // mainPlugin is the type of the plugin that a flannel configuration must have.
 const mainPlugin = "flannel"
 
-// parseConf accepts what a container runtime accepts.
+// parseConf parses a configuration. It accepts what a container runtime accepts.
 func parseConf(text []byte) (c conf, err error) {
 	if err := json.Unmarshal(text, &c.object); err != nil {
 		return conf{}, err

@@ -123,7 +123,8 @@ func settings(files []containerdFile, c ContainerdCNI) (ContainerdCNI, error) {
 	return c, nil
 }
 
-// configOf returns the file in containerd's command line, "" if it is the default one.
+// configOf returns the file in the arguments of containerd (--config or -c), "" if it is the
+// default one.
 func configOf(args []string) string {
 	for i, arg := range args {
 		name, value, given := strings.Cut(strings.TrimLeft(arg, "-"), "=")

@@ -18,6 +18,7 @@ const serviceKey = `SYSTEM\CurrentControlSet\Services\containerd`
 // FindContainerd returns what the service containerd uses.
 func FindContainerd() (ContainerdCNI, error) { return findService(serviceKey) }
 
+// findService is FindContainerd for the service with this key in the registry.
 func findService(key string) (ContainerdCNI, error) {
 	args, err := serviceArgs(key)
 	if err != nil {
@@ -34,6 +35,7 @@ func findService(key string) (ContainerdCNI, error) {
 	return ReadContainerd(config, ContainerdCNI{Conf: ContainerdSetting{Dirs: []string{filepath.Join(dir, "cni", "conf")}}, Bin: ContainerdSetting{Dirs: []string{filepath.Join(dir, "cni", "bin")}}})
 }
 
+// programFiles returns the directory of programs.
 func programFiles() string {
 	if dir := os.Getenv("ProgramFiles"); dir != "" {
 		return dir

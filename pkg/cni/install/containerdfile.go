@@ -69,6 +69,7 @@ func searched(pattern string) (paths []string) {
 	return append(paths, pattern)
 }
 
+// hasWildcard reports whether a path is a pattern of filepath.Glob.
 func hasWildcard(pattern string) bool { return strings.ContainsAny(pattern, "*?[") }
 
 // errMissing is not fs.ErrNotExist: that the main file is missing is no error.
@@ -126,6 +127,7 @@ func tableOf(version int64) string {
 	return "io.containerd.cri.v1.runtime"
 }
 
+// texts returns the texts of a list; ok is false if it is no list, or has other values.
 func texts(value any) (all []string, ok bool) {
 	list, ok := value.([]any)
 	for _, v := range list {

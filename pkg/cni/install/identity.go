@@ -14,7 +14,8 @@ import (
 	"time"
 )
 
-// identity is a CNI plugin's answer to VERSION. The specification defines only
+// identity is a CNI plugin's answer to VERSION, by which comparePlugins decides whether an
+// installed plugin is replaced by ours (the source). The specification defines only
 // supportedVersions; flanneld's plugin adds implementation and release. Both are
 // "" for other plugins.
 type identity struct {

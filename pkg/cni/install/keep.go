@@ -1,3 +1,6 @@
+// This file keeps a file installed: an episode is a series of repairs that follow
+// each other, as when another program undoes each of them.
+
 package install
 
 import (
@@ -20,6 +23,8 @@ type keeper struct {
 	kept     string // why another plugin is left in place, as logged; empty: it is not
 }
 
+// keep keeps one file installed until ctx ends. The daemon's Keep runs it in a
+// goroutine for each.
 func keep(ctx context.Context, t target, log *slog.Logger) error {
 	sourceChanges, err := file.Watch(ctx, t.from)
 	if err != nil {

@@ -27,6 +27,7 @@ func merge(base, source, live conf) (merged conf, foreign []string) {
 	return merged, foreign
 }
 
+// mergeObject is merge for the keys of an object.
 func mergeObject(base, source, live object) (merged object) {
 	for _, m := range live {
 		switch want := source.get(m.key); {
@@ -45,6 +46,8 @@ func mergeObject(base, source, live object) (merged object) {
 	return merged
 }
 
+// mergeValue is merge for one value that source and live have: objects are merged
+// key by key, of others that of source counts.
 func mergeValue(base, source, live json.RawMessage) json.RawMessage {
 	var b, s, l object
 	if json.Unmarshal(source, &s) == nil && json.Unmarshal(live, &l) == nil {
@@ -65,6 +68,7 @@ type slot struct {
 	nth  int
 }
 
+// slotsOf returns the slots of plugins, in their order.
 func slotsOf(plugins []object) (slots []slot) {
 	count := map[string]int{}
 	for _, p := range plugins {

@@ -12,6 +12,7 @@ import (
 	"flannel/pkg/file"
 )
 
+// pluginMode is the mode of an installed plugin.
 const pluginMode = 0o755
 
 // plugin returns the target for a CNI plugin: a program, which is copied.
@@ -19,6 +20,7 @@ func (f Files) plugin(from, to string) target {
 	return target{from, to, func(enforce bool) (plan, error) { return f.planPlugin(from, to, enforce) }}
 }
 
+// planPlugin compares a plugin with its source. enforce is as in target.plan.
 func (f Files) planPlugin(from, to string, enforce bool) (plan, error) {
 	same, err := file.IsCopy(from, to, pluginMode)
 	if err != nil {
