@@ -120,6 +120,7 @@ func formerPods(c *conf, d delegate) (pods []string) {
 	return slices.Compact(pods)
 }
 
+// join returns values with commas between them.
 func join[T fmt.Stringer](values []T) string {
 	var texts []string
 	for _, v := range values {

@@ -10,6 +10,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 )
 
+// Where files are if the network configuration does not say so.
 const (
 	defaultSubnetFile = "/run/flannel/subnet.env"
 	defaultDataDir    = "/var/lib/cni/flannel"
@@ -33,6 +34,7 @@ func (o object) key(name string) (key string, ok bool) {
 	return name, false
 }
 
+// has reports whether a key is present, also with the value null.
 func (o object) has(name string) bool { _, ok := o.key(name); return ok }
 
 // text returns the value of a key if it is a string, "" otherwise.
@@ -44,10 +46,12 @@ func (o object) text(name string) (s string) {
 	return s
 }
 
+// set sets a key in exactly this spelling.
 func (o object) set(name string, value any) {
 	o[name] = encode(value)
 }
 
+// setDefault sets a key unless it is present.
 func (o object) setDefault(name string, value any) {
 	if !o.has(name) {
 		o.set(name, value)
@@ -80,6 +84,7 @@ type conf struct {
 	ValidDraft *[]types.GCAttachment `json:"cni.dev/attachments"`
 }
 
+// parseConf parses the network configuration, and fills in the default paths.
 func parseConf(raw []byte) (*conf, error) {
 	c := &conf{}
 	if err := json.Unmarshal(raw, c); err != nil {

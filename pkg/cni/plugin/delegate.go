@@ -16,6 +16,7 @@ type delegate struct {
 	conf object
 }
 
+// bytes returns the JSON that the delegate gets on stdin.
 func (d delegate) bytes() []byte { return encode(d.conf) }
 
 // version returns the CNI version of the delegate's configuration.
@@ -70,6 +71,8 @@ func checkType(name string) error {
 	return nil
 }
 
+// ipRange and route are objects in the configuration of IPAM, as host-local reads
+// them.
 type ipRange struct {
 	Subnet netip.Prefix `json:"subnet"`
 }
@@ -78,6 +81,7 @@ type route struct {
 	Dst netip.Prefix `json:"dst"`
 }
 
+// forLinux sets what the network configuration leaves open, and IPAM.
 func (d delegate) forLinux(c *conf, s subnetInfo) error {
 	d.conf.setDefault("type", "bridge")
 	// The packets are masqueraded once: by flanneld, or else by the delegate.
@@ -121,6 +125,7 @@ func ranges(s subnetInfo) (sets [][]ipRange) {
 	return sets
 }
 
+// forWindows is forLinux for Windows.
 func (d delegate) forWindows(s subnetInfo) {
 	d.conf.setDefault("type", "win-bridge")
 	d.conf.setDefault("cniVersion", "0.2.0")

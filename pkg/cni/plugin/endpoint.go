@@ -64,6 +64,7 @@ func (p *Plugin) checkEndpoint(ctx context.Context, c *conf, d delegate, args *s
 	return nil
 }
 
+// endpointError returns an error of CHECK with what to do.
 func endpointError(format string, args ...any) error {
 	return &types.Error{
 		Code:    errEndpointDiffers,

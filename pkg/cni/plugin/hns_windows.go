@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/windows"
 )
 
+// computeNetwork is the library of HNS.
 var computeNetwork = windows.NewLazySystemDLL("computenetwork.dll")
 
 // FindEndpoint reads the HNS endpoint of that name. It returns when ctx ends, even
@@ -48,12 +49,15 @@ type query struct {
 	Filter        string `json:",omitempty"`
 }
 
+// newQuery returns a query in version 2 of HNS's schema.
 func newQuery(filter string) query {
 	q := query{Filter: filter}
 	q.SchemaVersion.Major = 2
 	return q
 }
 
+// findEndpoint is FindEndpoint without the end of ctx: a call that hangs keeps its
+// goroutine.
 func findEndpoint(name string) (Endpoint, error) {
 	var ids []string
 	filter := encode(struct{ Name string }{name})

@@ -155,10 +155,13 @@ func (p *Plugin) fallbackDelegate(c *conf) (delegate, error) {
 	return newDelegate(c, subnet, p.OS)
 }
 
+// warn writes a warning where the runtime logs it.
 func (p *Plugin) warn(format string, args ...any) {
 	fmt.Fprintf(p.Stderr, "flannel CNI plugin: "+format+"\n", args...) //nolint:errcheck // there is no other place to report it
 }
 
+// newCall returns a call of the delegate for the same pod as that of this
+// plugin.
 func (p *Plugin) newCall(command string, args *skel.CmdArgs) *call {
 	return &call{stderr: p.Stderr, args: invoke.Args{
 		Command:       command,

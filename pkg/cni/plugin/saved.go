@@ -35,6 +35,7 @@ type attachment struct {
 	pod                      string // "namespace/name"; "": not known
 }
 
+// firstPath and furtherPath are the two names that the saved file may have.
 func (a attachment) firstPath() string   { return filepath.Join(a.dir, a.id) }
 func (a attachment) furtherPath() string { return filepath.Join(a.dir, a.id+"@"+a.ifName) }
 
@@ -65,7 +66,6 @@ type savedFile struct {
 }
 
 // release releases the lock. It does nothing on a nil *savedFile.
-
 func (s *savedFile) release() {
 	if s != nil && s.file != nil {
 		_ = s.file.Close() // nothing to flush: it is only held for the lock
@@ -79,6 +79,7 @@ func (s *savedFile) remove() error {
 	return os.Remove(s.path)
 }
 
+// read returns the configuration in the file.
 func (s *savedFile) read() (delegate, error) {
 	raw, err := readBounded(s.path)
 	if err != nil {
@@ -91,6 +92,7 @@ func (s *savedFile) read() (delegate, error) {
 	return d, nil
 }
 
+// readBounded reads a file, of a longer one only the beginning.
 func readBounded(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {

@@ -14,4 +14,5 @@ func moveIntoPlace(f *os.File, path string) (*os.File, error) {
 	return nil, nil
 }
 
+// tryLock locks nothing: see savedFile.
 func tryLock(string) (f *os.File, locked bool) { return nil, true }

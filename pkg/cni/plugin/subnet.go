@@ -1,3 +1,6 @@
+// This file reads the subnet file. It does not use package subnet, which imports
+// clients of the stores.
+
 package plugin
 
 import (
@@ -102,6 +105,8 @@ func parsePrefixes(value string, bits int) (prefixes []netip.Prefix, err error) 
 	return prefixes, nil
 }
 
+// parsePrefix parses a network of the family whose addresses have this number of
+// bits, and clears host bits.
 func parsePrefix(value string, bits int) (netip.Prefix, error) {
 	p, err := netip.ParsePrefix(strings.TrimSpace(value))
 	if err != nil || p.Addr().BitLen() != bits || p.Addr().Is4In6() {

@@ -15,6 +15,7 @@ const implementation = "flanneld"
 // "implementation" and "release", which package install compares.
 func Version(release string) version.PluginInfo { return info{version.All, release} }
 
+// info is the answer to VERSION, with the release of this program.
 type info struct {
 	version.PluginInfo
 	release string
