@@ -130,6 +130,7 @@ func (o *Object) Warnings() []string {
 	return warnings
 }
 
+// appendWarnings appends the warnings of this object and of those in it.
 func (o *Object) appendWarnings(warnings []string) []string {
 	for _, m := range o.order {
 		path := o.join(m.key)
@@ -155,6 +156,7 @@ func (o *Object) appendWarnings(warnings []string) []string {
 	return warnings
 }
 
+// newObject returns an empty object of a text.
 func newObject(t *tree, path string) *Object {
 	return &Object{tree: t, path: path, members: map[string]*member{}, known: map[string]bool{}}
 }

@@ -33,6 +33,7 @@ func (f Flag[O]) usage() string {
 // declaredFlag is a pflag.Value of which only the default is used.
 type declaredFlag struct{ text, arg string }
 
+// String implements pflag.Value.
 func (d declaredFlag) String() string { return d.text }
 
 // Set implements pflag.Value.
@@ -102,7 +103,8 @@ func UnknownFlag(err error) string {
 	return ""
 }
 
-// unknownFlag quotes the name, because a terminal would interpret control characters.
+// unknownFlag returns the error for an unknown flag. It quotes the name, because a
+// terminal would interpret control characters.
 func unknownFlag(name string, known []string) error {
 	hint := "see --help"
 	if near := nearest(name, known); near != "" {

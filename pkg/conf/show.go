@@ -1,3 +1,5 @@
+// This file has the parts of messages for people: values, keys and suggestions.
+
 package conf
 
 import (
@@ -71,8 +73,10 @@ func clip(s string, n int) string {
 	return s
 }
 
+// lineEnds replaces the ends of lines by blanks.
 var lineEnds = strings.NewReplacer("\r\n", " ", "\n", " ", "\r", " ")
 
+// oneLine returns a text on one line, as each problem has to be.
 func oneLine(s string) string { return lineEnds.Replace(s) }
 
 // nearest returns the known key that the user probably meant by a misspelled

@@ -50,6 +50,8 @@ func (o *Object) Int(key string, def, min, max int) int {
 	return def
 }
 
+// integer parses a JSON number, and adds a problem if it is no integer from min
+// to max.
 func (o *Object) integer(key, text string, min, max int) (int, bool) {
 	n, err := strconv.Atoi(text) // the only possible error is that it does not fit an int
 	outside := ""
