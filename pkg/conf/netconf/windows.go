@@ -11,8 +11,9 @@ import (
 	"flannel/pkg/file"
 )
 
-// modes are the backends by the names that scripts for Windows nodes use. The VNI is
-// the smallest, and the port the only one, that all versions of Windows support.
+// modes are the backends by the names that scripts for Windows nodes use, the values
+// of the flag --network-mode. The VNI is the smallest, and the port the only one,
+// that all versions of Windows support.
 var modes = map[string]json.RawMessage{
 	"overlay":  json.RawMessage(`{"Type": "vxlan", "VNI": 4096, "Port": 4789}`),
 	"l2bridge": json.RawMessage(`{"Type": "host-gw"}`),
@@ -55,9 +56,10 @@ type Outcome struct {
 	Differs []string `json:"differs,omitempty"` // how the kept file differs from the requested configuration
 }
 
-// Put writes the configuration of a Windows node to path. It keeps an existing file,
-// which may have settings of the cluster that the flags cannot express, and reports
-// how it differs. It returns an error if the existing file is invalid.
+// Put writes the configuration of a Windows node, which Compose made, to path. It
+// keeps an existing file, which may have settings of the cluster that the flags
+// cannot express, and reports how it differs. It returns an error if the existing
+// file is invalid.
 func (b Backends) Put(path string, want []byte) (Outcome, error) {
 	done := Outcome{Path: path}
 	existing, err := file.ReadTrusted(path)
