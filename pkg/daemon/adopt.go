@@ -37,6 +37,7 @@ type validConfig struct {
 	wire   backend.Wire
 }
 
+// validConfig returns the configuration in force.
 func (n *node) validConfig() validConfig {
 	return validConfig{n.config, n.maker, n.backend.Wire()}
 }

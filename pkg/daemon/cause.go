@@ -48,5 +48,6 @@ type caused struct {
 	cause string
 }
 
+// Cause returns the value of the attribute cause in the log.
 func (c caused) Cause() string { return c.cause }
 func (c caused) Unwrap() error { return c.error }

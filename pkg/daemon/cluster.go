@@ -1,3 +1,7 @@
+// This file says which peers take part in the rollout of a configuration (ADR 4,
+// package rollout), and which of them have adopted it. The loop calls all of it,
+// from the parts configuration and trial.
+
 package daemon
 
 import (

@@ -15,6 +15,7 @@ func (d *Daemon) duplicatesPart() part {
 	return part{name: "duplicates", reconcile: (&duplicates{log: d.Log}).resolve, needsPeers: true}
 }
 
+// duplicates is the state of the part.
 type duplicates struct {
 	log       *slog.Logger
 	duplicate string              // the lease that has our MAC address or key and precedence, if we cannot change ours; "": none

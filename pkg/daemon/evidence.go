@@ -16,8 +16,10 @@ import (
 	"flannel/subnet"
 )
 
-// trial is one use of the offered configuration, from its adoption on. The loop
-// replaces it by a new one; a goroutine of askPeers may still use the former one.
+// trial is one use of the offered configuration, from its adoption on (ADR 4; package
+// rollout has the states). trialPart asks peers by the new configuration's way, and the
+// configuration part takes answered and err as evidence in the next pass. The loop replaces
+// the trial by a new one; a goroutine of askPeers may still use the former one.
 type trial struct {
 	began    time.Time
 	asking   atomic.Bool            // the goroutine of askPeers runs
@@ -35,8 +37,9 @@ const (
 	maxAsked = 8
 )
 
-// source returns the address from which this node sends by the pods' way to a
-// subnet of the family of own; invalid: it has none.
+// source returns the address from which this node sends to peers by the pods' way (through
+// the tunnel, as packets of pods), for the family of own, this node's subnet; invalid: it
+// has none. os is runtime.GOOS.
 //
 // A tunnel device has the first address of the subnet. Without one, packets of
 // the pods' bridge take the pods' way. The bridge exists once a pod has run.
@@ -46,7 +49,7 @@ func (n *node) source(own subnet.Endpoint, wire backend.Wire, os string) netip.A
 	switch {
 	case !own.On():
 		return netip.Addr{}
-	case wire.Echo && os != "windows":
+	case wire.Echo && os != "windows": // Echo: there is a tunnel device
 		return device
 	case slices.Contains(n.host.addrs, bridge):
 		return bridge
@@ -129,7 +132,8 @@ func (d *Daemon) askPeers(ctx context.Context, p *pass) error {
 	return nil
 }
 
-// requestsTo returns what to ask some of the peers.
+// requestsTo returns what to ask some of the peers, at most maxAsked. tunnel: peers have
+// tunnel devices (Wire.Echo).
 func requestsTo(leases []*subnet.Lease, from []netip.Addr, tunnel bool) (peers []askedPeer) {
 	for _, i := range rand.Perm(len(leases)) { // each round asks others, because some never answer, such as Windows nodes
 		p := askedPeer{name: leases[i].Name}
@@ -164,8 +168,8 @@ func requestsTo(leases []*subnet.Lease, from []netip.Addr, tunnel bool) (peers [
 	return peers
 }
 
-// askRound asks all peers at once. It returns the name of the first one that
-// answers in all families, or else an error of each peer.
+// askRound asks all peers at once, within askTimeout. It returns the name of the first one
+// that answers in all families, or else an error of each peer.
 func (d *Daemon) askRound(ctx context.Context, peers []askedPeer) (name string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()

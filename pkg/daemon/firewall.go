@@ -11,6 +11,7 @@ func (d *Daemon) firewallPart() part {
 	return part{name: "firewall", reconcile: d.applyFirewall, wakes: []<-chan struct{}{d.Firewall.Changes()}}
 }
 
+// applyFirewall is the part of a pass that sets the host's firewall rules.
 func (d *Daemon) applyFirewall(ctx context.Context, p *pass) (err error) {
 	s := &d.Settings
 	c := firewall.Config{

@@ -14,10 +14,10 @@ import (
 	"flannel/subnet"
 )
 
-// join waits for a valid configuration and for the underlay, and acquires a
-// subnet. It retries until it succeeds or ctx ends. While it waits, /readyz and
-// the log give the reason: the log at once, and then once a minute. Only a missing
-// configuration is logged after joinGrace.
+// join is the first step of a membership, before the loop: it waits for a valid
+// configuration and for the underlay, and acquires a subnet. It retries until it
+// succeeds or ctx ends. While it waits, /readyz and the log give the reason: the log at
+// once, and then once a minute. Only a missing configuration is logged after joinGrace.
 func (d *Daemon) join(ctx context.Context, in *inbox) (*node, error) {
 	n := &node{}
 	d.adoption.rollout.Withdraw(time.Now()) // adopt the latest configuration at once, as at a start

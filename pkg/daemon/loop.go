@@ -22,6 +22,7 @@ type loop struct {
 	logged syncLog
 }
 
+// newLoop returns the loop of a node that has a lease.
 func (d *Daemon) newLoop(n *node, in *inbox) *loop {
 	interval := d.Settings.CompareAll
 	l := &loop{Daemon: d, node: n, in: in, parts: d.parts(), logged: syncLog{problem: reconcile.Once{Repeat: repeatLog}},
@@ -60,6 +61,7 @@ func (l *loop) run(ctx context.Context) error {
 // maxPause limits how long a change waits because the pass before it took long.
 const maxPause = 100 * time.Millisecond
 
+// newPass returns a pass with what the loop knows now.
 func (l *loop) newPass() *pass { return &pass{node: l.node, in: l.in} }
 
 // pass reconciles all parts. A failed part does not keep the others from being

@@ -10,9 +10,10 @@ import (
 	"flannel/subnet"
 )
 
-// marks are the keys that a node adds to the backend data of its lease while it
-// takes part in a rollout, and afterwards. flannel ignores keys that it does
-// not know. One of the keys for a phase is set, to the ID of a configuration:
+// marks are a rollout.Mark in JSON: the keys that a node adds to the backend
+// data of its lease while it takes part in the rollout of a configuration (ADR
+// 4, package rollout), and afterwards. flannel ignores keys that it does not
+// know. One of the keys for a phase is set, to the ID of a configuration:
 //
 //	{"VNI":1,"VtepMAC":"02:00:00:00:00:03","Offered":"…","Answers":true}    it has received it
 //	{"VNI":2,"VtepMAC":"02:00:00:00:00:04","Adopting":"…","Answers":true}   on trial
@@ -35,6 +36,7 @@ func (m *marks) phases() []phaseKey {
 		{&m.Adopting, rollout.OnTrial}, {&m.Offered, rollout.Ready}}
 }
 
+// phaseKey is a key with the phase that it stands for.
 type phaseKey struct {
 	id    *string
 	phase rollout.Phase
@@ -44,6 +46,8 @@ type phaseKey struct {
 func markOf(l *subnet.Lease) rollout.Mark {
 	for _, e := range l.Endpoints() {
 		var m marks
+		// Each mark has one of these two texts: without them, nothing has to be
+		// decoded.
 		if !bytes.Contains(e.Data, []byte("Adopt")) && !bytes.Contains(e.Data, []byte("Answers")) || json.Unmarshal(e.Data, &m) != nil {
 			continue
 		}

@@ -29,8 +29,9 @@ import (
 //	retained   the retention time is over                       none       the dataplane deletes them
 //	retained   flanneld accept-withdrawal                       none       the dataplane deletes them
 //
-// Until the state is known (orphansState.known), the dataplane deletes nothing.
-// The zero orphans has none.
+// Until the state is known (orphansState.known), the dataplane deletes nothing. The
+// loop calls all methods but release, which flanneld accept-withdrawal causes on a
+// goroutine of the status socket; hence mu. The zero orphans has no paths.
 type orphans struct {
 	mu     sync.Mutex
 	paths  []*dataplane.Path // never modified in place
@@ -102,11 +103,11 @@ func resourcesOf(paths []*dataplane.Path, own subnet.Lease, addrs []netip.Addr) 
 
 func compareAddrs(a, b netip.Prefix) int { return a.Addr().Compare(b.Addr()) }
 
-// claim reports whether the subnet of a path is in use: it overlaps one of this node,
+// inUse reports whether the subnet of a path is in use: it overlaps one of this node,
 // or a peer has it or a part of it. A peer's subnet that contains it does not count:
 // such a lease would be rejected if the store had the lease of the path's peer, and
 // could claim the subnets of all peers. The kernel prefers the longer prefix.
-func (r resources) claim(dst netip.Prefix) bool {
+func (r resources) inUse(dst netip.Prefix) bool {
 	if slices.ContainsFunc(r.own, dst.Overlaps) {
 		return true
 	}
@@ -126,7 +127,7 @@ func (r resources) withoutConflict(paths []*dataplane.Path) (free []*dataplane.P
 		end, tunnelled := path.End()
 		key := tunnelEnd{path.Device, end}
 		switch n := len(free); {
-		case r.claim(path.Dst), r.gateways[path.Via], r.ends[key]:
+		case r.inUse(path.Dst), r.gateways[path.Via], r.ends[key]: // conflicts with what is in force
 		case tunnelled && ends[key] != nil && !sameNode(ends[key], path), n > 0 && free[n-1].Dst.Overlaps(path.Dst):
 		default:
 			free, ends[key] = append(free, path), path
@@ -155,8 +156,9 @@ func (o *orphans) retain(found []*dataplane.Path, inForce resources, retention t
 		"cause", subnet.MissingAtStart, "retained", len(missing), "present", present, "until", o.until.Round(time.Second))
 }
 
-// prune drops the orphans that conflict with what is in force, and all of them
-// when the retention time is over. It returns the remaining ones.
+// prune drops the orphans that conflict with what is in force (inForce is costly, and
+// only called if there are any), and all of them when the retention time is over. It
+// returns the remaining ones.
 func (o *orphans) prune(inForce func() resources, log *slog.Logger) (paths []*dataplane.Path, until time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -195,16 +197,17 @@ func (d *Daemon) AcceptWithdrawal() int {
 	return d.Manager.AcceptWithdrawal() + d.orphans.release(d.Log)
 }
 
-// orphansPart keeps paths of an earlier run that have no lease.
+// orphansPart keeps paths of an earlier run that have no lease; see type orphans.
 func (d *Daemon) orphansPart() part {
 	o := &orphansState{d: d}
 	return part{name: partPaths, reconcile: o.reconcile, needsPeers: true, report: o.report}
 }
 
+// orphansState is the part's own state, of the loop alone.
 type orphansState struct {
 	d     *Daemon
 	known bool              // see type orphans
-	held  []*dataplane.Path // by the dataplane
+	held  []*dataplane.Path // those that the dataplane is given
 	until time.Time
 }
 

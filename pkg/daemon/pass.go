@@ -13,8 +13,9 @@ import (
 	"flannel/subnet"
 )
 
-// A part is one thing that every pass reconciles. Its file has its state, which lasts
-// as long as the membership, and all that it does. The loop calls its functions.
+// A part is one thing that every pass reconciles (ADR 14). Its file has its state, which
+// lasts as long as the membership (the time with one subnet), and all that it does. The loop
+// calls its functions, on its goroutine (loop.go).
 type part struct {
 	// name is that of the part in /readyz, metrics and flanneld status, if it fails.
 	// Parts may share a name.

@@ -12,6 +12,8 @@ import (
 	"flannel/subnet"
 )
 
+// errNoPeers is why a pass is not complete while the store has not sent its first
+// complete list.
 var errNoPeers = errors.New("waiting for the complete set of peers")
 
 // peersPart makes paths from the leases of the peers.

@@ -13,6 +13,7 @@ func (d *Daemon) underlayPart() part {
 		wakes: []<-chan struct{}{d.Underlay.Changes(), d.Manager.PublicIPsChanged()}}
 }
 
+// underlayState is the part of a pass that chooses the underlay.
 type underlayState struct {
 	d     *Daemon
 	stale bool   // the underlay must be chosen again, which reads all interfaces
