@@ -236,6 +236,7 @@ func (m *mesh) setDown(now moment, t *target) {
 	}
 }
 
+// latest returns the later one of two moments.
 func latest(a, b moment) moment {
 	if a.After(b) {
 		return a

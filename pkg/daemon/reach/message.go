@@ -92,7 +92,8 @@ func decode(b []byte) (m message, ok bool) {
 	return m, true
 }
 
-// sizeOf returns the size of the body of a packet with the MTU.
+// sizeOf returns the size of the body, in bytes, with which the packet to an address has
+// the size of the MTU.
 func sizeOf(mtu int, to netip.Addr) int {
 	header := 20
 	if to.Is6() {

@@ -52,8 +52,9 @@ const (
 	reportEvery = 10
 )
 
-// Prober probes peers by a mesh. Its methods may be called by any goroutine. Run, Update
-// and Fill of a nil Prober do nothing.
+// Prober probes peers by a mesh. Its methods may be called by any goroutine: the daemon runs
+// Run in one of its own, its loop calls Update, and whoever asks the Board calls Fill and
+// Summary. Run, Update and Fill of a nil Prober do nothing.
 type Prober struct {
 	conn Conn
 	o    Options
@@ -63,7 +64,7 @@ type Prober struct {
 	network *Network      // not passed to mesh yet
 	turns   int           // of Run; every reportEvery-th reports
 	lasting []string      // as last reported
-	lines   *rate.Limiter // of the log
+	lines   *rate.Limiter // of lines about peers in the log
 	omitted int           // changes that were not logged
 }
 

@@ -1,3 +1,6 @@
+// This file tells what is known of peers: to status and metrics (Reach, Summary), to
+// the log (Changes) and to the store (Lasting). A Prober calls it with its lock held.
+
 package reach
 
 import (

@@ -1,3 +1,7 @@
+// This file chooses whom to ask next, and what. The states are in reach.go, and what follows
+// from answers and misses is in judge.go. A Prober calls Turn and SendFailed with its lock
+// held.
+
 package reach
 
 import (
@@ -42,6 +46,8 @@ func (m *mesh) expire(now moment) {
 	}
 }
 
+// pick returns the target to ask in this turn, from the first source that has one; nil:
+// nobody.
 func (m *mesh) pick(now moment) *target {
 	sources := []func(moment) *target{m.nextInRound, m.nextDown, m.nextSuspect}
 	switch m.turn % 4 {

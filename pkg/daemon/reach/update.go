@@ -1,3 +1,6 @@
+// This file takes over what the passes of the loop have left: which peers there are, and
+// how packets reach them. A Prober calls it with its lock held.
+
 package reach
 
 import (
@@ -58,6 +61,7 @@ func (m *mesh) Update(now moment, n Network) {
 	m.setJudging(now)
 }
 
+// names returns the set of the names.
 func names(rejects []subnet.Rejected) map[string]bool {
 	all := make(map[string]bool, len(rejects))
 	for _, r := range rejects {
