@@ -80,7 +80,7 @@ type group struct {
 	missingBefore int       // those of them that are before this node in the order of hash
 	lastReady     time.Time // when the last node became Ready, as far as this node saw
 	answering     int       // nodes that can ask and answer, this one included
-	rank          int       // nodes before this one in the order of hash
+	rank          int       // nodes before this one in the order of hash, in which they take turns
 	rankOfThose   int       // nodes before this one that can ask and answer
 	behind        int       // nodes that have precedence to follow a proof: on trial, or before this one and not yet
 	proven, kept  int       // nodes with a proof; those that keep it without
@@ -146,9 +146,10 @@ func (g *group) add(m Mark, before bool) {
 // provable reports whether two nodes can ask each other.
 func (g group) provable() bool { return g.answering >= 2 }
 
-// follow returns when this node adopts the configuration because others keep it,
-// zero: not yet; and when it may be in the next group although the one before has
-// not finished, because nodes of that one may be down.
+// follow returns when this node adopts the configuration because others keep it
+// (in force, proven or not), zero: not yet; and when it may be in the next group
+// although the one before has not finished, because nodes of that one may be
+// down.
 func (r *Rollout) follow(c Cluster, g group, now time.Time) (due, again time.Time) {
 	support := g.proven
 	if !g.provable() { // nobody can prove it
@@ -164,8 +165,8 @@ func (r *Rollout) follow(c Cluster, g group, now time.Time) (due, again time.Tim
 	again = r.proofSeen.Add(2 * r.Stagger) // the group before has had its time, and its result is known
 	size := growth * support
 	switch {
-	case g.behind < size:
-	case now.Before(again):
+	case g.behind < size: // this node is in the group
+	case now.Before(again): // others are first
 		r.mayFollow = time.Time{}
 		return due, again
 	default:
@@ -177,9 +178,9 @@ func (r *Rollout) follow(c Cluster, g group, now time.Time) (due, again time.Tim
 	return r.mayFollow.Add(r.jitter(c.Self, r.spread(min(size, len(c.Peers))))), time.Time{}
 }
 
-// turns returns when this node's turn begins (zero: it has none), and when all
-// turns are over. While nodes are missing, both move with each node that becomes
-// Ready.
+// turns returns when this node's turn to try the configuration begins (zero: it
+// has none), and when all turns are over. While nodes are missing, both move with
+// each node that becomes Ready.
 func (r *Rollout) turns(c Cluster, g group, readyAt, now time.Time) (turn, end time.Time) {
 	announced := !r.readySince[c.Self].IsZero()
 	start, rank := g.lastReady, g.rank
