@@ -1,7 +1,7 @@
-// Package dataplane is the interface to the operating system. The daemon passes
-// devices, and paths to the peers' subnets; a driver translates them to entries
-// of the kernel's tables, or to HNS. Each operating system has its driver in a
-// package below this one, which only holds the types.
+// Package dataplane is the interface to the operating system. The daemon passes devices, and
+// paths to the peers' subnets; a driver translates them to entries of the kernel's tables, or
+// to HNS. Each operating system has its driver, in the packages linux and windows; this one
+// only holds the types.
 //
 // Also here is what both drivers share and what others have to know of them, all without system
 // calls: which paths changed (diff.go), in which order tables are written (fill.go, tables.go),
@@ -40,7 +40,8 @@ type Link struct {
 	Output string
 }
 
-// Links are the existing devices of the last Ensure by name.
+// Links are the existing devices of the last Ensure by name. A device that is not in them does
+// not exist.
 type Links map[string]Link
 
 // Path is how packets for a peer's subnet leave this node.
@@ -76,7 +77,8 @@ func (s Sources) All() iter.Seq[netip.Addr] {
 	}
 }
 
-// End returns the tunnel end that the path leads to, if there is one.
+// End returns the tunnel end that the path leads to, if there is one: with host-gw, packets are
+// not encapsulated.
 func (p *Path) End() (e End, has bool) { return p.Encap.end() }
 
 // State is the desired state apart from the devices. Paths are not modified after

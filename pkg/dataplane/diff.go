@@ -6,7 +6,9 @@ import (
 	"slices"
 )
 
-// DiffPaths returns how the paths of a state differ from those that the tables want.
+// DiffPaths returns how the paths of a state differ from those that the tables want
+// (current). A path that has changed is in both: the former one in removed, the new
+// one in added.
 func DiffPaths(current []*Path, s State) (added, removed []*Path) {
 	switch {
 	case sameList(current, s.Paths):

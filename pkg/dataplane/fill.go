@@ -17,8 +17,8 @@ const (
 	CollectKeys             // add its key to Filling.Keys
 )
 
-// Filling passes the entries of a path to tables. Each kind of path has one
-// function that calls Put for every entry, whatever the verb.
+// Filling passes the entries of a path to the tables of a driver. Each kind of
+// path has one function that calls Put for every entry, whatever the verb.
 type Filling struct {
 	Verb Verb
 	Keys []any // from CollectKeys

@@ -42,6 +42,7 @@ func (e *NotForwardingError) Error() string {
 	return text
 }
 
+// Unwrap returns the error of the system, if there is one.
 func (e *NotForwardingError) Unwrap() error { return e.Err }
 
 // Cause is the value of the attribute cause in the log.

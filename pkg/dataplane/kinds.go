@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// The kinds of devices and of encapsulations. Both sets are closed: a driver
-// returns an error for a kind that it does not support. See
-// Documentation/adr/0006.
+// The kinds of devices and of encapsulations. Backends make them, drivers carry them
+// out. Both sets are closed: a driver returns an error for a kind that it does not
+// support. See Documentation/adr/0006.
 
 // Kind is the kind of a Device: Existing, VXLAN, WireGuard, IPIP, TUN, IPsec,
 // Overlay, L2Bridge or Commands.
@@ -33,8 +33,8 @@ type VXLAN struct {
 	Tunnel
 	VNI      uint32
 	Port     uint16 // UDP; 0 is Linux' default, 8472
-	Learning bool
-	GBP      bool
+	Learning bool   // the device learns FDB entries from packets
+	GBP      bool   // group policy: the extension of the header for security marks
 }
 
 // WireGuard is a WireGuard device. The system has its private key, and creates one if

@@ -1,3 +1,6 @@
+// This file calls the methods of several reconcile.Tables, whose documentation
+// says what each method does.
+
 package dataplane
 
 import (
