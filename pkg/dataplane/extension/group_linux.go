@@ -1,3 +1,7 @@
+// This file makes sure that no command survives this process: runGroup marks a running
+// command by an open file, and endFormer kills what a former process has left. On
+// Windows, group_windows.go has the same functions.
+
 package extension
 
 import (

@@ -15,7 +15,8 @@ import (
 // it when it gets or loses IPv6, so that its commands stay in order.
 type key = netip.Prefix
 
-// job is a peer with the commands for it.
+// job is a peer with the commands for it, as the configuration had them when the
+// peer was wanted: SubnetRemove runs with those with which SubnetAdd ran.
 type job struct {
 	dataplane.ByCommands
 	add, remove string
@@ -85,6 +86,7 @@ func byCommands(paths []*dataplane.Path) []*dataplane.Path {
 	return slices.DeleteFunc(slices.Clone(paths), func(p *dataplane.Path) bool { _, is := p.Encap.(dataplane.ByCommands); return !is })
 }
 
+// keyOf returns the key of the peer that a path leads to.
 func keyOf(path *dataplane.Path) key {
 	by := path.Encap.(dataplane.ByCommands)
 	if by.V4.Subnet.IsValid() {
@@ -93,7 +95,8 @@ func keyOf(path *dataplane.Path) key {
 	return by.V6.Subnet
 }
 
-// wish sets what is wanted of a peer; nil: nothing.
+// wish sets what is wanted of a peer; nil: nothing. The caller holds d.mu, as that of
+// forget does.
 func (d *Dataplane) wish(k key, p *peer, want *job) {
 	if p.want == want || p.want != nil && want != nil && *p.want == *want {
 		return

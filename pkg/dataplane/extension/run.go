@@ -44,6 +44,7 @@ func (e *commandError) Error() string {
 	return text
 }
 
+// Unwrap returns the error of the process.
 func (e *commandError) Unwrap() error { return e.Err }
 
 // Cause is the value of the attribute cause in the log.
@@ -62,6 +63,7 @@ func sameFailure(last, err error) error {
 	return err
 }
 
+// numbers is what differs between two tries.
 var numbers = regexp.MustCompile("[0-9]+")
 
 // maxOutput limits the output of PreStartup, in bytes: it becomes a part of the
@@ -75,6 +77,7 @@ const killDelay = time.Second
 // limiter returns the context of a command, and what releases it.
 type limiter func(context.Context, command) (context.Context, context.CancelFunc)
 
+// limited is the limiter outside of tests.
 func limited(ctx context.Context, _ command) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, timeLimit)
 }
@@ -121,6 +124,7 @@ type start struct {
 	more bool // there was more
 }
 
+// Write implements io.Writer.
 func (s *start) Write(p []byte) (int, error) {
 	room := maxOutput - len(s.text)
 	s.more = s.more || len(p) > room
@@ -170,4 +174,5 @@ func ends(v4, v6 dataplane.Family) []string {
 	return env
 }
 
+// join returns a list with one more element in front.
 func join(first string, more []string) []string { return append([]string{first}, more...) }
