@@ -6,6 +6,8 @@ import (
 	"time"
 )
 
+// clusterChecks returns the checks of the node in its cluster and of the store.
+// The columns are those of daemonChecks.
 func clusterChecks() []Check {
 	return []Check{
 		{"FL401", "the Node has a podCIDR",
@@ -38,6 +40,7 @@ const (
 	clockFail = 5 * time.Minute
 )
 
+// clock finds a clock that differs too much.
 func clock(s Snapshot) Finding {
 	const fix = "Run an NTP client (chrony, systemd-timesyncd, w32time) on this node and on the store's."
 	ahead := s.Cluster.Ahead.Value

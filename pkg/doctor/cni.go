@@ -8,6 +8,8 @@ import (
 	"strings"
 )
 
+// cniChecks returns the checks of the CNI configuration and plugins. The columns
+// are those of daemonChecks.
 func cniChecks() []Check {
 	return []Check{
 		{"FL301", "the first CNI configuration is flannel's",
@@ -103,6 +105,7 @@ func cniConf(s Snapshot) Finding {
 	return ok("%s", conf.Name)
 }
 
+// fileNames returns the names of files for a text.
 func fileNames(files []CNIFile) string {
 	var names []string
 	for _, f := range files {

@@ -4,7 +4,8 @@ import (
 	"strings"
 )
 
-// Cause is why packets do not reach the pods of a peer. Its values are part of the
+// Cause is why packets do not reach the pods of a peer, as diagnose finds from the
+// tests of its Path. pathchecks.go has a check for each. Its values are part of the
 // doctor's output and never change.
 type Cause string
 

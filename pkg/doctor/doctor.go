@@ -1,6 +1,12 @@
 // Package doctor checks a Snapshot of a node for known problems. Each check is
 // a pure function, so that it can be tested on every operating system. Package
 // probe makes the Snapshot; nothing here accesses the machine.
+//
+// A check is a row in one of the tables (daemonChecks, linuxChecks, windowsChecks and
+// so on): its code, its two texts, the system, what it needs to know of the Snapshot
+// (needs.go), and a function. The function returns a Finding, made by ok, warn, fail,
+// skip or undecidable. Examine runs all of them, one after the other, for the command
+// doctor.
 package doctor
 
 import (
@@ -75,6 +81,8 @@ func Examine(s Snapshot) (results []Result) {
 	return results
 }
 
+// title returns the headline of a result: what is right, what is wrong, or what is not
+// known.
 func (c Check) title(v Verdict) string {
 	switch v {
 	case OK:
@@ -89,6 +97,8 @@ func (c Check) title(v Verdict) string {
 // systems.
 const otherSystem = "not on this system"
 
+// examine makes the check, if it is meant for this system, and if what it needs is
+// known.
 func (c Check) examine(s Snapshot) Finding {
 	if !slices.Contains(c.Systems, s.OS) {
 		return skip("%s, only on %s", otherSystem, strings.Join(c.Systems, ", "))
@@ -110,6 +120,8 @@ func Count(results []Result, v Verdict) (n int) {
 	}
 	return n
 }
+
+// The functions below make Findings. fix is what the user can do.
 
 func ok(format string, args ...any) Finding {
 	return Finding{Verdict: OK, Seen: fmt.Sprintf(format, args...)}

@@ -9,9 +9,9 @@ import (
 	"flannel/pkg/doctor/ruleset"
 )
 
-// forwardAccepts evaluates the host's rules for packets between pods of this node
-// and of others. It does not report that some of them are dropped, which is what
-// network policies are for.
+// forwardAccepts is the check FL203 (its row is in linux.go): it evaluates the
+// host's rules for packets between pods of this node and of others. It does not
+// report that some of them are dropped, which is what network policies are for.
 func forwardAccepts(s Snapshot) Finding {
 	const fix = "Delete the rule, or move it to the end of its chain, or accept the pod network before it: flanneld does not " +
 		"insert its rules before those of others, and a rule in another table cannot prevent the drop. If the chain FORWARD has no " +
@@ -24,8 +24,8 @@ func forwardAccepts(s Snapshot) Finding {
 	})
 }
 
-// tunnelAccepted evaluates the host's rules for the packets that the tunnel
-// devices send and receive.
+// tunnelAccepted is the check FL204: it evaluates the host's rules for the packets
+// that the tunnel devices send and receive.
 func tunnelAccepted(s Snapshot) Finding {
 	return s.evaluate(s.tunnelFlows(), func(f flow, r ruleset.Result) Finding {
 		switch {
@@ -127,6 +127,7 @@ func (f flow) evaluate(rules *ruleset.Ruleset) (flow, ruleset.Result) {
 	return f, worst
 }
 
+// addresses returns addresses for a text.
 func addresses(list []netip.Addr) string {
 	var texts []string
 	for _, a := range list {
@@ -143,6 +144,7 @@ func anyAddress(ipv6 bool) netip.Prefix {
 	return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
 }
 
+// familyName returns the name of an address family for a text.
 func familyName(ipv6 bool) string {
 	if ipv6 {
 		return "IPv6"

@@ -7,9 +7,10 @@ import (
 	"strings"
 )
 
-// forwards checks parameters of the host and of devices. flanneld sets those of the host
-// and of its own devices, too: a later sysctl --system may reset them, and in a container
-// /proc/sys may be read-only. It leaves those of other devices to whoever made them.
+// forwards is the check FL201 (its row is in linux.go): it checks parameters of the host
+// and of devices. flanneld sets those of the host and of its own devices, too: a later
+// sysctl --system may reset them, and in a container /proc/sys may be read-only. It
+// leaves those of other devices to whoever made them.
 func forwards(s Snapshot) Finding {
 	var off, fixes []string
 	for _, path := range inUse(s, "net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding") {

@@ -1,3 +1,6 @@
+// This file has what the checks of Windows (windows.go) know about a node, and
+// functions that find in it flanneld's own network and adapter.
+
 package doctor
 
 import (

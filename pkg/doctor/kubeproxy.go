@@ -1,3 +1,6 @@
+// The checks in this file are about kube-proxy on Windows, by its command line
+// (Windows.KubeProxy); their rows, which say when they run, are in windows.go.
+
 package doctor
 
 import (

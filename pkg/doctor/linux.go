@@ -8,6 +8,7 @@ import (
 	"flannel/pkg/status"
 )
 
+// linuxChecks returns the checks of a Linux node. The columns are those of daemonChecks.
 func linuxChecks() []Check {
 	return []Check{
 		{"FL201", "the kernel forwards packets",

@@ -1,3 +1,6 @@
+// This file says which packets the tunnels send and receive on the underlay (outer packets),
+// so that tunnelAccepted (FL204, firewall.go) can evaluate the host's firewall for them.
+
 package doctor
 
 import (

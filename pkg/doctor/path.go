@@ -15,8 +15,11 @@ const (
 	PathDirect    = "direct" // the peer's own address is the gateway: host-gw, DirectRouting
 )
 
-// Path is the way to the pods of one peer, and what came of the packets that
-// package probe sent along it. A test without a result was not made.
+// Path is the way to the pods of one peer, and what came of the packets that package
+// probe/path, on Linux, sent along it: the input of diagnose. The tests, from the outside
+// in, ask the peer's machine (Host), the tunnel with packets made by hand (Frame,
+// Broadcast, ARP), and what the kernel sends to the pods (Inner, OfPod, Full, TCP). A test
+// without a result was not made.
 type Path struct {
 	Peer     string       `json:"peer"`
 	Subnet   netip.Prefix `json:"subnet"`

@@ -140,6 +140,7 @@ var pathCauses = []pathCause{
 		always("Run flanneld doctor on that node: a kernel parameter of one of its devices (FL201), or a rule or route before flanneld's.")},
 }
 
+// always returns a function that says the same of every path.
 func always(text string) func(Snapshot, Path) string {
 	return func(Snapshot, Path) string { return text }
 }
@@ -215,6 +216,7 @@ func (c pathCause) examine(s Snapshot) Finding {
 	return ok("%s", several(tested))
 }
 
+// appendOnce appends a text unless the list has it.
 func appendOnce(list []string, text string) []string {
 	if slices.Contains(list, text) {
 		return list

@@ -1,3 +1,6 @@
+// The checks in this file find what is left on a Windows node from before, and
+// what it has lost. Their rows are in windows.go.
+
 package doctor
 
 import (

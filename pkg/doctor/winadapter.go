@@ -24,6 +24,7 @@ func (s Snapshot) switchAdapter() (a Adapter, bound, found bool) {
 	return a, bound, found
 }
 
+// adapter returns the first adapter that matches; false, if none does.
 func (s Snapshot) adapter(matches func(Adapter) bool) (Adapter, bool) {
 	for _, a := range s.Windows.Adapters.Value {
 		if matches(a) {

@@ -9,6 +9,8 @@ import (
 	"flannel/pkg/underlay"
 )
 
+// windowsChecks returns the checks of a Windows node. The columns are those of
+// daemonChecks.
 func windowsChecks() []Check {
 	return []Check{
 		{"FL501", "the Host Network Service runs and supports what the network needs",

@@ -51,8 +51,9 @@ func (r FirewallRule) HasPort(port int) bool {
 	})
 }
 
-// vxlanPortOpen finds an active profile in which the firewall drops the packets
-// of other nodes. In Windows, a rule that blocks takes precedence.
+// vxlanPortOpen is the check FL520: it finds an active profile in which the
+// firewall drops the packets of other nodes. In Windows, a rule that blocks
+// takes precedence.
 func vxlanPortOpen(s Snapshot) Finding {
 	network, _, _ := s.hns()
 	port := cmp.Or(network.Port, windowsPort)
