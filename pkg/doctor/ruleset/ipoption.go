@@ -7,14 +7,14 @@ import (
 	"flannel/pkg/firewall"
 )
 
-// modules are the extensions of iptables that match nothing by themselves: their
+// modules are the extensions of iptables (-m NAME) that match nothing by themselves: their
 // options do (iptables-extensions(8)).
 var modules = []string{"tcp", "udp", "udplite", "sctp", "dccp", "icmp", "icmp6", "ipv6-icmp", "multiport", "comment", "conntrack", "state",
 	"addrtype", "mark", "connmark", "limit", "hashlimit", "iprange", "pkttype", "physdev", "statistic", "length", "ttl", "hl", "dscp",
 	"tos", "time", "connlimit", "connbytes", "mac", "owner", "set", "recent", "string", "bpf", "u32", "cgroup", "quota"}
 
-// varying are options that hold for some packets, depending on what Packet leaves
-// open, and parameters those that only belong to one of them.
+// varying are options that hold for some packets, depending on what Packet leaves open.
+// parameters are options that belong to another option, and are no condition of their own.
 var (
 	varying = []string{"--limit", "--hashlimit", "--hashlimit-upto", "--hashlimit-above", "--probability", "--every", "--length",
 		"--connlimit-above", "--connlimit-upto", "--connbytes", "--quota", "--ttl-eq", "--ttl-lt", "--ttl-gt", "--hl-eq", "--hl-lt", "--hl-gt",
@@ -26,7 +26,8 @@ var (
 		"--connbytes-dir", "--connbytes-mode", "--kerneltz", "--utc", "--loose", "--validmark", "--accept-local", "--invert"}
 )
 
-// moduleStep returns the step of -m. options are those behind it.
+// moduleStep returns the step of -m module. options are those behind it, text is what a
+// Result shows.
 func moduleStep(module string, options []firewall.MatchOption, text string) step {
 	switch {
 	case slices.Contains(modules, module):
@@ -46,7 +47,8 @@ var compared = map[string]operand{
 	"--src-type": sourceType, "--dst-type": destinationType, "--pkt-type": packetType,
 }
 
-// option returns the condition of an option. module is the extension before it.
+// option returns the step of an option, such as --dport. module is the extension (-m)
+// before it; "": none.
 func option(module string, o firewall.MatchOption, text string) step {
 	if of, ok := compared[o.Name]; ok {
 		return condition(text, []operand{of}, words(of.domain, o.Value()), o.Not)
@@ -71,7 +73,7 @@ func option(module string, o firewall.MatchOption, text string) step {
 // words parses a list that is separated by commas, or the name of a device, which can have
 // commas. "+" at its end stands for any end.
 func words(d domain, text string) set {
-	if d == devices {
+	if d == devices { // iptables has + as wildcard, parseWord has *
 		if start, pattern := strings.CutSuffix(text, "+"); pattern {
 			text = start + "*"
 		}

@@ -17,6 +17,7 @@ const (
 // has others in POSTROUTING and INPUT.
 var priorities = map[string]int{"raw": -300, "mangle": -150, "nat": -100, "filter": 0, "security": 50}
 
+// sourceNAT is the priority of nat in POSTROUTING and INPUT.
 const sourceNAT = 100
 
 // builtin maps the builtin chains of iptables to hooks.
@@ -73,6 +74,7 @@ func (t saved) read(lines []string) {
 	}
 }
 
+// addChain adds a chain with its policy; "-": it is one that a user made.
 func (t saved) addChain(name, policy string) {
 	c := &chain{place: fmt.Sprintf("%s table %s, chain %s", t.program, t.name, name), family: t.family, drops: policy == "DROP"}
 	t.chains[name] = c
@@ -104,6 +106,7 @@ func (t saved) steps(options []firewall.MatchOption) (steps []step) {
 	return steps
 }
 
+// optionText returns an option as it is in the rule.
 func optionText(o firewall.MatchOption) string {
 	text := strings.Join(append([]string{o.Name}, o.Values...), " ")
 	if o.Not {
@@ -112,7 +115,8 @@ func optionText(o firewall.MatchOption) string {
 	return text
 }
 
-// target returns the step of -j or -g with the options behind it.
+// target returns the step of -j or -g. options are those behind it, which belong to
+// the target.
 func (t saved) target(o firewall.MatchOption, options []firewall.MatchOption) step {
 	name := o.Value()
 	if to := t.chains[name]; to != nil {
@@ -146,10 +150,11 @@ func (t saved) target(o firewall.MatchOption, options []firewall.MatchOption) st
 	if ofKubeProxy(t.name, name) {
 		return always(yes, name)
 	}
-	return leave("-j " + name)
+	return leave("-j " + name) // QUEUE, TPROXY, an unknown one: the packets may go anywhere
 }
 
-// ofKubeProxy reports whether a chain only translates addresses of Services.
+// ofKubeProxy reports whether a chain is kube-proxy's, and only translates
+// addresses of Services, to which no Packet goes.
 func ofKubeProxy(table, chain string) bool {
 	return table == "nat" && strings.HasPrefix(chain, "KUBE-")
 }

@@ -1,6 +1,10 @@
 package ruleset
 
-// formula is a new mark, computed from the old one: old & keep ^ xor.
+// This file has the steps of rules that set or copy the mark of a packet (meta
+// mark, MARK) or of its connection (ct mark, CONNMARK). Later rules may have
+// conditions on these marks.
+
+// formula is a new mark, computed from the old one: (old & keep) ^ xor.
 type formula struct{ keep, xor uint64 }
 
 // mangle follows the marks of packets and connections: {"key": …, "value": …}.
@@ -20,7 +24,8 @@ func (t nftTable) mangle(args object, text string) step {
 	return always(yes, text)
 }
 
-// parseFormula parses an expression of numbers and the named mark.
+// parseFormula parses an expression of numbers and the mark with this identity
+// ("meta mark"). It is not known if anything else is in it.
 func parseFormula(name string, expr any) (f formula, known bool) {
 	if identity(expr) == name {
 		return formula{keep: allBits}, true
@@ -30,7 +35,7 @@ func parseFormula(name string, expr any) (f formula, known bool) {
 		v := parseValue(numbers, expr)
 		return formula{xor: v.low.low()}, !v.bad
 	}
-	for operator, value := range o { // one
+	for operator, value := range o { // an object of nft has one member
 		parts, _ := value.([]any)
 		if len(parts) != 2 {
 			return f, false

@@ -15,7 +15,7 @@ type object = map[string]any
 // nftReader reads the output of nft.
 type nftReader struct {
 	rules  *Ruleset
-	chains map[string]*chain // by family, table and name
+	chains map[string]*chain // by family, table and name, see key
 	sets   map[string][]any  // elements of sets and maps; likewise
 	// leftOut has the chains of kube-proxy that AddIPTables did not get; likewise.
 	leftOut map[string]bool
@@ -41,7 +41,7 @@ func (r *Ruleset) AddNFT(output []byte) error {
 	n := nftReader{r, map[string]*chain{}, map[string][]any{}, map[string]bool{}}
 	var rules []nftObject // they refer to all others
 	for _, objects := range document.Objects {
-		for what, raw := range objects { // one
+		for what, raw := range objects { // one member: the kind of object
 			var o nftObject
 			if !slices.Contains([]string{"chain", "set", "map", "rule"}, what) {
 				continue
@@ -78,6 +78,7 @@ func decode(raw json.RawMessage, v any) error {
 	return d.Decode(v)
 }
 
+// key returns the key of a chain, a set or a map.
 func key(family, table, name string) string { return family + " " + table + " " + name }
 
 // guardTables is the beginning of the names of our own tables that drop forged packets.
@@ -132,10 +133,13 @@ func (n nftReader) rulesOf(c *chain, listed []nftObject) (rules []rule) {
 	return rules
 }
 
+// hasExtension reports whether the rule has a match or target of iptables, which nft does
+// not show in full.
 func (r nftObject) hasExtension() bool {
 	return slices.ContainsFunc(r.Expr, func(e any) bool { o, _ := e.(object); return o["xt"] != nil })
 }
 
+// rule reads a rule, statement by statement.
 func (n nftReader) rule(r nftObject) rule {
 	made := rule{text: fmt.Sprintf("%q (handle %d)", list(r.Expr, " "), r.Handle)}
 	table := nftTable{n, r.Family, r.Table}
@@ -151,18 +155,18 @@ type nftTable struct {
 	family, table string
 }
 
-// step returns the step of one statement. What nft has no JSON for it prints as text: that
-// is no object, and not evaluated.
+// step returns the step of one statement. nft prints a statement for which it has no JSON
+// as text, which is no object: it is not evaluated.
 func (t nftTable) step(statement any) step {
 	name, value := member(statement)
 	args, _ := value.(object)
 	text := cmp.Or(expression(statement), name, "a statement without a name")
 	switch name {
-	case "match":
+	case "match": // a condition
 		return t.match(args, text)
-	case "vmap":
+	case "vmap": // a verdict by key
 		return t.verdictMap(args, text)
-	case "mangle":
+	case "mangle": // sets a mark or a header field
 		return t.mangle(args, text)
 	case "set", "meter": // adds to a set, often with a limit
 		if _, limited := args["stmt"]; limited {
@@ -188,7 +192,7 @@ func (t nftTable) step(statement any) step {
 	if target, _ := args["target"].(string); t.leftOut[key(t.family, t.table, target)] {
 		return always(yes, text)
 	}
-	return leave(text)
+	return leave(text) // a queue, a redirection, or what is not known here
 }
 
 // verdict returns the verdict of a statement or of an element of a map.

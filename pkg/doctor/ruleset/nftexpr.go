@@ -6,7 +6,9 @@ import (
 	"strings"
 )
 
-// match returns the condition of {"op": …, "left": …, "right": …}.
+// match returns the step of a condition: {"op": …, "left": …, "right": …}. "<"
+// is made as not in the set of values from right on, and ">" as not in the set
+// up to right.
 func (t nftTable) match(args object, text string) step {
 	operands := operandsOf(args["left"])
 	operator, _ := args["op"].(string)
@@ -14,7 +16,7 @@ func (t nftTable) match(args object, text string) step {
 	negated := operator == "!=" || operator == "<" || operator == ">"
 	var s set
 	switch operator {
-	case "in": // any of these bits
+	case "in": // any of these bits is set: the masked operand is not 0
 		if len(operands) > 1 {
 			return always(unknown, text)
 		}

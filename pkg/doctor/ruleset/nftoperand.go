@@ -6,9 +6,11 @@ import (
 	"strings"
 )
 
-// nftOperands are operands of nft by their identity. An operand reads a field: the values
-// that a part of the packets has (operand.go). The packets are those of a walk, which a
-// Packet describes (ruleset.go). What Packet does not determine is free:
+// nftOperands are operands of nft by their identity, the text that the function identity
+// makes of an expression in nft's JSON (libnftables-json(5)). An operand reads a field:
+// the values that a part of the packets has (operand.go). The packets are those of a
+// walk, which a Packet describes (ruleset.go): the first of their connections. What
+// Packet does not determine is free:
 //
 //	free(yes)    every packet has the part, with any value
 //	free(some)   some packets have it, with any value
@@ -30,19 +32,21 @@ var nftOperands = map[string]operand{
 	"meta oif": outDevice, "meta oifname": outDevice, "meta mark": packetMark, "meta pkttype": packetType,
 
 	"ct state": conntrack, "ct status": connStatus, "ct mark": connMark, "ct direction": connDirected,
-	// The packet is the first of its connection, and has not been translated.
+	// The "original" addresses are the packet's own: it is the first of its connection,
+	// and has not been translated (NAT).
 	"ct original saddr": tracked(source), "ct original ip saddr": tracked(source), "ct original ip6 saddr": tracked(source),
 	"ct original daddr": tracked(destination), "ct original ip daddr": tracked(destination), "ct original ip6 daddr": tracked(destination),
 	"ct original protocol": tracked(protocol), "ct original proto-src": tracked(anySourcePort),
 	"ct original proto-dst": tracked(anyDestinationPort),
 }
 
-// selectors are the parts of an expression that belong to its identity.
+// selectors are the arguments of an expression that belong to its identity, in order.
 var selectors = map[string][]string{"payload": {"tunnel", "protocol", "field", "base", "offset", "len"}, "meta": {"key"},
 	"ct": {"dir", "key"}, "fib": {"result"}}
 
-// openMeta and openConnection are what the kernel knows about a packet and about its
-// connection, and Packet leaves open.
+// openMeta and openConnection are keys of meta and ct: what the kernel knows about a
+// packet and about its connection, and Packet leaves open, so that a condition on it
+// holds for some packets.
 var (
 	openMeta = []string{"length", "priority", "skuid", "skgid", "cgroup", "cpu", "random", "time", "day", "hour", "rtclassid", "iifgroup",
 		"oifgroup", "iiftype", "oiftype"}
@@ -53,8 +57,8 @@ var (
 var transports = map[string]int{"icmp": 1, "igmp": 2, "tcp": 6, "udp": 17, "dccp": 33, "gre": 47, "esp": 50, "ah": 51, "icmpv6": 58,
 	"comp": 108, "sctp": 132, "udplite": 136}
 
-// member returns the name and the value of the member of a statement or an expression,
-// which has one. name is "" for anything else.
+// member returns the name and the value of a statement or an expression, which is a JSON
+// object with one member: {"drop": null}. name is "" for anything else.
 func member(of any) (name string, value any) {
 	o, _ := of.(object)
 	if len(o) != 1 {
@@ -93,6 +97,7 @@ func operandsOf(left any) (all []operand) {
 	return all
 }
 
+// nftOperand returns the operand of an expression; opaque: it is not known here.
 func nftOperand(expr any) operand {
 	if known, ok := nftOperands[identity(expr)]; ok {
 		return known
@@ -127,9 +132,9 @@ func payload(args object, text string) operand {
 	transport, isTransport := transports[header]
 	hasPorts := slices.Contains(withPorts, transport)
 	switch {
-	case args["tunnel"] != nil: // in the tunnel's payload
+	case args["tunnel"] != nil: // a header inside of a tunnel's packet, which some have
 		return free(some)
-	case args["base"] != nil:
+	case args["base"] != nil: // raw bytes, by offset and length
 		return opaque(text)
 	case hasPorts && args["field"] == "sport":
 		return port(sourcePort, transport)

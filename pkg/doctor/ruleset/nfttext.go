@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// templates has what is shown of an expression or a statement, much as nft prints it:
-// "$key" stands for the text of that part. Without a template, the name and what
-// identifies most expressions are shown.
+// templates has what a Result shows of an expression or a statement, much as nft
+// prints it: "$key" stands for the text of that part. Without a template, the name and
+// what identifies most expressions are shown.
 var templates = map[string]string{
 	"match": "$left $op $right", "vmap": "$key vmap $data", "map": "$key map $data", "mangle": "$key set $value", "xt": "xt $type $name",
 	"set": "$op $set", "payload": "$tunnel $protocol $field", "fib": "fib $flags $result", "prefix": "$addr/$len", "elem": "$val", "counter": "",
@@ -22,7 +22,8 @@ var separators = map[string]string{"range": "-", "concat": " . ", "&": " & ", "|
 const maxShown = 8
 
 // expression returns an expression, a statement or a list of these in one line. It is
-// for people, and "" for a counter.
+// for people, in Result.Rule and Result.Reason; "" for a counter, which nobody needs
+// to see.
 func expression(v any) string {
 	switch v := v.(type) {
 	case nil:
@@ -37,6 +38,8 @@ func expression(v any) string {
 	return fmt.Sprint(v)
 }
 
+// operation returns the text of an expression or a statement, by its name and its
+// value in nft's JSON (see member).
 func operation(name string, value any) string {
 	args, _ := value.(object)
 	parts, isList := value.([]any)
@@ -57,6 +60,7 @@ func operation(name string, value any) string {
 	return strings.Join(strings.Fields(text), " ")
 }
 
+// list returns the texts of the items that have one.
 func list(items []any, separator string) string {
 	var words []string
 	for _, item := range items {

@@ -1,21 +1,25 @@
 package ruleset
 
-// operand is a part of a packet that rules compare.
+// operand is a part of a packet that rules compare. read returns its values for the
+// packets of a walk, and domain says how rules write such values.
 type operand struct {
 	domain domain
 	read   func(*walk) field
 }
 
-// field is the value of an operand for the packets of a walk.
+// field is what an operand reads: the values that it has for the packets of a walk.
+// It is a span, a device, or free. For example, the field of the destination port
+// has the span 53-53 if Packet.DstPort is 53, and 1-65535 if that is 0.
 type field struct {
 	has      answer // which packets have it; a condition never holds for the others
 	span            // its values
 	open     uint64 // bits that are not known, of a mark
-	device   string
+	device   string // with isDevice: its name, AnyDevice, or "" where the hook has none
 	isDevice bool
-	free     bool // it may have any value
+	free     bool // any value is possible: conditions hold for some
 }
 
+// spanField and numberField return a field of the packet that is known.
 func spanField(s span) field { return field{has: yes, span: s} }
 
 func numberField(n uint64) field { return spanField(point(number(n))) }
@@ -70,6 +74,7 @@ var (
 	destinationType = routeType(Incoming)
 )
 
+// field returns the mark as a value, of which the open bits are not known.
 func (m mark) field() field {
 	f := numberField(m.value)
 	f.open = m.open
@@ -86,7 +91,8 @@ func byFamily(d domain, v4, v6 string) operand {
 	}}
 }
 
-// routeType is the type of an address that is the host's own on one path.
+// routeType is the type of the route to an address: "local" (the host's own) on the
+// path given, else "unicast".
 func routeType(local Path) operand {
 	return operand{routeTypes, func(w *walk) field {
 		if w.packet.Path == local {
@@ -107,7 +113,7 @@ func readState(w *walk) field {
 	return field{has: w.unknown("which packets are tracked"), free: true}
 }
 
-// tracked is an operand of connection tracking.
+// tracked limits an operand of connection tracking to the packets that are tracked.
 func tracked(o operand) operand {
 	return operand{o.domain, func(w *walk) field {
 		f := o.read(w)
@@ -141,10 +147,12 @@ func (p Packet) isOf(protocols ...int) answer {
 	return no
 }
 
-// withPorts are the protocols with ports at the start of their header.
+// withPorts are the protocols with ports at the start of their header: TCP, UDP,
+// DCCP, SCTP, UDP-Lite.
 var withPorts = []int{6, 17, 33, 132, 136}
 
-// ofProtocol is a header field that Packet leaves open.
+// ofProtocol is a field of a protocol's header that Packet leaves open, such as a
+// TCP flag.
 func ofProtocol(number int) operand {
 	return operand{numbers, func(w *walk) field { return field{has: w.packet.isOf(number), free: true} }}
 }
@@ -158,13 +166,14 @@ func ofFamily(v4 bool, o operand) operand {
 	}}
 }
 
-// masked is an operand with a bit mask. text is what a rule calls it.
+// masked is an operand with a bit mask. text is how the rule names it, for
+// Result.Reason.
 func masked(o operand, mask value, text string) operand {
 	return operand{o.domain, func(w *walk) field {
 		f := o.read(w)
 		switch {
-		case f.has == no:
-		case f.free:
+		case f.has == no: // the mask changes nothing: there is no value
+		case f.free: // nor here: it may have any value
 		case f.isDevice || mask.bad:
 			return field{has: w.unknown("%s", text), free: true}
 		case f.low != f.high:

@@ -4,8 +4,18 @@
 //
 // A condition on something that the Packet does not determine (a TTL, a rate)
 // holds for some packets. What this package cannot evaluate is Undecided, never
-// Passes. Not part of its model: tables of the family bridge, traffic control
+// Passes. Its model does not include tables of the family bridge, traffic control
 // and eBPF.
+//
+// The doctor calls it, on one goroutine (pkg/doctor/firewall.go). How the parts
+// fit:
+//
+//	AddIPTables, AddNFT   parse rules into steps (iptables*.go, ipoption.go, nft*.go, marks.go)
+//	step, verdict         one condition or statement of a rule, and what it decides (below)
+//	operand, field        a part of the packets, such as the destination port, and the
+//	                      values that it has for the packets of a walk (operand.go)
+//	set, value, span      what a rule compares a field with (set.go, value.go)
+//	walk                  one evaluation, and where its packets are (walk.go)
 package ruleset
 
 import (
@@ -59,7 +69,7 @@ type Result struct {
 // Ruleset holds the rules of a host. The zero value has none.
 type Ruleset struct {
 	base     []*chain
-	iptables map[string]map[string]*chain // "ip filter": the chains of tables of iptables-nft, as iptables prints them
+	iptables map[string]map[string]*chain // tables of iptables-nft by "ip filter", their chains by name, as iptables prints them
 }
 
 // chain is a chain of nftables or iptables.
@@ -67,9 +77,9 @@ type chain struct {
 	place    string   // "table inet filter, chain input", for a Result
 	family   string   // "ip", "ip6", "inet" or "netdev"
 	hook     string   // of a base chain; "" for others
-	devices  []string // names
-	priority int
-	drops    bool // policy
+	devices  []string // names; only of the hooks ingress and egress
+	priority int      // chains of a hook run in ascending order
+	drops    bool     // the policy is drop; false: accept
 	rules    []rule
 }
 
@@ -79,9 +89,9 @@ type rule struct {
 	steps []step
 }
 
-// step evaluates one part of a rule for packets that reach it as reached says.
-// matched tells which of them continue with the next step. A verdict applies to
-// those that match, and ends the rule for them.
+// step evaluates one part of a rule. reached tells which of the walk's packets
+// reach it. matched tells which of them continue with the next step. A verdict
+// applies to those that match, and ends the rule for them.
 type step func(w *walk, reached answer) (matched answer, verdicts []branch)
 
 // branch is a verdict, and for which of the packets.
@@ -90,6 +100,7 @@ type branch struct {
 	verdict
 }
 
+// kind is what a verdict does with the packets. The zero kind is the cautious one.
 type kind int
 
 const (
@@ -101,12 +112,14 @@ const (
 	goTo
 )
 
+// verdict is what the kernel does with a packet that matches a rule.
 type verdict struct {
 	kind   kind
 	target *chain // of jump and goTo
 }
 
-// answer tells for which packets a condition holds. The order is that of and.
+// answer tells for which of a walk's packets a condition holds. The order of the
+// numbers matters to and, or.
 type answer int
 
 const (
@@ -116,6 +129,8 @@ const (
 	unknown // cannot be evaluated
 )
 
+// and, or and not combine answers. If neither of two decides alone, as no does for and, and
+// yes for or, the less certain one is the result.
 func and(a, b answer) answer {
 	if a == no || b == no {
 		return no
@@ -140,6 +155,7 @@ func not(a answer) answer {
 	return a
 }
 
+// answerOf returns the answer for what is known.
 func answerOf(b bool) answer {
 	if b {
 		return yes
@@ -184,4 +200,5 @@ func (r *Ruleset) chains(hook string) (chains []*chain) {
 	return chains
 }
 
+// describe returns where a rule is, and its text.
 func (c *chain) describe(r rule) string { return fmt.Sprintf("%s: %s", c.place, r.text) }

@@ -58,7 +58,7 @@ func (w *walk) read(operands []operand) (fields []field, has answer) {
 
 // contains tells which of the packets are in the set.
 func (s set) contains(w *walk, fields []field) answer {
-	w.budget -= len(s.elements)
+	w.budget -= len(s.elements) // walk.chain ends the evaluation when the budget is spent
 	if f := fields[0]; len(fields) == 1 && s.spans != nil && !f.free && !f.isDevice && f.open == 0 {
 		return f.within(s.spans)
 	}
@@ -71,8 +71,8 @@ func (s set) contains(w *walk, fields []field) answer {
 	return found
 }
 
-// condition holds for packets whose operands are in the set; negated, for those
-// that have the operands, but not in the set.
+// condition is a step that holds for packets whose operands are in the set;
+// negated, for those that have the operands, but not in the set.
 func condition(text string, operands []operand, s set, negated bool) step {
 	return func(w *walk, _ answer) (answer, []branch) {
 		fields, has := w.read(operands)
@@ -91,7 +91,8 @@ func condition(text string, operands []operand, s set, negated bool) step {
 	}
 }
 
-// verdictMap applies the verdict of the element in which the operands are.
+// verdictMap is a step that applies the verdict of the element in which the
+// operands are.
 func verdictMap(text string, operands []operand, s set) step {
 	return func(w *walk, _ answer) (answer, []branch) {
 		fields, has := w.read(operands)
@@ -134,6 +135,6 @@ func final(v verdict) step {
 func leave(text string) step {
 	return func(w *walk, _ answer) (answer, []branch) {
 		w.unknown("%s", text)
-		return yes, []branch{{match: yes}}
+		return yes, []branch{{match: yes}} // the zero verdict: elsewhere
 	}
 }

@@ -12,6 +12,7 @@ import (
 // num is a number or an address, big-endian, so that bytes.Compare orders it.
 type num [16]byte
 
+// number returns n as a num.
 func number(n uint64) (v num) {
 	binary.BigEndian.PutUint64(v[8:], n)
 	return v
@@ -20,14 +21,17 @@ func number(n uint64) (v num) {
 // highest is the last number.
 var highest = num(bytes.Repeat([]byte{0xff}, len(num{})))
 
+// low returns the last 64 bits.
 func (n num) low() uint64 { return binary.BigEndian.Uint64(n[8:]) }
 
+// address returns an address as a num, with leading zero bytes.
 func address(a netip.Addr) (v num) {
 	raw := a.AsSlice()
 	copy(v[len(v)-len(raw):], raw)
 	return v
 }
 
+// mask clears the bits that are not in m.
 func (n num) mask(m num) num {
 	for i := range n {
 		n[i] &= m[i]
@@ -35,11 +39,13 @@ func (n num) mask(m num) num {
 	return n
 }
 
+// less compares two nums as numbers.
 func less(a, b num) bool { return bytes.Compare(a[:], b[:]) < 0 }
 
 // span is a range with both ends.
 type span struct{ low, high num }
 
+// point returns the span of one num.
 func point(n num) span { return span{n, n} }
 
 // prefix returns the addresses of a prefix.
@@ -53,6 +59,7 @@ func prefix(p netip.Prefix) span {
 	return span{address(p.Addr()), address(last)}
 }
 
+// ports returns the ports that Packet names: one, or with 0 any.
 func ports(port int) span {
 	if port == 0 {
 		return span{number(1), number(1<<16 - 1)}
@@ -85,6 +92,7 @@ func (s span) within(others []span) answer {
 	return no
 }
 
+// next returns n + 1.
 func (n num) next() num {
 	for i := len(n) - 1; i >= 0; i-- {
 		if n[i]++; n[i] != 0 {
@@ -94,7 +102,8 @@ func (n num) next() num {
 	return n
 }
 
-// domain is how the values of an operand are written.
+// domain is how rules write the values of an operand: which names stand for numbers,
+// see names.
 type domain int
 
 const (
@@ -134,7 +143,8 @@ var names = map[domain]map[string]uint64{
 	booleans:    {"missing": 0, "exists": 1},
 }
 
-// value is a value that a rule names: a span, or a device's name.
+// value is what a rule compares a field with: a span, or a device's name, in which
+// "*" at the end stands for anything.
 type value struct {
 	span
 	device string
@@ -153,9 +163,9 @@ func (v value) matches(f field) answer {
 	case f.isDevice:
 		start, pattern := strings.CutSuffix(v.device, "*")
 		return answerOf(f.device == v.device || pattern && strings.HasPrefix(f.device, start))
-	case f.open != 0 && v.low == v.high && (f.low.low()^v.low.low())&^f.open != 0:
+	case f.open != 0 && v.low == v.high && (f.low.low()^v.low.low())&^f.open != 0: // a known bit differs
 		return no
-	case f.open != 0:
+	case f.open != 0: // it depends on bits that are not known
 		return unknown
 	}
 	return f.within([]span{v.span})

@@ -12,16 +12,18 @@ const (
 	maxDepth = 64
 )
 
-// walk is the evaluation of one Packet.
+// walk is one evaluation: the packets that a Packet describes, on their way through the
+// chains. Evaluate makes it, and calls enter for each hook and base for each base
+// chain. The steps of rules read and change it.
 type walk struct {
 	packet    Packet
 	in, out   string // devices as the current hook sees them
-	hook      string
-	mark      mark
-	ctMark    mark
+	hook      string // the current one, as in hooks
+	mark      mark   // of the packets
+	ctMark    mark   // of their connections
 	untracked answer // which packets are exempt from connection tracking
-	budget    int
-	depth     int
+	budget    int    // what is left of it
+	depth     int    // of jumps
 	why       string // the first condition in the current base chain that is unknown
 	result    Result
 }
@@ -31,14 +33,15 @@ type mark struct {
 	value, open uint64 // the bits of open are not known
 }
 
-// set is what setting bits does: those of mask are cleared, then xor is applied.
+// set clears the bits of mask, and then applies xor, for the packets that reach the
+// rule. If those are not all packets, the bits in question are open afterwards.
 func (m *mark) set(reached answer, mask, xor uint64) {
 	if reached == yes {
 		m.open &^= mask
 		m.value = (m.value &^ mask) ^ xor
 		return
 	}
-	m.open |= mask | xor // the packets may have the old value or the new one
+	m.open |= mask | xor
 }
 
 // allBits is the mask of a whole mark.
@@ -84,6 +87,7 @@ func (w *walk) enters(c *chain) answer {
 	return answerOf(slices.Contains(c.devices, device))
 }
 
+// v4 reports whether the packet is of IPv4.
 func (w *walk) v4() bool { return w.packet.Dst.Addr().Is4() }
 
 // base runs the packets through a base chain.
@@ -122,8 +126,9 @@ type run struct {
 	ended bool   // some ended in the chain, accepted or dropped
 }
 
-// chain runs the packets that reach it through a chain. through tells which of
-// them continue behind it; all, that none of them ended in it.
+// chain runs the packets of reach through a chain, and those of jumps in it. through
+// tells which of them continue behind the chain; all, that none of them was accepted or
+// dropped in it.
 func (w *walk) chain(c *chain, reach answer) (through answer, all bool) {
 	if w.depth++; w.depth > maxDepth {
 		w.depth--
@@ -147,6 +152,8 @@ func (w *walk) chain(c *chain, reach answer) (through answer, all bool) {
 	return or(r.reach, r.left), false
 }
 
+// rule runs the packets that are at a rule through its steps, and applies the verdicts
+// to r.
 func (w *walk) rule(c *chain, rule rule, r *run) {
 	match := yes
 	for _, step := range rule.steps {
