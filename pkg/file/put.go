@@ -47,10 +47,13 @@ func PutJSON(to string, v any) error {
 // links it does not notice that, and overwrites the file of the other process.
 func Create(path string, text []byte, mode os.FileMode) error { return write(path, text, mode, false) }
 
+// write is writeFrom for a text.
 func write(path string, text []byte, mode os.FileMode, overwrite bool) error {
 	return writeFrom(bytes.NewReader(text), path, mode, overwrite)
 }
 
+// writeFrom creates the directory and replaces the file. If overwrite is false, the
+// file must not exist.
 func writeFrom(content io.Reader, path string, mode os.FileMode, overwrite bool) error {
 	if err := MkdirAll(filepath.Dir(path)); err != nil {
 		return err

@@ -36,4 +36,5 @@ func replace(path string, content io.Reader, mode os.FileMode, overwrite bool) (
 	return err
 }
 
+// hasMode reports whether a file has this mode.
 func hasMode(info os.FileInfo, mode os.FileMode) bool { return info.Mode().Perm() == mode }

@@ -92,6 +92,8 @@ type renameInfo struct {
 	name       [windows.MAX_LONG_PATH]uint16
 }
 
+// renamePOSIX is rename with POSIX semantics. It fails where Windows or the file
+// system does not have them.
 func renamePOSIX(from, to string) error {
 	full, err := filepath.Abs(to)
 	if err != nil {

@@ -35,6 +35,7 @@ func (e *UntrustedError) Error() string {
 	return text
 }
 
+// Unwrap returns why the administrators could not be listed.
 func (e *UntrustedError) Unwrap() error { return e.Err }
 
 // Security identifiers that are the same on every machine and in every language
@@ -45,7 +46,8 @@ const (
 	// sidContainerAdmin is ContainerAdministrator, the administrator of a container, to
 	// whom the files belong that the container writes.
 	sidContainerAdmin = "S-1-5-93-2-1"
-	sidInstaller      = "S-1-5-80-956008885-3418522649-1831038044-1853292631-2271478464"
+	// sidInstaller is TrustedInstaller, the service that installs updates of Windows.
+	sidInstaller = "S-1-5-80-956008885-3418522649-1831038044-1853292631-2271478464"
 	// sidEveryone is the owner that Windows reports on volumes without owners: FAT,
 	// exFAT, CDFS.
 	sidEveryone = "S-1-1-0"

@@ -76,6 +76,7 @@ func checkOwner(f *os.File) error {
 	return &UntrustedError{Path: f.Name(), SID: owner.String(), Name: nameOf(owner), Err: err}
 }
 
+// ownerOf returns the owner of an open file or directory.
 func ownerOf(h windows.Handle) (*windows.SID, error) {
 	descriptor, err := windows.GetSecurityInfo(h, windows.SE_FILE_OBJECT, windows.OWNER_SECURITY_INFORMATION)
 	if err != nil {
@@ -125,6 +126,8 @@ func nameOf(sid *windows.SID) string {
 	}
 }
 
+// procMembers is
+// https://learn.microsoft.com/windows/win32/api/lmaccess/nf-lmaccess-netlocalgroupgetmembers.
 var procMembers = windows.NewLazySystemDLL("netapi32.dll").NewProc("NetLocalGroupGetMembers")
 
 // administrators returns the SIDs of the direct members of the group Administrators.

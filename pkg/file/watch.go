@@ -118,7 +118,8 @@ func (w *watch) isOurs() func(name string) bool {
 	return func(name string) bool { return ours[name] }
 }
 
-// notices are the notifications that nobody has taken yet.
+// notices are the notifications that nobody has taken yet. The goroutine of receive adds them, and that of watch.run
+// takes them.
 type notices struct {
 	wake chan struct{} // has capacity 1, and a value while there are some
 
@@ -162,6 +163,7 @@ func (t *notices) add(name string) {
 	reconcile.Notify(t.wake)
 }
 
+// take returns the notifications since the last call.
 func (t *notices) take() (names map[string]bool, lost bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
