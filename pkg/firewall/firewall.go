@@ -106,6 +106,7 @@ func Rules(c Config, f Family) []Chain {
 	return want
 }
 
+// masquerade returns the rules of the chain in POSTROUTING, in order: the first that matches decides.
 func masquerade(f Family, random bool) []Rule {
 	return []Rule{
 		{Mark: kubeMark, Verdict: Return},
@@ -121,6 +122,7 @@ func masquerade(f Family, random bool) []Rule {
 	}
 }
 
+// multicast returns the multicast network of a network's family.
 func multicast(p netip.Prefix) netip.Prefix {
 	if p.Addr().Is4() {
 		return netip.MustParsePrefix("224.0.0.0/4")

@@ -56,6 +56,7 @@ func SavedRules(out []byte, chain string) (rules []string) {
 	return rules
 }
 
+// firstWord returns what is before the first blank.
 func firstWord(b []byte) []byte {
 	if i := bytes.IndexByte(b, ' '); i >= 0 {
 		return b[:i]
