@@ -27,7 +27,7 @@ import (
 // The subnet file says which subnets were this node's, so that only the CNI plugin gives a
 // bridge such an address. The exception is Docker's default bridge, which an operator can
 // give the node's subnet. Docker sets its address at its start only, so that this bridge
-// keeps it.
+// keeps it. The loop calls leaveSubnets and relist, the watcher the observe methods.
 type formerBridges struct {
 	devices  *devices
 	gateways atomic.Pointer[[]netip.Prefix] // of the former subnets
@@ -36,7 +36,7 @@ type formerBridges struct {
 	used     atomic.Bool                    // a bridge with ports has one of them
 }
 
-// LeaveSubnets implements dataplane.Dataplane.
+// LeaveSubnets implements dataplane.Dataplane. node is this node's name, for the error.
 func (d *Driver) LeaveSubnets(former []netip.Prefix, node string) error {
 	return d.bridges.leaveSubnets(former, node)
 }

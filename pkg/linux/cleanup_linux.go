@@ -33,7 +33,7 @@ func Cleanup(ctx context.Context, opts dataplane.Options, networks []netip.Prefi
 	if err != nil {
 		return nil, err
 	}
-	l := &leaving{}
+	l := &leaving{} // collects what is removed: descriptions (will), and functions for later (step, end)
 	if err := errors.Join(d.guard.leave(l), d.each(func(k kind) error { return k.leave(ctx, l) })); err != nil {
 		return nil, err
 	}

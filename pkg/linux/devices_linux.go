@@ -42,6 +42,7 @@ type devices struct {
 	strays atomic.Bool // there may be devices of ours that Ensure was not given
 }
 
+// newDevices opens a connection to the kernel, which close closes.
 func newDevices(opts dataplane.Options) (*devices, error) {
 	handle, err := openHandle()
 	if err != nil {

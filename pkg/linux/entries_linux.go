@@ -1,5 +1,16 @@
-// Package linux is the dataplane of the Linux kernel: devices, routes, nexthop
-// objects, neighbours and FDB entries.
+// Package linux is the dataplane of the Linux kernel: devices, routes, nexthop objects,
+// neighbours and FDB entries. Driver (driver_linux.go) is where to begin; the daemon's
+// loop calls it, and in it the kinds of devices (kind_linux.go).
+//
+// Words of this package:
+//
+//	kind       what drives one kind of device, and the paths through it: vxlan, ipip, …
+//	table      a reconcile.Table, which wants entries and writes the difference to its store
+//	store      the kernel's side of a table: its List, Set and Delete are those of reconcile.Store
+//	scope      which devices, routes and networks are ours (ours_linux.go)
+//	dirty      something may have changed: the next pass reads devices or sysctls again
+//	foreign    made by another program
+//	unknown    an error after which the actual state is not known (reconcile.Unknown)
 package linux
 
 import (
@@ -64,6 +75,7 @@ const (
 	packedUnmanaged
 )
 
+// pack returns the hop in the form in which tables keep it.
 func (h hop) pack() packedHop {
 	p := packedHop{via: h.Via.As16(), index: int32(h.Index), bits: uint8(h.Via.BitLen())}
 	if h.Blackhole {

@@ -16,6 +16,8 @@ type existing struct {
 	host
 }
 
+// newExisting returns the kind of devices that somebody else makes, such as the
+// underlay.
 func newExisting(h host) kind { return &existing{host: h} }
 
 func (*existing) ensure(_ dataplane.Device, found netlink.Link) (dataplane.Link, error) {

@@ -17,7 +17,9 @@ import (
 )
 
 // guarding is the guard of the pod network. That it does not work must not disconnect
-// pods: unless it has to enforce, its errors are only logged and in Guarded.
+// pods: unless it has to enforce, its errors are only logged and in Guarded. It connects
+// the driver with package guard, which has the rules. The loop calls its methods, except
+// observeAddr (the watcher) and report (any goroutine).
 type guarding struct {
 	opts    dataplane.Options
 	table   *guard.Guard // nil: it could not be opened
@@ -27,12 +29,14 @@ type guarding struct {
 	on    bool
 	state dataplane.GuardReport // without what the kernel counts, and OfPeer
 
-	waiting string // that was logged
+	waiting string // for what the guard waits before it enforces, as logged last
 }
 
 // causeUnguarded is a cause in the log.
 const causeUnguarded = "unguarded"
 
+// newGuarding connects to the kernel's nf_tables. That it cannot is openErr, which matters
+// only when a guard is wanted.
 func newGuarding(opts dataplane.Options, notify func()) *guarding {
 	g := &guarding{opts: opts}
 	g.table, g.openErr = guard.New(opts.Log, opts.Instance, notify)

@@ -65,6 +65,7 @@ func (d *devices) find(name string) (netlink.Link, error) {
 	return nil, nil
 }
 
+// listLinks lists the devices of the network namespace.
 func (d *devices) listLinks() ([]netlink.Link, error) {
 	all, err := readWhole(d.handle.LinkList)
 	if err != nil {

@@ -19,11 +19,14 @@ import (
 // peer 10.244.2.0/24 on the host 192.168.0.3:
 //
 //	route       10.244.2.0/24 via 192.168.0.3 dev flannel.ipip onlink
+//
+// ipip is a kind: kind_linux.go says when the driver calls its methods.
 type ipip struct {
 	none
 	host
 }
 
+// newIPIP returns the kind of IPIP devices.
 func newIPIP(h host) kind { return &ipip{host: h} }
 
 func (k *ipip) fill(f *dataplane.Filling, p *dataplane.Path, link dataplane.Link) {
@@ -97,6 +100,7 @@ func (k *ipip) tunnel(attrs netlink.LinkAttrs, want dataplane.IPIP) *netlink.Ipt
 // TOS (ip_tunnel_xmit in net/ipv4/ip_tunnel.c).
 const tosInherit = 1
 
+// create creates the device, and explains the usual reason why the kernel refuses it.
 func (k *ipip) create(dev dataplane.Device, want dataplane.IPIP) error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU = dev.Name, want.MTU

@@ -36,7 +36,7 @@ import (
 //
 // Policies and keys are in the kernel, and charon is a process of its own: the network
 // works while flanneld does not run, and for as long as the keys are valid (an hour)
-// without charon.
+// without charon. ipsec is a kind: kind_linux.go says when the driver calls its methods.
 type ipsec struct {
 	none
 	host
@@ -50,6 +50,8 @@ type ipsec struct {
 	blocks map[policyKey]policy // wanted; see want
 }
 
+// newIPsec returns the kind of devices on which policies encrypt. It connects to nothing
+// before the first device.
 func newIPsec(h host) kind {
 	k := &ipsec{host: h, xfrm: &xfrmStore{scope: &h.scope}}
 	k.policies = reconcile.NewTable[policyKey, policy](k.xfrm)

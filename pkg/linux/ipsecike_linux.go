@@ -103,7 +103,7 @@ type ikeState struct {
 	wasUp bool          // they existed, in this run
 	lost  bool          // the kernel does not have all of them
 	since time.Time     // when this run first saw the connection
-	retry time.Time     // when to negotiate again; zero: at once
+	retry time.Time     // when to negotiate again at the earliest; zero: at once
 	delay time.Duration // after the next negotiation
 }
 

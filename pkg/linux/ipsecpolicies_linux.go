@@ -57,8 +57,8 @@ func (p policy) String() string {
 
 type policyEntry = reconcile.Entry[policyKey, policy]
 
-// xfrmStore holds the policies of flannel's form, and those without ESP, between subnets
-// of our networks. It belongs to the daemon's loop: the table of policies and ipsec call it.
+// xfrmStore is the kernel's side of the table of policies: those of flannel's form, and those without ESP, between
+// subnets of our networks. It belongs to the daemon's loop: the table of policies and ipsec call it.
 type xfrmStore struct {
 	handle *netlink.Handle // nil: not opened yet, or closed after an error
 	tried  bool            // require has found that the kernel has ESP
@@ -112,6 +112,7 @@ func (s *xfrmStore) open() error {
 	return nil
 }
 
+// close closes the connection to the kernel; open opens it again.
 func (s *xfrmStore) close() {
 	if s.handle != nil {
 		s.handle.Close()

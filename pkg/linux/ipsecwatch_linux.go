@@ -46,6 +46,7 @@ func (w *ipsecWatch) start(log *slog.Logger) error {
 	return nil
 }
 
+// notify notifies of a change, while there is anything to watch.
 func (w *ipsecWatch) notify() {
 	if w.active.Load() {
 		w.changed()

@@ -12,7 +12,12 @@ import (
 
 // This file writes and parses the messages of rtnetlink(7) for routes, nexthop
 // objects, neighbours and FDB entries, because the netlink library supports
-// neither batches nor nexthop objects. Devices and addresses use the library.
+// neither batches nor nexthop objects. Devices and addresses use the library. Each
+// message begins with a struct, whose bytes the functions number:
+//
+//	rtmsg  0 family, 1 length of the destination, 3 TOS, 4 table, 5 protocol, 6 scope, 7 type, 8-11 flags
+//	nhmsg  0 family, 1 scope, 2 protocol, 4-7 flags
+//	ndmsg  0 family, 4-7 index of the device, 8-9 state, 10 flags, 11 type
 
 // Attributes that x/sys lacks: RTA_NH_ID of linux/rtnetlink.h, NHA_FDB of
 // linux/nexthop.h.
@@ -21,8 +26,9 @@ const (
 	nhaFDB       = 11
 )
 
-// writeRoute appends a route of the main table. A route with a nexthop ID does not
-// contain the hop's address and device.
+// writeRoute appends a message about a route of the main table; kind is
+// RTM_NEWROUTE or RTM_DELROUTE. A route with a nexthop ID does not contain the
+// hop's address and device.
 func writeRoute(m rtnetlink.Message, kind, flags uint16, r kernelRoute) rtnetlink.Message {
 	body := make([]byte, unix.SizeofRtMsg)
 	body[0] = rtnetlink.Family(r.key.Dst.Addr())

@@ -48,6 +48,7 @@ func (d *Driver) addNetworkRoutes(ctx context.Context, s dataplane.State) {
 	_ = dataplane.Tables{d.nexthops, d.routes}.Add(ctx, d.opts)
 }
 
+// networkRoutesOf returns the routes that the state wants and that lead to no peer.
 func (d *Driver) networkRoutesOf(s dataplane.State) map[routeKey]hop {
 	want := map[routeKey]hop{}
 	for _, dev := range d.desired {

@@ -15,9 +15,10 @@ import (
 	"flannel/pkg/reconcile"
 )
 
-// nexthopStore holds our nexthop objects (kernel 5.3 and later). With one object
-// for each gateway, adding n routes through one device costs n steps. Without
-// them, the kernel walks over all routes of the device for each, so it costs n².
+// nexthopStore is the kernel's side of the table rows.nexthops: our nexthop objects
+// (kernel 5.3 and later). With one object for each gateway, adding n routes through one
+// device costs n steps. Without them, the kernel walks over all routes of the device for
+// each, so it costs n².
 //
 // Example: the routes 10.244.2.0/24 and 10.244.3.0/24, both via 192.168.0.2 on
 // link 2, share one object:
@@ -65,6 +66,7 @@ const (
 	otherRanges  = (1<<32 - usualNexthop) / nexthopRange // including that of the flanneld without a name
 )
 
+// newNexthopStore returns the store of an instance, which has a range of IDs of its own.
 func newNexthopStore(c *rtnetlink.Conn, scope *scopePointer, instance string) *nexthopStore {
 	first := uint32(usualNexthop)
 	if instance != "" {
@@ -135,6 +137,7 @@ func (s *nexthopStore) List(context.Context) (map[nexthopKey]struct{}, error) {
 	return out, nil
 }
 
+// unsupported reports whether the kernel has no nexthop objects.
 func (s *nexthopStore) unsupported() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -13,8 +13,9 @@ import (
 	"flannel/pkg/dataplane"
 )
 
-// repairTunnel sets the properties that tunnel devices of all kinds have, as far
-// as an existing device can change them. An error does not stop the rest.
+// repairTunnel is called by the ensure of each kind of tunnel. It sets the properties
+// that tunnel devices of all kinds have, as far as an existing device can change them.
+// An error does not stop the rest.
 func (d *devices) repairTunnel(dev dataplane.Device, t dataplane.Tunnel, l netlink.Link) error {
 	errs := []error{d.setMTU(dev.Name, t.MTU, l), d.restoreMAC(dev, l), d.sysctls.setForTunnel(dev.Name, t.Addr)}
 	if l.Attrs().Flags&net.FlagUp == 0 {
@@ -27,6 +28,7 @@ func (d *devices) repairTunnel(dev dataplane.Device, t dataplane.Tunnel, l netli
 	return errors.Join(append(errs, d.setAddresses(dev.Name, t.Addr, l))...)
 }
 
+// setMTU sets the MTU of a device; 0 leaves it as it is.
 func (d *devices) setMTU(name string, mtu int, l netlink.Link) error {
 	if mtu == 0 || l.Attrs().MTU == mtu {
 		return nil

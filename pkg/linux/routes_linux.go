@@ -15,9 +15,10 @@ import (
 	"flannel/pkg/reconcile"
 )
 
-// routeStore holds our routes of the main table. A new route uses the nexthop
-// object of its hop if there is one. A route with the same hop but without the
-// object is as good, so that those of flannel are not touched.
+// routeStore is the kernel's side of the table rows.routes: our routes of the main
+// table. Only the loop uses it. A new route uses the nexthop object of its hop if there
+// is one. A route with the same hop but without the object is as good, so that those of
+// flannel are not touched.
 //
 // The kernel keeps routes of one key (destination and metric) in a list and uses
 // the first. If somebody else's route is before ours, ours is shadowed: packets
@@ -31,12 +32,14 @@ type routeStore struct {
 	plain    bool              // write routes as flannel does: without nexthop object, with protocol "boot"
 }
 
+// newRouteStore returns the store of routes, which refer to nexthops.
 func newRouteStore(nexthops *nexthopStore) routeStore {
 	return routeStore{conn: nexthops.conn, scope: nexthops.scope, nexthops: nexthops, shadowed: map[routeKey]bool{}, foreign: map[routeKey]hop{}}
 }
 
 func (routeStore) Name() string { return "routes" }
 
+// families are those of which routes are listed, one after the other.
 var families = []uint8{unix.AF_INET, unix.AF_INET6}
 
 func (s routeStore) List(context.Context) (map[routeKey]hop, error) {
@@ -66,6 +69,8 @@ func (s routeStore) awaitWriters() error {
 	}))...)
 }
 
+// list lists the routes of one family into out. When the kernel's list was not
+// consistent, it begins again.
 func (s routeStore) list(fam uint8, out map[routeKey]hop) error {
 	scope := s.scope.Load()
 	ofFamily := func(key routeKey, _ hop) bool { return rtnetlink.Family(key.Dst.Addr()) == fam }

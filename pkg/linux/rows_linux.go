@@ -27,6 +27,7 @@ type rows struct {
 	diverting atomic.Bool                 // it matters which routes others have into our networks; see tun.diverted
 }
 
+// newRows returns the tables that all kinds of devices share, with their stores.
 func newRows(c *rtnetlink.Conn, scope *scopePointer, instance string) *rows {
 	store := newNexthopStore(c, scope, instance)
 	routes := newRouteStore(store)

@@ -29,6 +29,7 @@ type sysctls struct {
 	blocked atomic.Bool     // the last check had an error
 }
 
+// newSysctls returns sysctls of which none was read yet.
 func newSysctls(opts dataplane.Options) *sysctls {
 	s := &sysctls{log: opts.Log, repairs: opts.Repairs, right: map[string]bool{}, direct: map[string]int{}}
 	s.dirty.Store(true)

@@ -36,6 +36,7 @@ type tun struct {
 	forwarders map[string]*udptunnel.Tunnel                   // by device
 }
 
+// newTUN returns the kind of TUN devices.
 func newTUN(h host) kind {
 	k := &tun{host: h, forwarders: map[string]*udptunnel.Tunnel{}}
 	k.datagrams = reconcile.NewTable[netip.Prefix, netip.AddrPort](datagramStore{&k.peers})
@@ -224,6 +225,7 @@ func (k *tun) diverted(s dataplane.State) (found []dataplane.Refused) {
 	return found
 }
 
+// forwarded implements kind. Any goroutine may call it.
 func (k *tun) forwarded() *dataplane.Forwarded {
 	if !k.diverting.Load() { // there was no forwarder yet
 		return nil

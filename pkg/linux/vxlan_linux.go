@@ -36,6 +36,7 @@ type vxlan struct {
 	host
 }
 
+// newVXLAN returns the kind of VXLAN devices.
 func newVXLAN(h host) kind { return &vxlan{host: h} }
 
 func (k *vxlan) fill(f *dataplane.Filling, p *dataplane.Path, link dataplane.Link) {
@@ -137,6 +138,7 @@ func mismatch(v *netlink.Vxlan, want dataplane.VXLAN) string {
 	return ""
 }
 
+// create creates the device.
 func (k *vxlan) create(dev dataplane.Device, want dataplane.VXLAN, parent netlink.Link) error {
 	// A device that was deleted gets the MAC address back that the peers know, unless
 	// Readdress asks for another one.

@@ -14,7 +14,9 @@ import (
 	"flannel/pkg/reconcile"
 )
 
-// watcher receives the kernel's notifications in a goroutine.
+// watcher receives the kernel's notifications in a goroutine, that of its listener, which calls
+// handle and lost. The loop calls watch, setDevices and close. What it finds, it leaves in the
+// driver's tables and flags, which have locks or are atomic, for the next pass.
 //
 //	notification of           action
 //	route, neighbour, FDB     Table.Observe
@@ -149,7 +151,7 @@ func (w *watcher) route(h rtnetlink.Header, body []byte) (drift bool, err error)
 	r.hop = w.d.store.resolve(r)
 	scope := w.d.scope.Load()
 	if !scope.owns(r) && !w.d.routes.Wanted(r.key) {
-		if w.d.diverting.Load() && dataplane.Inside(r.key.Dst, scope.networks) {
+		if w.d.diverting.Load() && dataplane.Inside(r.key.Dst, scope.networks) { // diverting: see tun.diverted
 			w.d.routes.Relist()
 			return true, nil
 		}

@@ -17,7 +17,8 @@ import (
 // does not answer, so every call runs in a goroutine of its own, one at a time.
 //
 // Errors are fs.ErrNotExist (no such device, or it is not a WireGuard device),
-// reconcile.Unknown (no answer), or the refusal of a configuration.
+// reconcile.Unknown (no answer), or the refusal of a configuration. The wgStore has one,
+// on the loop's goroutine.
 type wgClient struct {
 	client *wgctrl.Client // nil before the first call, and after an error
 	busy   chan error     // of a call that had no answer in time; nil: none
@@ -61,6 +62,8 @@ func (c *wgClient) call(f func(*wgctrl.Client) error) error {
 	return err
 }
 
+// try runs f in a goroutine, and waits for it up to answerTimeout. While an earlier call
+// still runs, it fails at once.
 func (c *wgClient) try(f func(*wgctrl.Client) error) error {
 	if c.busy != nil {
 		select {

@@ -1,3 +1,7 @@
+// This file reads, creates and replaces this node's private key for WireGuard. The kind
+// wireguard calls it in Ensure, on the loop's goroutine. Messages have the public key
+// alone.
+
 package linux
 
 import (
@@ -22,6 +26,7 @@ const usualKeyFile = "/run/flannel/wgkey"
 // so that fmt does not show the key. nil: not known yet.
 type wgPrivate struct{ key *wgtypes.Key }
 
+// public returns the public key; zero: the private one is not known.
 func (p wgPrivate) public() dataplane.PublicKey {
 	if p.key == nil {
 		return dataplane.PublicKey{}
@@ -79,7 +84,8 @@ func (s *wgStore) loadKey(ofDevice *wgtypes.Key) error {
 	return s.writeKey(s.private, "wrote this node's private key to its file")
 }
 
-// replaceKey creates a new private key.
+// replaceKey creates a new private key, and logs message. If the file cannot be written,
+// a key that was known stays.
 func (s *wgStore) replaceKey(message string) error {
 	key, err := wgtypes.GeneratePrivateKey()
 	if err != nil {
@@ -93,6 +99,7 @@ func (s *wgStore) replaceKey(message string) error {
 	return err
 }
 
+// writeKey writes the key to the file, and logs that with a message.
 func (s *wgStore) writeKey(p wgPrivate, message string) error {
 	text := base64.StdEncoding.EncodeToString(p.key[:])
 	if _, err := file.Put(s.keyFile, []byte(text), 0o400); err != nil {

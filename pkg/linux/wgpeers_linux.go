@@ -44,11 +44,11 @@ type wgSubnet struct {
 	Subnet netip.Prefix
 }
 
-// wgStore holds the peers of our WireGuard devices. WireGuard changes the endpoint of a
-// peer by itself to where its last authenticated packet came from (roaming), for example
-// for a peer behind NAT. While the session lasts, such an endpoint is better than that of
-// the lease, so List reports the latter as the actual one. When the lease changes, Set
-// sets the new endpoint.
+// wgStore is the kernel's side of the table of peers (reconcile.Store): those of our WireGuard
+// devices. WireGuard changes the endpoint of a peer by itself to where its last authenticated
+// packet came from (roaming), for example for a peer behind NAT. While the session lasts, such
+// an endpoint is better than that of the lease, so List reports the latter as the actual one.
+// When the lease changes, Set sets the new endpoint.
 //
 //	endpoint in the kernel          session  List reports
 //	as Set has set it               any      it
@@ -106,6 +106,7 @@ func (s *wgState) live() bool {
 	return !s.handshake.IsZero() && time.Since(s.changed) < sessionLasts
 }
 
+// newWGStore returns the store of the peers of all WireGuard devices.
 func newWGStore(log *slog.Logger, keyFile string, report func(dataplane.TunnelSummary)) *wgStore {
 	if keyFile == "" {
 		keyFile = usualKeyFile

@@ -28,7 +28,8 @@ import (
 // deleted when there are those of the peers.
 //
 // The device and its keys stay when flanneld ends, and are only changed where they
-// differ from the desired state: sessions continue across restarts.
+// differ from the desired state: sessions continue across restarts. wireguard is a kind:
+// kind_linux.go says when the driver calls its methods.
 type wireguard struct {
 	none
 	host
@@ -36,6 +37,7 @@ type wireguard struct {
 	peers *reconcile.Table[wgKey, wgPeer]
 }
 
+// newWireGuard returns the kind of WireGuard devices.
 func newWireGuard(h host) kind {
 	k := &wireguard{host: h, wg: newWGStore(h.opts.Log, h.opts.KeyFile, h.opts.Tunnels)}
 	k.peers = reconcile.NewTable[wgKey, wgPeer](k.wg)
