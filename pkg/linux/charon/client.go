@@ -116,6 +116,8 @@ func (c *Client) exchange(kind byte, name string, m message, each func(message))
 	}
 }
 
+// send sends a packet: its length, its kind, and, for kinds that have them, a name and
+// a message.
 func (c *Client) send(kind byte, name string, m message) error {
 	packet, err := appendName([]byte{0, 0, 0, 0, kind}, name)
 	if err == nil {

@@ -62,6 +62,7 @@ func (c Connection) message() message {
 	}}}
 }
 
+// yesNo and seconds return values as charon's configuration has them.
 func yesNo(b bool) string {
 	if b {
 		return "yes"
@@ -108,6 +109,7 @@ func (c *Client) Terminate(name string) error {
 	return err
 }
 
+// isRefusal reports whether charon answered that it did not carry out a command.
 func isRefusal(err error) bool {
 	_, is := errors.AsType[*Refusal](err)
 	return is
@@ -174,6 +176,7 @@ func (c *Client) SAs() ([]SA, error) {
 	return all, err
 }
 
+// parseSA returns a security association of an answer; name is that of its connection.
 func parseSA(name string, m message) SA {
 	sa := SA{Name: name, State: m.text("state"), Busy: len(m.list("tasks-active"))+len(m.list("tasks-queued")) > 0,
 		Since: time.Duration(number(m.text("established"), 10)) * time.Second}

@@ -1,8 +1,9 @@
 // Package charon talks to charon, strongSwan's IKE daemon, by its control protocol
-// VICI: connections, their secrets and their security associations. It also starts
-// the daemon where nothing else runs it. VICI is documented in strongSwan's
+// VICI: connections, their secrets and their security associations. It also starts the
+// daemon where nothing else runs it. VICI is documented in strongSwan's
 // src/libcharon/plugins/vici/README.md. Its library for Go loses answers
-// (Documentation/adr/0013-libraries-and-code-of-our-own.md).
+// (Documentation/adr/0013-libraries-and-code-of-our-own.md). The driver of ipsec
+// (ipsec_linux.go and ipsecike_linux.go in pkg/linux) calls this package.
 package charon
 
 import (
@@ -38,6 +39,7 @@ func (m message) section(name string) message {
 	return section
 }
 
+// get returns the value of the first field of that name; nil: there is none.
 func (m message) get(name string) any {
 	for _, f := range m {
 		if f.Name == name {
@@ -91,6 +93,7 @@ func appendMessage(b []byte, m message) (_ []byte, err error) {
 	return b, nil
 }
 
+// appendName appends a name after its length, one byte.
 func appendName(b []byte, s string) ([]byte, error) {
 	if len(s) > 1<<8-1 {
 		return nil, errTooLong
@@ -98,6 +101,7 @@ func appendName(b []byte, s string) ([]byte, error) {
 	return append(append(b, byte(len(s))), s...), nil
 }
 
+// appendValue appends a value after its length, two bytes.
 func appendValue(b []byte, s string) ([]byte, error) {
 	if len(s) > 1<<16-1 {
 		return nil, errTooLong
@@ -150,6 +154,7 @@ func (d *decoder) message(depth int) (m message, err error) {
 	return m, nil
 }
 
+// list reads up to the end of a list.
 func (d *decoder) list() ([]string, error) {
 	items := []string{}
 	for len(d.rest) > 0 {
@@ -167,6 +172,7 @@ func (d *decoder) list() ([]string, error) {
 	return nil, errMalformed
 }
 
+// name reads a name.
 func (d *decoder) name() (string, error) {
 	if len(d.rest) < 1 {
 		return "", errMalformed
@@ -174,6 +180,7 @@ func (d *decoder) name() (string, error) {
 	return d.take(1, int(d.rest[0]))
 }
 
+// value reads a value.
 func (d *decoder) value() (string, error) {
 	if len(d.rest) < 2 {
 		return "", errMalformed

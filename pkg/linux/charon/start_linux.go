@@ -92,6 +92,7 @@ func tryPorts() (err error) {
 	return err
 }
 
+// tryPort takes a port, and gives it back.
 func tryPort(port int) error {
 	conn, err := net.ListenUDP("udp4", &net.UDPAddr{Port: port})
 	if err != nil {
