@@ -10,10 +10,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// This file asks the kernel for a table of the legacy variant of iptables, for the digest by which firewall_linux.go
+// finds changes, and for legacyread_linux.go.
+//
 // The legacy variant has neither notifications nor a generation number, and iptables-legacy-save is expensive on a host
 // with many rules. But getsockopt returns a table as the kernel stores it, and a hash of that shows any change.
 
-// layout holds byte offsets within struct ipt_entry or ip6t_entry.
+// layout holds byte offsets within struct ipt_entry or ip6t_entry (linux/netfilter_ipv4/ip_tables.h): one rule, with
+// its matches and target behind it.
 type layout struct {
 	domain, level int
 	flags         int  // of the rule
@@ -48,7 +52,7 @@ const (
 )
 
 // digest returns a hash of legacy tables without their packet counters; 0: unknown. The tables must exist, because
-// asking for one creates it. 20,000 rules take about 10 ms.
+// asking for one creates it (iptablesPlace.tableLoaded). 20,000 rules take about 10 ms.
 func (l layout) digest(tables []string) uint64 {
 	h := fnv.New64a()
 	for _, table := range tables {

@@ -12,6 +12,9 @@ import (
 	"flannel/pkg/linux/rtnetlink"
 )
 
+// This file decodes a table of the legacy variant of iptables (x_tables), which legacy_linux.go has read, into the form
+// in which rules of both variants are compared (kernelRule).
+
 // legacyTable is a table of the legacy variant. The zero legacyTable does not exist.
 type legacyTable struct {
 	layout  layout

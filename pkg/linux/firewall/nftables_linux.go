@@ -19,7 +19,8 @@ import (
 	"flannel/pkg/firewall"
 )
 
-// nftPlace is our nftables table of one family. The table is ours alone, and its chains are hooks, so there are no jumps.
+// nftPlace is the place of the writer NFTables: our nftables table of one family. The table is ours alone, and its
+// chains are hooks, so there are no jumps.
 //
 // Its chains have the same priorities as flannel's: forward filter (0), postrouting srcnat (100). With others, flannel
 // could not take over the table, because the kernel refuses to change the priority of a chain. In forward, the order of

@@ -8,7 +8,8 @@ import (
 	"flannel/pkg/firewall"
 )
 
-// change is the difference between the rules of a place and the wanted ones.
+// change is the difference between the rules of a place of iptables and the wanted ones. iptablesPlace.sync makes and
+// writes it.
 type change struct {
 	script string // for iptables-restore; "" if nothing differs
 	chains int    // number of chains that it writes or removes

@@ -29,6 +29,9 @@ type translation struct {
 	rules  []string
 }
 
+// read returns what there is of our chains, and of the chains that jump to them. want are the chains to be written: of
+// the others, all jumps are read, since they are to be removed. It is repeated if another program changes the rules
+// meanwhile.
 func (p *iptablesPlace) read(ctx context.Context, want []firewall.Chain) (s savedRules, err error) {
 	for range 3 {
 		if s, err = p.readOnce(ctx, want); !errors.Is(err, errChanging) {
@@ -62,8 +65,9 @@ func (p *iptablesPlace) readOnce(ctx context.Context, want []firewall.Chain) (sa
 	return s, nil
 }
 
-// readOwn sets the rules of our own chain as iptables prints them. If iptables cannot print them, a program other than
-// iptables wrote into our chain: the chain then counts as empty, which makes the caller rewrite it.
+// readOwn sets the rules of our own chain as iptables prints them, which it only asks for after the kernel showed
+// another chain than that of the last translation. If iptables cannot print them, a program other than iptables wrote
+// into our chain: the chain then counts as empty, which makes the caller rewrite it.
 func (p *iptablesPlace) readOwn(ctx context.Context, own firewall.Chain, c *savedChain) error {
 	kernel, err := p.chainText(own)
 	if err != nil {
