@@ -15,7 +15,8 @@ import (
 // expression ("typeof @th,336,32"). The kernel stores the description for nft. The
 // library for nftables cannot write it.
 
-// describedSet is one of these sets. Its key has at least one of two parts.
+// describedSet is one of these sets. Its key has at least one of two parts (sender,
+// inside).
 type describedSet struct {
 	name   string
 	v6     bool

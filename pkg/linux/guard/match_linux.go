@@ -9,7 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What rules compare, as expressions of the kernel.
+// What rules compare, as expressions of the kernel, for rules_linux.go. Each function
+// returns expressions that a rule runs in order; they load into register 1, and a
+// comparison that fails ends the rule.
 
 func goTo(chain string) []expr.Any {
 	return []expr.Any{&expr.Verdict{Kind: expr.VerdictGoto, Chain: chain}}
