@@ -17,7 +17,9 @@ import (
 	"flannel/pkg/reconcile"
 )
 
-// Conn is an rtnetlink socket for requests. Its methods are for any goroutine.
+// Conn is an rtnetlink socket for requests. Its methods are for any goroutine. The Linux
+// driver has one, whose answers say what it wrote; a Listener beside it gets what others
+// write.
 type Conn struct {
 	mu  sync.Mutex
 	fd  int
@@ -51,6 +53,7 @@ func Dial(limit time.Duration) (*Conn, error) {
 	return c, nil
 }
 
+// prepare binds the socket and sets its options.
 func (c *Conn) prepare(limit time.Duration) error {
 	if err := unix.Bind(c.fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return err
@@ -238,6 +241,7 @@ func (c *Conn) drain() {
 	}
 }
 
+// dumpOnce is one try of Dump. It returns EINTR if the table changed meanwhile.
 func (c *Conn) dumpOnce(request Message, each func([]byte) error) error {
 	if err := unix.Sendto(c.fd, c.finish(request, 0), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return fmt.Errorf("send to the kernel: %w", err)

@@ -36,7 +36,8 @@ type Notifications struct {
 	Log *slog.Logger
 }
 
-// Listener receives notifications of netlink in a goroutine of its own.
+// Listener receives notifications of netlink in a goroutine of its own. The driver, the guard,
+// IPsec, the firewall and the underlay have one each.
 type Listener struct {
 	file *os.File
 	raw  syscall.RawConn
@@ -98,6 +99,7 @@ func (n Notifications) subscribe(fd int) error {
 	return nil
 }
 
+// attach sets the filter of a socket; without instructions, it removes the filter.
 func attach(fd int, filter []unix.SockFilter) error {
 	if len(filter) == 0 {
 		err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DETACH_FILTER, 0)
@@ -116,6 +118,7 @@ func (l *Listener) SetFilter(filter []unix.SockFilter) error {
 	return l.control(func(fd int) error { return attach(fd, filter) })
 }
 
+// control calls f with the socket, unless that is closed.
 func (l *Listener) control(f func(fd int) error) (err error) {
 	if closed := l.raw.Control(func(fd uintptr) { err = f(int(fd)) }); closed != nil {
 		return closed
@@ -140,6 +143,7 @@ func (l *Listener) Close() error {
 	return err
 }
 
+// receive is the goroutine, until Close.
 func (l *Listener) receive(n Notifications) {
 	buf := make([]byte, notificationBytes)
 	problem := reconcile.Once{Repeat: repeatLog} // without the successes in between: these may be many

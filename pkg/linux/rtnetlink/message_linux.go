@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Message is a buffer to which netlink messages are appended. Each has a header, a
-// body of fixed size and attributes.
+// Message is a buffer to which netlink messages are appended (netlink(7)). Each
+// has a header (struct nlmsghdr), a body of fixed size and attributes.
 type Message []byte
 
 // Begin appends a message without attributes. Sending it sets its length and
