@@ -60,6 +60,7 @@ func accessError(err error, inKernel bool) error {
 	return &os.PathError{Op: "open", Path: tunPath, Err: err}
 }
 
+// tunInMisc matches the line of TUN in /proc/misc.
 var tunInMisc = regexp.MustCompile(`(?m)^ *[0-9]+ tun$`)
 
 // tunInKernel reports whether the kernel has TUN now, built in or as a loaded module.

@@ -32,6 +32,7 @@ type Counters struct {
 // traffic counts packets of pods and their bytes, without the outer headers.
 type traffic struct{ packets, bytes atomic.Uint64 }
 
+// get returns what was counted.
 func (t *traffic) get() dataplane.Flow {
 	return dataplane.Flow{Packets: t.packets.Load(), Bytes: t.bytes.Load()}
 }

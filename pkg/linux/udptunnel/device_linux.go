@@ -53,7 +53,7 @@ func openDevice(name string) (device tun.Device, err error) {
 	return device, nil
 }
 
-// forget makes the kernel delete the device when it is closed.
+// forget makes the kernel delete the device when its descriptor is closed.
 func forget(device tun.Device) error {
 	raw, err := device.File().SyscallConn()
 	if err != nil {

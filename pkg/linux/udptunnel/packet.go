@@ -25,7 +25,8 @@ const (
 	defaultTTL = 64
 )
 
-// packet is an IPv4 packet whose header was checked.
+// packet is an IPv4 packet of a pod whose header was checked (parse): the content of a
+// datagram, or what the device has read.
 type packet []byte
 
 // parse checks the header of a packet and its length. It returns nil for what is not

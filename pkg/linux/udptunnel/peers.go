@@ -11,8 +11,9 @@ import (
 	"sync/atomic"
 )
 
-// Peers says which peer has which subnet. Tunnels read it without locks: a change
-// replaces the whole table. The zero Peers has none. It is safe for concurrent use.
+// Peers says which peer has which subnet. The driver's table sets it (datagramStore in package linux), the two
+// goroutines of each Tunnel read it, without locks: a change replaces the whole table. The zero Peers has none. It is
+// safe for concurrent use.
 type Peers struct {
 	mu    sync.Mutex // for writers
 	all   map[netip.Prefix]netip.AddrPort
@@ -20,7 +21,7 @@ type Peers struct {
 }
 
 // Set adds and replaces subnets (IPv4, masked) with the peers' addresses
-// (IPv4) and ports on the underlay. The cost is linear in the number of peers, with one pass over memory, so
+// (IPv4) and ports on the underlay. The cost is linear in the number of peers, so
 // that changes should be passed together.
 func (p *Peers) Set(changed map[netip.Prefix]netip.AddrPort) {
 	p.mu.Lock()
@@ -63,6 +64,7 @@ type entry struct {
 	addr        *net.UDPAddr // via and port; nil in a change: delete the subnet
 }
 
+// newEntry returns the entry of a subnet. A via that is not valid makes it a change that deletes the subnet.
 func newEntry(subnet netip.Prefix, via netip.AddrPort) entry {
 	first := number(subnet.Addr())
 	e := entry{first: first, last: first | uint32(1<<(32-subnet.Bits())-1)}
@@ -78,6 +80,7 @@ func number(a netip.Addr) uint32 {
 	return binary.BigEndian.Uint32(b[:])
 }
 
+// contains reports whether an address is in the subnet.
 func (e *entry) contains(a uint32) bool { return e.first <= a && a <= e.last }
 
 // compare orders by first address; a subnet comes before those that it contains.
@@ -91,7 +94,7 @@ type table struct {
 	nested  bool // a subnet contains another one, as while a node changes its subnet
 }
 
-// merge returns a table with changes applied.
+// merge returns a table with changes applied. t may be nil: empty.
 func (t *table) merge(changed []entry) *table {
 	if t == nil {
 		t = &table{}
@@ -110,10 +113,10 @@ func (t *table) merge(changed []entry) *table {
 			add(old[0])
 			old = old[1:]
 		}
-		if len(old) > 0 && old[0].compare(&e) == 0 {
+		if len(old) > 0 && old[0].compare(&e) == 0 { // the same subnet
 			old = old[1:]
 		}
-		if e.addr != nil {
+		if e.addr != nil { // nil: deleted
 			add(e)
 		}
 	}
@@ -146,8 +149,8 @@ func (t *table) find(a uint32) *entry {
 	return nil
 }
 
-// finder finds the peers of packets, most of which are of the same peer as the one
-// before. It is for one goroutine.
+// finder finds the peers of packets: most packets are of the same peer as the one
+// before. It is for one goroutine, that of a sender or a receiver, which calls refresh before each batch of packets.
 type finder struct {
 	peers *Peers
 	table *table
@@ -161,6 +164,8 @@ func (f *finder) refresh() {
 	}
 }
 
+// find returns the entry with the smallest subnet that contains an address; nil: there is none. It tries the last one
+// first, since packets come in bursts.
 func (f *finder) find(a uint32) *entry {
 	if f.last != nil && f.last.contains(a) && !f.table.nested {
 		return f.last

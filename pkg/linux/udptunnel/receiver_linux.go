@@ -10,14 +10,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// receiver receives datagrams from peers and hands their packets to the kernel.
+// receiver receives datagrams from peers and hands their packets to the kernel, in
+// one of the two goroutines of its Tunnel.
 type receiver struct {
 	*Tunnel
 	find     finder
 	messages []ipv4.Message
-	packets  [][]byte // buffers for the device, which puts packets of one flow together
-	used     int
-	reply    []byte // buffer for ICMP errors
+	packets  [][]byte // buffers for the device, which puts packets of one flow together; each begins with room bytes for it
+	used     int      // number of packets that are queued
+	reply    []byte   // buffer for ICMP errors
 }
 
 // maxReceived bounds the messages of one system call. Each can be 64 KiB.
@@ -26,6 +27,7 @@ const maxReceived = 8
 // failurePause limits the CPU time that a socket costs which fails again and again.
 const failurePause = 10 * time.Millisecond
 
+// newReceiver returns the receiver with all its buffers.
 func newReceiver(t *Tunnel) *receiver {
 	r := &receiver{Tunnel: t, find: finder{peers: t.options.Peers}, messages: make([]ipv4.Message, maxReceived), reply: make([]byte, 0, maxAnswer)}
 	for i := range r.messages {
@@ -86,6 +88,7 @@ type endpoint struct {
 	port uint16
 }
 
+// sender4 returns the sender of a datagram.
 func sender4(a *net.UDPAddr) endpoint {
 	addr := a.AddrPort()
 	return endpoint{number(addr.Addr().Unmap()), addr.Port()}

@@ -4,22 +4,25 @@ import (
 	"fmt"
 )
 
-// sender reads packets from the device and sends them to peers.
+// sender reads packets from the device and sends them to peers, in one of the two
+// goroutines of its Tunnel.
 type sender struct {
 	*Tunnel
 	find    finder
 	packets [][]byte // buffers for one read, which may return many packets of one flow
-	sizes   []int
-	reply   []byte // buffer for ICMP errors
+	sizes   []int    // of the packets that were read
+	reply   []byte   // buffer for ICMP errors
 }
 
+// newSender returns the sender with all its buffers.
 func newSender(t *Tunnel) *sender {
 	s := &sender{Tunnel: t, find: finder{peers: t.options.Peers}, reply: make([]byte, room, room+maxAnswer)}
 	s.packets, s.sizes = buffers(t.device.BatchSize(), 0), make([]int, t.device.BatchSize())
 	return s
 }
 
-// buffers returns n buffers for packets of any length, with space before them.
+// buffers returns n buffers for packets of any length, with space bytes before
+// them.
 func buffers(n, space int) [][]byte {
 	all := make([][]byte, n)
 	for i := range all {
@@ -86,6 +89,7 @@ func (s *sender) refuse(p packet, a answer) error {
 	return nil
 }
 
+// flush sends what is queued. The error is one of closing.
 func (s *sender) flush() error {
 	failed, err := s.socket.flush()
 	s.options.Counters.dropped[Failed].Add(uint64(failed))

@@ -20,8 +20,10 @@ type Options struct {
 	Counters *Counters      // likewise
 }
 
-// Tunnel forwards packets between a TUN device and a UDP socket, in two goroutines.
-// Everything else about the device (address, MTU, routes) belongs to the caller.
+// Tunnel forwards packets between a TUN device and a UDP socket, in two goroutines: a
+// sender and a receiver. The kind tun of the Linux driver opens it, and calls its
+// methods, from the loop. Everything else about the device (address, MTU, routes)
+// belongs to the caller.
 type Tunnel struct {
 	options Options
 	device  tun.Device
