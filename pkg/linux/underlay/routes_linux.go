@@ -1,3 +1,5 @@
+// This file reads the routes that matter for the choice of the underlay, for Read.
+
 package underlay
 
 import (

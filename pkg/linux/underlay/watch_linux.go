@@ -14,10 +14,11 @@ import (
 	"flannel/pkg/underlay"
 )
 
-// Watch returns a channel that receives a value when the result of Read may
-// have changed: one value for any number of changes, and none after ctx has
-// ended. It is never closed. Every change after the return of Watch causes a value.
-// Watch subscribes in the network namespace of the calling goroutine's thread.
+// Watch returns a channel that receives a value when the result of Read may have
+// changed: one value for any number of changes, and none after ctx has ended. It is
+// never closed. Every change after the return of Watch causes a value. Watch
+// subscribes in the network namespace of the calling goroutine's thread. The daemon's
+// loop receives from the channel (Underlay.Changes).
 func Watch(ctx context.Context) (<-chan struct{}, error) {
 	events := make(chan struct{}, 1)
 	ignored := ignoredLinks{}
@@ -76,8 +77,8 @@ func fewRoutes() []unix.SockFilter {
 // its pods.
 type ignoredLinks map[int32]bool
 
-// concerns reports whether a message can change the choice, and keeps the set
-// of ignored interfaces up to date. It only reads the beginning of a message
+// concerns reports whether a message can change the choice of the underlay, and keeps
+// the set of ignored interfaces up to date. It only reads the beginning of a message
 // where that is enough.
 func (ignored ignoredLinks) concerns(kind uint16, body []byte) bool {
 	switch kind {
