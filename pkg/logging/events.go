@@ -83,6 +83,7 @@ func (e *events) WithGroup(name string) slog.Handler {
 // goes to NewEvents.
 type EventErrors struct{ Log EventLog }
 
+// Write implements io.Writer.
 func (w EventErrors) Write(p []byte) (int, error) {
 	return len(p), w.Log.Error(eventID, eventText(p))
 }

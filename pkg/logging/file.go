@@ -46,6 +46,7 @@ func (l *logFile) open() error {
 	return debug.SetCrashOutput(f, debug.CrashOptions{})
 }
 
+// Write implements io.Writer; slog calls it with one line.
 func (l *logFile) Write(p []byte) (int, error) {
 	if l.size > 0 && l.size+int64(len(p)) > l.limit {
 		if err := l.rotate(); err != nil {
@@ -75,6 +76,7 @@ func (l *logFile) rotate() error {
 	return err
 }
 
+// Close closes the file, also for stack traces.
 func (l *logFile) Close() error {
 	_ = debug.SetCrashOutput(nil, debug.CrashOptions{}) // closes the runtime's duplicate of the file
 	return l.file.Close()

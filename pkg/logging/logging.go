@@ -93,7 +93,7 @@ var setLoggers = sync.OnceFunc(func() {
 	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, io.Discard))
 })
 
-// latest is the slog.Handler of librariesLog.
+// latest is a slog.Handler that passes everything on to librariesLog, as it is at that moment.
 type latest struct{}
 
 func (latest) Enabled(ctx context.Context, l slog.Level) bool {
