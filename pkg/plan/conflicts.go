@@ -129,6 +129,7 @@ func conflictWithOwner(peer *peer, owners map[resource]*peer) string {
 // peers with a subnet of unusual size are compared with them.
 type ownedSubnets []ownedSubnet
 
+// ownedSubnet is a subnet of a peer that is used.
 type ownedSubnet struct {
 	subnet netip.Prefix
 	owner  *peer

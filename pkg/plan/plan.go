@@ -16,8 +16,10 @@ import (
 	"flannel/subnet"
 )
 
-// Plan belongs to one configuration, one local lease and one backend; when one of them changes, make a new Plan.
-// It is not safe for concurrent use.
+// Plan belongs to one configuration, one local lease and one backend; when one of them changes, make a new Plan. It is
+// not safe for concurrent use: only the daemon's loop uses it, in the parts peers, duplicates and twins. The steps of
+// an Update are in update.go, the validation of one lease is in validate.go, and conflicts between leases are in
+// conflicts.go and loops.go.
 //
 // A subnet is of unusual size if its length differs from that of this node's subnet. Subnets of the usual size are
 // either equal or disjoint, so a map finds their conflicts; only subnets of unusual size need to be compared with others.
@@ -71,6 +73,7 @@ type verdict struct {
 // unremarkable is the verdict of a valid lease without anything that verdict has a field for.
 var unremarkable verdict
 
+// comparePeers orders peers as subnet.Compare their leases.
 func comparePeers(a, b *peer) int { return subnet.Compare(a.lease, b.lease) }
 
 // resource is something that only one peer can have: either a subnet, or a tunnel end (the MAC address of a VTEP, a key of
@@ -101,6 +104,7 @@ func (h *holders) expect(peers int) {
 	h.subnets.Reserve(peers)
 }
 
+// get returns the holder of a resource; nil: there is none.
 func (h *holders) get(r resource) (p *peer) {
 	switch of := h.devices[r.device]; {
 	case r.subnet.IsValid():
@@ -114,6 +118,7 @@ func (h *holders) get(r resource) (p *peer) {
 	return p
 }
 
+// set makes a peer the holder of a resource.
 func (h *holders) set(r resource, p *peer) {
 	if r.subnet.IsValid() {
 		h.subnets.Set(r.subnet, p)
@@ -137,6 +142,7 @@ func (h *holders) set(r resource, p *peer) {
 	}
 }
 
+// remove records that a resource has no holder.
 func (h *holders) remove(r resource) {
 	if r.subnet.IsValid() {
 		h.subnets.Delete(r.subnet)

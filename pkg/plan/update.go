@@ -96,8 +96,10 @@ func (p *Plan) activate(peers []*peer) (pathChanges []reconcile.Change[dataplane
 	return pathChanges
 }
 
+// comparePaths orders paths by subnet.
 func comparePaths(a, b *dataplane.Path) int { return a.Dst.Compare(b.Dst) }
 
+// listRejects returns the invalid peers and those in conflicts, in the order of their leases.
 func (p *Plan) listRejects() (rejects []subnet.Rejected) {
 	rejected := slices.AppendSeq(slices.Collect(maps.Keys(p.invalid)), maps.Keys(p.conflicting))
 	slices.SortFunc(rejected, comparePeers)

@@ -139,6 +139,7 @@ func (p *Plan) validate(l *subnet.Lease) string {
 	return ""
 }
 
+// validateSubnet returns what is wrong with a peer's subnet; "": nothing.
 func (p *Plan) validateSubnet(s netip.Prefix, network subnet.Network) string {
 	switch {
 	case s != s.Masked():
@@ -196,6 +197,7 @@ func (p *Plan) sharesAddress(l *subnet.Lease) string {
 	return ""
 }
 
+// validatePublicIP returns what is wrong with a peer's public IP; "": nothing.
 func (p *Plan) validatePublicIP(l *subnet.Lease, e subnet.Endpoint) string {
 	ip := e.PublicIP
 	switch {
