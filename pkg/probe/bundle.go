@@ -1,7 +1,7 @@
-package probe
+// This file and secrets.go make the bundle, for the command doctor. WriteBundle writes an
+// archive (.tar.gz) with the state of a node for a maintainer, without secrets.
 
-// WriteBundle writes an archive (.tar.gz) with the state of a node for a
-// maintainer, without secrets.
+package probe
 
 import (
 	"archive/tar"

@@ -21,8 +21,9 @@ const (
 	maxPorts   = 128              // of virtual switches, whose rules are listed
 )
 
-// listings returns commands by the name of the file for their output. None of them
-// changes anything.
+// listings returns the commands whose outputs a bundle contains (flanneld doctor
+// --bundle), by the name of the file for the output. system is runtime.GOOS. None of
+// them changes anything.
 func listings(system string) map[string][]string {
 	if system == "windows" {
 		return map[string][]string{"version.txt": {"cmd", "/c", "ver"}, "ipconfig.txt": {"ipconfig", "/all"}, "routes.txt": {"route", "print"},
@@ -41,7 +42,7 @@ func listings(system string) map[string][]string {
 	}
 }
 
-// lister runs commands of the system.
+// lister runs commands of the system, for WriteBundle.
 type lister struct {
 	system  string              // runtime.GOOS
 	program func(string) string // path of a program

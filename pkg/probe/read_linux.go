@@ -29,7 +29,7 @@ import (
 // documents returns nil: they exist only on Windows.
 func documents(context.Context, time.Duration) map[string][]byte { return nil }
 
-// system returns the probes for Linux.
+// system returns the probes for Linux, which write into s. run adds the common ones.
 func system(o Options, s *doctor.Snapshot) []probe {
 	l := &s.Linux
 	var name unix.Utsname
@@ -108,8 +108,8 @@ func txChecksum(device string) doctor.Fact[bool] {
 	return doctor.Known(value != 0)
 }
 
-// ethtool runs a command with one value, in the network namespace of the
-// calling thread, and returns the value afterwards.
+// ethtool runs a command (ETHTOOL_… in linux/ethtool.h) with one value, in the network
+// namespace of the calling thread, and returns the value afterwards.
 func ethtool(device string, command, value uint32) (uint32, error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -199,7 +199,8 @@ func nftables(ctx context.Context) (string, error) {
 	return string(out), err
 }
 
-// legacyTables are the files below /proc/net that name the loaded tables.
+// legacyTables are the files below /proc/net that name the loaded tables, by family as for
+// iptables.
 var legacyTables = map[string]string{"iptables": "ip_tables_names", "ip6tables": "ip6_tables_names"}
 
 // usefulLines returns the lines of tables, chains and rules in the output of

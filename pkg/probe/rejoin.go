@@ -1,3 +1,6 @@
+// The probes of machine in this file are for the checks in pkg/doctor/rejoin.go:
+// what is left on a Windows node from before it joined, and what it has lost.
+
 package probe
 
 import (
@@ -66,8 +69,8 @@ func existing(paths []string) ([]string, error) {
 }
 
 // lost compares the settings that flanneld has saved in the journal at path
-// with the present ones.
-// The networks are needed to find the adapter that has the host's settings now.
+// (Options.JournalFile) with the present ones. The networks are needed to find the
+// adapter that has the host's settings now.
 func (m machine) lost(ctx context.Context, path string) (doctor.LostSettings, error) {
 	networks, err := m.client.Networks(ctx)
 	if err != nil {
@@ -83,7 +86,7 @@ func (m machine) lost(ctx context.Context, path string) (doctor.LostSettings, er
 }
 
 // category compares the category of the host's network with the one in the journal
-// at path.
+// at path. The zero Category means that none is saved.
 func (m machine) category(ctx context.Context, path string) (doctor.Category, error) {
 	networks, err := m.client.Networks(ctx)
 	if err != nil {
