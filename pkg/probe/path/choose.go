@@ -1,3 +1,7 @@
+// This file says which peers the doctor tests, and how they are reached, from the
+// daemon's status report. Package probe (paths_linux.go) calls it; Find is for the
+// option --peer of the command doctor.
+
 package path
 
 import (
@@ -111,8 +115,9 @@ func Targets(n status.Node, p status.Peer, asked bool) (targets []Target) {
 	return targets
 }
 
-// publishedPort returns the port that this node publishes, which with WireGuard most
-// nodes have; 0: none.
+// publishedPort returns the port in the lease data that this node publishes, which with
+// WireGuard most nodes have; 0: none. A tunnel's endpoint, if the daemon reports it,
+// has the peer's own port.
 func publishedPort(n status.Network) uint16 {
 	var published struct{ Port uint16 }
 	if json.Unmarshal(n.Data, &published) != nil {

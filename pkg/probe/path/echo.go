@@ -1,3 +1,8 @@
+// This file sends echo requests (pings) on every system, with package net: Echo is for
+// the daemon's trial of a new configuration. The message formats are also those of Socket
+// (socket_linux.go), which the daemon's Prober uses. The doctor's tests have a way of
+// their own, echoes (echo_linux.go).
+
 package path
 
 import (
@@ -65,7 +70,7 @@ func Echo(ctx context.Context, from, addr netip.Addr) error {
 	}
 }
 
-// Types of messages.
+// Types of ICMP and ICMPv6 messages: echo request, echo reply, and time exceeded.
 const (
 	request4, reply4, exceeded4 = 8, 0, 11
 	request6, reply6, exceeded6 = 128, 129, 3
@@ -85,6 +90,7 @@ func echoMessage(v6 bool, body []byte) []byte {
 	return b
 }
 
+// randomBody returns 16 bytes that no other program sends.
 func randomBody() []byte {
 	body := binary.BigEndian.AppendUint64(nil, rand.Uint64())
 	return binary.BigEndian.AppendUint64(body, rand.Uint64())

@@ -1,3 +1,7 @@
+// This file sends echo requests for Test: several at once, of given sizes, each
+// recognized by its token and, in the field for the sequence number, the index of its
+// size.
+
 package path
 
 import (
@@ -14,6 +18,8 @@ import (
 // attempts is how often a packet is sent until it is answered.
 const attempts = 3
 
+// pollMillis is how long a poll waits for packets, in milliseconds, before the caller
+// looks whether its time is over.
 const pollMillis = 20
 
 // rawSocket opens a socket for packets of a protocol to and from dst, which the kernel
@@ -36,6 +42,7 @@ func rawSocket(dst netip.Addr, protocol int) (int, error) {
 	return fd, nil
 }
 
+// socketAddress returns an address in the form of system calls.
 func socketAddress(a netip.AddrPort) unix.Sockaddr {
 	if a.Addr().Is6() {
 		return &unix.SockaddrInet6{Addr: a.Addr().As16(), Port: int(a.Port())}
@@ -75,7 +82,8 @@ func echoes(dst netip.Addr, t token, within time.Duration, sizes ...int) (answer
 	return answered, err
 }
 
-// read reads all replies that are there.
+// read reads all replies that have arrived at a socket, and marks their sizes in
+// answered.
 func read(fd int, dst netip.Addr, t token, sizes []int, answered map[int]bool) {
 	buffer := make([]byte, 1<<16)
 	for {
@@ -101,7 +109,7 @@ func read(fd int, dst netip.Addr, t token, sizes []int, answered map[int]bool) {
 	}
 }
 
-// rungs is how many sizes one round of largest tests.
+// rungs is how many sizes one round of largest tests, evenly spaced between its bounds.
 const rungs = 24
 
 // largest returns the size of the largest packet that is answered: at least passes, and

@@ -1,3 +1,6 @@
+// This file reads what the kernel would do with a packet to a peer, its route and neighbour,
+// for Test.
+
 package path
 
 import (
@@ -19,12 +22,14 @@ import (
 	"flannel/pkg/linux/rtnetlink"
 )
 
-// route is the kernel's route to an address.
+// route is the kernel's route to an address. via is the next hop: the address itself, if it
+// is on the link.
 type route struct {
 	link     netlink.Link
 	via, src netip.Addr
 }
 
+// routeTo asks the kernel how it would send a packet to an address.
 func routeTo(a netip.Addr) (route, error) {
 	routes, err := netlink.RouteGet(a.AsSlice())
 	if err != nil {
@@ -50,12 +55,15 @@ func gateway(r netlink.Route) netip.Addr {
 	return toAddr(r.Gw)
 }
 
+// toAddr returns the address of a net.IP; the zero Addr for nil.
 func toAddr(ip net.IP) netip.Addr {
 	a, _ := netip.AddrFromSlice(ip)
 	return a.Unmap()
 }
 
-// describe sets what a path leads through. r is the route to the subnet.
+// describe sets what a path leads through: its device, and, if that is one of flanneld's, its
+// Kind, port and overhead. r is the route to the subnet. The Kind stays "" for a path that
+// flanneld has not made.
 func describe(p *doctor.Path, t Target, r route) {
 	name := r.link.Attrs().Name
 	p.Device, p.MTU = name, r.link.Attrs().MTU
@@ -96,7 +104,7 @@ func neighbourMAC(r route) (dataplane.MAC, bool) {
 	return dataplane.MAC{}, false
 }
 
-// neighbourState returns what the kernel knows of a next hop.
+// neighbourState returns what the kernel knows of a next hop; "": nothing.
 func neighbourState(r route) string {
 	for _, n := range neighbours(r) {
 		switch {

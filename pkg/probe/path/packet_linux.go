@@ -1,3 +1,7 @@
+// This file makes the packets with which the doctor tests the ways to a peer, and the
+// patterns by which the sniffer recognizes the answers. Sockets and kernel do not make
+// these packets, so their headers are written here byte by byte.
+
 package path
 
 import (
@@ -34,9 +38,11 @@ const (
 	icmpHeader     = 8
 )
 
+// tokenLength is the length of a token in bytes.
 const tokenLength = 16
 
-// token is random data in an echo request, by which it and its reply are recognized.
+// token is random data in an echo request, by which the request and its reply are
+// recognized.
 type token [tokenLength]byte
 
 // pseudo returns the pseudo header of RFC 8200 that the checksum of TCP includes. Its sum
@@ -47,6 +53,7 @@ func pseudo(src, dst netip.Addr, length int) []byte {
 	return append(b, 0, 0, 0, protoTCP)
 }
 
+// headerLength returns the length of an IP header without options, in bytes.
 func headerLength(a netip.Addr) int {
 	if a.Is6() {
 		return 40
@@ -54,6 +61,7 @@ func headerLength(a netip.Addr) int {
 	return 20
 }
 
+// icmpOf returns the protocol number of ICMP for an address's family.
 func icmpOf(a netip.Addr) byte {
 	if a.Is6() {
 		return protoICMPv6
@@ -78,7 +86,8 @@ func echoRequest(src, dst netip.Addr, sequence int, t token, size int) []byte {
 	return b
 }
 
-// isReply and isRequest report whether an ICMP message is an echo.
+// isReply and isRequest report whether an ICMP message is an echo, by its type in ICMP or
+// ICMPv6.
 func isReply(m []byte) bool   { return m[0] == 0 || m[0] == 129 }
 func isRequest(m []byte) bool { return m[0] == 8 || m[0] == 128 }
 
@@ -101,7 +110,7 @@ func tcpPattern(src, dst netip.AddrPort) []byte {
 	return binary.BigEndian.AppendUint16(b, dst.Port())
 }
 
-// ipPacket returns an IP packet.
+// ipPacket returns an IP packet: the header without options, and the payload.
 func ipPacket(src, dst netip.Addr, protocol, hopLimit byte, payload []byte) []byte {
 	var b []byte
 	if dst.Is6() {
@@ -122,7 +131,7 @@ func ipPacket(src, dst netip.Addr, protocol, hopLimit byte, payload []byte) []by
 // arpRequest returns an ARP request without a sender's address (RFC 5227), which hosts
 // answer without looking at their routes.
 func arpRequest(from dataplane.MAC, target netip.Addr) []byte {
-	b := []byte{0, 1, 8, 0, 6, 4, 0, 1}
+	b := []byte{0, 1, 8, 0, 6, 4, 0, 1} // Ethernet, IPv4, lengths of their addresses, request
 	b = append(append(b, from[:]...), 0, 0, 0, 0)
 	b = append(b, 0, 0, 0, 0, 0, 0)
 	return append(b, target.AsSlice()...)
@@ -135,7 +144,7 @@ func arpReplyPattern(from dataplane.MAC, target netip.Addr) []byte {
 
 // vxlanFrame returns the payload of a datagram with a frame (RFC 7348).
 func vxlanFrame(vni uint32, dst, src dataplane.MAC, etherType uint16, payload []byte) []byte {
-	b := []byte{8, 0, 0, 0}
+	b := []byte{8, 0, 0, 0} // the flag "the VNI is valid"
 	b = binary.BigEndian.AppendUint32(b, vni<<8)
 	b = append(append(b, dst[:]...), src[:]...)
 	return append(binary.BigEndian.AppendUint16(b, etherType), payload...)

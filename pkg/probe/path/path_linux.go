@@ -14,7 +14,8 @@ import (
 	"flannel/pkg/doctor"
 )
 
-// smallPacket is the size of small echo requests, in bytes.
+// smallPacket is the size of small echo requests, in bytes: that of a ping with its
+// default options.
 const smallPacket = 84
 
 // run is one test of a path. plan collects what to do: steps send packets, all at the same
@@ -34,9 +35,10 @@ type run struct {
 	closers  []func() // after these
 }
 
-// Test sends packets to a peer. An answer has to arrive within the time. If all parts
-// of the path are healthy, it takes milliseconds; otherwise up to four times that time,
-// or until shortly after ctx ends.
+// Test sends packets to a peer, for the doctor, which derives from the Path why it does
+// not answer. An answer has to arrive within the time. If all parts of the path are
+// healthy, it takes milliseconds; otherwise up to four times that time, or until shortly
+// after ctx ends.
 func Test(ctx context.Context, t Target, within time.Duration) doctor.Path {
 	r := &run{target: t, within: within, addr: t.Subnet.Addr(),
 		Path: doctor.Path{Peer: t.Peer, Subnet: t.Subnet, PublicIP: t.PublicIP, Expected: t.Expected, NotForwarding: t.Blocked}}

@@ -25,11 +25,13 @@ func source(p packet) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// outer describes the packets of a tunnel to a peer.
+// outer describes the packets of a tunnel to a peer on the underlay. The test of a path
+// sniffs them there: packets that leave or arrive (carries), and ICMP errors that answer
+// them (rejection).
 type outer struct {
 	peer     netip.Addr
-	protocol byte
-	port     uint16 // 0: there is none
+	protocol byte   // of IP
+	port     uint16 // of UDP, destination; 0: the protocol has none
 }
 
 // rejection returns how an ICMP error that quotes a packet of the tunnel rejects it; "":
@@ -79,7 +81,7 @@ func (o outer) carries(p packet) bool {
 	if o.peer.Is6() {
 		protocol = p.data[6]
 	}
-	other := p.data[header-2*length : header-length]
+	other := p.data[header-2*length : header-length] // the source; the IP header ends with both addresses
 	if p.outgoing {
 		other = p.data[header-length : header]
 	}

@@ -1,3 +1,7 @@
+// This file sends the packets of Test other than plain echo requests: VXLAN frames made
+// by hand, TCP connections, and packets with an IP header of their own. The sniffer
+// sees their answers.
+
 package path
 
 import (
@@ -20,6 +24,7 @@ import (
 // listens, the answer is a reset, which does as well.
 const kubeletPort = 10250
 
+// newToken returns a token that no other packet has.
 func newToken() (t token) {
 	_, _ = rand.Read(t[:]) // it never fails
 	return t
@@ -49,6 +54,7 @@ type frameSender struct {
 	peerAddr netip.Addr // of the peer's VTEP
 }
 
+// send sends a frame to the VTEP that has the MAC address dst.
 func (s frameSender) send(dst dataplane.MAC, etherType uint16, payload []byte) error {
 	_, err := s.conn.Write(vxlanFrame(s.vni, dst, s.own, etherType, payload))
 	if errors.Is(err, unix.ECONNREFUSED) { // the answer to the one before, which the sniffer has seen
@@ -69,6 +75,7 @@ func (s frameSender) syn(dst dataplane.MAC, from uint16) error {
 	return s.send(dst, s.etherType(), ipPacket(s.ownAddr, s.peerAddr, protoTCP, 64, m))
 }
 
+// etherType returns the type of frames with packets of the pods' family.
 func (s frameSender) etherType() uint16 {
 	if s.peerAddr.Is6() {
 		return etherIPv6
@@ -83,6 +90,7 @@ type connection struct {
 	from netip.AddrPort
 }
 
+// newConnection binds a connection to an address of this node and a free port.
 func newConnection(src netip.Addr) (connection, error) {
 	family := unix.AF_INET
 	if src.Is6() {
@@ -118,9 +126,10 @@ func (c connection) open(dst netip.Addr) error {
 	return nil
 }
 
+// close ends the connection.
 func (c connection) close() { _ = unix.Close(c.fd) }
 
-// hostAnswers reports whether a host answers a TCP connection, also by a reset.
+// hostAnswersTCP reports whether a host answers a TCP connection, also by a reset.
 func hostAnswersTCP(ctx context.Context, addr netip.Addr) bool {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", netip.AddrPortFrom(addr, kubeletPort).String())
 	if err == nil {

@@ -1,3 +1,7 @@
+// This file sees which packets of Test leave this node and which answers arrive, with
+// a packet socket (as tcpdump does): also answers that the host's firewall drops, or
+// that no socket waits for.
+
 package path
 
 import (
@@ -28,11 +32,13 @@ type sniffer struct {
 	watches []*watch
 	mu      sync.Mutex // guards the watches' results
 	closing atomic.Bool
-	closed  chan struct{}
-	names   map[int]string
+	closed  chan struct{}  // closed when run has ended
+	names   map[int]string // of interfaces, by index; used by run only
 }
 
-// watch looks for one packet and its answer.
+// watch looks for one packet and its answer. left and arrived are the names of the
+// interfaces on which they were seen: with a tunnel, a packet is seen on the tunnel's
+// device and on the underlay's.
 type watch struct {
 	match    func(packet) (request, answer bool)
 	left     []string
@@ -74,8 +80,11 @@ func networkOrder(v uint16) uint16 {
 	return binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, v))
 }
 
-// filter accepts small packets: ARP, ICMP, and from and to addrs. It gets them without
-// the header of the link.
+// filter returns a program of the kernel's packet filter that accepts small packets:
+// ARP, ICMP, and from and to addrs. It gets them without the header of the link, so
+// that the offsets are those in the IP header: 9 (IPv4) and 6 (IPv6) are of the
+// protocol, 12 and 8 of the source address. A SkipFalse counts the instructions up to
+// the next alternative.
 func filter(addrs []netip.Addr) []bpf.Instruction {
 	accept := bpf.RetConstant{Val: maxSniffed}
 	var of4, of6 []bpf.Instruction
@@ -131,6 +140,7 @@ func (s *sniffer) run() {
 	}
 }
 
+// see shows a packet on an interface to all watches.
 func (s *sniffer) see(index int, p packet) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -170,7 +180,8 @@ func (s *sniffer) close() {
 	_ = unix.Close(s.fd) // nothing was written
 }
 
-// test returns what was seen of a packet, whose answer no socket receives.
+// test returns what was seen of a packet, whose answer no socket receives. problem is
+// why it could not be sent, or "".
 func (w *watch) test(problem string) doctor.PathTest {
 	t := doctor.PathTest{Result: doctor.Silent, Left: w.left, Arrived: w.arrived}
 	if t.Arrived != nil {

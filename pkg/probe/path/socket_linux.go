@@ -51,6 +51,7 @@ func OpenSocket(prefix [4]byte) (*Socket, error) {
 	return s, nil
 }
 
+// open opens the socket of one family.
 func open(v6 bool, prefix [4]byte) (*os.File, error) {
 	family, protocol := unix.AF_INET, unix.IPPROTO_ICMP
 	if v6 {
@@ -79,7 +80,9 @@ func open(v6 bool, prefix [4]byte) (*os.File, error) {
 
 // filterFor returns a program of the kernel's packet filter that accepts echo messages
 // with a prefix, and reports about them: others, such as those of other programs, neither
-// wake this process nor use the space of the socket.
+// wake this process nor use the space of the socket. Loads are relative to the register X,
+// which start sets to the length of the IP header; Jt and Jf are how many instructions to
+// skip if the comparison holds or not.
 func filterFor(v6 bool, prefix [4]byte) []unix.SockFilter {
 	const (
 		loadByte   = unix.BPF_LD | unix.BPF_B | unix.BPF_IND
@@ -161,6 +164,7 @@ func (s *Socket) Close() (err error) {
 	return err
 }
 
+// control calls f with the descriptor of a family's socket.
 func (s *Socket) control(v6 bool, f func(fd int) error) error {
 	raw := s.raw[0]
 	if v6 {
@@ -219,7 +223,7 @@ func hopLimit(v6 bool, hops int) []byte {
 
 // Receive returns a message that has arrived, with its body until the next call: a
 // request, a reply, or (expired) the body of a request whose hop limit has ended at from.
-// It does not block.
+// It does not block: ok is false if there is none.
 func (s *Socket) Receive() (from netip.Addr, reply, expired bool, body []byte, ok bool) {
 	for _, v6 := range []bool{false, true} {
 		for { // until there is none, or one that can be read
