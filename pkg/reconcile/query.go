@@ -15,6 +15,7 @@ func (t *Table[K, V]) Desired(key K) (value V, wanted bool) {
 	return t.desired(key)
 }
 
+// desired is Desired with t.mu held.
 func (t *Table[K, V]) desired(key K) (value V, wanted bool) {
 	if r, ok := t.rows.Get(key); ok {
 		return r.want, r.wanted

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// row is what the table knows about a key whose entry is not settled: what is desired and
-// what exists differ, or did so when the last pass began.
+// row is what a Table knows about a key whose entry is not settled (see the table there):
+// what is desired and what exists differ, or did so when the last pass began.
 type row[K, V comparable] struct {
 	key            K
 	want, have     V    // desired and actual value; zero if not wanted, or absent
@@ -79,6 +79,7 @@ func (t *Table[K, V]) row(key K) *row[K, V] {
 	return r
 }
 
+// drop removes the desired value of a row, if it has one.
 func (t *Table[K, V]) drop(r *row[K, V]) {
 	if r.wanted {
 		t.wanted--

@@ -53,6 +53,7 @@ func (r *Runner) Run(ctx context.Context) { r.loop(ctx, false) }
 // was none, the one that the end has caused.
 func (r *Runner) Until(ctx context.Context) error { return r.loop(ctx, true) }
 
+// loop is Run, and with once Until.
 func (r *Runner) loop(ctx context.Context, once bool) error {
 	channels := slices.Concat(r.Wakes, r.News)
 	at := time.Now() // of the next call that no channel causes; zero: none
@@ -123,6 +124,7 @@ func Wait(ctx context.Context, until time.Time, channels ...<-chan struct{}) int
 	return max(-1, i-2)
 }
 
+// receive returns the case of a select that receives from a channel.
 func receive(c any) reflect.SelectCase {
 	return reflect.SelectCase{Dir: reflect.SelectRecv, Chan: reflect.ValueOf(c)}
 }

@@ -42,10 +42,10 @@ type Store[K, V comparable] interface {
 	Delete(ctx context.Context, entries []Entry[K, V]) []error
 }
 
-// Table compares desired with actual entries. All methods may be called from any
-// goroutine; typically, one goroutine watches for notifications and calls
-// Observe. Only one goroutine at a time may call Add, Prune, Refresh, or a method
-// that changes what is desired.
+// Table compares desired with actual entries. All methods may be called from any goroutine;
+// typically, one goroutine (that of the driver's watcher) watches for notifications and calls
+// Observe. Only one goroutine at a time (the daemon's loop) may call Add, Prune, Refresh, or a
+// method that changes what is desired.
 //
 // What the table keeps of a key depends on its state:
 //
