@@ -1,3 +1,6 @@
+// This file is the client of the daemon's socket, for the commands: Handler (serve.go)
+// answers.
+
 package status
 
 import (

@@ -89,6 +89,7 @@ func (b *Board) EndPass(problem error) {
 	}
 }
 
+// set records whether the daemon is ready, and that no pass runs.
 func (b *Board) set(ready bool, problem string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

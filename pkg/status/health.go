@@ -25,6 +25,7 @@ func Health(b *Board, metrics http.Handler) http.Handler {
 	return mux
 }
 
+// answer returns a handler that answers "ok" and the warning, or 503 and the problem.
 func answer(check func() (warning string, problem error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")

@@ -31,6 +31,7 @@ type conn struct {
 	local  bool         // from the address that it is to, so from this node
 }
 
+// limit returns a listener that limits the connections of another one.
 func limit(l net.Listener) *limited { return &limited{Listener: l, open: map[*conn]struct{}{}} }
 
 // Accept implements net.Listener.

@@ -67,7 +67,8 @@ func Print(w io.Writer, r Report, now time.Time, o PrintOptions) error {
 	return err
 }
 
-// printer makes the text, one row of a name and a value after the other.
+// printer makes the text, one row of a name and a value after the other. printreach.go has its methods for what probes
+// found.
 type printer struct {
 	now  time.Time
 	text strings.Builder
@@ -344,6 +345,7 @@ func size(bytes int64) string {
 	return strconv.FormatFloat(value, 'f', min(unit, 1), 64) + " " + units[unit]
 }
 
+// units are those of numbers of bytes, each 1024 of the one before.
 var units = []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB"}
 
 // times says how often the error occurred if it did more than once.

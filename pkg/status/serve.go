@@ -45,6 +45,7 @@ func Handler(b *Board, log func() []byte, accept func() (dropped int), others ht
 // LogPath is the path of the log's recent lines.
 const LogPath = "/log"
 
+// writeJSON answers with a value as JSON.
 func writeJSON(w http.ResponseWriter, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(v) // an error means that the client has gone
@@ -53,6 +54,8 @@ func writeJSON(w http.ResponseWriter, v any) {
 // causeNoSocket is a value of the attribute cause in the log.
 const causeNoSocket = "no-status-socket"
 
+// errTaken means that the socket belongs to another process. Keep retries, since that one
+// may end.
 var errTaken = errors.New("another flanneld answers")
 
 // Keep retries to create the socket every retryInterval, and checks every checkInterval that
@@ -101,6 +104,7 @@ func serve(ctx context.Context, path string, h http.Handler) error {
 	return Serve(ctx, l, h)
 }
 
+// exists reports whether there is a file at path, or that is not known.
 func exists(path string) bool {
 	_, err := os.Lstat(path)
 	return !errors.Is(err, fs.ErrNotExist)

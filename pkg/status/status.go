@@ -142,7 +142,7 @@ func Found(g *dataplane.GuardReport) (dropped, counted string) {
 	return strings.Join(drops, ", "), strings.Join(counts, ", ")
 }
 
-// Network is the pod network of one family and this node's lease in it.
+// Network is the pod network of one address family and this node's lease in it.
 type Network struct {
 	Network  netip.Prefix    `json:"network"`
 	Subnet   netip.Prefix    `json:"subnet"`
