@@ -42,6 +42,7 @@ var rendered = []struct {
 	{"flanneld_peer_rtt_seconds", "Time until the peer answered the last time. With --peer-metrics.", []string{"peer"}},
 }
 
+// newReported returns the collector of what b reports.
 func newReported(b *status.Board, tooMany func()) reported {
 	m := reported{board: b, tooMany: tooMany, descs: make(map[string]*prometheus.Desc, len(rendered))}
 	for _, row := range rendered {
@@ -152,6 +153,7 @@ func (s scrape) probes(p *status.Probes) {
 	}
 }
 
+// reachStates are all states of peers that are probed.
 var reachStates = []status.ReachState{status.Reachable, status.Unreachable, status.OneWay, status.NotForwarding, status.SmallOnly, status.Unproven, status.UnknownReach}
 
 // eachPeer sends the metrics of each peer that is probed.
