@@ -32,10 +32,11 @@ type Decision struct {
 	Why      string   // what selects it: "--iface=eth0"
 	Rejected []string // the candidates before it, each with what selects it and why it cannot be the underlay
 	Untried  int      // how many candidates are after it
-	place    place    // zero: a flag has selected it
+	place    place    // the default route that leads to it; zero: a flag has selected it
 }
 
-// decide is Choose with the reasons, after earlier choices.
+// decide is Choose with the reasons. p is what a Chooser has chosen before; the zero
+// past: nothing.
 func decide(s Snapshot, o Options, v4, v6 bool, p past) (Decision, error) {
 	var problems []string
 	all := candidates(s, o, v4, v6, p)
@@ -53,8 +54,8 @@ func decide(s Snapshot, o Options, v4, v6 bool, p past) (Decision, error) {
 	return Decision{}, errors.New("no interface can be the underlay\n  " + strings.Join(append(problems, describeAll(s, v4, v6)...), "\n  "))
 }
 
-// candidate is an interface that a flag or the routing table selects, or the
-// reason why that selects none.
+// candidate is an interface that a flag or a default route selects, or the
+// reason why the flag or the routes select none.
 type candidate struct {
 	why       string       // what selects it: "--iface=eth0"
 	iface     *Interface   // nil: no interface is selected, see problem
@@ -124,6 +125,7 @@ func withPublicAddress(s Snapshot, o Options, v4, v6 bool) []candidate {
 	return all
 }
 
+// has reports whether the interface has an address.
 func (in *Interface) has(ip netip.Addr) bool {
 	return slices.ContainsFunc(in.Addrs, func(a Addr) bool { return a.IP == ip })
 }

@@ -84,8 +84,10 @@ type past struct {
 	wait func(netip.Addr) bool
 }
 
+// uses reports whether the last choice has an address.
 func (p past) uses(a netip.Addr) bool { return slices.Contains(p.inUse, a) }
 
+// waits reports whether an address that may float must not be used yet.
 func (p past) waits(a netip.Addr) bool { return p.wait != nil && !p.uses(a) && p.wait(a) }
 
 // byRoute compares two default routes: home is before last, and last before all others.

@@ -1,3 +1,6 @@
+// This file says whether an interface can be the underlay, and which of its
+// addresses is used. choose.go decides in which order interfaces are tried.
+
 package underlay
 
 import (

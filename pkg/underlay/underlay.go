@@ -1,7 +1,7 @@
-// Package underlay chooses the interface and the addresses by which this node
-// reaches the other nodes. Choose is a pure function of a Snapshot, and a Chooser
-// also considers its earlier choices. Packages linux/underlay and windows read
-// the Snapshot, and watch for changes of it.
+// Package underlay chooses the interface and the addresses by which this node reaches
+// the other nodes: the underlay of the pod network. Choose is a pure function of a
+// Snapshot, and a Chooser also considers its earlier choices. Packages linux/underlay
+// and windows read the Snapshot, and watch for changes of it.
 package underlay
 
 import (
