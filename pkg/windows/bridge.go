@@ -39,11 +39,11 @@ func (bridge) finish(ctx context.Context, d *Driver, dev device, host hns.Adapte
 	return d.ensureHostEndpoint(ctx, dev, host, adapters)
 }
 
-// ensureHostEndpoint gives the host an interface on the bridge, and makes it
-// forward between that and the underlay, so that packets of peers reach the
-// pods. For the subnet 10.244.1.0/24, 10.244.1.1 is the pods' gateway, which the
-// bridge has, and 10.244.1.2 the host's address. The endpoint has no gateway: with
-// one, the host would get a second default route (flannel#1763, calico#4664).
+// ensureHostEndpoint is the last step of Ensure for a bridge. It gives the host an
+// interface on the bridge, and makes it forward between that and the underlay, so that
+// packets of peers reach the pods. For the subnet 10.244.1.0/24, 10.244.1.1 is the pods'
+// gateway, which the bridge has, and 10.244.1.2 the host's address. The endpoint has no
+// gateway: with one, the host would get a second default route (flannel#1763, calico#4664).
 func (d *Driver) ensureHostEndpoint(ctx context.Context, dev device, host hns.Adapter, adapters []hns.Adapter) error {
 	want := hns.Endpoint{Name: hns.HostEndpoint(dev.name), Network: d.network.ID}
 	wanted, err := wantedNetwork(dev, "", d.version) // HNS may leave out subnets or gateways
@@ -57,7 +57,7 @@ func (d *Driver) ensureHostEndpoint(ctx context.Context, dev device, host hns.Ad
 	if err != nil {
 		return err
 	}
-	if id == "" { // there is none
+	if id == "" { // there is no endpoint of the host
 		err := d.tries.try(changeOf(verbCreateEndpoint, want), func() (err error) {
 			id, err = d.createHostEndpoint(ctx, want)
 			return err
@@ -71,7 +71,7 @@ func (d *Driver) ensureHostEndpoint(ctx context.Context, dev device, host hns.Ad
 		d.endpoint = id
 		d.opts.Log.Info("made the host's endpoint on the bridge", "endpoint", want.Name, "addresses", want.IPs)
 	}
-	d.tries.forgetVerb(verbCreateEndpoint)
+	d.tries.forgetVerb(verbCreateEndpoint) // what was refused before counts no longer
 	inside, found := hostconfig.AdapterWith(adapters, want.IPs[0].Addr())
 	if !found { // HNS makes the interface when the endpoint is attached to the host
 		return d.tries.try(changeOf(verbAttachEndpoint, id), func() error {
@@ -94,7 +94,8 @@ func (d *Driver) ensureHostEndpoint(ctx context.Context, dev device, host hns.Ad
 	return d.enableForwarding(want.IPs, inside, host)
 }
 
-// createHostEndpoint creates the host's endpoint and returns its ID.
+// createHostEndpoint creates the host's endpoint and returns its ID, by the older API after
+// deleteUnattachable.
 func (d *Driver) createHostEndpoint(ctx context.Context, want hns.Endpoint) (id string, err error) {
 	if d.endpointByV1 {
 		id, err := d.client.CreateEndpointV1(ctx, want)

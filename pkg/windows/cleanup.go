@@ -12,12 +12,13 @@ import (
 	"flannel/pkg/windows/hns"
 )
 
-// cleanup implements Cleanup. HNS deletes policies and endpoints with their
-// network. cleanup then waits until the host has its settings back, but not
-// longer than a Keeper waits for DHCP: the next run of the daemon restores what
-// is missing then. It also waits until HNS may create a network again, because
-// the next program may be flanneld prepare. If networks or routes cannot be read, it
-// removes nothing.
+// cleanup is the work of the command cleanup, in a process without the daemon's
+// loop. networks are the pod networks, removed are lines for the user; dryRun
+// changes nothing. HNS deletes policies and endpoints with their network. cleanup
+// then waits until the host has its settings back, but not longer than a Keeper
+// waits for DHCP: the next run of the daemon restores what is missing then. It also
+// waits until HNS may create a network again, because the next program may be
+// flanneld prepare. If networks or routes cannot be read, it removes nothing.
 func (d *Driver) cleanup(ctx context.Context, networks []netip.Prefix, dryRun bool) (removed []string, err error) {
 	if d.networks, err = d.client.Networks(ctx); err != nil {
 		return nil, waitIfSilent(err)

@@ -13,7 +13,11 @@ import (
 	"flannel/pkg/windows/hostconfig"
 )
 
-// createNetwork creates the network, once the host has all its settings and they are saved.
+// createNetwork is a step of Ensure (adoptOrCreate): it creates the network want of the
+// device dev on the adapter physical, once the host has all its settings and they are
+// saved. After each step that takes time, it returns an error; the next pass calls it
+// again. So its order is that in which a crash at any point loses nothing: the settings and
+// the name are in the journal before HNS is asked.
 func (d *Driver) createNetwork(ctx context.Context, dev device, want hns.Network, physical hns.Adapter, adapters []hns.Adapter) error {
 	for _, n := range d.networks {
 		if d.ours(n) && hostconfig.IsBound([]hns.Network{n}, physical, adapters) {
@@ -67,7 +71,7 @@ func (d *Driver) createNetwork(ctx context.Context, dev device, want hns.Network
 		}
 		return err
 	})
-	if nameExists(err) && !owned { // somebody else made the network of this name
+	if nameExists(err) && !owned { // somebody else made the network of this name: the journal must not have it
 		if err := d.hostConfig.SetOwned(dev.name, dev.Switch, false); err != nil {
 			return err
 		}
@@ -165,6 +169,7 @@ func isAboutAdapter(err error) bool {
 		hns.InvalidPolicy, hns.InvalidPolicyType}, e.Code)
 }
 
+// firstIPv4 returns the first IPv4 address of an adapter; zero: it has none.
 func firstIPv4(a hns.Adapter) netip.Addr {
 	for _, addr := range hostconfig.Addresses(a) {
 		if addr.Prefix.Addr().Is4() {

@@ -29,8 +29,9 @@ import (
 //	restore host settings that did not come back       (hostconfig.Restore)
 //	on a bridge, make and attach the host's endpoint   (bridge.finish)
 //
-// A network that leaves the host without addresses is deleted again (rollBack). If
-// nothing has changed since a call that finished, it does nothing.
+// A network that leaves the host without addresses is deleted again (rollBack). If nothing
+// has changed since a call that finished, it does nothing. The loop calls it in each pass,
+// and all methods below run in it. relist means: list the networks of HNS again.
 func (d *Driver) Ensure(ctx context.Context, devices []dataplane.Device) (dataplane.Links, error) {
 	if !reflect.DeepEqual(d.devices, devices) {
 		d.devices = slices.Clone(devices)

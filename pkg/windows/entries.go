@@ -11,12 +11,12 @@ import (
 	"flannel/pkg/windows/hns"
 )
 
-// The keys and values of the tables, and the wanted network. The functions of
-// this file make no system calls.
+// The keys and values of the driver's tables (policies, remotes, routes), and the
+// wanted network. The functions of this file make no system calls.
 
 // policyKey identifies a policy of the network.
 type policyKey struct {
-	Type   string
+	Type   string       // of the policy, as HNS names it
 	Prefix netip.Prefix // a peer's subnet; invalid for the HostRoute policy
 }
 
@@ -32,12 +32,13 @@ func (k policyKey) String() string {
 
 // policyValue is the rest of a policy for a peer; zero for the HostRoute policy.
 type policyValue struct {
-	VSID     uint32
-	Provider netip.Addr
-	MAC      dataplane.MAC
-	Invalid  bool // it exists twice, or cannot be parsed, and must be replaced
+	VSID     uint32        // the VNI
+	Provider netip.Addr    // the address of the peer on the underlay
+	MAC      dataplane.MAC // of the network of the peer
+	Invalid  bool          // it exists twice, or cannot be parsed, and must be replaced
 }
 
+// policy returns the policy in HNS's form.
 func (k policyKey) policy(v policyValue) hns.Policy {
 	if !k.Prefix.IsValid() {
 		return hns.HostRoutePolicy()

@@ -1,6 +1,22 @@
 // Package windows is the dataplane of Windows. It talks to HNS (the Host Networking
 // Service) and to the IP stack through the interfaces of pkg/windows/hns, so that all of
 // it is tested on any system against the simulated machine of hnstest.
+//
+// Words of this package:
+//
+//	physical, host      the adapter of the underlay, and the adapter that has the host's addresses:
+//	                    the same one, or the virtual adapter "vEthernet (…)" once a switch is bound
+//	bound               the virtual switch of an HNS network has taken over the physical adapter
+//	management address  the host's address as HNS knows it, from which it tunnels (management.go)
+//	ours, owned         networks that flanneld may delete: by their name, or since the journal has them
+//	journal             hns.json, of package hostconfig: what the host had, and what flanneld made
+//	snapshot, pending   host settings that the journal has, and that are not all restored yet
+//	silent              HNS does not answer: it is stopped, starting, or busy
+//	ghost               a network that HNS has, but does not list (ghost.go)
+//	refused, tries      a change that HNS refuses is tried again after a growing pause (tries.go)
+//
+// A WaitError (dataplane.Waiting) says what the driver waits for; the loop's next pass goes on from
+// there. An error of reconcile.Unknown keeps the pass from deleting anything.
 package windows
 
 import (
@@ -21,7 +37,7 @@ import (
 	"flannel/pkg/windows/hostconfig"
 )
 
-// options of New.
+// options of New; tests set Pace.
 type options struct {
 	dataplane.Options
 	Pace pace
@@ -53,6 +69,7 @@ type pace struct {
 	hostconfig.Limits // Address 30 s, DHCP 1 min, Rest 5 s
 }
 
+// setDefaults sets what is zero.
 func (p *pace) setDefaults() {
 	p.Poll = cmp.Or(p.Poll, 5*time.Second)
 	p.Wait = cmp.Or(p.Wait, 500*time.Millisecond)

@@ -17,9 +17,12 @@ type device struct {
 	network networkKind // the kind again; nil: the device is not an HNS network
 }
 
-// kind drives the paths through devices of one kind.
+// kind drives the paths through devices of one kind (dataplane/kinds.go). There
+// are three: existing, bridge, overlay. A kind has no state of its own: that is
+// in the Driver.
 type kind interface {
-	// carries reports whether a path is of this kind.
+	// carries reports whether a path with this encapsulation leads through such a
+	// device.
 	carries(dataplane.Encap) bool
 	// fill translates a path to entries of the kind's tables.
 	fill(d *Driver, f *dataplane.Filling, p *dataplane.Path)

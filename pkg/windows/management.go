@@ -15,7 +15,7 @@ import (
 // A network's management address is the host's address on the network's adapter,
 // from which HNS sends tunnelled packets. HNS learns it once, some time after it
 // made the network. If the host's address changes later, or HNS learned a wrong
-// one, the network has to be made again.
+// one, the network has to be made again. This file has the steps of Ensure about it.
 
 // hostAdapter returns the adapter with the host's addresses on a network; the
 // zero Adapter if there is none.

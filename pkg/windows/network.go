@@ -15,8 +15,9 @@ import (
 	"flannel/pkg/windows/hostconfig"
 )
 
-// adoptOrCreate sets d.network to the network of dev. A network with other
-// properties than wanted is deleted, and the next pass makes it again.
+// adoptOrCreate is a step of Ensure: without d.network, which listNetworks has
+// found, it creates the network of dev. A network with other properties than wanted
+// is deleted, and the next pass makes it again. nil: d.network is as wanted.
 func (d *Driver) adoptOrCreate(ctx context.Context, dev device, adapters []hns.Adapter) error {
 	physical, adapterErr := hostconfig.PhysicalAdapter(adapters, dev.Parent)
 	want, err := wantedNetwork(dev, physical.Name, d.version)
@@ -120,8 +121,8 @@ func (d *Driver) deleteToRecreate(ctx context.Context, n hns.Network, reason str
 	return dataplane.Waiting(causeNetworkRemade, "the network %s to be deleted (%s)", n.Name, reason)
 }
 
-// deleteUnwanted deletes networks of ours that are not wanted: of another VNI, name
-// or backend.
+// deleteUnwanted is called by Apply, at the end of a pass that may delete. It
+// deletes networks of ours that are not wanted: of another VNI, name or backend.
 func (d *Driver) deleteUnwanted(ctx context.Context) error {
 	if !d.mayHaveUnwanted || d.ensureErr != nil {
 		return nil
@@ -151,6 +152,8 @@ func (d *Driver) deleteNetwork(ctx context.Context, n hns.Network, cause, reason
 	return d.removeNetwork(ctx, n, cause, reason)
 }
 
+// removeNetwork is deleteNetwork without saving. cause is one in the log, and the
+// verb by which tries spaces the attempts.
 func (d *Driver) removeNetwork(ctx context.Context, n hns.Network, cause, reason string) error {
 	d.networksDirty.Store(true)
 	err := d.tries.try(changeOf(cause, n.ID), func() error {
@@ -182,8 +185,11 @@ func (d *Driver) ours(n hns.Network) bool {
 	return n.Type == hns.Overlay && isFlannelName(n.Name) || isOurType(n) && slices.Contains(d.hostConfig.Owned(false), n.Name)
 }
 
+// isOurType reports whether a network has a type that flanneld makes.
 func isOurType(n hns.Network) bool { return n.Type == hns.Overlay || n.Type == hns.L2Bridge }
 
+// isFlannelName reports whether a name is that of an overlay of flannel, such as
+// flannel.4096.
 func isFlannelName(name string) bool {
 	number, ok := strings.CutPrefix(name, "flannel.")
 	return ok && number != "" && strings.Trim(number, "0123456789") == ""

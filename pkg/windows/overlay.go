@@ -14,7 +14,8 @@ import (
 // RemoteSubnetRoute policy of the network: for the peer 10.244.2.0/24 on the host
 // 10.99.0.3, it holds these two, the VNI, and the MAC address of the peer's
 // network, to which HNS sends the inner packet. Before HNS 9.2 there are no such
-// policies, and a remote endpoint with the same values takes their place.
+// policies, and a remote endpoint with the same values takes their place. overlay
+// is a networkKind: kinds.go says what its methods are for.
 type overlay struct{ dataplane.Overlay }
 
 func (o overlay) complete(n *hns.Network, v hns.Version) error {

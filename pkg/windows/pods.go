@@ -32,6 +32,7 @@ type podWatcher struct {
 	suspects  []hns.Pod         // that the last look found lost
 }
 
+// run looks every pace.Pods, until ctx ends.
 func (w *podWatcher) run(ctx context.Context) {
 	r := reconcile.Runner{
 		Resync: w.pace.Pods,
@@ -52,6 +53,7 @@ func (w *podWatcher) run(ctx context.Context) {
 	r.Run(ctx)
 }
 
+// look is one look at the pods on the network with this ID and name.
 func (w *podWatcher) look(ctx context.Context, network, name string) error {
 	all, err := hns.ReadPods(w.opts.PodResults)
 	if err != nil {

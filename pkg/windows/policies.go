@@ -14,7 +14,9 @@ import (
 	"flannel/pkg/windows/hns"
 )
 
-// policyStore holds the policies of our network that are ours: see parsePolicy.
+// policyStore is the system's side of the table Driver.policies (reconcile.Store):
+// the policies of our network that are ours, see parsePolicy. Only the loop calls
+// it, through the table.
 //
 // HNS removes a policy only if the request has exactly the text that HNS lists.
 // It may list a policy with another text than it was added with. Therefore the
@@ -89,6 +91,7 @@ func (s *policyStore) read(ctx context.Context) error {
 	return nil
 }
 
+// policyEntry is an entry of the table.
 type policyEntry = reconcile.Entry[policyKey, policyValue]
 
 // policyChange is a policy to add or to remove.

@@ -10,13 +10,15 @@ import (
 	"flannel/pkg/windows/hns"
 )
 
-// remoteStore holds the remote endpoints that stand for peers where HNS has no
-// RemoteSubnetRoute policies. kube-proxy makes remote endpoints on the network,
-// too; ours have names such as flannel.4096_peer_10.244.2.0-24.
+// remoteStore is the system's side of the table Driver.remotes: the remote
+// endpoints that stand for peers where HNS has no RemoteSubnetRoute policies.
+// kube-proxy makes remote endpoints on the network, too; ours have names such as
+// flannel.4096_peer_10.244.2.0-24.
 type remoteStore struct{ d *Driver }
 
 func (remoteStore) Name() string { return "remote-endpoints" }
 
+// prefix is what the names of our endpoints on the network begin with.
 func (s remoteStore) prefix() string { return s.d.network.Name + "_peer_" }
 
 // endpointName replaces the slash, which HNS does not allow in a name.

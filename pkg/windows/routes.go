@@ -56,6 +56,8 @@ func (s routeStore) List(context.Context) (map[hostRoute]struct{}, error) {
 	return out, nil
 }
 
+// each calls do with each route, until ctx ends. It returns the error for each
+// entry.
 func (s routeStore) each(ctx context.Context, entries []reconcile.Entry[hostRoute, struct{}], do func(hns.Route) error) []error {
 	errs := make([]error, len(entries))
 	for i, e := range entries {

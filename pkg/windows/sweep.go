@@ -25,6 +25,8 @@ import (
 //
 // An endpoint that cannot be read stays, and does not keep others from being deleted. If HNS does not answer, or refuses
 // a list, the look ends, and the next one starts from scratch.
+//
+// Its state is of its own goroutine, run. Of the Driver, it uses only what that shares.
 type sweeper struct {
 	*Driver
 	others   map[string]bool // IDs of endpoints that stay: remote, or on other networks
@@ -133,6 +135,7 @@ func (s *sweeper) abandoned(ctx context.Context, e hns.Endpoint, network string,
 	return err == nil && len(use.Containers) == 0 && (e.Namespace != "" || !use.Attached), err
 }
 
+// delete deletes an endpoint.
 func (s *sweeper) delete(ctx context.Context, e hns.Endpoint) error {
 	if err := s.client.DeleteEndpoint(ctx, e.ID); err != nil && !errors.Is(err, hns.ErrNotFound) {
 		return err

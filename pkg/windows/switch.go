@@ -13,7 +13,9 @@ import (
 	"flannel/pkg/windows/hostconfig"
 )
 
-// This file removes networks that keep the host off the network.
+// This file removes HNS networks that keep the host off its network: those on a dead
+// switch, and those with which the host has lost its addresses. Ensure and prepare call
+// it, on the loop's goroutine or that of the command.
 
 // deleteDeadSwitch deletes the networks of ours on a dead switch: one to which
 // networks are bound although the physical adapter has its addresses again and

@@ -22,15 +22,18 @@ import (
 //	0.5 s    try returns that error without a call
 //	5 s      HNS refuses again; the next try is in 10 s, then in 20 s, up to 10 min
 //	7 s      the configuration has another subnet: another change, which is tried at once
+//
+// Only the goroutine of the loop, or of a command, uses it.
 type tries struct {
 	pace    *pace
-	refused map[change]*reconcile.Backoff
+	refused map[change]*reconcile.Backoff // the last error of each change, and when it is due again
 }
 
 // change is what is asked of HNS: a verb and the text of all that the request
 // holds.
 type change struct{ verb, request string }
 
+// changeOf returns the identity of a change: the same request has the same.
 func changeOf(verb string, request any) change { return change{verb, fmt.Sprintf("%+v", request)} }
 
 // Verbs of changes. That of deleting a network is the cause in the log, since a
@@ -91,6 +94,7 @@ func (t *tries) due(c change) error {
 	return nil
 }
 
+// refusalOf returns the error of a change that waits for its next try.
 func refusalOf(r *reconcile.Backoff) error {
 	if wait := (*dataplane.WaitError)(nil); errors.As(r.Err(), &wait) {
 		return r.Err()

@@ -11,7 +11,8 @@ import (
 	"flannel/pkg/windows/hns"
 )
 
-// observed is the state of our network in a pass.
+// observed is the state of our network in a pass. The loop stores it, and the goroutines
+// that run beside the passes read it: watch, the sweeper and the podWatcher.
 type observed struct {
 	name string
 	hash uint64 // of ID, subnets and policies; 0: the network did not exist
@@ -31,6 +32,7 @@ func (d *Driver) recordObserved() {
 	d.observed.Store(&o)
 }
 
+// hash returns a number for the ID, the subnets and the policies of a network.
 func hash(n hns.Network) uint64 {
 	h := fnv.New64a()
 	fmt.Fprintln(h, n.ID, n.Subnets)
