@@ -55,6 +55,7 @@ func (c *CategoryClient) SetCategory(ctx context.Context, adapterGUID string, to
 	return err
 }
 
+// call runs f in a goroutine, which holds busy until f returns, also after the limit.
 func (c *CategoryClient) call(ctx context.Context, f func() (Category, error)) (Category, error) {
 	if !c.busy.TryLock() {
 		return 0, fmt.Errorf("%w: the Network List Service does not answer an earlier call", ErrTimeout)

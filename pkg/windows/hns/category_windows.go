@@ -50,6 +50,7 @@ func (o *comObject) call(name string, method int, args ...uintptr) error {
 	return nil
 }
 
+// release gives up the reference to an object; nil: there is none.
 func (o *comObject) release() {
 	if o != nil {
 		(*ole.IUnknown)(unsafe.Pointer(o)).Release()
@@ -116,6 +117,7 @@ func isOf(connection *comObject, adapterGUID string) (bool, error) {
 	return strings.EqualFold(strings.Trim(id.String(), "{}"), adapterGUID), err
 }
 
+// withNetworkOf calls f with the INetwork of a connection.
 func withNetworkOf(connection *comObject, f func(network *comObject) error) error {
 	var network *comObject
 	if err := connection.call("INetworkConnection.GetNetwork", getNetwork, uintptr(unsafe.Pointer(&network))); err != nil {

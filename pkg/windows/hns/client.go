@@ -27,7 +27,7 @@ type Client struct {
 	timing Timing
 
 	mu   sync.Mutex
-	hung map[*pendingCall]bool // calls that timed out and have not returned yet
+	hung map[*pendingCall]bool // calls that timed out and have not returned yet; see run.go
 
 	made, changed atomic.Uint64 // see Counts
 }
@@ -147,6 +147,7 @@ func (c *Client) RemovePolicies(ctx context.Context, id string, policies []Polic
 	return c.modify(ctx, id, "Remove", policies)
 }
 
+// modify adds or removes policies; request is "Add" or "Remove".
 func (c *Client) modify(ctx context.Context, id, request string, policies []Policy) error {
 	if len(policies) == 0 {
 		return nil

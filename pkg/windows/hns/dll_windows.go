@@ -28,6 +28,7 @@ import (
 	"golang.org/x/sys/windows"
 )
 
+// ModifyNetwork implements Calls.
 func (s *service) ModifyNetwork(id string, request json.RawMessage) error {
 	text, err := windows.UTF16PtrFromString(string(request))
 	if err != nil {
@@ -67,9 +68,11 @@ func (s *service) EndpointIDs(network, name string) ([]string, error) {
 	return s.enumerate("Endpoints", condition)
 }
 
+// NamespaceIDs implements Calls.
 func (s *service) NamespaceIDs() ([]string, error) { return s.enumerate("Namespaces", nil) }
 
-// enumerate returns the IDs of the objects that meet the conditions; nil: of all objects.
+// enumerate returns the IDs of the objects that meet the conditions; nil: of all objects. objects is a part of the
+// entry point's name, "Endpoints" or "Namespaces".
 func (s *service) enumerate(objects string, conditions map[string]string) (ids []string, err error) {
 	filter := ""
 	if conditions != nil {
@@ -97,10 +100,12 @@ func encodeQuery(filter string) (*uint16, error) {
 	}{schema(), filter})))
 }
 
+// Endpoint implements Calls.
 func (s *service) Endpoint(id string) (json.RawMessage, error) {
 	return s.read("Endpoint", id, EndpointNotFound)
 }
 
+// Namespace implements Calls.
 func (s *service) Namespace(id string) (json.RawMessage, error) {
 	return s.read("Namespace", id, ElementNotFound)
 }
@@ -119,7 +124,8 @@ func (s *service) read(kind, id string, missing Code) (json.RawMessage, error) {
 	return s.queryProperties(kind, handle)
 }
 
-// queryProperties returns the document of the object behind a handle, and closes the handle.
+// queryProperties returns the document of the object behind a handle, and closes the handle. kind is "Endpoint" or
+// "Namespace".
 func (s *service) queryProperties(kind string, handle uintptr) (json.RawMessage, error) {
 	defer s.closeHandle("HcnClose"+kind, handle)
 	query, err := encodeQuery("")

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/windows/registry"
 )
 
+// interfaces6Key is interfacesKey (persistent_windows.go) for IPv6.
 const interfaces6Key = `SYSTEM\CurrentControlSet\Services\Tcpip6\Parameters\Interfaces\`
 
 // lacksDNSSettings reports whether an error says that this Windows has no SetInterfaceDnsSettings.
@@ -44,6 +45,7 @@ func storeDNSRegistration(guid *windows.GUID, on bool) error {
 	})
 }
 
+// storeDNSValues calls set with the key of an adapter, and makes the DNS client read it.
 func storeDNSValues(path string, set func(registry.Key) error) error {
 	key, _, err := registry.CreateKey(registry.LOCAL_MACHINE, path, registry.SET_VALUE)
 	if err != nil {

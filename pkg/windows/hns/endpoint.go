@@ -33,6 +33,7 @@ type endpointDocument struct {
 	SchemaVersion        Version
 }
 
+// ipConfig is an address of an endpoint, with the length of its subnet's prefix.
 type ipConfig struct {
 	IPAddress    netip.Addr `json:"IpAddress"`
 	PrefixLength int        `json:",omitempty"`

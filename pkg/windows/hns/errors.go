@@ -66,6 +66,7 @@ const (
 	NoSuchFunction       Code = 0x8007007f
 )
 
+// meanings are the errors above that codes mean. A code that is not here has only its number and text.
 var meanings = map[Code]error{
 	NetworkNotFound: ErrNotFound, EndpointNotFound: ErrNotFound, PolicyNotFound: ErrNotFound, PortNotFound: ErrNotFound,
 	AdapterNotFound: ErrNotFound, NetAdapterNotFound: ErrNotFound, ElementNotFound: ErrNotFound,

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// Firewall is the Windows Firewall. Its calls may hang, such as when its service is starting: use FirewallClient.
+// Firewall is the Windows Firewall, as firewall_windows.go and the simulated machine implement it. Its calls may hang,
+// such as when its service is starting: use FirewallClient.
 type Firewall interface {
 	// FirewallProfiles returns the profiles that are active, those of the networks to which the host is connected.
 	FirewallProfiles() ([]FirewallProfile, error)
@@ -26,7 +27,7 @@ const (
 	PublicProfile  = 4
 	AllProfiles    = 0x7fffffff
 
-	sumOfProfiles = DomainProfile | PrivateProfile | PublicProfile
+	sumOfProfiles = DomainProfile | PrivateProfile | PublicProfile // how Windows may read AllProfiles back
 )
 
 // FirewallProfile is the state of a profile.
@@ -68,7 +69,8 @@ func vxlanRule(port uint16) FirewallRule {
 	return FirewallRule{Name: VXLANRuleName, Enabled: true, Allow: true, Protocol: UDP, Ports: strconv.Itoa(int(port)), Profiles: AllProfiles}
 }
 
-// FirewallClient calls the Windows Firewall. No method takes longer than the limit.
+// FirewallClient calls the Windows Firewall, for the daemon (package node), the doctor and cleanup. No method takes
+// longer than the limit.
 type FirewallClient struct {
 	calls Firewall
 	limit time.Duration
@@ -79,7 +81,7 @@ func NewFirewallClient(calls Firewall, limit time.Duration) *FirewallClient {
 	return &FirewallClient{calls, limit}
 }
 
-// AllowVXLAN makes the rule VXLANRuleName the only one of that name, and sets its port. It reports whether it changed
+// AllowVXLAN leaves one rule VXLANRuleName, which allows the port. It reports whether it changed
 // something.
 func (c *FirewallClient) AllowVXLAN(ctx context.Context, port uint16) (changed bool, err error) {
 	return bounded(ctx, c.limit, func(ctx context.Context) (changed bool, err error) {

@@ -34,7 +34,8 @@ type netFirewall struct{}
 // OpenFirewall returns the Windows Firewall of this machine.
 func OpenFirewall() (Firewall, error) { return netFirewall{}, nil }
 
-// dispatch reads properties of a COM object until the first error.
+// dispatch reads properties of a COM object until the first error, which stays in err: its methods then return the zero
+// value, and the caller looks at err once.
 type dispatch struct {
 	*ole.IDispatch
 	err error
@@ -60,16 +61,19 @@ func (d *dispatch) value(name string, args ...any) any {
 	return v.Value()
 }
 
+// text returns a property that is a text; "": it is none.
 func (d *dispatch) text(name string) string {
 	s, _ := d.value(name).(string)
 	return s
 }
 
+// number returns a property that is a number; 0: it is none.
 func (d *dispatch) number(name string, args ...any) int {
 	n, _ := d.value(name, args...).(int32)
 	return int(n)
 }
 
+// flag returns a property that is on or off.
 func (d *dispatch) flag(name string, args ...any) bool {
 	on, _ := d.value(name, args...).(bool)
 	return on
@@ -112,6 +116,7 @@ func withCOM(f func() error) error {
 	return f()
 }
 
+// create makes a COM object of a class. The caller releases it.
 func create(class *ole.GUID) (*dispatch, error) {
 	unknown, err := ole.CreateInstance(class, ole.IID_IDispatch)
 	if err != nil {
@@ -245,6 +250,7 @@ func isLimited(rule *dispatch, protocol int) bool {
 		program != "" && !strings.EqualFold(program, "System") || rule.err != nil
 }
 
+// isAny reports whether a list of addresses or ports limits nothing.
 func isAny(list string) bool { return list == "" || list == "*" }
 
 // AddFirewallRule implements Firewall.

@@ -16,6 +16,8 @@ import (
 //
 // A call may hang forever. Therefore use Client, which has a timeout for each call. A call closes every handle that it
 // opened before it returns, with the exceptions of Documentation/adr/0003. Compare errors with errors.Is (ErrNotFound …).
+//
+// The implementations are service (calls_windows.go) and the simulated HNS of package hnstest.
 type Calls interface {
 	Version() (Version, error)
 	// Networks returns all networks.
@@ -60,6 +62,9 @@ type Calls interface {
 
 // Stack is the machine's IP stack, accessed through the IP Helper API. Routes, addresses and interface settings are
 // written to the active store only, therefore they are gone after a reboot, unless SetPersistent stores them.
+//
+// The implementations are ipHelper (stack_windows.go) and the simulated machine of package hnstest. Only the calls for
+// categories may hang.
 type Stack interface {
 	// Adapters returns all adapters of the default compartment, including hidden and disconnected ones.
 	Adapters() ([]Adapter, error)

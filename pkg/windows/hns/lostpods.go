@@ -46,6 +46,8 @@ func ReadPods(dir string) (pods []Pod, err error) {
 	return pods, nil
 }
 
+// decodePod returns the pod of a file; false, if the file is of another kind, or the pod
+// has no namespace.
 func decodePod(raw []byte) (p Pod, ok bool) {
 	var d struct {
 		ContainerID, NetworkName, NetNS string
@@ -72,6 +74,7 @@ type PodEndpoints struct {
 }
 
 // NewPodEndpoints takes the IDs of all endpoints of the pods' network, and all namespaces.
+// The driver's sweep of pods and the doctor read them from HNS.
 func NewPodEndpoints(ids []string, namespaces []Namespace) PodEndpoints {
 	e := PodEndpoints{map[string]bool{}, map[string][]string{}}
 	for _, id := range ids {

@@ -41,6 +41,8 @@ type networkDocument struct {
 	SchemaVersion Version
 }
 
+// The parts of a networkDocument. An ipam has the subnets; a subnet's policy VSID has the number of its VXLAN network,
+// and its default route the gateway.
 type macRange struct{ StartMacAddress, EndMacAddress dashedMAC }
 
 type ipam struct {
@@ -59,7 +61,8 @@ type routeDocument struct {
 	DestinationPrefix string `json:",omitempty"`
 }
 
-// The settings of policies.
+// The settings of policies. The pointers may lead to a field of Network, so that decoding sets it; a field that is null
+// or missing leaves it unchanged.
 type (
 	adapterName     struct{ NetworkAdapterName *string }
 	providerAddress struct{ ProviderAddress *netip.Addr }
@@ -110,6 +113,7 @@ func EncodeNetwork(n Network) (json.RawMessage, error) {
 	return encode(d), nil
 }
 
+// defaultRoute returns the route to all addresses of the gateway's family.
 func defaultRoute(gateway netip.Addr) routeDocument {
 	return routeDocument{NextHop: gateway.String(), DestinationPrefix: netip.PrefixFrom(gateway, 0).Masked().String()}
 }
@@ -171,6 +175,7 @@ func (n *Network) applyPolicy(p Policy) error {
 	return nil
 }
 
+// decodeSubnet decodes a part of a network's document.
 func decodeSubnet(d subnetDocument) (s Subnet, err error) {
 	if s.Prefix, err = netip.ParsePrefix(d.IPAddressPrefix); err != nil {
 		return s, fmt.Errorf("subnet: %w", err)
@@ -201,7 +206,7 @@ func decodeSubnet(d subnetDocument) (s Subnet, err error) {
 	return s, nil
 }
 
-// identify decodes only the ID and the name of a network; "" for what cannot be decoded.
+// identify decodes only the ID and the name of a network or an endpoint; "" for what cannot be decoded.
 func identify(document json.RawMessage) (id, name string) {
 	var d struct{ ID, Name string }
 	_ = json.Unmarshal(document, &d)

@@ -35,6 +35,7 @@ type listeners struct {
 	byContext   map[uintptr]func(gone bool) // gone: the type was serviceGone
 }
 
+// add adds a function, which dispatch calls on a thread of HNS's library until remove.
 func (l *listeners) add(f func(gone bool)) (context uintptr) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -50,6 +51,7 @@ func (l *listeners) add(f func(gone bool)) (context uintptr) {
 	return l.lastContext
 }
 
+// remove removes a function. A call of it that has begun may still run.
 func (l *listeners) remove(context uintptr) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -122,6 +124,7 @@ func (s *service) awaitGone(handle uintptr, gone, quit <-chan struct{}) bool {
 	return isGone
 }
 
+// register registers the callback with HNS. HNS passes context to it, by which dispatch finds the function.
 func (s *service) register(context uintptr) (handle uintptr, err error) {
 	const name = "HcnRegisterServiceCallback"
 	if err := s.require(name); err != nil {

@@ -30,6 +30,7 @@ import (
 	"golang.org/x/sys/windows/registry"
 )
 
+// interfacesKey is the key of IPv4's adapters; the GUID of one, in braces, follows.
 const interfacesKey = `SYSTEM\CurrentControlSet\Services\Tcpip\Parameters\Interfaces\`
 
 var (
@@ -118,6 +119,7 @@ func (s ipHelper) SetPersistent(index int, p Persistent) error {
 	return nil
 }
 
+// writePersistent writes the values in the table above.
 func writePersistent(key registry.Key, p Persistent) error {
 	var addrs, masks, gateways, metrics []string
 	for _, a := range p.Addrs {
@@ -149,7 +151,8 @@ func writePersistent(key registry.Key, p Persistent) error {
 	return key.SetDWordValue("EnableDHCP", dhcp)
 }
 
-// notifyDHCP makes the DHCP client read the registry. An action is 0, 1 or 2, as above.
+// notifyDHCP makes the DHCP client read the registry. a is the address with the index i, not valid if DHCP is turned
+// on. An action is 0, 1 or 2, as above.
 func notifyDHCP(guid *windows.GUID, i int, a netip.Prefix, action uintptr) error {
 	name, err := windows.UTF16PtrFromString(guid.String())
 	if err != nil {

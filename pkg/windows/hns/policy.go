@@ -55,6 +55,7 @@ func (p Policy) RemoteSubnet() (RemoteSubnet, error) {
 	return r, nil
 }
 
+// policy makes a policy of a type.
 func policy(kind string, settings any) Policy { return Policy{kind, encode(settings)} }
 
 // encodeRequest encodes a ModifyNetworkSettingRequest; request is "Add" or "Remove".

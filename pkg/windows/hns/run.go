@@ -1,3 +1,6 @@
+// This file runs the calls of a Client. The calls of the system are synchronous and may hang, so each
+// has a goroutine of its own; see run.
+
 package hns
 
 import (
@@ -13,15 +16,18 @@ type pendingCall struct {
 	ended bool // guarded by Client.mu
 }
 
+// query runs a call that only reads. what names the call in errors.
 func query[T any](ctx context.Context, c *Client, what string, f func() (T, error)) (T, error) {
 	return run(ctx, c, what, c.timing.Query, f, nil)
 }
 
+// change runs a call that changes something, with the longer time limit.
 func change[T any](ctx context.Context, c *Client, what string, f func() (T, error)) (T, error) {
 	c.changed.Add(1)
 	return run(ctx, c, what, c.timing.Change, f, nil)
 }
 
+// change is the function change for calls without a result.
 func (c *Client) change(ctx context.Context, what string, f func() error) error {
 	_, err := change(ctx, c, what, func() (struct{}, error) { return struct{}{}, f() })
 	return err

@@ -32,6 +32,7 @@ func OpenStack() (Stack, error) {
 	return ipHelper{windows.NewLazySystemDLL("iphlpapi.dll").NewProc("GetBestRoute2")}, nil
 }
 
+// Adapters implements Stack.
 func (ipHelper) Adapters() ([]Adapter, error) {
 	const flags = winipcfg.GAAFlagSkipAnycast | winipcfg.GAAFlagSkipMulticast | winipcfg.GAAFlagIncludeAllInterfaces
 	rows, err := winipcfg.GetAdaptersAddresses(windows.AF_UNSPEC, flags)
@@ -127,6 +128,7 @@ func (ipHelper) Routes() ([]Route, error) {
 	return all, nil
 }
 
+// toRoute converts a row to a route.
 func toRoute(row *winipcfg.MibIPforwardRow2) Route {
 	return Route{
 		Dst:     row.DestinationPrefix.Prefix(),

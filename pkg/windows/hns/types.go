@@ -1,3 +1,6 @@
+// This file has our types for what HNS has. Those of the IP stack are in hns.go. network.go, endpoint.go and
+// namespace.go convert them to and from HNS's documents.
+
 package hns
 
 import (
@@ -12,10 +15,12 @@ import (
 // which HNS does not change. The text of the zero address, which HNS has not assigned yet, is "".
 type dashedMAC dataplane.MAC
 
+// MarshalText implements encoding.TextMarshaler.
 func (a dashedMAC) MarshalText() ([]byte, error) {
 	return []byte(strings.ToUpper(strings.ReplaceAll(dataplane.MAC(a).String(), ":", "-"))), nil
 }
 
+// UnmarshalText implements encoding.TextUnmarshaler.
 func (a *dashedMAC) UnmarshalText(text []byte) error {
 	if len(text) == 0 {
 		return nil
@@ -23,7 +28,8 @@ func (a *dashedMAC) UnmarshalText(text []byte) error {
 	return (*dataplane.MAC)(a).UnmarshalText(text)
 }
 
-// Types of networks.
+// Types of networks: an overlay encapsulates packets (VXLAN), an L2Bridge connects pods to the underlay directly
+// (host-gw).
 const (
 	Overlay  = "Overlay"
 	L2Bridge = "L2Bridge"
