@@ -14,6 +14,8 @@ import (
 // "Bound" means that a virtual switch is bound to the physical adapter.
 
 // Causes in the log.
+//
+// The first three are what Restore waits for; the others are events.
 const (
 	CauseNoAdapter        = "adapter-missing"
 	CauseNoAddress        = "address-missing"
@@ -114,8 +116,8 @@ func find(adapters []hns.Adapter, matches func(hns.Adapter) bool) (hns.Adapter, 
 	return adapters[i], true
 }
 
-// Addresses returns an adapter's addresses without the link-local ones, which
-// Windows assigns by itself.
+// Addresses returns an adapter's addresses, of both families, without the
+// link-local ones, which Windows assigns by itself.
 func Addresses(a hns.Adapter) []hns.Address {
 	return slices.DeleteFunc(slices.Clone(a.Addrs), func(addr hns.Address) bool {
 		return addr.Prefix.Addr().IsLinkLocalUnicast()
@@ -135,7 +137,7 @@ func HasAddress(a hns.Adapter, ip netip.Addr) bool {
 	return slices.ContainsFunc(a.Addrs, func(addr hns.Address) bool { return addr.Prefix.Addr() == ip })
 }
 
-// AdapterWith returns the adapter that has an address.
+// AdapterWith returns the adapter that has an address; false, if none has it.
 func AdapterWith(adapters []hns.Adapter, ip netip.Addr) (hns.Adapter, bool) {
 	return find(adapters, func(a hns.Adapter) bool { return HasAddress(a, ip) })
 }

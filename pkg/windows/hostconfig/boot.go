@@ -1,3 +1,10 @@
+// This file keeps a static configuration over a boot, after which Windows may
+// have forgotten it:
+//
+//	RecordGood          in each pass in which the network works, saves it as Journal.LastGood
+//	compareAfterBoot    in New, makes it the snapshot, which Restore compares with the adapter
+//	Forget              in cleanup, deletes it
+
 package hostconfig
 
 import (
@@ -13,7 +20,9 @@ func (k *Keeper) RecordGood(host, physical hns.Adapter, routes []hns.Route) erro
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	s := k.newSnapshot(host, physical, routes)
-	if len(s.Addresses) == 0 || k.journal.Snapshot != nil || k.boot == "" { // "": the last good ones were not compared yet
+	// After a boot, New makes LastGood the snapshot. If the boot is unknown, that was not
+	// done, and LastGood must not be replaced by what the boot may have changed.
+	if len(s.Addresses) == 0 || k.journal.Snapshot != nil || k.boot == "" {
 		return nil
 	}
 	k.good = s

@@ -150,8 +150,9 @@ func (k *Keeper) warnCategory(text string, err error) {
 	}
 }
 
-// saveCategory writes the category of the host's network to the journal. One that
-// was not restored yet stays there if the network is public.
+// saveCategory writes the category of the host's network to the journal, for Save, before
+// a switch is made or removed. One that was not restored yet stays there if the network
+// is public.
 func (k *Keeper) saveCategory(host, physical hns.Adapter) error {
 	k.category.turn <- struct{}{}
 	defer func() { <-k.category.turn }()
@@ -269,7 +270,9 @@ func (k *Keeper) queueCategoryAfterBoot() {
 }
 
 // TrackCategory looks at the category once a minute after it was restored or given
-// up. If somebody has made the network public, which two looks must find, the saved
+// up. Only the driver's watching goroutine calls it.
+//
+// If somebody has made the network public, which two looks must find, the saved
 // category is forgotten. If somebody, or Windows, has chosen another category, that
 // one is saved.
 func (k *Keeper) TrackCategory() {

@@ -15,9 +15,10 @@ import (
 	"flannel/pkg/windows/hns"
 )
 
-// Journal is the content of hns.json beside the subnet file. It is written
-// before each step that it describes, so that a crash between any two steps
-// loses nothing.
+// Journal is the content of hns.json beside the subnet file. It is written before
+// each step that it describes, so that a crash between any two steps loses
+// nothing. Keeper writes it, with its mu held; the doctor and the bundle only
+// read it.
 type Journal struct {
 	// Networks are the names of HNS networks that flanneld made or adopted. It
 	// owns them, whatever their names are.
@@ -49,7 +50,8 @@ func (j *Journal) names(switches bool) *[]string {
 	return &j.Networks
 }
 
-// Requested holds the properties of a network that HNS cannot change.
+// Requested holds the properties of a network that HNS cannot change: if others
+// are needed, the driver deletes the network and makes it again.
 type Requested struct {
 	Type      string
 	Adapter   string // the physical adapter's name
@@ -160,8 +162,9 @@ func (k *Keeper) SetRequested(id string, r Requested, networks []hns.Network) er
 	})
 }
 
-// update changes the journal as it is on disk now: flanneld prepare, in another
-// process, may have written to it since it was read.
+// update changes the journal, with k.mu held, as it is on disk now: flanneld
+// prepare, in another process, may have written to it since it was read. If it
+// cannot be read, what this Keeper has in memory counts.
 func (k *Keeper) update(change func(*Journal)) error {
 	next, err := ReadJournal(k.path)
 	if err != nil {

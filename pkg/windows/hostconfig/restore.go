@@ -119,7 +119,7 @@ func New(path string, limits Limits, stack hns.Stack, log *slog.Logger) *Keeper 
 	return k
 }
 
-// ReadErr is the error of reading the journal in New.
+// ReadErr is the error of reading the journal in New; nil: it was read, or there is none.
 func (k *Keeper) ReadErr() error { return k.readErr }
 
 // Pending reports whether the journal holds a snapshot or a category, which
@@ -191,7 +191,8 @@ func (k *Keeper) Restore(networks []hns.Network) error {
 	return errors.Join(err, k.restoreCategory(err == nil, adapters, networks))
 }
 
-// restoreSnapshot also returns the adapters.
+// restoreSnapshot is the part of Restore for the snapshot. It also returns the adapters,
+// for that of the category.
 func (k *Keeper) restoreSnapshot(networks []hns.Network) ([]hns.Adapter, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -267,7 +268,9 @@ func (k *Keeper) NeedsStatic() bool {
 	return k.journal.Snapshot.hasManual()
 }
 
-// restoreAddresses adds addresses that are missing for longer than the limits.
+// restoreAddresses adds addresses that are missing for longer than the limits. It returns
+// a WaitError also after it has added all: the next call of Restore looks whether the
+// adapter has them.
 func (k *Keeper) restoreAddresses(host hns.Adapter, missing losses) error {
 	elapsed := startOrElapsed(&k.missingSince)
 	k.staticMissing = k.staticMissing && elapsed < k.limits.Address+k.limits.DHCP
@@ -351,7 +354,7 @@ func (k *Keeper) warn(host hns.Adapter, err error) {
 	}
 }
 
-// deleteSnapshot ends the comparison, also that after a boot.
+// deleteSnapshot ends the comparison, also that after a boot (Journal.Boot).
 func (k *Keeper) deleteSnapshot() error {
 	k.resetTimers()
 	return k.update(func(j *Journal) { j.Snapshot, j.Boot = nil, k.boot })

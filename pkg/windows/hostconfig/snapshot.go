@@ -9,7 +9,10 @@ import (
 	"flannel/pkg/windows/hns"
 )
 
-// Snapshot is what the host had on an adapter when nothing was missing.
+// Snapshot is what the host had on an adapter when nothing was missing. newSnapshot
+// takes it, missing compares it with what the adapter has now, and restore.go
+// restores the difference. A Snapshot is not changed: without and static4 return
+// copies.
 type Snapshot struct {
 	Written   time.Time
 	Adapter   string        // name of the physical adapter
@@ -54,7 +57,8 @@ func (k *Keeper) newSnapshot(host, physical hns.Adapter, routes []hns.Route) *Sn
 	return s
 }
 
-// static returns the manual IPv4 addresses if the adapter had no DHCP.
+// static returns the manual IPv4 addresses if the adapter had no DHCP; nil: DHCP
+// configures it.
 func (s *Snapshot) static() (addrs []netip.Prefix) {
 	for _, a := range s.Addresses {
 		if !s.DHCP && a.Manual && a.Prefix.Addr().Is4() {
@@ -143,8 +147,10 @@ type losses struct {
 	settings bool
 }
 
+// addresses returns all addresses that are missing.
 func (l losses) addresses() []netip.Prefix { return slices.Concat(l.manual, l.leased) }
 
+// none reports whether nothing is missing.
 func (l losses) none() bool {
 	return len(l.manual)+len(l.leased)+len(l.routes)+len(l.dns) == 0 && !l.settings
 }
@@ -211,6 +217,7 @@ func (s *Snapshot) lacksSettings(host hns.Adapter) bool {
 		s.MTU != 0 && s.MTU != host.MTU
 }
 
+// familyIndex returns 0 for IPv4 and 1 for IPv6.
 func familyIndex(a netip.Addr) int {
 	if a.Is6() {
 		return 1

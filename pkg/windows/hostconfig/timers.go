@@ -1,3 +1,7 @@
+// This file has the timers of Keeper. TrackDark tells the driver when to take a
+// switch away again, since nobody can reach the host (Pace.Rollback in
+// pkg/windows).
+
 package hostconfig
 
 import (
@@ -53,6 +57,7 @@ func (k *Keeper) SetReachable() {
 	k.setReachable()
 }
 
+// setReachable is SetReachable with k.mu held.
 func (k *Keeper) setReachable() { k.darkSince, k.uncertain = time.Time{}, false }
 
 // startOrElapsed starts a timer that does not run, and returns how long it has
