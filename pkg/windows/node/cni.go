@@ -20,8 +20,8 @@ import (
 	"flannel/subnet/kube"
 )
 
-// CNISources are the sources of the values in a CNI configuration. The command cni-conf
-// makes one, and calls Complete and then TryInHNS (trial.go).
+// CNISources are the sources of the values in a Windows node's CNI configuration. The command
+// cni-conf makes one, and calls Complete and then TryInHNS (trial.go).
 type CNISources struct {
 	NetConf       func(context.Context) ([]byte, error) // reads the raw network configuration
 	NetConfName   string                                // for errors
@@ -59,8 +59,9 @@ func (n CNISources) localLimit() time.Duration { return cmp.Or(n.local, 10*time.
 // A field stays empty if its source does not have it; then conflist.Make asks for the
 // flag. err joins why the network configuration, the daemon or the API could not be used.
 //
-// Complete also turns LoopbackDSR off where it does harm: see withoutDSR. doubt are the
-// options of s that HNS may refuse, and about which TryInHNS asks HNS.
+// Complete also turns LoopbackDSR off where it does harm: see withoutDSR. (With it, a pod
+// reaches itself through a Service.) doubt are the options of s that HNS may refuse, and about
+// which TryInHNS asks HNS.
 func (n CNISources) Complete(ctx context.Context, s *conflist.Spec) (doubt conflist.Options, err error) {
 	n.Within = cmp.Or(n.Within, 3*time.Second)
 	netConfErr := n.fromNetConf(ctx, s)

@@ -58,6 +58,7 @@ func RemoveFirewallRule(ctx context.Context, log *slog.Logger, dryRun bool) (rem
 	return removeRule(ctx, log, dryRun, openFirewall)
 }
 
+// removeRule is RemoveFirewallRule for the firewall that open returns.
 func removeRule(ctx context.Context, log *slog.Logger, dryRun bool, open func() (*hns.FirewallClient, error)) (removed []string) {
 	firewall, err := open()
 	exists := false

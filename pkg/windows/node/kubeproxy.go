@@ -51,6 +51,7 @@ func (p KubeProxy) Flags() []string {
 	return flags
 }
 
+// kubeVersion matches what kube-proxy --version prints.
 var kubeVersion = regexp.MustCompile(`^(?:Kubernetes )?v?1\.(\d{1,4})(?:[.+-]\S*)?$`)
 
 // ParseKubeMinor returns N of a version 1.N of Kubernetes: "v1.33.1", or the output of

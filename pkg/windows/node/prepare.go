@@ -18,7 +18,9 @@ import (
 	"flannel/subnet"
 )
 
-// hnsNetwork returns the HNS network that the backend needs on a Windows node.
+// hnsNetwork returns the HNS network that the backend needs on a Windows node. The
+// backend is made only to ask it for its devices, with the lease of a subnet that no node
+// has.
 func hnsNetwork(maker backend.Maker, n backend.Node) (dataplane.Device, error) {
 	b, _, err := maker(n)
 	if err != nil {
@@ -32,7 +34,7 @@ func hnsNetwork(maker backend.Maker, n backend.Node) (dataplane.Device, error) {
 	return dataplane.Device{}, errors.New("its backend does not use HNS; the backends for Windows are vxlan and host-gw")
 }
 
-// Underlay is daemon.Underlay.
+// Underlay is the part of daemon.Underlay that Prepare needs.
 type Underlay interface {
 	Choose(v4, v6 bool, operator subnet.PublicIPs) (underlay.Link, []netip.Addr, error)
 	Changes() <-chan struct{}

@@ -1,3 +1,6 @@
+// This file removes what VIPKeeper (sourcevip.go) and the bridge (bridge.go) have made,
+// for the command cleanup.
+
 package node
 
 import (
@@ -13,8 +16,9 @@ import (
 	"flannel/pkg/windows/hns"
 )
 
-// Release deletes the endpoints, the reservations and the file. It returns a
-// description of each object that it deleted, or with dryRun would delete.
+// Release deletes the endpoints of the source VIP, the reservations and the file. After
+// an error it goes on with the rest. It returns a description of each object that it
+// deleted, or with dryRun would delete.
 func (k VIPKeeper) Release(ctx context.Context, dryRun bool) (removed []string, err error) {
 	published, err := ReadVIP(k.File)
 	ids, endpointsErr := k.endpoints(ctx)

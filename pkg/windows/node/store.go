@@ -30,6 +30,7 @@ const (
 	hostOwner = "flanneld\r\nhost-endpoint"
 )
 
+// path returns the path of an address's file.
 func (s hostLocal) path(a netip.Addr) string {
 	name := a.String()
 	if runtime.GOOS == "windows" {
@@ -48,8 +49,8 @@ func parseName(name string) (netip.Addr, error) {
 // moments only.
 const lockWithin = 10 * time.Second
 
-// lock creates the directory first if it is missing: on a new node, host-local has
-// not run yet.
+// lock waits for host-local's lock; the caller must unlock it. It creates the
+// directory first if it is missing: on a new node, host-local has not run yet.
 func (s hostLocal) lock(ctx context.Context) (unlock func() error, err error) {
 	ctx, cancel := context.WithTimeout(ctx, lockWithin)
 	defer cancel()
@@ -104,6 +105,8 @@ func (s hostLocal) reserve(a netip.Addr, owner string) error {
 	return nil
 }
 
+// release removes the file of an address. The caller holds the lock, and knows that
+// the reservation is ours.
 func (s hostLocal) release(a netip.Addr) error {
 	if err := os.Remove(s.path(a)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("release %s: %w", a, err)

@@ -1,3 +1,7 @@
+// This file asks HNS, before the CNI configuration is written, whether it accepts the policies that the CNI plugin will
+// ask it for: an HNS that refuses one would let every pod on the node fail. It creates an endpoint as the plugin would,
+// and deletes it.
+
 package node
 
 import (
@@ -25,7 +29,8 @@ const trialEndpoint = "flanneld-trial"
 // errNoTrial is the reason if there is no trial: see conflist.File.ToTry.
 var errNoTrial = errors.New("HNS is asked once for each configuration, before the file is written, or with --force")
 
-// TryInHNS returns which options in doubt to leave out of s, since HNS refuses them for pods: a pod that
+// TryInHNS returns which options in doubt to leave out of s, since HNS refuses them for pods. The command
+// cni-conf calls it; doubt are the options that HNS may refuse (see Complete). A pod that
 // cannot reach itself, or has a wrong MTU, is better than none. If f has options to try, it creates
 // endpoints and deletes them. The caller hands the decisions to Put.
 //
@@ -62,8 +67,9 @@ func (n CNISources) TryInHNS(ctx context.Context, s conflist.Spec, doubt conflis
 	return d
 }
 
-// createTrials asks HNS about the options to try, and sets what it says in d. The errors say why HNS
-// refuses an option, or why the option could not be tried.
+// createTrials asks HNS about the options to try, and sets what it says in d: what is to be tried again counts as not
+// tried until HNS has said something about it. The errors say why HNS refuses an option, or why the option could not be
+// tried.
 func (n CNISources) createTrials(ctx context.Context, s conflist.Spec, try conflist.Options, d *conflist.Decisions) (overhead, loopback error) {
 	d.Tried.EncapOverhead = d.Tried.EncapOverhead && !try.EncapOverhead
 	d.Tried.LoopbackDSR = d.Tried.LoopbackDSR && !try.LoopbackDSR
@@ -191,6 +197,7 @@ func (n CNISources) createTrialEndpoint(ctx context.Context, e hns.Endpoint, s c
 	return 0, nil
 }
 
+// deleteEndpoint deletes an endpoint. If it does not exist, that is no error.
 func (n CNISources) deleteEndpoint(ctx context.Context, id string) error {
 	if err := n.HNS.DeleteEndpoint(ctx, id); !errors.Is(err, hns.ErrNotFound) {
 		return err
@@ -198,7 +205,7 @@ func (n CNISources) deleteEndpoint(ctx context.Context, id string) error {
 	return nil
 }
 
-// podPolicies returns the policies of a pod with this address.
+// podPolicies returns the policies of the endpoint that the CNI plugin creates for a pod with this address.
 func podPolicies(s conflist.Spec, pod netip.Addr) (policies []hns.Policy, err error) {
 	raw, err := s.PodPolicies(pod)
 	if err != nil {

@@ -1,3 +1,6 @@
+// This file has the callers of VIPKeeper: ReserveVIP for the commands source-vip and node kube-proxy, and KeepVIP for
+// the daemon.
+
 package node
 
 import (
@@ -18,7 +21,8 @@ import (
 	"flannel/subnet"
 )
 
-// VIPFile returns where the daemon with this subnet file publishes the source VIP.
+// VIPFile returns where the daemon with this subnet file publishes the source VIP, the address from
+// which kube-proxy sends (see VIPKeeper in sourcevip.go).
 func VIPFile(subnetFile string) string {
 	return filepath.Join(filepath.Dir(subnetFile), "source-vip.json")
 }
@@ -47,7 +51,7 @@ func OpenVIP(subnetFile, dataDir string, log *slog.Logger) (VIPKeeper, error) {
 type SourceVIP struct {
 	Needed bool     `json:"needed"`
 	DSR    *bool    `json:"dsr,omitempty"` // HNS supports kube-proxy's --enable-dsr
-	*VIP            // on an L2Bridge without sourceVIP
+	*VIP            // published as in the file; on an L2Bridge without sourceVIP
 	Flags  []string `json:"kubeProxyFlags,omitempty"`
 	File   string   `json:"file,omitempty"`
 }
@@ -109,7 +113,7 @@ func ensureVIP(ctx context.Context, k VIPKeeper, subnetFile string) (VIP, error)
 	return k.Ensure(ctx, own)
 }
 
-// The source VIP is checked at notifications, without one after resyncVIP, and after a failure after retryVIP.
+// resyncVIP is the time between checks of the source VIP without a notification, and retryVIP that after a failure.
 const resyncVIP, retryVIP = time.Minute, 5 * time.Second
 
 // KeepVIP maintains, until ctx ends, the source VIP that the command source-vip has
