@@ -14,7 +14,8 @@ type Component struct {
 	Other func() error
 }
 
-// Components starts and stops the components of a node. It recognizes what it started:
+// Components starts and stops the components of a node, for the commands node start,
+// node stop and node reset. It recognizes what it started:
 //
 //	runs as     recognized by
 //	a process   a record (BaseDir\run\<name>.json) of its ID and of the time it started

@@ -13,7 +13,8 @@ import (
 // for PowerShell that did this before have the same one.
 const mark = "Made by install-services.ps1 of flannel"
 
-// record is the content of the file that a process is recognized by.
+// record is the content of the file that a process is recognized by. Its ID alone
+// would not do: Windows gives it to another process when this one has ended.
 type record struct {
 	ID      uint32 `json:"id"`
 	Started int64  `json:"started"` // as Windows counts: in 100 ns since 1601
@@ -29,6 +30,7 @@ func (w Component) needProgram() error {
 	return err
 }
 
+// recordFile returns the path of a component's record.
 func (c Components) recordFile(name string) string {
 	return filepath.Join(c.BaseDir, "run", name+".json")
 }

@@ -26,6 +26,7 @@ type found struct {
 	command string
 }
 
+// lookUpService reads a service in the registry, for which any user has the rights.
 func lookUpService(name string) (is found, err error) {
 	key, err := registry.OpenKey(registry.LOCAL_MACHINE, servicesKey+name, registry.QUERY_VALUE)
 	if errors.Is(err, registry.ErrNotExist) {
@@ -73,6 +74,8 @@ func stopNamed(ctx context.Context, name string, out io.Writer) error {
 	return explainOf(name, withService(name, windows.SERVICE_STOP|windows.SERVICE_QUERY_STATUS, func(s *mgr.Service) error { return stopService(ctx, s, out) }))
 }
 
+// explainOf adds the name of the service to an error. Unlike explain, it names no command:
+// the service need not be flanneld's.
 func explainOf(name string, err error) error {
 	if err == nil {
 		return nil
@@ -115,6 +118,7 @@ func (c Components) startOwnService(ctx context.Context, what Component, is foun
 	return startNamed(ctx, what.Name, c.Out)
 }
 
+// createService creates the service of a component; words are its command line.
 func createService(what Component, words []string) error {
 	return withManager(windows.SC_MANAGER_ALL_ACCESS, func(m *mgr.Mgr) error {
 		config := mgr.Config{StartType: mgr.StartAutomatic, ErrorControl: mgr.ErrorNormal, Description: mark}
@@ -136,6 +140,7 @@ func createService(what Component, words []string) error {
 	})
 }
 
+// changeCommand replaces the command line of a service, from its next start on.
 func changeCommand(name string, words []string) error {
 	command, err := windows.UTF16PtrFromString(windows.ComposeCommandLine(words))
 	if err != nil {

@@ -1,3 +1,6 @@
+// This file has the part of Components that is about processes, and Start and Stop, which
+// choose between a process and a service (component_service_windows.go).
+
 package service
 
 import (
@@ -97,6 +100,7 @@ func (c Components) Record(name string) error {
 	return c.write(name, self.record)
 }
 
+// write writes the record of a component.
 func (c Components) write(name string, r record) error {
 	if err := os.MkdirAll(filepath.Dir(c.recordFile(name)), 0o755); err != nil {
 		return err
@@ -104,6 +108,8 @@ func (c Components) write(name string, r record) error {
 	return file.PutJSON(c.recordFile(name), r)
 }
 
+// startProcess starts a component as a process, unless it runs with the same command. If
+// it runs with another one, it is stopped first.
 func (c Components) startProcess(ctx context.Context, what Component) error {
 	command := windows.ComposeCommandLine(append([]string{what.Program}, what.Args...))
 	running, err := c.openOwn(what.Name)
@@ -230,9 +236,10 @@ func (c Components) openOwn(name string) (*process, error) {
 	return p, nil
 }
 
+// close gives up the handle; the process runs on.
 func (p *process) close() { _ = windows.CloseHandle(p.handle) }
 
-// wait waits until the process has ended, for a limited time.
+// wait waits until the process has ended, for a limited time; with 0, it only looks.
 func (p *process) wait(limit time.Duration) (status uint32, ended bool) {
 	if event, err := windows.WaitForSingleObject(p.handle, uint32(limit/time.Millisecond)); err != nil || event != windows.WAIT_OBJECT_0 {
 		return 0, false

@@ -1,3 +1,6 @@
+// This file reads and writes what a service has in the registry, where the service
+// manager has no API for it or wants more rights.
+
 package service
 
 import (

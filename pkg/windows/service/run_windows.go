@@ -1,3 +1,6 @@
+// This file runs the daemon under the service manager. main asks Started first, and
+// then calls Run instead of the program.
+
 package service
 
 import (
