@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Config is the validated network configuration, without the part that the backend reads.
+// Config is the validated network configuration (ParseConfig), without the part that the backend reads.
 type Config struct {
 	V4, V6   Network // a zero Network: family off
 	Backend  string  // Backend.Type, in lower case; "": not set
@@ -17,7 +17,7 @@ type Config struct {
 	V4Only bool
 
 	Guard        Guard
-	GuardTrial   time.Duration  // how long it must not have counted packets of a peer before it drops any
+	GuardTrial   time.Duration  // how long the guard must not have counted packets of a peer before it drops any
 	GuardSources []netip.Prefix // from which peers may send, beside their public IPs; masked
 
 	// Underlay are this node's own addresses on the underlay, and the networks that it reaches there without a gateway.
@@ -52,7 +52,7 @@ func (c Config) NetworkOf(a netip.Addr) Network {
 	return c.V4
 }
 
-// Covers returns an underlay address or network that s contains, if there is one.
+// Covers returns an element of Underlay that s contains, if there is one.
 func (c Config) Covers(s netip.Prefix) (under netip.Prefix, covers bool) {
 	for _, under := range c.Underlay {
 		if s.Bits() <= under.Bits() && s.Contains(under.Addr()) {

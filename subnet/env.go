@@ -15,7 +15,8 @@ import (
 	"flannel/pkg/file"
 )
 
-// Env is the content of the subnet file (subnet.env), which the CNI plugin reads.
+// Env is the content of the subnet file (subnet.env). The last part of each pass writes it; the CNI plugin, commands
+// and the next start of the daemon read it.
 type Env struct {
 	V4Network, V4Subnet netip.Prefix // masked; zero: family off
 	V6Network, V6Subnet netip.Prefix
@@ -32,7 +33,8 @@ func (e Env) IsZero() bool { return !e.V4Subnet.IsValid() && !e.V6Subnet.IsValid
 // maxEnv bounds what is read of the file, which others may have written, in bytes.
 const maxEnv = 64 << 10
 
-// format returns the file's text. A subnet is written as its first usable address, which the bridge gets.
+// format returns the file's text, as flannel writes it, with our own keys at the end. A subnet is written as its first
+// usable address, which the bridge gets.
 func format(e Env) []byte {
 	var b bytes.Buffer
 	for _, f := range []struct {
@@ -59,6 +61,7 @@ func format(e Env) []byte {
 	return b.Bytes()
 }
 
+// joinPrefixes returns networks as a value in the subnet file.
 func joinPrefixes(prefixes []netip.Prefix) string {
 	var texts []string
 	for _, p := range prefixes {

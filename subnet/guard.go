@@ -20,6 +20,7 @@ const (
 	GuardEnforce Guard = "enforce" // they are counted and dropped
 )
 
+// guards are all values.
 var guards = []Guard{GuardOff, GuardAudit, GuardEnforce}
 
 // ParseGuard parses the name of a mode.

@@ -64,6 +64,7 @@ func (l *Lease) Equal(o *Lease) bool {
 	return l.Backend == o.Backend && l.V4.equal(o.V4) && l.V6.equal(o.V6)
 }
 
+// equal compares all fields; Data byte for byte.
 func (e Endpoint) equal(o Endpoint) bool {
 	return e.Subnet == o.Subnet && e.PublicIP == o.PublicIP && bytes.Equal(e.Data, o.Data)
 }
@@ -79,6 +80,7 @@ func (l *Lease) Within(o *Lease) bool {
 	return within(l.V4.Subnet, o.V4.Subnet) || within(l.V6.Subnet, o.V6.Subnet)
 }
 
+// within reports whether a network is in another, or the same.
 func within(part, whole netip.Prefix) bool {
 	return part.IsValid() && whole.IsValid() && whole.Bits() <= part.Bits() && whole.Contains(part.Addr())
 }

@@ -9,8 +9,10 @@ import (
 	"flannel/pkg/reconcile"
 )
 
-// Manager keeps leases in a store: etcd or the Kubernetes API. Every method with a ctx blocks until it is done, ctx ends, or
-// an error is permanent. During an outage of the store it retries, and logs the outage once. A store that lacks something
+// Manager keeps leases in a store: etcd or the Kubernetes API. The daemon runs WatchConfig, Watch, Hold and Publish
+// each on a goroutine of its own, Acquire before these, and calls the methods that do not block from its loop (see
+// "Concurrency" in Documentation/architecture.md). Every method with a ctx blocks until it is done, ctx ends, or an
+// error is permanent. During an outage of the store it retries, and logs the outage once. A store that lacks something
 // answers with nothing: the zero value, or the nil channel.
 type Manager interface {
 	// WatchConfig calls changed with the raw network configuration, first and after each change, until ctx ends. It waits

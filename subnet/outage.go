@@ -21,8 +21,11 @@ const (
 	causeBack    = "store-back"
 )
 
-// Outage logs once that a store does not answer, and once that it answers again,
-// for all activities that use the store.
+// Outage logs once that a store does not answer, and once that it answers again, for
+// all activities that use the store. An activity is the name of what one goroutine asks
+// the store for, again and again until it succeeds, such as "publish our lease". The
+// lease managers record what happens, and the Board asks Err and Since. It
+// is safe for concurrent use.
 //
 //	state    cause                                                     action                next state
 //	calm     an activity fails                                         start the timer       failing
@@ -59,7 +62,7 @@ func (o *Outage) Failed(activity string, err error) {
 	o.failing[activity], o.last, o.answered = err, activity, false
 	if o.timer == nil {
 		if !o.logged {
-			o.since = time.Now()
+			o.since = time.Now() // else this outage is the former one, which goes on
 		}
 		o.number++
 		number := o.number
@@ -67,6 +70,7 @@ func (o *Outage) Failed(activity string, err error) {
 	}
 }
 
+// logOutage logs the outage with this number, unless it has ended. A timer calls it.
 func (o *Outage) logOutage(number int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

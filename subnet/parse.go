@@ -68,7 +68,7 @@ func ParseConfig(raw []byte) (cfg Config, root *conf.Object) {
 	return cfg, root
 }
 
-// read returns the network of one family; zero: it is off, or invalid.
+// read returns the network of one family; zero: it is off, or invalid. root records the problems, here and below.
 func (f family) read(root *conf.Object, on bool) Network {
 	if !on {
 		root.Ignore(f.network, f.length, f.min, f.max)

@@ -24,8 +24,9 @@ func DoublePause(low, high time.Duration, tries int) time.Duration {
 	return d*3/4 + rand.N(d/2)
 }
 
-// Conflict paces how often we restore our lease after someone else changed it,
-// because two nodes with the same address would otherwise write without end:
+// Conflict paces how often we restore our lease after someone else changed it, because two
+// nodes with the same address would otherwise write without end. heldKey (etcd) and ownNode
+// (kube) each have one, and guard it:
 //
 //	state     cause                            action                       next state
 //	calm      someone else changes the lease   restore it now               pending
