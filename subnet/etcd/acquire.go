@@ -72,8 +72,8 @@ func (m *Manager) Acquire(ctx context.Context, cfg subnet.Config, want subnet.Le
 	}
 }
 
-// record is a lease's key in the store. Its subnets are taken even if its value
-// cannot be decoded.
+// record is a lease's key in the store, as Acquire sees it in a list. Its subnets are
+// taken even if its value cannot be decoded.
 type record struct {
 	key   string
 	name  string // the last part of key

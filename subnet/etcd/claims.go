@@ -15,10 +15,10 @@ import (
 	"flannel/subnet"
 )
 
-// claims are the keys whose value has this node's public address. The address
-// does not prove that a key is this node's: each writer can put it into the key
-// that it may write. Acquire uses the first key in this table that exists, or
-// that is free, and that this node's etcd user may write:
+// claims are the keys whose value has this node's public address, for Acquire. The
+// address does not prove that a key is this node's: each writer can put it into
+// the key that it may write. Acquire uses the first key in this table that exists,
+// or that is free, and that this node's etcd user may write:
 //
 //	key                                                       another node, whose user may write only its own key
 //	with the subnets of the subnet file and our address       cannot create such a key

@@ -13,9 +13,9 @@ import (
 	"flannel/subnet"
 )
 
-// createKey creates the key of held, if it does not exist. The same transaction
-// deletes our former keys, which no longer fit. It returns false if another
-// node was faster. The subnet was free in a list at revision rev.
+// createKey is the write of Acquire: it creates the key of held, if it does not exist. The
+// same transaction deletes our former keys, which no longer fit. It returns false if
+// another node was faster. The subnet was free in a list at revision rev.
 //
 // Two nodes may create overlapping keys of different names, such as 10.5.8.0-22
 // and 10.5.9.0-24, at the same time. etcd orders their transactions. Each one

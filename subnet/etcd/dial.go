@@ -32,7 +32,8 @@ var (
 	errCertWanted = errors.New("the server asks for a client certificate, and none is configured")
 )
 
-// client translates the options into those of the etcd client.
+// client translates the options into those of the etcd client, whose requests report to
+// t.
 func (o Options) client(t *errorTracker) (clientv3.Config, error) {
 	var endpoints []string
 	for _, e := range o.Endpoints {
@@ -125,10 +126,10 @@ func (o Options) tls(t *errorTracker) (*tls.Config, error) {
 	return c, nil
 }
 
-// errorTracker intercepts the requests and keeps the error of the last failed
-// one: when etcd cannot be reached, the client library returns "context
-// deadline exceeded", whatever the reason. It also keeps the connections, to
-// drop them.
+// errorTracker sits between the client library and gRPC, and is safe for concurrent use.
+// It intercepts the requests and keeps the error of the last failed one: when etcd
+// cannot be reached, the client library returns "context deadline exceeded", whatever
+// the reason. It also keeps the connections, to drop them.
 type errorTracker struct {
 	log       *slog.Logger
 	endpoints []string               // URLs
@@ -154,14 +155,18 @@ type handshakes struct {
 	tracker *errorTracker
 }
 
+// ClientHandshake implements credentials.TransportCredentials. It remembers the
+// connection, so that it can be closed.
 func (h handshakes) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	return h.TransportCredentials.ClientHandshake(ctx, authority, h.tracker.conns.Keep(raw))
 }
 
+// Clone implements credentials.TransportCredentials.
 func (h handshakes) Clone() credentials.TransportCredentials {
 	return handshakes{h.TransportCredentials.Clone(), h.tracker}
 }
 
+// dialOptions make gRPC tell the tracker the result of each request.
 func (t *errorTracker) dialOptions() []grpc.DialOption {
 	return []grpc.DialOption{
 		grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn,

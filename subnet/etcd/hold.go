@@ -15,7 +15,8 @@ import (
 	"flannel/subnet"
 )
 
-// ownLease is our own lease, as Acquire, Publish and Hold share it.
+// ownLease is our own lease, as Acquire, Publish and Hold share it, each on another
+// goroutine of the daemon (see "Concurrency" in Documentation/architecture.md).
 type ownLease struct {
 	mu       sync.Mutex // never held during a request
 	held     *heldKey   // nil before Acquire; mu guards its fields, too
@@ -29,6 +30,7 @@ type ownLease struct {
 	leaseChanged chan struct{} // notifies the renewal that our key is on another etcd lease
 }
 
+// newOwnLease returns that of a node that has no lease yet.
 func newOwnLease() ownLease {
 	return ownLease{acquired: make(chan struct{}), changed: make(chan struct{}, 1),
 		check: make(chan struct{}, 1), leaseChanged: make(chan struct{}, 1)}
@@ -57,7 +59,7 @@ func (m *Manager) Hold(ctx context.Context) error {
 	key, start := held.key, &snapshot{at: held.at}
 	m.own.mu.Unlock()
 	// Three goroutines that share only the heldKey: one records what the store has, one
-	// does what follows from it, and one renews the etcd lease.
+	// does what follows from the record (keep), and one renews the etcd lease.
 	g, ctx := errgroup.WithContext(ctx)
 	h := holder{m, held}
 	g.Go(func() error {
@@ -74,7 +76,9 @@ func (m *Manager) Hold(ctx context.Context) error {
 	return g.Wait()
 }
 
-// holder is the consumer of our own key, and keeps it.
+// holder keeps our own key: as the consumer of a feed (follow.go) it records what the
+// store has in the heldKey, whose states and decisions are in heldkey.go, and does what
+// the heldKey says.
 type holder struct {
 	m    *Manager
 	held *heldKey // ignored once the Manager holds another one
@@ -117,7 +121,7 @@ func (h holder) observe(s sight) {
 	}
 }
 
-// keep does what heldKey.step says, until ctx ends or the lease is lost.
+// keep does what heldKey.step says, until ctx ends (nil) or the lease is lost (ErrLost).
 func (h holder) keep(ctx context.Context) (err error) {
 	ctx, end := context.WithCancel(ctx)
 	defer end()
@@ -133,13 +137,14 @@ func (h holder) keep(ctx context.Context) (err error) {
 		if due.IsZero() {
 			return 0, nil
 		}
-		return max(time.Until(due), 1), nil
+		return max(time.Until(due), 1), nil // 0 would mean never
 	}}
 	loop.Run(ctx)
 	return err
 }
 
-// step calls heldKey.step, and logs what has happened.
+// step calls heldKey.step with what the peers say about our lease, and logs what has
+// happened. It changes the heldKey.
 func (h holder) step(ctx context.Context) (write bool, due time.Time) {
 	own, peers := &h.m.own, h.m.watched.Load()
 	own.mu.Lock()

@@ -42,7 +42,8 @@ func parseKey(name string) (v4, v6 netip.Prefix, err error) {
 	return v4, v6, nil
 }
 
-// formatKey is the inverse of parseKey. At least one of the prefixes must be valid.
+// formatKey is the inverse of parseKey. The zero Prefix: no subnet of the family. At
+// least one of the prefixes must be valid.
 func formatKey(v4, v6 netip.Prefix) string {
 	key := noV4
 	if v4.IsValid() {
@@ -54,6 +55,8 @@ func formatKey(v4, v6 netip.Prefix) string {
 	return key
 }
 
+// formatSubnet and parseSubnet convert a subnet to and from its form in a key:
+// 10.5.1.0-24.
 func formatSubnet(p netip.Prefix) string { return p.Addr().String() + "-" + strconv.Itoa(p.Bits()) }
 
 func parseSubnet(s string) (netip.Prefix, error) {

@@ -37,7 +37,7 @@ const (
 // for its length.
 var oversized = make([]byte, maxValue+1)
 
-// snapshot is a complete list and its position in the store.
+// snapshot is a complete list of a feed's keys, and its position in the store.
 type snapshot struct {
 	kvs  []*mvccpb.KeyValue // too large values are replaced by oversized
 	at   position

@@ -44,8 +44,8 @@ type Options struct {
 	keepAlive time.Duration // for tests: how long a connection may be silent before it is pinged; 0: 10 s
 }
 
-// Manager implements subnet.Manager. Its methods may run concurrently; Publish
-// and Hold need an Acquire before them.
+// Manager implements subnet.Manager, which says what the methods are for and who calls them.
+// Its methods may run concurrently; Publish and Hold need an Acquire before them.
 type Manager struct {
 	connection
 	watching
@@ -53,8 +53,8 @@ type Manager struct {
 	log    *slog.Logger
 	outage *subnet.Outage
 
-	prefix, subnets     string // "<prefix>", "<prefix>/subnets/"
-	margin, ttl, retain time.Duration
+	prefix, subnets     string        // "/coreos.com/network", "/coreos.com/network/subnets/"
+	margin, ttl, retain time.Duration // see Options
 
 	configMissing   atomic.Pointer[error] // see ConfigMissing; nil: there is a configuration, or it is not known yet
 	unrequestedOnce sync.Once             // see warnUnrequested
@@ -172,7 +172,7 @@ func (m *Manager) Redial() {
 // connection. Later attempts get more time.
 const requestTimeout = 3 * time.Second
 
-// final marks an error that no retry can fix.
+// final marks an error that no retry can fix, for retry.
 type final struct{ error }
 
 func (f final) Unwrap() error { return f.error }

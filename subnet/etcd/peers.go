@@ -11,8 +11,8 @@ import (
 	"flannel/subnet/peerset"
 )
 
-// peers is the consumer of the keys below <prefix>/subnets/. It translates them
-// into changes of a set of peers.
+// peers is the consumer of the keys below <prefix>/subnets/ (see feed), on the
+// goroutine of Watch. It translates them into changes of a set of peers.
 type peers struct {
 	log    *slog.Logger
 	prefix string

@@ -10,8 +10,9 @@ import (
 	"flannel/pkg/reconcile"
 )
 
-// renew keeps the etcd lease of our key alive until ctx ends. If the etcd lease
-// has expired, etcd has deleted the key with it, and the holder handles that.
+// renew is one of the goroutines of Hold. It keeps the etcd lease of our key alive
+// until ctx ends. If the etcd lease has expired, etcd has deleted the key with it, and
+// the holder handles that.
 func (m *Manager) renew(ctx context.Context) {
 	for ctx.Err() == nil {
 		m.own.mu.Lock()

@@ -14,8 +14,8 @@ import (
 // The store can be replaced while we run: restored from a backup, or started
 // anew with an empty disk. Nobody deleted the keys that it lacks, and revisions
 // of the former store have no meaning in it. This must not interrupt the pod
-// network: peers are retained until they return, and our own key is written
-// again.
+// network: peers are retained until they return (package peerset), and our own
+// key is written again.
 //
 // A replaced store may have the same cluster ID, and may have reached a later
 // revision. So a position has a witness, a key that exists at its revision.
@@ -26,7 +26,8 @@ import (
 // request, as it has not reached revision 120, or returns another ModRevision,
 // or no key.
 
-// position is a point in the history of one store.
+// position is a point in the history of one store. Each feed has one, of its
+// own goroutine (session.at).
 type position struct {
 	cluster uint64
 	rev     int64 // all changes up to this revision are known; 0: none, list first
@@ -36,7 +37,7 @@ type position struct {
 	mod     int64  // the ModRevision of witness
 }
 
-// setWitness makes a key that was read at this position its witness.
+// setWitness makes a key that was read at this position the position's witness.
 func (p *position) setWitness(kv *mvccpb.KeyValue) { p.witness, p.mod = string(kv.Key), kv.ModRevision }
 
 // advance moves the position behind an event.

@@ -17,7 +17,7 @@ import (
 // The watcher of the client library reconnects without telling its user. But
 // after each reconnection the store must be checked, because it may have been
 // replaced and our position may have no meaning in it. So this file uses the
-// gRPC stream itself: when it fails, the session checks the store and opens the
+// gRPC stream itself: when it fails, the session (follow.go) checks the store and opens the
 // next one.
 
 // received is a message of the watch, or the error that ended it.

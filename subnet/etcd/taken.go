@@ -9,7 +9,7 @@ import (
 	"flannel/subnet"
 )
 
-// taken are the subnets that a new lease must not have, or should not.
+// taken are the subnets that a new lease must not have, or should not, for Acquire.
 //
 // A key of a subnet's own length cannot be created again, whatever its value is. Any
 // other key is either left from an earlier configuration, and its node's pods may

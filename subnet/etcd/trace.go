@@ -1,3 +1,5 @@
+// This file logs the requests to etcd, at the debug level.
+
 package etcd
 
 import (
@@ -70,6 +72,7 @@ func keysOf(key, rangeEnd []byte) string {
 	return string(key)
 }
 
+// leaseID returns the ID of a lease as etcdctl prints it.
 func leaseID(id int64) string { return fmt.Sprintf("lease %x", id) }
 
 // tracedStream logs a request on a stream when its first response arrives. What else a
@@ -84,6 +87,7 @@ type tracedStream struct {
 	began time.Time
 }
 
+// SendMsg implements grpc.ClientStream. It notes the request.
 func (s *tracedStream) SendMsg(m any) error {
 	s.mu.Lock()
 	s.req, s.began = m, time.Now()
@@ -91,6 +95,8 @@ func (s *tracedStream) SendMsg(m any) error {
 	return s.ClientStream.SendMsg(m)
 }
 
+// RecvMsg implements grpc.ClientStream. The first answer after a request is logged
+// with it.
 func (s *tracedStream) RecvMsg(m any) error {
 	err := s.ClientStream.RecvMsg(m)
 	s.mu.Lock()

@@ -1,3 +1,6 @@
+// This file translates between a lease and its value in etcd, flannel's JSON; key.go
+// has an example.
+
 package etcd
 
 import (

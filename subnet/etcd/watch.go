@@ -1,3 +1,6 @@
+// This file has the watches that subnet.Manager asks for: of the peers, and of the
+// configuration. Each runs follow (follow.go) with a consumer.
+
 package etcd
 
 import (
@@ -106,7 +109,8 @@ func (m *Manager) mistakenPrefix(ctx context.Context) (prefix string, found bool
 	return prefix, err == nil && resp.Count > 0 // an error does not matter: this is only a hint
 }
 
-// config is the consumer of the network configuration.
+// config is the consumer of the network configuration, on the goroutine of
+// WatchConfig.
 type config struct {
 	log     *slog.Logger
 	key     string
@@ -129,6 +133,7 @@ func (c *config) handleList(ctx context.Context, all *snapshot, _ bool) {
 	}
 }
 
+// handle implements consumer. Of several events, the last one counts.
 func (c *config) handle(ctx context.Context, events []*mvccpb.Event) {
 	if e := events[len(events)-1]; e.Type == mvccpb.DELETE {
 		c.setMissing(ctx)
