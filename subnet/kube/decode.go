@@ -35,6 +35,7 @@ var hostnameLabel = []byte("\x0a\x16kubernetes.io/hostname\x12")
 // maxObject bounds one object, in bytes. etcd accepts at most 1.5 MB.
 const maxObject = 8 << 20
 
+// errNotProtobuf is the error of an answer in another encoding, such as that of a proxy.
 var errNotProtobuf = errors.New("the answer is not in the Kubernetes protobuf encoding")
 
 // fields calls f for every length-delimited field (strings, bytes, messages) of a
@@ -114,6 +115,7 @@ func parseNode(b []byte, prefix string) (*storedNode, error) {
 	return n, err
 }
 
+// parseMeta parses a Node's metadata. prefix is that of our annotations; others are skipped.
 func (n *storedNode) parseMeta(b []byte, prefix string) error {
 	return fields(b, func(number protowire.Number, value []byte) error {
 		switch number {

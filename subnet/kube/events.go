@@ -1,3 +1,6 @@
+// This file decides which Events the reporter (report.go) writes, and when. All of it runs on the
+// reporter's goroutine.
+
 package kube
 
 import (
@@ -18,16 +21,18 @@ type eventFilter struct {
 	outageReported  bool                    // the last Event about reaching peers was reasonUnreachable
 }
 
+// writtenEvent is the last Event of a reason.
 type writtenEvent struct {
 	message string
 	at      time.Time
 }
 
 const (
-	sameInterval = time.Hour
-	interval     = time.Minute
+	sameInterval = time.Hour   // between two Events of one reason with the same message
+	interval     = time.Minute // and with another one
 )
 
+// newEventFilter returns a filter that has seen no event.
 func newEventFilter() *eventFilter { return &eventFilter{last: map[string]writtenEvent{}} }
 
 // next reports whether an Event may be written now, and if not, how long it must wait.
@@ -88,7 +93,8 @@ const (
 
 type event struct{ kind, reason, message string }
 
-// events returns the Events that describe the status.
+// events returns the Events that describe the status, due or not. grace is how long the network must not be synced
+// before one says so.
 func (f *eventFilter) events(s status, grace time.Duration, now time.Time) []event {
 	var events []event
 	for _, e := range []event{
@@ -118,6 +124,7 @@ func (f *eventFilter) events(s status, grace time.Duration, now time.Time) []eve
 	return events
 }
 
+// writeEvent writes an Event about our Node, which has this name. It is errNoNode if the Node does not exist.
 func (r *reporter) writeEvent(ctx context.Context, name string, o event) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()

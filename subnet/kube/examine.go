@@ -1,3 +1,6 @@
+// This file has what commands ask the API server, in processes without a Manager: doctor, cni-conf,
+// check-config. Each function makes a client of its own and closes it.
+
 package kube
 
 import (

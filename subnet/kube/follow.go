@@ -14,7 +14,8 @@ import (
 	"flannel/subnet"
 )
 
-// feed is a part of the Nodes, and the consumer that is called with their changes.
+// feed is a part of the Nodes, and the consumer that is called with their changes. There are three:
+// all Nodes (Watch), our own Node (Hold), and our own Node until it has a podCIDR (readOwn).
 type feed struct {
 	activity string // for messages
 	only     string // the name of one Node; "": all Nodes
@@ -183,7 +184,8 @@ func (s *follower) receiveAll(ctx context.Context, in <-chan watchEvent) error {
 	}
 }
 
-// gather adds the events that have already arrived, so that a burst of changes becomes one call of handle.
+// gather adds to e the events that have already arrived, up to 2*cap(in), so that a burst of changes becomes one call
+// of handle.
 func gather(e watchEvent, in <-chan watchEvent) []watchEvent {
 	events := []watchEvent{e}
 	for len(events) < 2*cap(in) {

@@ -13,7 +13,8 @@ import (
 	"flannel/subnet"
 )
 
-// Hold implements subnet.Manager. It watches our Node and restores our annotations when someone else changes them.
+// Hold implements subnet.Manager. It watches our Node and restores our annotations when someone else changes them: one
+// goroutine observes, and another one restores. The states are in the table of ownNode (ownnode.go).
 func (m *Manager) Hold(ctx context.Context) error {
 	m.mu.Lock()
 	own := m.own

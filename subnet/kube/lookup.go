@@ -76,6 +76,7 @@ const (
 	maxLookups, maxSpread = 8, 2
 )
 
+// newLookups returns that nothing is being looked up.
 func newLookups() lookups {
 	return lookups{byName: map[string]*lookup{}, answers: make(chan answer, maxLookups)}
 }
@@ -236,6 +237,7 @@ func retryAfter(err error, tries int) time.Duration {
 	return d
 }
 
+// lookupActivity names the lookups in messages.
 func (s *follower) lookupActivity() string { return s.activity + ": podCIDRs" }
 
 // recordLookupResult records an outage or its end. A server that answers "too many requests" is not an outage.

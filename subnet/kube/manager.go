@@ -58,8 +58,8 @@ func (o Options) client() clientOptions {
 	return clientOptions{Kubeconfig: o.Kubeconfig, APIURL: o.APIURL, UserAgent: o.UserAgent, Prefix: o.Prefix, Log: o.Log, Wrap: o.wrap}
 }
 
-// Manager implements subnet.Manager. Its methods may run concurrently;
-// Publish and Hold need an Acquire before them.
+// Manager implements subnet.Manager, which says what the methods are for and who calls them. Its methods may run
+// concurrently; Publish and Hold need an Acquire before them.
 type Manager struct {
 	o        Options
 	api      *apiClient
@@ -146,7 +146,8 @@ func (m *Manager) Redial() { m.api.DropConnections() }
 // requestTimeout bounds a request for one object.
 const requestTimeout = 15 * time.Second
 
-// retry calls op until it succeeds, ctx ends, or the API server rejects the request as invalid.
+// retry calls op until it succeeds, ctx ends, or the API server rejects the request as invalid. activity names what the
+// requests are for, in errors, in outages and in denials.
 func (m *Manager) retry(ctx context.Context, activity string, op func(context.Context) error) error {
 	defer m.outage.Forget(activity)
 	for failures := 0; ; {

@@ -7,12 +7,13 @@ import (
 	"flannel/subnet"
 )
 
-// members are the names of the nodes in the network. All of them reject the same peers. So that not every node writes an
-// Event about a rejected peer, a hash of the names chooses a few that do (see writes).
+// members are the names of the nodes in the network. All of them reject the same peers. So that not every node writes
+// an Event about a rejected peer, a hash of the names chooses a few that do (see writes). The watch of all Nodes calls
+// update, the daemon's loop share, and its probes shareOf.
 type members struct {
 	mu       sync.Mutex
 	names    map[string]struct{}
-	rejected map[string]struct{} // by every node, as last reported; they write nothing
+	rejected map[string]struct{} // the names of peers that every node rejects, as the loop reported last; they write nothing
 }
 
 // writers is how many nodes write an Event about the same fact: more than one, because one may be down.

@@ -141,8 +141,8 @@ func subnetsOf(cidrs []string) (v4, v6 netip.Prefix, err error) {
 	return v4, v6, nil
 }
 
-// endpoint returns the endpoint of a family. It is off if the node has no subnet or no
-// address of the family: a node may have podCIDRs of both families and use one.
+// endpoint returns the endpoint of the family of s; ip and data name its annotations. It is off if the node has no
+// subnet or no address of the family: a node may have podCIDRs of both families and use one.
 func (n *storedNode) endpoint(s netip.Prefix, ip, data annotation) (subnet.Endpoint, error) {
 	if !s.IsValid() || n.Annotations[ip] == "" {
 		return subnet.Endpoint{}, nil
@@ -158,6 +158,7 @@ func (n *storedNode) endpoint(s netip.Prefix, ip, data annotation) (subnet.Endpo
 	return e, nil
 }
 
+// address parses an address of the family, without a zone.
 func address(text string, v6 bool) (netip.Addr, error) {
 	a, err := netip.ParseAddr(text)
 	if err != nil || a.Is6() != v6 || a.Zone() != "" || a.Is4In6() {
@@ -189,7 +190,7 @@ func compact(text string) (json.RawMessage, error) {
 	return b.Bytes(), nil
 }
 
-// describeLease is the inverse of leaseOf: it returns the desired annotations of our Node,
+// describeLease is the inverse of leaseOf, for ownNode: it returns the desired annotations of our Node,
 // from which peers read l. Annotations for a family that is off are empty, and others
 // are as in actual. problems are invalid annotations of the operator.
 func describeLease(l *subnet.Lease, actual annotations) (want annotations, problems []string) {

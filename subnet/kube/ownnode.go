@@ -191,6 +191,7 @@ func (m *Manager) Publish(ctx context.Context, l subnet.Lease) error {
 	return m.retry(ctx, "publish our lease", func(ctx context.Context) error { return m.writeAnnotations(ctx, own) })
 }
 
+// errNoNode means that there is nothing to write to, for now.
 var errNoNode = errors.New("this node's Node does not exist, or has no podCIDR")
 
 // writeAnnotations writes those of our annotations that differ from own.want, one call at a time: the patch of an earlier

@@ -50,7 +50,8 @@ func (m *Manager) AcceptWithdrawal() int {
 	return 0
 }
 
-// peers translates Nodes into changes of a set of peers.
+// peers is the consumer of the feed of all Nodes: it translates Nodes into changes of a set of peers. The goroutine of
+// Watch uses it.
 type peers struct {
 	set    *peerset.Keeper
 	listed bool // the first list was handed over

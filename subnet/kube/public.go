@@ -9,8 +9,8 @@ import (
 	"flannel/subnet"
 )
 
-// PublicIPs implements subnet.Manager. An operator sets the addresses in the annotations node-public-ip and
-// node-public-ipv6 of our Node.
+// PublicIPs implements subnet.Manager. The daemon's loop calls it, and joining does before Acquire. An operator sets
+// the addresses in the annotations node-public-ip and node-public-ipv6 of our Node.
 func (m *Manager) PublicIPs(ctx context.Context) (subnet.PublicIPs, error) {
 	m.mu.Lock()
 	if m.holding {
@@ -55,6 +55,7 @@ func (m *Manager) setOperatorIPs(n annotations) {
 // write. The zero warned is empty.
 type warned map[string]bool
 
+// maxWarned bounds the warnings that are remembered.
 const maxWarned = 100
 
 // add adds a text, and reports whether it is a new one.

@@ -7,6 +7,9 @@ import (
 	"time"
 )
 
+// This file lists the Nodes for a follower, whose states are in follow.go, and all of it runs on the follower's
+// goroutine.
+
 // relists paces the lists after a lost position. An API server that restarts loses the positions of all daemons at once,
 // and a list is the most expensive request of a daemon. So the daemons spread their lists over a time that grows with the
 // cluster, and a daemon that loses its position repeatedly doubles the pause.

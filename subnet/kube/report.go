@@ -47,6 +47,7 @@ type status struct {
 	pendingConfig         string // why the latest network configuration is not in force
 }
 
+// newReporter returns the reporter of a manager, whose run writes to the API.
 func newReporter(m *Manager) *reporter { return &reporter{m: m, changed: make(chan struct{}, 1)} }
 
 // Report implements subnet.Manager.
@@ -280,6 +281,7 @@ func cutVersion(message string) (rest, version string) {
 	return message[:i], version
 }
 
+// sameCondition compares what we write of a condition, without its times.
 func sameCondition(a, b corev1.NodeCondition) bool {
 	return a.Status == b.Status && a.Reason == b.Reason && a.Message == b.Message
 }

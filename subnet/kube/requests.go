@@ -45,6 +45,7 @@ func raw(answer rest.Result) ([]byte, error) {
 	return body, cmp.Or(answer.Error(), err)
 }
 
+// parseNode parses the answer to a request for one Node.
 func (c *apiClient) parseNode(answer rest.Result) (*storedNode, error) {
 	body, err := raw(answer)
 	if err != nil {
@@ -77,10 +78,12 @@ func (c *apiClient) StoreVersion(ctx context.Context) (string, error) {
 	return c.readList(ctx, c.nodeRequest(metadataList, "").Param("limit", "1"), func(*storedNode) {})
 }
 
+// nodeRequest returns a request for Nodes at a resource version, in an encoding.
 func (c *apiClient) nodeRequest(accept, at string) *rest.Request {
 	return c.rest.Get().Resource("nodes").SetHeader("Accept", accept).MaxRetries(0).Param("resourceVersion", at)
 }
 
+// readList reads a list, and calls each with every Node while the rest arrives.
 func (c *apiClient) readList(ctx context.Context, r *rest.Request, each func(*storedNode)) (version string, err error) {
 	body, err := r.Stream(quiet(ctx))
 	if err != nil {

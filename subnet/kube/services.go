@@ -12,7 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// ServiceNetworks returns the networks from which Services get their addresses. It reads the ServiceCIDR objects of
+// ServiceNetworks returns the networks from which Services get their addresses, for the CNI configuration of a Windows
+// node (cni-conf) and the doctor. It reads the ServiceCIDR objects of
 // Kubernetes 1.33 and later, or else kubeadm's configuration. The permissions of flannel's pods allow neither; those of
 // a kubelet allow the latter.
 func (c *apiClient) ServiceNetworks(ctx context.Context) ([]netip.Prefix, error) {
@@ -27,6 +28,7 @@ func (c *apiClient) ServiceNetworks(ctx context.Context) ([]netip.Prefix, error)
 	return nil, fmt.Errorf("read the cluster's service networks: %w", errors.Join(err, kubeadmErr))
 }
 
+// serviceCIDRs lists the networks of Services, which Kubernetes has as objects since 1.33.
 func (c *apiClient) serviceCIDRs(ctx context.Context) ([]netip.Prefix, error) {
 	body, err := raw(c.rest.Get().AbsPath("/apis/networking.k8s.io/v1/servicecidrs").
 		SetHeader("Accept", "application/json").MaxRetries(0).Do(quiet(ctx)))

@@ -87,7 +87,8 @@ const (
 // reconnector is the transport to the API server. After a failed or unauthorized request it makes a new
 // http.Transport, so that the next request opens a new connection and reads the certificate files again. The old
 // connection may be dead without an error, or have been opened with a client certificate that has expired since.
-// (Tokens are read again by the wrapper around it, from client-go.)
+// (Tokens are read again by the wrapper around the reconnector, from client-go.) An apiClient has one; it is safe for
+// concurrent use.
 type reconnector struct {
 	cfg   *transport.Config
 	conns subnet.Conns
@@ -97,6 +98,7 @@ type reconnector struct {
 	rt *http.Transport
 }
 
+// newReconnector returns a reconnector with its first transport.
 func newReconnector(cfg *rest.Config) (*reconnector, error) {
 	transportConfig, err := cfg.TransportConfig()
 	if err != nil {
@@ -107,6 +109,7 @@ func newReconnector(cfg *rest.Config) (*reconnector, error) {
 	return r, err
 }
 
+// newTransport makes a transport, with the files of certificates as they are now.
 func (r *reconnector) newTransport() (*http.Transport, error) {
 	cfg := *r.cfg // a copy, because TLSConfigFor stores the files' content in it
 	tlsConfig, err := transport.TLSConfigFor(&cfg)
@@ -138,6 +141,7 @@ func (r *reconnector) newTransport() (*http.Transport, error) {
 	}, nil
 }
 
+// current returns the transport for the next request.
 func (r *reconnector) current() *http.Transport {
 	r.mu.Lock()
 	defer r.mu.Unlock()
