@@ -8,9 +8,11 @@ import (
 	"flannel/subnet"
 )
 
-// Keeper runs a set: it hands the set over whenever it changes, expires retained
-// peers by a timer, and logs when the first peers are retained and when none is
-// any more. Its methods may be called concurrently.
+// Keeper runs a set for a lease manager: it hands the set over whenever it changes,
+// expires retained peers by a timer, and logs when the first peers are retained and when
+// none is any more. Its methods may be called concurrently: the goroutine of
+// Manager.Watch applies changes, that of Hold asks about our own lease, the loop sets
+// the judge, and Accept comes from a command.
 type Keeper struct {
 	log     *slog.Logger
 	changed func(subnet.Set) // called with mu held

@@ -8,8 +8,8 @@ import (
 	"flannel/subnet"
 )
 
-// A mass withdrawal has more than few peers, and more than one in share of the cluster
-// (20 %), which is more than a cluster loses in normal operation.
+// A mass withdrawal has more than few peers, and more than one in share peers of the
+// cluster (20 %), which is more than a cluster loses in normal operation.
 const (
 	few   = 3
 	share = 5
@@ -166,6 +166,7 @@ func (s *set) Claimed(own *subnet.Lease) bool {
 	return slices.ContainsFunc(valid, func(l *subnet.Lease) bool { return !losers[l] && has(l) })
 }
 
+// compareRetained orders retained peers as subnet.Compare their leases.
 func compareRetained(a, b *subnet.Retained) int { return subnet.Compare(a.Lease, b.Lease) }
 
 // presentLeases returns the usable leases of peers that the store has.
