@@ -13,8 +13,7 @@
 //	o.Warnings() // Backend.Prot: unknown key, did you mean Port?
 //
 // Beside JSON, people write command lines and environments: a table of flags whose values are
-// validated together (flags.go). What they write may be secret: Secret prints no text, and Redactor
-// removes secrets from any text.
+// validated together (flags.go). What they write may be secret: Secret prints no text.
 package conf
 
 import (

@@ -4,7 +4,28 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
+	"strings"
 )
+
+// Redacted replaces a secret.
+const Redacted = "[redacted]"
+
+// SecretWords returns words that are only in names of keys, flags and variables with
+// a secret value. They are in lower case, without the characters - _ and space.
+func SecretWords() []string {
+	return []string{"psk", "password", "passwd", "passphrase", "secret", "token", "credential", "privatekey", "presharedkey", "sharedkey",
+		"clientkey", "accesskey", "apikey", "wgkey"}
+}
+
+// IsSecret reports whether a key, a flag or a variable with this name has a secret
+// value.
+func IsSecret(name string) bool {
+	// ToUpper before ToLower also folds letters such as the Kelvin sign, as
+	// encoding/json does.
+	folded := strings.NewReplacer("-", "", "_", "", " ", "").Replace(strings.ToLower(strings.ToUpper(name)))
+	return slices.ContainsFunc(SecretWords(), func(word string) bool { return strings.Contains(folded, word) })
+}
 
 // Secret is a text that is not printed: fmt, slog and encoding/json show Redacted. It is
 // behind a pointer because fmt does not call methods of unexported fields; of a Secret

@@ -17,7 +17,7 @@ const (
 // show returns the value at key for a message: on one line and clipped. It
 // hides the value if it is a secret by its key.
 func show(key string, v any) string {
-	if isSecret(key) {
+	if IsSecret(key) {
 		return "the value (hidden)"
 	}
 	switch v := v.(type) {

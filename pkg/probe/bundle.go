@@ -75,7 +75,7 @@ func WriteBundle(ctx context.Context, o BundleOptions, w io.Writer, s doctor.Sna
 	archive := tar.NewWriter(zip)
 	var err error
 	for _, name := range slices.Sorted(maps.Keys(files)) {
-		text := secrets.Clean(files[name])
+		text := secrets.clean(files[name])
 		err = archive.WriteHeader(&tar.Header{Name: "flannel-bundle/" + name, Mode: 0o600, Size: int64(len(text)), ModTime: s.At})
 		if err == nil {
 			_, err = archive.Write(text)
@@ -90,7 +90,7 @@ func WriteBundle(ctx context.Context, o BundleOptions, w io.Writer, s doctor.Sna
 	return nil
 }
 
-// collect returns the contents of all files by name, and a Redactor with the secrets
+// collect returns the contents of all files by name, and a redactor with the secrets
 // that may be in them. What cannot be read has its error as its content, and does not
 // keep the rest from being collected: a bundle is needed when something is broken.
 //
@@ -99,7 +99,7 @@ func WriteBundle(ctx context.Context, o BundleOptions, w io.Writer, s doctor.Sna
 //	log-recent.txt, log.txt                  its log: the lines in its memory, its file
 //	config/                                  its files, searched for secrets by their keys
 //	listings/                                output of commands, and of the IP stack and HNS
-func collect(ctx context.Context, o BundleOptions, s doctor.Snapshot, results []doctor.Result) (map[string][]byte, *conf.Redactor) {
+func collect(ctx context.Context, o BundleOptions, s doctor.Snapshot, results []doctor.Result) (map[string][]byte, *redactor) {
 	files := map[string][]byte{"version.txt": []byte(version.String() + "\n")}
 	add := func(name string, v any) {
 		if raw, err := json.MarshalIndent(v, "", "  "); err == nil {
@@ -138,9 +138,9 @@ func collect(ctx context.Context, o BundleOptions, s doctor.Snapshot, results []
 	// Only config/ is searched for more secrets, so the listings may come afterwards.
 	secrets := knownSecrets(o, s, files)
 	if command, env, err := service.Settings(); err == nil {
-		secrets.AddSettings(command, env)
-		shown, _ := conf.RedactArgs(command)
-		add("config/service.json", map[string][]string{"command": shown, "environment": conf.RedactEnviron(env)})
+		secrets.addSettings(command, env)
+		shown, _ := redactArgs(command)
+		add("config/service.json", map[string][]string{"command": shown, "environment": redactEnviron(env)})
 	}
 	lister{runtime.GOOS, program}.runAll(ctx, files)
 	return files, secrets
@@ -191,7 +191,7 @@ func orError(raw []byte, err error) []byte {
 // are replaced here and not in the text, because a value may contain blanks.
 func environment(environ []string) []byte {
 	var b bytes.Buffer
-	for _, e := range slices.Sorted(slices.Values(conf.RedactEnviron(environ))) {
+	for _, e := range slices.Sorted(slices.Values(redactEnviron(environ))) {
 		name, _, _ := strings.Cut(e, "=")
 		if strings.HasPrefix(name, "FLANNELD_") || slices.Contains([]string{"NODE_NAME", "POD_NAME", "POD_NAMESPACE", "WIREGUARD_KEY_FILE"}, name) {
 			fmt.Fprintln(&b, e)

@@ -12,7 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"flannel/pkg/conf"
 	"flannel/pkg/doctor"
 	"flannel/pkg/windows/hns"
 	"flannel/pkg/windows/node"
@@ -284,7 +283,7 @@ func (m machine) kubeProxy() ([]string, error) {
 			if p.argsErr != nil {
 				return nil, fmt.Errorf("read the arguments of %s: %w", p.name, p.argsErr)
 			}
-			shown, _ := conf.RedactArgs(p.args)
+			shown, _ := redactArgs(p.args)
 			return shown, nil
 		}
 	}

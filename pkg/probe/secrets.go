@@ -6,36 +6,35 @@ import (
 	"os"
 	"strings"
 
-	"flannel/pkg/conf"
 	"flannel/pkg/doctor"
 	"flannel/pkg/file"
 )
 
-// knownSecrets returns a Redactor with all secrets that this process can read. It
+// knownSecrets returns a redactor with all secrets that this process can read. It
 // replaces these values wherever they are in a file; values that nobody knows here
 // are not recognized, so more sources are better than fewer.
-func knownSecrets(o BundleOptions, s doctor.Snapshot, files map[string][]byte) *conf.Redactor {
-	r := conf.NewRedactor()
-	r.Add(o.Password.Reveal())
+func knownSecrets(o BundleOptions, s doctor.Snapshot, files map[string][]byte) *redactor {
+	r := newRedactor()
+	r.add(o.Password.Reveal())
 	const token = "/var/run/secrets/kubernetes.io/serviceaccount/token"
 	for _, path := range []string{o.KeyFile, cmp.Or(os.Getenv("WIREGUARD_KEY_FILE"), "/run/flannel/wgkey"), file.Mounted(os.Getenv(file.SandboxMount), token)} {
-		r.AddFile(path)
+		r.addFile(path)
 	}
-	raw, _ := os.ReadFile(o.Kubeconfig) // AddKeyed, because most of it is not secret
-	r.AddKeyed(raw)
-	r.AddSettings(os.Args, os.Environ())
+	raw, _ := os.ReadFile(o.Kubeconfig) // addKeyed, because most of it is not secret
+	r.addKeyed(raw)
+	r.addSettings(os.Args, os.Environ())
 	for _, p := range s.Processes.Value { // the daemon may have other settings than this process
 		environ := fromProc(p.PID, "environ")
-		r.AddSettings(fromProc(p.PID, "cmdline"), environ)
+		r.addSettings(fromProc(p.PID, "cmdline"), environ)
 		for _, e := range environ {
 			if path, is := strings.CutPrefix(e, "WIREGUARD_KEY_FILE="); is {
-				r.AddFile(path)
+				r.addFile(path)
 			}
 		}
 	}
 	for name, text := range files {
 		if strings.HasPrefix(name, "config/") {
-			r.AddKeyed(text)
+			r.addKeyed(text)
 		}
 	}
 	return r

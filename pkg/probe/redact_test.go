@@ -1,6 +1,7 @@
-package conf
+package probe
 
 import (
+	"slices"
 	"strings"
 	"testing"
 )
@@ -8,11 +9,11 @@ import (
 const curve = "yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk="
 
 func TestRedact(t *testing.T) {
-	r := NewRedactor()
-	r.Add("known & \"quoted\"")
-	r.Add("begin")
-	r.Add("beginning of another")
-	r.Add("abc") // shorter than minSecret
+	r := newRedactor()
+	r.add("known & \"quoted\"")
+	r.add("begin")
+	r.add("beginning of another")
+	r.add("abc") // shorter than minSecret
 	for in, want := range map[string]string{
 		"FLANNELD_ETCD_PASSWORD=x y":                            "FLANNELD_ETCD_PASSWORD=[redacted] y",
 		"--etcd-password=x --ip-masq":                           "--etcd-password=[redacted] --ip-masq",
@@ -43,7 +44,7 @@ func TestRedact(t *testing.T) {
 		"x\n-----BEGIN PRIVATE KEY-----\nMII\nE=\n-----END PRIVATE KEY-----\ny": "x\n[redacted]\ny",
 		"-----BEGIN RSA PRIVATE KEY-----\nMII cut":                              "[redacted]",
 	} {
-		if got := string(r.Clean([]byte(in))); got != want {
+		if got := string(r.clean([]byte(in))); got != want {
 			t.Errorf("%q becomes %q, want %q", in, got, want)
 		}
 	}
@@ -53,11 +54,26 @@ func FuzzRedact(f *testing.F) {
 	for _, s := range []string{"{}", `{"a":"{\"password\":\"hunter2-hunter2\"}"}`, "x=hunter2-hunter2", "hunter2-hunter2", "\"hunter2-hunter2", `["hunter2-hunter2"]`} {
 		f.Add(s)
 	}
-	r := NewRedactor()
-	r.Add("hunter2-hunter2")
+	r := newRedactor()
+	r.add("hunter2-hunter2")
 	f.Fuzz(func(t *testing.T, s string) {
-		if got := r.Clean([]byte(s)); strings.Contains(string(got), "hunter2-hunter2") {
+		if got := r.clean([]byte(s)); strings.Contains(string(got), "hunter2-hunter2") {
 			t.Errorf("%q keeps the secret: %q", s, got)
 		}
 	})
+}
+
+func TestRedactArgs(t *testing.T) {
+	for args, want := range map[string][2]string{
+		"--a=b c --etcd-password=x=y": {"--a=b c --etcd-password=[redacted]", "x=y"},
+		"-token x --token":            {"-token [redacted] --token", "x"},
+		"token=x psk y":               {"token=x psk y", ""},
+		"--psk --ip-masq":             {"--psk [redacted]", "--ip-masq"}, // may be the value
+	} {
+		given := strings.Fields(args)
+		shown, secrets := redactArgs(given)
+		if strings.Join(shown, " ") != want[0] || strings.Join(secrets, " ") != want[1] || !slices.Equal(given, strings.Fields(args)) {
+			t.Errorf("%s: %q %q", args, shown, secrets)
+		}
+	}
 }

@@ -1,0 +1,232 @@
+package probe
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"net/url"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+
+	"flannel/pkg/conf"
+)
+
+// A redactor removes secrets from text. It recognizes them by
+//
+//   - their value, if it was added: a token that is also in a log line,
+//   - the name before them: password, token, psk in flags, variables, JSON, YAML, INI,
+//   - their form: a PEM private key, a JWT, user:password@ in a URL, a WireGuard key.
+//
+// Create it with newRedactor.
+type redactor struct {
+	known []conf.Secret // values that were added, the longest first
+	// keyed matches a secret name, a separator and a value (name=value, "name": "value");
+	// flagged a flag with a secret name whose value is the next word (-name value).
+	keyed, flagged *regexp.Regexp
+	shapes         []shape
+	// wireGuardKey matches a key of WireGuard, 32 bytes in base64, with the words "public
+	// key" if they are before it.
+	wireGuardKey *regexp.Regexp
+}
+
+// shape is a form of secrets, with the replacement for a match.
+type shape struct {
+	pattern     *regexp.Regexp
+	replacement string
+}
+
+// newRedactor returns a redactor without known values.
+func newRedactor() *redactor {
+	var words []string
+	for _, word := range conf.SecretWords() {
+		words = append(words, strings.Join(strings.Split(word, ""), "[-_ ]?"))
+	}
+	name := `(?i)([a-z0-9_.-]*(?:` + strings.Join(words, "|") + `)[a-z0-9_.-]*)`
+	return &redactor{
+		keyed:        regexp.MustCompile(name + `("?[ \t]*[:=][ \t]*|"[ \t]+)(\[redacted\]|"(?:\\.|[^"\\])*"|'[^']*'|[^\s,;&}\]"']+)`),
+		flagged:      regexp.MustCompile(`(--?)` + name + `([ \t]+)([^\s-]\S*)`),
+		wireGuardKey: regexp.MustCompile(`(?i)(public ?key\\?"?\s*[:=]\s*\\?"?)?\b[A-Za-z0-9+/]{43}=`),
+		shapes: []shape{
+			{regexp.MustCompile(`(?m)(\bname:[ \t]*["']?)` + name + `(["']?[ \t]*\n[ \t]*value:[ \t]*).*$`), "$1$2$3" + conf.Redacted}, // a variable in YAML
+			{regexp.MustCompile(`(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(-----END [A-Z ]*PRIVATE KEY-----|$)`), conf.Redacted},
+			{regexp.MustCompile(`eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*`), conf.Redacted}, // JSON Web Token, RFC 7519
+			{regexp.MustCompile(`(?i)\b(bearer|basic)\s+[A-Za-z0-9+/_.~=-]{6,}`), "$1 " + conf.Redacted},
+			{regexp.MustCompile(`://[^/\s"']+@`), "://" + conf.Redacted + "@"},   // greedy: a password may contain an @
+			{regexp.MustCompile(`LS0tLS1CRUdJTi[A-Za-z0-9+/=]+`), conf.Redacted}, // "-----BEGIN " in base64, as in a kubeconfig
+		},
+	}
+}
+
+// minSecret is the minimum length of a known secret. A shorter one would also match
+// in ordinary words.
+const minSecret = 4
+
+// add adds the value of a secret.
+func (r *redactor) add(text string) {
+	if text = strings.TrimSpace(text); len(text) < minSecret {
+		return
+	}
+	// The longest first: if a shorter one is its beginning, the rest would stay.
+	at, _ := slices.BinarySearchFunc(r.known, len(text), func(s conf.Secret, n int) int { return n - len(s.Reveal()) })
+	r.known = slices.Insert(r.known, at, conf.NewSecret(text))
+}
+
+// addFile adds the content of a file with a key or a token. A file that cannot be
+// read is ignored.
+func (r *redactor) addFile(path string) {
+	if raw, err := os.ReadFile(path); err == nil && path != "" {
+		r.add(string(raw))
+		for line := range strings.Lines(string(raw)) { // also each line of a PEM file
+			if len(line) >= 32 {
+				r.add(line)
+			}
+		}
+	}
+}
+
+// clean returns the text without secrets. If the text is JSON, each string is
+// unquoted and cleaned separately, because quoting changes secrets; the result is
+// indented.
+func (r *redactor) clean(text []byte) []byte {
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.UseNumber()
+	var v any
+	if d.Decode(&v) == nil && !d.More() {
+		var b bytes.Buffer
+		enc := json.NewEncoder(&b)
+		enc.SetEscapeHTML(false)
+		enc.SetIndent("", "  ")
+		if enc.Encode(r.cleanValue(v)) == nil {
+			return b.Bytes()
+		}
+	}
+	return []byte(r.cleanText(string(text)))
+}
+
+func (r *redactor) cleanValue(v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		secretVar := isSecretVariable(v)
+		for key := range v {
+			text, isString := v[key].(string)
+			switch {
+			case conf.IsSecret(key), secretVar && strings.EqualFold(key, "value"):
+				v[key] = conf.Redacted // also a number or an object
+			case isString && strings.EqualFold(key, "PublicKey") && !strings.ContainsAny(text, " \n"):
+				v[key] = r.cleanKnown(text) // has the form of a private key
+			default:
+				v[key] = r.cleanValue(v[key])
+			}
+		}
+	case []any:
+		for i := range v {
+			// In a command line, the element before may be a flag with a secret value.
+			flag, isString := v[max(0, i-1)].(string)
+			if i > 0 && isString && strings.HasPrefix(flag, "-") && !strings.Contains(flag, "=") && conf.IsSecret(flag) {
+				v[i] = conf.Redacted
+			} else {
+				v[i] = r.cleanValue(v[i])
+			}
+		}
+	case string:
+		if strings.HasPrefix(strings.TrimSpace(v), "{") {
+			return string(r.clean([]byte(v)))
+		}
+		return r.cleanText(v)
+	}
+	return v
+}
+
+// isSecretVariable reports whether an object is a variable as in a Pod, with a secret
+// value: {"name": "ETCD_PASSWORD", "value": …}.
+func isSecretVariable(v map[string]any) bool {
+	for key, name := range v {
+		if text, isString := name.(string); isString && strings.EqualFold(key, "name") && conf.IsSecret(text) {
+			return true
+		}
+	}
+	return false
+}
+
+// cleanKnown removes only the known values.
+func (r *redactor) cleanKnown(s string) string {
+	for _, known := range r.known {
+		for _, form := range forms(known.Reveal()) {
+			s = strings.ReplaceAll(s, form, conf.Redacted)
+		}
+	}
+	return s
+}
+
+func (r *redactor) cleanText(s string) string {
+	s = r.cleanKnown(s)
+	for _, shape := range r.shapes {
+		s = shape.pattern.ReplaceAllString(s, shape.replacement)
+	}
+	s = r.wireGuardKey.ReplaceAllStringFunc(s, func(found string) string {
+		if strings.HasPrefix(strings.ToLower(found), "public") {
+			return found
+		}
+		return conf.Redacted
+	})
+	s = r.keyed.ReplaceAllString(s, "$1$2"+conf.Redacted)
+	return r.flagged.ReplaceAllString(s, "$1$2$3"+conf.Redacted)
+}
+
+// forms returns a secret as it is, as in JSON, as in a URL, and in base64.
+func forms(s string) []string {
+	quoted, _ := json.Marshal(s) // does not fail for a string
+	return []string{s, strings.Trim(string(quoted), `"`), url.QueryEscape(s), base64.StdEncoding.EncodeToString([]byte(s))}
+}
+
+// addKeyed adds the values after secret names in a text. Then they are also removed
+// where another text has them without the name.
+func (r *redactor) addKeyed(text []byte) {
+	for _, part := range r.keyed.FindAllSubmatch(text, -1) {
+		r.add(strings.Trim(string(part[3]), `"'`))
+	}
+}
+
+// redactArgs replaces the values of secret flags in a command line, in both forms
+// (--flag=value and --flag value). It also returns these values.
+func redactArgs(args []string) (shown, secrets []string) {
+	shown = slices.Clone(args)
+	for i, a := range args {
+		name, value, has := strings.Cut(a, "=")
+		switch {
+		case !strings.HasPrefix(name, "-") || !conf.IsSecret(name):
+		case has:
+			shown[i], secrets = name+"="+conf.Redacted, append(secrets, value)
+		case i+1 < len(args):
+			shown[i+1], secrets = conf.Redacted, append(secrets, args[i+1])
+		}
+	}
+	return shown, secrets
+}
+
+// redactEnviron replaces the values of secret variables in an environment, which has the
+// form of os.Environ.
+func redactEnviron(environ []string) (shown []string) {
+	shown = slices.Clone(environ)
+	for i, e := range shown {
+		if name, _, _ := strings.Cut(e, "="); conf.IsSecret(name) {
+			shown[i] = name + "=" + conf.Redacted
+		}
+	}
+	return shown
+}
+
+// addSettings adds the values of secret flags and variables.
+func (r *redactor) addSettings(args, environ []string) {
+	_, secrets := redactArgs(args)
+	for _, text := range secrets {
+		r.add(text)
+	}
+	for _, e := range environ {
+		if name, value, _ := strings.Cut(e, "="); conf.IsSecret(name) {
+			r.add(value)
+		}
+	}
+}
