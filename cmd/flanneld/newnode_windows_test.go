@@ -16,7 +16,6 @@ import (
 	"flannel/internal/test/logtest"
 	"flannel/pkg/dataplane"
 	"flannel/pkg/windows/hns"
-	"flannel/pkg/windows/hostconfig"
 	"flannel/pkg/windows/node"
 	"flannel/subnet"
 )
@@ -154,7 +153,7 @@ func TestPrepareCategory(t *testing.T) {
 	}
 	file := filepath.Join(t.TempDir(), "subnet.env")
 	code, out, problems := flanneldSays(t.Context(), "--subnet-file="+file, "--iface=Ethernet", "prepare", "--network-mode=overlay", "--json")
-	if p := read[prepareAnswer](t, out); code != exitOK || !p.Made || p.Problem != "" || !strings.Contains(problems, "cause="+hostconfig.CauseCategoryRestored) {
+	if p := read[prepareAnswer](t, out); code != exitOK || !p.Made || p.Problem != "" || !strings.Contains(problems, "cause=category-restored") {
 		t.Errorf("prepare: %d %+v\n%s", code, p, problems)
 	}
 	if c := m.Admin().Category("vEthernet (Ethernet)"); c != hns.Private {

@@ -11,20 +11,20 @@ type Cause string
 
 // Causes of paths that do not work.
 const (
-	CausePeerDown      Cause = "peer-down"
-	CausePortClosed    Cause = "port-closed"
-	CausePortFiltered  Cause = "port-filtered"
-	CauseMTU           Cause = "mtu"
-	CauseChecksum      Cause = "checksum-offload"
-	CauseMACMismatch   Cause = "mac-mismatch"
-	CauseCloudRoute    Cause = "cloud-route"
-	CauseReversePath   Cause = "reverse-path"
-	CauseOwnFirewall   Cause = "own-firewall"
-	CauseNoRoute       Cause = "no-route"
-	CauseWireGuardKeys Cause = "wireguard-keys"
-	CausePeerDrops     Cause = "peer-drops"
-	CauseUnknown       Cause = "unknown"
-	CauseNotForwarding Cause = "peer-not-forwarding"
+	causePeerDown      Cause = "peer-down"
+	causePortClosed    Cause = "port-closed"
+	causePortFiltered  Cause = "port-filtered"
+	causeMTU           Cause = "mtu"
+	causeChecksum      Cause = "checksum-offload"
+	causeMACMismatch   Cause = "mac-mismatch"
+	causeCloudRoute    Cause = "cloud-route"
+	causeReversePath   Cause = "reverse-path"
+	causeOwnFirewall   Cause = "own-firewall"
+	causeNoRoute       Cause = "no-route"
+	causeWireGuardKeys Cause = "wireguard-keys"
+	causePeerDrops     Cause = "peer-drops"
+	causeUnknown       Cause = "unknown"
+	causeNotForwarding Cause = "peer-not-forwarding"
 )
 
 // diagnose returns the likely cause if the path does not work, else "". The order
@@ -35,9 +35,9 @@ func (p Path) diagnose() Cause {
 	case p.Problem != "":
 		return ""
 	case p.Underlay == "" || p.Kind == "" || len(p.Astray) > 0:
-		return CauseNoRoute
+		return causeNoRoute
 	case p.NotForwarding: // before what looks like a cloud that drops packets of pods
-		return CauseNotForwarding
+		return causeNotForwarding
 	case inner:
 		return p.diagnoseAnswering()
 	case !p.mustAnswer():
@@ -45,40 +45,40 @@ func (p Path) diagnose() Cause {
 	case p.Inner.arrived():
 		return p.lostHere()
 	case p.Neighbour == NeighbourDown && p.Host.Result == Silent:
-		return CausePeerDown // before the next one, because the kernel then sends nothing
+		return causePeerDown // before the next one, because the kernel then sends nothing
 	case p.Kind != PathWireGuard && !p.Inner.left(p.Underlay) && !p.Frame.arrived():
-		return CauseOwnFirewall
+		return causeOwnFirewall
 	case p.AnswerMAC != "" && p.AnswerMAC != p.PublishedMAC:
-		return CauseMACMismatch
+		return causeMACMismatch
 	case p.Rejected == RejectedClosed:
-		return CausePortClosed
+		return causePortClosed
 	case p.Rejected == RejectedProhibited:
-		return CausePortFiltered
+		return causePortFiltered
 	case p.Frame.arrived():
-		return CauseUnknown // the peer answers, but not what the kernel sends
+		return causeUnknown // the peer answers, but not what the kernel sends
 	case p.ARP.arrived() || p.Broadcast.arrived() || p.Handshake:
-		return CausePeerDrops
+		return causePeerDrops
 	case p.Host.Result == Silent:
-		return CausePeerDown
+		return causePeerDown
 	case p.Kind == PathDirect:
-		return CauseCloudRoute
+		return causeCloudRoute
 	case p.Refused:
-		return CauseWireGuardKeys
+		return causeWireGuardKeys
 	case p.Host.Result == Answered:
-		return CausePortFiltered
+		return causePortFiltered
 	}
-	return CauseUnknown
+	return causeUnknown
 }
 
 // diagnoseAnswering finds what is wrong although small packets are answered.
 func (p Path) diagnoseAnswering() Cause {
 	switch {
 	case p.OfPod.Result == Silent && p.OfPod.left(p.Underlay):
-		return CauseCloudRoute
+		return causeCloudRoute
 	case p.Full.Result == Silent && p.Largest > 0:
-		return CauseMTU
+		return causeMTU
 	case p.TCP.Result == Silent && p.TCP.left(p.Underlay) && p.FrameTCP.Result == Answered:
-		return CauseChecksum
+		return causeChecksum
 	}
 	return ""
 }
@@ -87,9 +87,9 @@ func (p Path) diagnoseAnswering() Cause {
 func (p Path) lostHere() Cause {
 	last := p.Inner.Arrived[len(p.Inner.Arrived)-1]
 	if p.ReversePath > 0 && p.Filters[last] != 0 {
-		return CauseReversePath
+		return causeReversePath
 	}
-	return CauseOwnFirewall
+	return causeOwnFirewall
 }
 
 // mustAnswer reports whether silence is a problem. Otherwise a Windows node, and with

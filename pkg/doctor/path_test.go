@@ -56,48 +56,48 @@ func TestDiagnose(t *testing.T) {
 		{"a pod's source that this node cannot send", "", func(p *Path) { p.directly(); p.OfPod = PathTest{Result: Silent, Error: "invalid argument"} }},
 		{"a machine that answers no pings", "", func(p *Path) { p.directly(); p.Host, p.Full = PathTest{Result: Silent}, PathTest{Result: Silent} }},
 
-		{"does not forward to its pods", CauseNotForwarding, func(p *Path) { p.NotForwarding = true }},
-		{"direct, does not forward to its pods", CauseNotForwarding, func(p *Path) { p.directly(); p.Inner, p.NotForwarding = outside, true }},
-		{"no route to the machine", CauseNoRoute, func(p *Path) { p.Underlay = "" }},
-		{"the route is another's", CauseNoRoute, func(p *Path) { p.Kind, p.Device = "", "eth1" }},
-		{"a rule for a source", CauseNoRoute, func(p *Path) {
+		{"does not forward to its pods", causeNotForwarding, func(p *Path) { p.NotForwarding = true }},
+		{"direct, does not forward to its pods", causeNotForwarding, func(p *Path) { p.directly(); p.Inner, p.NotForwarding = outside, true }},
+		{"no route to the machine", causeNoRoute, func(p *Path) { p.Underlay = "" }},
+		{"the route is another's", causeNoRoute, func(p *Path) { p.Kind, p.Device = "", "eth1" }},
+		{"a rule for a source", causeNoRoute, func(p *Path) {
 			p.Expected, p.Astray = false, []Astray{{Source: addr("192.168.0.3"), Device: "eth0", Table: 30200}}
 		}},
-		{"no answer to ARP", CausePeerDown, func(p *Path) {
+		{"no answer to ARP", causePeerDown, func(p *Path) {
 			p.silence()
 			p.Inner.Left, p.Host, p.Neighbour = []string{"flannel.1"}, PathTest{Result: Silent}, NeighbourDown
 		}},
-		{"nothing behind a router", CausePeerDown, func(p *Path) { p.silence(); p.Host = PathTest{Result: Silent} }},
-		{"port closed", CausePortClosed, func(p *Path) { p.silence(); p.Rejected = RejectedClosed }},
-		{"prohibited", CausePortFiltered, func(p *Path) { p.silence(); p.Rejected = RejectedProhibited }},
-		{"dropped", CausePortFiltered, func(p *Path) { p.silence() }},
-		{"dropped by somebody else's node", CausePortFiltered, func(p *Path) { p.silence(); p.Expected = false }},
-		{"large ones lost", CauseMTU, func(p *Path) { p.Full, p.Largest = PathTest{Result: Silent}, 1372 }},
-		{"checksum", CauseChecksum, func(p *Path) { p.TCP = lost }},
-		{"another MAC", CauseMACMismatch, func(p *Path) { p.Inner, p.Frame, p.AnswerMAC = lost, lost, "02:00:00:00:00:05" }},
-		{"only ARP", CausePeerDrops, func(p *Path) { p.Inner, p.Frame, p.Broadcast = lost, lost, lost }},
-		{"sent, and only a frame by hand is answered", CauseUnknown, func(p *Path) { p.Inner = lost }},
-		{"dropped before the underlay", CauseOwnFirewall, func(p *Path) { p.silence(); p.Inner.Left = []string{"flannel.1"} }},
-		{"dropped after the underlay", CauseOwnFirewall, func(p *Path) { p.Inner = lost; p.Inner.Arrived = []string{"eth0"} }},
-		{"the filter is loose", CauseOwnFirewall, func(p *Path) {
+		{"nothing behind a router", causePeerDown, func(p *Path) { p.silence(); p.Host = PathTest{Result: Silent} }},
+		{"port closed", causePortClosed, func(p *Path) { p.silence(); p.Rejected = RejectedClosed }},
+		{"prohibited", causePortFiltered, func(p *Path) { p.silence(); p.Rejected = RejectedProhibited }},
+		{"dropped", causePortFiltered, func(p *Path) { p.silence() }},
+		{"dropped by somebody else's node", causePortFiltered, func(p *Path) { p.silence(); p.Expected = false }},
+		{"large ones lost", causeMTU, func(p *Path) { p.Full, p.Largest = PathTest{Result: Silent}, 1372 }},
+		{"checksum", causeChecksum, func(p *Path) { p.TCP = lost }},
+		{"another MAC", causeMACMismatch, func(p *Path) { p.Inner, p.Frame, p.AnswerMAC = lost, lost, "02:00:00:00:00:05" }},
+		{"only ARP", causePeerDrops, func(p *Path) { p.Inner, p.Frame, p.Broadcast = lost, lost, lost }},
+		{"sent, and only a frame by hand is answered", causeUnknown, func(p *Path) { p.Inner = lost }},
+		{"dropped before the underlay", causeOwnFirewall, func(p *Path) { p.silence(); p.Inner.Left = []string{"flannel.1"} }},
+		{"dropped after the underlay", causeOwnFirewall, func(p *Path) { p.Inner = lost; p.Inner.Arrived = []string{"eth0"} }},
+		{"the filter is loose", causeOwnFirewall, func(p *Path) {
 			p.Inner, p.ReversePath, p.Filters = lost, 4, map[string]int{"eth0": 0}
 			p.Inner.Arrived = []string{"eth0"}
 		}},
-		{"the filter is strict", CauseReversePath, func(p *Path) {
+		{"the filter is strict", causeReversePath, func(p *Path) {
 			p.Inner, p.ReversePath, p.Filters = lost, 4, map[string]int{"eth0": 1}
 			p.Inner.Arrived = []string{"eth0"}
 		}},
-		{"strict, and dropped nothing", CauseOwnFirewall, func(p *Path) {
+		{"strict, and dropped nothing", causeOwnFirewall, func(p *Path) {
 			p.Inner, p.Filters = lost, map[string]int{"eth0": 1}
 			p.Inner.Arrived = []string{"eth0"}
 		}},
-		{"to a pod", CauseCloudRoute, func(p *Path) { p.directly(); p.Inner = outside }},
-		{"from a pod", CauseCloudRoute, func(p *Path) { p.directly(); p.OfPod = outside }},
-		{"large ones lost, direct", CauseMTU, func(p *Path) { p.directly(); p.Full, p.Largest = PathTest{Result: Silent}, 1400 }},
-		{"WireGuard, nothing comes", CausePortFiltered, func(p *Path) { p.keyed() }},
-		{"WireGuard, no handshake", CauseWireGuardKeys, func(p *Path) { p.keyed(); p.Refused = true }},
-		{"WireGuard, with a handshake", CausePeerDrops, func(p *Path) { p.keyed(); p.Refused, p.Handshake = true, true }},
-		{"WireGuard, closed", CausePortClosed, func(p *Path) { p.keyed(); p.Rejected = RejectedClosed }},
+		{"to a pod", causeCloudRoute, func(p *Path) { p.directly(); p.Inner = outside }},
+		{"from a pod", causeCloudRoute, func(p *Path) { p.directly(); p.OfPod = outside }},
+		{"large ones lost, direct", causeMTU, func(p *Path) { p.directly(); p.Full, p.Largest = PathTest{Result: Silent}, 1400 }},
+		{"WireGuard, nothing comes", causePortFiltered, func(p *Path) { p.keyed() }},
+		{"WireGuard, no handshake", causeWireGuardKeys, func(p *Path) { p.keyed(); p.Refused = true }},
+		{"WireGuard, with a handshake", causePeerDrops, func(p *Path) { p.keyed(); p.Refused, p.Handshake = true, true }},
+		{"WireGuard, closed", causePortClosed, func(p *Path) { p.keyed(); p.Rejected = RejectedClosed }},
 	} {
 		p := working()
 		c.change(&p)

@@ -27,7 +27,7 @@ type pathCause struct {
 
 // pathCauses has every cause once.
 var pathCauses = []pathCause{
-	{"FL601", CausePeerDown, "the machines of the tested peers answer", "the machines of peers do not answer", Warn,
+	{"FL601", causePeerDown, "the machines of the tested peers answer", "the machines of peers do not answer", Warn,
 		func(p Path) string {
 			if p.Neighbour == NeighbourDown {
 				return "nobody has the next hop's address on " + p.Underlay
@@ -36,12 +36,12 @@ var pathCauses = []pathCause{
 		},
 		always("Start the machine, or repair the network between the nodes; if all peers are affected, repair that of this node. " +
 			"If the node is gone for good, delete its lease (in Kubernetes the Node).")},
-	{"FL602", CausePortClosed, "the tunnel's port is open on the tested peers", "the tunnel's port is closed on peers", Fail,
+	{"FL602", causePortClosed, "the tunnel's port is open on the tested peers", "the tunnel's port is closed on peers", Fail,
 		func(p Path) string { return p.packets() + " are answered with an error, as if nothing listens there" },
 		func(_ Snapshot, p Path) string {
 			return "Start flanneld on that node; all nodes need the same Backend.Port. If it runs there, a firewall rejects the packets: " + accept(p)
 		}},
-	{"FL603", CausePortFiltered, "no firewall drops the tunnel's packets to the tested peers", "a firewall drops the tunnel's packets to peers", Fail,
+	{"FL603", causePortFiltered, "no firewall drops the tunnel's packets to the tested peers", "a firewall drops the tunnel's packets to peers", Fail,
 		func(p Path) string {
 			if p.Rejected != "" { // diagnose has excluded RejectedClosed
 				return p.packets() + " are rejected as prohibited"
@@ -49,7 +49,7 @@ var pathCauses = []pathCause{
 			return "the machine answers, but not " + p.packets()
 		},
 		func(_ Snapshot, p Path) string { return accept(p) }},
-	{"FL604", CauseMTU, "packets of the full size reach the tested peers", "large packets do not reach peers", Fail,
+	{"FL604", causeMTU, "packets of the full size reach the tested peers", "large packets do not reach peers", Fail,
 		func(p Path) string {
 			return fmt.Sprintf("packets of %d bytes pass, but not those of %d, the MTU of %s", p.Largest, p.MTU, p.Device)
 		},
@@ -67,20 +67,20 @@ var pathCauses = []pathCause{
 			return fmt.Sprintf("%s, and recreate the pods; or let the network between the nodes carry packets of %d bytes.",
 				s.lowerMTU(kind, p.Underlay, strconv.Itoa(p.Largest+p.Overhead)), p.MTU+p.Overhead)
 		}},
-	{"FL605", CauseChecksum, "TCP checksums arrive as they should", "TCP checksums are wrong when they arrive at peers", Fail,
+	{"FL605", causeChecksum, "TCP checksums arrive as they should", "TCP checksums are wrong when they arrive at peers", Fail,
 		func(p Path) string {
 			return "a TCP packet is answered if its checksum is computed by software, but not if that is left to " + p.Underlay
 		},
 		func(_ Snapshot, p Path) string {
 			return fmt.Sprintf("Run ethtool -K %s tx-checksum-ip-generic off on this node; a udev rule makes it permanent.", p.Device)
 		}},
-	{"FL606", CauseMACMismatch, "the tested peers have the MAC addresses that they publish", "peers have other MAC addresses than they publish", Fail,
+	{"FL606", causeMACMismatch, "the tested peers have the MAC addresses that they publish", "peers have other MAC addresses than they publish", Fail,
 		func(p Path) string {
 			return "its lease has " + p.PublishedMAC + ", but " + p.AnswerMAC + " answers"
 		},
 		always("Start flanneld on that node, which publishes the MAC address of its device. If it runs there, " +
 			"another program sets the address, or another machine uses " + "the node's address.")},
-	{"FL607", CauseCloudRoute, "the network between the nodes forwards packets with pods' addresses", "the network between the nodes drops packets with pods' addresses", Fail,
+	{"FL607", causeCloudRoute, "the network between the nodes forwards packets with pods' addresses", "the network between the nodes drops packets with pods' addresses", Fail,
 		func(p Path) string {
 			if p.Inner.Result == Answered {
 				return "packets to it are answered, but not those with a source in this node's subnet"
@@ -89,14 +89,14 @@ var pathCauses = []pathCause{
 		},
 		always("Turn off the cloud's check of sources and destinations for all nodes, and add a route for each node's subnet; " +
 			"or use a tunnel (vxlan without DirectRouting).")},
-	{"FL608", CauseReversePath, "the reverse path filter of this node passes the answers of the tested peers", "the reverse path filter of this node drops the answers of peers", Fail,
+	{"FL608", causeReversePath, "the reverse path filter of this node passes the answers of the tested peers", "the reverse path filter of this node drops the answers of peers", Fail,
 		func(p Path) string {
 			return fmt.Sprintf("answers arrive on %s, and the counter IPReversePathFilter rises", strings.Join(p.Inner.Arrived, ", "))
 		},
 		func(_ Snapshot, p Path) string {
 			return fmt.Sprintf("Correct the route to %[1]s (ip route get %[1]s), which leads to another interface, or set --iface; or run sysctl -w net.ipv4.conf.all.rp_filter=2.", p.PublicIP)
 		}},
-	{"FL609", CauseOwnFirewall, "no firewall of this node drops packets from and to the tested peers", "a firewall of this node drops packets from or to peers", Fail,
+	{"FL609", causeOwnFirewall, "no firewall of this node drops packets from and to the tested peers", "a firewall of this node drops packets from or to peers", Fail,
 		func(p Path) string {
 			if p.Inner.arrived() {
 				return "answers arrive on " + strings.Join(p.Inner.Arrived, ", ") + ", and go no further"
@@ -109,7 +109,7 @@ var pathCauses = []pathCause{
 			}
 			return "Find what drops them: nft list ruleset, iptables-save, eBPF (bpftool net), tc. " + accept(p)
 		}},
-	{"FL610", CauseNoRoute, "this node has routes to the tested peers", "this node has no route to peers", Fail,
+	{"FL610", causeNoRoute, "this node has routes to the tested peers", "this node has no route to peers", Fail,
 		func(p Path) string {
 			if p.Underlay == "" {
 				return "there is no route to " + p.PublicIP.String()
@@ -121,19 +121,19 @@ var pathCauses = []pathCause{
 		},
 		always("See flanneld status; correct the host's routes and rules (ip rule) that come before flanneld's. " +
 			"In clouds, NetworkManager's nm-cloud-setup makes such rules (systemctl disable --now nm-cloud-setup.timer nm-cloud-setup.service, and delete the rules).")},
-	{"FL611", CauseWireGuardKeys, "WireGuard agrees on keys with the tested peers", "WireGuard does not agree on keys with peers", Fail,
+	{"FL611", causeWireGuardKeys, "WireGuard agrees on keys with the tested peers", "WireGuard does not agree on keys with peers", Fail,
 		func(p Path) string { return "its packets arrive, but there is no handshake" },
 		always("Give all nodes the same Backend.PSK; restart flanneld on that node, which publishes its key again.")},
-	{"FL612", CausePeerDrops, "the tested peers answer what arrives", "peers do not answer what arrives", Fail,
+	{"FL612", causePeerDrops, "the tested peers answer what arrives", "peers do not answer what arrives", Fail,
 		func(p Path) string {
 			return "the tunnel's packets arrive at " + p.PublicIP.String() + ", but pings in them are not answered"
 		},
 		always("Run flanneld doctor on that node: its firewall, its reverse path filter or its guard drops the packets, " +
 			"or flanneld does not run there and it has no route to this node.")},
-	{"FL613", CauseUnknown, "what fails on the way to the tested peers is known", "peers do not answer, and the cause is not known", Fail,
+	{"FL613", causeUnknown, "what fails on the way to the tested peers is known", "peers do not answer, and the cause is not known", Fail,
 		Path.excluded,
 		always("Run flanneld doctor on that node, and follow the path in Documentation/troubleshooting.md.")},
-	{"FL614", CauseNotForwarding, "the tested peers forward packets from and to their pods", "peers do not forward packets from or to their pods", Fail,
+	{"FL614", causeNotForwarding, "the tested peers forward packets from and to their pods", "peers do not forward packets from or to their pods", Fail,
 		func(p Path) string {
 			return "it answers, but says that it does not forward, or does not answer for its pods"
 		},

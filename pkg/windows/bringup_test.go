@@ -108,7 +108,7 @@ func TestLostOnTheWay(t *testing.T) {
 					if j, err := hostconfig.ReadJournal(w.opts.journalPath()); err != nil || j.Snapshot != nil || !slices.Equal(j.Networks, []string{w.devices[0].Name}) {
 						t.Errorf("the journal holds %+v, %v", j, err)
 					}
-					back := w.log.Count("cause="+hostconfig.CauseAddressRestored) + w.log.Count("cause="+hostconfig.CauseRouteRestored) + w.log.Count("cause="+hostconfig.CauseDNSRestored)
+					back := w.log.Count("cause=address-restored") + w.log.Count("cause=route-restored") + w.log.Count("cause=dns-restored")
 					if (back > 0) != (name != "nothing") {
 						t.Errorf("%d things were put back:\n%s", back, w.log)
 					}
@@ -183,7 +183,7 @@ func TestPeersAreNotPutBack(t *testing.T) {
 		if got := w.holds(); !strings.Contains(got, "network flannel.4096") || strings.Contains(got, "route 10.244") {
 			t.Errorf("the machine holds\n%s", got)
 		}
-		if w.log.Count("cause="+hostconfig.CauseRouteRestored) > 0 || w.log.Count("cause="+hostconfig.CauseDNSRestored) == 0 {
+		if w.log.Count("cause=route-restored") > 0 || w.log.Count("cause=dns-restored") == 0 {
 			t.Errorf("logged\n%s", w.log)
 		}
 	})

@@ -39,7 +39,7 @@ func (w *windows) wantCategory(adapter string, c hns.Category, tried, restored, 
 			sets++
 		}
 	}
-	logged, given := w.log.Count("cause="+hostconfig.CauseCategoryRestored), w.log.Count("cause="+hostconfig.CauseCategoryLost)
+	logged, given := w.log.Count("cause=category-restored"), w.log.Count("cause=category-lost")
 	if got := w.m.Admin().Category(adapter); got != c || sets != tried || logged != restored || given != lost {
 		w.t.Errorf("the network of %s is %s, want %s; set %d times, want %d; logged as restored %d times, want %d, as lost %d times, want %d",
 			adapter, got, c, sets, tried, logged, restored, given, lost)
@@ -213,7 +213,7 @@ func TestCategoryOfAdministrator(t *testing.T) {
 		w.bring(5 * time.Minute)
 		w.mends(5 * time.Minute)
 		w.wantCategory(hostVirtual, hns.Public, 1, 1, 0)
-		if n := w.log.Count("cause=" + hostconfig.CauseCategoryChanged); n != 1 {
+		if n := w.log.Count("cause=category-changed"); n != 1 {
 			t.Errorf("logged %d times", n)
 		}
 	})
@@ -230,7 +230,7 @@ func TestCategoryUnidentified(t *testing.T) {
 			w.category(hostVirtual, hns.Private)
 			w.mends(time.Minute + 10*time.Second)
 		}
-		if n := w.log.Count("cause=" + hostconfig.CauseCategoryChanged); n != 0 {
+		if n := w.log.Count("cause=category-changed"); n != 0 {
 			t.Errorf("logged %d times", n)
 		}
 	})
@@ -282,7 +282,7 @@ func TestCategoryUnknown(t *testing.T) {
 		w.m.Fail(hnstest.Fault{Func: "INetwork.SetCategory", Code: hns.RPCServerUnavailable, Times: 3})
 		w.bring(5 * time.Minute)
 		w.mends(10 * time.Minute)
-		if w.m.Admin().Category(hostVirtual) != hns.Private || w.log.Count("cause="+hostconfig.CauseCategoryLost) != 1 {
+		if w.m.Admin().Category(hostVirtual) != hns.Private || w.log.Count("cause=category-lost") != 1 {
 			w.t.Errorf("the category is %s, logged\n%s", w.m.Admin().Category(hostVirtual), w.log)
 		}
 	})

@@ -94,7 +94,7 @@ func TestStaticBecomesDHCP(t *testing.T) {
 				} else {
 					w.isStatic("vEthernet (Ethernet)")
 				}
-				if w.log.Count("cause="+hostconfig.CauseStaticRestored) == 0 {
+				if w.log.Count("cause=static-restored") == 0 {
 					t.Errorf("logged\n%s", w.log)
 				}
 			})
@@ -180,7 +180,7 @@ func TestReconfiguredByAdministrator(t *testing.T) {
 		if addrs := hostconfig.Addresses(a); !a.DHCP || len(addrs) != 1 || addrs[0].Prefix != leased {
 			t.Errorf("the adapter has %+v, DHCP %t", a.Addrs, a.DHCP)
 		}
-		if n := w.log.Count("cause=" + hostconfig.CauseStaticRestored); n > 0 {
+		if n := w.log.Count("cause=static-restored"); n > 0 {
 			t.Errorf("logged\n%s", w.log)
 		}
 	})

@@ -103,7 +103,7 @@ func TestRefusedForAnHour(t *testing.T) {
 				if n := w.calls(test.function); n < 5 || n > triesAnHour {
 					t.Errorf("%s was called %d times in an hour", test.function, n)
 				}
-				if n := w.log.Count("level=WARN") - warned; n > 0 || w.log.Count("cause="+hostconfig.CauseComplete) != 0 {
+				if n := w.log.Count("level=WARN") - warned; n > 0 || w.log.Count("cause=settings-complete") != 0 {
 					t.Errorf("logged %d warnings:\n%s", n, w.log)
 				}
 				w.m.Heal()

@@ -42,7 +42,7 @@ func (otherNodes) Check(l *subnet.Lease) error {
 
 func (j otherNodes) Elsewhere() subnet.Judge { return j }
 
-func valueOf(t *testing.T, raw string) leaseValue {
+func parseValue(t *testing.T, raw string) leaseValue {
 	t.Helper()
 	v, err := decodeValue([]byte(raw))
 	must(t, err)
@@ -51,7 +51,7 @@ func valueOf(t *testing.T, raw string) leaseValue {
 
 func newWorld(t *testing.T, seed uint64) *world {
 	w := &world{Rand: rand.New(rand.NewPCG(seed, 0)), now: time.Unix(1e9, 0), rev: 10, others: others{retain: time.Hour}}
-	want := valueOf(t, peer("192.168.64.3"))
+	want := parseValue(t, peer("192.168.64.3"))
 	w.k = &heldKey{key: "own", v4: netip.MustParsePrefix("10.5.1.0/24"), id: 1, want: want, seen: seen{value: &want, mod: 10, created: 10, id: 1}}
 	w.k.random = func(n time.Duration) time.Duration { return time.Duration(w.Int64N(int64(n))) }
 	w.kv = &mvccpb.KeyValue{Value: []byte(peer("192.168.64.3")), ModRevision: 10, CreateRevision: 10, Lease: 1}
@@ -153,7 +153,7 @@ func (w *world) hold(t *testing.T, fails bool) (due time.Time) {
 func (w *world) anyMAC() string { return []string{mac1, mac2, mac3}[w.IntN(3)] }
 
 func (w *world) publish(t *testing.T, data string) {
-	w.k.want = valueOf(t, `{"PublicIP":"192.168.64.3","BackendType":"vxlan","BackendData":`+data+`}`)
+	w.k.want = parseValue(t, `{"PublicIP":"192.168.64.3","BackendType":"vxlan","BackendData":`+data+`}`)
 	for tries := 0; w.k.publishMustWrite(); tries++ {
 		if w.write(false); tries == 20 {
 			t.Errorf("Publish writes without end")

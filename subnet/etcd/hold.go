@@ -232,7 +232,7 @@ func (m *Manager) lostError(ctx context.Context, held *heldKey) error {
 
 // Publish implements subnet.Manager.
 func (m *Manager) Publish(ctx context.Context, l subnet.Lease) error {
-	v := ValueOf(l)
+	v := valueOf(l)
 	if _, err := encodeValue(v); err != nil {
 		return err
 	}

@@ -120,8 +120,8 @@ func (v leaseValue) Equal(o leaseValue) bool {
 		bytes.Equal(compact(v.Data), compact(o.Data)) && bytes.Equal(compact(v.V6Data), compact(o.V6Data))
 }
 
-// ValueOf returns the value of a lease.
-func ValueOf(l subnet.Lease) leaseValue {
+// valueOf returns the value of a lease.
+func valueOf(l subnet.Lease) leaseValue {
 	v := leaseValue{BackendType: l.Backend, Data: compact(l.V4.Data), V6Data: compact(l.V6.Data)}
 	if l.V4.On() {
 		v.PublicIP = l.V4.PublicIP

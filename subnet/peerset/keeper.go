@@ -29,10 +29,10 @@ type Keeper struct {
 }
 
 // NewKeeper returns a Keeper that calls changed with each new set, one call at a
-// time, from the first ApplyAll on. See New for own and retain. The caller must
+// time, from the first ApplyAll on. See newSet for own and retain. The caller must
 // call Close.
 func NewKeeper(own string, retain time.Duration, log *slog.Logger, changed func(subnet.Set)) *Keeper {
-	return &Keeper{log: log, changed: changed, set: New(own, retain)}
+	return &Keeper{log: log, changed: changed, set: newSet(own, retain)}
 }
 
 // Close stops the Keeper: changed is not called any more.

@@ -212,7 +212,7 @@ func TestRandomChanges(t *testing.T) {
 	for seed := range uint64(300) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
 		nodes := 3 + rnd.IntN(30)
-		s, m := New(name(0), window), &model{own: name(0), store: map[string]Entry{}}
+		s, m := newSet(name(0), window), &model{own: name(0), store: map[string]Entry{}}
 		s.SetJudge(testJudge{})
 		now := began
 		var set subnet.Set

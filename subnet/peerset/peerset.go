@@ -58,7 +58,7 @@ type Change struct {
 }
 
 // set is a set of peers. It reads no clock: the caller passes the time, which
-// must not decrease. It must not be used concurrently. Make one with New.
+// must not decrease. It must not be used concurrently. Make one with newSet.
 type set struct {
 	own    string
 	retain time.Duration
@@ -135,10 +135,10 @@ type departed struct {
 	retained bool
 }
 
-// New returns an empty set. own is the name of this node in the store, "" if it
+// newSet returns an empty set. own is the name of this node in the store, "" if it
 // is not known yet. The peers of a mass withdrawal are retained for the time
 // retain; if it is 0, they are not.
-func New(own string, retain time.Duration) *set {
+func newSet(own string, retain time.Duration) *set {
 	return &set{own: own, retain: retain, judge: subnet.Trusting{}, withdrawn: map[string]*departed{}}
 }
 

@@ -155,7 +155,7 @@ func TestConflictsAreResolvedForWithdrawals(t *testing.T) {
 // What other rules accept is a peer again, and is withdrawn by its deletion only.
 func TestJudgeChanges(t *testing.T) {
 	judge := func(j subnet.Judge) func(*set, time.Time) { return func(s *set, _ time.Time) { s.SetJudge(j) } }
-	s := New(name(0), window)
+	s := newSet(name(0), window)
 	list := []Change{has(lease(1)), has(lease(2))}
 	for _, i := range span(3, 6) {
 		list = append(list, has(backed(i, "junk")))
@@ -173,7 +173,7 @@ func TestJudgeChanges(t *testing.T) {
 // Our own lease is another node's only if a valid lease has its subnet. One that
 // contains it, or has our address, would lose against it.
 func TestClaimed(t *testing.T) {
-	s := New(name(0), window)
+	s := newSet(name(0), window)
 	s.SetJudge(testJudge{})
 	s.ApplyAll([]Change{has(sized(4, 1, 20)), has(backed(5, "junk")), has(leaseAt(6, 6)), has(sized(7, 2, 25)), has(leaseAt(8, 9)), has(backed(10, "other"))}, false, began)
 	for i, want := range map[int]bool{3: false, 4: false, 5: false, 6: true, 7: false, 8: true, 9: false, 10: true} {

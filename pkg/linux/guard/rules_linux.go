@@ -11,13 +11,13 @@ import (
 // The rules, which are also the names of their counters.
 const (
 	outsider = "outsider"
-	Pod      = "pod"
+	rulePod  = "pod"
 	impostor = "impostor"
 	inner    = "inner"
 	spoofed  = "spoofed"
 )
 
-var ruleNames = []string{outsider, Pod, impostor, inner, spoofed}
+var ruleNames = []string{outsider, rulePod, impostor, inner, spoofed}
 
 // claimed counts packets, of all rules, that claim to be from a pod of a peer.
 const claimed = "claimed"
@@ -148,7 +148,7 @@ func (c Config) arriving() []chain {
 	content := c.outerPackets(&here, outer, outerIPIP)
 
 	who := chain{name: outer}
-	who.add("from a pod", lookup(iifname(), pods), found(Pod))
+	who.add("from a pod", lookup(iifname(), pods), found(rulePod))
 	for _, s := range c.Sources { // which may be in the pod network, like addresses of nodes
 		who.add("from a listed source", addr(source, s), accept)
 	}
@@ -156,7 +156,7 @@ func (c Config) arriving() []chain {
 		who.add("from a node", lookup(load(source, set == peers6), set), goTo(speaker))
 	}
 	for _, n := range c.Networks {
-		who.add("from a pod", addr(source, n), found(Pod))
+		who.add("from a pod", addr(source, n), found(rulePod))
 	}
 	who.add("from elsewhere", found(outsider))
 	return []chain{here, content, who, c.speaker()}
@@ -183,12 +183,12 @@ func (c Config) leaving() []chain {
 
 	pod := chain{name: passingPod}
 	for _, set := range []string{peers4, peers6} { // which may be in the pod network
-		pod.add("to a node", lookup(load(destination, set == peers6), set), found(Pod))
+		pod.add("to a node", lookup(load(destination, set == peers6), set), found(rulePod))
 	}
 	for _, n := range c.Networks {
 		pod.add("to a pod, such as one with an overlay of its own", addr(destination, n), accept)
 	}
-	pod.add("to anybody else, maybe another address of a node", found(Pod))
+	pod.add("to anybody else, maybe another address of a node", found(rulePod))
 	return []chain{out, content, who, pod, c.relayed()}
 }
 
@@ -253,7 +253,7 @@ func (c Config) ends(rule string, group uint16) []chain {
 		end.add("maybe of a node that joins", r)
 	}
 	end.add("all of them", count(rule), decide)
-	if rule == Pod || rule == inner { // which have no claims
+	if rule == rulePod || rule == inner { // which have no claims
 		return []chain{end}
 	}
 	peer := chain{name: claimedBy(rule)}

@@ -59,16 +59,16 @@ type way struct {
 }
 
 var ways = []way{
-	{"to a node", true, "10.5.1.7", "192.0.2.2", 8472, 1, "10.5.1.8", Pod},
-	{"to another address of a node", true, "10.5.1.7", "192.0.2.200", 8472, 1, "10.5.1.8", Pod},
-	{"to another address of a node by IPv6", true, "2001:cafe:42:1::7", "2001:db8::200", 8472, 1, "2001:cafe:42:1::8", Pod},
-	{"to this node", true, "10.5.1.7", "192.0.2.1", 8472, 1, "10.5.2.8", Pod},
-	{"to the bridge", true, "10.5.1.7", "10.5.1.1", 8472, 1, "10.5.2.8", Pod},
-	{"by a Service of another port", true, "10.5.1.7", "10.96.0.1", 53, 1, "10.5.1.8", Pod},
-	{"by a Service of the same port", true, "10.5.1.7", "10.96.0.1", 8472, 1, "10.5.1.8", Pod},
-	{"by a Service that leads to this node", true, "10.5.1.7", "10.96.0.2", 53, 1, "10.5.2.8", Pod},
-	{"by a Service that leads to another address of a node", true, "10.5.1.7", "10.96.0.3", 53, 1, "10.5.1.8", Pod},
-	{"by a Service of IPv6", true, "2001:cafe:42:1::7", "fd96::1", 53, 1, "2001:cafe:42:1::8", Pod},
+	{"to a node", true, "10.5.1.7", "192.0.2.2", 8472, 1, "10.5.1.8", rulePod},
+	{"to another address of a node", true, "10.5.1.7", "192.0.2.200", 8472, 1, "10.5.1.8", rulePod},
+	{"to another address of a node by IPv6", true, "2001:cafe:42:1::7", "2001:db8::200", 8472, 1, "2001:cafe:42:1::8", rulePod},
+	{"to this node", true, "10.5.1.7", "192.0.2.1", 8472, 1, "10.5.2.8", rulePod},
+	{"to the bridge", true, "10.5.1.7", "10.5.1.1", 8472, 1, "10.5.2.8", rulePod},
+	{"by a Service of another port", true, "10.5.1.7", "10.96.0.1", 53, 1, "10.5.1.8", rulePod},
+	{"by a Service of the same port", true, "10.5.1.7", "10.96.0.1", 8472, 1, "10.5.1.8", rulePod},
+	{"by a Service that leads to this node", true, "10.5.1.7", "10.96.0.2", 53, 1, "10.5.2.8", rulePod},
+	{"by a Service that leads to another address of a node", true, "10.5.1.7", "10.96.0.3", 53, 1, "10.5.1.8", rulePod},
+	{"by a Service of IPv6", true, "2001:cafe:42:1::7", "fd96::1", 53, 1, "2001:cafe:42:1::8", rulePod},
 	{"an overlay of pods", true, "10.5.1.7", "10.5.2.7", 8472, 1, "172.16.0.1", ""},
 	{"an overlay with another VNI", true, "10.5.1.7", "192.0.2.2", 8472, 2, "172.16.0.1", ""},
 

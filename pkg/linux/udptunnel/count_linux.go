@@ -6,4 +6,4 @@ func (t *traffic) add(packets, bytes int) {
 	t.bytes.Add(uint64(bytes))
 }
 
-func (c *Counters) drop(d Drop) { c.dropped[d].Add(1) }
+func (c *Counters) drop(d dropReason) { c.dropped[d].Add(1) }

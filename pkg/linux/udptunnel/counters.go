@@ -6,19 +6,19 @@ import (
 	"flannel/pkg/dataplane"
 )
 
-// Drop is why a packet or datagram was dropped.
-type Drop int
+// dropReason is why a packet or datagram was dropped.
+type dropReason int
 
 const (
-	Malformed   Drop = iota // a datagram that is not an IPv4 packet
-	Foreign                 // a datagram from another sender than the peer of the packet's source
-	Unreachable             // a packet to a subnet that no peer has
-	Expired                 // TTL
-	Failed                  // the kernel refused it
+	dropMalformed   dropReason = iota // a datagram that is not an IPv4 packet
+	dropForeign                       // a datagram from another sender than the peer of the packet's source
+	dropUnreachable                   // a packet to a subnet that no peer has
+	dropExpired                       // TTL
+	dropFailed                        // the kernel refused it
 	drops
 )
 
-func (d Drop) String() string {
+func (d dropReason) String() string {
 	return [...]string{"malformed", "foreign", "unreachable", "expired", "failed"}[d]
 }
 

@@ -103,7 +103,7 @@ func (h *host) configure() {
 	h.sh("ip addr add 10.5.%d.0/32 dev flannel0; ip link set flannel0 mtu 1472 gso_max_segs %d up; ip route add 10.5.0.0/16 dev flannel0; echo 1 > /proc/sys/net/ipv4/conf/flannel0/accept_local", h.n, MaxSegments)
 }
 
-func (h *host) dropped(d Drop) uint64 { return h.counters.Get().Dropped[d.String()] }
+func (h *host) dropped(d dropReason) uint64 { return h.counters.Get().Dropped[d.String()] }
 
 // transfer sends n bytes over one TCP connection from h to a listener of another host, and checks that all arrive.
 func (h *host) transfer(to *host, at string, n int64) time.Duration {

@@ -45,7 +45,7 @@ func (r *receiver) run() error {
 			return fmt.Errorf("receive: %w", err)
 		}
 		if err != nil {
-			r.drop(Failed)
+			r.drop(dropFailed)
 			time.Sleep(failurePause)
 			continue
 		}
@@ -99,19 +99,19 @@ func sender4(a *net.UDPAddr) endpoint {
 func (r *receiver) accept(datagram []byte, from endpoint) error {
 	p := parse(datagram)
 	if p == nil {
-		r.drop(Malformed)
+		r.drop(dropMalformed)
 		return nil
 	}
 	peer := r.find.find(p.source())
 	if peer == nil || peer.via != from.ip || peer.port != from.port {
-		r.drop(Foreign)
+		r.drop(dropForeign)
 		return nil
 	}
 	if !p.decrementTTL() {
-		r.drop(Expired)
+		r.drop(dropExpired)
 		if reply := r.answer(r.reply, p, timeExceeded); reply != nil {
 			if _, err := r.socket.WriteTo(reply, peer.addr); err != nil {
-				r.drop(Failed)
+				r.drop(dropFailed)
 			}
 		}
 		return nil

@@ -39,7 +39,7 @@ func (s *sender) run() error {
 			return fmt.Errorf("read from the device: %w", err)
 		}
 		if err != nil { // the rest of a flow's packets did not fit, or they cannot be split
-			s.drop(Failed)
+			s.drop(dropFailed)
 		}
 		s.find.refresh()
 		packets, bytes := 0, 0
@@ -68,10 +68,10 @@ func (s *sender) forward(p packet) (sent bool, err error) {
 	peer := s.find.find(p.dest())
 	switch {
 	case peer == nil:
-		s.drop(Unreachable)
+		s.drop(dropUnreachable)
 		return false, s.refuse(p, networkUnreachable)
 	case !p.decrementTTL():
-		s.drop(Expired)
+		s.drop(dropExpired)
 		return false, s.refuse(p, timeExceeded)
 	}
 	if s.socket.add(p, peer.addr) {
@@ -92,7 +92,7 @@ func (s *sender) refuse(p packet, a answer) error {
 // flush sends what is queued. The error is one of closing.
 func (s *sender) flush() error {
 	failed, err := s.socket.flush()
-	s.options.Counters.dropped[Failed].Add(uint64(failed))
+	s.options.Counters.dropped[dropFailed].Add(uint64(failed))
 	if err != nil {
 		return fmt.Errorf("send: %w", err)
 	}

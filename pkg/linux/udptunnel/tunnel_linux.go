@@ -130,7 +130,7 @@ func (t *Tunnel) answer(b []byte, p packet, a answer) packet {
 	return answerTo(b, p, a, number(t.options.Source))
 }
 
-func (t *Tunnel) drop(d Drop) { t.options.Counters.drop(d) }
+func (t *Tunnel) drop(d dropReason) { t.options.Counters.drop(d) }
 
 // writeDevice hands packets to the kernel, each with room bytes before it. refused
 // means that the kernel took none, or not all: all are then counted as failed, because
@@ -143,7 +143,7 @@ func (t *Tunnel) writeDevice(packets [][]byte) (refused bool, err error) {
 	if isFatal(err) {
 		return true, fmt.Errorf("write to the device: %w", err)
 	}
-	t.options.Counters.dropped[Failed].Add(uint64(len(packets)))
+	t.options.Counters.dropped[dropFailed].Add(uint64(len(packets)))
 	return true, nil
 }
 

@@ -25,7 +25,7 @@ func TestForwards(t *testing.T) {
 		b.sh("ping -c 1 -s 1444 -M do -W 10 10.5.1.0") // as large as the MTU
 		took := a.transfer(b, "10.5.2.0:5001", 64<<20)
 		t.Logf("64 MiB of one TCP connection in %v", took)
-		if c := a.counters.Get(); c.Sent.Bytes < 64<<20 || c.Sent.Packets < 64<<20/1472 || c.Received.Packets == 0 || c.Dropped[Foreign.String()]+c.Dropped[Malformed.String()] > 0 {
+		if c := a.counters.Get(); c.Sent.Bytes < 64<<20 || c.Sent.Packets < 64<<20/1472 || c.Received.Packets == 0 || c.Dropped[dropForeign.String()]+c.Dropped[dropMalformed.String()] > 0 {
 			t.Errorf("counted %+v", c)
 		}
 		// UDP datagrams of all sizes, as fragments, too.
@@ -42,12 +42,12 @@ func TestForwards(t *testing.T) {
 				t.Errorf("TTL %d: %v\n%s", ttl, err, out)
 			}
 		}
-		if a.dropped(Expired) != 1 || b.dropped(Expired) != 1 {
-			t.Errorf("dropped because of the TTL: %d and %d", a.dropped(Expired), b.dropped(Expired))
+		if a.dropped(dropExpired) != 1 || b.dropped(dropExpired) != 1 {
+			t.Errorf("dropped because of the TTL: %d and %d", a.dropped(dropExpired), b.dropped(dropExpired))
 		}
 		out, err := exec.Command("ip", "netns", "exec", "h1", "ping", "-c", "1", "-W", "10", "10.5.77.1").CombinedOutput()
-		if err == nil || !strings.Contains(string(out), "Unreachable") || a.dropped(Unreachable) != 1 {
-			t.Errorf("a subnet that nobody has: %v, %d dropped\n%s", err, a.dropped(Unreachable), out)
+		if err == nil || !strings.Contains(string(out), "Unreachable") || a.dropped(dropUnreachable) != 1 {
+			t.Errorf("a subnet that nobody has: %v, %d dropped\n%s", err, a.dropped(dropUnreachable), out)
 		}
 	})
 }
@@ -97,14 +97,14 @@ func TestWireFormatAndSourceCheck(t *testing.T) {
 			what string
 			from *net.UDPConn
 			p    []byte
-			want Drop
+			want dropReason
 		}{
-			{"another port", wrongPort, good, Foreign}, {"another host", wrongHost, good, Foreign},
-			{"a source of somebody else's", peer, echo([4]byte{10, 64, 7, 1}), Foreign}, {"a source of ours", peer, echo([4]byte{10, 5, 1, 0}), Foreign},
-			{"a source outside of the network", peer, echo([4]byte{8, 8, 8, 8}), Foreign},
-			{"nothing", peer, nil, Malformed}, {"garbage", peer, []byte("garbage"), Malformed}, {"a packet that is cut off", peer, good[:len(good)-1], Malformed},
-			{"a packet and more", peer, append(append([]byte{}, good...), 0), Malformed}, {"IPv6", peer, append([]byte{0x60}, good[1:]...), Malformed},
-			{"an old packet", peer, with(append(packet{}, good...), ttlAt, 1), Expired},
+			{"another port", wrongPort, good, dropForeign}, {"another host", wrongHost, good, dropForeign},
+			{"a source of somebody else's", peer, echo([4]byte{10, 64, 7, 1}), dropForeign}, {"a source of ours", peer, echo([4]byte{10, 5, 1, 0}), dropForeign},
+			{"a source outside of the network", peer, echo([4]byte{8, 8, 8, 8}), dropForeign},
+			{"nothing", peer, nil, dropMalformed}, {"garbage", peer, []byte("garbage"), dropMalformed}, {"a packet that is cut off", peer, good[:len(good)-1], dropMalformed},
+			{"a packet and more", peer, append(append([]byte{}, good...), 0), dropMalformed}, {"IPv6", peer, append([]byte{0x60}, good[1:]...), dropMalformed},
+			{"an old packet", peer, with(append(packet{}, good...), ttlAt, 1), dropExpired},
 		} {
 			before, received := a.dropped(c.want), a.counters.Get().Received.Packets
 			send(c.from, c.p)
@@ -189,7 +189,7 @@ func TestWithoutSegmentation(t *testing.T) {
 		a, b := twoHosts(t)
 		a.sh("ethtool -K eth0 tx off >/dev/null 2>&1 || true")
 		a.transfer(b, "10.5.2.0:5001", 8<<20)
-		if failed := a.dropped(Failed); failed > 0 {
+		if failed := a.dropped(dropFailed); failed > 0 {
 			t.Errorf("%d datagrams were refused", failed)
 		}
 	})
@@ -202,7 +202,7 @@ func TestDeviceDown(t *testing.T) {
 		a.sh("ip link set flannel0 down")
 		received := a.counters.Get().Received.Packets
 		b.sh("ping -c 5 -i 0.01 -W 1 10.5.1.0 || true")
-		eventually.True(t, "all five have failed", func() bool { return a.dropped(Failed) == 5 })
+		eventually.True(t, "all five have failed", func() bool { return a.dropped(dropFailed) == 5 })
 		if n := a.counters.Get().Received.Packets - received; n != 0 {
 			t.Errorf("%d packets were received", n)
 		}
@@ -216,8 +216,8 @@ func TestTinySegments(t *testing.T) {
 		a.sh("ip route change 10.5.0.0/16 dev flannel0 advmss 100")
 		b.sh("ip route change 10.5.0.0/16 dev flannel0 advmss 100")
 		a.transfer(b, "10.5.2.0:5001", 8<<20)
-		if n := a.tunnel.device.BatchSize(); n != MaxSegments || a.dropped(Failed) > 0 {
-			t.Errorf("reads return up to %d packets; %d dropped", n, a.dropped(Failed))
+		if n := a.tunnel.device.BatchSize(); n != MaxSegments || a.dropped(dropFailed) > 0 {
+			t.Errorf("reads return up to %d packets; %d dropped", n, a.dropped(dropFailed))
 		}
 	})
 }
@@ -297,7 +297,7 @@ func TestPacketsWaitForStart(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if c := a.counters.Get(); c.Dropped[Foreign.String()]+c.Dropped[Unreachable.String()] > 0 {
+		if c := a.counters.Get(); c.Dropped[dropForeign.String()]+c.Dropped[dropUnreachable.String()] > 0 {
 			t.Errorf("counted %+v", c)
 		}
 	})

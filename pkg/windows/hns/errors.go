@@ -25,7 +25,7 @@ const (
 	NetworkNotFound      Code = 0x803b0001
 	EndpointNotFound     Code = 0x803b0002
 	AdapterNotFound      Code = 0x803b0006
-	PortNotFound         Code = 0x803b0007
+	portNotFound         Code = 0x803b0007
 	PolicyNotFound       Code = 0x803b0008
 	InvalidNetworkType   Code = 0x803b000b
 	InvalidEndpoint      Code = 0x803b000c
@@ -36,11 +36,11 @@ const (
 	PortExists           Code = 0x803b0013
 	EndpointAttached     Code = 0x803b0014
 	RequestUnsupported   Code = 0x803b0015
-	MappingUnsupported   Code = 0x803b0016
+	mappingUnsupported   Code = 0x803b0016
 	InvalidJSON          Code = 0x803b001b
 	InvalidIP            Code = 0x803b001e
 	ManagerStopped       Code = 0x803b0020
-	NoRequestHandlers    Code = 0x803b0022
+	noRequestHandlers    Code = 0x803b0022
 	HandlerUnsupported   Code = 0x803b0023 // GCN_E_REQUEST_UNSUPPORTED
 	NetAdapterNotFound   Code = 0x803b0026
 	WrongDisk            Code = 0x80070022 // HNS refuses to attach an endpoint so (flannel#1112)
@@ -51,34 +51,34 @@ const (
 	AccessDenied         Code = 0x80070005
 	OutOfMemory          Code = 0x8007000e // also of ports
 	InvalidParameter     Code = 0x80070057
-	FileExists           Code = 0x80070050
+	fileExists           Code = 0x80070050
 	AlreadyExists        Code = 0x800700b7
 	NotSupported         Code = 0x80070032
 	ObjectExists         Code = 0x80071392 // of routes and addresses
-	ServiceDisabled      Code = 0x80070422
-	ServiceNotActive     Code = 0x80070426
-	ServiceMissing       Code = 0x80070424 // the feature Containers is not installed
+	serviceDisabled      Code = 0x80070422
+	serviceNotActive     Code = 0x80070426
+	serviceMissing       Code = 0x80070424 // the feature Containers is not installed
 	RPCServerUnavailable Code = 0x800706ba
-	RPCServerTooBusy     Code = 0x800706bb
+	rpcServerTooBusy     Code = 0x800706bb
 	RPCCallFailed        Code = 0x800706be
 	RPCNoEndpoint        Code = 0x800706d9 // no more endpoints from the endpoint mapper: the service is just starting
-	NoSuchLibrary        Code = 0x8007007e
+	noSuchLibrary        Code = 0x8007007e
 	NoSuchFunction       Code = 0x8007007f
 )
 
 // meanings are the errors above that codes mean. A code that is not here has only its number and text.
 var meanings = map[Code]error{
-	NetworkNotFound: ErrNotFound, EndpointNotFound: ErrNotFound, PolicyNotFound: ErrNotFound, PortNotFound: ErrNotFound,
+	NetworkNotFound: ErrNotFound, EndpointNotFound: ErrNotFound, PolicyNotFound: ErrNotFound, portNotFound: ErrNotFound,
 	AdapterNotFound: ErrNotFound, NetAdapterNotFound: ErrNotFound, ElementNotFound: ErrNotFound,
 	FileNotFound: ErrNotFound, AddressInUse: ErrAddressInUse,
 	NetworkExists: ErrExists, PolicyExists: ErrExists, PortExists: ErrExists, EndpointAttached: ErrExists,
-	FileExists: ErrExists, AlreadyExists: ErrExists, ObjectExists: ErrExists,
-	RequestUnsupported: ErrUnsupported, MappingUnsupported: ErrUnsupported, HandlerUnsupported: ErrUnsupported,
+	fileExists: ErrExists, AlreadyExists: ErrExists, ObjectExists: ErrExists,
+	RequestUnsupported: ErrUnsupported, mappingUnsupported: ErrUnsupported, HandlerUnsupported: ErrUnsupported,
 	InvalidPolicyType: ErrUnsupported, InvalidNetworkType: ErrUnsupported, NotImplemented: ErrUnsupported,
-	NotSupported: ErrUnsupported, NoSuchLibrary: ErrUnsupported, NoSuchFunction: ErrUnsupported,
-	ServiceDisabled: ErrUnavailable, ServiceNotActive: ErrUnavailable, ServiceMissing: ErrUnavailable,
-	ManagerStopped: ErrUnavailable, NoRequestHandlers: ErrUnavailable,
-	RPCServerUnavailable: ErrUnavailable, RPCServerTooBusy: ErrUnavailable, RPCCallFailed: ErrUnavailable,
+	NotSupported: ErrUnsupported, noSuchLibrary: ErrUnsupported, NoSuchFunction: ErrUnsupported,
+	serviceDisabled: ErrUnavailable, serviceNotActive: ErrUnavailable, serviceMissing: ErrUnavailable,
+	ManagerStopped: ErrUnavailable, noRequestHandlers: ErrUnavailable,
+	RPCServerUnavailable: ErrUnavailable, rpcServerTooBusy: ErrUnavailable, RPCCallFailed: ErrUnavailable,
 	RPCNoEndpoint: ErrUnavailable,
 }
 

@@ -20,11 +20,11 @@ const (
 	CauseNoAdapter        = "adapter-missing"
 	CauseNoAddress        = "address-missing"
 	causeNoRoutes         = "routes-missing"
-	CauseAddressRestored  = "address-restored"
-	CauseStaticRestored   = "static-restored" // DHCP was turned off, or a static configuration stored
-	CauseRouteRestored    = "route-restored"
-	CauseDNSRestored      = "dns-restored"
-	CauseComplete         = "settings-complete"  // all that was missing is back
+	causeAddressRestored  = "address-restored"
+	causeStaticRestored   = "static-restored" // DHCP was turned off, or a static configuration stored
+	causeRouteRestored    = "route-restored"
+	causeDNSRestored      = "dns-restored"
+	causeComplete         = "settings-complete"  // all that was missing is back
 	causeSettingsRestored = "interface-restored" // metric, MTU
 )
 

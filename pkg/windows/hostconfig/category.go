@@ -34,9 +34,9 @@ import (
 
 // Causes in the log.
 const (
-	CauseCategoryRestored = "category-restored"
-	CauseCategoryLost     = "category-lost"    // the category could not be restored, or not be read
-	CauseCategoryChanged  = "category-changed" // somebody has made the network public
+	causeCategoryRestored = "category-restored"
+	causeCategoryLost     = "category-lost"    // the category could not be restored, or not be read
+	causeCategoryChanged  = "category-changed" // somebody has made the network public
 	CauseCategoryPending  = "category-pending" // prepare waits for the category
 )
 
@@ -146,7 +146,7 @@ func (k *Keeper) warnCategory(text string, err error) {
 	}
 	if k.category.warned != kind {
 		k.category.warned = kind
-		k.log.Warn(text, "cause", CauseCategoryLost, "error", err)
+		k.log.Warn(text, "cause", causeCategoryLost, "error", err)
 	}
 }
 
@@ -215,7 +215,7 @@ func (k *Keeper) restoreCategory(complete bool, adapters []hns.Adapter, networks
 		case !k.category.wasSet:
 			k.category.wasSet = true
 			k.log.Info("restored the category of the host's network, which had become public",
-				"cause", CauseCategoryRestored, "category", saved.Category.String(), "adapter", host.Name)
+				"cause", causeCategoryRestored, "category", saved.Category.String(), "adapter", host.Name)
 		}
 	}
 	switch {
@@ -238,7 +238,7 @@ func (c *SavedCategory) hostAdapter(adapters []hns.Adapter, networks []hns.Netwo
 // giveUpCategory ends the restoring without success; host is the GUID of the host's adapter.
 func (k *Keeper) giveUpCategory(saved *SavedCategory, host, problem string) error {
 	k.log.Warn("could not restore the category of the host's network, giving up: rules of the firewall for that category do not apply",
-		"cause", CauseCategoryLost, "category", saved.Category.String(), "adapter", saved.Adapter, "reason", problem)
+		"cause", causeCategoryLost, "category", saved.Category.String(), "adapter", saved.Adapter, "reason", problem)
 	return k.endCategory(saved, host, problem)
 }
 
@@ -298,7 +298,7 @@ func (k *Keeper) TrackCategory() {
 	var next *SavedCategory // public: none
 	if c == hns.Public {
 		k.log.Info("the host's network has become public after its category was restored, leaving it so",
-			"cause", CauseCategoryChanged, "category", saved.Category.String(), "adapter", saved.Adapter)
+			"cause", causeCategoryChanged, "category", saved.Category.String(), "adapter", saved.Adapter)
 	} else {
 		chosen := *saved
 		chosen.Category, chosen.Problem = c, ""

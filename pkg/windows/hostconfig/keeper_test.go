@@ -84,7 +84,7 @@ func TestLeaseRemoved(t *testing.T) {
 			lease = a.Prefix
 		}
 	}
-	removed := []string{"cause=" + CauseStaticRestored, "address=" + lease.String()}
+	removed := []string{"cause=" + causeStaticRestored, "address=" + lease.String()}
 	m.Fail(hnstest.Fault{Func: "DeleteUnicastIpAddressEntry", Code: hns.InvalidParameter})
 	for range 5 {
 		_ = k.Restore(nil)

@@ -36,7 +36,7 @@ func (k *Keeper) turnDHCPOff(host hns.Adapter) error {
 		return fmt.Errorf("turn DHCP off on %s: %w", host.Name, err)
 	}
 	k.dhcpOff = host.Index
-	k.log.Info("turned DHCP off on an adapter that had a static address", "cause", CauseStaticRestored, "adapter", host.Name, "addresses", p.Addrs)
+	k.log.Info("turned DHCP off on an adapter that had a static address", "cause", causeStaticRestored, "adapter", host.Name, "addresses", p.Addrs)
 	return nil
 }
 
@@ -64,7 +64,7 @@ func (k *Keeper) storeStatic(host hns.Adapter) {
 		k.log.Warn("could not store the host's static address in the registry, it will be restored after each boot", "adapter", host.Name, "error", err)
 		return
 	}
-	k.log.Info("stored the host's static address in the registry, which had another configuration", "cause", CauseStaticRestored, "adapter", host.Name, "addresses", want.Addrs)
+	k.log.Info("stored the host's static address in the registry, which had another configuration", "cause", causeStaticRestored, "adapter", host.Name, "addresses", want.Addrs)
 }
 
 // lacksStatic reports whether the host lacks a static address of the snapshot
@@ -95,7 +95,7 @@ func (k *Keeper) restoreSettings(host hns.Adapter, routes []hns.Route) error {
 				errs = append(errs, err)
 				continue
 			}
-			k.log.Info("removed the address that DHCP had given instead of the static one", "cause", CauseStaticRestored, "address", a.Prefix, "adapter", host.Name)
+			k.log.Info("removed the address that DHCP had given instead of the static one", "cause", causeStaticRestored, "address", a.Prefix, "adapter", host.Name)
 		}
 	}
 	for _, r := range routes {

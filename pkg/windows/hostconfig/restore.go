@@ -241,7 +241,7 @@ func (k *Keeper) compare(adapters []hns.Adapter, routes []hns.Route, networks []
 	}
 	k.storeStatic(host)
 	if k.lost {
-		k.log.Info("the host has its addresses, routes and DNS servers again", "cause", CauseComplete, "adapter", host.Name)
+		k.log.Info("the host has its addresses, routes and DNS servers again", "cause", causeComplete, "adapter", host.Name)
 	}
 	return k.deleteSnapshot()
 }
@@ -293,7 +293,7 @@ func (k *Keeper) restoreAddresses(host hns.Adapter, missing losses) error {
 		if err != nil && !errors.Is(err, hns.ErrExists) {
 			return fmt.Errorf("restore the address %s of %s: %w", p, host.Name, err)
 		}
-		k.log.Info("restored an address that was lost when the adapter's switch changed", "cause", CauseAddressRestored, "address", p, "adapter", host.Name)
+		k.log.Info("restored an address that was lost when the adapter's switch changed", "cause", causeAddressRestored, "address", p, "adapter", host.Name)
 	}
 	var names []string
 	for _, p := range missing.addresses() {
@@ -319,14 +319,14 @@ func (k *Keeper) restoreRest(host hns.Adapter, routes []hns.Route, missing losse
 		// Ours: a program made it, as the lost one, so that the next snapshot has it, too.
 		err := k.stack.AddRoute(hns.Route{Dst: r.Dst, NextHop: r.NextHop, Index: host.Index, Metric: r.Metric, Ours: true})
 		if err == nil {
-			k.log.Info("restored a route that was lost when the adapter's switch changed", "cause", CauseRouteRestored, "route", r.Dst, "via", r.NextHop, "adapter", host.Name)
+			k.log.Info("restored a route that was lost when the adapter's switch changed", "cause", causeRouteRestored, "route", r.Dst, "via", r.NextHop, "adapter", host.Name)
 		}
 		errs = append(errs, err)
 	}
 	if missing.dns != nil {
 		err := k.stack.SetDNS(host.Index, missing.dns)
 		if err == nil {
-			k.log.Info("restored the DNS servers that were lost when the adapter's switch changed", "cause", CauseDNSRestored, "servers", missing.dns, "adapter", host.Name)
+			k.log.Info("restored the DNS servers that were lost when the adapter's switch changed", "cause", causeDNSRestored, "servers", missing.dns, "adapter", host.Name)
 		}
 		errs = append(errs, err)
 	}
