@@ -1,6 +1,5 @@
 // Package subnet has the types of a node's lease on a part of the pod network, the interface of the stores that keep the
-// leases (Manager), the network configuration, the choice of a free subnet, and the file that passes the lease to the
-// CNI plugin (subnet.env).
+// leases (Manager), the network configuration, and the file that passes the lease to the CNI plugin (subnet.env).
 //
 // What both stores need to live with servers that do not answer, or to which others write, is here
 // too: pauses between attempts, a log of outages, and the connections to drop.

@@ -105,13 +105,13 @@ func (m *Manager) records(kvs []*mvccpb.KeyValue) []record {
 // createKey deletes.
 func (m *Manager) candidate(cfg subnet.Config, want subnet.Lease, records, former []record) (pick subnet.Lease, how string, err error) {
 	t := newTaken(cfg, records, former)
-	// cfg is a copy: Keep and Choose reject a subnet that contains one of Underlay.
+	// cfg is a copy: keepSubnets and chooseFree reject a subnet that contains one of Underlay.
 	if cfg.InsideNetwork() != nil {
 		cfg.Underlay = append(slices.Clone(cfg.Underlay), addresses(records)...)
 	}
 	// A lease does not fit when IPv6 was enabled or disabled, also by a change to a
 	// backend that has only IPv4. The pods keep their addresses of the other family.
-	kept4, kept6 := subnet.Keep(cfg, &want, t.rivals)
+	kept4, kept6 := keepSubnets(cfg, &want, t.rivals)
 	missing := cfg
 	if kept4.IsValid() {
 		missing.V4 = subnet.Network{}

@@ -200,7 +200,7 @@ func TestFullNetwork(t *testing.T) {
 		st.put(fmt.Sprintf("subnets/10.5.%d.0-24", i+1), "garbage") // unreadable, but maybe somebody's
 	}
 	_, err := start(t, srv.Endpoint(), nil).Acquire(t.Context(), cfg, at("192.168.64.3"))
-	if !errors.Is(err, subnet.ErrFull) || !logtest.Names(err.Error(), "3", "10.5.0.0/16") {
+	if !errors.Is(err, errFull) || !logtest.Names(err.Error(), "3", "10.5.0.0/16") {
 		t.Errorf("%v", err)
 	}
 	if c := st.etcdLeases(); c != 0 {
@@ -239,7 +239,7 @@ func TestManyAtOnce(t *testing.T) {
 	wg.Wait()
 	t.Logf("%d nodes: %v", nodes, time.Since(began).Round(time.Millisecond))
 	for i, l := range leases {
-		if subnet.Fits(cfg, l) != nil || !subnet.Free(l, leases[:i]) {
+		if subnet.Fits(cfg, l) != nil || !isFree(l, leases[:i]) {
 			t.Errorf("node %d: %v %v does not fit or is another's too", i, l.V4.Subnet, l.V6.Subnet)
 		}
 	}

@@ -110,7 +110,7 @@ func (m *Manager) keepUnlessOverlapping(ctx context.Context, held *heldKey, rev 
 	newcomers []*mvccpb.KeyValue) (won bool, err error) {
 	own := held.lease()
 	for _, r := range m.records(newcomers) {
-		if r.key == held.key || r.kv.CreateRevision >= rev || subnet.Free(&own, []*subnet.Lease{r.lease}) {
+		if r.key == held.key || r.kv.CreateRevision >= rev || isFree(&own, []*subnet.Lease{r.lease}) {
 			continue
 		}
 		// Only if nobody has changed the key since. After a lost answer the condition is

@@ -135,7 +135,7 @@ func TestValidKeysAreAvoidedLonger(t *testing.T) {
 		n.SetJudge(judge(t))
 		l, err := n.Acquire(t.Context(), cfg, at(fmt.Sprintf("192.168.64.%d", 21+i)))
 		if want == "" {
-			if !errors.Is(err, subnet.ErrFull) {
+			if !errors.Is(err, errFull) {
 				t.Errorf("it gets %v (%v), but all are taken", l.V4.Subnet, err)
 			}
 		} else if err != nil || l.V4.Subnet.String() != want {

@@ -150,8 +150,8 @@ func (t *taken) excess(r record) (bits int) {
 func (m *Manager) choose(cfg subnet.Config, t *taken) (v4, v6 netip.Prefix, err error) {
 	rnd := rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))
 	for {
-		v4, v6, err = subnet.Choose(cfg, t.leases(), rnd)
-		if !errors.Is(err, subnet.ErrFull) {
+		v4, v6, err = chooseFree(cfg, t.leases(), rnd)
+		if !errors.Is(err, errFull) {
 			return v4, v6, err
 		}
 		count := 0

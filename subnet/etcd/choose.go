@@ -1,4 +1,4 @@
-package subnet
+package etcd
 
 import (
 	"errors"
@@ -7,59 +7,39 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+
+	"flannel/subnet"
 )
 
-// Fits returns an error if the subnets of l cannot be those of a node in a network with cfg.
-func Fits(cfg Config, l *Lease) error {
-	return errors.Join(fits("IPv4", cfg.V4, l.V4.Subnet), fits("IPv6", cfg.V6, l.V6.Subnet),
-		cfg.CheckUnderlay(l.V4.Subnet, l.V6.Subnet))
-}
-
-func fits(family string, n Network, s netip.Prefix) error {
-	switch {
-	case !n.On() && !s.IsValid():
-		return nil
-	case !n.On():
-		return fmt.Errorf("subnet %v is set, but %s is disabled", s, family)
-	case !s.IsValid():
-		return fmt.Errorf("no %s subnet", family)
-	case s.Bits() != n.SubnetLen:
-		return fmt.Errorf("%v is not a /%d", s, n.SubnetLen)
-	case !n.Prefix.Contains(s.Addr()):
-		return fmt.Errorf("%v is not in %v", s, n.Prefix)
-	case s.Addr().Less(n.Min) || n.Max.Less(s.Addr()):
-		return fmt.Errorf("%v is not between %v and %v", s, n.Min, n.Max)
+// keepSubnets returns those subnets of l that a node in a network with cfg can have and that overlap no lease in taken. The
+// others are zero Prefixes, as are those of disabled families.
+func keepSubnets(cfg subnet.Config, l *subnet.Lease, taken []*subnet.Lease) (v4, v6 netip.Prefix) {
+	only4, only6 := cfg, cfg
+	only4.V6, only6.V4 = subnet.Network{}, subnet.Network{}
+	one4, one6 := &subnet.Lease{V4: l.V4}, &subnet.Lease{V6: l.V6}
+	if subnet.Fits(only4, one4) == nil && isFree(one4, taken) {
+		v4 = l.V4.Subnet
 	}
-	return nil
-}
-
-// Keep returns those subnets of l that a node in a network with cfg can have and that overlap no lease in taken. The others
-// are zero Prefixes, as are those of disabled families.
-func Keep(cfg Config, l *Lease, taken []*Lease) (v4, v6 netip.Prefix) {
-	keep := func(family string, n Network, s netip.Prefix) netip.Prefix {
-		one := Lease{V4: Endpoint{Subnet: s}, V6: Endpoint{Subnet: s}} // prefixes of different families do not overlap
-		if fits(family, n, s) != nil || cfg.CheckUnderlay(s) != nil || !Free(&one, taken) {
-			return netip.Prefix{}
-		}
-		return s
+	if subnet.Fits(only6, one6) == nil && isFree(one6, taken) {
+		v6 = l.V6.Subnet
 	}
-	return keep("IPv4", cfg.V4, l.V4.Subnet), keep("IPv6", cfg.V6, l.V6.Subnet)
+	return v4, v6
 }
 
-// Free reports whether no lease in taken overlaps a subnet of l.
-func Free(l *Lease, taken []*Lease) bool {
-	return !slices.ContainsFunc(taken, func(t *Lease) bool {
+// isFree reports whether no lease in taken overlaps a subnet of l.
+func isFree(l *subnet.Lease, taken []*subnet.Lease) bool {
+	return !slices.ContainsFunc(taken, func(t *subnet.Lease) bool {
 		return l.V4.Subnet.Overlaps(t.V4.Subnet) || l.V6.Subnet.Overlaps(t.V6.Subnet)
 	})
 }
 
-// ErrFull is what Choose returns when all subnets of a network are leased.
-var ErrFull = errors.New("no free subnet")
+// errFull is what chooseFree returns when all subnets of a network are leased.
+var errFull = errors.New("no free subnet")
 
-// Choose returns a random free subnet for each family of cfg, the zero Prefix for a disabled one. It overlaps no lease in
+// chooseFree returns a random free subnet for each family of cfg, the zero Prefix for a disabled one. It overlaps no lease in
 // taken, of any size, and no underlay network, except one that contains the whole pod network. Every free subnet is
 // equally likely, so that nodes that start together rarely choose the same one. The error says which network is full.
-func Choose(cfg Config, taken []*Lease, rnd *rand.Rand) (v4, v6 netip.Prefix, err error) {
+func chooseFree(cfg subnet.Config, taken []*subnet.Lease, rnd *rand.Rand) (v4, v6 netip.Prefix, err error) {
 	occupied := make([]netip.Prefix, 0, 2*len(taken)+len(cfg.Underlay))
 	for _, l := range taken {
 		occupied = append(occupied, l.V4.Subnet, l.V6.Subnet)
@@ -69,13 +49,13 @@ func Choose(cfg Config, taken []*Lease, rnd *rand.Rand) (v4, v6 netip.Prefix, er
 			occupied = append(occupied, under)
 		}
 	}
-	if v4, err = choose(cfg.V4, occupied, rnd); err == nil {
-		v6, err = choose(cfg.V6, occupied, rnd)
+	if v4, err = chooseOf(cfg.V4, occupied, rnd); err == nil {
+		v6, err = chooseOf(cfg.V6, occupied, rnd)
 	}
 	return v4, v6, err
 }
 
-// choose numbers the subnets, draws a number i below the number of free subnets, and returns the i-th free one. Its cost
+// chooseOf numbers the subnets, draws a number i below the number of free subnets, and returns the i-th free one. Its cost
 // depends on the number of occupied prefixes, not on the size of the network. An IPv6 network may have more than 2^64
 // subnets, therefore the big integers.
 //
@@ -83,7 +63,7 @@ func Choose(cfg Config, taken []*Lease, rnd *rand.Rand) (v4, v6 netip.Prefix, er
 // 10.5.2.0/24 and 10.5.4.0/23 occupy 2, 4 and 5, so that 7 are free, in the ranges 0-1, 3-3 and 6-9. Let i be 3. The
 // first range has 2 subnets, so it is skipped: i becomes 1. The second has 1: i becomes 0. The result is the first one of
 // the third range, 10.5.6.0/24.
-func choose(n Network, occupied []netip.Prefix, rnd *rand.Rand) (netip.Prefix, error) {
+func chooseOf(n subnet.Network, occupied []netip.Prefix, rnd *rand.Rand) (netip.Prefix, error) {
 	if !n.On() {
 		return netip.Prefix{}, nil
 	}
@@ -92,7 +72,7 @@ func choose(n Network, occupied []netip.Prefix, rnd *rand.Rand) (netip.Prefix, e
 		free.Add(free, r.size())
 	}
 	if free.Sign() == 0 {
-		return netip.Prefix{}, fmt.Errorf("%w: all %v in %v are taken", ErrFull, n.subnets().size(), n.Prefix)
+		return netip.Prefix{}, fmt.Errorf("%w: all %v in %v are taken", errFull, allSubnets(n).size(), n.Prefix)
 	}
 	pick := new(big.Int)
 	if free.IsUint64() {
@@ -112,16 +92,16 @@ type numbers struct{ first, end *big.Int }
 
 func (r numbers) size() *big.Int { return new(big.Int).Sub(r.end, r.first) }
 
-// subnets returns the numbers of all subnets that may be leased.
-func (n Network) subnets() numbers {
+// allSubnets returns the numbers of all subnets of n that may be leased.
+func allSubnets(n subnet.Network) numbers {
 	last := number(n.Max, n.SubnetLen)
 	return numbers{number(n.Min, n.SubnetLen), last.Add(last, big.NewInt(1))}
 }
 
 // freeRanges returns the numbers of the subnets that overlap no occupied prefix, in order. An occupied prefix longer than a
 // subnet takes the whole subnet; one of the other family is ignored.
-func freeRanges(n Network, occupied []netip.Prefix) (free []numbers) {
-	all := n.subnets()
+func freeRanges(n subnet.Network, occupied []netip.Prefix) (free []numbers) {
+	all := allSubnets(n)
 	taken := append(make([]numbers, 0, len(occupied)+1), numbers{all.end, all.end}) // a sentinel
 	for _, p := range occupied {
 		if p.Addr().BitLen() != n.Prefix.Addr().BitLen() {
@@ -153,7 +133,7 @@ func number(a netip.Addr, subnetLen int) *big.Int {
 }
 
 // numbered is the inverse of number: it returns the subnet of n with a number.
-func numbered(n Network, number *big.Int) netip.Prefix {
+func numbered(n subnet.Network, number *big.Int) netip.Prefix {
 	width := n.Min.BitLen()
 	bits := new(big.Int).Lsh(number, uint(width-n.SubnetLen))
 	addr, _ := netip.AddrFromSlice(bits.FillBytes(make([]byte, width/8)))
