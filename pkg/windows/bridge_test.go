@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"flannel/internal/test/hnstest"
+	"flannel/internal/test/hnstest/api"
 	"flannel/internal/test/logtest"
 	"flannel/pkg/windows/hns"
 )
@@ -164,7 +165,7 @@ func TestThousandsOfEndpoints(t *testing.T) {
 // once by the older API. If it refuses that one, too, it is not created again and again.
 func TestV2EndpointNotAttachable(t *testing.T) {
 	for _, subnets := range [][]netip.Prefix{{ownSubnet}, {ownSubnet, netip.MustParsePrefix("fd00:244:1::/64")}} {
-		onWindows(t, bridgeDevice(subnets...), hnstest.Knobs{V2EndpointNotAttachable: hns.WrongDisk}, func(w *windows) {
+		onWindows(t, bridgeDevice(subnets...), hnstest.Knobs{V2EndpointNotAttachable: api.WrongDisk}, func(w *windows) {
 			w.bring(time.Minute)
 			inside := w.m.Admin().Adapter("vEthernet (cbr0_ep)")
 			if n := w.log.Count("cause=" + causeEndpointV1); n != 1 || len(w.endpoints()) != 1 || len(inside.Addrs) != len(subnets) {
@@ -178,7 +179,7 @@ func TestV2EndpointNotAttachable(t *testing.T) {
 		})
 	}
 	onWindows(t, bridgeDevice(ownSubnet), hnstest.Knobs{}, func(w *windows) {
-		w.m.Fail(hnstest.Fault{Func: "HNSCall", Match: "/attach", Code: hns.WrongDisk})
+		w.m.Fail(hnstest.Fault{Func: "HNSCall", Match: "/attach", Code: api.WrongDisk})
 		w.hour()
 		creates := 0
 		for _, c := range w.m.Log() {

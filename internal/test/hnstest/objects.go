@@ -57,7 +57,7 @@ func (m *Machine) createObject(k api.Kind, id string, document []byte) (string, 
 		}
 	}
 	if k == api.LoadBalancerKind && m.portsExhausted() {
-		return "", hns.OutOfMemory
+		return "", api.OutOfMemory
 	}
 	t.Write("ID", id)
 	m.addObject(k, t)

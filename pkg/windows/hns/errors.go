@@ -20,7 +20,7 @@ var (
 // (https://learn.microsoft.com/windows/win32/com/com-error-codes-10).
 type Code uint32
 
-// Codes that have a meaning below, and others that the simulated HNS returns.
+// Codes that have a meaning below, and others to which a caller reacts.
 const (
 	NetworkNotFound      Code = 0x803b0001
 	EndpointNotFound     Code = 0x803b0002
@@ -28,7 +28,6 @@ const (
 	portNotFound         Code = 0x803b0007
 	PolicyNotFound       Code = 0x803b0008
 	InvalidNetworkType   Code = 0x803b000b
-	InvalidEndpoint      Code = 0x803b000c
 	InvalidPolicy        Code = 0x803b000d
 	InvalidPolicyType    Code = 0x803b000e
 	NetworkExists        Code = 0x803b0010
@@ -38,18 +37,15 @@ const (
 	RequestUnsupported   Code = 0x803b0015
 	mappingUnsupported   Code = 0x803b0016
 	InvalidJSON          Code = 0x803b001b
-	InvalidIP            Code = 0x803b001e
 	ManagerStopped       Code = 0x803b0020
 	noRequestHandlers    Code = 0x803b0022
 	HandlerUnsupported   Code = 0x803b0023 // GCN_E_REQUEST_UNSUPPORTED
 	NetAdapterNotFound   Code = 0x803b0026
-	WrongDisk            Code = 0x80070022 // HNS refuses to attach an endpoint so (flannel#1112)
 	AddressInUse         Code = 0x803b002f // of endpoints (kubernetes#100962)
 	NotImplemented       Code = 0x80004001
 	ElementNotFound      Code = 0x80070490
 	FileNotFound         Code = 0x80070002 // also of the registry
 	AccessDenied         Code = 0x80070005
-	OutOfMemory          Code = 0x8007000e // also of ports
 	InvalidParameter     Code = 0x80070057
 	fileExists           Code = 0x80070050
 	AlreadyExists        Code = 0x800700b7

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"flannel/internal/test/hnstest"
+	"flannel/internal/test/hnstest/api"
 	"flannel/internal/test/logtest"
 	"flannel/pkg/cni/conflist"
 	"flannel/pkg/dataplane"
@@ -263,7 +264,7 @@ func codeOf(err error) hns.Code {
 func TestTransientFailure(t *testing.T) {
 	for name, fault := range map[string]hnstest.Fault{
 		"delete": {Func: "HcnDeleteEndpoint", Code: hns.InvalidPolicy}, "list": {Func: "HcnEnumerateEndpoints", Code: hns.InvalidPolicy},
-		"create": {Func: "HcnCreateEndpoint", Code: hns.OutOfMemory},
+		"create": {Func: "HcnCreateEndpoint", Code: api.OutOfMemory},
 	} {
 		n := newNATNode(t, hns.Version{}, "10.244.1.0/24")
 		n.Turn(func(k *hnstest.Knobs) { k.MaxOutBoundNAT = 2 })

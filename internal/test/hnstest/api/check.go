@@ -47,7 +47,7 @@ func checkSubnet(d subnetDocument, overlay bool) (Subnet, hns.Code) {
 	}
 	for _, r := range d.Routes {
 		if s.Gateway, err = netip.ParseAddr(r.NextHop); err != nil || !s.Prefix.Contains(s.Gateway) {
-			return s, hns.InvalidIP
+			return s, invalidIP
 		}
 		if _, err := netip.ParsePrefix(r.DestinationPrefix); err != nil {
 			return s, InvalidArg

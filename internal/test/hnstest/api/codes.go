@@ -10,10 +10,16 @@ import (
 const (
 	// Win32 errors as HRESULTs. The IP Helper calls return their lower 16 bits.
 	InvalidHandle hns.Code = win32 | 6
+	OutOfMemory   hns.Code = win32 | 14 // also of ports
+	WrongDisk     hns.Code = win32 | 34 // HNS refuses to attach an endpoint so (flannel#1112)
 	InvalidArg    hns.Code = win32 | 87
 	Unreachable   hns.Code = win32 | 1231
 
 	win32 = 0x80070000
+
+	// Codes of HNS.
+	invalidEndpoint hns.Code = 0x803b000c
+	invalidIP       hns.Code = 0x803b001e
 )
 
 // Problem returns the error for a result code, nil for success.

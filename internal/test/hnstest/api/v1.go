@@ -116,7 +116,7 @@ func ParseMAC(raw json.RawMessage) (dataplane.MAC, error) {
 	}
 	hw, err := dataplane.ParseMAC(s)
 	if err != nil {
-		return dataplane.MAC{}, Problem("read a MAC", hns.InvalidEndpoint)
+		return dataplane.MAC{}, Problem("read a MAC", invalidEndpoint)
 	}
 	return hw, nil
 }
