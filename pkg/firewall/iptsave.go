@@ -82,16 +82,6 @@ func MatchOptions(args string) (all []MatchOption) {
 	return all
 }
 
-// TargetOf returns the chain or verdict that a rule with these options jumps or goes to, "" if it has neither.
-func TargetOf(options []MatchOption) string {
-	for _, o := range options {
-		if o.Name == "-j" || o.Name == "-g" || o.Name == "--jump" || o.Name == "--goto" {
-			return o.Value()
-		}
-	}
-	return ""
-}
-
 // words splits s at blanks, as a shell does without expanding anything. Double quotes keep blanks, and a backslash
 // keeps the next character.
 func words(s string) []string {

@@ -9,24 +9,24 @@ import (
 
 func TestRule(t *testing.T) {
 	for line, want := range map[string]struct {
-		chain, target string
-		options       []MatchOption
+		chain   string
+		options []MatchOption
 	}{
-		`-A FORWARD -s 10.5.0.0/16 ! -d 224.0.0.0/4 -j MASQUERADE --random-fully`: {"FORWARD", "MASQUERADE",
+		`-A FORWARD -s 10.5.0.0/16 ! -d 224.0.0.0/4 -j MASQUERADE --random-fully`: {"FORWARD",
 			[]MatchOption{{Name: "-s", Values: []string{"10.5.0.0/16"}}, {Not: true, Name: "-d", Values: []string{"224.0.0.0/4"}},
 				{Name: "-j", Values: []string{"MASQUERADE"}}, {Name: "--random-fully"}}},
-		`[3:120] -A INPUT -p tcp --tcp-flags SYN,RST SYN -g X`: {"INPUT", "X",
+		`[3:120] -A INPUT -p tcp --tcp-flags SYN,RST SYN -g X`: {"INPUT",
 			[]MatchOption{{Name: "-p", Values: []string{"tcp"}}, {Name: "--tcp-flags", Values: []string{"SYN,RST", "SYN"}}, {Name: "-g", Values: []string{"X"}}}},
-		`-A C -m comment --comment "was \"x\" -j DROP" -j ACCEPT`: {"C", "ACCEPT",
+		`-A C -m comment --comment "was \"x\" -j DROP" -j ACCEPT`: {"C",
 			[]MatchOption{{Name: "-m", Values: []string{"comment"}}, {Name: "--comment", Values: []string{`was "x" -j DROP`}}, {Name: "-j", Values: []string{"ACCEPT"}}}},
-		`-A C -m comment --comment "-j" -j ACCEPT`: {"C", "ACCEPT",
+		`-A C -m comment --comment "-j" -j ACCEPT`: {"C",
 			[]MatchOption{{Name: "-m", Values: []string{"comment"}}, {Name: "--comment", Values: []string{"-j"}}, {Name: "-j", Values: []string{"ACCEPT"}}}},
-		`-A C`: {"C", "", nil},
+		`-A C`: {"C", nil},
 	} {
 		chain, args, ok := SavedRule([]byte(line))
 		options := MatchOptions(string(args))
-		if d := cmp.Diff(want.options, options); !ok || string(chain) != want.chain || TargetOf(options) != want.target || d != "" {
-			t.Errorf("%s: chain %s, target %s, %t\n%s", line, chain, TargetOf(options), ok, d)
+		if d := cmp.Diff(want.options, options); !ok || string(chain) != want.chain || d != "" {
+			t.Errorf("%s: chain %s, %t\n%s", line, chain, ok, d)
 		}
 	}
 	for _, line := range []string{"", ":FORWARD DROP [0:0]", "COMMIT", "-A", "-A ", "[0:0]", "-D FORWARD -j X"} {

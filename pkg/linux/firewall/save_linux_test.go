@@ -1,6 +1,7 @@
 package firewall
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -43,6 +44,13 @@ COMMIT
 COMMIT
 `
 
+// leadsTo reports whether a rule jumps or goes to a chain.
+func leadsTo(args, chain string) bool {
+	return slices.ContainsFunc(firewall.MatchOptions(args), func(o firewall.MatchOption) bool {
+		return (o.Name == "-j" || o.Name == "-g") && o.Value() == chain
+	})
+}
+
 // saved returns the rules that concern us in a text as iptables-save prints it.
 func saved(text string) savedRules {
 	s := savedRules{chains: map[string]*savedChain{}}
@@ -53,7 +61,7 @@ func saved(text string) savedRules {
 		c.exists = strings.Contains(table, ":"+own.Name+" ")
 		for line := range strings.Lines(table) {
 			chain, args, ok := firewall.SavedRule([]byte(strings.TrimSpace(line)))
-			rule := parentRule{text: string(args), jump: firewall.TargetOf(firewall.MatchOptions(string(args))) == own.Name}
+			rule := parentRule{text: string(args), jump: leadsTo(string(args), own.Name)}
 			switch name := string(chain); {
 			case !ok:
 			case name == own.Name:
