@@ -14,8 +14,8 @@ var update = flag.Bool("update", false, "write testdata/surface.txt")
 // allows it; a change that needs a higher one says why in its commit.
 var limits = map[string]int{
 	"packages of the product":          52,
-	"imports among them":               202,
-	"longest path of imports":          9,
+	"imports among them":               199,
+	"longest path of imports":          8,
 	"folders in pkg":                   17,
 	"interfaces asked for at run time": 0,
 	"declarations named for a backoff": 1,
@@ -23,7 +23,7 @@ var limits = map[string]int{
 	"lines of fields: daemon's node":   11,
 	"lines of fields: linux.Driver":    11,
 	"lines of fields: etcd.Manager":    9,
-	"exported names":                   1206,
+	"exported names":                   1149,
 }
 
 func product(t *testing.T) []source {

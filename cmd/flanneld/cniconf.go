@@ -5,14 +5,18 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"path/filepath"
 	"strings"
 	"time"
 
+	"flannel/backend"
 	"flannel/pkg/cni/conflist"
 	"flannel/pkg/conf"
 	"flannel/pkg/probe"
 	"flannel/pkg/windows/node"
+	"flannel/subnet"
+	"flannel/subnet/kube"
 )
 
 // cniConfAnswer is the JSON document of cni-conf.
@@ -139,13 +143,16 @@ func (c *call) cniSources() node.CNISources {
 		NetConf: func(ctx context.Context) ([]byte, error) {
 			return readNetConf(ctx, c.options, slog.New(slog.DiscardHandler))
 		},
-		NetConfName: netConfName(c.options), NetConfRemote: !c.Kube.On, Backends: backends(), SubnetFile: c.SubnetFile,
+		NetConfName: netConfName(c.options), NetConfRemote: !c.Kube.On, SubnetFile: c.SubnetFile,
+		Parse: func(raw []byte) (subnet.Config, backend.Maker, []string, error) {
+			return backends().Parse("windows", raw)
+		},
 		HNS: node.OpenHNS(), KubeProxyDSR: probe.KubeProxyDSR, Log: c.log,
 		Underlay: anyUnderlay,
 	}
 	// Networks of Services are in the Kubernetes API also if the leases are in etcd.
 	if c.Kube.On || c.Kube.named() {
-		from.API = c.Kube.client()
+		from.Services = func(ctx context.Context) ([]netip.Prefix, error) { return kube.ServiceNetworks(ctx, *c.Kube.client()) }
 	}
 	return from
 }

@@ -14,7 +14,6 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
-	"flannel/pkg/dataplane"
 	"flannel/pkg/linux/rtnetlink"
 	"flannel/pkg/underlay"
 )
@@ -70,7 +69,7 @@ func toInterface(a *netlink.LinkAttrs) underlay.Interface {
 		Up: a.RawFlags&unix.IFF_UP != 0, Loopback: a.RawFlags&unix.IFF_LOOPBACK != 0,
 	}
 	if len(a.HardwareAddr) == len(in.MAC) {
-		in.MAC = dataplane.MAC(a.HardwareAddr)
+		copy(in.MAC[:], a.HardwareAddr)
 	}
 	return in
 }

@@ -12,12 +12,11 @@ import (
 
 	"flannel/backend"
 	"flannel/pkg/cni/conflist"
-	"flannel/pkg/conf/netconf"
 	"flannel/pkg/dataplane"
 	"flannel/pkg/status"
 	"flannel/pkg/underlay"
 	"flannel/pkg/windows/hns"
-	"flannel/subnet/kube"
+	"flannel/subnet"
 )
 
 // CNISources are the sources of the values in a Windows node's CNI configuration. The command
@@ -26,9 +25,11 @@ type CNISources struct {
 	NetConf       func(context.Context) ([]byte, error) // reads the raw network configuration
 	NetConfName   string                                // for errors
 	NetConfRemote bool                                  // it is in etcd, which may be unreachable
-	Backends      netconf.Backends
-	SubnetFile    string        // finds the status socket of the daemon
-	API           *kube.Options // nil: no Kubernetes API is configured
+	// Parse validates a network configuration for Windows. The strings are warnings.
+	Parse      func(raw []byte) (subnet.Config, backend.Maker, []string, error)
+	SubnetFile string // finds the status socket of the daemon
+	// Services reads the networks of Services from the Kubernetes API; nil: none is configured.
+	Services func(context.Context) ([]netip.Prefix, error)
 	// Within is the time limit of each request over the network: to etcd, and to the
 	// Kubernetes API. 0: 3 seconds.
 	Within time.Duration
@@ -77,10 +78,10 @@ func (n CNISources) Complete(ctx context.Context, s *conflist.Spec) (doubt confl
 	}
 	doubt.LoopbackDSR = s.LoopbackDSR && s.API != 1 // version 2 alone was reported to refuse it
 	var servicesErr error
-	if len(s.Services) == 0 && n.API != nil && netConfErr == nil {
+	if len(s.Services) == 0 && n.Services != nil && netConfErr == nil {
 		ctx, cancel := context.WithTimeout(ctx, n.Within)
 		defer cancel()
-		s.Services, servicesErr = kube.ServiceNetworks(ctx, *n.API)
+		s.Services, servicesErr = n.Services(ctx)
 	}
 	s.Services = ofFamilies(s.Services, s.Cluster)
 	return doubt, errors.Join(netConfErr, daemonErr, servicesErr)
@@ -177,7 +178,7 @@ func (n CNISources) fromNetConf(ctx context.Context, s *conflist.Spec) error {
 	if err != nil {
 		return fmt.Errorf("%w; or set --plugin, --network-name and --cluster-cidr", err)
 	}
-	config, maker, _, err := n.Backends.Parse("windows", raw)
+	config, maker, _, err := n.Parse(raw)
 	if err != nil {
 		return fmt.Errorf("%s is invalid: %w", n.NetConfName, err)
 	}

@@ -63,7 +63,10 @@ func TestSilentDaemonAndAPI(t *testing.T) {
 	}))
 	defer api.Close()
 	s := conflist.Spec{Plugin: "sdnbridge", Network: "cbr0", Cluster: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}}
-	from := CNISources{NetConfRemote: true, SubnetFile: subnetFile, Underlay: noUnderlay, API: &kube.Options{APIURL: api.URL}, Within: time.Minute, local: 50 * time.Millisecond}
+	from := CNISources{NetConfRemote: true, SubnetFile: subnetFile, Underlay: noUnderlay, Within: time.Minute, local: 50 * time.Millisecond}
+	from.Services = func(ctx context.Context) ([]netip.Prefix, error) {
+		return kube.ServiceNetworks(ctx, kube.Options{APIURL: api.URL})
+	}
 	if _, err := from.Complete(t.Context(), &s); !errors.Is(err, status.ErrNoAnswer) || asked.Load() == 0 {
 		t.Errorf("the API got %d requests; %v", asked.Load(), err)
 	}
