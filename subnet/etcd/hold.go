@@ -167,10 +167,10 @@ func (h holder) step(ctx context.Context) (write bool, due time.Time) {
 		case newsWithdrawn:
 			h.m.log.Error("lease was withdrawn together with most others, keeping the network and restoring the lease if its subnet is free",
 				"key", h.held.key, "at", restoreAt.Round(time.Second))
-			peers.SetOwnWithdrawn(true)
+			peers.SetOwnState(true, nil) // withdrawn
 		case newsRestored:
 			h.m.log.Info("lease is restored", "key", h.held.key)
-			peers.SetOwnWithdrawn(false)
+			peers.SetOwnState(false, nil) // not withdrawn
 		default:
 			h.m.tell(ctx, h.held.key, n)
 		}

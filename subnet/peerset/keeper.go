@@ -1,6 +1,7 @@
 package peerset
 
 import (
+	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -23,8 +24,8 @@ type Keeper struct {
 	closed       bool
 	expiry       *time.Timer
 	next         time.Time // when expiry fires
-	ownWithdrawn bool      // see SetOwnWithdrawn
-	ownMissing   error     // see SetOwnMissing
+	ownWithdrawn bool      // see SetOwnState
+	ownMissing   error     // likewise
 	retaining    bool      // peers are retained, which was logged
 }
 
@@ -76,23 +77,14 @@ func (k *Keeper) SetJudge(j subnet.Judge) {
 	k.handOver(k.set.SetJudge(j))
 }
 
-// SetOwnWithdrawn records whether the store has lost our own lease, too, which
-// will be written again.
-func (k *Keeper) SetOwnWithdrawn(withdrawn bool) {
+// SetOwnState records what the next sets say about this node: whether the store has lost
+// our own lease, too, which will be written again, and why other nodes cannot know this
+// node; nil: they can.
+func (k *Keeper) SetOwnState(withdrawn bool, missing error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	changed := k.ownWithdrawn != withdrawn
-	k.ownWithdrawn = withdrawn
-	k.set.changes = nil // they were handed over before
-	k.handOver(changed)
-}
-
-// SetOwnMissing records why other nodes cannot know this node; nil: they can.
-func (k *Keeper) SetOwnMissing(why error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	changed := (k.ownMissing == nil) != (why == nil) || why != nil && why.Error() != k.ownMissing.Error()
-	k.ownMissing = why
+	changed := k.ownWithdrawn != withdrawn || fmt.Sprint(k.ownMissing) != fmt.Sprint(missing)
+	k.ownWithdrawn, k.ownMissing = withdrawn, missing
 	k.set.changes = nil // they were handed over before
 	k.handOver(changed)
 }
