@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -67,6 +68,40 @@ func TestTurnDHCPOff(t *testing.T) {
 	}
 	if told != 1 {
 		t.Errorf("the DHCP client was notified %d times", told)
+	}
+}
+
+// When the host has its static address, the registry gets that, too, if it has another configuration or none, and not if
+// it cannot be read.
+func TestStoreStatic(t *testing.T) {
+	for name, c := range map[string]struct {
+		code   hns.Code // of reading the registry; 0: it can be read
+		stored bool
+	}{"DHCP is stored": {0, true}, "nothing is stored": {hns.FileNotFound, true}, "not known": {hns.InvalidParameter, false}} {
+		m := hnstest.New()
+		defer m.Close() //nolint:errcheck // it counts handles, of which there are none
+		m.Turn(func(k *hnstest.Knobs) { k.StoredOnly = true })
+		snapshot := staticSnapshot(m)
+		k := keeper(t, m, m, Journal{Snapshot: snapshot})
+		if err := m.Admin().Configure("Ethernet", hns.Persistent{Addrs: snapshot.static(), Gateways: snapshot.gateways()}); err != nil {
+			t.Fatal(err)
+		}
+		if err := m.SetPersistent(m.Admin().Adapter("Ethernet").Index, hns.Persistent{DHCP: true}); err != nil {
+			t.Fatal(err)
+		}
+		if m.Fail(hnstest.Fault{Func: "RegQueryValueEx", Code: c.code}); c.code == 0 {
+			m.Heal()
+		}
+		for range 5 {
+			_ = k.Restore(nil)
+		}
+		want := hns.Persistent{DHCP: true}
+		if c.stored {
+			want = hns.Persistent{Addrs: snapshot.static(), Gateways: snapshot.gateways()}
+		}
+		if got := m.Admin().Stored("Ethernet"); !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: the registry has %+v, want %+v", name, got, want)
+		}
 	}
 }
 

@@ -19,14 +19,24 @@ func (s *Snapshot) persistent(stored hns.Persistent) hns.Persistent {
 	return hns.Persistent{Addrs: s.static(), Gateways: s.gateways(), Metric: cmp.Or(s.V4Metric, stored.Metric), MTU: stored.MTU}
 }
 
+// stored returns what the host's adapter gets at the next boot: if nothing is stored, a
+// static configuration without addresses.
+func (k *Keeper) stored(host hns.Adapter) (hns.Persistent, error) {
+	p, err := k.stack.Persistent(host.Index)
+	if err != nil && !errors.Is(err, hns.ErrNotFound) {
+		return p, fmt.Errorf("read what is stored for %s: %w", host.Name, err)
+	}
+	return p, nil
+}
+
 // turnDHCPOff writes the static configuration to the registry and notifies the
 // DHCP client, once: each notification could make Windows remove the address again.
 // Whether the notification makes Windows replace the lease is not known, so that
 // restoreAddresses adds the address, and restoreSettings removes the lease.
 func (k *Keeper) turnDHCPOff(host hns.Adapter) error {
-	stored, err := k.stack.Persistent(host.Index)
-	if err != nil && !errors.Is(err, hns.ErrNotFound) { // if nothing is stored, the static configuration is
-		return fmt.Errorf("read what is stored for %s, to turn DHCP off: %w", host.Name, err)
+	stored, err := k.stored(host)
+	if err != nil {
+		return fmt.Errorf("turn DHCP off on %s: %w", host.Name, err)
 	}
 	if k.dhcpOff == host.Index && !stored.DHCP {
 		return nil
@@ -41,11 +51,11 @@ func (k *Keeper) turnDHCPOff(host hns.Adapter) error {
 }
 
 // storeStatic writes the static configuration of the snapshot to the registry if the
-// registry has DHCP or other addresses, which the next boot would bring. It changes
-// only a configuration that it could read: with ErrNotFound, too, it does nothing.
+// registry has DHCP, other addresses or nothing, which the next boot would bring. It does
+// nothing if the registry cannot be read.
 func (k *Keeper) storeStatic(host hns.Adapter) {
 	snapshot := k.journal.Snapshot
-	stored, err := k.stack.Persistent(host.Index)
+	stored, err := k.stored(host)
 	if err != nil || len(snapshot.static()) == 0 || lacksStatic(host, snapshot) {
 		return // not known, or somebody gave the host other addresses
 	}
