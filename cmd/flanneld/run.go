@@ -20,7 +20,6 @@ import (
 	"flannel/pkg/logging"
 	"flannel/pkg/status"
 	"flannel/pkg/version"
-	"flannel/pkg/windows/node"
 	"flannel/subnet"
 	"flannel/subnet/etcd"
 	"flannel/subnet/kube"
@@ -192,7 +191,7 @@ func runTasks(ctx context.Context, o options, d *daemon.Daemon, log *slog.Logger
 		return answerStatus(ctx, o, d.Board, accept, healthz, log)
 	})
 	tasks.Go(func() error { return process{}.keepCNI(ctx, o.CNI, "cni-plugin-to", log) })
-	tasks.Go(func() error { return node.KeepVIP(ctx, o.SubnetFile, usualDataDir(), log) })
+	tasks.Go(func() error { return keepVIP(ctx, o.SubnetFile, usualDataDir(), log) })
 	tasks.Go(func() (err error) {
 		manager, err := newManager(ctx, o, d.Board, log)
 		if err != nil {

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"io"
+	"log/slog"
 
 	"flannel/pkg/daemon/reach"
 	"flannel/pkg/dataplane"
@@ -39,6 +40,9 @@ func openProbes() (probeConn, error) { return path.OpenSocket(reach.Magic) }
 func prepareSwitch(context.Context, dataplane.Options, dataplane.Device, func(error)) (dataplane.Prepared, error) {
 	return dataplane.Prepared{}, nil
 }
+
+// keepVIP does nothing: kube-proxy needs a source VIP on Windows only.
+func keepVIP(context.Context, string, string, *slog.Logger) error { return nil }
 
 // systemPath returns the path of a system file, given as on Linux.
 func systemPath(path string) string { return path }

@@ -51,6 +51,9 @@ func releaseVIP(ctx context.Context, subnetFile string, log *slog.Logger, dryRun
 	return removed, err
 }
 
+// keepVIP keeps kube-proxy's source VIP until its context ends.
+var keepVIP = node.KeepVIP
+
 // openDriver opens HNS and the IP stack and starts to watch them. The caller closes it.
 func openDriver(o dataplane.Options) (dataplane.Dataplane, error) { return windows.Open(o) }
 

@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"net/netip"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -117,12 +116,8 @@ func ensureVIP(ctx context.Context, k VIPKeeper, subnetFile string) (VIP, error)
 const resyncVIP, retryVIP = time.Minute, 5 * time.Second
 
 // KeepVIP maintains, until ctx ends, the source VIP that the command source-vip has
-// reserved: it restores it, and replaces it if the node has a new subnet. On systems
-// other than Windows it does nothing.
+// reserved: it restores it, and replaces it if the node has a new subnet.
 func KeepVIP(ctx context.Context, subnetFile, dataDir string, log *slog.Logger) error {
-	if runtime.GOOS != "windows" {
-		return nil
-	}
 	k, err := OpenVIP(subnetFile, dataDir, log)
 	if err != nil {
 		return err
