@@ -11,7 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"flannel/pkg/dataplane"
-	"flannel/pkg/linux/rtnetlink"
 	"flannel/pkg/reconcile"
 )
 
@@ -135,22 +134,16 @@ func hasPorts(bridge netlink.Link, all []netlink.Link) bool {
 // relist makes the next pass look at the bridges again.
 func (b *formerBridges) relist() { b.dirty.Store(true) }
 
-// observeAddr makes the next pass look at the bridges again if the attributes of an address
-// are those of a former gateway: somebody may have added the address, or have deleted it
-// from a bridge with ports. It reports whether a pass is due.
-func (b *formerBridges) observeAddr(attrs []byte) bool {
+// observeAddr makes the next pass look at the bridges again if the address is that of a
+// former gateway: somebody may have added the address, or have deleted it from a bridge
+// with ports. It reports whether a pass is due.
+func (b *formerBridges) observeAddr(ip netip.Addr) bool {
 	gateways := b.gateways.Load()
-	if gateways == nil {
+	if gateways == nil || !slices.ContainsFunc(*gateways, func(g netip.Prefix) bool { return g.Addr() == ip }) {
 		return false
 	}
-	for kind, value := range rtnetlink.Attrs(attrs) {
-		ip, ok := netip.AddrFromSlice(value)
-		if ok && kind == unix.IFA_ADDRESS && slices.ContainsFunc(*gateways, func(g netip.Prefix) bool { return g.Addr() == ip }) {
-			b.dirty.Store(true)
-			return true
-		}
-	}
-	return false
+	b.dirty.Store(true)
+	return true
 }
 
 // observePortLeft makes the next pass look at the bridges again, after a port left one, if

@@ -13,7 +13,6 @@ import (
 
 	"flannel/pkg/dataplane"
 	"flannel/pkg/linux/guard"
-	"flannel/pkg/linux/rtnetlink"
 )
 
 // guarding is the guard of the pod network. That it does not work must not disconnect
@@ -70,18 +69,8 @@ func (g *guarding) put(verb dataplane.Verb, p *dataplane.Path) {
 }
 
 // observeAddr handles an address that was added to a device that Ensure was not given, or
-// deleted, by the attributes of its notification. It reports whether a pass is due.
-func (g *guarding) observeAddr(attrs []byte) bool {
-	if g.table == nil {
-		return false
-	}
-	for kind, value := range rtnetlink.Attrs(attrs) {
-		if ip, ok := netip.AddrFromSlice(value); ok && (kind == unix.IFA_ADDRESS || kind == unix.IFA_LOCAL) && g.table.ObserveAddr(ip) {
-			return true
-		}
-	}
-	return false
-}
+// deleted. It reports whether a pass is due.
+func (g *guarding) observeAddr(ip netip.Addr) bool { return g.table != nil && g.table.ObserveAddr(ip) }
 
 // drops reports whether the rules drop what the peer at the end of a path sends, since the
 // sets lack it.

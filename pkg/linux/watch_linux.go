@@ -221,7 +221,7 @@ func (w *watcher) link(present bool, body []byte) (drift bool, err error) {
 	for kind, value := range rtnetlink.Attrs(body[unix.SizeofIfInfomsg:]) {
 		switch kind {
 		case unix.IFLA_IFNAME:
-			state.name = string(value[:max(0, len(value)-1)]) // without the zero byte at its end
+			state.name = unix.ByteSliceToString(value)
 		case unix.IFLA_MTU:
 			state.mtu = rtnetlink.Number(value)
 		case unix.IFLA_ADDRESS:
@@ -279,40 +279,27 @@ func (w *watcher) address(present bool, body []byte) (drift bool, err error) {
 	if len(body) < unix.SizeofIfAddrmsg {
 		return false, rtnetlink.ErrShort
 	}
-	index := int(int32(binary.NativeEndian.Uint32(body[4:])))
+	index, attrs := int(int32(binary.NativeEndian.Uint32(body[4:]))), body[unix.SizeofIfAddrmsg:]
+	ip := rtnetlink.Address(rtnetlink.Attr(attrs, unix.IFA_ADDRESS))
 	if _, known := w.last[index]; !w.d.scope.Load().links[index] {
 		if known { // it has a name of ours; with the new address it may belong to our network
 			w.d.strays.Store(true)
 		}
-		ofPods := w.ofPods(body[unix.SizeofIfAddrmsg:])
+		ofPods := slices.ContainsFunc(w.d.scope.Load().subnets, func(s netip.Prefix) bool { return s.Contains(ip) })
 		if ofPods {
 			w.d.sysctls.dirty.Store(true)
 		}
-		ofGuard := w.d.guard.observeAddr(body[unix.SizeofIfAddrmsg:])
-		ofFormer := w.d.bridges.observeAddr(body[unix.SizeofIfAddrmsg:])
+		local := rtnetlink.Address(rtnetlink.Attr(attrs, unix.IFA_LOCAL)) // differs from ip on a point-to-point device
+		ofGuard := w.d.guard.observeAddr(ip) || w.d.guard.observeAddr(local)
+		ofFormer := w.d.bridges.observeAddr(ip)
 		return known || ofPods || ofGuard || ofFormer, nil
 	}
-	for kind, value := range rtnetlink.Attrs(body[unix.SizeofIfAddrmsg:]) {
-		if kind == unix.IFA_ADDRESS {
-			if ip, ok := netip.AddrFromSlice(value); ok && ip.IsLinkLocalUnicast() {
-				return false, nil // the kernel gives a device such an address by itself
-			}
-		}
+	if ip.IsLinkLocalUnicast() {
+		return false, nil // the kernel gives a device such an address by itself
 	}
 	w.d.markDirty()
 	w.d.tables.Relist()
 	return true, nil
-}
-
-// ofPods reports whether the attributes of an address are those of a pods' interface.
-func (w *watcher) ofPods(attrs []byte) bool {
-	for kind, value := range rtnetlink.Attrs(attrs) {
-		ip, ok := netip.AddrFromSlice(value)
-		if ok && kind == unix.IFA_ADDRESS && slices.ContainsFunc(w.d.scope.Load().subnets, func(s netip.Prefix) bool { return s.Contains(ip) }) {
-			return true
-		}
-	}
-	return false
 }
 
 // netconf handles changes of the sysctls forwarding and rp_filter. Our own writes lead

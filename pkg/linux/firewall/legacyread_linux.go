@@ -99,7 +99,7 @@ func (l layout) parse(info, entries []byte) (legacyTable, error) {
 		}
 		offset += len(raw)
 		if l.target(raw) == errorTarget {
-			t.heads[offset] = cString(raw[l.targetOffset(raw)+targetSize:])
+			t.heads[offset] = unix.ByteSliceToString(raw[l.targetOffset(raw)+targetSize:])
 			continue
 		}
 		all = append(all, legacyEntry{chain, raw})
@@ -133,12 +133,7 @@ func (l layout) targetOffset(entry []byte) int {
 func (l layout) target(entry []byte) string { return extensionName(entry[l.targetOffset(entry):]) }
 
 // extensionName returns the name of a match or target.
-func extensionName(b []byte) string { return cString(b[2 : targetSize-1]) }
-
-func cString(b []byte) string {
-	text, _, _ := bytes.Cut(b, []byte{0})
-	return string(text)
-}
+func extensionName(b []byte) string { return unix.ByteSliceToString(b[2 : targetSize-1]) }
 
 // rule decodes an entry as far as kernelRule needs.
 func (l layout) rule(chain string, entry []byte, heads map[int]string) kernelRule {
@@ -158,7 +153,7 @@ func (l layout) rule(chain string, entry []byte, heads map[int]string) kernelRul
 			break
 		}
 		if extensionName(m) == "comment" {
-			r.text = fmt.Sprintf("-m comment --comment %q ", cString(m[targetSize:size]))
+			r.text = fmt.Sprintf("-m comment --comment %q ", unix.ByteSliceToString(m[targetSize:size]))
 		} else {
 			r.conditional = true
 		}

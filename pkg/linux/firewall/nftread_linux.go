@@ -2,7 +2,6 @@ package firewall
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -58,20 +57,17 @@ func requestOnce(msg int, flags netlink.HeaderFlags, family nftables.TableFamily
 	return answer, err
 }
 
-// eachAttr skips the four bytes of nfgenmsg and calls f with every attribute of a message.
-func eachAttr(data []byte, f func(ad *netlink.AttributeDecoder)) error {
-	if len(data) < 4 {
-		return fmt.Errorf("nf_tables message of %d bytes", len(data))
+// attr returns an attribute of a message, which begins with the four bytes of nfgenmsg; see rtnetlink.Attr.
+func attr(message []byte, kinds ...uint16) []byte {
+	return rtnetlink.Attr(message[min(len(message), 4):], kinds...)
+}
+
+// number parses an attribute of 32 bits, which nf_tables returns in network byte order; 0 if it is missing.
+func number(value []byte) uint32 {
+	if len(value) != 4 {
+		return 0
 	}
-	ad, err := netlink.NewAttributeDecoder(data[4:])
-	if err != nil {
-		return err
-	}
-	ad.ByteOrder = binary.BigEndian
-	for ad.Next() {
-		f(ad)
-	}
-	return ad.Err()
+	return binary.BigEndian.Uint32(value)
 }
 
 // hasChain reports whether the chain exists. An error is one that isTransient: asked again, the kernel may answer. With
@@ -97,18 +93,8 @@ func readTable(family nftables.TableFamily, name string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("read nftables table %s: %w", name, err)
 	}
-	var flags, use uint32
-	if err := eachAttr(answer[0].Data, func(ad *netlink.AttributeDecoder) {
-		switch ad.Type() {
-		case unix.NFTA_TABLE_FLAGS:
-			flags = ad.Uint32()
-		case unix.NFTA_TABLE_USE:
-			use = ad.Uint32()
-		}
-	}); err != nil {
-		return "", fmt.Errorf("read nftables table %s: %w", name, err)
-	}
-	lines := []string{tableLine(flags, use)}
+	table := answer[0].Data
+	lines := []string{tableLine(number(attr(table, unix.NFTA_TABLE_FLAGS)), number(attr(table, unix.NFTA_TABLE_USE)))}
 	// Only chains with our names are read. Any other chain shows in the number of objects of tableLine.
 	for _, c := range firewall.Chains() {
 		more, err := readChain(family, name, c.NFTName)
@@ -131,19 +117,13 @@ func readChain(family nftables.TableFamily, table, name string) ([]string, error
 	if err != nil {
 		return nil, err
 	}
-	c := nftables.Chain{Name: name}
-	if err := eachAttr(answer[0].Data, func(ad *netlink.AttributeDecoder) {
-		switch ad.Type() {
-		case unix.NFTA_CHAIN_TYPE:
-			c.Type = nftables.ChainType(ad.String())
-		case unix.NFTA_CHAIN_POLICY:
-			policy := nftables.ChainPolicy(ad.Uint32())
-			c.Policy = &policy
-		case unix.NFTA_CHAIN_HOOK:
-			ad.Nested(func(hook *netlink.AttributeDecoder) error { return readHook(hook, &c) })
-		}
-	}); err != nil {
-		return nil, err
+	chain := answer[0].Data
+	c := nftables.Chain{Name: name, Type: nftables.ChainType(unix.ByteSliceToString(attr(chain, unix.NFTA_CHAIN_TYPE)))}
+	if attr(chain, unix.NFTA_CHAIN_HOOK) != nil {
+		policy := nftables.ChainPolicy(number(attr(chain, unix.NFTA_CHAIN_POLICY)))
+		c.Policy = &policy
+		c.Hooknum = nftables.ChainHookRef(nftables.ChainHook(number(attr(chain, unix.NFTA_CHAIN_HOOK, unix.NFTA_HOOK_HOOKNUM))))
+		c.Priority = nftables.ChainPriorityRef(nftables.ChainPriority(int32(number(attr(chain, unix.NFTA_CHAIN_HOOK, unix.NFTA_HOOK_PRIORITY)))))
 	}
 	lines := []string{chainLine(&c)}
 	rules, err := readRules(family, table, name)
@@ -151,18 +131,6 @@ func readChain(family nftables.TableFamily, table, name string) ([]string, error
 		lines = append(lines, nftRuleLine(r.exprs, r.user))
 	}
 	return lines, err
-}
-
-func readHook(hook *netlink.AttributeDecoder, c *nftables.Chain) error {
-	for hook.Next() {
-		switch hook.Type() {
-		case unix.NFTA_HOOK_HOOKNUM:
-			c.Hooknum = nftables.ChainHookRef(nftables.ChainHook(hook.Uint32()))
-		case unix.NFTA_HOOK_PRIORITY:
-			c.Priority = nftables.ChainPriorityRef(nftables.ChainPriority(int32(hook.Uint32())))
-		}
-	}
-	return nil
 }
 
 // kernelRule is a rule as the kernel returns it, without the values of counters. parseRule makes it from a rule of
@@ -195,106 +163,51 @@ func readRules(family nftables.TableFamily, table, chain string) ([]kernelRule, 
 	}
 	var rules []kernelRule
 	for _, msg := range answer {
-		r, err := parseRule(family, msg.Data)
-		if err != nil {
-			return nil, err
-		}
-		rules = append(rules, r)
+		rules = append(rules, parseRule(family, msg.Data))
 	}
 	return rules, nil
 }
 
-func parseRule(family nftables.TableFamily, data []byte) (r kernelRule, err error) {
-	err = eachAttr(data, func(ad *netlink.AttributeDecoder) {
-		switch ad.Type() {
-		case unix.NFTA_RULE_CHAIN:
-			r.chain = ad.String()
-		case unix.NFTA_RULE_HANDLE:
-			r.handle = ad.Uint64()
-		case unix.NFTA_RULE_EXPRESSIONS:
-			ad.Nested(func(list *netlink.AttributeDecoder) error {
-				for list.Next() {
-					list.Nested(func(e *netlink.AttributeDecoder) error { return r.read(byte(family), e) })
-				}
-				return nil
-			})
-		case unix.NFTA_RULE_USERDATA:
-			r.user = ad.Bytes()
-		}
-	})
-	return r, err
+func parseRule(family nftables.TableFamily, message []byte) (r kernelRule) {
+	r.chain = unix.ByteSliceToString(attr(message, unix.NFTA_RULE_CHAIN))
+	if handle := attr(message, unix.NFTA_RULE_HANDLE); len(handle) == 8 {
+		r.handle = binary.BigEndian.Uint64(handle)
+	}
+	r.user = attr(message, unix.NFTA_RULE_USERDATA)
+	for _, e := range rtnetlink.Attrs(attr(message, unix.NFTA_RULE_EXPRESSIONS)) {
+		r.add(byte(family), unix.ByteSliceToString(rtnetlink.Attr(e, unix.NFTA_EXPR_NAME)), rtnetlink.Attr(e, unix.NFTA_EXPR_DATA))
+	}
+	return r
 }
 
-// read decodes one expression and adds it to r.
-func (r *kernelRule) read(family byte, ad *netlink.AttributeDecoder) error {
-	var name string
-	var data []byte
-	for ad.Next() {
-		switch ad.Type() {
-		case unix.NFTA_EXPR_NAME:
-			name = ad.String()
-		case unix.NFTA_EXPR_DATA:
-			data = ad.Bytes()
+// add decodes one expression and adds it to r.
+func (r *kernelRule) add(family byte, name string, data []byte) {
+	if name == "immediate" { // the library takes for granted that it has a verdict, and a whole one
+		if v, ok := parseVerdict(data); ok {
+			r.exprs = append(r.exprs, exprText(v))
+			r.addVerdict(v)
+			return
 		}
 	}
 	kinds := map[string]expr.Any{"meta": &expr.Meta{}, "bitwise": &expr.Bitwise{}, "cmp": &expr.Cmp{}, "payload": &expr.Payload{},
-		"counter": &expr.Counter{}, "immediate": &expr.Verdict{}, "masq": &expr.Masq{}}
+		"counter": &expr.Counter{}, "masq": &expr.Masq{}}
 	e := kinds[name]
-	if e == nil || decode(family, data, e) != nil {
+	if e == nil || expr.Unmarshal(family, data, e) != nil {
 		r.exprs = append(r.exprs, fmt.Sprintf("%s:%x", name, data))
 		r.classify(name, data)
-		return nil
+		return
 	}
 	r.exprs = append(r.exprs, exprText(e))
-	if v, ok := e.(*expr.Verdict); ok {
-		r.addVerdict(v)
-	} else {
-		r.conditional = r.conditional || name != "counter"
-	}
-	return nil
+	r.conditional = r.conditional || name != "counter"
 }
 
-// errNoVerdict means that an immediate loads a value, which the next expression uses.
-var errNoVerdict = errors.New("no verdict")
-
-// decode decodes the data of an expression. The library takes for granted that a verdict is complete, and that every
-// immediate has one.
-func decode(family byte, data []byte, e expr.Any) error {
-	v, is := e.(*expr.Verdict)
-	if !is {
-		return expr.Unmarshal(family, data, e)
-	}
-	ad, err := netlink.NewAttributeDecoder(data)
-	if err != nil {
-		return err
-	}
-	ad.ByteOrder = binary.BigEndian
-	found := false
-	nested(ad, unix.NFTA_IMMEDIATE_DATA, func(value *netlink.AttributeDecoder) {
-		nested(value, unix.NFTA_DATA_VERDICT, func(verdict *netlink.AttributeDecoder) {
-			for verdict.Next() {
-				switch verdict.Type() {
-				case unix.NFTA_VERDICT_CODE:
-					v.Kind, found = expr.VerdictKind(int32(verdict.Uint32())), true
-				case unix.NFTA_VERDICT_CHAIN:
-					v.Chain = verdict.String()
-				}
-			}
-		})
-	})
-	if err := ad.Err(); err != nil || found {
-		return err
-	}
-	return errNoVerdict
-}
-
-// nested calls f with the attributes in each attribute of a type.
-func nested(ad *netlink.AttributeDecoder, kind uint16, f func(*netlink.AttributeDecoder)) {
-	for ad.Next() {
-		if ad.Type() == kind {
-			ad.Nested(func(inner *netlink.AttributeDecoder) error { f(inner); return nil })
-		}
-	}
+// parseVerdict parses the data of an immediate. It returns false if the immediate loads a value, which the next expression
+// uses.
+func parseVerdict(data []byte) (v *expr.Verdict, ok bool) {
+	verdict := rtnetlink.Attr(data, unix.NFTA_IMMEDIATE_DATA, unix.NFTA_DATA_VERDICT)
+	code := rtnetlink.Attr(verdict, unix.NFTA_VERDICT_CODE)
+	chain := unix.ByteSliceToString(rtnetlink.Attr(verdict, unix.NFTA_VERDICT_CHAIN))
+	return &expr.Verdict{Kind: expr.VerdictKind(int32(number(code))), Chain: chain}, len(code) == 4
 }
 
 // classify sets blocks, text or conditional for an expression that our own rules do not use: planJump places our jump
@@ -302,12 +215,11 @@ func nested(ad *netlink.AttributeDecoder, kind uint16, f func(*netlink.Attribute
 // earlier release may have added with other arguments.
 func (r *kernelRule) classify(kind string, data []byte) {
 	// Extensions of iptables come as "match" and "target". Attribute 1 is the extension's name, 3 its private data.
-	switch extension := stringAttr(data, unix.NFTA_MATCH_NAME); {
+	switch extension := unix.ByteSliceToString(rtnetlink.Attr(data, unix.NFTA_MATCH_NAME)); {
 	case kind == "reject", kind == "target" && extension == "REJECT":
 		r.blocks = true
 	case kind == "match" && extension == "comment":
-		comment, _, _ := strings.Cut(stringAttr(data, unix.NFTA_MATCH_INFO), "\x00")
-		r.text = fmt.Sprintf("-m comment --comment %q ", comment)
+		r.text = fmt.Sprintf("-m comment --comment %q ", unix.ByteSliceToString(rtnetlink.Attr(data, unix.NFTA_MATCH_INFO)))
 	case kind != "log":
 		r.conditional = true
 	}

@@ -157,27 +157,17 @@ func messageTopics(kind int, family byte, attrs []byte) topics {
 	}
 	// In every kind of message, attribute 1 is the name of the table. The prefixes also match the tables and chains of
 	// another flanneld instance on this host. Its changes are rare, and only cost a comparison.
-	switch table := stringAttr(attrs, 1); {
+	switch table := unix.ByteSliceToString(rtnetlink.Attr(attrs, 1)); {
 	case strings.HasPrefix(table, "flannel-ipv"):
 		return nftTopic
 	case table == "nat" || table == "filter":
 		if kind == unix.NFT_MSG_DELTABLE || kind == unix.NFT_MSG_NEWTABLE { // deleted, or made dormant
 			return iptablesTopic
 		}
-		chain := stringAttr(attrs, chainAttr)
+		chain := unix.ByteSliceToString(rtnetlink.Attr(attrs, chainAttr))
 		if slices.ContainsFunc(ours, func(c firewall.Chain) bool { return chain == c.Parent || strings.HasPrefix(chain, c.Name) }) {
 			return iptablesTopic
 		}
 	}
 	return 0
-}
-
-// stringAttr returns the text of the first attribute with the type attrType, "" if there is none.
-func stringAttr(attrs []byte, attrType uint16) string {
-	for kind, value := range rtnetlink.Attrs(attrs) {
-		if kind == attrType {
-			return strings.TrimRight(string(value), "\x00")
-		}
-	}
-	return ""
 }

@@ -19,7 +19,7 @@ func (s *sampler) parse(attrs []byte) (found sample, ok bool) {
 				found.device = int(binary.BigEndian.Uint32(value))
 			}
 		case nfulaPrefix:
-			found.rule, found.claims = strings.CutPrefix(string(value[:max(0, len(value)-1)]), claimPrefix)
+			found.rule, found.claims = strings.CutPrefix(unix.ByteSliceToString(value), claimPrefix)
 		case nfulaPayload:
 			found.from, found.to, value, ok = parseIP(value)
 			found.inner = s.config.innerSource(value)

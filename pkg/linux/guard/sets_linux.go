@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
@@ -91,7 +90,7 @@ func (e element) String() string {
 		return sender + netip.PrefixFrom(base, m.bits).String()
 	}
 	if e.set() == pods {
-		return strings.TrimRight(string(key), "\x00")
+		return unix.ByteSliceToString(key)
 	}
 	a, _ := netip.AddrFromSlice(key)
 	return a.String()

@@ -23,7 +23,8 @@ func (g *Guard) notifications() rtnetlink.Notifications {
 
 // observe marks the guard stale when somebody else has changed its table.
 func (g *Guard) observe(_ rtnetlink.Header, body []byte) error {
-	if len(body) >= 4 && tableOf(body[4:]) == g.table.Name {
+	// Attribute 1 is the table's name in all of these messages.
+	if len(body) >= 4 && unix.ByteSliceToString(rtnetlink.Attr(body[4:], unix.NFTA_RULE_TABLE)) == g.table.Name {
 		g.changed()
 	}
 	return nil
@@ -33,15 +34,4 @@ func (g *Guard) observe(_ rtnetlink.Header, body []byte) error {
 func (g *Guard) changed() {
 	g.stale.Store(true)
 	g.notify()
-}
-
-// tableOf returns the name of the table that a notification is about: attribute 1 in all
-// of them.
-func tableOf(attrs []byte) string {
-	for kind, value := range rtnetlink.Attrs(attrs) {
-		if kind == unix.NFTA_RULE_TABLE {
-			return string(value[:max(0, len(value)-1)])
-		}
-	}
-	return ""
 }

@@ -32,11 +32,7 @@ func parseRefusal(h Header, body []byte) refusal {
 	r := refusal{errno: unix.Errno(-int32(binary.NativeEndian.Uint32(body)))}
 	const ackTLVs = 0x200 // NLM_F_ACK_TLVS; of the request, only the header is included (NETLINK_CAP_ACK)
 	if rest := 4 + unix.NLMSG_HDRLEN; h.Kind == unix.NLMSG_ERROR && h.Flags&ackTLVs != 0 && len(body) > rest {
-		for kind, value := range Attrs(body[rest:]) {
-			if kind == 1 { // NLMSGERR_ATTR_MSG
-				r.text = string(value[:max(0, len(value)-1)])
-			}
-		}
+		r.text = unix.ByteSliceToString(Attr(body[rest:], 1)) // NLMSGERR_ATTR_MSG
 	}
 	return r
 }

@@ -24,6 +24,25 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
+func TestAttr(t *testing.T) {
+	inner := Message(nil).Attr(3, nil).Attr(2, []byte("second")).Attr(2, []byte("third"))
+	outer := Message(nil).Attr(2, []byte("first")).Attr(1|unix.NLA_F_NESTED, inner)
+	for _, c := range []struct {
+		kinds []uint16
+		want  []byte
+	}{
+		{[]uint16{2}, []byte("first")}, {[]uint16{1, 2}, []byte("second")}, {[]uint16{1, 3}, []byte{}}, {[]uint16{4}, nil}, {[]uint16{4, 2}, nil},
+		{[]uint16{1, 3, 2}, nil},
+	} {
+		if got := Attr(outer, c.kinds...); string(got) != string(c.want) || (got == nil) != (c.want == nil) {
+			t.Errorf("%v: got %q, want %q", c.kinds, got, c.want)
+		}
+	}
+	if got := Attr(outer[:len(outer)-1], 1); got != nil {
+		t.Errorf("of one that is cut off: %q", got)
+	}
+}
+
 // The kernel is trusted, but a newer one may send messages that we do not know.
 func FuzzAnswers(f *testing.F) {
 	f.Add([]byte(Message(nil).Begin(unix.NLMSG_ERROR, 0x200, make([]byte, 4+unix.NLMSG_HDRLEN)).Attr(1, []byte("no\x00"))))

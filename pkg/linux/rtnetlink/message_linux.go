@@ -69,6 +69,22 @@ func Attrs(b []byte) iter.Seq2[uint16, []byte] {
 	}
 }
 
+// Attr returns the value of the first attribute of a kind after a message's body, nil if there is none. With several kinds,
+// each attribute is looked for in the value of the one before. Texts end with a zero byte (unix.ByteSliceToString).
+func Attr(b []byte, kinds ...uint16) []byte {
+	for _, want := range kinds {
+		var found []byte
+		for kind, value := range Attrs(b) {
+			if kind == want {
+				found = value
+				break
+			}
+		}
+		b = found
+	}
+	return b
+}
+
 // ErrShort is the error of a message that is cut off.
 var ErrShort = errors.New("netlink message is cut off")
 

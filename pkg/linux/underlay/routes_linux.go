@@ -104,13 +104,8 @@ func parseHops(b []byte) (all []hop) {
 		if size < unix.SizeofRtNexthop || size > len(b) {
 			break
 		}
-		next := hop{index: number(b[4:8]), onLink: b[2]&unix.RTNH_F_ONLINK != 0}
-		for kind, value := range rtnetlink.Attrs(b[unix.SizeofRtNexthop:size]) {
-			if kind == unix.RTA_GATEWAY {
-				next.gateway = toIP(value)
-			}
-		}
-		all = append(all, next)
+		gateway := toIP(rtnetlink.Attr(b[unix.SizeofRtNexthop:size], unix.RTA_GATEWAY))
+		all = append(all, hop{index: number(b[4:8]), onLink: b[2]&unix.RTNH_F_ONLINK != 0, gateway: gateway})
 		b = b[min(len(b), (size+unix.NLMSG_ALIGNTO-1)&^(unix.NLMSG_ALIGNTO-1)):]
 	}
 	return all

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
-	"strings"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -119,19 +118,6 @@ func (ignored ignoredLinks) concerns(kind uint16, body []byte) bool {
 // cannotBeUnderlay reports whether a link's attributes show that it is
 // flanneld's or a port of a bridge.
 func cannotBeUnderlay(attributes []byte) bool {
-	for kind, value := range rtnetlink.Attrs(attributes) {
-		switch kind {
-		case unix.IFLA_IFNAME:
-			if underlay.Ours(strings.TrimRight(string(value), "\x00")) {
-				return true
-			}
-		case unix.IFLA_LINKINFO:
-			for kind, value := range rtnetlink.Attrs(value) {
-				if kind == nl.IFLA_INFO_SLAVE_KIND && strings.TrimRight(string(value), "\x00") == "bridge" {
-					return true
-				}
-			}
-		}
-	}
-	return false
+	text := func(kinds ...uint16) string { return unix.ByteSliceToString(rtnetlink.Attr(attributes, kinds...)) }
+	return underlay.Ours(text(unix.IFLA_IFNAME)) || text(unix.IFLA_LINKINFO, nl.IFLA_INFO_SLAVE_KIND) == "bridge"
 }
