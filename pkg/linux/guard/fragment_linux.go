@@ -24,34 +24,27 @@ const fragmentHeader = 44
 // before or behind the header of the fragment, can have any length; those of IPv4 cannot.
 func incomplete() [][]expr.Any {
 	const nextHeader = 6 // offset in the header of IPv6
-	before := append(isFragment6(),
-		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: nextHeader, Len: 1},
-		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: []byte{fragmentHeader}})
+	before := append(isFragment6(), network(nextHeader, 1), unequal(fragmentHeader))
 	behind := append(isFragment6(),
 		&expr.Exthdr{DestRegister: 1, Type: fragmentHeader, Len: 1, Op: expr.ExthdrOpIpv6}, // what follows it
-		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: []byte{unix.IPPROTO_UDP}})
+		unequal(unix.IPPROTO_UDP))
 	return [][]expr.Any{short(false), short(true), before, behind}
 }
 
 // isFragment6 matches fragments of IPv6.
 func isFragment6() []expr.Any {
-	return []expr.Any{&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{unix.NFPROTO_IPV6}},
-		&expr.Exthdr{DestRegister: 1, Type: fragmentHeader, Len: 1, Flags: unix.NFT_EXTHDR_F_PRESENT, Op: expr.ExthdrOpIpv6},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{1}}}
+	return append(ofFamily(true),
+		&expr.Exthdr{DestRegister: 1, Type: fragmentHeader, Len: 1, Flags: unix.NFT_EXTHDR_F_PRESENT, Op: expr.ExthdrOpIpv6}, equal(1))
 }
 
 // short matches first fragments that are too short; v6 selects the family.
 func short(v6 bool) []expr.Any {
-	family := isFragment6()
+	fragment := isFragment6()
 	if !v6 {
-		family = []expr.Any{&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1},
-			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{unix.NFPROTO_IPV4}},
-			&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: 6, Len: 2},
-			&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 2, Mask: []byte{0x20, 0}, Xor: []byte{0, 0}}, // more fragments
-			&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: []byte{0, 0}}}
+		const moreFragments = 0x20
+		fragment = append(ofFamily(false), network(6, 2), masked(1, moreFragments, 0), unequal(0, 0))
 	}
-	return append(family, &expr.Meta{Key: expr.MetaKeyLEN, Register: 1},
+	return append(fragment, &expr.Meta{Key: expr.MetaKeyLEN, Register: 1},
 		&expr.Byteorder{SourceRegister: 1, DestRegister: 1, Op: expr.ByteorderHton, Len: 4, Size: 4},
 		&expr.Cmp{Op: expr.CmpOpLt, Register: 1, Data: binary.BigEndian.AppendUint32(nil, leastFragment)})
 }

@@ -94,12 +94,8 @@ func compareMasks(a, b mask) int {
 // lookup looks up the key that expressions load, from register 1 on. Its last part, in a
 // register, is an address, of which the network is looked up.
 func (m mask) lookup(key []expr.Any, register uint32) []expr.Any {
-	size := 4
-	if m.v6 {
-		size = 16
-	}
-	if m.bits < 8*size {
-		key = append(key, &expr.Bitwise{SourceRegister: register, DestRegister: register, Len: uint32(size), Mask: net.CIDRMask(m.bits, 8*size), Xor: make([]byte, size)})
+	if _, size := source.at(m.v6); m.bits < 8*int(size) {
+		key = append(key, masked(register, net.CIDRMask(m.bits, 8*int(size))...))
 	}
 	return append(key, &expr.Lookup{SourceRegister: 1, SetName: m.set()})
 }
@@ -186,23 +182,19 @@ func (l layout) ofFamily(v6 bool) []expr.Any {
 	if l.ethernet {
 		return l.etherType(etherType)
 	}
-	return []expr.Any{&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: l.at, Len: 1},
-		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 1, Mask: []byte{0xf0}, Xor: []byte{0}},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{version}}}
+	return []expr.Any{transport(l.at, 1), masked(1, 0xf0), equal(version)}
 }
 
 // etherType matches outer packets with such a frame.
 func (l layout) etherType(number uint16) []expr.Any {
-	return []expr.Any{&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: l.at - 2, Len: 2},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binary.BigEndian.AppendUint16(nil, number)}}
+	return []expr.Any{transport(l.at-2, 2), equal(binary.BigEndian.AppendUint16(nil, number)...)}
 }
 
 // source loads the source of the packet inside.
 func (l layout) source(v6 bool, register uint32) []expr.Any {
-	p := &expr.Payload{DestRegister: register, Base: expr.PayloadBaseTransportHeader, Offset: l.at + source.offset4, Len: 4}
-	if v6 {
-		p.Offset, p.Len = l.at+source.offset6, 16
-	}
+	offset, size := source.at(v6)
+	p := transport(l.at+offset, size)
+	p.DestRegister = register
 	return []expr.Any{p}
 }
 
@@ -271,9 +263,7 @@ func (c Config) relayed() chain {
 // owners adds rules for packets inside that are from the node that has sent them, and for
 // headers without such a packet.
 func (c Config) owners(who *chain, l layout) {
-	for _, part := range incomplete() {
-		who.add("a part of a header", part, found(impostor))
-	}
+	who.addEach("a part of a header", incomplete(), found(impostor))
 	for _, m := range c.masks {
 		if m.kind == owners {
 			who.add("from its own pods, or from itself", l.owned(m), accept)

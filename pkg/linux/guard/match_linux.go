@@ -24,10 +24,38 @@ func ifname(name string) string {
 	return string(padded)
 }
 
+// equal and unequal compare register 1 with bytes.
+func equal(data ...byte) expr.Any { return &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: data} }
+
+func unequal(data ...byte) expr.Any { return &expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: data} }
+
+// network and transport load bytes into register 1, at an offset from the IP header or from what follows it.
+func network(offset, size uint32) *expr.Payload {
+	return &expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: size}
+}
+
+func transport(offset, size uint32) *expr.Payload {
+	return &expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: offset, Len: size}
+}
+
+// masked clears the bits of a register that the mask lacks.
+func masked(register uint32, mask ...byte) expr.Any {
+	return &expr.Bitwise{SourceRegister: register, DestRegister: register, Len: uint32(len(mask)), Mask: mask, Xor: make([]byte, len(mask))}
+}
+
+// ofFamily matches packets of one family.
+func ofFamily(v6 bool) []expr.Any {
+	family := byte(unix.NFPROTO_IPV4)
+	if v6 {
+		family = unix.NFPROTO_IPV6
+	}
+	return []expr.Any{&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1}, equal(family)}
+}
+
 func iifname() []expr.Any { return []expr.Any{&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1}} }
 
 func iif(name string) []expr.Any {
-	return append(iifname(), &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte(ifname(name))})
+	return append(iifname(), equal([]byte(ifname(name))...))
 }
 
 func lookup(load []expr.Any, set string) []expr.Any {
@@ -39,36 +67,34 @@ type field struct{ offset4, offset6 uint32 } // bytes
 
 var source, destination = field{12, 8}, field{16, 24}
 
-// load loads an address of one family; packets of the other do not match.
-func load(f field, v6 bool) []expr.Any {
-	family, payload := byte(unix.NFPROTO_IPV4), &expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: f.offset4, Len: 4}
+// at returns where the address is: its offset in the header, and its length.
+func (f field) at(v6 bool) (offset, size uint32) {
 	if v6 {
-		family, payload.Offset, payload.Len = unix.NFPROTO_IPV6, f.offset6, 16
+		return f.offset6, 16
 	}
-	return []expr.Any{&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1}, &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{family}}, payload}
+	return f.offset4, 4
 }
+
+// load loads an address of one family; packets of the other do not match.
+func load(f field, v6 bool) []expr.Any { return append(ofFamily(v6), network(f.at(v6))) }
 
 // addr matches an address in p.
 func addr(f field, p netip.Prefix) []expr.Any { return compare(load(f, p.Addr().Is6()), p) }
 
 // compare matches if the address that load loads is in p.
 func compare(load []expr.Any, p netip.Prefix) []expr.Any {
-	return compareWith(expr.CmpOpEq, load, p)
-}
-
-// compareWith compares the network of the address that load loads with p.
-func compareWith(op expr.CmpOp, load []expr.Any, p netip.Prefix) []expr.Any {
-	size := p.Addr().BitLen() / 8
 	if !p.IsSingleIP() {
-		load = append(load, &expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: uint32(size), Mask: net.CIDRMask(p.Bits(), 8*size), Xor: make([]byte, size)})
+		load = append(load, masked(1, net.CIDRMask(p.Bits(), p.Addr().BitLen())...))
 	}
-	return append(load, &expr.Cmp{Op: op, Register: 1, Data: p.Masked().Addr().AsSlice()})
+	return append(load, equal(p.Masked().Addr().AsSlice()...))
 }
 
-// innerDestination loads the destination of the IPv4 packet that a packet of protocol 4
-// contains.
-func innerDestination() []expr.Any {
-	return []expr.Any{&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: destination.offset4, Len: 4}}
+// addrs has what addr returns for each of the networks.
+func addrs(f field, networks []netip.Prefix) (all [][]expr.Any) {
+	for _, n := range networks {
+		all = append(all, addr(f, n))
+	}
+	return all
 }
 
 // vni matches the VNI in the header of VXLAN (RFC 7348), which follows that of UDP. 0
@@ -77,22 +103,19 @@ func vni(number uint32) []expr.Any {
 	if number == 0 {
 		return nil
 	}
-	return []expr.Any{&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 8 + 4, Len: 3},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binary.BigEndian.AppendUint32(nil, number)[1:]}}
+	return []expr.Any{transport(8+4, 3), equal(binary.BigEndian.AppendUint32(nil, number)[1:]...)}
 }
 
 func protocol(number byte) []expr.Any {
-	return []expr.Any{&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1}, &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{number}}}
+	return []expr.Any{&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1}, equal(number)}
 }
 
 func dport(p uint16) []expr.Any {
-	return []expr.Any{&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binary.BigEndian.AppendUint16(nil, p)}}
+	return []expr.Any{transport(2, 2), equal(binary.BigEndian.AppendUint16(nil, p)...)}
 }
 
 // unrouted matches a source that is not routed to the interface from which the packet
 // comes.
 func unrouted() []expr.Any {
-	return []expr.Any{&expr.Fib{Register: 1, ResultOIF: true, FlagSADDR: true, FlagIIF: true},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: make([]byte, 4)}}
+	return []expr.Any{&expr.Fib{Register: 1, ResultOIF: true, FlagSADDR: true, FlagIIF: true}, equal(0, 0, 0, 0)}
 }

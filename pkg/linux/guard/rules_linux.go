@@ -78,6 +78,13 @@ func (c *chain) add(comment string, parts ...[]expr.Any) {
 	c.rules = append(c.rules, r)
 }
 
+// addEach appends a rule for each of the matches, all with one verdict; nil: the rules have none.
+func (c *chain) addEach(comment string, matches [][]expr.Any, verdict []expr.Any) {
+	for _, m := range matches {
+		c.add(comment, m, verdict)
+	}
+}
+
 var accept = []expr.Any{&expr.Verdict{Kind: expr.VerdictAccept}}
 
 func found(rule string) []expr.Any { return goTo(foundBy(rule)) }
@@ -113,15 +120,10 @@ func (c Config) sources() []chain {
 	for _, a := range c.Errors {
 		tunnel.add("ICMP errors of the node itself", addr(source, netip.PrefixFrom(a, a.BitLen())), accept)
 	}
-	for _, s := range c.Subnets {
-		tunnel.add("a pod of this node sends through no tunnel", addr(source, s), found(inner))
-	}
-	for _, n := range c.Networks {
-		tunnel.add("from pods", addr(source, n), accept)
-	}
-	for _, known := range c.senders() {
-		tunnel.add("from a node", known, accept)
-	}
+	tunnel.addEach("a pod of this node sends through no tunnel", addrs(source, c.Subnets), found(inner))
+	tunnel.addEach("from pods", addrs(source, c.Networks), accept)
+	tunnel.addEach("from a node", peersAt(source), accept)
+	tunnel.addEach("from a node", addrs(source, c.Sources), accept)
 	tunnel.add("from elsewhere", found(inner))
 
 	plain := chain{name: direct}
@@ -149,15 +151,9 @@ func (c Config) arriving() []chain {
 
 	who := chain{name: outer}
 	who.add("from a pod", lookup(iifname(), pods), found(rulePod))
-	for _, s := range c.Sources { // which may be in the pod network, like addresses of nodes
-		who.add("from a listed source", addr(source, s), accept)
-	}
-	for _, set := range []string{peers4, peers6} {
-		who.add("from a node", lookup(load(source, set == peers6), set), goTo(speaker))
-	}
-	for _, n := range c.Networks {
-		who.add("from a pod", addr(source, n), found(rulePod))
-	}
+	who.addEach("from a listed source", addrs(source, c.Sources), accept) // these may be in the pod network, like addresses of nodes
+	who.addEach("from a node", peersAt(source), goTo(speaker))
+	who.addEach("from a pod", addrs(source, c.Networks), found(rulePod))
 	who.add("from elsewhere", found(outsider))
 	return []chain{here, content, who, c.speaker()}
 }
@@ -171,23 +167,13 @@ func (c Config) leaving() []chain {
 
 	who := chain{name: passing}
 	who.add("from a pod", lookup(iifname(), pods), goTo(passingPod)) // kernels before 5.7 have no such interface here
-	for _, s := range c.Subnets {
-		who.add("from a pod", addr(source, s), goTo(passingPod))
-	}
-	for _, s := range c.Sources {
-		who.add("from a listed source", addr(source, s), accept)
-	}
-	for _, set := range []string{peers4, peers6} {
-		who.add("from another node", lookup(load(source, set == peers6), set), goTo(relayed))
-	}
+	who.addEach("from a pod", addrs(source, c.Subnets), goTo(passingPod))
+	who.addEach("from a listed source", addrs(source, c.Sources), accept)
+	who.addEach("from another node", peersAt(source), goTo(relayed))
 
 	pod := chain{name: passingPod}
-	for _, set := range []string{peers4, peers6} { // which may be in the pod network
-		pod.add("to a node", lookup(load(destination, set == peers6), set), found(rulePod))
-	}
-	for _, n := range c.Networks {
-		pod.add("to a pod, such as one with an overlay of its own", addr(destination, n), accept)
-	}
+	pod.addEach("to a node", peersAt(destination), found(rulePod)) // its address may be in the pod network
+	pod.addEach("to a pod, such as one with an overlay of its own", addrs(destination, c.Networks), accept)
 	pod.add("to anybody else, maybe another address of a node", found(rulePod))
 	return []chain{out, content, who, pod, c.relayed()}
 }
@@ -213,7 +199,8 @@ func (c Config) outerPackets(from *chain, to, content string) chain {
 	from.add("maybe of the tunnel", protocol(unix.IPPROTO_IPIP), goTo(content)) // others may use the protocol, too
 	for _, n := range c.Networks {
 		if n.Addr().Is4() {
-			inside.add("with a packet to a pod", compare(innerDestination(), n), goTo(to))
+			destinationInside := []expr.Any{transport(destination.at(false))} // of the IPv4 packet behind the header
+			inside.add("with a packet to a pod", compare(destinationInside, n), goTo(to))
 		}
 	}
 	return inside
@@ -245,13 +232,9 @@ func (c Config) ends(rule string, group uint16) []chain {
 		recorded = record()
 	}
 	end := chain{name: foundBy(rule)}
-	for _, claim := range c.claims(rule) {
-		end.add("maybe from a pod of a peer", claim, goTo(claimedBy(rule)))
-	}
+	end.addEach("maybe from a pod of a peer", c.claims(rule), goTo(claimedBy(rule)))
 	end.add("samples", samples(rule))
-	for _, r := range recorded {
-		end.add("maybe of a node that joins", r)
-	}
+	end.addEach("maybe of a node that joins", recorded, nil)
 	end.add("all of them", count(rule), decide)
 	if rule == rulePod || rule == inner { // which have no claims
 		return []chain{end}
@@ -259,9 +242,7 @@ func (c Config) ends(rule string, group uint16) []chain {
 	peer := chain{name: claimedBy(rule)}
 	peer.add("samples", samples(claimPrefix+rule))
 	peer.add("for the trial", count(claimed))
-	for _, r := range recorded {
-		peer.add("maybe of a node that joins", r)
-	}
+	peer.addEach("maybe of a node that joins", recorded, nil)
 	peer.add("all of them", count(rule), decide)
 	return []chain{peer, end}
 }
@@ -284,13 +265,7 @@ func (c Config) claims(rule string) (all [][]expr.Any) {
 	return all
 }
 
-// senders match the addresses of nodes, and what the operator has listed.
-func (c Config) senders() (all [][]expr.Any) {
-	for _, set := range []string{peers4, peers6} {
-		all = append(all, lookup(load(source, set == peers6), set))
-	}
-	for _, s := range c.Sources {
-		all = append(all, addr(source, s))
-	}
-	return all
+// peersAt matches packets with the address of a peer.
+func peersAt(f field) [][]expr.Any {
+	return [][]expr.Any{lookup(load(f, false), peers4), lookup(load(f, true), peers6)}
 }
