@@ -24,6 +24,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/nftables"
@@ -86,7 +87,7 @@ type placeState struct {
 }
 
 // Firewall keeps the rules of the Config last passed to Apply. Apply must not be called concurrently. The
-// listener's goroutine and the timers share only notifier and changes with Apply.
+// goroutines of listen and the timer share only subscribed, pending and changes with Apply.
 type Firewall struct {
 	log    *slog.Logger
 	owner  instance
@@ -102,20 +103,23 @@ type Firewall struct {
 	nextResync time.Time
 	omitted    omitted // what this kernel or iptables does not support
 
-	changes  chan struct{} // capacity 1, see Changes
-	timer    *time.Timer   // for the next resync or retry
-	notifier notifier
+	changes chan struct{} // capacity 1, see Changes
+	timer   *time.Timer   // for the next resync or retry
+	// subscribed are the topics of the Config; pending are those of them that notifications since the last Apply were about.
+	subscribed, pending atomic.Uint32
+	stop                context.CancelFunc // ends the goroutine of listen
 }
 
 // New subscribes to notifications in the network namespace of the calling thread. Apply must be called in the same
 // namespace. New changes no rules.
 func New(o firewall.Options) (*Firewall, error) {
 	f := &Firewall{log: o.Log, owner: instance(o.Instance), resync: o.Resync, report: o.Repaired, changes: make(chan struct{}, 1)}
-	f.notifier.notify = f.notify
+	var ctx context.Context
+	ctx, f.stop = context.WithCancel(context.Background())
 	f.timer = time.AfterFunc(time.Hour, f.notify)
 	f.timer.Stop()
 	var err error
-	if f.listener, err = f.notifier.listen(o.Log); err != nil {
+	if f.listener, err = f.listen(ctx); err != nil {
 		f.log.Info("cannot subscribe to firewall notifications, relying on the resync", "err", err, "every", o.Resync)
 	}
 	return f, nil
@@ -129,7 +133,7 @@ func (f *Firewall) notify() { reconcile.Notify(f.changes) }
 // Close unsubscribes from notifications. The rules stay.
 func (f *Firewall) Close() error {
 	f.timer.Stop()
-	f.notifier.stop()
+	f.stop()
 	if f.listener == nil {
 		return nil
 	}
@@ -216,7 +220,7 @@ func (f *Firewall) planPlaces(ctx context.Context, c firewall.Config) error {
 		}
 	}
 	f.applied, f.config = true, c
-	f.notifier.subscribe(active)
+	f.subscribed.Store(uint32(active))
 	return nil
 }
 
@@ -260,7 +264,7 @@ func allPlaces(t tools, owner instance) []*placeState {
 
 // queueChecks marks the places that notifications or the resync concern.
 func (f *Firewall) queueChecks(now time.Time) {
-	notified := f.notifier.take()
+	notified := topics(f.pending.Swap(0))
 	// Places with no desired rules are not polled: no other program has a reason to write our chains there.
 	resync := f.resync > 0 && !now.Before(f.nextResync)
 	if resync {

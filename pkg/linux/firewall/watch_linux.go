@@ -1,16 +1,16 @@
 package firewall
 
 import (
-	"log/slog"
+	"context"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"flannel/pkg/firewall"
 	"flannel/pkg/linux/rtnetlink"
+	"flannel/pkg/reconcile"
 )
 
 // topics is a set of the parts of nf_tables that a notification can be about. Only writers whose rules a Config asks for
@@ -33,89 +33,42 @@ const (
 	coalesceDelay = 30 * time.Millisecond
 	// minInterval is the shortest time between two values on Changes.
 	minInterval = 200 * time.Millisecond
-	// overflowDelay replaces coalesceDelay after the kernel dropped messages. That happens when another program
+	// overflowDelay comes before coalesceDelay after the kernel dropped messages. That happens when another program
 	// writes thousands of rules, few of which concern us.
 	overflowDelay = time.Second
 )
 
-// listen subscribes to all changes of nf_tables in the calling thread's network namespace.
-func (b *notifier) listen(log *slog.Logger) (*rtnetlink.Listener, error) {
-	return rtnetlink.Listen(rtnetlink.Notifications{Protocol: unix.NETLINK_NETFILTER, Groups: []int{unix.NFNLGRP_NFTABLES},
-		Each: func(h rtnetlink.Header, body []byte) error { b.add(topicsOf(h.Kind, body), coalesceDelay); return nil },
-		Lost: func(error) { b.add(allTopics, overflowDelay) },
-		Log:  log,
+// listen subscribes to all changes of nf_tables in the calling thread's network namespace, until ctx ends and the Listener
+// is closed. The Listener's goroutine adds the topics of notifications to f.pending, from which queueChecks, called by
+// Apply, takes them; a Runner of its own wakes the caller of Apply.
+func (f *Firewall) listen(ctx context.Context) (*rtnetlink.Listener, error) {
+	added := make(chan struct{}, 1)
+	add := func(t topics) {
+		if t &= topics(f.subscribed.Load()); t != 0 {
+			f.pending.Or(uint32(t))
+			reconcile.Notify(added)
+		}
+	}
+	l, err := rtnetlink.Listen(rtnetlink.Notifications{Protocol: unix.NETLINK_NETFILTER, Groups: []int{unix.NFNLGRP_NFTABLES},
+		Each: func(h rtnetlink.Header, body []byte) error { add(topicsOf(h.Kind, body)); return nil },
+		Lost: func(error) { reconcile.Pause(ctx, overflowDelay); add(allTopics) },
+		Log:  f.log,
 	})
-}
-
-// notifier collects topics, and calls notify for them at most once per minInterval. A topic moves through three sets:
-//
-//	set        entered by                    left by
-//	pending    add, at a notification        deliver, when the timer fires
-//	delivered  deliver, before it notifies   take, at the next Apply
-//
-// and topics that are not in subscribed are dropped by add.
-type notifier struct {
-	notify func()
-
-	mu         sync.Mutex
-	subscribed topics
-	pending    topics
-	delivered  topics
-	lastNotify time.Time   // zero: never
-	dueAt      time.Time   // when the timer fires; only valid while pending is not empty
-	timer      *time.Timer // calls deliver; nil before the first notification
-}
-
-// subscribe replaces the set of topics that cause a notification.
-func (b *notifier) subscribe(active topics) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.subscribed = active
-}
-
-// add schedules a notification about n after delay. If one is already scheduled, the earlier of both times is used.
-func (b *notifier) add(n topics, delay time.Duration) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if n &= b.subscribed; n == 0 {
-		return
+	if err != nil {
+		return nil, err
 	}
-	at := time.Now().Add(max(delay, time.Until(b.lastNotify.Add(minInterval))))
-	if b.pending == 0 {
-		b.dueAt, b.timer = at, time.AfterFunc(time.Until(at), b.deliver)
-	} else if at.Before(b.dueAt) {
-		b.dueAt = at
-		b.timer.Reset(time.Until(at))
+	r := reconcile.Runner{
+		Wakes: []<-chan struct{}{added},
+		Quiet: coalesceDelay,
+		Later: true,
+		Work: func(ctx context.Context) (time.Duration, error) {
+			f.notify()
+			reconcile.Pause(ctx, minInterval)
+			return 0, nil
+		},
 	}
-	b.pending |= n
-}
-
-// deliver moves the pending topics to delivered before it notifies, so that the Apply that follows finds them.
-func (b *notifier) deliver() {
-	b.mu.Lock()
-	b.delivered |= b.pending
-	b.pending, b.lastNotify = 0, time.Now()
-	b.mu.Unlock()
-	b.notify()
-}
-
-// take returns the topics delivered since the last call.
-func (b *notifier) take() topics {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	n := b.delivered
-	b.delivered = 0
-	return n
-}
-
-// stop cancels a scheduled notification and ignores all later ones.
-func (b *notifier) stop() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.subscribed = 0
-	if b.timer != nil {
-		b.timer.Stop()
-	}
+	go r.Run(ctx)
+	return l, nil
 }
 
 // topicsOf returns the topics of a message, which begins with the four bytes of nfgenmsg. The first of them is the family.
