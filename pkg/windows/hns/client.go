@@ -200,14 +200,23 @@ func (c *Client) decodeEndpoints(ctx context.Context, network, name string) ([]E
 	return all, nil
 }
 
-// endpoints reads one endpoint after the other. The timeout bounds each call, since the whole list has no limit. An
-// endpoint that is deleted meanwhile is left out. After an error it returns what it has read.
+// endpoints reads the documents of endpoints; see each.
 func (c *Client) endpoints(ctx context.Context, network, name string) (documents []json.RawMessage, err error) {
 	ids, err := query(ctx, c, fmt.Sprintf("list endpoints (network %q, name %q)", network, name), func() ([]string, error) {
 		return c.calls.EndpointIDs(network, name)
 	})
+	if err != nil {
+		return nil, err
+	}
+	return c.each(ctx, "endpoint", ids, c.calls.Endpoint)
+}
+
+// each reads one document after the other. The timeout bounds each call, since the whole list has no limit. What is
+// deleted meanwhile is left out. After an error it returns what it has read. what is a word for the error, such as
+// "endpoint".
+func (c *Client) each(ctx context.Context, what string, ids []string, read func(id string) (json.RawMessage, error)) (documents []json.RawMessage, err error) {
 	for _, id := range ids {
-		document, err := query(ctx, c, "read endpoint "+id, func() (json.RawMessage, error) { return c.calls.Endpoint(id) })
+		document, err := query(ctx, c, "read "+what+" "+id, func() (json.RawMessage, error) { return read(id) })
 		switch {
 		case err == nil:
 			documents = append(documents, document)
@@ -215,7 +224,7 @@ func (c *Client) endpoints(ctx context.Context, network, name string) (documents
 			return documents, err
 		}
 	}
-	return documents, err
+	return documents, nil
 }
 
 // CreateEndpoint creates an endpoint on e.Network and returns it as HNS created it.

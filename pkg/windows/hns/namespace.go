@@ -3,7 +3,6 @@ package hns
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 )
 
@@ -26,20 +25,13 @@ func (c *Client) Namespaces(ctx context.Context) (all []Namespace, err error) {
 	return all, nil
 }
 
-// NamespaceDocuments returns the documents of all namespaces, unchanged. It reads one after the other, as Endpoints
-// does. After an error it returns what it has read.
+// NamespaceDocuments returns the documents of all namespaces, unchanged. After an error it returns what it has read.
 func (c *Client) NamespaceDocuments(ctx context.Context) (documents []json.RawMessage, err error) {
 	ids, err := query(ctx, c, "list namespaces", c.calls.NamespaceIDs)
-	for _, id := range ids {
-		document, err := query(ctx, c, "read namespace "+id, func() (json.RawMessage, error) { return c.calls.Namespace(id) })
-		switch {
-		case err == nil:
-			documents = append(documents, document)
-		case !errors.Is(err, ErrNotFound):
-			return documents, err
-		}
+	if err != nil {
+		return nil, err
 	}
-	return documents, err
+	return c.each(ctx, "namespace", ids, c.calls.Namespace)
 }
 
 // decodeNamespace decodes a document from HNS.
