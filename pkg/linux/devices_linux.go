@@ -221,8 +221,7 @@ func (d *devices) podInterfaces(subnets []netip.Prefix) ([]string, error) {
 	}
 	var names []string
 	for _, a := range addrs {
-		ip, _ := netip.AddrFromSlice(a.IP)
-		if !slices.ContainsFunc(subnets, func(s netip.Prefix) bool { return s.Contains(ip.Unmap()) }) {
+		if !slices.ContainsFunc(subnets, func(s netip.Prefix) bool { return s.Contains(addrOf(a.IP)) }) {
 			continue
 		}
 		link, err := d.handle.LinkByIndex(a.LinkIndex)

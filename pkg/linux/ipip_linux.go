@@ -119,7 +119,7 @@ func (k *ipip) create(dev dataplane.Device, want dataplane.IPIP) error {
 // underlay has changed, and what other programs may have set. The device keeps its
 // routes.
 func (k *ipip) repair(dev dataplane.Device, want dataplane.IPIP, have *netlink.Iptun) error {
-	local, _ := netip.AddrFromSlice(have.Local)
+	local := addrOf(have.Local)
 	right := local == want.Local && have.Ttl == 0 && have.Tos == tosInherit && have.PMtuDisc == 0 && have.EncapType == 0 && have.ParentIndex == 0
 	if right {
 		return nil

@@ -213,6 +213,7 @@ func (p policy) action() netlink.PolicyAction {
 	return netlink.XFRM_POLICY_ALLOW
 }
 
+// addrOf converts an address of package net, and prefixOf a prefix; nil becomes the zero value.
 func addrOf(ip net.IP) netip.Addr {
 	a, _ := netip.AddrFromSlice(ip)
 	return a.Unmap()

@@ -106,8 +106,8 @@ func (d *devices) addresses(l netlink.Link) (addrs []netip.Addr, err error) {
 		return nil, fmt.Errorf("list the addresses of %s: %w", l.Attrs().Name, err)
 	}
 	for _, a := range all {
-		if ip, ok := netip.AddrFromSlice(a.IP); ok && !ip.Unmap().IsLinkLocalUnicast() {
-			addrs = append(addrs, ip.Unmap())
+		if ip := addrOf(a.IP); ip.IsValid() && !ip.IsLinkLocalUnicast() {
+			addrs = append(addrs, ip)
 		}
 	}
 	return addrs, nil

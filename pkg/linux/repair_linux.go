@@ -99,12 +99,10 @@ func (d *devices) setAddresses(name string, want []netip.Prefix, l netlink.Link)
 	}
 	missing, extra := slices.Clone(want), map[netip.Prefix]netlink.Addr{}
 	for _, a := range have {
-		ip, _ := netip.AddrFromSlice(a.IP)
-		bits, _ := a.Mask.Size()
-		prefix := netip.PrefixFrom(ip.Unmap(), bits)
+		prefix := prefixOf(a.IPNet)
 		if i := slices.Index(missing, prefix); i >= 0 {
 			missing = slices.Delete(missing, i, i+1)
-		} else if !ip.IsLinkLocalUnicast() {
+		} else if !prefix.Addr().IsLinkLocalUnicast() {
 			extra[prefix] = a
 		}
 	}

@@ -166,14 +166,14 @@ func (k *vxlan) create(dev dataplane.Device, want dataplane.VXLAN, parent netlin
 // moveUnderlay changes an existing tunnel to another underlay interface or address.
 // The device keeps its FDB.
 func (k *vxlan) moveUnderlay(dev dataplane.Device, want dataplane.VXLAN, v *netlink.Vxlan, parent netlink.Link) error {
-	local, _ := netip.AddrFromSlice(v.SrcAddr)
-	if v.VtepDevIndex == parent.Attrs().Index && local.Unmap() == want.Local {
+	local := addrOf(v.SrcAddr)
+	if v.VtepDevIndex == parent.Attrs().Index && local == want.Local {
 		return nil
 	}
 	if err := changeVXLAN(v.Index, parent.Attrs().Index, want); err != nil {
 		return fmt.Errorf("move it to %s of %s: %w", want.Local, want.Parent, err)
 	}
-	k.logDevice("moved the tunnel to another underlay", "device", dev.Name, "from", local.Unmap(), "to", want.Local, "underlay", want.Parent)
+	k.logDevice("moved the tunnel to another underlay", "device", dev.Name, "from", local, "to", want.Local, "underlay", want.Parent)
 	return nil
 }
 

@@ -178,9 +178,7 @@ func peerOf(p wgtypes.Peer) wgPeer {
 		out.Endpoint = netip.AddrPortFrom(at.Addr().Unmap(), at.Port())
 	}
 	for i, n := range p.AllowedIPs[:min(2, len(p.AllowedIPs))] {
-		ip, _ := netip.AddrFromSlice(n.IP)
-		bits, _ := n.Mask.Size()
-		out.Allowed[i] = netip.PrefixFrom(ip.Unmap(), bits)
+		out.Allowed[i] = prefixOf(&n)
 	}
 	if a := &out.Allowed; a[1].IsValid() && a[1].Addr().Less(a[0].Addr()) {
 		a[0], a[1] = a[1], a[0]
