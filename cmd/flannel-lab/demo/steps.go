@@ -174,7 +174,7 @@ func (d *show) pings(ctx context.Context) error {
 					continue
 				}
 				pairs++
-				if _, err := from.Ping(ctx, at); err != nil {
+				if err := from.Ping(ctx, at); err != nil {
 					errs = append(errs, fmt.Errorf("%s to %s: %w", from.Name, to.Name, err))
 				}
 			}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -161,13 +162,17 @@ func sendRaw(ns machine.Namespaces, packet []byte) error {
 // Somebody between the nodes reads and changes what pods send, except with wireguard.
 func TestReadAndChangeOnTheWay(t *testing.T) {
 	t.Parallel()
-	const secret = "a secret of pods"
-	for backend, payload := range map[string]int{ // the offset of the pods' data behind the first IP header
+	secret := strings.Repeat("a secret of pods", 3) // longer than a small probe, so that only its length is this one
+	for backend, payload := range map[string]int{   // the offset of the pods' data behind the first IP header
 		"vxlan":     8 + 8 + 14 + 20 + 8,
 		"udp":       8 + 20 + 8,
 		"host-gw":   8,
 		"wireguard": 8 + 16 + 20 + 8, // encrypted
 	} {
+		length := payload + len(secret)
+		if backend == "wireguard" {
+			length += 4 + 16 // to a multiple of 16 bytes; the tag
+		}
 		t.Run(backend, func(t *testing.T) {
 			t.Parallel()
 			l := start(t, lab.Options{Nodes: 2}, `{"Type":"`+backend+`"}`)
@@ -185,9 +190,13 @@ func TestReadAndChangeOnTheWay(t *testing.T) {
 			}
 			// "a se" becomes "A SE".
 			shell(t, l.Infra.Namespaces, "nft add table bridge change; nft add chain bridge change forward '{ type filter hook forward priority 0; }';"+
-				"nft add rule bridge change forward ip saddr %s ip daddr %s udp length gt %d @th,%d,32 set 0x41205345", outerSource(l, backend, a), outerDestination(l, backend, b), payload, payload*8)
+				"nft add rule bridge change forward ip saddr %s ip daddr %s udp length %d counter @th,%d,32 set 0x41205345", outerSource(l, backend, a), outerDestination(l, backend, b), length, payload*8)
 			must(t, send())
 			if backend == "wireguard" {
+				within(t, "it is changed", func() error { // the kernel encrypts it in its own time
+					_, err := try(t.Context(), l.Infra.Namespaces, "nft list table bridge change | grep 'counter packets 1 '")
+					return err
+				})
 				shell(t, l.Infra.Namespaces, "nft delete table bridge change")
 				if in.arrives(t, a, func() error { return nil }) {
 					t.Error("a changed datagram arrives")

@@ -55,8 +55,8 @@ func TestCleanup(t *testing.T) {
 			before := in(t, n.Namespaces, lab.NetworkState)
 			must(t, l.SetConfig(t.Context(), l.Config(c.config+apart)))
 			must(t, l.StartAll(t.Context(), c.args...))
-			within(t, "the other node is counted",
-				func() error { return has(t, n, `flanneld_entries{table="routes"} `+c.routes) })
+			hasPeers(t, n, 1)
+			within(t, "its routes are counted", func() error { return has(t, n, `flanneld_entries{table="routes"} `+c.routes) })
 			becomesReady(t, n)
 			stopped(t, n)
 

@@ -155,6 +155,7 @@ func newDrifter(t *testing.T, l *lab.Lab) *drifter {
 		}
 	}
 	must(t, reach(t.Context(), d.a, d.b))
+	hasPeers(t, d.node, 1)
 	var err error
 	d.want, err = kernel(t.Context(), d.node)
 	must(t, err)

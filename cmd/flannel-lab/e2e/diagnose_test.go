@@ -49,7 +49,7 @@ func examine(t *testing.T, l *lab.Lab, faults []pathFault) {
 	t.Helper()
 	a, b := l.Nodes[0], l.Nodes[1]
 	at := map[string]machine.Namespaces{"infra": l.Infra.Namespaces, "node1": a.Namespaces, "node2": b.Namespaces}
-	within(t, "the nodes know each other", func() error { return has(t, a, "flanneld_peers 1") })
+	hasPeers(t, a, 1)
 	healthy(t, l, a, b, "the start")
 	for _, f := range faults {
 		if f.stop {
@@ -61,12 +61,7 @@ func examine(t *testing.T, l *lab.Lab, faults []pathFault) {
 		probed := time.Since(began)
 		found, all := causes(t, l, a)
 		if f.byError {
-			within(t, "an ICMP error is seen", func() error {
-				if found, all = causes(t, l, a); !slices.Equal(found, []string{f.want}) {
-					return fmt.Errorf("the doctor finds %v", problems(all))
-				}
-				return nil
-			})
+			found, all = finds(t, l, a, f.want)
 		}
 		t.Logf("%s: %s after %v, named after %v: %v", f.name, state, probed.Round(time.Millisecond),
 			time.Since(began).Round(time.Millisecond), problems(all))
@@ -80,6 +75,18 @@ func examine(t *testing.T, l *lab.Lab, faults []pathFault) {
 		}
 		healthy(t, l, a, b, f.name)
 	}
+}
+
+// finds waits until the doctor of a node finds one cause, which an ICMP error names.
+func finds(t *testing.T, l *lab.Lab, n *lab.Node, want string) (found []string, all []doctor.Result) {
+	t.Helper()
+	within(t, "the doctor finds "+want, func() error {
+		if found, all = causes(t, l, n); !slices.Equal(found, []string{want}) {
+			return fmt.Errorf("it finds %v", problems(all))
+		}
+		return nil
+	})
+	return found, all
 }
 
 // noticed waits until the probes of a node have found that a peer is not reachable.

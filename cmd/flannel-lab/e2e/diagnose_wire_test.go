@@ -24,9 +24,7 @@ func TestDoctorFindsBrokenChecksums(t *testing.T) {
 	a, b := pair(t, l)
 	must(t, reach(t.Context(), a, b))
 	n, peer := l.Nodes[0], "--peer="+l.Nodes[1].IP4.String()
-	if found, all := causes(t, l, n, peer); found != nil {
-		t.Fatalf("before: %v", problems(all))
-	}
+	healthy(t, l, n, l.Nodes[1], "the start")
 	breakChecksums(t, l)
 	reaches(t, "pings pass", a, b.IP4)
 	found, all := causes(t, l, n, peer)
@@ -150,12 +148,12 @@ func TestDoctorNamesTheCauseOfOthers(t *testing.T) {
 			{name: "cut", node: "infra", fault: "ip link set node2 down", repair: "ip link set node2 up", want: "FL601 peer-down"},
 		},
 		"udp": {
-			{name: "stopped", node: "node2", stop: true, fault: "true", repair: "true", want: "FL602 port-closed"},
+			{name: "stopped", node: "node2", stop: true, fault: "true", repair: "true", want: "FL602 port-closed", byError: true},
 			on("node2", "drop at the peer", "FL603 port-filtered", iptables, "INPUT -p udp --dport 8285 -j DROP"),
 			on("node1", "own firewall", "FL609 own-firewall", iptables, "INPUT -p udp --dport 8285 -j DROP"),
 		},
 		"wireguard": {
-			{name: "no device", node: "node2", stop: true, fault: "ip link delete flannel-wg", repair: "true", want: "FL602 port-closed"},
+			{name: "no device", node: "node2", stop: true, fault: "ip link delete flannel-wg", repair: "true", want: "FL602 port-closed", byError: true},
 			on("node2", "drop at the peer", "FL603 port-filtered", iptables, "INPUT -p udp --dport 51820 -j DROP"),
 			{name: "another preshared key", node: "node2", stop: true, fault: `wg genpsk >/run/psk
 				set -- $(wg show flannel-wg dump | awk 'NF == 8 {print $1, $3, $4}')

@@ -100,7 +100,7 @@ func TestPodsOfTwoNodesTalk(t *testing.T) {
 				must(t, a.Check(t.Context()))
 				gone := a.IP()
 				must(t, a.Delete(t.Context()))
-				if _, err := b.Ping(t.Context(), gone); err == nil {
+				if b.Answers(t.Context(), gone) {
 					t.Error("a deleted pod answers")
 				}
 			})
@@ -120,6 +120,5 @@ func talk(t *testing.T, a, b *lab.Pod, ofA, ofB, outside netip.Addr) {
 	moved, err := machine.Transfer(ctx, a.Namespaces, b.Namespaces, ofB, 200*time.Millisecond)
 	must(t, err)
 	t.Logf("%s reaches %s after %v, and is reached after %v; %.1f Gbit/s", ofA, ofB, there, back, moved.Gbit())
-	_, err = a.Ping(ctx, outside)
-	must(t, err)
+	must(t, a.Ping(ctx, outside))
 }

@@ -34,7 +34,7 @@ func TestExtension(t *testing.T) {
 	talk(t, a, b, a.IP4, b.IP4, lab.Outside4)
 	inFullSize(t, a, b, "1500")
 	base, _, _ := strings.Cut(extensionKey(t, l, n), "-")
-	must(t, says(t, n, "10.5.0.0/16 "+base+"/24 "+n.IP4.String(), "cat", "/run/post"))
+	must(t, says(t, n, "10.5.0.0/16 "+base+"/24 "+n.IP4.String(), "cat", "/run/post")) // nodes are ready after that
 
 	// What a peer publishes is input of the command, and nothing else. A peer whose
 	// command fails is behind, and the node stays ready.
@@ -42,7 +42,7 @@ func TestExtension(t *testing.T) {
 	within(t, "a peer with shell code as its data", func() error {
 		return says(t, n, "add 10.5.8.0/24 via 192.168.100.78 ; touch /run/pwned $(touch /run/pwned)\n", "cat", "/run/added")
 	})
-	must(t, silent(t, n, "pwned", "ls", "/run"))
+	must(t, silent(t, n, "pwned", "ls", "/run")) // the command has begun with the data
 	mark := len(n.Log())
 	putRaw(t, l, "10.5.9.0-24", `{"PublicIP":"192.168.100.79","BackendType":"extension"}`)
 	putRaw(t, l, "10.5.10.0-24", `{"PublicIP":"192.168.100.80","BackendType":"extension","BackendData":{"VNI":1}}`)
@@ -64,7 +64,7 @@ func TestExtension(t *testing.T) {
 	must(t, n.Start(atOnce))
 	must(t, n.Ready(t.Context()))
 	stop()
-	must(t, says(t, n, "add 10.5.8.0/24 ", "cat", "/run/added"))
+	must(t, says(t, n, "add 10.5.8.0/24 ", "cat", "/run/added")) // a node is ready after that
 	putRaw(t, l, "10.5.8.0-24", "")
 	eventually(t, "a peer is gone", words(fmt.Sprintf("%s/24 via %s dev eth0", baseOf(t, l, l.Nodes[1]), l.Nodes[1].IP4)), podRoutes)
 

@@ -54,17 +54,13 @@ func TestNodeRunsOut(t *testing.T) {
 			follows(t)
 			loggedNaming(t, n, mark, "not-in-step", "problem", c.says)
 			time.Sleep(time.Second) // several retries
-			if records := n.Records(mark).With("cause=not-in-step").Naming("problem", c.says); len(records) != 1 {
+			if records := n.Records(mark).With("cause=not-in-step").Naming("problem", c.says); len(records) > 1 {
 				t.Errorf("it was logged %d times:\n%s", len(records), records)
 			}
 			in(t, n.Namespaces, c.undo)
-			within(t, "written", func() error {
-				return says(t, n, "FLANNEL_MTU=1350\n", "cat", "/run/flannel/subnet.env")
-			})
+			envHas(t, n, "FLANNEL_MTU", "1350")
 			in(t, n.Namespaces, "ip link set eth0 mtu 1500")
-			within(t, "and again", func() error {
-				return says(t, n, "FLANNEL_MTU=1450\n", "cat", "/run/flannel/subnet.env")
-			})
+			envHas(t, n, "FLANNEL_MTU", "1450")
 			p.check(t)
 			f.checkNoLoss(t, c.name)
 		})
@@ -112,8 +108,7 @@ func deviceWithoutDescriptors(t *testing.T, l *lab.Lab, p *baseline, a, b *lab.P
 		in(t, n.Namespaces, "ip link set eth0 mtu 1400")
 		waitSynced(t, l, n)
 	})
-	within(t, "the subnet file follows the underlay",
-		func() error { return says(t, n, "FLANNEL_MTU=1350\n", "cat", "/run/flannel/subnet.env") })
+	envHas(t, n, "FLANNEL_MTU", "1350")
 	f.checkNoLoss(t, "events of devices without file descriptors")
 	in(t, n.Namespaces, "ip link set eth0 mtu 1500")
 	withoutDescriptors(t, n, func() {

@@ -131,10 +131,12 @@ func (p *baseline) check(t *testing.T) {
 	for _, n := range p.lab.Nodes {
 		becomesReady(t, n)
 		waitSynced(t, p.lab, n)
-		want := gateways(entriesOf(t, p.lab, n))
-		eventually(t, n.Name+": nexthop objects", want, func(ctx context.Context) (string, error) {
-			out, err := try(ctx, n.Namespaces, "ip nexthop show proto 70")
-			return gateways(out), err
+		within(t, n.Name+": nexthop objects", func() error { // see checkSynced
+			out, err := try(t.Context(), n.Namespaces, "ip nexthop show proto 70")
+			if got, want := gateways(out), gateways(entriesOf(t, p.lab, n)); err == nil && got != want {
+				err = fmt.Errorf("got\n%s\nwant\n%s", got, want)
+			}
+			return err
 		})
 		within(t, n.Name+" has its former state", func() error {
 			if after := otherState(t, n); after != p.other[n] {

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -34,6 +35,7 @@ func testHandback(t *testing.T, backend string, family lab.Family, names ...stri
 	if out, code := exitStatus(t, n, command); code != 6 || !strings.Contains(out, "/run/flannel/subnet.env") {
 		t.Errorf("while flanneld runs, it exits with %d and prints\n%s", code, out)
 	}
+	must(t, errors.Join(reach(t.Context(), a, b), reach(t.Context(), b, a)))
 	flow := flood(t, a, b)
 	for _, n := range l.Nodes {
 		stopped(t, n)

@@ -67,8 +67,8 @@ func TestIPIP(t *testing.T) {
 
 	stopped(t, n)
 	in(t, n.Namespaces, l.Flanneld()+" cleanup 2>&1")
-	must(t, silent(t, n, "flannel", "ip", "link"))
-	must(t, silent(t, n, "10.5.", "sh", "-c", "ip route | grep -v cni0 || true"))
+	must(t, silent(t, n, "flannel", "ip", "link")) // cleanup has ended
+	must(t, silent(t, n, "10.5.", "sh", "-c", "ip route | grep -v cni0 || true")) // likewise
 }
 
 // Nodes change between backends while they run, and nothing of the former one

@@ -70,6 +70,9 @@ func TestIPsecOptions(t *testing.T) {
 	if esp, udp := arrived(); esp > 0 || udp == 0 {
 		t.Errorf("%d packets of ESP and %d in UDP with UDPEncap", esp, udp)
 	}
+	for _, n := range l.Nodes { // of new pods
+		envHas(t, n, "FLANNEL_MTU", "1415")
+	}
 	inFullSize(t, pod(t, n, "new"), pod(t, other, "new"), "1415")
 
 	spis := func(ctx context.Context, n *lab.Node) (string, error) {

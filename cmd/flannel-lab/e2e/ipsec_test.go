@@ -210,7 +210,7 @@ func TestIPsecDualStack(t *testing.T) {
 	within(t, "a dual-stack peer has a connection", func() error {
 		return says(t, l.Nodes[0], "10.5.7.0/24-192.168.100.77", "sh", "-c", connections)
 	})
-	must(t, silent(t, l.Nodes[0], "fd05:", "ip", "xfrm", "policy"))
+	must(t, silent(t, l.Nodes[0], "fd05:", "ip", "xfrm", "policy")) // the connection has its policies
 }
 
 // Everything that others change in the kernel or in charon is restored, and what belongs to a peer goes with it.

@@ -36,7 +36,7 @@ func testIPv4Alone(t *testing.T, config, kind string) *lab.Lab {
 		return err
 	})
 	becomesReady(t, n)
-	must(t, silent(t, n, "fd05:", "ip", "-6", "route"))
+	must(t, silent(t, n, "fd05:", "ip", "-6", "route")) // the peer is up to date
 	env, err := n.SubnetEnv()
 	must(t, err)
 	if _, has := env["FLANNEL_IPV6_SUBNET"]; has {

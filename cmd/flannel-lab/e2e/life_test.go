@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -53,9 +54,9 @@ func TestSubnetEnv(t *testing.T) {
 				})
 			}
 			becomesReady(t, n)
-			if left := in(t, n.Namespaces, "ls -A -I 'flanneld.*' /run/flannel"); left != "subnet.env\n" {
-				t.Errorf("in /run/flannel there is\n%s", left)
-			}
+			eventually(t, "the files in /run/flannel", "subnet.env", func(ctx context.Context) (string, error) {
+				return try(ctx, n.Namespaces, "ls -A -I 'flanneld.*' /run/flannel")
+			})
 		})
 	}
 }
@@ -66,13 +67,17 @@ func TestHealth(t *testing.T) {
 	t.Parallel()
 	l := start(t, lab.Options{Nodes: 3}, `{"Type":"vxlan"}`)
 	n := l.Nodes[0]
-	within(t, "all peers are counted", func() error { return has(t, n, "flanneld_peers 2") })
+	hasPeers(t, n, 2)
 	for path, want := range map[string]string{"/healthz": "ok\n", "/readyz": "ok\n"} {
-		if code, body, err := n.Ask(t.Context(), path); err != nil || code != 200 || body != want {
-			t.Errorf("%s: %d %q %v", path, code, body, err)
-		}
+		within(t, path, func() error {
+			code, body, err := n.Ask(t.Context(), path)
+			if err == nil && (code != 200 || body != want) {
+				err = fmt.Errorf("%d %q", code, body)
+			}
+			return err
+		})
 	}
-	metrics(t, n)
+	within(t, "metrics", func() error { return metrics(t, n) })
 
 	t.Run("not up to date", func(t *testing.T) {
 		in(t, n.Namespaces, "ip link delete eth0") // which also deletes the tunnel
@@ -160,9 +165,9 @@ func countRepairs(t *testing.T, n *lab.Node) {
 	}
 }
 
-// metrics checks names and values of metrics on the first of three synced
-// nodes.
-func metrics(t *testing.T, n *lab.Node) {
+// metrics returns an error unless names and values of metrics on the first of three
+// nodes are those of a synced node.
+func metrics(t *testing.T, n *lab.Node) error {
 	samples := numbers(t, n)
 	for name, want := range map[string]float64{
 		"flanneld_peers": 2, "flanneld_invalid_peers": 0, "flanneld_in_step": 1,
@@ -170,23 +175,24 @@ func metrics(t *testing.T, n *lab.Node) {
 		`flanneld_entries{table="fdb"}`: 2,
 	} {
 		if got, ok := samples[name]; !ok || got != want {
-			t.Errorf("%s is %v (%t), want %v", name, got, ok, want)
+			return fmt.Errorf("%s is %v (%t), want %v", name, got, ok, want)
 		}
 	}
 	if count, sum := samples["flanneld_sync_seconds_count"], samples["flanneld_sync_seconds_sum"]; count < 1 ||
 		sum <= 0 {
-		t.Errorf("%v passes took %v s", count, sum)
+		return fmt.Errorf("%v passes took %v s", count, sum)
 	}
 	if age := time.Since(time.UnixMicro(int64(1e6 * samples["flanneld_last_sync_timestamp_seconds"]))); age < 0 ||
 		age > time.Hour {
-		t.Errorf("the last sync was %v ago", age)
+		return fmt.Errorf("the last sync was %v ago", age)
 	}
 	if samples["go_goroutines"] == 0 || samples["process_cpu_seconds_total"] == 0 {
-		t.Error("no metrics of the process")
+		return errors.New("no metrics of the process")
 	}
 	if !slices.ContainsFunc(keysOf(samples), func(name string) bool { return strings.HasPrefix(name, `flanneld_build_info{commit="`) }) {
-		t.Error("flanneld_build_info is missing")
+		return errors.New("flanneld_build_info is missing")
 	}
+	return nil
 }
 
 func keysOf(m map[string]float64) (names []string) {

@@ -32,6 +32,7 @@ func TestOneDaemonForASubnetFile(t *testing.T) {
 	// No link-local addresses, which change by themselves.
 	in(t, n.Namespaces, "echo 1 > /proc/sys/net/ipv6/conf/default/addr_gen_mode")
 	must(t, l.StartAll(t.Context()))
+	hasPeers(t, n, 1)
 	pid := in(t, n.Namespaces, "pgrep -x flanneld")
 	second := l.Flanneld() + " " + strings.Join(n.Args()[:3], " ")
 	before := in(t, n.Namespaces, lab.NetworkState+"; stat -c %y%i /run/flannel/subnet.env")

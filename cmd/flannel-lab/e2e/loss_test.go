@@ -64,7 +64,7 @@ func (f *flow) begin(ctx context.Context, from *lab.Pod, to netip.Addr) {
 		case <-time.After(10 * time.Millisecond):
 		}
 		f.fresh++
-		if err := from.PatientPing(ctx, to); err != nil {
+		if err := from.Ping(ctx, to); err != nil {
 			f.unanswered++
 		}
 	}

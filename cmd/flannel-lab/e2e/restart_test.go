@@ -62,10 +62,9 @@ func TestRestartAfterLeasesChanged(t *testing.T) {
 	t.Logf("20 leases removed, 10 changed, 10 added: synced %v after the start; %d entries, %d stale, %d missing",
 		time.Since(began).Round(time.Millisecond), strings.Count(got, "\n")+1, stale, missing)
 	must(t, reach(t.Context(), a, b))
-	objects := shell(t, n.Namespaces, "ip nexthop show proto 70 | wc -l")
-	if want := fmt.Sprint(51 * 2); objects != want {
-		t.Errorf("%s nexthop objects for %s routes", objects, want)
-	}
+	eventually(t, "a nexthop object for each route", fmt.Sprint(51*2), func(ctx context.Context) (string, error) {
+		return try(ctx, n.Namespaces, "ip nexthop show proto 70 | wc -l")
+	})
 }
 
 // differences returns the number of lines that only one of two texts has.

@@ -52,7 +52,7 @@ func (s *rogueTest) run(t *testing.T) {
 	must(t, reach(t.Context(), a, b))
 	must(t, reach(t.Context(), b, a))
 	for _, n := range s.l.Nodes {
-		within(t, n.Name+" has both peers", func() error { return has(t, n, "flanneld_peers 2") })
+		hasPeers(t, n, 2)
 		held, err := kernel(t.Context(), n)
 		must(t, err)
 		s.before = append(s.before, held)

@@ -32,14 +32,15 @@ func TestStaleProof(t *testing.T) {
 	type trial struct{ from, to time.Time }
 	var trials []trial
 	for _, n := range l.Nodes {
+		var from, to logtest.Records
 		within(t, n.Name+" has decided", func() error {
 			records := n.Records(0)
-			if len(records.With("cause=config-unproven"))+len(records.With("cause=config-reverted")) == 0 {
+			from, to = records.With("cause=config-trial"), records.With("cause=config-reverted")
+			if len(to) < len(from) || len(records.With("cause=config-unproven"))+len(to) == 0 {
 				return fmt.Errorf("the log is:\n%s", records)
 			}
 			return nil
 		})
-		from, to := n.Records(0).With("cause=config-trial"), n.Records(0).With("cause=config-reverted")
 		for i := range from {
 			trials = append(trials, trial{recorded(t, from[i]), recorded(t, to[i])})
 		}

@@ -1,7 +1,9 @@
 package e2e
 
 import (
+	"encoding/json"
 	"errors"
+	"fmt"
 	"net/netip"
 	"os/exec"
 	"strings"
@@ -9,6 +11,7 @@ import (
 	"testing"
 
 	"flannel/cmd/flannel-lab/lab"
+	"flannel/pkg/status"
 )
 
 // second is a second flanneld on a node, for another network, with a subnet
@@ -107,7 +110,7 @@ func TestTwoNetworksOnEachHost(t *testing.T) {
 				s.start()
 			}
 			for _, config := range []string{c.secondChanged, c.second} {
-				followed(t, l, func() { configureSecond(t, l, config) })
+				followed(t, l, secondFile, func() { configureSecond(t, l, config) })
 				for _, s := range seconds {
 					s.ready()
 				}
@@ -123,7 +126,7 @@ func TestTwoNetworksOnEachHost(t *testing.T) {
 				must(t, n.Ready(t.Context()))
 			}
 			for _, config := range []string{c.changed, c.first} {
-				followed(t, l, func() { must(t, l.SetConfig(t.Context(), l.Config(config))) })
+				followed(t, l, "", func() { must(t, l.SetConfig(t.Context(), l.Config(config))) })
 				reaches(t, "the first network after a change", a, b.IP4)
 			}
 			for _, n := range l.Nodes {
@@ -135,22 +138,37 @@ func TestTwoNetworksOnEachHost(t *testing.T) {
 	}
 }
 
-// followed calls configure and waits until the kernel of both nodes has
-// changed, apart from the states of carriers.
-func followed(t *testing.T, l *lab.Lab, configure func()) {
+// followed calls configure and waits until both nodes have another backend, device or
+// firewall: the passes that have changed it are over. flag selects the flannelds; "":
+// the first ones.
+func followed(t *testing.T, l *lab.Lab, flag string, configure func()) {
 	t.Helper()
-	const looks = `ip -o link | sed 's/NO-CARRIER,//; s/,LOWER_UP//; s/,M-DOWN//; s/ state [A-Z]*//'; ip route | sed 's/ linkdown//'; nft list tables`
+	config := func(n *lab.Node) (string, error) {
+		out, err := try(t.Context(), n.Namespaces, "%s %s status --json || true", l.Flanneld(), flag)
+		r := status.Report{Node: &status.Node{}}
+		if err == nil {
+			err = json.Unmarshal([]byte(out), &r)
+		}
+		all := fmt.Sprint(r.Node.Backend, r.Node.NFTables)
+		for _, d := range r.Node.Devices {
+			all += " " + d.Name
+		}
+		return all, err
+	}
 	before := map[*lab.Node]string{}
 	for _, n := range l.Nodes {
-		before[n] = in(t, n.Namespaces, looks)
+		var err error
+		before[n], err = config(n)
+		must(t, err)
 	}
 	configure()
-	for n, text := range before {
+	for n, had := range before {
 		within(t, n.Name+" follows", func() error {
-			if same(text, in(t, n.Namespaces, looks)) == nil {
-				return errors.New("nothing has changed")
+			has, err := config(n)
+			if err == nil && has == had {
+				err = errors.New("it still has " + has)
 			}
-			return nil
+			return err
 		})
 	}
 }

@@ -47,7 +47,7 @@ func TestStatus(t *testing.T) {
 			Subnets []string
 		}
 	}
-	must(t, json.Unmarshal([]byte(tells("JSON", 0, "--json", "{")), &r))
+	must(t, json.Unmarshal([]byte(tells("JSON", 0, "--json", `"in-step"`)), &r))
 	if !r.Ready || len(r.Peers) != 1 || r.Peers[0].State != "in-step" || len(r.Node.Devices) != 2 {
 		t.Errorf("the status is %+v", r)
 	}

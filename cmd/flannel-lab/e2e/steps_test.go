@@ -120,6 +120,26 @@ func becomesReady(t *testing.T, n *lab.Node) {
 	within(t, n.Name+" is ready", func() error { return ready(t, n) })
 }
 
+// hasPeers waits until a node counts peers: the pass that has made their entries is
+// over. The kernel also shows what a pass has done so far.
+func hasPeers(t *testing.T, n *lab.Node, count int) {
+	t.Helper()
+	within(t, fmt.Sprintf("%s has %d peers", n.Name, count), func() error { return has(t, n, fmt.Sprintf("flanneld_peers %d", count)) })
+}
+
+// envHas waits until a variable of a node's subnet file has a value. A pass writes the
+// file last.
+func envHas(t *testing.T, n *lab.Node, name, want string) {
+	t.Helper()
+	within(t, fmt.Sprintf("subnet.env of %s has %s=%s", n.Name, name, want), func() error {
+		env, err := n.SubnetEnv()
+		if err == nil && env[name] != want {
+			err = fmt.Errorf("it has %v", env)
+		}
+		return err
+	})
+}
+
 // unready returns an error unless /readyz answers 503 and the body contains the
 // names.
 func unready(t *testing.T, n *lab.Node, names ...string) error {

@@ -158,7 +158,7 @@ func TestForeignKeys(t *testing.T) {
 	}
 	time.Sleep(300 * time.Millisecond) // in which nothing may be logged
 	for key := range bad {
-		if about := n.Records(mark).With("peer=" + subnetKeys + key); len(about) != 1 || about[0]["level"] != "WARN" {
+		if about := n.Records(mark).With("peer=" + subnetKeys + key); len(about) > 1 || about[0]["level"] != "WARN" {
 			t.Errorf("%d lines about %s, want one warning: %v", len(about), key, about)
 		}
 	}
@@ -234,15 +234,12 @@ func TestEtcdAway(t *testing.T) {
 	must(t, nodes[0].Kill())
 	must(t, nodes[0].Start()) // likewise; the entries of the former one stay
 	loggedNaming(t, late, 0, "store-silent", "error", syscall.ECONNREFUSED.Error())
-	must(t, unready(t, late))
+	must(t, unready(t, late)) // nor can it be, without etcd
 	logged(t, late, 0, "cause=no-config")
 	time.Sleep(time.Until(end)) // the end of the outage
 	podRouteRestored(t, nodes[1], d)
 	becomesReady(t, nodes[1])
-	logged(t, nodes[2], 0, "cause=store-silent")
-	if warned := len(nodes[2].Records(0).With("cause=store-silent")); warned != 1 {
-		t.Errorf("%d warnings about the outage, want one", warned)
-	}
+	once(t, nodes[2], 0, "cause=store-silent")
 	must(t, l.Etcd.Start(t.Context()))
 	becomesReady(t, nodes[0])
 	becomesReady(t, late)

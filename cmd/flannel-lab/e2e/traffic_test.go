@@ -43,7 +43,7 @@ func fullSize(t *testing.T, from, to *lab.Pod, at netip.Addr, mtu string) {
 	if at.Is6() {
 		size -= 20
 	}
-	shell(t, from.Namespaces, "ping -q -c 3 -i 0.01 -W 2 -M do -s %d %s", size, at)
+	shell(t, from.Namespaces, "ping -q -c 3 -i 0.01 -W 60 -M do -s %d %s", size, at)
 	if out, err := try(t.Context(), from.Namespaces, "ping -q -c 1 -W 0.1 -M do -s %d %s", size+1, at); err == nil {
 		t.Errorf("a packet larger than the MTU passed: %s", out)
 	}

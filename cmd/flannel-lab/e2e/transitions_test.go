@@ -74,6 +74,9 @@ func changeAlong(t *testing.T, way []string) {
 		must(t, l.StartAll(t.Context(), atOnce))
 		connected(c)
 		for _, n := range l.Nodes {
+			if c != allocOnly { // which has no peers
+				hasPeers(t, n, 1)
+			}
 			has, err := belongings(t.Context(), n, "")
 			must(t, err)
 			fresh[c] = append(fresh[c], has)

@@ -50,13 +50,13 @@ func TestUDP(t *testing.T) {
 		}
 		check := noneForged(t, l)
 		for ttl, hop := range map[int]string{2: tunAddress(t, l, n), 3: tunAddress(t, l, l.Nodes[1])} {
-			out, err := try(t.Context(), a.Namespaces, "ping -c 1 -W 10 -t %d %s || true", ttl, b.IP4)
+			out, err := try(t.Context(), a.Namespaces, "ping -c 1 -W 60 -t %d %s || true", ttl, b.IP4)
 			if err != nil || !strings.Contains(out, "From "+hop) {
 				t.Errorf("TTL %d: %v %s; want an answer from %s", ttl, err, out, hop)
 			}
 		}
 		// The first subnet of the network is never leased.
-		out, err := try(t.Context(), a.Namespaces, "ping -c 1 -W 10 10.5.0.1 || true")
+		out, err := try(t.Context(), a.Namespaces, "ping -c 1 -W 60 10.5.0.1 || true")
 		if err != nil || !strings.Contains(out, "Net Unreachable") {
 			t.Errorf("a subnet that nobody has: %v %s", err, out)
 		}

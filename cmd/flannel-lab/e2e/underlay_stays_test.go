@@ -112,7 +112,7 @@ func TestSecondDefaultRoute(t *testing.T) {
 			}
 			once(t, n, 0, "cause=underlay-kept", "interface=eth0", "at_start=tun0")
 			stop()
-			must(t, atAddress(t, l, own, vpn))
+			must(t, atAddress(t, l, own, vpn)) // as before
 			must(t, same(env, in(t, n.Namespaces, "cat /run/flannel/subnet.env")))
 
 			// If the interface in use has no default route any more, the other one is used until it has.

@@ -15,7 +15,7 @@ func TestVerboseLog(t *testing.T) {
 	t.Parallel()
 	l := start(t, lab.Options{Nodes: 2}, `{"Type":"wireguard"}`, "-v=4")
 	n := l.Nodes[0]
-	within(t, "all peers are counted", func() error { return has(t, n, "flanneld_peers 1") })
+	hasPeers(t, n, 1)
 	within(t, "the decisions are logged", func() error {
 		debug := logtest.Parse(n.Log()).With("level=DEBUG")
 		for what, lines := range map[string]logtest.Records{

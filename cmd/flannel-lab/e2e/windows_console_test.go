@@ -209,6 +209,19 @@ func (c *console) started(name string) (args []string) {
 	return args
 }
 
+// runs is started for a component that runs, and writes its arguments when the system
+// has started it.
+func (c *console) runs(name string) (args []string) {
+	c.t.Helper()
+	withinOf(c.t, long, name+" has written its arguments", func() error {
+		if args = c.started(name); args == nil {
+			return errors.New("it has not")
+		}
+		return nil
+	})
+	return args
+}
+
 // register creates the Node, as kubelet does, if kubelet was started and there
 // is no Node.
 func (c *console) register() error {

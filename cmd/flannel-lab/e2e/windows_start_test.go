@@ -127,7 +127,7 @@ func (c *console) checkNode(m mode) (w nodeState) {
 		func(p netip.Prefix) bool { return p.Addr() == c.n.IP4 }) {
 		t.Errorf("the addresses of the host are %v", adapter.Addresses)
 	}
-	flags := c.started("kube-proxy")
+	flags := c.runs("kube-proxy")
 	want := []string{"--proxy-mode=kernelspace", "--hostname-override=" + c.n.Name, `--kubeconfig=C:\k\config`,
 		"--cluster-cidr=" + lab.Network4,
 		"--network-name=" + m.network, "--enable-dsr=true", "--feature-gates=WinDSR=true"}
@@ -139,7 +139,7 @@ func (c *console) checkNode(m mode) (w nodeState) {
 			t.Errorf("kube-proxy lacks %s, its arguments are %q", flag, flags)
 		}
 	}
-	if kubelet := c.started("kubelet"); !slices.Contains(kubelet, "--hostname-override="+c.n.Name) ||
+	if kubelet := c.runs("kubelet"); !slices.Contains(kubelet, "--hostname-override="+c.n.Name) ||
 		!slices.Contains(kubelet, "--node-ip="+c.n.IP4.String()) {
 		t.Errorf("the arguments of kubelet are %q", kubelet)
 	}

@@ -119,7 +119,7 @@ func lostAndRenamed(c *console, m mode) {
 	mark := len(n.Log())
 	must(t, c.start(m.flags(n)...))
 	w := c.checkNode(m)
-	if len(n.Records(mark).With("cause=pod-nat-refused")) == 0 {
+	if len(n.Records(mark).With("cause=pod-nat-refused")) == 0 { // node start has ended
 		t.Errorf("it does not say that HNS refuses loopbackDSR:\n%s", c.output)
 	}
 	after := hostOn(t, n, "vEthernet ("+lab.Adapter+")")

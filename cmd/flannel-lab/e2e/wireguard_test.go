@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"flannel/cmd/flannel-lab/lab"
+	"flannel/cmd/flannel-lab/machine"
 	"flannel/pkg/status"
 )
 
@@ -150,18 +151,19 @@ func TestWireGuardPeerBehindNAT(t *testing.T) {
 	must(t, n.Ready(t.Context()))
 	within(t, "after a restart, too", learned)
 	f.checkNoLoss(t, "lists and a restart beside a learned endpoint")
-	out := shell(t, n.Namespaces, "%s status -o wide", l.Flanneld())
-	if !strings.Contains(out, "192.168.100.1:40") {
-		t.Errorf("status -o wide does not show the endpoint: %s", out)
-	}
+	within(t, "status -o wide shows the endpoint", func() error { return says(t, n, "192.168.100.1:40", l.Flanneld(), "status", "-o", "wide") })
 }
 
-// reportOf returns a node's answer to flanneld status --json.
+// reportOf returns a node's answer to flanneld status --json. It waits for the socket,
+// which a daemon makes beside its first pass.
 func reportOf(t *testing.T, n *lab.Node) (r status.Report, err error) {
-	_, body, err := n.GetUnix(t.Context(), "/run/flannel/flanneld.sock", "http://flanneld/status")
-	if err == nil {
-		err = json.Unmarshal([]byte(body), &r)
-	}
+	_, err = machine.Until(t.Context(), timeout, func(ctx context.Context) error {
+		_, body, err := n.GetUnix(ctx, "/run/flannel/flanneld.sock", "http://flanneld/status")
+		if err == nil {
+			err = json.Unmarshal([]byte(body), &r)
+		}
+		return err
+	})
 	return r, err
 }
 
@@ -209,7 +211,7 @@ func TestWireGuardRogues(t *testing.T) {
 	victimKey, victim := leaseOf(t, l, l.Nodes[1])
 	before := map[*lab.Node]string{}
 	for _, n := range l.Nodes {
-		within(t, n.Name+" has both peers", func() error { return has(t, n, "flanneld_peers 2") })
+		hasPeers(t, n, 2)
 		text, err := wgDump(t.Context(), n)
 		must(t, err)
 		before[n] = text

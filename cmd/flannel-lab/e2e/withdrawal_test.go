@@ -112,7 +112,7 @@ func TestWithdrawalAccepted(t *testing.T) {
 	retains(t, l, n, 7)
 
 	for _, want := range []int{7, 0} {
-		must(t, says(t, n, fmt.Sprintf(`"dropped": %d`, want), l.Flanneld(), "accept-withdrawal", "--json"))
+		must(t, says(t, n, fmt.Sprintf(`"dropped": %d`, want), l.Flanneld(), "accept-withdrawal", "--json")) // the command does it
 		waitSynced(t, l, n)
 	}
 	retains(t, l, n, 0)
@@ -207,7 +207,7 @@ func TestWithdrawalBeforeStartAccepted(t *testing.T) {
 	retains(t, l, n, 14)
 
 	for _, want := range []int{14, 0} {
-		must(t, says(t, n, fmt.Sprintf(`"dropped": %d`, want), l.Flanneld(), "accept-withdrawal", "--json"))
+		must(t, says(t, n, fmt.Sprintf(`"dropped": %d`, want), l.Flanneld(), "accept-withdrawal", "--json")) // the command does it
 		waitSynced(t, l, n)
 	}
 	retains(t, l, n, 0)
