@@ -35,12 +35,13 @@ func role(name string, args []string) int {
 		fmt.Println(strings.Join(args, "|"))
 	case "record": // into a file of its own, since commands run at the same time
 		in, _ := io.ReadAll(os.Stdin)
-		f, err := os.CreateTemp(args[0], args[1]+".*")
+		f, err := os.CreateTemp(args[0], "unfinished.*")
 		if err != nil {
 			return 9
 		}
 		fmt.Fprintf(f, "%s %s %s %s %s %q %q", args[1], os.Getenv("SUBNET"), os.Getenv("PUBLIC_IP"), os.Getenv("IPV6SUBNET"), os.Getenv("PUBLIC_IPV6"), in, args[2:])
-		if f.Close() != nil {
+		// A test may look at any time. On Windows, it cannot remove an open file.
+		if f.Close() != nil || os.Rename(f.Name(), filepath.Join(args[0], args[1]+filepath.Ext(f.Name()))) != nil {
 			return 9
 		}
 		if _, err := os.Stat(filepath.Join(args[0], "fail-"+strings.ReplaceAll(os.Getenv("SUBNET"), "/", "-"))); err == nil {
@@ -193,7 +194,7 @@ func (n *node) recorded() []string {
 		files, _ := filepath.Glob(filepath.Join(n.dir, pattern))
 		for _, file := range files {
 			text, err := os.ReadFile(file)
-			if err != nil || os.Remove(file) != nil {
+			if err = errors.Join(err, os.Remove(file)); err != nil {
 				n.t.Fatal(err)
 			}
 			all = append(all, string(text))
