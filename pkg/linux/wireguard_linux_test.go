@@ -425,7 +425,7 @@ func TestWireGuardRoaming(t *testing.T) {
 			t.Fatalf("the endpoint is %s", got)
 		}
 		run(t, `ip netns exec far wg set wgfar peer $(wg show flannel-wg public-key) endpoint 192.168.100.1:51820 allowed-ips 10.5.1.0/24
-			ip netns exec far ping -q -c 1 -w 20 -I 10.5.2.1 10.5.1.0`)
+			ip netns exec far ping -q -c 1 -w 60 -I 10.5.2.1 10.5.1.0`)
 		learned := endpoint()
 		if learned == "192.168.100.99:51820" {
 			t.Fatal("WireGuard has not learned the endpoint")
@@ -450,7 +450,7 @@ func TestWireGuardRoaming(t *testing.T) {
 			t.Errorf("after a changed lease the endpoint is %s", got)
 		}
 		// Another property of the peer changes: the endpoint that was learned stays.
-		run(t, "ip netns exec far ping -q -c 1 -w 20 -I 10.5.2.1 10.5.1.0")
+		run(t, "ip netns exec far ping -q -c 1 -w 60 -I 10.5.2.1 10.5.1.0")
 		learned = endpoint()
 		m.devices[1].Kind = func() dataplane.Kind {
 			k := m.devices[1].Kind.(dataplane.WireGuard)

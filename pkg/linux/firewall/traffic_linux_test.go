@@ -28,6 +28,8 @@ const topology = `
 		ip -n $name addr add $four.2/24 dev eth0; ip -n $name addr add $six::2/64 dev eth0 nodad
 		ip -n $name link set lo up; ip -n $name link set eth0 up
 		ip -n $name route add default via $four.1; ip -n $name route add default via $six::1
+		until ip -6 route show table local | grep -q "^local $six::1 "; do sleep 0.01; done # the kernel adds it later
+		until ip -n $name -6 route show table local | grep -q "^local $six::2 "; do sleep 0.01; done
 	done
 	ip -n peer addr add 10.5.99.2/32 dev lo; ip -n peer addr add 2001:cafe:42:99::2/128 dev lo nodad
 	ip route add 10.5.99.0/24 via 172.16.0.2; ip route add 2001:cafe:42:99::/64 via fd00:16::2

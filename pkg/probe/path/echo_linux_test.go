@@ -13,8 +13,8 @@ import (
 func TestEcho(t *testing.T) { nstest.Run(t, testEcho) }
 
 func testEcho(t *testing.T) {
-	const setup = `ip link set lo up; ip link add d0 type veth peer name d1; ip link set d0 up; ip link set d1 up
-		ip addr add 10.9.0.1/24 dev d0; ip -6 addr add fd09::1/64 dev d0 nodad`
+	const setup = awaitLocal + `ip link set lo up; ip link add d0 type veth peer name d1; ip link set d0 up; ip link set d1 up
+		ip addr add 10.9.0.1/24 dev d0; ip -6 addr add fd09::1/64 dev d0 nodad; await_local fd09::1`
 	if out, err := exec.Command("sh", "-ec", setup).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}

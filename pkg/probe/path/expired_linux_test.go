@@ -32,13 +32,13 @@ func expiry(t *testing.T, s *Socket) (from netip.Addr, body string) {
 // A router for which a packet has too few hops left reports that, with the body.
 func TestExpired(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
-		sh(t, `ip netns add router; ip link add d0 type veth peer name d1 netns router; ip link set d0 up
+		sh(t, awaitLocal+`ip netns add router; ip link add d0 type veth peer name d1 netns router; ip link set d0 up
 			sysctl -qw net.ipv6.conf.all.accept_dad=0; ip addr add 10.9.0.1/24 dev d0; ip addr add fd09::1/64 dev d0 nodad
 			ip -n router link set d1 up; ip -n router addr add 10.9.0.2/24 dev d1; ip -n router addr add fd09::2/64 dev d1 nodad
 			ip -n router link add pods type bridge; ip -n router link set pods up
 			ip -n router addr add 10.8.0.1/24 dev pods; ip -n router addr add fd08::1/64 dev pods nodad
 			ip netns exec router sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1
-			ip route add 10.8.0.0/24 via 10.9.0.2; ip route add fd08::/64 via fd09::2`)
+			ip route add 10.8.0.0/24 via 10.9.0.2; ip route add fd08::/64 via fd09::2; await_local fd09::1`)
 		s, err := OpenSocket([4]byte{'T', 'E', 'S', 'T'})
 		if err != nil {
 			t.Fatal(err)

@@ -22,6 +22,10 @@ func sh(t *testing.T, script string) {
 	}
 }
 
+// awaitLocal is a function of the shell that waits until packets to IPv6 addresses of this host arrive: the kernel adds
+// their routes in a work queue.
+const awaitLocal = `await_local() { for a; do until ip -6 route show table local | grep -q "^local $a "; do sleep 0.01; done; done; }; `
+
 type received struct {
 	from  netip.Addr
 	reply bool
@@ -57,9 +61,9 @@ func waitForUp(t *testing.T, s *Socket, device string, want bool) {
 func TestSocket(t *testing.T) { nstest.Run(t, testSocket) }
 
 func testSocket(t *testing.T) {
-	sh(t, `ip link add d0 mtu 1400 type veth peer name d1; ip link set d0 up; ip link set d1 up
+	sh(t, awaitLocal+`ip link add d0 mtu 1400 type veth peer name d1; ip link set d0 up; ip link set d1 up
 		ip addr add 10.9.0.1/24 dev d0; ip addr add 10.9.0.7/32 dev d0
-		ip -6 addr add fd09::1/64 dev d0 nodad; ip -6 addr add fd09::7/128 dev d0 nodad`)
+		ip -6 addr add fd09::1/64 dev d0 nodad; ip -6 addr add fd09::7/128 dev d0 nodad; await_local fd09::1 fd09::7`)
 	s, err := OpenSocket([4]byte{'T', 'E', 'S', 'T'})
 	if err != nil {
 		t.Fatal(err)
