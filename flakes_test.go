@@ -306,7 +306,7 @@ func TestNoFlakesInTheSource(t *testing.T) {
 		if !s.testCode() || s.dir == "." {
 			continue
 		}
-		for _, f := range flakes {
+		for _, f := range slices.Concat(flakes, looks) {
 			for _, at := range f.found(s, constants[s.dir]) {
 				t.Errorf("%s: %s: %s", at, f.name, f.advice)
 			}
@@ -325,7 +325,7 @@ func TestFlakesAreSeen(t *testing.T) {
 		}
 		return source{"pkg/p/p_test.go", "pkg/p", true, file, fset}
 	}
-	for _, f := range flakes {
+	for _, f := range slices.Concat(flakes, looks) {
 		for _, body := range f.bad {
 			s := parse(body)
 			if at := f.found(s, packageConstants([]source{s})[s.dir]); len(at) != 1 {
