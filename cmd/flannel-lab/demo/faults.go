@@ -2,6 +2,7 @@ package demo
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -40,11 +41,8 @@ func (d *show) loseRoute(ctx context.Context) error {
 	// Stop also after an error: the flood is a process of its own. Lost pings are
 	// shown, but are no failure, since there was no route for a moment.
 	r, floodErr := flood.Stop()
-	if err != nil {
+	if err := errors.Join(err, floodErr); err != nil {
 		return err
-	}
-	if floodErr != nil {
-		return floodErr
 	}
 	if _, err := d.run(ctx, n.Name, n.Namespaces, "ip", "route", "show", subnets[0].String()); err != nil {
 		return err
@@ -91,23 +89,22 @@ func (d *show) loseDevice(ctx context.Context) error {
 	return nil
 }
 
-// kill kills flanneld and starts it again, while pods are pinged. No ping may
-// be lost.
+// kill kills flanneld and starts it again, while pods are pinged. In contrast to
+// loseRoute, the kernel keeps all entries, so a lost ping is a failure.
 func (d *show) kill(ctx context.Context) error {
-	n := d.lab.Nodes[0]
+	return d.whilePinging(func() error { return d.killAndStart(ctx, d.lab.Nodes[0]) })
+}
+
+// whilePinging does work while one pod pings another one. It fails if a ping is lost.
+func (d *show) whilePinging(work func() error) error {
 	flood, err := d.pods[0].Flood(d.pods[1].IP4, 500)
 	if err != nil {
 		return err
 	}
-	// In contrast to loseRoute, the kernel keeps all entries, so a lost ping is a
-	// failure.
-	err = d.killAndStart(ctx, n)
-	r, floodErr := flood.Stop()
-	if err != nil {
+	err = work()
+	r, floodErr := flood.Stop() // also after an error: the flood is a process of its own
+	if err := errors.Join(err, floodErr); err != nil {
 		return err
-	}
-	if floodErr != nil {
-		return floodErr
 	}
 	if r.Lost > 0 {
 		return fmt.Errorf("of the pings between %s and %s: %s (longest outage %v)", d.pods[0].Name, d.pods[1].Name, r,

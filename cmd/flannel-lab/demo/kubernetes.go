@@ -3,7 +3,6 @@ package demo
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -75,21 +74,7 @@ func (d *show) annotations(ctx context.Context) error {
 // loseAPI kills the API server. Meanwhile a deleted route is restored, and no
 // packet is lost.
 func (d *show) loseAPI(ctx context.Context) error {
-	flood, err := d.pods[0].Flood(d.pods[1].IP4, 500)
-	if err != nil {
-		return err
-	}
-	err = d.withoutAPI(ctx)
-	r, floodErr := flood.Stop()
-	if err = errors.Join(err, floodErr); err != nil {
-		return err
-	}
-	if r.Lost > 0 {
-		return fmt.Errorf("of the pings between %s and %s: %s (longest outage %v)", d.pods[0].Name, d.pods[1].Name, r,
-			r.Outage)
-	}
-	d.result("500 pings a second between %s and %s meanwhile: %s", d.pods[0].Name, d.pods[1].Name, r)
-	return nil
+	return d.whilePinging(func() error { return d.withoutAPI(ctx) })
 }
 
 // withoutAPI kills the API server, repairs drift, and starts the server again with the
