@@ -46,11 +46,6 @@ func PodCIDRs(cluster ...string) Option {
 	return func(s *Server) { s.args = append(s.args, "-cluster-cidr="+strings.Join(cluster, ",")) }
 }
 
-// NodeMasks sets the lengths of podCIDRs, such as "26,112". It needs PodCIDRs.
-func NodeMasks(lengths string) Option {
-	return func(s *Server) { s.args = append(s.args, "-node-cidr-mask="+lengths) }
-}
-
 // Audit turns on the log that AuditLog returns.
 func Audit() Option { return func(s *Server) { s.args = append(s.args, "-audit") } }
 
@@ -201,9 +196,6 @@ func (s *Server) Pause() { s.proc.Pause() }
 
 // Resume continues the server after Pause.
 func (s *Server) Resume() { s.proc.Resume() }
-
-// PID returns the process ID of the server, for /proc.
-func (s *Server) PID() int { return s.proc.PID() }
 
 // Addr returns host and port of the server, for a proxy. Its certificate is
 // also valid for 127.0.0.1.

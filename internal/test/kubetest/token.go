@@ -24,13 +24,6 @@ import (
 	"flannel/internal/test/kubetest/cluster"
 )
 
-// DeleteNode deletes the Node object. Pods that are bound to it stay, because
-// no controller that deletes them runs here.
-func (s *Server) DeleteNode(name string) {
-	s.t.Helper()
-	s.check("delete node", s.Client.CoreV1().Nodes().Delete(s.context(), name, metav1.DeleteOptions{}))
-}
-
 // Token returns a token of the service account in our manifest, bound to
 // flannel's pod on the node and valid for an hour. The node must be registered.
 func (s *Server) Token(node string) string {
