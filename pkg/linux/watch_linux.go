@@ -127,7 +127,7 @@ func (w *watcher) handle(h rtnetlink.Header, body []byte) error {
 	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
 		drift, err = w.link(h.Kind == unix.RTM_NEWLINK, body)
 	case unix.RTM_NEWADDR, unix.RTM_DELADDR:
-		drift, err = w.address(h.Kind == unix.RTM_NEWADDR, body)
+		drift, err = w.address(body)
 	case unix.RTM_NEWNETCONF:
 		drift, err = w.netconf(body)
 	}
@@ -275,7 +275,7 @@ func tunnelData(info []byte) (data string) {
 // address, the kernel deletes its routes without notifications. Addresses of other devices
 // matter if the device has a name of ours or is a pods' interface, to the guard, and to
 // the bridges of former subnets.
-func (w *watcher) address(present bool, body []byte) (drift bool, err error) {
+func (w *watcher) address(body []byte) (drift bool, err error) {
 	if len(body) < unix.SizeofIfAddrmsg {
 		return false, rtnetlink.ErrShort
 	}

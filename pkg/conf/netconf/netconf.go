@@ -50,7 +50,7 @@ func (b Backends) Parse(os string, raw []byte) (subnet.Config, backend.Maker, []
 			// does not change by that, only this node's view of it.
 			if slices.Contains(kind.V4Only, os) {
 				config.V4Only = config.V6.On()
-				config.V6 = withoutIPv6(root, config, os)
+				withoutIPv6(root, &config, os)
 			}
 		}
 	}
@@ -63,8 +63,8 @@ func (b Backends) Parse(os string, raw []byte) (subnet.Config, backend.Maker, []
 
 // withoutIPv6 handles a backend that does not support IPv6 on this system. In a
 // dual-stack cluster, the node uses only IPv4. In a cluster without IPv4 that is a
-// problem. It returns the IPv6 network, which is off.
-func withoutIPv6(root *conf.Object, c subnet.Config, os string) subnet.Network {
+// problem. withoutIPv6 turns IPv6 off in c.
+func withoutIPv6(root *conf.Object, c *subnet.Config, os string) {
 	switch {
 	case !c.V6.On():
 	case c.V4.On():
@@ -72,5 +72,5 @@ func withoutIPv6(root *conf.Object, c subnet.Config, os string) subnet.Network {
 	default:
 		root.Problem("EnableIPv4", "false, and %s does not support IPv6 on %s: set it to true and set Network, or use host-gw", c.Backend, os)
 	}
-	return subnet.Network{}
+	c.V6 = subnet.Network{}
 }
