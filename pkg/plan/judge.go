@@ -6,14 +6,11 @@ import (
 	"flannel/subnet"
 )
 
-// Judge validates leases by the same rules as a Plan, for decisions that are made before a Plan gets the leases. It is
-// never modified.
-type Judge struct{ rules *Plan } // without peers
+// judge is a subnet.Judge with the rules of a Plan. It is never modified.
+type judge struct{ rules *Plan } // without peers
 
-var _ subnet.Judge = (*Judge)(nil)
-
-// Judge returns the rules that the Plan has now.
-func (p *Plan) Judge() *Judge { return &Judge{p.empty(p.local)} }
+// Judge validates leases by the rules that the Plan has now, for decisions that are made before a Plan gets the leases.
+func (p *Plan) Judge() subnet.Judge { return &judge{p.empty(p.local)} }
 
 // empty returns a Plan with the same rules, for another local lease, and without peers.
 func (p *Plan) empty(local subnet.Lease) *Plan {
@@ -23,7 +20,7 @@ func (p *Plan) empty(local subnet.Lease) *Plan {
 }
 
 // Check implements subnet.Judge.
-func (j *Judge) Check(l *subnet.Lease) error {
+func (j *judge) Check(l *subnet.Lease) error {
 	switch peer := j.rules.newPeer(l); {
 	case peer.other != nil:
 		return peer.other
@@ -36,7 +33,7 @@ func (j *Judge) Check(l *subnet.Lease) error {
 }
 
 // Losers implements subnet.Judge. It costs as much as the first Update of a Plan.
-func (j *Judge) Losers(leases []*subnet.Lease) map[*subnet.Lease]bool {
+func (j *judge) Losers(leases []*subnet.Lease) map[*subnet.Lease]bool {
 	p := j.rules.empty(j.rules.local)
 	p.Update(leases, nil)
 	losers := make(map[*subnet.Lease]bool, len(p.invalid)+len(p.conflicting))
@@ -50,8 +47,8 @@ func (j *Judge) Losers(leases []*subnet.Lease) map[*subnet.Lease]bool {
 }
 
 // Elsewhere implements subnet.Judge.
-func (j *Judge) Elsewhere() subnet.Judge {
+func (j *judge) Elsewhere() subnet.Judge {
 	e := j.rules.empty(subnet.Lease{})
 	e.addrs, e.anyLink = nil, true
-	return &Judge{e}
+	return &judge{e}
 }

@@ -28,7 +28,7 @@ type Plan struct {
 	local   subnet.Lease
 	backend backend.Backend
 	addrs   []netip.Addr      // of this node, sorted
-	anyLink bool              // a peer that is not on the link of this node is valid, too: only for Judge.Elsewhere
+	anyLink bool              // a peer that is not on the link of this node is valid, too: only for judge.Elsewhere
 	wire    backend.Wire      // of the backend
 	ownEnds map[resource]bool // tunnel ends of this node; the value: it is derived from our subnet
 
@@ -64,7 +64,7 @@ type peer struct {
 // verdict is what is said of few leases. It is never modified.
 type verdict struct {
 	reason   string     // why the lease is invalid; "": it is valid
-	other    error      // for Judge.Check: wraps subnet.ErrOtherConfig; nil: the owner has no other configuration that can be seen
+	other    error      // for judge.Check: wraps subnet.ErrOtherConfig; nil: the owner has no other configuration that can be seen
 	local    bool       // reason concerns something of this node, so other nodes may accept the lease
 	twin     bool       // reason is that it has the public IP of this node, of which the daemon warns
 	outranks []resource // tunnel ends of this node that other nodes attribute to the peer

@@ -70,7 +70,7 @@ func (p *Plan) pathsTo(l *subnet.Lease) ([]*dataplane.Path, error) {
 	}
 	paths, err := p.backend.Paths(l)
 	if p.anyLink && errors.Is(err, backend.ErrOffLink) {
-		return nil, nil // a valid lease; paths do not matter to a Judge
+		return nil, nil // a valid lease; paths do not matter to a judge
 	}
 	return paths, err
 }

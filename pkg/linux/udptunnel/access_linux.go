@@ -11,28 +11,28 @@ import (
 // tunPath is where programs get TUN devices.
 const tunPath = "/dev/net/tun"
 
-// AccessError is the error of a process that cannot open /dev/net/tun.
-type AccessError struct {
+// tunError is the error of a process that cannot open /dev/net/tun.
+type tunError struct {
 	cause, advice string
 	err           error
 }
 
-func (e *AccessError) Error() string {
+func (e *tunError) Error() string {
 	return "open " + tunPath + ": " + e.err.Error() + ": " + e.advice
 }
 
-func (e *AccessError) Unwrap() error { return e.err }
+func (e *tunError) Unwrap() error { return e.err }
 
 // Cause is the value of the attribute cause in the log.
-func (e *AccessError) Cause() string { return e.cause }
+func (e *tunError) Cause() string { return e.cause }
 
-// Values of AccessError.Cause.
+// Values of tunError.Cause.
 const (
 	causeNoModule = "no-kernel-module"
 	causeNoDevice = "no-tun-device" // of this process
 )
 
-// accessError returns an AccessError if err, of opening /dev/net/tun, has a known cause.
+// accessError returns a tunError if err, of opening /dev/net/tun, has a known cause.
 // inKernel means that the kernel has TUN, so that no module is missing.
 //
 //	ENODEV, ENXIO   there is a file, and the kernel can find no module for it
@@ -48,14 +48,14 @@ func accessError(err error, inKernel bool) error {
 	)
 	switch {
 	case errors.Is(err, unix.ENODEV), errors.Is(err, unix.ENXIO):
-		return &AccessError{causeNoModule, "the kernel lacks the module tun: " + module, err}
+		return &tunError{causeNoModule, "the kernel lacks the module tun: " + module, err}
 	case errors.Is(err, unix.ENOENT) && !inKernel:
-		return &AccessError{causeNoModule, "either the kernel lacks the module tun: " + module +
+		return &tunError{causeNoModule, "either the kernel lacks the module tun: " + module +
 			"; or this process does not have the host's device file: " + device, err}
 	case errors.Is(err, unix.ENOENT):
-		return &AccessError{causeNoDevice, "the kernel has TUN, and this process does not have the host's device file: " + device, err}
+		return &tunError{causeNoDevice, "the kernel has TUN, and this process does not have the host's device file: " + device, err}
 	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
-		return &AccessError{causeNoDevice, "this process may not use the device: " + device, err}
+		return &tunError{causeNoDevice, "this process may not use the device: " + device, err}
 	}
 	return &os.PathError{Op: "open", Path: tunPath, Err: err}
 }

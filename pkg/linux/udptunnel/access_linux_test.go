@@ -15,7 +15,7 @@ import (
 // checkAccess checks the cause of an error, and which of the two fixes it names.
 func checkAccess(t *testing.T, name string, err error, errno unix.Errno, cause string, module, device bool) {
 	t.Helper()
-	e, ok := errors.AsType[*AccessError](err)
+	e, ok := errors.AsType[*tunError](err)
 	if !ok || !errors.Is(err, errno) || e.Cause() != cause || strings.Contains(err.Error(), "\n") ||
 		logtest.Names(err.Error(), "modprobe tun") != module || logtest.Names(err.Error(), "DeviceAllow=/dev/net/tun", "--device") != device {
 		t.Errorf("%s: %v, want %v with cause %s, naming the module: %t, the device: %t", name, err, errno, cause, module, device)
@@ -37,7 +37,7 @@ func TestAccessError(t *testing.T) {
 			checkAccess(t, errno.Error(), accessError(errno, inKernel), errno, c.cause, c.module, c.device)
 		}
 		other := accessError(unix.EMFILE, inKernel)
-		if _, known := errors.AsType[*AccessError](other); known || !errors.Is(other, unix.EMFILE) || !logtest.Names(other.Error(), tunPath) {
+		if _, known := errors.AsType[*tunError](other); known || !errors.Is(other, unix.EMFILE) || !logtest.Names(other.Error(), tunPath) {
 			t.Errorf("%v has a known cause", other)
 		}
 	}
