@@ -76,7 +76,7 @@ var values = []struct {
 		{"Documentation/windows.md", `UDP (\d+) \(vxlan\)`}, {"Documentation/troubleshooting.md", `VNI 4096, Port (\d+)`}}},
 	{"WireGuard's port", []place{{"backend/wireguard/wireguard.go", `defaultPort = (\d+)`}, {"Documentation/backends.md", "`ListenPort` \\| (\\d+)"},
 		{"Documentation/backends.md", `UDP (\d+) \(IPv6`}, {"Documentation/troubleshooting.md", `wireguard (\d+),`}}},
-	{"the port of udp", []place{{"backend/udp/udp.go", `defaultPort = (\d+)`}, {"Documentation/backends.md", `UDP (82\d+) open`}, {"Documentation/backends.md", "`Port` \\| (82\\d+)"},
+	{"the port of udp", []place{{"pkg/dataplane/kinds.go", `cmp.Or\(k.Port, (82\d+)\)`}, {"Documentation/backends.md", `UDP (82\d+) open`}, {"Documentation/backends.md", "`Port` \\| (82\\d+)"},
 		{"Documentation/troubleshooting.md", "`udp` (\\d+)/udp"}}},
 	{"alert FlanneldPeersDiffer", []place{{"dist/monitoring/rules.yaml", `alert: FlanneldPeersDiffer .+? for: (\w+)`},
 		{"Documentation/running.md", `different numbers of peers for (.+?)\.`}}},

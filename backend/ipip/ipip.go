@@ -28,6 +28,9 @@ type ipip struct {
 // device is the name of the tunnel device.
 const device = "flannel.ipip"
 
+// overhead is what the tunnel adds to a packet, in bytes.
+var overhead = dataplane.TraitsOf(dataplane.IPIP{}).Overhead(false)
+
 func parse(o *conf.Object, os string) backend.Maker {
 	direct := o.Bool("DirectRouting", false)
 	if os == "windows" {
@@ -35,7 +38,7 @@ func parse(o *conf.Object, os string) backend.Maker {
 	}
 	return func(n backend.Node) (backend.Backend, []string, error) {
 		n.V6 = false
-		if err := n.FitMTU(n.Underlay.MTU, "IPIP", dataplane.IPIPOverhead(), false); err != nil {
+		if err := n.FitMTU(n.Underlay.MTU, "IPIP", overhead, false); err != nil {
 			return nil, nil, err
 		}
 		return ipip{backend.Plain{Node: n, Name: "ipip"}, direct}, nil, nil
@@ -52,7 +55,7 @@ func (i ipip) ForWindows() string {
 	return "Backend: Type is ipip, which Windows nodes do not have; use vxlan with VNI 4096 and Port 4789, or host-gw"
 }
 
-func (i ipip) MTU() int { return i.Underlay.MTU - dataplane.IPIPOverhead() }
+func (i ipip) MTU() int { return i.Underlay.MTU - overhead }
 
 // Devices implements backend.Backend. The device has the base address of the
 // subnet, as with vxlan.

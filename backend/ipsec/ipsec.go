@@ -66,6 +66,11 @@ type options struct {
 	udpEncap bool
 }
 
+// overhead returns the bytes that ESP adds to a packet; inUDP is for ESP in UDP.
+func overhead(inUDP bool) int {
+	return dataplane.TraitsOf(dataplane.IPsec{UDPEncap: inUDP}).Overhead(false)
+}
+
 func parse(o *conf.Object, os string) backend.Maker {
 	secret := dataplane.SharedSecret(o.String("PSK", ""))
 	opts := options{&secret, o.String("ESPProposal", defaultProposal), o.Bool("UDPEncap", false)}
@@ -84,7 +89,7 @@ func parse(o *conf.Object, os string) backend.Maker {
 	return func(n backend.Node) (backend.Backend, []string, error) {
 		n.V6 = false
 		i := ipsec{backend.Plain{Node: n, Name: "ipsec"}, opts}
-		return i, nil, n.FitMTU(n.Underlay.MTU, "ESP", dataplane.IPsecOverhead(opts.udpEncap), false)
+		return i, nil, n.FitMTU(n.Underlay.MTU, "ESP", overhead(opts.udpEncap), false)
 	}
 }
 
@@ -108,7 +113,7 @@ func (ipsec) ForWindows() string {
 	return "Backend: Type is ipsec, which Windows nodes do not have; use vxlan with VNI 4096 and Port 4789, or host-gw"
 }
 
-func (i ipsec) MTU() int { return i.Underlay.MTU - dataplane.IPsecOverhead(i.udpEncap) }
+func (i ipsec) MTU() int { return i.Underlay.MTU - overhead(i.udpEncap) }
 
 // Devices returns the underlay, as a device that encrypts, once the node has a subnet.
 func (i ipsec) Devices(local subnet.Lease) []dataplane.Device {

@@ -21,19 +21,19 @@ const name = "udp"
 // Kind is the backend's row in the program's table.
 func Kind() backend.Kind { return backend.Kind{Name: name, Parse: parse, V4Only: []string{"linux"}} }
 
-// defaultPort is flannel's. All nodes use one port: a node sends to the peers' ports
-// from its own, and a lease has none.
-const defaultPort = 8285
+// traits has flannel's port, and what the tunnel adds to a packet. All nodes use one port: a
+// node sends to the peers' ports from its own, and a lease has none.
+var traits = dataplane.TraitsOf(dataplane.TUN{})
 
 // parse implements backend.Kind.Parse.
 func parse(o *conf.Object, os string) backend.Maker {
-	port := o.Int("Port", defaultPort, 1, 65535)
+	port := o.Int("Port", int(traits.Port), 1, 65535)
 	if os == "windows" {
 		o.Problem("Type", "udp is not supported on Windows, whose nodes need vxlan with VNI 4096 and Port 4789, or host-gw; set one of them for all nodes")
 	}
 	return func(n backend.Node) (backend.Backend, []string, error) {
 		u := udp{Plain: backend.Plain{Node: n, Name: name}, port: uint16(port)}
-		return u, nil, n.FitMTU(n.Underlay.MTU, "UDP", dataplane.UDPOverhead, false)
+		return u, nil, n.FitMTU(n.Underlay.MTU, "UDP", traits.Overhead(false), false)
 	}
 }
 
@@ -43,7 +43,7 @@ type udp struct {
 	port uint16
 }
 
-func (u udp) MTU() int { return u.Underlay.MTU - dataplane.UDPOverhead }
+func (u udp) MTU() int { return u.Underlay.MTU - traits.Overhead(false) }
 
 // Wire returns Untyped true: flannel's leases for udp have no BackendType, and
 // neither have ours. A packet has three hops to the peer's kernel, because the
@@ -56,7 +56,7 @@ func (u udp) Wire() backend.Wire {
 // this form. A name that depends on the port is the same after every restart, and
 // two flannelds on one host, which have two ports, have two names.
 func (u udp) device() string {
-	if u.port == defaultPort {
+	if u.port == traits.Port {
 		return "flannel0"
 	}
 	return fmt.Sprintf("flannel%d", u.port)

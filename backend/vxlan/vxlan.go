@@ -59,11 +59,14 @@ func parse(o *conf.Object, os string) backend.Maker {
 	} else {
 		o.Ignore("MacPrefix", "Name")
 	}
-	if least := dataplane.MinMTU(false) + dataplane.VXLANOverhead(false); opts.mtu > 0 && opts.mtu < least {
-		o.Problem("MTU", "%d leaves less than %d for pods after VXLAN's %d; use %d or more", opts.mtu, dataplane.MinMTU(false), dataplane.VXLANOverhead(false), least)
+	if least := dataplane.MinMTU(false) + overhead(false); opts.mtu > 0 && opts.mtu < least {
+		o.Problem("MTU", "%d leaves less than %d for pods after VXLAN's %d; use %d or more", opts.mtu, dataplane.MinMTU(false), overhead(false), least)
 	}
 	return func(n backend.Node) (backend.Backend, []string, error) { return newVXLAN(opts, n) }
 }
+
+// overhead returns the bytes that VXLAN adds to a packet; v6 says that the outer header is IPv6.
+func overhead(v6 bool) int { return dataplane.TraitsOf(dataplane.VXLAN{}).Overhead(v6) }
 
 // vxlan is the backend of one node. It is made anew when the configuration or the
 // underlay changes.
@@ -97,7 +100,7 @@ func newVXLAN(o options, n backend.Node) (backend.Backend, []string, error) {
 			return nil, nil, fmt.Errorf("Backend.VNI: %d makes the device %s, and Linux allows names of %d characters; use a VNI of %d digits or fewer",
 				o.vni, name, maxName, maxName-strings.Index(name, ".")-1)
 		}
-		if err := n.FitMTU(v.outerMTU, "VXLAN", dataplane.VXLANOverhead(v6), v6); err != nil {
+		if err := n.FitMTU(v.outerMTU, "VXLAN", overhead(v6), v6); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -121,7 +124,7 @@ func (v vxlan) Wire() backend.Wire {
 // MTU implements backend.Backend. In dual-stack, pods have one MTU for both
 // families, and the outer IPv6 header is the longer one. On an underlay with an MTU
 // of 1500 it is 1450, with IPv6 1430.
-func (v vxlan) MTU() int { return v.outerMTU - dataplane.VXLANOverhead(v.node.V6) }
+func (v vxlan) MTU() int { return v.outerMTU - overhead(v.node.V6) }
 
 // deviceName is the name of a tunnel device on Linux.
 func deviceName(vni int, v6 bool) string {
@@ -146,7 +149,7 @@ func (v vxlan) Devices(local subnet.Lease) []dataplane.Device {
 		devices = append(devices, dataplane.Device{
 			Name: name, MAC: v.derivedMAC(e.Subnet), Kind: dataplane.VXLAN{
 				Tunnel: dataplane.Tunnel{
-					MTU:    v.outerMTU - dataplane.VXLANOverhead(base.Is6()),
+					MTU:    v.outerMTU - overhead(base.Is6()),
 					Addr:   []netip.Prefix{netip.PrefixFrom(base, base.BitLen())},
 					Parent: v.node.Underlay.Name, Local: source,
 				},

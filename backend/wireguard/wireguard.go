@@ -67,6 +67,9 @@ type options struct {
 	mode         mode
 }
 
+// overhead is what WireGuard adds to a packet, in bytes.
+var overhead = dataplane.TraitsOf(dataplane.WireGuard{}).Overhead(false)
+
 // parse reads the key Backend of the network configuration, whose problems it adds to o.
 func parse(o *conf.Object, os string) backend.Maker {
 	opts := options{
@@ -80,8 +83,8 @@ func parse(o *conf.Object, os string) backend.Maker {
 	if !slices.Contains(modes, opts.mode) {
 		o.Problem("Mode", "%.40q is not a mode; use one of %q, in lower case", string(opts.mode), modes)
 	}
-	if least := dataplane.MinMTU(false) + dataplane.WireGuardOverhead(); opts.mtu > 0 && opts.mtu < least {
-		o.Problem("MTU", "%d leaves less than %d for pods after WireGuard's %d; use %d or more", opts.mtu, dataplane.MinMTU(false), dataplane.WireGuardOverhead(), least)
+	if least := dataplane.MinMTU(false) + overhead; opts.mtu > 0 && opts.mtu < least {
+		o.Problem("MTU", "%d leaves less than %d for pods after WireGuard's %d; use %d or more", opts.mtu, dataplane.MinMTU(false), overhead, least)
 	}
 	if os == "windows" {
 		o.Problem("Type", "wireguard is not supported on Windows; use vxlan or host-gw in a cluster with Windows nodes")
@@ -124,7 +127,7 @@ func newWireGuard(o options, n backend.Node) (backend.Backend, []string, error) 
 	case o.mtu > 0:
 		w.outerMTU = o.mtu
 	}
-	if err := n.FitMTU(w.outerMTU, "WireGuard", dataplane.WireGuardOverhead(), n.V6); err != nil {
+	if err := n.FitMTU(w.outerMTU, "WireGuard", overhead, n.V6); err != nil {
 		return nil, nil, err
 	}
 	switch {
@@ -168,7 +171,7 @@ func fingerprint(psk dataplane.PresharedKey) []byte {
 func (wireguard) ForWindows() string { return "" }
 
 // MTU implements backend.Backend.
-func (w wireguard) MTU() int { return w.outerMTU - dataplane.WireGuardOverhead() }
+func (w wireguard) MTU() int { return w.outerMTU - overhead }
 
 // deviceOf returns the name and the port of the device for pods of a family.
 func (w wireguard) deviceOf(v6 bool) (name string, port int) {

@@ -5,8 +5,8 @@
 //
 // Also here is what both drivers share and what others have to know of them, all without system
 // calls: which paths changed (diff.go), in which order tables are written (fill.go, tables.go),
-// which paths refused entries belong to (refused.go), MAC addresses, how many bytes encapsulations
-// add (overhead.go), and the parts of the status report that drivers fill (report.go).
+// which paths refused entries belong to (refused.go), MAC addresses, what has to be known of the kinds
+// of tunnels (traits.go), and the parts of the status report that drivers fill (report.go).
 package dataplane
 
 import (

@@ -1,6 +1,7 @@
 package dataplane
 
 import (
+	"cmp"
 	"net/netip"
 	"time"
 )
@@ -11,10 +12,13 @@ import (
 
 // Kind is the kind of a Device: Existing, VXLAN, WireGuard, IPIP, TUN, IPsec,
 // Overlay, L2Bridge or Commands.
-type Kind interface{ kind() string }
+type Kind interface {
+	// traits returns the kind's row of the table of what others have to know about it.
+	traits() Traits
+}
 
 // KindName returns a name for messages.
-func KindName(k Kind) string { return k.kind() }
+func KindName(k Kind) string { return k.traits().Kind }
 
 // Existing is a device of the host (the underlay). It is routed through, and never
 // created or changed.
@@ -124,15 +128,39 @@ type L2Bridge struct {
 	DNS string // servers for pods, separated by commas; empty: HNS chooses
 }
 
-func (Existing) kind() string  { return "existing" }
-func (VXLAN) kind() string     { return "vxlan" }
-func (WireGuard) kind() string { return "wireguard" }
-func (IPIP) kind() string      { return "ipip" }
-func (TUN) kind() string       { return "tun" }
-func (IPsec) kind() string     { return "ipsec" }
-func (Commands) kind() string  { return "commands" }
-func (Overlay) kind() string   { return "overlay" }
-func (L2Bridge) kind() string  { return "l2bridge" }
+func (Existing) traits() Traits { return Traits{Kind: "existing"} }
+
+func (k VXLAN) traits() Traits {
+	return Traits{Kind: "vxlan", Backend: "vxlan", Links: []string{"vxlan"}, MTUKey: true,
+		Protocol: protocolUDP, Port: cmp.Or(k.Port, 8472), VNI: k.VNI, Header: udp + vxlan + ethernet, Frame: true}
+}
+
+// In the place of a WireGuard device, wireguard-go makes a TUN device.
+func (k WireGuard) traits() Traits {
+	return Traits{Kind: "wireguard", Backend: "wireguard", Links: []string{"wireguard", "tuntap"}, Prefix: "flannel-wg", MTUKey: true,
+		Protocol: protocolUDP, Port: k.Port, Header: udp + wireGuardHeader, Trailer: wireGuardTag, Keys: true, AnyFamily: true}
+}
+
+func (IPIP) traits() Traits {
+	return Traits{Kind: "ipip", Backend: "ipip", Links: []string{"ipip"}, Protocol: protocolIPIP}
+}
+
+func (k TUN) traits() Traits {
+	return Traits{Kind: "tun", Backend: "udp", Links: []string{"tuntap"}, portInName: true,
+		Protocol: protocolUDP, Port: cmp.Or(k.Port, 8285), Header: udp}
+}
+
+func (k IPsec) traits() Traits {
+	t := Traits{Kind: "ipsec", Backend: "ipsec", Protocol: protocolESP, Header: espHeader, Trailer: espTrailer, Keys: true}
+	if k.UDPEncap {
+		t.Header += udp
+	}
+	return t
+}
+
+func (Commands) traits() Traits { return Traits{Kind: "commands"} }
+func (Overlay) traits() Traits  { return Traits{Kind: "overlay"} }
+func (L2Bridge) traits() Traits { return Traits{Kind: "l2bridge"} }
 
 // Encap is the encapsulation of packets on a Path: Direct, VTEP, WireGuardPeer, IPInIP,
 // Datagram, ESP or ByCommands.

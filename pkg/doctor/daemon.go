@@ -218,7 +218,7 @@ func mtuFits(s Snapshot) Finding {
 // carries mtu bytes; "": it is not known how many. Only some backends have a key for it;
 // the others take the MTU of the underlay's interface.
 func (s Snapshot) lowerMTU(backend, underlay, mtu string) string {
-	if s.OS == "linux" && (backend == "vxlan" || backend == wireGuard) {
+	if s.OS == "linux" && dataplane.TraitsOfBackend(backend).MTUKey {
 		return "Set Backend.MTU to " + cmp.Or(mtu, "the real MTU of the underlay")
 	}
 	command := fmt.Sprintf("ip link set dev %s mtu %s", underlay, cmp.Or(mtu, "…"))

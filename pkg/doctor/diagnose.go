@@ -2,6 +2,8 @@ package doctor
 
 import (
 	"strings"
+
+	"flannel/pkg/dataplane"
 )
 
 // Cause is why packets do not reach the pods of a peer, as diagnose finds from the
@@ -46,7 +48,7 @@ func (p Path) diagnose() Cause {
 		return p.lostHere()
 	case p.Neighbour == NeighbourDown && p.Host.Result == Silent:
 		return causePeerDown // before the next one, because the kernel then sends nothing
-	case p.Kind != PathWireGuard && !p.Inner.left(p.Underlay) && !p.Frame.arrived():
+	case !dataplane.TraitsOfBackend(p.Kind).Keys && !p.Inner.left(p.Underlay) && !p.Frame.arrived():
 		return causeOwnFirewall
 	case p.AnswerMAC != "" && p.AnswerMAC != p.PublishedMAC:
 		return causeMACMismatch

@@ -183,14 +183,13 @@ func (s Snapshot) podDevices(ipv6 bool) (names []string) {
 	n := s.node()
 	if n == nil {
 		for _, d := range s.tunnels() {
-			if (d.OuterIsIPv6 || d.Name == wireGuardV6) == ipv6 {
+			if (d.OuterIsIPv6 || isForIPv6(d.Name)) == ipv6 {
 				names = append(names, d.Name)
 			}
 		}
 	} else {
 		for _, d := range n.Devices {
-			isV6 := strings.HasPrefix(d.Name, "flannel-v6.") || d.Name == wireGuardV6
-			if d.Name != n.Underlay.Name && (isV6 == ipv6 || len(n.Devices) <= 2) {
+			if d.Name != n.Underlay.Name && (isForIPv6(d.Name) == ipv6 || len(n.Devices) <= 2) {
 				names = append(names, d.Name)
 			}
 		}

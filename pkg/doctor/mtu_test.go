@@ -12,12 +12,12 @@ import (
 func TestMTUFixes(t *testing.T) {
 	const key, link = "Backend.MTU", "ip link set dev eth0 mtu"
 	for _, c := range []struct{ backend, device, kind, want, not string }{
-		{"vxlan", "vxlan", PathVXLAN, key, link},
+		{"vxlan", "vxlan", "vxlan", key, link},
 		{"vxlan", "vxlan", PathDirect, key, link}, // DirectRouting
-		{"wireguard", "wireguard", PathWireGuard, key, link},
-		{"ipip", "ipip", PathIPIP, link, key},
+		{"wireguard", "wireguard", wireGuard, key, link},
+		{"ipip", "ipip", "ipip", link, key},
 		{"ipip", "ipip", PathDirect, link, key},
-		{"udp", "tuntap", PathUDP, link, key},
+		{"udp", "tuntap", "udp", link, key},
 		{"host-gw", "", PathDirect, link, key},
 		{"ipsec", "", "", link, key},
 		{"alloc", "", "", link, key},
@@ -46,7 +46,7 @@ func TestMTUFixes(t *testing.T) {
 	// Without the daemon's answer, the path says which backend it is.
 	s, p := healthy(), working()
 	s.Daemon = Known(Answer{Problem: "gone"})
-	p.Kind, p.Largest, p.Full = PathIPIP, 1372, PathTest{Result: Silent}
+	p.Kind, p.Largest, p.Full = "ipip", 1372, PathTest{Result: Silent}
 	s.Linux.Paths = Known([]Path{p})
 	if r := find(t, Examine(s), "FL604"); !logtest.Names(r.Fix, link+" 1422") {
 		t.Errorf("without the daemon, the fix is %q", r.Fix)

@@ -10,7 +10,6 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
-	"strings"
 
 	"flannel/pkg/doctor/ruleset"
 	"flannel/pkg/status"
@@ -19,12 +18,18 @@ import (
 // wireGuardV6 is the device of the wireguard backend for IPv6, if it has one for each family.
 const wireGuardV6 = "flannel-wg-v6"
 
-// IP protocol numbers of tunnels.
+// IP protocol numbers.
 const (
-	protocolIPIP = 4
-	protocolUDP  = 17
-	protocolESP  = 50
+	protocolUDP = 17
+	protocolESP = 50
 )
+
+// namesOfProtocols are the names of IP protocols without ports: in messages, and in the commands of firewalls. ufw, which
+// has commands for some only, is a part of the second. Other protocols have numbers.
+var namesOfProtocols = map[int]struct{ name, firewall, ufw string }{
+	4:           {" (ipencap)", "ipencap", ""},
+	protocolESP: {" (ESP)", "esp", "ufw allow proto esp from the nodes' network; "},
+}
 
 // UDP ports of IKE; the second one is also that of ESP in UDP.
 const (
@@ -41,11 +46,8 @@ type outer struct {
 }
 
 func (o outer) String() string {
-	switch o.protocol {
-	case protocolIPIP:
-		return "packets with IP protocol 4 (ipencap)"
-	case protocolESP:
-		return "packets with IP protocol 50 (ESP)"
+	if o.protocol != protocolUDP {
+		return fmt.Sprintf("packets with IP protocol %d%s", o.protocol, namesOfProtocols[o.protocol].name)
 	}
 	return fmt.Sprintf("packets to UDP port %d", o.port)
 }
@@ -53,13 +55,11 @@ func (o outer) String() string {
 // accept is the fix for a rule that drops the packets.
 func (o outer) accept() string {
 	const begin, from = "Delete the rule, or before it accept ", " from and to the other nodes "
-	switch o.protocol {
-	case protocolIPIP:
-		return begin + "IP protocol 4" + from + "(firewall-cmd --permanent --add-protocol=ipencap; " +
-			"iptables -I INPUT -p 4 -s the nodes' network -j ACCEPT; with nft: ip protocol 4 accept)."
-	case protocolESP:
-		return begin + "IP protocol 50 (ESP), which has no port," + from + "(firewall-cmd --permanent --add-protocol=esp; " +
-			"ufw allow proto esp from the nodes' network; iptables -I INPUT -p esp -s the nodes' network -j ACCEPT; with nft: ip protocol esp accept)."
+	if o.protocol != protocolUDP {
+		names := namesOfProtocols[o.protocol]
+		return fmt.Sprintf(begin+"IP protocol %[1]d%[2]s, which has no port,"+from+"(firewall-cmd --permanent --add-protocol=%[3]s; "+
+			"%[4]siptables -I INPUT -p %[1]d -s the nodes' network -j ACCEPT; with nft: ip protocol %[1]d accept).",
+			o.protocol, names.name, cmp.Or(names.firewall, strconv.Itoa(o.protocol)), names.ufw)
 	}
 	return fmt.Sprintf(begin+"UDP port %[1]d"+from+"(firewall-cmd --permanent --add-port=%[1]d/udp; ufw allow %[1]d/udp; or a rule in INPUT).", o.port)
 }
@@ -67,34 +67,17 @@ func (o outer) accept() string {
 // outers returns the packets that flanneld's tunnels send and receive.
 func (s Snapshot) outers() (packets []outer) {
 	for _, d := range s.tunnels() {
-		switch d.Type { // other devices do not have their port
-		case "ipip":
-			packets = append(packets, outer{protocol: protocolIPIP})
-		case "vxlan":
-			packets = append(packets, outer{protocol: protocolUDP, port: d.Port, ipv6: d.OuterIsIPv6})
+		if t, _ := d.traits(); !t.Keys {
+			packets = append(packets, outer{protocol: int(t.Protocol), port: cmp.Or(d.Port, int(t.Port)), ipv6: d.OuterIsIPv6})
 		}
 	}
 	n := s.node()
 	switch {
 	case n == nil || len(packets) > 0:
-	case n.Backend == "udp":
-		return forwarded(*n)
 	case n.Backend == ipsec:
 		return s.encrypted(*n)
 	case n.Backend == wireGuard:
 		return s.authenticated(*n)
-	}
-	return packets
-}
-
-// forwarded returns the packets of the udp backend, whose device is named flannel0
-// with the default port, and flannel<port> with another.
-func forwarded(n status.Node) (packets []outer) {
-	for _, d := range n.Devices {
-		number, ours := strings.CutPrefix(d.Name, "flannel")
-		if port, err := strconv.ParseUint(number, 10, 16); ours && err == nil {
-			packets = append(packets, outer{protocol: protocolUDP, port: cmp.Or(int(port), 8285)})
-		}
 	}
 	return packets
 }

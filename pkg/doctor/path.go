@@ -6,14 +6,10 @@ import (
 	"slices"
 )
 
-// Kinds of paths. A path without a kind has no route through a device of flanneld.
-const (
-	PathVXLAN     = "vxlan"
-	PathWireGuard = "wireguard"
-	PathIPIP      = "ipip"
-	PathUDP       = "udp"
-	PathDirect    = "direct" // the peer's own address is the gateway: host-gw, DirectRouting
-)
+// PathDirect is the kind of a path without a tunnel: the peer's own address is the gateway, with
+// host-gw or DirectRouting. Other paths have the backend of their tunnel as their kind. A path
+// without a kind has no route through a device of flanneld.
+const PathDirect = "direct"
 
 // Path is the way to the pods of one peer, and what came of the packets that package
 // probe/path, on Linux, sent along it: the input of diagnose. The tests, from the outside
@@ -61,7 +57,7 @@ type Path struct {
 	// found that pings are not answered.
 	Handshake bool `json:"handshake,omitempty"`
 
-	// The following are made by hand, if Kind is PathVXLAN.
+	// The following are made by hand, if the tunnel is VXLAN.
 
 	PublishedMAC string   `json:"publishedMAC,omitempty"` // of the peer's VTEP
 	AnswerMAC    string   `json:"answerMAC,omitempty"`    // of who answered Broadcast or ARP

@@ -12,7 +12,7 @@ func working() Path {
 		return PathTest{Result: Answered, Left: []string{"flannel.1", "eth0"}, Arrived: []string{"eth0", "flannel.1"}}
 	}
 	return Path{Peer: "a", Subnet: pfx("10.5.4.0/24"), PublicIP: addr("192.168.0.4"), Expected: true,
-		Kind: PathVXLAN, Device: "flannel.1", Underlay: "eth0", MTU: 1450, Port: 8472, Overhead: 50,
+		Kind: "vxlan", Device: "flannel.1", Underlay: "eth0", MTU: 1450, Port: 8472, Overhead: 50,
 		Host: PathTest{Result: Answered}, Neighbour: NeighbourUp, Inner: seen(), Full: PathTest{Result: Answered},
 		PublishedMAC: "02:00:00:00:00:04", AnswerMAC: "02:00:00:00:00:04", Frame: seen(), Broadcast: seen(), ARP: seen(), TCP: seen(), FrameTCP: seen()}
 }
@@ -34,7 +34,7 @@ func (p *Path) directly() {
 
 // keyed makes it a path of WireGuard whose peer does not answer.
 func (p *Path) keyed() {
-	*p = Path{Peer: "a", Subnet: p.Subnet, PublicIP: p.PublicIP, Expected: true, Kind: PathWireGuard, Device: "flannel-wg", Underlay: "eth0",
+	*p = Path{Peer: "a", Subnet: p.Subnet, PublicIP: p.PublicIP, Expected: true, Kind: wireGuard, Device: "flannel-wg", Underlay: "eth0",
 		MTU: 1420, Port: 51820, Overhead: 80, Host: PathTest{Result: Answered}, Inner: PathTest{Result: Silent, Left: []string{"flannel-wg"}}}
 }
 

@@ -147,15 +147,14 @@ func always(text string) func(Snapshot, Path) string {
 
 // packets names what the tunnel sends.
 func (p Path) packets() string {
+	tunnel := dataplane.TraitsOfBackend(p.Kind)
 	switch {
-	case p.Kind == PathIPIP:
-		return "packets with IP protocol 4"
 	case p.Kind == PathDirect:
 		return "packets to pods"
-	case p.Port == 0:
+	case tunnel.Protocol == protocolUDP && p.Port == 0:
 		return "packets of the tunnel"
 	}
-	return fmt.Sprintf("packets to UDP port %d", p.Port)
+	return outer{protocol: int(tunnel.Protocol), port: p.Port}.String()
 }
 
 // accept is the fix for a firewall.

@@ -193,7 +193,7 @@ func (s Snapshot) tunnels() (tunnels []Device) {
 		if n != nil {
 			isOurs = d.Name != n.Underlay.Name && hasDevice(*n, d.Name)
 		}
-		if isOurs && slices.Contains([]string{"vxlan", "ipip", "wireguard", "tun", "tuntap"}, d.Type) {
+		if _, isTunnel := d.traits(); isOurs && isTunnel {
 			tunnels = append(tunnels, d)
 		}
 	}
@@ -205,18 +205,20 @@ func (s Snapshot) vxlans() []Device {
 	return slices.DeleteFunc(s.tunnels(), func(d Device) bool { return d.Type != "vxlan" })
 }
 
-// overhead returns the bytes that a tunnel adds to a packet. A TUN device is that of
-// wireguard-go or of the udp backend.
+// traits returns what is known of the device's kind; false: it is no tunnel.
+func (d Device) traits() (t dataplane.Traits, isTunnel bool) {
+	return dataplane.TraitsOfLink(d.Type, d.Name)
+}
+
+// overhead returns the bytes that a tunnel adds to a packet.
 func (d Device) overhead() int {
-	switch {
-	case d.Type == "ipip":
-		return dataplane.IPIPOverhead()
-	case d.Type == "wireguard" || strings.HasPrefix(d.Name, "flannel-wg"):
-		return dataplane.WireGuardOverhead()
-	case d.Type == "tun" || d.Type == "tuntap":
-		return dataplane.UDPOverhead
-	}
-	return dataplane.VXLANOverhead(d.OuterIsIPv6)
+	t, _ := d.traits()
+	return t.Overhead(d.OuterIsIPv6)
+}
+
+// isForIPv6 reports whether a device's name is that of a tunnel for IPv6 packets of pods only.
+func isForIPv6(name string) bool {
+	return strings.HasPrefix(name, "flannel-v6.") || name == wireGuardV6
 }
 
 // hasDevice reports whether a device of the daemon's report has that name.

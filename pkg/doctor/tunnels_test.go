@@ -62,6 +62,7 @@ func TestFirewallsForUDP(t *testing.T) {
 		{"FL204", Fail, "8285", func(s *Snapshot) { s.rules(":INPUT ACCEPT [0:0]", "-A INPUT -p udp -m udp --dport 8285 -j DROP") }},
 		{"FL204", Fail, "9000", func(s *Snapshot) {
 			reportOf(s).Node.Devices[1].Name = "flannel9000"
+			s.changeDevice("flannel0", func(d *Device) { d.Name = "flannel9000" })
 			s.rules(":INPUT ACCEPT [0:0]", "-A INPUT -p udp -m udp --dport 9000 -j DROP")
 		}},
 		{"FL204", Skipped, "", func(s *Snapshot) { reportOf(s).Node.Devices = reportOf(s).Node.Devices[:1] }},

@@ -17,31 +17,29 @@ type kindRow struct {
 	device  dataplane.Kind
 	encap   dataplane.Encap
 	name    *regexp.Regexp // nil: the devices are not flannel's
-	links   []string       // types of link, in the netlink library
 	watched string         // IFLA_INFO_KIND of devices whose IFLA_INFO_DATA is watched; see tunnelData
 	idle    bool           // without a flanneld, the device forwards nothing
 }
 
 // has reports whether flannel gives devices of this type such a name.
 func (r kindRow) has(l netlink.Link) bool {
-	return r.name != nil && r.name.MatchString(l.Attrs().Name) && slices.Contains(r.links, l.Type())
+	return r.name != nil && r.name.MatchString(l.Attrs().Name) && slices.Contains(dataplane.TraitsOf(r.device).Links, l.Type())
 }
 
 // kindRows lists the devices of the host, and those that flannel makes with any of its
-// backends: which devices and paths are of a kind, and what names and which types of
-// link flannel gives the devices. In the place of a WireGuard device, wireguard-go makes a
-// TUN device, whose type is "tuntap" in the netlink library.
+// backends: which devices and paths are of a kind, and what names flannel gives the
+// devices. Their types of link are in the traits of the kind.
 var kindRows = []kindRow{
 	{make: newExisting, device: dataplane.Existing{}, encap: dataplane.Direct{}},
 	{make: newVXLAN, device: dataplane.VXLAN{}, encap: dataplane.VTEP{},
-		name: regexp.MustCompile(`^flannel(-v6)?\.\d+$`), links: []string{"vxlan"}, watched: "vxlan"},
+		name: regexp.MustCompile(`^flannel(-v6)?\.\d+$`), watched: "vxlan"},
 	{make: newIPIP, device: dataplane.IPIP{}, encap: dataplane.IPInIP{},
-		name: regexp.MustCompile(`^flannel\.ipip$`), links: []string{"ipip"}, watched: "ipip"},
+		name: regexp.MustCompile(`^flannel\.ipip$`), watched: "ipip"},
 	{make: newWireGuard, device: dataplane.WireGuard{}, encap: dataplane.WireGuardPeer{},
-		name: regexp.MustCompile(`^flannel-wg(-v6)?$`), links: []string{"wireguard", "tuntap"}},
+		name: regexp.MustCompile(`^flannel-wg(-v6)?$`)},
 	{make: newIPsec, device: dataplane.IPsec{}, encap: dataplane.ESP{}},
 	{make: newTUN, device: dataplane.TUN{}, encap: dataplane.Datagram{},
-		name: regexp.MustCompile(`^flannel\d+$`), links: []string{"tuntap"}, idle: true},
+		name: regexp.MustCompile(`^flannel\d+$`), idle: true},
 }
 
 // newKinds makes the kinds, one for each row.

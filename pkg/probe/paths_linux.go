@@ -3,7 +3,6 @@ package probe
 import (
 	"context"
 	"errors"
-	"slices"
 	"sync"
 
 	"flannel/pkg/doctor"
@@ -18,9 +17,6 @@ const maxTested = 3
 // some more.
 const timeoutShare = 5
 
-// testable are the backends whose paths package path knows.
-var testable = []string{"vxlan", "wireguard", "host-gw", "ipip", "udp"}
-
 // paths sends packets to the peer that was asked for, or else to some, and returns what
 // came of them. Without a daemon that knows peers there are none.
 func paths(ctx context.Context, o Options) ([]doctor.Path, error) {
@@ -28,7 +24,7 @@ func paths(ctx context.Context, o Options) ([]doctor.Path, error) {
 	if errors.Is(err, status.ErrNotRunning) || errors.Is(err, status.ErrNoAnswer) || err == nil && report.Node == nil {
 		return nil, nil
 	}
-	if err != nil || !slices.Contains(testable, report.Node.Backend) {
+	if err != nil {
 		return nil, err
 	}
 	peers := path.Choose(report.Peers, maxTested)

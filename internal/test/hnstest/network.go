@@ -119,7 +119,7 @@ func (m *Machine) startOverlay(n *network) {
 	n.mac = m.newMAC()
 	m.afterKnob(drMAC, func() { n.macKnown = true })
 	o := Overlay{Network: n.id, Port: api.VXLANPort(n.Policies), MAC: n.mac, Local: m.addressOf(n.adapter),
-		MTU: m.adapter(n.adapter).MTU - dataplane.VXLANOverhead(false)}
+		MTU: m.adapter(n.adapter).MTU - dataplane.TraitsOf(dataplane.VXLAN{}).Overhead(false)}
 	for _, s := range n.Subnets {
 		o.VSID = s.VSID
 	}

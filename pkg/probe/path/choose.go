@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	"flannel/pkg/dataplane"
 	"flannel/pkg/status"
 )
 
@@ -79,8 +80,12 @@ func Choose(peers []status.Peer, n int) (chosen []status.Peer) {
 	return chosen[:min(n, len(chosen))]
 }
 
-// Targets returns the ways to a peer, one for each family.
+// Targets returns the ways to a peer, one for each family; none with a backend whose packets leave neither through a
+// tunnel device nor, as with host-gw, to the peer as their gateway.
 func Targets(n status.Node, p status.Peer, asked bool) (targets []Target) {
+	if n.Backend != "host-gw" && dataplane.TraitsOfBackend(n.Backend).Links == nil {
+		return nil
+	}
 	for _, s := range p.Subnets {
 		t := Target{Peer: p.Name, Subnet: s, Expected: asked, Addrs: n.Underlay.Addrs}
 		if slices.Contains(failing, reach(p)) {

@@ -70,28 +70,16 @@ func describe(p *doctor.Path, t Target, r route) {
 	if !slices.Contains(t.Devices, name) {
 		return
 	}
-	switch kind := r.link.Type(); {
-	case kind == "vxlan":
-		v, _ := r.link.(*netlink.Vxlan)
-		p.Kind, p.Port, p.Overhead = doctor.PathVXLAN, v.Port, dataplane.VXLANOverhead(p.PublicIP.Is6())
-	case kind == "wireguard", strings.HasPrefix(name, "flannel-wg"): // the latter of wireguard-go
-		p.Kind, p.Port, p.Overhead = doctor.PathWireGuard, int(t.Port), dataplane.WireGuardOverhead()
-	case kind == "ipip":
-		p.Kind, p.Overhead = doctor.PathIPIP, dataplane.IPIPOverhead()
-	case kind == "tuntap":
-		port, _ := strconv.ParseUint(strings.TrimPrefix(name, "flannel"), 10, 16)
-		p.Kind, p.Port, p.Overhead = doctor.PathUDP, int(cmp.Or(port, 8285)), dataplane.UDPOverhead
+	tunnel, isTunnel := dataplane.TraitsOfLink(r.link.Type(), name)
+	switch {
+	case isTunnel:
+		p.Kind, p.Port, p.Overhead = tunnel.Backend, int(cmp.Or(t.Port, tunnel.Port)), tunnel.Overhead(p.PublicIP.Is6())
+		if v, ok := r.link.(*netlink.Vxlan); ok {
+			p.Port = v.Port
+		}
 	case r.via == p.PublicIP:
 		p.Kind = doctor.PathDirect
 	}
-}
-
-// protocol returns the IP protocol of a tunnel's packets.
-func protocol(kind string) byte {
-	if kind == doctor.PathIPIP {
-		return 4
-	}
-	return protoUDP
 }
 
 // neighbourMAC returns the MAC address to which packets for a next hop are sent.

@@ -113,7 +113,7 @@ func (r *run) plan(ctx context.Context) {
 	default:
 		r.planTunnel(ctx)
 	}
-	if r.Kind == doctor.PathVXLAN {
+	if dataplane.TraitsOfBackend(r.Kind).Frame {
 		r.planFrames()
 	}
 	r.steps = append(r.steps, func() { r.Full = result(echoes(r.sized(), newToken(), r.within, r.MTU)) })
@@ -155,14 +155,14 @@ func (r *run) testHost(ctx context.Context) {
 func (r *run) planTunnel(ctx context.Context) {
 	t := newToken()
 	echo := watchEcho(t)
-	packets := outer{r.PublicIP, protocol(r.Kind), uint16(r.Port)}
-	known := r.Kind == doctor.PathIPIP || r.Port != 0
+	packets := outer{r.PublicIP, dataplane.TraitsOfBackend(r.Kind).Protocol, uint16(r.Port)}
+	known := packets.protocol != protoUDP || r.Port != 0
 	var keys handshake
 	rejected := &watch{match: func(p packet) (bool, bool) {
 		if why := packets.rejection(p); known && why != "" && !p.outgoing {
 			r.Rejected = why
 		}
-		if r.Kind == doctor.PathWireGuard && known && packets.carries(p) {
+		if r.Kind == wireGuard && known && packets.carries(p) {
 			keys.see(p, headerLength(r.PublicIP))
 		}
 		return false, keys.from[wgResponse] && !p.outgoing
@@ -170,7 +170,7 @@ func (r *run) planTunnel(ctx context.Context) {
 	r.watches = append(r.watches, echo, rejected)
 	r.steps = append(r.steps, func() {
 		r.Inner = result(echoes(r.addr, t, r.within, smallPacket))
-		if r.Kind == doctor.PathWireGuard && r.Inner.Result == doctor.Silent {
+		if r.Kind == wireGuard && r.Inner.Result == doctor.Silent {
 			waitFor(ctx, rejected.answered, wgRetry)
 		}
 	})

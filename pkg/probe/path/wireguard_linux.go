@@ -5,6 +5,9 @@ import (
 	"time"
 )
 
+// wireGuard is the kind of paths of which handshake reads the packets.
+const wireGuard = "wireguard"
+
 // wgRetry is longer than WireGuard waits before it sends the next initiation: 5 seconds
 // and up to a third of one.
 const wgRetry = 6 * time.Second

@@ -25,5 +25,5 @@ func encapOverhead(snapshot underlay.Snapshot, s *conflist.Spec) int {
 	if mtu <= 0 || mtu >= usualMTU {
 		return 0
 	}
-	return usualMTU + dataplane.VXLANOverhead(false) - mtu
+	return usualMTU + dataplane.TraitsOf(dataplane.VXLAN{}).Overhead(false) - mtu
 }

@@ -58,7 +58,7 @@ func (n CNISources) TryInHNS(ctx context.Context, s conflist.Spec, doubt conflis
 	}
 	if doubt.EncapOverhead && d.LeftOut.EncapOverhead {
 		n.Log.Warn("pods get a greater MTU than the node's adapter can carry, and large packets to other nodes may be lost; set --encap-overhead, or the MTU of the adapter to 1500",
-			"cause", causeOverhead, "address", s.ManagementIP, "mtu", usualMTU+dataplane.VXLANOverhead(false)-s.EncapOverhead, "overhead", s.EncapOverhead, "reason", overhead)
+			"cause", causeOverhead, "address", s.ManagementIP, "mtu", usualMTU+dataplane.TraitsOf(dataplane.VXLAN{}).Overhead(false)-s.EncapOverhead, "overhead", s.EncapOverhead, "reason", overhead)
 	}
 	if doubt.LoopbackDSR && d.LeftOut.LoopbackDSR {
 		n.Log.Warn("HNS refused a second policy OutBoundNAT, leaving loopbackDSR out: a pod cannot reach itself through a Service; after an update of Windows, try again with --force",
