@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"reflect"
 	"slices"
 	"sync"
 	"time"
@@ -181,16 +182,13 @@ func (d *Driver) guardConfig(links dataplane.Links, s dataplane.State) *guard.Co
 			c.Tunnels = append(c.Tunnels, dev.Name)
 		}
 		if k, err := d.kindOf(dev); err == nil {
-			k.describeOuter(c, dev)
+			k.configureGuard(c, dev)
+		}
+		outer := dataplane.TraitsOf(dev.Kind)
+		known := slices.ContainsFunc(c.Outer, func(o dataplane.Traits) bool { return reflect.DeepEqual(o, outer) }) // from the other family's device
+		if outer.Protocol != 0 && !outer.Keys && !known {
+			c.Outer = append(c.Outer, outer)
 		}
 	}
 	return c
-}
-
-// addUDP adds a description of outer packets, unless c has it from the device of the other
-// address family.
-func addUDP(c *guard.Config, o guard.Outer) {
-	if !slices.Contains(c.UDP, o) {
-		c.UDP = append(c.UDP, o)
-	}
 }

@@ -10,7 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"flannel/pkg/dataplane"
-	"flannel/pkg/linux/guard"
 	"flannel/pkg/linux/rtnetlink"
 )
 
@@ -41,8 +40,6 @@ func (*ipip) found(dev dataplane.Device, routes []routeEntry, _ dataplane.State)
 		return &dataplane.Path{Dst: dst, Via: h.Via, Device: dev.Name, Encap: dataplane.IPInIP{}}
 	})
 }
-
-func (*ipip) describeOuter(c *guard.Config, _ dataplane.Device) { c.IPIP = true }
 
 func (k *ipip) ensure(dev dataplane.Device, found netlink.Link) (dataplane.Link, error) {
 	want := dev.Kind.(dataplane.IPIP)

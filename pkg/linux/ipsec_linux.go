@@ -142,8 +142,8 @@ func (*ipsec) networkRoutes(want map[routeKey]hop, _ dataplane.Device, _ datapla
 	addBlackholes(want, s.Subnets)
 }
 
-// describeOuter says that policies of the kernel, not routes, lead to peers.
-func (*ipsec) describeOuter(c *guard.Config, _ dataplane.Device) { c.Routed = false }
+// configureGuard says that policies of the kernel, not routes, lead to peers.
+func (*ipsec) configureGuard(c *guard.Config, _ dataplane.Device) { c.Routed = false }
 
 // parameters are also those with which packets bypass the policies.
 func (*ipsec) parameters(device string) []sysctl {

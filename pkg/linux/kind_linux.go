@@ -16,7 +16,7 @@ import (
 //	Ensure             ensure, of the device's kind
 //	Found              found, of the device's kind
 //	Found, Apply       relistNetworks, if networks or subnets have changed
-//	Apply              begin, networkRoutes, fill and want; then describeOuter and
+//	Apply              begin, networkRoutes, fill and want; then configureGuard and
 //	                   parameters; start, after the entries of tables were added;
 //	                   prune, after those that are not wanted were deleted; diverted
 //	Cleanup, Handback  leave
@@ -43,8 +43,8 @@ type kind interface {
 	// networkRoutes adds the routes that belong to no peer. link is zero if the device
 	// does not exist.
 	networkRoutes(want map[routeKey]hop, dev dataplane.Device, link dataplane.Link, s dataplane.State)
-	// describeOuter tells the guard what packets of the tunnel look like from outside.
-	describeOuter(c *guard.Config, dev dataplane.Device)
+	// configureGuard tells the guard what it needs to know beside the traits of the kind.
+	configureGuard(c *guard.Config, dev dataplane.Device)
 	// parameters returns what the kernel must be set to, so that it forwards between pods
 	// and a device of others.
 	parameters(device string) []sysctl
@@ -98,7 +98,7 @@ func (none) found(dataplane.Device, []routeEntry, dataplane.State) []*dataplane.
 
 func (none) networkRoutes(map[routeKey]hop, dataplane.Device, dataplane.Link, dataplane.State) {}
 
-func (none) describeOuter(*guard.Config, dataplane.Device) {}
+func (none) configureGuard(*guard.Config, dataplane.Device) {}
 
 func (none) parameters(string) []sysctl { return nil }
 

@@ -81,16 +81,16 @@ func TestGuardConfigOfKinds(t *testing.T) {
 		want guard.Config
 	}{
 		"existing":  {dataplane.Existing{}, guard.Config{Routed: true}},
-		"vxlan":     {dataplane.VXLAN{VNI: 7}, guard.Config{Routed: true, Tunnels: []string{"a", "b"}, UDP: []guard.Outer{{Port: 8472, VNI: 7}}}},
+		"vxlan":     {dataplane.VXLAN{VNI: 7}, guard.Config{Routed: true, Tunnels: []string{"a", "b"}, Outer: []dataplane.Traits{dataplane.TraitsOf(dataplane.VXLAN{VNI: 7})}}},
 		"wireguard": {dataplane.WireGuard{Port: 51820}, guard.Config{Routed: true, Tunnels: []string{"a", "b"}}},
-		"ipip":      {dataplane.IPIP{}, guard.Config{Routed: true, Tunnels: []string{"a", "b"}, IPIP: true}},
-		"tun": {dataplane.TUN{Tunnel: tunnel, Port: 8285}, guard.Config{Routed: true, Tunnels: []string{"a", "b"}, UDP: []guard.Outer{{Port: 8285}},
+		"ipip":      {dataplane.IPIP{}, guard.Config{Routed: true, Tunnels: []string{"a", "b"}, Outer: []dataplane.Traits{dataplane.TraitsOf(dataplane.IPIP{})}}},
+		"tun": {dataplane.TUN{Tunnel: tunnel, Port: 8285}, guard.Config{Routed: true, Tunnels: []string{"a", "b"}, Outer: []dataplane.Traits{dataplane.TraitsOf(dataplane.TUN{})},
 			Errors: []netip.Addr{tunnel.Addr[0].Addr(), tunnel.Addr[0].Addr()}}},
 		"ipsec": {dataplane.IPsec{}, guard.Config{}},
 	} {
 		d := unconnected(dataplane.Device{Name: "a", Kind: test.kind}, dataplane.Device{Name: "b", Kind: test.kind})
 		got := d.guardConfig(dataplane.Links{"a": {Index: 2}, "b": {Index: 3}}, dataplane.State{Guard: &dataplane.Guard{}})
-		if diff := cmp.Diff(&test.want, got, cmpopts.IgnoreUnexported(guard.Config{}), cmpopts.EquateComparable(netip.Addr{})); diff != "" {
+		if diff := cmp.Diff(&test.want, got, cmpopts.IgnoreUnexported(guard.Config{}, dataplane.Traits{}), cmpopts.EquateComparable(netip.Addr{})); diff != "" {
 			t.Errorf("%s: %s", name, diff)
 		}
 	}

@@ -60,10 +60,8 @@ func (*tun) networkRoutes(want map[routeKey]hop, _ dataplane.Device, link datapl
 	}
 }
 
-func (*tun) describeOuter(c *guard.Config, dev dataplane.Device) {
-	want := dev.Kind.(dataplane.TUN)
-	addUDP(c, guard.Outer{Port: want.Port})
-	for _, a := range want.Addr {
+func (*tun) configureGuard(c *guard.Config, dev dataplane.Device) {
+	for _, a := range dev.Kind.(dataplane.TUN).Addr {
 		c.Errors = append(c.Errors, a.Addr())
 	}
 }

@@ -1,7 +1,6 @@
 package linux
 
 import (
-	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -11,7 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"flannel/pkg/dataplane"
-	"flannel/pkg/linux/guard"
 	"flannel/pkg/linux/rtnetlink"
 	"flannel/pkg/reconcile"
 )
@@ -60,15 +58,7 @@ func (k *vxlan) found(dev dataplane.Device, routes []routeEntry, _ dataplane.Sta
 	})
 }
 
-func (k *vxlan) describeOuter(c *guard.Config, dev dataplane.Device) {
-	want := dev.Kind.(dataplane.VXLAN)
-	addUDP(c, guard.Outer{Port: uint16(vxlanPort(want)), VNI: want.VNI})
-}
-
-// linuxVXLANPort is the kernel's default. It is older than IANA's port, 4789.
-const linuxVXLANPort = 8472
-
-func vxlanPort(want dataplane.VXLAN) int { return cmp.Or(int(want.Port), linuxVXLANPort) }
+func vxlanPort(want dataplane.VXLAN) int { return int(dataplane.TraitsOf(want).Port) }
 
 func (k *vxlan) ensure(dev dataplane.Device, found netlink.Link) (dataplane.Link, error) {
 	want := dev.Kind.(dataplane.VXLAN)

@@ -26,7 +26,7 @@ func TestTrialWaitsForPeers(t *testing.T) {
 		}
 		l.bridge = "cni0"
 		pod := &link{t: t, fd: l.fd, to: unix.SockaddrLinklayer{Ifindex: index(t, "pod").Index, Halen: 6, Addr: [8]byte(append(index(t, "cni0").HardwareAddr, 0, 0))}}
-		c := Config{UDP: []Outer{{Port: 8472, VNI: 1}}}
+		c := Config{Outer: overVXLAN}
 		departed, departed6 := path("10.5.9.0/24", "192.0.2.77"), path("2001:cafe:42:9::/64", "2001:db8::77")
 		g := l.guard(append(paths, departed, departed6)...)
 		l.apply(g, c)

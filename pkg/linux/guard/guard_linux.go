@@ -50,19 +50,13 @@ type Config struct {
 	Subnets  []netip.Prefix // of this node's pods, masked
 	Tunnels  []string       // tunnel devices
 	Errors   []netip.Addr   // of this node, from which ICMP errors of udp come out of a tunnel device
-	UDP      []Outer        // outer packets are UDP
-	IPIP     bool           // outer packets have protocol 4
-	Routed   bool           // there is a route to each peer's subnet
-	Sources  []netip.Prefix // further senders of outer packets, masked
+	// Outer are the kinds of outer packets, which have either ports of UDP or another protocol. All have the packet inside at
+	// the same distance.
+	Outer   []dataplane.Traits
+	Routed  bool           // there is a route to each peer's subnet
+	Sources []netip.Prefix // further senders of outer packets, masked
 
 	masks []mask // of the sets of networks, sorted
-}
-
-// Outer describes UDP datagrams that contain packets: those of VXLAN, or, with VNI 0, IP
-// packets.
-type Outer struct {
-	Port uint16
-	VNI  uint32
 }
 
 // Guard keeps the table. Its methods are for one goroutine, except Counts, Dropped, Joined,

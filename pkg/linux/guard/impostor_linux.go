@@ -163,14 +163,10 @@ type layout struct {
 
 // layout returns false if there are no outer packets.
 func (c Config) layout() (l layout, exists bool) {
-	const udp, vxlan, ethernet = 8, 8, 14
-	switch {
-	case len(c.UDP) > 0 && c.UDP[0].VNI != 0:
-		return layout{udp + vxlan + ethernet, true}, true
-	case len(c.UDP) > 0:
-		return layout{udp, false}, true
+	if len(c.Outer) == 0 {
+		return layout{}, false
 	}
-	return layout{}, c.IPIP
+	return layout{uint32(c.Outer[0].Header), c.Outer[0].Frame}, true
 }
 
 // ofFamily matches outer packets with a packet of one family.

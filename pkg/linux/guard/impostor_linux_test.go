@@ -109,9 +109,10 @@ func TestImpostor(t *testing.T) {
 			c     Config
 			cases []said
 		}{
-			"vxlan": {Config{UDP: []Outer{{Port: 8472, VNI: 1}}}, slices.Concat(four, six, frames)},
-			"udp":   {Config{UDP: []Outer{{Port: 8285}}}, four},
-			"ipip":  {Config{IPIP: true}, four},
+			"vxlan": {Config{Outer: overVXLAN}, slices.Concat(four, six, frames)},
+			"udp":   {Config{Outer: overUDP}, four},
+			"ipip":  {Config{Outer: overIPIP}, four},
+			"GRE":   {Config{Outer: []dataplane.Traits{{Protocol: unix.IPPROTO_GRE, Header: 4}}}, four}, // as a kind would have it
 		} {
 			g := l.guard(paths...)
 			l.apply(g, test.c)
@@ -130,7 +131,7 @@ func TestImpostor(t *testing.T) {
 func TestOwnersFollowLeases(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		l := newLink(t)
-		c := Config{UDP: []Outer{{Port: 8472, VNI: 1}}}
+		c := Config{Outer: overVXLAN}
 		former, next := path("10.5.2.0/24", "192.0.2.2"), path("10.5.2.0/24", "192.0.2.3")
 		odd := path("10.5.64.0/20", "192.0.2.5")
 		by := func(from, inside, rule string) said { return said{what: "now", from: from, inside: inside, rule: rule} }
@@ -184,13 +185,17 @@ func (c Config) outer(s said) [][]byte {
 	if from.Is6() {
 		to = here6
 	}
-	payload, protocol := ipPacket(inside, pod, unix.IPPROTO_UDP, make([]byte, 8+s.first), 0), byte(unix.IPPROTO_IPIP)
-	if !c.IPIP {
-		if c.UDP[0].VNI != 0 {
-			payload = append(frame(c.UDP[0].VNI, s, inside.Is6()), payload...)
-		}
-		payload, protocol = append(udpHeader(c.UDP[0].Port, len(payload)), payload...), unix.IPPROTO_UDP
+	o, payload := c.Outer[0], ipPacket(inside, pod, unix.IPPROTO_UDP, make([]byte, 8+s.first), 0)
+	switch {
+	case o.VNI != 0:
+		payload = append(frame(o.VNI, s, inside.Is6()), payload...)
+		fallthrough
+	case o.Port != 0:
+		payload = append(udpHeader(o.Port, len(payload)), payload...)
+	default:
+		payload = append(make([]byte, o.Header), payload...)
 	}
+	protocol := o.Protocol
 	if s.first == 0 {
 		return [][]byte{ipPacket(from, to, protocol, payload, 0)}
 	}

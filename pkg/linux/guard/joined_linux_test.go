@@ -25,7 +25,7 @@ func TestNodeJoins(t *testing.T) {
 		for _, p := range paths {
 			g.Put(dataplane.Want, p)
 		}
-		c := Config{UDP: []Outer{{Port: 8472, VNI: 1}}}
+		c := Config{Outer: overVXLAN}
 		l.apply(g, c)
 		sent := uint64(0)
 		send := func(n int, from, inside string) {
@@ -87,7 +87,7 @@ func TestNodeJoinsDespiteFailedCalls(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		l := newLink(t)
 		g := l.guard()
-		c := Config{UDP: []Outer{{Port: 8472, VNI: 1}}}
+		c := Config{Outer: overVXLAN}
 		l.apply(g, c)
 		faults := nstest.NewFaults(t)
 		node, subnet := netip.MustParseAddr("192.0.2.10"), netip.MustParseAddr("10.5.10.0")

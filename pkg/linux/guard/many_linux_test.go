@@ -17,7 +17,7 @@ func TestManyRules(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer g.Close() //nolint:errcheck // it wrote all
-		c := Config{UDP: []Outer{{Port: 8472, VNI: 1}}, Networks: prefixes("10.5.0.0/16"), Subnets: prefixes("10.5.1.0/24")}
+		c := Config{Outer: overVXLAN, Networks: prefixes("10.5.0.0/16"), Subnets: prefixes("10.5.1.0/24")}
 		for a := netip.MustParseAddr("198.51.100.0"); len(c.Sources) < 250; a = a.Next() {
 			c.Sources = append(c.Sources, netip.PrefixFrom(a, 32))
 			if n := len(c.Sources); n == 10 || n == 30 || n == 100 || n == 250 {

@@ -97,6 +97,13 @@ func addrs(f field, networks []netip.Prefix) (all [][]expr.Any) {
 	return all
 }
 
+// innerDestination loads the destination of the IPv4 packet that is in another packet, so many
+// bytes behind the IP header of that.
+func innerDestination(header int) []expr.Any {
+	offset, size := destination.at(false)
+	return []expr.Any{transport(uint32(header)+offset, size)}
+}
+
 // vni matches the VNI in the header of VXLAN (RFC 7348), which follows that of UDP. 0
 // matches all datagrams.
 func vni(number uint32) []expr.Any {

@@ -180,27 +180,28 @@ func (c Config) leaving() []chain {
 
 // outerPackets adds rules to a chain that lead packets of the tunnel to another one. The
 // result is the chain, with the name content, that looks at what is inside of packets of
-// protocol 4. It is a chain of its own, because nft 1.0.6 aborts when it lists a rule
-// that compares the protocol with this one, and then bytes behind it.
+// a protocol without ports, which is IPv4. It is a chain of its own, because nft 1.0.6 aborts
+// when it lists a rule that compares the protocol with 4, and then bytes behind it.
 func (c Config) outerPackets(from *chain, to, content string) chain {
 	inside := chain{name: content}
-	for _, o := range c.UDP {
-		from.add("to the port of the tunnel", protocol(unix.IPPROTO_UDP), dport(o.Port), vni(o.VNI), goTo(to))
-	}
-	for _, o := range c.UDP { // they may lack the VNI, or the destination inside
-		for _, part := range incomplete() {
-			from.add("a part of a header", protocol(unix.IPPROTO_UDP), dport(o.Port), part, goTo(to))
+	for _, o := range c.Outer {
+		if o.Port != 0 {
+			from.add("to the port of the tunnel", protocol(o.Protocol), dport(o.Port), vni(o.VNI), goTo(to))
 		}
 	}
-	if !c.IPIP {
-		return inside
-	}
-	from.add("a part of a header", protocol(unix.IPPROTO_IPIP), short(false), goTo(to))
-	from.add("maybe of the tunnel", protocol(unix.IPPROTO_IPIP), goTo(content)) // others may use the protocol, too
-	for _, n := range c.Networks {
-		if n.Addr().Is4() {
-			destinationInside := []expr.Any{transport(destination.at(false))} // of the IPv4 packet behind the header
-			inside.add("with a packet to a pod", compare(destinationInside, n), goTo(to))
+	for _, o := range c.Outer {
+		if o.Port != 0 {
+			for _, part := range incomplete() { // they may lack the VNI, or the destination inside
+				from.add("a part of a header", protocol(o.Protocol), dport(o.Port), part, goTo(to))
+			}
+			continue
+		}
+		from.add("a part of a header", protocol(o.Protocol), short(false), goTo(to))
+		from.add("maybe of the tunnel", protocol(o.Protocol), goTo(content)) // others may use the protocol, too
+		for _, n := range c.Networks {
+			if n.Addr().Is4() {
+				inside.add("with a packet to a pod", compare(innerDestination(o.Header), n), goTo(to))
+			}
 		}
 	}
 	return inside

@@ -23,7 +23,7 @@ func TestSampleIsDescribed(t *testing.T) {
 			t.Fatal(err)
 		}
 		l := newLink(t)
-		c := Config{UDP: []Outer{{Port: 8472, VNI: 1}}}
+		c := Config{Outer: overVXLAN}
 		former := path("10.5.2.0/24", "192.0.2.2")
 		g.Put(dataplane.Want, former)
 		g.Put(dataplane.Want, path("10.5.3.0/24", "192.0.2.3"))

@@ -94,7 +94,7 @@ func TestTranslated(t *testing.T) {
 				pod := &link{t: t, fd: l.fd, to: unix.SockaddrLinklayer{Ifindex: index(t, "pod").Index, Halen: 6, Addr: [8]byte(append(index(t, "cni0").HardwareAddr, 0, 0))}}
 				g := l.guard(paths...)
 				l.bridge = "cni0"
-				l.apply(g, Config{UDP: []Outer{{Port: 8472, VNI: 1}}, Enforce: enforce})
+				l.apply(g, Config{Outer: overVXLAN, Enforce: enforce})
 				for _, w := range ways {
 					l.checkWay(g, pod, w, w.rule == "" || !enforce)
 				}

@@ -18,7 +18,7 @@ import (
 func TestTrialBesideFlood(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		l := newLink(t)
-		c := Config{UDP: []Outer{{Port: 8472, VNI: 1}}, Enforce: true, Trial: time.Hour}
+		c := Config{Outer: overVXLAN, Enforce: true, Trial: time.Hour}
 		for _, hidden := range []bool{false, true} {
 			g := l.guard(paths...)
 			l.apply(g, c)
@@ -85,7 +85,7 @@ func TestTableMadeAnew(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			nstest.Run(t, func(t *testing.T) {
 				l := newLink(t)
-				c := Config{UDP: []Outer{{Port: 8472, VNI: 1}}, Enforce: true}
+				c := Config{Outer: overVXLAN, Enforce: true}
 				g := l.guard(paths...)
 				l.apply(g, c)
 				want := nft(t, "list table inet flannel-guard")
