@@ -128,6 +128,11 @@ type L2Bridge struct {
 	DNS string // servers for pods, separated by commas; empty: HNS chooses
 }
 
+// The rows of the kinds follow; Traits has the columns.
+
+// tunnels are the kinds whose rows TraitsOfLink and TraitsOfBackend search. The first that fits is the result.
+var tunnels = []Kind{VXLAN{}, IPIP{}, WireGuard{}, IPsec{}, TUN{}}
+
 func (Existing) traits() Traits { return Traits{Kind: "existing"} }
 
 func (k VXLAN) traits() Traits {

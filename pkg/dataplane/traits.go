@@ -57,9 +57,6 @@ const (
 // prefix is what the names of all tunnel devices begin with.
 const prefix = "flannel"
 
-// tunnels are the kinds whose rows TraitsOfLink and TraitsOfBackend search. The first that fits is the result.
-var tunnels = []Kind{VXLAN{}, IPIP{}, WireGuard{}, IPsec{}, TUN{}}
-
 // TraitsOf returns the row of a kind, with the port and the VNI of the device.
 func TraitsOf(k Kind) Traits { return k.traits() }
 

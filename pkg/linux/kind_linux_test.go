@@ -96,6 +96,19 @@ func TestGuardConfigOfKinds(t *testing.T) {
 	}
 }
 
+// The doctor finds the traits of what the driver makes, and only of that.
+func TestTraitsOfKinds(t *testing.T) {
+	for _, row := range kindRows {
+		traits := dataplane.TraitsOf(row.device)
+		if found := dataplane.TraitsOfBackend(traits.Backend); traits.Protocol != 0 && found.Kind != traits.Kind {
+			t.Errorf("%s: the backend %q has the devices %q", traits.Kind, traits.Backend, found.Kind)
+		}
+		if (row.name != nil) != (len(traits.Links) > 0) {
+			t.Errorf("%s: the names are %v, and the types of link %q", traits.Kind, row.name, traits.Links)
+		}
+	}
+}
+
 // A resync also reads again what notifications of addresses and ports would have told.
 func TestResyncOfBridges(t *testing.T) {
 	d := unconnected()
