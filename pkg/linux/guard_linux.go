@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"reflect"
-	"slices"
 	"sync"
 	"time"
 
@@ -184,10 +182,8 @@ func (d *Driver) guardConfig(links dataplane.Links, s dataplane.State) *guard.Co
 		if k, err := d.kindOf(dev); err == nil {
 			k.configureGuard(c, dev)
 		}
-		outer := dataplane.TraitsOf(dev.Kind)
-		known := slices.ContainsFunc(c.Outer, func(o dataplane.Traits) bool { return reflect.DeepEqual(o, outer) }) // from the other family's device
-		if outer.Protocol != 0 && !outer.Keys && !known {
-			c.Outer = append(c.Outer, outer)
+		if t := dataplane.TraitsOf(dev.Kind); t.Protocol != 0 && !t.Keys { // the devices of both families have the same
+			c.Outer = t
 		}
 	}
 	return c

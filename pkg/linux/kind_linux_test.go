@@ -81,10 +81,10 @@ func TestGuardConfigOfKinds(t *testing.T) {
 		want guard.Config
 	}{
 		"existing":  {dataplane.Existing{}, guard.Config{Routed: true}},
-		"vxlan":     {dataplane.VXLAN{VNI: 7}, guard.Config{Routed: true, Tunnels: []string{"a", "b"}, Outer: []dataplane.Traits{dataplane.TraitsOf(dataplane.VXLAN{VNI: 7})}}},
+		"vxlan":     {dataplane.VXLAN{VNI: 7}, guard.Config{Routed: true, Tunnels: []string{"a", "b"}, Outer: dataplane.TraitsOf(dataplane.VXLAN{VNI: 7})}},
 		"wireguard": {dataplane.WireGuard{Port: 51820}, guard.Config{Routed: true, Tunnels: []string{"a", "b"}}},
-		"ipip":      {dataplane.IPIP{}, guard.Config{Routed: true, Tunnels: []string{"a", "b"}, Outer: []dataplane.Traits{dataplane.TraitsOf(dataplane.IPIP{})}}},
-		"tun": {dataplane.TUN{Tunnel: tunnel, Port: 8285}, guard.Config{Routed: true, Tunnels: []string{"a", "b"}, Outer: []dataplane.Traits{dataplane.TraitsOf(dataplane.TUN{})},
+		"ipip":      {dataplane.IPIP{}, guard.Config{Routed: true, Tunnels: []string{"a", "b"}, Outer: dataplane.TraitsOf(dataplane.IPIP{})}},
+		"tun": {dataplane.TUN{Tunnel: tunnel, Port: 8285}, guard.Config{Routed: true, Tunnels: []string{"a", "b"}, Outer: dataplane.TraitsOf(dataplane.TUN{}),
 			Errors: []netip.Addr{tunnel.Addr[0].Addr(), tunnel.Addr[0].Addr()}}},
 		"ipsec": {dataplane.IPsec{}, guard.Config{}},
 	} {

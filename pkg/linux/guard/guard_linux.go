@@ -44,17 +44,15 @@ import (
 
 // Config is what the rules depend on, apart from the peers.
 type Config struct {
-	Enforce  bool           // drop; else only count
-	Trial    time.Duration  // for which nothing that claims to be from a peer's pod must have been found before packets are dropped
-	Networks []netip.Prefix // of all pods, masked
-	Subnets  []netip.Prefix // of this node's pods, masked
-	Tunnels  []string       // tunnel devices
-	Errors   []netip.Addr   // of this node, from which ICMP errors of udp come out of a tunnel device
-	// Outer are the kinds of outer packets, which have either ports of UDP or another protocol. All have the packet inside at
-	// the same distance.
-	Outer   []dataplane.Traits
-	Routed  bool           // there is a route to each peer's subnet
-	Sources []netip.Prefix // further senders of outer packets, masked
+	Enforce  bool             // drop; else only count
+	Trial    time.Duration    // for which nothing that claims to be from a peer's pod must have been found before packets are dropped
+	Networks []netip.Prefix   // of all pods, masked
+	Subnets  []netip.Prefix   // of this node's pods, masked
+	Tunnels  []string         // tunnel devices
+	Errors   []netip.Addr     // of this node, from which ICMP errors of udp come out of a tunnel device
+	Outer    dataplane.Traits // of the kind of tunnel; Protocol 0: there are no outer packets
+	Routed   bool             // there is a route to each peer's subnet
+	Sources  []netip.Prefix   // further senders of outer packets, masked
 
 	masks []mask // of the sets of networks, sorted
 }

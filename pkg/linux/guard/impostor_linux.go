@@ -163,10 +163,7 @@ type layout struct {
 
 // layout returns false if there are no outer packets.
 func (c Config) layout() (l layout, exists bool) {
-	if len(c.Outer) == 0 {
-		return layout{}, false
-	}
-	return layout{uint32(c.Outer[0].Header), c.Outer[0].Frame}, true
+	return layout{uint32(c.Outer.Header), c.Outer.Frame}, c.Outer.Protocol != 0
 }
 
 // ofFamily matches outer packets with a packet of one family.

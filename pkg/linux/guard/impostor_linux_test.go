@@ -112,7 +112,7 @@ func TestImpostor(t *testing.T) {
 			"vxlan": {Config{Outer: overVXLAN}, slices.Concat(four, six, frames)},
 			"udp":   {Config{Outer: overUDP}, four},
 			"ipip":  {Config{Outer: overIPIP}, four},
-			"GRE":   {Config{Outer: []dataplane.Traits{{Protocol: unix.IPPROTO_GRE, Header: 4}}}, four}, // as a kind would have it
+			"GRE":   {Config{Outer: dataplane.Traits{Protocol: unix.IPPROTO_GRE, Header: 4}}, four}, // as a kind would have it
 		} {
 			g := l.guard(paths...)
 			l.apply(g, test.c)
@@ -185,7 +185,7 @@ func (c Config) outer(s said) [][]byte {
 	if from.Is6() {
 		to = here6
 	}
-	o, payload := c.Outer[0], ipPacket(inside, pod, unix.IPPROTO_UDP, make([]byte, 8+s.first), 0)
+	o, payload := c.Outer, ipPacket(inside, pod, unix.IPPROTO_UDP, make([]byte, 8+s.first), 0)
 	switch {
 	case o.VNI != 0:
 		payload = append(frame(o.VNI, s, inside.Is6()), payload...)

@@ -14,9 +14,9 @@ import (
 
 // What tunnels send, in the configurations of these tests.
 var (
-	overVXLAN = []dataplane.Traits{dataplane.TraitsOf(dataplane.VXLAN{VNI: 1})}
-	overUDP   = []dataplane.Traits{dataplane.TraitsOf(dataplane.TUN{})}
-	overIPIP  = []dataplane.Traits{dataplane.TraitsOf(dataplane.IPIP{})}
+	overVXLAN = dataplane.TraitsOf(dataplane.VXLAN{VNI: 1})
+	overUDP   = dataplane.TraitsOf(dataplane.TUN{})
+	overIPIP  = dataplane.TraitsOf(dataplane.IPIP{})
 )
 
 // nft can show the table to administrators, other programs can parse what it prints, and

@@ -3,12 +3,10 @@ package guard
 import (
 	"encoding/binary"
 	"net/netip"
-	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
-	"flannel/pkg/dataplane"
 	"flannel/pkg/linux/rtnetlink"
 )
 
@@ -49,7 +47,7 @@ func parseIP(p []byte) (from, to netip.Addr, payload []byte, ok bool) {
 // has the protocol in front; zero: it is none.
 func (c Config) innerSource(payload []byte) netip.Addr {
 	l, exists := c.layout()
-	if !exists || len(payload) == 0 || !slices.ContainsFunc(c.Outer, func(o dataplane.Traits) bool { return o.Protocol == payload[0] }) {
+	if !exists || len(payload) == 0 || payload[0] != c.Outer.Protocol {
 		return netip.Addr{}
 	}
 	skip := 1 + int(l.at)

@@ -183,25 +183,19 @@ func (c Config) leaving() []chain {
 // a protocol without ports, which is IPv4. It is a chain of its own, because nft 1.0.6 aborts
 // when it lists a rule that compares the protocol with 4, and then bytes behind it.
 func (c Config) outerPackets(from *chain, to, content string) chain {
-	inside := chain{name: content}
-	for _, o := range c.Outer {
-		if o.Port != 0 {
-			from.add("to the port of the tunnel", protocol(o.Protocol), dport(o.Port), vni(o.VNI), goTo(to))
+	o, inside := c.Outer, chain{name: content}
+	if o.Port != 0 {
+		from.add("to the port of the tunnel", protocol(o.Protocol), dport(o.Port), vni(o.VNI), goTo(to))
+		for _, part := range incomplete() { // they may lack the VNI, or the destination inside
+			from.add("a part of a header", protocol(o.Protocol), dport(o.Port), part, goTo(to))
 		}
+		return inside
 	}
-	for _, o := range c.Outer {
-		if o.Port != 0 {
-			for _, part := range incomplete() { // they may lack the VNI, or the destination inside
-				from.add("a part of a header", protocol(o.Protocol), dport(o.Port), part, goTo(to))
-			}
-			continue
-		}
-		from.add("a part of a header", protocol(o.Protocol), short(false), goTo(to))
-		from.add("maybe of the tunnel", protocol(o.Protocol), goTo(content)) // others may use the protocol, too
-		for _, n := range c.Networks {
-			if n.Addr().Is4() {
-				inside.add("with a packet to a pod", compare(innerDestination(o.Header), n), goTo(to))
-			}
+	from.add("a part of a header", protocol(o.Protocol), short(false), goTo(to))
+	from.add("maybe of the tunnel", protocol(o.Protocol), goTo(content)) // others may use the protocol, too
+	for _, n := range c.Networks {
+		if n.Addr().Is4() {
+			inside.add("with a packet to a pod", compare(innerDestination(o.Header), n), goTo(to))
 		}
 	}
 	return inside
