@@ -116,7 +116,7 @@ func (h holder) observe(s sight) {
 	h.m.own.mu.Lock()
 	defer h.m.own.mu.Unlock()
 	if h.held == h.m.own.held {
-		h.held.observe(time.Now(), s, h.m.currentJudge())
+		h.held.observe(time.Now(), s, h.m.watched.Judge())
 		reconcile.Notify(h.m.own.check)
 	}
 }
@@ -146,7 +146,7 @@ func (h holder) keep(ctx context.Context) (err error) {
 // step calls heldKey.step with what the peers say about our lease, and logs what has
 // happened. It changes the heldKey.
 func (h holder) step(ctx context.Context) (write bool, due time.Time) {
-	own, peers := &h.m.own, h.m.watched.Load()
+	own, peers := &h.m.own, h.m.watched.Peers()
 	own.mu.Lock()
 	if h.held != own.held {
 		own.mu.Unlock()
@@ -266,7 +266,7 @@ func (m *Manager) Publish(ctx context.Context, l subnet.Lease) error {
 
 // AcceptWithdrawal implements subnet.Manager.
 func (m *Manager) AcceptWithdrawal() int {
-	peers := m.watched.Load()
+	peers := m.watched.Peers()
 	if peers == nil {
 		return 0
 	}

@@ -48,10 +48,10 @@ type Options struct {
 // Its methods may run concurrently; Publish and Hold need an Acquire before them.
 type Manager struct {
 	connection
-	watching
-	own    ownLease
-	log    *slog.Logger
-	outage *subnet.Outage
+	watched peerset.Watched
+	own     ownLease
+	log     *slog.Logger
+	outage  *subnet.Outage
 
 	prefix, subnets     string        // "/coreos.com/network", "/coreos.com/network/subnets/"
 	margin, ttl, retain time.Duration // see Options
@@ -65,15 +65,6 @@ type connection struct {
 	client  *clientv3.Client
 	tracker *errorTracker // keeps the client's last error for the log, and its connections for Redial
 	user    string        // "": it is in the client certificate, or etcd requires none
-}
-
-// watching is what validates and keeps the peers.
-type watching struct {
-	// SetJudge changes judge, and Watch sets watched. Each then hands judge to watched, and
-	// holds judgeMu meanwhile: otherwise watched could get the older one of two judges last.
-	judgeMu sync.Mutex
-	judge   atomic.Pointer[subnet.Judge]   // validates the leases of others; nil before SetJudge
-	watched atomic.Pointer[peerset.Keeper] // the peers that Watch follows; nil before Watch
 }
 
 var _ subnet.Manager = (*Manager)(nil)

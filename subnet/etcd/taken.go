@@ -156,7 +156,7 @@ func (m *Manager) choose(cfg subnet.Config, t *taken) (v4, v6 netip.Prefix, err 
 		}
 		count := 0
 		if t.ignored == nil {
-			count = t.ignoreRejected(m.currentJudge().Elsewhere())
+			count = t.ignoreRejected(m.watched.Judge().Elsewhere())
 		}
 		if count == 0 {
 			count = t.ignoreLargest()

@@ -32,10 +32,7 @@ func (m *Manager) Watch(ctx context.Context, changed func(subnet.Set)) error {
 	}
 	p := &peers{log: m.log, prefix: m.subnets, own: m.own.key, set: peerset.NewKeeper(m.own.key(), m.retain, m.log, changed)}
 	defer p.set.Close()
-	m.judgeMu.Lock()
-	m.watched.Store(p.set)
-	p.set.SetJudge(m.currentJudge())
-	m.judgeMu.Unlock()
+	m.watched.Follow(p.set)
 	m.own.mu.Lock()
 	start := m.own.seed
 	m.own.seed = nil
@@ -52,22 +49,7 @@ func (m *Manager) Watch(ctx context.Context, changed func(subnet.Set)) error {
 }
 
 // SetJudge implements subnet.Manager.
-func (m *Manager) SetJudge(j subnet.Judge) {
-	m.judgeMu.Lock()
-	defer m.judgeMu.Unlock()
-	m.judge.Store(&j)
-	if peers := m.watched.Load(); peers != nil {
-		peers.SetJudge(j)
-	}
-}
-
-// currentJudge returns the Judge that was set last.
-func (m *Manager) currentJudge() subnet.Judge {
-	if j := m.judge.Load(); j != nil {
-		return *j
-	}
-	return subnet.Trusting{}
-}
+func (m *Manager) SetJudge(j subnet.Judge) { m.watched.SetJudge(j) }
 
 // leases is the feed of all keys below <prefix>/subnets/.
 func (m *Manager) leases(name string) feed {

@@ -146,7 +146,7 @@ func TestOwnIsMissedFirst(t *testing.T) {
 		gone = append(gone, peerset.Change{Name: l.Name, Deleted: true})
 	}
 	late.ApplyAll(all, false)
-	n.watched.Store(late)
+	n.watched.Follow(late)
 	st.deleteAll()
 	over := func() (since time.Time) { // the time of a burst
 		eventually.True(t, "its key is missed", func() bool {

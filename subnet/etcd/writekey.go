@@ -64,7 +64,7 @@ func (m *Manager) writeKey(ctx context.Context, held *heldKey) error {
 		if kvs := rangeOf(resp, 0).Kvs; len(kvs) > 0 {
 			kv = kvs[0]
 		}
-		held.observe(time.Now(), base.failedWrite(kv, resp.Header.Revision), m.currentJudge())
+		held.observe(time.Now(), base.failedWrite(kv, resp.Header.Revision), m.watched.Judge())
 	}
 	return nil
 }

@@ -74,7 +74,7 @@ func (m *Manager) passOnMissing() {
 	m.mu.Lock()
 	why := m.missing()
 	m.mu.Unlock()
-	if set := m.watched.Load(); set != nil {
+	if set := m.watched.Peers(); set != nil {
 		set.SetOwnState(false, why) // Kubernetes has no withdrawals of the own lease
 	}
 }

@@ -69,7 +69,8 @@ type Manager struct {
 	members  members
 
 	denials denials
-	watching
+	watched peerset.Watched
+	passing sync.Mutex // see passOnMissing
 	publicIPs
 
 	configMissing atomic.Pointer[error] // see ConfigMissing; nil: there is a configuration, or it is not known yet
@@ -80,14 +81,6 @@ type Manager struct {
 
 	restore chan struct{} // notifies Hold that our annotations may differ from what we published
 	writing chan struct{} // has a value while our annotations are written; see writeAnnotations
-}
-
-// watching is what validates and keeps the peers.
-type watching struct {
-	judgeMu sync.Mutex                     // held from when judge or watched changes until watched has judge
-	judge   atomic.Pointer[subnet.Judge]   // nil before SetJudge
-	watched atomic.Pointer[peerset.Keeper] // the peers that Watch follows; nil before Watch
-	passing sync.Mutex                     // see passOnMissing
 }
 
 // publicIPs is what PublicIPs reads and returns. Manager.mu guards it.

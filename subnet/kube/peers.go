@@ -16,35 +16,17 @@ func (m *Manager) Watch(ctx context.Context, changed func(subnet.Set)) error {
 		changed(s)
 	})}
 	defer p.set.Close()
-	m.judgeMu.Lock()
-	m.watched.Store(p.set)
-	if j := m.judge.Load(); j != nil {
-		p.set.SetJudge(*j)
-	}
-	m.judgeMu.Unlock()
+	m.watched.Follow(p.set)
 	m.passOnMissing()
 	return m.follow(ctx, feed{activity: "watch the nodes", handle: p.handle})
 }
 
 // SetJudge implements subnet.Manager.
-func (m *Manager) SetJudge(j subnet.Judge) {
-	m.judgeMu.Lock()
-	defer m.judgeMu.Unlock()
-	m.judge.Store(&j)
-	if peers := m.watched.Load(); peers != nil {
-		peers.SetJudge(j)
-	}
-}
-
-// accepts reports whether this node can use a lease, by the Judge that was set last.
-func (m *Manager) accepts(l *subnet.Lease) bool {
-	j := m.judge.Load()
-	return j == nil || (*j).Check(l) == nil
-}
+func (m *Manager) SetJudge(j subnet.Judge) { m.watched.SetJudge(j) }
 
 // AcceptWithdrawal implements subnet.Manager.
 func (m *Manager) AcceptWithdrawal() int {
-	if set := m.watched.Load(); set != nil {
+	if set := m.watched.Peers(); set != nil {
 		return set.Accept()
 	}
 	return 0

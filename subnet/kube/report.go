@@ -100,7 +100,7 @@ func (r *reporter) subnetChanged(from, to string) {
 func (r *reporter) peersRetained(own string, set subnet.Set) {
 	text, earlier := "", 0
 	for _, l := range set.Leases {
-		if len(set.Retained) > 0 && earlier < writers && l.Name < own && r.m.accepts(l) {
+		if len(set.Retained) > 0 && earlier < writers && l.Name < own && r.m.watched.Judge().Check(l) == nil {
 			earlier++
 		}
 	}
