@@ -67,7 +67,7 @@ func TestIPIP(t *testing.T) {
 
 	stopped(t, n)
 	in(t, n.Namespaces, l.Flanneld()+" cleanup 2>&1")
-	must(t, silent(t, n, "flannel", "ip", "link")) // cleanup has ended
+	must(t, silent(t, n, "flannel", "ip", "link"))                                // cleanup has ended
 	must(t, silent(t, n, "10.5.", "sh", "-c", "ip route | grep -v cni0 || true")) // likewise
 }
 

@@ -24,7 +24,8 @@ func TestStaleProof(t *testing.T) {
 	_, err := etcdClient(t, l).Put(t.Context(), subnetKeys+"10.5.77.0-24", `{"PublicIP":"192.168.100.77","BackendType":"vxlan",`+
 		`"BackendData":{"VNI":77,"VtepMAC":"02:00:00:00:00:77","Adopted":"`+rollout.ID("vxlan, VNI 77, port 9999")+`"}}`)
 	must(t, err)
-	must(t, l.StartAll(t.Context(), "--config-stagger=4s"))
+	const turn = 8 * time.Second
+	must(t, l.StartAll(t.Context(), "--config-stagger="+turn.String()))
 	for _, n := range l.Nodes {
 		in(t, n.Namespaces, `nft 'add table inet faulty; add chain inet faulty underlay { type filter hook prerouting priority -300; }; add rule inet faulty underlay udp dport 9999 drop'`)
 	}
@@ -48,7 +49,7 @@ func TestStaleProof(t *testing.T) {
 	for _, one := range trials {
 		at := 0
 		for _, other := range trials {
-			if middle := one.from.Add(time.Second); other.from.Before(middle) && other.to.After(middle) {
+			if middle := one.from.Add(turn / 2); other.from.Before(middle) && other.to.After(middle) {
 				at++
 			}
 		}
