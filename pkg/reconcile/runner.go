@@ -7,6 +7,7 @@ package reconcile
 import (
 	"cmp"
 	"context"
+	"math/rand/v2"
 	"reflect"
 	"slices"
 	"time"
@@ -38,6 +39,7 @@ type Runner struct {
 	Quiet  time.Duration // between a value and the call, so that one call serves a burst; 0: at once
 	Resync time.Duration // the longest time between two calls; 0: none
 	Later  bool          // the first call is after a value or Resync, not at the start
+	Beats  bool          // calls that no channel causes are on beats (see OnBeat)
 	Retry  Backoff       // the pauses after failures; without them, a failure is like a success
 	Once   Once          // decides what Tell is called with
 
@@ -58,7 +60,7 @@ func (r *Runner) loop(ctx context.Context, once bool) error {
 	channels := slices.Concat(r.Wakes, r.News)
 	at := time.Now() // of the next call that no channel causes; zero: none
 	if r.Later {
-		at = after(r.Resync)
+		at = r.after(r.Resync)
 	}
 	var last error
 	for {
@@ -97,14 +99,17 @@ func (r *Runner) loop(ctx context.Context, once bool) error {
 		if next <= 0 || err == nil && r.Resync > 0 && next > r.Resync {
 			next = r.Resync
 		}
-		at = after(next)
+		at = r.after(next)
 	}
 }
 
 // after returns the time that comes after d; zero for 0.
-func after(d time.Duration) time.Time {
-	if d <= 0 {
+func (r *Runner) after(d time.Duration) time.Time {
+	switch {
+	case d <= 0:
 		return time.Time{}
+	case r.Beats:
+		return OnBeat(d)
 	}
 	return time.Now().Add(d)
 }
@@ -139,6 +144,24 @@ func drain(channels []<-chan struct{}) (arrived bool) {
 		}
 	}
 	return arrived
+}
+
+// beat is the time between two beats. All of a process that is due every second or more rarely should be due on a beat
+// (see OnBeat): to wake an idle process costs more than most of what it then does.
+const beat = time.Second
+
+// firstBeat is random, so that not all nodes send in the same part of a second.
+var firstBeat = time.Now().Add(-rand.N(beat))
+
+// OnBeat returns the last beat in the time d from now, which is after now. If d is shorter than a beat, OnBeat returns the
+// end of d.
+func OnBeat(d time.Duration) time.Time {
+	now := time.Now()
+	if d < beat {
+		return now.Add(d)
+	}
+	sinceBeat := (now.Sub(firstBeat)%beat + beat) % beat // testing/synctest has times before firstBeat
+	return now.Add(d - (sinceBeat+d)%beat)
 }
 
 // Pause waits for d, or until ctx ends.

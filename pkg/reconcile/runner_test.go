@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -259,6 +260,51 @@ func TestBackoff(t *testing.T) {
 		for range 100 {
 			if d := (&Backoff{First: time.Second, Jitter: true}).Fail(errTest); d < 750*time.Millisecond || d >= 1250*time.Millisecond {
 				t.Errorf("pause with jitter: %v", d)
+			}
+		}
+	})
+}
+
+// What is due on beats is due at the same instants, whenever it began, and never later than it asks for.
+func TestBeats(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		var mu sync.Mutex
+		calls := map[time.Duration][]time.Duration{} // by Resync
+		ctx, cancel := context.WithCancel(t.Context())
+		for _, resync := range []time.Duration{time.Second, 1500 * time.Millisecond, 5 * time.Second} {
+			r := Runner{Resync: resync, Later: true, Beats: true, Work: func(context.Context) (time.Duration, error) {
+				mu.Lock()
+				defer mu.Unlock()
+				calls[resync] = append(calls[resync], time.Since(began))
+				return 0, nil
+			}}
+			go r.Run(ctx)
+			synctest.Wait()
+			time.Sleep(300 * time.Millisecond)
+		}
+		time.Sleep(time.Minute)
+		cancel()
+		synctest.Wait()
+		beats := calls[time.Second]
+		for i := 1; i < len(beats); i++ {
+			if pause := beats[i] - beats[i-1]; pause != time.Second {
+				t.Errorf("%v is between two beats", pause)
+			}
+		}
+		for resync, at := range calls {
+			if len(at) < int(time.Minute/resync) {
+				t.Errorf("resync of %v: at %v", resync, at)
+			}
+			for i := range at {
+				if !slices.Contains(beats, at[i]) || i > 0 && at[i]-at[i-1] > resync {
+					t.Errorf("resync of %v: at %v", resync, at[:i+1])
+				}
+			}
+		}
+		for _, d := range []time.Duration{0, time.Millisecond, 999 * time.Millisecond} {
+			if at := OnBeat(d); time.Until(at) != d {
+				t.Errorf("what is due in %v is due in %v", d, time.Until(at))
 			}
 		}
 	})
