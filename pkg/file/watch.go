@@ -82,6 +82,7 @@ func (w *watch) run(ctx context.Context, pending *notices) {
 		News:   []<-chan struct{}{pending.wake},
 		Resync: pollEvery,
 		Later:  true,
+		Beats:  true,
 		Work: func(context.Context) (time.Duration, error) {
 			names, notified := pending.take()
 			for name := range names {

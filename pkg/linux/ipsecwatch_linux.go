@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -39,7 +38,7 @@ func (w *ipsecWatch) start(log *slog.Logger) error {
 	}
 	w.policies, w.stop = s, make(chan struct{})
 	w.done.Go(func() {
-		for reconcile.Wait(context.Background(), time.Now().Add(pollInterval), w.stop) < 0 {
+		for reconcile.Wait(context.Background(), reconcile.OnBeat(pollInterval), w.stop) < 0 {
 			w.notify()
 		}
 	})

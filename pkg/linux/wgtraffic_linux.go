@@ -28,7 +28,7 @@ func (s *wgStore) poll(relist func()) {
 		return
 	}
 	s.done.Go(func() {
-		for reconcile.Wait(context.Background(), time.Now().Add(time.Duration(s.interval.Load())), s.stop) < 0 {
+		for reconcile.Wait(context.Background(), reconcile.OnBeat(time.Duration(s.interval.Load())), s.stop) < 0 {
 			if s.active.Load() { // else all devices were deleted, which summarize has seen
 				relist()
 			}

@@ -97,7 +97,7 @@ func serve(ctx context.Context, path string, h http.Handler) error {
 	defer cancel()
 	go func() {
 		for ctx.Err() == nil && exists(path) {
-			reconcile.Pause(ctx, checkInterval)
+			reconcile.Wait(ctx, reconcile.OnBeat(checkInterval))
 		}
 		cancel()
 	}()
