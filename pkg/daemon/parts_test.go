@@ -110,8 +110,8 @@ func (c *probeConn) Send(_, to netip.Addr, _ int, _ []byte) error {
 func (c *probeConn) Receive() (_ netip.Addr, answer, expired bool, body []byte, ok bool) {
 	return netip.Addr{}, false, false, nil, false
 }
-func (c *probeConn) Arrived() <-chan struct{} { return nil }
-func (c *probeConn) Up(string) bool           { return true }
+func (c *probeConn) Await(func() bool) {}
+func (c *probeConn) Up(string) bool    { return true }
 
 // The prober gets the peers of a pass.
 func TestPeersOfAPassAreProbed(t *testing.T) {

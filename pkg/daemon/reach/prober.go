@@ -13,10 +13,11 @@ import (
 
 	"golang.org/x/time/rate"
 
+	"flannel/pkg/reconcile"
 	"flannel/pkg/status"
 )
 
-// Conn sends and receives ICMP echo messages. Only one goroutine uses it.
+// Conn sends and receives ICMP echo messages. Only one goroutine at a time uses it, apart from Await.
 type Conn interface {
 	// Send sends an echo request. A zero from leaves the source to the system, as hops 0
 	// does the hop limit.
@@ -25,8 +26,9 @@ type Conn interface {
 	// request, an answer to one, or (expired) a report that the hop limit of one has
 	// ended, with the body of that. It does not block.
 	Receive() (from netip.Addr, answer, expired bool, body []byte, ok bool)
-	// Arrived receives a value when there may be messages.
-	Arrived() <-chan struct{}
+	// Await calls arrived whenever messages have arrived, on goroutines of its own, until the
+	// Conn is closed. arrived must call Receive, and returns whether there may be more.
+	Await(arrived func() (more bool))
 	// Up reports whether an interface has a carrier.
 	Up(device string) bool
 }
@@ -91,45 +93,35 @@ func (p *Prober) Run(ctx context.Context, reportUnreachable func(peers []string)
 	if p == nil {
 		return nil
 	}
-	timer := time.NewTimer(pause())
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-p.conn.Arrived():
-			p.receive()
-		case <-timer.C:
-			p.turn(reportUnreachable)
-			timer.Reset(pause())
-		}
-	}
+	p.conn.Await(p.receive)
+	turns := reconcile.Runner{Resync: interval, Later: true, Beats: true, Work: func(context.Context) (time.Duration, error) {
+		p.turn(reportUnreachable)
+		return 0, nil
+	}}
+	turns.Run(ctx)
+	return nil
 }
 
-// pause is an interval, and differs, so that nodes do not send in the same instant for
-// long.
-func pause() time.Duration {
-	return interval*9/10 + rand.N(interval/5)
-}
-
-func (p *Prober) receive() {
+func (p *Prober) receive() (more bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.drain()
+	return p.drain()
 }
 
 // drain passes what has arrived to the mesh, up to maxReceived messages, so that a sender
-// without pauses cannot keep Run from its turns. The caller holds the lock.
-func (p *Prober) drain() {
+// without pauses cannot keep Run from its turns. It returns whether there may be more. The
+// caller holds the lock.
+func (p *Prober) drain() (more bool) {
 	for range maxReceived {
 		from, answer, expired, body, ok := p.conn.Receive()
 		if !ok {
-			return
+			return false
 		}
 		if rtt, measured := p.mesh.Received(p.mesh.at(time.Now()), from, answer, expired, body); measured {
 			p.o.RTT(rtt)
 		}
 	}
+	return true
 }
 
 // turn takes everything that has arrived before the mesh looks for what has not. The mesh

@@ -24,7 +24,7 @@ type wire struct {
 	down    bool // the underlay
 	sent    int
 	waiting []packet
-	arrived chan struct{}
+	arrived func() bool
 }
 
 func (w *wire) Send(from, to netip.Addr, hops int, body []byte) error {
@@ -34,10 +34,7 @@ func (w *wire) Send(from, to netip.Addr, hops int, body []byte) error {
 	w.sent++
 	if !w.cut {
 		w.waiting = append(w.waiting, packet{from: to, answer: hops == 0, expired: hops > 0, body: slices.Clone(body)})
-		select {
-		case w.arrived <- struct{}{}:
-		default:
-		}
+		go w.arrived() // Send is called with the Prober's lock held
 	}
 	return nil
 }
@@ -51,13 +48,13 @@ func (w *wire) Receive() (netip.Addr, bool, bool, []byte, bool) {
 	return p.from, p.answer, p.expired, p.body, true
 }
 
-func (w *wire) Arrived() <-chan struct{} { return w.arrived }
-func (w *wire) Up(string) bool           { return !w.down }
+func (w *wire) Await(arrived func() bool) { w.arrived = arrived }
+func (w *wire) Up(string) bool            { return !w.down }
 
 func TestProber(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := &logtest.Log{}
-		conn := &wire{arrived: make(chan struct{}, 1)}
+		conn := &wire{}
 		answers := 0
 		var lasted []string
 		p := New(conn, Options{Log: log.Logger(), RTT: func(time.Duration) { answers++ }})
@@ -136,4 +133,15 @@ func TestProber(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// A sender without pauses keeps a Prober from nothing else, and all that it sends is taken.
+func TestFlood(t *testing.T) {
+	conn := &wire{waiting: make([]packet, 2*maxReceived+1)}
+	p := New(conn, Options{Log: (&logtest.Log{}).Logger(), RTT: func(time.Duration) {}})
+	for _, want := range []int{maxReceived + 1, 1, 0} {
+		if more := p.receive(); more != (want > 0) || len(conn.waiting) != want {
+			t.Errorf("%d messages are left, want %d; there may be more: %t", len(conn.waiting), want, more)
+		}
+	}
 }

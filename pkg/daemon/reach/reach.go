@@ -42,7 +42,7 @@ import (
 )
 
 const (
-	interval = time.Second // between requests of this node, on average
+	interval = time.Second // between requests of this node
 
 	timeout  = 2 * time.Second  // after which a request is not answered
 	lateness = 20 * time.Second // for which an answer still counts

@@ -9,7 +9,7 @@ import (
 )
 
 // expiry waits for a report that the hop limit of a request has ended.
-func expiry(t *testing.T, s *Socket) (from netip.Addr, body string) {
+func expiry(t *testing.T, s listener) (from netip.Addr, body string) {
 	t.Helper()
 	deadline := time.After(time.Minute)
 	for {
@@ -22,7 +22,7 @@ func expiry(t *testing.T, s *Socket) (from netip.Addr, body string) {
 			continue
 		}
 		select {
-		case <-s.Arrived():
+		case <-s.arrived:
 		case <-deadline:
 			t.Fatal("nothing is reported")
 		}
@@ -39,10 +39,7 @@ func TestExpired(t *testing.T) {
 			ip -n router addr add 10.8.0.1/24 dev pods; ip -n router addr add fd08::1/64 dev pods nodad
 			ip netns exec router sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1
 			ip route add 10.8.0.0/24 via 10.9.0.2; ip route add fd08::/64 via fd09::2; await_local fd09::1`)
-		s, err := OpenSocket([4]byte{'T', 'E', 'S', 'T'})
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := listen(t)
 		defer s.Close() //nolint:errcheck // the test is over
 		for pod, router := range map[string]string{"10.8.0.9": "10.9.0.2", "fd08::9": "fd09::2"} {
 			const body = "TEST of a packet that a router does not forward, with a body of several words"

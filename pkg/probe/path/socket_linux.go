@@ -14,12 +14,10 @@ import (
 
 // Socket sends echo requests, and receives requests and replies whose bodies begin with
 // a prefix, and reports that the hop limit of such a request has ended. The kernel answers
-// the requests. One goroutine uses it.
+// the requests. Only one goroutine at a time uses it, apart from Await and Close.
 type Socket struct {
 	families [2]*os.File // IPv4, IPv6; the latter may be nil
 	raw      [2]syscall.RawConn
-	arrived  chan struct{}
-	done     chan struct{}
 	buffer   []byte
 }
 
@@ -29,7 +27,7 @@ const maxPacket = 1 << 16
 // OpenSocket opens a Socket in the network namespace of the calling thread. It needs
 // CAP_NET_RAW. IPv6 may be missing.
 func OpenSocket(prefix [4]byte) (*Socket, error) {
-	s := &Socket{arrived: make(chan struct{}), done: make(chan struct{}), buffer: make([]byte, maxPacket)}
+	s := &Socket{buffer: make([]byte, maxPacket)}
 	for i, v6 := range []bool{false, true} {
 		f, err := open(v6, prefix)
 		if v6 && errors.Is(err, unix.EAFNOSUPPORT) {
@@ -41,11 +39,6 @@ func OpenSocket(prefix [4]byte) (*Socket, error) {
 		s.families[i] = f
 		if s.raw[i], err = f.SyscallConn(); err != nil {
 			return nil, errors.Join(err, s.Close())
-		}
-	}
-	for _, raw := range s.raw {
-		if raw != nil {
-			go s.watch(raw)
 		}
 	}
 	return s, nil
@@ -130,32 +123,26 @@ func quotedLen(v6 bool) int {
 	return headerLen + 20 + headerLen
 }
 
-// watch reports on s.arrived that there may be messages. It peeks, because the runtime
-// only notices messages that arrive after the socket was found empty.
-func (s *Socket) watch(raw syscall.RawConn) {
-	var buffer [1]byte
-	for {
-		err := raw.Read(func(fd uintptr) bool {
-			_, _, err := unix.Recvfrom(int(fd), buffer[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
-			return !errors.Is(err, unix.EAGAIN)
-		})
-		if err != nil {
-			return // closed
+// Await calls arrived whenever messages have arrived, on one goroutine for each family, until
+// the socket is closed. arrived calls Receive, and returns whether there may be more messages:
+// the runtime only notices those that arrive after the socket was found empty.
+func (s *Socket) Await(arrived func() (more bool)) {
+	for _, raw := range s.raw {
+		if raw == nil {
+			continue
 		}
-		select {
-		case s.arrived <- struct{}{}:
-		case <-s.done:
-			return
-		}
+		go func() {
+			_ = raw.Read(func(uintptr) bool { // an error means that the socket is closed
+				for arrived() {
+				}
+				return false
+			})
+		}()
 	}
 }
 
-// Arrived receives a value when there may be messages.
-func (s *Socket) Arrived() <-chan struct{} { return s.arrived }
-
 // Close closes the socket.
 func (s *Socket) Close() (err error) {
-	close(s.done)
 	for _, f := range s.families {
 		if f != nil {
 			err = errors.Join(err, f.Close())

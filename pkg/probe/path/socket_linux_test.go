@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os/exec"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 
 	"flannel/internal/test/eventually"
 	"flannel/internal/test/nstest"
+	"flannel/pkg/reconcile"
 )
 
 func sh(t *testing.T, script string) {
@@ -32,8 +34,25 @@ type received struct {
 	body  string
 }
 
+// listener is a Socket that is listened to.
+type listener struct {
+	*Socket
+	arrived chan struct{} // has a value when there may be messages
+}
+
+func listen(t *testing.T) listener {
+	t.Helper()
+	s, err := OpenSocket([4]byte{'T', 'E', 'S', 'T'})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := listener{s, make(chan struct{}, 1)}
+	s.Await(func() (more bool) { reconcile.Notify(l.arrived); return false })
+	return l
+}
+
 // receive waits for that many messages.
-func receive(t *testing.T, s *Socket, count int) (all []received) {
+func receive(t *testing.T, s listener, count int) (all []received) {
 	t.Helper()
 	deadline := time.After(time.Minute)
 	for len(all) < count {
@@ -43,7 +62,7 @@ func receive(t *testing.T, s *Socket, count int) (all []received) {
 			continue
 		}
 		select {
-		case <-s.Arrived():
+		case <-s.arrived:
 		case <-deadline:
 			t.Fatalf("received %v, want %d messages", all, count)
 		}
@@ -64,10 +83,7 @@ func testSocket(t *testing.T) {
 	sh(t, awaitLocal+`ip link add d0 mtu 1400 type veth peer name d1; ip link set d0 up; ip link set d1 up
 		ip addr add 10.9.0.1/24 dev d0; ip addr add 10.9.0.7/32 dev d0
 		ip -6 addr add fd09::1/64 dev d0 nodad; ip -6 addr add fd09::7/128 dev d0 nodad; await_local fd09::1 fd09::7`)
-	s, err := OpenSocket([4]byte{'T', 'E', 'S', 'T'})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := listen(t)
 	for _, family := range [][2]string{{"10.9.0.1", "10.9.0.7"}, {"fd09::1", "fd09::7"}} {
 		to, from := netip.MustParseAddr(family[0]), netip.MustParseAddr(family[1])
 		// Somebody else's messages do not arrive.
@@ -102,18 +118,44 @@ func testSocket(t *testing.T) {
 			t.Errorf("a packet above the MTU: %v", err)
 		}
 	}
-	waitForUp(t, s, "d0", true)
+	waitForUp(t, s.Socket, "d0", true)
 	if s.Up("none") {
 		t.Error("a device that does not exist is up")
 	}
 	sh(t, "ip link set d1 down")
-	waitForUp(t, s, "d0", false)
+	waitForUp(t, s.Socket, "d0", false)
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}
 	if err := s.Send(netip.Addr{}, netip.MustParseAddr("127.0.0.1"), 0, nil); err == nil {
 		t.Errorf("sent after the end")
 	}
+}
+
+// Who takes one message at a time gets all that have arrived, without another one.
+func TestSocketHasMore(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		s, err := OpenSocket([4]byte{'T', 'E', 'S', 'T'})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close() //nolint:errcheck // the test is over
+		to := netip.MustParseAddr("127.0.0.1")
+		for range 10 {
+			if err := s.Send(netip.Addr{}, to, 0, []byte("TEST")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var count atomic.Int64
+		s.Await(func() (more bool) {
+			_, _, _, _, more = s.Receive()
+			if more {
+				count.Add(1)
+			}
+			return more
+		})
+		eventually.True(t, "requests and answers arrive", func() bool { return count.Load() == 20 })
+	})
 }
 
 func FuzzParse(f *testing.F) {
