@@ -69,6 +69,8 @@ func (noRules) Apply(context.Context, firewall.Config) (int, error) { return 0, 
 // Changes never receives.
 func (noRules) Changes() <-chan struct{} { return nil }
 
+func (noRules) Check() (changed bool) { return false }
+
 func (noRules) Close() error { return nil }
 
 // openProbes returns errors.ErrUnsupported: the hosts have no address in the pod network, so

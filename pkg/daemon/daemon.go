@@ -82,6 +82,7 @@ type Settings struct {
 type Firewall interface {
 	Apply(ctx context.Context, c firewall.Config) (changed int, err error)
 	Changes() <-chan struct{}
+	Check() (changed bool)
 }
 
 // Underlay chooses the interface to the other nodes, and notifies when the
@@ -141,7 +142,7 @@ func (d *Daemon) member(ctx context.Context, in *inbox) error {
 // a pass hangs. It runs in a goroutine of its own, because a node may wait for
 // the store or a configuration for any time, and must not be killed for that.
 func (d *Daemon) feedWatchdog(ctx context.Context) error {
-	r := reconcile.Runner{Resync: d.Watchdog / 2, Later: true, Work: func(context.Context) (time.Duration, error) {
+	r := reconcile.Runner{Resync: d.Watchdog / 2, Later: true, Beats: true, Work: func(context.Context) (time.Duration, error) {
 		if d.Board.Alive() == nil {
 			d.Notify("WATCHDOG=1")
 		}

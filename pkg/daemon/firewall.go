@@ -8,7 +8,7 @@ import (
 
 // firewallPart keeps the rules of iptables or nftables.
 func (d *Daemon) firewallPart() part {
-	return part{name: "firewall", reconcile: d.applyFirewall, wakes: []<-chan struct{}{d.Firewall.Changes()}}
+	return part{name: "firewall", reconcile: d.applyFirewall, wakes: []<-chan struct{}{d.Firewall.Changes()}, woken: d.Firewall.Check}
 }
 
 // applyFirewall is the part of a pass that sets the host's firewall rules.

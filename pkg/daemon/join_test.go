@@ -106,6 +106,7 @@ type noFirewall struct{}
 
 func (noFirewall) Apply(context.Context, firewall.Config) (int, error) { return 0, nil }
 func (noFirewall) Changes() <-chan struct{}                            { return nil }
+func (noFirewall) Check() bool                                         { return true }
 
 // A node whose subnet becomes another one joins again, and touches no route until it knows all peers once more.
 func TestJoinsAgain(t *testing.T) {

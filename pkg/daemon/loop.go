@@ -17,7 +17,7 @@ type loop struct {
 	in     *inbox
 	parts  []part
 	wakes  []<-chan struct{} // that of the inbox, and those of the parts
-	woken  []func()          // for the channel at the same place in wakes; nil: none
+	woken  []func() bool     // part.woken, for the channel at the same place in wakes
 	timers timers
 	logged syncLog
 }
@@ -27,7 +27,7 @@ func (d *Daemon) newLoop(n *node, in *inbox) *loop {
 	interval := d.Settings.CompareAll
 	l := &loop{Daemon: d, node: n, in: in, parts: d.parts(), logged: syncLog{problem: reconcile.Once{Repeat: repeatLog}},
 		timers: timers{interval, time.Now().Add(interval), reconcile.Backoff{First: firstRetry, Last: lastRetry}},
-		wakes:  []<-chan struct{}{in.changed}, woken: []func(){nil}}
+		wakes:  []<-chan struct{}{in.changed}, woken: []func() bool{nil}}
 	for _, part := range l.parts {
 		for _, c := range part.wakes {
 			l.wakes, l.woken = append(l.wakes, c), append(l.woken, part.woken)
@@ -78,8 +78,9 @@ func (l *loop) pass(ctx context.Context, p *pass) {
 // pass, so that several at once need only one: which of them it receives first does
 // not matter.
 func (l *loop) wait(ctx context.Context, until time.Time) {
-	if i := reconcile.Wait(ctx, until, l.wakes...); i >= 0 && l.woken[i] != nil {
-		l.woken[i]()
+	for needed := false; !needed; {
+		i := reconcile.Wait(ctx, until, l.wakes...)
+		needed = i < 0 || l.woken[i] == nil || l.woken[i]()
 	}
 }
 

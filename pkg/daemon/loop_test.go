@@ -223,3 +223,43 @@ func TestPartsWakeTheLoop(t *testing.T) {
 		}
 	})
 }
+
+// foundFirewall is a firewall whose rules are as they were, until changed.
+type foundFirewall struct {
+	wakingFirewall
+	changed bool
+	checks  int
+}
+
+func (f *foundFirewall) Check() bool { f.checks++; return f.changed }
+
+// A check of the firewall's rules that finds no change causes no pass.
+func TestUnchangedRulesCauseNoPass(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, _, _ := newDaemon(t)
+		rules := &foundFirewall{wakingFirewall: wakingFirewall{changes: make(chan struct{}, 1)}}
+		d.Firewall = rules
+		in := newInbox()
+		l := d.newLoop(&node{}, in)
+		wait := func() time.Duration {
+			began := time.Now()
+			l.wait(t.Context(), began.Add(time.Hour))
+			return time.Since(began)
+		}
+		time.AfterFunc(time.Minute, func() { reconcile.Notify(rules.changes) })
+		time.AfterFunc(2*time.Minute, func() { reconcile.Notify(in.changed) })
+		if took := wait(); took != 2*time.Minute || rules.checks != 1 {
+			t.Errorf("the next pass is after %v and %d checks", took, rules.checks)
+		}
+		rules.changed = true
+		reconcile.Notify(rules.changes)
+		if took := wait(); took > 0 {
+			t.Errorf("after a change, the next pass is after %v", took)
+		}
+		rules.changed = false
+		reconcile.Notify(rules.changes)
+		if took := wait(); took != time.Hour {
+			t.Errorf("without a change, the next pass is after %v", took)
+		}
+	})
+}

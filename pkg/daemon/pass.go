@@ -31,10 +31,10 @@ type part struct {
 	// log is called when Board and store have the reports, which therefore do not wait
 	// for a slow log. It logs what has changed since the pass before. nil: nothing.
 	log func(p *pass)
-	// wakes cause a pass when they receive. Then woken is called before that pass; nil:
-	// the part does not need to know.
+	// wakes cause a pass when they receive. Before that pass, woken is called, and returns
+	// whether a pass is needed; nil: it is.
 	wakes []<-chan struct{}
-	woken func()
+	woken func() (needed bool)
 }
 
 // parts returns the parts of a pass in their order, in the state in which they are

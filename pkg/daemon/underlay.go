@@ -9,7 +9,7 @@ import (
 // underlayPart follows the interface to the other nodes, and this node's addresses.
 func (d *Daemon) underlayPart() part {
 	u := &underlayState{d: d}
-	return part{name: partConfig, reconcile: u.follow, woken: func() { u.stale = true },
+	return part{name: partConfig, reconcile: u.follow, woken: func() bool { u.stale = true; return true },
 		wakes: []<-chan struct{}{d.Underlay.Changes(), d.Manager.PublicIPsChanged()}}
 }
 

@@ -87,7 +87,7 @@ type placeState struct {
 }
 
 // Firewall keeps the rules of the Config last passed to Apply. Apply must not be called concurrently. The
-// goroutines of listen and the timer share only subscribed, pending and changes with Apply.
+// goroutines of listen and the timer share only subscribed, pending and changes with Apply and Check.
 type Firewall struct {
 	log    *slog.Logger
 	owner  instance
@@ -125,8 +125,23 @@ func New(o firewall.Options) (*Firewall, error) {
 	return f, nil
 }
 
-// Changes receives a value when Apply should be called: our rules may have changed, or a resync or retry is due.
+// Changes receives a value when Check should be called: our rules may have changed, or a resync or retry is due.
 func (f *Firewall) Changes() <-chan struct{} { return f.changes }
+
+// Check compares the digests of those places that notifications or the resync concern, and returns whether Apply must be
+// called: a place has changed, or a retry is due. If not, all is as after the last Apply. Check must not be called at the
+// same time as Apply.
+func (f *Firewall) Check() (changed bool) {
+	now := time.Now()
+	f.queueChecks(now)
+	changed = !f.applied
+	for _, s := range f.places {
+		s.needsCheck = s.needsCheck && !s.sameAsSynced(s.digest())
+		changed = changed || s.needsCheck
+	}
+	f.armTimer(now)
+	return changed
+}
 
 func (f *Firewall) notify() { reconcile.Notify(f.changes) }
 
@@ -178,6 +193,7 @@ func (f *Firewall) Apply(ctx context.Context, c firewall.Config) (changed int, e
 // planPlaces decides which rules are desired in each place under c, finding out which programs are installed. It marks all
 // places for a check, also those with no desired rules: a previous run may have left rules there.
 func (f *Firewall) planPlaces(ctx context.Context, c firewall.Config) error {
+	f.applied = false // until all are marked
 	t, err := findTools(ctx)
 	if err != nil {
 		return err
@@ -268,7 +284,7 @@ func (f *Firewall) queueChecks(now time.Time) {
 	// Places with no desired rules are not polled: no other program has a reason to write our chains there.
 	resync := f.resync > 0 && !now.Before(f.nextResync)
 	if resync {
-		f.nextResync = now.Add(f.resync)
+		f.nextResync = reconcile.OnBeat(f.resync)
 	}
 	for _, s := range f.places {
 		if len(s.want) > 0 && (resync || s.topics&notified != 0) {
@@ -300,7 +316,7 @@ func (f *Firewall) armTimer(now time.Time) {
 		f.timer.Stop()
 		return
 	}
-	f.timer.Reset(max(next.Sub(now), time.Millisecond))
+	f.timer.Reset(max(time.Until(next), time.Millisecond))
 }
 
 // Cleanup removes all rules of ours, whichever writer made them, and returns what it removed, one line each. A dry run

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"net"
 	"net/netip"
 	"slices"
@@ -48,8 +49,16 @@ func (p nftPlace) String() string {
 	return "nftables table " + family + " " + p.table().Name
 }
 
-// digest returns 0, because reading the table is cheap enough.
-func (p nftPlace) digest() uint64 { return 0 }
+// digest covers the whole table.
+func (p nftPlace) digest() uint64 {
+	have, err := readTable(p.family, p.table().Name)
+	if err != nil {
+		return 0
+	}
+	h := fnv.New64a()
+	h.Write([]byte(have))
+	return h.Sum64()
+}
 
 func (p nftPlace) list(context.Context) ([]string, error) {
 	have, err := readTable(p.family, p.table().Name)

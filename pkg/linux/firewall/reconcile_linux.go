@@ -30,7 +30,7 @@ func (f *Firewall) reconcile(ctx context.Context, s *placeState, now time.Time) 
 	// The digest is taken before the rules are read. If somebody changes them in between, the next digest differs from
 	// this one and the rules are read again.
 	digest := s.digest()
-	if digest != 0 && digest == s.syncedDigest {
+	if s.sameAsSynced(digest) {
 		s.needsCheck = false
 		return 0, nil
 	}
@@ -52,6 +52,9 @@ func (f *Firewall) reconcile(ctx context.Context, s *placeState, now time.Time) 
 	s.synced = true
 	return n, nil
 }
+
+// sameAsSynced reports whether a place with this digest is as it was when its rules were last found equal to want.
+func (s *placeState) sameAsSynced(digest uint64) bool { return digest != 0 && digest == s.syncedDigest }
 
 // recordChange logs a change of a place. If the place was synced before, another program changed our rules: each
 // repair then costs a token, and without tokens the next check waits for an interval.

@@ -1,0 +1,56 @@
+package firewall
+
+import (
+	"testing"
+	"time"
+
+	"flannel/internal/test/nstest"
+	"flannel/pkg/firewall"
+)
+
+// Check asks for an Apply if another program has changed our rules, and only then, with and without notifications.
+func TestCheck(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		for _, c := range []struct {
+			name, setup, damage, foreign string
+			writer                       firewall.Writer
+		}{
+			{"nft", "true", "iptables-nft -t nat -F FLANNEL-POSTRTG", "iptables-nft -N OTHER", firewall.IPTables},
+			{"nftables", "true", "nft flush chain ip flannel-ipv4 forward", "nft add table ip other", firewall.NFTables},
+			{"legacy", "iptables-legacy -t mangle -N KUBE-KUBELET-CANARY", "iptables-legacy -D FORWARD -m comment --comment 'flanneld forward' -j FLANNEL-FWD",
+				"iptables-legacy -t mangle -N OTHER", firewall.IPTables},
+		} {
+			sh(t, c.setup)
+			f := open(t, time.Millisecond)
+			if !f.Check() {
+				t.Errorf("%s: before the first Apply, nothing has changed", c.name)
+			}
+			apply(t, f, both(c.writer))
+			check := func() (changed bool) { // after the resync that is due by then
+				time.Sleep(2 * time.Millisecond)
+				return f.Check()
+			}
+			if !check() {
+				t.Errorf("%s: what was written is not read once more", c.name)
+			}
+			apply(t, f, both(c.writer))
+			sh(t, c.foreign)
+			if check() {
+				t.Errorf("%s: changed by another program's own rules", c.name)
+			}
+			sh(t, c.damage)
+			if !check() {
+				t.Errorf("%s: a change of our rules is not seen", c.name)
+			}
+			if n := apply(t, f, both(c.writer)); n == 0 {
+				t.Errorf("%s: the change is not repaired", c.name)
+			}
+			if err := f.Close(); err != nil {
+				t.Error(err)
+			}
+			if _, err := Cleanup(t.Context(), firewall.Options{Log: quiet}, false); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
