@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"flannel/internal/test/nstest"
 	"flannel/pkg/firewall"
 )
@@ -26,8 +28,8 @@ func TestCheck(t *testing.T) {
 				t.Errorf("%s: before the first Apply, nothing has changed", c.name)
 			}
 			apply(t, f, both(c.writer))
-			check := func() (changed bool) { // after the resync that is due by then
-				time.Sleep(2 * time.Millisecond)
+			check := func() (changed bool) {
+				time.Sleep(2 * time.Millisecond) // the resync is due
 				return f.Check()
 			}
 			if !check() {
@@ -49,6 +51,49 @@ func TestCheck(t *testing.T) {
 				t.Error(err)
 			}
 			if _, err := Cleanup(t.Context(), firewall.Options{Log: quiet}, false); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+// While nothing changes in nf_tables, a check is cheap; whatever system call of a check fails, it hides no change.
+func TestCheckWithFailedCalls(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		faults := nstest.NewFaults(t)
+		for writer, damage := range map[firewall.Writer]string{firewall.IPTables: "iptables-nft -t nat -F FLANNEL-POSTRTG",
+			firewall.NFTables: "nft flush chain ip flannel-ipv4 forward"} {
+			f := open(t, time.Millisecond)
+			check := func() (changed bool, calls int) {
+				time.Sleep(2 * time.Millisecond) // the resync is due
+				faults.Fail(0, 0)
+				changed = f.Check()
+				return changed, faults.Fail(0, 0)
+			}
+			settle := func() { // writes, and reads once more what was written
+				for changed := true; changed; changed, _ = check() {
+					apply(t, f, both(writer))
+				}
+			}
+			settle()
+			_, quiet := check()
+			sh(t, damage)
+			changed, busy := check()
+			if !changed || quiet == 0 || 3*quiet > busy {
+				t.Errorf("%s: %d calls while nothing changes; after a change %d, seen: %t", writer, quiet, busy, changed)
+			}
+			for n := 1; n <= busy; n++ {
+				settle()
+				sh(t, damage)
+				time.Sleep(2 * time.Millisecond) // the resync is due
+				faults.Fail(n, unix.EMFILE)
+				changed := f.Check()
+				faults.Fail(0, 0)
+				if !changed {
+					t.Errorf("%s: after call %d failed, nothing has changed", writer, n)
+				}
+			}
+			if err := f.Close(); err != nil {
 				t.Error(err)
 			}
 		}

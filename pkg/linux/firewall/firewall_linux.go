@@ -24,6 +24,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -80,6 +81,7 @@ type placeState struct {
 	needsCheck   bool              // reconcile has to look at it
 	synced       bool              // a check has succeeded since want was set; a later difference was made by others
 	syncedDigest uint64            // digest of the place when it was last found equal to want; 0: unknown
+	generation   uint32            // of nf_tables when the digest was last found to be syncedDigest; 0: unknown
 	retry        reconcile.Backoff // of checks that fail
 	throttled    time.Time         // no check before this time, because others' changes were repaired too often
 	repairs      *rate.Limiter     // limits how often others' changes are repaired at once
@@ -128,15 +130,16 @@ func New(o firewall.Options) (*Firewall, error) {
 // Changes receives a value when Check should be called: our rules may have changed, or a resync or retry is due.
 func (f *Firewall) Changes() <-chan struct{} { return f.changes }
 
-// Check compares the digests of those places that notifications or the resync concern, and returns whether Apply must be
-// called: a place has changed, or a retry is due. If not, all is as after the last Apply. Check must not be called at the
-// same time as Apply.
+// Check looks at those places that notifications or the resync concern, and returns whether Apply must be called: a place
+// has changed, or a retry is due. If not, all is as after the last Apply. Check must not be called at the same time as
+// Apply.
 func (f *Firewall) Check() (changed bool) {
 	now := time.Now()
 	f.queueChecks(now)
 	changed = !f.applied
+	generation := sync.OnceValue(readGeneration)
 	for _, s := range f.places {
-		s.needsCheck = s.needsCheck && !s.sameAsSynced(s.digest())
+		s.needsCheck = s.needsCheck && !s.unchanged(generation)
 		changed = changed || s.needsCheck
 	}
 	f.armTimer(now)

@@ -70,6 +70,15 @@ func number(value []byte) uint32 {
 	return binary.BigEndian.Uint32(value)
 }
 
+// readGeneration returns a number that every transaction of nf_tables in this network namespace changes; 0: unknown.
+func readGeneration() uint32 {
+	answer, err := request(unix.NFT_MSG_GETGEN, 0, nftables.TableFamilyUnspecified, nil)
+	if err != nil || len(answer) == 0 {
+		return 0
+	}
+	return number(attr(answer[0].Data, unix.NFTA_GEN_ID))
+}
+
 // hasChain reports whether the chain exists. An error is one that isTransient: asked again, the kernel may answer. With
 // any other error the chain counts as missing: so answers a kernel without nf_tables, without this family or without the
 // table, and then nothing of ours is there.

@@ -56,6 +56,23 @@ func (f *Firewall) reconcile(ctx context.Context, s *placeState, now time.Time) 
 // sameAsSynced reports whether a place with this digest is as it was when its rules were last found equal to want.
 func (s *placeState) sameAsSynced(digest uint64) bool { return digest != 0 && digest == s.syncedDigest }
 
+// unchanged reports whether a place is as it was when its rules were last found equal to want. generation reads that of
+// nf_tables: while it stays the same, no digest is needed.
+func (s *placeState) unchanged(generation func() uint32) bool {
+	if s.topics == 0 { // it is not in nf_tables
+		return s.sameAsSynced(s.digest())
+	}
+	now := generation() // before the digest: the next one differs if somebody changes the rules in between
+	if now != 0 && now == s.generation && s.syncedDigest != 0 {
+		return true
+	}
+	same := s.sameAsSynced(s.digest())
+	if s.generation = 0; same {
+		s.generation = now
+	}
+	return same
+}
+
 // recordChange logs a change of a place. If the place was synced before, another program changed our rules: each
 // repair then costs a token, and without tokens the next check waits for an interval.
 func (f *Firewall) recordChange(s *placeState, now time.Time) {
