@@ -5,14 +5,16 @@ package compact
 import (
 	"hash/maphash"
 	"iter"
+	"math/bits"
+	"slices"
 )
 
 // Map maps keys to values. The zero Map is empty. It is not safe for concurrent use, and
 // must not be copied after its first use.
 //
-// The entries are in one slice, without gaps and in no order. slots is a hash table with
-// linear probing of their positions. Example, where the keys b and c have the same hash,
-// 2, and a has 1:
+// The entries are in chunks, without gaps and in no order. Growing adds a chunk, and copies
+// none. slots is a hash table with linear probing of their positions. Example, where the keys
+// b and c have the same hash, which stands for slot 2, and that of a for slot 1:
 //
 //	entries  0: b  1: c  2: a
 //	slots    0: 0  1: 3  2: 1  3: 2        position + 1; 0: free
@@ -20,8 +22,9 @@ import (
 // Delete moves the last entry into the gap, and later entries of the same run of slots
 // towards the slots of their hashes, so that there are no marks of deleted entries.
 type Map[K comparable, V any] struct {
-	entries []entry[K, V]
-	slots   []uint32 // a power of two of them, more than entries
+	length int
+	chunks [][]entry[K, V] // those before the last used one are full; up to one empty one follows
+	slots  []uint32        // more than entries
 }
 
 type entry[K comparable, V any] struct {
@@ -29,16 +32,19 @@ type entry[K comparable, V any] struct {
 	key   K
 }
 
+// chunkSize is the number of entries in a full chunk. The first chunk grows up to it.
+const chunkSize = 256
+
 // seed is random, so that nobody can choose keys with the same hash.
 var seed = maphash.MakeSeed()
 
 // Len returns the number of entries.
-func (m *Map[K, V]) Len() int { return len(m.entries) }
+func (m *Map[K, V]) Len() int { return m.length }
 
 // Get returns the value of a key; found is false, and the value zero, if there is none.
 func (m *Map[K, V]) Get(key K) (value V, found bool) {
-	if at, found := m.find(key); found {
-		return m.entries[m.slots[at]-1].value, true
+	if slot, found := m.find(key); found {
+		return m.in(slot).value, true
 	}
 	return value, false
 }
@@ -51,35 +57,61 @@ func (m *Map[K, V]) Has(key K) bool {
 
 // Set sets the value of a key.
 func (m *Map[K, V]) Set(key K, value V) {
-	at, found := m.find(key)
+	slot, found := m.find(key)
 	if found {
-		m.entries[m.slots[at]-1].value = value
+		m.in(slot).value = value
 		return
 	}
-	if len(m.entries) == room(len(m.slots)) {
-		m.resize(max(8, 2*len(m.entries)), cap(m.entries))
-		at, _ = m.find(key)
+	if m.length == room(len(m.slots)) {
+		m.resize(max(6, m.length+m.length/2))
+		slot, _ = m.find(key)
 	}
-	m.entries = append(m.entries, entry[K, V]{value, key})
-	m.slots[at] = uint32(len(m.entries))
+	m.add(entry[K, V]{value, key})
+	m.slots[slot] = uint32(m.length)
+}
+
+// add appends an entry.
+func (m *Map[K, V]) add(e entry[K, V]) {
+	chunk := m.length / chunkSize
+	switch {
+	case chunk < len(m.chunks):
+	case chunk == 0:
+		m.chunks = append(m.chunks, nil)
+	default:
+		m.chunks = append(m.chunks, make([]entry[K, V], 0, chunkSize))
+	}
+	m.chunks[chunk] = append(m.chunks[chunk], e)
+	m.length++
 }
 
 // Delete deletes the entry of a key, if there is one.
 func (m *Map[K, V]) Delete(key K) {
-	at, found := m.find(key)
+	slot, found := m.find(key)
 	if !found {
 		return
 	}
-	gap, last := m.slots[at]-1, len(m.entries)-1
-	if int(gap) != last {
-		moved, _ := m.find(m.entries[last].key)
-		m.entries[gap], m.slots[moved] = m.entries[last], gap+1
+	gap, last := int(m.slots[slot]-1), m.length-1
+	if gap != last {
+		moved, _ := m.find(m.at(last).key)
+		*m.at(gap), m.slots[moved] = *m.at(last), uint32(gap+1)
 	}
-	m.entries[last] = entry[K, V]{}
-	m.entries = m.entries[:last]
-	m.free(at)
-	if last < cap(m.entries)/4 {
-		m.resize(last, last)
+	m.removeLast()
+	m.free(slot)
+	if m.length < room(len(m.slots))/4 {
+		m.resize(m.length)
+	}
+}
+
+// removeLast removes the last entry. It keeps an empty chunk until there is room for half a
+// chunk in the one before, so that entries that come and go make no chunk each time.
+func (m *Map[K, V]) removeLast() {
+	m.length--
+	*m.at(m.length) = entry[K, V]{}
+	chunk := m.length / chunkSize
+	m.chunks[chunk] = m.chunks[chunk][:m.length%chunkSize]
+	if keep := (m.length + chunkSize*3/2 - 1) / chunkSize; keep < len(m.chunks) {
+		m.chunks[keep] = nil
+		m.chunks = m.chunks[:keep]
 	}
 }
 
@@ -88,73 +120,86 @@ func (m *Map[K, V]) Delete(key K) {
 func (m *Map[K, V]) All() iter.Seq2[K, V] {
 	return func(yield func(K, V) bool) {
 		// Backwards: when an entry is deleted, one that was yielded before takes its place.
-		for i := len(m.entries) - 1; i >= 0; i-- {
-			if !yield(m.entries[i].key, m.entries[i].value) {
+		for i := m.length - 1; i >= 0; i-- {
+			if e := m.at(i); !yield(e.key, e.value) {
 				return
 			}
 		}
 	}
 }
 
-// Reserve makes room for n entries in an empty Map, so that adding them one by one copies
-// none. Otherwise it does nothing.
+// Reserve makes slots for n entries in an empty Map, so that adding them one by one computes
+// each hash once. Otherwise it does nothing.
 func (m *Map[K, V]) Reserve(n int) {
-	if len(m.entries) == 0 && n > cap(m.entries) {
-		m.resize(n, n)
+	if m.length == 0 && n > room(len(m.slots)) {
+		m.resize(n)
 	}
 }
 
-// room returns the number of entries for which there are enough slots.
-func room(slots int) int { return slots / 4 * 3 }
+// at returns the entry at a position.
+func (m *Map[K, V]) at(position int) *entry[K, V] {
+	return &m.chunks[position/chunkSize][position%chunkSize]
+}
 
-// resize makes slots for n entries, and a slice of entries with that capacity.
-func (m *Map[K, V]) resize(n, capacity int) {
-	size := 4
-	for room(size) < n {
-		size *= 2
+// in returns the entry of a slot that is not free.
+func (m *Map[K, V]) in(slot int) *entry[K, V] { return m.at(int(m.slots[slot] - 1)) }
+
+// room returns the number of entries for which there are enough slots. A third of them is
+// free: with a quarter, replacing an entry takes half as much time again.
+func room(slots int) int { return slots * 2 / 3 }
+
+// resize makes slots for n entries, not fewer than there are. The first chunk gives back what
+// it does not need, unless there are others.
+func (m *Map[K, V]) resize(n int) {
+	m.slots = make([]uint32, n*3/2+1)
+	if len(m.chunks) == 1 {
+		m.chunks[0] = slices.Clone(m.chunks[0])
 	}
-	m.slots = make([]uint32, size)
-	if capacity != cap(m.entries) {
-		m.entries = append(make([]entry[K, V], 0, capacity), m.entries...)
-	}
-	for i, e := range m.entries {
-		at := m.home(e.key)
-		for m.slots[at] != 0 {
-			at = m.after(at)
+	for i := range m.length {
+		slot := m.home(m.at(i).key)
+		for m.slots[slot] != 0 {
+			slot = m.after(slot)
 		}
-		m.slots[at] = uint32(i + 1)
+		m.slots[slot] = uint32(i + 1)
 	}
 }
 
-// home returns the slot of the hash of a key. There must be slots.
+// home returns the slot for which the hash of a key stands. There must be slots.
 func (m *Map[K, V]) home(key K) int {
-	return int(maphash.Comparable(seed, key) & uint64(len(m.slots)-1))
+	slot, _ := bits.Mul64(maphash.Comparable(seed, key), uint64(len(m.slots)))
+	return int(slot)
 }
 
-func (m *Map[K, V]) after(slot int) int { return (slot + 1) & (len(m.slots) - 1) }
+func (m *Map[K, V]) after(slot int) int {
+	if slot++; slot < len(m.slots) {
+		return slot
+	}
+	return 0
+}
 
 // find returns the slot of a key, or the free one for it. Without slots, it returns 0.
 func (m *Map[K, V]) find(key K) (slot int, found bool) {
 	if len(m.slots) == 0 {
 		return 0, false
 	}
-	at := m.home(key)
-	for ; m.slots[at] != 0; at = m.after(at) {
-		if m.entries[m.slots[at]-1].key == key {
-			return at, true
+	slot = m.home(key)
+	for ; m.slots[slot] != 0; slot = m.after(slot) {
+		if m.in(slot).key == key {
+			return slot, true
 		}
 	}
-	return at, false
+	return slot, false
 }
 
 // free frees a slot. An entry behind it in the same run, which its own slot or one before
 // the gap would have held, moves there: find ends at a free slot.
 func (m *Map[K, V]) free(gap int) {
-	mask := len(m.slots) - 1
-	for at := m.after(gap); m.slots[at] != 0; at = m.after(at) {
-		home := m.home(m.entries[m.slots[at]-1].key)
-		if (at-home)&mask >= (at-gap)&mask { // its home is not between the gap and its slot
-			m.slots[gap], gap = m.slots[at], at
+	// distance is the number of steps by after.
+	distance := func(from, to int) int { return (to - from + len(m.slots)) % len(m.slots) }
+	for slot := m.after(gap); m.slots[slot] != 0; slot = m.after(slot) {
+		home := m.home(m.in(slot).key)
+		if distance(home, slot) >= distance(gap, slot) { // its home is not between the gap and its slot
+			m.slots[gap], gap = m.slots[slot], slot
 		}
 	}
 	m.slots[gap] = 0
