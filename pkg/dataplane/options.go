@@ -23,10 +23,3 @@ type Options struct {
 	// May be nil.
 	Tunnels func(TunnelSummary)
 }
-
-func (o Options) report(t Table, done reconcile.Result) {
-	if o.Report != nil {
-		o.Report(t.Name(), t.Len(), done)
-	}
-	o.Repairs.add(t.Name(), t.TakeRepairs())
-}

@@ -25,8 +25,23 @@ type Table interface {
 }
 
 // Tables are in the order in which entries are added: the entries of a table may
-// need those of the tables before it. They are pruned in reverse order.
+// need those of the tables before it. They are pruned in reverse order. Tables with
+// the same name are reported as one.
 type Tables []Table
+
+// report reports what Add or Prune of one of the tables has done.
+func (t Tables) report(o Options, done Table, result reconcile.Result) {
+	entries := 0
+	for _, table := range t {
+		if table.Name() == done.Name() {
+			entries += table.Len()
+		}
+	}
+	if o.Report != nil {
+		o.Report(done.Name(), entries, result)
+	}
+	o.Repairs.add(done.Name(), done.TakeRepairs())
+}
 
 // Add adds to the tables in order. It stops after a table with an error that
 // IsUnknown, since the entries of later tables may need those that were not
@@ -36,7 +51,7 @@ func (t Tables) Add(ctx context.Context, o Options) error {
 	var errs []error
 	for _, table := range t {
 		done, err := table.Add(ctx)
-		o.report(table, done)
+		t.report(o, table, done)
 		if errs = append(errs, err); reconcile.IsUnknown(err) {
 			break
 		}
@@ -49,7 +64,7 @@ func (t Tables) Prune(ctx context.Context, o Options) error {
 	var errs []error
 	for _, table := range slices.Backward(t) {
 		done, err := table.Prune(ctx)
-		o.report(table, done)
+		t.report(o, table, done)
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)

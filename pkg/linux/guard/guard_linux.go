@@ -68,11 +68,12 @@ type Guard struct {
 	counts counters
 	watch  *rtnetlink.Listener
 
-	peers, pods *reconcile.Table[element, struct{}] // by address, and by name of the interface
-	others      compact.Map[element, int]           // number of further paths that want an element of peers
-	peersAdded  bool                                // by Put, since countJoined succeeded last; true at first
-	masks       map[mask]int                        // number of uses by paths; 0: not needed after the next Prune
-	made        map[string]bool                     // the kernel has these sets; see describedSet
+	peers      peerTable                           // by address
+	pods       *reconcile.Table[element, struct{}] // by name of the interface
+	others     compact.Map[element, int]           // number of further paths that want an element of peers
+	peersAdded bool                                // by Put, since countJoined succeeded last; true at first
+	masks      map[mask]int                        // number of uses by paths; 0: not needed after the next Prune
+	made       map[string]bool                     // the kernel has these sets; see describedSet
 
 	samples *sampler
 	trial   trial
@@ -98,8 +99,7 @@ func New(log *slog.Logger, instance string, notify func()) (*Guard, error) {
 	}
 	g := &Guard{samples: newSampler(log, notify), table: &nftables.Table{Family: nftables.TableFamilyINet, Name: name}, notify: notify, log: log,
 		peersAdded: true, masks: map[mask]int{}, made: map[string]bool{}}
-	g.peers = reconcile.NewTable[element, struct{}](elements{g, "guard-peers", g.peerSets})
-	g.pods = reconcile.NewTable[element, struct{}](elements{g, "guard-pods", func() []string { return []string{pods} }})
+	g.peers, g.pods = newPeerTable(g), newPodTable(g)
 	g.stale.Store(true)
 	g.podsStale.Store(true)
 	var err error
@@ -123,14 +123,14 @@ func (g *Guard) Close() error {
 }
 
 // tables are the sets, for reports of what changed.
-func (g *Guard) tables() dataplane.Tables { return dataplane.Tables{g.peers, g.pods} }
+func (g *Guard) tables() dataplane.Tables { return append(g.peers.tables(), g.pods) }
 
 // Relist makes the next Apply read everything again.
 func (g *Guard) Relist() { g.stale.Store(true); g.podsStale.Store(true) }
 
 // Reset makes the guard want no peers.
 func (g *Guard) Reset() {
-	g.peers.Reset()
+	g.peers.tables().Reset()
 	g.others = compact.Map[element, int]{}
 	for m := range g.masks {
 		g.masks[m] = 0
@@ -144,23 +144,20 @@ func (g *Guard) Put(verb dataplane.Verb, p *dataplane.Path) {
 		return
 	}
 	g.samples.put(p, verb == dataplane.Want)
-	all, masks := elementsOf(p)
-	for _, m := range masks {
-		if verb == dataplane.Want {
+	for _, e := range elementsOf(make([]element, 0, usualElements), p) {
+		if m, isNetwork := e.mask(); isNetwork && verb == dataplane.Want {
 			g.masks[m]++
-		} else {
+		} else if isNetwork {
 			g.masks[m]--
 		}
-	}
-	for _, e := range all {
 		switch others, _ := g.others.Get(e); {
-		case verb == dataplane.Want && g.peers.Wanted(e):
+		case verb == dataplane.Want && g.peers.wanted(e):
 			g.others.Set(e, others+1)
 		case verb == dataplane.Want:
-			g.peers.Want(e, struct{}{})
+			g.peers.want(e)
 			g.peersAdded = true
 		case others == 0:
-			g.peers.Drop(e)
+			g.peers.drop(e)
 		case others == 1:
 			g.others.Delete(e)
 		default:
@@ -237,11 +234,9 @@ func (g *Guard) Drops(p *dataplane.Path) bool {
 	case dataplane.Direct, dataplane.WireGuardPeer, dataplane.ESP:
 		return false
 	}
-	all, _ := elementsOf(p)
-	return g.dropping && slices.ContainsFunc(all, func(e element) bool {
+	return g.dropping && slices.ContainsFunc(elementsOf(nil, p), func(e element) bool {
 		m, isNetwork := e.mask()
-		_, exists := g.peers.Actual(e)
-		return !exists && (m.kind == owners || !isNetwork && (e.set() == peers4 || e.set() == peers6))
+		return !g.peers.exists(e) && (m.kind == owners || !isNetwork && (e.set() == peers4 || e.set() == peers6))
 	})
 }
 

@@ -79,12 +79,12 @@ func (m mask) code() setCode {
 }
 
 // mask is the inverse of mask.code; ok is false if the set is another one.
-func (e element) mask() (m mask, ok bool) {
-	kind := e[0] &^ 0x80
+func (c setCode) mask() (m mask, ok bool) {
+	kind := c[0] &^ 0x80
 	if kind == 0 {
 		return mask{}, false
 	}
-	return mask{kindsOfSets[kind-1], e[0] != kind, int(e[1])}, true
+	return mask{kindsOfSets[kind-1], c[0] != kind, int(c[1])}, true
 }
 
 func compareMasks(a, b mask) int {
@@ -114,28 +114,27 @@ func sendersOf(p *dataplane.Path) iter.Seq[netip.Addr] {
 	}
 }
 
-// elementsOf returns what the sets have for a path.
-func elementsOf(p *dataplane.Path) (all []element, masks []mask) {
+// usualElements is the number of elements of a path to a peer that sends from one address.
+const usualElements = 6
+
+// elementsOf appends what the sets have for a path.
+func elementsOf(all []element, p *dataplane.Path) []element {
 	host := func(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 	_, encrypted := p.Encap.(dataplane.WireGuardPeer)
 	for _, kind := range []string{inside, subnets} {
-		m := of(kind, p.Dst)
-		all, masks = append(all, newElement(m.code(), p.Dst.Masked().Addr().AsSlice()...)), append(masks, m)
+		all = append(all, newElement(of(kind, p.Dst).code(), p.Dst.Masked().Addr().AsSlice()...))
 	}
 	for a := range sendersOf(p) {
 		all = append(all, peer(a), node(a))
 		if encrypted || a.Is6() != p.Dst.Addr().Is6() { // its key says whose packets it may send
 			continue
 		}
-		networks := []netip.Prefix{p.Dst, host(p.Via)}
+		all = append(all, owner(a, p.Dst), owner(a, host(p.Via)))
 		if a != p.Via {
-			networks = append(networks, host(a))
-		}
-		for _, n := range networks {
-			all, masks = append(all, owner(a, n)), append(masks, of(owners, n))
+			all = append(all, owner(a, host(a)))
 		}
 	}
-	return all, masks
+	return all
 }
 
 // The codes of the sets of addresses, by whether these are of IPv6.
@@ -152,7 +151,9 @@ func node(sender netip.Addr) element { return newElement(nodeSets[sender.Is6()],
 
 // owner is an element of a set of owners.
 func owner(sender netip.Addr, network netip.Prefix) element {
-	return newElement(of(owners, network).code(), slices.Concat(sender.AsSlice(), network.Masked().Addr().AsSlice())...)
+	e := newElement(of(owners, network).code(), sender.AsSlice()...)
+	copy(e[2+sender.BitLen()/8:], network.Masked().Addr().AsSlice())
+	return e
 }
 
 // layout says where the packet inside of an outer packet is.

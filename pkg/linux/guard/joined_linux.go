@@ -84,7 +84,7 @@ func (g *Guard) joined() (senders map[string][]element, packets uint64, err erro
 		}
 		for _, r := range recorded {
 			e := newElement(codeOf(peers), r.Key...) // as if it was in the set of peers
-			if _, isPeer := g.peers.Actual(e); isPeer && r.Counter != nil && r.Expires >= expiring {
+			if g.peers.exists(e) && r.Counter != nil && r.Expires >= expiring {
 				senders[set] = append(senders[set], e)
 				packets += r.Counter.Packets
 			}

@@ -11,6 +11,7 @@ import (
 	"github.com/google/nftables/binaryutil"
 	"golang.org/x/sys/unix"
 
+	"flannel/pkg/dataplane"
 	"flannel/pkg/reconcile"
 )
 
@@ -46,10 +47,16 @@ func (g *Guard) set(name string) *nftables.Set {
 // namedSets are those of elements, except the sets of networks.
 var namedSets = []string{peers4, peers6, nodes4, nodes6, pods}
 
-// element is one of a set: the set's code, and the key as the kernel compares it, which is
-// an address, an owner, or the name of an interface. It is one string, since there are
-// six of them for each peer.
-type element string
+// element is one of a set: the set's code, the key as the kernel compares it, and zeros. The
+// key is an address, an owner, or the name of an interface.
+type element [2 + longKey]byte
+
+// shortElement is the same for keys that are short, such as all those of IPv4. There are six
+// for each peer.
+type shortElement [2 + shortKey]byte
+
+// Sizes of keys in bytes: those of owners, which are two addresses.
+const shortKey, longKey = 2 * 4, 2 * 16
 
 // setCode is the name of a set in two bytes: 0 and an index of namedSets, or the code of a
 // mask.
@@ -63,12 +70,33 @@ func codeOf(set string) setCode {
 	return setCode{0, byte(slices.Index(namedSets, set))}
 }
 
-func newElement(set setCode, key ...byte) element {
-	return element(append(append(make([]byte, 0, 64), set[:]...), key...))
+// keySize returns the size of the set's keys, in bytes.
+func (c setCode) keySize() int {
+	m, isNetworks := c.mask()
+	size := 4
+	if isNetworks && m.v6 || !isNetworks && namedSets[c[1]] != peers4 && namedSets[c[1]] != nodes4 {
+		size = 16 // that of the name of an interface, too: unix.IFNAMSIZ
+	}
+	if isNetworks && m.kind == owners {
+		size *= 2
+	}
+	return size
 }
 
-func (e element) code() setCode { return setCode{e[0], e[1]} }
-func (e element) key() []byte   { return []byte(e[2:]) }
+// newElement returns the element with a key of keySize bytes.
+func newElement(set setCode, key ...byte) (e element) {
+	copy(e[copy(e[:], set[:]):], key)
+	return e
+}
+
+func (e element) code() setCode           { return setCode{e[0], e[1]} }
+func (e element) mask() (m mask, ok bool) { return e.code().mask() }
+func (e element) key() []byte             { return e[2:][:e.code().keySize()] }
+func (e element) isShort() bool           { return e.code().keySize() <= shortKey }
+func (e element) short() shortElement     { return shortElement(e[:len(shortElement{})]) }
+func (e element) long() element           { return e }
+func (e shortElement) long() (l element)  { copy(l[:], e[:]); return l }
+func (e shortElement) String() string     { return e.long().String() }
 
 // set is the name of the set.
 func (e element) set() string {
@@ -96,27 +124,93 @@ func (e element) String() string {
 	return a.String()
 }
 
+// peerTable has the elements of the sets of peers and their networks. It is two tables with
+// one name, since short elements take a third of the memory.
+type peerTable struct {
+	short *reconcile.Table[shortElement, struct{}]
+	long  *reconcile.Table[element, struct{}]
+}
+
+func newPeerTable(g *Guard) peerTable {
+	const name = "guard-peers"
+	return peerTable{
+		short: reconcile.NewTable[shortElement, struct{}](elements[shortElement]{g, name, g.peerSets, element.isShort, element.short}),
+		long: reconcile.NewTable[element, struct{}](elements[element]{g, name, g.peerSets,
+			func(e element) bool { return !e.isShort() }, element.long}),
+	}
+}
+
+func newPodTable(g *Guard) *reconcile.Table[element, struct{}] {
+	sets := func() []string { return []string{pods} }
+	return reconcile.NewTable[element, struct{}](elements[element]{g, "guard-pods", sets, func(element) bool { return true }, element.long})
+}
+
+func (t peerTable) tables() dataplane.Tables { return dataplane.Tables{t.short, t.long} }
+
+func (t peerTable) wanted(e element) bool {
+	if e.isShort() {
+		return t.short.Wanted(e.short())
+	}
+	return t.long.Wanted(e)
+}
+
+func (t peerTable) want(e element) {
+	if e.isShort() {
+		t.short.Want(e.short(), struct{}{})
+	} else {
+		t.long.Want(e, struct{}{})
+	}
+}
+
+func (t peerTable) drop(e element) {
+	if e.isShort() {
+		t.short.Drop(e.short())
+	} else {
+		t.long.Drop(e)
+	}
+}
+
+// exists reports whether the kernel has the element, as far as is known.
+func (t peerTable) exists(e element) (exists bool) {
+	if e.isShort() {
+		_, exists = t.short.Actual(e.short())
+	} else {
+		_, exists = t.long.Actual(e)
+	}
+	return exists
+}
+
 // elements is the store of several sets.
-type elements struct {
+type elements[E interface {
+	element | shortElement
+	long() element
+}] struct {
 	g    *Guard
 	name string
-	sets func() []string // that List lists
+	sets func() []string    // that List lists
+	has  func(element) bool // whether the store is that of an element of these sets
+	of   func(element) E
 }
 
 // Name implements reconcile.Store.
-func (e elements) Name() string { return e.name }
+func (e elements[E]) Name() string { return e.name }
 
 // List implements reconcile.Store.
-func (e elements) List(context.Context) (map[element]struct{}, error) {
-	all := map[element]struct{}{}
+func (e elements[E]) List(context.Context) (map[E]struct{}, error) {
+	all := map[E]struct{}{}
 	for _, set := range e.sets() {
+		code := codeOf(set)
+		if !e.has(newElement(code)) {
+			continue
+		}
 		list, err := e.g.conn.GetSetElements(e.g.set(set))
 		if err != nil && !errors.Is(err, unix.ENOENT) {
 			return nil, fmt.Errorf("set %s: %w", set, err)
 		}
-		code := codeOf(set)
 		for _, has := range list {
-			all[newElement(code, has.Key...)] = struct{}{}
+			if len(has.Key) == code.keySize() { // else it is somebody else's set, which Apply replaces
+				all[e.of(newElement(code, has.Key...))] = struct{}{}
+			}
 		}
 	}
 	return all, nil
@@ -132,13 +226,13 @@ func (g *Guard) peerSets() []string {
 }
 
 // Set implements reconcile.Store.
-func (e elements) Set(_ context.Context, entries []reconcile.Entry[element, struct{}]) []error {
+func (e elements[E]) Set(_ context.Context, entries []reconcile.Entry[E, struct{}]) []error {
 	return e.change(entries, e.g.conn.SetAddElements)
 }
 
 // Delete implements reconcile.Store. Elements that somebody else has deleted meanwhile
 // make the kernel refuse them all; the next pass lists the set.
-func (e elements) Delete(_ context.Context, entries []reconcile.Entry[element, struct{}]) []error {
+func (e elements[E]) Delete(_ context.Context, entries []reconcile.Entry[E, struct{}]) []error {
 	return e.change(entries, e.g.conn.SetDeleteElements)
 }
 
@@ -147,11 +241,11 @@ func (e elements) Delete(_ context.Context, entries []reconcile.Entry[element, s
 const atOnce = 1000
 
 // change calls do for all entries, in messages of limited size. It returns nil if none failed.
-func (e elements) change(entries []reconcile.Entry[element, struct{}], do func(*nftables.Set, []nftables.SetElement) error) (errs []error) {
-	keys := make([]nftables.SetElement, 0, min(len(entries), atOnce))
+func (e elements[E]) change(entries []reconcile.Entry[E, struct{}], do func(*nftables.Set, []nftables.SetElement) error) (errs []error) {
+	bySet := map[setCode][]nftables.SetElement{} // memory to use
 	for start := 0; start < len(entries); start += atOnce {
 		end := min(start+atOnce, len(entries))
-		err := e.changeOnce(entries[start:end], keys, do)
+		err := e.changeOnce(entries[start:end], bySet, do)
 		if err != nil && errs == nil {
 			errs = make([]error, len(entries))
 		}
@@ -162,18 +256,22 @@ func (e elements) change(entries []reconcile.Entry[element, struct{}], do func(*
 	return errs
 }
 
-// changeOnce calls do for each set. keys is memory to use.
-func (e elements) changeOnce(entries []reconcile.Entry[element, struct{}], keys []nftables.SetElement, do func(*nftables.Set, []nftables.SetElement) error) error {
-	lists := map[setCode][]element{}
-	for _, entry := range entries {
-		lists[entry.Key.code()] = append(lists[entry.Key.code()], entry.Key)
+// changeOnce calls do for each set. bySet is memory to use.
+func (e elements[E]) changeOnce(entries []reconcile.Entry[E, struct{}], bySet map[setCode][]nftables.SetElement, do func(*nftables.Set, []nftables.SetElement) error) error {
+	for code, list := range bySet {
+		bySet[code] = list[:0]
 	}
-	for _, list := range lists {
-		keys = keys[:0]
-		for _, key := range list {
-			keys = append(keys, nftables.SetElement{Key: key.key()})
+	keys := make([]element, len(entries)) // one allocation for all keys
+	for i, entry := range entries {
+		keys[i] = entry.Key.long()
+		code := keys[i].code()
+		bySet[code] = append(bySet[code], nftables.SetElement{Key: keys[i][2:][:code.keySize()]})
+	}
+	for code, list := range bySet {
+		if len(list) == 0 {
+			continue
 		}
-		if err := do(e.g.set(list[0].set()), keys); err != nil {
+		if err := do(e.g.set(newElement(code).set()), list); err != nil {
 			return err
 		}
 	}

@@ -42,8 +42,7 @@ func (g *Guard) exists() (bool, error) {
 // Apply calls check if the guard is stale: after a start, and when the watcher has seen
 // that somebody else has changed the table.
 func (g *Guard) check(o dataplane.Options) error {
-	g.peers.Relist()
-	g.pods.Relist()
+	g.tables().Relist()
 	clear(g.made) // makeDescribedSets makes all of them that the kernel lacks
 	rules, dropping, err := g.listRules()
 	if err != nil {
@@ -318,8 +317,7 @@ func (g *Guard) deleteTable() error {
 	}
 	g.dropping, g.absent = false, true
 	clear(g.made)
-	g.peers.Relist()
-	g.pods.Relist()
+	g.tables().Relist()
 	return nil
 }
 
