@@ -1,12 +1,15 @@
 package guard
 
 import (
+	"encoding/binary"
 	"errors"
 	"sync"
 
 	"github.com/google/nftables"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"flannel/pkg/linux/rtnetlink"
 )
 
 // conn is a connection to nftables that survives failed system calls: the answers to a
@@ -14,6 +17,7 @@ import (
 type conn struct {
 	*nftables.Conn
 	socket *netlink.Conn
+	out    rtnetlink.Message // for transact
 }
 
 // bufferBytes is what one transaction may take, and the answers to it: several KB for each
@@ -28,6 +32,52 @@ func open() (*conn, error) {
 		return errors.Join(s.SetReadBuffer(bufferBytes), s.SetWriteBuffer(bufferBytes))
 	}))
 	return c, err
+}
+
+// transact sends n messages, each of which write appends by beginChange, as one transaction,
+// and reads the answers. If the kernel refuses one of them, it changes nothing. The library
+// for nftables would allocate a hundred bytes for each byte of the key of an element.
+func (c *conn) transact(n int, write func(m rtnetlink.Message, i int) rtnetlink.Message) (refused int, err error) {
+	c.out = c.out[:0]
+	add := func(write func(rtnetlink.Message) rtnetlink.Message) {
+		start := len(c.out)
+		c.out = write(c.out)
+		binary.NativeEndian.PutUint32(c.out[start:], uint32(len(c.out)-start)) // nlmsg_len
+	}
+	edge := func(kind uint16) func(rtnetlink.Message) rtnetlink.Message {
+		return func(m rtnetlink.Message) rtnetlink.Message {
+			return m.Begin(kind, 0, []byte{unix.AF_UNSPEC, unix.NFNETLINK_V0, 0, unix.NFNL_SUBSYS_NFTABLES})
+		}
+	}
+	add(edge(unix.NFNL_MSG_BATCH_BEGIN))
+	for i := range n {
+		add(func(m rtnetlink.Message) rtnetlink.Message { return write(m, i) })
+	}
+	add(edge(unix.NFNL_MSG_BATCH_END))
+	raw, err := c.socket.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	var sent error
+	err = raw.Write(func(fd uintptr) (done bool) {
+		sent = unix.Sendto(int(fd), c.out, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
+		return !errors.Is(sent, unix.EAGAIN) && !errors.Is(sent, unix.EINTR)
+	})
+	if err = errors.Join(err, sent); err != nil {
+		return 0, err
+	}
+	for i := range n {
+		if _, err := c.socket.Receive(); err != nil {
+			c.drain() // there may be an answer to each message, or this one to all
+			return i, err
+		}
+	}
+	return 0, nil
+}
+
+// beginChange appends a message without attributes, which changes something of the table.
+func beginChange(m rtnetlink.Message, t *nftables.Table, kind, flags uint16) rtnetlink.Message {
+	return m.Begin(unix.NFNL_SUBSYS_NFTABLES<<8|kind, unix.NLM_F_ACK|flags, []byte{byte(t.Family), unix.NFNETLINK_V0, 0, 0})
 }
 
 // drain discards answers that were not read. Call it after an error.

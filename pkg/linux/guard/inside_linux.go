@@ -6,8 +6,9 @@ import (
 	"slices"
 
 	"github.com/google/nftables"
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"flannel/pkg/linux/rtnetlink"
 )
 
 // Rules look up the source of the packet inside in most of these sets. nft can load a
@@ -39,24 +40,11 @@ func (g *Guard) makeDescribedSets() error {
 	if len(missing) == 0 {
 		return nil
 	}
-	batch := func(kind netlink.HeaderType) netlink.Message {
-		return netlink.Message{Header: netlink.Header{Type: kind, Flags: netlink.Request}, Data: []byte{unix.AF_UNSPEC, unix.NFNETLINK_V0, 0, unix.NFNL_SUBSYS_NFTABLES}}
-	}
-	all := []netlink.Message{batch(unix.NFNL_MSG_BATCH_BEGIN)}
-	for i, s := range missing {
-		set, err := s.message(g.table, uint32(i+1))
-		if err != nil {
-			return err
-		}
-		all = append(all, set)
-	}
-	if _, err := g.conn.socket.SendMessages(append(all, batch(unix.NFNL_MSG_BATCH_END))); err != nil {
-		return fmt.Errorf("make sets of table %s: %w", g.table.Name, err)
-	}
-	for _, s := range missing { // if one is refused, the kernel makes none
-		if _, err := g.conn.socket.Receive(); err != nil {
-			return fmt.Errorf("make set %s of table %s: %w", s.name, g.table.Name, err)
-		}
+	refused, err := g.conn.transact(len(missing), func(m rtnetlink.Message, i int) rtnetlink.Message {
+		return missing[i].write(m, g.table, uint32(i+1))
+	})
+	if err != nil { // the kernel has made none of them
+		return fmt.Errorf("make set %s of table %s: %w", missing[refused].name, g.table.Name, err)
 	}
 	for _, s := range missing {
 		g.made[s.name] = true
@@ -64,8 +52,8 @@ func (g *Guard) makeDescribedSets() error {
 	return nil
 }
 
-// message asks for the set.
-func (s describedSet) message(t *nftables.Table, id uint32) (netlink.Message, error) {
+// write appends a message that makes the set.
+func (s describedSet) write(m rtnetlink.Message, t *nftables.Table, id uint32) rtnetlink.Message {
 	number := func(n uint32) []byte { return binary.BigEndian.AppendUint32(nil, n) }
 	// Types of nft. A concatenation has six bits for each of its parts.
 	const ipv4, ipv6, integer, bits = 7, 8, 4, 6
@@ -80,19 +68,14 @@ func (s describedSet) message(t *nftables.Table, id uint32) (netlink.Message, er
 	if s.inside {
 		key, size = key<<bits|integer, size+length
 	}
-	attrs, err := netlink.MarshalAttributes([]netlink.Attribute{
-		{Type: unix.NFTA_SET_TABLE, Data: append([]byte(t.Name), 0)},
-		{Type: unix.NFTA_SET_NAME, Data: append([]byte(s.name), 0)},
-		{Type: unix.NFTA_SET_FLAGS, Data: number(0)},
-		{Type: unix.NFTA_SET_KEY_TYPE, Data: number(key)},
-		{Type: unix.NFTA_SET_KEY_LEN, Data: number(size)},
-		{Type: unix.NFTA_SET_ID, Data: number(id)},
-		{Type: unix.NFTA_SET_USERDATA, Data: s.keyDescription()},
-	})
-	return netlink.Message{
-		Header: netlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_NEWSET, Flags: netlink.Request | netlink.Acknowledge | netlink.Create},
-		Data:   append([]byte{byte(t.Family), unix.NFNETLINK_V0, 0, 0}, attrs...),
-	}, err
+	return beginChange(m, t, unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE).
+		Attr(unix.NFTA_SET_TABLE, append([]byte(t.Name), 0)).
+		Attr(unix.NFTA_SET_NAME, append([]byte(s.name), 0)).
+		Attr(unix.NFTA_SET_FLAGS, number(0)).
+		Attr(unix.NFTA_SET_KEY_TYPE, number(key)).
+		Attr(unix.NFTA_SET_KEY_LEN, number(size)).
+		Attr(unix.NFTA_SET_ID, number(id)).
+		Attr(unix.NFTA_SET_USERDATA, s.keyDescription())
 }
 
 // keyDescription describes the key as nft does: the source of the packet, and bytes behind

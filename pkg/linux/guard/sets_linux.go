@@ -2,6 +2,7 @@ package guard
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -12,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"flannel/pkg/dataplane"
+	"flannel/pkg/linux/rtnetlink"
 	"flannel/pkg/reconcile"
 )
 
@@ -227,25 +229,24 @@ func (g *Guard) peerSets() []string {
 
 // Set implements reconcile.Store.
 func (e elements[E]) Set(_ context.Context, entries []reconcile.Entry[E, struct{}]) []error {
-	return e.change(entries, e.g.conn.SetAddElements)
+	return e.change(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, entries)
 }
 
 // Delete implements reconcile.Store. Elements that somebody else has deleted meanwhile
 // make the kernel refuse them all; the next pass lists the set.
 func (e elements[E]) Delete(_ context.Context, entries []reconcile.Entry[E, struct{}]) []error {
-	return e.change(entries, e.g.conn.SetDeleteElements)
+	return e.change(unix.NFT_MSG_DELSETELEM, 0, entries)
 }
 
 // atOnce is the number of elements in one transaction, whose message then has less than
 // the 64 KiB that the length of an attribute can be.
 const atOnce = 1000
 
-// change calls do for all entries, in messages of limited size. It returns nil if none failed.
-func (e elements[E]) change(entries []reconcile.Entry[E, struct{}], do func(*nftables.Set, []nftables.SetElement) error) (errs []error) {
-	bySet := map[setCode][]nftables.SetElement{} // memory to use
+// change sends messages of that kind about all entries. It returns nil if none failed.
+func (e elements[E]) change(kind, flags uint16, entries []reconcile.Entry[E, struct{}]) (errs []error) {
 	for start := 0; start < len(entries); start += atOnce {
 		end := min(start+atOnce, len(entries))
-		err := e.changeOnce(entries[start:end], bySet, do)
+		err := e.changeOnce(kind, flags, entries[start:end])
 		if err != nil && errs == nil {
 			errs = make([]error, len(entries))
 		}
@@ -256,24 +257,40 @@ func (e elements[E]) change(entries []reconcile.Entry[E, struct{}], do func(*nft
 	return errs
 }
 
-// changeOnce calls do for each set. bySet is memory to use.
-func (e elements[E]) changeOnce(entries []reconcile.Entry[E, struct{}], bySet map[setCode][]nftables.SetElement, do func(*nftables.Set, []nftables.SetElement) error) error {
-	for code, list := range bySet {
-		bySet[code] = list[:0]
-	}
-	keys := make([]element, len(entries)) // one allocation for all keys
-	for i, entry := range entries {
-		keys[i] = entry.Key.long()
-		code := keys[i].code()
-		bySet[code] = append(bySet[code], nftables.SetElement{Key: keys[i][2:][:code.keySize()]})
-	}
-	for code, list := range bySet {
-		if len(list) == 0 {
-			continue
-		}
-		if err := do(e.g.set(newElement(code).set()), list); err != nil {
-			return err
+// changeOnce sends a message for each set.
+func (e elements[E]) changeOnce(kind, flags uint16, entries []reconcile.Entry[E, struct{}]) error {
+	var sets []setCode
+	for _, entry := range entries {
+		if code := entry.Key.long().code(); !slices.Contains(sets, code) {
+			sets = append(sets, code)
 		}
 	}
-	return e.g.flush("change the sets")
+	_, err := e.g.conn.transact(len(sets), func(m rtnetlink.Message, i int) rtnetlink.Message {
+		m = beginChange(m, e.g.table, kind, flags).
+			Attr(unix.NFTA_SET_ELEM_LIST_TABLE, append([]byte(e.g.table.Name), 0)).
+			Attr(unix.NFTA_SET_ELEM_LIST_SET, append([]byte(newElement(sets[i]).set()), 0))
+		list := len(m)
+		m = m.Attr(unix.NFTA_SET_ELEM_LIST_ELEMENTS|unix.NLA_F_NESTED, nil)
+		for _, entry := range entries {
+			if key := entry.Key.long(); key.code() == sets[i] {
+				m = key.write(m)
+			}
+		}
+		binary.NativeEndian.PutUint16(m[list:], uint16(len(m)-list)) // the attribute contains all elements
+		return m
+	})
+	if err != nil {
+		return fmt.Errorf("change the sets of table %s: %w", e.g.table.Name, err)
+	}
+	return nil
+}
+
+// write appends the element as an attribute: in it is that of the key, and in that one the value.
+func (e element) write(m rtnetlink.Message) rtnetlink.Message {
+	size := uint16(e.code().keySize()) // a multiple of four, so that nothing is padded
+	for i, kind := range []uint16{unix.NFTA_LIST_ELEM | unix.NLA_F_NESTED, unix.NFTA_SET_ELEM_KEY | unix.NLA_F_NESTED} {
+		m = binary.NativeEndian.AppendUint16(m, size+uint16(3-i)*unix.SizeofNlAttr)
+		m = binary.NativeEndian.AppendUint16(m, kind)
+	}
+	return m.Attr(unix.NFTA_DATA_VALUE, e[2:][:size])
 }
