@@ -31,19 +31,27 @@ func (m *mesh) Reach(name string) *status.Reach {
 	case t.kind == Bridges:
 		r.Via, r.Target = status.ViaPods, t.bridge()
 	}
-	if !m.judging && r.State != status.UnknownReach {
-		r.State, r.Since = status.UnknownReach, m.time(m.since)
+	if state := m.stateOf(t); r.State != state {
+		r.State, r.Since = state, m.time(m.since)
 	}
 	return r
+}
+
+// stateOf returns the state of a target in reports.
+func (m *mesh) stateOf(t *target) status.ReachState {
+	if !m.judging {
+		return status.UnknownReach
+	}
+	return t.state.status()
 }
 
 // Summary returns what is known of all peers.
 func (m *mesh) Summary() status.Probes {
 	s := m.counts
 	s.Peers = map[status.ReachState]int{}
-	for name := range m.peers.All() {
-		if r := m.Reach(name); r != nil {
-			s.Peers[r.State]++
+	for _, p := range m.peers.All() {
+		if len(p.targets) > 0 {
+			s.Peers[m.stateOf(p.worst())]++
 		}
 	}
 	return s
