@@ -79,7 +79,7 @@ type record struct {
 	name  string // the last part of key
 	kv    *mvccpb.KeyValue
 	lease *subnet.Lease // only its subnets
-	value leaseValue    // decoded by findClaims only
+	value *leaseValue   // decoded by findClaims only; else nil
 }
 
 // records returns the keys below the prefix that are those of leases.
@@ -137,8 +137,8 @@ func (m *Manager) candidate(cfg subnet.Config, want subnet.Lease, records, forme
 func heldKeyOf(r *record, at position) *heldKey {
 	at.witness, at.mod = r.key, r.kv.ModRevision
 	return &heldKey{key: r.key, v4: r.lease.V4.Subnet, v6: r.lease.V6.Subnet, id: clientv3.LeaseID(r.kv.Lease),
-		want: r.value, at: at, random: rand.N[time.Duration],
-		seen: seen{value: &r.value, mod: r.kv.ModRevision, created: r.kv.CreateRevision, id: clientv3.LeaseID(r.kv.Lease)}}
+		want: *r.value, at: at, random: rand.N[time.Duration],
+		seen: seen{value: r.value, mod: r.kv.ModRevision, created: r.kv.CreateRevision, id: clientv3.LeaseID(r.kv.Lease)}}
 }
 
 // addPublicIPv6 adds the IPv6 public address, which a reservation may lack.

@@ -51,10 +51,10 @@ func findClaims(cfg subnet.Config, want subnet.Lease, records []record) (c claim
 		if !mayHaveOurAddress(cfg, want, r.kv.Value) {
 			continue
 		}
-		var err error
-		r.value, err = decodeValue(r.kv.Value)
+		value, err := decodeValue(r.kv.Value)
+		r.value = &value
 		switch {
-		case err != nil || !hasOurAddress(cfg, want, r.value):
+		case err != nil || !hasOurAddress(cfg, want, value):
 		case subnet.Fits(cfg, r.lease) != nil:
 			c.misfits = append(c.misfits, r)
 		case isFiled(*r.lease, want):
