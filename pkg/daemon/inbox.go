@@ -85,6 +85,7 @@ func (in *inbox) setPeers(s subnet.Set) {
 			in.markTimes.observe(c, time.Now())
 		}
 	}
+	s.Changes = nil // setChanges has them until the loop takes them
 	in.set, in.complete = s, true
 	reconcile.Notify(in.changed)
 }

@@ -1,8 +1,10 @@
 package daemon
 
 import (
+	"runtime"
 	"slices"
 	"testing"
+	"weak"
 
 	"flannel/pkg/reconcile"
 	"flannel/subnet"
@@ -44,4 +46,21 @@ func TestChangesOfSeveralSetsAreOne(t *testing.T) {
 	if set, complete := in.takePeers(); complete || len(set.Changes) > 0 {
 		t.Errorf("joining again: complete %t, %d changes", complete, len(set.Changes))
 	}
+}
+
+// A lease that is gone does not stay in memory with the changes that the loop has taken.
+func TestInboxForgetsChanges(t *testing.T) {
+	in := newInbox()
+	l := leaseAt(1, "vxlan")
+	former := weak.Make(l)
+	in.setPeers(subnet.Set{Leases: []*subnet.Lease{l}})
+	in.setPeers(subnet.Set{Changes: []reconcile.Change[subnet.Lease]{{Old: l}}})
+	if set, _ := in.takePeers(); len(set.Changes) != 1 {
+		t.Fatalf("%d changes, want one", len(set.Changes))
+	}
+	l = nil
+	if runtime.GC(); former.Value() != nil {
+		t.Error("the lease is in memory")
+	}
+	runtime.KeepAlive(in)
 }

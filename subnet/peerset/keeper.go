@@ -85,7 +85,6 @@ func (k *Keeper) SetOwnState(withdrawn bool, missing error) {
 	defer k.mu.Unlock()
 	changed := k.ownWithdrawn != withdrawn || fmt.Sprint(k.ownMissing) != fmt.Sprint(missing)
 	k.ownWithdrawn, k.ownMissing = withdrawn, missing
-	k.set.changes = nil // they were handed over before
 	k.handOver(changed)
 }
 
@@ -138,6 +137,7 @@ func (k *Keeper) handOver(changed bool) {
 	}
 	if changed {
 		set := k.set.Subnets()
+		k.set.changes = nil // they are handed over once, and have the leases that are gone
 		set.OwnWithdrawn, set.OwnMissing = k.ownWithdrawn, k.ownMissing
 		k.report(set)
 		k.changed(set)

@@ -1,10 +1,13 @@
 package peerset
 
 import (
+	"log/slog"
+	"runtime"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+	"weak"
 
 	"flannel/internal/test/logtest"
 	"flannel/subnet"
@@ -115,4 +118,19 @@ func TestKeeperWaitsForTheFirstList(t *testing.T) {
 	if sets != 1 {
 		t.Errorf("%d sets, want one", sets)
 	}
+}
+
+// A lease that is gone does not stay in memory with the changes that were handed over.
+func TestKeeperForgetsChanges(t *testing.T) {
+	k := NewKeeper(name(0), 0, slog.New(slog.DiscardHandler), func(subnet.Set) {})
+	defer k.Close()
+	l := lease(1)
+	former := weak.Make(l)
+	k.ApplyAll([]Change{has(l), has(lease(2))}, false)
+	k.Apply(gone(1), false)
+	l = nil
+	if runtime.GC(); former.Value() != nil {
+		t.Error("the lease is in memory")
+	}
+	runtime.KeepAlive(k)
 }

@@ -77,3 +77,22 @@ func BenchmarkCrowd(b *testing.B) {
 		})
 	}
 }
+
+// Peers that are gone take no memory in the lists of the others when the round is over.
+func TestNoMemoryOfDepartedPeers(t *testing.T) {
+	w, n := &world{}, crowd(10000, Tunnels)
+	m := newMesh(func(int) int { return 0 }, func() uint64 { return 0 })
+	m.Update(w.now, n)
+	for _, p := range m.peers.All() {
+		m.suspects = append(m.suspects, p.targets...)
+	}
+	n.Peers = n.Peers[:3]
+	m.Update(w.now, n)
+	for range 10 { // which end a round
+		w.now = w.now.Add(interval)
+		m.Turn(w.now)
+	}
+	if cap(m.order) > 100 || cap(m.suspects) > 100 {
+		t.Errorf("among %d peers, the order has room for %d, and the list of suspects for %d", len(n.Peers), cap(m.order), cap(m.suspects))
+	}
+}

@@ -74,7 +74,7 @@ func (m *mesh) nextInRound(moment) *target {
 				return t
 			}
 		}
-		m.order = slices.DeleteFunc(m.order, func(t *target) bool { return t.gone })
+		m.order = deleteFrom(m.order, func(t *target) bool { return t.gone })
 		for i := len(m.order) - 1; i > 0; i-- {
 			j := m.random(i + 1)
 			m.order[i], m.order[j] = m.order[j], m.order[i]
@@ -82,6 +82,15 @@ func (m *mesh) nextInRound(moment) *target {
 		m.position = 0
 	}
 	return nil
+}
+
+// deleteFrom deletes elements of a list. The result does not keep the memory of a list that
+// was several times as long.
+func deleteFrom(list []*target, del func(*target) bool) []*target {
+	if list = slices.DeleteFunc(list, del); len(list) < cap(list)/4 {
+		return slices.Clone(list)
+	}
+	return list
 }
 
 // askToldFirst continues the round with the targets that were told that this node does not
@@ -107,7 +116,7 @@ func (m *mesh) nextDown(now moment) (due *target) {
 // nextSuspect returns the suspect that was not asked for the longest time, of those that
 // have been waiting longest.
 func (m *mesh) nextSuspect(now moment) (next *target) {
-	m.suspects = slices.DeleteFunc(m.suspects, func(t *target) bool {
+	m.suspects = deleteFrom(m.suspects, func(t *target) bool {
 		t.suspect = !m.down.Has(t) && !t.gone && (t.counting().missed > 0 || t.full.suspicious() || t.forwarding.suspicious())
 		return !t.suspect
 	})
