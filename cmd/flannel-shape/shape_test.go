@@ -14,16 +14,16 @@ var update = flag.Bool("update", false, "write testdata/surface.txt")
 // allows it; a change that needs a higher one says why in its commit.
 var limits = map[string]int{
 	"packages of the product":          52,
-	"imports among them":               199,
+	"imports among them":               200,
 	"longest path of imports":          8,
 	"folders in pkg":                   17,
 	"interfaces asked for at run time": 0,
 	"declarations named for a backoff": 1,
-	"places that start a timer":        22,
+	"places that start a timer":        21,
 	"lines of fields: daemon's node":   11,
 	"lines of fields: linux.Driver":    11,
 	"lines of fields: etcd.Manager":    9,
-	"exported names":                   1146,
+	"exported names":                   1143,
 }
 
 func product(t *testing.T) []source {
