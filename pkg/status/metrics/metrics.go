@@ -66,9 +66,10 @@ func New(b *status.Board, tooMany func()) *Metrics {
 	return m
 }
 
-// Handler serves the registry.
+// Handler serves the registry. It does not compress: that takes 0.8 MB, which are kept from
+// one scrape to the next.
 func (m *Metrics) Handler() http.Handler {
-	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
+	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{DisableCompression: true})
 }
 
 // Table sets the number of desired entries of a table, and counts the changes

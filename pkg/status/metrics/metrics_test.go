@@ -33,8 +33,9 @@ func TestMetrics(t *testing.T) {
 	m.Repaired("firewall", 1)
 	m.Pass(time.Millisecond, false, []string{"dataplane"})
 	scrape := func() string {
-		w := httptest.NewRecorder()
-		m.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+		w, r := httptest.NewRecorder(), httptest.NewRequest("GET", "/metrics", nil)
+		r.Header.Set("Accept-Encoding", "gzip") // as Prometheus asks
+		m.Handler().ServeHTTP(w, r)
 		return w.Body.String()
 	}
 	if text := scrape(); !strings.Contains(text, "flanneld_store_silent_seconds 0\n") || strings.Contains(text, "flanneld_lease_remaining_seconds") {
