@@ -1,5 +1,6 @@
-// Package compact has a map for the state of many peers. It takes about half of the memory
-// of Go's map, and gives memory back when entries are deleted, as Go's map never does.
+// Package compact has a map for the state of many peers. It takes less memory than Go's map,
+// copies no entries when it grows, and gives memory back when entries are deleted, as Go's
+// map never does. Documentation/adr/0017 compares it with Go's map and with libraries.
 package compact
 
 import (
