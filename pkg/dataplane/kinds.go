@@ -155,10 +155,11 @@ func (k TUN) traits() Traits {
 		Protocol: protocolUDP, Port: cmp.Or(k.Port, 8285), Header: udp}
 }
 
+// With UDPEncap, ESP is in UDP to the second port of IKE (RFC 3948).
 func (k IPsec) traits() Traits {
 	t := Traits{Kind: "ipsec", Backend: "ipsec", Protocol: protocolESP, Header: espHeader, Trailer: espTrailer, Keys: true}
 	if k.UDPEncap {
-		t.Header += udp
+		t.Protocol, t.Port, t.Header = protocolUDP, 4500, udp+espHeader
 	}
 	return t
 }

@@ -7,20 +7,21 @@ import (
 	"strings"
 )
 
-// Traits are what others than its driver have to know of a kind of device: the backends, the doctor, the packets with which
-// the doctor tests paths, and the guard. The rows are the methods traits in kinds.go. They have the properties of one device
-// where these are known, and otherwise the defaults of the kind.
+// Traits describe a kind of device to code outside of its driver: to the backends, the guard, the doctor, and the tests of paths
+// (pkg/probe/path). The rows of this table are the methods traits in kinds.go. A row has the port and the VNI of one device if
+// the Kind has them, and otherwise the defaults.
 type Traits struct {
 	Kind    string   // name for messages
-	Backend string   // that has such devices; "": none has them alone
-	Links   []string // types of link of the tunnel devices, in the netlink library; nil: the kind has none
-	Prefix  string   // of the names of these devices; "": flannel's
+	Backend string   // whose tunnels these are on Linux; "": the kind is no tunnel, or is one of Windows
+	Links   []string // types of link of the tunnel devices, in the netlink library; nil: the kind has no tunnel devices
+	Prefix  string   // with which the names of the tunnel devices begin; "": "flannel"
 	MTUKey  bool     // the configuration of the backend has the key MTU
 
-	// What follows is about the packets between the nodes, if Protocol is not 0. The packet of a pod is in them.
+	// The following fields describe the packets between the nodes, each of which contains the packet of a pod. They are zero
+	// if Protocol is 0: then packets of pods are sent as they are, or nothing is known of the packets between the nodes.
 
 	Protocol  uint8  // of the outer IP header
-	Port      uint16 // to which UDP datagrams are sent; 0: the protocol has none, or each device has its own
+	Port      uint16 // destination of UDP datagrams; 0: the protocol has no ports, or each device has a port of its own
 	VNI       uint32 // in the header of VXLAN; 0: any, or there is no such header
 	Header    int    // bytes between the outer IP header and that of the pod's packet
 	Trailer   int    // bytes behind the pod's packet
@@ -28,7 +29,7 @@ type Traits struct {
 	Keys      bool   // a device sends nothing before it and the peer have agreed on keys, which tell who the sender is
 	AnyFamily bool   // a device sends by IPv4 and by IPv6
 
-	portInName bool // the name of a device ends in its port, or in 0 if that is Port
+	portInName bool // the name of a device is the prefix and its port, or the prefix and 0 if the port is the default
 }
 
 // Protocols of IP.
@@ -60,22 +61,25 @@ const prefix = "flannel"
 // TraitsOf returns the row of a kind, with the port and the VNI of the device.
 func TraitsOf(k Kind) Traits { return k.traits() }
 
-// TraitsOfLink returns the row for a tunnel device by its type of link and its name; false: it is no tunnel of flannel's, but
-// may be one of others, such as the underlay. The port is that in the name, or the default.
+// TraitsOfLink returns the row for a tunnel device by its type of link and its name; false: the device is no tunnel of
+// flannel's. Another program can have a tunnel with such a type and name. The port is that in the name, or the default.
 func TraitsOfLink(link, name string) (t Traits, isTunnel bool) {
 	for _, k := range tunnels {
-		if t = k.traits(); slices.Contains(t.Links, link) && strings.HasPrefix(name, cmp.Or(t.Prefix, prefix)) {
-			if t.portInName {
-				port, _ := strconv.ParseUint(strings.TrimPrefix(name, prefix), 10, 16)
-				t.Port = cmp.Or(uint16(port), t.Port)
-			}
+		t := k.traits()
+		number, fits := strings.CutPrefix(name, cmp.Or(t.Prefix, prefix))
+		if fits = fits && slices.Contains(t.Links, link); fits && t.portInName {
+			port, err := strconv.ParseUint(number, 10, 16)
+			t.Port, fits = cmp.Or(uint16(port), t.Port), err == nil
+		}
+		if fits {
 			return t, true
 		}
 	}
 	return Traits{}, false
 }
 
-// TraitsOfBackend returns the row of the backend's tunnels; the zero Traits: it has none.
+// TraitsOfBackend returns the row of the backend's tunnels; the zero Traits: the backend has no tunnels, or is
+// unknown.
 func TraitsOfBackend(name string) Traits {
 	for _, k := range tunnels {
 		if t := k.traits(); t.Backend == name {

@@ -35,6 +35,9 @@ func TestTraitsOfDevices(t *testing.T) {
 		{"device", "eth0", "", 0, 0},
 		{"wireguard", "wg0", "", 0, 0}, // an underlay
 		{"tuntap", "tailscale0", "", 0, 0},
+		{"tuntap", "flannel-vpn", "", 0, 0}, // these are devices of others, too: udp's are named after their port
+		{"tuntap", "flannel70000", "", 0, 0},
+		{"tuntap", "flannel", "", 0, 0},
 		{"vxlan", "vxlan7", "", 0, 0},
 		{"", "", "", 0, 0},
 	} {
@@ -46,7 +49,13 @@ func TestTraitsOfDevices(t *testing.T) {
 			t.Errorf("%s: %+v", c.backend, by)
 		}
 	}
-	if port := TraitsOf(VXLAN{Port: 4789}).Port; port != 4789 {
-		t.Errorf("with another port, it is %d", port)
+	for _, c := range []struct {
+		kind     Kind
+		protocol uint8
+		port     uint16
+	}{{VXLAN{Port: 4789}, 17, 4789}, {TUN{Port: 9000}, 17, 9000}, {WireGuard{Port: 51820}, 17, 51820}, {IPsec{}, 50, 0}, {IPsec{UDPEncap: true}, 17, 4500}} {
+		if of := TraitsOf(c.kind); of.Protocol != c.protocol || of.Port != c.port {
+			t.Errorf("%+v: protocol %d, port %d", c.kind, of.Protocol, of.Port)
+		}
 	}
 }
