@@ -24,11 +24,11 @@ const (
 	protocolESP = 50
 )
 
-// namesOfProtocols are the names of IP protocols without ports: in messages, and in the commands of firewalls. ufw, which
-// has commands for some only, is a part of the second. Other protocols have numbers.
-var namesOfProtocols = map[int]struct{ name, firewall, ufw string }{
-	4:           {" (ipencap)", "ipencap", ""},
-	protocolESP: {" (ESP)", "esp", "ufw allow proto esp from the nodes' network; "},
+// namesOfProtocols has what IP protocols without ports are called: in messages, by firewall-cmd, and by iptables and nft; and the
+// command of ufw, which knows few protocols. A protocol that is not listed has its number everywhere, and no command of ufw.
+var namesOfProtocols = map[int]struct{ message, firewallCmd, rule, ufw string }{
+	4:           {" (ipencap)", "ipencap", "4", ""},
+	protocolESP: {" (ESP)", "esp", "esp", "ufw allow proto esp from the nodes' network; "},
 }
 
 // UDP ports of IKE; the second one is also that of ESP in UDP.
@@ -47,7 +47,7 @@ type outer struct {
 
 func (o outer) String() string {
 	if o.protocol != protocolUDP {
-		return fmt.Sprintf("packets with IP protocol %d%s", o.protocol, namesOfProtocols[o.protocol].name)
+		return fmt.Sprintf("packets with IP protocol %d%s", o.protocol, namesOfProtocols[o.protocol].message)
 	}
 	return fmt.Sprintf("packets to UDP port %d", o.port)
 }
@@ -56,10 +56,10 @@ func (o outer) String() string {
 func (o outer) accept() string {
 	const begin, from = "Delete the rule, or before it accept ", " from and to the other nodes "
 	if o.protocol != protocolUDP {
-		names := namesOfProtocols[o.protocol]
-		return fmt.Sprintf(begin+"IP protocol %[1]d%[2]s, which has no port,"+from+"(firewall-cmd --permanent --add-protocol=%[3]s; "+
-			"%[4]siptables -I INPUT -p %[1]d -s the nodes' network -j ACCEPT; with nft: ip protocol %[1]d accept).",
-			o.protocol, names.name, cmp.Or(names.firewall, strconv.Itoa(o.protocol)), names.ufw)
+		names, number := namesOfProtocols[o.protocol], strconv.Itoa(o.protocol)
+		return fmt.Sprintf(begin+"IP protocol %s%s, which has no port,"+from+"(firewall-cmd --permanent --add-protocol=%s; "+
+			"%siptables -I INPUT -p %[5]s -s the nodes' network -j ACCEPT; with nft: ip protocol %[5]s accept).",
+			number, names.message, cmp.Or(names.firewallCmd, number), names.ufw, cmp.Or(names.rule, number))
 	}
 	return fmt.Sprintf(begin+"UDP port %[1]d"+from+"(firewall-cmd --permanent --add-port=%[1]d/udp; ufw allow %[1]d/udp; or a rule in INPUT).", o.port)
 }

@@ -47,7 +47,7 @@ func TestIPsecChecks(t *testing.T) {
 	}
 }
 
-// The port of the udp backend is known by its device alone.
+// The port of the udp backend is known by its device alone, also without a daemon.
 func TestFirewallsForUDP(t *testing.T) {
 	udp := func() Snapshot {
 		s := healthy()
@@ -66,5 +66,15 @@ func TestFirewallsForUDP(t *testing.T) {
 			s.rules(":INPUT ACCEPT [0:0]", "-A INPUT -p udp -m udp --dport 9000 -j DROP")
 		}},
 		{"FL204", Skipped, "", func(s *Snapshot) { reportOf(s).Node.Devices = reportOf(s).Node.Devices[:1] }},
+	})
+	withoutDaemon := func() Snapshot {
+		s := udp()
+		s.Daemon = Known(Answer{Problem: "gone"})
+		s.rules(":INPUT ACCEPT [0:0]", "-A INPUT -p udp -m udp --dport 8285 -j DROP")
+		return s
+	}
+	checkAll(t, withoutDaemon, []testCase{
+		{"FL204", Fail, "8285", func(*Snapshot) {}},
+		{"FL204", Skipped, "", func(s *Snapshot) { s.changeDevice("flannel0", func(d *Device) { d.Name = "flannel-vpn" }) }}, // of another program
 	})
 }
