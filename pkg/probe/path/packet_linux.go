@@ -11,16 +11,9 @@ import (
 	"golang.org/x/net/icmp"
 	"golang.org/x/net/ipv4"
 	"golang.org/x/net/ipv6"
+	"golang.org/x/sys/unix"
 
 	"flannel/pkg/dataplane"
-)
-
-// IP protocol numbers.
-const (
-	protoICMP   = 1
-	protoTCP    = 6
-	protoUDP    = 17
-	protoICMPv6 = 58
 )
 
 // Ethernet types.
@@ -50,7 +43,7 @@ type token [tokenLength]byte
 func pseudo(src, dst netip.Addr, length int) []byte {
 	b := append(src.AsSlice(), dst.AsSlice()...)
 	b = binary.BigEndian.AppendUint32(b, uint32(length))
-	return append(b, 0, 0, 0, protoTCP)
+	return append(b, 0, 0, 0, unix.IPPROTO_TCP)
 }
 
 // headerLength returns the length of an IP header without options, in bytes.
@@ -64,9 +57,9 @@ func headerLength(a netip.Addr) int {
 // icmpOf returns the protocol number of ICMP for an address's family.
 func icmpOf(a netip.Addr) byte {
 	if a.Is6() {
-		return protoICMPv6
+		return unix.IPPROTO_ICMPV6
 	}
-	return protoICMP
+	return unix.IPPROTO_ICMP
 }
 
 // echoRequest returns an ICMP message that makes a packet of size bytes. A source is needed

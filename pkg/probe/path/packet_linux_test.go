@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"flannel/pkg/dataplane"
 )
 
@@ -20,7 +22,7 @@ func TestPacketsByHand(t *testing.T) {
 			}
 			covered := m
 			if dst.Is6() {
-				covered = withAddresses(p, protoICMPv6, m)
+				covered = withAddresses(p, unix.IPPROTO_ICMPV6, m)
 			} else if sum := dataplane.Checksum(p[:headerLength(dst)]); sum != 0 {
 				t.Errorf("%s: the header has a wrong checksum, by %#x: %x", dst, sum, p)
 			}
@@ -29,8 +31,8 @@ func TestPacketsByHand(t *testing.T) {
 			}
 		}
 		segment := syn(netip.AddrPortFrom(src, 1), netip.AddrPortFrom(dst, 2), 3)
-		p := ipPacket(src, dst, protoTCP, 64, segment)
-		if sum := dataplane.Checksum(withAddresses(p, protoTCP, segment)); sum != 0 {
+		p := ipPacket(src, dst, unix.IPPROTO_TCP, 64, segment)
+		if sum := dataplane.Checksum(withAddresses(p, unix.IPPROTO_TCP, segment)); sum != 0 {
 			t.Errorf("%s: the segment has a wrong checksum, by %#x: %x", dst, sum, segment)
 		}
 	}

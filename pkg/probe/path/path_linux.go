@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"flannel/pkg/dataplane"
 	"flannel/pkg/doctor"
@@ -156,7 +157,7 @@ func (r *run) planTunnel(ctx context.Context) {
 	t := newToken()
 	echo := watchEcho(t)
 	packets := outer{r.PublicIP, dataplane.TraitsOfBackend(r.Kind).Protocol, uint16(r.Port)}
-	known := packets.protocol != protoUDP || r.Port != 0
+	known := packets.protocol != unix.IPPROTO_UDP || r.Port != 0
 	var keys handshake
 	rejected := &watch{match: func(p packet) (bool, bool) {
 		if why := packets.rejection(p); known && why != "" && !p.outgoing {

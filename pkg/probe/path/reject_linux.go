@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"net/netip"
 
+	"golang.org/x/sys/unix"
+
 	"flannel/pkg/doctor"
 )
 
@@ -57,17 +59,17 @@ func (o outer) rejection(p packet) string {
 
 // rejections are what types and codes of ICMP errors mean (RFC 792, RFC 1812, RFC 4443).
 var rejections = map[[3]byte]string{
-	{protoICMP, 3, 2}:  doctor.RejectedClosed, // protocol
-	{protoICMP, 3, 3}:  doctor.RejectedClosed, // port
-	{protoICMP, 3, 9}:  doctor.RejectedProhibited,
-	{protoICMP, 3, 10}: doctor.RejectedProhibited,
-	{protoICMP, 3, 13}: doctor.RejectedProhibited,
+	{unix.IPPROTO_ICMP, 3, 2}:  doctor.RejectedClosed, // protocol
+	{unix.IPPROTO_ICMP, 3, 3}:  doctor.RejectedClosed, // port
+	{unix.IPPROTO_ICMP, 3, 9}:  doctor.RejectedProhibited,
+	{unix.IPPROTO_ICMP, 3, 10}: doctor.RejectedProhibited,
+	{unix.IPPROTO_ICMP, 3, 13}: doctor.RejectedProhibited,
 
-	{protoICMPv6, 1, 1}: doctor.RejectedProhibited,
-	{protoICMPv6, 1, 4}: doctor.RejectedClosed,     // port
-	{protoICMPv6, 1, 5}: doctor.RejectedProhibited, // source address
-	{protoICMPv6, 1, 6}: doctor.RejectedProhibited, // route
-	{protoICMPv6, 4, 1}: doctor.RejectedClosed,     // next header
+	{unix.IPPROTO_ICMPV6, 1, 1}: doctor.RejectedProhibited,
+	{unix.IPPROTO_ICMPV6, 1, 4}: doctor.RejectedClosed,     // port
+	{unix.IPPROTO_ICMPV6, 1, 5}: doctor.RejectedProhibited, // source address
+	{unix.IPPROTO_ICMPV6, 1, 6}: doctor.RejectedProhibited, // route
+	{unix.IPPROTO_ICMPV6, 4, 1}: doctor.RejectedClosed,     // next header
 }
 
 // carries reports whether a packet is one of the tunnel, from the peer or to it.

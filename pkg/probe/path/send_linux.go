@@ -72,7 +72,7 @@ func (s frameSender) echo(dst dataplane.MAC, t token) error {
 // syn sends the first packet of a TCP connection.
 func (s frameSender) syn(dst dataplane.MAC, from uint16) error {
 	m := syn(netip.AddrPortFrom(s.ownAddr, from), netip.AddrPortFrom(s.peerAddr, kubeletPort), mathrand.Uint32())
-	return s.send(dst, s.etherType(), ipPacket(s.ownAddr, s.peerAddr, protoTCP, 64, m))
+	return s.send(dst, s.etherType(), ipPacket(s.ownAddr, s.peerAddr, unix.IPPROTO_TCP, 64, m))
 }
 
 // etherType returns the type of frames with packets of the pods' family.

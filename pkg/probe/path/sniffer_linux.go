@@ -91,8 +91,8 @@ func filter(addrs []netip.Addr) []bpf.Instruction {
 	ifEqual := func(to *[]bpf.Instruction, load bpf.Instruction, value uint32) {
 		*to = append(*to, load, bpf.JumpIf{Cond: bpf.JumpEqual, Val: value, SkipFalse: 1}, accept)
 	}
-	ifEqual(&of4, bpf.LoadAbsolute{Off: 9, Size: 1}, protoICMP)
-	ifEqual(&of6, bpf.LoadAbsolute{Off: 6, Size: 1}, protoICMPv6)
+	ifEqual(&of4, bpf.LoadAbsolute{Off: 9, Size: 1}, unix.IPPROTO_ICMP)
+	ifEqual(&of6, bpf.LoadAbsolute{Off: 6, Size: 1}, unix.IPPROTO_ICMPV6)
 	for _, a := range addrs {
 		for _, offset := range []uint32{0, uint32(a.BitLen() / 8)} { // of the source and the destination
 			if a.Is4() {

@@ -3,6 +3,8 @@ package path
 import (
 	"net/netip"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // TestRefused has WireGuard's messages, as a sniffer sees them, of keys that are wrong and
@@ -13,7 +15,7 @@ func TestRefused(t *testing.T) {
 		etherType := map[bool]uint16{true: etherIPv4, false: etherIPv6}[own.Is4()]
 		message := func(src, dst netip.Addr, kind byte) packet {
 			udp := []byte{0xca, 0x6c, 0xca, 0x6c, 0, 0, 0, 0, kind, 0, 0, 0} // port 51820
-			return packet{ipPacket(src, dst, protoUDP, 64, udp), etherType, src == own}
+			return packet{ipPacket(src, dst, unix.IPPROTO_UDP, 64, udp), etherType, src == own}
 		}
 		for _, c := range []struct {
 			name     string
@@ -28,7 +30,7 @@ func TestRefused(t *testing.T) {
 			{"both begin, and preshared keys differ", []byte{wgInitiation, wgResponse}, []byte{wgInitiation, wgResponse}, true},
 		} {
 			var h handshake
-			o := outer{peer, protoUDP, 51820}
+			o := outer{peer, unix.IPPROTO_UDP, 51820}
 			see := func(p packet) {
 				if !o.carries(p) {
 					t.Errorf("%s: %x is not taken for a packet of the tunnel", c.name, p.data)
@@ -46,7 +48,7 @@ func TestRefused(t *testing.T) {
 			}
 		}
 		other := netip.MustParseAddr(family[1]).Next()
-		if o := (outer{peer, protoUDP, 51820}); o.carries(message(other, own, 1)) || o.carries(message(own, other, 1)) {
+		if o := (outer{peer, unix.IPPROTO_UDP, 51820}); o.carries(message(other, own, 1)) || o.carries(message(own, other, 1)) {
 			t.Error("packets of others are taken for the peer's")
 		}
 	}
