@@ -10,9 +10,6 @@ import (
 	"flannel/pkg/status"
 )
 
-// maxTested limits the peers to which packets are sent.
-const maxTested = 3
-
 // timeoutShare is how many answers a test of a path waits for, one after the other, and
 // some more.
 const timeoutShare = 5
@@ -21,23 +18,15 @@ const timeoutShare = 5
 // came of them. Without a daemon that knows peers there are none.
 func paths(ctx context.Context, o Options) ([]doctor.Path, error) {
 	report, err := status.Ask(ctx, status.Socket(o.SubnetFile))
-	if errors.Is(err, status.ErrNotRunning) || errors.Is(err, status.ErrNoAnswer) || err == nil && report.Node == nil {
+	if errors.Is(err, status.ErrNotRunning) || errors.Is(err, status.ErrNoAnswer) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	peers := path.Choose(report.Peers, maxTested)
-	if o.Peer != "" {
-		peer, err := path.Find(report.Peers, o.Peer)
-		if err != nil {
-			return nil, err
-		}
-		peers = []status.Peer{peer}
-	}
-	var targets []path.Target
-	for _, p := range peers {
-		targets = append(targets, path.Targets(*report.Node, p, o.Peer != "")...)
+	targets, err := path.Targets(report, o.Peer)
+	if err != nil {
+		return nil, err
 	}
 	tested := make([]doctor.Path, len(targets))
 	var running sync.WaitGroup

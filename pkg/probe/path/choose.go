@@ -1,6 +1,6 @@
 // This file says which peers the doctor tests, and how they are reached, from the
-// daemon's status report. Package probe (paths_linux.go) calls it; Find is for the
-// option --peer of the command doctor.
+// daemon's status report. Package probe (paths_linux.go) calls Targets, and the command
+// doctor calls Find for its option --peer.
 
 package path
 
@@ -57,11 +57,11 @@ func reach(p status.Peer) status.ReachState {
 // failing are the states of peers that have to answer and do not.
 var failing = []status.ReachState{status.Unreachable, status.OneWay, status.NotForwarding, status.SmallOnly}
 
-// Choose returns up to n peers to test: those that the daemon does not reach, taking
+// choose returns up to n peers to test: those that the daemon does not reach, taking
 // turns between the states, then those whose pods' way it cannot prove, and then others
 // by chance. It leaves out those that do not
 // have to answer.
-func Choose(peers []status.Peer, n int) (chosen []status.Peer) {
+func choose(peers []status.Peer, n int) (chosen []status.Peer) {
 	byState := map[status.ReachState][]status.Peer{}
 	for _, i := range rand.Perm(len(peers)) {
 		if p := peers[i]; p.State == status.UpToDate || p.State == status.RetainedPeer {
@@ -80,14 +80,34 @@ func Choose(peers []status.Peer, n int) (chosen []status.Peer) {
 	return chosen[:min(n, len(chosen))]
 }
 
-// Targets returns the ways to a peer, one for each family; none with a backend whose packets leave neither through a
-// tunnel device nor, as with host-gw, to the peer as their gateway.
-func Targets(n status.Node, p status.Peer, asked bool) (targets []Target) {
-	if n.Backend != "host-gw" && dataplane.TraitsOfBackend(n.Backend).Links == nil {
-		return nil
+// maxTested limits the peers to which packets are sent.
+const maxTested = 3
+
+// Targets returns the ways to the peer that is asked for (see Find, whose error it returns), or, with "", to some. There
+// are none without a node, and none with a backend whose packets leave neither through a tunnel device nor, as with
+// host-gw, to the peer as their gateway.
+func Targets(r status.Report, asked string) (targets []Target, err error) {
+	if r.Node == nil || r.Node.Backend != "host-gw" && dataplane.TraitsOfBackend(r.Node.Backend).Links == nil {
+		return nil, nil
 	}
+	peers := choose(r.Peers, maxTested)
+	if asked != "" {
+		peer, err := Find(r.Peers, asked)
+		if err != nil {
+			return nil, err
+		}
+		peers = []status.Peer{peer}
+	}
+	for _, p := range peers {
+		targets = append(targets, targetsOf(*r.Node, p, asked != "")...)
+	}
+	return targets, nil
+}
+
+// targetsOf returns the ways to a peer, one for each family.
+func targetsOf(n status.Node, p status.Peer, asked bool) (targets []Target) {
 	for _, s := range p.Subnets {
-		t := Target{Peer: p.Name, Subnet: s, Expected: asked, Addrs: n.Underlay.Addrs}
+		t := Target{Peer: p.Name, Subnet: s, Expected: asked, Addrs: n.Underlay.Addrs, Underlay: n.Underlay.Name}
 		if slices.Contains(failing, reach(p)) {
 			t.Expected, t.Since, t.Blocked = true, p.Reach.Since, p.Reach.State == status.NotForwarding
 		}

@@ -35,18 +35,18 @@ func TestChoose(t *testing.T) {
 		return list
 	}
 	for range 20 {
-		got := names(Choose(peers, 3))
+		got := names(choose(peers, 3))
 		if len(got) != 3 || !slices.Contains(got, "one") || slices.Contains(got, "up") || slices.Contains(got, "silent") || slices.Contains(got, "rejected") {
 			t.Fatalf("chosen: %v", got)
 		}
 	}
-	if got := names(Choose(peers, 10)); !slices.Equal(got, []string{"a", "b", "c", "one", "up"}) {
+	if got := names(choose(peers, 10)); !slices.Equal(got, []string{"a", "b", "c", "one", "up"}) {
 		t.Errorf("of all: %v", got)
 	}
-	if got := names(Choose(append(slices.Clone(peers), unproven), 5)); !slices.Equal(got, []string{"a", "b", "c", "one", "windows"}) {
+	if got := names(choose(append(slices.Clone(peers), unproven), 5)); !slices.Equal(got, []string{"a", "b", "c", "one", "windows"}) {
 		t.Errorf("before those that are reachable: %v", got)
 	}
-	if got := names(Choose([]status.Peer{peer("old", "10.5.1.0/24", "192.0.2.1", "")}, 3)); !slices.Equal(got, []string{"old"}) {
+	if got := names(choose([]status.Peer{peer("old", "10.5.1.0/24", "192.0.2.1", "")}, 3)); !slices.Equal(got, []string{"old"}) {
 		t.Errorf("of a daemon without probes: %v", got)
 	}
 }
@@ -63,5 +63,34 @@ func TestFind(t *testing.T) {
 		if _, err := Find(peers, which); err == nil || !strings.Contains(err.Error(), "node2") || !strings.Contains(err.Error(), "--peer="+which) {
 			t.Errorf("%s: %v", which, err)
 		}
+	}
+}
+
+// Without a way that can be tested, there is nothing to find: a peer that is asked for may be gone.
+func TestTargets(t *testing.T) {
+	report := func(backend string) status.Report {
+		return status.Report{Node: &status.Node{Backend: backend, Underlay: status.Underlay{Name: "eth0"}},
+			Peers: []status.Peer{peer("a", "10.5.1.0/24", "192.0.2.1", ""), peer("b", "10.5.2.0/24", "192.0.2.2", ""),
+				peer("c", "10.5.3.0/24", "192.0.2.3", ""), peer("d", "10.5.4.0/24", "192.0.2.4", "")}}
+	}
+	for backend, tested := range map[string]bool{"vxlan": true, "wireguard": true, "host-gw": true, "ipip": true, "udp": true,
+		"ipsec": false, "alloc": false, "extension": false} {
+		r := report(backend)
+		if targets, err := Targets(r, ""); err != nil || tested != (len(targets) == maxTested) || !tested && targets != nil {
+			t.Errorf("%s: %v, %v", backend, targets, err)
+		}
+		if targets, err := Targets(r, "typo"); targets != nil || tested != (err != nil) {
+			t.Errorf("%s, of an unknown peer: %v, %v", backend, targets, err)
+		}
+		targets, err := Targets(r, "c")
+		if err != nil || tested != (len(targets) == 1) {
+			t.Errorf("%s, of a peer: %v, %v", backend, targets, err)
+		}
+		if tested && (targets[0].Peer != "c" || !targets[0].Expected || targets[0].Underlay != "eth0") {
+			t.Errorf("%s: %+v", backend, targets[0])
+		}
+	}
+	if targets, err := Targets(status.Report{}, "typo"); targets != nil || err != nil {
+		t.Errorf("without a node: %v, %v", targets, err)
 	}
 }

@@ -24,9 +24,10 @@ type Target struct {
 	Addrs    []netip.Addr // this node's, on the underlay
 	Since    time.Time    // when the daemon found that it does not answer; zero: it did not
 	Devices  []string     // that flanneld routes through
+	Underlay string       // the one of Devices that is no tunnel of flanneld's, whatever its type and name
 
-	// Of a WireGuard peer.
+	// Of a WireGuard peer, whose port is not that of a device of this node.
 	Endpoint  netip.AddrPort // zero: not known
-	Port      uint16         // 0: not known
+	Port      uint16         // of the peer, or else this node's, which most peers have; 0: not known
 	Handshake time.Time      // the last one; zero: none
 }

@@ -72,10 +72,12 @@ func describe(p *doctor.Path, t Target, r route) {
 	}
 	tunnel, isTunnel := dataplane.TraitsOfLink(r.link.Type(), name)
 	switch {
-	case isTunnel:
-		p.Kind, p.Port, p.Overhead = tunnel.Backend, int(cmp.Or(t.Port, tunnel.Port)), tunnel.Overhead(p.PublicIP.Is6())
+	case isTunnel && name != t.Underlay:
+		p.Kind, p.Overhead = tunnel.Backend, tunnel.Overhead(p.PublicIP.Is6())
 		if v, ok := r.link.(*netlink.Vxlan); ok {
 			p.Port = v.Port
+		} else if tunnel.Protocol == unix.IPPROTO_UDP {
+			p.Port = int(cmp.Or(tunnel.Port, t.Port))
 		}
 	case r.via == p.PublicIP:
 		p.Kind = doctor.PathDirect
