@@ -126,9 +126,9 @@ func (d *Daemon) Run(ctx context.Context) error {
 // first of its tasks that fails ends the others; usually it is Hold, with
 // subnet.ErrLost or subnet.ErrMoved.
 func (d *Daemon) member(ctx context.Context, in *inbox) error {
-	n, err := d.join(ctx, in)
-	if err != nil {
-		return err
+	n := d.join(ctx, in)
+	if n == nil { // ctx has ended
+		return nil
 	}
 	tasks, ctx := errgroup.WithContext(ctx)
 	tasks.Go(func() error { return d.Manager.Watch(ctx, in.setPeers) })

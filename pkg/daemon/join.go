@@ -14,51 +14,58 @@ import (
 	"flannel/subnet"
 )
 
-// join is the first step of a membership, before the loop: it waits for a valid
-// configuration and for the underlay, and acquires a subnet. It retries until it
-// succeeds or ctx ends. While it waits, /readyz and the log give the reason: the log at
-// once, and then once a minute. Only a missing configuration is logged after joinGrace.
-func (d *Daemon) join(ctx context.Context, in *inbox) (*node, error) {
+// join is the first step of a membership, before the loop and on the goroutine of member,
+// so that it may use the node: it waits for a valid configuration and for the underlay,
+// and acquires a subnet. It retries until it succeeds or ctx ends; then it returns nil.
+// While it waits, /readyz and the log give the reason: the log at once, and then once a
+// minute. Only a missing configuration is logged after joinGrace.
+func (d *Daemon) join(ctx context.Context, in *inbox) *node {
 	n := &node{}
-	d.adoption.rollout.Withdraw(time.Now()) // adopt the latest configuration at once, as at a start
-	d.adoption.refuse(nil)                  // prepare reads it again
+	// As at a start, prepare adopts the latest configuration at once, which inbox.reset has
+	// left unread: no rollout is in progress, and no configuration is refused.
+	d.adoption.rollout.Withdraw(time.Now())
+	d.adoption.refuse(nil)
 	if !in.hasConfig() {
 		d.reportWaiting(d.whyNoConfig(errNoConfig))
 		reconcile.Wait(ctx, time.Now().Add(joinGrace), in.changed)
 	}
+	acquiring := false // the last try got as far as acquire: a retry leaves its reason in /readyz
 	tries := reconcile.Runner{
 		News:  []<-chan struct{}{in.changed, d.Underlay.Changes()},
 		Retry: reconcile.Backoff{First: firstJoinRetry, Last: lastJoinRetry},
 		Once:  reconcile.Once{Repeat: repeatLog},
 		Work: func(ctx context.Context) (time.Duration, error) {
 			err := d.prepare(ctx, n, in)
-			if err == nil {
+			if err == nil && !acquiring { // acquire may wait for the store
+				d.reportWaiting(errNoLease)
+			}
+			if acquiring = err == nil; acquiring {
 				err = d.acquire(ctx, in, n)
 			}
 			if err != nil && ctx.Err() == nil {
 				err = d.whyNoConfig(err)
 				d.reportWaiting(err)
 			}
-			return 0, err
+			return 0, err // 0: no resync, since the first success is the end
 		},
 		Tell: func(reason error) {
-			if reason != nil {
+			if reason != nil { // nil: joined after a failure, which acquire has logged
 				d.Log.Warn("cannot start yet, will retry", "cause", causeOf(reason, causeCannotStart), "reason", d.withOutage(reason))
 			}
 		},
 	}
-	if err := tries.Until(ctx); err != nil { // only when ctx has ended
-		return nil, ctx.Err()
+	if tries.Until(ctx) != nil { // only when ctx has ended
+		return nil
 	}
-	return n, nil
+	return n
 }
 
 // acquire acquires a lease with a subnet of the configuration's networks, the
-// same subnet as before if possible.
+// same subnet as before if possible. It changes the node only if it succeeds: the next
+// try must not see a lease that did not fit.
 func (d *Daemon) acquire(ctx context.Context, in *inbox, n *node) error {
-	d.reportWaiting(errNoLease)
 	want := subnet.Lease{}
-	env, err := subnet.ReadEnv(d.Settings.SubnetFile)
+	env, err := subnet.ReadEnv(d.Settings.SubnetFile) // the zero Env: there is no file, or it is malformed
 	switch {
 	case errors.Is(err, subnet.ErrMalformed):
 		d.Log.Warn("the subnet file is malformed, so this node may get another subnet than before", "error", err)
@@ -72,45 +79,53 @@ func (d *Daemon) acquire(ctx context.Context, in *inbox, n *node) error {
 	if n.config.V6.On() {
 		want.V6 = subnet.Endpoint{Subnet: remembered6, PublicIP: n.host.link.PublicV6}
 	}
-	cfg := n.config
+	cfg := n.config // a copy, since only Acquire needs the subnets of the file: it deletes former leases of this node
 	for _, s := range []netip.Prefix{env.V4Subnet, env.V6Subnet} {
 		if s.IsValid() {
 			cfg.Filed = append(cfg.Filed, s)
 		}
 	}
-	d.updateRules(n)
+	d.updateRules(n) // Acquire takes no subnet of a lease that is valid by these rules
 	lease, err := d.Manager.Acquire(ctx, cfg, want)
 	if err != nil {
 		return fmt.Errorf("acquire a subnet: %w", err)
 	}
-	// The kernel may still have our routes into a network that the node was in before.
-	for _, former := range []netip.Prefix{env.V4Network, env.V6Network} {
-		if former.IsValid() && !slices.Contains(n.networks(), former) {
-			n.former.networks = append(n.former.networks, former)
-		}
-	}
-	in.published = &lease // without the mutex: no publisher runs before the node has joined
-	n.lease = lease
-	n.former.v4, n.former.v6 = env.Former(lease)
-	if err := d.build(n); err != nil {
+	next := *n
+	next.lease, next.former = lease, formerOf(env, n.networks(), lease)
+	if err := d.build(&next); err != nil { // again: the plan that prepare built has no lease
 		return err
 	}
-	d.updateRules(n) // before Watch hands over the first set
-	n.readdressed = map[string]bool{}
+	d.updateRules(&next) // before Watch, which starts after join, hands over the first set
+	next.readdressed = map[string]bool{}
 	if env.V4Subnet.IsValid() && env.V4Subnet != lease.V4.Subnet || env.V6Subnet.IsValid() && env.V6Subnet != lease.V6.Subnet {
 		// A device may still have the MAC address that is derived from the former
 		// subnet. The next owner of that subnet derives the same address, so the device
 		// must get another one.
-		for _, dev := range n.backend.Devices(n.lease) {
-			n.readdressed[dev.Name] = dev.MAC != dataplane.MAC{}
+		for _, dev := range next.backend.Devices(next.lease) {
+			next.readdressed[dev.Name] = dev.MAC != dataplane.MAC{} // zero: the device has none, or a random one
 		}
 	}
+	*n = next
+	in.published = &lease // without the mutex: no publisher runs before the node has joined
 	d.Log.Info("acquired a subnet", "lease", &n.lease, "underlay", n.host.link.Name)
 	return nil
 }
 
+// formerOf returns what an earlier run has left, by the subnet file: networks are those
+// of the configuration, lease is this node's.
+func formerOf(env subnet.Env, networks []netip.Prefix, lease subnet.Lease) (f former) {
+	for _, network := range []netip.Prefix{env.V4Network, env.V6Network} {
+		if network.IsValid() && !slices.Contains(networks, network) {
+			f.networks = append(f.networks, network)
+		}
+	}
+	f.v4, f.v6 = env.Former(lease)
+	return f
+}
+
 // prepare reads the configuration, chooses the underlay and builds the backend.
-// It fails if one of them is not available, or if they do not fit together.
+// It fails if one of them is not available, or if they do not fit together. It builds
+// before there is a lease, because the rules by which Acquire judges leases are the plan's.
 func (d *Daemon) prepare(ctx context.Context, n *node, in *inbox) error {
 	if raw, unread := in.takeConfig(); unread {
 		n.configErr = d.readConfig(n, raw)
@@ -133,7 +148,8 @@ var (
 )
 
 // reportWaiting reports, to readiness and to the store, why the daemon has not
-// joined yet.
+// joined yet. The store is also told which pods have lost their network, as after each
+// pass: a replaced report would take the names back.
 func (d *Daemon) reportWaiting(reason error) {
 	d.Board.Waiting(reason.Error())
 	d.Manager.Report(subnet.Report{Problem: reason, LostPods: d.Dataplane.PodsWithoutEndpoint()})

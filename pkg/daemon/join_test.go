@@ -276,3 +276,69 @@ func TestAddressInThePlaceOfOurs(t *testing.T) {
 		t.Errorf("it was not looked at again: %v, the address is %s", err, n.host.link.V4)
 	}
 }
+
+// flawedStore has no subnet at first, and then one that contains the underlay.
+type flawedStore struct {
+	movingManager
+	full     error
+	problems []string // as reported until the node has joined, each once in a row
+}
+
+func (s *flawedStore) Report(r subnet.Report) {
+	if text := r.Problem.Error(); len(s.problems) == 0 || s.problems[len(s.problems)-1] != text {
+		s.problems = append(s.problems, text)
+	}
+}
+
+func (s *flawedStore) Acquire(ctx context.Context, c subnet.Config, l subnet.Lease) (lease subnet.Lease, _ error) {
+	if s.acquired++; s.acquired <= 3 {
+		return lease, s.full
+	}
+	lease.V4.Subnet = netip.MustParsePrefix("192.168.0.0/24")
+	if s.acquired > 4 {
+		lease.V4.Subnet = netip.MustParsePrefix("10.5.1.0/24")
+	}
+	return lease, nil
+}
+
+// A try that fails leaves nothing for the next one: neither a lease that did not fit, nor a former network twice. The
+// reported reason changes only when it is another one.
+func TestRetriesOfJoining(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, _, _ := newDaemon(t)
+		s := &flawedStore{full: errors.New("no subnet is free")}
+		d.Manager, d.Settings.SubnetFile = s, t.TempDir()+"/subnet.env"
+		former := netip.MustParsePrefix("10.9.0.0/16")
+		if _, err := subnet.WriteEnv(d.Settings.SubnetFile, subnet.Env{V4Network: former, V4Subnet: netip.MustParsePrefix("10.9.1.0/24")}); err != nil {
+			t.Fatal(err)
+		}
+		in := newInbox()
+		in.setConfig([]byte("one 10.5.0.0/16"))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		n := d.join(ctx, in)
+		if n == nil || s.acquired != 5 || len(n.former.networks) != 1 || n.former.networks[0] != former {
+			t.Fatalf("after %d leases: %+v", s.acquired, n)
+		}
+		if len(s.problems) != 3 || s.problems[0] != errNoLease.Error() || !logtest.Names(s.problems[1], s.full.Error()) {
+			t.Errorf("reported %q", s.problems)
+		}
+	})
+}
+
+// That the context ends is no error, also while the node waits for a lease.
+func TestEndsWhileJoining(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, _, _ := newDaemon(t)
+		d.Manager, d.Settings.SubnetFile = &slowStore{}, t.TempDir()+"/subnet.env"
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- d.Run(ctx) }()
+		synctest.Wait()
+		time.Sleep(time.Second)
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}

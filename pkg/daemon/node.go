@@ -41,9 +41,9 @@ type host struct {
 	operator subnet.PublicIPs
 }
 
-// former is what the subnet file names of earlier runs.
+// former is what the subnet file names of earlier runs; formerOf makes it.
 type former struct {
-	networks []netip.Prefix // in the subnet file, but not in the configuration
+	networks []netip.Prefix // in the subnet file, but not in the configuration: the kernel may have our routes into them
 	v4, v6   []netip.Prefix // this node's last subnets, for the subnet file and the pods' bridge
 }
 
