@@ -50,7 +50,7 @@ type Config struct {
 	Subnets  []netip.Prefix   // of this node's pods, masked
 	Tunnels  []string         // tunnel devices
 	Errors   []netip.Addr     // of this node, from which ICMP errors of udp come out of a tunnel device
-	Outer    dataplane.Traits // of the kind of tunnel; Protocol 0: there are no outer packets
+	Outer    dataplane.Traits // of the kind of tunnel, which sends UDP, or IPv4 packets in IPv4; Protocol 0: there are no outer packets
 	Routed   bool             // there is a route to each peer's subnet
 	Sources  []netip.Prefix   // further senders of outer packets, masked
 

@@ -178,13 +178,17 @@ func (c Config) leaving() []chain {
 	return []chain{out, content, who, pod, c.relayed()}
 }
 
-// outerPackets adds rules to a chain that lead packets of the tunnel to another one. The
-// result is the chain, with the name content, that looks at what is inside of packets of
-// a protocol without ports, which is IPv4. It is a chain of its own, because nft 1.0.6 aborts
-// when it lists a rule that compares the protocol with 4, and then bytes behind it.
+// outerPackets adds rules to the chain from: they lead packets of the tunnel to the chain to.
+//
+// UDP datagrams are the tunnel's by their port and VNI. A protocol without ports may also be
+// used by others. A further chain, which outerPackets returns, therefore looks at the packet
+// inside: the outer packet is the tunnel's if the one inside is for a pod. Both have to be IPv4.
+// This chain has the name content, and is empty for UDP. Its rules are not in from, because
+// nft 1.0.6 aborts when it lists a rule that compares the protocol with 4 and then bytes behind
+// the IP header.
 func (c Config) outerPackets(from *chain, to, content string) chain {
 	o, inside := c.Outer, chain{name: content}
-	if o.Port != 0 {
+	if o.Protocol == unix.IPPROTO_UDP {
 		from.add("to the port of the tunnel", protocol(o.Protocol), dport(o.Port), vni(o.VNI), goTo(to))
 		for _, part := range incomplete() { // they may lack the VNI, or the destination inside
 			from.add("a part of a header", protocol(o.Protocol), dport(o.Port), part, goTo(to))
