@@ -76,21 +76,24 @@ func TestEntriesOfAnotherIPsecDevice(t *testing.T) {
 // The guard is told the packets of each tunnel.
 func TestGuardConfigOfKinds(t *testing.T) {
 	tunnel := dataplane.Tunnel{Addr: []netip.Prefix{netip.MustParsePrefix("10.5.1.0/32")}}
+	opts := cmp.Options{cmpopts.IgnoreUnexported(guard.Config{}, dataplane.Traits{}), cmpopts.EquateComparable(netip.Addr{}),
+		cmpopts.IgnoreFields(dataplane.Traits{}, "Kind", "Backend", "Links", "MTUKey")} // which say nothing about packets
 	for name, test := range map[string]struct {
 		kind dataplane.Kind
 		want guard.Config
 	}{
-		"existing":  {dataplane.Existing{}, guard.Config{Routed: true}},
-		"vxlan":     {dataplane.VXLAN{VNI: 7}, guard.Config{Routed: true, Tunnels: []string{"a", "b"}, Outer: dataplane.TraitsOf(dataplane.VXLAN{VNI: 7})}},
+		"existing": {dataplane.Existing{}, guard.Config{Routed: true}},
+		"vxlan": {dataplane.VXLAN{VNI: 7}, guard.Config{Routed: true, Tunnels: []string{"a", "b"},
+			Outer: dataplane.Traits{Protocol: 17, Port: 8472, VNI: 7, Header: 30, Frame: true}}},
 		"wireguard": {dataplane.WireGuard{Port: 51820}, guard.Config{Routed: true, Tunnels: []string{"a", "b"}}},
-		"ipip":      {dataplane.IPIP{}, guard.Config{Routed: true, Tunnels: []string{"a", "b"}, Outer: dataplane.TraitsOf(dataplane.IPIP{})}},
-		"tun": {dataplane.TUN{Tunnel: tunnel, Port: 8285}, guard.Config{Routed: true, Tunnels: []string{"a", "b"}, Outer: dataplane.TraitsOf(dataplane.TUN{}),
+		"ipip":      {dataplane.IPIP{}, guard.Config{Routed: true, Tunnels: []string{"a", "b"}, Outer: dataplane.Traits{Protocol: 4}}},
+		"tun": {dataplane.TUN{Tunnel: tunnel, Port: 9000}, guard.Config{Routed: true, Tunnels: []string{"a", "b"}, Outer: dataplane.Traits{Protocol: 17, Port: 9000, Header: 8},
 			Errors: []netip.Addr{tunnel.Addr[0].Addr(), tunnel.Addr[0].Addr()}}},
 		"ipsec": {dataplane.IPsec{}, guard.Config{}},
 	} {
 		d := unconnected(dataplane.Device{Name: "a", Kind: test.kind}, dataplane.Device{Name: "b", Kind: test.kind})
 		got := d.guardConfig(dataplane.Links{"a": {Index: 2}, "b": {Index: 3}}, dataplane.State{Guard: &dataplane.Guard{}})
-		if diff := cmp.Diff(&test.want, got, cmpopts.IgnoreUnexported(guard.Config{}, dataplane.Traits{}), cmpopts.EquateComparable(netip.Addr{})); diff != "" {
+		if diff := cmp.Diff(&test.want, got, opts); diff != "" {
 			t.Errorf("%s: %s", name, diff)
 		}
 	}
