@@ -13,7 +13,7 @@ import (
 // Kind is the kind of a Device: Existing, VXLAN, WireGuard, IPIP, TUN, IPsec,
 // Overlay, L2Bridge or Commands.
 type Kind interface {
-	// traits returns the kind's row of the table of what others have to know about it.
+	// traits returns the kind's row of the table that Traits describes.
 	traits() Traits
 }
 
