@@ -84,7 +84,8 @@ type Stack interface {
 	SetDNS(index int, servers []netip.Addr) error
 	// SetDNSRegistration makes Windows register the adapter's addresses in DNS, or not.
 	SetDNSRegistration(index int, on bool) error
-	// Persistent returns what the adapter gets at the next boot, ErrNotFound if nothing is stored for it.
+	// Persistent returns what the adapter gets at the next boot. ErrNotFound means that it is not stored whether DHCP
+	// configures the adapter; the other values are then those that are stored, such as an MTU.
 	Persistent(index int) (Persistent, error)
 	// SetPersistent stores what the adapter gets at the next boot. If that turns DHCP on or off, it takes effect at
 	// once. Windows may, or may not, also apply the addresses and gateways to the active store.

@@ -49,11 +49,6 @@ func (ipHelper) Persistent(index int) (p Persistent, err error) {
 		return p, ipHelperError("RegOpenKeyEx", err)
 	}
 	defer key.Close()
-	dhcp, _, err := key.GetIntegerValue("EnableDHCP")
-	if err != nil {
-		return p, ipHelperError("RegQueryValueEx EnableDHCP", err)
-	}
-	p.DHCP = dhcp != 0
 	// A value that is missing or of another type is empty.
 	addrs, _, _ := key.GetStringsValue("IPAddress")
 	masks, _, _ := key.GetStringsValue("SubnetMask")
@@ -79,6 +74,12 @@ func (ipHelper) Persistent(index int) (p Persistent, err error) {
 	metric, _, _ := key.GetIntegerValue("InterfaceMetric")
 	mtu, _, _ := key.GetIntegerValue("MTU")
 	p.Metric, p.MTU = int(metric), int(mtu)
+	// EnableDHCP comes last: without it, the other values are returned with the error.
+	dhcp, _, err := key.GetIntegerValue("EnableDHCP")
+	if err != nil {
+		return p, ipHelperError("RegQueryValueEx EnableDHCP", err)
+	}
+	p.DHCP = dhcp != 0
 	return p, nil
 }
 

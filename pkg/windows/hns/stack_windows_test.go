@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/windows/registry"
 
 	"flannel/internal/test/hnstest"
 	"flannel/pkg/dataplane"
@@ -185,6 +186,26 @@ func TestPersistent(t *testing.T) {
 	}
 	if err := s.SetPersistent(4711, hns.Persistent{}); !errors.Is(err, hns.ErrNotFound) {
 		t.Error(err)
+	}
+}
+
+// Without EnableDHCP, as on an adapter of which somebody has set only the MTU, the other values are returned.
+func TestPersistentWithoutDHCP(t *testing.T) {
+	m, s, index := openStack(t)
+	if err := s.SetPersistent(index, hns.Persistent{DHCP: true, Metric: 15, MTU: 1400}); err != nil {
+		t.Fatal(err)
+	}
+	path := `SYSTEM\CurrentControlSet\Services\Tcpip\Parameters\Interfaces\{` + m.Admin().Adapter("Büro 2").GUID + "}"
+	key, err := registry.OpenKey(registry.LOCAL_MACHINE, path, registry.SET_VALUE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer key.Close()
+	if err := key.DeleteValue("EnableDHCP"); err != nil {
+		t.Fatal(err)
+	}
+	if p, err := s.Persistent(index); !errors.Is(err, hns.ErrNotFound) || p.Metric != 15 || p.MTU != 1400 {
+		t.Errorf("the registry has %+v, %v", p, err)
 	}
 }
 

@@ -72,36 +72,114 @@ func TestTurnDHCPOff(t *testing.T) {
 }
 
 // When the host has its static address, the registry gets that, too, if it has another configuration or none, and not if
-// it cannot be read.
+// it cannot be read. What else is stored stays.
 func TestStoreStatic(t *testing.T) {
 	for name, c := range map[string]struct {
-		code   hns.Code // of reading the registry; 0: it can be read
+		faults []hnstest.Fault // of reading the registry
 		stored bool
-	}{"DHCP is stored": {0, true}, "nothing is stored": {hns.FileNotFound, true}, "not known": {hns.InvalidParameter, false}} {
+	}{
+		"DHCP is stored":             {nil, true},
+		"nothing but MTU and metric": {[]hnstest.Fault{{Func: "RegQueryValueEx", Code: hns.FileNotFound, After: true}}, true},
+		"not known":                  {[]hnstest.Fault{{Func: "RegQueryValueEx", Code: hns.InvalidParameter}}, false},
+	} {
 		m := hnstest.New()
 		defer m.Close() //nolint:errcheck // it counts handles, of which there are none
-		m.Turn(func(k *hnstest.Knobs) { k.StoredOnly = true })
 		snapshot := staticSnapshot(m)
-		k := keeper(t, m, m, Journal{Snapshot: snapshot})
-		if err := m.Admin().Configure("Ethernet", hns.Persistent{Addrs: snapshot.static(), Gateways: snapshot.gateways()}); err != nil {
-			t.Fatal(err)
-		}
-		if err := m.SetPersistent(m.Admin().Adapter("Ethernet").Index, hns.Persistent{DHCP: true}); err != nil {
-			t.Fatal(err)
-		}
-		if m.Fail(hnstest.Fault{Func: "RegQueryValueEx", Code: c.code}); c.code == 0 {
-			m.Heal()
+		k := hasStatic(t, m, m, snapshot)
+		before := m.Admin().Stored("Ethernet")
+		for _, f := range c.faults {
+			m.Fail(f)
 		}
 		for range 5 {
 			_ = k.Restore(nil)
 		}
-		want := hns.Persistent{DHCP: true}
+		want := before
 		if c.stored {
-			want = hns.Persistent{Addrs: snapshot.static(), Gateways: snapshot.gateways()}
+			want = snapshot.persistent(before)
 		}
-		if got := m.Admin().Stored("Ethernet"); !reflect.DeepEqual(got, want) {
+		if got := m.Admin().Stored("Ethernet"); !reflect.DeepEqual(got, want) || want.MTU == 0 || want.Metric == 0 {
 			t.Errorf("%s: the registry has %+v, want %+v", name, got, want)
 		}
+		if k.Pending() {
+			t.Errorf("%s: the snapshot is not deleted", name)
+		}
+	}
+}
+
+// hasStatic returns a Keeper on a machine that has the static address of a snapshot, while the registry has DHCP.
+func hasStatic(t *testing.T, m *hnstest.Machine, stack hns.Stack, snapshot *Snapshot) *Keeper {
+	t.Helper()
+	m.Turn(func(k *hnstest.Knobs) { k.StoredOnly = true })
+	k := keeper(t, m, stack, Journal{Snapshot: snapshot})
+	static := snapshot.persistent(hns.Persistent{})
+	if err := m.Admin().Configure("Ethernet", static); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.SetPersistent(m.Admin().Adapter("Ethernet").Index, hns.Persistent{DHCP: true, Metric: 15, MTU: 1400}); err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+// losesAddress is a machine whose DHCP client removes the static address when it is notified.
+type losesAddress struct{ *hnstest.Machine }
+
+func (m losesAddress) SetPersistent(index int, p hns.Persistent) error {
+	return errors.Join(m.Machine.SetPersistent(index, p), m.DeleteAddress(index, hnstest.HostAddr.Addr()))
+}
+
+// The snapshot stays until the address is seen after the DHCP client was notified.
+func TestAddressLostWhenStored(t *testing.T) {
+	m := hnstest.New()
+	defer m.Close() //nolint:errcheck // it counts handles, of which there are none
+	k := hasStatic(t, m, losesAddress{m}, staticSnapshot(m))
+	for range 5 {
+		_ = k.Restore(nil)
+	}
+	if a := m.Admin().Adapter("Ethernet"); !HasAddress(a, hnstest.HostAddr.Addr()) || m.Admin().Stored("Ethernet").DHCP || k.Pending() {
+		t.Errorf("the host has %+v, the registry %+v, and the snapshot remains: %t", a.Addrs, m.Admin().Stored("Ethernet"), k.Pending())
+	}
+}
+
+// reverts is a machine on which somebody else writes DHCP to the registry again and again.
+type reverts struct {
+	*hnstest.Machine
+	written *int
+}
+
+func (m reverts) SetPersistent(index int, _ hns.Persistent) error {
+	*m.written++
+	return m.Machine.SetPersistent(index, hns.Persistent{DHCP: true})
+}
+
+// A registry that somebody else reverts does not keep the snapshot.
+func TestStoredOnce(t *testing.T) {
+	m := hnstest.New()
+	defer m.Close() //nolint:errcheck // it counts handles, of which there are none
+	written := 0
+	k := hasStatic(t, m, reverts{m, &written}, staticSnapshot(m))
+	for range 5 {
+		_ = k.Restore(nil)
+	}
+	if written != 1 || k.Pending() {
+		t.Errorf("written %d times; the snapshot remains: %t", written, k.Pending())
+	}
+}
+
+// A metric and an MTU that had to be restored are stored, also if nothing else is.
+func TestStoreSettings(t *testing.T) {
+	m := hnstest.New()
+	defer m.Close() //nolint:errcheck // it counts handles, of which there are none
+	snapshot := staticSnapshot(m)
+	snapshot.V4Metric, snapshot.MTU = 25, 1300
+	k := hasStatic(t, m, m, snapshot)
+	m.Fail(hnstest.Fault{Func: "RegQueryValueEx", Code: hns.FileNotFound, Times: 1})
+	for range 5 {
+		_ = k.Restore(nil)
+	}
+	want := snapshot.persistent(hns.Persistent{MTU: 1300})
+	if got := m.Admin().Stored("Ethernet"); !reflect.DeepEqual(got, want) {
+		t.Errorf("the registry has %+v, want %+v", got, want)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 
 	"flannel/pkg/windows/hns"
@@ -19,11 +20,15 @@ func (s *Snapshot) persistent(stored hns.Persistent) hns.Persistent {
 	return hns.Persistent{Addrs: s.static(), Gateways: s.gateways(), Metric: cmp.Or(s.V4Metric, stored.Metric), MTU: stored.MTU}
 }
 
-// stored returns what the host's adapter gets at the next boot: if nothing is stored, a
-// static configuration without addresses.
+// stored returns what the host's adapter gets at the next boot. If the registry does not
+// say whether DHCP configures the adapter, that is a static configuration without
+// addresses, with the metric and the MTU that are stored.
 func (k *Keeper) stored(host hns.Adapter) (hns.Persistent, error) {
 	p, err := k.stack.Persistent(host.Index)
-	if err != nil && !errors.Is(err, hns.ErrNotFound) {
+	if errors.Is(err, hns.ErrNotFound) {
+		return hns.Persistent{Metric: p.Metric, MTU: p.MTU}, nil
+	}
+	if err != nil {
 		return p, fmt.Errorf("read what is stored for %s: %w", host.Name, err)
 	}
 	return p, nil
@@ -51,13 +56,14 @@ func (k *Keeper) turnDHCPOff(host hns.Adapter) error {
 }
 
 // storeStatic writes the static configuration of the snapshot to the registry if the
-// registry has DHCP, other addresses or nothing, which the next boot would bring. It does
-// nothing if the registry cannot be read.
-func (k *Keeper) storeStatic(host hns.Adapter) {
+// registry has DHCP, other addresses or nothing, which the next boot would bring, and
+// returns whether it has written. It writes once for each snapshot, and does nothing if
+// the registry cannot be read.
+func (k *Keeper) storeStatic(host hns.Adapter) (written bool) {
 	snapshot := k.journal.Snapshot
 	stored, err := k.stored(host)
-	if err != nil || len(snapshot.static()) == 0 || lacksStatic(host, snapshot) {
-		return // not known, or somebody gave the host other addresses
+	if k.staticStored || err != nil || !snapshot.holdsStatic(host) {
+		return false
 	}
 	want := snapshot.persistent(stored)
 	same := !stored.DHCP && len(stored.Addrs) == len(want.Addrs) && len(stored.Gateways) == len(want.Gateways)
@@ -68,24 +74,23 @@ func (k *Keeper) storeStatic(host hns.Adapter) {
 		same = same && slices.ContainsFunc(stored.Gateways, func(o hns.Gateway) bool { return o.Addr == g.Addr })
 	}
 	if same {
-		return
+		return false
 	}
 	if err := k.stack.SetPersistent(host.Index, want); err != nil {
 		k.log.Warn("could not store the host's static address in the registry, it will be restored after each boot", "adapter", host.Name, "error", err)
-		return
+		return false
 	}
-	k.log.Info("stored the host's static address in the registry, which had another configuration", "cause", causeStaticRestored, "adapter", host.Name, "addresses", want.Addrs)
+	k.staticStored = true
+	k.log.Info("stored the host's static address in the registry, which had another configuration or none", "cause", causeStaticRestored, "adapter", host.Name, "addresses", want.Addrs)
+	return true
 }
 
-// lacksStatic reports whether the host lacks a static address of the snapshot
-// although Restore misses nothing: somebody gave the host other addresses.
-func lacksStatic(host hns.Adapter, s *Snapshot) bool {
-	for _, p := range s.static() {
-		if !HasAddress(host, p.Addr()) {
-			return true
-		}
-	}
-	return false
+// holdsStatic reports whether the host has the static addresses of the snapshot, and the
+// snapshot has any. Somebody may have given the host other ones (see missing).
+func (s *Snapshot) holdsStatic(host hns.Adapter) bool {
+	static := s.static()
+	lacks := func(p netip.Prefix) bool { return !HasAddress(host, p.Addr()) }
+	return len(static) > 0 && !slices.ContainsFunc(static, lacks)
 }
 
 // restoreSettings restores the mode of DHCP, the interface's metrics and the MTU,
@@ -145,14 +150,34 @@ func (k *Keeper) restoreInterface(host hns.Adapter, v6 bool, metric int) error {
 	if err := k.stack.SetInterface(host.Index, v6, want); err != nil {
 		return fmt.Errorf("restore metric and MTU of %s: %w", host.Name, err)
 	}
-	if stored, err := k.stack.Persistent(host.Index); err == nil && !v6 {
-		if stored.Metric = want.Metric; want.MTU != settings.MTU {
-			stored.MTU = want.MTU
+	if !v6 {
+		var fixed int
+		if want.MTU != settings.MTU { // it is not the one that Windows chooses
+			fixed = want.MTU
 		}
-		if err := k.stack.SetPersistent(host.Index, stored); err != nil {
+		if err := k.storeSettings(host, want.Metric, fixed); err != nil {
 			return fmt.Errorf("store metric and MTU of %s: %w", host.Name, err)
 		}
 	}
 	k.log.Info("restored the settings of an interface", "cause", causeSettingsRestored, "adapter", host.Name, "ipv6", v6, "metric", want.Metric, "mtu", want.MTU)
 	return nil
+}
+
+// storeSettings writes the metric and the MTU of IPv4 to the registry; the MTU 0 leaves
+// that as stored. If the registry has no configuration, the static one of the snapshot is
+// written, too, unless the host does not have that: without addresses, the metric alone
+// would turn DHCP off.
+func (k *Keeper) storeSettings(host hns.Adapter, metric, mtu int) error {
+	stored, err := k.stored(host)
+	if err != nil {
+		return err
+	}
+	if !stored.DHCP && len(stored.Addrs) == 0 {
+		if host.DHCP || !k.journal.Snapshot.holdsStatic(host) {
+			return nil
+		}
+		stored = k.journal.Snapshot.persistent(stored)
+	}
+	stored.Metric, stored.MTU = metric, cmp.Or(mtu, stored.MTU)
+	return k.stack.SetPersistent(host.Index, stored)
 }

@@ -63,9 +63,10 @@ type Limits struct {
 //	only routes, DNS, or     incompleteSince wait; after Limits.Rest, restore them; if
 //	settings                                 Windows refuses, retry without waiting,
 //	                                         and after Limits.DHCP give up
-//	nothing                  completeSince   after Limits.Rest, delete the snapshot, and
-//	                                         write a static configuration to the
-//	                                         registry if that has another one
+//	nothing                  completeSince   after Limits.Rest, write a static configuration
+//	                                         to the registry if that has another one or
+//	                                         none, and start the timer again; else
+//	                                         delete the snapshot
 //
 // "Wait" means that Restore returns a dataplane.WaitError, which keeps the driver
 // from making or using a network. A snapshot from before a boot (AtBoot) makes it
@@ -89,6 +90,7 @@ type Keeper struct {
 	darkSince       time.Time // since when TrackDark has found no address; not used with a snapshot of the adapter
 	upSince         time.Time // since when TrackDark has found the physical adapter up
 	uncertain       bool      // true: the journal was missing or unreadable, so it is unknown whether addresses that flanneld removed were restored
+	staticStored    bool      // storeStatic has written for the snapshot
 	dhcpOff         int       // index of the adapter whose DHCP turnDHCPOff turned off, while Windows has not obeyed; 0: none
 	lastWarning     string
 	pods            []netip.Prefix // routes into these networks are not saved: peers come and go
@@ -239,7 +241,10 @@ func (k *Keeper) compare(adapters []hns.Adapter, routes []hns.Route, networks []
 	if startOrElapsed(&k.completeSince) < k.limits.Rest {
 		return nil
 	}
-	k.storeStatic(host)
+	if k.storeStatic(host) {
+		k.completeSince = time.Time{} // the DHCP client was notified, and may remove the address again
+		return nil
+	}
 	if k.lost {
 		k.log.Info("the host has its addresses, routes and DNS servers again", "cause", causeComplete, "adapter", host.Name)
 	}

@@ -72,5 +72,5 @@ func startOrElapsed(since *time.Time) time.Duration {
 // resetTimers is called when another snapshot begins, or the last one ends.
 func (k *Keeper) resetTimers() {
 	k.missingSince, k.incompleteSince, k.completeSince = time.Time{}, time.Time{}, time.Time{}
-	k.dhcpOff, k.lost, k.staticMissing = 0, false, false
+	k.dhcpOff, k.lost, k.staticMissing, k.staticStored = 0, false, false, false
 }
