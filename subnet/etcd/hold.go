@@ -167,10 +167,10 @@ func (h holder) step(ctx context.Context) (write bool, due time.Time) {
 		case newsWithdrawn:
 			h.m.log.Error("lease was withdrawn together with most others, keeping the network and restoring the lease if its subnet is free",
 				"key", h.held.key, "at", restoreAt.Round(time.Second))
-			peers.SetOwnState(true, nil) // withdrawn
+			peers.SetOwnWithdrawn(true)
 		case newsRestored:
 			h.m.log.Info("lease is restored", "key", h.held.key)
-			peers.SetOwnState(false, nil) // not withdrawn
+			peers.SetOwnWithdrawn(false)
 		default:
 			h.m.tell(ctx, h.held.key, n)
 		}

@@ -75,7 +75,7 @@ func (m *Manager) passOnMissing() {
 	why := m.missing()
 	m.mu.Unlock()
 	if set := m.watched.Peers(); set != nil {
-		set.SetOwnState(false, why) // Kubernetes has no withdrawals of the own lease
+		set.SetOwnMissing(why)
 	}
 }
 

@@ -24,8 +24,8 @@ type Keeper struct {
 	closed       bool
 	expiry       *time.Timer
 	next         time.Time // when expiry fires
-	ownWithdrawn bool      // see SetOwnState
-	ownMissing   error     // likewise
+	ownWithdrawn bool      // see SetOwnWithdrawn
+	ownMissing   error     // see SetOwnMissing
 	retaining    bool      // peers are retained, which was logged
 }
 
@@ -77,14 +77,23 @@ func (k *Keeper) SetJudge(j subnet.Judge) {
 	k.handOver(k.set.SetJudge(j))
 }
 
-// SetOwnState records what the next sets say about this node: whether the store has lost
-// our own lease, too, which will be written again, and why other nodes cannot know this
-// node; nil: they can.
-func (k *Keeper) SetOwnState(withdrawn bool, missing error) {
+// SetOwnWithdrawn records whether the store has lost our own lease, too, which will be
+// written again. The next sets say so.
+func (k *Keeper) SetOwnWithdrawn(withdrawn bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	changed := k.ownWithdrawn != withdrawn || fmt.Sprint(k.ownMissing) != fmt.Sprint(missing)
-	k.ownWithdrawn, k.ownMissing = withdrawn, missing
+	changed := k.ownWithdrawn != withdrawn
+	k.ownWithdrawn = withdrawn
+	k.handOver(changed)
+}
+
+// SetOwnMissing records why other nodes cannot know this node; nil: they can. The next
+// sets say so.
+func (k *Keeper) SetOwnMissing(why error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	changed := fmt.Sprint(k.ownMissing) != fmt.Sprint(why)
+	k.ownMissing = why
 	k.handOver(changed)
 }
 

@@ -83,7 +83,7 @@ func TestKeeperAccepts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newRecorder(10)
 		k.Apply(gone(span(1, 9)...), false)
-		k.SetOwnState(true, nil)
+		k.SetOwnWithdrawn(true)
 		if !k.MassRetained() || !k.Claimed(lease(10)) || k.Claimed(lease(9)) || !k.sets[2].OwnWithdrawn {
 			t.Errorf("in force %t; 10 is claimed %t, 9 %t; our own withdrawn %t", k.MassRetained(), k.Claimed(lease(10)), k.Claimed(lease(9)), k.sets[2].OwnWithdrawn)
 		}
@@ -109,7 +109,7 @@ func TestKeeperWaitsForTheFirstList(t *testing.T) {
 	sets := 0
 	k := NewKeeper(name(0), window, (&logtest.Log{}).Logger(), func(subnet.Set) { sets++ })
 	k.SetOwn(name(1))
-	k.SetOwnState(true, nil)
+	k.SetOwnWithdrawn(true)
 	if sets != 0 {
 		t.Error("handed over before the first list")
 	}
