@@ -107,7 +107,7 @@ type Firewall struct {
 
 	changes chan struct{} // capacity 1, see Changes
 	timer   *time.Timer   // for the next resync or retry
-	// subscribed are the topics of the Config; pending are those of them that notifications since the last Apply were about.
+	// subscribed are the topics of the Config; pending are those of them that notifications since the last Apply or Check were about.
 	subscribed, pending atomic.Uint32
 	stop                context.CancelFunc // ends the goroutine of listen
 }

@@ -2,12 +2,15 @@ package firewall
 
 import (
 	"bytes"
+	"errors"
 	"testing"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"flannel/pkg/linux/rtnetlink"
 )
 
 // toldRule is a rule as the kernel tells it.
@@ -40,16 +43,35 @@ func FuzzRule(f *testing.F) {
 	f.Add(toldRule(f, &expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: 12, Len: 4}, counter, &expr.Verdict{Kind: expr.VerdictJump, Chain: "x"}))
 	f.Add(toldRule(f, &expr.Masq{FullyRandom: true}, &expr.Log{}, &expr.Limit{}))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		r := parseRule(nftables.TableFamilyIPv4, data)
-		_ = nftRuleLine(r.exprs, r.user)
+		if r, err := parseRule(nftables.TableFamilyIPv4, data); err == nil {
+			_ = nftRuleLine(r.exprs, r.user)
+		}
 	})
 }
 
 // An immediate that loads a value, which another expression uses, is not taken for the verdict of that number.
 func TestValueIsNoVerdict(t *testing.T) {
-	r := parseRule(nftables.TableFamilyIPv4, toldRule(t, &expr.Immediate{Register: 1, Data: make([]byte, 4)}, &expr.Counter{}))
-	if r.blocks || !r.conditional {
-		t.Errorf("blocks: %t, conditional: %t", r.blocks, r.conditional)
+	r, err := parseRule(nftables.TableFamilyIPv4, toldRule(t, &expr.Immediate{Register: 1, Data: make([]byte, 4)}, &expr.Counter{}))
+	if err != nil || r.blocks || !r.conditional {
+		t.Errorf("blocks: %t, conditional: %t, %v", r.blocks, r.conditional, err)
+	}
+}
+
+// A message that is cut off is an error, and not a rule or chain with other content.
+func TestCutOff(t *testing.T) {
+	rule := toldRule(t, &expr.Counter{}, &expr.Verdict{Kind: expr.VerdictReturn})
+	exprs := len(rule) - len(toldRule(t)) // they come before the userdata
+	for _, size := range []int{0, 4, 8, 4 + exprs} {
+		if r, err := parseRule(nftables.TableFamilyIPv4, rule[:size]); !errors.Is(err, rtnetlink.ErrShort) {
+			t.Errorf("%d bytes of a rule: %+v, %v", size, r, err)
+		}
+	}
+	chain := rtnetlink.Message(make([]byte, 4)).Attr(unix.NFTA_CHAIN_NAME, []byte("forward\x00")).Attr(unix.NFTA_CHAIN_USE, make([]byte, 4))
+	if c, err := parseChain(chain); err != nil || c.Name != "forward" {
+		t.Errorf("a chain: %+v, %v", c, err)
+	}
+	if c, err := parseChain(chain[:len(chain)-1]); !errors.Is(err, rtnetlink.ErrShort) {
+		t.Errorf("a chain that is cut off: %+v, %v", c, err)
 	}
 }
 

@@ -62,6 +62,16 @@ func attr(message []byte, kinds ...uint16) []byte {
 	return rtnetlink.Attr(message[min(len(message), 4):], kinds...)
 }
 
+// errIfCutOff returns rtnetlink.ErrShort if a message lacks the attribute of that kind, which every answer about an object
+// that exists has near its end. Without this check, a message that is cut off looks like a table, chain or rule with other
+// content, which is then repaired.
+func errIfCutOff(message []byte, kind uint16) error {
+	if attr(message, kind) == nil {
+		return rtnetlink.ErrShort
+	}
+	return nil
+}
+
 // number parses an attribute of 32 bits, which nf_tables returns in network byte order; 0 if it is missing.
 func number(value []byte) uint32 {
 	if len(value) != 4 {
@@ -99,6 +109,9 @@ func readTable(family nftables.TableFamily, name string) (string, error) {
 	if absent(err) || err == nil && len(answer) == 0 {
 		return "", nil
 	}
+	if err == nil {
+		err = errIfCutOff(answer[0].Data, unix.NFTA_TABLE_USE)
+	}
 	if err != nil {
 		return "", fmt.Errorf("read nftables table %s: %w", name, err)
 	}
@@ -126,20 +139,34 @@ func readChain(family nftables.TableFamily, table, name string) ([]string, error
 	if err != nil {
 		return nil, err
 	}
-	chain := answer[0].Data
-	c := nftables.Chain{Name: name, Type: nftables.ChainType(unix.ByteSliceToString(attr(chain, unix.NFTA_CHAIN_TYPE)))}
+	c, err := parseChain(answer[0].Data)
+	if err != nil {
+		return nil, err
+	}
+	lines := []string{chainLine(c)}
+	rules, err := readRules(family, table, name)
+	for _, r := range rules {
+		lines = append(lines, nftRuleLine(r.exprs, r.user))
+	}
+	return lines, err
+}
+
+// parseChain returns what chainLine needs of a chain. Its error is rtnetlink.ErrShort.
+func parseChain(chain []byte) (*nftables.Chain, error) {
+	if err := errIfCutOff(chain, unix.NFTA_CHAIN_USE); err != nil {
+		return nil, err
+	}
+	c := &nftables.Chain{
+		Name: unix.ByteSliceToString(attr(chain, unix.NFTA_CHAIN_NAME)),
+		Type: nftables.ChainType(unix.ByteSliceToString(attr(chain, unix.NFTA_CHAIN_TYPE))),
+	}
 	if attr(chain, unix.NFTA_CHAIN_HOOK) != nil {
 		policy := nftables.ChainPolicy(number(attr(chain, unix.NFTA_CHAIN_POLICY)))
 		c.Policy = &policy
 		c.Hooknum = nftables.ChainHookRef(nftables.ChainHook(number(attr(chain, unix.NFTA_CHAIN_HOOK, unix.NFTA_HOOK_HOOKNUM))))
 		c.Priority = nftables.ChainPriorityRef(nftables.ChainPriority(int32(number(attr(chain, unix.NFTA_CHAIN_HOOK, unix.NFTA_HOOK_PRIORITY)))))
 	}
-	lines := []string{chainLine(&c)}
-	rules, err := readRules(family, table, name)
-	for _, r := range rules {
-		lines = append(lines, nftRuleLine(r.exprs, r.user))
-	}
-	return lines, err
+	return c, nil
 }
 
 // kernelRule is a rule as the kernel returns it, without the values of counters. parseRule makes it from a rule of
@@ -172,12 +199,20 @@ func readRules(family nftables.TableFamily, table, chain string) ([]kernelRule, 
 	}
 	var rules []kernelRule
 	for _, msg := range answer {
-		rules = append(rules, parseRule(family, msg.Data))
+		r, err := parseRule(family, msg.Data)
+		if err != nil {
+			return nil, err
+		}
+		rules = append(rules, r)
 	}
 	return rules, nil
 }
 
-func parseRule(family nftables.TableFamily, message []byte) (r kernelRule) {
+// parseRule parses a message about a rule of nf_tables. Its error is rtnetlink.ErrShort.
+func parseRule(family nftables.TableFamily, message []byte) (r kernelRule, err error) {
+	if err := errIfCutOff(message, unix.NFTA_RULE_EXPRESSIONS); err != nil {
+		return r, err
+	}
 	r.chain = unix.ByteSliceToString(attr(message, unix.NFTA_RULE_CHAIN))
 	if handle := attr(message, unix.NFTA_RULE_HANDLE); len(handle) == 8 {
 		r.handle = binary.BigEndian.Uint64(handle)
@@ -186,7 +221,7 @@ func parseRule(family nftables.TableFamily, message []byte) (r kernelRule) {
 	for _, e := range rtnetlink.Attrs(attr(message, unix.NFTA_RULE_EXPRESSIONS)) {
 		r.add(byte(family), unix.ByteSliceToString(rtnetlink.Attr(e, unix.NFTA_EXPR_NAME)), rtnetlink.Attr(e, unix.NFTA_EXPR_DATA))
 	}
-	return r
+	return r, nil
 }
 
 // add decodes one expression and adds it to r.

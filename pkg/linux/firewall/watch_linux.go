@@ -33,27 +33,14 @@ const (
 	coalesceDelay = 30 * time.Millisecond
 	// minInterval is the shortest time between two values on Changes.
 	minInterval = 200 * time.Millisecond
-	// overflowDelay comes before coalesceDelay after the kernel dropped messages. That happens when another program
-	// writes thousands of rules, few of which concern us.
-	overflowDelay = time.Second
 )
 
 // listen subscribes to all changes of nf_tables in the calling thread's network namespace, until ctx ends and the Listener
 // is closed. The Listener's goroutine adds the topics of notifications to f.pending, from which queueChecks, called by
-// Apply, takes them; a Runner of its own wakes the caller of Apply.
+// Apply and Check, takes them; a Runner of its own wakes their caller.
 func (f *Firewall) listen(ctx context.Context) (*rtnetlink.Listener, error) {
 	added := make(chan struct{}, 1)
-	add := func(t topics) {
-		if t &= topics(f.subscribed.Load()); t != 0 {
-			f.pending.Or(uint32(t))
-			reconcile.Notify(added)
-		}
-	}
-	l, err := rtnetlink.Listen(rtnetlink.Notifications{Protocol: unix.NETLINK_NETFILTER, Groups: []int{unix.NFNLGRP_NFTABLES},
-		Each: func(h rtnetlink.Header, body []byte) error { add(topicsOf(h.Kind, body)); return nil },
-		Lost: func(error) { reconcile.Pause(ctx, overflowDelay); add(allTopics) },
-		Log:  f.log,
-	})
+	l, err := rtnetlink.Listen(f.notifications(added))
 	if err != nil {
 		return nil, err
 	}
@@ -69,6 +56,22 @@ func (f *Firewall) listen(ctx context.Context) (*rtnetlink.Listener, error) {
 	}
 	go r.Run(ctx)
 	return l, nil
+}
+
+// notifications says what to listen to. added receives a value when f.pending has got topics that f is subscribed to: those
+// of a message, or all after a loss. The kernel drops messages when another program writes many thousands of rules.
+func (f *Firewall) notifications(added chan struct{}) rtnetlink.Notifications {
+	add := func(t topics) {
+		if t &= topics(f.subscribed.Load()); t != 0 {
+			f.pending.Or(uint32(t))
+			reconcile.Notify(added)
+		}
+	}
+	return rtnetlink.Notifications{Protocol: unix.NETLINK_NETFILTER, Groups: []int{unix.NFNLGRP_NFTABLES},
+		Each: func(h rtnetlink.Header, body []byte) error { add(topicsOf(h.Kind, body)); return nil },
+		Lost: func(error) { add(allTopics) },
+		Log:  f.log,
+	}
 }
 
 // topicsOf returns the topics of a message, which begins with the four bytes of nfgenmsg. The first of them is the family.

@@ -122,6 +122,35 @@ func TestStorm(t *testing.T) {
 	})
 }
 
+// After the kernel has dropped messages, all topics are pending, though no message that arrived was about one of them.
+func TestLoss(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		f := &Firewall{}
+		f.subscribed.Store(uint32(topicNFT4 | topicIPTables6))
+		added := make(chan struct{}, 1)
+		n := f.notifications(added)
+		n.Buffer = 1 // the kernel's minimum, less than two messages of a transaction
+		l, err := rtnetlink.Listen(n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sh(t, `nft add table ip storm; nft add chain ip storm c; nft -f - <<-E
+			$(for i in $(seq 5000); do echo "add rule ip storm c ip saddr 10.9.0.1 counter return"; done)
+			E`)
+		select {
+		case <-added:
+		case <-time.After(patience):
+			t.Fatal("the loss is not noticed")
+		}
+		if got := topics(f.pending.Load()); got != topicNFT4|topicIPTables6 {
+			t.Errorf("topics %b are pending", got)
+		}
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 func FuzzInterest(f *testing.F) {
 	f.Add(uint16(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_DELTABLE), []byte{2, 0, 0, 0, 8, 0, 1, 0, 'n', 'a', 't', 0})
 	f.Add(uint16(unix.NFNL_SUBSYS_NFTABLES<<8), []byte{2, 0, 0, 0})
