@@ -70,9 +70,6 @@ func (p *Process) For(t testing.TB) *Process {
 // Exited returns a channel that is closed when the process has ended.
 func (p *Process) Exited() <-chan struct{} { return p.exited }
 
-// PID returns the process ID, for /proc.
-func (p *Process) PID() int { return p.cmd.Process.Pid }
-
 // Stop ends the process with SIGTERM and waits.
 func (p *Process) Stop() { p.end(syscall.SIGTERM) }
 

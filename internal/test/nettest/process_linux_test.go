@@ -10,8 +10,9 @@ import (
 func TestOwnProcessGroup(t *testing.T) {
 	t.Parallel()
 	p := Run(t, filepath.Join(t.TempDir(), "log"), "sleep", "600")
-	if group, err := syscall.Getpgid(p.PID()); err != nil || group != p.PID() {
-		t.Errorf("process %d is in group %d (%v)", p.PID(), group, err)
+	pid := p.cmd.Process.Pid
+	if group, err := syscall.Getpgid(pid); err != nil || group != pid {
+		t.Errorf("process %d is in group %d (%v)", pid, group, err)
 	}
 	p.Pause()
 	p.Resume()
