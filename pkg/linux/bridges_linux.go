@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"flannel/pkg/dataplane"
+	"flannel/pkg/linux/rtnetlink"
 	"flannel/pkg/reconcile"
 )
 
@@ -79,7 +80,7 @@ func (b *formerBridges) freeBridges(gateways []netip.Prefix, node string) (used 
 	if err != nil {
 		return nil, fmt.Errorf("list addresses: %w", err)
 	}
-	addrs = slices.DeleteFunc(addrs, func(a netlink.Addr) bool { return !slices.Contains(gateways, prefixOf(a.IPNet)) })
+	addrs = slices.DeleteFunc(addrs, func(a netlink.Addr) bool { return !slices.Contains(gateways, rtnetlink.PrefixOf(a.IPNet)) })
 	if len(addrs) == 0 {
 		return nil, nil
 	}
@@ -99,7 +100,7 @@ func (b *formerBridges) freeBridges(gateways []netip.Prefix, node string) (used 
 		}
 		e := &dataplane.FormerSubnetError{Bridge: l.Attrs().Name, Node: node}
 		for _, a := range own {
-			if p := prefixOf(a.IPNet); p.Addr().Is4() {
+			if p := rtnetlink.PrefixOf(a.IPNet); p.Addr().Is4() {
 				e.Addresses = append(e.Addresses, p)
 			}
 		}
@@ -111,7 +112,7 @@ func (b *formerBridges) freeBridges(gateways []netip.Prefix, node string) (used 
 // freeBridge deletes the addresses from a bridge without ports.
 func (b *formerBridges) freeBridge(bridge netlink.Link, addrs []netlink.Addr) error {
 	for _, a := range addrs {
-		p, name := prefixOf(a.IPNet), bridge.Attrs().Name
+		p, name := rtnetlink.PrefixOf(a.IPNet), bridge.Attrs().Name
 		if err := b.devices.handle.AddrDel(bridge, &a); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) && !errors.Is(err, unix.ENODEV) {
 			return fmt.Errorf("delete %s from the bridge %s: %w", p, name, err)
 		}

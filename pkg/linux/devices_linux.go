@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"flannel/pkg/dataplane"
+	"flannel/pkg/linux/rtnetlink"
 	"flannel/pkg/reconcile"
 )
 
@@ -221,7 +222,7 @@ func (d *devices) podInterfaces(subnets []netip.Prefix) ([]string, error) {
 	}
 	var names []string
 	for _, a := range addrs {
-		if !slices.ContainsFunc(subnets, func(s netip.Prefix) bool { return s.Contains(addrOf(a.IP)) }) {
+		if !slices.ContainsFunc(subnets, func(s netip.Prefix) bool { return s.Contains(rtnetlink.AddrOf(a.IP)) }) {
 			continue
 		}
 		link, err := d.handle.LinkByIndex(a.LinkIndex)

@@ -81,8 +81,8 @@ func (k *ipip) ensure(dev dataplane.Device, found netlink.Link) (dataplane.Link,
 // fits reports whether a device has the properties that the kernel does not change: no
 // remote address, and IPv4 as its only content (or anything, as with flannel).
 func (k *ipip) fits(l *netlink.Iptun) bool {
-	remote, set := netip.AddrFromSlice(l.Remote)
-	return !l.FlowBased && (!set || remote.IsUnspecified()) && (l.Proto == unix.IPPROTO_IPIP || l.Proto == 0)
+	remote := rtnetlink.AddrOf(l.Remote)
+	return !l.FlowBased && (!remote.IsValid() || remote.IsUnspecified()) && (l.Proto == unix.IPPROTO_IPIP || l.Proto == 0)
 }
 
 // tunnel returns the device as it should be. Zero values mean: TTL and TOS of the
@@ -116,7 +116,7 @@ func (k *ipip) create(dev dataplane.Device, want dataplane.IPIP) error {
 // underlay has changed, and what other programs may have set. The device keeps its
 // routes.
 func (k *ipip) repair(dev dataplane.Device, want dataplane.IPIP, have *netlink.Iptun) error {
-	local := addrOf(have.Local)
+	local := rtnetlink.AddrOf(have.Local)
 	right := local == want.Local && have.Ttl == 0 && have.Tos == tosInherit && have.PMtuDisc == 0 && have.EncapType == 0 && have.ParentIndex == 0
 	if right {
 		return nil

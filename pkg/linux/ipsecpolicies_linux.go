@@ -15,6 +15,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"flannel/pkg/linux/rtnetlink"
 	"flannel/pkg/reconcile"
 )
 
@@ -190,7 +191,7 @@ func parsePolicy(p netlink.XfrmPolicy) (key policyKey, value policy, ok bool) {
 	if p.Dir > netlink.XFRM_DIR_FWD || p.Proto != 0 || p.SrcPort != 0 || p.DstPort != 0 || p.Ifindex != 0 || p.Mark != nil || p.Ifid != 0 {
 		return key, value, false
 	}
-	key = policyKey{p.Dir, prefixOf(p.Src), prefixOf(p.Dst)}
+	key = policyKey{p.Dir, rtnetlink.PrefixOf(p.Src), rtnetlink.PrefixOf(p.Dst)}
 	switch {
 	case len(p.Tmpls) == 0:
 		value.Priority = p.Priority
@@ -200,7 +201,7 @@ func parsePolicy(p netlink.XfrmPolicy) (key policyKey, value policy, ok bool) {
 		return key, value, false
 	}
 	t := p.Tmpls[0]
-	value.Src, value.Dst = addrOf(t.Src), addrOf(t.Dst)
+	value.Src, value.Dst = rtnetlink.AddrOf(t.Src), rtnetlink.AddrOf(t.Dst)
 	return key, value, t.Proto == netlink.XFRM_PROTO_ESP && t.Mode == netlink.XFRM_MODE_TUNNEL && t.Reqid == reqID && t.Spi == 0 && t.Optional == 0
 }
 
@@ -211,20 +212,6 @@ func (p policy) action() netlink.PolicyAction {
 		return netlink.XFRM_POLICY_BLOCK
 	}
 	return netlink.XFRM_POLICY_ALLOW
-}
-
-// addrOf converts an address of package net, and prefixOf a prefix; nil becomes the zero value.
-func addrOf(ip net.IP) netip.Addr {
-	a, _ := netip.AddrFromSlice(ip)
-	return a.Unmap()
-}
-
-func prefixOf(n *net.IPNet) netip.Prefix {
-	if n == nil {
-		return netip.Prefix{}
-	}
-	bits, _ := n.Mask.Size()
-	return netip.PrefixFrom(addrOf(n.IP), bits)
 }
 
 func ipNet(p netip.Prefix) *net.IPNet {
@@ -292,7 +279,7 @@ func (s *xfrmStore) deleteStates(ctx context.Context, unused map[policy]bool) er
 	}
 	var errs []error
 	for _, sa := range states {
-		if unused[policy{Src: addrOf(sa.Src), Dst: addrOf(sa.Dst)}] {
+		if unused[policy{Src: rtnetlink.AddrOf(sa.Src), Dst: rtnetlink.AddrOf(sa.Dst)}] {
 			errs = append(errs, gone(s.handle.XfrmStateDel(&sa)))
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"flannel/pkg/dataplane"
+	"flannel/pkg/linux/rtnetlink"
 )
 
 // lastMetric makes routes for what no other route takes lose against the route of the
@@ -106,7 +107,7 @@ func (d *devices) addresses(l netlink.Link) (addrs []netip.Addr, err error) {
 		return nil, fmt.Errorf("list the addresses of %s: %w", l.Attrs().Name, err)
 	}
 	for _, a := range all {
-		if ip := addrOf(a.IP); ip.IsValid() && !ip.IsLinkLocalUnicast() {
+		if ip := rtnetlink.AddrOf(a.IP); ip.IsValid() && !ip.IsLinkLocalUnicast() {
 			addrs = append(addrs, ip)
 		}
 	}

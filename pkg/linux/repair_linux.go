@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"flannel/pkg/dataplane"
+	"flannel/pkg/linux/rtnetlink"
 )
 
 // repairTunnel is called by the ensure of each kind of tunnel. It sets the properties
@@ -99,7 +100,7 @@ func (d *devices) setAddresses(name string, want []netip.Prefix, l netlink.Link)
 	}
 	missing, extra := slices.Clone(want), map[netip.Prefix]netlink.Addr{}
 	for _, a := range have {
-		prefix := prefixOf(a.IPNet)
+		prefix := rtnetlink.PrefixOf(a.IPNet)
 		if i := slices.Index(missing, prefix); i >= 0 {
 			missing = slices.Delete(missing, i, i+1)
 		} else if !prefix.Addr().IsLinkLocalUnicast() {

@@ -156,7 +156,7 @@ func (k *vxlan) create(dev dataplane.Device, want dataplane.VXLAN, parent netlin
 // moveUnderlay changes an existing tunnel to another underlay interface or address.
 // The device keeps its FDB.
 func (k *vxlan) moveUnderlay(dev dataplane.Device, want dataplane.VXLAN, v *netlink.Vxlan, parent netlink.Link) error {
-	local := addrOf(v.SrcAddr)
+	local := rtnetlink.AddrOf(v.SrcAddr)
 	if v.VtepDevIndex == parent.Attrs().Index && local == want.Local {
 		return nil
 	}

@@ -16,6 +16,7 @@ import (
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 
 	"flannel/pkg/dataplane"
+	"flannel/pkg/linux/rtnetlink"
 	"flannel/pkg/reconcile"
 )
 
@@ -178,7 +179,7 @@ func peerOf(p wgtypes.Peer) wgPeer {
 		out.Endpoint = netip.AddrPortFrom(at.Addr().Unmap(), at.Port())
 	}
 	for i, n := range p.AllowedIPs[:min(2, len(p.AllowedIPs))] {
-		out.Allowed[i] = prefixOf(&n)
+		out.Allowed[i] = rtnetlink.PrefixOf(&n)
 	}
 	if a := &out.Allowed; a[1].IsValid() && a[1].Addr().Less(a[0].Addr()) {
 		a[0], a[1] = a[1], a[0]

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"iter"
+	"net"
 	"net/netip"
 
 	"golang.org/x/sys/unix"
@@ -101,4 +102,18 @@ func Number(b []byte) uint32 {
 func Address(b []byte) netip.Addr {
 	a, _ := netip.AddrFromSlice(b)
 	return a
+}
+
+// AddrOf converts an address of package net, as the library netlink has them; nil becomes
+// the zero Addr. An IPv4 address in 16 bytes becomes one in 4.
+func AddrOf(ip net.IP) netip.Addr { return Address(ip).Unmap() }
+
+// PrefixOf converts a prefix of package net and does not mask it; nil becomes the zero
+// Prefix.
+func PrefixOf(n *net.IPNet) netip.Prefix {
+	if n == nil {
+		return netip.Prefix{}
+	}
+	bits, _ := n.Mask.Size()
+	return netip.PrefixFrom(AddrOf(n.IP), bits)
 }

@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 
@@ -77,7 +76,7 @@ func toInterface(a *netlink.LinkAttrs) underlay.Interface {
 // toAddr converts an address. An optimistic one (RFC 4429) is usable while duplicate
 // address detection still runs, therefore it is not Tentative.
 func toAddr(a netlink.Addr) underlay.Addr {
-	ip := toIP(a.IP)
+	ip := rtnetlink.AddrOf(a.IP)
 	addr := underlay.Addr{
 		IP:         ip,
 		Global:     a.Scope == unix.RT_SCOPE_UNIVERSE,
@@ -100,7 +99,7 @@ func toAddr(a netlink.Addr) underlay.Addr {
 		if a.Peer != nil {
 			n = a.Peer
 		}
-		if p := toPrefix(n); a.Peer != nil || p.Bits() < ip.BitLen() {
+		if p := rtnetlink.PrefixOf(n).Masked(); a.Peer != nil || p.Bits() < ip.BitLen() {
 			addr.Net = p
 		}
 	}
@@ -143,19 +142,4 @@ func reach(to netip.Addr) (underlay.Reach, error) {
 	}
 	r := parseRoute(answers[0])
 	return underlay.Reach{Index: r.hops[0].index, Source: r.source}, nil
-}
-
-// toIP converts an address; nil becomes the zero Addr.
-func toIP(ip net.IP) netip.Addr {
-	a, _ := netip.AddrFromSlice(ip)
-	return a.Unmap()
-}
-
-// toPrefix returns the network, masked; the zero Prefix, whose Bits are -1, for nil.
-func toPrefix(n *net.IPNet) netip.Prefix {
-	if n == nil {
-		return netip.Prefix{}
-	}
-	ones, _ := n.Mask.Size()
-	return netip.PrefixFrom(toIP(n.IP), ones).Masked()
 }

@@ -75,15 +75,15 @@ func parseRoute(m []byte) (r route) {
 	for kind, value := range rtnetlink.Attrs(m[unix.SizeofRtMsg:]) {
 		switch kind {
 		case unix.RTA_DST:
-			base = toIP(value)
+			base = rtnetlink.Address(value)
 		case unix.RTA_PREFSRC:
-			r.source = toIP(value)
+			r.source = rtnetlink.Address(value)
 		case unix.RTA_PRIORITY:
 			r.metric = number(value)
 		case unix.RTA_OIF:
 			next.index = number(value)
 		case unix.RTA_GATEWAY:
-			next.gateway = toIP(value)
+			next.gateway = rtnetlink.Address(value)
 		case unix.RTA_VIA:
 			r.viaOtherFamily = true
 		case unix.RTA_MULTIPATH:
@@ -104,7 +104,7 @@ func parseHops(b []byte) (all []hop) {
 		if size < unix.SizeofRtNexthop || size > len(b) {
 			break
 		}
-		gateway := toIP(rtnetlink.Attr(b[unix.SizeofRtNexthop:size], unix.RTA_GATEWAY))
+		gateway := rtnetlink.Address(rtnetlink.Attr(b[unix.SizeofRtNexthop:size], unix.RTA_GATEWAY))
 		all = append(all, hop{index: number(b[4:8]), onLink: b[2]&unix.RTNH_F_ONLINK != 0, gateway: gateway})
 		b = b[min(len(b), (size+unix.NLMSG_ALIGNTO-1)&^(unix.NLMSG_ALIGNTO-1)):]
 	}

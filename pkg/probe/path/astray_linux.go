@@ -28,7 +28,7 @@ func astray(t Target, want route, dst netip.Addr) (found []doctor.Astray, err er
 		return nil, fmt.Errorf("list this node's addresses: %w", err)
 	}
 	for _, a := range addrs {
-		src := toAddr(a.IP)
+		src := rtnetlink.AddrOf(a.IP)
 		if src.Is6() != dst.Is6() || !t.Own.Contains(src) && !slices.Contains(t.Addrs, src) {
 			continue
 		}

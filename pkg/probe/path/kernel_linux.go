@@ -7,7 +7,6 @@ import (
 	"bytes"
 	"cmp"
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
 	"slices"
@@ -44,21 +43,15 @@ func routeTo(a netip.Addr) (route, error) {
 	if !via.IsValid() {
 		via = a
 	}
-	return route{link, via, toAddr(r.Src)}, nil
+	return route{link, via, rtnetlink.AddrOf(r.Src)}, nil
 }
 
 // gateway returns the gateway of a route, of either family; the zero Addr, if it has none.
 func gateway(r netlink.Route) netip.Addr {
 	if v, ok := r.Via.(*netlink.Via); ok {
-		return toAddr(v.Addr)
+		return rtnetlink.AddrOf(v.Addr)
 	}
-	return toAddr(r.Gw)
-}
-
-// toAddr returns the address of a net.IP; the zero Addr for nil.
-func toAddr(ip net.IP) netip.Addr {
-	a, _ := netip.AddrFromSlice(ip)
-	return a.Unmap()
+	return rtnetlink.AddrOf(r.Gw)
 }
 
 // describe sets what a path leads through: its device, and, if that is one of flanneld's, its
@@ -117,7 +110,7 @@ func neighbours(r route) []netlink.Neigh {
 	if err != nil {
 		return nil
 	}
-	return slices.DeleteFunc(list, func(n netlink.Neigh) bool { return toAddr(n.IP) != r.via })
+	return slices.DeleteFunc(list, func(n netlink.Neigh) bool { return rtnetlink.AddrOf(n.IP) != r.via })
 }
 
 // reversePathFiltered returns the kernel's counter of packets that the reverse path filter
