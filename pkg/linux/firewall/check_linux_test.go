@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
 
 	"flannel/internal/test/nstest"
@@ -96,6 +97,21 @@ func TestCheckWithFailedCalls(t *testing.T) {
 			if err := f.Close(); err != nil {
 				t.Error(err)
 			}
+		}
+	})
+}
+
+// After an error, a place is read again, although nothing has changed in nf_tables since it was last found as wanted.
+func TestUnchangedAfterAnError(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		s := &placeState{place: nftPlace{family: nftables.TableFamilyIPv4}, topics: topicNFT4}
+		s.syncedDigest = s.digest()
+		if !s.unchanged(readGeneration) || s.generation == 0 || !s.unchanged(readGeneration) {
+			t.Errorf("a place in which nothing happens has changed; its generation is %d", s.generation)
+		}
+		s.syncedDigest = 0 // as reconcile sets it
+		if s.unchanged(readGeneration) {
+			t.Error("a place that could not be read is unchanged")
 		}
 	})
 }
