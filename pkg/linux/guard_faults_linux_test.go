@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -82,6 +83,43 @@ func TestGuardWithoutRulesHoldsBackNothing(t *testing.T) {
 		}
 		if g := m.Guarded(); g.Enforce || g.Problem == "" {
 			t.Errorf("the guard without rules: %+v", g)
+		}
+	})
+}
+
+// What the guard could not do in a pass that succeeded is done, although nothing else causes
+// another pass.
+func TestGuardRetriesAlone(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		m := guarded(t, nil)
+		faults := nstest.NewFaults(t)
+		for _, c := range []struct {
+			name          string
+			former, guard *dataplane.Guard
+		}{{"audit", nil, &dataplane.Guard{}}, {"off", &dataplane.Guard{Enforce: true}, nil}} {
+			done := func() bool { return strings.Contains(run(t, "nft list tables"), "flannel-guard") == (c.guard != nil) }
+			for n, missed := 1, false; !missed; n++ {
+				m.state.Guard = c.former
+				m.mustPass()
+				for len(m.Changes()) > 0 {
+					<-m.Changes()
+				}
+				m.state.Guard = c.guard
+				faults.Fail(n, unix.ENOMEM)
+				err := m.pass()
+				if calls := faults.Fail(0, 0); calls < n {
+					t.Fatalf("%s: no failed call is one that the guard misses", c.name)
+				}
+				missed = err == nil && !done()
+			}
+			select {
+			case <-m.Changes():
+			case <-time.After(30 * time.Second): // twice the longest pause
+				t.Fatalf("%s: nothing causes another pass", c.name)
+			}
+			if m.mustPass(); !done() {
+				t.Errorf("%s: the next pass does not do it", c.name)
+			}
 		}
 	})
 }

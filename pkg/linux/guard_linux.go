@@ -76,7 +76,7 @@ func (g *guarding) observeAddr(ip netip.Addr) bool { return g.table != nil && g.
 func (g *guarding) drops(p *dataplane.Path) bool { return g.table != nil && g.table.Drops(p) }
 
 // apply makes the guard what c says; nil: there is none. interfaces returns the names of
-// those of pods. The error is nil unless c.Enforce.
+// those of pods. The error is nil unless c.Enforce: the guard itself has the others retried.
 func (g *guarding) apply(ctx context.Context, c *guard.Config, interfaces func() ([]string, error)) error {
 	err := g.openErr
 	if g.table != nil {

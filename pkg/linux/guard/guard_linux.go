@@ -78,12 +78,14 @@ type Guard struct {
 	samples *sampler
 	trial   trial
 
-	config   *Config      // of the rules in the kernel; nil: none, or not known
-	rules    []uint64     // their handles
-	dropping bool         // they drop packets, as far as is known
-	absent   bool         // there is no table, unless others have made it; false: there may be one
-	recount  bool         // the next rules count from 0
-	subnets  atomic.Value // []netip.Prefix, for ObserveAddr
+	config   *Config           // of the rules in the kernel; nil: none, or not known
+	rules    []uint64          // their handles
+	dropping bool              // they drop packets, as far as is known
+	absent   bool              // there is no table, unless others have made it; false: there may be one
+	recount  bool              // the next rules count from 0
+	retry    reconcile.Backoff // of what failed in Apply, unless its caller has the error
+	retryAt  *time.Timer       // wakes the caller when retry is due; stopped if nothing failed
+	subnets  atomic.Value      // []netip.Prefix, for ObserveAddr
 	// stale: others may have changed the table. podsStale: the interfaces of pods may
 	// have changed.
 	stale, podsStale atomic.Bool
@@ -98,7 +100,9 @@ func New(log *slog.Logger, instance string, notify func()) (*Guard, error) {
 		name += "-" + instance
 	}
 	g := &Guard{samples: newSampler(log, notify), table: &nftables.Table{Family: nftables.TableFamilyINet, Name: name}, notify: notify, log: log,
-		peersAdded: true, masks: map[mask]int{}, made: map[string]bool{}}
+		peersAdded: true, masks: map[mask]int{}, made: map[string]bool{}, retry: reconcile.Backoff{First: firstRetry, Last: lastRetry}}
+	g.retryAt = time.AfterFunc(time.Hour, notify)
+	g.retryAt.Stop()
 	g.peers, g.pods = newPeerTable(g), newPodTable(g)
 	g.stale.Store(true)
 	g.podsStale.Store(true)
@@ -119,6 +123,7 @@ func New(log *slog.Logger, instance string, notify func()) (*Guard, error) {
 func (g *Guard) Close() error {
 	err := g.watch.Close()
 	g.trial.end()
+	g.retryAt.Stop()
 	return errors.Join(err, g.samples.close(), g.conn.CloseLasting(), g.counts.conn.CloseLasting())
 }
 
@@ -169,20 +174,52 @@ func (g *Guard) Put(verb dataplane.Verb, p *dataplane.Path) {
 // Apply makes the rules those of c, and adds the peers and the interfaces of pods. With
 // nil, it deletes the table. Packets meet either the former or the new rules, and new
 // rules never without the peers. interfaces returns the names of those with an address
-// in the subnets.
+// in the subnets. The caller retries after an error of a guard that enforces. After any
+// other error, and after one that Apply only logs, notify is called when Apply is due.
 func (g *Guard) Apply(ctx context.Context, o dataplane.Options, c *Config, interfaces func() ([]string, error)) (err error) {
-	defer func() {
-		if err != nil {
-			g.conn.drain()
-		}
-	}()
+	var logged error // what keeps no packet from being judged
 	if c == nil {
-		return g.remove()
+		err = g.remove()
+	} else {
+		g.subnets.Store(c.Subnets)
+		logged = g.samples.bind(groupOf(g.table.Name))
+		if err = g.update(ctx, o, *c, interfaces); err == nil {
+			logged = errors.Join(logged, g.countJoined())
+		}
 	}
-	g.subnets.Store(c.Subnets)
-	if err := g.samples.bind(groupOf(g.table.Name)); err != nil { // the rules do not need samples
-		g.log.Debug("cannot read samples of forged packets", "error", err)
+	if logged != nil {
+		g.log.Debug("cannot sample forged packets, or count those of nodes that have joined", "error", logged)
 	}
+	if err != nil || logged != nil {
+		g.conn.drain()
+	}
+	if c == nil || !c.Enforce {
+		logged = errors.Join(logged, err)
+	}
+	g.retryLater(logged)
+	return err
+}
+
+// The pauses before retries. An error may be permanent, such as that the kernel cannot
+// do what a rule needs.
+const (
+	firstRetry = time.Second
+	lastRetry  = 15 * time.Second
+)
+
+// retryLater has notify called after a pause, unless err is nil. A call of Apply before
+// the end of the pause does not begin another one.
+func (g *Guard) retryLater(err error) {
+	if err == nil {
+		g.retry.Clear()
+		g.retryAt.Stop()
+	} else if g.retry.Due() {
+		g.retryAt.Reset(g.retry.Fail(err))
+	}
+}
+
+// update is the part of Apply whose errors are returned, for a guard that is on.
+func (g *Guard) update(ctx context.Context, o dataplane.Options, c Config, interfaces func() ([]string, error)) error {
 	if g.stale.Swap(false) {
 		if err := g.check(o); err != nil {
 			g.stale.Store(true)
@@ -202,18 +239,12 @@ func (g *Guard) Apply(ctx context.Context, o dataplane.Options, c *Config, inter
 			}
 		}
 	}
-	next := *c
-	next.Enforce = g.mayEnforce(next, time.Now())
-	g.samples.set(next)
-	if err = g.fill(ctx, o, next); isForeign(err) {
+	c.Enforce = g.mayEnforce(c, time.Now())
+	g.samples.set(c)
+	err := g.fill(ctx, o, c)
+	if isForeign(err) {
 		if err = g.deleteTable(); err == nil {
-			err = g.fill(ctx, o, next)
-		}
-	}
-	if err == nil {
-		if err := g.countJoined(); err != nil { // the next pass tries again
-			g.conn.drain()
-			g.log.Debug("cannot count the packets of nodes that have joined", "error", err)
+			err = g.fill(ctx, o, c)
 		}
 	}
 	return err

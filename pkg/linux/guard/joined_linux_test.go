@@ -100,8 +100,11 @@ func TestNodeJoinsDespiteFailedCalls(t *testing.T) {
 			})
 			g.Put(dataplane.Want, path(subnet.String()+"/24", node.String()))
 			faults.Fail(call, unix.ENOBUFS)
-			_ = g.Apply(t.Context(), dataplane.Options{}, g.config, func() ([]string, error) { return nil, nil })
+			err := g.Apply(t.Context(), dataplane.Options{}, g.config, func() ([]string, error) { return nil, nil })
 			calls = faults.Fail(0, 0)
+			if again := g.retry.Err() != nil; again != (err != nil || g.peersAdded) {
+				t.Errorf("call %d of %d failed: there is a retry: %t, the error is %v, not counted: %t", call, calls, again, err, g.peersAdded)
+			}
 			l.apply(g, c)
 			if have := g.Joined()[outsider]; have != uint64(call) {
 				t.Fatalf("call %d of %d failed: %d packets are of nodes that have joined, want %d", call, calls, have, call)
