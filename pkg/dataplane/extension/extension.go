@@ -50,13 +50,13 @@ type inner = dataplane.Dataplane
 type Dataplane struct {
 	inner
 	opts    dataplane.Options
-	marks   *marks        // of running commands
-	limit   limiter       // its cause is context.DeadlineExceeded when a command has run for too long
+	marks   *marks        // files by which the next process finds commands that still run
+	limit   limiter       // the context of a command; its cause is context.DeadlineExceeded when it has run for too long
 	retry   time.Duration // firstRetry, less in tests
 	slow    time.Duration // slowAfter, another one in tests
 	patient time.Duration // passPatient, another one in tests
-	changes chan struct{}
-	ended   chan struct{} // a command has ended
+	changes chan struct{} // wakes the loop
+	ended   chan struct{} // a command has ended: for waitUntil
 	ctx     context.Context
 	cancel  context.CancelFunc
 	tasks   sync.WaitGroup             // goroutines
@@ -69,7 +69,7 @@ type Dataplane struct {
 	device *dataplane.Commands // of the last Ensure; nil: another backend
 	name   string              // of that device
 	paths  []*dataplane.Path   // of the last Apply
-	stale  bool                // peers that are not in paths may be wanted
+	stale  bool                // peers that are not in paths may be wanted, since a State.Keep forbade to remove them
 	// deadline is when the removals for another backend are given up; zero: there are
 	// none.
 	deadline time.Time
@@ -78,7 +78,7 @@ type Dataplane struct {
 	startLane lane       // for startups; has a slot for each, since all peers may have to wait for them
 	normal    lane       // for peers
 	slowLane  lane       // for slow ones
-	pending   int        // units that are
+	pending   int        // how many units are (unit.pending)
 	pre, post startup
 	peers     map[key]*peer
 

@@ -95,7 +95,7 @@ func keyOf(path *dataplane.Path) key {
 	return by.V6.Subnet
 }
 
-// wish sets what is wanted of a peer; nil: nothing. The caller holds d.mu, as that of
+// wish sets what is wanted of a peer; nil: it is gone. The caller holds d.mu, as that of
 // forget does.
 func (d *Dataplane) wish(k key, p *peer, want *job) {
 	if p.want == want || p.want != nil && want != nil && *p.want == *want {
@@ -175,8 +175,9 @@ func (d *Dataplane) present() map[netip.Prefix]bool {
 	return subnets
 }
 
-// giveUp ends the removal of all peers. A running command goes on, but its result
-// does not count. Those that wait for a slot, or for a retry, never run.
+// giveUp ends the removal of all peers, when another backend has waited for it until
+// d.deadline. A running command goes on, but its result does not count. Those that wait
+// for a slot, or for a retry, never run.
 func (d *Dataplane) giveUp() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -186,7 +187,7 @@ func (d *Dataplane) giveUp() {
 		}
 		err := cmp.Or(p.err, dataplane.Waiting(causeCommands, "SubnetRemoveCommand"))
 		d.opts.Log.Warn("could not remove a peer", "cause", causeFailed, "subnet", k, "given_up", true, "error", err)
-		p.have, p.givenUp = nil, true
+		p.have, p.ignored = nil, true
 		p.hurry()
 		p.forget()
 	}

@@ -16,6 +16,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"flannel/internal/test/eventually"
 	"flannel/internal/test/logtest"
 	"flannel/pkg/dataplane"
 )
@@ -178,5 +179,47 @@ func TestEnvironment(t *testing.T) {
 	out, err := run(t.Context(), command{line: self(t, "print") + ` "$TWO  ${TWO}x" $FLANNELD_ETCD_PASSWORD $NONE $(id)`, env: []string{"TWO=c d"}}, marksOf(t.TempDir()))
 	if want := `"c d|c dx"|||$(id)`; err != nil || out != want {
 		t.Errorf("%q, %v, want %q", out, err, want)
+	}
+}
+
+// The failure of a command that is not wanted any more is not that of the wanted one, which does not wait for a retry.
+func TestFailureOfFormerCommand(t *testing.T) {
+	n := newNode(t)
+	n.retry, n.patient = time.Hour, 0
+	kill := make(chan context.CancelFunc, 1)
+	n.limit = func(ctx context.Context, c command) (context.Context, context.CancelFunc) {
+		ctx, cancel := context.WithCancel(ctx)
+		if slices.Contains(c.env, "SUBNET=10.5.1.0/24") {
+			kill <- cancel
+		}
+		return ctx, cancel
+	}
+	n.tell("stall-10.5.1.0-24", true)
+	once := func() bool {
+		links, err := n.Ensure(t.Context(), []dataplane.Device{{Name: "x", Kind: n.commands}})
+		_, applyErr := n.Apply(t.Context(), links, dataplane.State{Networks: []netip.Prefix{v4Network}})
+		stalled, _ := filepath.Glob(filepath.Join(n.dir, "stalled.*"))
+		return errors.Join(err, applyErr) != nil && len(stalled) > 0
+	}
+	eventually.True(t, "PostStartup stalls", once)
+	n.commands.V4 = end("10.5.7.0/24", "192.168.0.1")
+	if !once() {
+		t.Fatal("PostStartup has succeeded")
+	}
+	(<-kill)()
+	n.patient = passPatient
+	n.mustPass()
+}
+
+// A timer that fires while hurry replaces it leaves the new one in place.
+func TestLateTimer(t *testing.T) {
+	n := newNode(t)
+	late, next := time.NewTimer(time.Hour), time.NewTimer(time.Hour)
+	u := &unit{timer: next, next: func() *step { t.Error("the pause of the new timer is not over"); return nil }}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.endPause(u, late)
+	if u.timer != next {
+		t.Error("the new timer is lost")
 	}
 }

@@ -18,17 +18,23 @@ const (
 // unit is something whose commands run one after another: the start of the node, or
 // a peer.
 //
-//	state     cause                          next      action
-//	idle      next has a command             running   run it, when there is a slot
-//	running   the command succeeded          idle      call its done
-//	running   the command failed             waiting   start the timer
-//	running   giveUp, then the command ended idle      ignore its result
-//	waiting   the timer, or another wish     idle
+//	state     cause                               next      action
+//	idle      next has a command                  running   run it, when there is a slot
+//	running   the command succeeded               idle      call its done
+//	running   the command failed                  waiting   start the timer
+//	running   it failed for the last of its tries idle      call its done
+//	running   another wish, then it failed        idle      none: the failure says nothing of that wish
+//	running   giveUp, then the command ended      idle      ignore its result; giveUp has done what done would do
+//	waiting   the timer, or another wish          idle
+//
+// A wish is what a pass wants of it: the command of a startup, or a peer with its values.
+// In the state idle, schedule at once looks for the next command.
 type unit struct {
-	next     func() *step // nil: there is nothing to do. Called with Dataplane.mu held, as the other functions are
-	forget   func()       // called when it is idle; nil: it is a startup
+	next     func() *step // returns nil if there is nothing to do. Called with Dataplane.mu held, as the other functions are
+	forget   func()       // drops a peer of which nothing is left, else does nothing; nil: it is a startup
 	running  bool         // or in the queue of its lane
-	givenUp  bool         // the result of the running command is ignored
+	outdated bool         // there was another wish since the running command began
+	ignored  bool         // giveUp was called since the running command began
 	pending  bool         // running, and a pass waits for it: it is neither slow nor a retry
 	timer    *time.Timer  // nil unless waiting
 	failures int          // since the last success, or the last other wish
@@ -57,19 +63,20 @@ func (d *Dataplane) laneOf(u *unit) *lane {
 type step struct {
 	command
 	begin func()              // before it runs; may be nil
-	done  func(output string) // after it succeeded, or was given up
-	tries int                 // after which it is given up; 0: never
+	done  func(output string) // after it succeeded, or failed for the last of its tries; not after giveUp
+	tries int                 // how often it is run while it fails; 0: without limit, as all but removals of peers
 }
 
 // startup is a unit with one command.
 type startup struct {
 	unit
-	want   string // identity of the wanted command
+	want   string // identity of the wanted command (command.id)
 	have   string // of the one that succeeded
-	output string
+	output string // of that one
 }
 
-// want makes a startup run a command, unless it has run it.
+// want makes a startup run a command, unless it has run it. While another one runs, this
+// one runs after it.
 func (d *Dataplane) want(s *startup, c command) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -87,9 +94,10 @@ func (d *Dataplane) want(s *startup, c command) {
 	d.schedule(&s.unit)
 }
 
-// hurry ends the wait for a retry of something that is not wanted any more.
+// hurry forgets the failures of something that is not wanted any more, also of a command
+// that still runs, and ends the wait for a retry.
 func (u *unit) hurry() {
-	u.failures, u.err = 0, nil
+	u.failures, u.err, u.outdated = 0, nil, true // work clears outdated when the next command begins
 	if u.timer != nil {
 		u.timer.Stop()
 		u.timer = nil
@@ -117,24 +125,27 @@ func (d *Dataplane) schedule(u *unit) {
 	d.tasks.Go(func() { d.work(l, u) })
 }
 
-// work runs the next command of a unit, and then those of the lane's queue.
+// work runs the next command of a unit, and then those of the lane's queue, on a goroutine
+// of its own. It notifies the pass that may wait for the command (ended), and the loop
+// (changes), which makes a pass, when the last command that a pass waits for has ended, or
+// when a unit has begun or ceased to fail: then the pass has another result.
 func (d *Dataplane) work(l *lane, u *unit) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for u != nil && d.ctx.Err() == nil {
-		behind := u.err != nil || !u.pending
-		if s := u.next(); s != nil { // otherwise it was taken back while it waited for a slot
+		failing := u.err != nil || !u.pending // as failedPeers reported it: what is not pending is a retry, or slow
+		if s := u.next(); s != nil {          // otherwise it was taken back while it waited for a slot
 			if s.begin != nil {
 				s.begin()
 			}
-			u.givenUp = false
+			u.outdated, u.ignored = false, false
 			d.mu.Unlock()
 			began := time.Now()
-			ctx, release := d.limit(d.ctx, s.command)
+			ctx, release := d.limit(d.ctx, s.command) // timeLimit; release ends its timer
 			output, err := run(ctx, s.command, d.marks)
 			release()
 			d.mu.Lock()
-			if !u.givenUp {
+			if !u.ignored {
 				u.slow = u.forget != nil && err != nil && time.Since(began) >= d.slow
 				d.finish(u, s, output, err)
 			}
@@ -145,10 +156,10 @@ func (d *Dataplane) work(l *lane, u *unit) {
 		u.running, u.pending = false, false
 		d.schedule(u)
 		if u.forget != nil {
-			u.forget()
+			u.forget() // unless schedule has found another command
 		}
 		reconcile.Notify(d.ended)
-		if d.pending == 0 || behind != (u.err != nil) {
+		if d.pending == 0 || failing != (u.err != nil) {
 			reconcile.Notify(d.changes)
 		}
 		u = nil
@@ -161,31 +172,41 @@ func (d *Dataplane) work(l *lane, u *unit) {
 
 // finish records the result of a command. The caller holds d.mu.
 func (d *Dataplane) finish(u *unit, s *step, output string, err error) {
-	if d.ctx.Err() != nil {
+	if d.ctx.Err() != nil || err != nil && u.outdated {
 		return
 	}
-	givenUp := err != nil && s.tries > 0 && u.failures+1 >= s.tries
-	if s.tries > 0 && err != nil && (u.failures == 0 || givenUp) { // other errors are in the result of a pass
-		d.opts.Log.Warn("could not remove a peer", "cause", causeFailed, "subnet", s.subnet, "given_up", givenUp, "error", err)
+	isLast := err != nil && s.tries > 0 && u.failures+1 >= s.tries
+	if s.tries > 0 && err != nil && (u.failures == 0 || isLast) { // other errors are in the result of a pass
+		d.opts.Log.Warn("could not remove a peer", "cause", causeFailed, "subnet", s.subnet, "given_up", isLast, "error", err)
 	}
-	if err == nil || givenUp {
+	if err == nil || isLast {
 		u.failures, u.err = 0, err
 		s.done(output)
 		return
 	}
-	u.err = sameFailure(u.err, err)
+	u.err = sameFailure(u.err, err) // that of the try before, if both are the same
 	pause := min(d.retry<<min(u.failures, 20), lastRetry)
 	u.failures++
-	u.timer = time.AfterFunc(pause, func() {
-		d.mu.Lock()
+	var timer *time.Timer
+	timer = time.AfterFunc(pause, func() {
+		d.mu.Lock() // before timer is read: the pause may be over before AfterFunc returns
 		defer d.mu.Unlock()
-		u.timer = nil
-		d.schedule(u)
+		d.endPause(u, timer)
 	})
+	u.timer = timer
 }
 
-// await waits for a startup for as long as a pass may take. It returns nil when the
-// wanted command has succeeded.
+// endPause runs the next command of a unit when its timer has fired, unless hurry has
+// stopped that timer, too late, in the meantime. The caller holds d.mu.
+func (d *Dataplane) endPause(u *unit, timer *time.Timer) {
+	if u.timer == timer {
+		u.timer = nil
+		d.schedule(u)
+	}
+}
+
+// await waits for a startup for as long as a pass may wait (patient). It returns nil when
+// the wanted command has succeeded, its last failure, or a WaitError while it runs.
 func (d *Dataplane) await(ctx context.Context, s *startup) error {
 	d.waitUntil(ctx, func() bool { return !s.pending })
 	d.mu.Lock()
@@ -199,7 +220,7 @@ func (d *Dataplane) await(ctx context.Context, s *startup) error {
 	return dataplane.Waiting(causeCommands, "%s", s.next().key)
 }
 
-// awaitPeers waits likewise for the commands of all peers.
+// awaitPeers waits as await for the commands of all peers.
 func (d *Dataplane) awaitPeers(ctx context.Context) error {
 	if d.waitUntil(ctx, func() bool { return d.pending == 0 }) {
 		return nil
@@ -208,7 +229,7 @@ func (d *Dataplane) awaitPeers(ctx context.Context) error {
 }
 
 // waitUntil reports whether finished, which is called with d.mu held, returned true
-// in time.
+// in time. Only the loop calls it, so that no other waiter takes a value of d.ended.
 func (d *Dataplane) waitUntil(ctx context.Context, finished func() bool) bool {
 	for limit := time.Now().Add(d.patient); ; {
 		d.mu.Lock()
@@ -217,7 +238,7 @@ func (d *Dataplane) waitUntil(ctx context.Context, finished func() bool) bool {
 		if ok {
 			return true
 		}
-		if reconcile.Wait(ctx, limit, d.ended) < 0 {
+		if reconcile.Wait(ctx, limit, d.ended) < 0 { // not d.ended: the limit is over, or ctx has ended
 			return false
 		}
 	}
