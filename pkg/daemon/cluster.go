@@ -1,6 +1,12 @@
 // This file says which peers take part in the rollout of a configuration (ADR 4,
 // package rollout), and which of them have adopted it. The loop calls all of it,
 // from the parts configuration and trial.
+//
+// The words of a rollout: nodes take turns to try the offered configuration, that is to
+// adopt it until a peer answers by its way. An answer is the proof. Each node has a mark
+// in its lease, which says how far it is (rollout.Phase) with which configuration (ID).
+// The wire of a configuration is what nodes must have in common to reach each other,
+// such as the VNI; wires are compared by all their fields.
 
 package daemon
 
@@ -15,10 +21,16 @@ import (
 	"flannel/subnet"
 )
 
-// cluster returns the input of the rollout. Peers that this node rejects are left
-// out, since junk must not take turns. Peers that the store has lost are there,
-// without their marks. In the state Unproven, the peers matter only until one of
-// them has a proof.
+// cluster returns the input of the rollout's next step. Peers that this node rejects are
+// left out, since an invalid lease must not take a turn before valid ones. Peers that
+// the store has lost (retained) are there, without their marks. In the state Unproven
+// (adopted, and no answer is possible), the peers matter only until one of them has a
+// proof. seen has when this node saw the mark of each peer change, by its own clock.
+//
+// A Windows node is a Follower: it takes no turn, but waits for the proof of others,
+// because its host has no address in an overlay from which it could ask. Answers: this
+// node has one (sources). Published: the store has this node's lease with its mark, so
+// that the others count it.
 func (d *Daemon) cluster(p *pass, set subnet.Set, seen markTimes) rollout.Cluster {
 	a, n := &d.adoption, p.node
 	c := rollout.Cluster{Self: n.lease.Name, Alone: len(set.Leases) == 0, Follower: d.Settings.OS == "windows",
@@ -44,8 +56,10 @@ func (d *Daemon) cluster(p *pass, set subnet.Set, seen markTimes) rollout.Cluste
 }
 
 // participants are the peers that take part in a rollout, and what they were
-// computed from beside the configurations. A pass has others only if one of these
-// has changed: each judgement costs as much as the first pass of a node.
+// computed from. A pass has others only if one of these has changed: each judgement
+// costs as much as the first pass of a node. The configurations are not compared:
+// setOffered drops the participants with the offered one, and another one in force comes
+// with another plan (build).
 type participants struct {
 	accepted []*subnet.Lease
 	plan     *plan.Plan // the one in force, which changes with the underlay and this node's lease
@@ -59,7 +73,9 @@ func (p *participants) isFor(n *node, leases []*subnet.Lease) bool {
 }
 
 // findParticipants judges peers that have adopted the offered configuration by
-// it, and the others by the configuration that this node had before.
+// it, and the others by the configuration that this node had before. A peer whose mark
+// has the phase Ready has not adopted it yet, and one that is Reverted has it no more;
+// in all other phases the peer has it (hasAdopted).
 func (d *Daemon) findParticipants(n *node, leases []*subnet.Lease) participants {
 	a, former := &d.adoption, n.validConfig()
 	if former.wire == a.offered.wire {
@@ -67,14 +83,19 @@ func (d *Daemon) findParticipants(n *node, leases []*subnet.Lease) participants 
 	}
 	var moved, stayed []*subnet.Lease
 	for _, l := range leases {
-		switch m := markOf(l); {
-		case m.ID == rollout.ID(a.offered.wire.Name) && m.Phase != rollout.Ready && m.Phase != rollout.Reverted:
+		if hasAdopted(markOf(l), rollout.ID(a.offered.wire.Name)) {
 			moved = append(moved, l)
-		default:
+		} else {
 			stayed = append(stayed, l)
 		}
 	}
 	return participants{slices.Concat(d.accepted(n, former, stayed), d.accepted(n, a.offered, moved)), n.plan, n.host.addrs, leases}
+}
+
+// hasAdopted reports whether a node with this mark has the configuration with an ID in
+// force.
+func hasAdopted(m rollout.Mark, id string) bool {
+	return m.ID == id && m.Phase != rollout.Ready && m.Phase != rollout.Reverted
 }
 
 // accepted returns the leases for which this node would have paths with a
@@ -94,7 +115,9 @@ func (d *Daemon) accepted(n *node, c validConfig, leases []*subnet.Lease) (valid
 }
 
 // judge returns the rules by which this node would validate leases with a
-// configuration, on the present underlay.
+// configuration, on the present underlay. It changes nothing: the node is a copy, and
+// backends are pure. The warnings of newBackend were logged when the configuration was
+// built.
 func (d *Daemon) judge(n *node, c validConfig) (subnet.Judge, error) {
 	with := *n
 	with.config, with.maker = c.config, c.maker
@@ -109,7 +132,9 @@ func (d *Daemon) judge(n *node, c validConfig) (subnet.Judge, error) {
 }
 
 // usedPeers returns the leases that the pass made paths for, without those that the
-// store has lost.
+// store has lost, whose nodes may be gone, and those whose node has reserved its subnet
+// and not published how to reach it (Pending). rejects are invalid leases, and refused
+// are peers of which the operating system did not take an entry.
 func (p *pass) usedPeers() (used []*subnet.Lease) {
 	left := reasonsByName(slices.Concat(p.rejects, p.refused))
 	for _, r := range p.set.Retained {
@@ -123,14 +148,14 @@ func (p *pass) usedPeers() (used []*subnet.Lease) {
 	return used
 }
 
-// adopters returns the peers that have the configuration on trial: those whose
-// mark says so. If there are none, they are the peers whose lease shows that it is
-// not of the former configuration: nodes that read the new one at their start, or
-// whose lease cannot hold a mark.
+// adopters returns the peers that have the configuration on trial, which askPeers asks:
+// those whose mark says so, and that they can answer (Mark.Answers). If there are none,
+// they are the peers whose lease shows that it is not of the former configuration: nodes
+// that read the new one at their start, or whose lease cannot hold a mark.
 func (d *Daemon) adopters(p *pass) (adopters []*subnet.Lease) {
 	a, used := &d.adoption, p.usedPeers()
 	for _, l := range used {
-		if m := markOf(l); m.ID == a.rollout.Mark().ID && m.Answers && m.Phase != rollout.Ready && m.Phase != rollout.Reverted {
+		if m := markOf(l); m.Answers && hasAdopted(m, a.rollout.Mark().ID) {
 			adopters = append(adopters, l)
 		}
 	}

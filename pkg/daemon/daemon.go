@@ -1,14 +1,23 @@
 // Package daemon runs a node of the network. It joins: it waits for a network
 // configuration and acquires a subnet. Then its loop makes passes. A pass
-// reconciles all parts in order (see Daemon.parts): configuration, devices, this
-// node's lease, the paths to the peers, firewall and subnet file. Each pass
-// compares the desired state with the actual state, so that a start, a restart, a
-// new peer, drift and a changed address need no code of their own.
+// reconciles all parts in the order of Daemon.parts (pass.go): configuration,
+// devices, this node's lease, the paths to the peers, firewall and subnet file.
+// Each pass compares the desired state with the actual state, so that a start, a
+// restart, a new peer, drift and a changed address need no code of their own.
 //
-// The goroutines of a Daemon are: the loop; the watches of the lease manager,
-// which put what they receive into the inbox; the publisher, which writes this
-// node's lease; and the one that feeds the service manager's watchdog. Only the
-// loop uses a node.
+// The goroutines of a Daemon, with what starts them:
+//
+//	Run     Probes.Run           probes peers; only if there is a Prober
+//	Run     feedWatchdog         feeds the service manager's watchdog
+//	Run     Manager.WatchConfig  puts the configuration into the inbox
+//	Run     member               joins, and waits for the following four
+//	member  Manager.Watch        puts the peers into the inbox
+//	member  Manager.Hold         keeps the lease
+//	member  publish              writes this node's lease, which it takes from the inbox
+//	member  loop.run             makes the passes
+//
+// A node (the type, which holds what is in force on this machine) is used by join,
+// on the goroutine of member, and then only by loop.run.
 package daemon
 
 import (
@@ -31,8 +40,8 @@ import (
 	"flannel/subnet"
 )
 
-// Daemon holds the parts that it coordinates. All exported fields must be set
-// unless they say otherwise. Run may be called once.
+// Daemon is one node of the network. The exported fields are what it needs of others;
+// all must be set unless they say otherwise. Run may be called once.
 type Daemon struct {
 	Manager   subnet.Manager
 	Dataplane dataplane.Dataplane
@@ -45,17 +54,18 @@ type Daemon struct {
 	Log      *slog.Logger
 	Board    *status.Board
 	Metrics  *metrics.Metrics
-	Probes   *reach.Prober    // nil: peers are not probed
-	Tally    *reconcile.Tally // to which the dataplane reports what its tables changed
+	Probes   *reach.Prober    // nil: peers are not probed, and its methods do nothing
+	Tally    *reconcile.Tally // how many routes and other entries the dataplane has changed, for the log of a pass
 
-	Echo     func(ctx context.Context, from, to netip.Addr) error // asks a peer's kernel for an answer; nil: not possible, no configuration can be proven
+	Echo     func(ctx context.Context, from, to netip.Addr) error // asks a peer's kernel for an answer; nil: not possible, so no new configuration can be proven to connect nodes
 	Notify   func(state string)                                   // reports to the service manager ("READY=1")
 	Watchdog time.Duration                                        // the service manager kills a process that has not reported for so long; 0: never
 	EnvFile  <-chan struct{}                                      // receives when another process changed the subnet file; may be nil
 
-	view     view
-	adoption adoption
-	orphans  orphans // stay when the daemon joins again
+	// These last as long as Run, also when the daemon joins again.
+	view     view     // what the last pass has reported, for the Board
+	adoption adoption // how far a changed configuration is; join ends its rollout
+	orphans  orphans  // paths of an earlier run to peers that have no lease now
 }
 
 // Settings are the options that the loop needs.
@@ -65,14 +75,14 @@ type Settings struct {
 	IPMasq       bool
 	RandomFully  bool
 	ForwardRules bool
-	Guard        subnet.Guard // "": that of the network configuration
+	Guard        subnet.Guard // what is done with packets that fake the pod network; "": see the network configuration
 	// TunnelSources are addresses from which the other nodes get packets of this node's
 	// tunnel, beside those that the daemon finds.
 	TunnelSources []netip.Addr
 	BlackholeOwn  bool          // a blackhole route for the node's own subnet
 	CompareAll    time.Duration // the interval of resyncs, which read all actual state again
 
-	RetainPeers   time.Duration // how long orphans stay; see there. 0: not at all
+	RetainPeers   time.Duration // how long orphans stay, see orphans.go; 0: not at all
 	KeepConfig    bool          // ignore changes of the configuration after the start
 	ConfigStagger time.Duration // see package rollout; 0: adopt every configuration at once
 	ConfigSkew    time.Duration // by how much one node may receive a configuration later than another
@@ -98,14 +108,15 @@ type Underlay interface {
 }
 
 // Run returns nil when ctx ends, subnet.ErrLost when the lease is lost, or the
-// permanent error of a part. It leaves the network as it is. When the lease
-// moves to another subnet (subnet.ErrMoved), Run joins again.
+// permanent error of one of its goroutines. It leaves the network as it is. When the
+// lease moves to another subnet (subnet.ErrMoved), Run joins again.
 func (d *Daemon) Run(ctx context.Context) error {
 	// WatchConfig runs all the time: the daemon joins again with the latest
-	// configuration. What belongs to a lease ends with member.
+	// configuration. What belongs to a lease ends with member. All of them return nil
+	// when ctx ends.
 	tasks, ctx := errgroup.WithContext(ctx)
 	in := newInbox()
-	d.addParts()
+	d.addToBoard()
 	tasks.Go(func() error { return d.Probes.Run(ctx, d.Manager.ReportUnreachable) })
 	tasks.Go(func() error { return d.feedWatchdog(ctx) })
 	tasks.Go(func() error { return d.Manager.WatchConfig(ctx, in.setConfig) })
@@ -114,7 +125,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 		for errors.Is(err, subnet.ErrMoved) {
 			d.Log.Warn("joining again with another subnet, leaving the network unchanged until then", "cause", causeRejoin, "reason", err)
 			d.reportWaiting(err)
-			in.reset()
+			in.reset() // to the configuration, as unread
 			err = d.member(ctx, in)
 		}
 		return err
@@ -139,14 +150,16 @@ func (d *Daemon) member(ctx context.Context, in *inbox) error {
 }
 
 // feedWatchdog reports to the service manager that the process is alive, unless
-// a pass hangs. It runs in a goroutine of its own, because a node may wait for
-// the store or a configuration for any time, and must not be killed for that.
+// a pass hangs (Board.Alive: for two minutes). It runs in a goroutine of its own,
+// because a node may wait for the store or a configuration for any time, and must not
+// be killed for that. It reports twice in the time that the service manager allows,
+// first after half of it (Later): that time has begun with the process.
 func (d *Daemon) feedWatchdog(ctx context.Context) error {
 	r := reconcile.Runner{Resync: d.Watchdog / 2, Later: true, Beats: true, Work: func(context.Context) (time.Duration, error) {
 		if d.Board.Alive() == nil {
 			d.Notify("WATCHDOG=1")
 		}
-		return 0, nil
+		return 0, nil // 0: again at the next resync
 	}}
 	r.Run(ctx) // without a watchdog, it only waits
 	return nil

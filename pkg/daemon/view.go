@@ -30,8 +30,9 @@ func AddDataplane(b *status.Board, plane dataplane.Dataplane) {
 	})
 }
 
-// addParts registers what this daemon and its parts report.
-func (d *Daemon) addParts() {
+// addToBoard registers what this daemon and the parts of its passes report. Run calls it
+// once; the Board calls the functions whenever somebody asks, on any goroutine.
+func (d *Daemon) addToBoard() {
 	d.Board.Add(status.OfNode, func(r *status.Report) {
 		d.view.fill(status.OfNode, r)
 		r.Errors, r.LeaseExpires = append(r.Errors, d.view.lastErrors()...), d.Manager.Expires()

@@ -138,7 +138,7 @@ func TestParts(t *testing.T) {
 	store := &expiring{at: ends}
 	d.Manager, d.Dataplane = store, countingKernel{traffic: map[netip.Prefix]dataplane.TunnelReport{peer.V4.Subnet: {Sent: 7}}}
 	AddDataplane(d.Board, d.Dataplane)
-	d.addParts()
+	d.addToBoard()
 	if r := d.Board.Now(); r.Node != nil || len(r.Peers) > 0 {
 		t.Errorf("before the first pass: %+v", r)
 	}
