@@ -16,7 +16,6 @@ package install
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -63,21 +62,22 @@ func ReadContainerd(config string, defaults ContainerdCNI) (ContainerdCNI, error
 	files, sources, err := loadContainerd(config)
 	c := ContainerdCNI{}
 	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		c, err = defaults, nil // containerd starts without one, too
 	case err != nil:
 		err = fmt.Errorf("read containerd's configuration: %w", err)
+	case len(files) == 0:
+		c = defaults // containerd starts without a file, too
 	default:
-		c, err = combine(config, files, defaults)
+		c, err = combine(files, defaults)
 	}
 	c.Config, c.Sources = config, sources
 	return c, err
 }
 
-// combine returns what the files say together. config is the first one.
-func combine(config string, files []containerdFile, defaults ContainerdCNI) (ContainerdCNI, error) {
-	if slices.ContainsFunc(files, func(f containerdFile) bool { return f.disabled }) {
-		return ContainerdCNI{}, fmt.Errorf("%w that uses CNI: its plugin cri is in disabled_plugins in %s", ErrNoContainerd, config)
+// combine returns what the files say together. The first one, of at least one, has imported
+// the others.
+func combine(files []containerdFile, defaults ContainerdCNI) (ContainerdCNI, error) {
+	if i := slices.IndexFunc(files, func(f containerdFile) bool { return f.disabled }); i >= 0 {
+		return ContainerdCNI{}, fmt.Errorf("%w that uses CNI: its plugin cri is in disabled_plugins in %s", ErrNoContainerd, files[i].path)
 	}
 	// Since 2.0, an import replaces single values (containerd#9982). Before, it replaces
 	// the whole table of the plugin (containerd#5837).
@@ -139,8 +139,8 @@ func configOf(args []string) string {
 	return ""
 }
 
-// Missing returns a directory in which containerd looks and that does not exist, with
-// where it is set; "" if there is none.
+// Missing returns a sentence that none of the directories exists, with where they are set; "" if
+// one exists: containerd looks in each of them.
 func (s ContainerdSetting) Missing() string {
 	for _, dir := range s.Dirs {
 		if info, err := os.Stat(dir); err == nil && info.IsDir() {

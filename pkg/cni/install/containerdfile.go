@@ -1,6 +1,7 @@
 package install
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -23,7 +24,8 @@ type containerdFile struct {
 }
 
 // loadContainerd returns the file at path, and those that it imports, in the order in which
-// containerd reads them. sources are the paths of all of them, and the directories in
+// containerd reads them; none if the file at path does not exist. A missing import is an
+// error, as in containerd. sources are the paths of all of them, and the directories in
 // which it looked for files of a pattern, also with an error.
 func loadContainerd(path string) (files []containerdFile, sources []string, err error) {
 	sources = []string{path}
@@ -34,6 +36,8 @@ func loadContainerd(path string) (files []containerdFile, sources []string, err 
 		}
 		f, imports, err := parseContainerd(queue[0], version)
 		switch {
+		case len(files) == 0 && errors.Is(err, fs.ErrNotExist):
+			return nil, sources, nil
 		case err != nil:
 			return nil, sources, err
 		case len(files) > 0 && f.version > version && f.hasTable:
@@ -51,7 +55,7 @@ func loadContainerd(path string) (files []containerdFile, sources []string, err 
 				return nil, sources, fmt.Errorf("%s: imports: %q: %w", queue[0], pattern, err)
 			}
 			if len(found) == 0 && !hasWildcard(pattern) {
-				return nil, sources, fmt.Errorf("%s: imports: %s: %w", queue[0], pattern, errMissing)
+				return nil, sources, fmt.Errorf("%s: imports: %s: %w", queue[0], pattern, fs.ErrNotExist)
 			}
 			queue = append(queue, found...)
 		}
@@ -71,9 +75,6 @@ func searched(pattern string) (paths []string) {
 
 // hasWildcard reports whether a path is a pattern of filepath.Glob.
 func hasWildcard(pattern string) bool { return strings.ContainsAny(pattern, "*?[") }
-
-// errMissing is not fs.ErrNotExist: that the main file is missing is no error.
-var errMissing = fmt.Errorf("%v", fs.ErrNotExist)
 
 // parseContainerd reads one file. version is that of a file without one.
 func parseContainerd(path string, version int64) (f containerdFile, imports []string, err error) {
