@@ -13,6 +13,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"flannel/internal/test/etcdtest"
 	"flannel/internal/test/logtest"
@@ -193,6 +194,31 @@ func TestCNIConfFromEtcd(t *testing.T) {
 	cmd.Env = append(os.Environ(), beFlanneld+"=1")
 	if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), `"win-overlay"`) || !strings.Contains(string(out), `"10.244.0.0/16"`) {
 		t.Errorf("%v %s", err, out)
+	}
+}
+
+// What is wrong with the key in etcd is named, also that it is missing. etcd must have answered within --timeout.
+func TestNoConfigurationInEtcd(t *testing.T) {
+	s := etcdtest.Start(t)
+	for _, value := range []string{"missing", "empty"} {
+		if value == "empty" {
+			if _, err := s.Client().Put(t.Context(), "/here/config", ""); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var out []byte
+		for timeout := 2 * time.Second; ; timeout *= 2 {
+			// A process of its own, as above.
+			cmd := exec.Command(os.Args[0], "--etcd-endpoints="+s.Endpoint(), "--etcd-prefix=/here", "check-config", "--json", "--timeout="+timeout.String())
+			cmd.Env = append(os.Environ(), beFlanneld+"=1")
+			out, _ = cmd.Output()
+			if value == "empty" && cmd.ProcessState.ExitCode() == exitNotReady || value == "missing" && logtest.Names(string(out), "etcdctl", "/here/config") {
+				break
+			}
+			if timeout > time.Minute {
+				t.Fatalf("%s: status %d: %s", value, cmd.ProcessState.ExitCode(), out)
+			}
+		}
 	}
 }
 

@@ -61,7 +61,8 @@ func makeNetConf(c *call) func(context.Context) int {
 // because the virtual switch does not depend on the pod network.
 var anyNetwork = []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}
 
-// netConfName names the network configuration in errors.
+// netConfName names the network configuration in errors. The name in etcd is long, and ends
+// its apposition with a comma: "the network configuration in etcd, at K, is invalid".
 func netConfName(o options) string {
 	if o.Kube.On {
 		return "the network configuration in " + o.Kube.NetConfPath
@@ -71,41 +72,46 @@ func netConfName(o options) string {
 
 // readNetConf reads the raw network configuration from where the daemon reads
 // it, for the commands check-config, prepare, cni-conf and doctor --bundle. It
-// waits for etcd until ctx ends; every caller gives ctx a deadline.
+// waits for etcd, and for the key there, until ctx ends; every caller gives ctx a deadline.
 func readNetConf(ctx context.Context, o options, log *slog.Logger) (raw []byte, err error) {
 	if o.Kube.On {
+		// An empty path is no file; refused is a file of another owner (file.UntrustedError).
 		if raw, err = file.ReadTrusted(o.Kube.NetConfPath); err != nil {
 			return nil, fmt.Errorf("read the network configuration: %w", err)
 		}
 		return raw, nil
 	}
 	board := &status.Board{}
-	m, err := newManager(ctx, o, board, log) // ctx limits the login to etcd, which only a user name causes
+	m, err := newManager(ctx, o, board, log) // with a user name, it logs in to etcd, until ctx ends
 	if err != nil {
 		return nil, err
 	}
 	defer m.Close() //nolint:errcheck // does not affect what was read
-	// WatchConfig follows changes until its context ends, and then returns nil. The context
-	// is canceled by the first value. It does not end with ctx: that would end the outage of
-	// the store, too, whose error is read first, because it says why there is no value.
+	// WatchConfig follows changes until its context ends, and then returns nil. The first
+	// value cancels the context. The end of ctx does not: the outage of the store, which
+	// says why there is no value, must be read first, because it ends with WatchConfig.
 	watching, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	ended := make(chan error, 1)
-	go func() { ended <- m.WatchConfig(watching, func(found []byte) { raw = found; cancel() }) }()
-	var outage error
+	found := false
+	go func() {
+		ended <- m.WatchConfig(watching, func(value []byte) { raw, found = value, true; cancel() }) // raw may be empty
+	}()
+	var why error
 	select {
 	case err = <-ended:
 	case <-ctx.Done():
+		why = m.ConfigMissing() // etcd has answered that there is no such key
 		if text := board.Now(status.OfStore).Outage; text != "" {
-			outage = errors.New(text)
+			why = errors.New(text)
 		}
 		cancel()
 		err = <-ended
 	}
-	if raw != nil {
+	if found {
 		return raw, nil
 	}
 	// Without a value, ctx has ended, or err is the permanent error of WatchConfig.
 	return nil, fmt.Errorf("read the network configuration from etcd at %s (give --kube-subnet-mgr if it is in Kubernetes): %w",
-		strings.Join(o.Etcd.Endpoints, ","), cmp.Or(outage, err, fmt.Errorf("no answer in time: %w", ctx.Err())))
+		strings.Join(o.Etcd.Endpoints, ","), cmp.Or(why, err, fmt.Errorf("no answer in time: %w", ctx.Err())))
 }
