@@ -76,11 +76,19 @@ func (l *loop) pass(ctx context.Context, p *pass) {
 
 // wait returns at a time, or when something has changed. All causes lead to the same
 // pass, so that several at once need only one: which of them it receives first does
-// not matter.
+// not matter. A part that hangs while it finds out whether a pass is needed counts as a
+// pass that hangs.
 func (l *loop) wait(ctx context.Context, until time.Time) {
-	for needed := false; !needed; {
+	for {
 		i := reconcile.Wait(ctx, until, l.wakes...)
-		needed = i < 0 || l.woken[i] == nil || l.woken[i]()
+		if i < 0 || l.woken[i] == nil {
+			return
+		}
+		l.Board.BeginPass()
+		if l.woken[i]() {
+			return
+		}
+		l.Board.CancelPass()
 	}
 }
 

@@ -229,9 +229,28 @@ type foundFirewall struct {
 	wakingFirewall
 	changed bool
 	checks  int
+	takes   time.Duration // each of them
 }
 
-func (f *foundFirewall) Check() bool { f.checks++; return f.changed }
+func (f *foundFirewall) Check() bool { f.checks++; time.Sleep(f.takes); return f.changed }
+
+// The watchdog notices a check that hangs, and forgets it when it has ended.
+func TestHangingCheckIsNoticed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, _, _ := newDaemon(t)
+		rules := &foundFirewall{wakingFirewall: wakingFirewall{changes: make(chan struct{}, 1)}, takes: time.Hour}
+		d.Firewall = rules
+		l := d.newLoop(&node{}, newInbox())
+		reconcile.Notify(rules.changes)
+		go l.wait(t.Context(), time.Now().Add(10*time.Hour))
+		for _, hangs := range []bool{true, false} {
+			time.Sleep(rules.takes - time.Minute)
+			if err := d.Board.Alive(); (err != nil) != hangs {
+				t.Errorf("the check hangs: %t; alive: %v", hangs, err)
+			}
+		}
+	})
+}
 
 // A check of the firewall's rules that finds no change causes no pass.
 func TestUnchangedRulesCauseNoPass(t *testing.T) {

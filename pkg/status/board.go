@@ -108,11 +108,19 @@ func (b *Board) Resumed() {
 	b.reached = true
 }
 
-// BeginPass records the start of a pass; EndPass records its end.
+// BeginPass records the start of a pass, or of what finds out whether one is needed;
+// EndPass or CancelPass records the end.
 func (b *Board) BeginPass() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.began = time.Now()
+}
+
+// CancelPass records that the pass that BeginPass has recorded is not needed.
+func (b *Board) CancelPass() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.began = time.Time{}
 }
 
 // Alive returns an error if a pass hangs.
