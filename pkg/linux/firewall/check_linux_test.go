@@ -1,6 +1,7 @@
 package firewall
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -62,8 +63,11 @@ func TestCheck(t *testing.T) {
 func TestCheckWithFailedCalls(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		faults := nstest.NewFaults(t)
-		for writer, damage := range map[firewall.Writer]string{firewall.IPTables: "iptables-nft -t nat -F FLANNEL-POSTRTG",
-			firewall.NFTables: "nft flush chain ip flannel-ipv4 forward"} {
+		for _, c := range []struct {
+			writer firewall.Writer
+			damage string
+		}{{firewall.IPTables, "iptables-nft -t nat -F FLANNEL-POSTRTG"}, {firewall.NFTables, "nft flush chain ip flannel-ipv4 forward"}} {
+			writer, damage := c.writer, c.damage
 			f := open(t, time.Millisecond)
 			check := func() (changed bool, calls int) {
 				time.Sleep(2 * time.Millisecond) // the resync is due
@@ -97,6 +101,57 @@ func TestCheckWithFailedCalls(t *testing.T) {
 			if err := f.Close(); err != nil {
 				t.Error(err)
 			}
+		}
+	})
+}
+
+// A notification makes a check look at the rules, although the generation is still that of the last check.
+func TestNotificationOutvotesGeneration(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		f := open(t, 0)
+		for changed := true; changed; changed = f.Check() { // writes, and reads once more what was written
+			apply(t, f, both(firewall.NFTables))
+			f.pending.Or(uint32(topicNFT4))
+		}
+		sh(t, "nft flush chain ip flannel-ipv4 forward")
+		for _, s := range f.places {
+			s.generation = readGeneration()
+		}
+		f.pending.Or(uint32(topicNFT4))
+		if !f.Check() {
+			t.Error("a change of our rules is not seen")
+		}
+	})
+}
+
+// A check asks for no Apply that would only wait until a place may be tried again.
+func TestCheckDuringPause(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		f := open(t, time.Millisecond)
+		check := func() (changed bool) {
+			time.Sleep(2 * time.Millisecond) // the resync is due
+			return f.Check()
+		}
+		for changed := true; changed; changed = check() { // writes, and reads once more what was written
+			apply(t, f, both(firewall.NFTables))
+		}
+		sh(t, "nft flush chain ip flannel-ipv4 forward")
+		each := func(do func(s *placeState)) {
+			for _, s := range f.places {
+				do(s)
+			}
+		}
+		each(func(s *placeState) { s.retry.Fail(errors.New("no")) })
+		if check() {
+			t.Error("backed off: there would be an Apply")
+		}
+		each(func(s *placeState) { s.retry.Clear(); s.throttled = time.Now().Add(time.Hour) })
+		if check() {
+			t.Error("throttled: there would be an Apply")
+		}
+		each(func(s *placeState) { s.throttled = time.Time{} })
+		if !check() {
+			t.Error("after the pause, the change is not seen")
 		}
 	})
 }

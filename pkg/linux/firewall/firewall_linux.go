@@ -14,9 +14,9 @@
 // and rely on them. There is one exception: if FORWARD ends with a DROP or REJECT of every packet, a new jump is
 // inserted right before that rule. A jump that is missing, duplicated or has other arguments is repaired (planJump).
 //
-// Cost: each resync asks the kernel with a few system calls whether our chains and the jumps to them changed (in the
-// legacy variant: whether the whole table changed). Only if they did, the chains are read, and iptables -S is started for
-// those of our own chains that changed.
+// Cost: each resync asks the kernel for nf_tables' generation with one request. Only if the generation or, in the legacy
+// variant, the whole table changed, a few system calls tell whether our chains and the jumps to them did. Only if they did,
+// there is a pass, in which the chains are read, and iptables -S is started for those of our own chains that changed.
 package firewall
 
 import (
@@ -107,7 +107,8 @@ type Firewall struct {
 
 	changes chan struct{} // capacity 1, see Changes
 	timer   *time.Timer   // for the next resync or retry
-	// subscribed are the topics of the Config; pending are those of them that notifications since the last Apply or Check were about.
+	// subscribed are the topics of the Config; pending are those of them that notifications were about since Apply or Check
+	// was last called.
 	subscribed, pending atomic.Uint32
 	stop                context.CancelFunc // ends the goroutine of listen
 }
@@ -139,7 +140,10 @@ func (f *Firewall) Check() (changed bool) {
 	changed = !f.applied
 	generation := sync.OnceValue(readGeneration)
 	for _, s := range f.places {
-		s.needsCheck = s.needsCheck && !s.unchanged(generation)
+		if !s.due(now) {
+			continue // the timer is set to the end of the pause
+		}
+		s.needsCheck = !s.unchanged(generation)
 		changed = changed || s.needsCheck
 	}
 	f.armTimer(now)
@@ -292,6 +296,9 @@ func (f *Firewall) queueChecks(now time.Time) {
 	for _, s := range f.places {
 		if len(s.want) > 0 && (resync || s.topics&notified != 0) {
 			s.needsCheck = true
+		}
+		if s.topics&notified != 0 {
+			s.generation = 0 // the kernel may have changed it before others saw the change
 		}
 	}
 }

@@ -24,7 +24,7 @@ const (
 //	needsCheck, retry        last sync failed                     none until retry is due; returns its error
 //	needsCheck, throttled    undone too often (warned)            none until then; no error
 func (f *Firewall) reconcile(ctx context.Context, s *placeState, now time.Time) (int, error) {
-	if !s.needsCheck || !s.retry.Due() || now.Before(s.throttled) {
+	if !s.due(now) {
 		return 0, s.retry.Err()
 	}
 	// The digest is taken before the rules are read. If somebody changes them in between, the next digest differs from
@@ -51,6 +51,11 @@ func (f *Firewall) reconcile(ctx context.Context, s *placeState, now time.Time) 
 	}
 	s.synced = true
 	return n, nil
+}
+
+// due reports whether to look at a place now: a check is pending, and neither backed off nor throttled.
+func (s *placeState) due(now time.Time) bool {
+	return s.needsCheck && s.retry.Due() && !now.Before(s.throttled)
 }
 
 // sameAsSynced reports whether a place with this digest is as it was when its rules were last found equal to want.
