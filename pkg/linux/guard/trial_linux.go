@@ -45,6 +45,7 @@ func (g *Guard) mayEnforce(c Config, now time.Time) bool {
 		return true
 	}
 	t.waiting = fmt.Sprintf("enforces when no packet with the address of a peer's pod would have been dropped for %v", c.Trial)
+	left = min(left, lookEvery)
 	if t.timer == nil {
 		t.timer = time.AfterFunc(left, g.notify)
 	} else {
@@ -52,6 +53,10 @@ func (g *Guard) mayEnforce(c Config, now time.Time) bool {
 	}
 	return false
 }
+
+// lookEvery is how long a packet may stay unnoticed during a trial, which goes on for c.Trial
+// after the moment at which the packet was noticed.
+const lookEvery = 5 * time.Second
 
 // claims returns how many packets were found that claim to be from a pod of a peer. If
 // there is no table, there were none.

@@ -2,6 +2,7 @@ package guard
 
 import (
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"os/exec"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"flannel/internal/test/eventually"
 	"flannel/internal/test/nstest"
 	"flannel/pkg/dataplane"
+	"flannel/pkg/reconcile"
 )
 
 // A flood of others neither hides a packet of a peer, which the rules would drop, nor
@@ -54,6 +56,24 @@ func TestTrialBesideFlood(t *testing.T) {
 			if err := g.Close(); err != nil {
 				t.Fatal(err)
 			}
+		}
+	})
+}
+
+// A trial looks for packets long before it could end.
+func TestTrialLooksOften(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		l, due := newLink(t), make(chan struct{}, 1)
+		g, err := New(slog.New(slog.DiscardHandler), "", func() { reconcile.Notify(due) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer g.Close() //nolint:errcheck // not what is tested
+		l.apply(g, Config{Outer: overVXLAN, Enforce: true, Trial: time.Hour})
+		select {
+		case <-due:
+		case <-time.After(time.Minute):
+			t.Error("nothing causes a pass that would notice a packet")
 		}
 	})
 }
