@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"sync/atomic"
 	"syscall"
 	"unsafe"
 
@@ -18,6 +19,7 @@ import (
 type Socket struct {
 	families [2]*os.File // IPv4, IPv6; the latter may be nil
 	raw      [2]syscall.RawConn
+	closed   atomic.Bool // ends Await although messages keep arriving
 	buffer   []byte
 }
 
@@ -133,7 +135,7 @@ func (s *Socket) Await(arrived func() (more bool)) {
 		}
 		go func() {
 			_ = raw.Read(func(uintptr) bool { // an error means that the socket is closed
-				for arrived() {
+				for arrived() && !s.closed.Load() {
 				}
 				return false
 			})
@@ -143,6 +145,7 @@ func (s *Socket) Await(arrived func() (more bool)) {
 
 // Close closes the socket.
 func (s *Socket) Close() (err error) {
+	s.closed.Store(true)
 	for _, f := range s.families {
 		if f != nil {
 			err = errors.Join(err, f.Close())

@@ -158,6 +158,33 @@ func TestSocketHasMore(t *testing.T) {
 	})
 }
 
+// A flood of messages does not keep the socket from being closed.
+func TestSocketClosesDuringFlood(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		sh(t, "ip link set lo up")
+		s, err := OpenSocket([4]byte{'T', 'E', 'S', 'T'})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Send(netip.Addr{}, netip.MustParseAddr("127.0.0.1"), 0, []byte("TEST")); err != nil {
+			t.Fatal(err)
+		}
+		var count atomic.Int64
+		s.Await(func() (more bool) { count.Add(1); return true })
+		eventually.True(t, "there is always one more", func() bool { return count.Load() > 1 })
+		closed := make(chan error, 1)
+		go func() { closed <- s.Close() }()
+		select {
+		case err := <-closed:
+			if err != nil {
+				t.Error(err)
+			}
+		case <-time.After(time.Minute):
+			t.Error("it is not closed")
+		}
+	})
+}
+
 func FuzzParse(f *testing.F) {
 	f.Add([]byte("\x45\x00\x00\x1c0123456789abcdef\x08\x00\x00\x00\x00\x00\x00\x00TEST"))
 	f.Fuzz(func(t *testing.T, b []byte) {
