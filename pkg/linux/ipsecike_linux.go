@@ -108,8 +108,9 @@ type ikeState struct {
 }
 
 // The delay between negotiations that fail at once, for example because the secrets
-// differ.
-const minIKEDelay, maxIKEDelay = pollInterval, 5 * time.Minute
+// differ. The first one is a little less than pollInterval, so that the next poll does not
+// come just before the end of the delay.
+const minIKEDelay, maxIKEDelay = pollInterval * 9 / 10, 5 * time.Minute
 
 func (*ikeStore) Name() string { return "connections" }
 
@@ -292,7 +293,7 @@ func (s *ikeStore) observe(key ikeKey, sas []charon.SA, spis map[uint32]bool) *i
 
 // due reports whether to negotiate now.
 func (s *ikeState) due(key ikeKey) bool {
-	return (s.wasUp || key.Local.Less(key.Remote) || time.Since(s.since) >= pollInterval) && !time.Now().Before(s.retry)
+	return (s.wasUp || key.Local.Less(key.Remote) || time.Since(s.since) >= minIKEDelay) && !time.Now().Before(s.retry)
 }
 
 // trafficOf returns what passed through the security associations of a connection. The
