@@ -69,6 +69,7 @@ func (noRules) Apply(context.Context, firewall.Config) (int, error) { return 0, 
 // Changes never receives.
 func (noRules) Changes() <-chan struct{} { return nil }
 
+// Check finds no change.
 func (noRules) Check() (changed bool) { return false }
 
 func (noRules) Close() error { return nil }
