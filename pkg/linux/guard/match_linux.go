@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"net"
 	"net/netip"
+	"slices"
 
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
@@ -76,7 +77,10 @@ func (f field) at(v6 bool) (offset, size uint32) {
 }
 
 // load loads an address of one family; packets of the other do not match.
-func load(f field, v6 bool) []expr.Any { return append(ofFamily(v6), network(f.at(v6))) }
+// The result has no spare capacity, so that several matches may begin with it.
+func load(f field, v6 bool) []expr.Any {
+	return slices.Clip(append(ofFamily(v6), network(f.at(v6))))
+}
 
 // addr matches an address in p.
 func addr(f field, p netip.Prefix) []expr.Any { return compare(load(f, p.Addr().Is6()), p) }
@@ -97,15 +101,17 @@ func addrs(f field, networks []netip.Prefix) (all [][]expr.Any) {
 	return all
 }
 
-// innerDestination loads the destination of the IPv4 packet that is in another packet, so many
-// bytes behind the IP header of that.
+// innerDestination loads the destination of the packet inside of an outer packet. header is
+// the number of bytes from the outer packet's transport header to the inner IP header
+// (dataplane's Outer.Header). The inner packet is IPv4: the only protocol without ports is
+// that of IPIP, which carries nothing else.
 func innerDestination(header int) []expr.Any {
 	offset, size := destination.at(false)
 	return []expr.Any{transport(uint32(header)+offset, size)}
 }
 
-// vni matches the VNI in the header of VXLAN (RFC 7348), which follows that of UDP. 0
-// matches all datagrams.
+// vni matches the VNI in the header of VXLAN (RFC 7348), which follows that of UDP. 0, of
+// tunnels by UDP that have no VNI, matches all datagrams.
 func vni(number uint32) []expr.Any {
 	if number == 0 {
 		return nil
