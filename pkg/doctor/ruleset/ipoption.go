@@ -32,7 +32,7 @@ func moduleStep(module string, options []firewall.MatchOption, text string) step
 	switch {
 	case slices.Contains(modules, module):
 		return always(yes, text)
-	case module == "rpfilter": // holds if a route leads back to where the packet came from
+	case module == "rpfilter": // a route leads back to where the packet came from: Packet says so
 		inverted := slices.ContainsFunc(options, func(o firewall.MatchOption) bool { return o.Name == "--invert" })
 		return always(answerOf(!inverted), text)
 	}
@@ -81,8 +81,8 @@ func words(d domain, text string) set {
 	}
 	var values []value
 	for word := range strings.SplitSeq(text, ",") {
-		if d == states && (word == "SNAT" || word == "DNAT") { // bits of the status; the packet is not translated
-			values = append(values, value{})
+		if d == states && (word == "SNAT" || word == "DNAT") { // bits of the status, which the first packet of a connection has not
+			values = append(values, value{}) // 0, a state that no packet has
 			continue
 		}
 		values = append(values, parseWord(d, word))
@@ -90,7 +90,8 @@ func words(d domain, text string) set {
 	return setOf(values...)
 }
 
-// eitherPort is the condition on the source port or the destination port.
+// eitherPort is the condition on the source port or the destination port. Conditions have no
+// verdicts, so that there are no branches to combine.
 func eitherPort(text string, s set, negated bool) step {
 	src := condition(text, []operand{anySourcePort}, s, false)
 	dst := condition(text, []operand{anyDestinationPort}, s, false)
@@ -104,17 +105,18 @@ func eitherPort(text string, s set, negated bool) step {
 	}
 }
 
-// markOption is the condition --mark of the extensions mark and connmark.
-func markOption(module, text string, negated bool, rule string) step {
-	v, mask, ok := maskedNumber(text)
+// markOption is the condition --mark of the extensions mark and connmark. text is that of
+// the rule.
+func markOption(module, wanted string, negated bool, text string) step {
+	v, mask, ok := maskedNumber(wanted)
 	field := packetMark
 	if module == "connmark" {
 		field = connMark
 	}
 	if !ok || module != "mark" && module != "connmark" {
-		return always(unknown, rule)
+		return always(unknown, text)
 	}
-	return condition(rule, []operand{masked(field, numeral(mask), rule)}, setOf(numeral(v)), negated)
+	return condition(text, []operand{masked(field, numeral(mask), text)}, setOf(numeral(v)), negated)
 }
 
 func numeral(n uint64) value { return value{span: point(number(n))} }

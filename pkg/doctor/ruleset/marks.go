@@ -19,13 +19,13 @@ func (t nftTable) mangle(args object, text string) step {
 		return setMark(target == ofPacket, f, known)
 	}
 	if key, _ := args["key"].(object); key["payload"] != nil {
-		return leave(text) // it changes the packet
+		return leave(text) // it changes the packet, so what follows cannot be evaluated: Undecided
 	}
 	return always(yes, text)
 }
 
 // parseFormula parses an expression of numbers and the mark with this identity
-// ("meta mark"). It is not known if anything else is in it.
+// ("meta mark"). known is false if the expression has anything else.
 func parseFormula(name string, expr any) (f formula, known bool) {
 	if identity(expr) == name {
 		return formula{keep: allBits}, true
@@ -59,7 +59,8 @@ func parseFormula(name string, expr any) (f formula, known bool) {
 }
 
 // setMark is a step that changes the mark of the packet, or that of the connection.
-// If the formula is not known, the mark is not known afterwards.
+// If the formula is not known, the mark is not known afterwards: mark.set with unknown,
+// in place of reached, makes all of its 32 bits open.
 func setMark(ofPacket bool, f formula, known bool) step {
 	return func(w *walk, reached answer) (answer, []branch) {
 		m := &w.ctMark

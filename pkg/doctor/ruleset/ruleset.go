@@ -90,8 +90,9 @@ type rule struct {
 }
 
 // step evaluates one part of a rule. reached tells which of the walk's packets
-// reach it. matched tells which of them continue with the next step. A verdict
-// applies to those that match, and ends the rule for them.
+// reach it; it is never no, since walk.rule ends before. matched tells which of them
+// continue with the next step: yes for a step without a condition. A verdict applies to
+// those that match, and ends the rule for them; most steps have none.
 type step func(w *walk, reached answer) (matched answer, verdicts []branch)
 
 // branch is a verdict, and for which of the packets.

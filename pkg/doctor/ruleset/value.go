@@ -9,7 +9,8 @@ import (
 	"strings"
 )
 
-// num is a number or an address, big-endian, so that bytes.Compare orders it.
+// num is a number or an address, big-endian, so that bytes.Compare orders it. Nums do not
+// tell the families of addresses apart: the table or operand of a rule has one (ofFamily).
 type num [16]byte
 
 // number returns n as a num.
@@ -127,8 +128,10 @@ const (
 	stateUntracked = 64
 )
 
-// Values of names, by domain. Those of protocols are in IANA's registry, the others
-// in linux/netfilter.h, linux/rtnetlink.h and linux/if_packet.h.
+// Values of names, by domain. Those of protocols are in IANA's registry, the others in the
+// kernel's headers: nf_conntrack_common.h (states, statuses), nf_conntrack_tuple_common.h
+// (directions), netfilter.h, if_ether.h, rtnetlink.h and if_packet.h. Booleans are compared
+// with whether a header or a route exists.
 var names = map[domain]map[string]uint64{
 	protocols: {"icmp": 1, "igmp": 2, "ipencap": 4, "ipv4": 4, "ipip": 4, "tcp": 6, "udp": 17, "dccp": 33, "ipv6": 41,
 		"gre": 47, "esp": 50, "ah": 51, "icmpv6": 58, "ipv6-icmp": 58, "ospf": 89, "ospfigp": 89, "pim": 103, "comp": 108,
@@ -151,14 +154,16 @@ type value struct {
 	bad    bool // it could not be parsed
 }
 
-// matches tells for which packets a field has the value.
+// matches tells for which packets a field has the value: some if the packets differ in the
+// field, or may (f.free, AnyDevice), so that the condition certainly holds for a part of
+// them; unknown if all packets have one value that is not known (f.open: bits of a mark).
 func (v value) matches(f field) answer {
 	switch {
 	case f.free:
 		return some
 	case v.bad:
 		return unknown
-	case f.isDevice && f.device == AnyDevice:
+	case f.isDevice && f.device == AnyDevice && v.device != "*": // "*" is every device
 		return some
 	case f.isDevice:
 		start, pattern := strings.CutSuffix(v.device, "*")
@@ -171,7 +176,7 @@ func (v value) matches(f field) answer {
 	return f.within([]span{v.span})
 }
 
-// parseNumber parses a decimal or hexadecimal number.
+// parseNumber parses a number as nft and iptables print it: decimal, or hexadecimal with 0x.
 func parseNumber(text string) (num, bool) {
 	n, err := strconv.ParseUint(text, 0, 64)
 	return number(n), err == nil
