@@ -23,8 +23,9 @@ import (
 //	40     1: the sender does not forward packets of its pods; else 0
 //	41-    anything, up to the size of the packet
 //
-// A peer may send anything: nothing of it is used but the age and byte 40, and these only
-// for the peer that has the sender's address.
+// A peer may send anything: only the age and byte 40 change the state of a peer, and only of
+// the one that has the sender's address. The subnet tells requests of another network apart,
+// and the random number which request an answer is for.
 type message struct {
 	subnet netip.Prefix  // of the sender
 	heard  time.Duration // ago; negative: never
@@ -36,12 +37,12 @@ type message struct {
 const (
 	headerLen  = 40
 	icmpLen    = 8
-	minBody    = 48 // of a small request
+	minBody    = 48 // of a small request (all but those of the MTU's size); shorter bodies are not ours
 	version    = 1
 	neverHeard = math.MaxUint32
 )
 
-// Magic is how the bodies of our requests begin.
+// Magic is how the bodies of our requests begin, for the filter of the socket (path.OpenSocket).
 var Magic = [4]byte{'F', 'L', 'R', 'E'}
 
 // encode returns a body of that size, or of minBody bytes if that is more.
