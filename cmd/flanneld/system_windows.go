@@ -20,15 +20,16 @@ import (
 // readUnderlay and watchUnderlay are for the choice of the interface to the other nodes.
 var readUnderlay, watchUnderlay = windows.ReadUnderlay, windows.WatchUnderlay
 
-// confine is nil: a process cannot give up the use of the network.
+// confine is nil: a process cannot give up the use of the network. install-cni, which alone
+// would call it, checks that.
 var confine func() error
 
-// cleanupSystem is for the commands cleanup and handback. The firewall has one rule of ours,
-// that of the command prepare.
+// cleanupSystem is for the commands cleanup, and handback, which leaves a running network to
+// flannel. The firewall has one rule of flanneld, that of the command prepare.
 var cleanupSystem = system{
 	SourceVIP: releaseVIP,
 	Driver:    windows.Cleanup,
-	// flannel adopts our HNS network and its policies as they are.
+	// flannel adopts flanneld's HNS network and its policies as they are.
 	Handback: func(context.Context, dataplane.Options, []netip.Prefix, bool) ([]string, error) {
 		return nil, errors.New("there is nothing to hand back on this system: flannel adopts what flanneld made")
 	},
@@ -38,7 +39,8 @@ var cleanupSystem = system{
 }
 
 // releaseVIP releases kube-proxy's source VIP. The commands have no flag for host-local's
-// dataDir, so that the VIP is looked for in the usual one.
+// dataDir, so that the VIP is looked for in the usual one. Beside the subnet file is the file
+// with the reserved VIP. What OpenVIP opens ends with the command.
 func releaseVIP(ctx context.Context, subnetFile string, log *slog.Logger, dryRun bool) ([]string, error) {
 	k, err := node.OpenVIP(subnetFile, usualDataDir(), log)
 	if err != nil {
@@ -81,7 +83,8 @@ func openProbes() (probeConn, error) { return nil, errors.ErrUnsupported }
 // prepareSwitch is for the command prepare.
 var prepareSwitch = windows.Prepare
 
-// daemonBeside returns nil: the lock of the subnet file finds flanneld.
+// daemonBeside returns nil: no daemon runs that a command like cleanup would disturb, except
+// one that holds the lock of the subnet file, which the command takes before.
 func (c *call) daemonBeside() error { return nil }
 
 // releaseProgram does nothing: Windows trims the working sets of processes itself.
