@@ -138,8 +138,13 @@ func (l *loop) logResult(p *pass) {
 		return
 	}
 	last.synced = false
-	if len(p.failed.parts()) == 0 || !last.problem.Due(err, time.Now()) {
+	if len(p.failed.parts()) == 0 {
 		return // waiting for the store is no problem of this node
+	}
+	now := time.Now()
+	p.wakeAt(now.Add(repeatLog)) // what this node cannot retry causes no other pass
+	if !last.problem.Due(err, now) {
+		return
 	}
 	msg := "could not update the network, will retry"
 	if len(p.failed.own()) == 0 {

@@ -24,7 +24,7 @@ type rejectsLog struct {
 
 // logChanges logs each rejected or refused peer once, and again when its
 // reason changes, and logs when the problem is over. What exceeds the limit is
-// logged after a later pass.
+// logged after a later pass, which begins within repeatLog.
 func (l *rejectsLog) logChanges(p *pass) {
 	now := time.Now()
 	// For example, with room for one line, peers a (logged before with another reason)
@@ -57,7 +57,10 @@ func (l *rejectsLog) logChanges(p *pass) {
 			l.log.Info("peer recovered", "cause", causePeerRecovered, "peer", name)
 		}
 	}
-	if omitted > 0 && now.Sub(l.omittedAt) > repeatLog {
+	if omitted > 0 {
+		p.wakeAt(now.Add(repeatLog))
+	}
+	if omitted > 0 && now.Sub(l.omittedAt) >= repeatLog {
 		l.log.Warn("too many rejected peers to log each of them", "cause", causePeersOmitted, "count", omitted)
 		l.omittedAt = now
 	}

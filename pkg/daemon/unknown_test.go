@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	"flannel/pkg/dataplane"
 	"flannel/pkg/reconcile"
@@ -136,6 +137,9 @@ func TestMissingNodeIsNotReady(t *testing.T) {
 		l.report(p)
 		if slices.Contains(p.failed.parts(), partCluster) != (missing != nil) || d.Board.Now().Ready == (missing != nil) || p.retry() != nil {
 			t.Errorf("missing: %v, but ready is %v and failed are %v", missing, d.Board.Now().Ready, p.failed.parts())
+		}
+		if wait := time.Until(p.due); !p.due.IsZero() != (missing != nil) || wait > repeatLog {
+			t.Errorf("missing: %v, but it is logged again after %v", missing, wait)
 		}
 		if kernel.last.Keep || len(kernel.last.Networks) != 1 {
 			t.Errorf("missing: %v: the dataplane was given %+v", missing, kernel.last)
