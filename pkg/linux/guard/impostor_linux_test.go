@@ -127,7 +127,8 @@ func TestImpostor(t *testing.T) {
 }
 
 // A subnet that moves belongs to both nodes until the former one is removed, also for a
-// daemon that was started meanwhile. A peer with a subnet of another length may appear.
+// daemon that was started meanwhile. A peer with a subnet of another length may appear, and
+// one may disappear while no daemon runs.
 func TestOwnersFollowLeases(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		l := newLink(t)
@@ -135,7 +136,8 @@ func TestOwnersFollowLeases(t *testing.T) {
 		former, next := path("10.5.2.0/24", "192.0.2.2"), path("10.5.2.0/24", "192.0.2.3")
 		odd := path("10.5.64.0/20", "192.0.2.5")
 		by := func(from, inside, rule string) said { return said{what: "now", from: from, inside: inside, rule: rule} }
-		g := l.guard(former, path("10.5.3.0/24", "192.0.2.3"))
+		six := path("2001:cafe:42:3::/64", "2001:db8::3")
+		g := l.guard(former, path("10.5.3.0/24", "192.0.2.3"), six, path("2001:cafe:42:9::/64", "2001:db8::9"))
 		l.apply(g, c)
 		l.check(g, "at first: ", c, by("192.0.2.2", "10.5.2.7", ""), by("192.0.2.3", "10.5.2.7", impostor))
 		g.Put(dataplane.Want, odd)
@@ -145,18 +147,22 @@ func TestOwnersFollowLeases(t *testing.T) {
 		g.Put(dataplane.Want, next)
 		g.Put(dataplane.Drop, odd)
 		l.apply(g, c)
-		both := []said{by("192.0.2.2", "10.5.2.7", ""), by("192.0.2.3", "10.5.2.7", ""), by("192.0.2.5", "10.5.79.7", "")}
+		both := []said{
+			by("192.0.2.2", "10.5.2.7", ""), by("192.0.2.3", "10.5.2.7", ""), by("192.0.2.5", "10.5.79.7", ""),
+			by("2001:db8::3", "2001:cafe:42:3::7", ""), by("2001:db8::9", "2001:cafe:42:9::7", ""),
+		}
 		l.check(g, "it has moved: ", c, both...)
 		if err := g.Close(); err != nil {
 			t.Fatal(err)
 		}
-		g = l.guard(next, path("10.5.3.0/24", "192.0.2.3"))
+		g = l.guard(next, path("10.5.3.0/24", "192.0.2.3"), six)
 		l.apply(g, c)
 		l.check(g, "after a restart: ", c, both...)
 		if err := g.Prune(t.Context(), dataplane.Options{}); err != nil {
 			t.Fatal(err)
 		}
-		l.check(g, "at last: ", c, by("192.0.2.2", "10.5.2.7", outsider), by("192.0.2.3", "10.5.2.7", ""), by("192.0.2.5", "10.5.79.7", outsider))
+		l.check(g, "at last: ", c, by("192.0.2.2", "10.5.2.7", outsider), by("192.0.2.3", "10.5.2.7", ""), by("192.0.2.5", "10.5.79.7", outsider),
+			by("2001:db8::3", "2001:cafe:42:3::7", ""), by("2001:db8::9", "2001:cafe:42:9::7", outsider))
 		// No path needs sets for the length of odd any more.
 		sets, err := g.conn.GetSets(g.table)
 		if err != nil {
@@ -169,8 +175,10 @@ func TestOwnersFollowLeases(t *testing.T) {
 		}
 		g.Relist()
 		l.apply(g, c)
-		if n := g.tables()[0].TakeRepairs().Entries; n != 0 {
-			t.Errorf("%d entries differ from what the kernel has", n)
+		for _, table := range g.tables() {
+			if repaired := table.TakeRepairs(); repaired.Entries != 0 {
+				t.Errorf("%s: %d entries differ from what the kernel has: %v", table.Name(), repaired.Entries, repaired.First)
+			}
 		}
 	})
 }
