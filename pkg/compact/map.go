@@ -1,20 +1,19 @@
 // Package compact has a map for the state of many peers. It takes less memory than Go's map,
-// copies no entries when it grows, and gives memory back when entries are deleted, as Go's
-// map never does. Documentation/adr/0017 compares it with Go's map and with libraries.
+// copies only its first entries when it grows, and gives memory back when entries are deleted,
+// as Go's map never does. Documentation/adr/0017 compares it with Go's map and with libraries.
 package compact
 
 import (
 	"hash/maphash"
 	"iter"
 	"math/bits"
-	"slices"
 )
 
 // Map maps keys to values. The zero Map is empty. It is not safe for concurrent use, and
 // must not be copied after its first use.
 //
-// The entries are in chunks, without gaps and in no order. Growing adds a chunk, and copies
-// none. slots is a hash table with linear probing of their positions. Example, where the keys
+// The entries are in chunks, without gaps and in no order. Growing copies the entries of the
+// first chunk, until it is full, and then adds chunks. slots is a hash table with linear probing of their positions. Example, where the keys
 // b and c have the same hash, which stands for slot 2, and that of a for slot 1:
 //
 //	entries  0: b  1: c  2: a
@@ -33,7 +32,8 @@ type entry[K comparable, V any] struct {
 	key   K
 }
 
-// chunkSize is the number of entries in a full chunk. The first chunk grows up to it.
+// chunkSize is the number of entries for which each chunk has room. That of the first chunk
+// grows up to chunkSize.
 const chunkSize = 256
 
 // seed is random, so that nobody can choose keys with the same hash.
@@ -74,12 +74,8 @@ func (m *Map[K, V]) Set(key K, value V) {
 // add appends an entry.
 func (m *Map[K, V]) add(e entry[K, V]) {
 	chunk := m.length / chunkSize
-	switch {
-	case chunk < len(m.chunks):
-	case chunk == 0:
-		m.chunks = append(m.chunks, nil)
-	default:
-		m.chunks = append(m.chunks, make([]entry[K, V], 0, chunkSize))
+	if chunk == len(m.chunks) {
+		m.chunks = append(m.chunks, make([]entry[K, V], 0, min(room(len(m.slots)), chunkSize)))
 	}
 	m.chunks[chunk] = append(m.chunks[chunk], e)
 	m.length++
@@ -149,12 +145,12 @@ func (m *Map[K, V]) in(slot int) *entry[K, V] { return m.at(int(m.slots[slot] - 
 // free: with a quarter, replacing an entry takes half as much time again.
 func room(slots int) int { return slots * 2 / 3 }
 
-// resize makes slots for n entries, not fewer than there are. The first chunk gives back what
-// it does not need, unless there are others.
+// resize makes slots for n entries, not fewer than there are. The first chunk, if there are no
+// others, gets the same room, up to that of a full one.
 func (m *Map[K, V]) resize(n int) {
 	m.slots = make([]uint32, n*3/2+1)
 	if len(m.chunks) == 1 {
-		m.chunks[0] = slices.Clone(m.chunks[0])
+		m.chunks[0] = append(make([]entry[K, V], 0, min(n, chunkSize)), m.chunks[0]...)
 	}
 	for i := range m.length {
 		slot := m.home(m.at(i).key)

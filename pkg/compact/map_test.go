@@ -14,8 +14,9 @@ func TestIsAMap(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	var m Map[int, int]
 	want := map[int]int{}
-	for step := range 20000 {
-		keys := 1 + step%500 // from a few keys to many, and back
+	most := 0 // chunks at a time
+	for step := range 40000 {
+		keys := 1 + step%5000 // from a few keys to several chunks, and back
 		switch key := rnd.IntN(keys); rnd.IntN(3) {
 		case 0:
 			m.Delete(key)
@@ -24,7 +25,14 @@ func TestIsAMap(t *testing.T) {
 			m.Set(key, step)
 			want[key] = step
 		}
-		if step%1000 == 0 {
+		most = max(most, len(m.chunks))
+		if step%5000 == 2500 {
+			for key, value := range m.All() {
+				m.Set(key, -value)
+				want[key] = -want[key]
+			}
+		}
+		if step%5000 == 0 {
 			for key := range m.All() {
 				if rnd.IntN(16) != 0 { // so many that the Map shrinks meanwhile
 					m.Delete(key)
@@ -37,9 +45,12 @@ func TestIsAMap(t *testing.T) {
 		if wanted, exists := want[key]; found != exists || value != wanted || m.Has(key) != exists {
 			t.Fatalf("step %d: %d has %d, %t, want %d, %t", step, key, value, found, wanted, exists)
 		}
-		if step%100 == 0 && (!maps.Equal(maps.Collect(m.All()), want) || m.Len() != len(want)) {
+		if step%250 == 0 && (!maps.Equal(maps.Collect(m.All()), want) || m.Len() != len(want)) {
 			t.Fatalf("step %d: %v, want %v", step, maps.Collect(m.All()), want)
 		}
+	}
+	if most < 3 {
+		t.Errorf("there were never more than %d chunks", most)
 	}
 }
 
