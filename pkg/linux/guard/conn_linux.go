@@ -37,26 +37,16 @@ func open() (*conn, error) {
 // transact sends n messages, each of which write appends by beginChange, as one transaction,
 // and reads the answers. If the kernel refuses one of them, it changes nothing. The library
 // for nftables would allocate a hundred bytes for each byte of the key of an element.
-func (c *conn) transact(n int, write func(m rtnetlink.Message, i int) rtnetlink.Message) (refused int, err error) {
-	c.out = c.out[:0]
-	add := func(write func(rtnetlink.Message) rtnetlink.Message) {
-		start := len(c.out)
-		c.out = write(c.out)
-		binary.NativeEndian.PutUint32(c.out[start:], uint32(len(c.out)-start)) // nlmsg_len
-	}
-	edge := func(kind uint16) func(rtnetlink.Message) rtnetlink.Message {
-		return func(m rtnetlink.Message) rtnetlink.Message {
-			return m.Begin(kind, 0, []byte{unix.AF_UNSPEC, unix.NFNETLINK_V0, 0, unix.NFNL_SUBSYS_NFTABLES})
-		}
-	}
-	add(edge(unix.NFNL_MSG_BATCH_BEGIN))
+func (c *conn) transact(n int, write func(m rtnetlink.Message, i int) rtnetlink.Message) error {
+	c.out = appendEdge(c.out[:0], unix.NFNL_MSG_BATCH_BEGIN)
 	for i := range n {
-		add(func(m rtnetlink.Message) rtnetlink.Message { return write(m, i) })
+		start := len(c.out)
+		c.out = finish(write(c.out, i), start)
 	}
-	add(edge(unix.NFNL_MSG_BATCH_END))
+	c.out = appendEdge(c.out, unix.NFNL_MSG_BATCH_END)
 	raw, err := c.socket.SyscallConn()
 	if err != nil {
-		return 0, err
+		return err
 	}
 	var sent error
 	err = raw.Write(func(fd uintptr) (done bool) {
@@ -64,15 +54,27 @@ func (c *conn) transact(n int, write func(m rtnetlink.Message, i int) rtnetlink.
 		return !errors.Is(sent, unix.EAGAIN) && !errors.Is(sent, unix.EINTR)
 	})
 	if err = errors.Join(err, sent); err != nil {
-		return 0, err
+		return err
 	}
-	for i := range n {
+	for range n {
 		if _, err := c.socket.Receive(); err != nil {
 			c.drain() // there may be an answer to each message, or this one to all
-			return i, err
+			return err
 		}
 	}
-	return 0, nil
+	return nil
+}
+
+// appendEdge appends the message that begins or ends a transaction.
+func appendEdge(m rtnetlink.Message, kind uint16) rtnetlink.Message {
+	start := len(m)
+	return finish(m.Begin(kind, 0, []byte{unix.AF_UNSPEC, unix.NFNETLINK_V0, 0, unix.NFNL_SUBSYS_NFTABLES}), start)
+}
+
+// finish sets the length of the last message, which begins at start.
+func finish(m rtnetlink.Message, start int) rtnetlink.Message {
+	binary.NativeEndian.PutUint32(m[start:], uint32(len(m)-start)) // nlmsg_len
+	return m
 }
 
 // beginChange appends a message without attributes, which changes something of the table.

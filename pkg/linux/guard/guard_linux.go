@@ -149,25 +149,28 @@ func (g *Guard) Put(verb dataplane.Verb, p *dataplane.Path) {
 		return
 	}
 	g.samples.put(p, verb == dataplane.Want)
-	for _, e := range elementsOf(make([]element, 0, usualElements), p) {
-		if m, isNetwork := e.mask(); isNetwork && verb == dataplane.Want {
-			g.masks[m]++
-		} else if isNetwork {
-			g.masks[m]--
-		}
-		switch others, _ := g.others.Get(e); {
-		case verb == dataplane.Want && g.peers.wanted(e):
-			g.others.Set(e, others+1)
-		case verb == dataplane.Want:
-			g.peers.want(e)
-			g.peersAdded = true
-		case others == 0:
-			g.peers.drop(e)
-		case others == 1:
-			g.others.Delete(e)
-		default:
-			g.others.Set(e, others-1)
-		}
+	forElements(p, func(e element) { g.put(verb, e) })
+}
+
+// put wants or drops an element for one path.
+func (g *Guard) put(verb dataplane.Verb, e element) {
+	if m, isNetwork := e.mask(); isNetwork && verb == dataplane.Want {
+		g.masks[m]++
+	} else if isNetwork {
+		g.masks[m]--
+	}
+	switch others, _ := g.others.Get(e); {
+	case verb == dataplane.Want && g.peers.wanted(e):
+		g.others.Set(e, others+1)
+	case verb == dataplane.Want:
+		g.peers.want(e)
+		g.peersAdded = true
+	case others == 0:
+		g.peers.drop(e)
+	case others == 1:
+		g.others.Delete(e)
+	default:
+		g.others.Set(e, others-1)
 	}
 }
 
@@ -265,10 +268,16 @@ func (g *Guard) Drops(p *dataplane.Path) bool {
 	case dataplane.Direct, dataplane.WireGuardPeer, dataplane.ESP:
 		return false
 	}
-	return g.dropping && slices.ContainsFunc(elementsOf(nil, p), func(e element) bool {
+	if !g.dropping {
+		return false
+	}
+	drops := false
+	forElements(p, func(e element) {
 		m, isNetwork := e.mask()
-		return !g.peers.exists(e) && (m.kind == owners || !isNetwork && (e.set() == peers4 || e.set() == peers6))
+		needed := m.kind == owners || !isNetwork && (e.set() == peers4 || e.set() == peers6)
+		drops = drops || needed && !g.peers.exists(e)
 	})
+	return drops
 }
 
 // Prune removes the peers and interfaces that are gone, and then the sets of networks

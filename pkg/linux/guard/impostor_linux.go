@@ -114,27 +114,26 @@ func sendersOf(p *dataplane.Path) iter.Seq[netip.Addr] {
 	}
 }
 
-// usualElements is the number of elements of a path to a peer that sends from one address.
-const usualElements = 6
-
-// elementsOf appends what the sets have for a path.
-func elementsOf(all []element, p *dataplane.Path) []element {
+// forElements calls do with what the sets have for a path: six elements if the peer sends
+// from one address. No slice of them is allocated.
+func forElements(p *dataplane.Path, do func(element)) {
 	host := func(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 	_, encrypted := p.Encap.(dataplane.WireGuardPeer)
 	for _, kind := range []string{inside, subnets} {
-		all = append(all, newElement(of(kind, p.Dst).code(), p.Dst.Masked().Addr().AsSlice()...))
+		do(newElement(of(kind, p.Dst).code(), p.Dst.Masked().Addr().AsSlice()...))
 	}
 	for a := range sendersOf(p) {
-		all = append(all, peer(a), node(a))
+		do(peer(a))
+		do(node(a))
 		if encrypted || a.Is6() != p.Dst.Addr().Is6() { // its key says whose packets it may send
 			continue
 		}
-		all = append(all, owner(a, p.Dst), owner(a, host(p.Via)))
+		do(owner(a, p.Dst))
+		do(owner(a, host(p.Via)))
 		if a != p.Via {
-			all = append(all, owner(a, host(a)))
+			do(owner(a, host(a)))
 		}
 	}
-	return all
 }
 
 // The codes of the sets of addresses, by whether these are of IPv6.

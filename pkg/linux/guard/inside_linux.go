@@ -40,11 +40,11 @@ func (g *Guard) makeDescribedSets() error {
 	if len(missing) == 0 {
 		return nil
 	}
-	refused, err := g.conn.transact(len(missing), func(m rtnetlink.Message, i int) rtnetlink.Message {
+	err := g.conn.transact(len(missing), func(m rtnetlink.Message, i int) rtnetlink.Message {
 		return missing[i].write(m, g.table, uint32(i+1))
 	})
 	if err != nil { // the kernel has made none of them
-		return fmt.Errorf("make set %s of table %s: %w", missing[refused].name, g.table.Name, err)
+		return fmt.Errorf("make the sets of table %s: %w", g.table.Name, err)
 	}
 	for _, s := range missing {
 		g.made[s.name] = true

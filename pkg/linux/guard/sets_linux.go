@@ -85,6 +85,9 @@ func (c setCode) keySize() int {
 	return size
 }
 
+// isShort reports whether elements of the set are of type shortElement.
+func (c setCode) isShort() bool { return c.keySize() <= shortKey }
+
 // newElement returns the element with a key of keySize bytes.
 func newElement(set setCode, key ...byte) (e element) {
 	copy(e[copy(e[:], set[:]):], key)
@@ -94,7 +97,6 @@ func newElement(set setCode, key ...byte) (e element) {
 func (e element) code() setCode           { return setCode{e[0], e[1]} }
 func (e element) mask() (m mask, ok bool) { return e.code().mask() }
 func (e element) key() []byte             { return e[2:][:e.code().keySize()] }
-func (e element) isShort() bool           { return e.code().keySize() <= shortKey }
 func (e element) short() shortElement     { return shortElement(e[:len(shortElement{})]) }
 func (e element) long() element           { return e }
 func (e shortElement) long() (l element)  { copy(l[:], e[:]); return l }
@@ -135,29 +137,31 @@ type peerTable struct {
 
 func newPeerTable(g *Guard) peerTable {
 	const name = "guard-peers"
+	long := func(set string) bool { return !codeOf(set).isShort() }
+	longSets := func() []string { return slices.DeleteFunc(g.peerSets(), func(set string) bool { return !long(set) }) }
+	shortSets := func() []string { return slices.DeleteFunc(g.peerSets(), long) }
 	return peerTable{
-		short: reconcile.NewTable[shortElement, struct{}](elements[shortElement]{g, name, g.peerSets, element.isShort, element.short}),
-		long: reconcile.NewTable[element, struct{}](elements[element]{g, name, g.peerSets,
-			func(e element) bool { return !e.isShort() }, element.long}),
+		short: reconcile.NewTable[shortElement, struct{}](elements[shortElement]{g, name, shortSets, element.short}),
+		long:  reconcile.NewTable[element, struct{}](elements[element]{g, name, longSets, element.long}),
 	}
 }
 
 func newPodTable(g *Guard) *reconcile.Table[element, struct{}] {
 	sets := func() []string { return []string{pods} }
-	return reconcile.NewTable[element, struct{}](elements[element]{g, "guard-pods", sets, func(element) bool { return true }, element.long})
+	return reconcile.NewTable[element, struct{}](elements[element]{g, "guard-pods", sets, element.long})
 }
 
 func (t peerTable) tables() dataplane.Tables { return dataplane.Tables{t.short, t.long} }
 
 func (t peerTable) wanted(e element) bool {
-	if e.isShort() {
+	if e.code().isShort() {
 		return t.short.Wanted(e.short())
 	}
 	return t.long.Wanted(e)
 }
 
 func (t peerTable) want(e element) {
-	if e.isShort() {
+	if e.code().isShort() {
 		t.short.Want(e.short(), struct{}{})
 	} else {
 		t.long.Want(e, struct{}{})
@@ -165,7 +169,7 @@ func (t peerTable) want(e element) {
 }
 
 func (t peerTable) drop(e element) {
-	if e.isShort() {
+	if e.code().isShort() {
 		t.short.Drop(e.short())
 	} else {
 		t.long.Drop(e)
@@ -174,7 +178,7 @@ func (t peerTable) drop(e element) {
 
 // exists reports whether the kernel has the element, as far as is known.
 func (t peerTable) exists(e element) (exists bool) {
-	if e.isShort() {
+	if e.code().isShort() {
 		_, exists = t.short.Actual(e.short())
 	} else {
 		_, exists = t.long.Actual(e)
@@ -189,8 +193,7 @@ type elements[E interface {
 }] struct {
 	g    *Guard
 	name string
-	sets func() []string    // that List lists
-	has  func(element) bool // whether the store is that of an element of these sets
+	sets func() []string // whose elements are of type E
 	of   func(element) E
 }
 
@@ -202,9 +205,6 @@ func (e elements[E]) List(context.Context) (map[E]struct{}, error) {
 	all := map[E]struct{}{}
 	for _, set := range e.sets() {
 		code := codeOf(set)
-		if !e.has(newElement(code)) {
-			continue
-		}
 		list, err := e.g.conn.GetSetElements(e.g.set(set))
 		if err != nil && !errors.Is(err, unix.ENOENT) {
 			return nil, fmt.Errorf("set %s: %w", set, err)
@@ -265,7 +265,7 @@ func (e elements[E]) changeOnce(kind, flags uint16, entries []reconcile.Entry[E,
 			sets = append(sets, code)
 		}
 	}
-	_, err := e.g.conn.transact(len(sets), func(m rtnetlink.Message, i int) rtnetlink.Message {
+	err := e.g.conn.transact(len(sets), func(m rtnetlink.Message, i int) rtnetlink.Message {
 		m = beginChange(m, e.g.table, kind, flags).
 			Attr(unix.NFTA_SET_ELEM_LIST_TABLE, append([]byte(e.g.table.Name), 0)).
 			Attr(unix.NFTA_SET_ELEM_LIST_SET, append([]byte(newElement(sets[i]).set()), 0))
@@ -287,10 +287,12 @@ func (e elements[E]) changeOnce(kind, flags uint16, entries []reconcile.Entry[E,
 
 // write appends the element as an attribute: in it is that of the key, and in that one the value.
 func (e element) write(m rtnetlink.Message) rtnetlink.Message {
-	size := uint16(e.code().keySize()) // a multiple of four, so that nothing is padded
-	for i, kind := range []uint16{unix.NFTA_LIST_ELEM | unix.NLA_F_NESTED, unix.NFTA_SET_ELEM_KEY | unix.NLA_F_NESTED} {
-		m = binary.NativeEndian.AppendUint16(m, size+uint16(3-i)*unix.SizeofNlAttr)
+	key := e.key() // of a multiple of four bytes, so that nothing is padded
+	attr := func(kind uint16, size int) {
+		m = binary.NativeEndian.AppendUint16(m, uint16(unix.SizeofNlAttr+size))
 		m = binary.NativeEndian.AppendUint16(m, kind)
 	}
-	return m.Attr(unix.NFTA_DATA_VALUE, e[2:][:size])
+	attr(unix.NFTA_LIST_ELEM|unix.NLA_F_NESTED, 2*unix.SizeofNlAttr+len(key))
+	attr(unix.NFTA_SET_ELEM_KEY|unix.NLA_F_NESTED, unix.SizeofNlAttr+len(key))
+	return m.Attr(unix.NFTA_DATA_VALUE, key)
 }
