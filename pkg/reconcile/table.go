@@ -257,7 +257,7 @@ func (t *Table[K, V]) Refresh(ctx context.Context) error {
 			t.row(key)
 		}
 	}
-	t.settled.Reserve(min(t.missing.Len(), len(actual))) // growing it would take twice the memory
+	t.settled.Reserve(min(t.missing.Len(), len(actual))) // else it would hash all keys again each time that it grows
 	for key, value := range actual {
 		if t.settled.Has(key) {
 			continue
