@@ -80,6 +80,7 @@ type Guard struct {
 
 	config   *Config           // of the rules in the kernel; nil: none, or not known
 	rules    []uint64          // their handles
+	hasRules bool              // the kernel has rules of ours, maybe of an earlier run, as far as is known
 	dropping bool              // they drop packets, as far as is known
 	absent   bool              // there is no table, unless others have made it; false: there may be one
 	recount  bool              // the next rules count from 0
@@ -128,14 +129,17 @@ func (g *Guard) Close() error {
 }
 
 // tables are the sets, for reports of what changed.
-func (g *Guard) tables() dataplane.Tables { return append(g.peers.tables(), g.pods) }
+func (g *Guard) tables() dataplane.Tables {
+	return append(append(g.peers.networks.tables(), g.pods), g.peers.senders.tables()...)
+}
 
 // Relist makes the next Apply read everything again.
 func (g *Guard) Relist() { g.stale.Store(true); g.podsStale.Store(true) }
 
 // Reset makes the guard want no peers.
 func (g *Guard) Reset() {
-	g.peers.tables().Reset()
+	g.peers.networks.tables().Reset()
+	g.peers.senders.tables().Reset()
 	g.others = compact.Map[element, int]{}
 	for m := range g.masks {
 		g.masks[m] = 0

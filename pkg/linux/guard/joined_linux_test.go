@@ -2,6 +2,8 @@ package guard
 
 import (
 	"net/netip"
+	"sort"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -108,6 +110,45 @@ func TestNodeJoinsDespiteFailedCalls(t *testing.T) {
 			l.apply(g, c)
 			if have := g.Joined()[outsider]; have != uint64(call) {
 				t.Fatalf("call %d of %d failed: %d packets are of nodes that have joined, want %d", call, calls, have, call)
+			}
+		}
+	})
+}
+
+// A node that joins has a subnet of a length that no rule looks up yet. Wherever Apply is
+// interrupted, the node is a sender only if the rules look that length up: else they would
+// take its packets for forged ones.
+func TestNodeJoinsWithAnotherLength(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		l := newLink(t)
+		c := Config{Outer: overVXLAN}
+		faults := nstest.NewFaults(t)
+		// joins makes one of the calls of Apply fail. It reports whether the node is a sender then.
+		joins := func(restart bool, failing int) bool {
+			g := l.guard(paths[0])
+			l.apply(g, c)
+			if restart {
+				if err := g.Close(); err != nil {
+					t.Fatal(err)
+				}
+				g = l.guard(paths[0])
+			}
+			defer g.Close() //nolint:errcheck // the test is over
+			defer nft(t, "delete table inet flannel-guard")
+			g.Put(dataplane.Want, path("10.5.64.0/26", "192.0.2.64"))
+			faults.Fail(failing, unix.ENOBUFS)
+			_ = g.Apply(t.Context(), dataplane.Options{}, completed(c), func() ([]string, error) { return nil, nil }) // may fail
+			faults.Fail(0, 0)
+			sends := strings.Contains(nft(t, "list set inet flannel-guard peers4"), "192.0.2.64")
+			if sends && !strings.Contains(nft(t, "list chain inet flannel-guard speaker"), "@owners4-26") {
+				t.Errorf("restart: %t; call %d failed: the node is a sender before the rules know its subnet", restart, failing)
+			}
+			return sends
+		}
+		for _, restart := range []bool{false, true} {
+			const enough = 1000 // there are fewer calls
+			if sort.Search(enough, func(i int) bool { return joins(restart, i+1) }) == enough {
+				t.Errorf("restart: %t; the node is no sender", restart)
 			}
 		}
 	})

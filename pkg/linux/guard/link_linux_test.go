@@ -79,12 +79,17 @@ func (l *link) guard(paths ...*dataplane.Path) *Guard {
 	return g
 }
 
+// completed returns the configuration with what the tests have in common.
+func completed(c Config) *Config {
+	c.Networks, c.Subnets = prefixes("10.5.0.0/16", "2001:cafe:42::/48"), prefixes("10.5.1.0/24", "2001:cafe:42:1::/64")
+	c.Sources, c.Routed = prefixes("198.51.100.0/24"), true
+	return &c
+}
+
 // apply completes the configuration, and writes the rules. It deletes no peer.
 func (l *link) apply(g *Guard, c Config) {
 	l.t.Helper()
-	c.Networks, c.Subnets = prefixes("10.5.0.0/16", "2001:cafe:42::/48"), prefixes("10.5.1.0/24", "2001:cafe:42:1::/64")
-	c.Sources, c.Routed = prefixes("198.51.100.0/24"), true
-	if err := g.Apply(l.t.Context(), dataplane.Options{}, &c, func() ([]string, error) {
+	if err := g.Apply(l.t.Context(), dataplane.Options{}, completed(c), func() ([]string, error) {
 		if l.bridge == "" {
 			return nil, nil
 		}

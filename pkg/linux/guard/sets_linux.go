@@ -128,19 +128,52 @@ func (e element) String() string {
 	return a.String()
 }
 
-// peerTable has the elements of the sets of peers and their networks. It is two tables with
-// one name, since short elements take a third of the memory.
-type peerTable struct {
+// peerTable has the elements of the sets of peers and their networks. Those of senders are
+// apart, because fill adds them last, and Prune deletes them first: packets of a sender are
+// judged by its other elements.
+type peerTable struct{ networks, senders byLength }
+
+func newPeerTable(g *Guard) peerTable {
+	return peerTable{
+		networks: newByLength(g, "guard-peers", g.networkSets),
+		senders:  newByLength(g, "guard-senders", func() []string { return []string{peers4, peers6} }),
+	}
+}
+
+// networkSets returns the names of the sets of nodes and of networks.
+func (g *Guard) networkSets() (all []string) {
+	for _, s := range g.describedSets() {
+		all = append(all, s.name)
+	}
+	return all
+}
+
+func (t peerTable) of(e element) byLength {
+	if code := e.code(); code == peerSets[false] || code == peerSets[true] {
+		return t.senders
+	}
+	return t.networks
+}
+
+func (t peerTable) wanted(e element) bool { return t.of(e).wanted(e) }
+func (t peerTable) want(e element)        { t.of(e).want(e) }
+func (t peerTable) drop(e element)        { t.of(e).drop(e) }
+
+// exists reports whether the kernel has the element, as far as is known.
+func (t peerTable) exists(e element) bool { return t.of(e).exists(e) }
+
+// byLength has the elements of several sets. It is two tables with one name, since short
+// elements take a third of the memory.
+type byLength struct {
 	short *reconcile.Table[shortElement, struct{}]
 	long  *reconcile.Table[element, struct{}]
 }
 
-func newPeerTable(g *Guard) peerTable {
-	const name = "guard-peers"
+func newByLength(g *Guard, name string, sets func() []string) byLength {
 	long := func(set string) bool { return !codeOf(set).isShort() }
-	longSets := func() []string { return slices.DeleteFunc(g.peerSets(), func(set string) bool { return !long(set) }) }
-	shortSets := func() []string { return slices.DeleteFunc(g.peerSets(), long) }
-	return peerTable{
+	longSets := func() []string { return slices.DeleteFunc(sets(), func(set string) bool { return !long(set) }) }
+	shortSets := func() []string { return slices.DeleteFunc(sets(), long) }
+	return byLength{
 		short: reconcile.NewTable[shortElement, struct{}](elements[shortElement]{g, name, shortSets, element.short}),
 		long:  reconcile.NewTable[element, struct{}](elements[element]{g, name, longSets, element.long}),
 	}
@@ -151,16 +184,16 @@ func newPodTable(g *Guard) *reconcile.Table[element, struct{}] {
 	return reconcile.NewTable[element, struct{}](elements[element]{g, "guard-pods", sets, element.long})
 }
 
-func (t peerTable) tables() dataplane.Tables { return dataplane.Tables{t.short, t.long} }
+func (t byLength) tables() dataplane.Tables { return dataplane.Tables{t.short, t.long} }
 
-func (t peerTable) wanted(e element) bool {
+func (t byLength) wanted(e element) bool {
 	if e.code().isShort() {
 		return t.short.Wanted(e.short())
 	}
 	return t.long.Wanted(e)
 }
 
-func (t peerTable) want(e element) {
+func (t byLength) want(e element) {
 	if e.code().isShort() {
 		t.short.Want(e.short(), struct{}{})
 	} else {
@@ -168,7 +201,7 @@ func (t peerTable) want(e element) {
 	}
 }
 
-func (t peerTable) drop(e element) {
+func (t byLength) drop(e element) {
 	if e.code().isShort() {
 		t.short.Drop(e.short())
 	} else {
@@ -176,8 +209,7 @@ func (t peerTable) drop(e element) {
 	}
 }
 
-// exists reports whether the kernel has the element, as far as is known.
-func (t peerTable) exists(e element) (exists bool) {
+func (t byLength) exists(e element) (exists bool) {
 	if e.code().isShort() {
 		_, exists = t.short.Actual(e.short())
 	} else {
@@ -216,15 +248,6 @@ func (e elements[E]) List(context.Context) (map[E]struct{}, error) {
 		}
 	}
 	return all, nil
-}
-
-// peerSets returns the names of the sets of peers and their networks.
-func (g *Guard) peerSets() []string {
-	all := []string{peers4, peers6}
-	for _, s := range g.describedSets() {
-		all = append(all, s.name)
-	}
-	return all
 }
 
 // Set implements reconcile.Store.

@@ -48,7 +48,7 @@ func (g *Guard) check(o dataplane.Options) error {
 	if err != nil {
 		return err
 	}
-	g.dropping = dropping
+	g.dropping, g.hasRules = dropping, len(rules) > 0
 	if g.config == nil {
 		g.trial.passed = g.trial.passed || dropping // rules of an earlier run that drop had passed their trial
 	} else if !slices.Equal(handlesOf(rules), g.rules) {
@@ -100,16 +100,26 @@ func (g *Guard) fill(ctx context.Context, o dataplane.Options, c Config) error {
 	if err := g.makeDescribedSets(); err != nil {
 		return err
 	}
-	if err := g.tables().Add(ctx, o); err != nil {
+	// Rules never judge packets without the peers. Senders that are new to such rules come
+	// after them: a packet of a sender is forged unless a rule looks at the set that has its
+	// network.
+	before, after := g.tables(), dataplane.Tables(nil)
+	if g.hasRules {
+		after = g.peers.senders.tables()
+		before = before[:len(before)-len(after)]
+	}
+	if err := before.Add(ctx, o); err != nil {
 		return err
 	}
 	// A mask that no path needs any more stays until Prune has deleted the elements of
 	// its set.
 	c.masks = g.sortedMasks()
-	if g.config != nil && reflect.DeepEqual(*g.config, c) {
-		return nil
+	if g.config == nil || !reflect.DeepEqual(*g.config, c) {
+		if err := g.write(c); err != nil {
+			return err
+		}
 	}
-	return g.write(c)
+	return after.Add(ctx, o)
 }
 
 // isForeign reports whether the kernel refuses a change because there is something of
@@ -202,7 +212,7 @@ func (g *Guard) write(c Config) error {
 	}
 	// mayEnforce lets c.Enforce be true only after the trial. Rules that only count begin
 	// a new trial. config stays nil if the handles cannot be listed.
-	g.config, g.recount, g.dropping, g.trial.passed = nil, false, c.Enforce, c.Enforce
+	g.config, g.hasRules, g.recount, g.dropping, g.trial.passed = nil, true, false, c.Enforce, c.Enforce
 	written, _, err := g.listRules()
 	if err != nil {
 		return err
@@ -281,7 +291,7 @@ func (g *Guard) unneededSets() (gone []*nftables.Set) {
 		g.log.Debug("cannot list the guard's sets, those of others stay", "table", g.table.Name, "error", err)
 	}
 	for _, s := range sets {
-		if !s.Anonymous && !slices.Contains(append(g.peerSets(), fixedSets...), s.Name) {
+		if !s.Anonymous && !slices.Contains(append(g.networkSets(), fixedSets...), s.Name) {
 			gone = append(gone, &nftables.Set{Table: g.table, Name: s.Name})
 		}
 	}
@@ -306,7 +316,7 @@ func (g *Guard) remove() error {
 // packets at once. deleteTable may be called after an error.
 func (g *Guard) deleteTable() error {
 	g.conn.drain()
-	g.config = nil
+	g.config, g.hasRules = nil, false
 	exists, err := g.exists()
 	if err == nil && exists {
 		g.conn.DelTable(g.table)
