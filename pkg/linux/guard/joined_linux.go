@@ -82,7 +82,7 @@ func (g *Guard) joined() (senders map[string][]element, packets uint64, err erro
 		if err != nil {
 			return nil, 0, fmt.Errorf("list set %s: %w", set, err)
 		}
-		for _, r := range recorded {
+		for _, r := range once(recorded) {
 			e := newElement(codeOf(peers), r.Key...) // as if it was in the set of peers
 			if g.peers.exists(e) && r.Counter != nil && r.Expires >= expiring {
 				senders[set] = append(senders[set], e)
@@ -91,6 +91,18 @@ func (g *Guard) joined() (senders map[string][]element, packets uint64, err erro
 		}
 	}
 	return senders, packets, nil
+}
+
+// once returns each element once. The kernel lists some twice while it resizes the hash table
+// of the set, as it does after others were deleted. To count one twice would be wrong, and to
+// delete one twice fails, and with it the whole change.
+func once(listed []nftables.SetElement) []nftables.SetElement {
+	seen := map[string]bool{}
+	return slices.DeleteFunc(listed, func(e nftables.SetElement) bool {
+		again := seen[string(e.Key)]
+		seen[string(e.Key)] = true
+		return again
+	})
 }
 
 // moveJoined forgets senders, by set, and adds their packets to the counter, all or
