@@ -75,7 +75,7 @@ func netConfName(o options) string {
 // waits for etcd, and for the key there, until ctx ends; every caller gives ctx a deadline.
 func readNetConf(ctx context.Context, o options, log *slog.Logger) (raw []byte, err error) {
 	if o.Kube.On {
-		// An empty path is no file; refused is a file of another owner (file.UntrustedError).
+		// An empty path is no file. A file of another owner is refused (file.UntrustedError).
 		if raw, err = file.ReadTrusted(o.Kube.NetConfPath); err != nil {
 			return nil, fmt.Errorf("read the network configuration: %w", err)
 		}

@@ -13,8 +13,9 @@ import (
 // must not be copied after its first use.
 //
 // The entries are in chunks, without gaps and in no order. Growing copies the entries of the
-// first chunk, until it is full, and then adds chunks. slots is a hash table with linear probing of their positions. Example, where the keys
-// b and c have the same hash, which stands for slot 2, and that of a for slot 1:
+// first chunk, until it is full, and then adds chunks. slots is a hash table with linear
+// probing, of the positions of entries. Example, where the keys b and c have the same hash,
+// which stands for slot 2, and that of a for slot 1:
 //
 //	entries  0: b  1: c  2: a
 //	slots    0: 0  1: 3  2: 1  3: 2        position + 1; 0: free

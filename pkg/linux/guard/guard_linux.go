@@ -80,7 +80,7 @@ type Guard struct {
 
 	config   *Config           // of the rules in the kernel; nil: none, or not known
 	rules    []uint64          // their handles
-	hasRules bool              // the kernel has rules of ours, maybe of an earlier run, as far as is known
+	inRules  []mask            // of sets that the rules in the kernel look at, as far as is known; nil: there are no rules
 	dropping bool              // they drop packets, as far as is known
 	absent   bool              // there is no table, unless others have made it; false: there may be one
 	recount  bool              // the next rules count from 0
@@ -179,8 +179,8 @@ func (g *Guard) put(verb dataplane.Verb, e element) {
 }
 
 // Apply makes the rules those of c, and adds the peers and the interfaces of pods. With
-// nil, it deletes the table. Packets meet either the former or the new rules, and new
-// rules never without the peers. interfaces returns the names of those with an address
+// nil, it deletes the table. Packets meet either the former or the new rules, and rules
+// never without the peers, except new ones: see judgesNewSenders. interfaces returns the names of those with an address
 // in the subnets. The caller retries after an error of a guard that enforces. After any
 // other error, and after one that Apply only logs, notify is called when Apply is due.
 func (g *Guard) Apply(ctx context.Context, o dataplane.Options, c *Config, interfaces func() ([]string, error)) (err error) {
@@ -211,7 +211,7 @@ func (g *Guard) Apply(ctx context.Context, o dataplane.Options, c *Config, inter
 // do what a rule needs.
 const (
 	firstRetry = time.Second
-	lastRetry  = 15 * time.Second
+	lastRetry  = 5 * time.Minute
 )
 
 // retryLater has notify called after a pause, unless err is nil. A call of Apply before

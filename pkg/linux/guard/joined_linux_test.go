@@ -117,9 +117,9 @@ func TestNodeJoinsDespiteFailedCalls(t *testing.T) {
 	})
 }
 
-// A node that joins has a subnet of a length that no rule looks up yet. Wherever Apply is
+// A node that joins has a subnet of a length that no rule looks up yet. When Apply is
 // interrupted, the node is a sender only if the rules look that length up: else they would
-// take its packets for forged ones.
+// take its packets for forged ones. The search finds the first call after which it is one.
 func TestNodeJoinsWithAnotherLength(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		l := newLink(t)

@@ -48,7 +48,10 @@ func (g *Guard) check(o dataplane.Options) error {
 	if err != nil {
 		return err
 	}
-	g.dropping, g.hasRules = dropping, len(rules) > 0
+	g.dropping, g.inRules = dropping, masksOf(rules)
+	for _, m := range g.inRules {
+		g.masks[m] += 0 // makes an entry, whose number of paths stays, or is 0
+	}
 	if g.config == nil {
 		g.trial.passed = g.trial.passed || dropping // rules of an earlier run that drop had passed their trial
 	} else if !slices.Equal(handlesOf(rules), g.rules) {
@@ -60,8 +63,7 @@ func (g *Guard) check(o dataplane.Options) error {
 }
 
 // listRules returns all rules of the table, by chain and in the order of chainNames, and
-// whether they drop packets; none if there is no table. g.masks has an entry afterwards for
-// each set of networks that the rules look at, also for those of an earlier run.
+// whether they drop packets; none if there is no table.
 func (g *Guard) listRules() (rules []*nftables.Rule, dropping bool, err error) {
 	for _, name := range chainNames() {
 		chain, err := g.conn.GetRules(g.table, &nftables.Chain{Name: name, Table: g.table})
@@ -70,16 +72,27 @@ func (g *Guard) listRules() (rules []*nftables.Rule, dropping bool, err error) {
 		}
 		for _, r := range chain {
 			rules, dropping = append(rules, r), dropping || drops(r.Exprs)
-			for _, e := range r.Exprs {
-				if l, isLookup := e.(*expr.Lookup); isLookup {
-					if m, isNetworks := maskOf(l.SetName); isNetworks {
-						g.masks[m] += 0 // makes an entry, whose number of paths stays, or is 0
-					}
+		}
+	}
+	return rules, dropping, nil
+}
+
+// masksOf returns those of the sets of networks that the rules look at; nil if there are no
+// rules.
+func masksOf(rules []*nftables.Rule) (all []mask) {
+	for _, r := range rules {
+		if all == nil {
+			all = []mask{}
+		}
+		for _, e := range r.Exprs {
+			if l, isLookup := e.(*expr.Lookup); isLookup {
+				if m, isNetworks := maskOf(l.SetName); isNetworks && !slices.Contains(all, m) {
+					all = append(all, m)
 				}
 			}
 		}
 	}
-	return rules, dropping, nil
+	return all
 }
 
 func handlesOf(rules []*nftables.Rule) (handles []uint64) {
@@ -100,26 +113,32 @@ func (g *Guard) fill(ctx context.Context, o dataplane.Options, c Config) error {
 	if err := g.makeDescribedSets(); err != nil {
 		return err
 	}
-	// Rules never judge packets without the peers. Senders that are new to such rules come
-	// after them: a packet of a sender is forged unless a rule looks at the set that has its
-	// network.
+	// A mask that no path needs any more stays until Prune has deleted the elements of
+	// its set.
+	c.masks = g.sortedMasks()
 	before, after := g.tables(), dataplane.Tables(nil)
-	if g.hasRules {
+	if g.judgesNewSenders(c) {
 		after = g.peers.senders.tables()
 		before = before[:len(before)-len(after)]
 	}
 	if err := before.Add(ctx, o); err != nil {
 		return err
 	}
-	// A mask that no path needs any more stays until Prune has deleted the elements of
-	// its set.
-	c.masks = g.sortedMasks()
 	if g.config == nil || !reflect.DeepEqual(*g.config, c) {
 		if err := g.write(c); err != nil {
 			return err
 		}
 	}
 	return after.Add(ctx, o)
+}
+
+// judgesNewSenders reports whether the rules in the kernel would take packets of new senders
+// for forged ones, because they do not look at a set that has networks of these senders. Such
+// senders are added after the rules of c. All others come first, so that no rules judge their
+// packets without them; likewise before rules that begin to drop.
+func (g *Guard) judgesNewSenders(c Config) bool {
+	isNew := func(m mask) bool { return !slices.Contains(g.inRules, m) }
+	return g.inRules != nil && slices.ContainsFunc(c.masks, isNew) && (g.dropping || !c.Enforce)
 }
 
 // isForeign reports whether the kernel refuses a change because there is something of
@@ -212,7 +231,8 @@ func (g *Guard) write(c Config) error {
 	}
 	// mayEnforce lets c.Enforce be true only after the trial. Rules that only count begin
 	// a new trial. config stays nil if the handles cannot be listed.
-	g.config, g.hasRules, g.recount, g.dropping, g.trial.passed = nil, true, false, c.Enforce, c.Enforce
+	g.config, g.recount, g.dropping, g.trial.passed = nil, false, c.Enforce, c.Enforce
+	g.inRules = append([]mask{}, c.masks...)
 	written, _, err := g.listRules()
 	if err != nil {
 		return err
@@ -282,7 +302,7 @@ func (g *Guard) unneeded(all []chain) (gone []*nftables.Chain, err error) {
 }
 
 // unneededSets returns the sets in the kernel that the rules do not look at: they look at
-// those of fixedSets, and those that peerSets returns. Sets that
+// those of fixedSets, and those that networkSets returns. Sets that
 // cannot be read stay, and do no harm.
 func (g *Guard) unneededSets() (gone []*nftables.Set) {
 	sets, err := g.conn.GetSets(g.table)
@@ -316,16 +336,17 @@ func (g *Guard) remove() error {
 // packets at once. deleteTable may be called after an error.
 func (g *Guard) deleteTable() error {
 	g.conn.drain()
-	g.config, g.hasRules = nil, false
+	g.config = nil
 	exists, err := g.exists()
 	if err == nil && exists {
 		g.conn.DelTable(g.table)
 		err = g.flush("delete the table")
 	}
 	if err != nil {
+		g.stale.Store(true) // check finds out whether the rules are still there
 		return err
 	}
-	g.dropping, g.absent = false, true
+	g.dropping, g.absent, g.inRules = false, true, nil
 	clear(g.made)
 	g.tables().Relist()
 	return nil
