@@ -18,14 +18,17 @@ import (
 // name is the value of Backend.Type.
 const name = "udp"
 
-// Kind is the backend's row in the program's table.
+// Kind is the backend's row in the program's table. V4Only need not list Windows, for which
+// parse refuses the backend.
 func Kind() backend.Kind { return backend.Kind{Name: name, Parse: parse, V4Only: []string{"linux"}} }
 
 // traits has flannel's port, and what the tunnel adds to a packet. All nodes use one port: a
 // node sends to the peers' ports from its own, and a lease has none.
 var traits = dataplane.TraitsOf(dataplane.TUN{})
 
-// parse implements backend.Kind.Parse.
+// parse implements backend.Kind.Parse. Its message is for a Windows node that reads this
+// configuration; that of ForWindows is for Linux nodes that have Windows nodes as peers. The
+// Maker has no warnings. Outer and inner packets are IPv4: Overhead and FitMTU get false.
 func parse(o *conf.Object, os string) backend.Maker {
 	port := o.Int("Port", int(traits.Port), 1, 65535)
 	if os == "windows" {
@@ -46,8 +49,9 @@ type udp struct {
 func (u udp) MTU() int { return u.Underlay.MTU - traits.Overhead(false) }
 
 // Wire returns Untyped true: flannel's leases for udp have no BackendType, and
-// neither have ours. A packet has three hops to the peer's kernel, because the
-// forwarders of both nodes lower its hop limit, too.
+// neither have ours. Paths and Echo: there are paths, and the peer's kernel answers
+// pings to its TUN device. A packet has three hops to the peer's kernel, because
+// the forwarders of both nodes lower its hop limit, too.
 func (u udp) Wire() backend.Wire {
 	return backend.Wire{Name: fmt.Sprintf("udp, port %d", u.port), Paths: true, Echo: true, Hops: 3, Untyped: true}
 }
@@ -84,7 +88,7 @@ func (u udp) Describe(local subnet.Lease, links dataplane.Links) (subnet.Lease, 
 	return local, err
 }
 
-// Paths implements backend.Backend.
+// Paths implements backend.Backend. Shared yields the IPv4 endpoint of the peer, if any.
 func (u udp) Paths(peer *subnet.Lease) ([]*dataplane.Path, error) {
 	var paths []*dataplane.Path
 	for e := range u.Shared(peer) {
@@ -93,7 +97,7 @@ func (u udp) Paths(peer *subnet.Lease) ([]*dataplane.Path, error) {
 	return paths, nil
 }
 
-// ForWindows implements backend.Backend.
+// ForWindows implements backend.Backend. It is asked only if there is a Windows node.
 func (udp) ForWindows() string {
 	return "Backend: Type is udp, which Windows nodes do not have. Set it to vxlan, with VNI 4096 and Port 4789, or host-gw, in the one configuration of all nodes"
 }
