@@ -18,8 +18,9 @@ const (
 
 // Chooser chooses the underlay of a running daemon, again whenever something may have
 // changed. It does not leave an interface that still can be the underlay, and does not
-// take an address that may float while the node's own address is away for a moment. One
-// goroutine uses it.
+// take an address that may float while the node's own address is away for a moment. Only
+// the daemon's loop uses it: see daemon.Underlay. The candidates and their order are those
+// of candidates in choose.go; a Chooser changes only the order of default routes (byRoute).
 //
 //	what happens                                        what is chosen
 //	a start                                             the first candidate, as Choose
@@ -33,13 +34,16 @@ const (
 //	                                                      there is another candidate), then this address
 //	another address appears beside one that may float   the other address
 type Chooser struct {
-	home, last place // the first choice, and the last one; zero: none yet, or flags have selected it
-	inUse      []netip.Addr
+	home, last place                    // the first choice, and the last one; zero: none yet, or flags have selected it
+	inUse      []netip.Addr             // of the last choice; nil: there was none
 	alone      map[netip.Addr]time.Time // addresses that may float and that no other address replaces, and since when
 }
 
-// Choose is Choose after the earlier choices of c. The caller calls it again later if
-// it returns an error.
+// Choose is the function Choose, after the earlier choices of c. After an error, such as
+// that an address has to wait, the loop calls it again in its retries, and so finds the
+// end of the wait. It also calls it at changes and resyncs. decide asks wait only about
+// addresses of the candidates up to the first usable one; those of later candidates wait
+// from the beginning when their turn comes.
 func (c *Chooser) Choose(now time.Time, s Snapshot, o Options, v4, v6 bool) (Decision, error) {
 	alone := map[netip.Addr]time.Time{}
 	patience := adoptLater
@@ -62,6 +66,7 @@ func (c *Chooser) Choose(now time.Time, s Snapshot, o Options, v4, v6 bool) (Dec
 		c.home = d.place
 	}
 	c.last, c.inUse = d.place, []netip.Addr{d.Link.V4, d.Link.V6}
+	// AtStart is for the log, the status and the doctor (FL111).
 	if fresh, err := decide(s, o, v4, v6, past{}); err == nil && fresh.Link.Name != d.Link.Name {
 		d.Link.AtStart = fresh.Link.Name
 	}
@@ -74,11 +79,12 @@ type place struct {
 	metric int
 }
 
-// past is what earlier choices mean for the next one. The zero past is that of a start.
+// past is what earlier choices mean for the next one. With the zero past, decide chooses as
+// at a start, and no address has to wait.
 type past struct {
 	home, last place
 	inUse      []netip.Addr
-	patience   time.Duration // for the error
+	patience   time.Duration // how long wait makes an address wait; only the text of the error has it
 	// wait reports whether an address that may float, and is the only one of its family on
 	// an interface, must not be used yet; nil: it may be used at once.
 	wait func(netip.Addr) bool
@@ -90,8 +96,8 @@ func (p past) uses(a netip.Addr) bool { return slices.Contains(p.inUse, a) }
 // waits reports whether an address that may float must not be used yet.
 func (p past) waits(a netip.Addr) bool { return p.wait != nil && !p.uses(a) && p.wait(a) }
 
-// byRoute compares two default routes: home is before last, and last before all others.
-// These are ordered by their metric.
+// byRoute compares two default routes: home, unless its metric is worse than at its choice,
+// is before last, and last before all others. Equal ones are ordered by their metric.
 func (p past) byRoute(a, b place) int {
 	class := func(r place) int {
 		switch {
@@ -107,7 +113,8 @@ func (p past) byRoute(a, b place) int {
 
 // floats reports whether an address of the candidate's interface may be one that moves
 // between nodes, such as one of keepalived or kube-vip: it is permanent, and its prefix
-// has no other address. Clouds give a node such an address as its only one, too. Then
+// has no other address (Addr.Host). An address that a flag or a default route names
+// (candidate.named, preferred) never floats. Clouds give a node such an address as its only one, too. Then
 // the default route or another route shows that the address belongs here:
 //
 //	address         routes through eth0                               floats
@@ -120,7 +127,8 @@ func (p past) byRoute(a, b place) int {
 //	any             any, and the interface has 192.168.1.5/24, too    yes
 //
 // The gateway of IPv6 is on the link in all cases, and router advertisements can keep
-// the network there. Therefore only the source of a default route counts.
+// the network there. Therefore, for IPv6, only the source of a default route counts,
+// which byDefaultRoute has put into candidate.preferred.
 func (s Snapshot) floats(c candidate, a Addr) bool {
 	if !a.Host || c.named && slices.Contains(c.preferred, a.IP) {
 		return false
