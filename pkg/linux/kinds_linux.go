@@ -11,12 +11,13 @@ import (
 	"flannel/pkg/dataplane"
 )
 
-// kindRow is a row of kindRows.
+// kindRow is a row of kindRows. For host and kind, which drives the devices, see
+// kind_linux.go.
 type kindRow struct {
 	make    func(host) kind // for a new driver
 	device  dataplane.Kind
 	encap   dataplane.Encap
-	name    *regexp.Regexp // nil: the devices are not flannel's
+	name    *regexp.Regexp // nil: the device is the host's own, the underlay, as with IPsec
 	watched string         // IFLA_INFO_KIND of devices whose IFLA_INFO_DATA is watched; see tunnelData
 	idle    bool           // without a flanneld, the device forwards nothing
 }
@@ -28,7 +29,8 @@ func (r kindRow) has(l netlink.Link) bool {
 
 // kindRows lists the devices of the host, and those that flannel makes with any of its
 // backends: which devices and paths are of a kind, and what names flannel gives the
-// devices. Their types of link are in the traits of the kind.
+// devices. Their types of link are in the traits of the kind. Only VXLAN and IPIP are
+// watched: WireGuard has no IFLA_INFO_DATA, and nothing in that of a TUN device is compared.
 var kindRows = []kindRow{
 	{make: newExisting, device: dataplane.Existing{}, encap: dataplane.Direct{}},
 	{make: newVXLAN, device: dataplane.VXLAN{}, encap: dataplane.VTEP{},
@@ -85,17 +87,20 @@ func (d *Driver) kindOfPath(p *dataplane.Path) (kind, error) {
 	return nil, fmt.Errorf("path to %s: encapsulation %T is not supported on Linux", p.Dst, p.Encap)
 }
 
-// isOurName reports whether flannel gives devices such a name.
+// isOurName reports whether flannel gives devices such a name. The watcher calls it: a new
+// device is not in the scope yet.
 func isOurName(name string) bool {
 	return slices.ContainsFunc(kindRows, func(row kindRow) bool { return row.name != nil && row.name.MatchString(name) })
 }
 
-// isOurType reports whether flannel gives devices of this type such a name.
+// isOurType reports whether flannel gives devices of this type such a name. ownsDevice
+// begins with it: another device of that name is somebody else's.
 func isOurType(l netlink.Link) bool {
 	return !isTAP(l) && slices.ContainsFunc(kindRows, func(row kindRow) bool { return row.has(l) })
 }
 
-// isIdle reports whether a device of ours forwards nothing without a flanneld.
+// isIdle reports whether a device of ours forwards nothing without a flanneld, so that
+// Handback deletes it. It does not look for a TAP: the caller has asked isOurType.
 func isIdle(l netlink.Link) bool {
 	return slices.ContainsFunc(kindRows, func(row kindRow) bool { return row.idle && row.has(l) })
 }

@@ -16,9 +16,11 @@ import (
 
 // The stores of neighbours and of FDB entries. Both are in the kernel's neighbour tables,
 // and both have struct ndmsg in their messages. A reconcile.Table calls the methods of a
-// store, see rows; what they return is described at reconcile.Store.
+// store, in the goroutine of the loop, or of a cleanup; see rows. What the methods return is
+// described at reconcile.Store.
 
-// scopePointer has what is ours as of the last pass. The loop sets it.
+// scopePointer has what is ours as of the last pass. The loop sets it, and the watcher reads
+// it, too. It is never nil: before the first pass, the scope is empty, and so are the lists.
 type scopePointer = atomic.Pointer[scope]
 
 type (
@@ -43,7 +45,8 @@ func (s neighStore) List(context.Context) (map[neighKey]dataplane.MAC, error) {
 	if len(scope.tunnels) == 0 {
 		return out, nil
 	}
-	request := rtnetlink.DumpRequest(unix.RTM_GETNEIGH, make([]byte, lenNdmsg)) // of all families and devices
+	// Of all families and devices. Dump calls the first function before each try.
+	request := rtnetlink.DumpRequest(unix.RTM_GETNEIGH, make([]byte, lenNdmsg))
 	err := s.conn.Dump(request, func() { clear(out) }, func(body []byte) error {
 		n, ok, err := parseNeigh(body)
 		if ok && n.permanent && n.ip.IsValid() && scope.tunnels[n.index] {
@@ -75,6 +78,8 @@ type fdbStore struct {
 
 func (fdbStore) Name() string { return "fdb" }
 
+// List makes a dump for each of our devices, since one of all has the entries of all bridges,
+// too. Kernels before 4.20 send them anyway, hence the comparison of the index.
 func (s fdbStore) List(context.Context) (map[fdbKey]netip.Addr, error) {
 	out := map[fdbKey]netip.Addr{}
 	for index := range s.scope.Load().tunnels {
