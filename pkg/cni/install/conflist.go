@@ -88,7 +88,9 @@ func (o object) text(key string) (s string) {
 }
 
 // conf is a network configuration: a list of plugins (.conflist), or a single
-// plugin (.conf).
+// plugin (.conf). Its object is the whole text. plugins is what parseConf decoded of
+// the key "plugins", to be read; encode writes object alone, so that merge, which
+// changes plugins, sets the key, too.
 type conf struct {
 	object
 	plugins []object // nil: a single plugin
@@ -129,8 +131,9 @@ func (c conf) types() (types []string) {
 	return types
 }
 
-// requiredType returns the type of the plugin that a file made from this source must have:
-// flannel or, if the source does not have that, its first plugin.
+// requiredType returns the type of the plugin that the installed file must have if this is
+// its source: flannel or, if the source does not have that, its first plugin. A file
+// without such a plugin is repaired (validate).
 func (c conf) requiredType() string {
 	if types := c.types(); !slices.Contains(types, mainPlugin) {
 		return types[0]
@@ -145,7 +148,8 @@ func (c conf) encode() ([]byte, error) {
 }
 
 // equal reports whether two JSON texts have the same value, whatever their spaces
-// and the order of keys. A text that is not JSON equals none.
+// and the order of keys. A text that is not JSON equals none. Callers have parsed
+// the texts before, so that nothing follows the value.
 func equal(a, b json.RawMessage) bool {
 	var values [2]any
 	for i, text := range []json.RawMessage{a, b} {
