@@ -53,11 +53,12 @@ func (p *Plugin) check(args *skel.CmdArgs) error {
 	// may have a lower version, since ADD lowers it for an old delegate.
 	saved.conf.set("cniVersion", c.version())
 	saved.setPrevResult(c)
-	_, err = p.newCall("CHECK", args).run(ctx, saved) // run lowers both for such a delegate again
+	_, err = p.newCall("CHECK", args).run(ctx, saved) // run lowers version and prevResult for such a delegate again
 	return err
 }
 
-// savedDelegate returns the delegate's configuration that ADD saved.
+// savedDelegate returns the delegate's configuration that ADD saved. attachment names the
+// pod's interface, and find its file (saved.go).
 func (p *Plugin) savedDelegate(c *conf, args *skel.CmdArgs) (delegate, error) {
 	at, err := c.attachment(p.OS, args)
 	if err != nil {
