@@ -13,7 +13,8 @@ import (
 
 // daemonChecks returns the checks of what the daemon reports about itself. The columns are the
 // fields of Check: code, what is right, what is wrong, system, what must be known, and the
-// function below.
+// function below. If something that must be known is not, the function is not called, and
+// the check is skipped or undecided (see needs). nil: the function decides alone.
 func daemonChecks() []Check {
 	return []Check{
 		{"FL101", "the daemon runs and the network is up to date",
@@ -42,7 +43,8 @@ func daemonChecks() []Check {
 }
 
 // upToDate is the first check, because the daemon's own report names most
-// causes.
+// causes. Daemon is known if somebody asked the daemon; Report is nil if it gave no
+// answer, and Problem is then why. s.report() is the same Report.
 func upToDate(s Snapshot) Finding {
 	r := s.Daemon.Value.Report
 	switch {
@@ -72,7 +74,8 @@ func oneDaemon(s Snapshot) Finding {
 }
 
 // subnetFile compares the subnet file with the daemon's lease. The CNI plugin
-// configures pods from this file alone.
+// configures pods from this file alone. Env is its content (see Fact): without a
+// WhyNot, nobody tried to read it, and missing returns that Finding.
 func subnetFile(s Snapshot) Finding {
 	const restart = "Start flanneld: it writes the file when it has a subnet. Pods cannot start without the file."
 	switch {
@@ -141,7 +144,7 @@ func noPeerRetained(s Snapshot) Finding {
 	switch {
 	case r.Retained == nil:
 		return ok("none")
-	case r.Retained.Count == 0:
+	case r.Retained.Count == 0: // Retained.Own alone
 		return warn("Find out who deleted the lease; flanneld restores it if its subnet is free.",
 			"the store lost this node's lease together with many others")
 	}
@@ -184,7 +187,7 @@ func configInForce(s Snapshot) Finding {
 
 // mtuFits finds an MTU that is too large, with which small packets pass and
 // large ones are dropped. It knows the MTU of this machine's interfaces only,
-// and not that of links further on.
+// and not that of links further on. There are tunnels on Linux only.
 func mtuFits(s Snapshot) Finding {
 	n := s.node()
 	if n == nil {
@@ -216,7 +219,7 @@ func mtuFits(s Snapshot) Finding {
 
 // lowerMTU begins the fix for pods whose packets are too large for an underlay that
 // carries mtu bytes; "": it is not known how many. Only some backends have a key for it;
-// the others take the MTU of the underlay's interface.
+// the others take the MTU of the underlay's interface. Windows nodes do not support the key.
 func (s Snapshot) lowerMTU(backend, underlay, mtu string) string {
 	if s.OS == "linux" && dataplane.TraitsOfBackend(backend).MTUKey {
 		return "Set Backend.MTU to " + cmp.Or(mtu, "the real MTU of the underlay")
@@ -230,7 +233,8 @@ func (s Snapshot) lowerMTU(backend, underlay, mtu string) string {
 }
 
 // nodesForward is always skipped, because the cause is not on the node. It
-// exists for its text, which says what to check.
+// exists for its text, which says what to check, and on which machine or cloud
+// (onMachine). Without a report, the HNS network, if any, shows the backend.
 func nodesForward(s Snapshot) Finding {
 	n := s.node()
 	_, overlay, found := s.hns()
@@ -246,7 +250,8 @@ func nodesForward(s Snapshot) Finding {
 		s.onMachine())
 }
 
-// datagramsFromPeers finds datagrams that the udp backend drops. Another address or
+// datagramsFromPeers finds datagrams that the udp backend drops: foreign and malformed
+// ones, of the reasons of dataplane.Forwarded. Another address or
 // port than that in the peer's lease comes from NAT or a rewritten firewall rule;
 // other senders scan the port, or use another network's configuration. A few are
 // normal when a node joins, and sends before its lease is known.
@@ -269,7 +274,8 @@ func datagramsFromPeers(s Snapshot) Finding {
 	return ok("%d packets received", f.Received.Packets)
 }
 
-// nobodyForges is FL211: what the guard of the pod network has found, and whether it works.
+// nobodyForges is FL211, whose row is in linux.go: what the guard of the pod network has
+// found, and whether it works.
 func nobodyForges(s Snapshot) Finding {
 	var g *dataplane.GuardReport
 	if r := s.Daemon.Value.Report; r != nil {
