@@ -1,6 +1,8 @@
 // This file chooses whom to ask next, and what. The states are in reach.go, and what follows
 // from answers and misses is in judge.go. A Prober calls Turn and SendFailed with its lock
-// held.
+// held. The constants, such as paused, are in reach.go, and so are Addressing (None, Tunnels,
+// Bridges), purpose, and check with its confirmation; the addresses of a target are in
+// update.go.
 
 package reach
 
@@ -14,7 +16,8 @@ import (
 const focus = 4
 
 // Turn is due once an interval, after everything that was received was passed to
-// Received. It returns the request to send, if any.
+// Received. It returns the request to send, if any. After a pause, in which the machine
+// may have been suspended, it forgets all misses.
 //
 // Every other turn is for peers that missed a request, and for those that are known not
 // to answer, with growing pauses. The rest are rounds over all peers, in an order that
@@ -34,7 +37,9 @@ func (m *mesh) Turn(now moment) (r request, due bool) {
 	return m.ask(now, t), true
 }
 
-// expire counts the misses.
+// expire counts the misses, once for each request, and deletes requests whose answers do
+// not count any more. As lateness is longer than paused, no request is deleted before it
+// was counted, unless the misses were forgotten.
 func (m *mesh) expire(now moment) {
 	for token, s := range m.waiting {
 		if now.Sub(s.at) >= lateness || s.target.gone {
@@ -95,6 +100,7 @@ func deleteFrom(list []*target, del func(*target) bool) []*target {
 
 // askToldFirst continues the round with the targets that were told that this node does not
 // forward, since they believe it until they are asked again. The others keep their order.
+// Update calls it when this node forwards again.
 func (m *mesh) askToldFirst() {
 	m.order = slices.Concat(m.order[m.position:], m.order[:m.position])
 	m.position = 0
@@ -114,7 +120,8 @@ func (m *mesh) nextDown(now moment) (due *target) {
 }
 
 // nextSuspect returns the suspect that was not asked for the longest time, of those that
-// have been waiting longest.
+// have been waiting longest. Turns are on beats, and the next one may come soon after a
+// late one: interval/2 keeps that from asking the same suspect.
 func (m *mesh) nextSuspect(now moment) (next *target) {
 	m.suspects = deleteFrom(m.suspects, func(t *target) bool {
 		t.suspect = !m.down.Has(t) && !t.gone && (t.counting().missed > 0 || t.full.suspicious() || t.forwarding.suspicious())
@@ -137,7 +144,9 @@ func (t *target) counting() *tally {
 	return &t.main
 }
 
-// ask returns a request to a target.
+// ask returns a request to a target. Its source is our address of the kind that is asked;
+// to a public IP, it is zero, and the system chooses. A negative heard means never, and
+// notForwarding is about IPv4 alone, as Network.NotForwarding is.
 func (m *mesh) ask(now moment, t *target) request {
 	to, purpose := t.choose(now, m.network.Hops)
 	own := m.local(to)
@@ -181,7 +190,8 @@ func (m *mesh) ask(now moment, t *target) request {
 // answer, that of the bridge, too: kernels before 5.14 take the former for a broadcast
 // address if the bridge is older than the device. A bridge exists once a pod has run on
 // the node, so until it has answered, the public IP counts. Whether both stop together
-// tells a reboot from an outage of the pods' way.
+// tells a reboot from an outage of the pods' way. tunnel is what answered last, device or
+// bridge; after a miss, device (base) and bridge are asked in turn.
 func (t *target) choose(now moment, hops int) (to netip.Addr, why purpose) {
 	odd := t.asked%2 == 1
 	switch {
@@ -198,6 +208,7 @@ func (t *target) choose(now moment, hops int) (to netip.Addr, why purpose) {
 		}
 	}
 	// Every other request to a peer is small at least, since only these count for an outage.
+	// While a check is suspicious, chooseCheck decides, by confirmed.
 	checked := t.latest != small && !t.full.suspicious() && !t.forwarding.suspicious()
 	if checked || !t.main.ever() || t.main.missed > 0 || t.kind == Bridges && !t.hasPods {
 		return to, small
@@ -206,7 +217,7 @@ func (t *target) choose(now moment, hops int) (to netip.Addr, why purpose) {
 }
 
 // chooseCheck returns a request of a check that is due, or a small one to an address that
-// answers.
+// answers. With hops 0, nothing asks whether the peer forwards.
 func (t *target) chooseCheck(now moment, to netip.Addr, hops int) (netip.Addr, purpose) {
 	forwards := func() (netip.Addr, purpose) {
 		if t.forwarding.confirmed {
@@ -229,8 +240,8 @@ func (t *target) chooseCheck(now moment, to netip.Addr, hops int) (netip.Addr, p
 	return to, small
 }
 
-// SendFailed takes back a request that could not be sent for a reason that says nothing
-// about the peer.
+// SendFailed is called for a request that could not be sent for a reason that says nothing
+// about the peer. The request does not count as a miss; what ask has set in the target stays.
 func (m *mesh) SendFailed(r request) {
 	body, _ := decode(r.body)
 	delete(m.waiting, body.token)
