@@ -46,14 +46,16 @@
 // nodes take turns, and adopt the configuration as unproven, in growing groups
 // as well. A node without any peer that takes part goes back without an answer:
 // its peers run flannel, and do not follow, or it rejects their leases, perhaps
-// only now. It adopts the configuration at once only if there is no other lease.
+// only by the rules of the configuration on trial. It adopts the configuration at
+// once only if there is no other lease.
 //
 // Example with a Stagger of 120 s and three nodes, which receive the
 // configuration at 0, 20 and 60 s: each is Ready 30 s (Hold) later. At 90 s all
 // are, and nodes A and B try the configuration. If one of them gets an answer
 // from the other, it publishes a Proven Mark, and C follows within 30 ms.
-// Otherwise A and B restore the former configuration at 210 s, and C tries it;
-// after four such turns all nodes refuse it.
+// Otherwise A and B restore the former configuration at 210 s, and refuse the
+// other one. C tries it alone until 330 s, and does the same. In a larger cluster,
+// there are two more turns of two nodes, and nodes without a turn refuse it at 570 s.
 //
 // The package does no I/O: the caller passes in the time, the peers and the
 // answers, and does what an Action says.
@@ -79,7 +81,7 @@ const (
 	Refused
 )
 
-// Action is what the caller must do.
+// Action is what the caller must do: the daemon's loop, which calls Step in each pass.
 type Action int
 
 // The actions. When Step returns Adopt or GoBack, the state is already the next
@@ -148,7 +150,7 @@ type Cluster struct {
 	Alone     bool // the store has no lease of another node, not even a rejected one
 	Answers   bool // as in Mark, of this node
 	Published bool // the store has this node's Mark
-	Follower  bool // this node takes no turn; it waits until other nodes have proven the configuration
+	Follower  bool // this node takes no turn, as it runs Windows; it waits until other nodes have proven the configuration
 }
 
 // Rollout is the state machine of one node. The zero Rollout is settled, with a
@@ -161,7 +163,7 @@ type Rollout struct {
 
 	state State
 	id    string    // of the offered configuration; "" when settled
-	since time.Time // of the offer; when trying, of the adoption
+	since time.Time // of the offer; when trying or unproven, of the adoption
 	mark  Mark
 	// epoch is since when the configuration in force has been so, or when an offer
 	// was last withdrawn. Marks from before do not count. Zero: since the start.
@@ -170,12 +172,14 @@ type Rollout struct {
 	readySince map[string]time.Time // when this node and its peers published that they are Ready, or further
 	start      time.Time            // when the turns began; zero: not yet
 	turn       time.Time            // when this node's turn begins; zero: it has none, or the turns have not begun
-	proofSeen  time.Time            // when a proof was first credible; zero: not yet
+	proofSeen  time.Time            // when a proof was first credible (see follow); zero: not yet
 	mayFollow  time.Time            // since when this node may follow; zero: it may not
 	followed   bool                 // it adopted the configuration because of a proof
 	elsewhere  bool                 // other nodes have proven the configuration
 	failed     bool                 // it followed a proof, and got no answer
-	unproven   *Rollout             // the rollout of the configuration in force, which is unproven; nil: it is not, or is the offered one
+	// unproven is set while another configuration is offered than the one that this node
+	// keeps as unproven: the rollout of that one, for Withdraw. nil: there is none.
+	unproven *Rollout
 }
 
 // ID returns the ID of a configuration, given the part that nodes must have in
@@ -192,7 +196,8 @@ func (r *Rollout) Hold() time.Duration { return r.Stagger / 4 }
 // patience is how long nodes wait for further peers to become Ready.
 func (r *Rollout) patience() time.Duration { return max(r.Stagger, r.Skew) }
 
-// spread is the maximum jitter with which count nodes do the same thing.
+// spread is the maximum jitter with which count nodes do the same thing: at most a
+// quarter of a turn, so that most of the turn is left for what they do.
 func (r *Rollout) spread(count int) time.Duration {
 	return min(time.Duration(count)*perNode, r.Stagger/4)
 }
