@@ -1,8 +1,10 @@
 package hns
 
-// This file finds running pods of a Windows node whose HNS endpoint is gone, such
-// as after a restart of HNS. Nobody creates an endpoint again for a running pod
-// (calico#5164), so the pod has no network until it is deleted.
+// This file has what it takes to find running pods of a Windows node whose HNS
+// endpoint is gone, such as after a restart of HNS. Nobody creates an endpoint again
+// for a running pod (calico#5164), so the pod has no network until it is deleted. The
+// driver's podWatcher, in a goroutine of its own, and flanneld doctor decide which pods
+// are lost.
 
 import (
 	"encoding/json"
@@ -15,8 +17,9 @@ import (
 	"strings"
 )
 
-// Pod is a pod that the container runtime has given a network. It is one until the
-// runtime has removed its network again.
+// Pod is a pod that the container runtime has given a network: the runtime has a result
+// for it, which it deletes when it removes the network. A pod with two networks has two
+// results, and is two Pods with one Sandbox.
 type Pod struct {
 	Name      string // with its namespace in Kubernetes, as in "default/web-1"; else the ID of its sandbox
 	Sandbox   string // ID
@@ -26,7 +29,7 @@ type Pod struct {
 
 // ReadPods returns the pods in the directory in which the CNI library keeps results of
 // plugins. Files that it does not understand are ignored. Without the directory, there
-// are none.
+// are none. They are of all networks: podWatcher takes those of its own.
 func ReadPods(dir string) (pods []Pod, err error) {
 	files, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -74,7 +77,7 @@ type PodEndpoints struct {
 }
 
 // NewPodEndpoints takes the IDs of all endpoints of the pods' network, and all namespaces.
-// The driver's sweep of pods and the doctor read them from HNS.
+// podWatcher and the doctor read them from HNS; the doctor takes those of all networks.
 func NewPodEndpoints(ids []string, namespaces []Namespace) PodEndpoints {
 	e := PodEndpoints{map[string]bool{}, map[string][]string{}}
 	for _, id := range ids {
@@ -87,7 +90,8 @@ func NewPodEndpoints(ids []string, namespaces []Namespace) PodEndpoints {
 }
 
 // Of returns the ID of the pod's endpoint, "" if it has none, and whether its namespace
-// exists. A namespace may still list an endpoint that does not exist.
+// exists. Without both, the pod may just be ending; the callers decide. A namespace may
+// still list an endpoint that does not exist.
 func (e PodEndpoints) Of(p Pod) (id string, namespace bool) {
 	listed, namespace := e.namespaces[strings.ToLower(p.Namespace)]
 	i := slices.IndexFunc(listed, func(id string) bool { return e.exists[strings.ToLower(id)] })
