@@ -89,12 +89,12 @@ type Keeper struct {
 	staticMissing   bool      // the last Restore found that an address of the snapshot that was set by hand is missing
 	darkSince       time.Time // since when TrackDark has found no address; not used with a snapshot of the adapter
 	upSince         time.Time // since when TrackDark has found the physical adapter up
-	uncertain       bool      // true: the journal was missing or unreadable, so it is unknown whether addresses that flanneld removed were restored
+	uncertain       bool      // the journal may be in the place of a lost one (see New); until the host has addresses
 	staticStored    bool      // storeStatic has written for the snapshot
 	dhcpOff         int       // index of the adapter whose DHCP turnDHCPOff turned off, while Windows has not obeyed; 0: none
 	lastWarning     string
 	pods            []netip.Prefix // routes into these networks are not saved: peers come and go
-	category        categoryKeeper
+	category        categoryKeeper // not guarded by mu
 }
 
 // New returns a Keeper that continues with what an earlier run wrote to the
@@ -106,7 +106,7 @@ func New(path string, limits Limits, stack hns.Stack, log *slog.Logger) *Keeper 
 	if k.readErr != nil {
 		log.Warn("cannot read the adapter's settings that an earlier run saved, nothing will be restored", "error", k.readErr)
 	}
-	// A journal that names none may be a new one in the place of one that was lost.
+	// A journal that names no network may be a new one in the place of one that was lost.
 	k.uncertain = len(k.journal.Networks)+len(k.journal.Switches) == 0
 	var err error
 	if k.boot, err = stack.BootID(); err != nil {
@@ -136,7 +136,7 @@ func (k *Keeper) Pending() bool {
 // take this away. An earlier snapshot of which something is still missing stays.
 // If the host has no address now, the last good snapshot is saved.
 func (k *Keeper) Save(host, physical hns.Adapter, routes []hns.Route) error {
-	if err := k.saveCategory(host, physical); err != nil {
+	if err := k.saveCategory(host, physical); err != nil { // before mu is locked: Windows may take long to answer
 		return err
 	}
 	k.mu.Lock()
@@ -184,7 +184,7 @@ func (k *Keeper) SetPodNetworks(pods []netip.Prefix) error {
 
 // Restore restores what is missing of the snapshot for longer than the limits,
 // and then the category; see Keeper and SavedCategory. networks are all HNS
-// networks.
+// networks. An error that IsUnknown means that the adapters could not be read.
 func (k *Keeper) Restore(networks []hns.Network) error {
 	if !k.Pending() {
 		return nil
@@ -210,7 +210,7 @@ func (k *Keeper) restoreSnapshot(networks []hns.Network) ([]hns.Adapter, error) 
 }
 
 // compare compares the snapshot with the adapters, and acts as the table of Keeper
-// says.
+// says. missingSince goes on from an adapter that is missing to its addresses.
 func (k *Keeper) compare(adapters []hns.Adapter, routes []hns.Route, networks []hns.Network) error {
 	snapshot := k.journal.Snapshot
 	host, err := snapshot.hostAdapter(adapters, networks)
@@ -253,9 +253,10 @@ func (k *Keeper) compare(adapters []hns.Adapter, routes []hns.Route, networks []
 
 // RestoreStatic calls Restore, and returns its error if an address that was set by
 // hand is missing, or its adapter is: what the host has in its place, such as a lease,
-// is not the host's address, and goes as soon as the address is back. After
-// Limits.Address and Limits.DHCP, it is no error any more: the address may never come
-// back.
+// is not the host's address, and goes as soon as the address is back. The address may
+// never come back: after Limits.DHCP without the adapter, or Limits.Address (when Restore
+// adds the address) plus Limits.DHCP without the address, this is no error any more. The
+// loop calls RestoreStatic before it chooses the underlay.
 func (k *Keeper) RestoreStatic(networks []hns.Network) error {
 	err := k.Restore(networks)
 	k.mu.Lock()
@@ -266,7 +267,7 @@ func (k *Keeper) RestoreStatic(networks []hns.Network) error {
 	return nil
 }
 
-// NeedsStatic reports whether RestoreStatic may return an error.
+// NeedsStatic reports whether RestoreStatic may return an error; if not, nobody calls it.
 func (k *Keeper) NeedsStatic() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -321,7 +322,7 @@ func (k *Keeper) restoreRest(host hns.Adapter, routes []hns.Route, missing losse
 		errs = append(errs, k.restoreSettings(host, routes))
 	}
 	for _, r := range missing.routes {
-		// Ours: a program made it, as the lost one, so that the next snapshot has it, too.
+		// Ours, of hns.Route: a program made it, as it made the lost one. A snapshot has only such routes.
 		err := k.stack.AddRoute(hns.Route{Dst: r.Dst, NextHop: r.NextHop, Index: host.Index, Metric: r.Metric, Ours: true})
 		if err == nil {
 			k.log.Info("restored a route that was lost when the adapter's switch changed", "cause", causeRouteRestored, "route", r.Dst, "via", r.NextHop, "adapter", host.Name)
@@ -359,7 +360,8 @@ func (k *Keeper) warn(host hns.Adapter, err error) {
 	}
 }
 
-// deleteSnapshot ends the comparison, also that after a boot (Journal.Boot).
+// deleteSnapshot ends the comparison, also that after a boot: Journal.Boot is then this
+// boot, and New begins no other one. If this boot is unknown, Boot is "", and a later run does.
 func (k *Keeper) deleteSnapshot() error {
 	k.resetTimers()
 	return k.update(func(j *Journal) { j.Snapshot, j.Boot = nil, k.boot })
