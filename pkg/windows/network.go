@@ -17,7 +17,10 @@ import (
 
 // adoptOrCreate is a step of Ensure: without d.network, which listNetworks has
 // found, it creates the network of dev. A network with other properties than wanted
-// is deleted, and the next pass makes it again. nil: d.network is as wanted.
+// is deleted, and the next pass makes it again. nil: d.network is as wanted. Then
+// the changes of it that HNS refused (tries) do not matter any more. dev.Switch: the
+// network is that of flanneld prepare. The journal has two lists of names, and the
+// first bool of Owned and SetOwned says whether the list of switches is meant.
 func (d *Driver) adoptOrCreate(ctx context.Context, dev device, adapters []hns.Adapter) error {
 	physical, adapterErr := hostconfig.PhysicalAdapter(adapters, dev.Parent)
 	want, err := wantedNetwork(dev, physical.Name, d.version)
@@ -51,6 +54,7 @@ func (d *Driver) adoptOrCreate(ctx context.Context, dev device, adapters []hns.A
 // difference returns why our network has to be made again; "": it need not. What
 // counts is what HNS was asked for when it made the network. What HNS reports
 // counts only if nobody knows that: making the network again would give the same.
+// The request is in the journal, or in d.pending, while HNS has not answered it.
 func (d *Driver) difference(have, want hns.Network, dev device, adapters []hns.Adapter) string {
 	reported := differs(have, want)
 	if reported == "" && d.isOnOtherAdapter(have, want.Adapter, dev.Local, adapters) {
@@ -65,10 +69,10 @@ func (d *Driver) difference(have, want hns.Network, dev device, adapters []hns.A
 	}
 	reason := differs(hns.Network{Type: asked.Type, Subnets: asked.Subnets, VxlanPort: asked.VxlanPort}, want)
 	switch {
-	case reason != "":
+	case reason != "": // HNS was asked for something else than is wanted now
 	case reported != "" && asked.Adapter == want.Adapter:
 		d.warnOnce(causeNetworkDiffers, "HNS reports other properties of the network than it was asked for: "+reported)
-	case d.isOnOtherAdapter(have, want.Adapter, dev.Local, adapters):
+	case d.isOnOtherAdapter(have, want.Adapter, dev.Local, adapters): // the name in the request is not just the former one
 		return reported
 	}
 	return reason
@@ -88,7 +92,8 @@ func requested(n hns.Network) hostconfig.Requested {
 }
 
 // recordRequest writes to the journal what the network with this ID was asked for
-// or, if somebody else made it, what it was found to be.
+// or, if somebody else made it, what it was found to be. The journal forgets those
+// of networks that HNS does not have (d.networks).
 func (d *Driver) recordRequest(id string, want hns.Network) error {
 	if want.Adapter == "" {
 		return nil // the adapter is missing at the moment
@@ -122,7 +127,9 @@ func (d *Driver) deleteToRecreate(ctx context.Context, n hns.Network, reason str
 }
 
 // deleteUnwanted is called by Apply, at the end of a pass that may delete. It
-// deletes networks of ours that are not wanted: of another VNI, name or backend.
+// deletes networks of ours that are not wanted: of another VNI, name or backend. It
+// looks for them once after each list (mayHaveUnwanted), and not before the wanted
+// network is up: then ensureErr, of the last Ensure, is nil.
 func (d *Driver) deleteUnwanted(ctx context.Context) error {
 	if !d.mayHaveUnwanted || d.ensureErr != nil {
 		return nil
@@ -152,8 +159,11 @@ func (d *Driver) deleteNetwork(ctx context.Context, n hns.Network, cause, reason
 	return d.removeNetwork(ctx, n, cause, reason)
 }
 
-// removeNetwork is deleteNetwork without saving. cause is one in the log, and the
-// verb by which tries spaces the attempts.
+// removeNetwork is deleteNetwork without saving. deleteBound, which calls it, has
+// saved the settings or, in a rollback, could not. cause is one in the log, and the
+// verb by which tries spaces the attempts. networksDirty makes the next Ensure list the networks, and
+// deletedAt makes it wait before it creates one. The journal keeps the name of the
+// wanted network; the caller removes the name of a switch.
 func (d *Driver) removeNetwork(ctx context.Context, n hns.Network, cause, reason string) error {
 	d.networksDirty.Store(true)
 	err := d.tries.try(changeOf(cause, n.ID), func() error {
