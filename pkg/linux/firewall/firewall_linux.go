@@ -15,7 +15,7 @@
 // inserted right before that rule. A jump that is missing, duplicated or has other arguments is repaired (planJump).
 //
 // Cost: each resync asks the kernel for nf_tables' generation with one request. Only if the generation or, in the legacy
-// variant, the whole table changed, a few system calls tell whether our chains and the jumps to them did. Only if they did,
+// variant, the whole table changed, a few system calls show whether our chains and the jumps to them did. Only if they did,
 // there is a pass, in which the chains are read, and iptables -S is started for those of our own chains that changed.
 package firewall
 

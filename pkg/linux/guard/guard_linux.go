@@ -85,7 +85,7 @@ type Guard struct {
 	absent   bool              // there is no table, unless others have made it; false: there may be one
 	recount  bool              // the next rules count from 0
 	retry    reconcile.Backoff // of what failed in Apply, unless its caller has the error
-	retryAt  *time.Timer       // wakes the caller when retry is due; stopped if nothing failed
+	due      *time.Timer       // calls notify when a retry or a look of the trial is due
 	subnets  atomic.Value      // []netip.Prefix, for ObserveAddr
 	// stale: others may have changed the table. podsStale: the interfaces of pods may
 	// have changed.
@@ -102,8 +102,8 @@ func New(log *slog.Logger, instance string, notify func()) (*Guard, error) {
 	}
 	g := &Guard{samples: newSampler(log, notify), table: &nftables.Table{Family: nftables.TableFamilyINet, Name: name}, notify: notify, log: log,
 		peersAdded: true, masks: map[mask]int{}, made: map[string]bool{}, retry: reconcile.Backoff{First: firstRetry, Last: lastRetry}}
-	g.retryAt = time.AfterFunc(time.Hour, notify)
-	g.retryAt.Stop()
+	g.due = time.AfterFunc(time.Hour, notify)
+	g.due.Stop()
 	g.peers, g.pods = newPeerTable(g), newPodTable(g)
 	g.stale.Store(true)
 	g.podsStale.Store(true)
@@ -124,7 +124,7 @@ func New(log *slog.Logger, instance string, notify func()) (*Guard, error) {
 func (g *Guard) Close() error {
 	err := g.watch.Close()
 	g.trial.end()
-	g.retryAt.Stop()
+	g.due.Stop()
 	return errors.Join(err, g.samples.close(), g.conn.CloseLasting(), g.counts.conn.CloseLasting())
 }
 
@@ -203,7 +203,7 @@ func (g *Guard) Apply(ctx context.Context, o dataplane.Options, c *Config, inter
 	if c == nil || !c.Enforce {
 		logged = errors.Join(logged, err)
 	}
-	g.retryLater(logged)
+	g.setDue(logged)
 	return err
 }
 
@@ -214,14 +214,20 @@ const (
 	lastRetry  = 5 * time.Minute
 )
 
-// retryLater has notify called after a pause, unless err is nil. A call of Apply before
-// the end of the pause does not begin another one.
-func (g *Guard) retryLater(err error) {
+// setDue has notify called when Apply is to be called again: after a pause if it failed, and
+// when a trial looks again. An Apply before the end of the pause does not begin another one.
+func (g *Guard) setDue(err error) {
 	if err == nil {
 		g.retry.Clear()
-		g.retryAt.Stop()
 	} else if g.retry.Due() {
-		g.retryAt.Reset(g.retry.Fail(err))
+		g.retry.Fail(err)
+	}
+	next := g.trial.look
+	if at := g.retry.Next(); !at.IsZero() && (next.IsZero() || at.Before(next)) {
+		next = at
+	}
+	if g.due.Stop(); !next.IsZero() {
+		g.due.Reset(time.Until(next))
 	}
 }
 

@@ -17,9 +17,9 @@ type trial struct {
 	began   time.Time // zero: there is no trial
 	quiet   time.Time // since when nothing was found
 	found   uint64    // packets that claim to be from a pod of a peer, at that time
-	timer   *time.Timer
-	waiting string // why the rules do not drop although they should
-	last    string // describes the last packet that was found; "": there was none
+	look    time.Time // when to look again; zero: there is no trial
+	waiting string    // why the rules do not drop although they should
+	last    string    // describes the last packet that was found; "": there was none
 }
 
 // mayEnforce reports whether rules may drop now.
@@ -45,12 +45,7 @@ func (g *Guard) mayEnforce(c Config, now time.Time) bool {
 		return true
 	}
 	t.waiting = fmt.Sprintf("enforces when no packet with the address of a peer's pod would have been dropped for %v", c.Trial)
-	left = min(left, lookEvery)
-	if t.timer == nil {
-		t.timer = time.AfterFunc(left, g.notify)
-	} else {
-		t.timer.Reset(left)
-	}
+	t.look = now.Add(min(left, lookEvery))
 	return false
 }
 
@@ -80,10 +75,7 @@ func (g *Guard) FoundOfPeer(now time.Time) string {
 
 // end ends a trial.
 func (t *trial) end() {
-	if t.timer != nil {
-		t.timer.Stop()
-	}
-	t.began, t.waiting, t.last = time.Time{}, "", ""
+	t.began, t.look, t.waiting, t.last = time.Time{}, time.Time{}, "", ""
 }
 
 // drops reports whether expressions of a rule drop a packet.
