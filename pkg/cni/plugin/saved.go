@@ -195,16 +195,21 @@ func (a attachment) write(path string, d delegate) (*savedFile, error) {
 
 // lock finds and locks the saved file; it returns nil if there is none. If another
 // process holds the lock, it waits for it, but no longer than wait. After that it
-// returns the file without a lock.
+// returns the file without a lock. It removes the temporary file of an ADD that was
+// killed before it called the delegate: without the lock, that may be the file of an
+// ADD that is running.
 func (a attachment) lock(ctx context.Context, wait time.Duration) *savedFile {
-	_ = os.Remove(a.tempPath()) // left by an ADD that was killed before it called the delegate
 	path := a.find()
 	if path == "" {
+		_ = os.Remove(a.tempPath())
 		return nil
 	}
 	start := time.Now()
 	for {
 		f, locked := tryLock(path)
+		if locked {
+			_ = os.Remove(a.tempPath())
+		}
 		if locked || time.Since(start) >= wait || ctx.Err() != nil {
 			return &savedFile{path, f}
 		}
