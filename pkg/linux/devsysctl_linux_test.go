@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -18,12 +19,13 @@ import (
 const parameters = `cd /proc/sys/net; grep -H . ipv4/conf/flannel.1/forwarding ipv4/conf/flannel.1/rp_filter ipv6/conf/flannel.1/accept_ra \
 	ipv6/conf/flannel-v6.1/disable_ipv6 ipv6/conf/flannel-v6.1/accept_ra`
 
-// becomes waits until a command prints something.
+// becomes waits until a shell command succeeds and prints something.
 func becomes(t *testing.T, what, command, want string) {
 	t.Helper()
 	eventually.Nil(t, what, func() error {
-		if got := strings.TrimSpace(run(t, "%s", command)); got != want {
-			return fmt.Errorf("it is\n%s\nwant\n%s", got, want)
+		out, err := exec.Command("sh", "-ec", command).CombinedOutput()
+		if got := strings.TrimSpace(string(out)); err != nil || got != want {
+			return fmt.Errorf("it is (%v)\n%s\nwant\n%s", err, got, want)
 		}
 		return nil
 	})
