@@ -15,14 +15,14 @@ import (
 // configurations have the same wire (VNI and port, for instance). A configuration
 // with another wire than the one in force is called disruptive: package rollout
 // decides when this node adopts it. Any other configuration is adopted at once.
-// The goroutine of loop.run calls all methods and has the fields to itself,
-// except the trial, which the goroutine of askPeers uses, too. In the zero
+// The goroutine of loop.run calls all methods and has the fields to itself (join,
+// before), except the trial, which the goroutine of askPeers uses, too. In the zero
 // adoption no rollout is in progress.
 type adoption struct {
-	rollout rollout.Rollout
-	offered validConfig // the subject of the rollout
-	former  validConfig // in force before the trial, and again after a failed one
-	invalid string      // why the configuration in the store is not even offered; "": it is
+	rollout rollout.Rollout // its states and words (Step, Mark, Stagger) are in package rollout
+	offered validConfig     // the subject of the rollout; meaningless if that is Settled
+	former  validConfig     // in force before the trial, and again after a failed one
+	invalid string          // why the configuration in the store is not even offered; "": it is
 
 	participants participants // the peers that take part in the rollout; zero: to be computed again
 
@@ -48,19 +48,20 @@ func (d *Daemon) configPart() part {
 }
 
 // reconfigure applies a change of the configuration. If the new one is invalid, the
-// one in force stays.
+// one in force stays, the node stays ready, and the new one is not tried again before
+// this node joins again, or starts.
 func (d *Daemon) reconfigure(_ context.Context, p *pass) error {
 	raw, unread := p.in.takeConfig()
 	switch {
 	case unread && d.Settings.KeepConfig:
 		d.Log.Info("network configuration changed, will take effect at the next start of flanneld (--config-follow=false)", "cause", causeConfigKept)
 		_, _, _, err := d.Parse(raw)
-		if d.adoption.refuse(err); err != nil {
+		if d.adoption.setInvalid(err); err != nil {
 			d.Log.Error("changed network configuration is invalid, flanneld would not start with it", "cause", causeConfigRefused, "error", err)
 		}
 	case unread:
 		err := d.followConfig(p.node, raw)
-		d.adoption.refuse(err)
+		d.adoption.setInvalid(err)
 		if err != nil {
 			d.Log.Error("changed network configuration refused, keeping the former one", "cause", causeConfigRefused, "error", err)
 			d.view.addError(partConfig, fmt.Errorf("changed network configuration refused: %w", err))
@@ -86,7 +87,7 @@ func (d *Daemon) followConfig(n *node, raw []byte) error {
 	if err := d.readConfig(&next, raw); err != nil {
 		return err
 	}
-	if err := n.config.CanBecome(next.config); err != nil {
+	if err := n.config.CanBecome(next.config); err != nil { // pods have addresses of a network that next has no more
 		return err
 	}
 	if err := d.build(&next); err != nil {
@@ -108,7 +109,8 @@ func (d *Daemon) followConfig(n *node, raw []byte) error {
 //	another one                                    a rollout begins; a trial before it ends
 //
 // The beginning or the end of a trial may have failed, so that the configuration
-// in force is not the one that the state stands for: see lasting.
+// in force is not the one that the state stands for: see lasting. After an error,
+// nothing has changed but the durations of the rollout.
 func (d *Daemon) offer(n *node, next node) error {
 	a, to, wire := &d.adoption, next.validConfig(), n.backend.Wire()
 	// The duration of one turn, 0: rollouts are off; and the delay with which
@@ -199,15 +201,15 @@ func (d *Daemon) stepRollout(p *pass) error {
 	action, delay := a.rollout.Step(d.cluster(p, peers, seen), time.Now())
 	state := a.rollout.State()
 	var err error
-	switch inForce := n.backend.Wire() == a.offered.wire; {
+	switch active := n.backend.Wire() == a.offered.wire; { // the node has the offered configuration, as InForce says that it should
 	// GoBack is not looked at: the state Refused says the same, also after an activate
 	// that failed.
 	case action == rollout.Adopt:
 		a.former, a.trial = n.validConfig(), &trial{began: time.Now()}
 		err = d.activate(n, a.offered, causeConfigTrial, "trying the new network configuration")
-	case a.rollout.InForce() && !inForce: // repeated until activate succeeds
+	case a.rollout.InForce() && !active: // repeated until activate succeeds
 		err = d.activate(n, a.offered, causeConfigTrial, "trying the new network configuration")
-	case state == rollout.Refused && inForce: // likewise
+	case state == rollout.Refused && active: // likewise
 		err = d.activate(n, a.former, causeConfigReverted, "no node answered by the new way, restoring the former network configuration")
 	case before != state && state == rollout.Refused:
 		d.Log.Error("no pair of nodes reached each other with the new network configuration, keeping the former one; "+
@@ -217,13 +219,14 @@ func (d *Daemon) stepRollout(p *pass) error {
 			"when pods have run on this node and on another one", "cause", causeConfigNoEvidence,
 			"wire", a.offered.wire.Name, "provenByOthers", a.rollout.ProvenElsewhere())
 	}
-	if delay > 0 || before != state { // a state may have an action that is due at once
+	if delay > 0 || before != state { // delay 0: Step needs no time; but a new state may have an action that is due at once
 		p.wakeAt(time.Now().Add(delay))
 	}
 	return err
 }
 
-// activate puts a configuration in force, and logs msg.
+// activate puts a configuration in force, and logs msg. After an error, the next pass tries
+// again if stepRollout has called activate; if it was offer, the new configuration is refused.
 func (d *Daemon) activate(n *node, c validConfig, cause, msg string) error {
 	next := *n // n stays as it is if the configuration does not fit the present underlay
 	next.config, next.maker = c.config, c.maker
@@ -241,8 +244,8 @@ func (d *Daemon) activate(n *node, c validConfig, cause, msg string) error {
 	return nil
 }
 
-// refuse records why the configuration in the store is invalid; nil: it is valid.
-func (a *adoption) refuse(err error) {
+// setInvalid records why the configuration in the store is invalid; nil: it is valid.
+func (a *adoption) setInvalid(err error) {
 	a.invalid = ""
 	if err != nil {
 		a.invalid = fmt.Sprintf("the network configuration in the store is refused, and the one before it stays in force: %.*v", maxErrorText, err)

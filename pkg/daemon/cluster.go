@@ -64,7 +64,7 @@ type participants struct {
 	accepted []*subnet.Lease
 	plan     *plan.Plan // the one in force, which changes with the underlay and this node's lease
 	addrs    []netip.Addr
-	leases   []*subnet.Lease // of all peers
+	leases   []*subnet.Lease // of all peers; one that is unchanged keeps its pointer
 }
 
 // isFor reports whether p was computed from this input.
@@ -78,7 +78,7 @@ func (p *participants) isFor(n *node, leases []*subnet.Lease) bool {
 // in all other phases the peer has it (hasAdopted).
 func (d *Daemon) findParticipants(n *node, leases []*subnet.Lease) participants {
 	a, former := &d.adoption, n.validConfig()
-	if former.wire == a.offered.wire {
+	if former.wire == a.offered.wire { // this node tries, or keeps, the offered one
 		former = a.former
 	}
 	var moved, stayed []*subnet.Lease
@@ -99,7 +99,8 @@ func hasAdopted(m rollout.Mark, id string) bool {
 }
 
 // accepted returns the leases for which this node would have paths with a
-// configuration.
+// configuration: those that are valid (Check), and lose no conflict with another one
+// (Losers).
 func (d *Daemon) accepted(n *node, c validConfig, leases []*subnet.Lease) (valid []*subnet.Lease) {
 	judge, err := d.judge(n, c)
 	if err != nil { // the configuration does not fit the present underlay
@@ -167,7 +168,7 @@ func (d *Daemon) adopters(p *pass) (adopters []*subnet.Lease) {
 		return nil
 	}
 	for _, l := range used {
-		if errors.Is(former.Check(l), subnet.ErrOtherConfig) {
+		if errors.Is(former.Check(l), subnet.ErrOtherConfig) { // valid, but of another configuration
 			adopters = append(adopters, l)
 		}
 	}

@@ -88,10 +88,15 @@ type Settings struct {
 	ConfigSkew    time.Duration // by how much one node may receive a configuration later than another
 }
 
-// Firewall is *firewall.Firewall.
+// Firewall is that of package linux/firewall; on Windows, one that does nothing. The loop
+// calls its methods.
 type Firewall interface {
+	// Apply writes the rules, and returns how many chains it wrote or removed. After an
+	// error, a call before the end of a pause returns the same error.
 	Apply(ctx context.Context, c firewall.Config) (changed int, err error)
+	// Changes receives when Check is due; nil: never.
 	Changes() <-chan struct{}
+	// Check returns whether a pass is due, as rules have changed or Apply is to try again.
 	Check() (changed bool)
 }
 

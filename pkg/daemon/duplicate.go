@@ -15,20 +15,23 @@ func (d *Daemon) duplicatesPart() part {
 	return part{name: "duplicates", reconcile: (&duplicates{log: d.Log}).resolve, needsPeers: true}
 }
 
-// duplicates is the state of the part.
+// duplicates is the state of the part, for all devices: the two of WireGuard (IPv4 and
+// IPv6) have the same key.
 type duplicates struct {
 	log       *slog.Logger
-	duplicate string              // the lease that has our MAC address or key and precedence, if we cannot change ours; "": none
+	duplicate string              // the lease that has our MAC address or key and precedence, if we cannot change ours, as logged; "": none
 	formerKey dataplane.PublicKey // the WireGuard key that another node has, too, and that this node replaces; zero: none
 }
 
 // resolve changes the MAC address of a device if another lease has the same
-// address, with precedence (see plan.Outranked): otherwise all other
-// nodes would reject our lease. The next pass changes the device and publishes
-// the new address, which is derived from our subnet. Nobody has precedence over
-// us for that address, so a device is changed once at most. Likewise, the
-// dataplane replaces a WireGuard key, once. If another lease has the new key,
-// too, its node has copied it from ours on purpose.
+// address, with precedence: otherwise all other nodes would reject our lease.
+// The node from whose subnet the address is derived has precedence, else (as a
+// rule) the older lease; see plan.Outranked. The next pass gives the device the
+// address that is derived from our subnet, and publishes it. Nobody has
+// precedence over us for that address, so a device is changed once at most; it
+// keeps the address after a restart. Likewise, the dataplane replaces a WireGuard
+// key, once. If another lease has the new key, too, its node has copied it from
+// ours on purpose.
 //
 // For example, two virtual machines are clones, and flannel.1 has the address m
 // on both. The node with the younger lease is outranked and takes its derived
@@ -39,7 +42,7 @@ func (s *duplicates) resolve(_ context.Context, p *pass) error {
 		s.duplicate = ""
 		return nil
 	}
-	devices := map[string]dataplane.Device{}
+	devices := map[string]dataplane.Device{} // as desired; MAC is the address that is derived
 	for _, dev := range p.backend.Devices(p.lease) {
 		devices[dev.Name] = dev
 	}
@@ -56,7 +59,7 @@ func (s *duplicates) resolve(_ context.Context, p *pass) error {
 		case dataplane.WireGuard:
 			s.resolveKey(p, name, peer)
 		default:
-			if !p.readdressed[name] {
+			if !p.readdressed[name] { // else a pass that follows changes it, or has done so
 				s.log.Warn("duplicate MAC address: changing the address of this node's device",
 					"cause", causeDuplicateMAC, "device", name, "peer", peer, "from", link.MAC, "to", devices[name].MAC)
 				p.readdressed[name] = true
@@ -67,9 +70,8 @@ func (s *duplicates) resolve(_ context.Context, p *pass) error {
 	return nil
 }
 
-// resolveKey is resolve for a WireGuard device. While the key cannot be replaced (its
-// file cannot be written), the node still has its former key, and the other node's is
-// not a copy of the new one.
+// resolveKey is resolve for a WireGuard device. It takes a key for a copy only once ours
+// is a new one: as long as its file cannot be written, we still have the former key.
 func (s *duplicates) resolveKey(p *pass, device, peer string) {
 	key := p.links[device].Key
 	switch {

@@ -16,10 +16,13 @@ import (
 	"flannel/subnet"
 )
 
-// trial is one use of the offered configuration, from its adoption on (ADR 4; package
-// rollout has the states). trialPart asks peers by the new configuration's way, and the
-// configuration part takes answered and err as evidence in the next pass. The loop replaces
-// the trial by a new one; a goroutine of askPeers may still use the former one.
+// trial is one use of the offered configuration: the new one in the store, with another wire
+// (what nodes must have in common to reach each other) than the one before. Package rollout
+// has the states, ADR 4 the reasons. From the adoption on, trialPart asks peers by the new
+// configuration's way, and the configuration part takes answered and err as evidence in the
+// next pass (stepRollout). With an answer, or when the node has gone back to the former
+// configuration, InForce is false, and nobody is asked any more. The loop replaces the trial
+// by a new one; a goroutine of askPeers may still use the former one.
 type trial struct {
 	began    time.Time
 	asking   atomic.Bool            // the goroutine of askPeers runs
@@ -27,10 +30,12 @@ type trial struct {
 	err      atomic.Pointer[string] // why nobody has answered the last requests; nil: there were none
 }
 
+// With these times, a trial of two minutes (--config-stagger) has about 170 rounds.
 const (
 	askTimeout = 500 * time.Millisecond // for the answers of one round
 	askPause   = 200 * time.Millisecond // after a round without an answer
-	// untestedPause is askPause for a configuration that is kept as unproven.
+	// untestedPause is askPause for a configuration that is kept as unproven, which may be
+	// so for days: a bridge that could answer appears with a first pod.
 	untestedPause = 30 * time.Second
 	// maxAsked limits the peers of one round, so that peers that adopt the
 	// configuration meanwhile are asked soon.
@@ -42,19 +47,20 @@ const (
 // has none. os is runtime.GOOS.
 //
 // A tunnel device has the first address of the subnet. Without one, packets of
-// the pods' bridge take the pods' way. The bridge exists once a pod has run.
+// the pods' bridge take the pods' way. The bridge exists once a pod has run, and
+// has the second address unless the CNI configuration says otherwise.
 func (n *node) source(own subnet.Endpoint, wire backend.Wire, os string) netip.Addr {
 	device := own.Subnet.Addr()
 	bridge := device.Next()
 	switch {
 	case !own.On():
 		return netip.Addr{}
-	case wire.Echo && os != "windows": // Echo: there is a tunnel device
+	case wire.Echo && os != "windows": // Echo: Linux nodes have a tunnel device; in an HNS network, the host has no address
 		return device
 	case slices.Contains(n.host.addrs, bridge):
 		return bridge
 	}
-	for _, a := range n.host.addrs { // that of a device that is about to be removed does not count
+	for _, a := range n.host.addrs { // device may still be there, of the former configuration's tunnel, and is removed soon
 		if own.Subnet.Contains(a) && a != device {
 			return a
 		}
@@ -63,7 +69,8 @@ func (n *node) source(own subnet.Endpoint, wire backend.Wire, os string) netip.A
 }
 
 // sources returns the addresses from which this node sends by the pods' way, one
-// of each family that has one.
+// of each family that has one; none if this node cannot ask (no Daemon.Echo), or the
+// backend makes no paths.
 func (d *Daemon) sources(n *node, wire backend.Wire) (from []netip.Addr) {
 	if d.Echo == nil || !wire.Paths {
 		return nil
@@ -95,16 +102,17 @@ func (d *Daemon) trialPart() part {
 // askPeers starts a goroutine that finds out whether a peer that has adopted the
 // configuration on trial answers by the new way, unless one runs already, and
 // notifies the loop at its end. Only answers to packets from pod addresses to pod
-// addresses count: those are what the underlay must let through.
+// addresses count: those are what the underlay must let through. Nobody waits for the
+// goroutine. It ends soon after ctx, that of the loop.
 //
-// It does nothing if the pass has not set all paths and removed the former ones: packets
-// might still take the former way.
+// It does nothing if the pass has not set all paths (partPaths failed) and removed the
+// former ones (Keep forbids that): packets might still take the former way.
 func (d *Daemon) askPeers(ctx context.Context, p *pass) error {
 	a, n := &d.adoption, p.node
 	if !a.rollout.InForce() || n.backend.Wire() != a.offered.wire || p.failed.has(partPaths) || p.state.Keep {
 		return nil
 	}
-	t, from, pause := a.trial, d.sources(n, a.offered.wire), askPause
+	t, from, pause := a.trial, d.sources(n, a.offered.wire), askPause // a trial is there while InForce
 	if a.rollout.State() == rollout.Unproven {
 		pause = untestedPause
 	}
@@ -118,7 +126,7 @@ func (d *Daemon) askPeers(ctx context.Context, p *pass) error {
 	go func() {
 		name, err := d.askRound(ctx, peers)
 		if err == nil {
-			t.answered.Store(&name)
+			t.answered.Store(&name) // and no pause: the pass that follows ends the trial
 		} else {
 			if keys {
 				err = errors.Join(err, d.negotiated(peers, t.began))
@@ -238,6 +246,7 @@ func (d *Daemon) askFirst(ctx context.Context, requests []request) (err error) {
 // negotiated returns an error if this node has negotiated keys with none of the
 // peers since began: then it is the key exchange that does not pass. Keys alone
 // prove nothing, since packets of pods use another protocol than the exchange.
+// Any goroutine may call Traffic.
 func (d *Daemon) negotiated(peers []askedPeer, began time.Time) error {
 	traffic := d.Dataplane.Traffic()
 	for _, p := range peers {

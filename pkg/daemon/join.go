@@ -14,20 +14,20 @@ import (
 	"flannel/subnet"
 )
 
-// join is the first step of a membership, before the loop and on the goroutine of member,
-// so that it may use the node: it waits for a valid configuration and for the underlay,
-// and acquires a subnet. It retries until it succeeds or ctx ends; then it returns nil.
-// While it waits, /readyz and the log give the reason: the log at once, and then once a
-// minute. Only a missing configuration is logged after joinGrace.
+// join is the first step of a membership (the time with one subnet), before the loop and on
+// the goroutine of member, so that it may use the node: it waits for a valid configuration
+// and for the underlay, and acquires a subnet. It retries until it succeeds or ctx ends; then
+// it returns nil. While it waits, /readyz and the log give the reason: the log at once, and
+// then once a minute. Only a missing configuration is logged after joinGrace.
 func (d *Daemon) join(ctx context.Context, in *inbox) *node {
 	n := &node{}
 	// As at a start, prepare adopts the latest configuration at once, which inbox.reset has
 	// left unread: no rollout is in progress, and no configuration is refused.
 	d.adoption.rollout.Withdraw(time.Now())
-	d.adoption.refuse(nil)
+	d.adoption.setInvalid(nil)
 	if !in.hasConfig() {
 		d.reportWaiting(d.whyNoConfig(errNoConfig))
-		reconcile.Wait(ctx, time.Now().Add(joinGrace), in.changed)
+		reconcile.Wait(ctx, time.Now().Add(joinGrace), in.changed) // whatever ends it, Work looks for a configuration
 	}
 	acquiring := false // the last try got as far as acquire: a retry leaves its reason in /readyz
 	tries := reconcile.Runner{
@@ -72,7 +72,7 @@ func (d *Daemon) acquire(ctx context.Context, in *inbox, n *node) error {
 	case err != nil:
 		return fmt.Errorf("read the former subnet: %w", err) // join retries
 	}
-	remembered4, remembered6 := env.Remembered(n.config)
+	remembered4, remembered6 := env.Remembered(n.config) // the last subnet in each network of the configuration; zero: none
 	if n.config.V4.On() {
 		want.V4 = subnet.Endpoint{Subnet: remembered4, PublicIP: n.host.link.PublicV4}
 	}
@@ -106,7 +106,7 @@ func (d *Daemon) acquire(ctx context.Context, in *inbox, n *node) error {
 		}
 	}
 	*n = next
-	in.published = &lease // without the mutex: no publisher runs before the node has joined
+	in.published = &lease // as the store has it; without the mutex: no publisher runs before the node has joined
 	d.Log.Info("acquired a subnet", "lease", &n.lease, "underlay", n.host.link.Name)
 	return nil
 }

@@ -17,7 +17,7 @@ type loop struct {
 	in     *inbox
 	parts  []part
 	wakes  []<-chan struct{} // that of the inbox, and those of the parts
-	woken  []func() bool     // part.woken, for the channel at the same place in wakes
+	woken  []func() bool     // part.woken, for the channel at the same place in wakes; nil: a pass is needed
 	timers timers
 	logged syncLog
 }
@@ -36,7 +36,9 @@ func (d *Daemon) newLoop(n *node, in *inbox) *loop {
 	return l
 }
 
-// run makes a pass at once, and then whenever something may have changed.
+// run makes a pass at once, and then whenever something may have changed. It returns nil,
+// when ctx ends. The Board takes the process for one that hangs if a pass, from BeginPass
+// to EndPass (in report), lasts for more than two minutes.
 func (l *loop) run(ctx context.Context) error {
 	p := l.newPass()
 	for ctx.Err() == nil {
@@ -134,7 +136,7 @@ func (l *loop) logResult(p *pass) {
 			l.Notify("READY=1")
 		}
 		last.synced, last.ready = true, true
-		last.problem.Due(nil, time.Now())
+		last.problem.Due(nil, time.Now()) // forgets the problem that was logged
 		return
 	}
 	last.synced = false
@@ -178,7 +180,8 @@ const (
 	lastRetry  = 15 * time.Second
 )
 
-// recordResult begins or ends the pause before the next retry, after the pass p.
+// recordResult begins or ends the pause before the next retry, after the pass p. A failed
+// pass that was no retry leaves a pause that has begun as it is.
 func (t *timers) recordResult(p *pass) {
 	if problem := p.retry(); problem == nil {
 		t.retry.Clear()

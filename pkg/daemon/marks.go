@@ -65,7 +65,7 @@ func markOf(l *subnet.Lease) rollout.Mark {
 // whose data is a command's output, stays as it is.
 func withMark(l subnet.Lease, mark rollout.Mark) subnet.Lease {
 	var m marks
-	if mark.Phase != rollout.Proven { // which says that it answers, and is as short as in the former release
+	if mark.Phase != rollout.Proven { // a node with a proof answers, so that "Adopted" alone is enough, as in the former release
 		m.Answers = &mark.Answers
 	}
 	for _, p := range m.phases() {

@@ -11,34 +11,36 @@ import (
 )
 
 // node is what is in force: configuration, underlay, lease, and what build makes of
-// them. Only the loop modifies it, and joining before. The zero node has not joined.
+// them. join fills a zero node; afterwards, only the loop uses the node.
 //
 // A change of configuration or underlay is tried on a copy: next := *n, change
 // it, build it, and only then *n = next. If one of these steps fails, the node
-// in force stays as it was. The copy is shallow, therefore slices and maps of a
-// node are replaced and not modified. The exceptions are readdressed, to
-// which devices are only added while a lease lasts, and plan, which build replaces.
+// in force stays as it was. The copy is shallow: slices and maps of a node are
+// replaced, and never modified. Only readdressed is shared by all copies.
 type node struct {
 	config    subnet.Config
-	maker     backend.Maker // of config; nil: no configuration was valid yet
+	maker     backend.Maker // makes backend for config; nil: no configuration was valid yet
 	configErr error         // why the configuration is invalid; only before joining
 	host      host
 	former    former
-	lease     subnet.Lease // this node's, with what the devices add to it
+	lease     subnet.Lease // this node's; each pass adds the data of the devices (updateLease)
 
 	backend  backend.Backend
-	plan     *plan.Plan
-	warnings []string // of build, as logged
+	plan     *plan.Plan // build and updateLease make one without peers; planPeers, later in the pass, gives it all leases
+	warnings []string   // of build, as logged
 
-	judged      *plan.Plan      // whose rules the lease manager has
-	readdressed map[string]bool // devices that must have the MAC address that the backend derives, or a new key
+	judged *plan.Plan // the plan by whose rules the lease manager validates leases (updateRules); nil: none yet
+	// readdressed has the devices whose MAC address must become the one that the backend
+	// derives from the subnet, or whose key must be replaced. acquire makes the map;
+	// duplicates.resolve adds devices. None is removed before the daemon joins again.
+	readdressed map[string]bool
 }
 
-// host is what the node knows about the machine.
+// host is what the node knows about the machine. chooseUnderlay sets it.
 type host struct {
 	link     underlay.Link
-	addrs    []netip.Addr // of this node, sorted
-	operator subnet.PublicIPs
+	addrs    []netip.Addr     // of this node, sorted
+	operator subnet.PublicIPs // which an operator has set in the store, and link has, too; zero: none
 }
 
 // former is what the subnet file names of earlier runs; formerOf makes it.
@@ -62,7 +64,8 @@ func (d *Daemon) readConfig(n *node, raw []byte) error {
 
 // build makes the backend and the plan from configuration, underlay and lease,
 // and sets the public IPs of the lease. If it fails, n may be changed in part;
-// callers that need the state before pass a copy.
+// callers that need the state before pass a copy. The maker is not nil: prepare, which
+// calls build first, looks for that.
 func (d *Daemon) build(n *node) error {
 	n.config.Underlay = n.host.link.Prefixes()
 	if err := n.config.CheckUnderlay(n.lease.V4.Subnet, n.lease.V6.Subnet); err != nil {
@@ -91,11 +94,12 @@ func (d *Daemon) build(n *node) error {
 	return nil
 }
 
-// newBackend makes the backend for the configuration and the underlay of a node.
+// newBackend makes the backend for the configuration and the underlay of a node. The
+// warnings are those of the maker, and about addresses of --tunnel-source.
 func (d *Daemon) newBackend(n *node) (b backend.Backend, warnings []string, err error) {
-	sources, ignored := n.tunnelSources(d.Settings.TunnelSources)
+	sources, sourceWarnings := n.tunnelSources(d.Settings.TunnelSources)
 	b, warnings, err = n.maker(backend.Node{Underlay: n.host.link, V4: n.config.V4.On(), V6: n.config.V6.On(), Sources: sources})
-	return b, slices.Concat(warnings, ignored), err
+	return b, slices.Concat(warnings, sourceWarnings), err
 }
 
 // networks returns the pod networks of the enabled families.

@@ -40,9 +40,9 @@ type orphans struct {
 }
 
 // findOrphans returns the found paths without a lease, if they are to be
-// retained, and the number of paths with a lease. The system does not record
-// which IPv4 and IPv6 subnets belong to the same peer, so each family is
-// counted alone.
+// retained (peerset.Mass: more than three, and more than a fifth of all), and
+// the number of paths with a lease. The system does not record which IPv4 and
+// IPv6 subnets belong to the same peer, so each family is counted alone.
 func findOrphans(found []*dataplane.Path, inForce resources) (missing []*dataplane.Path, present int) {
 	missing = inForce.withoutConflict(found)
 	lost, kept := map[bool]int{}, map[bool]int{} // key: IPv6
@@ -68,12 +68,12 @@ type resources struct {
 	own      []netip.Prefix        // of this node
 	leased   map[netip.Prefix]bool // the subnets of peers
 	gateways map[netip.Addr]bool   // the addresses of peers, and of this node
-	ends     map[tunnelEnd]bool
+	ends     map[tunnelEnd]bool    // of the peers' tunnels
 }
 
 // tunnelEnd identifies the end of a tunnel: the kernel has one FDB entry for
-// each MAC address of a device and one WireGuard peer for each key, so two
-// paths cannot share one.
+// each MAC address of a device and one WireGuard peer for each key, so only the
+// two paths to one node (IPv4 and IPv6) can share an end.
 type tunnelEnd struct {
 	device string
 	end    dataplane.End
@@ -104,9 +104,9 @@ func resourcesOf(paths []*dataplane.Path, own subnet.Lease, addrs []netip.Addr) 
 func compareAddrs(a, b netip.Prefix) int { return a.Addr().Compare(b.Addr()) }
 
 // inUse reports whether the subnet of a path is in use: it overlaps one of this node,
-// or a peer has it or a part of it. A peer's subnet that contains it does not count:
-// such a lease would be rejected if the store had the lease of the path's peer, and
-// could claim the subnets of all peers. The kernel prefers the longer prefix.
+// or a peer has the subnet or a part of it. It is not in use if a peer has a larger
+// subnet around it: one such lease could take the paths of all orphans, and a plan would
+// reject it if their leases were there. The kernel prefers the longer prefix.
 func (r resources) inUse(dst netip.Prefix) bool {
 	if slices.ContainsFunc(r.own, dst.Overlaps) {
 		return true
@@ -118,7 +118,8 @@ func (r resources) inUse(dst netip.Prefix) bool {
 }
 
 // withoutConflict returns those of the paths that need none of the resources,
-// nor one of a path before them. The paths must be sorted by destination.
+// nor one of a path before them. The paths must be sorted by destination, as
+// Dataplane.Found returns them.
 func (r resources) withoutConflict(paths []*dataplane.Path) (free []*dataplane.Path) {
 	// Because of the order, a path can only overlap the one that was added last. The
 	// end of a direct path never counts as shared.
@@ -128,7 +129,7 @@ func (r resources) withoutConflict(paths []*dataplane.Path) (free []*dataplane.P
 		key := tunnelEnd{path.Device, end}
 		switch n := len(free); {
 		case r.inUse(path.Dst), r.gateways[path.Via], r.ends[key]: // conflicts with what is in force
-		case tunnelled && ends[key] != nil && !sameNode(ends[key], path), n > 0 && free[n-1].Dst.Overlaps(path.Dst):
+		case tunnelled && ends[key] != nil && !sameNode(ends[key], path), n > 0 && free[n-1].Dst.Overlaps(path.Dst): // with a path before
 		default:
 			free, ends[key] = append(free, path), path
 		}
@@ -174,7 +175,8 @@ func (o *orphans) prune(inForce func() resources, log *slog.Logger) (paths []*da
 	return o.paths, o.until
 }
 
-// release drops all orphans, and returns how many there were.
+// release drops all orphans, and returns how many there were. With orphans, notify is set
+// (retain).
 func (o *orphans) release(log *slog.Logger) int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -207,7 +209,7 @@ func (d *Daemon) orphansPart() part {
 type orphansState struct {
 	d     *Daemon
 	known bool              // see type orphans
-	held  []*dataplane.Path // those that the dataplane is given
+	held  []*dataplane.Path // of orphans.paths those that the dataplane is given
 	until time.Time
 }
 
@@ -237,7 +239,8 @@ func (o *orphansState) reconcile(ctx context.Context, p *pass) error {
 
 // find reads once which paths the system has, before the dataplane can delete any of
 // them. As long as this fails, or a device does not exist yet, it sets Keep in the
-// desired state, so that nothing is deleted.
+// desired state, so that nothing is deleted. Without a retention time, it does nothing,
+// and the dataplane deletes all paths without a lease.
 func (o *orphansState) find(ctx context.Context, p *pass, inForce func() resources) error {
 	if o.known || o.d.Settings.RetainPeers == 0 {
 		return nil

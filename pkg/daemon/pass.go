@@ -83,7 +83,7 @@ type pass struct {
 	state   dataplane.State   // desired: peers, orphans and guard make it, for paths
 	unfound error             // orphans: why the paths of the system could not be read
 	refused []subnet.Rejected // paths: peers for which the operating system refused an entry
-	rules   int               // firewall: how many have changed
+	rules   int               // firewall: how many chains have changed
 
 	failed failures      // the parts before
 	due    time.Time     // when the next pass is due, at the latest; zero: at the resync. See wakeAt

@@ -28,11 +28,12 @@ func (d *Daemon) planPeers(_ context.Context, p *pass) error {
 		return errNoPeers
 	}
 	planned := p.plan.Update(p.set.Leases, p.set.Changes)
-	p.rejects = slices.Concat(planned.Rejects, p.set.Rejects)
+	p.rejects = slices.Concat(planned.Rejects, p.set.Rejects) // set.Rejects are entries that are no lease, so not in Leases
 	p.valid = len(p.set.Leases) - len(planned.Rejects) - p.plan.Pending()
 	p.state = p.desired()
+	// Since are the paths of the Update before, and Changes how Paths differ from them.
 	p.state.Paths, p.state.Since, p.state.Changes = planned.Paths, planned.Since, planned.Changes
-	p.state.Keep = p.failed.unknown()
+	p.state.Keep = p.failed.unknown() // then the dataplane deletes nothing: a part before has used the last known state
 	if d.Settings.BlackholeOwn {
 		p.state.Blackholes = p.state.Subnets
 	}
@@ -40,7 +41,8 @@ func (d *Daemon) planPeers(_ context.Context, p *pass) error {
 }
 
 // updateRules sets the addresses of this node in the plan, and has the lease manager
-// validate leases by the rules of the plan.
+// validate leases by the rules of the plan: only valid leases decide which subnets are
+// free, and which peers are retained.
 func (d *Daemon) updateRules(n *node) {
 	if changed := n.plan.SetAddrs(n.host.addrs); changed || n.judged != n.plan {
 		n.judged = n.plan

@@ -87,7 +87,8 @@ func (v *view) lastErrors() []status.Error {
 	return slices.Clone(v.errors)
 }
 
-// fill has the parts of the last pass fill r for a part of the Board.
+// fill has the parts of the last pass fill r for a part of the Board, such as
+// status.OfNode.
 func (v *view) fill(part string, r *status.Report) {
 	v.mu.Lock()
 	last := v.told
