@@ -5,9 +5,10 @@ import (
 	"time"
 )
 
-// This file changes the states of peers by what arrives, and by what does not arrive in
-// time. The table of states, the purposes of requests and the fields of a target are in
-// reach.go, and the choice of the next request is in schedule.go.
+// This file changes the states of peers by what arrives (Received, which a Prober calls with
+// its lock held), and by what does not arrive in time (missed, which expire calls). The table
+// of states, the purposes of requests and the fields of a target are in reach.go, and the
+// choice of the next request is in schedule.go.
 
 // Received takes the body of an ICMP message: an echo request, an answer to one of ours,
 // or (expired) the message that the hop limit of one of ours has ended. A body that is
@@ -225,11 +226,11 @@ func (m *mesh) setDown(now moment, t *target) {
 		m.down.Set(t, retry{now.Add(interval), interval})
 	}
 	switch {
-	case t.peer.behind:
+	case t.peer.behind: // the state stays
 		// This node lacks entries for the peer, so the silence shows nothing of the peer.
 	case counting.heard.After(counting.first) && now.Sub(counting.heard) < heardFor:
 		m.set(now, t, oneWay)
-	case t.kind != Tunnels && !t.main.ever() && (t.under == nil || !t.under.ever()):
+	case t.kind != Tunnels && !t.main.ever() && (t.under == nil || !t.under.ever()): // nothing has ever arrived; the state stays
 		// Firewalls of hosts often drop echo requests.
 	default:
 		m.set(now, t, unreachable)

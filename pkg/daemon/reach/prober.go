@@ -102,6 +102,7 @@ func (p *Prober) Run(ctx context.Context, reportUnreachable func(peers []string)
 	return nil
 }
 
+// receive is called by Conn.Await when messages have arrived.
 func (p *Prober) receive() (more bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -197,7 +198,8 @@ var messages = map[status.ReachState][2]string{
 	status.SmallOnly:     {causeMTU, "peer answers small packets, but none of the size of the pods' MTU; flanneld doctor looks for the cause"},
 }
 
-// logChanges logs peers that are unreachable, and those that are reachable again.
+// logChanges logs peers that are unreachable, and those that are reachable again. The
+// caller holds the lock.
 func (p *Prober) logChanges(now time.Time) {
 	if p.omitted > 0 && p.lines.AllowN(now, 1) {
 		p.o.Log.Warn("too many changes of peers to log each of them; flanneld status --peers shows all", "cause", causeOmitted, "count", p.omitted)

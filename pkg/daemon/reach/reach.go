@@ -140,7 +140,7 @@ const (
 // purpose that was sent after the last one of the check, and answered. full is confirmed
 // by a small request or one atBridge, forwarding only by one atBridge.
 type check struct {
-	due       moment // the next request
+	due       moment // the next request. A moment is a time in less memory (moment.go); zero: never
 	sent      moment // the last request
 	misses    int32  // in a row
 	confirmed bool   // see above; false again with each miss
@@ -165,27 +165,27 @@ func (c *check) suspicious() bool { return c.misses > 0 && !c.failed }
 // small fields stand together.
 type target struct {
 	peer *peer
-	at   *subnet.Endpoint // of a lease of the peer
+	at   *subnet.Endpoint // V4 or V6 of peer.lease
 
-	main       tally  // see tally
-	under      *tally // with Bridges; else nil
-	full       check  // whether it gets packets of the full size
-	forwarding check  // whether it forwards to its pods
-	asked      int32  // requests, to alternate addresses
-	bridgeLost int32  // requests atBridge in a row that were missed
-	latest     purpose
+	main       tally      // see tally
+	under      *tally     // with Bridges; else nil
+	full       check      // whether it gets packets of the full size
+	forwarding check      // whether it forwards to its pods
+	asked      int32      // requests, to alternate addresses
+	bridgeLost int32      // requests atBridge in a row that were missed
+	latest     purpose    // of the last request
 	kind       Addressing // which addresses are asked; None: only the public IP (Windows)
 	gone       bool       // no longer of the network
 	hasPods    bool       // the bridge has answered, so it exists
-	viaBridge  bool       // with Tunnels: what answered last is the bridge, not the device
+	viaBridge  bool       // with Tunnels: the bridge answered last, not the device
 	told       bool       // by the latest request, that this node does not forward
 	suspect    bool       // in mesh.suspects: nextSuspect asks it soon, and removes it
 	state      state
 
 	since   moment // of state
-	added   moment
+	added   moment // when the target was made, for this lease
 	refuses moment // when the peer said last that it does not forward; zero: it forwards
-	probed  moment
+	probed  moment // the last request
 	rtt     time.Duration
 	last    moment // the last answer, which the status shows
 }
@@ -198,7 +198,7 @@ const (
 	unknown state = iota
 	reachable
 	unproven
-	smallOnly
+	smallOnly // mtu in the table above
 	notForwarding
 	oneWay
 	unreachable
@@ -269,12 +269,13 @@ type peer struct {
 }
 
 // mesh is the state of all peers. It is not safe for concurrent use: only a Prober calls
-// its methods, and holds Prober.mu.
+// its methods, and holds Prober.mu. A round asks each target once, in a random order; beside
+// the rounds, suspects and targets that are down are asked (Turn, in schedule.go).
 type mesh struct {
 	began    time.Time // for moments
-	network  Network
-	judging  bool   // misses count: this node is up to date, and its underlay is up
-	since    moment // when judging changed last
+	network  Network   // zero before the first Update: there are no peers
+	judging  bool      // misses count: this node is up to date, and its underlay is up
+	since    moment    // when judging changed last
 	linkUp   bool
 	peers    compact.Map[string, *peer]
 	bySource compact.Map[netip.Addr, *target] // by the addresses from which a peer sends requests
@@ -282,13 +283,13 @@ type mesh struct {
 	position int                              // in order
 	suspects []*target                        // that missed a request, the one waiting longest first
 	down     compact.Map[*target, retry]      // that do not answer any more; nextDown asks them, the rounds do not
-	waiting  map[uint64]*sent
-	turn     uint64
-	last     moment // the last turn
-	passes   uint32
+	waiting  map[uint64]*sent                 // by token: a number in the request, which the answer repeats
+	turn     uint64                           // number of turns
+	last     moment                           // the last turn
+	passes   uint32                           // number of calls of Update
 	random   func(n int) int
 	token    func() uint64
-	changed  compact.Map[*peer, struct{}] // with a target whose state changed
+	changed  compact.Map[*peer, struct{}] // with a target whose state changed since the last call of Changes
 	counts   status.Probes                // without Peers
 }
 

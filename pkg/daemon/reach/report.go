@@ -64,7 +64,8 @@ type change struct {
 	Outage time.Duration // that has ended; 0: it begins, or is of another kind now
 }
 
-// Changes returns the changes since the call before, sorted by name.
+// Changes returns the changes since the call before, sorted by name. A retained peer (one
+// that the store has lost, and that may be gone) begins no outage.
 func (m *mesh) Changes(now moment) (changes []change) {
 	if !m.judging { // Reach has no states; they are reported when it has them again
 		return nil

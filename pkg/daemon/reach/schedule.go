@@ -71,7 +71,7 @@ func (m *mesh) pick(now moment) *target {
 
 // nextInRound returns the next target of the round that is not down.
 func (m *mesh) nextInRound(moment) *target {
-	for range 2 {
+	for range 2 { // what is left of this round, and a new one
 		for m.position < len(m.order) {
 			t := m.order[m.position]
 			m.position++

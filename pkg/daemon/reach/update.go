@@ -20,7 +20,8 @@ func newMesh(random func(n int) int, token func() uint64) *mesh {
 }
 
 // Update takes what a pass has left. A peer whose lease is unchanged keeps its state,
-// unless this node has changed.
+// unless this node has changed. A peer is probed if it has a path: not if it is rejected,
+// nor, with Typed, if it has not published yet how to reach it. With None, no peer is.
 func (m *mesh) Update(now moment, n Network) {
 	moved := !n.Local.Equal(&m.network.Local) || n.Addressing != m.network.Addressing || n.MTU != m.network.MTU || n.LinkIndex != m.network.LinkIndex
 	if m.network.NotForwarding && !n.NotForwarding {
@@ -120,7 +121,7 @@ func (m *mesh) replace(now moment, p *peer, l *subnet.Lease) {
 		for _, a := range t.sources() {
 			m.bySource.Set(a, t)
 		}
-		// Anywhere in what is left of the round.
+		// Anywhere in what is left of the round: it changes places with one of the rest.
 		m.order = append(m.order, t)
 		if at := min(m.position, len(m.order)-1); at < len(m.order)-1 {
 			at += m.random(len(m.order) - at)
@@ -151,7 +152,7 @@ func isWindows(data json.RawMessage) bool {
 		return false
 	}
 	prefix := []byte(d.VtepMAC[:8])
-	prefix[2], prefix[5] = ':', ':'
+	prefix[2], prefix[5] = ':', ':' // whatever is between the bytes
 	return bytes.EqualFold(prefix, []byte("00:15:5d"))
 }
 
