@@ -14,7 +14,7 @@
 //	waiting   all turns are over, and nobody has proven it         refused
 //	waiting   the configuration in force is offered                settled
 //	trying    another node that has it answers                     settled   (the Mark becomes Proven)
-//	trying    no answer is possible                                unproven  (the Mark becomes Unproven)
+//	trying    no answer is possible                                unproven  (the Mark becomes WithoutTest)
 //	trying    none answers for as long as Stagger                  refused   GoBack (the Mark becomes Reverted)
 //	trying    the former configuration is offered                  settled   (the caller restores it)
 //	unproven  another node that has it answers                     settled   (the Mark becomes Proven)

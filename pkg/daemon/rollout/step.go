@@ -3,10 +3,12 @@ package rollout
 import "time"
 
 // Step returns the action that is due, and after what time to call Step again
-// if nothing changes before (0: never).
+// if nothing changes before (0: never). Each pass of the daemon's loop calls it. In
+// rollout.go are the states, the words (Mark, turn, proof, group), and the times that
+// the functions below add up (Hold, patience, spread, jitter).
 func (r *Rollout) Step(c Cluster, now time.Time) (Action, time.Duration) {
 	switch r.mark.Phase {
-	case Ready, OnTrial, WithoutTest:
+	case Ready, OnTrial, WithoutTest: // by now, this node may have got an address by which it can answer
 		if r.state != Settled && r.mark.ID == r.id {
 			r.mark.Answers = c.Answers
 		}
@@ -24,7 +26,7 @@ func (r *Rollout) Step(c Cluster, now time.Time) (Action, time.Duration) {
 
 // try is Step for the state Trying.
 func (r *Rollout) try(c Cluster, now time.Time) (Action, time.Duration) {
-	if g := r.count(c); g.peers > 0 && (!c.Answers || g.answering == 1) { // this node's own is one
+	if g := r.count(c); g.peers > 0 && (!c.Answers || g.answering == 1) { // 1: only this node can answer
 		r.elsewhere = g.proven > 0
 		r.state, r.mark.Phase, r.unproven = Unproven, WithoutTest, nil
 		return Nothing, 0
@@ -36,7 +38,8 @@ func (r *Rollout) try(c Cluster, now time.Time) (Action, time.Duration) {
 	return GoBack, 0
 }
 
-// wait is Step for the states Waiting and Refused.
+// wait is Step for the states Waiting and Refused. In Refused, this node has no turn any
+// more, but may follow a proof.
 func (r *Rollout) wait(c Cluster, now time.Time) (Action, time.Duration) {
 	if c.Alone {
 		r.settle(now)
@@ -46,13 +49,13 @@ func (r *Rollout) wait(c Cluster, now time.Time) (Action, time.Duration) {
 	readyAt := r.since.Add(r.Hold() + r.jitter(c.Self, r.spread(len(c.Peers)+1)))
 	switch ready := r.mark.ID == r.id && r.mark.Phase == Ready; {
 	case r.state == Waiting && !ready && !now.Before(readyAt):
-		r.mark = Mark{r.id, Ready, c.Answers} // Published is about the Mark of before
+		r.mark = Mark{r.id, Ready, c.Answers} // not published yet: c.Published is about the Mark before
 	case ready && c.Published && r.readySince[c.Self].IsZero():
 		r.readySince[c.Self] = now
 	}
 	g := r.count(c)
-	follow, again := r.follow(c, g, now)
-	turn, end := r.turns(c, g, readyAt, now)
+	follow, again := r.follow(c, g, now)     // sets r.mayFollow
+	turn, end := r.turns(c, g, readyAt, now) // sets r.start and r.turn
 	switch waiting := r.state == Waiting; {
 	case isDue(follow, now), waiting && isDue(turn, now):
 		r.followed = isDue(follow, now)
@@ -76,13 +79,13 @@ func (r *Rollout) wait(c Cluster, now time.Time) (Action, time.Duration) {
 // group is what the peers' Marks about the offered configuration say.
 type group struct {
 	peers         int       // with such a Mark, in any phase
-	missing       int       // peers without one, for which the turns wait
+	missing       int       // peers without one that counts (Peer.Seen, epoch), for which the turns wait
 	missingBefore int       // those of them that are before this node in the order of hash
 	lastReady     time.Time // when the last node became Ready, as far as this node saw
 	answering     int       // nodes that can ask and answer, this one included
 	rank          int       // nodes before this one in the order of hash, in which they take turns
 	rankOfThose   int       // nodes before this one that can ask and answer
-	behind        int       // nodes that have precedence to follow a proof: on trial, or before this one and not yet
+	behind        int       // nodes that may follow a proof before this one: on trial, or earlier in the order and not yet
 	proven, kept  int       // nodes with a proof; those that keep it without
 	reverted      int       // nodes that went back
 }
@@ -163,13 +166,13 @@ func (r *Rollout) follow(c Cluster, g group, now time.Time) (due, again time.Tim
 		r.proofSeen = now
 	}
 	again = r.proofSeen.Add(2 * r.Stagger) // the group before has had its time, and its result is known
-	size := growth * support
+	size := growth * support               // of the group that follows now: after the first proof, two nodes
 	switch {
-	case g.behind < size: // this node is in the group
+	case g.behind < size: // fewer nodes are before this one: it is in the group
 	case now.Before(again): // others are first
 		r.mayFollow = time.Time{}
 		return due, again
-	default:
+	default: // all that are left follow
 		size = len(c.Peers)
 	}
 	if r.mayFollow.IsZero() {
@@ -182,17 +185,17 @@ func (r *Rollout) follow(c Cluster, g group, now time.Time) (due, again time.Tim
 // has none), and when all turns are over. While nodes are missing, both move with
 // each node that becomes Ready.
 func (r *Rollout) turns(c Cluster, g group, readyAt, now time.Time) (turn, end time.Time) {
-	announced := !r.readySince[c.Self].IsZero()
+	announced := !r.readySince[c.Self].IsZero() // this node's Mark is published
 	start, rank := g.lastReady, g.rank
 	if g.provable() {
 		rank = g.rankOfThose
 	}
 	switch {
-	case !announced:
+	case !announced: // others do not count this node, so it counts all that may be before it
 		start, rank = readyAt.Add(r.patience()), rank+g.missingBefore
-	case !r.start.IsZero():
+	case !r.start.IsZero(): // the turns have begun
 		start = r.start
-	case g.missing > 0:
+	case g.missing > 0: // which may still become Ready
 		start = start.Add(r.patience())
 	}
 	if announced && !now.Before(start) {
