@@ -35,7 +35,8 @@ type checkedSystem struct {
 	Warnings []string `json:"warnings,omitempty"`
 }
 
-// checkConfig is the command check-config.
+// checkConfig is the command check-config. Like those of all commands, it declares the flags,
+// and what it returns runs when they are parsed, and returns the exit code.
 func checkConfig(c *call) func(context.Context) int {
 	system := c.flags.String("os", runtime.GOOS, "`system` whose nodes decide the exit status: linux, windows or all; the verdict for the other one is printed, too, with --kube only if the cluster has Windows nodes")
 	fromKube := c.flags.Bool("kube", false, "read the ConfigMap --configmap from the Kubernetes API; its address and credentials are those of the daemon's flags")
@@ -72,7 +73,7 @@ func checkConfig(c *call) func(context.Context) int {
 			return c.answer(answer, "", fmt.Errorf("check-config: %w", err))
 		}
 		var text []string
-		invalid := ""
+		invalid := "" // the systems of --os for which it is, each after a space
 		withWindows := !*fromKube || *system != "linux" || hasWindows(ctx, c.options)
 		for _, s := range []string{"linux", "windows"} {
 			if s == "windows" && !withWindows {

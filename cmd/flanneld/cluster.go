@@ -69,7 +69,7 @@ func (c *call) showCluster(ctx context.Context, selector string, wide bool, time
 	list := func() ([]kube.NodeStatus, error) { return kube.Nodes(ctx, *c.Kube.client(), selector, timeout) }
 	if !c.Kube.named() {
 		asking, cancel := context.WithTimeout(ctx, timeout)
-		daemons, onBehalf := c.askSettings(asking)
+		daemons, onBehalf := c.askSettings(asking) // it sets c.Kube, if a daemon answers; without one, the pod's service account is used
 		cancel()
 		if onBehalf {
 			list = func() ([]kube.NodeStatus, error) { return c.nodesOnBehalf(ctx, selector, timeout) }

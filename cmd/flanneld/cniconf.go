@@ -72,8 +72,6 @@ func makeCNIConf(c *call) func(context.Context) int {
 	within := c.limitFlag("timeout", 3*time.Second, "how long to wait for etcd and the API server")
 	c.jsonFlag("print what was done as one JSON document: path, result, diff, conf, problem")
 	return func(ctx context.Context) int {
-		// doubt: the options that HNS may refuse for pods. incomplete is not returned at
-		// once, so that all problems are reported together.
 		dirs := c.cniDirs()
 		if err := dirs.required("to"); *to == "" && err != nil {
 			return c.answer(cniConfAnswer{Problem: err.Error()}, "", fmt.Errorf("cni-conf: %w", err))
@@ -82,6 +80,9 @@ func makeCNIConf(c *call) func(context.Context) int {
 		}
 		sources := c.cniSources()
 		sources.Within = *within
+		// doubt: the options that HNS may refuse for pods, without those that a flag has set.
+		// (Complete leaves out EncapOverhead by itself.) incomplete says what could not be
+		// read. This is no error if the flags have set all that Make needs.
 		doubt, incomplete := sources.Complete(ctx, &spec)
 		doubt.LoopbackDSR = doubt.LoopbackDSR && !c.flags.Changed("loopback-dsr")
 		spec.List = filepath.Ext(*to) == ".conflist"
@@ -95,7 +96,7 @@ func makeCNIConf(c *call) func(context.Context) int {
 			c.warnOfPlugins(dirs, spec.Programs())
 		}
 		done := conflist.Outcome{Path: *to}
-		err := conflist.CheckPlugins(*pluginDir, spec.Programs())
+		err := conflist.CheckPlugins(*pluginDir, spec.Programs()) // nil without --plugin-dir
 		if err == nil {
 			done, err = c.putCNIConf(ctx, sources, spec, doubt, *to, *force)
 		}
@@ -111,7 +112,8 @@ func makeCNIConf(c *call) func(context.Context) int {
 }
 
 // putCNIConf writes the file, without those options in doubt that HNS refuses. force
-// overwrites a file that was edited.
+// overwrites a file that was edited. The record shows whether it was, and is in the
+// directory of the subnet file, like all that this flanneld keeps.
 func (c *call) putCNIConf(
 	ctx context.Context, sources node.CNISources, spec conflist.Spec, doubt conflist.Options, to string, force bool,
 ) (conflist.Outcome, error) {
@@ -123,7 +125,8 @@ func (c *call) putCNIConf(
 }
 
 // warnOfPlugins warns if containerd does not find one of the programs, which may be
-// installed later.
+// installed later. If containerd has several directories (bins), Bin is only the first one,
+// and any of them may have the programs.
 func (c *call) warnOfPlugins(dirs cniDirs, programs []string) {
 	if dirs.Config == "" { // no containerd was found
 		return
@@ -147,6 +150,8 @@ func (c *call) cniSources() node.CNISources {
 		Parse: func(raw []byte) (subnet.Config, backend.Maker, []string, error) {
 			return backends().Parse("windows", raw)
 		},
+		// HNS: nil except on Windows; open until the process ends. Underlay: only to find the
+		// adapter that has the node's address.
 		HNS: node.OpenHNS(), KubeProxyDSR: probe.KubeProxyDSR, Log: c.log,
 		Underlay: anyUnderlay,
 	}

@@ -31,8 +31,8 @@ type cniDirs struct {
 	// wrong with them.
 	Problem string `json:"problem,omitempty"`
 
-	bins []string
-	from install.ContainerdCNI // as found; Sources are set also with an error
+	bins []string              // all directories of plugins, in the order in which containerd searches them; Bin is the first
+	from install.ContainerdCNI // as found; Sources, the files that decide, are set also with an error
 	err  error                 // containerd's configuration cannot be used
 }
 
@@ -107,11 +107,11 @@ func (p process) keepCNI(ctx context.Context, files install.Files, flag string, 
 //	names the same one       none
 //
 // containerd may be installed, or its configuration completed, after the daemon has
-// started.
+// started. It returns nil when ctx ends. plugins.PluginTo is "": nothing is kept yet.
 func (p process) keepPlugins(ctx context.Context, plugins install.Files, flag string, log *slog.Logger) error {
 	next, err := p.awaitPluginDir(ctx, plugins, flag, log)
 	for err == nil && ctx.Err() == nil {
-		kept := next
+		kept := next // one task of the round keeps these files, and the other ends the round when they belong elsewhere
 		round, end := context.WithCancel(ctx)
 		tasks, round := errgroup.WithContext(round)
 		tasks.Go(func() (err error) {
@@ -178,7 +178,8 @@ func (p process) watchCNIDirs(ctx context.Context) (dirs cniDirs, changes <-chan
 // causeNoCNIDirs is a cause in the log.
 const causeNoCNIDirs = "cni-dirs-unknown"
 
-// showCNIDirs is the command cni-dirs.
+// showCNIDirs is the command cni-dirs: it declares the flags, and what it returns runs when
+// they are parsed.
 func showCNIDirs(c *call) func(context.Context) int {
 	c.jsonFlag("print one JSON document: confDir, binDir, config, problem")
 	return func(context.Context) int {

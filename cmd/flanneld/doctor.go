@@ -17,7 +17,8 @@ import (
 )
 
 // doctorCommand is the command doctor: package probe takes a snapshot of the node, and
-// package doctor examines it. It changes nothing on the node.
+// package doctor examines it. It changes nothing on the node. doctorCommand declares the
+// flags, and what it returns runs when they are parsed.
 func doctorCommand(c *call) func(context.Context) int {
 	c.jsonFlag("print one JSON document: a list of checks with verdict, findings and fix")
 	all := c.flags.Bool("v", false, "list all checks, not only those with a problem or an unknown result")
@@ -30,7 +31,9 @@ func doctorCommand(c *call) func(context.Context) int {
 	timeout := c.limitFlag("timeout", 5*time.Second, "time limit of each probe; what takes longer is unknown")
 	return func(ctx context.Context) int {
 		asking, cancel := context.WithTimeout(ctx, *timeout)
-		_, onBehalf := c.askSettings(asking) // onBehalf: the daemon must ask the API server, as this command has no credentials
+		// It makes the daemon's store that of c.options. onBehalf: the daemon must ask the API
+		// server, as this command has no credentials.
+		_, onBehalf := c.askSettings(asking)
 		err := checkPeer(asking, look)
 		cancel()
 		if err != nil {

@@ -22,7 +22,8 @@ the configuration are kept. An installed plugin that is newer than its source, o
 in place unless --replace-plugin is given.`
 
 // installCNI is the command install-cni. It installs once, or with --watch also
-// restores the files until it is stopped.
+// restores the files until it is stopped. installCNI declares the flags, and what it
+// returns runs when they are parsed.
 func installCNI(c *call) func(context.Context) int {
 	// The defaults are the values of the daemon's flags --cni-conf-from and so on.
 	files := c.CNI
@@ -40,7 +41,7 @@ func installCNI(c *call) func(context.Context) int {
 		case (files.ConfFrom == "") != (files.ConfTo == ""), files.PluginFrom == "" && files.PluginTo != "":
 			return c.reportUsage(errors.New("install-cni: --conf-from requires --conf-to and vice versa, and --plugin-to requires --plugin-from"))
 		}
-		given := files
+		given := files // keepCNI follows containerd's configuration only if the flags do not set PluginTo
 		if err := c.cniDirs().complete(&files, "plugin-to"); err != nil {
 			return c.fail(fmt.Errorf("install-cni: %w", err))
 		}

@@ -25,7 +25,8 @@ type netConfAnswer struct {
 	Problem string `json:"problem,omitempty"`
 }
 
-// makeNetConf is the command net-conf.
+// makeNetConf is the command net-conf: it declares the flags, and what it returns runs when
+// they are parsed.
 func makeNetConf(c *call) func(context.Context) int {
 	var cluster []netip.Prefix
 	mode := c.flags.String("network-mode", "overlay", "overlay (vxlan) or l2bridge (host-gw)")

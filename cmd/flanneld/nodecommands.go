@@ -43,7 +43,8 @@ func nodeCommands() []command {
 	}
 }
 
-// Names of components. boot is a node start that goes on until it succeeds.
+// Names of components; flanneld's is service.Name. boot is a node start that goes on until it
+// succeeds.
 const (
 	kubelet   = "kubelet"
 	kubeProxy = "kube-proxy"
@@ -64,7 +65,8 @@ func (c *call) baseDirFlag() *string {
 }
 
 // nodeTask returns a command below node that an administrator runs, and that fails with
-// an error.
+// an error. It makes baseDir absolute before it calls do. A flagMistake has the exit status
+// of a wrong command line.
 func (c *call) nodeTask(name string, baseDir *string, do func(context.Context) error) func(context.Context) int {
 	return func(ctx context.Context) int {
 		err := service.RequireAdministrator()

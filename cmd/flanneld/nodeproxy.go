@@ -24,8 +24,8 @@ type proxyRun struct {
 	kubeProxy, kubeConfig, nodeName string // kubeProxy is the program
 	gates                           string // feature gates
 
-	minor  int            // of kube-proxy's version, after the first flags
-	keeper node.VIPKeeper // likewise
+	minor  int            // of kube-proxy's version, 34 of 1.34; 0: flags was not called yet
+	keeper node.VIPKeeper // likewise; open until the process ends
 }
 
 // flags returns kube-proxy's flags for this node's network and its HNS. It reserves the
@@ -47,7 +47,7 @@ func (r *proxyRun) flags(ctx context.Context) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	proxy := node.KubeProxy{Minor: r.minor, Gates: strings.FieldsFunc(r.gates, func(c rune) bool { return c == ',' })}
-	reserved, _, err := node.ReserveVIP(ctx, r.keeper, r.SubnetFile, proxy)
+	reserved, _, err := node.ReserveVIP(ctx, r.keeper, r.SubnetFile, proxy) // _: the same as text for a person
 	if err != nil {
 		return nil, fmt.Errorf("kube-proxy's flags: %w", err)
 	}
@@ -60,7 +60,8 @@ func (r *proxyRun) own() []string {
 	return []string{"--v=2", "--proxy-mode=kernelspace", "--hostname-override=" + r.nodeName, "--kubeconfig=" + r.kubeConfig}
 }
 
-// proxyNode is the command node kube-proxy.
+// proxyNode is the command node kube-proxy: it declares the flags, and what it returns runs
+// when they are parsed.
 func proxyNode(c *call) func(context.Context) int {
 	r := &proxyRun{call: c}
 	c.flags.StringVar(&r.kubeConfig, "kube-config", "", "kubeconfig `file` of kube-proxy")
@@ -94,7 +95,7 @@ func (r *proxyRun) run(ctx context.Context, port int, timeout time.Duration) (co
 		}
 		r.kubeProxy = filepath.Join(filepath.Dir(program), "kube-proxy.exe")
 	}
-	r.kubeConfig = file.Mounted(variable(r.environ, file.SandboxMount), r.kubeConfig)
+	r.kubeConfig = file.Mounted(variable(r.environ, file.SandboxMount), r.kubeConfig) // where a HostProcess container has its volumes
 	if err := r.flanneld(ctx, nil, append(localHealth(port), "wait", "--timeout="+timeout.String())...); err != nil {
 		return 0, err
 	}

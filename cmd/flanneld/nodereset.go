@@ -11,7 +11,8 @@ import (
 	"flannel/pkg/cni/conflist"
 )
 
-// resetNode is the command node reset.
+// resetNode is the command node reset: it declares the flags, and what it returns runs when
+// they are parsed. flanneld runs other commands in this process.
 func resetNode(c *call) func(context.Context) int {
 	baseDir := c.baseDirFlag()
 	confDir := c.flags.String("cni-conf-dir", "", "`directory` of the CNI configuration; default: that of the last node start")

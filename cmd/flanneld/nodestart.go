@@ -17,7 +17,7 @@ import (
 
 // nodeStart is one run of node start, or one try with --retry.
 type nodeStart struct {
-	*call
+	*call        // of node start; flags are its own
 	nodeSettings // of the flags, completed by those of the last start
 
 	baseDir *string        // --base-dir, such as C:\k
@@ -29,7 +29,8 @@ type nodeStart struct {
 	proxy      []string           // flags of kube-proxy, from the step proxyFlags
 }
 
-// startNode is the command node start.
+// startNode is the command node start: it declares the flags, and what it returns runs when
+// they are parsed.
 func startNode(c *call) func(context.Context) int {
 	var settings nodeSettings
 	settings.declare(c.flags)
@@ -38,7 +39,7 @@ func startNode(c *call) func(context.Context) int {
 	force := c.flags.Bool("force", false, "overwrite a CNI configuration that somebody edited")
 	services := c.flags.Bool("services", false, "run the components as services from now on, after a node start that succeeded")
 	retry := c.flags.Bool("retry", false, "try again every minute until it succeeds, with the output in node-start's log: for a task that starts with the system")
-	once := func(ctx context.Context) error {
+	once := func(ctx context.Context) error { // called when settings has the values of the flags
 		n := &nodeStart{call: c, nodeSettings: settings, baseDir: baseDir, timeout: timeout, force: force}
 		return n.start(ctx, *services)
 	}
@@ -140,7 +141,7 @@ func (n *nodeStart) diagnose(ctx context.Context) {
 	_ = n.run(ctx, append(n.kube(), "doctor", "-v", "--cni-conf-dir="+n.CNIConfDir, "--cni-bin-dir="+n.CNIBinDir)...)
 }
 
-// run runs a command of flanneld in a process of its own, with the output of this one.
+// run runs a command of flanneld in this process, with NODE_NAME set, and says it before.
 func (n *nodeStart) run(ctx context.Context, args ...string) error {
 	return n.flanneld(ctx, []string{"NODE_NAME=" + n.NodeName}, args...)
 }
@@ -262,7 +263,8 @@ func (n *nodeStart) startDaemon(ctx context.Context) error {
 	if n.Services {
 		err = n.run(ctx, append(append([]string{"service", "install", "--start", "--env", name, "--"}, flags...), "--log-file="+filepath.Join(n.LogDir, "flanneld.log"))...)
 	} else {
-		err = n.components.Start(ctx, service.Component{Name: service.Name, Program: n.program, Args: flags, Env: []string{name}, Other: n.noDaemon}, false)
+		asService := false
+		err = n.components.Start(ctx, service.Component{Name: service.Name, Program: n.program, Args: flags, Env: []string{name}, Other: n.noDaemon}, asService)
 	}
 	if err != nil {
 		return err
@@ -270,7 +272,8 @@ func (n *nodeStart) startDaemon(ctx context.Context) error {
 	return n.run(ctx, append(localHealth(n.HealthPort), "wait", "--timeout="+n.timeout.String(), "--silence=1m")...)
 }
 
-// noDaemon returns an error if another daemon runs. Other commands are the same program.
+// noDaemon returns an error if a daemon runs that node start did not start. The name of the
+// process does not tell, since other commands, such as this one, have the same.
 func (n *nodeStart) noDaemon() error {
 	release, err := holdInstance(context.Background(), n.SubnetFile, "", n.log, 0) // 0: do not wait
 	if err != nil {

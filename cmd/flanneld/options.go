@@ -81,7 +81,7 @@ func parseOptions(args, environ []string) (options, error) {
 	for name, v := range given.Flags {
 		o.given[name] = v.Source
 	}
-	o.Warnings = append(given.Warnings, o.Warnings...)
+	o.Warnings = append(given.Warnings, o.Warnings...) // the latter by the functions set… of flags
 	o.Etcd.complete()
 	o.Kube.complete(environ)
 	o.WireGuardKey = variable(environ, "WIREGUARD_KEY_FILE")
@@ -145,7 +145,8 @@ var informing = append([]string{"version"}, cobraCommands...)
 
 // commandTree returns the commands to look at, not to run.
 func (o *options) commandTree() *cobra.Command {
-	return newRoot(commands(), &call{options: *o, process: process{stdout: io.Discard, stderr: io.Discard}}, new(int))
+	exit := new(int) // nothing sets it
+	return newRoot(commands(), &call{options: *o, process: process{stdout: io.Discard, stderr: io.Discard}}, exit)
 }
 
 // misplaced returns an error if the flag with this name, which is none of the

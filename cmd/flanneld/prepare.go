@@ -29,7 +29,8 @@ type prepareAnswer struct {
 	Problem string `json:"problem,omitempty"`
 }
 
-// prepare is the command prepare.
+// prepare is the command prepare: it declares the flags, and what it returns runs when they
+// are parsed.
 func prepare(c *call) func(context.Context) int {
 	mode := c.flags.String("network-mode", "", "overlay or l2bridge; default: as the backend of the network configuration needs")
 	limit := c.limitFlag("timeout", 5*time.Minute, "give up after this time; another run continues from there")

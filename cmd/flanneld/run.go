@@ -66,11 +66,11 @@ func run(ctx context.Context, p process) int {
 	for _, w := range o.Warnings {
 		log.Warn(w)
 	}
-	o.Kube.APIURL = apiServer(o.Kube, log)
+	o.Kube.APIURL = apiServer(o.Kube, log) // from a kubeconfig of --kube-api-from, without --kube-api-url
 	if o.Command != "" {
 		return runCommand(ctx, o, p, log)
 	}
-	if text := introduction(o, p); text != "" {
+	if text := introduction(o, p); text != "" { // for a person who has given no flags in a terminal
 		fmt.Fprint(p.stderr, text) //nolint:errcheck // only a courtesy
 	}
 	return serve(ctx, o, log)
@@ -190,7 +190,7 @@ func runTasks(ctx context.Context, o options, d *daemon.Daemon, log *slog.Logger
 		accept := func() int { return running.Load().AcceptWithdrawal() } // flanneld accept-withdrawal; of a nil Daemon: 0
 		return answerStatus(ctx, o, d.Board, accept, healthz, log)
 	})
-	tasks.Go(func() error { return process{}.keepCNI(ctx, o.CNI, "cni-plugin-to", log) })
+	tasks.Go(func() error { return process{}.keepCNI(ctx, o.CNI, "cni-plugin-to", log) }) // the zero process: it finds containerd
 	tasks.Go(func() error { return keepVIP(ctx, o.SubnetFile, usualDataDir(), log) })
 	tasks.Go(func() (err error) {
 		manager, err := newManager(ctx, o, d.Board, log)

@@ -49,7 +49,8 @@ func serviceCommands(control controlService) []command {
 	}
 }
 
-// command returns a command that needs no configuration.
+// command returns a command that needs no configuration. Its field flags, as that of all
+// commands, declares the flags, and returns what runs when they are parsed.
 func (control controlService) command(verb, help string) command {
 	return command{name: verb, help: help, flags: func(c *call) func(context.Context) int {
 		c.serviceJSON()

@@ -40,7 +40,8 @@ annotations and its condition NetworkUnavailable, whose message has the version.
 it needs is to list nodes. On a node and in flannel's pods it finds the API server by itself; elsewhere,
 give --kubeconfig-file before status, and --kube-annotation-prefix if the daemons have it.`
 
-// showStatus is the command status.
+// showStatus is the command status: it declares the flags, and what it returns runs when they
+// are parsed.
 func showStatus(c *call) func(context.Context) int {
 	c.jsonFlag("print the daemon's answer as one JSON document; if there is no answer: ready, problem; with --cluster: ready and nodes, or problem")
 	var o status.PrintOptions

@@ -78,7 +78,9 @@ func nameOf(cmd *cobra.Command) string {
 }
 
 // newRoot returns the commands of rows as cobra parses, describes and completes them. The
-// command that runs sets exit to its exit code. c has what all of them share.
+// command that runs sets exit to its exit code; an error of cobra's is a mistake in the
+// command line. c has what all of them share. The daemon's flags are only declared here, for
+// help and completion: parseOptions has parsed them.
 func newRoot(rows []command, c *call, exit *int) *cobra.Command {
 	root := &cobra.Command{
 		Use: "flanneld", Short: "network daemon for the pods of a cluster", Long: aboutDaemon,
@@ -111,7 +113,7 @@ func newRoot(rows []command, c *call, exit *int) *cobra.Command {
 }
 
 // cobra returns the command for cobra. c is a copy, because each command has flags of
-// its own.
+// its own: row.flags declares them at once, and run is called when they are parsed.
 func (row command) cobra(c call, exit *int) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: row.name, Short: row.help, Long: cmp.Or(row.about, strings.ToUpper(row.help[:1])+row.help[1:]+"."), Example: row.example,

@@ -26,7 +26,8 @@ var errNoTerminal = errors.New("status: --watch needs a terminal; for a program,
 
 // watchStatus shows the status until ctx ends (Ctrl-C): it replaces the picture
 // every period, or when the size of the terminal changes. A daemon that does not
-// answer is shown, too, because it may come back.
+// answer is shown, too, because it may come back. showStatus has checked that there
+// is a terminal (screen is not nil).
 func (c *call) watchStatus(ctx context.Context, o status.PrintOptions, period, timeout time.Duration) int {
 	restore, err := enableSequences(c.stdout)
 	if err != nil {
