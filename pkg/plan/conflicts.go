@@ -12,7 +12,8 @@ import (
 
 // resolveConflicts decides which of the peers that claim the same resource, or overlapping subnets, are used, and returns
 // the others with the reason. All nodes decide alike, because they compare the same leases in the same order. The cost
-// depends on the number of peers in conflicts only.
+// depends on the number of peers in conflicts only. Update calls it when a peer that may be in a conflict was added or
+// removed. plan.go explains unusual sizes, and the indexes of a Plan (claimants).
 //
 // The peers are visited in the order of comparePrecedence. Each is rejected if it
 //  1. claims a tunnel end (a VTEP's MAC address) that is derived from the subnet of another peer,

@@ -28,13 +28,13 @@ func (p *Plan) Update(leases []*subnet.Lease, changed []reconcile.Change[subnet.
 		p.peers.Reserve(len(leases))
 		p.holders.expect(len(leases))
 	}
-	touched := p.applyLeases(changed)
+	touched := p.applyLeases(changed) // whose paths may come or go
 	rejectsChanged := slices.ContainsFunc(touched, func(peer *peer) bool { return peer.reason != "" })
 	if p.needsResolve {
 		p.needsResolve, rejectsChanged = false, true
-		touched = slices.AppendSeq(touched, maps.Keys(p.conflicting))
+		touched = slices.AppendSeq(touched, maps.Keys(p.conflicting)) // some may be in no conflict any more
 		p.conflicting = p.rejectLoops(p.resolveConflicts())
-		touched = slices.AppendSeq(touched, maps.Keys(p.conflicting))
+		touched = slices.AppendSeq(touched, maps.Keys(p.conflicting)) // a peer may be in touched twice by now
 	}
 	if rejectsChanged {
 		p.rejects = p.listRejects()
@@ -119,7 +119,8 @@ func (p *Plan) has(peer *peer) bool {
 // isPending reports whether the owner of a lease has not published backend data yet, and the lease is not rejected.
 func (p *Plan) isPending(peer *peer) bool { return peer.reason == "" && p.wire.Pending(peer.lease) }
 
-// add puts the peer into the indexes of the Plan.
+// add puts the peer into the indexes of the Plan, which the type explains: holders has one
+// of the peers that claim a resource, and claimants all of them, if there are several.
 func (p *Plan) add(added *peer) {
 	p.peers.Set(added.lease, added)
 	if added.reason != "" {
@@ -182,7 +183,7 @@ func (p *Plan) remove(peer *peer) {
 			p.holders.remove(r)
 			continue
 		}
-		i := slices.Index(claimants, peer)
+		i := slices.Index(claimants, peer) // add has put it there
 		claimants = slices.Delete(claimants, i, i+1)
 		p.holders.set(r, claimants[0])
 		if p.claimants[r] = claimants; len(claimants) == 1 {
@@ -197,7 +198,7 @@ func (p *Plan) mayConflict(peer *peer) bool {
 	if peer.unusual {
 		return true
 	}
-	for r := range peer.claims() {
+	for r := range peer.claims() { // without a subnet, r is a tunnel end, and hostSubnets has no such key
 		if p.claimants[r] != nil || p.hostSubnets[r.subnet] > 0 {
 			return true
 		}

@@ -12,7 +12,8 @@ import (
 )
 
 // newPeer validates one lease and translates it into paths, without regard to the other leases. The fields that it sets,
-// such as local and other, are explained at the type, in plan.go; conflicts with other leases are in conflicts.go.
+// such as local and other, are explained at the type, in plan.go; conflicts with other leases are in conflicts.go. It
+// changes nothing in p, so that a judge (judge.go) may call it on any goroutine.
 func (p *Plan) newPeer(l *subnet.Lease) *peer {
 	rejected := func(v verdict) *peer { return &peer{lease: l, verdict: &v} }
 	// First, because no other property of such a lease matters: it may be that of a node
@@ -69,7 +70,7 @@ func (p *Plan) pathsTo(l *subnet.Lease) ([]*dataplane.Path, error) {
 		return nil, fmt.Errorf("backend is %.40q, this node uses %q; %w", l.Backend, p.cfg.Backend, subnet.ErrOtherConfig)
 	}
 	paths, err := p.backend.Paths(l)
-	if p.anyLink && errors.Is(err, backend.ErrOffLink) {
+	if p.anyLink && errors.Is(err, backend.ErrOffLink) { // a backend without a tunnel, and the peer is on another link
 		return nil, nil // a valid lease; paths do not matter to a judge
 	}
 	return paths, err
@@ -148,7 +149,7 @@ func (p *Plan) validateSubnet(s netip.Prefix, network subnet.Network) string {
 		return fmt.Sprintf("subnet %s is the whole network, which leaves no subnet for other nodes", s)
 	case s.Bits() < network.Prefix.Bits() && s.Contains(network.Prefix.Addr()):
 		return fmt.Sprintf("subnet %s contains the whole network %s", s, network.Prefix)
-	case !network.Holds(s):
+	case !network.Holds(s): // as a proper part
 		return fmt.Sprintf("subnet %s is not in the network %s", s, network.Prefix)
 	case s.Bits() > s.Addr().BitLen()-2: // the same limit as in the configuration
 		return fmt.Sprintf("subnet %s is too small for pods", s)
