@@ -3,7 +3,7 @@ package reconcile
 // Change, PendingChanges and ApplyChanges describe how a long ordered list differs from its previous
 // version: the peers' leases, from a lease manager to the plan, and the paths, from
 // the plan to the dataplane. The receiver of a list and its changes does not have to
-// compare two lists.
+// compare two lists. Elements are never modified: one that differs is another pointer.
 
 import (
 	"cmp"

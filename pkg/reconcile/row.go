@@ -13,9 +13,9 @@ type row[K, V comparable] struct {
 	wanted, exists bool // there is a desired, an actual value
 	dirty          bool // it is in Table.dirty; only removeAgreeing may remove it from there
 	listed         bool // the list that is being processed contains it
-	// settled: the actual value was the desired one. If it is not any more, somebody
-	// else has changed it.
-	settled bool
+	// agreed: the actual value has been the present desired one. If it is not any more,
+	// somebody else has changed it.
+	agreed bool
 	// stray: it appeared after the first list, and was never desired: somebody else has
 	// added it.
 	stray    bool
@@ -35,19 +35,19 @@ func (r *row[K, V]) setHave(value V, exists bool) {
 	}
 	r.have, r.exists = value, exists
 	if r.wanted && r.agrees() {
-		r.settled = true
+		r.agreed = true
 	}
 }
 
 // setWant sets the desired value, or (wanted false) that there is none.
 func (r *row[K, V]) setWant(value V, wanted bool) {
 	r.want, r.wanted = value, wanted
-	r.settled, r.stray = wanted && r.agrees(), false
+	r.agreed, r.stray = wanted && r.agrees(), false
 }
 
 // repaired reports whether a write of the row, which does not agree, undoes what
 // somebody else has done.
-func (r *row[K, V]) repaired() bool { return r.settled || r.stray }
+func (r *row[K, V]) repaired() bool { return r.agreed || r.stray }
 
 // deviation describes what somebody else has done.
 func (r *row[K, V]) deviation() string {
@@ -60,14 +60,15 @@ func (r *row[K, V]) deviation() string {
 	return fmt.Sprintf("%v was changed to %v", r.key, r.have)
 }
 
-// row returns the row of a key. It makes one of a settled or a missing entry, or of none.
+// row returns the row of a key. It makes one of a settled or a missing entry, or of none. The
+// methods of Table in this file are called with t.mu held.
 func (t *Table[K, V]) row(key K) *row[K, V] {
 	if r, ok := t.rows.Get(key); ok {
 		return r
 	}
-	r := &row[K, V]{key: key, observedIn: -1}
+	r := &row[K, V]{key: key, observedIn: -1} // no notification yet
 	if value, ok := t.settled.Get(key); ok {
-		r.want, r.have, r.wanted, r.exists, r.settled = value, value, true, true, true
+		r.want, r.have, r.wanted, r.exists, r.agreed = value, value, true, true, true
 		t.settled.Delete(key)
 	} else if value, ok := t.missing.Get(key); ok {
 		r.setWant(value, true)

@@ -1,8 +1,8 @@
 package reconcile
 
-// A Runner, Backoff and Once have what everything that reconciles in the background has in common: a loop that calls work when
-// something may have changed (Runner), the pauses between tries of what failed (Backoff), and the decision what of it is
-// worth a line in the log (Once).
+// Runner, Backoff and Once are what everything that reconciles in the background has in common: a loop that calls work when
+// something may have changed (Runner), the pauses between tries of what failed (Backoff), and which results are worth a
+// line in the log (Once).
 
 import (
 	"cmp"
@@ -64,8 +64,8 @@ func (r *Runner) loop(ctx context.Context, once bool) error {
 	}
 	var last error
 	for {
-		i := Wait(ctx, at, channels...)
-		isNews := i >= len(r.Wakes)
+		i := Wait(ctx, at, channels...) // -1: the time has come, or ctx has ended
+		isNews := i >= len(r.Wakes)     // they are behind Wakes; false for -1
 		if i >= 0 && !isNews && !r.Retry.Due() {
 			continue // until the pause is over
 		}

@@ -156,7 +156,7 @@ func (t *Table[K, V]) Reset() {
 	t.wanted -= t.missing.Len()
 	t.missing = compact.Map[K, V]{}
 	for key := range t.settled.All() {
-		t.row(key)
+		t.row(key) // moves the entry to rows
 	}
 	for _, r := range t.rows.All() {
 		t.drop(r)
@@ -254,7 +254,7 @@ func (t *Table[K, V]) Refresh(ctx context.Context) error {
 	}
 	for key, value := range t.settled.All() {
 		if listed, ok := actual[key]; !ok || listed != value {
-			t.row(key)
+			t.row(key) // which gets the listed value, or none, below
 		}
 	}
 	t.settled.Reserve(min(t.missing.Len(), len(actual))) // else it would hash all keys again each time that it grows
@@ -347,7 +347,7 @@ func (t *Table[K, V]) recordWrites(verb string, entries []Entry[K, V], undone []
 	defer t.mu.Unlock()
 	refused := &RefusedError{Table: t.store.Name(), Verb: verb}
 	for i, e := range entries {
-		r, _ := t.rows.Get(e.Key) // nil: none; a dirty row is not removed before removeAgreeing
+		r, _ := t.rows.Get(e.Key) // nil: the entry was a missing one; a dirty row is not removed before removeAgreeing
 		if errs != nil && errs[i] != nil {
 			refused.Entries = append(refused.Entries, Refusal{e.Key, errs[i]})
 			if r == nil && t.missing.Has(e.Key) {
