@@ -11,7 +11,8 @@ import (
 	"flannel/pkg/reconcile"
 )
 
-// Table is a reconcile.Table with entries of any type.
+// Table is a reconcile.Table with entries of any type. The daemon's loop calls the methods,
+// by the driver.
 type Table interface {
 	Name() string
 	Len() int

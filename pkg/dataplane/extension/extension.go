@@ -174,7 +174,7 @@ func (d *Dataplane) Found(ctx context.Context, links dataplane.Links, s dataplan
 // adds what another backend needs for a peer after SubnetRemove, which might remove
 // it, has succeeded or was given up.
 func (d *Dataplane) Apply(ctx context.Context, links dataplane.Links, s dataplane.State) ([]dataplane.Refused, error) {
-	if d.device == nil {
+	if d.device == nil { // another backend: peers with commands are removed, if there are any
 		d.wantPeers(dataplane.State{Keep: s.Keep})
 		rest, waiting := d.leave(ctx, s)
 		refused, err := d.inner.Apply(ctx, links, rest)
@@ -185,7 +185,7 @@ func (d *Dataplane) Apply(ctx context.Context, links dataplane.Links, s dataplan
 		d.wantPeers(s)
 		started = d.awaitPeers(ctx)
 	}
-	rest := s
+	rest := s // for the inner dataplane, which has no paths; routes and devices may be those of the commands
 	rest.Paths, rest.Since, rest.Changes = nil, nil, nil
 	rest.Unrouted, rest.KeepDevices = true, true
 	rest.Keep = s.Keep || started != nil

@@ -70,7 +70,8 @@ func (m *marks) open() *os.File {
 }
 
 // endFormer kills commands that a former process has left, and reports whether none
-// is left. It waits for them for as long as a pass may take.
+// is left. It waits for them for as long as a pass may take. Ensure calls it in each pass
+// until it returns true, or time is up.
 func (d *Dataplane) endFormer(ctx context.Context) bool {
 	files, _ := filepath.Glob(escaped(d.marks.path) + "*") // there is no error but that of a malformed pattern
 	if len(files) == 0 {

@@ -30,7 +30,10 @@ type peer struct {
 	added bool // SubnetAdd for have has succeeded, and SubnetRemove has not been tried since
 }
 
-// wantPeers makes the peers of a state wanted. With State.Keep, others stay.
+// wantPeers makes the peers of a state wanted, as far as they differ from those of the last
+// Apply. With State.Keep, others stay; a later state without Keep, which does not show them
+// as differences, is therefore compared with all peers (stale). When the commands of the
+// configuration have changed, all peers get the new ones.
 func (d *Dataplane) wantPeers(s dataplane.State) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

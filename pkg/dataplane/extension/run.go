@@ -82,11 +82,11 @@ func limited(ctx context.Context, _ command) (context.Context, context.CancelFun
 	return context.WithTimeout(ctx, timeLimit)
 }
 
-// run runs a command to its end, and returns what it printed without white space
-// around it. No shell is involved: the line is split at white space, and then $NAME
-// and ${NAME} in each word are replaced from the command's environment, so that no
-// value becomes several words. When the context ends, the command is killed with all
-// processes that it started.
+// run runs a command to its end, on the goroutine of Dataplane.work, and returns what it
+// printed without white space around it. The error is a *commandError. No shell is
+// involved: the line is split at white space, and then $NAME and ${NAME} in each word are
+// replaced from the command's environment, so that no value becomes several words. When
+// the context ends, the command is killed with all processes that it started.
 func run(ctx context.Context, c command, m *marks) (string, error) {
 	words := strings.Fields(c.line)
 	if len(words) == 0 {
