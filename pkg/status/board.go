@@ -48,7 +48,8 @@ func (b *Board) Add(name string, fill func(*Report)) {
 }
 
 // Now returns the report of the named parts; without names, of all. Whether the daemon is
-// ready is always in it.
+// ready is always in it. The functions of the parts are called without the lock, perhaps
+// by several callers at once.
 func (b *Board) Now(names ...string) Report {
 	b.mu.Lock()
 	parts, ready, since, problem := slices.Clone(b.parts), b.ready, b.since, cmp.Or(b.problem, "starting")
@@ -101,7 +102,7 @@ func (b *Board) set(ready bool, problem string) {
 }
 
 // Resumed records that the node already had a network when this process
-// started.
+// started: then the pods' network works before the first pass, and /startupz says so.
 func (b *Board) Resumed() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

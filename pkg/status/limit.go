@@ -31,7 +31,8 @@ type conn struct {
 	local  bool         // from the address that it is to, so from this node
 }
 
-// limit returns a listener that limits the connections of another one.
+// limit returns a listener that limits the connections of another one, which is TCP, or a
+// unix socket: then all connections are local.
 func limit(l net.Listener) *limited { return &limited{Listener: l, open: map[*conn]struct{}{}} }
 
 // Accept implements net.Listener.
@@ -71,7 +72,8 @@ func addrOf(a net.Addr) netip.Addr {
 	return tcp.AddrPort().Addr().Unmap().WithZone("")
 }
 
-// add adds a connection, and returns the one to be closed if there are too many now.
+// add adds a connection, and returns the one to be closed if there are too many now; else
+// nil. Its Close removes it.
 func (l *limited) add(c *conn) (victim *conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

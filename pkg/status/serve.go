@@ -66,9 +66,9 @@ const (
 )
 
 // Keep serves h on a socket at path, which only its owner may use, until ctx
-// ends. It creates the socket again when somebody removes it. If the socket
-// cannot be created, Keep logs each reason once and retries: the network does
-// not need it.
+// ends; then it returns nil. It creates the socket again when somebody removes
+// it. If the socket cannot be created, Keep logs each reason once and retries:
+// the network does not need it.
 func Keep(ctx context.Context, path string, h http.Handler, log *slog.Logger) error {
 	logged := ""
 	for ctx.Err() == nil {
@@ -148,7 +148,7 @@ func listen(path string) (net.Listener, error) {
 }
 
 // busy reports whether a failed connection means that the socket has an owner
-// that does not accept it in time.
+// that does not accept it in time: the queue is full (EAGAIN), or a deadline is over.
 func busy(err error) bool {
 	return errors.Is(err, syscall.EAGAIN) || errors.Is(err, os.ErrDeadlineExceeded)
 }

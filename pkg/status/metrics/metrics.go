@@ -18,7 +18,10 @@ import (
 	"flannel/pkg/version"
 )
 
-// Metrics are the daemon's metrics. Make them with New.
+// Metrics are the daemon's metrics. Make them with New. Any goroutine may call the methods.
+// What the Board reports is in reported.go; the fields here count what happens: passes
+// (Pass), tables of the dataplane (Table), repairs (Repaired), WireGuard (Tunnels), and
+// probes (ProbeRTT).
 type Metrics struct {
 	registry *prometheus.Registry
 	lastSync prometheus.Gauge
@@ -33,8 +36,9 @@ type Metrics struct {
 }
 
 // New returns metrics in a new registry: those that show what b reports, those that
-// the methods count, and those of the process and the Go runtime. With tooMany, there
-// are metrics of each peer, or, if more than MaxPeers are probed, tooMany is called.
+// the methods count, and those of the process and the Go runtime. With tooMany (not nil),
+// there are metrics of each peer; if more than MaxPeers are probed, there are none, and
+// each scrape calls tooMany.
 func New(b *status.Board, tooMany func()) *Metrics {
 	m := &Metrics{registry: prometheus.NewRegistry()}
 	register := promauto.With(m.registry)
