@@ -71,7 +71,8 @@ func ParseFlags[O any](o *O, table []FlagGroup[O], args, environ []string) Given
 	}
 	given, warnings := scanEnv(environ, known)
 	onLine := map[string]FlagValues{}
-	err := line.ParseAll(DoubleDashes(line, args, false), func(f *pflag.Flag, text string) error {
+	interspersed := false // what follows the first argument that is no flag may be a command's
+	err := line.ParseAll(DoubleDashes(line, args, interspersed), func(f *pflag.Flag, text string) error {
 		onLine[f.Name] = FlagValues{"--" + f.Name, append(onLine[f.Name].texts, text)}
 		return nil
 	})

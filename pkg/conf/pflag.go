@@ -17,7 +17,7 @@ func (g FlagGroup[O]) AddTo(set *pflag.FlagSet) {
 	for _, f := range g.Flags {
 		added := set.VarPF(declaredFlag{f.Def, f.Arg}, f.Name, "", f.usage())
 		if f.Arg == "" {
-			added.NoOptDefVal = "true"
+			added.NoOptDefVal = "true" // the value without "="; a flag that has this never takes the next argument
 		}
 	}
 }

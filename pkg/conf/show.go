@@ -85,7 +85,7 @@ func nearest(key string, known []string) string {
 	if len(key) < 2 || len(key) > maxKey { // every other letter would be near to a single one
 		return ""
 	}
-	best, nearest := max(1, len(key)/3)+1, ""
+	best, nearest := max(1, len(key)/3)+1, "" // a third of the letters may be wrong
 	key = fold(key)
 	for _, k := range known {
 		folded := fold(k)

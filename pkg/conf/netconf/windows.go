@@ -20,7 +20,8 @@ var modes = map[string]json.RawMessage{
 }
 
 // Compose returns the configuration of a Windows node for a value of --network-mode
-// and at most one pod network of each family.
+// and at most one pod network of each family. Parse has validated it, as the daemon
+// on Windows does.
 func (b Backends) Compose(mode string, cluster []netip.Prefix) ([]byte, error) {
 	backend, ok := modes[strings.ToLower(mode)] // PowerShell's ValidateSet ignores case
 	if !ok {
