@@ -66,7 +66,8 @@ func (o object) MarshalJSON() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// index returns the position of a key, -1 if it is missing.
+// index returns the position of a key, -1 if it is missing. Other capitals make another
+// key, as in libcni, which looks for the keys of a list in a map.
 func (o object) index(key string) int {
 	return slices.IndexFunc(o, func(m member) bool { return m.key == key })
 }
@@ -88,9 +89,9 @@ func (o object) text(key string) (s string) {
 }
 
 // conf is a network configuration: a list of plugins (.conflist), or a single
-// plugin (.conf). Its object is the whole text. plugins is what parseConf decoded of
-// the key "plugins", to be read; encode writes object alone, so that merge, which
-// changes plugins, sets the key, too.
+// plugin (.conf). The object has all of its text, and is all that encode writes.
+// plugins is a copy of the key "plugins" in it, decoded by parseConf. Who changes
+// plugins (merge) must set the key, too.
 type conf struct {
 	object
 	plugins []object // nil: a single plugin

@@ -46,7 +46,7 @@ func (o object) text(name string) (s string) {
 	return s
 }
 
-// set sets a key in exactly this spelling.
+// set sets a key in exactly this spelling; a key in another one stays. o must not be nil.
 func (o object) set(name string, value any) {
 	o[name] = encode(value)
 }
@@ -78,8 +78,9 @@ type conf struct {
 	RuntimeConfig json.RawMessage `json:"runtimeConfig"`
 	PrevResult    json.RawMessage `json:"prevResult"`
 
-	// Only for GC. The key of ValidDraft is from a draft of CNI 1.1; runtimes
-	// still send it in addition to the final one.
+	// Only for GC: the attachments that exist. nil: the key is missing, so that nothing may be
+	// deleted. The key of ValidDraft is from a draft of CNI 1.1; runtimes still send it in
+	// addition to the final one, which counts if both are there.
 	Valid      *[]types.GCAttachment `json:"cni.dev/valid-attachments"`
 	ValidDraft *[]types.GCAttachment `json:"cni.dev/attachments"`
 }
@@ -102,7 +103,10 @@ func (c *conf) version() string { return cmp.Or(c.CNIVersion, "0.1.0") }
 // isSet reports whether a value is present and not null.
 func isSet(raw json.RawMessage) bool { return len(raw) > 0 && string(raw) != "null" }
 
-// attachment returns where the configuration of a pod's interface is saved.
+// attachment returns where the configuration of a pod's interface is saved. Files are named
+// ID or ID@INTERFACE (type attachment), so that an ID has no '@'; on Windows, ':' would lead
+// to another drive or stream. The name of the network is only compared and hashed, and the
+// pod is for messages.
 //
 // Docker on Windows calls the plugin for each container of a pod. CNI_NETNS is
 // "container:ID" then, with the ID of the sandbox container, which owns the
