@@ -13,7 +13,8 @@ import (
 )
 
 // This file decodes a table of the legacy variant of iptables (x_tables), which legacy_linux.go has read, into the form
-// in which rules of both variants are compared (kernelRule).
+// in which rules of both variants are compared (kernelRule, in nftread_linux.go). The type layout, in legacy_linux.go, has
+// the offsets of the fields of struct ipt_entry or ip6t_entry.
 
 // legacyTable is a table of the legacy variant. The zero legacyTable does not exist.
 type legacyTable struct {
@@ -75,7 +76,8 @@ func (p *iptablesPlace) legacyTable(table string) (legacyTable, error) {
 	return t, nil
 }
 
-// parse splits the entries of a table into chains and rules. The entries of a table with the user chain X are:
+// parse splits the entries of a table into chains and rules. info is struct ipt_getinfo: after the table's name, it has a
+// bit for each builtin chain, and then the offsets of these chains. The entries of a table with the user chain X are:
 //
 //	rules of PREROUTING, its policy, rules of INPUT, its policy, …, head of X ("ERROR" target), rules of X, RETURN, "ERROR"
 func (l layout) parse(info, entries []byte) (legacyTable, error) {
@@ -125,6 +127,7 @@ func (l layout) entry(entries []byte) ([]byte, bool) {
 	return entries[:next], true
 }
 
+// targetOffset returns where the target of an entry begins.
 func (l layout) targetOffset(entry []byte) int {
 	return int(binary.NativeEndian.Uint16(entry[l.next-2:]))
 }
@@ -135,7 +138,9 @@ func (l layout) target(entry []byte) string { return extensionName(entry[l.targe
 // extensionName returns the name of a match or target.
 func extensionName(b []byte) string { return unix.ByteSliceToString(b[2 : targetSize-1]) }
 
-// rule decodes an entry as far as kernelRule needs.
+// rule decodes an entry as far as kernelRule needs. Its text is compared with that of our own jump, so that the comment is
+// quoted as commentSpec does. Its exprs identify the rule: the entry without what changes by itself, and the text, which
+// has the name of the chain in place of the offset to which a jump leads.
 func (l layout) rule(chain string, entry []byte, heads map[int]string) kernelRule {
 	entry = bytes.Clone(entry)
 	at := l.targetOffset(entry)

@@ -11,7 +11,8 @@ import (
 	"github.com/google/nftables"
 )
 
-// tools describes the variants of iptables that are installed.
+// tools describes the variants of iptables that are installed. Firewall.planPlaces looks for them when the configuration
+// has changed, and again while that fails; so does each Cleanup.
 type tools struct {
 	suffix   map[variant]string // what follows "iptables" or "ip6tables" in the commands' names: "-nft", "-legacy" or ""
 	standard variant            // of plain "iptables"; "" if it is not installed
@@ -51,7 +52,8 @@ func findTools(ctx context.Context) (tools, error) {
 var kubeletChains = []string{"KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY"}
 
 // chooseVariant returns the variant that the host uses: the one that holds kubelet's chains, else that of plain iptables.
-// This is the rule that the Kubernetes project gives for containers, whose own iptables says nothing about the host.
+// This is the rule that the Kubernetes project gives for containers, whose own iptables says nothing about the host. An
+// error beside a variant: something could not be read, and the other one may have the chains, too. The caller tries again.
 func (t tools) chooseVariant() (variant, error) {
 	if len(t.suffix) == 0 {
 		return "", errors.New("find iptables: no iptables-restore in PATH: install the package iptables, or set EnableNFTables")
@@ -79,10 +81,12 @@ func (t tools) chooseVariant() (variant, error) {
 }
 
 // supportsRandomFully reports whether the programs of v support --random-fully. An old kernel refuses the rules that use
-// it, see syncPlace.
+// it, see syncPlace. Programs that do not say their version, twice, count as too old.
 func (t tools) supportsRandomFully(ctx context.Context, v variant) (bool, error) {
 	name := "iptables" + t.suffix[v]
-	for range 2 { // the library's error does not show whether it could start the program
+	// run shows whether the program cannot be started for want of resources, which the library's error does not. If only
+	// the library's start failed, the second round finds out.
+	for range 2 {
 		if _, err := run(ctx, nil, name, "--version"); isTransient(err) {
 			return false, fmt.Errorf("find out the version of iptables: %w", err)
 		}
@@ -93,6 +97,8 @@ func (t tools) supportsRandomFully(ctx context.Context, v variant) (bool, error)
 	return false, nil
 }
 
+// kubeletChain reports whether nf_tables, where iptables-nft's chains are, holds one of kubelet's. Without nf_tables in the
+// kernel, it does not.
 func kubeletChain(family nftables.TableFamily) (bool, error) {
 	for _, name := range kubeletChains {
 		if found, err := hasChain(family, "mangle", name); found || err != nil {
@@ -102,7 +108,8 @@ func kubeletChain(family nftables.TableFamily) (bool, error) {
 	return false, nil
 }
 
-// kubeletLegacy reports whether the legacy variant holds kubelet's chains.
+// kubeletLegacy reports whether the legacy variant holds kubelet's chains. command ("iptables" or "ip6tables") stands for
+// the address family. No program is started: hasChain asks the kernel.
 func kubeletLegacy(command string) (bool, error) {
 	p := &iptablesPlace{command: command, variant: variantLegacy}
 	for _, name := range kubeletChains {
