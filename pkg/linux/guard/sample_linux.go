@@ -38,16 +38,18 @@ func (p sample) deviceName() string {
 }
 
 // sampler receives some of the packets that the rules find, by NFLOG, logs a few of them
-// and remembers whether peers send them.
+// and remembers whether peers send them. The daemon's loop calls bind, set, put and reset,
+// by methods of Guard, and close is called after the loop has ended. receive has a goroutine
+// of its own, and any goroutine may call ofPeer.
 type sampler struct {
 	log    *slog.Logger
-	notify func()        // why the guard waits has changed
-	conn   *netlink.Conn // nil: not bound
-	ended  chan struct{}
+	notify func()        // causes a pass, and does not block: another packet than before delays the trial, for which dropping waits
+	conn   *netlink.Conn // nil: never bound. Only bind sets it, before receive starts
+	ended  chan struct{} // closed when receive has returned
 
 	mu       sync.Mutex
 	config   Config
-	paths    compact.Map[*dataplane.Path, struct{}] // to the peers
+	paths    compact.Map[*dataplane.Path, struct{}] // to the peers; an unchanged path keeps its pointer (dataplane.State)
 	departed map[netip.Addr]netip.Prefix            // subnets of former peers, by address
 	last     time.Time                              // of the last packet that claims to be from a peer's pod; zero: none
 	which    string                                 // a description of that packet
@@ -78,7 +80,8 @@ const (
 	maxDeparted   = 1000      // former peers that are remembered
 )
 
-// groupOf returns the NFLOG group of a table.
+// groupOf returns the NFLOG group of a table: not one of the small numbers, which people
+// use. If two instances got the same group, the second could not bind: it would have no samples.
 func groupOf(table string) uint16 { return uint16(crc32.ChecksumIEEE([]byte(table))) | 0x4000 }
 
 // newSampler returns a sampler that receives nothing yet.
@@ -118,6 +121,7 @@ func (s *sampler) bind(group uint16) error {
 	return nil
 }
 
+// close ends receiving. Guard.Close calls it, once.
 func (s *sampler) close() error {
 	if s.conn == nil {
 		return nil
@@ -127,14 +131,16 @@ func (s *sampler) close() error {
 	return err
 }
 
+// receive passes samples to add until close, or until an error other than ENOBUFS: then there
+// are no further samples, and last keeps its time.
 func (s *sampler) receive() {
 	defer close(s.ended)
 	for {
 		messages, err := s.conn.Receive()
-		if errors.Is(err, unix.ENOBUFS) {
+		if errors.Is(err, unix.ENOBUFS) { // some were lost
 			continue
 		}
-		if err != nil { // closed
+		if err != nil {
 			if !errors.Is(err, os.ErrClosed) {
 				s.log.Debug("stopped reading samples of forged packets", "error", err)
 			}
@@ -160,7 +166,7 @@ func (s *sampler) add(attrs []byte, now time.Time) {
 		former := s.which
 		s.last = now
 		s.which = fmt.Sprintf("%s sends from %s (rule %s), and the lease of %s is for %s", found.claimed(), found.from, found.rule, subnet, peer)
-		if found.from == found.claimed() { // maybe a device of this host has the peer's addresses, too
+		if found.from == found.claimed() { // in no tunnel: maybe a device of this host has the peer's addresses, too
 			s.which = fmt.Sprintf("%s comes from device %s, which does not lead to its node %s (rule %s)", found.from, found.deviceName(), peer, found.rule)
 		}
 		if s.which != former && now.Sub(s.notified) > time.Second {
@@ -217,8 +223,9 @@ const (
 	causeJoined   = "packets-of-joined-nodes"
 )
 
-// isDeparted reports whether a packet is probably from a node that was a peer: it has the
-// address of one, and inside of it an address of its subnet or its own.
+// isDeparted reports whether a packet is probably from a node that was a peer: the packet
+// came to the port of the tunnel (the rule outsider) from that node's address, and the
+// packet inside is from the node's subnet, or the node itself.
 func (s *sampler) isDeparted(p sample) bool {
 	subnet, was := s.departed[p.from]
 	return was && p.rule == outsider && (subnet.Contains(p.inner) || p.inner == p.from)
@@ -248,7 +255,8 @@ func (s *sampler) put(p *dataplane.Path, present bool) {
 	}
 }
 
-// reset forgets all paths.
+// reset forgets all paths, before those that still exist are put anew. So it makes no peer a
+// departed one, and what was found stays true.
 func (s *sampler) reset() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
