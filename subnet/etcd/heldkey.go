@@ -120,9 +120,9 @@ type sight struct {
 	replaced bool             // the store is another or an older one than before
 }
 
-// failedWrite returns the sight in the answer to a write whose condition, that the key is
-// as in s, was false: kv, or nil, at the revision rev. The answer is newer than s, so
-// whatever is older in it belongs to another store.
+// failedWrite returns the sight in the answer to a write whose condition (the key is as in
+// s) was false: kv, or nil, at the revision rev. The answer is newer than s, so whatever is
+// older in it belongs to another store.
 func (s seen) failedWrite(kv *mvccpb.KeyValue, rev int64) sight {
 	replaced := rev < max(s.mod, s.gone) || kv != nil && (kv.ModRevision < s.mod || kv.ModRevision <= s.gone)
 	return sight{kv: kv, rev: rev, replaced: replaced}
@@ -168,7 +168,7 @@ func (k *heldKey) observe(now time.Time, s sight, judge subnet.Judge) {
 	hasOurAddress := value != nil && value.PublicIP == k.want.PublicIP && value.PublicIPv6 == k.want.PublicIPv6
 	switch wasMissing := k.state == missing || k.state == withdrawn; {
 	case wasMissing && !hasOurAddress && k.isOthers(value, judge):
-		k.loseTo(s.kv) // which created it first
+		k.loseTo(s.kv) // it has created the key before we restored it
 		return
 	case wasMissing || s.replaced || k.seen.mod == 0 || s.kv.CreateRevision == k.seen.created:
 		// Somebody restored the missing key, the store is another one, or the same key has

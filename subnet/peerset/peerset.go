@@ -234,7 +234,7 @@ func (s *set) SetOwn(own string) (changed bool) {
 	if own == s.own {
 		return false
 	}
-	s.drop(own)
+	s.drop(own) // it may be retained as a peer
 	for _, name := range []string{s.own, own} {
 		if e := s.entry(name); e != (entry{}) { // the zero entry: the store has nothing under the name
 			s.touch(name)
@@ -335,19 +335,19 @@ func (s *set) count(old, e entry) {
 // usable and another one than before, so that it may claim the subnet of a departed peer;
 // else nil. See Apply for replaced.
 func (s *set) applyChange(c Change, replaced bool, now time.Time) (claimant *subnet.Lease) {
-	old, departed := s.entry(c.Name), s.withdrawn[c.Name] // departed is nil if the peer is not withdrawn
+	old, d := s.entry(c.Name), s.withdrawn[c.Name] // d is nil if the peer is not withdrawn
 	// Equal does not compare Since, by which conflicts are decided.
-	for _, last := range []*subnet.Lease{old.Lease, departed.lease()} {
+	for _, last := range []*subnet.Lease{old.Lease, d.lease()} {
 		if last != nil && c.Lease != nil && last.Equal(c.Lease) && last.Since == c.Lease.Since {
 			c.Lease = last
 		}
 	}
-	if c.Entry == old.Entry && !(c.Deleted && departed != nil) {
+	if c.Entry == old.Entry && !(c.Deleted && d != nil) {
 		return nil // most changes of a Node are heartbeats
 	}
 	e, invalid := s.validate(c.Entry)
-	if (c.Deleted || invalid) && departed != nil {
-		s.deleteRetained(departed, now)
+	if (c.Deleted || invalid) && d != nil {
+		s.deleteRetained(d, now)
 	}
 	if e == old {
 		return nil
@@ -363,7 +363,7 @@ func (s *set) applyChange(c Change, replaced bool, now time.Time) (claimant *sub
 	if c.Name == s.own {
 		return nil
 	}
-	s.rejectsDirty = s.rejectsDirty || old.Reject != e.Reject || departed != nil && (old.unusable() || e.unusable())
+	s.rejectsDirty = s.rejectsDirty || old.Reject != e.Reject || d != nil && (old.unusable() || e.unusable())
 	s.windowsDirty = s.windowsDirty || old.Windows != e.Windows
 	s.count(old, e)
 	switch {
@@ -377,7 +377,9 @@ func (s *set) applyChange(c Change, replaced bool, now time.Time) (claimant *sub
 		s.drop(c.Name)
 		s.resolved = s.resolved && !old.usable // the old lease takes part in conflicts no longer
 	case old.usable:
-		s.withdraw(old.Entry, replaced && !invalid, now) // the old lease still does, see lost
+		// The old lease still takes part in conflicts, see lost. An invalid entry in its place
+		// was written by somebody, so that the lease was not lost with a replaced store.
+		s.withdraw(old.Entry, replaced && !invalid, now)
 	}
 	return nil // in all other cases, nobody used the old entry, nor does anybody use the new one
 }
