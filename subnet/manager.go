@@ -115,7 +115,7 @@ type Set struct {
 }
 
 // Retained is a lease that the store has lost, probably by mistake, and that stays in use until a time: traffic to its
-// node continues. Package peerset decides about it. It is never modified.
+// node continues (see package peerset). It is never modified.
 type Retained struct {
 	Lease *Lease
 	Cause Cause

@@ -146,7 +146,7 @@ func (h holder) keep(ctx context.Context) (err error) {
 }
 
 // step calls heldKey.step with what the peers say about our lease, and logs what has
-// happened. It changes the heldKey. The results are those of heldKey.step; they say nothing
+// happened. It changes the heldKey. The results are those of heldKey.step, or false and zero
 // when the Manager holds another key.
 func (h holder) step(ctx context.Context) (write bool, due time.Time) {
 	own, peers := &h.m.own, h.m.watched.Peers()
