@@ -64,8 +64,8 @@ func checkProposal(proposal string) string {
 // options are those of the configuration's Backend object.
 type options struct {
 	secret   *dataplane.SharedSecret // a pointer, since fmt shows unexported fields; not nil
-	proposal string // for ESP, in strongSwan's notation
-	udpEncap bool   // ESP in UDP, even without NAT
+	proposal string                  // for ESP, in strongSwan's notation
+	udpEncap bool                    // ESP in UDP, even without NAT
 }
 
 // overhead returns the bytes that ESP adds to a packet; inUDP is for ESP in UDP.

@@ -81,7 +81,7 @@ type record struct {
 	name  string           // the last part of key, with the subnets; see parseKey
 	kv    *mvccpb.KeyValue // as listed; kv.Lease is its etcd lease, 0 for a reservation
 	lease *subnet.Lease    // only its subnets
-	value *leaseValue   // decoded by findClaims only; else nil
+	value *leaseValue      // decoded by findClaims only; else nil
 }
 
 // records returns the keys below the prefix that are those of leases.
@@ -180,8 +180,8 @@ func (m *Manager) setHeld(snap *snapshot, held *heldKey, how string) subnet.Leas
 	}
 	m.own.held, m.own.seed = held, snap
 	m.own.mu.Unlock()
-	reconcile.Notify(m.own.changed)      // Watch omits another key from now on
-	reconcile.Notify(m.own.leaseChanged) // renew may still sleep for the former one
+	reconcile.Notify(m.own.changed)       // Watch omits another key from now on
+	reconcile.Notify(m.own.leaseChanged)  // renew may still sleep for the former one
 	l := held.leaseWith(*held.seen.value) // not nil: createKey and heldKeyOf set it
 	l.Since = held.seen.created
 	return l

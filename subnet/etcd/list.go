@@ -156,7 +156,7 @@ func (l *listing) take(resp *clientv3.GetResponse) (more bool, err error) {
 	if last < l.next {
 		return false, errors.New("etcd announced more keys and sent none")
 	}
-	l.next = last + "\x00" // the first key after last in etcd's order, that of bytes
+	l.next = last + "\x00"   // the first key after last in etcd's order, that of bytes
 	if size < maxMessage/5 { // so that a page of four times as many keys probably fits
 		l.limit = min(l.limit*4, largestPage)
 	}

@@ -136,7 +136,7 @@ func (c *clockWatch) RoundTrip(r *http.Request) (*http.Response, error) {
 		return resp, err
 	}
 	if date, err := http.ParseTime(resp.Header.Get("Date")); err == nil {
-		middle := before.Add(time.Since(before) / 2) // when the server probably wrote the header
+		middle := before.Add(time.Since(before) / 2)              // when the server probably wrote the header
 		c.ahead.Store(new(date.Add(time.Second / 2).Sub(middle))) // half a second is the truncated part on average
 	}
 	return resp, nil

@@ -68,8 +68,8 @@ type follower struct {
 	lagged   int              // how often the API server was behind the store at the first list
 	lagging  bool             // the API server rejected our position as too new
 	failures int              // in a row, after which the pauses grow
-	relists  relists // the pauses before lists
-	lookups  lookups // the Nodes whose podCIDR is unknown
+	relists  relists          // the pauses before lists
+	lookups  lookups          // the Nodes whose podCIDR is unknown
 }
 
 // known is what follow remembers of a Node, because the watch of metadata does not carry it. A Node's podCIDRs never change
@@ -134,7 +134,7 @@ func (s *follower) watch(ctx context.Context) error {
 	began := time.Now()
 	in := make(chan watchEvent, 64) // bounds our memory: further events wait in the API server
 	ended := make(chan error, 1)    // with room, so that the goroutine ends although nobody receives
-	go func() { // decodes, while this goroutine hands over; ends with watching or the stream
+	go func() {                     // decodes, while this goroutine hands over; ends with watching or the stream
 		defer body.Close() //nolint:errcheck // it was only read
 		ended <- s.m.receive(watching, body, in)
 		close(in)

@@ -117,7 +117,7 @@ func (c *apiClient) NodesByName(ctx context.Context, wanted map[string]*storedNo
 		}
 	}
 	var reading errgroup.Group // without a context: an error does not end the other reads
-	reading.SetLimit(4) // requests at the same time
+	reading.SetLimit(4)        // requests at the same time
 	for name := range wanted {
 		mu.Lock()
 		listed := got[name] != nil

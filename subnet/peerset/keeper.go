@@ -25,9 +25,9 @@ type Keeper struct {
 	closed       bool        // nothing is handed over any more
 	expiry       *time.Timer // calls set.Expire; nil: never set
 	next         time.Time   // when expiry fires; zero: it does not
-	ownWithdrawn bool      // see SetOwnWithdrawn
-	ownMissing   error     // see SetOwnMissing
-	retaining    bool      // peers are retained, which was logged
+	ownWithdrawn bool        // see SetOwnWithdrawn
+	ownMissing   error       // see SetOwnMissing
+	retaining    bool        // peers are retained, which was logged
 }
 
 // NewKeeper returns a Keeper that calls changed with each new set, one call at a time,
