@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Config is the validated network configuration (ParseConfig), without the part that the backend reads. It is passed as a
-// copy, and what its slices contain is never modified.
+// Config is the validated network configuration (ParseConfig), without the part that the backend reads. It is passed as
+// a copy, and what its slices contain is never modified.
 type Config struct {
 	V4, V6   Network // a zero Network: family off
 	Backend  string  // Backend.Type, in lower case; "" after ParseConfig: not set, so that its caller sets the default
@@ -78,8 +78,8 @@ func (c Config) CheckUnderlay(subnets ...netip.Prefix) error {
 	return nil
 }
 
-// MaxSources is how many sources a lease may have: addresses from which the node's tunnel sends, beside its public IP. The
-// guard of a peer accepts packets from them.
+// MaxSources is how many sources a lease may have: addresses from which the node's tunnel sends, beside its public IP.
+// The guard of a peer accepts packets from them.
 const MaxSources = 4
 
 // CheckSource returns an error if a cannot be such a source of any node.

@@ -73,8 +73,8 @@ func joinPrefixes(prefixes []netip.Prefix) string {
 // flannel does not have these keys, and ignores them.
 const formerKey4, formerKey6 = "FLANNEL_FORMER_SUBNET", "FLANNEL_FORMER_IPV6_SUBNET"
 
-// parseEnv parses a text of format or of flannel; others may have put quotes around values. It skips unknown lines. A text
-// without any subnet is an error.
+// parseEnv parses a text of format or of flannel; others may have put quotes around values. It skips unknown lines. A
+// text without any subnet is an error.
 func parseEnv(raw []byte) (Env, error) {
 	var e Env
 	for line := range strings.Lines(string(raw)) {
@@ -116,8 +116,8 @@ func parseEnv(raw []byte) (Env, error) {
 	return e, nil
 }
 
-// envPrefix parses a network and masks it. bits is the length of an address of the family. Of several networks, separated
-// by commas, it takes the first: flannel's format allows a list.
+// envPrefix parses a network and masks it. bits is the length of an address of the family. Of several networks,
+// separated by commas, it takes the first: flannel's format allows a list.
 func envPrefix(value string, bits int) (netip.Prefix, error) {
 	first, _, _ := strings.Cut(value, ",")
 	p, err := netip.ParsePrefix(strings.TrimSpace(first))
@@ -144,9 +144,9 @@ func envPrefixes(value string, bits int) (prefixes []netip.Prefix, err error) {
 // maxFormer is how many former subnets of a family the file has at most.
 const maxFormer = 4
 
-// Remembered returns the subnets that the file remembers for the networks of cfg: for each family the present one, unless
-// it is outside the network and a former one is in it; then the latest of these. The zero Prefix: the file has none. If no
-// subnet is in the network, the present one is returned even so; Acquire does not lease it.
+// Remembered returns the subnets that the file remembers for the networks of cfg: for each family the present one,
+// unless it is outside the network and a former one is in it; then the latest of these. The zero Prefix: the file has
+// none. If no subnet is in the network, the present one is returned even so; Acquire does not lease it.
 func (e Env) Remembered(cfg Config) (v4, v6 netip.Prefix) {
 	choose := func(n Network, present netip.Prefix, former []netip.Prefix) netip.Prefix {
 		if i := slices.IndexFunc(former, n.Holds); !n.Holds(present) && i >= 0 {
@@ -157,8 +157,8 @@ func (e Env) Remembered(cfg Config) (v4, v6 netip.Prefix) {
 	return choose(cfg.V4, e.V4Subnet, e.FormerV4), choose(cfg.V6, e.V6Subnet, e.FormerV6)
 }
 
-// Former returns the former subnets for the next file, in which the node has the subnets of next: those of e that are not
-// in next, the latest first.
+// Former returns the former subnets for the next file, in which the node has the subnets of next: those of e that are
+// not in next, the latest first.
 func (e Env) Former(next Lease) (v4, v6 []netip.Prefix) {
 	list := func(present netip.Prefix, former []netip.Prefix, next netip.Prefix) (subnets []netip.Prefix) {
 		for _, s := range append([]netip.Prefix{present}, former...) {

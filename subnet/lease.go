@@ -70,14 +70,14 @@ func (e Endpoint) equal(o Endpoint) bool {
 	return e.Subnet == o.Subnet && e.PublicIP == o.PublicIP && bytes.Equal(e.Data, o.Data)
 }
 
-// SameNode reports whether l and o have the same public address: IPv4 if o has IPv4, else IPv6. With etcd, the next lease
-// of a node has another Name (the key), so that only the address shows that both are of one node.
+// SameNode reports whether l and o have the same public address: IPv4 if o has IPv4, else IPv6. With etcd, the next
+// lease of a node has another Name (the key), so that only the address shows that both are of one node.
 func (l *Lease) SameNode(o *Lease) bool {
 	return o.V4.On() && o.V4.PublicIP == l.V4.PublicIP || !o.V4.On() && o.V6.PublicIP == l.V6.PublicIP
 }
 
-// Within reports whether a subnet of l is a subnet of o, or a part of one. If l contains a subnet of o, l is not within o.
-// So l is within few leases, whereas one large subnet could contain those of all nodes (see peerset's claims).
+// Within reports whether a subnet of l is a subnet of o, or a part of one. If l contains a subnet of o, l is not within
+// o. So l is within few leases, whereas one large subnet could contain those of all nodes (see peerset's claims).
 func (l *Lease) Within(o *Lease) bool {
 	return within(l.V4.Subnet, o.V4.Subnet) || within(l.V6.Subnet, o.V6.Subnet)
 }

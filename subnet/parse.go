@@ -23,8 +23,8 @@ type reserved struct {
 	name   string
 }
 
-// spare is how many bits longer than the network's a subnet's prefix must be, so that four subnets fit, and how many bits
-// a subnet must leave for the addresses of pods.
+// spare is how many bits longer than the network's a subnet's prefix must be, so that four subnets fit, and how many
+// bits a subnet must leave for the addresses of pods.
 const spare = 2
 
 // families are IPv4 and IPv6, in this order.
@@ -159,8 +159,8 @@ func (f family) bounds(root *conf.Object, n *Network) {
 	}
 }
 
-// bound returns a, the value at key, if it is where a subnet begins, or else the default def, and whether the value at key
-// is valid. A key that is not given is valid. a is zero if addr has recorded a problem.
+// bound returns a, the value at key, if it is where a subnet begins, or else the default def, and whether the value at
+// key is valid. A key that is not given is valid. a is zero if addr has recorded a problem.
 func (f family) bound(root *conf.Object, key string, n *Network, a, def netip.Addr) (netip.Addr, bool) {
 	base := netip.PrefixFrom(a, n.SubnetLen).Masked().Addr()
 	switch {

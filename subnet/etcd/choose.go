@@ -106,7 +106,7 @@ func allSubnets(n subnet.Network) numbers {
 // subnet takes the whole subnet; one of the other family is ignored.
 func freeRanges(n subnet.Network, occupied []netip.Prefix) (free []numbers) {
 	all := allSubnets(n)
-	taken := append(make([]numbers, 0, len(occupied)+1), numbers{all.end, all.end}) // a sentinel, which ends the last free range
+	taken := append(make([]numbers, 0, len(occupied)+1), numbers{all.end, all.end}) // a sentinel: it ends the last range
 	for _, p := range occupied {
 		if p.Addr().BitLen() != n.Prefix.Addr().BitLen() { // also the zero Prefix, whose Addr has length 0
 			continue

@@ -104,7 +104,8 @@ func (s *session) run(ctx context.Context) error {
 
 // list reads and hands over all keys, and sets the position to that of the list.
 func (s *session) list(ctx context.Context) error {
-	// The time for each page. The first attempt is short, because an outage is only noticed when it fails.
+	// The time for each page. The first attempt is short, because an outage is only
+	// noticed when it fails.
 	snap, err := s.m.list(ctx, s.feed, requestTimeout<<min(s.failures, 3))
 	if err != nil {
 		return err
@@ -129,8 +130,10 @@ func (s *session) watch(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if s.passOwnWrite() { // we have written the key since run has looked
-		return errRelist // so that run checks this position, too: the watch may be one of a store without that write
+	if s.passOwnWrite() {
+		// We have written the key since run has looked. run must check this position, too:
+		// the watch may be one of a store without that write.
+		return errRelist
 	}
 	s.m.outage.Over(s.feed.name)
 	opened := time.Now()

@@ -50,7 +50,7 @@ import (
 type heldKey struct {
 	key    string
 	v4, v6 netip.Prefix     // the subnets in key; zero: none of the family
-	id     clientv3.LeaseID // the etcd lease that the key should be on; NoLease: the key is a reservation, which does not expire
+	id     clientv3.LeaseID // the etcd lease that the key should be on; NoLease: it is a reservation, which does not expire
 	grant  bool             // id was not granted yet
 	want   leaseValue       // as Publish wants it; before Publish, as Acquire found or created it
 	// sent are the values of our writes since observe last saw a new revision of the key,

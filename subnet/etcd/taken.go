@@ -41,7 +41,7 @@ type taken struct {
 // this node may have its former subnet again.
 func newTaken(cfg subnet.Config, records, former []record) taken {
 	t := taken{cfg: cfg, all: make([]record, 0, len(records)), rivals: make([]*subnet.Lease, 0, len(records))}
-	holds := func(n subnet.Network, e subnet.Endpoint) subnet.Endpoint { // e, or nothing if it is outside or the whole network
+	holds := func(n subnet.Network, e subnet.Endpoint) subnet.Endpoint { // e, or nothing if it is not a part of n
 		if n.Holds(e.Subnet) {
 			return e
 		}

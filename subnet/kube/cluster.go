@@ -57,8 +57,9 @@ const (
 // NodeStates are all states, in the order in which they are counted.
 var NodeStates = []NodeState{NodeReady, NodeNotReady, NodeUnknown, NodeNoLease, NodeUnmanaged}
 
-// maxRelists is how often Nodes lists again from the first page. A list has many pages, all of one revision of the cluster.
-// If the list takes longer than the API server keeps that revision (five minutes), the next page is refused as expired.
+// maxRelists is how often Nodes lists again from the first page. A list has many pages, all of one revision of the
+// cluster. If the list takes longer than the API server keeps that revision (five minutes), the next page is refused as
+// expired.
 const maxRelists = 3
 
 // Nodes returns the state of the Nodes that match a label selector, sorted by name; "" selects all. flanneld status
@@ -135,8 +136,8 @@ func nodeStatus(n *corev1.Node, prefix string) NodeStatus {
 	return s
 }
 
-// setDaemon sets Daemon and Version by the condition NetworkUnavailable, whose reason says which daemon has written it (see
-// report.go):
+// setDaemon sets Daemon and Version by the condition NetworkUnavailable, whose reason says which daemon has written it
+// (see report.go):
 //
 //	reason        version in the message   daemon
 //	reasonUp      yes                      flanneld
@@ -154,8 +155,8 @@ func (s *NodeStatus) setDaemon(c corev1.NodeCondition) {
 	}
 }
 
-// setState sets State, Reason and Since of a Node with a lease from its conditions NetworkUnavailable (network) and Ready
-// (kubelet). A condition that the Node does not have is zero. setDaemon must have been called.
+// setState sets State, Reason and Since of a Node with a lease from its conditions NetworkUnavailable (network) and
+// Ready (kubelet). A condition that the Node does not have is zero. setDaemon must have been called.
 func (s *NodeStatus) setState(network, kubelet corev1.NodeCondition) {
 	s.Since = network.LastTransitionTime.Time
 	message, _ := cutVersion(network.Message)

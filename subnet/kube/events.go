@@ -17,8 +17,8 @@ import (
 // hour, which is how long the cluster keeps an Event.
 type eventFilter struct {
 	last            map[string]writtenEvent // by reason
-	failureReported bool                    // the last Event about the network's state was reasonNotSynced; then its end is one, too
-	outageReported  bool                    // likewise, the last Event about reaching peers was reasonUnreachable
+	failureReported bool                    // the last Event about the network's state was reasonNotSynced
+	outageReported  bool                    // the last Event about reaching peers was reasonUnreachable
 }
 
 // writtenEvent is the last Event of a reason.
@@ -48,8 +48,8 @@ func (f *eventFilter) next(reason, message string, now time.Time) (write bool, w
 	return true, 0
 }
 
-// writeEvents writes the Events that are due, and returns the time until the next one may be, recheckEvery at most. name is
-// that of our Node. What it has written of s.subnetChange is removed from the reporter's status.
+// writeEvents writes the Events that are due, and returns the time until the next one may be, recheckEvery at most.
+// name is that of our Node. What it has written of s.subnetChange is removed from the reporter's status.
 func (r *reporter) writeEvents(ctx context.Context, f *eventFilter, name string, s status) (rest time.Duration) {
 	rest = recheckEvery
 	for _, e := range f.events(s, r.m.o.Grace, time.Now()) {

@@ -98,8 +98,8 @@ func ServiceNetworks(ctx context.Context, o Options) ([]netip.Prefix, error) {
 	return api.ServiceNetworks(ctx)
 }
 
-// NetConf returns the network configuration in a ConfigMap, "namespace/name": the value of its key net-conf.json, as it is.
-// check-config validates it. Only the options that say how to reach the API server are used.
+// NetConf returns the network configuration in a ConfigMap, "namespace/name": the value of its key net-conf.json, as it
+// is. check-config validates it. Only the options that say how to reach the API server are used.
 func NetConf(ctx context.Context, configMap string, o Options) ([]byte, error) {
 	namespace, name, ok := strings.Cut(configMap, "/")
 	if !ok || namespace == "" || name == "" {

@@ -20,9 +20,9 @@ import (
 type feed struct {
 	activity string // for messages
 	only     string // the name of one Node; "": all Nodes
-	// handle is called from one goroutine, that of follow: first with all Nodes, or with a change without a Node if the only
-	// one does not exist, then with changes. Later lists are handed over as changes, too: all Nodes, and those that are
-	// missing now. After an error, follow lists again after a pause; errDone and subnet.ErrMoved end it.
+	// handle is called from one goroutine, that of follow: first with all Nodes, or with a change without a Node if the
+	// only one does not exist, then with changes. Later lists are handed over as changes, too: all Nodes, and those that
+	// are missing now. After an error, follow lists again after a pause; errDone and subnet.ErrMoved end it.
 	handle func(context.Context, []change) error
 }
 
@@ -235,8 +235,8 @@ func (s *follower) handleEvents(ctx context.Context, events []watchEvent) error 
 	return nil
 }
 
-// recordNode records a Node's UID and podCIDRs, and completes c.node with the podCIDRs. It reports whether c can be handed
-// over now. If not, it has requested a lookup of the podCIDR, whose answer hands the Node over.
+// recordNode records a Node's UID and podCIDRs, and completes c.node with the podCIDRs. It reports whether c can be
+// handed over now. If not, it has requested a lookup of the podCIDR, whose answer hands the Node over.
 func (s *follower) recordNode(c change) bool {
 	n := c.node
 	if n == nil {

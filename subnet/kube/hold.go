@@ -67,8 +67,8 @@ func (m *Manager) missing() error {
 	return nil
 }
 
-// passOnMissing has the next set of peers say whether our Node is missing. Hold calls it after each change of our Node, and
-// Watch when its set begins, on another goroutine. m.mu must not be held, because SetOwnMissing hands over the set.
+// passOnMissing has the next set of peers say whether our Node is missing. Hold calls it after each change of our Node,
+// and Watch when its set begins, on another goroutine. m.mu must not be held, because SetOwnMissing hands over the set.
 func (m *Manager) passOnMissing() {
 	m.passing.Lock() // from looking to passing on, so that what was looked at last is passed on last
 	defer m.passing.Unlock()
@@ -127,9 +127,9 @@ func (m *Manager) observeOwn(own *ownNode, observed change) error {
 	return nil
 }
 
-// restoreIfDue restores our annotations if someone else has changed them and the pause of the conflict is over. It returns
-// after what time to call it again although the Node has not changed; 0: never. It runs on a goroutine of its own, so that
-// Hold goes on observing the Node during the pauses and the requests.
+// restoreIfDue restores our annotations if someone else has changed them and the pause of the conflict is over. It
+// returns after what time to call it again although the Node has not changed; 0: never. It runs on a goroutine of its
+// own, so that Hold goes on observing the Node during the pauses and the requests.
 func (m *Manager) restoreIfDue(ctx context.Context, own *ownNode) (next time.Duration) {
 	m.mu.Lock()
 	patch, changes := m.patchNeeded(own)

@@ -54,7 +54,7 @@ type lookup struct {
 
 	seen      string    // the resourceVersion at which the Node had no podCIDR; "": it was never read
 	read      time.Time // when it was read at seen
-	tries     int       // before the first answer, how many requests failed; then, how often it had no podCIDR or a request failed
+	tries     int       // failed requests before the first answer; then, how often a request failed or there was no podCIDR
 	impatient bool      // this is the daemon's own Node, which no other daemon looks up: do not wait
 }
 
@@ -91,9 +91,9 @@ func (s *follower) spread() time.Duration {
 	return min(time.Duration(len(s.known))*spreadEach, spreadMax)
 }
 
-// request records an event of a Node whose podCIDR is unknown, and chooses the time of the request, if none is chosen. It
-// reports whether the Node was read before, so that it can be handed over as a Node without podCIDR. spread is that of the
-// method of this name, and impatient the field of lookup.
+// request records an event of a Node whose podCIDR is unknown, and chooses the time of the request, if none is chosen.
+// It reports whether the Node was read before, so that it can be handed over as a Node without podCIDR. spread is that
+// of the method of this name, and impatient the field of lookup.
 func (ls *lookups) request(n *storedNode, spread time.Duration, impatient bool) (everRead bool) {
 	l := ls.byName[n.Name]
 	if l == nil || l.node.UID != n.UID {
@@ -139,7 +139,8 @@ func (l *lookup) nextRead() time.Time {
 }
 
 // whenDue returns a channel that receives when the next request is due and may be made: nil, from which nothing is ever
-// received, if there is none, or if as many as allowed are running. receiveAll calls it again after each event and answer.
+// received, if there is none, or if as many as allowed are running. receiveAll calls it again after each event and
+// answer.
 func (ls *lookups) whenDue(spread time.Duration) <-chan time.Time {
 	var first time.Time
 	for _, l := range ls.byName {
@@ -244,8 +245,8 @@ func retryAfter(err error, tries int) time.Duration {
 // lookupActivity names the lookups in messages.
 func (s *follower) lookupActivity() string { return s.activity + ": podCIDRs" }
 
-// recordLookupResult records an outage or its end; nil is a success. A server that answers "too many requests" is not an
-// outage, and the lookups are due again later (handleAnswer).
+// recordLookupResult records an outage or its end; nil is a success. A server that answers "too many requests" is not
+// an outage, and the lookups are due again later (handleAnswer).
 func (s *follower) recordLookupResult(err error) {
 	if err != nil && !apierrors.IsTooManyRequests(err) {
 		s.m.recordFailure(s.lookupActivity(), fmt.Errorf("%s: %w", s.lookupActivity(), err))

@@ -81,7 +81,7 @@ type Manager struct {
 	own  *ownNode   // nil before Acquire; mu guards its fields, too
 
 	restore chan struct{} // notifies the restorer of Hold that our annotations may differ from what we published
-	writing chan struct{} // has a value while our annotations are written: a lock whose wait ctx can end; see writeAnnotations
+	writing chan struct{} // a lock: it has a value while our annotations are written (writeAnnotations)
 }
 
 // publicIPs is what PublicIPs reads and returns. Manager.mu guards it.
@@ -236,8 +236,8 @@ type denial struct {
 // until it has read its roles.
 const denialGrace = 5 * time.Second
 
-// recordDenial records that the API server denies an activity, and logs the denial once when it has lasted for logAfter. It
-// reports whether the denial is a new one, with another text than the last one of the activity.
+// recordDenial records that the API server denies an activity, and logs the denial once when it has lasted for
+// logAfter. It reports whether the denial is a new one, with another text than the last one of the activity.
 func (m *Manager) recordDenial(activity string, err error, logAfter time.Duration) (isNew bool) {
 	m.denials.mu.Lock()
 	defer m.denials.mu.Unlock()

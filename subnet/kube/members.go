@@ -55,8 +55,8 @@ func (m *members) share(own string, rejects []subnet.Rejected) (ours []subnet.Re
 	return ours
 }
 
-// shareOf returns those of the unreachable peers about which this node, called own, writes. It uses rejected as share has
-// set it last.
+// shareOf returns those of the unreachable peers about which this node, called own, writes. It uses rejected as share
+// has set it last.
 func (m *members) shareOf(own string, peers []string) (ours []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -69,8 +69,8 @@ func (m *members) shareOf(own string, peers []string) (ours []string) {
 	return ours
 }
 
-// accepted returns the names that are not rejected. Behind a rejected one there may be no node, which would write nothing.
-// m.mu must be held.
+// accepted returns the names that are not rejected. Behind a rejected one there may be no node, which would write
+// nothing. m.mu must be held.
 func (m *members) accepted() (names []string) {
 	for name := range m.names {
 		if _, rejected := m.rejected[name]; !rejected {

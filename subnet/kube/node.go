@@ -24,8 +24,8 @@ import (
 	"flannel/subnet"
 )
 
-// storedNode has the fields of a Node that we use, less than a tenth of it. Only its CIDRs are completed after it was made,
-// before others get it (recordNode, observePatched).
+// storedNode has the fields of a Node that we use, less than a tenth of it. Only its CIDRs are completed after it was
+// made, before others get it (recordNode, observePatched).
 type storedNode struct {
 	Name, UID   string
 	Version     string   // resourceVersion

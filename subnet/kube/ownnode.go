@@ -30,11 +30,12 @@ import (
 //	missing      the Node has our podCIDR again           end the conflict, write what differs              as before
 //	any          the Node has another podCIDR             Hold returns ErrMoved                             moved
 //
-// In acquired, want is nil; publishing and published differ in the field published. In missing, node is nil or has no
-// podCIDRs; this is independent of the other states, and nothing is written while it lasts.
+// In acquired, want is nil; publishing and published differ in the field published. Acquire enters acquired, or
+// published if an earlier run has published a lease. In missing, node is nil or has no podCIDRs; this is independent of
+// the other states, and nothing is written while it lasts.
 type ownNode struct {
 	v4, v6    netip.Prefix  // the subnets that Acquire returned; zero: the family is off
-	want      *subnet.Lease // the lease that the annotations should describe; nil before Publish
+	want      *subnet.Lease // the lease that the annotations should describe; nil: nothing was published yet
 	published bool          // the annotations matched want once: a difference means that someone else changed them
 	node      *storedNode   // as last seen; nil: the Node does not exist
 	// overwritten are the families (IPv4, IPv6) of want whose public IP an operator overwrites, as the caller of Publish knew
@@ -69,7 +70,8 @@ func (m *Manager) Acquire(ctx context.Context, cfg subnet.Config, want subnet.Le
 	if own.v4, own.v6, err = subnetsIn(name, found.CIDRs, cfg); err != nil {
 		return subnet.Lease{}, err
 	}
-	if own.v4.IsValid() && own.v4 == cfg.V4.Prefix || own.v6.IsValid() && own.v6 == cfg.V6.Prefix { // right for a cluster of one node
+	// A cluster of one node can have this.
+	if own.v4.IsValid() && own.v4 == cfg.V4.Prefix || own.v6.IsValid() && own.v6 == cfg.V6.Prefix {
 		m.log.Warn("podCIDR of this node is the whole network, which leaves no subnet for other nodes",
 			"cause", causeWholeNetwork, "podCIDR", own.subnets())
 	}
@@ -158,8 +160,8 @@ func subnetsIn(name string, cidrs []string, cfg subnet.Config) (v4, v6 netip.Pre
 	return v4, v6, errors.Join(problems...)
 }
 
-// storedLease returns the lease that our Node's annotations describe, with our subnets. It is not complete if they describe
-// none, cannot be read, or lack one of our families.
+// storedLease returns the lease that our Node's annotations describe, with our subnets. It is not complete if they
+// describe none, cannot be read, or lack one of our families.
 func (own *ownNode) storedLease() (l subnet.Lease, complete bool) {
 	l = subnet.Lease{Name: own.node.Name, Since: own.node.Created}
 	if described, err := leaseOf(own.node); err == nil {

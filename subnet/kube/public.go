@@ -71,8 +71,8 @@ func (w *warned) add(text string) (isNew bool) {
 	return true
 }
 
-// readOwn waits until our Node exists and has a podCIDR, and returns it. The error is that of the end of ctx. PublicIPs and
-// Acquire call it on their goroutine, one after the other.
+// readOwn waits until our Node exists and has a podCIDR, and returns it. The error is that of the end of ctx. PublicIPs
+// and Acquire call it on their goroutine, one after the other.
 func (m *Manager) readOwn(ctx context.Context) (found *storedNode, err error) {
 	name, err := m.findName(ctx)
 	if err != nil {

@@ -26,7 +26,8 @@ const (
 	relistOver = 2 * time.Minute
 )
 
-// next counts a list and returns the pause before it, which is random: a quarter to all of d, so that the daemons spread.
+// next counts a list and returns the pause before it, which is random: a quarter to all of d, so that the daemons
+// spread.
 func (r *relists) next(now time.Time, nodes int) time.Duration {
 	if now.Sub(r.last) > relistOver {
 		r.count = 0
@@ -54,16 +55,16 @@ func (s *follower) check(ctx context.Context) error {
 	return nil
 }
 
-// older reports whether resourceVersion a is older than b. All resources of a store share one sequence of versions. It is
-// false if one of them is not a number, such as "".
+// older reports whether resourceVersion a is older than b. All resources of a store share one sequence of versions. It
+// is false if one of them is not a number, such as "".
 func older(a, b string) bool {
 	x, err1 := strconv.ParseUint(a, 10, 64)
 	y, err2 := strconv.ParseUint(b, 10, 64)
 	return err1 == nil && err2 == nil && x < y
 }
 
-// list reads the Nodes and hands over all of them, and a change without a Node for each known one that is missing. It sets
-// the position. A Node whose podCIDR is unknown is handed over later (see recordNode).
+// list reads the Nodes and hands over all of them, and a change without a Node for each known one that is missing. It
+// sets the position. A Node whose podCIDR is unknown is handed over later (see recordNode).
 func (s *follower) list(ctx context.Context) error {
 	var changes []change
 	present := map[string]bool{} // by name

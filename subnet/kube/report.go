@@ -32,8 +32,8 @@ type reporter struct {
 	status status
 }
 
-// status is what the reporter has to report. The texts are messages of Events, clipped; "" means that there is nothing to
-// say. Two of them are compared to find out whether anything changed.
+// status is what the reporter has to report. The texts are messages of Events, clipped; "" means that there is nothing
+// to say. Two of them are compared to find out whether anything changed.
 type status struct {
 	synced  bool
 	since   time.Time // when synced changed last; zero: before the first report
@@ -95,10 +95,10 @@ func (r *reporter) subnetChanged(from, to string) {
 	reconcile.Notify(r.changed)
 }
 
-// peersRetained records the peers that are retained. They are the same on every node, so only the first nodes by name (see
-// writers) write an Event about them: own is our name, and set has the others. Whether one of the first nodes is withdrawn
-// itself does not matter. Names of rejected leases do not count. The goroutine that hands over the set calls it, with the
-// lock of the peerset.Keeper.
+// peersRetained records the peers that are retained. They are the same on every node, so only the first nodes by name
+// (see writers) write an Event about them: own is our name, and set has the others. Whether one of the first nodes is
+// withdrawn itself does not matter. Names of rejected leases do not count. The goroutine that hands over the set calls
+// it, with the lock of the peerset.Keeper.
 func (r *reporter) peersRetained(own string, set subnet.Set) {
 	text, earlier := "", 0
 	for _, l := range set.Leases {
@@ -118,8 +118,8 @@ func (r *reporter) peersRetained(own string, set subnet.Set) {
 	}
 }
 
-// nodeChanged makes run read and compare the condition, because the Node may be another one. Acquire and Hold call it, Hold
-// with Manager.mu held.
+// nodeChanged makes run read and compare the condition, because the Node may be another one. Acquire and Hold call it,
+// Hold with Manager.mu held.
 func (r *reporter) nodeChanged() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -136,8 +136,8 @@ func clip(s string) string {
 	return s
 }
 
-// rejectMessage is the message about the rejected peers about which this node writes, "" if there are none. Other nodes may
-// write about further ones, hence "at least".
+// rejectMessage is the message about the rejected peers about which this node writes, "" if there are none. Other nodes
+// may write about further ones, hence "at least".
 func rejectMessage(rejects []subnet.Rejected) string {
 	if len(rejects) == 0 {
 		return ""
@@ -249,7 +249,8 @@ const (
 	reasonNotUp = "FlannelIsNotInStep"
 )
 
-// condition returns the condition that the Node should have, or nil and for how long it is too early to report a problem.
+// condition returns the condition that the Node should have, or nil and for how long it is too early to report a
+// problem.
 func condition(s status, o Options, now time.Time) (want *corev1.NodeCondition, early time.Duration) {
 	if s.synced {
 		return &corev1.NodeCondition{Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionFalse,

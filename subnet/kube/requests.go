@@ -147,8 +147,8 @@ const (
 	minSelected = 10
 )
 
-// hostnameSelectors returns label selectors for the wanted Nodes that had a hostname label when last seen, or none if these
-// are fewer than minSelected. Each selector is shorter than about maxSelector.
+// hostnameSelectors returns label selectors for the wanted Nodes that had a hostname label when last seen, or none if
+// these are fewer than minSelected. Each selector is shorter than about maxSelector.
 func hostnameSelectors(wanted map[string]*storedNode) (selectors []string) {
 	var names []string
 	for _, n := range wanted {

@@ -71,8 +71,8 @@ type set struct {
 	judge  subnet.Judge
 
 	known     compact.Map[string, entry] // by name, what the store has, our own entry included
-	present   int                        // number of peers in known whose lease is usable, of those that judge has validated
-	unjudged  map[string]bool            // names in known that judge has not validated; nil: all names; empty while a peer is withdrawn
+	present   int                        // number of usable peers in known
+	unjudged  map[string]bool            // names that judge has not validated; nil: all; empty while a peer is withdrawn
 	withdrawn map[string]*departed       // by name; normally empty
 	fresh     []*departed                // those of withdrawn that the running call has added, until claims
 	shrunk    bool                       // the running call has withdrawn a peer
@@ -93,8 +93,8 @@ type set struct {
 	windowsDirty bool             // likewise windows
 }
 
-// entry is an Entry with the result of validate. Until it is validated (see unjudged),
-// usable and other are false.
+// entry is an Entry with the result of validate. Until the judge has validated it (see
+// unjudged), usable and other are false, or the result of the former judge.
 type entry struct {
 	Entry
 	usable bool // it has a lease that the judge accepts
