@@ -19,8 +19,9 @@ func (n Node) UnderlayDevice() dataplane.Device {
 	return dataplane.Device{Name: n.Underlay.Name, Kind: dataplane.Existing{}}
 }
 
-// Plain is the part of a Backend without a tunnel: its only device is the underlay,
-// peers need nothing more than a lease's addresses, and nothing keeps Windows nodes out.
+// Plain implements Backend without a tunnel, except for Paths and Wire: its only device is
+// the underlay, peers need nothing more than a lease's addresses, and nothing keeps Windows
+// nodes out. Backends embed it, also those with a tunnel, and replace what differs.
 type Plain struct {
 	Node
 	Name string // of the Kind
@@ -50,16 +51,20 @@ func (Plain) Ends(*subnet.Lease) ([]*dataplane.Path, error) { return nil, nil }
 // Derived implements Backend.
 func (Plain) Derived(*dataplane.Path) bool { return false }
 
-// ErrOffLink is the error of Direct if the peer is not on the same link.
+// ErrOffLink is wrapped by the error of Direct if the peer is not on the same link, of which
+// its text is the end. package plan accepts such a lease where another node may be on the
+// peer's link (subnet.Judge.Elsewhere).
 var ErrOffLink = errors.New("a path without a tunnel needs that")
 
-// Direct returns a path to a peer's subnet without a tunnel.
+// Direct returns a path to a peer's subnet without a tunnel. The error means that the peer
+// cannot be reached like that: with host-gw it is rejected, others use their tunnel.
 func (n Node) Direct(e subnet.Endpoint) (*dataplane.Path, error) {
 	if !n.Underlay.Reaches(e.PublicIP) {
 		return nil, fmt.Errorf("its public IP %s is not on the link of %s (%v), and %w",
 			e.PublicIP, n.Underlay.Name, n.Underlay.OnLink, ErrOffLink)
 	}
 	for _, p := range n.Underlay.OnLink {
+		// A /31 or a /32 has no such addresses. The last address has its successor outside.
 		if p.Addr().Is4() && p.Bits() < 31 && p.Contains(e.PublicIP) && (e.PublicIP == p.Addr() || !p.Contains(e.PublicIP.Next())) {
 			return nil, fmt.Errorf("its public IP %s is the network's own or the broadcast address of %s, which no node has", e.PublicIP, p)
 		}
@@ -68,8 +73,9 @@ func (n Node) Direct(e subnet.Endpoint) (*dataplane.Path, error) {
 }
 
 // FitMTU returns an error if packets of outer bytes leave pods less than a family needs
-// after the headers of a tunnel. outer is the MTU of the underlay, or a smaller Backend.MTU;
-// the error names the one that has to be raised.
+// after the headers of a tunnel, which have overhead bytes. outer is the MTU of the
+// underlay, or a smaller Backend.MTU; the error names the one that has to be raised. tunnel
+// is a name for the message. v6 says that IPv6 packets have to fit.
 func (n Node) FitMTU(outer int, tunnel string, overhead int, v6 bool) error {
 	least := dataplane.MinMTU(v6)
 	if outer-overhead >= least {
@@ -83,10 +89,11 @@ func (n Node) FitMTU(outer int, tunnel string, overhead int, v6 bool) error {
 		outer, n.Underlay.Name, outer-overhead, tunnel, overhead, least, least+overhead)
 }
 
-// Uses reports whether the node uses an address family.
+// Uses reports whether the node uses an address family: IPv6, or without v6 IPv4.
 func (n Node) Uses(v6 bool) bool { return v6 && n.V6 || !v6 && n.V4 }
 
-// Shared yields a peer's endpoints in the address families that this node uses.
+// Shared yields a peer's endpoints in the address families that this node uses, IPv4 first.
+// Backends call it with this node's own lease, too.
 func (n Node) Shared(peer *subnet.Lease) iter.Seq[subnet.Endpoint] {
 	return func(yield func(subnet.Endpoint) bool) {
 		for _, e := range peer.Endpoints() {
@@ -97,7 +104,7 @@ func (n Node) Shared(peer *subnet.Lease) iter.Seq[subnet.Endpoint] {
 	}
 }
 
-// NetworkName parses the name of the HNS network (Windows).
+// NetworkName parses the name of the HNS network (Windows), the key Name; def is the default.
 func NetworkName(o *conf.Object, def string) string {
 	name := o.String("Name", def)
 	if name == "" {

@@ -7,25 +7,29 @@ import (
 	"time"
 )
 
-// Config is the validated network configuration (ParseConfig), without the part that the backend reads.
+// Config is the validated network configuration (ParseConfig), without the part that the backend reads. It is passed as
+// a copy, and what its slices contain is never modified.
 type Config struct {
 	V4, V6   Network // a zero Network: family off
-	Backend  string  // Backend.Type, in lower case; "": not set
-	NFTables bool    // EnableNFTables
+	Backend  string  // Backend.Type, in lower case; "" after ParseConfig: not set, so that its caller sets the default
+	NFTables bool    // EnableNFTables: the firewall's rules are written by nftables, not by iptables
 
 	// V4Only: EnableIPv6 is true, but the backend has no IPv6 on this system, so that V6 is off.
 	V4Only bool
 
-	Guard        Guard
-	GuardTrial   time.Duration  // how long the guard must not have counted packets of a peer before it drops any
+	Guard Guard
+	// GuardTrial is how long a guard that is to drop packets only counts them at first. It begins anew with each packet
+	// that would have been dropped and claims to be from a peer's pod.
+	GuardTrial   time.Duration
 	GuardSources []netip.Prefix // from which peers may send, beside their public IPs; masked
 
-	// Underlay are this node's own addresses on the underlay, and the networks that it reaches there without a gateway.
-	// It is not read from the configuration, but set when the underlay is known.
-	Underlay []netip.Prefix
+	// The daemon sets these, which ParseConfig leaves empty.
 
-	// Filed are the subnets in this node's subnet file, which may be those of another network; see Manager.Acquire. Like
-	// Underlay, they are not read from the configuration.
+	// Underlay are this node's own addresses on the underlay, as prefixes of one address, and the networks that it reaches
+	// there without a gateway.
+	Underlay []netip.Prefix
+	// Filed are the subnets in this node's subnet file, which may be those of another network. Only the cfg of
+	// Manager.Acquire has them.
 	Filed []netip.Prefix
 }
 
@@ -52,7 +56,7 @@ func (c Config) NetworkOf(a netip.Addr) Network {
 	return c.V4
 }
 
-// Covers returns an element of Underlay that s contains, if there is one.
+// Covers returns an element of Underlay that the subnet s contains, if there is one.
 func (c Config) Covers(s netip.Prefix) (under netip.Prefix, covers bool) {
 	for _, under := range c.Underlay {
 		if s.Bits() <= under.Bits() && s.Contains(under.Addr()) {
@@ -74,10 +78,11 @@ func (c Config) CheckUnderlay(subnets ...netip.Prefix) error {
 	return nil
 }
 
-// MaxSources is how many sources a lease may have.
+// MaxSources is how many sources a lease may have: addresses from which the node's tunnel sends, beside its public IP.
+// The guard of a peer accepts packets from them.
 const MaxSources = 4
 
-// CheckSource returns an error if packets of no node's tunnel come from a.
+// CheckSource returns an error if a cannot be such a source of any node.
 func (c Config) CheckSource(a netip.Addr) error {
 	switch {
 	case !a.IsValid() || a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() || a.IsLinkLocalUnicast() || a.Is4In6() || a.Zone() != "" ||
@@ -89,8 +94,8 @@ func (c Config) CheckSource(a netip.Addr) error {
 	return nil
 }
 
-// InsideNetwork returns a warning for each of our underlay addresses inside a pod network. This works, because only leased
-// subnets are routed, unless a subnet is leased that contains the address of another node.
+// InsideNetwork returns a warning for each of our underlay addresses inside a pod network. Such a network works for as
+// long as no leased subnet contains the address of a node: only leased subnets are routed.
 func (c Config) InsideNetwork() (warnings []string) {
 	for i, n := range []Network{c.V4, c.V6} {
 		for _, under := range c.Underlay {
@@ -103,8 +108,9 @@ func (c Config) InsideNetwork() (warnings []string) {
 	return warnings
 }
 
-// InsideUnderlay returns a warning for each of this node's subnets that lies inside a network of its underlay. This works,
-// but routes to leased subnets take precedence over that network, so that its hosts with such addresses are cut off.
+// InsideUnderlay returns a warning for each of this node's subnets that lies inside a network of its underlay. Such a
+// subnet works, but the routes to it take precedence over that network: hosts of the network with addresses of the
+// subnet are cut off.
 func (c Config) InsideUnderlay(subnets ...netip.Prefix) (warnings []string) {
 	for _, s := range subnets {
 		for _, under := range c.Underlay {
@@ -117,12 +123,13 @@ func (c Config) InsideUnderlay(subnets ...netip.Prefix) (warnings []string) {
 	return warnings
 }
 
-// CanBecome returns an error if a running daemon cannot apply next, because its pods have addresses that would not be in
-// the network any more. The error says in one sentence what changed and requires a restart.
+// CanBecome returns an error if a running daemon cannot apply next, because its pods have addresses that would not be
+// in the network any more. The error says in one sentence what changed and requires a restart. Until then, the daemon
+// keeps c.
 func (c Config) CanBecome(next Config) error {
 	var changes []string
 	for i, before := range []Network{c.V4, c.V6} {
-		f, after := families[i], []Network{next.V4, next.V6}[i]
+		f, after := families[i], []Network{next.V4, next.V6}[i] // families has the names of the keys, IPv4 first
 		switch {
 		case before.On() == after.On():
 			if before.Prefix != after.Prefix {

@@ -6,7 +6,8 @@ import (
 	"sync"
 )
 
-// Conns keeps the open connections of a client, to drop all of them at once. The
+// Conns keeps the open connections of a client, to drop all of them at once: for
+// Manager.Redial. The clients of both stores have one; it is safe for concurrent use. The
 // zero Conns is empty and ready to use.
 type Conns struct {
 	mu   sync.Mutex
@@ -44,8 +45,8 @@ func (k *kept) Write(p []byte) (int, error) {
 }
 
 // withoutSource removes the local address from an error. Its port differs for each
-// connection, but the same problem must have the same text: what was reported already is
-// recognized by the text.
+// connection, but the same problem must have the same text: the log recognizes what was
+// reported already by its text.
 func withoutSource(err error) error {
 	if e, ok := errors.AsType[*net.OpError](err); ok {
 		return &net.OpError{Op: e.Op, Net: e.Net, Addr: e.Addr, Err: e.Err}
@@ -56,7 +57,7 @@ func withoutSource(err error) error {
 // Close implements net.Conn.
 func (k *kept) Close() error {
 	k.in.mu.Lock()
-	delete(k.in.open, k)
+	delete(k.in.open, k) // nothing to delete after Drop
 	k.in.mu.Unlock()
 	return k.Conn.Close()
 }

@@ -20,11 +20,11 @@ import (
 type Env struct {
 	V4Network, V4Subnet netip.Prefix // masked; zero: family off
 	V6Network, V6Subnet netip.Prefix
-	// FormerV4 and FormerV6 are the last subnets that this node had before, the latest first. Pods and their bridge may still
-	// have addresses of them, and the node takes one again if the configuration returns to its network.
+	// FormerV4 and FormerV6 are the last subnets that this node had before, the latest first. Pods and their bridge may
+	// still have addresses of them, and the node takes one again if the configuration returns to its network.
 	FormerV4, FormerV6 []netip.Prefix
-	MTU                int // of the pods' interfaces, in bytes
-	IPMasq             bool
+	MTU                int  // of the pods' interfaces, in bytes
+	IPMasq             bool // --ip-masq, by which the CNI plugin decides whether its delegate masquerades
 }
 
 // IsZero reports whether e has no subnet, as ReadEnv returns it for a missing file.
@@ -38,15 +38,15 @@ const maxEnv = 64 << 10
 func format(e Env) []byte {
 	var b bytes.Buffer
 	for _, f := range []struct {
-		network, subnet string
-		n, s            netip.Prefix
+		networkKey, subnetKey string
+		network, subnet       netip.Prefix
 	}{
 		{"FLANNEL_NETWORK", "FLANNEL_SUBNET", e.V4Network, e.V4Subnet},
 		{"FLANNEL_IPV6_NETWORK", "FLANNEL_IPV6_SUBNET", e.V6Network, e.V6Subnet},
 	} {
-		if f.n.IsValid() && f.s.IsValid() {
-			first := netip.PrefixFrom(f.s.Masked().Addr().Next(), f.s.Bits())
-			fmt.Fprintf(&b, "%s=%s\n%s=%s\n", f.network, f.n, f.subnet, first)
+		if f.network.IsValid() && f.subnet.IsValid() {
+			first := netip.PrefixFrom(f.subnet.Masked().Addr().Next(), f.subnet.Bits())
+			fmt.Fprintf(&b, "%s=%s\n%s=%s\n", f.networkKey, f.network, f.subnetKey, first)
 		}
 	}
 	fmt.Fprintf(&b, "FLANNEL_MTU=%d\nFLANNEL_IPMASQ=%t\n", e.MTU, e.IPMasq)
@@ -73,7 +73,8 @@ func joinPrefixes(prefixes []netip.Prefix) string {
 // flannel does not have these keys, and ignores them.
 const formerKey4, formerKey6 = "FLANNEL_FORMER_SUBNET", "FLANNEL_FORMER_IPV6_SUBNET"
 
-// parseEnv parses a text of format or of flannel. It skips unknown lines. A text without any subnet is an error.
+// parseEnv parses a text of format or of flannel; others may have put quotes around values. It skips unknown lines. A
+// text without any subnet is an error.
 func parseEnv(raw []byte) (Env, error) {
 	var e Env
 	for line := range strings.Lines(string(raw)) {
@@ -115,7 +116,8 @@ func parseEnv(raw []byte) (Env, error) {
 	return e, nil
 }
 
-// envPrefix parses a network and masks it. Of several networks, separated by commas, it takes the first.
+// envPrefix parses a network and masks it. bits is the length of an address of the family. Of several networks,
+// separated by commas, it takes the first: flannel's format allows a list.
 func envPrefix(value string, bits int) (netip.Prefix, error) {
 	first, _, _ := strings.Cut(value, ",")
 	p, err := netip.ParsePrefix(strings.TrimSpace(first))
@@ -142,8 +144,9 @@ func envPrefixes(value string, bits int) (prefixes []netip.Prefix, err error) {
 // maxFormer is how many former subnets of a family the file has at most.
 const maxFormer = 4
 
-// Remembered returns the subnets that the file remembers for the networks of cfg: the present one of each family, or else
-// the last one that this node had in that network before.
+// Remembered returns the subnets that the file remembers for the networks of cfg: for each family the present one,
+// unless it is outside the network and a former one is in it; then the latest of these. The zero Prefix: the file has
+// none. If no subnet is in the network, the present one is returned even so; Acquire does not lease it.
 func (e Env) Remembered(cfg Config) (v4, v6 netip.Prefix) {
 	choose := func(n Network, present netip.Prefix, former []netip.Prefix) netip.Prefix {
 		if i := slices.IndexFunc(former, n.Holds); !n.Holds(present) && i >= 0 {
@@ -154,7 +157,8 @@ func (e Env) Remembered(cfg Config) (v4, v6 netip.Prefix) {
 	return choose(cfg.V4, e.V4Subnet, e.FormerV4), choose(cfg.V6, e.V6Subnet, e.FormerV6)
 }
 
-// Former returns the former subnets for the next file, in which the node has the subnets of next.
+// Former returns the former subnets for the next file, in which the node has the subnets of next: those of e that are
+// not in next, the latest first.
 func (e Env) Former(next Lease) (v4, v6 []netip.Prefix) {
 	list := func(present netip.Prefix, former []netip.Prefix, next netip.Prefix) (subnets []netip.Prefix) {
 		for _, s := range append([]netip.Prefix{present}, former...) {
@@ -171,8 +175,8 @@ func (e Env) Former(next Lease) (v4, v6 []netip.Prefix) {
 // (file.UntrustedError).
 var ErrMalformed = errors.New("not a subnet file")
 
-// ReadEnv reads the file at path. For a missing file it returns the zero Env and no error. An error without ErrMalformed is
-// one of reading, and says nothing about the content.
+// ReadEnv reads the file at path. For a missing file it returns the zero Env and no error. An error without
+// ErrMalformed is one of reading, and says nothing about the content.
 func ReadEnv(path string) (Env, error) {
 	f, err := file.OpenTrusted(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -196,11 +200,12 @@ func ReadEnv(path string) (Env, error) {
 	return e, nil
 }
 
-// WriteEnv writes e to the file at path, if its content differs, and reports whether it did. Readers see the old text or the
-// new one, never a part. A missing directory is created.
+// WriteEnv writes e to the file at path, if its content differs, and reports whether it did. Readers see the old text
+// or the new one, never a part. A missing directory is created. After an error, the next pass of the loop calls it
+// again.
 func WriteEnv(path string, e Env) (changed bool, err error) {
 	text := format(e)
-	if old, err := file.ReadTrusted(path); err == nil && bytes.Equal(old, text) {
+	if old, err := file.ReadTrusted(path); err == nil && bytes.Equal(old, text) { // a file that cannot be read is replaced
 		return false, nil
 	}
 	if err := file.MkdirAll(filepath.Dir(path)); err != nil {

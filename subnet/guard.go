@@ -11,7 +11,8 @@ import (
 )
 
 // Guard says what happens to packets into the pod network that no node and no pod of
-// the cluster would send.
+// the cluster would send. pkg/linux/guard does it; Windows has none. In Config it is one
+// of the constants; "" in other places is explained there.
 type Guard string
 
 const (
@@ -31,8 +32,9 @@ func ParseGuard(name string) (Guard, error) {
 	return "", fmt.Errorf("%.40q is unknown; use off, audit or enforce", name)
 }
 
-// readGuard reads what concerns the guard. Its keys are beside the object Backend or in
-// it.
+// readGuard reads what concerns the guard, records problems in root, and sets the fields of
+// c. The keys are beside the object Backend or in it. Of both places, those in it count, and
+// there is a problem.
 func (c *Config) readGuard(root *conf.Object) {
 	const guard, trial, sources = "Guard", "GuardTrial", "GuardSources"
 	within := func(o *conf.Object) bool { return o.Has(guard) || o.Has(trial) || o.Has(sources) }
@@ -47,9 +49,9 @@ func (c *Config) readGuard(root *conf.Object) {
 	if c.Guard, err = ParseGuard(o.String(guard, string(GuardAudit))); err != nil {
 		o.Problem(guard, "%v", err)
 	}
-	c.GuardTrial = time.Duration(o.Int(trial, 60, 0, 86400)) * time.Second
+	c.GuardTrial = time.Duration(o.Int(trial, 60, 0, 86400)) * time.Second // a minute by default, at most a day
 	for _, text := range o.Strings(sources) {
-		p, err := netip.ParsePrefix(text)
+		p, err := netip.ParsePrefix(text) // fails for an address, which is tried next
 		if a, errAddr := netip.ParseAddr(text); errAddr == nil && a.Zone() == "" {
 			p, err = netip.PrefixFrom(a, a.BitLen()), nil
 		}

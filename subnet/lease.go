@@ -19,12 +19,14 @@ import (
 type Lease struct {
 	// Name identifies the lease in its store: the etcd key or the name of the Kubernetes Node.
 	Name string
-	// Since orders the leases of one store by age: the smaller number is the older lease.
+	// Since orders the leases of one store by age: the smaller number is the older lease. With etcd it is the revision at
+	// which the key was created, with Kubernetes the Unix time in seconds at which the Node was.
 	Since int64
-	// Backend is the type as published ("vxlan"). It is empty before the owner has published how to reach it; with flannel's
-	// backends udp and alloc it stays empty.
+	// Backend is the type as published ("vxlan"). It is empty before the owner has published how to reach it; with
+	// flannel's backends udp and alloc it stays empty.
 	Backend string
-	// V4 and V6: a zero Endpoint means that the node does not use that family.
+	// V4 and V6: a zero Endpoint means that the node does not use that family. At least one is in use in a lease that a
+	// Manager hands over as a peer's.
 	V4, V6 Endpoint
 }
 
@@ -32,7 +34,7 @@ type Lease struct {
 type Endpoint struct {
 	Subnet   netip.Prefix    // masked; the zero Prefix: family off
 	PublicIP netip.Addr      // the node address to which other nodes send packets for Subnet
-	Data     json.RawMessage // what the backend published; nil: nothing
+	Data     json.RawMessage // what the node's backend published for its peers, such as a MAC address; nil: nothing
 }
 
 // On reports whether the family is in use.
@@ -68,13 +70,14 @@ func (e Endpoint) equal(o Endpoint) bool {
 	return e.Subnet == o.Subnet && e.PublicIP == o.PublicIP && bytes.Equal(e.Data, o.Data)
 }
 
-// SameNode reports whether l and o have the same public address: the IPv4 one, or the IPv6 one of a lease without IPv4.
+// SameNode reports whether l and o have the same public address: IPv4 if o has IPv4, else IPv6. With etcd, the next
+// lease of a node has another Name (the key), so that only the address shows that both are of one node.
 func (l *Lease) SameNode(o *Lease) bool {
 	return o.V4.On() && o.V4.PublicIP == l.V4.PublicIP || !o.V4.On() && o.V6.PublicIP == l.V6.PublicIP
 }
 
-// Within reports whether a subnet of l is a subnet of o, or a part of one. A lease that contains a subnet of o is not within
-// o: each subnet of a lease can be within that of one other lease at most, but could contain those of all nodes.
+// Within reports whether a subnet of l is a subnet of o, or a part of one. If l contains a subnet of o, l is not within
+// o. So l is within few leases, whereas one large subnet could contain those of all nodes (see peerset's claims).
 func (l *Lease) Within(o *Lease) bool {
 	return within(l.V4.Subnet, o.V4.Subnet) || within(l.V6.Subnet, o.V6.Subnet)
 }
@@ -84,8 +87,8 @@ func within(part, whole netip.Prefix) bool {
 	return part.IsValid() && whole.IsValid() && whole.Bits() <= part.Bits() && whole.Contains(part.Addr())
 }
 
-// Compare orders the leases of a Set, by subnet, IPv4 first. Leases with the same subnets are ordered by name, so that every
-// node sees the same one first.
+// Compare orders the leases of a Set, by subnet, IPv4 first. Leases with the same subnets are ordered by name, so that
+// every node sees the same one first.
 func Compare(a, b *Lease) int {
 	if c := a.V4.Subnet.Compare(b.V4.Subnet); c != 0 {
 		return c

@@ -24,8 +24,8 @@ const (
 // Outage logs once that a store does not answer, and once that it answers again, for
 // all activities that use the store. An activity is the name of what one goroutine asks
 // the store for, again and again until it succeeds, such as "publish our lease". The
-// lease managers record what happens, and the Board asks Err and Since. It
-// is safe for concurrent use.
+// lease managers record what happens by Failed, Over and Forget. The Board, which renders
+// /readyz and the status, asks Err and Since. An Outage is safe for concurrent use.
 //
 //	state    cause                                                     action                next state
 //	calm     an activity fails                                         start the timer       failing
@@ -35,16 +35,17 @@ const (
 //	failing  it gives up, and nobody knows whether the store answers   -                     calm, maybe owed
 //	calm     an activity succeeds                                      log the end if owed   calm
 //
-// failing is a timer that is not nil, and owed is the field logged.
+// In the state failing, timer is not nil; owed means that the field logged is true: the
+// outage was logged, and its end must be. "Gives up" is Forget, and "succeeds" Over.
 type Outage struct {
 	log   *slog.Logger
 	store string
 
 	mu       sync.Mutex
-	failing  map[string]error // the last failures of the activities that retry
-	last     string           // the one of them that failed last
+	failing  map[string]error // the last failures of the activities that retry, by their names
+	last     string           // the one of them that failed last; meaningless while there are none
 	answered bool             // an activity has succeeded since the last failure
-	since    time.Time        // when the outage began
+	since    time.Time        // when the outage began; meaningless in calm, unless owed
 	timer    *time.Timer      // logs the outage after logAfter; nil: no activity is failing
 	number   int              // of the outage, so that a late timer of an earlier one logs nothing
 	logged   bool             // the outage was logged, and its end was not
@@ -86,7 +87,7 @@ func (o *Outage) logOutage(number int) {
 // an activity be failing.
 func (o *Outage) reason() error { return o.failing[o.last] }
 
-// Err returns why the store does not answer, nil if it does.
+// Err returns why the store does not answer, or which request it refuses; nil: neither.
 func (o *Outage) Err() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -111,10 +112,10 @@ func (o *Outage) Since() time.Time {
 	return o.since
 }
 
-// Refusal is the error of a store that answers and denies the request.
+// Refusal is the error of a store that answers and denies the request. It may be wrapped.
 type Refusal interface {
 	error
-	Refused()
+	Refused() // does nothing: it only marks the type
 }
 
 // classify returns what the store does, as a text and as a cause in the log.
@@ -131,6 +132,7 @@ func (o *Outage) Over(activity string) { o.end(activity, true) }
 // Forget records that an activity ended, and no longer waits for the store.
 func (o *Outage) Forget(activity string) { o.end(activity, false) }
 
+// end records the end of an activity, which need not have failed.
 func (o *Outage) end(activity string, succeeded bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -17,15 +17,17 @@ type family struct {
 	bad                               []reserved
 }
 
-// reserved is a range of addresses that no pod can have.
+// reserved is a range of addresses that no pod can have. A network that overlaps one is a problem.
 type reserved struct {
 	prefix netip.Prefix
 	name   string
 }
 
-// spare is how many bits longer than the network's a subnet's prefix must be: at least four subnets fit.
+// spare is how many bits longer than the network's a subnet's prefix must be, so that four subnets fit, and how many
+// bits a subnet must leave for the addresses of pods.
 const spare = 2
 
+// families are IPv4 and IPv6, in this order.
 var families = [2]family{{
 	enable: "EnableIPv4", network: "Network", length: "SubnetLen", min: "SubnetMin", max: "SubnetMax",
 	on: true, bits: 32, usual: 24,
@@ -68,7 +70,8 @@ func ParseConfig(raw []byte) (cfg Config, root *conf.Object) {
 	return cfg, root
 }
 
-// read returns the network of one family; zero: it is off, or invalid. root records the problems, here and below.
+// read returns the network of one family; zero: it is off, or invalid. root records the problems: those of its own
+// methods, which return the default or a zero value then, and those that Problem adds, here and below.
 func (f family) read(root *conf.Object, on bool) Network {
 	if !on {
 		root.Ignore(f.network, f.length, f.min, f.max)
@@ -80,7 +83,7 @@ func (f family) read(root *conf.Object, on bool) Network {
 	var n Network
 	n.Prefix = f.prefix(root)
 	// These are checked even if the network is invalid, so that all problems are reported at once.
-	n.SubnetLen = root.Int(f.length, 0, 1, f.bits-spare)
+	n.SubnetLen = root.Int(f.length, 0, 1, f.bits-spare) // 0: not given, or a problem
 	n.Min, n.Max = f.addr(root, f.min), f.addr(root, f.max)
 	wrongLength := n.SubnetLen == 0 && root.Has(f.length)
 	if !n.Prefix.IsValid() || wrongLength {
@@ -98,7 +101,7 @@ func (f family) read(root *conf.Object, on bool) Network {
 	return n
 }
 
-// prefix returns the network, masked, or the zero Prefix after a problem.
+// prefix returns the network, masked, or the zero Prefix after a problem. It reports the first one only.
 func (f family) prefix(root *conf.Object) netip.Prefix {
 	p := root.Prefix(f.network)
 	if !p.IsValid() {
@@ -109,7 +112,7 @@ func (f family) prefix(root *conf.Object) netip.Prefix {
 	}
 	problem := ""
 	switch a := p.Addr(); {
-	case a.Is4In6() && p.Bits() >= 96:
+	case a.Is4In6() && p.Bits() >= 96: // ::ffff:10.5.0.0/112; shorter ones are refused below
 		problem = fmt.Sprintf("is IPv4 in IPv6 form; write %s", netip.PrefixFrom(a.Unmap(), p.Bits()-96))
 	case a.BitLen() != f.bits && f.bits == 32:
 		problem = "is an IPv6 network; give it as IPv6Network"
@@ -144,11 +147,11 @@ func (f family) addr(root *conf.Object, key string) netip.Addr {
 	return netip.Addr{}
 }
 
-// bounds checks Min and Max, and sets their defaults: the second and the last subnet of the network.
+// bounds checks Min and Max, and sets their defaults: the second and the last subnet of the network, as in flannel.
 func (f family) bounds(root *conf.Object, n *Network) {
 	second := lastAddr(netip.PrefixFrom(n.Prefix.Addr(), n.SubnetLen)).Next()
 	last := netip.PrefixFrom(lastAddr(n.Prefix), n.SubnetLen).Masked().Addr()
-	var ok [2]bool
+	var ok [2]bool // whether Min and Max are valid, so that they can be compared
 	n.Min, ok[0] = f.bound(root, f.min, n, n.Min, second)
 	n.Max, ok[1] = f.bound(root, f.max, n, n.Max, last)
 	if ok[0] && ok[1] && n.Max.Less(n.Min) {
@@ -156,7 +159,8 @@ func (f family) bounds(root *conf.Object, n *Network) {
 	}
 }
 
-// bound returns a if it is where a subnet begins, or else the default, and whether the value at key is valid.
+// bound returns a, the value at key, if it is where a subnet begins, or else the default def, and whether the value at
+// key is valid. A key that is not given is valid. a is zero if addr has recorded a problem.
 func (f family) bound(root *conf.Object, key string, n *Network, a, def netip.Addr) (netip.Addr, bool) {
 	base := netip.PrefixFrom(a, n.SubnetLen).Masked().Addr()
 	switch {
@@ -178,6 +182,6 @@ func lastAddr(p netip.Prefix) netip.Addr {
 	for i := p.Bits(); i < len(b)*8; i++ {
 		b[i/8] |= 1 << (7 - i%8)
 	}
-	a, _ := netip.AddrFromSlice(b)
+	a, _ := netip.AddrFromSlice(b) // never fails: b has the length of an address
 	return a
 }

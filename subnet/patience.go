@@ -12,21 +12,22 @@ import (
 	"flannel/pkg/reconcile"
 )
 
-// Pause waits after some tries that failed, 0 after the first, or until ctx ends: for
-// 0.1 s to 2 s, with jitter so that nodes do not try again together.
+// Pause waits after a try that failed, or until ctx ends: for 0.1 s to 2 s, with jitter so
+// that nodes do not try again together. tries is the number of failed tries before it.
 func Pause(ctx context.Context, tries int) {
 	reconcile.Pause(ctx, DoublePause(100*time.Millisecond, 1600*time.Millisecond, tries))
 }
 
-// DoublePause returns the pause after some tries: it doubles from low to high, with jitter.
+// DoublePause returns the pause after a try that failed: it doubles from low to high with
+// tries, the number of failed tries before it. Jitter changes it by up to a quarter.
 func DoublePause(low, high time.Duration, tries int) time.Duration {
-	d := min(low<<min(tries, 16), high)
+	d := min(low<<min(tries, 16), high) // 16: more bits could overflow
 	return d*3/4 + rand.N(d/2)
 }
 
 // Conflict paces how often we restore our lease after someone else changed it, because two
 // nodes with the same address would otherwise write without end. heldKey (etcd) and ownNode
-// (kube) each have one, and guard it:
+// (kube) each have one, guard it with their locks, and do the actions:
 //
 //	state     cause                            action                       next state
 //	calm      someone else changes the lease   restore it now               pending
@@ -35,10 +36,10 @@ func DoublePause(low, high time.Duration, tries int) time.Duration {
 //	restored  someone else changes it          restore it after a pause     pending
 //	restored  nothing happens, see below       none                         calm
 //
-// Calm returns if nobody changes the lease for conflictOver after pending began.
-// Peers use a wrong lease during each pause, so a pause takes conflictMax at most.
-// This also limits our writes to 8 a minute, and 13 in the first one. The zero
-// Conflict is calm.
+// Calm returns if nobody changes the lease for conflictOver after pending began. Pauses
+// are 1, 2, 4, 8 and then always 10 s, less up to a quarter. Peers use a wrong lease during
+// each pause, so a pause takes conflictMax at most. This also limits our writes to 8 a
+// minute, and 13 in the first one. The zero Conflict is calm.
 type Conflict struct {
 	rounds int       // how often we entered pending since calm
 	last   time.Time // when we entered it last
@@ -55,8 +56,9 @@ const (
 )
 
 // Changed records that the lease is not as it should be, and returns when to restore
-// it. round is the number of the round that begins with this call; 0: the present one
-// goes on. random is rand.N, or that of a test, which repeats what happened.
+// it. round is the number of the round that begins with this call, from 1; 0: the present
+// one goes on. The caller logs the first one, and the third as a conflict. random is
+// rand.N, or that of a test, which repeats what happened.
 func (c *Conflict) Changed(now time.Time, random func(n time.Duration) time.Duration) (due time.Time, round int) {
 	if !c.due.IsZero() {
 		return c.due, 0

@@ -9,7 +9,7 @@ import (
 	"flannel/subnet"
 )
 
-// Kind is the backend's row in the program's table.
+// Kind is the backend's row in the program's table (cmd/flanneld/backends.go).
 func Kind() backend.Kind { return backend.Kind{Name: "alloc", Parse: parse} }
 
 // alloc implements backend.Backend.

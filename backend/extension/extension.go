@@ -1,6 +1,8 @@
 // Package extension is the extension backend: commands of the operator connect the
-// nodes. The commands are in the network configuration; package
-// dataplane/extension runs them.
+// nodes. The commands are in the network configuration: PreStartupCommand and
+// PostStartupCommand, which run at the start, SubnetAddCommand and SubnetRemoveCommand,
+// which run for a peer. Package pkg/dataplane/extension runs them, and has their contract.
+// This package only passes them on, as a device and as paths.
 package extension
 
 import (
@@ -14,19 +16,19 @@ import (
 	"flannel/subnet"
 )
 
-// Kind is the backend's row in the program's table.
+// Kind is the backend's row in the program's table (cmd/flanneld/backends.go).
 func Kind() backend.Kind { return backend.Kind{Name: "extension", Parse: parse} }
 
 // extension implements backend.Backend.
 type extension struct {
 	backend.Plain
-	commands dataplane.Commands // without the node's own subnets
+	commands dataplane.Commands // as configured: V4 and V6, this node's subnets, are set by Devices
 }
 
 // device is the name in dataplane.Links under which the commands' output is found.
 const device = "extension"
 
-// parse implements backend.Kind.Parse.
+// parse implements backend.Kind.Parse, on every system. The Maker has no warnings.
 func parse(o *conf.Object, _ string) backend.Maker {
 	commands := dataplane.Commands{
 		PreStartup: o.String("PreStartupCommand", ""), PostStartup: o.String("PostStartupCommand", ""),
@@ -47,7 +49,8 @@ func parse(o *conf.Object, _ string) backend.Maker {
 	}
 }
 
-// Wire returns Echo false: whether a peer answers is up to the commands.
+// Wire returns Echo false: whether a peer answers is up to the commands. Its Name is the
+// same for all commands, so that other commands are adopted at once.
 func (x extension) Wire() backend.Wire { return backend.Wire{Name: "extension", Paths: true} }
 
 // Devices implements backend.Backend. The commands are a device of their own, which
@@ -70,9 +73,10 @@ func (x extension) ends(l *subnet.Lease) (v4, v6 dataplane.Family) {
 	return v4, v6
 }
 
-// Describe publishes the output of PreStartupCommand as a JSON string.
+// Describe implements backend.Backend. It publishes the output of PreStartupCommand as a
+// JSON string, the same for each family.
 func (x extension) Describe(local subnet.Lease, links dataplane.Links) (subnet.Lease, error) {
-	local, _ = x.Plain.Describe(local, links)
+	local, _ = x.Plain.Describe(local, links) // never fails, and leaves Data empty
 	link, ok := links[device]
 	if !ok {
 		return local, fmt.Errorf("describe the lease: PreStartupCommand has not succeeded")
@@ -88,8 +92,9 @@ func (x extension) Describe(local subnet.Lease, links dataplane.Links) (subnet.L
 	return local, nil
 }
 
-// Paths returns a path for each family, which both have the whole peer: commands run
-// once for a peer, not for each family.
+// Paths implements backend.Backend. The paths of both families have the same ByCommands,
+// with the whole peer: commands run once for a peer, not for each family. The peer's data
+// is what the first of its families has; SubnetAddCommand reads it from standard input.
 func (x extension) Paths(peer *subnet.Lease) ([]*dataplane.Path, error) {
 	by := dataplane.ByCommands{}
 	by.V4, by.V6 = x.ends(peer)
@@ -102,7 +107,7 @@ func (x extension) Paths(peer *subnet.Lease) ([]*dataplane.Path, error) {
 			by.Data = data
 		}
 	}
-	encap := dataplane.Encap(by) // shared by both
+	encap := dataplane.Encap(by) // made once, so that the paths share its memory
 	var paths []*dataplane.Path
 	for _, e := range []dataplane.Family{by.V4, by.V6} {
 		if e != (dataplane.Family{}) {
@@ -112,7 +117,8 @@ func (x extension) Paths(peer *subnet.Lease) ([]*dataplane.Path, error) {
 	return paths, nil
 }
 
-// text returns the string in a peer's backend data; "" for none.
+// text returns the string in a peer's backend data, which the output of its
+// PreStartupCommand is; "" for none.
 func text(raw json.RawMessage) (s string, err error) {
 	if len(raw) == 0 {
 		return "", nil

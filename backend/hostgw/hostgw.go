@@ -11,7 +11,7 @@ import (
 	"flannel/subnet"
 )
 
-// Kind is the backend's row in the program's table.
+// Kind is the backend's row in the program's table (cmd/flanneld/backends.go).
 func Kind() backend.Kind { return backend.Kind{Name: "host-gw", Parse: parse} }
 
 // hostgw implements backend.Backend on Linux.

@@ -17,7 +17,8 @@ import (
 	"flannel/subnet"
 )
 
-// Kind is the backend's row in the program's table.
+// Kind is the backend's row in the program's table (cmd/flanneld/backends.go). V4Only need
+// not list Windows, for which parse refuses the backend.
 func Kind() backend.Kind {
 	return backend.Kind{Name: "ipsec", Parse: parse, V4Only: []string{"linux"}}
 }
@@ -27,7 +28,7 @@ const (
 	// rest has no meaning for ESP.
 	defaultProposal = "aes128gcm16-sha256-prfsha256-ecp256"
 	// minSecret and maxSecret are limits of the secret in bytes: flannel's, and that of
-	// strongSwan's protocol.
+	// strongSwan's protocol (VICI), whose values have a length of 16 bits.
 	minSecret, maxSecret = 96, 1<<16 - 1
 )
 
@@ -41,8 +42,9 @@ var (
 		`curve25519|x25519|curve448|x448|ntru(112|128|192|256)|newhope128|(mlkem|ke[1-7]_)[a-z0-9_]{1,32}|(no)?esn)$`)
 )
 
-// checkProposal returns what is wrong with a proposal; "": nothing. Which algorithms go
-// together, and which the kernel has, charon finds out.
+// checkProposal returns what is wrong with a proposal, which is a list of algorithms with
+// dashes between them; "": nothing. Which algorithms go together, and which the kernel has,
+// is found out by charon, strongSwan's daemon.
 func checkProposal(proposal string) string {
 	encrypts := false
 	for name := range strings.SplitSeq(proposal, "-") {
@@ -62,8 +64,8 @@ func checkProposal(proposal string) string {
 // options are those of the configuration's Backend object.
 type options struct {
 	secret   *dataplane.SharedSecret // a pointer, since fmt shows unexported fields; not nil
-	proposal string
-	udpEncap bool
+	proposal string                  // for ESP, in strongSwan's notation
+	udpEncap bool                    // ESP in UDP, even without NAT
 }
 
 // overhead returns the bytes that ESP adds to a packet; inUDP is for ESP in UDP.
@@ -71,6 +73,8 @@ func overhead(inUDP bool) int {
 	return dataplane.TraitsOf(dataplane.IPsec{UDPEncap: inUDP}).Overhead(false)
 }
 
+// parse implements backend.Kind.Parse. An empty ESPProposal means the default, and the Maker
+// has no warnings.
 func parse(o *conf.Object, os string) backend.Maker {
 	secret := dataplane.SharedSecret(o.String("PSK", ""))
 	opts := options{&secret, o.String("ESPProposal", defaultProposal), o.Bool("UDPEncap", false)}
@@ -87,22 +91,23 @@ func parse(o *conf.Object, os string) backend.Maker {
 		o.Problem("Type", "ipsec is not supported on Windows; use vxlan or host-gw in a cluster with Windows nodes")
 	}
 	return func(n backend.Node) (backend.Backend, []string, error) {
-		n.V6 = false
+		n.V6 = false // so that Shared yields IPv4 only; by V4Only it is false already
 		i := ipsec{backend.Plain{Node: n, Name: "ipsec"}, opts}
 		return i, nil, n.FitMTU(n.Underlay.MTU, "ESP", overhead(opts.udpEncap), false)
 	}
 }
 
-// ipsec implements backend.Backend.
+// ipsec implements backend.Backend. Describe publishes no data, as Plain does.
 type ipsec struct {
 	backend.Plain
 	options
 }
 
 // Wire returns a name with a fingerprint of the secret, since nodes with different ones
-// do not reach each other. Echo is false: no device of ours has an address of the
-// subnet, and the bridge of the pods exists only on nodes with pods. Keys that two nodes
-// have negotiated prove the secret and the proposal.
+// do not reach each other. UDPEncap may differ. Echo is false: no device of ours has an
+// address of the subnet, and the bridge of the pods exists only on nodes with pods. Keys
+// that two nodes have negotiated prove the secret and the proposal. Without Hops, no packet
+// with a low hop limit is sent: the kernel's answer would not arrive.
 func (i ipsec) Wire() backend.Wire {
 	sum := sha256.Sum256([]byte("flannel ipsec secret\n" + string(*i.secret)))
 	return backend.Wire{Name: fmt.Sprintf("ipsec, %s, secret with fingerprint %x", i.proposal, sum[:4]), Paths: true, Keys: true, Bridges: true}
@@ -113,9 +118,11 @@ func (ipsec) ForWindows() string {
 	return "Backend: Type is ipsec, which Windows nodes do not have; use vxlan with VNI 4096 and Port 4789, or host-gw"
 }
 
+// MTU implements backend.Backend.
 func (i ipsec) MTU() int { return i.Underlay.MTU - overhead(i.udpEncap) }
 
-// Devices returns the underlay, as a device that encrypts, once the node has a subnet.
+// Devices implements backend.Backend: the underlay, as a device that encrypts. Shared yields
+// the one IPv4 endpoint of local.
 func (i ipsec) Devices(local subnet.Lease) []dataplane.Device {
 	device := i.UnderlayDevice()
 	for e := range i.Shared(&local) {

@@ -18,8 +18,8 @@ import (
 // name is the value of Backend.Type.
 const name = "udp"
 
-// Kind is the backend's row in the program's table. V4Only need not list Windows, for which
-// parse refuses the backend.
+// Kind is the backend's row in the program's table (cmd/flanneld/backends.go). V4Only need
+// not list Windows, for which parse refuses the backend.
 func Kind() backend.Kind { return backend.Kind{Name: name, Parse: parse, V4Only: []string{"linux"}} }
 
 // traits has flannel's port, and what the tunnel adds to a packet. All nodes use one port: a
@@ -46,6 +46,7 @@ type udp struct {
 	port uint16
 }
 
+// MTU implements backend.Backend.
 func (u udp) MTU() int { return u.Underlay.MTU - traits.Overhead(false) }
 
 // Wire returns Untyped true: flannel's leases for udp have no BackendType, and
@@ -67,7 +68,7 @@ func (u udp) device() string {
 }
 
 // Devices implements backend.Backend: the underlay, and a TUN device, whose packets
-// the daemon forwards.
+// the daemon forwards. The device has the base address of the subnet, which no pod gets.
 func (u udp) Devices(local subnet.Lease) []dataplane.Device {
 	base := local.V4.Subnet.Addr()
 	return append(u.Plain.Devices(local), dataplane.Device{
@@ -81,7 +82,8 @@ func (u udp) Devices(local subnet.Lease) []dataplane.Device {
 	})
 }
 
-// Describe returns a lease with the public IP alone, as flannel publishes it.
+// Describe implements backend.Backend. The lease has the public IP alone, as flannel
+// publishes it.
 func (u udp) Describe(local subnet.Lease, links dataplane.Links) (subnet.Lease, error) {
 	local, err := u.Plain.Describe(local, links)
 	local.Backend = ""
@@ -97,7 +99,7 @@ func (u udp) Paths(peer *subnet.Lease) ([]*dataplane.Path, error) {
 	return paths, nil
 }
 
-// ForWindows implements backend.Backend. It is asked only if there is a Windows node.
+// ForWindows implements backend.Backend.
 func (udp) ForWindows() string {
 	return "Backend: Type is udp, which Windows nodes do not have. Set it to vxlan, with VNI 4096 and Port 4789, or host-gw, in the one configuration of all nodes"
 }

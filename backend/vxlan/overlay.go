@@ -12,15 +12,16 @@ import (
 	"flannel/subnet"
 )
 
-// overlayOptions are options for Windows only.
+// overlayOptions are options for Windows only, in the same object Backend as the others.
 type overlayOptions struct {
 	name string           // of the HNS network
 	pool [2]dataplane.MAC // first and last MAC address of pods; zero: HNS chooses
 }
 
-// parseOverlay parses the options for Windows, and warns about options that Windows
-// does not support. They are not errors, since one configuration serves the nodes
-// of both systems, and the node can join without them.
+// parseOverlay parses the options for Windows into opts, which has the other ones, and
+// warns about options that Windows does not support. They are not errors, since one
+// configuration serves the nodes of both systems, and the node can join without them. The
+// limits of the VNI and the ports are explained in mixed.go.
 func parseOverlay(o *conf.Object, opts *options) {
 	if opts.directRouting {
 		o.Warn("DirectRouting", "not supported on Windows: this node tunnels to all peers, but a Linux peer on the same link sends"+
@@ -46,7 +47,7 @@ func parseOverlay(o *conf.Object, opts *options) {
 	if !o.Has("Port") {
 		o.Warn("Port", "not given, which is %d for this node and %d for Linux nodes: set %d for all", windowsPort, linuxPort, windowsPort)
 	}
-	// Wire and Paths, which Linux uses too, must describe what this node does.
+	// The methods Wire and Paths are those of Linux: they must describe what this node does.
 	opts.gbp, opts.learning, opts.directRouting = false, false, false
 	opts.overlay = &overlayOptions{name: backend.NetworkName(o, fmt.Sprintf("flannel.%d", opts.vni)), pool: macPool(o)}
 }
@@ -69,12 +70,14 @@ func macPool(o *conf.Object) (pool [2]dataplane.MAC) {
 	return [2]dataplane.MAC{first, last}
 }
 
-// overlay is vxlan on Windows. One HNS network is the tunnel, the router and the
-// pods' switch. HNS chooses the MAC address of its VTEP.
+// overlay is vxlan on Windows: backend.Backend with other Devices and ForWindows. One HNS
+// network is the tunnel, the router and the pods' switch. HNS chooses the MAC address of
+// its VTEP.
 type overlay struct{ vxlan }
 
-// Devices implements backend.Backend. HNS chooses MTU and MAC address of the tunnel.
-// Only IPv4 is used, as Kind declares.
+// Devices implements backend.Backend. It returns no underlay device: the HNS network makes
+// a switch of the adapter. HNS chooses MTU and MAC address of the tunnel. Only IPv4 is
+// used, as Kind declares (V4Only).
 func (v overlay) Devices(local subnet.Lease) []dataplane.Device {
 	return []dataplane.Device{{
 		Name: v.names[false], Kind: dataplane.Overlay{

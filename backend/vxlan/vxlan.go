@@ -19,7 +19,7 @@ import (
 	"flannel/subnet"
 )
 
-// Kind is the backend's row in the program's table.
+// Kind is the backend's row in the program's table (cmd/flanneld/backends.go).
 func Kind() backend.Kind {
 	return backend.Kind{Name: "vxlan", Parse: parse, V4Only: []string{"windows"}}
 }
@@ -27,7 +27,7 @@ func Kind() backend.Kind {
 // options are those of the configuration's Backend object.
 type options struct {
 	vni           int
-	port          int             // UDP; 0 is the kernel's default, 8472
+	port          int             // UDP; 0: the system's default, linuxPort or windowsPort
 	mtu           int             // bytes, of the outer interface; 0: that of the underlay
 	gbp           bool            // Group Based Policy: the VXLAN header carries the packet's mark
 	learning      bool            // the kernel also learns FDB entries from packets; ours suffice
@@ -40,7 +40,7 @@ const (
 	maxName = 15        // of a network device, in bytes: IFNAMSIZ of linux/if.h without the final zero
 )
 
-// parse implements backend.Kind.Parse.
+// parse implements backend.Kind.Parse. What Windows supports is in mixed.go (leastVSID).
 func parse(o *conf.Object, os string) backend.Maker {
 	vni := 1
 	if os == "windows" {
@@ -68,14 +68,14 @@ func parse(o *conf.Object, os string) backend.Maker {
 // overhead returns the bytes that VXLAN adds to a packet; v6 says that the outer header is IPv6.
 func overhead(v6 bool) int { return dataplane.TraitsOf(dataplane.VXLAN{}).Overhead(v6) }
 
-// vxlan is the backend of one node. It is made anew when the configuration or the
-// underlay changes.
+// vxlan is the backend of one node; on Windows, overlay embeds it (overlay.go). It is made
+// anew when the configuration or the underlay changes.
 type vxlan struct {
 	options
 	node     backend.Node
-	outerMTU int // of the outer interface, bytes
+	outerMTU int // bytes: options.mtu if it is set and fits, else that of the underlay
 
-	names map[bool]string // of the devices: for IPv4 (false) and IPv6 (true)
+	names map[bool]string // of the devices: for IPv4 (false) and IPv6 (true); on Windows that of the HNS network
 }
 
 // newVXLAN fits the options to the node. An option MTU above that of the underlay
@@ -112,7 +112,8 @@ func newVXLAN(o options, n backend.Node) (backend.Backend, []string, error) {
 }
 
 // Wire names all that two VTEPs must agree on to reach each other. Other options,
-// such as Learning and MTU, may differ between them.
+// such as Learning and MTU, may differ between them. One hop is left for the peer's
+// kernel, because the tunnel counts as none.
 func (v vxlan) Wire() backend.Wire {
 	name := fmt.Sprintf("vxlan, VNI %d, port %d", v.vni, cmp.Or(v.port, linuxPort))
 	if v.gbp { // a kernel that does not expect its flag drops the packet
@@ -175,7 +176,7 @@ func (v vxlan) derivedMAC(s netip.Prefix) dataplane.MAC {
 }
 
 // Derived implements backend.Backend. It returns false for Windows nodes, whose MAC
-// addresses HNS chooses.
+// addresses HNS chooses, and for a path without a tunnel (DirectRouting).
 func (v vxlan) Derived(end *dataplane.Path) bool {
 	e, tunnelled := end.End()
 	return tunnelled && e.MAC == v.derivedMAC(end.Dst)
@@ -195,7 +196,7 @@ type data struct {
 
 // Describe implements backend.Backend. The published MAC address is that of the
 // actual device, which need not be the derived one: a device from an earlier run,
-// or one that flannel made, keeps its own.
+// or one that flannel made, keeps its own. links has the devices by name.
 func (v vxlan) Describe(local subnet.Lease, links dataplane.Links) (subnet.Lease, error) {
 	local.Backend = "vxlan"
 	for _, e := range []*subnet.Endpoint{&local.V4, &local.V6} {
@@ -227,8 +228,8 @@ func (v vxlan) Paths(peer *subnet.Lease) ([]*dataplane.Path, error) {
 // Ends implements backend.Backend.
 func (v vxlan) Ends(peer *subnet.Lease) ([]*dataplane.Path, error) { return v.paths(peer, false) }
 
-// paths returns the paths to a peer; with direct, those to a peer on our link have no
-// tunnel.
+// paths returns the paths to a peer. With direct (DirectRouting), the paths to a peer on
+// our link have no tunnel.
 func (v vxlan) paths(peer *subnet.Lease, direct bool) ([]*dataplane.Path, error) {
 	var paths []*dataplane.Path
 	for e := range v.node.Shared(peer) {
@@ -250,8 +251,8 @@ func (v vxlan) paths(peer *subnet.Lease, direct bool) ([]*dataplane.Path, error)
 	return paths, nil
 }
 
-// vtep returns the MAC address and the sources in a peer's lease data. Old leases have
-// no VNI.
+// vtep returns the MAC address and the sources in a peer's lease data. Old leases have no
+// VNI, which counts as ours. An error is the reason why the peer is rejected.
 func (v vxlan) vtep(raw json.RawMessage) (end dataplane.MAC, sources []netip.Addr, err error) {
 	var d data
 	if len(raw) == 0 {

@@ -39,10 +39,10 @@ const (
 	deviceV6 = "flannel-wg-v6" // with mode separate
 )
 
-// Defaults of flannel.
+// Ports of UDP, which are flannel's defaults.
 const (
 	defaultPort   = 51820
-	defaultPortV6 = 51821
+	defaultPortV6 = 51821 // of deviceV6
 )
 
 // mode is the value of Mode, as in the table above.
@@ -67,10 +67,11 @@ type options struct {
 	mode         mode
 }
 
-// overhead is what WireGuard adds to a packet, in bytes.
+// overhead is what WireGuard adds to a packet, in bytes. The outer header may always be IPv6,
+// whatever the argument says.
 var overhead = dataplane.TraitsOf(dataplane.WireGuard{}).Overhead(false)
 
-// parse reads the key Backend of the network configuration, whose problems it adds to o.
+// parse implements backend.Kind.Parse.
 func parse(o *conf.Object, os string) backend.Maker {
 	opts := options{
 		port:      o.Int("ListenPort", defaultPort, 1, 65535),
@@ -146,9 +147,10 @@ func newWireGuard(o options, n backend.Node) (backend.Backend, []string, error) 
 }
 
 // Wire returns a name with a fingerprint of the preshared key, since nodes with
-// different ones do not reach each other. Without IPv6, a node has one device in each
-// mode. With IPv6 only, too, but nodes with and without mode separate send to different
-// ports of each other (see endOfOneDevice).
+// different ones do not reach each other. The number of devices matters only with IPv6: a
+// node with IPv4 only has the same device in each mode. A node with IPv6 only has one device
+// in each mode, too, but the port differs with mode separate (see endOfOneDevice). One hop
+// is left for the peer's kernel, because the tunnel counts as none.
 func (w wireguard) Wire() backend.Wire {
 	name := "wireguard"
 	if w.node.V6 {
@@ -167,13 +169,15 @@ func fingerprint(psk dataplane.PresharedKey) []byte {
 	return sum[:4]
 }
 
-// ForWindows returns "": parse refuses the backend on Windows, so no option of it could help.
+// ForWindows implements backend.Backend. It returns "": parse refuses the backend on Windows,
+// so no option of it could help.
 func (wireguard) ForWindows() string { return "" }
 
 // MTU implements backend.Backend.
 func (w wireguard) MTU() int { return w.outerMTU - overhead }
 
-// deviceOf returns the name and the port of the device for pods of a family.
+// deviceOf returns the name and the port of our device for pods of a family: IPv6, or without
+// v6 IPv4.
 func (w wireguard) deviceOf(v6 bool) (name string, port int) {
 	if v6 && w.mode == separate {
 		return deviceV6, w.portV6
@@ -182,14 +186,14 @@ func (w wireguard) deviceOf(v6 bool) (name string, port int) {
 }
 
 // Devices implements backend.Backend: the underlay, and one device, or one for each family
-// of the local lease. Each device has the first address of the subnets that it carries.
+// of the local lease. Each device has the base address of each subnet that it carries.
 func (w wireguard) Devices(local subnet.Lease) []dataplane.Device {
 	devices := []dataplane.Device{w.node.UnderlayDevice()}
 	for e := range w.node.Shared(&local) {
 		base := e.Subnet.Addr()
 		name, port := w.deviceOf(base.Is6())
 		addr := netip.PrefixFrom(base, base.BitLen())
-		if last := &devices[len(devices)-1]; last.Name == name { // the other family's, too
+		if last := &devices[len(devices)-1]; last.Name == name { // one device carries both families
 			kind := last.Kind.(dataplane.WireGuard)
 			kind.Addr = append(kind.Addr, addr)
 			last.Kind = kind
@@ -205,12 +209,13 @@ func (w wireguard) Devices(local subnet.Lease) []dataplane.Device {
 
 // data is what a node publishes for each of its families, in flannel's format.
 type data struct {
-	PublicKey string
-	Port      uint16
+	PublicKey string // in base64
+	Port      uint16 // UDP; 0: not published
 }
 
-// Describe publishes for each family the public key and port of its device: the port on
-// which it listens, other than flannel (see endOfOneDevice).
+// Describe implements backend.Backend. For each family it publishes the public key and the
+// port of the device that carries the family. The port is the one on which the device
+// listens, which is not so with flannel (see endOfOneDevice).
 func (w wireguard) Describe(local subnet.Lease, links dataplane.Links) (subnet.Lease, error) {
 	local.Backend = "wireguard"
 	for _, e := range []*subnet.Endpoint{&local.V4, &local.V6} {
@@ -230,9 +235,9 @@ func (w wireguard) Describe(local subnet.Lease, links dataplane.Links) (subnet.L
 
 // Paths implements backend.Backend.
 func (w wireguard) Paths(peer *subnet.Lease) ([]*dataplane.Path, error) {
-	shared := slices.Collect(w.node.Shared(peer))
-	ends := make([]data, len(shared))
-	var allowed [2]netip.Prefix // all subnets of the peer
+	shared := slices.Collect(w.node.Shared(peer)) // at most two
+	ends := make([]data, len(shared))             // what the peer publishes for each
+	var allowed [2]netip.Prefix                   // all subnets of the peer
 	for i, e := range shared {
 		var err error
 		if ends[i], err = parseData(e.Data); err != nil {
@@ -265,11 +270,12 @@ func (w wireguard) Paths(peer *subnet.Lease) ([]*dataplane.Path, error) {
 	return paths, nil
 }
 
-// endOfOneDevice returns the key and port of a peer's only device from what the peer
-// publishes for each shared family, IPv4 first. A flannel with one device listens on
-// ListenPort, and yet publishes ListenPortV6 for IPv6. So the port for IPv4 counts, and
-// without IPv4, ListenPortV6 stands for ListenPort. A node with mode separate that listens
-// on our ListenPortV6 publishes the same as that flannel, and is not reached.
+// endOfOneDevice returns the key and port of a peer's only device, in the modes other than
+// separate. ends are what the peer publishes for each of the shared families, IPv4 first. A
+// flannel with one device listens on ListenPort, and yet publishes ListenPortV6 for IPv6. So
+// the port for IPv4 counts. For a peer with IPv6 only, our ListenPortV6 in the lease is read
+// as our ListenPort. A node with mode separate that listens on our ListenPortV6 publishes
+// the same as that flannel, and is not reached.
 func (w wireguard) endOfOneDevice(shared []subnet.Endpoint, ends []data) data {
 	end := ends[0]
 	if shared[0].Subnet.Addr().Is6() && int(end.Port) == w.portV6 {
@@ -278,13 +284,14 @@ func (w wireguard) endOfOneDevice(shared []subnet.Endpoint, ends []data) data {
 	return end
 }
 
-// Ends implements backend.Backend.
+// Ends implements backend.Backend: all paths are through the tunnel.
 func (w wireguard) Ends(peer *subnet.Lease) ([]*dataplane.Path, error) { return w.Paths(peer) }
 
 // Derived implements backend.Backend: keys are random, and never follow from a subnet.
 func (wireguard) Derived(*dataplane.Path) bool { return false }
 
-// parseData parses what a peer published for a family.
+// parseData parses what a peer published for a family. An error is the reason why the peer is
+// rejected.
 func parseData(raw json.RawMessage) (d data, err error) {
 	if len(raw) == 0 {
 		return d, fmt.Errorf("its lease has no backend data, so its key is unknown")
@@ -303,10 +310,11 @@ func parseData(raw json.RawMessage) (d data, err error) {
 //
 //	the peer's IPv4 address   if the peer has no IPv6 address, or
 //	                          its IPv4 address is not a private one and we have one, too
-//	its IPv6 address          if neither that nor ours is a unique local one
+//	its IPv6 address          if neither that nor ours is a unique local one (fc00::/7)
 //	its IPv4 address          otherwise
 //
-// but never of a family in which one of the two has no address.
+// but never of a family in which the peer or this node has no address. Modes ipv4 and ipv6
+// have one family.
 func (w wireguard) choose(peer *subnet.Lease) (netip.Addr, error) {
 	v4, v6 := peer.V4.PublicIP, peer.V6.PublicIP
 	can4 := v4.IsValid() && w.node.Underlay.V4.IsValid() && w.mode != overIPv6

@@ -11,9 +11,12 @@ import (
 	"flannel/subnet"
 )
 
-// keepSubnets returns those subnets of l that a node in a network with cfg can have and that overlap no lease in taken. The
-// others are zero Prefixes, as are those of disabled families.
+// This file chooses the subnet of a new lease, for candidate (acquire.go); what is taken is decided in taken.go.
+
+// keepSubnets returns those subnets of l (of the subnet file) that a node in a network with cfg can have and that
+// overlap no lease in taken. The others are zero Prefixes, as are those of disabled families.
 func keepSubnets(cfg subnet.Config, l *subnet.Lease, taken []*subnet.Lease) (v4, v6 netip.Prefix) {
+	// Fits checks both families, and each must be checked alone.
 	only4, only6 := cfg, cfg
 	only4.V6, only6.V4 = subnet.Network{}, subnet.Network{}
 	one4, one6 := &subnet.Lease{V4: l.V4}, &subnet.Lease{V6: l.V6}
@@ -26,7 +29,7 @@ func keepSubnets(cfg subnet.Config, l *subnet.Lease, taken []*subnet.Lease) (v4,
 	return v4, v6
 }
 
-// isFree reports whether no lease in taken overlaps a subnet of l.
+// isFree reports whether no lease in taken overlaps a subnet of l. A zero Prefix overlaps nothing.
 func isFree(l *subnet.Lease, taken []*subnet.Lease) bool {
 	return !slices.ContainsFunc(taken, func(t *subnet.Lease) bool {
 		return l.V4.Subnet.Overlaps(t.V4.Subnet) || l.V6.Subnet.Overlaps(t.V6.Subnet)
@@ -36,9 +39,10 @@ func isFree(l *subnet.Lease, taken []*subnet.Lease) bool {
 // errFull is what chooseFree returns when all subnets of a network are leased.
 var errFull = errors.New("no free subnet")
 
-// chooseFree returns a random free subnet for each family of cfg, the zero Prefix for a disabled one. It overlaps no lease in
-// taken, of any size, and no underlay network, except one that contains the whole pod network. Every free subnet is
-// equally likely, so that nodes that start together rarely choose the same one. The error says which network is full.
+// chooseFree returns a random free subnet for each family of cfg, the zero Prefix for a disabled one. It overlaps no
+// lease in taken, of any size, and no underlay network, except one that contains the whole pod network. Every free
+// subnet is equally likely, so that nodes that start together rarely choose the same one. The error wraps errFull, and
+// says which network is full.
 func chooseFree(cfg subnet.Config, taken []*subnet.Lease, rnd *rand.Rand) (v4, v6 netip.Prefix, err error) {
 	occupied := make([]netip.Prefix, 0, 2*len(taken)+len(cfg.Underlay))
 	for _, l := range taken {
@@ -74,7 +78,7 @@ func chooseOf(n subnet.Network, occupied []netip.Prefix, rnd *rand.Rand) (netip.
 	if free.Sign() == 0 {
 		return netip.Prefix{}, fmt.Errorf("%w: all %v in %v are taken", errFull, allSubnets(n).size(), n.Prefix)
 	}
-	pick := new(big.Int)
+	pick := new(big.Int) // i of the example; free is above 0, so there is a range
 	if free.IsUint64() {
 		pick.SetUint64(rnd.Uint64N(free.Uint64()))
 	} else {
@@ -102,9 +106,9 @@ func allSubnets(n subnet.Network) numbers {
 // subnet takes the whole subnet; one of the other family is ignored.
 func freeRanges(n subnet.Network, occupied []netip.Prefix) (free []numbers) {
 	all := allSubnets(n)
-	taken := append(make([]numbers, 0, len(occupied)+1), numbers{all.end, all.end}) // a sentinel
+	taken := append(make([]numbers, 0, len(occupied)+1), numbers{all.end, all.end}) // a sentinel: it ends the last range
 	for _, p := range occupied {
-		if p.Addr().BitLen() != n.Prefix.Addr().BitLen() {
+		if p.Addr().BitLen() != n.Prefix.Addr().BitLen() { // also the zero Prefix, whose Addr has length 0
 			continue
 		}
 		first := number(p.Masked().Addr(), n.SubnetLen)
@@ -136,6 +140,6 @@ func number(a netip.Addr, subnetLen int) *big.Int {
 func numbered(n subnet.Network, number *big.Int) netip.Prefix {
 	width := n.Min.BitLen()
 	bits := new(big.Int).Lsh(number, uint(width-n.SubnetLen))
-	addr, _ := netip.AddrFromSlice(bits.FillBytes(make([]byte, width/8)))
+	addr, _ := netip.AddrFromSlice(bits.FillBytes(make([]byte, width/8))) // never fails: 4 or 16 bytes
 	return netip.PrefixFrom(addr, n.SubnetLen)
 }

@@ -39,13 +39,14 @@ import (
 // because an operator has written it.
 type claims struct {
 	filed        []record // with a subnet of the subnet file
-	reservations []record
+	reservations []record // without an etcd lease: an operator has written them
 	leased       []record // on an etcd lease
-	misfits      []record // do not fit the configuration
+	misfits      []record // do not fit the configuration: never used; some are deleted, see replaceable
 }
 
-// findClaims returns the records that have our public address. An unreadable
-// value may be another node's: it is neither used nor removed.
+// findClaims returns the records that have our public address (in want), and sets their
+// value. A record with an unreadable value is none: it may be another node's, and is
+// neither used nor removed.
 func findClaims(cfg subnet.Config, want subnet.Lease, records []record) (c claims) {
 	for _, r := range records {
 		if !mayHaveOurAddress(cfg, want, r.kv.Value) {
@@ -71,10 +72,11 @@ func findClaims(cfg subnet.Config, want subnet.Lease, records []record) (c claim
 	return c
 }
 
-// all returns all claims, first those that fit, in the order of the table.
+// all returns all claims, first those that fit, in the order of the table above.
 func (c claims) all() []record { return slices.Concat(c.filed, c.reservations, c.leased, c.misfits) }
 
-// isFiled reports whether l has a subnet that the subnet file remembers.
+// isFiled reports whether l has a subnet that the subnet file remembers, and that Acquire
+// got in want.
 func isFiled(l, want subnet.Lease) bool {
 	return l.V4.On() && l.V4.Subnet == want.V4.Subnet || l.V6.On() && l.V6.Subnet == want.V6.Subnet
 }
@@ -108,6 +110,7 @@ type home struct {
 func (m *Manager) chooseHome(ctx context.Context, cfg subnet.Config, want subnet.Lease, records []record) (home, error) {
 	h := home{claims: findClaims(cfg, want, records)}
 	var err error
+	// The first two rows.
 	if h.existing, err = m.ownClaim(ctx, h.claims); h.existing != nil || err != nil {
 		h.how = "it has our public address"
 		return h, err
@@ -115,7 +118,9 @@ func (m *Manager) chooseHome(ctx context.Context, cfg subnet.Config, want subnet
 	if h.former, err = m.replaceable(ctx, cfg, h.claims.misfits, want); err != nil {
 		return h, err
 	}
-	var full error
+	// A new key. It comes before the other keys with our address (the third row) if it has
+	// a subnet of the subnet file, and else after them (the last row).
+	var full error // why there is no new key; it matters only if no existing one is used
 	h.pick, h.how, full = m.candidate(cfg, want, records, h.former)
 	if len(h.claims.leased) == 0 {
 		return h, full
@@ -136,9 +141,10 @@ func (m *Manager) chooseHome(ctx context.Context, cfg subnet.Config, want subnet
 }
 
 // ownClaim returns the claim that comes before every new key; nil: there is
-// none. With a key of the subnet file, no new key can have its subnets. A single
-// key of the subnet file is used without asking for the permission, since there
-// is no other one.
+// none. If there is a key of the subnet file, that is one of the claims, since no new key
+// can have its subnets. A single key of the subnet file is used without asking for the
+// permission, since there is no other one. If the user may write none of several claims,
+// the oldest key of the subnet file is used.
 func (m *Manager) ownClaim(ctx context.Context, c claims) (*record, error) {
 	switch {
 	case len(c.filed) == 0:
@@ -165,15 +171,15 @@ func (m *Manager) firstWritable(ctx context.Context, records []record) (*record,
 	return nil, nil
 }
 
-// mayWrite reports whether this node's etcd user may write a key. It sends a
-// transaction whose condition is false: etcd checks the permission for its
-// steps all the same, and writes nothing.
+// mayWrite reports whether this node's etcd user may write a key, which need not exist. It
+// sends a transaction whose condition is always false: etcd checks the permission for the
+// transaction's steps all the same, and writes nothing.
 func (m *Manager) mayWrite(ctx context.Context, key string) (may bool, err error) {
 	err = m.retry(ctx, "read our permissions", func(ctx context.Context) error {
 		_, err := m.client.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "<", 0)).
 			Then(clientv3.OpPut(key, "", clientv3.WithIgnoreValue(), clientv3.WithIgnoreLease())).Commit()
 		if may = err == nil; errors.Is(err, rpctypes.ErrPermissionDenied) {
-			return nil
+			return nil // an answer, not a failure to retry
 		}
 		return err
 	})
@@ -186,10 +192,10 @@ func (m *Manager) keyOf(l subnet.Lease) string {
 }
 
 // replaceable returns those of misfits that our new key replaces: this node's
-// former leases, which the subnet file proves. A key that only has our address
-// may be another node's; if nobody renews it, etcd removes it. A reservation
-// stays, because its operator may be about to change the configuration. Of more
-// than maxFormer, the others stay until they expire.
+// former leases. The subnet file proves that they are this node's, by want or by
+// cfg.Filed. A key that only has our address may be another node's; if nobody renews its
+// etcd lease, it expires. A reservation stays, because its operator may be about to
+// change the configuration. Of more than maxFormer, the others stay until they expire.
 func (m *Manager) replaceable(ctx context.Context, cfg subnet.Config, misfits []record, want subnet.Lease) (former []record, err error) {
 	for _, r := range misfits {
 		if len(former) == maxFormer {
@@ -213,8 +219,8 @@ func (m *Manager) replaceable(ctx context.Context, cfg subnet.Config, misfits []
 	return former, nil
 }
 
-// warnOthers logs the claims that are not used. They are former leases of this
-// node, or another node has the address.
+// warnOthers logs the claims other than key, which is used, and former, which are
+// deleted. They are former leases of this node, or another node has the address.
 func (m *Manager) warnOthers(key string, c claims, former []record) {
 	var others []string
 	for _, r := range c.all() {

@@ -13,9 +13,11 @@ import (
 	"flannel/subnet"
 )
 
-// createKey is the write of Acquire: it creates the key of held, if it does not exist. The
-// same transaction deletes our former keys, which no longer fit. It returns false if
-// another node was faster. The subnet was free in a list at revision rev.
+// createKey is the write of Acquire: it creates the key of held, if it does not exist, and
+// sets held.seen. The same transaction deletes our former keys, which no longer fit the
+// configuration. It returns false if another node was faster: then Acquire lists again.
+// The subnet was free in a list at revision rev. held is not yet shared, so that no lock
+// is needed.
 //
 // Two nodes may create overlapping keys of different names, such as 10.5.8.0-22
 // and 10.5.9.0-24, at the same time. etcd orders their transactions. Each one
@@ -33,7 +35,7 @@ func (m *Manager) createKey(ctx context.Context, held *heldKey, rev int64, forme
 	// since peers that handle one event after the other would remove the new entries.
 	var steps []clientv3.Op
 	var etcdLeases []clientv3.LeaseID
-	for _, r := range former {
+	for _, r := range former { // at most maxFormer
 		conditions = append(conditions, clientv3.Compare(clientv3.ModRevision(r.key), "=", r.kv.ModRevision))
 		steps = append(steps, clientv3.OpDelete(r.key))
 		etcdLeases = append(etcdLeases, clientv3.LeaseID(r.kv.Lease))
@@ -50,14 +52,14 @@ func (m *Manager) createKey(ctx context.Context, held *heldKey, rev int64, forme
 		return false, fmt.Errorf("create %s: %w", held.key, err)
 	}
 	if !resp.Succeeded {
-		kvs := rangeOf(resp, 0).Kvs
+		kvs := rangeOf(resp, 0).Kvs // our key, by Else; none: a former key has changed
 		if len(kvs) == 0 || clientv3.LeaseID(kvs[0].Lease) != held.id {
 			return false, nil
 		}
 		// The key is ours: an earlier attempt succeeded, and its answer was lost.
 		return m.finishCreate(ctx, held, rev)
 	}
-	for _, id := range etcdLeases {
+	for _, id := range etcdLeases { // those of the deleted keys
 		m.revokeUnused(ctx, id)
 	}
 	// With more than one page of new keys, finishCreate reads all of them.
@@ -78,14 +80,16 @@ func rangeOf(resp *clientv3.TxnResponse, i int) *pb.RangeResponse {
 	return &pb.RangeResponse{}
 }
 
-// timeLeft returns the time until the deadline of ctx.
+// timeLeft returns the time until the deadline of ctx, which that of an attempt of retry
+// always has.
 func timeLeft(ctx context.Context) time.Duration {
 	end, _ := ctx.Deadline()
 	return time.Until(end)
 }
 
-// finishCreate completes a createKey whose transaction succeeded although its
-// answer was lost.
+// finishCreate completes a createKey whose transaction succeeded, but whose answer was
+// lost or does not have all keys created since rev. It returns false if our key is gone
+// again.
 func (m *Manager) finishCreate(ctx context.Context, held *heldKey, rev int64) (won bool, err error) {
 	var newcomers *snapshot
 	err = m.retry(ctx, "create our lease", func(attempt context.Context) (err error) {
@@ -103,9 +107,9 @@ func (m *Manager) finishCreate(ctx context.Context, held *heldKey, rev int64) (w
 	return false, nil
 }
 
-// keepUnlessOverlapping records that our key was created at rev, and returns
-// true; or it deletes the key and returns false, if an overlapping key was
-// created before. newcomers are the keys created since the list.
+// keepUnlessOverlapping records in held that our key was created at rev, and returns
+// true; or it deletes the key and returns false, if an overlapping key was created before
+// it, and since the list. newcomers are the keys created since the list, ours included.
 func (m *Manager) keepUnlessOverlapping(ctx context.Context, held *heldKey, rev int64,
 	newcomers []*mvccpb.KeyValue) (won bool, err error) {
 	own := held.lease()

@@ -33,7 +33,7 @@ var (
 )
 
 // client translates the options into those of the etcd client, whose requests report to
-// t.
+// t, and sets t.endpoints. Its errors are permanent.
 func (o Options) client(t *errorTracker) (clientv3.Config, error) {
 	var endpoints []string
 	for _, e := range o.Endpoints {
@@ -56,8 +56,9 @@ func (o Options) client(t *errorTracker) (clientv3.Config, error) {
 		Endpoints:   endpoints,
 		TLS:         secure,
 		DialTimeout: 10 * time.Second, // of the login; each attempt has a shorter one
-		// A dead connection is detected after 13 s. gRPC allows no less than 10 s, and
-		// the server closes connections that are pinged without a running request.
+		// A dead connection is detected after 13 s (10 + 3). gRPC allows no less than 10 s
+		// between pings. They are sent only while a request runs, such as a watch, because
+		// the server closes connections that are pinged without one.
 		DialKeepAliveTime:    cmp.Or(o.keepAlive, 10*time.Second),
 		DialKeepAliveTimeout: 3 * time.Second,
 		MaxUnaryRetries:      3,
@@ -82,8 +83,9 @@ func plaintextEndpoint(cfg clientv3.Config) string {
 	return cfg.Endpoints[0]
 }
 
-// tls returns the TLS configuration for https endpoints. Without a CA file, the
-// system's authorities are trusted.
+// tls returns the TLS configuration for https endpoints; it is also made for http, whose
+// endpoints do not use it. Without a CA file, the system's authorities are trusted. t
+// notes that the server asks for a certificate that we do not have.
 func (o Options) tls(t *errorTracker) (*tls.Config, error) {
 	c := &tls.Config{MinVersion: tls.VersionTLS12}
 	if o.CAFile != "" {
@@ -129,14 +131,15 @@ func (o Options) tls(t *errorTracker) (*tls.Config, error) {
 // errorTracker sits between the client library and gRPC, and is safe for concurrent use.
 // It intercepts the requests and keeps the error of the last failed one: when etcd
 // cannot be reached, the client library returns "context deadline exceeded", whatever
-// the reason. It also keeps the connections, to drop them.
+// the reason. explain then says the reason. It also keeps the connections, for
+// Manager.Redial, and logs the requests (trace.go). A Manager has one.
 type errorTracker struct {
 	log       *slog.Logger
 	endpoints []string               // URLs
-	last      atomic.Pointer[string] // nil: no request has failed
-	calls     atomic.Int64           // requests and streams so far
+	last      atomic.Pointer[string] // the error's text; nil: no request has failed
+	calls     atomic.Int64           // requests and streams so far, for the tests
 	asked     atomic.Bool            // the server requested a client certificate, and we have none
-	conns     subnet.Conns
+	conns     subnet.Conns           // all connections that are open
 }
 
 // credentials returns the credentials that the client library would use for the
@@ -149,7 +152,7 @@ func (t *errorTracker) credentials(endpoint string, secure *tls.Config) credenti
 	return handshakes{credentials.NewTLS(secure), t}
 }
 
-// handshakes keeps each connection before the handshake.
+// handshakes are gRPC's credentials, which keep each connection before its handshake.
 type handshakes struct {
 	credentials.TransportCredentials
 	tracker *errorTracker
@@ -166,7 +169,8 @@ func (h handshakes) Clone() credentials.TransportCredentials {
 	return handshakes{h.TransportCredentials.Clone(), h.tracker}
 }
 
-// dialOptions make gRPC tell the tracker the result of each request.
+// dialOptions make gRPC tell the tracker the result of each request, and set what the
+// client library has no options for.
 func (t *errorTracker) dialOptions() []grpc.DialOption {
 	return []grpc.DialOption{
 		grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn,
@@ -180,7 +184,7 @@ func (t *errorTracker) dialOptions() []grpc.DialOption {
 			method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 			began := time.Now()
 			s, err := open(ctx, desc, cc, method, opts...)
-			if err == nil && subnet.TracesRequests(t.log) {
+			if err == nil && subnet.TracesRequests(t.log) { // the stream logs its requests: they come after it is open
 				s = &tracedStream{ClientStream: s, tracker: t, method: method}
 			}
 			if err != nil {
@@ -190,6 +194,7 @@ func (t *errorTracker) dialOptions() []grpc.DialOption {
 		}),
 		// After an outage of any length, the connection must be restored within seconds.
 		grpc.WithConnectParams(grpc.ConnectParams{
+			// 1.6 and 0.2 are gRPC's defaults.
 			Backoff:           grpcbackoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
 			MinConnectTimeout: 3 * time.Second,
 		}),
@@ -209,8 +214,9 @@ func (t *errorTracker) record(err error) error {
 	return err
 }
 
-// explain replaces a timeout by the error of the last failed request. For example,
-// "context deadline exceeded" becomes "connection error: … connection refused".
+// explain replaces a timeout by the error of the last failed request, which may be that of
+// another activity. For example, "context deadline exceeded" becomes "connection error: …
+// connection refused". It also names the endpoints, and a missing client certificate.
 func (t *errorTracker) explain(err error) error {
 	// The client library returns the context's errors, gRPC its own codes.
 	code := status.Code(err)
@@ -222,7 +228,7 @@ func (t *errorTracker) explain(err error) error {
 	if vague || code == codes.Unavailable {
 		err = t.nameEndpoints(err)
 	}
-	if t.asked.Load() { // a server that requires one closes the connection without a reason
+	if t.asked.Load() { // a server that requires a certificate closes the connection without a reason
 		return fmt.Errorf("%w (%w)", err, errCertWanted)
 	}
 	return err

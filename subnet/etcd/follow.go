@@ -13,7 +13,8 @@ import (
 )
 
 // feed is a part of the store, and the consumer of its changes. There are
-// three, each followed in a goroutine of its own:
+// three, each followed in a goroutine of its own (that of WatchConfig, of Watch and one
+// of Hold):
 //
 //	keys                   consumer  notified by
 //	<prefix>/config        config    -
@@ -23,30 +24,31 @@ type feed struct {
 	name     string          // for messages
 	key, end string          // the keys from key to end, without end; if end is "", only key
 	leases   bool            // the keys are those of leases: oversized values and other keys are dropped, see list
-	notified <-chan struct{} // makes follow call onNotify; may be nil
-	onNotify func()
+	notified <-chan struct{} // makes follow call onNotify; nil: never
+	onNotify func()          // called on the goroutine of follow, as the consumer
 	// written returns the ModRevision of key as last seen or written by us; 0:
-	// none. nil: we do not write it.
+	// none. nil: we do not write it. See passOwnWrite.
 	written  func() int64
 	consumer consumer
 }
 
-// consumer is called from one goroutine.
+// consumer is called from one goroutine, that of follow.
 type consumer interface {
-	// handleList gets all keys, in order. replaced: the store is another or an
-	// older one than at the call before.
+	// handleList gets all keys, in order: at first, and when the watch could not go on
+	// where it ended. replaced: the store is another or an older one than at the call
+	// before.
 	handleList(ctx context.Context, list *snapshot, replaced bool)
-	// handle gets the changes after the list, in order.
+	// handle gets the changes after the list, in order; at least one.
 	handle(ctx context.Context, events []*mvccpb.Event)
 }
 
-// errRelist says that the watch cannot continue where it ended, and the keys
-// must be listed again.
+// errRelist says that the watch cannot continue where it ended. follow then calls
+// session.run again at once, which lists the keys or checks the position.
 var errRelist = errors.New("lost the position in the store")
 
 // follow hands over the keys of f and their changes, over outages of any
-// length, until ctx ends. With a start, it continues from that position; its keys
-// are handed over if it was read (start.read).
+// length, until ctx ends. With a start, it continues from that position, and hands over
+// start's keys if start is a list (start.read). Without (nil), it lists first.
 func (m *Manager) follow(ctx context.Context, f feed, start *snapshot) {
 	defer m.outage.Forget(f.name)
 	s := session{m: m, feed: f}
@@ -57,7 +59,7 @@ func (m *Manager) follow(ctx context.Context, f feed, start *snapshot) {
 		}
 	}
 	for ctx.Err() == nil {
-		err := s.run(ctx)
+		err := s.run(ctx) // never nil
 		if ctx.Err() != nil || errors.Is(err, errRelist) {
 			continue
 		}
@@ -79,7 +81,7 @@ type session struct {
 }
 
 // run lists the keys or checks the store if necessary, and watches until
-// something fails.
+// something fails, with which it returns.
 //
 //	position                        first step
 //	none, stale, or store replaced  list: hands over all keys
@@ -100,14 +102,15 @@ func (s *session) run(ctx context.Context) error {
 	return s.watch(ctx)
 }
 
-// list hands over all keys.
+// list reads and hands over all keys, and sets the position to that of the list.
 func (s *session) list(ctx context.Context) error {
-	// The first attempt is short, because an outage is only noticed when it fails.
+	// The time for each page. The first attempt is short, because an outage is only
+	// noticed when it fails.
 	snap, err := s.m.list(ctx, s.feed, requestTimeout<<min(s.failures, 3))
 	if err != nil {
 		return err
 	}
-	replaced := s.replaced || s.at.replacedBy(snap.at) || s.at.rewound(snap.kvs)
+	replaced := s.replaced || s.at.replacedBy(snap.at) || s.at.rewound(snap.kvs) // s.at is that of before
 	s.feed.consumer.handleList(ctx, snap, replaced)
 	s.at, s.replaced, s.checked = snap.at, false, true
 	return nil
@@ -119,7 +122,7 @@ func (s *session) list(ctx context.Context) error {
 // a pause.
 const steady = 5 * time.Second
 
-// watch hands over events after the position until the stream fails.
+// watch hands over events after the position until the stream fails; it returns the reason.
 func (s *session) watch(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -128,7 +131,9 @@ func (s *session) watch(ctx context.Context) error {
 		return err
 	}
 	if s.passOwnWrite() {
-		return errRelist // check this position, too: the watch may be one of a store without that write
+		// We have written the key since run has looked. run must check this position, too:
+		// the watch may be one of a store without that write.
+		return errRelist
 	}
 	s.m.outage.Over(s.feed.name)
 	opened := time.Now()
@@ -137,7 +142,7 @@ func (s *session) watch(ctx context.Context) error {
 			s.failures = 0
 		}
 	}()
-	var carry []*mvccpb.Event
+	var carry []*mvccpb.Event // see gather
 	for {
 		select {
 		case <-ctx.Done():
@@ -154,7 +159,8 @@ func (s *session) watch(ctx context.Context) error {
 	}
 }
 
-// handleBatch hands over a batch and moves the position behind it.
+// handleBatch hands over a batch and moves the position behind it. It returns the reason
+// why the watch has ended; nil: it goes on.
 func (s *session) handleBatch(ctx context.Context, b batch) error {
 	if len(b.events) > 0 {
 		s.feed.consumer.handle(ctx, b.events)
@@ -163,7 +169,7 @@ func (s *session) handleBatch(ctx context.Context, b batch) error {
 		s.at.advance(e)
 	}
 	s.at.rev = max(s.at.rev, b.rev)
-	if b.compacted {
+	if b.compacted { // etcd no longer has the events after our position
 		s.at.stale = true
 		return errRelist
 	}

@@ -17,6 +17,9 @@ import (
 // observe and written record what the store has, step says what to do, and the
 // caller (hold.go) makes the requests. ownLease.mu guards it.
 //
+// In the table, "the pause" is that of subnet.Conflict, a mass withdrawal and "retained"
+// are those of package peerset, and "the store was replaced" is explained in replaced.go.
+//
 //	state        cause                                      action of step                        next state
 //	held         Publish wants another value                write it                              held
 //	held         someone put the key on another etcd lease  none; the caller revokes ours         held
@@ -46,24 +49,24 @@ import (
 // key with the former value.
 type heldKey struct {
 	key    string
-	v4, v6 netip.Prefix
-	id     clientv3.LeaseID // the etcd lease of the key; NoLease: the key is a reservation, which does not expire
+	v4, v6 netip.Prefix     // the subnets in key; zero: none of the family
+	id     clientv3.LeaseID // the etcd lease that the key should be on; NoLease: it is a reservation, which does not expire
 	grant  bool             // id was not granted yet
-	want   leaseValue
+	want   leaseValue       // as Publish wants it; before Publish, as Acquire found or created it
 	// sent are the values of our writes since observe last saw a new revision of the key,
 	// or written was called. Publish and Hold may write at the same time, and an answer may
 	// be lost: any of the values may be in the store, and observe must recognize that one.
 	// While the key is missing, sent stays: a write may create the key, and its event comes
-	// later. If seen changes while writeKey waits for the grant of an etcd lease, it adds a
-	// value whose write will fail. Such a value does no harm: nobody else writes one of
-	// ours on our etcd lease.
+	// later. If seen changes while writeKey waits for the grant of an etcd lease, writeKey
+	// adds a value whose write will fail. Such a value does no harm: nobody else writes one
+	// of ours on our etcd lease.
 	sent []leaseValue
 	seen seen
 	at   position // where Hold starts to follow the key
 
 	state        keyState
 	missingSince time.Time // in missing and withdrawn
-	restoreAt    time.Time // in overwritten and withdrawn
+	restoreAt    time.Time // in overwritten and withdrawn: when to write
 	conflict     subnet.Conflict
 	random       func(n time.Duration) time.Duration // rand.N, except in tests of the machine
 	withdrawn    bool                                // newsWithdrawn was reported, and newsRestored was not
@@ -80,7 +83,8 @@ type seen struct {
 	id           clientv3.LeaseID // the etcd lease that the key was on
 }
 
-// keyState is a state of the table above heldKey.
+// keyState is a state of the table above heldKey. Their order counts: in those before
+// missing, the key exists.
 type keyState int
 
 const (
@@ -109,31 +113,32 @@ const (
 	newsRestored                  // it is there again after newsWithdrawn
 )
 
-// sight is what the store has, or had at a revision.
+// sight is what the store has, or had at a revision, for observe.
 type sight struct {
 	kv       *mvccpb.KeyValue // nil: the key is missing
-	rev      int64            // when kv was missing
+	rev      int64            // only if kv is nil: a revision at which the key was missing
 	replaced bool             // the store is another or an older one than before
 }
 
-// failedWrite returns what the answer to a write says whose condition, that the key is
-// as in s, was false. The answer is newer than s, so whatever is older in it belongs to
-// another store.
+// failedWrite returns the sight in the answer to a write whose condition (the key is as in
+// s) was false: kv, or nil, at the revision rev. The answer is newer than s, so whatever is
+// older in it belongs to another store.
 func (s seen) failedWrite(kv *mvccpb.KeyValue, rev int64) sight {
 	replaced := rev < max(s.mod, s.gone) || kv != nil && (kv.ModRevision < s.mod || kv.ModRevision <= s.gone)
 	return sight{kv: kv, rev: rev, replaced: replaced}
 }
 
-// observe records what the store has. A missing key is deleted, unless the store
-// was replaced: a replaced store does not know our key, and nobody deleted it. A
-// key that was created again is lost only if judge says that another node can
-// have it; anything else that is written under our name must not end us.
+// observe records what the store has. Sights may come late and in any order: from the
+// watch, and as answers to writes. A missing key is deleted, unless the store was
+// replaced: a replaced store does not know our key, and nobody deleted it. A key that was
+// created again is lost only if judge says that another node can have it; anything else
+// that is written under our name must not end us.
 func (k *heldKey) observe(now time.Time, s sight, judge subnet.Judge) {
 	switch {
 	case k.state == lost:
 		return
 	case s.kv == nil && s.replaced:
-		if k.seen.mod != 0 { // else this is the second list, and the etcd lease is a new one already
+		if k.seen.mod != 0 { // else another sight has said so before, and the etcd lease is a new one already
 			k.seen = seen{}
 			k.replaceLease()
 		}
@@ -147,7 +152,7 @@ func (k *heldKey) observe(now time.Time, s sight, judge subnet.Judge) {
 		if s.rev < k.seen.mod {
 			return // we have written the key since
 		}
-		if k.seen.mod != 0 && k.state < missing { // a key that is not restored yet is not deleted either
+		if k.seen.mod != 0 && k.state < missing { // mod 0: a replaced store lacks the key, and we have not restored it yet
 			k.state, k.missingSince = missing, now
 		}
 		k.seen.gone = max(k.seen.gone, s.rev) // the answer to a write may be newer
@@ -159,10 +164,11 @@ func (k *heldKey) observe(now time.Time, s sight, judge subnet.Judge) {
 	if v, err := decodeValue(s.kv.Value); err == nil {
 		value = &v
 	}
+	// The key exists. First: whose is it?
 	hasOurAddress := value != nil && value.PublicIP == k.want.PublicIP && value.PublicIPv6 == k.want.PublicIPv6
 	switch wasMissing := k.state == missing || k.state == withdrawn; {
 	case wasMissing && !hasOurAddress && k.isOthers(value, judge):
-		k.loseTo(s.kv) // which created it first
+		k.loseTo(s.kv) // it has created the key before we restored it
 		return
 	case wasMissing || s.replaced || k.seen.mod == 0 || s.kv.CreateRevision == k.seen.created:
 		// Somebody restored the missing key, the store is another one, or the same key has
@@ -171,6 +177,7 @@ func (k *heldKey) observe(now time.Time, s sight, judge subnet.Judge) {
 		k.loseTo(s.kv) // it was deleted, and another node recreated it
 		return
 	}
+	// It is ours. Then: is it as it should be?
 	k.seen = seen{value: value, mod: s.kv.ModRevision, created: s.kv.CreateRevision, id: clientv3.LeaseID(s.kv.Lease)}
 	sent := k.sent
 	k.sent = nil
@@ -188,8 +195,8 @@ func (k *heldKey) observe(now time.Time, s sight, judge subnet.Judge) {
 }
 
 // isOthers reports whether a value of our key, nil if it is unreadable, can be that of
-// another node, which may have published it only in part, or with a configuration
-// that this node has not adopted yet.
+// another node: whether such a lease is valid. The node may have published it only in
+// part, or with a configuration that this node has not adopted yet.
 func (k *heldKey) isOthers(value *leaseValue, judge subnet.Judge) bool {
 	if value == nil {
 		return false
@@ -199,20 +206,22 @@ func (k *heldKey) isOthers(value *leaseValue, judge subnet.Judge) bool {
 	return err == nil || errors.Is(err, subnet.ErrPending) || errors.Is(err, subnet.ErrOtherConfig)
 }
 
-// sending records that a write of a value begins.
+// sending records that a write of a value begins; see sent.
 func (k *heldKey) sending(value leaseValue) {
 	if !slices.ContainsFunc(k.sent, value.Equal) {
 		k.sent = append(k.sent, value)
 	}
 }
 
-// written records that our write succeeded, on an etcd lease and at a revision.
+// written records that our write succeeded, on an etcd lease and at a revision. The caller
+// has checked that seen has not changed since the write began. It may end lost: step may
+// have given up the deleted key while the write that creates it was on its way.
 func (k *heldKey) written(value *leaseValue, id clientv3.LeaseID, rev int64) {
 	if k.state == lost && rev < k.lostAt {
 		return // another node has created the key since
 	}
 	created := k.seen.created
-	if k.seen.mod == 0 {
+	if k.seen.mod == 0 { // the write has created the key
 		created = rev
 	}
 	k.seen, k.sent = seen{value: value, mod: rev, created: created, id: id}, nil
@@ -243,7 +252,8 @@ func (k *heldKey) exists() {
 	}
 }
 
-// storeReplaced enters overwritten, without a pause.
+// storeReplaced enters overwritten, without a pause. In the store the key is missing, or
+// has a value that we do not want.
 func (k *heldKey) storeReplaced(now time.Time) {
 	if k.state != overwritten {
 		k.news = append(k.news, news{what: newsReplaced})
@@ -251,7 +261,8 @@ func (k *heldKey) storeReplaced(now time.Time) {
 	k.state, k.restoreAt = overwritten, now
 }
 
-// changedByOthers enters overwritten, with the pause of the conflict.
+// changedByOthers enters overwritten, with the pause of the conflict, which goes on if we
+// are in it. The first and the third round are logged.
 func (k *heldKey) changedByOthers(now time.Time) {
 	due, round := k.conflict.Changed(now, k.random)
 	switch round {
@@ -263,7 +274,8 @@ func (k *heldKey) changedByOthers(now time.Time) {
 	k.state, k.restoreAt = overwritten, due
 }
 
-// lose enters lost. Only a write of ours that turns out to be newer ends it.
+// lose enters lost, and with it Hold ends. Only a write of ours that turns out to be newer
+// ends lost (see written).
 func (k *heldKey) lose(why string) { k.state, k.why = lost, why }
 
 // loseTo enters lost, because another node has created the key.
@@ -280,13 +292,15 @@ func (k *heldKey) replaceLease() {
 	}
 }
 
-// others is what step must know of the other nodes' keys when ours is missing.
+// others is what step must know of the other nodes' keys when ours is missing. holder.step
+// asks the peerset.Keeper, which the watch of the peers fills. Before that watch, and in
+// other states, only retain and accepted are set.
 type others struct {
-	haveOurs      bool          // their watch has not seen yet that our key is deleted
-	massRetained  bool          // see peerset.Keeper
-	mostWithdrawn bool          // likewise
-	claimed       bool          // likewise, for our lease
-	retain        time.Duration // how long they retain us
+	haveOurs      bool          // that watch has not seen yet that our key is deleted
+	massRetained  bool          // Keeper.MassRetained: so many keys are missing that their peers are retained
+	mostWithdrawn bool          // Keeper.MostWithdrawn: most of a few peers' keys are missing
+	claimed       bool          // Keeper.Claimed: another node has a subnet of our lease
+	retain        time.Duration // how long the other nodes retain us
 	accepted      time.Time     // when an operator accepted a withdrawal; zero: never
 }
 
@@ -296,7 +310,7 @@ const burst = 3 * time.Second
 
 // step changes the state by what time and the other nodes' keys say. It returns
 // whether to write the key now, and when to call step again although
-// nothing was observed; zero: never. In lost, it says nothing: Hold ends.
+// nothing was observed; zero: never. In lost, it returns false and zero: Hold ends.
 //
 // A deleted key means that our lease was revoked, and the daemon exits. But if
 // most other keys are deleted together with it (etcdctl del --prefix, a store
@@ -326,12 +340,13 @@ func (k *heldKey) step(now time.Time, o others) (write bool, due time.Time) {
 	return true, time.Time{}
 }
 
-// publishMustWrite reports whether Publish has to write the key: at once, also in a
-// conflict. It leaves a missing key to Hold.
-func (k *heldKey) publishMustWrite() bool { return k.state <= overwritten && !k.matches() }
+// publishMustWrite reports whether Publish has to write the key: at once, also during the
+// pause of a conflict. It leaves a missing key to Hold.
+func (k *heldKey) publishMustWrite() bool { return k.state < missing && !k.matches() }
 
-// stepMissing enters withdrawn or lost if it can be decided already why the key is
-// missing. Otherwise it returns when that will be possible.
+// stepMissing is step in missing and withdrawn. It enters withdrawn or lost if it can be
+// decided already why the key is missing. Otherwise it returns when that will be possible;
+// else the zero Time.
 func (k *heldKey) stepMissing(now time.Time, o others) (end time.Time) {
 	if o.accepted.After(k.missingSince) {
 		k.lose("the withdrawal was accepted")

@@ -16,7 +16,8 @@ import (
 )
 
 // ownLease is our own lease, as Acquire, Publish and Hold share it, each on another
-// goroutine of the daemon (see "Concurrency" in Documentation/architecture.md).
+// goroutine of the daemon (see "Concurrency" in Documentation/architecture.md). The
+// channels have room for one value, which stands for any number of notifications.
 type ownLease struct {
 	mu       sync.Mutex // never held during a request
 	held     *heldKey   // nil before Acquire; mu guards its fields, too
@@ -26,11 +27,11 @@ type ownLease struct {
 
 	acquired     chan struct{} // closed by the first Acquire
 	changed      chan struct{} // notifies Watch that our own key, which it leaves out, is another one
-	check        chan struct{} // notifies Hold that step may say something else than before
+	check        chan struct{} // notifies holder.keep that heldKey.step may say something else than before
 	leaseChanged chan struct{} // notifies the renewal that our key is on another etcd lease
 }
 
-// newOwnLease returns that of a node that has no lease yet.
+// newOwnLease returns the ownLease of a node that has no lease yet.
 func newOwnLease() ownLease {
 	return ownLease{acquired: make(chan struct{}), changed: make(chan struct{}, 1),
 		check: make(chan struct{}, 1), leaseChanged: make(chan struct{}, 1)}
@@ -59,14 +60,14 @@ func (m *Manager) Hold(ctx context.Context) error {
 	key, start := held.key, &snapshot{at: held.at}
 	m.own.mu.Unlock()
 	// Three goroutines that share only the heldKey: one records what the store has, one
-	// does what follows from the record (keep), and one renews the etcd lease.
+	// does what follows from the record (keep), and one renews the etcd lease. The error of
+	// keep, ErrLost, ends the other two.
 	g, ctx := errgroup.WithContext(ctx)
 	h := holder{m, held}
 	g.Go(func() error {
-		// leases: oversized values are dropped. written: follow continues behind our own
-		// writes.
+		// The fields are explained at feed. start has only a position, and no list.
 		m.follow(ctx, feed{name: "watch our lease", key: key, leases: true, written: h.written, consumer: h}, start)
-		return nil
+		return nil // ctx has ended
 	})
 	g.Go(func() error { return h.keep(ctx) })
 	g.Go(func() error {
@@ -84,8 +85,8 @@ type holder struct {
 	held *heldKey // ignored once the Manager holds another one
 }
 
-// written implements feed.written: a position in the store before our last write is
-// outdated. A store in which that write is missing was replaced.
+// written implements feed.written: the revision of our last write. A position before it is
+// outdated, and a store in which that write is missing was replaced.
 func (h holder) written() int64 {
 	h.m.own.mu.Lock()
 	defer h.m.own.mu.Unlock()
@@ -106,7 +107,7 @@ func (h holder) handleList(_ context.Context, list *snapshot, replaced bool) {
 func (h holder) handle(_ context.Context, events []*mvccpb.Event) {
 	s := sight{kv: events[len(events)-1].Kv}
 	if events[len(events)-1].Type == mvccpb.DELETE {
-		s.kv, s.rev = nil, s.kv.ModRevision
+		s.kv, s.rev = nil, s.kv.ModRevision // of a deletion, etcd's Kv has only the key and the revision
 	}
 	h.observe(s)
 }
@@ -121,7 +122,8 @@ func (h holder) observe(s sight) {
 	}
 }
 
-// keep does what heldKey.step says, until ctx ends (nil) or the lease is lost (ErrLost).
+// keep does what heldKey.step says, until ctx ends (nil) or the lease is lost (ErrLost). It
+// calls step at the start, after each notification by check, and when step asks for it.
 func (h holder) keep(ctx context.Context) (err error) {
 	ctx, end := context.WithCancel(ctx)
 	defer end()
@@ -129,7 +131,7 @@ func (h holder) keep(ctx context.Context) (err error) {
 		write, due := h.step(ctx)
 		if write {
 			_ = h.m.retry(ctx, "restore our lease", h.restore) // fails only at the end of ctx
-			_, due = h.step(ctx)
+			_, due = h.step(ctx)                               // if it says write again, check has been notified
 		}
 		if err = h.m.lostError(ctx, h.held); err != nil {
 			end()
@@ -144,7 +146,8 @@ func (h holder) keep(ctx context.Context) (err error) {
 }
 
 // step calls heldKey.step with what the peers say about our lease, and logs what has
-// happened. It changes the heldKey.
+// happened. It changes the heldKey. The results are those of heldKey.step, or false and zero
+// when the Manager holds another key.
 func (h holder) step(ctx context.Context) (write bool, due time.Time) {
 	own, peers := &h.m.own, h.m.watched.Peers()
 	own.mu.Lock()
@@ -153,6 +156,7 @@ func (h holder) step(ctx context.Context) (write bool, due time.Time) {
 		return false, time.Time{}
 	}
 	o := others{accepted: own.accepted, retain: h.m.retain}
+	// peers is nil before Watch. The Keeper has its own lock, whose owner never waits for own.mu.
 	if peers != nil && (h.held.state == missing || h.held.state == withdrawn) {
 		lease := h.held.lease()
 		o.haveOurs, o.claimed = peers.Has(h.held.key), peers.Claimed(&lease)
@@ -162,9 +166,9 @@ func (h holder) step(ctx context.Context) (write bool, due time.Time) {
 	news, restoreAt := h.held.news, h.held.restoreAt
 	h.held.news = nil
 	own.mu.Unlock()
-	for _, n := range news {
+	for _, n := range news { // without the lock, because tell makes a request
 		switch n.what {
-		case newsWithdrawn:
+		case newsWithdrawn: // only with peers: others says so
 			h.m.log.Error("lease was withdrawn together with most others, keeping the network and restoring the lease if its subnet is free",
 				"key", h.held.key, "at", restoreAt.Round(time.Second))
 			peers.SetOwnWithdrawn(true)
@@ -178,8 +182,8 @@ func (h holder) step(ctx context.Context) (write bool, due time.Time) {
 	return write, due
 }
 
-// tell logs what someone else did to our key, and revokes an etcd lease that it has
-// left.
+// tell logs what someone else did to our key. If the key was moved from our etcd lease, it
+// revokes that one.
 func (m *Manager) tell(ctx context.Context, key string, n news) {
 	switch n.what {
 	case newsModified:
@@ -205,7 +209,7 @@ func describe(v *leaseValue) string {
 	return string(raw[:min(len(raw), 200)])
 }
 
-// restore writes our key for as long as step says so.
+// restore writes our key for as long as step says so. It is an attempt of retry.
 func (h holder) restore(ctx context.Context) error {
 	for {
 		if write, _ := h.step(ctx); !write {
@@ -217,8 +221,8 @@ func (h holder) restore(ctx context.Context) error {
 	}
 }
 
-// lostError returns an ErrLost if our key is lost, and revokes its etcd lease then:
-// deleting a key does not end it.
+// lostError returns an ErrLost if our key is lost, else nil. It revokes the key's etcd
+// lease then, which goes on without the key.
 func (m *Manager) lostError(ctx context.Context, held *heldKey) error {
 	m.own.mu.Lock()
 	state, why, id := held.state, held.why, held.id
@@ -230,10 +234,12 @@ func (m *Manager) lostError(ctx context.Context, held *heldKey) error {
 	return fmt.Errorf("%s: %s: %w", held.key, why, subnet.ErrLost)
 }
 
-// Publish implements subnet.Manager.
+// Publish implements subnet.Manager. It sets what the heldKey wants, and writes the key
+// unless it is as wanted. While the key is missing, it only sets it, and Hold restores the
+// key with the new value.
 func (m *Manager) Publish(ctx context.Context, l subnet.Lease) error {
 	v := valueOf(l)
-	if _, err := encodeValue(v); err != nil {
+	if _, err := encodeValue(v); err != nil { // now, because it is permanent
 		return err
 	}
 	for _, e := range l.Endpoints() {

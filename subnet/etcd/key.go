@@ -14,16 +14,16 @@ import (
 	"strings"
 )
 
-// noV4 is the IPv4 subnet in the key of a node without IPv4.
+// noV4 is in the key of a node without IPv4 in the place of the IPv4 subnet, as with flannel.
 const noV4 = "0.0.0.0-0"
 
 // parseKey parses the last part of a lease's key: `10.5.34.0-24`,
 // `10.5.34.0-24&2001:cafe:42:1::-64` or, without IPv4, `0.0.0.0-0&fd05:0:0:8::-64`.
-// A family without a subnet is the zero Prefix. An error quotes at most the beginning
-// of name.
+// A family without a subnet is the zero Prefix; at least one has a subnet. An error quotes
+// at most the beginning of name.
 func parseKey(name string) (v4, v6 netip.Prefix, err error) {
 	first, second, dual := strings.Cut(name, "&")
-	if first != noV4 || !dual {
+	if first != noV4 || !dual { // noV4 alone is invalid: parseSubnet refuses length 0
 		if v4, err = parseSubnet(first); err != nil {
 			return netip.Prefix{}, netip.Prefix{}, err
 		}

@@ -28,8 +28,8 @@ const (
 	// maxKey is the longest invalid key that is reported by name, in bytes. Keys of
 	// leases have less than 100.
 	maxKey = 2048
-	// maxRejects is how many invalid keys are reported by name. The others are only
-	// counted.
+	// maxRejects is how many invalid keys, which are not those of leases, are reported by
+	// name. The others are only counted.
 	maxRejects = 1000
 )
 
@@ -37,18 +37,19 @@ const (
 // for its length.
 var oversized = make([]byte, maxValue+1)
 
-// snapshot is a complete list of a feed's keys, and its position in the store.
+// snapshot is a complete list of a feed's keys (follow.go), and its position in the
+// store (replaced.go).
 type snapshot struct {
-	kvs  []*mvccpb.KeyValue // too large values are replaced by oversized
+	kvs  []*mvccpb.KeyValue // in the order of the keys; too large values are replaced by oversized
 	at   position
-	read time.Time // zero: kvs was not read, and is empty
+	read time.Time // when the first page arrived; zero: kvs was not read, and is empty
 
 	unnamed int // number of invalid keys that are not in kvs
 }
 
 // list reads all keys of f at one revision, in pages. perPage bounds the time
 // for each page, not for the whole list. opts must not change the keys, their
-// order or the revision.
+// order or the revision. It does not retry after an outage; its callers do.
 func (m *Manager) list(ctx context.Context, f feed, perPage time.Duration, opts ...clientv3.OpOption) (*snapshot, error) {
 	for try := 0; ; try++ {
 		l := listing{m: m, feed: f, perPage: perPage, opts: opts, next: f.key, limit: firstPage}
@@ -70,10 +71,10 @@ type listing struct {
 	perPage time.Duration
 	opts    []clientv3.OpOption
 
-	next    string // the key with which the next page begins
-	limit   int64  // the number of its keys
-	invalid int    // number of invalid keys so far
-	snap    snapshot
+	next    string   // the key with which the next page begins
+	limit   int64    // the largest number of its keys
+	invalid int      // number of invalid keys so far
+	snap    snapshot // what was read so far; at.rev is 0 before the first page
 }
 
 // readAll reads all pages into l.snap.
@@ -91,7 +92,8 @@ func (l *listing) readAll(ctx context.Context) error {
 }
 
 // page reads the next page. While the response exceeds maxMessage, it retries
-// with fewer keys. If a single value exceeds it, only its key is read.
+// with fewer keys. If the value of a single key exceeds maxMessage, it reads the key
+// without its value.
 func (l *listing) page(ctx context.Context) (*clientv3.GetResponse, error) {
 	for {
 		resp, err := l.get(ctx)
@@ -129,7 +131,8 @@ func (l *listing) get(ctx context.Context, opts ...clientv3.OpOption) (*clientv3
 // that into an error of its own.
 func tooLarge(err error) bool { return status.Code(err) == codes.ResourceExhausted }
 
-// take adds a page to the list and reports whether there is another one.
+// take adds a page to the list and reports whether there is another one. It also chooses
+// the size of that one. An error means that the list must begin again.
 func (l *listing) take(resp *clientv3.GetResponse) (more bool, err error) {
 	at := positionOf(resp.Header)
 	switch {
@@ -138,7 +141,7 @@ func (l *listing) take(resp *clientv3.GetResponse) (more bool, err error) {
 	case l.snap.at.replacedBy(at):
 		return false, errors.New("store was replaced between two pages of a list")
 	}
-	size, last := 0, ""
+	size, last := 0, "" // bytes of the page, and its last key
 	for _, kv := range resp.Kvs {
 		if !l.feed.requested(kv) {
 			l.m.warnUnrequested(kv)
@@ -147,20 +150,21 @@ func (l *listing) take(resp *clientv3.GetResponse) (more bool, err error) {
 		size, last = size+len(kv.Key)+len(kv.Value), string(kv.Key)
 		l.add(kv)
 	}
-	if !resp.More || l.feed.end == "" {
+	if !resp.More || l.feed.end == "" { // end "": the feed is a single key
 		return false, nil
 	}
 	if last < l.next {
 		return false, errors.New("etcd announced more keys and sent none")
 	}
-	l.next = last + "\x00" // the first key after last in etcd's order, that of bytes
-	if size < maxMessage/5 {
+	l.next = last + "\x00"   // the first key after last in etcd's order, that of bytes
+	if size < maxMessage/5 { // so that a page of four times as many keys probably fits
 		l.limit = min(l.limit*4, largestPage)
 	}
 	return true, nil
 }
 
-// add adds one key to the list, unless it is an invalid key beyond the limits.
+// add adds one key to the list, unless it is an invalid key beyond the limits. Of the
+// feeds, only that of all leases can have invalid keys (leases, and an end).
 func (l *listing) add(kv *mvccpb.KeyValue) {
 	l.feed.limitValue(kv)
 	if l.feed.leases && l.feed.end != "" {
@@ -176,7 +180,7 @@ func (l *listing) add(kv *mvccpb.KeyValue) {
 }
 
 // requested reports whether kv is one of the keys of f. A faulty server may
-// send other keys, or none.
+// send other keys, or nil.
 func (f feed) requested(kv *mvccpb.KeyValue) bool {
 	if f.end == "" {
 		return kv != nil && string(kv.Key) == f.key

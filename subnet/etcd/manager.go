@@ -5,6 +5,11 @@
 // Everything is read by follow: a list, then a watch from its revision. It
 // hands the keys to a consumer, of which there are three: config (the network
 // configuration), peers (the other nodes' leases), and holder (our own lease).
+//
+// A lease is a node's, in a key; an etcd lease is etcd's own, with which the key
+// expires unless somebody renews the etcd lease. A key without an etcd lease is a
+// reservation: an operator has written it, with the address of a node, so that the
+// node gets this subnet.
 package etcd
 
 import (
@@ -27,7 +32,7 @@ import (
 
 // Options says where etcd is and how to connect to it. Only Endpoints is required.
 type Options struct {
-	Endpoints []string // URLs; the first one's scheme counts for all
+	Endpoints []string // URLs; all are used with the scheme (http or https) of the first one
 	Prefix    string   // of all keys, "/coreos.com/network" when empty
 
 	CertFile, KeyFile string // client certificate (PEM), read again for each connection
@@ -54,7 +59,7 @@ type Manager struct {
 	outage  *subnet.Outage
 
 	prefix, subnets     string        // "/coreos.com/network", "/coreos.com/network/subnets/"
-	margin, ttl, retain time.Duration // see Options
+	margin, ttl, retain time.Duration // see Options, with its defaults
 
 	configMissing   atomic.Pointer[error] // see ConfigMissing; nil: there is a configuration, or it is not known yet
 	unrequestedOnce sync.Once             // see warnUnrequested
@@ -120,7 +125,8 @@ const (
 	causeConfigGone    = "config-gone"       // it was deleted
 )
 
-// connect makes the client. ctx bounds the login, but not the life of the client.
+// connect makes m.client, and logs in if there is a user name. ctx bounds the login, but
+// not the life of the client. New calls it again after an error that is not final.
 func (m *Manager) connect(ctx context.Context, cfg clientv3.Config) error {
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	// The client ends with its context, so it gets one that only ends with ctx while it
@@ -169,10 +175,10 @@ type final struct{ error }
 func (f final) Unwrap() error { return f.error }
 
 // retry calls op until it succeeds, ctx ends, or the error is final or ErrLost.
-// Errors of the last two kinds are returned as they are. what names the request
-// in other errors, and in the outage. The attempts get 3, 6, 12 and then always
-// 24 seconds, for slow links. op must be safe to repeat: a request that timed
-// out may have been carried out.
+// Errors of the last two kinds are returned as they are. The only other error is that
+// ctx has ended. what names the request in that error, and in the outage (see
+// subnet.Outage). The attempts get 3, 6, 12 and then always 24 seconds, for slow
+// links. op must be safe to repeat: a request that timed out may have been carried out.
 func (m *Manager) retry(ctx context.Context, what string, op func(context.Context) error) error {
 	defer m.outage.Forget(what) // after Over, this has no effect
 	for tries := 0; ; tries++ {

@@ -15,12 +15,13 @@ import (
 // goroutine of Watch. It translates them into changes of a set of peers.
 type peers struct {
 	log    *slog.Logger
-	prefix string
+	prefix string        // <prefix>/subnets/, with the slash at the end
 	own    func() string // returns our own key, which is no peer
 	set    *peerset.Keeper
 
-	// Keys that are not those of leases. Their number is not limited, so the first
-	// maxRejects are in the set by name, and the others are only counted.
+	// The keys that are not those of leases, or whose values are not. Anyone may write any
+	// number of them, so the first maxRejects are in the set by name, and the others are
+	// only counted.
 	named   map[string]bool
 	unnamed int
 }
@@ -30,7 +31,7 @@ type peers struct {
 // retained.
 func (p *peers) handleList(_ context.Context, snap *snapshot, replaced bool) {
 	p.named, p.unnamed = map[string]bool{}, snap.unnamed
-	entries := make([]peerset.Change, 0, len(snap.kvs)+1)
+	entries := make([]peerset.Change, 0, len(snap.kvs)+1) // 1: unnamedEntry
 	for _, kv := range snap.kvs {
 		entries = append(entries, p.read(kv))
 	}
@@ -42,11 +43,11 @@ func (p *peers) handleList(_ context.Context, snap *snapshot, replaced bool) {
 
 // handle implements consumer. All events of a batch become one change of the set.
 func (p *peers) handle(_ context.Context, events []*mvccpb.Event) {
-	changes := make([]peerset.Change, 0, len(events)+1)
+	changes := make([]peerset.Change, 0, len(events)+1) // 1: unnamedEntry
 	hadUnnamed := p.unnamed > 0
 	for _, e := range events {
 		key, deleted := string(e.Kv.Key), e.Type == mvccpb.DELETE
-		if deleted || e.Kv.CreateRevision != e.Kv.ModRevision { // the key existed before
+		if deleted || e.Kv.CreateRevision != e.Kv.ModRevision { // the key existed before; read counts it again
 			p.removeReject(key)
 		}
 		if deleted {
@@ -58,13 +59,14 @@ func (p *peers) handle(_ context.Context, events []*mvccpb.Event) {
 	if hasUnnamed := p.unnamed > 0; hasUnnamed != hadUnnamed {
 		changes = append(changes, p.unnamedEntry())
 	}
-	p.set.Apply(changes, false)
+	p.set.Apply(changes, false) // false: a replaced store begins with a list
 }
 
-// changeOwn is called when our own key is another one.
+// changeOwn implements feed.onNotify: our own key is another one.
 func (p *peers) changeOwn() { p.set.SetOwn(p.own()) }
 
-// read translates a key, and updates named and unnamed.
+// read translates a key, and updates named and unnamed. Of a key that is only counted, the
+// change has an empty entry.
 func (p *peers) read(kv *mvccpb.KeyValue) peerset.Change {
 	c := peerset.Change{Name: string(kv.Key)}
 	l, err := parseLease(strings.TrimPrefix(c.Name, p.prefix), kv.Value)
@@ -87,14 +89,14 @@ func (p *peers) read(kv *mvccpb.KeyValue) peerset.Change {
 func (p *peers) removeReject(key string) {
 	if p.named[key] {
 		delete(p.named, key)
-	} else if !p.set.Has(key) && p.unnamed > 0 {
+	} else if !p.set.Has(key) && p.unnamed > 0 { // the set has every key that is valid or named
 		p.unnamed--
 	}
 }
 
-// unnamedEntry stands for all keys that are only counted. It has no number,
-// which would change with every key. Its name lacks the slash of the prefix, so
-// that no key has it.
+// unnamedEntry stands for all keys that are only counted; without any, it is an empty
+// entry. It has no number, which would change with every key. Its name lacks the slash
+// of the prefix, so that no key has it.
 func (p *peers) unnamedEntry() peerset.Change {
 	c := peerset.Change{Name: strings.TrimSuffix(p.prefix, "/") + "*"}
 	if p.unnamed > 0 {

@@ -12,41 +12,41 @@ import (
 
 // renew is one of the goroutines of Hold. It keeps the etcd lease of our key alive
 // until ctx ends. If the etcd lease has expired, etcd has deleted the key with it, and
-// the holder handles that.
+// another goroutine of Hold handles that (holder.observe, then keep).
 func (m *Manager) renew(ctx context.Context) {
 	for ctx.Err() == nil {
 		m.own.mu.Lock()
 		id := m.own.held.id
-		if m.own.held.grant { // writeKey will grant this etcd lease, and end the pause
+		if m.own.held.grant { // it was not granted yet: writeKey will grant it, and end the sleep
 			id = clientv3.NoLease
 		}
 		if id == clientv3.NoLease {
 			m.own.expires = time.Time{}
 		}
 		m.own.mu.Unlock()
-		if id == clientv3.NoLease { // nothing to renew, as of a reservation; leaseChanged ends the pause
+		if id == clientv3.NoLease { // nothing to renew, as of a reservation; leaseChanged ends the sleep
 			m.sleep(ctx, time.Hour)
 			continue
 		}
-		// keep also ends when the key is on another etcd lease: then renew that one.
-		if m.lifetime(id).keep(ctx, m.margin) {
-			m.sleep(ctx, 2*time.Second) // until the holder has seen that the key is deleted
-		}
+		if gone := m.lifetime(id).keep(ctx, m.margin); gone {
+			m.sleep(ctx, 2*time.Second) // usually the deleted key is noticed by then; if not, keep finds the same again
+		} // else ctx has ended, or the key is on another etcd lease
 	}
 }
 
 // lifetime renews one etcd lease, by etcd's clock. Its functions are fields for
 // the tests.
 type lifetime struct {
-	remaining func(context.Context) (left, whole time.Duration, err error)
+	remaining func(context.Context) (left, whole time.Duration, err error) // whole: as granted; left 0 or less: expired
 	renew     func(context.Context) (left time.Duration, err error)
-	sleep     func(context.Context, time.Duration) bool // by our clock; false: it ended early
+	sleep     func(context.Context, time.Duration) bool // by our clock; false: it ended early, see Manager.sleep
 }
 
-// lifetime returns the functions for an etcd lease. Each waits for etcd until ctx
-// ends.
+// lifetime returns the functions for an etcd lease. Each waits for etcd until ctx ends,
+// which is their only error.
 func (m *Manager) lifetime(id clientv3.LeaseID) lifetime {
-	// By our clock, from before the request, so that it is never too late.
+	// It sets what Expires returns: by our clock, from before the request, so that the time
+	// is never too late.
 	expiresIn := func(asked time.Time, left time.Duration) {
 		if left > 0 {
 			m.own.mu.Lock()
@@ -89,11 +89,11 @@ func (m *Manager) Expires() time.Time {
 	return m.own.expires
 }
 
-// keep renews the etcd lease whenever it is due, until it has expired (true) or
-// the sleep is interrupted (false). After a restart of the daemon, any part of
-// the lease may be left. During the wait it reads the remaining time again and
-// again, because our clock may stand still while etcd's goes on: when the
-// machine sleeps, or a virtual machine is paused.
+// keep renews the etcd lease whenever it is due, until it has expired (true), or the
+// sleep is interrupted or ctx ends (false). margin is how long before its end it is
+// renewed. After a restart of the daemon, any part of the lease may be left. During the
+// wait it reads the remaining time again and again, because our clock may stand still
+// while etcd's goes on: when the machine sleeps, or a virtual machine is paused.
 func (l lifetime) keep(ctx context.Context, margin time.Duration) (gone bool) {
 	for {
 		left, whole, err := l.remaining(ctx)
@@ -116,7 +116,8 @@ func (l lifetime) keep(ctx context.Context, margin time.Duration) (gone bool) {
 	}
 }
 
-// recheckAfter is how long we rely on our clock with the default margin, an hour.
+// recheckAfter is how long we rely on our clock with the default margin, an hour, of which
+// it is a quarter. A shorter margin has shorter waits, too.
 const recheckAfter = 15 * time.Minute
 
 // due returns how long the renewal can wait: until margin before the end, and

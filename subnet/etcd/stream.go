@@ -20,7 +20,8 @@ import (
 // gRPC stream itself: when it fails, the session (follow.go) checks the store and opens the
 // next one.
 
-// received is a message of the watch, or the error that ended it.
+// received is a message of the watch, or the error that ended it. The goroutine of
+// openWatch sends it to that of session.watch.
 type received struct {
 	resp     *pb.WatchResponse
 	progress bool // resp came without events (sanitize may drop some): all events up to its revision were sent
@@ -28,8 +29,10 @@ type received struct {
 }
 
 // openWatch starts a watch behind the position at, and returns when the server
-// has confirmed it. The watch ends with ctx or after an error.
+// has confirmed it. The watch ends with ctx or after an error, which is the last value
+// of the channel. The channel is never closed.
 func (m *Manager) openWatch(ctx context.Context, f feed, at position) (<-chan received, error) {
+	// An etcd member without a leader, which gets no changes, ends the watch.
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	// Opening waits for a connection. After requestTimeout it fails, so that the
 	// outage is recorded and the store checked.
@@ -39,7 +42,7 @@ func (m *Manager) openWatch(ctx context.Context, f feed, at position) (<-chan re
 		err = stream.Send(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{CreateRequest: &pb.WatchCreateRequest{
 			Key: []byte(f.key), RangeEnd: []byte(f.end), StartRevision: at.rev + 1,
 			ProgressNotify: true, // moves the position forward even without events, ahead of compactions
-			Fragment:       true,
+			Fragment:       true, // a large response comes as several messages
 		}}})
 	}
 	var first *pb.WatchResponse
@@ -49,7 +52,7 @@ func (m *Manager) openWatch(ctx context.Context, f feed, at position) (<-chan re
 	if err == nil {
 		err = checkCreated(first, at)
 	}
-	if err == nil && !timeout.Stop() {
+	if err == nil && !timeout.Stop() { // cancel is being called: the stream ends
 		err = context.DeadlineExceeded
 	}
 	if err != nil {
@@ -78,7 +81,8 @@ func (m *Manager) openWatch(ctx context.Context, f feed, at position) (<-chan re
 	return in, nil
 }
 
-// checkCreated checks the response to the request for a watch.
+// checkCreated checks the response to the request for a watch. If the position was
+// compacted, etcd says so in the next message, which gather reads.
 func checkCreated(r *pb.WatchResponse, at position) error {
 	switch {
 	case r.Canceled && strings.Contains(r.CancelReason, rpctypes.ErrorDesc(rpctypes.ErrGRPCPermissionDenied)):
@@ -129,13 +133,13 @@ type batch struct {
 
 // gather combines r with the responses that have already arrived, so that a
 // burst of changes becomes one call of the consumer. A position must not lie
-// within a revision, but a fragmented response may end within one: its last
-// revision is carried over to the next batch. carry is what the batch before
-// has carried over.
+// within a revision: events of one transaction have the same revision. But a fragmented
+// response may end within one, and then its last revision is carried over to the next
+// batch (batch.carry). carry is what the batch before has carried over.
 func gather(ctx context.Context, carry []*mvccpb.Event, r received, in <-chan received) batch {
 	b := batch{events: carry}
-	size := 0
-	fragment := len(carry) > 0
+	size := 0                  // of the events in bytes, without those of carry
+	fragment := len(carry) > 0 // more events of the last revision in b will come
 	for {
 		switch {
 		case r.err != nil:
@@ -146,9 +150,10 @@ func gather(ctx context.Context, carry []*mvccpb.Event, r received, in <-chan re
 			b.err = errors.New(r.resp.CancelReason)
 		}
 		if b.err != nil || b.compacted {
-			// The last revision is incomplete: the next watch sends all of it again.
+			// With fragment, the last revision is incomplete: the next watch sends all of it
+			// again, and the caller drops carry.
 			if fragment && !b.cut() {
-				b.events = nil
+				b.events = nil // there is no other revision
 			}
 			return b
 		}
@@ -162,11 +167,11 @@ func gather(ctx context.Context, carry []*mvccpb.Event, r received, in <-chan re
 		}
 		full := len(b.events) > maxBatch || size > maxBatchBytes
 		switch {
-		case full && !fragment, full && b.cut():
+		case full && !fragment, full && b.cut(): // if cut finds one revision only, wait for the rest of it
 			return b
 		case fragment:
 			select {
-			case r = <-in:
+			case r = <-in: // wait, since the rest of the revision must come
 			case <-ctx.Done():
 				return batch{err: ctx.Err()}
 			}
@@ -174,15 +179,15 @@ func gather(ctx context.Context, carry []*mvccpb.Event, r received, in <-chan re
 		}
 		select {
 		case r = <-in:
-		default:
+		default: // nothing else has arrived
 			return b
 		}
 	}
 }
 
 // cut moves the events of the last revision to carry and reports whether events
-// of other revisions are left. If all events are of one revision, it does
-// nothing.
+// of other revisions are left. If all events are of one revision, it moves nothing, and
+// returns false.
 func (b *batch) cut() bool {
 	if len(b.events) == 0 {
 		return false

@@ -24,23 +24,24 @@ import (
 //	of another length, valid and larger     ignored                    avoided first, the largest are ignored before the others
 //	of another length, valid and smaller    ignored                    avoided
 //
-// A lease of another configuration (subnet.ErrOtherConfig) counts as valid here,
-// because its node uses it. The subnet of the subnet file was this node's, and every node prefers a lease of
-// the usual length to one of another length.
+// The usual length is SubnetLen of the configuration. A lease of another configuration
+// (subnet.ErrOtherConfig) counts as valid here, because its node uses it. Keys of another
+// length are ignored for the subnet of the subnet file, because that subnet was this
+// node's, and every node prefers a lease of the usual length to one of another length.
 type taken struct {
 	cfg     subnet.Config
-	all     []record // with a subnet in the network
-	rivals  []*subnet.Lease
-	ignored map[string]bool // by key; nil: none yet
+	all     []record        // the leases of all records, reduced to the subnets in the network
+	rivals  []*subnet.Lease // what the subnet of the subnet file must not overlap: the left column of the table
+	ignored map[string]bool // by key, what is ignored for a new subnet, too; nil: nothing was judged yet
 }
 
 // newTaken returns the subnets that the records occupy. The subnets of all readable
-// keys are taken, even if their values are not readable, and those of our own former
-// leases included: pods may still have their addresses. former does not keep this
-// node from having its former subnet again.
+// keys are taken, even if their values are not readable. Those of our own former leases
+// (former) are taken for a new subnet, because pods may still have their addresses, but
+// this node may have its former subnet again.
 func newTaken(cfg subnet.Config, records, former []record) taken {
 	t := taken{cfg: cfg, all: make([]record, 0, len(records)), rivals: make([]*subnet.Lease, 0, len(records))}
-	holds := func(n subnet.Network, e subnet.Endpoint) subnet.Endpoint {
+	holds := func(n subnet.Network, e subnet.Endpoint) subnet.Endpoint { // e, or nothing if it is not a part of n
 		if n.Holds(e.Subnet) {
 			return e
 		}
@@ -78,7 +79,8 @@ func (t *taken) isUsual(r record) bool {
 	return t.usual(r.lease.V4).Subnet == r.lease.V4.Subnet && t.usual(r.lease.V6).Subnet == r.lease.V6.Subnet
 }
 
-// leases returns the leases to avoid.
+// leases returns the leases that a new subnet must not overlap. An ignored key that has
+// subnets of the usual length, too, keeps these.
 func (t *taken) leases() (avoid []*subnet.Lease) {
 	for _, r := range t.all {
 		l := r.lease
@@ -91,10 +93,10 @@ func (t *taken) leases() (avoid []*subnet.Lease) {
 }
 
 // ignoreRejected ignores the keys of another length whose leases are rejected, and
-// returns their number.
+// returns their number. judge must not know this node's own subnets.
 func (t *taken) ignoreRejected(judge subnet.Judge) (count int) {
 	t.ignored = map[string]bool{}
-	byLease := map[*subnet.Lease]record{}
+	byLease := map[*subnet.Lease]record{} // of valid
 	var valid []*subnet.Lease
 	for _, r := range t.all {
 		l, err := parseLease(r.name, r.kv.Value)
@@ -145,8 +147,9 @@ func (t *taken) excess(r record) (bits int) {
 	return bits
 }
 
-// choose returns a free subnet for each family of cfg. While there is none, it
-// ignores more of what occupies the network, in the order of the table above.
+// choose returns a free subnet for each family of cfg, which has only the families that
+// need one. While there is none, it ignores more of what occupies the network, in the order
+// of the table above. The error says which network is full even so.
 func (m *Manager) choose(cfg subnet.Config, t *taken) (v4, v6 netip.Prefix, err error) {
 	rnd := rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))
 	for {
@@ -155,13 +158,13 @@ func (m *Manager) choose(cfg subnet.Config, t *taken) (v4, v6 netip.Prefix, err 
 			return v4, v6, err
 		}
 		count := 0
-		if t.ignored == nil {
+		if t.ignored == nil { // the first time
 			count = t.ignoreRejected(m.watched.Judge().Elsewhere())
 		}
 		if count == 0 {
 			count = t.ignoreLargest()
 		}
-		if count == 0 {
+		if count == 0 { // nothing is left that can be ignored
 			return v4, v6, err
 		}
 		m.log.Warn("the network is full, ignoring leases that are rejected, or larger than a subnet of this network; delete their keys",
@@ -169,9 +172,9 @@ func (m *Manager) choose(cfg subnet.Config, t *taken) (v4, v6 netip.Prefix, err 
 	}
 }
 
-// addresses returns the public addresses of the nodes, which a subnet must not
-// contain. It decodes all values, which takes time, and is needed only if a
-// node has its address inside the pod network.
+// addresses returns the public addresses of the nodes, as prefixes of one address, which
+// a subnet must not contain. It decodes all values, which takes time. candidate calls it
+// only if this node has its address inside the pod network.
 func addresses(records []record) (nodes []netip.Prefix) {
 	for _, r := range records {
 		v, err := decodeValue(r.kv.Value)
@@ -179,7 +182,7 @@ func addresses(records []record) (nodes []netip.Prefix) {
 			continue
 		}
 		for _, a := range []netip.Addr{v.PublicIP, v.PublicIPv6} {
-			if p, err := a.Prefix(a.BitLen()); err == nil {
+			if p, err := a.Prefix(a.BitLen()); err == nil { // an error: the zero Addr, there is no address of the family
 				nodes = append(nodes, p)
 			}
 		}

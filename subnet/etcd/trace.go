@@ -16,7 +16,8 @@ import (
 	"flannel/subnet"
 )
 
-// logRequest logs a request, or an attempt of one that the client library repeats.
+// logRequest logs a request, or an attempt of one that the client library repeats. req is
+// a message of etcd's protocol; nil: there is none, as the stream could not be opened.
 func (t *errorTracker) logRequest(method string, req any, began time.Time, err error) {
 	if !subnet.TracesRequests(t.log) {
 		return
@@ -34,7 +35,7 @@ func objectOf(req any) string {
 	switch r := req.(type) {
 	case *pb.TxnRequest:
 		var keys []string
-		for _, op := range r.Success {
+		for _, op := range r.Success { // the steps of Then; that of Else has the same key
 			for _, req := range []interface{ GetKey() []byte }{op.GetRequestPut(), op.GetRequestDeleteRange(), op.GetRequestRange()} {
 				if key := req.GetKey(); key != nil {
 					keys = append(keys, string(key))
@@ -64,7 +65,8 @@ func objectOf(req any) string {
 	return ""
 }
 
-// keysOf returns a key, with a star if it is the first of a range.
+// keysOf returns a key, with a star if it is the first of a range; of our ranges, the
+// first key is the prefix of all.
 func keysOf(key, rangeEnd []byte) string {
 	if len(rangeEnd) > 0 {
 		return string(key) + "*"
@@ -76,7 +78,8 @@ func keysOf(key, rangeEnd []byte) string {
 func leaseID(id int64) string { return fmt.Sprintf("lease %x", id) }
 
 // tracedStream logs a request on a stream when its first response arrives. What else a
-// watch receives is not the result of a request.
+// watch receives is not the result of a request. dialOptions wrap a stream in one, only
+// at the debug level. One goroutine may send while another receives.
 type tracedStream struct {
 	grpc.ClientStream
 	tracker *errorTracker

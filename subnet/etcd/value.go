@@ -21,11 +21,12 @@ const maxValue = 4 << 10
 // leaseValue is the value of a lease: how to reach its node.
 type leaseValue struct {
 	PublicIP, PublicIPv6 netip.Addr      // zero: none
-	BackendType          string          // empty: none; what that means depends on the backend, see subnet.Lease
+	BackendType          string          // empty: none is published, see subnet.Lease.Backend
 	Data, V6Data         json.RawMessage // compact JSON; nil: none
 }
 
-// valueJSON is the JSON form of a leaseValue. Its fields are written in this order.
+// valueJSON is the JSON form of a leaseValue, which is flannel's. Its fields are written
+// in this order. A node without IPv6 has no PublicIPv6, as null.
 type valueJSON struct {
 	PublicIP      string
 	PublicIPv6    *string
@@ -68,6 +69,7 @@ func decodeValue(raw []byte) (leaseValue, error) {
 	if err := json.Unmarshal(raw, &s); err != nil {
 		return leaseValue{}, jsonError(raw, err)
 	}
+	// unique: all leases share the memory of equal types.
 	v := leaseValue{BackendType: unique.Make(s.BackendType).Value(), Data: compact(s.BackendData), V6Data: compact(s.BackendV6Data)}
 	var err error
 	// A node without IPv4 writes 0.0.0.0, because flannel's format requires an address.
@@ -81,7 +83,7 @@ func decodeValue(raw []byte) (leaseValue, error) {
 		if err != nil || !v.PublicIPv6.Is6() || validateAddr(v.PublicIPv6) != nil {
 			return leaseValue{}, fmt.Errorf("PublicIPv6: %s is not an IPv6 address", clipText(*s.PublicIPv6))
 		}
-		if v.PublicIPv6.IsUnspecified() {
+		if v.PublicIPv6.IsUnspecified() { // "::" in another notation
 			v.PublicIPv6 = netip.Addr{}
 		}
 	}
@@ -98,7 +100,8 @@ func jsonError(raw []byte, err error) error {
 	return fmt.Errorf("the value %s is not JSON", clipText(string(raw)))
 }
 
-// compact removes spaces. It returns nil for null and for data that is not JSON.
+// compact removes spaces. It returns nil for null, which means no data, and for data that
+// is not JSON. The result may share the memory of data.
 func compact(data json.RawMessage) json.RawMessage {
 	if len(data) == 0 || bytes.Equal(data, []byte("null")) {
 		return nil
@@ -120,7 +123,7 @@ func (v leaseValue) Equal(o leaseValue) bool {
 		bytes.Equal(compact(v.Data), compact(o.Data)) && bytes.Equal(compact(v.V6Data), compact(o.V6Data))
 }
 
-// valueOf returns the value of a lease.
+// valueOf returns the value of a lease; leaseWith and parseLease are the inverse.
 func valueOf(l subnet.Lease) leaseValue {
 	v := leaseValue{BackendType: l.Backend, Data: compact(l.V4.Data), V6Data: compact(l.V6.Data)}
 	if l.V4.On() {
@@ -132,7 +135,9 @@ func valueOf(l subnet.Lease) leaseValue {
 	return v
 }
 
-// parseLease parses an entry of the store. name is the key without the prefix.
+// parseLease parses an entry of the store. name is the key without the prefix; the caller
+// sets Name to the whole key, and Since. The error is one line, and quotes at most the
+// beginning of what others wrote.
 func parseLease(name string, raw []byte) (*subnet.Lease, error) {
 	v4, v6, err := parseKey(name)
 	if err != nil {

@@ -19,11 +19,12 @@ import (
 )
 
 // seedLife is how old the list of Acquire may be when Watch uses it as its
-// first set.
+// first set. Usually Watch begins at once after Acquire.
 const seedLife = 5 * time.Second
 
 // Watch implements subnet.Manager. It waits for Acquire, which finds out which
-// lease is our own. changed must not modify the slices of the Set.
+// lease is our own. changed must not modify the slices of the Set, nor call methods of
+// the Keeper.
 func (m *Manager) Watch(ctx context.Context, changed func(subnet.Set)) error {
 	select {
 	case <-m.own.acquired:
@@ -34,8 +35,8 @@ func (m *Manager) Watch(ctx context.Context, changed func(subnet.Set)) error {
 	defer p.set.Close()
 	m.watched.Follow(p.set)
 	m.own.mu.Lock()
-	start := m.own.seed
-	m.own.seed = nil
+	start := m.own.seed // nil if a Watch before has used it: follow lists
+	m.own.seed = nil    // thousands of keys
 	m.own.mu.Unlock()
 	// An older list may have peers that are gone by now, which would be in the set
 	// until the watch has caught up.
@@ -45,13 +46,14 @@ func (m *Manager) Watch(ctx context.Context, changed func(subnet.Set)) error {
 	f := m.leases("watch leases")
 	f.notified, f.onNotify, f.consumer = m.own.changed, p.changeOwn, p
 	m.follow(ctx, f, start)
-	return nil
+	return nil // ctx has ended
 }
 
 // SetJudge implements subnet.Manager.
 func (m *Manager) SetJudge(j subnet.Judge) { m.watched.SetJudge(j) }
 
-// leases is the feed of all keys below <prefix>/subnets/.
+// leases is the feed of all keys below <prefix>/subnets/, without a consumer. name is for
+// messages; "" if it is only listed.
 func (m *Manager) leases(name string) feed {
 	return feed{name: name, key: m.subnets, end: clientv3.GetPrefixRangeEnd(m.subnets), leases: true}
 }
@@ -79,7 +81,7 @@ func (m *Manager) ConfigMissing() error {
 }
 
 // mistakenPrefix looks for a network configuration below the prefix with its
-// leading slash removed, or with one added.
+// leading slash removed, or with one added: that of a mistaken --etcd-prefix.
 func (m *Manager) mistakenPrefix(ctx context.Context) (prefix string, found bool) {
 	prefix, had := strings.CutPrefix(m.prefix, "/")
 	if !had {
@@ -99,7 +101,7 @@ type config struct {
 	changed func([]byte)
 	report  func(missing error) // nil: there is a configuration
 	last    []byte              // the configuration handed over last; nil: none yet
-	missing bool                // there is none, which was logged
+	missing bool                // it is missing, which was logged
 	// mistaken returns another prefix that has a configuration. It is called when
 	// ours has none.
 	mistaken func(context.Context) (prefix string, found bool)
@@ -136,7 +138,8 @@ func (c *config) set(raw []byte) {
 	c.changed(raw)
 }
 
-// setMissing logs once that there is no configuration.
+// setMissing logs once that there is no configuration. Before the first one it also
+// reports why; a configuration that was handed over stays in force.
 func (c *config) setMissing(ctx context.Context) {
 	if c.missing {
 		return

@@ -13,14 +13,16 @@ import (
 	"flannel/pkg/reconcile"
 )
 
-// writeKey writes our key as Publish wants it, and records what the store has
-// afterwards. The write is a transaction that requires the ModRevision as last
-// seen, so that it never overwrites a change that we have not seen: Publish and
-// Hold may call writeKey at the same time. Without an error the key may be as
-// someone else wrote it, and the caller must look at its state again.
+// writeKey writes our key as Publish wants it, on the etcd lease held.id, which it grants
+// first if held.grant says so. It records in held what the store has afterwards. The
+// write is a transaction that requires the ModRevision as last seen (0: the key does not
+// exist), so that it never overwrites a change that we have not seen: Publish and Hold
+// may call writeKey at the same time. Without an error the key may be as someone else
+// wrote it, and the caller must ask step or publishMustWrite again. The caller retries
+// after an error that is not final.
 func (m *Manager) writeKey(ctx context.Context, held *heldKey) error {
 	m.own.mu.Lock()
-	base, id, grant, want := held.seen, held.id, held.grant, held.want
+	base, id, grant, want := held.seen, held.id, held.grant, held.want // what held changes to meanwhile is checked below
 	m.own.mu.Unlock()
 	if grant {
 		if err := m.grant(ctx, id); err != nil {
@@ -34,7 +36,7 @@ func (m *Manager) writeKey(ctx context.Context, held *heldKey) error {
 	m.own.mu.Lock()
 	if held.id == id && held.grant {
 		held.grant = false
-		reconcile.Notify(m.own.leaseChanged)
+		reconcile.Notify(m.own.leaseChanged) // the renewal begins with it
 	}
 	held.sending(want)
 	m.own.mu.Unlock()
@@ -43,16 +45,16 @@ func (m *Manager) writeKey(ctx context.Context, held *heldKey) error {
 		Then(clientv3.OpPut(held.key, string(raw), clientv3.WithLease(id))).
 		Else(clientv3.OpGet(held.key)).Commit()
 	if err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) {
-		return fmt.Errorf("write %s: %w", held.key, m.denied(err, "readwrite", held.key, false))
+		return fmt.Errorf("write %s: %w", held.key, m.denied(err, "readwrite", held.key, false)) // false: one key
 	}
 	m.own.mu.Lock()
 	defer m.own.mu.Unlock()
 	reconcile.Notify(m.own.check)
 	switch {
-	case held.seen != base: // Hold has seen something since that is newer, or of another store
-	case err != nil:
+	case held.seen != base: // Hold has seen something since that is newer, or of another store: what it recorded stays
+	case err != nil: // ErrLeaseNotFound: the etcd lease has expired while the key was on another one
 		if held.id == id { // else the key is on another etcd lease already
-			held.replaceLease() // it has expired while the key was on another one
+			held.replaceLease()
 		}
 	case resp.Succeeded:
 		if held.id != id {
@@ -64,6 +66,7 @@ func (m *Manager) writeKey(ctx context.Context, held *heldKey) error {
 		if kvs := rangeOf(resp, 0).Kvs; len(kvs) > 0 {
 			kv = kvs[0]
 		}
+		// kv is nil if the key was deleted.
 		held.observe(time.Now(), base.failedWrite(kv, resp.Header.Revision), m.watched.Judge())
 	}
 	return nil

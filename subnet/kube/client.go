@@ -32,9 +32,9 @@ type clientOptions struct {
 
 // apiClient sends requests to one API server. Its methods may run concurrently. Make one with newClient, and close it.
 type apiClient struct {
-	rest      *rest.RESTClient
-	transport *reconnector
-	prefix    string
+	rest      *rest.RESTClient // sends by transport
+	transport *reconnector     // opens connections (transport.go)
+	prefix    string           // see clientOptions
 }
 
 // newClient prepares a client and does not connect. Its errors are about a wrong option or file.
@@ -47,7 +47,7 @@ func newClient(o clientOptions) (*apiClient, error) {
 	if err := errors.Join(corev1.AddToScheme(scheme), metav1.AddMetaToScheme(scheme)); err != nil {
 		return nil, fmt.Errorf("register the API's types: %w", err)
 	}
-	cfg.APIPath, cfg.GroupVersion = "/api", &corev1.SchemeGroupVersion
+	cfg.APIPath, cfg.GroupVersion = "/api", &corev1.SchemeGroupVersion // /api/v1, where Nodes are
 	cfg.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
 	cfg.ContentType, cfg.AcceptContentTypes = protobuf, protobuf+",application/json"
 	cfg.UserAgent = o.UserAgent
@@ -56,11 +56,12 @@ func newClient(o clientOptions) (*apiClient, error) {
 	if err != nil {
 		return nil, err
 	}
-	reconnecting.log = cmp.Or(o.Log, reconnecting.log)
+	reconnecting.log = cmp.Or(o.Log, reconnecting.log) // newReconnector has set one that discards
 	var rt http.RoundTripper = reconnecting
 	if o.Wrap != nil {
 		rt = o.Wrap(rt)
 	}
+	// The wrappers add credentials and the user agent to each request.
 	if rt, err = transport.HTTPWrappersForConfig(reconnecting.cfg, rt); err != nil {
 		return nil, fmt.Errorf("credentials for the Kubernetes API: %w", err)
 	}
@@ -77,11 +78,11 @@ func (c *apiClient) Close() { c.Transport().CloseIdleConnections() }
 // DropConnections closes every connection. Requests that use one fail at once.
 func (c *apiClient) DropConnections() { c.transport.conns.Drop() }
 
-// Transport returns the transport in use, which a failed request replaces by another one.
+// Transport returns the transport for the next request, which a failed request replaces by another one.
 func (c *apiClient) Transport() *http.Transport { return c.transport.current() }
 
 // serverProxy returns the URL of the HTTP proxy that requests to the API server are sent to, without its password, or "" if
-// there is none. It sends nothing.
+// there is none. It asks a transport that is made for the question, and sends nothing.
 func serverProxy(o clientOptions) (string, error) {
 	cfg, err := o.restConfig()
 	if err != nil {

@@ -57,8 +57,9 @@ const (
 // NodeStates are all states, in the order in which they are counted.
 var NodeStates = []NodeState{NodeReady, NodeNotReady, NodeUnknown, NodeNoLease, NodeUnmanaged}
 
-// maxRelists is how often Nodes begins anew. A list has many pages, all of one revision of the cluster. If the list takes
-// longer than the API server keeps that revision (five minutes), the next page is refused as expired.
+// maxRelists is how often Nodes lists again from the first page. A list has many pages, all of one revision of the
+// cluster. If the list takes longer than the API server keeps that revision (five minutes), the next page is refused as
+// expired.
 const maxRelists = 3
 
 // Nodes returns the state of the Nodes that match a label selector, sorted by name; "" selects all. flanneld status
@@ -109,7 +110,7 @@ func nodeStatus(n *corev1.Node, prefix string) NodeStatus {
 	condition := conditionOf(n, corev1.NodeNetworkUnavailable)
 	s.setDaemon(condition)
 	node := nodeOf(n, prefix)
-	lease, err := leaseOf(node)
+	lease, err := leaseOf(node) // as peers read it
 	switch {
 	case errors.Is(err, errNoPeer): // it has no annotations of flannel
 		s.State, s.Reason = NodeUnmanaged, "no annotation "+prefix+annotationNames[managed]+"=true"
@@ -135,7 +136,8 @@ func nodeStatus(n *corev1.Node, prefix string) NodeStatus {
 	return s
 }
 
-// setDaemon sets which daemon has written the condition NetworkUnavailable:
+// setDaemon sets Daemon and Version by the condition NetworkUnavailable, whose reason says which daemon has written it
+// (see report.go):
 //
 //	reason        version in the message   daemon
 //	reasonUp      yes                      flanneld
@@ -147,12 +149,14 @@ func (s *NodeStatus) setDaemon(c corev1.NodeCondition) {
 		return
 	}
 	s.Daemon = "flanneld"
+	// cutVersion returns "" if the message has no version.
 	if _, s.Version = cutVersion(c.Message); s.Version == "" && c.Reason == reasonUp {
 		s.Daemon = "flannel"
 	}
 }
 
-// setState sets the state of a Node with a lease from its conditions NetworkUnavailable and Ready.
+// setState sets State, Reason and Since of a Node with a lease from its conditions NetworkUnavailable (network) and
+// Ready (kubelet). A condition that the Node does not have is zero. setDaemon must have been called.
 func (s *NodeStatus) setState(network, kubelet corev1.NodeCondition) {
 	s.Since = network.LastTransitionTime.Time
 	message, _ := cutVersion(network.Message)
@@ -164,12 +168,12 @@ func (s *NodeStatus) setState(network, kubelet corev1.NodeCondition) {
 		s.Since = kubelet.LastTransitionTime.Time
 	case network.Status == corev1.ConditionTrue:
 		s.State, s.Reason = NodeNotReady, message
-		if s.Daemon == "" {
+		if s.Daemon == "" { // of another program: its reason tells which
 			s.Reason = network.Reason + ": " + message
 		}
 	case network.Status == "":
 		s.State, s.Reason = NodeUnknown, "no condition NetworkUnavailable"
-	case network.Status != corev1.ConditionFalse: // Unknown
+	case network.Status != corev1.ConditionFalse: // Kubernetes' third status, Unknown
 		s.State, s.Reason = NodeUnknown, fmt.Sprintf("the condition NetworkUnavailable is %s: %s: %s", network.Status, network.Reason, message)
 	case s.Daemon == "":
 		s.State, s.Reason = NodeUnknown, "the condition NetworkUnavailable is of another program: "+network.Reason

@@ -37,7 +37,7 @@ func newEventFilter() *eventFilter { return &eventFilter{last: map[string]writte
 
 // next reports whether an Event may be written now, and if not, how long it must wait.
 func (f *eventFilter) next(reason, message string, now time.Time) (write bool, wait time.Duration) {
-	last, before := f.last[reason]
+	last, before := f.last[reason] // before: there was one
 	pause := interval
 	if last.message == message {
 		pause = sameInterval
@@ -48,7 +48,8 @@ func (f *eventFilter) next(reason, message string, now time.Time) (write bool, w
 	return true, 0
 }
 
-// writeEvents writes the Events that are due, and returns the time until the next one may be.
+// writeEvents writes the Events that are due, and returns the time until the next one may be, recheckEvery at most.
+// name is that of our Node. What it has written of s.subnetChange is removed from the reporter's status.
 func (r *reporter) writeEvents(ctx context.Context, f *eventFilter, name string, s status) (rest time.Duration) {
 	rest = recheckEvery
 	for _, e := range f.events(s, r.m.o.Grace, time.Now()) {
@@ -65,7 +66,7 @@ func (r *reporter) writeEvents(ctx context.Context, f *eventFilter, name string,
 			continue
 		}
 		f.last[e.reason] = writtenEvent{e.message, time.Now()}
-		if e.reason == reasonSubnet {
+		if e.reason == reasonSubnet { // it happens once, while the other messages last as long as what they are about
 			r.mu.Lock()
 			if r.status.subnetChange == e.message {
 				r.status.subnetChange = ""
@@ -78,6 +79,7 @@ func (r *reporter) writeEvents(ctx context.Context, f *eventFilter, name string,
 	return rest
 }
 
+// Reasons of Events. Users may depend on them, so some have words that are not used elsewhere any more.
 const (
 	reasonSubnet      = "FlannelSubnetChanged"
 	reasonRejected    = "FlannelPeersLeftOut"
@@ -91,6 +93,7 @@ const (
 	reasonSynced      = "FlannelInStep"
 )
 
+// event is an Event; kind is its type, Normal or Warning.
 type event struct{ kind, reason, message string }
 
 // events returns the Events that describe the status, due or not. grace is how long the network must not be synced
@@ -114,7 +117,7 @@ func (f *eventFilter) events(s status, grace time.Duration, now time.Time) []eve
 		events = append(events, event{corev1.EventTypeNormal, reasonReachable, "this node reaches all nodes of which an Event said that it does not"})
 	}
 	switch {
-	case s.since.IsZero():
+	case s.since.IsZero(): // Report was not called yet
 	case s.synced && f.failureReported:
 		events = append(events, event{corev1.EventTypeNormal, reasonSynced, "the pod network of this node is synced again"})
 	case !s.synced && now.Sub(s.since) >= grace:

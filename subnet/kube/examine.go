@@ -18,7 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Examination is what flanneld doctor learns from the API server.
+// Examination is what flanneld doctor learns from the API server about the cluster and this node.
 type Examination struct {
 	Ahead    time.Duration // the API server's clock minus ours, precise to two seconds
 	Node     string        // this node's name
@@ -29,7 +29,7 @@ type Examination struct {
 // HasCredentials reports whether this process can read the kubeconfig, or without one has the service account of a pod.
 func HasCredentials(o Options) bool { return o.client().HasCredentials() }
 
-// WindowsNodes returns the names of at most ten Windows nodes.
+// WindowsNodes returns the names of at most ten Windows nodes, for check-config.
 func WindowsNodes(ctx context.Context, o Options) ([]string, error) {
 	api, err := newClient(o.client())
 	if err != nil {
@@ -39,7 +39,8 @@ func WindowsNodes(ctx context.Context, o Options) ([]string, error) {
 	return api.WindowsNodes(ctx)
 }
 
-// Examine asks the API server. Only the options that say how to reach it and which node this is are used.
+// Examine asks the API server. Only the options that say how to reach it and which node this is are used. With an
+// error, the Examination is zero, unless only Ahead is unknown.
 func Examine(ctx context.Context, o Options) (Examination, error) {
 	if o.NodeName == "" && (o.PodName == "" || o.PodNamespace == "") {
 		return Examination{}, errors.New("name of this node is unknown: set NODE_NAME, or POD_NAME and POD_NAMESPACE")
@@ -97,8 +98,8 @@ func ServiceNetworks(ctx context.Context, o Options) ([]netip.Prefix, error) {
 	return api.ServiceNetworks(ctx)
 }
 
-// NetConf returns the network configuration in a ConfigMap, "namespace/name". Only the options that say how to reach the API
-// server are used.
+// NetConf returns the network configuration in a ConfigMap, "namespace/name": the value of its key net-conf.json, as it
+// is. check-config validates it. Only the options that say how to reach the API server are used.
 func NetConf(ctx context.Context, configMap string, o Options) ([]byte, error) {
 	namespace, name, ok := strings.Cut(configMap, "/")
 	if !ok || namespace == "" || name == "" {
@@ -135,8 +136,8 @@ func (c *clockWatch) RoundTrip(r *http.Request) (*http.Response, error) {
 		return resp, err
 	}
 	if date, err := http.ParseTime(resp.Header.Get("Date")); err == nil {
-		middle := before.Add(time.Since(before) / 2)
-		c.ahead.Store(new(date.Add(time.Second / 2).Sub(middle)))
+		middle := before.Add(time.Since(before) / 2)              // when the server probably wrote the header
+		c.ahead.Store(new(date.Add(time.Second / 2).Sub(middle))) // half a second is the truncated part on average
 	}
 	return resp, nil
 }

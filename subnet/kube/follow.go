@@ -14,26 +14,29 @@ import (
 	"flannel/subnet"
 )
 
-// feed is a part of the Nodes, and the consumer that is called with their changes. There are three:
-// all Nodes (Watch), our own Node (Hold), and our own Node until it has a podCIDR (readOwn).
+// feed is a part of the Nodes, and the consumer (handle) that is called with their changes. There are three:
+// all Nodes (Watch), our own Node (Hold), and our own Node until it has a podCIDR (readOwn). Each is followed on the
+// goroutine of the method in parentheses.
 type feed struct {
 	activity string // for messages
 	only     string // the name of one Node; "": all Nodes
-	// handle is called from one goroutine: first with all Nodes, or with a change without a Node if the only one does not
-	// exist, then with changes. After an error, follow lists again after a pause; errDone and subnet.ErrMoved end it.
+	// handle is called from one goroutine, that of follow: first with all Nodes, or with a change without a Node if the
+	// only one does not exist, then with changes. Later lists are handed over as changes, too: all Nodes, and those that
+	// are missing now. After an error, follow lists again after a pause; errDone and subnet.ErrMoved end it.
 	handle func(context.Context, []change) error
 }
 
-// change is the new state of a Node.
+// change is the new state of a Node, or the same as before.
 type change struct {
 	name string
-	node *storedNode // nil: the Node does not exist
+	node *storedNode // with its podCIDRs, if flannel manages it; nil: the Node does not exist
 	// replaced: the store is another or an older one than at the call before. So a missing Node was not deleted by anybody,
 	// and resourceVersions must not be compared with earlier ones.
 	replaced bool
 }
 
 var (
+	// errDone is returned by a handle that needs no more changes: follow returns nil.
 	errDone = errors.New("done")
 	// errRelist says that the watch cannot continue where it ended, and the Nodes must be listed again.
 	errRelist = errors.New("lost the position in the store")
@@ -51,7 +54,8 @@ var (
 //	checking  the store is older                          mark it as replaced              listing
 //	any       handle returns an error                     pause                            checking, listing
 //
-// listing is an empty version; checking is lagging, or broken with a version.
+// listing is an empty version; checking is lagging, or broken with a version. A position is a resourceVersion, and "too
+// new" is one that the API server has not reached (isVersionTooLarge).
 type follower struct {
 	m *Manager
 	feed
@@ -64,8 +68,8 @@ type follower struct {
 	lagged   int              // how often the API server was behind the store at the first list
 	lagging  bool             // the API server rejected our position as too new
 	failures int              // in a row, after which the pauses grow
-	relists  relists
-	lookups  lookups
+	relists  relists          // the pauses before lists
+	lookups  lookups          // the Nodes whose podCIDR is unknown
 }
 
 // known is what follow remembers of a Node, because the watch of metadata does not carry it. A Node's podCIDRs never change
@@ -84,13 +88,14 @@ func (m *Manager) follow(ctx context.Context, f feed) error {
 	defer m.outage.Forget(s.lookupActivity())
 	for ctx.Err() == nil {
 		err := s.run(ctx)
+		// After an error of handle, handOver has emptied version.
 		switch {
 		case errors.Is(err, errDone):
 			m.succeeded(f.activity)
 			return nil
 		case errors.Is(err, subnet.ErrMoved):
 			return err
-		case ctx.Err() != nil || err == nil:
+		case ctx.Err() != nil || err == nil: // nil: the watch ended regularly, and the next run opens another one
 		case errors.Is(err, errRelist) || isExpired(err) || isVersionTooLarge(err):
 			s.version, s.lagging = "", isVersionTooLarge(err)
 			reconcile.Pause(ctx, s.relists.next(time.Now(), len(s.known)))
@@ -128,8 +133,8 @@ func (s *follower) watch(ctx context.Context) error {
 	s.m.succeeded(s.activity)
 	began := time.Now()
 	in := make(chan watchEvent, 64) // bounds our memory: further events wait in the API server
-	ended := make(chan error, 1)
-	go func() {
+	ended := make(chan error, 1)    // with room, so that the goroutine ends although nobody receives
+	go func() {                     // decodes, while this goroutine hands over; ends with watching or the stream
 		defer body.Close() //nolint:errcheck // it was only read
 		ended <- s.m.receive(watching, body, in)
 		close(in)
@@ -137,7 +142,7 @@ func (s *follower) watch(ctx context.Context) error {
 	if err := s.receiveAll(ctx, in); err != nil {
 		return err
 	}
-	if err := <-ended; !errors.Is(err, io.EOF) {
+	if err := <-ended; !errors.Is(err, io.EOF) { // EOF: the API server ended the watch, as it does after some minutes
 		return err
 	}
 	if time.Since(began) < time.Second {
@@ -162,7 +167,8 @@ func (m *Manager) receive(ctx context.Context, body io.Reader, in chan<- watchEv
 	}
 }
 
-// receiveAll hands over the events of a watch until it ends, and the Nodes that were looked up meanwhile.
+// receiveAll hands over the events of a watch until it ends (nil), and the Nodes that were looked up meanwhile. The
+// error is that of the API server in an event, or that of handle.
 func (s *follower) receiveAll(ctx context.Context, in <-chan watchEvent) error {
 	for {
 		select {
@@ -202,11 +208,12 @@ func gather(e watchEvent, in <-chan watchEvent) []watchEvent {
 	return events
 }
 
-// handleEvents hands over a batch of events and moves the position behind it.
+// handleEvents hands over a batch of events and moves the position behind it. A batch with an error is not handed over,
+// and the position stays before it.
 func (s *follower) handleEvents(ctx context.Context, events []watchEvent) error {
 	var changes []change
 	for _, e := range events {
-		switch e.Kind {
+		switch e.Kind { // a BOOKMARK only moves the position
 		case "ADDED", "MODIFIED":
 			changes = append(changes, change{name: e.Node.Name, node: e.Node})
 		case "DELETED":
@@ -228,8 +235,8 @@ func (s *follower) handleEvents(ctx context.Context, events []watchEvent) error 
 	return nil
 }
 
-// recordNode records a Node's UID and podCIDRs, and completes c.node with them. It reports whether c can be handed over
-// now. If not, it has requested a lookup of the podCIDR, whose answer hands the Node over.
+// recordNode records a Node's UID and podCIDRs, and completes c.node with the podCIDRs. It reports whether c can be
+// handed over now. If not, it has requested a lookup of the podCIDR, whose answer hands the Node over.
 func (s *follower) recordNode(c change) bool {
 	n := c.node
 	if n == nil {
@@ -244,6 +251,7 @@ func (s *follower) recordNode(c change) bool {
 	if len(n.CIDRs) > 0 || !needsCIDRs {
 		delete(s.lookups.byName, c.name)
 	} else {
+		// The last argument: no other daemon looks our own Node up, so that nothing has to be spread.
 		everRead := s.lookups.request(n, s.spread(), s.only != "")
 		if !everRead {
 			return false // known stays as it was handed over last
@@ -265,5 +273,5 @@ func (s *follower) handOver(ctx context.Context, changes []change) error {
 	return nil
 }
 
-// moveTo sets the position.
+// moveTo sets the position, to that of a list or of the last event that was handled.
 func (s *follower) moveTo(version string) { s.version, s.reached, s.floor = version, version, version }

@@ -28,7 +28,7 @@ func (m *Manager) Hold(ctx context.Context) error {
 		m.holding = false
 	}()
 	ctx, cancel := context.WithCancel(ctx)
-	restorerDone := make(chan struct{})
+	restorerDone := make(chan struct{}) // Hold must not return before, since the next Acquire and Hold use m.restore, too
 	go func() {
 		defer close(restorerDone)
 		restorer := reconcile.Runner{News: []<-chan struct{}{m.restore}, Work: func(ctx context.Context) (time.Duration, error) {
@@ -38,15 +38,15 @@ func (m *Manager) Hold(ctx context.Context) error {
 	}()
 	observe := func(_ context.Context, changes []change) error {
 		defer m.passOnMissing()
-		return m.observeOwn(own, changes[len(changes)-1])
+		return m.observeOwn(own, changes[len(changes)-1]) // all are of our Node: the last one counts
 	}
 	err := m.follow(ctx, feed{activity: "watch this node's Node", only: m.ownName(), handle: observe})
-	cancel()
+	cancel() // after ErrMoved
 	<-restorerDone
 	return err
 }
 
-// missingError is why other nodes cannot know this node.
+// missingError is why other nodes cannot know this node: subnet.Set.OwnMissing.
 type missingError struct{ text, cause string }
 
 func (e *missingError) Error() string { return e.text }
@@ -67,9 +67,10 @@ func (m *Manager) missing() error {
 	return nil
 }
 
-// passOnMissing has the next set of peers say whether our Node is missing.
+// passOnMissing has the next set of peers say whether our Node is missing. Hold calls it after each change of our Node,
+// and Watch when its set begins, on another goroutine. m.mu must not be held, because SetOwnMissing hands over the set.
 func (m *Manager) passOnMissing() {
-	m.passing.Lock() // so that what was looked at last is passed on last
+	m.passing.Lock() // from looking to passing on, so that what was looked at last is passed on last
 	defer m.passing.Unlock()
 	m.mu.Lock()
 	why := m.missing()
@@ -79,8 +80,8 @@ func (m *Manager) passOnMissing() {
 	}
 }
 
-// observeOwn records a change of our Node, logs what it means, and has restoreIfDue check the annotations. It returns
-// ErrMoved if the Node has another podCIDR.
+// observeOwn records a change of our Node in own, logs what it means, and has restoreIfDue check the annotations. It
+// returns ErrMoved if the Node has another podCIDR, which ends Hold. It runs on the goroutine of Hold.
 func (m *Manager) observeOwn(own *ownNode, observed change) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -88,7 +89,7 @@ func (m *Manager) observeOwn(own *ownNode, observed change) error {
 	if observed.replaced {
 		own.node = nil // resourceVersions of the former store must not make observe ignore this one
 	}
-	if observed.node == nil {
+	if observed.node == nil { // it does not exist
 		own.observe(nil)
 		if before != nil {
 			m.log.Warn("this node's Node was deleted; keeping the network as it is until the Node is recreated",
@@ -106,6 +107,7 @@ func (m *Manager) observeOwn(own *ownNode, observed change) error {
 		return nil
 	}
 	v4, v6, err := subnetsOf(observed.node.CIDRs)
+	// Families of the Node that this node does not use do not matter: their own.v4 or own.v6 is zero.
 	if err != nil || own.v4.IsValid() && v4 != own.v4 || own.v6.IsValid() && v6 != own.v6 {
 		cidrs := strings.Join(observed.node.CIDRs, ", ")
 		return fmt.Errorf("podCIDR of node %s is now %s: %w", observed.name, cidrs, subnet.ErrMoved)
@@ -115,7 +117,7 @@ func (m *Manager) observeOwn(own *ownNode, observed change) error {
 	switch {
 	case recreated:
 		m.log.Info("this node's Node was recreated with the same podCIDR", "node", observed.name)
-		own.conflict = subnet.Conflict{}
+		own.conflict = subnet.Conflict{} // calm: what differs now is written at once
 		m.reporter.nodeChanged()
 	case before.Annotations.Operators() != observed.node.Annotations.Operators():
 		m.log.Info("operator changed annotations of this node", "node", observed.name)
@@ -125,17 +127,17 @@ func (m *Manager) observeOwn(own *ownNode, observed change) error {
 	return nil
 }
 
-// restoreIfDue restores our annotations if someone else has changed them and the pause of the conflict is over. It returns
-// when to call it again although the Node has not changed; 0: never. It runs on a goroutine of its own, so that Hold goes
-// on observing the Node during the pauses and the requests.
+// restoreIfDue restores our annotations if someone else has changed them and the pause of the conflict is over. It
+// returns after what time to call it again although the Node has not changed; 0: never. It runs on a goroutine of its
+// own, so that Hold goes on observing the Node during the pauses and the requests.
 func (m *Manager) restoreIfDue(ctx context.Context, own *ownNode) (next time.Duration) {
 	m.mu.Lock()
 	patch, changes := m.patchNeeded(own)
-	if !own.published { // Publish writes the annotations
+	if !own.published { // Publish writes the annotations, or was not called yet
 		m.mu.Unlock()
 		return 0
 	}
-	if patch == nil {
+	if patch == nil { // nothing differs, or the Node is missing
 		own.conflict.Restored()
 		m.mu.Unlock()
 		return 0

@@ -32,15 +32,17 @@ import (
 //	empty      an event of the Node                     choose the time of the next one      due
 //	any        the Node is deleted or not managed       forget it                            -
 //
-// asked is the field asked; due is a non-zero due; empty is neither of them.
+// asked is the field asked; due is a non-zero due; empty is neither of them. "-" is a Node without a lookup. A Node is
+// managed if it has the annotation of that name, so that it is a peer.
 
 // lookups are the Nodes whose podCIDR is unknown. The goroutine of follow owns them; answers come from other goroutines.
 type lookups struct {
 	byName  map[string]*lookup
 	running int         // number of requests
-	answers chan answer // its capacity is that of all running requests
+	answers chan answer // it has room for those of all running requests, so that none waits for follow
 
-	freshDue  time.Time // when the Nodes are due that were never asked for; in the past: choose a time for the next ones
+	// The Nodes that were never asked for have one time, so that they are read together.
+	freshDue  time.Time // that time; zero or in the past: choose one for the next of these Nodes
 	freshFrom time.Time // the earliest time that may be chosen as freshDue
 }
 
@@ -52,8 +54,8 @@ type lookup struct {
 
 	seen      string    // the resourceVersion at which the Node had no podCIDR; "": it was never read
 	read      time.Time // when it was read at seen
-	tries     int       // how often it had no podCIDR, or requests failed since the last answer
-	impatient bool      // only this daemon looks this Node up: do not wait
+	tries     int       // failed requests before the first answer; then, how often a request failed or there was no podCIDR
+	impatient bool      // this is the daemon's own Node, which no other daemon looks up: do not wait
 }
 
 // answer is the result of a request.
@@ -76,12 +78,12 @@ const (
 	maxLookups, maxSpread = 8, 2
 )
 
-// newLookups returns that nothing is being looked up.
+// newLookups returns the lookups of a follower that looks up nothing yet.
 func newLookups() lookups {
 	return lookups{byName: map[string]*lookup{}, answers: make(chan answer, maxLookups)}
 }
 
-// spread is the time over which all daemons spread a request that each of them makes.
+// spread is the time over which all daemons spread a request that each of them makes; 0: no daemon waits.
 func (s *follower) spread() time.Duration {
 	if s.only != "" || len(s.known) <= spreadFrom {
 		return 0
@@ -89,8 +91,9 @@ func (s *follower) spread() time.Duration {
 	return min(time.Duration(len(s.known))*spreadEach, spreadMax)
 }
 
-// request records an event of a Node whose podCIDR is unknown, and chooses the time of the request, if none is chosen. It
-// reports whether the Node was read before, so that it can be handed over as a Node without podCIDR.
+// request records an event of a Node whose podCIDR is unknown, and chooses the time of the request, if none is chosen.
+// It reports whether the Node was read before, so that it can be handed over as a Node without podCIDR. spread is that
+// of the method of this name, and impatient the field of lookup.
 func (ls *lookups) request(n *storedNode, spread time.Duration, impatient bool) (everRead bool) {
 	l := ls.byName[n.Name]
 	if l == nil || l.node.UID != n.UID {
@@ -99,9 +102,9 @@ func (ls *lookups) request(n *storedNode, spread time.Duration, impatient bool) 
 	}
 	l.node = n
 	switch {
-	case n.HasSpec:
+	case n.HasSpec: // a list of whole Nodes has read it
 		l.recordEmpty(n.Version)
-	case l.asked || !l.due.IsZero():
+	case l.asked || !l.due.IsZero(): // the time is chosen
 	case l.seen == "":
 		if now := time.Now(); !ls.freshDue.After(now) { // a past time was chosen for other Nodes
 			if ls.freshDue = now.Add(jitter(spread)); ls.freshDue.Before(ls.freshFrom) {
@@ -127,7 +130,7 @@ func (l *lookup) recordEmpty(version string) {
 	}
 }
 
-// nextRead returns when a Node that had no podCIDR may be read again.
+// nextRead returns when a Node that had no podCIDR (tries is 1 at least) may be read again.
 func (l *lookup) nextRead() time.Time {
 	if l.impatient {
 		return time.Now()
@@ -135,8 +138,9 @@ func (l *lookup) nextRead() time.Time {
 	return l.read.Add(subnet.DoublePause(emptyMin, emptyMax, l.tries-1))
 }
 
-// whenDue receives when the next request is due and may be made. It is nil, from which nothing is ever received, if there
-// is none.
+// whenDue returns a channel that receives when the next request is due and may be made: nil, from which nothing is ever
+// received, if there is none, or if as many as allowed are running. receiveAll calls it again after each event and
+// answer.
 func (ls *lookups) whenDue(spread time.Duration) <-chan time.Time {
 	var first time.Time
 	for _, l := range ls.byName {
@@ -157,7 +161,7 @@ func (ls *lookups) whenDue(spread time.Duration) <-chan time.Time {
 // startLookup starts a request for the Nodes that are due, and for those that were never asked for, due or not.
 func (s *follower) startLookup(ctx context.Context) {
 	a := answer{}
-	version := ""
+	version := "" // the latest of the wanted Nodes, so that the API server's memory has all of them
 	wanted := map[string]*storedNode{}
 	for name, l := range s.lookups.byName {
 		fresh := l.seen == "" && l.tries == 0
@@ -175,6 +179,7 @@ func (s *follower) startLookup(ctx context.Context) {
 		return
 	}
 	spread := s.spread()
+	// The next request for new Nodes is 1.25 to 3.75 times spread later, at the earliest.
 	s.lookups.freshDue, s.lookups.freshFrom = time.Time{}, time.Now().Add(spread+spread/4+jitter(spread*5/2))
 	s.lookups.running++
 	go func() {
@@ -185,7 +190,7 @@ func (s *follower) startLookup(ctx context.Context) {
 	}()
 }
 
-// handleAnswer hands over the Nodes of an answer.
+// handleAnswer hands over the Nodes of an answer, with a podCIDR or without. The error is that of handle.
 func (s *follower) handleAnswer(ctx context.Context, a answer) error {
 	s.lookups.running--
 	var changes []change
@@ -240,7 +245,8 @@ func retryAfter(err error, tries int) time.Duration {
 // lookupActivity names the lookups in messages.
 func (s *follower) lookupActivity() string { return s.activity + ": podCIDRs" }
 
-// recordLookupResult records an outage or its end. A server that answers "too many requests" is not an outage.
+// recordLookupResult records an outage or its end; nil is a success. A server that answers "too many requests" is not
+// an outage, and the lookups are due again later (handleAnswer).
 func (s *follower) recordLookupResult(err error) {
 	if err != nil && !apierrors.IsTooManyRequests(err) {
 		s.m.recordFailure(s.lookupActivity(), fmt.Errorf("%s: %w", s.lookupActivity(), err))

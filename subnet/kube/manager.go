@@ -5,7 +5,8 @@
 // of each. Then it watches the Nodes' metadata, for their annotations. The podCIDR of a new Node is not in its metadata:
 // lookups read it, from the API server's memory, while the watch goes on.
 //
-// In this package, Node means the object in the API; own marks this node's Node.
+// In this package, Node means the object in the API; own marks this node's Node. The store is the API server with etcd
+// behind it, and a resourceVersion, with which each change is numbered, is a position in the store.
 package kube
 
 import (
@@ -35,9 +36,9 @@ type Options struct {
 	NodeName              string
 	PodName, PodNamespace string // our pod, whose node is looked up if NodeName is ""
 
-	Prefix       string // of our annotations, complete: the annotation's name follows
+	Prefix       string // of our annotations, with the slash or dash at the end: the annotation's name follows
 	NetConf      string // path of the network configuration
-	SetCondition bool   // manage the Node's condition NetworkUnavailable
+	SetCondition bool   // manage the Node's condition NetworkUnavailable, which the scheduler obeys
 
 	UserAgent string
 	Version   string              // of flanneld, which the condition names; "": not named
@@ -70,7 +71,7 @@ type Manager struct {
 
 	denials denials
 	watched peerset.Watched
-	passing sync.Mutex // see passOnMissing
+	passing sync.Mutex // see passOnMissing; locked before mu
 	publicIPs
 
 	configMissing atomic.Pointer[error] // see ConfigMissing; nil: there is a configuration, or it is not known yet
@@ -79,8 +80,8 @@ type Manager struct {
 	name string     // of our Node; "": not known yet
 	own  *ownNode   // nil before Acquire; mu guards its fields, too
 
-	restore chan struct{} // notifies Hold that our annotations may differ from what we published
-	writing chan struct{} // has a value while our annotations are written; see writeAnnotations
+	restore chan struct{} // notifies the restorer of Hold that our annotations may differ from what we published
+	writing chan struct{} // a lock: it has a value while our annotations are written (writeAnnotations)
 }
 
 // publicIPs is what PublicIPs reads and returns. Manager.mu guards it.
@@ -139,8 +140,8 @@ func (m *Manager) Redial() { m.api.DropConnections() }
 // requestTimeout bounds a request for one object.
 const requestTimeout = 15 * time.Second
 
-// retry calls op until it succeeds, ctx ends, or the API server rejects the request as invalid. activity names what the
-// requests are for, in errors, in outages and in denials.
+// retry calls op until it succeeds, ctx ends, or the API server rejects the request as invalid. Only the last two are
+// errors. activity names what the requests are for, in errors, in outages (subnet.Outage) and in denials.
 func (m *Manager) retry(ctx context.Context, activity string, op func(context.Context) error) error {
 	defer m.outage.Forget(activity)
 	for failures := 0; ; {
@@ -154,7 +155,7 @@ func (m *Manager) retry(ctx context.Context, activity string, op func(context.Co
 		case ctx.Err() != nil:
 			return fmt.Errorf("%s: %w", activity, ctx.Err())
 		case apierrors.IsInvalid(err) || apierrors.IsBadRequest(err):
-			m.succeeded(activity)
+			m.succeeded(activity) // the API server answers, and allows the request
 			return fmt.Errorf("%s: %w", activity, err)
 		}
 		m.recordAndWait(ctx, activity, err, &failures)
@@ -172,7 +173,9 @@ func (m *Manager) succeeded(activity string) {
 	delete(m.denials.by, activity)
 }
 
-// recordAndWait records the failure of an activity, which it adds to the failures in a row, and pauses before the next attempt.
+// recordAndWait records the failure of an activity, adds one to failures, the number of failures in a row, and pauses
+// before the next attempt: for a time that grows with failures, after the time that the API server has asked for, if it
+// has.
 func (m *Manager) recordAndWait(ctx context.Context, activity string, err error, failures *int) {
 	if newlyDenied := m.recordFailure(activity, err); newlyDenied {
 		*failures = 0 // an API server that starts denies requests for a moment, until it has read its roles
@@ -184,7 +187,7 @@ func (m *Manager) recordAndWait(ctx context.Context, activity string, err error,
 	*failures++
 }
 
-// recordFailure records an outage or a denial, which are logged once. It reports whether the denial is a new one.
+// recordFailure records an outage or a denial, which are logged once. It reports whether err is a new denial.
 func (m *Manager) recordFailure(activity string, err error) (newlyDenied bool) {
 	switch {
 	case isDenied(err):
@@ -216,7 +219,7 @@ const (
 	causeConfigGone        = "config-gone"
 )
 
-// denials are the activities whose requests the API server denies, by their names.
+// denials are the activities whose requests the API server denies, by their names. Many goroutines record denials.
 type denials struct {
 	mu sync.Mutex
 	by map[string]denial
@@ -226,15 +229,15 @@ type denials struct {
 type denial struct {
 	text   string // the API server's message, which names the verb and the resource
 	since  time.Time
-	logged bool
+	logged bool // then its end is logged, too
 }
 
 // denialGrace is how long a denial lasts before it is logged: an API server that starts denies requests for a moment,
 // until it has read its roles.
 const denialGrace = 5 * time.Second
 
-// recordDenial records that the API server denies an activity, and logs it once when it has lasted for a time. It
-// reports whether the denial is a new one.
+// recordDenial records that the API server denies an activity, and logs the denial once when it has lasted for
+// logAfter. It reports whether the denial is a new one, with another text than the last one of the activity.
 func (m *Manager) recordDenial(activity string, err error, logAfter time.Duration) (isNew bool) {
 	m.denials.mu.Lock()
 	defer m.denials.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 
 // members are the names of the nodes in the network. All of them reject the same peers. So that not every node writes
 // an Event about a rejected peer, a hash of the names chooses a few that do (see writes). The watch of all Nodes calls
-// update, the daemon's loop share, and its probes shareOf.
+// update, the daemon's loop share, and its probes shareOf. The zero members are empty.
 type members struct {
 	mu       sync.Mutex
 	names    map[string]struct{}
@@ -27,7 +27,7 @@ func (m *members) update(changes []change) {
 		m.names = map[string]struct{}{}
 	}
 	for _, c := range changes {
-		if c.node != nil && c.node.Annotations[managed] == "true" {
+		if c.node != nil && c.node.Annotations[managed] == "true" { // else the Node is gone, or flannel does not run there
 			m.names[c.name] = struct{}{}
 		} else {
 			delete(m.names, c.name)
@@ -35,8 +35,8 @@ func (m *members) update(changes []change) {
 	}
 }
 
-// share returns the rejected peers about which this node writes: those that only this node may reject (Local), and its share
-// of the others.
+// share returns the rejected peers about which this node, called own, writes: those that perhaps only this node rejects
+// (Local), and its share of the others. It also sets rejected.
 func (m *members) share(own string, rejects []subnet.Rejected) (ours []subnet.Rejected) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -55,7 +55,8 @@ func (m *members) share(own string, rejects []subnet.Rejected) (ours []subnet.Re
 	return ours
 }
 
-// shareOf returns the peers about which this node writes.
+// shareOf returns those of the unreachable peers about which this node, called own, writes. It uses rejected as share
+// has set it last.
 func (m *members) shareOf(own string, peers []string) (ours []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -68,7 +69,8 @@ func (m *members) shareOf(own string, peers []string) (ours []string) {
 	return ours
 }
 
-// accepted returns the names that are not rejected: perhaps there is no node behind those. m.mu must be held.
+// accepted returns the names that are not rejected. Behind a rejected one there may be no node, which would write
+// nothing. m.mu must be held.
 func (m *members) accepted() (names []string) {
 	for name := range m.names {
 		if _, rejected := m.rejected[name]; !rejected {
@@ -81,7 +83,7 @@ func (m *members) accepted() (names []string) {
 // writes reports whether this node is among the first writers in the order of rank, which is different for each peer and
 // the same on every node. Most nodes return after a few names.
 func writes(accepted []string, own, peer string) bool {
-	ours, before := rank(own, peer), 0
+	ours, before := rank(own, peer), 0 // before: how many others have a lower rank
 	for _, name := range accepted {
 		if name == own || name == peer || rank(name, peer) >= ours {
 			continue
@@ -98,7 +100,7 @@ func rank(name, peer string) uint64 {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(peer + "\x00" + name)) // it cannot fail
 	x := h.Sum64()
-	x ^= x >> 33 // mix the bits: FNV gives names that differ only in their last letter similar values
+	x ^= x >> 33 // mix the bits, as MurmurHash3 does: FNV gives names that differ only in their last letter similar values
 	x *= 0xff51afd7ed558ccd
 	return x ^ x>>33
 }

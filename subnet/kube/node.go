@@ -24,19 +24,21 @@ import (
 	"flannel/subnet"
 )
 
-// storedNode has the fields of a Node that we use, less than a tenth of it.
+// storedNode has the fields of a Node that we use, less than a tenth of it. Only its CIDRs are completed after it was
+// made, before others get it (recordNode, observePatched).
 type storedNode struct {
 	Name, UID   string
 	Version     string   // resourceVersion
 	Created     int64    // in Unix seconds
-	CIDRs       []string // spec.podCIDRs or, if that is empty, spec.podCIDR
+	CIDRs       []string // spec.podCIDRs or, if that is empty, spec.podCIDR; not validated
 	Annotations annotations
 	Hostname    string // label kubernetes.io/hostname, which kubelet sets and which may differ from Name
 	HasSpec     bool   // it was read with its spec; if not, empty CIDRs mean that they are unknown
 	Windows     bool   // label kubernetes.io/os, which kubelet sets, is windows
 }
 
-// nodeOf returns what parseNode returns for the encoded Node.
+// nodeOf returns what parseNode returns for the encoded Node. It is for whole Nodes, of which flanneld status --cluster
+// also uses other fields.
 func nodeOf(n *corev1.Node, prefix string) *storedNode {
 	f := &storedNode{Name: n.Name, UID: string(n.UID), Version: n.ResourceVersion, Created: n.CreationTimestamp.ProtoTime().Seconds,
 		CIDRs: n.Spec.PodCIDRs, Hostname: n.Labels[corev1.LabelHostname], HasSpec: true,
@@ -50,7 +52,7 @@ func nodeOf(n *corev1.Node, prefix string) *storedNode {
 	return f
 }
 
-// An annotation identifies one of our annotations. Annotations has the values of all;
+// An annotation identifies one of our annotations. annotations has the values of all;
 // "" means that the Node does not have the annotation.
 type (
 	annotation  int
@@ -58,19 +60,19 @@ type (
 )
 
 const (
-	managed annotation = iota
+	managed annotation = iota // "true": flanneld or flannel publishes the other ones; without it, the Node is no peer
 	backendType
 	backendData
 	backendV6Data
 	publicIP
 	publicIPv6
-	// Set by the operator: the address that peers use instead of the node's public-ip.
+	// Set by the operator: the address that peers use instead of the node's public-ip. We publish it in public-ip.
 	overwrite
 	overwriteV6
 	// Set by the operator: as if the daemon ran with --public-ip.
 	nodeIP
 	nodeIPv6
-	annotationCount
+	annotationCount // not an annotation: their number
 )
 
 // annotationNames are the names after the prefix.
@@ -96,7 +98,7 @@ func (n *annotations) set(prefix, key, value string) {
 // Operators returns the annotations that the operator sets, and that we only read.
 func (n annotations) Operators() [4]string { return [4]string(n[overwrite:annotationCount]) }
 
-// errNoPeer means that a Node is not a peer.
+// errNoPeer means that a Node is not a peer, and nothing is wrong with it.
 var errNoPeer = errors.New("not managed by flannel")
 
 // leaseOf returns the lease that a Node describes, whose Backend may be empty. The error is errNoPeer, or one line
@@ -109,6 +111,7 @@ func leaseOf(n *storedNode) (*subnet.Lease, error) {
 	if err != nil {
 		return nil, err
 	}
+	// unique: all leases share the memory of equal types.
 	l := &subnet.Lease{Name: n.Name, Since: n.Created, Backend: unique.Make(n.Annotations[backendType]).Value()}
 	if l.V4, err = n.endpoint(v4, publicIP, backendData); err != nil {
 		return nil, err
@@ -119,13 +122,14 @@ func leaseOf(n *storedNode) (*subnet.Lease, error) {
 	switch {
 	case !v4.IsValid() && !v6.IsValid():
 		return nil, errors.New("no podCIDR")
-	case !l.V4.On() && !l.V6.On():
+	case !l.V4.On() && !l.V6.On(): // one without the other is a lease of one family, see endpoint
 		return nil, errors.New("no annotation public-ip for the podCIDR")
 	}
 	return l, nil
 }
 
-// subnetsOf returns the first subnet of each family; zero: there is none.
+// subnetsOf returns the first podCIDR of each family; zero: there is none. It keeps host bits, with which package plan
+// rejects the lease.
 func subnetsOf(cidrs []string) (v4, v6 netip.Prefix, err error) {
 	for _, c := range cidrs {
 		p, err := netip.ParsePrefix(c)
@@ -174,7 +178,7 @@ func address(text string, v6 bool) (netip.Addr, error) {
 // maxData bounds backend data, in bytes. Normally it has less than a hundred.
 const maxData = 16 << 10
 
-// compact removes the spaces of a JSON text. It returns nil for null and for "".
+// compact removes the spaces of a JSON text. It returns nil for null and for "", which mean no data.
 func compact(text string) (json.RawMessage, error) {
 	var b bytes.Buffer
 	switch {
@@ -191,8 +195,9 @@ func compact(text string) (json.RawMessage, error) {
 }
 
 // describeLease is the inverse of leaseOf, for ownNode: it returns the desired annotations of our Node,
-// from which peers read l. Annotations for a family that is off are empty, and others
-// are as in actual. problems are invalid annotations of the operator.
+// from which peers read l. Annotations for a family that is off are empty, so that they are deleted. Those
+// that do not describe l are as in actual, the annotations that our Node has. problems are invalid
+// annotations of the operator, for the log.
 func describeLease(l *subnet.Lease, actual annotations) (want annotations, problems []string) {
 	want = actual
 	want[managed], want[backendType] = "true", l.Backend
@@ -214,7 +219,7 @@ func describeLease(l *subnet.Lease, actual annotations) (want annotations, probl
 		if !addr.IsValid() {
 			addr = family.e.PublicIP
 		}
-		want[family.ip], want[family.data] = addr.String(), "null"
+		want[family.ip], want[family.data] = addr.String(), "null" // without data, flannel writes null, too
 		if family.e.Data != nil {
 			want[family.data] = string(family.e.Data)
 		}
@@ -225,8 +230,8 @@ func describeLease(l *subnet.Lease, actual annotations) (want annotations, probl
 	return want, problems
 }
 
-// Operator returns an address that the operator has set. It is zero if the annotation
-// is empty or, with a problem, invalid.
+// Operator returns an address that the operator has set by an annotation: IPv6 or, without
+// v6, IPv4. It is zero if the annotation is empty or, with a problem, invalid.
 func (n annotations) Operator(name annotation, v6 bool) (a netip.Addr, problem string) {
 	if n[name] == "" {
 		return netip.Addr{}, ""
@@ -238,8 +243,8 @@ func (n annotations) Operator(name annotation, v6 bool) (a netip.Addr, problem s
 	return a, ""
 }
 
-// patchOf returns the strategic merge patch that changes actual to want, and the names of
-// the annotations in it. raw is nil if nothing differs.
+// patchOf returns the strategic merge patch that changes the annotations from actual to
+// want, and the names of those in it, without prefix. raw is nil if nothing differs.
 func patchOf(prefix string, actual, want annotations) (raw []byte, changes []string) {
 	values := map[string]*string{}
 	for i := range want {

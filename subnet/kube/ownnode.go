@@ -12,8 +12,9 @@ import (
 )
 
 // ownNode is this node's Node in the API: the annotations that it should have, and the state in which we last saw it.
-// Manager.mu guards it. An operator sets the annotations that Annotations.Operators returns, such as the overwrites
-// of a public IP, and we only read them. The other ones in Annotations are ours.
+// Manager.mu guards it. Each Acquire makes a new one, for the Publish and the Hold that follow it. An operator sets the
+// annotations that annotations.Operators returns (node.go), such as the overwrites of a public IP, and we only read
+// them. The other annotations of the type are ours. In the table, "the pause" is that of subnet.Conflict.
 //
 //	state        cause                                    action                                            next state
 //	acquired     Publish                                  write the annotations that differ                 publishing
@@ -29,11 +30,12 @@ import (
 //	missing      the Node has our podCIDR again           end the conflict, write what differs              as before
 //	any          the Node has another podCIDR             Hold returns ErrMoved                             moved
 //
-// In acquired, want is nil; publishing and published differ in the field published. In missing, node is nil or has no
-// podCIDRs; this is independent of the other states, and nothing is written while it lasts.
+// In acquired, want is nil; publishing and published differ in the field published. Acquire enters acquired, or
+// published if an earlier run has published a lease. In missing, node is nil or has no podCIDRs; this is independent of
+// the other states, and nothing is written while it lasts.
 type ownNode struct {
 	v4, v6    netip.Prefix  // the subnets that Acquire returned; zero: the family is off
-	want      *subnet.Lease // the lease that the annotations should describe; nil before Publish
+	want      *subnet.Lease // the lease that the annotations should describe; nil: nothing was published yet
 	published bool          // the annotations matched want once: a difference means that someone else changed them
 	node      *storedNode   // as last seen; nil: the Node does not exist
 	// overwritten are the families (IPv4, IPv6) of want whose public IP an operator overwrites, as the caller of Publish knew
@@ -45,7 +47,7 @@ type ownNode struct {
 	warned      warned // the problems with the operator's annotations that were logged
 }
 
-// overwrites are the annotations of IPv4 and IPv6.
+// overwrites are the annotations by which an operator overwrites the public IPs: of IPv4 and IPv6, as in overwritten.
 var overwrites = [2]annotation{overwrite, overwriteV6}
 
 // Acquire implements subnet.Manager. It waits until our Node exists and has a podCIDR. It returns an error when the
@@ -63,11 +65,12 @@ func (m *Manager) Acquire(ctx context.Context, cfg subnet.Config, want subnet.Le
 		}
 	}
 	name := found.Name
-	own := &ownNode{node: found}
+	own := &ownNode{node: found} // not shared yet, so that no lock is needed
 	var err error
 	if own.v4, own.v6, err = subnetsIn(name, found.CIDRs, cfg); err != nil {
 		return subnet.Lease{}, err
 	}
+	// A cluster of one node can have this.
 	if own.v4.IsValid() && own.v4 == cfg.V4.Prefix || own.v6.IsValid() && own.v6 == cfg.V6.Prefix {
 		m.log.Warn("podCIDR of this node is the whole network, which leaves no subnet for other nodes",
 			"cause", causeWholeNetwork, "podCIDR", own.subnets())
@@ -79,7 +82,7 @@ func (m *Manager) Acquire(ctx context.Context, cfg subnet.Config, want subnet.Le
 	m.mu.Lock()
 	m.own, m.holding = own, true // until Hold ends, PublicIPs returns what Hold keeps up to date, and does not read the Node
 	m.mu.Unlock()
-	before := ownNode{v4: want.V4.Subnet, v6: want.V6.Subnet}
+	before := ownNode{v4: want.V4.Subnet, v6: want.V6.Subnet} // for its method subnets
 	if before.v4.IsValid() && before.v4 != own.v4 || before.v6.IsValid() && before.v6 != own.v6 {
 		m.log.Warn("subnet of this node changed; pods with an address of the former subnet must be recreated",
 			"cause", causeSubnetChanged, "was", before.subnets(), "is", own.subnets())
@@ -129,8 +132,9 @@ func (m *Manager) ownName() string {
 // NodeName implements subnet.Manager.
 func (m *Manager) NodeName() string { return m.ownName() }
 
-// subnetsIn returns the subnets of the families that cfg enables, and an error if one is missing or is not in the network
-// of cfg. The cluster chooses their length: cfg's SubnetLen is not used.
+// subnetsIn returns the subnets of the families that cfg enables, from the podCIDRs of the Node called name, and an
+// error if one is missing or is not in the network of cfg. The cluster chooses their length: cfg's SubnetLen is not
+// used.
 func subnetsIn(name string, cidrs []string, cfg subnet.Config) (v4, v6 netip.Prefix, err error) {
 	if v4, v6, err = subnetsOf(cidrs); err != nil {
 		return netip.Prefix{}, netip.Prefix{}, fmt.Errorf("node %s: %w", name, err)
@@ -143,7 +147,7 @@ func subnetsIn(name string, cidrs []string, cfg subnet.Config) (v4, v6 netip.Pre
 	}{{"IPv4", "Network", cfg.V4, &v4}, {"IPv6", "IPv6Network", cfg.V6, &v6}} {
 		switch {
 		case !f.network.On():
-			*f.s = netip.Prefix{}
+			*f.s = netip.Prefix{} // the Node may have a podCIDR of a family that cfg disables
 		case !f.s.IsValid():
 			problems = append(problems, fmt.Errorf("node %s has no %s podCIDR (only %s), but the network configuration enables %s: "+
 				"start kube-controller-manager with a --cluster-cidr of both families, or disable %s",
@@ -156,8 +160,8 @@ func subnetsIn(name string, cidrs []string, cfg subnet.Config) (v4, v6 netip.Pre
 	return v4, v6, errors.Join(problems...)
 }
 
-// storedLease returns the lease that our Node's annotations describe. It is not complete if they describe none, cannot be
-// read, or lack one of our families.
+// storedLease returns the lease that our Node's annotations describe, with our subnets. It is not complete if they
+// describe none, cannot be read, or lack one of our families.
 func (own *ownNode) storedLease() (l subnet.Lease, complete bool) {
 	l = subnet.Lease{Name: own.node.Name, Since: own.node.Created}
 	if described, err := leaseOf(own.node); err == nil {
@@ -177,7 +181,8 @@ func (own *ownNode) storedLease() (l subnet.Lease, complete bool) {
 	return l, complete
 }
 
-// Publish implements subnet.Manager.
+// Publish implements subnet.Manager. It sets what the annotations should be, and writes those that differ. While the
+// Node is missing, it waits and tries again.
 func (m *Manager) Publish(ctx context.Context, l subnet.Lease) error {
 	m.mu.Lock()
 	if m.own == nil || m.own.v4 != l.V4.Subnet || m.own.v6 != l.V6.Subnet {
@@ -191,11 +196,12 @@ func (m *Manager) Publish(ctx context.Context, l subnet.Lease) error {
 	return m.retry(ctx, "publish our lease", func(ctx context.Context) error { return m.writeAnnotations(ctx, own) })
 }
 
-// errNoNode means that there is nothing to write to, for now.
+// errNoNode means that there is nothing to write to, for now. retry tries again.
 var errNoNode = errors.New("this node's Node does not exist, or has no podCIDR")
 
 // writeAnnotations writes those of our annotations that differ from own.want, one call at a time: the patch of an earlier
-// want must not arrive last. m.mu is not held during the request. What changes meanwhile is restored afterwards.
+// want must not arrive last. m.mu is not held during the request. What others change meanwhile is restored afterwards.
+// Publish calls it, and the restorer of Hold (restoreIfDue).
 func (m *Manager) writeAnnotations(ctx context.Context, own *ownNode) error {
 	select {
 	case m.writing <- struct{}{}:
@@ -228,28 +234,30 @@ func (m *Manager) writeAnnotations(ctx context.Context, own *ownNode) error {
 		own.observePatched(patched)
 		own.conflict.Restored()
 	}
-	if own.want == want { // else Publish has called us again
+	if own.want == want { // the pointer; else Publish has set another one, and calls us again
 		own.published = true
 		reconcile.Notify(m.restore) // someone may have changed the annotations since we made the patch
 	}
 	return nil
 }
 
-// patchNeeded returns the patch that makes our Node's annotations describe own.want, nil if they do, and the names of the
-// annotations that it changes. It logs what is wrong with the operator's annotations. m.mu must be held.
+// patchNeeded returns the patch that makes our Node's annotations describe own.want, and the names of the annotations
+// that it changes; nil: they do, or there is no Node or no want yet. It logs what is wrong with the operator's
+// annotations. m.mu must be held.
 func (m *Manager) patchNeeded(own *ownNode) (raw []byte, changes []string) {
 	if own.want == nil || own.node == nil {
 		return nil, nil
 	}
 	operators := own.node.Annotations // a copy, since Annotations is an array
 	for i, name := range overwrites {
+		// An overwrite that the caller of Publish did not know has no effect yet. describeLease reports an invalid one.
 		if a, _ := operators.Operator(name, name == overwriteV6); a.IsValid() && !own.overwritten[i] {
 			operators[name] = ""
 		}
 	}
 	want, problems := describeLease(own.want, operators)
 	for _, name := range overwrites {
-		want[name] = own.node.Annotations[name]
+		want[name] = own.node.Annotations[name] // the patch must not delete it
 	}
 	for _, p := range problems {
 		if own.warned.add(p) {
@@ -267,7 +275,8 @@ func (own *ownNode) observe(n *storedNode) {
 	}
 }
 
-// observePatched records the answer to a patch of our Node, which has no spec.
+// observePatched records the answer to a patch of our Node. The answer has no spec, so the podCIDRs are those seen
+// before. An answer about a Node that was recreated since is ignored.
 func (own *ownNode) observePatched(n *storedNode) {
 	if own.node != nil && own.node.UID == n.UID {
 		n.CIDRs = own.node.CIDRs
@@ -275,7 +284,7 @@ func (own *ownNode) observePatched(n *storedNode) {
 	}
 }
 
-// observePatched records the answer to a patch of our Node, which has no spec.
+// observePatched records the answer to a patch of our Node by the reporter.
 func (m *Manager) observePatched(n *storedNode) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

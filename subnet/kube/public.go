@@ -13,7 +13,7 @@ import (
 // the addresses in the annotations node-public-ip and node-public-ipv6 of our Node.
 func (m *Manager) PublicIPs(ctx context.Context) (subnet.PublicIPs, error) {
 	m.mu.Lock()
-	if m.holding {
+	if m.holding { // Hold keeps operatorIPs up to date
 		defer m.mu.Unlock()
 		m.returnedIPs = m.operatorIPs
 		return m.returnedIPs, nil
@@ -25,7 +25,7 @@ func (m *Manager) PublicIPs(ctx context.Context) (subnet.PublicIPs, error) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.found = found
+	m.found = found // for Acquire, which usually follows
 	m.setOperatorIPs(found.Annotations)
 	m.returnedIPs = m.operatorIPs
 	return m.returnedIPs, nil
@@ -34,18 +34,19 @@ func (m *Manager) PublicIPs(ctx context.Context) (subnet.PublicIPs, error) {
 // PublicIPsChanged implements subnet.Manager.
 func (m *Manager) PublicIPsChanged() <-chan struct{} { return m.publicIPsChanged }
 
-// setOperatorIPs records the public addresses that an operator has set, and notifies if they changed. m.mu must be held.
+// setOperatorIPs records the public addresses that an operator has set by annotations of our Node, and notifies if they
+// changed. m.mu must be held.
 func (m *Manager) setOperatorIPs(n annotations) {
-	v4, problem4 := n.Operator(nodeIP, false)
+	v4, problem4 := n.Operator(nodeIP, false) // the bool: the address must be IPv6
 	v6, problem6 := n.Operator(nodeIPv6, true)
-	told4, _ := n.Operator(overwrite, false) // the problems are those of publishing
-	told6, _ := n.Operator(overwriteV6, true)
+	overwrite4, _ := n.Operator(overwrite, false) // patchNeeded logs the problems
+	overwrite6, _ := n.Operator(overwriteV6, true)
 	for _, p := range []string{problem4, problem6} {
 		if p != "" && m.warned.add(p) {
 			m.log.Warn(p, "cause", causeAnnotationIgnored)
 		}
 	}
-	if ips := (subnet.PublicIPs{V4: v4, V6: v6, Overwritten4: told4.IsValid(), Overwritten6: told6.IsValid()}); ips != m.operatorIPs {
+	if ips := (subnet.PublicIPs{V4: v4, V6: v6, Overwritten4: overwrite4.IsValid(), Overwritten6: overwrite6.IsValid()}); ips != m.operatorIPs {
 		m.operatorIPs = ips
 		reconcile.Notify(m.publicIPsChanged)
 	}
@@ -70,23 +71,24 @@ func (w *warned) add(text string) (isNew bool) {
 	return true
 }
 
-// readOwn waits until our Node exists and has a podCIDR, and returns it.
+// readOwn waits until our Node exists and has a podCIDR, and returns it. The error is that of the end of ctx. PublicIPs
+// and Acquire call it on their goroutine, one after the other.
 func (m *Manager) readOwn(ctx context.Context) (found *storedNode, err error) {
 	name, err := m.findName(ctx)
 	if err != nil {
 		return nil, err
 	}
-	logged := ""
+	logged := "" // the reason in the log
 	err = m.follow(ctx, feed{activity: "read this node's Node", only: name, handle: func(_ context.Context, changes []change) error {
 		var cause, reason string
-		switch found = changes[len(changes)-1].node; {
+		switch found = changes[len(changes)-1].node; { // all changes are of our Node
 		case found == nil:
 			cause, reason = causeNoNode, fmt.Sprintf("Node %s does not exist: its kubelet creates it when it starts", name)
 		case len(found.CIDRs) == 0:
 			cause, reason = causeNoPodCIDR, fmt.Sprintf("Node %s has no podCIDR: kube-controller-manager assigns one "+
 				"if started with --allocate-node-cidrs and --cluster-cidr", name)
 		default: // the podCIDRs of all families are set together and never change: waiting for a second family is useless
-			return errDone
+			return errDone // ends follow, which returns nil
 		}
 		m.o.Waiting("waiting for this node's podCIDR: " + reason)
 		if reason != logged {

@@ -14,8 +14,8 @@ import (
 // and a list is the most expensive request of a daemon. So the daemons spread their lists over a time that grows with the
 // cluster, and a daemon that loses its position repeatedly doubles the pause.
 type relists struct {
-	count int // since the last quiet time
-	last  time.Time
+	count int       // of lists since the last time that the position lasted for relistOver
+	last  time.Time // when next was called last
 }
 
 const (
@@ -26,12 +26,13 @@ const (
 	relistOver = 2 * time.Minute
 )
 
-// next counts a list and returns the pause before it.
+// next counts a list and returns the pause before it, which is random: a quarter to all of d, so that the daemons
+// spread.
 func (r *relists) next(now time.Time, nodes int) time.Duration {
 	if now.Sub(r.last) > relistOver {
 		r.count = 0
 	}
-	d := min(max(relistMin, time.Duration(nodes)*relistEach)<<min(r.count, 10), relistMax)
+	d := min(max(relistMin, time.Duration(nodes)*relistEach)<<min(r.count, 10), relistMax) // 10: more bits could overflow
 	r.count++
 	r.last = now
 	return d/4 + rand.N(d*3/4)
@@ -41,7 +42,7 @@ func (r *relists) next(now time.Time, nodes int) time.Duration {
 // backup is behind it. A watch from our position would stay silent until the store has passed it, and a list not older
 // than our position would be rejected. So check marks the store as rewound and returns errRelist.
 func (s *follower) check(ctx context.Context) error {
-	version, err := s.m.api.StoreVersion(ctx)
+	version, err := s.m.api.StoreVersion(ctx) // from etcd, not from the API server's memory
 	if err != nil {
 		return err
 	}
@@ -54,18 +55,20 @@ func (s *follower) check(ctx context.Context) error {
 	return nil
 }
 
-// older reports whether resourceVersion a is older than b. All resources of a store share one sequence of versions.
+// older reports whether resourceVersion a is older than b. All resources of a store share one sequence of versions. It
+// is false if one of them is not a number, such as "".
 func older(a, b string) bool {
 	x, err1 := strconv.ParseUint(a, 10, 64)
 	y, err2 := strconv.ParseUint(b, 10, 64)
 	return err1 == nil && err2 == nil && x < y
 }
 
-// list reads the Nodes and hands over all of them, and a change without a Node for each known one that is missing.
+// list reads the Nodes and hands over all of them, and a change without a Node for each known one that is missing. It
+// sets the position. A Node whose podCIDR is unknown is handed over later (see recordNode).
 func (s *follower) list(ctx context.Context) error {
 	var changes []change
-	present := map[string]bool{}
-	ownUID := ""
+	present := map[string]bool{} // by name
+	ownUID := ""                 // "": our Node is missing
 	version, err := s.read(ctx, func(n *storedNode) {
 		changes = append(changes, change{name: n.Name, node: n})
 		present[n.Name] = true
@@ -99,7 +102,7 @@ func (s *follower) list(ctx context.Context) error {
 	if s.known == nil {
 		s.known = make(map[string]known, len(changes))
 	}
-	complete := changes[:0]
+	complete := changes[:0] // those to hand over now; shares the memory of changes
 	for _, c := range changes {
 		c.replaced = replaced
 		if s.recordNode(c) {
@@ -114,7 +117,7 @@ func (s *follower) list(ctx context.Context) error {
 	return nil
 }
 
-// read reads all Nodes, or the only one.
+// read reads all Nodes, or the only one, and calls each with them. The version is the list's position.
 //
 // After a lost position it reads only metadata, an eighth of the bytes, because the podCIDRs are known. It accepts any
 // version from floor on, so that the API server answers from its memory, without load for etcd. It does not page: the API
@@ -130,9 +133,9 @@ func (s *follower) read(ctx context.Context, each func(*storedNode)) (version st
 }
 
 // replacedBy reports whether a list comes from another or an older store than the list before: its version is older, or
-// our Node has another UID in it or is missing.
+// our Node has another UID in it or is missing. ownUID is that in the list, "" if our Node is missing.
 func (s *follower) replacedBy(version, ownUID string) bool {
-	if s.known == nil {
+	if s.known == nil { // the first list
 		return false
 	}
 	lastUID := s.known[s.m.ownName()].uid

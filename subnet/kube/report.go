@@ -17,9 +17,9 @@ import (
 )
 
 // reporter reports the state of this node's network to the cluster: by the condition NetworkUnavailable, which the
-// scheduler obeys, and by Events, which people read. It writes in a goroutine of its own (run), so that an outage of the API
-// server delays nothing else. The daemon's loop, the probes and the watches only set status, and wake run. What of it
-// becomes an Event, and when, is decided in events.go.
+// scheduler obeys, and by Events, which people read. It writes in a goroutine of its own (run), so that an outage of
+// the API server delays nothing else. The daemon's loop, the probes and the watches only set status, and wake run. What
+// of the status becomes an Event, and when, is decided in events.go.
 type reporter struct {
 	m       *Manager
 	changed chan struct{} // notifies run of a change of status
@@ -28,20 +28,21 @@ type reporter struct {
 	written  *corev1.NodeCondition // the condition on our Node; nil: unknown, so that it is read and compared
 	compared time.Time             // when it was read or written; zero: never
 
-	mu     sync.Mutex
+	mu     sync.Mutex // may be locked with Manager.mu held, so Manager.mu is never locked with this one held
 	status status
 }
 
-// status is what the reporter has to report. The texts are messages of Events; "" means that there is nothing to say.
+// status is what the reporter has to report. The texts are messages of Events, clipped; "" means that there is nothing
+// to say. Two of them are compared to find out whether anything changed.
 type status struct {
 	synced  bool
 	since   time.Time // when synced changed last; zero: before the first report
 	problem string    // why the network is not synced; the message of the condition, too
-	recheck bool      // the Node may lack the condition that we wrote
+	recheck bool      // the Node may lack the condition that we wrote, since it may be another one
 
 	rejected, unreachable string // peers about which this node writes, see members
 	retained              string // peers, if this node writes about them
-	subnetChange          string // until the Event is written
+	subnetChange          string // this node got another subnet; emptied when the Event is written
 	lostPods              string // of this node
 	advice                string // what the operator should change although the network is synced
 	pendingConfig         string // why the latest network configuration is not in force
@@ -52,7 +53,7 @@ func newReporter(m *Manager) *reporter { return &reporter{m: m, changed: make(ch
 
 // Report implements subnet.Manager.
 func (m *Manager) Report(report subnet.Report) {
-	// Called before r.mu is locked, because ownName locks Manager.mu, which others hold when they lock r.mu.
+	// Before r.mu is locked, because ownName locks Manager.mu. share takes the peers about which this node writes.
 	rejected := rejectMessage(m.members.share(m.ownName(), report.Rejects))
 	r := m.reporter
 	r.mu.Lock()
@@ -94,9 +95,10 @@ func (r *reporter) subnetChanged(from, to string) {
 	reconcile.Notify(r.changed)
 }
 
-// peersRetained records the peers that are retained. They are the same on every node, so only the first nodes by name (see
-// writers) write an Event about them: own is our name, and set has the others. Whether one of the first nodes is withdrawn
-// itself does not matter. Names of rejected leases do not count.
+// peersRetained records the peers that are retained. They are the same on every node, so only the first nodes by name
+// (see writers) write an Event about them: own is our name, and set has the others. Whether one of the first nodes is
+// withdrawn itself does not matter. Names of rejected leases do not count. The goroutine that hands over the set calls
+// it, with the lock of the peerset.Keeper.
 func (r *reporter) peersRetained(own string, set subnet.Set) {
 	text, earlier := "", 0
 	for _, l := range set.Leases {
@@ -116,7 +118,8 @@ func (r *reporter) peersRetained(own string, set subnet.Set) {
 	}
 }
 
-// nodeChanged makes run check the condition, because the Node may be another one.
+// nodeChanged makes run read and compare the condition, because the Node may be another one. Acquire and Hold call it,
+// Hold with Manager.mu held.
 func (r *reporter) nodeChanged() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -133,7 +136,8 @@ func clip(s string) string {
 	return s
 }
 
-// rejectMessage is the message about rejected peers, "" if there are none. Other nodes may report further ones.
+// rejectMessage is the message about the rejected peers about which this node writes, "" if there are none. Other nodes
+// may write about further ones, hence "at least".
 func rejectMessage(rejects []subnet.Rejected) string {
 	if len(rejects) == 0 {
 		return ""
@@ -172,13 +176,15 @@ func lostPodsMessage(pods []string) string {
 }
 
 const (
-	// recheckEvery is how often the condition is read and compared although the status is the same.
+	// recheckEvery is how often the condition is read and compared although the status is the same: another program may
+	// have changed it.
 	recheckEvery = 15 * time.Minute
 	// retryPause is the pause after a failed write.
 	retryPause = 5 * time.Second
 )
 
-// run writes the condition and the Events until ctx ends.
+// run writes the condition and the Events until ctx ends: when status changes, when an Event or a problem that was too
+// early is due, and otherwise every recheckEvery. After a failure it tries again after retryPause.
 func (r *reporter) run(ctx context.Context) {
 	events := newEventFilter()
 	loop := reconcile.Runner{
@@ -194,7 +200,7 @@ func (r *reporter) run(ctx context.Context) {
 				r.written = nil
 			}
 			name := r.m.ownName()
-			if name == "" { // not known yet
+			if name == "" { // not known yet; Acquire, which finds it, calls nodeChanged
 				return 0, nil
 			}
 			early, err := r.writeCondition(ctx, name, s)
@@ -206,7 +212,7 @@ func (r *reporter) run(ctx context.Context) {
 }
 
 // writeCondition writes the condition if it differs from the one that was written last. It returns for how long it is too
-// early to report a problem (Options.Grace); 0: it is not.
+// early to report a problem (Options.Grace); 0: it is not. name is that of our Node.
 func (r *reporter) writeCondition(ctx context.Context, name string, s status) (early time.Duration, err error) {
 	want, early := condition(s, r.m.o, time.Now())
 	switch {
@@ -227,7 +233,8 @@ func (r *reporter) writeCondition(ctx context.Context, name string, s status) (e
 	return 0, nil
 }
 
-// recordFailure logs that a write failed: a denial as a warning, once. Outages are logged by the other activities.
+// recordFailure logs that a write failed: a denial as a warning, once and at once (0: without denialGrace). Outages are
+// logged by the other activities.
 func (r *reporter) recordFailure(ctx context.Context, what string, err error) {
 	if isDenied(err) {
 		r.m.recordDenial(what, err, 0)
@@ -242,7 +249,8 @@ const (
 	reasonNotUp = "FlannelIsNotInStep"
 )
 
-// condition returns the condition that the Node should have, or for how long it is too early to report a problem.
+// condition returns the condition that the Node should have, or nil and for how long it is too early to report a
+// problem.
 func condition(s status, o Options, now time.Time) (want *corev1.NodeCondition, early time.Duration) {
 	if s.synced {
 		return &corev1.NodeCondition{Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionFalse,
@@ -281,7 +289,7 @@ func cutVersion(message string) (rest, version string) {
 	return message[:i], version
 }
 
-// sameCondition compares what we write of a condition, without its times.
+// sameCondition compares what we write of a condition, without its type and its times.
 func sameCondition(a, b corev1.NodeCondition) bool {
 	return a.Status == b.Status && a.Reason == b.Reason && a.Message == b.Message
 }
@@ -290,7 +298,7 @@ func sameCondition(a, b corev1.NodeCondition) bool {
 func (r *reporter) setCondition(ctx context.Context, name string, want corev1.NodeCondition) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	_, version := r.m.ownUID()
+	_, version := r.m.ownUID() // "" while the Node does not exist, which is read from etcd
 	conditions, err := r.m.api.Conditions(ctx, name, version)
 	if err != nil {
 		return fmt.Errorf("get nodes %s: %w", name, err)

@@ -23,7 +23,8 @@ import (
 // protobuf is the content type of Kubernetes' own encoding.
 const protobuf = "application/vnd.kubernetes.protobuf"
 
-// metadataOnly makes the server leave out the spec and the status of an object; metadataList, of each item of a list.
+// metadataOnly, as the header Accept, makes the server leave out the spec and the status of an object; metadataList, of
+// each item of a list. parseNode reads the result like a Node.
 const metadataOnly = protobuf + ";as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 
 const metadataList = protobuf + ";as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
@@ -39,7 +40,7 @@ func (c *apiClient) Node(ctx context.Context, name, at string) (*storedNode, err
 	return c.parseNode(c.nodeRequest(protobuf, at).Name(name).Do(quiet(ctx)))
 }
 
-// raw returns the body of a response. Its error has the server's message, which that of Result.Raw lacks.
+// raw returns the body of a response. Its error has the server's message, which the error of Result.Raw lacks.
 func raw(answer rest.Result) ([]byte, error) {
 	body, err := answer.Raw()
 	return body, cmp.Or(answer.Error(), err)
@@ -78,7 +79,7 @@ func (c *apiClient) StoreVersion(ctx context.Context) (string, error) {
 	return c.readList(ctx, c.nodeRequest(metadataList, "").Param("limit", "1"), func(*storedNode) {})
 }
 
-// nodeRequest returns a request for Nodes at a resource version, in an encoding.
+// nodeRequest returns a request for Nodes at a resourceVersion, "" for the newest one, in an encoding (accept).
 func (c *apiClient) nodeRequest(accept, at string) *rest.Request {
 	return c.rest.Get().Resource("nodes").SetHeader("Accept", accept).MaxRetries(0).Param("resourceVersion", at)
 }
@@ -101,7 +102,7 @@ func (c *apiClient) readList(ctx context.Context, r *rest.Request, each func(*st
 // usually is the Node's name. The label need not be right: a listed Node counts only if its name is wanted, and wanted
 // Nodes that were not listed are read one by one.
 func (c *apiClient) NodesByName(ctx context.Context, wanted map[string]*storedNode, at string) (map[string]*storedNode, error) {
-	var mu sync.Mutex
+	var mu sync.Mutex // guards got
 	got := make(map[string]*storedNode, len(wanted))
 	take := func(n *storedNode) {
 		mu.Lock()
@@ -116,7 +117,7 @@ func (c *apiClient) NodesByName(ctx context.Context, wanted map[string]*storedNo
 		}
 	}
 	var reading errgroup.Group // without a context: an error does not end the other reads
-	reading.SetLimit(4)
+	reading.SetLimit(4)        // requests at the same time
 	for name := range wanted {
 		mu.Lock()
 		listed := got[name] != nil
@@ -146,8 +147,8 @@ const (
 	minSelected = 10
 )
 
-// hostnameSelectors returns label selectors for the wanted Nodes that have a hostname label, or none if these are fewer
-// than minSelected.
+// hostnameSelectors returns label selectors for the wanted Nodes that had a hostname label when last seen, or none if
+// these are fewer than minSelected. Each selector is shorter than about maxSelector.
 func hostnameSelectors(wanted map[string]*storedNode) (selectors []string) {
 	var names []string
 	for _, n := range wanted {
@@ -160,7 +161,7 @@ func hostnameSelectors(wanted map[string]*storedNode) (selectors []string) {
 	}
 	slices.Sort(names)
 	for len(names) > 0 {
-		count, size := 0, 0
+		count, size := 0, 0 // of the names in this selector; at least one, so that the loop ends
 		for count < len(names) && (count == 0 || size+len(names[count]) < maxSelector) {
 			size += len(names[count]) + 1
 			count++
@@ -226,7 +227,7 @@ func (c *apiClient) NodePage(ctx context.Context, selector, next string) (*corev
 	return &page, err
 }
 
-// NodeOfPod returns the name of the Node on which a pod runs.
+// NodeOfPod returns the name of the Node on which a pod runs; an error while the pod has none.
 func (c *apiClient) NodeOfPod(ctx context.Context, namespace, pod string) (string, error) {
 	var p corev1.Pod
 	if err := c.rest.Get().Namespace(namespace).Resource("pods").Name(pod).MaxRetries(0).Do(quiet(ctx)).Into(&p); err != nil {

@@ -13,9 +13,9 @@ import (
 )
 
 // ServiceNetworks returns the networks from which Services get their addresses, for the CNI configuration of a Windows
-// node (cni-conf) and the doctor. It reads the ServiceCIDR objects of
-// Kubernetes 1.33 and later, or else kubeadm's configuration. The permissions of flannel's pods allow neither; those of
-// a kubelet allow the latter.
+// node (cni-conf) and the doctor. It reads the ServiceCIDR objects of Kubernetes 1.33 and later, or else kubeadm's
+// configuration. The permissions of flannel's pods allow neither; those of a kubelet allow the latter. The error has
+// the reasons of both. What quiet and MaxRetries(0) are for is in requests.go.
 func (c *apiClient) ServiceNetworks(ctx context.Context) ([]netip.Prefix, error) {
 	networks, err := c.serviceCIDRs(ctx)
 	if err == nil {
@@ -56,7 +56,8 @@ func (c *apiClient) serviceCIDRs(ctx context.Context) ([]netip.Prefix, error) {
 // serviceSubnet matches a line of kubeadm's ClusterConfiguration. kubeadm always writes the value on one line.
 var serviceSubnet = regexp.MustCompile(`(?m)^\s+serviceSubnet:\s*["']?([^"'\s]+)["']?\s*$`)
 
-// KubeadmServiceNetworks reads the networks from the ConfigMap in which kubeadm keeps its configuration.
+// KubeadmServiceNetworks reads the networks from the ConfigMap in which kubeadm keeps its configuration: one, or one of
+// each address family.
 func (c *apiClient) KubeadmServiceNetworks(ctx context.Context) ([]netip.Prefix, error) {
 	data, err := c.ConfigMap(ctx, "kube-system", "kubeadm-config")
 	if err != nil {

@@ -23,8 +23,9 @@ import (
 	"flannel/subnet"
 )
 
-// restConfig reads the credentials of the kubeconfig or else of the pod's service account. o.APIURL overrides their
-// server. Outside of a pod and without a kubeconfig, it uses o.APIURL without credentials.
+// restConfig returns client-go's configuration, with the credentials of the kubeconfig or else of the pod's service
+// account. o.APIURL overrides their server. Outside of a pod and without a kubeconfig, it uses o.APIURL without
+// credentials. It reads files only.
 func (o clientOptions) restConfig() (*rest.Config, error) {
 	if o.Kubeconfig != "" {
 		cfg, err := clientcmd.BuildConfigFromFlags(o.APIURL, o.Kubeconfig)
@@ -35,6 +36,7 @@ func (o clientOptions) restConfig() (*rest.Config, error) {
 	}
 	cfg, err := inCluster(os.Getenv(file.SandboxMount))
 	if err != nil {
+		// Without variables of a pod or without the files of a service account, this is no pod.
 		if o.APIURL == "" || !errors.Is(err, rest.ErrNotInCluster) && !errors.Is(err, fs.ErrNotExist) {
 			return nil, fmt.Errorf("credentials for the Kubernetes API: %w (outside of a pod, set --kubeconfig-file)", err)
 		}
@@ -55,12 +57,14 @@ func (o clientOptions) HasCredentials() bool {
 }
 
 // inCluster returns the credentials of the pod's service account. root is the root
-// directory of a HostProcess container; "": this is none. See file.Mounted.
+// directory of a HostProcess container (Windows), below which the container's volumes may
+// be; "": this is no such container. See file.Mounted.
 func inCluster(root string) (*rest.Config, error) {
 	cfg, err := rest.InClusterConfig()
-	if root == "" || !errors.Is(err, fs.ErrNotExist) {
+	if root == "" || !errors.Is(err, fs.ErrNotExist) { // also if err is nil
 		return cfg, err
 	}
+	// rest.InClusterConfig has not found the files: they are below root.
 	const account = "/var/run/secrets/kubernetes.io/serviceaccount/"
 	tokenFile := file.Mounted(root, account+"token")
 	token, err := os.ReadFile(tokenFile)
@@ -74,8 +78,8 @@ func inCluster(root string) (*rest.Config, error) {
 	}, nil
 }
 
-// A dead connection is detected after pingAfter + pingTimeout, and a server that returned within dialTimeout and the
-// pause between two attempts.
+// A dead connection is detected after pingAfter + pingTimeout. A server that is back after an outage is detected within
+// dialTimeout and the pause between two attempts.
 const (
 	pingAfter   = 5 * time.Second // without data
 	pingTimeout = 5 * time.Second
@@ -90,12 +94,12 @@ const (
 // (Tokens are read again by the wrapper around the reconnector, from client-go.) An apiClient has one; it is safe for
 // concurrent use.
 type reconnector struct {
-	cfg   *transport.Config
-	conns subnet.Conns
-	log   *slog.Logger
+	cfg   *transport.Config // with the names of the certificate files
+	conns subnet.Conns      // of all transports, for Manager.Redial
+	log   *slog.Logger      // for requests, at the debug level
 
 	mu sync.Mutex
-	rt *http.Transport
+	rt *http.Transport // for the next request
 }
 
 // newReconnector returns a reconnector with its first transport.
@@ -116,10 +120,11 @@ func (r *reconnector) newTransport() (*http.Transport, error) {
 	if err != nil {
 		return nil, fmt.Errorf("certificates for the Kubernetes API: %w", err)
 	}
+	// TCP's own probes, for a connection by HTTP/1, which has no pings: after 5 + 3·2 s it is dead.
 	dial := (&net.Dialer{Timeout: dialTimeout, KeepAliveConfig: net.KeepAliveConfig{
 		Enable: true, Idle: pingAfter, Interval: 2 * time.Second, Count: 3,
 	}}).DialContext
-	if r.cfg.DialHolder != nil {
+	if r.cfg.DialHolder != nil { // rest.Config has a Dial
 		dial = r.cfg.DialHolder.Dial
 	}
 	dialAndKeep := func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -135,6 +140,7 @@ func (r *reconnector) newTransport() (*http.Transport, error) {
 	}
 	return &http.Transport{
 		DialContext: dialAndKeep, TLSClientConfig: tlsConfig, TLSHandshakeTimeout: dialTimeout, Proxy: proxy,
+		// Go does not use HTTP/2 by itself with a DialContext.
 		ForceAttemptHTTP2: true, HTTP2: &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
 		ResponseHeaderTimeout: headerTimeout, IdleConnTimeout: 90 * time.Second,
 		DisableCompression: r.cfg.DisableCompression,
@@ -153,6 +159,7 @@ func (r *reconnector) RoundTrip(req *http.Request) (*http.Response, error) {
 	rt, began := r.current(), time.Now()
 	resp, err := rt.RoundTrip(req)
 	r.logRequest(req, began, resp, err)
+	// A request that its caller has ended says nothing about the connection.
 	if err != nil && req.Context().Err() == nil || err == nil && resp.StatusCode == http.StatusUnauthorized {
 		r.replace(rt)
 	}

@@ -13,25 +13,26 @@ import (
 // expires retained peers by a timer, and logs when the first peers are retained and when
 // none is any more. Its methods may be called concurrently: the goroutine of
 // Manager.Watch applies changes, that of Hold asks about our own lease, the loop sets
-// the judge, and Accept comes from a command.
+// the judge, and Accept is called for the command accept-withdrawal. The package comment
+// says what is withdrawn and retained; the methods of set have the details.
 type Keeper struct {
 	log     *slog.Logger
-	changed func(subnet.Set) // called with mu held
+	changed func(subnet.Set) // called with mu held: it must not call methods of the Keeper
 
 	mu           sync.Mutex
 	set          *set
-	complete     bool // the first list was applied; nothing is handed over before
-	closed       bool
-	expiry       *time.Timer
-	next         time.Time // when expiry fires
-	ownWithdrawn bool      // see SetOwnWithdrawn
-	ownMissing   error     // see SetOwnMissing
-	retaining    bool      // peers are retained, which was logged
+	complete     bool        // the first list was applied; nothing is handed over before
+	closed       bool        // nothing is handed over any more
+	expiry       *time.Timer // calls set.Expire; nil: never set
+	next         time.Time   // when expiry fires; zero: it does not
+	ownWithdrawn bool        // see SetOwnWithdrawn
+	ownMissing   error       // see SetOwnMissing
+	retaining    bool        // peers are retained, which was logged
 }
 
-// NewKeeper returns a Keeper that calls changed with each new set, one call at a
-// time, from the first ApplyAll on. See newSet for own and retain. The caller must
-// call Close.
+// NewKeeper returns a Keeper that calls changed with each new set, one call at a time,
+// from the first ApplyAll on. changed must not call methods of the Keeper. See newSet
+// for own and retain. The caller must call Close.
 func NewKeeper(own string, retain time.Duration, log *slog.Logger, changed func(subnet.Set)) *Keeper {
 	return &Keeper{log: log, changed: changed, set: newSet(own, retain)}
 }
@@ -77,8 +78,8 @@ func (k *Keeper) SetJudge(j subnet.Judge) {
 	k.handOver(k.set.SetJudge(j))
 }
 
-// SetOwnWithdrawn records whether the store has lost our own lease, too, which will be
-// written again. The next sets say so.
+// SetOwnWithdrawn records whether the store has lost our own lease in a mass withdrawal,
+// too; Hold writes it again. The next sets say so.
 func (k *Keeper) SetOwnWithdrawn(withdrawn bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -92,7 +93,7 @@ func (k *Keeper) SetOwnWithdrawn(withdrawn bool) {
 func (k *Keeper) SetOwnMissing(why error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	changed := fmt.Sprint(k.ownMissing) != fmt.Sprint(why)
+	changed := fmt.Sprint(k.ownMissing) != fmt.Sprint(why) // the text, since each call has a new error
 	k.ownMissing = why
 	k.handOver(changed)
 }
@@ -112,15 +113,15 @@ func (k *Keeper) MostWithdrawn() bool {
 	return k.set.MostWithdrawn()
 }
 
-// Claimed reports whether another node has a subnet of our own lease; see
-// set.Claimed.
+// Claimed reports whether another node has a subnet of our own lease, which the store
+// has lost; see set.Claimed.
 func (k *Keeper) Claimed(own *subnet.Lease) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.set.Claimed(own)
 }
 
-// Has reports whether the store has an entry under a name.
+// Has reports whether the store has an entry under a name, which may be ours.
 func (k *Keeper) Has(name string) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -140,6 +141,7 @@ func (k *Keeper) Accept() int {
 }
 
 // handOver hands the set over if it has changed, and sets the timer for the next expiry.
+// k.mu must be held.
 func (k *Keeper) handOver(changed bool) {
 	if k.closed || !k.complete {
 		return
@@ -162,13 +164,14 @@ func (k *Keeper) handOver(changed bool) {
 		k.expiry = time.AfterFunc(time.Until(next), func() {
 			k.mu.Lock()
 			defer k.mu.Unlock()
-			k.next = time.Time{}
+			k.next = time.Time{} // so that handOver sets the timer again
 			k.handOver(k.set.Expire(time.Now()))
 		})
 	}
 }
 
-// report logs when the first peers are retained, and when none is any more.
+// report logs when the first peers are retained, and when none is any more. set.Retained
+// and k.set.present are the numbers in the log. k.mu must be held.
 func (k *Keeper) report(set subnet.Set) {
 	switch retained := set.Retained; {
 	case len(retained) > 0 && !k.retaining:

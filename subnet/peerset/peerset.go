@@ -40,12 +40,12 @@ import (
 // the longest life of its lease.
 const replacedFor = 24 * time.Hour
 
-// Entry is what the store has under one name. The zero Entry means that it has
-// nothing there that matters.
+// Entry is what the store has under one name: an etcd key or the name of a Node. The
+// zero Entry means that it has nothing there that matters.
 type Entry struct {
-	Lease   *subnet.Lease
-	Reject  string // why the lease could not be read
-	Windows bool   // the node runs Windows
+	Lease   *subnet.Lease // nil: there is none, or Reject says why it could not be read
+	Reject  string        // "": there was nothing to read, or it could be read
+	Windows bool          // the node runs Windows
 }
 
 // Change is the new Entry under a name.
@@ -58,21 +58,27 @@ type Change struct {
 }
 
 // set is a set of peers. It reads no clock: the caller passes the time, which
-// must not decrease. It must not be used concurrently. Make one with newSet.
+// must not decrease. It must not be used concurrently: a Keeper has one, and calls
+// it with a lock. Make one with newSet. The states of a peer are in the table of
+// departed, below; what is retained is decided in retain.go, and shown.go computes
+// what Subnets returns.
+//
+// Each exported method that changes the set is one call: it records by touch what
+// it changes, and finish ends it.
 type set struct {
-	own    string
-	retain time.Duration
+	own    string        // see newSet
+	retain time.Duration // see newSet
 	judge  subnet.Judge
 
 	known     compact.Map[string, entry] // by name, what the store has, our own entry included
-	present   int                        // number of peers in known whose lease is usable
-	unjudged  map[string]bool            // names in known that judge has not validated; nil: all names; empty while a peer is withdrawn
-	withdrawn map[string]*departed       // by name
-	fresh     []*departed                // those of withdrawn that the running call has added
+	present   int                        // number of usable peers in known
+	unjudged  map[string]bool            // names that judge has not validated; nil: all; empty while a peer is withdrawn
+	withdrawn map[string]*departed       // by name; normally empty
+	fresh     []*departed                // those of withdrawn that the running call has added, until claims
 	shrunk    bool                       // the running call has withdrawn a peer
 	next      time.Time                  // the earliest Until in withdrawn, or earlier; zero: withdrawn is empty
-	losers    map[*subnet.Lease]bool
-	resolved  bool // losers is up to date; see lost
+	losers    map[*subnet.Lease]bool     // what lost returns, if resolved is true
+	resolved  bool
 
 	// What Subnets returns. These slices are never modified.
 	leases   []*subnet.Lease
@@ -82,16 +88,17 @@ type set struct {
 	windows  string // the first name of a peer that runs Windows; "": none
 
 	// What the running call has changed so far; finish applies it.
-	touched      map[string]shown // by name, as it was before the call
-	rejectsDirty bool
-	windowsDirty bool
+	touched      map[string]shown // by name, what the set had there before the call
+	rejectsDirty bool             // rejects must be computed again
+	windowsDirty bool             // likewise windows
 }
 
-// entry is an Entry that was validated.
+// entry is an Entry with the result of validate. Until the judge has validated it (see
+// unjudged), usable and other are false, or the result of the former judge.
 type entry struct {
 	Entry
 	usable bool // it has a lease that the judge accepts
-	other  bool // it has a lease that a node with another configuration publishes
+	other  bool // it has a lease of a node with another configuration (subnet.ErrOtherConfig)
 }
 
 // unusable reports whether there is a lease that the judge does not accept.
@@ -100,7 +107,7 @@ func (e entry) unusable() bool { return e.Lease != nil && !e.usable }
 // shown is what the set has under one name; zero: nothing.
 type shown struct {
 	lease    *subnet.Lease
-	retained *subnet.Retained
+	retained *subnet.Retained // nil: lease is what the store has
 }
 
 // departed is a withdrawn peer. It is kept for the retention time even if it is
@@ -130,9 +137,9 @@ type shown struct {
 // mass withdrawal, but not those of a replaced store. While a peer is retained, an
 // unusable lease under its name is not in the set, but reported.
 type departed struct {
-	subnet.Retained
-	windows  bool
-	retained bool
+	subnet.Retained      // Lease: the last usable one; Until: when the peer is forgotten
+	windows         bool // the node runs Windows
+	retained        bool // it is in the set; false: the state is departed
 }
 
 // newSet returns an empty set. own is the name of this node in the store, "" if it
@@ -144,7 +151,8 @@ func newSet(own string, retain time.Duration) *set {
 
 // SetJudge validates all leases again, and reports whether the set has changed.
 // A peer that is not usable any more by the new rules is not withdrawn, because
-// the store still has it.
+// the store still has it. While no peer is withdrawn, judgeRest validates the leases
+// later, when the result matters.
 func (s *set) SetJudge(j subnet.Judge) (changed bool) {
 	s.judge, s.resolved = j, false
 	if len(s.withdrawn) == 0 {
@@ -183,10 +191,10 @@ func (s *set) Apply(updates []Change, replaced bool, now time.Time) (changed boo
 	s.expire(now)
 	recorded := s.recordNew(updates)
 	if recorded == len(updates) {
-		return s.finish()
+		return s.finish() // only new names, and nobody is withdrawn: no rule of retention applies
 	}
 	s.judgeRest()
-	var claimants []*subnet.Lease
+	var claimants []*subnet.Lease // usable and new, so that they may claim the subnet of a withdrawn peer
 	for _, c := range updates[:recorded] {
 		if e := s.entry(c.Name); e.usable && c.Name != s.own {
 			claimants = append(claimants, e.Lease)
@@ -221,14 +229,14 @@ func (s *set) ApplyAll(all []Change, replaced bool, now time.Time) (changed bool
 }
 
 // SetOwn sets the name of this node, which is not a peer, and reports whether the
-// set has changed.
+// set has changed. What the store has under the former name becomes a peer.
 func (s *set) SetOwn(own string) (changed bool) {
 	if own == s.own {
 		return false
 	}
-	s.drop(own)
+	s.drop(own) // it may be retained as a peer
 	for _, name := range []string{s.own, own} {
-		if e := s.entry(name); e != (entry{}) {
+		if e := s.entry(name); e != (entry{}) { // the zero entry: the store has nothing under the name
 			s.touch(name)
 			s.rejectsDirty, s.windowsDirty, s.resolved = true, true, false
 			if name == own {
@@ -261,9 +269,10 @@ func (s *set) validate(e Entry) (validated entry, invalid bool) {
 }
 
 // recordNew applies the first updates as long as they are of new names and no peer is
-// withdrawn, and returns their number. Whether these leases are usable matters only when
-// one of them changes or another peer is withdrawn, so that they are validated then: a
-// start does not validate ten thousand leases twice.
+// withdrawn, and returns their number. It does not validate their leases. Whether these
+// are usable matters only when one of them changes or another peer is withdrawn, and
+// judgeRest validates them then. So a start does not validate ten thousand leases twice,
+// here and in the plan that gets the set.
 func (s *set) recordNew(updates []Change) (count int) {
 	if len(s.withdrawn) > 0 {
 		return 0
@@ -275,7 +284,7 @@ func (s *set) recordNew(updates []Change) (count int) {
 		}
 		count++
 		if c.Entry == (Entry{}) {
-			continue
+			continue // nothing that matters, now as before
 		}
 		if c.Name != s.own {
 			s.touch(c.Name)
@@ -290,7 +299,8 @@ func (s *set) recordNew(updates []Change) (count int) {
 	return count
 }
 
-// judgeRest validates the entries that were not validated yet.
+// judgeRest validates the entries that were not validated yet: those of unjudged, and
+// after a change of the judge all.
 func (s *set) judgeRest() {
 	judge := func(name string, was entry) {
 		e, _ := s.validate(was.Entry)
@@ -321,22 +331,23 @@ func (s *set) count(old, e entry) {
 	}
 }
 
-// applyChange applies one change. It returns the lease if it is a new one, which may
-// claim the subnet of a departed peer.
+// applyChange applies one change; all entries are validated. It returns the lease if it is
+// usable and another one than before, so that it may claim the subnet of a departed peer;
+// else nil. See Apply for replaced.
 func (s *set) applyChange(c Change, replaced bool, now time.Time) (claimant *subnet.Lease) {
-	old, departed := s.entry(c.Name), s.withdrawn[c.Name] // departed is nil if the peer is not withdrawn
+	old, d := s.entry(c.Name), s.withdrawn[c.Name] // d is nil if the peer is not withdrawn
 	// Equal does not compare Since, by which conflicts are decided.
-	for _, last := range []*subnet.Lease{old.Lease, departed.lease()} {
+	for _, last := range []*subnet.Lease{old.Lease, d.lease()} {
 		if last != nil && c.Lease != nil && last.Equal(c.Lease) && last.Since == c.Lease.Since {
 			c.Lease = last
 		}
 	}
-	if c.Entry == old.Entry && !(c.Deleted && departed != nil) {
+	if c.Entry == old.Entry && !(c.Deleted && d != nil) {
 		return nil // most changes of a Node are heartbeats
 	}
 	e, invalid := s.validate(c.Entry)
-	if (c.Deleted || invalid) && departed != nil {
-		s.deleteRetained(departed, now)
+	if (c.Deleted || invalid) && d != nil {
+		s.deleteRetained(d, now)
 	}
 	if e == old {
 		return nil
@@ -352,7 +363,7 @@ func (s *set) applyChange(c Change, replaced bool, now time.Time) (claimant *sub
 	if c.Name == s.own {
 		return nil
 	}
-	s.rejectsDirty = s.rejectsDirty || old.Reject != e.Reject || departed != nil && (old.unusable() || e.unusable())
+	s.rejectsDirty = s.rejectsDirty || old.Reject != e.Reject || d != nil && (old.unusable() || e.unusable())
 	s.windowsDirty = s.windowsDirty || old.Windows != e.Windows
 	s.count(old, e)
 	switch {
@@ -366,7 +377,9 @@ func (s *set) applyChange(c Change, replaced bool, now time.Time) (claimant *sub
 		s.drop(c.Name)
 		s.resolved = s.resolved && !old.usable // the old lease takes part in conflicts no longer
 	case old.usable:
-		s.withdraw(old.Entry, replaced && !invalid, now) // the old lease still does, see lost
+		// The old lease still takes part in conflicts, see lost. An invalid entry in its place
+		// was written by somebody, so that the lease was not lost with a replaced store.
+		s.withdraw(old.Entry, replaced && !invalid, now)
 	}
 	return nil // in all other cases, nobody used the old entry, nor does anybody use the new one
 }

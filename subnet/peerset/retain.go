@@ -16,22 +16,24 @@ const (
 )
 
 // Mass reports whether so many withdrawn peers, while so many are present, are a
-// mass withdrawal: more than three, and more than 20 % of both together. All
+// mass withdrawal: more than three, and more than 20 % of both together. The daemon
+// asks it, too, for paths of an earlier run whose leases the store lacks. All
 // withdrawals of the retention time count, and not only those of one event,
 // because a command that deletes all nodes deletes one after the other.
 func Mass(withdrawn, present int) bool {
 	return withdrawn > few && withdrawn*share > withdrawn+present
 }
 
-// withdraw records that the store no longer has the lease of e. The peer is
-// retained at once if the store was replaced.
+// withdraw records that the store no longer has the lease of e, which was usable. The
+// peer is retained at once if the store was replaced. Otherwise it is removed, and
+// counted for retain, after which it is forgotten. Without retain it is only removed.
 func (s *set) withdraw(e Entry, replaced bool, now time.Time) {
 	s.shrunk = true // Apply then looks for a mass withdrawal
 	d := &departed{Retained: subnet.Retained{Lease: e.Lease, Cause: subnet.MassWithdrawal, Until: now.Add(s.retain)}, windows: e.Windows}
 	if replaced {
 		d.Cause, d.Until = subnet.StoreReplaced, now.Add(replacedFor)
 	} else if s.retain <= 0 {
-		s.resolved = false
+		s.resolved = false // the lease takes part in conflicts no longer, other than a withdrawn one
 		return
 	}
 	s.expireAt(d.Until)
@@ -43,9 +45,10 @@ func (s *set) withdraw(e Entry, replaced bool, now time.Time) {
 }
 
 // deleteRetained is called when the entry of the departed peer d is deleted or becomes
-// invalid. If d is retained because a replaced store lacked its lease, that store has
-// had the entry since. So the peer is withdrawn like any other now, and counts. It
-// counts already if d has another cause: nothing changes then.
+// invalid. If d is retained because a replaced store lacked its lease, somebody has
+// written an entry of that name since, and it is that entry that is deleted or invalid.
+// So the peer is withdrawn like any other now, and counts. If d has another cause, it
+// counts already, and nothing changes.
 func (s *set) deleteRetained(d *departed, now time.Time) {
 	if d.Cause == subnet.StoreReplaced {
 		s.drop(d.Lease.Name)
@@ -53,7 +56,7 @@ func (s *set) deleteRetained(d *departed, now time.Time) {
 	}
 }
 
-// lease returns the lease of a departed peer; nil if there is none.
+// lease returns the lease of a departed peer; nil for a nil d: the peer is not withdrawn.
 func (d *departed) lease() *subnet.Lease {
 	if d == nil {
 		return nil
@@ -63,8 +66,8 @@ func (d *departed) lease() *subnet.Lease {
 
 // keep retains a departed peer: it is added to the set again. The dirty fields make
 // finish compute set.windows (the name of a peer that runs Windows) and set.rejects
-// again. A lease under the peer's name that the judge does not accept is in the set
-// otherwise, but only in rejects while the peer is retained.
+// again. If the store has an unusable lease under the peer's name, the set has that lease
+// while the peer is not retained; while it is, the unusable lease is only in rejects.
 func (s *set) keep(d *departed) {
 	s.touch(d.Lease.Name) // before the change, for finish
 	d.retained = true
@@ -101,7 +104,7 @@ func (s *set) expire(now time.Time) {
 	}
 }
 
-// expireAt makes Next return t or an earlier time.
+// expireAt makes Next return t at the latest.
 func (s *set) expireAt(t time.Time) {
 	if s.next.IsZero() || t.Before(s.next) {
 		s.next = t
@@ -118,8 +121,8 @@ func (s *set) Expire(now time.Time) (changed bool) {
 // Next returns when Expire should be called; the zero Time: not at all.
 func (s *set) Next() time.Time { return s.next }
 
-// Accept drops all withdrawn peers, whose count begins at zero again, and reports
-// whether the set has changed.
+// Accept drops all withdrawn peers, so that their count begins at zero again, and
+// reports whether the set has changed.
 func (s *set) Accept() (changed bool) {
 	for name := range s.withdrawn {
 		s.drop(name)
@@ -134,17 +137,18 @@ func (s *set) MassRetained() bool {
 }
 
 // MostWithdrawn reports whether most peers, and two at least, were withdrawn
-// within the retention time, retained or not.
+// within the retention time, retained or not. In a small cluster that is too few for
+// Mass, and yet enough for a node that has lost its own lease to write it again.
 func (s *set) MostWithdrawn() bool {
 	count, present := s.counts(1)
 	return count > 1 && count > present
 }
 
 // Claimed reports whether another node has a subnet of our own lease, which the
-// store has lost. A lease of another size, or with our address, would
-// lose against ours on every node once the store has ours again.
+// store has lost. A lease that only overlaps our subnet, or has only our address, does
+// not count: it would lose against ours on every node once the store has ours again.
 func (s *set) Claimed(own *subnet.Lease) bool {
-	// Our own judge refuses whatever overlaps our subnets.
+	// Our own judge refuses whatever overlaps our subnets; that of another node does not.
 	judge := s.judge.Elsewhere()
 	same := func(a, b subnet.Endpoint) bool { return a.On() && a.Subnet == b.Subnet }
 	has := func(l *subnet.Lease) bool { return same(l.V4, own.V4) || same(l.V6, own.V6) }
@@ -169,7 +173,8 @@ func (s *set) Claimed(own *subnet.Lease) bool {
 // compareRetained orders retained peers as subnet.Compare their leases.
 func compareRetained(a, b *subnet.Retained) int { return subnet.Compare(a.Lease, b.Lease) }
 
-// presentLeases returns the usable leases of peers that the store has.
+// presentLeases returns the usable leases of peers that the store has. Callers append
+// those that are withdrawn.
 func (s *set) presentLeases() []*subnet.Lease {
 	leases := make([]*subnet.Lease, 0, s.present+len(s.withdrawn))
 	for name, e := range s.known.All() {
@@ -181,9 +186,10 @@ func (s *set) presentLeases() []*subnet.Lease {
 }
 
 // lost returns the leases, present or withdrawn, that are not used because of
-// others, or because the judge of now does not accept them any more. A withdrawn
+// others, or because the judge in force does not accept them any more. A withdrawn
 // lease takes part in conflicts as before: a lease that lost against the withdrawn
-// one still loses. So the result stays the same when a lease is withdrawn.
+// one still loses. So the result stays the same when a lease is withdrawn, and resolved
+// stays true. The cost is that of the first Update of a plan.
 func (s *set) lost() map[*subnet.Lease]bool {
 	if !s.resolved {
 		leases := s.presentLeases()
@@ -195,17 +201,18 @@ func (s *set) lost() map[*subnet.Lease]bool {
 	return s.losers
 }
 
-// claim is a lease that claims the subnet or the public address of a withdrawn peer.
+// claim is the claim of a lease (by) to the subnet or the public address of a withdrawn
+// peer (of).
 type claim struct {
 	by *subnet.Lease
 	of *departed
 }
 
-// claims returns what the present leases claim of the withdrawn peers:
+// claims returns what the present leases claim of the withdrawn peers, and empties fresh.
+// claimants are the leases that the running call has added or changed.
 //
 //	lease                                    claims
-//	in claimants, which the running call     the public address or the subnet of any withdrawn peer
-//	has added or changed
+//	in claimants                             the public address or the subnet of any withdrawn peer
 //	present and younger than a withdrawn     the public address of a peer that the running call has
 //	one: a node that gets another subnet     withdrawn (fresh)
 //	has both leases for a while
@@ -218,6 +225,7 @@ func (s *set) claims(claimants []*subnet.Lease) (claims []claim) {
 		present := s.presentLeases()
 		for _, d := range s.fresh {
 			for _, l := range present {
+				// The first condition is false if a later change of the same call has dropped d.
 				if s.withdrawn[d.Lease.Name] == d && l.Since > d.Lease.Since && l.SameNode(d.Lease) {
 					claims = append(claims, claim{l, d})
 				}
@@ -239,7 +247,7 @@ func (s *set) claims(claimants []*subnet.Lease) (claims []claim) {
 }
 
 // displace drops the withdrawn peers whose subnet or public address another lease
-// claims, if that lease is used without them. See claims for claimants.
+// claims, if that lease would be used without the claimed peers. See claims for claimants.
 //
 // Example: the store loses node-a's lease of 10.5.34.0/24 and then gets a lease
 // of node-b for the same subnet. Traffic for it must go to node-b, so node-a is
@@ -253,7 +261,7 @@ func (s *set) displace(claimants []*subnet.Lease) {
 	for _, c := range claims {
 		claimed[c.of] = true
 	}
-	leases := s.presentLeases()
+	leases := s.presentLeases() // and the withdrawn ones that nobody claims, which still take part in conflicts
 	for _, d := range s.withdrawn {
 		if !claimed[d] {
 			leases = append(leases, d.Lease)
@@ -280,10 +288,10 @@ func (s *set) retainMass() {
 	}
 }
 
-// counts returns how many used peers were withdrawn within the retention time,
-// without those that a replaced store lacked, and how many are present. It returns
-// zeros, without looking for conflicts, unless more than moreThan were withdrawn: to
-// find conflicts takes time.
+// counts returns how many peers that were used were withdrawn within the retention time,
+// without those that a replaced store lacked, and how many are present. Leases in lost
+// are not used, and do not count. It returns zeros, without looking for conflicts, unless
+// more than moreThan were withdrawn: to find conflicts takes time.
 func (s *set) counts(moreThan int) (withdrawn, present int) {
 	for _, d := range s.withdrawn {
 		if d.Cause == subnet.MassWithdrawal {

@@ -9,7 +9,11 @@ import (
 	"flannel/subnet"
 )
 
-// touch records what the set has under a name, before the running call changes it.
+// This file computes what Subnets returns. Every method of set that changes what the set
+// has under a name calls touch before the change, and the exported one ends with finish.
+
+// touch records what the set has under a name, before the running call changes it. Only
+// the first call for a name counts.
 func (s *set) touch(name string) {
 	if s.touched == nil {
 		s.touched = map[string]shown{}
@@ -19,7 +23,8 @@ func (s *set) touch(name string) {
 	}
 }
 
-// shown returns what the set has under a name: a retained peer, or else what the store has.
+// shown returns what the set has under a name: a retained peer, or else what the store
+// has. Under our own name it is nothing.
 func (s *set) shown(name string) shown {
 	switch d := s.withdrawn[name]; {
 	case d != nil && d.retained:
@@ -30,14 +35,14 @@ func (s *set) shown(name string) shown {
 	return shown{lease: s.entry(name).Lease}
 }
 
-// finish applies the edits of the running call to what Subnets returns, and
-// reports whether that has changed.
+// finish applies the changes of the running call to what Subnets returns, reports whether
+// that has changed, and makes the fields of the running call empty.
 func (s *set) finish() (changed bool) {
 	var leases reconcile.PendingChanges[subnet.Lease]
 	var retained reconcile.PendingChanges[subnet.Retained]
 	for name, before := range s.touched {
 		after := s.shown(name)
-		leases.Add(name, reconcile.Change[subnet.Lease]{Old: before.lease, New: after.lease})
+		leases.Add(name, reconcile.Change[subnet.Lease]{Old: before.lease, New: after.lease}) // nothing if both are the same
 		if before.retained != after.retained {
 			retained.Add(name, reconcile.Change[subnet.Retained]{Old: before.retained, New: after.retained})
 		}
@@ -60,10 +65,10 @@ func (s *set) finish() (changed bool) {
 	return changed
 }
 
-// allRejects returns the unreadable leases, and the invalid ones in whose place a
-// peer is retained, sorted by name. A lease that its owner has not published yet is
-// not invalid. Our own is left out, because its owner, this
-// node, restores it.
+// allRejects returns the unreadable leases, and the unusable ones in whose place a peer
+// is retained, sorted by name. Other unusable leases are in the set, and the plan reports
+// them. A lease that its owner has not published yet (ErrPending) is not reported, nor is
+// an unreadable one under our own name, because this node restores it.
 func (s *set) allRejects() []subnet.Rejected {
 	var rejects []subnet.Rejected
 	for name, e := range s.known.All() {
@@ -83,7 +88,7 @@ func (s *set) allRejects() []subnet.Rejected {
 }
 
 // firstWindows returns the first name of a peer that runs Windows, "" if there is
-// none. It visits all peers: call it only after such a change.
+// none. It visits all peers: call it only if windowsDirty is true.
 func (s *set) firstWindows() (first string) {
 	consider := func(name string, windows bool) {
 		if windows && name != s.own && (first == "" || name < first) {
