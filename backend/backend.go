@@ -1,7 +1,8 @@
-// Package backend defines what a backend is: the knowledge of how the subnets of a
-// cluster are connected. A backend has no state, makes no system calls and has no
-// build tags; Kind.Parse gets the name of the operating system and checks what that
-// supports.
+// Package backend has the backends, each in a file of its name: the knowledge of how the
+// subnets of a cluster are connected. A backend has no state, makes no system calls and
+// has no build tags; Kind.Parse gets the name of the operating system and checks what that
+// supports. shared.go has what several backends use, and config.go parses the network
+// configuration, of which the backend reads a part.
 package backend
 
 import (
@@ -33,7 +34,7 @@ type Backend interface {
 	ForWindows() string
 
 	// Some tunnel ends have an identity that must be unique: the MAC addresses of VTEPs, the
-	// keys of WireGuard. Other backends embed Plain, which has none.
+	// keys of WireGuard. Other backends embed plain, which has none.
 
 	// Ends returns the paths through the tunnel to a peer's subnets, one for each
 	// family, even if Paths returns direct ones; none without such ends.

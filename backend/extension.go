@@ -1,33 +1,27 @@
-// Package extension is the extension backend: commands of the operator connect the
-// nodes. The commands are in the network configuration; package
-// dataplane/extension runs them.
-package extension
+package backend
 
 import (
 	"encoding/json"
 	"fmt"
 	"strings"
 
-	"flannel/backend"
 	"flannel/pkg/conf"
 	"flannel/pkg/dataplane"
 	"flannel/subnet"
 )
 
-// Kind is the backend's row in the program's table.
-func Kind() backend.Kind { return backend.Kind{Name: "extension", Parse: parse} }
-
-// extension implements backend.Backend.
+// extension is the extension backend: commands of the operator connect the nodes. The
+// commands are in the network configuration; package dataplane/extension runs them.
 type extension struct {
-	backend.Plain
+	plain
 	commands dataplane.Commands // without the node's own subnets
 }
 
-// device is the name in dataplane.Links under which the commands' output is found.
-const device = "extension"
+// extensionDevice is the name in dataplane.Links under which the commands' output is found.
+const extensionDevice = "extension"
 
-// parse implements backend.Kind.Parse.
-func parse(o *conf.Object, _ string) backend.Maker {
+// parseExtension implements Kind.Parse.
+func parseExtension(o *conf.Object, _ string) Maker {
 	commands := dataplane.Commands{
 		PreStartup: o.String("PreStartupCommand", ""), PostStartup: o.String("PostStartupCommand", ""),
 		SubnetAdd: o.String("SubnetAddCommand", ""), SubnetRemove: o.String("SubnetRemoveCommand", ""),
@@ -39,28 +33,28 @@ func parse(o *conf.Object, _ string) backend.Maker {
 		o.Ignore("ShutdownCommand")
 		o.Warn("ShutdownCommand", "is never run, as with flannel: the network stays as it is when flanneld stops")
 	}
-	return func(n backend.Node) (backend.Backend, []string, error) {
+	return func(n Node) (Backend, []string, error) {
 		if low := dataplane.MinMTU(n.V6); n.Underlay.MTU < low {
 			return nil, nil, fmt.Errorf("the MTU of %s is %d: pods need at least %d; raise it", n.Underlay.Name, n.Underlay.MTU, low)
 		}
-		return extension{backend.Plain{Node: n, Name: "extension"}, commands}, nil, nil
+		return extension{plain{Node: n, Name: "extension"}, commands}, nil, nil
 	}
 }
 
 // Wire returns Echo false: whether a peer answers is up to the commands.
-func (x extension) Wire() backend.Wire { return backend.Wire{Name: "extension", Paths: true} }
+func (x extension) Wire() Wire { return Wire{Name: "extension", Paths: true} }
 
-// Devices implements backend.Backend. The commands are a device of their own, which
+// Devices implements Backend. The commands are a device of their own, which
 // "exists" when PreStartupCommand has succeeded.
 func (x extension) Devices(local subnet.Lease) []dataplane.Device {
 	commands := x.commands
 	commands.V4, commands.V6 = x.ends(&local)
-	return append(x.Plain.Devices(local), dataplane.Device{Name: device, Kind: commands})
+	return append(x.plain.Devices(local), dataplane.Device{Name: extensionDevice, Kind: commands})
 }
 
 // ends returns the subnets and addresses of a lease in the families in use.
 func (x extension) ends(l *subnet.Lease) (v4, v6 dataplane.Family) {
-	for e := range x.Shared(l) {
+	for e := range x.shared(l) {
 		if end := (dataplane.Family{Subnet: e.Subnet, PublicIP: e.PublicIP}); e.Subnet.Addr().Is6() {
 			v6 = end
 		} else {
@@ -72,8 +66,8 @@ func (x extension) ends(l *subnet.Lease) (v4, v6 dataplane.Family) {
 
 // Describe publishes the output of PreStartupCommand as a JSON string.
 func (x extension) Describe(local subnet.Lease, links dataplane.Links) (subnet.Lease, error) {
-	local, _ = x.Plain.Describe(local, links)
-	link, ok := links[device]
+	local, _ = x.plain.Describe(local, links)
+	link, ok := links[extensionDevice]
 	if !ok {
 		return local, fmt.Errorf("describe the lease: PreStartupCommand has not succeeded")
 	}
@@ -94,7 +88,7 @@ func (x extension) Paths(peer *subnet.Lease) ([]*dataplane.Path, error) {
 	by := dataplane.ByCommands{}
 	by.V4, by.V6 = x.ends(peer)
 	for _, raw := range []json.RawMessage{peer.V4.Data, peer.V6.Data} {
-		data, err := text(raw)
+		data, err := extensionText(raw)
 		if err != nil {
 			return nil, err
 		}
@@ -106,14 +100,14 @@ func (x extension) Paths(peer *subnet.Lease) ([]*dataplane.Path, error) {
 	var paths []*dataplane.Path
 	for _, e := range []dataplane.Family{by.V4, by.V6} {
 		if e != (dataplane.Family{}) {
-			paths = append(paths, &dataplane.Path{Dst: e.Subnet, Via: e.PublicIP, Device: device, Encap: encap})
+			paths = append(paths, &dataplane.Path{Dst: e.Subnet, Via: e.PublicIP, Device: extensionDevice, Encap: encap})
 		}
 	}
 	return paths, nil
 }
 
-// text returns the string in a peer's backend data; "" for none.
-func text(raw json.RawMessage) (s string, err error) {
+// extensionText returns the string in a peer's backend data; "" for none.
+func extensionText(raw json.RawMessage) (s string, err error) {
 	if len(raw) == 0 {
 		return "", nil
 	}
