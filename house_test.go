@@ -73,7 +73,6 @@ var mayImport = map[string][]string{
 	"subnet/kube":                 {"pkg/file", "subnet", "subnet/peerset"},
 	"pkg/conf":                    {},
 	"pkg/reconcile":               {},
-	"pkg/compact":                 {},
 	"pkg/file":                    {},
 	"pkg/dataplane":               {},
 	"pkg/linux/rtnetlink":         {},
@@ -118,7 +117,7 @@ var mayImport = map[string][]string{
 }
 
 // byAll are the packages that every other one may use: they use none of ours.
-var byAll = []string{"pkg/compact", "pkg/reconcile"}
+var byAll = []string{"pkg/reconcile"}
 
 // rulesFor finds the row of mayImport for a folder: the longest name that it is within.
 func rulesFor(dir string) (allowed []string, ruled bool) {

@@ -31,7 +31,6 @@ import (
 	"slices"
 	"time"
 
-	"flannel/pkg/compact"
 	"flannel/pkg/reconcile"
 	"flannel/subnet"
 )
@@ -64,13 +63,13 @@ type set struct {
 	retain time.Duration
 	judge  subnet.Judge
 
-	known     compact.Map[string, entry] // by name, what the store has, our own entry included
-	present   int                        // number of peers in known whose lease is usable
-	unjudged  map[string]bool            // names in known that judge has not validated; nil: all names; empty while a peer is withdrawn
-	withdrawn map[string]*departed       // by name
-	fresh     []*departed                // those of withdrawn that the running call has added
-	shrunk    bool                       // the running call has withdrawn a peer
-	next      time.Time                  // the earliest Until in withdrawn, or earlier; zero: withdrawn is empty
+	known     reconcile.CompactMap[string, entry] // by name, what the store has, our own entry included
+	present   int                                 // number of peers in known whose lease is usable
+	unjudged  map[string]bool                     // names in known that judge has not validated; nil: all names; empty while a peer is withdrawn
+	withdrawn map[string]*departed                // by name
+	fresh     []*departed                         // those of withdrawn that the running call has added
+	shrunk    bool                                // the running call has withdrawn a peer
+	next      time.Time                           // the earliest Until in withdrawn, or earlier; zero: withdrawn is empty
 	losers    map[*subnet.Lease]bool
 	resolved  bool // losers is up to date; see lost
 
