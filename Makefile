@@ -300,7 +300,7 @@ TEST := test -vet=off -p 4 -parallel 4 -timeout $(TEST_TIMEOUT)
 # The tests for Windows, which run under Wine. Packages with the clients of Kubernetes and etcd (HEAVY) are tested without
 # the race detector, with which all of these clients would be compiled a second time.
 WINDOWS := GOOS=windows $(GO) $(TEST) -overlay bin/wine/overlay.json -exec '$(CURDIR)/bin/wine/test'
-LIGHT := ./backend/... ./cmd/flannel $(addprefix ./internal/test/,eventually filetest hnstest/... logtest managertest nettest) ./pkg/... ./subnet
+LIGHT := ./backend ./cmd/flannel $(addprefix ./internal/test/,eventually filetest hnstest/... logtest managertest nettest) ./pkg/... ./subnet
 HEAVY := ./cmd/flanneld
 
 test-windows: wine ## run the tests for Windows under Wine; of one package: LIGHT=./pkg/windows/hns HEAVY=
@@ -338,7 +338,7 @@ wine: bin/wine/run bin/cni/host-local.exe bin/cni/win-bridge.exe bin/cni/win-ove
 # Three lanes side by side, which build what they share once: packages and then other architectures, nodes, and a virtual
 # machine, which has one processor. A second one beside the other lanes leaves each so little of two processors that
 # charon and etcd in it do not answer in time.
-WITH_WINE   := ./backend ./backend/% ./cmd/flannel ./cmd/flanneld ./internal/test/eventually ./internal/test/hnstest ./internal/test/hnstest/% ./internal/test/logtest ./pkg/% ./subnet
+WITH_WINE   := ./backend ./cmd/flannel ./cmd/flanneld ./internal/test/eventually ./internal/test/hnstest ./internal/test/hnstest/% ./internal/test/logtest ./pkg/% ./subnet
 RACE        := CGO_ENABLED=1 $(GO) $(TEST) -race
 PLAN_NODES  := $(filter-out -,$(PLAN_E2E))$(PLAN_LAB)
 plan_kube   := $(filter $(PLAN_KUBE),$(PLAN_RACE) $(PLAN_PLAIN))

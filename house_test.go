@@ -61,19 +61,18 @@ func within(dir string, folders ...string) bool {
 // pure are the packages that know nothing of any operating system; pkg/dataplane itself is, too.
 var pure = []string{
 	"backend", "subnet", "pkg/plan", "pkg/reconcile", "pkg/conf", "pkg/daemon", "pkg/doctor", "pkg/daemon/rollout",
-	"pkg/cni/conflist", "pkg/firewall", "pkg/underlay", "pkg/conf/netconf", "pkg/daemon/reach", "pkg/status",
+	"pkg/cni/conflist", "pkg/firewall", "pkg/underlay", "pkg/daemon/reach", "pkg/status",
 }
 
 // mayImport lists, for a folder, the packages of this module that it may use; the folders not named here (cmd) may use
 // any but each other.
 var mayImport = map[string][]string{
-	"backend":                     {"backend", "pkg/conf", "pkg/dataplane", "pkg/underlay", "subnet"},
+	"backend":                     {"pkg/conf", "pkg/dataplane", "pkg/underlay", "subnet"},
 	"subnet":                      {"pkg/conf", "pkg/file"},
 	"subnet/etcd":                 {"subnet", "subnet/peerset"},
 	"subnet/kube":                 {"pkg/file", "subnet", "subnet/peerset"},
 	"pkg/conf":                    {},
 	"pkg/reconcile":               {},
-	"pkg/compact":                 {},
 	"pkg/file":                    {},
 	"pkg/dataplane":               {},
 	"pkg/linux/rtnetlink":         {},
@@ -94,7 +93,6 @@ var mayImport = map[string][]string{
 	"pkg/cni/install":             {"pkg/file"},
 	"pkg/cni/plugin":              {},
 	"pkg/linux/sandbox":           {},
-	"pkg/conf/netconf":            {"backend", "pkg/conf", "pkg/file", "subnet"},
 	"pkg/logging":                 {"pkg/file"},
 	"pkg/windows/service":         {"pkg/file", "pkg/logging"},
 	"pkg/probe":                   {"pkg/conf", "pkg/doctor", "pkg/file", "pkg/linux/rtnetlink", "pkg/probe", "pkg/probe/path", "pkg/status", "pkg/underlay", "pkg/version", "pkg/windows/hns", "pkg/windows/hostconfig", "pkg/windows/node", "pkg/windows/service", "subnet"},
@@ -119,7 +117,7 @@ var mayImport = map[string][]string{
 }
 
 // byAll are the packages that every other one may use: they use none of ours.
-var byAll = []string{"pkg/compact", "pkg/reconcile"}
+var byAll = []string{"pkg/reconcile"}
 
 // rulesFor finds the row of mayImport for a folder: the longest name that it is within.
 func rulesFor(dir string) (allowed []string, ruled bool) {

@@ -1,7 +1,8 @@
-// Package backend defines what a backend is: the knowledge of how the subnets of a
-// cluster are connected. A backend has no state, makes no system calls and has no
-// build tags; Kind.Parse gets the name of the operating system and checks what that
-// supports.
+// Package backend has the backends, each in a file of its name: the knowledge of how the
+// subnets of a cluster are connected. A backend has no state, makes no system calls and
+// has no build tags; Kind.Parse gets the name of the operating system and checks what that
+// supports. shared.go has what several backends use, and config.go parses the network
+// configuration, of which the backend reads a part.
 //
 // The daemon makes the Backend in force from the network configuration and the
 // underlay: Kind.Parse makes a Maker, which makes a Backend. package plan asks the
@@ -44,7 +45,7 @@ type Backend interface {
 
 	// With vxlan and wireguard, a tunnel end has an identity that must be unique: the MAC
 	// address of a VTEP, the key of a WireGuard device. package plan rejects one of two
-	// leases with the same. Other backends have no such ends, and embed Plain.
+	// leases with the same. Other backends have no such ends, and embed plain.
 
 	// Ends returns the paths through the tunnel to a peer's subnets, one for each family.
 	// Paths may return paths without the tunnel (DirectRouting) to the same peer. Without
@@ -97,7 +98,7 @@ type Node struct {
 // that it has, and one that starts tries again.
 type Maker func(Node) (b Backend, warnings []string, err error)
 
-// Kind is a row in the program's table of backends.
+// Kind is a row of Kinds, the table of backends.
 type Kind struct {
 	Name string // in the configuration's Backend.Type and in leases
 	// Parse parses the configuration's Backend object and records problems in it. With a

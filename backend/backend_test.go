@@ -9,12 +9,6 @@ import (
 	"testing"
 
 	"flannel/backend"
-	"flannel/backend/alloc"
-	"flannel/backend/extension"
-	"flannel/backend/hostgw"
-	"flannel/backend/ipip"
-	"flannel/backend/udp"
-	"flannel/backend/vxlan"
 	"flannel/internal/test/logtest"
 	"flannel/pkg/conf"
 	"flannel/pkg/dataplane"
@@ -110,7 +104,7 @@ func TestGolden(t *testing.T) {
 		node   backend.Node
 		want   string
 	}{
-		{"vxlan, dual-stack", vxlan.Kind(), `{}`, dual, `MTU 1430
+		{"vxlan, dual-stack", backend.KindOf("vxlan"), `{}`, dual, `MTU 1430
 device eth0 existing {}
 device flannel.1 vxlan {Tunnel:{MTU:1450 Addr:[10.5.1.0/32] Parent:eth0 Local:192.168.100.1} VNI:1}
 device flannel-v6.1 vxlan {Tunnel:{MTU:1430 Addr:[2001:cafe:42:1::/128] Parent:eth0 Local:fd00:100::1} VNI:1}
@@ -118,73 +112,73 @@ lease vxlan {"VNI":1,"VtepMAC":"02:00:00:00:00:01"} {"VNI":1,"VtepMAC":"02:00:00
 peer 10.5.2.0/24: [{10.5.2.0/24 192.168.100.2 flannel.1 {c6:d2:32:6f:8f:44}} {2001:cafe:42:2::/64 fd00:100::2 flannel-v6.1 {c6:d2:32:6f:8f:45}}] <nil>
 peer 10.5.3.0/24: [{10.5.3.0/24 192.168.101.3 flannel.1 {c6:d2:32:6f:8f:46}} {2001:cafe:42:3::/64 fd00:101::3 flannel-v6.1 {c6:d2:32:6f:8f:47}}] <nil>
 `},
-		{"vxlan with all options, IPv4", vxlan.Kind(), `{"VNI": 1, "Port": 4789, "MTU": 1400, "GBP": true, "Learning": true, "DirectRouting": true, "MacPrefix": "0E-2A"}`, v4, `MTU 1350
+		{"vxlan with all options, IPv4", backend.KindOf("vxlan"), `{"VNI": 1, "Port": 4789, "MTU": 1400, "GBP": true, "Learning": true, "DirectRouting": true, "MacPrefix": "0E-2A"}`, v4, `MTU 1350
 device eth0 existing {}
 device flannel.1 vxlan {Tunnel:{MTU:1350 Addr:[10.5.1.0/32] Parent:eth0 Local:192.168.100.1} VNI:1 Port:4789 Learning:true GBP:true}
 lease vxlan {"VNI":1,"VtepMAC":"02:00:00:00:00:01"}  <nil>
 peer 10.5.2.0/24: [{10.5.2.0/24 192.168.100.2 eth0 {}}] <nil>
 peer 10.5.3.0/24: [{10.5.3.0/24 192.168.101.3 flannel.1 {c6:d2:32:6f:8f:46}}] <nil>
 `},
-		{"host-gw", hostgw.Kind(), `{"Name": "cbr0"}`, dual, `MTU 1500
+		{"host-gw", backend.KindOf("host-gw"), `{"Name": "cbr0"}`, dual, `MTU 1500
 device eth0 existing {}
 lease host-gw   <nil>
 peer 10.5.2.0/24: [{10.5.2.0/24 192.168.100.2 eth0 {}} {2001:cafe:42:2::/64 fd00:100::2 eth0 {}}] <nil>
 peer 10.5.3.0/24: [] refused
 `},
-		{"ipip, IPv4 alone whatever the node has", ipip.Kind(), `{}`, dual, `MTU 1480
+		{"ipip, IPv4 alone whatever the node has", backend.KindOf("ipip"), `{}`, dual, `MTU 1480
 device eth0 existing {}
 device flannel.ipip ipip {Tunnel:{MTU:1480 Addr:[10.5.1.0/32] Parent:eth0 Local:192.168.100.1}}
 lease ipip   <nil>
 peer 10.5.2.0/24: [{10.5.2.0/24 192.168.100.2 flannel.ipip {}}] <nil>
 peer 10.5.3.0/24: [{10.5.3.0/24 192.168.101.3 flannel.ipip {}}] <nil>
 `},
-		{"ipip with all options", ipip.Kind(), `{"DirectRouting": true}`, v4, `MTU 1480
+		{"ipip with all options", backend.KindOf("ipip"), `{"DirectRouting": true}`, v4, `MTU 1480
 device eth0 existing {}
 device flannel.ipip ipip {Tunnel:{MTU:1480 Addr:[10.5.1.0/32] Parent:eth0 Local:192.168.100.1}}
 lease ipip   <nil>
 peer 10.5.2.0/24: [{10.5.2.0/24 192.168.100.2 eth0 {}}] <nil>
 peer 10.5.3.0/24: [{10.5.3.0/24 192.168.101.3 flannel.ipip {}}] <nil>
 `},
-		{"vxlan on Windows", vxlan.Kind(), `{}`, v4, `MTU 1450
+		{"vxlan on Windows", backend.KindOf("vxlan"), `{}`, v4, `MTU 1450
 device flannel.4096 overlay {Network:{Parent:eth0 Local:192.168.100.1 Subnets:[10.5.1.0/24]} VNI:4096}
 lease vxlan {"VNI":4096,"VtepMAC":"02:00:00:00:00:00"}  <nil>
 peer 10.5.2.0/24: [] refused
 peer 10.5.3.0/24: [{10.5.3.0/24 192.168.101.3 flannel.4096 {c6:d2:32:6f:8f:46}}] <nil>
 `},
-		{"vxlan on Windows with all options", vxlan.Kind(), `{"VNI": 4242, "Port": 8472, "MacPrefix": "0E-2B", "Name": "pods", "DirectRouting": true}`, v4, `MTU 1450
+		{"vxlan on Windows with all options", backend.KindOf("vxlan"), `{"VNI": 4242, "Port": 8472, "MacPrefix": "0E-2B", "Name": "pods", "DirectRouting": true}`, v4, `MTU 1450
 device pods overlay {Network:{Parent:eth0 Local:192.168.100.1 Subnets:[10.5.1.0/24]} VNI:4242 Port:8472 MACs:[0e:2b:00:00:00:00 0e:2b:ff:ff:ff:ff]}
 lease vxlan {"VNI":4242,"VtepMAC":"02:00:00:00:00:00"}  <nil>
 peer 10.5.2.0/24: [] refused
 peer 10.5.3.0/24: [{10.5.3.0/24 192.168.101.3 pods {c6:d2:32:6f:8f:46}}] <nil>
 `},
-		{"host-gw on Windows", hostgw.Kind(), `{"DNSServerList": "10.96.0.10, 10.96.0.11"}`, dual, `MTU 1500
+		{"host-gw on Windows", backend.KindOf("host-gw"), `{"DNSServerList": "10.96.0.10, 10.96.0.11"}`, dual, `MTU 1500
 device cbr0 l2bridge {Network:{Parent:eth0 Local:192.168.100.1 Subnets:[10.5.1.0/24 2001:cafe:42:1::/64]} DNS:10.96.0.10,10.96.0.11}
 lease host-gw   <nil>
 peer 10.5.2.0/24: [{10.5.2.0/24 192.168.100.2 cbr0 {}} {2001:cafe:42:2::/64 fd00:100::2 cbr0 {}}] <nil>
 peer 10.5.3.0/24: [] refused
 `},
-		{"extension", extension.Kind(), `{"PreStartupCommand": "pre", "PostStartupCommand": "post $SUBNET", "SubnetAddCommand": "add", "SubnetRemoveCommand": "remove"}`, dual, `MTU 1500
+		{"extension", backend.KindOf("extension"), `{"PreStartupCommand": "pre", "PostStartupCommand": "post $SUBNET", "SubnetAddCommand": "add", "SubnetRemoveCommand": "remove"}`, dual, `MTU 1500
 device eth0 existing {}
 device extension commands {PreStartup:pre PostStartup:post $SUBNET SubnetAdd:add SubnetRemove:remove V4:{Subnet:10.5.1.0/24 PublicIP:192.168.100.1} V6:{Subnet:2001:cafe:42:1::/64 PublicIP:fd00:100::1}}
 lease extension "a \"b\"\nc" "a \"b\"\nc" <nil>
 peer 10.5.2.0/24: [] refused
 peer 10.5.3.0/24: [] refused
 `},
-		{"udp", udp.Kind(), `{}`, v4, `MTU 1472
+		{"udp", backend.KindOf("udp"), `{}`, v4, `MTU 1472
 device eth0 existing {}
 device flannel0 tun {Tunnel:{MTU:1472 Addr:[10.5.1.0/32] Parent:eth0 Local:192.168.100.1} Port:8285}
 lease    <nil>
 peer 10.5.2.0/24: [{10.5.2.0/24 192.168.100.2 flannel0 {}}] <nil>
 peer 10.5.3.0/24: [{10.5.3.0/24 192.168.101.3 flannel0 {}}] <nil>
 `},
-		{"udp with another port", udp.Kind(), `{"Port": 9000}`, v4, `MTU 1472
+		{"udp with another port", backend.KindOf("udp"), `{"Port": 9000}`, v4, `MTU 1472
 device eth0 existing {}
 device flannel9000 tun {Tunnel:{MTU:1472 Addr:[10.5.1.0/32] Parent:eth0 Local:192.168.100.1} Port:9000}
 lease    <nil>
 peer 10.5.2.0/24: [{10.5.2.0/24 192.168.100.2 flannel9000 {}}] <nil>
 peer 10.5.3.0/24: [{10.5.3.0/24 192.168.101.3 flannel9000 {}}] <nil>
 `},
-		{"alloc", alloc.Kind(), `{}`, dual, `MTU 1500
+		{"alloc", backend.KindOf("alloc"), `{}`, dual, `MTU 1500
 device eth0 existing {}
 lease alloc   <nil>
 peer 10.5.2.0/24: [] <nil>
@@ -207,7 +201,7 @@ peer 10.5.3.0/24: [] <nil>
 
 func TestVTEPAddress(t *testing.T) {
 	dual := backend.Node{Underlay: eth0, V4: true, V6: true}
-	b, _ := make1(t, vxlan.Kind(), `{}`, "linux", dual)
+	b, _ := make1(t, backend.KindOf("vxlan"), `{}`, "linux", dual)
 	devices := b.Devices(local)
 	// Nodes of different versions must derive the same ones.
 	for i, want := range []string{"", "12:2f:2d:db:4d:c8", "f6:9b:df:9c:c1:58"} {
@@ -219,7 +213,7 @@ func TestVTEPAddress(t *testing.T) {
 		"2001:cafe:42:1::/64", "fd00:100::1", fmt.Sprintf(`{"VNI":1,"VtepMAC":"%s"}`, devices[2].MAC))
 	thief := described
 	thief.V4.Subnet, thief.V6.Subnet = netip.MustParsePrefix("10.5.2.0/24"), netip.MustParsePrefix("2001:cafe:42:2::/64")
-	direct, _ := make1(t, vxlan.Kind(), `{"DirectRouting": true}`, "linux", dual)
+	direct, _ := make1(t, backend.KindOf("vxlan"), `{"DirectRouting": true}`, "linux", dual)
 	for _, b := range []backend.Backend{b, direct} {
 		for l, want := range map[*subnet.Lease]bool{&described: true, &thief: false} {
 			ends, err := b.Ends(l)
@@ -234,8 +228,8 @@ func TestVTEPAddress(t *testing.T) {
 		}
 	}
 	// A Windows node knows a Linux node's, whatever its HNS network is called.
-	windows, _ := make1(t, vxlan.Kind(), `{"VNI": 4096, "Port": 4789, "Name": "pods"}`, "windows", backend.Node{Underlay: eth0, V4: true})
-	linux, _ := make1(t, vxlan.Kind(), `{"VNI": 4096, "Port": 4789}`, "linux", dual)
+	windows, _ := make1(t, backend.KindOf("vxlan"), `{"VNI": 4096, "Port": 4789, "Name": "pods"}`, "windows", backend.Node{Underlay: eth0, V4: true})
+	linux, _ := make1(t, backend.KindOf("vxlan"), `{"VNI": 4096, "Port": 4789}`, "linux", dual)
 	if end := (&dataplane.Path{Dst: local.V4.Subnet, Encap: dataplane.VTEP{MAC: linux.Devices(local)[1].MAC}}); !windows.Derived(end) {
 		t.Errorf("%v does not count as derived on Windows", end)
 	}
@@ -244,7 +238,7 @@ func TestVTEPAddress(t *testing.T) {
 // A node publishes from where its tunnel sends; nodes of flannel do not, and ignore it.
 func TestTunnelSources(t *testing.T) {
 	n := backend.Node{Underlay: eth0, V4: true, V6: true, Sources: []netip.Addr{netip.MustParseAddr("203.0.113.9"), netip.MustParseAddr("2001:db8::9"), netip.MustParseAddr("203.0.113.8")}}
-	b, _ := make1(t, vxlan.Kind(), `{}`, "linux", n)
+	b, _ := make1(t, backend.KindOf("vxlan"), `{}`, "linux", n)
 	described, err := b.Describe(local, dataplane.Links{"flannel.1": {}, "flannel-v6.1": {}})
 	if err != nil {
 		t.Fatal(err)
@@ -280,7 +274,7 @@ func TestForWindows(t *testing.T) {
 		{`{"VNI": 4096, "Port": 4789, "DirectRouting": true}`, "linux", "Backend: DirectRouting Windows"},
 		{`{"VNI": 4096}`, "windows", ""},
 	} {
-		maker := vxlan.Kind().Parse(conf.Parse([]byte(test.config)), test.os)
+		maker := backend.KindOf("vxlan").Parse(conf.Parse([]byte(test.config)), test.os)
 		b, _, err := maker(backend.Node{Underlay: underlay.Link{Name: "eth0", MTU: 1500}, V4: true})
 		if err != nil {
 			t.Fatal(err)

@@ -8,14 +8,6 @@ import (
 	"testing"
 
 	"flannel/backend"
-	"flannel/backend/alloc"
-	"flannel/backend/extension"
-	"flannel/backend/hostgw"
-	"flannel/backend/ipip"
-	"flannel/backend/ipsec"
-	"flannel/backend/udp"
-	"flannel/backend/vxlan"
-	"flannel/backend/wireguard"
 	"flannel/pkg/conf"
 	"flannel/pkg/dataplane"
 	"flannel/subnet"
@@ -35,9 +27,9 @@ func FuzzPeer(f *testing.F) {
 		kind   backend.Kind
 		config string
 	}{
-		{vxlan.Kind(), `{}`}, {vxlan.Kind(), `{"DirectRouting":true}`}, {wireguard.Kind(), `{}`}, {wireguard.Kind(), `{"Mode":"auto"}`},
-		{hostgw.Kind(), `{}`}, {ipip.Kind(), `{"DirectRouting":true}`}, {ipsec.Kind(), `{"PSK":"` + strings.Repeat("x", 96) + `"}`},
-		{udp.Kind(), `{}`}, {extension.Kind(), `{"SubnetAddCommand":"x"}`}, {alloc.Kind(), `{}`},
+		{backend.KindOf("vxlan"), `{}`}, {backend.KindOf("vxlan"), `{"DirectRouting":true}`}, {backend.KindOf("wireguard"), `{}`}, {backend.KindOf("wireguard"), `{"Mode":"auto"}`},
+		{backend.KindOf("host-gw"), `{}`}, {backend.KindOf("ipip"), `{"DirectRouting":true}`}, {backend.KindOf("ipsec"), `{"PSK":"` + strings.Repeat("x", 96) + `"}`},
+		{backend.KindOf("udp"), `{}`}, {backend.KindOf("extension"), `{"SubnetAddCommand":"x"}`}, {backend.KindOf("alloc"), `{}`},
 	} {
 		object := conf.Parse([]byte(k.config))
 		b, _, err := k.kind.Parse(object, "linux")(backend.Node{Underlay: eth0, V4: true, V6: true})

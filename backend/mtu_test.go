@@ -5,17 +5,13 @@ import (
 	"testing"
 
 	"flannel/backend"
-	"flannel/backend/ipip"
-	"flannel/backend/udp"
-	"flannel/backend/vxlan"
-	"flannel/backend/wireguard"
 	"flannel/internal/test/logtest"
 	"flannel/pkg/conf"
 )
 
 // The advice to raise Backend.MTU is given only where that helps: an underlay that is too small is named itself.
 func TestTooSmallMTU(t *testing.T) {
-	kinds := map[string]backend.Kind{"vxlan": vxlan.Kind(), "wireguard": wireguard.Kind(), "ipip": ipip.Kind(), "udp": udp.Kind()}
+	kinds := map[string]backend.Kind{"vxlan": backend.KindOf("vxlan"), "wireguard": backend.KindOf("wireguard"), "ipip": backend.KindOf("ipip"), "udp": backend.KindOf("udp")}
 	small := eth0
 	for _, c := range []struct {
 		kind, config string

@@ -5,18 +5,13 @@ import (
 	"testing"
 
 	"flannel/backend"
-	"flannel/backend/extension"
-	"flannel/backend/hostgw"
-	"flannel/backend/ipip"
-	"flannel/backend/udp"
-	"flannel/backend/vxlan"
 	"flannel/internal/test/logtest"
 	"flannel/pkg/conf"
 	"flannel/pkg/dataplane"
 )
 
 func TestRefusedLeaseData(t *testing.T) {
-	b, _ := make1(t, vxlan.Kind(), `{}`, "linux", backend.Node{Underlay: eth0, V4: true})
+	b, _ := make1(t, backend.KindOf("vxlan"), `{}`, "linux", backend.Node{Underlay: eth0, V4: true})
 	for data, want := range map[string]string{
 		``:                         "",
 		`"x"`:                      "",
@@ -39,7 +34,7 @@ func TestRefusedLeaseData(t *testing.T) {
 
 // What a peer of extension publishes is a string, whatever is in it.
 func TestExtensionData(t *testing.T) {
-	b, _ := make1(t, extension.Kind(), `{"SubnetAddCommand": "add"}`, "linux", backend.Node{Underlay: eth0, V4: true, V6: true})
+	b, _ := make1(t, backend.KindOf("extension"), `{"SubnetAddCommand": "add"}`, "linux", backend.Node{Underlay: eth0, V4: true, V6: true})
 	for data, want := range map[string]string{``: "", `null`: "", `""`: "", `"$(id); a\nb"`: "$(id); a\nb"} {
 		p := lease("10.5.2.0/24", "192.168.100.2", data, "2001:cafe:42:2::/64", "fd00:100::2", data)
 		paths, err := b.Paths(&p)
@@ -66,39 +61,39 @@ func TestRefusedConfiguration(t *testing.T) {
 		v6         bool
 		want       string
 	}{
-		{vxlan.Kind(), `{"VNI": 16777216}`, "linux", 1500, false, "VNI: 16777216 16777215"},
-		{vxlan.Kind(), `{"VNI": 0}`, "linux", 1500, false, "VNI: 0 1"},
-		{vxlan.Kind(), `{"VNI": 4095}`, "windows", 1500, false, "VNI: 4095 4096"},
-		{vxlan.Kind(), `{"VNI": 16777216}`, "windows", 1500, false, "VNI: 16777216 16777215"},
-		{vxlan.Kind(), `{"MacPrefix": "0E2A"}`, "windows", 1500, false, `MacPrefix: "0E2A" 0E-2A`},
-		{vxlan.Kind(), `{"MacPrefix": "0F-2A"}`, "windows", 1500, false, "MacPrefix: 0F-2A"},
-		{vxlan.Kind(), `{"Name": "a\nb"}`, "windows", 1500, false, `Name: "a\nb"`},
-		{hostgw.Kind(), `{"DNSServerList": "10.96.0.10;10.96.0.11"}`, "windows", 1500, false, "DNSServerList: 10.96.0.10;10.96.0.11 IP"},
-		{vxlan.Kind(), `{"Port": 70000}`, "linux", 1500, false, "Port: 70000 65535"},
-		{vxlan.Kind(), `{"Port": -1}`, "linux", 1500, false, "Port: -1 0"},
-		{vxlan.Kind(), `{"VNI": 9999999}`, "linux", 1500, false, ""},
-		{vxlan.Kind(), `{"VNI": 10000000}`, "linux", 1500, false, "Linux 15 VNI 7"},
-		{vxlan.Kind(), `{"VNI": 10000}`, "linux", 1500, true, "VNI 4"},
-		{vxlan.Kind(), `{"VNI": 10000000}`, "windows", 1500, false, ""},
-		{vxlan.Kind(), `{"MTU": -5}`, "linux", 1500, false, "MTU: -5 0"},
-		{vxlan.Kind(), `{"MTU": 600}`, "linux", 1500, false, "MTU: 600 576"},
-		{vxlan.Kind(), `{"MTU": 1300}`, "linux", 1500, true, "1230 VXLAN 70 1280 1350"},
-		{vxlan.Kind(), `{}`, "linux", 600, false, "550"},
-		{hostgw.Kind(), `{}`, "linux", 1000, true, "1280"},
-		{ipip.Kind(), `{}`, "linux", 596, false, ""},
-		{extension.Kind(), `{}`, "linux", 1500, false, "SubnetAddCommand PostStartupCommand alloc"},
-		{extension.Kind(), `{"SubnetAddCommand": " "}`, "windows", 1500, false, "SubnetAddCommand PostStartupCommand alloc"},
-		{extension.Kind(), `{"SubnetAddCommand": "x"}`, "windows", 1500, false, ""},
-		{extension.Kind(), `{"SubnetAddCommand": "x"}`, "linux", 500, false, "500 576"},
-		{extension.Kind(), `{"SubnetAddCommand": ["x"]}`, "linux", 1500, false, "SubnetAddCommand:"},
-		{ipip.Kind(), `{}`, "linux", 595, false, "eth0 595 575 20 596"},
-		{ipip.Kind(), `{}`, "windows", 1500, false, "Type: Linux Windows vxlan"},
-		{ipip.Kind(), `{"DirectRouting": "maybe"}`, "linux", 1500, false, `DirectRouting: "maybe"`},
-		{udp.Kind(), `{"Port": 0}`, "linux", 1500, false, "Port: 0 1"},
-		{udp.Kind(), `{"Port": 65536}`, "linux", 1500, false, "Port: 65536 65535"},
-		{udp.Kind(), `{}`, "linux", 603, false, "eth0 603 575 576 604"},
-		{udp.Kind(), `{}`, "linux", 604, false, ""},
-		{udp.Kind(), `{}`, "windows", 1500, false, "Type: udp Windows vxlan host-gw"},
+		{backend.KindOf("vxlan"), `{"VNI": 16777216}`, "linux", 1500, false, "VNI: 16777216 16777215"},
+		{backend.KindOf("vxlan"), `{"VNI": 0}`, "linux", 1500, false, "VNI: 0 1"},
+		{backend.KindOf("vxlan"), `{"VNI": 4095}`, "windows", 1500, false, "VNI: 4095 4096"},
+		{backend.KindOf("vxlan"), `{"VNI": 16777216}`, "windows", 1500, false, "VNI: 16777216 16777215"},
+		{backend.KindOf("vxlan"), `{"MacPrefix": "0E2A"}`, "windows", 1500, false, `MacPrefix: "0E2A" 0E-2A`},
+		{backend.KindOf("vxlan"), `{"MacPrefix": "0F-2A"}`, "windows", 1500, false, "MacPrefix: 0F-2A"},
+		{backend.KindOf("vxlan"), `{"Name": "a\nb"}`, "windows", 1500, false, `Name: "a\nb"`},
+		{backend.KindOf("host-gw"), `{"DNSServerList": "10.96.0.10;10.96.0.11"}`, "windows", 1500, false, "DNSServerList: 10.96.0.10;10.96.0.11 IP"},
+		{backend.KindOf("vxlan"), `{"Port": 70000}`, "linux", 1500, false, "Port: 70000 65535"},
+		{backend.KindOf("vxlan"), `{"Port": -1}`, "linux", 1500, false, "Port: -1 0"},
+		{backend.KindOf("vxlan"), `{"VNI": 9999999}`, "linux", 1500, false, ""},
+		{backend.KindOf("vxlan"), `{"VNI": 10000000}`, "linux", 1500, false, "Linux 15 VNI 7"},
+		{backend.KindOf("vxlan"), `{"VNI": 10000}`, "linux", 1500, true, "VNI 4"},
+		{backend.KindOf("vxlan"), `{"VNI": 10000000}`, "windows", 1500, false, ""},
+		{backend.KindOf("vxlan"), `{"MTU": -5}`, "linux", 1500, false, "MTU: -5 0"},
+		{backend.KindOf("vxlan"), `{"MTU": 600}`, "linux", 1500, false, "MTU: 600 576"},
+		{backend.KindOf("vxlan"), `{"MTU": 1300}`, "linux", 1500, true, "1230 VXLAN 70 1280 1350"},
+		{backend.KindOf("vxlan"), `{}`, "linux", 600, false, "550"},
+		{backend.KindOf("host-gw"), `{}`, "linux", 1000, true, "1280"},
+		{backend.KindOf("ipip"), `{}`, "linux", 596, false, ""},
+		{backend.KindOf("extension"), `{}`, "linux", 1500, false, "SubnetAddCommand PostStartupCommand alloc"},
+		{backend.KindOf("extension"), `{"SubnetAddCommand": " "}`, "windows", 1500, false, "SubnetAddCommand PostStartupCommand alloc"},
+		{backend.KindOf("extension"), `{"SubnetAddCommand": "x"}`, "windows", 1500, false, ""},
+		{backend.KindOf("extension"), `{"SubnetAddCommand": "x"}`, "linux", 500, false, "500 576"},
+		{backend.KindOf("extension"), `{"SubnetAddCommand": ["x"]}`, "linux", 1500, false, "SubnetAddCommand:"},
+		{backend.KindOf("ipip"), `{}`, "linux", 595, false, "eth0 595 575 20 596"},
+		{backend.KindOf("ipip"), `{}`, "windows", 1500, false, "Type: Linux Windows vxlan"},
+		{backend.KindOf("ipip"), `{"DirectRouting": "maybe"}`, "linux", 1500, false, `DirectRouting: "maybe"`},
+		{backend.KindOf("udp"), `{"Port": 0}`, "linux", 1500, false, "Port: 0 1"},
+		{backend.KindOf("udp"), `{"Port": 65536}`, "linux", 1500, false, "Port: 65536 65535"},
+		{backend.KindOf("udp"), `{}`, "linux", 603, false, "eth0 603 575 576 604"},
+		{backend.KindOf("udp"), `{}`, "linux", 604, false, ""},
+		{backend.KindOf("udp"), `{}`, "windows", 1500, false, "Type: udp Windows vxlan host-gw"},
 	} {
 		o := conf.Parse([]byte(test.config))
 		maker := test.kind.Parse(o, test.os)
@@ -112,7 +107,7 @@ func TestRefusedConfiguration(t *testing.T) {
 			t.Errorf("%s with MTU %d gives %v, want %q", test.config, test.mtu, err, test.want)
 		}
 	}
-	if _, warnings := make1(t, vxlan.Kind(), `{"MTU": 9000}`, "linux", backend.Node{Underlay: eth0, V4: true}); len(warnings) != 1 || !logtest.Names(warnings[0], "9000", "eth0") {
+	if _, warnings := make1(t, backend.KindOf("vxlan"), `{"MTU": 9000}`, "linux", backend.Node{Underlay: eth0, V4: true}); len(warnings) != 1 || !logtest.Names(warnings[0], "9000", "eth0") {
 		t.Errorf("an MTU above the underlay's gives the warnings %q", warnings)
 	}
 }
@@ -125,14 +120,14 @@ func TestWarnings(t *testing.T) {
 		config, os string
 		want       []string
 	}{
-		{vxlan.Kind(), `{"MacPrefix": "anything", "Name": "a\nb"}`, "linux", nil},
-		{hostgw.Kind(), `{"DNSServerList": "anything", "Name": "cbr0"}`, "linux", nil},
-		{extension.Kind(), `{"SubnetAddCommand": "x", "ShutdownCommand": "y"}`, "linux", []string{"ShutdownCommand: flannel"}},
-		{vxlan.Kind(), `{"VNI": 4096, "Port": 4789, "Learning": true, "MacPrefix": "0E-2A", "Name": "pods"}`, "windows", nil},
-		{vxlan.Kind(), `{"VNI": 65535, "Port": 4789}`, "windows", nil},
-		{vxlan.Kind(), `{"VNI": 65536, "Port": 4789}`, "windows", []string{"65536 65535"}},
-		{vxlan.Kind(), `{}`, "windows", []string{"VNI: 4096 1 Linux", "Port: 4789 8472"}},
-		{vxlan.Kind(), `{"DirectRouting": true, "GBP": true, "MTU": 1400, "VNI": 4096, "Port": 4789}`, "windows",
+		{backend.KindOf("vxlan"), `{"MacPrefix": "anything", "Name": "a\nb"}`, "linux", nil},
+		{backend.KindOf("host-gw"), `{"DNSServerList": "anything", "Name": "cbr0"}`, "linux", nil},
+		{backend.KindOf("extension"), `{"SubnetAddCommand": "x", "ShutdownCommand": "y"}`, "linux", []string{"ShutdownCommand: flannel"}},
+		{backend.KindOf("vxlan"), `{"VNI": 4096, "Port": 4789, "Learning": true, "MacPrefix": "0E-2A", "Name": "pods"}`, "windows", nil},
+		{backend.KindOf("vxlan"), `{"VNI": 65535, "Port": 4789}`, "windows", nil},
+		{backend.KindOf("vxlan"), `{"VNI": 65536, "Port": 4789}`, "windows", []string{"65536 65535"}},
+		{backend.KindOf("vxlan"), `{}`, "windows", []string{"VNI: 4096 1 Linux", "Port: 4789 8472"}},
+		{backend.KindOf("vxlan"), `{"DirectRouting": true, "GBP": true, "MTU": 1400, "VNI": 4096, "Port": 4789}`, "windows",
 			[]string{"DirectRouting: Windows", "GBP: Windows", "MTU: Windows"}},
 	} {
 		o := conf.Parse([]byte(test.config))

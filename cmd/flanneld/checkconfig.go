@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"flannel/backend"
 	"flannel/subnet"
 	"flannel/subnet/kube"
 )
@@ -105,7 +106,7 @@ func hasWindows(ctx context.Context, o options) bool {
 
 // check checks a raw network configuration for the nodes with one operating system.
 func check(system string, raw []byte) checkedSystem {
-	config, _, warnings, err := backends().Parse(system, raw)
+	config, _, warnings, err := backend.ParseConfig(system, raw)
 	c := checkedSystem{System: system, Valid: err == nil, Backend: config.Backend, Warnings: warnings}
 	for _, n := range []subnet.Network{config.V4, config.V6} {
 		if n.On() {

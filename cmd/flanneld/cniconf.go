@@ -10,12 +10,10 @@ import (
 	"strings"
 	"time"
 
-	"flannel/backend"
 	"flannel/pkg/cni/conflist"
 	"flannel/pkg/conf"
 	"flannel/pkg/probe"
 	"flannel/pkg/windows/node"
-	"flannel/subnet"
 	"flannel/subnet/kube"
 )
 
@@ -147,9 +145,6 @@ func (c *call) cniSources() node.CNISources {
 			return readNetConf(ctx, c.options, slog.New(slog.DiscardHandler))
 		},
 		NetConfName: netConfName(c.options), NetConfRemote: !c.Kube.On, SubnetFile: c.SubnetFile,
-		Parse: func(raw []byte) (subnet.Config, backend.Maker, []string, error) {
-			return backends().Parse("windows", raw)
-		},
 		// HNS: nil except on Windows; open until the process ends. Underlay: only to find the
 		// adapter that has the node's address.
 		HNS: node.OpenHNS(), KubeProxyDSR: probe.KubeProxyDSR, Log: c.log,

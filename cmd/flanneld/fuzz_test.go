@@ -31,9 +31,9 @@ func FuzzNetConf(f *testing.F) {
 	} {
 		f.Add([]byte(s))
 	}
-	for _, kind := range backends() {
+	for _, kind := range backend.Kinds() {
 		raw := fmt.Appendf(nil, `{"Network":"10.5.0.0/16","Backend":{"Type":%q%s}}`, kind.Name, required[kind.Name])
-		if _, _, _, err := backends().Parse("linux", raw); (err == nil) != (kind.Refused == "") {
+		if _, _, _, err := backend.ParseConfig("linux", raw); (err == nil) != (kind.Refused == "") {
 			f.Errorf("%s: %v", raw, err) // its devices would never be checked
 		}
 		f.Add(raw)
@@ -47,7 +47,7 @@ func FuzzNetConf(f *testing.F) {
 
 // checkNode checks the node that joins with a configuration, unless the configuration is refused.
 func checkNode(t *testing.T, os string, raw []byte) {
-	cfg, maker, _, err := backends().Parse(os, raw)
+	cfg, maker, _, err := backend.ParseConfig(os, raw)
 	if err != nil {
 		return
 	}

@@ -7,12 +7,15 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"runtime"
 	"strings"
 
+	"flannel/backend"
 	"flannel/pkg/conf"
-	"flannel/pkg/conf/netconf"
 	"flannel/pkg/file"
 	"flannel/pkg/status"
+	"flannel/pkg/windows/node"
+	"flannel/subnet"
 )
 
 const aboutNetConf = `Writes the network configuration, the file --net-config-path, of a Windows node that joins a cluster
@@ -21,7 +24,7 @@ printed. The configuration must be the same as in the cluster's ConfigMap kube-f
 
 // netConfAnswer is the JSON document of net-conf.
 type netConfAnswer struct {
-	netconf.Outcome
+	node.NetConfOutcome
 	Problem string `json:"problem,omitempty"`
 }
 
@@ -39,11 +42,11 @@ func makeNetConf(c *call) func(context.Context) int {
 		if len(cluster) == 0 {
 			cluster = anyNetwork
 		}
-		want, err := backends().Compose(*mode, cluster)
+		want, err := node.ComposeNetConf(*mode, cluster)
 		if err != nil {
 			return c.reportUsage(fmt.Errorf("net-conf: %w", err))
 		}
-		done, err := backends().Put(c.Kube.NetConfPath, want)
+		done, err := node.PutNetConf(c.Kube.NetConfPath, want)
 		if err != nil {
 			err = fmt.Errorf("net-conf: %w", err)
 			// With --json, the document has the path and the problem; without, only stderr has the
@@ -69,6 +72,12 @@ func netConfName(o options) string {
 		return "the network configuration in " + o.Kube.NetConfPath
 	}
 	return "the network configuration in etcd, at " + o.Etcd.Prefix + "/config,"
+}
+
+// parseConfig validates a raw network configuration for this node. It is the Parse of
+// daemon.Daemon.
+func parseConfig(raw []byte) (subnet.Config, backend.Maker, []string, error) {
+	return backend.ParseConfig(runtime.GOOS, raw)
 }
 
 // readNetConf reads the raw network configuration from where the daemon reads

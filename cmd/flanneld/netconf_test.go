@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"flannel/backend"
 	"flannel/internal/test/logtest"
 )
 
@@ -23,7 +24,7 @@ func TestNetConf(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	config, _, warnings, err := backends().Parse("windows", raw)
+	config, _, warnings, err := backend.ParseConfig("windows", raw)
 	if err != nil || len(warnings) > 0 || config.Backend != "vxlan" || config.V4.Prefix != netip.MustParsePrefix("10.8.0.0/16") {
 		t.Errorf("%s is %+v, %q, %v", raw, config, warnings, err)
 	}

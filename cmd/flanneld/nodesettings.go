@@ -15,6 +15,7 @@ import (
 
 	"flannel/pkg/conf"
 	"flannel/pkg/file"
+	"flannel/pkg/windows/node"
 )
 
 // nodeSettings are the flags of the command node start on Windows that it keeps for the
@@ -123,7 +124,7 @@ func (s *nodeSettings) check() error {
 	if _, err := conf.ParseAddress(s.ManagementIP); err != nil {
 		return flagMistake{fmt.Errorf("--management-ip: %w", err)}
 	}
-	if _, err := backends().Compose(s.NetworkMode, anyNetwork); err != nil {
+	if _, err := node.ComposeNetConf(s.NetworkMode, anyNetwork); err != nil {
 		return flagMistake{err}
 	}
 	return nil

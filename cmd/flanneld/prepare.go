@@ -39,7 +39,7 @@ func prepare(c *call) func(context.Context) int {
 		var netConf []byte // empty: the daemon's
 		if *mode != "" {
 			var err error
-			if netConf, err = backends().Compose(*mode, anyNetwork); err != nil {
+			if netConf, err = node.ComposeNetConf(*mode, anyNetwork); err != nil {
 				return c.reportUsage(fmt.Errorf("prepare: %w", err))
 			}
 		}

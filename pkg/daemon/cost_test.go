@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"flannel/backend"
-	"flannel/backend/vxlan"
 	"flannel/pkg/conf"
 	"flannel/pkg/plan"
 	"flannel/pkg/underlay"
@@ -28,7 +27,7 @@ func BenchmarkOneLeaseOf10000(b *testing.B) {
 		l := lease(i, mac)
 		return peerset.Change{Name: l.Name, Entry: peerset.Entry{Lease: l}}
 	}
-	vxlanBackend, _, err := vxlan.Kind().Parse(conf.Parse([]byte(`{}`)), "linux")(backend.Node{V4: true, Underlay: underlay.Link{Name: "eth0", MTU: 1500}})
+	vxlanBackend, _, err := backend.KindOf("vxlan").Parse(conf.Parse([]byte(`{}`)), "linux")(backend.Node{V4: true, Underlay: underlay.Link{Name: "eth0", MTU: 1500}})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"flannel/backend"
-	"flannel/backend/vxlan"
-	"flannel/backend/wireguard"
 	"flannel/pkg/conf"
 	"flannel/pkg/dataplane"
 	"flannel/pkg/plan"
@@ -20,7 +18,7 @@ import (
 // nodeWithMAC is a node whose device has a MAC address that an older lease has, too.
 func nodeWithMAC(t *testing.T, u *fixedUnderlay, os, config string) *pass {
 	t.Helper()
-	b, _, err := vxlan.Kind().Parse(conf.Parse([]byte(config)), os)(backend.Node{Underlay: u.link, V4: true})
+	b, _, err := backend.KindOf("vxlan").Parse(conf.Parse([]byte(config)), os)(backend.Node{Underlay: u.link, V4: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,13 +110,13 @@ func TestAnotherSubnetAnotherMAC(t *testing.T) {
 func parseVXLAN(raw []byte) (subnet.Config, backend.Maker, []string, error) {
 	o := conf.Parse(raw)
 	config := subnet.Config{Backend: "vxlan", V4: subnet.Network{Prefix: netip.MustParsePrefix("10.5.0.0/16"), SubnetLen: 24}}
-	return config, vxlan.Kind().Parse(o, "linux"), nil, o.Err()
+	return config, backend.KindOf("vxlan").Parse(o, "linux"), nil, o.Err()
 }
 
 // wireGuardNode is a node with a WireGuard key.
 func wireGuardNode(t *testing.T, u *fixedUnderlay, key string) *pass {
 	t.Helper()
-	b, _, err := wireguard.Kind().Parse(conf.Parse([]byte(`{}`)), "linux")(backend.Node{Underlay: u.link, V4: true})
+	b, _, err := backend.KindOf("wireguard").Parse(conf.Parse([]byte(`{}`)), "linux")(backend.Node{Underlay: u.link, V4: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,7 +10,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"flannel/pkg/compact"
 	"flannel/pkg/linux/rtnetlink"
 	"flannel/pkg/reconcile"
 )
@@ -43,10 +42,10 @@ type nexthopStore struct {
 	lost func()
 
 	mu   sync.Mutex
-	none bool                           // the kernel has no nexthop objects
-	ids  compact.Map[packedHop, uint32] // the object that routes through a hop take
-	hops compact.Map[uint32, packedHop] // all existing objects, including those of others
-	last uint32                         // the last ID that was reserved
+	none bool                                    // the kernel has no nexthop objects
+	ids  reconcile.CompactMap[packedHop, uint32] // the object that routes through a hop take
+	hops reconcile.CompactMap[uint32, packedHop] // all existing objects, including those of others
+	last uint32                                  // the last ID that was reserved
 }
 
 // nexthopKey identifies an object by its hop. Of several objects of ours with the
@@ -89,11 +88,11 @@ func (s *nexthopStore) List(context.Context) (map[nexthopKey]struct{}, error) {
 	n := s.hops.Len() // the expected size: growing a map takes twice the memory and time
 	s.mu.Unlock()
 	out := make(map[nexthopKey]struct{}, n)
-	var ids compact.Map[packedHop, uint32]
-	var hops compact.Map[uint32, packedHop]
+	var ids reconcile.CompactMap[packedHop, uint32]
+	var hops reconcile.CompactMap[uint32, packedHop]
 	reset := func() {
 		clear(out)
-		ids, hops = compact.Map[packedHop, uint32]{}, compact.Map[uint32, packedHop]{}
+		ids, hops = reconcile.CompactMap[packedHop, uint32]{}, reconcile.CompactMap[uint32, packedHop]{}
 		ids.Reserve(n)
 		hops.Reserve(n)
 	}

@@ -4,7 +4,6 @@ import (
 	"net/netip"
 	"sync/atomic"
 
-	"flannel/pkg/compact"
 	"flannel/pkg/dataplane"
 	"flannel/pkg/linux/rtnetlink"
 	"flannel/pkg/reconcile"
@@ -21,10 +20,10 @@ type rows struct {
 	neighs   *reconcile.Table[neighKey, dataplane.MAC]
 	fdb      *reconcile.Table[fdbKey, netip.Addr]
 
-	hopUsers  compact.Map[packedHop, int] // number of wanted routes through a hop beyond the first; no entry: 0
-	network   map[routeKey]hop            // wanted; see addNetworkRoutes
-	foreign   map[routeKey]hop            // see routeStore; of the last list
-	diverting atomic.Bool                 // it matters which routes others have into our networks; see tun.diverted
+	hopUsers  reconcile.CompactMap[packedHop, int] // number of wanted routes through a hop beyond the first; no entry: 0
+	network   map[routeKey]hop                     // wanted; see addNetworkRoutes
+	foreign   map[routeKey]hop                     // see routeStore; of the last list
+	diverting atomic.Bool                          // it matters which routes others have into our networks; see tun.diverted
 }
 
 // newRows returns the tables that all kinds of devices share, with their stores.
@@ -61,6 +60,6 @@ func (r *rows) putRoute(f *dataplane.Filling, dst netip.Prefix, h hop) {
 
 // reset forgets what the tables wanted, which want nothing now.
 func (r *rows) reset() {
-	r.hopUsers = compact.Map[packedHop, int]{}
+	r.hopUsers = reconcile.CompactMap[packedHop, int]{}
 	r.network = nil
 }

@@ -10,14 +10,6 @@ import (
 	"testing"
 
 	"flannel/backend"
-	"flannel/backend/alloc"
-	"flannel/backend/extension"
-	"flannel/backend/hostgw"
-	"flannel/backend/ipip"
-	"flannel/backend/ipsec"
-	"flannel/backend/udp"
-	"flannel/backend/vxlan"
-	"flannel/backend/wireguard"
 	"flannel/internal/test/logtest"
 	"flannel/pkg/conf"
 	"flannel/pkg/underlay"
@@ -33,14 +25,14 @@ type backendCase struct {
 }
 
 var eachBackend = []backendCase{
-	{vxlan.Kind(), `{}`, `{"VNI":1,"VtepMAC":"02:00:00:00:00:07"}`, 1, []string{`{"VNI":2,"VtepMAC":"02:00:00:00:00:07"}`, `{"VNI":1,"VtepMAC":"ff:ff:ff:ff:ff:ff"}`, `"x"`, `7`, ``, `{"VNI":1,"VtepMAC":"02:00:00:00:00:07"}`}}, // the last is the MAC of the valid peer
-	{wireguard.Kind(), `{}`, `{"PublicKey":"yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=","Port":51820}`, 1, []string{`{"PublicKey":"AAAA"}`, `{"VNI":1,"VtepMAC":"02:00:00:00:00:07"}`, `{"PublicKey":"yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=","Port":70000}`, `[]`, ``, `{"PublicKey":"yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=","Port":51820}`}},
-	{extension.Kind(), `{"SubnetAddCommand":"add"}`, `"; reboot"`, 1, []string{`{"VNI":1,"VtepMAC":"02:00:00:00:00:07"}`, `7`, `[]`, `{}`}},
-	{hostgw.Kind(), `{}`, ``, 1, nil},
-	{ipip.Kind(), `{}`, ``, 1, nil},
-	{ipsec.Kind(), `{"PSK":"` + strings.Repeat("0123456789abcdef", 6) + `"}`, ``, 1, nil},
-	{udp.Kind(), `{}`, ``, 1, nil},
-	{alloc.Kind(), `{}`, ``, 0, nil},
+	{backend.KindOf("vxlan"), `{}`, `{"VNI":1,"VtepMAC":"02:00:00:00:00:07"}`, 1, []string{`{"VNI":2,"VtepMAC":"02:00:00:00:00:07"}`, `{"VNI":1,"VtepMAC":"ff:ff:ff:ff:ff:ff"}`, `"x"`, `7`, ``, `{"VNI":1,"VtepMAC":"02:00:00:00:00:07"}`}}, // the last is the MAC of the valid peer
+	{backend.KindOf("wireguard"), `{}`, `{"PublicKey":"yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=","Port":51820}`, 1, []string{`{"PublicKey":"AAAA"}`, `{"VNI":1,"VtepMAC":"02:00:00:00:00:07"}`, `{"PublicKey":"yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=","Port":70000}`, `[]`, ``, `{"PublicKey":"yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=","Port":51820}`}},
+	{backend.KindOf("extension"), `{"SubnetAddCommand":"add"}`, `"; reboot"`, 1, []string{`{"VNI":1,"VtepMAC":"02:00:00:00:00:07"}`, `7`, `[]`, `{}`}},
+	{backend.KindOf("host-gw"), `{}`, ``, 1, nil},
+	{backend.KindOf("ipip"), `{}`, ``, 1, nil},
+	{backend.KindOf("ipsec"), `{"PSK":"` + strings.Repeat("0123456789abcdef", 6) + `"}`, ``, 1, nil},
+	{backend.KindOf("udp"), `{}`, ``, 1, nil},
+	{backend.KindOf("alloc"), `{}`, ``, 0, nil},
 }
 
 // newPeer returns a lease that is valid except for its arguments.

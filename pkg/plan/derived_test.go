@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"flannel/backend"
-	"flannel/backend/vxlan"
 	"flannel/pkg/conf"
 	"flannel/pkg/dataplane"
 	"flannel/pkg/underlay"
@@ -18,7 +17,7 @@ import (
 
 // derive gives a lease the MAC addresses that a new device of another lease's owner gets.
 func derive(l, of *subnet.Lease) {
-	b, _, err := vxlan.Kind().Parse(conf.Parse([]byte(`{}`)), "linux")(backend.Node{V4: true, V6: true, Underlay: underlay.Link{Name: "eth0", MTU: 1500}})
+	b, _, err := backend.KindOf("vxlan").Parse(conf.Parse([]byte(`{}`)), "linux")(backend.Node{V4: true, V6: true, Underlay: underlay.Link{Name: "eth0", MTU: 1500}})
 	if err != nil {
 		panic(err)
 	}
@@ -115,7 +114,7 @@ func TestOutranked(t *testing.T) {
 func planOf(t *testing.T, backendConfig string, local subnet.Lease) *Plan {
 	t.Helper()
 	link := underlay.Link{Name: "eth0", MTU: 1500, OnLink: []netip.Prefix{netip.MustParsePrefix("192.168.100.0/24"), netip.MustParsePrefix("fd00:100::/64")}}
-	b, _, err := vxlan.Kind().Parse(conf.Parse([]byte(backendConfig)), "linux")(backend.Node{V4: true, V6: true, Underlay: link})
+	b, _, err := backend.KindOf("vxlan").Parse(conf.Parse([]byte(backendConfig)), "linux")(backend.Node{V4: true, V6: true, Underlay: link})
 	if err != nil {
 		t.Fatal(err)
 	}

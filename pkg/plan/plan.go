@@ -11,8 +11,8 @@ import (
 	"slices"
 
 	"flannel/backend"
-	"flannel/pkg/compact"
 	"flannel/pkg/dataplane"
+	"flannel/pkg/reconcile"
 	"flannel/subnet"
 )
 
@@ -32,10 +32,10 @@ type Plan struct {
 	wire    backend.Wire      // of the backend
 	ownEnds map[resource]bool // tunnel ends of this node; the value: it is derived from our subnet
 
-	started    bool                              // the first Update has read the whole set
-	peers      compact.Map[*subnet.Lease, *peer] // the result for each lease
-	revalidate []*peer                           // affected by a change of addrs
-	pending    int                               // leases whose owners have not published backend data yet
+	started    bool                                       // the first Update has read the whole set
+	peers      reconcile.CompactMap[*subnet.Lease, *peer] // the result for each lease
+	revalidate []*peer                                    // affected by a change of addrs
+	pending    int                                        // leases whose owners have not published backend data yet
 
 	holders      holders              // one of the peers that claim the resource
 	claimants    map[resource][]*peer // all who claim it, for resources that several peers claim
@@ -88,14 +88,14 @@ type resource struct {
 // keys of one map for all would be several times larger.
 type holders struct {
 	peers   int // expected, with a subnet each, and a tunnel end on the first device
-	subnets compact.Map[netip.Prefix, *peer]
+	subnets reconcile.CompactMap[netip.Prefix, *peer]
 	devices map[string]*ends
 }
 
 // ends maps the tunnel ends of a device to peers.
 type ends struct {
-	macs compact.Map[dataplane.MAC, *peer]
-	keys compact.Map[dataplane.PublicKey, *peer]
+	macs reconcile.CompactMap[dataplane.MAC, *peer]
+	keys reconcile.CompactMap[dataplane.PublicKey, *peer]
 }
 
 // expect makes room for the resources of that many peers.

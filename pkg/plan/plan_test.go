@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"flannel/backend"
-	"flannel/backend/vxlan"
 	"flannel/internal/test/logtest"
 	"flannel/pkg/conf"
 	"flannel/pkg/dataplane"
@@ -32,7 +31,7 @@ func newPlan(t testing.TB, dual bool) *Plan {
 		own.V6 = subnet.Endpoint{Subnet: netip.MustParsePrefix("2001:cafe:42:1::/64"), PublicIP: netip.MustParseAddr("fd00:100::1"), Data: own.V4.Data}
 	}
 	o := conf.Parse([]byte(`{}`))
-	b, _, err := vxlan.Kind().Parse(o, "linux")(backend.Node{V4: true, V6: dual, Underlay: underlay.Link{Name: "eth0", MTU: 1500}})
+	b, _, err := backend.KindOf("vxlan").Parse(o, "linux")(backend.Node{V4: true, V6: dual, Underlay: underlay.Link{Name: "eth0", MTU: 1500}})
 	if err != nil {
 		t.Fatal(err)
 	}

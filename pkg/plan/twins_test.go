@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"flannel/backend"
-	"flannel/backend/vxlan"
 	"flannel/pkg/conf"
 	"flannel/pkg/reconcile"
 	"flannel/pkg/underlay"
@@ -17,7 +16,7 @@ import (
 // backend, outside of the pod network.
 func TestTwins(t *testing.T) {
 	link := underlay.Link{Name: "eth0", MTU: 1500, V4: netip.MustParseAddr("192.168.100.1"), OnLink: []netip.Prefix{netip.MustParsePrefix("192.168.100.0/24")}}
-	b, _, err := vxlan.Kind().Parse(conf.Parse([]byte(`{}`)), "linux")(backend.Node{V4: true, Underlay: link})
+	b, _, err := backend.KindOf("vxlan").Parse(conf.Parse([]byte(`{}`)), "linux")(backend.Node{V4: true, Underlay: link})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,10 +5,6 @@ import (
 	"testing"
 
 	"flannel/backend"
-	"flannel/backend/alloc"
-	"flannel/backend/hostgw"
-	"flannel/backend/udp"
-	"flannel/backend/vxlan"
 	"flannel/internal/test/logtest"
 	"flannel/pkg/conf"
 	"flannel/pkg/underlay"
@@ -23,16 +19,16 @@ func TestLeasesWithoutType(t *testing.T) {
 		leaseType                string
 		paths, rejected, pending int
 	}{
-		{udp.Kind(), "", 1, 0, 0},
-		{udp.Kind(), "udp", 1, 0, 0},
-		{udp.Kind(), "vxlan", 0, 1, 0},
-		{alloc.Kind(), "", 0, 0, 0},
-		{alloc.Kind(), "alloc", 0, 0, 0},
-		{alloc.Kind(), "vxlan", 0, 1, 0},
-		{vxlan.Kind(), "", 0, 0, 1},
-		{vxlan.Kind(), "vxlan", 1, 0, 0},
-		{hostgw.Kind(), "", 0, 0, 1},
-		{hostgw.Kind(), "host-gw", 1, 0, 0},
+		{backend.KindOf("udp"), "", 1, 0, 0},
+		{backend.KindOf("udp"), "udp", 1, 0, 0},
+		{backend.KindOf("udp"), "vxlan", 0, 1, 0},
+		{backend.KindOf("alloc"), "", 0, 0, 0},
+		{backend.KindOf("alloc"), "alloc", 0, 0, 0},
+		{backend.KindOf("alloc"), "vxlan", 0, 1, 0},
+		{backend.KindOf("vxlan"), "", 0, 0, 1},
+		{backend.KindOf("vxlan"), "vxlan", 1, 0, 0},
+		{backend.KindOf("host-gw"), "", 0, 0, 1},
+		{backend.KindOf("host-gw"), "host-gw", 1, 0, 0},
 	} {
 		b, _, err := test.kind.Parse(conf.Parse([]byte(`{}`)), "linux")(backend.Node{V4: true, Underlay: link})
 		if err != nil {

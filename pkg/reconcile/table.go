@@ -10,15 +10,14 @@
 //
 // Around it are what other reconcilers share: Runner, the loop of what reconciles beside the
 // daemon's; Backoff and Pause, when something that failed is tried again; Once, what of a failure
-// is logged; and Change, how a long ordered list differs from its previous version (changes.go).
+// is logged; Change, how a long ordered list differs from its previous version (changes.go); and
+// CompactMap, in which tables and those who feed them keep the state of many peers.
 package reconcile
 
 import (
 	"context"
 	"fmt"
 	"sync"
-
-	"flannel/pkg/compact"
 )
 
 // Entry is a key of a table with a value.
@@ -73,15 +72,15 @@ type Table[K, V comparable] struct {
 	store Store[K, V]
 
 	mu      sync.Mutex
-	settled compact.Map[K, V]
-	missing compact.Map[K, V]
-	rows    compact.Map[K, *row[K, V]] // also all that changed during a list, or since the last removeAgreeing
-	wanted  int                        // number of desired values
-	dirty   []*row[K, V]               // rows that may not agree; all other rows do
-	stale   bool                       // actual values may be wrong: list before the next Add
-	call    int                        // number of calls of the store that were started
-	listing bool                       // a list is under way
-	listed  bool                       // the first list has ended
+	settled CompactMap[K, V]
+	missing CompactMap[K, V]
+	rows    CompactMap[K, *row[K, V]] // also all that changed during a list, or since the last removeAgreeing
+	wanted  int                       // number of desired values
+	dirty   []*row[K, V]              // rows that may not agree; all other rows do
+	stale   bool                      // actual values may be wrong: list before the next Add
+	call    int                       // number of calls of the store that were started
+	listing bool                      // a list is under way
+	listed  bool                      // the first list has ended
 	repairs Repairs
 }
 
@@ -154,7 +153,7 @@ func (t *Table[K, V]) Reset() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.wanted -= t.missing.Len()
-	t.missing = compact.Map[K, V]{}
+	t.missing = CompactMap[K, V]{}
 	for key := range t.settled.All() {
 		t.row(key) // moves the entry to rows
 	}
@@ -169,7 +168,7 @@ func (t *Table[K, V]) Reset() {
 func (t *Table[K, V]) Forget() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.settled, t.missing, t.rows = compact.Map[K, V]{}, compact.Map[K, V]{}, compact.Map[K, *row[K, V]]{}
+	t.settled, t.missing, t.rows = CompactMap[K, V]{}, CompactMap[K, V]{}, CompactMap[K, *row[K, V]]{}
 	t.wanted, t.dirty, t.stale, t.listed = 0, nil, true, false
 }
 

@@ -13,7 +13,6 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"flannel/backend"
-	"flannel/backend/vxlan"
 	"flannel/internal/test/etcdtest"
 	"flannel/internal/test/eventually"
 	"flannel/internal/test/logtest"
@@ -228,7 +227,7 @@ func vtep(number int) string { return fmt.Sprintf(`{"VNI":1,"VtepMAC":"02:00:00:
 // 192.168.64.99 has.
 func judge(t *testing.T) subnet.Judge {
 	t.Helper()
-	b, _, err := vxlan.Kind().Parse(conf.Parse([]byte(`{}`)), "linux")(backend.Node{V4: true, Underlay: underlay.Link{Name: "eth0", MTU: 1500}})
+	b, _, err := backend.KindOf("vxlan").Parse(conf.Parse([]byte(`{}`)), "linux")(backend.Node{V4: true, Underlay: underlay.Link{Name: "eth0", MTU: 1500}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"flannel/backend"
-	"flannel/backend/vxlan"
 	"flannel/internal/test/eventually"
 	"flannel/pkg/conf"
 	"flannel/pkg/dataplane"
@@ -84,7 +83,7 @@ func overwrittenSources(t *testing.T, o outside) {
 // vxlanOf is the backend of a node.
 func vxlanOf(t *testing.T, n backend.Node) backend.Backend {
 	t.Helper()
-	b, _, err := vxlan.Kind().Parse(conf.Parse([]byte(`{}`)), "linux")(n)
+	b, _, err := backend.KindOf("vxlan").Parse(conf.Parse([]byte(`{}`)), "linux")(n)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -31,7 +31,6 @@ import (
 	"slices"
 	"time"
 
-	"flannel/pkg/compact"
 	"flannel/pkg/reconcile"
 	"flannel/subnet"
 )
@@ -70,14 +69,14 @@ type set struct {
 	retain time.Duration // see newSet
 	judge  subnet.Judge
 
-	known     compact.Map[string, entry] // by name, what the store has, our own entry included
-	present   int                        // number of usable peers in known
-	unjudged  map[string]bool            // names that judge has not validated; nil: all; empty while a peer is withdrawn
-	withdrawn map[string]*departed       // by name; normally empty
-	fresh     []*departed                // those of withdrawn that the running call has added, until claims
-	shrunk    bool                       // the running call has withdrawn a peer
-	next      time.Time                  // the earliest Until in withdrawn, or earlier; zero: withdrawn is empty
-	losers    map[*subnet.Lease]bool     // what lost returns, if resolved is true
+	known     reconcile.CompactMap[string, entry] // by name, what the store has, our own entry included
+	present   int                                 // number of usable peers in known
+	unjudged  map[string]bool                     // names that judge has not validated; nil: all; empty while a peer is withdrawn
+	withdrawn map[string]*departed                // by name; normally empty
+	fresh     []*departed                         // those of withdrawn that the running call has added, until claims
+	shrunk    bool                                // the running call has withdrawn a peer
+	next      time.Time                           // the earliest Until in withdrawn, or earlier; zero: withdrawn is empty
+	losers    map[*subnet.Lease]bool              // what lost returns, if resolved is true
 	resolved  bool
 
 	// What Subnets returns. These slices are never modified.

@@ -36,7 +36,7 @@ import (
 	"slices"
 	"time"
 
-	"flannel/pkg/compact"
+	"flannel/pkg/reconcile"
 	"flannel/pkg/status"
 	"flannel/subnet"
 )
@@ -277,20 +277,20 @@ type mesh struct {
 	judging  bool      // misses count: this node is up to date, and its underlay is up
 	since    moment    // when judging changed last
 	linkUp   bool
-	peers    compact.Map[string, *peer]
-	bySource compact.Map[netip.Addr, *target] // by the addresses from which a peer sends requests
-	order    []*target                        // of the round
-	position int                              // in order
-	suspects []*target                        // that missed a request, the one waiting longest first
-	down     compact.Map[*target, retry]      // that do not answer any more; nextDown asks them, the rounds do not
-	waiting  map[uint64]*sent                 // by token: a number in the request, which the answer repeats
-	turn     uint64                           // number of turns
-	last     moment                           // the last turn
-	passes   uint32                           // number of calls of Update
+	peers    reconcile.CompactMap[string, *peer]
+	bySource reconcile.CompactMap[netip.Addr, *target] // by the addresses from which a peer sends requests
+	order    []*target                                 // of the round
+	position int                                       // in order
+	suspects []*target                                 // that missed a request, the one waiting longest first
+	down     reconcile.CompactMap[*target, retry]      // that do not answer any more; nextDown asks them, the rounds do not
+	waiting  map[uint64]*sent                          // by token: a number in the request, which the answer repeats
+	turn     uint64                                    // number of turns
+	last     moment                                    // the last turn
+	passes   uint32                                    // number of calls of Update
 	random   func(n int) int
 	token    func() uint64
-	changed  compact.Map[*peer, struct{}] // with a target whose state changed since the last call of Changes
-	counts   status.Probes                // without Peers
+	changed  reconcile.CompactMap[*peer, struct{}] // with a target whose state changed since the last call of Changes
+	counts   status.Probes                         // without Peers
 }
 
 // sent is a request that may still be answered.

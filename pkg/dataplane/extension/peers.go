@@ -51,14 +51,14 @@ func (d *Dataplane) wantPeers(s dataplane.State) {
 		}
 		for k, p := range d.peers {
 			if !wanted[k] {
-				d.wish(k, p, nil)
+				d.wish(p, nil)
 			}
 		}
 	}
 	d.paths = s.Paths
 	for _, path := range removed {
 		if p := d.peers[keyOf(path)]; p != nil {
-			d.wish(keyOf(path), p, nil)
+			d.wish(p, nil)
 		}
 	}
 	for _, path := range added {
@@ -70,15 +70,15 @@ func (d *Dataplane) wantPeers(s dataplane.State) {
 			p.forget = func() { d.forget(k, p) }
 			d.peers[k] = p
 		}
-		d.wish(k, p, &job{path.Encap.(dataplane.ByCommands), d.device.SubnetAdd, d.device.SubnetRemove})
+		d.wish(p, &job{path.Encap.(dataplane.ByCommands), d.device.SubnetAdd, d.device.SubnetRemove})
 	}
 	if d.device == nil || d.peerCommands == [2]string{d.device.SubnetAdd, d.device.SubnetRemove} {
 		return
 	}
 	d.peerCommands = [2]string{d.device.SubnetAdd, d.device.SubnetRemove}
-	for k, p := range d.peers {
+	for _, p := range d.peers {
 		if p.want != nil {
-			d.wish(k, p, &job{p.want.ByCommands, d.device.SubnetAdd, d.device.SubnetRemove})
+			d.wish(p, &job{p.want.ByCommands, d.device.SubnetAdd, d.device.SubnetRemove})
 		}
 	}
 }
@@ -100,7 +100,7 @@ func keyOf(path *dataplane.Path) key {
 
 // wish sets what is wanted of a peer; nil: it is gone. The caller holds d.mu, as that of
 // forget does.
-func (d *Dataplane) wish(k key, p *peer, want *job) {
+func (d *Dataplane) wish(p *peer, want *job) {
 	if p.want == want || p.want != nil && want != nil && *p.want == *want {
 		return
 	}

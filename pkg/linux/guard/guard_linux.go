@@ -36,7 +36,6 @@ import (
 
 	"github.com/google/nftables"
 
-	"flannel/pkg/compact"
 	"flannel/pkg/dataplane"
 	"flannel/pkg/linux/rtnetlink"
 	"flannel/pkg/reconcile"
@@ -70,7 +69,7 @@ type Guard struct {
 
 	peers      peerTable                           // by address
 	pods       *reconcile.Table[element, struct{}] // by name of the interface
-	others     compact.Map[element, int]           // number of further paths that want an element of peers
+	others     reconcile.CompactMap[element, int]  // number of further paths that want an element of peers
 	peersAdded bool                                // by Put, since countJoined succeeded last; true at first
 	masks      map[mask]int                        // number of uses by paths; 0: not needed after the next Prune
 	made       map[string]bool                     // the kernel has these sets; see describedSet
@@ -140,7 +139,7 @@ func (g *Guard) Relist() { g.stale.Store(true); g.podsStale.Store(true) }
 func (g *Guard) Reset() {
 	g.peers.networks.tables().Reset()
 	g.peers.senders.tables().Reset()
-	g.others = compact.Map[element, int]{}
+	g.others = reconcile.CompactMap[element, int]{}
 	for m := range g.masks {
 		g.masks[m] = 0
 	}

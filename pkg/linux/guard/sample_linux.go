@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 	"golang.org/x/time/rate"
 
-	"flannel/pkg/compact"
 	"flannel/pkg/dataplane"
+	"flannel/pkg/reconcile"
 )
 
 // sample is a packet that a rule has found.
@@ -49,10 +49,10 @@ type sampler struct {
 
 	mu       sync.Mutex
 	config   Config
-	paths    compact.Map[*dataplane.Path, struct{}] // to the peers; an unchanged path keeps its pointer (dataplane.State)
-	departed map[netip.Addr]netip.Prefix            // subnets of former peers, by address
-	last     time.Time                              // of the last packet that claims to be from a peer's pod; zero: none
-	which    string                                 // a description of that packet
+	paths    reconcile.CompactMap[*dataplane.Path, struct{}] // to the peers; an unchanged path keeps its pointer (dataplane.State)
+	departed map[netip.Addr]netip.Prefix                     // subnets of former peers, by address
+	last     time.Time                                       // of the last packet that claims to be from a peer's pod; zero: none
+	which    string                                          // a description of that packet
 	notified time.Time
 	logged   map[sample]time.Time // when
 	lines    *rate.Limiter        // of the log
@@ -260,7 +260,7 @@ func (s *sampler) put(p *dataplane.Path, present bool) {
 func (s *sampler) reset() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.paths = compact.Map[*dataplane.Path, struct{}]{}
+	s.paths = reconcile.CompactMap[*dataplane.Path, struct{}]{}
 }
 
 // ofPeer returns when a packet was found last that claims to be from a peer's pod, and its

@@ -16,7 +16,6 @@ import (
 	"flannel/pkg/status"
 	"flannel/pkg/underlay"
 	"flannel/pkg/windows/hns"
-	"flannel/subnet"
 )
 
 // CNISources are the sources of the values in a Windows node's CNI configuration. The command
@@ -25,9 +24,7 @@ type CNISources struct {
 	NetConf       func(context.Context) ([]byte, error) // reads the raw network configuration
 	NetConfName   string                                // for errors
 	NetConfRemote bool                                  // it is in etcd, which may be unreachable
-	// Parse validates a network configuration for Windows. The strings are warnings.
-	Parse      func(raw []byte) (subnet.Config, backend.Maker, []string, error)
-	SubnetFile string // finds the status socket of the daemon
+	SubnetFile    string                                // finds the status socket of the daemon
 	// Services reads the networks of Services from the Kubernetes API; nil: none is configured.
 	Services func(context.Context) ([]netip.Prefix, error)
 	// Within is the time limit of each request over the network: to etcd, and to the
@@ -178,7 +175,7 @@ func (n CNISources) fromNetConf(ctx context.Context, s *conflist.Spec) error {
 	if err != nil {
 		return fmt.Errorf("%w; or set --plugin, --network-name and --cluster-cidr", err)
 	}
-	config, maker, _, err := n.Parse(raw)
+	config, maker, _, err := backend.ParseConfig("windows", raw)
 	if err != nil {
 		return fmt.Errorf("%s is invalid: %w", n.NetConfName, err)
 	}

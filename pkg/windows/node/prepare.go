@@ -1,6 +1,6 @@
 // Package node sets up what a Windows node needs besides the daemon's loop: the
-// virtual switch of its adapter, kube-proxy's source VIP, and the values in its CNI
-// configuration.
+// virtual switch of its adapter, kube-proxy's source VIP, the file with the network
+// configuration, and the values in its CNI configuration.
 package node
 
 import (

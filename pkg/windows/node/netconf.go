@@ -1,4 +1,4 @@
-package netconf
+package node
 
 import (
 	"encoding/json"
@@ -8,27 +8,28 @@ import (
 	"net/netip"
 	"strings"
 
+	"flannel/backend"
 	"flannel/pkg/file"
 )
 
-// modes are the backends by the names that scripts for Windows nodes use, the values
-// of the flag --network-mode. The VNI is the smallest, and the port the only one,
+// networkModes are the backends by the names that scripts for Windows nodes use, the
+// values of the flag --network-mode. The VNI is the smallest, and the port the only one,
 // that all versions of Windows support.
-var modes = map[string]json.RawMessage{
+var networkModes = map[string]json.RawMessage{
 	"overlay":  json.RawMessage(`{"Type": "vxlan", "VNI": 4096, "Port": 4789}`),
 	"l2bridge": json.RawMessage(`{"Type": "host-gw"}`),
 }
 
-// Compose returns the configuration of a Windows node for a value of --network-mode
-// and at most one pod network of each family. Parse has validated it, as the daemon
-// on Windows does.
-func (b Backends) Compose(mode string, cluster []netip.Prefix) ([]byte, error) {
-	backend, ok := modes[strings.ToLower(mode)] // PowerShell's ValidateSet ignores case
+// ComposeNetConf returns the network configuration of a Windows node for a value of
+// --network-mode and at most one pod network of each family. ParseConfig has validated it,
+// as the daemon on Windows does.
+func ComposeNetConf(mode string, cluster []netip.Prefix) ([]byte, error) {
+	chosen, ok := networkModes[strings.ToLower(mode)] // PowerShell's ValidateSet ignores case
 	if !ok {
 		return nil, fmt.Errorf("--network-mode: unknown mode %.40q; use overlay or l2bridge", mode)
 	}
 	// EnableIPv4 defaults to true, so it must be present to be off.
-	conf := map[string]any{"Backend": backend, "EnableIPv4": false}
+	conf := map[string]any{"Backend": chosen, "EnableIPv4": false}
 	for _, p := range cluster {
 		network, enable := "Network", "EnableIPv4"
 		if p.Addr().Is6() {
@@ -44,25 +45,25 @@ func (b Backends) Compose(mode string, cluster []netip.Prefix) ([]byte, error) {
 		return nil, fmt.Errorf("encode the network configuration: %w", err)
 	}
 	// Not every combination of flags is possible: an overlay has no IPv6 alone.
-	if _, _, _, err = b.Parse("windows", raw); err != nil {
+	if _, _, _, err = backend.ParseConfig("windows", raw); err != nil {
 		return nil, err
 	}
 	return append(raw, '\n'), nil
 }
 
-// Outcome is what Put did.
-type Outcome struct {
+// NetConfOutcome is what PutNetConf did.
+type NetConfOutcome struct {
 	Path    string   `json:"path"`
 	Result  string   `json:"result,omitempty"`  // "written", "kept"; empty if it could not be read or written
 	Differs []string `json:"differs,omitempty"` // how the kept file differs from the requested configuration
 }
 
-// Put writes the configuration of a Windows node, which Compose made, to path. It
-// keeps an existing file, which may have settings of the cluster that the flags
+// PutNetConf writes the network configuration of a Windows node, which ComposeNetConf
+// made, to path. It keeps an existing file, which may have settings of the cluster that the flags
 // cannot express, and reports how it differs. It returns an error if the existing
 // file is invalid.
-func (b Backends) Put(path string, want []byte) (Outcome, error) {
-	done := Outcome{Path: path}
+func PutNetConf(path string, want []byte) (NetConfOutcome, error) {
+	done := NetConfOutcome{Path: path}
 	existing, err := file.ReadTrusted(path)
 	switch { // any other error of reading is returned as it is: the file is not touched
 	case errors.Is(err, fs.ErrNotExist):
@@ -71,21 +72,21 @@ func (b Backends) Put(path string, want []byte) (Outcome, error) {
 		}
 	case err == nil:
 		done.Result = "kept"
-		if done.Differs, err = b.differences(existing, want); err != nil {
+		if done.Differs, err = netConfDifferences(existing, want); err != nil {
 			err = fmt.Errorf("%s: %w", path, err)
 		}
 	}
 	return done, err
 }
 
-// differences describes how the existing configuration differs from the requested
-// one in the keys that Compose sets, except the backend's own.
-func (b Backends) differences(existing, want []byte) (differences []string, err error) {
-	have, _, _, err := b.Parse("windows", existing)
+// netConfDifferences describes how the existing configuration differs from the requested
+// one in the keys that ComposeNetConf sets, except the backend's own.
+func netConfDifferences(existing, want []byte) (differences []string, err error) {
+	have, _, _, err := backend.ParseConfig("windows", existing)
 	if err != nil {
 		return nil, fmt.Errorf("the existing network configuration is invalid: %w", err)
 	}
-	requested, _, _, err := b.Parse("windows", want)
+	requested, _, _, err := backend.ParseConfig("windows", want)
 	if err != nil {
 		return nil, err
 	}

@@ -1,4 +1,4 @@
-package compact
+package reconcile
 
 import (
 	"maps"
@@ -8,11 +8,11 @@ import (
 	"testing"
 )
 
-// Whatever is set and deleted, also while the entries are visited, a Map has the entries
+// Whatever is set and deleted, also while the entries are visited, a CompactMap has the entries
 // that Go's map has.
-func TestIsAMap(t *testing.T) {
+func TestCompactMapIsAMap(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
-	var m Map[int, int]
+	var m CompactMap[int, int]
 	want := map[int]int{}
 	most := 0 // chunks at a time
 	for step := range 40000 {
@@ -34,7 +34,7 @@ func TestIsAMap(t *testing.T) {
 		}
 		if step%5000 == 0 {
 			for key := range m.All() {
-				if rnd.IntN(16) != 0 { // so many that the Map shrinks meanwhile
+				if rnd.IntN(16) != 0 { // so many that the map shrinks meanwhile
 					m.Delete(key)
 					delete(want, key)
 				}
@@ -54,13 +54,13 @@ func TestIsAMap(t *testing.T) {
 	}
 }
 
-// A Map takes less memory than Go's map, and gives it back.
-func TestMemory(t *testing.T) {
+// A CompactMap takes less memory than Go's map, and gives it back.
+func TestCompactMapMemory(t *testing.T) {
 	const count = 10000
 	key := func(i int) netip.Prefix {
 		return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), 0}), 24)
 	}
-	var m Map[netip.Prefix, struct{}]
+	var m CompactMap[netip.Prefix, struct{}]
 	used := func(do func()) int64 {
 		var before, after runtime.MemStats
 		runtime.GC()
@@ -100,13 +100,13 @@ func TestMemory(t *testing.T) {
 	}
 	for i := range count {
 		if kept := i%100 == 0; m.Has(key(i)) != kept {
-			t.Errorf("%v is in the Map: %t, want %t", key(i), !kept, kept)
+			t.Errorf("%v is in the map: %t, want %t", key(i), !kept, kept)
 		}
 	}
 }
 
-func BenchmarkGet(b *testing.B) {
-	var m Map[netip.Prefix, int]
+func BenchmarkCompactMapGet(b *testing.B) {
+	var m CompactMap[netip.Prefix, int]
 	usual := map[netip.Prefix]int{}
 	var keys []netip.Prefix
 	for i := range 10000 {

@@ -1,9 +1,10 @@
-// Package vxlan is the vxlan backend. It makes one tunnel device for each address
+// This file is the vxlan backend. It makes one tunnel device for each address
 // family, and for each peer a path through it: to the peer's subnet, via its address
 // on the underlay and the MAC address of its VTEP (VXLAN tunnel endpoint, the device),
 // which the peer publishes in its lease. Package linux (pkg/linux) shows the entries
 // of the kernel for such a path.
-package vxlan
+
+package backend
 
 import (
 	"cmp"
@@ -13,21 +14,15 @@ import (
 	"net/netip"
 	"strings"
 
-	"flannel/backend"
 	"flannel/pkg/conf"
 	"flannel/pkg/dataplane"
 	"flannel/subnet"
 )
 
-// Kind is the backend's row in the program's table (cmd/flanneld/backends.go).
-func Kind() backend.Kind {
-	return backend.Kind{Name: "vxlan", Parse: parse, V4Only: []string{"windows"}}
-}
-
-// options are those of the configuration's Backend object.
-type options struct {
+// vxlanOptions are those of the configuration's Backend object.
+type vxlanOptions struct {
 	vni           int
-	port          int             // UDP; 0: the system's default, linuxPort or windowsPort
+	port          int             // UDP; 0: the system's default, vxlanLinuxPort or vxlanWindowsPort
 	mtu           int             // bytes, of the outer interface; 0: that of the underlay
 	gbp           bool            // Group Based Policy: the VXLAN header carries the packet's mark
 	learning      bool            // the kernel also learns FDB entries from packets; ours suffice
@@ -36,17 +31,17 @@ type options struct {
 }
 
 const (
-	maxVNI  = 1<<24 - 1 // RFC 7348: 24 bits
-	maxName = 15        // of a network device, in bytes: IFNAMSIZ of linux/if.h without the final zero
+	maxVNI        = 1<<24 - 1 // RFC 7348: 24 bits
+	maxDeviceName = 15        // of a network device, in bytes: IFNAMSIZ of linux/if.h without the final zero
 )
 
-// parse implements backend.Kind.Parse. What Windows supports is in mixed.go (leastVSID).
-func parse(o *conf.Object, os string) backend.Maker {
+// parseVXLAN implements Kind.Parse. What Windows supports is in vxlan_mixed.go (leastVSID).
+func parseVXLAN(o *conf.Object, os string) Maker {
 	vni := 1
 	if os == "windows" {
 		vni = leastVSID
 	}
-	opts := options{
+	opts := vxlanOptions{
 		vni:           o.Int("VNI", vni, 1, maxVNI),
 		port:          o.Int("Port", 0, 0, 65535),
 		mtu:           o.Int("MTU", 0, 0, 65535),
@@ -59,21 +54,21 @@ func parse(o *conf.Object, os string) backend.Maker {
 	} else {
 		o.Ignore("MacPrefix", "Name")
 	}
-	if least := dataplane.MinMTU(false) + overhead(false); opts.mtu > 0 && opts.mtu < least {
-		o.Problem("MTU", "%d leaves less than %d for pods after VXLAN's %d; use %d or more", opts.mtu, dataplane.MinMTU(false), overhead(false), least)
+	if least := dataplane.MinMTU(false) + vxlanOverhead(false); opts.mtu > 0 && opts.mtu < least {
+		o.Problem("MTU", "%d leaves less than %d for pods after VXLAN's %d; use %d or more", opts.mtu, dataplane.MinMTU(false), vxlanOverhead(false), least)
 	}
-	return func(n backend.Node) (backend.Backend, []string, error) { return newVXLAN(opts, n) }
+	return func(n Node) (Backend, []string, error) { return newVXLAN(opts, n) }
 }
 
-// overhead returns the bytes that VXLAN adds to a packet; v6 says that the outer header is IPv6.
-func overhead(v6 bool) int { return dataplane.TraitsOf(dataplane.VXLAN{}).Overhead(v6) }
+// vxlanOverhead returns the bytes that VXLAN adds to a packet; v6 says that the outer header is IPv6.
+func vxlanOverhead(v6 bool) int { return dataplane.TraitsOf(dataplane.VXLAN{}).Overhead(v6) }
 
-// vxlan is the backend of one node; on Windows, overlay embeds it (overlay.go). It is made
+// vxlan is the backend of one node; on Windows, overlay embeds it (vxlan_overlay.go). It is made
 // anew when the configuration or the underlay changes.
 type vxlan struct {
-	options
-	node     backend.Node
-	outerMTU int // bytes: options.mtu if it is set and fits, else that of the underlay
+	vxlanOptions
+	node     Node
+	outerMTU int // bytes: vxlanOptions.mtu if it is set and fits, else that of the underlay
 
 	names map[bool]string // of the devices: for IPv4 (false) and IPv6 (true); on Windows that of the HNS network
 }
@@ -81,9 +76,9 @@ type vxlan struct {
 // newVXLAN fits the options to the node. An option MTU above that of the underlay
 // is only a warning, because one configuration serves nodes whose underlays may
 // have different MTUs.
-func newVXLAN(o options, n backend.Node) (backend.Backend, []string, error) {
-	v := vxlan{options: o, node: n, outerMTU: n.Underlay.MTU,
-		names: map[bool]string{false: deviceName(o.vni, false), true: deviceName(o.vni, true)}}
+func newVXLAN(o vxlanOptions, n Node) (Backend, []string, error) {
+	v := vxlan{vxlanOptions: o, node: n, outerMTU: n.Underlay.MTU,
+		names: map[bool]string{false: vxlanDeviceName(o.vni, false), true: vxlanDeviceName(o.vni, true)}}
 	var warnings []string
 	switch {
 	case o.mtu > n.Underlay.MTU:
@@ -93,14 +88,14 @@ func newVXLAN(o options, n backend.Node) (backend.Backend, []string, error) {
 	}
 	for _, v6 := range []bool{false, true} {
 		name := v.names[v6]
-		if !n.Uses(v6) {
+		if !n.uses(v6) {
 			continue
 		}
-		if o.overlay == nil && len(name) > maxName {
+		if o.overlay == nil && len(name) > maxDeviceName {
 			return nil, nil, fmt.Errorf("Backend.VNI: %d makes the device %s, and Linux allows names of %d characters; use a VNI of %d digits or fewer",
-				o.vni, name, maxName, maxName-strings.Index(name, ".")-1)
+				o.vni, name, maxDeviceName, maxDeviceName-strings.Index(name, ".")-1)
 		}
-		if err := n.FitMTU(v.outerMTU, "VXLAN", overhead(v6), v6); err != nil {
+		if err := n.fitMTU(v.outerMTU, "VXLAN", vxlanOverhead(v6), v6); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -114,33 +109,33 @@ func newVXLAN(o options, n backend.Node) (backend.Backend, []string, error) {
 // Wire names all that two VTEPs must agree on to reach each other. Other options,
 // such as Learning and MTU, may differ between them. One hop is left for the peer's
 // kernel, because the tunnel counts as none.
-func (v vxlan) Wire() backend.Wire {
-	name := fmt.Sprintf("vxlan, VNI %d, port %d", v.vni, cmp.Or(v.port, linuxPort))
+func (v vxlan) Wire() Wire {
+	name := fmt.Sprintf("vxlan, VNI %d, port %d", v.vni, cmp.Or(v.port, vxlanLinuxPort))
 	if v.gbp { // a kernel that does not expect its flag drops the packet
 		name += ", GBP"
 	}
-	return backend.Wire{Name: name, Paths: true, Echo: true, Hops: 1}
+	return Wire{Name: name, Paths: true, Echo: true, Hops: 1}
 }
 
-// MTU implements backend.Backend. In dual-stack, pods have one MTU for both
+// MTU implements Backend. In dual-stack, pods have one MTU for both
 // families, and the outer IPv6 header is the longer one. On an underlay with an MTU
 // of 1500 it is 1450, with IPv6 1430.
-func (v vxlan) MTU() int { return v.outerMTU - overhead(v.node.V6) }
+func (v vxlan) MTU() int { return v.outerMTU - vxlanOverhead(v.node.V6) }
 
-// deviceName is the name of a tunnel device on Linux.
-func deviceName(vni int, v6 bool) string {
+// vxlanDeviceName is the name of a tunnel device on Linux.
+func vxlanDeviceName(vni int, v6 bool) string {
 	if v6 {
 		return fmt.Sprintf("flannel-v6.%d", vni)
 	}
 	return fmt.Sprintf("flannel.%d", vni)
 }
 
-// Devices implements backend.Backend. The address of a tunnel device is the base
+// Devices implements Backend. The address of a tunnel device is the base
 // address of this node's subnet, such as 10.244.2.0/32, which no pod gets. Peers
 // use it as the gateway, and it is the source of the host's own packets to pods.
 func (v vxlan) Devices(local subnet.Lease) []dataplane.Device {
-	devices := []dataplane.Device{v.node.UnderlayDevice()}
-	for e := range v.node.Shared(&local) {
+	devices := []dataplane.Device{v.node.underlayDevice()}
+	for e := range v.node.shared(&local) {
 		base := e.Subnet.Addr()
 		source := v.node.Underlay.V4
 		if base.Is6() {
@@ -150,7 +145,7 @@ func (v vxlan) Devices(local subnet.Lease) []dataplane.Device {
 		devices = append(devices, dataplane.Device{
 			Name: name, MAC: v.derivedMAC(e.Subnet), Kind: dataplane.VXLAN{
 				Tunnel: dataplane.Tunnel{
-					MTU:    v.outerMTU - overhead(base.Is6()),
+					MTU:    v.outerMTU - vxlanOverhead(base.Is6()),
 					Addr:   []netip.Prefix{netip.PrefixFrom(base, base.BitLen())},
 					Parent: v.node.Underlay.Name, Local: source,
 				},
@@ -169,32 +164,32 @@ func (v vxlan) Devices(local subnet.Lease) []dataplane.Device {
 //
 // The result must never change: nodes of different versions form one network.
 func (v vxlan) derivedMAC(s netip.Prefix) dataplane.MAC {
-	sum := sha256.Sum256(fmt.Appendf(nil, "%s\n%s", deviceName(v.vni, s.Addr().Is6()), s))
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s\n%s", vxlanDeviceName(v.vni, s.Addr().Is6()), s))
 	mac := dataplane.MAC(sum[:6])
 	mac[0] = mac[0]&^1 | 2 // unicast, locally administered
 	return mac
 }
 
-// Derived implements backend.Backend. It returns false for Windows nodes, whose MAC
+// Derived implements Backend. It returns false for Windows nodes, whose MAC
 // addresses HNS chooses, and for a path without a tunnel (DirectRouting).
 func (v vxlan) Derived(end *dataplane.Path) bool {
 	e, tunnelled := end.End()
 	return tunnelled && e.MAC == v.derivedMAC(end.Dst)
 }
 
-// data is what a node publishes about its VTEP, in flannel's format:
+// vxlanData is what a node publishes about its VTEP, in flannel's format:
 //
 //	{"VNI":1,"VtepMAC":"02:00:00:00:00:03"}
 //
 // Sources, which flannel ignores, are the addresses from which the VTEP sends beside
 // the public IP.
-type data struct {
+type vxlanData struct {
 	VNI     uint32
 	VtepMAC string
 	Sources []netip.Addr `json:",omitempty"`
 }
 
-// Describe implements backend.Backend. The published MAC address is that of the
+// Describe implements Backend. The published MAC address is that of the
 // actual device, which need not be the derived one: a device from an earlier run,
 // or one that flannel made, keeps its own. links has the devices by name.
 func (v vxlan) Describe(local subnet.Lease, links dataplane.Links) (subnet.Lease, error) {
@@ -209,7 +204,7 @@ func (v vxlan) Describe(local subnet.Lease, links dataplane.Links) (subnet.Lease
 		if !ok {
 			return local, fmt.Errorf("describe the lease: device %s does not exist", name)
 		}
-		d := data{VNI: uint32(v.vni), VtepMAC: link.MAC.String()}
+		d := vxlanData{VNI: uint32(v.vni), VtepMAC: link.MAC.String()}
 		for _, a := range v.node.Sources {
 			if a.Is6() == e.Subnet.Addr().Is6() {
 				d.Sources = append(d.Sources, a)
@@ -220,21 +215,21 @@ func (v vxlan) Describe(local subnet.Lease, links dataplane.Links) (subnet.Lease
 	return local, nil
 }
 
-// Paths implements backend.Backend.
+// Paths implements Backend.
 func (v vxlan) Paths(peer *subnet.Lease) ([]*dataplane.Path, error) {
 	return v.paths(peer, v.directRouting)
 }
 
-// Ends implements backend.Backend.
+// Ends implements Backend.
 func (v vxlan) Ends(peer *subnet.Lease) ([]*dataplane.Path, error) { return v.paths(peer, false) }
 
 // paths returns the paths to a peer. With direct (DirectRouting), the paths to a peer on
 // our link have no tunnel.
 func (v vxlan) paths(peer *subnet.Lease, direct bool) ([]*dataplane.Path, error) {
 	var paths []*dataplane.Path
-	for e := range v.node.Shared(peer) {
+	for e := range v.node.shared(peer) {
 		if direct { // an error means that the peer is not on our link: tunnel to it
-			if path, err := v.node.Direct(e); err == nil {
+			if path, err := v.node.direct(e); err == nil {
 				paths = append(paths, path)
 				continue
 			}
@@ -254,7 +249,7 @@ func (v vxlan) paths(peer *subnet.Lease, direct bool) ([]*dataplane.Path, error)
 // vtep returns the MAC address and the sources in a peer's lease data. Old leases have no
 // VNI, which counts as ours. An error is the reason why the peer is rejected.
 func (v vxlan) vtep(raw json.RawMessage) (end dataplane.MAC, sources []netip.Addr, err error) {
-	var d data
+	var d vxlanData
 	if len(raw) == 0 {
 		return dataplane.MAC{}, nil, fmt.Errorf("its lease has no backend data, so its VTEP is unknown")
 	}

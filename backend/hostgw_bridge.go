@@ -1,4 +1,4 @@
-package hostgw
+package backend
 
 import (
 	"net/netip"
@@ -37,11 +37,11 @@ func dnsServers(o *conf.Object) string {
 	return strings.Join(servers, ",")
 }
 
-// Devices implements backend.Backend. It returns no underlay device: on the HNS
+// Devices implements Backend. It returns no underlay device: on the HNS
 // network's switch, the host's virtual adapter takes the place of the underlay.
 func (b bridge) Devices(local subnet.Lease) []dataplane.Device {
 	network := dataplane.Network{Parent: b.Underlay.Name, Local: b.Underlay.V4}
-	for e := range b.Shared(&local) {
+	for e := range b.shared(&local) {
 		network.Subnets = append(network.Subnets, e.Subnet)
 	}
 	if !network.Local.IsValid() { // a network without IPv4
@@ -50,7 +50,7 @@ func (b bridge) Devices(local subnet.Lease) []dataplane.Device {
 	return []dataplane.Device{{Name: b.name, Kind: dataplane.L2Bridge{Network: network, DNS: b.dns}}}
 }
 
-// Paths implements backend.Backend. The paths of hostgw name the physical adapter,
+// Paths implements Backend. The paths of hostgw name the physical adapter,
 // which has no address once the switch is bound to it. A path through the HNS
 // network becomes a route through the adapter that has the host's address then.
 func (b bridge) Paths(peer *subnet.Lease) ([]*dataplane.Path, error) {

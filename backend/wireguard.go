@@ -1,4 +1,4 @@
-// Package wireguard is the wireguard backend (Linux). Each node has one WireGuard device,
+// This file is the wireguard backend (Linux). Each node has one WireGuard device,
 // or one for each address family, and publishes its public key and UDP port. A path to a
 // peer's subnet is a route to the device, where the peer's key has the subnet among its
 // allowed IPs:
@@ -12,7 +12,8 @@
 //
 // The keys in the configuration and their defaults are flannel's, and so is what a node
 // publishes, so that nodes with flannel and flanneld reach each other.
-package wireguard
+
+package backend
 
 import (
 	"cmp"
@@ -24,73 +25,69 @@ import (
 	"slices"
 	"time"
 
-	"flannel/backend"
 	"flannel/pkg/conf"
 	"flannel/pkg/dataplane"
 	"flannel/subnet"
 )
 
-// Kind is the backend's row in the table of cmd/flanneld/backends.go.
-func Kind() backend.Kind { return backend.Kind{Name: "wireguard", Parse: parse} }
-
 // The names of the devices, as flannel's.
 const (
-	device   = "flannel-wg"
-	deviceV6 = "flannel-wg-v6" // with mode separate
+	wireguardDevice   = "flannel-wg"
+	wireguardDeviceV6 = "flannel-wg-v6" // with mode separate
 )
 
 // Ports of UDP, which are flannel's defaults.
 const (
-	defaultPort   = 51820
-	defaultPortV6 = 51821 // of deviceV6
+	wireguardPort   = 51820
+	wireguardPortV6 = 51821 // of wireguardDeviceV6
 )
 
-// mode is the value of Mode, as in the table above.
-type mode string
+// wireguardMode is the value of Mode, as in the table above.
+type wireguardMode string
 
 const (
-	separate mode = "separate"
-	auto     mode = "auto"
-	overIPv4 mode = "ipv4"
-	overIPv6 mode = "ipv6"
+	modeSeparate wireguardMode = "separate"
+	modeAuto     wireguardMode = "auto"
+	modeIPv4     wireguardMode = "ipv4"
+	modeIPv6     wireguardMode = "ipv6"
 )
 
-// modes are all values of Mode.
-var modes = []mode{separate, auto, overIPv4, overIPv6}
+// wireguardModes are all values of Mode.
+var wireguardModes = []wireguardMode{modeSeparate, modeAuto, modeIPv4, modeIPv6}
 
-// options are those of the configuration's Backend object.
-type options struct {
+// wireguardOptions are those of the configuration's Backend object.
+type wireguardOptions struct {
 	port, portV6 int                     // UDP
 	mtu          int                     // bytes, of the outer interface; 0: that of the underlay
 	psk          *dataplane.PresharedKey // not nil; zero: none. A pointer, so that fmt does not show the key with the options
 	keepalive    time.Duration           // between packets that keep a NAT's mapping; 0: none are sent
-	mode         mode
+	mode         wireguardMode
 }
 
-// overhead is what WireGuard adds to a packet, in bytes. The outer header may always be IPv6,
-// whatever the argument says.
-var overhead = dataplane.TraitsOf(dataplane.WireGuard{}).Overhead(false)
+// wireguardOverhead is what WireGuard adds to a packet, in bytes. The outer header
+// may always be IPv6, whatever the argument says.
+var wireguardOverhead = dataplane.TraitsOf(dataplane.WireGuard{}).Overhead(false)
 
-// parse implements backend.Kind.Parse.
-func parse(o *conf.Object, os string) backend.Maker {
-	opts := options{
-		port:      o.Int("ListenPort", defaultPort, 1, 65535),
-		portV6:    o.Int("ListenPortV6", defaultPortV6, 1, 65535),
+// parseWireGuard implements Kind.Parse.
+func parseWireGuard(o *conf.Object, os string) Maker {
+	opts := wireguardOptions{
+		port:      o.Int("ListenPort", wireguardPort, 1, 65535),
+		portV6:    o.Int("ListenPortV6", wireguardPortV6, 1, 65535),
 		mtu:       o.Int("MTU", 0, 0, 65535),
 		psk:       parsePSK(o),
 		keepalive: time.Duration(o.Int("PersistentKeepaliveInterval", 0, 0, 65535)) * time.Second,
-		mode:      mode(o.String("Mode", string(separate))),
+		mode:      wireguardMode(o.String("Mode", string(modeSeparate))),
 	}
-	if !slices.Contains(modes, opts.mode) {
-		o.Problem("Mode", "%.40q is not a mode; use one of %q, in lower case", string(opts.mode), modes)
+	if !slices.Contains(wireguardModes, opts.mode) {
+		o.Problem("Mode", "%.40q is not a mode; use one of %q, in lower case", string(opts.mode), wireguardModes)
 	}
-	if least := dataplane.MinMTU(false) + overhead; opts.mtu > 0 && opts.mtu < least {
-		o.Problem("MTU", "%d leaves less than %d for pods after WireGuard's %d; use %d or more", opts.mtu, dataplane.MinMTU(false), overhead, least)
+	if least := dataplane.MinMTU(false) + wireguardOverhead; opts.mtu > 0 && opts.mtu < least {
+		o.Problem("MTU", "%d leaves less than %d for pods after WireGuard's %d; use %d or more", opts.mtu, dataplane.MinMTU(false), wireguardOverhead, least)
 	}
 	if os == "windows" {
 		o.Problem("Type", "wireguard is not supported on Windows; use vxlan or host-gw in a cluster with Windows nodes")
 	}
-	return func(n backend.Node) (backend.Backend, []string, error) { return newWireGuard(opts, n) }
+	return func(n Node) (Backend, []string, error) { return newWireGuard(opts, n) }
 }
 
 // parsePSK parses the preshared key of all peers, zero if there is none. Its problems do not
@@ -110,17 +107,17 @@ func parsePSK(o *conf.Object) *dataplane.PresharedKey {
 	return psk
 }
 
-// wireguard implements backend.Backend.
+// wireguard implements Backend.
 type wireguard struct {
-	options
-	node     backend.Node
-	outerMTU int // bytes: options.mtu if it is set and fits, else that of the underlay
+	wireguardOptions
+	node     Node
+	outerMTU int // bytes: wireguardOptions.mtu if it is set and fits, else that of the underlay
 }
 
 // newWireGuard returns the backend for a node, and warnings about options without effect. The
 // error says what of the options the node cannot have.
-func newWireGuard(o options, n backend.Node) (backend.Backend, []string, error) {
-	w := wireguard{options: o, node: n, outerMTU: n.Underlay.MTU}
+func newWireGuard(o wireguardOptions, n Node) (Backend, []string, error) {
+	w := wireguard{wireguardOptions: o, node: n, outerMTU: n.Underlay.MTU}
 	var warnings []string
 	switch {
 	case o.mtu > n.Underlay.MTU:
@@ -128,19 +125,19 @@ func newWireGuard(o options, n backend.Node) (backend.Backend, []string, error) 
 	case o.mtu > 0:
 		w.outerMTU = o.mtu
 	}
-	if err := n.FitMTU(w.outerMTU, "WireGuard", overhead, n.V6); err != nil {
+	if err := n.fitMTU(w.outerMTU, "WireGuard", wireguardOverhead, n.V6); err != nil {
 		return nil, nil, err
 	}
 	switch {
-	case o.mode == separate && n.V4 && n.V6 && o.port == o.portV6:
+	case o.mode == modeSeparate && n.V4 && n.V6 && o.port == o.portV6:
 		return nil, nil, fmt.Errorf("Backend.ListenPortV6: %d is ListenPort, too, and each of the two devices needs its own; use another, or Mode auto, which has one device", o.portV6)
-	case o.mode == overIPv4 && !n.V4:
+	case o.mode == modeIPv4 && !n.V4:
 		return nil, nil, fmt.Errorf("Backend.Mode: ipv4 is possible only if pods have IPv4, too; use auto or ipv6, or set EnableIPv4")
-	case o.mode == overIPv6 && !n.V6:
+	case o.mode == modeIPv6 && !n.V6:
 		return nil, nil, fmt.Errorf("Backend.Mode: ipv6 is possible only if pods have IPv6, too; use auto or ipv4, or set EnableIPv6")
-	case o.mode == overIPv4 && !n.Underlay.V4.IsValid():
+	case o.mode == modeIPv4 && !n.Underlay.V4.IsValid():
 		return nil, nil, fmt.Errorf("Backend.Mode: ipv4, and %s has no IPv4 address; use auto or ipv6", n.Underlay.Name)
-	case o.mode == overIPv6 && !n.Underlay.V6.IsValid():
+	case o.mode == modeIPv6 && !n.Underlay.V6.IsValid():
 		return nil, nil, fmt.Errorf("Backend.Mode: ipv6, and %s has no usable IPv6 address; use auto or ipv4", n.Underlay.Name)
 	}
 	return w, warnings, nil
@@ -151,15 +148,15 @@ func newWireGuard(o options, n backend.Node) (backend.Backend, []string, error) 
 // node with IPv4 only has the same device in each mode. A node with IPv6 only has one device
 // in each mode, too, but the port differs with mode separate (see endOfOneDevice). One hop
 // is left for the peer's kernel, because the tunnel counts as none.
-func (w wireguard) Wire() backend.Wire {
+func (w wireguard) Wire() Wire {
 	name := "wireguard"
 	if w.node.V6 {
-		name += map[bool]string{true: ", one device per family", false: ", one device"}[w.mode == separate]
+		name += map[bool]string{true: ", one device per family", false: ", one device"}[w.mode == modeSeparate]
 	}
 	if *w.psk != (dataplane.PresharedKey{}) {
 		name += fmt.Sprintf(", preshared key with fingerprint %x", fingerprint(*w.psk))
 	}
-	return backend.Wire{Name: name, Paths: true, Echo: true, Hops: 1}
+	return Wire{Name: name, Paths: true, Echo: true, Hops: 1}
 }
 
 // fingerprint returns four bytes by which preshared keys are told apart in the log and in
@@ -169,27 +166,27 @@ func fingerprint(psk dataplane.PresharedKey) []byte {
 	return sum[:4]
 }
 
-// ForWindows implements backend.Backend. It returns "": parse refuses the backend on Windows,
+// ForWindows implements Backend. It returns "": parseWireGuard refuses the backend on Windows,
 // so no option of it could help.
 func (wireguard) ForWindows() string { return "" }
 
-// MTU implements backend.Backend.
-func (w wireguard) MTU() int { return w.outerMTU - overhead }
+// MTU implements Backend.
+func (w wireguard) MTU() int { return w.outerMTU - wireguardOverhead }
 
 // deviceOf returns the name and the port of our device for pods of a family: IPv6, or without
 // v6 IPv4.
 func (w wireguard) deviceOf(v6 bool) (name string, port int) {
-	if v6 && w.mode == separate {
-		return deviceV6, w.portV6
+	if v6 && w.mode == modeSeparate {
+		return wireguardDeviceV6, w.portV6
 	}
-	return device, w.port
+	return wireguardDevice, w.port
 }
 
-// Devices implements backend.Backend: the underlay, and one device, or one for each family
+// Devices implements Backend: the underlay, and one device, or one for each family
 // of the local lease. Each device has the base address of each subnet that it carries.
 func (w wireguard) Devices(local subnet.Lease) []dataplane.Device {
-	devices := []dataplane.Device{w.node.UnderlayDevice()}
-	for e := range w.node.Shared(&local) {
+	devices := []dataplane.Device{w.node.underlayDevice()}
+	for e := range w.node.shared(&local) {
 		base := e.Subnet.Addr()
 		name, port := w.deviceOf(base.Is6())
 		addr := netip.PrefixFrom(base, base.BitLen())
@@ -207,13 +204,13 @@ func (w wireguard) Devices(local subnet.Lease) []dataplane.Device {
 	return devices
 }
 
-// data is what a node publishes for each of its families, in flannel's format.
-type data struct {
+// wireguardData is what a node publishes for each of its families, in flannel's format.
+type wireguardData struct {
 	PublicKey string // in base64
 	Port      uint16 // UDP; 0: not published
 }
 
-// Describe implements backend.Backend. For each family it publishes the public key and the
+// Describe implements Backend. For each family it publishes the public key and the
 // port of the device that carries the family. The port is the one on which the device
 // listens, which is not so with flannel (see endOfOneDevice).
 func (w wireguard) Describe(local subnet.Lease, links dataplane.Links) (subnet.Lease, error) {
@@ -228,22 +225,22 @@ func (w wireguard) Describe(local subnet.Lease, links dataplane.Links) (subnet.L
 		if !ok || link.Key == (dataplane.PublicKey{}) {
 			return local, fmt.Errorf("describe the lease: device %s does not exist, or has no key yet", name)
 		}
-		e.Data, _ = json.Marshal(data{link.Key.Base64(), uint16(port)}) // it never fails for such a struct
+		e.Data, _ = json.Marshal(wireguardData{link.Key.Base64(), uint16(port)}) // it never fails for such a struct
 	}
 	return local, nil
 }
 
-// Paths implements backend.Backend.
+// Paths implements Backend.
 func (w wireguard) Paths(peer *subnet.Lease) ([]*dataplane.Path, error) {
-	shared := slices.Collect(w.node.Shared(peer)) // at most two
-	ends := make([]data, len(shared))             // what the peer publishes for each
+	shared := slices.Collect(w.node.shared(peer)) // at most two
+	ends := make([]wireguardData, len(shared))    // what the peer publishes for each
 	var allowed [2]netip.Prefix                   // all subnets of the peer
 	for i, e := range shared {
 		var err error
-		if ends[i], err = parseData(e.Data); err != nil {
+		if ends[i], err = parseWireGuardData(e.Data); err != nil {
 			return nil, err
 		}
-		if ends[i].PublicKey != ends[0].PublicKey && w.mode != separate {
+		if ends[i].PublicKey != ends[0].PublicKey && w.mode != modeSeparate {
 			return nil, fmt.Errorf("it publishes different keys for IPv4 and IPv6, and with Mode %s a node has one; %w", w.mode, subnet.ErrOtherConfig)
 		}
 		allowed[i] = e.Subnet
@@ -252,7 +249,7 @@ func (w wireguard) Paths(peer *subnet.Lease) ([]*dataplane.Path, error) {
 	for i, e := range shared {
 		name, ownPort := w.deviceOf(e.Subnet.Addr().Is6())
 		via, end := e.PublicIP, ends[i]
-		if w.mode == separate {
+		if w.mode == modeSeparate {
 			allowed = [2]netip.Prefix{e.Subnet} // the peer's key is on a device for each family
 		} else {
 			end = w.endOfOneDevice(shared, ends)
@@ -261,7 +258,7 @@ func (w wireguard) Paths(peer *subnet.Lease) ([]*dataplane.Path, error) {
 				return nil, err
 			}
 		}
-		key, _ := dataplane.ParsePublicKey(end.PublicKey) // parseData has checked it
+		key, _ := dataplane.ParsePublicKey(end.PublicKey) // parseWireGuardData has checked it
 		// Without a port in the lease, the peer has ours.
 		paths = append(paths, &dataplane.Path{Dst: e.Subnet, Via: via, Device: name, Encap: dataplane.WireGuardPeer{
 			Key: key, Endpoint: netip.AddrPortFrom(via, cmp.Or(end.Port, uint16(ownPort))), Allowed: allowed,
@@ -276,7 +273,7 @@ func (w wireguard) Paths(peer *subnet.Lease) ([]*dataplane.Path, error) {
 // the port for IPv4 counts. For a peer with IPv6 only, our ListenPortV6 in the lease is read
 // as our ListenPort. A node with mode separate that listens on our ListenPortV6 publishes
 // the same as that flannel, and is not reached.
-func (w wireguard) endOfOneDevice(shared []subnet.Endpoint, ends []data) data {
+func (w wireguard) endOfOneDevice(shared []subnet.Endpoint, ends []wireguardData) wireguardData {
 	end := ends[0]
 	if shared[0].Subnet.Addr().Is6() && int(end.Port) == w.portV6 {
 		end.Port = uint16(w.port)
@@ -284,15 +281,15 @@ func (w wireguard) endOfOneDevice(shared []subnet.Endpoint, ends []data) data {
 	return end
 }
 
-// Ends implements backend.Backend: all paths are through the tunnel.
+// Ends implements Backend: all paths are through the tunnel.
 func (w wireguard) Ends(peer *subnet.Lease) ([]*dataplane.Path, error) { return w.Paths(peer) }
 
-// Derived implements backend.Backend: keys are random, and never follow from a subnet.
+// Derived implements Backend: keys are random, and never follow from a subnet.
 func (wireguard) Derived(*dataplane.Path) bool { return false }
 
-// parseData parses what a peer published for a family. An error is the reason why the peer is
-// rejected.
-func parseData(raw json.RawMessage) (d data, err error) {
+// parseWireGuardData parses what a peer published for a family. An error is the reason
+// why the peer is rejected.
+func parseWireGuardData(raw json.RawMessage) (d wireguardData, err error) {
 	if len(raw) == 0 {
 		return d, fmt.Errorf("its lease has no backend data, so its key is unknown")
 	}
@@ -317,8 +314,8 @@ func parseData(raw json.RawMessage) (d data, err error) {
 // have one family.
 func (w wireguard) choose(peer *subnet.Lease) (netip.Addr, error) {
 	v4, v6 := peer.V4.PublicIP, peer.V6.PublicIP
-	can4 := v4.IsValid() && w.node.Underlay.V4.IsValid() && w.mode != overIPv6
-	can6 := v6.IsValid() && w.node.Underlay.V6.IsValid() && w.mode != overIPv4
+	can4 := v4.IsValid() && w.node.Underlay.V4.IsValid() && w.mode != modeIPv6
+	can6 := v6.IsValid() && w.node.Underlay.V6.IsValid() && w.mode != modeIPv4
 	switch {
 	case !can4 && !can6:
 		return netip.Addr{}, fmt.Errorf("it has no public address of a family that this node can use with Mode %s", w.mode)

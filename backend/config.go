@@ -1,24 +1,18 @@
-// Package netconf parses network configurations, including the part of the backend,
-// and creates those of Windows nodes.
-package netconf
+package backend
 
 import (
 	"fmt"
 	"slices"
 	"strings"
 
-	"flannel/backend"
 	"flannel/pkg/conf"
 	"flannel/subnet"
 )
 
-// Backends are the supported values of Backend.Type.
-type Backends []backend.Kind
-
 // flannelsDefault is the backend of a configuration that names none.
 const flannelsDefault = "udp"
 
-// Parse parses and validates a raw network configuration for an operating system
+// ParseConfig parses and validates a raw network configuration for an operating system
 // (a value of runtime.GOOS). The error has all problems; the strings are warnings.
 // After an error, the Config contains what was valid, and the Maker must not be
 // used.
@@ -26,39 +20,44 @@ const flannelsDefault = "udp"
 // Two packages read one JSON document: subnet the keys at the top, the backend those
 // of the object Backend. conf records which keys were read. Warnings must come last,
 // because it reports the others as unknown.
-func (b Backends) Parse(os string, raw []byte) (subnet.Config, backend.Maker, []string, error) {
+func ParseConfig(os string, raw []byte) (subnet.Config, Maker, []string, error) {
 	config, root := subnet.ParseConfig(raw)
 	object := root.Object("Backend")
 	if config.Backend == "" {
 		config.Backend = flannelsDefault
 		root.Warn("Backend.Type", "is missing, which means %s, as with flannel; vxlan and host-gw are several times faster, so set one of them, or %[1]s to keep it", flannelsDefault)
 	}
-	var maker backend.Maker
-	var names []string
-	problem := fmt.Sprintf("unknown backend %.40q", config.Backend)
-	for _, kind := range b {
+	kind := KindOf(config.Backend)
+	if kind.Parse == nil {
+		object.Problem("Type", "%s; use one of: %s", unsupported(config.Backend, kind), strings.Join(supported(), ", "))
+		return config, nil, nil, root.Err() // no warnings: the backend's keys were not parsed and would all be unknown
+	}
+	maker := kind.Parse(object, os)
+	// Only now is it known whether the backend has IPv6 here. The configuration
+	// does not change by that, only this node's view of it.
+	if slices.Contains(kind.V4Only, os) {
+		config.V4Only = config.V6.On()
+		withoutIPv6(root, &config, os)
+	}
+	return config, maker, root.Warnings(), root.Err()
+}
+
+// unsupported says why there is no backend of a name. kind is that of the name.
+func unsupported(name string, kind Kind) string {
+	if kind.Refused != "" {
+		return fmt.Sprintf("%s is not supported: %s", name, kind.Refused)
+	}
+	return fmt.Sprintf("unknown backend %.40q", name)
+}
+
+// supported returns the values of Backend.Type that can be used.
+func supported() (names []string) {
+	for _, kind := range Kinds() {
 		if kind.Refused == "" {
 			names = append(names, kind.Name)
 		}
-		switch {
-		case kind.Name != config.Backend:
-		case kind.Refused != "":
-			problem = fmt.Sprintf("%s is not supported: %s", kind.Name, kind.Refused)
-		default:
-			maker = kind.Parse(object, os)
-			// Only now is it known whether the backend has IPv6 here. The configuration
-			// does not change by that, only this node's view of it.
-			if slices.Contains(kind.V4Only, os) {
-				config.V4Only = config.V6.On()
-				withoutIPv6(root, &config, os)
-			}
-		}
 	}
-	if maker == nil {
-		object.Problem("Type", "%s; use one of: %s", problem, strings.Join(names, ", "))
-		return config, nil, nil, root.Err() // no warnings: the backend's keys were not parsed and would all be unknown
-	}
-	return config, maker, root.Warnings(), root.Err()
+	return names
 }
 
 // withoutIPv6 handles a backend that does not support IPv6 on this system. In a

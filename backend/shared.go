@@ -14,51 +14,51 @@ import (
 	"flannel/subnet"
 )
 
-// UnderlayDevice returns the underlay for Backend.Devices.
-func (n Node) UnderlayDevice() dataplane.Device {
+// underlayDevice returns the underlay for Backend.Devices.
+func (n Node) underlayDevice() dataplane.Device {
 	return dataplane.Device{Name: n.Underlay.Name, Kind: dataplane.Existing{}}
 }
 
-// Plain implements Backend without a tunnel, except for Paths and Wire: its only device is
+// plain implements Backend without a tunnel, except for Paths and Wire: its only device is
 // the underlay, peers need nothing more than a lease's addresses, and nothing keeps Windows
 // nodes out. Backends embed it, also those with a tunnel, and replace what differs.
-type Plain struct {
+type plain struct {
 	Node
 	Name string // of the Kind
 }
 
 // Devices implements Backend.
-func (p Plain) Devices(subnet.Lease) []dataplane.Device {
-	return []dataplane.Device{p.UnderlayDevice()}
+func (p plain) Devices(subnet.Lease) []dataplane.Device {
+	return []dataplane.Device{p.underlayDevice()}
 }
 
 // Describe implements Backend.
-func (p Plain) Describe(local subnet.Lease, _ dataplane.Links) (subnet.Lease, error) {
+func (p plain) Describe(local subnet.Lease, _ dataplane.Links) (subnet.Lease, error) {
 	local.Backend = p.Name
 	local.V4.Data, local.V6.Data = nil, nil
 	return local, nil
 }
 
 // MTU implements Backend.
-func (p Plain) MTU() int { return p.Underlay.MTU }
+func (p plain) MTU() int { return p.Underlay.MTU }
 
 // ForWindows implements Backend.
-func (Plain) ForWindows() string { return "" }
+func (plain) ForWindows() string { return "" }
 
 // Ends implements Backend.
-func (Plain) Ends(*subnet.Lease) ([]*dataplane.Path, error) { return nil, nil }
+func (plain) Ends(*subnet.Lease) ([]*dataplane.Path, error) { return nil, nil }
 
 // Derived implements Backend.
-func (Plain) Derived(*dataplane.Path) bool { return false }
+func (plain) Derived(*dataplane.Path) bool { return false }
 
-// ErrOffLink is wrapped by the error of Direct if the peer is not on the same link, of which
-// its text is the end. package plan accepts such a lease where another node may be on the
+// ErrOffLink is wrapped by the error of a path without a tunnel if the peer is not on the
+// same link, of which its text is the end. package plan accepts such a lease where another node may be on the
 // peer's link (subnet.Judge.Elsewhere).
 var ErrOffLink = errors.New("a path without a tunnel needs that")
 
-// Direct returns a path to a peer's subnet without a tunnel. The error means that the peer
+// direct returns a path to a peer's subnet without a tunnel. The error means that the peer
 // cannot be reached like that: with host-gw it is rejected, others use their tunnel.
-func (n Node) Direct(e subnet.Endpoint) (*dataplane.Path, error) {
+func (n Node) direct(e subnet.Endpoint) (*dataplane.Path, error) {
 	if !n.Underlay.Reaches(e.PublicIP) {
 		return nil, fmt.Errorf("its public IP %s is not on the link of %s (%v), and %w",
 			e.PublicIP, n.Underlay.Name, n.Underlay.OnLink, ErrOffLink)
@@ -72,11 +72,11 @@ func (n Node) Direct(e subnet.Endpoint) (*dataplane.Path, error) {
 	return &dataplane.Path{Dst: e.Subnet, Via: e.PublicIP, Device: n.Underlay.Name, Encap: dataplane.Direct{}}, nil
 }
 
-// FitMTU returns an error if packets of outer bytes leave pods less than a family needs
+// fitMTU returns an error if packets of outer bytes leave pods less than a family needs
 // after the headers of a tunnel, which have overhead bytes. outer is the MTU of the
 // underlay, or a smaller Backend.MTU; the error names the one that has to be raised. tunnel
 // is a name for the message. v6 says that IPv6 packets have to fit.
-func (n Node) FitMTU(outer int, tunnel string, overhead int, v6 bool) error {
+func (n Node) fitMTU(outer int, tunnel string, overhead int, v6 bool) error {
 	least := dataplane.MinMTU(v6)
 	if outer-overhead >= least {
 		return nil
@@ -89,23 +89,23 @@ func (n Node) FitMTU(outer int, tunnel string, overhead int, v6 bool) error {
 		outer, n.Underlay.Name, outer-overhead, tunnel, overhead, least, least+overhead)
 }
 
-// Uses reports whether the node uses an address family: IPv6, or without v6 IPv4.
-func (n Node) Uses(v6 bool) bool { return v6 && n.V6 || !v6 && n.V4 }
+// uses reports whether the node uses an address family: IPv6, or without v6 IPv4.
+func (n Node) uses(v6 bool) bool { return v6 && n.V6 || !v6 && n.V4 }
 
-// Shared yields a peer's endpoints in the address families that this node uses, IPv4 first.
+// shared yields a peer's endpoints in the address families that this node uses, IPv4 first.
 // Backends call it with this node's own lease, too.
-func (n Node) Shared(peer *subnet.Lease) iter.Seq[subnet.Endpoint] {
+func (n Node) shared(peer *subnet.Lease) iter.Seq[subnet.Endpoint] {
 	return func(yield func(subnet.Endpoint) bool) {
 		for _, e := range peer.Endpoints() {
-			if n.Uses(e.Subnet.Addr().Is6()) && !yield(e) {
+			if n.uses(e.Subnet.Addr().Is6()) && !yield(e) {
 				return
 			}
 		}
 	}
 }
 
-// NetworkName parses the name of the HNS network (Windows), the key Name; def is the default.
-func NetworkName(o *conf.Object, def string) string {
+// networkName parses the name of the HNS network (Windows), the key Name; def is the default.
+func networkName(o *conf.Object, def string) string {
 	name := o.String("Name", def)
 	if name == "" {
 		return def

@@ -1,12 +1,11 @@
 // This file is vxlan on Windows, where HNS has the tunnel.
 
-package vxlan
+package backend
 
 import (
 	"fmt"
 	"net/netip"
 
-	"flannel/backend"
 	"flannel/pkg/conf"
 	"flannel/pkg/dataplane"
 	"flannel/subnet"
@@ -21,8 +20,8 @@ type overlayOptions struct {
 // parseOverlay parses the options for Windows into opts, which has the other ones, and
 // warns about options that Windows does not support. They are not errors, since one
 // configuration serves the nodes of both systems, and the node can join without them. The
-// limits of the VNI and the ports are explained in mixed.go.
-func parseOverlay(o *conf.Object, opts *options) {
+// limits of the VNI and the ports are explained in vxlan_mixed.go.
+func parseOverlay(o *conf.Object, opts *vxlanOptions) {
 	if opts.directRouting {
 		o.Warn("DirectRouting", "not supported on Windows: this node tunnels to all peers, but a Linux peer on the same link sends"+
 			" outside of the tunnel, and its packets do not reach this node's pods; set it to false for a cluster with Windows nodes")
@@ -35,7 +34,7 @@ func parseOverlay(o *conf.Object, opts *options) {
 	}
 	if opts.vni < leastVSID {
 		o.Problem("VNI", "%d is below %d, the least that Windows supports: set VNI to %d or more and Port to %d in the one configuration of all nodes",
-			opts.vni, leastVSID, leastVSID, windowsPort)
+			opts.vni, leastVSID, leastVSID, vxlanWindowsPort)
 	}
 	if opts.vni > mostVSID {
 		o.Warn("VNI", "%d is above %d, the most that kube-proxy on Windows can read: it will not find the network, and there are no Services; set %d for all",
@@ -45,11 +44,11 @@ func parseOverlay(o *conf.Object, opts *options) {
 		o.Warn("VNI", "not given, which is %d for this node and 1 for Linux nodes: set %d for all", leastVSID, leastVSID)
 	}
 	if !o.Has("Port") {
-		o.Warn("Port", "not given, which is %d for this node and %d for Linux nodes: set %d for all", windowsPort, linuxPort, windowsPort)
+		o.Warn("Port", "not given, which is %d for this node and %d for Linux nodes: set %d for all", vxlanWindowsPort, vxlanLinuxPort, vxlanWindowsPort)
 	}
 	// The methods Wire and Paths are those of Linux: they must describe what this node does.
 	opts.gbp, opts.learning, opts.directRouting = false, false, false
-	opts.overlay = &overlayOptions{name: backend.NetworkName(o, fmt.Sprintf("flannel.%d", opts.vni)), pool: macPool(o)}
+	opts.overlay = &overlayOptions{name: networkName(o, fmt.Sprintf("flannel.%d", opts.vni)), pool: macPool(o)}
 }
 
 // macPool parses the first two bytes of the pods' MAC addresses, and returns the
@@ -70,19 +69,19 @@ func macPool(o *conf.Object) (pool [2]dataplane.MAC) {
 	return [2]dataplane.MAC{first, last}
 }
 
-// overlay is vxlan on Windows: backend.Backend with other Devices and ForWindows. One HNS
+// overlay is vxlan on Windows: Backend with other Devices and ForWindows. One HNS
 // network is the tunnel, the router and the pods' switch. HNS chooses the MAC address of
 // its VTEP.
 type overlay struct{ vxlan }
 
-// Devices implements backend.Backend. It returns no underlay device: the HNS network makes
+// Devices implements Backend. It returns no underlay device: the HNS network makes
 // a switch of the adapter. HNS chooses MTU and MAC address of the tunnel. Only IPv4 is
-// used, as Kind declares (V4Only).
+// used, as Kinds declares (V4Only).
 func (v overlay) Devices(local subnet.Lease) []dataplane.Device {
 	return []dataplane.Device{{
 		Name: v.names[false], Kind: dataplane.Overlay{
 			Network: dataplane.Network{Parent: v.node.Underlay.Name, Local: v.node.Underlay.V4, Subnets: []netip.Prefix{local.V4.Subnet}},
-			VNI:     uint32(v.vni), Port: uint16(v.port), MACs: v.options.overlay.pool,
+			VNI:     uint32(v.vni), Port: uint16(v.port), MACs: v.vxlanOptions.overlay.pool,
 		},
 	}}
 }

@@ -1,38 +1,33 @@
-// Package hostgw is the host-gw backend: peers are the gateways to their subnets. It
-// has no tunnel and no overhead; all nodes must be on one link.
-package hostgw
+package backend
 
 import (
 	"fmt"
 
-	"flannel/backend"
 	"flannel/pkg/conf"
 	"flannel/pkg/dataplane"
 	"flannel/subnet"
 )
 
-// Kind is the backend's row in the program's table (cmd/flanneld/backends.go).
-func Kind() backend.Kind { return backend.Kind{Name: "host-gw", Parse: parse} }
+// hostgw is the host-gw backend on Linux: peers are the gateways to their subnets. It
+// has no tunnel and no overhead; all nodes must be on one link.
+type hostgw struct{ plain }
 
-// hostgw implements backend.Backend on Linux.
-type hostgw struct{ backend.Plain }
-
-// parse implements backend.Kind.Parse.
-func parse(o *conf.Object, os string) backend.Maker {
+// parseHostGW implements Kind.Parse.
+func parseHostGW(o *conf.Object, os string) Maker {
 	var name, dns string // of the HNS network, on Windows only
 	if os == "windows" {
-		name, dns = backend.NetworkName(o, "cbr0"), dnsServers(o)
+		name, dns = networkName(o, "cbr0"), dnsServers(o)
 	} else {
 		// One configuration serves the nodes of both systems.
 		o.Ignore("Name", "DNSServerList")
 	}
-	return func(n backend.Node) (backend.Backend, []string, error) {
+	return func(n Node) (Backend, []string, error) {
 		// Packets of pods are sent unchanged, so pods get the underlay's MTU. Both
 		// families share it; with IPv6, its higher minimum applies.
 		if low := dataplane.MinMTU(n.V6); n.Underlay.MTU < low {
 			return nil, nil, fmt.Errorf("the MTU of %s is %d: pods need at least %d; raise it", n.Underlay.Name, n.Underlay.MTU, low)
 		}
-		h := hostgw{backend.Plain{Node: n, Name: "host-gw"}}
+		h := hostgw{plain{Node: n, Name: "host-gw"}}
 		if os == "windows" {
 			return bridge{h, name, dns}, nil, nil
 		}
@@ -40,12 +35,12 @@ func parse(o *conf.Object, os string) backend.Maker {
 	}
 }
 
-// Paths implements backend.Backend. A peer that is on our link in only one of the
+// Paths implements Backend. A peer that is on our link in only one of the
 // families that both use is rejected as a whole.
 func (h hostgw) Paths(peer *subnet.Lease) ([]*dataplane.Path, error) {
 	var paths []*dataplane.Path
-	for e := range h.Shared(peer) {
-		path, err := h.Direct(e)
+	for e := range h.shared(peer) {
+		path, err := h.direct(e)
 		if err != nil {
 			return nil, err
 		}
@@ -56,6 +51,6 @@ func (h hostgw) Paths(peer *subnet.Lease) ([]*dataplane.Path, error) {
 
 // Wire returns Echo false: no device of ours has an address of the subnet, and the
 // bridge of the pods, which has its second address, exists only on nodes with pods.
-func (h hostgw) Wire() backend.Wire {
-	return backend.Wire{Name: "host-gw", Paths: true, Bridges: true, Hops: 1}
+func (h hostgw) Wire() Wire {
+	return Wire{Name: "host-gw", Paths: true, Bridges: true, Hops: 1}
 }
