@@ -173,6 +173,10 @@ func (k *Keeper) compare(adapters []hns.Adapter, routes []hns.Route, networks []
 		return k.awaitAdapter(adapters, err)
 	}
 	k.goneSince = time.Time{}
+	if err := k.dropFormerGateways(host); err != nil {
+		return err
+	}
+	snapshot = k.journal.Snapshot
 	if !host.DHCP {
 		k.dhcpOff = 0 // Windows has obeyed
 	}
