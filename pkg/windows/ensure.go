@@ -99,6 +99,7 @@ func (d *Driver) dropNetwork(ctx context.Context, relist bool) {
 		d.forgetTables()
 	}
 	d.network, d.target = nil, target{} // the tables want no entries
+	d.recordObserved()
 	if !relist {
 		return
 	}
