@@ -57,8 +57,9 @@ type Limits struct {
 //	                                         after Limits.DHCP
 //	virtual adapter          missingSince    wait
 //	addresses                missingSince    wait; after Limits.Address, turn DHCP off and
-//	                                         add those set by hand; after Limits.DHCP,
-//	                                         add the others, too
+//	                                         add those set by hand
+//	addresses, while the     leaseSince      wait; after Limits.DHCP, add the others, too
+//	adapter is up
 //	addresses, and one of    missingSince    wait; turn DHCP off and add those set by
 //	169.254.0.0/16 is there                  hand at once
 //	addresses, and a lease   missingSince    wait; after Limits.Rest, turn DHCP off and
@@ -87,6 +88,7 @@ type Keeper struct {
 	boot            string    // hns.Stack.BootID; "": unknown
 	goneSince       time.Time // zero: the timer does not run
 	missingSince    time.Time
+	leaseSince      time.Time
 	incompleteSince time.Time
 	completeSince   time.Time
 	otherSince      time.Time // see awaitOther
@@ -186,7 +188,7 @@ func (k *Keeper) compare(adapters []hns.Adapter, routes []hns.Route, networks []
 		k.incompleteSince, k.completeSince = time.Time{}, time.Time{}
 		return k.restoreAddresses(host, missing)
 	}
-	k.missingSince = time.Time{}
+	k.missingSince, k.leaseSince = time.Time{}, time.Time{}
 	if !missing.none() {
 		k.completeSince = time.Time{}
 		return k.restoreRest(host, routes, missing)
@@ -209,7 +211,7 @@ func (k *Keeper) compare(adapters []hns.Adapter, routes []hns.Route, networks []
 // gets as long as after a change of the switch.
 func (k *Keeper) awaitAdapter(adapters []hns.Adapter, err error) error {
 	snapshot := k.journal.Snapshot
-	k.incompleteSince, k.completeSince = time.Time{}, time.Time{}
+	k.leaseSince, k.incompleteSince, k.completeSince = time.Time{}, time.Time{}, time.Time{}
 	if _, exists := snapshot.physical(adapters); exists {
 		k.goneSince = time.Time{}
 		k.staticMissing = snapshot.hasManual() && startOrElapsed(&k.missingSince) < k.limits.DHCP
@@ -265,7 +267,9 @@ func (k *Keeper) restoreAddresses(host hns.Adapter, missing losses) error {
 			k.warn(host, err)
 		}
 	}
-	if elapsed >= k.limits.DHCP {
+	if !host.Up { // such as without a cable: no DHCP server answers
+		k.leaseSince = time.Time{}
+	} else if startOrElapsed(&k.leaseSince) >= k.limits.DHCP {
 		add = append(add, missing.leased...)
 	}
 	var errs []error

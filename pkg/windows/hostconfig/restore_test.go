@@ -123,6 +123,32 @@ func TestAdapterReturns(t *testing.T) {
 	}
 }
 
+// Without a cable, no DHCP server answers: the address that it gave is not added before it had the time to give it again.
+func TestCableReturns(t *testing.T) {
+	withJournal(t, func(j *Journal, m *hnstest.Machine) {
+		j.Snapshot = staticSnapshot(m)
+		j.Snapshot.DHCP, j.Snapshot.Addresses[0].Manual = true, false
+	}, func(r *rig) {
+		cable := func(up bool) {
+			if err := r.m.Admin().SetUp("Ethernet", up); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := r.m.Admin().Readdress("Ethernet"); err != nil {
+			t.Fatal(err)
+		}
+		cable(false)
+		_ = r.restores(5 * time.Minute)
+		cable(true)
+		if _ = r.restores(59 * time.Second); len(r.m.Changes()) > 0 {
+			t.Errorf("changed %v", r.m.Changes())
+		}
+		if _ = r.restores(5 * time.Second); !r.has(hnstest.HostAddr) {
+			t.Error("the address was not restored")
+		}
+	})
+}
+
 // The time in which an adapter was complete does not count for one that was unplugged since.
 func TestCompleteAdapterReturns(t *testing.T) {
 	withStatic(t, func(r *rig) {
