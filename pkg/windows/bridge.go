@@ -63,7 +63,7 @@ func (d *Driver) ensureHostEndpoint(ctx context.Context, dev device, host hns.Ad
 			return err
 		})
 		if errors.Is(err, hns.ErrAddressInUse) {
-			d.compareAddresses(want, "refused")
+			d.compareAddresses(want, "refused on "+want.Network)
 			return fmt.Errorf("another endpoint has one of %v, which the host's endpoint %s needs, and a warning names it: delete its pod, and reserve the address with flanneld source-vip: %w", want.IPs, want.Name, err)
 		} else if err != nil {
 			return waitIfSilent(err)
@@ -122,7 +122,8 @@ func (d *Driver) deleteUnattachable(ctx context.Context, id string, refused erro
 }
 
 // findHostEndpoint returns the ID of the host's endpoint, "" if there is none, and
-// deletes others on the network that have its name. It reads as few endpoints as possible,
+// deletes others on the network that have its name. If HNS refuses that, only the lack of the
+// host's endpoint is an error. It reads as few endpoints as possible,
 // because kube-proxy has thousands.
 func (d *Driver) findHostEndpoint(ctx context.Context, want hns.Endpoint) (id string, err error) {
 	if d.endpoint != "" {
@@ -138,31 +139,43 @@ func (d *Driver) findHostEndpoint(ctx context.Context, want hns.Endpoint) (id st
 	if err != nil {
 		return "", reconcile.Unknown(waitIfSilent(err))
 	}
+	var errs []error
 	for _, e := range named {
 		switch {
 		case !strings.EqualFold(e.Network, want.Network): // of another network of this name
 		case d.endpoint == "" && sameAddresses(e.IPs, want.IPs):
 			d.endpoint = e.ID
 		default:
-			err := d.tries.try(changeOf(verbDeleteEndpoint, e.ID), func() error {
-				if err := d.client.DeleteEndpoint(ctx, e.ID); err != nil && !errors.Is(err, hns.ErrNotFound) {
-					return fmt.Errorf("delete the endpoint %s: %w", e.Name, err)
-				}
-				return nil
-			})
-			if err != nil {
-				return "", err
-			}
-			d.opts.Log.Warn("deleted the host's endpoint on the bridge, its addresses differed", "endpoint", e.Name, "had", e.IPs, "wants", want.IPs)
+			errs = append(errs, d.deleteHostEndpoint(ctx, e, want))
 		}
 	}
-	return d.endpoint, nil
+	err = errors.Join(errs...)
+	if d.endpoint != "" && err != nil {
+		d.warnOnce(causeEndpointStays, "could not delete a former endpoint of the host on the bridge", "endpoint", want.Name, "error", err)
+		err = nil
+	}
+	return d.endpoint, err
+}
+
+// deleteHostEndpoint deletes a former endpoint of the host on the network, which has other
+// addresses than wanted.
+func (d *Driver) deleteHostEndpoint(ctx context.Context, e, want hns.Endpoint) error {
+	err := d.tries.try(changeOf(verbDeleteEndpoint, e.ID), func() error {
+		if err := d.client.DeleteEndpoint(ctx, e.ID); err != nil && !errors.Is(err, hns.ErrNotFound) {
+			return fmt.Errorf("delete the endpoint %s: %w", e.Name, err)
+		}
+		return nil
+	})
+	if err == nil {
+		d.opts.Log.Warn("deleted the host's endpoint on the bridge, its addresses differed", "endpoint", e.Name, "had", e.IPs, "wants", want.IPs)
+	}
+	return err
 }
 
 // compareAddresses warns of endpoints of others with an address of the host's
 // endpoint, which HNS refuses or, before 10, accepts (kubernetes#100962). Reading
 // all endpoints can take minutes, so it is done once for each endpoint of the
-// host, and no pass waits for it. id is "refused" if HNS refused the endpoint.
+// host, and no pass waits for it. id is "refused on" its network if HNS refused the endpoint.
 func (d *Driver) compareAddresses(host hns.Endpoint, id string) {
 	if d.compared == id {
 		return
@@ -204,18 +217,21 @@ const bridgeMetric = 5000
 // keepLocal keeps the host's interface on the bridge from being a way to anywhere
 // but this node's pods: no default route, whoever made it, a high metric, and no
 // registration of its address under the host's name in DNS. That Windows refuses
-// metric or registration does not stop the network.
+// metric or registration does not stop the network. A default route that stays does, and
+// the metric keeps it from being preferred.
 func (d *Driver) keepLocal(inside hns.Adapter) error {
 	routes, err := d.stack.Routes()
 	if err != nil {
 		return reconcile.Unknown(fmt.Errorf("list routes: %w", err))
 	}
+	var errs []error
 	for _, r := range routes {
 		if r.Index != inside.Index || r.Dst.Bits() != 0 {
 			continue
 		}
 		if err := d.stack.DeleteRoute(r); err != nil {
-			return fmt.Errorf("remove the default route of %s, by which the host could lose its way out: %w", inside.Name, err)
+			errs = append(errs, fmt.Errorf("remove the default route of %s, by which the host could lose its way out: %w", inside.Name, err))
+			continue
 		}
 		d.opts.Log.Info("removed the default route of the host's endpoint on the bridge", "cause", causeDefaultRoute, "adapter", inside.Name, "route", r.Dst, "via", r.NextHop)
 	}
@@ -234,7 +250,7 @@ func (d *Driver) keepLocal(inside hns.Adapter) error {
 			d.warnOnce(causeDNSRegistration, fmt.Sprintf("could not turn off the registration of %s in DNS, so other hosts may get the bridge's address for this host's name: %v", inside.Name, err))
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // sameAddresses compares without prefix lengths, which HNS does not always
@@ -244,24 +260,30 @@ func sameAddresses(have, want []netip.Prefix) bool {
 }
 
 // enableForwarding switches on forwarding on adapters, for the families of the
-// prefixes.
+// prefixes. An adapter that lacks one of them forwards the other.
 func (d *Driver) enableForwarding(families []netip.Prefix, adapters ...hns.Adapter) error {
+	var errs []error
 	for _, a := range adapters {
 		for _, f := range families {
-			v6 := f.Addr().Is6()
-			settings, err := d.stack.Interface(a.Index, v6)
-			if err != nil {
-				return reconcile.Unknown(fmt.Errorf("read whether %s forwards packets: %w", a.Name, err))
-			}
-			if settings.Forwarding {
-				continue
-			}
-			settings.Forwarding = true
-			if err := d.stack.SetInterface(a.Index, v6, settings); err != nil {
-				return fmt.Errorf("enable forwarding on %s: %w", a.Name, err)
-			}
-			d.opts.Log.Info("enabled forwarding", "adapter", a.Name, "ipv6", v6)
+			errs = append(errs, d.forward(a, f.Addr().Is6()))
 		}
 	}
+	return errors.Join(errs...)
+}
+
+// forward switches on forwarding of a family on an adapter.
+func (d *Driver) forward(a hns.Adapter, v6 bool) error {
+	settings, err := d.stack.Interface(a.Index, v6)
+	if err != nil {
+		return reconcile.Unknown(fmt.Errorf("read whether %s forwards packets: %w", a.Name, err))
+	}
+	if settings.Forwarding {
+		return nil
+	}
+	settings.Forwarding = true
+	if err := d.stack.SetInterface(a.Index, v6, settings); err != nil {
+		return fmt.Errorf("enable forwarding on %s: %w", a.Name, err)
+	}
+	d.opts.Log.Info("enabled forwarding", "adapter", a.Name, "ipv6", v6)
 	return nil
 }

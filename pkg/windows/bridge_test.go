@@ -3,6 +3,7 @@ package windows
 import (
 	"errors"
 	"net/netip"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -10,6 +11,8 @@ import (
 	"flannel/internal/test/hnstest"
 	"flannel/internal/test/hnstest/api"
 	"flannel/internal/test/logtest"
+	"flannel/pkg/dataplane"
+	"flannel/pkg/reconcile"
 	"flannel/pkg/windows/hns"
 )
 
@@ -193,5 +196,101 @@ func TestV2EndpointNotAttachable(t *testing.T) {
 		w.m.Heal()
 		w.bring(time.Hour)
 		w.check(bridgeInStep)
+	})
+}
+
+// A former endpoint of the host that HNS refuses to delete does not keep the right one, which HNS lists after it.
+func TestFormerHostEndpointStays(t *testing.T) {
+	onWindows(t, bridgeDevice(ownSubnet), hnstest.Knobs{}, func(w *windows) {
+		w.bring(time.Minute)
+		if err := w.m.Admin().DeleteEndpoint("cbr0_ep"); err != nil {
+			t.Fatal(err)
+		}
+		for _, a := range []string{"10.244.1.9/24", "10.244.1.2/24"} {
+			if _, err := w.client.CreateEndpoint(w.t.Context(), hns.Endpoint{Name: "cbr0_ep", Network: w.network.ID, IPs: []netip.Prefix{netip.MustParsePrefix(a)}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.restart()
+		w.m.Fail(hnstest.Fault{Func: "HcnDeleteEndpoint", Code: hns.InvalidParameter})
+		w.bring(time.Minute)
+		if n := w.log.Count("cause=" + causeEndpointStays); n != 1 || len(w.endpoints()) != 2 {
+			t.Errorf("logged %d times, endpoints %q", n, w.endpoints())
+		}
+	})
+}
+
+// A default route that Windows refuses to remove keeps neither the other one nor the metric, by which no route prefers it.
+func TestDefaultRouteStays(t *testing.T) {
+	onWindows(t, bridgeDevice(ownSubnet), hnstest.Knobs{}, func(w *windows) {
+		w.bring(time.Minute)
+		index := w.m.Admin().Adapter("vEthernet (cbr0_ep)").Index
+		w.m.Fail(hnstest.Fault{Func: "DeleteIpForwardEntry2", Match: "0.0.0.0/0 via 10.244.1.1", Code: hns.InvalidParameter})
+		for _, r := range []hns.Route{
+			{Dst: netip.MustParsePrefix("0.0.0.0/0"), NextHop: netip.MustParseAddr("10.244.1.1"), Index: index},
+			{Dst: netip.MustParsePrefix("::/0"), NextHop: netip.MustParseAddr("fe80::1"), Index: index},
+		} {
+			if err := w.m.Admin().AddRoute(r); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := w.m.SetInterface(index, false, hns.Interface{Forwarding: true, MTU: 1500}); err != nil {
+			t.Fatal(err)
+		}
+		w.QueueResync()
+		if err := w.pass(); err == nil || !logtest.Names(err.Error(), "vEthernet (cbr0_ep)") {
+			t.Errorf("got %v", err)
+		}
+		var left []string
+		for _, r := range w.m.Admin().Routes() {
+			if r.Index == index {
+				left = append(left, r.Dst.String())
+			}
+		}
+		if a := w.m.Admin().Adapter("vEthernet (cbr0_ep)"); !slices.Equal(left, []string{"0.0.0.0/0"}) || a.V4Metric != bridgeMetric {
+			t.Errorf("routes %q remain, with the metric %d", left, a.V4Metric)
+		}
+	})
+}
+
+// The host's endpoint lacks IPv6: that is an error, and IPv4 is forwarded.
+func TestForwardsOtherFamily(t *testing.T) {
+	onWindows(t, bridgeDevice(ownSubnet, netip.MustParsePrefix("fd05:0:0:1::/64")), hnstest.Knobs{}, func(w *windows) {
+		w.m.Fail(hnstest.Fault{Func: "GetIpInterfaceEntry", Match: "IPv6 on vEthernet (cbr0_ep)", Code: hns.ElementNotFound})
+		w.passes(time.Minute)
+		for _, name := range []string{"vEthernet (cbr0_ep)", "vEthernet (Ethernet)"} {
+			if !w.m.Admin().Forwarding(name, false) {
+				t.Errorf("%s does not forward IPv4", name)
+			}
+		}
+		if err := w.pass(); !reconcile.IsUnknown(err) {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+// Pods have the address of the host's endpoint on one network, and on the next one: both are named.
+func TestAddressInUseOnNextNetwork(t *testing.T) {
+	onWindows(t, bridgeDevice(ownSubnet), hnstest.Knobs{}, func(w *windows) {
+		for _, subnet := range []string{"10.244.1.0/24", "10.244.7.0/24"} {
+			prefix, taken := netip.MustParsePrefix(subnet), false
+			w.devices = []dataplane.Device{bridgeDevice(prefix)}
+			for began := time.Now(); time.Since(began) < 2*time.Minute; time.Sleep(500 * time.Millisecond) {
+				_ = w.pass()
+				for _, document := range w.m.Admin().Networks() {
+					if n := network(t, document); !taken && n.Subnets[0].Prefix == prefix {
+						taken = true
+						pod := hns.Endpoint{Name: "pod on " + subnet, Network: n.ID, IPs: []netip.Prefix{netip.PrefixFrom(prefix.Addr().Next().Next(), 24)}}
+						if _, err := w.m.CreateEndpoint(n.ID, hns.EncodeEndpoint(pod)); err != nil {
+							t.Fatal(err)
+						}
+					}
+				}
+			}
+			synctest.Wait()
+			if n := w.log.Count("cause="+causeSharedAddress, "endpoint=pod on "+subnet); n != 1 {
+				t.Errorf("%s: logged %d times", subnet, n)
+			}
+		}
 	})
 }

@@ -63,6 +63,9 @@ func TestCableBackIn(t *testing.T) {
 				w.m.Turn(func(k *hnstest.Knobs) { k.Outage = 0 })
 				w.bring(5 * time.Minute)
 				w.mends(time.Minute)
+				if addrs := hostconfig.Addresses(admin.Adapter("vEthernet (Ethernet)")); len(addrs) != 1 || addrs[0].Manual {
+					t.Errorf("the host has %+v, which DHCP did not give", addrs)
+				}
 				if got := admin.Networks(); len(got) != 1 || network(t, got[0]).ID != network(t, made[0]).ID || w.log.Count("cause="+causeRolledBack) > 0 {
 					t.Errorf("logged\n%s", w.log)
 				}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"flannel/pkg/dataplane"
 	"flannel/pkg/reconcile"
 	"flannel/pkg/windows/hns"
 )
@@ -43,7 +44,7 @@ func (d *Driver) cleanup(ctx context.Context, networks []netip.Prefix, dryRun bo
 	for _, n := range d.leftovers() {
 		removed = append(removed, fmt.Sprintf("HNS network %s (%s, %s, %d policies)", n.Name, n.Type, n.ID, len(n.Policies)))
 		if !dryRun {
-			errs = append(errs, d.deleteNetwork(ctx, n, causeUnwanted, "cleanup removes it"))
+			errs = append(errs, d.deleteLeftover(ctx, n))
 		}
 	}
 	if !dryRun {
@@ -54,12 +55,23 @@ func (d *Driver) cleanup(ctx context.Context, networks []netip.Prefix, dryRun bo
 				}
 			}
 		}
-		errs = append(errs, d.waitRestored(ctx, d.pace.Address+d.pace.DHCP), d.waitSettled(ctx))
+		errs = append(errs, d.waitRestored(ctx), d.waitSettled(ctx))
 		if errors.Join(errs...) == nil {
 			errs = append(errs, d.hostConfig.Forget())
 		}
 	}
 	return removed, errors.Join(errs...)
+}
+
+// deleteLeftover deletes a network. If the host does not have the settings of another adapter
+// back, from which the network before was deleted, it waits for these first.
+func (d *Driver) deleteLeftover(ctx context.Context, n hns.Network) error {
+	err := d.deleteNetwork(ctx, n, causeUnwanted, "cleanup removes it")
+	if wait := (*dataplane.WaitError)(nil); errors.As(err, &wait) && d.hostConfig.Unfinished() {
+		restored := d.waitRestored(ctx)
+		err = errors.Join(restored, d.deleteNetwork(ctx, n, causeUnwanted, "cleanup removes it"))
+	}
+	return err
 }
 
 // leftovers returns the networks of ours. Those of flanneld prepare are last:
@@ -78,9 +90,9 @@ func (d *Driver) leftovers() []hns.Network {
 }
 
 // waitRestored returns when the host has its settings back, or returns what is
-// missing after the limit.
-func (d *Driver) waitRestored(ctx context.Context, limit time.Duration) error {
-	deadline := time.Now().Add(limit)
+// missing after the time in which a Keeper adds addresses.
+func (d *Driver) waitRestored(ctx context.Context) error {
+	deadline := time.Now().Add(d.pace.Address + d.pace.DHCP)
 	for logged := false; d.hostConfig.Unfinished(); logged = true {
 		networks, err := d.client.Networks(ctx)
 		if err == nil {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -126,6 +127,34 @@ func TestOtherSwitch(t *testing.T) {
 		w.m.ForgetLog()
 		if err := w.pass(); err == nil || !logtest.Names(err.Error(), "External", "cleanup", "prepare") || w.changed() != "" {
 			t.Errorf("got %v, changed\n%s", err, w.changed())
+		}
+	})
+}
+
+// HNS has not answered the request for one network when the configuration names another one, which an earlier flannel made:
+// that is as wanted, and keeps its pods.
+func TestPendingNetworkOfOtherName(t *testing.T) {
+	onWindows(t, bridgeDevice(ownSubnet), hnstest.Knobs{}, func(w *windows) {
+		w.bring(time.Minute)
+		id, wanted := w.network.ID, w.devices
+		if err := os.Remove(w.opts.journalPath()); err != nil { // as if a flannel had made it
+			t.Fatal(err)
+		}
+		w.restart()
+		other := bridgeDevice(netip.MustParsePrefix("10.244.9.0/24"))
+		other.Name = "cbr1"
+		w.devices = []dataplane.Device{other}
+		w.m.Fail(hnstest.Fault{Func: "HcnCreateNetwork", Delay: 20*time.Second + offbeat, Times: 1})
+		for began := time.Now(); w.Driver.pending == nil; time.Sleep(time.Second) {
+			if time.Since(began) > time.Minute {
+				t.Fatalf("HNS was not asked for cbr1: %q", w.problems)
+			}
+			_ = w.pass()
+		}
+		w.devices = wanted
+		w.bring(5 * time.Minute)
+		if w.network.ID != id || w.log.Count("cause="+causeNetworkRemade) > 0 {
+			t.Errorf("the network was made again")
 		}
 	})
 }

@@ -34,7 +34,7 @@ import (
 // and all methods below run in it. relist means: list the networks of HNS again.
 func (d *Driver) Ensure(ctx context.Context, devices []dataplane.Device) (dataplane.Links, error) {
 	if !reflect.DeepEqual(d.devices, devices) {
-		d.devices = slices.Clone(devices)
+		d.devices, d.deadSince = slices.Clone(devices), time.Time{} // the switch may be that of another adapter
 		d.networksDirty.Store(true)
 	}
 	networks, adapters := d.networksDirty.Swap(false), d.adaptersDirty.Swap(false)
@@ -99,6 +99,7 @@ func (d *Driver) dropNetwork(ctx context.Context, relist bool) {
 		d.forgetTables()
 	}
 	d.network, d.target = nil, target{} // the tables want no entries
+	d.recordObserved()
 	if !relist {
 		return
 	}
@@ -169,6 +170,7 @@ func (d *Driver) ensureNetwork(ctx context.Context, dev device, relist bool, ada
 func (d *Driver) findNetwork(ctx context.Context, dev device, relist bool, adapters []hns.Adapter) error {
 	if relist || d.network == nil {
 		if err := d.listNetworks(ctx, dev); err != nil {
+			d.deadSince = time.Time{} // HNS may bind the switch again when it answers
 			return reconcile.Unknown(err)
 		}
 	}

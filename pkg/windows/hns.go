@@ -121,7 +121,7 @@ type Driver struct {
 	pending         *hns.Network       // HNS was asked for this network, and has not answered in time; nil: none
 	endpoint        string             // ID of the host's endpoint, once this run found or made it
 	endpointByV1    bool               // HNS refused to attach the host's endpoint of the newer API
-	compared        string             // ID of the host's endpoint with which addresses were compared, or "refused"
+	compared        string             // id of the last compareAddresses
 	noHostRoute     string             // ID of the network for which HNS refused the policy HostRoute
 	misplaced       bool               // HNS put a network without an adapter's name on another adapter
 	wrongIP         wrongManagementIP
@@ -323,5 +323,6 @@ const (
 	causeOtherAddress    = "other-address" // that HNS sends from
 	causeEndpointSwept   = "endpoint-swept"
 	causeEndpointV1      = "endpoint-by-v1"
+	causeEndpointStays   = "endpoint-not-deleted"
 	causePodsLost        = "pods-without-endpoint"
 )

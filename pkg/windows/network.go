@@ -54,14 +54,15 @@ func (d *Driver) adoptOrCreate(ctx context.Context, dev device, adapters []hns.A
 // difference returns why our network has to be made again; "": it need not. What
 // counts is what HNS was asked for when it made the network. What HNS reports
 // counts only if nobody knows that: making the network again would give the same.
-// The request is in the journal, or in d.pending, while HNS has not answered it.
+// The request is in the journal, or in d.pending, while HNS has not answered it. Since then,
+// the configuration may have changed to another network's name.
 func (d *Driver) difference(have, want hns.Network, dev device, adapters []hns.Adapter) string {
 	reported := differs(have, want)
 	if reported == "" && d.isOnOtherAdapter(have, want.Adapter, dev.Local, adapters) {
 		reported = fmt.Sprintf("its adapter is %s and not %s", have.Adapter, want.Adapter)
 	}
 	asked, known := d.hostConfig.Requested(have.ID)
-	if !known && d.pending != nil { // HNS made it after the call timed out
+	if !known && d.pending != nil && d.pending.Name == have.Name { // HNS made it after the call timed out
 		asked, known = requested(*d.pending), true
 	}
 	if !known {

@@ -38,11 +38,15 @@ func (w *podWatcher) run(ctx context.Context) {
 		Resync: w.pace.Pods,
 		Later:  true,
 		Work: func(ctx context.Context) (time.Duration, error) {
-			last := w.observed.Load()
-			if last == nil || last.pods == "" {
-				return 0, nil
+			switch last := w.observed.Load(); {
+			case last == nil:
+			case last.name == "": // no pod is to have an endpoint
+				w.suspects = nil
+				w.setLostPods(nil)
+			case last.pods != "":
+				return 0, w.look(ctx, last.pods, last.name)
 			}
-			return 0, w.look(ctx, last.pods, last.name)
+			return 0, nil
 		},
 		Tell: func(err error) {
 			if err != nil {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"flannel/internal/test/hnstest"
+	"flannel/pkg/dataplane"
 	"flannel/pkg/windows/hns"
 )
 
@@ -135,5 +136,35 @@ func TestPodsRemovedByTheRuntime(t *testing.T) {
 		}
 		w.mends(5 * time.Minute)
 		w.wantLost("after the endpoint was deleted")
+	})
+}
+
+// After a change to a backend without an HNS network, nothing is named and nothing causes passes.
+func TestNoNetworkIsQuiet(t *testing.T) {
+	onWindows(t, overlayDevice(ownSubnet), hnstest.Knobs{}, func(w *windows) {
+		w.watchPods()
+		w.m.Admin().AddNamespace()
+		w.runPod("flannel.4096", "web-1", 11)
+		w.mends(5 * time.Minute)
+		w.m.Restart()
+		w.mends(5 * time.Minute)
+		w.wantLost("after a restart of HNS", "default/web-1")
+		w.use(dataplane.Device{Name: "Ethernet", Kind: dataplane.Existing{}})
+		w.state.Paths = nil
+		w.bring(time.Minute)
+		w.mends(5 * time.Minute)
+		w.wantLost("without a network")
+		passes := 0
+		for began := time.Now(); time.Since(began) < 5*time.Minute; {
+			select {
+			case <-w.Changes():
+				_ = w.pass()
+				passes++
+			case <-time.After(time.Second):
+			}
+		}
+		if passes > 0 {
+			t.Errorf("%d passes in five minutes", passes)
+		}
 	})
 }

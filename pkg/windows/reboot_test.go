@@ -1,6 +1,7 @@
 package windows
 
 import (
+	"errors"
 	"net/netip"
 	"slices"
 	"testing"
@@ -272,4 +273,62 @@ func TestRollBack(t *testing.T) {
 			w.check(inStep[kind])
 		})
 	}
+}
+
+// looksDead takes an address from the virtual adapter of a switch, which goes down, to the physical adapter, or back.
+func (w *windows) looksDead(dead bool, adapter string, addr netip.Prefix) {
+	w.t.Helper()
+	admin, virtual := w.m.Admin(), "vEthernet ("+adapter+")"
+	from, to := adapter, virtual
+	if dead {
+		from, to = virtual, adapter
+	}
+	if err := errors.Join(admin.SetUp(virtual, !dead), admin.Readdress(from), admin.Readdress(to, addr)); err != nil {
+		w.t.Fatal(err)
+	}
+	w.QueueResync()
+}
+
+// The time in which HNS did not answer does not count for a switch that looks dead before and after it, while it is bound.
+func TestDeadSwitchUnknown(t *testing.T) {
+	onWindows(t, overlayDevice(ownSubnet), hnstest.Knobs{}, func(w *windows) {
+		w.bring(time.Minute)
+		w.mends(time.Minute)
+		id := w.network.ID
+		w.looksDead(true, "Ethernet", hnstest.HostAddr)
+		_ = w.pass()
+		w.looksDead(false, "Ethernet", hnstest.HostAddr)
+		w.m.Turn(func(k *hnstest.Knobs) { k.Down = true })
+		w.passes(time.Minute)
+		w.looksDead(true, "Ethernet", hnstest.HostAddr)
+		w.m.Turn(func(k *hnstest.Knobs) { k.Down = false })
+		_ = w.pass()
+		w.looksDead(false, "Ethernet", hnstest.HostAddr)
+		w.bring(time.Minute)
+		if w.network.ID != id || w.log.Count("cause="+causeSwitchDead) > 0 {
+			t.Errorf("the network was deleted:\n%s", w.log)
+		}
+	})
+}
+
+// Nor does the time of another adapter's switch.
+func TestDeadSwitchOfOtherAdapter(t *testing.T) {
+	onWindows(t, overlayDevice(ownSubnet), hnstest.Knobs{}, func(w *windows) {
+		w.plugOther()
+		w.bring(time.Minute)
+		w.mends(time.Minute)
+		w.makeOther()
+		w.looksDead(true, "Ethernet", hnstest.HostAddr)
+		w.passes(w.pace.Dead - 5*time.Second)
+		w.looksDead(true, "LAN 2", netip.MustParsePrefix("10.98.0.2/24"))
+		next := overlayDevice(netip.MustParsePrefix("10.244.9.0/24"))
+		kind := next.Kind.(dataplane.Overlay)
+		kind.VNI, kind.Parent, kind.Local = 4097, "LAN 2", netip.MustParseAddr("10.98.0.2")
+		next.Name, next.Kind = "flannel.4097", kind
+		w.use(next)
+		w.passes(10 * time.Second)
+		if n := w.log.Count("cause="+causeSwitchDead, "network=flannel.4097"); n > 0 {
+			t.Errorf("the network was deleted:\n%s", w.log)
+		}
+	})
 }

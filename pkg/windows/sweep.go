@@ -23,8 +23,8 @@ import (
 //	its document names none              it is not attached to anything either, and its name
 //	                                     is that of the CNI project's plugins
 //
-// An endpoint that cannot be read stays, and does not keep others from being deleted. If HNS does not answer, or refuses
-// a list, the look ends, and the next one starts from scratch.
+// An endpoint that cannot be read or deleted stays, and does not keep others from being deleted. If HNS does not answer,
+// or refuses a list, the look ends, and the next one starts from scratch.
 //
 // Its state is of its own goroutine, run. Of the Driver, it uses only what that shares.
 type sweeper struct {
@@ -106,8 +106,12 @@ func (s *sweeper) look(ctx context.Context, network, name string) error {
 		case err != nil:
 			return err
 		case gone && s.suspects[id]:
-			if err := s.delete(ctx, e); err != nil {
+			err := s.delete(ctx, e)
+			if err != nil && !isRefusal(err) {
 				return err
+			}
+			if err != nil {
+				suspects[id] = true // the next look tries again
 			}
 		case gone:
 			suspects[id] = true
@@ -138,6 +142,7 @@ func (s *sweeper) abandoned(ctx context.Context, e hns.Endpoint, network string,
 // delete deletes an endpoint.
 func (s *sweeper) delete(ctx context.Context, e hns.Endpoint) error {
 	if err := s.client.DeleteEndpoint(ctx, e.ID); err != nil && !errors.Is(err, hns.ErrNotFound) {
+		s.opts.Log.Debug("could not delete the endpoint of a pod whose sandbox is gone", "endpoint", e.Name, "addresses", e.IPs, "error", err)
 		return err
 	}
 	s.opts.Log.Info("deleted the endpoint of a pod whose sandbox is gone", "cause", causeEndpointSwept, "endpoint", e.Name, "addresses", e.IPs, "namespace", e.Namespace)

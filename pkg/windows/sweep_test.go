@@ -212,3 +212,31 @@ func TestSweepReadsOnce(t *testing.T) {
 		}
 	})
 }
+
+// An endpoint that HNS refuses to delete does not keep that of another pod, and is tried again.
+func TestSweepBesideUndeletable(t *testing.T) {
+	onWindows(t, overlayDevice(ownSubnet), hnstest.Knobs{ForgetNamespace: true}, func(w *windows) {
+		w.bring(time.Minute)
+		w.m.Admin().AddNamespace()
+		for i, name := range []string{"a_flannel.4096", "odd_flannel.4096", "z_flannel.4096"} {
+			w.m.Admin().DeleteNamespace(w.pod("flannel.4096", name, byte(11+i)))
+		}
+		for _, document := range w.m.Admin().Endpoints() {
+			var e struct{ ID, Name string }
+			if err := json.Unmarshal(document, &e); err != nil {
+				t.Fatal(err)
+			}
+			if e.Name == "odd_flannel.4096" {
+				w.m.Fail(hnstest.Fault{Func: "HcnDeleteEndpoint", Match: e.ID, Code: hns.InvalidParameter})
+			}
+		}
+		w.looks(3)
+		if got := w.endpoints(); !slices.Equal(got, []string{"odd_flannel.4096"}) {
+			t.Errorf("one cannot be deleted: %q", got)
+		}
+		w.m.Heal()
+		if w.looks(1); len(w.endpoints()) > 0 {
+			t.Errorf("left are %q", w.endpoints())
+		}
+	})
+}

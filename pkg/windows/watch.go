@@ -14,15 +14,17 @@ import (
 // observed is the state of our network in a pass. The loop stores it, and the goroutines
 // that run beside the passes read it: watch, the sweeper and the podWatcher.
 type observed struct {
-	name string
+	name string // "": no HNS network is wanted
 	hash uint64 // of ID, subnets and policies; 0: the network did not exist
 	pods string // ID of the network if pods are on it, not only a switch
 }
 
 // recordObserved records the state of our network, with which poll compares.
 func (d *Driver) recordObserved() {
-	dev := d.device()
-	o := observed{name: dev.name}
+	dev, o := d.device(), observed{}
+	if dev.network != nil {
+		o.name = dev.name
+	}
 	if d.network != nil {
 		o.hash = hash(*d.network)
 		if !dev.Switch {

@@ -240,6 +240,12 @@ func (h Admin) SetUp(name string, up bool) error {
 	})
 }
 
+// Unplug removes a physical adapter without a switch, with its addresses and routes. Plug
+// adds it again.
+func (h Admin) Unplug(name string) error {
+	return h.adapter(name, func(a *adapter) { h.m.removeAdapter(a.Index) })
+}
+
 // Readdress replaces the addresses of an adapter by static ones.
 func (h Admin) Readdress(name string, addrs ...netip.Prefix) error {
 	return h.adapter(name, func(a *adapter) {

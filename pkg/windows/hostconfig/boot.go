@@ -3,6 +3,7 @@
 //
 //	RecordGood          in each pass in which the network works, saves it as Journal.LastGood
 //	compareAfterBoot    in New, makes it the snapshot, which Restore compares with the adapter
+//	dropFormerGateways  in Restore, takes default gateways out of it that somebody has replaced
 //	Forget              in cleanup, deletes it
 
 package hostconfig
@@ -73,4 +74,21 @@ func (k *Keeper) compareAfterBoot() {
 		return
 	}
 	k.log.Info("the machine was rebooted, comparing the host's settings with those before", "adapter", s.Adapter, "written", s.Written)
+}
+
+// dropFormerGateways removes the default routes from a snapshot from before a boot if the
+// registry has the static addresses of the snapshot, and other gateways: Windows has forgotten
+// nothing then, and somebody has changed the gateway while flanneld did not run.
+func (k *Keeper) dropFormerGateways(host hns.Adapter) error {
+	if !k.journal.Snapshot.AtBoot {
+		return nil
+	}
+	next := *k.journal.Snapshot
+	next.Routes = nil // there are no others, see static4
+	stored, err := k.stored(host)
+	if err != nil || len(stored.Gateways) == 0 || k.journal.Snapshot.isStored(stored) || !next.isStored(stored) {
+		return nil
+	}
+	k.log.Info("somebody has changed the host's gateways since the last boot, leaving them so", "adapter", host.Name, "gateways", stored.Gateways)
+	return k.update(func(j *Journal) { j.Snapshot = &next })
 }

@@ -87,8 +87,9 @@ func (c *categoryKeeper) tryTurn() bool {
 	}
 }
 
-// reset stops both timers.
-func (c *categoryKeeper) reset() { c.since, c.back = time.Time{}, time.Time{} }
+// reset stops both timers, and forgets what the last look has found: the next one may be
+// at another adapter.
+func (c *categoryKeeper) reset() { c.since, c.back, c.public = time.Time{}, time.Time{}, false }
 
 // Unfinished reports whether a program that ends after a switch was made or removed
 // should wait: for the snapshot, or for a category that Restore sets. That of a
@@ -157,7 +158,7 @@ func (k *Keeper) saveCategory(host, physical hns.Adapter) error {
 	k.category.turn <- struct{}{}
 	defer func() { <-k.category.turn }()
 	saved := k.savedCategory()
-	if saved != nil && saved.GUID != physical.GUID {
+	if !saved.isOf(physical) {
 		saved = nil
 	}
 	c, err := k.readCategory(host.GUID)
@@ -232,7 +233,17 @@ func (k *Keeper) restoreCategory(complete bool, adapters []hns.Adapter, networks
 // hostAdapter returns the adapter that has the host's address now; see
 // Snapshot.hostAdapter.
 func (c *SavedCategory) hostAdapter(adapters []hns.Adapter, networks []hns.Network) (hns.Adapter, error) {
-	return (&Snapshot{Adapter: c.Adapter, GUID: c.GUID, MAC: c.MAC}).hostAdapter(adapters, networks)
+	return c.ofAdapter().hostAdapter(adapters, networks)
+}
+
+// isOf reports whether the category is that of a physical adapter; c may be nil.
+func (c *SavedCategory) isOf(physical hns.Adapter) bool {
+	return c != nil && c.ofAdapter().isOf(physical)
+}
+
+// ofAdapter returns a Snapshot that finds the adapter of the category.
+func (c *SavedCategory) ofAdapter() *Snapshot {
+	return &Snapshot{Adapter: c.Adapter, GUID: c.GUID, MAC: c.MAC}
 }
 
 // giveUpCategory ends the restoring without success; host is the GUID of the host's adapter.

@@ -249,3 +249,57 @@ func TestPhysical(t *testing.T) {
 		}
 	}
 }
+
+// What an administrator added to the registry stays, and the prefix length that he changed.
+func TestStoredByAdministrator(t *testing.T) {
+	m := hnstest.New()
+	defer m.Close() //nolint:errcheck // it counts handles, of which there are none
+	k := keeper(t, m, m, Journal{Snapshot: staticSnapshot(m)})
+	want := hns.Persistent{Addrs: []netip.Prefix{netip.MustParsePrefix("10.99.0.2/23"), netip.MustParsePrefix("10.99.0.7/23")},
+		Gateways: []hns.Gateway{{Addr: hnstest.Gateway, Metric: 10}, {Addr: netip.MustParseAddr("10.99.1.1"), Metric: 20}}}
+	if err := m.Admin().Configure("Ethernet", want); err != nil {
+		t.Fatal(err)
+	}
+	for range 5 {
+		_ = k.Restore(nil)
+	}
+	if got := m.Admin().Stored("Ethernet"); !reflect.DeepEqual(got, want) || k.Pending() {
+		t.Errorf("the registry has %+v, want %+v; the snapshot remains: %t", got, want, k.Pending())
+	}
+}
+
+// A metric that is stored stays if the snapshot has none, and only the MTU is restored.
+func TestStoredMetricStays(t *testing.T) {
+	m := hnstest.New()
+	defer m.Close() //nolint:errcheck // it counts handles, of which there are none
+	snapshot := staticSnapshot(m)
+	snapshot.MTU = 1300
+	k := hasStatic(t, m, m, snapshot)
+	for range 5 {
+		_ = k.Restore(nil)
+	}
+	if got := m.Admin().Stored("Ethernet"); got.Metric != 15 || got.MTU != 1300 {
+		t.Errorf("the registry has %+v", got)
+	}
+}
+
+// A gateway that was changed while flanneld did not run is not replaced by the one of the last boot.
+func TestGatewayChangedBeforeBoot(t *testing.T) {
+	m := hnstest.New()
+	defer m.Close() //nolint:errcheck // it counts handles, of which there are none
+	snapshot := staticSnapshot(m)
+	snapshot.AtBoot = true
+	k := keeper(t, m, m, Journal{Snapshot: snapshot})
+	other := netip.MustParseAddr("10.99.0.254")
+	want := hns.Persistent{Addrs: []netip.Prefix{hnstest.HostAddr}, Gateways: []hns.Gateway{{Addr: other, Metric: 10}}}
+	if err := m.Admin().Configure("Ethernet", want); err != nil {
+		t.Fatal(err)
+	}
+	for range 5 {
+		_ = k.Restore(nil)
+	}
+	routes := m.Admin().Routes()
+	if got := m.Admin().Stored("Ethernet"); !reflect.DeepEqual(got, want) || len(routes) != 1 || routes[0].NextHop != other || k.Pending() {
+		t.Errorf("the registry has %+v, the host the routes %+v; the snapshot remains: %t", got, routes, k.Pending())
+	}
+}

@@ -17,7 +17,24 @@ import (
 // persistent returns the static configuration of the snapshot as the registry
 // holds it. The MTU, and a metric that the snapshot does not have, stay as stored.
 func (s *Snapshot) persistent(stored hns.Persistent) hns.Persistent {
-	return hns.Persistent{Addrs: s.static(), Gateways: s.gateways(), Metric: cmp.Or(s.V4Metric, stored.Metric), MTU: stored.MTU}
+	p := hns.Persistent{Addrs: s.static(), Gateways: s.gateways(), Metric: cmp.Or(s.V4Metric, stored.Metric), MTU: stored.MTU}
+	if s.isStored(stored) {
+		p.Addrs, p.Gateways = stored.Addrs, stored.Gateways
+	}
+	return p
+}
+
+// isStored reports whether the registry has a static configuration with the addresses and
+// gateways of the snapshot. Somebody may have added others since, or changed a prefix
+// length, while flanneld did not run.
+func (s *Snapshot) isStored(stored hns.Persistent) bool {
+	lacksAddr := func(a netip.Prefix) bool {
+		return !slices.ContainsFunc(stored.Addrs, func(o netip.Prefix) bool { return o.Addr() == a.Addr() })
+	}
+	lacksGateway := func(g hns.Gateway) bool {
+		return !slices.ContainsFunc(stored.Gateways, func(o hns.Gateway) bool { return o.Addr == g.Addr })
+	}
+	return !stored.DHCP && !slices.ContainsFunc(s.static(), lacksAddr) && !slices.ContainsFunc(s.gateways(), lacksGateway)
 }
 
 // stored returns what the host's adapter gets at the next boot. If the registry does not
@@ -56,7 +73,7 @@ func (k *Keeper) turnDHCPOff(host hns.Adapter) error {
 }
 
 // storeStatic writes the static configuration of the snapshot to the registry if the
-// registry has DHCP, other addresses or nothing, which the next boot would bring, and
+// registry has DHCP, or lacks an address or gateway, which the next boot would bring, and
 // returns whether it has written. It writes once for each snapshot, and does nothing if
 // the registry cannot be read.
 func (k *Keeper) storeStatic(host hns.Adapter) (written bool) {
@@ -65,17 +82,10 @@ func (k *Keeper) storeStatic(host hns.Adapter) (written bool) {
 	if k.staticStored || err != nil || !snapshot.holdsStatic(host) {
 		return false
 	}
-	want := snapshot.persistent(stored)
-	same := !stored.DHCP && len(stored.Addrs) == len(want.Addrs) && len(stored.Gateways) == len(want.Gateways)
-	for _, a := range want.Addrs {
-		same = same && slices.Contains(stored.Addrs, a)
-	}
-	for _, g := range want.Gateways {
-		same = same && slices.ContainsFunc(stored.Gateways, func(o hns.Gateway) bool { return o.Addr == g.Addr })
-	}
-	if same {
+	if snapshot.isStored(stored) {
 		return false
 	}
+	want := snapshot.persistent(stored)
 	if err := k.stack.SetPersistent(host.Index, want); err != nil {
 		k.log.Warn("could not store the host's static address in the registry, it will be restored after each boot", "adapter", host.Name, "error", err)
 		return false
@@ -155,7 +165,7 @@ func (k *Keeper) restoreInterface(host hns.Adapter, v6 bool, metric int) error {
 		if want.MTU != settings.MTU { // it is not the one that Windows chooses
 			fixed = want.MTU
 		}
-		if err := k.storeSettings(host, want.Metric, fixed); err != nil {
+		if err := k.storeSettings(host, metric, fixed); err != nil {
 			return fmt.Errorf("store metric and MTU of %s: %w", host.Name, err)
 		}
 	}
@@ -163,8 +173,8 @@ func (k *Keeper) restoreInterface(host hns.Adapter, v6 bool, metric int) error {
 	return nil
 }
 
-// storeSettings writes the metric and the MTU of IPv4 to the registry; the MTU 0 leaves
-// that as stored. If the registry has no configuration, the static one of the snapshot is
+// storeSettings writes the metric and the MTU of IPv4 to the registry; 0 leaves each as
+// stored. If the registry has no configuration, the static one of the snapshot is
 // written, too, unless the host does not have that: without addresses, the metric alone
 // would turn DHCP off.
 func (k *Keeper) storeSettings(host hns.Adapter, metric, mtu int) error {
@@ -178,6 +188,6 @@ func (k *Keeper) storeSettings(host hns.Adapter, metric, mtu int) error {
 		}
 		stored = k.journal.Snapshot.persistent(stored)
 	}
-	stored.Metric, stored.MTU = metric, cmp.Or(mtu, stored.MTU)
+	stored.Metric, stored.MTU = cmp.Or(metric, stored.Metric), cmp.Or(mtu, stored.MTU)
 	return k.stack.SetPersistent(host.Index, stored)
 }

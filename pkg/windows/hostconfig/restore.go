@@ -49,13 +49,17 @@ type Limits struct {
 // watching goroutine both call it.
 //
 // While the journal holds a snapshot, each call of Restore is in one of these
-// states and takes the action. A timer starts with the first call in its state.
+// states and takes the action. A timer starts with the first call in its state;
+// missingSince goes on from the virtual adapter to its addresses.
 //
 //	missing                  timer           action
-//	adapter                  missingSince    wait; at boot, give up after Limits.DHCP
+//	physical adapter         goneSince       wait, and reset the other timers; at boot, give up
+//	                                         after Limits.DHCP
+//	virtual adapter          missingSince    wait
 //	addresses                missingSince    wait; after Limits.Address, turn DHCP off and
-//	                                         add those set by hand; after Limits.DHCP,
-//	                                         add the others, too
+//	                                         add those set by hand
+//	addresses, while the     leaseSince      wait; after Limits.DHCP, add the others, too
+//	adapter is up
 //	addresses, and one of    missingSince    wait; turn DHCP off and add those set by
 //	169.254.0.0/16 is there                  hand at once
 //	addresses, and a lease   missingSince    wait; after Limits.Rest, turn DHCP off and
@@ -82,9 +86,12 @@ type Keeper struct {
 	readErr         error     // of the journal, when the Keeper was made
 	good            *Snapshot // taken the last time that nothing was missing; nil: never
 	boot            string    // hns.Stack.BootID; "": unknown
-	missingSince    time.Time // zero: the timer does not run
+	goneSince       time.Time // zero: the timer does not run
+	missingSince    time.Time
+	leaseSince      time.Time
 	incompleteSince time.Time
 	completeSince   time.Time
+	otherSince      time.Time // see awaitOther
 	lost            bool      // something of the snapshot was missing
 	staticMissing   bool      // the last Restore found that an address of the snapshot that was set by hand is missing
 	darkSince       time.Time // since when TrackDark has found no address; not used with a snapshot of the adapter
@@ -132,56 +139,6 @@ func (k *Keeper) Pending() bool {
 	return k.journal.Snapshot != nil || k.journal.Category.pending()
 }
 
-// Save writes what host has to the journal. It is called before a step that may
-// take this away. An earlier snapshot of which something is still missing stays.
-// If the host has no address now, the last good snapshot is saved.
-func (k *Keeper) Save(host, physical hns.Adapter, routes []hns.Route) error {
-	if err := k.saveCategory(host, physical); err != nil { // before mu is locked: Windows may take long to answer
-		return err
-	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	next := k.newSnapshot(host, physical, routes)
-	switch {
-	case k.journal.Snapshot != nil && !k.journal.Snapshot.missing(host, routes).none():
-		next = k.journal.Snapshot
-	case len(next.Addresses) > 0:
-	case k.good != nil:
-		next = k.good
-	default:
-		return dataplane.Waiting(CauseNoAddress, "%s to have an address: a network without one reaches nobody", physical.Name)
-	}
-	next = next.without(k.pods)
-	if k.journal.Snapshot.equal(next) {
-		return nil // each pass calls Save again: the timers go on
-	}
-	k.resetTimers()
-	return k.update(func(j *Journal) { j.Snapshot = next })
-}
-
-// SetPodNetworks removes the routes into the pod networks from the snapshots.
-// Until it is called, routes to peers that an earlier run left on the adapter
-// look like those of any program.
-func (k *Keeper) SetPodNetworks(pods []netip.Prefix) error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if slices.Equal(k.pods, pods) {
-		return nil
-	}
-	k.pods = slices.Clone(pods)
-	if k.good != nil {
-		k.good = k.good.without(pods)
-	}
-	if s := k.journal.Snapshot; s == nil || s.equal(s.without(pods)) {
-		return nil
-	}
-	return k.update(func(j *Journal) {
-		if j.Snapshot != nil {
-			j.Snapshot = j.Snapshot.without(pods)
-		}
-	})
-}
-
 // Restore restores what is missing of the snapshot for longer than the limits,
 // and then the category; see Keeper and SavedCategory. networks are all HNS
 // networks. An error that IsUnknown means that the adapters could not be read.
@@ -210,20 +167,18 @@ func (k *Keeper) restoreSnapshot(networks []hns.Network) ([]hns.Adapter, error) 
 }
 
 // compare compares the snapshot with the adapters, and acts as the table of Keeper
-// says. missingSince goes on from an adapter that is missing to its addresses.
+// says.
 func (k *Keeper) compare(adapters []hns.Adapter, routes []hns.Route, networks []hns.Network) error {
 	snapshot := k.journal.Snapshot
 	host, err := snapshot.hostAdapter(adapters, networks)
 	if err != nil {
-		_, exists := snapshot.physical(adapters)
-		elapsed := startOrElapsed(&k.missingSince)
-		k.staticMissing = snapshot.hasManual() && elapsed < k.limits.DHCP
-		if elapsed >= k.limits.DHCP && snapshot.AtBoot && !exists {
-			k.log.Warn("the adapter that had the host's addresses before the reboot is gone, forgetting its settings", "adapter", snapshot.Adapter)
-			return k.deleteSnapshot()
-		}
+		return k.awaitAdapter(adapters, err)
+	}
+	k.goneSince = time.Time{}
+	if err := k.dropFormerGateways(host); err != nil {
 		return err
 	}
+	snapshot = k.journal.Snapshot
 	if !host.DHCP {
 		k.dhcpOff = 0 // Windows has obeyed
 	}
@@ -233,7 +188,7 @@ func (k *Keeper) compare(adapters []hns.Adapter, routes []hns.Route, networks []
 		k.incompleteSince, k.completeSince = time.Time{}, time.Time{}
 		return k.restoreAddresses(host, missing)
 	}
-	k.missingSince = time.Time{}
+	k.missingSince, k.leaseSince = time.Time{}, time.Time{}
 	if !missing.none() {
 		k.completeSince = time.Time{}
 		return k.restoreRest(host, routes, missing)
@@ -249,6 +204,27 @@ func (k *Keeper) compare(adapters []hns.Adapter, routes []hns.Route, networks []
 		k.log.Info("the host has its addresses, routes and DNS servers again", "cause", causeComplete, "adapter", host.Name)
 	}
 	return k.deleteSnapshot()
+}
+
+// awaitAdapter is the part of compare while no adapter can have the host's addresses; err
+// says which one is missing. A physical adapter that returns is new to Windows, which then
+// gets as long as after a change of the switch.
+func (k *Keeper) awaitAdapter(adapters []hns.Adapter, err error) error {
+	snapshot := k.journal.Snapshot
+	k.leaseSince, k.incompleteSince, k.completeSince = time.Time{}, time.Time{}, time.Time{}
+	if _, exists := snapshot.physical(adapters); exists {
+		k.goneSince = time.Time{}
+		k.staticMissing = snapshot.hasManual() && startOrElapsed(&k.missingSince) < k.limits.DHCP
+		return err
+	}
+	k.missingSince, k.dhcpOff, k.staticStored = time.Time{}, 0, false
+	elapsed := startOrElapsed(&k.goneSince)
+	k.staticMissing = snapshot.hasManual() && elapsed < k.limits.DHCP
+	if elapsed >= k.limits.DHCP && snapshot.AtBoot {
+		k.log.Warn("the adapter that had the host's addresses before the reboot is gone, forgetting its settings", "adapter", snapshot.Adapter)
+		return k.deleteSnapshot()
+	}
+	return err
 }
 
 // RestoreStatic calls Restore, and returns its error if an address that was set by
@@ -291,15 +267,22 @@ func (k *Keeper) restoreAddresses(host hns.Adapter, missing losses) error {
 			k.warn(host, err)
 		}
 	}
-	if elapsed >= k.limits.DHCP {
+	if !host.Up { // such as without a cable: no DHCP server answers
+		k.leaseSince = time.Time{}
+	} else if startOrElapsed(&k.leaseSince) >= k.limits.DHCP {
 		add = append(add, missing.leased...)
 	}
+	var errs []error
 	for _, p := range add {
 		err := k.stack.AddAddress(host.Index, p)
 		if err != nil && !errors.Is(err, hns.ErrExists) {
-			return fmt.Errorf("restore the address %s of %s: %w", p, host.Name, err)
+			errs = append(errs, fmt.Errorf("restore the address %s of %s: %w", p, host.Name, err))
+			continue
 		}
 		k.log.Info("restored an address that was lost when the adapter's switch changed", "cause", causeAddressRestored, "address", p, "adapter", host.Name)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
 	}
 	var names []string
 	for _, p := range missing.addresses() {

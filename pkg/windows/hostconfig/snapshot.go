@@ -122,6 +122,14 @@ func (s *Snapshot) physical(adapters []hns.Adapter) (a hns.Adapter, found bool) 
 	return a, found
 }
 
+// isOf reports whether the snapshot is of a physical adapter; s may be nil.
+func (s *Snapshot) isOf(physical hns.Adapter) (found bool) {
+	if s != nil {
+		_, found = s.physical([]hns.Adapter{physical})
+	}
+	return found
+}
+
 // hostAdapter returns the adapter that has, or will get, the saved settings. Its
 // error is a dataplane.WaitError.
 func (s *Snapshot) hostAdapter(adapters []hns.Adapter, networks []hns.Network) (hns.Adapter, error) {

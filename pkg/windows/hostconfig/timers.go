@@ -29,14 +29,12 @@ func (k *Keeper) TrackDark(physical hns.Adapter, adapters []hns.Adapter) time.Du
 		return 0
 	}
 	up := startOrElapsed(&k.upSince)
-	if s := k.journal.Snapshot; s != nil {
-		if _, found := s.physical([]hns.Adapter{physical}); found {
-			k.darkSince = time.Time{}
-			if k.missingSince.IsZero() {
-				return 0
-			}
-			return min(up, time.Since(k.missingSince))
+	if k.journal.Snapshot.isOf(physical) {
+		k.darkSince = time.Time{}
+		if k.missingSince.IsZero() {
+			return 0
 		}
+		return min(up, time.Since(k.missingSince))
 	}
 	host, virtualUp := HostAdapter(adapters, physical, true)
 	switch {
@@ -71,6 +69,7 @@ func startOrElapsed(since *time.Time) time.Duration {
 
 // resetTimers is called when another snapshot begins, or the last one ends.
 func (k *Keeper) resetTimers() {
-	k.missingSince, k.incompleteSince, k.completeSince = time.Time{}, time.Time{}, time.Time{}
+	k.goneSince, k.missingSince, k.leaseSince, k.otherSince = time.Time{}, time.Time{}, time.Time{}, time.Time{}
+	k.incompleteSince, k.completeSince = time.Time{}, time.Time{}
 	k.dhcpOff, k.lost, k.staticMissing, k.staticStored = 0, false, false, false
 }

@@ -277,7 +277,8 @@ func chooseVIP(subnet netip.Prefix, ours []netip.Addr, taken map[netip.Addr]bool
 
 // ensureEndpoint creates the endpoint as kube-proxy would, with the host's MAC
 // address, deletes ours for other addresses, and returns its ID. An existing endpoint
-// with the address is left as it is, also if kube-proxy created it.
+// with the address is left as it is, also if kube-proxy created it. One of ours that
+// cannot be deleted stays: kube-proxy looks for the address.
 func (k VIPKeeper) ensureEndpoint(ctx context.Context, n hns.Network, vip netip.Addr, endpoints []hns.Endpoint) (id string, err error) {
 	for _, e := range endpoints {
 		switch {
@@ -285,7 +286,7 @@ func (k VIPKeeper) ensureEndpoint(ctx context.Context, n hns.Network, vip netip.
 			id = e.ID
 		case e.Name == endpointName:
 			if err := k.Client.DeleteEndpoint(ctx, e.ID); err != nil && !errors.Is(err, hns.ErrNotFound) {
-				return "", fmt.Errorf("delete the endpoint of a former source VIP: %w", err)
+				k.Log.Warn("could not delete the endpoint of a former source VIP", "addresses", e.IPs, "error", err)
 			}
 		}
 	}

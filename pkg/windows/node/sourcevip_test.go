@@ -297,3 +297,19 @@ func TestAllInUse(t *testing.T) {
 	}
 	n.check("with no address", "")
 }
+
+// The endpoint of a former source VIP cannot be deleted: it keeps nobody from the next one.
+func TestFormerEndpointStays(t *testing.T) {
+	n := newNode(t)
+	n.ensure("10.244.1.0/24")
+	n.pod("flannel.4096", "pod", "10.244.1.2", true, false) // in the place of our reservation
+	n.m.Fail(hnstest.Fault{Func: "HcnDeleteEndpoint", Code: hns.InvalidParameter})
+	for range 2 {
+		n.ensure("10.244.1.0/24")
+		n.check("with the former endpoint", `endpoint source-vip 10.244.1.2/24
+endpoint source-vip 10.244.1.3/24
+flannel.4096/10.244.1.2 pod eth0
+flannel.4096/10.244.1.3 kube-proxy source-vip
+published 10.244.1.3 of 10.244.1.0/24 on flannel.4096`)
+	}
+}
