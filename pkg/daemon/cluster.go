@@ -45,26 +45,28 @@ func (d *Daemon) cluster(p *pass, set subnet.Set, seen markTimes) rollout.Cluste
 	if !a.participants.isFor(n, set.Leases) {
 		a.participants = d.findParticipants(n, set.Leases)
 	}
-	for _, l := range a.participants.accepted {
-		peer := rollout.Peer{Name: l.Name}
-		if !retained[l.Name] {
-			peer.Mark, peer.Seen = markOf(l), seen[l.Name]
+	c.Peers = slices.Clone(a.participants.peers)
+	for i := range c.Peers {
+		if peer := &c.Peers[i]; retained[peer.Name] {
+			peer.Mark = rollout.Mark{}
+		} else {
+			peer.Seen = seen[peer.Name]
 		}
-		c.Peers = append(c.Peers, peer)
 	}
 	return c
 }
 
 // participants are the peers that take part in a rollout, and what they were
 // computed from. A pass has others only if one of these has changed: each judgement
-// costs as much as the first pass of a node. The configurations are not compared:
+// costs as much as the first pass of a node, and to decode the marks of thousands of peers
+// takes tens of milliseconds. The configurations are not compared:
 // setOffered drops the participants with the offered one, and another one in force comes
 // with another plan (build).
 type participants struct {
-	accepted []*subnet.Lease
-	plan     *plan.Plan // the one in force, which changes with the underlay and this node's lease
-	addrs    []netip.Addr
-	leases   []*subnet.Lease // of all peers; one that is unchanged keeps its pointer
+	peers  []rollout.Peer // with the marks of their leases, and without Seen
+	plan   *plan.Plan     // the one in force, which changes with the underlay and this node's lease
+	addrs  []netip.Addr
+	leases []*subnet.Lease // of all peers; one that is unchanged keeps its pointer
 }
 
 // isFor reports whether p was computed from this input.
@@ -89,7 +91,11 @@ func (d *Daemon) findParticipants(n *node, leases []*subnet.Lease) participants 
 			stayed = append(stayed, l)
 		}
 	}
-	return participants{slices.Concat(d.accepted(n, former, stayed), d.accepted(n, a.offered, moved)), n.plan, n.host.addrs, leases}
+	found := participants{plan: n.plan, addrs: n.host.addrs, leases: leases}
+	for _, l := range slices.Concat(d.accepted(n, former, stayed), d.accepted(n, a.offered, moved)) {
+		found.peers = append(found.peers, rollout.Peer{Name: l.Name, Mark: markOf(l)})
+	}
+	return found
 }
 
 // hasAdopted reports whether a node with this mark has the configuration with an ID in

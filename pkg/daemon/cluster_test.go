@@ -2,8 +2,11 @@ package daemon
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"flannel/backend"
 	"flannel/pkg/daemon/rollout"
@@ -106,4 +109,25 @@ func TestPeersAreJudgedOnThePresentUnderlay(t *testing.T) {
 	if got := a.takePart(); got != 4 {
 		t.Errorf("%d peers with the former configuration are accepted, want 4", got)
 	}
+}
+
+// While a configuration waits, is unproven or refused, passes in which no lease has changed do not decode the marks again.
+func TestMarksAreDecodedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const peers = 200
+		a := newAdopting(t, peers)
+		a.in.setConfig([]byte("two 10.5.0.0/16"))
+		a.run(time.Second)
+		a.peers(peers, "one", fmt.Sprintf(`{"VNI":1,"Offered":%q,"Answers":true}`, rollout.ID("two")))
+		pass := func() {
+			if err := a.reconfigured(t, false); err != nil {
+				t.Fatal(err)
+			}
+		}
+		pass()
+		a.has("offered", "one", rollout.Waiting, true)
+		if n := testing.AllocsPerRun(5, pass); n > peers {
+			t.Errorf("a pass makes %v allocations", n)
+		}
+	})
 }

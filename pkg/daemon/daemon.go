@@ -64,7 +64,7 @@ type Daemon struct {
 
 	// These last as long as Run, also when the daemon joins again.
 	view     view     // what the last pass has reported, for the Board
-	adoption adoption // how far a changed configuration is; join ends its rollout
+	adoption adoption // how far a changed configuration is; join begins a new one
 	orphans  orphans  // paths of an earlier run to peers that have no lease now
 }
 

@@ -74,7 +74,7 @@ func parseText(raw []byte) (subnet.Config, backend.Maker, []string, error) {
 	}, nil, nil
 }
 
-func newDaemon(t *testing.T) (*Daemon, *fixedUnderlay, *logtest.Log) {
+func newDaemon(t testing.TB) (*Daemon, *fixedUnderlay, *logtest.Log) {
 	t.Helper()
 	var log logtest.Log
 	u := &fixedUnderlay{link: underlay.Link{Name: "eth0", Index: 2, MTU: 1500, V4: netip.MustParseAddr("192.168.0.1"), PublicV4: netip.MustParseAddr("192.168.0.1")}}

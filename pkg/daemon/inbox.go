@@ -27,7 +27,7 @@ type inbox struct {
 	setChanges   reconcile.PendingChanges[subnet.Lease] // the differences of set to the one that the loop has taken
 	complete     bool                                   // set was received
 	markTimes    markTimes                              // when the marks (marks.go) of the leases in set changed
-	desired      *subnet.Lease                          // to publish; nil: none, or the last attempt failed
+	desired      *subnet.Lease                          // to publish; nil: none
 	published    *subnet.Lease                          // as the store has it; nil: unknown
 	publishErr   error                                  // of the last attempt
 }
@@ -155,11 +155,8 @@ func (in *inbox) unpublished() *subnet.Lease {
 func (in *inbox) setPublished(l *subnet.Lease, err error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	in.publishErr = err
-	switch {
-	case err != nil:
-		in.desired = nil // so that the next pass requests it again
-	case in.desired == l: // otherwise another one was requested meanwhile, or the same once more
+	in.published, in.publishErr = nil, err
+	if err == nil && in.desired == l { // otherwise another one was requested meanwhile, or the same once more, and is written next
 		in.published = l
 	}
 	reconcile.Notify(in.changed)
@@ -168,11 +165,12 @@ func (in *inbox) setPublished(l *subnet.Lease, err error) {
 // publish writes this node's lease to the store whenever the loop requests it.
 // It runs in a goroutine of its own: Publish may block for hours while the
 // store is unavailable, and the loop must keep repairing the network meanwhile.
-// Work runs only when in.publish receives (Later, and no resync). Publish paces its
-// attempts during an outage. After a permanent error, setPublished wakes the loop,
-// whose pass requests the lease again and fails with the error.
+// Work runs when in.publish receives: another lease was requested. It runs again after a
+// permanent error, with growing pauses, since the store may take the lease later; passes
+// fail with that error meanwhile. During an outage, Publish itself paces its attempts.
 func (d *Daemon) publish(ctx context.Context, in *inbox) error {
-	r := reconcile.Runner{News: []<-chan struct{}{in.publish}, Later: true, Work: func(ctx context.Context) (time.Duration, error) {
+	retry := reconcile.Backoff{First: firstRepublish, Last: lastRepublish, Jitter: true}
+	r := reconcile.Runner{News: []<-chan struct{}{in.publish}, Later: true, Retry: retry, Work: func(ctx context.Context) (time.Duration, error) {
 		l := in.unpublished()
 		if l == nil {
 			return 0, nil
@@ -185,8 +183,14 @@ func (d *Daemon) publish(ctx context.Context, in *inbox) error {
 			d.Log.Info("published this node's lease", "lease", l)
 		}
 		in.setPublished(l, err)
-		return 0, nil // after an error, the loop requests it again
+		return 0, err
 	}}
 	r.Run(ctx)
 	return nil
 }
+
+// The pauses after a permanent error of Publish. All nodes may have it at the same time.
+const (
+	firstRepublish = time.Second
+	lastRepublish  = time.Minute
+)

@@ -1,9 +1,15 @@
 package daemon
 
 import (
+	"context"
+	"errors"
 	"runtime"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 	"weak"
 
 	"flannel/pkg/reconcile"
@@ -63,4 +69,71 @@ func TestInboxForgetsChanges(t *testing.T) {
 		t.Error("the lease is in memory")
 	}
 	runtime.KeepAlive(in)
+}
+
+// A lease that was requested again while another one was written is written again, and so is one after an error: the store
+// may have either.
+func TestPublishesTheFormerLeaseAgain(t *testing.T) {
+	for _, result := range []error{nil, errors.New("invalid")} {
+		in := newInbox()
+		former, other := *leaseAt(1, "vxlan"), *leaseAt(2, "vxlan")
+		in.requestPublish(former)
+		in.setPublished(in.unpublished(), nil)
+		if known, _ := in.requestPublish(former); !known || in.unpublished() != nil {
+			t.Fatal("the first lease is not published")
+		}
+		in.requestPublish(other)
+		writing := in.unpublished()
+		in.requestPublish(former)
+		in.setPublished(writing, result)
+		if l := in.unpublished(); l == nil || !l.Equal(&former) {
+			t.Errorf("after %v from the other one, the next to write is %v", result, l)
+		}
+	}
+}
+
+// refusingStore answers after a moment, and does not take a lease.
+type refusingStore struct {
+	movingManager
+	asked atomic.Int64
+	takes atomic.Bool // it takes leases
+}
+
+func (s *refusingStore) Publish(context.Context, subnet.Lease) error {
+	s.asked.Add(1)
+	time.Sleep(5 * time.Millisecond)
+	if s.takes.Load() {
+		return nil
+	}
+	return errors.New("the lease is invalid")
+}
+
+// A store that does not take the lease is asked with growing pauses, however many passes there are, and at once when the
+// lease is another one.
+func TestRefusedLeaseIsPublishedMoreRarely(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, _, _ := newDaemon(t)
+		_, l := startedNode(t, d)
+		s := &refusingStore{}
+		d.Manager, d.Settings.CompareAll = s, time.Hour
+		ctx, cancel := context.WithCancel(t.Context())
+		var tasks sync.WaitGroup
+		tasks.Go(func() { _ = d.newLoop(l.node, l.in).run(ctx) })
+		tasks.Go(func() { _ = d.publish(ctx, l.in) })
+		time.Sleep(10 * time.Minute)
+		asked := s.asked.Load()
+		if asked < 10 || asked > 25 { // about 1 + 2 + … + 32 seconds, and then once a minute
+			t.Errorf("asked %d times in 10 minutes", asked)
+		}
+		l.in.setConfig([]byte("two 10.5.0.0/16"))
+		if time.Sleep(100 * time.Millisecond); s.asked.Load() != asked+1 {
+			t.Errorf("with another lease, asked %d times", s.asked.Load()-asked)
+		}
+		s.takes.Store(true)
+		if time.Sleep(2 * firstRepublish); !d.Board.Now().Ready {
+			t.Errorf("the store takes the lease: %v", d.Board.Now().Problem)
+		}
+		cancel()
+		tasks.Wait()
+	})
 }

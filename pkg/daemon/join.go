@@ -22,9 +22,9 @@ import (
 func (d *Daemon) join(ctx context.Context, in *inbox) *node {
 	n := &node{}
 	// As at a start, prepare adopts the latest configuration at once, which inbox.reset has
-	// left unread: no rollout is in progress, and no configuration is refused.
-	d.adoption.rollout.Withdraw(time.Now())
-	d.adoption.setInvalid(nil)
+	// left unread: no rollout is in progress, no configuration is refused, and a mark of
+	// before would be of another one.
+	d.adoption = adoption{}
 	if !in.hasConfig() {
 		d.reportWaiting(d.whyNoConfig(errNoConfig))
 		reconcile.Wait(ctx, time.Now().Add(joinGrace), in.changed) // whatever ends it, Work looks for a configuration

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"flannel/internal/test/logtest"
+	"flannel/pkg/daemon/rollout"
 	"flannel/pkg/dataplane"
 	"flannel/pkg/firewall"
 	"flannel/pkg/status"
@@ -324,6 +325,39 @@ func TestRetriesOfJoining(t *testing.T) {
 			t.Errorf("reported %q", s.problems)
 		}
 	})
+}
+
+// A node that joins again adopts the latest configuration as at a start: neither the rollout of a former one nor its mark
+// goes on, whether that one was proven or not.
+func TestJoiningAgainEndsTheRollout(t *testing.T) {
+	for name, state := range map[string]rollout.State{"two": rollout.Settled, negotiates: rollout.Unproven} {
+		synctest.Test(t, func(t *testing.T) {
+			a := newAdopting(t, 1)
+			a.Manager = &movingManager{subnets: []netip.Prefix{netip.MustParsePrefix("10.5.7.0/24")}}
+			a.Settings.SubnetFile = t.TempDir() + "/subnet.env"
+			a.Echo = func(context.Context, netip.Addr, netip.Addr) error { return nil }
+			a.in.setConfig([]byte(name + " 10.5.0.0/16"))
+			a.run(time.Second)
+			if state == rollout.Settled {
+				a.proven(1, name)
+			} else { // no bridge has an address
+				a.peers(1, "one", fmt.Sprintf(`{"VNI":1,"Offered":%q,"Answers":false}`, rollout.ID(name)))
+			}
+			a.run(adoptStagger)
+			if a.has("adopted", name, state, state != rollout.Settled); markOf(&a.n.lease).ID != rollout.ID(name) {
+				t.Fatalf("it publishes %s", a.n.lease.V4.Data)
+			}
+			a.in.setConfig([]byte("three 10.5.0.0/16"))
+			a.run(time.Second)
+			a.has("another one is offered", name, rollout.Waiting, true)
+			a.in.reset()
+			a.n = a.join(t.Context(), a.in)
+			a.has("joined again", "three", rollout.Settled, false)
+			if m := a.adoption.rollout.Mark(); m != (rollout.Mark{}) {
+				t.Errorf("it has %v of %s", m, name)
+			}
+		})
+	}
 }
 
 // That the context ends is no error, also while the node waits for a lease.

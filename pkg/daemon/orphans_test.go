@@ -137,7 +137,7 @@ type started struct {
 	logs   *logtest.Log
 }
 
-func startOver(t *testing.T, retain time.Duration, found ...*dataplane.Path) *started {
+func startOver(t testing.TB, retain time.Duration, found ...*dataplane.Path) *started {
 	d, _, logs := newDaemon(t)
 	kernel := &leftKernel{found: found}
 	d.Dataplane, d.Settings.RetainPeers = kernel, retain
@@ -198,6 +198,16 @@ func TestOrphansEndTheirTime(t *testing.T) {
 			t.Errorf("asked %d times; it logs\n%s", s.kernel.asked, s.logs)
 		}
 	})
+}
+
+// An orphan also goes when this node gets its gateway's address, or its subnet.
+func TestOrphansMakeWayForThisNode(t *testing.T) {
+	s := startOver(t, time.Hour, pathsOf(path, 2, 9)...)
+	s.holds(t, "at the start", nil, 8, false)
+	s.node.host.addrs = []netip.Addr{path(4).Via}
+	s.holds(t, "with the address of one", nil, 7, false)
+	s.node.lease.V4.Subnet = path(5).Dst
+	s.holds(t, "with the subnet of another", nil, 6, false)
 }
 
 func TestOrphansAreAccepted(t *testing.T) {

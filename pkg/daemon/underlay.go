@@ -31,14 +31,15 @@ func (u *underlayState) follow(ctx context.Context, p *pass) error {
 	}
 	link := next.host.link
 	u.logKept(link)
-	n.host.addrs, u.stale = next.host.addrs, false
+	n.host.addrs = next.host.addrs
 	if link.Equal(n.host.link) && next.host.operator == n.host.operator {
-		n.host.link.AtStart = link.AtStart
+		n.host.link.AtStart, u.stale = link.AtStart, false
 		return nil
 	}
 	if err := u.d.build(&next); err != nil {
-		return err
+		return err // stale stays: a pass that anything causes fails with it, too
 	}
+	u.stale = false
 	u.d.Log.Info("underlay changed", "cause", causeUnderlayChanged, "to", link, "what", link.Since(n.host.link))
 	// Do not wait until the client notices that connections from the former address
 	// get no answers.

@@ -33,3 +33,25 @@ func TestKeptUnderlayIsLoggedOnce(t *testing.T) {
 		t.Errorf("the log is\n%s", log)
 	}
 }
+
+// A pass that something else causes does not forget that the configuration does not fit the underlay.
+func TestUnfitUnderlayIsNotForgotten(t *testing.T) {
+	d, u, _ := newDaemon(t)
+	in, n := newInbox(), &node{}
+	in.setConfig([]byte("one 10.5.0.0/16"))
+	if err := d.prepare(t.Context(), n, in); err != nil {
+		t.Fatal(err)
+	}
+	n.lease.V4.Subnet = netip.MustParsePrefix("10.5.1.0/24")
+	l, usual := d.newLoop(n, in), u.link.V4
+	u.link.V4 = netip.MustParseAddr("10.5.1.7") // inside this node's subnet
+	for _, again := range []bool{true, false, false} {
+		if l.reconfigured(t, again) == nil || n.host.link.V4 != usual {
+			t.Errorf("again %t: there is no error, and the address is %s", again, n.host.link.V4)
+		}
+	}
+	u.link.V4 = netip.MustParseAddr("192.168.0.2")
+	if err := l.reconfigured(t, false); err != nil || n.host.link.V4 != u.link.V4 {
+		t.Errorf("with an address that fits: %v, the address is %s", err, n.host.link.V4)
+	}
+}

@@ -77,7 +77,7 @@ type session struct {
 	at       position // the zero position: list first
 	replaced bool     // check has found that the store was replaced
 	checked  bool     // at was just read from this store: do not check it
-	failures int      // in a row, of connections that did not last
+	failures int      // in a row, of connections and watches that did not last
 }
 
 // run lists the keys or checks the store if necessary, and watches until
@@ -171,6 +171,8 @@ func (s *session) handleBatch(ctx context.Context, b batch) error {
 	s.at.rev = max(s.at.rev, b.rev)
 	if b.compacted { // etcd no longer has the events after our position
 		s.at.stale = true
+		subnet.Pause(ctx, s.failures) // the history behind the next list may be compacted as soon
+		s.failures++
 		return errRelist
 	}
 	if tooLarge(b.err) {

@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -8,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"flannel/internal/test/etcdtest"
@@ -300,4 +302,40 @@ func TestPaused(t *testing.T) {
 	st.put("subnets/10.5.2.0-24", peer("192.168.64.2"))
 	n.Sees("10.5.2.0-24")
 	n.notLost()
+}
+
+// compacting is the consumer of a store whose history is always compacted before the watch behind a list begins.
+type compacting struct {
+	srv   *etcdtest.Server
+	st    store
+	lists []time.Time
+	end   context.CancelFunc // is called in the fifth list
+}
+
+func (c *compacting) handleList(context.Context, *snapshot, bool) {
+	if c.lists = append(c.lists, time.Now()); len(c.lists) == 5 {
+		c.end()
+		return
+	}
+	for range 2 {
+		c.st.put("config", fmt.Sprint("list ", len(c.lists)))
+	}
+	c.srv.Compact()
+}
+
+func (c *compacting) handle(context.Context, []*mvccpb.Event) { c.st.t.Error("the watch began") }
+
+// A watch that can never begin where the list ended lists again with growing pauses.
+func TestAlwaysCompacted(t *testing.T) {
+	t.Parallel()
+	srv := etcdtest.Start(t)
+	n := start(t, srv.Endpoint(), nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	c := &compacting{srv: srv, st: outside(t, srv), end: cancel}
+	n.follow(ctx, feed{name: "watch a compacted key", key: base + "/config", consumer: c}, nil)
+	for i, shortest := 1, 75*time.Millisecond; i < len(c.lists); i, shortest = i+1, 2*shortest {
+		if took := c.lists[i].Sub(c.lists[i-1]); took < shortest {
+			t.Errorf("list %d comes after %v, want %v at least", i+1, took, shortest)
+		}
+	}
 }

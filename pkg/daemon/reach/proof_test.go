@@ -182,6 +182,43 @@ func TestForwardsAgain(t *testing.T) {
 	}
 }
 
+// A node that could not tell a peer that it forwards again tells that peer first the next time.
+func TestTellsAgain(t *testing.T) {
+	w := newWorld(t, 20, false)
+	m := w.nodes[2].mesh
+	update := func(notForwarding bool) {
+		n := w.network(w.nodes[2], Tunnels)
+		n.NotForwarding, n.Synced = notForwarding, !notForwarding
+		m.Update(w.now, n)
+	}
+	told := func() (names []string) {
+		for at, h := range w.nodes {
+			if at != 2 && w.state(at, 2) == status.NotForwarding {
+				names = append(names, h.lease.Name)
+			}
+		}
+		return names
+	}
+	w.run(60)
+	update(true)
+	w.run(60)
+	update(false)
+	w.run(5)
+	w.now = w.now.Add(interval)
+	r, _ := m.Turn(w.now)
+	m.SendFailed(r)
+	w.run(13) // all others are asked, in this round or before
+	if got := told(); len(got) != 1 || got[0] != w.owner(r.to).lease.Name {
+		t.Fatalf("%v call it not-forwarding, want only the owner of %s", got, r.to)
+	}
+	update(true)
+	update(false)
+	w.run(1)
+	if got := told(); len(got) > 0 {
+		t.Errorf("%v call it not-forwarding after it has told them first", got)
+	}
+}
+
 // Nothing is said about the forwarding of a node without pods, or whose firewall keeps
 // the kernel's reports back.
 func TestForwardingIsNotKnown(t *testing.T) {

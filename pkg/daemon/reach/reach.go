@@ -178,7 +178,7 @@ type target struct {
 	gone       bool       // no longer of the network
 	hasPods    bool       // the bridge has answered, so it exists
 	viaBridge  bool       // with Tunnels: the bridge answered last, not the device
-	told       bool       // by the latest request, that this node does not forward
+	told       bool       // by the latest request that was sent, that this node does not forward
 	suspect    bool       // in mesh.suspects: nextSuspect asks it soon, and removes it
 	state      state
 
@@ -300,4 +300,5 @@ type sent struct {
 	at      moment
 	purpose purpose
 	missed  bool
+	told    bool // target.told before this request
 }

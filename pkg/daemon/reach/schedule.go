@@ -172,6 +172,7 @@ func (m *mesh) ask(now moment, t *target) request {
 		body.heard = now.Sub(heard)
 	}
 	r.body = body.encode(size)
+	m.waiting[body.token] = &sent{target: t, to: to, at: now, purpose: purpose, told: t.told}
 	t.asked++
 	t.probed, t.latest, t.told = now, purpose, body.notForwarding
 	if r, down := m.down.Get(t); down {
@@ -179,7 +180,6 @@ func (m *mesh) ask(now moment, t *target) request {
 		r.next = now.Add(r.retryAfter)
 		m.down.Set(t, r)
 	}
-	m.waiting[body.token] = &sent{target: t, to: to, at: now, purpose: purpose}
 	m.counts.Sent++
 	return r
 }
@@ -240,10 +240,14 @@ func (t *target) chooseCheck(now moment, to netip.Addr, hops int) (netip.Addr, p
 	return to, small
 }
 
-// SendFailed is called for a request that could not be sent for a reason that says nothing
-// about the peer. The request does not count as a miss; what ask has set in the target stays.
+// SendFailed is called for the request that Turn has just returned, if it could not be sent for
+// a reason that says nothing about the peer. The request does not count as a miss, and has told
+// the peer nothing. What sets the pace stays as after a request that was sent: this one may fail
+// each time, such as one of the full size for which the MTU of an interface is too small.
 func (m *mesh) SendFailed(r request) {
 	body, _ := decode(r.body)
+	s := m.waiting[body.token]
+	s.target.told = s.told
 	delete(m.waiting, body.token)
 	m.counts.Sent--
 	m.counts.Failed++

@@ -163,7 +163,7 @@ type Rollout struct {
 
 	state State
 	id    string    // of the offered configuration; "" when settled
-	since time.Time // of the offer; when trying or unproven, of the adoption
+	since time.Time // of the offer; when trying, of the adoption; when unproven, of that or of a later Withdraw: the next epoch
 	mark  Mark
 	// epoch is since when the configuration in force has been so, or when an offer
 	// was last withdrawn. Marks from before do not count. Zero: since the start.
@@ -241,10 +241,11 @@ func (r *Rollout) Offer(id string, now time.Time) bool {
 
 // Withdraw ends the rollout. The configuration in force stays; during a trial,
 // the caller restores the former one. If that one was unproven when the other was
-// offered, its rollout continues.
+// offered, its rollout continues. Marks from before do not count for another offer.
 func (r *Rollout) Withdraw(now time.Time) {
 	if r.unproven != nil {
 		*r = *r.unproven
+		r.since = now
 		return
 	}
 	if r.state != Settled {

@@ -202,6 +202,36 @@ func TestStaleProof(t *testing.T) {
 	w.expect(t, "again, and broken now", 0, Refused)
 }
 
+// TestWithdrawnProof: the Mark of a node that died in a rollout that was then withdrawn is no proof in the next one,
+// whether the configuration in force is proven or not.
+func TestWithdrawnProof(t *testing.T) {
+	for name, mute := range map[string]map[int]bool{"settled": nil, "unproven": {0: true, 1: true, 2: true, 3: true, 4: true}} {
+		w := newWorld(5)
+		w.mute = mute
+		w.offer("usual")
+		w.run(stagger)
+		w.mute, w.reach, w.adopted, w.log = nil, func(a, b int) bool { return false }, make([]bool, 5), nil
+		w.offer("wrong")
+		w.run(time.Second)
+		w.others = []Peer{{Name: "dead", Mark: Mark{"wrong", Proven, true}, Seen: w.now}}
+		w.run(time.Second)
+		w.offer("")
+		for _, r := range w.nodes {
+			r.Withdraw(w.now)
+		}
+		w.run(time.Second)
+		if len(w.log) != 0 {
+			t.Fatalf("%s: adopted before the hold is over\n%v", name, w.log)
+		}
+		w.offer("wrong")
+		if w.run(stagger); len(w.log) != 0 {
+			t.Errorf("%s: the proof of a withdrawn rollout was followed\n%v", name, w.log)
+		}
+		w.run(10 * stagger)
+		w.expect(t, name, 0, Refused)
+	}
+}
+
 // TestFalseProof: a proof that appears during the rollout, and is false, makes no
 // more nodes try than go on in one group, and not all of them.
 func TestFalseProof(t *testing.T) {

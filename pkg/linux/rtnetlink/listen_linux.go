@@ -50,8 +50,10 @@ const (
 	// notificationBytes is the size of the buffer for one datagram. The kernel fills at most
 	// a few pages.
 	notificationBytes = 64 << 10
-	// lossPause limits the CPU time that a storm of changes, or a broken socket, costs.
-	lossPause = 100 * time.Millisecond
+	// The pauses after a loss limit the CPU time that a storm of changes, or a broken socket,
+	// costs: Lost may read thousands of entries again. With a full buffer, all are the first one.
+	firstLossPause = 100 * time.Millisecond
+	lastLossPause  = 5 * time.Second
 	// repeatLog is after what time a warning is repeated.
 	repeatLog = time.Hour
 )
@@ -147,6 +149,7 @@ func (l *Listener) Close() error {
 func (l *Listener) receive(n Notifications) {
 	buf := make([]byte, notificationBytes)
 	problem := reconcile.Once{Repeat: repeatLog} // without the successes in between: these may be many
+	loss := reconcile.Backoff{First: firstLossPause, Last: lastLossPause}
 	for {
 		size, err := l.read(buf)
 		select {
@@ -162,11 +165,16 @@ func (l *Listener) receive(n Notifications) {
 		}
 		if errors.Is(err, unix.ENOBUFS) {
 			l.empty(buf)
+			loss.Clear() // the socket works
 		} else if n.Log != nil && problem.Due(err, time.Now()) {
 			n.Log.Warn("lost notifications of netlink, reading again what they are about", "protocol", n.Protocol, "error", err)
 		}
 		n.Lost(err)
-		reconcile.Wait(context.Background(), time.Now().Add(lossPause), l.closing)
+		if time.Since(loss.Next()) > lastLossPause { // a message that was received in between proves less
+			loss.Clear()
+		}
+		loss.Fail(err)
+		reconcile.Wait(context.Background(), loss.Next(), l.closing)
 	}
 }
 

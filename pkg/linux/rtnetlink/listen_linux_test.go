@@ -70,16 +70,21 @@ func closes(t *testing.T, l *Listener) {
 	}
 }
 
-// A socket that fails calls Lost each time, and logs once. Once it works, notifications are received again.
+// A socket that fails calls Lost each time, with growing pauses, and logs once. Once it works, notifications are received
+// again.
 func TestListenerFails(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		var lost, received atomic.Int64
 		var log logtest.Log
+		var at [5]time.Time // of the first calls of Lost
 		l, err := Listen(Notifications{Protocol: unix.NETLINK_ROUTE, Groups: []int{unix.RTNLGRP_LINK}, Log: log.Logger(),
 			Each: func(Header, []byte) error { received.Add(1); return nil },
 			Lost: func(err error) {
 				if !errors.Is(err, os.ErrDeadlineExceeded) {
 					t.Errorf("lost: %v", err)
+				}
+				if n := lost.Load(); n < int64(len(at)) {
+					at[n] = time.Now()
 				}
 				lost.Add(1)
 			}})
@@ -89,7 +94,12 @@ func TestListenerFails(t *testing.T) {
 		if err := l.file.SetReadDeadline(time.Unix(1, 0)); err != nil {
 			t.Fatal(err)
 		}
-		eventually.True(t, "Lost is called again and again", func() bool { return lost.Load() > 2 })
+		eventually.True(t, "Lost is called again and again", func() bool { return lost.Load() >= int64(len(at)) })
+		for i, pause := 1, firstLossPause; i < len(at); i, pause = i+1, 2*pause {
+			if took := at[i].Sub(at[i-1]); took < pause {
+				t.Errorf("pause %d takes %v, want %v", i, took, pause)
+			}
+		}
 		if n := log.Count("level=WARN"); n != 1 {
 			t.Errorf("logged %d times:\n%s", n, log.String())
 		}
