@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"unicode"
 
 	"golang.org/x/sys/unix"
 )
@@ -41,10 +42,11 @@ func releasable(smaps, program string) (all []mapping) {
 	candidate := false // the mapping that is being read is the last one of all
 	for line := range strings.Lines(smaps) {
 		line = strings.TrimSpace(line)
-		var m mapping
-		var mode string
-		if _, err := fmt.Sscanf(line, "%x-%x %s", &m.from, &m.to, &mode); err == nil {
-			if candidate = strings.HasSuffix(line, " "+program) && !strings.Contains(mode, "w"); candidate {
+		if line != "" && !unicode.IsUpper(rune(line[0])) { // not one of some 25 values of a mapping
+			var m mapping
+			var mode string
+			_, err := fmt.Sscanf(line, "%x-%x %s", &m.from, &m.to, &mode)
+			if candidate = err == nil && strings.HasSuffix(line, " "+program) && !strings.Contains(mode, "w"); candidate {
 				all = append(all, m)
 			}
 			continue
