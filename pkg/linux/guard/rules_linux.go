@@ -180,7 +180,9 @@ func (c Config) leaving() []chain {
 
 // outerPackets adds rules to the chain from: they lead packets of the tunnel to the chain to.
 //
-// UDP datagrams are the tunnel's by their port and VNI. A protocol without ports may also be
+// UDP datagrams are the tunnel's by their port and VNI. A first fragment in which the kernel finds
+// no port counts as the tunnel's: nothing else is left behind the rules for other protocols and
+// ports (fragment_linux.go). A protocol without ports may also be
 // used by others. A further chain, which outerPackets returns, therefore looks at the packet
 // inside: the outer packet is the tunnel's if the one inside is for a pod. Both have to be IPv4.
 // This chain has the name content, and is empty for UDP. Its rules are not in from, because
@@ -189,10 +191,13 @@ func (c Config) leaving() []chain {
 func (c Config) outerPackets(from *chain, to, content string) chain {
 	o, inside := c.Outer, chain{name: content}
 	if o.Protocol == unix.IPPROTO_UDP {
+		from.add("of another protocol", notProtocol(o.Protocol), accept)
 		from.add("to the port of the tunnel", protocol(o.Protocol), dport(o.Port), vni(o.VNI), goTo(to))
 		for _, part := range incomplete() { // they may lack the VNI, or the destination inside
 			from.add("a part of a header", protocol(o.Protocol), dport(o.Port), part, goTo(to))
 		}
+		from.add("to another port", protocol(o.Protocol), anyPort(), accept)
+		from.add("options without a port", firstFragment6(), goTo(to))
 		return inside
 	}
 	from.add("a part of a header", protocol(o.Protocol), short(false), goTo(to))
