@@ -320,10 +320,10 @@ func (g *Guard) unneededSets() (gone []*nftables.Set) {
 
 // remove deletes the table, unless there is none. The rules after it begin a new trial.
 func (g *Guard) remove() error {
+	g.trial = trial{}
 	if g.absent && !g.stale.Load() {
 		return nil
 	}
-	g.trial.passed = false
 	if err := g.deleteTable(); err != nil {
 		return err
 	}
