@@ -321,14 +321,11 @@ func (g *Guard) unneededSets() (gone []*nftables.Set) {
 // remove deletes the table, unless there is none. The rules after it begin a new trial.
 func (g *Guard) remove() error {
 	g.trial = trial{}
-	if g.absent && !g.stale.Load() {
+	stale := g.stale.Swap(false) // before the table is deleted: somebody may make another one at once
+	if g.absent && !stale {
 		return nil
 	}
-	if err := g.deleteTable(); err != nil {
-		return err
-	}
-	g.stale.Store(false)
-	return nil
+	return g.deleteTable()
 }
 
 // deleteTable deletes the table, and makes the sets be listed. Nothing is dropped until
