@@ -166,6 +166,8 @@ func TestTableMadeAnew(t *testing.T) {
 		"a set of another type":                                 "delete table inet flannel-guard\ntable inet flannel-guard { set peers4 { type inet_service; }; }",
 		"a described set of another type, the first of several": "delete table inet flannel-guard\ntable inet flannel-guard { set nodes4 { type inet_service; }; }",
 		"a chain at another hook":                               "delete table inet flannel-guard\ntable inet flannel-guard { chain leaving { type filter hook output priority 0; }; }",
+		"a table that is dormant":                               "add table inet flannel-guard { flags dormant; }",
+		"a chain that drops":                                    "add chain inet flannel-guard arriving { policy drop; }",
 		"an earlier version": `table inet flannel-guard { set owners4 { type ipv4_addr . ipv4_addr . inet_service; elements = { 192.0.2.2 . 10.5.2.0 . 24 }; }
 			chain pod-outer { drop; }; chain port { ip saddr . ip daddr . udp dport @owners4 goto pod-outer; }; chain speaker { goto port; }; }`,
 		"an earlier version that did not count what it dropped": `delete table inet flannel-guard
