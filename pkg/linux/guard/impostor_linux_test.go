@@ -17,6 +17,7 @@ import (
 type said struct {
 	what         string
 	from, inside string
+	service      bool   // what is inside is for a Service, else for a pod
 	tag          uint16 // type of a tag of the frame; 0: none
 	etherType    uint16 // 0: that of the packet
 	before       int    // bytes of options of IPv6 in front of the header of a fragment
@@ -72,7 +73,14 @@ func TestImpostor(t *testing.T) {
 			{what: "a listed source", from: "192.0.2.2", inside: "198.51.100.1"},
 			{what: "a pod of this node, which the rule inner finds", from: "192.0.2.2", inside: "10.5.1.7"},
 			{what: "elsewhere, which the rule inner finds", from: "192.0.2.2", inside: "198.18.0.1"},
+			{what: "its pod, to a Service", from: "192.0.2.2", inside: "10.5.2.7", service: true},
+			{what: "another's pod, to a Service", from: "192.0.2.2", inside: "10.5.3.7", service: true, rule: impostor},
+			{what: "another node, to a Service", from: "192.0.2.2", inside: "192.0.2.3", service: true, rule: impostor},
 			{what: "no peer", from: "192.0.2.9", inside: "10.5.2.7", rule: outsider},
+			{what: "no peer, a pod to a Service", from: "192.0.2.9", inside: "10.5.2.7", service: true, rule: outsider},
+			{what: "no peer, a pod of this node to a Service", from: "192.0.2.9", inside: "10.5.1.7", service: true, rule: outsider},
+			{what: "no peer, a node to a Service", from: "192.0.2.9", inside: "192.0.2.2", service: true, rule: outsider},
+			{what: "no peer, a listed source to a Service", from: "192.0.2.9", inside: "198.51.100.1", service: true, rule: outsider},
 			{what: "no peer, without a header", from: "192.0.2.9", inside: "10.5.2.7", first: 8, rule: outsider},
 			// The kernel reassembles IPv4 before the rules see it.
 			{what: "a fragment without a header", from: "192.0.2.2", inside: "10.5.2.7", first: 8},
@@ -211,7 +219,10 @@ type datagram struct {
 func (c Config) datagram(s said) datagram {
 	from, inside := netip.MustParseAddr(s.from), netip.MustParseAddr(s.inside)
 	pod, to := netip.MustParseAddr("10.5.1.9"), here4
-	if inside.Is6() {
+	switch {
+	case s.service:
+		pod = netip.MustParseAddr("10.96.0.1")
+	case inside.Is6():
 		pod = netip.MustParseAddr("2001:cafe:42:1::9")
 	}
 	if from.Is6() {
