@@ -182,14 +182,19 @@ func (p *iptablesPlace) sync(ctx context.Context, want []firewall.Chain) (change
 			}
 			continue
 		}
-		exit, exited := errors.AsType[*exec.ExitError](err)
-		locked := p.variant == variantLegacy && exited && exit.ExitCode() == exitLocked
-		if locked || ctx.Err() != nil || isTransient(err) {
+		if p.isInterrupted(err) || ctx.Err() != nil || isTransient(err) {
 			return 0, fmt.Errorf("write rules: %w", err)
 		}
 		err = fmt.Errorf("write rules: %w: %w: %s", errRefused, err, extensionAdvice(err.Error()))
 	}
 	return changed, err
+}
+
+// isInterrupted reports whether err means that a program of iptables was killed, or has waited in vain for the lock of the
+// legacy variant. Such an error says nothing about rules.
+func (p *iptablesPlace) isInterrupted(err error) bool {
+	exit, failed := errors.AsType[*exec.ExitError](err)
+	return failed && (!exit.Exited() || p.variant == variantLegacy && exit.ExitCode() == exitLocked)
 }
 
 func (p *iptablesPlace) write(ctx context.Context, c change) error {

@@ -3,6 +3,7 @@ package firewall
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -32,10 +33,13 @@ func families(variant string) []family {
 
 var variants = map[string]seen{"nft": seenNFT, "legacy": seenLegacy}
 
-// passes waits until a ping of the pod is answered.
+// passes waits until a ping of the pod is answered. On a busy machine, the kernel may not find the target at first, which
+// ends a ping.
 func (f family) passes(t *testing.T) {
 	t.Helper()
-	sh(t, "ip netns exec pod ping -n -q -c 1 -w 60 "+f.target)
+	eventually.Nil(t, f.target+" answers", func() error {
+		return exec.CommandContext(t.Context(), "ip", "netns", "exec", "pod", "ping", "-n", "-q", "-c", "1", "-w", "60", f.target).Run()
+	})
 }
 
 // blocked pings with every family for some time and wants no answer.

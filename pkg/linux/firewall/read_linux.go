@@ -78,7 +78,7 @@ func (p *iptablesPlace) readOwn(ctx context.Context, own firewall.Chain, c *save
 		return nil
 	}
 	rules, err := p.printed(ctx, own.Table, own.Name)
-	if _, exited := errors.AsType[*exec.ExitError](err); exited && ctx.Err() == nil {
+	if p.cannotPrint(err) {
 		c.unprintable = true
 		return nil
 	}
@@ -156,7 +156,7 @@ func (p *iptablesPlace) readJumps(ctx context.Context, own firewall.Chain, chain
 	var printed []string
 	if slices.ContainsFunc(rules, other) {
 		printed, err = p.printed(ctx, own.Table, chain)
-		if _, exited := errors.AsType[*exec.ExitError](err); err != nil && (!exited || ctx.Err() != nil) {
+		if err != nil && !p.cannotPrint(err) {
 			return nil, err
 		} else if err == nil && len(printed) != len(rules) {
 			return nil, errChanging
@@ -190,6 +190,12 @@ func (p *iptablesPlace) printed(ctx context.Context, table, chain string) ([]str
 		return nil, err // what it printed until the error is not used
 	}
 	return firewall.SavedRules(out, chain), nil
+}
+
+// cannotPrint reports whether an error of printed says that iptables cannot read a rule of the chain.
+func (p *iptablesPlace) cannotPrint(err error) bool {
+	_, failed := errors.AsType[*exec.ExitError](err)
+	return failed && !p.isInterrupted(err)
 }
 
 // chainRules returns the rules of a chain, or with chain "" those of all chains of the table. A chain that does not exist

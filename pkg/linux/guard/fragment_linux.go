@@ -7,10 +7,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The kernel reassembles IPv4 datagrams for this node before the rules see them, and all
-// datagrams where connections are tracked. Elsewhere a sender can divide a datagram such
-// that its first fragment has a UDP header and nothing of what the rules look at. No node
-// sends such fragments.
+// How fragments of outer packets are judged. The kernel puts the fragments of a datagram
+// together before or behind the chains for outer packets, arriving and leaving:
+//
+//	datagram                   connections are tracked   not tracked
+//	IPv4, for this node        before                    before
+//	IPv6, for this node        before                    behind
+//	either, through this node  before                    by its receiver
+//
+// What was put together before is judged as a whole. Otherwise the first fragment is judged,
+// without which there is no datagram, and the others pass: they have no port. Connections
+// are tracked as soon as any rule of the host needs that, such as those of kube-proxy.
+//
+// A sender can divide a datagram such that its first fragment has nothing of what the rules
+// look at, or, with options of IPv6, no port either, or no known protocol. No node sends such
+// fragments. RFC 8200 (section 4.5) forbids those without a port. Linux 6.1 to 6.18 discard most
+// of them, but take those that end between two headers of options.
 
 // leastFragment is more than the headers of any outer packet and of the packet inside
 // have without options of IPv6, and less than what any node sends in a first fragment, in
@@ -35,6 +47,13 @@ func incomplete() [][]expr.Any {
 func isFragment6() []expr.Any {
 	return append(ofFamily(true),
 		&expr.Exthdr{DestRegister: 1, Type: fragmentHeader, Len: 1, Flags: unix.NFT_EXTHDR_F_PRESENT, Op: expr.ExthdrOpIpv6}, equal(1))
+}
+
+// firstFragment6 matches first fragments of IPv6.
+func firstFragment6() []expr.Any {
+	return append(ofFamily(true),
+		&expr.Exthdr{DestRegister: 1, Type: fragmentHeader, Offset: 2, Len: 2, Op: expr.ExthdrOpIpv6}, // 13 bits of offset, and 3 others
+		masked(1, 0xff, 0xf8), equal(0, 0))
 }
 
 // short matches first fragments that are too short; v6 selects the family.

@@ -199,6 +199,9 @@ func (g *Guard) Apply(ctx context.Context, o dataplane.Options, c *Config, inter
 	if err != nil || logged != nil {
 		g.conn.drain()
 	}
+	if err != nil {
+		g.trial.look = time.Time{} // whoever tries again looks then
+	}
 	if c == nil || !c.Enforce {
 		logged = errors.Join(logged, err)
 	}

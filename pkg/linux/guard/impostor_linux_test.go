@@ -17,6 +17,7 @@ import (
 type said struct {
 	what         string
 	from, inside string
+	service      bool   // what is inside is for a Service, else for a pod
 	tag          uint16 // type of a tag of the frame; 0: none
 	etherType    uint16 // 0: that of the packet
 	before       int    // bytes of options of IPv6 in front of the header of a fragment
@@ -72,7 +73,14 @@ func TestImpostor(t *testing.T) {
 			{what: "a listed source", from: "192.0.2.2", inside: "198.51.100.1"},
 			{what: "a pod of this node, which the rule inner finds", from: "192.0.2.2", inside: "10.5.1.7"},
 			{what: "elsewhere, which the rule inner finds", from: "192.0.2.2", inside: "198.18.0.1"},
+			{what: "its pod, to a Service", from: "192.0.2.2", inside: "10.5.2.7", service: true},
+			{what: "another's pod, to a Service", from: "192.0.2.2", inside: "10.5.3.7", service: true, rule: impostor},
+			{what: "another node, to a Service", from: "192.0.2.2", inside: "192.0.2.3", service: true, rule: impostor},
 			{what: "no peer", from: "192.0.2.9", inside: "10.5.2.7", rule: outsider},
+			{what: "no peer, a pod to a Service", from: "192.0.2.9", inside: "10.5.2.7", service: true, rule: outsider},
+			{what: "no peer, a pod of this node to a Service", from: "192.0.2.9", inside: "10.5.1.7", service: true, rule: outsider},
+			{what: "no peer, a node to a Service", from: "192.0.2.9", inside: "192.0.2.2", service: true, rule: outsider},
+			{what: "no peer, a listed source to a Service", from: "192.0.2.9", inside: "198.51.100.1", service: true, rule: outsider},
 			{what: "no peer, without a header", from: "192.0.2.9", inside: "10.5.2.7", first: 8, rule: outsider},
 			// The kernel reassembles IPv4 before the rules see it.
 			{what: "a fragment without a header", from: "192.0.2.2", inside: "10.5.2.7", first: 8},
@@ -185,9 +193,36 @@ func TestOwnersFollowLeases(t *testing.T) {
 
 // outer returns the packets that a peer sends: one, or two fragments.
 func (c Config) outer(s said) [][]byte {
+	d := c.datagram(s)
+	if s.first == 0 {
+		return [][]byte{ipPacket(d.from, d.to, d.protocol, d.payload, 0)}
+	}
+	first := s.first
+	if s.behind > 0 {
+		d.putOptions(s.behind)
+		first += s.behind
+	}
+	return [][]byte{d.part(0, first), d.part(first, len(d.payload))}
+}
+
+// datagram is an outer packet of which fragments can be sent.
+type datagram struct {
+	from, to netip.Addr
+	protocol byte // of what the payload begins with
+	payload  []byte
+	id       uint16
+	before   int // bytes of options of IPv6 in front of the header of a fragment
+}
+
+// datagram returns the whole outer packet that a peer sends. Its UDP header has a checksum
+// only with IPv6.
+func (c Config) datagram(s said) datagram {
 	from, inside := netip.MustParseAddr(s.from), netip.MustParseAddr(s.inside)
 	pod, to := netip.MustParseAddr("10.5.1.9"), here4
-	if inside.Is6() {
+	switch {
+	case s.service:
+		pod = netip.MustParseAddr("10.96.0.1")
+	case inside.Is6():
 		pod = netip.MustParseAddr("2001:cafe:42:1::9")
 	}
 	if from.Is6() {
@@ -203,44 +238,58 @@ func (c Config) outer(s said) [][]byte {
 	default:
 		payload = append(make([]byte, o.Header), payload...)
 	}
-	protocol := o.Protocol
-	if s.first == 0 {
-		return [][]byte{ipPacket(from, to, protocol, payload, 0)}
-	}
 	if from.Is6() {
-		return fragments6(from, to, payload, s)
+		checksum6(from, to, payload)
 	}
-	return [][]byte{fragment(from, to, protocol, payload[:s.first], 0, true), fragment(from, to, protocol, payload[s.first:], s.first, false)}
+	return datagram{from, to, o.Protocol, payload, 7, s.before}
 }
 
-// fragments6 divides a UDP datagram, with options of IPv6 where s says so.
-func fragments6(from, to netip.Addr, datagram []byte, s said) (all [][]byte) {
-	const fragmentable, options = 44, 60 // headers (RFC 8200)
-	follows := byte(unix.IPPROTO_UDP)
-	if s.behind > 0 {
-		datagram, follows = append(padding(unix.IPPROTO_UDP, s.behind), datagram...), options
-	}
-	first := s.behind + s.first
-	for i, part := range [][]byte{datagram[:first], datagram[first:]} {
-		bits := uint16(i * first)
-		if i == 0 {
-			bits |= 1 // more follow
-		}
-		packet := append(binary.BigEndian.AppendUint16([]byte{follows, 0}, bits), 0, 0, 0, 7)
-		packet, protocol := append(packet, part...), byte(fragmentable)
-		if s.before > 0 {
-			packet, protocol = append(padding(fragmentable, s.before), packet...), options
-		}
-		all = append(all, ipPacket(from, to, protocol, packet, 0))
-	}
-	return all
+// Headers of IPv6 (RFC 8200).
+const (
+	fragmentable = 44
+	options      = 60
+)
+
+// putOptions puts a header of options of IPv6 in front of the payload.
+func (d *datagram) putOptions(bytes int) {
+	d.payload, d.protocol = append(padding(d.protocol, bytes), d.payload...), options
 }
 
-// padding is a header of options of IPv6 without meaning.
+// part returns the fragment with some bytes of the payload.
+func (d datagram) part(start, end int) []byte {
+	part, more := d.payload[start:end], end < len(d.payload)
+	if !d.from.Is6() {
+		bits := uint16(start / 8)
+		if more {
+			bits |= 0x2000
+		}
+		p := ipPacket(d.from, d.to, d.protocol, part, bits)
+		binary.BigEndian.PutUint16(p[4:], d.id)
+		binary.BigEndian.PutUint16(p[10:], 0)
+		binary.BigEndian.PutUint16(p[10:], dataplane.Checksum(p[:20]))
+		return p
+	}
+	bits := uint16(start)
+	if more {
+		bits |= 1
+	}
+	p := binary.BigEndian.AppendUint16([]byte{d.protocol, 0}, bits)
+	p = append(binary.BigEndian.AppendUint16(append(p, 0, 0), d.id), part...)
+	if d.before == 0 {
+		return ipPacket(d.from, d.to, fragmentable, p, 0)
+	}
+	return ipPacket(d.from, d.to, options, append(padding(fragmentable, d.before), p...), 0)
+}
+
+// padding is a header of options of IPv6 that every receiver skips: they are of an
+// experimental type (RFC 4727).
 func padding(next byte, bytes int) []byte {
-	const padN = 1
-	header := make([]byte, bytes)
-	header[0], header[1], header[2], header[3] = next, byte(bytes/8-1), padN, byte(min(bytes-4, 255))
+	header := []byte{next, byte(bytes/8 - 1)}
+	for len(header) < bytes {
+		const most = 255
+		length := min(bytes-len(header)-2, most)
+		header = append(append(header, 0x1e, byte(length)), make([]byte, length)...)
+	}
 	return header
 }
 

@@ -124,15 +124,6 @@ func (l *link) check(g *Guard, when string, c Config, packets ...said) {
 	}
 }
 
-// fragment returns a fragment of a packet's payload.
-func fragment(from, to netip.Addr, protocol byte, part []byte, offset int, more bool) []byte {
-	bits := uint16(offset / 8)
-	if more {
-		bits |= 0x2000
-	}
-	return ipPacket(from, to, protocol, part, bits)
-}
-
 // ipPacket returns an IP packet; fragment is the field of IPv4 with that name.
 func ipPacket(from, to netip.Addr, protocol byte, payload []byte, fragment uint16) []byte {
 	if from.Is6() {

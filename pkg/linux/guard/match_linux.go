@@ -123,9 +123,17 @@ func protocol(number byte) []expr.Any {
 	return []expr.Any{&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1}, equal(number)}
 }
 
+// notProtocol matches packets of any other protocol, if the kernel finds out which one.
+func notProtocol(number byte) []expr.Any {
+	return []expr.Any{&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1}, unequal(number)}
+}
+
 func dport(p uint16) []expr.Any {
 	return []expr.Any{transport(2, 2), equal(binary.BigEndian.AppendUint16(nil, p)...)}
 }
+
+// anyPort matches packets that have a port. No packet is sent to port 0.
+func anyPort() []expr.Any { return []expr.Any{transport(2, 2), unequal(0, 0)} }
 
 // unrouted matches a source that is not routed to the interface from which the packet
 // comes.

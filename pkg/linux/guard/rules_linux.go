@@ -148,6 +148,7 @@ func (c Config) arriving() []chain {
 	here := chain{name: arriving}
 	here.add("the node itself", iif("lo"), accept)
 	content := c.outerPackets(&here, outer, outerIPIP)
+	c.fromCluster(&content, outer)
 
 	who := chain{name: outer}
 	who.add("from a pod", lookup(iifname(), pods), found(rulePod))
@@ -180,19 +181,23 @@ func (c Config) leaving() []chain {
 
 // outerPackets adds rules to the chain from: they lead packets of the tunnel to the chain to.
 //
-// UDP datagrams are the tunnel's by their port and VNI. A protocol without ports may also be
-// used by others. A further chain, which outerPackets returns, therefore looks at the packet
-// inside: the outer packet is the tunnel's if the one inside is for a pod. Both have to be IPv4.
-// This chain has the name content, and is empty for UDP. Its rules are not in from, because
+// UDP datagrams are the tunnel's by their port and VNI. A first fragment in which the kernel finds
+// no port counts as the tunnel's: nothing else is left behind the rules for other protocols and
+// ports (fragment_linux.go). A protocol without ports may also be used by others. A further chain,
+// which outerPackets returns, therefore looks at the packet inside: the outer packet is the
+// tunnel's if the one inside is for a pod (see fromCluster, too). Both have to be IPv4. This chain has the name content, and is empty for UDP. Its rules are not in from, because
 // nft 1.0.6 aborts when it lists a rule that compares the protocol with 4 and then bytes behind
 // the IP header.
 func (c Config) outerPackets(from *chain, to, content string) chain {
 	o, inside := c.Outer, chain{name: content}
 	if o.Protocol == unix.IPPROTO_UDP {
+		from.add("of another protocol", notProtocol(o.Protocol), accept)
 		from.add("to the port of the tunnel", protocol(o.Protocol), dport(o.Port), vni(o.VNI), goTo(to))
 		for _, part := range incomplete() { // they may lack the VNI, or the destination inside
 			from.add("a part of a header", protocol(o.Protocol), dport(o.Port), part, goTo(to))
 		}
+		from.add("to another port", protocol(o.Protocol), anyPort(), accept)
+		from.add("options without a port", firstFragment6(), goTo(to))
 		return inside
 	}
 	from.add("a part of a header", protocol(o.Protocol), short(false), goTo(to))
@@ -203,6 +208,24 @@ func (c Config) outerPackets(from *chain, to, content string) chain {
 		}
 	}
 	return inside
+}
+
+// fromCluster adds rules to the chain content, of arriving: a packet of a protocol without ports
+// is the tunnel's, too, if the one inside claims to be from a pod or node. It may be for a Service,
+// which leads to a pod, or for this node. If the source is another one, the rule inner finds the
+// packet when it comes out of the tunnel. There are no such rules in leaving: a load balancer may
+// forward packets of pods to a pod in this way.
+func (c Config) fromCluster(content *chain, to string) {
+	if c.Outer.Protocol == unix.IPPROTO_UDP {
+		return
+	}
+	l, _ := c.layout()
+	for _, n := range slices.Concat(c.Networks, c.Sources) {
+		if n.Addr().Is4() {
+			content.add("with a packet from a pod or a listed source", compare(l.source(false, 1), n), goTo(to))
+		}
+	}
+	content.add("with a packet from a node", lookup(l.source(false, 1), nodes4), goTo(to))
 }
 
 // ends returns the chains for packets that a rule finds. Some of them are passed to the

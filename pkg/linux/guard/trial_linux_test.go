@@ -1,6 +1,7 @@
 package guard
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -8,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"flannel/internal/test/eventually"
 	"flannel/internal/test/nstest"
@@ -78,6 +81,72 @@ func TestTrialLooksOften(t *testing.T) {
 	})
 }
 
+// A trial lasts as long as rules find nothing. It goes on neither while the guard is off, nor
+// while its rules cannot be written.
+func TestTrialNeedsRules(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		interfaces := func() ([]string, error) { return nil, nil }
+		for name, interrupt := range map[string]func(g *Guard, c *Config) error{
+			"off": func(g *Guard, _ *Config) error { return g.Apply(t.Context(), dataplane.Options{}, nil, interfaces) },
+			"a full set": func(g *Guard, c *Config) error {
+				nft(t, "delete table inet flannel-guard\ntable inet flannel-guard { set peers4 { type ipv4_addr; size 3; }; }")
+				g.Relist()
+				if err := g.Apply(t.Context(), dataplane.Options{}, c, interfaces); !errors.Is(err, unix.ENFILE) {
+					return fmt.Errorf("the set is full, and the error: %w", err)
+				}
+				nft(t, "delete table inet flannel-guard")
+				g.Relist()
+				return nil
+			},
+		} {
+			l := &link{t: t}
+			g := l.guard(paths...)
+			c := Config{Outer: overVXLAN, Enforce: true, Trial: time.Second}
+			l.apply(g, c)
+			ended := time.Now().Add(c.Trial)
+			if err := interrupt(g, completed(c)); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			eventually.True(t, name+": the trial would have ended", func() bool { return time.Now().After(ended) })
+			l.apply(g, c)
+			if enforces, _, _ := g.Enforces(); enforces {
+				t.Errorf("%s: the rules drop without a trial", name)
+			}
+			if err := errors.Join(g.Apply(t.Context(), dataplane.Options{}, nil, interfaces), g.Close()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
+// An Apply that ends a trial, or whose caller tries again, needs no timer of the trial: a time
+// in the past would cause one pass after the other.
+func TestNothingIsDueAfterTrial(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		l := &link{t: t}
+		g := l.guard(paths...)
+		defer g.Close() //nolint:errcheck // not what is tested
+		c, unread := Config{Outer: overVXLAN, Enforce: true, Trial: time.Hour}, errors.New("interfaces cannot be read")
+		fails := func() error {
+			g.Relist()
+			return g.Apply(t.Context(), dataplane.Options{}, completed(c), func() ([]string, error) { return nil, unread })
+		}
+		off := func() error { return g.Apply(t.Context(), dataplane.Options{}, nil, nil) }
+		for name, step := range map[string]struct {
+			apply func() error
+			want  error
+		}{"it fails": {fails, unread}, "it is off": {off, nil}} {
+			l.apply(g, c)
+			if err := step.apply(); !errors.Is(err, step.want) {
+				t.Fatalf("%s: error %v, want %v", name, err, step.want)
+			}
+			if g.due.Stop() {
+				t.Errorf("%s: the timer runs", name)
+			}
+		}
+	})
+}
+
 // nft runs a command of nft.
 func nft(t *testing.T, command string) string {
 	t.Helper()
@@ -97,6 +166,8 @@ func TestTableMadeAnew(t *testing.T) {
 		"a set of another type":                                 "delete table inet flannel-guard\ntable inet flannel-guard { set peers4 { type inet_service; }; }",
 		"a described set of another type, the first of several": "delete table inet flannel-guard\ntable inet flannel-guard { set nodes4 { type inet_service; }; }",
 		"a chain at another hook":                               "delete table inet flannel-guard\ntable inet flannel-guard { chain leaving { type filter hook output priority 0; }; }",
+		"a table that is dormant":                               "add table inet flannel-guard { flags dormant; }",
+		"a chain that drops":                                    "add chain inet flannel-guard arriving { policy drop; }",
 		"an earlier version": `table inet flannel-guard { set owners4 { type ipv4_addr . ipv4_addr . inet_service; elements = { 192.0.2.2 . 10.5.2.0 . 24 }; }
 			chain pod-outer { drop; }; chain port { ip saddr . ip daddr . udp dport @owners4 goto pod-outer; }; chain speaker { goto port; }; }`,
 		"an earlier version that did not count what it dropped": `delete table inet flannel-guard

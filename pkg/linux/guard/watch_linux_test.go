@@ -1,6 +1,7 @@
 package guard
 
 import (
+	"bytes"
 	"log/slog"
 	"net/netip"
 	"os/exec"
@@ -119,4 +120,139 @@ func TestChangedAtOnce(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Somebody may make the table anew as soon as the guard, which is off, has deleted it. The
+// guard hears of that, and deletes it again.
+func TestMadeAnewAtOnce(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		notified := make(chan struct{}, 1)
+		g, err := New(slog.New(slog.DiscardHandler), "", func() { reconcile.Notify(notified) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer g.Close() //nolint:errcheck // it wrote all
+		other, err := open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer other.CloseLasting() //nolint:errcheck // it wrote all
+		nstest.NewFaults(t)        // which slows the system calls of this thread down, so that others are faster
+		off := func() {
+			if err := g.Apply(t.Context(), dataplane.Options{}, nil, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for round := range 50 {
+			(&link{t: t}).apply(g, Config{})
+			heard := make(chan struct{}, 1)
+			n := changesOfOthers(other.socket.PID())
+			n.Each = func(rtnetlink.Header, []byte) error { reconcile.Notify(heard); return nil }
+			n.Lost = func(err error) { t.Error(err) }
+			writes, err := rtnetlink.Listen(n)
+			if err != nil {
+				t.Fatal(err)
+			}
+			made := make(chan error, 1)
+			go func() {
+				<-heard
+				other.AddTable(g.table)
+				made <- other.Flush()
+			}()
+			off()
+			if err := <-made; err != nil {
+				t.Fatal(err)
+			}
+			<-notified
+			off()
+			if exists, err := g.exists(); exists || err != nil {
+				t.Fatalf("round %d: the table is there: %t, %v", round, exists, err)
+			}
+			if err := writes.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
+// All rules of the host may be deleted while the guard writes its own ones, at any moment.
+// The guard is notified, and its next Apply makes the table whole.
+func TestFlushedDuringApply(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		notified := make(chan struct{}, 1)
+		g, err := New(slog.New(slog.DiscardHandler), "", func() { reconcile.Notify(notified) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer g.Close() //nolint:errcheck // not what is tested
+		for _, p := range paths {
+			g.Put(dataplane.Want, p)
+		}
+		apply := func(c *Config) error {
+			return g.Apply(t.Context(), dataplane.Options{}, c, func() ([]string, error) { return nil, nil })
+		}
+		c, whole, failed := completed(Config{Outer: overVXLAN}), "", 0
+		for at := 0; ; at += 5 {
+			if err := apply(nil); err != nil {
+				t.Fatal(err)
+			}
+			flushed := flushAt(t, at, func() {
+				if apply(c) != nil {
+					failed++
+				}
+			})
+			if at > 0 && !flushed {
+				t.Logf("of %d times, Apply failed %d times", at/5, failed)
+				return
+			}
+			if flushed {
+				<-notified
+				if err := apply(c); err != nil {
+					t.Fatalf("after all was flushed at message %d: %v", at, err)
+				}
+			}
+			have := nft(t, "list table inet flannel-guard")
+			if whole == "" {
+				whole = have
+			}
+			if have != whole {
+				t.Fatalf("flushed at message %d, the table is\n%s\nwant\n%s", at, have, whole)
+			}
+		}
+	})
+}
+
+// flushAt has all rules deleted as soon as the kernel notifies of the n-th change by write, from
+// 1 on. It reports whether there were so many.
+func flushAt(t *testing.T, n int, write func()) (flushed bool) {
+	t.Helper()
+	other, err := open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.CloseLasting() //nolint:errcheck // it wrote all
+	const last = "the-last-change"
+	heard, changes := make(chan struct{}, 1), changesOfOthers(other.socket.PID())
+	changes.Each = func(_ rtnetlink.Header, body []byte) error {
+		if bytes.Contains(body, []byte(last)) {
+			reconcile.Notify(heard)
+		} else if n--; n == 0 {
+			other.FlushRuleset()
+			flushed = true
+			return other.Flush()
+		}
+		return nil
+	}
+	changes.Lost = func(err error) { t.Error(err) }
+	l, err := rtnetlink.Listen(changes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write()
+	nft(t, "add table inet "+last+"; delete table inet "+last)
+	<-heard
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return flushed
 }

@@ -24,10 +24,15 @@ import (
 // has no nf_tables.
 var noTable = []error{unix.ENOENT, unix.EINVAL, unix.EOPNOTSUPP, unix.EPROTONOSUPPORT}
 
+// isNoTable reports whether an error is one of noTable.
+func isNoTable(err error) bool {
+	return slices.ContainsFunc(noTable, func(none error) bool { return errors.Is(err, none) })
+}
+
 // exists reports whether there is a table of that name.
 func (g *Guard) exists() (bool, error) {
 	_, err := g.conn.ListTableOfFamily(g.table.Name, g.table.Family)
-	if slices.ContainsFunc(noTable, func(none error) bool { return errors.Is(err, none) }) {
+	if isNoTable(err) {
 		return false, nil
 	}
 	if err != nil {
@@ -38,7 +43,8 @@ func (g *Guard) exists() (bool, error) {
 
 // check compares the rules in the kernel with those that were written last, by their
 // handles, which the kernel never uses twice, and makes the sets be listed. If anything
-// differs, or after a start, config is nil afterwards, so that fill writes all rules.
+// differs, or the rules are not in force, or after a start, config is nil afterwards, so that
+// fill writes all rules.
 // Apply calls check if the guard is stale: after a start, and when the watcher has seen
 // that somebody else has changed the table.
 func (g *Guard) check(o dataplane.Options) error {
@@ -48,18 +54,38 @@ func (g *Guard) check(o dataplane.Options) error {
 	if err != nil {
 		return err
 	}
+	inForce, err := g.inForce()
+	if err != nil {
+		return err
+	}
+	dropping = dropping && inForce
 	g.dropping, g.inRules = dropping, masksOf(rules)
 	for _, m := range g.inRules {
 		g.masks[m] += 0 // makes an entry, whose number of paths stays, or is 0
 	}
 	if g.config == nil {
 		g.trial.passed = g.trial.passed || dropping // rules of an earlier run that drop had passed their trial
-	} else if !slices.Equal(handlesOf(rules), g.rules) {
+	} else if !inForce || !slices.Equal(handlesOf(rules), g.rules) {
 		g.config = nil
 		g.log.Info("repairing the guard's rules, somebody else has changed them", "table", g.table.Name)
 		o.Repairs.Count("guard-rules", 1)
 	}
 	return nil
+}
+
+// inForce reports whether packets meet the rules, and pass if none drops them: the table is
+// not dormant, and no chain has another policy.
+func (g *Guard) inForce() (bool, error) {
+	table, err := g.conn.ListTableOfFamily(g.table.Name, g.table.Family)
+	if isNoTable(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("read table %s: %w", g.table.Name, err)
+	}
+	chains, err := g.listChains()
+	drops := func(c *nftables.Chain) bool { return c.Policy != nil && *c.Policy != nftables.ChainPolicyAccept }
+	return table.Flags == 0 && !slices.ContainsFunc(chains, drops), err
 }
 
 // listRules returns all rules of the table, by chain and in the order of chainNames, and
@@ -289,16 +315,22 @@ var hooks = map[string]struct {
 
 // unneeded returns the chains in the kernel that are not in all.
 func (g *Guard) unneeded(all []chain) (gone []*nftables.Chain, err error) {
-	kernel, err := g.conn.ListChainsOfTableFamily(g.table.Family)
-	if err != nil {
-		return nil, fmt.Errorf("list the chains of table %s: %w", g.table.Name, err)
-	}
+	kernel, err := g.listChains()
 	for _, c := range kernel {
-		if c.Table.Name == g.table.Name && !slices.ContainsFunc(all, func(o chain) bool { return o.name == c.Name }) {
+		if !slices.ContainsFunc(all, func(o chain) bool { return o.name == c.Name }) {
 			gone = append(gone, &nftables.Chain{Table: g.table, Name: c.Name})
 		}
 	}
-	return gone, nil
+	return gone, err
+}
+
+// listChains returns the chains of the table that the kernel has.
+func (g *Guard) listChains() ([]*nftables.Chain, error) {
+	all, err := g.conn.ListChainsOfTableFamily(g.table.Family)
+	if err != nil {
+		return nil, fmt.Errorf("list the chains of table %s: %w", g.table.Name, err)
+	}
+	return slices.DeleteFunc(all, func(c *nftables.Chain) bool { return c.Table.Name != g.table.Name }), nil
 }
 
 // unneededSets returns the sets in the kernel that the rules do not look at: they look at
@@ -320,15 +352,12 @@ func (g *Guard) unneededSets() (gone []*nftables.Set) {
 
 // remove deletes the table, unless there is none. The rules after it begin a new trial.
 func (g *Guard) remove() error {
-	if g.absent && !g.stale.Load() {
+	g.trial = trial{}
+	stale := g.stale.Swap(false) // before the table is deleted: somebody may make another one at once
+	if g.absent && !stale {
 		return nil
 	}
-	g.trial.passed = false
-	if err := g.deleteTable(); err != nil {
-		return err
-	}
-	g.stale.Store(false)
-	return nil
+	return g.deleteTable()
 }
 
 // deleteTable deletes the table, and makes the sets be listed. Nothing is dropped until
