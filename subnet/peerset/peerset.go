@@ -64,13 +64,13 @@ type set struct {
 	retain time.Duration
 	judge  subnet.Judge
 
-	known     compact.Map[string, entry] // by name, what the store has, our own entry included
-	present   int                        // number of peers in known whose lease is usable
-	unjudged  map[string]bool            // names in known that judge has not validated; nil: all names; empty while a peer is withdrawn
-	withdrawn map[string]*departed       // by name
-	fresh     []*departed                // those of withdrawn that the running call has added
-	shrunk    bool                       // the running call has withdrawn a peer
-	next      time.Time                  // the earliest Until in withdrawn, or earlier; zero: withdrawn is empty
+	known     compact.Map[string, entry]     // by name, what the store has, our own entry included
+	present   int                            // number of peers in known whose lease is usable
+	unjudged  map[string]bool                // names in known that judge has not validated; nil: all names; empty while a peer is withdrawn
+	withdrawn compact.Map[string, *departed] // by name
+	fresh     []*departed                    // those of withdrawn that the running call has added
+	shrunk    bool                           // the running call has withdrawn a peer
+	next      time.Time                      // the earliest Until in withdrawn, or earlier; zero: withdrawn is empty
 	losers    map[*subnet.Lease]bool
 	resolved  bool // losers is up to date; see lost
 
@@ -139,7 +139,7 @@ type departed struct {
 // is not known yet. The peers of a mass withdrawal are retained for the time
 // retain; if it is 0, they are not.
 func newSet(own string, retain time.Duration) *set {
-	return &set{own: own, retain: retain, judge: subnet.Trusting{}, withdrawn: map[string]*departed{}}
+	return &set{own: own, retain: retain, judge: subnet.Trusting{}}
 }
 
 // SetJudge validates all leases again, and reports whether the set has changed.
@@ -147,7 +147,7 @@ func newSet(own string, retain time.Duration) *set {
 // the store still has it.
 func (s *set) SetJudge(j subnet.Judge) (changed bool) {
 	s.judge, s.resolved = j, false
-	if len(s.withdrawn) == 0 {
+	if s.withdrawn.Len() == 0 {
 		s.unjudged = nil // all
 		return s.finish()
 	}
@@ -265,7 +265,7 @@ func (s *set) validate(e Entry) (validated entry, invalid bool) {
 // one of them changes or another peer is withdrawn, so that they are validated then: a
 // start does not validate ten thousand leases twice.
 func (s *set) recordNew(updates []Change) (count int) {
-	if len(s.withdrawn) > 0 {
+	if s.withdrawn.Len() > 0 {
 		return 0
 	}
 	s.known.Reserve(len(updates))
@@ -324,7 +324,8 @@ func (s *set) count(old, e entry) {
 // applyChange applies one change. It returns the lease if it is a new one, which may
 // claim the subnet of a departed peer.
 func (s *set) applyChange(c Change, replaced bool, now time.Time) (claimant *subnet.Lease) {
-	old, departed := s.entry(c.Name), s.withdrawn[c.Name] // departed is nil if the peer is not withdrawn
+	old := s.entry(c.Name)
+	departed, _ := s.withdrawn.Get(c.Name) // nil if the peer is not withdrawn
 	// Equal does not compare Since, by which conflicts are decided.
 	for _, last := range []*subnet.Lease{old.Lease, departed.lease()} {
 		if last != nil && c.Lease != nil && last.Equal(c.Lease) && last.Since == c.Lease.Since {

@@ -36,7 +36,7 @@ func (s *set) withdraw(e Entry, replaced bool, now time.Time) {
 	}
 	s.expireAt(d.Until)
 	s.fresh = append(s.fresh, d)
-	s.withdrawn[e.Lease.Name] = d
+	s.withdrawn.Set(e.Lease.Name, d)
 	if replaced {
 		s.keep(d)
 	}
@@ -75,12 +75,12 @@ func (s *set) keep(d *departed) {
 // drop forgets a withdrawn peer, and removes it from the set if it was retained. It
 // does nothing if the peer is not withdrawn.
 func (s *set) drop(name string) {
-	d := s.withdrawn[name]
-	if d == nil {
+	d, found := s.withdrawn.Get(name)
+	if !found {
 		return
 	}
 	s.touch(name)
-	delete(s.withdrawn, name)
+	s.withdrawn.Delete(name)
 	s.resolved = false
 	s.windowsDirty = s.windowsDirty || d.retained && d.windows
 	s.rejectsDirty = s.rejectsDirty || s.entry(name).unusable()
@@ -92,7 +92,7 @@ func (s *set) expire(now time.Time) {
 		return
 	}
 	s.next = time.Time{}
-	for name, d := range s.withdrawn {
+	for name, d := range s.withdrawn.All() {
 		if now.Before(d.Until) {
 			s.expireAt(d.Until)
 		} else {
@@ -121,7 +121,7 @@ func (s *set) Next() time.Time { return s.next }
 // Accept drops all withdrawn peers, whose count begins at zero again, and reports
 // whether the set has changed.
 func (s *set) Accept() (changed bool) {
-	for name := range s.withdrawn {
+	for name := range s.withdrawn.All() {
 		s.drop(name)
 	}
 	s.next = time.Time{}
@@ -171,7 +171,7 @@ func compareRetained(a, b *subnet.Retained) int { return subnet.Compare(a.Lease,
 
 // presentLeases returns the usable leases of peers that the store has.
 func (s *set) presentLeases() []*subnet.Lease {
-	leases := make([]*subnet.Lease, 0, s.present+len(s.withdrawn))
+	leases := make([]*subnet.Lease, 0, s.present+s.withdrawn.Len())
 	for name, e := range s.known.All() {
 		if e.usable && name != s.own {
 			leases = append(leases, e.Lease)
@@ -187,7 +187,7 @@ func (s *set) presentLeases() []*subnet.Lease {
 func (s *set) lost() map[*subnet.Lease]bool {
 	if !s.resolved {
 		leases := s.presentLeases()
-		for _, d := range s.withdrawn {
+		for _, d := range s.withdrawn.All() {
 			leases = append(leases, d.Lease)
 		}
 		s.losers, s.resolved = s.judge.Losers(leases), true
@@ -217,8 +217,11 @@ func (s *set) claims(claimants []*subnet.Lease) (claims []claim) {
 	if len(s.fresh) > 0 {
 		present := s.presentLeases()
 		for _, d := range s.fresh {
+			if last, _ := s.withdrawn.Get(d.Lease.Name); last != d {
+				continue // it is not withdrawn any more
+			}
 			for _, l := range present {
-				if s.withdrawn[d.Lease.Name] == d && l.Since > d.Lease.Since && l.SameNode(d.Lease) {
+				if l.Since > d.Lease.Since && l.SameNode(d.Lease) {
 					claims = append(claims, claim{l, d})
 				}
 			}
@@ -229,7 +232,7 @@ func (s *set) claims(claimants []*subnet.Lease) (claims []claim) {
 		if s.entry(l.Name).Lease != l {
 			continue // it was removed by a later change of the same call
 		}
-		for _, d := range s.withdrawn {
+		for _, d := range s.withdrawn.All() {
 			if l.SameNode(d.Lease) || l.Within(d.Lease) {
 				claims = append(claims, claim{l, d})
 			}
@@ -254,7 +257,7 @@ func (s *set) displace(claimants []*subnet.Lease) {
 		claimed[c.of] = true
 	}
 	leases := s.presentLeases()
-	for _, d := range s.withdrawn {
+	for _, d := range s.withdrawn.All() {
 		if !claimed[d] {
 			leases = append(leases, d.Lease)
 		}
@@ -273,7 +276,7 @@ func (s *set) retainMass() {
 	if !Mass(s.counts(few)) {
 		return
 	}
-	for _, d := range s.withdrawn {
+	for _, d := range s.withdrawn.All() {
 		if !d.retained && !s.lost()[d.Lease] {
 			s.keep(d)
 		}
@@ -285,7 +288,7 @@ func (s *set) retainMass() {
 // zeros, without looking for conflicts, unless more than moreThan were withdrawn: to
 // find conflicts takes time.
 func (s *set) counts(moreThan int) (withdrawn, present int) {
-	for _, d := range s.withdrawn {
+	for _, d := range s.withdrawn.All() {
 		if d.Cause == subnet.MassWithdrawal {
 			withdrawn++
 		}
@@ -295,7 +298,7 @@ func (s *set) counts(moreThan int) (withdrawn, present int) {
 	}
 	present = s.present
 	for l := range s.lost() {
-		if d := s.withdrawn[l.Name]; d != nil && d.Lease == l {
+		if d, found := s.withdrawn.Get(l.Name); found && d.Lease == l {
 			if d.Cause == subnet.MassWithdrawal {
 				withdrawn--
 			}
