@@ -103,6 +103,12 @@ func TestMemory(t *testing.T) {
 			t.Errorf("%v is in the Map: %t, want %t", key(i), !kept, kept)
 		}
 	}
+	for i := range count {
+		m.Delete(key(i))
+	}
+	if room := cap(m.chunks); room > 1 {
+		t.Errorf("an empty Map has room for %d chunks", room)
+	}
 }
 
 func BenchmarkGet(b *testing.B) {
