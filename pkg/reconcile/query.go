@@ -1,5 +1,7 @@
 package reconcile
 
+import "flannel/pkg/compact"
+
 // Wanted reports whether the key has a desired value.
 func (t *Table[K, V]) Wanted(key K) bool {
 	t.mu.Lock()
@@ -33,7 +35,10 @@ func (t *Table[K, V]) Actual(key K) (value V, exists bool) {
 	if r, ok := t.rows.Get(key); ok {
 		return r.have, r.exists
 	}
-	return t.settled.Get(key)
+	if value, exists = t.settled.Get(key); !exists {
+		value, exists = t.extra.Get(key)
+	}
+	return value, exists
 }
 
 // AllActual returns all actual entries, in no order.
@@ -41,8 +46,10 @@ func (t *Table[K, V]) AllActual() []Entry[K, V] {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var entries []Entry[K, V]
-	for key, value := range t.settled.All() {
-		entries = append(entries, Entry[K, V]{value, key})
+	for _, known := range []*compact.Map[K, V]{&t.settled, &t.extra} {
+		for key, value := range known.All() {
+			entries = append(entries, Entry[K, V]{value, key})
+		}
 	}
 	for _, r := range t.rows.All() {
 		if r.exists {
@@ -61,5 +68,5 @@ func (t *Table[K, V]) Len() int {
 
 // knows reports whether an entry is desired or exists.
 func (t *Table[K, V]) knows(key K) bool {
-	return t.settled.Has(key) || t.missing.Has(key) || t.rows.Has(key)
+	return t.settled.Has(key) || t.missing.Has(key) || t.extra.Has(key) || t.rows.Has(key)
 }

@@ -60,7 +60,7 @@ func (r *row[K, V]) deviation() string {
 	return fmt.Sprintf("%v was changed to %v", r.key, r.have)
 }
 
-// row returns the row of a key. It makes one of a settled or a missing entry, or of none.
+// row returns the row of a key. It makes one of a settled, missing or extra entry, or of none.
 func (t *Table[K, V]) row(key K) *row[K, V] {
 	if r, ok := t.rows.Get(key); ok {
 		return r
@@ -72,6 +72,10 @@ func (t *Table[K, V]) row(key K) *row[K, V] {
 	} else if value, ok := t.missing.Get(key); ok {
 		r.setWant(value, true)
 		t.missing.Delete(key)
+	} else if value, ok := t.extra.Get(key); ok {
+		r.setHave(value, true)
+		t.update(r) // it is dirty until a delete that is under way has ended
+		t.extra.Delete(key)
 	} else {
 		r.stray = t.listed
 	}
