@@ -112,7 +112,8 @@ func (d *leanDataplane) returnLater() {
 }
 
 // returnMemory returns what is free to the system: memory of the heap, and pages of the
-// program.
+// program. It takes some 20 ms of CPU time with 10,000 peers. Go's metadata of the heap stays,
+// some 2 % of the largest heap that there was.
 func returnMemory() {
 	debug.FreeOSMemory() // which collects all garbage first
 	releaseProgram()
