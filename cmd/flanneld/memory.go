@@ -28,9 +28,9 @@ func limitGarbage() {
 	}
 }
 
-// untilSettled is how long after the first Apply, or after many changes, the daemon has
-// allocated what it keeps: by then, probes have begun, and status and metrics have been
-// asked for.
+// untilSettled is how long after the first Apply, after many changes or after a resync the
+// daemon has allocated what it keeps: by then, probes have begun, and status and metrics have
+// been asked for.
 const untilSettled = 30 * time.Second
 
 // manyChanges is the number of changed paths after which memory is to be returned again.
@@ -51,8 +51,8 @@ func returningMemory(notify func(string)) func(string) {
 
 // leanDataplane releases the program's pages before the first Apply, which takes most memory
 // of the start, and needs little of the program that has run until then. It returns memory
-// untilSettled after the first Apply, and after each Apply that completes manyChanges. Only
-// the daemon's loop calls Apply; the timer has a goroutine of its own.
+// untilSettled after the first Apply, after each Apply that completes manyChanges, and after
+// each resync. Only the daemon's loop calls Apply; the timer has a goroutine of its own.
 type leanDataplane struct {
 	dataplane.Dataplane
 	release, returnAll func() // releaseProgram and returnMemory
@@ -60,7 +60,7 @@ type leanDataplane struct {
 	started   bool        // the first Apply has begun
 	returning atomic.Bool // a timer will call returnAll
 	paths     int         // number of paths at the last Apply
-	changed   int         // paths since returning was last true
+	changed   int         // paths since returning was last true; manyChanges in a resync
 }
 
 // Apply implements dataplane.Dataplane.
@@ -78,6 +78,13 @@ func (d *leanDataplane) Apply(ctx context.Context, links dataplane.Links, s data
 	}
 	d.paths = len(s.Paths)
 	return refused, err
+}
+
+// QueueResync implements dataplane.Dataplane. The next Apply reads everything again, for which it
+// needs as much memory as for many changes.
+func (d *leanDataplane) QueueResync() {
+	d.changed = manyChanges
+	d.Dataplane.QueueResync()
 }
 
 // count counts the paths that an Apply has changed. s.Changes lacks those without a lease (see
@@ -105,7 +112,8 @@ func (d *leanDataplane) returnLater() {
 }
 
 // returnMemory returns what is free to the system: memory of the heap, and pages of the
-// program.
+// program. It takes some 20 ms of CPU time with 10,000 peers. Go's metadata of the heap stays,
+// some 2 % of the largest heap that there was.
 func returnMemory() {
 	debug.FreeOSMemory() // which collects all garbage first
 	releaseProgram()

@@ -35,6 +35,9 @@ func (c *counted) Apply(context.Context, dataplane.Links, dataplane.State) ([]da
 	return nil, nil
 }
 
+// QueueResync implements dataplane.Dataplane.
+func (c *counted) QueueResync() {}
+
 // apply applies a state with that many changes and paths.
 func (c *counted) apply(t *testing.T, changed, paths int) {
 	t.Helper()
@@ -67,6 +70,25 @@ func TestReturnsMemory(t *testing.T) {
 			if int(c.returned.Load()) != step.want || c.released != 1 {
 				t.Errorf("step %d: returned %d times, want %d; released %d times, want once", i, c.returned.Load(), step.want, c.released)
 			}
+		}
+	})
+}
+
+// Memory is returned after each resync, and not after the passes that follow it.
+func TestReturnsMemoryAfterAResync(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCounted(0)
+		c.apply(t, 0, 3)
+		for resyncs := range 3 {
+			time.Sleep(5 * time.Minute)
+			synctest.Wait()
+			if int(c.returned.Load()) != 1+resyncs {
+				t.Errorf("after %d resyncs, memory was returned %d times", resyncs, c.returned.Load())
+			}
+			c.lean.QueueResync()
+			c.apply(t, 0, 3)
+			time.Sleep(untilSettled)
+			c.apply(t, 0, 3)
 		}
 	})
 }

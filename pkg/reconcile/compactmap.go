@@ -4,6 +4,7 @@ import (
 	"hash/maphash"
 	"iter"
 	"math/bits"
+	"slices"
 )
 
 // CompactMap maps keys to values, for the state of many peers. It takes less memory than Go's map,
@@ -149,7 +150,7 @@ func room(slots int) int { return slots * 2 / 3 }
 // resize makes slots for n entries, not fewer than there are. The first chunk, if there are no
 // others, gets the same room, up to that of a full one.
 func (m *CompactMap[K, V]) resize(n int) {
-	m.slots = make([]uint32, n*3/2+1)
+	m.slots, m.chunks = make([]uint32, n*3/2+1), slices.Clone(m.chunks) // without room for more chunks
 	if len(m.chunks) == 1 {
 		m.chunks[0] = append(make([]mapEntry[K, V], 0, min(n, chunkSize)), m.chunks[0]...)
 	}

@@ -82,7 +82,7 @@ func TestCompactMapMemory(t *testing.T) {
 			usual[key(i)] = struct{}{}
 		}
 	})
-	if compact > 45*count || compact > gos*2/3 {
+	if compact > 50*count || compact > gos*2/3 { // 41 are usual; the rest is what else the process allocates
 		t.Errorf("%d entries take %d bytes, in Go's map %d", count, compact, gos)
 	}
 	freed := used(func() {
@@ -102,6 +102,12 @@ func TestCompactMapMemory(t *testing.T) {
 		if kept := i%100 == 0; m.Has(key(i)) != kept {
 			t.Errorf("%v is in the map: %t, want %t", key(i), !kept, kept)
 		}
+	}
+	for i := range count {
+		m.Delete(key(i))
+	}
+	if room := cap(m.chunks); room > 1 {
+		t.Errorf("an empty Map has room for %d chunks", room)
 	}
 }
 

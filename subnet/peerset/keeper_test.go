@@ -134,3 +134,34 @@ func TestKeeperForgetsChanges(t *testing.T) {
 	}
 	runtime.KeepAlive(k)
 }
+
+// Peers that came, were retained and are gone leave no memory behind.
+func TestKeeperReturnsMemory(t *testing.T) {
+	const many = 10_000
+	var numbers = span(11, 10+many)
+	inUse := func() int64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	k := NewKeeper(name(0), window, slog.New(slog.DiscardHandler), func(subnet.Set) {})
+	defer k.Close()
+	k.ApplyAll([]Change{has(lease(1))}, false)
+	before := inUse()
+	func() {
+		var added []Change
+		for _, i := range numbers {
+			added = append(added, has(lease(i)))
+		}
+		k.Apply(added, false)
+		k.Apply(gone(numbers...), false)
+	}()
+	if retained := k.Accept(); retained != many {
+		t.Fatalf("%d peers were retained, want %d", retained, many)
+	}
+	if left := inUse() - before; left > 50<<10 {
+		t.Errorf("%d bytes are left of %d peers", left, many)
+	}
+	runtime.KeepAlive(numbers)
+}

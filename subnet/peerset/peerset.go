@@ -69,14 +69,14 @@ type set struct {
 	retain time.Duration // see newSet
 	judge  subnet.Judge
 
-	known     reconcile.CompactMap[string, entry] // by name, what the store has, our own entry included
-	present   int                                 // number of usable peers in known
-	unjudged  map[string]bool                     // names that judge has not validated; nil: all; empty while a peer is withdrawn
-	withdrawn map[string]*departed                // by name; normally empty
-	fresh     []*departed                         // those of withdrawn that the running call has added, until claims
-	shrunk    bool                                // the running call has withdrawn a peer
-	next      time.Time                           // the earliest Until in withdrawn, or earlier; zero: withdrawn is empty
-	losers    map[*subnet.Lease]bool              // what lost returns, if resolved is true
+	known     reconcile.CompactMap[string, entry]     // by name, what the store has, our own entry included
+	present   int                                     // number of usable peers in known
+	unjudged  map[string]bool                         // names that judge has not validated; nil: all; empty while a peer is withdrawn
+	withdrawn reconcile.CompactMap[string, *departed] // by name; normally empty
+	fresh     []*departed                             // those of withdrawn that the running call has added, until claims
+	shrunk    bool                                    // the running call has withdrawn a peer
+	next      time.Time                               // the earliest Until in withdrawn, or earlier; zero: withdrawn is empty
+	losers    map[*subnet.Lease]bool                  // what lost returns, if resolved is true
 	resolved  bool
 
 	// What Subnets returns. These slices are never modified.
@@ -145,7 +145,7 @@ type departed struct {
 // is not known yet. The peers of a mass withdrawal are retained for the time
 // retain; if it is 0, they are not.
 func newSet(own string, retain time.Duration) *set {
-	return &set{own: own, retain: retain, judge: subnet.Trusting{}, withdrawn: map[string]*departed{}}
+	return &set{own: own, retain: retain, judge: subnet.Trusting{}}
 }
 
 // SetJudge validates all leases again, and reports whether the set has changed.
@@ -154,7 +154,7 @@ func newSet(own string, retain time.Duration) *set {
 // later, when the result matters.
 func (s *set) SetJudge(j subnet.Judge) (changed bool) {
 	s.judge, s.resolved = j, false
-	if len(s.withdrawn) == 0 {
+	if s.withdrawn.Len() == 0 {
 		s.unjudged = nil // all
 		return s.finish()
 	}
@@ -273,7 +273,7 @@ func (s *set) validate(e Entry) (validated entry, invalid bool) {
 // judgeRest validates them then. So a start does not validate ten thousand leases twice,
 // here and in the plan that gets the set.
 func (s *set) recordNew(updates []Change) (count int) {
-	if len(s.withdrawn) > 0 {
+	if s.withdrawn.Len() > 0 {
 		return 0
 	}
 	s.known.Reserve(len(updates))
@@ -334,7 +334,8 @@ func (s *set) count(old, e entry) {
 // usable and another one than before, so that it may claim the subnet of a departed peer;
 // else nil. See Apply for replaced.
 func (s *set) applyChange(c Change, replaced bool, now time.Time) (claimant *subnet.Lease) {
-	old, d := s.entry(c.Name), s.withdrawn[c.Name] // d is nil if the peer is not withdrawn
+	old := s.entry(c.Name)
+	d, _ := s.withdrawn.Get(c.Name) // nil if the peer is not withdrawn
 	// Equal does not compare Since, by which conflicts are decided.
 	for _, last := range []*subnet.Lease{old.Lease, d.lease()} {
 		if last != nil && c.Lease != nil && last.Equal(c.Lease) && last.Since == c.Lease.Since {

@@ -38,7 +38,7 @@ func (s *set) withdraw(e Entry, replaced bool, now time.Time) {
 	}
 	s.expireAt(d.Until)
 	s.fresh = append(s.fresh, d)
-	s.withdrawn[e.Lease.Name] = d
+	s.withdrawn.Set(e.Lease.Name, d)
 	if replaced {
 		s.keep(d)
 	}
@@ -78,12 +78,12 @@ func (s *set) keep(d *departed) {
 // drop forgets a withdrawn peer, and removes it from the set if it was retained. It
 // does nothing if the peer is not withdrawn.
 func (s *set) drop(name string) {
-	d := s.withdrawn[name]
-	if d == nil {
+	d, found := s.withdrawn.Get(name)
+	if !found {
 		return
 	}
 	s.touch(name)
-	delete(s.withdrawn, name)
+	s.withdrawn.Delete(name)
 	s.resolved = false
 	s.windowsDirty = s.windowsDirty || d.retained && d.windows
 	s.rejectsDirty = s.rejectsDirty || s.entry(name).unusable()
@@ -95,7 +95,7 @@ func (s *set) expire(now time.Time) {
 		return
 	}
 	s.next = time.Time{}
-	for name, d := range s.withdrawn {
+	for name, d := range s.withdrawn.All() {
 		if now.Before(d.Until) {
 			s.expireAt(d.Until)
 		} else {
@@ -124,7 +124,7 @@ func (s *set) Next() time.Time { return s.next }
 // Accept drops all withdrawn peers, so that their count begins at zero again, and
 // reports whether the set has changed.
 func (s *set) Accept() (changed bool) {
-	for name := range s.withdrawn {
+	for name := range s.withdrawn.All() {
 		s.drop(name)
 	}
 	s.next = time.Time{}
@@ -176,7 +176,7 @@ func compareRetained(a, b *subnet.Retained) int { return subnet.Compare(a.Lease,
 // presentLeases returns the usable leases of peers that the store has. Callers append
 // those that are withdrawn.
 func (s *set) presentLeases() []*subnet.Lease {
-	leases := make([]*subnet.Lease, 0, s.present+len(s.withdrawn))
+	leases := make([]*subnet.Lease, 0, s.present+s.withdrawn.Len())
 	for name, e := range s.known.All() {
 		if e.usable && name != s.own {
 			leases = append(leases, e.Lease)
@@ -193,7 +193,7 @@ func (s *set) presentLeases() []*subnet.Lease {
 func (s *set) lost() map[*subnet.Lease]bool {
 	if !s.resolved {
 		leases := s.presentLeases()
-		for _, d := range s.withdrawn {
+		for _, d := range s.withdrawn.All() {
 			leases = append(leases, d.Lease)
 		}
 		s.losers, s.resolved = s.judge.Losers(leases), true
@@ -224,9 +224,11 @@ func (s *set) claims(claimants []*subnet.Lease) (claims []claim) {
 	if len(s.fresh) > 0 {
 		present := s.presentLeases()
 		for _, d := range s.fresh {
+			if last, _ := s.withdrawn.Get(d.Lease.Name); last != d {
+				continue // it is not withdrawn any more
+			}
 			for _, l := range present {
-				// The first condition is false if a later change of the same call has dropped d.
-				if s.withdrawn[d.Lease.Name] == d && l.Since > d.Lease.Since && l.SameNode(d.Lease) {
+				if l.Since > d.Lease.Since && l.SameNode(d.Lease) {
 					claims = append(claims, claim{l, d})
 				}
 			}
@@ -237,7 +239,7 @@ func (s *set) claims(claimants []*subnet.Lease) (claims []claim) {
 		if s.entry(l.Name).Lease != l {
 			continue // it was removed by a later change of the same call
 		}
-		for _, d := range s.withdrawn {
+		for _, d := range s.withdrawn.All() {
 			if l.SameNode(d.Lease) || l.Within(d.Lease) {
 				claims = append(claims, claim{l, d})
 			}
@@ -262,7 +264,7 @@ func (s *set) displace(claimants []*subnet.Lease) {
 		claimed[c.of] = true
 	}
 	leases := s.presentLeases() // and the withdrawn ones that nobody claims, which still take part in conflicts
-	for _, d := range s.withdrawn {
+	for _, d := range s.withdrawn.All() {
 		if !claimed[d] {
 			leases = append(leases, d.Lease)
 		}
@@ -281,7 +283,7 @@ func (s *set) retainMass() {
 	if !Mass(s.counts(few)) {
 		return
 	}
-	for _, d := range s.withdrawn {
+	for _, d := range s.withdrawn.All() {
 		if !d.retained && !s.lost()[d.Lease] {
 			s.keep(d)
 		}
@@ -293,7 +295,7 @@ func (s *set) retainMass() {
 // are not used, and do not count. It returns zeros, without looking for conflicts, unless
 // more than moreThan were withdrawn: to find conflicts takes time.
 func (s *set) counts(moreThan int) (withdrawn, present int) {
-	for _, d := range s.withdrawn {
+	for _, d := range s.withdrawn.All() {
 		if d.Cause == subnet.MassWithdrawal {
 			withdrawn++
 		}
@@ -303,7 +305,7 @@ func (s *set) counts(moreThan int) (withdrawn, present int) {
 	}
 	present = s.present
 	for l := range s.lost() {
-		if d := s.withdrawn[l.Name]; d != nil && d.Lease == l {
+		if d, found := s.withdrawn.Get(l.Name); found && d.Lease == l {
 			if d.Cause == subnet.MassWithdrawal {
 				withdrawn--
 			}

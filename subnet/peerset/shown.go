@@ -26,7 +26,7 @@ func (s *set) touch(name string) {
 // shown returns what the set has under a name: a retained peer, or else what the store
 // has. Under our own name it is nothing.
 func (s *set) shown(name string) shown {
-	switch d := s.withdrawn[name]; {
+	switch d, _ := s.withdrawn.Get(name); {
 	case d != nil && d.retained:
 		return shown{d.Lease, &d.Retained}
 	case name == s.own:
@@ -76,7 +76,7 @@ func (s *set) allRejects() []subnet.Rejected {
 			rejects = append(rejects, subnet.Rejected{Name: name, Reason: e.Reject})
 		}
 	}
-	for name, d := range s.withdrawn {
+	for name, d := range s.withdrawn.All() {
 		if l := s.entry(name).Lease; d.retained && l != nil {
 			if err := s.judge.Check(l); err != nil && !errors.Is(err, subnet.ErrPending) {
 				rejects = append(rejects, subnet.Rejected{Name: name, Reason: err.Error()})
@@ -98,7 +98,7 @@ func (s *set) firstWindows() (first string) {
 	for name, e := range s.known.All() {
 		consider(name, e.Windows)
 	}
-	for name, d := range s.withdrawn {
+	for name, d := range s.withdrawn.All() {
 		consider(name, d.retained && d.windows)
 	}
 	return first

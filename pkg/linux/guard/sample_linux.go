@@ -50,7 +50,7 @@ type sampler struct {
 	mu       sync.Mutex
 	config   Config
 	paths    reconcile.CompactMap[*dataplane.Path, struct{}] // to the peers; an unchanged path keeps its pointer (dataplane.State)
-	departed map[netip.Addr]netip.Prefix                     // subnets of former peers, by address
+	departed reconcile.CompactMap[netip.Addr, netip.Prefix]  // subnets of former peers, by address
 	last     time.Time                                       // of the last packet that claims to be from a peer's pod; zero: none
 	which    string                                          // a description of that packet
 	notified time.Time
@@ -86,8 +86,8 @@ func groupOf(table string) uint16 { return uint16(crc32.ChecksumIEEE([]byte(tabl
 
 // newSampler returns a sampler that receives nothing yet.
 func newSampler(log *slog.Logger, notify func()) *sampler {
-	return &sampler{log: log, notify: notify, departed: map[netip.Addr]netip.Prefix{},
-		logged: map[sample]time.Time{}, lines: rate.NewLimiter(rate.Every(sampleLogRate), maxSampleLog)}
+	return &sampler{log: log, notify: notify, logged: map[sample]time.Time{},
+		lines: rate.NewLimiter(rate.Every(sampleLogRate), maxSampleLog)}
 }
 
 // bind starts receiving, unless that has started.
@@ -227,7 +227,7 @@ const (
 // came to the port of the tunnel (the rule outsider) from that node's address, and the
 // packet inside is from the node's subnet, or the node itself.
 func (s *sampler) isDeparted(p sample) bool {
-	subnet, was := s.departed[p.from]
+	subnet, was := s.departed.Get(p.from)
 	return was && p.rule == outsider && (subnet.Contains(p.inner) || p.inner == p.from)
 }
 
@@ -245,12 +245,12 @@ func (s *sampler) put(p *dataplane.Path, present bool) {
 	switch {
 	case present:
 		s.paths.Set(p, struct{}{})
-		delete(s.departed, p.Via)
+		s.departed.Delete(p.Via)
 	case s.paths.Has(p):
-		if len(s.departed) >= maxDeparted {
-			clear(s.departed)
+		if s.departed.Len() >= maxDeparted {
+			s.departed = reconcile.CompactMap[netip.Addr, netip.Prefix]{}
 		}
-		s.departed[p.Via] = p.Dst
+		s.departed.Set(p.Via, p.Dst)
 		s.paths.Delete(p)
 	}
 }
