@@ -8,6 +8,7 @@ import (
 	"flannel/backend"
 	"flannel/pkg/daemon/rollout"
 	"flannel/pkg/status"
+	"flannel/pkg/underlay"
 	"flannel/subnet"
 )
 
@@ -20,9 +21,10 @@ import (
 // adoption no rollout is in progress.
 type adoption struct {
 	rollout rollout.Rollout
-	offered validConfig // the subject of the rollout
-	former  validConfig // in force before the trial, and again after a failed one
-	invalid string      // why the configuration in the store is not even offered; "": it is
+	offered validConfig    // the subject of the rollout
+	former  validConfig    // in force before the trial, and again after a failed one
+	invalid string         // why the configuration in the store is not even offered; "": it is
+	unfit   *underlay.Link // because of which it was refused; nil: for another reason, or it was not
 
 	participants participants // the peers that take part in the rollout; zero: to be computed again
 
@@ -51,6 +53,9 @@ func (d *Daemon) configPart() part {
 // one in force stays.
 func (d *Daemon) reconfigure(_ context.Context, p *pass) error {
 	raw, unread := p.in.takeConfig()
+	if unfit := d.adoption.unfit; unfit != nil && !unfit.Equal(p.host.link) {
+		unread = true // it may fit now
+	}
 	switch {
 	case unread && d.Settings.KeepConfig:
 		d.Log.Info("network configuration changed, will take effect at the next start of flanneld (--config-follow=false)", "cause", causeConfigKept)
@@ -83,6 +88,7 @@ func (d *Daemon) reportPending(p *pass) {
 // package rollout decide when.
 func (d *Daemon) followConfig(n *node, raw []byte) error {
 	next := *n
+	d.adoption.unfit = nil
 	if err := d.readConfig(&next, raw); err != nil {
 		return err
 	}
@@ -90,6 +96,7 @@ func (d *Daemon) followConfig(n *node, raw []byte) error {
 		return err
 	}
 	if err := d.build(&next); err != nil {
+		d.adoption.unfit = new(next.host.link)
 		return err
 	}
 	return d.offer(n, next)
@@ -180,7 +187,7 @@ func (d *Daemon) withdraw(inForce validConfig) {
 // table in package rollout. Each pass calls it.
 func (d *Daemon) stepRollout(p *pass) error {
 	a, n := &d.adoption, p.node
-	before := a.rollout.State()
+	unchanged, before := a.rollout, a.rollout.State()
 	if before == rollout.Settled {
 		return nil
 	}
@@ -205,6 +212,9 @@ func (d *Daemon) stepRollout(p *pass) error {
 	case action == rollout.Adopt:
 		a.former, a.trial = n.validConfig(), &trial{began: time.Now()}
 		err = d.activate(n, a.offered, causeConfigTrial, "trying the new network configuration")
+		if err != nil && state == rollout.Settled { // which has no next step: a later pass repeats this one
+			a.rollout, state = unchanged, before
+		}
 	case a.rollout.InForce() && !inForce: // repeated until activate succeeds
 		err = d.activate(n, a.offered, causeConfigTrial, "trying the new network configuration")
 	case state == rollout.Refused && inForce: // likewise
