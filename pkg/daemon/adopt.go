@@ -8,6 +8,7 @@ import (
 	"flannel/backend"
 	"flannel/pkg/daemon/rollout"
 	"flannel/pkg/status"
+	"flannel/pkg/underlay"
 	"flannel/subnet"
 )
 
@@ -23,6 +24,7 @@ type adoption struct {
 	offered validConfig     // the subject of the rollout; meaningless if that is Settled
 	former  validConfig     // in force before the trial, and again after a failed one
 	invalid string          // why the configuration in the store is not even offered; "": it is
+	unfit   *underlay.Link  // because of which it was refused; nil: for another reason, or it was not
 
 	participants participants // the peers that take part in the rollout; zero: to be computed again
 
@@ -48,10 +50,13 @@ func (d *Daemon) configPart() part {
 }
 
 // reconfigure applies a change of the configuration. If the new one is invalid, the
-// one in force stays, the node stays ready, and the new one is not tried again before
-// this node joins again, or starts.
+// one in force stays, the node stays ready, and the new one is tried again only with
+// another underlay, if the present one did not fit, and when this node joins or starts.
 func (d *Daemon) reconfigure(_ context.Context, p *pass) error {
 	raw, unread := p.in.takeConfig()
+	if unfit := d.adoption.unfit; unfit != nil && !unfit.Equal(p.host.link) {
+		unread = true // it may fit now
+	}
 	switch {
 	case unread && d.Settings.KeepConfig:
 		d.Log.Info("network configuration changed, will take effect at the next start of flanneld (--config-follow=false)", "cause", causeConfigKept)
@@ -84,6 +89,7 @@ func (d *Daemon) reportPending(p *pass) {
 // package rollout decide when.
 func (d *Daemon) followConfig(n *node, raw []byte) error {
 	next := *n
+	d.adoption.unfit = nil
 	if err := d.readConfig(&next, raw); err != nil {
 		return err
 	}
@@ -91,6 +97,7 @@ func (d *Daemon) followConfig(n *node, raw []byte) error {
 		return err
 	}
 	if err := d.build(&next); err != nil {
+		d.adoption.unfit = new(next.host.link)
 		return err
 	}
 	return d.offer(n, next)
@@ -182,7 +189,7 @@ func (d *Daemon) withdraw(inForce validConfig) {
 // table in package rollout. Each pass calls it.
 func (d *Daemon) stepRollout(p *pass) error {
 	a, n := &d.adoption, p.node
-	before := a.rollout.State()
+	unchanged, before := a.rollout, a.rollout.State()
 	if before == rollout.Settled {
 		return nil
 	}
@@ -207,6 +214,9 @@ func (d *Daemon) stepRollout(p *pass) error {
 	case action == rollout.Adopt:
 		a.former, a.trial = n.validConfig(), &trial{began: time.Now()}
 		err = d.activate(n, a.offered, causeConfigTrial, "trying the new network configuration")
+		if err != nil && state == rollout.Settled { // which has no next step: a later pass repeats this one
+			a.rollout, state = unchanged, before
+		}
 	case a.rollout.InForce() && !active: // repeated until activate succeeds
 		err = d.activate(n, a.offered, causeConfigTrial, "trying the new network configuration")
 	case state == rollout.Refused && active: // likewise

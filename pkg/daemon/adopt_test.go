@@ -225,6 +225,29 @@ func TestGoingBackFails(t *testing.T) {
 	})
 }
 
+// A configuration that the last node cannot adopt, because its underlay has changed since the offer, stays pending until the
+// node can.
+func TestAdoptingAloneFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAdopting(t, 1)
+		a.in.setConfig([]byte("two 10.5.0.0/16"))
+		a.run(time.Second)
+		usual := a.n.host.link
+		a.n.host.link.V4 = netip.MustParseAddr("10.5.1.7") // inside this node's subnet
+		a.peers(0, "one", "")
+		for range 2 {
+			p := a.newPass()
+			if a.only(t, p, partConfig) == nil || !p.due.IsZero() {
+				t.Errorf("there is no error, or a pass is due before the retry, at %v", p.due)
+			}
+			a.has("it cannot adopt it", "one", rollout.Waiting, true)
+		}
+		a.n.host.link = usual
+		a.run(time.Second)
+		a.has("it can", "two", rollout.Settled, false)
+	})
+}
+
 // A trial whose beginning or end fails, because of the underlay, ends when the store has the former configuration again.
 func TestTakenBackAfterFailure(t *testing.T) {
 	for name, begin := range map[string]bool{"the beginning fails": true, "the end fails": false} {

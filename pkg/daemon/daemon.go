@@ -63,9 +63,10 @@ type Daemon struct {
 	EnvFile  <-chan struct{}                                      // receives when another process changed the subnet file; may be nil
 
 	// These last as long as Run, also when the daemon joins again.
-	view     view     // what the last pass has reported, for the Board
+	view    view    // what the last pass has reported, for the Board
+	orphans orphans // paths of an earlier run to peers that have no lease now
+
 	adoption adoption // how far a changed configuration is; join begins a new one
-	orphans  orphans  // paths of an earlier run to peers that have no lease now
 }
 
 // Settings are the options that the loop needs.

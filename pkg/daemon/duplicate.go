@@ -12,15 +12,19 @@ import (
 
 // duplicatesPart changes this node's MAC address or key if another node has the same.
 func (d *Daemon) duplicatesPart() part {
-	return part{name: "duplicates", reconcile: (&duplicates{log: d.Log}).resolve, needsPeers: true}
+	return part{name: "duplicates", reconcile: newDuplicates(d.Log).resolve, needsPeers: true}
 }
 
 // duplicates is the state of the part, for all devices: the two of WireGuard (IPv4 and
 // IPv6) have the same key.
 type duplicates struct {
 	log       *slog.Logger
-	duplicate string              // the lease that has our MAC address or key and precedence, if we cannot change ours, as logged; "": none
+	told      map[string]string   // logged, by device: the lease that has its MAC address or key and precedence, if we cannot change ours
 	formerKey dataplane.PublicKey // the WireGuard key that another node has, too, and that this node replaces; zero: none
+}
+
+func newDuplicates(log *slog.Logger) *duplicates {
+	return &duplicates{log: log, told: map[string]string{}}
 }
 
 // resolve changes the MAC address of a device if another lease has the same
@@ -38,8 +42,8 @@ type duplicates struct {
 // address; the other node keeps m.
 func (s *duplicates) resolve(_ context.Context, p *pass) error {
 	outranked := p.plan.Outranked()
+	maps.DeleteFunc(s.told, func(device, _ string) bool { return outranked[device] == "" })
 	if len(outranked) == 0 {
-		s.duplicate = ""
 		return nil
 	}
 	devices := map[string]dataplane.Device{} // as desired; MAC is the address that is derived
@@ -50,8 +54,8 @@ func (s *duplicates) resolve(_ context.Context, p *pass) error {
 		peer, link := outranked[name], p.links[name]
 		switch devices[name].Kind.(type) {
 		case dataplane.Overlay, dataplane.L2Bridge: // HNS chooses the address
-			if s.duplicate != peer { // logged once for each peer
-				s.duplicate = peer
+			if s.told[name] != peer { // logged once for each peer
+				s.told[name] = peer
 				s.log.Warn("duplicate MAC address: other nodes reject this node's lease; "+
 					"run flanneld cleanup and start flanneld again, so that HNS chooses another address",
 					"cause", causeDuplicateMAC, "network", name, "peer", peer, "mac", link.MAC)
@@ -80,8 +84,8 @@ func (s *duplicates) resolveKey(p *pass, device, peer string) {
 		s.log.Warn("duplicate WireGuard key: replacing this node's private key", "cause", causeDuplicateKey, "device", device, "peer", peer, "publicKey", key)
 		p.readdressed[device], s.formerKey = true, key
 		p.wakeAt(time.Now())
-	case key != s.formerKey && s.duplicate != peer:
-		s.duplicate = peer
+	case key != s.formerKey && s.told[device] != peer:
+		s.told[device] = peer
 		s.log.Warn("duplicate WireGuard key: other nodes reject this node's lease; the other node publishes a copy of its key, delete that node's lease",
 			"cause", causeDuplicateKey, "device", device, "peer", peer, "publicKey", key)
 	}

@@ -52,7 +52,7 @@ func TestDuplicateMAC(t *testing.T) {
 		{"windows", `{"VNI": 4096, "Port": 4789}`, "flannel.4096", &younger, false, false},
 	} {
 		d, u, log := newDaemon(t)
-		p, duplicates := nodeWithMAC(t, u, c.os, c.config), &duplicates{log: d.Log}
+		p, duplicates := nodeWithMAC(t, u, c.os, c.config), newDuplicates(d.Log)
 		name := fmt.Sprintf("%s, the peer is %s", c.os, c.peer.Name)
 		for range 2 { // it is logged once
 			if planned := p.plan.Update([]*subnet.Lease{c.peer}, nil); len(planned.Rejects) != 1 {
@@ -73,8 +73,8 @@ func TestDuplicateMAC(t *testing.T) {
 			t.Errorf("%s: the log has\n%s", name, log)
 		}
 		p.plan.Update(nil, []reconcile.Change[subnet.Lease]{{Old: c.peer}})
-		if _ = duplicates.resolve(t.Context(), p); duplicates.duplicate != "" {
-			t.Errorf("%s: remembers a peer that is gone: %s", name, duplicates.duplicate)
+		if _ = duplicates.resolve(t.Context(), p); len(duplicates.told) != 0 {
+			t.Errorf("%s: remembers a peer that is gone: %s", name, duplicates.told)
 		}
 	}
 }
@@ -155,7 +155,7 @@ func TestDuplicateKey(t *testing.T) {
 			PublicIP: netip.MustParseAddr("192.168.0.2"), Data: json.RawMessage(`{"PublicKey":"` + key + `","Port":51820}`)}}
 	}
 	d, u, log := newDaemon(t)
-	p, duplicates := wireGuardNode(t, u, cloned), &duplicates{log: d.Log}
+	p, duplicates := wireGuardNode(t, u, cloned), newDuplicates(d.Log)
 	expect := func(what string, other *subnet.Lease, readdress, due bool, logged int) {
 		t.Helper()
 		for range 2 {
@@ -191,4 +191,40 @@ func TestDuplicateKey(t *testing.T) {
 	expect("a younger lease has the new key", peer("younger", 6, fresh), true, false, 0)
 	expect("the copy is back", peer("thief", 4, fresh), true, false, 1)
 	expect("another copy", peer("another", 3, fresh), true, false, 1)
+}
+
+// Copies of the key by different nodes, one in each address family, are logged once for each of them.
+func TestTwoCopiesOfTheKey(t *testing.T) {
+	const cloned, fresh = "yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=", "xTIBA5rboUvnH4htodjb6e697QjLERt1NAB4mZqp8Dg="
+	d, u, log := newDaemon(t)
+	u.link.V6, u.link.PublicV6 = netip.MustParseAddr("fd00::1"), netip.MustParseAddr("fd00::1")
+	p, duplicates := wireGuardNode(t, u, cloned), newDuplicates(d.Log)
+	p.config.V6 = subnet.Network{Prefix: netip.MustParsePrefix("fd05::/48"), SubnetLen: 64}
+	p.lease.V6 = subnet.Endpoint{Subnet: netip.MustParsePrefix("fd05:0:0:1::/64"), PublicIP: u.link.PublicV6}
+	b, _, err := backend.KindOf("wireguard").Parse(conf.Parse([]byte(`{}`)), "linux")(backend.Node{Underlay: u.link, V4: true, V6: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.backend = b
+	peers := func(key string) []*subnet.Lease {
+		four := &subnet.Lease{Name: "four", Since: 3, Backend: "wireguard", V4: subnet.Endpoint{Subnet: netip.MustParsePrefix("10.5.2.0/24"),
+			PublicIP: netip.MustParseAddr("192.168.0.2"), Data: json.RawMessage(`{"PublicKey":"` + key + `"}`)}}
+		six := &subnet.Lease{Name: "six", Since: 4, Backend: "wireguard", V6: subnet.Endpoint{Subnet: netip.MustParsePrefix("fd05:0:0:3::/64"),
+			PublicIP: netip.MustParseAddr("fd00::3"), Data: json.RawMessage(`{"PublicKey":"` + key + `"}`)}}
+		return []*subnet.Lease{four, six}
+	}
+	for _, key := range []string{cloned, fresh} {
+		log.Reset()
+		setKey(t, p, key)
+		for range 3 {
+			p.plan = plan.New(p.config, p.lease, p.backend)
+			p.plan.Update(peers(key), nil)
+			_ = duplicates.resolve(t.Context(), p)
+		}
+		for _, peer := range []string{"four", "six"} {
+			if log.Count("cause="+causeDuplicateKey, "peer="+peer) != 1 {
+				t.Errorf("with the key %s, %s is not logged once:\n%s", key, peer, log)
+			}
+		}
+	}
 }

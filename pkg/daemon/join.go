@@ -22,8 +22,8 @@ import (
 func (d *Daemon) join(ctx context.Context, in *inbox) *node {
 	n := &node{}
 	// As at a start, prepare adopts the latest configuration at once, which inbox.reset has
-	// left unread: no rollout is in progress, no configuration is refused, and a mark of
-	// before would be of another one.
+	// left unread: no rollout is in progress, no configuration is refused, and, as at a
+	// start, it has no mark, also if it proved the one that it adopts.
 	d.adoption = adoption{}
 	if !in.hasConfig() {
 		d.reportWaiting(d.whyNoConfig(errNoConfig))

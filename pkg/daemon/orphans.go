@@ -157,18 +157,15 @@ func (o *orphans) retain(found []*dataplane.Path, inForce resources, retention t
 		"cause", subnet.MissingAtStart, "retained", len(missing), "present", present, "until", o.until.Round(time.Second))
 }
 
-// prune drops the orphans that conflict with what is in force since the call before
-// (added is only called if there are any), and all of them when the retention time is
-// over. It returns the remaining ones.
-func (o *orphans) prune(added func() resources, log *slog.Logger) (paths []*dataplane.Path, until time.Time) {
+// prune drops the orphans that free does not return (it is only called if there are any),
+// and all of them when the retention time is over. It returns the remaining ones.
+func (o *orphans) prune(free func([]*dataplane.Path) []*dataplane.Path, log *slog.Logger) (paths []*dataplane.Path, until time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if len(o.paths) == 0 {
 		return nil, time.Time{}
 	}
-	if r := added(); len(r.subnets)+len(r.own)+len(r.gateways) > 0 {
-		o.paths = r.withoutConflict(o.paths)
-	}
+	o.paths = free(o.paths)
 	if !time.Now().Before(o.until) {
 		o.paths = nil
 	}
@@ -226,7 +223,7 @@ func (o *orphansState) reconcile(ctx context.Context, p *pass) error {
 	leased := p.state.Paths
 	p.unfound = o.find(ctx, p, func() resources { return resourcesOf(leased, p.lease, p.host.addrs) })
 	var paths []*dataplane.Path
-	paths, o.until = o.d.orphans.prune(func() resources { return o.added(p) }, o.d.Log)
+	paths, o.until = o.d.orphans.prune(func(orphans []*dataplane.Path) []*dataplane.Path { return o.free(p, orphans) }, o.d.Log)
 	o.held, o.leased, o.lease, o.addrs = nil, nil, subnet.Lease{}, nil
 	if len(paths) > 0 {
 		p.wakeAt(o.until)
@@ -245,14 +242,19 @@ func (o *orphansState) reconcile(ctx context.Context, p *pass) error {
 	return nil
 }
 
-// added returns the resources by which the orphans were not pruned yet. To compare them with
-// those of all 10,000 peers in each pass would take tens of milliseconds.
-func (o *orphansState) added(p *pass) resources {
+// free returns the orphans that do not conflict with what has come into force since the call
+// before: to compare them with all 10,000 peers in each pass would take tens of milliseconds.
+// The first call, and each one after a change of this node's lease or addresses, compares
+// them with everything.
+func (o *orphansState) free(p *pass, orphans []*dataplane.Path) []*dataplane.Path {
 	if !o.lease.Equal(&p.lease) || !slices.Equal(o.addrs, p.host.addrs) {
-		return resourcesOf(p.state.Paths, p.lease, p.host.addrs)
+		return resourcesOf(p.state.Paths, p.lease, p.host.addrs).withoutConflict(orphans)
 	}
-	paths, _ := dataplane.DiffPaths(o.leased, p.state)
-	return resourcesOf(paths, subnet.Lease{}, nil)
+	added, _ := dataplane.DiffPaths(o.leased, p.state)
+	if len(added) == 0 {
+		return orphans
+	}
+	return resourcesOf(added, subnet.Lease{}, nil).withoutConflict(orphans)
 }
 
 // find reads once which paths the system has, before the dataplane can delete any of

@@ -3,6 +3,10 @@ package daemon
 import (
 	"net/netip"
 	"testing"
+
+	"flannel/backend"
+	"flannel/pkg/conf"
+	"flannel/subnet"
 )
 
 // That a start would choose another interface is a part of the state, also if nothing else changes, and logged once for each
@@ -53,5 +57,40 @@ func TestUnfitUnderlayIsNotForgotten(t *testing.T) {
 	u.link.V4 = netip.MustParseAddr("192.168.0.2")
 	if err := l.reconfigured(t, false); err != nil || n.host.link.V4 != u.link.V4 {
 		t.Errorf("with an address that fits: %v, the address is %s", err, n.host.link.V4)
+	}
+}
+
+// A configuration that was refused because of the underlay is tried again with another one.
+func TestRefusedByTheUnderlay(t *testing.T) {
+	d, u, log := newDaemon(t)
+	d.Parse = func(raw []byte) (subnet.Config, backend.Maker, []string, error) {
+		o := conf.Parse(raw)
+		config := subnet.Config{V4: subnet.Network{Prefix: netip.MustParsePrefix("10.5.0.0/16"), SubnetLen: 24},
+			V6: subnet.Network{Prefix: netip.MustParsePrefix("fd05::/48"), SubnetLen: 64}}
+		return config, backend.KindOf("wireguard").Parse(o, "linux"), nil, o.Err()
+	}
+	in, n := newInbox(), &node{}
+	in.setConfig([]byte(`{"Mode": "ipv4"}`))
+	if err := d.prepare(t.Context(), n, in); err != nil {
+		t.Fatal(err)
+	}
+	n.lease.V4.Subnet = netip.MustParsePrefix("10.5.1.0/24")
+	l := d.newLoop(n, in)
+	in.setConfig([]byte(`{"Mode": "ipv6"}`))
+	v6 := netip.MustParseAddr("2001:db8::1")
+	for i, step := range []struct {
+		mtu     int
+		v6      netip.Addr
+		refused bool
+		lines   int // in the log, in all
+	}{{1500, netip.Addr{}, true, 1}, {1500, netip.Addr{}, true, 1}, {1400, netip.Addr{}, true, 2}, {1400, v6, false, 2}, {1500, v6, false, 2}} {
+		u.link.MTU, u.link.V6, u.link.PublicV6 = step.mtu, step.v6, step.v6
+		if err := l.reconfigured(t, true); err != nil {
+			t.Error(err)
+		}
+		reason, _ := d.adoption.pendingReason()
+		if lines := log.Count("cause=" + causeConfigRefused); (reason != "") != step.refused || lines != step.lines {
+			t.Errorf("step %d: pending is %q, refused %d times, want %t, %d\n%s", i, reason, lines, step.refused, step.lines, log)
+		}
 	}
 }

@@ -72,12 +72,13 @@ func (m *Manager) follow(ctx context.Context, f feed, start *snapshot) {
 // session is what follow knows from one connection to the next. It belongs to
 // the goroutine of follow.
 type session struct {
-	m        *Manager
-	feed     feed
-	at       position // the zero position: list first
-	replaced bool     // check has found that the store was replaced
-	checked  bool     // at was just read from this store: do not check it
-	failures int      // in a row, of connections and watches that did not last
+	m         *Manager
+	feed      feed
+	at        position // the zero position: list first
+	replaced  bool     // check has found that the store was replaced
+	checked   bool     // at was just read from this store: do not check it
+	failures  int      // in a row, of connections that did not last
+	compacted int      // in a row, of watches for which the history was compacted
 }
 
 // run lists the keys or checks the store if necessary, and watches until
@@ -139,7 +140,7 @@ func (s *session) watch(ctx context.Context) error {
 	opened := time.Now()
 	defer func() {
 		if time.Since(opened) > steady {
-			s.failures = 0
+			s.failures, s.compacted = 0, 0
 		}
 	}()
 	var carry []*mvccpb.Event // see gather
@@ -171,8 +172,10 @@ func (s *session) handleBatch(ctx context.Context, b batch) error {
 	s.at.rev = max(s.at.rev, b.rev)
 	if b.compacted { // etcd no longer has the events after our position
 		s.at.stale = true
-		subnet.Pause(ctx, s.failures) // the history behind the next list may be compacted as soon
-		s.failures++
+		if s.compacted > 0 { // also behind the last list, so perhaps behind the next one
+			subnet.Pause(ctx, s.compacted-1)
+		}
+		s.compacted++
 		return errRelist
 	}
 	if tooLarge(b.err) {

@@ -2,11 +2,13 @@ package etcd
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -323,9 +325,12 @@ func (c *compacting) handleList(context.Context, *snapshot, bool) {
 	c.srv.Compact()
 }
 
-func (c *compacting) handle(context.Context, []*mvccpb.Event) { c.st.t.Error("the watch began") }
+func (c *compacting) handle(context.Context, []*mvccpb.Event) {
+	c.st.t.Error("the watch began")
+	c.end()
+}
 
-// A watch that can never begin where the list ended lists again with growing pauses.
+// A watch that can never begin where the list ended lists again with growing pauses, after the first time.
 func TestAlwaysCompacted(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t)
@@ -333,9 +338,25 @@ func TestAlwaysCompacted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	c := &compacting{srv: srv, st: outside(t, srv), end: cancel}
 	n.follow(ctx, feed{name: "watch a compacted key", key: base + "/config", consumer: c}, nil)
-	for i, shortest := 1, 75*time.Millisecond; i < len(c.lists); i, shortest = i+1, 2*shortest {
+	for i, shortest := 2, 75*time.Millisecond; i < len(c.lists); i, shortest = i+1, 2*shortest {
 		if took := c.lists[i].Sub(c.lists[i-1]); took < shortest {
 			t.Errorf("list %d comes after %v, want %v at least", i+1, took, shortest)
 		}
 	}
+}
+
+// After an outage, a history that was compacted meanwhile causes no pause: only more of them in a row do.
+func TestCompactedDuringOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := session{failures: 9}
+		for _, shortest := range []time.Duration{0, 75 * time.Millisecond, 150 * time.Millisecond} {
+			began := time.Now()
+			if err := s.handleBatch(t.Context(), batch{compacted: true}); !errors.Is(err, errRelist) {
+				t.Error(err)
+			}
+			if took := time.Since(began); took < shortest || took > 2*shortest {
+				t.Errorf("a pause of %v, want %v at least", took, shortest)
+			}
+		}
+	})
 }

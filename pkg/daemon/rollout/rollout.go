@@ -30,8 +30,8 @@
 // otherwise each of several such nodes would take itself for the first.
 //
 // A Mark of a peer counts only if this node saw it appear while its present
-// configuration was in force. The Mark of a node that died earlier proves
-// nothing, and takes no turn.
+// configuration was in force, and after the last offer that was withdrawn or
+// replaced. The Mark of a node that died earlier proves nothing, and takes no turn.
 //
 // A proof may be false. Therefore only a group that is growth times as large as
 // the number of nodes with a proof follows at a time, and each node of the group
@@ -162,12 +162,12 @@ type Rollout struct {
 	Skew time.Duration
 
 	state State
-	id    string    // of the offered configuration; "" when settled
-	since time.Time // of the offer; when trying, of the adoption; when unproven, of that or of a later Withdraw: the next epoch
+	id    string // of the offered configuration; "" when settled
 	mark  Mark
-	// epoch is since when the configuration in force has been so, or when an offer
-	// was last withdrawn. Marks from before do not count. Zero: since the start.
-	epoch time.Time
+	// since is when the state Settled or Waiting began, or when this node adopted the offered
+	// configuration; when unproven, the time of a later Withdraw. Zero: since the start.
+	since time.Time
+	epoch time.Time // since, when the offer was made: Marks from before do not count
 
 	readySince map[string]time.Time // when this node and its peers published that they are Ready, or further
 	start      time.Time            // when the turns began; zero: not yet
@@ -230,18 +230,18 @@ func (r *Rollout) Offer(id string, now time.Time) bool {
 	if r.state != Settled && r.id == id {
 		return false
 	}
-	epoch, unproven := r.epoch, r.unproven
+	unproven := r.unproven
 	if r.state == Unproven {
-		epoch, unproven = r.since, new(*r) // it is in force since then
+		unproven = new(*r)
 	}
-	*r = Rollout{Stagger: r.Stagger, Skew: r.Skew, state: Waiting, id: id, since: now, mark: r.mark, epoch: epoch,
+	*r = Rollout{Stagger: r.Stagger, Skew: r.Skew, state: Waiting, id: id, since: now, mark: r.mark, epoch: r.since,
 		readySince: map[string]time.Time{}, unproven: unproven}
 	return true
 }
 
 // Withdraw ends the rollout. The configuration in force stays; during a trial,
 // the caller restores the former one. If that one was unproven when the other was
-// offered, its rollout continues. Marks from before do not count for another offer.
+// offered, its rollout continues. Marks from before do not count for the next offer.
 func (r *Rollout) Withdraw(now time.Time) {
 	if r.unproven != nil {
 		*r = *r.unproven
@@ -268,7 +268,7 @@ func (r *Rollout) Answered(now time.Time) {
 
 // settle ends the rollout; the Mark stays.
 func (r *Rollout) settle(now time.Time) {
-	*r = Rollout{Stagger: r.Stagger, Skew: r.Skew, mark: r.mark, epoch: now}
+	*r = Rollout{Stagger: r.Stagger, Skew: r.Skew, mark: r.mark, since: now}
 }
 
 // jitter is a part of spread that is the same on all nodes for a node and the

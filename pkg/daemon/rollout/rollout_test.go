@@ -202,12 +202,16 @@ func TestStaleProof(t *testing.T) {
 	w.expect(t, "again, and broken now", 0, Refused)
 }
 
-// TestWithdrawnProof: the Mark of a node that died in a rollout that was then withdrawn is no proof in the next one,
-// whether the configuration in force is proven or not.
+// TestWithdrawnProof: the Mark of a node that died in a rollout that was then withdrawn or replaced is no proof in the next
+// one, whether the configuration in force is proven or not.
 func TestWithdrawnProof(t *testing.T) {
-	for name, mute := range map[string]map[int]bool{"settled": nil, "unproven": {0: true, 1: true, 2: true, 3: true, 4: true}} {
+	for _, c := range []struct {
+		name string
+		mute map[int]bool
+		next string // is offered in place of the first one
+	}{{"settled", nil, ""}, {"unproven", map[int]bool{0: true, 1: true, 2: true, 3: true, 4: true}, ""}, {"replaced", nil, "third"}} {
 		w := newWorld(5)
-		w.mute = mute
+		w.mute = c.mute
 		w.offer("usual")
 		w.run(stagger)
 		w.mute, w.reach, w.adopted, w.log = nil, func(a, b int) bool { return false }, make([]bool, 5), nil
@@ -215,20 +219,22 @@ func TestWithdrawnProof(t *testing.T) {
 		w.run(time.Second)
 		w.others = []Peer{{Name: "dead", Mark: Mark{"wrong", Proven, true}, Seen: w.now}}
 		w.run(time.Second)
-		w.offer("")
+		w.offer(c.next)
 		for _, r := range w.nodes {
-			r.Withdraw(w.now)
+			if c.next == "" {
+				r.Withdraw(w.now)
+			}
 		}
 		w.run(time.Second)
 		if len(w.log) != 0 {
-			t.Fatalf("%s: adopted before the hold is over\n%v", name, w.log)
+			t.Fatalf("%s: adopted before the hold is over\n%v", c.name, w.log)
 		}
 		w.offer("wrong")
 		if w.run(stagger); len(w.log) != 0 {
-			t.Errorf("%s: the proof of a withdrawn rollout was followed\n%v", name, w.log)
+			t.Errorf("%s: the proof of a former rollout was followed\n%v", c.name, w.log)
 		}
 		w.run(10 * stagger)
-		w.expect(t, name, 0, Refused)
+		w.expect(t, c.name, 0, Refused)
 	}
 }
 

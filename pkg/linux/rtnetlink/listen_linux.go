@@ -51,7 +51,8 @@ const (
 	// a few pages.
 	notificationBytes = 64 << 10
 	// The pauses after a loss limit the CPU time that a storm of changes, or a broken socket,
-	// costs: Lost may read thousands of entries again. With a full buffer, all are the first one.
+	// costs: Lost may read thousands of entries again. They grow only while receiving fails for
+	// another reason than a full buffer.
 	firstLossPause = 100 * time.Millisecond
 	lastLossPause  = 5 * time.Second
 	// repeatLog is after what time a warning is repeated.
@@ -157,6 +158,7 @@ func (l *Listener) receive(n Notifications) {
 			return
 		default:
 		}
+		broken := err != nil && !errors.Is(err, unix.ENOBUFS)
 		if err == nil {
 			err = messages(buf[:size], n.Each)
 		}
@@ -165,14 +167,13 @@ func (l *Listener) receive(n Notifications) {
 		}
 		if errors.Is(err, unix.ENOBUFS) {
 			l.empty(buf)
-			loss.Clear() // the socket works
 		} else if n.Log != nil && problem.Due(err, time.Now()) {
 			n.Log.Warn("lost notifications of netlink, reading again what they are about", "protocol", n.Protocol, "error", err)
 		}
-		n.Lost(err)
-		if time.Since(loss.Next()) > lastLossPause { // a message that was received in between proves less
+		if !broken || time.Since(loss.Next()) > lastLossPause { // while it is broken, one message proves little
 			loss.Clear()
 		}
+		n.Lost(err)
 		loss.Fail(err)
 		reconcile.Wait(context.Background(), loss.Next(), l.closing)
 	}

@@ -2,6 +2,7 @@ package rtnetlink
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"sync/atomic"
@@ -108,6 +109,38 @@ func TestListenerFails(t *testing.T) {
 		}
 		sh(t, "ip link add eth1 type veth peer name far1")
 		eventually.True(t, "a notification is received", func() bool { return received.Load() > 0 })
+		closes(t, l)
+	})
+}
+
+// Messages that are not understood call Lost each time, but the pauses do not grow: the socket works, and what each of them
+// is about has changed.
+func TestListenerDoesNotUnderstand(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		var at [8]time.Time // of the first calls of Lost
+		var lost atomic.Int64
+		unknown := errors.New("unknown message")
+		change := func() { sh(t, fmt.Sprint("ip link set lo mtu ", 1400+lost.Load())) }
+		l, err := Listen(Notifications{Protocol: unix.NETLINK_ROUTE, Groups: []int{unix.RTNLGRP_LINK},
+			Each: func(Header, []byte) error { return unknown },
+			Lost: func(err error) {
+				if !errors.Is(err, unknown) {
+					t.Errorf("lost: %v", err)
+				}
+				if n := lost.Load(); n < int64(len(at)) {
+					at[n] = time.Now()
+					lost.Add(1)
+					change()
+				}
+			}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		change()
+		eventually.True(t, "Lost is called for each message", func() bool { return lost.Load() == int64(len(at)) })
+		if took, growing := at[len(at)-1].Sub(at[0]), lastLossPause+firstLossPause<<6-firstLossPause; took >= growing {
+			t.Errorf("the pauses take %v, as much as growing ones (%v)", took, growing)
+		}
 		closes(t, l)
 	})
 }
