@@ -33,10 +33,7 @@ func (t *Table[K, V]) Actual(key K) (value V, exists bool) {
 	if r, ok := t.rows.Get(key); ok {
 		return r.have, r.exists
 	}
-	if value, exists = t.settled.Get(key); !exists {
-		value, exists = t.extra.Get(key)
-	}
-	return value, exists
+	return t.settled.Get(key)
 }
 
 // AllActual returns all actual entries, in no order.
@@ -44,10 +41,8 @@ func (t *Table[K, V]) AllActual() []Entry[K, V] {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var entries []Entry[K, V]
-	for _, known := range []*CompactMap[K, V]{&t.settled, &t.extra} {
-		for key, value := range known.All() {
-			entries = append(entries, Entry[K, V]{value, key})
-		}
+	for key, value := range t.settled.All() {
+		entries = append(entries, Entry[K, V]{value, key})
 	}
 	for _, r := range t.rows.All() {
 		if r.exists {
@@ -66,5 +61,5 @@ func (t *Table[K, V]) Len() int {
 
 // knows reports whether an entry is desired or exists.
 func (t *Table[K, V]) knows(key K) bool {
-	return t.settled.Has(key) || t.missing.Has(key) || t.extra.Has(key) || t.rows.Has(key)
+	return t.settled.Has(key) || t.missing.Has(key) || t.rows.Has(key)
 }

@@ -60,8 +60,8 @@ func (r *row[K, V]) deviation() string {
 	return fmt.Sprintf("%v was changed to %v", r.key, r.have)
 }
 
-// row returns the row of a key. It makes one of a settled, a missing or an extra entry, or of
-// none. The methods of Table in this file are called with t.mu held.
+// row returns the row of a key. It makes one of a settled or a missing entry, or of none. The
+// methods of Table in this file are called with t.mu held.
 func (t *Table[K, V]) row(key K) *row[K, V] {
 	if r, ok := t.rows.Get(key); ok {
 		return r
@@ -73,10 +73,6 @@ func (t *Table[K, V]) row(key K) *row[K, V] {
 	} else if value, ok := t.missing.Get(key); ok {
 		r.setWant(value, true)
 		t.missing.Delete(key)
-	} else if value, ok := t.extra.Get(key); ok {
-		r.setHave(value, true)
-		t.update(r) // it is dirty until a delete that is under way has ended
-		t.extra.Delete(key)
 	} else {
 		r.stray = t.listed
 	}

@@ -52,12 +52,11 @@ type Store[K, V comparable] interface {
 //	yes      the desired one   settled
 //	yes      none yet          missing, in no order
 //	yes      anything else     rows
-//	no       the last desired  extra, in no order
-//	no       any other         rows
+//	no       any               rows
 //	no       none              nothing
 //
-// Most entries of a start go from missing to settled, almost all are settled afterwards,
-// and those of departed peers go to extra. Rows are several times larger, so they are for the others.
+// Most entries of a start go from missing to settled, and almost all are settled
+// afterwards. Rows are several times larger, so they are for the others.
 //
 // Notifications can arrive while a list or a write is under way, and are newer
 // than its result. Example, with a Relist queued and a desired route
@@ -75,7 +74,6 @@ type Table[K, V comparable] struct {
 	mu      sync.Mutex
 	settled CompactMap[K, V]
 	missing CompactMap[K, V]
-	extra   CompactMap[K, V]
 	rows    CompactMap[K, *row[K, V]] // also all that changed during a list, or since the last removeAgreeing
 	wanted  int                       // number of desired values
 	dirty   []*row[K, V]              // rows that may not agree; all other rows do
@@ -145,11 +143,7 @@ func (t *Table[K, V]) Want(key K, value V) {
 func (t *Table[K, V]) Drop(key K) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if value, ok := t.settled.Get(key); ok {
-		t.settled.Delete(key)
-		t.extra.Set(key, value)
-		t.wanted--
-	} else if t.knows(key) {
+	if t.knows(key) {
 		t.drop(t.row(key))
 	}
 }
@@ -158,11 +152,11 @@ func (t *Table[K, V]) Drop(key K) {
 func (t *Table[K, V]) Reset() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.wanted -= t.missing.Len() + t.settled.Len()
-	for key, value := range t.settled.All() {
-		t.extra.Set(key, value)
+	t.wanted -= t.missing.Len()
+	t.missing = CompactMap[K, V]{}
+	for key := range t.settled.All() {
+		t.row(key) // moves the entry to rows
 	}
-	t.settled, t.missing = CompactMap[K, V]{}, CompactMap[K, V]{}
 	for _, r := range t.rows.All() {
 		t.drop(r)
 	}
@@ -174,8 +168,7 @@ func (t *Table[K, V]) Reset() {
 func (t *Table[K, V]) Forget() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.settled, t.missing, t.extra = CompactMap[K, V]{}, CompactMap[K, V]{}, CompactMap[K, V]{}
-	t.rows = CompactMap[K, *row[K, V]]{}
+	t.settled, t.missing, t.rows = CompactMap[K, V]{}, CompactMap[K, V]{}, CompactMap[K, *row[K, V]]{}
 	t.wanted, t.dirty, t.stale, t.listed = 0, nil, true, false
 }
 
@@ -258,16 +251,14 @@ func (t *Table[K, V]) Refresh(ctx context.Context) error {
 		}
 		return Unknown(fmt.Errorf("list %s: %w", t.store.Name(), err))
 	}
-	for _, known := range []*CompactMap[K, V]{&t.settled, &t.extra} {
-		for key, value := range known.All() {
-			if listed, ok := actual[key]; !ok || listed != value {
-				t.row(key) // which gets the listed value, or none, below
-			}
+	for key, value := range t.settled.All() {
+		if listed, ok := actual[key]; !ok || listed != value {
+			t.row(key) // which gets the listed value, or none, below
 		}
 	}
 	t.settled.Reserve(min(t.missing.Len(), len(actual))) // else it would hash all keys again each time that it grows
 	for key, value := range actual {
-		if t.settled.Has(key) || t.extra.Has(key) {
+		if t.settled.Has(key) {
 			continue
 		}
 		if wanted, ok := t.missing.Get(key); ok && wanted == value {
@@ -301,8 +292,8 @@ func (t *Table[K, V]) TakeRepairs() Repairs {
 	return taken
 }
 
-// dueEntries returns the entries of dirty rows and then the missing ones, to set (wanted), or
-// those of dirty rows and then the extra ones, to delete (not wanted). It counts the write that follows as
+// dueEntries returns the entries to set (wanted), of dirty rows and then the missing ones,
+// or the entries of dirty rows to delete (not wanted). It counts the write that follows as
 // a call of the store, so that recordWrites recognizes newer notifications. undone has the
 // rows of the first entries as they are now, or is nil if no write is a repair.
 func (t *Table[K, V]) dueEntries(wanted bool) (entries []Entry[K, V], undone []row[K, V]) {
@@ -319,11 +310,9 @@ func (t *Table[K, V]) dueEntries(wanted bool) (entries []Entry[K, V], undone []r
 	if repairs {
 		undone = make([]row[K, V], 0, n)
 	}
-	others := &t.extra
 	if wanted {
-		others = &t.missing
+		n += t.missing.Len()
 	}
-	n += others.Len()
 	entries = make([]Entry[K, V], 0, n) // growing it would take twice the memory
 	for _, r := range t.dirty {
 		if r.wanted != wanted {
@@ -338,8 +327,10 @@ func (t *Table[K, V]) dueEntries(wanted bool) (entries []Entry[K, V], undone []r
 		}
 		entries = append(entries, Entry[K, V]{value, r.key})
 	}
-	for key, value := range others.All() {
-		entries = append(entries, Entry[K, V]{value, key})
+	if wanted {
+		for key, value := range t.missing.All() {
+			entries = append(entries, Entry[K, V]{value, key})
+		}
 	}
 	t.call++
 	return entries, undone
@@ -358,7 +349,7 @@ func (t *Table[K, V]) recordWrites(verb string, entries []Entry[K, V], undone []
 		r, _ := t.rows.Get(e.Key) // nil: the entry was a missing one; a dirty row is not removed before removeAgreeing
 		if errs != nil && errs[i] != nil {
 			refused.Entries = append(refused.Entries, Refusal{e.Key, errs[i]})
-			if r == nil && (t.missing.Has(e.Key) || t.extra.Has(e.Key)) {
+			if r == nil && t.missing.Has(e.Key) {
 				t.update(t.row(e.Key)) // rows are retried in their order, so that the next error names the same entries first
 			}
 			continue
@@ -368,10 +359,7 @@ func (t *Table[K, V]) recordWrites(verb string, entries []Entry[K, V], undone []
 				t.repairs.First = undone[i].deviation()
 			}
 		}
-		if r == nil { // a notification has settled or removed it already, or settleMissing settles it
-			if verb == "delete" {
-				t.extra.Delete(e.Key)
-			}
+		if r == nil { // it is settled already, by a notification, or settleMissing settles it
 			continue
 		}
 		if r.replaces {

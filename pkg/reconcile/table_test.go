@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"runtime"
 	"testing"
 
 	"flannel/internal/test/logtest"
@@ -287,52 +286,6 @@ func TestWantDuringAdd(t *testing.T) {
 	}
 }
 
-// An entry that is desired again while it is deleted is set by the next pass.
-func TestWantDuringPrune(t *testing.T) {
-	store := &memory{entries: map[string]int{}, quiet: true}
-	table := NewTable(store)
-	table.Want("a", 1)
-	syncTable(t, table)
-	table.Drop("a")
-	store.midWrite = func() { table.Want("a", 1) }
-	if _, err := table.Prune(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	store.midWrite = nil
-	syncTable(t, table)
-	if store.entries["a"] != 1 {
-		t.Errorf("the store holds %v", store.entries)
-	}
-}
-
-// Until they are deleted, entries that are no longer desired take as much memory as before.
-func TestMemoryOfDropped(t *testing.T) {
-	const many = 10_000
-	inUse := func() int64 {
-		var m runtime.MemStats
-		runtime.GC()
-		runtime.ReadMemStats(&m)
-		return int64(m.HeapAlloc)
-	}
-	table := NewTable(&memory{entries: map[string]int{}, quiet: true})
-	var keys []string
-	for i := range many {
-		keys = append(keys, fmt.Sprint(i))
-		table.Want(keys[i], i)
-	}
-	syncTable(t, table)
-	before := inUse()
-	for _, key := range keys {
-		table.Drop(key)
-	}
-	if grown := inUse() - before; grown > 10*many {
-		t.Errorf("%d entries take %d bytes more", many, grown)
-	}
-	if deleted := syncTable(t, table).Deleted; deleted != many {
-		t.Errorf("%d of %d entries were deleted", deleted, many)
-	}
-}
-
 // After any sequence of changes, a sync makes the store equal to the desired entries, also
 // if somebody else changes one during a write or a list, or the store refuses some of them
 // or its list for a while.
@@ -368,11 +321,7 @@ func TestRandomWalkConverges(t *testing.T) {
 		case 6:
 			store.refuse = map[string]bool{key: true, fmt.Sprint(rnd.IntN(30)): true}
 			store.midWrite = []func(){putOne, wantOne}[rnd.IntN(2)]
-			if rnd.IntN(2) == 0 {
-				_, _ = table.Add(t.Context())
-			} else {
-				_, _ = table.Prune(t.Context())
-			}
+			_, _ = table.Add(t.Context())
 			store.refuse, store.midWrite = nil, nil
 		case 7:
 			store.midList = putOne
