@@ -60,7 +60,7 @@ type leanDataplane struct {
 	started   bool        // the first Apply has begun
 	returning atomic.Bool // a timer will call returnAll
 	paths     int         // number of paths at the last Apply
-	changed   int         // paths since returning was last true; manyChanges in a resync
+	changed   int         // paths since returning was last true; QueueResync sets it to manyChanges
 }
 
 // Apply implements dataplane.Dataplane.
@@ -93,6 +93,7 @@ func (d *leanDataplane) QueueResync() {
 // is not postponed: else steady changes would postpone it for ever.
 func (d *leanDataplane) count(s dataplane.State) {
 	if d.returning.Load() {
+		d.changed = 0
 		return
 	}
 	grown := len(s.Paths) - d.paths

@@ -81,14 +81,35 @@ func TestReturnsMemoryAfterAResync(t *testing.T) {
 		c.apply(t, 0, 3)
 		for resyncs := range 3 {
 			time.Sleep(5 * time.Minute)
-			synctest.Wait()
-			if int(c.returned.Load()) != 1+resyncs {
-				t.Errorf("after %d resyncs, memory was returned %d times", resyncs, c.returned.Load())
-			}
 			c.lean.QueueResync()
 			c.apply(t, 0, 3)
 			time.Sleep(untilSettled)
 			c.apply(t, 0, 3)
+			time.Sleep(untilSettled)
+			synctest.Wait()
+			if int(c.returned.Load()) != 2+resyncs {
+				t.Errorf("after %d resyncs, memory was returned %d times", 1+resyncs, c.returned.Load())
+			}
+		}
+	})
+}
+
+// A resync while memory is about to be returned needs no second return.
+func TestReturnsMemoryOnceForChangesAndAResync(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCounted(0)
+		c.apply(t, 0, 3)
+		time.Sleep(time.Minute)
+		c.apply(t, manyChanges, 3)
+		c.lean.QueueResync()
+		c.apply(t, 0, 3)
+		for range 3 {
+			time.Sleep(untilSettled)
+			synctest.Wait()
+			c.apply(t, 0, 3)
+		}
+		if c.returned.Load() != 2 {
+			t.Errorf("memory was returned %d times, want at the start and once more", c.returned.Load())
 		}
 	})
 }

@@ -106,7 +106,7 @@ func (b *bench) churned(ctx context.Context) error {
 			return fmt.Errorf("%d peers: %w", step.peers, err)
 		}
 	}
-	if err := wait(ctx, b.options.settle); err != nil { // as long after the return of memory as settled
+	if err := wait(ctx, 6*b.options.settle); err != nil { // by default, after the resync, too, and the return of memory that follows it
 		return err
 	}
 	m, err := readMemory(b.node.PID())

@@ -206,7 +206,7 @@ func (s *sampler) report(p sample, now time.Time) {
 		return
 	}
 	if len(s.logged) >= 100*maxSampleLog {
-		clear(s.logged)
+		s.logged = map[sample]time.Time{}
 	}
 	s.logged[p] = now
 	what, cause := "found a forged packet into the pod network", causeForged
