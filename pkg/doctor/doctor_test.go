@@ -81,6 +81,12 @@ func (s *Snapshot) changeDevice(name string, change func(*Device)) {
 	s.Linux.Devices.Value = devices
 }
 
+// tunnel replaces the VXLAN device by one of another type.
+func (s *Snapshot) tunnel(name, kind string) {
+	reportOf(s).Node.Devices[1].Name = name
+	s.changeDevice("flannel.1", func(d *Device) { d.Name, d.Type = name, kind })
+}
+
 func find(t *testing.T, results []Result, code string) Result {
 	t.Helper()
 	i := slices.IndexFunc(results, func(r Result) bool { return r.Code == code })

@@ -107,7 +107,7 @@ func TestUnknownRules(t *testing.T) {
 // The packets of an IPIP tunnel have a protocol of their own, and no port.
 func TestFirewallsForIPIP(t *testing.T) {
 	s := healthy()
-	s.changeDevice("flannel.1", func(d *Device) { d.Type = "ipip" })
+	s.tunnel("flannel.ipip", "ipip")
 	for rules, want := range map[string]Verdict{
 		":INPUT ACCEPT [0:0]\n-A INPUT -p ipencap -j DROP":                            Fail,
 		":INPUT ACCEPT [0:0]\n-A INPUT -p 4 -j REJECT":                                Fail,
