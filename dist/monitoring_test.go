@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -51,6 +52,28 @@ func TestPrometheusRules(t *testing.T) {
 	}
 	if found < 10 {
 		t.Errorf("only %d rules found", found)
+	}
+}
+
+// A record over a range of time ends with this range.
+func TestRecordsHaveTheirRange(t *testing.T) {
+	rules, err := os.ReadFile("monitoring/rules.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	records := regexp.MustCompile(`- record: (\S+)\n\s+expr: (.+)`).FindAllStringSubmatch(string(rules), -1)
+	inName, inExpr := regexp.MustCompile(`\d+[smhd]$`), regexp.MustCompile(`\[(\d+[smhd])\]`)
+	ranges := 0
+	for _, r := range records {
+		for _, over := range inExpr.FindAllStringSubmatch(r[2], -1) {
+			ranges++
+			if named := inName.FindString(r[1]); named != over[1] {
+				t.Errorf("%s is over %s, its name says %q", r[1], over[1], named)
+			}
+		}
+	}
+	if len(records) < 5 || ranges < 4 {
+		t.Errorf("only %d records with %d ranges found", len(records), ranges)
 	}
 }
 

@@ -3,6 +3,7 @@ package dataplane
 import (
 	"cmp"
 	"net/netip"
+	"regexp"
 	"time"
 )
 
@@ -133,25 +134,33 @@ type L2Bridge struct {
 // tunnels are the kinds whose rows TraitsOfLink and TraitsOfBackend search. The first that fits is the result.
 var tunnels = []Kind{VXLAN{}, IPIP{}, WireGuard{}, IPsec{}, TUN{}}
 
+// Names of tunnel devices. flanneld deletes devices with these names that it does not want.
+var (
+	vxlanName     = regexp.MustCompile(`^flannel(?:-v6)?\.\d+$`)
+	wireGuardName = regexp.MustCompile(`^flannel-wg(?:-v6)?$`)
+	ipipName      = regexp.MustCompile(`^flannel\.ipip$`)
+	tunName       = regexp.MustCompile(`^flannel(\d+)$`)
+)
+
 func (Existing) traits() Traits { return Traits{Kind: "existing"} }
 
 func (k VXLAN) traits() Traits {
-	return Traits{Kind: "vxlan", Backend: "vxlan", Links: []string{"vxlan"}, MTUKey: true,
+	return Traits{Kind: "vxlan", Backend: "vxlan", Links: []string{"vxlan"}, Name: vxlanName, MTUKey: true,
 		Protocol: protocolUDP, Port: cmp.Or(k.Port, 8472), VNI: k.VNI, Header: udp + vxlan + ethernet, Frame: true}
 }
 
 // In the place of a WireGuard device, wireguard-go makes a TUN device.
 func (k WireGuard) traits() Traits {
-	return Traits{Kind: "wireguard", Backend: "wireguard", Links: []string{"wireguard", "tuntap"}, Prefix: "flannel-wg", MTUKey: true,
+	return Traits{Kind: "wireguard", Backend: "wireguard", Links: []string{"wireguard", "tuntap"}, Name: wireGuardName, MTUKey: true,
 		Protocol: protocolUDP, Port: k.Port, Header: udp + wireGuardHeader, Trailer: wireGuardTag, Keys: true, AnyFamily: true}
 }
 
 func (IPIP) traits() Traits {
-	return Traits{Kind: "ipip", Backend: "ipip", Links: []string{"ipip"}, Protocol: protocolIPIP}
+	return Traits{Kind: "ipip", Backend: "ipip", Links: []string{"ipip"}, Name: ipipName, Protocol: protocolIPIP}
 }
 
 func (k TUN) traits() Traits {
-	return Traits{Kind: "tun", Backend: "udp", Links: []string{"tuntap"}, portInName: true,
+	return Traits{Kind: "tun", Backend: "udp", Links: []string{"tuntap"}, Name: tunName,
 		Protocol: protocolUDP, Port: cmp.Or(k.Port, 8285), Header: udp}
 }
 

@@ -2,9 +2,9 @@ package dataplane
 
 import (
 	"cmp"
+	"regexp"
 	"slices"
 	"strconv"
-	"strings"
 )
 
 // Traits describe a kind of device to code outside of its driver: to the backends, the guard, the doctor, and the tests of paths
@@ -14,8 +14,10 @@ type Traits struct {
 	Kind    string   // name for messages
 	Backend string   // whose tunnels these are on Linux; "": the kind is no tunnel, or is one of Windows
 	Links   []string // types of link of the tunnel devices, in the netlink library; nil: the kind has no tunnel devices
-	Prefix  string   // with which the names of the tunnel devices begin; "": "flannel"
-	MTUKey  bool     // the configuration of the backend has the key MTU
+	// Name matches the names that flannel gives the tunnel devices, whatever their type of link; nil: as for Links. A group
+	// in it is the port of the device, or 0 if the port is the default.
+	Name   *regexp.Regexp
+	MTUKey bool // the configuration of the backend has the key MTU
 
 	// The following fields describe the packets between the nodes, each of which contains the packet of a pod. They are zero
 	// if Protocol is 0: then packets of pods are sent as they are, or nothing is known of the packets between the nodes.
@@ -28,8 +30,6 @@ type Traits struct {
 	Frame     bool   // the pod's packet is in an Ethernet frame, the last part of Header
 	Keys      bool   // a device sends nothing before it and the peer have agreed on keys, which tell who the sender is
 	AnyFamily bool   // a device sends by IPv4 and by IPv6
-
-	portInName bool // the name of a device is the prefix and its port, or the prefix and 0 if the port is the default
 }
 
 // Protocols of IP.
@@ -55,9 +55,6 @@ const (
 	espTrailer = 15 + 2 + 16
 )
 
-// prefix is what the names of all tunnel devices begin with.
-const prefix = "flannel"
-
 // TraitsOf returns the row of a kind, with the port and the VNI of the device.
 func TraitsOf(k Kind) Traits { return k.traits() }
 
@@ -66,12 +63,18 @@ func TraitsOf(k Kind) Traits { return k.traits() }
 func TraitsOfLink(link, name string) (t Traits, isTunnel bool) {
 	for _, k := range tunnels {
 		t := k.traits()
-		number, fits := strings.CutPrefix(name, cmp.Or(t.Prefix, prefix))
-		if fits = fits && slices.Contains(t.Links, link); fits && t.portInName {
-			port, err := strconv.ParseUint(number, 10, 16)
-			t.Port, fits = cmp.Or(uint16(port), t.Port), err == nil
+		if !slices.Contains(t.Links, link) {
+			continue
 		}
-		if fits {
+		parts := t.Name.FindStringSubmatch(name) // the name, and the port if the kind has it there
+		if len(parts) > 1 {
+			port, err := strconv.ParseUint(parts[1], 10, 16)
+			if err != nil {
+				continue
+			}
+			t.Port = cmp.Or(uint16(port), t.Port)
+		}
+		if parts != nil {
 			return t, true
 		}
 	}

@@ -38,6 +38,11 @@ func TestTraitsOfDevices(t *testing.T) {
 		{"tuntap", "flannel-vpn", "", 0, 0}, // these are devices of others, too: udp's are named after their port
 		{"tuntap", "flannel70000", "", 0, 0},
 		{"tuntap", "flannel", "", 0, 0},
+		{"tuntap", "flannel-wg0", "", 0, 0},
+		{"wireguard", "flannel-wg-v6x", "", 0, 0},
+		{"vxlan", "flannel.lab", "", 0, 0},
+		{"vxlan", "flannel-v6.7", "vxlan", 17, 8472},
+		{"ipip", "flannel.7", "", 0, 0},
 		{"vxlan", "vxlan7", "", 0, 0},
 		{"", "", "", 0, 0},
 	} {

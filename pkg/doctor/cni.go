@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 )
@@ -56,8 +57,21 @@ func parseCNI(text string) ([]plugin, error) {
 	return list.Plugins, nil
 }
 
+// broken returns the files that could not be read or are no configurations, with the
+// reasons. One of them may be flannel's.
+func (c CNI) broken() (texts []string) {
+	for _, f := range c.Files {
+		if why, unread := c.Unread[f.Name]; unread {
+			texts = append(texts, f.Name+": "+why)
+		} else if _, err := parseCNI(f.Text); err != nil {
+			texts = append(texts, fmt.Sprintf("%s: %v", f.Name, err))
+		}
+	}
+	return texts
+}
+
 // flannelConf returns the first configuration that calls the flannel plugin,
-// and its plugins; no plugins: there is none.
+// and its plugins; no plugins: none of those that can be read does.
 func (s Snapshot) flannelConf() (file CNIFile, plugins []plugin) {
 	for _, f := range s.CNI.Value.Files {
 		plugins, err := parseCNI(f.Text)
@@ -91,11 +105,16 @@ func cniConf(s Snapshot) Finding {
 		return warn(install, "no configuration in %s", c.ConfDir)
 	}
 	conf, plugins := s.flannelConf()
-	first := c.Files[0]
+	first, broken := c.Files[0], c.broken()
 	_, err := parseCNI(first.Text)
-	switch {
+	switch why, unread := c.Unread[first.Name]; {
+	case unread:
+		return undecidable("runtimes use %s, which could not be read: %s", first.Name, why)
 	case err != nil:
 		return fail("Correct or remove it: runtimes use the first file by name.", "%s: %v", first.Name, err)
+	case len(plugins) == 0 && len(broken) > 0:
+		return warn("If one of the files that are not readable is flannel's, correct or remove it. "+install,
+			"runtimes use %s, which does not call flannel; not readable: %s", first.Name, several(broken))
 	case len(plugins) == 0:
 		return warn(install, "none of %s calls flannel; runtimes use %s", fileNames(c.Files), first.Name)
 	case conf.Name != first.Name:

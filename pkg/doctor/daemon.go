@@ -26,19 +26,19 @@ func daemonChecks() []Check {
 		{"FL104", "no peer is rejected",
 			"peers are rejected", anySystem, needs{peersKnown}, noPeerRejected},
 		{"FL105", "the store of leases answers",
-			"the store of leases does not answer", anySystem, nil, storeAnswers},
+			"the store of leases does not answer", anySystem, needs{daemonAnswers}, storeAnswers},
 		{"FL106", "the MTU of pods fits the tunnel and the underlay",
-			"the MTU of pods does not fit the tunnel and the underlay", anySystem, nil, mtuFits},
+			"the MTU of pods does not fit the tunnel and the underlay", anySystem, needs{leaseKnown}, mtuFits},
 		{"FL107", "the network of the nodes forwards packets with pods' addresses (host-gw)",
 			"the network of the nodes drops packets with pods' addresses (host-gw)", anySystem, nil, nodesForward},
 		{"FL108", "no peer is retained because the store lost its lease",
 			"peers are retained because the store lost their leases", anySystem, needs{peersKnown}, noPeerRetained},
 		{"FL109", "the senders of datagrams are the peers of the packets in them (udp)",
-			"datagrams were dropped: they are malformed, or not from the peers of the packets in them (udp)", anySystem, nil, datagramsFromPeers},
+			"datagrams were dropped: they are malformed, or not from the peers of the packets in them (udp)", anySystem, needs{daemonAnswers}, datagramsFromPeers},
 		{"FL110", "the network configuration in the store is in force",
-			"the network configuration in the store is not in force", anySystem, nil, configInForce},
+			"the network configuration in the store is not in force", anySystem, needs{daemonAnswers}, configInForce},
 		{"FL111", "a start of flanneld would choose the interface that is in use",
-			"a start of flanneld would choose another interface than the one in use", anySystem, nil, sameAtStart},
+			"a start of flanneld would choose another interface than the one in use", anySystem, needs{leaseKnown}, sameAtStart},
 	}
 }
 
@@ -73,46 +73,51 @@ func oneDaemon(s Snapshot) Finding {
 	return fail("Stop all but one: they undo each other's changes.", "%s", strings.Join(daemons, ", "))
 }
 
-// subnetFile compares the subnet file with the daemon's lease. The CNI plugin
-// configures pods from this file alone. Env is its content (see Fact): without a
-// WhyNot, nobody tried to read it, and missing returns that Finding.
+// subnetFile compares the subnet file with the daemon's lease. The CNI plugin configures
+// pods from this file alone. A file that could not be read may be right: nobody should
+// delete it.
 func subnetFile(s Snapshot) Finding {
-	const restart = "Start flanneld: it writes the file when it has a subnet. Pods cannot start without the file."
+	env := s.Env.Value
 	switch {
-	case s.Env.Known: // compared below; a missing file is known, too
-	case s.Env.WhyNot == "":
-		return s.Env.missing()
-	default:
+	case s.EnvMalformed:
 		return fail("Delete the file: flanneld writes it again.", "%s", s.Env.WhyNot)
+	case !s.Env.Known:
+		return s.Env.missing()
+	case env.IsZero():
+		return fail("Start flanneld: it writes the file when it has a subnet. Pods cannot start without the file.",
+			"%s does not exist", s.SubnetFile)
 	}
-	env, n := s.Env.Value, s.node() // the file's and the daemon's
-	if !env.V4Subnet.IsValid() && !env.V6Subnet.IsValid() {
-		return fail(restart, "%s does not exist", s.SubnetFile)
+	if missing := leaseKnown(s); missing.Verdict != "" {
+		return skip("%s has %s; it cannot be compared: %s", s.SubnetFile, join(env.V4Subnet, env.V6Subnet), missing.Seen)
 	}
-	if n == nil {
-		return skip("%s has %s; it cannot be compared, because the daemon has no lease or does not answer",
-			s.SubnetFile, join(env.V4Subnet, env.V6Subnet))
-	}
+	n := s.node()
 	if n.SubnetFile != s.SubnetFile {
 		return skip("the daemon writes another file: %s", n.SubnetFile)
 	}
-	for _, net := range n.Networks {
-		network, own := env.V4Network, env.V4Subnet
-		if net.Subnet.Addr().Is6() {
-			network, own = env.V6Network, env.V6Subnet
-		}
-		if own != net.Subnet || network != net.Network {
-			return fail("Find out whether another program writes the file, such as a second flanneld, or whether "+
-				"it is a copy from another node.",
-				"the file has %s of %s, the daemon %s of %s", cmp.Or(join(own), "nothing"),
-				cmp.Or(join(network), "nothing"), net.Subnet, net.Network)
+	var different []string
+	for _, ipv6 := range []bool{false, true} {
+		if file, daemon := subnetOf(networksOf(env), ipv6), subnetOf(n.Networks, ipv6); file != daemon {
+			different = append(different, fmt.Sprintf("the file has %s, the daemon %s", file, daemon))
 		}
 	}
 	if env.MTU != n.MTU {
-		return fail("Find out whether another program writes the file.",
-			"the file has FLANNEL_MTU=%d, the daemon %d", env.MTU, n.MTU)
+		different = append(different, fmt.Sprintf("the file has FLANNEL_MTU=%d, the daemon %d", env.MTU, n.MTU))
+	}
+	if len(different) > 0 {
+		return fail("Find out whether another program writes the file, such as a second flanneld, or whether "+
+			"it is a copy from another node.", "%s", several(different))
 	}
 	return ok("%s, MTU %d", join(env.V4Subnet, env.V6Subnet), env.MTU)
+}
+
+// subnetOf returns the subnet and the network of an address family for a text.
+func subnetOf(networks []status.Network, ipv6 bool) string {
+	for _, n := range networks {
+		if n.Subnet.IsValid() && n.Subnet.Addr().Is6() == ipv6 {
+			return fmt.Sprintf("%s of %s", n.Subnet, cmp.Or(join(n.Network), "no network"))
+		}
+	}
+	return fmt.Sprintf("no %s subnet", familyName(ipv6))
 }
 
 // maxNamed limits how many items of a list a Finding names.
@@ -140,28 +145,27 @@ func noPeerRejected(s Snapshot) Finding {
 // noPeerRetained only warns: retained peers work, and are removed by
 // themselves. But the leases may be missing by mistake.
 func noPeerRetained(s Snapshot) Finding {
-	r := s.report()
-	switch {
-	case r.Retained == nil:
+	lost := s.report().Retained
+	if lost == nil {
 		return ok("none")
-	case r.Retained.Count == 0: // Retained.Own alone
-		return warn("Find out who deleted the lease; flanneld restores it if its subnet is free.",
-			"the store lost this node's lease together with many others")
 	}
-	return warn("Find out who deleted the leases, or restore the store; if these nodes are gone for good, run "+
-		"flanneld accept-withdrawal.",
-		"%d peers, until %s or later (%s)", r.Retained.Count, utc(r.Retained.Until),
-		r.Retained.Cause)
+	fix := "Find out who deleted the lease; flanneld restores it if its subnet is free."
+	var seen []string
+	if lost.Count > 0 {
+		fix = "Find out who deleted the leases, or restore the store; if these nodes are gone for good, run flanneld accept-withdrawal."
+		seen = append(seen, fmt.Sprintf("%d peers, until %s or later (%s)", lost.Count, utc(lost.Until), lost.Cause))
+	}
+	if lost.Own {
+		seen = append(seen, "the store lost this node's lease together with many others")
+	}
+	return warn(fix, "%s", several(seen))
 }
 
 // storeAnswers only warns: during an outage the network stays as it is, and
 // works until something changes.
 func storeAnswers(s Snapshot) Finding {
 	r := s.report()
-	switch {
-	case r == nil:
-		return skip("the daemon does not answer")
-	case r.Outage != "":
+	if r.Outage != "" {
 		return warn("Check the store, the connection to it and the credentials. Existing connectivity between pods "+
 			"is not affected.",
 			"%s: %s", r.Store, oneLine(r.Outage))
@@ -175,8 +179,6 @@ func storeAnswers(s Snapshot) Finding {
 func configInForce(s Snapshot) Finding {
 	r := s.report()
 	switch {
-	case r == nil:
-		return skip("the daemon does not answer")
 	case r.Pending == "":
 		return ok("%s", r.Store)
 	case r.Refused:
@@ -190,9 +192,6 @@ func configInForce(s Snapshot) Finding {
 // and not that of links further on. There are tunnels on Linux only.
 func mtuFits(s Snapshot) Finding {
 	n := s.node()
-	if n == nil {
-		return skip("the underlay is not known: the daemon has no lease or does not answer")
-	}
 	lower := s.lowerMTU(n.Backend, n.Underlay.Name, "") + ", and restart the pods: the MTU of a running pod does not change."
 	under := n.Underlay.MTU // as of the daemon's last pass, unless the interface can be read now
 	for _, in := range s.Interfaces.Value.Interfaces {
@@ -213,6 +212,9 @@ func mtuFits(s Snapshot) Finding {
 	}
 	if n.MTU > under {
 		return fail(lower, "the MTU of pods is %d, but that of %s is %d", n.MTU, n.Underlay.Name, under)
+	}
+	if missing := devicesKnown(s); missing.Verdict != "" && s.OS == "linux" {
+		return missing
 	}
 	return ok("%d for pods, %d on %s (the MTU of links beyond it is not known)", n.MTU, under, n.Underlay.Name)
 }
@@ -242,71 +244,12 @@ func nodesForward(s Snapshot) Finding {
 	case n != nil && n.Backend != "host-gw", n == nil && found && overlay:
 		return skip("only host-gw sends packets with pods' addresses to the underlay")
 	case n == nil && !found:
-		return skip("the backend is not known: the daemon has no lease or does not answer")
+		return skip("%s", because("the backend is not known", leaseKnown(s)))
 	}
 	return skip("cannot be checked on the node%s: in a cloud, add a route for each node's subnet (user-defined "+
 		"routes), and allow packets with other addresses than the node's (AWS: disable the source/destination "+
 		"check; Azure: enable IP forwarding; Google: canIpForward)",
 		s.onMachine())
-}
-
-// datagramsFromPeers finds datagrams that the udp backend drops: foreign and malformed
-// ones, of the reasons of dataplane.Forwarded. Another address or
-// port than that in the peer's lease comes from NAT or a rewritten firewall rule;
-// other senders scan the port, or use another network's configuration. A few are
-// normal when a node joins, and sends before its lease is known.
-func datagramsFromPeers(s Snapshot) Finding {
-	var f *dataplane.Forwarded
-	if r := s.Daemon.Value.Report; r != nil {
-		f = r.Forwarded
-	}
-	switch {
-	case f == nil:
-		return skip("only udp forwards packets in the daemon")
-	case f.Dropped["foreign"] > 0:
-		return warn("A few are normal when nodes join. If pods of a peer are not reached, set --public-ip on that node to the address that others see, and exempt "+
-			"Backend.Port from NAT. Otherwise allow the port to nodes only.",
-			"%d packets were dropped since the start, because they did not come from the address and port of the peer that has their source", f.Dropped["foreign"])
-	case f.Dropped["malformed"] > 0:
-		return warn("Allow Backend.Port to nodes only, and make sure that all of them use udp.",
-			"%d datagrams were dropped since the start, because they contained no IPv4 packet", f.Dropped["malformed"])
-	}
-	return ok("%d packets received", f.Received.Packets)
-}
-
-// nobodyForges is FL211, whose row is in linux.go: what the guard of the pod network has
-// found, and whether it works.
-func nobodyForges(s Snapshot) Finding {
-	var g *dataplane.GuardReport
-	if r := s.Daemon.Value.Report; r != nil {
-		g = r.Guard
-	}
-	if g == nil {
-		return skip("there is no guard: it is off, or the backend is one whose packets others route")
-	}
-	dropped, counted := status.Found(g)
-	const look = "The log has some of these packets (cause forged-packet); Documentation/guard.md explains the rules. "
-	switch {
-	case g.Problem != "":
-		return warn("The kernel needs the modules nf_tables, nft_fib_inet, nft_log, nft_limit and nfnetlink_log; without a guard, set Guard to off.",
-			"the guard does not work: %s", g.Problem)
-	case g.Waiting != "":
-		return warn(look+"If a node sends from another address than the one in its lease, give --tunnel-source there, or add its address to GuardSources. If somebody else forges these packets, set GuardTrial to 0.",
-			"the guard drops nothing yet: it %s", g.Waiting)
-	case dropped+counted == "":
-		return ok("none were found")
-	case !g.Enforce && counted == "":
-		return ok("none that were not dropped; dropped when the guard enforced: %s", dropped)
-	case !g.Enforce:
-		return warn(look+"If none of them are legitimate, set Guard to enforce.", "found, and not dropped: %s", counted)
-	case dropped == "":
-		return ok("none were dropped; found before the guard enforced: %s", counted)
-	}
-	if g.OfPeer != "" {
-		return warn(look+"If it is that node's own, give --tunnel-source there, or add its address to GuardSources; otherwise somebody uses the node's name.",
-			"dropped: %s; the last one that a node may have sent: %s", dropped, g.OfPeer)
-	}
-	return ok("dropped: %s", dropped)
 }
 
 // several joins the first maxNamed texts, and counts the others.

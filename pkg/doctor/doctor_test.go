@@ -81,6 +81,12 @@ func (s *Snapshot) changeDevice(name string, change func(*Device)) {
 	s.Linux.Devices.Value = devices
 }
 
+// tunnel replaces the VXLAN device by one of another type.
+func (s *Snapshot) tunnel(name, kind string) {
+	reportOf(s).Node.Devices[1].Name = name
+	s.changeDevice("flannel.1", func(d *Device) { d.Name, d.Type = name, kind })
+}
+
 func find(t *testing.T, results []Result, code string) Result {
 	t.Helper()
 	i := slices.IndexFunc(results, func(r Result) bool { return r.Code == code })
@@ -143,7 +149,15 @@ func TestDaemonChecks(t *testing.T) {
 		}},
 		{"FL102", OK, "", func(s *Snapshot) { s.Processes.Value = nil }},
 		{"FL103", Fail, "/run/flannel/subnet.env", func(s *Snapshot) { s.Env = Known(subnet.Env{}) }},
-		{"FL103", Fail, "FLANNEL_MTU=x", func(s *Snapshot) { s.Env = Unknown[subnet.Env]("FLANNEL_MTU=x: not a whole number") }},
+		{"FL103", Fail, "FLANNEL_MTU=x", func(s *Snapshot) {
+			s.Env, s.EnvMalformed = Unknown[subnet.Env]("FLANNEL_MTU=x: not a whole number"), true
+		}},
+		{"FL103", Fail, "fd05:0:0:3::/64 IPv6", func(s *Snapshot) { // which the daemon does not have
+			s.Env.Value.V6Network, s.Env.Value.V6Subnet = pfx("fd05::/48"), pfx("fd05:0:0:3::/64")
+		}},
+		{"FL103", Fail, "fd05:0:0:3::/64 IPv6", func(s *Snapshot) {
+			reportOf(s).Node.Networks = append(reportOf(s).Node.Networks, status.Network{Network: pfx("fd05::/48"), Subnet: pfx("fd05:0:0:3::/64")})
+		}},
 		{"FL103", Fail, "10.6.3.0/24 10.6.0.0/16 10.5.3.0/24 10.5.0.0/16", func(s *Snapshot) {
 			s.Env.Value.V4Network, s.Env.Value.V4Subnet = pfx("10.6.0.0/16"), pfx("10.6.3.0/24")
 		}},
@@ -175,6 +189,7 @@ func TestDaemonChecks(t *testing.T) {
 		{"FL109", Warn, "8", func(s *Snapshot) {
 			reportOf(s).Forwarded = &dataplane.Forwarded{Dropped: map[string]uint64{"malformed": 8}}
 		}},
+		{"FL109", Undecided, "FL101", func(s *Snapshot) { reportOf(s).Node.Backend = "udp" }},
 		{"FL109", OK, "9", func(s *Snapshot) { reportOf(s).Forwarded = &dataplane.Forwarded{Received: dataplane.Flow{Packets: 9}} }},
 		{"FL108", Warn, "", func(s *Snapshot) { reportOf(s).Retained = &status.Retained{Own: true} }},
 

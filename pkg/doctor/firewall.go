@@ -51,26 +51,25 @@ type flow struct {
 	fix    string // if a rule drops the packets
 }
 
-// evaluate returns the first problem that judge finds in the results of the flows.
-// A zero Finding of judge means that there is none. What is not known of the rules
-// makes the Finding Undecided, unless the rest has a problem.
+// evaluate returns the first failure that judge finds in the results of the flows, or else
+// the first warning. A zero Finding of judge means that there is none. What is not known of
+// the rules makes the Finding Undecided, unless the rest has a problem.
 func (s Snapshot) evaluate(flows []flow, judge func(flow, ruleset.Result) Finding) Finding {
 	rules, missing := s.hostRules(flows)
-	undecided, whats := missing, []string{}
+	undecided, warning, whats := missing, Finding{}, []string{}
 	for _, f := range flows {
 		f, result := f.evaluate(rules)
-		if finding := judge(f, result); finding.Verdict != "" {
+		finding := judge(f, result)
+		if finding.Verdict == Fail {
 			return finding
 		}
+		warning = firstReason(warning, finding)
 		if result.Verdict == ruleset.Undecided && undecided.Verdict == "" {
 			undecided = undecidable("%s may be dropped by %s, which cannot be evaluated: %s", f.what, result.Rule, result.Reason)
 		}
 		whats = append(whats, f.what)
 	}
-	if undecided.Verdict != "" {
-		return undecided
-	}
-	return ok("no rule drops %s", strings.Join(whats, ", "))
+	return firstReason(warning, undecided, ok("no rule drops %s", strings.Join(whats, ", ")))
 }
 
 // hostRules parses the host's rules. missing is a Finding if a part of them is not

@@ -71,6 +71,8 @@ func TestFirewalls(t *testing.T) {
 		{"a set of iptables", "FL204", Undecided, []string{":INPUT ACCEPT [0:0]", "-A INPUT -m set --match-set x src -j DROP"}, ""},
 		{"a set of iptables, but another rule drops", "FL204", Fail, []string{":INPUT DROP [0:0]", "-A INPUT -m set --match-set x src -j DROP"}, ""},
 		{"a rate", "FL204", Warn, []string{":INPUT DROP [0:0]", "-A INPUT -p udp -m limit --limit 5/sec -j ACCEPT"}, ""},
+		{"a rate, but another rule drops", "FL204", Fail, []string{":INPUT DROP [0:0]", "-A INPUT -p udp -m limit --limit 5/sec -j ACCEPT",
+			":OUTPUT ACCEPT [0:0]", "-A OUTPUT -p udp -m udp --dport 8472 -j DROP"}, ""},
 		{"not nft's output", "FL204", Undecided, nil, "table inet x {}"},
 		{"policy DROP, port accepted in another chain", "FL204", OK, []string{":INPUT DROP [0:0]", ":ufw-user-input - [0:0]", "-A INPUT -j ufw-user-input", "-A ufw-user-input -s 192.168.0.0/24 -p udp -m udp --dport 8472 -j ACCEPT"}, ""},
 		{"policy DROP, port accepted from elsewhere", "FL204", Fail, []string{":INPUT DROP [0:0]", "-A INPUT -s 192.168.9.0/24 -p udp -m udp --dport 8472 -j ACCEPT"}, ""},
@@ -107,7 +109,7 @@ func TestUnknownRules(t *testing.T) {
 // The packets of an IPIP tunnel have a protocol of their own, and no port.
 func TestFirewallsForIPIP(t *testing.T) {
 	s := healthy()
-	s.changeDevice("flannel.1", func(d *Device) { d.Type = "ipip" })
+	s.tunnel("flannel.ipip", "ipip")
 	for rules, want := range map[string]Verdict{
 		":INPUT ACCEPT [0:0]\n-A INPUT -p ipencap -j DROP":                            Fail,
 		":INPUT ACCEPT [0:0]\n-A INPUT -p 4 -j REJECT":                                Fail,

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"flannel/pkg/doctor/ruleset"
 )
 
 // forwards is the check FL201 (its row is in linux.go): it checks parameters of the host
@@ -31,6 +33,12 @@ func forwards(s Snapshot) Finding {
 	if len(off) > 0 {
 		return fail(strings.Join(fixes, " "), "%s", strings.Join(off, ", "))
 	}
+	if missing := firstReason(devicesKnown(s), interfacesKnown(s)); missing.Verdict != "" {
+		return missing // which devices pods' packets arrive on
+	}
+	if s.underlayName() == ruleset.AnyDevice {
+		return ok("for every address family in use, on flanneld's devices and those of pods; %s", because("the underlay is not known", leaseKnown(s)))
+	}
 	return ok("for every address family in use, on every device that pods' packets arrive on")
 }
 
@@ -49,8 +57,8 @@ func (s Snapshot) deviceSysctls() (list []deviceSysctl) {
 		names = append(names, d.Name)
 	}
 	n := s.node()
-	if n != nil {
-		names = append(names, n.Underlay.Name)
+	if underlay := s.underlayName(); underlay != ruleset.AnyDevice {
+		names = append(names, underlay)
 	}
 	for _, name := range slices.Concat(names, pods) {
 		if v4 {

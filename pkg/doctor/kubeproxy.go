@@ -47,6 +47,8 @@ func hostnameOverride(s Snapshot) Finding {
 	case name != "" && node != "" && !strings.EqualFold(name, node):
 		return fail("Start kube-proxy with --hostname-override="+node+". With another name it deletes the endpoints of pods.",
 			"it is %s, but the Node is %s", name, node)
+	case name != "" && node == "":
+		return ok("%s (the name of the Node is not known)", name)
 	case name != "":
 		return ok("%s", name)
 	}
@@ -76,6 +78,8 @@ func sourceVIP(s Snapshot) Finding {
 	switch {
 	case !given || err != nil:
 		return fail(fix, "kube-proxy has no --source-vip")
+	case len(own) == 0:
+		return subnetKnown(s)
 	case !slices.ContainsFunc(own, func(p netip.Prefix) bool { return p.Contains(vip) }):
 		return fail(fix, "%s is not in this node's subnet %s; maybe the node had another subnet before it rejoined",
 			vip, join(own...))

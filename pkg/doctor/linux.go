@@ -16,7 +16,7 @@ func linuxChecks() []Check {
 		{"FL202", "packets between pods on a bridge pass the rules of kube-proxy",
 			"packets between pods on a bridge bypass the rules of kube-proxy", linux, needs{sysctlsKnown, devicesKnown, bridgeExists}, bridgePassesRules},
 		{"FL203", "no firewall rule drops the packets that are forwarded for pods",
-			"a firewall rule drops packets that are forwarded for pods", linux, needs{familiesKnown}, forwardAccepts},
+			"a firewall rule drops packets that are forwarded for pods", linux, needs{familiesKnown, podNetworksKnown}, forwardAccepts},
 		{"FL204", "the host's firewall accepts the tunnel's packets",
 			"a firewall rule drops the tunnel's packets", linux, needs{devicesKnown, outersKnown}, tunnelAccepted},
 		{"FL205", "neither the kernel nor the network card breaks the tunnel's checksums",
@@ -26,13 +26,13 @@ func linuxChecks() []Check {
 		{"FL207", "the pods' bridge has an address of this node's subnet",
 			"the pods' bridge has an address outside of this node's subnet", linux, needs{devicesKnown, interfacesKnown, bridgeExists, subnetKnown}, bridgeAddress},
 		{"FL208", "the pods' bridge and interfaces have the MTU of the subnet file",
-			"the pods' bridge or interfaces have another MTU than the subnet file", linux, needs{devicesKnown, subnetFileExists, bridgeExists}, podMTU},
+			"the pods' bridge or interfaces have another MTU than the subnet file", linux, needs{devicesKnown, podMTUKnown, bridgeExists}, podMTU},
 		{"FL209", "every WireGuard peer to which packets were sent has answered",
 			"WireGuard peers to which packets were sent have not answered", linux, needs{peersKnown, wireGuardUsed}, peersAnswer},
 		{"FL210", "IPsec has keys for every peer",
 			"IPsec has no keys for some peers", linux, needs{peersKnown, ipsecUsed}, peersHaveKeys},
 		{"FL211", "only nodes and pods of the cluster send into the pod network",
-			"packets were found that no node or pod of the cluster sends, or nobody looks for them", linux, nil, nobodyForges},
+			"packets were found that no node or pod of the cluster sends, or nobody looks for them", linux, needs{daemonAnswers}, nobodyForges},
 		{"FL213", "host-local has addresses for new pods",
 			"host-local has no addresses for new pods, or reserves many for pods that do not exist", linux, needs{reservedKnown, subnetKnown, devicesKnown, cniKnown, confCallsFlannel, delegateIsBridge}, addressesLeft},
 	}
@@ -62,13 +62,13 @@ func bridgePassesRules(s Snapshot) Finding {
 // (kubernetes/kubernetes#88986), and VMware's vmxnet3 drops or corrupts tunnel
 // packets on ports that it does not know (projectcalico/calico#4727).
 func checksums(s Snapshot) Finding {
-	tunnels := s.vxlans()
+	tunnels, unknown := s.vxlans(), Finding{}
 	for _, d := range tunnels {
 		off := fmt.Sprintf("Run ethtool -K %s tx-checksum-ip-generic off; a udev rule makes it permanent.", d.Name)
 		parent := s.device(d.Parent)
 		switch {
 		case !d.TxChecksum.Known:
-			return d.TxChecksum.missing()
+			unknown = d.TxChecksum.missing() // another device may have one of the bugs
 		case !d.TxChecksum.Value:
 		case parent.Driver == "vmxnet3" && d.Port != 4789:
 			return warn(off, "%s offloads checksums to %s, whose driver vmxnet3 is known to corrupt them on port %d",
@@ -78,6 +78,9 @@ func checksums(s Snapshot) Finding {
 				"%s offloads checksums, and kernel %s is known to compute wrong ones for masqueraded packets", d.Name,
 				s.Linux.Kernel)
 		}
+	}
+	if unknown.Verdict != "" {
+		return unknown
 	}
 	return ok("neither kernel %s nor the driver is known to do so; if large transfers hang, try ethtool -K %s "+
 		"tx-checksum-ip-generic off",

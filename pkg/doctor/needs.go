@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"slices"
+	"strings"
 )
 
 // needs lists what a check needs, the most basic first. Each function returns a
@@ -24,7 +25,7 @@ func managersKnown(s Snapshot) Finding   { return s.Linux.Managers.missing() }
 func reservedKnown(s Snapshot) Finding   { return s.Linux.Reserved.missing() }
 func pathsKnown(s Snapshot) Finding {
 	paths := s.Linux.Paths
-	return firstReason(paths.missing(), unless(len(paths.Value) > 0, "no peer was tested"))
+	return firstReason(paths.missing(), unless(len(paths.Value) > 0, because("no peer was tested", daemonAnswers(s))))
 }
 func hnsKnown(s Snapshot) Finding       { return s.Windows.HNS.missing() }
 func networksKnown(s Snapshot) Finding  { return s.Windows.Networks.missing() }
@@ -38,36 +39,30 @@ func categoryKnown(s Snapshot) Finding  { return s.Windows.Category.missing() }
 func firewallKnown(s Snapshot) Finding  { return s.Windows.Firewall.missing() }
 func ghostsKnown(s Snapshot) Finding    { return s.Windows.Ghosts.missing() }
 
-// Values that checks need.
+// What the daemon says. Without an answer, none of the texts may say anything about the
+// daemon: not what it lacks, and not what is off.
 
-// Reasons that checks also give themselves.
-const (
-	noTunnel  = "flanneld has no tunnel device"
-	noVXLAN   = "flanneld has no VXLAN device"
-	noAdapter = "the adapter with the host's address is not known: the daemon has no lease or does not answer"
-)
+// daemonAnswers skips a check of the daemon's report, if there is none: FL101 has a verdict
+// about that.
+func daemonAnswers(s Snapshot) Finding {
+	switch {
+	case s.report() != nil:
+		return Finding{}
+	case s.Daemon.Known:
+		return skip("the daemon does not answer")
+	case s.Daemon.WhyNot != "":
+		return skip("the daemon could not be asked: %s", s.Daemon.WhyNot)
+	}
+	return skip("the daemon was not asked")
+}
+
+func leaseKnown(s Snapshot) Finding {
+	return firstReason(daemonAnswers(s), unless(s.node() != nil, "the daemon has no lease"))
+}
 
 func peersKnown(s Snapshot) Finding {
 	r := s.report()
-	return unless(r != nil && r.PeersKnown, "the daemon does not know the peers, or does not answer")
-}
-
-func familiesKnown(s Snapshot) Finding {
-	return unless(len(s.subnets()) > 0,
-		"the address families in use are not known: there is neither a lease nor a subnet file")
-}
-
-func subnetKnown(s Snapshot) Finding {
-	return unless(len(s.subnets()) > 0, "this node's subnet is not known")
-}
-
-func podNetworksKnown(s Snapshot) Finding {
-	return unless(len(s.podNetworks()) > 0,
-		"the pod network is not known: the daemon has no lease or does not answer, and there is no subnet file")
-}
-
-func subnetFileExists(s Snapshot) Finding {
-	return unless(s.Env.Known && s.Env.Value.MTU != 0, "there is no subnet file")
+	return firstReason(daemonAnswers(s), unless(r != nil && r.PeersKnown, "the daemon does not know the peers yet"))
 }
 
 // Names of backends.
@@ -76,19 +71,55 @@ const (
 	ipsec     = "ipsec"
 )
 
-func wireGuardUsed(s Snapshot) Finding {
+func wireGuardUsed(s Snapshot) Finding { return s.backendIs(wireGuard) }
+func ipsecUsed(s Snapshot) Finding     { return s.backendIs(ipsec) }
+
+func (s Snapshot) backendIs(name string) Finding {
 	n := s.node()
-	return unless(n != nil && n.Backend == wireGuard, "the backend is not wireguard")
+	return firstReason(leaseKnown(s), unless(n != nil && n.Backend == name, "the backend is not "+name))
 }
 
-func ipsecUsed(s Snapshot) Finding {
-	n := s.node()
-	return unless(n != nil && n.Backend == ipsec, "the backend is not ipsec")
+// Values that checks need.
+
+// noVXLAN is a reason that checks also give themselves.
+const noVXLAN = "flanneld has no VXLAN device"
+
+func familiesKnown(s Snapshot) Finding {
+	return unless(len(s.subnets()) > 0, because("the address families in use are not known", leaseKnown(s), subnetFileExists(s)))
+}
+
+func subnetKnown(s Snapshot) Finding {
+	return unless(len(s.subnets()) > 0, because("this node's subnet is not known", leaseKnown(s), subnetFileExists(s)))
+}
+
+func podNetworksKnown(s Snapshot) Finding {
+	return unless(len(s.podNetworks()) > 0, because("the pod network is not known", leaseKnown(s), subnetFileExists(s)))
+}
+
+// subnetFileExists skips a check of the subnet file's content, if there is none: FL103 has
+// a verdict about that.
+func subnetFileExists(s Snapshot) Finding {
+	switch {
+	case s.EnvMalformed:
+		return skip("the subnet file is malformed")
+	case !s.Env.Known && s.Env.WhyNot != "":
+		return skip("the subnet file could not be read: %s", s.Env.WhyNot)
+	case !s.Env.Known:
+		return skip("the subnet file was not read")
+	}
+	return unless(!s.Env.Value.IsZero(), "there is no subnet file")
+}
+
+func podMTUKnown(s Snapshot) Finding {
+	return firstReason(subnetFileExists(s), unless(s.Env.Value.MTU != 0, "the subnet file has no FLANNEL_MTU"))
 }
 
 func outersKnown(s Snapshot) Finding {
-	reason := noTunnel
-	if n := s.node(); n != nil && n.Backend == wireGuard && len(n.Networks) > 1 {
+	reason := "flanneld has no tunnel device"
+	switch n := s.node(); {
+	case n == nil: // the devices' names and types do not tell the packets of wireguard and ipsec
+		reason = because("it is not known which packets a tunnel sends", leaseKnown(s))
+	case n.Backend == wireGuard && len(n.Networks) > 1:
 		reason = "WireGuard has no peers yet, or no port, so that the address family of its packets is not known"
 	}
 	return unless(len(s.outers()) > 0, reason)
@@ -102,7 +133,11 @@ func bridgeExists(s Snapshot) Finding {
 
 func confCallsFlannel(s Snapshot) Finding {
 	_, plugins := s.flannelConf()
-	return unless(len(plugins) > 0, "no CNI configuration calls flannel")
+	reason := "no CNI configuration calls flannel"
+	if len(s.CNI.Value.broken()) > 0 {
+		reason = "no CNI configuration that can be read calls flannel: see FL301"
+	}
+	return unless(len(plugins) > 0, reason)
 }
 
 // delegateIsBridge skips a check for pods that have no port of a bridge.
@@ -118,22 +153,28 @@ func delegateIsBridge(s Snapshot) Finding {
 
 func hnsNetworkExists(s Snapshot) Finding {
 	_, _, found := s.hns()
-	return unless(found, "flanneld has no HNS network")
+	return unless(found, because("no HNS network is known to be flanneld's", leaseKnown(s)))
 }
 
 func overlayExists(s Snapshot) Finding {
 	_, overlay, found := s.hns()
-	return unless(found && overlay, "flanneld has no overlay network")
+	return unless(found && overlay, because("no overlay network is known to be flanneld's", leaseKnown(s)))
 }
 
 func hostGWExists(s Snapshot) Finding {
 	_, overlay, found := s.hns()
-	return unless(found && !overlay, "flanneld has no host-gw network")
+	return unless(found && !overlay, because("no host-gw network is known to be flanneld's", leaseKnown(s)))
 }
 
 func hostAdapterKnown(s Snapshot) Finding {
-	_, found := s.hostAdapter()
-	return unless(found, noAdapter)
+	if _, found := s.hostAdapter(); found {
+		return Finding{}
+	}
+	return s.noAdapter()
+}
+
+func (s Snapshot) noAdapter() Finding {
+	return skip("%s", because("the adapter with the host's address is not known", leaseKnown(s)))
 }
 
 func kubeProxyRuns(s Snapshot) Finding {
@@ -149,6 +190,20 @@ func firstReason(findings ...Finding) Finding {
 		}
 	}
 	return Finding{}
+}
+
+// because returns a reason, with those of the findings that are not zero behind it.
+func because(reason string, causes ...Finding) string {
+	var texts []string
+	for _, c := range causes {
+		if c.Verdict != "" {
+			texts = append(texts, c.Seen)
+		}
+	}
+	if len(texts) == 0 {
+		return reason
+	}
+	return reason + ": " + strings.Join(texts, ", ")
 }
 
 // unless skips a check whose condition is not met.

@@ -18,7 +18,7 @@ import (
 // protocols that have ports are given one.
 func TestFirewallFixes(t *testing.T) {
 	ipip := healthy()
-	ipip.changeDevice("flannel.1", func(d *Device) { d.Type = "ipip" })
+	ipip.tunnel("flannel.ipip", "ipip")
 	for _, c := range []struct {
 		s        Snapshot
 		drop     string

@@ -191,17 +191,23 @@ func pathChecks() (checks []Check) {
 	return checks
 }
 
-// examine finds the tested peers with the cause.
+// examine finds the tested peers with the cause. A path has one cause, the first that
+// diagnose finds, and beyond that nothing is known: only of peers that answer the other
+// checks say that they found no problem.
 func (c pathCause) examine(s Snapshot) Finding {
-	var peers, seen, fixes, tested, untested []string
+	var peers, seen, fixes, tested, untested, open []string
 	for _, p := range s.Linux.Paths.Value {
 		name := fmt.Sprintf("%s (%s)", p.Peer, p.PublicIP)
-		switch {
+		switch cause := p.diagnose(); {
 		case p.Problem != "":
 			untested = append(untested, name+": "+p.Problem)
-		case p.diagnose() == c.cause:
+		case cause == c.cause:
 			peers, fixes = appendOnce(peers, p.Peer), appendOnce(fixes, c.fix(s, p))
 			seen = append(seen, name+": "+c.seen(p))
+		case cause != "":
+			open = append(open, fmt.Sprintf("%s: what stops packets is %s", name, cause))
+		case p.Inner.Result != Answered:
+			open = append(open, name+": it does not answer, and may be one that never does")
 		default:
 			tested = append(tested, name)
 		}
@@ -211,6 +217,8 @@ func (c pathCause) examine(s Snapshot) Finding {
 		return Finding{Verdict: c.verdict, Seen: several(seen), Fix: strings.Join(fixes, " "), Cause: c.cause, Peers: peers}
 	case len(untested) > 0:
 		return undecidable("%s", several(untested))
+	case len(tested) == 0:
+		return skip("%s", several(open))
 	}
 	return ok("%s", several(tested))
 }

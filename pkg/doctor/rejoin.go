@@ -37,6 +37,9 @@ func noLeftovers(s Snapshot) Finding {
 			"network (Remove-HnsNetwork) and recreate its pods, or set Backend.Name to its name to use it.",
 			"%s", several(leftovers))
 	}
+	if missing := firstReason(leftFilesKnown(s), networksKnown(s)); missing.Verdict != "" {
+		return missing
+	}
 	return ok("none found")
 }
 

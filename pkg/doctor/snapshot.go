@@ -51,16 +51,19 @@ type Snapshot struct {
 	At      time.Time `json:"at"`
 	Version string    `json:"version"` // of the program that made the Snapshot
 
-	SubnetFile string                  `json:"subnetFile"`
-	Env        Fact[subnet.Env]        `json:"env"` // the content of the subnet file; zero: the file does not exist
-	Daemon     Fact[Answer]            `json:"daemon"`
-	Processes  Fact[[]Process]         `json:"processes"` // that may be daemons, in this network namespace
-	Interfaces Fact[underlay.Snapshot] `json:"interfaces"`
-	CNI        Fact[CNI]               `json:"cni"`
-	Machine    Fact[Machine]           `json:"machine"`
-	Cluster    Cluster                 `json:"cluster"`
-	Linux      Linux                   `json:"linux"`
-	Windows    Windows                 `json:"windows"`
+	SubnetFile string           `json:"subnetFile"`
+	Env        Fact[subnet.Env] `json:"env"` // the content of the subnet file; zero: the file does not exist
+	// EnvMalformed means that Env is not known because of the content or the owner of
+	// the file; its WhyNot says what is wrong.
+	EnvMalformed bool                    `json:"envMalformed,omitempty"`
+	Daemon       Fact[Answer]            `json:"daemon"`
+	Processes    Fact[[]Process]         `json:"processes"` // that may be daemons, in this network namespace
+	Interfaces   Fact[underlay.Snapshot] `json:"interfaces"`
+	CNI          Fact[CNI]               `json:"cni"`
+	Machine      Fact[Machine]           `json:"machine"`
+	Cluster      Cluster                 `json:"cluster"`
+	Linux        Linux                   `json:"linux"`
+	Windows      Windows                 `json:"windows"`
 }
 
 // Machine is the vendor and product in the firmware: on a virtual machine,
@@ -92,6 +95,8 @@ type CNI struct {
 	// Problem is why containerd's own directories are not known, or which of them does
 	// not exist; "": they exist, or there is no containerd.
 	Problem string `json:"problem,omitempty"`
+	// Unread has, by the names of those Files that could not be read and have no text, the reasons.
+	Unread map[string]string `json:"unread,omitempty"`
 }
 
 // CNIFile is a CNI network configuration.
@@ -233,7 +238,12 @@ func (s Snapshot) networks() []status.Network {
 	if n := s.node(); n != nil {
 		return n.Networks
 	}
-	e := s.Env.Value
+	return networksOf(s.Env.Value)
+}
+
+// networksOf returns the pod networks of a subnet file. Those of a family that is not in
+// use are zero.
+func networksOf(e subnet.Env) []status.Network {
 	return []status.Network{{Network: e.V4Network, Subnet: e.V4Subnet}, {Network: e.V6Network, Subnet: e.V6Subnet}}
 }
 

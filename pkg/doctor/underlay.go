@@ -3,10 +3,7 @@ package doctor
 // sameAtStart only warns: the interface in use works, until flanneld starts again.
 func sameAtStart(s Snapshot) Finding {
 	n := s.node()
-	switch {
-	case n == nil:
-		return skip("the underlay is not known: the daemon has no lease or does not answer")
-	case n.Underlay.AtStart != "":
+	if n.Underlay.AtStart != "" {
 		return warn("Set --iface="+n.Underlay.Name+" on this node, or give the default route of "+n.Underlay.AtStart+" a metric that is higher than that of "+
 			n.Underlay.Name+".", "%s is in use, and the default route of %s is the better one", n.Underlay.Name, n.Underlay.AtStart)
 	}

@@ -42,7 +42,7 @@ func adapterTakesSwitch(s Snapshot) Finding {
 	const another = "select another adapter with --iface"
 	switch {
 	case !found:
-		return skip(noAdapter)
+		return s.noAdapter()
 	case a.VLAN != 0 && !bound:
 		return fail("Set VlanID to 0 and let the hypervisor or the port of the switch tag the packets, or "+another+".",
 			"%s has the VlanID %d, and packets lose this tag behind a vSwitch", a.Name, a.VLAN)

@@ -47,11 +47,24 @@ func natExcepts(s Snapshot) Finding {
 	if network := s.hostNetwork(); network.IsValid() && !isExcepted(network) {
 		return warn(fix, "%s excepts %s, but not the nodes' network %s", conf.Name, join(excepted...), network)
 	}
-	if !s.Cluster.Services.Known {
-		return ok("%s excepts %s (the service network is not known: %s)%s", conf.Name, join(excepted...),
-			s.Cluster.Services.missing().Seen, s.withoutLoopbackDSR())
+	return ok("%s excepts %s%s%s", conf.Name, join(excepted...), s.notCompared(), s.withoutLoopbackDSR())
+}
+
+// notCompared says which networks of the cluster natExcepts could not compare; "": none.
+func (s Snapshot) notCompared() string {
+	var unknown []string
+	if missing := s.Cluster.Services.missing(); missing.Verdict != "" {
+		unknown = append(unknown, because("the service network", missing))
 	}
-	return ok("%s excepts %s%s", conf.Name, join(excepted...), s.withoutLoopbackDSR())
+	if _, overlay, _ := s.hns(); !overlay { // see hostNetwork
+		if missing := firstReason(networksKnown(s), interfacesKnown(s)); missing.Verdict != "" {
+			unknown = append(unknown, because("the nodes' network", missing))
+		}
+	}
+	if len(unknown) == 0 {
+		return ""
+	}
+	return " (not known: " + several(unknown) + ")"
 }
 
 // withoutLoopbackDSR says that the CNI configuration lacks a policy OutBoundNAT that HNS and

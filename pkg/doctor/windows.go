@@ -40,7 +40,7 @@ func windowsChecks() []Check {
 		{"FL513", "kubelet, kube-proxy and a container runtime run",
 			"kubelet, kube-proxy or the container runtime does not run", windows, needs{programsKnown}, programs},
 		{"FL514", "there are no conflicting files or networks of earlier scripts",
-			"there are conflicting files or networks of earlier scripts", windows, needs{leftFilesKnown}, noLeftovers},
+			"there are conflicting files or networks of earlier scripts", windows, nil, noLeftovers},
 		{"FL515", "the CNI configuration matches the HNS network",
 			"the CNI configuration does not match the HNS network", windows, needs{cniKnown, networksKnown, confCallsFlannel, hnsNetworkExists}, confMatches},
 		{"FL516", "pods get a DNS server",
@@ -56,7 +56,7 @@ func windowsChecks() []Check {
 		{"FL521", "HNS lists each network that it has",
 			"HNS has a network that it does not list", windows, needs{ghostsKnown}, noGhosts},
 		{"FL522", "running pods have their endpoints in HNS",
-			"running pods have lost their endpoints in HNS", windows, needs{podsKnown}, podsConnected},
+			"running pods have lost their endpoints in HNS", windows, nil, podsConnected},
 		{"FL523", "the node's adapter can have a vSwitch",
 			"the node's adapter cannot have a vSwitch", windows, needs{networksKnown, adaptersKnown, interfacesKnown}, adapterTakesSwitch},
 		{"FL524", "the host's network has the category that it had before the vSwitch",
@@ -80,7 +80,9 @@ func hnsVersion(s Snapshot) Finding {
 			"%s is older than 9.2: flanneld uses remote endpoints instead of policies, and the host and its own "+
 				"pods do not reach each other",
 			version)
-	case !found && !h.atLeast(9, 2):
+	case s.node() == nil && !s.Windows.Networks.Known: // so that the kind of the network is not known
+		return networksKnown(s)
+	case s.node() == nil && !found && !h.atLeast(9, 2):
 		return warn("Install the updates: Windows Server 2019 needs at least KB4489899. Or use host-gw.",
 			"%s is older than 9.2, which kube-proxy needs with an overlay: flanneld prepare does not create one",
 			version)
@@ -106,9 +108,7 @@ func hnsNetwork(s Snapshot) Finding {
 		"status what it waits for; maybe it needs --iface."
 	switch {
 	case !found && s.node() == nil:
-		return fail(fix,
-			"none of the %d networks of HNS has a name of flannel's, and the daemon has no lease or does not answer",
-			len(s.Windows.Networks.Value))
+		return fail(fix, "%s", because(fmt.Sprintf("none of the %d networks of HNS has a name of flannel's", len(s.Windows.Networks.Value)), leaseKnown(s)))
 	case !found:
 		return fail(fix, "none of the %d networks of HNS is flanneld's", len(s.Windows.Networks.Value))
 	case !strings.EqualFold(network.Type, want):
@@ -116,7 +116,7 @@ func hnsNetwork(s Snapshot) Finding {
 	case strings.HasPrefix(network.Adapter, "vEthernet"):
 		return fail(fix, "%s is bound to %s, which is not a physical adapter", network.Name, network.Adapter)
 	case !s.hasSubnets(network):
-		return fail(fix, "%s has the subnets %s, but the lease has %s", network.Name,
+		return fail(fix, "%s has the subnets %s, but this node has %s", network.Name,
 			cmp.Or(join(network.Subnets...), "none"), join(s.subnets()...))
 	}
 	return ok("%s, %s of %s on %s", network.Name, network.Type, join(network.Subnets...), network.Adapter)
@@ -138,11 +138,16 @@ func managementIP(s Snapshot) Finding {
 				return ok("%s has none yet; the host has %s on %s", network.Name, in.Addrs[0].IP, in.Name)
 			}
 		}
+		if missing := interfacesKnown(s); missing.Verdict != "" {
+			return missing
+		}
 		return fail(fix, "%s has none yet, and its adapter has no address", network.Name)
 	case !ip.IsValid():
 		return fail(fix, "%s has none yet", network.Name)
 	case ip.IsLinkLocalUnicast():
 		return fail(fix, "%s has %s, which Windows assigns if there is no other address", network.Name, ip)
+	case !s.Interfaces.Known:
+		return interfacesKnown(s)
 	}
 	for _, in := range s.Interfaces.Value.Interfaces {
 		if slices.ContainsFunc(in.Addrs, func(a underlay.Addr) bool { return a.IP == ip }) {
@@ -162,14 +167,19 @@ func adapterSettings(s Snapshot) Finding {
 	defaults := slices.DeleteFunc(slices.Clone(s.Interfaces.Value.Defaults), func(d underlay.Default) bool {
 		return d.V6 || s.isPodInterface(d.Index)
 	})
+	var seen, fixes []string
+	if len(host.DNS) == 0 {
+		seen, fixes = append(seen, host.Name+" has no DNS server"), append(fixes, fix)
+	}
 	switch {
-	case len(host.DNS) == 0:
-		return warn(fix, "%s has no DNS server", host.Name)
 	case len(defaults) == 0:
-		return warn(fix, "there is no IPv4 default route")
+		seen, fixes = append(seen, "there is no IPv4 default route"), appendOnce(fixes, fix)
 	case len(defaults) > 1:
-		return warn("Remove the wrong one, or give it a higher metric.",
-			"there are %d IPv4 default routes", len(defaults))
+		seen = append(seen, fmt.Sprintf("there are %d IPv4 default routes", len(defaults)))
+		fixes = append(fixes, "Remove the wrong default route, or give it a higher metric.")
+	}
+	if len(seen) > 0 {
+		return warn(strings.Join(fixes, " "), "%s", several(seen))
 	}
 	return ok("%s has both", host.Name)
 }
@@ -212,10 +222,12 @@ func windowsForwards(s Snapshot) Finding {
 	switch {
 	case network.Endpoint == nil:
 		return fail("Restart flanneld: it creates the endpoint.", "%s has no host endpoint", network.Name)
+	case !v4 && !v6:
+		return familiesKnown(s)
 	case off(network.Endpoint.Forwarding):
 		return fail(fix, "forwarding is off on the host's endpoint of %s", network.Name)
 	case !found:
-		return skip(noAdapter)
+		return s.noAdapter()
 	case off(host.Forwarding):
 		return fail(fix, "forwarding is off on %s", host.Name)
 	}
@@ -234,6 +246,9 @@ func podsConnected(s Snapshot) Finding {
 		return fail("Delete these pods, so that they are created anew, and restart kube-proxy. HNS removes the "+
 			"endpoints when it restarts or loses the network, and nobody creates them again.",
 			"%d have no endpoint: %s", len(lost), several(lost))
+	}
+	if missing := podsKnown(s); missing.Verdict != "" {
+		return missing
 	}
 	return ok("all have")
 }

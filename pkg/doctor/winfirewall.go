@@ -61,17 +61,18 @@ func vxlanPortOpen(s Snapshot) Finding {
 	if len(profiles) == 0 {
 		return undecidable("no profile of the Windows Firewall is active")
 	}
-	var reasons []string
+	var reasons, closed []string
 	for _, p := range profiles {
-		open, reason := s.Windows.Firewall.Value.accepts(p, port)
-		if !open {
-			return warn(fmt.Sprintf("Run flanneld prepare, which adds a rule, or allow inbound UDP to port %d. If a rule blocks it, "+
-				"or a group policy sets the rules, change that. This check may not see the rules of group policies.", port),
-				"in the profile %s, the Windows Firewall drops UDP packets to port %d: %s", p.Name, port, reason)
+		if open, reason := s.Windows.Firewall.Value.accepts(p, port); open {
+			reasons = appendOnce(reasons, reason)
+		} else {
+			closed = append(closed, fmt.Sprintf("in the profile %s, %s", p.Name, reason))
 		}
-		if !slices.Contains(reasons, reason) {
-			reasons = append(reasons, reason)
-		}
+	}
+	if len(closed) > 0 {
+		return warn(fmt.Sprintf("Run flanneld prepare, which adds a rule, or allow inbound UDP to port %d. If a rule blocks it, "+
+			"or a group policy sets the rules, change that. This check may not see the rules of group policies.", port),
+			"the Windows Firewall drops UDP packets to port %d: %s", port, several(closed))
 	}
 	return ok("the Windows Firewall accepts UDP packets to port %d: %s", port, strings.Join(reasons, "; "))
 }

@@ -76,8 +76,8 @@ func TestEntriesOfAnotherIPsecDevice(t *testing.T) {
 // The guard is told the packets of each tunnel.
 func TestGuardConfigOfKinds(t *testing.T) {
 	tunnel := dataplane.Tunnel{Addr: []netip.Prefix{netip.MustParsePrefix("10.5.1.0/32")}}
-	opts := cmp.Options{cmpopts.IgnoreUnexported(guard.Config{}, dataplane.Traits{}), cmpopts.EquateComparable(netip.Addr{}),
-		cmpopts.IgnoreFields(dataplane.Traits{}, "Kind", "Backend", "Links", "MTUKey")} // which say nothing about packets
+	opts := cmp.Options{cmpopts.IgnoreUnexported(guard.Config{}), cmpopts.EquateComparable(netip.Addr{}),
+		cmpopts.IgnoreFields(dataplane.Traits{}, "Kind", "Backend", "Links", "Name", "MTUKey")} // which say nothing about packets
 	for name, test := range map[string]struct {
 		kind dataplane.Kind
 		want guard.Config
@@ -106,8 +106,8 @@ func TestTraitsOfKinds(t *testing.T) {
 		if found := dataplane.TraitsOfBackend(traits.Backend); traits.Protocol != 0 && found.Kind != traits.Kind {
 			t.Errorf("%s: the backend %q has the devices %q", traits.Kind, traits.Backend, found.Kind)
 		}
-		if (row.name != nil) != (len(traits.Links) > 0) {
-			t.Errorf("%s: the names are %v, and the types of link %q", traits.Kind, row.name, traits.Links)
+		if (traits.Name != nil) != (len(traits.Links) > 0) {
+			t.Errorf("%s: the names are %v, and the types of link %q", traits.Kind, traits.Name, traits.Links)
 		}
 	}
 }

@@ -3,7 +3,6 @@ package linux
 import (
 	"fmt"
 	"reflect"
-	"regexp"
 	"slices"
 
 	"github.com/vishvananda/netlink"
@@ -17,31 +16,33 @@ type kindRow struct {
 	make    func(host) kind // for a new driver
 	device  dataplane.Kind
 	encap   dataplane.Encap
-	name    *regexp.Regexp // nil: the device is the host's own, the underlay, as with IPsec
-	watched string         // IFLA_INFO_KIND of devices whose IFLA_INFO_DATA is watched; see tunnelData
-	idle    bool           // without a flanneld, the device forwards nothing
+	watched string // IFLA_INFO_KIND of devices whose IFLA_INFO_DATA is watched; see tunnelData
+	idle    bool   // without a flanneld, the device forwards nothing
 }
 
 // has reports whether flannel gives devices of this type such a name.
 func (r kindRow) has(l netlink.Link) bool {
-	return r.name != nil && r.name.MatchString(l.Attrs().Name) && slices.Contains(dataplane.TraitsOf(r.device).Links, l.Type())
+	return r.gives(l.Attrs().Name) && slices.Contains(dataplane.TraitsOf(r.device).Links, l.Type())
+}
+
+// gives reports whether flannel gives devices such a name. A device of the host, the
+// underlay, as with IPsec, has the name that the host gave it.
+func (r kindRow) gives(name string) bool {
+	names := dataplane.TraitsOf(r.device).Name
+	return names != nil && names.MatchString(name)
 }
 
 // kindRows lists the devices of the host, and those that flannel makes with any of its
-// backends: which devices and paths are of a kind, and what names flannel gives the
-// devices. Their types of link are in the traits of the kind. Only VXLAN and IPIP are
-// watched: WireGuard has no IFLA_INFO_DATA, and nothing in that of a TUN device is compared.
+// backends: which devices and paths are of a kind. Their names and types of link are in the
+// traits of the kind. Only VXLAN and IPIP are watched: WireGuard has no IFLA_INFO_DATA, and
+// nothing in that of a TUN device is compared.
 var kindRows = []kindRow{
 	{make: newExisting, device: dataplane.Existing{}, encap: dataplane.Direct{}},
-	{make: newVXLAN, device: dataplane.VXLAN{}, encap: dataplane.VTEP{},
-		name: regexp.MustCompile(`^flannel(-v6)?\.\d+$`), watched: "vxlan"},
-	{make: newIPIP, device: dataplane.IPIP{}, encap: dataplane.IPInIP{},
-		name: regexp.MustCompile(`^flannel\.ipip$`), watched: "ipip"},
-	{make: newWireGuard, device: dataplane.WireGuard{}, encap: dataplane.WireGuardPeer{},
-		name: regexp.MustCompile(`^flannel-wg(-v6)?$`)},
+	{make: newVXLAN, device: dataplane.VXLAN{}, encap: dataplane.VTEP{}, watched: "vxlan"},
+	{make: newIPIP, device: dataplane.IPIP{}, encap: dataplane.IPInIP{}, watched: "ipip"},
+	{make: newWireGuard, device: dataplane.WireGuard{}, encap: dataplane.WireGuardPeer{}},
 	{make: newIPsec, device: dataplane.IPsec{}, encap: dataplane.ESP{}},
-	{make: newTUN, device: dataplane.TUN{}, encap: dataplane.Datagram{},
-		name: regexp.MustCompile(`^flannel\d+$`), idle: true},
+	{make: newTUN, device: dataplane.TUN{}, encap: dataplane.Datagram{}, idle: true},
 }
 
 // newKinds makes the kinds, one for each row.
@@ -73,8 +74,7 @@ func (d *Driver) kindOf(dev dataplane.Device) (kind, error) {
 
 // isTunnel reports whether flanneld makes the device.
 func isTunnel(dev dataplane.Device) bool {
-	i := rowOf(dev)
-	return i >= 0 && kindRows[i].name != nil
+	return rowOf(dev) >= 0 && dataplane.TraitsOf(dev.Kind).Links != nil
 }
 
 // kindOfPath returns the kind of the device that a path leads through.
@@ -90,7 +90,7 @@ func (d *Driver) kindOfPath(p *dataplane.Path) (kind, error) {
 // isOurName reports whether flannel gives devices such a name. The watcher calls it: a new
 // device is not in the scope yet.
 func isOurName(name string) bool {
-	return slices.ContainsFunc(kindRows, func(row kindRow) bool { return row.name != nil && row.name.MatchString(name) })
+	return slices.ContainsFunc(kindRows, func(row kindRow) bool { return row.gives(name) })
 }
 
 // isOurType reports whether flannel gives devices of this type such a name. ownsDevice

@@ -127,7 +127,7 @@ func collect(ctx context.Context, o BundleOptions, s doctor.Snapshot, results []
 		files["listings/"+name] = text
 	}
 	for _, f := range s.CNI.Value.Files {
-		files["config/cni/"+f.Name] = []byte(f.Text)
+		files["config/cni/"+f.Name] = []byte(cmp.Or(f.Text, s.CNI.Value.Unread[f.Name]))
 	}
 	// Reading from etcd waits for it until the context ends, which must leave time for
 	// the listings.

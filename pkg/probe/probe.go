@@ -119,7 +119,13 @@ func shortlyAfter(ctx context.Context) <-chan struct{} {
 func common(o Options, s *doctor.Snapshot) []probe {
 	probes := []probe{
 		factProbe(&s.Interfaces, withoutContext(o.Underlay)),
-		factProbe(&s.Env, withoutContext(func() (subnet.Env, error) { return subnet.ReadEnv(o.SubnetFile) })),
+		{
+			read: func(context.Context) func() {
+				env, err := subnet.ReadEnv(o.SubnetFile)
+				return func() { s.Env, s.EnvMalformed = known(env, err), errors.Is(err, subnet.ErrMalformed) }
+			},
+			timedOut: func(why string) { s.Env = doctor.Unknown[subnet.Env](why) },
+		},
 		factProbe(&s.Daemon, func(ctx context.Context) (doctor.Answer, error) { return daemon(ctx, o.SubnetFile) }),
 		{
 			read: func(context.Context) func() {
@@ -166,7 +172,7 @@ const maxConf = 1 << 20
 // container that can access HNS has all directories of the host, so that the
 // directory does not exist there either.
 func cni(o Options) (doctor.CNI, error) {
-	c := doctor.CNI{ConfDir: o.ConfDir, BinDir: strings.Join(o.BinDirs, ", "), Problem: o.CNIProblem}
+	c := doctor.CNI{ConfDir: o.ConfDir, BinDir: strings.Join(o.BinDirs, ", "), Problem: o.CNIProblem, Unread: map[string]string{}}
 	entries, err := os.ReadDir(o.ConfDir)
 	switch {
 	case err == nil:
@@ -176,10 +182,13 @@ func cni(o Options) (doctor.CNI, error) {
 		return c, fmt.Errorf("look for CNI configurations: %w", err)
 	}
 	for _, e := range entries {
-		if !slices.Contains([]string{".conf", ".conflist", ".json"}, filepath.Ext(e.Name())) {
+		if e.IsDir() || !slices.Contains([]string{".conf", ".conflist", ".json"}, filepath.Ext(e.Name())) {
 			continue
 		}
-		raw, _ := os.ReadFile(filepath.Join(o.ConfDir, e.Name())) // if it cannot be read, the text is empty
+		raw, err := os.ReadFile(filepath.Join(o.ConfDir, e.Name()))
+		if err != nil {
+			c.Unread[e.Name()], raw = err.Error(), nil
+		}
 		c.Files = append(c.Files, doctor.CNIFile{Name: e.Name(), Text: string(raw[:min(len(raw), maxConf)])})
 	}
 	// Plugins stays nil if they are unknown, in contrast to an empty directory.

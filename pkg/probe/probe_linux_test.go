@@ -250,3 +250,35 @@ func TestTimeoutAndErrors(t *testing.T) {
 		t.Errorf("%+v, %v", a, err)
 	}
 }
+
+// There are no rules of iptables-legacy if the file that names their tables is empty or
+// missing, and not if it cannot be read.
+func TestNoLegacyRules(t *testing.T) {
+	dir := t.TempDir()
+	sh(t, `cd `+dir+`; touch empty; echo filter > tables; mkdir unreadable`)
+	for file, none := range map[string]bool{"missing": true, "empty": true, "tables": false, "unreadable": false} {
+		if err := noLegacyRules(filepath.Join(dir, file)); (err == nil) != none {
+			t.Errorf("%s: %v", file, err)
+		}
+	}
+}
+
+// A file that cannot be read is neither missing nor malformed.
+func TestUnreadableFiles(t *testing.T) {
+	dir := t.TempDir()
+	sh(t, `cd `+dir+`; mkdir -p net.d/05-dir.conf; ln -s nowhere net.d/10-flannel.conflist; touch file; echo FLANNEL_MTU=x > subnet.env`)
+	for file, want := range map[string]doctor.Verdict{"file/subnet.env": doctor.Undecided, "subnet.env": doctor.Fail, "none.env": doctor.Fail} {
+		s := Read(t.Context(), Options{SubnetFile: filepath.Join(dir, file), ConfDir: filepath.Join(dir, "net.d"), Timeout: time.Minute,
+			Underlay: func() (underlay.Snapshot, error) { return kernel.Read(underlay.Options{}) }})
+		verdicts := map[string]doctor.Result{}
+		for _, r := range doctor.Examine(s) {
+			verdicts[r.Code] = r
+		}
+		if r := verdicts["FL103"]; r.Verdict != want {
+			t.Errorf("%s: FL103 is %s, %q, want %s", file, r.Verdict, r.Seen, want)
+		}
+		if r := verdicts["FL301"]; r.Verdict != doctor.Undecided || !strings.Contains(r.Seen, "10-flannel.conflist") {
+			t.Errorf("FL301 is %s, %q", r.Verdict, r.Seen)
+		}
+	}
+}

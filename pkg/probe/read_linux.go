@@ -164,8 +164,8 @@ func iptables(ctx context.Context, family string) ([]doctor.Listing, error) {
 	if len(programs) == 0 {
 		name := family + "-save"
 		if _, err := exec.LookPath(name); err != nil {
-			if tables, readErr := os.ReadFile("/proc/net/" + legacyTables[family]); readErr == nil && len(bytes.TrimSpace(tables)) > 0 {
-				return nil, fmt.Errorf("there are rules of iptables-legacy: %w", err)
+			if legacy := noLegacyRules("/proc/net/" + legacyTables[family]); legacy != nil {
+				return nil, fmt.Errorf("%w: %w", legacy, err)
 			}
 			return nil, nil
 		}
@@ -202,6 +202,21 @@ func nftables(ctx context.Context) (string, error) {
 // legacyTables are the files below /proc/net that name the loaded tables, by family as for
 // iptables.
 var legacyTables = map[string]string{"iptables": "ip_tables_names", "ip6tables": "ip6_tables_names"}
+
+// noLegacyRules returns an error if the kernel has rules of iptables-legacy, or may have
+// some. path is that of a file in legacyTables, which only root may read.
+func noLegacyRules(path string) error {
+	tables, err := os.ReadFile(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist): // the kernel has not loaded the module
+		return nil
+	case err != nil:
+		return fmt.Errorf("look for rules of iptables-legacy: %w", err)
+	case len(bytes.TrimSpace(tables)) > 0:
+		return errors.New("there are rules of iptables-legacy")
+	}
+	return nil
+}
 
 // usefulLines returns the lines of tables, chains and rules in the output of
 // iptables-save, without those of kube-proxy's chains in the table nat, which may

@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 
@@ -122,7 +121,6 @@ func parse(args []string) (options, error) {
 	listen := f.String("listen", "127.0.0.1:6443", "`address` and port, also those in the kubeconfig")
 	names := f.String("names", "", "further IP `addresses` in the serving certificate, separated by commas")
 	cidrs := f.String("cluster-cidr", "", "assign nodes podCIDRs out of these `prefixes`, separated by commas")
-	masks := f.String("node-cidr-mask", "24,64", "`length` of a node's podCIDRs, IPv4,IPv6")
 	f.BoolVar(&o.audit, "audit", false, "write audit.log with the requests of flannel and all requests about nodes, pods and events")
 	f.Usage = func() {
 		fmt.Fprintln(f.Output(), "kube -dir DIRECTORY [options] [-- further arguments of kube-apiserver]")
@@ -149,29 +147,22 @@ func parse(args []string) (options, error) {
 		}
 		o.names = append(o.names, a)
 	}
-	return o, o.parseCIDRs(words(*cidrs), words(*masks))
+	return o, o.parseCIDRs(words(*cidrs))
 }
 
 // parseCIDRs sets cidrs and masks. For example, the prefixes 10.244.0.0/16 and
-// fd05::/48 with the masks "24,64" give a node 10.244.N.0/24 and fd05:0:0:N::/64.
-func (o *options) parseCIDRs(cidrs, masks []string) error {
-	if len(cidrs) > 0 && len(masks) != 2 {
-		return errors.New("-node-cidr-mask takes two lengths, for IPv4 and IPv6")
-	}
+// fd05::/48 give a node 10.244.N.0/24 and fd05:0:0:N::/64.
+func (o *options) parseCIDRs(cidrs []string) error {
 	for _, s := range cidrs {
 		p, err := netip.ParsePrefix(s)
 		if err != nil {
 			return fmt.Errorf("-cluster-cidr: %w", err)
 		}
-		mask := masks[0]
+		mask := 24
 		if p.Addr().Is6() {
-			mask = masks[1]
+			mask = 64
 		}
-		bits, err := strconv.Atoi(mask)
-		if err != nil {
-			return fmt.Errorf("-node-cidr-mask: %w", err)
-		}
-		o.cidrs, o.masks = append(o.cidrs, p.Masked()), append(o.masks, bits)
+		o.cidrs, o.masks = append(o.cidrs, p.Masked()), append(o.masks, mask)
 	}
 	return nil
 }
