@@ -214,7 +214,8 @@ func (k *Keeper) awaitAdapter(adapters []hns.Adapter, err error) error {
 	k.leaseSince, k.incompleteSince, k.completeSince = time.Time{}, time.Time{}, time.Time{}
 	if _, exists := snapshot.physical(adapters); exists {
 		k.goneSince = time.Time{}
-		k.staticMissing = snapshot.hasManual() && startOrElapsed(&k.missingSince) < k.limits.DHCP
+		elapsed := startOrElapsed(&k.missingSince) // also with DHCP: TrackDark reads the timer
+		k.staticMissing = snapshot.hasManual() && elapsed < k.limits.DHCP
 		return err
 	}
 	k.missingSince, k.dhcpOff, k.staticStored = time.Time{}, 0, false
