@@ -109,6 +109,14 @@ func (k *Keeper) HasSnapshot() bool {
 	return k.journal.Snapshot != nil
 }
 
+// LeaseWaits reports whether the last Restore found nothing missing but addresses by DHCP,
+// on an adapter that is down, as without a cable: they come when the adapter is up.
+func (k *Keeper) LeaseWaits() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.leaseWaits
+}
+
 // pending reports whether Restore has to look at the category.
 func (c *SavedCategory) pending() bool { return c != nil && !c.Done }
 
@@ -153,12 +161,16 @@ func (k *Keeper) warnCategory(text string, err error) {
 
 // saveCategory writes the category of the host's network to the journal, for Save, before
 // a switch is made or removed. One that was not restored yet stays there if the network
-// is public.
-func (k *Keeper) saveCategory(host, physical hns.Adapter) error {
+// is public. That of another adapter does not stay: nobody would look at it any more.
+func (k *Keeper) saveCategory(host, physical hns.Adapter, adapters []hns.Adapter) error {
 	k.category.turn <- struct{}{}
 	defer func() { <-k.category.turn }()
 	saved := k.savedCategory()
-	if !saved.isOf(physical) {
+	if saved != nil && !saved.isOf(physical, adapters) {
+		k.category.reset()
+		if err := k.recordCategory(nil); err != nil {
+			return err
+		}
 		saved = nil
 	}
 	c, err := k.readCategory(host.GUID)
@@ -236,9 +248,10 @@ func (c *SavedCategory) hostAdapter(adapters []hns.Adapter, networks []hns.Netwo
 	return c.ofAdapter().hostAdapter(adapters, networks)
 }
 
-// isOf reports whether the category is that of a physical adapter; c may be nil.
-func (c *SavedCategory) isOf(physical hns.Adapter) bool {
-	return c != nil && c.ofAdapter().isOf(physical)
+// isOf reports whether the category is that of a physical adapter, one of adapters; c
+// may be nil.
+func (c *SavedCategory) isOf(physical hns.Adapter, adapters []hns.Adapter) bool {
+	return c != nil && c.ofAdapter().isOf(physical, adapters)
 }
 
 // ofAdapter returns a Snapshot that finds the adapter of the category.

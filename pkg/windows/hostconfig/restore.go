@@ -55,11 +55,14 @@ type Limits struct {
 //	missing                  timer           action
 //	physical adapter         goneSince       wait, and reset the other timers; at boot, give up
 //	                                         after Limits.DHCP
-//	virtual adapter          missingSince    wait
+//	virtual adapter          missingSince    wait, and reset leaseSince, incompleteSince and
+//	                                         completeSince
 //	addresses                missingSince    wait; after Limits.Address, turn DHCP off and
 //	                                         add those set by hand
 //	addresses, while the     leaseSince      wait; after Limits.DHCP, add the others, too
 //	adapter is up
+//	some addresses, which    incompleteSince as in the row of routes, but never give up
+//	Windows refuses
 //	addresses, and one of    missingSince    wait; turn DHCP off and add those set by
 //	169.254.0.0/16 is there                  hand at once
 //	addresses, and a lease   missingSince    wait; after Limits.Rest, turn DHCP off and
@@ -97,6 +100,7 @@ type Keeper struct {
 	darkSince       time.Time // since when TrackDark has found no address; not used with a snapshot of the adapter
 	upSince         time.Time // since when TrackDark has found the physical adapter up
 	uncertain       bool      // the journal may be in the place of a lost one (see New); until the host has addresses
+	leaseWaits      bool      // the last Restore found that only addresses by DHCP are missing, on an adapter that is down
 	staticStored    bool      // storeStatic has written for the snapshot
 	dhcpOff         int       // index of the adapter whose DHCP turnDHCPOff turned off, while Windows has not obeyed; 0: none
 	lastWarning     string
@@ -169,15 +173,14 @@ func (k *Keeper) restoreSnapshot(networks []hns.Network) ([]hns.Adapter, error) 
 // compare compares the snapshot with the adapters, and acts as the table of Keeper
 // says.
 func (k *Keeper) compare(adapters []hns.Adapter, routes []hns.Route, networks []hns.Network) error {
+	k.leaseWaits = false
 	snapshot := k.journal.Snapshot
 	host, err := snapshot.hostAdapter(adapters, networks)
 	if err != nil {
 		return k.awaitAdapter(adapters, err)
 	}
 	k.goneSince = time.Time{}
-	if err := k.dropFormerGateways(host); err != nil {
-		return err
-	}
+	k.takeGateways(host, routes)
 	snapshot = k.journal.Snapshot
 	if !host.DHCP {
 		k.dhcpOff = 0 // Windows has obeyed
@@ -185,8 +188,8 @@ func (k *Keeper) compare(adapters []hns.Adapter, routes []hns.Route, networks []
 	missing := snapshot.missing(host, routes)
 	k.lost, k.staticMissing = k.lost || !missing.none(), len(missing.manual) > 0
 	if len(missing.addresses()) > 0 {
-		k.incompleteSince, k.completeSince = time.Time{}, time.Time{}
-		return k.restoreAddresses(host, missing)
+		k.completeSince = time.Time{}
+		return k.restoreAddresses(host, routes, missing)
 	}
 	k.missingSince, k.leaseSince = time.Time{}, time.Time{}
 	if !missing.none() {
@@ -253,8 +256,9 @@ func (k *Keeper) NeedsStatic() bool {
 
 // restoreAddresses adds addresses that are missing for longer than the limits. It returns
 // a WaitError also after it has added all: the next call of Restore looks whether the
-// adapter has them.
-func (k *Keeper) restoreAddresses(host hns.Adapter, missing losses) error {
+// adapter has them. If Windows refuses some, and the adapter has others of the snapshot,
+// restoreAddresses also restores the rest.
+func (k *Keeper) restoreAddresses(host hns.Adapter, routes []hns.Route, missing losses) error {
 	elapsed := startOrElapsed(&k.missingSince)
 	k.staticMissing = k.staticMissing && elapsed < k.limits.Address+k.limits.DHCP
 	snapshot := k.journal.Snapshot
@@ -269,7 +273,7 @@ func (k *Keeper) restoreAddresses(host hns.Adapter, missing losses) error {
 		}
 	}
 	if !host.Up { // such as without a cable: no DHCP server answers
-		k.leaseSince = time.Time{}
+		k.leaseSince, k.leaseWaits = time.Time{}, len(missing.manual) == 0
 	} else if startOrElapsed(&k.leaseSince) >= k.limits.DHCP {
 		add = append(add, missing.leased...)
 	}
@@ -282,8 +286,12 @@ func (k *Keeper) restoreAddresses(host hns.Adapter, missing losses) error {
 		}
 		k.log.Info("restored an address that was lost when the adapter's switch changed", "cause", causeAddressRestored, "address", p, "adapter", host.Name)
 	}
-	if err := errors.Join(errs...); err != nil {
-		return err
+	if len(errs) > 0 && missing.beyondAddresses() && slices.ContainsFunc(Addresses(host), snapshot.has) {
+		return errors.Join(append(errs, k.restoreRest(host, routes, missing))...)
+	}
+	k.incompleteSince = time.Time{}
+	if len(errs) > 0 {
+		return errors.Join(errs...)
 	}
 	var names []string
 	for _, p := range missing.addresses() {
@@ -321,7 +329,7 @@ func (k *Keeper) restoreRest(host hns.Adapter, routes []hns.Route, missing losse
 		errs = append(errs, err)
 	}
 	err := errors.Join(errs...)
-	if elapsed >= k.limits.DHCP {
+	if elapsed >= k.limits.DHCP && len(missing.addresses()) == 0 {
 		k.log.Warn("could not restore all host settings, giving up", "adapter", host.Name, "error", err)
 		return k.deleteSnapshot()
 	}
