@@ -11,13 +11,15 @@ import (
 	"flannel/pkg/dataplane"
 	"flannel/pkg/reconcile"
 	"flannel/pkg/windows/hns"
+	"flannel/pkg/windows/hostconfig"
 )
 
 // cleanup is the work of the command cleanup, in a process without the daemon's
 // loop. networks are the pod networks, removed are lines for the user; dryRun
 // changes nothing. HNS deletes policies and endpoints with their network. cleanup
-// then waits until the host has its settings back, but not longer than a Keeper
-// waits for DHCP: the next run of the daemon restores what is missing then. It also
+// then waits until the host has its settings back, for at most 90 seconds (pace.Address
+// and pace.DHCP): the next run of the daemon restores what is missing then. With networks
+// on several adapters, it waits so before it deletes those of the next adapter. It also
 // waits until HNS may create a network again, because the next program may be
 // flanneld prepare. If networks or routes cannot be read, it removes nothing.
 func (d *Driver) cleanup(ctx context.Context, networks []netip.Prefix, dryRun bool) (removed []string, err error) {
@@ -90,13 +92,18 @@ func (d *Driver) leftovers() []hns.Network {
 }
 
 // waitRestored returns when the host has its settings back, or returns what is
-// missing after the time in which a Keeper adds addresses.
+// missing after the time in which a Keeper adds addresses. An adapter without a cable gets
+// its addresses by DHCP later, which is no error.
 func (d *Driver) waitRestored(ctx context.Context) error {
 	deadline := time.Now().Add(d.pace.Address + d.pace.DHCP)
 	for logged := false; d.hostConfig.Unfinished(); logged = true {
 		networks, err := d.client.Networks(ctx)
 		if err == nil {
 			err = d.hostConfig.Restore(networks)
+		}
+		if time.Now().After(deadline) && d.hostConfig.LeaseWaits() {
+			d.opts.Log.Info("the host's adapter is down, it gets its address by DHCP when it is up", "cause", hostconfig.CauseNoAddress)
+			return nil
 		}
 		if time.Now().After(deadline) && (err != nil || !d.hostConfig.HasSnapshot()) {
 			return err
