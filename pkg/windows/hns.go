@@ -125,7 +125,7 @@ type Driver struct {
 	noHostRoute     string             // ID of the network for which HNS refused the policy HostRoute
 	misplaced       bool               // HNS put a network without an adapter's name on another adapter
 	wrongIP         wrongManagementIP
-	deadSince       time.Time // see deleteDeadSwitch; zero: the switch is not dead
+	dead            deadSwitch
 	rolledBack      int       // calls of rollBack that deleted something, up to 8
 	notBefore       time.Time // when createNetwork may try again after that
 	deletedAt       time.Time // when HNS was last asked to delete a network
