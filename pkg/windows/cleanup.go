@@ -11,7 +11,6 @@ import (
 	"flannel/pkg/dataplane"
 	"flannel/pkg/reconcile"
 	"flannel/pkg/windows/hns"
-	"flannel/pkg/windows/hostconfig"
 )
 
 // cleanup is the work of the command cleanup, in a process without the daemon's
@@ -58,7 +57,7 @@ func (d *Driver) cleanup(ctx context.Context, networks []netip.Prefix, dryRun bo
 			}
 		}
 		errs = append(errs, d.waitRestored(ctx), d.waitSettled(ctx))
-		if errors.Join(errs...) == nil {
+		if errors.Join(errs...) == nil && !d.hostConfig.HasSnapshot() {
 			errs = append(errs, d.hostConfig.Forget())
 		}
 	}
@@ -93,17 +92,13 @@ func (d *Driver) leftovers() []hns.Network {
 
 // waitRestored returns when the host has its settings back, or returns what is
 // missing after the time in which a Keeper adds addresses. An adapter without a cable gets
-// its addresses by DHCP later, which is no error.
+// its addresses by DHCP later, which is no error; the snapshot remains then.
 func (d *Driver) waitRestored(ctx context.Context) error {
 	deadline := time.Now().Add(d.pace.Address + d.pace.DHCP)
 	for logged := false; d.hostConfig.Unfinished(); logged = true {
 		networks, err := d.client.Networks(ctx)
 		if err == nil {
 			err = d.hostConfig.Restore(networks)
-		}
-		if time.Now().After(deadline) && d.hostConfig.LeaseWaits() {
-			d.opts.Log.Info("the host's adapter is down, it gets its address by DHCP when it is up", "cause", hostconfig.CauseNoAddress)
-			return nil
 		}
 		if time.Now().After(deadline) && (err != nil || !d.hostConfig.HasSnapshot()) {
 			return err

@@ -93,12 +93,13 @@ func (c *categoryKeeper) reset() { c.since, c.back, c.public = time.Time{}, time
 
 // Unfinished reports whether a program that ends after a switch was made or removed
 // should wait: for the snapshot, or for a category that Restore sets. That of a
-// domain is left to Windows.
+// domain is left to Windows, and addresses by DHCP of an adapter that is down to a later
+// run (lacksCable).
 func (k *Keeper) Unfinished() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	c := k.journal.Category
-	return k.journal.Snapshot != nil || c.pending() && c.Category != hns.Domain
+	return !k.lacksCable() && (k.journal.Snapshot != nil || c.pending() && c.Category != hns.Domain)
 }
 
 // HasSnapshot reports whether the journal holds a snapshot. While it does, something that
@@ -107,14 +108,6 @@ func (k *Keeper) HasSnapshot() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.journal.Snapshot != nil
-}
-
-// LeaseWaits reports whether the last Restore found nothing missing but addresses by DHCP,
-// on an adapter that is down, as without a cable: they come when the adapter is up.
-func (k *Keeper) LeaseWaits() bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.leaseWaits
 }
 
 // pending reports whether Restore has to look at the category.

@@ -92,6 +92,7 @@ type Keeper struct {
 	goneSince       time.Time // zero: the timer does not run
 	missingSince    time.Time
 	leaseSince      time.Time
+	downSince       time.Time // see lacksCable
 	incompleteSince time.Time
 	completeSince   time.Time
 	otherSince      time.Time // see awaitOther
@@ -100,7 +101,6 @@ type Keeper struct {
 	darkSince       time.Time // since when TrackDark has found no address; not used with a snapshot of the adapter
 	upSince         time.Time // since when TrackDark has found the physical adapter up
 	uncertain       bool      // the journal may be in the place of a lost one (see New); until the host has addresses
-	leaseWaits      bool      // the last Restore found that only addresses by DHCP are missing, on an adapter that is down
 	staticStored    bool      // storeStatic has written for the snapshot
 	dhcpOff         int       // index of the adapter whose DHCP turnDHCPOff turned off, while Windows has not obeyed; 0: none
 	lastWarning     string
@@ -173,7 +173,6 @@ func (k *Keeper) restoreSnapshot(networks []hns.Network) ([]hns.Adapter, error) 
 // compare compares the snapshot with the adapters, and acts as the table of Keeper
 // says.
 func (k *Keeper) compare(adapters []hns.Adapter, routes []hns.Route, networks []hns.Network) error {
-	k.leaseWaits = false
 	snapshot := k.journal.Snapshot
 	host, err := snapshot.hostAdapter(adapters, networks)
 	if err != nil {
@@ -191,7 +190,7 @@ func (k *Keeper) compare(adapters []hns.Adapter, routes []hns.Route, networks []
 		k.completeSince = time.Time{}
 		return k.restoreAddresses(host, routes, missing)
 	}
-	k.missingSince, k.leaseSince = time.Time{}, time.Time{}
+	k.missingSince, k.leaseSince, k.downSince = time.Time{}, time.Time{}, time.Time{}
 	if !missing.none() {
 		k.completeSince = time.Time{}
 		return k.restoreRest(host, routes, missing)
@@ -214,7 +213,7 @@ func (k *Keeper) compare(adapters []hns.Adapter, routes []hns.Route, networks []
 // gets as long as after a change of the switch.
 func (k *Keeper) awaitAdapter(adapters []hns.Adapter, err error) error {
 	snapshot := k.journal.Snapshot
-	k.leaseSince, k.incompleteSince, k.completeSince = time.Time{}, time.Time{}, time.Time{}
+	k.leaseSince, k.downSince, k.incompleteSince, k.completeSince = time.Time{}, time.Time{}, time.Time{}, time.Time{}
 	if _, exists := snapshot.physical(adapters); exists {
 		k.goneSince = time.Time{}
 		elapsed := startOrElapsed(&k.missingSince) // also with DHCP: TrackDark reads the timer
@@ -229,6 +228,13 @@ func (k *Keeper) awaitAdapter(adapters []hns.Adapter, err error) error {
 		return k.deleteSnapshot()
 	}
 	return err
+}
+
+// lacksCable reports whether nothing but addresses by DHCP has been missing for Limits.DHCP,
+// on an adapter that is down, as without a cable. They come when the adapter is up, so
+// nobody waits for them to do something else.
+func (k *Keeper) lacksCable() bool {
+	return !k.downSince.IsZero() && time.Since(k.downSince) >= k.limits.DHCP
 }
 
 // RestoreStatic calls Restore, and returns its error if an address that was set by
@@ -273,9 +279,14 @@ func (k *Keeper) restoreAddresses(host hns.Adapter, routes []hns.Route, missing 
 		}
 	}
 	if !host.Up { // such as without a cable: no DHCP server answers
-		k.leaseSince, k.leaseWaits = time.Time{}, len(missing.manual) == 0
+		k.leaseSince = time.Time{}
 	} else if startOrElapsed(&k.leaseSince) >= k.limits.DHCP {
 		add = append(add, missing.leased...)
+	}
+	if host.Up || len(missing.manual) > 0 {
+		k.downSince = time.Time{}
+	} else {
+		startOrElapsed(&k.downSince)
 	}
 	var errs []error
 	for _, p := range add {

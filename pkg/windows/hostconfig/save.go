@@ -48,8 +48,7 @@ func (k *Keeper) Save(host, physical hns.Adapter, adapters []hns.Adapter, routes
 
 // awaitOther returns a WaitError while the journal has the settings of another adapter
 // than physical, which Save would replace, and which Restore has not restored yet. It
-// waits for at most Limits.Address plus Limits.DHCP, since that adapter may never return,
-// or have no cable.
+// waits for at most Limits.Address plus Limits.DHCP, since that adapter may never return.
 //
 // Example: the underlay was Ethernet, and is now LAN 2. The network on Ethernet was deleted,
 // and Ethernet gets its address back 20 seconds later, from DHCP although it was static. Only
@@ -60,6 +59,7 @@ func (k *Keeper) awaitOther(physical hns.Adapter, adapters []hns.Adapter) error 
 	var err error
 	s, c := k.journal.Snapshot, k.journal.Category
 	switch {
+	case k.lacksCable():
 	case s != nil && !s.isOf(physical, adapters):
 		err = dataplane.Waiting(CauseNoAddress, "%s to have its addresses and other settings back, before those of %s are saved", s.Adapter, physical.Name)
 	case c.pending() && c.Category != hns.Domain && !c.isOf(physical, adapters): // that of a domain is left to Windows

@@ -70,6 +70,6 @@ func startOrElapsed(since *time.Time) time.Duration {
 // resetTimers is called when another snapshot begins, or the last one ends.
 func (k *Keeper) resetTimers() {
 	k.goneSince, k.missingSince, k.leaseSince, k.otherSince = time.Time{}, time.Time{}, time.Time{}, time.Time{}
-	k.incompleteSince, k.completeSince = time.Time{}, time.Time{}
-	k.dhcpOff, k.lost, k.staticMissing, k.leaseWaits, k.staticStored = 0, false, false, false, false
+	k.downSince, k.incompleteSince, k.completeSince = time.Time{}, time.Time{}, time.Time{}
+	k.dhcpOff, k.lost, k.staticMissing, k.staticStored = 0, false, false, false
 }
