@@ -7,6 +7,7 @@ import (
 
 	"flannel/internal/test/hnstest"
 	"flannel/pkg/dataplane"
+	"flannel/pkg/windows/hns"
 	"flannel/pkg/windows/hostconfig"
 )
 
@@ -67,5 +68,32 @@ func TestCleanupOfTwoAdapters(t *testing.T) {
 		}
 		w.isStatic("Ethernet")
 		w.isStaticOther("LAN 2")
+	})
+}
+
+// cleanup on a host by DHCP without a cable: the address comes with the cable, which is no error.
+func TestCleanupWithoutCable(t *testing.T) {
+	onWindows(t, overlayDevice(ownSubnet), hnstest.Knobs{Outage: 10 * time.Second}, func(w *windows) {
+		admin := w.m.Admin()
+		if err := admin.Configure("Ethernet", hns.Persistent{DHCP: true}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(20 * time.Second)
+		w.local(hostconfig.Addresses(admin.Adapter("Ethernet"))[0].Prefix)
+		w.bring(5 * time.Minute)
+		w.mends(time.Minute)
+		w.m.Turn(func(k *hnstest.Knobs) { k.Outage = -1 })
+		for _, a := range []string{"Ethernet", "vEthernet (Ethernet)"} {
+			if err := admin.SetUp(a, false); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.restart()
+		if removed, err := w.cleanup(w.t.Context(), []netip.Prefix{winNetwork}, false); err != nil || len(removed) != 1 || len(admin.Networks()) != 0 {
+			t.Errorf("removed %q, %v", removed, err)
+		}
+		if a := admin.Adapter("Ethernet"); len(a.Addrs) > 0 || !w.hostConfig.HasSnapshot() {
+			t.Errorf("the host has %+v; the snapshot remains: %t", a.Addrs, w.hostConfig.HasSnapshot())
+		}
 	})
 }

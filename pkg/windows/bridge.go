@@ -122,9 +122,10 @@ func (d *Driver) deleteUnattachable(ctx context.Context, id string, refused erro
 }
 
 // findHostEndpoint returns the ID of the host's endpoint, "" if there is none, and
-// deletes others on the network that have its name. If HNS refuses that, only the lack of the
-// host's endpoint is an error. It reads as few endpoints as possible,
-// because kube-proxy has thousands.
+// deletes others on the network that have its name. A former endpoint that HNS refuses to
+// delete is an error only without the host's endpoint. As long as a former one is there,
+// the next passes list them again. findHostEndpoint reads as few endpoints as possible, because kube-proxy
+// has thousands.
 func (d *Driver) findHostEndpoint(ctx context.Context, want hns.Endpoint) (id string, err error) {
 	if d.endpoint != "" {
 		e, err := d.client.Endpoint(ctx, d.endpoint)
@@ -143,18 +144,21 @@ func (d *Driver) findHostEndpoint(ctx context.Context, want hns.Endpoint) (id st
 	for _, e := range named {
 		switch {
 		case !strings.EqualFold(e.Network, want.Network): // of another network of this name
-		case d.endpoint == "" && sameAddresses(e.IPs, want.IPs):
-			d.endpoint = e.ID
+		case id == "" && sameAddresses(e.IPs, want.IPs):
+			id = e.ID
 		default:
 			errs = append(errs, d.deleteHostEndpoint(ctx, e, want))
 		}
 	}
 	err = errors.Join(errs...)
-	if d.endpoint != "" && err != nil {
-		d.warnOnce(causeEndpointStays, "could not delete a former endpoint of the host on the bridge", "endpoint", want.Name, "error", err)
+	switch {
+	case err == nil:
+		d.endpoint = id // the next pass need not look for former ones
+	case id != "" && isRefusal(err):
+		d.warnOnce(causeEndpointStays, "could not delete a former endpoint of the host on the bridge, will retry", "endpoint", want.Name, "error", err)
 		err = nil
 	}
-	return d.endpoint, err
+	return id, waitIfSilent(err)
 }
 
 // deleteHostEndpoint deletes a former endpoint of the host on the network, which has other
@@ -217,8 +221,8 @@ const bridgeMetric = 5000
 // keepLocal keeps the host's interface on the bridge from being a way to anywhere
 // but this node's pods: no default route, whoever made it, a high metric, and no
 // registration of its address under the host's name in DNS. That Windows refuses
-// metric or registration does not stop the network. A default route that stays does, and
-// the metric keeps it from being preferred.
+// metric or registration does not stop the network. A default route that cannot be removed
+// stops the network; until it is removed, the metric keeps other routes preferred.
 func (d *Driver) keepLocal(inside hns.Adapter) error {
 	routes, err := d.stack.Routes()
 	if err != nil {
@@ -260,7 +264,7 @@ func sameAddresses(have, want []netip.Prefix) bool {
 }
 
 // enableForwarding switches on forwarding on adapters, for the families of the
-// prefixes. An adapter that lacks one of them forwards the other.
+// prefixes. An error of one family or adapter does not keep the others.
 func (d *Driver) enableForwarding(families []netip.Prefix, adapters ...hns.Adapter) error {
 	var errs []error
 	for _, a := range adapters {
@@ -271,9 +275,15 @@ func (d *Driver) enableForwarding(families []netip.Prefix, adapters ...hns.Adapt
 	return errors.Join(errs...)
 }
 
-// forward switches on forwarding of a family on an adapter.
+// forward switches on forwarding of a family on an adapter. An adapter that lacks the
+// family, such as one whose IPv6 somebody has turned off, is a warning: flanneld cannot
+// add the family, and the other one works.
 func (d *Driver) forward(a hns.Adapter, v6 bool) error {
 	settings, err := d.stack.Interface(a.Index, v6)
+	if errors.Is(err, hns.ErrNotFound) {
+		d.warnOnce(causeNoDualStack, fmt.Sprintf("%s lacks a family of the node's subnets, whose packets it does not forward: bind that protocol to the adapter", a.Name), "ipv6", v6)
+		return nil
+	}
 	if err != nil {
 		return reconcile.Unknown(fmt.Errorf("read whether %s forwards packets: %w", a.Name, err))
 	}

@@ -12,7 +12,6 @@ import (
 	"flannel/internal/test/hnstest/api"
 	"flannel/internal/test/logtest"
 	"flannel/pkg/dataplane"
-	"flannel/pkg/reconcile"
 	"flannel/pkg/windows/hns"
 )
 
@@ -217,6 +216,18 @@ func TestFormerHostEndpointStays(t *testing.T) {
 		if n := w.log.Count("cause=" + causeEndpointStays); n != 1 || len(w.endpoints()) != 2 {
 			t.Errorf("logged %d times, endpoints %q", n, w.endpoints())
 		}
+		w.m.Heal()
+		w.m.Fail(hnstest.Fault{Func: "HcnDeleteEndpoint", Delay: 20 * time.Second, Code: hns.InvalidParameter, Times: 1})
+		time.Sleep(time.Minute)
+		w.QueueResync()
+		if wait := (*dataplane.WaitError)(nil); !errors.As(w.pass(), &wait) || wait.Cause() != causeHNSSilent {
+			t.Errorf("HNS does not answer, and the pass returned %v", wait)
+		}
+		time.Sleep(time.Minute)
+		w.bring(5 * time.Minute)
+		if got := w.endpoints(); len(got) != 1 {
+			t.Errorf("endpoints %q remain", got)
+		}
 	})
 }
 
@@ -253,18 +264,19 @@ func TestDefaultRouteStays(t *testing.T) {
 	})
 }
 
-// The host's endpoint lacks IPv6: that is an error, and IPv4 is forwarded.
+// The host's endpoint lacks IPv6: that is a warning, and IPv4 is forwarded.
 func TestForwardsOtherFamily(t *testing.T) {
 	onWindows(t, bridgeDevice(ownSubnet, netip.MustParsePrefix("fd05:0:0:1::/64")), hnstest.Knobs{}, func(w *windows) {
 		w.m.Fail(hnstest.Fault{Func: "GetIpInterfaceEntry", Match: "IPv6 on vEthernet (cbr0_ep)", Code: hns.ElementNotFound})
-		w.passes(time.Minute)
+		w.bring(time.Minute)
+		w.mends(time.Minute)
 		for _, name := range []string{"vEthernet (cbr0_ep)", "vEthernet (Ethernet)"} {
 			if !w.m.Admin().Forwarding(name, false) {
 				t.Errorf("%s does not forward IPv4", name)
 			}
 		}
-		if err := w.pass(); !reconcile.IsUnknown(err) {
-			t.Errorf("got %v", err)
+		if n := w.log.Count("level=WARN", "cause="+causeNoDualStack); n != 1 || w.m.Admin().Forwarding("vEthernet (cbr0_ep)", true) || !w.m.Admin().Forwarding("vEthernet (Ethernet)", true) {
+			t.Errorf("warned %d times\n%s", n, w.log)
 		}
 	})
 }

@@ -16,8 +16,9 @@ import (
 // cleanup is the work of the command cleanup, in a process without the daemon's
 // loop. networks are the pod networks, removed are lines for the user; dryRun
 // changes nothing. HNS deletes policies and endpoints with their network. cleanup
-// then waits until the host has its settings back, but not longer than a Keeper
-// waits for DHCP: the next run of the daemon restores what is missing then. It also
+// then waits until the host has its settings back, for at most 90 seconds (pace.Address
+// and pace.DHCP): the next run of the daemon restores what is missing then. With networks
+// on several adapters, it waits so before it deletes those of the next adapter. It also
 // waits until HNS may create a network again, because the next program may be
 // flanneld prepare. If networks or routes cannot be read, it removes nothing.
 func (d *Driver) cleanup(ctx context.Context, networks []netip.Prefix, dryRun bool) (removed []string, err error) {
@@ -56,7 +57,7 @@ func (d *Driver) cleanup(ctx context.Context, networks []netip.Prefix, dryRun bo
 			}
 		}
 		errs = append(errs, d.waitRestored(ctx), d.waitSettled(ctx))
-		if errors.Join(errs...) == nil {
+		if errors.Join(errs...) == nil && !d.hostConfig.HasSnapshot() {
 			errs = append(errs, d.hostConfig.Forget())
 		}
 	}
@@ -90,7 +91,8 @@ func (d *Driver) leftovers() []hns.Network {
 }
 
 // waitRestored returns when the host has its settings back, or returns what is
-// missing after the time in which a Keeper adds addresses.
+// missing after the time in which a Keeper adds addresses. An adapter without a cable gets
+// its addresses by DHCP later, which is no error; the snapshot remains then.
 func (d *Driver) waitRestored(ctx context.Context) error {
 	deadline := time.Now().Add(d.pace.Address + d.pace.DHCP)
 	for logged := false; d.hostConfig.Unfinished(); logged = true {

@@ -49,7 +49,7 @@ func (d *Driver) createNetwork(ctx context.Context, dev device, want hns.Network
 	if err != nil {
 		return err
 	}
-	if err := d.hostConfig.Save(host, physical, routes); err != nil {
+	if err := d.hostConfig.Save(host, physical, adapters, routes); err != nil {
 		return err
 	}
 	if err := d.hostConfig.Restore(d.networks); err != nil {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -101,6 +102,22 @@ func TestRollBackOnlyOfOurs(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The virtual adapter of a host by DHCP does not come up when the network is made: the network is deleted.
+func TestRollBackDHCP(t *testing.T) {
+	onWindows(t, overlayDevice(ownSubnet), hnstest.Knobs{Outage: 10 * time.Second, VirtualDown: true}, func(w *windows) {
+		if err := w.m.Admin().Configure("Ethernet", hns.Persistent{DHCP: true}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(20 * time.Second)
+		lease := hostconfig.Addresses(w.m.Admin().Adapter("Ethernet"))
+		w.local(lease[0].Prefix)
+		w.passes(4 * time.Minute)
+		if got := hostconfig.Addresses(w.m.Admin().Adapter("Ethernet")); w.log.Count("cause="+causeRolledBack) != 1 || !slices.Equal(got, lease) {
+			t.Errorf("the host has %+v\n%s", got, w.log)
+		}
+	})
 }
 
 // A host by DHCP has no snapshot after a boot. The virtual adapter of our switch does not come up: the switch is deleted.

@@ -34,7 +34,7 @@ import (
 // and all methods below run in it. relist means: list the networks of HNS again.
 func (d *Driver) Ensure(ctx context.Context, devices []dataplane.Device) (dataplane.Links, error) {
 	if !reflect.DeepEqual(d.devices, devices) {
-		d.devices, d.deadSince = slices.Clone(devices), time.Time{} // the switch may be that of another adapter
+		d.devices = slices.Clone(devices)
 		d.networksDirty.Store(true)
 	}
 	networks, adapters := d.networksDirty.Swap(false), d.adaptersDirty.Swap(false)
@@ -92,19 +92,23 @@ func (d *Driver) keepKnown(links dataplane.Links) {
 }
 
 // dropNetwork is for a backend without an HNS network. It lists the networks, so
-// that Apply deletes those that an earlier backend left. If HNS does not answer, as
-// where it is not installed, they are listed when networksDirty is set again.
+// that Apply deletes those that an earlier backend left. If HNS does not answer, and this
+// run had a network, poll causes a pass when it finds that network. Else, as where HNS is
+// not installed, networks are listed when networksDirty is set again.
 func (d *Driver) dropNetwork(ctx context.Context, relist bool) {
 	if d.network != nil {
 		d.forgetTables()
 	}
 	d.network, d.target = nil, target{} // the tables want no entries
-	d.recordObserved()
 	if !relist {
 		return
 	}
-	if networks, err := d.client.Networks(ctx); err == nil {
+	networks, err := d.client.Networks(ctx)
+	if err == nil {
 		d.networks, d.mayHaveUnwanted = networks, true
+		d.recordObserved() // that no network is wanted: poll has nothing to do
+	} else if last := d.observed.Load(); last != nil {
+		d.observed.Store(&observed{name: last.name}) // from which poll finds our network to differ
 	}
 }
 
@@ -170,7 +174,6 @@ func (d *Driver) ensureNetwork(ctx context.Context, dev device, relist bool, ada
 func (d *Driver) findNetwork(ctx context.Context, dev device, relist bool, adapters []hns.Adapter) error {
 	if relist || d.network == nil {
 		if err := d.listNetworks(ctx, dev); err != nil {
-			d.deadSince = time.Time{} // HNS may bind the switch again when it answers
 			return reconcile.Unknown(err)
 		}
 	}

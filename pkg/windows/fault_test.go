@@ -353,3 +353,20 @@ route 169.254.169.254/32 via 10.99.0.1 on Ethernet`)
 		})
 	}
 }
+
+// The backend has no HNS network any more, and HNS does not answer: our network is deleted when HNS does.
+func TestNetworkDroppedWhileSilent(t *testing.T) {
+	onWindows(t, overlayDevice(ownSubnet), hnstest.Knobs{}, func(w *windows) {
+		w.bring(time.Minute)
+		w.mends(time.Minute)
+		w.m.Fail(hnstest.Fault{Code: hns.RPCServerUnavailable})
+		w.use(dataplane.Device{Name: "Ethernet", Kind: dataplane.Existing{}})
+		w.state.Paths = nil
+		_ = w.pass()
+		w.m.Heal()
+		w.mends(time.Minute)
+		if got := w.m.Admin().Networks(); len(got) > 0 {
+			t.Errorf("%s remains", got)
+		}
+	})
+}

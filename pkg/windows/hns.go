@@ -119,13 +119,13 @@ type Driver struct {
 	network         *hns.Network       // ours; nil: it does not exist
 	policiesFresh   bool               // network.Policies are as HNS has them, and policyStore has not taken them yet
 	pending         *hns.Network       // HNS was asked for this network, and has not answered in time; nil: none
-	endpoint        string             // ID of the host's endpoint, once this run found or made it
+	endpoint        string             // ID of the host's endpoint, once this run found or made it; "": also while a former one remains
 	endpointByV1    bool               // HNS refused to attach the host's endpoint of the newer API
 	compared        string             // id of the last compareAddresses
 	noHostRoute     string             // ID of the network for which HNS refused the policy HostRoute
 	misplaced       bool               // HNS put a network without an adapter's name on another adapter
 	wrongIP         wrongManagementIP
-	deadSince       time.Time // see deleteDeadSwitch; zero: the switch is not dead
+	dead            deadSwitch
 	rolledBack      int       // calls of rollBack that deleted something, up to 8
 	notBefore       time.Time // when createNetwork may try again after that
 	deletedAt       time.Time // when HNS was last asked to delete a network

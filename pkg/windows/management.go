@@ -49,7 +49,7 @@ func (d *Driver) saveHostConfig(n hns.Network) error {
 	if host.Index == 0 {
 		host = physical
 	}
-	return d.hostConfig.Save(host, physical, routes)
+	return d.hostConfig.Save(host, physical, adapters, routes)
 }
 
 // recordGood records the host's settings once the network is up.

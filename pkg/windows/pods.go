@@ -81,8 +81,22 @@ func (w *podWatcher) look(ctx context.Context, network, name string) error {
 		return !slices.ContainsFunc(w.suspects, func(s hns.Pod) bool { return s.Sandbox == p.Sandbox })
 	})
 	w.suspects = candidates
-	w.setLostPods(hns.PodNames(lost))
+	names := hns.PodNames(lost)
+	if !slices.Equal(names, w.PodsWithoutEndpoint()) {
+		w.logLost(names)
+	}
+	w.setLostPods(names)
 	return nil
+}
+
+// logLost logs the names of lost pods, or that there are none any more.
+func (w *podWatcher) logLost(names []string) {
+	if len(names) == 0 {
+		w.opts.Log.Info("no running pod lacks its endpoint any longer", "cause", causePodsLost)
+		return
+	}
+	w.opts.Log.Warn("running pods have lost their endpoints in HNS and have no network: delete these pods, and restart kube-proxy",
+		"cause", causePodsLost, "count", len(names), "pods", strings.Join(names, ", "))
 }
 
 // candidates returns the pods that are lost now, and records the endpoints of the others.
@@ -128,19 +142,12 @@ func (w *podWatcher) candidates(ctx context.Context, network string, pods []hns.
 	return candidates, nil
 }
 
-// setLostPods records and logs the names of lost pods, and causes a pass, which reports
-// them.
+// setLostPods records the names of lost pods, and causes a pass, which reports them.
 func (d *Driver) setLostPods(names []string) {
 	if slices.Equal(names, d.PodsWithoutEndpoint()) {
 		return
 	}
 	d.lostPods.Store(&names)
-	if len(names) > 0 {
-		d.opts.Log.Warn("running pods have lost their endpoints in HNS and have no network: delete these pods, and restart kube-proxy",
-			"cause", causePodsLost, "count", len(names), "pods", strings.Join(names, ", "))
-	} else {
-		d.opts.Log.Info("no running pod lacks its endpoint any longer", "cause", causePodsLost)
-	}
 	reconcile.Notify(d.changes)
 }
 

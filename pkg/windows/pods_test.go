@@ -154,6 +154,9 @@ func TestNoNetworkIsQuiet(t *testing.T) {
 		w.bring(time.Minute)
 		w.mends(5 * time.Minute)
 		w.wantLost("without a network")
+		if w.log.Count("level=INFO", "cause="+causePodsLost) > 0 {
+			t.Errorf("the pods are not looked for, and are said to have endpoints:\n%s", w.log)
+		}
 		passes := 0
 		for began := time.Now(); time.Since(began) < 5*time.Minute; {
 			select {

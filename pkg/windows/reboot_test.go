@@ -289,26 +289,29 @@ func (w *windows) looksDead(dead bool, adapter string, addr netip.Prefix) {
 	w.QueueResync()
 }
 
-// The time in which HNS did not answer does not count for a switch that looks dead before and after it, while it is bound.
+// The time in which HNS, or Windows, did not answer does not count for a switch that looks dead before and after it, while it is
+// bound.
 func TestDeadSwitchUnknown(t *testing.T) {
-	onWindows(t, overlayDevice(ownSubnet), hnstest.Knobs{}, func(w *windows) {
-		w.bring(time.Minute)
-		w.mends(time.Minute)
-		id := w.network.ID
-		w.looksDead(true, "Ethernet", hnstest.HostAddr)
-		_ = w.pass()
-		w.looksDead(false, "Ethernet", hnstest.HostAddr)
-		w.m.Turn(func(k *hnstest.Knobs) { k.Down = true })
-		w.passes(time.Minute)
-		w.looksDead(true, "Ethernet", hnstest.HostAddr)
-		w.m.Turn(func(k *hnstest.Knobs) { k.Down = false })
-		_ = w.pass()
-		w.looksDead(false, "Ethernet", hnstest.HostAddr)
-		w.bring(time.Minute)
-		if w.network.ID != id || w.log.Count("cause="+causeSwitchDead) > 0 {
-			t.Errorf("the network was deleted:\n%s", w.log)
-		}
-	})
+	for _, silent := range []string{"", "GetAdaptersAddresses"} { // "": HNS
+		onWindows(t, overlayDevice(ownSubnet), hnstest.Knobs{}, func(w *windows) {
+			w.bring(time.Minute)
+			w.mends(time.Minute)
+			id := w.network.ID
+			w.looksDead(true, "Ethernet", hnstest.HostAddr)
+			_ = w.pass()
+			w.looksDead(false, "Ethernet", hnstest.HostAddr)
+			w.m.Fail(hnstest.Fault{Func: silent, Code: hns.RPCServerUnavailable})
+			w.passes(time.Minute)
+			w.looksDead(true, "Ethernet", hnstest.HostAddr)
+			w.m.Heal()
+			_ = w.pass()
+			w.looksDead(false, "Ethernet", hnstest.HostAddr)
+			w.bring(time.Minute)
+			if w.network.ID != id || w.log.Count("cause="+causeSwitchDead) > 0 {
+				t.Errorf("%q was silent, and the network was deleted:\n%s", silent, w.log)
+			}
+		})
+	}
 }
 
 // Nor does the time of another adapter's switch.

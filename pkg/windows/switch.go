@@ -17,6 +17,25 @@ import (
 // switch, and those with which the host has lost its addresses. Ensure and prepare call
 // it, on the loop's goroutine or that of the command.
 
+// deadSwitch is a switch that deleteDeadSwitch has found dead in all looks since a time.
+type deadSwitch struct {
+	adapter       int // index of the physical adapter; 0: no switch looked dead in the last look
+	since, looked time.Time
+}
+
+// look records that the switch of an adapter is dead now, and returns for how long it has
+// been dead. Before a switch has been dead for limit, a longer pause than half of limit
+// begins the time again: in such a pause, HNS or Windows did not answer, and HNS may have
+// bound the switch again. Afterwards, pauses are those between tries to delete networks.
+func (s *deadSwitch) look(physical hns.Adapter, limit time.Duration) time.Duration {
+	counts := s.looked.Sub(s.since) >= limit || time.Since(s.looked) <= limit/2
+	if s.adapter != physical.Index || !counts {
+		*s = deadSwitch{adapter: physical.Index, since: time.Now()}
+	}
+	s.looked = time.Now()
+	return s.looked.Sub(s.since)
+}
+
 // deleteDeadSwitch deletes the networks of ours on a dead switch: one to which
 // networks are bound although the physical adapter has its addresses again and
 // no virtual adapter is up. A persistent switch can be so after a reboot, or when
@@ -27,18 +46,16 @@ import (
 func (d *Driver) deleteDeadSwitch(ctx context.Context, parent string, adapters []hns.Adapter) error {
 	physical, err := hostconfig.PhysicalAdapter(adapters, parent)
 	if err != nil {
-		d.deadSince = time.Time{}
+		d.dead = deadSwitch{}
 		return nil // adoptOrCreate reports it
 	}
 	bound := d.boundNetworks(physical, adapters)
 	if len(bound) == 0 || !hostconfig.HasOwnAddresses(adapters, physical) {
-		d.deadSince = time.Time{}
+		d.dead = deadSwitch{}
 		return nil
 	}
-	if d.deadSince.IsZero() {
-		d.deadSince = time.Now()
-	}
-	if time.Since(d.deadSince) < d.pace.Dead {
+	elapsed := d.dead.look(physical, d.pace.Dead)
+	if elapsed < d.pace.Dead {
 		return dataplane.Waiting(causeSwitchDead, "the virtual adapter of %s to come up: the adapter itself has the host's address, although a switch is bound to it", physical.Name)
 	}
 	var foreign []string
@@ -95,7 +112,7 @@ func (d *Driver) deleteBound(ctx context.Context, networks []hns.Network, cause,
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	d.deadSince = time.Time{}
+	d.dead = deadSwitch{}
 	return dataplane.Waiting(cause, "the networks to be deleted (%s)", reason)
 }
 

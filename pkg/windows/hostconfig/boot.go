@@ -1,14 +1,15 @@
 // This file keeps a static configuration over a boot, after which Windows may
 // have forgotten it:
 //
-//	RecordGood          in each pass in which the network works, saves it as Journal.LastGood
-//	compareAfterBoot    in New, makes it the snapshot, which Restore compares with the adapter
-//	dropFormerGateways  in Restore, takes default gateways out of it that somebody has replaced
-//	Forget              in cleanup, deletes it
+//	RecordGood        in each pass in which the network works, saves it as Journal.LastGood
+//	compareAfterBoot  in New, makes it the snapshot, which Restore compares with the adapter
+//	takeGateways      in Restore, takes over the default gateways if somebody has replaced them
+//	Forget            in cleanup, deletes it
 
 package hostconfig
 
 import (
+	"net/netip"
 	"slices"
 
 	"flannel/pkg/windows/hns"
@@ -76,19 +77,33 @@ func (k *Keeper) compareAfterBoot() {
 	k.log.Info("the machine was rebooted, comparing the host's settings with those before", "adapter", s.Adapter, "written", s.Written)
 }
 
-// dropFormerGateways removes the default routes from a snapshot from before a boot if the
-// registry has the static addresses of the snapshot, and other gateways: Windows has forgotten
-// nothing then, and somebody has changed the gateway while flanneld did not run.
-func (k *Keeper) dropFormerGateways(host hns.Adapter) error {
-	if !k.journal.Snapshot.AtBoot {
-		return nil
-	}
-	next := *k.journal.Snapshot
-	next.Routes = nil // there are no others, see static4
+// takeGateways replaces the default routes of a snapshot from before a boot if the registry
+// has the static addresses of the snapshot, and other gateways: Windows has forgotten
+// nothing then, and somebody has changed the gateway while flanneld did not run. A route
+// that the host has keeps its metric, since that of the registry may be "automatic".
+func (k *Keeper) takeGateways(host hns.Adapter, routes []hns.Route) {
+	snapshot := k.journal.Snapshot
 	stored, err := k.stored(host)
-	if err != nil || len(stored.Gateways) == 0 || k.journal.Snapshot.isStored(stored) || !next.isStored(stored) {
-		return nil
+	if !snapshot.AtBoot || err != nil || len(stored.Gateways) == 0 || snapshot.isStored(stored) {
+		return
+	}
+	next := *snapshot
+	next.Routes = nil // there are no others than default routes, see static4
+	for _, g := range stored.Gateways {
+		r := SavedRoute{Dst: netip.PrefixFrom(netip.IPv4Unspecified(), 0), NextHop: g.Addr, Metric: g.Metric}
+		for _, o := range routes {
+			if o.Index == host.Index && o.Dst == r.Dst && o.NextHop == r.NextHop {
+				r.Metric = o.Metric
+			}
+		}
+		next.Routes = append(next.Routes, r)
+	}
+	if !next.isStored(stored) {
+		return
 	}
 	k.log.Info("somebody has changed the host's gateways since the last boot, leaving them so", "adapter", host.Name, "gateways", stored.Gateways)
-	return k.update(func(j *Journal) { j.Snapshot = &next })
+	if err := k.update(func(j *Journal) { j.Snapshot = &next }); err != nil {
+		k.warn(host, err)
+		k.journal.Snapshot = &next // until the journal can be written
+	}
 }

@@ -93,12 +93,13 @@ func (c *categoryKeeper) reset() { c.since, c.back, c.public = time.Time{}, time
 
 // Unfinished reports whether a program that ends after a switch was made or removed
 // should wait: for the snapshot, or for a category that Restore sets. That of a
-// domain is left to Windows.
+// domain is left to Windows, and addresses by DHCP of an adapter that is down to a later
+// run (lacksCable).
 func (k *Keeper) Unfinished() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	c := k.journal.Category
-	return k.journal.Snapshot != nil || c.pending() && c.Category != hns.Domain
+	return !k.lacksCable() && (k.journal.Snapshot != nil || c.pending() && c.Category != hns.Domain)
 }
 
 // HasSnapshot reports whether the journal holds a snapshot. While it does, something that
@@ -153,12 +154,16 @@ func (k *Keeper) warnCategory(text string, err error) {
 
 // saveCategory writes the category of the host's network to the journal, for Save, before
 // a switch is made or removed. One that was not restored yet stays there if the network
-// is public.
-func (k *Keeper) saveCategory(host, physical hns.Adapter) error {
+// is public. That of another adapter does not stay: nobody would look at it any more.
+func (k *Keeper) saveCategory(host, physical hns.Adapter, adapters []hns.Adapter) error {
 	k.category.turn <- struct{}{}
 	defer func() { <-k.category.turn }()
 	saved := k.savedCategory()
-	if !saved.isOf(physical) {
+	if saved != nil && !saved.isOf(physical, adapters) {
+		k.category.reset()
+		if err := k.recordCategory(nil); err != nil {
+			return err
+		}
 		saved = nil
 	}
 	c, err := k.readCategory(host.GUID)
@@ -236,9 +241,10 @@ func (c *SavedCategory) hostAdapter(adapters []hns.Adapter, networks []hns.Netwo
 	return c.ofAdapter().hostAdapter(adapters, networks)
 }
 
-// isOf reports whether the category is that of a physical adapter; c may be nil.
-func (c *SavedCategory) isOf(physical hns.Adapter) bool {
-	return c != nil && c.ofAdapter().isOf(physical)
+// isOf reports whether the category is that of a physical adapter, one of adapters; c
+// may be nil.
+func (c *SavedCategory) isOf(physical hns.Adapter, adapters []hns.Adapter) bool {
+	return c != nil && c.ofAdapter().isOf(physical, adapters)
 }
 
 // ofAdapter returns a Snapshot that finds the adapter of the category.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -301,5 +302,56 @@ func TestGatewayChangedBeforeBoot(t *testing.T) {
 	routes := m.Admin().Routes()
 	if got := m.Admin().Stored("Ethernet"); !reflect.DeepEqual(got, want) || len(routes) != 1 || routes[0].NextHop != other || k.Pending() {
 		t.Errorf("the registry has %+v, the host the routes %+v; the snapshot remains: %t", got, routes, k.Pending())
+	}
+}
+
+// The registry has another gateway than before the boot, and the adapter came up by DHCP: the host gets that gateway, also if
+// the journal cannot be written.
+func TestChangedGatewayRestored(t *testing.T) {
+	for _, writable := range []bool{true, false} {
+		m := hnstest.New()
+		defer m.Close() //nolint:errcheck // it counts handles, of which there are none
+		m.Turn(func(k *hnstest.Knobs) { k.StoredOnly = true })
+		snapshot := staticSnapshot(m)
+		snapshot.AtBoot = true
+		k := keeper(t, m, m, Journal{Snapshot: snapshot})
+		other := netip.MustParseAddr("10.99.0.254")
+		want := hns.Persistent{Addrs: []netip.Prefix{hnstest.HostAddr}, Gateways: []hns.Gateway{{Addr: other, Metric: 10}}}
+		if err := m.SetPersistent(m.Admin().Adapter("Ethernet").Index, want); err != nil {
+			t.Fatal(err)
+		}
+		if dir := filepath.Dir(k.path); !writable {
+			if err := errors.Join(os.RemoveAll(dir), os.WriteFile(dir, nil, 0o600)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range 5 {
+			_ = k.Restore(nil)
+		}
+		routes, host := m.Admin().Routes(), m.Admin().Adapter("Ethernet")
+		if got := m.Admin().Stored("Ethernet"); !reflect.DeepEqual(got, want) || len(routes) != 1 || routes[0].NextHop != other || !HasAddress(host, hnstest.HostAddr.Addr()) {
+			t.Errorf("journal writable: %t; the registry has %+v, the host %+v and the routes %+v", writable, got, host.Addrs, routes)
+		}
+	}
+}
+
+// An administrator replaced one of two addresses: the new one stays beside both.
+func TestAddressReplacedBeforeBoot(t *testing.T) {
+	m := hnstest.New()
+	defer m.Close() //nolint:errcheck // it counts handles, of which there are none
+	snapshot, second, third := staticSnapshot(m), netip.MustParsePrefix("10.99.0.7/24"), netip.MustParsePrefix("10.99.0.8/24")
+	snapshot.AtBoot = true
+	snapshot.Addresses = append(snapshot.Addresses, SavedAddress{second, true})
+	k := keeper(t, m, m, Journal{Snapshot: snapshot})
+	stored := hns.Persistent{Addrs: []netip.Prefix{hnstest.HostAddr, third}, Gateways: []hns.Gateway{{Addr: hnstest.Gateway, Metric: 10}}}
+	if err := m.Admin().Configure("Ethernet", stored); err != nil {
+		t.Fatal(err)
+	}
+	for range 5 {
+		_ = k.Restore(nil)
+	}
+	stored.Addrs = append(stored.Addrs, second)
+	if got := m.Admin().Stored("Ethernet"); !reflect.DeepEqual(got, stored) || k.Pending() {
+		t.Errorf("the registry has %+v, want %+v; the snapshot remains: %t", got, stored, k.Pending())
 	}
 }

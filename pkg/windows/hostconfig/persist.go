@@ -15,26 +15,35 @@ import (
 )
 
 // persistent returns the static configuration of the snapshot as the registry
-// holds it. The MTU, and a metric that the snapshot does not have, stay as stored.
+// holds it. The MTU, and a metric that the snapshot does not have, stay as stored, and so
+// does a static configuration, to which it adds what that lacks: somebody may have changed
+// it while flanneld did not run.
 func (s *Snapshot) persistent(stored hns.Persistent) hns.Persistent {
 	p := hns.Persistent{Addrs: s.static(), Gateways: s.gateways(), Metric: cmp.Or(s.V4Metric, stored.Metric), MTU: stored.MTU}
-	if s.isStored(stored) {
-		p.Addrs, p.Gateways = stored.Addrs, stored.Gateways
+	if !stored.DHCP {
+		addrs, gateways := s.lackedBy(stored)
+		p.Addrs, p.Gateways = slices.Concat(stored.Addrs, addrs), slices.Concat(stored.Gateways, gateways)
 	}
 	return p
 }
 
+// lackedBy returns the addresses and gateways of the snapshot that the registry lacks. The
+// length of an address's prefix does not count.
+func (s *Snapshot) lackedBy(stored hns.Persistent) (addrs []netip.Prefix, gateways []hns.Gateway) {
+	addrs = slices.DeleteFunc(s.static(), func(a netip.Prefix) bool {
+		return slices.ContainsFunc(stored.Addrs, func(o netip.Prefix) bool { return o.Addr() == a.Addr() })
+	})
+	gateways = slices.DeleteFunc(s.gateways(), func(g hns.Gateway) bool {
+		return slices.ContainsFunc(stored.Gateways, func(o hns.Gateway) bool { return o.Addr == g.Addr })
+	})
+	return addrs, gateways
+}
+
 // isStored reports whether the registry has a static configuration with the addresses and
-// gateways of the snapshot. Somebody may have added others since, or changed a prefix
-// length, while flanneld did not run.
+// gateways of the snapshot, and perhaps others.
 func (s *Snapshot) isStored(stored hns.Persistent) bool {
-	lacksAddr := func(a netip.Prefix) bool {
-		return !slices.ContainsFunc(stored.Addrs, func(o netip.Prefix) bool { return o.Addr() == a.Addr() })
-	}
-	lacksGateway := func(g hns.Gateway) bool {
-		return !slices.ContainsFunc(stored.Gateways, func(o hns.Gateway) bool { return o.Addr == g.Addr })
-	}
-	return !stored.DHCP && !slices.ContainsFunc(s.static(), lacksAddr) && !slices.ContainsFunc(s.gateways(), lacksGateway)
+	addrs, gateways := s.lackedBy(stored)
+	return !stored.DHCP && len(addrs)+len(gateways) == 0
 }
 
 // stored returns what the host's adapter gets at the next boot. If the registry does not
@@ -114,8 +123,7 @@ func (k *Keeper) restoreSettings(host hns.Adapter, routes []hns.Route) error {
 		errs = append(errs, k.turnDHCPOff(host))
 	}
 	for _, a := range Addresses(host) {
-		saved := slices.ContainsFunc(s.Addresses, func(o SavedAddress) bool { return o.Prefix.Addr() == a.Prefix.Addr() })
-		if s.isLease(a) && !saved {
+		if s.isLease(a) && !s.has(a) {
 			if err := k.stack.DeleteAddress(host.Index, a.Prefix.Addr()); err != nil {
 				errs = append(errs, err)
 				continue

@@ -55,11 +55,14 @@ type Limits struct {
 //	missing                  timer           action
 //	physical adapter         goneSince       wait, and reset the other timers; at boot, give up
 //	                                         after Limits.DHCP
-//	virtual adapter          missingSince    wait
+//	virtual adapter          missingSince    wait, and reset leaseSince, incompleteSince and
+//	                                         completeSince
 //	addresses                missingSince    wait; after Limits.Address, turn DHCP off and
 //	                                         add those set by hand
 //	addresses, while the     leaseSince      wait; after Limits.DHCP, add the others, too
 //	adapter is up
+//	some addresses, which    incompleteSince as in the row of routes, but never give up
+//	Windows refuses
 //	addresses, and one of    missingSince    wait; turn DHCP off and add those set by
 //	169.254.0.0/16 is there                  hand at once
 //	addresses, and a lease   missingSince    wait; after Limits.Rest, turn DHCP off and
@@ -89,6 +92,7 @@ type Keeper struct {
 	goneSince       time.Time // zero: the timer does not run
 	missingSince    time.Time
 	leaseSince      time.Time
+	downSince       time.Time // see lacksCable
 	incompleteSince time.Time
 	completeSince   time.Time
 	otherSince      time.Time // see awaitOther
@@ -175,9 +179,7 @@ func (k *Keeper) compare(adapters []hns.Adapter, routes []hns.Route, networks []
 		return k.awaitAdapter(adapters, err)
 	}
 	k.goneSince = time.Time{}
-	if err := k.dropFormerGateways(host); err != nil {
-		return err
-	}
+	k.takeGateways(host, routes)
 	snapshot = k.journal.Snapshot
 	if !host.DHCP {
 		k.dhcpOff = 0 // Windows has obeyed
@@ -185,10 +187,10 @@ func (k *Keeper) compare(adapters []hns.Adapter, routes []hns.Route, networks []
 	missing := snapshot.missing(host, routes)
 	k.lost, k.staticMissing = k.lost || !missing.none(), len(missing.manual) > 0
 	if len(missing.addresses()) > 0 {
-		k.incompleteSince, k.completeSince = time.Time{}, time.Time{}
-		return k.restoreAddresses(host, missing)
+		k.completeSince = time.Time{}
+		return k.restoreAddresses(host, routes, missing)
 	}
-	k.missingSince, k.leaseSince = time.Time{}, time.Time{}
+	k.missingSince, k.leaseSince, k.downSince = time.Time{}, time.Time{}, time.Time{}
 	if !missing.none() {
 		k.completeSince = time.Time{}
 		return k.restoreRest(host, routes, missing)
@@ -211,10 +213,11 @@ func (k *Keeper) compare(adapters []hns.Adapter, routes []hns.Route, networks []
 // gets as long as after a change of the switch.
 func (k *Keeper) awaitAdapter(adapters []hns.Adapter, err error) error {
 	snapshot := k.journal.Snapshot
-	k.leaseSince, k.incompleteSince, k.completeSince = time.Time{}, time.Time{}, time.Time{}
+	k.leaseSince, k.downSince, k.incompleteSince, k.completeSince = time.Time{}, time.Time{}, time.Time{}, time.Time{}
 	if _, exists := snapshot.physical(adapters); exists {
 		k.goneSince = time.Time{}
-		k.staticMissing = snapshot.hasManual() && startOrElapsed(&k.missingSince) < k.limits.DHCP
+		elapsed := startOrElapsed(&k.missingSince) // also with DHCP: TrackDark reads the timer
+		k.staticMissing = snapshot.hasManual() && elapsed < k.limits.DHCP
 		return err
 	}
 	k.missingSince, k.dhcpOff, k.staticStored = time.Time{}, 0, false
@@ -225,6 +228,13 @@ func (k *Keeper) awaitAdapter(adapters []hns.Adapter, err error) error {
 		return k.deleteSnapshot()
 	}
 	return err
+}
+
+// lacksCable reports whether nothing but addresses by DHCP has been missing for Limits.DHCP,
+// on an adapter that is down, as without a cable. They come when the adapter is up, so
+// nobody waits for them to do something else.
+func (k *Keeper) lacksCable() bool {
+	return !k.downSince.IsZero() && time.Since(k.downSince) >= k.limits.DHCP
 }
 
 // RestoreStatic calls Restore, and returns its error if an address that was set by
@@ -252,8 +262,9 @@ func (k *Keeper) NeedsStatic() bool {
 
 // restoreAddresses adds addresses that are missing for longer than the limits. It returns
 // a WaitError also after it has added all: the next call of Restore looks whether the
-// adapter has them.
-func (k *Keeper) restoreAddresses(host hns.Adapter, missing losses) error {
+// adapter has them. If Windows refuses some, and the adapter has others of the snapshot,
+// restoreAddresses also restores the rest.
+func (k *Keeper) restoreAddresses(host hns.Adapter, routes []hns.Route, missing losses) error {
 	elapsed := startOrElapsed(&k.missingSince)
 	k.staticMissing = k.staticMissing && elapsed < k.limits.Address+k.limits.DHCP
 	snapshot := k.journal.Snapshot
@@ -272,6 +283,11 @@ func (k *Keeper) restoreAddresses(host hns.Adapter, missing losses) error {
 	} else if startOrElapsed(&k.leaseSince) >= k.limits.DHCP {
 		add = append(add, missing.leased...)
 	}
+	if host.Up || len(missing.manual) > 0 {
+		k.downSince = time.Time{}
+	} else {
+		startOrElapsed(&k.downSince)
+	}
 	var errs []error
 	for _, p := range add {
 		err := k.stack.AddAddress(host.Index, p)
@@ -281,8 +297,12 @@ func (k *Keeper) restoreAddresses(host hns.Adapter, missing losses) error {
 		}
 		k.log.Info("restored an address that was lost when the adapter's switch changed", "cause", causeAddressRestored, "address", p, "adapter", host.Name)
 	}
-	if err := errors.Join(errs...); err != nil {
-		return err
+	if len(errs) > 0 && missing.beyondAddresses() && slices.ContainsFunc(Addresses(host), snapshot.has) {
+		return errors.Join(append(errs, k.restoreRest(host, routes, missing))...)
+	}
+	k.incompleteSince = time.Time{}
+	if len(errs) > 0 {
+		return errors.Join(errs...)
 	}
 	var names []string
 	for _, p := range missing.addresses() {
@@ -320,7 +340,7 @@ func (k *Keeper) restoreRest(host hns.Adapter, routes []hns.Route, missing losse
 		errs = append(errs, err)
 	}
 	err := errors.Join(errs...)
-	if elapsed >= k.limits.DHCP {
+	if elapsed >= k.limits.DHCP && len(missing.addresses()) == 0 {
 		k.log.Warn("could not restore all host settings, giving up", "adapter", host.Name, "error", err)
 		return k.deleteSnapshot()
 	}

@@ -75,7 +75,7 @@ func (r *rig) unplug(d time.Duration, change func(*hns.Adapter), routes ...hns.R
 // save calls Save for an adapter without a switch.
 func (r *rig) save(name string) error {
 	a := r.m.Admin().Adapter(name)
-	return r.Save(a, a, r.m.Admin().Routes())
+	return r.Save(a, a, r.m.Admin().Adapters(), r.m.Admin().Routes())
 }
 
 // saved returns the name of the adapter of the snapshot in the journal; "": none.
@@ -179,7 +179,7 @@ func TestIncompleteAdapterReturns(t *testing.T) {
 	})
 }
 
-// An address that Windows refuses is named, and does not keep the next one.
+// An address that Windows refuses is named, and does not keep the next one, nor a route. It is tried until Windows accepts it.
 func TestRefusedAddress(t *testing.T) {
 	second := netip.MustParsePrefix("10.99.0.7/24")
 	withJournal(t, func(j *Journal, m *hnstest.Machine) {
@@ -189,10 +189,38 @@ func TestRefusedAddress(t *testing.T) {
 		if err := r.m.Admin().Readdress("Ethernet"); err != nil {
 			t.Fatal(err)
 		}
+		r.m.Admin().DeleteRoutes(defaultRoute.Dst)
 		r.m.Fail(hnstest.Fault{Func: "CreateUnicastIpAddressEntry", Match: hnstest.HostAddr.String(), Code: hns.InvalidParameter})
 		err := r.restores(40 * time.Second)
 		if err == nil || !logtest.Names(err.Error(), hnstest.HostAddr.String()) || r.has(hnstest.HostAddr) || !r.has(second) {
 			t.Errorf("%v; the host has %+v", err, r.m.Admin().Adapter("Ethernet").Addrs)
+		}
+		if routes := r.m.Admin().Routes(); len(routes) != 1 || routes[0].NextHop != hnstest.Gateway {
+			t.Errorf("the host has the routes %+v", routes)
+		}
+		// A route is refused, too: neither is given up.
+		r.m.Admin().DeleteRoutes(defaultRoute.Dst)
+		r.m.Fail(hnstest.Fault{Func: "CreateIpForwardEntry2", Code: hns.InvalidParameter})
+		_ = r.restores(5 * time.Minute)
+		r.m.Heal()
+		err = r.restores(20 * time.Second)
+		if routes := r.m.Admin().Routes(); err != nil || !r.has(hnstest.HostAddr) || len(routes) != 1 || r.Pending() {
+			t.Errorf("%v; the host has %+v, %+v", err, r.m.Admin().Adapter("Ethernet").Addrs, routes)
+		}
+	})
+}
+
+// Two adapters were renamed: the one that has the name of the snapshot's adapter by now is another one.
+func TestSaveAfterRenaming(t *testing.T) {
+	withStatic(t, func(r *rig) {
+		if err := errors.Join(r.m.Admin().Rename("Ethernet", "Former"), r.m.Admin().Rename("LAN 2", "Ethernet")); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.save("Ethernet"); !errors.As(err, new(*dataplane.WaitError)) {
+			t.Errorf("the settings of Former are replaced: %v", err)
+		}
+		if err := r.save("Former"); err != nil {
+			t.Error(err)
 		}
 	})
 }
@@ -218,7 +246,8 @@ func TestGoodOfOtherAdapter(t *testing.T) {
 	})
 }
 
-// The settings of one adapter are saved when those of another are restored, or after 90 seconds.
+// The settings of one adapter are saved when those of another are restored, or after 90 seconds; a minute, if only a lease is
+// missing, on an adapter without a cable.
 func TestSaveAfterOtherAdapter(t *testing.T) {
 	for name, c := range map[string]struct {
 		begin func(*rig) error
@@ -230,6 +259,10 @@ func TestSaveAfterOtherAdapter(t *testing.T) {
 			r.m.Fail(hnstest.Fault{Func: "CreateUnicastIpAddressEntry", Code: hns.InvalidParameter})
 			return r.m.Admin().Readdress("Ethernet")
 		}, 90 * time.Second},
+		"without cable": {func(r *rig) error {
+			r.journal.Snapshot.DHCP, r.journal.Snapshot.Addresses[0].Manual = true, false
+			return errors.Join(r.m.Admin().SetUp("Ethernet", false), r.m.Admin().Readdress("Ethernet"))
+		}, time.Minute},
 		"unplugged": {func(r *rig) error { return r.m.Admin().Unplug("Ethernet") }, 90 * time.Second},
 	} {
 		withStatic(t, func(r *rig) {
@@ -246,7 +279,7 @@ func TestSaveAfterOtherAdapter(t *testing.T) {
 			if took := time.Since(began); took < c.waits || took > c.waits+5*time.Second || r.saved() != "LAN 2" {
 				t.Errorf("%s: saved that of %q after %s", name, r.saved(), took)
 			}
-			if gaveUp := r.log.Count("level=WARN", "other=LAN 2") == 1; gaveUp != (c.waits == 90*time.Second) {
+			if gaveUp := r.log.Count("level=WARN", "other=LAN 2") == 1; gaveUp != (c.waits >= time.Minute) {
 				t.Errorf("%s: logged\n%s", name, &r.log)
 			}
 		})
@@ -262,6 +295,9 @@ func TestSaveAfterOtherCategory(t *testing.T) {
 		if err := r.m.Admin().SetCategory("LAN 2", hns.Private); err != nil {
 			t.Fatal(err)
 		}
+		if wait := (*dataplane.WaitError)(nil); !errors.As(r.save("LAN 2"), &wait) || wait.Cause() != CauseCategoryPending {
+			t.Errorf("got %v", wait)
+		}
 		for began := time.Now(); r.save("LAN 2") != nil; {
 			if time.Since(began) > time.Minute {
 				t.Fatal("the settings are never saved")
@@ -272,6 +308,26 @@ func TestSaveAfterOtherCategory(t *testing.T) {
 			t.Errorf("the network of Ethernet is %s, the journal has that of %s", c, r.savedCategory().Adapter)
 		}
 	})
+}
+
+// The category of a former adapter is forgotten also if that of the next one is public or unknown.
+func TestCategoryOfFormerAdapter(t *testing.T) {
+	for _, unknown := range []bool{false, true} {
+		withJournal(t, func(j *Journal, m *hnstest.Machine) {
+			a := m.Admin().Adapter("Ethernet")
+			j.Category = &SavedCategory{Category: hns.Private, Adapter: a.Name, GUID: a.GUID, MAC: a.MAC, Done: true, Host: a.GUID, Boot: "boot 0"}
+		}, func(r *rig) {
+			if err := r.m.Admin().SetCategory("LAN 2", hns.Public); err != nil {
+				t.Fatal(err)
+			}
+			if unknown {
+				r.m.Fail(hnstest.Fault{Func: "INetwork.GetCategory", Code: hns.AccessDenied})
+			}
+			if err := r.save("LAN 2"); err != nil || r.savedCategory() != nil || r.saved() != "LAN 2" {
+				t.Errorf("%v; the journal has %+v", err, r.savedCategory())
+			}
+		})
+	}
 }
 
 // Two looks in a row find a public network before its category is forgotten: not one before a change of the switch, and one

@@ -15,22 +15,22 @@ import (
 // Save writes what host has to the journal. It is called before a step that may
 // take this away. An earlier snapshot of the adapter of which something is still missing
 // stays; one of another adapter stays until it is restored (awaitOther). If the host has
-// no address now, the last good snapshot of the adapter is saved.
-func (k *Keeper) Save(host, physical hns.Adapter, routes []hns.Route) error {
-	if err := k.awaitOther(physical); err != nil {
+// no address now, the last good snapshot of the adapter is saved. adapters are all.
+func (k *Keeper) Save(host, physical hns.Adapter, adapters []hns.Adapter, routes []hns.Route) error {
+	if err := k.awaitOther(physical, adapters); err != nil {
 		return err
 	}
-	if err := k.saveCategory(host, physical); err != nil { // before mu is locked: Windows may take long to answer
+	if err := k.saveCategory(host, physical, adapters); err != nil { // before mu is locked: Windows may take long to answer
 		return err
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	next, earlier := k.newSnapshot(host, physical, routes), k.journal.Snapshot
 	switch {
-	case earlier.isOf(physical) && !earlier.missing(host, routes).none():
+	case earlier.isOf(physical, adapters) && !earlier.missing(host, routes).none():
 		next = earlier
 	case len(next.Addresses) > 0:
-	case k.good.isOf(physical):
+	case k.good.isOf(physical, adapters):
 		next = k.good
 	default:
 		return dataplane.Waiting(CauseNoAddress, "%s to have an address: a network without one reaches nobody", physical.Name)
@@ -39,7 +39,7 @@ func (k *Keeper) Save(host, physical hns.Adapter, routes []hns.Route) error {
 	if earlier.equal(next) {
 		return nil // each pass calls Save again: the timers go on
 	}
-	if earlier != nil && !earlier.isOf(physical) {
+	if earlier != nil && !earlier.isOf(physical, adapters) {
 		k.log.Warn("could not restore all host settings in time, giving up: those of another adapter take their place", "adapter", earlier.Adapter, "other", physical.Name)
 	}
 	k.resetTimers()
@@ -48,31 +48,31 @@ func (k *Keeper) Save(host, physical hns.Adapter, routes []hns.Route) error {
 
 // awaitOther returns a WaitError while the journal has the settings of another adapter
 // than physical, which Save would replace, and which Restore has not restored yet. It
-// waits for as long as Restore needs at most to add addresses, since that adapter may
-// never return.
+// waits for at most Limits.Address plus Limits.DHCP, since that adapter may never return.
 //
 // Example: the underlay was Ethernet, and is now LAN 2. The network on Ethernet was deleted,
 // and Ethernet gets its address back 20 seconds later, from DHCP although it was static. Only
 // after flanneld has restored that, the network is made on LAN 2.
-func (k *Keeper) awaitOther(physical hns.Adapter) error {
+func (k *Keeper) awaitOther(physical hns.Adapter, adapters []hns.Adapter) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	var err error
 	s, c := k.journal.Snapshot, k.journal.Category
-	var other string
 	switch {
-	case s != nil && !s.isOf(physical):
-		other = s.Adapter
-	case c.pending() && c.Category != hns.Domain && !c.isOf(physical): // that of a domain is left to Windows
-		other = c.Adapter
+	case k.lacksCable():
+	case s != nil && !s.isOf(physical, adapters):
+		err = dataplane.Waiting(CauseNoAddress, "%s to have its addresses and other settings back, before those of %s are saved", s.Adapter, physical.Name)
+	case c.pending() && c.Category != hns.Domain && !c.isOf(physical, adapters): // that of a domain is left to Windows
+		err = dataplane.Waiting(CauseCategoryPending, "the category of the network of %s to be restored, before that of %s is saved", c.Adapter, physical.Name)
 	}
-	if other == "" {
+	if err == nil {
 		k.otherSince = time.Time{}
 		return nil
 	}
 	if startOrElapsed(&k.otherSince) >= k.limits.Address+k.limits.DHCP {
 		return nil
 	}
-	return dataplane.Waiting(CauseNoAddress, "%s to have its addresses and other settings back, before those of %s are saved", other, physical.Name)
+	return err
 }
 
 // SetPodNetworks removes the routes into the pod networks from the snapshots.

@@ -122,12 +122,14 @@ func (s *Snapshot) physical(adapters []hns.Adapter) (a hns.Adapter, found bool) 
 	return a, found
 }
 
-// isOf reports whether the snapshot is of a physical adapter; s may be nil.
-func (s *Snapshot) isOf(physical hns.Adapter) (found bool) {
-	if s != nil {
-		_, found = s.physical([]hns.Adapter{physical})
+// isOf reports whether the snapshot is of a physical adapter, one of adapters; s may be
+// nil.
+func (s *Snapshot) isOf(physical hns.Adapter, adapters []hns.Adapter) bool {
+	if s == nil {
+		return false
 	}
-	return found
+	a, found := s.physical(adapters)
+	return found && a.Index == physical.Index
 }
 
 // hostAdapter returns the adapter that has, or will get, the saved settings. Its
@@ -158,9 +160,15 @@ type losses struct {
 // addresses returns all addresses that are missing.
 func (l losses) addresses() []netip.Prefix { return slices.Concat(l.manual, l.leased) }
 
+// beyondAddresses reports whether something else than addresses is missing.
+func (l losses) beyondAddresses() bool { return len(l.routes)+len(l.dns) > 0 || l.settings }
+
 // none reports whether nothing is missing.
-func (l losses) none() bool {
-	return len(l.manual)+len(l.leased)+len(l.routes)+len(l.dns) == 0 && !l.settings
+func (l losses) none() bool { return len(l.addresses()) == 0 && !l.beyondAddresses() }
+
+// has reports whether the snapshot has an address of an adapter.
+func (s *Snapshot) has(a hns.Address) bool {
+	return slices.ContainsFunc(s.Addresses, func(saved SavedAddress) bool { return saved.Prefix.Addr() == a.Prefix.Addr() })
 }
 
 // hasManual reports whether an address was set by hand; s may be nil.
@@ -184,7 +192,7 @@ func (s *Snapshot) missing(host hns.Adapter, routes []hns.Route) (l losses) {
 	for _, a := range Addresses(host) {
 		family := familyIndex(a.Prefix.Addr())
 		switch {
-		case slices.ContainsFunc(s.Addresses, func(saved SavedAddress) bool { return saved.Prefix.Addr() == a.Prefix.Addr() }):
+		case s.has(a):
 			hasSaved[family] = true
 		case s.isLease(a):
 			hasLease = true

@@ -29,7 +29,7 @@ func (k *Keeper) TrackDark(physical hns.Adapter, adapters []hns.Adapter) time.Du
 		return 0
 	}
 	up := startOrElapsed(&k.upSince)
-	if k.journal.Snapshot.isOf(physical) {
+	if k.journal.Snapshot.isOf(physical, adapters) {
 		k.darkSince = time.Time{}
 		if k.missingSince.IsZero() {
 			return 0
@@ -70,6 +70,6 @@ func startOrElapsed(since *time.Time) time.Duration {
 // resetTimers is called when another snapshot begins, or the last one ends.
 func (k *Keeper) resetTimers() {
 	k.goneSince, k.missingSince, k.leaseSince, k.otherSince = time.Time{}, time.Time{}, time.Time{}, time.Time{}
-	k.incompleteSince, k.completeSince = time.Time{}, time.Time{}
+	k.downSince, k.incompleteSince, k.completeSince = time.Time{}, time.Time{}, time.Time{}
 	k.dhcpOff, k.lost, k.staticMissing, k.staticStored = 0, false, false, false
 }

@@ -44,6 +44,10 @@ type VIP struct {
 // errVIPNotNeeded means that the node's network is not an overlay.
 var errVIPNotNeeded = errors.New("kube-proxy needs no source VIP on an L2Bridge")
 
+// errFormerEndpoint means that the source VIP is in place and published, beside our endpoint
+// with another address, which HNS has not deleted. The next Ensure tries again.
+var errFormerEndpoint = errors.New("the endpoint of a former source VIP remains")
+
 // VIPKeeper maintains the source VIP of one node. The daemon (node.KeepVIP), flanneld
 // source-vip and flanneld node kube-proxy each make one and call Ensure again and again;
 // host-local's lock keeps them apart. cleanup calls Release.
@@ -78,6 +82,7 @@ func ReadVIP(path string) (v VIP, err error) {
 // subnet are deleted. It does not wait: if the network does not exist yet, it fails,
 // and the caller retries. errVIPNotNeeded means that the network is an L2Bridge, where
 // the addresses of the host's endpoint are reserved instead; the VIP has no Addr then.
+// The VIP is valid also with errFormerEndpoint.
 func (k VIPKeeper) Ensure(ctx context.Context, subnet netip.Prefix) (VIP, error) {
 	old, err := ReadVIP(k.File)
 	if err != nil {
@@ -90,10 +95,14 @@ func (k VIPKeeper) Ensure(ctx context.Context, subnet netip.Prefix) (VIP, error)
 		return VIP{}, err
 	}
 	v := VIP{Subnet: subnet, Network: n.Name, Store: filepath.Join(k.DataDir, n.Name)}
-	if v, err = k.reserve(ctx, n, v, old.Endpoint); err != nil {
+	v, err = k.reserve(ctx, n, v, old.Endpoint)
+	if err != nil && !errors.Is(err, errFormerEndpoint) {
 		return VIP{}, err
 	}
-	return v, k.publish(ctx, v, old)
+	if err := k.publish(ctx, v, old); err != nil {
+		return VIP{}, err
+	}
+	return v, err
 }
 
 // publish writes the file, and releases what is reserved in another directory.
@@ -205,6 +214,9 @@ func (k VIPKeeper) reserveLocked(ctx context.Context, n hns.Network, v VIP, endp
 			return VIP{}, err
 		}
 		v.Endpoint, err = k.ensureEndpoint(ctx, n, v.Addr, endpoints)
+		if errors.Is(err, errFormerEndpoint) {
+			return v, err // its address stays reserved, too: HNS would refuse it to a pod
+		}
 		if !errors.Is(err, hns.ErrAddressInUse) {
 			return v, errors.Join(k.releaseOthers(s, ours, []netip.Addr{v.Addr}), err)
 		}
@@ -277,22 +289,33 @@ func chooseVIP(subnet netip.Prefix, ours []netip.Addr, taken map[netip.Addr]bool
 
 // ensureEndpoint creates the endpoint as kube-proxy would, with the host's MAC
 // address, deletes ours for other addresses, and returns its ID. An existing endpoint
-// with the address is left as it is, also if kube-proxy created it. One of ours that
-// cannot be deleted stays: kube-proxy looks for the address.
+// with the address is left as it is, also if kube-proxy created it. With
+// errFormerEndpoint, the ID is "", so that the next Ensure looks for all of ours.
 func (k VIPKeeper) ensureEndpoint(ctx context.Context, n hns.Network, vip netip.Addr, endpoints []hns.Endpoint) (id string, err error) {
+	var former []error
 	for _, e := range endpoints {
 		switch {
 		case id == "" && hasAddress(e, vip):
 			id = e.ID
 		case e.Name == endpointName:
 			if err := k.Client.DeleteEndpoint(ctx, e.ID); err != nil && !errors.Is(err, hns.ErrNotFound) {
-				k.Log.Warn("could not delete the endpoint of a former source VIP", "addresses", e.IPs, "error", err)
+				former = append(former, fmt.Errorf("%w: delete the one with %v: %w", errFormerEndpoint, e.IPs, err))
 			}
 		}
 	}
-	if id != "" {
-		return id, nil
+	if id == "" {
+		if id, err = k.createEndpoint(ctx, n, vip); err != nil {
+			return "", err
+		}
 	}
+	if len(former) > 0 {
+		return "", errors.Join(former...)
+	}
+	return id, nil
+}
+
+// createEndpoint creates the endpoint with the source VIP.
+func (k VIPKeeper) createEndpoint(ctx context.Context, n hns.Network, vip netip.Addr) (id string, err error) {
 	adapters, err := k.Stack.Adapters()
 	if err != nil {
 		return "", fmt.Errorf("list adapters: %w", err)

@@ -298,16 +298,32 @@ func TestAllInUse(t *testing.T) {
 	n.check("with no address", "")
 }
 
-// The endpoint of a former source VIP cannot be deleted: it keeps nobody from the next one.
+// HNS does not delete the endpoint of a former source VIP, or does not answer: the next one is published, and the former
+// one is deleted, and its address released, when HNS does.
 func TestFormerEndpointStays(t *testing.T) {
-	n := newNode(t)
-	n.ensure("10.244.1.0/24")
-	n.pod("flannel.4096", "pod", "10.244.1.2", true, false) // in the place of our reservation
-	n.m.Fail(hnstest.Fault{Func: "HcnDeleteEndpoint", Code: hns.InvalidParameter})
-	for range 2 {
+	for _, code := range []hns.Code{hns.InvalidParameter, hns.ManagerStopped} {
+		n := newNode(t)
 		n.ensure("10.244.1.0/24")
-		n.check("with the former endpoint", `endpoint source-vip 10.244.1.2/24
+		n.m.Fail(hnstest.Fault{Func: "HcnDeleteEndpoint", Code: code})
+		n.pod("flannel.4096", "pod", "10.244.1.2", true, false) // in the place of our reservation
+		// A reservation of ours that is not wanted stays as long.
+		if err := os.WriteFile(filepath.Join(n.DataDir, "flannel.4096", "10.244.8.2"), []byte("kube-proxy\r\nsource-vip"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			if v, err := n.Ensure(t.Context(), pfx("10.244.1.0/24")); !errors.Is(err, errFormerEndpoint) || v.Addr != ip("10.244.1.3") {
+				t.Errorf("%v, %v", v, err)
+			}
+			n.check("with the former endpoint", `endpoint source-vip 10.244.1.2/24
 endpoint source-vip 10.244.1.3/24
+flannel.4096/10.244.1.2 pod eth0
+flannel.4096/10.244.1.3 kube-proxy source-vip
+flannel.4096/10.244.8.2 kube-proxy source-vip
+published 10.244.1.3 of 10.244.1.0/24 on flannel.4096`)
+		}
+		n.m.Heal()
+		n.ensure("10.244.1.0/24")
+		n.check("when HNS deletes it", `endpoint source-vip 10.244.1.3/24
 flannel.4096/10.244.1.2 pod eth0
 flannel.4096/10.244.1.3 kube-proxy source-vip
 published 10.244.1.3 of 10.244.1.0/24 on flannel.4096`)

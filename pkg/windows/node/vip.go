@@ -65,6 +65,9 @@ func ReserveVIP(ctx context.Context, k VIPKeeper, subnetFile string, proxy KubeP
 	err = retry(ctx, 500*time.Millisecond, nil, waiting, func() (err error) {
 		if vip, err = ensureVIP(ctx, k, subnetFile); errors.Is(err, errVIPNotNeeded) {
 			notNeeded, err = err, nil
+		} else if errors.Is(err, errFormerEndpoint) { // kube-proxy need not wait: the daemon tries again
+			k.Log.Warn("could not remove all of a former source VIP", "error", err)
+			err = nil
 		}
 		return err
 	})
