@@ -58,7 +58,7 @@ func (g *Guard) check(o dataplane.Options) error {
 	if err != nil {
 		return err
 	}
-	dropping = dropping && inForce
+	// Rules that are not in force count as well: prepare puts them in force before write replaces them.
 	g.dropping, g.inRules = dropping, masksOf(rules)
 	for _, m := range g.inRules {
 		g.masks[m] += 0 // makes an entry, whose number of paths stays, or is 0
