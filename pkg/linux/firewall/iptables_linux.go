@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -191,10 +192,15 @@ func (p *iptablesPlace) sync(ctx context.Context, want []firewall.Chain) (change
 }
 
 // isInterrupted reports whether err means that a program of iptables was killed, or has waited in vain for the lock of the
-// legacy variant. Such an error says nothing about rules.
+// legacy variant. Such an error says nothing about rules. One that crashes is not interrupted: it would crash again.
 func (p *iptablesPlace) isInterrupted(err error) bool {
 	exit, failed := errors.AsType[*exec.ExitError](err)
-	return failed && (!exit.Exited() || p.variant == variantLegacy && exit.ExitCode() == exitLocked)
+	if !failed {
+		return false
+	}
+	status, _ := exit.Sys().(syscall.WaitStatus)
+	killed := status.Signaled() && (status.Signal() == unix.SIGKILL || status.Signal() == unix.SIGTERM)
+	return killed || p.variant == variantLegacy && exit.ExitCode() == exitLocked
 }
 
 func (p *iptablesPlace) write(ctx context.Context, c change) error {

@@ -192,7 +192,8 @@ func (p *iptablesPlace) printed(ctx context.Context, table, chain string) ([]str
 	return firewall.SavedRules(out, chain), nil
 }
 
-// cannotPrint reports whether an error of printed says that iptables cannot read a rule of the chain.
+// cannotPrint reports whether an error of printed says that iptables cannot read a rule of the chain, or
+// crashes at it.
 func (p *iptablesPlace) cannotPrint(err error) bool {
 	_, failed := errors.AsType[*exec.ExitError](err)
 	return failed && !p.isInterrupted(err)

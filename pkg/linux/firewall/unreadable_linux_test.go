@@ -224,7 +224,7 @@ func TestRulesOfTheKernel(t *testing.T) {
 }
 
 // An iptables that prints nothing because another program holds the lock, or because it is killed, says nothing about our
-// rules: they are not written anew, even if that would succeed.
+// rules: they are not written anew, even if that would succeed. One that crashes cannot print them: they are.
 func TestPrintingIsInterrupted(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		sh(t, seenLegacy.setup)
@@ -234,20 +234,28 @@ func TestPrintingIsInterrupted(t *testing.T) {
 		apply(t, f, c)
 		f.Close()
 		path, dir := os.Getenv("PATH"), t.TempDir()
-		for name, script := range map[string]string{
-			"locked": "exec flock /run/xtables.lock /usr/sbin/iptables-legacy \"$@\"", // which waits for the lock itself, for 5 s
-			"killed": "case $* in *-S*) kill -9 $$;; esac; exec /usr/sbin/iptables-legacy \"$@\"",
+		const dies = "ulimit -c 0; case $* in *-S*) kill -%s $$;; esac; exec /usr/sbin/iptables-legacy \"$@\""
+		for name, test := range map[string]struct {
+			script  string
+			crashes bool
+		}{
+			"locked":     {script: "exec flock /run/xtables.lock /usr/sbin/iptables-legacy \"$@\""}, // which waits for the lock itself, for 5 s
+			"killed":     {script: fmt.Sprintf(dies, "KILL")},
+			"terminated": {script: fmt.Sprintf(dies, "TERM")},
+			"crashes":    {script: fmt.Sprintf(dies, "SEGV"), crashes: true},
 		} {
-			if err := os.WriteFile(filepath.Join(dir, "iptables-legacy"), []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
+			if err := os.WriteFile(filepath.Join(dir, "iptables-legacy"), []byte("#!/bin/sh\n"+test.script+"\n"), 0o755); err != nil {
 				t.Fatal(err)
 			}
 			t.Setenv("PATH", dir+":"+path)
 			f := open(t, 0) // which has not read the rules yet
-			if n, err := f.Apply(t.Context(), c); n != 0 || err == nil {
-				t.Fatalf("%s: changed %d chains, want none and an error: %v", name, n, err)
+			if n, err := f.Apply(t.Context(), c); (n != 0) != test.crashes || (err == nil) != test.crashes {
+				t.Fatalf("%s: changed %d chains, and the error: %v", name, n, err)
 			}
 			t.Setenv("PATH", path)
-			<-f.Changes()
+			if !test.crashes {
+				<-f.Changes()
+			}
 			if n := apply(t, f, c); n != 0 {
 				t.Errorf("%s: the next Apply changed %d chains", name, n)
 			}

@@ -373,8 +373,8 @@ func (g *Guard) countedAs(name func(rule string) string) map[string]uint64 {
 // Remove deletes the table, and returns its description if there is one; with dryRun it
 // deletes nothing.
 func (g *Guard) Remove(dryRun bool) (removed []string, err error) {
-	exists, err := g.exists()
-	if err != nil || !exists {
+	table, err := g.kernelTable()
+	if table == nil {
 		return nil, err
 	}
 	if !dryRun {

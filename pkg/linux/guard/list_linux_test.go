@@ -94,8 +94,8 @@ func TestRemoveAgain(t *testing.T) {
 		if err := apply(nil); err != nil {
 			t.Fatal(err)
 		}
-		if there, err := g.exists(); there || err != nil {
-			t.Errorf("the table is there: %t, %v", there, err)
+		if table, err := g.kernelTable(); table != nil || err != nil {
+			t.Errorf("the table is there: %v, %v", table, err)
 		}
 	})
 }

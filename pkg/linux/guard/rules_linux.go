@@ -185,9 +185,9 @@ func (c Config) leaving() []chain {
 // no port counts as the tunnel's: nothing else is left behind the rules for other protocols and
 // ports (fragment_linux.go). A protocol without ports may also be used by others. A further chain,
 // which outerPackets returns, therefore looks at the packet inside: the outer packet is the
-// tunnel's if the one inside is for a pod (see fromCluster, too). Both have to be IPv4. This chain has the name content, and is empty for UDP. Its rules are not in from, because
-// nft 1.0.6 aborts when it lists a rule that compares the protocol with 4 and then bytes behind
-// the IP header.
+// tunnel's if the one inside is for a pod (see fromCluster, too). Both have to be IPv4. This chain
+// has the name content, and is empty for UDP. Its rules are not in from, because nft 1.0.6 aborts
+// when it lists a rule that compares the protocol with 4 and then bytes behind the IP header.
 func (c Config) outerPackets(from *chain, to, content string) chain {
 	o, inside := c.Outer, chain{name: content}
 	if o.Protocol == unix.IPPROTO_UDP {
@@ -196,7 +196,7 @@ func (c Config) outerPackets(from *chain, to, content string) chain {
 		for _, part := range incomplete() { // they may lack the VNI, or the destination inside
 			from.add("a part of a header", protocol(o.Protocol), dport(o.Port), part, goTo(to))
 		}
-		from.add("to another port", protocol(o.Protocol), anyPort(), accept)
+		from.add("of no tunnel of ours", protocol(o.Protocol), anyPort(), accept)
 		from.add("options without a port", firstFragment6(), goTo(to))
 		return inside
 	}
@@ -221,11 +221,9 @@ func (c Config) fromCluster(content *chain, to string) {
 	}
 	l, _ := c.layout()
 	for _, n := range slices.Concat(c.Networks, c.Sources) {
-		if n.Addr().Is4() {
-			content.add("with a packet from a pod or a listed source", compare(l.source(false, 1), n), goTo(to))
-		}
+		content.add("with a packet from a pod or a listed source", l.from(n), goTo(to))
 	}
-	content.add("with a packet from a node", lookup(l.source(false, 1), nodes4), goTo(to))
+	content.add("with a packet from a node", l.ofFamily(false), lookup(l.source(false, 1), nodes4), goTo(to))
 }
 
 // ends returns the chains for packets that a rule finds. Some of them are passed to the

@@ -14,10 +14,10 @@ import (
 // daemon continues where the rules in the kernel are.
 type trial struct {
 	passed  bool      // a trial ended, maybe in an earlier run, whose rules dropped
-	began   time.Time // when rules were missing last; zero: there is no trial
+	began   time.Time // when the trial began, or rules were missing last; zero: there is no trial
 	quiet   time.Time // since when nothing was found
 	found   uint64    // packets that claim to be from a pod of a peer, at that time
-	look    time.Time // when to look again; zero: there is no trial
+	look    time.Time // when to look again; zero: no look is due
 	waiting string    // why the rules do not drop although they should
 	last    string    // describes the last packet that was found; "": there was none
 }
@@ -31,7 +31,7 @@ func (g *Guard) mayEnforce(c Config, now time.Time) bool {
 	}
 	found, known := g.claims()
 	switch {
-	case t.began.IsZero(), g.inRules == nil: // without rules nothing is found
+	case t.began.IsZero(), g.config == nil: // rules that are not in force find nothing
 		t.began, t.quiet, t.found = now, now, found
 	case !known || found != t.found:
 		t.quiet, t.found, t.last = now, found, "unknown"

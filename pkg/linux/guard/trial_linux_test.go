@@ -82,11 +82,16 @@ func TestTrialLooksOften(t *testing.T) {
 }
 
 // A trial lasts as long as rules find nothing. It goes on neither while the guard is off, nor
-// while its rules cannot be written.
+// while its rules cannot be written, nor while some of them are missing.
 func TestTrialNeedsRules(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		interfaces := func() ([]string, error) { return nil, nil }
 		for name, interrupt := range map[string]func(g *Guard, c *Config) error{
+			"a flushed chain": func(g *Guard, _ *Config) error {
+				nft(t, "flush chain inet flannel-guard arriving")
+				g.Relist()
+				return nil
+			},
 			"off": func(g *Guard, _ *Config) error { return g.Apply(t.Context(), dataplane.Options{}, nil, interfaces) },
 			"a full set": func(g *Guard, c *Config) error {
 				nft(t, "delete table inet flannel-guard\ntable inet flannel-guard { set peers4 { type ipv4_addr; size 3; }; }")
@@ -160,7 +165,8 @@ func nft(t *testing.T, command string) string {
 }
 
 // What is of another kind under the names of the guard is replaced, and what an earlier
-// version or somebody else has left in the table is deleted. The rules drop as before.
+// version or somebody else has left in the table is deleted. The rules drop as before, also
+// after a restart if some that drop are left.
 func TestTableMadeAnew(t *testing.T) {
 	for name, harm := range map[string]string{
 		"a set of another type":                                 "delete table inet flannel-guard\ntable inet flannel-guard { set peers4 { type inet_service; }; }",
@@ -173,25 +179,36 @@ func TestTableMadeAnew(t *testing.T) {
 		"an earlier version that did not count what it dropped": `delete table inet flannel-guard
 			table inet flannel-guard { counter outsider { packets 7 bytes 700; }; counter of-all { packets 3 bytes 30; }; chain pod-outer { counter name outsider drop; }; }`,
 	} {
-		t.Run(name, func(t *testing.T) {
-			nstest.Run(t, func(t *testing.T) {
-				l := newLink(t)
-				c := Config{Outer: overVXLAN, Enforce: true}
-				g := l.guard(paths...)
-				l.apply(g, c)
-				want := nft(t, "list table inet flannel-guard")
-				nft(t, harm)
-				g.Relist()
-				c.Trial = time.Hour // which has passed
-				l.apply(g, c)
-				if have := nft(t, "list table inet flannel-guard"); have != want {
-					t.Errorf("the table is\n%s\nwant\n%s", have, want)
-				}
-				if enforces, waiting, _ := g.Enforces(); !enforces {
-					t.Errorf("there is another trial: %s", waiting)
-				}
+		for _, restarted := range []bool{false, true} {
+			if restarted && strings.HasPrefix(harm, "delete table") {
+				continue // no rule says that the trial has passed
+			}
+			t.Run(fmt.Sprintf("%s, restarted %t", name, restarted), func(t *testing.T) {
+				nstest.Run(t, func(t *testing.T) {
+					l := newLink(t)
+					c := Config{Outer: overVXLAN, Enforce: true}
+					g := l.guard(paths...)
+					l.apply(g, c)
+					want := nft(t, "list table inet flannel-guard")
+					nft(t, harm)
+					if restarted {
+						if err := g.Close(); err != nil {
+							t.Fatal(err)
+						}
+						g = l.guard(paths...)
+					}
+					g.Relist()
+					c.Trial = time.Hour // which has passed
+					l.apply(g, c)
+					if have := nft(t, "list table inet flannel-guard"); have != want {
+						t.Errorf("the table is\n%s\nwant\n%s", have, want)
+					}
+					if enforces, waiting, _ := g.Enforces(); !enforces {
+						t.Errorf("there is another trial: %s", waiting)
+					}
+				})
 			})
-		})
+		}
 	}
 }
 

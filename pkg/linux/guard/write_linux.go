@@ -24,21 +24,16 @@ import (
 // has no nf_tables.
 var noTable = []error{unix.ENOENT, unix.EINVAL, unix.EOPNOTSUPP, unix.EPROTONOSUPPORT}
 
-// isNoTable reports whether an error is one of noTable.
-func isNoTable(err error) bool {
-	return slices.ContainsFunc(noTable, func(none error) bool { return errors.Is(err, none) })
-}
-
-// exists reports whether there is a table of that name.
-func (g *Guard) exists() (bool, error) {
-	_, err := g.conn.ListTableOfFamily(g.table.Name, g.table.Family)
-	if isNoTable(err) {
-		return false, nil
+// kernelTable returns the table of that name as the kernel has it; nil: there is none.
+func (g *Guard) kernelTable() (*nftables.Table, error) {
+	table, err := g.conn.ListTableOfFamily(g.table.Name, g.table.Family)
+	if slices.ContainsFunc(noTable, func(none error) bool { return errors.Is(err, none) }) {
+		return nil, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("read table %s: %w", g.table.Name, err)
+		return nil, fmt.Errorf("read table %s: %w", g.table.Name, err)
 	}
-	return true, nil
+	return table, nil
 }
 
 // check compares the rules in the kernel with those that were written last, by their
@@ -58,7 +53,7 @@ func (g *Guard) check(o dataplane.Options) error {
 	if err != nil {
 		return err
 	}
-	dropping = dropping && inForce
+	// Rules that are not in force count as well: prepare puts them in force before write replaces them.
 	g.dropping, g.inRules = dropping, masksOf(rules)
 	for _, m := range g.inRules {
 		g.masks[m] += 0 // makes an entry, whose number of paths stays, or is 0
@@ -76,12 +71,9 @@ func (g *Guard) check(o dataplane.Options) error {
 // inForce reports whether packets meet the rules, and pass if none drops them: the table is
 // not dormant, and no chain has another policy.
 func (g *Guard) inForce() (bool, error) {
-	table, err := g.conn.ListTableOfFamily(g.table.Name, g.table.Family)
-	if isNoTable(err) {
-		return false, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("read table %s: %w", g.table.Name, err)
+	table, err := g.kernelTable()
+	if table == nil {
+		return false, err
 	}
 	chains, err := g.listChains()
 	drops := func(c *nftables.Chain) bool { return c.Policy != nil && *c.Policy != nftables.ChainPolicyAccept }
@@ -366,8 +358,8 @@ func (g *Guard) remove() error {
 func (g *Guard) deleteTable() error {
 	g.conn.drain()
 	g.config = nil
-	exists, err := g.exists()
-	if err == nil && exists {
+	table, err := g.kernelTable()
+	if table != nil {
 		g.conn.DelTable(g.table)
 		err = g.flush("delete the table")
 	}
