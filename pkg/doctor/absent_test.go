@@ -211,6 +211,12 @@ func TestPartlyRead(t *testing.T) {
 			gone(s)
 			s.Windows.HNS.Value, s.Windows.Networks = HNS{"", 9, 1}, Known([]HNSNetwork{vxlan0})
 		}},
+		{"FL501", OK, "HNS 13.3", func(s *Snapshot) { gone(s); s.Windows.Networks = Known([]HNSNetwork{vxlan0}) }}, // whatever it is
+		{"FL501", Undecided, "the daemon does not answer vxlan0", func(s *Snapshot) { // an overlay has no IPv6
+			gone(s)
+			s.Env.Value.V6Network, s.Env.Value.V6Subnet = pfx("fd05::/48"), pfx("fd05::/64")
+			s.Windows.Networks = Known([]HNSNetwork{vxlan0})
+		}},
 		{"FL501", Warn, "HNS 10.2 IPv6", func(s *Snapshot) { // no kind of network has both families
 			gone(s)
 			s.Env.Value.V6Network, s.Env.Value.V6Subnet = pfx("fd05::/48"), pfx("fd05::/64")

@@ -69,7 +69,8 @@ func windowsChecks() []Check {
 func hnsVersion(s Snapshot) Finding {
 	h := s.Windows.HNS.Value
 	_, overlay, found := s.hns()
-	_, v6 := s.families()
+	v4, v6 := s.families()
+	suitsBoth := h.atLeast(9, 2) && v4 && !v6 // overlays and host-gw
 	version, unnamed := fmt.Sprintf("HNS %d.%d", h.Major, h.Minor), nameKnown(s)
 	switch {
 	case h.Problem != "":
@@ -89,7 +90,7 @@ func hnsVersion(s Snapshot) Finding {
 	case v6 && !s.podsHaveIPv6(overlay):
 		return warn("Use Windows Server 2022 or later.",
 			"%s does not support IPv4 and IPv6 together: pods have only IPv4", version)
-	case unnamed.Verdict != "": // so that the kind of the network is not known
+	case unnamed.Verdict != "" && !suitsBoth: // so that the kind of the network is not known
 		return unnamed
 	}
 	return ok("%s", version)
