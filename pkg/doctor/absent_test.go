@@ -3,6 +3,7 @@ package doctor
 import (
 	"net/netip"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -28,6 +29,13 @@ func nodes() map[string]func() Snapshot {
 		"host-gw on Windows": func() Snapshot {
 			s := healthyWindows()
 			bridged(&s)
+			return s
+		},
+		"Backend.Name on Windows": func() Snapshot {
+			s := healthyWindows()
+			reportOf(&s).Node.Devices[0].Name, networkOf(&s).Name = "pods", "pods"
+			inConf(&s, "flannel.4096", "pods")
+			runsKubeProxy(&s, "--hostname-override=win1", "--source-vip=10.5.3.2", "--enable-dsr=true", "--network-name=pods")
 			return s
 		},
 	}
@@ -70,7 +78,7 @@ func TestWithoutAnswer(t *testing.T) {
 }
 
 // facts returns the names of the Facts in a value, which may be nested, and functions that
-// make them unknown.
+// make them unknown, or with "" known and empty.
 func facts(path string, v reflect.Value) map[string]func(why string) {
 	all := map[string]func(string){}
 	for i := range v.NumField() {
@@ -80,6 +88,7 @@ func facts(path string, v reflect.Value) map[string]func(why string) {
 			all[name] = func(why string) {
 				field.SetZero()
 				field.FieldByName("WhyNot").SetString(why)
+				field.FieldByName("Known").SetBool(why == "")
 			}
 		case name == "Cluster" || name == "Linux" || name == "Windows":
 			for nested, unread := range facts(name+".", field) {
@@ -90,8 +99,13 @@ func facts(path string, v reflect.Value) map[string]func(why string) {
 	return all
 }
 
+// stillOK has checks that stay ok, with the same text, without a fact that they read. FL511 reads
+// these two for a hint that is no part of its verdict.
+var stillOK = []string{"FL511 Windows.HNS", "FL511 Windows.KubeProxy"}
+
 // What could not be read is no problem, whether the daemon answers or not. If nothing could
-// be read, nothing is right either.
+// be read, nothing is right either. A check reads a fact if it finds something else with an empty
+// one; it is ok without the fact only if it says so.
 func TestUnreadFacts(t *testing.T) {
 	for name, node := range nodes() {
 		for answer, change := range map[string]func(*Snapshot){
@@ -108,10 +122,17 @@ func TestUnreadFacts(t *testing.T) {
 			for fact := range names {
 				s := node()
 				change(&s)
-				facts("", reflect.ValueOf(&s).Elem())[fact]("unread")
+				change := facts("", reflect.ValueOf(&s).Elem())[fact]
+				change("")
+				empty := Examine(s)
+				change("unread")
 				for i, r := range Examine(s) {
 					if (r.Verdict == Fail || r.Verdict == Warn) && before[i].Verdict != r.Verdict {
 						t.Errorf("%s %s, but without %s: %s is %s, %q", name, answer, fact, r.Code, r.Verdict, r.Seen)
+					}
+					reads := !reflect.DeepEqual(empty[i], before[i])
+					if r.Verdict == OK && reads && !slices.Contains(stillOK, r.Code+" "+fact) && !strings.Contains(r.Seen, "unread") {
+						t.Errorf("%s %s, but without %s: %s reads it and is ok, %q", name, answer, fact, r.Code, r.Seen)
 					}
 				}
 			}
@@ -158,6 +179,16 @@ func TestPartlyRead(t *testing.T) {
 			s.Linux.Devices.Value = append(s.Linux.Devices.Value, Device{Name: "flannel-v6.1", Index: 8, Type: "vxlan", TxChecksum: Known(true)})
 			reportOf(s).Node.Devices = append(reportOf(s).Node.Devices, status.Device{Name: "flannel-v6.1"})
 		}},
+		{"FL205", Skipped, "the daemon does not answer", func(s *Snapshot) { gone(s); s.Linux.Devices.Value = nil }},
+		{"FL403", Skipped, "the daemon does not answer", func(s *Snapshot) {
+			gone(s)
+			s.Linux.Devices.Value, s.Cluster.WindowsNodes = nil, Known([]string{"win1"})
+		}},
+		{"FL106", OK, "1450", func(s *Snapshot) { // host-gw, which has no tunnel devices
+			n := reportOf(s).Node
+			n.Backend, n.Devices, s.Linux.Devices = "host-gw", n.Devices[:1], Unknown[[]Device]("denied")
+		}},
+		{"FL106", OK, "subnet file malformed", func(s *Snapshot) { s.Env, s.EnvMalformed = Unknown[subnet.Env]("x"), true }},
 		{"FL208", Skipped, "malformed", func(s *Snapshot) { s.Env, s.EnvMalformed = Unknown[subnet.Env]("x"), true }},
 		{"FL208", Skipped, "FLANNEL_MTU", func(s *Snapshot) { s.Env.Value.MTU = 0 }},
 		{"FL301", Undecided, "10-flannel.conflist denied", func(s *Snapshot) {
@@ -176,6 +207,29 @@ func TestPartlyRead(t *testing.T) {
 			bridged(s)
 			s.Windows.HNS.Value, s.Windows.Networks = HNS{"", 9, 1}, Known([]HNSNetwork{})
 		}},
+		{"FL501", Undecided, "the daemon does not answer vxlan0", func(s *Snapshot) { // by its Backend.Name
+			gone(s)
+			s.Windows.HNS.Value, s.Windows.Networks = HNS{"", 9, 1}, Known([]HNSNetwork{vxlan0})
+		}},
+		{"FL501", OK, "HNS 13.3", func(s *Snapshot) { gone(s); s.Windows.Networks = Known([]HNSNetwork{vxlan0}) }}, // whatever it is
+		{"FL501", Undecided, "the daemon does not answer vxlan0", func(s *Snapshot) { // an overlay has no IPv6
+			gone(s)
+			s.Env.Value.V6Network, s.Env.Value.V6Subnet = pfx("fd05::/48"), pfx("fd05::/64")
+			s.Windows.Networks = Known([]HNSNetwork{vxlan0})
+		}},
+		{"FL501", Warn, "HNS 10.2 IPv6", func(s *Snapshot) { // no kind of network has both families
+			gone(s)
+			s.Env.Value.V6Network, s.Env.Value.V6Subnet = pfx("fd05::/48"), pfx("fd05::/64")
+			s.Windows.HNS.Value, s.Windows.Networks = HNS{"", 10, 2}, Unknown[[]HNSNetwork]("RPC")
+		}},
+		{"FL502", Undecided, "the daemon does not answer vxlan0", func(s *Snapshot) {
+			gone(s)
+			s.Windows.Networks = Known([]HNSNetwork{{Name: "nat", Type: "NAT"}, vxlan0})
+		}},
+		{"FL502", Fail, "2", func(s *Snapshot) {
+			gone(s)
+			s.Windows.Networks = Known([]HNSNetwork{{Name: "nat", Type: "NAT"}, {Name: "External", Type: "L2Bridge"}})
+		}},
 		{"FL503", Undecided, "denied", func(s *Snapshot) { s.Interfaces = Unknown[underlay.Snapshot]("denied") }},
 		{"FL503", Undecided, "denied", func(s *Snapshot) {
 			bridged(s)
@@ -187,8 +241,16 @@ func TestPartlyRead(t *testing.T) {
 		{"FL507", Skipped, "families", func(s *Snapshot) { gone(s); bridged(s); s.Env = Known(subnet.Env{}) }},
 		{"FL508", OK, "not known", func(s *Snapshot) { s.Cluster.Node = "" }},
 		{"FL509", Skipped, "subnet", func(s *Snapshot) { gone(s); s.Env = Known(subnet.Env{}) }},
+		{"FL509", OK, "10.5.3.2 denied", func(s *Snapshot) { s.Windows.SourceVIP = Unknown[netip.Addr]("denied") }},
+		{"FL510", OK, "loopbackDSR denied", func(s *Snapshot) { runsKubeProxy(s); s.CNI = Unknown[CNI]("denied") }},
 		{"FL511", OK, "nodes' network denied", func(s *Snapshot) { bridged(s); s.Interfaces = Unknown[underlay.Snapshot]("denied") }},
 		{"FL514", Undecided, "RPC", func(s *Snapshot) { s.Windows.Networks = Unknown[[]HNSNetwork]("RPC") }},
+		{"FL514", Skipped, "the daemon does not answer", func(s *Snapshot) { gone(s); s.Windows.Networks = Known([]HNSNetwork{vxlan0}) }},
+		{"FL514", Skipped, "pod network", func(s *Snapshot) {
+			gone(s)
+			s.Env, s.Windows.Networks.Value = Known(subnet.Env{}), append(s.Windows.Networks.Value, vxlan0)
+		}},
+		{"FL514", OK, "", func(s *Snapshot) { gone(s); s.Windows.Networks.Value = nil }},
 		{"FL514", Warn, "SourceVip.json", func(s *Snapshot) {
 			s.Windows.LeftFiles, s.Windows.Networks = Known([]string{`C:\k\SourceVip.json`}), Unknown[[]HNSNetwork]("RPC")
 		}},
@@ -259,6 +321,30 @@ func TestOnlyTheCauseIsKnown(t *testing.T) {
 	if r := find(t, Examine(s), "FL602"); r.Verdict != OK || r.Seen != "up (192.168.0.4)" {
 		t.Errorf("%s, %q", r.Verdict, r.Seen)
 	}
+	for cause, change := range map[Cause]func(*Path){ // of packets other than small ones, which are answered
+		causeMTU:        func(p *Path) { p.Full, p.Largest = PathTest{Result: Silent}, 1372 },
+		causeChecksum:   func(p *Path) { p.TCP = lost },
+		causeCloudRoute: func(p *Path) { p.directly(); p.OfPod = PathTest{Result: Silent, Left: []string{"eth0"}} },
+	} {
+		p := working()
+		change(&p)
+		s.Linux.Paths = Known([]Path{p})
+		for _, c := range pathCauses {
+			switch c.cause {
+			case cause:
+				check(t, s, c.code, Fail, "a (192.168.0.4)")
+			case causeMTU, causeChecksum, causeCloudRoute:
+				check(t, s, c.code, Skipped, "a (192.168.0.4) "+string(cause))
+			default:
+				check(t, s, c.code, OK, "a (192.168.0.4)")
+			}
+		}
+	}
+	astray := working() // which hides that the daemon found something else
+	astray.Astray, astray.NotForwarding = []Astray{{Source: addr("10.5.3.1"), Error: "invalid argument"}}, true
+	s.Linux.Paths = Known([]Path{astray})
+	check(t, s, "FL614", Skipped, "a (192.168.0.4) no-route")
+	check(t, s, "FL601", OK, "a (192.168.0.4)")
 	down.directly()
 	down.Expected, down.Inner = false, PathTest{Result: Silent, Left: []string{"eth0"}}
 	s.Linux.Paths = Known([]Path{down})

@@ -92,7 +92,7 @@ func mixed(s Snapshot) Finding {
 	case !s.Linux.Devices.Known:
 		return devicesKnown(s)
 	case len(tunnels) == 0:
-		return skip(noVXLAN)
+		return vxlanExists(s)
 	}
 	for _, d := range tunnels {
 		if d.VNI < minWindowsVNI || d.Port != windowsPort {

@@ -113,8 +113,8 @@ func cniConf(s Snapshot) Finding {
 	case err != nil:
 		return fail("Correct or remove it: runtimes use the first file by name.", "%s: %v", first.Name, err)
 	case len(plugins) == 0 && len(broken) > 0:
-		return warn("If one of the files that are not readable is flannel's, correct or remove it. "+install,
-			"runtimes use %s, which does not call flannel; not readable: %s", first.Name, several(broken))
+		return warn("If one of the files that are unread or malformed is flannel's, correct or remove it. "+install,
+			"runtimes use %s, which does not call flannel; unread or malformed: %s", first.Name, several(broken))
 	case len(plugins) == 0:
 		return warn(install, "none of %s calls flannel; runtimes use %s", fileNames(c.Files), first.Name)
 	case conf.Name != first.Name:

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -213,10 +214,15 @@ func mtuFits(s Snapshot) Finding {
 	if n.MTU > under {
 		return fail(lower, "the MTU of pods is %d, but that of %s is %d", n.MTU, n.Underlay.Name, under)
 	}
-	if missing := devicesKnown(s); missing.Verdict != "" && s.OS == "linux" {
+	hasTunnel := slices.ContainsFunc(n.Devices, func(d status.Device) bool { return d.Name != n.Underlay.Name })
+	if missing := devicesKnown(s); missing.Verdict != "" && hasTunnel && s.OS == "linux" {
 		return missing
 	}
-	return ok("%d for pods, %d on %s (the MTU of links beyond it is not known)", n.MTU, under, n.Underlay.Name)
+	unknown := "the MTU of links beyond it is not known"
+	if missing := subnetFileExists(s); missing.Verdict != "" && len(s.tunnels()) > 0 {
+		unknown += ", nor is FLANNEL_MTU: " + missing.Seen
+	}
+	return ok("%d for pods, %d on %s (%s)", n.MTU, under, n.Underlay.Name, unknown)
 }
 
 // lowerMTU begins the fix for pods whose packets are too large for an underlay that

@@ -150,6 +150,14 @@ func (s Snapshot) hns() (network HNSNetwork, overlay, found bool) {
 	return network, overlay, found
 }
 
+// otherNetworks returns the networks that pods may have, without flanneld's own one.
+func (s Snapshot) otherNetworks() []HNSNetwork {
+	own, _, found := s.hns()
+	return slices.DeleteFunc(slices.Clone(s.Windows.Networks.Value), func(n HNSNetwork) bool {
+		return found && n.Name == own.Name || n.Name == switchNetwork || n.Type != hnsOverlay && n.Type != hnsBridge
+	})
+}
+
 // podsHaveIPv6 reports whether HNS supports IPv6 for pods. If its version is
 // not known, it is assumed to be a recent one.
 func (s Snapshot) podsHaveIPv6(overlay bool) bool {

@@ -89,6 +89,9 @@ func sourceVIP(s Snapshot) Finding {
 	case s.Windows.Reserved.Known && !slices.Contains(s.Windows.Reserved.Value, vip):
 		return fail(fix, "kube-proxy has %s, but it is not reserved: a pod may get it, too", vip)
 	}
+	if missing := firstReason(s.Windows.SourceVIP.missing(), s.Windows.Reserved.missing()); missing.Verdict != "" {
+		return ok("%s (whether it is reserved is not known: %s)", vip, missing.Seen)
+	}
 	return ok("%s", vip)
 }
 
@@ -117,6 +120,8 @@ func dsr(s Snapshot) Finding {
 	case uses && !h.supportsDSR():
 		return fail("Start kube-proxy with --enable-dsr=false, or update Windows.",
 			"--enable-dsr is set, but HNS %d.%d does not support it", h.Major, h.Minor)
+	case known && !uses && !s.CNI.Known:
+		return ok("HNS %d.%d (%s)", h.Major, h.Minor, because("whether the CNI configuration has loopbackDSR is not known", cniKnown(s)))
 	case known && !uses && s.loopbackDSR():
 		return warn("Start kube-proxy with --enable-dsr, or run flanneld cni-conf --loopback-dsr=false and recreate the pods.",
 			"the CNI configuration has loopbackDSR, which is for kube-proxy's --enable-dsr, and takes ports of the node without it")
@@ -127,9 +132,6 @@ func dsr(s Snapshot) Finding {
 // loopbackDSR reports whether the CNI configuration of flannel lets pods reach
 // themselves by direct server return.
 func (s Snapshot) loopbackDSR() bool {
-	if !s.CNI.Known {
-		return false
-	}
 	conf, _ := s.flannelConf()
 	values, err := members(conf.Text, "loopbackDSR")
 	return err == nil && slices.ContainsFunc(values, func(v json.RawMessage) bool { return string(v) == "true" })

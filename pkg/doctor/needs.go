@@ -81,9 +81,6 @@ func (s Snapshot) backendIs(name string) Finding {
 
 // Values that checks need.
 
-// noVXLAN is a reason that checks also give themselves.
-const noVXLAN = "flanneld has no VXLAN device"
-
 func familiesKnown(s Snapshot) Finding {
 	return unless(len(s.subnets()) > 0, because("the address families in use are not known", leaseKnown(s), subnetFileExists(s)))
 }
@@ -125,7 +122,9 @@ func outersKnown(s Snapshot) Finding {
 	return unless(len(s.outers()) > 0, reason)
 }
 
-func vxlanExists(s Snapshot) Finding { return unless(len(s.vxlans()) > 0, noVXLAN) }
+func vxlanExists(s Snapshot) Finding {
+	return unless(len(s.vxlans()) > 0, because("no VXLAN device is known to be flanneld's", leaseKnown(s)))
+}
 
 func bridgeExists(s Snapshot) Finding {
 	return unless(len(s.bridges()) > 0, "the pods' bridge does not exist")
@@ -135,7 +134,7 @@ func confCallsFlannel(s Snapshot) Finding {
 	_, plugins := s.flannelConf()
 	reason := "no CNI configuration calls flannel"
 	if len(s.CNI.Value.broken()) > 0 {
-		reason = "no CNI configuration that can be read calls flannel: see FL301"
+		reason = "no CNI configuration is known to call flannel, and some are unread or malformed: see FL301"
 	}
 	return unless(len(plugins) > 0, reason)
 }
@@ -154,6 +153,22 @@ func delegateIsBridge(s Snapshot) Finding {
 func hnsNetworkExists(s Snapshot) Finding {
 	_, _, found := s.hns()
 	return unless(found, because("no HNS network is known to be flanneld's", leaseKnown(s)))
+}
+
+// nameKnown tells that one of HNS's networks may be flanneld's. Only the daemon knows a name that
+// Backend.Name sets.
+func nameKnown(s Snapshot) Finding {
+	if _, _, found := s.hns(); found || s.node() != nil {
+		return Finding{}
+	}
+	var names []string
+	for _, n := range s.otherNetworks() {
+		names = append(names, n.Name)
+	}
+	if len(names) == 0 {
+		return networksKnown(s)
+	}
+	return undecidable("%s", because(several(names)+" may be flanneld's, by Backend.Name", leaseKnown(s)))
 }
 
 func overlayExists(s Snapshot) Finding {

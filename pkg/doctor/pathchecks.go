@@ -192,8 +192,7 @@ func pathChecks() (checks []Check) {
 }
 
 // examine finds the tested peers with the cause. A path has one cause, the first that
-// diagnose finds, and beyond that nothing is known: only of peers that answer the other
-// checks say that they found no problem.
+// diagnose finds: see excludes for what is known of the others.
 func (c pathCause) examine(s Snapshot) Finding {
 	var peers, seen, fixes, tested, untested, open []string
 	for _, p := range s.Linux.Paths.Value {
@@ -204,7 +203,7 @@ func (c pathCause) examine(s Snapshot) Finding {
 		case cause == c.cause:
 			peers, fixes = appendOnce(peers, p.Peer), appendOnce(fixes, c.fix(s, p))
 			seen = append(seen, name+": "+c.seen(p))
-		case cause != "":
+		case cause != "" && !p.excludes(c.cause):
 			open = append(open, fmt.Sprintf("%s: what stops packets is %s", name, cause))
 		case p.Inner.Result != Answered:
 			open = append(open, name+": it does not answer, and may be one that never does")
@@ -221,6 +220,18 @@ func (c pathCause) examine(s Snapshot) Finding {
 		return skip("%s", several(open))
 	}
 	return ok("%s", several(tested))
+}
+
+// excludes reports whether the tests of a path with a cause exclude another one: an answer
+// to small packets does, except for causes that it does not show.
+func (p Path) excludes(other Cause) bool {
+	switch other {
+	case causeCloudRoute, causeMTU, causeChecksum: // see diagnoseAnswering
+		return false
+	case causeNotForwarding:
+		return p.Inner.Result == Answered && !p.NotForwarding
+	}
+	return p.Inner.Result == Answered
 }
 
 // appendOnce appends a text unless the list has it.

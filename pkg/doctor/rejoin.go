@@ -20,11 +20,11 @@ const switchNetwork = "External"
 // a source VIP of a former subnet, and an HNS network with a subnet of the pod
 // network, which receives packets that are for pods of flanneld's network.
 func noLeftovers(s Snapshot) Finding {
-	network, _, found := s.hns()
 	leftovers := slices.Clone(s.Windows.LeftFiles.Value)
-	for _, n := range s.Windows.Networks.Value {
-		if !found || n.Name == network.Name || n.Name == switchNetwork || n.Type != hnsOverlay && n.Type != hnsBridge {
-			continue
+	var missing Finding // without which no network can be compared
+	for _, n := range s.otherNetworks() {
+		if missing = firstReason(hnsNetworkExists(s), podNetworksKnown(s)); missing.Verdict != "" {
+			break
 		}
 		for _, p := range n.Subnets {
 			if slices.ContainsFunc(s.podNetworks(), func(pods netip.Prefix) bool { return pods.Overlaps(p) }) {
@@ -37,7 +37,7 @@ func noLeftovers(s Snapshot) Finding {
 			"network (Remove-HnsNetwork) and recreate its pods, or set Backend.Name to its name to use it.",
 			"%s", several(leftovers))
 	}
-	if missing := firstReason(leftFilesKnown(s), networksKnown(s)); missing.Verdict != "" {
+	if missing = firstReason(leftFilesKnown(s), networksKnown(s), missing); missing.Verdict != "" {
 		return missing
 	}
 	return ok("none found")

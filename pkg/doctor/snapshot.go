@@ -194,10 +194,7 @@ func (s Snapshot) node() *status.Node {
 func (s Snapshot) tunnels() (tunnels []Device) {
 	n := s.node()
 	for _, d := range s.Linux.Devices.Value {
-		isOurs := strings.HasPrefix(d.Name, "flannel")
-		if n != nil {
-			isOurs = d.Name != n.Underlay.Name && hasDevice(*n, d.Name)
-		}
+		isOurs := n == nil || d.Name != n.Underlay.Name && hasDevice(*n, d.Name)
 		if _, isTunnel := d.traits(); isOurs && isTunnel {
 			tunnels = append(tunnels, d)
 		}

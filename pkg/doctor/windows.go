@@ -69,8 +69,9 @@ func windowsChecks() []Check {
 func hnsVersion(s Snapshot) Finding {
 	h := s.Windows.HNS.Value
 	_, overlay, found := s.hns()
-	_, v6 := s.families()
-	version := fmt.Sprintf("HNS %d.%d", h.Major, h.Minor)
+	v4, v6 := s.families()
+	suitsBoth := h.atLeast(9, 2) && v4 && !v6 // overlays and host-gw
+	version, unnamed := fmt.Sprintf("HNS %d.%d", h.Major, h.Minor), nameKnown(s)
 	switch {
 	case h.Problem != "":
 		return fail("Run Restart-Service hns; if there is no such service, install the feature Containers.",
@@ -80,9 +81,7 @@ func hnsVersion(s Snapshot) Finding {
 			"%s is older than 9.2: flanneld uses remote endpoints instead of policies, and the host and its own "+
 				"pods do not reach each other",
 			version)
-	case s.node() == nil && !s.Windows.Networks.Known: // so that the kind of the network is not known
-		return networksKnown(s)
-	case s.node() == nil && !found && !h.atLeast(9, 2):
+	case s.node() == nil && !found && unnamed.Verdict == "" && !h.atLeast(9, 2):
 		return warn("Install the updates: Windows Server 2019 needs at least KB4489899. Or use host-gw.",
 			"%s is older than 9.2, which kube-proxy needs with an overlay: flanneld prepare does not create one",
 			version)
@@ -91,6 +90,8 @@ func hnsVersion(s Snapshot) Finding {
 	case v6 && !s.podsHaveIPv6(overlay):
 		return warn("Use Windows Server 2022 or later.",
 			"%s does not support IPv4 and IPv6 together: pods have only IPv4", version)
+	case unnamed.Verdict != "" && !suitsBoth: // so that the kind of the network is not known
+		return unnamed
 	}
 	return ok("%s", version)
 }
@@ -106,11 +107,11 @@ func hnsNetwork(s Snapshot) Finding {
 	}
 	const fix = "Restart flanneld: it replaces the network and logs the differences. If it cannot, see in flanneld " +
 		"status what it waits for; maybe it needs --iface."
-	switch {
-	case !found && s.node() == nil:
-		return fail(fix, "%s", because(fmt.Sprintf("none of the %d networks of HNS has a name of flannel's", len(s.Windows.Networks.Value)), leaseKnown(s)))
+	switch unnamed := nameKnown(s); {
+	case unnamed.Verdict != "":
+		return unnamed
 	case !found:
-		return fail(fix, "none of the %d networks of HNS is flanneld's", len(s.Windows.Networks.Value))
+		return fail(fix, "%s", because(fmt.Sprintf("none of the %d networks of HNS is flannel's", len(s.Windows.Networks.Value)), leaseKnown(s)))
 	case !strings.EqualFold(network.Type, want):
 		return fail(fix, "%s is of type %s, not %s", network.Name, network.Type, want)
 	case strings.HasPrefix(network.Adapter, "vEthernet"):
