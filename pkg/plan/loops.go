@@ -11,12 +11,13 @@ import (
 	"flannel/subnet"
 )
 
-// The pod network may contain the nodes' own addresses, because only the leased subnets are routed (with udp, the whole
-// network is, but the routes of the underlay's links are more specific; with wireguard, the whole network is not routed in
-// this case). But a public IP
-// inside a leased subnet makes a loop: packets for that peer, encapsulated or not, would be sent to the subnet's owner.
+// The pod network may contain the nodes' own addresses, because only the leased subnets are routed. (With udp, the whole
+// network is, but the routes of the underlay's links are more specific. With wireguard, the whole network is routed only
+// if it contains no such address.) But a public IP inside a leased subnet makes a loop: packets for that peer,
+// encapsulated or not, would be sent to the subnet's owner.
 
-// isInside reports whether a public IP of the peer is inside the pod network.
+// isInside reports whether a public IP of the peer is inside the pod network. Plan.add and Plan.remove keep the valid peers
+// of which it is true in p.inside.
 func (p *Plan) isInside(peer *peer) bool {
 	return slices.ContainsFunc(peer.lease.Endpoints(), func(e subnet.Endpoint) bool {
 		return p.cfg.NetworkOf(e.PublicIP).Prefix.Contains(e.PublicIP)
@@ -24,7 +25,7 @@ func (p *Plan) isInside(peer *peer) bool {
 }
 
 // hostSubnetsOf yields for each public IP of the peer the subnet of the usual size that contains it. Whether that subnet
-// is leased does not matter.
+// is leased does not matter: Plan.add counts them in hostSubnets, so that a later lease of one makes mayConflict true.
 func (p *Plan) hostSubnetsOf(peer *peer) iter.Seq[netip.Prefix] {
 	return func(yield func(netip.Prefix) bool) {
 		for _, e := range peer.lease.Endpoints() {
@@ -42,6 +43,8 @@ func (p *Plan) hostSubnetsOf(peer *peer) iter.Seq[netip.Prefix] {
 //     assigns subnets, whereas a node publishes whatever public IP it likes.
 //   - If the subnet is of unusual size, its owner is rejected. Otherwise one lease with a large subnet could get many
 //     peers rejected.
+//
+// The owner is never this node: a Plan has only peers in its indexes. conflicting and the result map peers to reasons.
 //
 // The cost is one lookup for each public IP inside the pod network and each length that subnets have.
 func (p *Plan) rejectLoops(conflicting map[*peer]string) map[*peer]string {
@@ -84,7 +87,9 @@ func (p *Plan) unusualLengths() (lengths []int) {
 }
 
 // subnetOwner returns the peer with the subnet of length bits that contains ip, and that subnet. If several peers claim
-// the subnet, those that are not in conflicting come first, then those with precedence.
+// the subnet, those that are not in conflicting come first, then those with precedence. nil: no peer has it. A resource
+// is what only one peer can have, such as a subnet. p.claimants has those who claim one that several claim; p.holders has
+// the only claimant of any other.
 func (p *Plan) subnetOwner(ip netip.Addr, bits int, conflicting map[*peer]string) (*peer, netip.Prefix) {
 	s, err := ip.Prefix(bits)
 	if err != nil || !p.cfg.NetworkOf(ip).On() {
