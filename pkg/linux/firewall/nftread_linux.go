@@ -63,8 +63,8 @@ func attr(message []byte, kinds ...uint16) []byte {
 }
 
 // errIfCutOff returns rtnetlink.ErrShort if a message lacks the attribute of that kind, which every answer about an object
-// that exists has near its end. Without this check, a message that is cut off looks like a table, chain or rule with other
-// content, which is then repaired.
+// that exists has near its end. (Userdata, which follows a rule's expressions, is optional.) Without this check, a message
+// that is cut off looks like a table, chain or rule with other content, which is then repaired.
 func errIfCutOff(message []byte, kind uint16) error {
 	if attr(message, kind) == nil {
 		return rtnetlink.ErrShort
@@ -80,7 +80,8 @@ func number(value []byte) uint32 {
 	return binary.BigEndian.Uint32(value)
 }
 
-// readGeneration returns a number that every transaction of nf_tables in this network namespace changes; 0: unknown.
+// readGeneration returns a number that every transaction of nf_tables in this network namespace changes; 0: unknown, so that
+// Firewall.Check, its caller, reads the rules themselves.
 func readGeneration() uint32 {
 	answer, err := request(unix.NFT_MSG_GETGEN, 0, nftables.TableFamilyUnspecified, nil)
 	if err != nil || len(answer) == 0 {
@@ -89,9 +90,9 @@ func readGeneration() uint32 {
 	return number(attr(answer[0].Data, unix.NFTA_GEN_ID))
 }
 
-// hasChain reports whether the chain exists. An error is one that isTransient: asked again, the kernel may answer. With
-// any other error the chain counts as missing: so answers a kernel without nf_tables, without this family or without the
-// table, and then nothing of ours is there.
+// hasChain reports whether the chain exists. An error is one that isTransient, such as a lack of memory or descriptors:
+// asked again, the kernel may answer. With any other error, also EPERM, the chain counts as missing: so answers a kernel
+// without nf_tables, without this family or without the table, and then nothing of ours is there.
 func hasChain(family nftables.TableFamily, table, chain string) (bool, error) {
 	answer, err := request(unix.NFT_MSG_GETCHAIN, 0, family, map[uint16]string{unix.NFTA_CHAIN_TABLE: table, unix.NFTA_CHAIN_NAME: chain})
 	if isTransient(err) {
@@ -102,8 +103,9 @@ func hasChain(family nftables.TableFamily, table, chain string) (bool, error) {
 
 // readTable returns the table of that name in the format of tableText, "" if it does not exist: one line for the table,
 // one for each chain, and below it one for each of its rules. nftPlace.sync compares the text with tableText of what we
-// want, for our own tables, flannel-ipv4 and flannel-ipv6. Unlike hasChain, it returns every error but those of absent:
-// a table that could not be read must not be taken for one to write anew.
+// want, for our own tables, flannel-ipv4 and flannel-ipv6. Unlike hasChain, it returns every error but those of absent
+// (no such table or chain, or no nf_tables in the kernel): a table that could not be read must not be taken for one to
+// write anew.
 func readTable(family nftables.TableFamily, name string) (string, error) {
 	answer, err := request(unix.NFT_MSG_GETTABLE, 0, family, map[uint16]string{unix.NFTA_TABLE_NAME: name})
 	if absent(err) || err == nil && len(answer) == 0 {
@@ -178,12 +180,12 @@ type kernelRule struct {
 	exprs  []string // exprText of the expressions that our rules use, "name:bytes" of any other
 	user   []byte   // userdata, which holds the comment
 	jump   string   // the chain that the rule jumps or goes to; "": none
-	// text holds the rule as iptables' arguments, to compare a jump with ours (planJump). Only of a rule with a jump that
-	// is not conditional does it have all of them.
+	// text holds the rule as iptables' arguments, to compare a jump with ours (planJump). It is complete only if the rule
+	// jumps and is not conditional.
 	text string
 	// conditional: the rule has a match, or an expression that we do not know, so that it may not apply to every packet.
 	// It has no meaning for rules that neither jump nor block, such as those with a masq.
-	// blocks: its verdict is DROP or REJECT.
+	// blocks: its verdict is DROP or REJECT. ACCEPT and RETURN are no reason to place our jump elsewhere.
 	conditional, blocks bool
 }
 
