@@ -81,11 +81,11 @@ func (t tools) chooseVariant() (variant, error) {
 }
 
 // supportsRandomFully reports whether the programs of v support --random-fully. An old kernel refuses the rules that use
-// it, see syncPlace. Programs that do not say their version, twice, count as too old.
+// it, see syncPlace. Programs whose version cannot be read in two tries count as too old.
 func (t tools) supportsRandomFully(ctx context.Context, v variant) (bool, error) {
 	name := "iptables" + t.suffix[v]
-	// run shows whether the program cannot be started for want of resources, which the library's error does not. If only
-	// the library's start failed, the second round finds out.
+	// Both run and the library start the program. Only the error of run shows a want of resources. If the library alone
+	// fails, the second round calls run again.
 	for range 2 {
 		if _, err := run(ctx, nil, name, "--version"); isTransient(err) {
 			return false, fmt.Errorf("find out the version of iptables: %w", err)
