@@ -23,7 +23,8 @@ const acceptPath = "/accept-withdrawal"
 
 // Handler serves the report of b at /status and the result of log, its recent lines,
 // at LogPath, calls accept for a POST to acceptPath, and passes all other requests to
-// others. It does not authenticate clients: the socket must be accessible to root only.
+// others. accept drops the peers that the daemon retains after many were deleted from the
+// store at once (a withdrawal), and returns their number. Handler does not authenticate clients: the socket must be accessible to root only.
 func Handler(b *Board, log func() []byte, accept func() (dropped int), others http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc(LogPath, func(w http.ResponseWriter, _ *http.Request) {
@@ -55,7 +56,7 @@ func writeJSON(w http.ResponseWriter, v any) {
 const causeNoSocket = "no-status-socket"
 
 // errTaken means that the socket belongs to another process. Keep retries, since that one
-// may end.
+// may end, as after every other error. Only tests recognize this one.
 var errTaken = errors.New("another flanneld answers")
 
 // Keep retries to create the socket every retryInterval, and checks every checkInterval that
@@ -97,11 +98,11 @@ func serve(ctx context.Context, path string, h http.Handler) error {
 	defer cancel()
 	go func() {
 		for ctx.Err() == nil && exists(path) {
-			reconcile.Wait(ctx, reconcile.OnBeat(checkInterval))
+			reconcile.Wait(ctx, reconcile.OnBeat(checkInterval)) // on a beat: together with the process's other timers
 		}
 		cancel()
 	}()
-	return Serve(ctx, l, h)
+	return Serve(ctx, l, h) // nil after ctx has ended
 }
 
 // exists reports whether there is a file at path, or that is not known.
@@ -135,7 +136,7 @@ func listen(path string) (net.Listener, error) {
 	l, err := net.Listen("unix", path)
 	switch {
 	case withoutSockets(err):
-		return nil, ErrNoSockets
+		return nil, ErrNoSockets // a Windows before Server 2019
 	case err != nil:
 		return nil, err
 	case runtime.GOOS == "windows":
