@@ -134,9 +134,9 @@ func (t *Table[K, V]) Want(key K, value V) {
 		t.wanted++
 	}
 	if !r.wanted || r.want != value {
-		r.setWant(value, true)
+		r.setWant(value, true) // true: wanted
 	}
-	t.update(r)
+	t.update(r) // puts it in dirty, or in settled if the actual value is the same
 }
 
 // Drop removes the desired value of a key.
@@ -158,7 +158,7 @@ func (t *Table[K, V]) Reset() {
 		t.row(key) // moves the entry to rows
 	}
 	for _, r := range t.rows.All() {
-		t.drop(r)
+		t.drop(r) // may delete the row
 	}
 }
 
@@ -247,7 +247,7 @@ func (t *Table[K, V]) Refresh(ctx context.Context) error {
 	if err != nil {
 		t.stale = true
 		for _, r := range t.rows.All() {
-			t.update(r)
+			t.update(r) // which kept rows that agree, while listing was true
 		}
 		return Unknown(fmt.Errorf("list %s: %w", t.store.Name(), err))
 	}
@@ -294,8 +294,9 @@ func (t *Table[K, V]) TakeRepairs() Repairs {
 
 // dueEntries returns the entries to set (wanted), of dirty rows and then the missing ones,
 // or the entries of dirty rows to delete (not wanted). It counts the write that follows as
-// a call of the store, so that recordWrites recognizes newer notifications. undone has the
-// rows of the first entries as they are now, or is nil if no write is a repair.
+// a call of the store, so that recordWrites recognizes newer notifications. If a write is a
+// repair (it undoes what somebody else did: see row.agreed and row.stray), undone has copies
+// of the dirty rows, element i for entry i; else it is nil.
 func (t *Table[K, V]) dueEntries(wanted bool) (entries []Entry[K, V], undone []row[K, V]) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
