@@ -46,7 +46,8 @@ func (o clientOptions) restConfig() (*rest.Config, error) {
 	return cfg, nil
 }
 
-// HasCredentials reports whether the kubeconfig can be read, or without one the pod's service account.
+// HasCredentials reports whether the kubeconfig can be read, or without one the pod's service account. The command line's
+// settings ask, through the function of the same name.
 func (o clientOptions) HasCredentials() bool {
 	if o.Kubeconfig != "" {
 		_, err := os.ReadFile(o.Kubeconfig)
@@ -84,7 +85,8 @@ const (
 	pingAfter   = 5 * time.Second // without data
 	pingTimeout = 5 * time.Second
 	dialTimeout = 4 * time.Second
-	// headerTimeout bounds the wait for the response headers. The API server limits its own requests to a minute.
+	// headerTimeout bounds the wait for the response headers. It is shorter than the minute to which the API server limits
+	// a request, so a server that needs longer than headerTimeout counts as failed.
 	headerTimeout = 30 * time.Second
 )
 
@@ -95,8 +97,8 @@ const (
 // concurrent use.
 type reconnector struct {
 	cfg   *transport.Config // with the names of the certificate files
-	conns subnet.Conns      // of all transports, for Manager.Redial
-	log   *slog.Logger      // for requests, at the debug level
+	conns subnet.Conns      // open ones of all transports (conns.Keep adds one), which Manager.Redial closes
+	log   *slog.Logger      // for requests, at the debug level; the maker of the client sets it before the first request
 
 	mu sync.Mutex
 	rt *http.Transport // for the next request
