@@ -31,7 +31,8 @@ import (
 
 // setForTunnel sets the parameters of one of flanneld's own devices with these
 // addresses. IPv6 must be enabled before the device can get its addresses. The network
-// works without what try sets; an error of set is a problem of the device.
+// works without what try sets, so try only logs that it cannot set a parameter, and returns
+// an error only if it could not read it. An error of set is a problem of the device.
 func (s *sysctls) setForTunnel(name string, addrs []netip.Prefix) error {
 	has := func(v6 bool) bool {
 		return slices.ContainsFunc(addrs, func(p netip.Prefix) bool { return p.Addr().Is6() == v6 })
@@ -78,9 +79,10 @@ func (s *sysctls) loosenReversePath(device string) error {
 }
 
 // countDirect counts the IPv4 paths through a device of others, for checkForeignDevices. The
-// kinds with such devices (existing, ipsec) call it in fill, on the loop's goroutine, with
-// the verb of the Filling. The first path makes the next pass check the device's parameters.
-// CollectKeys counts nothing.
+// kinds with such devices (existing, ipsec) call it in fill, on the loop's goroutine. fill
+// passes the entries of a path to the tables; the verb of its Filling says whether they are
+// wanted, dropped, or (CollectKeys, which counts nothing) only listed. The first path makes the
+// next pass check the device's parameters.
 func (s *sysctls) countDirect(verb dataplane.Verb, p *dataplane.Path) {
 	switch {
 	case !p.Dst.Addr().Is4():
@@ -102,7 +104,8 @@ func forwarding(device string) sysctl { return sysctl{"net/ipv4/conf/" + device 
 
 // checkForeignDevices returns an error for each parameter of devices of others that keeps
 // the kernel from forwarding packets between pods of this node and of peers. Whoever
-// made the device decides on its parameters, so that they are only reported.
+// made the device decides on its parameters, so that they are only reported. pods returns the
+// names of the pods' interfaces.
 func (d *Driver) checkForeignDevices(pods func() ([]string, error)) error {
 	var errs []error
 	require := func(p sysctl) {
