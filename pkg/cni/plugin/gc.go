@@ -58,6 +58,7 @@ func (p *Plugin) gc(args *skel.CmdArgs) error {
 // belong to another network.
 func (p *Plugin) collectFile(ctx context.Context, c *conf, name string, args *skel.CmdArgs) error {
 	path := filepath.Join(c.DataDir, name)
+	// A temporary file, ".ID@INTERFACE@CHECKSUM.tmp", of an ADD that may have been killed.
 	if base, ok := strings.CutSuffix(name, tempSuffix(c.Name)); ok && strings.HasPrefix(name, ".") {
 		id, ifName, _ := strings.Cut(base[1:], "@")
 		if !c.isValid(id, ifName) {
@@ -65,7 +66,7 @@ func (p *Plugin) collectFile(ctx context.Context, c *conf, name string, args *sk
 		}
 		return nil
 	}
-	id, ifName, ok := parseName(name) // no temporary file of another network
+	id, ifName, ok := parseName(name) // "ID" or "ID@INTERFACE"; not ok: a temporary file of another network
 	if !ok {
 		return nil
 	}
@@ -76,7 +77,7 @@ func (p *Plugin) collectFile(ctx context.Context, c *conf, name string, args *sk
 	if err != nil || network != c.Name || c.isValid(id, ifName) {
 		return nil
 	}
-	file, locked := tryLock(path)
+	file, locked := tryLock(path) // true with a nil file if that is gone: read below fails then
 	held := &savedFile{path, file}
 	defer held.release()
 	if !locked {
@@ -91,7 +92,7 @@ func (p *Plugin) collectFile(ctx context.Context, c *conf, name string, args *sk
 		// runtimes always use eth0.
 		ifName = "eth0"
 	}
-	call := p.newCall("DEL", args)
+	call := p.newCall("DEL", args) // has a copy of the args
 	call.args.ContainerID, call.args.IfName, call.args.NetNS = id, ifName, ""
 	if _, err := call.run(ctx, d); err != nil {
 		return cniError(types.ErrInternal, "delete %s: %w", id, err)
