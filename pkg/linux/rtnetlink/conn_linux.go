@@ -34,8 +34,9 @@ const (
 	// batchBytes is how much is sent at once. It is far below the default send buffer
 	// (208 KiB); a larger batch is not faster.
 	batchBytes = 64 << 10
-	// receiveBytes has space for the errors of a whole batch, and for a storm of
-	// notifications.
+	// receiveBytes has space for the errors of a whole batch; in a Listener, which uses it
+	// too, for many notifications at once (a Conn subscribes to none). Without NET_ADMIN
+	// in the initial user namespace, net.core.rmem_max limits it.
 	receiveBytes = 16 << 20
 )
 
