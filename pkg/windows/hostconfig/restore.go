@@ -76,7 +76,7 @@ type Limits struct {
 //	                                         delete the snapshot
 //
 // "Wait" means that Restore returns a dataplane.WaitError, which keeps the driver
-// from making or using a network. A snapshot from before a boot (AtBoot) makes it
+// from making or using a network, as every error of Restore does. A snapshot from before a boot (AtBoot) makes it
 // wait also while Windows refuses something.
 type Keeper struct {
 	path   string // of the journal
@@ -87,25 +87,25 @@ type Keeper struct {
 	mu              sync.Mutex
 	journal         Journal
 	readErr         error     // of the journal, when the Keeper was made
-	good            *Snapshot // taken the last time that nothing was missing; nil: never
+	good            *Snapshot // of the last RecordGood of this run, for Save; nil: none. Journal.LastGood is its static part
 	boot            string    // hns.Stack.BootID; "": unknown
 	goneSince       time.Time // zero: the timer does not run
 	missingSince    time.Time
 	leaseSince      time.Time
-	downSince       time.Time // see lacksCable
+	downSince       time.Time // since when only addresses by DHCP are missing, on an adapter that is down; see lacksCable
 	incompleteSince time.Time
 	completeSince   time.Time
-	otherSince      time.Time // see awaitOther
+	otherSince      time.Time // since when Save waits for another adapter's settings; see awaitOther
 	lost            bool      // something of the snapshot was missing
 	staticMissing   bool      // the last Restore found that an address of the snapshot that was set by hand is missing
-	darkSince       time.Time // since when TrackDark has found no address; not used with a snapshot of the adapter
+	darkSince       time.Time // since when TrackDark has found no address; with a snapshot, it reads missingSince
 	upSince         time.Time // since when TrackDark has found the physical adapter up
-	uncertain       bool      // the journal may be in the place of a lost one (see New); until the host has addresses
+	uncertain       bool      // the journal may be in the place of a lost one (see New), for TrackDark; setReachable clears it
 	staticStored    bool      // storeStatic has written for the snapshot
 	dhcpOff         int       // index of the adapter whose DHCP turnDHCPOff turned off, while Windows has not obeyed; 0: none
 	lastWarning     string
 	pods            []netip.Prefix // routes into these networks are not saved: peers come and go
-	category        categoryKeeper // not guarded by mu
+	category        categoryKeeper // guarded by its turn instead of mu; the saved category in the journal is guarded by mu
 }
 
 // New returns a Keeper that continues with what an earlier run wrote to the
@@ -132,7 +132,8 @@ func New(path string, limits Limits, stack hns.Stack, log *slog.Logger) *Keeper 
 	return k
 }
 
-// ReadErr is the error of reading the journal in New; nil: it was read, or there is none.
+// ReadErr is the error of reading the journal in New; nil: it was read, or there is none. Cleanup reports it. If the file
+// still cannot be read, the next update replaces it.
 func (k *Keeper) ReadErr() error { return k.readErr }
 
 // Pending reports whether the journal holds a snapshot or a category, which
@@ -151,6 +152,7 @@ func (k *Keeper) Restore(networks []hns.Network) error {
 		return nil
 	}
 	adapters, err := k.restoreSnapshot(networks)
+	// An error stops the timers of the category, and the adapters, perhaps nil, are not used then.
 	return errors.Join(err, k.restoreCategory(err == nil, adapters, networks))
 }
 
@@ -179,7 +181,7 @@ func (k *Keeper) compare(adapters []hns.Adapter, routes []hns.Route, networks []
 		return k.awaitAdapter(adapters, err)
 	}
 	k.goneSince = time.Time{}
-	k.takeGateways(host, routes)
+	k.takeGateways(host, routes) // may replace the snapshot by one with other default routes
 	snapshot = k.journal.Snapshot
 	if !host.DHCP {
 		k.dhcpOff = 0 // Windows has obeyed
@@ -232,7 +234,7 @@ func (k *Keeper) awaitAdapter(adapters []hns.Adapter, err error) error {
 
 // lacksCable reports whether nothing but addresses by DHCP has been missing for Limits.DHCP,
 // on an adapter that is down, as without a cable. They come when the adapter is up, so
-// nobody waits for them to do something else.
+// Unfinished and awaitOther do not wait for them.
 func (k *Keeper) lacksCable() bool {
 	return !k.downSince.IsZero() && time.Since(k.downSince) >= k.limits.DHCP
 }
@@ -253,7 +255,8 @@ func (k *Keeper) RestoreStatic(networks []hns.Network) error {
 	return nil
 }
 
-// NeedsStatic reports whether RestoreStatic may return an error; if not, nobody calls it.
+// NeedsStatic reports whether the snapshot has addresses set by hand. Without them, the driver
+// does not call RestoreStatic.
 func (k *Keeper) NeedsStatic() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -268,6 +271,7 @@ func (k *Keeper) restoreAddresses(host hns.Adapter, routes []hns.Route, missing 
 	elapsed := startOrElapsed(&k.missingSince)
 	k.staticMissing = k.staticMissing && elapsed < k.limits.Address+k.limits.DHCP
 	snapshot := k.journal.Snapshot
+	// A lease is any IPv4 address that is not set by hand, where the snapshot has a static configuration.
 	hasLease := snapshot.becameDHCP(host) && slices.ContainsFunc(Addresses(host), snapshot.isLease)
 	var add []netip.Prefix
 	if elapsed >= k.limits.Address || HasAPIPA(host) || hasLease && elapsed >= k.limits.Rest { // Windows has finished
@@ -366,6 +370,6 @@ func (k *Keeper) warn(host hns.Adapter, err error) {
 // deleteSnapshot ends the comparison, also that after a boot: Journal.Boot is then this
 // boot, and New begins no other one. If this boot is unknown, Boot is "", and a later run does.
 func (k *Keeper) deleteSnapshot() error {
-	k.resetTimers()
+	k.resetTimers() // and what else belongs to one snapshot, such as lost
 	return k.update(func(j *Journal) { j.Snapshot, j.Boot = nil, k.boot })
 }
