@@ -9,8 +9,8 @@ import (
 	"flannel/pkg/reconcile"
 )
 
-// loop makes the passes of one membership. One goroutine of Daemon.member uses it, and
-// with it the node and what the parts remember.
+// loop makes the passes of one membership, which is the time with one subnet. One goroutine
+// of Daemon.member uses it, and with it the node and what the parts remember.
 type loop struct {
 	*Daemon
 	node   *node
@@ -70,6 +70,7 @@ func (l *loop) newPass() *pass { return &pass{node: l.node, in: l.in} }
 // reconciled.
 func (l *loop) pass(ctx context.Context, p *pass) {
 	for _, part := range l.parts {
+		// The peers part sets p.known when the set of peers is complete. It comes before all parts that need it.
 		if part.reconcile != nil && (p.known || !part.needsPeers) {
 			p.failed.add(part.name, part.reconcile(ctx, p))
 		}
@@ -97,18 +98,20 @@ func (l *loop) wait(ctx context.Context, until time.Time) {
 // report reports the result of a pass to the Board, the store and the log, in this
 // order.
 func (l *loop) report(p *pass) {
-	p.tellNode(l.Settings)
+	p.tellNode(l.Settings) // adds to p.told, as the parts do
 	for _, part := range l.parts {
 		if part.report != nil {
 			part.report(p)
 		}
 	}
 	err := p.failed.err()
-	l.view.set(p.told, p.failed)
-	l.Board.EndPass(err) // after its results are there
+	l.view.set(p.told, p.failed) // where readers of the Board find them, until the next pass
+	l.Board.EndPass(err)         // after its results are there
+	// parts: without those that only wait for the store. own: without the part cluster (other
+	// nodes do not know this one), which no other pass mends.
 	l.Metrics.Pass(p.took, err == nil, p.failed.parts())
 	p.store.Problem, p.store.LostPods = p.failed.own().err(), l.Dataplane.PodsWithoutEndpoint()
-	l.Manager.Report(p.store)
+	l.Manager.Report(p.store) // does not block
 	for _, part := range l.parts {
 		if part.log != nil {
 			part.log(p)
@@ -144,7 +147,7 @@ func (l *loop) logResult(p *pass) {
 		return // waiting for the store is no problem of this node
 	}
 	now := time.Now()
-	p.wakeAt(now.Add(repeatLog)) // what this node cannot retry causes no other pass
+	p.wakeAt(now.Add(repeatLog)) // to log it again: a failure of the part cluster alone causes no retry
 	if !last.problem.Due(err, now) {
 		return
 	}
@@ -183,6 +186,7 @@ const (
 // recordResult begins or ends the pause before the next retry, after the pass p. A failed
 // pass that was no retry leaves a pause that has begun as it is.
 func (t *timers) recordResult(p *pass) {
+	// An own failure, or an entry that the system refused: other failures are not retried.
 	if problem := p.retry(); problem == nil {
 		t.retry.Clear()
 	} else if t.retry.Err() == nil || p.retried {
@@ -198,7 +202,8 @@ func (t *timers) nextPass(p *pass) time.Time {
 }
 
 // startPass sets in p whether it is a retry or a resync, and sets the time of the next
-// resync if it is one.
+// resync if it is one. In both, the parts also choose again (p.again) what they choose from
+// the state of the system.
 func (t *timers) startPass(p *pass) {
 	now := time.Now()
 	p.retried, p.resync = t.retry.Err() != nil && t.retry.Due(), !now.Before(t.resync)
