@@ -34,7 +34,7 @@ func Unknown[T any](why string) Fact[T] { return Fact[T]{WhyNot: why} }
 // Absent returns a Fact that this node or its store does not have, with the reason.
 func Absent[T any](why string) Fact[T] { return Fact[T]{WhyNot: why, Absent: true} }
 
-// missing returns the Finding of a check that needs the value: zero, if it is known.
+// missing returns the Finding of a check that needs the value: the zero Finding if it is known.
 func (f Fact[T]) missing() Finding {
 	switch {
 	case f.Known:
@@ -52,7 +52,7 @@ type Snapshot struct {
 	Version string    `json:"version"` // of the program that made the Snapshot
 
 	SubnetFile string           `json:"subnetFile"`
-	Env        Fact[subnet.Env] `json:"env"` // the content of the subnet file; zero: the file does not exist
+	Env        Fact[subnet.Env] `json:"env"` // the content of the subnet file; a known zero Env: the file does not exist
 	// EnvMalformed means that Env is not known because of the content or the owner of
 	// the file; its WhyNot says what is wrong.
 	EnvMalformed bool                    `json:"envMalformed,omitempty"`
@@ -73,7 +73,8 @@ type Machine struct {
 	Product string `json:"product"`
 }
 
-// Answer is the daemon's status report, or why there is none.
+// Answer is the daemon's status report, or Problem: no daemon runs, or it does not answer.
+// After any other error, the Fact around the Answer is not known.
 type Answer struct {
 	Problem string         `json:"problem,omitempty"` // why Report is nil; else ""
 	Report  *status.Report `json:"report,omitempty"`
@@ -107,8 +108,7 @@ type CNIFile struct {
 
 // Cluster is what was read from the store of leases.
 type Cluster struct {
-	// Ahead is the store's time minus this node's, with an error of up to two
-	// seconds.
+	// Ahead is the store's time minus this node's; it may be wrong by two seconds.
 	Ahead        Fact[time.Duration] `json:"clockAhead"`
 	Node         string              `json:"node,omitempty"` // this node's name there; "": not known
 	PodCIDRs     Fact[[]string]      `json:"podCIDRs"`
@@ -134,12 +134,12 @@ type Linux struct {
 	NFTables  Fact[string]        `json:"nftables"` // output of nft -n -j list ruleset
 	Managers  Fact[[]LinkManager] `json:"linkManagers"`
 	Reserved  Fact[[]netip.Addr]  `json:"reserved"` // addresses that host-local does not assign to a new pod
-	Paths     Fact[[]Path]        `json:"paths"`    // to some peers; those that packets were sent to
+	Paths     Fact[[]Path]        `json:"paths"`    // to the peers that probe sent packets to: not all
 }
 
 // Sysctls maps the paths of kernel parameters ("net/ipv4/ip_forward") to their
-// values. The kernel lacks the others, except for those of a device
-// ("net/ipv4/conf/cni0/forwarding"), of which it has only the unusual values.
+// values. A parameter of the host that is not in it does not exist. One of a device
+// ("net/ipv4/conf/cni0/forwarding") is in it only if its value is unusual.
 type Sysctls map[string]string
 
 // Device is a network device.
