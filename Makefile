@@ -229,7 +229,7 @@ BASE ?=
 plan = @mkdir -p bin && $(GO) run ./cmd/flannel-tests -of $(1) -base '$(BASE)' -kernel $(KERNEL_OF_COMMIT) >bin/plan.mk
 LANES := rm -f bin/tests/idle && $(MAKE) --no-print-directory PLAN=bin/plan.mk -j3 test-other-systems test-nodes test-machine test-idle
 
-test: ## run the tests: all packages, all nodes end to end, the kernel's in a virtual machine; some 40 minutes on two processors
+test: ## run the tests: all packages, all nodes end to end, the kernel's in a virtual machine; some 30 minutes on two processors
 	@dist/setup.sh test
 	$(call plan,test)
 	@$(LANES)
