@@ -181,7 +181,7 @@ func (l *link) tunnels() map[string]*tunnel {
 	return map[string]*tunnel{"vxlan": &vxlan, "vxlan by IPv6": &vxlan6, "udp": &udp, "ipip": &ipip}
 }
 
-// device makes a tunnel device. It returns what tells what has come out of the device.
+// device makes a tunnel device, and returns a function for what has come out of it.
 func (l *link) device(dev netlink.Link) (arrived func() traffic) {
 	l.t.Helper()
 	if err := netlink.LinkAdd(dev); err != nil {
