@@ -272,6 +272,16 @@ func (g *Guard) Enforces() (enforces bool, waiting, last string) {
 	return g.dropping, g.trial.waiting, g.trial.last
 }
 
+// Judges reports whether rules in the kernel may judge packets until the next Apply is over. If
+// there is no table, none do: Apply writes rules after it has added the peers.
+func (g *Guard) Judges() bool {
+	if g.config != nil {
+		return true
+	}
+	table, err := g.kernelTable()
+	return err != nil || table != nil
+}
+
 // Drops reports whether the rules in the kernel drop packets that the peer at the end of
 // a path sends through a tunnel, because the sets of peers or owners lack it. Packets in
 // no tunnel, or in one whose keys say who the sender is, are judged by routes.

@@ -35,9 +35,8 @@ type mask struct {
 
 // The kinds of sets of networks.
 const (
-	owners  = "owners"  // a sender, and a network that is its own
-	inside  = "inside"  // the subnets of the peers, to be looked up inside of outer packets
-	subnets = "subnets" // the same, to be looked up in the packets themselves
+	owners = "owners" // a sender, and a network that is its own
+	inside = "inside" // the subnets of the peers
 )
 
 // of returns the mask of a network in sets of a kind.
@@ -66,7 +65,7 @@ func maskOf(set string) (m mask, ok bool) {
 }
 
 // kindsOfSets are in the order of their codes.
-var kindsOfSets = []string{owners, inside, subnets}
+var kindsOfSets = []string{owners, inside}
 
 // code is the code of the set: the kind, from 1 on, with the family in the highest bit,
 // and the length.
@@ -114,14 +113,12 @@ func sendersOf(p *dataplane.Path) iter.Seq[netip.Addr] {
 	}
 }
 
-// forElements calls do with what the sets have for a path: six elements if the peer sends
+// forElements calls do with what the sets have for a path: five elements if the peer sends
 // from one address. No slice of them is allocated.
 func forElements(p *dataplane.Path, do func(element)) {
 	host := func(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 	_, encrypted := p.Encap.(dataplane.WireGuardPeer)
-	for _, kind := range []string{inside, subnets} {
-		do(newElement(of(kind, p.Dst).code(), p.Dst.Masked().Addr().AsSlice()...))
-	}
+	do(newElement(of(inside, p.Dst).code(), p.Dst.Masked().Addr().AsSlice()...))
 	for a := range sendersOf(p) {
 		do(peer(a))
 		do(node(a))
@@ -168,14 +165,13 @@ func (c Config) layout() (l layout, exists bool) {
 
 // ofFamily matches outer packets with a packet of one family.
 func (l layout) ofFamily(v6 bool) []expr.Any {
-	etherType, version := uint16(unix.ETH_P_IP), byte(0x40)
+	if !l.ethernet {
+		return version(transport(l.at, 1), v6)
+	}
 	if v6 {
-		etherType, version = unix.ETH_P_IPV6, 0x60
+		return l.etherType(unix.ETH_P_IPV6)
 	}
-	if l.ethernet {
-		return l.etherType(etherType)
-	}
-	return []expr.Any{transport(l.at, 1), masked(1, 0xf0), equal(version)}
+	return l.etherType(unix.ETH_P_IP)
 }
 
 // etherType matches outer packets with such a frame.

@@ -11,25 +11,25 @@ import (
 	"flannel/pkg/linux/rtnetlink"
 )
 
-// Rules look up the source of the packet inside in most of these sets. nft can load a
-// rule that looks up bytes at an offset only if the set describes its key by such an
-// expression ("typeof @th,336,32"). The kernel stores the description for nft. The
-// library for nftables cannot write it.
+// Rules look up the source of the packet inside in these sets. nft can load a rule that
+// looks up bytes at an offset only if the set describes its key by such an expression
+// ("typeof @th,336,32"). The kernel stores the description for nft. The library for
+// nftables cannot write it. A rule that looks up the source of the packet itself loads
+// that as bytes, too (see rawSource).
 
-// describedSet is one of these sets. Its key has at least one of two parts (sender,
-// inside).
+// describedSet is one of these sets. Its key is the source of the packet inside, or a
+// network of it.
 type describedSet struct {
 	name   string
 	v6     bool
-	sender bool // the source of the packet itself
-	inside bool // the source of the packet inside
+	sender bool // the key begins with the source of the packet itself
 }
 
 // describedSets are those that the rules need.
 func (g *Guard) describedSets() []describedSet {
-	all := []describedSet{{name: nodes4, inside: true}, {name: nodes6, v6: true, inside: true}}
+	all := []describedSet{{name: nodes4}, {name: nodes6, v6: true}}
 	for _, m := range g.sortedMasks() {
-		all = append(all, describedSet{m.set(), m.v6, m.kind != inside, m.kind != subnets})
+		all = append(all, describedSet{m.set(), m.v6, m.kind == owners})
 	}
 	return all
 }
@@ -61,12 +61,9 @@ func (s describedSet) write(m rtnetlink.Message, t *nftables.Table, id uint32) r
 	if s.v6 {
 		address, length = ipv6, 16
 	}
-	key, size := uint32(0), uint32(0)
+	key, size := uint32(integer), length
 	if s.sender {
-		key, size = address, length
-	}
-	if s.inside {
-		key, size = key<<bits|integer, size+length
+		key, size = address<<bits|integer, 2*length
 	}
 	return beginChange(m, t, unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE).
 		Attr(unix.NFTA_SET_TABLE, append([]byte(t.Name), 0)).
@@ -78,9 +75,9 @@ func (s describedSet) write(m rtnetlink.Message, t *nftables.Table, id uint32) r
 		Attr(unix.NFTA_SET_USERDATA, s.keyDescription())
 }
 
-// keyDescription describes the key as nft does: the source of the packet, and bytes behind
-// the transport header, as far as these are parts of the key. The offset of the bytes need
-// not be that of the rule; it is that of vxlan here. The numbers are nft's own.
+// keyDescription describes the key as nft does: bytes behind the transport header, after
+// the source of the packet if that is a part of the key. The offset of the bytes need not be
+// that of the rule; it is that of vxlan here. The numbers are nft's own.
 func (s describedSet) keyDescription() []byte {
 	field := func(kind byte, data ...byte) []byte { return append([]byte{kind, byte(len(data))}, data...) }
 	number := func(kind byte, n uint32) []byte { return field(kind, binary.NativeEndian.AppendUint32(nil, n)...) }
@@ -94,14 +91,10 @@ func (s describedSet) keyDescription() []byte {
 		header, saddr, offset, size = ip6, saddr6, source.offset6, 16
 	}
 	const vxlan = 8 + 8 + 14 // bytes in front of the packet inside
-	sender := expression(payload, number(0, header), number(1, saddr))
-	inside := expression(payload, number(0, 0), number(1, 0), number(2, transport), number(3, 8*(vxlan+offset)), number(4, 8*size))
-	key := sender
-	switch {
-	case s.sender && s.inside:
-		key = expression(concatenation, field(0, sender...), field(1, inside...))
-	case s.inside:
-		key = inside
+	key := expression(payload, number(0, 0), number(1, 0), number(2, transport), number(3, 8*(vxlan+offset)), number(4, 8*size))
+	if s.sender {
+		sender := expression(payload, number(0, header), number(1, saddr))
+		key = expression(concatenation, field(0, sender...), field(1, key...))
 	}
 	return append(number(keyByteOrder, 0), field(keyTypeof, key...)...)
 }

@@ -82,6 +82,23 @@ func load(f field, v6 bool) []expr.Any {
 	return slices.Clip(append(ofFamily(v6), network(f.at(v6))))
 }
 
+// rawSource loads the source of packets of one family, as load does. nft shows and loads
+// it as bytes at an offset ("@nh,96,32"), not as an address, since the version in the
+// header says which family it is, and not the metadata. So sets for sources of packets
+// inside can be looked at.
+func rawSource(v6 bool) []expr.Any {
+	return append(version(network(0, 1), v6), network(source.at(v6)))
+}
+
+// version matches an IP header of one family, whose first byte is loaded.
+func version(first *expr.Payload, v6 bool) []expr.Any {
+	number := byte(0x40)
+	if v6 {
+		number = 0x60
+	}
+	return []expr.Any{first, masked(1, 0xf0), equal(number)}
+}
+
 // addr matches an address in p.
 func addr(f field, p netip.Prefix) []expr.Any { return compare(load(f, p.Addr().Is6()), p) }
 

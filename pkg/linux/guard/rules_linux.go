@@ -278,8 +278,8 @@ func (c Config) claims(rule string) (all [][]expr.Any) {
 		switch {
 		case (rule == outsider || rule == impostor) && exists && m.kind == inside:
 			all = append(all, m.lookup(slices.Concat(l.ofFamily(m.v6), l.source(m.v6, 1)), 1))
-		case rule == spoofed && m.kind == subnets:
-			all = append(all, m.lookup(slices.Concat(elsewhere, load(source, m.v6)), 1))
+		case rule == spoofed && m.kind == inside:
+			all = append(all, m.lookup(slices.Concat(elsewhere, rawSource(m.v6)), 1))
 		}
 	}
 	return all

@@ -53,7 +53,7 @@ var namedSets = []string{peers4, peers6, nodes4, nodes6, pods}
 // key is an address, an owner, or the name of an interface.
 type element [2 + longKey]byte
 
-// shortElement is the same for keys that are short, such as all those of IPv4. There are six
+// shortElement is the same for keys that are short, such as all those of IPv4. There are five
 // for each peer.
 type shortElement [2 + shortKey]byte
 
