@@ -131,12 +131,22 @@ func (d *Driver) Apply(ctx context.Context, links dataplane.Links, s dataplane.S
 	err := d.want(s)
 	check := d.sysctls.dirty.Swap(false) // before the interfaces are read, so that no change is missed
 	pods := sync.OnceValues(func() ([]string, error) { return d.podInterfaces(s.Subnets) })
-	unguarded := d.guard.apply(ctx, d.guardConfig(links, s), pods)
-	held := d.holdBack(unguarded)
+	var unguarded error
+	var held []*dataplane.Path
+	var guarding sync.WaitGroup
+	config := d.guardConfig(links, s)
+	applyGuard := func() { unguarded = d.guard.apply(ctx, config, pods) }
+	if config == nil || d.guard.judges() { // a peer must be in its sets before there are entries for the peer
+		applyGuard()
+		held = d.holdBack(unguarded)
+	} else { // it has as much to write as the tables
+		guarding.Go(applyGuard)
+	}
+	err = errors.Join(err, d.tables.Add(ctx, d.opts))
+	guarding.Wait()
 	if check {
 		err = errors.Join(err, d.enableForwarding(s, pods))
 	}
-	err = errors.Join(err, d.tables.Add(ctx, d.opts))
 	d.fillAll(dataplane.Want, held)
 	if !reconcile.IsUnknown(err) { // otherwise not all entries may be set yet
 		for _, k := range d.kinds {

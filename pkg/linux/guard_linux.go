@@ -71,6 +71,9 @@ func (g *guarding) put(verb dataplane.Verb, p *dataplane.Path) {
 // deleted. It reports whether a pass is due.
 func (g *guarding) observeAddr(ip netip.Addr) bool { return g.table != nil && g.table.ObserveAddr(ip) }
 
+// judges reports whether there may be rules in the kernel.
+func (g *guarding) judges() bool { return g.table != nil && g.table.Judges() }
+
 // drops reports whether the rules drop what the peer at the end of a path sends, since the
 // sets lack it.
 func (g *guarding) drops(p *dataplane.Path) bool { return g.table != nil && g.table.Drops(p) }
