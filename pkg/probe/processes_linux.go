@@ -1,7 +1,9 @@
 package probe
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -111,23 +113,27 @@ func managers() ([]doctor.LinkManager, error) {
 	networkd := doctor.LinkManager{Name: "systemd-networkd", Running: running["systemd-networkd"]}
 	// Both write one file for each device, named after its index.
 	for _, d := range list {
-		if state := stateFile(fmt.Sprintf("/run/NetworkManager/devices/%d", d.Index)); state["managed"] == "true" {
+		ofNM, err1 := stateFile(fmt.Sprintf("/run/NetworkManager/devices/%d", d.Index))
+		ofNetworkd, err2 := stateFile(fmt.Sprintf("/run/systemd/netif/links/%d", d.Index))
+		if err := errors.Join(err1, err2); err != nil {
+			return nil, err
+		}
+		if ofNM["managed"] == "true" {
 			nm.Manages = append(nm.Manages, d.Name)
 		}
-		state := stateFile(fmt.Sprintf("/run/systemd/netif/links/%d", d.Index))
-		if admin := state["ADMIN_STATE"]; admin != "" && admin != "unmanaged" {
+		if admin := ofNetworkd["ADMIN_STATE"]; admin != "" && admin != "unmanaged" {
 			networkd.Manages = append(networkd.Manages, d.Name)
 		}
 	}
 	return []doctor.LinkManager{nm, networkd}, nil
 }
 
-// stateFile reads a file with lines of name=value. If it cannot be read, there
-// are no values.
-func stateFile(path string) map[string]string {
+// stateFile reads a file with lines of name=value. If it does not exist, there are no
+// values.
+func stateFile(path string) (map[string]string, error) {
 	raw, err := os.ReadFile(path)
-	if err != nil {
-		return nil
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("read the state of a device: %w", err)
 	}
 	values := map[string]string{}
 	for line := range strings.Lines(string(raw)) {
@@ -135,5 +141,5 @@ func stateFile(path string) map[string]string {
 			values[name] = value
 		}
 	}
-	return values
+	return values, nil
 }

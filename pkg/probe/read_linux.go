@@ -38,7 +38,7 @@ func system(o Options, s *doctor.Snapshot) []probe {
 	}
 	return []probe{
 		factProbe(&s.Processes, withoutContext(func() ([]doctor.Process, error) { return daemons(o.Commands) })),
-		factProbe(&l.Sysctls, withoutContext(sysctls)),
+		factProbe(&l.Sysctls, withoutContext(func() (doctor.Sysctls, error) { return sysctls("/proc/sys") })),
 		factProbe(&l.Devices, withoutContext(devices)),
 		factProbe(&l.IPTables, func(ctx context.Context) ([]doctor.Listing, error) { return iptables(ctx, "iptables") }),
 		factProbe(&l.IP6Tables, func(ctx context.Context) ([]doctor.Listing, error) { return iptables(ctx, "ip6tables") }),
