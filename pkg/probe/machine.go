@@ -264,9 +264,13 @@ func (m machine) daemons(commands []string) ([]doctor.Process, error) {
 	}
 	var daemons []doctor.Process
 	for _, p := range processes {
-		if p.isDaemon(commands) {
-			daemons = append(daemons, p.withoutSecrets())
+		if !p.isDaemon(commands) {
+			continue
 		}
+		if p.argsErr != nil { // by its name alone
+			return nil, fmt.Errorf("read the arguments of %s (pid %d): %w", p.name, p.pid, p.argsErr)
+		}
+		daemons = append(daemons, p.withoutSecrets())
 	}
 	return daemons, nil
 }

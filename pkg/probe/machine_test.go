@@ -102,6 +102,9 @@ func TestOverlayProblems(t *testing.T) {
 		change     func(*simulatedNode)
 	}{
 		{"FL102", "fail: flanneld.exe 7 flanneld-old.exe 70", func(n *simulatedNode) { n.procs = append(n.procs, process{pid: 70, name: "flanneld-old.exe"}) }},
+		{"FL102", "unknown: flanneld-old.exe 70 denied", func(n *simulatedNode) { // it may run a command
+			n.procs = append(n.procs, process{pid: 70, name: "flanneld-old.exe", argsErr: errors.New("denied")})
+		}},
 		{"FL501", "fail: 0x800706ba", func(n *simulatedNode) { n.m.Turn(func(k *hnstest.Knobs) { k.Down = true }) }},
 		{"FL502", "unknown: 0x800706ba", func(n *simulatedNode) { n.m.Turn(func(k *hnstest.Knobs) { k.Down = true }) }},
 		{"FL501", "warn: HNS 9.1", func(n *simulatedNode) {

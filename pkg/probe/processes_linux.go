@@ -65,14 +65,22 @@ func daemons(commands []string) (daemons []doctor.Process, err error) {
 		return nil, fmt.Errorf("find this network namespace: %w", err)
 	}
 	all, err := processes()
+	if err != nil {
+		return nil, err
+	}
 	for _, p := range all {
 		if !p.isDaemon(commands) {
 			continue
 		}
 		// A flanneld in another network namespace, such as a node that runs in a
 		// container (kind), has nothing to do with this host's network.
-		if other, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", p.pid)); err == nil && other == own {
+		dir := fmt.Sprintf("/proc/%d", p.pid)
+		other, err := os.Readlink(dir + "/ns/net")
+		switch {
+		case err == nil && other == own:
 			daemons = append(daemons, p.withoutSecrets())
+		case err != nil && len(commandLine(dir)) > 0: // else it has ended
+			return nil, fmt.Errorf("find the network namespace of %s (pid %d): %w", p.name, p.pid, err)
 		}
 	}
 	// Between fork and execve, a child of a daemon has the daemon's arguments.
@@ -80,7 +88,7 @@ func daemons(commands []string) (daemons []doctor.Process, err error) {
 	return slices.DeleteFunc(daemons, func(child doctor.Process) bool {
 		parent := parentOf(child.PID)
 		return slices.ContainsFunc(found, func(d doctor.Process) bool { return d.PID == parent && slices.Equal(d.Args, child.Args) })
-	}), err
+	}), nil
 }
 
 // parentOf returns the PID of a process's parent; 0: the process has ended.

@@ -1,13 +1,46 @@
 package probe
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
+	"os/exec"
+	"runtime"
+	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"flannel/internal/test/nstest"
 	"flannel/pkg/doctor"
 )
+
+// A flanneld whose network namespace this process may not see can be a daemon of this node, or of another one.
+func TestDaemonOfUnknownNamespace(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		cmd := exec.Command("/bin/sh", "-c", "sleep 600; :")
+		cmd.Args[0] = "flanneld-hidden"
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
+		var found []doctor.Process
+		var err error
+		looked := make(chan struct{})
+		go func() { // without capabilities; its thread ends with it
+			defer close(looked)
+			runtime.LockOSThread()
+			var none [2]unix.CapUserData
+			if err = unix.Capset(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &none[0]); err == nil {
+				found, err = daemons(nil)
+			}
+		}()
+		if <-looked; !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), "flanneld-hidden") {
+			t.Errorf("found %v, %v", found, err)
+		}
+	})
+}
 
 // A kernel parameter that cannot be read may have any value, and is not missing.
 func TestUnreadSysctls(t *testing.T) {
