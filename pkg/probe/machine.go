@@ -299,7 +299,11 @@ func (m machine) kubeProxy() ([]string, error) {
 // default one.
 func reserved(o Options) ([]netip.Addr, error) {
 	dir := o.DataDir
-	if v, err := node.ReadVIP(o.VIPFile); err == nil && v.Store != "" {
+	v, err := node.ReadVIP(o.VIPFile)
+	if err != nil {
+		return nil, err // the reservation may be in another directory
+	}
+	if v.Store != "" {
 		dir = filepath.Dir(v.Store)
 	}
 	addrs, err := node.AllocatedAddresses(dir)
