@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"os"
 	"os/exec"
 	"runtime"
 	"strings"
@@ -75,6 +76,24 @@ func TestUnreadManagers(t *testing.T) {
 				t.Errorf("%s: %v", dir, list)
 			}
 			sh(t, `rmdir `+dir+`/$(cat /sys/class/net/eth0/ifindex)`)
+		}
+	})
+}
+
+// Rules of iptables-legacy that no installed program lists are not absent.
+func TestUnlistedLegacyRules(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		dir, path := t.TempDir(), os.Getenv("PATH")
+		sh(t, `ln -s $(command -v iptables-nft-save) `+dir)
+		for _, hasRules := range []bool{false, true} {
+			t.Setenv("PATH", path)
+			if hasRules {
+				sh(t, "iptables-legacy -A INPUT -j ACCEPT")
+			}
+			t.Setenv("PATH", dir)
+			if list, err := iptables(t.Context(), "iptables"); (err != nil) != hasRules {
+				t.Errorf("with rules of iptables-legacy: %t; %v, %v", hasRules, list, err)
+			}
 		}
 	})
 }
