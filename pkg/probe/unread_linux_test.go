@@ -80,6 +80,16 @@ func TestUnreadManagers(t *testing.T) {
 	})
 }
 
+// A directory of CNI plugins that exists and cannot be read may have any of them.
+func TestUnreadPlugins(t *testing.T) {
+	dir := t.TempDir()
+	sh(t, `cd `+dir+`; mkdir bin; touch bin/flannel file`)
+	c, err := cni(Options{ConfDir: dir, BinDirs: []string{dir + "/none", dir + "/file", dir + "/bin"}})
+	if err != nil || len(c.Unread) != 1 || c.Unread[dir+"/file"] == "" || len(c.Plugins) != 1 {
+		t.Errorf("%+v, %v", c, err)
+	}
+}
+
 // Rules of iptables-legacy that no installed program lists are not absent.
 func TestUnlistedLegacyRules(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
