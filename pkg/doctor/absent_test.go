@@ -195,6 +195,17 @@ func TestPartlyRead(t *testing.T) {
 			s.files(CNIFile{"10-flannel.conflist", ""})
 			s.CNI.Value.Unread = map[string]string{"10-flannel.conflist": "denied"}
 		}},
+		{"FL302", Undecided, "bridge denied", func(s *Snapshot) {
+			delete(s.CNI.Value.Plugins, "bridge")
+			s.CNI.Value.BinDir, s.CNI.Value.Unread = "/opt/cni/bin, /usr/lib/cni", map[string]string{"/usr/lib/cni": "denied"}
+		}},
+		{"FL302", Undecided, "flannel denied", func(s *Snapshot) {
+			s.CNI.Value.Plugins, s.CNI.Value.Unread = nil, map[string]string{s.CNI.Value.BinDir: "denied"}
+		}},
+		{"FL302", Fail, "flannel executable", func(s *Snapshot) {
+			s.CNI.Value.Plugins["flannel"], s.CNI.Value.Unread = false, map[string]string{s.CNI.Value.BinDir: "denied"}
+		}},
+		{"FL302", OK, "", func(s *Snapshot) { s.CNI.Value.Unread = map[string]string{s.CNI.Value.BinDir: "denied"} }},
 		{"FL302", Skipped, "FL301", func(s *Snapshot) { s.files(CNIFile{"10-flannel.conflist", "{,"}) }},
 	})
 	checkAll(t, healthyWindows, []testCase{

@@ -70,6 +70,16 @@ func (c CNI) broken() (texts []string) {
 	return texts
 }
 
+// unreadDirs returns why directories of plugins could not be read.
+func (c CNI) unreadDirs() (texts []string) {
+	for _, dir := range strings.Split(c.BinDir, ", ") {
+		if why, unread := c.Unread[dir]; unread {
+			texts = append(texts, why)
+		}
+	}
+	return texts
+}
+
 // flannelConf returns the first configuration that calls the flannel plugin,
 // and its plugins; no plugins: none of those that can be read does.
 func (s Snapshot) flannelConf() (file CNIFile, plugins []plugin) {
@@ -142,25 +152,32 @@ func cniPlugins(s Snapshot) Finding {
 		install = "Run flanneld install-cni. Without --plugin-to it installs them where containerd looks (flanneld cni-dirs)."
 	}
 	_, plugins := s.flannelConf()
+	unread := s.CNI.Value.unreadDirs()
 	switch {
+	case len(unread) > 0: // a plugin that is not found may be there
 	case s.CNI.Value.Plugins == nil && s.OS == "windows":
 		return fail(install, "%s does not exist", s.CNI.Value.BinDir)
 	case s.CNI.Value.Plugins == nil:
 		return skip("%s does not exist here; in a container, the host's directory may not be mounted",
 			s.CNI.Value.BinDir)
 	}
-	var problems []string
+	var problems, unknown []string
 	names := calledPlugins(plugins, s.OS)
 	for _, name := range names {
 		switch executable, exists := s.CNI.Value.Plugins[name]; {
+		case !exists && len(unread) > 0:
+			unknown = append(unknown, name)
 		case !exists:
 			problems = append(problems, name+" is missing")
 		case !executable:
 			problems = append(problems, name+" is not executable")
 		}
 	}
-	if len(problems) > 0 {
+	switch {
+	case len(problems) > 0:
 		return fail(install, "in %s: %s", s.CNI.Value.BinDir, several(problems))
+	case len(unknown) > 0:
+		return undecidable("whether %s exist: %s", strings.Join(unknown, ", "), several(unread))
 	}
 	return ok("%s", strings.Join(names, ", "))
 }

@@ -176,10 +176,11 @@ func bridgeAddress(s Snapshot) Finding {
 // peersAnswer finds peers without a handshake. WireGuard does not tell why: it ignores
 // packets that it cannot authenticate.
 func peersAnswer(s Snapshot) Finding {
-	var silent []string
-	peers, tunnels := s.peersWithPaths(), 0
-	for _, p := range peers {
-		tunnels += len(p.Tunnels)
+	var silent, unknown []string
+	for _, p := range s.peersWithPaths() {
+		if len(p.Tunnels) == 0 {
+			unknown = append(unknown, p.Name)
+		}
 		for _, tunnel := range p.Tunnels {
 			if tunnel.Handshake.IsZero() && tunnel.Sent > 0 {
 				silent = append(silent, fmt.Sprintf("%s at %s", p.Name, tunnel.Endpoint))
@@ -187,14 +188,14 @@ func peersAnswer(s Snapshot) Finding {
 		}
 	}
 	switch {
-	case tunnels == 0 && len(peers) > 0:
-		return undecidable("flanneld knows of no peer in WireGuard: see FL101")
-	case len(silent) == 0:
-		return ok("no peer is silent")
+	case len(silent) > 0:
+		return warn("Check on these nodes that flanneld runs, that their firewalls and those between accept UDP to this address, "+
+			"and that all nodes have the same Backend.PSK. If a node is behind NAT, set PersistentKeepaliveInterval to 25.",
+			"no handshake with %s", several(silent))
+	case len(unknown) > 0:
+		return undecidable("flanneld has not found %s in WireGuard: they joined just now, or see FL101", several(unknown))
 	}
-	return warn("Check on these nodes that flanneld runs, that their firewalls and those between accept UDP to this address, "+
-		"and that all nodes have the same Backend.PSK. If a node is behind NAT, set PersistentKeepaliveInterval to 25.",
-		"no handshake with %s", several(silent))
+	return ok("no peer is silent")
 }
 
 // peersWithPaths returns the peers that are not rejected or pending.

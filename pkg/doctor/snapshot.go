@@ -92,11 +92,12 @@ type CNI struct {
 	ConfDir string          `json:"confDir"`
 	Files   []CNIFile       `json:"files"`   // in the order in which runtimes look at them
 	BinDir  string          `json:"binDir"`  // several are separated by ", "
-	Plugins map[string]bool `json:"plugins"` // by program name, whether it is executable; nil: BinDir does not exist
+	Plugins map[string]bool `json:"plugins"` // by program name, whether it is executable; nil: no directory of BinDir was read
 	// Problem is why containerd's own directories are not known, or which of them does
 	// not exist; "": they exist, or there is no containerd.
 	Problem string `json:"problem,omitempty"`
-	// Unread has, by the names of those Files that could not be read and have no text, the reasons.
+	// Unread has, by the names of those Files that could not be read and have no text, and of such
+	// directories of BinDir that exist, the reasons.
 	Unread map[string]string `json:"unread,omitempty"`
 }
 

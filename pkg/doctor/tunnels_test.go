@@ -24,6 +24,13 @@ func TestWireGuardChecks(t *testing.T) {
 			}
 		}},
 		{"FL209", Warn, "a", func(s *Snapshot) { reportOf(s).Peers[0].Tunnels[0].Handshake = time.Time{} }},
+		{"FL209", Undecided, "b FL101", func(s *Snapshot) { addPeer(s, status.UpToDate) }}, // a part of the peers
+		{"FL209", OK, "", func(s *Snapshot) { addPeer(s, status.Rejected) }},
+		{"FL209", OK, "", func(s *Snapshot) { reportOf(s).Peers = nil }},
+		{"FL209", Warn, "a", func(s *Snapshot) {
+			reportOf(s).Peers[0].Tunnels[0].Handshake = time.Time{}
+			addPeer(s, status.UpToDate)
+		}},
 	})
 }
 

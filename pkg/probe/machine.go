@@ -264,9 +264,13 @@ func (m machine) daemons(commands []string) ([]doctor.Process, error) {
 	}
 	var daemons []doctor.Process
 	for _, p := range processes {
-		if p.isDaemon(commands) {
-			daemons = append(daemons, p.withoutSecrets())
+		if !p.isDaemon(commands) {
+			continue
 		}
+		if p.argsErr != nil { // by its name alone
+			return nil, fmt.Errorf("read the arguments of %s (pid %d): %w", p.name, p.pid, p.argsErr)
+		}
+		daemons = append(daemons, p.withoutSecrets())
 	}
 	return daemons, nil
 }
@@ -295,7 +299,11 @@ func (m machine) kubeProxy() ([]string, error) {
 // default one.
 func reserved(o Options) ([]netip.Addr, error) {
 	dir := o.DataDir
-	if v, err := node.ReadVIP(o.VIPFile); err == nil && v.Store != "" {
+	v, err := node.ReadVIP(o.VIPFile)
+	if err != nil {
+		return nil, err // the reservation may be in another directory
+	}
+	if v.Store != "" {
 		dir = filepath.Dir(v.Store)
 	}
 	addrs, err := node.AllocatedAddresses(dir)

@@ -102,6 +102,9 @@ func TestOverlayProblems(t *testing.T) {
 		change     func(*simulatedNode)
 	}{
 		{"FL102", "fail: flanneld.exe 7 flanneld-old.exe 70", func(n *simulatedNode) { n.procs = append(n.procs, process{pid: 70, name: "flanneld-old.exe"}) }},
+		{"FL102", "unknown: flanneld-old.exe 70 denied", func(n *simulatedNode) { // it may run a command
+			n.procs = append(n.procs, process{pid: 70, name: "flanneld-old.exe", argsErr: errors.New("denied")})
+		}},
 		{"FL501", "fail: 0x800706ba", func(n *simulatedNode) { n.m.Turn(func(k *hnstest.Knobs) { k.Down = true }) }},
 		{"FL502", "unknown: 0x800706ba", func(n *simulatedNode) { n.m.Turn(func(k *hnstest.Knobs) { k.Down = true }) }},
 		{"FL501", "warn: HNS 9.1", func(n *simulatedNode) {
@@ -140,6 +143,10 @@ func TestOverlayProblems(t *testing.T) {
 		{"FL508", "unknown: Kube-Proxy.exe", func(n *simulatedNode) { n.procs[3].argsErr = errors.New("denied") }},
 		{"FL509", "ok: 10.244.1.2", func(*simulatedNode) {}}, // without host-local's directory, it is not known what is reserved
 		{"FL509", "fail", func(n *simulatedNode) { n.reserve("10.244.1.7", "a pod") }},
+		{"FL509", "ok: 10.244.1.2 reserved not~known", func(n *simulatedNode) { // it may be reserved in another directory
+			n.reserve("10.244.1.7", "a pod")
+			n.hand(os.WriteFile(n.o.VIPFile, []byte("{"), 0o600))
+		}},
 		{"FL509", "fail: 10.244.1.9", func(n *simulatedNode) {
 			n.hand(os.WriteFile(n.o.VIPFile, []byte(`{"sourceVIP":"10.244.1.9","store":"/x/y"}`), 0o644))
 		}},

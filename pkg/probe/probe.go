@@ -193,20 +193,22 @@ func cni(o Options) (doctor.CNI, error) {
 	}
 	// Plugins stays nil if they are unknown, in contrast to an empty directory.
 	for _, dir := range o.BinDirs {
-		plugins, err := os.ReadDir(dir)
-		if err != nil {
-			continue // a container may not have the host's directory
+		if err := addPlugins(&c, dir); err != nil && !errors.Is(err, fs.ErrNotExist) { // a container may not have the host's directory
+			c.Unread[dir] = err.Error()
 		}
-		if c.Plugins == nil {
-			c.Plugins = map[string]bool{}
-		}
-		addPlugins(c.Plugins, dir, plugins)
 	}
 	return c, nil
 }
 
 // addPlugins adds the plugins in a directory that no earlier one has.
-func addPlugins(all map[string]bool, dir string, plugins []os.DirEntry) {
+func addPlugins(c *doctor.CNI, dir string) error {
+	plugins, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	if c.Plugins == nil {
+		c.Plugins = map[string]bool{}
+	}
 	for _, p := range plugins {
 		info, err := os.Stat(filepath.Join(dir, p.Name()))
 		if err != nil || !info.Mode().IsRegular() {
@@ -216,9 +218,10 @@ func addPlugins(all map[string]bool, dir string, plugins []os.DirEntry) {
 		if runtime.GOOS == "windows" {
 			name = name[:len(name)-len(filepath.Ext(name))]
 		}
-		if _, found := all[name]; !found {
+		if _, found := c.Plugins[name]; !found {
 			// The value says whether it can be executed, for which Windows has no bit.
-			all[name] = runtime.GOOS == "windows" || info.Mode()&0o111 != 0
+			c.Plugins[name] = runtime.GOOS == "windows" || info.Mode()&0o111 != 0
 		}
 	}
+	return nil
 }

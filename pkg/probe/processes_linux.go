@@ -1,7 +1,9 @@
 package probe
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -63,14 +65,22 @@ func daemons(commands []string) (daemons []doctor.Process, err error) {
 		return nil, fmt.Errorf("find this network namespace: %w", err)
 	}
 	all, err := processes()
+	if err != nil {
+		return nil, err
+	}
 	for _, p := range all {
 		if !p.isDaemon(commands) {
 			continue
 		}
 		// A flanneld in another network namespace, such as a node that runs in a
 		// container (kind), has nothing to do with this host's network.
-		if other, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", p.pid)); err == nil && other == own {
+		dir := fmt.Sprintf("/proc/%d", p.pid)
+		other, err := os.Readlink(dir + "/ns/net")
+		switch {
+		case err == nil && other == own:
 			daemons = append(daemons, p.withoutSecrets())
+		case err != nil && len(commandLine(dir)) > 0: // else it has ended
+			return nil, fmt.Errorf("find the network namespace of %s (pid %d): %w", p.name, p.pid, err)
 		}
 	}
 	// Between fork and execve, a child of a daemon has the daemon's arguments.
@@ -78,7 +88,7 @@ func daemons(commands []string) (daemons []doctor.Process, err error) {
 	return slices.DeleteFunc(daemons, func(child doctor.Process) bool {
 		parent := parentOf(child.PID)
 		return slices.ContainsFunc(found, func(d doctor.Process) bool { return d.PID == parent && slices.Equal(d.Args, child.Args) })
-	}), err
+	}), nil
 }
 
 // parentOf returns the PID of a process's parent; 0: the process has ended.
@@ -111,23 +121,27 @@ func managers() ([]doctor.LinkManager, error) {
 	networkd := doctor.LinkManager{Name: "systemd-networkd", Running: running["systemd-networkd"]}
 	// Both write one file for each device, named after its index.
 	for _, d := range list {
-		if state := stateFile(fmt.Sprintf("/run/NetworkManager/devices/%d", d.Index)); state["managed"] == "true" {
+		ofNM, err1 := stateFile(fmt.Sprintf("/run/NetworkManager/devices/%d", d.Index))
+		ofNetworkd, err2 := stateFile(fmt.Sprintf("/run/systemd/netif/links/%d", d.Index))
+		if err := errors.Join(err1, err2); err != nil {
+			return nil, err
+		}
+		if ofNM["managed"] == "true" {
 			nm.Manages = append(nm.Manages, d.Name)
 		}
-		state := stateFile(fmt.Sprintf("/run/systemd/netif/links/%d", d.Index))
-		if admin := state["ADMIN_STATE"]; admin != "" && admin != "unmanaged" {
+		if admin := ofNetworkd["ADMIN_STATE"]; admin != "" && admin != "unmanaged" {
 			networkd.Manages = append(networkd.Manages, d.Name)
 		}
 	}
 	return []doctor.LinkManager{nm, networkd}, nil
 }
 
-// stateFile reads a file with lines of name=value. If it cannot be read, there
-// are no values.
-func stateFile(path string) map[string]string {
+// stateFile reads a file with lines of name=value. If it does not exist, there are no
+// values.
+func stateFile(path string) (map[string]string, error) {
 	raw, err := os.ReadFile(path)
-	if err != nil {
-		return nil
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("read the state of a device: %w", err)
 	}
 	values := map[string]string{}
 	for line := range strings.Lines(string(raw)) {
@@ -135,5 +149,5 @@ func stateFile(path string) map[string]string {
 			values[name] = value
 		}
 	}
-	return values
+	return values, nil
 }

@@ -29,6 +29,9 @@ func processes() ([]process, error) {
 		// commands, isDaemon goes by the name alone, as the arguments are not known.
 		if p.isDaemon(nil) || isKubeProxy(p.name) {
 			p.args, p.argsErr = commandLine(entry.ProcessID)
+			if errors.Is(p.argsErr, windows.ERROR_INVALID_PARAMETER) {
+				continue // it has ended
+			}
 		}
 		all = append(all, p)
 	}

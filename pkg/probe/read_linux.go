@@ -38,7 +38,7 @@ func system(o Options, s *doctor.Snapshot) []probe {
 	}
 	return []probe{
 		factProbe(&s.Processes, withoutContext(func() ([]doctor.Process, error) { return daemons(o.Commands) })),
-		factProbe(&l.Sysctls, withoutContext(sysctls)),
+		factProbe(&l.Sysctls, withoutContext(func() (doctor.Sysctls, error) { return sysctls("/proc/sys") })),
 		factProbe(&l.Devices, withoutContext(devices)),
 		factProbe(&l.IPTables, func(ctx context.Context) ([]doctor.Listing, error) { return iptables(ctx, "iptables") }),
 		factProbe(&l.IP6Tables, func(ctx context.Context) ([]doctor.Listing, error) { return iptables(ctx, "ip6tables") }),
@@ -151,9 +151,9 @@ func output(ctx context.Context, name string, args ...string) ([]byte, error) {
 // iptables reads the rules of all tables by iptables-save, which creates no table
 // and loads no module. It reads those of both variants, legacy and nft, if their
 // programs have names of their own; otherwise those of the default variant.
-// Without any program the Fact is only known if the kernel has no legacy tables:
-// those of nft are in the listing of nftables, too. So are those of a program that one
-// rule of somebody else makes fail, because iptables cannot print the rule.
+// If no program lists those of the variant legacy, the Fact is only known if the kernel has
+// no legacy tables: those of nft are in the listing of nftables, too. So are those of a
+// program that one rule of somebody else makes fail, because iptables cannot print the rule.
 func iptables(ctx context.Context, family string) ([]doctor.Listing, error) {
 	programs := map[string]string{family + "-nft-save": ruleset.VariantNFT, family + "-legacy-save": ruleset.VariantLegacy}
 	for name := range programs {
@@ -161,14 +161,8 @@ func iptables(ctx context.Context, family string) ([]doctor.Listing, error) {
 			delete(programs, name)
 		}
 	}
-	if len(programs) == 0 {
-		name := family + "-save"
-		if _, err := exec.LookPath(name); err != nil {
-			if legacy := noLegacyRules("/proc/net/" + legacyTables[family]); legacy != nil {
-				return nil, fmt.Errorf("%w: %w", legacy, err)
-			}
-			return nil, nil
-		}
+	name := family + "-save"
+	if _, err := exec.LookPath(name); err == nil && len(programs) == 0 {
 		programs[name] = ruleset.VariantLegacy
 		// Before 1.8 there was only the legacy variant, and the version does not mention it.
 		version, err := output(ctx, name, "--version")
@@ -180,6 +174,7 @@ func iptables(ctx context.Context, family string) ([]doctor.Listing, error) {
 		}
 	}
 	var listings []doctor.Listing
+	legacy := false
 	for _, name := range slices.Sorted(maps.Keys(programs)) {
 		out, err := output(ctx, name)
 		if _, exited := errors.AsType[*exec.ExitError](err); exited && ctx.Err() == nil && programs[name] == ruleset.VariantNFT {
@@ -188,7 +183,11 @@ func iptables(ctx context.Context, family string) ([]doctor.Listing, error) {
 		if err != nil {
 			return nil, err
 		}
+		legacy = legacy || programs[name] == ruleset.VariantLegacy
 		listings = append(listings, doctor.Listing{Variant: programs[name], Lines: usefulLines(out)})
+	}
+	if !legacy {
+		return listings, noLegacyRules("/proc/net/" + legacyTables[family])
 	}
 	return listings, nil
 }
@@ -213,7 +212,7 @@ func noLegacyRules(path string) error {
 	case err != nil:
 		return fmt.Errorf("look for rules of iptables-legacy: %w", err)
 	case len(bytes.TrimSpace(tables)) > 0:
-		return errors.New("there are rules of iptables-legacy")
+		return errors.New("there are rules of iptables-legacy, and its programs are not installed")
 	}
 	return nil
 }

@@ -1,7 +1,9 @@
 package probe
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,34 +12,54 @@ import (
 )
 
 // unusual are the values of devices' parameters that keep packets of pods from being
-// forwarded as they should.
-var unusual = map[string]string{
-	"net/ipv4/conf/*/forwarding": "0", "net/ipv4/conf/*/disable_xfrm": "1", "net/ipv4/conf/*/disable_policy": "1",
-	"net/ipv6/conf/*/disable_ipv6": "1",
+// forwarded as they should, by the directory with one for each device.
+var unusual = map[string]map[string]string{
+	"net/ipv4/conf": {"forwarding": "0", "disable_xfrm": "1", "disable_policy": "1"},
+	"net/ipv6/conf": {"disable_ipv6": "1"},
 }
 
 // sysctls reads the kernel parameters that the doctor checks. Those of the bridge
 // exist only while the module br_netfilter is loaded; a missing one has no entry, and
-// neither has a usual value of a device.
-func sysctls() (doctor.Sysctls, error) {
-	const root = "/proc/sys/"
+// neither has a usual value of a device. root is /proc/sys.
+func sysctls(root string) (doctor.Sysctls, error) {
 	values := doctor.Sysctls{}
 	for _, path := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding",
 		"net/bridge/bridge-nf-call-iptables", "net/bridge/bridge-nf-call-ip6tables"} {
-		if raw, err := os.ReadFile(root + path); err == nil {
-			values[path] = strings.TrimSpace(string(raw))
+		value, err := sysctl(filepath.Join(root, path))
+		if err != nil {
+			return nil, err
+		}
+		if value != "" {
+			values[path] = value
 		}
 	}
-	for pattern, value := range unusual {
-		files, err := filepath.Glob(root + pattern)
-		if err != nil {
-			return nil, fmt.Errorf("list %s: %w", pattern, err)
+	for dir, wrongValues := range unusual {
+		devices, err := os.ReadDir(filepath.Join(root, dir))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // a kernel may lack IPv6
+			return nil, fmt.Errorf("list devices' parameters: %w", err)
 		}
-		for _, file := range files {
-			if raw, err := os.ReadFile(file); err == nil && strings.TrimSpace(string(raw)) == value {
-				values[strings.TrimPrefix(file, root)] = value
+		for _, device := range devices {
+			for name, wrong := range wrongValues {
+				path := dir + "/" + device.Name() + "/" + name
+				value, err := sysctl(filepath.Join(root, path))
+				if err != nil {
+					return nil, err
+				}
+				if value == wrong {
+					values[path] = value
+				}
 			}
 		}
 	}
 	return values, nil
+}
+
+// sysctl returns the value of a kernel parameter; "": it does not exist, or its device was
+// deleted meanwhile.
+func sysctl(path string) (string, error) {
+	raw, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("read a kernel parameter: %w", err)
+	}
+	return strings.TrimSpace(string(raw)), nil
 }

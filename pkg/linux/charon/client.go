@@ -67,14 +67,7 @@ func (r *Refusal) Error() string { return fmt.Sprintf("charon refuses %s: %s", r
 
 // call sends a command and returns the answer.
 func (c *Client) call(command string, m message) (message, error) {
-	answer, err := c.exchange(commandRequest, command, m, nil)
-	if err != nil {
-		return nil, err
-	}
-	if answer.text("success") == "no" {
-		return nil, &Refusal{command, answer.text("errmsg")}
-	}
-	return answer, nil
+	return c.exchange(commandRequest, command, m, nil)
 }
 
 // stream sends a command whose answer consists of events, and calls each for them.
@@ -109,6 +102,9 @@ func (c *Client) exchange(kind byte, name string, m message, each func(message))
 				each(body)
 			}
 		case commandResponse, eventConfirm:
+			if body.text("success") == "no" {
+				return nil, &Refusal{name, body.text("errmsg")}
+			}
 			return body, nil
 		case commandUnknown, eventUnknown:
 			return nil, &Refusal{name, "it does not know that"}

@@ -2,6 +2,8 @@ package rtnetlink
 
 import (
 	"encoding/binary"
+	"errors"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -35,4 +37,14 @@ func parseRefusal(h Header, body []byte) refusal {
 		r.text = unix.ByteSliceToString(Attr(body[rest:], 1)) // NLMSGERR_ATTR_MSG
 	}
 	return r
+}
+
+// noRoute are the errors of a lookup that ended without a route, or at a rule or a route of
+// type unreachable, prohibit, blackhole or throw, or in a family that the kernel does not have.
+var noRoute = []error{unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EACCES, unix.EINVAL, unix.EAGAIN, unix.ENODEV, unix.EAFNOSUPPORT, unix.EOPNOTSUPP}
+
+// NoRoute reports whether an error of a lookup (RTM_GETROUTE) is the kernel's answer that there
+// is no route. After any other error, nothing is known about the route.
+func NoRoute(err error) bool {
+	return slices.ContainsFunc(noRoute, func(none error) bool { return errors.Is(err, none) })
 }

@@ -91,19 +91,19 @@ func (c *Conn) Port() (uint32, error) {
 // notifications.
 func WithoutNeighbours(devices []int) (filter []unix.SockFilter) {
 	const kind, index = 4, unix.NLMSG_HDRLEN + 4 // nlmsg_type, ndm_ifindex
-	// Jt and Jf are how many instructions to skip if the comparison is true or false.
-	is := func(k uint32, whenTrue, whenFalse int) unix.SockFilter {
-		return unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: k, Jt: uint8(whenTrue), Jf: uint8(whenFalse)}
-	}
-	neighbours := len(devices) + 2 // instructions about these
+	// Jt and Jf are how many instructions to skip if the comparison is true or false, at most
+	// 255. A jump to the end of the filter may be longer, and is an instruction of its own.
+	const jump, ifEqual = unix.BPF_JMP | unix.BPF_JA, unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K
 	filter = []unix.SockFilter{
 		{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: kind},
-		is(swapped16(unix.RTM_NEWNEIGH), 1, 0),
-		is(swapped16(unix.RTM_DELNEIGH), 0, neighbours),
+		{Code: ifEqual, K: swapped16(unix.RTM_NEWNEIGH), Jt: 2},
+		{Code: ifEqual, K: swapped16(unix.RTM_DELNEIGH), Jt: 1},
+		{Code: jump, K: uint32(2*len(devices) + 2)},
 		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: index},
 	}
 	for i, device := range devices {
-		filter = append(filter, is(swapped32(uint32(device)), len(devices)-i, 0))
+		filter = append(filter, unix.SockFilter{Code: ifEqual, K: swapped32(uint32(device)), Jf: 1},
+			unix.SockFilter{Code: jump, K: uint32(2*(len(devices)-i) - 1)})
 	}
 	return append(filter, unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: 0})
 }

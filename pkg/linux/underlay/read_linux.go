@@ -130,10 +130,7 @@ func reach(to netip.Addr) (underlay.Reach, error) {
 	request.AddData(nl.NewRtAttr(unix.RTA_DST, to.AsSlice()))
 	answers, err := request.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWROUTE)
 	switch {
-	// There is no route, or one of type unreachable, prohibit, blackhole or throw, or
-	// the kernel does not support the family.
-	case errors.Is(err, unix.ENETUNREACH), errors.Is(err, unix.EHOSTUNREACH), errors.Is(err, unix.EACCES), errors.Is(err, unix.EINVAL),
-		errors.Is(err, unix.EAGAIN), errors.Is(err, unix.ENODEV), errors.Is(err, unix.EAFNOSUPPORT), errors.Is(err, unix.EOPNOTSUPP):
+	case rtnetlink.NoRoute(err):
 		return underlay.Reach{Problem: err.Error()}, nil
 	case err != nil:
 		return underlay.Reach{}, err

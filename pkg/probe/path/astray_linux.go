@@ -13,11 +13,6 @@ import (
 	"flannel/pkg/linux/rtnetlink"
 )
 
-// noRoute are the errors of a lookup that ended without a route, or at a rule or a route
-// of type unreachable, prohibit, blackhole or throw. The kernel has others for packets
-// that it would not forward, which is not the fault of a route.
-var noRoute = []error{unix.ENETUNREACH, unix.EACCES, unix.EINVAL, unix.EAGAIN}
-
 // astray looks up the route to an address in the peer's subnet from each address of this
 // node that the target names, from those in the node's subnet, and from a pod. Rules (ip
 // rule) can choose another table because of the source: of the node's own address, as
@@ -32,35 +27,44 @@ func astray(t Target, want route, dst netip.Addr) (found []doctor.Astray, err er
 		if src.Is6() != dst.Is6() || !t.Own.Contains(src) && !slices.Contains(t.Addrs, src) {
 			continue
 		}
-		found = append(found, differing(want, dst, src, "")...)
 		link, err := netlink.LinkByIndex(a.LinkIndex)
-		if pod := src.Next(); err == nil && link.Type() == "bridge" && t.Own.Contains(pod) {
-			found = append(found, differing(want, dst, pod, link.Attrs().Name)...)
+		if errors.As(err, &netlink.LinkNotFoundError{}) {
+			continue // it was deleted meanwhile, as that of a pod
+		}
+		if err != nil {
+			return nil, fmt.Errorf("device of %s: %w", src, err)
+		}
+		packets := []*netlink.RouteGetOptions{{SrcAddr: src.AsSlice()}}
+		if pod := src.Next(); link.Type() == "bridge" && t.Own.Contains(pod) {
+			packets = append(packets, &netlink.RouteGetOptions{SrcAddr: pod.AsSlice(), Iif: link.Attrs().Name})
+		}
+		for _, o := range packets {
+			other, differs, err := differing(want, dst, o)
+			if err != nil {
+				return nil, err
+			}
+			if differs {
+				found = append(found, other)
+			}
 		}
 	}
 	return found, nil
 }
 
-// differing returns the route from a source, if it is not the wanted one. iif is the
-// interface on which the packet arrives; "": this node sends it.
-func differing(want route, dst, src netip.Addr, iif string) []doctor.Astray {
-	routes, err := netlink.RouteGetWithOptions(dst.AsSlice(), &netlink.RouteGetOptions{SrcAddr: src.AsSlice(), Iif: iif})
-	a := doctor.Astray{Source: src}
+// differing returns the route of packets with a source, and whether it is not the wanted one.
+// Iif is the interface on which they arrive; "": this node sends them.
+func differing(want route, dst netip.Addr, o *netlink.RouteGetOptions) (a doctor.Astray, differs bool, err error) {
+	a.Source = rtnetlink.AddrOf(o.SrcAddr)
+	r, err := lookUp(dst, o)
 	switch {
-	case slices.ContainsFunc(noRoute, func(none error) bool { return errors.Is(err, none) }):
+	case err == nil:
+		a.Device, a.Table = r.link.Attrs().Name, r.table
+		return a, r.link.Attrs().Index != want.link.Attrs().Index || r.via != want.via, nil
+	case o.Iif != "" && (errors.Is(err, unix.EHOSTUNREACH) || errors.Is(err, unix.EXDEV)):
+		return a, false, nil // it does not forward, or filters by the reverse path: not the fault of a route
+	case rtnetlink.NoRoute(err):
 		a.Error = err.Error()
-		return []doctor.Astray{a}
-	case err != nil || len(routes) == 0:
-		return nil
+		return a, true, nil
 	}
-	r := routes[0]
-	via := gateway(r)
-	if !via.IsValid() {
-		via = dst
-	}
-	if link, err := netlink.LinkByIndex(r.LinkIndex); err == nil && (link.Attrs().Index != want.link.Attrs().Index || via != want.via) {
-		a.Device, a.Table = link.Attrs().Name, r.Table
-		return []doctor.Astray{a}
-	}
-	return nil
+	return a, false, fmt.Errorf("route from %s to %s: %w", a.Source, dst, err)
 }

@@ -29,7 +29,8 @@ func TestAstray(t *testing.T) {
 			ip link add flannel.1 type vxlan id 1 dev eth0 local 192.168.1.5 dstport 8472; ip addr add 10.5.1.0/32 dev flannel.1; ip link set flannel.1 up
 			ip link add cni0 type bridge; ip addr add 10.5.1.1/24 dev cni0; ip link set cni0 up
 			ip route add default via 192.168.1.1; ip route add 10.5.2.0/24 via 10.5.2.0 dev flannel.1 onlink; ip route add 10.5.3.0/24 via 192.168.1.6
-			ip route add default via 192.168.1.1 table 30200; ip route add 192.168.1.0/24 dev eth0 table 30200; ip route add throw 10.5.0.0/16 table 30300`)
+			ip route add default via 192.168.1.1 table 30200; ip route add 192.168.1.0/24 dev eth0 table 30200; ip route add throw 10.5.0.0/16 table 30300
+			ip route add unreachable 10.5.0.0/16 table 30400`)
 		target := Target{Own: netip.MustParsePrefix("10.5.1.0/24"), Addrs: []netip.Addr{netip.MustParseAddr("192.168.1.5")}}
 		for _, c := range []struct {
 			rule           string
@@ -38,6 +39,8 @@ func TestAstray(t *testing.T) {
 			{"", "", ""},
 			{"from 192.168.1.5 table 30200 priority 30200", "192.168.1.5 eth0 30200", "192.168.1.5 eth0 30200"},
 			{"from 192.168.1.5 table 30300", "", ""}, // with a throw route, which leads back to the other rules
+			// Of packets from pods, the error may as well mean that this node does not forward.
+			{"from 10.5.1.0/24 table 30400", "10.5.1.1 invalid, 10.5.1.0 invalid", "10.5.1.1 invalid, 10.5.1.0 invalid"},
 			{"from 10.5.1.0/24 throw", "10.5.1.1 invalid, 10.5.1.2 invalid, 10.5.1.0 invalid", "10.5.1.1 invalid, 10.5.1.2 invalid, 10.5.1.0 invalid"},
 			{"from 10.5.1.0/24 iif cni0 prohibit", "10.5.1.2 invalid", "10.5.1.2 invalid"},
 			{"iif cni0 table 30200", "10.5.1.2 eth0 30200", "10.5.1.2 eth0 30200"},

@@ -26,24 +26,35 @@ import (
 type route struct {
 	link     netlink.Link
 	via, src netip.Addr
+	table    int
 }
 
-// routeTo asks the kernel how it would send a packet to an address.
+// routeTo asks the kernel how it would send a packet to an address. After an error, see
+// rtnetlink.NoRoute.
 func routeTo(a netip.Addr) (route, error) {
-	routes, err := netlink.RouteGet(a.AsSlice())
+	r, err := lookUp(a, nil)
 	if err != nil {
-		return route{}, fmt.Errorf("route to %s: %w", a, err)
+		return r, fmt.Errorf("route to %s: %w", a, err)
+	}
+	return r, nil
+}
+
+// lookUp is routeTo for packets with these options; nil: none.
+func lookUp(a netip.Addr, o *netlink.RouteGetOptions) (route, error) {
+	routes, err := netlink.RouteGetWithOptions(a.AsSlice(), o)
+	if err != nil {
+		return route{}, err
 	}
 	r := routes[0]
 	link, err := netlink.LinkByIndex(r.LinkIndex)
 	if err != nil {
-		return route{}, fmt.Errorf("device of the route to %s: %w", a, err)
+		return route{}, fmt.Errorf("its device: %w", err)
 	}
 	via := gateway(r)
 	if !via.IsValid() {
 		via = a
 	}
-	return route{link, via, rtnetlink.AddrOf(r.Src)}, nil
+	return route{link, via, rtnetlink.AddrOf(r.Src), r.Table}, nil
 }
 
 // gateway returns the gateway of a route, of either family; the zero Addr, if it has none.

@@ -2,9 +2,12 @@ package path
 
 import (
 	"net/netip"
+	"reflect"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"flannel/internal/test/nstest"
 	"flannel/pkg/doctor"
@@ -49,4 +52,46 @@ func TestDescribe(t *testing.T) {
 	if p.Kind != "ipip" || p.Port != 0 {
 		t.Errorf("through IPIP: %q, port %d", p.Kind, p.Port)
 	}
+}
+
+// There is no route if the kernel says so. One that cannot be looked up may exist, and the doctor says that it does not know.
+func TestUnreadRoutes(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		sh(t, `ip link add eth0 type veth peer name far; ip link set eth0 up; ip link set far up; ip addr add 192.168.1.5/24 dev eth0
+			ip link add flannel.1 type vxlan id 1 dev eth0 local 192.168.1.5 dstport 8472; ip addr add 10.5.1.0/32 dev flannel.1; ip link set flannel.1 up
+			ip link add cni0 type bridge; ip addr add 10.5.1.1/24 dev cni0; ip link set cni0 up; echo 1 > /proc/sys/net/ipv4/ip_forward
+			ip route add 10.5.2.0/24 via 10.5.2.0 dev flannel.1 onlink; ip route add unreachable 10.5.3.0/24; ip route add unreachable 192.168.2.0/24
+			ip rule add from 10.5.1.0/24 prohibit`)
+		target := Target{Subnet: netip.MustParsePrefix("10.5.2.0/24"), PublicIP: netip.MustParseAddr("192.168.1.6"), Own: netip.MustParsePrefix("10.5.1.0/24"),
+			Devices: []string{"flannel.1"}, Underlay: "eth0"}
+		routes := func(target Target) (doctor.Path, error) {
+			r := run{target: target, addr: target.Subnet.Addr(), Path: doctor.Path{PublicIP: target.PublicIP}}
+			err := r.findRoutes()
+			return r.Path, err
+		}
+		none := target
+		none.Subnet, none.PublicIP = netip.MustParsePrefix("10.5.3.0/24"), netip.MustParseAddr("192.168.2.6")
+		if p, err := routes(none); err != nil || p.Kind != "" || p.Device != "" || p.Underlay != "" {
+			t.Errorf("without routes: %+v, %v", p, err)
+		}
+		faults := nstest.NewFaults(t)
+		want, err := routes(target)
+		if err != nil || want.Kind != "vxlan" || want.Underlay != "eth0" || len(want.Astray) != 3 {
+			t.Fatalf("%+v, %v", want, err)
+		}
+		for n, calls := 1, faults.Fail(0, 0); n <= calls; n++ {
+			for _, errno := range []unix.Errno{unix.EMFILE, unix.ENOBUFS, unix.ENOMEM} {
+				faults.Fail(n, errno)
+				got, err := routes(target)
+				faults.Fail(0, 0)
+				if err == nil && !reflect.DeepEqual(got, want) {
+					t.Errorf("call %d failed with %v: %+v, want %+v", n, errno, got, want)
+				}
+			}
+		}
+		faults.Fail(1, unix.EMFILE)
+		if p := Test(t.Context(), target, time.Millisecond); p.Problem == "" {
+			t.Errorf("nothing is known: %+v", p)
+		}
+	})
 }

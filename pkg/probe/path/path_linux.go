@@ -13,6 +13,7 @@ import (
 
 	"flannel/pkg/dataplane"
 	"flannel/pkg/doctor"
+	"flannel/pkg/linux/rtnetlink"
 )
 
 // smallPacket is the size of small echo requests, in bytes: that of a ping with its
@@ -44,20 +45,13 @@ func Test(ctx context.Context, t Target, within time.Duration) doctor.Path {
 	r := &run{target: t, within: within, addr: t.Subnet.Addr(),
 		Path: doctor.Path{Peer: t.Peer, Subnet: t.Subnet, PublicIP: t.PublicIP, Expected: t.Expected, NotForwarding: t.Blocked}}
 	r.Handshake = !t.Since.IsZero() && t.Handshake.After(t.Since)
-	var err error
-	if r.inner, err = routeTo(r.addr); err == nil {
-		describe(&r.Path, t, r.inner)
-	}
-	if r.Kind != "" {
-		if r.Astray, err = astray(t, r.inner, r.addr); err != nil {
-			r.Problem = err.Error() // without that, no cause is certain
-			return r.Path
-		}
-	}
-	if r.underlay, err = routeTo(t.PublicIP); err != nil {
+	if err := r.findRoutes(); err != nil {
+		r.Problem = err.Error()
 		return r.Path
 	}
-	r.Underlay = r.underlay.link.Attrs().Name
+	if r.Underlay == "" {
+		return r.Path
+	}
 	r.plan(ctx)
 	s, err := sniff([]netip.Addr{t.PublicIP, t.Subnet.Addr(), t.Subnet.Addr().Next()}, r.watches...)
 	if err != nil {
@@ -85,6 +79,27 @@ func Test(ctx context.Context, t Target, within time.Duration) doctor.Path {
 		r.Largest = largest(ctx.Done(), r.sized(), within*3/4, smallPacket, r.MTU)
 	}
 	return r.Path
+}
+
+// findRoutes looks up what the path leads through. What there is no route for stays zero. An
+// error means that a route is not known: then no cause is certain.
+func (r *run) findRoutes() (err error) {
+	if r.inner, err = routeTo(r.addr); err == nil {
+		describe(&r.Path, r.target, r.inner)
+	} else if !rtnetlink.NoRoute(err) {
+		return err
+	}
+	if r.Kind != "" {
+		if r.Astray, err = astray(r.target, r.inner, r.addr); err != nil {
+			return err
+		}
+	}
+	if r.underlay, err = routeTo(r.PublicIP); err == nil {
+		r.Underlay = r.underlay.link.Attrs().Name
+	} else if !rtnetlink.NoRoute(err) {
+		return err
+	}
+	return nil
 }
 
 // small is the test with a small packet to the address to which Full has a large one.
