@@ -2,24 +2,59 @@
 // have forgotten it:
 //
 //	RecordGood        in each pass in which the network works, saves it as Journal.LastGood
-//	compareAfterBoot  in New, makes it the snapshot, which Restore compares with the adapter
+//	begin             makes it the snapshot, which Restore compares with the adapter
 //	takeGateways      in Restore, takes over the default gateways if somebody has replaced them
 //	Forget            in cleanup, deletes it
 
 package hostconfig
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 
+	"flannel/pkg/file"
+	"flannel/pkg/reconcile"
 	"flannel/pkg/windows/hns"
 )
+
+// begin reads what an earlier run wrote to the journal, once, and makes the comparisons
+// after a boot part of the journal (see compareAfterBoot). Until that has succeeded,
+// nothing of the host is known, and nothing is written: the file may hold the host's
+// settings. k.mu is held, except in New.
+func (k *Keeper) begin() {
+	if k.begun {
+		return
+	}
+	var next Journal
+	next, k.readErr = ReadJournal(k.path)
+	// A journal that names no network may be a new one in the place of one that was lost.
+	k.uncertain = len(next.Networks)+len(next.Switches) == 0
+	if k.readErr != nil && !file.Unusable(k.readErr) {
+		k.readErr = reconcile.Unknown(k.readErr)
+		return
+	}
+	earlier := next.Snapshot
+	if next.compareAfterBoot(k.boot) {
+		if err := WriteJournal(k.path, next); err != nil {
+			k.readErr = reconcile.Unknown(fmt.Errorf("compare the host's settings with those before the reboot: %w", err))
+			return
+		}
+	}
+	k.journal, k.begun = next, true
+	switch s := next.Snapshot; {
+	case earlier != nil:
+		k.log.Warn("an earlier run ended while the host's addresses moved, checking whether they are back", "adapter", s.Adapter, "written", s.Written)
+	case s != nil:
+		k.log.Info("the machine was rebooted, comparing the host's settings with those before", "adapter", s.Adapter, "written", s.Written)
+	}
+}
 
 // RecordGood remembers what host has now, when its network works. Save uses it
 // if the host has lost its addresses by then. A static configuration is written
 // to the journal, too, for the time after the next boot.
 func (k *Keeper) RecordGood(host, physical hns.Adapter, routes []hns.Route) error {
-	k.mu.Lock()
+	k.lock()
 	defer k.mu.Unlock()
 	s := k.newSnapshot(host, physical, routes)
 	// After a boot, New makes LastGood the snapshot. If the boot is unknown, that was not
@@ -38,7 +73,7 @@ func (k *Keeper) RecordGood(host, physical hns.Adapter, routes []hns.Route) erro
 // Forget deletes the last good configuration and the category, when flanneld
 // leaves the host.
 func (k *Keeper) Forget() error {
-	k.mu.Lock()
+	k.lock()
 	defer k.mu.Unlock()
 	if k.journal.LastGood == nil && k.journal.Category == nil {
 		return nil
@@ -60,21 +95,20 @@ func (s *Snapshot) static4() *Snapshot {
 	return &c
 }
 
-// compareAfterBoot makes the last good configuration the snapshot, if this is
-// another boot than that of the last comparison. Restore then restores what the
-// boot has lost.
-func (k *Keeper) compareAfterBoot() {
-	last := k.journal.LastGood
-	if last == nil || k.boot == "" || k.journal.Boot == k.boot {
-		return
+// compareAfterBoot makes the last good configuration the snapshot, unless there is one, if
+// boot is another boot than that of the last comparison. Restore then restores what the
+// boot has lost. The same for the category (queueCategoryAfterBoot). boot is "" if it is
+// unknown. compareAfterBoot returns whether it has changed the journal.
+func (j *Journal) compareAfterBoot(boot string) (changed bool) {
+	if boot == "" {
+		return false
 	}
-	s := *last
-	s.AtBoot = true
-	if err := k.update(func(j *Journal) { j.Snapshot = &s }); err != nil {
-		k.log.Warn("cannot compare the host's settings with those before the reboot", "error", err)
-		return
+	if j.Snapshot == nil && j.LastGood != nil && j.Boot != boot {
+		s := *j.LastGood
+		s.AtBoot, changed = true, true
+		j.Snapshot = &s
 	}
-	k.log.Info("the machine was rebooted, comparing the host's settings with those before", "adapter", s.Adapter, "written", s.Written)
+	return j.queueCategoryAfterBoot(boot) || changed
 }
 
 // takeGateways replaces the default routes of a snapshot from before a boot if the registry
