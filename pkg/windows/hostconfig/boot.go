@@ -3,7 +3,7 @@
 //
 //	RecordGood        in each pass in which the network works, saves it as Journal.LastGood
 //	begin             makes it the snapshot, which Restore compares with the adapter
-//	takeGateways      in Restore, takes over the default gateways if somebody has replaced them
+//	takeChanges       in Restore, takes over what somebody has changed meanwhile
 //	Forget            in cleanup, deletes it
 
 package hostconfig
@@ -111,18 +111,53 @@ func (j *Journal) compareAfterBoot(boot string) (changed bool) {
 	return j.queueCategoryAfterBoot(boot) || changed
 }
 
-// takeGateways replaces the default routes of a snapshot from before a boot if the registry
-// has the static addresses of the snapshot, and other gateways: Windows has forgotten
-// nothing then, and somebody has changed the gateway while flanneld did not run. A route
-// that the host has keeps its metric, since that of the registry may be "automatic".
-func (k *Keeper) takeGateways(host hns.Adapter, routes []hns.Route) {
+// takeChanges takes over into a snapshot from before a boot what somebody has set while
+// flanneld did not run: default gateways, DNS servers, metrics, the MTU. Windows forgets
+// settings at a boot, but does not set other ones, except for those that DHCP gives.
+func (k *Keeper) takeChanges(host hns.Adapter, routes []hns.Route) {
 	snapshot := k.journal.Snapshot
+	if !snapshot.AtBoot {
+		return
+	}
 	stored, err := k.stored(host)
-	if !snapshot.AtBoot || err != nil || len(stored.Gateways) == 0 || snapshot.isStored(stored) {
+	if err != nil {
 		return
 	}
 	next := *snapshot
-	next.Routes = nil // there are no others than default routes, see static4
+	if len(stored.Gateways) > 0 && !snapshot.isStored(stored) {
+		if next.Routes = defaultRoutes(host, stored, routes); !next.isStored(stored) { // an address is not stored either
+			next.Routes = snapshot.Routes
+		}
+	}
+	servers, err := k.stack.ManualDNS(host.Index)
+	if err == nil && len(servers) > 0 && lacksAny(servers, next.DNS) && !lacksAny(host.DNS, servers) {
+		next.DNS = servers
+	}
+	// An error means that nothing is known, and 0 that Windows chooses.
+	v4, _ := k.stack.Interface(host.Index, false)
+	v6, _ := k.stack.Interface(host.Index, true)
+	for saved, now := range map[*int]int{&next.V4Metric: v4.Metric, &next.V6Metric: v6.Metric} {
+		if *saved != 0 && now != 0 {
+			*saved = now
+		}
+	}
+	if next.MTU != 0 && stored.MTU == host.MTU { // it is not the one that Windows chooses
+		next.MTU = host.MTU
+	}
+	if next.equal(snapshot) {
+		return
+	}
+	k.log.Info("somebody has changed the host's settings since the last boot, leaving them so", "adapter", host.Name,
+		"gateways", next.gateways(), "dns", next.DNS, "metric", next.V4Metric, "ipv6_metric", next.V6Metric, "mtu", next.MTU)
+	if err := k.update(func(j *Journal) { j.Snapshot = &next }); err != nil {
+		k.warn(host, err)
+		k.journal.Snapshot = &next // until the journal can be written
+	}
+}
+
+// defaultRoutes returns the default routes by the gateways that are stored. A route that the
+// host has keeps its metric, since that of the registry may be "automatic".
+func defaultRoutes(host hns.Adapter, stored hns.Persistent, routes []hns.Route) (defaults []SavedRoute) {
 	for _, g := range stored.Gateways {
 		r := SavedRoute{Dst: netip.PrefixFrom(netip.IPv4Unspecified(), 0), NextHop: g.Addr, Metric: g.Metric}
 		for _, o := range routes {
@@ -130,14 +165,7 @@ func (k *Keeper) takeGateways(host hns.Adapter, routes []hns.Route) {
 				r.Metric = o.Metric
 			}
 		}
-		next.Routes = append(next.Routes, r)
+		defaults = append(defaults, r)
 	}
-	if !next.isStored(stored) {
-		return
-	}
-	k.log.Info("somebody has changed the host's gateways since the last boot, leaving them so", "adapter", host.Name, "gateways", stored.Gateways)
-	if err := k.update(func(j *Journal) { j.Snapshot = &next }); err != nil {
-		k.warn(host, err)
-		k.journal.Snapshot = &next // until the journal can be written
-	}
+	return defaults
 }

@@ -191,7 +191,7 @@ func (k *Keeper) compare(adapters []hns.Adapter, routes []hns.Route, networks []
 		return k.awaitAdapter(adapters, err)
 	}
 	k.goneSince = time.Time{}
-	k.takeGateways(host, routes) // may replace the snapshot by one with other default routes
+	k.takeChanges(host, routes) // may replace the snapshot
 	snapshot = k.journal.Snapshot
 	if !host.DHCP {
 		k.dhcpOff = 0 // Windows has obeyed
