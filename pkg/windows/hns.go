@@ -123,7 +123,7 @@ type Driver struct {
 	endpointByV1    bool               // HNS refused to attach the host's endpoint of the newer API
 	compared        string             // id of the last compareAddresses
 	noHostRoute     string             // ID of the network for which HNS refused the policy HostRoute
-	misplaced       bool               // HNS put a network without an adapter's name on another adapter
+	misplaced       misplaced          // the network that HNS put on another adapter
 	wrongIP         wrongManagementIP
 	dead            deadSwitch
 	rolledBack      int       // calls of rollBack that deleted something, up to 8
