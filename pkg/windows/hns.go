@@ -115,6 +115,7 @@ type Driver struct {
 	devices         []dataplane.Device // of the last Ensure
 	links           dataplane.Links    // result of the last Ensure
 	ensureErr       error              // error of the last Ensure
+	leftUntil       time.Time          // when the next change is due that the last Ensure left; zero: it left none
 	networks        []hns.Network      // all of HNS, as listed last
 	network         *hns.Network       // ours; nil: it does not exist
 	policiesFresh   bool               // network.Policies are as HNS has them, and policyStore has not taken them yet

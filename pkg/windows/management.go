@@ -69,9 +69,8 @@ func (d *Driver) recordGood(host hns.Adapter, adapters []hns.Adapter) error {
 	if err != nil {
 		return err
 	}
-	if err := d.hostConfig.RecordGood(host, physical, routes); err != nil { // the network works without
-		d.warnOnce(causeJournal, fmt.Sprintf("could not save the host's settings, so they are not compared after the next boot: %v", err))
-	}
+	err = d.tries.try(changeOf(verbRecordGood, ""), func() error { return d.hostConfig.RecordGood(host, physical, routes) })
+	d.leave(err, causeJournal, "could not save the host's settings, which are compared after the next boot, will retry")
 	return nil
 }
 
