@@ -284,3 +284,19 @@ func TestForWindows(t *testing.T) {
 		}
 	}
 }
+
+// A node of Windows and one of Linux without a port use the default of their system: a configuration that names it changes
+// nothing, and one that names the other system's disconnects nodes.
+func TestDefaultPort(t *testing.T) {
+	wire := func(config, os string) backend.Wire {
+		b, _ := make1(t, backend.KindOf("vxlan"), config, os, backend.Node{Underlay: eth0, V4: true})
+		return b.Wire()
+	}
+	for os, ports := range map[string][2]string{"linux": {"8472", "4789"}, "windows": {"4789", "8472"}} {
+		without := wire(`{"VNI": 4096}`, os)
+		own, other := wire(`{"VNI": 4096, "Port": `+ports[0]+`}`, os), wire(`{"VNI": 4096, "Port": `+ports[1]+`}`, os)
+		if without != own || without == other {
+			t.Errorf("%s: without a port %q, with %s %q, with %s %q", os, without.Name, ports[0], own.Name, ports[1], other.Name)
+		}
+	}
+}

@@ -110,7 +110,11 @@ func newVXLAN(o vxlanOptions, n Node) (Backend, []string, error) {
 // such as Learning and MTU, may differ between them. One hop is left for the peer's
 // kernel, because the tunnel counts as none.
 func (v vxlan) Wire() Wire {
-	name := fmt.Sprintf("vxlan, VNI %d, port %d", v.vni, cmp.Or(v.port, vxlanLinuxPort))
+	port := vxlanLinuxPort
+	if v.overlay != nil {
+		port = vxlanWindowsPort
+	}
+	name := fmt.Sprintf("vxlan, VNI %d, port %d", v.vni, cmp.Or(v.port, port))
 	if v.gbp { // a kernel that does not expect its flag drops the packet
 		name += ", GBP"
 	}

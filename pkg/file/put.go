@@ -31,10 +31,10 @@ func Put(to string, want []byte, mode os.FileMode) (changed bool, err error) {
 	return true, write(to, want, mode, true)
 }
 
-// PutJSON is Put for the indented JSON of v, with mode 0644. A file that OpenTrusted
-// refuses is renamed to <to>.refused before.
+// PutJSON is Put for the indented JSON of v, with mode 0644. v must not be nil. A file that
+// is Unusable for ReadJSON is renamed to <to>.refused before.
 func PutJSON(to string, v any) error {
-	setAside(to)
+	setAside(to, v)
 	text, err := json.MarshalIndent(v, "", "  ")
 	if err == nil {
 		_, err = Put(to, append(text, '\n'), 0o644)

@@ -1,10 +1,12 @@
 package file
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"reflect"
 	"regexp"
 )
 
@@ -103,14 +105,47 @@ func ReadTrusted(path string) ([]byte, error) {
 	return io.ReadAll(f)
 }
 
-// setAside renames a file that OpenTrusted refuses to <path>.refused, where people
-// find it. It is called by PutJSON, which then writes its own file to path. If the
-// rename fails, PutJSON overwrites the refused file.
-func setAside(path string) {
+// maxJSON bounds the bytes that ReadJSON reads of a file that anybody can replace.
+const maxJSON = 1 << 20
+
+// errContent is wrapped by the errors of ReadJSON about what a file contains.
+var errContent = errors.New("its content is not flanneld's")
+
+// ReadJSON reads a file that PutJSON has written into v, if OpenTrusted opens it. After
+// an error, v may have a part of the content.
+func ReadJSON(path string, v any) error {
 	f, err := OpenTrusted(path)
-	if _, refused := errors.AsType[*UntrustedError](err); refused {
+	if err != nil {
+		return err
+	}
+	defer f.Close() //nolint:errcheck // it was only read
+	raw, err := io.ReadAll(io.LimitReader(f, maxJSON+1))
+	if err != nil {
+		return err
+	}
+	if len(raw) > maxJSON {
+		return fmt.Errorf("%w: it has more than %d bytes", errContent, maxJSON)
+	}
+	if err := json.Unmarshal(raw, v); err != nil {
+		return fmt.Errorf("%w: %w", errContent, err)
+	}
+	return nil
+}
+
+// Unusable reports whether an error of ReadJSON says that somebody else owns the file, or
+// that it contains something else than PutJSON wrote: to read the file again does not
+// help. After any other error, nobody knows what the file contains, and the caller must
+// not replace it.
+func Unusable(err error) bool {
+	_, refused := errors.AsType[*UntrustedError](err)
+	return refused || errors.Is(err, errContent)
+}
+
+// setAside renames a file that cannot be read into a value of v's type (see Unusable) to
+// <path>.refused, where people find it. It is called by PutJSON, which then writes its own
+// file to path. If the rename fails, PutJSON overwrites the refused file.
+func setAside(path string, v any) {
+	if Unusable(ReadJSON(path, reflect.New(reflect.TypeOf(v)).Interface())) {
 		_ = os.Rename(path, path+".refused")
-	} else if err == nil {
-		_ = f.Close()
 	}
 }

@@ -2,9 +2,38 @@ package file
 
 import (
 	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
+
+// A file with another content is told apart from one that is missing or cannot be read.
+func TestReadJSON(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "hns.json")
+	var v struct{ Name string }
+	if err := ReadJSON(path, &v); !errors.Is(err, fs.ErrNotExist) || Unusable(err) {
+		t.Errorf("no file: %v", err)
+	}
+	if err := ReadJSON(filepath.Dir(path), &v); err == nil || errors.Is(err, fs.ErrNotExist) || Unusable(err) {
+		t.Errorf("a directory: %v", err)
+	}
+	for _, text := range []string{"", "\x00\x00", `{"Name": 1}`, `{"Name": "` + strings.Repeat("x", maxJSON) + `"}`} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := ReadJSON(path, &v); !Unusable(err) {
+			t.Errorf("%.20q: %v", text, err)
+		}
+	}
+	if err := PutJSON(path, map[string]string{"Name": "cbr0"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := ReadJSON(path, &v); err != nil || v.Name != "cbr0" {
+		t.Errorf("got %+v, %v", v, err)
+	}
+}
 
 // Owners other than administrators are refused. In doubt, that is on a volume
 // without owners, they are not.

@@ -84,7 +84,7 @@ func TestForeignFile(t *testing.T) {
 		}
 		filetest.GiveAway(t, path)
 		_, err := ReadTrusted(path)
-		if refused, ok := errors.AsType[*UntrustedError](err); !ok || refused.Path != path || refused.SID == "" {
+		if refused, ok := errors.AsType[*UntrustedError](err); !ok || refused.Path != path || refused.SID == "" || !Unusable(err) {
 			t.Errorf("a foreign file: %v", err)
 		}
 		if err := PutJSON(path, 1); err != nil {

@@ -123,8 +123,8 @@ func (d *Driver) deleteUnattachable(ctx context.Context, id string, refused erro
 
 // findHostEndpoint returns the ID of the host's endpoint, "" if there is none, and
 // deletes others on the network that have its name. A former endpoint that HNS refuses to
-// delete is an error only without the host's endpoint. As long as a former one is there,
-// the next passes list them again. findHostEndpoint reads as few endpoints as possible, because kube-proxy
+// delete is an error only without the host's endpoint; else it is left for a later pass.
+// As long as a former one is there, the next passes list them again. findHostEndpoint reads as few endpoints as possible, because kube-proxy
 // has thousands.
 func (d *Driver) findHostEndpoint(ctx context.Context, want hns.Endpoint) (id string, err error) {
 	if d.endpoint != "" {
@@ -155,7 +155,7 @@ func (d *Driver) findHostEndpoint(ctx context.Context, want hns.Endpoint) (id st
 	case err == nil:
 		d.endpoint = id // the next pass need not look for former ones
 	case id != "" && isRefusal(err):
-		d.warnOnce(causeEndpointStays, "could not delete a former endpoint of the host on the bridge, will retry", "endpoint", want.Name, "error", err)
+		d.leave(err, causeEndpointStays, "could not delete a former endpoint of the host on the bridge, will retry", "endpoint", want.Name)
 		err = nil
 	}
 	return id, waitIfSilent(err)
@@ -221,7 +221,7 @@ const bridgeMetric = 5000
 // keepLocal keeps the host's interface on the bridge from being a way to anywhere
 // but this node's pods: no default route, whoever made it, a high metric, and no
 // registration of its address under the host's name in DNS. That Windows refuses
-// metric or registration does not stop the network. A default route that cannot be removed
+// metric or registration does not stop the network, and is left for a later pass. A default route that cannot be removed
 // stops the network; until it is removed, the metric keeps other routes preferred.
 func (d *Driver) keepLocal(inside hns.Adapter) error {
 	routes, err := d.stack.Routes()
@@ -240,21 +240,28 @@ func (d *Driver) keepLocal(inside hns.Adapter) error {
 		d.opts.Log.Info("removed the default route of the host's endpoint on the bridge", "cause", causeDefaultRoute, "adapter", inside.Name, "route", r.Dst, "via", r.NextHop)
 	}
 	for _, v6 := range []bool{false, true} {
-		settings, err := d.stack.Interface(inside.Index, v6)
-		if err == nil && settings.Metric != bridgeMetric {
-			settings.Metric = bridgeMetric
-			err = d.stack.SetInterface(inside.Index, v6, settings)
-		}
-		if err != nil && !errors.Is(err, hns.ErrNotFound) { // not found: the interface lacks the family
-			d.warnOnce(causeBridgeMetric, fmt.Sprintf("could not set the metric of %s: %v", inside.Name, err))
-		}
+		err := d.tries.try(changeOf(verbBridgeMetric, fmt.Sprint(inside.Index, v6)), func() error { return d.setBridgeMetric(inside.Index, v6) })
+		d.leave(err, causeBridgeMetric, "could not set the metric of the host's interface on the bridge, will retry", "adapter", inside.Name, "ipv6", v6)
 	}
 	if inside.Registers {
-		if err := d.stack.SetDNSRegistration(inside.Index, false); err != nil {
-			d.warnOnce(causeDNSRegistration, fmt.Sprintf("could not turn off the registration of %s in DNS, so other hosts may get the bridge's address for this host's name: %v", inside.Name, err))
-		}
+		err := d.tries.try(changeOf(verbDNSRegistration, inside.Index), func() error { return d.stack.SetDNSRegistration(inside.Index, false) })
+		d.leave(err, causeDNSRegistration, "could not turn off the registration of the bridge in DNS, so other hosts may get its address for this host's name, will retry", "adapter", inside.Name)
 	}
 	return errors.Join(errs...)
+}
+
+// setBridgeMetric sets the metric of a family on the host's interface on the bridge. The
+// interface may lack the family.
+func (d *Driver) setBridgeMetric(index int, v6 bool) error {
+	settings, err := d.stack.Interface(index, v6)
+	if errors.Is(err, hns.ErrNotFound) || err == nil && settings.Metric == bridgeMetric {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	settings.Metric = bridgeMetric
+	return d.stack.SetInterface(index, v6, settings)
 }
 
 // sameAddresses compares without prefix lengths, which HNS does not always

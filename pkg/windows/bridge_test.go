@@ -231,6 +231,46 @@ func TestFormerHostEndpointStays(t *testing.T) {
 	})
 }
 
+// What the network works without is tried again although nothing else changes, after pauses: to delete a former endpoint of
+// the host, and to set metric and registration of its interface.
+func TestLeftIsRetried(t *testing.T) {
+	onWindows(t, bridgeDevice(ownSubnet), hnstest.Knobs{}, func(w *windows) {
+		faults := map[string]hnstest.Fault{
+			"HcnDeleteEndpoint":       {Code: hns.InvalidParameter},
+			"SetInterfaceDnsSettings": {Code: hns.InvalidParameter},
+			"SetIpInterfaceEntry":     {Match: "metric=", Code: hns.InvalidParameter},
+		}
+		for name, f := range faults {
+			f.Func = name
+			w.m.Fail(f)
+		}
+		w.bring(time.Minute)
+		if _, err := w.client.CreateEndpoint(w.t.Context(), hns.Endpoint{Name: "cbr0_ep", Network: w.network.ID, IPs: []netip.Prefix{netip.MustParsePrefix("10.244.1.9/24")}}); err != nil {
+			t.Fatal(err)
+		}
+		w.restart()
+		w.bring(time.Minute)
+		w.m.ForgetLog()
+		w.mends(time.Hour)
+		for name := range faults {
+			tries := 0
+			for _, c := range w.m.Log() {
+				if c.Func == name {
+					tries++
+				}
+			}
+			if tries < 5 || tries > 30 { // two families have a metric
+				t.Errorf("%s was called %d times in an hour", name, tries)
+			}
+		}
+		w.m.Heal()
+		w.mends(15 * time.Minute)
+		if a, left := w.m.Admin().Adapter("vEthernet (cbr0_ep)"), w.endpoints(); len(left) != 1 || a.V4Metric != bridgeMetric || a.V6Metric != bridgeMetric || a.Registers {
+			t.Errorf("endpoints %q remain, the host has %+v", left, a)
+		}
+	})
+}
+
 // A default route that Windows refuses to remove keeps neither the other one nor the metric, by which no route prefers it.
 func TestDefaultRouteStays(t *testing.T) {
 	onWindows(t, bridgeDevice(ownSubnet), hnstest.Knobs{}, func(w *windows) {

@@ -20,7 +20,7 @@ import (
 // and pace.DHCP): the next run of the daemon restores what is missing then. With networks
 // on several adapters, it waits so before it deletes those of the next adapter. It also
 // waits until HNS may create a network again, because the next program may be
-// flanneld prepare. If networks or routes cannot be read, it removes nothing.
+// flanneld prepare. If networks, routes or the journal cannot be read, it removes nothing.
 func (d *Driver) cleanup(ctx context.Context, networks []netip.Prefix, dryRun bool) (removed []string, err error) {
 	if d.networks, err = d.client.Networks(ctx); err != nil {
 		return nil, waitIfSilent(err)
@@ -30,7 +30,9 @@ func (d *Driver) cleanup(ctx context.Context, networks []netip.Prefix, dryRun bo
 		return nil, fmt.Errorf("list routes: %w", err)
 	}
 	var errs []error
-	if err := d.hostConfig.ReadErr(); err != nil {
+	if err := d.hostConfig.ReadErr(); reconcile.IsUnknown(err) {
+		return nil, err
+	} else if err != nil {
 		errs = append(errs, fmt.Errorf("%w: it lists networks of ours with other names than flannel.N, such as External, which are not removed: check HNS for such networks, then delete the file", err))
 	}
 	d.scope.networks = networks

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"time"
 
 	"flannel/pkg/dataplane"
 	"flannel/pkg/windows/hns"
@@ -65,7 +64,7 @@ func (d *Driver) createNetwork(ctx context.Context, dev device, want hns.Network
 	d.networksDirty.Store(true)
 	var made hns.Network
 	err = d.tries.try(creation, func() (err error) {
-		made, err = d.request(ctx, want, host, physical, bound, adapters)
+		made, err = d.request(ctx, want, site{host, physical, bound, adapters, routes})
 		if nameExists(err) {
 			return d.deleteGhost(ctx, creation, dev, owned, err)
 		}
@@ -108,26 +107,36 @@ func (d *Driver) checkSwitchType(want hns.Network, physical hns.Adapter, adapter
 	return nil
 }
 
+// site is where a network is to be made, and what the machine has before HNS is asked.
+type site struct {
+	host, physical hns.Adapter
+	bound          bool // a switch is bound to physical
+	adapters       []hns.Adapter
+	routes         []hns.Route // that are not ours
+}
+
 // request asks HNS for the network. If a switch is bound to the adapter, that may
 // be refused because of the adapter's name (sig-windows-tools#103,
 // microsoft/SDN#269), or work only with the name (azure-container-networking#4439):
 // then it asks again with the host's address instead (hcsshim#2801), and with
-// nothing, by which HNS takes the existing switch (azure-container-networking#184).
-func (d *Driver) request(ctx context.Context, want hns.Network, host, physical hns.Adapter, bound bool, adapters []hns.Adapter) (hns.Network, error) {
+// nothing, by which HNS takes the existing switch (azure-container-networking#184). HNS
+// may also put the network on another adapter then. The next pass finds that, and deletes
+// the network as it does with every one that is not as wanted (difference).
+func (d *Driver) request(ctx context.Context, want hns.Network, at site) (hns.Network, error) {
 	made, named := d.ask(ctx, want)
 	if !isAboutAdapter(named) {
 		return made, named
 	}
-	if !bound {
-		if host.Index != physical.Index {
-			return made, fmt.Errorf("%s has a switch that HNS does not list, such as one of Hyper-V: remove it (Remove-VMSwitch), or select another adapter with --iface: %w", physical.Name, named)
+	if !at.bound {
+		if at.host.Index != at.physical.Index {
+			return made, fmt.Errorf("%s has a switch that HNS does not list, such as one of Hyper-V: remove it (Remove-VMSwitch), or select another adapter with --iface: %w", at.physical.Name, named)
 		}
 		return made, named
 	}
-	if d.misplaced {
-		return made, named
+	if d.misplaced.id != "" { // HNS would do it again
+		return made, d.misplaced.explain(at.physical, named)
 	}
-	want.Adapter, want.HostIP = "", firstIPv4(host)
+	want.Adapter, want.HostIP = "", firstIPv4(at.host)
 	made, err := d.ask(ctx, want)
 	if isAboutAdapter(err) {
 		want.HostIP = netip.Addr{}
@@ -140,14 +149,31 @@ func (d *Driver) request(ctx context.Context, want hns.Network, host, physical h
 		return made, named
 	}
 	// HNS may report the name that the adapter had before it was renamed.
-	elsewhere := made.Adapter != physical.Name && slices.ContainsFunc(adapters, func(a hns.Adapter) bool { return a.Name == made.Adapter })
-	if !elsewhere {
+	i := slices.IndexFunc(at.adapters, func(a hns.Adapter) bool { return a.Name == made.Adapter })
+	if made.Adapter == at.physical.Name || i < 0 {
 		return made, nil
 	}
-	d.misplaced, d.deletedAt = true, time.Now() // HNS would do it again
-	err = d.client.DeleteNetwork(ctx, made.ID)
-	return hns.Network{}, errors.Join(fmt.Errorf("HNS refuses the name of the adapter %s, and without it puts the network on %s, from which flanneld removed it: restart HNS, or delete the networks on %s: %w",
-		physical.Name, made.Adapter, physical.Name, named), err)
+	other := at
+	other.host, other.physical, other.bound = at.adapters[i], at.adapters[i], hostconfig.IsBound(d.networks, at.adapters[i], at.adapters)
+	if host, found := hostconfig.HostAdapter(at.adapters, other.physical, other.bound); found {
+		other.host = host
+	}
+	d.misplaced = misplaced{made.ID, other}
+	return hns.Network{}, d.misplaced.explain(at.physical, named)
+}
+
+// misplaced is a network that HNS put on another adapter than the wanted one, whose name it
+// refuses. The zero value: there was none in this run.
+type misplaced struct {
+	id string // of the network
+	at site   // where it is, with what the host had there before
+}
+
+// explain returns the error of a request for the network on the wanted adapter. refused is
+// that of HNS for the name.
+func (m misplaced) explain(wanted hns.Adapter, refused error) error {
+	return fmt.Errorf("HNS refuses the name of the adapter %s, and without it puts the network on %s, from which flanneld removes it: restart HNS, or delete the networks on %s: %w",
+		wanted.Name, m.at.physical.Name, wanted.Name, refused)
 }
 
 // ask asks HNS for the network once, and keeps the request while HNS may still make

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -85,6 +86,42 @@ func TestMisplacedNetwork(t *testing.T) {
 			t.Errorf("%d networks were created; LAN 2 has %+v", created, addrs)
 		}
 	})
+}
+
+// The adapter on which HNS put the network gets back what it had, although HNS turned it into DHCP without DNS servers. One
+// without addresses, which has nothing to lose, is freed, too.
+func TestMisplacedNetworkLosesNothing(t *testing.T) {
+	for _, addressed := range []bool{true, false} {
+		onWindows(t, overlayDevice(ownSubnet), hnstest.Knobs{Outage: 10 * time.Second}, func(w *windows) {
+			w.plugOther()
+			server := netip.MustParseAddr("10.98.0.53")
+			if err := w.m.SetDNS(w.m.Admin().Adapter("LAN 2").Index, []netip.Addr{server}); err != nil {
+				t.Fatal(err)
+			}
+			if _, _, err := w.prepared(time.Minute); err != nil {
+				t.Fatal(err)
+			}
+			if !addressed {
+				if err := w.m.Admin().Readdress("LAN 2"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			w.m.Turn(func(k *hnstest.Knobs) {
+				k.BoundName, k.EmptyElsewhere, k.BecomesDHCP, k.LoseDNS = hns.AdapterNotFound, true, true, true
+			})
+			w.passes(4 * time.Minute)
+			if n := len(w.m.Admin().Networks()); n != 1 { // External
+				t.Errorf("addressed %t: there are %d networks: %q", addressed, n, w.problems)
+			}
+			if !addressed {
+				return
+			}
+			w.isStaticOther("LAN 2")
+			if dns := w.m.Admin().Adapter("LAN 2").DNS; !slices.Equal(dns, []netip.Addr{server}) {
+				t.Errorf("the DNS servers of LAN 2 are %v", dns)
+			}
+		})
+	}
 }
 
 // The call without a name times out, and HNS puts the network on another adapter: it is removed from there, too.

@@ -38,9 +38,10 @@ func (d *Driver) Ensure(ctx context.Context, devices []dataplane.Device) (datapl
 		d.networksDirty.Store(true)
 	}
 	networks, adapters := d.networksDirty.Swap(false), d.adaptersDirty.Swap(false)
-	if !networks && !adapters && d.ensureErr == nil && !d.hostConfig.Pending() {
+	if !networks && !adapters && d.ensureErr == nil && d.leftUntil.IsZero() && !d.hostConfig.Pending() {
 		return d.links, nil
 	}
+	d.leftUntil = time.Time{}
 	if d.device().network == nil { // no device is an HNS network: paths lead through the underlay
 		d.dropNetwork(ctx, networks)
 	}
@@ -65,18 +66,32 @@ func (d *Driver) Ensure(ctx context.Context, devices []dataplane.Device) (datapl
 	return links, err
 }
 
-// setWaiting makes the watching goroutine cause passes until the next Ensure, if it
-// returned an error: every Pace.Wait or, if HNS has refused a change, from its next
-// try on.
+// leave logs the error of a change without which the network works, once. err is of tries,
+// which spaces the attempts; when the change is due, there is another pass.
+func (d *Driver) leave(err error, cause, text string, attrs ...any) {
+	if err == nil {
+		return
+	}
+	if r, refused := errors.AsType[*refusedError](err); refused && (d.leftUntil.IsZero() || r.next.Before(d.leftUntil)) {
+		d.leftUntil = r.next
+	}
+	d.warnOnce(cause, text, append(attrs, "error", err)...)
+}
+
+// setWaiting makes the watching goroutine cause passes until the next Ensure, if that
+// waits for something, or left something to do: every Pace.Wait or, if HNS has refused a
+// change, from its next try on. After another error, the loop retries after its own pauses.
 func (d *Driver) setWaiting(err error) {
-	refused := (*refusedError)(nil)
+	refused, left := (*refusedError)(nil), d.leftUntil
 	switch {
-	case err == nil:
-		d.wakeAt.Store(nil)
+	case err == nil && !left.IsZero():
+		d.wakeAt.Store(&left)
 	case errors.As(err, &refused):
 		d.wakeAt.Store(&refused.next)
-	default:
+	case errors.As(err, new(*dataplane.WaitError)):
 		d.wakeAt.Store(new(time.Time))
+	default:
+		d.wakeAt.Store(nil)
 	}
 }
 

@@ -115,6 +115,7 @@ type Driver struct {
 	devices         []dataplane.Device // of the last Ensure
 	links           dataplane.Links    // result of the last Ensure
 	ensureErr       error              // error of the last Ensure
+	leftUntil       time.Time          // when the next change is due that the last Ensure left; zero: it left none
 	networks        []hns.Network      // all of HNS, as listed last
 	network         *hns.Network       // ours; nil: it does not exist
 	policiesFresh   bool               // network.Policies are as HNS has them, and policyStore has not taken them yet
@@ -123,7 +124,7 @@ type Driver struct {
 	endpointByV1    bool               // HNS refused to attach the host's endpoint of the newer API
 	compared        string             // id of the last compareAddresses
 	noHostRoute     string             // ID of the network for which HNS refused the policy HostRoute
-	misplaced       bool               // HNS put a network without an adapter's name on another adapter
+	misplaced       misplaced          // the network that HNS put on another adapter
 	wrongIP         wrongManagementIP
 	dead            deadSwitch
 	rolledBack      int       // calls of rollBack that deleted something, up to 8

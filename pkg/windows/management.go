@@ -31,11 +31,18 @@ func (d *Driver) hostAdapter(n hns.Network, adapters []hns.Adapter) hns.Adapter 
 	return host
 }
 
-// saveHostConfig saves the host's settings before a network is deleted.
+// saveHostConfig saves the host's settings before a network is deleted; those of before it
+// was made, if that is the misplaced one, of which createNetwork has saved nothing.
 func (d *Driver) saveHostConfig(n hns.Network) error {
 	adapters, err := d.stack.Adapters()
 	if err != nil {
 		return reconcile.Unknown(fmt.Errorf("list adapters: %w", err))
+	}
+	if m := d.misplaced; m.id == n.ID {
+		if len(hostconfig.Addresses(m.at.host)) == 0 {
+			return nil // there is nothing to lose
+		}
+		return d.hostConfig.Save(m.at.host, m.at.physical, adapters, m.at.routes)
 	}
 	routes, err := d.routesOfOthers()
 	if err != nil {
@@ -62,9 +69,8 @@ func (d *Driver) recordGood(host hns.Adapter, adapters []hns.Adapter) error {
 	if err != nil {
 		return err
 	}
-	if err := d.hostConfig.RecordGood(host, physical, routes); err != nil { // the network works without
-		d.warnOnce(causeJournal, fmt.Sprintf("could not save the host's settings, so they are not compared after the next boot: %v", err))
-	}
+	err = d.tries.try(changeOf(verbRecordGood, ""), func() error { return d.hostConfig.RecordGood(host, physical, routes) })
+	d.leave(err, causeJournal, "could not save the host's settings, which are compared after the next boot, will retry")
 	return nil
 }
 

@@ -187,6 +187,41 @@ func TestReconfiguredByAdministrator(t *testing.T) {
 	})
 }
 
+// So are DNS servers and a metric that he changed while flanneld did not run. They are then the last good ones.
+func TestChangedWhileStopped(t *testing.T) {
+	withSwitch(t, hnstest.Knobs{Outage: 10 * time.Second}, func(w *windows) {
+		const name = "vEthernet (Ethernet)"
+		admin, server := w.m.Admin(), netip.MustParseAddr("10.99.0.99")
+		if err := w.m.SetInterface(admin.Adapter(name).Index, false, hns.Interface{Metric: 25, MTU: 1500}); err != nil {
+			t.Fatal(err)
+		}
+		w.mends(time.Minute)
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		w.Driver = nil
+		stored := admin.Stored(name)
+		stored.Metric = 50
+		if err := admin.Configure(name, stored); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(20 * time.Second) // longer than the outage
+		if err := w.m.SetDNS(admin.Adapter(name).Index, []netip.Addr{server}); err != nil {
+			t.Fatal(err)
+		}
+		w.m.Reboot()
+		w.restart()
+		w.bring(5 * time.Minute)
+		w.mends(2 * time.Minute)
+		if a := admin.Adapter(name); !slices.Equal(a.DNS, []netip.Addr{server}) || a.V4Metric != 50 {
+			t.Errorf("the host has %+v", a)
+		}
+		if j, err := hostconfig.ReadJournal(w.opts.journalPath()); err != nil || j.LastGood == nil || j.LastGood.V4Metric != 50 || !slices.Equal(j.LastGood.DNS, []netip.Addr{server}) {
+			t.Errorf("the journal holds %+v, %v", j, err)
+		}
+	})
+}
+
 // The MTU and the metric of the adapter move to the virtual one, and are stored.
 func TestMTUAndMetric(t *testing.T) {
 	onWindows(t, overlayDevice(ownSubnet), hnstest.Knobs{Outage: 10 * time.Second, LoseMTU: true, LoseMetric: true}, func(w *windows) {

@@ -11,7 +11,7 @@ import (
 	"flannel/pkg/windows/hns"
 )
 
-// tries spaces the changes that HNS refuses. A try may bind and then free a switch,
+// tries spaces the changes that HNS, or Windows, refuses. A try may bind and then free a switch,
 // and each time the host loses its addresses for seconds; and HNS becomes unstable
 // under pressure (moby#33880, K2s#977). Passes come every half second while the
 // driver waits for something, so not every pass may try.
@@ -36,14 +36,17 @@ type change struct{ verb, request string }
 // changeOf returns the identity of a change: the same request has the same.
 func changeOf(verb string, request any) change { return change{verb, fmt.Sprintf("%+v", request)} }
 
-// Verbs of changes. That of deleting a network is the cause in the log, since a
+// Verbs of changes. The last three are of changes without which the network works. That of deleting a network is the cause in the log, since a
 // network that was not deleted for one reason is deleted at once for another.
 const (
-	verbCreateNetwork  = "create network"
-	verbBindAdapter    = "bind adapter" // to a switch, before HNS is asked
-	verbCreateEndpoint = "create endpoint"
-	verbDeleteEndpoint = "delete endpoint"
-	verbAttachEndpoint = "attach endpoint"
+	verbCreateNetwork   = "create network"
+	verbBindAdapter     = "bind adapter" // to a switch, before HNS is asked
+	verbCreateEndpoint  = "create endpoint"
+	verbDeleteEndpoint  = "delete endpoint"
+	verbAttachEndpoint  = "attach endpoint"
+	verbBridgeMetric    = "set the metric of the bridge"
+	verbDNSRegistration = "turn the registration of the bridge in DNS off"
+	verbRecordGood      = "record the host's settings"
 )
 
 // refusedError is the error of a change that HNS has refused, and that is tried

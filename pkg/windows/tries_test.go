@@ -2,6 +2,7 @@ package windows
 
 import (
 	"cmp"
+	"errors"
 	"net/netip"
 	"testing"
 	"time"
@@ -157,6 +158,36 @@ func TestNoPassesWhileRefused(t *testing.T) {
 		if n := w.calls("HcnCreateNetwork"); n < 5 || n > 7 || passes > 4*n {
 			t.Errorf("%d passes in an hour, in which HNS was asked %d times for the network", passes, n)
 		}
+	})
+}
+
+// While only a person can mend something, the driver does not wake the loop either, which retries after pauses of its own:
+// each pass would list all networks of HNS.
+func TestNoPassesWhileBroken(t *testing.T) {
+	onWindows(t, overlayDevice(ownSubnet), hnstest.Knobs{}, func(w *windows) {
+		if err := w.m.Admin().CreateNetwork(`{"Name":"flannel.4096","Type":"NAT","Ipams":[{"Type":"Static","Subnets":[{"IpAddressPrefix":"172.20.0.0/24"}]}],"SchemaVersion":{"Major":2,"Minor":0}}`); err != nil {
+			t.Fatal(err)
+		}
+		w.passes(10 * time.Second)
+		passes := 0
+		for began := time.Now(); time.Since(began) < time.Minute; {
+			select {
+			case <-w.Changes():
+				if err := w.pass(); err == nil || errors.As(err, new(*dataplane.WaitError)) {
+					t.Fatalf("got %v", err)
+				}
+				passes++
+			case <-time.After(10 * time.Second):
+			}
+		}
+		if passes > 2 {
+			t.Errorf("%d passes in a minute", passes)
+		}
+		if err := w.m.Admin().DeleteNetwork("flannel.4096"); err != nil {
+			t.Fatal(err)
+		}
+		w.mends(time.Minute) // HNS notifies of that
+		w.check(overlayInStep)
 	})
 }
 

@@ -131,7 +131,7 @@ func (d *Driver) poll(ctx context.Context) {
 	}
 	networks, err := d.client.Networks(ctx)
 	current := observed{name: last.name, pods: last.pods}
-	if i := slices.IndexFunc(networks, func(n hns.Network) bool { return n.Name == last.name }); i >= 0 {
+	if i := slices.IndexFunc(networks, func(n hns.Network) bool { return n.Name == last.name && isOurType(n) }); i >= 0 {
 		current.hash = hash(networks[i])
 	}
 	if err != nil || current != *last {

@@ -18,6 +18,7 @@ type adapter struct {
 	known    bool   // HNS has seen its address, see managementIP
 	virtual  bool
 	metrics  [2]int // fixed ones, of IPv4 and IPv6; 0: automatic
+	dnsGiven bool   // DHCP gave the DNS servers
 	category hns.Category
 }
 
@@ -25,6 +26,7 @@ type adapter struct {
 type config struct {
 	addrs  []hns.Address
 	dns    []netip.Addr
+	given  bool // DHCP gave dns
 	dhcp   bool
 	routes []hns.Route
 	metric int // fixed interface metric of IPv4; 0: automatic
@@ -235,7 +237,7 @@ func (m *Machine) restoreConfig(index int, c config) {
 // returns it.
 func (m *Machine) takeConfig(a *adapter) config {
 	c := config{addrs: append(a.Addrs, a.pending.addrs...), dns: append(a.DNS, a.pending.dns...), dhcp: a.DHCP,
-		routes: a.pending.routes, metric: a.metrics[0], mtu: a.MTU}
+		given: a.dnsGiven || a.pending.given, routes: a.pending.routes, metric: a.metrics[0], mtu: a.MTU}
 	a.pending = config{}
 	for _, r := range slices.Clone(m.routes) {
 		if r.Index == a.Index && r.Ours {
@@ -249,7 +251,7 @@ func (m *Machine) takeConfig(a *adapter) config {
 			m.recordError("cut connections", m.body.Cut(ip.Prefix.Addr()))
 		}
 	}
-	a.DNS, a.known = nil, false
+	a.DNS, a.dnsGiven, a.known = nil, false, false
 	return c
 }
 
@@ -276,7 +278,7 @@ func (m *Machine) giveConfig(a *adapter, c config) {
 		m.addAddress(a, ip)
 	}
 	if !k.LoseDNS {
-		a.DNS = c.dns
+		a.DNS, a.dnsGiven = c.dns, c.given
 	}
 	if !k.LoseMTU {
 		a.MTU = c.mtu

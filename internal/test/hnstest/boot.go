@@ -40,7 +40,7 @@ const (
 // address of the same subnet, the same gateway with metric 0, another DNS
 // server. IPv6 stays.
 func leased(c config) config {
-	out := config{dhcp: true, mtu: c.mtu}
+	out := config{dhcp: true, given: true, mtu: c.mtu}
 	for _, a := range c.addrs {
 		switch ip := a.Prefix.Addr(); {
 		case !ip.Is4():
@@ -149,7 +149,7 @@ func (m *Machine) bootAdapter(a *adapter, before config) {
 // and DNS servers are those of before.
 func (m *Machine) atBoot(a *adapter, before config) config {
 	p := m.stored[a.GUID]
-	c := config{dhcp: p.DHCP, dns: before.dns, metric: p.Metric, mtu: a.MTU, booted: true}
+	c := config{dhcp: p.DHCP, dns: before.dns, given: before.given, metric: p.Metric, mtu: a.MTU, booted: true}
 	if p.DHCP && len(before.addrs) > 0 {
 		c = leased(before)
 		c.booted = true

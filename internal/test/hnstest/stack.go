@@ -349,11 +349,26 @@ func (m *Machine) SetDNS(index int, servers []netip.Addr) error {
 		if a == nil {
 			return "", hns.ElementNotFound
 		}
-		a.DNS = slices.Clone(servers)
+		a.DNS, a.dnsGiven = slices.Clone(servers), false
 		m.notifyStack(InterfaceChange)
 		return "", 0
 	})
 	return api.Problem("SetInterfaceDnsSettings", code)
+}
+
+// ManualDNS returns the DNS servers that SetDNS, or the test, has set on an adapter.
+func (m *Machine) ManualDNS(index int) (servers []netip.Addr, err error) {
+	_, code := m.call("RegQueryValueEx", []string{m.familyText(index, false) + " NameServer"}, false, func() (string, hns.Code) {
+		a := m.adapter(index)
+		if a == nil {
+			return "", hns.ElementNotFound
+		}
+		if !a.dnsGiven {
+			servers = slices.Clone(a.DNS)
+		}
+		return "", 0
+	})
+	return servers, api.Problem("RegQueryValueEx", code)
 }
 
 // Watch calls changed after each change of adapters, addresses or routes.

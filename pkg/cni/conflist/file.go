@@ -51,15 +51,12 @@ type records struct {
 // another error, nobody knows what it has.
 func (f *File) readRecords() (own *lastWritten, others []lastWritten, err error) {
 	var r records
-	raw, err := file.ReadTrusted(f.record)
-	_, untrusted := errors.AsType[*file.UntrustedError](err)
+	err = file.ReadJSON(f.record, &r)
 	switch {
-	case errors.Is(err, fs.ErrNotExist), untrusted:
+	case errors.Is(err, fs.ErrNotExist), file.Unusable(err):
 		return nil, nil, nil
 	case err != nil:
 		return nil, nil, err
-	case json.Unmarshal(raw, &r) != nil:
-		return nil, nil, nil
 	}
 	for _, last := range append(r.Others, r.lastWritten) {
 		if samePath(last.Path, f.path) {

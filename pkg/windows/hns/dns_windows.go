@@ -1,7 +1,7 @@
 package hns
 
 // This file uses these functions of iphlpapi.dll: ConvertInterfaceIndexToLuid, ConvertInterfaceLuidToGuid,
-// SetInterfaceDnsSettings.
+// SetInterfaceDnsSettings. What is set is read from the registry: see dnsstore_windows.go.
 
 import (
 	"net/netip"

@@ -5,13 +5,15 @@ package hns
 // (https://learn.microsoft.com/troubleshoot/windows-server/networking, "TCP/IP and NBT configuration parameters", and
 // "How to enable or disable DNS updates"):
 //
-//	NameServer             REG_SZ, addresses with commas between them
+//	NameServer             REG_SZ, addresses with commas or spaces between them; SetInterfaceDnsSettings writes it, too
 //	RegistrationEnabled    REG_DWORD; older: DisableDynamicUpdate, the inverse
 //
 // The DNS client reads it when it starts, and when its parameters change (SERVICE_CONTROL_PARAMCHANGE).
 
 import (
 	"errors"
+	"net/netip"
+	"strings"
 
 	"golang.org/x/sys/windows"
 	"golang.org/x/sys/windows/registry"
@@ -32,6 +34,42 @@ func storeDNS(guid *windows.GUID, v6 bool, servers string) error {
 		path = interfaces6Key
 	}
 	return storeDNSValues(path+guid.String(), func(key registry.Key) error { return key.SetStringValue("NameServer", servers) })
+}
+
+// ManualDNS implements Stack. What is no address is left out.
+func (ipHelper) ManualDNS(index int) (servers []netip.Addr, err error) {
+	guid, err := guidOf(index)
+	if err != nil {
+		return nil, err
+	}
+	for _, path := range []string{interfacesKey, interfaces6Key} {
+		text, err := readNameServer(path + guid.String())
+		if err != nil {
+			return nil, err
+		}
+		for _, name := range strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' }) {
+			if ip, err := netip.ParseAddr(name); err == nil {
+				servers = append(servers, ip.WithZone(""))
+			}
+		}
+	}
+	return servers, nil
+}
+
+// readNameServer returns the value NameServer of a key, "" if there is none.
+func readNameServer(path string) (string, error) {
+	key, err := registry.OpenKey(registry.LOCAL_MACHINE, path, registry.QUERY_VALUE)
+	if errors.Is(err, registry.ErrNotExist) {
+		return "", nil // the adapter lacks the family
+	} else if err != nil {
+		return "", ipHelperError("RegOpenKeyEx", err)
+	}
+	defer key.Close()
+	text, _, err := key.GetStringValue("NameServer")
+	if errors.Is(err, registry.ErrNotExist) {
+		return "", nil
+	}
+	return text, ipHelperError("RegQueryValueEx NameServer", err)
 }
 
 // storeDNSRegistration stores whether an adapter's addresses are registered in DNS.

@@ -2,6 +2,7 @@ package hns_test
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -30,6 +31,9 @@ func TestDNSByRegistry(t *testing.T) {
 		if err := key.Close(); err != nil {
 			t.Error(err)
 		}
+	}
+	if got, err := s.ManualDNS(index); err != nil || !slices.Equal(got, []netip.Addr{ip("9.9.9.9"), ip("8.8.8.8"), ip("fd00::53")}) {
+		t.Errorf("read back %v, %v", got, err)
 	}
 	for _, on := range []bool{true, false} {
 		if err := s.SetDNSRegistration(index, on); err != nil {

@@ -82,6 +82,8 @@ type Stack interface {
 	// DeleteAddress deletes an address. If it does not exist, that is no error.
 	DeleteAddress(index int, address netip.Addr) error
 	SetDNS(index int, servers []netip.Addr) error
+	// ManualDNS returns the DNS servers that a person or a program has set on the adapter, without those from DHCP.
+	ManualDNS(index int) ([]netip.Addr, error)
 	// SetDNSRegistration makes Windows register the adapter's addresses in DNS, or not.
 	SetDNSRegistration(index int, on bool) error
 	// Persistent returns what the adapter gets at the next boot. ErrNotFound means that it is not stored whether DHCP

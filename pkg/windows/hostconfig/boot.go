@@ -2,24 +2,59 @@
 // have forgotten it:
 //
 //	RecordGood        in each pass in which the network works, saves it as Journal.LastGood
-//	compareAfterBoot  in New, makes it the snapshot, which Restore compares with the adapter
-//	takeGateways      in Restore, takes over the default gateways if somebody has replaced them
+//	begin             makes it the snapshot, which Restore compares with the adapter
+//	takeChanges       in Restore, takes over what somebody has changed meanwhile
 //	Forget            in cleanup, deletes it
 
 package hostconfig
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 
+	"flannel/pkg/file"
+	"flannel/pkg/reconcile"
 	"flannel/pkg/windows/hns"
 )
+
+// begin reads what an earlier run wrote to the journal, once, and makes the comparisons
+// after a boot part of the journal (see compareAfterBoot). Until that has succeeded,
+// nothing of the host is known, and nothing is written: the file may hold the host's
+// settings. k.mu is held, except in New.
+func (k *Keeper) begin() {
+	if k.begun {
+		return
+	}
+	var next Journal
+	next, k.readErr = ReadJournal(k.path)
+	// A journal that names no network may be a new one in the place of one that was lost.
+	k.uncertain = len(next.Networks)+len(next.Switches) == 0
+	if k.readErr != nil && !file.Unusable(k.readErr) {
+		k.readErr = reconcile.Unknown(k.readErr)
+		return
+	}
+	earlier := next.Snapshot
+	if next.compareAfterBoot(k.boot) {
+		if err := WriteJournal(k.path, next); err != nil {
+			k.readErr = reconcile.Unknown(fmt.Errorf("compare the host's settings with those before the reboot: %w", err))
+			return
+		}
+	}
+	k.journal, k.begun = next, true
+	switch s := next.Snapshot; {
+	case earlier != nil:
+		k.log.Warn("an earlier run ended while the host's addresses moved, checking whether they are back", "adapter", s.Adapter, "written", s.Written)
+	case s != nil:
+		k.log.Info("the machine was rebooted, comparing the host's settings with those before", "adapter", s.Adapter, "written", s.Written)
+	}
+}
 
 // RecordGood remembers what host has now, when its network works. Save uses it
 // if the host has lost its addresses by then. A static configuration is written
 // to the journal, too, for the time after the next boot.
 func (k *Keeper) RecordGood(host, physical hns.Adapter, routes []hns.Route) error {
-	k.mu.Lock()
+	k.lock()
 	defer k.mu.Unlock()
 	s := k.newSnapshot(host, physical, routes)
 	// After a boot, New makes LastGood the snapshot. If the boot is unknown, that was not
@@ -38,7 +73,7 @@ func (k *Keeper) RecordGood(host, physical hns.Adapter, routes []hns.Route) erro
 // Forget deletes the last good configuration and the category, when flanneld
 // leaves the host.
 func (k *Keeper) Forget() error {
-	k.mu.Lock()
+	k.lock()
 	defer k.mu.Unlock()
 	if k.journal.LastGood == nil && k.journal.Category == nil {
 		return nil
@@ -60,35 +95,69 @@ func (s *Snapshot) static4() *Snapshot {
 	return &c
 }
 
-// compareAfterBoot makes the last good configuration the snapshot, if this is
-// another boot than that of the last comparison. Restore then restores what the
-// boot has lost.
-func (k *Keeper) compareAfterBoot() {
-	last := k.journal.LastGood
-	if last == nil || k.boot == "" || k.journal.Boot == k.boot {
-		return
+// compareAfterBoot makes the last good configuration the snapshot, unless there is one, if
+// boot is another boot than that of the last comparison. Restore then restores what the
+// boot has lost. The same for the category (queueCategoryAfterBoot). boot is "" if it is
+// unknown. compareAfterBoot returns whether it has changed the journal.
+func (j *Journal) compareAfterBoot(boot string) (changed bool) {
+	if boot == "" {
+		return false
 	}
-	s := *last
-	s.AtBoot = true
-	if err := k.update(func(j *Journal) { j.Snapshot = &s }); err != nil {
-		k.log.Warn("cannot compare the host's settings with those before the reboot", "error", err)
-		return
+	if j.Snapshot == nil && j.LastGood != nil && j.Boot != boot {
+		s := *j.LastGood
+		s.AtBoot, changed = true, true
+		j.Snapshot = &s
 	}
-	k.log.Info("the machine was rebooted, comparing the host's settings with those before", "adapter", s.Adapter, "written", s.Written)
+	return j.queueCategoryAfterBoot(boot) || changed
 }
 
-// takeGateways replaces the default routes of a snapshot from before a boot if the registry
-// has the static addresses of the snapshot, and other gateways: Windows has forgotten
-// nothing then, and somebody has changed the gateway while flanneld did not run. A route
-// that the host has keeps its metric, since that of the registry may be "automatic".
-func (k *Keeper) takeGateways(host hns.Adapter, routes []hns.Route) {
+// takeChanges takes over into a snapshot from before a boot what somebody has set while
+// flanneld did not run: default gateways, DNS servers, metrics, the MTU. Windows forgets
+// settings at a boot, but does not set other ones, except for those that DHCP gives.
+func (k *Keeper) takeChanges(host hns.Adapter, routes []hns.Route) {
 	snapshot := k.journal.Snapshot
+	if !snapshot.AtBoot {
+		return
+	}
 	stored, err := k.stored(host)
-	if !snapshot.AtBoot || err != nil || len(stored.Gateways) == 0 || snapshot.isStored(stored) {
+	if err != nil {
 		return
 	}
 	next := *snapshot
-	next.Routes = nil // there are no others than default routes, see static4
+	if len(stored.Gateways) > 0 && !snapshot.isStored(stored) {
+		if next.Routes = defaultRoutes(host, stored, routes); !next.isStored(stored) { // an address is not stored either
+			next.Routes = snapshot.Routes
+		}
+	}
+	servers, err := k.stack.ManualDNS(host.Index)
+	if err == nil && len(servers) > 0 && lacksAny(servers, next.DNS) && !lacksAny(host.DNS, servers) {
+		next.DNS = servers
+	}
+	// An error means that nothing is known, and 0 that Windows chooses.
+	v4, _ := k.stack.Interface(host.Index, false)
+	v6, _ := k.stack.Interface(host.Index, true)
+	for saved, now := range map[*int]int{&next.V4Metric: v4.Metric, &next.V6Metric: v6.Metric} {
+		if *saved != 0 && now != 0 {
+			*saved = now
+		}
+	}
+	if next.MTU != 0 && stored.MTU == host.MTU { // it is not the one that Windows chooses
+		next.MTU = host.MTU
+	}
+	if next.equal(snapshot) {
+		return
+	}
+	k.log.Info("somebody has changed the host's settings since the last boot, leaving them so", "adapter", host.Name,
+		"gateways", next.gateways(), "dns", next.DNS, "metric", next.V4Metric, "ipv6_metric", next.V6Metric, "mtu", next.MTU)
+	if err := k.update(func(j *Journal) { j.Snapshot = &next }); err != nil {
+		k.warn(host, err)
+		k.journal.Snapshot = &next // until the journal can be written
+	}
+}
+
+// defaultRoutes returns the default routes by the gateways that are stored. A route that the
+// host has keeps its metric, since that of the registry may be "automatic".
+func defaultRoutes(host hns.Adapter, stored hns.Persistent, routes []hns.Route) (defaults []SavedRoute) {
 	for _, g := range stored.Gateways {
 		r := SavedRoute{Dst: netip.PrefixFrom(netip.IPv4Unspecified(), 0), NextHop: g.Addr, Metric: g.Metric}
 		for _, o := range routes {
@@ -96,14 +165,7 @@ func (k *Keeper) takeGateways(host hns.Adapter, routes []hns.Route) {
 				r.Metric = o.Metric
 			}
 		}
-		next.Routes = append(next.Routes, r)
+		defaults = append(defaults, r)
 	}
-	if !next.isStored(stored) {
-		return
-	}
-	k.log.Info("somebody has changed the host's gateways since the last boot, leaving them so", "adapter", host.Name, "gateways", stored.Gateways)
-	if err := k.update(func(j *Journal) { j.Snapshot = &next }); err != nil {
-		k.warn(host, err)
-		k.journal.Snapshot = &next // until the journal can be written
-	}
+	return defaults
 }

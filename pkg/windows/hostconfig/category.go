@@ -96,7 +96,7 @@ func (c *categoryKeeper) reset() { c.since, c.back, c.public = time.Time{}, time
 // domain is left to Windows, and addresses by DHCP of an adapter that is down to a later
 // run (lacksCable).
 func (k *Keeper) Unfinished() bool {
-	k.mu.Lock()
+	k.lock()
 	defer k.mu.Unlock()
 	c := k.journal.Category
 	return !k.lacksCable() && (k.journal.Snapshot != nil || c.pending() && c.Category != hns.Domain)
@@ -105,7 +105,7 @@ func (k *Keeper) Unfinished() bool {
 // HasSnapshot reports whether the journal holds a snapshot. While it does, something that
 // the snapshot has may be missing on the host.
 func (k *Keeper) HasSnapshot() bool {
-	k.mu.Lock()
+	k.lock()
 	defer k.mu.Unlock()
 	return k.journal.Snapshot != nil
 }
@@ -115,14 +115,14 @@ func (c *SavedCategory) pending() bool { return c != nil && !c.Done }
 
 // savedCategory returns that of the journal; nil: none. It must not be changed.
 func (k *Keeper) savedCategory() *SavedCategory {
-	k.mu.Lock()
+	k.lock()
 	defer k.mu.Unlock()
 	return k.journal.Category
 }
 
 // recordCategory writes the saved category to the journal; nil: none.
 func (k *Keeper) recordCategory(c *SavedCategory) error {
-	k.mu.Lock()
+	k.lock()
 	defer k.mu.Unlock()
 	if old := k.journal.Category; old == c || old != nil && c != nil && *old == *c {
 		return nil
@@ -270,20 +270,19 @@ func (k *Keeper) endCategory(saved *SavedCategory, host, problem string) error {
 // queueCategoryAfterBoot makes Restore look at the category once after each boot:
 // Windows does not keep that of a network that it cannot identify. A host without
 // a static address may be in another network now, which may be public for a
-// reason: nothing is restored there.
-func (k *Keeper) queueCategoryAfterBoot() {
-	saved := k.savedCategory()
-	if saved == nil || k.boot == "" || saved.Boot == k.boot {
-		return
+// reason: nothing is restored there. It returns whether it has changed the journal.
+func (j *Journal) queueCategoryAfterBoot(boot string) (changed bool) {
+	if j.Category == nil || j.Category.Boot == boot {
+		return false
 	}
-	again := *saved
-	again.Done = k.journal.LastGood == nil // no static address
+	again := *j.Category
+	again.Done = j.LastGood == nil // no static address
 	if !again.Done {
 		again.Problem = ""
 	}
-	if err := k.recordCategory(&again); err != nil {
-		k.log.Warn("cannot compare the category of the host's network with that before the reboot", "error", err)
-	}
+	changed = again != *j.Category
+	j.Category = &again
+	return changed
 }
 
 // TrackCategory looks at the category once a minute after it was restored or given

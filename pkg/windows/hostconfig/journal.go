@@ -1,7 +1,6 @@
 package hostconfig
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -72,23 +71,14 @@ type SavedRoute struct {
 	Metric  int
 }
 
-// maxJournal bounds the bytes that are read of a file that anybody can replace.
-const maxJournal = 1 << 20
-
-// ReadJournal returns the zero Journal if there is no file.
+// ReadJournal returns the zero Journal if there is no file, and after an error. Which
+// errors there are, file.Unusable tells.
 func ReadJournal(path string) (j Journal, err error) {
-	info, err := os.Stat(path)
+	err = file.ReadJSON(path, &j)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return j, nil
-	case err == nil && info.Size() > maxJournal:
-		return j, fmt.Errorf("read %s: its size of %d bytes is above the limit of %d", path, info.Size(), maxJournal)
-	}
-	raw, err := file.ReadTrusted(path)
-	if err == nil {
-		err = json.Unmarshal(raw, &j)
-	}
-	if err != nil {
+		return Journal{}, nil
+	case err != nil:
 		return Journal{}, fmt.Errorf("read %s: %w", path, err)
 	}
 	return j, nil
@@ -111,7 +101,7 @@ func WriteJournal(path string, j Journal) error {
 // Owned returns the names of the networks that this or an earlier run made or
 // adopted or, with switches, of those that flanneld prepare made.
 func (k *Keeper) Owned(switches bool) []string {
-	k.mu.Lock()
+	k.lock()
 	defer k.mu.Unlock()
 	return slices.Clone(*k.journal.names(switches))
 }
@@ -119,7 +109,7 @@ func (k *Keeper) Owned(switches bool) []string {
 // SetOwned adds the name of a network (of a switch, if isSwitch) to the journal,
 // or removes it.
 func (k *Keeper) SetOwned(name string, isSwitch, owned bool) error {
-	k.mu.Lock()
+	k.lock()
 	defer k.mu.Unlock()
 	if slices.Contains(*k.journal.names(isSwitch), name) == owned {
 		return nil
@@ -136,7 +126,7 @@ func (k *Keeper) SetOwned(name string, isSwitch, owned bool) error {
 // Requested returns what HNS was asked for when it made the network with this ID;
 // false: not known.
 func (k *Keeper) Requested(id string) (Requested, bool) {
-	k.mu.Lock()
+	k.lock()
 	defer k.mu.Unlock()
 	r, known := k.journal.Requested[strings.ToLower(id)]
 	return r, known
@@ -145,7 +135,7 @@ func (k *Keeper) Requested(id string) (Requested, bool) {
 // SetRequested records what was asked for when the network with this ID was made,
 // and forgets networks that are not in the list.
 func (k *Keeper) SetRequested(id string, r Requested, networks []hns.Network) error {
-	k.mu.Lock()
+	k.lock()
 	defer k.mu.Unlock()
 	id = strings.ToLower(id)
 	if reflect.DeepEqual(k.journal.Requested[id], r) {
@@ -163,13 +153,19 @@ func (k *Keeper) SetRequested(id string, r Requested, networks []hns.Network) er
 }
 
 // update changes the journal, with k.mu held, as it is on disk now: flanneld
-// prepare, in another process, may have written to it since it was read. If it
-// cannot be read, what this Keeper has in memory counts.
+// prepare, in another process, may have written to it since it was read. A file that
+// cannot be read stays as it is, and the caller tries again. If the file is not a
+// journal of flanneld, what this Keeper has in memory counts.
 func (k *Keeper) update(change func(*Journal)) error {
+	if !k.begun {
+		return k.readErr
+	}
 	next, err := ReadJournal(k.path)
-	if err != nil {
+	if file.Unusable(err) {
 		next = k.journal
 		next.Networks, next.Switches = slices.Clone(next.Networks), slices.Clone(next.Switches) // which change edits
+	} else if err != nil {
+		return fmt.Errorf("save the adapter's settings: %w", err)
 	}
 	change(&next)
 	if err := WriteJournal(k.path, next); err != nil {

@@ -21,7 +21,7 @@ func TestForeignJournal(t *testing.T) {
 	}
 	filetest.GiveAway(t, path)
 	k := &Keeper{path: path}
-	k.journal, k.readErr = ReadJournal(path)
+	k.begin()
 	if _, refused := errors.AsType[*file.UntrustedError](k.ReadErr()); !refused || len(k.Owned(false)) > 0 {
 		t.Errorf("a foreign journal: %v, %v", k.Owned(false), k.ReadErr())
 	}

@@ -86,7 +86,8 @@ type Keeper struct {
 
 	mu              sync.Mutex
 	journal         Journal
-	readErr         error     // of the journal, when the Keeper was made
+	begun           bool      // begin has succeeded; before that, journal is empty, and nothing is written
+	readErr         error     // of the last call of begin; with begun, the file is not a journal of flanneld
 	good            *Snapshot // of the last RecordGood of this run, for Save; nil: none. Journal.LastGood is its static part
 	boot            string    // hns.Stack.BootID; "": unknown
 	goneSince       time.Time // zero: the timer does not run
@@ -113,40 +114,46 @@ type Keeper struct {
 func New(path string, limits Limits, stack hns.Stack, log *slog.Logger) *Keeper {
 	k := &Keeper{path: path, limits: limits, stack: stack, log: log}
 	k.category.client, k.category.turn = hns.NewCategoryClient(stack, categoryLimit), make(chan struct{}, 1)
-	k.journal, k.readErr = ReadJournal(path)
-	if k.readErr != nil {
-		log.Warn("cannot read the adapter's settings that an earlier run saved, nothing will be restored", "error", k.readErr)
-	}
-	// A journal that names no network may be a new one in the place of one that was lost.
-	k.uncertain = len(k.journal.Networks)+len(k.journal.Switches) == 0
 	var err error
 	if k.boot, err = stack.BootID(); err != nil {
 		log.Warn("cannot find out whether the machine was rebooted, its last good settings are not compared", "error", err)
 	}
-	if s := k.journal.Snapshot; s != nil {
-		log.Warn("an earlier run ended while the host's addresses moved, checking whether they are back", "adapter", s.Adapter, "written", s.Written)
-	} else {
-		k.compareAfterBoot()
+	k.begin()
+	switch {
+	case k.begun && k.readErr != nil:
+		log.Warn("cannot use the adapter's settings that an earlier run saved, nothing will be restored", "error", k.readErr)
+	case k.readErr != nil:
+		log.Warn("cannot read the adapter's settings that an earlier run saved, will retry", "error", k.readErr)
 	}
-	k.queueCategoryAfterBoot()
 	return k
 }
 
-// ReadErr is the error of reading the journal in New; nil: it was read, or there is none. Cleanup reports it. If the file
-// still cannot be read, the next update replaces it.
-func (k *Keeper) ReadErr() error { return k.readErr }
-
-// Pending reports whether the journal holds a snapshot or a category, which
-// Restore compares with the adapter.
-func (k *Keeper) Pending() bool {
+// lock locks mu. If the journal could not be read so far, lock tries again.
+func (k *Keeper) lock() {
 	k.mu.Lock()
+	k.begin()
+}
+
+// ReadErr is the error of reading the journal; nil: it was read, or there is none. Cleanup reports it. If it IsUnknown, the
+// Keeper reads again; else the file is not a journal of flanneld, and the next update sets it aside.
+func (k *Keeper) ReadErr() error {
+	k.lock()
 	defer k.mu.Unlock()
-	return k.journal.Snapshot != nil || k.journal.Category.pending()
+	return k.readErr
+}
+
+// Pending reports whether the journal holds a snapshot or a category, which Restore
+// compares with the adapter, or could not be read so far.
+func (k *Keeper) Pending() bool {
+	k.lock()
+	defer k.mu.Unlock()
+	return !k.begun || k.journal.Snapshot != nil || k.journal.Category.pending()
 }
 
 // Restore restores what is missing of the snapshot for longer than the limits,
 // and then the category; see Keeper and SavedCategory. networks are all HNS
-// networks. An error that IsUnknown means that the adapters could not be read.
+// networks. An error that IsUnknown means that the journal or the adapters could not be
+// read.
 func (k *Keeper) Restore(networks []hns.Network) error {
 	if !k.Pending() {
 		return nil
@@ -159,8 +166,11 @@ func (k *Keeper) Restore(networks []hns.Network) error {
 // restoreSnapshot is the part of Restore for the snapshot. It also returns the adapters,
 // for that of the category.
 func (k *Keeper) restoreSnapshot(networks []hns.Network) ([]hns.Adapter, error) {
-	k.mu.Lock()
+	k.lock()
 	defer k.mu.Unlock()
+	if !k.begun {
+		return nil, k.readErr
+	}
 	adapters, err1 := k.stack.Adapters()
 	routes, err2 := k.stack.Routes()
 	if err := errors.Join(err1, err2); err != nil {
@@ -181,7 +191,7 @@ func (k *Keeper) compare(adapters []hns.Adapter, routes []hns.Route, networks []
 		return k.awaitAdapter(adapters, err)
 	}
 	k.goneSince = time.Time{}
-	k.takeGateways(host, routes) // may replace the snapshot by one with other default routes
+	k.takeChanges(host, routes) // may replace the snapshot
 	snapshot = k.journal.Snapshot
 	if !host.DHCP {
 		k.dhcpOff = 0 // Windows has obeyed
@@ -247,7 +257,7 @@ func (k *Keeper) lacksCable() bool {
 // loop calls RestoreStatic before it chooses the underlay.
 func (k *Keeper) RestoreStatic(networks []hns.Network) error {
 	err := k.Restore(networks)
-	k.mu.Lock()
+	k.lock()
 	defer k.mu.Unlock()
 	if k.staticMissing || reconcile.IsUnknown(err) {
 		return err
@@ -255,12 +265,12 @@ func (k *Keeper) RestoreStatic(networks []hns.Network) error {
 	return nil
 }
 
-// NeedsStatic reports whether the snapshot has addresses set by hand. Without them, the driver
-// does not call RestoreStatic.
+// NeedsStatic reports whether the snapshot has addresses set by hand, or is not known yet.
+// Otherwise, the driver does not call RestoreStatic.
 func (k *Keeper) NeedsStatic() bool {
-	k.mu.Lock()
+	k.lock()
 	defer k.mu.Unlock()
-	return k.journal.Snapshot.hasManual()
+	return !k.begun || k.journal.Snapshot.hasManual()
 }
 
 // restoreAddresses adds addresses that are missing for longer than the limits. It returns

@@ -23,7 +23,7 @@ func (k *Keeper) Save(host, physical hns.Adapter, adapters []hns.Adapter, routes
 	if err := k.saveCategory(host, physical, adapters); err != nil { // before mu is locked: Windows may take long to answer
 		return err
 	}
-	k.mu.Lock()
+	k.lock()
 	defer k.mu.Unlock()
 	next, earlier := k.newSnapshot(host, physical, routes), k.journal.Snapshot
 	switch {
@@ -54,8 +54,11 @@ func (k *Keeper) Save(host, physical hns.Adapter, adapters []hns.Adapter, routes
 // and Ethernet gets its address back 20 seconds later, from DHCP although it was static. Only
 // after flanneld has restored that, the network is made on LAN 2.
 func (k *Keeper) awaitOther(physical hns.Adapter, adapters []hns.Adapter) error {
-	k.mu.Lock()
+	k.lock()
 	defer k.mu.Unlock()
+	if !k.begun {
+		return k.readErr
+	}
 	var err error
 	s, c := k.journal.Snapshot, k.journal.Category
 	switch {
@@ -79,7 +82,7 @@ func (k *Keeper) awaitOther(physical hns.Adapter, adapters []hns.Adapter) error 
 // Until it is called, routes to peers that an earlier run left on the adapter
 // look like those of any program.
 func (k *Keeper) SetPodNetworks(pods []netip.Prefix) error {
-	k.mu.Lock()
+	k.lock()
 	defer k.mu.Unlock()
 	if slices.Equal(k.pods, pods) {
 		return nil

@@ -219,12 +219,16 @@ func (s *Snapshot) missing(host hns.Adapter, routes []hns.Route) (l losses) {
 		}
 	}
 	v4 := netip.IPv4Unspecified()
-	lacksServer := slices.ContainsFunc(s.DNS, func(a netip.Addr) bool { return !slices.Contains(host.DNS, a) })
-	if lacksServer && !replaced(v4) && (!s.DHCP || len(host.DNS) == 0) {
+	if lacksAny(host.DNS, s.DNS) && !replaced(v4) && (!s.DHCP || len(host.DNS) == 0) {
 		l.dns = s.DNS
 	}
 	l.settings = !replaced(v4) && (s.becameDHCP(host) || hasLease) || s.lacksSettings(host)
 	return l
+}
+
+// lacksAny reports whether one of the wanted addresses is not among those that are there.
+func lacksAny(have, want []netip.Addr) bool {
+	return slices.ContainsFunc(want, func(a netip.Addr) bool { return !slices.Contains(have, a) })
 }
 
 // lacksSettings reports whether the interface has another metric or MTU.

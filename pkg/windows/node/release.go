@@ -32,7 +32,9 @@ func (k VIPKeeper) Release(ctx context.Context, dryRun bool) (removed []string, 
 			errs = append(errs, err)
 		}
 	}
-	for _, s := range k.stores(published) {
+	stores, storesErr := k.stores(published)
+	errs = append(errs, storesErr)
+	for _, s := range stores {
 		released, err := releaseAll(ctx, s, dryRun)
 		errs, removed = append(errs, err), append(removed, released...)
 	}
@@ -63,18 +65,23 @@ func (k VIPKeeper) endpoints(ctx context.Context) (ids []string, err error) {
 
 // stores returns the directories that may have reservations of ours: the published
 // one, and all that exist, since we may have crashed before publishing.
-func (k VIPKeeper) stores(published VIP) (stores []hostLocal) {
+func (k VIPKeeper) stores(published VIP) (stores []hostLocal, err error) {
 	if published.Store != "" {
 		stores = append(stores, hostLocal(published.Store))
 	}
-	entries, _ := os.ReadDir(k.DataDir) // if it cannot be read, nothing was reserved there
+	entries, err := os.ReadDir(k.DataDir)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil // nothing was reserved there
+	} else if err != nil {
+		err = fmt.Errorf("list host-local's networks: %w", err)
+	}
 	for _, e := range entries {
 		if e.IsDir() {
 			stores = append(stores, hostLocal(filepath.Join(k.DataDir, e.Name())))
 		}
 	}
 	slices.Sort(stores)
-	return slices.Compact(stores)
+	return slices.Compact(stores), err
 }
 
 // releaseAll deletes our reservations in a directory and returns a description of each.

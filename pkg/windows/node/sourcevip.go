@@ -16,7 +16,6 @@ package node
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -62,14 +61,12 @@ type VIPKeeper struct {
 // endpointName is the name of our endpoint. kube-proxy looks it up by its address.
 const endpointName = hns.SourceVIPEndpoint
 
-// ReadVIP returns the published VIP, the zero VIP if there is none.
+// ReadVIP returns the published VIP, the zero VIP if there is none, and after an error.
+// Which errors there are, file.Unusable tells.
 func ReadVIP(path string) (v VIP, err error) {
-	raw, err := file.ReadTrusted(path)
+	err = file.ReadJSON(path, &v)
 	if errors.Is(err, fs.ErrNotExist) {
-		return v, nil
-	}
-	if err == nil {
-		err = json.Unmarshal(raw, &v)
+		return VIP{}, nil
 	}
 	if err != nil {
 		return VIP{}, fmt.Errorf("read the published source VIP: %w", err)
@@ -85,8 +82,11 @@ func ReadVIP(path string) (v VIP, err error) {
 // The VIP is valid also with errFormerEndpoint.
 func (k VIPKeeper) Ensure(ctx context.Context, subnet netip.Prefix) (VIP, error) {
 	old, err := ReadVIP(k.File)
-	if err != nil {
-		k.Log.Warn("cannot read the published source VIP, publishing it again", "error", err)
+	switch {
+	case file.Unusable(err):
+		k.Log.Warn("cannot use the published source VIP, publishing it again", "error", err)
+	case err != nil:
+		return VIP{}, err // it has the directory in which the address is reserved
 	}
 	n, err := k.network(ctx, subnet)
 	if errors.Is(err, errVIPNotNeeded) {

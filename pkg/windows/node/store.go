@@ -78,14 +78,13 @@ func (s hostLocal) list() (ours []netip.Addr, others map[netip.Addr]bool, err er
 			continue
 		}
 		info, err := e.Info()
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // host-local has released the address meanwhile
-		}
 		var text []byte
 		if err == nil && info.Size() < maxEntry {
 			text, err = os.ReadFile(s.path(a))
 		}
-		if err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // host-local has released the address meanwhile
+		} else if err != nil {
 			return nil, nil, fmt.Errorf("read host-local's addresses: %w", err)
 		}
 		if owner := strings.TrimSpace(string(text)); owner == vipOwner || owner == hostOwner {

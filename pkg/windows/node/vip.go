@@ -154,6 +154,8 @@ func restoreVIP(ctx context.Context, k VIPKeeper, subnetFile string) error {
 		return nil // the command source-vip was not used
 	case err == nil && published.Store != "":
 		k.DataDir = filepath.Dir(published.Store)
+	case err != nil && !file.Unusable(err):
+		return err // it may name another directory than k.DataDir
 	}
 	if _, err = ensureVIP(ctx, k, subnetFile); errors.Is(err, errVIPNotNeeded) {
 		return nil

@@ -167,15 +167,15 @@ func (c Components) launch(what Component, command string) error {
 	}
 	// This process keeps its own handle until here, so that the ID is still that of the
 	// new one.
-	started, err := openProcess(uint32(cmd.Process.Pid))
-	if err != nil {
-		return fmt.Errorf("start %s: %w", what.Name, err)
-	}
-	defer started.close()
 	defer cmd.Process.Release() //nolint:errcheck // only releases a handle
-	started.Command = command
-	if err := c.write(what.Name, started.record); err != nil {
-		return err
+	started, err := openProcess(uint32(cmd.Process.Pid))
+	if err == nil {
+		defer started.close()
+		started.Command = command
+		err = c.write(what.Name, started.record)
+	}
+	if err != nil { // without a record, nobody could stop it: Stop and the next Start would take it for another program's
+		return fmt.Errorf("start %s: %w", what.Name, errors.Join(err, cmd.Process.Kill()))
 	}
 	if status, ended := started.wait(startsWithin); ended {
 		return fmt.Errorf("%s ended at once, with status %d: %s says why", what.Name, status, log)

@@ -127,6 +127,20 @@ func TestProcessOfComponent(t *testing.T) {
 	}
 }
 
+// A process that cannot be recorded does not stay: nobody could stop it.
+func TestProcessNotRecorded(t *testing.T) {
+	c, what, _ := newComponents(t)
+	if err := os.WriteFile(filepath.Dir(c.recordFile(testedName)), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(t.Context(), what, false); err == nil {
+		t.Error("started it")
+	}
+	for noneNamed(testedName) != nil { // until it has ended
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
 // A process of others is neither replaced nor stopped, not even if it has the ID of a former process.
 func TestProcessOfOthers(t *testing.T) {
 	c, what, _ := newComponents(t)
