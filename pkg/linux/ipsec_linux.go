@@ -41,11 +41,11 @@ import (
 type ipsec struct {
 	none
 	host
-	xfrm     *xfrmStore
-	policies *reconcile.Table[policyKey, policy]
-	ike      *ikeStore
-	ikes     *reconcile.Table[ikeKey, ikeConn]
-	watch    ipsecWatch
+	xfrm     *xfrmStore                          // the store of policies, in the kernel
+	policies *reconcile.Table[policyKey, policy] // between subnets
+	ike      *ikeStore                           // the store of ikes, in charon
+	ikes     *reconcile.Table[ikeKey, ikeConn]   // connections
+	watch    ipsecWatch                          // has both tables listed again, see changed in newIPsec
 
 	filled dataplane.IPsec      // the device that the entries of paths are for, as of begin; zero: none
 	blocks map[policyKey]policy // the policies without ESP that the table wants; see want

@@ -96,8 +96,8 @@ type ikeStore struct {
 	ended   atomic.Bool    // the charon of client has ended, or does not notify any more
 	// othersEnded is when a charon that somebody else had started was last found to have ended; zero: never.
 	othersEnded time.Time
-	applied     map[ikeKey]ikeConn // loaded in this run, into this charon
-	states      map[ikeKey]*ikeState
+	applied     map[ikeKey]ikeConn   // loaded in this run, into this charon
+	states      map[ikeKey]*ikeState // as of the last list, and of what Set has begun since
 	traffic     atomic.Pointer[map[netip.Prefix]dataplane.TunnelReport]
 }
 

@@ -118,7 +118,7 @@ func (k *tun) forward(name string, want dataplane.TUN, exists bool) error {
 			k.log.Warn("the forwarder of the device has ended, starting it again", "device", name, "reason", running.Err())
 			err = running.Close()
 		case !exists || !running.Attached(): // deleted, or renamed and perhaps replaced
-			err = running.Destroy() // also the device under its other name
+			err = running.Destroy() // deletes the device under its other name, if it has one
 		case running.Options() != options:
 			err = running.Close()
 		default:

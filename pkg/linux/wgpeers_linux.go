@@ -48,8 +48,8 @@ type wgSubnet struct {
 // wgStore is the kernel's side of the table of peers (reconcile.Store): those of our WireGuard
 // devices. WireGuard changes the endpoint of a peer by itself to where its last authenticated
 // packet came from (roaming), for example for a peer behind NAT. While the session lasts, such
-// an endpoint is better than that of the lease, so List reports the latter as the actual one.
-// When the lease changes, Set sets the new endpoint.
+// an endpoint is better than that of the lease, so List reports that of the lease as the actual
+// one, and the table does not call Set. When the lease changes, Set sets the new endpoint.
 //
 //	endpoint in the kernel          session  List reports
 //	as Set has set it               any      it
@@ -64,7 +64,7 @@ type wgSubnet struct {
 type wgStore struct {
 	client  wgClient // connects with the first request
 	log     *slog.Logger
-	keyFile string
+	keyFile string    // path of the file with the private key
 	private wgPrivate // loadKey sets it
 	// replaced means that this run has replaced the private key, as Device.Readdress asks for once.
 	replaced bool
@@ -80,11 +80,11 @@ type wgStore struct {
 
 	starts map[string]*reconcile.Backoff // of wireguard-go, by device; startUserspace makes it
 
-	listed   bool         // summarize was called before, so that what a new peer received counts
-	active   atomic.Bool  // there are devices to poll
-	interval atomic.Int64 // of polling, in nanoseconds; 0: not polling
-	stop     chan struct{}
-	done     sync.WaitGroup
+	listed   bool           // summarize was called before, so that what a new peer received counts
+	active   atomic.Bool    // there are devices to poll
+	interval atomic.Int64   // of polling, in nanoseconds; 0: not polling
+	stop     chan struct{}  // closed by close
+	done     sync.WaitGroup // of the goroutine of poll
 }
 
 // wgState is what the store knows about an actual peer.
