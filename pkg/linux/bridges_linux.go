@@ -29,14 +29,15 @@ import (
 // give the node's subnet. Docker sets its address at its start only, so that this bridge
 // keeps it. The loop calls leaveSubnets and relist, the watcher the observe methods.
 type formerBridges struct {
-	devices  *devices
-	gateways atomic.Pointer[[]netip.Prefix] // of the former subnets
-	dirty    atomic.Bool                    // a bridge may have one of them
-	err      error                          // of the last look; read by the loop alone
-	used     atomic.Bool                    // a bridge with ports has one of them
+	devices  *devices                       // for its netlink socket
+	gateways atomic.Pointer[[]netip.Prefix] // of the former subnets; nil before the first leaveSubnets
+	dirty    atomic.Bool                    // a bridge may have one of them: the next leaveSubnets looks
+	err      error                          // of the last look; of the loop alone
+	used     atomic.Bool                    // a bridge with ports has one of them, so that it matters when a port leaves
 }
 
-// LeaveSubnets implements dataplane.Dataplane. node is this node's name, for the error.
+// LeaveSubnets implements dataplane.Dataplane. former are the subnets that this node had before,
+// by the subnet file; node is this node's name, for the error.
 func (d *Driver) LeaveSubnets(former []netip.Prefix, node string) error {
 	return d.bridges.leaveSubnets(former, node)
 }
@@ -53,16 +54,16 @@ func (b *formerBridges) leaveSubnets(former []netip.Prefix, node string) error {
 		b.dirty.Store(true)
 	}
 	if b.dirty.Swap(false) {
-		b.used.Store(true) // before the ports are read
+		b.used.Store(true) // before the ports are read, so that a port that leaves meanwhile sets dirty
 		used, err := b.freeBridges(gateways, node)
 		b.used.Store(len(used) > 0)
 		b.err = err
 		for _, e := range used {
-			if len(e.Addresses) > 0 {
+			if len(e.Addresses) > 0 { // IPv4; those of IPv6 hinder no pod
 				b.err = errors.Join(b.err, e)
 			}
 		}
-		b.dirty.CompareAndSwap(false, err != nil)
+		b.dirty.CompareAndSwap(false, err != nil) // after an error, the next pass looks again
 		if reconcile.IsUnknown(err) {
 			b.devices.reopen()
 		}
@@ -70,8 +71,9 @@ func (b *formerBridges) leaveSubnets(former []netip.Prefix, node string) error {
 	return b.err
 }
 
-// freeBridges deletes the gateways from bridges without ports, and returns the others,
-// with their IPv4 addresses.
+// freeBridges deletes the gateways from bridges without ports, and returns the bridges with
+// ports (used) that have one, with their IPv4 addresses, of which there may be none. err is
+// about what could not be read or deleted.
 func (b *formerBridges) freeBridges(gateways []netip.Prefix, node string) (used []*dataplane.FormerSubnetError, err error) {
 	if len(gateways) == 0 {
 		return nil, nil

@@ -33,7 +33,7 @@ func Cleanup(ctx context.Context, opts dataplane.Options, networks []netip.Prefi
 	if err != nil {
 		return nil, err
 	}
-	l := &leaving{} // collects what is removed: descriptions (will), and functions for later (step, end)
+	l := &leaving{} // collects what is removed: descriptions (will), and functions that run calls (step, then end)
 	if err := errors.Join(d.guard.leave(l), d.each(func(k kind) error { return k.leave(ctx, l) })); err != nil {
 		return nil, err
 	}
@@ -49,7 +49,8 @@ func Cleanup(ctx context.Context, opts dataplane.Options, networks []netip.Prefi
 	return l.what, l.run(ctx)
 }
 
-// removeRows removes the routes and nexthop objects; the tables want nothing.
+// removeRows has l remove the routes and nexthop objects: the tables, which findOurs has listed,
+// want nothing, so Prune deletes all entries.
 func (d *Driver) removeRows(l *leaving) {
 	for _, e := range d.routes.AllActual() {
 		l.will("remove", "route %s %s", e.Key, e.Value)
@@ -64,8 +65,8 @@ func (d *Driver) removeRows(l *leaving) {
 var errNoNetwork = errors.New("the pod network of this flanneld is not known, so its devices and routes cannot be distinguished from those of others")
 
 // findOurs finds what is ours without a configuration: it returns the tunnel
-// devices, and lists the tables of routes and nexthop objects. The kinds list theirs in
-// leave. Without networks, everything of every flanneld is ours.
+// devices, sets the scope, and lists the tables of routes and nexthop objects. The kinds list
+// theirs in leave. Without networks, everything of every flanneld is ours. Handback calls it, too.
 func (d *Driver) findOurs(ctx context.Context, networks []netip.Prefix) (tunnels []netlink.Link, err error) {
 	if len(networks) == 0 && d.opts.Instance != "" {
 		return nil, errNoNetwork
@@ -75,7 +76,7 @@ func (d *Driver) findOurs(ctx context.Context, networks []netip.Prefix) (tunnels
 		return nil, err
 	}
 	ours := &scope{tunnels: map[int]bool{}, networks: networks, everything: len(networks) == 0}
-	var others []netlink.Link
+	var others []netlink.Link // with a name and type that flannel gives; see unused
 	for _, l := range all {
 		owns, err := d.ownsDevice(ours, l)
 		switch {
@@ -104,7 +105,7 @@ func (d *Driver) findOurs(ctx context.Context, networks []netip.Prefix) (tunnels
 // give them one. Such a device is ours if the one of the same tunnel for the other address
 // family is; or if this is the flanneld without a name, and no device is in another network.
 func (d *Driver) unused(ours, others []netlink.Link) (unused []netlink.Link, err error) {
-	alone := d.opts.Instance == ""
+	alone := d.opts.Instance == "" // no other flanneld is seen, by its name or a device in its network
 	for _, l := range others {
 		addrs, err := d.addresses(l)
 		switch {

@@ -33,14 +33,16 @@ type devices struct {
 	desired []dataplane.Device       // of the last Ensure
 	ensured dataplane.Links          // result of the last Ensure
 	macs    map[string]dataplane.MAC // when first found or last set: the peers know these
-	made    map[string]bool          // names of the tunnel devices of all Ensures
+	made    map[string]bool          // names of the tunnel devices of all Ensures: this run may have made them
 
-	settled   bool // the last Ensure had no error
-	repairing bool // the present Ensure has the devices of the last one, so what differs was changed by somebody else
-	changed   int  // number of changes by the present Ensure
+	settled bool // the last Ensure had no error
+	// repairing: the present Ensure has the devices of the last one, which was settled. What differs was
+	// changed by somebody else, and is counted as a repair.
+	repairing bool
+	changed   int // number of changes by the present Ensure
 
-	dirty  atomic.Bool // devices may differ from the desired ones
-	strays atomic.Bool // there may be devices of ours that Ensure was not given
+	dirty  atomic.Bool // devices may differ from the desired ones: the next Ensure reads them
+	strays atomic.Bool // there may be devices of ours that Ensure was not given: see pruneStrays
 }
 
 // newDevices opens a connection to the kernel, which close closes.
@@ -72,7 +74,8 @@ func (d *devices) markDirty() {
 	d.sysctls.dirty.Store(true)
 }
 
-// Ensure implements Dataplane. It does nothing if no device has changed.
+// Ensure implements Dataplane. It does nothing if no device has changed, on the host or in the
+// configuration. After an error, the next pass tries again.
 func (d *Driver) Ensure(_ context.Context, devices []dataplane.Device) (dataplane.Links, error) {
 	if dirty := d.dirty.Swap(false); !dirty && reflect.DeepEqual(d.desired, devices) {
 		return d.ensured, nil
@@ -87,7 +90,7 @@ func (d *Driver) Ensure(_ context.Context, devices []dataplane.Device) (dataplan
 			errs = append(errs, fmt.Errorf("device %s: %w", dev.Name, err))
 		}
 		if link.Index == 0 && reconcile.IsUnknown(err) {
-			link = d.ensured[dev.Name]
+			link = d.ensured[dev.Name] // zero if it was not there, either
 		}
 		if link.Index != 0 {
 			links[dev.Name] = link // even after an error: paths through it stay
@@ -100,7 +103,7 @@ func (d *Driver) Ensure(_ context.Context, devices []dataplane.Device) (dataplan
 		d.repairs.Count("devices", d.changed)
 	}
 	d.settled = err == nil
-	d.dirty.CompareAndSwap(false, err != nil)
+	d.dirty.CompareAndSwap(false, err != nil) // true stays: the watcher has seen another change
 	if reconcile.IsUnknown(err) {
 		d.reopen()
 	}
@@ -144,7 +147,7 @@ func (d *Driver) ensure(dev dataplane.Device) (dataplane.Link, error) {
 	return k.ensure(dev, found)
 }
 
-// underlayOf returns the device through which a tunnel sends.
+// underlayOf returns the device through which a tunnel sends. A missing one is an error.
 func (d *devices) underlayOf(t dataplane.Tunnel) (netlink.Link, error) {
 	parent, err := d.find(t.Parent)
 	if err == nil && parent == nil {
@@ -188,7 +191,7 @@ func (e *noModuleError) Unwrap() error { return e.err }
 func (e *noModuleError) Cause() string { return "no-kernel-module" }
 
 // linkAfterRepair reads the device again after its repair, and returns it
-// together with the error of the repair.
+// together with err, the error of the repair. It is the end of the ensure of each tunnel.
 func (d *devices) linkAfterRepair(before netlink.Link, err error) (dataplane.Link, error) {
 	after, readErr := d.find(before.Attrs().Name)
 	if readErr != nil {
@@ -200,7 +203,7 @@ func (d *devices) linkAfterRepair(before netlink.Link, err error) (dataplane.Lin
 	return linkOf(after), err
 }
 
-// linkOf returns the zero Link for nil.
+// linkOf returns what a device has of a Link: not the key of WireGuard. For nil it is the zero Link.
 func linkOf(l netlink.Link) dataplane.Link {
 	if l == nil {
 		return dataplane.Link{}
@@ -214,7 +217,7 @@ func linkOf(l netlink.Link) dataplane.Link {
 }
 
 // podInterfaces returns the names of the interfaces with an address in this node's
-// subnets: the bridge of pods, or the host's ends of their veth pairs.
+// subnets: the bridge of pods, or the host's ends of their veth pairs, and tunnel devices.
 func (d *devices) podInterfaces(subnets []netip.Prefix) ([]string, error) {
 	addrs, err := readWhole(func() ([]netlink.Addr, error) { return d.handle.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {

@@ -81,8 +81,9 @@ func (s *sysctls) loosenReversePath(device string) error {
 // countDirect counts the IPv4 paths through a device of others, for checkForeignDevices. The
 // kinds with such devices (existing, ipsec) call it in fill, on the loop's goroutine. fill
 // passes the entries of a path to the tables; the verb of its Filling says whether they are
-// wanted, dropped, or (CollectKeys, which counts nothing) only listed. The first path makes the
-// next pass check the device's parameters.
+// wanted, dropped, or (CollectKeys, which counts nothing) only listed. Each path is wanted once
+// and dropped once, unless resetTables clears the counts. The first path makes this pass check
+// the device's parameters.
 func (s *sysctls) countDirect(verb dataplane.Verb, p *dataplane.Path) {
 	switch {
 	case !p.Dst.Addr().Is4():
@@ -104,8 +105,8 @@ func forwarding(device string) sysctl { return sysctl{"net/ipv4/conf/" + device 
 
 // checkForeignDevices returns an error for each parameter of devices of others that keeps
 // the kernel from forwarding packets between pods of this node and of peers. Whoever
-// made the device decides on its parameters, so that they are only reported. pods returns the
-// names of the pods' interfaces.
+// made the device decides on its parameters, so that they are only reported: enableForwarding,
+// its caller, returns the error. pods returns the names of the pods' interfaces.
 func (d *Driver) checkForeignDevices(pods func() ([]string, error)) error {
 	var errs []error
 	require := func(p sysctl) {

@@ -17,22 +17,23 @@ import (
 )
 
 // Driver is the Dataplane of the Linux kernel, in the network namespace of the
-// thread that called New. The daemon's loop calls its exported methods; the
-// watcher, a goroutine, updates the tables and sets the dirty flags. What a kind of device
-// needs is in its own type: kind_linux.go says when the driver calls which method.
+// thread that called New. The daemon's loop calls its exported methods (Guarded, Forwarded and
+// Traffic are for any goroutine); the watcher, a goroutine, updates the tables and sets the
+// dirty flags. What a kind of device needs is in its own type: kind_linux.go says when the
+// driver calls which method.
 type Driver struct {
 	*devices // finding, making and repairing them
 	*rows    // the tables of rtnetlink
 
 	opts    dataplane.Options
-	changes chan struct{}
+	changes chan struct{} // with room for one value; see Changes
 	watcher *watcher
-	kinds   []kind // by row of kindRows
-	guard   *guarding
-	bridges *formerBridges
+	kinds   []kind           // by index of kindRows
+	guard   *guarding        // drops packets that no node of the network would send
+	bridges *formerBridges   // with addresses of former subnets
 	tables  dataplane.Tables // those of rows and of all kinds
 
-	// The state that the tables want.
+	// The state that the tables want, as of the last Apply.
 	paths []*dataplane.Path
 	links dataplane.Links
 }
@@ -52,7 +53,7 @@ func New(opts dataplane.Options) (*Driver, error) {
 	notify := func() { reconcile.Notify(d.changes) }
 	d.kinds = newKinds(host{opts: opts, devices: d.devices, rows: d.rows, notify: notify})
 	d.guard, d.bridges, d.tables = newGuarding(opts, notify), &formerBridges{devices: devices}, d.allTables()
-	if d.watcher, err = watch(d); err != nil {
+	if d.watcher, err = watch(d); err != nil { // before anything is listed, so that no change is missed
 		return nil, errors.Join(err, d.close())
 	}
 	return d, nil
@@ -124,7 +125,7 @@ func (d *Driver) QueueResync() {
 	d.bridges.relist()
 }
 
-// Apply implements Dataplane.
+// Apply implements Dataplane, which says what an error does not stop.
 func (d *Driver) Apply(ctx context.Context, links dataplane.Links, s dataplane.State) ([]dataplane.Refused, error) {
 	d.begin(links, s)
 	d.addNetworkRoutes(ctx, s)
@@ -147,8 +148,8 @@ func (d *Driver) Apply(ctx context.Context, links dataplane.Links, s dataplane.S
 	if check {
 		err = errors.Join(err, d.enableForwarding(s, pods))
 	}
-	d.fillAll(dataplane.Want, held)
-	if !reconcile.IsUnknown(err) { // otherwise not all entries may be set yet
+	d.fillAll(dataplane.Want, held) // so that Prune does not delete those of their entries that exist
+	if !reconcile.IsUnknown(err) {  // otherwise not all entries may be set yet
 		for _, k := range d.kinds {
 			k.start()
 		}
@@ -156,6 +157,7 @@ func (d *Driver) Apply(ctx context.Context, links dataplane.Links, s dataplane.S
 	if dataplane.MayDelete(s, err) {
 		err = errors.Join(err, d.tables.Prune(ctx, d.opts), d.each(func(k kind) error { return k.prune(ctx) }), d.pruneStrays(), d.guard.prune(ctx))
 	}
+	// What the kernel refuses because of a peer's address becomes the error of that peer's path.
 	refused, err := dataplane.AttributeRefusals(errors.Join(err, unguarded), s.Paths, isPathsFault, d.keys)
 	for _, k := range d.kinds {
 		refused = append(refused, k.diverted(s)...)
@@ -164,8 +166,8 @@ func (d *Driver) Apply(ctx context.Context, links dataplane.Links, s dataplane.S
 }
 
 // holdBack makes the tables not want the entries of those paths whose peers the guard
-// would drop, because its sets could not be written. It returns these paths. Nothing is
-// deleted while they are held back.
+// would drop, because its sets could not be written, so that Add does not set them. It returns
+// these paths, which the caller makes wanted again before Prune. unguarded is the guard's error.
 func (d *Driver) holdBack(unguarded error) (held []*dataplane.Path) {
 	if unguarded == nil {
 		return nil
@@ -179,7 +181,7 @@ func (d *Driver) holdBack(unguarded error) (held []*dataplane.Path) {
 	return held
 }
 
-// fillAll wants or drops the entries of paths that could be translated before.
+// fillAll wants or drops the entries of paths. A path that cannot be translated has none.
 func (d *Driver) fillAll(verb dataplane.Verb, paths []*dataplane.Path) {
 	f := &dataplane.Filling{Verb: verb}
 	for _, p := range paths {
@@ -188,8 +190,8 @@ func (d *Driver) fillAll(verb dataplane.Verb, paths []*dataplane.Path) {
 }
 
 // isPathsFault reports whether the kernel refused an entry because of its gateway
-// or address, and not because the node lacks memory, permissions, space in a
-// table or a device.
+// or address, which a peer's lease has, and not because the node lacks memory, permissions,
+// space in a table or a device.
 func isPathsFault(err error) bool {
 	return slices.ContainsFunc([]unix.Errno{unix.EINVAL, unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EADDRNOTAVAIL},
 		func(errno unix.Errno) bool { return errors.Is(err, errno) })
@@ -202,7 +204,9 @@ func (d *Driver) keys(p *dataplane.Path) []any {
 	return f.Keys
 }
 
-// fill translates a path to entries of the tables.
+// fill translates a path to entries of the tables, and does with them what the verb of f says:
+// want, drop, or collect their keys. begin resets the tables when the index of a device changes,
+// so that a path is dropped by the keys by which it was wanted.
 func (d *Driver) fill(f *dataplane.Filling, p *dataplane.Path) error {
 	link, ok := d.links[p.Device]
 	if !ok {
@@ -217,7 +221,8 @@ func (d *Driver) fill(f *dataplane.Filling, p *dataplane.Path) error {
 	return nil
 }
 
-// begin prepares the tables for s. They want nothing if the devices are others.
+// begin prepares the tables for s. They want nothing if the devices are not those of the last
+// Apply: all entries have the index of a device.
 func (d *Driver) begin(links dataplane.Links, s dataplane.State) {
 	d.setNetworks(s)
 	reset := !maps.EqualFunc(d.links, links, func(a, b dataplane.Link) bool { return a.Index == b.Index })
@@ -260,7 +265,7 @@ func (d *Driver) setNetworks(s dataplane.State) {
 	d.sysctls.dirty.Store(true)
 }
 
-// resetTables makes the tables want nothing.
+// resetTables makes the tables want nothing. The next want then fills all paths.
 func (d *Driver) resetTables() {
 	d.tables.Reset()
 	d.guard.reset()

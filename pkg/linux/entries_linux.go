@@ -39,10 +39,10 @@ func (k routeKey) String() string {
 // nexthop object.
 type hop struct {
 	Via       netip.Addr // zero: no gateway, as through a WireGuard device
-	Index     int        // of the device
-	Blackhole bool
-	Onlink    bool
-	Unmanaged bool // it has properties that we never set, such as several gateways
+	Index     int        // of the device; 0 with Blackhole
+	Blackhole bool       // the kernel drops the packets
+	Onlink    bool       // Via is on the link, whatever the kernel's routes say
+	Unmanaged bool       // it has properties that we never set, such as several gateways; no desired hop has
 }
 
 func (h hop) String() string {

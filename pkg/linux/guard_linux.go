@@ -14,18 +14,19 @@ import (
 	"flannel/pkg/linux/guard"
 )
 
-// guarding is the guard of the pod network. That it does not work must not disconnect
+// guarding is the guard of the pod network: rules that drop, or only count, packets that no
+// node and no pod of the network would send. That it does not work must not disconnect
 // pods: unless it has to enforce, its errors are only logged and in Guarded. It connects
 // the driver with package guard, which has the rules. The loop calls its methods, except
 // observeAddr (the watcher) and report (any goroutine).
 type guarding struct {
 	opts    dataplane.Options
-	table   *guard.Guard // nil: it could not be opened
-	openErr error
+	table   *guard.Guard // the table of rules in the kernel; nil: it could not be opened
+	openErr error        // why not
 
-	mu    sync.Mutex // of what follows
-	on    bool
-	state dataplane.GuardReport // without what the kernel counts, and OfPeer
+	mu    sync.Mutex            // of on and state
+	on    bool                  // a guard is wanted
+	state dataplane.GuardReport // of the last apply, without what the kernel counts, and OfPeer
 
 	waiting string // for what the guard waits before it enforces, as logged last
 }
@@ -60,7 +61,7 @@ func (g *guarding) reset() {
 	}
 }
 
-// put wants or drops the peer at the end of a path.
+// put wants or drops the peer at the end of a path, for fill; see dataplane.Verb.
 func (g *guarding) put(verb dataplane.Verb, p *dataplane.Path) {
 	if g.table != nil {
 		g.table.Put(verb, p)
@@ -79,7 +80,9 @@ func (g *guarding) judges() bool { return g.table != nil && g.table.Judges() }
 func (g *guarding) drops(p *dataplane.Path) bool { return g.table != nil && g.table.Drops(p) }
 
 // apply makes the guard what c says; nil: there is none. interfaces returns the names of
-// those of pods. The error is nil unless c.Enforce: the guard itself has the others retried.
+// those of pods. The error is nil unless c.Enforce: then Apply returns it, holds back the paths
+// of peers that the rules would drop, and is called again. Others only make package guard notify
+// when a retry is due.
 func (g *guarding) apply(ctx context.Context, c *guard.Config, interfaces func() ([]string, error)) error {
 	err := g.openErr
 	if g.table != nil {
@@ -98,7 +101,7 @@ func (g *guarding) apply(ctx context.Context, c *guard.Config, interfaces func()
 // record keeps the result for Guarded, and logs what is new.
 func (g *guarding) record(c *guard.Config, err error) {
 	state := dataplane.GuardReport{}
-	last := "" // a packet; whoever sends packets must not decide what is logged
+	last := "" // describes a packet, only for Guarded: whoever sends packets must not decide what is logged
 	if g.table != nil {
 		state.Enforce, state.Waiting, last = g.table.Enforces()
 	}
@@ -120,7 +123,7 @@ func (g *guarding) record(c *guard.Config, err error) {
 	g.on, g.state = c != nil, state
 }
 
-// prune removes peers that are gone.
+// prune removes peers that are gone. Apply calls it where entries may be deleted.
 func (g *guarding) prune(ctx context.Context) error {
 	if g.table == nil {
 		return nil
@@ -139,7 +142,7 @@ func (g *guarding) leave(l *leaving) error {
 		}
 		return g.openErr
 	}
-	tables, err := g.table.Remove(true)
+	tables, err := g.table.Remove(true) // dry run: their descriptions, for l
 	if err != nil {
 		return err
 	}
@@ -147,7 +150,7 @@ func (g *guarding) leave(l *leaving) error {
 		l.will("remove", "%s", table)
 	}
 	l.step(func(context.Context) error {
-		_, err := g.table.Remove(false)
+		_, err := g.table.Remove(false) // no dry run
 		return err
 	})
 	return nil

@@ -12,14 +12,15 @@ import (
 
 // Handback prepares the node for flannel. It gives the routes the form that
 // flannel gives them, and removes our nexthop objects, blackholes and the policies that
-// flannel does not have: it adopts plain routes, but cannot delete a route that uses a
-// nexthop object.
-// Each route is replaced in one step, so that no packet is lost. The TUN devices of
-// the udp backend, which forward nothing without a flanneld, are deleted with their
-// routes: flannel makes its own. It also starts a charon of its own for ipsec, so that
-// the one that flanneld has started is ended, and its keys stay in the kernel. A route that cannot be rewritten keeps its
-// nexthop object and is in the error, which does not stop the rest. networks are as
-// for Cleanup. The result describes what was done or, with dryRun, would be done.
+// flannel does not have. flannel adopts plain routes, but cannot delete a route that uses a
+// nexthop object. Each route is replaced in one step, so that no packet is lost. The TUN
+// devices of the udp backend, which forward nothing without a flanneld, are deleted with
+// their routes: flannel makes its own. flannel also starts a charon of its own for ipsec, so
+// that the one that flanneld has started is ended, and its keys stay in the kernel.
+//
+// A route that cannot be rewritten keeps its nexthop object and is in the error, which does
+// not stop the rest. networks are as for Cleanup. The result describes what was done or, with
+// dryRun, would be done.
 func Handback(ctx context.Context, opts dataplane.Options, networks []netip.Prefix, dryRun bool) (done []string, err error) {
 	d, err := New(opts)
 	if err != nil {
@@ -30,7 +31,7 @@ func Handback(ctx context.Context, opts dataplane.Options, networks []netip.Pref
 	if err != nil {
 		return nil, err
 	}
-	l, idle := &leaving{back: true}, map[int]bool{}
+	l, idle := &leaving{back: true}, map[int]bool{} // idle: devices to delete, by index
 	for _, link := range tunnels {
 		idle[link.Attrs().Index] = isIdle(link)
 	}
@@ -51,10 +52,11 @@ func Handback(ctx context.Context, opts dataplane.Options, networks []netip.Pref
 	return l.what, l.run(ctx)
 }
 
-// rewriteRoutes gives our routes flannel's form, and removes nexthop objects and
-// blackholes. Routes through the idle devices, by their index, are deleted with these.
+// rewriteRoutes has l give our routes flannel's form, and remove nexthop objects and
+// blackholes. The kernel deletes routes through the idle devices with these. It reads the routes
+// itself, because the table does not say which have protocol 70.
 func (d *Driver) rewriteRoutes(l *leaving, idle map[int]bool) error {
-	store, scope := newRouteStore(d.store), d.scope.Load()
+	store, scope := newRouteStore(d.store), d.scope.Load() // a store of its own, whose Set writes flannel's form
 	store.plain = true
 	routes, err := store.find(func(r kernelRoute) bool {
 		return r.protocol == protocolOurs && scope.owns(r) && !idle[r.hop.Index]

@@ -32,9 +32,9 @@ func openHandle() (*netlink.Handle, error) {
 	return h, nil
 }
 
-// reopen replaces the socket after an error, unless the process has run out of
-// file descriptors. The kernel would refuse lists on the old one while one that
-// was not read to its end is under way.
+// reopen replaces the socket after an unknown error, for the next pass: the kernel would refuse
+// lists on the old one while one that was not read to its end is under way. If there is none,
+// because the process has run out of file descriptors, the old one stays.
 func (d *devices) reopen() {
 	if h, err := openHandle(); err == nil {
 		d.handle.Close()

@@ -52,7 +52,8 @@ func (k *ipip) ensure(dev dataplane.Device, found netlink.Link) (dataplane.Link,
 			return dataplane.Link{}, err
 		}
 	}
-	// Read everything before deleting anything.
+	// Read everything before deleting anything. The device does not refer to the underlay; without
+	// one, it is neither made nor changed.
 	if _, err := k.underlayOf(want.Tunnel); err != nil {
 		return linkOf(found), err
 	}
@@ -78,17 +79,18 @@ func (k *ipip) ensure(dev dataplane.Device, found netlink.Link) (dataplane.Link,
 	return k.linkAfterRepair(have, errors.Join(k.repair(dev, want, have), k.repairTunnel(dev, want.Tunnel, have)))
 }
 
-// fits reports whether a device has the properties that the kernel does not change: no
-// remote address, and IPv4 as its only content (or anything, as with flannel).
+// fits reports whether a device has the right values of those properties that the kernel does
+// not change: no remote address, and IPv4 as its only content (or, with the protocol 0, any
+// content, as with flannel). FlowBased says that each route has the remote address ("external").
 func (k *ipip) fits(l *netlink.Iptun) bool {
 	remote := rtnetlink.AddrOf(l.Remote)
 	return !l.FlowBased && (!remote.IsValid() || remote.IsUnspecified()) && (l.Proto == unix.IPPROTO_IPIP || l.Proto == 0)
 }
 
-// tunnel returns the device as it should be. Zero values mean: TTL and TOS of the
-// outer packet are those of the inner one (TOS 1 says so), the outer packet may be
-// fragmented, there is no further encapsulation in UDP, and the route to the peer
-// selects the interface.
+// tunnel returns the device as it should be. TTL 0 and TOS 1 mean that the outer packet has
+// those of the inner one. The other zero values mean: the outer packet may be fragmented
+// (PMtuDisc), there is no further encapsulation in UDP (EncapType), and the route to the peer
+// selects the interface (ParentIndex).
 func (k *ipip) tunnel(attrs netlink.LinkAttrs, want dataplane.IPIP) *netlink.Iptun {
 	return &netlink.Iptun{LinkAttrs: attrs, Local: want.Local.AsSlice(), Tos: tosInherit, Proto: unix.IPPROTO_IPIP}
 }

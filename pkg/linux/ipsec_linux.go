@@ -26,10 +26,11 @@ import (
 //
 // It needs no route, since the host has a default one, by which a packet of a pod would
 // also leave if no policy encrypted it: to a subnet that has no node, or whose node is
-// not known yet, is rejected or is gone. For these, a node has
+// not known yet, is rejected or is gone. For these, a node has two more policies. The kernel
+// applies the first that matches: those with ESP, then these in this order.
 //
-//	policy      out      10.244.1.0/24 to 10.244.1.0/24, pass, with a low priority
-//	policy      out      10.244.1.0/24 to 10.244.0.0/16, block, with a lower one
+//	policy      out      10.244.1.0/24 to 10.244.1.0/24, pass
+//	policy      out      10.244.1.0/24 to 10.244.0.0/16, block
 //
 // A packet of a peer that has been decrypted would leave, too, if this node had no route
 // to its pod: see addNetworkRoutes.
@@ -40,14 +41,14 @@ import (
 type ipsec struct {
 	none
 	host
-	xfrm     *xfrmStore
-	policies *reconcile.Table[policyKey, policy]
-	ike      *ikeStore
-	ikes     *reconcile.Table[ikeKey, ikeConn]
-	watch    ipsecWatch
+	xfrm     *xfrmStore                          // the store of policies, in the kernel
+	policies *reconcile.Table[policyKey, policy] // between subnets
+	ike      *ikeStore                           // the store of ikes, in charon
+	ikes     *reconcile.Table[ikeKey, ikeConn]   // connections
+	watch    ipsecWatch                          // has both tables listed again, see changed in newIPsec
 
-	filled dataplane.IPsec      // the device that the entries of paths are for; zero: none
-	blocks map[policyKey]policy // wanted; see want
+	filled dataplane.IPsec      // the device that the entries of paths are for, as of begin; zero: none
+	blocks map[policyKey]policy // the policies without ESP that the table wants; see want
 }
 
 // newIPsec returns the kind of devices on which policies encrypt. It connects to nothing
@@ -61,6 +62,7 @@ func newIPsec(h host) kind {
 		name = "strongswan-" + h.opts.Instance + ".conf"
 	}
 	config := filepath.Join(h.opts.StateDir, name)
+	// There may be connections of an earlier configuration, too: where there are policies, or a charon of ours.
 	used := func() bool { return needed() || len(k.policies.AllActual()) > 0 || k.ike.mayStop() }
 	k.ike = &ikeStore{log: h.opts.Log, config: config, scope: &h.scope, needed: needed, used: used, spis: k.xfrm.spis, notify: k.watch.notify}
 	k.ikes = reconcile.NewTable[ikeKey, ikeConn](k.ike)
@@ -85,7 +87,7 @@ func (k *ipsec) relistNetworks() {
 }
 
 func (k *ipsec) fill(f *dataplane.Filling, p *dataplane.Path, _ dataplane.Link) {
-	dev := k.filled
+	dev := k.filled // not zero: only this device has paths with ESP
 	for _, e := range []struct {
 		key   policyKey
 		value policy
@@ -108,7 +110,7 @@ func (k *ipsec) fill(f *dataplane.Filling, p *dataplane.Path, _ dataplane.Link) 
 func (k *ipsec) want(links dataplane.Links, s dataplane.State) {
 	want := map[policyKey]policy{}
 	name, dev, used := k.encryptingDevice()
-	if _, exists := links[name]; used && exists { // else IPsec may be another flanneld's
+	if _, exists := links[name]; used && exists { // without a link of ensure, IPsec may be another flanneld's
 		for _, n := range s.Networks {
 			if n.Contains(dev.Subnet.Addr()) {
 				want[policyKey{netlink.XFRM_DIR_OUT, dev.Subnet, n}] = policy{Priority: blockPriority}
@@ -127,7 +129,8 @@ func (k *ipsec) want(links dataplane.Links, s dataplane.State) {
 	k.blocks = want
 }
 
-// found returns the paths of the outgoing policies that fill would make.
+// found returns the paths of the outgoing policies that fill would make. Whether there is a
+// connection does not matter: Apply makes it.
 func (k *ipsec) found(dev dataplane.Device, _ []routeEntry, s dataplane.State) (found []*dataplane.Path) {
 	want := dev.Kind.(dataplane.IPsec)
 	for _, e := range k.policies.AllActual() {
@@ -145,7 +148,7 @@ func (*ipsec) networkRoutes(want map[routeKey]hop, _ dataplane.Device, _ datapla
 // configureGuard says that policies of the kernel, not routes, lead to peers.
 func (*ipsec) configureGuard(c *guard.Config, _ dataplane.Device) { c.Routed = false }
 
-// parameters are also those with which packets bypass the policies.
+// parameters are, beside forwarding, those by which packets bypass the policies unless they are 0.
 func (*ipsec) parameters(device string) []sysctl {
 	all := []sysctl{forwarding(device)}
 	for _, name := range []string{"all", device} {
@@ -156,8 +159,9 @@ func (*ipsec) parameters(device string) []sysctl {
 }
 
 // ensure finds the underlay, and makes sure that charon runs. It returns no link if
-// IPsec belongs to another flanneld. If two have started at the same moment, both have
-// policies, and go on with an error.
+// IPsec belongs to another flanneld: the kernel has policies of another network, and none of
+// ours. If two have started at the same moment, both have policies; each keeps its link, with
+// an error in each pass.
 func (k *ipsec) ensure(dev dataplane.Device, found netlink.Link) (dataplane.Link, error) {
 	if found == nil {
 		return dataplane.Link{}, errors.New("does not exist")
@@ -181,6 +185,7 @@ func (k *ipsec) startPaths() error {
 }
 
 // encryptingDevice returns the name and the properties of the desired device that encrypts.
+// used is false if the configuration has none: another backend.
 func (k *ipsec) encryptingDevice() (name string, dev dataplane.IPsec, used bool) {
 	for _, d := range k.desired {
 		if dev, used := d.Kind.(dataplane.IPsec); used {
@@ -200,7 +205,8 @@ func (k *ipsec) begin() (reset bool) {
 	return reset
 }
 
-// prune ends the charon that this flanneld has started, if it is no longer needed.
+// prune ends the charon that this flanneld has started, if it is no longer needed. A Cleanup
+// calls it, too, without any desired device.
 func (k *ipsec) prune(context.Context) error {
 	if _, _, used := k.encryptingDevice(); used {
 		return nil
@@ -217,7 +223,7 @@ func (k *ipsec) leave(ctx context.Context, l *leaving) error {
 	}
 	var blocks []policyEntry
 	for _, e := range k.policies.AllActual() {
-		ofFlannel := e.Value.Priority == 0
+		ofFlannel := e.Value.Priority == 0 // with ESP; flannel has no others
 		if !ofFlannel {
 			blocks = append(blocks, e)
 		}

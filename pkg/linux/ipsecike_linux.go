@@ -54,15 +54,17 @@ type ikeConn struct {
 	proposal string
 	udpEncap bool
 	secret   [8]byte // a digest, by which a change is noticed
-	down     bool    // it has no security association and does not negotiate one
+	// down: it has no security association, and is to negotiate one now. Only List sets it, so that the entry
+	// differs from the desired one, and the table calls Set, which begins to negotiate.
+	down bool
 }
 
 type ikeEntry = reconcile.Entry[ikeKey, ikeConn]
 
-// ikeStore holds the connections in charon between subnets of our networks. charon does
-// not return all of their content, so that List returns what this run has loaded into
-// this charon. Others are loaded again, which leaves their security associations as they
-// are.
+// ikeStore holds the connections in charon between subnets of our networks: it is the
+// reconcile.Store of the table ipsec.ikes. charon does not return all of their content, so
+// that List returns what this run has loaded into this charon. Others are loaded again,
+// which leaves their security associations as they are.
 //
 // Which node begins to negotiate:
 //
@@ -72,39 +74,41 @@ type ikeEntry = reconcile.Entry[ikeKey, ikeConn]
 //	negotiation failed     after 5 s, 10 s … 5 min             likewise
 //
 // charon itself repeats a negotiation that the peer does not answer, and notifies when a
-// security association ends. If the kernel's half of one is gone, the store replaces it.
+// security association ends. If charon has one whose keys somebody has deleted from the
+// kernel, the store replaces it (Rekey).
 //
 // The daemon's loop has all fields to itself, through ipsec and the table, except the
 // atomic ones. A goroutine (connect) waits for charon's notifications.
 type ikeStore struct {
 	log    *slog.Logger
-	config string // configuration file of a charon that flanneld starts
-	secret dataplane.SharedSecret
-	scope  *scopePointer
+	config string                          // configuration file of a charon that flanneld starts
+	secret dataplane.SharedSecret          // of all connections; ipsec.begin sets it
+	scope  *scopePointer                   // says which subnets are in our networks
 	used   func() bool                     // there may be connections
 	needed func() bool                     // the backend is ipsec
 	spis   func() (map[uint32]bool, error) // of the security associations that the kernel has
 	notify func()                          // makes the loop list the connections
 
-	client  *charon.Client // nil: not connected
-	own     bool           // flanneld has started this charon
-	watch   *charon.Client // for notifications
-	watcher sync.WaitGroup
-	ended   atomic.Bool        // charon has ended, or does not notify any more
-	others  time.Time          // when that was, if somebody else had started it
-	applied map[ikeKey]ikeConn // loaded in this run, into this charon
-	states  map[ikeKey]*ikeState
-	traffic atomic.Pointer[map[netip.Prefix]dataplane.TunnelReport]
+	client  *charon.Client // for commands; nil: not connected
+	own     bool           // flanneld has started the charon of client
+	watch   *charon.Client // a second connection, for notifications; valid while client is not nil
+	watcher sync.WaitGroup // of the goroutine that waits for notifications
+	ended   atomic.Bool    // the charon of client has ended, or does not notify any more
+	// othersEnded is when a charon that somebody else had started was last found to have ended; zero: never.
+	othersEnded time.Time
+	applied     map[ikeKey]ikeConn   // loaded in this run, into this charon
+	states      map[ikeKey]*ikeState // as of the last list, and of what Set has begun since
+	traffic     atomic.Pointer[map[netip.Prefix]dataplane.TunnelReport]
 }
 
 // ikeState is what the store knows about the security associations of a connection.
 type ikeState struct {
-	up    bool          // they exist, or are negotiated
+	up    bool          // they exist, or are being negotiated
 	wasUp bool          // they existed, in this run
-	lost  bool          // the kernel does not have all of them
+	lost  bool          // charon has installed them, and the kernel does not have all of them
 	since time.Time     // when this run first saw the connection
 	retry time.Time     // when to negotiate again at the earliest; zero: at once
-	delay time.Duration // after the next negotiation
+	delay time.Duration // from the last negotiation to retry; 0: none was begun since the last success
 }
 
 // The delay between negotiations that fail at once, for example because the secrets
@@ -115,11 +119,12 @@ const minIKEDelay, maxIKEDelay = pollInterval * 9 / 10, 5 * time.Minute
 func (*ikeStore) Name() string { return "connections" }
 
 // connect connects to charon, unless it is connected already. If charon has ended since, it
-// connects to the next one, which knows nothing of what this run has loaded.
+// connects to the next one, which knows nothing of what this run has loaded. Without a charon,
+// its error is charon.ErrNotRunning.
 func (s *ikeStore) connect() error {
 	if s.ended.Load() {
 		if s.client != nil && !s.own {
-			s.others = time.Now()
+			s.othersEnded = time.Now()
 		}
 		s.disconnect()
 	}
@@ -149,11 +154,11 @@ func (s *ikeStore) connect() error {
 	return nil
 }
 
-// disconnect closes the connections to charon, which goes on.
+// disconnect closes the connections to charon, which goes on. The next connect opens them again.
 func (s *ikeStore) disconnect() {
 	if s.client != nil {
 		_, _ = s.client.Close(), s.watch.Close()
-		s.watcher.Wait()
+		s.watcher.Wait() // before ended is reset, which the goroutine sets
 		s.client = nil
 		s.ended.Store(false)
 		s.traffic.Store(nil)
@@ -161,23 +166,24 @@ func (s *ikeStore) disconnect() {
 }
 
 const (
-	// startWait bounds how long reach waits for a charon that it has started.
+	// startWait bounds how long reach, and with it the loop, waits for a charon that it has started.
 	startWait = 10 * time.Second
 	// othersWait is how long a service has to restart its charon.
 	othersWait = 30 * time.Second
 )
 
-// reach connects to charon, and starts it if it does not run.
+// reach connects to charon, and starts it if it does not run, and nobody else is about to
+// restart it. ipsec.ensure calls it, so that its error is one of the device.
 func (s *ikeStore) reach() error {
 	err := s.connect()
-	if !errors.Is(err, charon.ErrNotRunning) || !s.others.IsZero() && time.Since(s.others) < othersWait {
+	if !errors.Is(err, charon.ErrNotRunning) || !s.othersEnded.IsZero() && time.Since(s.othersEnded) < othersWait {
 		return err
 	}
 	program, err := charon.Start(s.config)
 	if err != nil {
 		return fmt.Errorf("%w: %w", charon.ErrNotRunning, err)
 	}
-	if program != "" {
+	if program != "" { // else an earlier pass has started it
 		s.log.Info("started strongSwan's IKE daemon", "program", program)
 	}
 	for began := time.Now(); time.Since(began) < startWait; time.Sleep(50 * time.Millisecond) {
@@ -188,10 +194,11 @@ func (s *ikeStore) reach() error {
 	return fmt.Errorf("it was started and does not listen yet: %w", err)
 }
 
-// mayStop reports whether there may be a charon that stop ends.
+// mayStop reports whether there may be a charon that stop ends. It only looks for the file config.
 func (s *ikeStore) mayStop() bool { return charon.MayRun(s.config) }
 
-// stop ends the charon that this flanneld has started, if there is one.
+// stop ends the charon that this flanneld has started, if there is one. sig is SIGTERM, with
+// which charon deletes its security associations, or SIGKILL, with which they stay.
 func (s *ikeStore) stop(sig unix.Signal) error {
 	if !s.mayStop() {
 		s.disconnect()
@@ -207,11 +214,11 @@ func (s *ikeStore) stop(sig unix.Signal) error {
 
 func (s *ikeStore) List(context.Context) (map[ikeKey]ikeConn, error) {
 	if !s.used() {
-		return nil, nil
+		return nil, nil // there are none, and charon may not be installed
 	}
 	if err := s.connect(); err != nil {
 		if errors.Is(err, charon.ErrNotRunning) && !s.needed() {
-			return nil, nil
+			return nil, nil // connections end with charon
 		}
 		return nil, err
 	}
@@ -222,7 +229,7 @@ func (s *ikeStore) List(context.Context) (map[ikeKey]ikeConn, error) {
 	return out, err
 }
 
-// list is List with a connection to charon.
+// list is List with a connection to charon. It also replaces applied, states and traffic.
 func (s *ikeStore) list() (map[ikeKey]ikeConn, error) {
 	names, err1 := s.client.Connections()
 	secrets, err2 := s.client.Secrets()
@@ -268,8 +275,8 @@ func setOf(names []string) map[string]bool {
 	return set
 }
 
-// observe returns the state of a connection with these security associations of charon. spis
-// are those that the kernel has.
+// observe returns the state of a connection by its security associations in charon, and by
+// spis, those that the kernel has. What only Set changes (retry, delay) is copied from s.states.
 func (s *ikeStore) observe(key ikeKey, sas []charon.SA, spis map[uint32]bool) *ikeState {
 	state := &ikeState{since: time.Now()}
 	if before, known := s.states[key]; known {
@@ -285,13 +292,13 @@ func (s *ikeStore) observe(key ikeKey, sas []charon.SA, spis map[uint32]bool) *i
 			state.lost = state.lost || p.State == "INSTALLED" && !complete
 		}
 	}
-	if installed { // negotiated: the delays begin anew
+	if installed { // so the last negotiation succeeded: the delays begin anew
 		*state = ikeState{up: true, wasUp: true, since: state.since}
 	}
 	return state
 }
 
-// due reports whether to negotiate now.
+// due reports whether to negotiate now, by the table at ikeStore.
 func (s *ikeState) due(key ikeKey) bool {
 	return (s.wasUp || key.Local.Less(key.Remote) || time.Since(s.since) >= minIKEDelay) && !time.Now().Before(s.retry)
 }
@@ -299,7 +306,7 @@ func (s *ikeState) due(key ikeKey) bool {
 // trafficOf returns what passed through the security associations of a connection. The
 // latest one has the endpoint and the time of the handshake.
 func trafficOf(key ikeKey, sas []charon.SA) dataplane.TunnelReport {
-	t := dataplane.TunnelReport{Endpoint: netip.AddrPortFrom(key.Remote, 500)} // of IKE
+	t := dataplane.TunnelReport{Endpoint: netip.AddrPortFrom(key.Remote, 500)} // of IKE, until there is a latest one
 	for _, sa := range sas {
 		for _, p := range sa.Pairs {
 			if p.State == "INSTALLED" {
@@ -313,6 +320,8 @@ func trafficOf(key ikeKey, sas []charon.SA) dataplane.TunnelReport {
 	return t
 }
 
+// Set loads the connections that differ from those in charon, and begins to negotiate where
+// that is due. It does not wait for the result: charon's notification has the table list it.
 func (s *ikeStore) Set(_ context.Context, entries []ikeEntry) []error {
 	return s.each(entries, func(e ikeEntry) error {
 		before, loaded := s.applied[e.Key]
@@ -359,8 +368,9 @@ func (s *ikeStore) Delete(_ context.Context, entries []ikeEntry) []error {
 	})
 }
 
-// each calls do for each entry. After an error of the connection to charon, the others
-// have the same.
+// each calls do for each entry, and returns an error for each. A charon.Refusal is the error of
+// one entry. With any other, the connection to charon has failed: this entry and those after it
+// get it, as unknown, because charon may have done what was asked.
 func (s *ikeStore) each(entries []ikeEntry, do func(ikeEntry) error) []error {
 	errs := make([]error, len(entries))
 	for i, e := range entries {

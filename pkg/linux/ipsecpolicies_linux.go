@@ -63,14 +63,14 @@ type policyEntry = reconcile.Entry[policyKey, policy]
 type xfrmStore struct {
 	handle *netlink.Handle // nil: not opened yet, or closed after an error
 	tried  bool            // require has found that the kernel has ESP
-	scope  *scopePointer
+	scope  *scopePointer   // says which subnets are in our networks
 }
 
 func (*xfrmStore) Name() string { return "policies" }
 
 // require opens the store and makes sure that the kernel has ESP. It makes the kernel
 // load its modules, by adding a security association that no packet uses and deleting it
-// again.
+// again. ipsec.ensure calls it, so that its error is one of the device.
 func (s *xfrmStore) require() error {
 	if err := s.open(); err != nil || s.tried {
 		return err
@@ -121,9 +121,9 @@ func (s *xfrmStore) close() {
 	}
 }
 
-// readable opens the store and reports whether it has policies that can be read: without
-// XFRM, the kernel has none. readable does not make the kernel load the module, since
-// nodes with other backends do not need it.
+// readable opens the store and reports whether there can be policies: false if the kernel
+// does not have XFRM now. To open a socket would make the kernel load the module, which nodes
+// with other backends do not need, so readable looks in /proc first.
 func (s *xfrmStore) readable() (bool, error) {
 	if s.handle == nil {
 		sockets, err := os.ReadFile("/proc/net/netlink")
@@ -150,7 +150,7 @@ func hasXFRM(sockets []byte) bool {
 	return false
 }
 
-// read returns all policies.
+// read returns all policies for IPv4, the only family of the backend; nil: there are none.
 func (s *xfrmStore) read() ([]netlink.XfrmPolicy, error) {
 	if ok, err := s.readable(); !ok || err != nil {
 		return nil, err
@@ -158,8 +158,9 @@ func (s *xfrmStore) read() ([]netlink.XfrmPolicy, error) {
 	return xfrmDump(s, func() ([]netlink.XfrmPolicy, error) { return s.handle.XfrmPolicyList(netlink.FAMILY_V4) })
 }
 
-// xfrmDump reads what XFRM holds. A kernel that refuses XFRM to this program (see require)
-// has not taken any entry from us, and nodes with other backends do not need the answer.
+// xfrmDump calls read, which lists policies or security associations. A kernel that refuses
+// XFRM to this program (see require) has none of ours: the result is nil. After any other error
+// the socket is closed, because the rest of an answer may wait in it.
 func xfrmDump[E any](s *xfrmStore, read func() ([]E, error)) ([]E, error) {
 	all, err := readWhole(read)
 	if errors.Is(err, unix.EOPNOTSUPP) {
@@ -186,7 +187,7 @@ func (s *xfrmStore) List(context.Context) (map[policyKey]policy, error) {
 }
 
 // parsePolicy returns the entry of a policy that has flannel's form, or that of ours
-// without ESP.
+// without ESP; ok is false for any other, such as one for a port or of a socket.
 func parsePolicy(p netlink.XfrmPolicy) (key policyKey, value policy, ok bool) {
 	if p.Dir > netlink.XFRM_DIR_FWD || p.Proto != 0 || p.SrcPort != 0 || p.DstPort != 0 || p.Ifindex != 0 || p.Mark != nil || p.Ifid != 0 {
 		return key, value, false
@@ -218,9 +219,10 @@ func ipNet(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
-// Set replaces a policy in one step, whatever its content is. What is for packets to
-// this node's own pods comes before what drops others, and this before those with ESP:
-// no packet is dropped or leaves unencrypted that would not before or after.
+// Set replaces a policy in one step, whatever its content is. It sets what lets packets to
+// this node's own pods pass, then what drops packets to others, then policies with ESP. So
+// in between, no packet is dropped, or leaves unencrypted, to which that happens neither
+// before nor afterwards.
 func (s *xfrmStore) Set(_ context.Context, entries []policyEntry) []error {
 	return s.each(entries, []int{localPriority, blockPriority, 0}, func(e policyEntry) error {
 		p := &netlink.XfrmPolicy{Dir: e.Key.Dir, Src: ipNet(e.Key.Src), Dst: ipNet(e.Key.Dst), Priority: e.Value.Priority, Action: e.Value.action()}
@@ -232,7 +234,8 @@ func (s *xfrmStore) Set(_ context.Context, entries []policyEntry) []error {
 	})
 }
 
-// each calls do for each entry, in the order of these priorities.
+// each opens the store and calls do for each entry, in the order of these priorities. It returns
+// an error for each.
 func (s *xfrmStore) each(entries []policyEntry, order []int, do func(policyEntry) error) []error {
 	errs := make([]error, len(entries))
 	for _, priority := range order {
@@ -250,7 +253,8 @@ func (s *xfrmStore) each(entries []policyEntry, order []int, do func(policyEntry
 
 // Delete also deletes the security associations of the policies, which a charon that
 // was killed leaves behind, unless another policy uses them. What drops packets comes
-// first: packets may have another way, by a device of another backend.
+// first: packets may have another way, by a device of another backend. There is at least one
+// entry, whose error is also that of the security associations.
 func (s *xfrmStore) Delete(ctx context.Context, entries []policyEntry) []error {
 	unused := map[policy]bool{}
 	errs := s.each(entries, []int{blockPriority, 0, localPriority}, func(e policyEntry) error {
@@ -263,8 +267,8 @@ func (s *xfrmStore) Delete(ctx context.Context, entries []policyEntry) []error {
 	return errs
 }
 
-// deleteStates deletes our security associations between these ends, except those that
-// policies use.
+// deleteStates deletes our security associations between the ends of the unused policies,
+// except those that a remaining policy has. (Policies without ESP have no ends.)
 func (s *xfrmStore) deleteStates(ctx context.Context, unused map[policy]bool) error {
 	remaining, err := s.List(ctx)
 	if err != nil {

@@ -18,10 +18,10 @@ import (
 // somebody removed.
 type ipsecWatch struct {
 	changed  func()              // called by any goroutine, while active
-	policies *rtnetlink.Listener // nil: not started
-	active   atomic.Bool
-	stop     chan struct{}
-	done     sync.WaitGroup
+	policies *rtnetlink.Listener // of changes of policies and security associations; nil: not started
+	active   atomic.Bool         // the backend is ipsec: what is seen matters
+	stop     chan struct{}       // closed by close
+	done     sync.WaitGroup      // of the goroutine that notifies regularly
 }
 
 // start starts the watch, unless it has been started. close ends it. log receives a warning

@@ -23,7 +23,8 @@ import (
 //	Traffic, Forwarded the method of the same name
 //	Close              close
 //
-// Those for Traffic and Forwarded may be called by any goroutine, all others by the loop.
+// Those for Traffic and Forwarded may be called by any goroutine, all others by the loop (or by a
+// Cleanup or Handback, which have no loop).
 
 // kind drives devices of one kind, and paths through them. It holds what it knows about
 // them, and has the tables that only its paths need. Each kind has a file. It embeds the
@@ -32,7 +33,8 @@ import (
 type kind interface {
 	// ensure creates or repairs the device. found is the existing device of that
 	// name, or nil. The result is the zero Link if the device does not exist, is not
-	// ours or, with an error that IsUnknown, could not be read.
+	// ours or, with an error that IsUnknown, could not be read: then the last Link counts.
+	// A Link with an error is that of a device that could not be repaired; it is used.
 	ensure(dev dataplane.Device, found netlink.Link) (dataplane.Link, error)
 	// fill translates a path through the link to entries of tables. The entry whose
 	// error is the most useful one for an operator is first.
@@ -40,13 +42,13 @@ type kind interface {
 	// found is the inverse of fill: it returns the paths through the device, into the
 	// networks of s, whose entries exist. routes are those of Found through the device.
 	found(dev dataplane.Device, routes []routeEntry, s dataplane.State) []*dataplane.Path
-	// networkRoutes adds the routes that belong to no peer. link is zero if the device
-	// does not exist.
+	// networkRoutes adds the routes that belong to no peer to want. link is zero if the
+	// device does not exist.
 	networkRoutes(want map[routeKey]hop, dev dataplane.Device, link dataplane.Link, s dataplane.State)
 	// configureGuard tells the guard what it needs to know beside the traits of the kind.
 	configureGuard(c *guard.Config, dev dataplane.Device)
 	// parameters returns what the kernel must be set to, so that it forwards between pods
-	// and a device of others.
+	// and a device of others. The driver reports parameters with other values, and changes none.
 	parameters(device string) []sysctl
 	// tables returns the kind's own tables: those to whose entries routes lead, which are
 	// added before the routes, and those that are added after them.
@@ -64,10 +66,11 @@ type kind interface {
 	start()
 	// prune removes what is no longer desired, beside the entries of tables.
 	prune(ctx context.Context) error
-	// leave adds what a Cleanup or a Handback does. It lists the kind's tables if it needs
-	// them. After an error, nothing is done.
+	// leave adds what a Cleanup or a Handback does to l, and changes nothing itself. It lists
+	// the kind's tables if it needs them. After an error, nothing is done.
 	leave(ctx context.Context, l *leaving) error
-	// diverted returns the paths whose packets a route of others leads elsewhere.
+	// diverted returns the paths whose packets a route of others leads elsewhere, with that as
+	// their error.
 	diverted(s dataplane.State) []dataplane.Refused
 	// traffic is what Dataplane.Traffic returns; nil: nothing.
 	traffic() map[netip.Prefix]dataplane.TunnelReport

@@ -14,10 +14,10 @@ import (
 // kind_linux.go.
 type kindRow struct {
 	make    func(host) kind // for a new driver
-	device  dataplane.Kind
-	encap   dataplane.Encap
-	watched string // IFLA_INFO_KIND of devices whose IFLA_INFO_DATA is watched; see tunnelData
-	idle    bool   // without a flanneld, the device forwards nothing
+	device  dataplane.Kind  // of this type are the devices of the kind; the value is not used
+	encap   dataplane.Encap // of this type are the paths through them; likewise
+	watched string          // IFLA_INFO_KIND of devices whose IFLA_INFO_DATA is watched; "": none, see tunnelData
+	idle    bool            // without a flanneld, the device forwards nothing
 }
 
 // has reports whether flannel gives devices of this type such a name.
@@ -25,8 +25,8 @@ func (r kindRow) has(l netlink.Link) bool {
 	return r.gives(l.Attrs().Name) && slices.Contains(dataplane.TraitsOf(r.device).Links, l.Type())
 }
 
-// gives reports whether flannel gives devices such a name. A device of the host, the
-// underlay, as with IPsec, has the name that the host gave it.
+// gives reports whether flannel gives devices of this row such a name. Rows whose devices are
+// the host's (existing, IPsec) give none.
 func (r kindRow) gives(name string) bool {
 	names := dataplane.TraitsOf(r.device).Name
 	return names != nil && names.MatchString(name)
@@ -72,7 +72,7 @@ func (d *Driver) kindOf(dev dataplane.Device) (kind, error) {
 	return nil, fmt.Errorf("device kind %s is not supported on Linux", dataplane.KindName(dev.Kind))
 }
 
-// isTunnel reports whether flanneld makes the device.
+// isTunnel reports whether flanneld makes the device: its kind has types of link.
 func isTunnel(dev dataplane.Device) bool {
 	return rowOf(dev) >= 0 && dataplane.TraitsOf(dev.Kind).Links != nil
 }

@@ -28,7 +28,7 @@ const (
 
 // writeRoute appends a message about a route of the main table; kind is
 // RTM_NEWROUTE or RTM_DELROUTE. A route with a nexthop ID does not contain the
-// hop's address and device.
+// hop's address and device. What a deletion does not name may have any value.
 func writeRoute(m rtnetlink.Message, kind, flags uint16, r kernelRoute) rtnetlink.Message {
 	body := make([]byte, unix.SizeofRtMsg)
 	body[0] = rtnetlink.Family(r.key.Dst.Addr())
@@ -95,8 +95,9 @@ func writeNeigh(m rtnetlink.Message, kind, flags uint16, fam uint8, index int, a
 	return m.Attr(unix.NDA_LLADDR, mac[:])
 }
 
-// parseRoute parses a route. ok is false for routes that cannot be ours: those of
-// other tables, local and cached ones.
+// parseRoute parses a route. ok is false for routes that cannot be ours: those of other
+// tables, default, local and cached ones. A hop with properties that we never set is Unmanaged.
+// The error is rtnetlink.ErrShort.
 func parseRoute(b []byte) (r kernelRoute, ok bool, err error) {
 	if len(b) < unix.SizeofRtMsg {
 		return r, false, rtnetlink.ErrShort
@@ -139,7 +140,8 @@ func parseRoute(b []byte) (r kernelRoute, ok bool, err error) {
 	return r, true, nil
 }
 
-// parseNexthop parses a nexthop object.
+// parseNexthop parses a nexthop object. One that we would not make, such as a group, is
+// Unmanaged. The error is rtnetlink.ErrShort.
 func parseNexthop(b []byte) (id uint32, protocol uint8, h hop, err error) {
 	if len(b) < 8 {
 		return 0, 0, h, rtnetlink.ErrShort
@@ -170,7 +172,8 @@ type kernelNeigh struct {
 }
 
 // parseNeigh parses a neighbour or an FDB entry. ok is false for proxies and for
-// link-layer addresses other than Ethernet's.
+// link-layer addresses other than Ethernet's. Without an address, n.ip is zero, as in an entry
+// of a bridge's own FDB. The error is rtnetlink.ErrShort.
 func parseNeigh(b []byte) (n kernelNeigh, ok bool, err error) {
 	if len(b) < lenNdmsg {
 		return n, false, rtnetlink.ErrShort

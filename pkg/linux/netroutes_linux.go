@@ -23,8 +23,9 @@ import (
 // route takes must not leave by the host's default route, unencrypted. With WireGuard, the
 // route to the network takes packets to a subnet of no peer. The route to the own subnet
 // takes what was decrypted for a node that has no pods yet, and so no bridge. WireGuard
-// drops these packets, as no peer has such an allowed IP. Unlike with a blackhole, the kernel answers packets whose hop limit
-// is over, such as probes.
+// drops these packets, as no peer has such an allowed IP. Unlike with a blackhole, the kernel
+// answers packets whose hop limit is over, such as probes. The metric, lastMetric, makes
+// the routes lose against those of the pods' bridge.
 //
 // If the network contains the address of a node, there may be other hosts with such
 // addresses, which are reached by the default route. Then WireGuard has no route to the
@@ -44,7 +45,7 @@ func (d *Driver) addNetworkRoutes(ctx context.Context, s dataplane.State) {
 		d.routes.Want(key, h)
 	}
 	d.rows.network = want
-	// What fails is tried again by the pass, after the peers, and the pass returns the error.
+	// What fails is tried again by this pass, after the peers; then the pass returns the error.
 	_ = dataplane.Tables{d.nexthops, d.routes}.Add(ctx, d.opts)
 }
 

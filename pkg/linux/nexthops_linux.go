@@ -42,7 +42,7 @@ type nexthopStore struct {
 	lost func()
 
 	mu   sync.Mutex
-	none bool                                    // the kernel has no nexthop objects
+	none bool                                    // the kernel has no nexthop objects, as List has found
 	ids  reconcile.CompactMap[packedHop, uint32] // the object that routes through a hop take
 	hops reconcile.CompactMap[uint32, packedHop] // all existing objects, including those of others
 	last uint32                                  // the last ID that was reserved
@@ -76,7 +76,7 @@ func newNexthopStore(c *rtnetlink.Conn, scope *scopePointer, instance string) *n
 	return &nexthopStore{conn: c, scope: scope, first: first, last: first, lost: func() {}}
 }
 
-// owns reports whether an object is ours.
+// owns reports whether an object is ours, so that it may be deleted.
 func (s *nexthopStore) owns(id uint32, protocol uint8) bool {
 	return protocol == protocolOurs && (s.scope.Load().everything || id >= s.first && id-s.first < nexthopRange)
 }
@@ -97,6 +97,7 @@ func (s *nexthopStore) List(context.Context) (map[nexthopKey]struct{}, error) {
 		hops.Reserve(n)
 	}
 	header := make([]byte, 8) // a zero struct nhmsg: the objects of all families
+	// reset is called before each try: a change during the list has it begin again.
 	err := s.conn.Dump(rtnetlink.DumpRequest(unix.RTM_GETNEXTHOP, header), reset, func(body []byte) error {
 		id, protocol, h, err := parseNexthop(body)
 		if err != nil {
@@ -119,7 +120,7 @@ func (s *nexthopStore) List(context.Context) (map[nexthopKey]struct{}, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if errors.Is(err, unix.EOPNOTSUPP) {
-		s.none, err = true, nil
+		s.none, err = true, nil // before Linux 5.3; out is empty
 	}
 	if err != nil {
 		return nil, err // the old maps are better than a part of a list
@@ -179,8 +180,8 @@ func (s *nexthopStore) idOf(key nexthopKey) uint32 {
 	return cmp.Or(key.extra, id)
 }
 
-// releaseID is the inverse of reserveID. Called before the object is deleted, so
-// that observe ignores its notification.
+// releaseID is the inverse of reserveID, and returns the ID. It is called before the object is
+// deleted, so that observe ignores its notification.
 func (s *nexthopStore) releaseID(key nexthopKey) (id uint32) {
 	id = s.idOf(key)
 	s.mu.Lock()
@@ -205,7 +206,7 @@ func (s *nexthopStore) Set(_ context.Context, entries []nexthopEntry) []error {
 		return writeNexthop(m, unix.RTM_NEWNEXTHOP, unix.NLM_F_CREATE|unix.NLM_F_EXCL, s.idOf(e.Key), e.Key.unpack())
 	}
 	errs := batch(s.conn, entries, create)
-	retryOnlink(s.conn, entries, errs, func(e nexthopEntry) hop { return e.Key.unpack() }, create)
+	retryOnlink(s.conn, entries, errs, func(e nexthopEntry) hop { return e.Key.unpack() }, create) // updates errs
 	for i, err := range errs {
 		if err != nil {
 			s.releaseID(entries[i].Key)
@@ -224,16 +225,17 @@ func (s *nexthopStore) Delete(_ context.Context, entries []nexthopEntry) []error
 	}))
 }
 
-// observe records a notification for any nexthop object.
+// observe records a notification for any nexthop object. With ours, key is an entry of the
+// table that has changed.
 //
 //	notification                          result
 //	no change, or our own write           ours false
-//	an object that routes use was         its key, routes true: the kernel has deleted
+//	an object that routes use was         its key, routesLost: the kernel has deleted
 //	deleted, or now has another hop       or changed routes without notifications
 //	an object of ours that nobody uses    a key with extra, to be deleted
 //	was created
 //	any other object                      ours false
-func (s *nexthopStore) observe(id uint32, protocol uint8, h hop, present bool) (key nexthopKey, ours, routes bool) {
+func (s *nexthopStore) observe(id uint32, protocol uint8, h hop, present bool) (key nexthopKey, ours, routesLost bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	old, known := s.hops.Get(id)

@@ -36,24 +36,30 @@ const (
 // and the networks, and is replaced as a whole, because the watcher reads it. Of
 // several flannelds on a host each has its own networks.
 type scope struct {
-	tunnels  map[int]bool // indexes of our own devices
-	links    map[int]bool // the same and the underlay's
-	networks []netip.Prefix
+	tunnels  map[int]bool   // indexes of our own devices
+	links    map[int]bool   // the same and the underlay's
+	networks []netip.Prefix // the pod networks, one for each address family in use
 	former   []netip.Prefix // pod networks that this node was in before
 	subnets  []netip.Prefix // of this node's pods
-	unrouted bool           // see dataplane.State
-	keep     bool           // State.KeepDevices
+	unrouted bool           // State.Unrouted: routes into the networks without our protocol number are not ours
+	keep     bool           // State.KeepDevices: of devices with our names, only those that this run made are ours
 	// everything is for a cleanup that does not know the networks: what any flanneld
 	// of this host made is ours.
 	everything bool
 }
 
-// owns reports whether a route is ours, so that it may be changed and deleted. It
-// has our protocol number and leads into our network or device; or it has exactly
-// the form that flannel gives it: the protocol "boot", which is the default, the
-// default metric, and a destination inside the pod network with a gateway or as
-// a blackhole; or through our tunnel device with the destination's base address
-// as an onlink gateway, or without a gateway to the whole pod network.
+// owns reports whether a route is ours, so that it may be changed and deleted:
+//
+//	protocol   metric   destination           way
+//	70         any      in a network of ours  any
+//	70         any      any                   through our tunnel device
+//	and exactly what flannel makes:
+//	"boot"     default  any                   our tunnel device, its own base address as onlink gateway
+//	"boot"     default  the whole network     our tunnel device, without a gateway
+//	"boot"     default  a part of a network   a gateway or a blackhole; not if unrouted
+//
+// "boot" is the protocol of routes whose maker gives none. With everything, all of protocol 70
+// are ours.
 func (s *scope) owns(r kernelRoute) bool {
 	if r.protocol == protocolOurs {
 		return s.everything || s.tunnels[r.hop.Index] || s.has(r.key.Dst)
@@ -64,7 +70,8 @@ func (s *scope) owns(r kernelRoute) bool {
 	if s.tunnels[r.hop.Index] && r.hop.Onlink && r.hop.Via == r.key.Dst.Addr() {
 		return true
 	}
-	if s.tunnels[r.hop.Index] && r.hop == (hop{Index: r.hop.Index}) && slices.Contains(s.networks, r.key.Dst) {
+	noGateway := hop{Index: r.hop.Index}
+	if s.tunnels[r.hop.Index] && r.hop == noGateway && slices.Contains(s.networks, r.key.Dst) {
 		return true
 	}
 	return !s.unrouted && (r.hop.Via.IsValid() || r.hop.Blackhole) && dataplane.Inside(r.key.Dst, s.networks)
@@ -76,9 +83,10 @@ func (s *scope) has(p netip.Prefix) bool {
 	return slices.ContainsFunc(s.networks, contains) || slices.ContainsFunc(s.former, contains)
 }
 
-// ownsDevice reports whether a device has a name and type that flannel gives, and
-// an address in our network. A device without addresses is ours if this run made
-// it: another flanneld may have made it just now, and not assigned one yet.
+// ownsDevice reports whether a device is ours, so that it may be deleted: it has a name and
+// type that flannel gives, and an address in our network. A device without addresses is ours
+// only if this run made it: another flanneld may have made it just now, and not assigned one
+// yet. After an error, it is not known.
 func (d *devices) ownsDevice(s *scope, l netlink.Link) (bool, error) {
 	switch {
 	case !isOurType(l):
@@ -116,7 +124,8 @@ func (d *devices) addresses(l netlink.Link) (addrs []netip.Addr, err error) {
 
 // checkNetwork returns an otherNetworkError if an existing device, which has not been
 // ours in this run, only has addresses outside of the node's networks. It is for
-// devices whose names do not tell networks apart.
+// devices whose names do not tell networks apart, unlike that of a VXLAN device with its VNI.
+// The ensure of their kinds calls it, and then does not touch the device.
 func (d *devices) checkNetwork(dev dataplane.Device, found netlink.Link) error {
 	if dev.Networks == nil || d.ensured[dev.Name].Index == found.Attrs().Index {
 		return nil
@@ -166,7 +175,7 @@ func (s *xfrmStore) checkNetwork(networks []netip.Prefix) (ours bool, err error)
 		key, value, ok := parsePolicy(p)
 		inside := func(p netip.Prefix) bool { return dataplane.Inside(p, networks) }
 		switch {
-		case !ok || p.Priority != value.Priority:
+		case !ok || p.Priority != value.Priority: // not of our form, or of another tunnel of charon's
 		case inside(key.Src) && inside(key.Dst):
 			ours = true
 		case !inside(key.Src) && !inside(key.Dst):

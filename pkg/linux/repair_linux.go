@@ -14,9 +14,9 @@ import (
 	"flannel/pkg/linux/rtnetlink"
 )
 
-// repairTunnel is called by the ensure of each kind of tunnel. It sets the properties
-// that tunnel devices of all kinds have, as far as an existing device can change them.
-// An error does not stop the rest.
+// repairTunnel is called by the ensure of each kind of tunnel, also for a device that was just
+// created. It sets the properties that tunnel devices of all kinds have, as far as an existing
+// device can change them. An error does not stop the rest. l is the device as it was read.
 func (d *devices) repairTunnel(dev dataplane.Device, t dataplane.Tunnel, l netlink.Link) error {
 	errs := []error{d.setMTU(dev.Name, t.MTU, l), d.restoreMAC(dev, l), d.sysctls.setForTunnel(dev.Name, t.Addr)}
 	if l.Attrs().Flags&net.FlagUp == 0 {
@@ -49,15 +49,15 @@ const (
 
 // restoreMAC restores the MAC address that the peers know, which udev and others
 // may change, or sets the one that Device.Readdress requires. The first call for a
-// device remembers the one that it has.
+// device remembers the one that it has. Devices without a MAC address have the zero one.
 func (d *devices) restoreMAC(dev dataplane.Device, l netlink.Link) error {
 	have := linkOf(l).MAC
-	known, ok := d.macs[dev.Name]
+	known, remembered := d.macs[dev.Name]
 	want := known
 	switch {
 	case dev.Readdress:
 		want = dev.MAC
-	case !ok:
+	case !remembered:
 		want = have
 	}
 	if want != have {
@@ -76,14 +76,14 @@ func (d *devices) restoreMAC(dev dataplane.Device, l netlink.Link) error {
 	return nil
 }
 
-// logDevice logs a change of a device, and counts it.
+// logDevice logs a change of a device, and counts it, for the repairs that Ensure reports.
 func (d *devices) logDevice(text string, attrs ...any) {
 	d.changed++
 	d.log.Info(text, attrs...)
 }
 
 // logPart is logDevice for changes that are also a part of creating a device, where they
-// are not worth a line.
+// are neither worth a line nor counted.
 func (d *devices) logPart(text string, attrs ...any) {
 	if d.repairing {
 		d.logDevice(text, attrs...)
@@ -111,7 +111,7 @@ func (d *devices) setAddresses(name string, want []netip.Prefix, l netlink.Link)
 		ipnet := &net.IPNet{IP: prefix.Addr().AsSlice(), Mask: net.CIDRMask(prefix.Bits(), prefix.Addr().BitLen())}
 		a := &netlink.Addr{IPNet: ipnet}
 		if prefix.Addr().Is6() {
-			a.Flags = unix.IFA_F_NODAD // no duplicate is possible
+			a.Flags = unix.IFA_F_NODAD // no duplicate is possible, so the kernel need not look for one first
 		}
 		if err := d.handle.AddrAdd(l, a); err != nil && !errors.Is(err, unix.EEXIST) {
 			return fmt.Errorf("add its address %s: %w", prefix, err)

@@ -28,8 +28,8 @@ type routeStore struct {
 	scope    *scopePointer
 	nexthops *nexthopStore
 	shadowed map[routeKey]bool // found by List: another route is before ours, or there are two of ours
-	foreign  map[routeKey]hop  // found by List: routes of others into our networks
-	plain    bool              // write routes as flannel does: without nexthop object, with protocol "boot"
+	foreign  map[routeKey]hop  // found by List: routes of others into our networks; rows has the same map
+	plain    bool              // for Handback: write routes as flannel does, without nexthop object, with protocol "boot"
 }
 
 // newRouteStore returns the store of routes, which refer to nexthops.
@@ -87,9 +87,9 @@ func (s routeStore) list(fam uint8, out map[routeKey]hop) error {
 			}
 			return
 		}
-		_, before := s.foreign[r.key]
+		_, before := s.foreign[r.key] // the kernel lists routes of one key in the order in which it uses them
 		if _, twice := out[r.key]; twice || before {
-			s.shadowed[r.key], r.hop = true, hop{Unmanaged: true}
+			s.shadowed[r.key], r.hop = true, hop{Unmanaged: true} // differs from any desired hop, so that Set is called
 		}
 		out[r.key] = r.hop
 	})
@@ -116,7 +116,7 @@ func (s routeStore) read(fam uint8, reset func(), each func(kernelRoute)) error 
 	return err
 }
 
-// find returns the routes of the main table that match.
+// find returns the routes of the main table that match, for Handback.
 func (s routeStore) find(matches func(kernelRoute) bool) (found []kernelRoute, err error) {
 	for _, fam := range families {
 		others := len(found)
@@ -139,7 +139,7 @@ func (s routeStore) Set(ctx context.Context, entries []routeEntry) []error {
 	for _, e := range entries {
 		if s.shadowed[e.Key] {
 			delete(s.shadowed, e.Key)
-			s.Delete(ctx, []routeEntry{e})
+			s.Delete(ctx, []routeEntry{e}) // if it fails, the next list finds the route again
 		}
 	}
 	set := func(m rtnetlink.Message, e routeEntry) rtnetlink.Message {
@@ -150,7 +150,7 @@ func (s routeStore) Set(ctx context.Context, entries []routeEntry) []error {
 		return writeRoute(m, unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, r)
 	}
 	errs := batch(s.conn, entries, set)
-	retryOnlink(s.conn, entries, errs, func(e routeEntry) hop { return e.Value }, set)
+	retryOnlink(s.conn, entries, errs, func(e routeEntry) hop { return e.Value }, set) // updates errs
 	for i, err := range errs {
 		// Ours exists behind somebody else's. After deleting ours, the new one can
 		// replace the other.
@@ -166,10 +166,10 @@ func (s routeStore) Set(ctx context.Context, entries []routeEntry) []error {
 }
 
 // Delete tries our protocol number first, and then flannel's form, so that
-// somebody else's route of the same key stays. For IPv4 routes without a metric, the
-// kernel takes the first one with that protocol, whatever its metric is. So flannel's
-// form comes first for a route to a whole network or to this node's subnet, to which
-// there may be another route of ours with a metric: see addNetworkRoutes.
+// somebody else's route of the same key stays. If a request names no metric, the kernel
+// deletes the first IPv4 route with that protocol, whatever its metric is. So flannel's
+// form comes first for a route without a metric to a whole network or to this node's subnet,
+// to which there may be another route of ours with a metric: see addNetworkRoutes.
 func (s routeStore) Delete(ctx context.Context, entries []routeEntry) []error {
 	scope := s.scope.Load()
 	toNetwork := func(e routeEntry) bool { return slices.Contains(scope.networks, e.Key.Dst) }

@@ -14,7 +14,7 @@ import (
 // diverting: the watcher uses these, too.
 type rows struct {
 	conn     *rtnetlink.Conn
-	store    *nexthopStore
+	store    *nexthopStore // of nexthops
 	nexthops *reconcile.Table[nexthopKey, struct{}]
 	routes   *reconcile.Table[routeKey, hop]
 	neighs   *reconcile.Table[neighKey, dataplane.MAC]

@@ -30,8 +30,8 @@ type (
 
 const lenNdmsg = 12 // bytes of struct ndmsg (linux/neighbour.h)
 
-// neighStore holds the permanent neighbours on our tunnel devices. All of them are
-// ours, whoever added them: those that are not desired are deleted.
+// neighStore holds the permanent neighbours on our tunnel devices, by address with their MAC
+// addresses. All of them are ours, whoever added them: those that are not desired are deleted.
 type neighStore struct {
 	conn  *rtnetlink.Conn
 	scope *scopePointer
@@ -69,8 +69,8 @@ func (s neighStore) Delete(_ context.Context, entries []neighEntry) []error {
 	}))
 }
 
-// fdbStore holds the permanent FDB entries of our tunnel devices, all of which are ours
-// in the same way.
+// fdbStore holds the permanent FDB entries of our tunnel devices (by MAC address, with the
+// underlay address of the tunnel's end), all of which are ours in the same way.
 type fdbStore struct {
 	conn  *rtnetlink.Conn
 	scope *scopePointer
@@ -116,7 +116,8 @@ func (s fdbStore) Delete(_ context.Context, entries []fdbEntry) []error {
 	}))
 }
 
-// batch is Conn.Batch with one message for each entry.
+// batch is Conn.Batch with one message for each entry. Element i of the result is the error of
+// entry i; nil means that all succeeded.
 func batch[E any](c *rtnetlink.Conn, entries []E, write func(rtnetlink.Message, E) rtnetlink.Message) []error {
 	return c.Batch(len(entries), func(m rtnetlink.Message, i int) rtnetlink.Message { return write(m, entries[i]) })
 }

@@ -23,10 +23,10 @@ import (
 type sysctls struct {
 	log     *slog.Logger
 	repairs *dataplane.Repairs
-	right   map[string]bool // that had the right value since the start, by path
-	direct  map[string]int  // number of wanted IPv4 paths through devices of others
-	dirty   atomic.Bool     // parameters of the host or of devices of others may differ from what is needed
-	blocked atomic.Bool     // the last check had an error
+	right   map[string]bool // that had the right value since the start, by path: another value is somebody else's change
+	direct  map[string]int  // number of wanted IPv4 paths through devices of others, by device
+	dirty   atomic.Bool     // parameters of the host or of devices of others may differ from what is needed: see Driver.Apply
+	blocked atomic.Bool     // the last check had an error, which a change of a parameter may end
 }
 
 // newSysctls returns sysctls of which none was read yet.
@@ -37,7 +37,8 @@ func newSysctls(opts dataplane.Options) *sysctls {
 }
 
 // enableForwarding makes the kernel forward packets of the families in use, and checks
-// the devices of others. pods returns the names of the interfaces of pods.
+// the devices of others. Apply calls it if sysctls.dirty was set; after an error, dirty is set
+// again. pods returns the names of the interfaces of pods.
 func (d *Driver) enableForwarding(s dataplane.State, pods func() ([]string, error)) error {
 	var errs []error
 	for _, n := range s.Networks {
@@ -53,13 +54,14 @@ func (d *Driver) enableForwarding(s dataplane.State, pods func() ([]string, erro
 	}
 	err := errors.Join(append(errs, d.checkForeignDevices(pods))...)
 	d.sysctls.blocked.Store(err != nil)
-	d.sysctls.dirty.CompareAndSwap(false, err != nil)
+	d.sysctls.dirty.CompareAndSwap(false, err != nil) // true stays: the watcher has seen another change
 	return err
 }
 
-// keepDefaultRoutes is called before IPv6 forwarding is enabled. From then on,
-// interfaces with accept_ra 1 ignore router advertisements, and the kernel deletes
-// default routes that it learned from them. With accept_ra 2, it keeps them.
+// keepDefaultRoutes is called before IPv6 forwarding is enabled. From then on, interfaces
+// with accept_ra 1 ignore router advertisements, and the kernel deletes default routes that
+// it learned from them. With accept_ra 2, which keepDefaultRoutes sets, it keeps them. After
+// an error, forwarding is not enabled.
 func (d *Driver) keepDefaultRoutes() error {
 	if forwards, err := readSysctl("net/ipv6/conf/all/forwarding"); err != nil || forwards == "1" {
 		return err
@@ -113,8 +115,8 @@ func (d *Driver) advertised() ([]string, error) {
 	return names, nil
 }
 
-// addDevices adds the indexes of the devices in the attributes of a route. The netlink
-// library returns an error for some routes of others, such as those with segment routing.
+// addDevices adds the indexes of the devices in the attributes of a route. The netlink library
+// is not used: it returns an error for some routes of others, such as those with segment routing.
 func addDevices(through map[int]bool, attrs []byte) {
 	for kind, value := range rtnetlink.Attrs(attrs) {
 		switch kind {
@@ -143,9 +145,9 @@ func readSysctl(path string) (string, error) {
 	return strings.TrimSpace(string(raw)), nil
 }
 
-// set sets a kernel parameter that has another value, and logs that. The
-// path has slashes, since device names may contain dots. set ignores
-// parameters that the kernel does not have (IPv6 is disabled).
+// set sets a kernel parameter that has another value, and logs that. The path, below
+// /proc/sys, has slashes, since device names may contain dots. set ignores parameters that the
+// kernel does not have (IPv6 is disabled). Its error is unknown only if the value could not be read.
 func (s *sysctls) set(path, value string) error {
 	old, err := readSysctl(path)
 	if err != nil || old == "" {

@@ -48,7 +48,7 @@ func newTUN(h host) kind {
 func (k *tun) tables() (before, after dataplane.Tables) { return dataplane.Tables{k.datagrams}, nil }
 
 func (k *tun) fill(f *dataplane.Filling, p *dataplane.Path, _ dataplane.Link) {
-	dev, _ := k.device(p.Device).Kind.(dataplane.TUN)
+	dev, _ := k.device(p.Device).Kind.(dataplane.TUN) // zero if it is being dropped: then only the key counts
 	dataplane.Put(f, k.datagrams, p.Dst, netip.AddrPortFrom(p.Via, dev.Port))
 }
 
@@ -60,6 +60,7 @@ func (*tun) networkRoutes(want map[routeKey]hop, _ dataplane.Device, link datapl
 	}
 }
 
+// configureGuard names the addresses from which forwarders send ICMP errors (udptunnel.Options.Source).
 func (*tun) configureGuard(c *guard.Config, dev dataplane.Device) {
 	for _, a := range dev.Kind.(dataplane.TUN).Addr {
 		c.Errors = append(c.Errors, a.Addr())
@@ -79,7 +80,7 @@ func (k *tun) ensure(dev dataplane.Device, found netlink.Link) (dataplane.Link, 
 	if err := k.forward(dev.Name, want, found != nil); err != nil {
 		return linkOf(found), err
 	}
-	if found == nil {
+	if found == nil { // forward has created it
 		var err error
 		if found, err = k.find(dev.Name); err != nil {
 			return dataplane.Link{}, fmt.Errorf("find it after creating it: %w", err)
@@ -89,19 +90,20 @@ func (k *tun) ensure(dev dataplane.Device, found netlink.Link) (dataplane.Link, 
 		}
 		k.logDevice("created the device", "device", dev.Name)
 	}
-	if found.Attrs().GSOMaxSegs > udptunnel.MaxSegments {
+	if found.Attrs().GSOMaxSegs > udptunnel.MaxSegments { // else the kernel may put more into a packet than one read returns
 		if err := k.handle.LinkSetGSOMaxSegs(found, udptunnel.MaxSegments); err != nil { // kernels before 4.16
 			k.log.Debug("cannot limit the segments of a packet", "device", dev.Name, "error", err)
 		}
 	}
 	// The forwarder sends ICMP errors from the device's own address into the kernel. Without
-	// this, pods do not get them.
+	// accept_local, pods do not get them.
 	err := k.sysctls.try("net/ipv4/conf/"+dev.Name+"/accept_local", "1")
 	return k.linkAfterRepair(found, errors.Join(k.repairTunnel(dev, want.Tunnel, found), err))
 }
 
-// forward opens the forwarder of a device, unless it runs already as wanted. exists
-// means that there is a device with this name.
+// forward opens the forwarder of a device, which creates the device if there is none, unless it
+// runs already as wanted. exists means that there is a device with this name. start lets the
+// forwarder begin.
 func (k *tun) forward(name string, want dataplane.TUN, exists bool) error {
 	options := udptunnel.Options{
 		Device: name, Local: netip.AddrPortFrom(want.Local, want.Port), Peers: &k.peers, Counters: &k.counters,
@@ -116,7 +118,7 @@ func (k *tun) forward(name string, want dataplane.TUN, exists bool) error {
 			k.log.Warn("the forwarder of the device has ended, starting it again", "device", name, "reason", running.Err())
 			err = running.Close()
 		case !exists || !running.Attached(): // deleted, or renamed and perhaps replaced
-			err = running.Destroy()
+			err = running.Destroy() // deletes the device under its other name, if it has one
 		case running.Options() != options:
 			err = running.Close()
 		default:
@@ -159,7 +161,7 @@ func (k *tun) prune(context.Context) error {
 		if k.device(name).Name == name {
 			continue
 		}
-		gone := ended(t)
+		gone := ended(t) // perhaps because somebody has deleted the device: then an error of Destroy means nothing
 		if err := t.Destroy(); err != nil && !gone {
 			errs = append(errs, fmt.Errorf("delete the device %s: %w", name, err))
 			continue
@@ -205,6 +207,7 @@ func (k *tun) diverted(s dataplane.State) (found []dataplane.Refused) {
 				"delete it (ip route show root %s)", key.Dst, key.Dst)})
 		}
 	}
+	// foreign are the routes of others into our networks, as of the last list of routes.
 	for _, key := range slices.SortedFunc(maps.Keys(k.foreign), func(a, b routeKey) int { return a.Dst.Compare(b.Dst) }) {
 		for bits := range key.Dst.Bits() + 1 { // the route is for a part of a peer's subnet, or the whole
 			if of := netip.PrefixFrom(key.Dst.Addr(), bits).Masked(); k.datagrams.Wanted(of) {

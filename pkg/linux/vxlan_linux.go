@@ -58,6 +58,7 @@ func (k *vxlan) found(dev dataplane.Device, routes []routeEntry, _ dataplane.Sta
 	})
 }
 
+// vxlanPort returns the port, Linux' default in place of 0.
 func vxlanPort(want dataplane.VXLAN) int { return int(dataplane.TraitsOf(want).Port) }
 
 func (k *vxlan) ensure(dev dataplane.Device, found netlink.Link) (dataplane.Link, error) {
@@ -67,7 +68,8 @@ func (k *vxlan) ensure(dev dataplane.Device, found netlink.Link) (dataplane.Link
 		return dataplane.Link{}, fmt.Errorf("there is a device of this name and of type %s, which is not flannel's: delete it, or set Backend.VNI to another", found.Type())
 	}
 	// Read everything before deleting anything. A Link that is returned with an error is that
-	// of a device that exists but could not be repaired: paths through it stay.
+	// of a device that exists but could not be repaired: paths through it stay. The zero Link
+	// takes its paths away.
 	parent, err := k.underlayOf(want.Tunnel)
 	if err != nil {
 		return linkOf(found), err
@@ -128,10 +130,10 @@ func mismatch(v *netlink.Vxlan, want dataplane.VXLAN) string {
 	return ""
 }
 
-// create creates the device.
+// create creates the device, down and without addresses; repairTunnel adds the rest.
 func (k *vxlan) create(dev dataplane.Device, want dataplane.VXLAN, parent netlink.Link) error {
 	// A device that was deleted gets the MAC address back that the peers know, unless
-	// Readdress asks for another one.
+	// Readdress asks for the one of dev.
 	mac := dev.MAC
 	if known, ok := k.macs[dev.Name]; ok && !dev.Readdress {
 		mac = known

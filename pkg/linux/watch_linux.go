@@ -31,10 +31,10 @@ import (
 //	or a port left a bridge
 //	that has one
 //
-// If the result differs from the desired state (drift), it notifies the daemon's loop,
-// whose next pass repairs it. A filter on the socket drops the notifications of neighbours
-// and FDB entries of other devices than our tunnels, and of our own writes, except those of
-// FDB entries, for which the kernel does not report the writer.
+// If what it reads differs from the desired state (drift), or must be read again, it notifies
+// the daemon's loop by Driver.changes, whose next pass repairs it. A filter on the socket drops
+// the notifications of neighbours and FDB entries of other devices than our tunnels, and of our
+// own writes, except those of FDB entries, for which the kernel does not report the writer.
 type watcher struct {
 	d        *Driver
 	listener *rtnetlink.Listener
@@ -72,8 +72,8 @@ func watch(d *Driver) (*watcher, error) {
 }
 
 // filter returns a filter that drops the notifications of what the driver writes, and of
-// neighbours and FDB entries of other devices than those with these indexes: the neighbours of
-// pods and of the underlay change all the time.
+// neighbours and FDB entries of other devices than those with these indexes (nil: of all
+// devices): the neighbours of pods and of the underlay change all the time.
 func (w *watcher) filter(devices []int) ([]unix.SockFilter, error) {
 	port, err := w.d.conn.Port()
 	if err != nil {
@@ -97,8 +97,9 @@ func (w *watcher) setDevices(indexes []int) {
 
 func (w *watcher) close() error { return w.listener.Close() }
 
-// lost makes the loop list everything again, because notifications may be missing. The
-// listener has logged other errors than ENOBUFS.
+// lost makes the loop list everything again, because notifications may be missing: the socket
+// was full (ENOBUFS) or failed, or handle has returned an error. The listener has logged other
+// errors than ENOBUFS.
 func (w *watcher) lost(err error) {
 	if errors.Is(err, unix.ENOBUFS) {
 		w.d.opts.Log.Warn("lost notifications of the kernel, listing its tables again", "cause", causeNotificationsLost, "error", err)
@@ -114,7 +115,7 @@ const (
 )
 
 // handle handles one notification. The methods that it calls return whether there is
-// drift.
+// drift, so that a pass is due. After an error, the listener calls lost.
 func (w *watcher) handle(h rtnetlink.Header, body []byte) error {
 	drift, err := false, error(nil)
 	switch h.Kind {
@@ -148,7 +149,7 @@ func (w *watcher) route(h rtnetlink.Header, body []byte) (drift bool, err error)
 	if err != nil || !ok {
 		return false, err
 	}
-	r.hop = w.d.store.resolve(r)
+	r.hop = w.d.store.resolve(r) // of its nexthop object, if it has one
 	scope := w.d.scope.Load()
 	if !scope.owns(r) && !w.d.routes.Wanted(r.key) {
 		if w.d.diverting.Load() && dataplane.Inside(r.key.Dst, scope.networks) { // diverting: see tun.diverted
@@ -171,15 +172,15 @@ func (w *watcher) nexthop(present bool, body []byte) (drift bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	key, ours, routes := w.d.store.observe(id, protocol, h, present)
+	key, ours, routesLost := w.d.store.observe(id, protocol, h, present)
 	if !ours {
 		return false, nil
 	}
-	if routes {
+	if routesLost {
 		w.d.routes.Relist()
 		w.d.nexthops.Relist() // an object that replaced ours may have our protocol
 	}
-	return w.d.nexthops.Observe(key, struct{}{}, present && !routes) || routes, nil
+	return w.d.nexthops.Observe(key, struct{}{}, present && !routesLost) || routesLost, nil
 }
 
 // neigh handles a changed neighbour or FDB entry. One that is not permanent is not ours, but
@@ -203,9 +204,9 @@ func (w *watcher) neigh(present bool, body []byte) (drift bool, err error) {
 	return w.d.neighs.Observe(key, n.mac, present && n.permanent), nil
 }
 
-// link handles changes of our devices and of the underlay. When a device goes
-// down, the kernel deletes its routes and neighbours without notifications, so
-// all tables are listed again.
+// link handles changes of our devices and of the underlay. body is struct ifinfomsg, with the
+// index at byte 4 and the flags at byte 8, and attributes. When a device goes down, the kernel
+// deletes its routes and neighbours without notifications, so all tables are listed again.
 func (w *watcher) link(present bool, body []byte) (drift bool, err error) {
 	if len(body) < unix.SizeofIfInfomsg {
 		return false, rtnetlink.ErrShort
@@ -235,7 +236,7 @@ func (w *watcher) link(present bool, body []byte) (drift bool, err error) {
 	// A device with a name of ours that is not in the scope is one that Ensure has just made,
 	// or a stray one.
 	relevant := w.d.scope.Load().links[index] || isOurName(state.name)
-	old, known := w.last[index]
+	old, known := w.last[index] // known, but not relevant: it was one of these, or had such a name
 	if !relevant && !known || present && known && old == state {
 		return false, nil
 	}
@@ -252,8 +253,9 @@ func (w *watcher) link(present bool, body []byte) (drift bool, err error) {
 	return true, nil
 }
 
-// tunnelData returns the properties of a tunnel in IFLA_LINKINFO. Those of other kinds of
-// device, such as a bridge, also change by themselves, and are left out.
+// tunnelData returns the properties of a tunnel in IFLA_LINKINFO, as the kernel encodes them:
+// they are only compared. Those of other kinds of device, such as a bridge, also change by
+// themselves, and are left out: the result is "".
 func tunnelData(info []byte) (data string) {
 	tunnel := false
 	for kind, value := range rtnetlink.Attrs(info) {
@@ -281,9 +283,9 @@ func (w *watcher) address(body []byte) (drift bool, err error) {
 	}
 	index, attrs := int(int32(binary.NativeEndian.Uint32(body[4:]))), body[unix.SizeofIfAddrmsg:]
 	ip := rtnetlink.Address(rtnetlink.Attr(attrs, unix.IFA_ADDRESS))
-	if _, known := w.last[index]; !w.d.scope.Load().links[index] {
+	if _, known := w.last[index]; !w.d.scope.Load().links[index] { // neither ours nor the underlay
 		if known { // it has a name of ours; with the new address it may belong to our network
-			w.d.strays.Store(true)
+			w.d.strays.Store(true) // so that pruneStrays looks at it
 		}
 		ofPods := slices.ContainsFunc(w.d.scope.Load().subnets, func(s netip.Prefix) bool { return s.Contains(ip) })
 		if ofPods {

@@ -17,11 +17,11 @@ import (
 // does not answer, so every call runs in a goroutine of its own, one at a time.
 //
 // Errors are fs.ErrNotExist (no such device, or it is not a WireGuard device),
-// reconcile.Unknown (no answer), or the refusal of a configuration. The wgStore has one,
-// on the loop's goroutine.
+// reconcile.Unknown (no answer), or the refusal of a configuration. The wgStore has one
+// wgClient, whose methods it calls on the loop's goroutine.
 type wgClient struct {
 	client *wgctrl.Client // nil before the first call, and after an error
-	busy   chan error     // of a call that had no answer in time; nil: none
+	busy   chan error     // receives the end of a call that had no answer in time; nil: there is none
 }
 
 // device returns the configuration and the peers of a device.
@@ -36,7 +36,7 @@ func (c *wgClient) device(name string) (dev *wgtypes.Device, err error) {
 	return dev, nil
 }
 
-// unknownUnlessMissing marks errors of reading.
+// unknownUnlessMissing marks errors of reading as unknown, except that the device does not exist.
 func unknownUnlessMissing(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -44,7 +44,8 @@ func unknownUnlessMissing(err error) error {
 	return reconcile.Unknown(err)
 }
 
-// configure changes what config has set. The error does not contain the configuration.
+// configure changes what config has set; its nil fields stay as they are. The error does not
+// contain the configuration, with its keys.
 func (c *wgClient) configure(name string, config wgtypes.Config) error {
 	return c.call(func(client *wgctrl.Client) error { return client.ConfigureDevice(name, config) })
 }
@@ -80,12 +81,12 @@ func (c *wgClient) try(f func(*wgctrl.Client) error) error {
 		}
 		c.client = client
 	}
-	client, done := c.client, make(chan error, 1)
+	client, done := c.client, make(chan error, 1) // the goroutine ends even if nobody receives
 	go func() { done <- f(client) }()
 	select {
 	case err := <-done:
 		if err != nil {
-			c.close()
+			c.close() // the rest of an answer may wait in its socket
 		}
 		return err
 	case <-time.After(answerTimeout):

@@ -70,5 +70,5 @@ var logPrefix = regexp.MustCompile(`^ERROR: \(.*\) \d{4}/\d\d/\d\d \d\d:\d\d:\d\
 // longer one, so that each of these finds that a try is due.
 const startAtLeast = 10 * time.Second
 
-// startTimeout bounds the start, which takes some ten milliseconds.
+// startTimeout bounds the start, for which the loop waits. It usually takes some ten milliseconds.
 const startTimeout = 15 * time.Second

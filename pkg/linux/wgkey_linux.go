@@ -59,10 +59,10 @@ func newPrivate(key wgtypes.Key) wgPrivate {
 	return wgPrivate{&key}
 }
 
-// loadKey determines this node's private key, in this order: the file's; the one of this
-// run, if somebody deleted the file; that of the existing device (nil: none); a new one.
-// The file then has the key. If it cannot be written, loadKey returns the key and an
-// error.
+// loadKey sets private to the first of these keys that there is: the file's; the one of this
+// run, if somebody deleted the file; that of the existing device (nil or zero: none); a new one.
+// The file then has the key. If it cannot be written, private is set nevertheless, and
+// loadKey returns an error. If it cannot be read, private stays, and may be unknown.
 func (s *wgStore) loadKey(ofDevice *wgtypes.Key) error {
 	stored, err := readKey(s.keyFile)
 	if err != nil {
@@ -75,7 +75,7 @@ func (s *wgStore) loadKey(ofDevice *wgtypes.Key) error {
 		}
 		s.private = stored
 		return nil
-	case s.private.key != nil:
+	case s.private.key != nil: // it is written to the file below
 	case ofDevice != nil && *ofDevice != (wgtypes.Key{}):
 		s.private = newPrivate(*ofDevice)
 	default:
@@ -85,7 +85,8 @@ func (s *wgStore) loadKey(ofDevice *wgtypes.Key) error {
 }
 
 // replaceKey creates a new private key, and logs message. If the file cannot be written,
-// a key that was known stays.
+// a key that was known stays: the new one would not survive a restart. Without one, the new key
+// is used anyway.
 func (s *wgStore) replaceKey(message string) error {
 	key, err := wgtypes.GeneratePrivateKey()
 	if err != nil {

@@ -157,7 +157,7 @@ func TestWireGuardSessionAtStart(t *testing.T) {
 		s.desired = func(wgKey) (wgPeer, bool) { return wgPeer{Endpoint: desired}, true }
 		state := s.observe(wgKey{}, wgtypes.Peer{LastHandshakeTime: time.Now().Add(-test.age)})
 		state.actual.Endpoint = netip.MustParseAddrPort("192.168.100.77:9")
-		if got := s.reported(wgKey{}, state).Endpoint == desired; got != test.trust {
+		if got := s.adoptAndReport(wgKey{}, state).Endpoint == desired; got != test.trust {
 			t.Errorf("%s: the learned endpoint stays: %t", name, got)
 		}
 	}

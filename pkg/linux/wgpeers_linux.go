@@ -20,7 +20,7 @@ import (
 	"flannel/pkg/reconcile"
 )
 
-// wgKey identifies a peer of a WireGuard device.
+// wgKey identifies a peer of a WireGuard device. It is a key of the table wireguard.peers.
 type wgKey struct {
 	Index int // of the device
 	Key   dataplane.PublicKey
@@ -32,11 +32,11 @@ func (k wgKey) String() string {
 
 // wgPeer is the configuration of a peer.
 type wgPeer struct {
-	Endpoint  netip.AddrPort
-	Allowed   [2]netip.Prefix // sorted; zero: none
+	Endpoint  netip.AddrPort  // where packets to it are sent
+	Allowed   [2]netip.Prefix // its subnets, sorted; zero: none
 	PSK       dataplane.PresharedKey
 	Keepalive time.Duration
-	Unmanaged bool // it has more allowed IPs, which we never set
+	Unmanaged bool // it has more allowed IPs than two, which we never set, so that it differs from any desired one
 }
 
 // wgSubnet identifies an allowed IP, which one peer of a device has.
@@ -48,8 +48,8 @@ type wgSubnet struct {
 // wgStore is the kernel's side of the table of peers (reconcile.Store): those of our WireGuard
 // devices. WireGuard changes the endpoint of a peer by itself to where its last authenticated
 // packet came from (roaming), for example for a peer behind NAT. While the session lasts, such
-// an endpoint is better than that of the lease, so List reports the latter as the actual one.
-// When the lease changes, Set sets the new endpoint.
+// an endpoint is better than that of the lease, so List reports that of the lease as the actual
+// one, and the table does not call Set. When the lease changes, Set sets the new endpoint.
 //
 //	endpoint in the kernel          session  List reports
 //	as Set has set it               any      it
@@ -64,9 +64,9 @@ type wgSubnet struct {
 type wgStore struct {
 	client  wgClient // connects with the first request
 	log     *slog.Logger
-	keyFile string
+	keyFile string    // path of the file with the private key
 	private wgPrivate // loadKey sets it
-	// replaced means that this run has replaced the private key.
+	// replaced means that this run has replaced the private key, as Device.Readdress asks for once.
 	replaced bool
 
 	devices func() map[int]string      // names of our devices by index; the maker of the store sets it
@@ -80,11 +80,11 @@ type wgStore struct {
 
 	starts map[string]*reconcile.Backoff // of wireguard-go, by device; startUserspace makes it
 
-	listed   bool         // summarize was called before, so that what a new peer received counts
-	active   atomic.Bool  // there are devices to poll
-	interval atomic.Int64 // of polling, in nanoseconds; 0: not polling
-	stop     chan struct{}
-	done     sync.WaitGroup
+	listed   bool           // summarize was called before, so that what a new peer received counts
+	active   atomic.Bool    // there are devices to poll
+	interval atomic.Int64   // of polling, in nanoseconds; 0: not polling
+	stop     chan struct{}  // closed by close
+	done     sync.WaitGroup // of the goroutine of poll
 }
 
 // wgState is what the store knows about an actual peer.
@@ -139,7 +139,7 @@ func (s *wgStore) List(context.Context) (map[wgKey]wgPeer, error) {
 		for _, p := range dev.Peers {
 			key := wgKey{index, dataplane.PublicKey(p.PublicKey)}
 			state := s.observe(key, p)
-			states[key], out[key] = state, s.reported(key, state)
+			states[key], out[key] = state, s.adoptAndReport(key, state)
 			for _, allowed := range state.actual.Allowed {
 				if allowed.IsValid() {
 					owners[wgSubnet{index, allowed}] = key
@@ -187,9 +187,9 @@ func peerOf(p wgtypes.Peer) wgPeer {
 	return out
 }
 
-// reported returns the configuration of a peer for the table. Before, it adopts the
-// desired endpoint, if the table has one (see adopt).
-func (s *wgStore) reported(key wgKey, state *wgState) wgPeer {
+// adoptAndReport returns the configuration of a peer for the table: with the endpoint that the
+// table at wgStore says. Before, it adopts the desired endpoint, if the table of peers has one.
+func (s *wgStore) adoptAndReport(key wgKey, state *wgState) wgPeer {
 	if want, ok := s.desired(key); ok {
 		state.adopt(want.Endpoint)
 	}
@@ -239,8 +239,9 @@ func (s *wgStore) Delete(_ context.Context, entries []wgEntry) []error {
 	return errs
 }
 
-// write sends the configuration of peers, many in one message. If a message is refused,
-// its peers are sent one by one.
+// write sends the configuration of peers, many in one message, and returns an error for each.
+// If a message is refused, its peers are sent one by one, because the kernel does not say
+// which peer it refuses. If there was no answer, all peers of the message have that error.
 func (s *wgStore) write(entries []wgEntry, configOf func(wgEntry) wgtypes.PeerConfig) []error {
 	names, errs := s.devices(), make([]error, len(entries))
 	byDevice := map[int][]int{} // indexes of entries
@@ -264,8 +265,8 @@ func (s *wgStore) write(entries []wgEntry, configOf func(wgEntry) wgtypes.PeerCo
 	return errs
 }
 
-// configOf returns what has to be changed. An endpoint that WireGuard has learned stays
-// if the lease has not changed.
+// configOf returns what has to be changed of a peer; what is nil in it stays. An endpoint that
+// WireGuard has learned stays if the lease has not changed.
 func (s *wgStore) configOf(e wgEntry) wgtypes.PeerConfig {
 	state, exists := s.states[e.Key]
 	if !exists {
@@ -273,7 +274,7 @@ func (s *wgStore) configOf(e wgEntry) wgtypes.PeerConfig {
 	}
 	// Driver.Found makes the table list the peers of an earlier run before they are desired.
 	// Their endpoints are adopted here.
-	want, have := e.Value, s.reported(e.Key, state)
+	want, have := e.Value, s.adoptAndReport(e.Key, state)
 	c := wgtypes.PeerConfig{PublicKey: wgtypes.Key(e.Key.Key)}
 	if want.Endpoint != have.Endpoint {
 		c.Endpoint = net.UDPAddrFromAddrPort(want.Endpoint)
@@ -287,8 +288,8 @@ func (s *wgStore) configOf(e wgEntry) wgtypes.PeerConfig {
 	if want.Allowed == have.Allowed && !have.Unmanaged {
 		return c
 	}
-	// Without the replacement, packets for an allowed IP that stays are not lost for a
-	// moment.
+	// The list is replaced only if an allowed IP is to go: to replace it loses packets for those
+	// that stay, for a moment.
 	c.ReplaceAllowedIPs = have.Unmanaged || slices.ContainsFunc(have.Allowed[:], func(p netip.Prefix) bool { return p.IsValid() && !slices.Contains(want.Allowed[:], p) })
 	for _, p := range want.Allowed {
 		if p.IsValid() {
@@ -307,7 +308,7 @@ func (s *wgStore) recordSet(e wgEntry) {
 		s.states[e.Key] = state
 	}
 	endpoint := state.actual.Endpoint
-	if s.reported(e.Key, state).Endpoint != e.Value.Endpoint {
+	if s.adoptAndReport(e.Key, state).Endpoint != e.Value.Endpoint { // as in configOf
 		endpoint = e.Value.Endpoint
 	}
 	state.applied, state.actual = e.Value.Endpoint, e.Value

@@ -43,11 +43,12 @@ func (s *wgStore) close() {
 	s.client.close()
 }
 
-// summarize publishes what List has read of all peers: for Traffic each peer's counters,
-// and as metrics the number of peers with a session and the growth of the counters since
-// the last list. In the first list of this run there is no growth.
+// summarize publishes what List has read of all peers (states; s.states is still that of the
+// list before): for Traffic each peer's counters, and as metrics, by report, the number of peers
+// with a session and the growth of the counters since the last list. In the first list of this
+// run there is no growth: the counters are those since the device was made.
 func (s *wgStore) summarize(states map[wgKey]*wgState) {
-	s.active.Store(len(s.devices()) > 0)
+	s.active.Store(len(s.devices()) > 0) // for poll
 	traffic, sum := make(map[netip.Prefix]dataplane.TunnelReport, len(states)), dataplane.TunnelSummary{Peers: len(states)}
 	for key, state := range states {
 		t := dataplane.TunnelReport{Endpoint: state.actual.Endpoint, Handshake: state.handshake, Received: state.received, Sent: state.sent}

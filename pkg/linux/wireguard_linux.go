@@ -33,8 +33,8 @@ import (
 type wireguard struct {
 	none
 	host
-	wg    *wgStore
-	peers *reconcile.Table[wgKey, wgPeer]
+	wg    *wgStore                        // peers in the kernel, and this node's key
+	peers *reconcile.Table[wgKey, wgPeer] // wg is its store
 }
 
 // newWireGuard returns the kind of WireGuard devices.
@@ -56,7 +56,7 @@ func (k *wireguard) close() error {
 func (k *wireguard) fill(f *dataplane.Filling, p *dataplane.Path, link dataplane.Link) {
 	peer := p.Encap.(dataplane.WireGuardPeer)
 	value := wgPeer{Endpoint: peer.Endpoint, Allowed: peer.Allowed}
-	if dev, ok := k.device(p.Device).Kind.(dataplane.WireGuard); ok {
+	if dev, ok := k.device(p.Device).Kind.(dataplane.WireGuard); ok { // else it is being dropped: only the key counts
 		value.PSK, value.Keepalive = dev.PSK, dev.Keepalive
 	}
 	dataplane.Put(f, k.peers, wgKey{link.Index, peer.Key}, value)
@@ -65,7 +65,7 @@ func (k *wireguard) fill(f *dataplane.Filling, p *dataplane.Path, link dataplane
 
 func (k *wireguard) found(dev dataplane.Device, routes []routeEntry, _ dataplane.State) []*dataplane.Path {
 	return pathsOf(routes, func(dst netip.Prefix, h hop) *dataplane.Path {
-		owner, ok := k.wg.owners[wgSubnet{h.Index, dst}]
+		owner, ok := k.wg.owners[wgSubnet{h.Index, dst}] // the peer with this allowed IP
 		peer, exists := k.peers.Actual(owner)
 		if h.Via.IsValid() || !ok || !exists || peer.Unmanaged {
 			return nil
@@ -106,7 +106,7 @@ func (k *wireguard) ensure(dev dataplane.Device, found netlink.Link) (dataplane.
 			return dataplane.Link{}, err
 		}
 	}
-	k.wg.poll(func() {
+	k.wg.poll(func() { // called by a goroutine, every few seconds; the next pass compares device and peers
 		k.dirty.Store(true)
 		k.peers.Relist()
 		k.notify()
@@ -125,11 +125,11 @@ func (k *wireguard) ensure(dev dataplane.Device, found netlink.Link) (dataplane.
 		return k.wg.withKey(linkOf(found)), err
 	}
 	keyErr := k.loadKey(dev, before)
-	if k.wg.private.key == nil {
+	if k.wg.private.key == nil { // so the Link has no public key
 		return linkOf(found), keyErr
 	}
 	err = errors.Join(keyErr, k.configure(dev.Name, want, before))
-	if err == nil || !reconcile.IsUnknown(err) {
+	if err == nil || !reconcile.IsUnknown(err) { // with no answer of the device, nothing else is changed
 		err = errors.Join(err, k.explain(want, k.repairTunnel(dev, want.Tunnel, found)))
 	}
 	link, err := k.linkAfterRepair(found, err)
@@ -179,7 +179,7 @@ func (k *wireguard) loadKey(dev dataplane.Device, before *wgtypes.Device) error 
 		return nil
 	}
 	err := k.wg.replaceKey("replaced this node's private key, since another node has the same")
-	k.wg.replaced = err == nil // else the next pass retries
+	k.wg.replaced = err == nil // else the next pass tries again, because of the error
 	return err
 }
 

@@ -18,7 +18,7 @@ const Socket = "/var/run/charon.vici"
 // ErrNotRunning means that no daemon listens on the socket.
 var ErrNotRunning = errors.New("strongSwan's charon does not run")
 
-// Types of packets.
+// Types of packets. The client sends requests, and registers for events; the others are answers.
 const (
 	commandRequest = iota
 	commandResponse
@@ -65,12 +65,14 @@ type Refusal struct{ Command, Reason string }
 
 func (r *Refusal) Error() string { return fmt.Sprintf("charon refuses %s: %s", r.Command, r.Reason) }
 
-// call sends a command and returns the answer.
+// call sends a command and returns the answer. If charon does not carry it out, the error is a
+// Refusal.
 func (c *Client) call(command string, m message) (message, error) {
 	return c.exchange(commandRequest, command, m, nil)
 }
 
-// stream sends a command whose answer consists of events, and calls each for them.
+// stream sends a command whose answer consists of events of that name, for which it registers
+// meanwhile, and calls each for them.
 func (c *Client) stream(command, name string, m message, each func(message)) error {
 	if _, err := c.exchange(eventRegister, name, nil, nil); err != nil {
 		return err
@@ -82,8 +84,8 @@ func (c *Client) stream(command, name string, m message, each func(message)) err
 	return err
 }
 
-// exchange sends a packet and reads up to the answer. It calls each, if not nil, for
-// events before that.
+// exchange sends a packet of this kind (a command, or a registration for an event of that name)
+// and reads up to its answer. It calls each, if not nil, for events before that.
 func (c *Client) exchange(kind byte, name string, m message, each func(message)) (message, error) {
 	if err := c.send(kind, name, m); err != nil {
 		return nil, fmt.Errorf("send %s to charon: %w", name, err)
@@ -158,14 +160,14 @@ func (c *Client) receive() (kind byte, m message, err error) {
 }
 
 // Watch calls notify whenever a security association appears or ends. It returns
-// when the connection ends, with the reason. Nothing else may use the Client.
+// when the connection ends, also by Close, with the reason. Nothing else may use the Client.
 func (c *Client) Watch(notify func()) error {
 	for _, name := range []string{"ike-updown", "child-updown"} {
 		if _, err := c.exchange(eventRegister, name, nil, func(message) { notify() }); err != nil {
 			return err
 		}
 	}
-	if err := c.conn.SetReadDeadline(time.Time{}); err != nil {
+	if err := c.conn.SetReadDeadline(time.Time{}); err != nil { // events may be rare
 		return err
 	}
 	for {

@@ -8,7 +8,9 @@ import (
 	"time"
 )
 
-// Connection is how this node and a peer encrypt the packets between their subnets.
+// Connection is how this node and a peer encrypt the packets between their subnets. Words of
+// strongSwan: a connection (of IKE) has children, here one, whose security association has the
+// keys of ESP.
 type Connection struct {
 	Name, Child       string // of the connection, and of its security association
 	Local, Remote     netip.Addr
@@ -29,10 +31,11 @@ const (
 	rekeyAfter    = time.Hour
 )
 
-// message returns the connection in the form of load-conn. charon installs no policies,
-// and never starts or restarts a connection by itself, since the caller does that. It
-// keeps several associations with a peer (unique): a peer that starts anew first makes
-// new ones, and the kernel takes the latest.
+// message returns the connection in the form of load-conn; swanctl.conf(5) describes the keys.
+// charon installs no policies, and never starts or restarts a connection by itself, since the
+// caller does that. It repeats a negotiation for ever (keyingtries). It keeps several
+// associations with a peer (unique): a peer that starts anew first makes new ones, and the
+// kernel takes the latest.
 func (c Connection) message() message {
 	end := func(id netip.Addr) message { return message{{"auth", "psk"}, {"id", id.String()}} }
 	return message{{c.Name, message{
@@ -72,8 +75,8 @@ func yesNo(b bool) string {
 
 func seconds(d time.Duration) string { return strconv.Itoa(int(d/time.Second)) + "s" }
 
-// Load adds or replaces a connection and its secret, which has the connection's name.
-// Errors do not contain the secret.
+// Load adds or replaces a connection and its secret, which has the connection's name. Security
+// associations that exist stay. Errors do not contain the secret.
 func (c *Client) Load(conn Connection, secret string) error {
 	_, err := c.call("load-shared", message{{"id", conn.Name}, {"type", "IKE"}, {"data", secret},
 		{"owners", []string{conn.LocalID.String(), conn.RemoteID.String()}}})
@@ -84,7 +87,8 @@ func (c *Client) Load(conn Connection, secret string) error {
 }
 
 // Unload removes a connection with its secret and its security associations, as far as
-// they exist. The peer is notified, but its answer is not waited for.
+// they exist: a Refusal means that there is none. The peer is notified, but its answer is not
+// waited for.
 func (c *Client) Unload(name string) error {
 	for _, request := range []struct {
 		command string
@@ -100,7 +104,8 @@ func (c *Client) Unload(name string) error {
 	return c.Terminate(name)
 }
 
-// Terminate removes the security associations of a connection, as far as they exist.
+// Terminate removes the security associations of a connection, as far as they exist, without
+// waiting for the peer (force, and the timeout -1).
 func (c *Client) Terminate(name string) error {
 	_, err := c.call("terminate", message{{"ike", name}, {"force", "yes"}, {"timeout", "-1"}})
 	if isRefusal(err) {
@@ -150,7 +155,7 @@ func (c *Client) Version() (string, error) {
 type SA struct {
 	Name   string // of its connection
 	State  string // "CONNECTING", "ESTABLISHED", …
-	Busy   bool   // tasks are under way or queued
+	Busy   bool   // tasks, such as a negotiation, are under way or queued
 	Remote netip.AddrPort
 	Since  time.Duration // for how long it has been established
 	Pairs  []Pair
@@ -192,7 +197,7 @@ func parseSA(name string, m message) SA {
 	return sa
 }
 
-// number returns 0 for what is not a number.
+// number parses a number with this base, which may begin with "0x"; 0 for what is none.
 func number(text string, base int) int64 {
 	n, _ := strconv.ParseInt(strings.TrimPrefix(text, "0x"), base, 64)
 	return n

@@ -27,7 +27,8 @@ func (m message) text(name string) string {
 	return text
 }
 
-// list returns the list of that name; nil: there is none.
+// list returns the list of that name; nil: there is none. A value of another type counts as none,
+// in text, list and section.
 func (m message) list(name string) []string {
 	list, _ := m.get(name).([]string)
 	return list
@@ -112,7 +113,7 @@ func appendValue(b []byte, s string) ([]byte, error) {
 // errMalformed is the error of a packet that is not one of VICI.
 var errMalformed = errors.New("malformed packet")
 
-// decoder reads a message from its bytes.
+// decoder reads a message from its bytes, which come from another process: each length is checked.
 type decoder struct{ rest []byte }
 
 // maxDepth bounds the sections within sections; charon has four.

@@ -50,16 +50,17 @@ func configuration() (text string) {
 	return text
 }
 
-// Start starts charon, and writes its configuration file before, which exists as long
+// Start starts charon, and before that writes its configuration file, which exists as long
 // as the process may run. The caller has found that no charon listens on Socket. Start
-// does not wait until charon listens, which can take seconds: program is "" if one that
-// it has started before still has time for that. The process is in a
+// does not wait until charon listens, which can take seconds. program is what it has started;
+// "": one that was started before (starting) may still begin to listen. The process is in a
 // session of its own and does not end with this one. It inherits no files, and of the
 // environment only PATH.
 func Start(config string) (program string, err error) {
 	if starting(config) {
 		return "", nil
 	}
+	// Sets program, to the path of the first one that exists.
 	i := slices.IndexFunc(programs, func(name string) bool { program, err = exec.LookPath(name); return err == nil })
 	if i < 0 {
 		return "", errNotInstalled
@@ -101,7 +102,8 @@ func tryPort(port int) error {
 	return conn.Close()
 }
 
-// mark is the variable by which Started recognizes the process.
+// mark is the variable of the environment by which Started recognizes the process. charon reads
+// its configuration from the file in it.
 func mark(config string) string { return "STRONGSWAN_CONF=" + config }
 
 // Started returns the process that Start has started with this configuration file, in
@@ -112,7 +114,7 @@ func (c *Client) Started(config string) int {
 		return 0
 	}
 	pid := 0
-	_ = raw.Control(func(fd uintptr) {
+	_ = raw.Control(func(fd uintptr) { // an error leaves pid 0, which has no environment
 		peer, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
 		if err == nil && int(peer.Uid) == os.Geteuid() {
 			pid = int(peer.Pid)
@@ -131,8 +133,8 @@ func marked(pid int, config string) bool {
 	return err == nil && slices.ContainsFunc(bytes.Split(environ, []byte{0}), func(v []byte) bool { return string(v) == mark(config) })
 }
 
-// startLimit is how long a daemon may take until it listens. One that still does not is
-// no reason not to start another.
+// startLimit is how long a daemon may take until it listens. After that, Start starts another
+// one, although this one runs.
 const startLimit = time.Minute
 
 // starting reports whether a daemon of this user runs in this network namespace that Start
@@ -203,7 +205,7 @@ func age(pid int) (time.Duration, error) {
 }
 
 // MayRun reports whether a daemon that Start has started with this configuration file
-// may run.
+// may run: the file exists, until Stop removes it.
 func MayRun(config string) bool {
 	_, err := os.Stat(config)
 	return err == nil
@@ -231,7 +233,7 @@ func Stop(client *Client, config string, sig syscall.Signal) error {
 const stopWait = 10 * time.Second
 
 // end sends a signal to a process and waits until all of its threads have ended. One that
-// has not after limit is killed.
+// has not after limit is killed. Before Linux 5.3, end does not wait.
 func end(pid int, sig syscall.Signal, limit time.Duration) (err error) {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if errors.Is(err, unix.ENOSYS) { // before Linux 5.3
@@ -248,7 +250,7 @@ func end(pid int, sig syscall.Signal, limit time.Duration) (err error) {
 	deadline := time.Now().Add(limit)
 	for left := limit; left > 0; left = time.Until(deadline) { // with a negative timeout, Poll waits for ever
 		n, err := unix.Poll(wait, int(left.Milliseconds())+1)
-		if n > 0 || err != nil && !errors.Is(err, unix.EINTR) {
+		if n > 0 || err != nil && !errors.Is(err, unix.EINTR) { // n > 0: the process has ended, and err is nil
 			return err
 		}
 	}

@@ -58,33 +58,33 @@ func (i instance) addSuffix(chains []firewall.Chain) []firewall.Chain {
 	return chains
 }
 
-// place is one of the locations in the kernel that can hold our rules: an nftables table of ours, or a table of iptables
-// in one variant, each for one address family.
+// place is one of the locations in the kernel that can hold our rules: an nftables table of ours (nftPlace), or a table of
+// iptables in one variant (iptablesPlace), each for one address family. Firewall calls its methods on the loop's goroutine.
 type place interface {
 	String() string
 	// sync makes our chains there equal to want, or removes them if want is nil. It returns how many chains it wrote or
-	// removed.
+	// removed. The error is errRefused if the kernel or iptables rejects the rules, so that syncPlace tries fewer.
 	sync(ctx context.Context, want []firewall.Chain) (int, error)
 	// list describes for a person what is ours there, one line for each chain, jump or table.
 	list(ctx context.Context) ([]string, error)
 	// digest returns a hash of what concerns us there, without starting a program. If two calls return the same hash,
-	// nothing changed between them. 0 means unknown.
+	// nothing changed between them. 0 means unknown, so that the rules are read.
 	digest() uint64
 }
 
 // placeState is a place, the rules desired in it, and the state of reconciling it. See the table at reconcile.
 type placeState struct {
 	place
-	v6           bool
-	topics       topics            // notifications about the place; 0: it has none
+	v6           bool              // its address family
+	topics       topics            // of the kernel's notifications about the place; 0: there are none, in the legacy variant
 	want         []firewall.Chain  // nil: nothing of ours
 	needsCheck   bool              // reconcile has to look at it
 	synced       bool              // a check has succeeded since want was set; a later difference was made by others
 	syncedDigest uint64            // digest of the place when it was last found equal to want; 0: unknown
 	generation   uint32            // of nf_tables when the digest was last found to be syncedDigest; 0: unknown
 	retry        reconcile.Backoff // of checks that fail
-	throttled    time.Time         // no check before this time, because others' changes were repaired too often
-	repairs      *rate.Limiter     // limits how often others' changes are repaired at once
+	throttled    time.Time         // no check before this time, because others' changes were repaired too often; or zero
+	repairs      *rate.Limiter     // has a token for each repair that may be made at once; see recordChange
 	warned       bool              // that another program undoes our rules again and again
 }
 
@@ -92,18 +92,18 @@ type placeState struct {
 // goroutines of listen and the timer share only subscribed, pending and changes with Apply and Check.
 type Firewall struct {
 	log    *slog.Logger
-	owner  instance
-	resync time.Duration
-	report func() // a repair
+	owner  instance      // its name is in the names of our chains and tables
+	resync time.Duration // between checks without a notification; 0 or less: there are none
+	report func()        // is called after a repair; may be nil
 	// listener receives notifications; nil where the kernel has no nf_tables.
 	listener *rtnetlink.Listener
 
-	applied    bool // config is valid
-	config     firewall.Config
-	variant    variant // of iptables; "" before it was needed
-	places     []*placeState
-	nextResync time.Time
-	omitted    omitted // what this kernel or iptables does not support
+	applied    bool            // planPlaces has succeeded for config, so that places are those of config
+	config     firewall.Config // last passed to planPlaces with success
+	variant    variant         // of iptables; "" before it was needed
+	places     []*placeState   // all that can hold rules of ours
+	nextResync time.Time       // zero: with the next Check or Apply
+	omitted    omitted         // what this kernel or iptables does not support
 
 	changes chan struct{} // capacity 1, see Changes
 	timer   *time.Timer   // for the next resync or retry
@@ -120,7 +120,7 @@ func New(o firewall.Options) (*Firewall, error) {
 	var ctx context.Context
 	ctx, f.stop = context.WithCancel(context.Background())
 	f.timer = time.AfterFunc(time.Hour, f.notify)
-	f.timer.Stop()
+	f.timer.Stop() // armTimer sets it
 	var err error
 	if f.listener, err = f.listen(ctx); err != nil {
 		f.log.Info("cannot subscribe to firewall notifications, relying on the resync", "err", err, "every", o.Resync)
@@ -138,7 +138,7 @@ func (f *Firewall) Check() (changed bool) {
 	now := time.Now()
 	f.queueChecks(now)
 	changed = !f.applied
-	generation := sync.OnceValue(readGeneration)
+	generation := sync.OnceValue(readGeneration) // one request for all places, if any needs it
 	for _, s := range f.places {
 		if !s.due(now) {
 			continue // the timer is set to the end of the pause
@@ -172,14 +172,14 @@ func (f *Firewall) Apply(ctx context.Context, c firewall.Config) (changed int, e
 	now := time.Now()
 	if !f.applied || c != f.config {
 		if err := f.planPlaces(ctx, c); err != nil {
-			f.timer.Reset(lastRetry) // iptables may be installed later
+			f.timer.Reset(lastRetry) // iptables may be installed later; applied is false, so Check asks for this again
 			return 0, err
 		}
 	}
 	f.queueChecks(now)
 	var errs []error
-	failed := map[bool]bool{} // by placeState.v6
-	for _, wanted := range []bool{true, false} {
+	failed := map[bool]bool{}                    // by placeState.v6
+	for _, wanted := range []bool{true, false} { // first the places that are to have rules, then those to be emptied
 		for _, s := range f.places {
 			// If the new rules of a family could not be written, its old rules stay.
 			if len(s.want) > 0 != wanted || !wanted && failed[s.v6] {
@@ -197,8 +197,9 @@ func (f *Firewall) Apply(ctx context.Context, c firewall.Config) (changed int, e
 	return changed, errors.Join(errs...)
 }
 
-// planPlaces decides which rules are desired in each place under c, finding out which programs are installed. It marks all
-// places for a check, also those with no desired rules: a previous run may have left rules there.
+// planPlaces makes f.places anew for c: which rules are desired in each place, for which it finds out which programs are
+// installed. It marks all places for a check, also those with no desired rules: a previous run may have left rules there.
+// After an error, f.applied is false, and f.places are those of before.
 func (f *Firewall) planPlaces(ctx context.Context, c firewall.Config) error {
 	f.applied = false // until all are marked
 	t, err := findTools(ctx)
@@ -219,6 +220,7 @@ func (f *Firewall) planPlaces(ctx context.Context, c firewall.Config) error {
 		}
 		f.variant, f.omitted.random = v, f.omitted.random || !random
 	}
+	// Other errors of remaining do not matter: this is only a warning.
 	if e, ok := errors.AsType[*remainError](remaining(t, f.owner)); ok {
 		f.log.Warn("firewall rules of an earlier run remain", "cause", causeRulesRemain, "chains", e.Chains, "missing", e.Missing, "reason", e)
 	}
@@ -234,7 +236,7 @@ func (f *Firewall) planPlaces(ctx context.Context, c firewall.Config) error {
 			}
 			s.want = f.owner.addSuffix(firewall.Rules(c, family))
 			if p, ok := s.place.(*iptablesPlace); ok {
-				s.want = inTable(s.want, p.table)
+				s.want = inTable(s.want, p.table) // an nftPlace holds all chains
 			}
 		}
 		s.want = f.omitted.from(s.want)
@@ -303,7 +305,8 @@ func (f *Firewall) queueChecks(now time.Time) {
 	}
 }
 
-// armTimer sets the timer to the earliest end of a backoff, else to the next resync.
+// armTimer sets the timer to the earliest time at which a place needs a look: the end of its pause after an error or of its
+// throttling, else the next resync. Without any, it stops the timer.
 func (f *Firewall) armTimer(now time.Time) {
 	var next time.Time
 	for _, s := range f.places {

@@ -17,10 +17,10 @@ import (
 	"flannel/pkg/firewall"
 )
 
-// errRefused means that the kernel or iptables rejected our rules.
+// errRefused means that the kernel or iptables rejected our rules: syncPlace then tries them without what is not essential.
 var errRefused = errors.New("rules refused")
 
-// errChanging means that another program changed a chain while it was read.
+// errChanging means that another program changed a chain while it was read: read tries again.
 var errChanging = errors.New("another program is changing the rules")
 
 // exitLocked is the exit code of iptables-legacy when another process holds its lock for too long.
@@ -63,7 +63,8 @@ func inTable(chains []firewall.Chain, table string) []firewall.Chain {
 }
 
 // digest asks the kernel directly, which is far cheaper than starting iptables on a host with many rules. In the nft
-// variant it covers our chains and the jumps to them, but not the rules of others around the jumps.
+// variant it covers our chains and the jumps to them, but not the rules of others around the jumps: a jump is never moved
+// because of these. In the legacy variant it covers the whole table.
 func (p *iptablesPlace) digest() uint64 {
 	if p.variant == variantLegacy {
 		return p.legacyDigest()
@@ -78,7 +79,7 @@ func (p *iptablesPlace) digest() uint64 {
 			if chain == own.Parent {
 				rules = slices.DeleteFunc(rules, func(r kernelRule) bool { return r.jump != own.Name })
 			}
-			fmt.Fprintln(h, chain, rules, err)
+			fmt.Fprintln(h, chain, rules, err) // err: a chain that is absent is not like an empty one
 		}
 	}
 	return h.Sum64()
@@ -99,7 +100,8 @@ func (p *iptablesPlace) legacyDigest() uint64 {
 	return layout6.digest(tables)
 }
 
-// tableLoaded reports whether the legacy table exists. Asking iptables-legacy for it by name would create it.
+// tableLoaded reports whether the legacy table exists. Asking iptables-legacy for it by name would create it. Without the
+// file of names, the kernel has no legacy tables.
 func (p *iptablesPlace) tableLoaded(table string) (bool, error) {
 	file := "/proc/thread-self/net/ip_tables_names"
 	if p.command == "ip6tables" {
@@ -160,13 +162,13 @@ func (p *iptablesPlace) sync(ctx context.Context, want []firewall.Chain) (change
 			return 0, err
 		}
 	}
-	var numbered map[string][]string
+	var numbered map[string][]string // of the last write: see change
 	for range 3 {
 		have, readErr := p.read(ctx, want)
 		if readErr != nil {
 			return 0, readErr
 		}
-		for chain, behind := range numbered {
+		for chain, behind := range numbered { // was the position still right?
 			h := have.entry(chain)
 			h.misplaced = misplaced(h.parent, behind)
 		}
@@ -181,14 +183,14 @@ func (p *iptablesPlace) sync(ctx context.Context, want []firewall.Chain) (change
 			if numbered = c.numbered; len(numbered) == 0 {
 				return changed, nil
 			}
-			continue
+			continue // to see whether the jump is where it was to be
 		}
-		if p.isInterrupted(err) || ctx.Err() != nil || isTransient(err) {
+		if p.isInterrupted(err) || ctx.Err() != nil || isTransient(err) { // says nothing about the rules: not errRefused
 			return 0, fmt.Errorf("write rules: %w", err)
 		}
 		err = fmt.Errorf("write rules: %w: %w: %s", errRefused, err, extensionAdvice(err.Error()))
 	}
-	return changed, err
+	return changed, err // nil if only the position was wrong each time: the jump stays where it is
 }
 
 // isInterrupted reports whether err means that a program of iptables was killed, or has waited in vain for the lock of the
@@ -203,6 +205,7 @@ func (p *iptablesPlace) isInterrupted(err error) bool {
 	return killed || p.variant == variantLegacy && exit.ExitCode() == exitLocked
 }
 
+// write executes a change: the deletions by handle that come first, the script as one transaction, and the other deletions.
 func (p *iptablesPlace) write(ctx context.Context, c change) error {
 	if err := p.deleteRules(c.before); err != nil {
 		return err

@@ -26,15 +26,15 @@ type parentRule struct {
 
 // jumpPlan lists the changes that repair the jump in a parent chain. The zero jumpPlan changes nothing.
 type jumpPlan struct {
-	// remove are the jumps to delete. By their text they are deleted before the new jump is added, in the same transaction:
-	// the new one may have the same text. By their handle they are deleted after that transaction, so that there is a jump
-	// at any time.
+	// remove are the jumps to delete. Those without a handle are deleted by their text before the new jump is added, in the
+	// same transaction: the new one may have the same text. Those with one are deleted after that transaction, so that there
+	// is a jump at any time.
 	remove []parentRule
 	insert bool // a new jump
 	// at is the position of the new jump after the deletions by text, from 1 as iptables -I counts; 0: append it.
 	at int
-	// behind are the rules of others that follow the new jump, unless another program changes the chain first. They are
-	// only known with a position.
+	// behind are the texts of the rules of others that follow the new jump, unless another program changes the chain first;
+	// nil if it is appended.
 	behind []string
 }
 
@@ -42,7 +42,7 @@ type jumpPlan struct {
 // several, one is kept and the others are deleted. One with other arguments is replaced at its position.
 func planJump(parent []parentRule, want string) jumpPlan {
 	right := func(r parentRule) bool { return r.jump && normalise(r.text) == normalise(want) }
-	keep := keptJump(parent, right)
+	keep := keptJump(parent, right) // an index of parent; -1: none
 	if keep < 0 {
 		keep = keptJump(parent, func(r parentRule) bool { return r.jump })
 	}
@@ -79,7 +79,7 @@ func replaceJumps(parent []parentRule, i int) jumpPlan {
 	}
 	p.at = 1
 	for _, r := range parent[:i] {
-		if !r.jump || r.handle != 0 {
+		if !r.jump || r.handle != 0 { // it is still there when the jump is inserted
 			p.at++
 		}
 	}
@@ -130,5 +130,5 @@ func misplaced(parent []parentRule, planned []string) bool {
 		return false // deleted since: planJump adds a new one
 	}
 	behind := foreignRules(parent[i:])
-	return len(behind) < len(planned) || !slices.Equal(behind[:len(planned)], planned)
+	return len(behind) < len(planned) || !slices.Equal(behind[:len(planned)], planned) // behind planned: appended since
 }

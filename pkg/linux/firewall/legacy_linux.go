@@ -19,13 +19,13 @@ import (
 // layout holds byte offsets within struct ipt_entry or ip6t_entry (linux/netfilter_ipv4/ip_tables.h): one rule, with
 // its matches and target behind it.
 type layout struct {
-	domain, level int
-	flags         int  // of the rule
+	domain, level int  // of the socket that is asked: address family and level of its options
+	flags         int  // of the rule: one byte
 	gotoFlag      byte // in flags: the rule goes to a chain instead of jumping to it
 	next          int  // the length of the entry; two bytes before it is the offset of the target
-	counters      int
-	size          int // of the entry without matches and target
-	head          int // size of struct ipt_get_entries before the entries: name, size, padding
+	counters      int  // the last field, of packets and bytes
+	size          int  // of the entry without matches and target
+	head          int  // size of struct ipt_get_entries before the entries: name, size, padding
 }
 
 var (
@@ -46,7 +46,7 @@ var counterPadding = func() int {
 
 const (
 	soGetInfo    = 64 // IPT_SO_GET_INFO, IP6T_SO_GET_INFO
-	soGetEntries = 65
+	soGetEntries = 65 // IPT_SO_GET_ENTRIES, IP6T_SO_GET_ENTRIES
 	nameSize     = 32 // XT_TABLE_MAXNAMELEN
 	infoSize     = 84 // struct ipt_getinfo; its last field is the size of all entries
 )
@@ -67,7 +67,8 @@ func (l layout) digest(tables []string) uint64 {
 }
 
 // read returns struct ipt_getinfo and the entries of a table, with all counters 0, because packets must not look like a
-// change. The state of matches such as limit is not in the entries. It fails if the table changes meanwhile.
+// change. The state of matches such as limit is not in the entries. If the size of the table changes between the two
+// requests, the error is EAGAIN, after which legacyTable tries again.
 func (l layout) read(table string) (info, entries []byte, err error) {
 	fd, err := unix.Socket(l.domain, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
 	if err != nil {

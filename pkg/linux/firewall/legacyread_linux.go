@@ -27,7 +27,7 @@ type legacyTable struct {
 // legacyEntry is a rule as the kernel stores it.
 type legacyEntry struct {
 	chain string
-	raw   []byte
+	raw   []byte // struct ipt_entry or ip6t_entry, its matches and its target
 }
 
 // rules decodes the rules of a chain, or with chain "" those of all chains.
@@ -63,7 +63,7 @@ func (p *iptablesPlace) legacyTable(table string) (legacyTable, error) {
 	if p.command == "ip6tables" {
 		l = layout6
 	}
-	// Another program may write the table between our two requests for its size and its entries.
+	// Another program may write the table between our two requests for its size and its entries: EAGAIN.
 	var info, entries []byte
 	err := rtnetlink.Repeat(func() (err error) { info, entries, err = l.read(table); return err }, unix.EAGAIN)
 	if err != nil {
@@ -100,7 +100,7 @@ func (l layout) parse(info, entries []byte) (legacyTable, error) {
 			t.chains = append(t.chains, chain)
 		}
 		offset += len(raw)
-		if l.target(raw) == errorTarget {
+		if l.target(raw) == errorTarget { // the head of a user chain, whose rules begin behind it; or the end of the table
 			t.heads[offset] = unix.ByteSliceToString(raw[l.targetOffset(raw)+targetSize:])
 			continue
 		}
@@ -115,7 +115,8 @@ func (l layout) parse(info, entries []byte) (legacyTable, error) {
 	return t, nil
 }
 
-// entry returns the first entry. All offsets are checked: a program for another architecture may get another layout.
+// entry returns the first entry; false: entries are not of this layout. All offsets are checked, so that those of an entry
+// need no checks later: a program for another architecture may get another layout.
 func (l layout) entry(entries []byte) ([]byte, bool) {
 	if len(entries) < l.size+targetSize {
 		return nil, false
@@ -138,9 +139,10 @@ func (l layout) target(entry []byte) string { return extensionName(entry[l.targe
 // extensionName returns the name of a match or target.
 func extensionName(b []byte) string { return unix.ByteSliceToString(b[2 : targetSize-1]) }
 
-// rule decodes an entry as far as kernelRule needs. Its text is compared with that of our own jump, so that the comment is
-// quoted as commentSpec does. Its exprs identify the rule: the entry without what changes by itself, and the text, which
-// has the name of the chain in place of the offset to which a jump leads.
+// rule decodes an entry as far as kernelRule needs. heads are the names of chains by the offset of their first rule. The
+// rule's text is compared with that of our own jump, so that the comment is quoted as commentSpec does. Its exprs identify
+// the rule: the entry without what changes by itself, and the text, which has the name of the chain in place of the offset
+// to which a jump leads.
 func (l layout) rule(chain string, entry []byte, heads map[int]string) kernelRule {
 	entry = bytes.Clone(entry)
 	at := l.targetOffset(entry)
@@ -149,7 +151,7 @@ func (l layout) rule(chain string, entry []byte, heads map[int]string) kernelRul
 		jumpFlag = "-g "
 	}
 	match := bytes.Clone(entry[:l.next-6]) // the fields before nfcache: addresses, interfaces, protocol, flags
-	match[l.flags] &^= l.gotoFlag
+	match[l.flags] &^= l.gotoFlag          // which is no condition; if all else is zero, every packet matches
 	r := kernelRule{chain: chain, conditional: len(bytes.Trim(match, "\x00")) > 0}
 	for m := entry[l.size:at]; len(m) >= targetSize; {
 		size := int(binary.NativeEndian.Uint16(m))

@@ -29,8 +29,8 @@ import (
 // translates a connection wins, and of chains with the same priority the kernel runs the youngest first. Therefore a
 // repair flushes the rules and keeps the chains, which keeps their order relative to other tables.
 type nftPlace struct {
-	family nftables.TableFamily
-	owner  instance
+	family nftables.TableFamily // IPv4 or IPv6
+	owner  instance             // its suffix is in the table's name
 }
 
 func (p nftPlace) table() *nftables.Table {
@@ -86,8 +86,8 @@ func (p nftPlace) sync(_ context.Context, want []firewall.Chain) (int, error) {
 	table := p.table()
 	// Adding the table first makes the next step succeed whether or not it exists.
 	conn.AddTable(table)
-	if len(want) > 0 && withoutRules(have) == withoutRules(tableText(wanted)) {
-		conn.FlushTable(table)
+	if len(want) > 0 && withoutRules(have) == withoutRules(tableText(wanted)) { // the chains are right, and stay
+		conn.FlushTable(table) // deletes the rules
 	} else {
 		conn.DelTable(table)
 		if len(want) > 0 {
@@ -106,7 +106,7 @@ func (p nftPlace) sync(_ context.Context, want []firewall.Chain) (int, error) {
 	} else if err != nil {
 		return 0, fmt.Errorf("write table: %w: %w", errRefused, err)
 	}
-	return max(len(want), 1), nil
+	return max(len(want), 1), nil // 1: the table was removed
 }
 
 // nftChain is a Chain as translated for the kernel.
@@ -116,8 +116,8 @@ type nftChain struct {
 }
 
 type nftRule struct {
-	exprs   []expr.Any
-	comment string
+	exprs   []expr.Any // what the kernel executes, in order; each works on registers or on the packet
+	comment string     // for people, see commentData
 }
 
 // wanted translates chains for the kernel. The priorities are those of the iptables tables of the same name, so that a
@@ -144,7 +144,7 @@ func (p nftPlace) wanted(want []firewall.Chain) []nftChain {
 // prints the rule as a person would write it.
 func exprs(r firewall.Rule) []expr.Any {
 	var e []expr.Any
-	if r.Mark != 0 {
+	if r.Mark != 0 { // load the mark, mask it, and compare
 		mark := binary.NativeEndian.AppendUint32(nil, r.Mark)
 		e = append(e, &expr.Meta{Key: expr.MetaKeyMARK, Register: 1},
 			&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: mark, Xor: make([]byte, 4)},
@@ -163,8 +163,8 @@ func exprs(r firewall.Rule) []expr.Any {
 	}
 }
 
-// match returns expressions that compare an address in the IP header with p. The offsets are those of the address, in
-// bytes, in an IPv4 and in an IPv6 header.
+// match returns expressions that compare an address in the IP header with p; none if p is the zero Prefix (any address).
+// not inverts the result. The offsets are those of the address, in bytes, in an IPv4 and in an IPv6 header.
 func match(p netip.Prefix, not bool, offset4, offset6 uint32) []expr.Any {
 	if !p.IsValid() {
 		return nil
@@ -198,7 +198,7 @@ func commentData(comment string) []byte {
 }
 
 // tableText returns all that matters of a table as text, "" for no table. Two tables are equal if their texts are. The
-// chains must be in the order of func chains.
+// chains must be in the order of firewall.Chains, in which readTable reads them.
 func tableText(chains []nftChain) string {
 	if len(chains) == 0 {
 		return ""
@@ -249,7 +249,8 @@ func exprText(e expr.Any) string {
 	return fmt.Sprintf("%T%+v", e, e)
 }
 
-// absent reports whether err means that a table or chain does not exist (ENOENT), or that the kernel has no nf_tables.
+// absent reports whether err means that a table or chain does not exist (ENOENT), or that the kernel has no nf_tables, or
+// not for this family (the others).
 func absent(err error) bool {
 	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP) ||
 		errors.Is(err, unix.EPROTONOSUPPORT)

@@ -18,7 +18,8 @@ import (
 // We write with the library google/nftables, but do not read with it: it omits expressions that it does not know, so
 // that a foreign rule could look like ours. The few requests that we need are sent here.
 
-// request sends one request to nf_tables and returns the answer. names are the attributes of the request, by type.
+// request sends one request to nf_tables and returns the answer. msg is an NFT_MSG constant, flags is netlink.Dump for a
+// list, and names are the attributes of the request, by type.
 // A dump is requested again if the kernel marks it as interrupted. The kernel does so when any rule of the network
 // namespace changes during the dump, also a rule of another table. After rtnetlink.Tries, the error is EINTR, which
 // isTransient.
@@ -185,7 +186,8 @@ type kernelRule struct {
 	text string
 	// conditional: the rule has a match, or an expression that we do not know, so that it may not apply to every packet.
 	// It has no meaning for rules that neither jump nor block, such as those with a masq.
-	// blocks: its verdict is DROP or REJECT. ACCEPT and RETURN are no reason to place our jump elsewhere.
+	// blocks: its verdict is DROP or REJECT. ACCEPT and RETURN are no reason to place our jump elsewhere: who inserted them
+	// before it wanted them to come first.
 	conditional, blocks bool
 }
 
@@ -226,7 +228,7 @@ func parseRule(family nftables.TableFamily, message []byte) (r kernelRule, err e
 	return r, nil
 }
 
-// add decodes one expression and adds it to r.
+// add decodes one expression, data of the kind name, and adds it to r: to exprs, and to what it says about the whole rule.
 func (r *kernelRule) add(family byte, name string, data []byte) {
 	if name == "immediate" { // the library takes for granted that it has a verdict, and a whole one
 		if v, ok := parseVerdict(data); ok {
@@ -235,6 +237,7 @@ func (r *kernelRule) add(family byte, name string, data []byte) {
 			return
 		}
 	}
+	// The kinds that our own rules use. All but counter count as a condition; for a masq, that has no meaning.
 	kinds := map[string]expr.Any{"meta": &expr.Meta{}, "bitwise": &expr.Bitwise{}, "cmp": &expr.Cmp{}, "payload": &expr.Payload{},
 		"counter": &expr.Counter{}, "masq": &expr.Masq{}}
 	e := kinds[name]
@@ -266,11 +269,12 @@ func (r *kernelRule) classify(kind string, data []byte) {
 		r.blocks = true
 	case kind == "match" && extension == "comment":
 		r.text = fmt.Sprintf("-m comment --comment %q ", unix.ByteSliceToString(rtnetlink.Attr(data, unix.NFTA_MATCH_INFO)))
-	case kind != "log":
+	case kind != "log": // which applies to every packet
 		r.conditional = true
 	}
 }
 
+// addVerdict sets jump, text or blocks by a verdict.
 func (r *kernelRule) addVerdict(v *expr.Verdict) {
 	switch v.Kind {
 	case expr.VerdictJump:

@@ -15,7 +15,8 @@ type change struct {
 	chains int    // number of chains that it writes or removes
 	// numbered holds, for each chain whose jump is inserted at a position, the rules that must follow the jump.
 	numbered map[string][]string
-	// before and after are jumps to delete by their handle, before or after the script.
+	// before and after are jumps to delete by their handle, before the script (of a chain that it deletes) or after it (of
+	// one whose jump it replaces).
 	before, after []ruleHandle
 }
 
@@ -30,11 +31,11 @@ type ruleHandle struct {
 func planChange(have savedRules, want []firewall.Chain) change {
 	var b strings.Builder
 	c := change{numbered: map[string][]string{}}
-	for _, own := range have.owner.chains() {
+	for _, own := range have.owner.chains() { // of all tables: those of other places do not exist in have, nor in want
 		h := have.chain(own)
 		i := slices.IndexFunc(want, func(c firewall.Chain) bool { return c.Name == own.Name })
 		if i < 0 {
-			if h.exists {
+			if h.exists { // without a chain, no rule can jump to it
 				c.chains++
 				c.before = append(c.before, writeRemove(&b, own, h)...)
 			}
@@ -54,7 +55,7 @@ func planChange(have savedRules, want []firewall.Chain) change {
 	return c
 }
 
-// plan returns the changes that the jump to a chain needs.
+// plan returns the changes that the jump to a chain needs, which may be none.
 func (h savedChain) plan(want firewall.Chain) jumpPlan {
 	if h.misplaced {
 		return placeJump(h.parent)
@@ -70,8 +71,9 @@ func sameRules(have savedChain, want firewall.Chain) bool {
 	})
 }
 
-// writeReplace writes the commands that rewrite a chain and execute the plan for its jump. A rule without a handle is
-// deleted by its text. If it was deleted since, the transaction fails. The caller deletes the rules that it returns.
+// writeReplace writes the commands that rewrite a chain and execute the plan for its jump. A jump without a handle is
+// deleted by its text: if somebody has deleted it since, the transaction fails, and sync tries again. The caller deletes the
+// jumps that writeReplace returns after the script.
 func writeReplace(b *strings.Builder, want firewall.Chain, plan jumpPlan) (handles []ruleHandle) {
 	fmt.Fprintf(b, "*%s\n:%s - [0:0]\n", want.Table, want.Name) // creates or flushes the chain
 	for _, jump := range plan.remove {
@@ -91,7 +93,8 @@ func writeReplace(b *strings.Builder, want firewall.Chain, plan jumpPlan) (handl
 }
 
 // writeRemove writes the commands that delete a chain and every rule that jumps to it, including rules of others,
-// because a chain that is still referred to cannot be deleted. The caller first deletes the rules that it returns.
+// because a chain that is still referred to cannot be deleted. The caller deletes the jumps that writeRemove returns before
+// the script.
 func writeRemove(b *strings.Builder, own firewall.Chain, have savedChain) (handles []ruleHandle) {
 	fmt.Fprintf(b, "*%s\n:%s - [0:0]\n", own.Table, own.Name)
 	for _, jump := range jumps(have.parent) {

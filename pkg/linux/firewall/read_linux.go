@@ -23,7 +23,8 @@ import (
 //
 // The kernel is asked by netlink in the nft variant, and by getsockopt in the legacy variant.
 
-// translation is a chain of ours, as the kernel returns it and as arguments of iptables.
+// translation is a chain of ours, as the kernel returns it (chainText) and as arguments of iptables. While the kernel returns
+// the same text, the arguments are the same, so that iptables need not be started.
 type translation struct {
 	kernel string
 	rules  []string
@@ -31,7 +32,7 @@ type translation struct {
 
 // read returns what there is of our chains, and of the chains that jump to them. want are the chains to be written: of
 // the others, all jumps are read, since they are to be removed. It is repeated if another program changes the rules
-// meanwhile.
+// meanwhile; after three tries, the error is errChanging, and Firewall tries again after a pause.
 func (p *iptablesPlace) read(ctx context.Context, want []firewall.Chain) (s savedRules, err error) {
 	for range 3 {
 		if s, err = p.readOnce(ctx, want); !errors.Is(err, errChanging) {
@@ -45,13 +46,14 @@ func (p *iptablesPlace) readOnce(ctx context.Context, want []firewall.Chain) (sa
 	s := savedRules{owner: p.owner, chains: map[string]*savedChain{}}
 	for _, own := range p.chains() {
 		c := s.entry(own.Name)
-		i := slices.IndexFunc(want, func(w firewall.Chain) bool { return w.Name == own.Name })
+		i := slices.IndexFunc(want, func(w firewall.Chain) bool { return w.Name == own.Name }) // -1: it is to be removed
 		var err error
 		if c.exists, err = p.hasChain(own.Table, own.Name); err != nil {
 			return savedRules{}, err
 		}
 		switch {
 		case i >= 0:
+			// want[i] and not own, because its comment may be omitted: the jump is compared with that of want[i].
 			if c.parent, err = p.readJumps(ctx, want[i], own.Parent); err == nil && c.exists {
 				err = p.readOwn(ctx, own, c)
 			}
@@ -93,8 +95,9 @@ func (p *iptablesPlace) readOwn(ctx context.Context, own firewall.Chain, c *save
 	return nil
 }
 
-// recordWritten stores the translation of the chains just written that iptables could not print before the write.
-// iptables before 1.8.5 prints no chain of a table in which it cannot read one rule.
+// recordWritten stores the translation of the chains just written that iptables could not print before the write: it may
+// still be unable to, because iptables before 1.8.5 prints no chain of a table in which it cannot read one rule. Without
+// the translation, the chains would be written again each time that they are read.
 func (p *iptablesPlace) recordWritten(have savedRules, want []firewall.Chain) {
 	for _, w := range want {
 		if !have.chain(w).unprintable {
@@ -116,7 +119,8 @@ func (p *iptablesPlace) chainText(own firewall.Chain) (string, error) {
 	return fmt.Sprint(rules), err
 }
 
-// readReferences sets the jumps to our chain in all chains of its table, so that the chain can be deleted.
+// readReferences sets the jumps to our chain in all chains of its table (parent and foreignJumps of c), so that the chain can
+// be deleted.
 func (p *iptablesPlace) readReferences(ctx context.Context, own firewall.Chain, c *savedChain) (err error) {
 	if c.parent, err = p.readJumps(ctx, own, own.Parent); err != nil {
 		return err
@@ -125,7 +129,7 @@ func (p *iptablesPlace) readReferences(ctx context.Context, own firewall.Chain, 
 	if err != nil {
 		return err
 	}
-	var seen []string
+	var seen []string // chains whose jumps are in foreignJumps
 	for _, r := range all {
 		if r.jump != own.Name || r.chain == own.Parent || r.chain == own.Name || slices.Contains(seen, r.chain) {
 			continue
@@ -142,39 +146,40 @@ func (p *iptablesPlace) readReferences(ctx context.Context, own firewall.Chain, 
 	return nil
 }
 
-// readJumps reads a chain that may jump to one of ours. A jump of another form than ours is printed by iptables, because
-// the legacy variant deletes it by its text. If iptables cannot print the chain either, such a jump counts as a rule of
-// others.
+// readJumps returns the rules of a chain that may jump to one of ours (own), for planJump. A jump of another form than ours
+// is printed by iptables, because the legacy variant deletes it by its text. If iptables cannot print the chain either, such
+// a jump counts as a rule of others, unless it has a handle or no condition.
 func (p *iptablesPlace) readJumps(ctx context.Context, own firewall.Chain, chain string) ([]parentRule, error) {
 	rules, err := p.chainRules(own.Table, chain)
 	if err != nil {
 		return nil, err
 	}
-	other := func(r kernelRule) bool {
+	otherForm := func(r kernelRule) bool { // a jump to our chain, but not as we write it
 		return r.jump == own.Name && (r.conditional || normalise(r.text) != normalise(jumpTo(own)))
 	}
 	var printed []string
-	if slices.ContainsFunc(rules, other) {
+	if slices.ContainsFunc(rules, otherForm) {
 		printed, err = p.printed(ctx, own.Table, chain)
 		if err != nil && !p.cannotPrint(err) {
 			return nil, err
-		} else if err == nil && len(printed) != len(rules) {
+		} else if err == nil && len(printed) != len(rules) { // else rule i of the one is rule i of the other
 			return nil, errChanging
 		}
 	}
 	var all []parentRule
 	for i, r := range rules {
-		known := parentRule{text: fmt.Sprint(r.exprs), blocks: chain == forwardChain && r.blocks && !r.conditional}
+		// As a rule of others, it is only compared and, in FORWARD, looked at for whether it blocks.
+		rule := parentRule{text: fmt.Sprint(r.exprs), blocks: chain == forwardChain && r.blocks && !r.conditional}
 		if r.jump == own.Name && (r.handle != 0 || !r.conditional || len(printed) > i) {
-			known = parentRule{text: r.text, handle: r.handle, jump: true}
+			rule = parentRule{text: r.text, handle: r.handle, jump: true}
 			switch {
-			case other(r) && len(printed) > i:
-				known.text = printed[i]
+			case otherForm(r) && len(printed) > i:
+				rule.text = printed[i]
 			case r.conditional: // r.text is not the whole rule, and could be that of our jump
-				known.text = fmt.Sprint(r.exprs)
+				rule.text = fmt.Sprint(r.exprs)
 			}
 		}
-		all = append(all, known)
+		all = append(all, rule)
 	}
 	return all, nil
 }
@@ -193,7 +198,7 @@ func (p *iptablesPlace) printed(ctx context.Context, table, chain string) ([]str
 }
 
 // cannotPrint reports whether an error of printed says that iptables cannot read a rule of the chain, or
-// crashes at it.
+// crashes at it. Such an error would come again, unlike one of a program that could not be started or was killed.
 func (p *iptablesPlace) cannotPrint(err error) bool {
 	_, failed := errors.AsType[*exec.ExitError](err)
 	return failed && !p.isInterrupted(err)

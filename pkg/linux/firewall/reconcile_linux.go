@@ -16,7 +16,8 @@ const (
 	repairInterval = 5 * time.Second
 )
 
-// reconcile compares one place with the wanted rules, and repairs it, if a check is pending and not backed off.
+// reconcile compares one place with the wanted rules, and repairs it, if a check is pending and not backed off. It returns
+// how many chains it wrote or removed.
 //
 //	state                    cause                                action of reconcile
 //	synced                   last check found or wrote the rules  none
@@ -25,7 +26,7 @@ const (
 //	needsCheck, throttled    undone too often (warned)            none until then; no error
 func (f *Firewall) reconcile(ctx context.Context, s *placeState, now time.Time) (int, error) {
 	if !s.due(now) {
-		return 0, s.retry.Err()
+		return 0, s.retry.Err() // nil unless the last sync failed
 	}
 	// The digest is taken before the rules are read. If somebody changes them in between, the next digest differs from
 	// this one and the rules are read again.
@@ -61,8 +62,8 @@ func (s *placeState) due(now time.Time) bool {
 // sameAsSynced reports whether a place with this digest is as it was when its rules were last found equal to want.
 func (s *placeState) sameAsSynced(digest uint64) bool { return digest != 0 && digest == s.syncedDigest }
 
-// unchanged reports whether a place is as it was when its rules were last found equal to want. generation reads that of
-// nf_tables: while it stays the same, no digest is needed.
+// unchanged reports whether a place is as it was when its rules were last found equal to want, for Check. generation reads
+// that of nf_tables, 0 if it is unknown: while it stays the same, no digest is needed.
 func (s *placeState) unchanged(generation func() uint32) bool {
 	if s.topics == 0 { // it is not in nf_tables
 		return s.sameAsSynced(s.digest())
@@ -78,8 +79,9 @@ func (s *placeState) unchanged(generation func() uint32) bool {
 	return same
 }
 
-// recordChange logs a change of a place. If the place was synced before, another program changed our rules: each
-// repair then costs a token, and without tokens the next check waits for an interval.
+// recordChange logs that sync has changed a place. If the place was synced before, another program had changed our rules:
+// each repair then costs a token (one is gained in each interval, up to repairBurst), and when no token is left, the next
+// check waits for an interval.
 func (f *Firewall) recordChange(s *placeState, now time.Time) {
 	if !s.synced {
 		if len(s.want) > 0 {
@@ -92,7 +94,7 @@ func (f *Firewall) recordChange(s *placeState, now time.Time) {
 	if f.report != nil {
 		f.report()
 	}
-	s.repairs.AllowN(now, 1)
+	s.repairs.AllowN(now, 1) // takes a token, if there is one; the repair has been made in any case
 	if s.repairs.TokensAt(now) >= 1 {
 		s.warned = false
 		f.log.Info("repaired firewall rules that another program had changed", "where", s.String())
@@ -106,5 +108,5 @@ func (f *Firewall) recordChange(s *placeState, now time.Time) {
 	}
 }
 
-// repairEvery returns the time in which a place gains a token.
+// repairEvery returns the interval in which a place gains a token: that of the resync, else repairInterval.
 func (f *Firewall) repairEvery() time.Duration { return cmp.Or(max(f.resync, 0), repairInterval) }

@@ -30,6 +30,7 @@ type foreignJump struct {
 	parentRule
 }
 
+// chain returns a copy of what is recorded of a chain, which may be nothing.
 func (s savedRules) chain(c firewall.Chain) savedChain {
 	if h := s.chains[c.Name]; h != nil {
 		return *h
@@ -37,6 +38,7 @@ func (s savedRules) chain(c firewall.Chain) savedChain {
 	return savedChain{}
 }
 
+// entry returns the record of a chain, to be changed. It makes one if there is none.
 func (s *savedRules) entry(name string) *savedChain {
 	c := s.chains[name]
 	if c == nil {
@@ -57,7 +59,7 @@ func normalise(args string) string {
 				o.Values[i] = canonical(v)
 			}
 		}
-		option := strings.Join(append([]string{o.Name}, o.Values...), "\x00")
+		option := strings.Join(append([]string{o.Name}, o.Values...), "\x00") // which no word of a rule contains
 		if o.Not {
 			option = "!\x00" + option
 		}

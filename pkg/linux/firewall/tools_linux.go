@@ -22,7 +22,8 @@ type tools struct {
 var suffixes = map[variant]string{variantNFT: "-nft", variantLegacy: "-legacy"}
 
 // findTools looks for the programs in PATH. It starts "iptables --version" to learn the variant of plain iptables, and
-// returns an error only if that could not be started for want of resources.
+// returns an error only if that could not be started for want of resources: asked again, the answer may be another. A
+// plain iptables that fails otherwise counts as not installed.
 func findTools(ctx context.Context) (tools, error) {
 	t := tools{suffix: map[variant]string{}}
 	if _, err := exec.LookPath("iptables-restore"); err == nil {
@@ -52,8 +53,9 @@ func findTools(ctx context.Context) (tools, error) {
 var kubeletChains = []string{"KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY"}
 
 // chooseVariant returns the variant that the host uses: the one that holds kubelet's chains, else that of plain iptables.
-// This is the rule that the Kubernetes project gives for containers, whose own iptables says nothing about the host. An
-// error beside a variant: something could not be read, and the other one may have the chains, too. The caller tries again.
+// This is the rule that the Kubernetes project gives for containers, whose own iptables says nothing about the host. With an
+// error, which may come beside a variant, the caller tries again later: something could not be read, and the other variant
+// may have the chains.
 func (t tools) chooseVariant() (variant, error) {
 	if len(t.suffix) == 0 {
 		return "", errors.New("find iptables: no iptables-restore in PATH: install the package iptables, or set EnableNFTables")
@@ -61,7 +63,7 @@ func (t tools) chooseVariant() (variant, error) {
 	_, hasNFT := t.suffix[variantNFT]
 	_, hasLegacy := t.suffix[variantLegacy]
 	var readErr error
-	marked := func(found bool, err error) bool {
+	marked := func(found bool, err error) bool { // keeps the error of a look for kubelet's chains
 		readErr = errors.Join(readErr, err)
 		return found
 	}
@@ -80,8 +82,9 @@ func (t tools) chooseVariant() (variant, error) {
 	return variantLegacy, nil
 }
 
-// supportsRandomFully reports whether the programs of v support --random-fully. An old kernel refuses the rules that use
-// it, see syncPlace. Programs whose version cannot be read in two tries count as too old.
+// supportsRandomFully reports whether the programs of v support --random-fully; else rules are written without. (If only the
+// kernel is too old, it refuses the rules, and syncPlace writes them without.) Programs whose version cannot be read in two
+// tries count as too old.
 func (t tools) supportsRandomFully(ctx context.Context, v variant) (bool, error) {
 	name := "iptables" + t.suffix[v]
 	// Both run and the library start the program. Only the error of run shows a want of resources. If the library alone
@@ -109,7 +112,7 @@ func kubeletChain(family nftables.TableFamily) (bool, error) {
 }
 
 // kubeletLegacy reports whether the legacy variant holds kubelet's chains. command ("iptables" or "ip6tables") stands for
-// the address family. No program is started: hasChain asks the kernel.
+// the address family. No program is started, and no module of the kernel is loaded: hasChain only asks for tables that exist.
 func kubeletLegacy(command string) (bool, error) {
 	p := &iptablesPlace{command: command, variant: variantLegacy}
 	for _, name := range kubeletChains {

@@ -13,16 +13,16 @@ import (
 	"flannel/pkg/reconcile"
 )
 
-// topics is a set of the parts of nf_tables that a notification can be about. Only writers whose rules a Config asks for
-// are subscribed to their topic.
+// topics is a set of the parts of nf_tables that a notification can be about. Firewall is subscribed to those of the places
+// in which the Config wants rules; other notifications wake nobody.
 type topics uint32
 
 const (
 	topicNFT4      topics = 1 << iota // our own nftables table for IPv4
 	topicNFT6                         // the same for IPv6
 	topicIPTables4                    // our chains and their parents in iptables-nft's tables
-	topicIPTables6
-	allTopics = topicNFT4 | topicNFT6 | topicIPTables4 | topicIPTables6
+	topicIPTables6                    // the same for IPv6
+	allTopics      = topicNFT4 | topicNFT6 | topicIPTables4 | topicIPTables6
 )
 
 // The legacy variant of iptables sends no notifications, therefore it has no topic: its changes are found at the resync.
@@ -47,11 +47,11 @@ func (f *Firewall) listen(ctx context.Context) (*rtnetlink.Listener, error) {
 	r := reconcile.Runner{
 		Wakes: []<-chan struct{}{added},
 		Quiet: coalesceDelay,
-		Later: true,
+		Later: true, // nothing at the start, when Apply looks at everything
 		Work: func(ctx context.Context) (time.Duration, error) {
 			f.notify()
 			reconcile.Pause(ctx, minInterval)
-			return 0, nil
+			return 0, nil // called again when added receives
 		},
 	}
 	go r.Run(ctx)

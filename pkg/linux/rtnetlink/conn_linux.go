@@ -21,23 +21,26 @@ import (
 // driver has one, whose answers say what it wrote; a Listener beside it gets what others
 // write.
 type Conn struct {
-	mu  sync.Mutex
+	mu  sync.Mutex // held during a whole request with its answer
 	fd  int
-	seq uint32
-	buf []byte  // for receiving
+	seq uint32  // sequence number of the last message sent; an answer has that of its message
+	buf []byte  // for receiving one datagram
 	out Message // for sending
-	// unread means that an answer was not read to its end. Its rest may still arrive.
+	// unread means that an answer was not read to its end. Its rest may still arrive: drain reads it.
 	unread bool
 }
 
 const (
-	// batchBytes is how much is sent at once. It is far below the default send buffer
-	// (208 KiB); a larger batch is not faster.
+	// batchBytes is after how many bytes a batch is sent. It is far below the default send
+	// buffer (208 KiB); a larger batch is not faster.
 	batchBytes = 64 << 10
 	// receiveBytes has space for the errors of a whole batch; in a Listener, which uses it
 	// too, for many notifications at once (a Conn subscribes to none). Without NET_ADMIN
 	// in the initial user namespace, net.core.rmem_max limits it.
 	receiveBytes = 16 << 20
+	// datagramBytes has space for one datagram: an error, or a part of a list, for which the
+	// kernel takes up to 32 KiB as a rule.
+	datagramBytes = 256 << 10
 )
 
 // Dial opens a socket in the network namespace of the calling thread. limit is how long it
@@ -47,7 +50,7 @@ func Dial(limit time.Duration) (*Conn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open a netlink socket: %w", err)
 	}
-	c := &Conn{fd: fd, buf: make([]byte, 256<<10)}
+	c := &Conn{fd: fd, buf: make([]byte, datagramBytes)}
 	if err := c.prepare(limit); err != nil {
 		return nil, errors.Join(fmt.Errorf("prepare a netlink socket: %w", err), unix.Close(fd))
 	}
@@ -88,7 +91,7 @@ func (c *Conn) Port() (uint32, error) {
 
 // WithoutNeighbours returns the beginning of a filter: it drops neighbours and FDB entries of
 // other devices than those with these indexes, and goes on behind its end with all other
-// notifications.
+// notifications. Something must follow, such as WithoutSender.
 func WithoutNeighbours(devices []int) (filter []unix.SockFilter) {
 	const kind, index = 4, unix.NLMSG_HDRLEN + 4 // nlmsg_type, ndm_ifindex
 	// Jt and Jf are how many instructions to skip if the comparison is true or false, at most
@@ -105,7 +108,7 @@ func WithoutNeighbours(devices []int) (filter []unix.SockFilter) {
 		filter = append(filter, unix.SockFilter{Code: ifEqual, K: swapped32(uint32(device)), Jf: 1},
 			unix.SockFilter{Code: jump, K: uint32(2*(len(devices)-i) - 1)})
 	}
-	return append(filter, unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: 0})
+	return append(filter, unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: 0}) // pass 0 bytes: drop
 }
 
 // swapped16 and swapped32 return what a filter, which reads in network byte order, reads of a
@@ -125,8 +128,8 @@ func WithoutSender(port uint32) []unix.SockFilter {
 	return []unix.SockFilter{
 		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: portOfMessage},
 		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: swapped32(port), Jf: 1},
-		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
-		{Code: unix.BPF_RET | unix.BPF_K, K: 1<<32 - 1},
+		{Code: unix.BPF_RET | unix.BPF_K, K: 0},         // drop
+		{Code: unix.BPF_RET | unix.BPF_K, K: 1<<32 - 1}, // pass
 	}
 }
 
@@ -146,8 +149,9 @@ func (r refusal) Error() string {
 func (r refusal) Unwrap() error { return r.errno }
 
 // Batch sends n messages with few system calls. It returns an error for each, or
-// nil if all succeeded. write appends message i to b; it is called once for each
-// message, in order.
+// nil if all succeeded: the kernel's refusal, which wraps its errno, or an unknown error if
+// there was no answer. write appends message i to b; it is called once for each message, in
+// order.
 func (c *Conn) Batch(n int, write func(b Message, i int) Message) (errs []error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -159,7 +163,7 @@ func (c *Conn) Batch(n int, write func(b Message, i int) Message) (errs []error)
 		errs[i] = err
 	}
 	for start := 0; start < n; {
-		end, last := start, 0
+		end, last := start, 0 // index of the message after the last one, and where the last one begins in out
 		c.out = c.out[:0]
 		for ; end < n && len(c.out) < batchBytes; end++ {
 			last = len(c.out)
@@ -220,7 +224,8 @@ func (c *Conn) send(out Message, n int, failed func(i int, err error)) {
 
 // Dump sends a request with NLM_F_DUMP, which lists a table, and calls each for
 // every entry. If the table changes during the dump, it is repeated; reset is called
-// before each try.
+// before each try, and forgets the entries of the one before. An error of each ends the calls
+// of each, and is returned. After an error, what was listed may be incomplete.
 func (c *Conn) Dump(request Message, reset func(), each func(body []byte) error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -228,7 +233,7 @@ func (c *Conn) Dump(request Message, reset func(), each func(body []byte) error)
 		c.drain()
 		reset()
 		err := c.dumpOnce(request, each)
-		c.unread = c.unread || errors.Is(err, unix.EBUSY) // an earlier dump was not read to its end
+		c.unread = c.unread || errors.Is(err, unix.EBUSY) // an earlier dump was not read to its end: drain, and again
 		return err
 	}, unix.EINTR, unix.EBUSY)
 }
@@ -251,7 +256,7 @@ func (c *Conn) dumpOnce(request Message, each func([]byte) error) error {
 	var failed error
 	for !done {
 		err := c.receive(func(h Header, body []byte) error {
-			if h.Seq != c.seq {
+			if h.Seq != c.seq { // the rest of an earlier answer
 				return nil
 			}
 			interrupted = interrupted || h.Flags&unix.NLM_F_DUMP_INTR != 0
@@ -281,11 +286,12 @@ func (c *Conn) dumpOnce(request Message, each func([]byte) error) error {
 
 // Header is struct nlmsghdr without the length.
 type Header struct {
-	Kind, Flags uint16
-	Seq         uint32
+	Kind, Flags uint16 // nlmsg_type, such as unix.RTM_NEWROUTE, and nlmsg_flags
+	Seq         uint32 // nlmsg_seq: the number of the request that the message answers
 }
 
-// receive reads a datagram and calls each for every message in it.
+// receive reads a datagram and calls each for every message in it. It waits at most as long as
+// Dial was told.
 func (c *Conn) receive(each func(h Header, body []byte) error) error {
 	n, from, err := unix.Recvfrom(c.fd, c.buf, 0)
 	for err == unix.EINTR {

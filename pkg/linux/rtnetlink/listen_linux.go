@@ -39,23 +39,23 @@ type Notifications struct {
 // Listener receives notifications of netlink in a goroutine of its own. The driver, the guard,
 // IPsec, the firewall and the underlay have one each.
 type Listener struct {
-	file *os.File
-	raw  syscall.RawConn
+	file *os.File        // the socket, in Go's poller
+	raw  syscall.RawConn // of file
 	// closing is closed by Close, before the file.
 	closing chan struct{}
-	done    sync.WaitGroup
+	done    sync.WaitGroup // of the goroutine
 }
 
 const (
 	// notificationBytes is the size of the buffer for one datagram. The kernel fills at most
 	// a few pages.
 	notificationBytes = 64 << 10
-	// The pauses after a loss limit the CPU time that a storm of changes, or a broken socket,
-	// costs: Lost may read thousands of entries again. They grow only while receiving fails for
+	// The pauses after a loss limit the CPU time that many changes at once, or a broken socket,
+	// cost: Lost may read thousands of entries again. They grow only while receiving fails for
 	// another reason than a full buffer.
 	firstLossPause = 100 * time.Millisecond
 	lastLossPause  = 5 * time.Second
-	// repeatLog is after what time a warning is repeated.
+	// repeatLog is after what time a warning about the same error is repeated.
 	repeatLog = time.Hour
 )
 
@@ -68,7 +68,7 @@ func Listen(n Notifications) (*Listener, error) {
 	}
 	l := &Listener{file: os.NewFile(uintptr(fd), "netlink notifications"), closing: make(chan struct{})}
 	if l.raw, err = l.file.SyscallConn(); err == nil {
-		// Without a place in Go's poller the socket has no deadlines, and nothing could wait for it.
+		// To set a deadline fails if Go's poller could not take the socket: then nothing could wait for it.
 		err = errors.Join(l.file.SetReadDeadline(time.Time{}), setBuffer(fd, cmp.Or(n.Buffer, receiveBytes)), n.subscribe(fd))
 	}
 	if err != nil {
@@ -149,7 +149,7 @@ func (l *Listener) Close() error {
 // receive is the goroutine, until Close.
 func (l *Listener) receive(n Notifications) {
 	buf := make([]byte, notificationBytes)
-	problem := reconcile.Once{Repeat: repeatLog} // without the successes in between: these may be many
+	problem := reconcile.Once{Repeat: repeatLog} // is told only errors: one success does not end a problem
 	loss := reconcile.Backoff{First: firstLossPause, Last: lastLossPause}
 	for {
 		size, err := l.read(buf)
@@ -158,7 +158,7 @@ func (l *Listener) receive(n Notifications) {
 			return
 		default:
 		}
-		broken := err != nil && !errors.Is(err, unix.ENOBUFS)
+		broken := err != nil && !errors.Is(err, unix.ENOBUFS) // the socket itself
 		if err == nil {
 			err = messages(buf[:size], n.Each)
 		}
@@ -170,7 +170,8 @@ func (l *Listener) receive(n Notifications) {
 		} else if n.Log != nil && problem.Due(err, time.Now()) {
 			n.Log.Warn("lost notifications of netlink, reading again what they are about", "protocol", n.Protocol, "error", err)
 		}
-		if !broken || time.Since(loss.Next()) > lastLossPause { // while it is broken, one message proves little
+		// Next is the end of the last pause. While the socket is broken, one message after that proves little.
+		if !broken || time.Since(loss.Next()) > lastLossPause {
 			loss.Clear()
 		}
 		n.Lost(err)
@@ -184,7 +185,7 @@ func (l *Listener) receive(n Notifications) {
 // empty. So Lost must come after that: a change that is made once Lost has read again is
 // received, or causes another ENOBUFS.
 func (l *Listener) empty(buf []byte) {
-	_ = l.raw.Control(func(fd uintptr) { // an error: it is closed
+	_ = l.raw.Control(func(fd uintptr) { // an error means that it is closed, which receive finds next
 		for full := true; full; {
 			_, _, err := unix.Recvfrom(int(fd), buf, unix.MSG_DONTWAIT)
 			full = err == nil || err == unix.EINTR || err == unix.ENOBUFS
@@ -199,7 +200,7 @@ func (l *Listener) read(buf []byte) (size int, err error) {
 		for size, from, err = unix.Recvfrom(int(fd), buf, 0); err == unix.EINTR; {
 			size, from, err = unix.Recvfrom(int(fd), buf, 0)
 		}
-		return err != unix.EAGAIN
+		return err != unix.EAGAIN // false: wait until there is something to read, and call this again
 	})
 	if failed != nil { // it did not wait: the file is closed, or Go's poller has an error
 		err = failed

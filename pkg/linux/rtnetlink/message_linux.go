@@ -11,11 +11,13 @@ import (
 )
 
 // Message is a buffer to which netlink messages are appended (netlink(7)). Each
-// has a header (struct nlmsghdr), a body of fixed size and attributes.
+// has a header (struct nlmsghdr), a body of fixed size and attributes. As with append, the
+// methods return the longer buffer. A Message without a header is a list of attributes, for
+// the value of a nested one.
 type Message []byte
 
-// Begin appends a message without attributes. Sending it sets its length and
-// sequence number.
+// Begin appends a message without attributes: kind is nlmsg_type, to flags is added that of a
+// request. Sending it sets its length and sequence number.
 func (m Message) Begin(kind, flags uint16, body []byte) Message {
 	m = append(m, 0, 0, 0, 0)
 	m = binary.NativeEndian.AppendUint16(m, kind)
@@ -56,7 +58,8 @@ func Family(a netip.Addr) uint8 {
 	return unix.AF_INET
 }
 
-// Attrs returns the attributes after a message's body, up to one that is cut off.
+// Attrs yields the kinds and values of the attributes after a message's body, up to one that is
+// cut off. Values are parts of b.
 func Attrs(b []byte) iter.Seq2[uint16, []byte] {
 	return func(yield func(uint16, []byte) bool) {
 		for len(b) >= unix.SizeofRtAttr {

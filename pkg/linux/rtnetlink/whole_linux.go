@@ -14,7 +14,7 @@ const Tries = 20
 
 // Repeat calls read, and repeats that after a growing pause while its error is one of
 // interruptions, which the kernel returns if what is read changes meanwhile. After Tries
-// it returns that error.
+// (0.19 s of pauses) it returns that error.
 func Repeat(read func() error, interruptions ...error) (err error) {
 	for i := range Tries {
 		time.Sleep(time.Duration(i) * time.Millisecond)

@@ -15,7 +15,7 @@ import (
 type abi struct {
 	audit      uint32 // the value of the field arch
 	socketcall uint32 // number of an older system call that includes socket; 0: there is none
-	highest    uint32 // higher numbers are of a second table of the same calls (x32); 0: there is none
+	highest    uint32 // higher numbers are of a second table of the same calls (x32), and denied; 0: there is none
 }
 
 var abis = map[string]abi{
@@ -38,7 +38,8 @@ const (
 // NoNetwork makes this process and its children unable to open sockets of any kind:
 // attempts fail with EPERM. This cannot be undone and needs no privilege. Open sockets
 // continue to work. If the system does not support it, the error wraps
-// errors.ErrUnsupported or is the kernel's.
+// errors.ErrUnsupported or is the kernel's; then everything is as before, except that
+// no_new_privs may be set.
 //
 // It installs a seccomp filter in all threads. The filter also denies io_uring, which
 // can open sockets without the system call socket.

@@ -13,8 +13,9 @@ import (
 // ErrBusy means that another process sends and receives the packets of the device.
 var ErrBusy = errors.New("another process has the device open, perhaps flannel's flanneld: stop it, or set another Backend.Port for all nodes")
 
-// MaxSegments is the number of packets that one read of a device returns. The caller
-// sets it as gso_max_segs of the device, so that the kernel puts no more into one.
+// MaxSegments is the number of packets that one read of a device returns at most: the batch
+// size of package tun. The caller sets it as gso_max_segs of the device, so that the kernel puts
+// no more into one packet that is to be split.
 const MaxSegments = 128
 
 // openDevice opens the TUN device with a name, and creates it if there is none. The
@@ -35,6 +36,7 @@ func openDevice(name string) (device tun.Device, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("device name %s: %w", name, err)
 	}
+	// IP packets (not Ethernet frames), each behind a virtio header and no other.
 	request.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI | unix.IFF_VNET_HDR)
 	err = unix.IoctlIfreq(fd, unix.TUNSETIFF, request)
 	switch {
@@ -80,7 +82,7 @@ func deviceName(device tun.Device) (string, error) {
 }
 
 // isFatal reports whether an error of reading or writing means that the device is
-// gone or closed. Other errors concern one packet.
+// gone or closed. Other errors concern one packet. EBADFD is that of a device that was deleted.
 func isFatal(err error) bool {
 	if errors.Is(err, os.ErrClosed) {
 		return true

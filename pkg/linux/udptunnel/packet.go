@@ -30,7 +30,7 @@ const (
 type packet []byte
 
 // parse checks the header of a packet and its length. It returns nil for what is not
-// an IPv4 packet.
+// an IPv4 packet. The result is b itself; the methods of packet rely on what parse has checked.
 func parse(b []byte) packet {
 	if len(b) < ipHeader || b[0]>>4 != 4 {
 		return nil
@@ -71,8 +71,8 @@ var (
 	timeExceeded       = answer{11, 0} // in transit
 )
 
-// maxAnswer is the length of an ICMP error that every host accepts (RFC 1812,
-// 4.3.2.3).
+// maxAnswer is the longest ICMP error, in bytes with its IP header, that every host accepts
+// (RFC 1812, 4.3.2.3).
 const maxAnswer = 576
 
 // answerTo appends an ICMP error about p to b, from an address of this node. It
@@ -107,14 +107,15 @@ func isICMPError(p packet) bool {
 	if len(p) <= p.header() {
 		return true
 	}
-	switch p[p.header()] {
+	switch p[p.header()] { // the type of the message
 	case 0, 8, 9, 10, 13, 14, 15, 16, 17, 18: // echo, router discovery, timestamp, information, mask
 		return false
 	}
 	return true
 }
 
-// isHost reports whether an address can be one of a host.
+// isHost reports whether an address can be one of a host: it is not in the networks 0 and 127,
+// and below the multicast addresses.
 func isHost(a uint32) bool {
 	first := a >> 24
 	return first != 0 && first != 127 && first < 224

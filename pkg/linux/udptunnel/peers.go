@@ -15,9 +15,9 @@ import (
 // goroutines of each Tunnel read it, without locks: a change replaces the whole table. The zero Peers has none. It is
 // safe for concurrent use.
 type Peers struct {
-	mu    sync.Mutex // for writers
-	all   map[netip.Prefix]netip.AddrPort
-	table atomic.Pointer[table]
+	mu    sync.Mutex                      // of all, and for writers of table
+	all   map[netip.Prefix]netip.AddrPort // the same as table, for All
+	table atomic.Pointer[table]           // for the lookups of packets; nil: empty
 }
 
 // Set adds and replaces subnets (IPv4, masked) with the peers' addresses
@@ -94,14 +94,15 @@ type table struct {
 	nested  bool // a subnet contains another one, as while a node changes its subnet
 }
 
-// merge returns a table with changes applied. t may be nil: empty.
+// merge returns a new table with changes applied; t stays as it is. t may be nil: empty.
+// Both lists are sorted, so that one step through them is enough.
 func (t *table) merge(changed []entry) *table {
 	if t == nil {
 		t = &table{}
 	}
 	slices.SortFunc(changed, func(a, b entry) int { return a.compare(&b) })
 	next := &table{entries: make([]entry, 0, len(t.entries)+len(changed))}
-	add := func(e entry) {
+	add := func(e entry) { // called in the order of the table
 		if n := len(next.entries); n > 0 && next.entries[n-1].last >= e.first {
 			next.nested = true
 		}
@@ -131,6 +132,7 @@ func (t *table) find(a uint32) *entry {
 	if t == nil {
 		return nil
 	}
+	// i is the index of the first entry that begins at a or behind it; those that contain a begin at a or before it.
 	i, exact := slices.BinarySearchFunc(t.entries, a, func(e entry, a uint32) int { return cmp.Compare(e.first, a) })
 	if exact { // of several with this first address, the smallest is the last one
 		for i+1 < len(t.entries) && t.entries[i+1].first == a {
@@ -142,7 +144,7 @@ func (t *table) find(a uint32) *entry {
 		if e := &t.entries[i]; e.contains(a) {
 			return e
 		}
-		if !t.nested {
+		if !t.nested { // only the entry before i can contain a
 			return nil
 		}
 	}
@@ -153,8 +155,8 @@ func (t *table) find(a uint32) *entry {
 // before. It is for one goroutine, that of a sender or a receiver, which calls refresh before each batch of packets.
 type finder struct {
 	peers *Peers
-	table *table
-	last  *entry
+	table *table // as of the last refresh; nil: there are no peers
+	last  *entry // of table, that the last call of find has found; nil: none
 }
 
 // refresh makes the following calls of find use the latest table.

@@ -14,11 +14,11 @@ import (
 // one of the two goroutines of its Tunnel.
 type receiver struct {
 	*Tunnel
-	find     finder
-	messages []ipv4.Message
-	packets  [][]byte // buffers for the device, which puts packets of one flow together; each begins with room bytes for it
-	used     int      // number of packets that are queued
-	reply    []byte   // buffer for ICMP errors
+	find     finder         // of the peers of sources
+	messages []ipv4.Message // buffers for one read from the socket
+	packets  [][]byte       // buffers for the device, which puts packets of one flow together; each begins with room bytes for it
+	used     int            // number of packets that are queued
+	reply    []byte         // buffer for ICMP errors
 }
 
 // maxReceived bounds the messages of one system call. Each can be 64 KiB.
@@ -37,7 +37,7 @@ func newReceiver(t *Tunnel) *receiver {
 	return r
 }
 
-// run returns when the tunnel is closed or the device is gone.
+// run forwards until the tunnel is closed or the device is gone, and returns that as an error.
 func (r *receiver) run() error {
 	for {
 		n, err := r.socket.batch.ReadBatch(r.messages, 0)
@@ -61,10 +61,10 @@ func (r *receiver) run() error {
 	}
 }
 
-// split takes the datagrams of a message apart.
+// split takes the datagrams of a message apart, and accepts each. The error is one of closing.
 func (r *receiver) split(m *ipv4.Message) error {
 	from, ok := m.Addr.(*net.UDPAddr)
-	if !ok {
+	if !ok { // no sender: nobody's packet
 		return nil
 	}
 	sender := sender4(from)
@@ -72,7 +72,7 @@ func (r *receiver) split(m *ipv4.Message) error {
 	if size == 0 {
 		size = max(len(rest), 1)
 	}
-	for first := true; len(rest) > 0 || first; first = false {
+	for first := true; len(rest) > 0 || first; first = false { // an empty datagram is one, too, to be counted as malformed
 		datagram := rest[:min(size, len(rest))]
 		rest = rest[len(datagram):]
 		if err := r.accept(datagram, sender); err != nil {
@@ -109,6 +109,7 @@ func (r *receiver) accept(datagram []byte, from endpoint) error {
 	}
 	if !p.decrementTTL() {
 		r.drop(dropExpired)
+		// To the peer, and not into the kernel: one of its pods has sent the packet.
 		if reply := r.answer(r.reply, p, timeExceeded); reply != nil {
 			if _, err := r.socket.WriteTo(reply, peer.addr); err != nil {
 				r.drop(dropFailed)
@@ -123,7 +124,7 @@ func (r *receiver) accept(datagram []byte, from endpoint) error {
 	return nil
 }
 
-// flush hands the queued packets to the kernel.
+// flush hands the queued packets to the kernel. The error is one of closing.
 func (r *receiver) flush() error {
 	packets, bytes := r.packets[:r.used], 0
 	for _, p := range packets {

@@ -8,7 +8,7 @@ import (
 // goroutines of its Tunnel.
 type sender struct {
 	*Tunnel
-	find    finder
+	find    finder   // of the peers of destinations
 	packets [][]byte // buffers for one read, which may return many packets of one flow
 	sizes   []int    // of the packets that were read
 	reply   []byte   // buffer for ICMP errors
@@ -31,17 +31,17 @@ func buffers(n, space int) [][]byte {
 	return all
 }
 
-// run returns when the tunnel is closed or the device is gone.
+// run forwards until the tunnel is closed or the device is gone, and returns that as an error.
 func (s *sender) run() error {
 	for {
 		n, err := s.device.Read(s.packets, s.sizes, 0)
 		if err != nil && isFatal(err) {
 			return fmt.Errorf("read from the device: %w", err)
 		}
-		if err != nil { // the rest of a flow's packets did not fit, or they cannot be split
+		if err != nil { // the rest of a flow's packets did not fit, or they cannot be split; n packets are there
 			s.drop(dropFailed)
 		}
-		s.find.refresh()
+		s.find.refresh() // use the latest table of peers
 		packets, bytes := 0, 0
 		for i := range n {
 			p := parse(s.packets[i][:s.sizes[i]])
@@ -63,7 +63,8 @@ func (s *sender) run() error {
 	}
 }
 
-// forward queues a packet for its peer, or answers it. The error is one of closing.
+// forward queues a packet for its peer, or drops it with an ICMP error to its source. sent is
+// false if it was dropped. The error is one of closing.
 func (s *sender) forward(p packet) (sent bool, err error) {
 	peer := s.find.find(p.dest())
 	switch {
@@ -74,7 +75,7 @@ func (s *sender) forward(p packet) (sent bool, err error) {
 		s.drop(dropExpired)
 		return false, s.refuse(p, timeExceeded)
 	}
-	if s.socket.add(p, peer.addr) {
+	if s.socket.add(p, peer.addr) { // the queue is full
 		return true, s.flush()
 	}
 	return true, nil

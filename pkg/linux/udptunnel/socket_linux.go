@@ -28,15 +28,17 @@ const (
 // socket is a UDP socket that sends and receives many datagrams in one call. Where the
 // kernel can, one call for the network stack sends up to 64 datagrams of the same size
 // (UDP_SEGMENT), and received ones come together likewise (UDP_GRO), see udp(7).
+//
+// The sender calls add and flush, the receiver uses batch to read, each on its goroutine.
 type socket struct {
 	*net.UDPConn
-	batch *ipv4.PacketConn
+	batch *ipv4.PacketConn // the same socket, for many messages in one call
 
 	// For sending.
-	segment  bool // the kernel and the underlay can segment
-	messages []ipv4.Message
-	sizes    []int // the size of the datagrams in each message, which the last one may be below
-	used     int   // number of messages
+	segment  bool           // the kernel and the underlay can segment
+	messages []ipv4.Message // queued by add; each has datagrams of one size to one peer
+	sizes    []int          // the size of the datagrams in each message; the last datagram may be shorter
+	used     int            // number of messages that are queued
 }
 
 // maxMessages bounds the messages of one system call.
@@ -71,7 +73,7 @@ func openSocket(local netip.AddrPort) (*socket, error) {
 	}
 	s.messages, s.sizes = make([]ipv4.Message, maxMessages), make([]int, maxMessages)
 	for i := range s.messages {
-		s.messages[i].OOB = make([]byte, 0, unix.CmsgSpace(2))
+		s.messages[i].OOB = make([]byte, 0, unix.CmsgSpace(2)) // for the size of the datagrams, see appendSegmentSize
 	}
 	return s, nil
 }
@@ -88,7 +90,7 @@ func setOptions(fd int) error {
 			return fmt.Errorf("enlarge its buffers: %w", err)
 		}
 	}
-	_ = unix.SetsockoptInt(fd, unix.IPPROTO_UDP, unix.UDP_GRO, 1)
+	_ = unix.SetsockoptInt(fd, unix.IPPROTO_UDP, unix.UDP_GRO, 1) // an error: the kernel lacks it
 	if err := unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DONT); err != nil {
 		return fmt.Errorf("allow fragments: %w", err)
 	}
@@ -96,7 +98,9 @@ func setOptions(fd int) error {
 }
 
 // add queues a datagram, which must stay as it is until flush. full means that flush
-// must be called before the next add.
+// must be called before the next add. It adds the datagram to the last message if that is to
+// the same peer (by its pointer, which is the same for all packets to it), has only datagrams
+// of one size, none of which is shorter than this one, and stays within the kernel's limits.
 func (s *socket) add(payload []byte, to *net.UDPAddr) (full bool) {
 	if last := s.used - 1; last >= 0 && s.segment {
 		m := &s.messages[last]
@@ -113,7 +117,7 @@ func (s *socket) add(payload []byte, to *net.UDPAddr) (full bool) {
 }
 
 // flush sends what was added. failed is the number of datagrams that the kernel
-// refused. It blocks while the socket's buffer is full.
+// refused. It blocks while the socket's buffer is full. The error wraps net.ErrClosed.
 func (s *socket) flush() (failed int, err error) {
 	queued := s.messages[:s.used]
 	for i := range queued {
@@ -125,14 +129,14 @@ func (s *socket) flush() (failed int, err error) {
 	s.used = 0
 	for len(queued) > 0 {
 		n, err := s.batch.WriteBatch(queued, 0)
-		queued = queued[max(n, 0):]
+		queued = queued[max(n, 0):] // -1: none was sent
 		if err == nil {
 			continue
 		}
 		if errors.Is(err, net.ErrClosed) {
 			return failed, err
 		}
-		failed += s.sendSingly(queued[0], err)
+		failed += s.sendSingly(queued[0], err) // err is about the first that was not sent
 		queued = queued[1:]
 	}
 	return failed, nil
@@ -166,7 +170,8 @@ func appendSegmentSize(oob []byte, size int) []byte {
 	return oob
 }
 
-// segmentSize returns the size of the datagrams that came together; 0: there is one.
+// segmentSize returns the size of the datagrams that came together, of which the last may be
+// shorter; 0: there is one. oob has the control messages of a received message.
 func segmentSize(oob []byte) int {
 	for len(oob) >= unix.CmsgLen(0) {
 		header, data, rest, err := unix.ParseOneSocketControlMessage(oob)

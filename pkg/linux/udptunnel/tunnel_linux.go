@@ -26,13 +26,13 @@ type Options struct {
 // belongs to the caller.
 type Tunnel struct {
 	options Options
-	device  tun.Device
-	socket  *socket
+	device  tun.Device    // of WireGuard's library
+	socket  *socket       // to the peers
 	answers *rate.Limiter // of ICMP errors
 
-	starting, shutting sync.Once
-	started, shut      chan struct{}
-	shutErr            error // of closing device and socket; set before shut is closed
+	starting, shutting sync.Once     // of Start and shutDown, which may be called again
+	started, shut      chan struct{} // closed by these
+	shutErr            error         // of closing device and socket; set before shut is closed
 
 	done chan struct{}
 	err  error // why it ended; set before done is closed
@@ -42,7 +42,9 @@ type Tunnel struct {
 const answersPerSecond, answersBurst = 1000, 50
 
 // Open attaches to the device, and opens the socket in the network namespace of the
-// calling thread. Until Start, the kernel queues packets and datagrams.
+// calling thread. Until Start, the kernel queues packets and datagrams. Its errors are for an
+// operator, such as ErrBusy; then it leaves nothing open. The caller closes the Tunnel, also if
+// it ends by itself.
 func Open(o Options) (*Tunnel, error) {
 	socket, err := openSocket(o.Local)
 	if err != nil {
@@ -64,18 +66,19 @@ func Open(o Options) (*Tunnel, error) {
 	}
 	go func() {
 		loops.Wait()
-		t.err = <-ends
+		t.err = <-ends // the first; that of the other loop is a consequence
 		close(t.done)
 	}()
 	return t, nil
 }
 
-// Start starts to forward. The caller calls it once Peers is complete: a tunnel that
+// Start starts to forward. The caller calls it when Peers is complete: a tunnel that
 // does not know the peers yet would drop their packets as foreign, and answer packets
-// to them with ICMP errors.
+// to them with ICMP errors. Further calls do nothing.
 func (t *Tunnel) Start() { t.starting.Do(func() { close(t.started) }) }
 
-// afterStart runs one of the loops, unless the tunnel is closed before it is started.
+// afterStart waits for Start, and runs one of the loops until it ends, unless the tunnel is
+// closed before it is started. It returns why the loop has ended.
 func (t *Tunnel) afterStart(loop func() error) error {
 	select {
 	case <-t.started:
@@ -110,7 +113,8 @@ func (t *Tunnel) Close() error {
 	return t.shutErr
 }
 
-// Destroy ends the tunnel and deletes the device, whatever its name is by now.
+// Destroy ends the tunnel and deletes the device, whatever its name is by now. It returns an
+// error if the tunnel has ended before, because it cannot reach the device any more.
 func (t *Tunnel) Destroy() error {
 	return errors.Join(forget(t.device), t.Close())
 }
@@ -130,11 +134,13 @@ func (t *Tunnel) answer(b []byte, p packet, a answer) packet {
 	return answerTo(b, p, a, number(t.options.Source))
 }
 
+// drop counts a packet that is not forwarded.
 func (t *Tunnel) drop(d dropReason) { t.options.Counters.drop(d) }
 
 // writeDevice hands packets to the kernel, each with room bytes before it. refused
-// means that the kernel took none, or not all: all are then counted as failed, because
-// packets of one flow were put together. The error is one of closing.
+// means that the kernel took none, or not all: all are then counted as failed, because the
+// device puts packets of one flow together. The error means that the device is closed or
+// gone, and ends the loop of the caller.
 func (t *Tunnel) writeDevice(packets [][]byte) (refused bool, err error) {
 	_, err = t.device.Write(packets, room)
 	if err == nil {
@@ -147,5 +153,5 @@ func (t *Tunnel) writeDevice(packets [][]byte) (refused bool, err error) {
 	return true, nil
 }
 
-// room is for the header of virtio, which the device puts before a packet.
+// room is for the header of virtio, which the device puts before a packet: it has 10 bytes.
 const room = 16

@@ -17,7 +17,8 @@ import (
 	"flannel/pkg/underlay"
 )
 
-// Read reads a Snapshot of the network namespace of the calling goroutine's thread.
+// Read reads a Snapshot of the network namespace of the calling goroutine's thread, for a choice of the underlay. It uses
+// o.CanReach alone. After an error, the daemon keeps its last choice.
 func Read(o underlay.Options) (underlay.Snapshot, error) {
 	links, err := rtnetlink.Whole(netlink.LinkList)
 	if err == nil && len(links) == 0 {
@@ -35,7 +36,8 @@ func Read(o underlay.Options) (underlay.Snapshot, error) {
 		return underlay.Snapshot{}, fmt.Errorf("list routes: %w", err)
 	}
 	// The three lists are from different moments. An address or a route of a device
-	// that is not in the first list selects nothing. Watch notifies of the new device.
+	// that is not in the first list selects nothing. Watch notifies of the new device, so that
+	// its caller calls Read again.
 	var s underlay.Snapshot
 	for _, l := range links {
 		s.Interfaces = append(s.Interfaces, toInterface(l.Attrs()))
@@ -83,14 +85,14 @@ func toAddr(a netlink.Addr) underlay.Addr {
 		Deprecated: a.Flags&unix.IFA_F_DEPRECATED != 0,
 		Tentative:  a.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) != 0 && a.Flags&unix.IFA_F_OPTIMISTIC == 0,
 	}
-	// DHCP gives addresses a lifetime. The address of a point-to-point link has a Peer.
+	// Host: DHCP gives addresses a lifetime, and the address of a point-to-point link has a Peer.
 	ones, bits := a.Mask.Size()
 	addr.Host = ones == bits && a.Peer == nil && a.Flags&unix.IFA_F_PERMANENT != 0
-	// The kernel uses the same bit for both.
-	if again := a.Flags&unix.IFA_F_SECONDARY != 0; ip.Is4() {
-		addr.Secondary = again
+	// IFA_F_SECONDARY and IFA_F_TEMPORARY are the same bit.
+	if bit := a.Flags&unix.IFA_F_SECONDARY != 0; ip.Is4() {
+		addr.Secondary = bit
 	} else {
-		addr.Temporary = again
+		addr.Temporary = bit
 	}
 	// The network is on-link by the address alone, unless the kernel was told to make
 	// no route for it. On a point-to-point link, what is on-link is the other end.
@@ -99,7 +101,7 @@ func toAddr(a netlink.Addr) underlay.Addr {
 		if a.Peer != nil {
 			n = a.Peer
 		}
-		if p := rtnetlink.PrefixOf(n).Masked(); a.Peer != nil || p.Bits() < ip.BitLen() {
+		if p := rtnetlink.PrefixOf(n).Masked(); a.Peer != nil || p.Bits() < ip.BitLen() { // else it is the address itself
 			addr.Net = p
 		}
 	}
@@ -121,8 +123,8 @@ func oldestFirst(addrs []underlay.Addr) []underlay.Addr {
 	return append(v4, v6...)
 }
 
-// reach looks up the route to an address. If the kernel answers that there is
-// none, that is a Problem, not an error.
+// reach looks up the route to an address (--iface-can-reach). If the kernel answers that there
+// is none, that is a Problem, not an error. The zero Reach means that the answer was empty.
 func reach(to netip.Addr) (underlay.Reach, error) {
 	// The netlink library cannot read some routes, such as those with segment routing and a key.
 	request := nl.NewNetlinkRequest(unix.RTM_GETROUTE, 0)
@@ -138,5 +140,5 @@ func reach(to netip.Addr) (underlay.Reach, error) {
 		return underlay.Reach{}, nil
 	}
 	r := parseRoute(answers[0])
-	return underlay.Reach{Index: r.hops[0].index, Source: r.source}, nil
+	return underlay.Reach{Index: r.hops[0].index, Source: r.source}, nil // the answer has the hop that the kernel takes
 }

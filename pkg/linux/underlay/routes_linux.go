@@ -35,8 +35,8 @@ func (r route) direct() bool {
 }
 
 // listRoutes lists the main table's default routes and those without a gateway.
-// Of all other routes, and a node has one for each peer, only the header is
-// read, which the netlink library cannot do.
+// Of all other routes, of which a node has one for each peer, it only reads the header. (The
+// netlink library can only parse whole routes.)
 func listRoutes() ([]route, error) {
 	var all []route
 	request := nl.NewNetlinkRequest(unix.RTM_GETROUTE, unix.NLM_F_DUMP)
@@ -47,9 +47,9 @@ func listRoutes() ([]route, error) {
 				all = append(all, r)
 			}
 		}
-		return true
+		return true // continue
 	})
-	return all, err
+	return all, err // netlink.ErrDumpInterrupted if a change has interrupted it: Read calls it by Whole
 }
 
 // mayMatter reports whether, by its struct rtmsg, a route can be a default
@@ -115,8 +115,9 @@ func parseHops(b []byte) (all []hop) {
 // interface.
 func number(b []byte) int { return int(int32(rtnetlink.Number(b))) }
 
-// addRoute adds a default route once for each of its hops, and any other route,
-// which listRoutes returns only without a gateway, to its interface.
+// addRoute adds a default route to s.Defaults, once for each of its hops. It adds the
+// destination of any other route, which listRoutes returns only without a gateway, to the
+// networks that are on-link on its interface.
 func addRoute(s *underlay.Snapshot, r route) {
 	if r.dst.Bits() > 0 {
 		if in := s.ByIndex(r.hops[0].index); in != nil {

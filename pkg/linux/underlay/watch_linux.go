@@ -31,7 +31,7 @@ func Watch(ctx context.Context) (<-chan struct{}, error) {
 			}
 			return nil
 		},
-		Lost: func(error) {
+		Lost: func(error) { // on the same goroutine as Each, that of the Listener
 			clear(ignored) // an index may be that of another interface by now
 			reconcile.Notify(events)
 		},
@@ -40,7 +40,7 @@ func Watch(ctx context.Context) (<-chan struct{}, error) {
 		return nil, fmt.Errorf("watch interfaces: %w", err)
 	}
 	context.AfterFunc(ctx, func() { _ = l.Close() }) // it was open
-	return underlay.Coalesce(ctx, events), nil
+	return underlay.Coalesce(ctx, events), nil       // one value for many events
 }
 
 // fewRoutes returns a socket filter that drops notifications about most routes, so
@@ -71,9 +71,8 @@ func fewRoutes() []unix.SockFilter {
 	}
 }
 
-// ignoredLinks is the set of interfaces, by index, that cannot be the underlay:
-// our own, and ports of bridges, which most interfaces of a node are because of
-// its pods.
+// ignoredLinks is the set of interfaces, by index, that cannot be the underlay: our own, and
+// ports of bridges. Because of its pods, most interfaces of a node are such ports.
 type ignoredLinks map[int32]bool
 
 // concerns reports whether a message can change the choice of the underlay, and keeps
@@ -90,9 +89,9 @@ func (ignored ignoredLinks) concerns(kind uint16, body []byte) bool {
 			return false
 		}
 		index := info.Index
-		if kind == unix.RTM_DELLINK { // its index may be used again
+		if kind == unix.RTM_DELLINK {
 			known := ignored[index]
-			delete(ignored, index)
+			delete(ignored, index) // the index may be used again
 			return !known
 		}
 		// A pod's interface is created before it becomes a port of the bridge, so the
