@@ -135,11 +135,11 @@ func ethtool(device string, command, value uint32) (uint32, error) {
 	return data.value, nil
 }
 
-// output returns the output of a program. Its error has the end of what the
-// program wrote to stderr.
+// output returns the output of a program. Its error has the first 200 characters of what
+// the program wrote to stderr.
 func output(ctx context.Context, name string, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.WaitDelay = time.Second
+	cmd.WaitDelay = time.Second // a child of the program may keep its output open
 	var out, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &stderr
 	if err := cmd.Run(); err != nil {
@@ -151,9 +151,9 @@ func output(ctx context.Context, name string, args ...string) ([]byte, error) {
 // iptables reads the rules of all tables by iptables-save, which creates no table
 // and loads no module. It reads those of both variants, legacy and nft, if their
 // programs have names of their own; otherwise those of the default variant.
-// Without any program the Fact is only known if the kernel has no legacy tables:
-// those of nft are in the listing of nftables, too. So are those of a program that one
-// rule of somebody else makes fail, because iptables cannot print the rule.
+// Without any program the Fact is only known if the kernel has no legacy tables: those of
+// nft are in the listing of nftables, too. For the same reason, a program of the variant
+// nft may fail: it does if there is a rule of somebody else that iptables cannot print.
 func iptables(ctx context.Context, family string) ([]doctor.Listing, error) {
 	programs := map[string]string{family + "-nft-save": ruleset.VariantNFT, family + "-legacy-save": ruleset.VariantLegacy}
 	for name := range programs {
@@ -183,7 +183,7 @@ func iptables(ctx context.Context, family string) ([]doctor.Listing, error) {
 	for _, name := range slices.Sorted(maps.Keys(programs)) {
 		out, err := output(ctx, name)
 		if _, exited := errors.AsType[*exec.ExitError](err); exited && ctx.Err() == nil && programs[name] == ruleset.VariantNFT {
-			continue
+			continue // see above
 		}
 		if err != nil {
 			return nil, err

@@ -34,7 +34,7 @@ func routeTo(a netip.Addr) (route, error) {
 	if err != nil {
 		return route{}, fmt.Errorf("route to %s: %w", a, err)
 	}
-	r := routes[0]
+	r := routes[0] // without an error there is one
 	link, err := netlink.LinkByIndex(r.LinkIndex)
 	if err != nil {
 		return route{}, fmt.Errorf("device of the route to %s: %w", a, err)
