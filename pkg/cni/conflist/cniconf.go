@@ -206,7 +206,7 @@ func Make(s Spec) ([]byte, error) {
 		}
 	}
 	switch {
-	case len(s.DNS)+len(s.Search) == 0: // kubelet sets them, through the capability
+	case len(s.DNS)+len(s.Search) == 0: // the runtime sets kubelet's, through the capability
 	case s.sdn():
 		d.DNS = dnsUpper{s.DNS, s.Search}
 	default:
@@ -240,7 +240,7 @@ func (s Spec) policies() []any {
 	if s.API == 1 {
 		policies = append(policies, natV1{outBoundNAT, s.exceptions()})
 		for _, p := range routed {
-			policies = append(policies, routeV1{"ROUTE", p, true})
+			policies = append(policies, routeV1{"ROUTE", p, true}) // true: encapsulate
 		}
 		return policies
 	}

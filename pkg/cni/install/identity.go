@@ -47,7 +47,7 @@ func identify(path string) (id identity, err error) {
 	// require all variables.
 	cmd.Env = []string{"CNI_COMMAND=VERSION", "CNI_CONTAINERID=none", "CNI_NETNS=none", "CNI_IFNAME=none", "CNI_PATH=none"}
 	cmd.Stdin = strings.NewReader(`{"cniVersion":"1.0.0"}`)
-	cmd.WaitDelay = time.Second
+	cmd.WaitDelay = time.Second // a child of the program may keep its output open
 	var out bytes.Buffer
 	cmd.Stdout = &out
 	err = cmd.Run()
