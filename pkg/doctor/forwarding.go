@@ -24,8 +24,8 @@ func forwards(s Snapshot) Finding {
 		fixes = append(fixes, "Set the parameter to 1 on the host (sysctl -w), and in /etc/sysctl.d. flanneld sets it, too, "+
 			"but something resets it or /proc/sys is read-only.")
 	}
-	for _, p := range s.deviceSysctls() { // "": the device's parameter has its usual value, see Sysctls
-		if value := s.Linux.Sysctls.Value[p.path]; value == p.wrong {
+	for _, p := range s.deviceSysctls() {
+		if value := s.Linux.Sysctls.Value[p.path]; value == p.wrong { // "" is the usual value, see Sysctls
 			off = append(off, p.path+" is "+value)
 			fixes = append(fixes, fmt.Sprintf("Run sysctl -w %s=%s on the host, and correct what sets it (/etc/sysctl.d, systemd-networkd).", p.path, p.right))
 		}

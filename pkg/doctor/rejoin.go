@@ -22,7 +22,7 @@ const switchNetwork = "External"
 func noLeftovers(s Snapshot) Finding {
 	leftovers := slices.Clone(s.Windows.LeftFiles.Value)
 	var missing Finding // without which no network can be compared
-	for _, n := range s.otherNetworks() { // without one, nothing is missing
+	for _, n := range s.otherNetworks() { // if there is none, nothing needs to be compared
 		if missing = firstReason(hnsNetworkExists(s), podNetworksKnown(s)); missing.Verdict != "" {
 			break
 		}
