@@ -194,7 +194,7 @@ func pathChecks() (checks []Check) {
 // examine finds the tested peers with the cause. A path has one cause, the first that
 // diagnose finds: see excludes for what is known of the others.
 func (c pathCause) examine(s Snapshot) Finding {
-	// tested: without the cause; open: the tests do not tell; untested: there was an error.
+	// tested: without the cause; open: the tests do not show it; untested: there was an error.
 	var peers, seen, fixes, tested, untested, open []string
 	for _, p := range s.Linux.Paths.Value {
 		name := fmt.Sprintf("%s (%s)", p.Peer, p.PublicIP)

@@ -24,8 +24,8 @@ func spanField(s span) field { return field{has: yes, span: s} }
 
 func numberField(n uint64) field { return spanField(point(number(n))) }
 
-// free is an operand that Packet leaves open. It has no domain: value.matches does not look
-// at the values that it is compared with.
+// free is an operand that Packet leaves open. Its domain does not matter, since
+// value.matches looks at field.free before the value.
 func free(has answer) operand {
 	return operand{read: func(*walk) field { return field{has: has, free: true} }}
 }

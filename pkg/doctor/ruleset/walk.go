@@ -7,8 +7,8 @@ import (
 
 const (
 	// budget limits how many rules and elements of sets one evaluation looks at. It is a
-	// choice, far above the rules of real hosts: chains that call each other many times
-	// could keep an evaluation busy for ever.
+	// choice, far above the rules of real hosts: chains that jump to each other many times
+	// could keep an evaluation busy for hours.
 	budget = 2_000_000
 	// maxDepth limits jumps within jumps. It is a choice above the kernel's own limit for
 	// nftables, which is 16.
@@ -150,7 +150,7 @@ func (w *walk) chain(c *chain, reach answer) (through answer, all bool) {
 		w.rule(c, rule, &r)
 	}
 	if !r.ended {
-		return reach, true // all are at the end of the chain, or left it
+		return reach, true // all are at the end of the chain, or back in the caller
 	}
 	return or(r.reach, r.left), false
 }
