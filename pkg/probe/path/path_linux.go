@@ -159,8 +159,8 @@ func (r *run) planTunnel(ctx context.Context) {
 	t := newToken()
 	echo := watchEcho(t)
 	packets := outer{r.PublicIP, dataplane.TraitsOfBackend(r.Kind).Protocol, uint16(r.Port)}
-	known := packets.protocol != unix.IPPROTO_UDP || r.Port != 0 // else any UDP packet would be one of the tunnel
-	var keys handshake                                           // written by the watch, and read by the result
+	known := packets.protocol != unix.IPPROTO_UDP || r.Port != 0 // else any UDP packet would seem to be of the tunnel
+	var keys handshake                                           // the watch writes it, and the result reads it
 	rejected := &watch{match: func(p packet) (bool, bool) {
 		if why := packets.rejection(p); known && why != "" && !p.outgoing {
 			r.Rejected = why
