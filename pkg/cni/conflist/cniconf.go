@@ -23,7 +23,7 @@ import (
 // Spec is what the configuration is made from.
 type Spec struct {
 	Plugin  string // one of Plugins
-	API     int    // 1: policies of the older HNS API (dockershim); 2: of HCN, which containerd needs
+	API     int    // 1: policies of the older HNS API (dockershim); 2: of the newer one, HCN, which containerd needs
 	Network string // name of the HNS network
 	List    bool   // make a .conflist, not a .conf
 
@@ -176,7 +176,7 @@ func Make(s Spec) ([]byte, error) {
 	// would request another such policy from win-overlay and win-bridge.
 	d := delegate{Type: s.Plugin, IPMasq: false}
 	if s.Plugin == "win-bridge" {
-		d.IPMasqNetwork = new(string)
+		d.IPMasqNetwork = new(string) // present and empty
 	}
 	capabilities := map[string]bool{"portMappings": true, "dns": true}
 	if s.sdn() {

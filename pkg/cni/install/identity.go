@@ -61,7 +61,7 @@ func identify(path string) (id identity, err error) {
 }
 
 // reasonToKeep returns why the installed plugin is kept, "" if it is replaced by
-// ours.
+// ours. The rows are in the order in which they are looked at.
 //
 //	installed plugin                                 result
 //	supports a CNI version that ours does not        kept
