@@ -21,8 +21,8 @@ const switchNetwork = "External"
 // network, which receives packets that are for pods of flanneld's network.
 func noLeftovers(s Snapshot) Finding {
 	leftovers := slices.Clone(s.Windows.LeftFiles.Value)
-	var missing Finding // without which no network can be compared
-	for _, n := range s.otherNetworks() { // if there is none, nothing needs to be compared
+	var missing Finding // without which no network can be compared; zero if there is none to compare
+	for _, n := range s.otherNetworks() {
 		if missing = firstReason(hnsNetworkExists(s), podNetworksKnown(s)); missing.Verdict != "" {
 			break
 		}

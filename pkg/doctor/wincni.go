@@ -106,7 +106,8 @@ func (s Snapshot) hostNetwork() netip.Prefix {
 func confMatches(s Snapshot) Finding {
 	conf, plugins := s.flannelConf()
 	network, overlay, _ := s.hns()
-	p := plugins[slices.IndexFunc(plugins, func(p plugin) bool { return p.Type == "flannel" })] // there is one: confCallsFlannel
+	// There is one: see the check's needs (confCallsFlannel).
+	p := plugins[slices.IndexFunc(plugins, func(p plugin) bool { return p.Type == "flannel" })]
 	kind, delegate := "bridge", "" // win-bridge or sdnbridge, win-overlay or sdnoverlay
 	if overlay {
 		kind = "overlay"
