@@ -97,7 +97,7 @@ type File struct {
 	path    string // absolute; empty: the configuration is only to be shown
 	exists  bool
 	content []byte
-	ours    bool // Put wrote it, and nobody edited it
+	ours    bool      // Put wrote it, and nobody edited it
 	last    Decisions // those of the record, or else of the file: see read
 }
 

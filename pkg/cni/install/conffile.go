@@ -51,7 +51,7 @@ func (c *confFile) read() (s sources, err error) {
 		return s, fmt.Errorf("%s is not a CNI configuration: %w", c.from, err)
 	}
 	s.record, _ = os.ReadFile(recordOf(c.to)) // without it, only what the source has is known to be ours
-	s.base, _ = parseConf(s.record) // zero with an error
+	s.base, _ = parseConf(s.record)           // zero with an error
 	s.live, s.mode, err = readFile(c.to)
 	return s, err
 }

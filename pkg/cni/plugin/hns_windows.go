@@ -128,7 +128,7 @@ func properties(into any, kind, id string) error {
 		return err
 	}
 	defer procs[2].Call(handle) //nolint:errcheck // it only frees the handle
-	record = nil // decodeAnswer has freed it
+	record = nil                // decodeAnswer has freed it
 	hr, _, _ = procs[1].Call(handle, uintptr(unsafe.Pointer(text)), uintptr(unsafe.Pointer(&out)), uintptr(unsafe.Pointer(&record)))
 	return decodeAnswer(into, procs[1].Name, hr, out, record)
 }
