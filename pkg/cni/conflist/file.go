@@ -137,7 +137,7 @@ func (f *File) read() (err error) {
 	lacks, wanted := f.lacks()
 	f.ours = f.exists && (last == nil && wanted || last != nil && (Equal(f.content, last.Conf) || last.Before != nil && Equal(f.content, last.Before)))
 	switch {
-	case last != nil && last.Base != nil:
+	case last != nil && last.Base != nil: // a record of a former version has no Base, and no Decisions
 		if f.last = last.Decisions; !Equal(last.Base, base) {
 			f.last.Tried = Options{}
 		}

@@ -88,13 +88,13 @@ func (c *confFile) plan(enforce bool) (plan, error) {
 	if p.reason, base = c.validate(s); p.reason == "" {
 		c.lastUsable = s.live
 	}
-	text := s.source
+	text := s.source // what is written
 	if base != nil {
 		text, p.foreign = mergeSource(s, base)
 	}
 	if p.reason != "" {
 		p.awaitStable = s.live != nil // it is broken, perhaps because it is being written
-	} else {
+	} else { // a usable file is never repaired, only updated
 		p.update = true
 		if !equal(text, s.live) && (enforce || !bytes.Equal(s.source, s.record)) {
 			p.reason = "differs from its source"
