@@ -40,7 +40,7 @@ func (d *Daemon) newLoop(n *node, in *inbox) *loop {
 // when ctx ends. The Board takes the process for one that hangs if a pass, from BeginPass
 // to EndPass (in report), lasts for more than two minutes.
 func (l *loop) run(ctx context.Context) error {
-	p := l.newPass()
+	p := l.newPass() // the first is neither a retry nor a resync
 	for ctx.Err() == nil {
 		l.Board.BeginPass()
 		began := time.Now()
@@ -196,7 +196,7 @@ func (t *timers) recordResult(p *pass) {
 
 // nextPass returns when the pass after p is due, at the latest.
 func (t *timers) nextPass(p *pass) time.Time {
-	times := []time.Time{t.resync, t.retry.Next(), p.due}
+	times := []time.Time{t.resync, t.retry.Next(), p.due} // a zero time: not due
 	times = slices.DeleteFunc(times, time.Time.IsZero)
 	return slices.MinFunc(times, time.Time.Compare)
 }

@@ -190,7 +190,8 @@ func configInForce(s Snapshot) Finding {
 
 // mtuFits finds an MTU that is too large, with which small packets pass and
 // large ones are dropped. It knows the MTU of this machine's interfaces only,
-// and not that of links further on. There are tunnels on Linux only.
+// and not that of links further on. s.tunnels has tunnels on Linux only. What is not known
+// comes last, so that it does not hide what is wrong.
 func mtuFits(s Snapshot) Finding {
 	n := s.node()
 	lower := s.lowerMTU(n.Backend, n.Underlay.Name, "") + ", and restart the pods: the MTU of a running pod does not change."

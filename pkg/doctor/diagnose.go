@@ -30,11 +30,12 @@ const (
 )
 
 // diagnose returns the likely cause if the path does not work, else "". The order
-// matters: each step relies on what the ones before it exclude.
+// matters: each step relies on what the ones before it exclude. A test has left a device if
+// its packet was seen there, and has arrived if an answer was, before any firewall.
 func (p Path) diagnose() Cause {
 	inner := p.Inner.Result == Answered
 	switch {
-	case p.Problem != "":
+	case p.Problem != "": // the path could not be tested
 		return ""
 	case p.Underlay == "" || p.Kind == "" || len(p.Astray) > 0:
 		return causeNoRoute
@@ -44,12 +45,12 @@ func (p Path) diagnose() Cause {
 		return p.diagnoseAnswering()
 	case !p.mustAnswer():
 		return ""
-	case p.Inner.arrived():
+	case p.Inner.arrived(): // but did not get to the program
 		return p.lostHere()
 	case p.Neighbour == NeighbourDown && p.Host.Result == Silent:
 		return causePeerDown // before the next one, because the kernel then sends nothing
 	case !dataplane.TraitsOfBackend(p.Kind).Keys && !p.Inner.left(p.Underlay) && !p.Frame.arrived():
-		return causeOwnFirewall
+		return causeOwnFirewall // not with keys: such a tunnel sends nothing before it has agreed on them
 	case p.AnswerMAC != "" && p.AnswerMAC != p.PublishedMAC:
 		return causeMACMismatch
 	case p.Rejected == RejectedClosed:
@@ -58,7 +59,7 @@ func (p Path) diagnose() Cause {
 		return causePortFiltered
 	case p.Frame.arrived():
 		return causeUnknown // the peer answers, but not what the kernel sends
-	case p.ARP.arrived() || p.Broadcast.arrived() || p.Handshake:
+	case p.ARP.arrived() || p.Broadcast.arrived() || p.Handshake: // the tunnel works
 		return causePeerDrops
 	case p.Host.Result == Silent:
 		return causePeerDown
@@ -94,8 +95,9 @@ func (p Path) lostHere() Cause {
 	return causeOwnFirewall
 }
 
-// mustAnswer reports whether silence is a problem. Otherwise a Windows node, and with
-// DirectRouting or host-gw any that the firewall protects from pings, would be one.
+// mustAnswer reports whether silence is a problem. Unless the peer is Expected to answer, it
+// is none with a Windows node, and none without a tunnel (DirectRouting, host-gw): the
+// peer's firewall may drop pings.
 func (p Path) mustAnswer() bool {
 	windows := strings.HasPrefix(p.PublishedMAC, "00:15:5d:") // Hyper-V's
 	return p.Expected || p.Kind != PathDirect && !windows

@@ -52,8 +52,9 @@ type flow struct {
 }
 
 // evaluate returns the first failure that judge finds in the results of the flows, or else
-// the first warning. A zero Finding of judge means that there is none. What is not known of
-// the rules makes the Finding Undecided, unless the rest has a problem.
+// the first warning. judge returns a zero Finding if a result is no problem. If there is no
+// problem, but a part of the rules is not known or cannot be evaluated, the Finding is
+// Undecided.
 func (s Snapshot) evaluate(flows []flow, judge func(flow, ruleset.Result) Finding) Finding {
 	rules, missing := s.hostRules(flows)
 	undecided, warning, whats := missing, Finding{}, []string{}
@@ -88,6 +89,7 @@ func (s Snapshot) hostRules(flows []flow) (rules *ruleset.Ruleset, missing Findi
 			missing = fact.missing()
 		}
 	}
+	// After AddIPTables, on which AddNFT relies.
 	if nft := s.Linux.NFTables; !nft.Known {
 		missing = nft.missing()
 	} else if err := rules.AddNFT([]byte(nft.Value)); err != nil {
@@ -97,11 +99,11 @@ func (s Snapshot) hostRules(flows []flow) (rules *ruleset.Ruleset, missing Findi
 }
 
 // evaluate evaluates the packets from or to any peer, and if that does not decide,
-// those of each peer. It returns the worst result, and the flow with the peers that
-// have it.
+// those of each peer. It returns the worst result (a higher Verdict is worse), and the flow
+// with the peers that have it, if not all have.
 func (f flow) evaluate(rules *ruleset.Ruleset) (flow, ruleset.Result) {
 	all := rules.Evaluate(f.packet)
-	if all.Verdict == ruleset.Passes || all.Verdict == ruleset.Dropped || len(f.others) == 0 {
+	if all.Verdict == ruleset.Passes || all.Verdict == ruleset.Dropped || len(f.others) == 0 { // the same for each
 		return f, all
 	}
 	var worst ruleset.Result
@@ -188,6 +190,7 @@ func (s Snapshot) podDevices(ipv6 bool) (names []string) {
 		}
 	} else {
 		for _, d := range n.Devices {
+			// Of two devices, the other one is the tunnel for all families.
 			if d.Name != n.Underlay.Name && (isForIPv6(d.Name) == ipv6 || len(n.Devices) <= 2) {
 				names = append(names, d.Name)
 			}

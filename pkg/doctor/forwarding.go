@@ -25,7 +25,7 @@ func forwards(s Snapshot) Finding {
 			"but something resets it or /proc/sys is read-only.")
 	}
 	for _, p := range s.deviceSysctls() {
-		if value := s.Linux.Sysctls.Value[p.path]; value == p.wrong {
+		if value := s.Linux.Sysctls.Value[p.path]; value == p.wrong { // "" is the usual value, see Sysctls
 			off = append(off, p.path+" is "+value)
 			fixes = append(fixes, fmt.Sprintf("Run sysctl -w %s=%s on the host, and correct what sets it (/etc/sysctl.d, systemd-networkd).", p.path, p.right))
 		}
@@ -65,7 +65,7 @@ func (s Snapshot) deviceSysctls() (list []deviceSysctl) {
 			list = append(list, deviceSysctl{"net/ipv4/conf/" + name + "/forwarding", "0", "1"})
 		}
 		if v6 && (slices.Contains(pods, name) || strings.HasPrefix(name, "flannel-v6.")) {
-			list = append(list, deviceSysctl{"net/ipv6/conf/" + name + "/disable_ipv6", "1", "0"})
+			list = append(list, deviceSysctl{"net/ipv6/conf/" + name + "/disable_ipv6", "1", "0"}) // it drops all of IPv6
 		}
 	}
 	if n != nil && n.Backend == "ipsec" {

@@ -154,6 +154,7 @@ func (s Snapshot) hns() (network HNSNetwork, overlay, found bool) {
 func (s Snapshot) otherNetworks() []HNSNetwork {
 	own, _, found := s.hns()
 	return slices.DeleteFunc(slices.Clone(s.Windows.Networks.Value), func(n HNSNetwork) bool {
+		// switchNetwork: a network without pods, for the vSwitch alone.
 		return found && n.Name == own.Name || n.Name == switchNetwork || n.Type != hnsOverlay && n.Type != hnsBridge
 	})
 }

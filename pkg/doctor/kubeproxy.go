@@ -16,7 +16,7 @@ func argument(args []string, name string) (value string, given bool) {
 	for i, a := range args {
 		flag, value, hasValue := strings.Cut(strings.TrimLeft(a, "-"), "=")
 		switch {
-		case !strings.HasPrefix(a, "-") || flag != name:
+		case !strings.HasPrefix(a, "-") || flag != name: // not this flag
 		case hasValue:
 			return value, true
 		case i+1 < len(args) && !strings.HasPrefix(args[i+1], "-"):

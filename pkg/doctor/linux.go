@@ -62,15 +62,15 @@ func bridgePassesRules(s Snapshot) Finding {
 // (kubernetes/kubernetes#88986), and VMware's vmxnet3 drops or corrupts tunnel
 // packets on ports that it does not know (projectcalico/calico#4727).
 func checksums(s Snapshot) Finding {
-	tunnels, unknown := s.vxlans(), Finding{}
+	tunnels, unknown := s.vxlans(), Finding{} // at least one tunnel: see the check's needs
 	for _, d := range tunnels {
 		off := fmt.Sprintf("Run ethtool -K %s tx-checksum-ip-generic off; a udev rule makes it permanent.", d.Name)
 		parent := s.device(d.Parent)
 		switch {
 		case !d.TxChecksum.Known:
 			unknown = d.TxChecksum.missing() // another device may have one of the bugs
-		case !d.TxChecksum.Value:
-		case parent.Driver == "vmxnet3" && d.Port != 4789:
+		case !d.TxChecksum.Value: // the kernel computes them, with neither bug
+		case parent.Driver == "vmxnet3" && d.Port != 4789: // it knows this port, that of RFC 7348
 			return warn(off, "%s offloads checksums to %s, whose driver vmxnet3 is known to corrupt them on port %d",
 				d.Name, parent.Name, d.Port)
 		case olderThan(s.Linux.Kernel, 5, 7):
@@ -120,7 +120,7 @@ func unmanagedDevices(s Snapshot) Finding {
 	for _, m := range s.Linux.Managers.Value {
 		for _, name := range m.Manages {
 			switch {
-			case !own[name]:
+			case !own[name]: // not flanneld's
 			case m.Running:
 				managed = append(managed, m.Name+" manages "+name)
 			default:
@@ -174,7 +174,8 @@ func bridgeAddress(s Snapshot) Finding {
 }
 
 // peersAnswer finds peers without a handshake. WireGuard does not tell why: it ignores
-// packets that it cannot authenticate.
+// packets that it cannot authenticate. Peer.Tunnels is what it knows of the peer: the
+// bytes sent, and the time of the last handshake (zero: none yet).
 func peersAnswer(s Snapshot) Finding {
 	var silent, unknown []string
 	for _, p := range s.peersWithPaths() {
@@ -206,8 +207,9 @@ func (s Snapshot) peersWithPaths() []status.Peer {
 }
 
 // peersHaveKeys finds peers without security associations, which are negotiated whether
-// there are packets or not. If charon has no connection at all, it probably does not run
-// or has just started; keys that it negotiated before are valid for about an hour.
+// there are packets or not. Peer.Tunnels has charon's connections to the peer, and Handshake
+// is since when a connection has keys. If charon has no connection at all, it probably does
+// not run or has just started; keys that it negotiated before are valid for about an hour.
 func peersHaveKeys(s Snapshot) Finding {
 	peers, connections := s.peersWithPaths(), 0
 	var without []string
@@ -246,7 +248,7 @@ func podMTU(s Snapshot) Finding {
 	var different []string
 	for _, b := range s.bridges() {
 		for _, d := range s.Linux.Devices.Value {
-			if (d.Index == b.Index || d.Master == b.Index) && d.MTU != want {
+			if (d.Index == b.Index || d.Master == b.Index) && d.MTU != want { // the bridge, or a pod's port of it
 				different = append(different, fmt.Sprintf("%s has %d", d.Name, d.MTU))
 			}
 		}

@@ -7,7 +7,8 @@ import (
 
 // needs lists what a check needs, the most basic first. Each function returns a
 // Finding with the reason why the Snapshot does not have it, a zero one if it has.
-// The first reason is the result of the check.
+// The first reason is the result of the check, whose function is not called then
+// (Check.examine). So the function relies on what its row lists.
 type needs []func(Snapshot) Finding
 
 // Facts that checks need.
@@ -116,7 +117,7 @@ func outersKnown(s Snapshot) Finding {
 	switch n := s.node(); {
 	case n == nil: // the devices' names and types do not tell the packets of wireguard and ipsec
 		reason = because("it is not known which packets a tunnel sends", leaseKnown(s))
-	case n.Backend == wireGuard && len(n.Networks) > 1:
+	case n.Backend == wireGuard && len(n.Networks) > 1: // one device may send by both families, see authenticated
 		reason = "WireGuard has no peers yet, or no port, so that the address family of its packets is not known"
 	}
 	return unless(len(s.outers()) > 0, reason)
@@ -155,7 +156,8 @@ func hnsNetworkExists(s Snapshot) Finding {
 	return unless(found, because("no HNS network is known to be flanneld's", leaseKnown(s)))
 }
 
-// nameKnown tells that one of HNS's networks may be flanneld's. Only the daemon knows a name that
+// nameKnown returns a reason if it is not known which of HNS's networks is flanneld's: none has
+// a usual name, and the daemon reports no node, whose devices would have the name that
 // Backend.Name sets.
 func nameKnown(s Snapshot) Finding {
 	if _, _, found := s.hns(); found || s.node() != nil {
@@ -165,7 +167,7 @@ func nameKnown(s Snapshot) Finding {
 	for _, n := range s.otherNetworks() {
 		names = append(names, n.Name)
 	}
-	if len(names) == 0 {
+	if len(names) == 0 { // no network can be flanneld's, if they are known
 		return networksKnown(s)
 	}
 	return undecidable("%s", because(several(names)+" may be flanneld's, by Backend.Name", leaseKnown(s)))

@@ -73,7 +73,7 @@ func (s Snapshot) outers() (packets []outer) {
 	}
 	n := s.node()
 	switch {
-	case n == nil || len(packets) > 0:
+	case n == nil || len(packets) > 0: // that is all, or the backend is not known
 	case n.Backend == ipsec:
 		return s.encrypted(*n)
 	case n.Backend == wireGuard:
@@ -114,7 +114,8 @@ func (s Snapshot) encrypted(n status.Node) []outer {
 
 // authenticated returns the packets of the wireguard backend. With a device for each
 // address family, each has a port and sends by its family. One device for both has one
-// port, and sends by the families of the peers' endpoints.
+// port, and sends by the families of the peers' endpoints. The port is in the data of a
+// Network, the JSON that this node publishes in its lease.
 func (s Snapshot) authenticated(n status.Node) (packets []outer) {
 	used := s.endpoints()
 	oneForBoth := !hasDevice(n, wireGuardV6) && (len(used) > 0 || len(n.Networks) > 1)
@@ -128,6 +129,7 @@ func (s Snapshot) authenticated(n status.Node) (packets []outer) {
 			if oneForBoth {
 				sends = used[ipv6] != nil
 			}
+			// A device for both families publishes its port with each.
 			known := slices.ContainsFunc(packets, func(o outer) bool { return o.port == published.Port && o.ipv6 == ipv6 })
 			if sends && !known {
 				packets = append(packets, outer{protocolUDP, published.Port, ipv6, used[ipv6]})

@@ -19,7 +19,7 @@ import (
 type pathCause struct {
 	code           string
 	cause          Cause
-	title, problem string
+	title, problem string // as in Check
 	verdict        Verdict
 	seen           func(Path) string // printed after the peer's name
 	fix            func(Snapshot, Path) string
@@ -194,6 +194,7 @@ func pathChecks() (checks []Check) {
 // examine finds the tested peers with the cause. A path has one cause, the first that
 // diagnose finds: see excludes for what is known of the others.
 func (c pathCause) examine(s Snapshot) Finding {
+	// tested: without the cause; open: the tests do not show it; untested: there was an error.
 	var peers, seen, fixes, tested, untested, open []string
 	for _, p := range s.Linux.Paths.Value {
 		name := fmt.Sprintf("%s (%s)", p.Peer, p.PublicIP)

@@ -21,7 +21,7 @@ const switchNetwork = "External"
 // network, which receives packets that are for pods of flanneld's network.
 func noLeftovers(s Snapshot) Finding {
 	leftovers := slices.Clone(s.Windows.LeftFiles.Value)
-	var missing Finding // without which no network can be compared
+	var missing Finding // without which no network can be compared; zero if there is none to compare
 	for _, n := range s.otherNetworks() {
 		if missing = firstReason(hnsNetworkExists(s), podNetworksKnown(s)); missing.Verdict != "" {
 			break
@@ -44,7 +44,7 @@ func noLeftovers(s Snapshot) Finding {
 }
 
 // restoreTime is how long Windows and flanneld may take to restore an adapter's
-// settings.
+// settings: a choice, longer than DHCP usually takes.
 const restoreTime = 2 * time.Minute
 
 // settingsRestored compares the host's settings with those that flanneld saved

@@ -39,15 +39,16 @@ func datagramsFromPeers(s Snapshot) Finding {
 }
 
 // nobodyForges is the check FL211: what the guard of the pod network has found, and whether
-// it works. The daemon may report the guard before it has a lease: the rules of an earlier
-// run are in force.
+// it works. GuardReport.Enforce means that the guard drops such packets; otherwise it only
+// counts them: it is set to do so, or Waiting says why it does not drop them yet. The daemon
+// may report the guard before it has a lease: the rules of an earlier run are in force.
 func nobodyForges(s Snapshot) Finding {
 	g := s.report().Guard
 	if g == nil {
 		return firstReason(leaseKnown(s), skip("there is no guard: it is off, or the backend is one whose packets others route"))
 	}
 	const look = "The log has some of these packets (cause forged-packet); Documentation/guard.md explains the rules. "
-	dropped, counted := status.Found(g)
+	dropped, counted := status.Found(g) // as texts; "": none
 	found := foundByGuard(g)
 	behind := func(first string) string { return strings.Join(append([]string{first}, found...), "; ") }
 	switch {

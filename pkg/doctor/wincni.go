@@ -67,8 +67,9 @@ func (s Snapshot) notCompared() string {
 	return " (not known: " + several(unknown) + ")"
 }
 
-// withoutLoopbackDSR says that the CNI configuration lacks a policy OutBoundNAT that HNS and
-// kube-proxy allow, "" if it has it. cni-conf leaves it out if HNS refuses it.
+// withoutLoopbackDSR says that the CNI configuration lacks loopbackDSR, a policy with which
+// pods reach themselves through a Service. "": it has the policy, or HNS or kube-proxy does
+// not support it. cni-conf leaves it out if HNS refuses it.
 func (s Snapshot) withoutLoopbackDSR() string {
 	h := s.Windows.HNS
 	uses, known := UsesDSR(s.Windows.KubeProxy.Value)
@@ -105,6 +106,7 @@ func (s Snapshot) hostNetwork() netip.Prefix {
 func confMatches(s Snapshot) Finding {
 	conf, plugins := s.flannelConf()
 	network, overlay, _ := s.hns()
+	// There is one: see the check's needs (confCallsFlannel).
 	p := plugins[slices.IndexFunc(plugins, func(p plugin) bool { return p.Type == "flannel" })]
 	kind, delegate := "bridge", "" // win-bridge or sdnbridge, win-overlay or sdnoverlay
 	if overlay {

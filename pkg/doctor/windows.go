@@ -10,7 +10,10 @@ import (
 )
 
 // windowsChecks returns the checks of a Windows node. The columns are those of
-// daemonChecks.
+// daemonChecks. HNS is the Host Network Service. It makes a network with a virtual switch
+// (vSwitch) on a physical adapter, whose addresses then move to a new vEthernet adapter.
+// s.hns (hns.go) returns flanneld's network, whether the backend is vxlan (overlay; else it
+// is host-gw, with the type L2Bridge), and whether there is such a network.
 func windowsChecks() []Check {
 	return []Check{
 		{"FL501", "the Host Network Service runs and supports what the network needs",
@@ -70,7 +73,7 @@ func hnsVersion(s Snapshot) Finding {
 	h := s.Windows.HNS.Value
 	_, overlay, found := s.hns()
 	v4, v6 := s.families()
-	suitsBoth := h.atLeast(9, 2) && v4 && !v6 // overlays and host-gw
+	suitsBoth := h.atLeast(9, 2) && v4 && !v6 // HNS has all that overlays and host-gw need
 	version, unnamed := fmt.Sprintf("HNS %d.%d", h.Major, h.Minor), nameKnown(s)
 	switch {
 	case h.Problem != "":
@@ -81,7 +84,7 @@ func hnsVersion(s Snapshot) Finding {
 			"%s is older than 9.2: flanneld uses remote endpoints instead of policies, and the host and its own "+
 				"pods do not reach each other",
 			version)
-	case s.node() == nil && !found && unnamed.Verdict == "" && !h.atLeast(9, 2):
+	case s.node() == nil && !found && unnamed.Verdict == "" && !h.atLeast(9, 2): // there is no network yet
 		return warn("Install the updates: Windows Server 2019 needs at least KB4489899. Or use host-gw.",
 			"%s is older than 9.2, which kube-proxy needs with an overlay: flanneld prepare does not create one",
 			version)
@@ -90,7 +93,7 @@ func hnsVersion(s Snapshot) Finding {
 	case v6 && !s.podsHaveIPv6(overlay):
 		return warn("Use Windows Server 2022 or later.",
 			"%s does not support IPv4 and IPv6 together: pods have only IPv4", version)
-	case unnamed.Verdict != "" && !suitsBoth: // so that the kind of the network is not known
+	case unnamed.Verdict != "" && !suitsBoth: // whether HNS suffices depends on the kind of a network that is not known
 		return unnamed
 	}
 	return ok("%s", version)
@@ -162,7 +165,7 @@ func managementIP(s Snapshot) Finding {
 // vSwitch was bound to the adapter, and a second default route: Windows and
 // flanneld may choose different ones.
 func adapterSettings(s Snapshot) Finding {
-	host, _ := s.hostAdapter()
+	host, _ := s.hostAdapter() // it is there: see the check's needs
 	const fix = "Set on the vEthernet adapter what the physical adapter had. flanneld prepare creates the vSwitch " +
 		"once and keeps the settings."
 	defaults := slices.DeleteFunc(slices.Clone(s.Interfaces.Value.Defaults), func(d underlay.Default) bool {

@@ -94,17 +94,17 @@ func (w WinFirewall) accepts(p FirewallProfile, port int) (open bool, reason str
 	if p.BlocksAll {
 		return false, "the Windows Firewall blocks all inbound packets"
 	}
-	if name, found := rule(false, false); found {
+	if name, found := rule(false, false); found { // blocks, and not only some
 		return false, fmt.Sprintf("the rule %q blocks UDP port %d", name, port)
 	}
-	if name, found := rule(true, false); found {
+	if name, found := rule(true, false); found { // allows, and not only some
 		reason = fmt.Sprintf("the rule %q allows UDP port %d", name, port)
 	} else if p.Allows {
 		reason = "the default action for inbound packets is to allow them in the profile " + p.Name
 	} else {
 		return false, fmt.Sprintf("no rule allows UDP port %d", port)
 	}
-	if name, found := rule(false, true); found {
+	if name, found := rule(false, true); found { // may block some
 		reason += fmt.Sprintf("; the rule %q, which is limited or cannot be read, may block some packets", name)
 	}
 	return true, reason

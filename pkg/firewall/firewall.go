@@ -15,7 +15,7 @@ type Options struct {
 	Instance string // see cmd/flanneld/instance.go
 	// Resync is the interval of the checks without a notification (--iptables-resync); 0 or less: none.
 	Resync time.Duration
-	// Repaired is called after each repair of one place's rules that another program had changed. May be nil.
+	// Repaired is called after each repair of rules that another program had changed, once for each table. May be nil.
 	Repaired func()
 }
 
@@ -83,7 +83,7 @@ func Chains() []Chain {
 	}
 }
 
-// kubeMark is set by kube-proxy on packets that it masquerades itself.
+// kubeMark is set by kube-proxy on packets that it masquerades itself (--iptables-masquerade-bit 14, its default).
 const kubeMark = 0x4000
 
 // Rules returns the chains that c asks for in family f; nil if f is disabled or c asks for no rules.

@@ -73,6 +73,7 @@ func MatchOptions(args string) (all []MatchOption) {
 			o.Not, o.Name = true, w[i]
 			i++
 		}
+		// A comment may begin with "-".
 		for i < len(w) && w[i] != "!" && (!strings.HasPrefix(w[i], "-") || o.Name == "--comment" && o.Values == nil) {
 			o.Values = append(o.Values, w[i])
 			i++
@@ -87,7 +88,7 @@ func MatchOptions(args string) (all []MatchOption) {
 func words(s string) []string {
 	var all []string
 	var w strings.Builder
-	in, quoted, escaped := false, false, false
+	in, quoted, escaped := false, false, false // in: a word, which may be empty
 	for _, c := range []byte(s) {
 		switch {
 		case escaped:

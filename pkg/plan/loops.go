@@ -16,8 +16,8 @@ import (
 // if it contains no such address.) But a public IP inside a leased subnet makes a loop: packets for that peer,
 // encapsulated or not, would be sent to the subnet's owner.
 
-// isInside reports whether a public IP of the peer is inside the pod network. Plan.add and Plan.remove keep the valid peers
-// of which it is true in p.inside.
+// isInside reports whether a public IP of the peer is inside the pod network. Plan.add and Plan.remove keep the valid
+// peers that are inside in p.inside.
 func (p *Plan) isInside(peer *peer) bool {
 	return slices.ContainsFunc(peer.lease.Endpoints(), func(e subnet.Endpoint) bool {
 		return p.cfg.NetworkOf(e.PublicIP).Prefix.Contains(e.PublicIP)

@@ -109,9 +109,10 @@ func collect(ctx context.Context, o BundleOptions, s doctor.Snapshot, results []
 	add("doctor.json", results)
 	add("snapshot.json", s)
 	var text bytes.Buffer
-	_ = doctor.Print(&text, results, true) // writing to a buffer does not fail
+	_ = doctor.Print(&text, results, true) // true: also what is ok; writing to a buffer does not fail
 	files["doctor.txt"] = text.Bytes()
 
+	// Once for what the daemon, the store and HNS answer, and once for the commands.
 	ctx, cancel := context.WithTimeout(ctx, 2*listWithin)
 	defer cancel()
 	for path, name := range map[string]string{"/status": "status.json", "/metrics": "metrics.txt", status.LogPath: "log-recent.txt"} {

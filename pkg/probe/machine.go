@@ -96,7 +96,7 @@ func (m machine) podsWithoutEndpoint(ctx context.Context, dir string) ([]string,
 	if err != nil {
 		return nil, err
 	}
-	endpoints := hns.NewPodEndpoints(ids, namespaces)
+	endpoints := hns.NewPodEndpoints(ids, namespaces) // which pod has which endpoint
 	return hns.PodNames(slices.DeleteFunc(pods, func(p hns.Pod) bool {
 		id, hasNamespace := endpoints.Of(p)
 		return id != "" || !hasNamespace // whose namespace is gone has ended, or is ending
@@ -108,7 +108,7 @@ func (m machine) podsWithoutEndpoint(ctx context.Context, dir string) ([]string,
 func (m machine) version(ctx context.Context) (doctor.HNS, error) {
 	v, err := m.client.Version(ctx)
 	switch {
-	case errors.Is(err, context.Canceled):
+	case errors.Is(err, context.Canceled): // by the user; after the deadline, HNS does not answer
 		return doctor.HNS{}, err
 	case err != nil:
 		return doctor.HNS{Problem: err.Error()}, nil
@@ -157,7 +157,7 @@ func (m machine) networks(ctx context.Context) ([]doctor.HNSNetwork, error) {
 				network.Endpoint, err = m.hostEndpoint(ctx, n)
 			}
 		case hns.Overlay:
-			if !version.Features().RemoteSubnet {
+			if !version.Features().RemoteSubnet { // before 9.2, there are no such policies
 				err = m.addRemoteEndpoints(ctx, n, &network)
 			}
 		}

@@ -1,6 +1,6 @@
 // Package probe reads the Snapshot of a node that package doctor checks, and writes it with
-// other texts into a bundle for maintainers. It changes nothing else on the node. Everything is read in parallel and with a
-// timeout; a Fact that could not be read in time is unknown.
+// other texts into a bundle for maintainers. It changes nothing else on the node. Everything
+// is read in parallel and with a timeout; a Fact that could not be read in time is unknown.
 package probe
 
 import (
@@ -85,8 +85,8 @@ const tookLonger = "reading it took longer than %s"
 // Snapshot that they are given. No two of them set the same part.
 func run(ctx context.Context, o Options, system func(Options, *doctor.Snapshot) []probe) doctor.Snapshot {
 	s := doctor.Snapshot{OS: runtime.GOOS, At: time.Now(), Version: o.Version, SubnetFile: o.SubnetFile}
-	// The probes keep pointers into s, which escapes to the heap; the caller gets a
-	// copy when all are done or timed out.
+	// The probes keep pointers into s; the caller gets a copy when all are done or timed
+	// out.
 	probes := append(common(o, &s), system(o, &s)...)
 	ctx, cancel := context.WithTimeout(ctx, o.Timeout)
 	defer cancel()
@@ -174,7 +174,7 @@ const maxConf = 1 << 20
 func cni(o Options) (doctor.CNI, error) {
 	c := doctor.CNI{ConfDir: o.ConfDir, BinDir: strings.Join(o.BinDirs, ", "), Problem: o.CNIProblem, Unread: map[string]string{}}
 	entries, err := os.ReadDir(o.ConfDir)
-	switch {
+	switch { // no case: Windows without the directory
 	case err == nil:
 	case !errors.Is(err, fs.ErrNotExist):
 		return c, err

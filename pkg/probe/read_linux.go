@@ -135,11 +135,11 @@ func ethtool(device string, command, value uint32) (uint32, error) {
 	return data.value, nil
 }
 
-// output returns the output of a program. Its error has the end of what the
-// program wrote to stderr.
+// output returns the output of a program. Its error has the first 200 characters of what
+// the program wrote to stderr.
 func output(ctx context.Context, name string, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.WaitDelay = time.Second
+	cmd.WaitDelay = time.Second // a child of the program may keep its output open
 	var out, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &stderr
 	if err := cmd.Run(); err != nil {
@@ -178,7 +178,7 @@ func iptables(ctx context.Context, family string) ([]doctor.Listing, error) {
 	for _, name := range slices.Sorted(maps.Keys(programs)) {
 		out, err := output(ctx, name)
 		if _, exited := errors.AsType[*exec.ExitError](err); exited && ctx.Err() == nil && programs[name] == ruleset.VariantNFT {
-			continue
+			continue // see above
 		}
 		if err != nil {
 			return nil, err

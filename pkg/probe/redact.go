@@ -93,7 +93,7 @@ func (r *redactor) clean(text []byte) []byte {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()
 	var v any
-	if d.Decode(&v) == nil && !d.More() {
+	if d.Decode(&v) == nil && !d.More() { // the text is one JSON value
 		var b bytes.Buffer
 		enc := json.NewEncoder(&b)
 		enc.SetEscapeHTML(false)
@@ -105,6 +105,7 @@ func (r *redactor) clean(text []byte) []byte {
 	return []byte(r.cleanText(string(text)))
 }
 
+// cleanValue returns a value of JSON without secrets. It changes maps and lists in place.
 func (r *redactor) cleanValue(v any) any {
 	switch v := v.(type) {
 	case map[string]any:
@@ -160,6 +161,8 @@ func (r *redactor) cleanKnown(s string) string {
 	return s
 }
 
+// cleanText removes known values first, then what has the form of a secret, and then what
+// follows the name of a secret.
 func (r *redactor) cleanText(s string) string {
 	s = r.cleanKnown(s)
 	for _, shape := range r.shapes {
@@ -196,7 +199,7 @@ func redactArgs(args []string) (shown, secrets []string) {
 	for i, a := range args {
 		name, value, has := strings.Cut(a, "=")
 		switch {
-		case !strings.HasPrefix(name, "-") || !conf.IsSecret(name):
+		case !strings.HasPrefix(name, "-") || !conf.IsSecret(name): // no secret flag
 		case has:
 			shown[i], secrets = name+"="+conf.Redacted, append(secrets, value)
 		case i+1 < len(args):

@@ -25,6 +25,7 @@ func (m machine) routes() ([]doctor.PeerRoute, error) {
 	}
 	var peerRoutes []doctor.PeerRoute
 	for _, r := range routes {
+		// Ours: a program created the route, not the IP stack itself.
 		if r.Ours && r.NextHop.IsValid() && !r.NextHop.IsUnspecified() {
 			peerRoutes = append(peerRoutes, doctor.PeerRoute{Subnet: r.Dst, Provider: r.NextHop})
 		}

@@ -37,7 +37,7 @@ func (s Store) Read(ctx context.Context) doctor.Cluster {
 	return s.Examine(ctx)
 }
 
-// Examine is Read for the daemon itself.
+// Examine is Read for the daemon itself, which does not ask itself for its store.
 func (s Store) Examine(ctx context.Context) doctor.Cluster {
 	if s.Kube == nil {
 		const absent = "etcd does not have it, only the Kubernetes API"

@@ -155,7 +155,7 @@ func (t *Table[K, V]) Reset() {
 	t.wanted -= t.missing.Len()
 	t.missing = CompactMap[K, V]{}
 	for key := range t.settled.All() {
-		t.row(key) // moves the entry to rows
+		t.row(key) // moves the entry to rows; All permits that
 	}
 	for _, r := range t.rows.All() {
 		t.drop(r) // may delete the row

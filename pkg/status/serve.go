@@ -24,7 +24,8 @@ const acceptPath = "/accept-withdrawal"
 // Handler serves the report of b at /status and the result of log, its recent lines,
 // at LogPath, calls accept for a POST to acceptPath, and passes all other requests to
 // others. accept drops the peers that the daemon retains after many were deleted from the
-// store at once (a withdrawal), and returns their number. Handler does not authenticate clients: the socket must be accessible to root only.
+// store at once (a withdrawal), and returns their number. Handler does not authenticate
+// clients: the socket must be accessible to root only.
 func Handler(b *Board, log func() []byte, accept func() (dropped int), others http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc(LogPath, func(w http.ResponseWriter, _ *http.Request) {
@@ -102,7 +103,7 @@ func serve(ctx context.Context, path string, h http.Handler) error {
 		}
 		cancel()
 	}()
-	return Serve(ctx, l, h) // nil after ctx has ended
+	return Serve(ctx, l, h) // nil after ctx has ended; the end removes what is at path then
 }
 
 // exists reports whether there is a file at path, or that is not known.
@@ -119,7 +120,7 @@ func listen(path string) (net.Listener, error) {
 		if info.IsDir() || info.Mode().IsRegular() {
 			return nil, fmt.Errorf("%s is not a socket; remove it", path)
 		}
-		c, err := net.DialTimeout("unix", path, time.Second)
+		c, err := net.DialTimeout("unix", path, time.Second) // the system connects at once if a daemon listens
 		if err == nil {
 			_ = c.Close()
 		}

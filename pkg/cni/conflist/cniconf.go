@@ -23,7 +23,7 @@ import (
 // Spec is what the configuration is made from.
 type Spec struct {
 	Plugin  string // one of Plugins
-	API     int    // 1: policies of the older HNS API (dockershim); 2: of HCN, which containerd needs
+	API     int    // 1: policies of the older HNS API (dockershim); 2: of the newer one, HCN, which containerd needs
 	Network string // name of the HNS network
 	List    bool   // make a .conflist, not a .conf
 
@@ -176,7 +176,7 @@ func Make(s Spec) ([]byte, error) {
 	// would request another such policy from win-overlay and win-bridge.
 	d := delegate{Type: s.Plugin, IPMasq: false}
 	if s.Plugin == "win-bridge" {
-		d.IPMasqNetwork = new(string)
+		d.IPMasqNetwork = new(string) // present and empty
 	}
 	capabilities := map[string]bool{"portMappings": true, "dns": true}
 	if s.sdn() {
@@ -206,7 +206,7 @@ func Make(s Spec) ([]byte, error) {
 		}
 	}
 	switch {
-	case len(s.DNS)+len(s.Search) == 0: // kubelet sets them, through the capability
+	case len(s.DNS)+len(s.Search) == 0: // the runtime sets kubelet's, through the capability
 	case s.sdn():
 		d.DNS = dnsUpper{s.DNS, s.Search}
 	default:
@@ -240,7 +240,7 @@ func (s Spec) policies() []any {
 	if s.API == 1 {
 		policies = append(policies, natV1{outBoundNAT, s.exceptions()})
 		for _, p := range routed {
-			policies = append(policies, routeV1{"ROUTE", p, true})
+			policies = append(policies, routeV1{"ROUTE", p, true}) // true: encapsulate
 		}
 		return policies
 	}

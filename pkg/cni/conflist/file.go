@@ -25,7 +25,7 @@ import (
 //	overwritten  as differs, but with force
 //	shown        no file was to be written
 //
-// or, in the zero Outcome, empty: Put failed, or was not called.
+// or, in the zero Outcome, empty: Put was not called. With an error of Put it means nothing.
 type Outcome struct {
 	Path   string          `json:"path"`
 	Result string          `json:"result,omitempty"`
@@ -86,16 +86,16 @@ type Decisions struct {
 
 // File is the file that Put is to write, as it was when it was read.
 type File struct {
-	to, record string
-	wanted     Spec
-	doubt      Options
-	force      bool // overwrite what somebody else wrote or edited
+	to, record string  // the path that was given, or "-"; the path of the record
+	wanted     Spec    // with the options in doubt
+	doubt      Options // that HNS may refuse, and no flag sets
+	force      bool    // overwrite what somebody else wrote or edited
 
 	path    string // absolute; empty: the configuration is only to be shown
 	exists  bool
 	content []byte
-	ours    bool // Put wrote it, and nobody edited it
-	last    Decisions
+	ours    bool      // Put wrote it, and nobody edited it
+	last    Decisions // those of the record, or else of the file: see read
 }
 
 // Open reads the file, which is to have the wanted configuration, but for options in doubt that HNS
@@ -112,15 +112,15 @@ func Open(to, record string, wanted Spec, doubt Options, force bool) (File, erro
 //	none, or not readable | the wanted configuration, with or     | as in the file
 //	                      | without options in doubt              |
 //
-// Otherwise somebody may have written the file by hand. An option of which nothing is known is left out
-// if it is EncapOverhead. What was tried with another base needs another trial.
+// Otherwise somebody may have written the file by hand. If nothing is known of the options, EncapOverhead
+// is left out, and LoopbackDSR is not. What was tried with another base (see lastWritten) needs another trial.
 func (f *File) read() (err error) {
 	f.exists, f.content, f.ours = false, nil, false
 	f.last = Decisions{LeftOut: Options{EncapOverhead: true}}
 	defer f.useGiven()
 	base, err := Make(f.wanted.Without(Options{LoopbackDSR: true, EncapOverhead: true}))
 	if err != nil || f.to == "-" {
-		return err
+		return err // with "-", path stays ""
 	}
 	if f.path, err = filepath.Abs(f.to); err != nil {
 		return err
@@ -134,7 +134,7 @@ func (f *File) read() (err error) {
 	lacks, wanted := f.lacks()
 	f.ours = f.exists && (last == nil && wanted || last != nil && (Equal(f.content, last.Conf) || last.Before != nil && Equal(f.content, last.Before)))
 	switch {
-	case last != nil && last.Base != nil:
+	case last != nil && last.Base != nil: // a record of a former version has no Base, and no Decisions
 		if f.last = last.Decisions; !Equal(last.Base, base) {
 			f.last.Tried = Options{}
 		}

@@ -1,6 +1,6 @@
 // Package install installs CNI plugins and a CNI configuration where containerd looks for
-// them, and restores them when they are deleted or damaged. Other programs (service meshes, bandwidth
-// and tuning plugins) may add plugins and keys to the configuration; these are
+// them, and restores them when they are deleted or damaged. Other programs (service meshes,
+// bandwidth and tuning plugins) may add plugins and keys to the configuration; these are
 // kept.
 //
 // The configuration is merged from three texts, as kubectl apply does: the source
@@ -79,7 +79,7 @@ var errChanged = errors.New("the file was changed meanwhile")
 // calls them.
 func (f Files) targets() (targets []target, err error) {
 	switch info, statErr := os.Stat(f.PluginFrom); {
-	case f.PluginFrom == "":
+	case f.PluginFrom == "": // no plugins
 	case statErr == nil && info.IsDir():
 		files, err := os.ReadDir(f.PluginFrom)
 		if err != nil {
@@ -93,7 +93,7 @@ func (f Files) targets() (targets []target, err error) {
 		if len(targets) == 0 {
 			return nil, fmt.Errorf("install CNI plugins: no plugin in %s", f.PluginFrom)
 		}
-	default:
+	default: // one file, or none yet: then its plan fails
 		targets = append(targets, f.plugin(f.PluginFrom, f.PluginTo))
 	}
 	if f.ConfFrom != "" {
@@ -105,7 +105,7 @@ func (f Files) targets() (targets []target, err error) {
 // Install installs all files once. If one fails, it still installs the others;
 // done has the files that did not fail.
 func (f Files) Install(log *slog.Logger) (done []Outcome, err error) {
-	targets, err := f.targets()
+	targets, err := f.targets() // none with an error
 	for _, t := range targets {
 		outcome, failed := t.install(log)
 		if failed != nil {

@@ -51,7 +51,7 @@ func (c *confFile) read() (s sources, err error) {
 		return s, fmt.Errorf("%s is not a CNI configuration: %w", c.from, err)
 	}
 	s.record, _ = os.ReadFile(recordOf(c.to)) // without it, only what the source has is known to be ours
-	s.base, _ = parseConf(s.record)
+	s.base, _ = parseConf(s.record)           // zero with an error
 	s.live, s.mode, err = readFile(c.to)
 	return s, err
 }
@@ -88,13 +88,13 @@ func (c *confFile) plan(enforce bool) (plan, error) {
 	if p.reason, base = c.validate(s); p.reason == "" {
 		c.lastUsable = s.live
 	}
-	text := s.source
+	text := s.source // what is written
 	if base != nil {
 		text, p.foreign = mergeSource(s, base)
 	}
 	if p.reason != "" {
 		p.awaitStable = s.live != nil // it is broken, perhaps because it is being written
-	} else {
+	} else { // a usable file is never repaired, only updated
 		p.update = true
 		if !equal(text, s.live) && (enforce || !bytes.Equal(s.source, s.record)) {
 			p.reason = "differs from its source"
@@ -121,7 +121,7 @@ func (c *confFile) validate(s sources) (problem string, base []byte) {
 	}
 	live, err := parseConf(s.live)
 	switch {
-	case err != nil || (live.plugins == nil) != (s.want.plugins == nil): // or a single plugin where the source has a list
+	case err != nil || (live.plugins == nil) != (s.want.plugins == nil): // or one has a list, and one a single plugin
 		return "unusable", c.lastUsable
 	case !slices.Contains(live.types(), s.want.requiredType()):
 		return "no plugin " + s.want.requiredType(), s.live
@@ -153,7 +153,7 @@ func (c *confFile) write(p plan, text []byte, s sources) (written bool, err erro
 		err = errChanged
 	}
 	switch {
-	case err != nil:
+	case err != nil: // changed, or not readable
 	case p.reason == "": // only the record
 	case p.found == nil:
 		if err = file.Create(c.to, text, confMode); errors.Is(err, fs.ErrExist) {

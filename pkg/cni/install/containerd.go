@@ -85,7 +85,7 @@ func combine(files []containerdFile, defaults ContainerdCNI) (ContainerdCNI, err
 	if err != nil || files[0].version >= 3 {
 		return merged, err
 	}
-	last := files[:0:0]
+	last := files[:0:0] // the last file with the table; none: the defaults
 	for _, f := range files {
 		if f.hasTable {
 			last = []containerdFile{f}
@@ -129,7 +129,7 @@ func configOf(args []string) string {
 	for i, arg := range args {
 		name, value, given := strings.Cut(strings.TrimLeft(arg, "-"), "=")
 		switch {
-		case !strings.HasPrefix(arg, "-") || name != "config" && name != "c":
+		case !strings.HasPrefix(arg, "-") || name != "config" && name != "c": // another argument
 		case given:
 			return value
 		case i+1 < len(args):

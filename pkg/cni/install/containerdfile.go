@@ -32,7 +32,7 @@ func loadContainerd(path string) (files []containerdFile, sources []string, err 
 	version := int64(1) // of a file that has none
 	for queue := []string{path}; len(queue) > 0; queue = queue[1:] {
 		if slices.ContainsFunc(files, func(f containerdFile) bool { return f.path == queue[0] }) {
-			continue
+			continue // imported twice
 		}
 		f, imports, err := parseContainerd(queue[0], version)
 		switch {
@@ -44,7 +44,7 @@ func loadContainerd(path string) (files []containerdFile, sources []string, err 
 			return nil, sources, fmt.Errorf("%w: %s has version %d, above that of %s, and is ignored since containerd 2.3", errAmbiguousContainerd, f.path, f.version, path)
 		}
 		if len(files) == 0 {
-			version = f.version
+			version = f.version // imports without one have that of the first file
 		}
 		files = append(files, f)
 		for _, pattern := range imports {

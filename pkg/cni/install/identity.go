@@ -47,7 +47,7 @@ func identify(path string) (id identity, err error) {
 	// require all variables.
 	cmd.Env = []string{"CNI_COMMAND=VERSION", "CNI_CONTAINERID=none", "CNI_NETNS=none", "CNI_IFNAME=none", "CNI_PATH=none"}
 	cmd.Stdin = strings.NewReader(`{"cniVersion":"1.0.0"}`)
-	cmd.WaitDelay = time.Second
+	cmd.WaitDelay = time.Second // a child of the program may keep its output open
 	var out bytes.Buffer
 	cmd.Stdout = &out
 	err = cmd.Run()
@@ -61,7 +61,7 @@ func identify(path string) (id identity, err error) {
 }
 
 // reasonToKeep returns why the installed plugin is kept, "" if it is replaced by
-// ours.
+// ours. The rows are in the order in which they are looked at.
 //
 //	installed plugin                                 result
 //	supports a CNI version that ours does not        kept

@@ -36,10 +36,10 @@ func keep(ctx context.Context, t target, log *slog.Logger) error {
 	}
 	k := &keeper{target: t, log: log}
 	r := reconcile.Runner{
-		News:  []<-chan struct{}{sourceChanges},
-		Wakes: []<-chan struct{}{changes}, // each repair is one
+		News:  []<-chan struct{}{sourceChanges}, // ends the pause after an error
+		Wakes: []<-chan struct{}{changes},       // does not, since each repair is one
 		Retry: reconcile.Backoff{First: retryAfter},
-		Once:  reconcile.Once{Repeat: warnEvery},
+		Once:  reconcile.Once{Repeat: warnEvery}, // when Tell is called with the same error again
 		Work:  func(context.Context) (time.Duration, error) { return k.pass(time.Now()) },
 		Tell: func(err error) {
 			if err != nil {
@@ -72,11 +72,11 @@ func (k *keeper) pass(now time.Time) (next time.Duration, err error) {
 	}
 	switch {
 	case errors.Is(err, errChanged):
-		return time.Millisecond, nil
+		return time.Millisecond, nil // at once
 	case err != nil:
 		return 0, err
 	}
-	k.enforced, k.pace.content = true, nil
+	k.enforced, k.pace.content = true, nil // no unusable content is left
 	return k.endEpisode(now), nil
 }
 

@@ -23,7 +23,7 @@ func merge(base, source, live conf) (merged conf, foreign []string) {
 	if err != nil || equal(list, live.get("plugins")) { // encoding what was decoded does not fail
 		list = live.get("plugins") // keeps its spaces
 	}
-	merged.object[merged.object.index("plugins")].value = list
+	merged.object[merged.object.index("plugins")].value = list // it has the key, since source has
 	return merged, foreign
 }
 
@@ -33,7 +33,7 @@ func mergeObject(base, source, live object) (merged object) {
 		switch want := source.get(m.key); {
 		case want != nil:
 			m.value = mergeValue(base.get(m.key), want, m.value)
-		case base.get(m.key) != nil:
+		case base.get(m.key) != nil: // removed from the source
 			continue
 		}
 		merged = append(merged, m)
@@ -102,7 +102,7 @@ func mergePlugins(base, source, live []object) (merged []object, foreign []strin
 			places++
 		}
 	}
-	if places == 0 {
+	if places == 0 { // below, no case takes from ours then
 		merged, ours = append(merged, ours...), nil
 	}
 	for i, s := range liveSlots {

@@ -14,9 +14,10 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 )
 
-// formerBridge is a bridge that the delegate bridge would have to give another IPv4
-// address, which it does only with its option forceAddress: the node had another subnet
-// before. (It adds an IPv6 address to others.) flanneld deletes that address when no pod is on the bridge any more.
+// formerBridge is a bridge with an IPv4 address of the subnet that the node had before. The
+// delegate, the plugin bridge, replaces such an address only with its option forceAddress.
+// (It adds an IPv6 address to others.) flanneld deletes the address when no pod is on the
+// bridge any more.
 type formerBridge struct {
 	name      string
 	addresses []netip.Prefix // of other subnets

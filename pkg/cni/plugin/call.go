@@ -48,7 +48,7 @@ func (c *call) run(ctx context.Context, d delegate) ([]byte, error) {
 	}
 	supported, versionErr := c.versions(ctx, path)
 	if versionErr != nil {
-		return nil, err
+		return nil, err // that of the command, which runtimes know
 	}
 	lower := d.highestBelow(supported)
 	if lower == "" {

@@ -10,7 +10,8 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 )
 
-// delegate is the configuration of the plugin that sets up the pod's network.
+// delegate is the configuration of the plugin that sets up the pod's network. Copies share
+// conf, so that a method changes all of them.
 type delegate struct {
 	Type string // the name of its program
 	conf object
@@ -107,7 +108,7 @@ func (d delegate) forLinux(c *conf, s subnetInfo) error {
 			routes = append(routes, encode(route{network}))
 		}
 	}
-	if key, ok := ipam.key("ranges"); ok {
+	if key, ok := ipam.key("ranges"); ok { // in any spelling: the ranges are those of flanneld
 		delete(ipam, key)
 	}
 	ipam.set("ranges", ranges(s))
@@ -132,7 +133,7 @@ func (d delegate) forWindows(s subnetInfo) {
 	// On Windows flanneld has no firewall rules, and HNS masquerades the packets of
 	// endpoints for which the delegate requests that.
 	d.conf.setDefault("ipMasq", s.ipMasq)
-	d.conf.setDefault("ipMasqNetwork", s.families[0].networks[0])
+	d.conf.setDefault("ipMasqNetwork", s.families[0].networks[0]) // parseSubnet returns at least one of each
 	ipam := object{}
 	ipam.set("type", "host-local")
 	// Only sdnbridge supports two addresses; the other delegates would ignore

@@ -115,7 +115,7 @@ func properties(into any, kind, id string) error {
 	if err != nil {
 		return err
 	}
-	var procs [3]*windows.LazyProc
+	var procs [3]*windows.LazyProc // to open, query and close
 	for i, name := range []string{"HcnOpen" + kind, "HcnQuery" + kind + "Properties", "HcnClose" + kind} {
 		if procs[i], err = findProc(name); err != nil {
 			return err
@@ -128,7 +128,7 @@ func properties(into any, kind, id string) error {
 		return err
 	}
 	defer procs[2].Call(handle) //nolint:errcheck // it only frees the handle
-	record = nil
+	record = nil                // decodeAnswer has freed it
 	hr, _, _ = procs[1].Call(handle, uintptr(unsafe.Pointer(text)), uintptr(unsafe.Pointer(&out)), uintptr(unsafe.Pointer(&record)))
 	return decodeAnswer(into, procs[1].Name, hr, out, record)
 }
@@ -139,8 +139,9 @@ func findProc(name string) (*windows.LazyProc, error) {
 	return proc, proc.Find()
 }
 
-// decodeAnswer decodes the JSON document that an HNS function returned, and frees
-// it. record is the error record. into may be nil.
+// decodeAnswer decodes the JSON document that an HNS function returned as out, and frees it;
+// into is nil if there is none. A negative hr, the HRESULT, is a failure, which record
+// describes. It is freed, too.
 func decodeAnswer(into any, name string, hr uintptr, out, record *uint16) error {
 	text, problem := takeString(out), takeString(record)
 	if int32(hr) < 0 { //nolint:gosec // an HRESULT has 32 bits

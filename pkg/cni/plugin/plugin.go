@@ -26,7 +26,8 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 )
 
-// Plugin implements the CNI commands. All fields except Endpoint are required.
+// Plugin implements the CNI commands. A process runs one of them, and ends. All fields except
+// Endpoint are required.
 type Plugin struct {
 	OS     string    // runtime.GOOS; selects the format of the delegate's configuration
 	Stderr io.Writer // receives warnings and the delegate's stderr
@@ -78,7 +79,7 @@ func (p *Plugin) add(args *skel.CmdArgs) error {
 	if err != nil {
 		return cniError(types.ErrIOFailure, "save the configuration of %s: %w", d.Type, err)
 	}
-	defer func() { held.release() }()
+	defer func() { held.release() }() // the one that is held then: onDowngrade may replace it
 	call := p.newCall("ADD", args)
 	call.inherit = held.file
 	call.onDowngrade = func(d delegate) error {
@@ -93,7 +94,7 @@ func (p *Plugin) add(args *skel.CmdArgs) error {
 	if err != nil {
 		return explainBridge(err, c, d)
 	}
-	result, err := decodeResult(d.version(), out)
+	result, err := decodeResult(d.version(), out) // run may have lowered d's version
 	if err != nil {
 		return cniError(types.ErrDecodingFailure, "result of %s: %w", d.Type, err)
 	}
@@ -113,7 +114,7 @@ func (p *Plugin) del(args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	held := at.lock(ctx, p.LockWait)
+	held := at.lock(ctx, p.LockWait) // after LockWait without a lock: DEL must not wait forever
 	if held == nil {
 		return nil
 	}

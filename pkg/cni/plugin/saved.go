@@ -163,7 +163,7 @@ func (a attachment) save(ctx context.Context, d delegate, wait time.Duration) (*
 	if err := os.MkdirAll(a.dir, 0o700); err != nil {
 		return nil, err
 	}
-	previous := a.lock(ctx, wait)
+	previous := a.lock(ctx, wait) // nil: there is none; without a lock after wait, and ADD goes on
 	defer previous.release()
 	return a.write(a.savePath(), d)
 }
@@ -186,7 +186,7 @@ func (a attachment) write(path string, d delegate) (*savedFile, error) {
 	// The directory is not synced: host-local writes its file later, and file
 	// systems do not persist that one without this one.
 	if err = errors.Join(err, f.Sync()); err == nil {
-		if f, err = moveIntoPlace(f, path); err == nil {
+		if f, err = moveIntoPlace(f, path); err == nil { // on Windows, f is closed and nil then
 			return &savedFile{path, f}, nil
 		}
 	}
@@ -206,7 +206,7 @@ func (a attachment) lock(ctx context.Context, wait time.Duration) *savedFile {
 	}
 	start := time.Now()
 	for {
-		f, locked := tryLock(path)
+		f, locked := tryLock(path) // locked with a nil f: on Windows, or if the file is gone
 		if locked {
 			_ = os.Remove(a.tempPath())
 		}

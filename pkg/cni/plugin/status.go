@@ -19,8 +19,8 @@ import (
 
 // status returns an error if ADD cannot succeed: the subnet file is missing or
 // incomplete, flanneld is running but has never completed a sync, the pods' bridge has
-// an address of another subnet, or the delegate reports an error. Kubelet shows the error as the reason why the node is not
-// ready.
+// an address of another subnet, or the delegate reports an error. Kubelet shows the error as
+// the reason why the node is not ready.
 func (p *Plugin) status(args *skel.CmdArgs) error {
 	ctx := context.Background()
 	c, err := parseConf(args.StdinData)
@@ -31,6 +31,7 @@ func (p *Plugin) status(args *skel.CmdArgs) error {
 	if err != nil {
 		return notAvailable(err, whyNotReady(ctx, c.SubnetFile))
 	}
+	// Without an answer, the file counts: flannel has no such socket.
 	if reason := whyNotReady(ctx, c.SubnetFile); errors.As(reason, new(*neverReadyError)) {
 		return &types.Error{Code: errLimitedConnectivity, Msg: reason.Error(), Details: "run 'flanneld status' on this node"}
 	}

@@ -119,4 +119,5 @@ func markOption(module, wanted string, negated bool, text string) step {
 	return condition(text, []operand{masked(field, numeral(mask), text)}, setOf(numeral(v)), negated)
 }
 
+// numeral returns the value of one number.
 func numeral(n uint64) value { return value{span: point(number(n))} }

@@ -26,9 +26,9 @@ var builtin = map[string]string{"PREROUTING": "prerouting", "INPUT": "input", "F
 
 // saved is one table in the output of iptables-save.
 type saved struct {
-	ruleset         *Ruleset
-	program, family string // "iptables" and "ip", or "ip6tables" and "ip6"
-	name            string
+	ruleset         *Ruleset // gets the base chains
+	program, family string   // "iptables" and "ip", or "ip6tables" and "ip6"
+	name            string   // "filter"
 	chains          map[string]*chain
 }
 
@@ -50,7 +50,7 @@ func (r *Ruleset) AddIPTables(ipv6 bool, variant string, lines []string) {
 		}
 		if name, isTable := strings.CutPrefix(lines[0], "*"); isTable {
 			t.name, t.chains = name, map[string]*chain{}
-			if variant == VariantNFT {
+			if variant == VariantNFT { // nft lists these tables, too: AddNFT looks here
 				r.iptables[t.family+" "+name] = t.chains
 			}
 			t.read(lines[1:end])
@@ -74,7 +74,7 @@ func (t saved) read(lines []string) {
 	}
 }
 
-// addChain adds a chain with its policy; "-": it is one that a user made.
+// addChain adds a chain with its policy; "-": it is one that a user made, and no base chain.
 func (t saved) addChain(name, policy string) {
 	c := &chain{place: fmt.Sprintf("%s table %s, chain %s", t.program, t.name, name), family: t.family, drops: policy == "DROP"}
 	t.chains[name] = c
@@ -88,7 +88,8 @@ func (t saved) addChain(name, policy string) {
 	t.ruleset.base = append(t.ruleset.base, c)
 }
 
-// steps returns the steps of a rule: its conditions, and then its target.
+// steps returns the steps of a rule: its conditions, and then its target. A MatchOption is
+// an option ("-s", "-m", "-j") with its values and whether "!" stands before it.
 func (t saved) steps(options []firewall.MatchOption) (steps []step) {
 	module := ""
 	for i, o := range options {

@@ -43,7 +43,7 @@ func parseFormula(name string, expr any) (f formula, known bool) {
 		f, known = parseFormula(name, parts[0])
 		v := parseValue(numbers, parts[1])
 		n := v.low.low()
-		switch operator {
+		switch operator { // of (old & keep) ^ xor, and n
 		case "&":
 			f.keep, f.xor = f.keep&n, f.xor&n
 		case "|":
@@ -87,7 +87,7 @@ func copyMark(toPacket bool) step {
 		switch {
 		case reached == yes:
 			*to = *from
-		case *to != *from:
+		case *to != *from: // else the copy changes nothing
 			to.set(unknown, allBits, 0)
 		}
 		return yes, nil

@@ -14,10 +14,11 @@ type object = map[string]any
 
 // nftReader reads the output of nft.
 type nftReader struct {
-	rules  *Ruleset
+	rules  *Ruleset          // gets the base chains
 	chains map[string]*chain // by family, table and name, see key
 	sets   map[string][]any  // elements of sets and maps; likewise
-	// leftOut has the chains of kube-proxy that AddIPTables did not get; likewise.
+	// leftOut has the chains of kube-proxy that AddIPTables did not get; likewise. A jump to
+	// one changes nothing, see step.
 	leftOut map[string]bool
 }
 
@@ -84,16 +85,16 @@ func key(family, table, name string) string { return family + " " + table + " " 
 // guardTables is the beginning of the names of our own tables that drop forged packets.
 const guardTables = "flannel-guard"
 
-// addChain adds a chain. The families arp and bridge do not see the packets, and
-// only chains of the types filter and nat, and route in output, decide about them. What
-// our own guard drops is not the question.
+// addChain adds a chain, unless the packets do not pass it (families arp and bridge), or it
+// is of our own guard, about which the check FL211 reports.
 func (n nftReader) addChain(c nftObject) {
 	if !slices.Contains([]string{"ip", "ip6", "inet", "netdev"}, c.Family) || strings.HasPrefix(c.Table, guardTables) {
 		return
 	}
-	// iptables-save does not print base chains that iptables cannot have made.
+	// In a table that AddIPTables has read, a chain is not in saved if iptables-save does not
+	// print it: a base chain that iptables cannot have made, or a chain of kube-proxy.
 	saved, ofIPTables := n.rules.iptables[c.Family+" "+c.Table]
-	if known := saved[c.Name]; known != nil {
+	if known := saved[c.Name]; known != nil { // AddIPTables has added it to base
 		n.chains[key(c.Family, c.Table, c.Name)] = known
 		return
 	}
@@ -211,7 +212,7 @@ func (t nftTable) verdict(name string, args object) (v verdict, ok bool) {
 		if name == "goto" {
 			v.kind = goTo
 		}
-		return v, to != nil
+		return v, to != nil // false: no such chain, or one that addChain has not added
 	}
 	return verdict{}, false
 }

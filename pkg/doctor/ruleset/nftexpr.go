@@ -10,7 +10,7 @@ import (
 // is made as not in the set of values from right on, and ">" as not in the set
 // up to right.
 func (t nftTable) match(args object, text string) step {
-	operands := operandsOf(args["left"])
+	operands := operandsOf(args["left"]) // at least one
 	operator, _ := args["op"].(string)
 	right := args["right"]
 	negated := operator == "!=" || operator == "<" || operator == ">"
@@ -71,7 +71,7 @@ func (t nftTable) set(operands []operand, right any) set {
 
 // element parses an element, which is in a map a list of key and value.
 func (t nftTable) element(operands []operand, item any) element {
-	var e element
+	var e element // the verdict stays zero (elsewhere) if it is none that this package knows
 	if pair, ok := item.([]any); ok && len(pair) == 2 {
 		item = pair[0]
 		name, value := member(pair[1])
@@ -89,7 +89,7 @@ func (t nftTable) element(operands []operand, item any) element {
 	}
 	for i, part := range parts {
 		d := numbers
-		if i < len(operands) {
+		if i < len(operands) { // else the numbers of parts differ, and element.matches says unknown
 			d = operands[i].domain
 		}
 		e.parts = append(e.parts, parseValue(d, part))

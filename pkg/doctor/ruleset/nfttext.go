@@ -8,8 +8,8 @@ import (
 )
 
 // templates has what a Result shows of an expression or a statement, much as nft
-// prints it: "$key" stands for the text of that part. Without a template, the name and
-// what identifies most expressions are shown.
+// prints it: "$key" stands for the text of that part. Without a template, operation shows
+// the name and the parts that identify most expressions.
 var templates = map[string]string{
 	"match": "$left $op $right", "vmap": "$key vmap $data", "map": "$key map $data", "mangle": "$key set $value", "xt": "xt $type $name",
 	"set": "$op $set", "payload": "$tunnel $protocol $field", "fib": "fib $flags $result", "prefix": "$addr/$len", "elem": "$val", "counter": "",
@@ -53,7 +53,7 @@ func operation(name string, value any) string {
 		template = "$left $right"
 	case separators[name] != "" && isList:
 		return list(parts, separators[name])
-	case !known:
+	case !known: // a part that the expression does not have is "", and its blank is removed below
 		template = name + " $dir $family $name $key $field $target"
 	}
 	text := os.Expand(template, func(key string) string { return expression(args[key]) })

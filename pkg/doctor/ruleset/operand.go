@@ -24,7 +24,8 @@ func spanField(s span) field { return field{has: yes, span: s} }
 
 func numberField(n uint64) field { return spanField(point(number(n))) }
 
-// free is an operand that Packet leaves open.
+// free is an operand that Packet leaves open. Its domain does not matter, since
+// value.matches looks at field.free before the value.
 func free(has answer) operand {
 	return operand{read: func(*walk) field { return field{has: has, free: true} }}
 }
@@ -48,8 +49,8 @@ var (
 	packetMark   = operand{numbers, func(w *walk) field { return w.mark.field() }}
 	conntrack    = operand{states, readState}
 	connMark     = tracked(operand{numbers, func(w *walk) field { return w.ctMark.field() }})
-	connStatus   = tracked(fixed(statuses, 0))
-	connDirected = tracked(fixed(directions, 0))
+	connStatus   = tracked(fixed(statuses, 0))   // the first packet of a connection has no bit of it
+	connDirected = tracked(fixed(directions, 0)) // and is in the original direction
 
 	protocol = operand{protocols, func(w *walk) field {
 		if w.packet.Protocol == 0 {

@@ -59,6 +59,7 @@ func (w *walk) read(operands []operand) (fields []field, has answer) {
 // contains tells which of the packets are in the set.
 func (s set) contains(w *walk, fields []field) answer {
 	w.budget -= len(s.elements) // walk.chain ends the evaluation when the budget is spent
+	// A condition has at least one operand, and so one field.
 	if f := fields[0]; len(fields) == 1 && s.spans != nil && !f.free && !f.isDevice && f.open == 0 {
 		return f.within(s.spans)
 	}
@@ -72,7 +73,8 @@ func (s set) contains(w *walk, fields []field) answer {
 }
 
 // condition is a step that holds for packets whose operands are in the set;
-// negated, for those that have the operands, but not in the set.
+// negated, for those that have the operands, but not in the set. It ignores which packets
+// reach it, since walk.rule combines its answer with that.
 func condition(text string, operands []operand, s set, negated bool) step {
 	return func(w *walk, _ answer) (answer, []branch) {
 		fields, has := w.read(operands)

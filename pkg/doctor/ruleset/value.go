@@ -68,8 +68,8 @@ func ports(port int) span {
 	return point(number(uint64(port)))
 }
 
-// within tells which values of a span lie in one of the others. These are sorted by
-// their low ends.
+// within tells which values of a span lie in one of the others, which are sorted by
+// their low ends and may overlap.
 func (s span) within(others []span) answer {
 	next, overlaps := s.low, false // next: the first value of s that no span so far has
 	for _, o := range others {
@@ -111,14 +111,14 @@ const (
 	numbers domain = iota
 	addresses
 	protocols
-	states
-	statuses
-	families   // nfproto
-	etherTypes // meta protocol
-	routeTypes // fib type
-	packetTypes
-	directions
-	devices // names, with a pattern that ends in "*"
+	states      // ct state, bits
+	statuses    // ct status, bits
+	families    // nfproto
+	etherTypes  // meta protocol
+	routeTypes  // fib type
+	packetTypes // meta pkttype
+	directions  // ct direction
+	devices     // names, with a pattern that ends in "*"
 	booleans
 )
 
@@ -193,7 +193,7 @@ func parseWord(d domain, text string) value {
 	if n, ok := names[d][strings.ToLower(text)]; ok {
 		return value{span: point(number(n))}
 	}
-	if first, last, isRange := strings.Cut(text, rangeSign[d]); isRange && rangeSign[d] != "" {
+	if first, last, isRange := strings.Cut(text, rangeSign[d]); isRange && rangeSign[d] != "" { // Cut finds "" in any text
 		low, high := parseWord(d, first), parseWord(d, last)
 		return value{span: span{low.low, high.high}, bad: low.bad || high.bad}
 	}

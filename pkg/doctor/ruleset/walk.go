@@ -6,9 +6,12 @@ import (
 )
 
 const (
-	// budget limits how many rules and elements of sets one evaluation looks at.
+	// budget limits how many rules and elements of sets one evaluation looks at. It is a
+	// choice, far above the rules of real hosts: chains that jump to each other many times
+	// could keep an evaluation busy for hours.
 	budget = 2_000_000
-	// maxDepth limits jumps. The kernel's own limit is 16 for nftables.
+	// maxDepth limits jumps within jumps. It is a choice above the kernel's own limit for
+	// nftables, which is 16.
 	maxDepth = 64
 )
 
@@ -24,7 +27,7 @@ type walk struct {
 	untracked answer // which packets are exempt from connection tracking
 	budget    int    // what is left of it
 	depth     int    // of jumps
-	why       string // the first condition in the current base chain that is unknown
+	why       string // the first condition in the current base chain that is unknown, for Result.Reason
 	result    Result
 }
 
@@ -66,7 +69,7 @@ func (w *walk) applies(c *chain) bool {
 	case "ip6":
 		return !w.v4()
 	}
-	return true
+	return true // inet and netdev
 }
 
 // enters tells which of the packets get into a base chain that applies: some
@@ -147,7 +150,7 @@ func (w *walk) chain(c *chain, reach answer) (through answer, all bool) {
 		w.rule(c, rule, &r)
 	}
 	if !r.ended {
-		return reach, true
+		return reach, true // all are at the end of the chain, or back in the caller
 	}
 	return or(r.reach, r.left), false
 }
@@ -178,22 +181,22 @@ func (w *walk) apply(match answer, v verdict, rule string, r *run) {
 	case accept:
 		r.ended, r.reach = true, rest
 	case drop:
-		// What follows is about the packets that are left: if all of these are dropped,
-		// then all are.
+		// r.reach stays if the rule drops only some: if a later rule drops everything that
+		// reaches it, then none of the packets is left, and the result is Dropped.
 		w.dropped(reached, rule)
 		if r.ended = true; match == yes {
 			r.reach = no
 		}
 	case elsewhere:
-		w.dropped(w.unknown("where the packets go"), rule)
+		w.dropped(w.unknown("where the packets go"), rule) // this reason only if there is no other yet
 		r.ended, r.reach = true, unknown
 	case goBack:
 		r.left, r.reach = or(r.left, reached), rest
 	case jump:
 		if through, all := w.chain(v.target, reached); !all {
 			r.ended, r.reach = true, or(rest, through)
-		}
-	case goTo:
+		} // all: those that jumped are back, so r.reach is right
+	case goTo: // as jump, but those that come back leave this chain, too
 		through, all := w.chain(v.target, reached)
 		r.ended = r.ended || !all
 		r.left, r.reach = or(r.left, through), rest

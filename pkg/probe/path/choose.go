@@ -59,8 +59,8 @@ var failing = []status.ReachState{status.Unreachable, status.OneWay, status.NotF
 
 // choose returns up to n peers to test: those that the daemon does not reach, taking
 // turns between the states, then those whose pods' way it cannot prove, and then others
-// by chance. It leaves out those that do not
-// have to answer.
+// by chance. It leaves out those that do not have to answer: peers that are rejected,
+// pending or behind, and those of which the daemon can say nothing (UnknownReach).
 func choose(peers []status.Peer, n int) (chosen []status.Peer) {
 	byState := map[status.ReachState][]status.Peer{}
 	for _, i := range rand.Perm(len(peers)) {
@@ -116,7 +116,7 @@ func targetsOf(n status.Node, p status.Peer, asked bool) (targets []Target) {
 				t.Own, t.Port = network.Subnet, publishedPort(network)
 			}
 		}
-		for _, a := range p.PublicIPs {
+		for _, a := range p.PublicIPs { // that of the subnet's family, or else any
 			if a.IsValid() && (!t.PublicIP.IsValid() || a.Is6() == s.Addr().Is6()) {
 				t.PublicIP = a
 			}
@@ -124,6 +124,7 @@ func targetsOf(n status.Node, p status.Peer, asked bool) (targets []Target) {
 		for _, d := range n.Devices {
 			t.Devices = append(t.Devices, d.Name)
 		}
+		// What WireGuard knows of the peer: one tunnel, or one for each family.
 		for _, tunnel := range p.Tunnels {
 			if t.Endpoint.IsValid() && tunnel.Endpoint.Addr().Is6() != s.Addr().Is6() {
 				continue

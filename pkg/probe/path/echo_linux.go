@@ -51,7 +51,8 @@ func socketAddress(a netip.AddrPort) unix.Sockaddr {
 }
 
 // echoes sends an echo request for each size of packets, in bytes, up to three times
-// within the time. It returns the sizes that were answered, and an error of the kernel.
+// within the time. It returns the sizes that were answered, and the last error of the
+// kernel, if any: a packet can be answered although an earlier one could not be sent.
 func echoes(dst netip.Addr, t token, within time.Duration, sizes ...int) (answered map[int]bool, err error) {
 	fd, err := rawSocket(dst, int(icmpOf(dst)))
 	if err != nil {
@@ -113,7 +114,7 @@ func read(fd int, dst netip.Addr, t token, sizes []int, answered map[int]bool) {
 const rungs = 24
 
 // largest returns the size of the largest packet that is answered: at least passes, and
-// less than fails. It takes up to three rounds for usual MTUs, and ends early with ctx.
+// less than fails. It takes up to three rounds for usual MTUs, and ends early with done.
 func largest(done <-chan struct{}, dst netip.Addr, within time.Duration, passes, fails int) int {
 	for fails-passes > 1 {
 		select {
@@ -131,7 +132,7 @@ func largest(done <-chan struct{}, dst netip.Addr, within time.Duration, passes,
 			switch {
 			case answered[size]:
 				passes = max(passes, size)
-			case size > passes:
+			case size > passes: // not answered, and no larger one so far was
 				fails = min(fails, size)
 			}
 		}

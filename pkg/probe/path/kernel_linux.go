@@ -45,7 +45,7 @@ func lookUp(a netip.Addr, o *netlink.RouteGetOptions) (route, error) {
 	if err != nil {
 		return route{}, err
 	}
-	r := routes[0]
+	r := routes[0] // without an error there is one
 	link, err := netlink.LinkByIndex(r.LinkIndex)
 	if err != nil {
 		return route{}, fmt.Errorf("its device: %w", err)

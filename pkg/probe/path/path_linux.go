@@ -21,9 +21,10 @@ import (
 const smallPacket = 84
 
 // run is one test of a path. plan collects what to do: steps send packets, all at the same
-// time, and watches recognize in all that a packet socket receives what was sent and what
-// answers. Then results write what was seen. Each step, watch and result writes a part of
-// the Path of its own.
+// time, each on a goroutine of its own. A sniffer reads a packet socket, on one goroutine,
+// and asks each watch whether a packet is what was sent, or its answer. When both have
+// ended, results write what was seen. No two of the steps, watches and results write the
+// same part of the Path, except for AnswerMAC, which two watches write.
 type run struct {
 	doctor.Path
 	target   Target
@@ -49,10 +50,11 @@ func Test(ctx context.Context, t Target, within time.Duration) doctor.Path {
 		r.Problem = err.Error()
 		return r.Path
 	}
-	if r.Underlay == "" {
+	if r.Underlay == "" { // there is no route to the peer
 		return r.Path
 	}
 	r.plan(ctx)
+	// The peer's machine, its tunnel device, and an address of a pod.
 	s, err := sniff([]netip.Addr{t.PublicIP, t.Subnet.Addr(), t.Subnet.Addr().Next()}, r.watches...)
 	if err != nil {
 		r.Problem = err.Error()
@@ -76,7 +78,7 @@ func Test(ctx context.Context, t Target, within time.Duration) doctor.Path {
 	r.Filters = filters(devices)
 	r.Neighbour = neighbourState(r.underlay)
 	if r.Full.Result == doctor.Silent && r.small().Result == doctor.Answered {
-		r.Largest = largest(ctx.Done(), r.sized(), within*3/4, smallPacket, r.MTU)
+		r.Largest = largest(ctx.Done(), r.sized(), within*3/4, smallPacket, r.MTU) // up to three rounds
 	}
 	return r.Path
 }
@@ -172,8 +174,8 @@ func (r *run) planTunnel(ctx context.Context) {
 	t := newToken()
 	echo := watchEcho(t)
 	packets := outer{r.PublicIP, dataplane.TraitsOfBackend(r.Kind).Protocol, uint16(r.Port)}
-	known := packets.protocol != unix.IPPROTO_UDP || r.Port != 0
-	var keys handshake
+	known := packets.protocol != unix.IPPROTO_UDP || r.Port != 0 // else any UDP packet would seem to be of the tunnel
+	var keys handshake                                           // the watch writes it, and the result reads it
 	rejected := &watch{match: func(p packet) (bool, bool) {
 		if why := packets.rejection(p); known && why != "" && !p.outgoing {
 			r.Rejected = why
@@ -181,12 +183,12 @@ func (r *run) planTunnel(ctx context.Context) {
 		if r.Kind == wireGuard && known && packets.carries(p) {
 			keys.see(p, headerLength(r.PublicIP))
 		}
-		return false, keys.from[wgResponse] && !p.outgoing
+		return false, keys.from[wgResponse] && !p.outgoing // false: echo watches what leaves
 	}}
 	r.watches = append(r.watches, echo, rejected)
 	r.steps = append(r.steps, func() {
 		r.Inner = result(echoes(r.addr, t, r.within, smallPacket))
-		if r.Kind == wireGuard && r.Inner.Result == doctor.Silent {
+		if r.Kind == wireGuard && r.Inner.Result == doctor.Silent { // the next handshake shows why
 			waitFor(ctx, rejected.answered, wgRetry)
 		}
 	})
@@ -204,22 +206,23 @@ func (r *run) planDirect() {
 	isPeer := func(a netip.Addr) bool { return a == r.PublicIP || r.Subnet.Contains(a) }
 	add := func(test *doctor.PathTest, src netip.Addr) {
 		t := newToken()
-		packet := ipPacket(src, dst, icmpOf(dst), 1, echoRequest(src, dst, 0, t, smallPacket))
+		packet := ipPacket(src, dst, icmpOf(dst), 1, echoRequest(src, dst, 0, t, smallPacket)) // hop limit 1, sequence 0
 		r.watched(test, watchError(t, isPeer), func() error { return sendRaw(dst, packet) })
 	}
 	add(&r.Inner, r.inner.src)
-	if r.target.Own.IsValid() {
+	if r.target.Own.IsValid() { // the source is an address of a pod of this node
 		add(&r.OfPod, r.target.Own.Addr().Next())
 	}
 }
 
-// planFrames adds packets that are put into VXLAN by hand.
+// planFrames adds packets that are put into VXLAN by hand. If that is not possible, these
+// tests are not made.
 func (r *run) planFrames() {
 	link, ok := r.inner.link.(*netlink.Vxlan)
 	if !ok {
 		return
 	}
-	published, ok := neighbourMAC(r.inner)
+	published, ok := neighbourMAC(r.inner) // the entry that flanneld has made from the lease
 	if !ok || !r.inner.src.IsValid() {
 		return
 	}
@@ -257,7 +260,8 @@ func (r *run) planTCP(s frameSender, published dataplane.MAC) {
 		r.closers = append(r.closers, c.close)
 		connections = append(connections, c)
 	}
-	byHand, opened := connections[0], 0 // the former is only bound, so that nobody else uses its port
+	// byHand is only bound, so that nobody else uses its port. Each attempt opens one of the others.
+	byHand, opened := connections[0], 0
 	var matches []*watch
 	for _, c := range connections[1:] {
 		matches = append(matches, watchTCP(c.from, to))
@@ -270,7 +274,7 @@ func (r *run) planTCP(s frameSender, published dataplane.MAC) {
 }
 
 // watched adds a step that repeats a packet until the watch sees its answer, and a result
-// that writes the test.
+// that writes the test. text is why the last packet could not be sent; "": it was.
 func (r *run) watched(test *doctor.PathTest, w *watch, send func() error) {
 	r.watches = append(r.watches, w)
 	var text string

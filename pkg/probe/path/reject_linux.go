@@ -45,6 +45,7 @@ func (o outer) rejection(p packet) string {
 	}
 	m := p.data[header:]
 	quoted := m[icmp:]
+	// Offsets of the protocol and the destination in a header of IPv4, and below of IPv6.
 	protocol, quotedProtocol, dst := p.data[9], quoted[9], quoted[16:20]
 	if o.peer.Is6() {
 		protocol, quotedProtocol, dst = p.data[6], quoted[6], quoted[24:40]

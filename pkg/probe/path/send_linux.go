@@ -65,7 +65,7 @@ func (s frameSender) send(dst dataplane.MAC, etherType uint16, payload []byte) e
 
 // echo sends an echo request.
 func (s frameSender) echo(dst dataplane.MAC, t token) error {
-	m := echoRequest(s.ownAddr, s.peerAddr, 0, t, 84)
+	m := echoRequest(s.ownAddr, s.peerAddr, 0, t, smallPacket) // sequence 0; below, the hop limit is 64, as usual
 	return s.send(dst, s.etherType(), ipPacket(s.ownAddr, s.peerAddr, icmpOf(s.peerAddr), 64, m))
 }
 

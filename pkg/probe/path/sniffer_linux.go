@@ -32,21 +32,22 @@ type sniffer struct {
 	watches []*watch
 	mu      sync.Mutex // guards the watches' results
 	closing atomic.Bool
-	closed  chan struct{}  // closed when run has ended
-	names   map[int]string // of interfaces, by index; used by run only
+	closed  chan struct{}  // closed when the goroutine of sniffer.run has ended
+	names   map[int]string // of interfaces, by index; used by that goroutine only
 }
 
 // watch looks for one packet and its answer. left and arrived are the names of the
 // interfaces on which they were seen: with a tunnel, a packet is seen on the tunnel's
-// device and on the underlay's.
+// device and on the underlay's. The sniffer's goroutine calls match and writes the rest.
 type watch struct {
 	match    func(packet) (request, answer bool)
 	left     []string
 	arrived  []string
-	answered chan struct{} // closed when an answer arrived
+	answered chan struct{} // made by sniff, closed when the first answer arrived
 }
 
-// sniff starts a sniffer for packets from and to these addresses, and ICMP.
+// sniff starts a sniffer for packets from and to these addresses (a few, see filter), ARP
+// and ICMP. The caller closes it.
 func sniff(addrs []netip.Addr, watches ...*watch) (*sniffer, error) {
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0) // receives nothing until it is bound
 	if err != nil {
@@ -84,7 +85,7 @@ func networkOrder(v uint16) uint16 {
 // ARP, ICMP, and from and to addrs. It gets them without the header of the link, so
 // that the offsets are those in the IP header: 9 (IPv4) and 6 (IPv6) are of the
 // protocol, 12 and 8 of the source address. A SkipFalse counts the instructions up to
-// the next alternative.
+// the next alternative. It has 8 bits, which suffice for a dozen addresses.
 func filter(addrs []netip.Addr) []bpf.Instruction {
 	accept := bpf.RetConstant{Val: maxSniffed}
 	var of4, of6 []bpf.Instruction
@@ -123,7 +124,7 @@ func (s *sniffer) run() {
 	for {
 		last := s.closing.Load()
 		if _, err := unix.Poll([]unix.PollFd{{Fd: int32(s.fd), Events: unix.POLLIN}}, pollMillis); err != nil && err != unix.EINTR {
-			return
+			return // the watches see nothing more
 		}
 		for {
 			n, from, err := unix.Recvfrom(s.fd, buffer, unix.MSG_DONTWAIT)

@@ -15,7 +15,8 @@ import (
 
 // Socket sends echo requests, and receives requests and replies whose bodies begin with
 // a prefix, and reports that the hop limit of such a request has ended. The kernel answers
-// the requests. Only one goroutine at a time uses it, apart from Await and Close.
+// the requests. The daemon's reach.Prober has one for all peers. Only one goroutine at a time
+// uses it, apart from Await and Close.
 type Socket struct {
 	families [2]*os.File // IPv4, IPv6; the latter may be nil
 	raw      [2]syscall.RawConn
@@ -94,17 +95,17 @@ func filterFor(v6 bool, prefix [4]byte) []unix.SockFilter {
 	}
 	return []unix.SockFilter{
 		start,
-		{Code: loadByte},
+		{Code: loadByte}, // the type of the ICMP message
 		{Code: ifEqual, Jt: 3, K: request},
 		{Code: ifEqual, Jt: 2, K: reply},
 		{Code: ifEqual, Jt: 3, K: exceeded},
-		{Code: returnThis},
-		{Code: loadWord, K: headerLen},
+		{Code: returnThis},             // refuse other types
+		{Code: loadWord, K: headerLen}, // the beginning of the body, of a request or a reply
 		{Code: ifEqual, Jt: 2, Jf: 3, K: want},
-		{Code: loadWord, K: uint32(quotedLen(v6))},
+		{Code: loadWord, K: uint32(quotedLen(v6))}, // and of the request that a report quotes
 		{Code: ifEqual, Jf: 1, K: want},
-		{Code: returnThis, K: maxPacket},
-		{Code: returnThis},
+		{Code: returnThis, K: maxPacket}, // accept the whole packet
+		{Code: returnThis},               // refuse
 	}
 }
 
@@ -243,7 +244,7 @@ func parse(b []byte, sender unix.Sockaddr) (from netip.Addr, reply, expired bool
 	switch a := sender.(type) {
 	case *unix.SockaddrInet4:
 		from = netip.AddrFrom4(a.Addr)
-		if len(b) == 0 || int(b[0]&0xf)*4 > len(b) {
+		if len(b) == 0 || int(b[0]&0xf)*4 > len(b) { // the length of the IP header
 			return from, false, false, nil, false
 		}
 		b = b[int(b[0]&0xf)*4:]
@@ -266,6 +267,7 @@ func (s *Socket) Up(device string) bool {
 	if err != nil {
 		return false
 	}
+	// Any socket will do: false is IPv4.
 	err = s.control(false, func(fd int) error { return unix.IoctlIfreq(fd, unix.SIOCGIFFLAGS, request) })
 	return err == nil && request.Uint16()&unix.IFF_RUNNING != 0
 }
