@@ -20,7 +20,8 @@ import (
 // and pace.DHCP): the next run of the daemon restores what is missing then. With networks
 // on several adapters, it waits so before it deletes those of the next adapter. It also
 // waits until HNS may create a network again, because the next program may be
-// flanneld prepare. If networks or routes cannot be read, it removes nothing.
+// flanneld prepare. If networks or routes cannot be read, cleanup removes nothing. Other
+// errors do not keep it from removing the rest.
 func (d *Driver) cleanup(ctx context.Context, networks []netip.Prefix, dryRun bool) (removed []string, err error) {
 	if d.networks, err = d.client.Networks(ctx); err != nil {
 		return nil, waitIfSilent(err)
@@ -33,7 +34,7 @@ func (d *Driver) cleanup(ctx context.Context, networks []netip.Prefix, dryRun bo
 	if err := d.hostConfig.ReadErr(); err != nil {
 		errs = append(errs, fmt.Errorf("%w: it lists networks of ours with other names than flannel.N, such as External, which are not removed: check HNS for such networks, then delete the file", err))
 	}
-	d.scope.networks = networks
+	d.scope.networks = networks // for routesOfOthers, which leaves our routes out of what is saved
 	for _, r := range routes {
 		if (hostScope{r.Index, networks}).owns(r) {
 			removed = append(removed, fmt.Sprintf("route %s", hostRoute{r.Dst, r.NextHop}))
@@ -50,9 +51,10 @@ func (d *Driver) cleanup(ctx context.Context, networks []netip.Prefix, dryRun bo
 	}
 	if !dryRun {
 		if errors.Join(errs...) == nil {
+			const owned = false
 			for _, isSwitch := range []bool{false, true} {
 				for _, name := range d.hostConfig.Owned(isSwitch) { // somebody else deleted these
-					errs = append(errs, d.hostConfig.SetOwned(name, isSwitch, false))
+					errs = append(errs, d.hostConfig.SetOwned(name, isSwitch, owned))
 				}
 			}
 		}
@@ -76,7 +78,8 @@ func (d *Driver) deleteLeftover(ctx context.Context, n hns.Network) error {
 }
 
 // leftovers returns the networks of ours. Those of flanneld prepare are last:
-// they keep the switch bound, so that the host's address moves only once.
+// they keep the switch bound, so that the host's address moves only once. cbr0 is the
+// name that flannel gives an L2Bridge unless it is configured.
 func (d *Driver) leftovers() []hns.Network {
 	var ours, switches []hns.Network
 	for _, n := range d.networks {

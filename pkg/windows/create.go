@@ -29,7 +29,7 @@ func (d *Driver) createNetwork(ctx context.Context, dev device, want hns.Network
 	}
 	bound := hostconfig.IsBound(d.networks, physical, adapters)
 	if !bound {
-		// With a refused adapter, too, the ticks cause no passes.
+		// In a try, so that ticks cause no passes while the adapter is refused (setWaiting).
 		if err := d.tries.try(changeOf(verbBindAdapter, physical.GUID), func() error { return d.checkAdapter(dev, want, physical) }); err != nil {
 			return err
 		}
@@ -58,11 +58,11 @@ func (d *Driver) createNetwork(ctx context.Context, dev device, want hns.Network
 	if len(hostconfig.Addresses(host)) == 0 {
 		return dataplane.Waiting(hostconfig.CauseNoAddress, "%s to have its addresses", host.Name) // Restore has just added them
 	}
-	owned := slices.Contains(d.hostConfig.Owned(dev.Switch), dev.name)
+	owned := slices.Contains(d.hostConfig.Owned(dev.Switch), dev.name) // before this pass
 	if err := d.hostConfig.SetOwned(dev.name, dev.Switch, true); err != nil {
 		return err
 	}
-	d.networksDirty.Store(true)
+	d.networksDirty.Store(true) // whatever HNS answers, the next Ensure lists
 	var made hns.Network
 	err = d.tries.try(creation, func() (err error) {
 		made, err = d.request(ctx, want, host, physical, bound, adapters)
@@ -80,7 +80,7 @@ func (d *Driver) createNetwork(ctx context.Context, dev device, want hns.Network
 		return waitIfSilent(err)
 	}
 	if err := d.recordRequest(made.ID, want); err != nil {
-		return err
+		return err // the next pass adopts the network by its name
 	}
 	text := "made an HNS network; the host's address moves to its virtual adapter"
 	if bound {
@@ -112,10 +112,11 @@ func (d *Driver) checkSwitchType(want hns.Network, physical hns.Adapter, adapter
 // be refused because of the adapter's name (sig-windows-tools#103,
 // microsoft/SDN#269), or work only with the name (azure-container-networking#4439):
 // then it asks again with the host's address instead (hcsshim#2801), and with
-// nothing, by which HNS takes the existing switch (azure-container-networking#184).
+// nothing, by which HNS takes the existing switch (azure-container-networking#184). A
+// network that HNS then puts on another adapter is deleted at once.
 func (d *Driver) request(ctx context.Context, want hns.Network, host, physical hns.Adapter, bound bool, adapters []hns.Adapter) (hns.Network, error) {
-	made, named := d.ask(ctx, want)
-	if !isAboutAdapter(named) {
+	made, named := d.ask(ctx, want) // named is the error of the request with the adapter's name
+	if !isAboutAdapter(named) { // nil, too
 		return made, named
 	}
 	if !bound {
@@ -125,7 +126,7 @@ func (d *Driver) request(ctx context.Context, want hns.Network, host, physical h
 		return made, named
 	}
 	if d.misplaced {
-		return made, named
+		return made, named // without the name, HNS would put it on another adapter again
 	}
 	want.Adapter, want.HostIP = "", firstIPv4(host)
 	made, err := d.ask(ctx, want)
@@ -144,14 +145,14 @@ func (d *Driver) request(ctx context.Context, want hns.Network, host, physical h
 	if !elsewhere {
 		return made, nil
 	}
-	d.misplaced, d.deletedAt = true, time.Now() // HNS would do it again
+	d.misplaced, d.deletedAt = true, time.Now()
 	err = d.client.DeleteNetwork(ctx, made.ID)
 	return hns.Network{}, errors.Join(fmt.Errorf("HNS refuses the name of the adapter %s, and without it puts the network on %s, from which flanneld removed it: restart HNS, or delete the networks on %s: %w",
 		physical.Name, made.Adapter, physical.Name, named), err)
 }
 
-// ask asks HNS for the network once, and keeps the request while HNS may still make
-// the network.
+// ask asks HNS for the network once, and keeps the request in d.pending while HNS may
+// still make the network: until it refuses, or recordRequest has recorded the request.
 func (d *Driver) ask(ctx context.Context, want hns.Network) (hns.Network, error) {
 	d.pending = &want
 	made, err := d.client.CreateNetwork(ctx, want)
