@@ -75,6 +75,7 @@ func (d *Driver) ensureHostEndpoint(ctx context.Context, dev device, host hns.Ad
 		d.opts.Log.Info("made the host's endpoint on the bridge", "endpoint", want.Name, "addresses", want.IPs)
 	}
 	d.tries.forgetVerb(verbCreateEndpoint) // what was refused before counts no longer
+	// There is an address: a wanted network has a subnet.
 	inside, found := hostconfig.AdapterWith(adapters, want.IPs[0].Addr())
 	if !found { // HNS makes the interface when the endpoint is attached to the host
 		return d.tries.try(changeOf(verbAttachEndpoint, id), func() error {

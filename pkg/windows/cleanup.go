@@ -53,7 +53,7 @@ func (d *Driver) cleanup(ctx context.Context, networks []netip.Prefix, dryRun bo
 		if errors.Join(errs...) == nil {
 			const owned = false
 			for _, isSwitch := range []bool{false, true} {
-				for _, name := range d.hostConfig.Owned(isSwitch) { // somebody else deleted these
+				for _, name := range d.hostConfig.Owned(isSwitch) { // somebody else deleted these networks
 					errs = append(errs, d.hostConfig.SetOwned(name, isSwitch, owned))
 				}
 			}

@@ -58,8 +58,10 @@ func (d *Driver) createNetwork(ctx context.Context, dev device, want hns.Network
 	if len(hostconfig.Addresses(host)) == 0 {
 		return dataplane.Waiting(hostconfig.CauseNoAddress, "%s to have its addresses", host.Name) // Restore has just added them
 	}
+	// The journal has a list of networks, and one of switches (dev.Switch), which prepare makes.
 	owned := slices.Contains(d.hostConfig.Owned(dev.Switch), dev.name) // before this pass
-	if err := d.hostConfig.SetOwned(dev.name, dev.Switch, true); err != nil {
+	const isOwned = true
+	if err := d.hostConfig.SetOwned(dev.name, dev.Switch, isOwned); err != nil {
 		return err
 	}
 	d.networksDirty.Store(true) // whatever HNS answers, the next Ensure lists
@@ -72,7 +74,7 @@ func (d *Driver) createNetwork(ctx context.Context, dev device, want hns.Network
 		return err
 	})
 	if nameExists(err) && !owned { // somebody else made the network of this name: the journal must not have it
-		if err := d.hostConfig.SetOwned(dev.name, dev.Switch, false); err != nil {
+		if err := d.hostConfig.SetOwned(dev.name, dev.Switch, !isOwned); err != nil {
 			return err
 		}
 	}
@@ -115,8 +117,8 @@ func (d *Driver) checkSwitchType(want hns.Network, physical hns.Adapter, adapter
 // nothing, by which HNS takes the existing switch (azure-container-networking#184). A
 // network that HNS then puts on another adapter is deleted at once.
 func (d *Driver) request(ctx context.Context, want hns.Network, host, physical hns.Adapter, bound bool, adapters []hns.Adapter) (hns.Network, error) {
-	made, named := d.ask(ctx, want) // named is the error of the request with the adapter's name
-	if !isAboutAdapter(named) { // nil, too
+	made, named := d.ask(ctx, want) // named is the error, perhaps nil, of the request with the adapter's name
+	if !isAboutAdapter(named) {
 		return made, named
 	}
 	if !bound {

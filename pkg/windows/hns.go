@@ -98,11 +98,11 @@ func (p *pace) setDefaults() {
 type Driver struct {
 	opts       dataplane.Options
 	pace       pace
-	client     *hns.Client
-	stack      hns.Stack
-	hostConfig *hostconfig.Keeper
-	changes    chan struct{}      // see Changes; has room for one value
-	stopWatch  context.CancelFunc // ends the functions of background
+	client     *hns.Client                 // of HNS, for several goroutines
+	stack      hns.Stack                   // the IP stack, likewise
+	hostConfig *hostconfig.Keeper          // saves and restores the host's settings, likewise; it has the journal
+	changes    chan struct{}               // see Changes; has room for one value
+	stopWatch  context.CancelFunc          // ends the functions of background
 	background func(func(context.Context)) // runs a function in a goroutine until Close
 	done       sync.WaitGroup
 
@@ -118,7 +118,7 @@ type Driver struct {
 	links           dataplane.Links    // result of the last Ensure
 	ensureErr       error              // error of the last Ensure
 	networks        []hns.Network      // all of HNS, as listed last
-	network         *hns.Network       // ours; nil: it does not exist
+	network         *hns.Network       // ours, which the devices of the last Ensure want; nil: it does not exist
 	policiesFresh   bool               // network.Policies are as HNS has them, and policyStore has not taken them yet
 	pending         *hns.Network       // HNS was asked for this network, and has not answered in time; nil: none
 	endpoint        string             // ID of the host's endpoint, once this run found or made it; "": also while a former one remains

@@ -23,7 +23,7 @@ import (
 // first bool of Owned and SetOwned says whether the list of switches is meant; the second
 // bool of SetOwned, whether the list is to have the name.
 func (d *Driver) adoptOrCreate(ctx context.Context, dev device, adapters []hns.Adapter) error {
-	physical, adapterErr := hostconfig.PhysicalAdapter(adapters, dev.Parent)
+	physical, adapterErr := hostconfig.PhysicalAdapter(adapters, dev.Parent) // after an error, its Name is ""
 	want, err := wantedNetwork(dev, physical.Name, d.version)
 	if err != nil {
 		return err
@@ -72,9 +72,9 @@ func (d *Driver) difference(have, want hns.Network, dev device, adapters []hns.A
 	reason := differs(hns.Network{Type: asked.Type, Subnets: asked.Subnets, VxlanPort: asked.VxlanPort}, want)
 	switch {
 	case reason != "": // HNS was asked for something else than is wanted now
-	case reported != "" && asked.Adapter == want.Adapter:
+	case reported != "" && asked.Adapter == want.Adapter: // making it again would give the same
 		d.warnOnce(causeNetworkDiffers, "HNS reports other properties of the network than it was asked for: "+reported)
-	case d.isOnOtherAdapter(have, want.Adapter, dev.Local, adapters): // the name in the request is not just the former one
+	case d.isOnOtherAdapter(have, want.Adapter, dev.Local, adapters): // the adapter was not just renamed
 		return reported
 	}
 	return reason
@@ -99,7 +99,7 @@ func requested(n hns.Network) hostconfig.Requested {
 // of networks that HNS does not have (d.networks).
 func (d *Driver) recordRequest(id string, want hns.Network) error {
 	if want.Adapter == "" {
-		return nil // the adapter is missing at the moment
+		return nil // the adapter is missing at the moment; a later pass records it
 	}
 	d.pending = nil
 	return d.hostConfig.SetRequested(id, requested(want), d.networks)

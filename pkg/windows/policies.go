@@ -195,11 +195,11 @@ func (s *policyStore) modify(ctx context.Context, changes []policyChange, add bo
 		fail(changes, fmt.Errorf("%w; then %w", err, readErr))
 		return
 	}
-	left := slices.DeleteFunc(slices.Clone(changes), func(c policyChange) bool {
+	left := slices.DeleteFunc(slices.Clone(changes), func(c policyChange) bool { // is done: added, or removed
 		return contains(s.d.network.Policies, c.Policy, add) == add
 	})
 	switch {
-	case len(left) == 0:
+	case len(left) == 0: // HNS did all of the request
 	case len(changes) == 1:
 		if add && isPolicyRefusal(err) {
 			err = refusedPolicy{err}

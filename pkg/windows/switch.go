@@ -106,7 +106,8 @@ func (d *Driver) deleteBound(ctx context.Context, networks []hns.Network, cause,
 		errs = append(errs, d.removeNetwork(ctx, n, cause, reason))
 		deleted := !slices.ContainsFunc(d.networks, func(o hns.Network) bool { return o.ID == n.ID })
 		if deleted && slices.Contains(d.hostConfig.Owned(true), n.Name) {
-			errs = append(errs, d.hostConfig.SetOwned(n.Name, true, false))
+			const isSwitch, owned = true, false
+			errs = append(errs, d.hostConfig.SetOwned(n.Name, isSwitch, owned))
 		}
 	}
 	d.network, d.pending = nil, nil // the next pass lists what is left

@@ -25,7 +25,7 @@ import (
 //
 // Only the goroutine of the loop, or of a command, uses it.
 type tries struct {
-	pace    *pace // its Refused and MaxRefused
+	pace    *pace                         // its Refused and MaxRefused
 	refused map[change]*reconcile.Backoff // the last error of each change, and when it is due again
 }
 

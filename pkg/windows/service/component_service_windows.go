@@ -22,7 +22,7 @@ import (
 // found is what the registry has of a service.
 type found struct {
 	exists  bool
-	own     bool // Components created it: its description is mark
+	own     bool   // Components created it: its description is mark
 	command string // its command line, as one text
 }
 
