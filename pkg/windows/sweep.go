@@ -31,7 +31,7 @@ import (
 // share: observed, client and options.
 type sweeper struct {
 	*Driver
-	others   map[string]bool // IDs of endpoints that stay: remote, or on other networks
+	others   map[string]bool // IDs of endpoints that stay and need not be read again: remote, or on other networks
 	suspects map[string]bool // IDs that the last look found to be without a sandbox
 }
 
@@ -124,7 +124,7 @@ func (s *sweeper) look(ctx context.Context, network, name string) error {
 }
 
 // abandoned reports whether an endpoint that is in no namespace belongs to a pod that is
-// gone.
+// gone, as the table above says. exists are the IDs of all namespaces, in lower case.
 func (s *sweeper) abandoned(ctx context.Context, e hns.Endpoint, network string, exists map[string]bool) (bool, error) {
 	switch {
 	case e.Name == "" || e.Name == hns.HostEndpoint(network) || e.Name == hns.SourceVIPEndpoint:
@@ -141,7 +141,7 @@ func (s *sweeper) abandoned(ctx context.Context, e hns.Endpoint, network string,
 	return err == nil && len(use.Containers) == 0 && (e.Namespace != "" || !use.Attached), err
 }
 
-// delete deletes an endpoint.
+// delete deletes an endpoint, and counts that as a repair (in the metrics).
 func (s *sweeper) delete(ctx context.Context, e hns.Endpoint) error {
 	if err := s.client.DeleteEndpoint(ctx, e.ID); err != nil && !errors.Is(err, hns.ErrNotFound) {
 		s.opts.Log.Debug("could not delete the endpoint of a pod whose sandbox is gone", "endpoint", e.Name, "addresses", e.IPs, "error", err)

@@ -213,9 +213,9 @@ func (c *Client) endpoints(ctx context.Context, network, name string) (documents
 	return c.each(ctx, "endpoint", ids, c.calls.Endpoint)
 }
 
-// each reads one document after the other. The timeout bounds each call, since the whole list has no limit. What is
-// deleted meanwhile is left out. After an error it returns what it has read. what is a word for the error, such as
-// "endpoint".
+// each reads the documents of the objects with these IDs, one after the other. The timeout bounds each call, since the
+// whole list has no limit. What is deleted meanwhile is left out. After an error it returns what it has read. what is a
+// word for the error, such as "endpoint".
 func (c *Client) each(ctx context.Context, what string, ids []string, read func(id string) (json.RawMessage, error)) (documents []json.RawMessage, err error) {
 	for _, id := range ids {
 		document, err := query(ctx, c, "read "+what+" "+id, func() (json.RawMessage, error) { return read(id) })

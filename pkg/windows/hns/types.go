@@ -95,7 +95,7 @@ type Endpoint struct {
 	Provider netip.Addr // only if Remote: the peer's address on the underlay
 	// Namespace is the ID of its namespace, which HNS sets; "": it is in none, or HNS does not say so.
 	Namespace string
-	Policies  []Policy // further ones. Only to create it.
+	Policies  []Policy // beside those that the fields above become; only to create it
 }
 
 // Use says who uses an endpoint. Without Containers and Attached, nobody does.

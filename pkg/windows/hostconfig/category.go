@@ -73,7 +73,7 @@ type categoryKeeper struct {
 	public  bool      // that look has found a public network
 	tried   time.Time // when it was set last; it is set again after Limits.Rest
 	wasSet  bool      // Windows has accepted it since it was saved, which is logged once
-	warned  string    // the last error that was logged
+	warned  string    // the last error that was logged, "timeout" for all timeouts; see warnCategory
 }
 
 // tryTurn takes the turn, and returns false if another goroutine has it. The caller

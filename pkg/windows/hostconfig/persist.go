@@ -14,10 +14,10 @@ import (
 	"flannel/pkg/windows/hns"
 )
 
-// persistent returns the static configuration of the snapshot as the registry
-// holds it. The MTU, and a metric that the snapshot does not have, stay as stored, and so
-// does a static configuration, to which it adds what that lacks: somebody may have changed
-// it while flanneld did not run.
+// persistent returns the static configuration of the snapshot as the registry holds it.
+// The MTU stays as stored, and so does the metric if the snapshot has none. If a static
+// configuration is stored, what it lacks is added to it: somebody may have changed it while
+// flanneld did not run.
 func (s *Snapshot) persistent(stored hns.Persistent) hns.Persistent {
 	p := hns.Persistent{Addrs: s.static(), Gateways: s.gateways(), Metric: cmp.Or(s.V4Metric, stored.Metric), MTU: stored.MTU}
 	if !stored.DHCP {
@@ -82,7 +82,7 @@ func (k *Keeper) turnDHCPOff(host hns.Adapter) error {
 }
 
 // storeStatic writes the static configuration of the snapshot to the registry if the
-// registry has DHCP, or lacks an address or gateway, which the next boot would bring, and
+// registry has DHCP, or lacks an address or gateway: the next boot would bring that. It
 // returns whether it has written. It writes once for each snapshot, and does nothing if
 // the registry cannot be read. If it cannot be written, the snapshot ends nevertheless.
 func (k *Keeper) storeStatic(host hns.Adapter) (written bool) {

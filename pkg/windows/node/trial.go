@@ -56,7 +56,7 @@ func (n CNISources) TryInHNS(ctx context.Context, s conflist.Spec, doubt conflis
 	if f.Stays() { // somebody has edited the file: Put does not write it, so nothing is to warn of
 		return d
 	}
-	if doubt.EncapOverhead && d.LeftOut.EncapOverhead {
+	if doubt.EncapOverhead && d.LeftOut.EncapOverhead { // mtu is that of the adapter, from which Complete has the overhead
 		n.Log.Warn("pods get a greater MTU than the node's adapter can carry, and large packets to other nodes may be lost; set --encap-overhead, or the MTU of the adapter to 1500",
 			"cause", causeOverhead, "address", s.ManagementIP, "mtu", usualMTU+dataplane.TraitsOf(dataplane.VXLAN{}).Overhead(false)-s.EncapOverhead, "overhead", s.EncapOverhead, "reason", overhead)
 	}
@@ -93,7 +93,7 @@ func (n CNISources) createTrials(ctx context.Context, s conflist.Spec, try confl
 	if !address.IsValid() {
 		return overhead, fmt.Errorf("there is no HNS network %s, whose addresses no pod gets: run flanneld prepare, or set --loopback-dsr", dataplane.SwitchNetwork)
 	}
-	if d.Tried.EncapOverhead && !d.LeftOut.EncapOverhead {
+	if d.Tried.EncapOverhead && !d.LeftOut.EncapOverhead { // HNS accepts the overhead, and pods get it
 		without = with
 	}
 	with = without
