@@ -129,8 +129,8 @@ func (d *Driver) deleteUnattachable(ctx context.Context, id string, refused erro
 // findHostEndpoint returns the ID of the host's endpoint, "" if there is none, and
 // deletes others on the network that have its name. A former endpoint that HNS refuses to
 // delete is an error only without the host's endpoint. As long as a former one is there,
-// d.endpoint stays "", so that the next passes list endpoints by name again. With
-// d.endpoint, only that one is read, because kube-proxy has thousands.
+// the next passes list them again. findHostEndpoint reads as few endpoints as possible, because kube-proxy
+// has thousands.
 func (d *Driver) findHostEndpoint(ctx context.Context, want hns.Endpoint) (id string, err error) {
 	if d.endpoint != "" {
 		e, err := d.client.Endpoint(ctx, d.endpoint)
@@ -245,7 +245,7 @@ func (d *Driver) keepLocal(inside hns.Adapter) error {
 		}
 		d.opts.Log.Info("removed the default route of the host's endpoint on the bridge", "cause", causeDefaultRoute, "adapter", inside.Name, "route", r.Dst, "via", r.NextHop)
 	}
-	for _, v6 := range []bool{false, true} { // IPv4, then IPv6
+	for _, v6 := range []bool{false, true} {
 		settings, err := d.stack.Interface(inside.Index, v6)
 		if err == nil && settings.Metric != bridgeMetric {
 			settings.Metric = bridgeMetric

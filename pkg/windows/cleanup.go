@@ -20,8 +20,7 @@ import (
 // and pace.DHCP): the next run of the daemon restores what is missing then. With networks
 // on several adapters, it waits so before it deletes those of the next adapter. It also
 // waits until HNS may create a network again, because the next program may be
-// flanneld prepare. If networks or routes cannot be read, cleanup removes nothing. Other
-// errors do not keep it from removing the rest.
+// flanneld prepare. If networks or routes cannot be read, it removes nothing.
 func (d *Driver) cleanup(ctx context.Context, networks []netip.Prefix, dryRun bool) (removed []string, err error) {
 	if d.networks, err = d.client.Networks(ctx); err != nil {
 		return nil, waitIfSilent(err)

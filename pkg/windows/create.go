@@ -114,10 +114,9 @@ func (d *Driver) checkSwitchType(want hns.Network, physical hns.Adapter, adapter
 // be refused because of the adapter's name (sig-windows-tools#103,
 // microsoft/SDN#269), or work only with the name (azure-container-networking#4439):
 // then it asks again with the host's address instead (hcsshim#2801), and with
-// nothing, by which HNS takes the existing switch (azure-container-networking#184). A
-// network that HNS then puts on another adapter is deleted at once.
+// nothing, by which HNS takes the existing switch (azure-container-networking#184).
 func (d *Driver) request(ctx context.Context, want hns.Network, host, physical hns.Adapter, bound bool, adapters []hns.Adapter) (hns.Network, error) {
-	made, named := d.ask(ctx, want) // named is the error, perhaps nil, of the request with the adapter's name
+	made, named := d.ask(ctx, want)
 	if !isAboutAdapter(named) {
 		return made, named
 	}
@@ -128,7 +127,7 @@ func (d *Driver) request(ctx context.Context, want hns.Network, host, physical h
 		return made, named
 	}
 	if d.misplaced {
-		return made, named // without the name, HNS would put it on another adapter again
+		return made, named
 	}
 	want.Adapter, want.HostIP = "", firstIPv4(host)
 	made, err := d.ask(ctx, want)
@@ -147,7 +146,7 @@ func (d *Driver) request(ctx context.Context, want hns.Network, host, physical h
 	if !elsewhere {
 		return made, nil
 	}
-	d.misplaced, d.deletedAt = true, time.Now()
+	d.misplaced, d.deletedAt = true, time.Now() // HNS would do it again
 	err = d.client.DeleteNetwork(ctx, made.ID)
 	return hns.Network{}, errors.Join(fmt.Errorf("HNS refuses the name of the adapter %s, and without it puts the network on %s, from which flanneld removed it: restart HNS, or delete the networks on %s: %w",
 		physical.Name, made.Adapter, physical.Name, named), err)

@@ -38,16 +38,16 @@ func (d *Driver) Ensure(ctx context.Context, devices []dataplane.Device) (datapl
 		d.devices = slices.Clone(devices)
 		d.networksDirty.Store(true)
 	}
-	networksChanged, adaptersChanged := d.networksDirty.Swap(false), d.adaptersDirty.Swap(false)
-	if !networksChanged && !adaptersChanged && d.ensureErr == nil && !d.hostConfig.Pending() {
+	networks, adapters := d.networksDirty.Swap(false), d.adaptersDirty.Swap(false)
+	if !networks && !adapters && d.ensureErr == nil && !d.hostConfig.Pending() {
 		return d.links, nil
 	}
 	if d.device().network == nil { // no device is an HNS network: paths lead through the underlay
-		d.dropNetwork(ctx, networksChanged)
+		d.dropNetwork(ctx, networks)
 	}
 	links, err := dataplane.Links{}, error(nil)
 	for _, dev := range devices {
-		if err = d.ensure(ctx, dev, networksChanged || d.ensureErr != nil, links); err != nil {
+		if err = d.ensure(ctx, dev, networks || d.ensureErr != nil, links); err != nil {
 			err = fmt.Errorf("device %s: %w", dev.Name, err)
 			break
 		}
@@ -55,7 +55,7 @@ func (d *Driver) Ensure(ctx context.Context, devices []dataplane.Device) (datapl
 	if reconcile.IsUnknown(err) {
 		d.keepKnown(links)
 	}
-	if err != nil && networksChanged { // ensure relists after an error (ensureErr), dropNetwork does not
+	if err != nil && networks { // ensure relists after an error (ensureErr), dropNetwork does not
 		d.networksDirty.Store(true)
 	}
 	if refused := (*refusedError)(nil); errors.As(err, &refused) {

@@ -16,8 +16,8 @@
 //	refused, tries      a change that HNS refuses is tried again after a growing pause (tries.go)
 //
 // A WaitError (dataplane.Waiting) says what the driver waits for; the loop's next pass goes on from
-// there. An error of reconcile.Unknown keeps the pass from deleting anything. After any error of
-// Ensure, the watching goroutine causes passes that try again (setWaiting).
+// there. An error of reconcile.Unknown keeps the pass from deleting anything. While Ensure waits, or
+// HNS refuses a change, the watching goroutine causes the passes (setWaiting).
 package windows
 
 import (

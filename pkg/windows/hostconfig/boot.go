@@ -15,10 +15,9 @@ import (
 	"flannel/pkg/windows/hns"
 )
 
-// RecordGood remembers what host has now, when its network works; routes are those
-// that are not ours. Save uses it if the host has lost its addresses by then. A static
-// configuration is written to the journal, too, for the time after the next boot. The
-// error is that of writing the journal, and the network works nevertheless.
+// RecordGood remembers what host has now, when its network works. Save uses it
+// if the host has lost its addresses by then. A static configuration is written
+// to the journal, too, for the time after the next boot.
 func (k *Keeper) RecordGood(host, physical hns.Adapter, routes []hns.Route) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -100,7 +99,7 @@ func (k *Keeper) takeGateways(host hns.Adapter, routes []hns.Route) {
 		next.Routes = append(next.Routes, r)
 	}
 	if !next.isStored(stored) {
-		return // it lacks an address, too, or has DHCP: Windows has forgotten something
+		return
 	}
 	k.log.Info("somebody has changed the host's gateways since the last boot, leaving them so", "adapter", host.Name, "gateways", stored.Gateways)
 	if err := k.update(func(j *Journal) { j.Snapshot = &next }); err != nil {

@@ -272,7 +272,7 @@ func (k *Keeper) endCategory(saved *SavedCategory, host, problem string) error {
 // queueCategoryAfterBoot makes Restore look at the category once after each boot:
 // Windows does not keep that of a network that it cannot identify. A host without
 // a static address may be in another network now, which may be public for a
-// reason: nothing is restored there. Only New calls it, before there are goroutines.
+// reason: nothing is restored there.
 func (k *Keeper) queueCategoryAfterBoot() {
 	saved := k.savedCategory()
 	if saved == nil || k.boot == "" || saved.Boot == k.boot {

@@ -164,8 +164,7 @@ func (k *Keeper) SetRequested(id string, r Requested, networks []hns.Network) er
 
 // update changes the journal, with k.mu held, as it is on disk now: flanneld
 // prepare, in another process, may have written to it since it was read. If it
-// cannot be read, what this Keeper has in memory counts. After an error, the file and
-// k.journal are as before.
+// cannot be read, what this Keeper has in memory counts.
 func (k *Keeper) update(change func(*Journal)) error {
 	next, err := ReadJournal(k.path)
 	if err != nil {

@@ -88,7 +88,7 @@ type Keeper struct {
 	mu              sync.Mutex
 	journal         Journal
 	readErr         error     // of the journal, when the Keeper was made
-	good            *Snapshot // of the last RecordGood of this run, for Save; nil: none. LastGood is its static part
+	good            *Snapshot // of the last RecordGood of this run, for Save; nil: none. Journal.LastGood is its static part
 	boot            string    // hns.Stack.BootID; "": unknown
 	goneSince       time.Time // zero: the timer does not run
 	missingSince    time.Time

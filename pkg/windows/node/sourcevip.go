@@ -86,7 +86,7 @@ func ReadVIP(path string) (v VIP, err error) {
 // the addresses of the host's endpoint are reserved instead; the VIP has no Addr then.
 // The VIP is valid also with errFormerEndpoint.
 func (k VIPKeeper) Ensure(ctx context.Context, subnet netip.Prefix) (VIP, error) {
-	old, err := ReadVIP(k.File) // zero after an error
+	old, err := ReadVIP(k.File)
 	if err != nil {
 		k.Log.Warn("cannot read the published source VIP, publishing it again", "error", err)
 	}

@@ -81,7 +81,7 @@ func (s hostLocal) list() (ours []netip.Addr, others map[netip.Addr]bool, err er
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // host-local has released the address meanwhile
 		}
-		var text []byte // empty: not ours
+		var text []byte
 		if err == nil && info.Size() < maxEntry {
 			text, err = os.ReadFile(s.path(a))
 		}

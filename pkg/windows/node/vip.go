@@ -150,7 +150,7 @@ func KeepVIP(ctx context.Context, subnetFile, dataDir string, log *slog.Logger) 
 }
 
 // restoreVIP ensures the VIP if one is published, in the published directory of
-// host-local. If the file cannot be read, one was published, and it is written again.
+// host-local.
 func restoreVIP(ctx context.Context, k VIPKeeper, subnetFile string) error {
 	published, err := ReadVIP(k.File)
 	switch {

@@ -170,8 +170,8 @@ func (c Components) launch(what Component, command string) error {
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start %s: %w", what.Name, err)
 	}
-	// cmd.Process has a handle of the new process until Release, so no other process gets
-	// its ID meanwhile.
+	// This process keeps its own handle until here, so that the ID is still that of the
+	// new one.
 	started, err := openProcess(uint32(cmd.Process.Pid))
 	if err != nil {
 		return fmt.Errorf("start %s: %w", what.Name, err)
@@ -180,7 +180,7 @@ func (c Components) launch(what Component, command string) error {
 	defer cmd.Process.Release() //nolint:errcheck // only releases a handle
 	started.Command = command
 	if err := c.write(what.Name, started.record); err != nil {
-		return err // the process runs on, and the error of the next Start says so
+		return err
 	}
 	if status, ended := started.wait(startsWithin); ended {
 		return fmt.Errorf("%s ended at once, with status %d: %s says why", what.Name, status, log)
