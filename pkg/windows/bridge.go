@@ -44,9 +44,12 @@ func (bridge) finish(ctx context.Context, d *Driver, dev device, host hns.Adapte
 // packets of peers reach the pods. For the subnet 10.244.1.0/24, 10.244.1.1 is the pods'
 // gateway, which the bridge has, and 10.244.1.2 the host's address. The endpoint has no
 // gateway: with one, the host would get a second default route (flannel#1763, calico#4664).
+// host is the adapter with the underlay's address, inside that of the endpoint. What HNS
+// refuses is tried again after growing pauses (d.tries), and d.endpointByV1 is set after HNS
+// has refused to attach an endpoint of the newer API.
 func (d *Driver) ensureHostEndpoint(ctx context.Context, dev device, host hns.Adapter, adapters []hns.Adapter) error {
 	want := hns.Endpoint{Name: hns.HostEndpoint(dev.name), Network: d.network.ID}
-	wanted, err := wantedNetwork(dev, "", d.version) // HNS may leave out subnets or gateways
+	wanted, err := wantedNetwork(dev, "", d.version) // its subnets: HNS may not report subnets or gateways
 	if err != nil {
 		return err
 	}
@@ -72,13 +75,14 @@ func (d *Driver) ensureHostEndpoint(ctx context.Context, dev device, host hns.Ad
 		d.opts.Log.Info("made the host's endpoint on the bridge", "endpoint", want.Name, "addresses", want.IPs)
 	}
 	d.tries.forgetVerb(verbCreateEndpoint) // what was refused before counts no longer
+	// There is an address: a wanted network has a subnet.
 	inside, found := hostconfig.AdapterWith(adapters, want.IPs[0].Addr())
 	if !found { // HNS makes the interface when the endpoint is attached to the host
 		return d.tries.try(changeOf(verbAttachEndpoint, id), func() error {
 			d.networksDirty.Store(true) // whatever the answer is
 			err := d.client.AttachHost(ctx, id)
 			if err != nil && !d.endpointByV1 && isRefusal(err) && !errors.Is(err, hns.ErrNotFound) {
-				err = d.deleteUnattachable(ctx, id, err)
+				err = d.deleteUnattachable(ctx, id, err) // nil: the next pass creates it again
 			}
 			if err != nil {
 				return waitIfSilent(err)
@@ -109,9 +113,10 @@ func (d *Driver) createHostEndpoint(ctx context.Context, want hns.Endpoint) (id 
 }
 
 // deleteUnattachable deletes the host's endpoint, which HNS refuses to attach, so that
-// the next pass creates it by the older API. That is the only API that attaches, and
-// the one by which other projects create this endpoint; it is not known whether HNS
-// always attaches one of the newer API. If HNS refuses that endpoint, too, it stays.
+// the next pass creates it by the older API. Only the older API attaches, and other
+// projects create this endpoint by the older API; it is not known whether HNS always
+// attaches an endpoint of the newer API. If HNS refuses the older API's endpoint, too, that
+// one stays. The error is nil if the endpoint is deleted.
 func (d *Driver) deleteUnattachable(ctx context.Context, id string, refused error) error {
 	if err := d.client.DeleteEndpoint(ctx, id); err != nil && !errors.Is(err, hns.ErrNotFound) {
 		return errors.Join(refused, fmt.Errorf("delete the host's endpoint on the bridge: %w", err))
@@ -129,7 +134,7 @@ func (d *Driver) deleteUnattachable(ctx context.Context, id string, refused erro
 func (d *Driver) findHostEndpoint(ctx context.Context, want hns.Endpoint) (id string, err error) {
 	if d.endpoint != "" {
 		e, err := d.client.Endpoint(ctx, d.endpoint)
-		if err == nil && strings.EqualFold(e.Network, want.Network) { // HNS may have given it other addresses than requested
+		if err == nil && strings.EqualFold(e.Network, want.Network) { // whatever its addresses: HNS may have chosen others
 			return e.ID, nil
 		} else if err != nil && !errors.Is(err, hns.ErrNotFound) {
 			return "", reconcile.Unknown(waitIfSilent(err))
@@ -179,7 +184,8 @@ func (d *Driver) deleteHostEndpoint(ctx context.Context, e, want hns.Endpoint) e
 // compareAddresses warns of endpoints of others with an address of the host's
 // endpoint, which HNS refuses or, before 10, accepts (kubernetes#100962). Reading
 // all endpoints can take minutes, so it is done once for each endpoint of the
-// host, and no pass waits for it. id is "refused on" its network if HNS refused the endpoint.
+// host, in a goroutine that ends with the Driver. id is that of the endpoint or, if HNS
+// refused the endpoint, a text that stands for it; d.compared keeps the last one.
 func (d *Driver) compareAddresses(host hns.Endpoint, id string) {
 	if d.compared == id {
 		return
@@ -271,7 +277,8 @@ func sameAddresses(have, want []netip.Prefix) bool {
 }
 
 // enableForwarding switches on forwarding on adapters, for the families of the
-// prefixes. An error of one family or adapter does not keep the others.
+// prefixes, of which nothing else counts. An error of one family or adapter does not
+// keep the others.
 func (d *Driver) enableForwarding(families []netip.Prefix, adapters ...hns.Adapter) error {
 	var errs []error
 	for _, a := range adapters {

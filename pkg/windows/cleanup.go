@@ -35,7 +35,7 @@ func (d *Driver) cleanup(ctx context.Context, networks []netip.Prefix, dryRun bo
 	} else if err != nil {
 		errs = append(errs, fmt.Errorf("%w: it lists networks of ours with other names than flannel.N, such as External, which are not removed: check HNS for such networks, then delete the file", err))
 	}
-	d.scope.networks = networks
+	d.scope.networks = networks // for routesOfOthers, which leaves our routes out of what is saved
 	for _, r := range routes {
 		if (hostScope{r.Index, networks}).owns(r) {
 			removed = append(removed, fmt.Sprintf("route %s", hostRoute{r.Dst, r.NextHop}))
@@ -52,9 +52,10 @@ func (d *Driver) cleanup(ctx context.Context, networks []netip.Prefix, dryRun bo
 	}
 	if !dryRun {
 		if errors.Join(errs...) == nil {
+			const owned = false
 			for _, isSwitch := range []bool{false, true} {
-				for _, name := range d.hostConfig.Owned(isSwitch) { // somebody else deleted these
-					errs = append(errs, d.hostConfig.SetOwned(name, isSwitch, false))
+				for _, name := range d.hostConfig.Owned(isSwitch) { // somebody else deleted these networks
+					errs = append(errs, d.hostConfig.SetOwned(name, isSwitch, owned))
 				}
 			}
 		}
@@ -78,7 +79,8 @@ func (d *Driver) deleteLeftover(ctx context.Context, n hns.Network) error {
 }
 
 // leftovers returns the networks of ours. Those of flanneld prepare are last:
-// they keep the switch bound, so that the host's address moves only once.
+// they keep the switch bound, so that the host's address moves only once. cbr0 is the
+// name that flannel gives an L2Bridge unless it is configured.
 func (d *Driver) leftovers() []hns.Network {
 	var ours, switches []hns.Network
 	for _, n := range d.networks {

@@ -28,7 +28,7 @@ func (d *Driver) createNetwork(ctx context.Context, dev device, want hns.Network
 	}
 	bound := hostconfig.IsBound(d.networks, physical, adapters)
 	if !bound {
-		// With a refused adapter, too, the ticks cause no passes.
+		// In a try, so that ticks cause no passes while the adapter is refused (setWaiting).
 		if err := d.tries.try(changeOf(verbBindAdapter, physical.GUID), func() error { return d.checkAdapter(dev, want, physical) }); err != nil {
 			return err
 		}
@@ -57,11 +57,13 @@ func (d *Driver) createNetwork(ctx context.Context, dev device, want hns.Network
 	if len(hostconfig.Addresses(host)) == 0 {
 		return dataplane.Waiting(hostconfig.CauseNoAddress, "%s to have its addresses", host.Name) // Restore has just added them
 	}
-	owned := slices.Contains(d.hostConfig.Owned(dev.Switch), dev.name)
-	if err := d.hostConfig.SetOwned(dev.name, dev.Switch, true); err != nil {
+	// The journal has a list of networks, and one of switches (dev.Switch), which prepare makes.
+	owned := slices.Contains(d.hostConfig.Owned(dev.Switch), dev.name) // before this pass
+	const isOwned = true
+	if err := d.hostConfig.SetOwned(dev.name, dev.Switch, isOwned); err != nil {
 		return err
 	}
-	d.networksDirty.Store(true)
+	d.networksDirty.Store(true) // whatever HNS answers, the next Ensure lists
 	var made hns.Network
 	err = d.tries.try(creation, func() (err error) {
 		made, err = d.request(ctx, want, site{host, physical, bound, adapters, routes})
@@ -71,7 +73,7 @@ func (d *Driver) createNetwork(ctx context.Context, dev device, want hns.Network
 		return err
 	})
 	if nameExists(err) && !owned { // somebody else made the network of this name: the journal must not have it
-		if err := d.hostConfig.SetOwned(dev.name, dev.Switch, false); err != nil {
+		if err := d.hostConfig.SetOwned(dev.name, dev.Switch, !isOwned); err != nil {
 			return err
 		}
 	}
@@ -79,7 +81,7 @@ func (d *Driver) createNetwork(ctx context.Context, dev device, want hns.Network
 		return waitIfSilent(err)
 	}
 	if err := d.recordRequest(made.ID, want); err != nil {
-		return err
+		return err // the next pass adopts the network by its name
 	}
 	text := "made an HNS network; the host's address moves to its virtual adapter"
 	if bound {
@@ -176,8 +178,8 @@ func (m misplaced) explain(wanted hns.Adapter, refused error) error {
 		wanted.Name, m.at.physical.Name, wanted.Name, refused)
 }
 
-// ask asks HNS for the network once, and keeps the request while HNS may still make
-// the network.
+// ask asks HNS for the network once, and keeps the request in d.pending while HNS may
+// still make the network: until it refuses, or recordRequest has recorded the request.
 func (d *Driver) ask(ctx context.Context, want hns.Network) (hns.Network, error) {
 	d.pending = &want
 	made, err := d.client.CreateNetwork(ctx, want)

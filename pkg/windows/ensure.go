@@ -30,8 +30,9 @@ import (
 //	on a bridge, make and attach the host's endpoint   (bridge.finish)
 //
 // A network that leaves the host without addresses is deleted again (rollBack). If nothing
-// has changed since a call that finished, it does nothing. The loop calls it in each pass,
-// and all methods below run in it. relist means: list the networks of HNS again.
+// has changed since a call that finished, Ensure does nothing. After an error, the next call
+// reads everything again. The loop calls Ensure in each pass, and all methods below run in it.
+// relist means: list the networks of HNS again.
 func (d *Driver) Ensure(ctx context.Context, devices []dataplane.Device) (dataplane.Links, error) {
 	if !reflect.DeepEqual(d.devices, devices) {
 		d.devices = slices.Clone(devices)
@@ -55,7 +56,7 @@ func (d *Driver) Ensure(ctx context.Context, devices []dataplane.Device) (datapl
 	if reconcile.IsUnknown(err) {
 		d.keepKnown(links)
 	}
-	if err != nil && networks { // ensure relists after an error anyway, dropNetwork does not
+	if err != nil && networks { // ensure relists after an error (ensureErr), dropNetwork does not
 		d.networksDirty.Store(true)
 	}
 	if refused := (*refusedError)(nil); errors.As(err, &refused) {
@@ -89,13 +90,14 @@ func (d *Driver) setWaiting(err error) {
 	case errors.As(err, &refused):
 		d.wakeAt.Store(&refused.next)
 	case errors.As(err, new(*dataplane.WaitError)):
-		d.wakeAt.Store(new(time.Time))
+		d.wakeAt.Store(new(time.Time)) // the zero Time is over: each tick wakes the loop
 	default:
 		d.wakeAt.Store(nil)
 	}
 }
 
-// keepKnown adds the links of the last pass that this pass could not read.
+// keepKnown adds the links of the last pass that this pass could not read. A network that
+// is known to be missing has none.
 func (d *Driver) keepKnown(links dataplane.Links) {
 	for _, dev := range d.devices {
 		old, known := d.links[dev.Name]
@@ -127,6 +129,7 @@ func (d *Driver) dropNetwork(ctx context.Context, relist bool) {
 	}
 }
 
+// ensure is the part of Ensure for one device: it adds the link of dev to links.
 func (d *Driver) ensure(ctx context.Context, dev dataplane.Device, relist bool, links dataplane.Links) error {
 	driven, err := deviceOf(dev)
 	if err != nil {
@@ -153,7 +156,8 @@ func (d *Driver) ensure(ctx context.Context, dev dataplane.Device, relist bool, 
 }
 
 // ensureNetwork adds the network's link to links as soon as peers can use it,
-// even if it then returns that it waits for something else.
+// even if it then returns that it waits for something else. rollBack returns the error
+// that it gets, unless it deletes the network.
 func (d *Driver) ensureNetwork(ctx context.Context, dev device, relist bool, adapters []hns.Adapter, links dataplane.Links) error {
 	if err := d.findNetwork(ctx, dev, relist, adapters); err != nil {
 		return d.rollBack(ctx, dev, err)
@@ -185,7 +189,8 @@ func (d *Driver) ensureNetwork(ctx context.Context, dev device, relist bool, ada
 	return d.recordGood(host, adapters)
 }
 
-// findNetwork sets d.network to the network, with its management address.
+// findNetwork sets d.network to the network, with its management address. nil means that
+// both are there; a bridge may do without the address. dev.Parent is the underlay.
 func (d *Driver) findNetwork(ctx context.Context, dev device, relist bool, adapters []hns.Adapter) error {
 	if relist || d.network == nil {
 		if err := d.listNetworks(ctx, dev); err != nil {
@@ -243,7 +248,8 @@ func (d *Driver) listNetworks(ctx context.Context, dev device) error {
 	return nil
 }
 
-// waitIfSilent turns the error of an HNS that does not answer into a WaitError.
+// waitIfSilent turns the error of an HNS that does not answer into a WaitError, and
+// returns other errors, and nil, as they are.
 func waitIfSilent(err error) error {
 	if errors.Is(err, hns.ErrUnavailable) || errors.Is(err, hns.ErrTimeout) {
 		return dataplane.Waiting(causeHNSSilent, "the Host Networking Service: %w", err)

@@ -47,7 +47,8 @@ func (k policyKey) policy(v policyValue) hns.Policy {
 }
 
 // parsePolicy is the inverse of policy. Ours are RemoteSubnetRoute policies,
-// which lead to peers, and the HostRoute policy between host and pods.
+// which lead to peers, and the HostRoute policy between host and pods. One of ours that
+// cannot be parsed has no Prefix, and is Invalid: it is deleted.
 func parsePolicy(p hns.Policy) (k policyKey, v policyValue, ours bool) {
 	if p.IsHostRoute() {
 		return hostRouteKey(), policyValue{}, true
@@ -78,9 +79,10 @@ type hostRoute struct {
 func (r hostRoute) String() string { return fmt.Sprintf("%s via %s", r.Dst, r.Via) }
 
 // wantedNetwork translates a device to an HNS network on a physical adapter. It
-// leaves out IPv6 if HNS has no dual-stack networks.
+// leaves out IPv6 if HNS has no dual-stack networks. The error means that this Windows
+// cannot have the network; name and type are set nevertheless.
 func wantedNetwork(dev device, adapter string, v hns.Version) (hns.Network, error) {
-	n := hns.Network{Name: dev.name, Adapter: adapter, NonPersistent: !dev.Switch}
+	n := hns.Network{Name: dev.name, Adapter: adapter, NonPersistent: !dev.Switch} // a Switch outlives a restart of HNS
 	for _, s := range dev.Subnets {
 		if s.Addr().Is4() || v.Features().IPv6DualStack {
 			n.Subnets = append(n.Subnets, hns.Subnet{Prefix: s, Gateway: s.Addr().Next()})

@@ -16,7 +16,8 @@
 //	refused, tries      a change that HNS refuses is tried again after a growing pause (tries.go)
 //
 // A WaitError (dataplane.Waiting) says what the driver waits for; the loop's next pass goes on from
-// there. An error of reconcile.Unknown keeps the pass from deleting anything.
+// there. An error of reconcile.Unknown keeps the pass from deleting anything. While Ensure waits, or
+// HNS refuses a change, the watching goroutine causes the passes (setWaiting).
 package windows
 
 import (
@@ -37,7 +38,7 @@ import (
 	"flannel/pkg/windows/hostconfig"
 )
 
-// options of New; tests set Pace.
+// options of New: those of each driver, such as Log and StateDir. Only tests set Pace.
 type options struct {
 	dataplane.Options
 	Pace pace
@@ -46,8 +47,8 @@ type options struct {
 // journalPath is the file that package hostconfig keeps.
 func (o options) journalPath() string { return filepath.Join(o.StateDir, "hns.json") }
 
-// pace holds intervals and limits, for tests. A zero field takes the default, which
-// setDefaults sets and the comments name.
+// pace holds intervals and limits, which tests shorten. A zero field takes the default,
+// which setDefaults sets and the comments name.
 type pace struct {
 	Poll time.Duration // between comparisons of the network with the last pass, since HNS does not notify of every change: 5 s
 	Wait time.Duration // between passes while the driver waits for something: 500 ms
@@ -92,22 +93,23 @@ func (p *pace) setDefaults() {
 // network, or routes of the host.
 //
 // The daemon's loop calls the exported methods. A goroutine of the driver
-// watches for changes, and restores host settings between the loop's passes.
+// watches for changes, and restores host settings between the loop's passes. In the
+// commands prepare and cleanup, their own goroutine is in the place of the loop's.
 type Driver struct {
 	opts       dataplane.Options
 	pace       pace
-	client     *hns.Client
-	stack      hns.Stack
-	hostConfig *hostconfig.Keeper
-	changes    chan struct{}
-	stopWatch  context.CancelFunc
+	client     *hns.Client                 // of HNS, for several goroutines
+	stack      hns.Stack                   // the IP stack, likewise
+	hostConfig *hostconfig.Keeper          // saves and restores the host's settings, likewise; it has the journal
+	changes    chan struct{}               // see Changes; has room for one value
+	stopWatch  context.CancelFunc          // ends the functions of background
 	background func(func(context.Context)) // runs a function in a goroutine until Close
 	done       sync.WaitGroup
 
 	// Shared with the watching goroutine. The fields after these are the loop's, and the
 	// tables have locks.
 	networksDirty, adaptersDirty atomic.Bool               // something changed there since it was read
-	wakeAt                       atomic.Pointer[time.Time] // from when on each tick wakes the loop, see setWaiting; nil: never
+	wakeAt                       atomic.Pointer[time.Time] // since when each tick wakes the loop, see setWaiting; nil: none
 	observed                     atomic.Pointer[observed]  // our network in the last pass
 	lostPods                     atomic.Pointer[[]string]  // names; nil: none
 
@@ -117,7 +119,7 @@ type Driver struct {
 	ensureErr       error              // error of the last Ensure
 	leftUntil       time.Time          // when the next change is due that the last Ensure left; zero: it left none
 	networks        []hns.Network      // all of HNS, as listed last
-	network         *hns.Network       // ours; nil: it does not exist
+	network         *hns.Network       // ours, which the devices of the last Ensure want; nil: it does not exist
 	policiesFresh   bool               // network.Policies are as HNS has them, and policyStore has not taken them yet
 	pending         *hns.Network       // HNS was asked for this network, and has not answered in time; nil: none
 	endpoint        string             // ID of the host's endpoint, once this run found or made it; "": also while a former one remains
@@ -127,11 +129,11 @@ type Driver struct {
 	misplaced       misplaced          // the network that HNS put on another adapter
 	wrongIP         wrongManagementIP
 	dead            deadSwitch
-	rolledBack      int       // calls of rollBack that deleted something, up to 8
+	rolledBack      int       // calls of rollBack that deleted something; up to 8, to shift Pace.Retry by
 	notBefore       time.Time // when createNetwork may try again after that
 	deletedAt       time.Time // when HNS was last asked to delete a network
 	tries           tries     // of changes that HNS refused
-	mayHaveUnwanted bool      // networks may hold some of ours that are not wanted
+	mayHaveUnwanted bool      // networks may hold some of ours that are not wanted; see deleteUnwanted
 
 	policies *reconcile.Table[policyKey, policyValue]
 	remotes  *reconcile.Table[netip.Prefix, remoteValue]
@@ -141,7 +143,7 @@ type Driver struct {
 
 	paths  []*dataplane.Path // that the tables want
 	target target            // for which the tables want them
-	warned map[string]bool   // by warnOnce
+	warned map[string]bool   // texts of warnOnce
 }
 
 // target is what the entries of the tables belong to. With another target, all
@@ -205,7 +207,7 @@ func (d *Driver) Apply(ctx context.Context, links dataplane.Links, s dataplane.S
 	dev := d.device()
 	link, exists := links[dev.name]
 	switch {
-	case !exists && s.Keep:
+	case !exists && s.Keep: // nothing may be deleted, and nothing can be added
 		return nil, nil
 	case !exists:
 		return nil, d.deleteUnwanted(ctx)
@@ -218,6 +220,7 @@ func (d *Driver) Apply(ctx context.Context, links dataplane.Links, s dataplane.S
 		err = d.want(dev, link, s)
 	}
 	err = errors.Join(err, fills.Add(ctx, d.opts))
+	// With a network, all tables are pruned: an earlier kind of network may have left entries in any.
 	if dataplane.MayDelete(s, err) {
 		err = errors.Join(err, all.Prune(ctx, d.opts), d.deleteUnwanted(ctx))
 	}
@@ -228,7 +231,8 @@ func (d *Driver) Apply(ctx context.Context, links dataplane.Links, s dataplane.S
 	})
 }
 
-// isRefusal reports whether Windows refused an entry, rather than did not answer.
+// isRefusal reports whether Windows refused an entry because of its content, rather than
+// did not answer. ErrUnsupported is about this Windows, and not about one entry.
 func isRefusal(err error) bool {
 	return !errors.Is(err, hns.ErrTimeout) && !errors.Is(err, hns.ErrUnavailable) && !errors.Is(err, hns.ErrUnsupported) &&
 		!errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded)
@@ -272,13 +276,14 @@ func (d *Driver) forgetTables() {
 }
 
 // device returns the device that paths lead through: the HNS network of the last
-// Ensure or, without one, the underlay.
+// Ensure or, without one, the underlay. Before the first Ensure, the device has no name,
+// and so no link.
 func (d *Driver) device() device {
 	underlay := device{kind: existing{}}
 	for i, dev := range d.devices {
 		driven, err := deviceOf(dev)
 		switch {
-		case err != nil:
+		case err != nil: // Ensure returns it
 		case driven.network != nil:
 			return driven
 		case i == 0:
@@ -288,8 +293,8 @@ func (d *Driver) device() device {
 	return underlay
 }
 
-// warnOnce logs a warning about something that does not change while the program
-// runs. attrs are further attributes of the message.
+// warnOnce logs a warning, each text once, about something that does not change while the
+// program runs. attrs are further attributes of the message.
 func (d *Driver) warnOnce(cause, text string, attrs ...any) {
 	if !d.warned[text] {
 		d.warned[text] = true

@@ -9,7 +9,8 @@ import (
 	"flannel/pkg/windows/hns"
 )
 
-// device is a dataplane.Device together with what drives its kind.
+// device is a dataplane.Device together with what drives its kind. Its Network holds the
+// properties that both kinds of HNS networks have (Parent, Local, Subnets, Switch).
 type device struct {
 	name string
 	dataplane.Network
@@ -19,18 +20,19 @@ type device struct {
 
 // kind drives the paths through devices of one kind (dataplane/kinds.go). There
 // are three: existing, bridge, overlay. A kind has no state of its own: that is
-// in the Driver.
+// in the Driver. Only the loop calls the methods.
 type kind interface {
 	// carries reports whether a path with this encapsulation leads through such a
-	// device.
+	// device; fill and the others get no other path.
 	carries(dataplane.Encap) bool
-	// fill translates a path to entries of the kind's tables.
+	// fill translates a path to entries of the kind's tables, and has them wanted,
+	// dropped, or their keys collected, as f.Verb says.
 	fill(d *Driver, f *dataplane.Filling, p *dataplane.Path)
 	// tables are those that the kind fills, in order. The first one holds what
 	// leads to the peers.
 	tables(d *Driver) dataplane.Tables
 	// pathsOf is the inverse of fill: it calls path for every path that the
-	// tables' actual entries form.
+	// tables' actual entries form, for Found, which has listed them.
 	pathsOf(d *Driver, path func(dst netip.Prefix, via netip.Addr, encap dataplane.Encap))
 }
 
@@ -38,13 +40,15 @@ type kind interface {
 type networkKind interface {
 	kind
 	// complete sets the properties of the wanted network that depend on the kind.
-	// The subnets are set already.
+	// wantedNetwork has set the subnets. The error means that this HNS cannot have
+	// such a network; Type is set nevertheless.
 	complete(n *hns.Network, v hns.Version) error
 	// tunnels reports whether HNS itself sends to the peers, from the network's
 	// management address. If not, the host does.
 	tunnels() bool
-	// finish is the last step of Ensure. host is the adapter with the host's
-	// address.
+	// finish is the last step of Ensure, in each pass in which the network is up. host
+	// is the adapter with the host's address. An error does not remove the network's
+	// link: peers use the network meanwhile.
 	finish(ctx context.Context, d *Driver, dev device, host hns.Adapter, adapters []hns.Adapter) error
 }
 
@@ -87,6 +91,7 @@ type hostRoutes struct{}
 func (hostRoutes) carries(e dataplane.Encap) bool { _, ok := e.(dataplane.Direct); return ok }
 
 func (hostRoutes) fill(d *Driver, f *dataplane.Filling, p *dataplane.Path) {
+	// Without IPv6 networks of HNS, no pod has IPv6. Drop and CollectKeys ignore what is not there.
 	if p.Dst.Addr().Is4() || d.version.Features().IPv6DualStack || f.Verb != dataplane.Want {
 		dataplane.Put(f, d.routes, hostRoute{p.Dst, p.Via}, struct{}{})
 	}

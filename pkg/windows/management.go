@@ -18,7 +18,7 @@ import (
 // one, the network has to be made again. This file has the steps of Ensure about it.
 
 // hostAdapter returns the adapter with the host's addresses on a network; the
-// zero Adapter if there is none.
+// zero Adapter if there is none, whose Index is 0.
 func (d *Driver) hostAdapter(n hns.Network, adapters []hns.Adapter) hns.Adapter {
 	if host, ok := hostconfig.AdapterWith(adapters, n.ManagementIP); ok && n.ManagementIP.IsValid() {
 		return host
@@ -27,7 +27,8 @@ func (d *Driver) hostAdapter(n hns.Network, adapters []hns.Adapter) hns.Adapter 
 	if !found {
 		return hns.Adapter{}
 	}
-	host, _ := hostconfig.HostAdapter(adapters, physical, true)
+	const bound = true // by n itself
+	host, _ := hostconfig.HostAdapter(adapters, physical, bound)
 	return host
 }
 
@@ -59,7 +60,8 @@ func (d *Driver) saveHostConfig(n hns.Network) error {
 	return d.hostConfig.Save(host, physical, adapters, routes)
 }
 
-// recordGood records the host's settings once the network is up.
+// recordGood is the end of each Ensure that waits for nothing more: it records the host's
+// settings, with which the network works.
 func (d *Driver) recordGood(host hns.Adapter, adapters []hns.Adapter) error {
 	physical, found := hostconfig.NetworkAdapter(*d.network, adapters)
 	if !found {
@@ -78,6 +80,7 @@ func (d *Driver) recordGood(host hns.Adapter, adapters []hns.Adapter) error {
 // it if the host's adapter has the host's address; HNS may learn it only when the
 // host's endpoint is attached (flannel#1066, which waits for it first, and so for
 // ever; Calico attaches first). HNS does not list it for a bridge, and has to be asked.
+// While the address is missing, host settings are restored, since that may be why.
 func (d *Driver) findManagementIP(ctx context.Context, dev device, adapters []hns.Adapter) error {
 	bridge := !dev.network.tunnels()
 	if bridge && hostconfig.HasAddress(d.hostAdapter(*d.network, adapters), dev.Local) {
@@ -101,7 +104,7 @@ func (d *Driver) findManagementIP(ctx context.Context, dev device, adapters []hn
 
 // managementAdapter returns the adapter with the management address. For a
 // bridge, the adapter with the host's address will do, because HNS does not send
-// from the management address there.
+// from the management address there. A link-local address is not the host's.
 func (d *Driver) managementAdapter(dev device, adapters []hns.Adapter) (host hns.Adapter, found bool) {
 	if host, found = hostconfig.AdapterWith(adapters, d.network.ManagementIP); found && !d.network.ManagementIP.IsLinkLocalUnicast() {
 		return host, true
@@ -111,7 +114,7 @@ func (d *Driver) managementAdapter(dev device, adapters []hns.Adapter) (host hns
 }
 
 // wrongManagementIP is a management address that no adapter has, although the
-// host has an address. The zero value: there is none.
+// host has the address of the underlay (dev.Local). The zero value: there is none.
 type wrongManagementIP struct {
 	network string // ID
 	ip      netip.Addr
@@ -120,7 +123,7 @@ type wrongManagementIP struct {
 
 // waitForHost is called when no adapter has the management address. It waits for
 // that, unless the host has another address for longer than Pace.Wrong: HNS would
-// send from the wrong one for ever, so the network is made again.
+// send from the wrong one for ever, so the network is made again. It never returns nil.
 func (d *Driver) waitForHost(ctx context.Context, dev device, adapters []hns.Adapter) error {
 	n := *d.network
 	if !dev.network.tunnels() || !hostconfig.HasAddress(d.hostAdapter(n, adapters), dev.Local) {

@@ -20,9 +20,10 @@ import (
 // is deleted, and the next pass makes it again. nil: d.network is as wanted. Then
 // the changes of it that HNS refused (tries) do not matter any more. dev.Switch: the
 // network is that of flanneld prepare. The journal has two lists of names, and the
-// first bool of Owned and SetOwned says whether the list of switches is meant.
+// first bool of Owned and SetOwned says whether the list of switches is meant; the second
+// bool of SetOwned, whether the list is to have the name.
 func (d *Driver) adoptOrCreate(ctx context.Context, dev device, adapters []hns.Adapter) error {
-	physical, adapterErr := hostconfig.PhysicalAdapter(adapters, dev.Parent)
+	physical, adapterErr := hostconfig.PhysicalAdapter(adapters, dev.Parent) // after an error, its Name is ""
 	want, err := wantedNetwork(dev, physical.Name, d.version)
 	if err != nil {
 		return err
@@ -35,7 +36,7 @@ func (d *Driver) adoptOrCreate(ctx context.Context, dev device, adapters []hns.A
 			return err
 		}
 		if adapterErr != nil {
-			return adapterErr
+			return adapterErr // a network that exists does not need the adapter now
 		}
 		return d.createNetwork(ctx, dev, want, physical, adapters)
 	}
@@ -71,9 +72,9 @@ func (d *Driver) difference(have, want hns.Network, dev device, adapters []hns.A
 	reason := differs(hns.Network{Type: asked.Type, Subnets: asked.Subnets, VxlanPort: asked.VxlanPort}, want)
 	switch {
 	case reason != "": // HNS was asked for something else than is wanted now
-	case reported != "" && asked.Adapter == want.Adapter:
+	case reported != "" && asked.Adapter == want.Adapter: // making it again would give the same
 		d.warnOnce(causeNetworkDiffers, "HNS reports other properties of the network than it was asked for: "+reported)
-	case d.isOnOtherAdapter(have, want.Adapter, dev.Local, adapters): // the name in the request is not just the former one
+	case d.isOnOtherAdapter(have, want.Adapter, dev.Local, adapters): // the adapter was not just renamed
 		return reported
 	}
 	return reason
@@ -87,7 +88,8 @@ func (d *Driver) isOnOtherAdapter(n hns.Network, physical string, local netip.Ad
 	return physical != "" && exists && n.Adapter != physical && !hostconfig.HasAddress(d.hostAdapter(n, adapters), local)
 }
 
-// requested returns the properties of a network that the journal keeps.
+// requested returns the properties of a network that the journal keeps, since HNS cannot
+// change them.
 func requested(n hns.Network) hostconfig.Requested {
 	return hostconfig.Requested{Type: n.Type, Adapter: n.Adapter, Subnets: n.Subnets, VxlanPort: n.VxlanPort}
 }
@@ -97,7 +99,7 @@ func requested(n hns.Network) hostconfig.Requested {
 // of networks that HNS does not have (d.networks).
 func (d *Driver) recordRequest(id string, want hns.Network) error {
 	if want.Adapter == "" {
-		return nil // the adapter is missing at the moment
+		return nil // the adapter is missing at the moment; a later pass records it
 	}
 	d.pending = nil
 	return d.hostConfig.SetRequested(id, requested(want), d.networks)
@@ -148,8 +150,8 @@ func (d *Driver) deleteUnwanted(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// deleteNetwork saves the host's settings first, since its addresses move back
-// to the physical adapter.
+// deleteNetwork deletes a network, if an earlier refusal allows it (tries). It saves the
+// host's settings first, since the addresses move back to the physical adapter.
 func (d *Driver) deleteNetwork(ctx context.Context, n hns.Network, cause, reason string) error {
 	if err := d.tries.due(changeOf(cause, n.ID)); err != nil {
 		return err
@@ -162,9 +164,9 @@ func (d *Driver) deleteNetwork(ctx context.Context, n hns.Network, cause, reason
 
 // removeNetwork is deleteNetwork without saving. deleteBound, which calls it, has
 // saved the settings or, in a rollback, could not. cause is one in the log, and the
-// verb by which tries spaces the attempts. networksDirty makes the next Ensure list the networks, and
-// deletedAt makes it wait before it creates one. The journal keeps the name of the
-// wanted network; the caller removes the name of a switch.
+// verb by which tries spaces the attempts; reason is for people. networksDirty makes the
+// next Ensure list the networks, and deletedAt makes it wait before it creates one. The
+// journal keeps the name of the wanted network; the caller removes the name of a switch.
 func (d *Driver) removeNetwork(ctx context.Context, n hns.Network, cause, reason string) error {
 	d.networksDirty.Store(true)
 	err := d.tries.try(changeOf(cause, n.ID), func() error {
@@ -185,7 +187,8 @@ func (d *Driver) removeNetwork(ctx context.Context, n hns.Network, cause, reason
 	d.opts.Log.Log(ctx, level, "deleted an HNS network of ours, its pods must be made again", "cause", cause, "network", n.Name, "id", n.ID, "reason", reason)
 	d.networks = slices.DeleteFunc(slices.Clone(d.networks), func(o hns.Network) bool { return o.ID == n.ID })
 	if d.device().name != n.Name {
-		return d.hostConfig.SetOwned(n.Name, false, false)
+		const isSwitch, owned = false, false
+		return d.hostConfig.SetOwned(n.Name, isSwitch, owned)
 	}
 	return nil
 }

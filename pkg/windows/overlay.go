@@ -47,7 +47,7 @@ func (overlay) finish(_ context.Context, d *Driver, dev device, host hns.Adapter
 func (overlay) carries(e dataplane.Encap) bool { _, ok := e.(dataplane.VTEP); return ok }
 
 func (o overlay) fill(d *Driver, f *dataplane.Filling, p *dataplane.Path) {
-	end := p.Encap.(dataplane.VTEP).MAC
+	end := p.Encap.(dataplane.VTEP).MAC // carries has been asked
 	if !d.version.Features().RemoteSubnet {
 		dataplane.Put(f, d.remotes, p.Dst, remoteValue{p.Via, end})
 		return
@@ -65,7 +65,7 @@ func (overlay) tables(d *Driver) dataplane.Tables {
 }
 
 // pathsOf leaves out policies of another VNI, which belong to an earlier
-// configuration.
+// configuration. A table that was not listed has no actual entries.
 func (o overlay) pathsOf(d *Driver, path func(netip.Prefix, netip.Addr, dataplane.Encap)) {
 	for _, e := range d.policies.AllActual() {
 		if !e.Value.Invalid && e.Value.VSID == o.VNI {

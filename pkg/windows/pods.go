@@ -28,7 +28,7 @@ import (
 type podWatcher struct {
 	*Driver
 	first     map[string]bool   // sandboxes of the first look; nil: there was none
-	endpoints map[string]string // ID of the endpoint by that of the sandbox, of pods seen connected
+	endpoints map[string]string // IDs of endpoints, by the IDs of the sandboxes of pods that this run saw connected
 	suspects  []hns.Pod         // that the last look found lost
 }
 
@@ -39,7 +39,7 @@ func (w *podWatcher) run(ctx context.Context) {
 		Later:  true,
 		Work: func(ctx context.Context) (time.Duration, error) {
 			switch last := w.observed.Load(); {
-			case last == nil:
+			case last == nil: // before the first pass
 			case last.name == "": // no pod is to have an endpoint
 				w.suspects = nil
 				w.setLostPods(nil)
@@ -57,7 +57,8 @@ func (w *podWatcher) run(ctx context.Context) {
 	r.Run(ctx)
 }
 
-// look is one look at the pods on the network with this ID and name.
+// look is one look at the pods on the network with this ID and name. pod.Sandbox is the ID
+// of the container that holds the pod's network, pod.Namespace that of its HNS namespace.
 func (w *podWatcher) look(ctx context.Context, network, name string) error {
 	all, err := hns.ReadPods(w.opts.PodResults)
 	if err != nil {
@@ -99,7 +100,8 @@ func (w *podWatcher) logLost(names []string) {
 		"cause", causePodsLost, "count", len(names), "pods", strings.Join(names, ", "))
 }
 
-// candidates returns the pods that are lost now, and records the endpoints of the others.
+// candidates returns the pods that are lost now by the table above, and records the
+// endpoints of the others in w.endpoints.
 func (w *podWatcher) candidates(ctx context.Context, network string, pods []hns.Pod) (candidates []hns.Pod, err error) {
 	ids, err := w.client.EndpointIDs(ctx, network)
 	if err != nil {

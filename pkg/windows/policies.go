@@ -16,7 +16,8 @@ import (
 
 // policyStore is the system's side of the table Driver.policies (reconcile.Store):
 // the policies of our network that are ours, see parsePolicy. Only the loop calls
-// it, through the table.
+// it, through the table, and only while there is a network (d.network is not nil): see
+// Apply and Found.
 //
 // HNS removes a policy only if the request has exactly the text that HNS lists.
 // It may list a policy with another text than it was added with. Therefore the
@@ -25,16 +26,17 @@ import (
 type policyStore struct {
 	d        *Driver
 	existing map[policyKey][]hns.Policy // as read; more than one is a duplicate
-	added    map[policyKey]bool         // since then
+	added    map[policyKey]bool         // since then, so that their texts are not known
 }
 
 const (
 	// batchSize bounds the policies of one request, to a document of about 100 KB.
-	// HNS before 10 has not been seen to accept 500.
+	// Whether HNS before 10 accepts 500 is not known, so it gets fewer.
 	batchSize    = 500
 	oldBatchSize = 50
 	// maxRefusals bounds the requests of one Set or Delete that HNS may refuse while
-	// the store narrows down which policies are to blame.
+	// the store narrows down which policies are to blame. To find one of 500 takes about
+	// 10 refusals. After maxRefusals, a refusal counts for all policies of its request.
 	maxRefusals = 64
 )
 
@@ -47,7 +49,7 @@ func (s *policyStore) List(ctx context.Context) (map[policyKey]policyValue, erro
 	if s.d.network.Type != hns.Overlay {
 		return out, nil
 	}
-	if !s.d.policiesFresh {
+	if !s.d.policiesFresh { // else Ensure has just listed them
 		if err := s.read(ctx); err != nil {
 			return nil, err
 		}
@@ -56,16 +58,16 @@ func (s *policyStore) List(ctx context.Context) (map[policyKey]policyValue, erro
 	s.take(s.d.network.Policies)
 	for key, policies := range s.existing {
 		_, value, _ := parsePolicy(policies[0])
-		value.Invalid = value.Invalid || len(policies) > 1
+		value.Invalid = value.Invalid || len(policies) > 1 // differs from each wanted value, so Set replaces it
 		out[key] = value
 	}
 	if s.d.noHostRoute == s.d.network.ID {
-		out[hostRouteKey()] = policyValue{} // so that it is not missing
+		out[hostRouteKey()] = policyValue{} // HNS refuses it, so the table must not try again
 	}
 	return out, nil
 }
 
-// take replaces what was read.
+// take replaces what was read by policies, all of the network, and forgets what was added.
 func (s *policyStore) take(policies []hns.Policy) {
 	s.existing, s.added = map[policyKey][]hns.Policy{}, map[policyKey]bool{}
 	for _, p := range policies {
@@ -110,7 +112,7 @@ func fail(changes []policyChange, err error) {
 // Set removes existing policies of a key before it adds one: HNS may refuse a
 // second policy for a subnet, and with two it is not known which it would remove.
 func (s *policyStore) Set(ctx context.Context, entries []policyEntry) []error {
-	errs := s.Delete(ctx, entries)
+	errs := s.Delete(ctx, entries) // keys without a policy cost no request
 	var add []policyChange
 	for i, e := range entries {
 		if errs[i] == nil {
@@ -156,7 +158,7 @@ func (s *policyStore) Delete(ctx context.Context, entries []policyEntry) []error
 	return errs
 }
 
-// modifyAll adds or removes policies in batches.
+// modifyAll adds or removes policies in batches. The errors are in the changes.
 func (s *policyStore) modifyAll(ctx context.Context, changes []policyChange, add bool) {
 	refusals := maxRefusals
 	size := batchSize
@@ -193,11 +195,11 @@ func (s *policyStore) modify(ctx context.Context, changes []policyChange, add bo
 		fail(changes, fmt.Errorf("%w; then %w", err, readErr))
 		return
 	}
-	left := slices.DeleteFunc(slices.Clone(changes), func(c policyChange) bool {
+	left := slices.DeleteFunc(slices.Clone(changes), func(c policyChange) bool { // is done: added, or removed
 		return contains(s.d.network.Policies, c.Policy, add) == add
 	})
 	switch {
-	case len(left) == 0:
+	case len(left) == 0: // HNS did all of the request
 	case len(changes) == 1:
 		if add && isPolicyRefusal(err) {
 			err = refusedPolicy{err}
@@ -224,8 +226,8 @@ func isPolicyRefusal(err error) bool {
 }
 
 // contains reports whether HNS has a policy. It compares the parsed values if
-// byValue (for policies that were added), else the texts (for policies that were
-// removed); see policyStore.
+// byValue (for policies that were added, whose text HNS may change), else the texts (for
+// policies that were removed, of which HNS may have two with the same value).
 func contains(policies []hns.Policy, p hns.Policy, byValue bool) bool {
 	key, value, _ := parsePolicy(p)
 	return slices.ContainsFunc(policies, func(o hns.Policy) bool {

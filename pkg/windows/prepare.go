@@ -25,7 +25,7 @@ func (d *Driver) prepare(ctx context.Context, dev dataplane.Device, report func(
 		Retry: reconcile.Backoff{First: d.pace.Wait},
 		// nil ends Until. After an error, Retry decides when Work is called again, and
 		// not the duration.
-		Work: func(ctx context.Context) (time.Duration, error) {
+		Work: func(ctx context.Context) (time.Duration, error) { // all errors but a final one are waited for
 			err := d.prepareStep(ctx, dev, &p)
 			switch {
 			case isFinal(err):
@@ -71,7 +71,7 @@ func (o *tooOldError) Error() string {
 
 // preparation is what the steps of one prepare know.
 type preparation struct {
-	dataplane.Prepared
+	dataplane.Prepared // the result so far, which look sets
 	// making is set before the network is made, and stays set: from then on, a bound
 	// switch is taken for ours, and after rollBack the network is made again.
 	making bool
@@ -83,7 +83,8 @@ type preparation struct {
 // networks on the adapter if their switch is dead (deleteDeadSwitch), or if the host
 // stays without addresses (rollBack).
 //
-// Ensure returns an error after it has made the network, and the next step finds it.
+// Ensure returns an error after it has made the network, and the next step finds it. dev is a
+// Switch: a network without pods, with a name of its own (dataplane.SwitchFor).
 func (d *Driver) prepareStep(ctx context.Context, dev dataplane.Device, p *preparation) error {
 	if err := d.readVersion(ctx); err != nil {
 		return err

@@ -13,7 +13,8 @@ import (
 // remoteStore is the system's side of the table Driver.remotes: the remote
 // endpoints that stand for peers where HNS has no RemoteSubnetRoute policies.
 // kube-proxy makes remote endpoints on the network, too; ours have names such as
-// flannel.4096_peer_10.244.2.0-24.
+// flannel.4096_peer_10.244.2.0-24. Only the loop calls it, and only while there is a
+// network (d.network is not nil).
 type remoteStore struct{ d *Driver }
 
 func (remoteStore) Name() string { return "remote-endpoints" }

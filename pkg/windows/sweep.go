@@ -23,13 +23,15 @@ import (
 //	its document names none              it is not attached to anything either, and its name
 //	                                     is that of the CNI project's plugins
 //
-// An endpoint that cannot be read or deleted stays, and does not keep others from being deleted. If HNS does not answer,
-// or refuses a list, the look ends, and the next one starts from scratch.
+// An endpoint that cannot be read or deleted stays, and does not keep others from being
+// deleted. If HNS does not answer, or refuses a list, the look ends, and the next one
+// has no suspects.
 //
-// Its state is of its own goroutine, run. Of the Driver, it uses only what that shares.
+// Its fields belong to its own goroutine, run. Of the Driver, it uses only what goroutines
+// share: observed, client and options.
 type sweeper struct {
 	*Driver
-	others   map[string]bool // IDs of endpoints that stay: remote, or on other networks
+	others   map[string]bool // IDs of endpoints that stay and need not be read again: remote, or on other networks
 	suspects map[string]bool // IDs that the last look found to be without a sandbox
 }
 
@@ -42,7 +44,7 @@ func (s *sweeper) run(ctx context.Context) {
 		Work: func(ctx context.Context) (time.Duration, error) {
 			last := s.observed.Load()
 			if last == nil || last.pods == "" {
-				return 0, nil
+				return 0, nil // no pods are on a network of ours
 			}
 			err := s.look(ctx, last.pods, last.name)
 			if err != nil {
@@ -84,7 +86,7 @@ func (s *sweeper) look(ctx context.Context, network, name string) error {
 	others, suspects := map[string]bool{}, map[string]bool{}
 	for _, id := range ids {
 		switch id = strings.ToLower(id); {
-		case inUse[id]:
+		case inUse[id]: // by a pod, or by the host
 			continue
 		case s.others[id]:
 			others[id] = true
@@ -102,7 +104,7 @@ func (s *sweeper) look(ctx context.Context, network, name string) error {
 		}
 		gone, err := s.abandoned(ctx, e, name, exists)
 		switch {
-		case err != nil && isRefusal(err):
+		case err != nil && isRefusal(err): // it stays
 		case err != nil:
 			return err
 		case gone && s.suspects[id]:
@@ -122,7 +124,7 @@ func (s *sweeper) look(ctx context.Context, network, name string) error {
 }
 
 // abandoned reports whether an endpoint that is in no namespace belongs to a pod that is
-// gone.
+// gone, as the table above says. exists are the IDs of all namespaces, in lower case.
 func (s *sweeper) abandoned(ctx context.Context, e hns.Endpoint, network string, exists map[string]bool) (bool, error) {
 	switch {
 	case e.Name == "" || e.Name == hns.HostEndpoint(network) || e.Name == hns.SourceVIPEndpoint:
@@ -139,7 +141,7 @@ func (s *sweeper) abandoned(ctx context.Context, e hns.Endpoint, network string,
 	return err == nil && len(use.Containers) == 0 && (e.Namespace != "" || !use.Attached), err
 }
 
-// delete deletes an endpoint.
+// delete deletes an endpoint, and counts that as a repair (in the metrics).
 func (s *sweeper) delete(ctx context.Context, e hns.Endpoint) error {
 	if err := s.client.DeleteEndpoint(ctx, e.ID); err != nil && !errors.Is(err, hns.ErrNotFound) {
 		s.opts.Log.Debug("could not delete the endpoint of a pod whose sandbox is gone", "endpoint", e.Name, "addresses", e.IPs, "error", err)

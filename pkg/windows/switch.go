@@ -50,7 +50,7 @@ func (d *Driver) deleteDeadSwitch(ctx context.Context, parent string, adapters [
 		return nil // adoptOrCreate reports it
 	}
 	bound := d.boundNetworks(physical, adapters)
-	if len(bound) == 0 || !hostconfig.HasOwnAddresses(adapters, physical) {
+	if len(bound) == 0 || !hostconfig.HasOwnAddresses(adapters, physical) { // not dead
 		d.dead = deadSwitch{}
 		return nil
 	}
@@ -86,8 +86,9 @@ func (d *Driver) mayDelete(n hns.Network) bool {
 	return configured || d.ours(n) || isOurType(n) && slices.Contains(d.hostConfig.Owned(true), n.Name)
 }
 
-// deleteBound deletes networks. The next pass goes on without them. An error of
-// one network does not keep the others.
+// deleteBound deletes networks for rollBack, or on a dead switch (cause says which). It
+// never returns nil: without an error, it waits for the next pass, which goes on without
+// the networks. An error of one network does not keep the others.
 func (d *Driver) deleteBound(ctx context.Context, networks []hns.Network, cause, reason string) error {
 	var errs []error
 	for _, n := range networks {
@@ -105,7 +106,8 @@ func (d *Driver) deleteBound(ctx context.Context, networks []hns.Network, cause,
 		errs = append(errs, d.removeNetwork(ctx, n, cause, reason))
 		deleted := !slices.ContainsFunc(d.networks, func(o hns.Network) bool { return o.ID == n.ID })
 		if deleted && slices.Contains(d.hostConfig.Owned(true), n.Name) {
-			errs = append(errs, d.hostConfig.SetOwned(n.Name, true, false))
+			const isSwitch, owned = true, false
+			errs = append(errs, d.hostConfig.SetOwned(n.Name, isSwitch, owned))
 		}
 	}
 	d.network, d.pending = nil, nil // the next pass lists what is left
@@ -118,8 +120,9 @@ func (d *Driver) deleteBound(ctx context.Context, networks []hns.Network, cause,
 
 // rollBack deletes our networks on the adapter if the host has lacked its addresses
 // for longer than Pace.Rollback (hostconfig.Keeper.TrackDark), so that somebody can reach
-// the host. That they cannot be saved does not matter then. err is what the pass waits
-// for. The next attempt is made after Pace.Retry, and after twice as long each time.
+// the host. That the settings cannot be saved does not matter then. err is what the pass
+// waits for, and the result unless networks are deleted. The next attempt to make the network
+// (createNetwork) is made after Pace.Retry, and after twice as long each time.
 func (d *Driver) rollBack(ctx context.Context, dev device, err error) error {
 	adapters, readErr := d.stack.Adapters()
 	if readErr != nil {
@@ -131,7 +134,7 @@ func (d *Driver) rollBack(ctx context.Context, dev device, err error) error {
 		physical, found = hostconfig.NetworkAdapter(*d.network, adapters)
 	}
 	if !found {
-		physical = hns.Adapter{} // which is not up
+		physical = hns.Adapter{} // which is not up, so TrackDark returns 0
 	}
 	dark := d.hostConfig.TrackDark(physical, adapters)
 	if dark < d.pace.Rollback {

@@ -25,7 +25,7 @@ import (
 //
 // Only the goroutine of the loop, or of a command, uses it.
 type tries struct {
-	pace    *pace
+	pace    *pace                         // its Refused and MaxRefused
 	refused map[change]*reconcile.Backoff // the last error of each change, and when it is due again
 }
 
@@ -61,7 +61,8 @@ func (e *refusedError) Unwrap() error { return e.err }
 
 // try makes a change, unless it was refused and its next try is not due. A change
 // that succeeds with a WaitError, because its effect is still missing, is repeated
-// after the same times.
+// after the same times. The error is a *refusedError, or the WaitError as it is, except
+// for context.Canceled, which says nothing about the change.
 func (t *tries) try(c change, call func() error) error {
 	if err := t.due(c); err != nil {
 		return err
@@ -76,7 +77,7 @@ func (t *tries) try(c change, call func() error) error {
 		r = &reconcile.Backoff{First: t.pace.Refused}
 		t.refused[c] = r
 	}
-	r.Last = t.pace.MaxRefused
+	r.Last = t.pace.MaxRefused // the longest pause from now on
 	if c.verb == causeRolledBack || errors.Is(err, hns.ErrAddressInUse) {
 		r.Last = min(r.Last, soon)
 	}
@@ -97,7 +98,8 @@ func (t *tries) due(c change) error {
 	return nil
 }
 
-// refusalOf returns the error of a change that waits for its next try.
+// refusalOf returns the error of a change that waits for its next try. A WaitError is not
+// wrapped: ticks go on, since what it waits for may come at any time (setWaiting).
 func refusalOf(r *reconcile.Backoff) error {
 	if wait := (*dataplane.WaitError)(nil); errors.As(r.Err(), &wait) {
 		return r.Err()

@@ -14,7 +14,8 @@ import (
 
 // UnderlayOf reads a Snapshot from the IP stack of a Windows machine, for the choice
 // of package underlay. Adapters and routes are read one after the other, so a route may
-// be of an adapter that the Snapshot does not have. Such a route selects nothing.
+// be of an adapter that the Snapshot does not have. Such a route selects nothing. If
+// o.CanReach is set (--iface-can-reach), the Snapshot also has the route to that address.
 func UnderlayOf(stack hns.Stack, o underlay.Options) (underlay.Snapshot, error) {
 	adapters, err := stack.Adapters()
 	if err != nil {
@@ -83,11 +84,12 @@ func toInterfaces(adapters []hns.Adapter) []underlay.Interface {
 
 // virtualAdapters maps each physical adapter that gave its addresses to a
 // virtual switch to the virtual adapter that has them, both as indices into
-// adapters. taken are these virtual ones. The name is compared for all adapters
+// adapters. taken are the virtual ones in found. The name is compared for all adapters
 // before the MAC is, since a name identifies one adapter, but several adapters may
 // have the same MAC. A physical adapter that has an address in use has not given it
 // to a switch. The host's adapter on a pod network, such as "vEthernet (cbr0_ep)",
-// is never the one that has the addresses (underlay.Ours).
+// is never the one that has the addresses (underlay.Ours). A virtual adapter counts also
+// while it has no address yet.
 func virtualAdapters(adapters []hns.Adapter) (found map[int]int, taken map[int]bool) {
 	found, taken = map[int]int{}, map[int]bool{}
 	for _, same := range []func(physical, virtual hns.Adapter) bool{

@@ -11,8 +11,9 @@ import (
 	"flannel/pkg/windows/hns"
 )
 
-// observed is the state of our network in a pass. The loop stores it, and the goroutines
-// that run beside the passes read it: watch, the sweeper and the podWatcher.
+// observed is the state of our network in a pass. The loop stores it in Driver.observed, and
+// the goroutines that run beside the passes read it: watch, the sweeper and the podWatcher. An
+// observed is not changed once it is stored.
 type observed struct {
 	name string // "": no HNS network is wanted
 	hash uint64 // of ID, subnets and policies; 0: the network did not exist
@@ -56,13 +57,13 @@ func (d *Driver) watch(ctx context.Context) {
 	}
 	networkChanges := d.client.Changes(ctx)
 	polled := time.Now()
-	tick := time.NewTicker(d.pace.Wait)
+	tick := time.NewTicker(d.pace.Wait) // all that is due here may be late by one tick
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-networkChanges:
+		case <-networkChanges: // of networks of anybody
 			d.networksDirty.Store(true)
 			reconcile.Notify(d.changes)
 		case <-stackChanges:
@@ -71,7 +72,7 @@ func (d *Driver) watch(ctx context.Context) {
 			reconcile.Notify(d.changes)
 		case <-tick.C:
 			d.restoreHostConfig(ctx)
-			if at := d.wakeAt.Load(); at != nil && !time.Now().Before(*at) {
+			if at := d.wakeAt.Load(); at != nil && !time.Now().Before(*at) { // the last Ensure waits for something
 				reconcile.Notify(d.changes)
 			}
 			if time.Since(polled) >= d.pace.Poll {
@@ -83,7 +84,8 @@ func (d *Driver) watch(ctx context.Context) {
 }
 
 // restoreHostConfig restores host settings while nobody calls Ensure: without
-// them the daemon may not reach the API that it waits for.
+// them the daemon may not reach the API that it waits for. An error is what Restore waits
+// for, and the next tick calls it again.
 func (d *Driver) restoreHostConfig(ctx context.Context) {
 	d.hostConfig.TrackCategory()
 	if !d.hostConfig.Pending() {
@@ -99,7 +101,8 @@ func (d *Driver) restoreHostConfig(ctx context.Context) {
 }
 
 // AwaitHostAddrs implements dataplane.Dataplane: after a boot and when a switch changes,
-// Windows may put a DHCP lease in the place of the host's static address.
+// Windows may put a DHCP lease in the place of the host's static address. The loop calls it
+// before it chooses the underlay, and chooses none after an error.
 func (d *Driver) AwaitHostAddrs(ctx context.Context) error {
 	if !d.hostConfig.NeedsStatic() {
 		return nil
@@ -123,14 +126,15 @@ func (d *Driver) completing(restore func() error) error {
 	return err
 }
 
-// poll compares our network with its state in the last pass.
+// poll compares our network with its state in the last pass, and causes a pass if they
+// differ, or if HNS does not answer.
 func (d *Driver) poll(ctx context.Context) {
 	last := d.observed.Load()
 	if last == nil || last.name == "" {
 		return
 	}
 	networks, err := d.client.Networks(ctx)
-	current := observed{name: last.name, pods: last.pods}
+	current := observed{name: last.name, pods: last.pods} // hash 0: it does not exist
 	if i := slices.IndexFunc(networks, func(n hns.Network) bool { return n.Name == last.name && isOurType(n) }); i >= 0 {
 		current.hash = hash(networks[i])
 	}

@@ -23,7 +23,7 @@ import (
 // hostCompartment is the network compartment of the host itself.
 const hostCompartment = 1
 
-// States of an endpoint that is attached to one compartment, or shared by several.
+// States of an endpoint that is attached to one compartment, or shared by several, in documents of the older API.
 const (
 	attached        = 2
 	attachedSharing = 3
@@ -32,7 +32,8 @@ const (
 // maxLists is how often a list is requested while objects disappear from it.
 const maxLists = 5
 
-// service implements Calls with the HNS of this machine.
+// service implements Calls with the HNS of this machine. Where hcsshim would panic, because the DLL lacks an entry point,
+// methods call require first.
 type service struct {
 	dll       *windows.LazyDLL // computenetwork.dll
 	listeners listeners
@@ -200,7 +201,7 @@ func translate(err error) error {
 	var cause error
 	// The type of the inner error is not exported by hcsshim, and neither type has a method Unwrap.
 	var outer *hcn.HcnError
-	inner := hcn.HcnError{}.HcsError
+	inner := hcn.HcnError{}.HcsError // a nil pointer of the inner type, for errors.As
 	if errors.As(err, &outer) {
 		cause = outer.Err
 	} else if errors.As(err, &inner) {

@@ -33,10 +33,10 @@ const (
 	getAdapterID          = 12
 	getCategory           = 18
 	setCategory           = 19
-	methods               = 20
+	methods               = 20 // of the longest vtable that is used
 )
 
-// comObject is a COM object. The vtable has at least as many methods as are called.
+// comObject is a COM object: a pointer to it is what COM returns. The vtable has at least as many methods as are called.
 type comObject struct{ vtable *[methods]uintptr }
 
 // call calls a method. Pointers in args may point to variables of the caller.

@@ -29,7 +29,7 @@ type Client struct {
 	mu   sync.Mutex
 	hung map[*pendingCall]bool // calls that timed out and have not returned yet; see run.go
 
-	made, changed atomic.Uint64 // see Counts
+	made, changed atomic.Uint64 // calls; see Counts
 }
 
 // NewClient returns a Client. All use of calls must go through it, because it makes no call while another one hangs.
@@ -89,7 +89,8 @@ func (c *Client) Network(ctx context.Context, name string) (Network, error) {
 	return Network{}, fmt.Errorf("network %s: %w", name, ErrNotFound)
 }
 
-// Documents returns the documents of all networks and of all their endpoints, unchanged.
+// Documents returns the documents of all networks and of all their endpoints, unchanged, for the bundle of flanneld
+// doctor. After an error it returns what it has read.
 func (c *Client) Documents(ctx context.Context) (networks, endpoints []json.RawMessage, err error) {
 	if networks, err = query(ctx, c, "list networks", c.calls.Networks); err != nil {
 		return nil, nil, err
@@ -117,6 +118,7 @@ func (c *Client) ManagementIP(ctx context.Context, id string) (netip.Addr, error
 
 // CreateNetwork creates a network and returns it as HNS created it. This may bind the adapter to a virtual switch, so
 // that the host loses its addresses for some seconds. HNS may set ManagementIP, DRMAC and policies only after the return.
+// After ErrTimeout, HNS may still create it.
 func (c *Client) CreateNetwork(ctx context.Context, n Network) (Network, error) {
 	document, err := EncodeNetwork(n)
 	if err != nil {
@@ -211,9 +213,9 @@ func (c *Client) endpoints(ctx context.Context, network, name string) (documents
 	return c.each(ctx, "endpoint", ids, c.calls.Endpoint)
 }
 
-// each reads one document after the other. The timeout bounds each call, since the whole list has no limit. What is
-// deleted meanwhile is left out. After an error it returns what it has read. what is a word for the error, such as
-// "endpoint".
+// each reads the documents of the objects with these IDs, one after the other. The timeout bounds each call, since the
+// whole list has no limit. What is deleted meanwhile is left out. After an error it returns what it has read. what is a
+// word for the error, such as "endpoint".
 func (c *Client) each(ctx context.Context, what string, ids []string, read func(id string) (json.RawMessage, error)) (documents []json.RawMessage, err error) {
 	for _, id := range ids {
 		document, err := query(ctx, c, "read "+what+" "+id, func() (json.RawMessage, error) { return read(id) })

@@ -46,7 +46,7 @@ func (s *service) CreateEndpoint(network string, document json.RawMessage) (made
 	if err != nil {
 		return nil, err
 	}
-	err = s.withNetwork(network, func(on uintptr) error {
+	err = s.withNetwork(network, func(on uintptr) error { // on is the network's handle
 		var id windows.GUID // zero: HNS chooses it
 		var handle uintptr
 		err := s.call(nil, "HcnCreateEndpoint", on, uintptr(unsafe.Pointer(&id)), uintptr(unsafe.Pointer(text)), uintptr(unsafe.Pointer(&handle)))
@@ -205,7 +205,7 @@ func hcnError(name string, hr uintptr, text string) error {
 	if json.Unmarshal([]byte(text), &r) != nil {
 		r.Error = text
 	}
-	if failed {
+	if failed { // else the code in the record is the only one
 		r.ErrorCode = uint32(hr)
 	}
 	return &Error{Call: name, Code: cmp.Or(Code(r.ErrorCode), unspecified), Detail: r.Error}

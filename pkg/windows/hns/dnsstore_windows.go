@@ -93,7 +93,7 @@ func storeDNSValues(path string, set func(registry.Key) error) error {
 	if err := set(key); err != nil {
 		return ipHelperError("RegSetValueEx", err)
 	}
-	// The settings are stored, so an error of the notification is none of the call: the DNS client may refuse it, or not
+	// The settings are stored, so the call succeeds also without the notification: the DNS client may refuse it, or not
 	// run, and reads the registry by itself or at the next boot.
 	_ = notifyDNSClient()
 	return nil

@@ -13,7 +13,8 @@ import (
 // HostEndpoint returns the name of the host's own endpoint on an L2Bridge.
 func HostEndpoint(network string) string { return network + "_ep" }
 
-// SourceVIPEndpoint is the name of the endpoint with the address from which kube-proxy sends on an overlay.
+// SourceVIPEndpoint is the name of the endpoint with the address from which kube-proxy sends on an overlay. Package node
+// creates it.
 const SourceVIPEndpoint = "source-vip"
 
 // remoteEndpoint is the flag of an endpoint that is on another host.
@@ -93,7 +94,7 @@ func DecodeEndpoint(document json.RawMessage) (Endpoint, error) {
 	}
 	for _, p := range d.Policies {
 		if strings.EqualFold(p.Type, typeProvider) {
-			// If there is no address, the endpoint is not as wanted.
+			// If there is no address, Provider stays zero, so that the endpoint is not as wanted.
 			_ = json.Unmarshal(p.Settings, &providerAddress{&e.Provider})
 		}
 	}

@@ -6,7 +6,7 @@ import (
 )
 
 // Errors of HNS, of the IP stack and of other services, for errors.Is. They are derived from the code, since the texts
-// are localized.
+// are localized. ErrTimeout is from Client, CategoryClient and FirewallClient, whose calls have a limit.
 var (
 	ErrNotFound     = errors.New("not found")
 	ErrExists       = errors.New("already exists")
@@ -17,7 +17,7 @@ var (
 )
 
 // Code is an HRESULT. Those of HNS have the facility 0x3b
-// (https://learn.microsoft.com/windows/win32/com/com-error-codes-10).
+// (https://learn.microsoft.com/windows/win32/com/com-error-codes-10), those of Win32 errors the facility 7 (0x8007).
 type Code uint32
 
 // Codes that have a meaning below, and others to which a caller reacts.
@@ -39,7 +39,7 @@ const (
 	InvalidJSON          Code = 0x803b001b
 	ManagerStopped       Code = 0x803b0020
 	noRequestHandlers    Code = 0x803b0022
-	HandlerUnsupported   Code = 0x803b0023 // GCN_E_REQUEST_UNSUPPORTED
+	HandlerUnsupported   Code = 0x803b0023 // GCN_E_REQUEST_UNSUPPORTED; that of HCN is RequestUnsupported
 	NetAdapterNotFound   Code = 0x803b0026
 	AddressInUse         Code = 0x803b002f // of endpoints (kubernetes#100962)
 	NotImplemented       Code = 0x80004001

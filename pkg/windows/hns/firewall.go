@@ -27,7 +27,7 @@ const (
 	PublicProfile  = 4
 	AllProfiles    = 0x7fffffff
 
-	sumOfProfiles = DomainProfile | PrivateProfile | PublicProfile // how Windows may read AllProfiles back
+	sumOfProfiles = DomainProfile | PrivateProfile | PublicProfile // what Windows may make of AllProfiles
 )
 
 // FirewallProfile is the state of a profile.
@@ -46,10 +46,11 @@ type FirewallRule struct {
 	Protocol int    // UDP or AnyProtocol
 	Ports    string // local ones, as "4789,8000-8010"; "*" or "": all
 	Profiles int    // a sum
-	Limited  bool   // it applies to some programs, services, addresses or interfaces alone, or cannot be read
+	Limited  bool   // it applies to some programs, services, addresses or interfaces alone, or that cannot be read
 }
 
-// UnreadFirewallRule returns what is known of a rule of which nothing but the name can be read.
+// UnreadFirewallRule returns what is known of a rule of which nothing but the name can be read: it may block packets, and
+// is not known to allow any.
 func UnreadFirewallRule(name string) FirewallRule {
 	return FirewallRule{Name: name, Enabled: true, Protocol: AnyProtocol, Profiles: AllProfiles, Limited: true}
 }
@@ -76,13 +77,13 @@ type FirewallClient struct {
 	limit time.Duration
 }
 
-// NewFirewallClient returns a client. A call that takes longer than the limit is abandoned.
+// NewFirewallClient returns a client. A call that takes longer than the limit is abandoned; what it does may come later.
 func NewFirewallClient(calls Firewall, limit time.Duration) *FirewallClient {
 	return &FirewallClient{calls, limit}
 }
 
-// AllowVXLAN leaves one rule VXLANRuleName, which allows the port. It reports whether it changed
-// something.
+// AllowVXLAN leaves one rule VXLANRuleName, which allows the port. It reports whether it changed something, also with an
+// error.
 func (c *FirewallClient) AllowVXLAN(ctx context.Context, port uint16) (changed bool, err error) {
 	return bounded(ctx, c.limit, func(ctx context.Context) (changed bool, err error) {
 		same, err := sameName(c.calls, VXLANRuleName)
@@ -92,7 +93,7 @@ func (c *FirewallClient) AllowVXLAN(ctx context.Context, port uint16) (changed b
 		if removed, err := removeAll(ctx, c.calls, same); err != nil {
 			return removed, err
 		}
-		if ctx.Err() != nil {
+		if ctx.Err() != nil { // the caller has gone
 			return len(same) > 0, context.Cause(ctx)
 		}
 		return true, c.calls.AddFirewallRule(vxlanRule(port))
@@ -133,7 +134,8 @@ func (c *FirewallClient) State(ctx context.Context) (profiles []FirewallProfile,
 	return s.profiles, s.rules, err
 }
 
-// removeAll removes rules that have the same name. It reports whether it removed one.
+// removeAll removes rules that have the same name: the firewall removes one of a name in each call, and does not say
+// which. It reports whether it removed one.
 func removeAll(ctx context.Context, calls Firewall, same []FirewallRule) (removed bool, err error) {
 	if len(same) == 0 {
 		return false, nil
@@ -171,7 +173,7 @@ func sameName(calls Firewall, name string) (same []FirewallRule, err error) {
 
 // bounded calls f in a goroutine of its own, because a call that hangs cannot be cancelled, and waits for it until limit
 // or the end of ctx. After that, the call continues, and the result of f is dropped. The context of f has ended then: f
-// changes nothing any more.
+// makes no further call that changes something.
 func bounded[T any](ctx context.Context, limit time.Duration, f func(context.Context) (T, error)) (T, error) {
 	type answer struct {
 		value T
@@ -179,7 +181,7 @@ func bounded[T any](ctx context.Context, limit time.Duration, f func(context.Con
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("%w (%s)", ErrTimeout, limit))
 	defer cancel()
-	done := make(chan answer, 1)
+	done := make(chan answer, 1) // with a buffer, so that the goroutine of an abandoned call ends
 	go func() {
 		v, err := f(ctx)
 		done <- answer{v, err}

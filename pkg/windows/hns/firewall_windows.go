@@ -34,14 +34,15 @@ type netFirewall struct{}
 // OpenFirewall returns the Windows Firewall of this machine.
 func OpenFirewall() (Firewall, error) { return netFirewall{}, nil }
 
-// dispatch reads properties of a COM object until the first error, which stays in err: its methods then return the zero
-// value, and the caller looks at err once.
+// dispatch reads and sets properties of a COM object until the first error, which stays in err: its methods then do
+// nothing and return the zero value, and the caller looks at err once. One call of withCOM has made it, and uses it on
+// its goroutine alone.
 type dispatch struct {
 	*ole.IDispatch
 	err error
 }
 
-// get returns a property. The caller clears it.
+// get returns a property, an empty one after an error. The caller clears it, which frees what it holds.
 func (d *dispatch) get(name string, args ...any) *ole.VARIANT {
 	if d.err != nil {
 		return &ole.VARIANT{}
@@ -61,19 +62,19 @@ func (d *dispatch) value(name string, args ...any) any {
 	return v.Value()
 }
 
-// text returns a property that is a text; "": it is none.
+// text returns a property that is a text; "": it is no text, or empty.
 func (d *dispatch) text(name string) string {
 	s, _ := d.value(name).(string)
 	return s
 }
 
-// number returns a property that is a number; 0: it is none.
+// number returns a property that is a number; 0: it is no number.
 func (d *dispatch) number(name string, args ...any) int {
 	n, _ := d.value(name, args...).(int32)
 	return int(n)
 }
 
-// flag returns a property that is on or off.
+// flag returns a property that is on or off; false: it is neither.
 func (d *dispatch) flag(name string, args ...any) bool {
 	on, _ := d.value(name, args...).(bool)
 	return on
@@ -122,7 +123,7 @@ func create(class *ole.GUID) (*dispatch, error) {
 	if err != nil {
 		return nil, comError("CoCreateInstance", err)
 	}
-	// It is IDispatch already, which IUnknown begins with.
+	// The result is the IDispatch that was asked for, but has the type IUnknown.
 	object, err := unknown.QueryInterface(ole.IID_IDispatch)
 	unknown.Release()
 	return &dispatch{IDispatch: object}, comError("QueryInterface", err)
@@ -138,7 +139,7 @@ func withRules(f func(rules *dispatch) error) error {
 		}
 		rules := v.ToIDispatch()
 		if rules == nil {
-			return &Error{Call: "Rules", Code: unspecified}
+			return &Error{Call: "Rules", Code: unspecified} // it is no object
 		}
 		return f(&dispatch{IDispatch: rules})
 	})
@@ -245,7 +246,8 @@ func isLimited(rule *dispatch, protocol int) bool {
 		limited = limited || !isAny(rule.text("RemotePorts"))
 	}
 	types := rule.text("InterfaceTypes")
-	program := rule.text("ApplicationName") // of what the kernel receives, as the packets of an overlay: System
+	// The packets of an overlay are received by the kernel, whose program is System.
+	program := rule.text("ApplicationName")
 	return limited || rule.text("ServiceName") != "" || types != "" && !strings.EqualFold(types, "All") ||
 		program != "" && !strings.EqualFold(program, "System") || rule.err != nil
 }

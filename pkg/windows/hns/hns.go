@@ -1,7 +1,11 @@
-// Package hns gives access to the networking of a Windows machine in our own types: to the Host Networking Service (HNS,
-// called through hcsshim), and to the IP stack (called through the IP Helper API). It also finds running pods
-// that have no endpoint. Only the _windows.go files call
-// Windows. All else is pure Go, and runs on any system against the simulated machine of package hnstest.
+// Package hns gives access to the networking of a Windows machine in our own types: to the Host Networking Service
+// (HNS, called through hcsshim), to the IP stack (called through the IP Helper API), and to the Windows Firewall. It also
+// finds running pods that have no endpoint. Only the _windows.go files call Windows. All else is pure Go, and runs on any
+// system against the simulated machine of package hnstest.
+//
+// Words of HNS: a network is a virtual switch with subnets; an endpoint is the port of a pod, of the host or, if it is
+// remote, of an address on another host; a namespace holds the endpoints of one pod, or of the host; a policy is a
+// property of a network or an endpoint. Its API has a version 1 ("older API"), and a version 2, whose documents we use.
 package hns
 
 import (
@@ -12,7 +16,8 @@ import (
 )
 
 // Calls are the calls of HNS, one method each. Documents are JSON of the HCN schema, version 2.0
-// (https://learn.microsoft.com/windows-server/networking/technologies/hcn/hcn-json-document-schemas).
+// (https://learn.microsoft.com/windows-server/networking/technologies/hcn/hcn-json-document-schemas). Client calls them
+// on several goroutines.
 //
 // A call may hang forever. Therefore use Client, which has a timeout for each call. A call closes every handle that it
 // opened before it returns, with the exceptions of Documentation/adr/0003. Compare errors with errors.Is (ErrNotFound …).
@@ -77,10 +82,13 @@ type Stack interface {
 	DeleteRoute(Route) error
 	// Interface returns the settings of a family on an adapter, ErrNotFound if the adapter does not have the family.
 	Interface(index int, v6 bool) (Interface, error)
+	// SetInterface sets all of the settings.
 	SetInterface(index int, v6 bool, settings Interface) error
+	// AddAddress adds a static address. If the adapter has it, that is no error, or ErrExists.
 	AddAddress(index int, address netip.Prefix) error
 	// DeleteAddress deletes an address. If it does not exist, that is no error.
 	DeleteAddress(index int, address netip.Addr) error
+	// SetDNS replaces the DNS servers of each family that has one in the list, for later boots, too.
 	SetDNS(index int, servers []netip.Addr) error
 	// ManualDNS returns the DNS servers that a person or a program has set on the adapter, without those from DHCP.
 	ManualDNS(index int) ([]netip.Addr, error)

@@ -27,9 +27,10 @@ type Pod struct {
 	Namespace string // ID of its HNS namespace
 }
 
-// ReadPods returns the pods in the directory in which the CNI library keeps results of
-// plugins. Files that it does not understand are ignored. Without the directory, there
-// are none. They are of all networks: podWatcher takes those of its own.
+// ReadPods returns the pods in the directory in which the CNI library, a part of the
+// container runtime, keeps results of plugins. Files that it does not understand are
+// ignored. Without the directory, there are none. The pods are of all networks:
+// podWatcher takes those of its own.
 func ReadPods(dir string) (pods []Pod, err error) {
 	files, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -59,7 +60,7 @@ func decodePod(raw []byte) (p Pod, ok bool) {
 	if json.Unmarshal(raw, &d) != nil || d.ContainerID == "" || d.NetNS == "" {
 		return p, false
 	}
-	args := map[string]string{}
+	args := map[string]string{} // CNI_ARGS of the plugin, which kubelet's runtime sets
 	for _, a := range d.CNIArgs {
 		args[a[0]] = a[1]
 	}

@@ -147,7 +147,8 @@ func DecodeNetwork(document json.RawMessage) (Network, error) {
 	return n, nil
 }
 
-// canonical returns the known name that a name of HNS is, which HNS may return in another case; others stay as they are.
+// canonical returns the one of the known names that HNS means by name, which HNS may write in another case. A name that
+// is not known stays as it is.
 func canonical(name string, known ...string) string {
 	for _, k := range known {
 		if strings.EqualFold(name, k) {
@@ -163,7 +164,7 @@ func (n *Network) applyPolicy(p Policy) error {
 	switch canonical(p.Type, typeHostRoute, typeAdapter, typeVxlanPort, typeProvider, typeDRMAC) {
 	case typeHostRoute:
 		n.HostRoute = true
-	case typeAdapter:
+	case typeAdapter: // the structs point to the fields of n, which Unmarshal sets
 		return json.Unmarshal(p.Settings, &adapterName{&n.Adapter})
 	case typeVxlanPort:
 		return json.Unmarshal(p.Settings, &vxlanPort{&n.VxlanPort})

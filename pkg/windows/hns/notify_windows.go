@@ -26,8 +26,8 @@ const serviceGone = 0x01000000
 // reregisterInterval is the pause between attempts to register again after HNS has stopped.
 const reregisterInterval = 2 * time.Second
 
-// listeners maps the context of each registration to its Go function. All registrations share one callback, because Go
-// cannot free a callback.
+// listeners maps the context of each registration, a number, to its Go function. All registrations share one callback,
+// because Go cannot free a callback.
 type listeners struct {
 	mu          sync.Mutex
 	callback    uintptr // 0 before the first add
@@ -76,7 +76,7 @@ func (l *listeners) dispatch(context uintptr, kind uint32) {
 //	unregistered   0         reregisterInterval ends   register again; if that succeeds, call changed
 //	                         stop                      end
 func (s *service) Notify(changed func()) (stop func(), err error) {
-	gone := make(chan struct{}, 1)
+	gone := make(chan struct{}, 1) // receives a value when the registration is lost, or could not be made again
 	context := s.listeners.add(func(isGone bool) {
 		changed()
 		if isGone {
@@ -130,6 +130,7 @@ func (s *service) register(context uintptr) (handle uintptr, err error) {
 	if err := s.require(name); err != nil {
 		return 0, err
 	}
+	// add has set callback, which then stays the same.
 	hr, _, _ := s.dll.NewProc(name).Call(s.listeners.callback, context, uintptr(unsafe.Pointer(&handle)))
 	return handle, hcnError(name, hr, "")
 }

@@ -83,7 +83,8 @@ func (ipHelper) Persistent(index int) (p Persistent, err error) {
 	return p, nil
 }
 
-// SetPersistent implements Stack. It notifies the DHCP client until DHCP is on or off as stored.
+// SetPersistent implements Stack. It notifies the DHCP client unless both the registry and the adapter had DHCP on, or
+// off, as p. If p has neither DHCP nor addresses, there is nothing to notify of.
 func (s ipHelper) SetPersistent(index int, p Persistent) error {
 	guid, err := guidOf(index)
 	if err != nil {
@@ -110,7 +111,7 @@ func (s ipHelper) SetPersistent(index int, p Persistent) error {
 	if p.DHCP {
 		return notifyDHCP(guid, 0, netip.Prefix{}, 1)
 	}
-	action := uintptr(2)
+	action := uintptr(2) // of the first address: it turns DHCP off
 	for i, a := range p.Addrs {
 		if err := notifyDHCP(guid, i, a, action); err != nil {
 			return err
@@ -153,7 +154,7 @@ func writePersistent(key registry.Key, p Persistent) error {
 }
 
 // notifyDHCP makes the DHCP client read the registry. a is the address with the index i, not valid if DHCP is turned
-// on. An action is 0, 1 or 2, as above.
+// on. An action is 0, 1 or 2, as in the comment at the top of this file.
 func notifyDHCP(guid *windows.GUID, i int, a netip.Prefix, action uintptr) error {
 	name, err := windows.UTF16PtrFromString(guid.String())
 	if err != nil {

@@ -39,7 +39,8 @@ func (p Policy) IsRemoteSubnet() bool { return strings.EqualFold(p.Type, typeRem
 // IsHostRoute reports whether the policy is HostRoutePolicy.
 func (p Policy) IsHostRoute() bool { return strings.EqualFold(p.Type, typeHostRoute) }
 
-// RemoteSubnet decodes a RemoteSubnetRoute, which another program may have written.
+// RemoteSubnet decodes a RemoteSubnetRoute, which another program may have written. An error means that the policy leads
+// nowhere.
 func (p Policy) RemoteSubnet() (RemoteSubnet, error) {
 	if !p.IsRemoteSubnet() {
 		return RemoteSubnet{}, fmt.Errorf("policy %s is not %s", p.Type, typeRemoteSubnet)

@@ -11,12 +11,12 @@ import (
 
 // pendingCall is a call of HNS that a Client made.
 type pendingCall struct {
-	what  string
-	since time.Time
-	ended bool // guarded by Client.mu
+	what  string    // for errors
+	since time.Time // when it was made
+	ended bool      // it has returned; guarded by Client.mu
 }
 
-// query runs a call that only reads. what names the call in errors.
+// query runs a call that only reads, f. what names the call in errors.
 func query[T any](ctx context.Context, c *Client, what string, f func() (T, error)) (T, error) {
 	return run(ctx, c, what, c.timing.Query, f, nil)
 }
@@ -34,8 +34,8 @@ func (c *Client) change(ctx context.Context, what string, f func() error) error 
 }
 
 // run makes a call in a goroutine of its own, because a call that hangs cannot be cancelled, and waits for it until limit
-// or the end of ctx. After that the call is abandoned: it counts as hung until it returns, and its result is passed to
-// late, unless that is nil.
+// or the end of ctx; after limit, the error is ErrTimeout. After that the call is abandoned: it counts as hung until it
+// returns, and its result is passed to late, unless late is nil. Client.listen has a late, which ends the subscription.
 func run[T any](ctx context.Context, c *Client, what string, limit time.Duration, f func() (T, error), late func(T)) (T, error) {
 	type answer struct {
 		value T
@@ -72,12 +72,12 @@ func run[T any](ctx context.Context, c *Client, what string, limit time.Duration
 	return a.value, nil
 }
 
-// begin registers a new call. It returns ErrTimeout while another call hangs, because HNS works on one call after the
-// other, and because each hanging call occupies a thread.
+// begin returns a new call. It returns ErrTimeout while an abandoned call hangs, because HNS works on one call after the
+// other, and because each hanging call occupies a thread. Calls that are not abandoned do not exclude each other.
 func (c *Client) begin(what string) (*pendingCall, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for p := range c.hung {
+	for p := range c.hung { // any of them
 		return nil, fmt.Errorf("%s: %w: HNS has been busy since %s with: %s", what, ErrTimeout, p.since.Format(time.TimeOnly), p.what)
 	}
 	c.made.Add(1)

@@ -24,7 +24,8 @@ import (
 	"flannel/pkg/dataplane"
 )
 
-// ipHelper implements Stack with the IP stack of this machine.
+// ipHelper implements Stack with the IP stack of this machine. Other methods are in persistent_windows.go (the registry,
+// which the next boot reads), dns_windows.go, vlan_windows.go and category_windows.go.
 type ipHelper struct{ bestRoute *windows.LazyProc }
 
 // OpenStack returns the IP stack of this machine.
@@ -82,7 +83,7 @@ func toAdapter(row *winipcfg.IPAdapterAddresses) Adapter {
 				Prefix:    netip.PrefixFrom(ip, int(u.OnLinkPrefixLength)),
 				Manual:    u.PrefixOrigin == int32(winipcfg.PrefixOriginManual),
 				Preferred: u.DadState == int32(winipcfg.DadStatePreferred),
-				Tentative: u.DadState < int32(winipcfg.DadStateDeprecated),
+				Tentative: u.DadState < int32(winipcfg.DadStateDeprecated), // invalid, tentative or duplicate
 				Temporary: ip.Is6() && u.SuffixOrigin == int32(winipcfg.SuffixOriginRandom),
 			})
 		}
@@ -110,7 +111,7 @@ func kindOf(row *winipcfg.IPAdapterAddresses) Kind {
 	return Ethernet
 }
 
-// toIP converts an address without its zone, which is the adapter itself.
+// toIP converts an address without its zone, which is the adapter itself; zero: it is neither IPv4 nor IPv6.
 func toIP(a windows.SocketAddress) netip.Addr {
 	ip, _ := netip.AddrFromSlice(a.IP())
 	return ip.Unmap()
@@ -258,7 +259,7 @@ func (ipHelper) DeleteAddress(index int, address netip.Addr) error {
 }
 
 // Watch implements Stack. It subscribes to changes of interfaces too, because an adapter that comes up does not change
-// addresses or routes at first.
+// addresses or routes at first. Windows calls changed on threads of its own.
 func (ipHelper) Watch(changed func()) (stop func(), err error) {
 	var all []winipcfg.ChangeCallback
 	stop = func() {

@@ -12,7 +12,7 @@ import (
 )
 
 // dashedMAC is a MAC address of a document. HNS writes 00-15-5D-01-02-03. Documents of other programs may have colons,
-// which HNS does not change. The text of the zero address, which HNS has not assigned yet, is "".
+// which HNS does not change; both are read. The text of the zero address, which HNS has not assigned yet, is "".
 type dashedMAC dataplane.MAC
 
 // MarshalText implements encoding.TextMarshaler.
@@ -46,7 +46,7 @@ type Network struct {
 	Adapter       string // the physical adapter's name; "": HNS chooses
 	Subnets       []Subnet
 	DNS           []string
-	MACs          [2]dataplane.MAC // first and last of the pool for endpoints; zero: HNS chooses
+	MACs          [2]dataplane.MAC // first and last of the pool from which endpoints get theirs; zero: HNS chooses
 	VxlanPort     uint16           // 0: DefaultVxlanPort
 	NonPersistent bool             // HNS deletes the network when it restarts
 	HostIP        netip.Addr       // selects the adapter by its address, instead of Adapter, in an HNS that can; only to create it
@@ -64,7 +64,7 @@ type Network struct {
 type Subnet struct {
 	Prefix  netip.Prefix
 	Gateway netip.Addr
-	VSID    uint32 // 24 bits; 0: none
+	VSID    uint32 // the VNI of an overlay, 24 bits; 0: none
 }
 
 // Policy is a policy of a network. Settings are byte for byte those that HNS returned, because HNS only removes a policy
@@ -74,7 +74,7 @@ type Policy struct {
 	Settings json.RawMessage `json:",omitempty"`
 }
 
-// RemoteSubnet is the route to a peer's subnet on an overlay (policy RemoteSubnetRoute).
+// RemoteSubnet is the route to a peer's subnet on an overlay (policy RemoteSubnetRoute). A VSID is what HNS calls a VNI.
 type RemoteSubnet struct {
 	Prefix   netip.Prefix
 	VSID     uint32        // 24 bits
@@ -95,13 +95,13 @@ type Endpoint struct {
 	Provider netip.Addr // only if Remote: the peer's address on the underlay
 	// Namespace is the ID of its namespace, which HNS sets; "": it is in none, or HNS does not say so.
 	Namespace string
-	Policies  []Policy // further ones. Only to create it.
+	Policies  []Policy // beside those that the fields above become; only to create it
 }
 
-// Use says who uses an endpoint.
+// Use says who uses an endpoint. Without Containers and Attached, nobody does.
 type Use struct {
-	Containers []string
-	Attached   bool // to a container or to the host
+	Containers []string // IDs
+	Attached   bool     // to a container or to the host
 }
 
 // Namespace is a network compartment: that of a pod, or the host's.

@@ -10,8 +10,9 @@ import (
 	"flannel/pkg/windows/hns"
 )
 
-// The functions of this file find adapters in a list that the caller has read.
-// "Bound" means that a virtual switch is bound to the physical adapter.
+// The functions of this file find adapters in a list that the caller has read: all of
+// the machine (hns.Stack.Adapters). "Bound" means that a virtual switch is bound to the
+// physical adapter. Adapter.Virtual reports an adapter of the host on a virtual switch.
 
 // Causes in the log.
 //
@@ -30,7 +31,8 @@ const (
 
 // PhysicalAdapter returns the adapter to bind a switch to: the underlay, or the
 // physical adapter behind it if the underlay is the host's virtual adapter. It
-// finds that one by name ("vEthernet (<name>)"), else by MAC address.
+// finds that one by name ("vEthernet (<name>)"), else by MAC address. The error is a
+// WaitError while the underlay is missing; otherwise waiting does not help.
 func PhysicalAdapter(adapters []hns.Adapter, underlay string) (hns.Adapter, error) {
 	within, isVirtual := strings.CutPrefix(underlay, "vEthernet (")
 	within = strings.TrimSuffix(within, ")")
@@ -39,7 +41,7 @@ func PhysicalAdapter(adapters []hns.Adapter, underlay string) (hns.Adapter, erro
 		switch {
 		case a.Name == underlay && !a.Virtual(), isVirtual && a.Name == within && !a.Virtual():
 			return a, nil
-		case a.Name == underlay:
+		case a.Name == underlay: // a virtual adapter, whose MAC address leads to the physical one
 			named = a
 		}
 	}
@@ -80,8 +82,10 @@ func IsBound(networks []hns.Network, physical hns.Adapter, adapters []hns.Adapte
 }
 
 // HostAdapter returns the adapter that has, or will get, the host's addresses:
-// the physical one or, if a switch is bound to it, its virtual adapter. It
-// returns false while that does not exist yet.
+// the physical one or, if a switch is bound to it, its virtual adapter. A virtual
+// adapter with addresses counts also if bound is false: HNS does not list each switch,
+// such as one of Hyper-V. HostAdapter returns false while bound is true, and no virtual
+// adapter is up.
 func HostAdapter(adapters []hns.Adapter, physical hns.Adapter, bound bool) (hns.Adapter, bool) {
 	virtual := slices.DeleteFunc(slices.Clone(adapters), func(a hns.Adapter) bool { return !isVirtualOf(a, physical) })
 	if a, found := find(virtual, func(a hns.Adapter) bool { return len(Addresses(a)) > 0 }); found {

@@ -63,7 +63,7 @@ func (k *Keeper) RecordGood(host, physical hns.Adapter, routes []hns.Route) erro
 		return nil
 	}
 	k.good = s
-	last := s.static4()
+	last := s.static4() // nil deletes a former LastGood: DHCP configures the adapter now
 	if last == nil && k.journal.LastGood == nil || last.equal(k.journal.LastGood) && k.journal.Boot == k.boot {
 		return nil
 	}

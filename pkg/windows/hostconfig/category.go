@@ -48,7 +48,7 @@ type SavedCategory struct {
 	GUID     string        // of the physical adapter
 	MAC      dataplane.MAC `json:",omitzero"`  // of the physical adapter
 	Done     bool          `json:",omitempty"` // it was restored, or given up
-	Host     string        `json:",omitempty"` // GUID of the adapter that had the host's address then
+	Host     string        `json:",omitempty"` // GUID of the host's adapter when it was Done; "": it was missing
 	Problem  string        `json:",omitempty"` // why it was given up
 	Boot     string        `json:",omitempty"` // hns.Stack.BootID when it was saved, restored or given up
 }
@@ -62,10 +62,10 @@ const trackTime = time.Minute
 
 // categoryKeeper is the part of a Keeper for the category. The daemon's loop and the
 // goroutine that watches Windows call it. Keeper.mu does not guard its fields, because it
-// must not be held during calls that may hang: they belong to the goroutine that has put
-// a value into turn.
+// must not be held during calls that may hang. The fields belong to the goroutine that
+// has put a value into turn.
 type categoryKeeper struct {
-	turn    chan struct{} // has room for one value
+	turn    chan struct{} // has room for one value, and holds it while a goroutine is at the category
 	client  *hns.CategoryClient
 	since   time.Time // categorySince; zero: the timer does not run
 	back    time.Time // categoryBack
@@ -73,11 +73,11 @@ type categoryKeeper struct {
 	public  bool      // that look has found a public network
 	tried   time.Time // when it was set last; it is set again after Limits.Rest
 	wasSet  bool      // Windows has accepted it since it was saved, which is logged once
-	warned  string    // the last error that was logged
+	warned  string    // the last error that was logged, "timeout" for all timeouts; see warnCategory
 }
 
-// tryTurn reports whether no other goroutine is at the category. If so, the caller
-// empties turn.
+// tryTurn takes the turn, and returns false if another goroutine has it. The caller
+// empties turn when it is done.
 func (c *categoryKeeper) tryTurn() bool {
 	select {
 	case c.turn <- struct{}{}:
@@ -91,10 +91,10 @@ func (c *categoryKeeper) tryTurn() bool {
 // at another adapter.
 func (c *categoryKeeper) reset() { c.since, c.back, c.public = time.Time{}, time.Time{}, false }
 
-// Unfinished reports whether a program that ends after a switch was made or removed
-// should wait: for the snapshot, or for a category that Restore sets. That of a
-// domain is left to Windows, and addresses by DHCP of an adapter that is down to a later
-// run (lacksCable).
+// Unfinished reports whether prepare or cleanup, which end after a switch was made or
+// removed, should wait: for the snapshot, or for a category that Restore sets. The
+// category of a domain is left to Windows, and addresses by DHCP of an adapter that is
+// down are left to a later run (lacksCable).
 func (k *Keeper) Unfinished() bool {
 	k.lock()
 	defer k.mu.Unlock()
@@ -113,7 +113,8 @@ func (k *Keeper) HasSnapshot() bool {
 // pending reports whether Restore has to look at the category.
 func (c *SavedCategory) pending() bool { return c != nil && !c.Done }
 
-// savedCategory returns that of the journal; nil: none. It must not be changed.
+// savedCategory returns the category of the journal; nil: none. Several goroutines may
+// have the same pointer, so nobody changes what it points to.
 func (k *Keeper) savedCategory() *SavedCategory {
 	k.lock()
 	defer k.mu.Unlock()
@@ -153,8 +154,9 @@ func (k *Keeper) warnCategory(text string, err error) {
 }
 
 // saveCategory writes the category of the host's network to the journal, for Save, before
-// a switch is made or removed. One that was not restored yet stays there if the network
-// is public. That of another adapter does not stay: nobody would look at it any more.
+// a switch is made or removed. A category that was not restored yet stays there if the
+// network is public. The category of another adapter does not stay: nobody would look at
+// it any more. saveCategory waits for another goroutine's turn, for two calls at most.
 func (k *Keeper) saveCategory(host, physical hns.Adapter, adapters []hns.Adapter) error {
 	k.category.turn <- struct{}{}
 	defer func() { <-k.category.turn }()
@@ -172,7 +174,7 @@ func (k *Keeper) saveCategory(host, physical hns.Adapter, adapters []hns.Adapter
 		return nil
 	case err != nil:
 		c = saved.Category
-	case c == hns.Public: // if somebody has chosen it, TrackCategory forgets the saved one; it looks twice
+	case c == hns.Public: // Windows may have lost the saved one. If somebody chose public, TrackCategory forgets it
 		return nil
 	}
 	k.category.reset()
@@ -185,7 +187,7 @@ func (k *Keeper) saveCategory(host, physical hns.Adapter, adapters []hns.Adapter
 // otherwise. It returns errors of the journal only.
 func (k *Keeper) restoreCategory(complete bool, adapters []hns.Adapter, networks []hns.Network) error {
 	if !k.category.tryTurn() {
-		return nil
+		return nil // the other goroutine restores it, or the next call does
 	}
 	defer func() { <-k.category.turn }()
 	saved := k.savedCategory()
@@ -306,7 +308,7 @@ func (k *Keeper) TrackCategory() {
 	wasPublic := k.category.public
 	k.category.public = err == nil && c == hns.Public
 	switch {
-	case err != nil, c == hns.Public && gaveUp, c == saved.Category && !gaveUp:
+	case err != nil, c == hns.Public && gaveUp, c == saved.Category && !gaveUp: // nothing new
 		return
 	case c == hns.Public && !wasPublic: // maybe Windows has not identified the network yet, as after a cable was pulled
 		return

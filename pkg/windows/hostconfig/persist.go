@@ -14,10 +14,10 @@ import (
 	"flannel/pkg/windows/hns"
 )
 
-// persistent returns the static configuration of the snapshot as the registry
-// holds it. The MTU, and a metric that the snapshot does not have, stay as stored, and so
-// does a static configuration, to which it adds what that lacks: somebody may have changed
-// it while flanneld did not run.
+// persistent returns the static configuration of the snapshot as the registry holds it.
+// The MTU stays as stored, and so does the metric if the snapshot has none. If a static
+// configuration is stored, what it lacks is added to it: somebody may have changed it while
+// flanneld did not run.
 func (s *Snapshot) persistent(stored hns.Persistent) hns.Persistent {
 	p := hns.Persistent{Addrs: s.static(), Gateways: s.gateways(), Metric: cmp.Or(s.V4Metric, stored.Metric), MTU: stored.MTU}
 	if !stored.DHCP {
@@ -70,7 +70,7 @@ func (k *Keeper) turnDHCPOff(host hns.Adapter) error {
 		return fmt.Errorf("turn DHCP off on %s: %w", host.Name, err)
 	}
 	if k.dhcpOff == host.Index && !stored.DHCP {
-		return nil
+		return nil // done, and Windows has not obeyed yet
 	}
 	p := k.journal.Snapshot.persistent(stored)
 	if err := k.stack.SetPersistent(host.Index, p); err != nil {
@@ -82,9 +82,9 @@ func (k *Keeper) turnDHCPOff(host hns.Adapter) error {
 }
 
 // storeStatic writes the static configuration of the snapshot to the registry if the
-// registry has DHCP, or lacks an address or gateway, which the next boot would bring, and
+// registry has DHCP, or lacks an address or gateway: the next boot would bring that. It
 // returns whether it has written. It writes once for each snapshot, and does nothing if
-// the registry cannot be read.
+// the registry cannot be read. If it cannot be written, the snapshot ends nevertheless.
 func (k *Keeper) storeStatic(host hns.Adapter) (written bool) {
 	snapshot := k.journal.Snapshot
 	stored, err := k.stored(host)
@@ -169,8 +169,8 @@ func (k *Keeper) restoreInterface(host hns.Adapter, v6 bool, metric int) error {
 		return fmt.Errorf("restore metric and MTU of %s: %w", host.Name, err)
 	}
 	if !v6 {
-		var fixed int
-		if want.MTU != settings.MTU { // it is not the one that Windows chooses
+		fixed := 0
+		if want.MTU != settings.MTU { // Windows has chosen another MTU, so somebody had fixed this one
 			fixed = want.MTU
 		}
 		if err := k.storeSettings(host, metric, fixed); err != nil {

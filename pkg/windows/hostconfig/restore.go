@@ -46,7 +46,8 @@ type Limits struct {
 // Keeper saves and restores the settings of one adapter. It works whether or
 // not there is a network, since without addresses the daemon cannot reach the
 // API that the configuration comes from. The daemon's loop and the driver's
-// watching goroutine both call it.
+// watching goroutine both call it, and one waits for the other: compare and all that
+// compare calls run with mu held. No call of the IP stack that they make hangs.
 //
 // While the journal holds a snapshot, each call of Restore is in one of these
 // states and takes the action. A timer starts with the first call in its state;
@@ -75,9 +76,9 @@ type Limits struct {
 //	                                         none, and start the timer again; else
 //	                                         delete the snapshot
 //
-// "Wait" means that Restore returns a dataplane.WaitError, which keeps the driver
-// from making or using a network, as every error of Restore does. A snapshot from before a boot (AtBoot) makes it
-// wait also while Windows refuses something.
+// "Wait" means that Restore returns a dataplane.WaitError. It keeps the driver from
+// making or using a network, as every error of Restore does. With a snapshot from
+// before a boot (AtBoot), Restore waits also while Windows refuses something.
 type Keeper struct {
 	path   string // of the journal
 	limits Limits
@@ -97,13 +98,13 @@ type Keeper struct {
 	incompleteSince time.Time
 	completeSince   time.Time
 	otherSince      time.Time // since when Save waits for another adapter's settings; see awaitOther
-	lost            bool      // something of the snapshot was missing
+	lost            bool      // something of the snapshot was missing, so its return is logged
 	staticMissing   bool      // the last Restore found that an address of the snapshot that was set by hand is missing
-	darkSince       time.Time // since when TrackDark has found no address; with a snapshot, it reads missingSince
+	darkSince       time.Time // since when TrackDark has found no address; zero with a snapshot: see missingSince
 	upSince         time.Time // since when TrackDark has found the physical adapter up
 	uncertain       bool      // the journal may be in the place of a lost one (see New), for TrackDark; setReachable clears it
 	staticStored    bool      // storeStatic has written for the snapshot
-	dhcpOff         int       // index of the adapter whose DHCP turnDHCPOff turned off, while Windows has not obeyed; 0: none
+	dhcpOff         int       // index of the adapter whose DHCP was turned off, until Windows obeys; 0: none
 	lastWarning     string
 	pods            []netip.Prefix // routes into these networks are not saved: peers come and go
 	category        categoryKeeper // guarded by its turn instead of mu; the saved category in the journal is guarded by mu
@@ -208,7 +209,7 @@ func (k *Keeper) compare(adapters []hns.Adapter, routes []hns.Route, networks []
 		return k.restoreRest(host, routes, missing)
 	}
 	if startOrElapsed(&k.completeSince) < k.limits.Rest {
-		return nil
+		return nil // nothing is missing, so the driver may go on
 	}
 	if k.storeStatic(host) {
 		k.completeSince = time.Time{} // the DHCP client was notified, and may remove the address again
@@ -304,6 +305,7 @@ func (k *Keeper) restoreAddresses(host hns.Adapter, routes []hns.Route, missing 
 	}
 	var errs []error
 	for _, p := range add {
+		// The address is static then, also if DHCP had given it. If it exists, it came since the adapters were listed.
 		err := k.stack.AddAddress(host.Index, p)
 		if err != nil && !errors.Is(err, hns.ErrExists) {
 			errs = append(errs, fmt.Errorf("restore the address %s of %s: %w", p, host.Name, err))
@@ -369,7 +371,7 @@ func (k *Keeper) restoreRest(host hns.Adapter, routes []hns.Route, missing losse
 	return dataplane.Waiting(causeNoRoutes, "routes and DNS servers to be back on %s", host.Name)
 }
 
-// warn logs an error once.
+// warn logs an error, unless it is the one that warn has logged last (lastWarning).
 func (k *Keeper) warn(host hns.Adapter, err error) {
 	if err.Error() != k.lastWarning {
 		k.lastWarning = err.Error()

@@ -15,7 +15,9 @@ import (
 // Save writes what host has to the journal. It is called before a step that may
 // take this away. An earlier snapshot of the adapter of which something is still missing
 // stays; one of another adapter stays until it is restored (awaitOther). If the host has
-// no address now, the last good snapshot of the adapter is saved. adapters are all.
+// no address now, the last good snapshot of the adapter is saved (RecordGood). host is
+// physical, or the virtual adapter of the switch on it; adapters are all of the machine.
+// After an error, the caller does not take the step, except for a rollback.
 func (k *Keeper) Save(host, physical hns.Adapter, adapters []hns.Adapter, routes []hns.Route) error {
 	if err := k.awaitOther(physical, adapters); err != nil {
 		return err
@@ -29,7 +31,7 @@ func (k *Keeper) Save(host, physical hns.Adapter, adapters []hns.Adapter, routes
 	switch {
 	case earlier.isOf(physical, adapters) && !earlier.missing(host, routes).none():
 		next = earlier
-	case len(next.Addresses) > 0:
+	case len(next.Addresses) > 0: // next is what host has now
 	case k.good.isOf(physical, adapters):
 		next = k.good
 	default:
@@ -80,14 +82,14 @@ func (k *Keeper) awaitOther(physical hns.Adapter, adapters []hns.Adapter) error 
 
 // SetPodNetworks removes the routes into the pod networks from the snapshots.
 // Until it is called, routes to peers that an earlier run left on the adapter
-// look like those of any program.
+// look like those of any program. Driver.Apply calls it in each pass.
 func (k *Keeper) SetPodNetworks(pods []netip.Prefix) error {
 	k.lock()
 	defer k.mu.Unlock()
 	if slices.Equal(k.pods, pods) {
 		return nil
 	}
-	k.pods = slices.Clone(pods)
+	k.pods = slices.Clone(pods) // Save leaves routes into them out from now on
 	if k.good != nil {
 		k.good = k.good.without(pods)
 	}

@@ -14,7 +14,7 @@ import (
 // restores the difference. A Snapshot is not changed: without and static4 return
 // copies.
 type Snapshot struct {
-	Written   time.Time
+	Written   time.Time     // for messages
 	Adapter   string        // name of the physical adapter
 	GUID      string        // of the physical adapter; it stays when the adapter is renamed
 	MAC       dataplane.MAC `json:",omitzero"`  // of the physical adapter; it stays when the GUID changes
@@ -98,13 +98,13 @@ func (s *Snapshot) without(networks []netip.Prefix) *Snapshot {
 }
 
 // equal reports whether two snapshots hold the same settings, whenever they
-// were taken.
+// were taken. MAC and AtBoot do not count. A nil Snapshot equals none.
 func (s *Snapshot) equal(o *Snapshot) bool {
 	return s != nil && o != nil && s.Adapter == o.Adapter && s.GUID == o.GUID && s.DHCP == o.DHCP &&
 		s.V4Metric == o.V4Metric && s.V6Metric == o.V6Metric && s.MTU == o.MTU && slices.Equal(s.Addresses, o.Addresses) && slices.Equal(s.Routes, o.Routes) && slices.Equal(s.DNS, o.DNS)
 }
 
-// physical returns the physical adapter of the snapshot. Its GUID counts before its
+// physical returns the physical adapter of the snapshot. The GUID counts before the
 // name, which another adapter may have by now. If none has the GUID or the name, a
 // driver was installed again, and the MAC address leads to the adapter.
 func (s *Snapshot) physical(adapters []hns.Adapter) (a hns.Adapter, found bool) {
@@ -203,7 +203,7 @@ func (s *Snapshot) missing(host hns.Adapter, routes []hns.Route) (l losses) {
 	replaced := func(a netip.Addr) bool { family := familyIndex(a); return hasOther[family] && !hasSaved[family] }
 	for _, a := range s.Addresses {
 		switch ip := a.Prefix.Addr(); {
-		case replaced(ip) || HasAddress(host, ip):
+		case replaced(ip) || HasAddress(host, ip): // not missing
 		case a.Manual:
 			l.manual = append(l.manual, a.Prefix)
 		case ip.Is4():
@@ -218,6 +218,7 @@ func (s *Snapshot) missing(host hns.Adapter, routes []hns.Route) (l losses) {
 			l.routes = append(l.routes, r)
 		}
 	}
+	// DNS servers and DHCP count to IPv4. With DHCP, other DNS servers than the saved ones are those of the lease.
 	v4 := netip.IPv4Unspecified()
 	if lacksAny(host.DNS, s.DNS) && !replaced(v4) && (!s.DHCP || len(host.DNS) == 0) {
 		l.dns = s.DNS

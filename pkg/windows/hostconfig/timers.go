@@ -67,7 +67,8 @@ func startOrElapsed(since *time.Time) time.Duration {
 	return time.Since(*since)
 }
 
-// resetTimers is called when another snapshot begins, or the last one ends.
+// resetTimers is called with k.mu held when another snapshot begins, or the last one
+// ends. darkSince and upSince go on: they are about the host, not about a snapshot.
 func (k *Keeper) resetTimers() {
 	k.goneSince, k.missingSince, k.leaseSince, k.otherSince = time.Time{}, time.Time{}, time.Time{}, time.Time{}
 	k.downSince, k.incompleteSince, k.completeSince = time.Time{}, time.Time{}, time.Time{}

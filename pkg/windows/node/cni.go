@@ -19,7 +19,8 @@ import (
 )
 
 // CNISources are the sources of the values in a Windows node's CNI configuration. The command
-// cni-conf makes one, and calls Complete and then TryInHNS (trial.go).
+// cni-conf makes one, and calls Complete and then TryInHNS (trial.go), on one goroutine. The
+// values themselves are in a conflist.Spec, which has the flags of the command first.
 type CNISources struct {
 	NetConf       func(context.Context) ([]byte, error) // reads the raw network configuration
 	NetConfName   string                                // for errors
@@ -55,11 +56,12 @@ func (n CNISources) localLimit() time.Duration { return cmp.Or(n.local, 10*time.
 //	networks of Services                            Kubernetes API
 //
 // A field stays empty if its source does not have it; then conflist.Make asks for the
-// flag. err joins why the network configuration, the daemon or the API could not be used.
+// flag. err joins why the network configuration, the daemon or the API could not be used; the
+// command reports it if a field is missing.
 //
-// Complete also turns LoopbackDSR off where it does harm: see withoutDSR. (With it, a pod
-// reaches itself through a Service.) doubt are the options of s that HNS may refuse, and about
-// which TryInHNS asks HNS.
+// Complete also turns LoopbackDSR off where it does harm: see withoutDSR. (With LoopbackDSR, a
+// pod reaches itself through a Service.) doubt are the options of s that HNS may refuse, and
+// about which TryInHNS asks HNS.
 func (n CNISources) Complete(ctx context.Context, s *conflist.Spec) (doubt conflist.Options, err error) {
 	n.Within = cmp.Or(n.Within, 3*time.Second)
 	netConfErr := n.fromNetConf(ctx, s)
@@ -69,11 +71,11 @@ func (n CNISources) Complete(ctx context.Context, s *conflist.Spec) (doubt confl
 	if err == nil && len(s.Management) == 0 {
 		s.Management = networkOf(snapshot, s.ManagementIP)
 	}
-	if s.EncapOverhead < 0 {
+	if s.EncapOverhead < 0 { // no flag has set it
 		s.EncapOverhead = encapOverhead(snapshot, s) // 0 after an error, too
 		doubt.EncapOverhead = s.EncapOverhead > 0
 	}
-	doubt.LoopbackDSR = s.LoopbackDSR && s.API != 1 // version 2 alone was reported to refuse it
+	doubt.LoopbackDSR = s.LoopbackDSR && s.API != 1 // version 2 of HNS's API alone was reported to refuse it
 	var servicesErr error
 	if len(s.Services) == 0 && n.Services != nil && netConfErr == nil {
 		ctx, cancel := context.WithTimeout(ctx, n.Within)
@@ -98,8 +100,9 @@ func (n CNISources) fromMachine(ctx context.Context, s *conflist.Spec) (err erro
 	return err
 }
 
-// fromDaemon sets the node's addresses that are not set: the first one that the daemon
-// reports, and the last one if it is of IPv6.
+// fromDaemon sets the node's addresses that are not set, from what the daemon's status
+// socket reports: the first address, and the last one if it is of IPv6. r.Node is nil
+// until the node has a subnet.
 func (n CNISources) fromDaemon(ctx context.Context, s *conflist.Spec) error {
 	r, err := status.Ask(ctx, status.Socket(n.SubnetFile))
 	if err == nil && r.Node != nil && len(r.Node.Underlay.Addrs) > 0 {
@@ -164,7 +167,7 @@ func ofFamilies(networks, pods []netip.Prefix) []netip.Prefix {
 
 // fromNetConf sets what follows from the network configuration and its backend. If
 // flags set plugin, HNS network and pod networks, a configuration in etcd is not read,
-// since etcd may be unreachable.
+// since etcd may be unreachable, and nothing else of it is needed.
 func (n CNISources) fromNetConf(ctx context.Context, s *conflist.Spec) error {
 	if s.Plugin != "" && s.Network != "" && len(s.Cluster) > 0 && n.NetConfRemote {
 		return nil

@@ -20,9 +20,10 @@ var networkModes = map[string]json.RawMessage{
 	"l2bridge": json.RawMessage(`{"Type": "host-gw"}`),
 }
 
-// ComposeNetConf returns the network configuration of a Windows node for a value of
-// --network-mode and at most one pod network of each family. ParseConfig has validated it,
-// as the daemon on Windows does.
+// ComposeNetConf returns the network configuration (flannel's net-conf.json) of a Windows node
+// for a value of --network-mode and at most one pod network of each family. ParseConfig has
+// validated it, as the daemon on Windows does. The commands prepare, net-conf and node start
+// call it.
 func ComposeNetConf(mode string, cluster []netip.Prefix) ([]byte, error) {
 	chosen, ok := networkModes[strings.ToLower(mode)] // PowerShell's ValidateSet ignores case
 	if !ok {
@@ -61,7 +62,7 @@ type NetConfOutcome struct {
 // PutNetConf writes the network configuration of a Windows node, which ComposeNetConf
 // made, to path. It keeps an existing file, which may have settings of the cluster that the flags
 // cannot express, and reports how it differs. It returns an error if the existing
-// file is invalid.
+// file is invalid or cannot be read; then Result is "kept" or "".
 func PutNetConf(path string, want []byte) (NetConfOutcome, error) {
 	done := NetConfOutcome{Path: path}
 	existing, err := file.ReadTrusted(path)

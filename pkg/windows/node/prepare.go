@@ -18,9 +18,9 @@ import (
 	"flannel/subnet"
 )
 
-// hnsNetwork returns the HNS network that the backend needs on a Windows node. The
-// backend is made only to ask it for its devices, with the lease of a subnet that no node
-// has.
+// hnsNetwork returns the HNS network that the backend needs on a Windows node. maker makes
+// the backend of the configuration for the node n. The backend is only asked for its devices,
+// with the lease of a subnet that no node has.
 func hnsNetwork(maker backend.Maker, n backend.Node) (dataplane.Device, error) {
 	b, _, err := maker(n)
 	if err != nil {
@@ -36,21 +36,23 @@ func hnsNetwork(maker backend.Maker, n backend.Node) (dataplane.Device, error) {
 
 // Underlay is the part of daemon.Underlay that Prepare needs.
 type Underlay interface {
+	// Choose chooses the adapter to the other nodes, for the families in use.
 	Choose(v4, v6 bool, operator subnet.PublicIPs) (underlay.Link, []netip.Addr, error)
+	// Changes receives a value when Choose may choose another one.
 	Changes() <-chan struct{}
 }
 
 // Prepare makes the Windows Firewall accept the packets of an overlay, and returns the
 // virtual switch (a Switch) for the network that the backend will create on the underlay.
-// The caller creates the switch. Prepare waits for the underlay, and calls waiting with
-// each new reason.
+// The caller creates the switch (windows.Prepare). Prepare waits for the underlay until ctx
+// ends, and calls waiting with each new reason. The command prepare calls it.
 func Prepare(
 	ctx context.Context, log *slog.Logger, config subnet.Config, maker backend.Maker, interfaces Underlay, waiting func(error),
 ) (dataplane.Device, error) {
 	var link underlay.Link
 	// During boot, no adapter may be up yet.
 	err := retry(ctx, time.Second, interfaces.Changes(), waiting, func() (err error) {
-		link, _, err = interfaces.Choose(config.V4.On(), config.V6.On(), subnet.PublicIPs{})
+		link, _, err = interfaces.Choose(config.V4.On(), config.V6.On(), subnet.PublicIPs{}) // the store is not asked
 		return err
 	})
 	if err != nil {

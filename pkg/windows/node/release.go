@@ -20,7 +20,7 @@ import (
 // an error it goes on with the rest. It returns a description of each object that it
 // deleted, or with dryRun would delete.
 func (k VIPKeeper) Release(ctx context.Context, dryRun bool) (removed []string, err error) {
-	published, err := ReadVIP(k.File)
+	published, err := ReadVIP(k.File) // zero after an error
 	ids, endpointsErr := k.endpoints(ctx)
 	errs := []error{err, endpointsErr}
 	for _, id := range ids {
@@ -91,7 +91,7 @@ func releaseAll(ctx context.Context, s hostLocal, dryRun bool) (released []strin
 	if err != nil || len(ours) == 0 {
 		return nil, err
 	}
-	if !dryRun {
+	if !dryRun { // list again with the lock, which creates the directory: so not before something is ours
 		unlock, lockErr := s.lock(ctx)
 		if lockErr != nil {
 			return nil, lockErr

@@ -30,17 +30,18 @@ import (
 	"flannel/pkg/windows/hns"
 )
 
-// VIP is the published JSON document.
+// VIP is the published JSON document. The zero VIP means that none is published.
 type VIP struct {
 	Addr    netip.Addr   `json:"sourceVIP,omitzero"` // zero on an L2Bridge
 	Subnet  netip.Prefix `json:"subnet"`             // of the node
 	Network string       `json:"network"`            // name of the HNS network, kube-proxy's --network-name
 	Store   string       `json:"store,omitzero"`     // host-local's directory for the network
-	// Endpoint is the ID of the endpoint with Addr, which Ensure reads by it.
+	// Endpoint is the ID of the endpoint with Addr, by which the next Ensure reads it; "": not known.
 	Endpoint string `json:"endpoint,omitzero"`
 }
 
-// errVIPNotNeeded means that the node's network is not an overlay.
+// errVIPNotNeeded means that the node's network is not an overlay, and that all else is in place.
+// The callers of Ensure take it for a success.
 var errVIPNotNeeded = errors.New("kube-proxy needs no source VIP on an L2Bridge")
 
 // errFormerEndpoint means that the source VIP is in place and published, beside our endpoint
@@ -49,7 +50,8 @@ var errFormerEndpoint = errors.New("the endpoint of a former source VIP remains"
 
 // VIPKeeper maintains the source VIP of one node. The daemon (node.KeepVIP), flanneld
 // source-vip and flanneld node kube-proxy each make one and call Ensure again and again;
-// host-local's lock keeps them apart. cleanup calls Release.
+// host-local's lock keeps them apart. cleanup and source-vip --release call Release. A
+// VIPKeeper has no state of its own: it is in HNS, in host-local's directory, and in File.
 type VIPKeeper struct {
 	Client  *hns.Client
 	Stack   hns.Stack
@@ -105,7 +107,8 @@ func (k VIPKeeper) Ensure(ctx context.Context, subnet netip.Prefix) (VIP, error)
 	return v, err
 }
 
-// publish writes the file, and releases what is reserved in another directory.
+// publish writes the file if it differs, and first releases what is reserved in another
+// directory, that of an earlier network. old is what the file has.
 func (k VIPKeeper) publish(ctx context.Context, v, old VIP) error {
 	if old.Store != "" && old.Store != v.Store {
 		if _, err := releaseAll(ctx, hostLocal(old.Store), false); err != nil {
@@ -141,16 +144,18 @@ func (k VIPKeeper) network(ctx context.Context, subnet netip.Prefix) (hns.Networ
 	return hns.Network{}, fmt.Errorf("waiting for the HNS network with this node's subnet %s, which the daemon creates", subnet)
 }
 
-// errNotInPlace means that reserveLocked has to know all endpoints of the network.
+// errNotInPlace means that reserveLocked has to know all endpoints of the network, and has
+// changed nothing.
 var errNotInPlace = errors.New("the source VIP is not in place")
 
 // reserve reserves the address, deletes our other reservations, and creates the
 // endpoint. It returns v with the address and the endpoint. endpoint is the ID of the one
 // that was published last, "" if there is none. There can be thousands of endpoints, so
 // reserve reads all of them only if the source VIP is not in place: reserved, and the
-// address of an endpoint that is known. It does that without host-local's lock.
+// address of an endpoint that is known (known). It reads them without host-local's lock,
+// since plugins wait for that.
 func (k VIPKeeper) reserve(ctx context.Context, n hns.Network, v VIP, endpoint string) (VIP, error) {
-	const known, all = false, true
+	const known, all = false, true // which endpoints reserveLocked gets
 	reserved, err := k.reserveLocked(ctx, n, v, endpoint, nil, known)
 	if !errors.Is(err, errNotInPlace) {
 		return reserved, err
@@ -159,7 +164,7 @@ func (k VIPKeeper) reserve(ctx context.Context, n hns.Network, v VIP, endpoint s
 	if err != nil {
 		return VIP{}, err
 	}
-	pods = slices.DeleteFunc(pods, func(e hns.Endpoint) bool { return e.Name == endpointName })
+	pods = slices.DeleteFunc(pods, func(e hns.Endpoint) bool { return e.Name == endpointName }) // known returns them
 	return k.reserveLocked(ctx, n, v, "", pods, all)
 }
 
@@ -199,6 +204,7 @@ func (k VIPKeeper) reserveLocked(ctx context.Context, n hns.Network, v VIP, endp
 		return VIP{}, err
 	}
 	unusable := takenAddresses(n, endpoints, others)
+	// In place is what is reserved for us and the address of an endpoint.
 	inPlace := slices.DeleteFunc(slices.Clone(ours), func(a netip.Addr) bool {
 		return unusable[a] || !v.Subnet.Contains(a) || !slices.ContainsFunc(endpoints, func(e hns.Endpoint) bool { return hasAddress(e, a) })
 	})
@@ -218,7 +224,7 @@ func (k VIPKeeper) reserveLocked(ctx context.Context, n hns.Network, v VIP, endp
 			return v, err // its address stays reserved, too: HNS would refuse it to a pod
 		}
 		if !errors.Is(err, hns.ErrAddressInUse) {
-			return v, errors.Join(k.releaseOthers(s, ours, []netip.Addr{v.Addr}), err)
+			return v, errors.Join(k.releaseOthers(s, ours, []netip.Addr{v.Addr}), err) // err may be nil
 		}
 		// HNS knows of somebody whom it does not list (kubernetes#100962). Nobody
 		// uses the address for kube-proxy then, so pods may have it.
@@ -228,7 +234,7 @@ func (k VIPKeeper) reserveLocked(ctx context.Context, n hns.Network, v VIP, endp
 			return VIP{}, errors.Join(err, releaseErr)
 		}
 	}
-	return VIP{}, err
+	return VIP{}, err // HNS has refused maxRefused addresses
 }
 
 // hasAddress reports whether an endpoint has an address.
@@ -253,8 +259,9 @@ func (k VIPKeeper) releaseOthers(s hostLocal, ours, want []netip.Addr) error {
 }
 
 // takenAddresses returns the addresses that cannot be the source VIP: gateways, addresses
-// that host-local gave to pods (others), and those that pods have only in HNS. An
-// endpoint without a name is kube-proxy's own for its source VIP, and does not count.
+// that host-local gave to pods (others), and those that pods, or remote endpoints, have only
+// in HNS. An endpoint without a name is kube-proxy's own for its source VIP, and does not
+// count.
 func takenAddresses(n hns.Network, endpoints []hns.Endpoint, others map[netip.Addr]bool) map[netip.Addr]bool {
 	addrs := maps.Clone(others)
 	for _, s := range n.Subnets {
@@ -270,8 +277,8 @@ func takenAddresses(n hns.Network, endpoints []hns.Endpoint, others map[netip.Ad
 	return addrs
 }
 
-// chooseVIP returns the first of our addresses that no pod has, else the first free one, from
-// the second of the subnet on: the first is the gateway's.
+// chooseVIP returns the first of ours, which are reserved for us, that is not taken, else the
+// first free one, from the second of the subnet on: the first is the gateway's.
 func chooseVIP(subnet netip.Prefix, ours []netip.Addr, taken map[netip.Addr]bool) (netip.Addr, error) {
 	for _, a := range ours {
 		if subnet.Contains(a) && !taken[a] {
@@ -314,7 +321,8 @@ func (k VIPKeeper) ensureEndpoint(ctx context.Context, n hns.Network, vip netip.
 	return id, nil
 }
 
-// createEndpoint creates the endpoint with the source VIP.
+// createEndpoint creates the endpoint with the source VIP. n is an overlay with the node's
+// subnet, which is its only one.
 func (k VIPKeeper) createEndpoint(ctx context.Context, n hns.Network, vip netip.Addr) (id string, err error) {
 	adapters, err := k.Stack.Adapters()
 	if err != nil {

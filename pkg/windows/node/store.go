@@ -19,8 +19,8 @@ import (
 // (https://www.cni.dev/plugins/current/ipam/host-local). For each address in use it
 // has a file, named as the address, with the ID of the container and, in a second
 // line, the name of its interface. A program that changes something there holds the
-// lock of the file "lock". On Windows, host-local writes underscores for the colons
-// of IPv6.
+// lock of the file "lock"; only list may be called without it, for what may change at
+// once. On Windows, host-local writes underscores for the colons of IPv6.
 type hostLocal string
 
 // The content of our reservations: of the source VIP, and of the addresses of the
@@ -39,8 +39,8 @@ func (s hostLocal) path(a netip.Addr) string {
 	return filepath.Join(string(s), name)
 }
 
-// parseName returns the address of a file; an error for the lock, and for the file
-// with the last address given to a pod.
+// parseName returns the address that a file of host-local stands for; an error for the
+// lock, and for the file with the last address given to a pod.
 func parseName(name string) (netip.Addr, error) {
 	return netip.ParseAddr(strings.ReplaceAll(name, "_", ":"))
 }

@@ -30,17 +30,17 @@ const trialEndpoint = "flanneld-trial"
 var errNoTrial = errors.New("HNS is asked once for each configuration, before the file is written, or with --force")
 
 // TryInHNS returns which options in doubt to leave out of s, since HNS refuses them for pods. The command
-// cni-conf calls it; doubt are the options that HNS may refuse (see Complete). A pod that
-// cannot reach itself, or has a wrong MTU, is better than none. If f has options to try, it creates
-// endpoints and deletes them. The caller hands the decisions to Put.
+// cni-conf calls it; doubt are the options of s that HNS may refuse (see Complete), and f is the file that it
+// writes. A pod that cannot reach itself, or has a wrong MTU, is better than none. If f has options to try
+// (f.ToTry), TryInHNS creates endpoints and deletes them. The caller hands the decisions to f.Put.
 //
 //	the option was                    | it is left out
 //	accepted or refused in this trial | if HNS refused it
 //	not tried, or HNS did not answer  | as before: see conflist.File
 func (n CNISources) TryInHNS(ctx context.Context, s conflist.Spec, doubt conflist.Options, f conflist.File) conflist.Decisions {
-	d := f.Decisions()
+	d := f.Decisions() // those of an earlier run of the command, which its record keeps
 	overhead, loopback := errNoTrial, errNoTrial
-	if s.API == 1 { // it has no policy EncapOverhead, and LoopbackDSR is not in doubt
+	if s.API == 1 { // the plugin calls the older API: it has no policy EncapOverhead, and LoopbackDSR is not in doubt
 		d.LeftOut.EncapOverhead, d.Tried.EncapOverhead, overhead = true, true, errors.New("version 1 of the HNS API has no policy for it")
 	} else if try := f.ToTry(); try != (conflist.Options{}) {
 		ctx, cancel := context.WithTimeout(ctx, n.localLimit())
@@ -53,10 +53,10 @@ func (n CNISources) TryInHNS(ctx context.Context, s conflist.Spec, doubt conflis
 	if doubt.LoopbackDSR && !d.Tried.LoopbackDSR {
 		n.Log.Info("did not try whether HNS accepts loopbackDSR for pods", "left_out", d.LeftOut.LoopbackDSR, "reason", loopback)
 	}
-	if f.Stays() { // what is left out is not written
+	if f.Stays() { // somebody has edited the file: Put does not write it, so nothing is to warn of
 		return d
 	}
-	if doubt.EncapOverhead && d.LeftOut.EncapOverhead {
+	if doubt.EncapOverhead && d.LeftOut.EncapOverhead { // mtu is that of the adapter, from which Complete has the overhead
 		n.Log.Warn("pods get a greater MTU than the node's adapter can carry, and large packets to other nodes may be lost; set --encap-overhead, or the MTU of the adapter to 1500",
 			"cause", causeOverhead, "address", s.ManagementIP, "mtu", usualMTU+dataplane.TraitsOf(dataplane.VXLAN{}).Overhead(false)-s.EncapOverhead, "overhead", s.EncapOverhead, "reason", overhead)
 	}
@@ -93,7 +93,7 @@ func (n CNISources) createTrials(ctx context.Context, s conflist.Spec, try confl
 	if !address.IsValid() {
 		return overhead, fmt.Errorf("there is no HNS network %s, whose addresses no pod gets: run flanneld prepare, or set --loopback-dsr", dataplane.SwitchNetwork)
 	}
-	if d.Tried.EncapOverhead && !d.LeftOut.EncapOverhead {
+	if d.Tried.EncapOverhead && !d.LeftOut.EncapOverhead { // HNS accepts the overhead, and pods get it
 		without = with
 	}
 	with = without
@@ -109,9 +109,10 @@ var (
 	overheadRefusals = []hns.Code{hns.InvalidPolicy, hns.InvalidPolicyType, hns.InvalidParameter, hns.NotSupported, hns.RequestUnsupported, hns.HandlerUnsupported}
 )
 
-// refuses creates an endpoint with an option, and if HNS refuses it with one of the codes, one without the
-// option. The option is refused if HNS accepts the latter. If HNS says nothing of the option, it is not
-// tried, and left out as before. The error says why it is refused, or not tried.
+// refuses creates the endpoint e with an option and, if HNS refuses the endpoint with one of the codes,
+// another one without the option. The option is refused if HNS accepts the endpoint without it. If HNS says
+// nothing about the option, tried is false, and refused is as before. why says why the option is refused, or
+// not tried; nil: HNS accepts it.
 func (n CNISources) refuses(
 	ctx context.Context, e hns.Endpoint, with, without conflist.Spec, before bool, codes []hns.Code,
 ) (refused, tried bool, why error) {
@@ -129,7 +130,7 @@ func (n CNISources) refuses(
 }
 
 // trialAddress returns an address that no pod gets. It is not valid if pods may have endpoints on the
-// network. The gateway has the first address of the network.
+// network: HNS then chooses the address of a trial endpoint. The gateway has the first address of the network.
 func trialAddress(network hns.Network) netip.Prefix {
 	if network.Name != dataplane.SwitchNetwork || len(network.Subnets) == 0 {
 		return netip.Prefix{}
@@ -163,8 +164,8 @@ func (n CNISources) trialNetwork(ctx context.Context, s conflist.Spec) (hns.Netw
 	return networks[0], nil
 }
 
-// createTrialEndpoint creates an endpoint with the policies of a pod, and deletes it again. If HNS refuses
-// the endpoint, code is that of HNS; it is 0 if anything else fails.
+// createTrialEndpoint creates the endpoint e with the policies that the configuration s has for a pod, and
+// deletes it again. If HNS refuses the endpoint, code is that of HNS; it is 0 if anything else fails.
 func (n CNISources) createTrialEndpoint(ctx context.Context, e hns.Endpoint, s conflist.Spec) (code hns.Code, err error) {
 	var own netip.Addr
 	if len(e.IPs) > 0 {
@@ -173,7 +174,7 @@ func (n CNISources) createTrialEndpoint(ctx context.Context, e hns.Endpoint, s c
 	if e.Policies, err = podPolicies(s, own); err != nil {
 		return 0, err
 	}
-	// HNS may have made one in an earlier run that did not wait for it.
+	// In an earlier run, HNS may have made one after the timeout.
 	left, err := n.HNS.EndpointsNamed(ctx, trialEndpoint)
 	if err != nil {
 		return 0, err

@@ -32,7 +32,8 @@ func JournalFile(subnetFile string) string {
 	return filepath.Join(filepath.Dir(subnetFile), "hns.json")
 }
 
-// OpenVIP opens HNS. dataDir is host-local's; KeepVIP prefers the published one.
+// OpenVIP opens HNS. dataDir is host-local's; KeepVIP prefers the published one. Calls of
+// HNS have the limits that the driver's have; the callers retry.
 func OpenVIP(subnetFile, dataDir string, log *slog.Logger) (VIPKeeper, error) {
 	calls, err := hns.Open()
 	if err != nil {
@@ -49,20 +50,21 @@ func OpenVIP(subnetFile, dataDir string, log *slog.Logger) (VIPKeeper, error) {
 // SourceVIP is the result of ReserveVIP.
 type SourceVIP struct {
 	Needed bool     `json:"needed"`
-	DSR    *bool    `json:"dsr,omitempty"` // HNS supports kube-proxy's --enable-dsr
-	*VIP            // published as in the file; on an L2Bridge without sourceVIP
+	DSR    *bool    `json:"dsr,omitempty"` // HNS supports kube-proxy's --enable-dsr; nil: an error came first
+	*VIP            // published as in the file; on an L2Bridge without sourceVIP; nil: as for DSR
 	Flags  []string `json:"kubeProxyFlags,omitempty"`
 	File   string   `json:"file,omitempty"`
 }
 
 // ReserveVIP reserves the source VIP if the node needs one, and returns it with the
 // flags for kube-proxy, also as a text for a person. It waits until ctx ends for the
-// daemon to create the network.
+// daemon to create the network. proxy has what is known of kube-proxy already: its version,
+// feature gates, and perhaps the pod networks.
 func ReserveVIP(ctx context.Context, k VIPKeeper, subnetFile string, proxy KubeProxy) (result SourceVIP, text string, err error) {
 	var vip VIP
 	var notNeeded error
 	waiting := func(reason error) { k.Log.Info("waiting to reserve the source VIP", "reason", reason) }
-	err = retry(ctx, 500*time.Millisecond, nil, waiting, func() (err error) {
+	err = retry(ctx, 500*time.Millisecond, nil, waiting, func() (err error) { // nil: no notifications
 		if vip, err = ensureVIP(ctx, k, subnetFile); errors.Is(err, errVIPNotNeeded) {
 			notNeeded, err = err, nil
 		} else if errors.Is(err, errFormerEndpoint) { // kube-proxy need not wait: the daemon tries again
@@ -115,11 +117,13 @@ func ensureVIP(ctx context.Context, k VIPKeeper, subnetFile string) (VIP, error)
 	return k.Ensure(ctx, own)
 }
 
-// resyncVIP is the time between checks of the source VIP without a notification, and retryVIP that after a failure.
+// resyncVIP is the time between checks of the source VIP without a notification, since there are none of endpoints and
+// of files of host-local. retryVIP is that after a failure.
 const resyncVIP, retryVIP = time.Minute, 5 * time.Second
 
 // KeepVIP maintains, until ctx ends, the source VIP that the command source-vip has
-// reserved: it restores it, and replaces it if the node has a new subnet.
+// reserved: it restores it, and replaces it if the node has a new subnet. It runs in a
+// goroutine of the daemon beside the loop, and does nothing while no VIP is published.
 func KeepVIP(ctx context.Context, subnetFile, dataDir string, log *slog.Logger) error {
 	k, err := OpenVIP(subnetFile, dataDir, log)
 	if err != nil {

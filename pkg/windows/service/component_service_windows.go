@@ -22,31 +22,31 @@ import (
 // found is what the registry has of a service.
 type found struct {
 	exists  bool
-	own     bool // Components created it
-	command string
+	own     bool   // Components created it: its description is mark
+	command string // its command line, as one text
 }
 
 // lookUpService reads a service in the registry, for which any user has the rights.
-func lookUpService(name string) (is found, err error) {
+func lookUpService(name string) (registered found, err error) {
 	key, err := registry.OpenKey(registry.LOCAL_MACHINE, servicesKey+name, registry.QUERY_VALUE)
 	if errors.Is(err, registry.ErrNotExist) {
-		return is, nil
+		return registered, nil
 	} else if err != nil {
-		return is, fmt.Errorf("look up the service %s: %w", name, err)
+		return registered, fmt.Errorf("look up the service %s: %w", name, err)
 	}
 	defer key.Close() //nolint:errcheck // only releases a handle
 	description, _, err := key.GetStringValue("Description")
 	if err != nil && !errors.Is(err, registry.ErrNotExist) {
-		return is, fmt.Errorf("look up the service %s: %w", name, err)
+		return registered, fmt.Errorf("look up the service %s: %w", name, err)
 	}
-	is.command, _, err = key.GetStringValue("ImagePath")
+	registered.command, _, err = key.GetStringValue("ImagePath")
 	if errors.Is(err, registry.ErrNotExist) { // only a key of that name
 		return found{}, nil
 	} else if err != nil {
-		return is, fmt.Errorf("look up the service %s: %w", name, err)
+		return registered, fmt.Errorf("look up the service %s: %w", name, err)
 	}
-	is.exists, is.own = true, description == mark
-	return is, nil
+	registered.exists, registered.own = true, description == mark
+	return registered, nil
 }
 
 // serviceRuns reports whether a service exists and runs.
@@ -84,24 +84,24 @@ func explainOf(name string, err error) error {
 }
 
 // startOwnService creates the service of a component, or changes the one that
-// Components created, and starts it. Start has excluded services of others: is does
-// not exist, or is.own is set. A service that exists and has the right command is only
+// Components created, and starts it. Start has excluded services of others: the one that
+// is registered is own, if it exists. A service that has the right command is only
 // started, even if its program is missing: the service manager's error says so.
-func (c Components) startOwnService(ctx context.Context, what Component, is found) error {
-	words := append([]string{what.Program, "--windows-service"}, what.Args...)
+func (c Components) startOwnService(ctx context.Context, what Component, registered found) error {
+	words := append([]string{what.Program, "--windows-service"}, what.Args...) // a flag of kubelet and kube-proxy
 	// A service has no stderr. Kubernetes includes this program, which writes it to a file.
 	runner := filepath.Join(filepath.Dir(what.Program), "kube-log-runner.exe")
 	if _, err := os.Stat(runner); err == nil {
 		words = append([]string{runner, "-log-file=" + filepath.Join(c.LogDir, what.Name+".log")}, words...)
 	}
-	changed := is.exists && is.command != windows.ComposeCommandLine(words)
-	if !is.exists || changed {
+	changed := registered.exists && registered.command != windows.ComposeCommandLine(words)
+	if !registered.exists || changed {
 		if err := what.needProgram(); err != nil {
 			return err
 		}
 	}
 	switch {
-	case !is.exists:
+	case !registered.exists:
 		if err := createService(what, words); err != nil {
 			return explainOf(what.Name, err)
 		}
@@ -155,8 +155,8 @@ func changeCommand(name string, words []string) error {
 // RemoveService deletes the service of a component, if Components created it. The caller
 // has stopped it: Windows deletes a running service only when it ends.
 func (c Components) RemoveService(name string) error {
-	is, err := lookUpService(name)
-	if err != nil || !is.own {
+	registered, err := lookUpService(name)
+	if err != nil || !registered.own {
 		return err
 	}
 	if err := withService(name, windows.DELETE, (*mgr.Service).Delete); err != nil {

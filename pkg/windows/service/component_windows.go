@@ -21,7 +21,8 @@ import (
 	"flannel/pkg/file"
 )
 
-// RequireAdministrator returns an error if this process may not change services.
+// RequireAdministrator returns an error if this process may not change services. The commands node start, node stop and
+// node reset call it first.
 func RequireAdministrator() error {
 	if !windows.GetCurrentProcessToken().IsElevated() {
 		return errors.New(`this needs an elevated shell: start it with "Run as administrator"`)
@@ -30,31 +31,33 @@ func RequireAdministrator() error {
 }
 
 // Start runs a component as a process, or as a service. If it runs with the same
-// command, it runs on; with another one, it is restarted.
+// command, it runs on; with another one, it is restarted. A node changes from processes to
+// services by stopping all of them first (node start), and never back.
 func (c Components) Start(ctx context.Context, what Component, asService bool) error {
-	is, err := lookUpService(what.Name)
+	registered, err := lookUpService(what.Name)
 	switch {
 	case err != nil:
 		return err
-	case is.exists && !is.own:
+	case registered.exists && !registered.own:
 		if err := startNamed(ctx, what.Name, c.Out); err != nil {
 			return err
 		}
 		c.say("the service %s runs; flanneld did not create it, and does not change its arguments", what.Name)
 		return nil
 	case asService:
-		return c.startOwnService(ctx, what, is)
+		return c.startOwnService(ctx, what, registered)
 	}
 	return c.startProcess(ctx, what)
 }
 
-// Stop stops a component if Components started it.
+// Stop stops a component if Components started it. What it runs as is found out: it may be
+// a service, a process, or neither.
 func (c Components) Stop(ctx context.Context, name string) error {
-	is, err := lookUpService(name)
+	registered, err := lookUpService(name)
 	if err != nil {
 		return err
 	}
-	if is.own {
+	if registered.own {
 		if err := stopNamed(ctx, name, c.Out); err != nil {
 			return err
 		}
@@ -90,7 +93,8 @@ func (c Components) Running(name string) (bool, error) {
 	return serviceRuns(name)
 }
 
-// Record makes this process the component of that name, for Stop of another process.
+// Record makes this process the component of that name, for Stop of another process: node
+// start --retry, which node stop ends.
 func (c Components) Record(name string) error {
 	self, err := openProcess(windows.GetCurrentProcessId())
 	if err != nil {
@@ -127,11 +131,11 @@ func (c Components) startProcess(ctx context.Context, what Component) error {
 			return err
 		}
 	}
-	other := what.Other
-	if other == nil {
-		other = func() error { return noneNamed(what.Name) }
+	runsElsewhere := what.Other
+	if runsElsewhere == nil {
+		runsElsewhere = func() error { return noneNamed(what.Name) }
 	}
-	if err := other(); err != nil {
+	if err := runsElsewhere(); err != nil {
 		return err
 	}
 	return c.launch(what, command)
@@ -141,7 +145,8 @@ func (c Components) startProcess(ctx context.Context, what Component) error {
 // wrong flag ends earlier.
 const startsWithin = 2 * time.Second
 
-// launch starts a process, which outlives this one, and records it.
+// launch starts a process, which outlives this one, and records it: with command, its
+// command line as one text, by which a later startProcess recognizes other arguments.
 func (c Components) launch(what Component, command string) error {
 	if err := what.needProgram(); err != nil {
 		return err
@@ -193,13 +198,14 @@ func newLog(path string) (*os.File, error) {
 	return os.Create(path)
 }
 
-// process is one that runs, or ran when it was opened.
+// process is one that runs, or ran when it was opened. While its handle is open, no other
+// process gets its ID.
 type process struct {
 	record
-	handle windows.Handle
+	handle windows.Handle // the caller closes it
 }
 
-// openProcess opens the process that has this ID now.
+// openProcess opens the process that has this ID now, and reads when it was started.
 func openProcess(id uint32) (*process, error) {
 	h, err := windows.OpenProcess(windows.PROCESS_QUERY_LIMITED_INFORMATION|windows.PROCESS_TERMINATE|windows.SYNCHRONIZE, false, id)
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/windows/svc/mgr"
 )
 
-// Control carries out a verb of the command "flanneld service", and prints what was done to
-// out. config is for install alone. If nothing is to be done, such as starting a running
+// Control carries out a verb of the command "flanneld service" for the service Name, and prints
+// what was done to out. config is for install alone. If nothing is to be done, such as starting a running
 // service, that is not an error.
 func Control(ctx context.Context, verb string, config Config, out io.Writer) error {
 	var err error
@@ -110,7 +110,7 @@ func openService(m *mgr.Mgr, name string, access uint32) (*mgr.Service, error) {
 }
 
 // install creates the service or changes it to config; changed is false if it had this
-// config. The service depends on no other one: if it depended on HNS, Windows would stop it
+// config, and true for a new service. The service depends on no other one: if it depended on HNS, Windows would stop it
 // when HNS restarts.
 func install(m *mgr.Mgr, config Config, out io.Writer) (changed bool, err error) {
 	// Everything is set even if it is installed already: somebody may have changed or
@@ -151,7 +151,7 @@ func configure(s *mgr.Service, config Config, out io.Writer) error {
 		command, nil, nil, nil, nil, nil, display); err != nil {
 		return fmt.Errorf("set the command line: %w", err)
 	}
-	var afterFailures []mgr.RecoveryAction // after the first, the second, and any later one
+	var afterFailures []mgr.RecoveryAction // after the first failure, the second, and any later one
 	for _, delay := range []time.Duration{time.Second, 5 * time.Second, 30 * time.Second} {
 		afterFailures = append(afterFailures, mgr.RecoveryAction{Type: mgr.ServiceRestart, Delay: delay})
 	}
@@ -174,8 +174,7 @@ func configure(s *mgr.Service, config Config, out io.Writer) error {
 	return nil
 }
 
-// change sets one of the optional properties; level says which, and the type of to
-// belongs to it.
+// change sets one of the optional properties. level says which, and with which type of to.
 func change[T any](s *mgr.Service, level uint32, to *T) error {
 	return windows.ChangeServiceConfig2(s.Handle, level, (*byte)(unsafe.Pointer(to)))
 }
@@ -262,11 +261,12 @@ func stopService(ctx context.Context, s *mgr.Service, out io.Writer) error {
 	return nil
 }
 
-// stateWithin is how long the service may take to start or stop.
+// stateWithin is how long a service may take to start or stop, and a process to end. It is
+// far more than flanneld takes: it reports the start at once, and ends after 1.5 seconds.
 const stateWithin = 20 * time.Second
 
-// await polls until the service is in a state. It fails if the service stops instead
-// of running, and after stateWithin.
+// await polls until the service is in the state want, svc.Running or svc.Stopped. It fails
+// if the service stops instead of running, and after stateWithin.
 func await(ctx context.Context, s *mgr.Service, want svc.State) (svc.Status, error) {
 	for deadline := time.Now().Add(stateWithin); ; {
 		status, err := s.Query()

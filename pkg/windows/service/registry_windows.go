@@ -40,7 +40,7 @@ func setEnvironment(env []string) error {
 }
 
 // installed reports whether the service has this command line and these variables.
-// If they cannot be read, it has not.
+// If they cannot be read, as without the service, it has not.
 func installed(config Config) bool {
 	command, env, err := Settings()
 	return err == nil && slices.Equal(command, config.Command) && slices.Equal(env, config.Env)

@@ -40,7 +40,7 @@ func OpenEventLog() (log logging.EventLog, close func() error, err error) {
 // Run runs the program under the service manager, and cancels its ctx when the
 // service is to stop. It tells the service manager that this takes stopWithin at
 // most. The program must not listen to signals: services get one, too, when a user
-// logs off.
+// logs off. code is what the program returned; 0 with an error that kept it from starting.
 func Run(stopWithin time.Duration, program func(ctx context.Context) (code int)) (code int, err error) {
 	s := &running{program: program, stopHint: uint32(stopWithin / time.Millisecond)}
 	err = svc.Run(Name, s)

@@ -26,14 +26,16 @@ type Config struct {
 	Start   bool     // start it after the installation, and restart it if it runs with another Config
 }
 
-// Daemon has the settings of the daemon that NewConfig needs.
+// Daemon has the settings of the daemon that NewConfig needs. The command service install
+// finds them by parsing the flags and variables as the daemon does.
 type Daemon struct {
 	Files   []string // all file names in flags and variables
 	LogFile string   // "" if none is set
 }
 
 // NewConfig returns the configuration of a service that runs the program with the
-// daemon's flags args and the variables env. daemon is the result of parsing these.
+// daemon's flags args and the variables env. daemon is the result of parsing these. The
+// error has all problems; Start is not set.
 func NewConfig(program string, args, env []string, daemon Daemon) (Config, error) {
 	command := append([]string{program}, args...)
 	var problems []error
@@ -99,7 +101,8 @@ func (c Config) Warnings() []string {
 // runVerb is the end of the service's command line; see Started.
 var runVerb = []string{"service", "run"}
 
-// Arguments returns the arguments without runVerb, as the daemon parses them.
+// Arguments returns the arguments without runVerb, as the daemon parses them. They need not
+// end with it: a service that another tool created runs the daemon, too.
 func Arguments(args []string) []string {
 	if n := len(args); n >= 2 && args[n-2] == runVerb[0] {
 		return args[:n-2]
