@@ -23,6 +23,9 @@ type guarding struct {
 	table   *guard.Guard // nil: it could not be opened
 	openErr error
 
+	config            *guard.Config // of the last apply; nil: there is no guard
+	applied, unpruned error         // of the last apply and prune
+
 	mu    sync.Mutex // of what follows
 	on    bool
 	state dataplane.GuardReport // without what the kernel counts, and OfPeer
@@ -85,21 +88,27 @@ func (g *guarding) apply(ctx context.Context, c *guard.Config, interfaces func()
 	if c == nil && err != nil && g.table == nil { // there is nothing to delete where there are no tables
 		err = nil
 	}
-	g.record(c, err)
-	if err == nil || c == nil || !c.Enforce {
+	g.config, g.applied = c, err
+	g.record()
+	return g.required(err)
+}
+
+// required returns the error of a guard that has to enforce.
+func (g *guarding) required(err error) error {
+	if err == nil || g.config == nil || !g.config.Enforce {
 		return nil
 	}
 	return fmt.Errorf("guard: %w", err)
 }
 
-// record keeps the result for Guarded, and logs what is new.
-func (g *guarding) record(c *guard.Config, err error) {
+// record keeps the results for Guarded, and logs what is new.
+func (g *guarding) record() {
 	state := dataplane.GuardReport{}
 	last := "" // a packet; whoever sends packets must not decide what is logged
 	if g.table != nil {
 		state.Enforce, state.Waiting, last = g.table.Enforces()
 	}
-	if err != nil {
+	if err := errors.Join(g.applied, g.unpruned); err != nil {
 		state.Problem = err.Error()
 	}
 	g.mu.Lock()
@@ -107,25 +116,24 @@ func (g *guarding) record(c *guard.Config, err error) {
 	if state.Problem != g.state.Problem && state.Problem != "" {
 		g.opts.Log.Warn("cannot guard the pod network", "cause", causeUnguarded, "problem", state.Problem)
 	}
-	if on := c != nil; on != g.on || state.Enforce != g.state.Enforce || state.Waiting != g.waiting {
+	if on := g.config != nil; on != g.on || state.Enforce != g.state.Enforce || state.Waiting != g.waiting {
 		g.opts.Log.Info("guard of the pod network", "on", on, "enforces", state.Enforce, "waiting", state.Waiting)
 	}
 	g.waiting = state.Waiting
 	if last != "" {
 		state.Waiting += "; the last one: " + last
 	}
-	g.on, g.state = c != nil, state
+	g.on, g.state = g.config != nil, state
 }
 
-// prune removes peers that are gone.
+// prune removes peers that are gone. Its error is nil unless the guard has to enforce, like that of apply.
 func (g *guarding) prune(ctx context.Context) error {
 	if g.table == nil {
 		return nil
 	}
-	if err := g.table.Prune(ctx, g.opts); err != nil {
-		return fmt.Errorf("guard: %w", err)
-	}
-	return nil
+	g.unpruned = g.table.Prune(ctx, g.opts)
+	g.record()
+	return g.required(g.unpruned)
 }
 
 // leave removes the table, whose peers nobody would keep up to date.
