@@ -10,6 +10,8 @@ import (
 const (
 	firstRetry = time.Second
 	lastRetry  = 5 * time.Minute
+	// repeatLog is after what time a warning about samples is repeated.
+	repeatLog = time.Hour
 )
 
 // setDue has notify called when Apply is to be called again: after a pause if it or Prune

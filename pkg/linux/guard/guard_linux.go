@@ -86,6 +86,7 @@ type Guard struct {
 	retry    reconcile.Backoff // of what failed in Apply and Prune, unless their caller retries
 	retries  bool              // their caller does, since the guard has to enforce
 	due      *time.Timer       // calls notify when a retry or a look of the trial is due
+	said     reconcile.Once    // of what keeps no packet from being judged
 	subnets  atomic.Value      // []netip.Prefix, for ObserveAddr
 	// unapplied and unpruned are the errors of the last Apply and Prune that retry is for.
 	unapplied, unpruned error
@@ -103,7 +104,8 @@ func New(log *slog.Logger, instance string, notify func()) (*Guard, error) {
 		name += "-" + instance
 	}
 	g := &Guard{samples: newSampler(log, notify), table: &nftables.Table{Family: nftables.TableFamilyINet, Name: name}, notify: notify, log: log,
-		peersAdded: true, masks: map[mask]int{}, made: map[string]bool{}, retry: reconcile.Backoff{First: firstRetry, Last: lastRetry}}
+		peersAdded: true, masks: map[mask]int{}, made: map[string]bool{}, retry: reconcile.Backoff{First: firstRetry, Last: lastRetry},
+		said: reconcile.Once{Repeat: repeatLog}}
 	g.due = time.AfterFunc(time.Hour, notify)
 	g.due.Stop()
 	g.peers, g.pods = newPeerTable(g), newPodTable(g)
@@ -196,8 +198,8 @@ func (g *Guard) Apply(ctx context.Context, o dataplane.Options, c *Config, inter
 			logged = errors.Join(logged, g.countJoined())
 		}
 	}
-	if logged != nil {
-		g.log.Debug("cannot sample forged packets, or count those of nodes that have joined", "error", logged)
+	if g.said.Due(logged, time.Now()) && logged != nil {
+		g.log.Warn("cannot sample forged packets, or count those of nodes that have joined", "error", logged)
 	}
 	if err != nil || logged != nil {
 		g.conn.drain()

@@ -2,6 +2,7 @@ package guard
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math"
@@ -82,6 +83,34 @@ func TestSamplesGoOn(t *testing.T) {
 		}
 		l.send(c.outer(said{from: "192.0.2.2", inside: "10.5.77.1"})[0])
 		eventually.True(t, "the sample", func() bool { return log.Count("cause="+causeForged) == 1 })
+	})
+}
+
+// While another process has the NFLOG group, the guard works without samples, says so once, and tries again.
+func TestGroupIsTaken(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		var log logtest.Log
+		g, err := New(log.Logger(), "", func() {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		other := newSampler(slog.New(slog.DiscardHandler), func() {})
+		if err := other.bind(groupOf(g.table.Name)); err != nil {
+			t.Fatal(err)
+		}
+		l := newLink(t)
+		for range 3 {
+			l.apply(g, Config{Outer: overVXLAN})
+		}
+		if !errors.Is(g.retry.Err(), unix.EPERM) || log.Count("level=WARN") != 1 {
+			t.Errorf("the guard tries again after %v, and has logged\n%s", g.retry.Err(), &log)
+		}
+		if err := other.close(); err != nil {
+			t.Fatal(err)
+		}
+		if l.apply(g, Config{Outer: overVXLAN}); g.retry.Err() != nil {
+			t.Errorf("the group is free, and the error is %v", g.retry.Err())
+		}
 	})
 }
 
