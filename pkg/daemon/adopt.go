@@ -24,7 +24,7 @@ type adoption struct {
 	offered validConfig     // the subject of the rollout; meaningless if that is Settled
 	former  validConfig     // in force before the trial, and again after a failed one
 	invalid string          // why the configuration in the store is not even offered; "": it is
-	unfit   *underlay.Link  // because of which it was refused; nil: for another reason, or it was not
+	unfit   *underlay.Link  // which it, or the one to return to before its rollout, does not fit; nil: refused for another reason, or not at all
 
 	participants participants // the peers that take part in the rollout; zero: to be computed again
 
@@ -136,6 +136,7 @@ func (d *Daemon) offer(n *node, next node) error {
 	default:
 		if wire != lasting {
 			if err := d.activate(n, a.former, causeConfigReverted, "ending the trial of a network configuration, because the configuration changed again"); err != nil {
+				a.unfit = new(n.host.link)
 				return err
 			}
 		}
@@ -236,7 +237,8 @@ func (d *Daemon) stepRollout(p *pass) error {
 }
 
 // activate puts a configuration in force, and logs msg. After an error, the next pass tries
-// again if stepRollout has called activate; if it was offer, the new configuration is refused.
+// again if stepRollout has called activate; if it was offer, the new configuration is refused
+// until the underlay changes.
 func (d *Daemon) activate(n *node, c validConfig, cause, msg string) error {
 	next := *n // n stays as it is if the configuration does not fit the present underlay
 	next.config, next.maker = c.config, c.maker

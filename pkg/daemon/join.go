@@ -32,7 +32,7 @@ func (d *Daemon) join(ctx context.Context, in *inbox) *node {
 	acquiring := false // the last try got as far as acquire: a retry leaves its reason in /readyz
 	tries := reconcile.Runner{
 		News:  []<-chan struct{}{in.changed, d.Underlay.Changes()},
-		Retry: reconcile.Backoff{First: firstJoinRetry, Last: lastJoinRetry},
+		Retry: reconcile.Backoff{First: firstJoinRetry, Last: lastJoinRetry, Jitter: true},
 		Once:  reconcile.Once{Repeat: repeatLog},
 		Work: func(ctx context.Context) (time.Duration, error) {
 			err := d.prepare(ctx, n, in)
@@ -162,7 +162,7 @@ const (
 	// has arrived. Normally one arrives soon. If the store is unreachable, the lease
 	// manager logs that.
 	joinGrace = time.Second
-	// The pauses after an attempt to join: another node's lease may have expired.
+	// The pauses after an attempt to join: another node's lease may have expired. All nodes may start at the same time.
 	firstJoinRetry = time.Second
 	lastJoinRetry  = 5 * time.Second
 )

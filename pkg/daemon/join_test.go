@@ -327,6 +327,28 @@ func TestRetriesOfJoining(t *testing.T) {
 	})
 }
 
+// Nodes that start at the same time do not go on asking the store at the same time.
+func TestNodesJoinApart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const nodes = 10
+		took := map[time.Duration]bool{}
+		for range nodes {
+			d, _, _ := newDaemon(t)
+			d.Manager, d.Settings.SubnetFile = &flawedStore{full: errors.New("no subnet is free")}, t.TempDir()+"/subnet.env"
+			in := newInbox()
+			in.setConfig([]byte("one 10.5.0.0/16"))
+			began := time.Now()
+			if d.join(t.Context(), in) == nil {
+				t.Fatal("a node has not joined")
+			}
+			took[time.Since(began)] = true
+		}
+		if len(took) != nodes {
+			t.Errorf("some have joined after the same time: %v", took)
+		}
+	})
+}
+
 // A node that joins again adopts the latest configuration as at a start: neither the rollout of a former one nor its mark
 // goes on, whether that one was proven or not.
 func TestJoiningAgainEndsTheRollout(t *testing.T) {

@@ -1,11 +1,15 @@
 package daemon
 
 import (
+	"errors"
+	"fmt"
 	"net/netip"
 	"testing"
+	"testing/synctest"
 
 	"flannel/backend"
 	"flannel/pkg/conf"
+	"flannel/pkg/daemon/rollout"
 	"flannel/subnet"
 )
 
@@ -93,4 +97,46 @@ func TestRefusedByTheUnderlay(t *testing.T) {
 			t.Errorf("step %d: pending is %q, refused %d times, want %t, %d\n%s", i, reason, lines, step.refused, step.lines, log)
 		}
 	}
+}
+
+// A configuration in the place of one on trial is refused while this node cannot return to the former one, because of its
+// underlay, and offered as soon as it can.
+func TestReplacedTrialCannotEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, other := newAdopting(t, 1), netip.MustParseAddr("192.168.0.200")
+		a.Parse = func(raw []byte) (subnet.Config, backend.Maker, []string, error) {
+			c, maker, warnings, err := parseText(raw)
+			return c, func(n backend.Node) (backend.Backend, []string, error) {
+				if c.Backend == "one" && n.Underlay.V4 == other {
+					return nil, nil, errors.New("not on this underlay")
+				}
+				return maker(n)
+			}, warnings, err
+		}
+		a.in.setConfig([]byte("one 10.5.0.0/16"))
+		if err := a.prepare(t.Context(), a.n, a.in); err != nil {
+			t.Fatal(err)
+		}
+		a.in.setConfig([]byte("two 10.5.0.0/16"))
+		a.run(untilTrial)
+		a.has("on trial", "two", rollout.Trying, true)
+		a.in.setConfig([]byte("three 10.5.0.0/16"))
+		link := &a.Underlay.(*fixedUnderlay).link
+		usual := link.V4
+		for _, step := range []struct {
+			addr    netip.Addr
+			backend string
+			state   rollout.State
+			refused bool
+		}{{other, "two", rollout.Trying, true}, {usual, "one", rollout.Waiting, false}} {
+			link.V4 = step.addr
+			if err := a.reconfigured(t, true); err != nil {
+				t.Error(err)
+			}
+			a.has(fmt.Sprint("with ", step.addr), step.backend, step.state, true)
+			if _, refused := a.adoption.pendingReason(); refused != step.refused {
+				t.Errorf("with %s, the configuration is refused: %t", step.addr, refused)
+			}
+		}
+	})
 }

@@ -124,6 +124,42 @@ func TestGuardRetriesAlone(t *testing.T) {
 	})
 }
 
+// A guard in audit that cannot delete a former peer does not fail the pass. It says so, and causes another pass, in which it
+// does it.
+func TestGuardInAuditPrunesAlone(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		m := guarded(t, &dataplane.Guard{})
+		all, faults := m.state.Paths, nstest.NewFaults(t)
+		pruned := func() bool { return !strings.Contains(elements(t, "peers4"), all[0].Via.String()) }
+		for n, missed := 1, false; !missed; n++ {
+			m.state.Paths = all
+			m.mustPass()
+			for len(m.Changes()) > 0 {
+				<-m.Changes()
+			}
+			m.state.Paths = all[2:]
+			faults.Fail(n, unix.ENOMEM)
+			err := m.pass()
+			if calls := faults.Fail(0, 0); calls < n {
+				t.Fatalf("after no failed call is the former peer left, and the pass has no error; the last one is %v", err)
+			}
+			missed = err == nil && !pruned()
+		}
+		if g := m.Guarded(); g.Problem == "" {
+			t.Error("the guard says nothing")
+		}
+		select {
+		case <-m.Changes():
+		case <-time.After(30 * time.Second): // many times the first pause
+			t.Fatal("nothing causes another pass")
+		}
+		m.mustPass()
+		if g := m.Guarded(); g.Problem != "" || !pruned() {
+			t.Errorf("the next pass does not do it: %+v", g)
+		}
+	})
+}
+
 // newcomer is the path to a new peer.
 func newcomer(m *machine) *dataplane.Path {
 	p := *m.state.Paths[0]

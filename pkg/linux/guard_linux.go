@@ -24,9 +24,12 @@ type guarding struct {
 	table   *guard.Guard // the table of rules in the kernel; nil: it could not be opened
 	openErr error        // why not
 
+	config            *guard.Config // of the last apply; nil: there is no guard
+	applied, unpruned error         // of the last apply and prune
+
 	mu    sync.Mutex            // of on and state
 	on    bool                  // a guard is wanted
-	state dataplane.GuardReport // of the last apply, without what the kernel counts, and OfPeer
+	state dataplane.GuardReport // of the last apply and prune, without what the kernel counts, and OfPeer
 
 	waiting string // for what the guard waits before it enforces, as logged last
 }
@@ -91,21 +94,27 @@ func (g *guarding) apply(ctx context.Context, c *guard.Config, interfaces func()
 	if c == nil && err != nil && g.table == nil { // there is nothing to delete where there are no tables
 		err = nil
 	}
-	g.record(c, err)
-	if err == nil || c == nil || !c.Enforce {
+	g.config, g.applied = c, err
+	g.record()
+	return g.required(err)
+}
+
+// required returns the error of a guard that has to enforce.
+func (g *guarding) required(err error) error {
+	if err == nil || g.config == nil || !g.config.Enforce {
 		return nil
 	}
 	return fmt.Errorf("guard: %w", err)
 }
 
-// record keeps the result for Guarded, and logs what is new.
-func (g *guarding) record(c *guard.Config, err error) {
+// record keeps the results for Guarded, and logs what is new.
+func (g *guarding) record() {
 	state := dataplane.GuardReport{}
 	last := "" // describes a packet, only for Guarded: whoever sends packets must not decide what is logged
 	if g.table != nil {
 		state.Enforce, state.Waiting, last = g.table.Enforces()
 	}
-	if err != nil {
+	if err := errors.Join(g.applied, g.unpruned); err != nil {
 		state.Problem = err.Error()
 	}
 	g.mu.Lock()
@@ -113,25 +122,25 @@ func (g *guarding) record(c *guard.Config, err error) {
 	if state.Problem != g.state.Problem && state.Problem != "" {
 		g.opts.Log.Warn("cannot guard the pod network", "cause", causeUnguarded, "problem", state.Problem)
 	}
-	if on := c != nil; on != g.on || state.Enforce != g.state.Enforce || state.Waiting != g.waiting {
+	if on := g.config != nil; on != g.on || state.Enforce != g.state.Enforce || state.Waiting != g.waiting {
 		g.opts.Log.Info("guard of the pod network", "on", on, "enforces", state.Enforce, "waiting", state.Waiting)
 	}
 	g.waiting = state.Waiting
 	if last != "" {
 		state.Waiting += "; the last one: " + last
 	}
-	g.on, g.state = c != nil, state
+	g.on, g.state = g.config != nil, state
 }
 
-// prune removes peers that are gone. Apply calls it where entries may be deleted.
+// prune removes peers that are gone. Apply calls it where entries may be deleted. Its error is nil
+// unless the guard has to enforce, like that of apply.
 func (g *guarding) prune(ctx context.Context) error {
 	if g.table == nil {
 		return nil
 	}
-	if err := g.table.Prune(ctx, g.opts); err != nil {
-		return fmt.Errorf("guard: %w", err)
-	}
-	return nil
+	g.unpruned = g.table.Prune(ctx, g.opts)
+	g.record()
+	return g.required(g.unpruned)
 }
 
 // leave removes the table, whose peers nobody would keep up to date.

@@ -1,7 +1,6 @@
 package plan
 
 import (
-	"cmp"
 	"fmt"
 	"iter"
 	"maps"
@@ -44,7 +43,9 @@ func (p *Plan) hostSubnetsOf(peer *peer) iter.Seq[netip.Prefix] {
 //   - If the subnet is of unusual size, its owner is rejected. Otherwise one lease with a large subnet could get many
 //     peers rejected.
 //
-// The owner is never this node: a Plan has only peers in its indexes. conflicting and the result map peers to reasons.
+// The owner is never this node: a Plan has only peers in its indexes. conflicting and the result map peers to reasons. A
+// peer in conflicting has neither subnets nor paths, so it gets no other peer rejected. Of several reasons the first one in
+// the order of texts is given, because the order of a map must not change the text.
 //
 // The cost is one lookup for each public IP inside the pod network and each length that subnets have.
 func (p *Plan) rejectLoops(conflicting map[*peer]string) map[*peer]string {
@@ -52,20 +53,24 @@ func (p *Plan) rejectLoops(conflicting map[*peer]string) map[*peer]string {
 		return conflicting
 	}
 	loops := map[*peer]string{}
+	reject := func(peer *peer, reason string) {
+		if before := loops[peer]; before == "" || reason < before {
+			loops[peer] = reason
+		}
+	}
 	lengths := p.unusualLengths()
 	for peer := range p.inside {
 		if conflicting[peer] != "" {
 			continue
 		}
 		for _, e := range peer.lease.Endpoints() {
-			if owner, s := p.subnetOwner(e.PublicIP, p.cfg.NetworkOf(e.PublicIP).SubnetLen, conflicting); owner != nil {
-				loops[peer] = fmt.Sprintf("public IP %s is inside %s, the subnet of %s", e.PublicIP, s, owner.lease.Name)
+			usual := p.cfg.NetworkOf(e.PublicIP).SubnetLen
+			if owner, s := p.subnetOwner(e.PublicIP, usual, conflicting); owner != nil {
+				reject(peer, fmt.Sprintf("public IP %s is inside %s, the subnet of %s", e.PublicIP, s, owner.lease.Name))
 			}
 			for _, bits := range lengths {
-				owner, s := p.subnetOwner(e.PublicIP, bits, conflicting)
-				if owner != nil && owner.unusual && conflicting[owner] == "" && loops[owner] == "" {
-					// The text does not name the other node, because the order of a map must not change the text.
-					loops[owner] = fmt.Sprintf("subnet %s contains the public IP of another node", s)
+				if owner, s := p.subnetOwner(e.PublicIP, bits, conflicting); owner != nil && bits != usual {
+					reject(owner, fmt.Sprintf("subnet %s contains the public IP of another node", s))
 				}
 			}
 		}
@@ -86,20 +91,23 @@ func (p *Plan) unusualLengths() (lengths []int) {
 	return lengths
 }
 
-// subnetOwner returns the peer with the subnet of length bits that contains ip, and that subnet. If several peers claim
-// the subnet, those that are not in conflicting come first, then those with precedence. nil: no peer has it. A resource
-// is what only one peer can have, such as a subnet. p.claimants has those who claim one that several claim; p.holders has
-// the only claimant of any other.
+// subnetOwner returns the peer with the subnet of length bits that contains ip, and that subnet. nil: no peer has it, or
+// only peers in conflicting claim it. A resource is what only one peer can have, such as a subnet. p.claimants has those who
+// claim one that several claim, of which at most one is not in conflicting; p.holders has the only claimant of any other.
 func (p *Plan) subnetOwner(ip netip.Addr, bits int, conflicting map[*peer]string) (*peer, netip.Prefix) {
 	s, err := ip.Prefix(bits)
 	if err != nil || !p.cfg.NetworkOf(ip).On() {
 		return nil, netip.Prefix{}
 	}
 	r := resource{subnet: s}
-	if p.claimants[r] == nil {
-		return p.holders.get(r), s
+	owner := p.holders.get(r)
+	for _, claimant := range p.claimants[r] {
+		if conflicting[claimant] == "" {
+			owner = claimant
+		}
 	}
-	return slices.MinFunc(p.claimants[r], func(a, b *peer) int {
-		return cmp.Or(falseFirst(conflicting[a] != "", conflicting[b] != ""), comparePrecedence(a, b))
-	}), s
+	if conflicting[owner] != "" {
+		return nil, s
+	}
+	return owner, s
 }

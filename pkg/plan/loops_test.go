@@ -96,20 +96,58 @@ func TestIncrementalInsideTheNetwork(t *testing.T) {
 
 // A peer can be impossible for two reasons: the one that is given does not change from pass to pass.
 func TestReasonOfTwo(t *testing.T) {
-	leases := []*subnet.Lease{
-		peerLease("10.5.2.0/24", "10.5.100.2", 2),
-		peerLease("10.5.3.0/24", "192.168.100.3", 3),
-		peerLease("10.5.96.0/21", "10.5.3.9", 9), // covers the first, and lies inside the second's subnet
+	dual := func(l *subnet.Lease, dst, public string) *subnet.Lease {
+		l.V6 = subnet.Endpoint{Subnet: netip.MustParsePrefix(dst), PublicIP: netip.MustParseAddr(public), Data: l.V4.Data}
+		return l
 	}
-	reasons := map[string]bool{}
-	for range 64 {
-		_, rejects := newPlan(t, false).Paths(leases)
-		for _, r := range rejects {
-			reasons[r.Reason] = true
+	for name, leases := range map[string][]*subnet.Lease{
+		"covers a node, and is inside another's subnet": {
+			peerLease("10.5.2.0/24", "10.5.100.2", 2),
+			peerLease("10.5.3.0/24", "192.168.100.3", 3),
+			peerLease("10.5.96.0/21", "10.5.3.9", 9),
+		},
+		"each of two subnets covers a node": {
+			peerLease("10.5.2.0/24", "10.5.100.2", 2),
+			dual(peerLease("10.5.3.0/24", "192.168.100.3", 3), "2001:cafe:42:3::/64", "2001:cafe:42:80::3"),
+			dual(peerLease("10.5.96.0/21", "192.168.100.9", 9), "2001:cafe:42:80::/62", "fd00:100::9"),
+		},
+	} {
+		reasons := map[string]bool{}
+		for range 64 {
+			_, rejects := newPlan(t, true).Paths(leases)
+			for _, r := range rejects {
+				reasons[r.Reason] = true
+			}
+		}
+		if len(reasons) != 1 {
+			t.Errorf("%s: the reasons are %v", name, reasons)
 		}
 	}
-	if len(reasons) != 1 {
-		t.Errorf("the reasons are %v", reasons)
+}
+
+// If one peer has a public IP inside the subnet of another one, one of the two is rejected, and neither because of a peer
+// that is rejected itself.
+func TestWhoIsInTheLoop(t *testing.T) {
+	at := func(l *subnet.Lease, since int64) *subnet.Lease {
+		l.Since = since
+		return l
+	}
+	two := at(peerLease("10.5.2.0/24", "192.168.100.2", 2), 1)
+	inside := at(peerLease("10.5.4.0/24", "10.5.3.9", 4), 3)
+	mixed := at(peerLease("10.5.3.0/24", "192.168.100.3", 3), 2)
+	mixed.V6 = subnet.Endpoint{Subnet: netip.MustParsePrefix("2001:cafe:42:80::/62"), PublicIP: netip.MustParseAddr("fd00:100::3"), Data: mixed.V4.Data}
+	for name, c := range map[string]struct {
+		owner    *subnet.Lease // of 10.5.3.0/24
+		rejected string
+	}{
+		"the owner is used":                           {at(peerLease("10.5.3.0/24", "192.168.100.3", 3), 2), inside.Name},
+		"the owner has the MAC address of another":    {at(peerLease("10.5.3.0/24", "192.168.100.3", 2), 2), "subnets/10.5.3.0/24"},
+		"the owner's other subnet is of unusual size": {mixed, inside.Name},
+	} {
+		_, rejects := newPlan(t, true).Paths([]*subnet.Lease{two, c.owner, inside})
+		if len(rejects) != 1 || rejects[0].Name != c.rejected {
+			t.Errorf("%s: rejected %v, want %s alone", name, rejects, c.rejected)
+		}
 	}
 }
 

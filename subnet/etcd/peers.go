@@ -45,16 +45,18 @@ func (p *peers) handleList(_ context.Context, snap *snapshot, replaced bool) {
 func (p *peers) handle(_ context.Context, events []*mvccpb.Event) {
 	changes := make([]peerset.Change, 0, len(events)+1) // 1: unnamedEntry
 	hadUnnamed := p.unnamed > 0
+	inSet := map[string]bool{} // the keys of events so far: whether the set will have an entry for them
 	for _, e := range events {
 		key, deleted := string(e.Kv.Key), e.Type == mvccpb.DELETE
 		if deleted || e.Kv.CreateRevision != e.Kv.ModRevision { // the key existed before; read counts it again
-			p.removeReject(key)
+			p.removeReject(key, inSet)
 		}
-		if deleted {
-			changes = append(changes, peerset.Change{Name: key, Deleted: true})
-		} else {
-			changes = append(changes, p.read(e.Kv))
+		c := peerset.Change{Name: key, Deleted: true}
+		if !deleted {
+			c = p.read(e.Kv)
 		}
+		inSet[key] = c.Entry != peerset.Entry{}
+		changes = append(changes, c)
 	}
 	if hasUnnamed := p.unnamed > 0; hasUnnamed != hadUnnamed {
 		changes = append(changes, p.unnamedEntry())
@@ -85,11 +87,14 @@ func (p *peers) read(kv *mvccpb.KeyValue) peerset.Change {
 }
 
 // removeReject removes a key that existed before from the invalid ones, if it
-// was one.
-func (p *peers) removeReject(key string) {
-	if p.named[key] {
+// was one. The set has every key that is valid or named, or will have it: inSet says so
+// of the keys in the batch that handle has not applied yet.
+func (p *peers) removeReject(key string, inSet map[string]bool) {
+	has, inBatch := inSet[key]
+	switch {
+	case p.named[key]:
 		delete(p.named, key)
-	} else if !p.set.Has(key) && p.unnamed > 0 { // the set has every key that is valid or named
+	case !has && (inBatch || !p.set.Has(key)) && p.unnamed > 0:
 		p.unnamed--
 	}
 }

@@ -3,6 +3,7 @@ package etcd
 import (
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
@@ -96,6 +97,48 @@ func TestWindowsPeers(t *testing.T) {
 	is("that is one no more", "10.5.7.0-24")
 	p.handle(t.Context(), []*mvccpb.Event{{Type: mvccpb.DELETE, Kv: &mvccpb.KeyValue{Key: []byte(below + "10.5.7.0-24")}}})
 	is("gone", "")
+}
+
+// Invalid keys that are only counted are reported as long as there are any, however often keys change in a batch of events.
+func TestUnnamedKeys(t *testing.T) {
+	p, set := table("10.5.1.0-24")
+	var kvs []*mvccpb.KeyValue
+	for i := range maxRejects {
+		kvs = append(kvs, entryOf(1, fmt.Sprint("junk", i), "garbage"))
+	}
+	p.handleList(t.Context(), &snapshot{kvs: kvs}, false)
+	rnd := rand.New(rand.NewPCG(1, 2))
+	created, invalid := map[string]int64{}, map[string]bool{} // the keys that there are: their first revision; whether they are invalid
+	for rev := int64(2); rev < 5000; {
+		var events []*mvccpb.Event
+		for range 1 + rnd.IntN(4) {
+			rev++
+			key, value := fmt.Sprintf("10.5.%d.0-24", 2+rnd.IntN(3)), peer("1.1.1.2")
+			if rnd.IntN(2) == 0 {
+				value = "garbage"
+			}
+			kv := entryOf(rev, key, value)
+			switch since, exists := created[key]; {
+			case exists && rnd.IntN(2) == 0:
+				delete(created, key)
+				delete(invalid, key)
+				events = append(events, &mvccpb.Event{Type: mvccpb.DELETE, Kv: &mvccpb.KeyValue{Key: kv.Key, ModRevision: rev}})
+				continue
+			case exists:
+				kv.CreateRevision = since
+			default:
+				created[key] = rev
+			}
+			if delete(invalid, key); value == "garbage" {
+				invalid[key] = true
+			}
+			events = append(events, &mvccpb.Event{Kv: kv})
+		}
+		p.handle(t.Context(), events)
+		if reported := len(set.Rejects) > maxRejects; reported != (len(invalid) > 0) {
+			t.Fatalf("reported: %t, although the invalid keys are %v", reported, invalid)
+		}
+	}
 }
 
 func TestDue(t *testing.T) {

@@ -226,15 +226,21 @@ func (r *Rollout) ProvenElsewhere() bool { return r.elsewhere }
 // Offer starts the rollout of a disruptive configuration, and returns whether
 // it is a new one. If it is the current or the refused one, nothing changes.
 // The caller must end a trial by Withdraw before.
+//
+// If the configuration was offered before the last one, too, this node may still be Ready for that offer. Peers do not
+// count a Mark from that time. Therefore Offer takes it back: when the node is Ready again, they see the Mark appear.
 func (r *Rollout) Offer(id string, now time.Time) bool {
 	if r.state != Settled && r.id == id {
 		return false
 	}
-	unproven := r.unproven
+	unproven, mark := r.unproven, r.mark
 	if r.state == Unproven {
 		unproven = new(*r)
 	}
-	*r = Rollout{Stagger: r.Stagger, Skew: r.Skew, state: Waiting, id: id, since: now, mark: r.mark, epoch: r.since,
+	if mark.ID == id && mark.Phase == Ready {
+		mark = Mark{}
+	}
+	*r = Rollout{Stagger: r.Stagger, Skew: r.Skew, state: Waiting, id: id, since: now, mark: mark, epoch: r.since,
 		readySince: map[string]time.Time{}, unproven: unproven}
 	return true
 }

@@ -238,6 +238,22 @@ func TestWithdrawnProof(t *testing.T) {
 	}
 }
 
+// TestOfferedAgain: nodes that are Ready when another configuration is offered for a moment take turns afterwards, too.
+func TestOfferedAgain(t *testing.T) {
+	w := newWorld(20)
+	w.reach = func(a, b int) bool { return false }
+	w.without = map[int]bool{w.order("wrong")[10]: true} // so that the others wait when they are Ready
+	w.offer("wrong")
+	w.run(stagger/4 + 10*time.Second)
+	w.offer("third")
+	w.run(time.Second)
+	w.offer("wrong")
+	if w.run(12 * stagger); w.most > perTurn || len(w.log) != 2*turns*perTurn {
+		t.Errorf("%d were on trial at the same time\n%v", w.most, w.log)
+	}
+	w.expect(t, "offered again", 0, Refused)
+}
+
 // TestFalseProof: a proof that appears during the rollout, and is false, makes no
 // more nodes try than go on in one group, and not all of them.
 func TestFalseProof(t *testing.T) {

@@ -83,9 +83,13 @@ type Guard struct {
 	dropping bool              // they drop packets, as far as is known
 	absent   bool              // there is no table, unless others have made it; false: there may be one
 	recount  bool              // the next rules count from 0
-	retry    reconcile.Backoff // of what failed in Apply, unless its caller has the error
+	retry    reconcile.Backoff // of what failed in Apply and Prune, unless their caller retries
+	retries  bool              // their caller does, since the guard has to enforce
 	due      *time.Timer       // calls notify when a retry or a look of the trial is due
+	said     reconcile.Once    // of what keeps no packet from being judged
 	subnets  atomic.Value      // []netip.Prefix, for ObserveAddr
+	// unapplied and unpruned are the errors of the last Apply and Prune that retry is for.
+	unapplied, unpruned error
 	// stale: others may have changed the table. podsStale: the interfaces of pods may
 	// have changed.
 	stale, podsStale atomic.Bool
@@ -100,7 +104,8 @@ func New(log *slog.Logger, instance string, notify func()) (*Guard, error) {
 		name += "-" + instance
 	}
 	g := &Guard{samples: newSampler(log, notify), table: &nftables.Table{Family: nftables.TableFamilyINet, Name: name}, notify: notify, log: log,
-		peersAdded: true, masks: map[mask]int{}, made: map[string]bool{}, retry: reconcile.Backoff{First: firstRetry, Last: lastRetry}}
+		peersAdded: true, masks: map[mask]int{}, made: map[string]bool{}, retry: reconcile.Backoff{First: firstRetry, Last: lastRetry},
+		said: reconcile.Once{Repeat: repeatLog}}
 	g.due = time.AfterFunc(time.Hour, notify)
 	g.due.Stop()
 	g.peers, g.pods = newPeerTable(g), newPodTable(g)
@@ -193,8 +198,8 @@ func (g *Guard) Apply(ctx context.Context, o dataplane.Options, c *Config, inter
 			logged = errors.Join(logged, g.countJoined())
 		}
 	}
-	if logged != nil {
-		g.log.Debug("cannot sample forged packets, or count those of nodes that have joined", "error", logged)
+	if g.said.Due(logged, time.Now()) && logged != nil {
+		g.log.Warn("cannot sample forged packets, or count those of nodes that have joined", "error", logged)
 	}
 	if err != nil || logged != nil {
 		g.conn.drain()
@@ -202,35 +207,12 @@ func (g *Guard) Apply(ctx context.Context, o dataplane.Options, c *Config, inter
 	if err != nil {
 		g.trial.look = time.Time{} // whoever tries again looks then
 	}
-	if c == nil || !c.Enforce {
+	if g.retries = c != nil && c.Enforce; !g.retries {
 		logged = errors.Join(logged, err)
 	}
-	g.setDue(logged)
+	g.unapplied = logged
+	g.setDue()
 	return err
-}
-
-// The pauses before retries. An error may be permanent, such as that the kernel cannot
-// do what a rule needs.
-const (
-	firstRetry = time.Second
-	lastRetry  = 5 * time.Minute
-)
-
-// setDue has notify called when Apply is to be called again: after a pause if it failed, and
-// when a trial looks again. An Apply before the end of the pause does not begin another one.
-func (g *Guard) setDue(err error) {
-	if err == nil {
-		g.retry.Clear()
-	} else if g.retry.Due() {
-		g.retry.Fail(err)
-	}
-	next := g.trial.look
-	if at := g.retry.Next(); !at.IsZero() && (next.IsZero() || at.Before(next)) {
-		next = at
-	}
-	if g.due.Stop(); !next.IsZero() {
-		g.due.Reset(time.Until(next))
-	}
 }
 
 // update is the part of Apply whose errors are returned, for a guard that is on.
@@ -303,18 +285,21 @@ func (g *Guard) Drops(p *dataplane.Path) bool {
 }
 
 // Prune removes the peers and interfaces that are gone, and then the sets of networks
-// that no path needs any more.
-func (g *Guard) Prune(ctx context.Context, o dataplane.Options) error {
-	if g.config == nil {
-		return nil
-	}
-	err := g.tables().Prune(ctx, o)
-	if err == nil {
-		err = g.dropMasks()
+// that no path needs any more. It is called after Apply. Who retries after an error is as
+// with Apply.
+func (g *Guard) Prune(ctx context.Context, o dataplane.Options) (err error) {
+	if g.config != nil {
+		if err = g.tables().Prune(ctx, o); err == nil {
+			err = g.dropMasks()
+		}
 	}
 	if err != nil {
 		g.conn.drain()
 	}
+	if g.unpruned = err; g.retries {
+		g.unpruned = nil
+	}
+	g.setDue()
 	return err
 }
 

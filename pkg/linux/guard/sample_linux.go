@@ -2,21 +2,19 @@ package guard
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"hash/crc32"
 	"log/slog"
 	"net"
 	"net/netip"
-	"os"
 	"sync"
 	"time"
 
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 	"golang.org/x/time/rate"
 
 	"flannel/pkg/dataplane"
+	"flannel/pkg/linux/rtnetlink"
 	"flannel/pkg/reconcile"
 )
 
@@ -39,13 +37,12 @@ func (p sample) deviceName() string {
 
 // sampler receives some of the packets that the rules find, by NFLOG, logs a few of them
 // and remembers whether peers send them. The daemon's loop calls bind, set, put and reset,
-// by methods of Guard, and close is called after the loop has ended. receive has a goroutine
-// of its own, and any goroutine may call ofPeer.
+// by methods of Guard, and close is called after the loop has ended. The goroutine of the
+// Listener calls observe, and any goroutine may call ofPeer.
 type sampler struct {
 	log    *slog.Logger
-	notify func()        // causes a pass, and does not block: another packet than before delays the trial, for which dropping waits
-	conn   *netlink.Conn // nil: never bound. Only bind sets it, before receive starts
-	ended  chan struct{} // closed when receive has returned
+	notify func()              // causes a pass, and does not block: another packet than before delays the trial, for which dropping waits
+	source *rtnetlink.Listener // nil: never bound
 
 	mu       sync.Mutex
 	config   Config
@@ -90,68 +87,41 @@ func newSampler(log *slog.Logger, notify func()) *sampler {
 		lines: rate.NewLimiter(rate.Every(sampleLogRate), maxSampleLog)}
 }
 
-// bind starts receiving, unless that has started.
+// bind starts receiving, unless that has started. EPERM: another process has the group.
 func (s *sampler) bind(group uint16) error {
-	if s.conn != nil {
+	if s.source != nil {
 		return nil
 	}
-	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
-	if err != nil {
-		return fmt.Errorf("open NFLOG: %w", err)
-	}
 	mode := append(binary.BigEndian.AppendUint32(nil, sampleBytes), nfulnlCopyPacket, 0)
-	for _, attr := range []netlink.Attribute{
-		{Type: nfulaCfgCmd, Data: []byte{nfulnlCfgCmdBind}},
-		{Type: nfulaCfgMode, Data: mode},
-		{Type: nfulaQueue, Data: binary.BigEndian.AppendUint32(nil, 1)}, // deliver each at once
-	} {
-		data, err := netlink.MarshalAttributes([]netlink.Attribute{attr})
-		if err == nil {
-			_, err = conn.Execute(netlink.Message{
-				Header: netlink.Header{Type: unix.NFNL_SUBSYS_ULOG<<8 | nfulnlMsgConfig, Flags: netlink.Request | netlink.Acknowledge},
-				Data:   append([]byte{unix.AF_UNSPEC, unix.NFNETLINK_V0, byte(group >> 8), byte(group)}, data...),
-			})
-		}
-		if err != nil {
-			return errors.Join(fmt.Errorf("bind to NFLOG group %d: %w", group, err), conn.Close())
-		}
+	request := rtnetlink.Message(nil).
+		Begin(unix.NFNL_SUBSYS_ULOG<<8|nfulnlMsgConfig, unix.NLM_F_ACK, []byte{unix.AF_UNSPEC, unix.NFNETLINK_V0, byte(group >> 8), byte(group)}).
+		Attr(nfulaCfgCmd, []byte{nfulnlCfgCmdBind}).
+		Attr(nfulaCfgMode, mode).
+		Attr(nfulaQueue, binary.BigEndian.AppendUint32(nil, 1)) // deliver each at once
+	source, err := rtnetlink.Listen(rtnetlink.Notifications{Protocol: unix.NETLINK_NETFILTER, Request: request, Each: s.observe,
+		Lost: func(error) {}, // there are further samples
+		Log:  s.log})
+	if err != nil {
+		return fmt.Errorf("bind to NFLOG group %d: %w", group, err)
 	}
-	s.conn, s.ended = conn, make(chan struct{})
-	go s.receive()
+	s.source = source
 	return nil
 }
 
 // close ends receiving. Guard.Close calls it, once.
 func (s *sampler) close() error {
-	if s.conn == nil {
+	if s.source == nil {
 		return nil
 	}
-	err := s.conn.Close()
-	<-s.ended
-	return err
+	return s.source.Close()
 }
 
-// receive passes samples to add until close, or until an error other than ENOBUFS: then there
-// are no further samples, and last keeps its time.
-func (s *sampler) receive() {
-	defer close(s.ended)
-	for {
-		messages, err := s.conn.Receive()
-		if errors.Is(err, unix.ENOBUFS) { // some were lost
-			continue
-		}
-		if err != nil {
-			if !errors.Is(err, os.ErrClosed) {
-				s.log.Debug("stopped reading samples of forged packets", "error", err)
-			}
-			return
-		}
-		for _, m := range messages {
-			if m.Header.Type == unix.NFNL_SUBSYS_ULOG<<8|nfulnlMsgPacket && len(m.Data) >= 4 {
-				s.add(m.Data[4:], time.Now())
-			}
-		}
+// observe passes a sample to add.
+func (s *sampler) observe(h rtnetlink.Header, body []byte) error {
+	if h.Kind == unix.NFNL_SUBSYS_ULOG<<8|nfulnlMsgPacket && len(body) >= 4 {
+		s.add(body[4:], time.Now())
 	}
+	return nil
 }
 
 // add records a packet.

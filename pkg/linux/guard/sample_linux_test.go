@@ -1,16 +1,24 @@
 package guard
 
 import (
+	"encoding/binary"
+	"errors"
+	"fmt"
 	"log/slog"
+	"math"
 	"net/netip"
+	"os"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"flannel/internal/test/eventually"
 	"flannel/internal/test/logtest"
 	"flannel/internal/test/nstest"
 	"flannel/pkg/dataplane"
+	"flannel/pkg/linux/rtnetlink"
 )
 
 // The log says what a packet is: of a node whose lease is gone and that still probes, or
@@ -40,6 +48,69 @@ func TestSampleIsDescribed(t *testing.T) {
 		// Between pods, on a wrong way.
 		l.send(ipPacket(netip.MustParseAddr("10.5.3.7"), netip.MustParseAddr("10.5.1.7"), 17, make([]byte, 8), 0))
 		eventually.True(t, "the device", func() bool { return strings.Contains(g.FoundOfPeer(time.Now()), "device eth0") })
+	})
+}
+
+// Whatever a program sends to the socket of the samples, further ones are received.
+func TestSamplesGoOn(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		var log logtest.Log
+		g, err := New(log.Logger(), "", func() {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := newLink(t)
+		c := Config{Outer: overVXLAN}
+		l.apply(g, c)
+		groups, err := os.ReadFile("/proc/thread-self/net/netfilter/nfnetlink_log")
+		var group, port uint32
+		if err == nil {
+			_, err = fmt.Sscan(string(groups), &group, &port)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Close(fd)
+		refused := rtnetlink.Message(nil).Begin(unix.NLMSG_ERROR, 0, binary.NativeEndian.AppendUint32(nil, math.MaxUint32)) // -EPERM
+		for _, message := range []rtnetlink.Message{make([]byte, unix.NLMSG_HDRLEN), finish(refused, 0)} {
+			if err := unix.Sendto(fd, message, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Pid: port}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		l.send(c.outer(said{from: "192.0.2.2", inside: "10.5.77.1"})[0])
+		eventually.True(t, "the sample", func() bool { return log.Count("cause="+causeForged) == 1 })
+	})
+}
+
+// While another process has the NFLOG group, the guard works without samples, says so once, and tries again.
+func TestGroupIsTaken(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		var log logtest.Log
+		g, err := New(log.Logger(), "", func() {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		other := newSampler(slog.New(slog.DiscardHandler), func() {})
+		if err := other.bind(groupOf(g.table.Name)); err != nil {
+			t.Fatal(err)
+		}
+		l := newLink(t)
+		for range 3 {
+			l.apply(g, Config{Outer: overVXLAN})
+		}
+		if !errors.Is(g.retry.Err(), unix.EPERM) || log.Count("level=WARN") != 1 {
+			t.Errorf("the guard tries again after %v, and has logged\n%s", g.retry.Err(), &log)
+		}
+		if err := other.close(); err != nil {
+			t.Fatal(err)
+		}
+		if l.apply(g, Config{Outer: overVXLAN}); g.retry.Err() != nil {
+			t.Errorf("the group is free, and the error is %v", g.retry.Err())
+		}
 	})
 }
 

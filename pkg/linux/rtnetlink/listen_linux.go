@@ -3,6 +3,7 @@ package rtnetlink
 import (
 	"cmp"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -21,6 +22,9 @@ import (
 type Notifications struct {
 	Protocol int   // of netlink, such as unix.NETLINK_ROUTE
 	Groups   []int // the multicast groups; those that this kernel does not have are omitted
+	// Request makes the kernel send what is in no group, such as packets of NFLOG. It has the flag NLM_F_ACK. nil: there is
+	// none.
+	Request Message
 	// Buffer is how many bytes may wait to be received before messages are lost; 0: 16 MiB.
 	Buffer int
 	// Filter drops messages within the kernel, such as WithoutSender; nil: none is dropped.
@@ -36,8 +40,8 @@ type Notifications struct {
 	Log *slog.Logger
 }
 
-// Listener receives notifications of netlink in a goroutine of its own. The driver, the guard,
-// IPsec, the firewall and the underlay have one each.
+// Listener receives notifications of netlink in a goroutine of its own. The driver, IPsec, the
+// firewall and the underlay have one each, and the guard has two.
 type Listener struct {
 	file *os.File        // the socket, in Go's poller
 	raw  syscall.RawConn // of file
@@ -71,6 +75,9 @@ func Listen(n Notifications) (*Listener, error) {
 		// To set a deadline fails if Go's poller could not take the socket: then nothing could wait for it.
 		err = errors.Join(l.file.SetReadDeadline(time.Time{}), setBuffer(fd, cmp.Or(n.Buffer, receiveBytes)), n.subscribe(fd))
 	}
+	if err == nil {
+		err = l.request(fd, n.Request)
+	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("subscribe to notifications of netlink: %w", err), l.file.Close())
 	}
@@ -88,7 +95,7 @@ func (n Notifications) subscribe(fd int) error {
 	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return err
 	}
-	joined := false
+	joined := n.Request != nil
 	for _, g := range n.Groups {
 		err := unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, g)
 		if err != nil && err != unix.EINVAL { // EINVAL: the kernel is older than the group
@@ -98,6 +105,37 @@ func (n Notifications) subscribe(fd int) error {
 	}
 	if !joined {
 		return unix.EINVAL // nothing would be received
+	}
+	return nil
+}
+
+// request sends a request, if there is one, and returns the kernel's answer, which is there when the kernel has taken the
+// message.
+func (l *Listener) request(fd int, m Message) error {
+	if m == nil {
+		return nil
+	}
+	binary.NativeEndian.PutUint32(m, uint32(len(m)))
+	if err := unix.Sendto(fd, m, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return os.NewSyscallError("sendto", err)
+	}
+	buf, answered, answer := make([]byte, notificationBytes), false, refusal{}
+	for !answered { // what was requested may come first
+		size, err := l.read(buf)
+		if err == nil {
+			err = messages(buf[:size], func(h Header, body []byte) error {
+				if h.Kind == unix.NLMSG_ERROR {
+					answered, answer = true, parseRefusal(h, body)
+				}
+				return nil
+			})
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if answer.errno != 0 {
+		return answer
 	}
 	return nil
 }
