@@ -171,14 +171,14 @@ func (k *Keeper) handOver(changed bool) {
 }
 
 // report logs when the first peers are retained, and when none is any more. set.Retained
-// and k.set.present are the numbers in the log. k.mu must be held.
+// and k.set.presentCount are the numbers in the log. k.mu must be held.
 func (k *Keeper) report(set subnet.Set) {
 	switch retained := set.Retained; {
 	case len(retained) > 0 && !k.retaining:
 		k.log.Error("store lost many leases at once, retaining these peers; to remove them run flanneld accept-withdrawal",
-			"cause", retained[0].Cause, "retained", len(retained), "present", k.set.present, "until", retained[0].Until.Round(time.Second))
+			"cause", retained[0].Cause, "retained", len(retained), "present", k.set.presentCount(), "until", retained[0].Until.Round(time.Second))
 	case len(retained) == 0 && k.retaining:
-		k.log.Info("no peers are retained any more", "present", k.set.present)
+		k.log.Info("no peers are retained any more", "present", k.set.presentCount())
 	}
 	k.retaining = len(set.Retained) > 0
 }

@@ -70,8 +70,8 @@ type set struct {
 	judge  subnet.Judge
 
 	known     reconcile.CompactMap[string, entry]     // by name, what the store has, our own entry included
-	present   int                                     // number of usable peers in known
-	unjudged  map[string]bool                         // names that judge has not validated; nil: all; empty while a peer is withdrawn
+	present   int                                     // see presentCount; without those of unjudged that are new
+	unjudged  map[string]bool                         // names that judge has not validated; nil: all
 	withdrawn reconcile.CompactMap[string, *departed] // by name; normally empty
 	fresh     []*departed                             // those of withdrawn that the running call has added, until claims
 	shrunk    bool                                    // the running call has withdrawn a peer
@@ -150,8 +150,8 @@ func newSet(own string, retain time.Duration) *set {
 
 // SetJudge validates all leases again, and reports whether the set has changed.
 // A peer that is not usable any more by the new rules is not withdrawn, because
-// the store still has it. While no peer is withdrawn, judgeRest validates the leases
-// later, when the result matters.
+// the store still has it. While no peer is withdrawn, the leases are validated later, when
+// the result matters.
 func (s *set) SetJudge(j subnet.Judge) (changed bool) {
 	s.judge, s.resolved = j, false
 	if s.withdrawn.Len() == 0 {
@@ -173,6 +173,7 @@ func (s *set) SetJudge(j subnet.Judge) (changed bool) {
 			s.drop(name) // it is not withdrawn any more, if it was
 		}
 	}
+	s.unjudged = map[string]bool{}
 	return s.finish()
 }
 
@@ -189,19 +190,17 @@ func (s *set) Subnets() subnet.Set {
 func (s *set) Apply(updates []Change, replaced bool, now time.Time) (changed bool) {
 	s.expire(now)
 	recorded := s.recordNew(updates)
-	if recorded == len(updates) {
-		return s.finish() // only new names, and nobody is withdrawn: no rule of retention applies
-	}
-	s.judgeRest()
 	var claimants []*subnet.Lease // usable and new, so that they may claim the subnet of a withdrawn peer
-	for _, c := range updates[:recorded] {
-		if e := s.entry(c.Name); e.usable && c.Name != s.own {
-			claimants = append(claimants, e.Lease)
-		}
-	}
 	for _, c := range updates[recorded:] {
 		if l := s.applyChange(c, replaced, now); l != nil {
 			claimants = append(claimants, l)
+		}
+	}
+	if s.withdrawn.Len() > 0 { // else there is nothing to claim
+		for _, c := range updates[:recorded] {
+			if e := s.judged(c.Name); e.usable && c.Name != s.own {
+				claimants = append(claimants, e.Lease)
+			}
 		}
 	}
 	s.displace(claimants)
@@ -268,10 +267,10 @@ func (s *set) validate(e Entry) (validated entry, invalid bool) {
 }
 
 // recordNew applies the first updates as long as they are of new names and no peer is
-// withdrawn, and returns their number. It does not validate their leases. Whether these
-// are usable matters only when one of them changes or another peer is withdrawn, and
-// judgeRest validates them then. So a start does not validate ten thousand leases twice,
-// here and in the plan that gets the set.
+// withdrawn, and returns their number. It does not validate their leases. Whether one is
+// usable matters only when it changes, and that of all when several peers are withdrawn. So a
+// start does not validate ten thousand leases twice, here and in the plan that gets the set,
+// nor does the first change after it.
 func (s *set) recordNew(updates []Change) (count int) {
 	if s.withdrawn.Len() > 0 {
 		return 0
@@ -301,23 +300,46 @@ func (s *set) recordNew(updates []Change) (count int) {
 // judgeRest validates the entries that were not validated yet: those of unjudged, and
 // after a change of the judge all.
 func (s *set) judgeRest() {
-	judge := func(name string, was entry) {
-		e, _ := s.validate(was.Entry)
-		s.known.Set(name, e)
-		if name != s.own {
-			s.count(was, e)
-		}
-		s.resolved = false
-	}
 	if s.unjudged == nil {
 		for name, e := range s.known.All() {
-			judge(name, e)
+			s.validateAgain(name, e)
 		}
 	}
 	for name := range s.unjudged {
-		judge(name, s.entry(name))
+		s.validateAgain(name, s.entry(name))
 	}
-	s.unjudged = map[string]bool{} // clear would keep the memory
+	if s.unjudged == nil || len(s.unjudged) > 0 {
+		s.unjudged = map[string]bool{} // clear would keep the memory
+	}
+}
+
+// presentCount is the number of usable peers in known.
+func (s *set) presentCount() int {
+	s.judgeRest()
+	return s.present
+}
+
+// judged returns the entry of a name, which is validated now if it was not yet.
+func (s *set) judged(name string) entry {
+	e := s.entry(name)
+	if s.unjudged == nil || s.unjudged[name] {
+		e = s.validateAgain(name, e)
+		delete(s.unjudged, name)
+	}
+	return e
+}
+
+// validateAgain validates the entry of a name, and returns it.
+func (s *set) validateAgain(name string, was entry) entry {
+	e, _ := s.validate(was.Entry)
+	if e != was {
+		s.known.Set(name, e)
+		s.resolved = false
+		if name != s.own {
+			s.count(was, e)
+		}
+	}
+	return e
 }
 
 // count updates present when the entry of a peer changes.
@@ -330,9 +352,8 @@ func (s *set) count(old, e entry) {
 	}
 }
 
-// applyChange applies one change; all entries are validated. It returns the lease if it is
-// usable and another one than before, so that it may claim the subnet of a departed peer;
-// else nil. See Apply for replaced.
+// applyChange applies one change. It returns the lease if it is usable and another one than
+// before, so that it may claim the subnet of a departed peer; else nil. See Apply for replaced.
 func (s *set) applyChange(c Change, replaced bool, now time.Time) (claimant *subnet.Lease) {
 	old := s.entry(c.Name)
 	d, _ := s.withdrawn.Get(c.Name) // nil if the peer is not withdrawn
@@ -345,6 +366,7 @@ func (s *set) applyChange(c Change, replaced bool, now time.Time) (claimant *sub
 	if c.Entry == old.Entry && !(c.Deleted && d != nil) {
 		return nil // most changes of a Node are heartbeats
 	}
+	old = s.judged(c.Name)
 	e, invalid := s.validate(c.Entry)
 	if (c.Deleted || invalid) && d != nil {
 		s.deleteRetained(d, now)

@@ -114,38 +114,59 @@ func TestOtherConfiguration(t *testing.T) {
 	}
 }
 
-// countingJudge counts how often the conflicts of all leases are resolved.
+// countingJudge counts how often the conflicts of all leases are resolved, and the checks of leases.
 type countingJudge struct {
 	testJudge
-	count *int
+	resolved, checked int
 }
 
-func (j countingJudge) Losers(leases []*subnet.Lease) map[*subnet.Lease]bool {
-	*j.count++
+func (j *countingJudge) Losers(leases []*subnet.Lease) map[*subnet.Lease]bool {
+	j.resolved++
 	return j.testJudge.Losers(leases)
+}
+
+func (j *countingJudge) Check(l *subnet.Lease) error {
+	j.checked++
+	return j.testJudge.Check(l)
+}
+
+// A change validates the leases under its own name, and not all others. These are validated when several peers are withdrawn.
+func TestChangeValidatesNoOthers(t *testing.T) {
+	s, judge := filled(100), &countingJudge{}
+	s.SetJudge(judge)
+	s.Apply([]Change{has(leaseAt(10, 200))}, false, began)
+	if judge.checked != 2 {
+		t.Errorf("a change validated %d leases, and not the former and the new one", judge.checked)
+	}
+	if s.Apply(gone(8), false, began); judge.checked != 3 {
+		t.Errorf("a change and a withdrawal validated %d leases, not those of the two", judge.checked)
+	}
+	if s.Apply(gone(11, 12, 13), false, began); judge.checked < 100 || s.presentCount() != 96 {
+		t.Errorf("four withdrawals: %d leases validated, %d peers present", judge.checked, s.presentCount())
+	}
 }
 
 // To resolve the conflicts of all leases takes time, so it is not done for a change that withdraws nobody.
 func TestConflictsAreResolvedForWithdrawals(t *testing.T) {
-	s, count := filled(100), 0
-	s.SetJudge(countingJudge{count: &count})
+	s, judge := filled(100), &countingJudge{}
+	s.SetJudge(judge)
 	s.Apply(gone(1, 2, 3, 4, 5), false, began)
 	for i, c := range map[string]struct {
 		changes []Change
 		want    int
 	}{"replaced": {[]Change{has(leaseAt(10, 200))}, 0}, "new": {[]Change{has(lease(201))}, 0}, "with another configuration": {[]Change{has(backed(11, "other"))}, 0},
 		"withdrawn": {gone(12), 1}, "back": {[]Change{has(lease(5))}, 0}} {
-		count = 0
-		if s.Apply(c.changes, false, began); count > c.want {
-			t.Errorf("%s: resolved %d times, want %d", i, count, c.want)
+		judge.resolved = 0
+		if s.Apply(c.changes, false, began); judge.resolved > c.want {
+			t.Errorf("%s: resolved %d times, want %d", i, judge.resolved, c.want)
 		}
 	}
-	count = 0
+	judge.resolved = 0
 	for _, i := range span(20, 25) {
 		s.Apply(gone(i), false, began)
 	}
-	if count > 1 {
-		t.Errorf("one after the other is withdrawn: resolved %d times, want once", count)
+	if judge.resolved > 1 {
+		t.Errorf("one after the other is withdrawn: resolved %d times, want once", judge.resolved)
 	}
 	if set := s.Subnets(); len(set.Retained) > 0 {
 		t.Errorf("%d are retained", len(set.Retained))

@@ -176,7 +176,7 @@ func compareRetained(a, b *subnet.Retained) int { return subnet.Compare(a.Lease,
 // presentLeases returns the usable leases of peers that the store has. Callers append
 // those that are withdrawn.
 func (s *set) presentLeases() []*subnet.Lease {
-	leases := make([]*subnet.Lease, 0, s.present+s.withdrawn.Len())
+	leases := make([]*subnet.Lease, 0, s.presentCount()+s.withdrawn.Len())
 	for name, e := range s.known.All() {
 		if e.usable && name != s.own {
 			leases = append(leases, e.Lease)
@@ -191,6 +191,7 @@ func (s *set) presentLeases() []*subnet.Lease {
 // one still loses. So the result stays the same when a lease is withdrawn, and resolved
 // stays true. The cost is that of the first Update of a plan.
 func (s *set) lost() map[*subnet.Lease]bool {
+	s.judgeRest()
 	if !s.resolved {
 		leases := s.presentLeases()
 		for _, d := range s.withdrawn.All() {
@@ -222,13 +223,12 @@ type claim struct {
 // one such lease could claim those of all nodes.
 func (s *set) claims(claimants []*subnet.Lease) (claims []claim) {
 	if len(s.fresh) > 0 {
-		present := s.presentLeases()
 		for _, d := range s.fresh {
 			if last, _ := s.withdrawn.Get(d.Lease.Name); last != d {
 				continue // it is not withdrawn any more
 			}
-			for _, l := range present {
-				if l.Since > d.Lease.Since && l.SameNode(d.Lease) {
+			for name, e := range s.known.All() {
+				if l := e.Lease; l != nil && name != s.own && l.Since > d.Lease.Since && l.SameNode(d.Lease) && s.judged(name).usable {
 					claims = append(claims, claim{l, d})
 				}
 			}
@@ -303,7 +303,7 @@ func (s *set) counts(moreThan int) (withdrawn, present int) {
 	if withdrawn <= moreThan {
 		return 0, 0
 	}
-	present = s.present
+	present = s.presentCount()
 	for l := range s.lost() {
 		if d, found := s.withdrawn.Get(l.Name); found && d.Lease == l {
 			if d.Cause == subnet.MassWithdrawal {
