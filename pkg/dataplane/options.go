@@ -11,7 +11,7 @@ type Options struct {
 	Log      *slog.Logger
 	Instance string // name of this flanneld among those of the host (cmd/flanneld/instance.go)
 	// Report is called after each Add and Prune of a table, with the number of
-	// desired entries and the changes. May be nil.
+	// desired entries and the changes. Several goroutines may call it. May be nil.
 	Report   func(table string, entries int, done reconcile.Result)
 	Repairs  *Repairs // may be nil
 	StateDir string   // the subnet file's directory, for files that survive a crash

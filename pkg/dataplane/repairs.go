@@ -21,7 +21,7 @@ type Repairs struct {
 }
 
 // NewRepairs returns a Repairs that calls count with the name of a table, or "devices",
-// "sysctls" or "endpoints", and the number of repairs.
+// "sysctls" or "endpoints", and the number of repairs. Several goroutines may call it.
 func NewRepairs(log *slog.Logger, count func(what string, n int)) *Repairs {
 	return &Repairs{log: log, count: count, lately: map[string]*rate.Sometimes{}}
 }

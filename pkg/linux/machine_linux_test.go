@@ -45,6 +45,7 @@ type machine struct {
 	devices  []dataplane.Device
 	state    dataplane.State
 	former   []netip.Prefix // subnets of this node
+	counting sync.Mutex     // of done and repaired while a pass runs
 	done     reconcile.Result
 	repaired map[string]int      // by what
 	refused  []dataplane.Refused // by the last pass
@@ -89,9 +90,15 @@ func (m *machine) restart() {
 		}
 	}
 	d, err := New(dataplane.Options{Log: slog.New(slog.NewTextHandler(testWriter{m.t}, nil)), Report: func(_ string, _ int, r reconcile.Result) {
+		m.counting.Lock()
+		defer m.counting.Unlock()
 		r.Replaced = 0 // these tests count writes
 		m.done = m.done.Plus(r)
-	}, Repairs: dataplane.NewRepairs(slog.New(slog.NewTextHandler(testWriter{m.t}, nil)), func(what string, n int) { m.repaired[what] += n })})
+	}, Repairs: dataplane.NewRepairs(slog.New(slog.NewTextHandler(testWriter{m.t}, nil)), func(what string, n int) {
+		m.counting.Lock()
+		defer m.counting.Unlock()
+		m.repaired[what] += n
+	})})
 	if err != nil {
 		m.t.Fatal(err)
 	}
