@@ -132,19 +132,21 @@ func (d *Driver) Apply(ctx context.Context, links dataplane.Links, s dataplane.S
 	err := d.want(s)
 	check := d.sysctls.dirty.Swap(false) // before the interfaces are read, so that no change is missed
 	pods := sync.OnceValues(func() ([]string, error) { return d.podInterfaces(s.Subnets) })
-	var unguarded error
-	var held []*dataplane.Path
-	var guarding sync.WaitGroup
+	var added error
+	var adding sync.WaitGroup
+	add := func() { added = d.tables.Add(ctx, d.opts) }
 	config := d.guardConfig(links, s)
-	applyGuard := func() { unguarded = d.guard.apply(ctx, config, pods) }
-	if config == nil || d.guard.judges() { // a peer must be in its sets before there are entries for the peer
-		applyGuard()
-		held = d.holdBack(unguarded)
-	} else { // it has as much to write as the tables
-		guarding.Go(applyGuard)
+	beside := config != nil && !d.guard.judges() // at a start, when both have much to write
+	if beside {
+		adding.Go(add)
 	}
-	err = errors.Join(err, d.tables.Add(ctx, d.opts))
-	guarding.Wait()
+	unguarded := d.guard.apply(ctx, config, pods)
+	held := d.holdBack(unguarded)
+	if !beside { // the guard's sets must have a peer before there are entries for the peer
+		add()
+	}
+	adding.Wait()
+	err = errors.Join(err, added)
 	if check {
 		err = errors.Join(err, d.enableForwarding(s, pods))
 	}
