@@ -53,11 +53,11 @@ func TestUpAndDown(t *testing.T) {
 	contains(t, c.run(0, "exec", "node2", "--", "hostname"), "node2")
 	contains(t, c.run(3, "exec", "pod1", "--", "sh", "-c", "ip -br addr; exit 3"), "eth0@")
 	contains(t, c.run(1, "exec", "nowhere", "--", "true"), "nowhere", "node1 to node2")
-	c.run(0, "exec", "pod1", "--", "ping", "-c1", "-W5", "pod2")
+	c.run(0, "exec", "pod1", "--", "ping", "-c1", "-w60", "pod2")
 	contains(t, c.run(0, "pod", "add", "node1", "more"), "more")
 	contains(t, c.run(1, "pod", "add", "node2", "more"), "already")
 	contains(t, c.run(1, "pod", "add", "node2", "../x"), "pod name")
-	c.run(0, "exec", "more", "--", "ping", "-c1", "-W5", "pod2")
+	c.run(0, "exec", "more", "--", "ping", "-c1", "-w60", "pod2")
 	c.run(0, "pod", "del", "more")
 	if pods := c.run(0, "pod", "list"); strings.Contains(pods, "more") {
 		t.Error("a deleted pod is listed")

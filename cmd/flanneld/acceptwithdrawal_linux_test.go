@@ -17,7 +17,7 @@ func TestAcceptWithdrawal(t *testing.T) {
 	subnetFile := filepath.Join(t.TempDir(), "subnet.env")
 	says := func(code int, want string, args ...string) {
 		t.Helper()
-		got, out, problems := flanneldSays(t.Context(), append([]string{"--subnet-file=" + subnetFile, "accept-withdrawal"}, args...)...)
+		got, out, problems := flanneldSays(t.Context(), append([]string{"--subnet-file=" + subnetFile, "accept-withdrawal", "--timeout=1m"}, args...)...)
 		if got != code || !strings.Contains(out+problems, want) {
 			t.Errorf("it ends with %d, want %d and %q: %s%s", got, code, want, out, problems)
 		}

@@ -281,7 +281,7 @@ func daemonWith(t *testing.T, k kubeOptions) (subnetFile string) {
 // Leases in etcd say nothing of their nodes' state.
 func TestClusterInEtcd(t *testing.T) {
 	file := daemonWith(t, kubeOptions{})
-	code, out, _ := flanneldSays(t.Context(), "--subnet-file="+file, "status", "--cluster", "--json")
+	code, out, _ := flanneldSays(t.Context(), "--subnet-file="+file, "status", "--cluster", "--timeout=5m", "--json")
 	if is := read[failure](t, out); code != exitError || !logtest.Names(is.Problem, "etcd", "--peers", "--kubeconfig-file") {
 		t.Errorf("exit code %d\n%s", code, out)
 	}

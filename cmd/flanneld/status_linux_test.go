@@ -21,7 +21,7 @@ func TestStatus(t *testing.T) {
 	subnetFile := filepath.Join(t.TempDir(), "subnet.env")
 	ask := func(args ...string) (code int, stdout, stderr string) {
 		var out, err bytes.Buffer
-		code = run(t.Context(), process{args: append([]string{"--subnet-file=" + subnetFile, "status"}, args...), stdout: &out, stderr: &err})
+		code = run(t.Context(), process{args: append([]string{"--subnet-file=" + subnetFile, "status", "--timeout=1m"}, args...), stdout: &out, stderr: &err})
 		return code, out.String(), err.String()
 	}
 	expect := func(what string, wantCode int, wantOut, wantErr string, args ...string) {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"flannel/internal/test/eventually"
 	"flannel/internal/test/hnstest"
 	"flannel/pkg/doctor"
 	"flannel/pkg/status"
@@ -56,16 +57,19 @@ func TestLostPods(t *testing.T) {
 	}
 	write("lost")
 	removed := write("removed")
-	namespaces := make(chan struct{})
-	go func() { // after the first look has begun
-		defer close(namespaces)
-		for len(n.m.Log()) == 0 || !slices.ContainsFunc(n.m.Log(), func(c hnstest.Call) bool { return c.Func == "HcnEnumerateNamespaces" }) {
-			time.Sleep(time.Millisecond) // until the namespaces are read, which comes after the results
-		}
-		os.Remove(removed)
-	}()
-	s := n.read()
-	<-namespaces
+	// The first look, which has read the results, does not end before one of them is removed.
+	n.client, n.o.Timeout = hns.NewClient(n.m, hns.Timing{Query: 10 * time.Minute}), 10*time.Minute
+	n.m.Fail(hnstest.Fault{Func: "HcnOpenNamespace", Hang: true})
+	read := make(chan doctor.Snapshot, 1)
+	go func() { read <- n.read() }()
+	eventually.True(t, "the namespaces are listed, after the results", func() bool {
+		return slices.ContainsFunc(n.m.Log(), func(c hnstest.Call) bool { return c.Func == "HcnEnumerateNamespaces" })
+	})
+	if err := os.Remove(removed); err != nil {
+		t.Fatal(err)
+	}
+	n.m.Heal()
+	s := <-read
 	verdicts(t, "a pod without endpoint", s, map[string]string{"FL522": "fail: 1 default/lost"})
 	if slices.Contains(s.Windows.LostPods.Value, "default/removed") {
 		t.Errorf("%q", s.Windows.LostPods.Value)

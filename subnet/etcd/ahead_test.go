@@ -15,7 +15,7 @@ func TestAhead(t *testing.T) {
 	s := etcdtest.Start(t, etcdtest.ClientCerts())
 	o := Options{Endpoints: []string{"https://" + nettest.Address(t), s.Endpoint()},
 		CAFile: s.File("ca.crt"), CertFile: s.File("client.crt"), KeyFile: s.File("client.key")}
-	if ahead, err := Ahead(t.Context(), o); err != nil || ahead.Abs() > 10*time.Second {
+	if ahead, err := Ahead(t.Context(), o); err != nil || ahead.Abs() > time.Minute { // half of what the request took may be in it
 		t.Errorf("on this machine's own clock: %v, %v", ahead, err)
 	}
 	if _, err := Ahead(t.Context(), Options{}); err == nil {

@@ -27,7 +27,8 @@ func among(t *testing.T, srv *etcdtest.Server, n int) (st store, us *node, key, 
 	for i := range n {
 		names = append(names, st.addPeer(i+1))
 	}
-	us = start(t, srv.Endpoint(), func(o *Options) { o.Retain = 5 * time.Minute })
+	// A twentieth of the retention, at least, is left to see that our key is withdrawn, and hasNow ends it.
+	us = start(t, srv.Endpoint(), func(o *Options) { o.Retain = time.Hour })
 	key = us.publish(outOfTheWay("192.168.64.99"), mac1).Name
 	us.Run()
 	all = strings.Join(names, " ")
@@ -113,10 +114,16 @@ func TestFewAndOwnDeleted(t *testing.T) {
 	}
 }
 
-// The order of a burst says nothing: our key may be the first that goes.
+// The order of a burst says nothing: our key may be the first that goes. So that the burst does not end before the test
+// deletes the others, Hold is shown a set that has our key until the others are gone.
 func TestOwnDeletedFirst(t *testing.T) {
 	t.Parallel()
 	st, n, key, all := among(t, etcdtest.Start(t), 6)
+	seen, l := n.watched.Peers(), at("192.168.64.99")
+	l.Name, l.V4.Subnet = key, netip.MustParsePrefix("10.5.250.0/24")
+	late := peerset.NewKeeper(key, n.retain, n.logs.Logger(), func(subnet.Set) {})
+	late.ApplyAll([]peerset.Change{{Name: key, Entry: peerset.Entry{Lease: &l}}}, false)
+	n.watched.Follow(late)
 	st.Delete(t.Context(), key)
 	eventually.True(t, "it has noticed", func() bool {
 		n.own.mu.Lock()
@@ -124,6 +131,8 @@ func TestOwnDeletedFirst(t *testing.T) {
 		return n.own.held.state == missing
 	})
 	st.deleteAll()
+	n.retains(t, 6)
+	n.watched.Follow(seen)
 	n.hasNow(t)
 	eventually.True(t, "put back", func() bool { raw, _ := st.value(key); return raw == peer("192.168.64.99") })
 	n.Sees(all)
@@ -148,15 +157,14 @@ func TestOwnIsMissedFirst(t *testing.T) {
 	late.ApplyAll(all, false)
 	n.watched.Follow(late)
 	st.deleteAll()
-	over := func() (since time.Time) { // the time of a burst
+	over := func() (since time.Time) { // the time of a burst, if it is not over by itself
 		eventually.True(t, "its key is missed", func() bool {
 			n.own.mu.Lock()
 			defer n.own.mu.Unlock()
-			if n.own.held.state != missing {
-				return false
+			if n.own.held.state == missing {
+				n.own.held.missingSince = n.own.held.missingSince.Add(-burst)
 			}
-			n.own.held.missingSince = n.own.held.missingSince.Add(-burst)
-			return true
+			return n.own.held.state == missing || n.own.held.state == withdrawn
 		})
 		since = time.Now()
 		reconcile.Notify(n.own.check)

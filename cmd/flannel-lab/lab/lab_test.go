@@ -3,6 +3,7 @@ package lab
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"flannel/cmd/flannel-lab/machine"
+	"flannel/internal/test/eventually"
 )
 
 func TestMain(m *testing.M) {
@@ -166,14 +168,27 @@ func TestFloodCountsLostPings(t *testing.T) {
 	ctx := t.Context()
 	l := start(t, Options{Nodes: 2}, "")
 	a, b := l.Nodes[0], l.Nodes[1]
+	pings := func() (n int) { // that the node has sent
+		out, err := a.Run(ctx, "sh", "-c", `awk '$1 == "Icmp:" && $0 ~ /OutEchos/ { for (i = 1; i <= NF; i++) if ($i == "OutEchos") f = i } $1 == "Icmp:" { v = $f } END { print v }' /proc/net/snmp`)
+		must(t, err)
+		_, err = fmt.Sscan(out, &n)
+		must(t, err)
+		return n
+	}
+	more := func(n int) { // waits until n more are sent
+		was := pings()
+		eventually.True(t, fmt.Sprint(n, " pings"), func() bool { return pings() >= was+n })
+	}
 	f, err := a.Flood(b.IP4, 500)
 	must(t, err)
-	time.Sleep(time.Second) // of pings that are answered
+	more(50)
 	_, err = l.Infra.Run(ctx, "ip", "link", "set", b.Name, "down")
 	must(t, err)
+	more(10)
 	begin := time.Now()
 	time.Sleep(time.Second) // of the outage
 	outage := time.Since(begin)
+	more(2)
 	_, err = l.Infra.Run(ctx, "ip", "link", "set", b.Name, "up")
 	must(t, err)
 	_, err = machine.Until(ctx, 2*time.Minute, func(ctx context.Context) error {
@@ -188,7 +203,7 @@ func TestFloodCountsLostPings(t *testing.T) {
 	}
 	f, err = a.Flood(b.IP4, 500)
 	must(t, err)
-	time.Sleep(time.Second) // of pings that are answered
+	more(20)
 	if r, err := f.Stop(); r.Lost != 0 || r.Sent < 20 || err != nil {
 		t.Errorf("undisturbed: %+v %v", r, err)
 	}

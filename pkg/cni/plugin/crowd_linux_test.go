@@ -36,27 +36,26 @@ func TestCrowd(t *testing.T) {
 		if _, _, err := m.addAndDelete(pods); err != nil {
 			t.Fatal(err)
 		}
-		var wg sync.WaitGroup
-		var mu sync.Mutex
-		given := map[netip.Prefix]int{}
 		killed := 0
-		for i := range pods {
-			wg.Go(func() {
-				addr, kills, err := m.addAndDelete(i)
-				mu.Lock()
-				defer mu.Unlock()
-				if err != nil {
-					t.Errorf("pod %d: %v", i, err)
-				}
-				if killed += kills; addr.IsValid() {
-					given[addr]++
-				}
-			})
-		}
-		wg.Wait()
-		t.Logf("%d pods, %d commands killed, %d addresses", pods, killed, len(given))
-		if killed < pods/5 {
-			t.Errorf("only %d commands were killed, too few to test anything", killed)
+		for killed < pods/5 && !t.Failed() { // fewer test nothing; on a busy machine, most commands may end before they are killed
+			var wg sync.WaitGroup
+			var mu sync.Mutex
+			given := map[netip.Prefix]int{}
+			for i := range pods {
+				wg.Go(func() {
+					addr, kills, err := m.addAndDelete(i)
+					mu.Lock()
+					defer mu.Unlock()
+					if err != nil {
+						t.Errorf("pod %d: %v", i, err)
+					}
+					if killed += kills; addr.IsValid() {
+						given[addr]++
+					}
+				})
+			}
+			wg.Wait()
+			t.Logf("%d pods, %d commands killed so far, %d addresses", pods, killed, len(given))
 		}
 		if left := m.leftovers(); len(left) > 0 {
 			t.Errorf("remaining: %v", left)

@@ -32,12 +32,20 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// playOS is the environment variable that overrides runtime.GOOS in the plugin.
-const playOS = "FLANNEL_TEST_OS"
+// playOS is the environment variable that overrides runtime.GOOS in the plugin. With patient, the plugin waits for a
+// subnet file as long as a test on a busy machine.
+const (
+	playOS  = "FLANNEL_TEST_OS"
+	patient = "FLANNEL_TEST_PATIENT"
+)
 
 func bePlugin(system string) {
 	check(KillDelegateOnExit())
-	p := &Plugin{OS: system, Stderr: os.Stderr, SubnetWait: 200 * time.Millisecond, LockWait: DefaultLockWait, Endpoint: preparedEndpoint}
+	const patience = 5 * time.Minute
+	p := &Plugin{OS: system, Stderr: os.Stderr, SubnetWait: 200 * time.Millisecond, LockWait: patience, Endpoint: preparedEndpoint}
+	if os.Getenv(patient) != "" {
+		p.SubnetWait = patience
+	}
 	if system != "windows" {
 		p.Endpoint = nil
 	}

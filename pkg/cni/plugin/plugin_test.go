@@ -227,7 +227,7 @@ func TestNoSubnetFile(t *testing.T) {
 		}
 	}
 	_ = os.Remove(n.path("subnet.env"))
-	wait := n.start("ADD", "pod1", "eth0")
+	wait := n.start("ADD", "pod1", "eth0", patient+"=1")
 	n.write("subnet.env", envText)
 	if s := wait(); s.err != nil {
 		t.Errorf("ADD with a subnet file that is written during the wait: %+v", s.err)

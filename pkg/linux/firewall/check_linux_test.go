@@ -82,6 +82,11 @@ func TestCheckWithFailedCalls(t *testing.T) {
 			}
 			settle()
 			_, quiet := check()
+			for range 10 { // a notification of what was written may come late, and costs a look
+				if _, calls := check(); calls < quiet {
+					quiet = calls
+				}
+			}
 			sh(t, damage)
 			changed, busy := check()
 			if !changed || quiet == 0 || 3*quiet > busy {

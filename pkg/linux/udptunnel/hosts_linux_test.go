@@ -9,10 +9,13 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"flannel/internal/test/eventually"
 )
 
 // host is a network namespace with an end of a cable, 192.168.0.<n>, and a tunnel with the subnet 10.5.<n>.0/24.
@@ -94,7 +97,16 @@ func twoHosts(t *testing.T) (a, b *host) {
 		}
 		h.configure()
 	}
+	a.active()
+	b.active()
 	return a, b
+}
+
+// active waits until the kernel sends through all devices of h that are up. It notices a carrier in a work queue, and
+// drops packets until then.
+func (h *host) active() {
+	h.t.Helper()
+	eventually.True(h.t, "the devices are active", func() bool { return !strings.Contains(h.sh("ip -o link show up"), "DOWN mode") })
 }
 
 // configure does what the driver does: address, MTU, offloads, route.

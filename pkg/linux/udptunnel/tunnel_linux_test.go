@@ -21,23 +21,23 @@ import (
 func TestForwards(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		a, b := twoHosts(t)
-		a.sh("ping -c 3 -i 0.01 -W 10 10.5.2.0")
-		b.sh("ping -c 1 -s 1444 -M do -W 10 10.5.1.0") // as large as the MTU
+		a.sh("ping -c 3 -i 0.01 -W 60 10.5.2.0")
+		b.sh("ping -c 1 -s 1444 -M do -W 60 10.5.1.0") // as large as the MTU
 		took := a.transfer(b, "10.5.2.0:5001", 64<<20)
 		t.Logf("64 MiB of one TCP connection in %v", took)
 		if c := a.counters.Get(); c.Sent.Bytes < 64<<20 || c.Sent.Packets < 64<<20/1472 || c.Received.Packets == 0 || c.Dropped[dropForeign.String()]+c.Dropped[dropMalformed.String()] > 0 {
 			t.Errorf("counted %+v", c)
 		}
 		// UDP datagrams of all sizes, as fragments, too.
-		b.sh("ping -c 1 -s 30000 -W 10 10.5.1.0")
+		b.sh("ping -c 1 -s 30000 -W 60 10.5.1.0")
 
 		// Both ends decrement the TTL: 64 - 1 - 1.
-		if out := a.sh("ping -c 1 -W 10 10.5.2.0"); !strings.Contains(out, "ttl=62") {
+		if out := a.sh("ping -c 1 -W 60 10.5.2.0"); !strings.Contains(out, "ttl=62") {
 			t.Errorf("the TTL is not decremented twice:\n%s", out)
 		}
 		// The tunnel's two ends are hops that answer.
 		for ttl, hop := range map[int]string{1: "10.5.1.0", 2: "10.5.2.0"} {
-			out, err := exec.Command("ip", "netns", "exec", "h1", "ping", "-c", "1", "-W", "10", "-t", fmt.Sprint(ttl), "10.5.2.0").CombinedOutput()
+			out, err := exec.Command("ip", "netns", "exec", "h1", "ping", "-c", "1", "-W", "60", "-t", fmt.Sprint(ttl), "10.5.2.0").CombinedOutput()
 			if err == nil || !strings.Contains(string(out), "From "+hop) || !strings.Contains(string(out), "exceeded") {
 				t.Errorf("TTL %d: %v\n%s", ttl, err, out)
 			}
@@ -45,7 +45,7 @@ func TestForwards(t *testing.T) {
 		if a.dropped(dropExpired) != 1 || b.dropped(dropExpired) != 1 {
 			t.Errorf("dropped because of the TTL: %d and %d", a.dropped(dropExpired), b.dropped(dropExpired))
 		}
-		out, err := exec.Command("ip", "netns", "exec", "h1", "ping", "-c", "1", "-W", "10", "10.5.77.1").CombinedOutput()
+		out, err := exec.Command("ip", "netns", "exec", "h1", "ping", "-c", "1", "-W", "60", "10.5.77.1").CombinedOutput()
 		if err == nil || !strings.Contains(string(out), "Unreachable") || a.dropped(dropUnreachable) != 1 {
 			t.Errorf("a subnet that nobody has: %v, %d dropped\n%s", err, a.dropped(dropUnreachable), out)
 		}
@@ -157,7 +157,8 @@ func TestDeviceStaysAndIsAttachedAgain(t *testing.T) {
 		if after := device(); after != before {
 			t.Errorf("the device was\n%s\nand is\n%s", before, after)
 		}
-		b.sh("ping -c 1 -W 10 10.5.1.0")
+		a.active()
+		b.sh("ping -c 1 -W 60 10.5.1.0")
 		// Somebody deletes the device: the tunnel ends by itself.
 		a.sh("ip link del flannel0")
 		select {
@@ -172,7 +173,8 @@ func TestDeviceStaysAndIsAttachedAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 		a.configure()
-		b.sh("ping -c 1 -W 10 10.5.1.0")
+		a.active()
+		b.sh("ping -c 1 -W 60 10.5.1.0")
 		a.sh("ip link set flannel0 down; ip link set flannel0 name other")
 		if err := a.tunnel.Destroy(); err != nil {
 			t.Fatal(err)
@@ -276,6 +278,7 @@ func TestPacketsWaitForStart(t *testing.T) {
 		if err := a.openOnly(); err != nil {
 			t.Fatal(err)
 		}
+		a.active()
 		sent := b.counters.Get().Sent.Packets
 		replies := make(chan error, 2)
 		for n, to := range map[int]string{1: "10.5.2.0", 2: "10.5.1.0"} {
