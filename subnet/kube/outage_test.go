@@ -88,8 +88,8 @@ func TestKilled(t *testing.T) {
 		})
 	}
 	// Each is told once, not with every try. A server that starts slowly refuses and falters in between, which is told, too.
-	if lines := n.logs.Count(); lines > 30 {
-		t.Errorf("log of three outages:\n%s", n.logs)
+	if lines, outages := n.logs.Count(), n.logs.Count("cause=store-silent"); lines > 10*outages {
+		t.Errorf("log of %d outages:\n%s", outages, n.logs)
 	}
 
 	// Our annotations go and the server dies at once: they are put back when it is there again.
