@@ -27,7 +27,6 @@
 package peerset
 
 import (
-	"errors"
 	"slices"
 	"time"
 
@@ -254,18 +253,6 @@ func (s *set) entry(name string) entry {
 	return e
 }
 
-// validate returns an entry with the result of the judge, and whether its lease is
-// invalid. A lease is neither usable nor invalid while its owner has only reserved
-// the subnet.
-func (s *set) validate(e Entry) (validated entry, invalid bool) {
-	if e.Lease == nil {
-		return entry{Entry: e}, e.Reject != ""
-	}
-	err := s.judge.Check(e.Lease)
-	validated = entry{e, err == nil, errors.Is(err, subnet.ErrOtherConfig)}
-	return validated, err != nil && !validated.other && !errors.Is(err, subnet.ErrPending)
-}
-
 // recordNew applies the first updates as long as they are of new names and no peer is
 // withdrawn, and returns their number. It does not validate their leases. Whether one is
 // usable matters only when it changes, and that of all when several peers are withdrawn. So a
@@ -295,61 +282,6 @@ func (s *set) recordNew(updates []Change) (count int) {
 		}
 	}
 	return count
-}
-
-// judgeRest validates the entries that were not validated yet: those of unjudged, and
-// after a change of the judge all.
-func (s *set) judgeRest() {
-	if s.unjudged == nil {
-		for name, e := range s.known.All() {
-			s.validateAgain(name, e)
-		}
-	}
-	for name := range s.unjudged {
-		s.validateAgain(name, s.entry(name))
-	}
-	if s.unjudged == nil || len(s.unjudged) > 0 {
-		s.unjudged = map[string]bool{} // clear would keep the memory
-	}
-}
-
-// presentCount is the number of usable peers in known.
-func (s *set) presentCount() int {
-	s.judgeRest()
-	return s.present
-}
-
-// judged returns the entry of a name, which is validated now if it was not yet.
-func (s *set) judged(name string) entry {
-	e := s.entry(name)
-	if s.unjudged == nil || s.unjudged[name] {
-		e = s.validateAgain(name, e)
-		delete(s.unjudged, name)
-	}
-	return e
-}
-
-// validateAgain validates the entry of a name, and returns it.
-func (s *set) validateAgain(name string, was entry) entry {
-	e, _ := s.validate(was.Entry)
-	if e != was {
-		s.known.Set(name, e)
-		s.resolved = false
-		if name != s.own {
-			s.count(was, e)
-		}
-	}
-	return e
-}
-
-// count updates present when the entry of a peer changes.
-func (s *set) count(old, e entry) {
-	if old.usable {
-		s.present--
-	}
-	if e.usable {
-		s.present++
-	}
 }
 
 // applyChange applies one change. It returns the lease if it is usable and another one than
