@@ -151,10 +151,10 @@ func (d *Driver) findHostEndpoint(ctx context.Context, want hns.Endpoint) (id st
 		}
 	}
 	err = errors.Join(errs...)
-	switch {
-	case err == nil:
+	if err == nil {
 		d.endpoint = id // the next pass need not look for former ones
-	case id != "" && isRefusal(err):
+	}
+	if id != "" && (err == nil || isRefusal(err)) {
 		d.leave(err, causeEndpointStays, "could not delete a former endpoint of the host on the bridge, will retry", "endpoint", want.Name)
 		err = nil
 	}

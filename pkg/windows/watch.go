@@ -86,7 +86,7 @@ func (d *Driver) watch(ctx context.Context) {
 // them the daemon may not reach the API that it waits for.
 func (d *Driver) restoreHostConfig(ctx context.Context) {
 	d.hostConfig.TrackCategory()
-	if !d.hostConfig.Pending() {
+	if !d.hostConfig.Pending() || reconcile.IsUnknown(d.hostConfig.ReadErr()) {
 		return
 	}
 	networks, err := d.client.Networks(ctx)
@@ -103,6 +103,9 @@ func (d *Driver) restoreHostConfig(ctx context.Context) {
 func (d *Driver) AwaitHostAddrs(ctx context.Context) error {
 	if !d.hostConfig.NeedsStatic() {
 		return nil
+	}
+	if err := d.hostConfig.ReadErr(); reconcile.IsUnknown(err) {
+		return err
 	}
 	networks, err := d.client.Networks(ctx)
 	if err != nil {

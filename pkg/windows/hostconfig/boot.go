@@ -1,7 +1,8 @@
 // This file keeps a static configuration over a boot, after which Windows may
 // have forgotten it:
 //
-//	RecordGood        in each pass in which the network works, saves it as Journal.LastGood
+//	RecordGood        in each pass in which the network works, remembers it
+//	SaveGood          saves it as Journal.LastGood
 //	begin             makes it the snapshot, which Restore compares with the adapter
 //	takeChanges       in Restore, takes over what somebody has changed meanwhile
 //	Forget            in cleanup, deletes it
@@ -12,6 +13,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 
 	"flannel/pkg/file"
 	"flannel/pkg/reconcile"
@@ -54,23 +56,38 @@ func (k *Keeper) begin() {
 }
 
 // RecordGood remembers what host has now, when its network works. Save uses it
-// if the host has lost its addresses by then. A static configuration is written
-// to the journal, too, for the time after the next boot.
-func (k *Keeper) RecordGood(host, physical hns.Adapter, routes []hns.Route) error {
+// if the host has lost its addresses by then. It returns the text of the static
+// configuration that SaveGood has to write, for the time after the next boot; "": none.
+func (k *Keeper) RecordGood(host, physical hns.Adapter, routes []hns.Route) (unsaved string) {
 	k.lock()
 	defer k.mu.Unlock()
 	s := k.newSnapshot(host, physical, routes)
 	// After a boot, begin makes LastGood the snapshot. If the boot is unknown, that was not
 	// done, and LastGood must not be replaced by what the boot may have changed.
 	if len(s.Addresses) == 0 || k.journal.Snapshot != nil || k.boot == "" {
-		return nil
+		return ""
 	}
 	k.good = s
 	last := s.static4()
-	if last == nil && k.journal.LastGood == nil || last.equal(k.journal.LastGood) && k.journal.Boot == k.boot {
+	switch {
+	case last == nil && k.journal.LastGood == nil || last.equal(k.journal.LastGood) && k.journal.Boot == k.boot:
+		return ""
+	case last == nil:
+		return "DHCP"
+	}
+	last.Written = time.Time{} // the same settings have the same text
+	return fmt.Sprintf("%+v", *last)
+}
+
+// SaveGood writes what RecordGood has remembered last to the journal, if the network has
+// worked in this run.
+func (k *Keeper) SaveGood() error {
+	k.lock()
+	defer k.mu.Unlock()
+	if k.good == nil {
 		return nil
 	}
-	return k.update(func(j *Journal) { j.LastGood, j.Boot = last, k.boot })
+	return k.update(func(j *Journal) { j.LastGood, j.Boot = k.good.static4(), k.boot })
 }
 
 // Forget deletes the last good configuration and the category, when flanneld
