@@ -32,7 +32,7 @@ func (k *Keeper) begin() {
 	var next Journal
 	next, k.readErr = ReadJournal(k.path)
 	if k.readErr != nil && !file.Unusable(k.readErr) {
-		k.readErr = reconcile.Unknown(fmt.Errorf("%w; until flanneld can read the file, it neither makes nor deletes networks: end the program that has opened the file, "+
+		k.readErr = reconcile.Unknown(fmt.Errorf("%w; until flanneld can read the file, the node does not join, and cleanup removes nothing: end the program that has opened the file, "+
 			"or repair its permissions or its disk, or delete it, and with it the host's settings that were not restored yet and the names of flanneld's networks", k.readErr))
 		return
 	}
