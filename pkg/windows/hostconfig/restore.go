@@ -76,8 +76,8 @@ type Limits struct {
 //	                                         delete the snapshot
 //
 // "Wait" means that Restore returns a dataplane.WaitError, which keeps the driver
-// from making or using a network, as every error of Restore does. A snapshot from before a boot (AtBoot) makes it
-// wait also while Windows refuses something.
+// from making or using a network, as every error of Restore does. A snapshot from
+// before a boot (AtBoot) makes it wait also while Windows refuses something.
 type Keeper struct {
 	path   string // of the journal
 	limits Limits
@@ -134,8 +134,9 @@ func (k *Keeper) lock() {
 	k.begin()
 }
 
-// ReadErr is the error of reading the journal; nil: it was read, or there is none. Cleanup reports it. If it IsUnknown, the
-// Keeper reads again; else the file is not a journal of flanneld, and the next update sets it aside.
+// ReadErr is the error of reading the journal; nil: it was read, or there is none. Cleanup
+// reports it. If it IsUnknown, the Keeper reads again; else the file is not a journal of
+// flanneld, and the next update sets it aside.
 func (k *Keeper) ReadErr() error {
 	k.lock()
 	defer k.mu.Unlock()
