@@ -134,16 +134,16 @@ func ReadJSON(path string, v any) error {
 
 // Unusable reports whether an error of ReadJSON says that somebody else owns the file, or
 // that it contains something else than PutJSON wrote: to read the file again does not
-// help. After any other error, nobody knows what the file contains, and the caller must
-// not replace it.
+// help. After any other error, nobody knows what the file contains, or whether its owner is
+// an administrator (UntrustedError.Err), and the caller must not replace it.
 func Unusable(err error) bool {
-	_, refused := errors.AsType[*UntrustedError](err)
-	return refused || errors.Is(err, errContent)
+	e, refused := errors.AsType[*UntrustedError](err)
+	return refused && e.Err == nil || errors.Is(err, errContent)
 }
 
-// setAside renames a file that cannot be read into a value of v's type (see Unusable) to
-// <path>.refused, where people find it. It is called by PutJSON, which then writes its own
-// file to path. If the rename fails, PutJSON overwrites the refused file.
+// setAside renames a file that is Unusable for a value of v's type to <path>.refused, where
+// people find it. It is called by PutJSON, which then writes its own file to path. If the
+// rename fails, PutJSON overwrites the refused file.
 func setAside(path string, v any) {
 	if Unusable(ReadJSON(path, reflect.New(reflect.TypeOf(v)).Interface())) {
 		_ = os.Rename(path, path+".refused")

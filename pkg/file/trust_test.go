@@ -2,6 +2,7 @@ package file
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -60,6 +61,15 @@ func TestTrusted(t *testing.T) {
 		})
 		if got != c.want || !got && !errors.Is(err, c.list) {
 			t.Errorf("%q: %t, %v", c.owner, got, err)
+		}
+	}
+}
+
+// An owner that may be an administrator, whom Windows does not list at the moment, does not make a file unusable.
+func TestOwnerNotJudged(t *testing.T) {
+	for err, want := range map[error]bool{&UntrustedError{Path: "hns.json"}: true, &UntrustedError{Path: "hns.json", Err: errors.New("no answer")}: false} {
+		if got := Unusable(fmt.Errorf("read it: %w", err)); got != want {
+			t.Errorf("%v: unusable %t", err, got)
 		}
 	}
 }

@@ -129,8 +129,8 @@ func (d *Driver) deleteUnattachable(ctx context.Context, id string, refused erro
 // findHostEndpoint returns the ID of the host's endpoint, "" if there is none, and
 // deletes others on the network that have its name. A former endpoint that HNS refuses to
 // delete is an error only without the host's endpoint; else it is left for a later pass.
-// As long as a former one is there, the next passes list them again. findHostEndpoint reads as few endpoints as possible, because kube-proxy
-// has thousands.
+// As long as a former one is there, the next passes list them again. findHostEndpoint reads
+// as few endpoints as possible, because kube-proxy has thousands.
 func (d *Driver) findHostEndpoint(ctx context.Context, want hns.Endpoint) (id string, err error) {
 	if d.endpoint != "" {
 		e, err := d.client.Endpoint(ctx, d.endpoint)
@@ -156,10 +156,10 @@ func (d *Driver) findHostEndpoint(ctx context.Context, want hns.Endpoint) (id st
 		}
 	}
 	err = errors.Join(errs...)
-	switch {
-	case err == nil:
+	if err == nil {
 		d.endpoint = id // the next pass need not look for former ones
-	case id != "" && isRefusal(err):
+	}
+	if id != "" && (err == nil || isRefusal(err)) {
 		d.leave(err, causeEndpointStays, "could not delete a former endpoint of the host on the bridge, will retry", "endpoint", want.Name)
 		err = nil
 	}
@@ -227,8 +227,9 @@ const bridgeMetric = 5000
 // keepLocal keeps the host's interface on the bridge from being a way to anywhere
 // but this node's pods: no default route, whoever made it, a high metric, and no
 // registration of its address under the host's name in DNS. That Windows refuses
-// metric or registration does not stop the network, and is left for a later pass. A default route that cannot be removed
-// stops the network; until it is removed, the metric keeps other routes preferred.
+// metric or registration does not stop the network, and is left for a later pass. A default
+// route that cannot be removed stops the network; until it is removed, the metric keeps other
+// routes preferred.
 func (d *Driver) keepLocal(inside hns.Adapter) error {
 	routes, err := d.stack.Routes()
 	if err != nil {

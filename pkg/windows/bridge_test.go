@@ -271,6 +271,40 @@ func TestLeftIsRetried(t *testing.T) {
 	})
 }
 
+// What is left for a later pass costs the passes before nothing, and is logged once until it has succeeded.
+func TestLeftIsLoggedAgain(t *testing.T) {
+	onWindows(t, bridgeDevice(ownSubnet), hnstest.Knobs{}, func(w *windows) {
+		const inside = "vEthernet (cbr0_ep)"
+		for episode := range 2 {
+			if episode > 0 {
+				if err := w.m.SetDNSRegistration(w.m.Admin().Adapter(inside).Index, true); err != nil {
+					t.Fatal(err)
+				}
+			}
+			w.m.Fail(hnstest.Fault{Func: "SetInterfaceDnsSettings", Code: hns.InvalidParameter})
+			w.bring(time.Minute)
+			w.mends(time.Minute)
+			w.m.ForgetLog()
+			const passes = 300
+			for range passes {
+				time.Sleep(time.Second)
+				_ = w.pass()
+			}
+			if n := w.calls("GetAdaptersAddresses"); n > passes/10 {
+				t.Errorf("adapters were listed %d times in %d passes", n, passes)
+			}
+			if n := w.log.Count("cause=" + causeDNSRegistration); n != episode+1 {
+				t.Errorf("episode %d: logged %d times", episode, n)
+			}
+			w.m.Heal()
+			w.mends(15 * time.Minute)
+			if w.m.Admin().Adapter(inside).Registers {
+				t.Fatal("the bridge registers its address")
+			}
+		}
+	})
+}
+
 // A default route that Windows refuses to remove keeps neither the other one nor the metric, by which no route prefers it.
 func TestDefaultRouteStays(t *testing.T) {
 	onWindows(t, bridgeDevice(ownSubnet), hnstest.Knobs{}, func(w *windows) {

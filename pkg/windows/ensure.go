@@ -39,7 +39,8 @@ func (d *Driver) Ensure(ctx context.Context, devices []dataplane.Device) (datapl
 		d.networksDirty.Store(true)
 	}
 	networks, adapters := d.networksDirty.Swap(false), d.adaptersDirty.Swap(false)
-	if !networks && !adapters && d.ensureErr == nil && d.leftUntil.IsZero() && !d.hostConfig.Pending() {
+	due := !d.leftUntil.IsZero() && !time.Now().Before(d.leftUntil)
+	if !networks && !adapters && d.ensureErr == nil && !due && !d.hostConfig.Pending() {
 		return d.links, nil
 	}
 	d.leftUntil = time.Time{}
@@ -67,16 +68,22 @@ func (d *Driver) Ensure(ctx context.Context, devices []dataplane.Device) (datapl
 	return links, err
 }
 
-// leave logs the error of a change without which the network works, once. err is of tries,
-// which spaces the attempts; when the change is due, there is another pass.
+// leave logs the error of a change without which the network works, once until the change
+// succeeds (err is nil) or has another error. text and attrs say which change it is. err is
+// of tries, which spaces the attempts; when the change is due, there is another pass.
 func (d *Driver) leave(err error, cause, text string, attrs ...any) {
+	which := fmt.Sprint(text, attrs)
 	if err == nil {
+		delete(d.left, which)
 		return
 	}
 	if r, refused := errors.AsType[*refusedError](err); refused && (d.leftUntil.IsZero() || r.next.Before(d.leftUntil)) {
 		d.leftUntil = r.next
 	}
-	d.warnOnce(cause, text, append(attrs, "error", err)...)
+	if d.left[which] != err.Error() {
+		d.left[which] = err.Error()
+		d.opts.Log.Warn(text, append([]any{"cause", cause, "error", err}, attrs...)...)
+	}
 }
 
 // setWaiting makes the watching goroutine cause passes until the next Ensure, if that

@@ -176,6 +176,20 @@ func (w *windows) peersThere() []string {
 	return slices.DeleteFunc(strings.Split(w.holds(), "\n"), func(line string) bool { return !strings.Contains(line, ": VNI") })
 }
 
+// HNS refuses one policy of a request. Those that were added in the halves of the request can be removed at once.
+func TestRemovedAfterRefusal(t *testing.T) {
+	onWindows(t, overlayDevice(ownSubnet), hnstest.Knobs{HostRouteRefused: hns.InvalidPolicyType}, func(w *windows) {
+		w.bring(time.Minute)
+		if n := len(w.peersThere()); n != 3 {
+			t.Fatalf("%d policies are there, want 3", n)
+		}
+		w.state.Paths = w.state.Paths[:1]
+		if err := w.pass(); err != nil || len(w.peersThere()) != 1 {
+			t.Errorf("got %v, and %q", err, w.peersThere())
+		}
+	})
+}
+
 // Another hand was quicker with one of the peers: HNS refuses the request, and may have done a part of it.
 func TestAddedByAnother(t *testing.T) {
 	for _, partial := range []bool{false, true} {

@@ -143,7 +143,8 @@ type Driver struct {
 
 	paths  []*dataplane.Path // that the tables want
 	target target            // for which the tables want them
-	warned map[string]bool   // texts of warnOnce
+	warned map[string]bool   // by warnOnce
+	left   map[string]string // by leave: the errors that were logged last
 }
 
 // target is what the entries of the tables belong to. With another target, all
@@ -159,7 +160,7 @@ func New(opts options, client *hns.Client, stack hns.Stack) *Driver {
 	opts.Pace.setDefaults()
 	d := &Driver{opts: opts.Options, pace: opts.Pace, client: client, stack: stack,
 		hostConfig: hostconfig.New(opts.journalPath(), opts.Pace.Limits, stack, opts.Log),
-		changes:    make(chan struct{}, 1), warned: map[string]bool{}}
+		changes:    make(chan struct{}, 1), warned: map[string]bool{}, left: map[string]string{}}
 	d.tries = tries{&d.pace, map[change]*reconcile.Backoff{}}
 	d.policies = reconcile.NewTable[policyKey, policyValue](&policyStore{d: d})
 	d.remotes = reconcile.NewTable[netip.Prefix, remoteValue](remoteStore{d})

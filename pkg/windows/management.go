@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"strings"
 	"time"
 
 	"flannel/pkg/dataplane"
@@ -33,13 +34,17 @@ func (d *Driver) hostAdapter(n hns.Network, adapters []hns.Adapter) hns.Adapter 
 }
 
 // saveHostConfig saves the host's settings before a network is deleted; those of before it
-// was made, if that is the misplaced one, of which createNetwork has saved nothing.
+// was made, if that is the misplaced one, of which createNetwork has saved nothing. While
+// the journal cannot be read, there is an error, even if there is nothing to save.
 func (d *Driver) saveHostConfig(n hns.Network) error {
+	if err := d.hostConfig.ReadErr(); reconcile.IsUnknown(err) {
+		return err
+	}
 	adapters, err := d.stack.Adapters()
 	if err != nil {
 		return reconcile.Unknown(fmt.Errorf("list adapters: %w", err))
 	}
-	if m := d.misplaced; m.id == n.ID {
+	if m := d.misplaced; m.id != "" && strings.EqualFold(m.id, n.ID) {
 		if len(hostconfig.Addresses(m.at.host)) == 0 {
 			return nil // there is nothing to lose
 		}
@@ -71,7 +76,11 @@ func (d *Driver) recordGood(host hns.Adapter, adapters []hns.Adapter) error {
 	if err != nil {
 		return err
 	}
-	err = d.tries.try(changeOf(verbRecordGood, ""), func() error { return d.hostConfig.RecordGood(host, physical, routes) })
+	save := changeOf(verbSaveGood, d.hostConfig.RecordGood(host, physical, routes))
+	d.tries.forget(func(c change) bool { return c.verb == save.verb && c != save }) // of former settings
+	if save.request != "" {
+		err = d.tries.try(save, d.hostConfig.SaveGood)
+	}
 	d.leave(err, causeJournal, "could not save the host's settings, which are compared after the next boot, will retry")
 	return nil
 }

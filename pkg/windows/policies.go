@@ -26,7 +26,7 @@ import (
 type policyStore struct {
 	d        *Driver
 	existing map[policyKey][]hns.Policy // as read; more than one is a duplicate
-	added    map[policyKey]bool         // since then, so that their texts are not known
+	added    map[policyKey]bool         // since then; of a request that failed, HNS may have added some
 }
 
 const (
@@ -99,6 +99,7 @@ type policyEntry = reconcile.Entry[policyKey, policyValue]
 // policyChange is a policy to add or to remove.
 type policyChange struct {
 	hns.Policy
+	key policyKey
 	err *error // set if it fails
 }
 
@@ -116,8 +117,7 @@ func (s *policyStore) Set(ctx context.Context, entries []policyEntry) []error {
 	var add []policyChange
 	for i, e := range entries {
 		if errs[i] == nil {
-			add = append(add, policyChange{e.Key.policy(e.Value), &errs[i]})
-			s.added[e.Key] = true // even if the request fails, HNS may have added it
+			add = append(add, policyChange{e.Key.policy(e.Value), e.Key, &errs[i]})
 		}
 	}
 	slices.SortFunc(add, func(a, b policyChange) int { // the table has no order
@@ -146,7 +146,7 @@ func (s *policyStore) Delete(ctx context.Context, entries []policyEntry) []error
 	var remove []policyChange
 	for i, e := range entries {
 		for _, p := range s.existing[e.Key] {
-			remove = append(remove, policyChange{p, &errs[i]})
+			remove = append(remove, policyChange{p, e.Key, &errs[i]})
 		}
 	}
 	s.modifyAll(ctx, remove, false)
@@ -184,6 +184,11 @@ func (s *policyStore) modify(ctx context.Context, changes []policyChange, add bo
 		request = s.d.client.AddPolicies
 	}
 	err := request(ctx, s.d.network.ID, policies)
+	if add {
+		for _, c := range changes {
+			s.added[c.key] = true
+		}
+	}
 	if err == nil {
 		return
 	}

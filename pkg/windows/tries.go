@@ -36,8 +36,9 @@ type change struct{ verb, request string }
 // changeOf returns the identity of a change: the same request has the same.
 func changeOf(verb string, request any) change { return change{verb, fmt.Sprintf("%+v", request)} }
 
-// Verbs of changes. The last three are of changes without which the network works. That of deleting a network is the cause in the log, since a
-// network that was not deleted for one reason is deleted at once for another.
+// Verbs of changes. That of deleting a network is the cause in the log, since a network that
+// was not deleted for one reason is deleted at once for another. The network works without
+// the last three changes, and may work without deleting an endpoint (findHostEndpoint).
 const (
 	verbCreateNetwork   = "create network"
 	verbBindAdapter     = "bind adapter" // to a switch, before HNS is asked
@@ -46,7 +47,7 @@ const (
 	verbAttachEndpoint  = "attach endpoint"
 	verbBridgeMetric    = "set the metric of the bridge"
 	verbDNSRegistration = "turn the registration of the bridge in DNS off"
-	verbRecordGood      = "record the host's settings"
+	verbSaveGood        = "save the host's settings"
 )
 
 // refusedError is the error of a change that HNS has refused, and that is tried

@@ -88,7 +88,7 @@ func (d *Driver) watch(ctx context.Context) {
 // for, and the next tick calls it again.
 func (d *Driver) restoreHostConfig(ctx context.Context) {
 	d.hostConfig.TrackCategory()
-	if !d.hostConfig.Pending() {
+	if !d.hostConfig.Pending() || reconcile.IsUnknown(d.hostConfig.ReadErr()) {
 		return
 	}
 	networks, err := d.client.Networks(ctx)
@@ -106,6 +106,9 @@ func (d *Driver) restoreHostConfig(ctx context.Context) {
 func (d *Driver) AwaitHostAddrs(ctx context.Context) error {
 	if !d.hostConfig.NeedsStatic() {
 		return nil
+	}
+	if err := d.hostConfig.ReadErr(); reconcile.IsUnknown(err) {
+		return err
 	}
 	networks, err := d.client.Networks(ctx)
 	if err != nil {

@@ -1,7 +1,8 @@
 // This file keeps a static configuration over a boot, after which Windows may
 // have forgotten it:
 //
-//	RecordGood        in each pass in which the network works, saves it as Journal.LastGood
+//	RecordGood        in each pass in which the network works, remembers it
+//	SaveGood          saves it as Journal.LastGood
 //	begin             makes it the snapshot, which Restore compares with the adapter
 //	takeChanges       in Restore, takes over what somebody has changed meanwhile
 //	Forget            in cleanup, deletes it
@@ -12,6 +13,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 
 	"flannel/pkg/file"
 	"flannel/pkg/reconcile"
@@ -19,29 +21,32 @@ import (
 )
 
 // begin reads what an earlier run wrote to the journal, once, and makes the comparisons
-// after a boot part of the journal (see compareAfterBoot). Until that has succeeded,
+// after a boot part of the journal (see compareAfterBoot). Until the file could be read,
 // nothing of the host is known, and nothing is written: the file may hold the host's
-// settings. k.mu is held, except in New.
+// settings. If it can be read and not written, update makes the comparisons part of the
+// file later. k.mu is held, except in New.
 func (k *Keeper) begin() {
 	if k.begun {
 		return
 	}
 	var next Journal
 	next, k.readErr = ReadJournal(k.path)
-	// A journal that names no network may be a new one in the place of one that was lost.
-	k.uncertain = len(next.Networks)+len(next.Switches) == 0
 	if k.readErr != nil && !file.Unusable(k.readErr) {
-		k.readErr = reconcile.Unknown(k.readErr)
+		k.readErr = reconcile.Unknown(fmt.Errorf("%w; until flanneld can read the file, the node does not join, and cleanup removes nothing: end the program that has opened the file, "+
+			"or repair its permissions or its disk, or delete it, and with it the host's settings that were not restored yet and the names of flanneld's networks", k.readErr))
 		return
 	}
+	if len(next.Networks)+len(next.Switches) > 0 { // else it may be a new one in the place of one that was lost
+		k.uncertain = false
+	}
 	earlier := next.Snapshot
-	if next.compareAfterBoot(k.boot) {
-		if err := WriteJournal(k.path, next); err != nil {
-			k.readErr = reconcile.Unknown(fmt.Errorf("compare the host's settings with those before the reboot: %w", err))
-			return
+	changed := next.compareAfterBoot(k.boot)
+	k.journal, k.begun = next, true
+	if changed {
+		if err := k.update(func(*Journal) {}); err != nil {
+			k.log.Warn("cannot save that the host's settings are compared with those before the reboot, will retry", "error", err)
 		}
 	}
-	k.journal, k.begun = next, true
 	switch s := next.Snapshot; {
 	case earlier != nil:
 		k.log.Warn("an earlier run ended while the host's addresses moved, checking whether they are back", "adapter", s.Adapter, "written", s.Written)
@@ -51,23 +56,38 @@ func (k *Keeper) begin() {
 }
 
 // RecordGood remembers what host has now, when its network works. Save uses it
-// if the host has lost its addresses by then. A static configuration is written
-// to the journal, too, for the time after the next boot.
-func (k *Keeper) RecordGood(host, physical hns.Adapter, routes []hns.Route) error {
+// if the host has lost its addresses by then. It returns the text of the static
+// configuration that SaveGood has to write, for the time after the next boot; "": none.
+func (k *Keeper) RecordGood(host, physical hns.Adapter, routes []hns.Route) (unsaved string) {
 	k.lock()
 	defer k.mu.Unlock()
 	s := k.newSnapshot(host, physical, routes)
-	// After a boot, New makes LastGood the snapshot. If the boot is unknown, that was not
+	// After a boot, begin makes LastGood the snapshot. If the boot is unknown, that was not
 	// done, and LastGood must not be replaced by what the boot may have changed.
 	if len(s.Addresses) == 0 || k.journal.Snapshot != nil || k.boot == "" {
-		return nil
+		return ""
 	}
 	k.good = s
-	last := s.static4() // nil deletes a former LastGood: DHCP configures the adapter now
-	if last == nil && k.journal.LastGood == nil || last.equal(k.journal.LastGood) && k.journal.Boot == k.boot {
+	last := s.static4() // nil: DHCP configures the adapter now, and SaveGood deletes a former LastGood
+	switch {
+	case last == nil && k.journal.LastGood == nil || last.equal(k.journal.LastGood) && k.journal.Boot == k.boot:
+		return ""
+	case last == nil:
+		return "DHCP"
+	}
+	last.Written = time.Time{} // the same settings have the same text
+	return fmt.Sprintf("%+v", *last)
+}
+
+// SaveGood writes what RecordGood has remembered last to the journal, if the network has
+// worked in this run.
+func (k *Keeper) SaveGood() error {
+	k.lock()
+	defer k.mu.Unlock()
+	if k.good == nil {
 		return nil
 	}
-	return k.update(func(j *Journal) { j.LastGood, j.Boot = last, k.boot })
+	return k.update(func(j *Journal) { j.LastGood, j.Boot = k.good.static4(), k.boot })
 }
 
 // Forget deletes the last good configuration and the category, when flanneld
@@ -129,9 +149,8 @@ func (k *Keeper) takeChanges(host hns.Adapter, routes []hns.Route) {
 			next.Routes = snapshot.Routes
 		}
 	}
-	servers, err := k.stack.ManualDNS(host.Index)
-	if err == nil && len(servers) > 0 && lacksAny(servers, next.DNS) && !lacksAny(host.DNS, servers) {
-		next.DNS = servers
+	if servers, err := k.stack.ManualDNS(host.Index); err == nil {
+		next.DNS = changedDNS(snapshot.DNS, servers, host.DNS)
 	}
 	// An error means that nothing is known, and 0 that Windows chooses.
 	v4, _ := k.stack.Interface(host.Index, false)
@@ -153,6 +172,21 @@ func (k *Keeper) takeChanges(host hns.Adapter, routes []hns.Route) {
 		k.warn(host, err)
 		k.journal.Snapshot = &next // until the journal can be written
 	}
+}
+
+// changedDNS returns the DNS servers of a snapshot after somebody has set manual ones, which
+// the host has. A family without any is one of which Windows may have forgotten them.
+func changedDNS(saved, manual, has []netip.Addr) []netip.Addr {
+	for _, v6 := range []bool{false, true} {
+		inFamily := func(a netip.Addr) bool { return a.Is6() == v6 }
+		outside := func(a netip.Addr) bool { return !inFamily(a) }
+		before, now := slices.DeleteFunc(slices.Clone(saved), outside), slices.DeleteFunc(slices.Clone(manual), outside)
+		differ := lacksAny(now, before) || lacksAny(before, now)
+		if len(now) > 0 && differ && !lacksAny(has, now) {
+			saved = append(slices.DeleteFunc(slices.Clone(saved), inFamily), now...)
+		}
+	}
+	return saved
 }
 
 // defaultRoutes returns the default routes by the gateways that are stored. A route that the

@@ -278,8 +278,9 @@ func (j *Journal) queueCategoryAfterBoot(boot string) (changed bool) {
 		return false
 	}
 	again := *j.Category
-	again.Done = j.LastGood == nil // no static address
-	if !again.Done {
+	if again.Done = j.LastGood == nil; again.Done { // no static address
+		again.Boot = boot // one that the host gets later is not from before the boot
+	} else {
 		again.Problem = ""
 	}
 	changed = again != *j.Category

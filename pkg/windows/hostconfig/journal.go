@@ -93,7 +93,7 @@ func WriteJournal(path string, j Journal) error {
 		return nil
 	}
 	if err := file.PutJSON(path, j); err != nil {
-		return fmt.Errorf("save the adapter's settings: %w", err)
+		return fmt.Errorf("save the host's settings and the names of networks: %w", err)
 	}
 	return nil
 }
@@ -165,8 +165,9 @@ func (k *Keeper) update(change func(*Journal)) error {
 		next = k.journal
 		next.Networks, next.Switches = slices.Clone(next.Networks), slices.Clone(next.Switches) // which change edits
 	} else if err != nil {
-		return fmt.Errorf("save the adapter's settings: %w", err)
+		return fmt.Errorf("save the host's settings and the names of networks: %w", err)
 	}
+	next.compareAfterBoot(k.boot) // as begin did, which perhaps could not write
 	change(&next)
 	if err := WriteJournal(k.path, next); err != nil {
 		return err

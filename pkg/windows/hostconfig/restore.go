@@ -87,7 +87,7 @@ type Keeper struct {
 
 	mu              sync.Mutex
 	journal         Journal
-	begun           bool      // begin has succeeded; before that, journal is empty, and nothing is written
+	begun           bool      // begin could read the file; before that, journal is empty, and nothing is written
 	readErr         error     // of the last call of begin; with begun, the file is not a journal of flanneld
 	good            *Snapshot // of the last RecordGood of this run, for Save; nil: none. Journal.LastGood is its static part
 	boot            string    // hns.Stack.BootID; "": unknown
@@ -102,7 +102,7 @@ type Keeper struct {
 	staticMissing   bool      // the last Restore found that an address of the snapshot that was set by hand is missing
 	darkSince       time.Time // since when TrackDark has found no address; zero with a snapshot: see missingSince
 	upSince         time.Time // since when TrackDark has found the physical adapter up
-	uncertain       bool      // the journal may be in the place of a lost one (see New), for TrackDark; setReachable clears it
+	uncertain       bool      // the journal may be in the place of a lost one (see begin), for TrackDark; begin and setReachable clear it
 	staticStored    bool      // storeStatic has written for the snapshot
 	dhcpOff         int       // index of the adapter whose DHCP was turned off, until Windows obeys; 0: none
 	lastWarning     string
@@ -113,7 +113,7 @@ type Keeper struct {
 // New returns a Keeper that continues with what an earlier run wrote to the
 // journal at path.
 func New(path string, limits Limits, stack hns.Stack, log *slog.Logger) *Keeper {
-	k := &Keeper{path: path, limits: limits, stack: stack, log: log}
+	k := &Keeper{path: path, limits: limits, stack: stack, log: log, uncertain: true}
 	k.category.client, k.category.turn = hns.NewCategoryClient(stack, categoryLimit), make(chan struct{}, 1)
 	var err error
 	if k.boot, err = stack.BootID(); err != nil {
@@ -135,8 +135,9 @@ func (k *Keeper) lock() {
 	k.begin()
 }
 
-// ReadErr is the error of reading the journal; nil: it was read, or there is none. Cleanup reports it. If it IsUnknown, the
-// Keeper reads again; else the file is not a journal of flanneld, and the next update sets it aside.
+// ReadErr is the error of reading the journal; nil: it was read, or there is none. Cleanup
+// reports it. If it IsUnknown, the Keeper reads again; else the file is not a journal of
+// flanneld, and the next update sets it aside.
 func (k *Keeper) ReadErr() error {
 	k.lock()
 	defer k.mu.Unlock()
@@ -371,7 +372,7 @@ func (k *Keeper) restoreRest(host hns.Adapter, routes []hns.Route, missing losse
 	return dataplane.Waiting(causeNoRoutes, "routes and DNS servers to be back on %s", host.Name)
 }
 
-// warn logs an error, unless it is the one that warn has logged last (lastWarning).
+// warn logs an error, unless it is that which was logged last for the snapshot.
 func (k *Keeper) warn(host hns.Adapter, err error) {
 	if err.Error() != k.lastWarning {
 		k.lastWarning = err.Error()
@@ -380,8 +381,13 @@ func (k *Keeper) warn(host hns.Adapter, err error) {
 }
 
 // deleteSnapshot ends the comparison, also that after a boot: Journal.Boot is then this
-// boot, and New begins no other one. If this boot is unknown, Boot is "", and a later run does.
+// boot, and compareAfterBoot begins no other one. If this boot is unknown, Boot is "", and a
+// later run compares.
 func (k *Keeper) deleteSnapshot() error {
 	k.resetTimers() // and what else belongs to one snapshot, such as lost
-	return k.update(func(j *Journal) { j.Snapshot, j.Boot = nil, k.boot })
+	err := k.update(func(j *Journal) { j.Snapshot, j.Boot = nil, k.boot })
+	if err == nil {
+		k.lastWarning = "" // the next snapshot may have the same problem
+	}
+	return err
 }

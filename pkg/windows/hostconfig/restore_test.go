@@ -229,9 +229,7 @@ func TestSaveAfterRenaming(t *testing.T) {
 func TestGoodOfOtherAdapter(t *testing.T) {
 	withJournal(t, func(*Journal, *hnstest.Machine) {}, func(r *rig) {
 		a := r.m.Admin().Adapter("Ethernet")
-		if err := r.RecordGood(a, a, r.m.Admin().Routes()); err != nil {
-			t.Fatal(err)
-		}
+		r.RecordGood(a, a, r.m.Admin().Routes())
 		for _, name := range []string{"LAN 2", "Ethernet"} {
 			if err := r.m.Admin().Readdress(name); err != nil {
 				t.Fatal(err)

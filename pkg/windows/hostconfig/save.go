@@ -86,19 +86,21 @@ func (k *Keeper) awaitOther(physical hns.Adapter, adapters []hns.Adapter) error 
 func (k *Keeper) SetPodNetworks(pods []netip.Prefix) error {
 	k.lock()
 	defer k.mu.Unlock()
-	if slices.Equal(k.pods, pods) {
+	if slices.Equal(k.pods, pods) || !k.begun { // the next call knows the snapshot
 		return nil
+	}
+	if s := k.journal.Snapshot; s != nil && !s.equal(s.without(pods)) {
+		if err := k.update(func(j *Journal) {
+			if j.Snapshot != nil {
+				j.Snapshot = j.Snapshot.without(pods)
+			}
+		}); err != nil {
+			return err
+		}
 	}
 	k.pods = slices.Clone(pods) // Save leaves routes into them out from now on
 	if k.good != nil {
 		k.good = k.good.without(pods)
 	}
-	if s := k.journal.Snapshot; s == nil || s.equal(s.without(pods)) {
-		return nil
-	}
-	return k.update(func(j *Journal) {
-		if j.Snapshot != nil {
-			j.Snapshot = j.Snapshot.without(pods)
-		}
-	})
+	return nil
 }

@@ -1,14 +1,20 @@
 package hostconfig
 
 import (
+	"errors"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
+	"strconv"
 	"testing"
+	"time"
 
 	"flannel/internal/test/hnstest"
+	"flannel/internal/test/logtest"
 	"flannel/pkg/reconcile"
+	"flannel/pkg/windows/hns"
 )
 
 // refusable returns the path of a journal, and a function that says whether it can be read. Whether or not, it can be
@@ -101,10 +107,133 @@ func TestComparedBeforeRecorded(t *testing.T) {
 	k := onJournal(t, path)
 	allow(true)
 	a := m.Admin().Adapter("Ethernet")
-	if err := k.RecordGood(a, a, m.Admin().Routes()); err != nil {
-		t.Fatal(err)
+	if unsaved := k.RecordGood(a, a, m.Admin().Routes()); unsaved != "" {
+		t.Errorf("would save %s", unsaved)
 	}
 	if j, err := ReadJournal(path); err != nil || j.LastGood == nil || j.LastGood.Addresses[0].Prefix != former || j.Snapshot == nil || !j.Snapshot.AtBoot {
 		t.Errorf("the journal holds %+v, %v", j, err)
+	}
+}
+
+// readOnly returns the path of a journal that can be read and not replaced, and a function that lets it be replaced. Root can
+// write in every directory, so that the path first leads through the list of open files.
+func readOnly(t *testing.T, j Journal) (path string, allow func()) {
+	t.Helper()
+	dir := t.TempDir()
+	if err := WriteJournal(filepath.Join(dir, "hns.json"), j); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(filepath.Join(dir, "hns.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = f.Close() }) // it is only read
+	name, way := strconv.Itoa(int(f.Fd())), filepath.Join(t.TempDir(), "way")
+	if err := errors.Join(os.Rename(f.Name(), filepath.Join(dir, name)), os.Symlink("/proc/self/fd", way)); err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(way, name), func() {
+		t.Helper()
+		if err := errors.Join(os.Remove(way), os.Symlink(dir, way)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// What can be read of a journal is used, also if the journal cannot be written: the host gets the address that a boot has lost.
+// The file gets what is missing as soon as it can be written.
+func TestUnwritableJournal(t *testing.T) {
+	m := hnstest.New()
+	defer m.Close() //nolint:errcheck // it counts handles, of which there are none
+	if err := m.Admin().Configure("Ethernet", hns.Persistent{DHCP: true}); err != nil {
+		t.Fatal(err)
+	}
+	path, allow := readOnly(t, Journal{Networks: []string{"cbr0"}, LastGood: staticSnapshot(m), Boot: "an earlier one"})
+	var log logtest.Log
+	k := New(path, Limits{DHCP: time.Hour}, m, log.Logger())
+	if k.ReadErr() != nil || !slices.Equal(k.Owned(false), []string{"cbr0"}) || !k.HasSnapshot() || log.Count("level=WARN") == 0 {
+		t.Errorf("owns %v, has a snapshot: %t, error %v, logged\n%s", k.Owned(false), k.HasSnapshot(), k.ReadErr(), &log)
+	}
+	for range 5 {
+		_ = k.Restore(nil)
+	}
+	if host := m.Admin().Adapter("Ethernet"); !HasAddress(host, hnstest.HostAddr.Addr()) || !k.HasSnapshot() {
+		t.Errorf("the host has %+v; the snapshot remains: %t", host.Addrs, k.HasSnapshot())
+	}
+	if j, err := ReadJournal(path); err != nil || j.Snapshot != nil {
+		t.Errorf("the journal was written: %+v, %v", j, err)
+	}
+	allow()
+	if err := k.SetOwned("flannel.4096", false, true); err != nil {
+		t.Fatal(err)
+	}
+	if j, err := ReadJournal(path); err != nil || j.Snapshot == nil || !j.Snapshot.AtBoot || !k.HasSnapshot() {
+		t.Errorf("the journal holds %+v, %v; the snapshot remains: %t", j, err, k.HasSnapshot())
+	}
+	for range 5 {
+		_ = k.Restore(nil)
+	}
+	if k.Pending() {
+		t.Error("the snapshot remains")
+	}
+}
+
+// The networks of pods that could not be saved, or whose routes nobody knows yet, are taken up later.
+func TestPodNetworksLater(t *testing.T) {
+	m := hnstest.New()
+	defer m.Close() //nolint:errcheck // it counts handles, of which there are none
+	snapshot := staticSnapshot(m)
+	pods := []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}
+	snapshot.Routes = append(snapshot.Routes, SavedRoute{netip.MustParsePrefix("10.244.4.0/24"), hnstest.Gateway, 10})
+	check := func(k *Keeper, path string) {
+		t.Helper()
+		if err := k.SetPodNetworks(pods); err != nil {
+			t.Error(err)
+		}
+		if j, err := ReadJournal(path); err != nil || len(j.Snapshot.Routes) != 1 {
+			t.Errorf("the journal holds %+v, %v", j.Snapshot, err)
+		}
+	}
+	path, allow := readOnly(t, Journal{Snapshot: snapshot})
+	k := onJournal(t, path)
+	if err := k.SetPodNetworks(pods); err == nil {
+		t.Error("saved")
+	}
+	allow()
+	check(k, path)
+
+	path, readable := refusable(t)
+	if err := WriteJournal(path, Journal{Snapshot: snapshot}); err != nil {
+		t.Fatal(err)
+	}
+	readable(false)
+	k = onJournal(t, path)
+	if err := k.SetPodNetworks(pods); err != nil {
+		t.Error(err)
+	}
+	readable(true)
+	check(k, path)
+}
+
+// A journal that cannot be read says nothing about whether the host got its addresses back; once that is known, and the journal
+// still cannot be read, the host counts as reachable. What to do with the file, the error says.
+func TestUnreadableIsUncertain(t *testing.T) {
+	path, allow := refusable(t)
+	if err := WriteJournal(path, Journal{Networks: []string{"cbr0"}}); err != nil {
+		t.Fatal(err)
+	}
+	allow(false)
+	k := onJournal(t, path)
+	if err := k.ReadErr(); !k.uncertain || !logtest.Names(err.Error(), path, "permissions", "delete") {
+		t.Errorf("uncertain: %t; %v", k.uncertain, err)
+	}
+	k.SetReachable()
+	if k.Pending(); k.uncertain {
+		t.Error("reading again makes it uncertain")
+	}
+	allow(true)
+	k = onJournal(t, path)
+	if k.uncertain {
+		t.Error("the journal names a network")
 	}
 }
