@@ -19,8 +19,9 @@ import (
 // Driver is the Dataplane of the Linux kernel, in the network namespace of the
 // thread that called New. The daemon's loop calls its exported methods (Guarded, Forwarded and
 // Traffic are for any goroutine); the watcher, a goroutine, updates the tables and sets the
-// dirty flags. What a kind of device needs is in its own type: kind_linux.go says when the
-// driver calls which method.
+// dirty flags. While the kernel has no guard, a goroutine of Apply, which waits for it, adds the
+// entries of the tables, and has their stores meanwhile. What a kind of device needs is in its own
+// type: kind_linux.go says when the driver calls which method.
 type Driver struct {
 	*devices // finding, making and repairing them
 	*rows    // the tables of rtnetlink
@@ -136,13 +137,14 @@ func (d *Driver) Apply(ctx context.Context, links dataplane.Links, s dataplane.S
 	var adding sync.WaitGroup
 	add := func() { added = d.tables.Add(ctx, d.opts) }
 	config := d.guardConfig(links, s)
-	beside := config != nil && !d.guard.judges() // at a start, when both have much to write
-	if beside {
+	judges := config == nil || d.guard.judges()
+	if !judges { // as at a start, when both have much to write
 		adding.Go(add)
 	}
 	unguarded := d.guard.apply(ctx, config, pods)
-	held := d.holdBack(unguarded)
-	if !beside { // the guard's sets must have a peer before there are entries for the peer
+	var held []*dataplane.Path
+	if judges { // the guard's sets must have a peer before there are entries for the peer
+		held = d.holdBack(unguarded)
 		add()
 	}
 	adding.Wait()

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -61,6 +62,24 @@ func TestGuardHoldsBackNewPeers(t *testing.T) {
 		m.mustPass()
 		if !strings.Contains(run(t, "ip route"), added.Dst.String()) {
 			t.Error("there is no route when the set is written")
+		}
+	})
+}
+
+// After a restart, the rules of the former run judge, so that a new peer whose address the sets lack gets no route.
+func TestGuardHoldsBackAfterRestart(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		run(t, "nft add table inet flannel-guard; nft add set inet flannel-guard peers4 '{ type ipv4_addr; size 3; }'")
+		m := guarded(t, &dataplane.Guard{Enforce: true})
+		m.mustPass()
+		added := newcomer(m)
+		m.state.Paths = append(m.state.Paths, added)
+		m.restart()
+		if err := m.pass(); !errors.Is(err, unix.ENFILE) {
+			t.Fatalf("the set is full, and the pass: %v", err)
+		}
+		if routes := run(t, "ip route"); strings.Contains(routes, added.Dst.String()) {
+			t.Errorf("a route to a peer that the guard drops: %s", routes)
 		}
 	})
 }

@@ -20,7 +20,7 @@
 // it will have in the end, and still its own source: last in input, and in postrouting
 // before masquerading. Anything earlier can be passed by a Service whose endpoint is the
 // port of a tunnel. The addresses of the peers are in sets, which have an address before
-// there is a route to the peer, and lose it after the route is gone.
+// there is a route to the peer, or before the first rules, and lose it after the route is gone.
 package guard
 
 import (
@@ -254,13 +254,16 @@ func (g *Guard) Enforces() (enforces bool, waiting, last string) {
 	return g.dropping, g.trial.waiting, g.trial.last
 }
 
-// Judges reports whether rules in the kernel may judge packets until the next Apply is over. If
-// there is no table, none do: Apply writes rules after it has added the peers.
+// Judges reports whether rules in the kernel may judge packets before the next Apply has added
+// the peers. If there is no table, none do.
 func (g *Guard) Judges() bool {
 	if g.config != nil {
 		return true
 	}
 	table, err := g.kernelTable()
+	if err != nil {
+		g.conn.drain()
+	}
 	return err != nil || table != nil
 }
 

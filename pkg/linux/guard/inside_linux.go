@@ -14,8 +14,8 @@ import (
 // Rules look up the source of the packet inside in these sets. nft can load a rule that
 // looks up bytes at an offset only if the set describes its key by such an expression
 // ("typeof @th,336,32"). The kernel stores the description for nft. The library for
-// nftables cannot write it. A rule that looks up the source of the packet itself loads
-// that as bytes, too (see rawSource).
+// nftables cannot write it. The rule spoofed loads the source of the packet itself as bytes,
+// too (see rawSource).
 
 // describedSet is one of these sets. Its key is the source of the packet inside, or a
 // network of it.

@@ -84,8 +84,8 @@ func load(f field, v6 bool) []expr.Any {
 
 // rawSource loads the source of packets of one family, as load does. nft shows and loads
 // it as bytes at an offset ("@nh,96,32"), not as an address, since the version in the
-// header says which family it is, and not the metadata. So sets for sources of packets
-// inside can be looked at.
+// header says which family it is, and not the metadata. The rule spoofed can thus use the
+// sets of the kind inside, which nft knows as sets of bytes.
 func rawSource(v6 bool) []expr.Any {
 	return append(version(network(0, 1), v6), network(source.at(v6)))
 }
