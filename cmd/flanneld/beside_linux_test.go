@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"flannel/internal/test/logtest"
+	"flannel/pkg/probe"
 	"flannel/pkg/status"
 )
 
@@ -32,6 +34,17 @@ func TestCleanupBesideFlannel(t *testing.T) {
 	}
 	if _, err := os.Stat(status.Lock(file)); err != nil {
 		t.Errorf("it did not try the lock before: %v", err)
+	}
+}
+
+// A daemon that may be in another network namespace counts only if it conflicts.
+func TestBesideUnknown(t *testing.T) {
+	all := []probe.Daemon{{PID: 7, Args: []string{"--subnet-file=/a"}, WhyNot: "denied"}}
+	if err := conflicting("/a", false, all); err == nil || exitCode(err) != exitHeld || !logtest.Names(err.Error(), "denied", "root") {
+		t.Errorf("the same subnet file: %v", err)
+	}
+	if err := conflicting("/b", false, all); err != nil {
+		t.Errorf("another subnet file: %v", err)
 	}
 }
 

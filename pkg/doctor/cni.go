@@ -177,7 +177,7 @@ func cniPlugins(s Snapshot) Finding {
 	case len(problems) > 0:
 		return fail(install, "in %s: %s", s.CNI.Value.BinDir, several(problems))
 	case len(unknown) > 0:
-		return undecidable("whether %s exist: %s", strings.Join(unknown, ", "), several(unread))
+		return undecidable("not known whether there is: %s (%s)", strings.Join(unknown, ", "), several(unread))
 	}
 	return ok("%s", strings.Join(names, ", "))
 }

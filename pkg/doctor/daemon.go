@@ -21,7 +21,7 @@ func daemonChecks() []Check {
 		{"FL101", "the daemon runs and the network is up to date",
 			"the daemon does not run, or the network is not up to date", anySystem, needs{daemonKnown}, upToDate},
 		{"FL102", "no more than one flanneld runs on the node",
-			"more than one flanneld runs on the node", anySystem, needs{processesKnown}, oneDaemon},
+			"more than one flanneld runs on the node", anySystem, nil, oneDaemon},
 		{"FL103", "the subnet file exists and matches the daemon's lease",
 			"the subnet file is missing, or does not match the daemon's lease", anySystem, nil, subnetFile},
 		{"FL104", "no peer is rejected",
@@ -61,17 +61,28 @@ func upToDate(s Snapshot) Finding {
 // oneDaemon finds a second flanneld or flannel. Two of them write different routes and
 // the same firewall rules, so that they keep undoing each other's changes.
 func oneDaemon(s Snapshot) Finding {
-	var daemons []string
+	var daemons, unknown []string
 	for _, p := range s.Processes.Value {
-		daemons = append(daemons, fmt.Sprintf("%s (pid %d)", p.Name, p.PID))
+		name := fmt.Sprintf("%s (pid %d)", p.Name, p.PID)
+		if p.WhyNot != "" {
+			unknown = append(unknown, name+": "+p.WhyNot)
+		} else {
+			daemons = append(daemons, name)
+		}
 	}
-	switch len(daemons) {
-	case 0:
-		return ok("no flanneld among the visible processes")
-	case 1:
+	switch {
+	case len(daemons) > 1:
+		return fail("Stop all but one: they undo each other's changes.", "%s", strings.Join(daemons, ", "))
+	case !s.Processes.Known:
+		return processesKnown(s)
+	case len(daemons)+len(unknown) > 1:
+		return undecidable("whether these run on this node: %s", several(unknown))
+	case len(unknown) == 1:
+		return ok("one at most: %s", unknown[0])
+	case len(daemons) == 1:
 		return ok("%s", daemons[0])
 	}
-	return fail("Stop all but one: they undo each other's changes.", "%s", strings.Join(daemons, ", "))
+	return ok("no flanneld among the visible processes")
 }
 
 // subnetFile compares the subnet file with the daemon's lease. The CNI plugin configures

@@ -148,6 +148,17 @@ func TestDaemonChecks(t *testing.T) {
 			s.Processes.Value = append(s.Processes.Value, Process{PID: 43, Name: "flanneld-amd64"})
 		}},
 		{"FL102", OK, "", func(s *Snapshot) { s.Processes.Value = nil }},
+		{"FL102", OK, "flanneld 42 denied", func(s *Snapshot) { s.Processes.Value[0].WhyNot = "denied" }},
+		{"FL102", Undecided, "flanneld 43 denied", func(s *Snapshot) {
+			s.Processes.Value = append(s.Processes.Value, Process{PID: 43, Name: "flanneld", WhyNot: "denied"})
+		}},
+		{"FL102", Undecided, "some denied", func(s *Snapshot) { s.Processes.Known, s.Processes.WhyNot = false, "some denied" }},
+		{"FL102", Fail, "flanneld 42 flanneld 43", func(s *Snapshot) {
+			s.Processes = Fact[[]Process]{Value: append(s.Processes.Value, Process{PID: 43, Name: "flanneld"}), WhyNot: "some denied"}
+		}},
+		{"FL102", Fail, "flanneld 42 flanneld 44", func(s *Snapshot) {
+			s.Processes.Value = append(s.Processes.Value, Process{PID: 43, Name: "flanneld", WhyNot: "denied"}, Process{PID: 44, Name: "flanneld"})
+		}},
 		{"FL103", Fail, "/run/flannel/subnet.env", func(s *Snapshot) { s.Env = Known(subnet.Env{}) }},
 		{"FL103", Fail, "FLANNEL_MTU=x", func(s *Snapshot) {
 			s.Env, s.EnvMalformed = Unknown[subnet.Env]("FLANNEL_MTU=x: not a whole number"), true
@@ -250,6 +261,10 @@ func addPeer(s *Snapshot, state status.State) {
 func TestSystemChecks(t *testing.T) {
 	checkAll(t, healthy, []testCase{
 		{"FL201", Fail, "net.ipv4.ip_forward 0", func(s *Snapshot) { s.Linux.Sysctls.Value["net/ipv4/ip_forward"] = "0" }},
+		{"FL201", Fail, "net.ipv4.ip_forward 0", func(s *Snapshot) {
+			s.Linux.Sysctls = Fact[Sysctls]{Value: Sysctls{"net/ipv4/ip_forward": "0"}, WhyNot: "some denied"}
+		}},
+		{"FL201", Undecided, "some denied", func(s *Snapshot) { s.Linux.Sysctls = Fact[Sysctls]{WhyNot: "some denied"} }},
 		{"FL201", Fail, "net/ipv4/conf/cni0/forwarding 0", func(s *Snapshot) { s.Linux.Sysctls.Value["net/ipv4/conf/cni0/forwarding"] = "0" }},
 		{"FL201", Fail, "net/ipv4/conf/eth0/forwarding 0", func(s *Snapshot) { s.Linux.Sysctls.Value["net/ipv4/conf/eth0/forwarding"] = "0" }},
 		{"FL201", Fail, "net/ipv4/conf/flannel.1/forwarding 0", func(s *Snapshot) { s.Linux.Sysctls.Value["net/ipv4/conf/flannel.1/forwarding"] = "0" }},
@@ -287,7 +302,11 @@ func TestSystemChecks(t *testing.T) {
 		{"FL206", Warn, "systemd-networkd cni0", func(s *Snapshot) {
 			s.Linux.Managers = Known([]LinkManager{{"systemd-networkd", true, []string{"cni0"}}})
 		}},
-		{"FL206", OK, "", func(s *Snapshot) {
+		{"FL206", Warn, "NetworkManager flannel.1", func(s *Snapshot) {
+			s.Linux.Managers = Fact[[]LinkManager]{Value: []LinkManager{{"NetworkManager", true, []string{"flannel.1"}}}, WhyNot: "some denied"}
+		}},
+		{"FL206", Undecided, "some denied", func(s *Snapshot) { s.Linux.Managers.Known, s.Linux.Managers.WhyNot = false, "some denied" }},
+		{"FL206", OK, "flannel.1", func(s *Snapshot) {
 			s.Linux.Managers = Known([]LinkManager{{"NetworkManager", false, []string{"flannel.1"}}})
 		}},
 		{"FL207", Fail, "cni0 10.5.9.1 10.5.3.0/24", func(s *Snapshot) {

@@ -16,7 +16,7 @@ import (
 func forwards(s Snapshot) Finding {
 	var off, fixes []string
 	for _, path := range inUse(s, "net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding") {
-		if value := s.Linux.Sysctls.Value[path]; value != "1" {
+		if value := s.Linux.Sysctls.Value[path]; value != "1" && (value != "" || s.Linux.Sysctls.Known) {
 			off = append(off, strings.ReplaceAll(path, "/", ".")+" is "+cmp.Or(value, "missing"))
 		}
 	}
@@ -33,7 +33,7 @@ func forwards(s Snapshot) Finding {
 	if len(off) > 0 {
 		return fail(strings.Join(fixes, " "), "%s", strings.Join(off, ", "))
 	}
-	if missing := firstReason(devicesKnown(s), interfacesKnown(s)); missing.Verdict != "" {
+	if missing := firstReason(sysctlsKnown(s), devicesKnown(s), interfacesKnown(s)); missing.Verdict != "" {
 		return missing // which devices pods' packets arrive on
 	}
 	if s.underlayName() == ruleset.AnyDevice {

@@ -12,7 +12,7 @@ import (
 func linuxChecks() []Check {
 	return []Check{
 		{"FL201", "the kernel forwards packets",
-			"the kernel does not forward packets", linux, needs{sysctlsKnown, familiesKnown}, forwards},
+			"the kernel does not forward packets", linux, needs{familiesKnown}, forwards},
 		{"FL202", "packets between pods on a bridge pass the rules of kube-proxy",
 			"packets between pods on a bridge bypass the rules of kube-proxy", linux, needs{sysctlsKnown, devicesKnown, bridgeExists}, bridgePassesRules},
 		{"FL203", "no firewall rule drops the packets that are forwarded for pods",
@@ -22,7 +22,7 @@ func linuxChecks() []Check {
 		{"FL205", "neither the kernel nor the network card breaks the tunnel's checksums",
 			"the kernel or the network card is known to break the tunnel's checksums", linux, needs{devicesKnown, vxlanExists}, checksums},
 		{"FL206", "no other program manages flanneld's devices",
-			"another program manages flanneld's devices", linux, needs{managersKnown, devicesKnown}, unmanagedDevices},
+			"another program manages flanneld's devices", linux, needs{devicesKnown}, unmanagedDevices},
 		{"FL207", "the pods' bridge has an address of this node's subnet",
 			"the pods' bridge has an address outside of this node's subnet", linux, needs{devicesKnown, interfacesKnown, bridgeExists, subnetKnown}, bridgeAddress},
 		{"FL208", "the pods' bridge and interfaces have the MTU of the subnet file",
@@ -134,6 +134,8 @@ func unmanagedDevices(s Snapshot) Finding {
 	switch {
 	case len(managed) > 0:
 		return warn(fix, "%s", several(managed))
+	case !s.Linux.Managers.Known:
+		return managersKnown(s)
 	case len(stopped) > 0:
 		return ok("%s, but does not run", several(stopped))
 	}
@@ -194,7 +196,7 @@ func peersAnswer(s Snapshot) Finding {
 			"and that all nodes have the same Backend.PSK. If a node is behind NAT, set PersistentKeepaliveInterval to 25.",
 			"no handshake with %s", several(silent))
 	case len(unknown) > 0:
-		return undecidable("flanneld has not found %s in WireGuard: they joined just now, or see FL101", several(unknown))
+		return undecidable("flanneld has not found %s in WireGuard: they joined just now, and flanneld retries, or see FL101", several(unknown))
 	}
 	return ok("no peer is silent")
 }

@@ -16,7 +16,7 @@ import (
 // Fact is a value that package probe may have read. The zero Fact means that
 // probe did not try to read it.
 type Fact[T any] struct {
-	Value T    `json:"value"`
+	Value T    `json:"value"` // if it is not known, the part that could be read
 	Known bool `json:"known"`
 	// WhyNot is the reason if the value is not known; "": probe did not try.
 	WhyNot string `json:"whyNot,omitempty"`
@@ -85,6 +85,8 @@ type Process struct {
 	PID  int      `json:"pid"`
 	Name string   `json:"name"`
 	Args []string `json:"args,omitempty"` // without its name, and without secrets
+	// WhyNot is why it is not known whether the process is a daemon of this node; "": it is one.
+	WhyNot string `json:"whyNot,omitempty"`
 }
 
 // CNI is the CNI configuration and the plugins that container runtimes use.

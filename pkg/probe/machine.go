@@ -267,10 +267,11 @@ func (m machine) daemons(commands []string) ([]doctor.Process, error) {
 		if !p.isDaemon(commands) {
 			continue
 		}
-		if p.argsErr != nil { // by its name alone
-			return nil, fmt.Errorf("read the arguments of %s (pid %d): %w", p.name, p.pid, p.argsErr)
+		daemon := p.withoutSecrets()
+		if p.argsErr != nil { // it may run a command
+			daemon.WhyNot = fmt.Sprintf("read its arguments: %v", p.argsErr)
 		}
-		daemons = append(daemons, p.withoutSecrets())
+		daemons = append(daemons, daemon)
 	}
 	return daemons, nil
 }

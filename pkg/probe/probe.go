@@ -200,8 +200,9 @@ func cni(o Options) (doctor.CNI, error) {
 	return c, nil
 }
 
-// addPlugins adds the plugins in a directory that no earlier one has.
-func addPlugins(c *doctor.CNI, dir string) error {
+// addPlugins adds the plugins in a directory that no earlier one has. It returns an error if it could not
+// read all of them.
+func addPlugins(c *doctor.CNI, dir string) (unread error) {
 	plugins, err := os.ReadDir(dir)
 	if err != nil {
 		return err
@@ -211,6 +212,9 @@ func addPlugins(c *doctor.CNI, dir string) error {
 	}
 	for _, p := range plugins {
 		info, err := os.Stat(filepath.Join(dir, p.Name()))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // it may be a plugin
+			unread = err
+		}
 		if err != nil || !info.Mode().IsRegular() {
 			continue
 		}
@@ -223,5 +227,5 @@ func addPlugins(c *doctor.CNI, dir string) error {
 			c.Plugins[name] = runtime.GOOS == "windows" || info.Mode()&0o111 != 0
 		}
 	}
-	return nil
+	return unread
 }

@@ -221,11 +221,11 @@ func TestStartingProcess(t *testing.T) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		seen := string(commandLine(fmt.Sprintf("/proc/%d", cmd.Process.Pid)))
+		raw, err := commandLine(fmt.Sprintf("/proc/%d", cmd.Process.Pid))
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
-		if seen != "/bin/sleep\x003600\x00" {
-			t.Fatalf("its command line is %q", seen)
+		if seen := string(raw); seen != "/bin/sleep\x003600\x00" {
+			t.Fatalf("its command line is %q, %v", seen, err)
 		}
 	}
 }

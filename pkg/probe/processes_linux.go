@@ -11,53 +11,64 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"flannel/pkg/doctor"
 )
 
 // processes returns all visible processes but this one. A kernel thread or a
 // process that has ended has no command line and is omitted.
-func processes() ([]process, error) {
+// An error may come with those that could be read.
+func processes() (all []process, unread error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return nil, fmt.Errorf("list processes: %w", err)
 	}
-	var all []process
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
 		if err != nil || pid == os.Getpid() {
 			continue
 		}
-		raw := commandLine(filepath.Join("/proc", e.Name()))
+		raw, err := commandLine(filepath.Join("/proc", e.Name()))
+		if err != nil {
+			unread = fmt.Errorf("read the arguments of a process: %w", err)
+		}
 		if len(raw) == 0 {
 			continue
 		}
 		args := strings.Split(strings.TrimRight(string(raw), "\x00"), "\x00")
 		all = append(all, process{pid: pid, name: filepath.Base(args[0]), args: args})
 	}
-	return all, nil
+	return all, unread
 }
 
 // commandLine returns the command line of the process with this directory in /proc.
 // During execve, the command line is empty, but the link to the program exists, which
 // kernel threads and ended processes do not have. A process that has erased its
 // arguments looks the same for as long as it runs, so commandLine waits for 100 ms at
-// most, much longer than execve takes.
-func commandLine(dir string) []byte {
+// most, much longer than execve takes. It returns an error if the process may not be read.
+func commandLine(dir string) ([]byte, error) {
 	for range 100 {
 		raw, err := os.ReadFile(filepath.Join(dir, "cmdline"))
+		if ended(err) {
+			return nil, nil
+		}
 		if err != nil || len(raw) > 0 {
-			return raw
+			return raw, err
 		}
 		if _, err := os.Readlink(filepath.Join(dir, "exe")); err != nil {
-			return nil
+			return nil, nil
 		}
 		time.Sleep(time.Millisecond)
 	}
-	return nil // the process has erased its arguments
+	return nil, nil // the process has erased its arguments
 }
 
+// ended reports whether an error of a file of a process means that the process has ended.
+func ended(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) }
+
 // daemons returns the daemons of flanneld and flannel in this network
-// namespace. commands are the names of flanneld's commands, such as doctor: a
+// namespace, and those of a namespace that cannot be read, with the reason. commands are the names of flanneld's commands, such as doctor: a
 // process with one of them among its arguments is no daemon.
 func daemons(commands []string) (daemons []doctor.Process, err error) {
 	own, err := os.Readlink("/proc/self/ns/net")
@@ -65,9 +76,6 @@ func daemons(commands []string) (daemons []doctor.Process, err error) {
 		return nil, fmt.Errorf("find this network namespace: %w", err)
 	}
 	all, err := processes()
-	if err != nil {
-		return nil, err
-	}
 	for _, p := range all {
 		if !p.isDaemon(commands) {
 			continue
@@ -75,12 +83,14 @@ func daemons(commands []string) (daemons []doctor.Process, err error) {
 		// A flanneld in another network namespace, such as a node that runs in a
 		// container (kind), has nothing to do with this host's network.
 		dir := fmt.Sprintf("/proc/%d", p.pid)
-		other, err := os.Readlink(dir + "/ns/net")
+		other, unread := os.Readlink(dir + "/ns/net")
 		switch {
-		case err == nil && other == own:
+		case unread == nil && other == own:
 			daemons = append(daemons, p.withoutSecrets())
-		case err != nil && len(commandLine(dir)) > 0: // else it has ended
-			return nil, fmt.Errorf("find the network namespace of %s (pid %d): %w", p.name, p.pid, err)
+		case unread != nil && !ended(unread):
+			unknown := p.withoutSecrets()
+			unknown.WhyNot = fmt.Sprintf("find its network namespace: %v", unread)
+			daemons = append(daemons, unknown)
 		}
 	}
 	// Between fork and execve, a child of a daemon has the daemon's arguments.
@@ -88,7 +98,7 @@ func daemons(commands []string) (daemons []doctor.Process, err error) {
 	return slices.DeleteFunc(daemons, func(child doctor.Process) bool {
 		parent := parentOf(child.PID)
 		return slices.ContainsFunc(found, func(d doctor.Process) bool { return d.PID == parent && slices.Equal(d.Args, child.Args) })
-	}), nil
+	}), err
 }
 
 // parentOf returns the PID of a process's parent; 0: the process has ended.
@@ -104,11 +114,9 @@ func parentOf(pid int) (parent int) {
 
 // managers reads the state files of NetworkManager and systemd-networkd, which
 // say whether a device is managed. They remain when the programs end.
-func managers() ([]doctor.LinkManager, error) {
-	all, err := processes()
-	if err != nil {
-		return nil, err
-	}
+// An error of a running one may come with what could be read.
+func managers() (found []doctor.LinkManager, unread error) {
+	all, unread := processes()
 	running := map[string]bool{}
 	for _, p := range all {
 		running[p.name] = true
@@ -123,8 +131,11 @@ func managers() ([]doctor.LinkManager, error) {
 	for _, d := range list {
 		ofNM, err1 := stateFile(fmt.Sprintf("/run/NetworkManager/devices/%d", d.Index))
 		ofNetworkd, err2 := stateFile(fmt.Sprintf("/run/systemd/netif/links/%d", d.Index))
-		if err := errors.Join(err1, err2); err != nil {
-			return nil, err
+		if nm.Running && err1 != nil {
+			unread = err1
+		}
+		if networkd.Running && err2 != nil {
+			unread = err2
 		}
 		if ofNM["managed"] == "true" {
 			nm.Manages = append(nm.Manages, d.Name)
@@ -133,7 +144,7 @@ func managers() ([]doctor.LinkManager, error) {
 			networkd.Manages = append(networkd.Manages, d.Name)
 		}
 	}
-	return []doctor.LinkManager{nm, networkd}, nil
+	return []doctor.LinkManager{nm, networkd}, unread
 }
 
 // stateFile reads a file with lines of name=value. If it does not exist, there are no

@@ -22,7 +22,7 @@ func processes() ([]process, error) {
 	var all []process
 	for err = windows.Process32First(list, &entry); err == nil; err = windows.Process32Next(list, &entry) {
 		p := process{pid: int(entry.ProcessID), name: windows.UTF16ToString(entry.ExeFile[:])}
-		if p.pid == os.Getpid() {
+		if p.pid == os.Getpid() || entry.Threads == 0 { // it has ended, and somebody holds a handle of it
 			continue
 		}
 		// Opening a process needs rights and time, so only these are opened. With no

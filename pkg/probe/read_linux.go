@@ -151,8 +151,8 @@ func output(ctx context.Context, name string, args ...string) ([]byte, error) {
 // iptables reads the rules of all tables by iptables-save, which creates no table
 // and loads no module. It reads those of both variants, legacy and nft, if their
 // programs have names of their own; otherwise those of the default variant.
-// If no program lists those of the variant legacy, the Fact is only known if the kernel has
-// no legacy tables: those of nft are in the listing of nftables, too. So are those of a
+// If no program lists those of the variant legacy, and the kernel has legacy tables, an error
+// comes with the rest: those of nft are in the listing of nftables, too. So are those of a
 // program that one rule of somebody else makes fail, because iptables cannot print the rule.
 func iptables(ctx context.Context, family string) ([]doctor.Listing, error) {
 	programs := map[string]string{family + "-nft-save": ruleset.VariantNFT, family + "-legacy-save": ruleset.VariantLegacy}
@@ -202,8 +202,8 @@ func nftables(ctx context.Context) (string, error) {
 // iptables.
 var legacyTables = map[string]string{"iptables": "ip_tables_names", "ip6tables": "ip6_tables_names"}
 
-// noLegacyRules returns an error if the kernel has rules of iptables-legacy, or may have
-// some. path is that of a file in legacyTables, which only root may read.
+// noLegacyRules returns an error if the kernel may have rules of iptables-legacy. A table
+// may be empty, as after iptables-legacy -L. path is that of a file in legacyTables, which only root may read.
 func noLegacyRules(path string) error {
 	tables, err := os.ReadFile(path)
 	switch {
@@ -212,7 +212,7 @@ func noLegacyRules(path string) error {
 	case err != nil:
 		return fmt.Errorf("look for rules of iptables-legacy: %w", err)
 	case len(bytes.TrimSpace(tables)) > 0:
-		return errors.New("there are rules of iptables-legacy, and its programs are not installed")
+		return errors.New("there are tables of iptables-legacy, which may have rules, and its programs are not installed")
 	}
 	return nil
 }

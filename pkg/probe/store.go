@@ -62,10 +62,11 @@ func (s Store) Examine(ctx context.Context) doctor.Cluster {
 	return c
 }
 
-// known returns a known Fact, or an unknown one if err is not nil.
+// known returns a known Fact. If err is not nil, the Fact is unknown, and v is the part that
+// was read.
 func known[T any](v T, err error) doctor.Fact[T] {
 	if err != nil {
-		return doctor.Unknown[T](err.Error())
+		return doctor.Fact[T]{Value: v, WhyNot: err.Error()}
 	}
 	return doctor.Known(v)
 }

@@ -21,13 +21,14 @@ var unusual = map[string]map[string]string{
 // sysctls reads the kernel parameters that the doctor checks. Those of the bridge
 // exist only while the module br_netfilter is loaded; a missing one has no entry, and
 // neither has a usual value of a device. root is /proc/sys.
-func sysctls(root string) (doctor.Sysctls, error) {
-	values := doctor.Sysctls{}
+// An error may come with those that could be read.
+func sysctls(root string) (values doctor.Sysctls, unread error) {
+	values = doctor.Sysctls{}
 	for _, path := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding",
 		"net/bridge/bridge-nf-call-iptables", "net/bridge/bridge-nf-call-ip6tables"} {
 		value, err := sysctl(filepath.Join(root, path))
 		if err != nil {
-			return nil, err
+			unread = err
 		}
 		if value != "" {
 			values[path] = value
@@ -36,14 +37,14 @@ func sysctls(root string) (doctor.Sysctls, error) {
 	for dir, wrongValues := range unusual {
 		devices, err := os.ReadDir(filepath.Join(root, dir))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) { // a kernel may lack IPv6
-			return nil, fmt.Errorf("list devices' parameters: %w", err)
+			unread = fmt.Errorf("list devices' parameters: %w", err)
 		}
 		for _, device := range devices {
 			for name, wrong := range wrongValues {
 				path := dir + "/" + device.Name() + "/" + name
 				value, err := sysctl(filepath.Join(root, path))
 				if err != nil {
-					return nil, err
+					unread = err
 				}
 				if value == wrong {
 					values[path] = value
@@ -51,7 +52,7 @@ func sysctls(root string) (doctor.Sysctls, error) {
 			}
 		}
 	}
-	return values, nil
+	return values, unread
 }
 
 // sysctl returns the value of a kernel parameter; "": it does not exist, or its device was

@@ -1,9 +1,7 @@
 package probe
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"os"
 	"os/exec"
@@ -17,15 +15,27 @@ import (
 	"flannel/pkg/doctor"
 )
 
-// A flanneld whose network namespace this process may not see can be a daemon of this node, or of another one.
+// A flanneld whose network namespace this process may not see can be a daemon of this node, or of another one. Others are
+// found beside it, and their secrets.
 func TestDaemonOfUnknownNamespace(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
-		cmd := exec.Command("/bin/sh", "-c", "sleep 600; :")
-		cmd.Args[0] = "flanneld-hidden"
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
+		start := func(name string, setpriv ...string) {
+			t.Helper()
+			cmd := exec.Command("setpriv", append(setpriv, "bash", "-c", "exec -a "+name+" sh -c 'echo; sleep 600; :' sh --etcd-password=of-"+name)...)
+			out, err := cmd.StdoutPipe()
+			if err == nil {
+				err = cmd.Start()
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+			if _, err := out.Read(make([]byte, 1)); err != nil { // it has its name
+				t.Fatal(err)
+			}
 		}
-		defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
+		start("flanneld-hidden")
+		start("flanneld-seen", "--bounding-set=-all")
 		var found []doctor.Process
 		var err error
 		looked := make(chan struct{})
@@ -37,10 +47,31 @@ func TestDaemonOfUnknownNamespace(t *testing.T) {
 				found, err = daemons(nil)
 			}
 		}()
-		if <-looked; !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), "flanneld-hidden") {
-			t.Errorf("found %v, %v", found, err)
+		<-looked
+		reasons := map[string]string{}
+		for _, p := range found {
+			reasons[p.Name] = p.WhyNot
+		}
+		if seen, is := reasons["flanneld-seen"]; err != nil || len(found) != 2 || !is || seen != "" || !strings.Contains(reasons["flanneld-hidden"], "denied") {
+			t.Errorf("found %+v, %v", found, err)
+		}
+		r := knownSecrets(BundleOptions{}, doctor.Snapshot{Processes: known(found, err)}, nil)
+		if text := string(r.clean([]byte("a of-flanneld-seen b"))); strings.Contains(text, "of-flanneld-seen") {
+			t.Errorf("a secret remains: %s", text)
 		}
 	})
+}
+
+// A process whose arguments cannot be read has not ended.
+func TestUnreadCommandLine(t *testing.T) {
+	dir := t.TempDir()
+	if raw, err := commandLine(dir); err != nil || len(raw) > 0 {
+		t.Errorf("without the file: %q, %v", raw, err)
+	}
+	sh(t, "mkdir "+dir+"/cmdline")
+	if raw, err := commandLine(dir); err == nil {
+		t.Errorf("unread: %q", raw)
+	}
 }
 
 // A kernel parameter that cannot be read may have any value, and is not missing.
@@ -57,23 +88,30 @@ func TestUnreadSysctls(t *testing.T) {
 		if want := (doctor.Sysctls{"net/ipv4/ip_forward": "1", "net/ipv4/conf/eth0/forwarding": "0"}); c.unreadable == "" && (err != nil || !maps.Equal(values, want)) {
 			t.Errorf("%v, %v; want %v", values, err, want)
 		}
-		if c.unreadable != "" && err == nil {
+		if c.unreadable != "" && (err == nil || values["net/ipv4/ip_forward"] != "1" && c.unreadable != "net/ipv4/ip_forward") {
 			t.Errorf("without %s: %v", c.unreadable, values)
 		}
 	}
 }
 
-// A device whose state cannot be read may be managed.
+// A device whose state cannot be read may be managed, by a program that runs.
 func TestUnreadManagers(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		sh(t, `ip link add eth0 type veth peer wire; mkdir -p /run/NetworkManager/devices /run/systemd/netif/links`)
-		if list, err := managers(); err != nil {
-			t.Errorf("%v, %v", list, err)
-		}
-		for _, dir := range []string{"/run/NetworkManager/devices", "/run/systemd/netif/links"} {
+		for name, dir := range map[string]string{"NetworkManager": "/run/NetworkManager/devices", "systemd-networkd": "/run/systemd/netif/links"} {
 			sh(t, `mkdir `+dir+`/$(cat /sys/class/net/eth0/ifindex)`)
-			if list, err := managers(); err == nil {
-				t.Errorf("%s: %v", dir, list)
+			if list, err := managers(); err != nil {
+				t.Errorf("without %s: %v, %v", name, list, err)
+			}
+			cmd := exec.Command("/bin/sh", "-c", "sleep 600; :")
+			cmd.Args[0] = name
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			list, err := managers()
+			_, _ = cmd.Process.Kill(), cmd.Wait()
+			if err == nil || len(list) != 2 {
+				t.Errorf("%s: %v, %v", name, list, err)
 			}
 			sh(t, `rmdir `+dir+`/$(cat /sys/class/net/eth0/ifindex)`)
 		}
@@ -83,9 +121,9 @@ func TestUnreadManagers(t *testing.T) {
 // A directory of CNI plugins that exists and cannot be read may have any of them.
 func TestUnreadPlugins(t *testing.T) {
 	dir := t.TempDir()
-	sh(t, `cd `+dir+`; mkdir bin; touch bin/flannel file`)
-	c, err := cni(Options{ConfDir: dir, BinDirs: []string{dir + "/none", dir + "/file", dir + "/bin"}})
-	if err != nil || len(c.Unread) != 1 || c.Unread[dir+"/file"] == "" || len(c.Plugins) != 1 {
+	sh(t, `cd `+dir+`; mkdir bin loop; touch bin/flannel file; ln -s bridge loop/bridge; ln -s none bin/gone; touch loop/host-local`)
+	c, err := cni(Options{ConfDir: dir, BinDirs: []string{dir + "/none", dir + "/file", dir + "/bin", dir + "/loop"}})
+	if err != nil || len(c.Unread) != 2 || c.Unread[dir+"/file"] == "" || c.Unread[dir+"/loop"] == "" || len(c.Plugins) != 2 {
 		t.Errorf("%+v, %v", c, err)
 	}
 }
@@ -101,7 +139,7 @@ func TestUnlistedLegacyRules(t *testing.T) {
 				sh(t, "iptables-legacy -A INPUT -j ACCEPT")
 			}
 			t.Setenv("PATH", dir)
-			if list, err := iptables(t.Context(), "iptables"); (err != nil) != hasRules {
+			if list, err := iptables(t.Context(), "iptables"); (err != nil) != hasRules || len(list) != 1 {
 				t.Errorf("with rules of iptables-legacy: %t; %v, %v", hasRules, list, err)
 			}
 		}

@@ -39,7 +39,7 @@ const (
 )
 
 // Client is a connection to charon for one goroutine. After an error other than a
-// Refusal, it is to be closed.
+// Refusal, it is to be closed. After the Refusal of a list, charon still sends its events, which are skipped.
 type Client struct {
 	conn *net.UnixConn
 	in   *bufio.Reader

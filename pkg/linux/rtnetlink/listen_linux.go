@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"os"
 	"sync"
 	"syscall"
@@ -148,6 +149,9 @@ func attach(fd int, filter []unix.SockFilter) error {
 			return nil
 		}
 		return os.NewSyscallError("SO_DETACH_FILTER", err)
+	}
+	if len(filter) > math.MaxUint16 { // the length would be cut
+		return fmt.Errorf("filter of %d instructions: %w", len(filter), unix.EINVAL)
 	}
 	program := &unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
 	return os.NewSyscallError("SO_ATTACH_FILTER", unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, program))

@@ -60,8 +60,10 @@ func differing(want route, dst netip.Addr, o *netlink.RouteGetOptions) (a doctor
 	case err == nil:
 		a.Device, a.Table = r.link.Attrs().Name, r.table
 		return a, r.link.Attrs().Index != want.link.Attrs().Index || r.via != want.via, nil
-	case o.Iif != "" && (errors.Is(err, unix.EHOSTUNREACH) || errors.Is(err, unix.EXDEV)):
+	case o.Iif != "" && dst.Is4() && (errors.Is(err, unix.EHOSTUNREACH) || errors.Is(err, unix.EXDEV)):
 		return a, false, nil // it does not forward, or filters by the reverse path: not the fault of a route
+	case o.Iif != "" && dst.Is4() && errors.Is(err, unix.EINVAL) && filters([]string{o.Iif})[o.Iif] > 0:
+		return a, false, nil // Linux 6.18 has this error, too, for the reverse path filter
 	case rtnetlink.NoRoute(err):
 		a.Error = err.Error()
 		return a, true, nil

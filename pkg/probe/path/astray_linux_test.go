@@ -68,6 +68,33 @@ func TestAstray(t *testing.T) {
 	})
 }
 
+// IPv6 looks up routes of arriving packets whether this node forwards or not, so that an error is that of a route. IPv4 reports
+// its reverse path filter by an error.
+func TestAstrayPods(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		out, err := exec.Command("sh", "-ec", `ip link add cni0 type bridge; ip link add eth0 type veth peer name far
+			ip addr add fd05:0:0:1::1/64 dev cni0 nodad; ip addr add fd00::5/64 dev eth0 nodad; ip addr add 10.5.1.1/24 dev cni0; ip addr add 192.168.1.5/24 dev eth0
+			for d in cni0 eth0 far; do ip link set $d up; done; echo 1 > /proc/sys/net/ipv4/ip_forward; echo 1 > /proc/sys/net/ipv4/conf/all/rp_filter
+			ip -6 route add fd05:0:0:2::/64 via fd00::6; ip route add 10.5.2.0/24 via 192.168.1.6
+			ip -6 route add unreachable fd05:0:0:2::/64 table 30400; ip -6 rule add iif cni0 table 30400; ip route add 10.5.1.2/32 dev eth0`).CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		for own, c := range map[string]struct{ dst, want string }{"fd05:0:0:1::/64": {"fd05:0:0:2::", "fd05:0:0:1::2 invalid"}, "10.5.1.0/24": {"10.5.2.0", ""}} {
+			dst := netip.MustParseAddr(c.dst)
+			r, err := routeTo(dst)
+			if err != nil {
+				t.Fatal(err)
+			}
+			found, err := astray(Target{Own: netip.MustParsePrefix(own)}, r, dst)
+			if err != nil {
+				t.Fatal(err)
+			}
+			checkAstray(t, own, found, c.want)
+		}
+	})
+}
+
 // Without the addresses of this node, the doctor says that it does not know.
 func TestAstrayIsNotKnown(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
