@@ -6,9 +6,9 @@ import (
 	"flannel/subnet"
 )
 
-// This file says when leases are validated, which takes some microseconds each: the entry
-// that changes (judged), and all others only when several peers are withdrawn or a peer
-// claims what a withdrawn one had (judgeRest).
+// This file says when leases are validated, which takes some microseconds each: the entry that
+// changes or claims what a withdrawn peer had (judged), and all of them when several peers are
+// withdrawn, or the number of peers is to be logged (judgeRest).
 
 // validate returns an entry with the result of the judge, and whether its lease is
 // invalid. A lease is neither usable nor invalid while its owner has only reserved
@@ -22,8 +22,8 @@ func (s *set) validate(e Entry) (validated entry, invalid bool) {
 	return validated, err != nil && !validated.other && !errors.Is(err, subnet.ErrPending)
 }
 
-// judgeRest validates the entries that were not validated yet: those of unjudged, and
-// after a change of the judge all.
+// judgeRest validates the entries that were not validated yet: those of unjudged, and all in a
+// new set and after a change of the judge.
 func (s *set) judgeRest() {
 	if s.unjudged == nil {
 		for name, e := range s.known.All() {
@@ -58,8 +58,7 @@ func (s *set) judged(name string) entry {
 func (s *set) validateAgain(name string, was entry) entry {
 	e, _ := s.validate(was.Entry)
 	if e != was {
-		s.known.Set(name, e)
-		s.resolved = false
+		s.known.Set(name, e) // resolved is false: lost validates all before it is true
 		if name != s.own {
 			s.count(was, e)
 		}

@@ -69,7 +69,7 @@ type set struct {
 	judge  subnet.Judge
 
 	known     reconcile.CompactMap[string, entry]     // by name, what the store has, our own entry included
-	present   int                                     // see presentCount; without those of unjudged that are new
+	present   int                                     // number of peers in known with usable true; presentCount validates first
 	unjudged  map[string]bool                         // names that judge has not validated; nil: all
 	withdrawn reconcile.CompactMap[string, *departed] // by name; normally empty
 	fresh     []*departed                             // those of withdrawn that the running call has added, until claims
@@ -157,6 +157,7 @@ func (s *set) SetJudge(j subnet.Judge) (changed bool) {
 		s.unjudged = nil // all
 		return s.finish()
 	}
+	s.rejectsDirty = true // the unusable lease of a retained peer may have another reason now
 	for name, e := range s.known.All() {
 		was := e
 		if e, _ = s.validate(e.Entry); e == was {
@@ -166,7 +167,6 @@ func (s *set) SetJudge(j subnet.Judge) (changed bool) {
 		if name == s.own {
 			continue
 		}
-		s.rejectsDirty = true // the unusable lease of a retained peer may have another reason now
 		s.count(was, e)
 		if e.usable || e.other {
 			s.drop(name) // it is not withdrawn any more, if it was
@@ -254,8 +254,8 @@ func (s *set) entry(name string) entry {
 }
 
 // recordNew applies the first updates as long as they are of new names and no peer is
-// withdrawn, and returns their number. It does not validate their leases. Whether one is
-// usable matters only when it changes, and that of all when several peers are withdrawn. So a
+// withdrawn, and returns their number. It does not validate their leases. Whether a lease is
+// usable matters when its entry changes; see judged.go for when all are validated. So a
 // start does not validate ten thousand leases twice, here and in the plan that gets the set,
 // nor does the first change after it.
 func (s *set) recordNew(updates []Change) (count int) {

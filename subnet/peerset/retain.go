@@ -191,7 +191,6 @@ func (s *set) presentLeases() []*subnet.Lease {
 // one still loses. So the result stays the same when a lease is withdrawn, and resolved
 // stays true. The cost is that of the first Update of a plan.
 func (s *set) lost() map[*subnet.Lease]bool {
-	s.judgeRest()
 	if !s.resolved {
 		leases := s.presentLeases()
 		for _, d := range s.withdrawn.All() {
@@ -223,13 +222,15 @@ type claim struct {
 // one such lease could claim those of all nodes.
 func (s *set) claims(claimants []*subnet.Lease) (claims []claim) {
 	if len(s.fresh) > 0 {
-		for _, d := range s.fresh {
-			if last, _ := s.withdrawn.Get(d.Lease.Name); last != d {
-				continue // it is not withdrawn any more
-			}
-			for name, e := range s.known.All() {
-				if l := e.Lease; l != nil && name != s.own && l.Since > d.Lease.Since && l.SameNode(d.Lease) && s.judged(name).usable {
-					claims = append(claims, claim{l, d})
+		fresh := slices.DeleteFunc(s.fresh, func(d *departed) bool {
+			last, _ := s.withdrawn.Get(d.Lease.Name)
+			return last != d // it is not withdrawn any more
+		})
+		for name, e := range s.known.All() {
+			if l := e.Lease; l != nil && name != s.own {
+				mine := claimsOf(l, fresh)
+				if len(mine) > 0 && s.judged(name).usable {
+					claims = append(claims, mine...)
 				}
 			}
 		}
@@ -243,6 +244,17 @@ func (s *set) claims(claimants []*subnet.Lease) (claims []claim) {
 			if l.SameNode(d.Lease) || l.Within(d.Lease) {
 				claims = append(claims, claim{l, d})
 			}
+		}
+	}
+	return claims
+}
+
+// claimsOf returns the claims of a present lease to the public addresses of peers that the running
+// call has withdrawn.
+func claimsOf(l *subnet.Lease, fresh []*departed) (claims []claim) {
+	for _, d := range fresh {
+		if l.Since > d.Lease.Since && l.SameNode(d.Lease) {
+			claims = append(claims, claim{l, d})
 		}
 	}
 	return claims
