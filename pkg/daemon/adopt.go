@@ -24,7 +24,7 @@ type adoption struct {
 	offered validConfig     // the subject of the rollout; meaningless if that is Settled
 	former  validConfig     // in force before the trial, and again after a failed one
 	invalid string          // why the configuration in the store is not even offered; "": it is
-	unfit   *underlay.Link  // which it, or the one to return to before its rollout, does not fit; nil: refused for another reason, or not at all
+	unfit   *underlay.Link  // that the configuration in the store, or the former one of a trial, did not fit; zero: no matter which; nil: none
 
 	participants participants // the peers that take part in the rollout; zero: to be computed again
 
@@ -51,7 +51,8 @@ func (d *Daemon) configPart() part {
 
 // reconfigure applies a change of the configuration. If the new one is invalid, the
 // one in force stays, the node stays ready, and the new one is tried again only with
-// another underlay, if the present one did not fit, and when this node joins or starts.
+// another underlay, if the present one did not fit, or without the trial that it would have
+// ended, and when this node joins or starts.
 func (d *Daemon) reconfigure(_ context.Context, p *pass) error {
 	raw, unread := p.in.takeConfig()
 	if unfit := d.adoption.unfit; unfit != nil && !unfit.Equal(p.host.link) {
@@ -75,7 +76,13 @@ func (d *Daemon) reconfigure(_ context.Context, p *pass) error {
 			}
 		}
 	}
-	return d.stepRollout(p)
+	before := d.adoption.rollout.State()
+	err := d.stepRollout(p)
+	if before == rollout.Trying && d.adoption.rollout.State() != before && d.adoption.unfit != nil { // no trial has to be ended first any more
+		d.adoption.unfit = &underlay.Link{}
+		p.wakeAt(time.Now())
+	}
+	return err
 }
 
 // reportPending says why the configuration in the store is not in force.
@@ -238,7 +245,7 @@ func (d *Daemon) stepRollout(p *pass) error {
 
 // activate puts a configuration in force, and logs msg. After an error, the next pass tries
 // again if stepRollout has called activate; if it was offer, the new configuration is refused
-// until the underlay changes.
+// until the underlay changes, or the trial is over.
 func (d *Daemon) activate(n *node, c validConfig, cause, msg string) error {
 	next := *n // n stays as it is if the configuration does not fit the present underlay
 	next.config, next.maker = c.config, c.maker

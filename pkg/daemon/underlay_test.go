@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"errors"
-	"fmt"
 	"net/netip"
 	"testing"
 	"testing/synctest"
@@ -10,6 +9,7 @@ import (
 	"flannel/backend"
 	"flannel/pkg/conf"
 	"flannel/pkg/daemon/rollout"
+	"flannel/pkg/underlay"
 	"flannel/subnet"
 )
 
@@ -100,10 +100,12 @@ func TestRefusedByTheUnderlay(t *testing.T) {
 }
 
 // A configuration in the place of one on trial is refused while this node cannot return to the former one, because of its
-// underlay, and offered as soon as it can.
+// underlay, and offered as soon as it can, or need not any more, because another node has answered.
 func TestReplacedTrialCannotEnd(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a, other := newAdopting(t, 1), netip.MustParseAddr("192.168.0.200")
+	other := netip.MustParseAddr("192.168.0.200")
+	// replaced returns a node that has refused a configuration, and its underlay.
+	replaced := func(t *testing.T) (*adopting, *underlay.Link) {
+		a := newAdopting(t, 1)
 		a.Parse = func(raw []byte) (subnet.Config, backend.Maker, []string, error) {
 			c, maker, warnings, err := parseText(raw)
 			return c, func(n backend.Node) (backend.Backend, []string, error) {
@@ -122,21 +124,36 @@ func TestReplacedTrialCannotEnd(t *testing.T) {
 		a.has("on trial", "two", rollout.Trying, true)
 		a.in.setConfig([]byte("three 10.5.0.0/16"))
 		link := &a.Underlay.(*fixedUnderlay).link
-		usual := link.V4
-		for _, step := range []struct {
-			addr    netip.Addr
-			backend string
-			state   rollout.State
-			refused bool
-		}{{other, "two", rollout.Trying, true}, {usual, "one", rollout.Waiting, false}} {
-			link.V4 = step.addr
-			if err := a.reconfigured(t, true); err != nil {
-				t.Error(err)
-			}
-			a.has(fmt.Sprint("with ", step.addr), step.backend, step.state, true)
-			if _, refused := a.adoption.pendingReason(); refused != step.refused {
-				t.Errorf("with %s, the configuration is refused: %t", step.addr, refused)
-			}
-		}
+		link.V4 = other
+		a.becomes("with another underlay", "two", rollout.Trying, true)
+		return a, link
+	}
+	synctest.Test(t, func(t *testing.T) {
+		a, link := replaced(t)
+		link.V4 = netip.MustParseAddr("192.168.0.1")
+		a.becomes("with the usual underlay", "one", rollout.Waiting, false)
 	})
+	synctest.Test(t, func(t *testing.T) {
+		a, _ := replaced(t)
+		a.adoption.trial.answered.Store(new("peer0"))
+		if p := a.becomes("with an answer", "two", rollout.Settled, true); p.due.IsZero() {
+			t.Error("with an answer, no pass is due")
+		}
+		a.becomes("after an answer", "two", rollout.Waiting, false)
+	})
+}
+
+// becomes does a pass, and says what the node is then.
+func (a *adopting) becomes(when, backend string, state rollout.State, refused bool) *pass {
+	a.t.Helper()
+	p := a.newPass()
+	p.again = true
+	if err := a.only(a.t, p, partConfig); err != nil {
+		a.t.Error(err)
+	}
+	a.has(when, backend, state, true)
+	if _, is := a.adoption.pendingReason(); is != refused {
+		a.t.Errorf("%s, the configuration is refused: %t", when, is)
+	}
+	return p
 }

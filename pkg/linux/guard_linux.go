@@ -95,6 +95,9 @@ func (g *guarding) apply(ctx context.Context, c *guard.Config, interfaces func()
 		err = nil
 	}
 	g.config, g.applied = c, err
+	if c == nil && err == nil { // the peers are gone with the table
+		g.unpruned = nil
+	}
 	g.record()
 	return g.required(err)
 }
@@ -120,7 +123,7 @@ func (g *guarding) record() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if state.Problem != g.state.Problem && state.Problem != "" {
-		g.opts.Log.Warn("cannot guard the pod network", "cause", causeUnguarded, "problem", state.Problem)
+		g.opts.Log.Warn("the guard of the pod network does not work as it should", "cause", causeUnguarded, "problem", state.Problem)
 	}
 	if on := g.config != nil; on != g.on || state.Enforce != g.state.Enforce || state.Waiting != g.waiting {
 		g.opts.Log.Info("guard of the pod network", "on", on, "enforces", state.Enforce, "waiting", state.Waiting)
@@ -138,7 +141,9 @@ func (g *guarding) prune(ctx context.Context) error {
 	if g.table == nil {
 		return nil
 	}
-	g.unpruned = g.table.Prune(ctx, g.opts)
+	if g.unpruned = g.table.Prune(ctx, g.opts); g.unpruned != nil {
+		g.unpruned = fmt.Errorf("former peers may still be let through: %w", g.unpruned)
+	}
 	g.record()
 	return g.required(g.unpruned)
 }

@@ -15,8 +15,8 @@ import (
 // if it contains no such address.) But a public IP inside a leased subnet makes a loop: packets for that peer,
 // encapsulated or not, would be sent to the subnet's owner.
 
-// isInside reports whether a public IP of the peer is inside the pod network. Plan.add and Plan.remove keep the valid
-// peers that are inside in p.inside.
+// isInside reports whether a public IP of the peer is inside the pod network. Plan.add and Plan.remove keep the valid peers
+// that have such an IP in p.inside.
 func (p *Plan) isInside(peer *peer) bool {
 	return slices.ContainsFunc(peer.lease.Endpoints(), func(e subnet.Endpoint) bool {
 		return p.cfg.NetworkOf(e.PublicIP).Prefix.Contains(e.PublicIP)
@@ -44,8 +44,9 @@ func (p *Plan) hostSubnetsOf(peer *peer) iter.Seq[netip.Prefix] {
 //     peers rejected.
 //
 // The owner is never this node: a Plan has only peers in its indexes. conflicting and the result map peers to reasons. A
-// peer in conflicting has neither subnets nor paths, so it gets no other peer rejected. Of several reasons the first one in
-// the order of texts is given, because the order of a map must not change the text.
+// peer in conflicting has neither subnets nor paths, so it gets no other peer rejected. Loops are judged all at once, so that
+// the result depends on no order: a peer that is rejected for one loop still gets others rejected for theirs. Of several
+// reasons the first one in the order of texts is given, because the order of a map must not change the text.
 //
 // The cost is one lookup for each public IP inside the pod network and each length that subnets have.
 func (p *Plan) rejectLoops(conflicting map[*peer]string) map[*peer]string {

@@ -125,8 +125,8 @@ func TestReasonOfTwo(t *testing.T) {
 	}
 }
 
-// If one peer has a public IP inside the subnet of another one, one of the two is rejected, and neither because of a peer
-// that is rejected itself.
+// If one peer has a public IP inside the subnet of another one, one of the two is rejected, unless one is in conflict with
+// another lease, and so rejected already. In a chain of such peers, each link is judged, whoever is rejected for another one.
 func TestWhoIsInTheLoop(t *testing.T) {
 	at := func(l *subnet.Lease, since int64) *subnet.Lease {
 		l.Since = since

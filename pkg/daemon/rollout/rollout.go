@@ -190,7 +190,7 @@ func ID(common string) string {
 }
 
 // Hold is the time between an offer and the moment when this node is Ready. In
-// this time the operator can withdraw the configuration, and nothing is written.
+// this time the operator can withdraw the configuration, and nothing is written but an empty Mark, if Offer takes one back.
 func (r *Rollout) Hold() time.Duration { return r.Stagger / 4 }
 
 // patience is how long nodes wait for further peers to become Ready.
@@ -228,7 +228,9 @@ func (r *Rollout) ProvenElsewhere() bool { return r.elsewhere }
 // The caller must end a trial by Withdraw before.
 //
 // If the configuration was offered before the last one, too, this node may still be Ready for that offer. Peers do not
-// count a Mark from that time. Therefore Offer takes it back: when the node is Ready again, they see the Mark appear.
+// count a Mark from that time. Therefore Offer takes it back: when the node is Ready again, they see the Mark appear. Nodes
+// that have not received the last offer keep their Marks, so that the two groups count different peers: up to eight nodes
+// of each group try the configuration, maybe at overlapping times.
 func (r *Rollout) Offer(id string, now time.Time) bool {
 	if r.state != Settled && r.id == id {
 		return false

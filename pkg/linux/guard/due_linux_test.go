@@ -6,6 +6,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"flannel/internal/test/nstest"
+	"flannel/pkg/dataplane"
 	"flannel/pkg/reconcile"
 )
 
@@ -31,6 +33,19 @@ func TestPauseAfterFailedPrunes(t *testing.T) {
 		time.Sleep(time.Hour)
 		if len(due) > 0 {
 			t.Error("it is due without an error")
+		}
+	})
+}
+
+// Once the table is deleted, nothing is left to be pruned.
+func TestNothingIsDueWithoutTable(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		l := newLink(t)
+		g := l.guard()
+		l.apply(g, Config{Outer: overVXLAN})
+		g.unpruned = errors.New("no memory")
+		if err := g.Apply(t.Context(), dataplane.Options{}, nil, nil); err != nil || g.retry.Err() != nil {
+			t.Errorf("the table is deleted (%v), and due is %v", err, g.retry.Err())
 		}
 	})
 }

@@ -88,7 +88,7 @@ type Guard struct {
 	due      *time.Timer       // calls notify when a retry or a look of the trial is due
 	said     reconcile.Once    // of what keeps no packet from being judged
 	subnets  atomic.Value      // []netip.Prefix, for ObserveAddr
-	// unapplied and unpruned are the errors of the last Apply and Prune that retry is for.
+	// unapplied is the error of the last Apply, and unpruned that of the last Prune, if retry is for it; else nil.
 	unapplied, unpruned error
 	// stale: others may have changed the table. podsStale: the interfaces of pods may
 	// have changed.
@@ -190,7 +190,9 @@ func (g *Guard) put(verb dataplane.Verb, e element) {
 func (g *Guard) Apply(ctx context.Context, o dataplane.Options, c *Config, interfaces func() ([]string, error)) (err error) {
 	var logged error // what keeps no packet from being judged
 	if c == nil {
-		err = g.remove()
+		if err = g.remove(); err == nil {
+			g.unpruned = nil // the peers are gone with the table
+		}
 	} else {
 		g.subnets.Store(c.Subnets)
 		logged = g.samples.bind(groupOf(g.table.Name))
@@ -199,7 +201,7 @@ func (g *Guard) Apply(ctx context.Context, o dataplane.Options, c *Config, inter
 		}
 	}
 	if g.said.Due(logged, time.Now()) && logged != nil {
-		g.log.Warn("cannot sample forged packets, or count those of nodes that have joined", "error", logged)
+		g.log.Warn("the guard works, but not all that it finds is reported", "cause", causeIncomplete, "error", logged)
 	}
 	if err != nil || logged != nil {
 		g.conn.drain()

@@ -77,7 +77,8 @@ func (g *Guard) countJoined() error {
 // packets.
 func (g *Guard) joined() (senders map[string][]element, packets uint64, err error) {
 	senders = map[string][]element{}
-	for set, peers := range map[string]string{outsiders4: peers4, outsiders6: peers6} {
+	for _, sets := range [][2]string{{outsiders4, peers4}, {outsiders6, peers6}} { // in this order: which error is logged depends on it
+		set, peers := sets[0], sets[1]
 		recorded, err := g.conn.GetSetElements(g.set(set))
 		if err != nil {
 			return nil, 0, fmt.Errorf("list set %s: %w", set, err)

@@ -87,22 +87,23 @@ func newSampler(log *slog.Logger, notify func()) *sampler {
 		lines: rate.NewLimiter(rate.Every(sampleLogRate), maxSampleLog)}
 }
 
-// bind starts receiving, unless that has started. EPERM: another process has the group.
+// bind starts receiving, unless that has started. EPERM: another process has the group, or this one lacks
+// CAP_NET_ADMIN.
 func (s *sampler) bind(group uint16) error {
 	if s.source != nil {
 		return nil
 	}
 	mode := append(binary.BigEndian.AppendUint32(nil, sampleBytes), nfulnlCopyPacket, 0)
 	request := rtnetlink.Message(nil).
-		Begin(unix.NFNL_SUBSYS_ULOG<<8|nfulnlMsgConfig, unix.NLM_F_ACK, []byte{unix.AF_UNSPEC, unix.NFNETLINK_V0, byte(group >> 8), byte(group)}).
+		Begin(unix.NFNL_SUBSYS_ULOG<<8|nfulnlMsgConfig, 0, []byte{unix.AF_UNSPEC, unix.NFNETLINK_V0, byte(group >> 8), byte(group)}).
 		Attr(nfulaCfgCmd, []byte{nfulnlCfgCmdBind}).
 		Attr(nfulaCfgMode, mode).
 		Attr(nfulaQueue, binary.BigEndian.AppendUint32(nil, 1)) // deliver each at once
 	source, err := rtnetlink.Listen(rtnetlink.Notifications{Protocol: unix.NETLINK_NETFILTER, Request: request, Each: s.observe,
 		Lost: func(error) {}, // there are further samples
-		Log:  s.log})
+		Log:  s.log.With("of", "samples of the guard")})
 	if err != nil {
-		return fmt.Errorf("bind to NFLOG group %d: %w", group, err)
+		return fmt.Errorf("bind to NFLOG group %d, which another process may have: %w", group, err)
 	}
 	s.source = source
 	return nil
@@ -188,9 +189,10 @@ func (s *sampler) report(p sample, now time.Time) {
 
 // Causes in the log.
 const (
-	causeForged   = "forged-packet"
-	causeDeparted = "packet-of-departed-node"
-	causeJoined   = "packets-of-joined-nodes"
+	causeForged     = "forged-packet"
+	causeDeparted   = "packet-of-departed-node"
+	causeJoined     = "packets-of-joined-nodes"
+	causeIncomplete = "guard-incomplete"
 )
 
 // isDeparted reports whether a packet is probably from a node that was a peer: the packet

@@ -102,7 +102,7 @@ func TestGroupIsTaken(t *testing.T) {
 		for range 3 {
 			l.apply(g, Config{Outer: overVXLAN})
 		}
-		if !errors.Is(g.retry.Err(), unix.EPERM) || log.Count("level=WARN") != 1 {
+		if !errors.Is(g.retry.Err(), unix.EPERM) || log.Count("level=WARN", "cause="+causeIncomplete) != 1 || log.Count("level=WARN") != 1 {
 			t.Errorf("the guard tries again after %v, and has logged\n%s", g.retry.Err(), &log)
 		}
 		if err := other.close(); err != nil {

@@ -23,8 +23,8 @@ import (
 type Notifications struct {
 	Protocol int   // of netlink, such as unix.NETLINK_ROUTE
 	Groups   []int // the multicast groups; those that this kernel does not have are omitted
-	// Request makes the kernel send what is in no group, such as packets of NFLOG. It has the flag NLM_F_ACK. nil: there is
-	// none.
+	// Request makes the kernel send what is in no group, such as packets of NFLOG: one message, of which Listen sets the
+	// length and the flag NLM_F_ACK. nil: there is none.
 	Request Message
 	// Buffer is how many bytes may wait to be received before messages are lost; 0: 16 MiB.
 	Buffer int
@@ -110,13 +110,14 @@ func (n Notifications) subscribe(fd int) error {
 	return nil
 }
 
-// request sends a request, if there is one, and returns the kernel's answer, which is there when the kernel has taken the
-// message.
+// request sends a request, if there is one, and returns the kernel's answer, which waits in the socket once the kernel has
+// taken the message.
 func (l *Listener) request(fd int, m Message) error {
 	if m == nil {
 		return nil
 	}
 	binary.NativeEndian.PutUint32(m, uint32(len(m)))
+	binary.NativeEndian.PutUint16(m[6:], binary.NativeEndian.Uint16(m[6:])|unix.NLM_F_ACK) // nothing else says that it is done
 	if err := unix.Sendto(fd, m, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return os.NewSyscallError("sendto", err)
 	}
@@ -210,7 +211,7 @@ func (l *Listener) receive(n Notifications) {
 		if errors.Is(err, unix.ENOBUFS) {
 			l.empty(buf)
 		} else if n.Log != nil && problem.Due(err, time.Now()) {
-			n.Log.Warn("lost notifications of netlink, reading again what they are about", "protocol", n.Protocol, "error", err)
+			n.Log.Warn("receiving notifications of netlink failed, so that some may be lost", "protocol", n.Protocol, "error", err)
 		}
 		// Next is the end of the last pause. While the socket is broken, one message after that proves little.
 		if !broken || time.Since(loss.Next()) > lastLossPause {
