@@ -324,57 +324,6 @@ func TestSystemChecks(t *testing.T) {
 	})
 }
 
-func TestClusterChecks(t *testing.T) {
-	checkAll(t, healthy, []testCase{
-		{"FL301", Warn, "/etc/cni/net.d", func(s *Snapshot) { s.files() }},
-		{"FL301", Fail, "05-calico.conflist 10-flannel.conflist", func(s *Snapshot) {
-			s.files(CNIFile{"05-calico.conflist", `{"plugins":[{"type":"calico"}]}`}, CNIFile{"10-flannel.conflist", conflist})
-		}},
-		{"FL301", Fail, "10-flannel.conflist:", func(s *Snapshot) { s.files(CNIFile{"10-flannel.conflist", "{,"}) }},
-		{"FL301", Warn, "87-podman.conflist flannel", func(s *Snapshot) { s.files(CNIFile{"87-podman.conflist", `{"plugins":[{"type":"bridge"}]}`}) }},
-		{"FL302", Fail, "/opt/cni/bin: flannel host-local", func(s *Snapshot) {
-			s.CNI.Value.Plugins = map[string]bool{"bridge": true, "portmap": true, "host-local": false}
-		}},
-		{"FL302", Skipped, "", func(s *Snapshot) { s.CNI.Value.Plugins = nil }},
-		{"FL303", Warn, "/opt/cni bin_dir /etc/containerd/config.toml", func(s *Snapshot) { s.CNI.Value.Problem = "/opt/cni (bin_dir in /etc/containerd/config.toml)" }},
-
-		{"FL401", Fail, "podCIDR", func(s *Snapshot) { s.Cluster.PodCIDRs = Known[[]string](nil) }},
-		{"FL402", Warn, "30s", func(s *Snapshot) { s.Cluster.Ahead = Known(-30 * time.Second) }},
-		{"FL402", Fail, "1h0m0s", func(s *Snapshot) { s.Cluster.Ahead = Known(time.Hour) }},
-		{"FL403", Fail, "flannel.1 VNI 1 8472 Windows win1", func(s *Snapshot) { s.Cluster.WindowsNodes = Known([]string{"win1"}) }},
-		{"FL403", OK, "VNI 4096 4789", func(s *Snapshot) {
-			s.Cluster.WindowsNodes = Known([]string{"win1"})
-			s.changeDevice("flannel.1", func(d *Device) { d.VNI, d.Port = 4096, 4789 })
-		}},
-		{"FL403", Skipped, "Kubernetes", func(s *Snapshot) {
-			s.Cluster.WindowsNodes = Absent[[]string]("only Kubernetes knows")
-			reportOf(s).PeersKnown = false
-		}},
-		{"FL403", OK, "Windows", func(s *Snapshot) { s.Cluster.WindowsNodes = Absent[[]string]("it is etcd") }},
-		{"FL403", Fail, "10.5.9.0-24 Windows", func(s *Snapshot) { // only the daemon knows the peers in etcd
-			s.Cluster.WindowsNodes = Absent[[]string]("it is etcd")
-			reportOf(s).Advice = "10.5.9.0-24 runs Windows, and …"
-		}},
-		{"FL403", Warn, "DirectRouting", func(s *Snapshot) {
-			reportOf(s).Advice = "win1 runs Windows, and …: DirectRouting is on"
-			s.changeDevice("flannel.1", func(d *Device) { d.VNI, d.Port = 4096, 4789 })
-		}},
-		{"FL404", OK, "", func(s *Snapshot) { s.Cluster.Proxy = Known("http://proxy:3128") }},
-		{"FL404", Fail, "http://proxy:3128 API 503", func(s *Snapshot) {
-			s.Cluster.Proxy, s.Cluster.PodCIDRs, s.Cluster.Unreachable = Known("http://proxy:3128"), Unknown[[]string]("503"), "503"
-		}},
-		{"FL404", Undecided, "", func(s *Snapshot) {
-			s.Cluster.Proxy, s.Cluster.PodCIDRs = Known("http://proxy:3128"), Unknown[[]string]("which node is this?")
-		}},
-		{"FL107", Skipped, "Amazon EC2 m5.large", func(s *Snapshot) {
-			reportOf(s).Node.Backend, s.Machine = "host-gw", Known(Machine{"Amazon EC2", "m5.large"})
-		}},
-		{"FL107", Skipped, "", func(s *Snapshot) { reportOf(s).Node.Backend = "host-gw" }},
-		{"FL107", Skipped, "host-gw", func(*Snapshot) {}},
-		{"FL107", Skipped, "", func(s *Snapshot) { s.Daemon = Known(Answer{Problem: "gone"}) }},
-	})
-}
-
 func check(t *testing.T, s Snapshot, code string, verdict Verdict, seen string) {
 	t.Helper()
 	r := find(t, Examine(s), code)

@@ -71,7 +71,7 @@ func (t nftTable) set(operands []operand, right any) set {
 
 // element parses an element, which is in a map a list of key and value.
 func (t nftTable) element(operands []operand, item any) element {
-	var e element // the verdict stays zero (elsewhere) if it is none that this package knows
+	var e element // its verdict stays zero (elsewhere) if the expression is not known here
 	if pair, ok := item.([]any); ok && len(pair) == 2 {
 		item = pair[0]
 		name, value := member(pair[1])
