@@ -21,15 +21,22 @@ import (
 	"flannel/pkg/linux/rtnetlink"
 )
 
+// logging returns a guard and what it logs.
+func logging(t *testing.T) (*Guard, *logtest.Log) {
+	t.Helper()
+	log := &logtest.Log{}
+	g, err := New(log.Logger(), "", func() {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g, log
+}
+
 // The log says what a packet is: of a node whose lease is gone and that still probes, or
 // forged. The device from which a packet with a peer's address came is named.
 func TestSampleIsDescribed(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
-		var log logtest.Log
-		g, err := New(log.Logger(), "", func() {})
-		if err != nil {
-			t.Fatal(err)
-		}
+		g, log := logging(t)
 		l := newLink(t)
 		c := Config{Outer: overVXLAN}
 		former := path("10.5.2.0/24", "192.0.2.2")
@@ -54,11 +61,7 @@ func TestSampleIsDescribed(t *testing.T) {
 // Whatever a program sends to the socket of the samples, further ones are received.
 func TestSamplesGoOn(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
-		var log logtest.Log
-		g, err := New(log.Logger(), "", func() {})
-		if err != nil {
-			t.Fatal(err)
-		}
+		g, log := logging(t)
 		l := newLink(t)
 		c := Config{Outer: overVXLAN}
 		l.apply(g, c)
@@ -89,11 +92,7 @@ func TestSamplesGoOn(t *testing.T) {
 // While another process has the NFLOG group, the guard works without samples, says so once, and tries again.
 func TestGroupIsTaken(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
-		var log logtest.Log
-		g, err := New(log.Logger(), "", func() {})
-		if err != nil {
-			t.Fatal(err)
-		}
+		g, log := logging(t)
 		other := newSampler(slog.New(slog.DiscardHandler), func() {})
 		if err := other.bind(groupOf(g.table.Name)); err != nil {
 			t.Fatal(err)
@@ -103,7 +102,7 @@ func TestGroupIsTaken(t *testing.T) {
 			l.apply(g, Config{Outer: overVXLAN})
 		}
 		if !errors.Is(g.retry.Err(), unix.EPERM) || log.Count("level=WARN", "cause="+causeIncomplete) != 1 || log.Count("level=WARN") != 1 {
-			t.Errorf("the guard tries again after %v, and has logged\n%s", g.retry.Err(), &log)
+			t.Errorf("the guard tries again after %v, and has logged\n%s", g.retry.Err(), log)
 		}
 		if err := other.close(); err != nil {
 			t.Fatal(err)
