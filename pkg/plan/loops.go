@@ -37,7 +37,7 @@ func (p *Plan) hostSubnetsOf(peer *peer) iter.Seq[netip.Prefix] {
 }
 
 // rejectLoops returns conflicting together with the peers that are rejected because a public IP is inside the subnet of
-// another peer:
+// a peer, which may be the same one:
 //   - If the subnet is of the usual size, the peer with the public IP is rejected, however old its lease is. The store
 //     assigns subnets, whereas a node publishes whatever public IP it likes.
 //   - If the subnet is of unusual size, its owner is rejected. Otherwise one lease with a large subnet could get many

@@ -13,7 +13,7 @@ import (
 	"flannel/pkg/windows/hostconfig"
 )
 
-// loop puts a link to itself in the place of the journal, which nobody can read, root neither. read undoes that.
+// loop puts a link to itself in the place of the journal: nobody can read that, not even root. read undoes it.
 func loop(path string) error {
 	return errors.Join(os.Rename(path, path+".aside"), os.Symlink(path, path))
 }

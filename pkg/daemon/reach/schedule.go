@@ -38,8 +38,8 @@ func (m *mesh) Turn(now moment) (r request, due bool) {
 }
 
 // expire counts the misses, once for each request, and deletes requests whose answers do
-// not count any more. As lateness is longer than paused, no request is deleted before it
-// was counted, unless the misses were forgotten.
+// not count any more. As lateness is longer than timeout and paused together, no request is
+// deleted before it was counted, unless the misses were forgotten.
 func (m *mesh) expire(now moment) {
 	for token, s := range m.waiting {
 		if now.Sub(s.at) >= lateness || s.target.gone {
