@@ -121,8 +121,8 @@ func TestIPsec(t *testing.T) {
 	hasPolicies(t, l, n, "policies")
 
 	f := flood(t, a, b)
-	restartAll(t, l, func(n *lab.Node) error { _, err := n.Stop(t.Context()); return err })
-	restartAll(t, l, (*lab.Node).Kill)
+	restartAll(t, l, func(n *lab.Node) error { _, err := n.Stop(t.Context()); return err }, atOnce)
+	restartAll(t, l, (*lab.Node).Kill, atOnce) // a configuration below that replaces another one on trial would not come into force
 	replaced := func(rekey string) {
 		t.Helper()
 		const keys = swanctl + "--list-sas --raw 2>/dev/null | grep -oE '(initiator-spi|spi-in)=[0-9a-f]+'"

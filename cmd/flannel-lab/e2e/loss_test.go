@@ -139,12 +139,13 @@ func TestNoPacketIsLost(t *testing.T) {
 	}
 }
 
-// restartAll ends and starts flanneld on one node after the other.
-func restartAll(t *testing.T, l *lab.Lab, end func(*lab.Node) error) {
+// restartAll ends and starts flanneld on one node after the other. more are flags in addition to those of every node, such as
+// what the test has started it with.
+func restartAll(t *testing.T, l *lab.Lab, end func(*lab.Node) error, more ...string) {
 	t.Helper()
 	for _, n := range l.Nodes {
 		must(t, end(n))
-		must(t, n.Start())
+		must(t, n.Start(more...))
 		must(t, n.Ready(t.Context()))
 	}
 }
