@@ -12,25 +12,51 @@ import (
 
 var guardPackets = regexp.MustCompile(`(?m)^flanneld_guard_packets_total\{(.*)\} ([0-9.e+]+)$`)
 
-// guardCounted returns an error if the guard of a node has counted or dropped
-// packets: none of Kubernetes' tests sends what the guard looks for.
-func guardCounted(ctx context.Context, n *cluster.Node) error {
+// guardCounters returns the packets that the guard of a node has counted or dropped, by the
+// labels of its metrics. A node without a guard has none.
+func guardCounters(ctx context.Context, n *cluster.Node) (map[string]float64, error) {
 	_, text, err := n.Get(ctx, fmt.Sprintf("http://127.0.0.1:%d/metrics", lab.HealthPort))
-	if err != nil {
-		return fmt.Errorf("metrics of %s: %w", n.Name, err)
+	if err == nil {
+		var c map[string]float64
+		if c, err = counters(text); err == nil {
+			return c, nil
+		}
 	}
-	return counted(n.Name, text)
+	return nil, fmt.Errorf("metrics of %s: %w", n.Name, err)
 }
 
-// counted reads metrics. flanneld without a guard has none of these.
-func counted(node, metrics string) error {
+// counters reads metrics.
+func counters(metrics string) (map[string]float64, error) {
+	c := map[string]float64{}
 	for _, m := range guardPackets.FindAllStringSubmatch(metrics, -1) {
 		packets, err := strconv.ParseFloat(m[2], 64)
 		if err != nil {
-			return fmt.Errorf("metrics of %s: %w", node, err)
+			return nil, err
 		}
-		if packets > 0 {
-			return fmt.Errorf("the guard of %s counted %.0f packets: %s", node, packets, m[1])
+		c[m[1]] = packets
+	}
+	return c, nil
+}
+
+// guardFoundNothing returns an error if the guard of a node has found packets since before:
+// none of Kubernetes' tests sends what the guard looks for. It may have found probes of
+// nodes that joined before.
+func guardFoundNothing(ctx context.Context, n *cluster.Node, before map[string]float64) error {
+	after, err := guardCounters(ctx, n)
+	if err != nil {
+		return err
+	}
+	if err := added(before, after); err != nil {
+		return fmt.Errorf("the guard of %s: %w", n.Name, err)
+	}
+	return nil
+}
+
+// added returns an error if a counter has grown.
+func added(before, after map[string]float64) error {
+	for labels, packets := range after {
+		if packets > before[labels] {
+			return fmt.Errorf("it counted %.0f packets: %s", packets-before[labels], labels)
 		}
 	}
 	return nil

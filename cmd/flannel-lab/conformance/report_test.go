@@ -79,19 +79,27 @@ func TestUnexpected(t *testing.T) {
 	}
 }
 
-func TestGuardCounted(t *testing.T) {
+func TestGuardFoundNothing(t *testing.T) {
 	t.Parallel()
+	const outsider = "flanneld_guard_packets_total{mode=\"enforce\",rule=\"outsider\"} "
 	for _, c := range []struct {
-		metrics string
-		fails   bool
+		before, after string
+		fails         bool
 	}{
-		{"", false},
-		{"flanneld_guard_packets_total{mode=\"enforce\",rule=\"outsider\"} 0\n", false},
-		{"x 1\nflanneld_guard_packets_total{mode=\"enforce\",rule=\"outsider\"} 7\ny 1\n", true},
-		{"flanneld_guard_packets_total{mode=\"audit\",rule=\"outsider\"} 1e+06\n", true},
+		{"", "", false},
+		{outsider + "0\n", outsider + "0\n", false},
+		{outsider + "0\n", "x 1\n" + outsider + "7\ny 1\n", true},
+		{"", outsider + "1e+06\n", true},
+		{outsider + "3\n", outsider + "3\n", false}, // of nodes that joined
+		{outsider + "3\n", outsider + "4\n", true},
 	} {
-		if err := counted("node1", c.metrics); (err != nil) != c.fails {
-			t.Errorf("%q: %v", c.metrics, err)
+		before, err := counters(c.before)
+		after, err2 := counters(c.after)
+		if err != nil || err2 != nil {
+			t.Fatal(err, err2)
+		}
+		if err := added(before, after); (err != nil) != c.fails {
+			t.Errorf("%q, then %q: %v", c.before, c.after, err)
 		}
 	}
 }

@@ -45,6 +45,12 @@ func Run(ctx context.Context, w io.Writer, o Options) (err error) {
 		return errors.Join(err, os.WriteFile(filepath.Join(dir, "cluster.log"), []byte(c.Logs(context.Background())), 0o644))
 	}
 	fmt.Fprintf(w, "ready after %.0f s; the tests write to %s\n", time.Since(start).Seconds(), filepath.Join(dir, "log"))
+	before := map[*cluster.Node]map[string]float64{}
+	for _, n := range c.Nodes {
+		if before[n], err = guardCounters(ctx, n); err != nil {
+			return err
+		}
+	}
 	start = time.Now()
 	ended := o.e2e(ctx, c, dir)
 	r, err := read(dir)
@@ -58,7 +64,7 @@ func Run(ctx context.Context, w io.Writer, o Options) (err error) {
 	}
 	err = r.verdict(o.backendType())
 	for _, n := range c.Nodes {
-		err = errors.Join(err, guardCounted(ctx, n))
+		err = errors.Join(err, guardFoundNothing(ctx, n, before[n]))
 	}
 	if err != nil {
 		err = errors.Join(err, os.WriteFile(filepath.Join(dir, "cluster.log"), []byte(c.Logs(context.Background())), 0o644))
