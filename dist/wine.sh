@@ -114,9 +114,11 @@ overlay() {
 overlay internal/syscall/windows/at_windows.go os.Remove \
 	's/case STATUS_INVALID_INFO_CLASS,/case NTStatus(0xC0000002), STATUS_INVALID_INFO_CLASS,/'
 # Wine answers ERROR_INTERNAL_ERROR if a new process ended before it ran its program. On a busy machine, that happens
-# once in some ten thousand starts. Nothing of the program has run, so it can be started again.
+# once in some ten thousand starts. Nothing of the program has run, so it can be started again. Only one process is started
+# at a time: Wine gives it the connections of those that are being started beside it, too. Such a copy keeps the connection
+# of an ended process open, so that Wine's server takes that one for alive, and whoever started it waits for ever.
 overlay syscall/exec_windows.go os.StartProcess \
-	's/err = CreateProcess(\(.*\))$/for range 5 {\n\t\t\tif err = CreateProcess(\1); err != Errno(1359) {\n\t\t\t\tbreak\n\t\t\t}\n\t\t}/'
+	's/err = CreateProcess(\(.*\))$/ForkLock.Lock()\n\t\tfor range 5 {\n\t\t\tif err = CreateProcess(\1); err != Errno(1359) {\n\t\t\t\tbreak\n\t\t\t}\n\t\t}\n\t\tForkLock.Unlock()/'
 printf '{"Replace": {%s}}\n' "$overlaid" >"$wine/overlay.json"
 
 cat >"$wine/run" <<END
