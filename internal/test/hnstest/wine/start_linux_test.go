@@ -36,7 +36,7 @@ func TestStartedAtTheSameTime(t *testing.T) {
 	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || strings.TrimSpace(line) != "started" {
 		t.Fatalf("the program printed %q (%v)", line, err)
 	}
-	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	lines, err := filepath.Glob("/proc/[0-9]*/cmdline") // of which those of the program count
 	if err != nil {
 		t.Fatal(err)
 	}
