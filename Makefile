@@ -227,19 +227,21 @@ demo-svg: ## run the demo and renew its picture, Documentation/demo.svg
 # The commit to compare with, or a branch. Default: for `make changed` origin/main, or main; else the commit of .ci/green.
 BASE ?=
 plan = @mkdir -p bin && $(GO) run ./cmd/flannel-tests -of $(1) -base '$(BASE)' -kernel $(KERNEL_OF_COMMIT) >bin/plan.mk
-LANES := rm -f bin/tests/idle && $(MAKE) --no-print-directory PLAN=bin/plan.mk -j3 test-other-systems test-nodes test-machine test-idle
+# $(1): how many of these run at once; the first ones start first.
+lanes = @rm -f bin/tests/idle && $(MAKE) --no-print-directory PLAN=bin/plan.mk -j$(1) \
+	test-nodes test-machine test-lint test-packages test-wine test-packages-of-kubernetes test-other-systems test-idle
 
 test: ## run the tests: all packages, all nodes end to end, the kernel's in a virtual machine; some 30 minutes on two processors
 	@dist/setup.sh test
 	$(call plan,test)
-	@$(LANES)
+	$(call lanes,3)
 	@$(MAKE) --no-print-directory PLAN=bin/plan.mk test-release-if-changed
 	@$(if $(BASE),,$(GO) run ./cmd/flannel-tests -passed bin/green -began "$$(sed -n 's/^PLAN_HEAD := //p' bin/plan.mk)" -kernel "$$(cat bin/tests/series)" || true)
 
 changed: ## lint and test what differs from BASE (origin/main) and what imports it, with the end-to-end tests that belong to it
 	@dist/setup.sh test
 	$(call plan,changed)
-	@$(LANES)
+	$(call lanes,6)
 
 night: ## run everything that make test leaves out, too: hours; the results are in bin/night
 	@dist/setup.sh test
@@ -248,7 +250,7 @@ night: ## run everything that make test leaves out, too: hours; the results are 
 .PHONY: test-everything
 test-everything:
 	$(call plan,night)
-	@$(LANES)
+	$(call lanes,3)
 
 test-cluster: ## test installation, upgrades and removal on Kubernetes clusters with kubelet and containerd, and restarts, reboots, deleted nodes
 	@dist/setup.sh test
@@ -335,25 +337,29 @@ test-kube-proxy: ## test Windows' real kube-proxy beside flanneld.exe under Wine
 wine: bin/wine/run bin/cni/host-local.exe bin/cni/win-bridge.exe bin/cni/win-overlay.exe ## set up Wine and the CNI plugins for Windows, for tests
 	GOOS=windows GOARCH=amd64 $(GO) build -overlay bin/wine/overlay.json $(RELEASE) -o bin/cni/flannel.exe ./cmd/flannel
 
-# Three lanes side by side, which build what they share once: packages and then other architectures, nodes, and a virtual
-# machine, which has one processor. A second one beside the other lanes leaves each so little of two processors that
-# charon and etcd in it do not answer in time.
+# Of a whole run, three of the following run side by side, which build what they share once: nodes, a virtual machine, which
+# has one processor, and one after the other all that is left. A second machine beside these leaves each so little of two
+# processors that charon and etcd in it do not answer in time. Of make changed, which waits most of the time, all run at once.
 WITH_WINE   := ./backend ./cmd/flannel ./cmd/flanneld ./internal/test/eventually ./internal/test/hnstest ./internal/test/hnstest/% ./internal/test/logtest ./pkg/% ./subnet
 RACE        := CGO_ENABLED=1 $(GO) $(TEST) -race
 PLAN_NODES  := $(filter-out -,$(PLAN_E2E))$(PLAN_LAB)
 plan_kube   := $(filter $(PLAN_KUBE),$(PLAN_RACE) $(PLAN_PLAIN))
 plan_wine   := $(filter $(WITH_WINE),$(PLAN_WINE))
-# Packages in PLAN_KUBE wait until Kubernetes is built, which takes minutes the first time.
-.PHONY: test-packages test-packages-of-kubernetes test-other-systems test-nodes test-machine test-idle lint-kube
+.PHONY: test-lint test-packages test-wine test-packages-of-kubernetes test-other-systems test-nodes test-machine test-idle lint-kube
 
-test-packages: build tools bin/image/start $(if $(plan_wine),wine)
+test-lint:
 	@$(MAKE) --no-print-directory lint
+
+test-packages: build tools bin/image/start
 	$(if $(PLAN),,$(error run make test or make changed))
-	$(RACE) $(filter-out $(PLAN_KUBE),$(PLAN_RACE))
-	$(if $(PLAN_PLAIN),$(GO) $(TEST) $(filter-out $(PLAN_KUBE),$(PLAN_PLAIN)))
+	$(if $(filter-out $(PLAN_KUBE),$(PLAN_RACE)),$(RACE) $(filter-out $(PLAN_KUBE),$(PLAN_RACE)))
+	$(if $(filter-out $(PLAN_KUBE),$(PLAN_PLAIN)),$(GO) $(TEST) $(filter-out $(PLAN_KUBE),$(PLAN_PLAIN)))
+
+test-wine: $(if $(plan_wine),build tools wine)
 	@$(if $(plan_wine),$(MAKE) --no-print-directory test-windows LIGHT='$(filter-out $(HEAVY),$(plan_wine))' HEAVY='$(filter $(HEAVY),$(plan_wine))')
 
-test-packages-of-kubernetes: test-packages $(if $(plan_kube),lint-kube bin/prometheus/unpacked)
+# Packages in PLAN_KUBE wait until Kubernetes is built, which takes minutes the first time.
+test-packages-of-kubernetes: $(if $(plan_kube),build tools bin/image/start lint-kube bin/prometheus/unpacked)
 	$(if $(filter $(PLAN_KUBE),$(PLAN_RACE)),$(RACE) $(filter $(PLAN_KUBE),$(PLAN_RACE)))
 	$(if $(filter $(PLAN_KUBE),$(PLAN_PLAIN)),$(GO) $(TEST) $(filter $(PLAN_KUBE),$(PLAN_PLAIN)))
 
@@ -364,7 +370,7 @@ test-nodes: $(if $(PLAN_NODES),build tools wine kube cross-windows-amd64 bin/pro
 	$(if $(filter-out -,$(PLAN_E2E)),cd $(LAB) && $(GO) $(TEST) -parallel 8 -count=1 -run '$(PLAN_E2E)' ./e2e)
 
 # All tests of one kernel: which one is a matter of the commit, so that a run can be repeated. Not every system offers both.
-# It comes before the other lanes, which would be idle at the end: a virtual machine uses one processor and no other.
+# It comes before the others, by its priority, which would be idle at the end: a virtual machine uses one processor only.
 test-machine: $(if $(filter short all,$(PLAN_KERNEL)),test-programs)
 	@case '$(PLAN_KERNEL)' in \
 	short) series=$$(dist/vm.sh choose) && dist/vm.sh fetch $$series && dist/kernels.sh $$series short && echo $(KERNEL_OF_COMMIT) >bin/tests/series ;; \
@@ -372,11 +378,11 @@ test-machine: $(if $(filter short all,$(PLAN_KERNEL)),test-programs)
 		WHEN_IDLE=$(CURDIR)/bin/tests/idle nice -n -10 dist/kernels.sh $$series all && echo $$series >bin/tests/series ;; \
 	esac
 
-# Tells test-machine that the other lanes have ended.
-test-idle: test-other-systems test-nodes
+# Tells test-machine that the others have ended.
+test-idle: test-nodes test-lint test-packages test-wine test-packages-of-kubernetes test-other-systems
 	@mkdir -p bin/tests && touch bin/tests/idle
 
-test-other-systems: test-packages-of-kubernetes
+test-other-systems: $(if $(PLAN_SYSTEMS),build tools)
 	@$(if $(PLAN_SYSTEMS),$(MAKE) --no-print-directory test-emulated test-words)
 
 # Packages with system calls, for one architecture with other call numbers, one with 32 bits and one that is big-endian.
