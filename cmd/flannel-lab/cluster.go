@@ -36,7 +36,7 @@ The machine's own network is not changed. Build its programs and images with 'ma
 Options of up:
 `
 
-// theCluster returns the cluster in the background.
+// theCluster returns the cluster in the background, as theLab does the lab.
 func theCluster() background {
 	return background{what: "cluster", command: "flannel-lab cluster", serve: []string{"cluster", "serve"},
 		socket: cmp.Or(os.Getenv("FLANNEL_LAB_CLUSTER_SOCKET"), "/run/flannel-lab-cluster.sock"),
@@ -44,8 +44,8 @@ func theCluster() background {
 		env:    []string{"KUBECONFIG=" + cluster.Kubeconfig, "CONTAINERD_NAMESPACE=k8s.io"}}
 }
 
-// inNamespaces reports whether a command of the cluster runs in namespaces of its
-// own.
+// inNamespaces reports whether a command of the cluster must run in namespaces of its
+// own: lab.Init moves it there.
 func inNamespaces(args []string) bool {
 	return len(args) > 0 && (args[0] == "serve" || args[0] == "sweep")
 }
@@ -77,13 +77,14 @@ func clusterCommand(ctx context.Context, args []string) (int, error) {
 			return 1, err
 		}
 		lab.SetPath(filepath.Join(dir, "cluster"))
-		if words[0] == "kubectl" {
+		if words[0] == "kubectl" { // exec infra -- kubectl …; below args[1:] leaves out "exec"
 			args = append([]string{"exec", "infra", "--"}, args...)
 		}
 		return theCluster().execute(args[1:])
 	case "down":
 		err := theCluster().end()
-		if errors.As(err, new(notRunning)) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) { // it has just been killed
+		// With ECONNRESET and EPIPE, the server has just been killed.
+		if errors.As(err, new(notRunning)) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) {
 			return sweep()
 		}
 		return 0, err
@@ -99,7 +100,8 @@ func clusterCommand(ctx context.Context, args []string) (int, error) {
 	return 2, fmt.Errorf("unknown command %q; see flannel-lab cluster help", args[0])
 }
 
-// sweep removes what a cluster that was killed has left.
+// sweep removes what a cluster that was killed has left: its socket, and control groups,
+// which do not end with namespaces.
 func sweep() (int, error) {
 	if err := machine.CheckRoot(); err != nil {
 		return 1, err
@@ -144,7 +146,7 @@ func parseCluster(command string, args []string) (o clusterOptions, err error) {
 	return o, err
 }
 
-// serveCluster runs the cluster in the background.
+// serveCluster is the command that cluster up starts: it runs the cluster.
 func serveCluster(ctx context.Context, o clusterOptions) error {
 	return theCluster().run(ctx, func(ctx context.Context, stop context.CancelFunc) (io.Closer, handler, error) {
 		c, err := cluster.New(ctx, o.cluster)
@@ -155,7 +157,7 @@ func serveCluster(ctx context.Context, o clusterOptions) error {
 		if o.bare {
 			return c, s.do, nil
 		}
-		return c, s.do, c.Install(ctx)
+		return c, s.do, c.Install(ctx) // flannel, by its manifest
 	})
 }
 
@@ -176,12 +178,12 @@ func (s *clusterServer) do(ctx context.Context, request []string) (string, []*os
 		s.stop()
 		return "", nil, nil
 	case "load":
-		return "", nil, s.load(ctx, request[1], request[2:])
+		return "", nil, s.load(ctx, request[1], request[2:]) // clusterCommand has checked that there is a file
 	case "enter":
 		files, err := s.enter(ctx, words[1])
 		return "", files, err
 	}
-	n, err := s.cluster.Node(words[1])
+	n, err := s.cluster.Node(words[1]) // all other requests name a node
 	if err != nil {
 		return "", nil, err
 	}

@@ -56,7 +56,7 @@ func run(args []string) int {
 		command, args = args[0], args[1:]
 	}
 	if command == "demo" || command == "serve" || command == "bench" || command == "conformance" || command == "cluster" && inNamespaces(args) {
-		lab.Init()
+		lab.Init() // returns in the new namespaces only
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), machine.Ending()...)
 	defer stop()
@@ -71,12 +71,13 @@ func run(args []string) int {
 	return code
 }
 
-// dispatch runs a command and returns the exit status, as run does. status, pod,
-// flanneld and exec ask a lab that up has started.
+// dispatch runs a command and returns the exit status, as run does; with an error, run
+// makes 1 of 0. status, pod, flanneld, exec and down ask the lab that up has started, by its
+// socket.
 func dispatch(ctx context.Context, command string, args []string) (int, error) {
 	switch command {
-	case "demo", "up", "serve": // serve is the background process that up starts
-		o, err := parseOptions(command, args)
+	case "demo", "up", "serve": // serve is the background process that up starts, with the same arguments
+		o, err := parseOptions(command, args) // up only checks them
 		if err != nil {
 			return 2, err
 		}
@@ -175,7 +176,7 @@ func (o *options) flags(name string) *flag.FlagSet {
 func parseOptions(command string, args []string) (options, error) {
 	var o options
 	f := o.flags(command)
-	f.SetOutput(io.Discard)
+	f.SetOutput(io.Discard) // main prints the error
 	err := f.Parse(args)
 	if errors.Is(err, flag.ErrHelp) {
 		f.SetOutput(os.Stdout)

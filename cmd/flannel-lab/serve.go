@@ -22,8 +22,8 @@ import (
 	"flannel/cmd/flannel-lab/lab"
 )
 
-// theLab returns the lab in the background. There is one for each host, unless the
-// environment names another socket.
+// theLab returns the lab in the background, whether it runs or not. There is one for each
+// host, unless the environment names another socket.
 func theLab() background {
 	return background{what: "lab", command: "flannel-lab", serve: []string{"serve"},
 		socket: cmp.Or(os.Getenv("FLANNEL_LAB_SOCKET"), "/run/flannel-lab.sock"),
@@ -36,8 +36,8 @@ func theLab() background {
 //	["pod","add","node1","web"]   {"Text":"POD  NODE …","Error":""}
 //	["enter","pod1"]              {"Text":"","Error":""}, and open files
 //
-// Open namespace files are sent with it as control data (SCM_RIGHTS), so that exec
-// can enter namespaces that have no path.
+// Open namespace files are sent with the reply as control data (SCM_RIGHTS), so that exec
+// can enter namespaces that have no path. Error is empty if the request succeeded.
 type reply struct {
 	Text  string
 	Error string
@@ -49,7 +49,7 @@ type server struct {
 	stop context.CancelFunc // ends serve, and with it the lab
 }
 
-// serve runs the lab in the background.
+// serve is the command that up starts: it runs the lab until a request "down" or a signal.
 func serve(ctx context.Context, o options) error {
 	return theLab().run(ctx, func(ctx context.Context, stop context.CancelFunc) (io.Closer, handler, error) {
 		l, err := lab.New(ctx, o.lab)
@@ -61,12 +61,14 @@ func serve(ctx context.Context, o options) error {
 	})
 }
 
-// handler carries out a request. Its result has the text and the files of the
-// reply; the files stay open.
-type handler func(ctx context.Context, request []string) (string, []*os.File, error)
+// handler carries out a request. Its result has the text, the files and the error of the
+// reply; the files stay open. run calls it for one request after the other.
+type handler func(ctx context.Context, request []string) (text string, files []*os.File, err error)
 
-// run is the server. It accepts requests on file descriptor 3, one at a time, once
-// start has returned, and closes what start has returned when stop is called.
+// run is the server of a lab or a cluster. It calls start, which starts the lab, then
+// accepts requests on file descriptor 3 (startServer has handed it on), one at a time, and
+// carries them out with the handler. When stop is called or ctx ends, it closes what start
+// has returned, and removes the socket as the last thing: end waits for that.
 func (b background) run(ctx context.Context, start func(ctx context.Context, stop context.CancelFunc) (io.Closer, handler, error)) error {
 	signal.Ignore(syscall.SIGPIPE) // stderr is a pipe to up, which has ended
 	listener, err := net.FileListener(os.NewFile(3, b.socket))
@@ -77,7 +79,7 @@ func (b background) run(ctx context.Context, start func(ctx context.Context, sto
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	running, do, err := start(ctx, stop)
-	if running != nil {
+	if running != nil { // after an error, too, for example of populate
 		defer running.Close()
 	}
 	if err != nil {
@@ -85,17 +87,18 @@ func (b background) run(ctx context.Context, start func(ctx context.Context, sto
 	}
 	// up has listened before it started this process, so clients that connected
 	// meanwhile wait until here: the first answer means that everything is ready.
-	context.AfterFunc(ctx, func() { listener.Close() })
+	context.AfterFunc(ctx, func() { listener.Close() }) // ends Accept
 	for {
 		c, err := listener.Accept()
 		if err != nil {
 			return nil // closed
 		}
-		do.answer(ctx, c.(*net.UnixConn))
+		do.answer(ctx, c.(*net.UnixConn)) // only a Unix socket can send files
 	}
 }
 
-// reachTimeout is how long populate waits for pods to reach each other.
+// reachTimeout is how long populate waits for one pod to reach another one. Such a wait
+// fails only if something is wrong, so it is short, for users who experiment.
 const reachTimeout = 8 * time.Second
 
 // populate starts flanneld and creates a pod on every node, and waits until the
@@ -160,10 +163,10 @@ func (do handler) answer(ctx context.Context, c *net.UnixConn) {
 func (s *server) do(ctx context.Context, request []string) (string, []*os.File, error) {
 	words := append(slices.Clone(request), "", "", "") // missing words are empty
 	switch words[0] + " " + words[1] {
-	case "status ":
+	case "status ": // one word
 		text, err := s.status(ctx)
 		return text, nil, err
-	case "down ":
+	case "down ": // run ends after this reply
 		s.stop()
 		return "", nil, nil
 	case "pod list":
@@ -266,7 +269,7 @@ func (s *server) status(ctx context.Context) (string, error) {
 	_ = w.Flush() // into memory
 	leases, err := s.lab.Leases(ctx)
 	if err != nil {
-		fmt.Fprintf(&b, "\nleases: %v\n", err)
+		fmt.Fprintf(&b, "\nleases: %v\n", err) // no error of the request: the user may have stopped the store
 	} else {
 		fmt.Fprintln(&b, "\nLEASES")
 	}
@@ -291,6 +294,7 @@ func state(ctx context.Context, n *lab.Node) string {
 	return "ready"
 }
 
+// pods returns the table of pods.
 func (s *server) pods() string {
 	var b bytes.Buffer
 	w := tabwriter.NewWriter(&b, 0, 0, 3, ' ', 0)

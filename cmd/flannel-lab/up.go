@@ -20,7 +20,8 @@ import (
 )
 
 // background is a lab or a cluster that another process of this program, its
-// server, runs in the background. Its methods are those of a client.
+// server, runs in the background. The methods here are those of a client: up starts the
+// server, the others connect to its socket. The server's method is run, in serve.go.
 type background struct {
 	what    string   // "lab" or "cluster"
 	command string   // what the commands up and down follow, for messages
@@ -48,8 +49,8 @@ func (b background) up(ctx context.Context, args []string) error {
 	// Two ends are waited for: the server answers, or it ends. In the second case the
 	// connection breaks, so ask returns an error; the reason is on stderr.
 	ended := make(chan error, 1)
-	go func() {
-		_, _ = io.Copy(os.Stderr, stderr) // until one of both processes ends
+	go func() { // ends with the server, or with this process
+		_, _ = io.Copy(os.Stderr, stderr) // until the server ends
 		ended <- cmd.Wait()
 	}()
 	ready := make(chan error, 1)
@@ -60,7 +61,7 @@ func (b background) up(ctx context.Context, args []string) error {
 			fmt.Println("\nTry: " + b.hint + " · " + b.command + " down")
 			return nil
 		}
-		<-ended
+		<-ended // so that all of its stderr is printed
 		return fmt.Errorf("the %s did not start", b.what)
 	case <-ctx.Done():
 		_ = cmd.Process.Kill()
@@ -69,10 +70,10 @@ func (b background) up(ctx context.Context, args []string) error {
 	}
 }
 
-// startServer starts the server, and returns the command and its stderr, a pipe. It
-// must not inherit our stderr: our caller may wait until every writer of it has
-// ended. The socket is listened on here, so that ask can connect at once; its mode
-// lets only root use it.
+// startServer starts the server, and returns the command and its stderr, a pipe. The
+// server must not inherit our stderr: the program that called us may wait until every
+// writer of our stderr has ended. This process listens on the socket and hands it on, so
+// that ask can connect at once; the mode of the socket lets only root use it.
 func (b background) startServer(args []string) (*exec.Cmd, io.Reader, error) {
 	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: b.socket})
 	if err != nil {
@@ -98,12 +99,13 @@ func (b background) startServer(args []string) (*exec.Cmd, io.Reader, error) {
 	return cmd, stderr, cmd.Start()
 }
 
-// call sends a request to the server and returns its reply. The caller
-// owns the files, which are namespaces.
+// call sends a request to the server and returns its reply. The error of a reply is
+// returned as err. The caller owns the files, which are namespaces, in the order of
+// machine.Namespaces.
 func (b background) call(request []string) (reply, []*os.File, error) {
 	var r reply
 	conn, err := net.Dial("unix", b.socket)
-	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ECONNREFUSED) {
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ECONNREFUSED) { // no socket, or that of a killed server
 		return r, nil, notRunning{b}
 	}
 	if err != nil {
@@ -156,7 +158,7 @@ func received(oob []byte) (files []*os.File, err error) {
 }
 
 // ask sends a request and prints the text of the reply. It waits for as long as the
-// server takes, for up until everything has started.
+// server takes: when up calls it, until everything has started.
 func (b background) ask(request []string) error {
 	r, _, err := b.call(request)
 	fmt.Print(r.Text)
@@ -191,7 +193,7 @@ func (b background) execute(args []string) (int, error) {
 	lab.SetPath(dir)
 	cmd := exec.Command(command[0], command[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.Env = append([]string{"PS1=" + args[0] + "# "}, b.env...)
+	cmd.Env = append([]string{"PS1=" + args[0] + "# "}, b.env...) // the prompt of a shell
 	if err := machine.NamespacesOf(files).Start(cmd); err != nil {
 		return 127, err
 	}

@@ -17,19 +17,20 @@ import (
 
 // entry is a file, a directory or a link of an archive, an image or a package.
 type entry struct {
-	name string // with slashes, without one at the start or end
-	mode fs.FileMode
-	data []byte
-	link string // target
+	name string      // with slashes, without one at the start or end
+	mode fs.FileMode // says whether it is a directory; a link is one by its target
+	data []byte      // of a file
+	link string      // target of a link; else ""
 }
 
-// fileEntry reads a file.
+// fileEntry reads the file from, which is called name in the release.
 func fileEntry(name string, mode fs.FileMode, from string) (entry, error) {
 	data, err := os.ReadFile(from)
 	return entry{name: name, mode: mode, data: data}, err
 }
 
-// sorted orders entries by name, and adds the directories that they are in.
+// sorted orders entries by name, and adds the directories that they are in and that are not among them. Of two
+// entries with one name, the later one stays.
 func sorted(entries []entry) []entry {
 	byName := map[string]entry{}
 	for _, e := range entries {
@@ -74,7 +75,7 @@ func writeTar(w io.Writer, entries []entry, at time.Time) error {
 	return t.Close()
 }
 
-// create writes a file of the release.
+// create writes a file of the release into r.out.
 func (r *release) create(name string, write func(io.Writer) error) (err error) {
 	f, err := os.Create(filepath.Join(r.out, name))
 	if err != nil {
@@ -93,6 +94,7 @@ func compressed(w io.Writer, write func(io.Writer) error) error {
 	return errors.Join(write(z), z.Close())
 }
 
+// writeZip writes a zip file whose entries have one time.
 func writeZip(w io.Writer, entries []entry, at time.Time) error {
 	z := zip.NewWriter(w)
 	for _, e := range sorted(entries) {
@@ -112,7 +114,8 @@ func writeZip(w io.Writer, entries []entry, at time.Time) error {
 	return z.Close()
 }
 
-// archives writes an archive with the programs for each system.
+// archives is a step: it writes an archive with the programs for each system of Linux, and one for Windows with what
+// its nodes have in C:\k.
 func (r *release) archives(_ modules, notices []byte) error {
 	documents, err := r.documents()
 	if err != nil {
@@ -160,6 +163,7 @@ type from struct {
 	mode       fs.FileMode
 }
 
+// read reads files.
 func (r *release) read(files []from) ([]entry, error) {
 	entries := make([]entry, 0, len(files))
 	for _, f := range files {
@@ -175,7 +179,7 @@ func (r *release) read(files []from) ([]entry, error) {
 	return entries, nil
 }
 
-// tree reads a directory.
+// tree reads the files in a directory and below it. Their names begin with below, and their mode is 0644.
 func (r *release) tree(dir, below string) ([]entry, error) {
 	var entries []entry
 	err := filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {

@@ -27,8 +27,8 @@ var testRoot = []entry{
 	{name: "uploads", mode: fs.ModeDir | 0o755},
 }
 
-// testImages are the images that the tests of SIG Network run, by the last part of their names, with the programs of each
-// from the directory of the output.
+// testImages are the images that the tests of SIG Network run, by the last part of their names: the programs that
+// each has above Debian's packages, which are files in r.out, and how it is run.
 var testImages = map[string]struct {
 	programs []string
 	run      v1.Config
@@ -45,9 +45,10 @@ var testImages = map[string]struct {
 // coreDNS is the name of the image of CoreDNS, in cmd/flannel-lab/conformance/coredns.yaml.
 const coreDNS = "registry.k8s.io/coredns/coredns:dev"
 
-// conformanceImages writes conformance.tar, with the images of Kubernetes' end-to-end tests and of CoreDNS, into the
-// directory r.out. Their programs are there, and the names of all images of the tests in the file e2e.images. All images
-// have the same packages of Debian as their first layer.
+// conformanceImages is the command conformance: it writes conformance.tar, with the images of Kubernetes' end-to-end
+// tests and of CoreDNS, into the directory r.out. It reads there the programs of the images, and the file e2e.images,
+// which has the names of all images of the tests: images that are not in testImages are left out. All images have the
+// same packages of Debian as their first layer.
 func (r *release) conformanceImages(ctx context.Context, pinsFile string) error {
 	if len(r.systems) != 1 || r.out == "" {
 		return errors.New("conformance: want one system, and a directory")
@@ -76,7 +77,7 @@ func (r *release) conformanceImages(ctx context.Context, pinsFile string) error 
 		if err != nil {
 			return fmt.Errorf("image %s: %w", name, err)
 		}
-		images = append(images, labImage(s, image, name))
+		images = append(images, labImage(s, image, name)) // named so that containerd needs no registry
 	}
 	return r.writeLayout("conformance.tar", images...)
 }

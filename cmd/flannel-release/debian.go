@@ -27,6 +27,7 @@ import (
 )
 
 // pins are the packages of Debian in the image, with everything that they depend on, for each architecture of Go.
+// They are the content of debian.json.
 type pins struct {
 	Suite    string
 	Snapshot string // time of the archive from which they were chosen; snapshot.debian.org keeps it
@@ -61,8 +62,8 @@ func debianArch(arch string) string {
 
 const mirror = "https://deb.debian.org/"
 
-// renewPins chooses the latest versions of packages for architectures of Go with apt, which verifies the archive's signature, and
-// writes their versions and checksums.
+// renewPins is the command pins: it chooses the latest versions of packages for architectures of Go with apt, which
+// verifies the archive's signature, and writes their versions and checksums to file.
 func renewPins(ctx context.Context, file string, packages, archs []string) error {
 	p := pins{Suite: suite, Snapshot: time.Now().UTC().Format("20060102T150405Z"), Packages: map[string][]debianPackage{}}
 	for _, arch := range archs {
@@ -120,7 +121,7 @@ APT::Sandbox::User "root"; Acquire::Retries "5"; Acquire::Languages "none"; APT:
 	if err != nil {
 		return nil, err
 	}
-	for line := range strings.Lines(string(out)) {
+	for line := range strings.Lines(string(out)) { // 'https://…/main/b/bash/bash_5_amd64.deb' bash_5_amd64.deb …
 		address, _, ok := strings.Cut(strings.TrimPrefix(line, "'"), "'")
 		if !ok {
 			continue
@@ -170,7 +171,7 @@ func readPins(file string) (p pins, err error) {
 	return p, err
 }
 
-// fetchPins downloads the packages that the cache lacks.
+// fetchPins is the command fetch: it downloads the packages that the cache lacks.
 func fetchPins(ctx context.Context, file, cache string) error {
 	p, err := readPins(file)
 	if err != nil {
@@ -200,8 +201,8 @@ func (p *pins) fetchAll(ctx context.Context, list []debianPackage, cache string)
 	return nil
 }
 
-// unpackPins writes the files of the image's packages for this machine into a directory,
-// so that tests can run the programs of the image.
+// unpackPins is the command unpack: it writes the files of the image's packages for this machine into a directory, so
+// that tests can run the programs of the image.
 func unpackPins(ctx context.Context, file, cache, dir string) error {
 	p, err := readPins(file)
 	if err != nil {
@@ -287,6 +288,7 @@ func (p *debianPackage) verify(data []byte) error {
 	return nil
 }
 
+// read returns a package from the cache, and an error if it is not there or not the one that is pinned.
 func (p *debianPackage) read(cache string) ([]byte, error) {
 	data, err := os.ReadFile(p.file(cache))
 	if err != nil {
@@ -308,7 +310,8 @@ func useless(name string) bool {
 	return false
 }
 
-// debianRoot returns the files of packages, unpacked without running their scripts, with what those would have made.
+// debianRoot returns the files of packages in the cache, unpacked without running their scripts, and what the scripts
+// would have made.
 func debianRoot(packages []debianPackage, cache string) ([]entry, error) {
 	var all []entry
 	for _, p := range packages {

@@ -21,7 +21,8 @@ import (
 // minimal is what the tag of the image without iptables and a shell ends with.
 const minimal = "-nftables"
 
-// images writes both images, their SBOM, and the chart and the manifests that refer to them by digest.
+// images is a step: it writes both images, the one with Debian's packages and the minimal one, their SBOM, and the
+// chart and the manifests, which refer to the first one by its digest.
 func (r *release) images(pinsFile string, linked modules, notices []byte) error {
 	digest, packages, err := r.bothImages(pinsFile, notices)
 	if err != nil {
@@ -33,8 +34,8 @@ func (r *release) images(pinsFile string, linked modules, notices []byte) error 
 	return r.deployments(digest)
 }
 
-// imagesAlone writes those files of a release into the directory r.out that a cluster needs: both images, the chart and
-// the manifests. The images have no notices of linked modules.
+// imagesAlone is the command images: it writes those files of a release into the directory r.out that a cluster
+// needs: both images, the chart and the manifests. The images have no notices of linked modules.
 func (r *release) imagesAlone(pinsFile string) error {
 	if !versionPattern.MatchString(r.version) || len(r.systems) == 0 || r.out == "" {
 		return errors.New("images: want a version, systems, and a directory")
@@ -78,8 +79,8 @@ func (r *release) bothImages(pinsFile string, notices []byte) (digest string, al
 	return digest, all, err
 }
 
-// writeImage writes an image for several systems, as an archive of an OCI layout with one tag. roots are the files below
-// ours.
+// writeImage writes an image for several systems, as an archive of an OCI layout with one tag. roots are the files of
+// its first layer for each system; nil: it has none. It returns the digest of the index of all systems.
 func (r *release) writeImage(file, tag string, systems []system, roots map[system][]entry, notices []byte) (digest string, err error) {
 	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 	for _, s := range systems {
@@ -124,6 +125,7 @@ func (r *release) writeLayout(file string, images ...namedImage) error {
 	return r.create(file, func(w io.Writer) error { return writeTar(w, entries, r.time) })
 }
 
+// platform returns a system in the words of OCI.
 func platform(s system) *v1.Platform {
 	p := &v1.Platform{OS: s.os, Architecture: s.arch}
 	switch s.arch {
@@ -135,7 +137,7 @@ func platform(s system) *v1.Platform {
 	return p
 }
 
-// oneImage makes the image for a system.
+// oneImage makes the image of flanneld for a system: a layer with root, and one with our files.
 func (r *release) oneImage(s system, root []entry, notices []byte) (v1.Image, error) {
 	ours, err := r.read([]from{
 		{r.program("flanneld", s), "opt/bin/flanneld", 0o755},
@@ -181,7 +183,7 @@ func (r *release) layer(entries []entry) (v1.Layer, error) {
 		tarball.WithMediaType(types.OCILayer))
 }
 
-// stack makes an image of layers.
+// stack makes an image of layers, the lowest first, which is run as in run.
 func (r *release) stack(s system, layers []v1.Layer, run v1.Config) (v1.Image, error) {
 	image := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
 	image, err := mutate.AppendLayers(image, layers...)
@@ -195,12 +197,13 @@ func (r *release) stack(s system, layers []v1.Layer, run v1.Config) (v1.Image, e
 	p := platform(s)
 	config = config.DeepCopy()
 	config.OS, config.Architecture, config.Variant, config.Created = p.OS, p.Architecture, p.Variant, v1.Time{Time: r.time}
-	config.History = nil
+	config.History = nil // of AppendLayers, without anything that readers need
 	config.Config = run
 	return mutate.ConfigFile(image, config)
 }
 
-// deployments writes the chart and the manifests with the version and the image's digest.
+// deployments writes the chart and the manifests with the version and the image's digest. In the repository they have
+// the tag dev, and a name without a registry.
 func (r *release) deployments(digest string) error {
 	tag := r.version + "@" + digest
 	replace := strings.NewReplacer(

@@ -2,6 +2,8 @@
 //
 // The same commit gives the same bytes, in any directory: every time in the files is that of the commit. What comes from
 // others is pinned: Go modules in go.sum, Debian's packages in debian.json, which `release pins` renews.
+//
+// The Makefile calls it: `make release` with the command make, others for images of the lab and of tests, and for pins.
 package main
 
 import (
@@ -28,9 +30,9 @@ type release struct {
 
 	systems  []system // of the programs
 	source   string   // the repository
-	programs string   // what make cross, man and completions built
-	cache    string   // downloaded packages of Debian
-	out      string   // where the release goes
+	programs string   // directory of what make cross, man and completions built
+	cache    string   // directory of downloaded packages of Debian
+	out      string   // directory where the release goes, or the images
 }
 
 func main() {
@@ -42,6 +44,7 @@ func main() {
 	}
 }
 
+// run carries out one command. For a command that has a directory as its argument, r.out is this directory.
 func run(ctx context.Context, args []string) error {
 	var r release
 	var unix int64
@@ -101,7 +104,8 @@ func run(ctx context.Context, args []string) error {
 // versionPattern is a semantic version with a v, which is also what git describe prints after the first tag.
 var versionPattern = regexp.MustCompile(`^v[0-9]+\.[0-9]+\.[0-9]+(-[0-9A-Za-z.-]+)?$`)
 
-// step makes files of the release. It gets the modules that are linked into the programs, and their licences.
+// step makes files of the release, in r.out. It gets the modules that are linked into the programs, and the text of
+// THIRD-PARTY-LICENSES.
 type step func(linked modules, notices []byte) error
 
 // steps are those of a whole release. The last ones read the files of those before.
@@ -116,6 +120,7 @@ func (r *release) steps(pins string) []step {
 	}
 }
 
+// make runs steps one after the other, into an empty r.out. It needs no network.
 func (r *release) make(steps []step) error {
 	switch {
 	case !versionPattern.MatchString(r.version):
@@ -173,6 +178,7 @@ func (r *release) allPrograms() (paths []string) {
 // fullArchs are the architectures of the image that has Debian's packages.
 var fullArchs = []string{"amd64", "arm64"}
 
+// windows is the only system of Windows for which there are programs.
 var windows = system{"windows", "amd64"}
 
 // program returns where a program is that `make cross` built.

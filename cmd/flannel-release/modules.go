@@ -25,11 +25,13 @@ type module struct {
 	texts         []text   // licences and notices
 }
 
+// text is a file of a module, by its name there.
 type text struct{ name, content string }
 
 type modules []module
 
-// modules returns what is linked into the programs of all systems, by their build information.
+// modules returns what is linked into the programs of all systems, by their build information, sorted. It reads the
+// licences in Go's module cache.
 func (r *release) modules() (modules, error) {
 	programs, err := filepath.Glob(filepath.Join(r.programs, "k", "cni", "*.exe")) // some are of others
 	if err != nil {
@@ -95,6 +97,7 @@ func (r *release) directory(module string) (string, error) {
 	return answer.Dir, err
 }
 
+// goOutput runs the command go in the repository.
 func (r *release) goOutput(args ...string) ([]byte, error) {
 	cmd := exec.Command("go", args...)
 	cmd.Dir = r.source
@@ -108,9 +111,12 @@ func (r *release) goOutput(args ...string) ([]byte, error) {
 // legal are the names of files with licences and notices.
 var legal = regexp.MustCompile(`(?i)^(un)?(licen[cs]e|copying|notice|patents)`)
 
-// confidence is how sure the classifier has to be; it counts words that differ.
+// confidence is how sure the classifier has to be: it counts words that differ from those of the licence, and 1 is
+// none.
 const confidence = 0.8
 
+// readLicences sets licences and texts from the files in the module's directory. A text that the classifier does not
+// know is no error here: see check.
 func (m *module) readLicences(dir string, known *classifier.Classifier) error {
 	files, err := os.ReadDir(dir)
 	if err != nil {
@@ -155,6 +161,7 @@ func (r *release) checkLicences() error {
 	return failed
 }
 
+// check returns an error if a licence of the module is not allowed, or none was recognized.
 func (m *module) check() error {
 	if len(m.licences) == 0 {
 		return fmt.Errorf("%s %s: the licence is not recognized: read it, and replace the module or extend the list in modules.go", m.path, m.version)
@@ -167,7 +174,8 @@ func (m *module) check() error {
 	return nil
 }
 
-// notices returns the licences and notices of all modules. The same text is there once.
+// notices returns THIRD-PARTY-LICENSES: the licences and notices of all modules. A text that several modules have is
+// there once, below their names.
 func (all modules) notices() ([]byte, error) {
 	var b bytes.Buffer
 	b.WriteString("Licences and notices of the software that flanneld and its CNI plugin contain.\n")

@@ -24,9 +24,9 @@ var only = map[string]string{
 	"usr/share/zsh/vendor-completions/_flanneld":       "deb",
 }
 
-// packages writes a Debian package and an RPM for each architecture of Linux.
+// packages is a step: it writes a Debian package and an RPM for each architecture of Linux.
 func (r *release) packages(_ modules, notices []byte) (err error) {
-	// nfpm reads files.
+	// nfpm, which makes the packages, reads their contents from files.
 	work, err := os.MkdirTemp("", "flannel-release")
 	if err != nil {
 		return err
@@ -71,7 +71,7 @@ func (r *release) packageFiles(notices []byte) ([]entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The unit of the repository starts what an administrator copied.
+	// The unit of the repository starts the program where an administrator copied it to.
 	all[0].data = bytes.Replace(all[0].data, []byte("/usr/local/bin/flanneld"), []byte("/usr/bin/flanneld"), 1)
 	all = append(all, entry{name: doc + thirdParty, mode: 0o644, data: notices})
 	// rpm removes only directories that are in the package.
@@ -127,6 +127,7 @@ func (r *release) contents(work string, entries []entry) (all files.Contents, er
 	return all, nil
 }
 
+// writePackage writes a package of a kind, "deb" or "rpm".
 func (r *release) writePackage(kind string, s system, contents files.Contents) error {
 	script := func(name string) string {
 		return filepath.Join(r.source, "dist", "packaging", kind, name)

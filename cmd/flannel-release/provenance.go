@@ -59,8 +59,8 @@ func (r *release) sums() ([]subject, error) {
 	return all, nil
 }
 
-// provenance writes what the files were made from. It is not signed: whoever publishes the release signs it, with the
-// statement as the payload of a DSSE envelope.
+// provenance is a step: it writes what the files of the release so far were made from. The statement is not signed:
+// whoever publishes the release signs it, as the payload of a DSSE envelope.
 func (r *release) provenance() error {
 	files, err := r.sums()
 	if err != nil {
@@ -84,7 +84,7 @@ func (r *release) provenance() error {
 	})
 }
 
-// checksums writes SHA256SUMS, which sha256sum -c checks.
+// checksums is a step: it writes SHA256SUMS, with all files of the release so far, which sha256sum -c checks.
 func (r *release) checksums() error {
 	files, err := r.sums()
 	if err != nil {

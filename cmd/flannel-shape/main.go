@@ -1,7 +1,8 @@
 // Command flannel-shape counts what makes the program large: packages and their imports, exported names, interfaces that
-// are asked for at run time, timers, fields of the largest types. Its test holds the limits. With -surface it prints what
-// users and other programs may depend on: metrics, codes of the doctor, keys of JSON, names in Kubernetes, variables of
-// the environment. It runs at the top of the repository.
+// are asked for at run time, timers, fields of the largest types. Its test holds a limit for each. With -surface it
+// prints what users and other programs may depend on: metrics, codes of the doctor, keys of JSON, names in
+// Kubernetes, variables of the environment, and compares that with testdata/surface.txt in its test. It must run at
+// the top of the repository.
 //
 //	flannel-shape [-surface]
 package main
@@ -39,8 +40,8 @@ func main() {
 
 // A source is one Go file that is no test.
 type source struct {
-	dir   string // below the top
-	lines int
+	dir   string // below the top of the repository; "." for the top itself
+	lines int    // with comments and blank lines
 	file  *ast.File
 }
 
@@ -70,9 +71,10 @@ func readSources(root string) (all []source, err error) {
 	return all, err
 }
 
-// machinery are the folders of what builds, tests and shows the product.
+// machinery are the folders of what builds, tests and shows the product. All others are the product.
 var machinery = []string{"cmd/flannel-lab", "cmd/flannel-release", "cmd/flannel-tests", "cmd/flannel-shape", "dist", "internal/test"}
 
+// isMachinery reports whether a folder is one of machinery or below one.
 func isMachinery(dir string) bool {
 	for ; dir != "."; dir = path.Dir(dir) {
 		if slices.Contains(machinery, dir) {

@@ -11,11 +11,11 @@ import (
 
 // A measurement is one number of the program.
 type measurement struct {
-	what  string
+	what  string // the key of its limit in shape_test.go
 	count int
 }
 
-// measure counts what the product has; tests count nowhere.
+// measure counts what the product has, that is all but machinery. Tests are not among the sources.
 func measure(all []source) []measurement {
 	var product []source
 	linesOf := map[bool]int{} // by isMachinery
@@ -47,7 +47,8 @@ func measure(all []source) []measurement {
 	}
 }
 
-// importsOf returns, for each package, the packages of these sources that it imports, on any operating system.
+// importsOf returns, for each package of these sources, those among them that it imports, on any operating system:
+// the keys of both maps are folders.
 func importsOf(sources []source) map[string]map[string]bool {
 	imports := map[string]map[string]bool{}
 	for _, s := range sources {
@@ -67,7 +68,7 @@ func importsOf(sources []source) map[string]map[string]bool {
 
 // longestPath returns the number of packages on the longest path of imports.
 func longestPath(imports map[string]map[string]bool) int {
-	depth := map[string]int{}
+	depth := map[string]int{} // packages on the longest path from this one; 0: not computed yet
 	var visit func(string) int
 	visit = func(dir string) int {
 		if depth[dir] == 0 {
@@ -85,7 +86,7 @@ func longestPath(imports map[string]map[string]bool) int {
 	return slices.Max(append(slices.Collect(maps.Values(depth)), 0))
 }
 
-// foldersIn counts the folders that have Go files or folders with some, directly below parent.
+// foldersIn counts the folders directly below parent, such as "pkg/", that have Go files in them or below them.
 func foldersIn(all []source, parent string) int {
 	seen := map[string]bool{}
 	for _, s := range all {
@@ -96,9 +97,10 @@ func foldersIn(all []source, parent string) int {
 	return len(seen)
 }
 
-// optionalInterfaces returns the interfaces, of those declared here, to which a value is converted at run time: what it can
-// do is then no matter of its type. An interface without a name counts once for each place, except for those of package
-// errors, such as interface{ Unwrap() []error }: it has no names for them.
+// optionalInterfaces returns the interfaces to which a value is converted at run time, v.(I) or a case of a switch by
+// type: then the type of v does not say what v can do. They are found by their names, among all interfaces that these
+// sources declare. An interface without a name counts once for each place, except for those that package errors asks
+// errors for, such as interface{ Unwrap() []error }, because that package has no names for them.
 func optionalInterfaces(sources []source) map[string]bool {
 	declared, found := map[string]bool{}, map[string]bool{}
 	inspect(sources, func(_ source, n ast.Node) {
@@ -108,7 +110,7 @@ func optionalInterfaces(sources []source) map[string]bool {
 			}
 		}
 	})
-	ask := func(s source, t ast.Expr) {
+	ask := func(s source, t ast.Expr) { // a value is converted to t; nil in v.(type)
 		switch t := t.(type) {
 		case *ast.InterfaceType:
 			if t.Methods.NumFields() > 0 && !ofErrors(t) {
@@ -171,6 +173,7 @@ func backoffs(sources []source) map[string]bool {
 	return found
 }
 
+// timers counts the uses of the functions of package time that start a timer.
 func timers(sources []source) (count int) {
 	inspect(sources, func(_ source, n ast.Node) {
 		if sel, ok := n.(*ast.SelectorExpr); ok {
@@ -183,7 +186,8 @@ func timers(sources []source) (count int) {
 	return count
 }
 
-// fields returns the number of lines in which a type of a package, by its name, declares fields.
+// fields returns the number of declarations of fields ("a, b int" is one) of a struct, by the names of its package
+// and type.
 func fields(sources []source, pkg, name string) (count int) {
 	inspect(sources, func(s source, n ast.Node) {
 		if spec, ok := n.(*ast.TypeSpec); ok && s.file.Name.Name == pkg && spec.Name.Name == name {
@@ -212,6 +216,7 @@ func exported(sources []source) int {
 	return len(found)
 }
 
+// exportedNames returns the exported names that a declaration declares, those of methods as Type.Method.
 func exportedNames(d ast.Decl) (names []string) {
 	add := func(id *ast.Ident, before string) {
 		if id.IsExported() {
@@ -240,7 +245,7 @@ func exportedNames(d ast.Decl) (names []string) {
 	return names
 }
 
-// receiver returns the name of the type of a method, without a pointer and parameters of types.
+// receiver returns the name of the type of a method's receiver, without the pointer and type parameters.
 func receiver(t ast.Expr) string {
 	switch t := t.(type) {
 	case *ast.StarExpr:
@@ -255,6 +260,7 @@ func receiver(t ast.Expr) string {
 	return ""
 }
 
+// inspect calls f for all nodes of the syntax trees, and once with nil behind the children of each.
 func inspect(sources []source, f func(source, ast.Node)) {
 	for _, s := range sources {
 		ast.Inspect(s.file, func(n ast.Node) bool {

@@ -11,10 +11,10 @@ import (
 	"strings"
 )
 
-// A kind of names that are recognized by their form, in texts of the product.
+// A kind of names that are recognized by their form, in texts (string literals) of the product.
 type kind struct {
-	name  string
-	where func(source) bool
+	name  string            // the first word of the lines in testdata/surface.txt
+	where func(source) bool // reports whether a file is searched
 	form  *regexp.Regexp
 }
 
@@ -46,7 +46,7 @@ func surfaceOf(all []source) string {
 		switch n := n.(type) {
 		case *ast.BasicLit:
 			text, err := strconv.Unquote(n.Value)
-			if err != nil || n.Kind != token.STRING {
+			if err != nil || n.Kind != token.STRING { // a number or a character
 				return
 			}
 			for _, k := range kinds {
@@ -60,7 +60,7 @@ func surfaceOf(all []source) string {
 			if name := jsonKey(n); name != "" {
 				lines["json "+name] = true
 			}
-		case *ast.ValueSpec:
+		case *ast.ValueSpec: // causeX = "x": causes in the log, named so by convention
 			for i, id := range n.Names {
 				if strings.HasPrefix(strings.ToLower(id.Name), "cause") && i < len(n.Values) {
 					if lit, ok := n.Values[i].(*ast.BasicLit); ok && lit.Kind == token.STRING {
@@ -83,5 +83,5 @@ func jsonKey(f *ast.Field) string {
 		return ""
 	}
 	name, _, _ := strings.Cut(reflect.StructTag(tag).Get("json"), ",")
-	return strings.TrimPrefix(name, "-")
+	return strings.TrimPrefix(name, "-") // "-": not in JSON
 }

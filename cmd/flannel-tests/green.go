@@ -9,8 +9,8 @@ import (
 )
 
 // greenFile names the commits at which all tests passed, of packages and of each kernel in a virtual machine. A later run
-// tests with its full weight what has changed since. A night writes it; `make test` writes bin/green, to be committed in
-// its place.
+// tests with its full weight only what has changed since. A night that has passed writes it; `make test` writes
+// bin/green, to be committed in its place.
 const greenFile = ".ci/green"
 
 // ofPackages is the row of greenFile for packages: the race detector, Wine, other architectures, the release.
@@ -22,6 +22,8 @@ func ofKernel(series string) string { return "kernel-" + series }
 // green has the commits of greenFile by row.
 type green map[string]string
 
+// parseGreen reads lines of a row's name and a commit; a line that begins with # is a comment. The row of packages
+// must exist.
 func parseGreen(text string) (green, error) {
 	g := green{}
 	for line := range strings.Lines(text) {
@@ -40,6 +42,7 @@ func parseGreen(text string) (green, error) {
 	return g, nil
 }
 
+// readGreen reads greenFile, from the top of the repository.
 func readGreen() (green, error) {
 	text, err := os.ReadFile(greenFile)
 	if err != nil {
@@ -48,6 +51,7 @@ func readGreen() (green, error) {
 	return parseGreen(string(text))
 }
 
+// String returns the content of greenFile.
 func (g green) String() string {
 	var b strings.Builder
 	b.WriteString("# The commits at which all tests passed, see Documentation/testing.md, \"Which tests a change needs\".\n")
@@ -70,9 +74,10 @@ func cleanHead() (string, error) {
 	return head[0], nil
 }
 
-// recordPassed writes, after all tests of a plan have passed, the commits of the next greenFile to a file: everything that
-// has changed since those of greenFile was tested. began is cleanHead at the start of the run: nothing is written if there
-// were changes that are not committed, then or now, or another commit.
+// recordPassed writes, after all tests of a plan have passed, the commits of the next greenFile to a file: HEAD,
+// because everything that has changed since the commits of greenFile was tested. kernels are the series whose tests
+// have passed, too. began is cleanHead at the start of the run: nothing is written, without an error, if there were
+// changes that are not committed, then or now, or if HEAD is another commit now.
 func recordPassed(began string, kernels []string, file string) error {
 	head, err := cleanHead()
 	if err != nil {
@@ -94,7 +99,7 @@ func recordPassed(began string, kernels []string, file string) error {
 	return nil
 }
 
-// passed returns g with another commit for packages and for kernels.
+// passed returns a copy of g with another commit for packages and for these kernels.
 func (g green) passed(commit string, kernels []string) green {
 	next := maps.Clone(g)
 	next[ofPackages] = commit

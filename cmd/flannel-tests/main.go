@@ -1,6 +1,6 @@
-// Command flannel-tests prints which tests a change needs, as variables for make: those of `make test` and `.ci/run`, or
-// those of `make changed`. What belongs to a folder, beyond the tests of its packages and of those that import them, is
-// in .ci/paths.
+// Command flannel-tests prints which tests a change needs, as variables for make: for `make test` and `.ci/run`, or
+// for `make changed`. The tests that a change of a folder needs, beyond those of its packages and of the packages that
+// import them, are in .ci/paths. The command runs at the top of the repository.
 //
 //	flannel-tests [-of test|changed|night] [-base COMMIT] [-kernel 6.1]
 //
@@ -35,6 +35,8 @@ func main() {
 	}
 }
 
+// run prints a plan on stdout and its summary on stderr. series is that of the kernel in a virtual machine; "" with
+// none.
 func run(of, base, series string) error {
 	if of != "test" && of != "changed" && of != "night" {
 		return fmt.Errorf("-of %q: want test, changed or night", of)
@@ -70,21 +72,22 @@ func run(of, base, series string) error {
 	return nil
 }
 
-// A plan is the answer: names of packages below the top of the repository, such as ./pkg/file.
+// A plan says what to test. Packages have names below the top of the repository, such as ./pkg/file.
 type plan struct {
 	race, plain []string // packages to test with the race detector, and without it
 	kube        []string // packages whose tests need Kubernetes' programs
 	wine        []string // packages to test as programs for Windows
-	kernel      string   // tests in a virtual machine: "all", "short" or "none"
+	kernel      string   // tests in a virtual machine: "all", "short" (the tunnels alone) or "none"
 	endToEnd    string   // the argument of -run, "" for all; "-" for none
-	lab         []string // packages of the lab's module
+	lab         []string // packages of the lab's module, by their folders below it
 	release     bool     // make one, and look at it
-	systems     bool     // other architectures
-	left        []string // what `make changed` does not run
-	head        string   // cleanHead when the plan was made
+	systems     bool     // test on other architectures
+	left        []string // what the change needs and `make changed` does not run, for people
+	head        string   // cleanHead when the plan was made: -began of the later -passed
 }
 
-// variables is the plan in make's syntax. Packages whose tests need Kubernetes are chosen from these lists by make.
+// variables is the plan in make's syntax. Packages in kube are in race or plain, too: make takes them out of these
+// lists and tests them when Kubernetes is built.
 func (p plan) variables() string {
 	yes := map[bool]string{true: "yes"}
 	var b strings.Builder
@@ -105,7 +108,7 @@ func (p plan) variables() string {
 	return b.String()
 }
 
-// summary is for people.
+// summary describes the plan for people. c is the change that packages are compared with.
 func (p plan) summary(c, ofKernel change) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "compared with %s, %d files differ.\n", c.since, len(c.files))
@@ -123,7 +126,7 @@ func (p plan) summary(c, ofKernel change) string {
 	switch p.endToEnd {
 	case "":
 		b.WriteString("end-to-end tests: all\n")
-	case "-":
+	case "-": // none: no line
 	default:
 		fmt.Fprintf(&b, "end-to-end tests: %s\n", p.endToEnd)
 	}

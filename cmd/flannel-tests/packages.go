@@ -11,19 +11,19 @@ import (
 	"strings"
 )
 
-// A house is what the repository consists of.
+// A house is what the repository consists of: the packages of its main module, and the end-to-end tests.
 type house struct {
 	packages map[string]*pkg // by the name below the top, such as ./pkg/file; the top itself is "."
 	endToEnd []testFile
 }
 
 type pkg struct {
-	uses    map[string]bool // packages that it or its tests import, by any number of steps, on Linux or Windows
+	uses    map[string]bool // packages that it or its tests import, directly or through others, on Linux or Windows
 	linux   bool            // it has files for Linux
 	windows bool            // it has files for Windows
-	differs bool            // it is not the same on both
+	differs bool            // it is not the same on both: other files, or it asks for runtime.GOOS
 	program bool            // it has code besides its tests
-	tests   string          // the text of its tests
+	tests   string          // the text of its tests on Linux
 }
 
 // testFile is a file of end-to-end tests that no build tag excludes.
@@ -34,6 +34,7 @@ type testFile struct {
 
 const endToEndDir = "cmd/flannel-lab/e2e"
 
+// readPackages reads the repository below the working directory.
 func readPackages() (h house, err error) {
 	h.packages = map[string]*pkg{}
 	linux, err := goList("linux")
@@ -73,9 +74,10 @@ func readFiles(dir string, files []string) (all, tests string) {
 	return all, tests
 }
 
+// listed is a package on one operating system.
 type listed struct {
-	uses  map[string]bool
-	files []string
+	uses  map[string]bool // see pkg
+	files []string        // Go files that are compiled, tests included
 }
 
 // goList returns all packages of the module, with what they have on an operating system: nothing, if no file is for it.
@@ -91,8 +93,9 @@ func goList(system string) (map[string]listed, error) {
 	all := map[string]listed{}
 	for line := range strings.Lines(string(out)) {
 		part := strings.Split(strings.TrimSuffix(line, "\n"), "|")
-		// With "pkg [x.test]" go list names variants of packages; their own lines have the same.
-		name, variant := strings.CutSuffix(part[0], ".test")
+		// For a package "pkg", go list also prints its test program, "pkg.test", which has the imports of the tests,
+		// and variants such as "pkg [x.test]", which say nothing new.
+		name, testProgram := strings.CutSuffix(part[0], ".test")
 		if strings.Contains(name, " ") || len(part) != 3 {
 			continue
 		}
@@ -106,7 +109,7 @@ func goList(system string) (map[string]listed, error) {
 				l.uses[below(used)] = true
 			}
 		}
-		if !variant {
+		if !testProgram { // whose only file is generated
 			l.files = strings.Fields(part[2])
 		}
 		all[name] = l
@@ -121,6 +124,7 @@ func below(path string) string { return "." + strings.TrimPrefix(path, module) }
 
 var testName = regexp.MustCompile(`(?m)^func (Test[A-Za-z0-9_]+)\(t \*testing\.T\)`)
 
+// readEndToEnd returns the files of end-to-end tests in a directory, with the names of their tests.
 func readEndToEnd(dir string) (files []testFile, err error) {
 	names, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
 	if err != nil {

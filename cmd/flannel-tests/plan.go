@@ -14,10 +14,11 @@ import (
 //	changed   affected packages       none         affected                none              what the rows name
 //	night     all                     none         all                     -                 all
 //
-// A package is affected if it has changed, or imports one that has. Wine runs those with code for Windows, or all if a row
-// wants that. The race detector is for programs: packages that are tests alone, such as the rules for the source and dist,
-// run without it, in a tenth of the time. The tests of a kernel may have passed at another commit than those of packages, so
-// they have a change of their own.
+// A package is affected if it has changed, or imports one that has. Wine runs affected packages whose code differs on
+// Windows, or all packages if a row of .ci/paths has the word wine. The race detector is for programs: packages that
+// are tests alone, such as the rules for the source and dist, run without it, in a tenth of the time. The tests of a
+// kernel may have passed at another commit than those of packages, so ofKernel is the change since then, and c that
+// of packages. "All or short": all if a row has the word kernels.
 func makePlan(of string, c, ofKernel change, rows []row, h house) plan {
 	sources, tests := h.changedPackages(c)
 	affected := map[string]bool{".": true, "./cmd/flannel-shape": true} // they read all sources and pages
@@ -28,11 +29,11 @@ func makePlan(of string, c, ofKernel change, rows []row, h house) plan {
 		}
 	}
 	needs, endToEnd := h.needed(c, rows)
-	p := plan{kernel: "none", endToEnd: "-", lab: labPackages(c)}
+	p := plan{kernel: "none", endToEnd: "-", lab: labPackages(c)} // of "changed"; the others set them below
 	for _, name := range slices.Sorted(maps.Keys(h.packages)) {
 		own := h.packages[name]
 		switch {
-		case !own.linux:
+		case !own.linux: // only Wine can run it
 		case affected[name] && own.program:
 			p.race = append(p.race, name)
 		case affected[name] || of == "test":
@@ -52,7 +53,7 @@ func makePlan(of string, c, ofKernel change, rows []row, h house) plan {
 			p.kernel = "all"
 		}
 	case "night":
-		p.endToEnd, p.lab = "", everyLabPackage // the rest is steps of their own
+		p.endToEnd, p.lab = "", everyLabPackage // kernels, a release and systems are steps of their own in a night
 	case "changed":
 		if len(endToEnd) > 0 {
 			p.endToEnd = "^(" + strings.Join(endToEnd, "|") + ")$"
@@ -68,7 +69,8 @@ const kubetest = "./internal/test/kubetest"
 // everyLabPackage includes the end-to-end tests.
 var everyLabPackage = []string{"./..."}
 
-// labPackages returns the packages of the lab that have changed, by their folders in its module.
+// labPackages returns the packages of the lab that have changed, by their folders in its module. Not among them are
+// e2e, for which rows choose the tests, soak, and the module kube.
 func labPackages(c change) (names []string) {
 	for _, file := range c.files {
 		dir, ok := strings.CutPrefix(path.Dir(file), "cmd/flannel-lab")
@@ -95,7 +97,8 @@ func leftOut(needs map[string]bool) (left []string) {
 	return left
 }
 
-// changedPackages returns the packages whose program has changed, and those of which only a test has.
+// changedPackages returns the packages whose program has changed, which affects the packages that import them, and
+// those of which only a test has, or a file that their tests read.
 func (h house) changedPackages(c change) (sources, tests map[string]bool) {
 	sources, tests = map[string]bool{}, map[string]bool{}
 	if c.all {
@@ -110,7 +113,7 @@ func (h house) changedPackages(c change) (sources, tests map[string]bool) {
 			for name := range h.packages {
 				sources[name] = true
 			}
-		case strings.HasPrefix(file, "cmd/flannel-lab/kube/"):
+		case strings.HasPrefix(file, "cmd/flannel-lab/kube/"): // the server that kubetest starts
 			tests[kubetest] = true
 		case strings.HasSuffix(file, ".sh") || strings.HasSuffix(file, "_test.go") || strings.Contains(file, "/testdata/"):
 			tests[h.packageOf(file)] = true
@@ -121,12 +124,12 @@ func (h house) changedPackages(c change) (sources, tests map[string]bool) {
 			tests[reader] = true
 		}
 	}
-	// Files at the top and in folders without a package.
+	// "." stands for files at the top and in folders without a package, which no package imports.
 	delete(sources, ".")
 	return sources, tests
 }
 
-// packageOf returns the package of a file: the one in its folder, or the nearest above.
+// packageOf returns the package of a file: the one in its folder, or the nearest above; "." if there is none.
 func (h house) packageOf(file string) string {
 	dir := path.Dir(file)
 	for dir != "." && h.packages["./"+dir] == nil {
@@ -138,7 +141,8 @@ func (h house) packageOf(file string) string {
 	return "./" + dir
 }
 
-// readers returns the packages whose tests read a page, a manifest or a script.
+// readers returns the packages whose tests read the file, if it is a page, a manifest or a script. A package reads a
+// file below Documentation if the text of its tests has the name of the file.
 func (h house) readers(file string) (names []string) {
 	if strings.HasSuffix(file, ".md") || strings.HasPrefix(file, "Documentation/") || strings.HasPrefix(file, "dist/windows/") {
 		names = append(names, "./pkg/doctor") // it checks the codes that these mention
@@ -154,7 +158,8 @@ func (h house) readers(file string) (names []string) {
 	return names
 }
 
-// needed returns the words of all rows of the change, and the end-to-end tests that they name.
+// needed returns the words of all rows of the change, and the end-to-end tests that these rows name, and those in
+// changed files.
 func (h house) needed(c change, rows []row) (needs map[string]bool, endToEnd []string) {
 	needs = map[string]bool{}
 	take := func(r row) {

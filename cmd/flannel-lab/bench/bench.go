@@ -1,5 +1,9 @@
 // Package bench measures, in labs, the costs of a daemon at scale, and compares
-// them to the costs of the kernel alone.
+// them to the costs of the kernel alone. The command flannel-lab bench calls Parse and Run.
+//
+// Its peers exist only as leases in the store. A figure is a number with a key, such as
+// first_sync_ms, whose end is the unit; the tables of rows (report.go and others) give the
+// keys titles. Figures of one kind of lab, backend and number of peers are a column.
 package bench
 
 import (
@@ -29,9 +33,9 @@ type Options struct {
 	idle     time.Duration // how long idle CPU is measured
 	memory   []int         // numbers of peers in etcd with which memory is measured
 	quiet    []int         // numbers of peers in etcd with which idle CPU is measured
-	settle   time.Duration // from the start until then
-	nftables bool
-	json     bool
+	settle   time.Duration // from the end of the first sync until memory is read
+	nftables bool          // EnableNFTables in the network configuration
+	json     bool          // print JSON instead of tables
 }
 
 // flags sets the defaults, and returns a flag set that sets o when it parses. -quick
@@ -89,7 +93,7 @@ func list[T any](to *[]T, parse func(string) (T, error)) func(string) error {
 func Parse(args []string) (Options, error) {
 	var o Options
 	f := o.flags()
-	f.SetOutput(io.Discard)
+	f.SetOutput(io.Discard) // the caller prints the error
 	err := f.Parse(args)
 	if errors.Is(err, flag.ErrHelp) {
 		f.SetOutput(os.Stdout)
@@ -100,7 +104,7 @@ func Parse(args []string) (Options, error) {
 		*peers = slices.DeleteFunc(*peers, func(n int) bool { return n == 0 })
 		for _, n := range *peers {
 			// Peers are added beyond the first n: samples one by one, singleOnes in Kubernetes,
-			// and some at a restart. All need a number below lastPeer.
+			// and some at a restart (fewer than n/50). All need a number below lastPeer.
 			if limit := lastPeer - firstPeer - max(o.samples, singleOnes) - n/50; n < 100 || n > limit {
 				err = errors.Join(err, fmt.Errorf("%d peers: must be between 100 and %d", n, limit))
 			}
@@ -165,7 +169,7 @@ func Run(ctx context.Context, w io.Writer, o Options) error {
 		}
 		quiet = append(quiet, c)
 	}
-	if o.json {
+	if o.json { // in the order of the tables
 		return printJSON(w, slices.Concat(etcd, kube, memory, quiet))
 	}
 	return errors.Join(printTables(w, etcd, kube), printMore(w, "memory", memory, memoryRows), printMore(w, "nothing happens", quiet, idleRows))
@@ -199,8 +203,8 @@ func printMore(w io.Writer, title string, columns []column, rows []row) error {
 	return printTable(w, columns, rows, head{"target", "at 10000"})
 }
 
-// measureColumn measures several rounds, each in a lab of its own. For many
-// peers (far), only starts are measured.
+// measureColumn measures several rounds with leases in etcd, each in a lab of its own. For
+// many peers (far), only starts are measured.
 func measureColumn(ctx context.Context, o Options, backend string, peers int, far bool) (column, error) {
 	c := column{Store: "etcd", Backend: backend, Peers: peers}
 	var rounds []map[string]float64
@@ -213,7 +217,7 @@ func measureColumn(ctx context.Context, o Options, backend string, peers int, fa
 		rounds = append(rounds, figures)
 	}
 	c.Figures = best(rounds)
-	c.compare()
+	c.compare() // adds the figures that follow from others
 	return c, nil
 }
 
@@ -238,7 +242,7 @@ func best(rounds []map[string]float64) map[string]float64 {
 }
 
 // measureRound measures the first sync and the kernel alone. In the last round
-// it also measures everything after the first sync.
+// it also measures everything after the first sync: with far only the restart.
 func measureRound(ctx context.Context, o Options, backend string, peers int, far, last bool) (map[string]float64, error) {
 	b, err := newBench(ctx, o, backend, peers)
 	if err != nil {
@@ -272,8 +276,8 @@ func logEnd(log string) string {
 	return log[max(0, len(log)-500):]
 }
 
-// quantile returns the q-quantile of v, and sorts v. With few samples, 0.99 is the
-// largest one.
+// quantile returns the q-quantile of v, which must not be empty, and sorts v. With up to a
+// hundred samples, 0.99 is the largest one.
 func quantile(v []float64, q float64) float64 {
 	slices.Sort(v)
 	return v[min(len(v)-1, int(q*float64(len(v))))]

@@ -16,24 +16,24 @@ import (
 	"flannel/cmd/flannel-lab/lab"
 )
 
-// bench is one lab. With etcd, the daemon under test runs on the first node,
-// and the kernel alone is measured on the second. With Kubernetes, a daemon
-// under test runs on each node in turn.
+// bench is one lab, used by the goroutine of the command. With etcd, the daemon under
+// test runs on the first node, and the kernel alone is measured on the second (see
+// kernelAlone). With Kubernetes, a daemon under test runs on each node in turn.
 type bench struct {
 	options Options
 	backend string
-	peers   []peer
+	peers   []peer // those that the store has at the start
 	lab     *lab.Lab
-	node    *lab.Node // whose daemon is measured
-	watch   *kernelWatch
-	etcd    *clientv3.Client
+	node    *lab.Node          // whose daemon is measured
+	watch   *kernelWatch       // of node; nil before observe and after leave, like notify
+	etcd    *clientv3.Client   // of the lab; nil with Kubernetes
 	day     clientv3.LeaseID   // etcd lease of all keys of peers
 	notify  *net.UnixConn      // NOTIFY_SOCKET of the daemon
 	figures map[string]float64 // of this round, by the keys of the rows; the end is the unit
 }
 
-// newBench starts a lab with etcd and writes the leases of the peers. The
-// caller must call close.
+// newBench starts a lab with etcd, writes the leases of the peers, and observes the first
+// node. The daemon does not run yet. The caller must call close.
 func newBench(ctx context.Context, o Options, backend string, peers int) (*bench, error) {
 	b := &bench{options: o, backend: backend, peers: peersFrom(0, peers), figures: map[string]float64{}}
 	var err error
@@ -61,8 +61,8 @@ func (b *bench) prepare(ctx context.Context) (err error) {
 	return b.observe(b.lab.Nodes[0])
 }
 
-// onLink adds an address to every node that makes the nodes of the peers
-// directly reachable.
+// onLink gives every node an address in the network of the peers' public IPs, without
+// which the kernel would refuse them as gateways (host-gw).
 func (b *bench) onLink(ctx context.Context) error {
 	for _, n := range b.lab.Nodes {
 		if _, err := n.Run(ctx, "ip", "address", "add", nodesNet, "dev", lab.Uplink); err != nil {
@@ -111,7 +111,7 @@ func (b *bench) close() {
 // returns the time.
 func (b *bench) ready() (time.Time, error) {
 	buf := make([]byte, 4096)
-	// Fails only if it is closed, and then Read fails, too.
+	// An error of SetReadDeadline means that the socket is closed, and then Read fails, too.
 	_ = b.notify.SetReadDeadline(time.Now().Add(5 * time.Minute))
 	for {
 		n, err := b.notify.Read(buf)
@@ -137,15 +137,16 @@ func (b *bench) envWritten(ctx context.Context) (time.Time, error) {
 	return time.Time{}, errors.Join(errors.New("the daemon exited before it wrote subnet.env"), ctx.Err())
 }
 
-// start holds the times from the start of a daemon to each event.
+// start holds the times from just before the start of a daemon to each event: goal of
+// launch is true, READY=1 was received, subnet.env exists.
 type start struct{ synced, ready, env time.Duration }
 
-// launch starts the daemon and waits until goal is true, READY=1 was sent and
-// subnet.env exists.
+// launch starts the daemon and waits until goal is true for the kernel's entries, READY=1
+// was sent and subnet.env exists. args are further flags of flanneld.
 func (b *bench) launch(ctx context.Context, goal func(*seen) bool, args ...string) (s start, err error) {
-	// The goal is set before the start, so that no notification is missed. The times
-	// are taken when the events happen, whatever is waited for first; only that of
-	// READY=1 is taken when it is read, which may be later than it was sent.
+	// The goal is set before the start, so that no notification is missed. The time of
+	// synced is taken by the watch, in its own goroutine. subnet.env is waited for first,
+	// and READY=1 last: its time is that of reading it, which may be later than it was sent.
 	reached := b.watch.expect(goal)
 	began := time.Now()
 	if err := b.node.Start(args...); err != nil {
@@ -166,8 +167,8 @@ func (b *bench) launch(ctx context.Context, goal func(*seen) bool, args ...strin
 // cpu returns the CPU time of a process, in nanosecond resolution, and that of
 // its children that have ended, in steps of 10 ms.
 func cpu(pid int) (own, children time.Duration, err error) {
-	// The clock of all threads of a process: its PID, inverted, above three bits, of
-	// which 2 selects the scheduler's time.
+	// The ID of the CPU clock of a process, for all its threads: the inverted PID above
+	// three bits, whose value 2 selects the scheduler's time.
 	var t unix.Timespec
 	if err := unix.ClockGettime(int32(^pid<<3|2), &t); err != nil { // clock_getcpuclockid(3)
 		return 0, 0, fmt.Errorf("CPU time of %d: %w", pid, err)

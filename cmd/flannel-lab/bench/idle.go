@@ -21,6 +21,7 @@ import (
 	"flannel/pkg/dataplane"
 )
 
+// idleRows are the rows of the table of measureIdle.
 var idleRows = []row{
 	{"idle_cpu_percent", "idle CPU, % of a core", "0.1", ""},
 	{"idle_wakes", "its threads wake up, times a second", "", ""},
@@ -29,7 +30,9 @@ var idleRows = []row{
 }
 
 // measureIdle measures a daemon to which nothing happens but probes, with vxlan and the
-// guard's default mode, after --settle. All peers are up, see answerProbes.
+// guard's default mode, after --settle. All peers answer probes: see answerProbes. (With
+// probes, nodes find out whether their peers are reachable; the guard looks for tunnel
+// packets that no peer may send.)
 func measureIdle(ctx context.Context, o Options, peers int) (column, error) {
 	c := column{Store: "etcd", Backend: "vxlan", Peers: peers}
 	fmt.Fprintf(os.Stderr, "vxlan, %d peers: idle for %v\n", peers, o.idle)
@@ -52,7 +55,8 @@ func measureIdle(ctx context.Context, o Options, peers int) (column, error) {
 	return c, nil
 }
 
-// idleWithPeers measures the CPU time, and what it is spent for.
+// idleWithPeers measures the CPU time for --idle, and how often things happen on which it
+// is spent. A metric that the daemon does not have counts as 0.
 func (b *bench) idleWithPeers(ctx context.Context) error {
 	type counts struct{ wakes, answers, passes float64 }
 	read := func() (c counts, err error) {
@@ -77,7 +81,8 @@ func (b *bench) idleWithPeers(ctx context.Context) error {
 	return err
 }
 
-// wakes returns how often the threads of a process have waited, see proc_pid_status(5).
+// wakes returns how often the threads of a process have given up their processor to wait,
+// and were woken up again (voluntary_ctxt_switches of proc_pid_status(5)).
 func wakes(pid int) (sum float64, err error) {
 	threads, err := filepath.Glob(filepath.Join("/proc", strconv.Itoa(pid), "task", "*", "status"))
 	if err != nil {
@@ -105,9 +110,9 @@ func wakes(pid int) (sum float64, err error) {
 // vxlanPort is the UDP port of VXLAN on Linux.
 const vxlanPort = 8472
 
-// Where the parts of a VXLAN packet begin, without the outer headers.
+// Where the parts of a VXLAN packet begin, without the outer headers, in bytes.
 const (
-	vxlanEther = 8
+	vxlanEther = 8 // behind the header of VXLAN
 	vxlanIP    = vxlanEther + 14
 	vxlanICMP  = vxlanIP + ipv4.HeaderLen
 	vxlanBody  = vxlanICMP + 8
@@ -119,6 +124,8 @@ const (
 // outer addresses of all of these packets are those of the peers, as the guard wants it.
 func (b *bench) answerProbes(ctx context.Context) (stop func(), err error) {
 	second := b.lab.Nodes[1]
+	// The local route makes all addresses of peers those of this node. The address that onLink
+	// has added goes, because the first node has it, too.
 	script := fmt.Sprintf("ip address delete %s dev %s; ip route add local 172.16.0.0/12 dev %[2]s", nodesNet, lab.Uplink)
 	if _, err := second.Run(ctx, "sh", "-ec", script); err != nil {
 		return nil, err
@@ -138,9 +145,10 @@ func (b *bench) answerProbes(ctx context.Context) (stop func(), err error) {
 			if err != nil {
 				return // closed
 			}
-			if n < vxlanBody+48 || buffer[vxlanICMP] != 8 { // no request; a lost answer does not matter either
+			if n < vxlanBody+48 || buffer[vxlanICMP] != 8 { // not a probe, which is an echo request with 48 bytes
 				continue
 			}
+			// Errors are ignored: a lost probe or answer does not matter.
 			frame, daemon := buffer[:n], &net.UDPAddr{IP: from.(*net.UDPAddr).IP, Port: vxlanPort}
 			_, _ = conn.WriteTo(answer(frame), &ipv4.ControlMessage{Src: to.Dst}, daemon)
 			_, _ = conn.WriteTo(b.peers[i].request(frame), &ipv4.ControlMessage{Src: b.peers[i].publicIP().AsSlice()}, daemon)
@@ -149,18 +157,20 @@ func (b *bench) answerProbes(ctx context.Context) (stop func(), err error) {
 	return func() { _ = socket.Close() }, nil
 }
 
-// answer makes the answer of a request to a peer.
+// answer turns a probe that was sent to a peer into the peer's answer, an echo reply.
 func answer(frame []byte) []byte {
 	swap(frame[vxlanEther:], 6)
 	swap(frame[vxlanIP+12:], 4)
-	frame[vxlanICMP] = 0
+	frame[vxlanICMP] = 0 // echo reply
 	setSum(frame[vxlanICMP:], 2)
 	return frame
 }
 
-// request makes a request of the peer of an answer to the same daemon. Its body says that the
-// peer has not heard of the daemon; pkg/daemon/reach has the format.
+// request turns an answer into a probe that p sends to the same daemon: of the answer, only
+// the addresses of the daemon remain. The body says that p has not heard of the daemon;
+// pkg/daemon/reach has its format.
 func (p peer) request(frame []byte) []byte {
+	// The MAC of the sender, as mac returns it; the TTL; the address of the sender.
 	copy(frame[vxlanEther+6:], []byte{2, 0xbe, 0, p.version, byte(p.number >> 8), byte(p.number)})
 	frame[vxlanIP+8] = 64
 	copy(frame[vxlanIP+12:], p.base().AsSlice())
@@ -168,10 +178,10 @@ func (p peer) request(frame []byte) []byte {
 	body := frame[vxlanBody:]
 	clear(body)
 	copy(body, reach.Magic[:])
-	body[4], body[5], body[6] = 1, 24, 4
+	body[4], body[5], body[6] = 1, 24, 4 // version, length of the subnet, IPv4
 	copy(body[8:], p.base().AsSlice())
 	copy(body[24:], "\xff\xff\xff\xff")
-	frame[vxlanICMP] = 8
+	frame[vxlanICMP] = 8 // an echo request
 	setSum(frame[vxlanICMP:], 2)
 	return frame
 }

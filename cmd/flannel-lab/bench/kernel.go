@@ -11,8 +11,8 @@ import (
 
 // kernelAlone measures how long the kernel takes for the same entries on a node
 // without a daemon, when iproute2 writes them from files. forms are "plain" for
-// routes with a gateway, and "nexthop" for routes through a nexthop object
-// each.
+// routes with a gateway, and "nexthop" for routes that each lead through a nexthop object
+// of their own. The time includes the start of ip or bridge, and its reading of the file.
 func (b *bench) kernelAlone(ctx context.Context, forms []string) error {
 	n := b.lab.Nodes[1]
 	device := lab.Uplink
@@ -34,8 +34,8 @@ func (b *bench) kernelAlone(ctx context.Context, forms []string) error {
 			b.figures["kernel_"+f.key+"_ms"] = took
 			total[form] += took
 		}
-		// Now empty the tables for the next form.
 		b.figures["kernel_"+form+"_ms"] = total[form]
+		// Now empty the tables for the next form.
 		if _, err := n.Run(ctx, "ip", "link", "set", device, "down"); err != nil { // which deletes its routes
 			return err
 		}
@@ -46,8 +46,8 @@ func (b *bench) kernelAlone(ctx context.Context, forms []string) error {
 	return nil
 }
 
-// newVXLAN creates the device as a daemon would.
-// Its address is one of the range that no peer has.
+// newVXLAN creates the device as a daemon would. Its address is the first of ownMin, the
+// range that no peer has.
 func newVXLAN(ctx context.Context, n *lab.Node) error {
 	_, _ = n.Run(ctx, "ip", "link", "delete", "flannel.1") // left by the previous form
 	for _, command := range []string{
@@ -62,7 +62,8 @@ func newVXLAN(ctx context.Context, n *lab.Node) error {
 	return nil
 }
 
-// batchFile is the input of a program of iproute2 for -batch.
+// batchFile is the input of a program of iproute2 (ip or bridge) for -batch. key is the
+// middle of the figure's key: kernel_KEY_ms.
 type batchFile struct{ key, program, text string }
 
 // files returns the batch files for all peers: neighbours and FDB entries for

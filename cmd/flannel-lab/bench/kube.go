@@ -39,7 +39,7 @@ var kubeRows = []row{
 	{"", "the API server alone, which bin/kube contains without optimization", "", ""},
 	{"server_list_ms", "all Nodes as protobuf, unread, ms", "", ""},
 	{"server_plain_ms", "the same without compression, ms", "", ""},
-	{"server_metadata_ms", "all Nodes' metadata, as after a lost position, ms", "", ""},
+	{"server_metadata_ms", "all Nodes' metadata, as after a lost position, ms", "", ""}, // when a watch cannot continue
 	{"", "a heartbeat of another node", "", ""},
 	{"heartbeat_cpu_ms", "CPU, ms", "0.2", "0.65"},
 	{"heartbeat_received_kb", "received, KB", "3", "16"},
@@ -107,11 +107,12 @@ func (b *bench) populateKube(ctx context.Context) error {
 	if err := b.lab.Kube.AddPeers(ctx, len(b.peers), func(i int) cluster.Peer { return b.peers[i].node(b.backend) }); err != nil {
 		return err
 	}
-	time.Sleep(2*time.Second + time.Duration(len(b.peers))*400*time.Microsecond) // until the server and its controller are idle
+	// Until the server and its controller are idle.
+	time.Sleep(2*time.Second + time.Duration(len(b.peers))*400*time.Microsecond)
 	return nil
 }
 
-// node returns the peer as a Node.
+// node returns the peer as a Node with flannel's annotations for the backend.
 func (p peer) node(backend string) cluster.Peer {
 	const flannel = flannelPrefix
 	return cluster.Peer{Name: fmt.Sprintf("peer-%05d", p.number), PodCIDR: p.subnet(), Annotations: map[string]string{
@@ -196,8 +197,8 @@ func (b *bench) received() (bytes float64, err error) {
 	return bytes, err
 }
 
-// heartbeats sends heartbeats of other nodes, slowly enough that each is an
-// event of its own.
+// heartbeats changes the status of other Nodes as their kubelets do, slowly enough that
+// each change is an event of its own. The daemon must not write anything because of them.
 func (b *bench) heartbeats(ctx context.Context) error {
 	began, err := b.received()
 	if err != nil {
@@ -221,7 +222,7 @@ func (b *bench) heartbeats(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	ended, err := b.received()
+	ended, err := b.received() // err is returned at the end
 	if n := b.watch.writes() - writes; n > 0 {
 		return fmt.Errorf("the daemon wrote %d entries because of heartbeats", n)
 	}
@@ -255,11 +256,11 @@ func (b *bench) join(ctx context.Context) error {
 	return err
 }
 
-// joinOne creates a Node with its podCIDR, which is annotated later, as by its
-// flanneld. It appends to times how long it took until the kernel had the
-// route: since the request, since its answer, and since a watch of the bench
-// itself received it. The load on the machine and the server delays that watch
-// like the daemon.
+// joinOne creates a Node with its podCIDR, and then annotates it, as its flanneld would. It
+// appends to times how long it took until the kernel had the peer's entries: since the
+// request that annotates ("join_sent"), since its answer ("join"), and since a watch of the
+// bench itself received the change ("join_event"). The load on the machine and the server
+// delays that watch like the daemon.
 func (b *bench) joinOne(ctx context.Context, p peer, times map[string][]float64) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -294,7 +295,7 @@ func (b *bench) joinOne(ctx context.Context, p peer, times map[string][]float64)
 	answered := time.Now()
 	at, err := wait(ctx)
 	for key, from := range map[string]time.Time{"join_sent": began, "join": answered, "join_event": <-observed} {
-		times[key] = append(times[key], milliseconds(max(0, at.Sub(from))))
+		times[key] = append(times[key], milliseconds(max(0, at.Sub(from)))) // max: the kernel may have it before
 	}
 	return err
 }

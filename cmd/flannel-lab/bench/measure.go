@@ -11,8 +11,8 @@ import (
 // milliseconds converts a duration to a figure.
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// waitIdle waits until the daemon has done what the previous step caused,
-// before its CPU time is read.
+// waitIdle waits for as long as the daemon usually needs for what the previous step
+// caused, before its CPU time is read.
 func (b *bench) waitIdle() {
 	time.Sleep(300*time.Millisecond + time.Duration(len(b.peers))*20*time.Microsecond)
 }
@@ -43,8 +43,10 @@ func (b *bench) firstSync(ctx context.Context) error {
 	return nil
 }
 
-// idlePass measures a pass that compares all entries and changes none. An
-// irrelevant address triggers it.
+// idlePass measures a pass of the daemon's loop that compares all entries and changes
+// none. An address that is added to the node and that the daemon does not use triggers it.
+// pass_cpu_ms is the CPU time from just before this until the daemon is idle again, pass_ms
+// the duration that its metrics report.
 func (b *bench) idlePass(ctx context.Context) error {
 	before, _, err := cpu(b.node.PID())
 	if err != nil {
@@ -56,7 +58,8 @@ func (b *bench) idlePass(ctx context.Context) error {
 		return err
 	}
 	b.waitIdle()
-	for end := time.Now().Add(time.Minute); counted && time.Now().Before(end); b.waitIdle() { // a slow machine
+	// On a slow machine the pass may not have ended; one that has no such metric is not waited for.
+	for end := time.Now().Add(time.Minute); counted && time.Now().Before(end); b.waitIdle() {
 		if now, _ := b.metric(ctx, "flanneld_sync_seconds_count"); now > passes {
 			break
 		}
@@ -72,7 +75,8 @@ func (b *bench) idlePass(ctx context.Context) error {
 	return nil
 }
 
-// idle measures the CPU time that a daemon without anything to do takes in this time.
+// idle waits for the duration, and measures how much CPU time the daemon and its children
+// take meanwhile, in percent of a core.
 func (b *bench) idle(ctx context.Context, duration time.Duration) error {
 	b.waitIdle()
 	own, children, err := cpu(b.node.PID())
@@ -89,9 +93,9 @@ func (b *bench) idle(ctx context.Context, duration time.Duration) error {
 	return err
 }
 
-// restart restarts the daemon with a full kernel, twice. First nothing changes
-// meanwhile; then 1 % of the peers do: a third of these is added, a third
-// changed and a third removed.
+// restart restarts the daemon with a full kernel, twice. The first time nothing changes
+// while it is stopped. The second time 1 % of the peers do: a third of this 1 % is added,
+// a third changed and a third removed.
 func (b *bench) restart(ctx context.Context) error {
 	if err := b.restartWith(ctx, "same", nil, nil, nil); err != nil {
 		return fmt.Errorf("restart: %w", err)
@@ -116,7 +120,8 @@ func (b *bench) restartWith(ctx context.Context, name string, added, changed, re
 	if err := writePeers(ctx, b.etcd, b.backend, b.day, append(added, changed...), removed); err != nil {
 		return err
 	}
-	// Asked at each notification, so it looks only at the peers that have changed.
+	// Called after each notification, so it looks only at the peers that have changed. Without
+	// changes it is true at once.
 	goal := func(s *seen) bool {
 		for _, p := range append(added, changed...) {
 			if !s.has(b.backend, p) {
@@ -136,7 +141,7 @@ func (b *bench) restartWith(ctx context.Context, name string, added, changed, re
 		return err
 	}
 	b.waitIdle()
-	b.figures["restart_"+name+"_ms"] = milliseconds(max(s.ready, s.synced))
+	b.figures["restart_"+name+"_ms"] = milliseconds(max(s.ready, s.synced)) // synced is about 0 without changes
 	b.figures["restart_"+name+"_seen"] = float64(b.watch.writes() - before)
 	if n, ok := b.metric(ctx, "flanneld_changes_total"); ok {
 		b.figures["restart_"+name+"_writes"] = n

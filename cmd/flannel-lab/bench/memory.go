@@ -11,6 +11,7 @@ import (
 	"time"
 )
 
+// memoryRows are the rows of the table of measureMemory.
 var memoryRows = []row{
 	{"peak_rss_mb", "peak resident memory, MB", "50", ""},
 	{"settled_resident_mb", "resident after --settle, MB", "50", ""},
@@ -28,7 +29,7 @@ var memoryRows = []row{
 	{"churn_anonymous_mb", "of it anonymous, MB", "", ""},
 }
 
-// churn is the number of leases that come and go on a node with fewer peers than fewPeers.
+// churn is the number of leases that come and go in columns with fewer peers than fewPeers.
 const churn, fewPeers = 20_000, 100
 
 // measureMemory measures what a daemon with vxlan and the guard's default mode keeps
@@ -54,7 +55,7 @@ func measureMemory(ctx context.Context, o Options, peers int) (column, error) {
 	return c, nil
 }
 
-// settled waits and reads the daemon's memory.
+// settled waits for --settle, and reads the daemon's memory.
 func (b *bench) settled(ctx context.Context) error {
 	before, _, err := cpu(b.node.PID())
 	if err != nil {
@@ -106,7 +107,8 @@ func (b *bench) churned(ctx context.Context) error {
 			return fmt.Errorf("%d peers: %w", step.peers, err)
 		}
 	}
-	if err := wait(ctx, 6*b.options.settle); err != nil { // by default, after the resync, too, and the return of memory that follows it
+	// Six minutes by default: after the daemon's next resync, too, and the return of memory that follows it.
+	if err := wait(ctx, 6*b.options.settle); err != nil {
 		return err
 	}
 	m, err := readMemory(b.node.PID())

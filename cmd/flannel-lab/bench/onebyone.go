@@ -8,17 +8,18 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// change is when something happened, since it was written to etcd.
+// change holds times since just before a change was written to etcd.
 type change struct {
-	event  time.Duration // a watch of the bench itself has received it: the share of etcd and the machine
-	kernel time.Duration // the kernel has it
+	event  time.Duration // until a watch of the bench itself has received the change: the share of etcd and the machine
+	kernel time.Duration // until the kernel has the peer's entries, or has them no more
 }
 
-// oneByOne adds, changes and removes further peers one by one.
+// oneByOne adds, changes and removes further peers one by one: those beyond b.peers.
 func (b *bench) oneByOne(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	// The first response says that the watch exists.
+	// Without WithCreatedNotify there would be no response before the first event. The first
+	// response says that the watch exists.
 	watch := b.etcd.Watch(ctx, prefix+"/subnets/", clientv3.WithPrefix(), clientv3.WithCreatedNotify())
 	<-watch
 	peers := peersFrom(len(b.peers), b.options.samples)
@@ -37,8 +38,8 @@ func (b *bench) oneByOne(ctx context.Context) error {
 				return fmt.Errorf("%s a peer: %w", kind, err)
 			}
 			total, etcd = append(total, milliseconds(c.kernel)), append(etcd, milliseconds(c.event))
-			// Load on the machine delays both. max, because the daemon's event may arrive
-			// before ours.
+			// The difference is the daemon's and the kernel's share: load on the machine delays
+			// both. max, because the daemon's event may arrive before ours.
 			kernel = append(kernel, milliseconds(max(0, c.kernel-c.event)))
 			time.Sleep(5 * time.Millisecond)
 		}
@@ -52,7 +53,8 @@ func (b *bench) oneByOne(ctx context.Context) error {
 	return err
 }
 
-// measureOne writes one change to etcd, and waits until the kernel has it.
+// measureOne writes one change (kind "add", "change" or "remove") of p to etcd, and waits
+// until the kernel has it. watch is read by a goroutine up to the event of this change.
 func (b *bench) measureOne(ctx context.Context, kind string, p peer, watch clientv3.WatchChan) (c change, err error) {
 	met := func(s *seen) bool { return s.has(b.backend, p) }
 	write := func() (err error) {

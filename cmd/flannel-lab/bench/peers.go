@@ -10,21 +10,21 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// peer is a node that exists only in etcd or Kubernetes. Everything about it
-// follows from its number and version, and both can be read from the entries in
-// the kernel, so that watching the kernel costs only a table lookup.
+// peer is a node that exists only in etcd or Kubernetes. Its addresses follow from its
+// number and version, and both can be read from the entries in the kernel, so that
+// watching the kernel costs only a table lookup.
 type peer struct {
 	number  uint16
-	version uint8 // below 15; another version is another node with the same subnet
+	version uint8 // 0 at first; another one, below 15, is another node with the same subnet
 }
 
 // The subnets of the peers are 10.x.y.0/24. Their nodes are in 172.16.0.0/12, which
 // is directly reachable from the node under test.
 const (
-	firstPeer = 0x0100
-	lastPeer  = 0xfe00 // the daemon gets its own subnet from here on
-	benchNet  = "10.0.0.0/8"
-	ownMin    = "10.254.0.0"
+	firstPeer = 0x0100              // the lowest number, with the subnet 10.1.0.0/24
+	lastPeer  = 0xfe00              // no peer has this number or a higher one
+	benchNet  = "10.0.0.0/8"        // the pod network
+	ownMin    = "10.254.0.0"        // the daemon gets its own subnet from here on: lastPeer as a subnet
 	nodesNet  = "172.31.255.254/12" // address of the node under test in this network
 	prefix    = "/coreos.com/network"
 )
@@ -85,7 +85,7 @@ func peerOfMAC(b []byte) (p peer, ok bool) {
 	return known(peer{binary.BigEndian.Uint16(b[4:]), b[3]})
 }
 
-// known reports whether the number of p is one of a peer.
+// known returns p, and whether its number is one of a peer.
 func known(p peer) (peer, bool) {
 	return p, p.number >= firstPeer && p.number < lastPeer
 }
@@ -116,7 +116,7 @@ func populateEtcd(ctx context.Context, c *clientv3.Client, o Options, backend st
 }
 
 // writePeers writes and deletes leases, in transactions of the largest size
-// that etcd accepts.
+// that etcd accepts. day is the etcd lease of the keys: see populateEtcd.
 func writePeers(ctx context.Context, c *clientv3.Client, backend string, day clientv3.LeaseID, put, remove []peer) error {
 	var ops []clientv3.Op
 	for _, p := range put {
@@ -126,7 +126,7 @@ func writePeers(ctx context.Context, c *clientv3.Client, backend string, day cli
 		ops = append(ops, clientv3.OpDelete(p.key()))
 	}
 	for len(ops) > 0 {
-		n := min(len(ops), 128)
+		n := min(len(ops), 128) // etcd's default of --max-txn-ops
 		if _, err := c.Txn(ctx).Then(ops[:n]...).Commit(); err != nil {
 			return fmt.Errorf("write leases: %w", err)
 		}

@@ -9,7 +9,7 @@ import (
 )
 
 // column holds the figures for one store, backend and number of peers. Figures
-// that the daemon does not provide are missing.
+// that were not measured, or that the daemon does not provide, are missing.
 type column struct {
 	Store   string             `json:"store"` // etcd or kubernetes
 	Backend string             `json:"backend"`
@@ -17,8 +17,9 @@ type column struct {
 	Figures map[string]float64 `json:"figures"`
 }
 
-// row is a line of a table. A row without a key is a heading. target is what we want to
-// reach with as many peers as the head of the column of targets says.
+// row is a line of a table: key is that of a figure, title what is printed. A row without
+// a key is a heading. target is what we want to reach with as many peers as the head of the
+// column of targets says.
 type row struct {
 	key, title, target string
 	flannel            string // flannel's figure, if known
@@ -78,11 +79,11 @@ var etcdRows = []row{
 	{"restart_changed_seen", "1 % changed: written, by the kernel", "", ""},
 }
 
-// compare adds the time per peer, and the ratios to the kernel alone.
+// compare adds the time per peer, and the ratios of the first sync to the kernel alone.
 func (c *column) compare() {
 	f := c.Figures
 	f["per_peer_us"] = f["first_sync_ms"] * 1000 / float64(c.Peers)
-	if plain, ok := f["kernel_plain_ms"]; ok { // not measured with many peers
+	if plain, ok := f["kernel_plain_ms"]; ok { // missing with --far-peers
 		f["ratio_plain"] = f["first_sync_ms"] / plain
 	}
 	f["ratio_nexthop"] = f["first_sync_ms"] / f["kernel_nexthop_ms"]
@@ -95,7 +96,8 @@ func printJSON(w io.Writer, columns []column) error {
 	return e.Encode(columns)
 }
 
-// head is the two-line head of a column that was not measured.
+// head is the two-line head of a column that was not measured: targets, or flannel's
+// figures.
 type head [2]string
 
 // printTable prints the columns of one store. further are the heads of the

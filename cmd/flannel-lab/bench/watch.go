@@ -17,23 +17,25 @@ import (
 	"flannel/cmd/flannel-lab/lab"
 )
 
-// Tables of the kernel that a backend writes.
+// Tables of the kernel that a backend writes: host-gw the routes alone, vxlan all.
 const (
 	tableRoutes = iota
 	tableNeighs
 	tableFDB
-	tables
+	tables // their number
 )
 
 // seen is the state of the peers' entries in a kernel, according to its
-// notifications.
+// notifications. A peer has one entry in each table. An entry names the peer by its number,
+// and the peer's version (see type peer) by a MAC or a gateway.
 type seen struct {
 	version [tables][1 << 16]uint8 // by number of the peer: version + 1; 0: no entry
 	count   [tables]int            // number of entries
-	writes  int                    // number of notifications
+	writes  int                    // number of notifications about entries of peers, also of deletions
 }
 
-// has reports whether all entries of p exist, in the version of p.
+// has reports whether all entries of p exist, in the version of p. (With vxlan, a route is
+// the same in all versions.)
 func (s *seen) has(backend string, p peer) bool {
 	if backend != "vxlan" {
 		return s.version[tableRoutes][p.number] == p.version+1
@@ -48,25 +50,32 @@ func (s *seen) lacks(p peer) bool {
 		s.version[tableFDB][p.number] == 0
 }
 
-// full reports whether n peers have all their entries. It compares numbers only, as it
-// is asked at each notification of tens of thousands.
+// full reports whether n peers have all their entries. It compares numbers only, because
+// it is called after each of tens of thousands of notifications.
 func (s *seen) full(backend string, n int) bool {
 	return s.count[tableRoutes] == n && (backend != "vxlan" || s.count[tableNeighs] == n && s.count[tableFDB] == n)
 }
 
-// kernelWatch follows the notifications of the kernel of a node. It does not
-// need any support of the daemon under test, and only uses the other core.
+// kernelWatch measures when a node's kernel has the entries of peers, by the kernel's
+// notifications. So the daemon under test needs no support for it: any flanneld can be
+// measured. On a machine with two cores, the goroutine run takes one and the daemon the
+// other, so that reading notifications hardly delays the daemon.
+//
+// The time of an entry is that at which run has read its notification. Callers subtract
+// the time of what they did to cause it: just before the start of the daemon (launch), or
+// just before or after a write to the store (measureOne, joinOne).
 type kernelWatch struct {
-	stop atomic.Bool
-	done sync.WaitGroup
+	stop atomic.Bool    // tells run to end
+	done sync.WaitGroup // of run
 
-	mu    sync.Mutex
+	mu    sync.Mutex // guards the following; run holds it while it processes a datagram
 	seen  seen
-	goals []goal
-	err   error
+	goals []goal // those that are not met yet
+	err   error  // the last one of reading notifications: times and counts are wrong since
 }
 
-// goal is what somebody waits for. reached gets the time when it becomes true.
+// goal is what a caller of expect waits for. met is called by run after each datagram, with
+// the lock held. reached, which has room for one value, gets the time when met is true.
 type goal struct {
 	met     func(*seen) bool
 	reached chan time.Time
@@ -82,15 +91,15 @@ func watchKernel(node *lab.Node) (*kernelWatch, error) {
 	return w, nil
 }
 
-// follow subscribes to groups of a netlink protocol until close. take processes
-// the notifications of one datagram.
+// follow subscribes to groups of a netlink protocol until close, and starts run. take
+// processes the notifications of one datagram.
 func (w *kernelWatch) follow(node *lab.Node, protocol int, take func([]byte), groups ...int) error {
 	var fd int
 	err := node.Do(func() (err error) {
 		if fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, protocol); err != nil {
 			return err
 		}
-		interval := unix.NsecToTimeval((200 * time.Millisecond).Nanoseconds()) // so that run notices stop
+		interval := unix.NsecToTimeval((200 * time.Millisecond).Nanoseconds()) // timeout of Read, so that run sees stop
 		err = errors.Join(
 			// Room for all notifications of a first sync, in case run is delayed.
 			unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 256<<20),
@@ -121,7 +130,7 @@ func (w *kernelWatch) run(fd int, take func([]byte)) {
 	buf := make([]byte, 64<<10)
 	for !w.stop.Load() {
 		n, err := unix.Read(fd, buf)
-		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) {
+		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) { // nothing came
 			continue
 		}
 		w.mu.Lock()
@@ -131,7 +140,7 @@ func (w *kernelWatch) run(fd int, take func([]byte)) {
 			take(buf[:n])
 		}
 		w.goals = slices.DeleteFunc(w.goals, func(g goal) bool {
-			done := err != nil || g.met(&w.seen)
+			done := err != nil || g.met(&w.seen) // after an error, too: the caller gets w.err
 			if done {
 				g.reached <- time.Now()
 			}
@@ -141,9 +150,9 @@ func (w *kernelWatch) run(fd int, take func([]byte)) {
 	}
 }
 
-// expect returns a function that waits until met is true, and returns the time
-// when it became true. It has two steps, so that the caller can cause in between
-// what it waits for:
+// expect returns a function that waits until met is true, up to ten minutes, and returns
+// the time when it became true: now, if it is true already. There are two steps, so that
+// the caller can cause in between what it waits for, and no notification is missed:
 //
 //	wait := w.expect(met)
 //	… // write to the store
@@ -173,15 +182,15 @@ func (w *kernelWatch) expect(met func(*seen) bool) (wait func(context.Context) (
 	}
 }
 
-// writes returns the number of notifications so far.
+// writes returns the number of notifications about entries of peers so far.
 func (w *kernelWatch) writes() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.seen.writes
 }
 
-// take processes the notifications of one datagram. It reads only the bytes that it
-// needs, to leave the CPU to the daemon under test.
+// take processes the notifications of one datagram. It decodes only the bytes that it
+// needs, instead of whole messages, to leave the CPU to the daemon under test.
 func (s *seen) take(b []byte) {
 	for kind, body := range messages(b) {
 		switch kind {
@@ -201,7 +210,7 @@ func messages(b []byte) iter.Seq2[uint16, []byte] {
 			if size < unix.NLMSG_HDRLEN || size > len(b) || !yield(binary.NativeEndian.Uint16(b[4:]), b[unix.NLMSG_HDRLEN:size]) {
 				return
 			}
-			b = b[min(len(b), (size+3)&^3):]
+			b = b[min(len(b), (size+3)&^3):] // messages are aligned to 4 bytes, as are attributes
 		}
 	}
 }
@@ -209,6 +218,7 @@ func messages(b []byte) iter.Seq2[uint16, []byte] {
 // route records a route to the subnet of a peer. A gateway that is the address
 // of a peer gives the version (host-gw).
 func (s *seen) route(present bool, body []byte) {
+	// struct rtmsg: byte 1 is the length of the destination prefix, byte 4 the table.
 	if len(body) < unix.SizeofRtMsg || body[1] != 24 || body[4] != unix.RT_TABLE_MAIN {
 		return
 	}
@@ -225,7 +235,7 @@ func (s *seen) route(present bool, body []byte) {
 
 // neigh records a neighbour or FDB entry of a peer. The MAC gives the version.
 func (s *seen) neigh(present bool, body []byte) {
-	if len(body) < 12 { // struct ndmsg
+	if len(body) < 12 { // struct ndmsg, whose byte 0 is the family
 		return
 	}
 	dst, lladdr := attributes(body[12:], unix.NDA_DST, unix.NDA_LLADDR)
@@ -235,16 +245,16 @@ func (s *seen) neigh(present bool, body []byte) {
 		}
 		return
 	}
-	p, ok := peerOfSubnet(dst)
+	p, ok := peerOfSubnet(dst) // the neighbour is the first address of the peer's subnet
 	if node, has := peerOfMAC(lladdr); ok && (has || !present) {
 		p.version = node.version
 		s.note(tableNeighs, p, present)
 	}
 }
 
-// note records one change. A deletion of another version than the current one
-// is ignored, because the new entry may be notified first. A deleted neighbour has no
-// MAC, so its version is not known.
+// note records one change of the entry of a peer. A deletion of another version than the
+// current one is ignored, because the new entry may be notified first. A deleted neighbour
+// has no MAC, so its version is not known, and any deletion counts.
 func (s *seen) note(table int, p peer, present bool) {
 	s.writes++
 	current := &s.version[table][p.number]

@@ -13,8 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// base is the tmpfs with all files of the cluster. It hides a directory that
-// every machine has, in the mount namespaces of the cluster only.
+// base is the tmpfs with all files of the cluster: the nodes' disks, and the mounted
+// control groups. The tmpfs hides a directory that every machine has, in the mount
+// namespaces of the cluster only.
 const base = "/dev/shm"
 
 // groupPrefix begins the names of a cluster's control groups.
@@ -25,8 +26,9 @@ const groupPrefix = "flannel-lab-"
 // controllers are passed on to groups below, as kubelet does for its pods.
 const servicesGroup = "services"
 
-// A hierarchy of control groups, mounted below base. cgroup v1 has one for each
-// controller or set of controllers, cgroup v2 has one for all.
+// hierarchy is a hierarchy of control groups, mounted below base. cgroup v1 has one for
+// each controller or set of controllers, cgroup v2 has one for all. Control groups end
+// with no namespace, unlike everything else of a cluster: Close and Sweep remove them.
 //
 //	cgroup v1                                 cgroup v2
 //	cpu      flannel-lab-1234/node1/services  flannel-lab-1234/node1/services
@@ -35,17 +37,18 @@ const servicesGroup = "services"
 //	…
 type hierarchy struct {
 	name string // as in /proc/self/cgroup: "cpu,cpuacct", "name=systemd"; "" for cgroup v2
-	dir  string
+	dir  string // where it is mounted
 }
 
-// hierarchies returns those in which the nodes have groups. A machine with both
-// versions has the controllers in v1.
+// hierarchies returns the hierarchies in which the nodes have groups, at least one. A
+// machine with both versions has the controllers in v1, so v2 is left out there.
 func hierarchies() (all []hierarchy, err error) {
 	text, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {
 		return nil, err
 	}
 	for line := range strings.Lines(string(text)) {
+		// "4:memory:/path" for v1, "0::/path" for v2.
 		if fields := strings.SplitN(strings.TrimSpace(line), ":", 3); len(fields) == 3 && fields[1] != "" {
 			all = append(all, hierarchy{fields[1], filepath.Join(base, "cgroup", strings.TrimPrefix(fields[1], "name="))})
 		}
@@ -101,7 +104,7 @@ func mountGroups() (group *os.File, err error) {
 			return nil, err
 		}
 	}
-	for { // another cluster that starts now may remove a group before it is locked
+	for { // again if another cluster that starts now has removed the group before it was locked
 		dir, err := os.MkdirTemp(all[0].dir, groupPrefix)
 		if err != nil {
 			return nil, err
@@ -120,6 +123,8 @@ func mountGroups() (group *os.File, err error) {
 	}
 }
 
+// lock opens a directory and locks it until the file is closed. The error is EWOULDBLOCK
+// if another process has it locked.
 func lock(dir string) (*os.File, error) {
 	f, err := os.Open(dir)
 	if err != nil {
@@ -146,15 +151,16 @@ func removeGroups(name string) error {
 	return errors.Join(errs...)
 }
 
-// removeGroup removes a group and those below it. It waits a moment for the end of
-// their last processes.
+// removeGroup removes a group and those below it. It waits up to a second for each to
+// have no process any more. A group that cannot be removed even then stays, without an
+// error.
 func removeGroup(dir string) error {
 	var dirs []string
 	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 		if err == nil && e.IsDir() {
 			dirs = append(dirs, path)
 		}
-		return nil // a group that has just been removed
+		return nil // err is that of a group that has just been removed
 	})
 	for _, group := range slices.Backward(dirs) {
 		for range 100 {
@@ -167,8 +173,8 @@ func removeGroup(dir string) error {
 	return err
 }
 
-// join moves this process into the group of a node, which it creates, in all
-// hierarchies.
+// join moves this process into the group cluster/node of each hierarchy, which it creates
+// if necessary.
 func join(cluster, node string) error {
 	all, err := hierarchies()
 	if err != nil {
@@ -211,16 +217,18 @@ func makeGroup(parent, dir string) error {
 	return nil
 }
 
+// enterGroup moves this process into a group.
 func enterGroup(dir string) error {
+	// 0 is the process that writes.
 	if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte("0"), 0o644); err != nil {
 		return fmt.Errorf("enter control group: %w", err)
 	}
 	return nil
 }
 
-// passOn gives the groups below a group of cgroup v2 its controllers, one by
-// one, because one that is refused must not keep the others back. checkControllers
-// finds what is missing.
+// passOn lets the groups below a group of cgroup v2 use its controllers. They are written
+// one by one, because one that is refused must not keep the others back. Errors are
+// ignored: checkControllers finds what is missing.
 func passOn(dir string) {
 	controllers, _ := os.ReadFile(filepath.Join(dir, "cgroup.controllers"))
 	for name := range strings.FieldsSeq(string(controllers)) {
@@ -260,7 +268,7 @@ func showGroups() error {
 		if err := checkControllers(top); err != nil {
 			return err
 		}
-		defer passOn(top) // when process 1 has left it
+		defer passOn(top) // afterwards: v2 refuses it while process 1 is in this group
 		return moveToServices(top)
 	}
 	if err := unix.Mount("tmpfs", top, "tmpfs", 0, "mode=755"); err != nil {
@@ -285,6 +293,7 @@ func showGroups() error {
 	return nil
 }
 
+// moveToServices moves this process into the group of the services below dir.
 func moveToServices(dir string) error {
 	services := filepath.Join(dir, servicesGroup)
 	if err := makeGroup(dir, services); err != nil {

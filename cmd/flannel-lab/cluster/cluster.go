@@ -20,28 +20,28 @@ import (
 // Options configure a cluster. Each field's comment ends with its default, which
 // its zero value stands for.
 type Options struct {
-	Nodes     int    // number of nodes; 2
-	Dual      bool   // IPv4 and IPv6; IPv4
-	IPv6Only  bool   // IPv6 alone, for nodes, pods and Services; IPv4
+	Nodes     int    // number of nodes, at most 50; 2
+	Dual      bool   // IPv4 and IPv6; IPv4 alone
+	IPv6Only  bool   // IPv6 alone, for nodes, pods and Services; IPv4 alone
 	ProxyMode string // of kube-proxy: iptables or nftables; iptables
 	BinDir    string // directory of the programs, which has kube, cni/ and cluster/; see lab.BinDir
 }
 
-// Cluster is a running cluster. The embedded Cluster has the client of its
-// administrator, which works outside of the cluster's namespaces.
+// Cluster is a running cluster. The embedded Cluster has the client of its administrator,
+// which works outside of the cluster's namespaces.
 type Cluster struct {
-	*cluster.Cluster
-	Nodes []*Node
+	*cluster.Cluster // nil until Ready has returned for the first time
+	Nodes            []*Node
 	// Infra is the machine around the nodes, with the bridge, the router and the
 	// control plane.
 	Infra *machine.Machine
 
 	opts     Options
-	group    string            // name of the control groups
-	lock     *os.File          // of the control groups: see mountGroups
-	tokens   map[string]string // of the programs, by their user
-	ca       []byte            // certificate of the authority that signed those of the API server and the administrator
-	services map[string]*machine.Process
+	group    string                      // name of the control groups
+	lock     *os.File                    // of the control groups: see mountGroups; nil before, and after Close
+	tokens   map[string]string           // of the programs, by their user: see makeTokens
+	ca       []byte                      // certificate of the authority behind the API server's; set by Ready
+	services map[string]*machine.Process // programs of the control plane, by name
 }
 
 // New starts a cluster, and returns when all nodes have registered. They are not
@@ -89,7 +89,7 @@ func (o *Options) complete() (err error) {
 	return nil
 }
 
-// runc is below BinDir, in a package of Debian that is unpacked there.
+// runc is a path below BinDir, in a package of Debian that is unpacked there.
 const runc = "runc/usr/sbin/runc"
 
 // file returns the path of a program or an image that is for clusters only.
@@ -115,7 +115,9 @@ func (o Options) family() lab.Family {
 	return lab.V4
 }
 
-// build starts everything. After an error, Close ends what was started.
+// build starts everything. The API server starts while the nodes boot and load their
+// images; kubelet and kube-proxy start when it is ready. After an error, Close ends what
+// was started.
 func (c *Cluster) build(ctx context.Context) (err error) {
 	if err := unix.Mount("tmpfs", base, "tmpfs", 0, "mode=755"); err != nil {
 		return fmt.Errorf("mount %s: %w", base, err)
@@ -130,7 +132,7 @@ func (c *Cluster) build(ctx context.Context) (err error) {
 	if err := c.Infra.Do(c.opts.underlay().Create); err != nil {
 		return err
 	}
-	if err := c.makeTokens(); err != nil {
+	if err := c.makeTokens(); err != nil { // before the API server, which reads them when it starts
 		return err
 	}
 	if err := c.StartAPIServer(); err != nil {
@@ -168,7 +170,8 @@ func (c *Cluster) build(ctx context.Context) (err error) {
 	return nil
 }
 
-// Close kills every process of the cluster, and removes its control groups.
+// Close kills every process of the cluster, and removes its control groups. A second call
+// does no harm, but returns an error.
 func (c *Cluster) Close() error {
 	var errs []error
 	for _, n := range c.Nodes {
@@ -186,8 +189,9 @@ func (c *Cluster) Close() error {
 	return errors.Join(errs...)
 }
 
-// Sweep removes the control groups of clusters that were killed. The process
-// must have called Init.
+// Sweep removes the control groups of clusters that were killed, which mountGroups does
+// when a cluster starts, and the one that mountGroups creates. The process must have called
+// Init.
 func Sweep() error {
 	if err := unix.Mount("tmpfs", base, "tmpfs", 0, "mode=755"); err != nil {
 		return fmt.Errorf("mount %s: %w", base, err)

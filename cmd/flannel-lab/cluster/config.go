@@ -9,8 +9,9 @@ import (
 // podImage is the image of the sandboxes of pods, and of pods that talk.
 const podImage = "docker.io/library/flannel-lab-pod:dev"
 
-// containerdConfig leaves to the machine what a container without
-// CAP_SYS_RESOURCE cannot set: oom scores below its own.
+// containerdConfig does not set oom scores below that of this process, because a lab in a
+// container without CAP_SYS_RESOURCE cannot. configure replaces RUNC, and the words in
+// capitals in the files below.
 const containerdConfig = `version = 3
 root = "/var/lib/containerd"
 state = "/run/containerd"
@@ -33,6 +34,7 @@ oom_score = 0
       BinaryName = "RUNC"
 `
 
+// kubeletConfig accepts the host as it is: with swap, with cgroup v1, with little space.
 const kubeletConfig = `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 address: "ADDRESS"
@@ -61,8 +63,8 @@ conntrack: {maxPerCore: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}
 oomScoreAdj: 0
 `
 
-// configure writes the files of a service into the node's /run, and returns the
-// command that starts it.
+// configure writes the files of a service (Containerd, Kubelet or KubeProxy) into the
+// node's /run, and returns the command that starts it. Each start of a service calls it.
 func (n *Node) configure(service string) (command []string, err error) {
 	o := n.cluster.opts
 	files := map[string]string{}
@@ -71,7 +73,7 @@ func (n *Node) configure(service string) (command []string, err error) {
 		files["containerd.toml"] = strings.ReplaceAll(containerdConfig, "RUNC", filepath.Join(o.BinDir, runc))
 		command = []string{o.file("containerd"), "-c", "/run/containerd.toml"}
 	case Kubelet:
-		every := "0.0.0.0"
+		every := "0.0.0.0" // kubelet listens on all addresses
 		if o.IPv6Only {
 			every = "::"
 		}

@@ -26,17 +26,19 @@ const (
 	tokensFile = "/run/tokens.csv"
 )
 
-// endpoint returns the address and port of the API server in Infra.
+// endpoint returns the address and port of the API server in Infra, which is the router
+// (host 1) of the underlay.
 func (o Options) endpoint() string {
 	return netip.AddrPortFrom(o.underlay().Address(o.IPv6Only, 0, 1).Addr(), 6443).String()
 }
 
-// The networks of pods are those of Documentation/kube-flannel.yml and of the
-// pages about IPv6.
+// podNetworks returns the networks of pods, separated by commas: those of
+// Documentation/kube-flannel.yml and of the pages about IPv6.
 func (o Options) podNetworks() string {
 	return o.networks("10.244.0.0/16", "fd00:244::/56")
 }
 
+// serviceNetworks returns the networks of Services, in the same form.
 func (o Options) serviceNetworks() string {
 	return o.networks("10.96.0.0/16", "fd00:96::/108")
 }
@@ -51,8 +53,8 @@ func (o Options) networks(v4, v6 string) string {
 	return v4
 }
 
-// users are the users of the control plane's programs and of kube-proxy, and
-// the groups that they are in.
+// users are the users of the control plane's programs and of kube-proxy, with the groups
+// that they are in: none. The API server binds roles to these names.
 var users = map[string]string{"system:kube-controller-manager": "", "system:kube-scheduler": "", "system:kube-proxy": ""}
 
 // makeTokens creates a token for each program, and for the kubelet of each node.
@@ -99,6 +101,7 @@ func (c *Cluster) KillAPIServer() error {
 	return err
 }
 
+// startService starts a program of the control plane.
 func (c *Cluster) startService(name string, cmd *exec.Cmd) (err error) {
 	c.services[name], err = machine.StartProcess(c.Infra, cmd, name+".log")
 	return err
@@ -123,7 +126,7 @@ func (c *Cluster) Ready(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	config.Dial, config.QPS = c.Infra.Dial, -1
+	config.Dial, config.QPS = c.Infra.Dial, -1 // -1: no limit of requests per second
 	c.ca = config.CAData
 	c.Cluster, err = cluster.Open(config)
 	return err
@@ -150,7 +153,8 @@ func (c *Cluster) startControllers() error {
 	return nil
 }
 
-// kubeconfigOf returns the kubeconfig of a program.
+// kubeconfigOf returns the kubeconfig of a program, with the token of its user. Ready must
+// have set ca.
 func (c *Cluster) kubeconfigOf(user string) string {
 	return fmt.Sprintf(`apiVersion: v1
 kind: Config
@@ -182,7 +186,7 @@ func (c *Cluster) ApplyFile(ctx context.Context, file string, edits ...string) e
 	if err != nil {
 		return err
 	}
-	return c.Apply(ctx, false, objects...)
+	return c.Apply(ctx, false, objects...) // false: no dry run
 }
 
 // Manifest returns the path of Documentation/kube-flannel.yml.

@@ -15,8 +15,8 @@ import (
 )
 
 // Roles of this program: process 1 of a node before and after it is in its
-// cgroup namespace. Both get the name of the node and that of the cluster's
-// control group.
+// cgroup namespace. Node.boot starts roleJoin, which becomes roleNode. The arguments of
+// both are the name of the node and that of the cluster's control group.
 const (
 	roleJoin = "cluster-join"
 	roleNode = "cluster-node"
@@ -31,8 +31,9 @@ func Init() { machine.Init(roles) }
 // see machine.Continue.
 func Continue() { machine.Continue(roles) }
 
-// joinMain is roleJoin. The root of a new cgroup namespace is the group of the
-// thread that creates it; the program that this thread executes has no other.
+// joinMain is roleJoin. The root of a new cgroup namespace is the group of the thread that
+// creates the namespace, and only this thread is in it. So joinMain keeps its thread, and
+// executes the program again on it: then the whole process is in the namespace.
 func joinMain() error {
 	runtime.LockOSThread()
 	node, group := os.Args[1], os.Args[2]
@@ -41,14 +42,15 @@ func joinMain() error {
 		return err
 	}
 	if err := unix.Unshare(unix.CLONE_NEWCGROUP); err != nil {
-		fmt.Println(err)
+		fmt.Println(err) // to machine.Boot
 		return err
 	}
 	next := machine.InRole(roleNode, os.Args[1:]...)
-	return syscall.Exec(next.Path, next.Args, next.Env)
+	return syscall.Exec(next.Path, next.Args, next.Env) // returns only an error
 }
 
-// nodeMain is roleNode.
+// nodeMain is roleNode. It sets the node up and stays as its process 1. It returns only
+// after an error.
 func nodeMain() error {
 	name := os.Args[1]
 	return machine.Hold(func() error {
@@ -73,13 +75,14 @@ func nodeMain() error {
 // diskOf returns the directory with the files of a node that a reboot keeps.
 func diskOf(name string) string { return filepath.Join(base, name) }
 
-// onDisk are the directories of a node that are on its disk. The others are
-// those of the machine, or are empty after each boot: see machine.SetUp.
+// onDisk are the directories of a node that are on its disk. The others are those of the
+// host (read and written by all nodes), or are empty after each boot: see machine.SetUp.
 var onDisk = []string{"/etc/cni", "/opt", "/var/log", "/var/lib/cni", "/var/lib/containerd", "/var/lib/kubelet"}
 
+// mountDisk mounts the directories of a node's disk where programs expect them.
 func mountDisk(disk string) error {
 	for _, dir := range onDisk {
-		if to, err := os.Readlink(dir); err == nil && to != "" { // the machine's
+		if to, err := os.Readlink(dir); err == nil && to != "" { // machine.SetUp's link to the host's directory
 			if err := os.Remove(dir); err != nil {
 				return err
 			}
@@ -95,8 +98,8 @@ func mountDisk(disk string) error {
 	return os.MkdirAll("/etc/cni/net.d", 0o755)
 }
 
-// identify gives the node a boot ID, which is another after each boot, and a
-// machine ID of its own.
+// identify gives the node a boot ID, which is another after each boot, and a machine ID of
+// its own, which is the same after each boot.
 func identify(name string) error {
 	id, err := os.ReadFile("/proc/sys/kernel/random/uuid")
 	if err != nil {
@@ -113,16 +116,16 @@ func identify(name string) error {
 	return os.WriteFile("/etc/machine-id", fmt.Appendf(nil, "%x\n", md5.Sum([]byte(name))), 0o444)
 }
 
-// ofTheMachine are sysctls that belong to no namespace, with the values that
-// kubelet wants.
+// ofTheMachine are sysctls that belong to no namespace, so that all nodes and the host
+// share them, with the values that kubelet wants.
 var ofTheMachine = map[string]string{
 	"vm/overcommit_memory": "1", "vm/panic_on_oom": "0",
 	"kernel/panic": "10", "kernel/panic_on_oops": "1",
 	"kernel/keys/root_maxkeys": "1000000", "kernel/keys/root_maxbytes": "25000000",
 }
 
-// hideSysctls mounts files over the sysctls that kubelet would change for the
-// whole machine.
+// hideSysctls mounts files over the sysctls that kubelet would change for the whole host:
+// kubelet finds the values that it wants there.
 func hideSysctls(disk string) error {
 	for name, value := range ofTheMachine {
 		file, sysctl := filepath.Join(disk, "sysctl", name), filepath.Join("/proc/sys", name)

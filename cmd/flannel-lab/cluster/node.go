@@ -17,15 +17,16 @@ import (
 	"flannel/cmd/flannel-lab/machine"
 )
 
-// Node is a machine of the cluster.
+// Node is a node of the cluster. It outlives its machine: a boot makes another Machine
+// with the same name and disk.
 type Node struct {
-	*machine.Machine
-	Name     string
-	IP4, IP6 netip.Addr // one of them is invalid without Options.Dual
+	*machine.Machine // of the last boot
+	Name             string
+	IP4, IP6         netip.Addr // one of them is invalid without Options.Dual
 
 	cluster  *Cluster
-	host     int // last number of its underlay addresses
-	services map[string]*machine.Process
+	host     int                         // last number of its underlay addresses
+	services map[string]*machine.Process // those started since the last boot, by name
 }
 
 func nodeName(i int) string { return fmt.Sprintf("node%d", i+1) }
@@ -43,7 +44,7 @@ func (c *Cluster) newNode(i int) (*Node, error) {
 	if err := n.installPlugins(); err != nil {
 		return nil, err
 	}
-	return n, n.boot()
+	return n, n.boot() // n also after an error, for Close
 }
 
 // installPlugins copies the CNI plugins that a distribution's package would
@@ -81,7 +82,7 @@ func (n *Node) boot() (err error) {
 	if err := n.WriteFile("/etc/hosts", fmt.Sprintf("127.0.0.1 localhost\n%s %s\n", firstValid(n.IP4, n.IP6), n.Name)); err != nil {
 		return err
 	}
-	return n.StartService(context.Background(), Containerd)
+	return n.StartService(context.Background(), Containerd) // which waits for machine.Longest at most
 }
 
 // Reboot turns the node off and on again: its processes, network and memory are
@@ -129,6 +130,7 @@ const (
 	KubeProxy  = "kube-proxy"
 )
 
+// startKubernetes starts kubelet and kube-proxy, and does not wait.
 func (n *Node) startKubernetes(ctx context.Context) error {
 	return errors.Join(n.StartService(ctx, Kubelet), n.StartService(ctx, KubeProxy))
 }
@@ -143,7 +145,8 @@ func (n *Node) StartService(ctx context.Context, name string) error {
 	if err != nil {
 		return fmt.Errorf("configure %s: %w", name, err)
 	}
-	// The service moves itself into its control group.
+	// The service moves itself into its control group: a shell does, and becomes the service.
+	// The paths are those of cgroup v1 (a directory for each hierarchy) and v2.
 	const enter = `for f in /sys/fs/cgroup/*/` + servicesGroup + `/cgroup.procs /sys/fs/cgroup/` + servicesGroup + `/cgroup.procs; do
 	[ ! -e "$f" ] || echo $$ >"$f" || exit; done; exec "$@"`
 	cmd := exec.Command("sh", append([]string{"-c", enter, name}, command...)...)
@@ -166,7 +169,8 @@ func (n *Node) StartService(ctx context.Context, name string) error {
 	return err
 }
 
-// StopService ends a service with a signal, and waits until it has ended.
+// StopService ends a service with a signal, and waits until it has ended. StartService
+// starts it again.
 func (n *Node) StopService(ctx context.Context, name string, s syscall.Signal) error {
 	p := n.services[name]
 	if p == nil {
@@ -201,7 +205,8 @@ func (n *Node) Load(ctx context.Context, file string, args ...string) error {
 	return err
 }
 
-// Ctr runs containerd's client on the images and containers of kubelet.
+// Ctr runs ctr, containerd's client, on the images and containers of kubelet, which are in
+// containerd's namespace k8s.io.
 func (n *Node) Ctr(ctx context.Context, args ...string) (string, error) {
 	return n.Run(ctx, append([]string{n.cluster.opts.file("ctr"), "-n", "k8s.io"}, args...)...)
 }

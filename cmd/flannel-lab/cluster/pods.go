@@ -34,19 +34,21 @@ const (
 	FlannelPods = "app=flannel"
 )
 
-// Pod is a pod, with the namespaces of its node except for the network, which is
-// its own unless it uses that of the node.
+// Pod is a pod. Its Namespaces are those of its node except for the network, which is the
+// pod's own unless the pod uses that of the node (hostNetwork): commands run in the pod's
+// network with the node's files, not in its container.
 type Pod struct {
 	machine.Namespaces
 	Name     string
 	Node     *Node
-	IP4, IP6 netip.Addr // one of them may be invalid
-	Object   *corev1.Pod
+	IP4, IP6 netip.Addr  // one of them may be invalid
+	Object   *corev1.Pod // as Pods has read it
 }
 
 // IP returns an address of the pod, of the family that comes first.
 func (p *Pod) IP() netip.Addr { return firstValid(p.IP4, p.IP6) }
 
+// firstValid returns a, or b if a is invalid.
 func firstValid(a, b netip.Addr) netip.Addr {
 	if a.IsValid() {
 		return a
@@ -67,7 +69,8 @@ func (c *Cluster) ApplyPods(ctx context.Context) error {
 	return c.PodsReady(ctx, metav1.NamespaceDefault, WebPods)
 }
 
-// until calls f until it returns nil or an error made by machine.Fatal.
+// until calls f until it returns nil, or an error made by machine.Fatal, for machine.Longest
+// at most. The error is the last one of f.
 func until(ctx context.Context, f func(context.Context) error) error {
 	_, err := machine.Until(ctx, machine.Longest, func(ctx context.Context) error {
 		err := f(ctx)
@@ -131,7 +134,7 @@ func (c *Cluster) PodsReady(ctx context.Context, namespace, selector string) err
 			if why := unready(&p); why != "" {
 				return fmt.Errorf("%s on %s: %s", p.Name, p.Spec.NodeName, why)
 			}
-			on[p.Spec.NodeName] = true
+			on[p.Spec.NodeName] = true // a ready pod is on some node
 		}
 		if len(on) < len(c.Nodes) {
 			return fmt.Errorf("pods %s are on %d of %d nodes", selector, len(on), len(c.Nodes))
@@ -145,6 +148,7 @@ func unready(p *corev1.Pod) string {
 	if p.DeletionTimestamp != nil {
 		return "is being deleted"
 	}
+	// Before the condition, because a container that waits has a reason to show.
 	for _, s := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
 		if w := s.State.Waiting; w != nil {
 			return s.Name + ": " + w.Reason + " " + w.Message
@@ -158,7 +162,8 @@ func unready(p *corev1.Pod) string {
 	return "is not ready"
 }
 
-// Pods returns the pods that match the selector, in the order of their nodes.
+// Pods returns the pods that match the selector, in the order of their nodes, without those
+// that are being deleted. It fails if one has no network namespace (yet).
 func (c *Cluster) Pods(ctx context.Context, namespace, selector string) (pods []*Pod, err error) {
 	list, err := c.Client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
 	if err != nil {
@@ -186,8 +191,8 @@ func (c *Cluster) Pods(ctx context.Context, namespace, selector string) (pods []
 	return pods, nil
 }
 
-// namespacesOf returns the namespaces of a pod by its address. containerd keeps
-// the network namespaces of pods in /run/netns.
+// namespacesOf returns the namespaces of a pod on the node. It finds the pod's network
+// namespace by the pod's address, among those that containerd keeps in /run/netns.
 func (n *Node) namespacesOf(hostNetwork bool, address netip.Addr) (ns machine.Namespaces, err error) {
 	if hostNetwork {
 		return n.Namespaces, nil
@@ -216,6 +221,7 @@ func (n *Node) namespacesOf(hostNetwork bool, address netip.Addr) (ns machine.Na
 	return ns, fmt.Errorf("no network namespace on %s has %s", n.Name, address)
 }
 
+// hasAddress reports whether a device in the namespaces has the address.
 func hasAddress(ns machine.Namespaces, address netip.Addr) (has bool, err error) {
 	err = ns.Do(func() error {
 		all, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
@@ -279,7 +285,7 @@ func (n *Node) KillDaemon(ctx context.Context, s syscall.Signal) error {
 		return err
 	}
 	return until(ctx, func(ctx context.Context) error {
-		code, body, err := n.Get(ctx, fmt.Sprintf("http://127.0.0.1:%d/readyz", lab.HealthPort))
+		code, body, err := n.Get(ctx, fmt.Sprintf("http://127.0.0.1:%d/readyz", lab.HealthPort)) // as in the manifest
 		if err == nil && code != http.StatusOK {
 			err = fmt.Errorf("flanneld on %s is not ready: %s", n.Name, body)
 		}
@@ -311,7 +317,8 @@ func (c *Cluster) Rebooted(ctx context.Context, n *Node) error {
 		if err != nil {
 			return err
 		}
-		_, err = c.Pods(ctx, metav1.NamespaceDefault, WebPods) // whose addresses are in network namespaces that exist
+		// Fails while a pod has the address of the former boot, which no network namespace has now.
+		_, err = c.Pods(ctx, metav1.NamespaceDefault, WebPods)
 		return err
 	})
 }

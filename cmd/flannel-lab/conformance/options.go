@@ -1,9 +1,10 @@
 // Package conformance runs Kubernetes' own end-to-end tests of the pod network, by
 // its program e2e.test, on a cluster of three nodes on one machine.
 //
-// A run prepares the cluster (prepare.go), starts e2e.test by ginkgo in several
-// processes (run.go), reads the results that it wrote as JUnit, and compares them
-// with the list of expected failures (report.go, expected.go).
+// Run prepares the cluster (prepare.go), starts e2e.test by ginkgo in several
+// processes (run.go), reads the results that e2e.test wrote as JUnit, and compares
+// them with the list of expected failures (report.go, expected.go). It also checks
+// that flanneld's guard has dropped nothing (guard.go).
 package conformance
 
 import (
@@ -20,12 +21,12 @@ import (
 type Options struct {
 	cluster  cluster.Options
 	backend  string // a type, or a JSON object
-	nftables bool
-	guard    string
-	set      string
-	focus    string // instead of the focus of the set
-	procs    int
-	out      string
+	nftables bool   // EnableNFTables of the configuration
+	guard    string // its Guard; "": it has none
+	set      string // a key of sets
+	focus    string // regular expression that names must match behind that of the set; "": all of the set
+	procs    int    // processes that run tests at the same time
+	out      string // directory below which the results of each configuration have one; set by Run if ""
 }
 
 // sets are the sets of tests: each selects them by a regular expression of their
@@ -35,15 +36,16 @@ var sets = map[string]string{
 	"network":     `\[sig-network\]`,
 }
 
-// Tests that no set has. They need what the cluster does not have, such as a cloud
-// or SCTP in the kernel, or change the whole cluster.
+// left matches the names of tests that no set has. They need what the cluster does not
+// have, such as a cloud or SCTP in the kernel, or change the whole cluster.
 const left = `LoadBalancer|\[Serial\]|\[Disruptive\]|\[Slow\]|SCTP|CLOSE_WAIT|Provider:GCE|Feature:`
 
-// skip returns the regular expression of the names of tests that do not run. Of
-// those with a feature, only the tests of dual-stack can run, if the cluster is.
+// skip returns the regular expression of the names of tests that do not run. Of the tests
+// that need a feature (Feature:NAME), only those of Feature:IPv6DualStack can run, and only
+// if the cluster has both address families.
 func (o Options) skip() string {
 	if o.cluster.Dual {
-		return left + `([A-HJ-Z]|I[^P])`
+		return left + `([A-HJ-Z]|I[^P])` // a name that does not begin with IP
 	}
 	return left
 }
@@ -67,7 +69,7 @@ func (o *Options) flags() *flag.FlagSet {
 func Parse(w io.Writer, args []string) (o Options, err error) {
 	f := o.flags()
 	f.SetOutput(io.Discard)
-	o.cluster.Nodes = 3 // several tests need as many
+	o.cluster.Nodes = 3 // several tests need as many; no option sets it
 	if err := f.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			f.SetOutput(w)
@@ -92,7 +94,7 @@ func Parse(w io.Writer, args []string) (o Options, err error) {
 func (o Options) backendType() string {
 	b, err := o.backendObject()
 	if err != nil {
-		return o.backend
+		return o.backend // never after Parse, which has checked it
 	}
 	t, _ := b["Type"].(string)
 	return t

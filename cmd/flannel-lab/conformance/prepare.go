@@ -28,6 +28,7 @@ var coreDNS []byte
 // programs are what a run needs below bin/cluster, besides the cluster itself.
 var programs = []string{"e2e.test", "ginkgo", "conformance.tar"}
 
+// check returns an error that names the programs that are missing.
 func (o Options) check() error {
 	var missing []string
 	for _, name := range programs {
@@ -41,8 +42,10 @@ func (o Options) check() error {
 	return nil
 }
 
+// file returns the path of a program or an image below bin/cluster.
 func (o Options) file(name string) string { return filepath.Join(o.cluster.BinDir, "cluster", name) }
 
+// backendObject returns the configuration's Backend, decoded.
 func (o Options) backendObject() (b map[string]any, err error) {
 	text := o.backend
 	if !strings.HasPrefix(text, "{") {
@@ -54,7 +57,9 @@ func (o Options) backendObject() (b map[string]any, err error) {
 	return b, nil
 }
 
-// edits returns the changes of the manifest that make the configuration.
+// edits returns the changes of the manifest that make the configuration: pairs of a text in
+// Documentation/kube-flannel.yml and its replacement, for Cluster.Install, which fails if the
+// manifest lacks the text.
 func (o Options) edits() ([]string, error) {
 	b, err := o.backendObject()
 	if err != nil {
@@ -105,8 +110,8 @@ func (o Options) prepare(ctx context.Context, c *cluster.Cluster) error {
 	return dnsReady(ctx, c)
 }
 
-// routeToPods adds the routes that a node would have. The API server is on no
-// node, and its proxy reaches pods.
+// routeToPods adds routes to the node's pods to Infra, where the API server runs: tests
+// reach pods by the server's proxy. On a node, flanneld would have made these routes.
 func routeToPods(ctx context.Context, c *cluster.Cluster, n *cluster.Node) error {
 	object, err := n.Object(ctx)
 	if err != nil {
@@ -138,9 +143,11 @@ func label(ctx context.Context, c *cluster.Cluster, n *cluster.Node) error {
 	return err
 }
 
+// dnsReady waits until all pods of CoreDNS are ready.
 func dnsReady(ctx context.Context, c *cluster.Cluster) error {
 	_, err := machine.Until(ctx, machine.Longest, func(ctx context.Context) error {
 		d, err := c.Client.AppsV1().Deployments("kube-system").Get(ctx, "coredns", metav1.GetOptions{})
+		// With an older ObservedGeneration, the status is that of a former Deployment.
 		if err == nil && (d.Status.ObservedGeneration < d.Generation || d.Status.ReadyReplicas != *d.Spec.Replicas) {
 			time.Sleep(50 * time.Millisecond) // the nodes have more important work
 			err = fmt.Errorf("CoreDNS: %d of %d pods are ready", d.Status.ReadyReplicas, *d.Spec.Replicas)

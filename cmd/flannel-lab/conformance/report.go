@@ -12,15 +12,16 @@ import (
 	"strings"
 )
 
-// test is the result of a test that has run.
+// test is the result of a test that has run. It has passed if both texts are empty.
 type test struct {
 	name    string
 	seconds float64
-	failure string // message
-	skipped string // why it skipped itself
+	failure string // message; "": it has not failed
+	skipped string // why it skipped itself; "": it has not
 }
 
-// results are the tests that have run, the slowest first.
+// results are the tests that have run, the slowest first. A step before or after all tests
+// is among them if it has failed.
 type results []test
 
 // junit is what is read of a JUnit file.
@@ -41,7 +42,7 @@ type message struct {
 	Long  string `xml:",chardata"`
 }
 
-func (m *message) text() string { return cmp.Or(m.Short, strings.TrimSpace(m.Long)) }
+func (m *message) text() string { return cmp.Or(m.Short, strings.TrimSpace(m.Long)) } // may be ""
 
 // read reads the results in a directory. No result is an error: e2e.test ended
 // before a test, or no name matches.
@@ -72,11 +73,12 @@ func read(dir string) (r results, err error) {
 // Tests that the focus leaves out have no message.
 const selfSkipped = "skipped - "
 
+// tests returns the results of a file, in its order.
 func (j junit) tests() (r results) {
 	for _, s := range j.Suites {
 		for _, c := range s.Cases {
 			t := test{name: strings.TrimPrefix(c.Name, "[It] "), seconds: c.Seconds}
-			isTest := t.name != c.Name
+			isTest := t.name != c.Name // names of steps begin with another word
 			switch {
 			case c.Failure != nil:
 				t.failure = cmp.Or(c.Failure.text(), "failed")
@@ -86,7 +88,7 @@ func (j junit) tests() (r results) {
 				continue
 			case c.Skipped != nil:
 				why, ran := strings.CutPrefix(c.Skipped.text(), selfSkipped)
-				if !ran {
+				if !ran { // the focus left it out
 					continue
 				}
 				t.skipped = cmp.Or(why, "skipped")
@@ -97,8 +99,8 @@ func (j junit) tests() (r results) {
 	return r
 }
 
-// count returns how many tests have passed, failed and skipped themselves, of
-// those whose names contain a word.
+// count returns as text how many tests have passed, failed and skipped themselves, of
+// those whose names contain a word ("": all).
 func (r results) count(word string) string {
 	passed, failed, skipped := 0, 0, 0
 	for _, t := range r {
@@ -131,6 +133,7 @@ func (r results) write(w io.Writer) {
 	}
 }
 
+// oneLine returns the first 400 bytes of a text, without line breaks.
 func oneLine(text string) string {
 	text = strings.Join(strings.Fields(text), " ")
 	return text[:min(400, len(text))]
@@ -151,7 +154,7 @@ func (r results) unexpected(backend string) (failed, passed results) {
 	return failed, passed
 }
 
-// verdict returns an error that names what unexpected returns.
+// verdict returns an error that names what unexpected returns; nil if that is nothing.
 func (r results) verdict(backend string) error {
 	var errs []error
 	failed, passed := r.unexpected(backend)

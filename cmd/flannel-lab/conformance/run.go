@@ -17,7 +17,9 @@ import (
 )
 
 // Run runs the tests and writes their results to w. It returns an error if one of
-// them has failed that is not in expected, or if one in expected has passed.
+// them has failed that is not in expected, if one in expected has passed, or if the guard
+// of a node has found packets. Then the logs of the cluster are in cluster.log, beside the
+// results.
 func Run(ctx context.Context, w io.Writer, o Options) (err error) {
 	if o.cluster.BinDir == "" {
 		if o.cluster.BinDir, err = lab.BinDir(); err != nil {
@@ -45,14 +47,14 @@ func Run(ctx context.Context, w io.Writer, o Options) (err error) {
 		return errors.Join(err, os.WriteFile(filepath.Join(dir, "cluster.log"), []byte(c.Logs(context.Background())), 0o644))
 	}
 	fmt.Fprintf(w, "ready after %.0f s; the tests write to %s\n", time.Since(start).Seconds(), filepath.Join(dir, "log"))
-	before := map[*cluster.Node]map[string]float64{}
+	before := map[*cluster.Node]map[string]float64{} // what the guards have counted until now
 	for _, n := range c.Nodes {
 		if before[n], err = guardCounters(ctx, n); err != nil {
 			return err
 		}
 	}
 	start = time.Now()
-	ended := o.e2e(ctx, c, dir)
+	ended := o.e2e(ctx, c, dir) // an error also if a test has failed, which the results say, too
 	r, err := read(dir)
 	if err != nil {
 		return errors.Join(err, ended)
@@ -72,9 +74,9 @@ func Run(ctx context.Context, w io.Writer, o Options) (err error) {
 	return err
 }
 
-// e2e runs e2e.test in Infra, whose namespaces have the administrator's
-// kubeconfig. Its error says no more than that a test has failed, or that the
-// program ended otherwise: then there are no results.
+// e2e runs e2e.test in Infra, whose namespaces have the administrator's kubeconfig, and
+// waits for it. An error means that a test has failed, or that the program ended early:
+// then there are no results in dir.
 func (o Options) e2e(ctx context.Context, c *cluster.Cluster, dir string) error {
 	log, err := os.Create(filepath.Join(dir, "log"))
 	if err != nil {

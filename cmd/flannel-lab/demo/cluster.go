@@ -21,13 +21,13 @@ import (
 type clusterShow struct {
 	*show
 	cluster *cluster.Cluster
-	pods    []*cluster.Pod // the web server of each node
+	pods    []*cluster.Pod // the web server of each node, in the order of the nodes; findPods sets it
 }
 
 // RunCluster runs the demo in a Kubernetes cluster and writes it to out. The first
 // step that fails ends the demo with its error.
 func RunCluster(ctx context.Context, out Output, o cluster.Options) error {
-	s, err := newShow(out, lab.Options{}, "{}")
+	s, err := newShow(out, lab.Options{}, "{}") // no lab, and no backend: the manifest has it
 	if err != nil {
 		return err
 	}
@@ -38,7 +38,7 @@ func RunCluster(ctx context.Context, out Output, o cluster.Options) error {
 	if d.cluster, err = cluster.New(ctx, o); err != nil {
 		return err
 	}
-	defer d.cluster.Close()
+	defer d.cluster.Close() // after an error; what it returns a second time does not matter
 	err = d.play(ctx, []step{
 		{"The nodes have registered. Without a pod network they are not ready", d.nodes, false},
 		{"kubectl apply -f kube-flannel.yml, with the image of this tree", d.install, false},
@@ -73,8 +73,8 @@ func (d *clusterShow) nodes(ctx context.Context) error {
 	return err
 }
 
-// install applies the manifest. kubelet asks the network for its state every few
-// seconds, which is most of the time that it takes.
+// install applies the manifest, and waits until all nodes are ready. Most of this time
+// passes because kubelet looks for a pod network only every few seconds.
 func (d *clusterShow) install(ctx context.Context) error {
 	d.prompt("", "kubectl apply -f Documentation/kube-flannel.yml")
 	begin := time.Now()
@@ -92,6 +92,7 @@ func (d *clusterShow) install(ctx context.Context) error {
 	return nil
 }
 
+// web creates a web server on each node, and a Service.
 func (d *clusterShow) web(ctx context.Context) error {
 	begin := time.Now()
 	if err := d.cluster.ApplyPods(ctx); err != nil {
@@ -104,6 +105,8 @@ func (d *clusterShow) web(ctx context.Context) error {
 	return d.findPods(ctx)
 }
 
+// findPods sets d.pods. It must be called again after a reboot: the pods of the node
+// then have other network namespaces.
 func (d *clusterShow) findPods(ctx context.Context) (err error) {
 	d.pods, err = d.cluster.Pods(ctx, metav1.NamespaceDefault, cluster.WebPods)
 	if err == nil && len(d.pods) != len(d.cluster.Nodes) {
@@ -112,6 +115,8 @@ func (d *clusterShow) findPods(ctx context.Context) (err error) {
 	return err
 }
 
+// talk requests a page from the pod of the last node and from the Service, and pings
+// all pods from all others.
 func (d *clusterShow) talk(ctx context.Context) error {
 	service, err := d.cluster.ServiceIP(ctx, "web")
 	if err != nil {
@@ -122,8 +127,9 @@ func (d *clusterShow) talk(ctx context.Context) error {
 		"http://" + netip.AddrPortFrom(d.pods[len(d.pods)-1].IP4, 8080).String() + "/",
 		"http://" + service.String() + "/",
 	} {
-		get := []string{"exec", from.Name, "--", "/pod", "get", url}
-		if _, err := machine.Until(ctx, timeout, func(ctx context.Context) error { // kube-proxy may learn of ready pods later
+		get := []string{"exec", from.Name, "--", "/pod", "get", url} // /pod is the program of the pod's image
+		// First unseen, until it succeeds: kube-proxy may learn of ready pods later.
+		if _, err := machine.Until(ctx, timeout, func(ctx context.Context) error {
 			_, err := d.cluster.Kubectl(ctx, get...)
 			return err
 		}); err != nil {
@@ -153,9 +159,10 @@ func (d *clusterShow) talk(ctx context.Context) error {
 	return nil
 }
 
-// kill kills the daemon of the first node while its pod pings the other one.
+// kill kills the daemon of the first node while the pod there pings that of the second
+// node. KillDaemon returns when kubelet has started flanneld again and it is ready.
 func (d *clusterShow) kill(ctx context.Context) error {
-	flood, err := d.pods[0].Flood(d.pods[1].IP4, 500)
+	flood, err := d.pods[0].Flood(d.pods[1].IP4, 500) // pings a second
 	if err != nil {
 		return err
 	}

@@ -15,10 +15,10 @@ import (
 	"flannel/cmd/flannel-lab/machine"
 )
 
-// Run runs the demo and writes it to out. backend is the Backend of the network
-// configuration, a JSON object. With probes it also shows what they find, which
-// takes longer than all other steps. The first step that fails ends the demo with
-// its error.
+// Run runs the demo and writes it to out. o.Nodes must be at least 2: steps use the
+// first two nodes. backend is the Backend of the network configuration, a JSON
+// object. With probes it also shows what flanneld's probes find, which takes longer
+// than all other steps. The first step that fails ends the demo with its error.
 func Run(ctx context.Context, out Output, o lab.Options, backend string, probes bool) error {
 	d, err := newShow(out, o, backend)
 	if err != nil {
@@ -48,10 +48,11 @@ func Run(ctx context.Context, out Output, o lab.Options, backend string, probes 
 type step struct {
 	title string
 	do    func(context.Context) error
-	slow  bool // waits for flanneld's timers, and not only for events
+	slow  bool // waits for flanneld's timers, and not only for events; only the test reads it
 }
 
-// play does the steps. If one fails it writes the logs and returns its error.
+// play does the steps, one after the other on this goroutine. If one fails it writes
+// the logs and returns the error of the step.
 func (d *show) play(ctx context.Context, steps []step, logs func() string) error {
 	for i, s := range steps {
 		d.title(i+1, s.title)
@@ -68,7 +69,10 @@ func (d *show) play(ctx context.Context, steps []step, logs func() string) error
 	return nil
 }
 
-// steps returns the steps for the options of the lab.
+// steps returns the steps for the options of the lab, which must be running. Each is a
+// method of show: those of a lab with etcd are in steps.go, the faults in faults.go, and
+// those of Kubernetes, of Windows and of probes in kubernetes.go, windows.go and
+// outage.go.
 func (d *show) steps() []step {
 	steps := []step{
 		{title: "Nodes: machines on one network, and etcd", do: d.nodes},
@@ -118,10 +122,10 @@ type show struct {
 	w       io.Writer
 	colour  bool       // w shows colours
 	cast    *recording // nil: none
-	lab     *lab.Lab
+	lab     *lab.Lab   // set by Run; nil in a cluster's show
 	options lab.Options
 	config  string     // Backend of the network configuration, a JSON object
-	pods    []*lab.Pod // one on each node
+	pods    []*lab.Pod // one on each node, in their order; makePods sets it
 	probes  bool       // show what probes find
 	backend struct {   // the part of config that the steps use
 		Type string
@@ -129,8 +133,9 @@ type show struct {
 	}
 }
 
-// newShow reads what the steps need to know of the backend. Colours are only for a
-// terminal, and not if NO_COLOR is set (https://no-color.org).
+// newShow returns a show without a lab. It reads what the steps need to know of the
+// backend. Colours are only for a terminal, and not if NO_COLOR is set
+// (https://no-color.org).
 func newShow(out Output, o lab.Options, backend string) (*show, error) {
 	d := &show{w: out.Terminal, options: o, config: backend}
 	d.backend.VNI = 1
@@ -139,7 +144,7 @@ func newShow(out Output, o lab.Options, backend string) (*show, error) {
 	}
 	if f, ok := d.w.(*os.File); ok && os.Getenv("NO_COLOR") == "" {
 		info, err := f.Stat()
-		d.colour = err == nil && info.Mode()&os.ModeCharDevice != 0
+		d.colour = err == nil && info.Mode()&os.ModeCharDevice != 0 // a terminal is a character device
 	}
 	if out.Record != nil {
 		var err error
@@ -175,10 +180,11 @@ func (d *show) bold(s string) string { return d.paint("1", s) }
 // paint wraps a text in an SGR escape sequence: 1 is bold, 32 green, 36 cyan.
 func (d *show) paint(code, s string) string { return "\x1b[" + code + "m" + s + "\x1b[0m" }
 
-// prompt writes a command as it would be typed in a shell.
+// prompt writes a command as it would be typed in a shell. It does not run it. where
+// is the name of the machine.
 func (d *show) prompt(where, command string) { d.say("   %s", d.paint("36", where+"# "+command)) }
 
-// run writes a command, runs it, and writes its output.
+// run writes a command, runs it in a node or pod, and writes and returns its output.
 func (d *show) run(ctx context.Context, where string, in machine.Namespaces, command ...string) (string, error) {
 	d.prompt(where, strings.Join(command, " "))
 	out, err := in.Run(ctx, command...)

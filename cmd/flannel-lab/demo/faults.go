@@ -26,7 +26,7 @@ func (d *show) loseRoute(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	flood, err := d.pods[0].Flood(d.pods[1].IP4, 500)
+	flood, err := d.pods[0].Flood(d.pods[1].IP4, 500) // pings a second
 	if err != nil {
 		return err
 	}
@@ -38,8 +38,8 @@ func (d *show) loseRoute(ctx context.Context) error {
 	}
 	took := time.Since(begin)
 	time.Sleep(200 * time.Millisecond)
-	// Stop also after an error: the flood is a process of its own. Lost pings are
-	// shown, but are no failure, since there was no route for a moment.
+	// Stop also after an error: the goroutines of the flood would go on. Lost pings
+	// are shown, but are no failure, since there was no route for a moment.
 	r, floodErr := flood.Stop()
 	if err := errors.Join(err, floodErr); err != nil {
 		return err
@@ -89,20 +89,21 @@ func (d *show) loseDevice(ctx context.Context) error {
 	return nil
 }
 
-// kill kills flanneld and starts it again, while pods are pinged. In contrast to
-// loseRoute, the kernel keeps all entries, so a lost ping is a failure.
+// kill kills flanneld on node1 and starts it again, while pods are pinged. In contrast
+// to loseRoute, the kernel keeps all entries, so a lost ping is a failure.
 func (d *show) kill(ctx context.Context) error {
 	return d.whilePinging(func() error { return d.killAndStart(ctx, d.lab.Nodes[0]) })
 }
 
-// whilePinging does work while one pod pings another one. It fails if a ping is lost.
+// whilePinging does work while the first pod pings the second one. It fails if work fails
+// or a ping is lost.
 func (d *show) whilePinging(work func() error) error {
 	flood, err := d.pods[0].Flood(d.pods[1].IP4, 500)
 	if err != nil {
 		return err
 	}
 	err = work()
-	r, floodErr := flood.Stop() // also after an error: the flood is a process of its own
+	r, floodErr := flood.Stop() // also after an error: the goroutines of the flood would go on
 	if err := errors.Join(err, floodErr); err != nil {
 		return err
 	}
@@ -115,7 +116,8 @@ func (d *show) whilePinging(work func() error) error {
 }
 
 // killAndStart kills flanneld by SIGKILL, as the OOM killer would, and starts it again
-// a second later. The pauses are there for pings in each of the states.
+// a second later. The pauses let some pings pass before the kill, without flanneld, and
+// after the start.
 func (d *show) killAndStart(ctx context.Context, n *lab.Node) error {
 	time.Sleep(200 * time.Millisecond)
 	pid, err := n.PIDInside() // kill runs in the PID namespace of the node

@@ -90,7 +90,8 @@ func (d *show) withoutAPI(ctx context.Context) error {
 		return err
 	}
 	time.Sleep(time.Second)
-	if len(d.lab.Nodes) > 2 { // the pings do not use this route
+	// Not the route that the pings of whilePinging use, to the second node.
+	if len(d.lab.Nodes) > 2 {
 		n := d.lab.Nodes[0]
 		if _, err := d.run(ctx, n.Name, n.Namespaces, "ip", "route", "del", subnets[0].String()); err != nil {
 			return err
@@ -111,8 +112,8 @@ func (d *show) withoutAPI(ctx context.Context) error {
 }
 
 // loseNode drains and deletes the last node and registers it again. Another machine gets
-// its podCIDR meanwhile, so that flanneld there joins again with another one, and pods
-// start on its bridge.
+// the node's podCIDR meanwhile. So the node gets another podCIDR, its flanneld, which keeps
+// running, joins again with that one, and a new pod starts on its old bridge.
 func (d *show) loseNode(ctx context.Context) error {
 	first, last := d.lab.Nodes[0], d.lab.Nodes[len(d.lab.Nodes)-1]
 	former, err := subnetsOf(last)
@@ -120,7 +121,7 @@ func (d *show) loseNode(ctx context.Context) error {
 		return err
 	}
 	d.prompt("kubectl", "drain "+last.Name)
-	for _, p := range last.Pods() {
+	for _, p := range last.Pods() { // there is no kubelet that would delete them
 		if err := p.Delete(ctx); err != nil {
 			return err
 		}
@@ -132,7 +133,7 @@ func (d *show) loseNode(ctx context.Context) error {
 	}
 	// flanneld may still have to reconnect after the outage in the previous step.
 	if _, err := machine.Until(ctx, timeout, func(context.Context) error {
-		return gone(first, former[0])
+		return gone(first, former[0]) // [0] is IPv4, here and below
 	}); err != nil {
 		return err
 	}
@@ -169,9 +170,9 @@ func (d *show) loseNode(ctx context.Context) error {
 	return nil
 }
 
-// takeSubnet registers further Nodes, of machines without flannel, until one has the
-// subnet. The controller manager of a cluster with many nodes gives a deleted Node another
-// podCIDR by itself.
+// takeSubnet registers further Nodes, without a machine behind them, until one has the
+// subnet. In a cluster with many nodes this is not needed: there, the controller manager
+// gives a Node that was deleted and registered again another podCIDR.
 func (d *show) takeSubnet(ctx context.Context, subnet netip.Prefix) error {
 	for i := len(d.lab.Nodes) + 1; ; i++ {
 		name := fmt.Sprintf("node%d", i)

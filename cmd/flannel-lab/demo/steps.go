@@ -28,7 +28,8 @@ func (d *show) nodes(ctx context.Context) error {
 	return nil
 }
 
-// configure writes the network configuration to etcd.
+// configure writes the network configuration to etcd. The paths that are shown here and in
+// leases are those of lab.Options.Prefix, which the demo leaves at its default.
 func (d *show) configure(ctx context.Context) error {
 	config := d.lab.Config(d.config)
 	d.say("   /coreos.com/network/config = %s", config)
@@ -199,8 +200,9 @@ func (d *show) transfer(ctx context.Context) error {
 	return nil
 }
 
-// masquerade connects from a pod to an address outside of the cluster, and fails if
-// the other side sees another address than that of the pod's node.
+// masquerade connects from a pod to a server outside of the cluster, which this process
+// is, in the lab's machine around the nodes. It fails if the server sees another address
+// than that of the pod's node.
 func (d *show) masquerade(ctx context.Context) error {
 	p := d.pods[0]
 	l, err := d.lab.Infra.Listen("tcp", lab.Outside4.String()+":80")
@@ -225,15 +227,15 @@ func (d *show) masquerade(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if from.Addr() != p.Node.IP4 {
+	if from.Addr() != p.Node.IP4 { // flanneld on the node masquerades with the node's address
 		return fmt.Errorf("%s appeared as %s instead of its node's %s", p.Name, from.Addr(), p.Node.IP4)
 	}
 	d.result("%s (%s) appears as %s, which is %s", p.Name, p.IP4, from.Addr(), p.Node.Name)
 	return nil
 }
 
-// subnetsOf returns the subnets of a node, IPv4 first, from the subnet.env that
-// flanneld has written.
+// subnetsOf returns the subnets of a node, at least one, IPv4 first, from the subnet.env
+// that flanneld has written.
 func subnetsOf(n *lab.Node) (subnets []netip.Prefix, err error) {
 	env, err := n.SubnetEnv()
 	if err != nil {
@@ -247,7 +249,7 @@ func subnetsOf(n *lab.Node) (subnets []netip.Prefix, err error) {
 		if err != nil {
 			return nil, fmt.Errorf("subnet.env of %s: %w", n.Name, err)
 		}
-		subnets = append(subnets, p.Masked())
+		subnets = append(subnets, p.Masked()) // subnet.env has the address of the bridge: 10.5.1.1/24
 	}
 	if subnets == nil {
 		err = fmt.Errorf("subnet.env of %s names no subnet", n.Name)

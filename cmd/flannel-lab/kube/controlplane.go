@@ -36,7 +36,7 @@ func controlPlane() int {
 type options struct {
 	dir    string
 	listen netip.AddrPort
-	names  []netip.Addr   // further addresses in the serving certificate
+	names  []netip.Addr   // further addresses in the serving certificate, such as that of a Service
 	cidrs  []netip.Prefix // cluster networks; if empty, nobody assigns podCIDRs
 	masks  []int          // length of a node's podCIDR, for each of cidrs
 	audit  bool
@@ -75,8 +75,9 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	defer store.Close()
-	klog.OsExit = startAgain
-	ended := make(chan error, 2) // room, so that its goroutine can end when nobody receives
+	klog.OsExit = startAgain // what klog.Fatal calls
+	// The result of kube-apiserver; with room, so that its goroutine can end when nobody receives.
+	ended := make(chan error, 2)
 	if err := startAPIServer(ctx, o, ended); err != nil {
 		return err
 	}
@@ -92,7 +93,7 @@ func run(ctx context.Context, args []string) error {
 	if err := pki.writeKubeconfig(o.listen); err != nil {
 		return err
 	}
-	fmt.Println("ready", filepath.Join(o.dir, kubeconfigFile))
+	fmt.Println("ready", filepath.Join(o.dir, kubeconfigFile)) // for users; programs wait for the file
 	select {
 	case <-ctx.Done():
 		return nil
@@ -102,8 +103,8 @@ func run(ctx context.Context, args []string) error {
 }
 
 // startAgain replaces this process by a new one, as kubelet would start another. It is called where kube-apiserver ends
-// itself: it does so when a part of its start takes over a minute, which happens on a busy machine. The store loses
-// nothing. Those who wait for the kubeconfig bound how often it is tried.
+// itself by klog: when a part of its start takes over a minute, which happens on a busy machine. The store loses
+// nothing. A start that fails again and again has no limit here: those who wait for the kubeconfig give up in the end.
 func startAgain(code int) {
 	if self, err := os.Executable(); err == nil {
 		err = syscall.Exec(self, os.Args, os.Environ())

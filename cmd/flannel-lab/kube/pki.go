@@ -34,7 +34,8 @@ const (
 type pki struct{ ca, adminCert, adminKey []byte }
 
 // loadPKI reads the files of an earlier run in this directory, or creates them.
-// addresses only matter when they are created.
+// addresses are those under which clients reach the server; they only matter when the
+// files are created.
 func loadPKI(addresses []netip.Addr) (*pki, error) {
 	if _, err := os.Stat("admin.crt"); errors.Is(err, os.ErrNotExist) {
 		if err := makePKI(addresses); err != nil {
@@ -58,7 +59,7 @@ func makePKI(addresses []netip.Addr) error {
 	if err != nil {
 		return err
 	}
-	// Also the address of the Service that pods use.
+	// Also the address of the Service kubernetes, by which pods reach the server.
 	ips := []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback, net.IPv4(10, 96, 0, 1)}
 	for _, a := range addresses {
 		ips = append(ips, a.AsSlice())
@@ -90,13 +91,14 @@ func makePKI(addresses []netip.Addr) error {
 	return err
 }
 
-// signer is a certificate authority.
+// signer is a certificate with its key. That of the certificate authority signs others.
 type signer struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
 }
 
-// issue writes name.key and name.crt, signed by ca, or self-signed if ca is nil.
+// issue completes the certificate c, and writes name.key and name.crt, signed by ca, or
+// self-signed if ca is nil.
 func issue(name string, c *x509.Certificate, ca *signer, now time.Time) (*signer, error) {
 	key, err := newKey(name + ".key")
 	if err != nil {
@@ -122,6 +124,7 @@ func issue(name string, c *x509.Certificate, ca *signer, now time.Time) (*signer
 	return &signer{signed, key}, writePEM(name+".crt", "CERTIFICATE", der)
 }
 
+// newKey creates a key and writes it to a file.
 func newKey(file string) (*ecdsa.PrivateKey, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -138,8 +141,9 @@ func writePEM(file, kind string, der []byte) error {
 	return os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600)
 }
 
-// restConfig returns the client configuration of the administrator. client-go limits
-// requests to five a second by default, which would slow down the controller.
+// restConfig returns the client configuration of the administrator, which the controller
+// for podCIDRs uses, too. client-go limits requests to five a second by default, which
+// would slow the controller down.
 func (p *pki) restConfig(at netip.AddrPort) *rest.Config {
 	return &rest.Config{
 		Host:            "https://" + at.String(),

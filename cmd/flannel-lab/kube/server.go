@@ -25,7 +25,7 @@ import (
 const etcdSocket = "unix://etcd.sock"
 
 // startEtcd starts etcd in this process and waits until it is ready. Its data is in
-// the directory etcd.
+// the directory etcd. The caller must close it.
 func startEtcd(ctx context.Context) (*embed.Etcd, error) {
 	c := embed.NewConfig()
 	c.Dir = "etcd"
@@ -41,8 +41,8 @@ func startEtcd(ctx context.Context) (*embed.Etcd, error) {
 		}
 		*to = []url.URL{*u}
 	}
-	// It advertises ports of localhost by default, which nobody uses, because
-	// it has no peers.
+	// The URLs that etcd advertises stay at their defaults, ports of localhost: without
+	// other members nobody uses them.
 	e, err := embed.StartEtcd(c)
 	if err != nil {
 		return nil, fmt.Errorf("start etcd: %w", err)
@@ -110,7 +110,8 @@ func serviceRange(v6 bool) string {
 	return "10.96.0.0/16"
 }
 
-// waitReady waits until /readyz of the server answers 200.
+// waitReady waits up to ten minutes, until /readyz of the server answers 200. It fails at
+// once if the server ends, which it reads from ended.
 func waitReady(ctx context.Context, config *rest.Config, ended <-chan error) error {
 	client, err := rest.HTTPClientFor(config)
 	if err != nil {
@@ -168,6 +169,7 @@ func startNodeIPAM(ctx context.Context, config *rest.Config, o options) error {
 	}
 	// 0: no resync; the controller sees every change by its watch.
 	factory := informers.NewSharedInformerFactory(client, 0)
+	// The three nil: no cloud provider, and no networks of Services to leave out.
 	c, err := nodeipam.NewNodeIpamController(ctx, factory.Core().V1().Nodes(), nil, client, cidrs, nil, nil, o.masks,
 		ipam.RangeAllocatorType)
 	if err != nil {

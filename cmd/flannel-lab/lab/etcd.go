@@ -22,11 +22,11 @@ import (
 // lab.
 type Etcd struct {
 	lab  *Lab
-	proc *machine.Process
+	proc *machine.Process // the etcd that was started last; nil before the first start
 
 	once   sync.Once // creates client
 	client *clientv3.Client
-	err    error
+	err    error // of creating client
 }
 
 // Endpoint returns the URL under which nodes reach etcd.
@@ -48,11 +48,11 @@ func (e *Etcd) Start(ctx context.Context) error {
 
 // launch starts the process.
 func (e *Etcd) launch() error {
-	listen := e.Endpoint() + ",http://127.0.0.1:2379"
+	listen := e.Endpoint() + ",http://127.0.0.1:2379" // the latter for ready, and for commands in Infra
 	if e.lab.opts.Family == Dual {
 		listen += ",http://" + net.JoinHostPort(address(true, 0, 1).Addr().String(), "2379")
 	}
-	peer := "http://127.0.0.1:2380"
+	peer := "http://127.0.0.1:2380" // etcd needs one, although it is the only member
 	cmd := exec.Command(e.lab.opts.Etcd, "--name=lab", "--data-dir="+dataDir,
 		"--listen-client-urls="+listen, "--advertise-client-urls="+e.Endpoint(),
 		"--listen-peer-urls="+peer, "--initial-advertise-peer-urls="+peer, "--initial-cluster=lab="+peer)
@@ -91,7 +91,8 @@ func (e *Etcd) Kill() error {
 
 const dataDir, savedDir = "/var/lib/etcd/data", "/var/lib/etcd/saved"
 
-// Save copies the data for Restore. etcd is stopped meanwhile.
+// Save copies the data for Restore. etcd is stopped meanwhile, and runs again when
+// Save returns. A second Save is not supported: it would not replace the first copy.
 func (e *Etcd) Save(ctx context.Context) error {
 	if err := e.Stop(ctx); err != nil {
 		return err
@@ -112,11 +113,11 @@ func (e *Etcd) Restore(ctx context.Context) error {
 func (e *Etcd) Replace(ctx context.Context) error { return e.restart(ctx, "rm -rf "+dataDir) }
 
 // restart kills etcd, runs a shell script in Infra, and starts it again.
-func (e *Etcd) restart(ctx context.Context, between string) error {
+func (e *Etcd) restart(ctx context.Context, script string) error {
 	if err := e.Kill(); err != nil {
 		return err
 	}
-	if _, err := e.lab.Infra.Run(ctx, "sh", "-ec", between); err != nil {
+	if _, err := e.lab.Infra.Run(ctx, "sh", "-ec", script); err != nil {
 		return err
 	}
 	return e.Start(ctx)
@@ -168,10 +169,11 @@ func (e *Etcd) Compact(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	resp, err := c.Get(ctx, "any")
+	resp, err := c.Get(ctx, "any") // for the revision in the header; the key need not exist
 	if err != nil {
 		return err
 	}
+	// Physical: it returns when the history is deleted.
 	_, err = c.Compact(ctx, resp.Header.Revision, clientv3.WithCompactPhysical())
 	return err
 }

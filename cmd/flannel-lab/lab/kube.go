@@ -23,9 +23,9 @@ import (
 	"flannel/internal/test/kubetest/cluster"
 )
 
-// Files of a node. They have the paths that they have in flannel's pod, except
-// for the kubeconfig, which stands for the environment and files that kubelet
-// gives a pod.
+// Files of a node, for flanneld. They have the paths that they have in flannel's
+// pod. The kubeconfig has no such path: in a pod, the environment and the files that
+// kubelet provides take its place.
 const (
 	netConfFile    = "/etc/kube-flannel/net-conf.json"
 	kubeconfigFile = "/etc/kube-flannel/kubeconfig"
@@ -43,8 +43,8 @@ const kubeDir = "/var/lib/etcd/kube"
 type Kube struct {
 	*cluster.Cluster // nil until the API server is ready for the first time
 	lab              *Lab
-	proc             *machine.Process
-	manifest         []*unstructured.Unstructured
+	proc             *machine.Process             // the server that was started last; nil before the first start
+	manifest         []*unstructured.Unstructured // the objects of Options.Manifest
 }
 
 func (o Options) kubeBinary() string { return filepath.Join(o.BinDir, "kube") }
@@ -79,7 +79,7 @@ func (k *Kube) launch() (err error) {
 	if k.lab.opts.Family.Has6() {
 		networks = append(networks, Network6)
 	}
-	// bin/kube writes this file when it is ready.
+	// bin/kube writes this file when it is ready, and ready waits for the file.
 	err = k.lab.Infra.Do(func() error { return os.RemoveAll(filepath.Join(kubeDir, "admin.kubeconfig")) })
 	if err != nil {
 		return err
@@ -109,7 +109,7 @@ func (k *Kube) ready(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	config.Dial, config.QPS = k.lab.Infra.Dial, -1
+	config.Dial, config.QPS = k.lab.Infra.Dial, -1 // -1: no limit of requests per second
 	if k.Cluster, err = cluster.Open(config); err != nil {
 		return err
 	}
@@ -120,7 +120,7 @@ func (k *Kube) ready(ctx context.Context) error {
 	if k.manifest, err = cluster.Objects(manifest); err != nil {
 		return err
 	}
-	return k.Apply(ctx, false, k.manifest...)
+	return k.Apply(ctx, false, k.manifest...) // false: no dry run
 }
 
 // Object returns the first object of that kind in the manifest.
@@ -152,7 +152,8 @@ func (k *Kube) register(ctx context.Context) error {
 
 // Register adds a node of the lab to the cluster: it creates the Node, waits
 // for its podCIDRs, and writes to the node a token of flannel's service account
-// that is bound to it. A node that was unregistered may get other podCIDRs.
+// that is bound to it. flanneld authenticates with this token. A node that was
+// unregistered may get other podCIDRs.
 func (k *Kube) Register(ctx context.Context, n *Node) error {
 	ctx, cancel := context.WithTimeout(ctx, machine.Longest)
 	defer cancel()
@@ -172,7 +173,7 @@ func (k *Kube) Register(ctx context.Context, n *Node) error {
 	if err != nil {
 		return err
 	}
-	kubeconfig, err := k.Kubeconfig("", n.path(tokenFile))
+	kubeconfig, err := k.Kubeconfig("", n.path(tokenFile)) // "": with the URL of the server that k runs
 	if err != nil {
 		return err
 	}
@@ -193,7 +194,7 @@ func (k *Kube) Register(ctx context.Context, n *Node) error {
 
 // Unregister deletes a Node and the Pod that its token is bound to.
 func (k *Kube) Unregister(ctx context.Context, n *Node) error {
-	noGrace := metav1.DeleteOptions{GracePeriodSeconds: new(int64)}
+	noGrace := metav1.DeleteOptions{GracePeriodSeconds: new(int64)} // 0 seconds: at once
 	return errors.Join(k.Client.CoreV1().Nodes().Delete(ctx, n.Name, noGrace),
 		k.Client.CoreV1().Pods(cluster.Namespace).Delete(ctx, cluster.FlannelPod(n.Name), noGrace))
 }

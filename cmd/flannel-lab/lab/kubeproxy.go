@@ -44,14 +44,14 @@ func (n *Node) KubeProxyVersion(ctx context.Context) (string, error) {
 }
 
 // StartKubeProxy starts kube-proxy, or kube-proxy.exe on a Windows node, with
-// the flags that both need, and flags. It has the permissions that kubeadm
-// gives it.
+// flags and those that both programs need. The program has the permissions that
+// kubeadm gives it. The lab must have been made with Options.Kube.
 func (n *Node) StartKubeProxy(ctx context.Context, flags ...string) (*KubeProxy, error) {
 	token, err := n.lab.Kube.proxyToken(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("make kube-proxy's account: %w", err)
 	}
-	kubeconfig, err := n.lab.Kube.Kubeconfig("", n.path(proxyToken))
+	kubeconfig, err := n.lab.Kube.Kubeconfig("", n.path(proxyToken)) // "": with the URL of the lab's server
 	if err != nil {
 		return nil, err
 	}
@@ -75,8 +75,8 @@ func (n *Node) kubeProxyCommand(flags []string) *exec.Cmd {
 	if n.Windows != nil {
 		return n.Windows.program(n.lab.opts.kubeProxyExe(), append(flags, "--proxy-mode=kernelspace")...)
 	}
-	// 0, because the limits of conntrack belong to the host and cannot be set
-	// in a network namespace.
+	// 0 leaves the limits of conntrack alone: they belong to the host, and cannot
+	// be set in a network namespace.
 	cmd := exec.Command(n.lab.opts.kubeProxy(), append(flags, "--conntrack-max-per-core=0")...)
 	cmd.Env = append(os.Environ(), n.Env...)
 	return cmd

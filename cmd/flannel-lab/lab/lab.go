@@ -59,12 +59,13 @@ func (f Family) Has4() bool { return f != V6 }
 // Has6 reports whether IPv6 is in use.
 func (f Family) Has6() bool { return f != V4 }
 
-// Lab is a running lab.
+// Lab is a running lab. Several goroutines may add and delete pods at once, and use
+// the nodes: each node belongs to one of them.
 type Lab struct {
 	Nodes []*Node
-	// Infra is the machine around the nodes. It holds the bridges, the router,
-	// etcd or the API server, and the addresses Outside4 and Outside6, which
-	// belong to neither a node nor a pod.
+	// Infra is the machine around the nodes. It holds the bridges, and is the
+	// router between them. It runs etcd or the API server, and has the addresses
+	// Outside4 and Outside6, which belong to neither a node nor a pod.
 	Infra *machine.Machine
 	Etcd  *Etcd // nil with Options.Kube
 	Kube  *Kube // nil without Options.Kube
@@ -83,8 +84,9 @@ func Init() { machine.Init(roles) }
 // see machine.Continue.
 func Continue() { machine.Continue(roles) }
 
-// Outside4 and Outside6 are addresses of Infra behind the nodes' default route.
-// Connections from pods to them must be masqueraded.
+// Outside4 and Outside6 are addresses of Infra that stand for a server outside of
+// the cluster. Nodes reach them by their default route. The server has no route
+// to pods, so flanneld must masquerade connections from pods to it.
 var (
 	Outside4 = netip.MustParseAddr("203.0.113.1")
 	Outside6 = netip.MustParseAddr("2001:db8:ffff::1")
@@ -107,7 +109,8 @@ func New(ctx context.Context, o Options) (*Lab, error) {
 	return l, nil
 }
 
-// build starts everything. After an error, Close ends what was started.
+// build starts everything, the bridges first, because the server and the nodes are
+// connected to them. After an error, Close ends what was started.
 func (l *Lab) build(ctx context.Context) (err error) {
 	if l.Infra, err = machine.New("infra"); err != nil {
 		return err
@@ -132,7 +135,7 @@ func (l *Lab) build(ctx context.Context) (err error) {
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	if l.Kube != nil {
+	if l.Kube != nil { // needs both the nodes and an API server that is ready
 		if err := l.Kube.register(ctx); err != nil {
 			return err
 		}
@@ -142,8 +145,8 @@ func (l *Lab) build(ctx context.Context) (err error) {
 
 func (l *Lab) underlay() Underlay { return Underlay{l.opts.Family, l.opts.Subnets, l.opts.MTU} }
 
-// store is the server that stores the leases. launch starts its process, and
-// ready waits until it answers.
+// store is the server that stores the leases: Etcd or Kube. launch starts its
+// process, ready waits until it answers, and close kills it.
 type store interface {
 	launch() error
 	ready(context.Context) error
@@ -239,7 +242,7 @@ func (l *Lab) Node(name string) (*Node, error) {
 	return nil, fmt.Errorf("no node %q: the nodes are node1 to node%d", name, len(l.Nodes))
 }
 
-// complete sets defaults and validates the options.
+// complete sets defaults, validates the options, and looks for the programs.
 func (o *Options) complete() error {
 	if o.Nodes <= 0 {
 		o.Nodes = 3

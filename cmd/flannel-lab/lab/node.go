@@ -33,8 +33,8 @@ type Node struct {
 
 	lab    *Lab
 	host   int              // last number of its underlay addresses
-	daemon *machine.Process // nil before the first start
-	pods   map[string]*Pod
+	daemon *machine.Process // the flanneld that was started last; nil before the first start
+	pods   map[string]*Pod  // by name; guarded by Lab.podsMu
 }
 
 // newNode creates the node with index i, connects it, and turns it into a
@@ -93,8 +93,8 @@ func (n *Node) path(path string) string {
 	return path
 }
 
-// Start starts flanneld with Args and more, of which later flags override
-// earlier ones. It does not wait; see Ready.
+// Start starts flanneld with Args and more. A flag in more overrides the same
+// flag in Args. Start does not wait; see Ready.
 func (n *Node) Start(more ...string) error { return n.StartWith(append(n.Args(), more...)...) }
 
 // StartWith starts flanneld with exactly these arguments.
@@ -121,7 +121,7 @@ func (n *Node) StartIn(program string, args ...string) error {
 	if n.Windows != nil {
 		cmd = n.Windows.program(program, args...)
 	}
-	// As a variable, because other flannel binaries do not know the flag.
+	// --retain-peers as a variable, because other flannel binaries do not know the flag.
 	cmd.Env = append(append(cmd.Env, "NODE_NAME="+n.Name, fmt.Sprintf("FLANNELD_RETAIN_PEERS=%d", n.lab.opts.Retain)),
 		n.Env...)
 	p, err := machine.StartProcess(n.Machine, cmd, "flanneld.log")
@@ -151,6 +151,7 @@ func (n *Node) PIDInside() (int, error) {
 		return 0, err
 	}
 	for line := range strings.Lines(string(status)) {
+		// "NSpid: 812 17": the PID in each PID namespace, the innermost last.
 		if pids := strings.Fields(line); len(pids) > 1 && pids[0] == "NSpid:" {
 			return strconv.Atoi(pids[len(pids)-1])
 		}
@@ -161,7 +162,7 @@ func (n *Node) PIDInside() (int, error) {
 var errNotStarted = errors.New("flanneld has not been started")
 
 // Stop ends flanneld with SIGTERM, or on Windows with Ctrl-C, and returns its
-// exit status.
+// exit status: see Wait. The status is -1 after an error.
 func (n *Node) Stop(ctx context.Context) (int, error) {
 	if n.Windows != nil {
 		return n.end(ctx, syscall.SIGINT) // Wine turns it into Ctrl-C
@@ -210,7 +211,7 @@ func (n *Node) Log() string {
 	return n.daemon.Log()
 }
 
-// Records returns the log records that flanneld wrote after mark, which is the
+// Records returns the log records that flanneld wrote after mark, in bytes: the
 // length of Log at an earlier time.
 func (n *Node) Records(mark int) logtest.Records { return logtest.Parse(n.Log()[mark:]) }
 
@@ -232,7 +233,7 @@ func (n *Node) SubnetEnv() (map[string]string, error) {
 
 // Ask sends a GET request for a path such as /metrics to flanneld's health
 // port, from inside the node. It returns the HTTP status and the body.
-func (n *Node) Ask(ctx context.Context, path string) (int, string, error) {
+func (n *Node) Ask(ctx context.Context, path string) (status int, body string, err error) {
 	at := netip.MustParseAddr("127.0.0.1")
 	if !n.lab.opts.Family.Has4() {
 		at = netip.IPv6Loopback()
@@ -244,7 +245,7 @@ func (n *Node) Ask(ctx context.Context, path string) (int, string, error) {
 // if flanneld has ended.
 func (n *Node) Ready(ctx context.Context) error {
 	_, err := machine.Until(ctx, machine.Longest, func(ctx context.Context) error {
-		if !n.Running() {
+		if !n.Running() { // Fatal: Until calls this function no more
 			return machine.Fatal(fmt.Errorf("flanneld on %s ended: %s", n.Name, machine.LastLine(n.Log())))
 		}
 		code, body, err := n.Ask(ctx, "/readyz")
@@ -260,6 +261,8 @@ func (n *Node) Ready(ctx context.Context) error {
 	return err
 }
 
+// close powers the node off. On a Windows node it first closes the connection to
+// the simulated machine.
 func (n *Node) close() error {
 	if n.Windows == nil {
 		return n.Machine.PowerOff()

@@ -29,7 +29,7 @@ type Pod struct {
 	Name     string
 	IP4, IP6 netip.Addr // invalid if the lab does not use the family
 
-	netns string // CNI_NETNS: a path; on Windows the ID of an HNS namespace
+	netns string // CNI_NETNS of the plugins: a path; on Windows the ID of an HNS namespace
 }
 
 // conflist is kube-flannel's CNI configuration.
@@ -49,9 +49,9 @@ var podName = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,40}[a-z0-9])?$`)
 
 // AddPod creates a pod as a container runtime does: a network namespace
 // (/run/netns/NAME in the node), then ADD with the plugin chain in
-// /etc/cni/net.d. It needs subnet.env. The gateway of a node's first IPv6 pod
-// answers only when duplicate address detection is over; AddPod waits for that,
-// about two seconds.
+// /etc/cni/net.d. It fails if flanneld has not written subnet.env. The gateway of a
+// node's first IPv6 pod answers only when duplicate address detection is over,
+// after about two seconds. AddPod waits for that.
 func (n *Node) AddPod(ctx context.Context, name string) (*Pod, error) {
 	if !podName.MatchString(name) {
 		return nil, fmt.Errorf("pod name %q: only a-z, 0-9, dots and dashes are allowed", name)
@@ -132,8 +132,10 @@ func (n *Node) Pods() map[string]*Pod {
 	return maps.Clone(n.pods)
 }
 
-// chain calls f with the node's CNI configuration, rewritten to a version of
-// the CNI specification. The caller is in the node.
+// chain calls f with what libcni needs for this pod: the plugins, the node's CNI
+// configuration, rewritten to a version of the CNI specification, and the pod's ID
+// and namespace. The caller is in the node, by Machine.Do, where libcni starts the
+// plugins.
 func (p *Pod) chain(version string, f func(*libcni.CNIConfig, *libcni.NetworkConfigList, *libcni.RuntimeConf) error) error {
 	files, err := p.Node.confFiles()
 	if err == nil && len(files) == 0 {
@@ -146,16 +148,16 @@ func (p *Pod) chain(version string, f func(*libcni.CNIConfig, *libcni.NetworkCon
 	if err != nil {
 		return err
 	}
-	var in invoke.Exec // nil runs them as Linux programs
+	var exec invoke.Exec // nil runs the plugins as Linux programs
 	if p.Node.Windows != nil {
-		in = inWine{p.Node}
+		exec = inWine{p.Node}
 	}
-	cni := libcni.NewCNIConfig([]string{p.Node.plugins()}, in)
+	cni := libcni.NewCNIConfig([]string{p.Node.plugins()}, exec)
 	return f(cni, list, &libcni.RuntimeConf{ContainerID: "lab-" + p.Name, NetNS: p.netns, IfName: "eth0"})
 }
 
-// add calls ADD and stores the addresses in the result. The caller is in the
-// node.
+// add calls ADD, and sets IP4 and IP6 to the addresses in its result. The caller is
+// in the node.
 func (p *Pod) add(ctx context.Context) error {
 	return p.chain("0.3.1", func(cni *libcni.CNIConfig, list *libcni.NetworkConfigList, rt *libcni.RuntimeConf) error {
 		res, err := cni.AddNetworkList(ctx, list, rt)
@@ -263,13 +265,14 @@ func (n *Node) plugins() string {
 	return filepath.Join(n.lab.opts.BinDir, "cni")
 }
 
-// readConf reads a .conf or .conflist file as a container runtime does.
+// readConf reads a .conf or .conflist file as a container runtime does. version
+// replaces the file's cniVersion if that is 0.3.1, as in conflist.
 func readConf(path, version string) (*libcni.NetworkConfigList, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return nil, err
 	}
-	text = []byte(strings.Replace(string(text), `"0.3.1"`, `"`+version+`"`, 1))
+	text = []byte(strings.Replace(string(text), `"0.3.1"`, `"`+version+`"`, 1)) // the first one is cniVersion
 	if filepath.Ext(path) == ".conflist" {
 		return libcni.NetworkConfFromBytes(text)
 	}

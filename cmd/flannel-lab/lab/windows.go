@@ -32,12 +32,13 @@ const (
 
 // Windows is the simulated Windows machine of a node: HNS and the IP stack of
 // internal/test/hnstest, which act on the node's network namespace, for programs that
-// run in Wine. Its Do makes the machine fail calls, restart HNS, or change
-// state behind the daemon's back.
+// run in Wine. The machine runs in a process of its own (roleWindows) in the node.
+// Remote is the connection to it: its Do makes the machine fail calls, restart HNS,
+// or change state behind the daemon's back.
 type Windows struct {
-	*windows.Remote
-	run  string           // path of the script that runs Windows programs in Wine
-	proc *machine.Process // the simulated machine
+	*windows.Remote                  // set by becomeWindows
+	run             string           // path of the script that runs Windows programs in Wine
+	proc            *machine.Process // the simulated machine
 }
 
 // Report returns the current state of the machine.
@@ -58,7 +59,7 @@ func (n *Node) becomeWindows(ctx context.Context) error {
 	if err := n.Do(func() error { return prepareWine(filepath.Dir(w.run)) }); err != nil {
 		return fmt.Errorf("set up Wine on %s: %w", n.Name, err)
 	}
-	cmd := machine.InRole(roleWindows)
+	cmd := machine.InRole(roleWindows) // this program again; it calls windowsMain
 	var err error
 	if w.proc, err = machine.StartProcess(n.Machine, cmd, "windows.log"); err != nil {
 		return err
@@ -82,8 +83,8 @@ func (n *Node) becomeWindows(ctx context.Context) error {
 // use both \run and /run, and Wine resolves the former below C: and the latter
 // below the Unix root.
 func prepareWine(dir string) error {
-	// The directory of the wineserver's socket. On a tmpfs, because otherwise
-	// the socket would stay in the host's /tmp when the node is powered off.
+	// The wineserver has its socket in this directory. It is on a tmpfs, because
+	// otherwise the socket would stay in the host's /tmp when the node is powered off.
 	sockets := fmt.Sprintf("/tmp/.wine-%d", os.Getuid())
 	if err := os.MkdirAll(sockets, 0o700); err != nil {
 		return err
@@ -107,7 +108,7 @@ func prepareWine(dir string) error {
 	if err != nil {
 		return err
 	}
-	return netlink.LinkSetAlias(link, Adapter)
+	return netlink.LinkSetAlias(link, Adapter) // the simulated machine takes the alias as the adapter's name
 }
 
 // program returns the Linux command that runs a Windows program.
@@ -147,7 +148,9 @@ func (n *Node) RunProgram(ctx context.Context, program string, args ...string) (
 	for range 3 {
 		cmd := n.Windows.program(program, args...)
 		cmd.Env = append(append(cmd.Env, "NODE_NAME="+n.Name), n.Env...)
-		if out, err = n.runToEnd(ctx, cmd); err != nil || !WineDied(out.Status) && out != (Outcome{Status: 1}) {
+		out, err = n.runToEnd(ctx, cmd)
+		neverStarted := out == Outcome{Status: 1} // no output either
+		if err != nil || !WineDied(out.Status) && !neverStarted {
 			break
 		}
 	}

@@ -15,15 +15,16 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 )
 
-// A pod of a Windows node is an HNS endpoint in an HNS namespace, created by
-// the real plugins in Wine. No processes run in it: the simulated machine
-// answers pings to it, and pings from its Namespaces are sent by the node with
-// the pod's address.
+// A pod of a Windows node is an HNS endpoint in an HNS namespace (a compartment),
+// created by the real plugins in Wine. No processes run in it. It has no network
+// namespace of Linux, so its Namespaces are those of the node, with the pod's
+// address as the source of pings (From). The simulated machine gives the node the
+// pod's address, so that pings to the pod are answered.
 
 // makeCompartment creates the HNS namespace, as containerd does before it calls
 // the plugins.
 func (p *Pod) makeCompartment(context.Context) error {
-	p.netns = fmt.Sprintf("%08x-0000-4000-8000-%012x", rand.Uint32(), rand.Uint64()&(1<<48-1))
+	p.netns = fmt.Sprintf("%08x-0000-4000-8000-%012x", rand.Uint32(), rand.Uint64()&(1<<48-1)) // a random GUID
 	handle, err := p.Node.Windows.Call("HcnCreateNamespace", p.netns,
 		`{"Type":"Host","SchemaVersion":{"Major":2,"Minor":0}}`)
 	if err != nil {
@@ -38,7 +39,7 @@ func (p *Pod) deleteCompartment() error {
 	return err
 }
 
-// joinWindows calls ADD. The namespaces of the pod are those of the node.
+// joinWindows calls ADD, and sets the pod's Namespaces.
 func (p *Pod) joinWindows(ctx context.Context) error {
 	err := p.Node.Do(func() error { return p.add(ctx) })
 	if err != nil {
@@ -86,14 +87,15 @@ func (inWine) Decode(answer []byte) (version.PluginInfo, error) {
 
 // ExecPlugin runs a plugin in Wine with the CNI variables of environ, and
 // returns its stdout. An error that the plugin reports as JSON is returned as
-// *types.Error.
+// *types.Error. The other variables of environ are those of this process, and are
+// left out.
 func (w inWine) ExecPlugin(ctx context.Context, plugin string, stdin []byte, environ []string) ([]byte, error) {
 	cmd := w.node.Windows.program(plugin)
 	for _, e := range environ {
 		name, value, _ := strings.Cut(e, "=")
 		switch {
 		case name == "CNI_PATH":
-			cmd.Env = append(cmd.Env, name+`=Z:`+strings.ReplaceAll(value, "/", `\`))
+			cmd.Env = append(cmd.Env, name+`=Z:`+strings.ReplaceAll(value, "/", `\`)) // Wine's Z: is the Unix root
 		case strings.HasPrefix(name, "CNI_"):
 			cmd.Env = append(cmd.Env, e)
 		}

@@ -16,18 +16,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Flood is a running stream of pings to one address. End it with Stop.
+// Flood is a running stream of pings to one address. End it with Stop. It has two
+// goroutines: send ends when stop is closed, receive when conn is closed. The first
+// ping has number 0.
 type Flood struct {
 	conn     *net.IPConn
 	to       netip.Addr
-	id       int
+	id       int // ID of the echo requests: answers with another one belong to other streams
 	interval time.Duration
 	lone     bool // the first ping is alone until it is answered
 	stop     chan struct{}
-	wg       sync.WaitGroup
+	wg       sync.WaitGroup // of send
 
-	mu      sync.Mutex
-	sent    []time.Time
+	mu      sync.Mutex      // guards the following, which send and receive change
+	sent    []time.Time     // when each ping was sent, by number
 	answer  []time.Duration // round trip of each ping, by number; 0: no answer yet
 	old     int             // all pings before this number are answered, or were sent longer ago than answerWithin
 	reached bool            // a ping was answered
@@ -48,7 +50,7 @@ const (
 type FloodResult struct {
 	Sent, Lost int
 	Outage     time.Duration // longest time in which every ping was lost
-	Began      time.Time     // when the first ping of that time was sent
+	Began      time.Time     // when the first ping of Outage was sent; zero without one
 	Worst      time.Duration // longest round trip
 	FirstLost  time.Time     // when the first lost ping was sent; zero without one
 	LastLost   time.Time     // likewise the last one
@@ -59,13 +61,13 @@ func (r FloodResult) String() string {
 	return fmt.Sprintf("%d sent, %d lost", r.Sent, r.Lost)
 }
 
-// ErrNoAnswer is the error of Ping and Reach when nothing answered in time.
+// ErrNoAnswer is wrapped by the errors of Ping and Reach when nothing answered in time.
 var ErrNoAnswer = errors.New("no answer")
 
 // Ping sends one echo request, and waits up to a minute for the answer: one that is
 // late on a busy machine is no loss.
 func (ns Namespaces) Ping(ctx context.Context, to netip.Addr) error {
-	_, err := ns.untilAnswer(ctx, to, time.Hour, patience)
+	_, err := ns.untilAnswer(ctx, to, time.Hour, patience) // an hour: no second request
 	return err
 }
 
@@ -85,9 +87,9 @@ func (ns Namespaces) Reach(ctx context.Context, to netip.Addr, timeout time.Dura
 }
 
 // untilAnswer pings every interval until the first answer or the timeout. It
-// returns the result of these pings.
+// returns the result of these pings, and an error if nothing answered.
 func (ns Namespaces) untilAnswer(ctx context.Context, to netip.Addr, interval, timeout time.Duration) (FloodResult, error) {
-	f, err := ns.flood(to, interval, false)
+	f, err := ns.flood(to, interval, false) // false: the next pings do not wait for the first answer
 	if err != nil {
 		return FloodResult{}, err
 	}
@@ -97,7 +99,7 @@ func (ns Namespaces) untilAnswer(ctx context.Context, to netip.Addr, interval, t
 		}
 		return nil
 	})
-	r, stopErr := f.end(0)
+	r, stopErr := f.end(0) // 0: without waiting for the other answers
 	return r, errors.Join(err, stopErr)
 }
 
@@ -109,9 +111,10 @@ func (ns Namespaces) untilAnswer(ctx context.Context, to netip.Addr, interval, t
 // although nothing is wrong: it takes packets from some devices (WireGuard's) in batches of up to eight, and of a batch of
 // pings that all belong to one new connection, connection tracking lets only one pass.
 func (ns Namespaces) Flood(to netip.Addr, rate int) (*Flood, error) {
-	return ns.flood(to, time.Second/time.Duration(rate), true)
+	return ns.flood(to, time.Second/time.Duration(rate), true) // true: the first ping is alone
 }
 
+// flood starts a Flood. See its fields for the parameters.
 func (ns Namespaces) flood(to netip.Addr, interval time.Duration, lone bool) (*Flood, error) {
 	f := &Flood{to: to, interval: interval, lone: lone, stop: make(chan struct{})}
 	err := ns.Do(func() (err error) {
@@ -121,7 +124,7 @@ func (ns Namespaces) flood(to netip.Addr, interval time.Duration, lone bool) (*F
 	if err != nil {
 		return nil, fmt.Errorf("ping %s: %w", to, err)
 	}
-	f.id = int(time.Now().UnixNano()>>10)&0xffff ^ os.Getpid()&0xffff // other streams may run in the same namespace
+	f.id = int(time.Now().UnixNano()>>10)&0xffff ^ os.Getpid()&0xffff // probably unique; the field has 16 bits
 	f.wg.Add(1)
 	go f.send()
 	go f.receive()
@@ -185,7 +188,8 @@ func (f *Flood) send() {
 	}
 }
 
-// crowded reports whether the next ping has to wait.
+// crowded reports whether the next ping has to wait: with lone, for the first answer,
+// and otherwise because maxWaiting are unanswered.
 func (f *Flood) crowded() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -199,13 +203,13 @@ func (f *Flood) crowded() bool {
 		}
 	}
 	if f.lone && !f.reached {
-		return waiting > 0
+		return waiting > 0 // 0 after answerWithin, too, so that another ping is sent
 	}
 	return waiting >= maxWaiting && time.Since(f.sent[len(f.sent)-1]) < slowInterval
 }
 
-// sendOne counts a ping that could not be sent as sent and lost: for the
-// receiver there is no difference.
+// sendOne sends the next ping. It counts one that could not be sent as sent and lost:
+// for the receiver there is no difference.
 func (f *Flood) sendOne() {
 	f.mu.Lock()
 	n := len(f.sent)
@@ -231,7 +235,7 @@ func (f *Flood) sendOne() {
 // receive records answers until the socket is closed. The number of a ping is
 // in its data, because Seq has only 16 bits.
 func (f *Flood) receive() {
-	proto, reply := 1, icmp.Type(ipv4.ICMPTypeEchoReply)
+	proto, reply := 1, icmp.Type(ipv4.ICMPTypeEchoReply) // IP protocol numbers: ICMP is 1, ICMPv6 58
 	if f.to.Is6() {
 		proto, reply = 58, ipv6.ICMPTypeEchoReply
 	}
@@ -240,7 +244,7 @@ func (f *Flood) receive() {
 		n, _, err := f.conn.ReadFrom(buf)
 		now := time.Now()
 		if err != nil {
-			return // closed by Stop
+			return // closed by end
 		}
 		m, err := icmp.ParseMessage(proto, buf[:n])
 		if err != nil || m.Type != reply {
@@ -276,8 +280,8 @@ func (f *Flood) answered() (n int) {
 }
 
 // Stop ends the stream, waits up to a minute for outstanding answers, and
-// returns the counts. If nothing was answered, the error is that of the last
-// ping that the kernel refused to send.
+// returns the counts. Lost pings are no error. If nothing was answered, the error is
+// that of the last ping that the kernel refused to send. It must be called once.
 func (f *Flood) Stop() (FloodResult, error) { return f.end(patience) }
 
 // end stops sending, waits up to timeout for outstanding answers, and counts.
@@ -300,7 +304,7 @@ func (f *Flood) end(timeout time.Duration) (FloodResult, error) {
 // count computes the result. Consecutive lost pings are one outage.
 func count(sent []time.Time, answer []time.Duration, interval time.Duration) FloodResult {
 	r := FloodResult{Sent: len(sent)}
-	first := -1 // the first of the current run of lost pings
+	first := -1 // number of the first lost ping of the current outage; -1: the last ping was answered
 	for i, a := range answer {
 		if a != 0 {
 			first = -1

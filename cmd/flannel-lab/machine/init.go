@@ -23,11 +23,13 @@ const (
 	roleHold   = "hold"   // process 1 of a machine, which keeps its namespaces alive
 )
 
-// Roles maps the names of further roles to their functions. The process exits
-// when the function returns, with status 1 on an error.
+// Roles maps the names of further roles, those of the packages that use this one, to
+// their functions. The process exits when the function returns, with status 1 on an
+// error.
 type Roles map[string]func() error
 
-// InRole returns a command that runs this program in a role of Roles.
+// InRole returns a command that runs this program in a role of Roles. args are its
+// os.Args[1:].
 func InRole(role string, args ...string) *exec.Cmd {
 	cmd := exec.Command("/proc/self/exe", args...)
 	cmd.Env = []string{roleVar + "=" + role}
@@ -92,10 +94,10 @@ func Ending() []os.Signal {
 	return signals
 }
 
-// Command returns a command that runs this program with other arguments. When
-// it calls Init, it is in namespaces of its own. It does not end with this
-// process, unless the caller sets Pdeathsig. The files given to HandOn are
-// passed on to it.
+// Command returns a command that runs this program with other arguments, in
+// namespaces of its own: its process is roleInit, and in the program below it Init
+// returns. The command does not end with this process, unless the caller sets
+// Pdeathsig. HandOn passes open files to it.
 func Command(args ...string) *exec.Cmd {
 	cmd := exec.Command("/proc/self/exe", args...)
 	cmd.Env = append(os.Environ(), roleVar+"="+roleInit)
@@ -123,9 +125,9 @@ func outerMain(cmd *exec.Cmd) int {
 	if err := cmd.Start(); err != nil {
 		return fail(fmt.Errorf("create namespaces (needs root with CAP_SYS_ADMIN): %w", err))
 	}
-	go func() {
+	go func() { // until the process exits
 		for s := range signals {
-			_ = cmd.Process.Signal(s)
+			_ = cmd.Process.Signal(s) // fails if it has just ended
 		}
 	}()
 	err := cmd.Wait()
@@ -152,16 +154,16 @@ func initMain() int {
 	}
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, Ending()...)
-	go func() {
+	go func() { // until the process exits
 		for s := range signals {
-			_ = child.Signal(s)
+			_ = child.Signal(s) // fails if it has just ended
 		}
 	}()
 	for { // every orphan of the lab becomes a child of process 1
 		var ws unix.WaitStatus
 		pid, err := unix.Wait4(-1, &ws, 0, nil)
 		switch {
-		case errors.Is(err, unix.EINTR):
+		case errors.Is(err, unix.EINTR): // wait again
 		case err != nil:
 			return fail(err)
 		case pid == child.Pid:
@@ -182,7 +184,7 @@ func HandOn(cmd *exec.Cmd, files ...*os.File) {
 }
 
 func extraFiles() int {
-	n, _ := strconv.Atoi(os.Getenv(filesVar))
+	n, _ := strconv.Atoi(os.Getenv(filesVar)) // 0 without HandOn
 	return n
 }
 

@@ -27,12 +27,13 @@ type Machine struct {
 // New creates a machine whose only device is loopback. End it with PowerOff.
 func New(name string) (*Machine, error) { return Boot(name, InRole(roleHold, name)) }
 
-// Boot creates a machine whose process 1 is cmd, a command of InRole. Its role
-// calls Hold.
+// Boot creates a machine whose process 1 is cmd, a command of InRole, and returns
+// when the machine is set up. The function of the role must call Hold. After an error
+// the machine may be nil.
 func Boot(name string, cmd *exec.Cmd) (*Machine, error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC,
-		Setpgid:    true, // Ctrl-C on the terminal must reach the lab only, not each machine
+		Setpgid:    true, // Ctrl-C on the terminal must not reach it
 	}
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -42,7 +43,7 @@ func Boot(name string, cmd *exec.Cmd) (*Machine, error) {
 		return nil, fmt.Errorf("create namespaces for %s: %w", name, err)
 	}
 	m := &Machine{Name: name, hold: cmd}
-	answer, err := bufio.NewReader(out).ReadString('\n')
+	answer, err := bufio.NewReader(out).ReadString('\n') // written by Hold
 	if answer != "ready\n" {
 		return nil, fmt.Errorf("set up %s: %s (%v)", name, strings.TrimSpace(answer), err)
 	}
@@ -55,20 +56,20 @@ func (m *Machine) PID() int { return m.hold.Process.Pid }
 
 // PowerOff kills process 1, and with it every process of the machine.
 func (m *Machine) PowerOff() error {
-	_ = m.hold.Process.Kill()
-	_ = m.hold.Wait() // always the error "signal: killed"
+	_ = m.hold.Process.Kill() // fails only if it has ended
+	_ = m.hold.Wait()         // always the error "signal: killed"
 	return m.Namespaces.close()
 }
 
-// holdMain is roleHold, process 1 of a machine.
+// holdMain is roleHold, process 1 of a machine. Its argument is the machine's name.
 func holdMain() int {
-	_ = Hold(func() error { return SetUp(os.Args[1]) }) // it has written the error
+	_ = Hold(func() error { return SetUp(os.Args[1]) }) // it returns only after an error, which it has written
 	return 1
 }
 
 // Hold is what process 1 of a machine does for as long as the machine exists.
-// It calls setUp, writes "ready" or an error to its stdout, and returns only
-// after an error.
+// It calls setUp, writes "ready" or the error of setUp to its stdout, which Boot
+// reads, and returns only after an error.
 func Hold(setUp func() error) error {
 	if err := setUp(); err != nil {
 		fmt.Println(strings.ReplaceAll(err.Error(), "\n", " "))
@@ -104,11 +105,12 @@ func SetUp(name string) error {
 	return netlink.LinkSetUp(lo)
 }
 
-// privateDirs mounts a /run, /etc and /var/lib of the machine's own. The latter
-// two contain links to the host's entries, so that programs find alternatives,
+// privateDirs mounts a /run, /etc and /var/lib of the machine's own. /etc and
+// /var/lib contain links to the host's entries, so that programs find alternatives,
 // certificates and so on, except for the entries in own, which hold network
 // state.
 func privateDirs() error {
+	// The links lead to these places, at which the host's directories stay visible.
 	aside := map[string]string{"/etc": "/run/.machine/etc", "/var/lib": "/run/.machine/lib"}
 	own := map[string][]string{"/etc": {"cni", "kube-flannel", "hosts", "hostname", "resolv.conf"},
 		"/var/lib": {"cni", "etcd"}}
@@ -149,6 +151,7 @@ func privateDirs() error {
 	return os.WriteFile("/etc/resolv.conf", nil, 0o644)
 }
 
+// tmpfs mounts an empty file system in memory, which hides what dir contains.
 func tmpfs(dir string) error {
 	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=755"); err != nil {
 		return fmt.Errorf("mount %s: %w", dir, err)

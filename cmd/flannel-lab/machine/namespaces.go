@@ -21,12 +21,12 @@ import (
 // Namespaces are the namespaces of a machine or pod. Its methods run commands,
 // access files and open sockets there.
 type Namespaces struct {
-	files []*os.File // one for each of kinds
+	files []*os.File // one for each of kinds, in that order
 	From  netip.Addr // source address of pings; invalid: the kernel chooses
 }
 
-// kinds are the types of namespaces, in the order in which they are entered.
-// WithNet relies on net being the first.
+// kinds are the types of namespaces, in the order in which they are entered: mnt is
+// the last. WithNet and callers of Files rely on net being the first.
 var kinds = []string{"net", "uts", "ipc", "pid", "cgroup", "mnt"}
 
 func openNamespaces(pid int) (Namespaces, error) {
@@ -45,7 +45,8 @@ func openNamespaces(pid int) (Namespaces, error) {
 // takes ownership of them.
 func NamespacesOf(files []*os.File) Namespaces { return Namespaces{files: files} }
 
-// Files returns the open namespace files, which ns still owns.
+// Files returns the open namespace files, which ns still owns. The first is that of
+// the network.
 func (ns Namespaces) Files() []*os.File { return ns.files }
 
 // WithNet returns ns with another network namespace. It owns f and shares the
@@ -62,10 +63,11 @@ func (ns Namespaces) close() error {
 	return errors.Join(errs...)
 }
 
-// Do calls f on a thread that has entered the namespaces, and returns its
-// error. Files and sockets that f opens and processes that it starts belong to
-// these namespaces, also after Do has returned. Goroutines that f starts do
-// not. A call takes some ten microseconds.
+// Do calls f on a thread that has entered the namespaces, and returns the error of f.
+// Files and sockets that f opens and processes that f starts belong to these
+// namespaces, also after Do has returned. Goroutines that f starts do not: they run
+// on other threads. A call takes some ten microseconds. Do may be called by several
+// goroutines at once.
 func (ns Namespaces) Do(f func() error) error {
 	done := make(chan error, 1)
 	go ns.run(f, done)
@@ -84,7 +86,8 @@ func (ns Namespaces) run(f func() error, done chan<- error) {
 		return
 	}
 	// The thread is never unlocked, so it ends with this goroutine, and no
-	// other goroutine runs in the namespaces.
+	// other goroutine runs in the namespaces. A test that fails in f ends this
+	// goroutine (runtime.Goexit): then the following error remains.
 	err := errors.New("the function did not return")
 	defer func() { done <- err }()
 	if err = ns.enter(); err == nil {
@@ -94,11 +97,11 @@ func (ns Namespaces) run(f func() error, done chan<- error) {
 
 // enter moves the current thread into the namespaces.
 func (ns Namespaces) enter() error {
-	if err := unix.Unshare(unix.CLONE_FS); err != nil { // or setns fails for the mount namespace
+	if err := unix.Unshare(unix.CLONE_FS); err != nil { // without this, setns fails for the mount namespace
 		return fmt.Errorf("unshare working directory: %w", err)
 	}
 	for _, f := range ns.files {
-		if err := unix.Setns(int(f.Fd()), 0); err != nil {
+		if err := unix.Setns(int(f.Fd()), 0); err != nil { // 0: a namespace of any kind
 			return fmt.Errorf("enter namespace %s: %w", f.Name(), err)
 		}
 	}
@@ -113,8 +116,8 @@ func (ns Namespaces) Start(cmd *exec.Cmd) error {
 	return ns.Do(cmd.Start)
 }
 
-// Run runs a command and returns its output (stdout and stderr). The error
-// contains the command and the last line of the output.
+// Run runs a command and returns its output (stdout and stderr). It returns an error,
+// with the command and the last line of the output, also if the exit status is not 0.
 func (ns Namespaces) Run(ctx context.Context, command ...string) (string, error) {
 	return ns.RunWith(ctx, nil, command...)
 }
@@ -156,7 +159,7 @@ func (ns Namespaces) ReadFile(path string) (data []byte, err error) {
 	return data, err
 }
 
-// WriteFile creates or overwrites a file, with mode 0644.
+// WriteFile creates a file with mode 0644, or overwrites it.
 func (ns Namespaces) WriteFile(path, text string) error {
 	return ns.Do(func() error { return os.WriteFile(path, []byte(text), 0o644) })
 }
@@ -192,6 +195,7 @@ func (ns Namespaces) GetUnix(ctx context.Context, socket, url string) (int, stri
 	return get(ctx, url, func(ctx context.Context, _, _ string) (net.Conn, error) { return ns.Dial(ctx, "unix", socket) })
 }
 
+// get is Get over connections made by dial.
 func get(ctx context.Context, url string, dial func(ctx context.Context, network, addr string) (net.Conn, error)) (int, string, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {

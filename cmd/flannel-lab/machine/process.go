@@ -11,12 +11,13 @@ import (
 	"syscall"
 )
 
-// Process is a long-running program in a machine, with a log file there.
+// Process is a long-running program in a machine, with a log file there. It is a child
+// of this process, in the machine's namespaces: PowerOff of the machine ends it.
 type Process struct {
 	on   *Machine
 	cmd  *exec.Cmd
 	file string        // path of the log in the machine
-	done chan struct{} // closed when the program has ended
+	done chan struct{} // closed when the program has ended and cmd.ProcessState is set
 }
 
 // StartProcess starts a program and appends its output to /run/logName in the
@@ -33,7 +34,7 @@ func StartProcess(on *Machine, cmd *exec.Cmd, logName string) (*Process, error) 
 	}
 	defer out.Close()
 	cmd.Stdout, cmd.Stderr = out, out
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C on the terminal must reach the lab only
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C on the terminal must not reach it
 	if err := on.Start(cmd); err != nil {
 		return nil, fmt.Errorf("start %s on %s: %w", filepath.Base(cmd.Path), on.Name, err)
 	}
@@ -68,6 +69,7 @@ func (p *Process) Signal(s syscall.Signal) error {
 func (p *Process) stopped() error {
 	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.cmd.Process.Pid))
 	for _, task := range tasks {
+		// Threads that have ended are ignored.
 		if stat, err := os.ReadFile(task); err == nil && !strings.Contains(string(stat), ") T ") && p.Running() {
 			return fmt.Errorf("still running: %s", stat)
 		}
@@ -86,8 +88,9 @@ func (p *Process) Wait(ctx context.Context) (int, error) {
 	}
 }
 
-// Stop sends s and waits. It also sends SIGCONT, because a paused program would
-// not handle s.
+// Stop sends s, waits until the program has ended, and returns its exit status. It
+// also sends SIGCONT, because a paused program would not handle s. That the program
+// has ended already is no error.
 func (p *Process) Stop(ctx context.Context, s syscall.Signal) (int, error) {
 	for _, s := range []syscall.Signal{s, syscall.SIGCONT} {
 		if err := p.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {

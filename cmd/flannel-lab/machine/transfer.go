@@ -33,7 +33,7 @@ func Transfer(ctx context.Context, from, to Namespaces, at netip.Addr, duration 
 	start := time.Now()
 	received := make(chan int64, 1)
 	go func() {
-		n := int64(-1)
+		n := int64(-1) // no connection
 		defer func() { received <- n }()
 		c, err := l.Accept()
 		if err != nil {
@@ -57,6 +57,7 @@ func Transfer(ctx context.Context, from, to Namespaces, at netip.Addr, duration 
 	return TransferResult{Bytes: sent, Time: time.Since(start)}, err
 }
 
+// receive reads until the sender closes the connection, and returns the number of bytes.
 func receive(c net.Conn) (n int64) {
 	buf := make([]byte, 256<<10)
 	for {
@@ -68,14 +69,15 @@ func receive(c net.Conn) (n int64) {
 	}
 }
 
-// send writes to addr for the duration, and returns the number of bytes.
+// send connects, writes for the duration, and returns the number of bytes. It ends
+// early, without an error, if ctx ends.
 func send(ctx context.Context, from Namespaces, addr string, duration time.Duration) (n int64, err error) {
 	c, err := from.Dial(ctx, "tcp", addr)
 	if err != nil {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, c.Close()) }()
-	deadline, _ := ctx.Deadline()
+	deadline, _ := ctx.Deadline() // Transfer has set one
 	if err := c.SetDeadline(deadline); err != nil {
 		return 0, err
 	}

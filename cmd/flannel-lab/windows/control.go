@@ -17,13 +17,15 @@ import (
 const control = "Control"
 
 // Serve makes a machine available to programs in Wine and to Dial, until the
-// listener is closed.
+// listener is closed. Each connection has a goroutine, so orders may be carried out at
+// the same time as calls of the programs.
 func Serve(l net.Listener, m *hnstest.Machine) error {
 	s := wine.Server{Machine: m, More: map[string]func([][]byte) ([]byte, error){control: machine{m}.control}}
 	return s.Serve(l)
 }
 
-// machine executes orders.
+// machine executes orders, on the goroutine of the connection that brought them. Each part
+// of an order locks the machine by itself.
 type machine struct{ *hnstest.Machine }
 
 // control executes an order and returns the Report as JSON.
@@ -45,7 +47,7 @@ func (m machine) control(args [][]byte) ([]byte, error) {
 // those of all.
 func (m machine) execute(o Order) (err error) {
 	if len(o.Turn) > 0 {
-		m.Turn(func(k *hnstest.Knobs) { err = json.Unmarshal(o.Turn, k) })
+		m.Turn(func(k *hnstest.Knobs) { err = json.Unmarshal(o.Turn, k) }) // Turn calls it at once
 	}
 	if o.Heal {
 		m.Heal()
@@ -112,7 +114,7 @@ func (m machine) executeStack(o Order) error {
 	if o.Rename[0] != "" {
 		errs = append(errs, m.Admin().Rename(o.Rename[0], o.Rename[1]))
 	}
-	if len(o.Readdress) > 0 {
+	if len(o.Readdress) > 0 { // the name of the adapter, and its new addresses
 		var prefixes []netip.Prefix
 		for _, s := range o.Readdress[1:] {
 			p, err := netip.ParsePrefix(s)
@@ -124,13 +126,14 @@ func (m machine) executeStack(o Order) error {
 		errs = append(errs, m.Admin().Readdress(o.Readdress[0], prefixes...))
 	}
 	if o.StopForwarding != "" {
-		errs = append(errs, m.Admin().SetForwarding(o.StopForwarding, false, false),
-			m.Admin().SetForwarding(o.StopForwarding, true, false))
+		errs = append(errs, m.Admin().SetForwarding(o.StopForwarding, false, false), // IPv4, off
+			m.Admin().SetForwarding(o.StopForwarding, true, false)) // IPv6, off
 	}
 	return errors.Join(errs...)
 }
 
-// report returns a Report as JSON.
+// report returns a Report as JSON. Its parts are read one after the other, so the machine
+// may change in between.
 func (m machine) report() ([]byte, error) {
 	h := m.Admin()
 	r := Report{

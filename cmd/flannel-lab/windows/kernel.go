@@ -16,19 +16,23 @@ import (
 )
 
 // kernel is the Body of a machine that acts on the network namespace of this
-// process. It translates:
+// process: the hnstest.Machine decides what Windows would do, calls one of these
+// methods for each change, with itself locked, and only records their errors (see
+// Machine.Trouble). It translates:
 //
 //   - an adapter to a device whose alias is the Windows name;
 //   - the virtual adapter of a switch to a bridge with the physical adapter as
 //     its port;
-//   - an overlay network to a VXLAN device with the MAC of the distributed
+//   - an overlay network to a VXLAN device, whose MAC is that of HNS' distributed
 //     router;
 //   - a remote subnet to a route, a neighbour entry and an FDB entry of that
 //     device;
 //   - an endpoint that is not attached to the host to an address, so that it
 //     answers pings.
 type kernel struct {
-	priorities map[rowKey]int // of the routes: on Linux, routes to one destination need different ones
+	// priorities are those of the routes that Route has added: on Linux, routes to one
+	// destination need different ones.
+	priorities map[rowKey]int
 }
 
 // rowKey is the key of a route in Windows.
@@ -38,8 +42,9 @@ type rowKey struct {
 	index int
 }
 
-// Add makes a device for a virtual adapter and returns its index. After an error, an
-// index other than 0 is that of a device that exists nevertheless.
+// Add makes a device for a virtual adapter and returns its index. parent is the index of
+// the physical adapter that becomes its port; 0: none. After an error, an index other than
+// 0 is that of a device that exists nevertheless.
 func (k *kernel) Add(a hns.Adapter, parent int) (int, error) {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU = freeName(), a.MTU
@@ -78,6 +83,7 @@ func freeName() string {
 	}
 }
 
+// Remove deletes the device of a virtual adapter. Its port stays.
 func (k *kernel) Remove(index int) error {
 	l, err := netlink.LinkByIndex(index)
 	if err != nil {
@@ -86,6 +92,7 @@ func (k *kernel) Remove(index int) error {
 	return netlink.LinkDel(l)
 }
 
+// Rename gives an adapter another Windows name. The device keeps its own.
 func (k *kernel) Rename(index int, name string) error {
 	l, err := netlink.LinkByIndex(index)
 	if err != nil {
@@ -110,8 +117,8 @@ func (k *kernel) Address(index int, p netip.Prefix, add bool) error {
 	return nil
 }
 
-// Route adds or deletes a route. The priority follows the metric in Windows, or
-// is the next one that no route to the destination has.
+// Route adds or deletes a route. The priority on Linux is the metric in Windows plus that
+// of the adapter, or the next higher one that no route to the destination has.
 func (k *kernel) Route(r hns.Route, add bool) error {
 	key := rowKey{r.Dst, r.NextHop, r.Index}
 	row := &netlink.Route{LinkIndex: r.Index, Dst: toIPNet(r.Dst), Protocol: unix.RTPROT_STATIC}
@@ -152,7 +159,7 @@ func (k *kernel) Forwarding(index int, v6, on bool) error {
 	if on {
 		value = "1"
 	}
-	if v6 { // on Linux it applies to all devices
+	if v6 { // on Linux only that of all devices makes a node forward
 		name = "ipv6/conf/all/forwarding"
 	}
 	return sysctl(name, value)
@@ -171,7 +178,7 @@ func (k *kernel) Cut(from netip.Addr) error {
 	}
 	for _, s := range sockets {
 		if s.ID.Destination == nil || !s.ID.Source.Equal(from.AsSlice()) || s.ID.DestinationPort == 0 {
-			continue
+			continue // another address, or a socket that listens
 		}
 		local, remote := net.TCPAddr{IP: s.ID.Source, Port: int(s.ID.SourcePort)}, net.TCPAddr{IP: s.ID.Destination, Port: int(s.ID.DestinationPort)}
 		if e := netlink.SocketDestroy(&local, &remote); !errors.Is(e, unix.ENOENT) { // it ended after it was listed
@@ -207,7 +214,9 @@ func (k *kernel) Overlay(o hnstest.Overlay, add bool) error {
 	return errors.Join(netlink.AddrAdd(device, keep), netlink.LinkSetUp(device))
 }
 
-// Remote adds or deletes the entries that lead to the subnet of a peer.
+// Remote adds or deletes the entries that lead to the subnet of a peer: a route through the
+// first address of the subnet, the neighbour with this address and the MAC of the peer's
+// VTEP, and the FDB entry of that MAC with the peer's address on the underlay (Provider).
 func (k *kernel) Remote(network string, r hns.RemoteSubnet, add bool) error {
 	l, err := netlink.LinkByName(carrier(network))
 	if err != nil {
@@ -235,7 +244,7 @@ func (k *kernel) Remote(network string, r hns.RemoteSubnet, add bool) error {
 	return errors.Join(netlink.RouteDel(route), netlink.NeighDel(neighbour), netlink.NeighDel(fdb))
 }
 
-// Pod adds or deletes the address of an endpoint.
+// Pod adds or deletes the address of an endpoint of a network, which is given by its ID.
 func (k *kernel) Pod(network string, addr netip.Addr, add bool) error {
 	l, err := netlink.LinkByName(carrier(network))
 	if err != nil { // not an overlay, so the network has no device
@@ -246,4 +255,5 @@ func (k *kernel) Pod(network string, addr netip.Addr, add bool) error {
 	return k.Address(l.Attrs().Index, netip.PrefixFrom(addr, addr.BitLen()), add)
 }
 
+// Close does nothing: the devices end with the network namespace.
 func (k *kernel) Close() error { return nil }

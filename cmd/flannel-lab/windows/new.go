@@ -15,16 +15,17 @@ import (
 	"flannel/pkg/windows/hns"
 )
 
-// New returns a machine that acts on the network namespace of this process. Its
-// devices, except for loopback, become physical adapters with their addresses
-// and static routes. New sets sysctls of the namespace.
+// New returns a machine that acts on the network namespace of this process. The
+// devices of the namespace, except for loopback, become physical adapters with their
+// addresses and static routes. New sets sysctls of the namespace, so that Linux does what
+// Windows would. The caller must close the machine.
 func New() (*hnstest.Machine, error) {
 	links, err := netlink.LinkList()
 	if err != nil {
 		return nil, fmt.Errorf("list devices: %w", err)
 	}
 	m := hnstest.NewWith(&kernel{priorities: map[rowKey]int{}})
-	for name, value := range map[string]string{
+	for name, value := range map[string]string{ // promote: the deletion of an address keeps those of the same subnet
 		"ipv4/conf/all/forwarding": "0", "ipv4/conf/default/forwarding": "0", "ipv4/conf/all/promote_secondaries": "1",
 		"ipv4/conf/all/rp_filter": "0", "ipv4/conf/default/rp_filter": "0", "ipv6/conf/all/forwarding": "0",
 		"ipv6/conf/default/accept_dad": "0", // addresses that move must be usable at once
@@ -43,7 +44,7 @@ func New() (*hnstest.Machine, error) {
 		}
 		m.Plug(a, routes...)
 	}
-	return m, errors.Join(m.Trouble()...)
+	return m, errors.Join(m.Trouble()...) // errors of kernel, which acts for the machine
 }
 
 // readAdapter returns a device as an adapter, and its static routes. It deletes
@@ -81,6 +82,7 @@ func readAdapter(l netlink.Link) (hns.Adapter, []hns.Route, error) {
 		if err := netlink.RouteDel(&row); err != nil {
 			return a, nil, err
 		}
+		// Ours: made by a program, not by the IP stack itself.
 		routes = append(routes, hns.Route{Dst: dst, NextHop: hop.Unmap(), Metric: 10, Ours: true})
 		if dst.Bits() == 0 {
 			a.DNS = append(a.DNS, hop.Unmap()) // most routers are DNS servers
@@ -89,8 +91,8 @@ func readAdapter(l netlink.Link) (hns.Adapter, []hns.Route, error) {
 	return a, routes, nil
 }
 
-// toPrefix converts a network with its host bits; ok is false for nil, which is the
-// destination of a default route in some versions of the netlink library.
+// toPrefix converts an address with the length of its network's prefix. ok is false for nil,
+// which is the destination of a default route in some versions of the netlink library.
 func toPrefix(n *net.IPNet) (netip.Prefix, bool) {
 	if n == nil {
 		return netip.Prefix{}, false

@@ -10,14 +10,15 @@ import (
 	"flannel/pkg/windows/hns"
 )
 
-// Order is what a test wants a machine in another process to do. It is executed
-// in the order of the fields; zero fields do nothing.
+// Order is what a test wants a machine in another process to do. It is executed in
+// the order of the fields, except that Replace comes before DeleteRoutes; zero fields
+// do nothing.
 type Order struct {
 	Turn      json.RawMessage `json:",omitempty"` // Knobs as JSON; knobs that it does not contain keep their values
-	Heal      bool            `json:",omitempty"`
-	Fail      []hnstest.Fault `json:",omitempty"`
-	Restart   bool            `json:",omitempty"`
-	ForgetLog bool            `json:",omitempty"`
+	Heal      bool            `json:",omitempty"` // removes all faults
+	Fail      []hnstest.Fault `json:",omitempty"` // adds faults
+	Restart   bool            `json:",omitempty"` // restarts HNS
+	ForgetLog bool            `json:",omitempty"` // empties Report.Log
 
 	// Changes through hnstest.Admin.
 	DeleteNetwork      string    `json:",omitempty"` // its name

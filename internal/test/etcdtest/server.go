@@ -1,6 +1,7 @@
-// Package etcdtest runs a real etcd for a test, which can stop, kill, pause,
-// empty and restore it. It ends with the test, and listens on loopback
-// addresses only.
+// Package etcdtest runs a real etcd for a test. The test can stop, kill, pause,
+// empty and restore etcd, which ends with the test and listens on loopback
+// addresses only. Every method fails the test when something goes wrong; so they
+// belong to the goroutine of the test.
 package etcdtest
 
 import (
@@ -23,13 +24,13 @@ import (
 // Server is an etcd whose address and data survive restarts.
 type Server struct {
 	t            testing.TB
-	dir          string
-	client, peer string // host:port
+	dir          string // a temporary one, for data, log, certificates and copies
+	client, peer string // host:port for clients, and for other members, which etcd needs even alone
 	tls          bool
 	clientCerts  bool   // clients need a certificate
 	password     string // of root; empty: no authentication
 	flags        []string
-	proc         *nettest.Process
+	proc         *nettest.Process // the etcd that was started last
 }
 
 // Option changes how Start runs etcd.
@@ -55,7 +56,7 @@ func Start(t testing.TB, opts ...Option) *Server {
 		o(s)
 	}
 	if s.tls {
-		s.makeFiles()
+		s.makeFiles() // certificates and keys
 	}
 	password := s.password
 	s.password = "" // until authentication is enabled
@@ -74,6 +75,7 @@ func Start(t testing.TB, opts ...Option) *Server {
 // second returns the error of a call with two results.
 func second[T any](_ T, err error) error { return err }
 
+// check fails the test if err is not nil.
 func (s *Server) check(what string, err error) {
 	s.t.Helper()
 	if err != nil {
@@ -118,7 +120,7 @@ func (s *Server) Start() {
 	args := []string{"--name=test", "--data-dir=" + filepath.Join(s.dir, "data"), "--unsafe-no-fsync",
 		"--listen-client-urls=" + url, "--advertise-client-urls=" + url, "--listen-peer-urls=" + peer,
 		"--initial-advertise-peer-urls=" + peer, "--initial-cluster=test=" + peer, "--log-level=warn",
-		"--heartbeat-interval=50", "--election-timeout=250", "--bcrypt-cost=4"}
+		"--heartbeat-interval=50", "--election-timeout=250", "--bcrypt-cost=4"} // faster than the defaults
 	if s.tls {
 		args = append(args, "--cert-file="+s.File("server.crt"), "--key-file="+s.File("server.key"))
 	}
@@ -132,7 +134,7 @@ func (s *Server) Start() {
 // wait waits until etcd has a leader and answers.
 func (s *Server) wait() {
 	s.t.Helper()
-	for start := time.Now(); ; time.Sleep(10 * time.Millisecond) { // unless it exits
+	for start := time.Now(); ; time.Sleep(10 * time.Millisecond) { // until it listens
 		if conn, err := net.Dial("tcp", s.client); err == nil {
 			conn.Close()
 			break
@@ -150,7 +152,7 @@ func (s *Server) wait() {
 	defer c.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
-	s.check("first request", second(c.Get(ctx, "etcdtest")))
+	s.check("first request", second(c.Get(ctx, "etcdtest"))) // waits for a leader; the key need not exist
 }
 
 // Stop ends etcd with SIGTERM.
@@ -175,7 +177,7 @@ func (s *Server) Wipe() {
 	s.Start()
 }
 
-// Backup copies the data for Restore. etcd is stopped meanwhile.
+// Backup copies the data for Restore. etcd is stopped meanwhile. A test can call it once.
 func (s *Server) Backup() {
 	s.t.Helper()
 	s.Stop()
@@ -183,8 +185,8 @@ func (s *Server) Backup() {
 	s.Start()
 }
 
-// Restore kills etcd and starts it with the data of the last Backup: the same
-// cluster at an older revision.
+// Restore kills etcd and starts it with the data of Backup: the same cluster at an older
+// revision.
 func (s *Server) Restore() {
 	s.t.Helper()
 	s.Kill()
@@ -245,6 +247,7 @@ func (s *Server) Compact() {
 // client.key.
 func (s *Server) File(name string) string { return filepath.Join(s.dir, name) }
 
+// clientTLS returns the configuration of a client with a certificate.
 func (s *Server) clientTLS() *tls.Config {
 	pair, err := tls.LoadX509KeyPair(s.File("client.crt"), s.File("client.key"))
 	s.check("load the client certificate", err)

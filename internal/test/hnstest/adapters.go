@@ -10,16 +10,17 @@ import (
 	"flannel/pkg/windows/hns"
 )
 
-// adapter is a network adapter of the machine.
+// adapter is a network adapter of the machine: a physical one, the loopback, the virtual
+// one of a switch, or that of an endpoint that is attached to the host.
 type adapter struct {
 	hns.Adapter
-	physical int    // of the virtual adapter of a switch: index of the physical one; else 0
-	pending  config // what it will get after the outage
-	known    bool   // HNS has seen its address, see managementIP
-	virtual  bool
-	metrics  [2]int // fixed ones, of IPv4 and IPv6; 0: automatic
-	dnsGiven bool   // DHCP gave the DNS servers
-	category hns.Category
+	physical int          // of the virtual adapter of a switch: index of the physical one; else 0
+	pending  config       // what it will get after the outage
+	known    bool         // HNS has seen its address, see managementIP
+	virtual  bool         // of a switch or an endpoint
+	metrics  [2]int       // fixed ones, of IPv4 and IPv6; 0: automatic
+	dnsGiven bool         // DHCP gave the DNS servers
+	category hns.Category // of the network that it is connected to: see category.go
 }
 
 // config is the IP configuration of an adapter.
@@ -37,9 +38,9 @@ type config struct {
 // apipa is the address that Windows chooses when no DHCP server answers.
 var apipa = netip.MustParsePrefix("169.254.149.216/16")
 
-// Plug adds a physical adapter with routes, whose Index is ignored, and returns
-// its index. An Index or GUID of a that is zero is chosen. A metric that is zero
-// is automatic.
+// Plug adds a physical adapter with routes, and returns its index. Index of the routes is
+// ignored: they are the adapter's. An Index or GUID of a that is zero is chosen. A metric
+// that is zero is automatic.
 func (m *Machine) Plug(a hns.Adapter, routes ...hns.Route) int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -53,7 +54,7 @@ func (m *Machine) Plug(a hns.Adapter, routes ...hns.Route) int {
 		c.routes = append(c.routes, r)
 	}
 	index := m.addAdapter(a, 0)
-	m.adapter(index).virtual, m.adapter(index).metrics = false, metrics
+	m.adapter(index).virtual, m.adapter(index).metrics = false, metrics // addAdapter has made it a virtual one
 	m.adapter(index).DNS, m.adapter(index).DHCP = c.dns, c.dhcp
 	m.stored[a.GUID] = persistentOf(c)
 	for _, r := range c.routes {
@@ -63,6 +64,7 @@ func (m *Machine) Plug(a hns.Adapter, routes ...hns.Route) int {
 	return index
 }
 
+// adapter returns the adapter with that index, or nil.
 func (m *Machine) adapter(index int) *adapter {
 	for _, a := range m.adapters {
 		if a.Index == index {
@@ -95,7 +97,7 @@ func (m *Machine) addAdapter(a hns.Adapter, parent int) int {
 	if a.GUID == "" {
 		a.GUID = api.NewGUID()
 	}
-	if a.Index == 0 {
+	if a.Index == 0 { // else the body has it already
 		index, err := m.body.Add(a, parent)
 		m.recordError("add adapter "+a.Name, err)
 		a.Index = index
@@ -109,6 +111,7 @@ func (m *Machine) addAdapter(a hns.Adapter, parent int) int {
 	return a.Index
 }
 
+// removeAdapter removes an adapter, which must exist, with its addresses and routes.
 func (m *Machine) removeAdapter(index int) {
 	m.takeConfig(m.adapter(index))
 	m.adapters = slices.DeleteFunc(slices.Clone(m.adapters), func(a *adapter) bool { return a.Index == index })
@@ -116,16 +119,17 @@ func (m *Machine) removeAdapter(index int) {
 	m.notifyStack(InterfaceChange)
 }
 
-// adapterFor returns the physical adapter that a new network uses.
+// adapterFor returns the physical adapter that a new network uses: the one that its policies
+// name, or have the address of, or else the first one. It returns a code if HNS finds none.
 func (m *Machine) adapterFor(n *network) (*adapter, hns.Code) {
 	name, given := api.AdapterName(n.Policies)
 	provider := api.ProviderAddress(n.Policies)
 	var found []*adapter
 	for _, a := range m.adapters {
 		byAddress := !given && provider.IsValid()
-		switch {
+		switch { // the first case: no physical adapter, or not the one that the policies ask for
 		case a.virtual || a.Loopback || given && a.Name != name || byAddress && m.addressOf(a.Index) != provider:
-		case m.knobs.EmptyElsewhere && !given && !byAddress && m.virtualAdapter(a.Index) != nil:
+		case m.knobs.EmptyElsewhere && !given && !byAddress && m.virtualAdapter(a.Index) != nil: // it has a switch
 		default:
 			found = append(found, a)
 		}
@@ -136,10 +140,11 @@ func (m *Machine) adapterFor(n *network) (*adapter, hns.Code) {
 	if m.kindRefused(n) {
 		return nil, hns.AdapterNotFound
 	}
-	bound := m.virtualAdapter(found[0].Index) != nil
+	bound := m.virtualAdapter(found[0].Index) != nil // it has a switch
 	switch {
 	case bound && given && m.knobs.BoundName != 0:
 		return nil, m.knobs.BoundName
+	// Or an overlay beside networks of another type.
 	case bound && !given && !provider.IsValid() && m.knobs.EmptyRefused, n.Type == hns.Overlay && m.hasOtherType(found[0].Index):
 		return nil, hns.AdapterNotFound
 	}
@@ -219,8 +224,8 @@ func (m *Machine) freeSwitch(physical int) {
 	m.restoreConfig(physical, c)
 }
 
-// restoreConfig gives an adapter a configuration after the outage. HNS sees its
-// address later still.
+// restoreConfig gives an adapter a configuration after the outage. HNS sees the adapter's
+// address only after Knobs.ManagementIP more.
 func (m *Machine) restoreConfig(index int, c config) {
 	m.adapter(index).pending = c
 	m.afterKnob(outage, func() {
@@ -263,8 +268,8 @@ func (m *Machine) giveConfig(a *adapter, c config) {
 		k = Knobs{}
 	}
 	a.pending = config{}
-	if a.physical != 0 && !a.Up {
-		a.pending = c // VirtualDown: the configuration is nowhere
+	if a.physical != 0 && !a.Up { // VirtualDown: the configuration is nowhere, until takeConfig finds it here
+		a.pending = c
 		return
 	}
 	if k.BecomesDHCP && !c.dhcp {
@@ -312,7 +317,7 @@ func (m *Machine) addAddress(a *adapter, ip hns.Address) hns.Code {
 		}
 	}
 	a.Addrs = append(a.Addrs, ip)
-	if a.physical == 0 || m.knobs.VlanLost == 0 {
+	if a.physical == 0 || m.knobs.VlanLost == 0 { // else the host reaches nobody by the switch
 		m.recordError(fmt.Sprintf("add %s to %s", ip.Prefix, a.Name), m.body.Address(a.Index, ip.Prefix, true))
 	}
 	for _, dst := range ownRoutes(ip.Prefix) {
@@ -322,6 +327,7 @@ func (m *Machine) addAddress(a *adapter, ip hns.Address) hns.Code {
 	return 0
 }
 
+// removeAddress removes an address and the routes that Windows made for it.
 func (m *Machine) removeAddress(a *adapter, p netip.Prefix) {
 	a.Addrs = slices.DeleteFunc(slices.Clone(a.Addrs), func(ip hns.Address) bool { return ip.Prefix == p })
 	m.recordError(fmt.Sprintf("remove %s from %s", p, a.Name), m.body.Address(a.Index, p, false))
@@ -341,6 +347,7 @@ func ownRoutes(p netip.Prefix) []netip.Prefix {
 	return []netip.Prefix{p.Masked(), host}
 }
 
+// unspecified returns 0.0.0.0 or ::, in the family of an address.
 func unspecified(like netip.Addr) netip.Addr {
 	if like.Is4() {
 		return netip.IPv4Unspecified()
@@ -348,6 +355,7 @@ func unspecified(like netip.Addr) netip.Addr {
 	return netip.IPv6Unspecified()
 }
 
+// hasHostEndpoint reports whether an endpoint of the network is attached to the host.
 func (m *Machine) hasHostEndpoint(n *network) bool {
 	return slices.ContainsFunc(m.objects[api.EndpointKind], func(o *object) bool { return o.network == n.id && o.state == attachedState })
 }
@@ -356,7 +364,7 @@ func (m *Machine) hasHostEndpoint(n *network) bool {
 // invalid: HNS does not know it yet.
 func (m *Machine) managementIP(n *network) netip.Addr {
 	a := m.virtualAdapter(n.adapter)
-	if m.dead[n.adapter] && m.knobs.FirstIP {
+	if m.dead[n.adapter] && m.knobs.FirstIP { // the virtual adapter has no address, and HNS says the one of before
 		return n.first
 	}
 	if a == nil || !a.known || n.adapter == 0 {

@@ -10,11 +10,10 @@ import (
 	"flannel/pkg/windows/hns"
 )
 
-// Changes by an administrator or another program. They are not in the log, and
-// no Fault applies to them.
-
 // Admin changes and reads the machine as an administrator, or another program
-// than the one under test, would.
+// than the one under test, would. Its calls are not in the log, and no Fault applies to
+// them. Each locks the machine. Changes cause the same events as those by calls, unless
+// a method says something else.
 type Admin struct{ m *Machine }
 
 // Admin returns access to the machine beside the program under test.
@@ -32,7 +31,7 @@ func (h Admin) Networks() []json.RawMessage {
 	return documents
 }
 
-// Endpoints returns the endpoints' documents.
+// Endpoints returns the endpoints' documents, as they were written.
 func (h Admin) Endpoints() []json.RawMessage { return h.documents(api.EndpointKind) }
 
 // PodMTU returns the MTU of the pod whose endpoint has that name, 0 if there is none.
@@ -50,6 +49,7 @@ func (h Admin) PodMTU(endpoint string) int {
 // LoadBalancers returns the load balancers' documents.
 func (h Admin) LoadBalancers() []json.RawMessage { return h.documents(api.LoadBalancerKind) }
 
+// documents returns the documents of all objects of a kind.
 func (h Admin) documents(k api.Kind) []json.RawMessage {
 	h.m.mu.Lock()
 	defer h.m.mu.Unlock()
@@ -103,6 +103,7 @@ func (h Admin) Ghost(name string) error { return h.setGhost(name, true) }
 // Unghost makes HNS list the network with that name again.
 func (h Admin) Unghost(name string) error { return h.setGhost(name, false) }
 
+// setGhost implements Ghost and Unghost.
 func (h Admin) setGhost(name string, ghost bool) error {
 	return h.network(name, func(n *network) hns.Code {
 		n.ghost = ghost
@@ -110,7 +111,7 @@ func (h Admin) setGhost(name string, ghost bool) error {
 	})
 }
 
-// CreateNetwork creates a network.
+// CreateNetwork creates a network from its document, of either version.
 func (h Admin) CreateNetwork(document string) error {
 	h.m.mu.Lock()
 	defer h.m.mu.Unlock()
@@ -118,8 +119,8 @@ func (h Admin) CreateNetwork(document string) error {
 	return api.Problem("HcnCreateNetwork", code)
 }
 
-// Policies replaces the policies of the network with that name. It causes no
-// event.
+// Policies replaces the policies of the network with that name by the result of change. It
+// causes no event.
 func (h Admin) Policies(name string, change func([]hns.Policy) []hns.Policy) error {
 	return h.network(name, func(n *network) hns.Code {
 		before := n.Policies
@@ -165,6 +166,7 @@ func (h Admin) AddRemoteEndpoints(name string, count int) error {
 	return h.network(name, func(n *network) hns.Code {
 		addr := netip.MustParseAddr("10.128.0.1")
 		for range count {
+			// The fields of object are for the simulation, the document for those who read it.
 			t := &object{Document: api.Document{}, id: api.NewGUID(), network: n.id, state: createdState, ip: netip.PrefixFrom(addr, 32)}
 			t.Write("ID", t.id)
 			t.Write("HostComputeNetwork", n.id)
@@ -177,7 +179,9 @@ func (h Admin) AddRemoteEndpoints(name string, count int) error {
 	})
 }
 
-// network calls act with the network of that name, with the machine locked.
+// network calls act with the network of that name, with the machine locked. The error is
+// hns.ErrNotFound if there is none, or that of the code that act returns (0: nil); so for
+// endpoint.
 func (h Admin) network(name string, act func(*network) hns.Code) error {
 	h.m.mu.Lock()
 	defer h.m.mu.Unlock()

@@ -36,9 +36,9 @@ const (
 	dnsHost   = 53
 )
 
-// leased returns the configuration that DHCP gives instead of a static one: an
+// leased returns the configuration that DHCP gives instead of the static one c: an
 // address of the same subnet, the same gateway with metric 0, another DNS
-// server. IPv6 stays.
+// server. IPv6 addresses stay.
 func leased(c config) config {
 	out := config{dhcp: true, given: true, mtu: c.mtu}
 	for _, a := range c.addrs {
@@ -62,6 +62,7 @@ func leased(c config) config {
 	return out
 }
 
+// dhcpHas4 reports whether the configuration, made by DHCP, has an IPv4 address.
 func (c config) dhcpHas4() bool {
 	return slices.ContainsFunc(c.addrs, func(a hns.Address) bool { return a.Prefix.Addr().Is4() })
 }
@@ -75,7 +76,7 @@ func (m *Machine) Reboot() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.boots++
-	clear(m.handles)
+	clear(m.handles) // of all programs
 	for _, l := range m.listeners {
 		l.ended = true
 	}
@@ -98,7 +99,8 @@ func (m *Machine) Reboot() {
 	m.waiting = nil
 	for _, n := range slices.Clone(m.networks) {
 		if n.NonPersistent || n.ghost {
-			m.dead[n.adapter] = m.dead[n.adapter] || n.adapter != 0 // removeNetwork moves nothing
+			// As if dead, so that removeNetwork frees the switch and moves no configuration: bootAdapter gives it.
+			m.dead[n.adapter] = m.dead[n.adapter] || n.adapter != 0
 			m.removeNetwork(n)
 		}
 	}
@@ -110,7 +112,7 @@ func (m *Machine) Reboot() {
 	}
 }
 
-// hostOf returns the index of the physical adapter of an adapter.
+// hostOf returns the index of the physical adapter below an adapter, or its own.
 func (m *Machine) hostOf(a *adapter) int {
 	if a.physical != 0 {
 		return a.physical
@@ -118,6 +120,7 @@ func (m *Machine) hostOf(a *adapter) int {
 	return a.Index
 }
 
+// has reports whether there is anything to restore.
 func (c config) has() bool { return len(c.addrs) > 0 }
 
 // bootAdapter gives a physical adapter, or the virtual one on it, what the
@@ -133,7 +136,7 @@ func (m *Machine) bootAdapter(a *adapter, before config) {
 		m.restoreConfig(a.Index, m.atBoot(a, before))
 		return
 	}
-	virtual.Up = true
+	virtual.Up = true // VirtualDown is over
 	if m.knobs.DeadSwitch || m.knobs.ChangedGUID {
 		virtual.Up, m.dead[a.Index] = false, true
 		m.restoreConfig(a.Index, m.atBoot(a, before))
@@ -208,7 +211,7 @@ func (m *Machine) SetPersistent(index int, p hns.Persistent) error {
 		}
 		m.stored[a.GUID] = p
 		switch {
-		case m.knobs.StoredOnly:
+		case m.knobs.StoredOnly: // the adapter stays as it is
 		case p.DHCP:
 			a.DHCP = true // no server answers
 		case a.DHCP:
@@ -250,7 +253,7 @@ func (h Admin) Stored(name string) (p hns.Persistent) {
 }
 
 // Configure configures IPv4 on the adapter with that name as an administrator
-// does, in the registry and at once.
+// does, in the registry and at once (after Knobs.Outage).
 func (h Admin) Configure(name string, p hns.Persistent) error {
 	return h.adapter(name, func(a *adapter) {
 		c := h.m.takeConfig(a)

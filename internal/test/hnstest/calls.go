@@ -10,8 +10,10 @@ import (
 )
 
 // The methods of hns.Calls make the same calls of HNS, one by one, as their
-// implementation on Windows.
+// implementation on Windows: each call may meet a Fault and is in the log. They do not hold
+// the machine's lock; Program.HNS takes it for each call. Their errors are *hns.Error.
 
+// anyQuery is a query without conditions.
 const anyQuery = `{"SchemaVersion":{"Major":2,"Minor":0}}`
 
 // ask makes a call of HNS on behalf of m.self.
@@ -26,7 +28,8 @@ func (m *Machine) Version() (v hns.Version, err error) {
 	return v, err
 }
 
-// callV1 makes a request of the older API and decodes its output.
+// callV1 makes a request of the older API (HTTP in the form of a call), and decodes its
+// output into out.
 func (m *Machine) callV1(method, path, body string, out any) error {
 	answer, err := m.ask("HNSCall", method, path, body)
 	if err != nil {
@@ -83,6 +86,7 @@ func (m *Machine) DeleteOlderNetwork(id string) error {
 	return m.callV1("DELETE", "/networks/"+id, "", &api.NetworkV1{})
 }
 
+// query returns the document of an object: it opens, queries and closes it.
 func (m *Machine) query(k api.Kind, id string) (json.RawMessage, error) {
 	h, err := m.ask("HcnOpen"+string(k), id)
 	if err != nil {
@@ -94,7 +98,7 @@ func (m *Machine) query(k api.Kind, id string) (json.RawMessage, error) {
 // queryClose returns the document of the object behind a handle, and closes the
 // handle.
 func (m *Machine) queryClose(k api.Kind, h string) (json.RawMessage, error) {
-	defer m.ask("HcnClose"+string(k), h)
+	defer m.ask("HcnClose"+string(k), h) // an error of Close does not matter; so below
 	document, err := m.ask("HcnQuery"+string(k)+"Properties", h, anyQuery)
 	if err != nil {
 		return nil, err
@@ -151,6 +155,7 @@ func (m *Machine) EndpointIDs(network, name string) ([]string, error) {
 	return m.enumerateIDs(api.EndpointKind, api.Text(query))
 }
 
+// enumerateIDs returns the IDs of the objects of a kind that match a query.
 func (m *Machine) enumerateIDs(k api.Kind, query string) (ids []string, err error) {
 	answer, err := m.ask("HcnEnumerate"+string(k)+"s", query)
 	if err != nil {

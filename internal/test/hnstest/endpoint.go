@@ -11,8 +11,8 @@ import (
 
 const remoteEndpoint = 1 // bit in the flags of an endpoint
 
-// createEndpoint creates an endpoint. If the document has no address, the first
-// free one of the network is used.
+// createEndpoint creates an endpoint on a network from a document of either version, and
+// returns id. If the document has no address, the first free one of the network is used.
 func (m *Machine) createEndpoint(id, network string, document []byte) (string, hns.Code) {
 	n := m.network(network)
 	if n == nil {
@@ -63,14 +63,15 @@ func (m *Machine) createEndpoint(id, network string, document []byte) (string, h
 // MTU of the adapter, in bytes.
 const usualOverhead = 50
 
-// overhead returns what the policy EncapOverhead of the endpoint says.
+// overhead returns what the policy EncapOverhead of the endpoint says, in bytes, or
+// usualOverhead without it.
 func (t *object) overhead() int {
 	var policies []hns.Policy
 	t.Read("Policies", &policies)
 	s := struct{ Overhead int }{usualOverhead}
 	for _, p := range policies {
 		if p.Type == "EncapOverhead" {
-			_ = json.Unmarshal(p.Settings, &s) // else HNS would refuse the endpoint
+			_ = json.Unmarshal(p.Settings, &s) // with invalid settings HNS would refuse the endpoint
 		}
 	}
 	return s.Overhead
@@ -80,7 +81,7 @@ func (t *object) overhead() int {
 // local pod, or a remote endpoint of an overlay. Endpoints that are attached to
 // the host are adapters instead.
 func (m *Machine) applyEndpoint(n *network, t *object, add bool) {
-	if !api.External(n.Type) || !t.ip.IsValid() || t.adapter != 0 {
+	if !api.External(n.Type) || !t.ip.IsValid() || t.adapter != 0 { // t.adapter: it is attached to the host
 		return
 	}
 	if t.Flags()&remoteEndpoint == 0 {
@@ -120,8 +121,9 @@ func (m *Machine) remoteRoute(n *network, t *object) *hns.RemoteSubnet {
 	return &route
 }
 
-// endpointAddress chooses the address of a new endpoint, which must be free. It
-// is invalid if the network has no subnet.
+// endpointAddress returns the address of a new endpoint: the one in its document, which must
+// be free, or else a free one of a subnet, behind the first two addresses. It is invalid
+// without an error if the document has none and the network no subnet.
 func (m *Machine) endpointAddress(n *network, t *object, remote bool) (netip.Prefix, hns.Code) {
 	var given []struct {
 		IpAddress    netip.Addr
@@ -165,10 +167,12 @@ func (t *object) moreAddresses(n *network) (all []netip.Prefix) {
 	return all
 }
 
+// addressFree reports whether a new endpoint of the network can have the address.
 func (m *Machine) addressFree(n *network, a netip.Addr) bool {
 	return m.knobs.SharedAddresses || m.unused(n, a)
 }
 
+// unused reports whether no endpoint of the network has the address.
 func (m *Machine) unused(n *network, a netip.Addr) bool {
 	return !slices.ContainsFunc(m.objects[api.EndpointKind],
 		func(t *object) bool { return t.network == n.id && t.ip.Addr() == a })
@@ -193,7 +197,7 @@ func (m *Machine) attach(t *object) hns.Code {
 	if !t.ip.IsValid() || n == nil {
 		return 0
 	}
-	m.applyEndpoint(n, t, false)
+	m.applyEndpoint(n, t, false) // from here on, its address is that of an adapter
 	mac, _ := api.ParseMAC(t.Document["MacAddress"])
 	var addrs []hns.Address
 	for _, p := range append([]netip.Prefix{t.ip}, t.more...) {

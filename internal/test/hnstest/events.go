@@ -35,7 +35,8 @@ type watcher struct {
 	changed func()
 }
 
-// notify adds an event and calls the watchers for it.
+// notify adds an event, which the listeners of programs read (Next), and calls the watchers
+// for it, which are not told what has changed.
 func (m *Machine) notify(kind uint32, data string) {
 	e := Event{kind, data}
 	if !e.ofStack() && m.knobs.Silent {
@@ -52,7 +53,7 @@ func (m *Machine) notify(kind uint32, data string) {
 
 func (m *Machine) notifyStack(kind uint32) { m.notify(kind, "") }
 
-// wakeListeners makes all calls of Next check again.
+// wakeListeners makes all calls of Next check again whether there is an event for them.
 func (m *Machine) wakeListeners() {
 	close(m.eventAdded)
 	m.eventAdded = make(chan struct{})
@@ -77,7 +78,7 @@ func (m *Machine) Restart() {
 	defer m.mu.Unlock()
 	m.notify(ServiceDisconnect, "")
 	for n, h := range m.handles {
-		if h.kind == api.CallbackKind && h.id == "IP" {
+		if h.kind == api.CallbackKind && h.id == "IP" { // a registration for the IP stack
 			continue
 		}
 		if delete(m.handles, n); h.kind == api.CallbackKind {
@@ -93,7 +94,7 @@ func (m *Machine) Restart() {
 	}
 	for _, n := range m.networks {
 		if n.NonPersistent || n.ghost {
-			defer m.removeNetwork(n)
+			defer m.removeNetwork(n) // after this loop, because it changes m.networks
 		}
 	}
 }

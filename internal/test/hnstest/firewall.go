@@ -13,6 +13,8 @@ type firewall struct {
 	rules []hns.FirewallRule // for inbound packets
 }
 
+// The methods of hns.Firewall. The log has them by the names of Windows' COM interfaces.
+
 // FirewallProfiles returns the active profiles. See Knobs.FirewallOff and
 // FirewallBlocksAll.
 func (m *Machine) FirewallProfiles() (profiles []hns.FirewallProfile, err error) {
@@ -32,7 +34,7 @@ func (m *Machine) FirewallRules() (rules []hns.FirewallRule, err error) {
 		})
 		for i, r := range rules {
 			if r.Name == m.knobs.UnreadRule {
-				rules[i] = hns.UnreadFirewallRule(r.Name)
+				rules[i] = hns.UnreadFirewallRule(r.Name) // one of which only the name is known
 			}
 		}
 		return "", 0

@@ -9,6 +9,9 @@ import (
 	"flannel/pkg/windows/hns"
 )
 
+// This file has the calls of HCN on objects of any kind, for Program.perform. Networks are a
+// type of their own (network.go), all other kinds are in Machine.objects.
+
 // lookUp returns 0 if the object exists, else the code for a missing one.
 func (m *Machine) lookUp(k api.Kind, id string) hns.Code {
 	switch {
@@ -24,8 +27,8 @@ func (m *Machine) lookUp(k api.Kind, id string) hns.Code {
 
 // enumerate returns the IDs of the objects that match a query, as a JSON list.
 func (m *Machine) enumerate(k api.Kind, query string) (string, hns.Code) {
-	var q struct{ Filter string }
-	var filter struct{ ID, Name, VirtualNetwork *string }
+	var q struct{ Filter string }                         // JSON in a string
+	var filter struct{ ID, Name, VirtualNetwork *string } // conditions; nil: none
 	if query != "" && json.Unmarshal([]byte(query), &q) != nil {
 		return "", hns.InvalidJSON
 	}
@@ -60,8 +63,8 @@ func (m *Machine) enumerate(k api.Kind, query string) (string, hns.Code) {
 	return api.Text(ids), 0
 }
 
-// create creates an object from the arguments of its call and returns its ID:
-// the one in the call, or else in the document, or else a new one.
+// create creates an object from the arguments of its call ([network handle,] ID, document),
+// and returns its ID: the one in the call, or else in the document, or else a new one.
 func (m *Machine) create(k api.Kind, args []string) (string, hns.Code) {
 	document := []byte(args[len(args)-1])
 	var d struct{ ID string }
@@ -85,6 +88,7 @@ func (m *Machine) create(k api.Kind, args []string) (string, hns.Code) {
 	return m.createObject(k, id, document)
 }
 
+// delete deletes an object.
 func (m *Machine) delete(k api.Kind, id string) hns.Code {
 	if code := m.lookUp(k, id); code != 0 {
 		return code
@@ -97,6 +101,7 @@ func (m *Machine) delete(k api.Kind, id string) hns.Code {
 	return 0
 }
 
+// modify changes an object, which exists, as the request says.
 func (m *Machine) modify(k api.Kind, id, request string) hns.Code {
 	if k == api.NetworkKind {
 		return m.modifyNetwork(m.network(id), []byte(request))
@@ -104,7 +109,7 @@ func (m *Machine) modify(k api.Kind, id, request string) hns.Code {
 	return m.modifyObject(k, m.object(k, id), []byte(request))
 }
 
-// properties returns the document of an object for a query.
+// properties returns the document of an object, which exists, for a query.
 func (m *Machine) properties(k api.Kind, id string) any {
 	if k == api.NetworkKind {
 		return m.networkProperties(m.network(id))

@@ -164,7 +164,7 @@ type Fault struct {
 
 // matches reports whether the fault applies to a call.
 func (f *Fault) matches(function string, args []string) bool {
-	if f.Func != function && f.Func != "*" && (f.Func != "" || !api.IsHNS(function)) {
+	if f.Func != function && f.Func != "*" && (f.Func != "" || !api.IsHNS(function)) { // "" stands for those of HNS
 		return false
 	}
 	return f.Match == "" || strings.Contains(strings.Join(args, "\n"), f.Match)
@@ -198,6 +198,7 @@ func (m *Machine) Turn(change func(*Knobs)) {
 	}
 }
 
+// The knobs for afterKnob.
 func outage(k Knobs) time.Duration       { return k.Outage }
 func managementIP(k Knobs) time.Duration { return k.ManagementIP }
 func drMAC(k Knobs) time.Duration        { return k.DRMAC }
@@ -208,8 +209,8 @@ type waiting struct {
 	act  func()
 }
 
-// afterKnob calls act after the duration of a knob, which is read again when it
-// was negative. The caller holds the lock.
+// afterKnob calls act after the duration of a knob. If it is negative, the event waits
+// until Turn changes the knobs, which reads the knob again. The caller holds the lock.
 func (m *Machine) afterKnob(knob func(Knobs) time.Duration, act func()) {
 	if d := knob(m.knobs); d >= 0 {
 		m.afterFunc(d, act)
@@ -218,8 +219,9 @@ func (m *Machine) afterKnob(knob func(Knobs) time.Duration, act func()) {
 	}
 }
 
-// takeFault returns the fault that applies to this call, and counts it. The
-// channel is closed by Heal.
+// takeFault returns the fault that applies to this call, and counts it; the zero Fault,
+// which does nothing, if there is none. The channel is closed by Heal. The caller does not
+// hold the lock.
 func (m *Machine) takeFault(function string, args []string) (Fault, <-chan struct{}) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -232,18 +234,18 @@ func (m *Machine) takeFault(function string, args []string) (Fault, <-chan struc
 			continue
 		}
 		taken := *f
-		if f.Times--; f.Times == 0 {
+		if f.Times--; f.Times == 0 { // one without a limit counts below 0
 			m.faults = append(m.faults[:i:i], m.faults[i+1:]...)
 		}
 		return taken, m.healed
 	}
-	if function == "HcnQueryEndpointProperties" {
+	if function == "HcnQueryEndpointProperties" { // as slow as the knob says
 		return Fault{Delay: m.knobs.EndpointCost}, m.healed
 	}
 	return Fault{}, nil
 }
 
-// wait waits as long as the fault says. healed ends it.
+// wait waits as long as the fault says, or until healed is closed.
 func (f Fault) wait(healed <-chan struct{}) {
 	switch {
 	case f.Hang:

@@ -15,20 +15,22 @@ import (
 )
 
 // Machine is a simulated Windows machine: HNS, the IP stack and the firewall. It
-// implements hns.Calls, hns.Stack and hns.Firewall. Its methods may be called from any goroutine.
+// implements hns.Calls (calls.go), hns.Stack (stack.go, boot.go, category.go) and
+// hns.Firewall (firewall.go). Its exported methods may be called from any goroutine: they
+// lock mu. The methods that read or change the state run with mu held.
 type Machine struct {
-	mu     sync.Mutex
+	mu     sync.Mutex // guards everything below
 	knobs  Knobs
-	faults []*Fault
+	faults []*Fault      // the first one that matches a call applies
 	healed chan struct{} // closed and replaced by Heal
-	body   Body
+	body   Body          // carries out changes elsewhere, such as in the kernel; called with mu held
 
 	networks []*network
-	objects  map[api.Kind][]*object
-	byID     map[api.Kind]map[string]*object // objects by their IDs in lower case
-	handles  map[uint64]handle
-	self     *Program // on behalf of which the methods of hns.Calls make calls
-	lastID   uint64   // the last number given to a handle or watcher
+	objects  map[api.Kind][]*object          // those of HNS that are no networks, in the order of their creation
+	byID     map[api.Kind]map[string]*object // the same by their IDs in lower case
+	handles  map[uint64]handle               // open ones
+	self     *Program                        // on behalf of which the methods of hns.Calls make calls
+	lastID   uint64                          // the last number given to a handle or watcher
 	log      []Call
 
 	adapters  []*adapter
@@ -36,7 +38,7 @@ type Machine struct {
 	forward   map[family]bool
 	stored    map[string]hns.Persistent // the registry, by the GUIDs of adapters
 	deletedAt time.Time                 // when the last network was deleted
-	dead      map[int]bool              // physical adapters whose switch is dead, by index
+	dead      map[int]bool              // by index, physical adapters whose switch is dead: see Knobs.DeadSwitch
 	boots     int                       // number of calls of Reboot
 	trouble   []error                   // see Trouble
 	firewall  firewall
@@ -44,10 +46,10 @@ type Machine struct {
 	events     []Event              // all events since the machine was created
 	eventAdded chan struct{}        // closed and replaced when an event is added
 	listeners  map[string]*listener // by handle
-	watchers   map[uint64]watcher
+	watchers   map[uint64]watcher   // by a number of their own
 	timers     map[*time.Timer]bool // that have not fired
 	waiting    []waiting            // for a negative knob to change
-	closed     bool
+	closed     bool                 // timers do nothing any more
 }
 
 // Call is one call and its answer.
@@ -121,8 +123,10 @@ func (m *Machine) Close() error {
 	return m.body.Close()
 }
 
-// call runs one call: it applies a fault, if one matches, and adds the call to
-// the log. act runs with the machine locked.
+// call runs one call of HNS, the IP stack or the firewall: it applies a fault, if one
+// matches, and adds the call to the log. act is the call itself, returns its output and
+// result, and runs with the machine locked. The caller does not hold the lock. changes:
+// see Call.
 func (m *Machine) call(function string, args []string, changes bool, act func() (string, hns.Code)) (string, hns.Code) {
 	fault, healed := m.takeFault(function, args)
 	fault.wait(healed)
@@ -137,7 +141,7 @@ func (m *Machine) call(function string, args []string, changes bool, act func() 
 	case fault.Code == 0:
 		call.Output, call.Result = act()
 	case fault.After:
-		act()
+		act() // its result is replaced by the fault's
 	}
 	m.log = append(m.log, call)
 	return call.Output, call.Result
@@ -225,6 +229,7 @@ func (m *Machine) recordError(what string, err error) {
 	}
 }
 
+// nextID returns a number for a handle or watcher.
 func (m *Machine) nextID() uint64 {
 	m.lastID++
 	return m.lastID

@@ -14,10 +14,11 @@ import (
 	"flannel/pkg/windows/hns"
 )
 
-// network is an HNS network.
+// network is an HNS network. Policies of the embedded Network are the current ones,
+// Document is what the network was created with.
 type network struct {
 	api.Network
-	id       string
+	id       string          // in lower case, unless it is recorded
 	read     api.Reader      // compares policies
 	adapter  int             // index of the physical adapter; 0: none
 	first    netip.Addr      // first management address that HNS reported
@@ -44,6 +45,7 @@ func (m *Machine) olderNetwork(id string) *network {
 	return nil
 }
 
+// anyNetwork is network for ghosts, too.
 func (m *Machine) anyNetwork(id string) *network {
 	for _, n := range m.networks {
 		if strings.EqualFold(n.id, id) {
@@ -82,8 +84,8 @@ func (m *Machine) createNetwork(id string, document []byte) (string, hns.Code) {
 		}
 		n.Policies = append(n.Policies, api.AsHNSHasIt(p))
 	}
-	// From here on, only a missing adapter is refused. HNS, too, validates the
-	// document before it touches a switch.
+	// From here on, only what has to do with the adapter is refused. HNS, too, validates
+	// the document before it touches a switch.
 	if api.External(n.Type) {
 		physical, code := m.adapterFor(n)
 		if code != 0 {
@@ -98,7 +100,7 @@ func (m *Machine) createNetwork(id string, document []byte) (string, hns.Code) {
 			n.Policies = append(n.Policies, api.Policy("NetAdapterName",
 				map[string]string{"NetworkAdapterName": physical.Name}))
 		}
-		if code := m.knobs.CreateFailsAfterBind; code != 0 && m.virtualAdapter(physical.Index) == nil {
+		if code := m.knobs.CreateFailsAfterBind; code != 0 && m.virtualAdapter(physical.Index) == nil { // no switch yet
 			m.bindSwitch(physical)
 			m.freeSwitch(physical.Index)
 			return "", code
@@ -147,7 +149,8 @@ func (m *Machine) newMAC() dataplane.MAC {
 	return mac
 }
 
-// networkProperties returns the document of a network in its current state.
+// networkProperties returns the document of a network in its current state, in the form in
+// which HNS returns it.
 func (m *Machine) networkProperties(n *network) any {
 	if n.verbatim != nil {
 		return n.verbatim
@@ -183,7 +186,7 @@ func (m *Machine) modifyNetwork(n *network, request []byte) hns.Code {
 		return api.InvalidArg
 	}
 	n.verbatim = nil
-	before := slices.Clone(n.Policies)
+	before := slices.Clone(n.Policies) // to undo a request that is refused, and to find what has changed
 	for _, p := range r.Settings.Policies {
 		code := api.CheckPolicy(n.Type, m.knobs.version(), p)
 		if code == 0 && p.IsHostRoute() && r.RequestType == "Add" {
@@ -204,8 +207,8 @@ func (m *Machine) modifyNetwork(n *network, request []byte) hns.Code {
 	return 0
 }
 
-// changePolicy adds, removes or updates one policy. It does not change the old
-// slice.
+// changePolicy adds, removes or updates one policy. It replaces n.Policies and leaves the
+// elements of the old slice alone.
 func (m *Machine) changePolicy(n *network, request string, p hns.Policy) hns.Code {
 	at := slices.IndexFunc(n.Policies, func(q hns.Policy) bool { return n.read.Clash(p, q) })
 	switch request {

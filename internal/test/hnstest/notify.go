@@ -7,11 +7,12 @@ import (
 	"flannel/pkg/windows/hns"
 )
 
-// listener is a registration whose events are read one by one, with Next.
+// listener is a registration of a Program, whose events the program reads one by one, with
+// Next. (Programs in Wine do; the tests' own process uses Watch and Notify instead.)
 type listener struct {
 	next  int // index in Machine.events of the next one to look at
 	wants func(Event) bool
-	ended bool // unregistered: events that are still in the list are the last
+	ended bool // unregistered: events that are still in the list are the last; Next then removes the listener
 }
 
 // register answers the calls of HNS that register and unregister callbacks. A
@@ -29,7 +30,8 @@ func (p *Program) register(function string, args []string) (string, hns.Code) {
 	return "", hns.NotImplemented
 }
 
-// Notify does the same as register for the IP Helper API.
+// Notify does the same as register for the IP Helper API. number is the handle of a
+// registration for CancelMibChangeNotify2.
 func (p *Program) Notify(function, number string) (string, hns.Code) {
 	return p.m.call(function, []string{number}, false, func() (string, hns.Code) {
 		if function == "CancelMibChangeNotify2" {
@@ -43,7 +45,8 @@ func (p *Program) Notify(function, number string) (string, hns.Code) {
 	})
 }
 
-// listen adds a registration and returns its handle. owner is "HNS" or "IP".
+// listen adds a registration and returns its handle. owner is "HNS" or "IP". Events before
+// this call do not count. If the program has ended, the handle is not valid.
 func (p *Program) listen(owner string, wants func(Event) bool) string {
 	number := p.open(api.CallbackKind, owner)
 	if !p.ended {
@@ -52,6 +55,7 @@ func (p *Program) listen(owner string, wants func(Event) bool) string {
 	return number
 }
 
+// unlisten ends a registration by its handle.
 func (m *Machine) unlisten(number string) hns.Code {
 	if _, code := m.resolveHandle(api.CallbackKind, number); code != 0 {
 		return code

@@ -11,8 +11,8 @@ import (
 )
 
 // object is an HCN object that is not a network: an endpoint, namespace, load
-// balancer or SDN route. Its Document also has the fields that the simulation
-// does not know.
+// balancer or SDN route. Its Document is what HNS returns for a query, with the fields that
+// the simulation does not know, too.
 type object struct {
 	api.Document
 	id         string
@@ -37,6 +37,7 @@ const (
 // object returns the object with that ID, in any case of letters, or nil.
 func (m *Machine) object(k api.Kind, id string) *object { return m.byID[k][strings.ToLower(id)] }
 
+// addObject adds an object to both lists of its kind.
 func (m *Machine) addObject(k api.Kind, t *object) {
 	if m.byID[k] == nil {
 		m.byID[k] = map[string]*object{}
@@ -111,7 +112,7 @@ func (m *Machine) modifyMembers(t *object, request string, settings json.RawMess
 	members = slices.DeleteFunc(members, func(r member) bool { return r.Data.ID == e.id })
 	delete(e.Document, "HostComputeNamespace")
 	e.state = detachedState
-	if request == "Add" {
+	if request == "Add" { // else Remove
 		members = append(members, member{Type: "Endpoint", Data: struct{ ID string }{e.id}})
 		e.state = sharedState
 		if !m.knobs.OmitNamespace {
@@ -134,6 +135,8 @@ func (m *Machine) detachMembers(t *object) {
 	}
 }
 
+// removeObject removes an object; an endpoint with its adapter on the host, and with what the
+// body has for it.
 func (m *Machine) removeObject(k api.Kind, t *object) {
 	delete(m.byID[k], strings.ToLower(t.id))
 	m.objects[k] = slices.DeleteFunc(slices.Clone(m.objects[k]), func(o *object) bool { return o == t })

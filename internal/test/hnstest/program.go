@@ -9,8 +9,9 @@ import (
 	"flannel/pkg/windows/hns"
 )
 
-// Program is a running program on the machine. When it ends, its handles are
-// closed, as on Windows.
+// Program is a running program on the machine: one in Wine (package wine), or Machine.self,
+// which stands for the process of the test. When it ends, its handles are closed, as on
+// Windows.
 type Program struct {
 	m     *Machine
 	ended bool // guarded by the machine's lock
@@ -41,11 +42,11 @@ func (p *Program) End() {
 	p.m.wakeListeners()
 }
 
-// HNS makes one call of computenetwork.dll or vmcompute.dll. Its arguments are
-// text: GUIDs, handles as decimal numbers, JSON documents. It returns the
-// document or handle of the answer.
+// HNS makes one call of computenetwork.dll (HCN, functions Hcn…) or vmcompute.dll (the older
+// API, function HNSCall). Its arguments are text: GUIDs, handles as decimal numbers, JSON
+// documents. It returns the document or handle of the answer, and 0 or the code of an error.
 func (p *Program) HNS(function string, args ...string) (string, hns.Code) {
-	verb, k := api.Split(function)
+	verb, k := api.Split(function) // HcnCreateNetwork: Create, Network
 	changes := verb == "Create" || verb == "Modify" || verb == "Delete"
 	if function == "HNSCall" && len(args) == 3 {
 		changes = args[0] != "GET" // an HTTP method
@@ -57,7 +58,7 @@ func (p *Program) HNS(function string, args ...string) (string, hns.Code) {
 		switch {
 		case function == "HNSCall":
 			return p.m.v1(args[0], args[1], args[2])
-		case !api.Known(k):
+		case !api.Known(k): // not about an object
 			return p.register(function, args)
 		}
 		return p.perform(verb, k, args)
@@ -100,7 +101,7 @@ func (p *Program) perform(verb string, k api.Kind, args []string) (string, hns.C
 	if verb == "Modify" {
 		return "", m.modify(k, id, args[1])
 	}
-	return api.Text(m.properties(k, id)), 0
+	return api.Text(m.properties(k, id)), 0 // Query
 }
 
 // open returns a new handle. If the program has ended, the handle is not valid.

@@ -46,9 +46,9 @@ func Recorded(files fs.FS) (*Machine, error) {
 	body := &inMemory{}
 	m := NewWith(body)
 	m.knobs.Version = r.version
-	m.adapters, m.routes = nil, r.routes
+	m.adapters, m.routes = nil, r.routes // the bundle has the loopback adapter, too
 	for _, a := range r.adapters {
-		body.last = max(body.last, a.Index)
+		body.last = max(body.last, a.Index) // new adapters get higher ones
 		m.adapters = append(m.adapters, &adapter{Adapter: a, virtual: a.Virtual(), known: true})
 	}
 	for _, a := range m.adapters {
@@ -96,7 +96,7 @@ func (m *Machine) loadNetwork(document json.RawMessage) {
 			n.adapter = a.Index
 		}
 	}
-	// networkProperties adds these two.
+	// networkProperties adds these two again, from other fields, when it makes the document.
 	n.Policies = slices.DeleteFunc(n.Policies, func(p hns.Policy) bool {
 		var s struct{ Address json.RawMessage }
 		if p.Type == "DrMacAddress" && json.Unmarshal(p.Settings, &s) == nil {
@@ -109,8 +109,8 @@ func (m *Machine) loadNetwork(document json.RawMessage) {
 	m.networks = append(m.networks, n)
 }
 
-// loadSubnets reads the subnets of a recorded network, and sets the knobs by
-// those of an overlay.
+// loadSubnets reads the subnets of a recorded network. If it is an overlay, their form sets
+// knobs: see Recorded.
 func (m *Machine) loadSubnets(n *network) {
 	var ipams []struct {
 		Subnets []struct {
@@ -120,7 +120,7 @@ func (m *Machine) loadSubnets(n *network) {
 		}
 	}
 	n.Document.Read("Ipams", &ipams)
-	form := Knobs{OmitSubnets: true}
+	form := Knobs{OmitSubnets: true} // until there is one
 	for _, i := range ipams {
 		for _, d := range i.Subnets {
 			p, _ := netip.ParsePrefix(d.IpAddressPrefix)

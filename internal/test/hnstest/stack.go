@@ -10,7 +10,10 @@ import (
 	"flannel/pkg/windows/hns"
 )
 
-// family is one address family on one adapter.
+// This file has the methods of hns.Stack, except for those of the registry and DHCP
+// (boot.go) and of categories. The log has them by the names of Windows' functions.
+
+// family is one address family on one adapter, by the adapter's index.
 type family struct {
 	index int
 	v6    bool
@@ -38,7 +41,7 @@ func (m *Machine) Adapters() ([]hns.Adapter, error) {
 // physicalKind reports whether the knobs say of which kind the adapter is.
 func (a *adapter) physicalKind() bool { return !a.Loopback && !a.Virtual() }
 
-// VLAN returns the VLAN of an adapter.
+// VLAN returns the VLAN of an adapter; 0: none.
 func (m *Machine) VLAN(guid string) (vlan int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -73,7 +76,7 @@ func (m *Machine) BestRoute(dst netip.Addr) (hns.Route, netip.Addr, error) {
 			}
 		}
 		a := m.adapter(best.Index)
-		if a == nil {
+		if a == nil { // no route: Index is 0
 			return "", api.Unreachable
 		}
 		source = sourceAddress(a, best, dst)
@@ -137,7 +140,7 @@ func (m *Machine) DeleteRoute(r hns.Route) error {
 }
 
 // ChangeRoute calls CreateIpForwardEntry2, SetIpForwardEntry2 or
-// DeleteIpForwardEntry2.
+// DeleteIpForwardEntry2, for programs in Wine, too.
 func (m *Machine) ChangeRoute(function string, r hns.Route) hns.Code {
 	_, code := m.call(function, []string{m.routeText(r)}, true, func() (string, hns.Code) {
 		switch function {
@@ -151,6 +154,8 @@ func (m *Machine) ChangeRoute(function string, r hns.Route) hns.Code {
 	return code
 }
 
+// routeText returns a route as text for the log. The caller does not hold the lock; so for
+// changedSettings and familyText.
 func (m *Machine) routeText(r hns.Route) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -169,7 +174,8 @@ func (m *Machine) routeIndex(r hns.Route) int {
 	})
 }
 
-// createRoute adds a route and returns a code. The caller holds the lock.
+// createRoute adds a route. The caller holds the lock; so for setRoute, deleteRoute,
+// settings and setMetric.
 func (m *Machine) createRoute(r hns.Route) hns.Code {
 	switch {
 	case m.adapter(r.Index) == nil:
@@ -185,15 +191,16 @@ func (m *Machine) createRoute(r hns.Route) hns.Code {
 	return 0
 }
 
+// setRoute changes the metric of a route.
 func (m *Machine) setRoute(r hns.Route) hns.Code {
 	at := m.routeIndex(r)
 	if at < 0 {
 		return hns.ElementNotFound
 	}
 	if m.routes[at].Metric != r.Metric {
-		m.recordError("change a route", m.body.Route(m.routes[at], false))
+		m.recordError("change a route", m.body.Route(m.routes[at], false)) // delete it with its old metric
 		m.routes[at].Metric = r.Metric
-		m.recordError("change a route", m.body.Route(m.routes[at], true))
+		m.recordError("change a route", m.body.Route(m.routes[at], true)) // and add it again
 		m.notifyStack(RouteChange)
 	}
 	return 0
@@ -371,7 +378,8 @@ func (m *Machine) ManualDNS(index int) (servers []netip.Addr, err error) {
 	return servers, api.Problem("RegQueryValueEx", code)
 }
 
-// Watch calls changed after each change of adapters, addresses or routes.
+// Watch calls changed after each change of adapters, addresses or routes, each time in a
+// goroutine of its own, until stop is called.
 func (m *Machine) Watch(changed func()) (stop func(), err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -9,8 +9,10 @@ import (
 	"flannel/pkg/windows/hns"
 )
 
-// The older API (v1), as far as somebody uses it.
+// The older API (v1), as far as somebody uses it: requests with a method and a path of HTTP,
+// all by the function HNSCall. It shares networks and endpoints with HCN.
 
+// networkV1 returns the document of a network in the older API.
 func (m *Machine) networkV1(n *network) api.NetworkV1 {
 	v := api.NetworkV1{ID: strings.ToUpper(n.id), Name: n.Name, Type: n.Type, State: 1}
 	v.NetworkAdapterName, _ = api.AdapterName(n.Policies)
@@ -24,6 +26,7 @@ func (m *Machine) networkV1(n *network) api.NetworkV1 {
 	return v
 }
 
+// v1 returns the document of an endpoint in the older API.
 func (t *object) v1() api.EndpointV1 {
 	v := api.EndpointV1{ID: t.id, Name: t.Name(), VirtualNetwork: strings.ToUpper(t.network), State: t.state, SharedContainers: t.containers}
 	t.Read("MacAddress", &v.MacAddress)
@@ -43,7 +46,8 @@ func (m *Machine) v1(method, path, body string) (string, hns.Code) {
 	return api.Text(map[string]any{"Success": true, "Output": out}), 0
 }
 
-// request answers a request by the parts of its path.
+// request answers a request by the parts of its path: collection, ID, verb. The functions
+// below return the output, or a code.
 func (m *Machine) request(method string, path []string, body []byte) (any, hns.Code) {
 	id := ""
 	if len(path) > 1 {
@@ -156,6 +160,7 @@ func (m *Machine) policyListRequest(method, id string) (any, hns.Code) {
 	return lists, 0
 }
 
+// attachRequest attaches an endpoint to the host, or detaches it.
 func (m *Machine) attachRequest(id, verb string) (any, hns.Code) {
 	t := m.object(api.EndpointKind, id)
 	if t == nil {

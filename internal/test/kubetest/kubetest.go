@@ -22,18 +22,19 @@ import (
 )
 
 // Server is a kube-apiserver whose address and data survive restarts. The
-// embedded Cluster has the Client and Config of the administrator.
+// embedded Cluster has the Client and Config of the administrator. The methods fail the test
+// when something goes wrong, and belong to its goroutine.
 type Server struct {
 	*cluster.Cluster
-	t    testing.TB
-	dir  string   // data
-	addr string   // host:port
-	args []string // further arguments of bin/kube
-	bare bool     // do not apply our manifest
-	proc *nettest.Process
+	t    testing.TB       // the test that has the server now
+	dir  string           // data
+	addr string           // host:port
+	args []string         // further arguments of bin/kube
+	bare bool             // do not apply our manifest
+	proc *nettest.Process // the kube-apiserver that was started last
 
-	shared bool      // it goes to another test afterwards
-	fresh  inventory // of a shared server before its first test
+	shared bool      // it goes to another test afterwards: see shared.go
+	fresh  inventory // the objects of a shared server before its first test
 }
 
 // Option changes how Start runs the server.
@@ -52,15 +53,16 @@ func Audit() Option { return func(s *Server) { s.args = append(s.args, "-audit")
 // Bare starts the server without our manifest.
 func Bare() Option { return func(s *Server) { s.bare = true } }
 
-// Start runs the server, waits until it is ready, and applies our manifest. The
-// server ends with the test. If the package has Main, it may be the server of a test
-// that has ended, and contains nothing of that test.
+// Start runs a server, waits until it is ready, and applies our manifest. The server ends
+// with the test. If the TestMain of the package calls Main, Start may return the server of a
+// test that has ended, which contains nothing of that test.
 func Start(t testing.TB, opts ...Option) *Server {
 	t.Helper()
 	s := &Server{t: t, addr: nettest.Address(t)}
 	for _, o := range opts {
 		o(s)
 	}
+	// Only servers with the same arguments can be shared: those without options that add some.
 	if s.shared = servers.dir != "" && len(s.args) == 0; !s.shared {
 		s.dir = t.TempDir()
 		s.start()
@@ -70,7 +72,7 @@ func Start(t testing.TB, opts ...Option) *Server {
 		former.use(t)
 		return former
 	}
-	s.use(t)
+	s.use(t) // first, so that the server is removed if the start fails
 	var err error
 	s.dir, err = os.MkdirTemp(servers.dir, "")
 	s.check("create its directory", err)
@@ -90,7 +92,7 @@ func (s *Server) start() {
 	s.Start()
 	config, err := clientcmd.BuildConfigFromFlags("", s.File("admin.kubeconfig"))
 	s.check("read kubeconfig", err)
-	config.QPS, config.Burst = -1, 0
+	config.QPS, config.Burst = -1, 0 // -1: no limit of requests
 	s.Cluster, err = cluster.Open(config)
 	s.check("create clients", err)
 	if !s.bare {
@@ -98,6 +100,7 @@ func (s *Server) start() {
 	}
 }
 
+// check fails the test if err is not nil.
 func (s *Server) check(what string, err error) {
 	s.t.Helper()
 	if err != nil {
@@ -105,6 +108,7 @@ func (s *Server) check(what string, err error) {
 	}
 }
 
+// log returns the end of the server's output.
 func (s *Server) log() string {
 	if s.proc == nil {
 		return ""
@@ -140,7 +144,7 @@ func (s *Server) Start() {
 	proc, err := nettest.Start(s.File("log"), nettest.Tool(s.t, "kube"), args...)
 	s.check("start", err)
 	s.proc = proc.For(s.t)
-	if !s.shared {
+	if !s.shared { // use ends a shared one
 		s.t.Cleanup(proc.Kill)
 	}
 	for {
@@ -172,7 +176,8 @@ func (s *Server) Restart() {
 	s.Start()
 }
 
-// Backup copies the store for Restore. The server is stopped meanwhile.
+// Backup copies the store for Restore. The server is stopped meanwhile. A test can call it
+// once.
 func (s *Server) Backup() {
 	s.t.Helper()
 	s.Stop()
@@ -180,8 +185,8 @@ func (s *Server) Backup() {
 	s.Start()
 }
 
-// Restore kills the server and starts it with the store of the last Backup: the
-// same cluster at an older revision.
+// Restore kills the server and starts it with the store of Backup: the same cluster at an
+// older revision.
 func (s *Server) Restore() {
 	s.t.Helper()
 	s.Kill()
@@ -221,7 +226,7 @@ func (s *Server) ApplyManifest(path string) {
 	s.check("read "+path, err)
 	objects, err := cluster.Objects(text)
 	s.check("read "+path, err)
-	s.check("apply "+path, s.Apply(s.context(), false, objects...))
+	s.check("apply "+path, s.Apply(s.context(), false, objects...)) // false: no dry run
 }
 
 // AddNode registers a node. With PodCIDRs it waits for the podCIDRs of the node

@@ -18,22 +18,23 @@ import (
 // The start of a server takes seconds of a processor. Therefore tests of a package
 // use servers one after the other:
 //
-//	Start → the test has a server for itself → clean → the next Start
+//	Start (take) → the test has a server for itself → clean, give → the next Start
 //
-// A test that fails, and one whose objects cannot all be removed, leaves no server.
+// The server of a test that fails, and one from which not all objects of its test can be
+// removed, ends instead.
 
 // maxServers is the number of shared servers that a package runs at the same time.
 // Other tests wait for one of them. A test must not start many.
 const maxServers = 4
 
-// pool has the shared servers of a package.
+// pool has the shared servers of a package. Parallel tests call its methods.
 type pool struct {
 	dir string // for their directories; empty without Main
 
-	mu      sync.Mutex
-	changed sync.Cond // idle or count has changed
-	idle    []*Server
-	count   int // servers that run, or that start
+	mu      sync.Mutex // guards the following
+	changed sync.Cond  // idle or count has changed
+	idle    []*Server  // that run and that no test has
+	count   int        // servers that run, or that start, idle or not
 }
 
 var servers pool
@@ -55,7 +56,8 @@ func Main(m *testing.M) (code int) {
 	return code
 }
 
-// take returns an idle server, or nil if the caller is to start one.
+// take returns an idle server with our manifest, or bare, or nil if the caller is to start
+// one, which is counted already. It waits while maxServers are in use.
 func (p *pool) take(bare bool) *Server {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -69,7 +71,7 @@ func (p *pool) take(bare bool) *Server {
 		case p.count < maxServers:
 			p.count++
 			return nil
-		case len(p.idle) > 0: // of the other kind
+		case len(p.idle) > 0: // of the other kind: end it, and let the caller start one in its place
 			p.idle[0].remove()
 			p.idle = p.idle[1:]
 			return nil
@@ -78,7 +80,7 @@ func (p *pool) take(bare bool) *Server {
 	}
 }
 
-// give takes a server back from a test, or ends it.
+// give takes a server back from a test, or ends it if it is not clean.
 func (p *pool) give(s *Server, clean bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -99,7 +101,7 @@ func (s *Server) remove() {
 	_ = os.RemoveAll(s.dir) // Main removes what is left
 }
 
-// use gives a shared server to a test until it ends.
+// use gives a shared server to a test, and takes it back when the test ends.
 func (s *Server) use(t testing.TB) {
 	s.t = t
 	if s.proc != nil {
@@ -127,10 +129,12 @@ type object struct {
 
 func (o object) String() string { return o.resource.Resource + " " + o.namespace + "/" + o.name }
 
-// inventory has the UID and the resourceVersion of each object.
+// inventory has the UID and the resourceVersion of each object, as one text: another text
+// means that the object was changed or replaced.
 type inventory map[object]string
 
-// ownKinds are those of which kube-apiserver creates and changes objects at any time.
+// ownKinds are the kinds of which kube-apiserver creates and changes objects at any time. No
+// inventory has them.
 var ownKinds = []string{"leases", "apiservices", "flowschemas", "prioritylevelconfigurations", "servicecidrs", "ipaddresses"}
 
 // lacks returns an error that names an object which kube-apiserver makes soon after it is ready, and has not made yet.
@@ -151,7 +155,7 @@ func (all inventory) lacks() error {
 	return nil
 }
 
-// inventory lists all objects.
+// inventory lists all objects that can be deleted, except for those of ownKinds.
 func (s *Server) inventory(ctx context.Context) (inventory, error) {
 	config := rest.CopyConfig(s.Config)
 	config.WarningHandler = rest.NoWarnings{} // of deprecated resources
@@ -202,12 +206,12 @@ func (s *Server) clean(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	now := int64(0)
+	now := int64(0) // seconds until an object is deleted
 	for o := range all {
 		if s.fresh[o] != "" || o.resource.Resource == "namespaces" {
 			continue
 		}
-		if o.resource.Group == "admissionregistration.k8s.io" {
+		if o.resource.Group == "admissionregistration.k8s.io" { // the next test would meet it
 			return fmt.Errorf("it would enforce %v for a second after its deletion", o)
 		}
 		err := client.Resource(o.resource).Namespace(o.namespace).Delete(ctx, o.name, metav1.DeleteOptions{GracePeriodSeconds: &now})
@@ -215,7 +219,7 @@ func (s *Server) clean(ctx context.Context) error {
 			return fmt.Errorf("delete %v: %w", o, err)
 		}
 	}
-	for o := range all {
+	for o := range all { // after what is in them
 		if s.fresh[o] == "" && o.resource.Resource == "namespaces" {
 			if err := s.deleteNamespace(ctx, o.name); err != nil {
 				return fmt.Errorf("delete %v: %w", o, err)
@@ -248,7 +252,8 @@ func (all inventory) compare(with inventory) error {
 	return nil
 }
 
-// deleteNamespace deletes an empty namespace, as the namespace controller does.
+// deleteNamespace deletes an empty namespace. The API server deletes one only when its
+// finalizers are gone, which the namespace controller removes in a real cluster.
 func (s *Server) deleteNamespace(ctx context.Context, name string) error {
 	namespaces := s.Client.CoreV1().Namespaces()
 	if err := namespaces.Delete(ctx, name, metav1.DeleteOptions{}); err != nil {

@@ -66,11 +66,11 @@ func (s *Server) Reader(name, verb string) string {
 }
 
 // ShortToken is like Token with another lifetime; negative means expired. The
-// API issues no token for less than ten minutes, so this one is signed with the
-// key of the server.
+// API issues no token for less than ten minutes. So ShortToken requests one, changes its
+// times, and signs it again with the key of the server.
 func (s *Server) ShortToken(node string, life time.Duration) string {
 	s.t.Helper()
-	parts := strings.Split(s.Token(node), ".")
+	parts := strings.Split(s.Token(node), ".") // a JSON Web Token: header, claims, signature
 	text, err := base64.RawURLEncoding.DecodeString(parts[1])
 	s.check("decode a token", err)
 	claims := map[string]any{}
@@ -106,15 +106,15 @@ func (s *Server) sign(text []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	signature := make([]byte, 64)
+	signature := make([]byte, 64) // both numbers, with 32 bytes each
 	r.FillBytes(signature[:32])
 	v.FillBytes(signature[32:])
 	return signature, nil
 }
 
-// Kubeconfig writes a kubeconfig with a token. It returns its path and that of
-// the token file, which the test may replace: clients read it again within a
-// minute. via is the host and port of a proxy, or empty.
+// Kubeconfig writes a kubeconfig with a token. It returns the paths of the kubeconfig and of
+// the file with the token. The test may replace the token file: clients read it again within
+// a minute. via is the host and port of a proxy to the server, or empty.
 func (s *Server) Kubeconfig(token, via string) (kubeconfig, tokenFile string) {
 	s.t.Helper()
 	dir := s.t.TempDir()

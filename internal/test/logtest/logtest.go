@@ -31,6 +31,7 @@ func Parse(text string) Records {
 	return rs
 }
 
+// parse returns the record in a line; false: it is none.
 func parse(line string) (Record, bool) {
 	r := Record{"": line}
 	for rest := line; rest != ""; rest = strings.TrimLeft(rest, " ") {
@@ -43,11 +44,13 @@ func parse(line string) (Record, bool) {
 			return nil, false
 		}
 	}
-	_, ok := r["msg"]
+	_, ok := r["msg"] // all records of slog have one
 	return r, ok
 }
 
-// next splits a text after a key or value, which may be quoted.
+// next returns the key or value, which may be quoted, at the start of a text, and what comes
+// behind its end ("=" or " "). ok is false if there is no such end; a value may be the last
+// one of a line.
 func next(text, end string) (value, rest string, ok bool) {
 	if quoted, err := strconv.QuotedPrefix(text); err == nil {
 		value, err = strconv.Unquote(quoted)
@@ -69,6 +72,7 @@ func (rs Records) With(attrs ...string) Records {
 	return found
 }
 
+// has reports whether the record has all of the attributes.
 func (r Record) has(attrs []string) bool {
 	for _, a := range attrs {
 		key, want, _ := strings.Cut(a, "=")
@@ -110,8 +114,8 @@ func (rs Records) String() string {
 	return text.String()
 }
 
-// Log collects log records. The zero value is ready to use. Its methods may be
-// called from any goroutine.
+// Log collects log records, for code under test that gets a logger. The zero value is ready to
+// use. Its methods may be called from any goroutine.
 type Log struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -139,6 +143,7 @@ func (l *Log) Reset() {
 	l.buf.Reset()
 }
 
+// String returns the log so far.
 func (l *Log) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -15,27 +15,28 @@ import (
 	"flannel/subnet"
 )
 
-// Recorder records what a manager under test reports.
+// Recorder runs a manager under test, and records the sets of leases that its Watch reports.
 type Recorder struct {
-	Held chan error // what Hold returned
+	Held chan error // what Hold returned; it has room for one: read it before the next Run ends
 
 	t       testing.TB
 	manager subnet.Manager
 	short   func(name string) (short string, counts bool) // see NewRecorder
 
-	mu      sync.Mutex
+	mu      sync.Mutex  // guards the following
 	set     *subnet.Set // the last one; nil before the first
 	calls   int         // number of sets
 	started bool        // a set was recorded since Run
 }
 
-// NewRecorder returns a Recorder for a manager. short returns the short name
-// under which the test sees a peer, and whether it sees it at all.
+// NewRecorder returns a Recorder for a manager. short gets the name of a lease. It returns
+// the short name that Peers has for the lease, and whether Peers has it at all.
 func NewRecorder(t testing.TB, m subnet.Manager, short func(name string) (short string, counts bool)) *Recorder {
 	return &Recorder{Held: make(chan error, 1), t: t, manager: m, short: short}
 }
 
-// Run runs Watch and Hold until the test ends or stop is called.
+// Run runs Watch and Hold, each in a goroutine, until the test ends or stop is called. stop
+// waits until both have returned. Run may be called again then, for a new watch.
 func (r *Recorder) Run() (stop func()) {
 	ctx, cancel := context.WithCancel(r.t.Context())
 	r.mu.Lock()
@@ -53,11 +54,12 @@ func (r *Recorder) Run() (stop func()) {
 	return end
 }
 
-// Record is the callback of Watch. It checks that the changes transform the
-// previous set into the next.
+// Record is the callback of Watch. It checks that the changes in each set but the first of a
+// watch transform the previous set into this one.
 func (r *Recorder) Record(s subnet.Set) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	// ApplyChanges returns the leases that follow from the changes.
 	if r.started && !slices.Equal(reconcile.ApplyChanges(r.set.Leases, s.Changes, subnet.Compare), s.Leases) {
 		r.t.Errorf("%d changes do not lead from %d leases to these %d", len(s.Changes), len(r.set.Leases), len(s.Leases))
 	}

@@ -10,7 +10,7 @@ import (
 )
 
 // Process is a server process of a test. It ends with the test, unless Start
-// started it, and always if the test process is killed.
+// started it, and always if the test process is killed (on Linux; see attach).
 type Process struct {
 	t      testing.TB
 	cmd    *exec.Cmd
@@ -39,7 +39,7 @@ func Start(log, program string, args ...string) (*Process, error) {
 	defer out.Close()
 	p := &Process{cmd: exec.Command(program, args...), log: log, exited: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = out, out
-	attach(p.cmd)
+	attach(p.cmd) // so that it ends with this process
 	started := make(chan error, 1)
 	go func() {
 		// Linux sends the death signal when the thread that started the process
@@ -76,9 +76,10 @@ func (p *Process) Stop() { p.end(syscall.SIGTERM) }
 // Kill ends the process with SIGKILL and waits.
 func (p *Process) Kill() { p.end(syscall.SIGKILL) }
 
+// end sends a signal and waits until the process has ended. It may be called again.
 func (p *Process) end(sig os.Signal) {
-	_ = p.cmd.Process.Signal(sig)
-	_ = resume(p.cmd.Process) // a paused process handles SIGTERM only after SIGCONT
+	_ = p.cmd.Process.Signal(sig) // fails if it has ended
+	_ = resume(p.cmd.Process)     // a paused process handles SIGTERM only after SIGCONT
 	<-p.exited
 }
 

@@ -57,6 +57,7 @@ func (p *Proxy) BlackHole(on bool) {
 	p.change.Broadcast()
 }
 
+// close ends the proxy and all of its connections, when the test ends.
 func (p *Proxy) close() {
 	p.l.Close()
 	p.mu.Lock()
@@ -68,6 +69,7 @@ func (p *Proxy) close() {
 	p.change.Broadcast()
 }
 
+// accept serves each new connection in a goroutine, until close.
 func (p *Proxy) accept() {
 	for {
 		in, err := p.l.Accept()
@@ -89,6 +91,7 @@ func (p *Proxy) register(c net.Conn) int {
 	return p.age
 }
 
+// serve forwards a connection, whose age is given, until one of its ends closes it.
 func (p *Proxy) serve(in net.Conn, age int) {
 	defer in.Close()
 	if !p.waitPass(age) {
@@ -99,8 +102,8 @@ func (p *Proxy) serve(in net.Conn, age int) {
 		return
 	}
 	defer out.Close()
-	p.register(out)
-	done := make(chan struct{}, 2)
+	p.register(out)                // for close; its age is that of in
+	done := make(chan struct{}, 2) // room for both, because only one is waited for
 	for _, direction := range [][2]net.Conn{{in, out}, {out, in}} {
 		go func() {
 			p.copy(direction[0], direction[1], age)
@@ -121,7 +124,8 @@ func (p *Proxy) waitPass(age int) bool {
 	return !p.ended
 }
 
-// copy copies data. Every chunk is delayed, independently of the others.
+// copy copies data in one direction until an end is closed. Every chunk is delayed,
+// independently of the others: a goroutine reads, and this one writes.
 func (p *Proxy) copy(from, to net.Conn, age int) {
 	type chunk struct {
 		data []byte
@@ -150,7 +154,7 @@ func (p *Proxy) copy(from, to net.Conn, age int) {
 			break
 		}
 	}
-	from.Close()
-	for range chunks { // lets the reader end
+	from.Close()       // ends the reader
+	for range chunks { // the reader may wait to send
 	}
 }

@@ -17,12 +17,16 @@ import (
 // Faults makes system calls of one thread fail: those that open a file
 // descriptor, send, receive, or start a program. For each of these calls the
 // kernel asks a user-space process what to do (seccomp user notification), so
-// the tested code runs unchanged. A process of its own answers, because the Go
-// runtime may stop all threads of this one while the tested thread waits for
-// the answer.
+// the tested code runs unchanged. Another process answers (function answer),
+// because the Go runtime may stop all threads of this one while the tested thread
+// waits for the answer. It is this program again, started by NewFaults:
+//
+//	NewFaults → answering process   the file descriptor of the filter, the thread's ID
+//	Fail      → answering process   which call fails, and how; the number of calls so far comes back
+//	kernel    → answering process   a call; the answer is to carry it out, or its error
 type Faults struct {
 	t      *testing.T
-	socket int // to the answering process; never closed, because calls without an answer fail
+	socket int // to the answering process; never closed, because calls without an answer would fail
 }
 
 // calls are the system calls that can fail.
@@ -68,7 +72,8 @@ func NewFaults(t *testing.T) *Faults {
 }
 
 // Fail makes the n-th call from now on fail with errno; n 0 means none. It
-// returns the number of calls since the previous Fail.
+// returns the number of calls since the previous Fail, so that a test can fail each of them
+// in turn. It must be called on the goroutine of NewFaults.
 func (f *Faults) Fail(n int, errno unix.Errno) (calls int) {
 	f.t.Helper()
 	var order, count [8]byte
@@ -84,7 +89,9 @@ func (f *Faults) Fail(n int, errno unix.Errno) (calls int) {
 	return int(binary.NativeEndian.Uint64(count[:]))
 }
 
-// listen installs the filter for the calling thread.
+// listen installs the filter for the calling thread, and returns the file descriptor from which
+// the answering process reads the calls. The filter is a BPF program: load the number of the
+// call; if it is one of calls, jump to the last instruction, which asks, else allow it.
 func listen() (listener int, err error) {
 	program := []unix.SockFilter{{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 0}} // seccomp_data.nr
 	for i, call := range calls {
@@ -104,10 +111,10 @@ func listen() (listener int, err error) {
 	return int(fd), nil
 }
 
-// notification is struct seccomp_notif.
+// notification is struct seccomp_notif: a call that waits for an answer.
 type notification struct {
 	id         uint64
-	pid, flags uint32
+	pid, flags uint32 // pid: the thread
 	nr, arch   uint32
 	ip         uint64
 	args       [6]uint64
@@ -121,10 +128,10 @@ type response struct {
 	flags uint32
 }
 
-// answer answers for the calls of the thread until the other end of the socket is
-// closed.
+// answer is the answering process. It answers the kernel for the calls of the thread until the
+// other end of the socket is closed, and returns nil then.
 func answer() error {
-	const socket = 3
+	const socket = 3 // the first of ExtraFiles
 	thread, oob := make([]byte, 4), make([]byte, unix.CmsgSpace(4))
 	_, n, _, _, err := unix.Recvmsg(socket, thread, oob, 0)
 	if err != nil {
@@ -138,6 +145,7 @@ func answer() error {
 	if err != nil {
 		return err
 	}
+	// seen is the number of calls since the last order of Fail, victim the number of the one that fails.
 	listener, seen, victim, errno := fds[0], uint64(0), uint64(0), int32(0)
 	for {
 		ready := []unix.PollFd{{Fd: int32(listener), Events: unix.POLLIN}, {Fd: socket, Events: unix.POLLIN}}
@@ -162,7 +170,7 @@ func answer() error {
 				continue // the calling thread was killed
 			}
 			reply := response{id: call.id, flags: unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE}
-			if call.pid != binary.NativeEndian.Uint32(thread) {
+			if call.pid != binary.NativeEndian.Uint32(thread) { // of a program that the thread has started
 				control(listener, unix.SECCOMP_IOCTL_NOTIF_SEND, unsafe.Pointer(&reply))
 				continue
 			}

@@ -1,8 +1,9 @@
 //go:build linux
 
 // Package nstest runs a test in a child process with new network, mount, PID
-// and host name namespaces. They end with the child, and the network of the
-// host is never changed.
+// and host name namespaces, which end with the child. The network of the host is
+// never changed. The child is the same test program with -test.run, and a variable in its
+// environment says that it is in the namespaces.
 package nstest
 
 import (
@@ -30,13 +31,13 @@ const emulated = "FLANNEL_EMULATED"
 // itself.
 func Run(t *testing.T, body func(t *testing.T)) {
 	t.Helper()
-	if os.Getenv(answering) == t.Name() {
+	if os.Getenv(answering) == t.Name() { // this process was started by NewFaults
 		if err := answer(); err != nil {
 			t.Fatalf("answer for system calls: %v", err)
 		}
 		return
 	}
-	if os.Getenv(inside) == t.Name() {
+	if os.Getenv(inside) == t.Name() { // this process was started below
 		setUp(t)
 		body(t)
 		return
@@ -64,6 +65,7 @@ func Run(t *testing.T, body func(t *testing.T)) {
 	}
 }
 
+// setUp makes mounts and the loopback device of the new namespaces.
 func setUp(t *testing.T) {
 	t.Helper()
 	must := func(what string, err error) {

@@ -18,8 +18,8 @@ const (
 	releaseNamespace = "kube-flannel"
 )
 
-// install does what `helm install --create-namespace` does, and prints the
-// notes of the chart.
+// install does what `helm install --create-namespace` does with the chart in dir, and
+// prints the notes of the chart. It does not wait until pods are ready.
 func install(w io.Writer, kubeconfig, dir, valuesFile string) error {
 	config, err := helm(kubeconfig)
 	if err != nil {
@@ -39,7 +39,7 @@ func install(w io.Writer, kubeconfig, dir, valuesFile string) error {
 	return notes(w, r, err)
 }
 
-// upgrade does what `helm upgrade` does, with reuse also --reuse-values, and
+// upgrade does what `helm upgrade` does, and with reuse `helm upgrade --reuse-values`. It
 // prints the notes of the chart.
 func upgrade(w io.Writer, kubeconfig, dir, valuesFile string, reuse bool) error {
 	config, err := helm(kubeconfig)
@@ -85,7 +85,7 @@ func uninstall(kubeconfig string) error {
 // release as Secrets in its namespace, so that each call of this program finds those
 // of earlier ones. Its debug messages are dropped.
 func helm(kubeconfig string) (*action.Configuration, error) {
-	flags := genericclioptions.NewConfigFlags(false)
+	flags := genericclioptions.NewConfigFlags(false) // false: each use reads the kubeconfig anew
 	namespace := releaseNamespace
 	flags.KubeConfig, flags.Namespace = &kubeconfig, &namespace
 	config := &action.Configuration{}

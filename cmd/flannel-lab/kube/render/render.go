@@ -1,7 +1,11 @@
 // Package render is a program that prints what Helm and kustomize would send to a
 // cluster, and the stages of a Dockerfile. It also installs, upgrades and removes a
-// release of the chart as Helm does. It is for tests, and for reading the output of
-// the chart without Helm.
+// release of the chart as Helm does, in a cluster that its caller has started. It is
+// for reading the output of the chart without Helm, and for tests: those of package
+// dist start bin/render for each step.
+//
+// It is one of the programs in bin/kube, because it needs the same libraries as
+// Kubernetes: bin/render is a link to bin/kube.
 package render
 
 import (
@@ -30,7 +34,8 @@ const usage = `usage: render chart DIRECTORY [VALUES.yaml]   (in namespace kube-
        render kustomization DIRECTORY
        render dockerfile FILE`
 
-// Main runs the program with the arguments in os.Args and returns its exit status.
+// Main runs the program with the arguments in os.Args and returns its exit status: 0, or
+// 1 after an error. main of bin/kube calls it when the program was started as bin/render.
 func Main() int {
 	if err := run(os.Args[1:], os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "render:", err)
@@ -39,18 +44,19 @@ func Main() int {
 	return 0
 }
 
+// run carries out one command. It writes to w what the program prints.
 func run(args []string, w io.Writer) error {
 	switch {
 	case len(args) == 2 && args[0] == "chart":
-		return chart(w, args[1], "")
+		return chart(w, args[1], "") // with the chart's own values
 	case len(args) == 3 && args[0] == "chart":
 		return chart(w, args[1], args[2])
 	case len(args) == 4 && args[0] == "install":
 		return install(w, args[1], args[2], args[3])
 	case len(args) == 4 && args[0] == "upgrade":
-		return upgrade(w, args[1], args[2], args[3], false)
+		return upgrade(w, args[1], args[2], args[3], false) // without --reuse-values
 	case len(args) == 4 && args[0] == "upgrade-reusing-values":
-		return upgrade(w, args[1], args[2], args[3], true)
+		return upgrade(w, args[1], args[2], args[3], true) // with it
 	case len(args) == 2 && args[0] == "rollback":
 		return rollback(args[1])
 	case len(args) == 2 && args[0] == "uninstall":
@@ -63,8 +69,9 @@ func run(args []string, w io.Writer) error {
 	return errors.New(usage)
 }
 
-// chart does what `helm template` does: it needs no cluster, so the chart sees the
-// default capabilities of this version of Helm.
+// chart does what `helm template` does. There is no cluster, so the chart sees the
+// default capabilities of this version of Helm: the versions of Kubernetes and of its APIs.
+// valuesFile is like that of --values; "" means none.
 func chart(w io.Writer, dir, valuesFile string) error {
 	c, err := loader.LoadDir(dir)
 	if err != nil {
@@ -75,12 +82,13 @@ func chart(w io.Writer, dir, valuesFile string) error {
 		return err
 	}
 	release := chartutil.ReleaseOptions{Name: "flannel", Namespace: "kube-flannel", Revision: 1, IsInstall: true}
+	// What templates see: .Values, which have the chart's defaults, too, .Release and so on.
 	all, err := chartutil.ToRenderValues(c, values, release, chartutil.DefaultCapabilities)
 	if err != nil {
 		return err
 	}
 	// Strict: a value that the chart uses and that does not exist is an error.
-	files, err := engine.Engine{Strict: true}.Render(c, all)
+	files, err := engine.Engine{Strict: true}.Render(c, all) // text by the path of its template
 	if err != nil {
 		return err
 	}
@@ -118,14 +126,14 @@ type stage struct {
 	Commands             []command
 }
 
-// command is an instruction of a stage.
+// command is an instruction of a stage: {"RUN", "RUN apt-get update"}.
 type command struct {
 	Name string // such as RUN
 	Text string
 }
 
-// dockerfile prints the stages of a Dockerfile as JSON, after BuildKit's own
-// parser and its checks:
+// dockerfile prints the stages of a Dockerfile as JSON, so that a test can check them. It
+// fails if BuildKit, whose parser it uses, refuses the file or warns of a mistake:
 //
 //	[{"Name":"build","Base":"golang","Platform":"","Commands":[{"Name":"RUN","Text":"…"}]}]
 func dockerfile(w io.Writer, file string) error {
@@ -139,7 +147,7 @@ func dockerfile(w io.Writer, file string) error {
 		return err
 	}
 	var complaints []error
-	// BuildKit only warns of most mistakes; here they are errors.
+	// BuildKit only warns of most mistakes; here they are errors. Parse calls this function.
 	complain := func(rule, description, url, text string, where []parser.Range) {
 		complaints = append(complaints, fmt.Errorf("%s: %s", rule, text))
 	}

@@ -9,11 +9,12 @@ import (
 	"flannel/pkg/windows/hns"
 )
 
-// CheckNetwork decodes the document of a network, of version 2. It refuses what
-// HNS refuses before it touches a switch.
+// CheckNetwork decodes the document of a network, of version 2. It refuses, with a code
+// other than 0, what HNS refuses before it touches a switch.
 func CheckNetwork(document []byte) (Network, hns.Code) {
 	var d networkDocument
 	n := Network{Document: Document{}}
+	// Once into the fields that are checked, and once whole, to be read back.
 	if json.Unmarshal(document, &d) != nil || json.Unmarshal(document, &n.Document) != nil {
 		return n, hns.InvalidJSON
 	}
@@ -39,6 +40,7 @@ func CheckNetwork(document []byte) (Network, hns.Code) {
 	return n, 0
 }
 
+// checkSubnet decodes and checks a subnet. That of an overlay must have a virtual subnet ID.
 func checkSubnet(d subnetDocument, overlay bool) (Subnet, hns.Code) {
 	s := Subnet{}
 	var err error
@@ -61,7 +63,7 @@ func checkSubnet(d subnetDocument, overlay bool) (Subnet, hns.Code) {
 				return s, hns.InvalidPolicy
 			}
 			s.VSID = v.IsolationId
-		case "VLAN":
+		case "VLAN": // accepted, and without effect
 		default:
 			return s, hns.InvalidPolicyType
 		}
@@ -72,8 +74,8 @@ func checkSubnet(d subnetDocument, overlay bool) (Subnet, hns.Code) {
 	return s, 0
 }
 
-// virtualSubnet reports whether Windows accepts the number as a virtual subnet
-// ID.
+// virtualSubnet reports whether Windows accepts the number as a virtual subnet ID, which is
+// HNS' name of a VNI.
 func virtualSubnet(id uint32) bool { return id >= 4096 && id < 1<<24-1 }
 
 // networkPolicies are the types of policies that a network can have.
@@ -92,8 +94,8 @@ func PolicyType(kind string) string {
 	return kind
 }
 
-// CheckPolicy returns a code if networks of a type do not support the policy in
-// a version of HNS.
+// CheckPolicy returns a code if networks of a type do not support the policy in a version of
+// HNS; 0: they do.
 func CheckPolicy(network string, v hns.Version, p hns.Policy) hns.Code {
 	if !slices.Contains(networkPolicies, p.Type) {
 		return hns.InvalidPolicyType

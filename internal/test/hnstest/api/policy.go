@@ -82,8 +82,9 @@ func AsHNSHasIt(p hns.Policy) hns.Policy {
 	return p
 }
 
-// Reader compares policies. It caches decoded settings, because thousands of
-// policies are compared with each other.
+// Reader compares policies. It caches decoded settings of RemoteSubnetRoutes, by their text,
+// because thousands of them are compared with each other. It must not be used by several
+// goroutines at once.
 type Reader map[string]hns.RemoteSubnet
 
 // Clash reports whether a network cannot have both policies.
@@ -95,7 +96,7 @@ func (r Reader) Clash(p, q hns.Policy) bool {
 	case "RemoteSubnetRoute":
 		a, b := r.remote(p), r.remote(q)
 		return a.Prefix == b.Prefix && a.VSID == b.VSID
-	case "HostRoute", "VxlanPort", "NetAdapterName":
+	case "HostRoute", "VxlanPort", "NetAdapterName": // a network has one of these at most
 		return true
 	}
 	return r.Same(p, q)
@@ -110,6 +111,7 @@ func (r Reader) Same(p, q hns.Policy) bool {
 	return Same(p, q)
 }
 
+// remote returns the settings of a RemoteSubnetRoute; the zero value if they are invalid.
 func (r Reader) remote(p hns.Policy) hns.RemoteSubnet {
 	s, known := r[string(p.Settings)]
 	if !known {
@@ -119,11 +121,13 @@ func (r Reader) remote(p hns.Policy) hns.RemoteSubnet {
 	return s
 }
 
-// Same reports whether two policies of any object have the same values.
+// Same reports whether two policies of any object have the same values, whatever the order and
+// layout of their JSON.
 func Same(p, q hns.Policy) bool {
 	return p.Type == q.Type && bytes.Equal(canonical(p.Settings), canonical(q.Settings))
 }
 
+// canonical returns a JSON document with sorted keys and without blanks; an invalid one as it is.
 func canonical(document json.RawMessage) []byte {
 	var v any
 	if json.Unmarshal(document, &v) != nil {

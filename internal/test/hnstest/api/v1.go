@@ -44,8 +44,8 @@ type EndpointV1 struct {
 	SharedContainers []string `json:",omitempty"`
 }
 
-// Version2 converts the document of a network to version 2, if it is of version
-// 1.
+// Version2 converts the document of a network to version 2, if it is of version 1: that has
+// no SchemaVersion, and its subnets are not in Ipams.
 func Version2(document []byte) ([]byte, hns.Code) {
 	var d struct {
 		NetworkV1
@@ -82,8 +82,8 @@ func Version2(document []byte) ([]byte, hns.Code) {
 	return []byte(Text(v2)), 0
 }
 
-// EndpointVersion2 converts the document of an endpoint to version 2, if it is
-// of version 1.
+// EndpointVersion2 converts the document of an endpoint to version 2, if it is of version 1:
+// that names its network, in VirtualNetwork.
 func EndpointVersion2(document []byte) ([]byte, hns.Code) {
 	var d EndpointV1
 	if json.Unmarshal(document, &d) != nil {

@@ -7,8 +7,9 @@ import (
 	"flannel/pkg/windows/hns"
 )
 
-// blob is a memory block with pointers in it. Until the DLL copies it to its
-// final address, pointers are offsets from its start.
+// blob is a memory block with pointers in it, as a call of the IP Helper API returns it.
+// Until the DLL copies the block to its final address and adds that to the pointers, they
+// are offsets from the start of the block.
 type blob struct {
 	bytes    []byte
 	pointers []uint32 // offsets of the pointers
@@ -30,7 +31,7 @@ func (b *blob) point(field, target uint64) {
 	b.pointers = append(b.pointers, uint32(field))
 }
 
-// Offsets of pointers in adapterRow and in unicastEntry or serverEntry.
+// Offsets of pointers in adapterRow, and in both unicastEntry and serverEntry (layout.go).
 const (
 	atNext        = 8
 	atName        = 16
@@ -47,7 +48,7 @@ const (
 // adapterBlob encodes the result of GetAdaptersAddresses.
 func adapterBlob(adapters []hns.Adapter) *blob {
 	b := &blob{}
-	last := uint64(0)
+	last := uint64(0) // offset of the previous row
 	for i, a := range adapters {
 		at := b.put(toAdapterRow(a))
 		if i > 0 {
@@ -58,7 +59,7 @@ func adapterBlob(adapters []hns.Adapter) *blob {
 		b.point(at+atSuffix, b.put(wide("")))
 		b.point(at+atDescription, b.put(wide(a.Description)))
 		b.point(at+atFriendly, b.put(wide(a.Name)))
-		field := at + atUnicast
+		field := at + atUnicast // of the pointer to the next element of the list
 		for _, ip := range a.Addrs {
 			field = b.entry(field, toUnicastEntry(ip), toSockaddr(ip.Prefix.Addr()))
 		}
@@ -80,6 +81,7 @@ func (b *blob) entry(field uint64, entry any, address sockaddr) uint64 {
 	return at + atEntryNext
 }
 
+// toAdapterRow encodes an adapter. adapterBlob sets the pointers.
 func toAdapterRow(a hns.Adapter) adapterRow {
 	row := adapterRow{
 		Length: 448, Index: uint32(a.Index), IPv6Index: uint32(a.Index), LUID: luid(a.Index), MTU: uint32(a.MTU),
@@ -127,6 +129,7 @@ func toUnicastEntry(ip hns.Address) unicastEntry {
 	return e
 }
 
+// toIfRow encodes an adapter as a row of the table of interfaces.
 func toIfRow(a hns.Adapter) ifRow {
 	row := ifRow{LUID: luid(a.Index), Index: uint32(a.Index), GUID: guid(a.GUID), MTU: uint32(a.MTU),
 		Type: typeEthernet, OperStatus: statusUp}
@@ -136,6 +139,7 @@ func toIfRow(a hns.Adapter) ifRow {
 	return row
 }
 
+// fromHex decodes hexadecimal digits.
 func fromHex(s []byte) []byte {
 	b, _ := hex.AppendDecode(nil, s) // of invalid text only the valid beginning
 	return b

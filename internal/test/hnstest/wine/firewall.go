@@ -10,9 +10,9 @@ import (
 	"flannel/pkg/windows/hns"
 )
 
-// The DLL of the firewall makes calls NetFw with four arguments: the name of an
-// object, the name of its member, "get" or "put", and a value. Values are a
-// letter and a text:
+// The DLL of the firewall (hnetcfg.dll) offers the COM objects of the Windows Firewall. For
+// each use of a member it makes a call NetFw with four arguments: the name of an object, the
+// name of its member, "get" or "put", and a value. Values are a letter and a text:
 //
 //	i 17         a number
 //	b 1          true
@@ -20,16 +20,18 @@ import (
 //	o rule-7     an object
 //	l a b c      an enumerator of objects
 //
-// (without the space), or nothing for an empty value. The objects are policy,
-// rules, and those of rules. The class of an object is called "policy" or
-// "rule", and has the member "new".
+// (without the space), or nothing for an empty value. The objects are policy (INetFwPolicy2),
+// rules (the collection), and one for each rule that a program has: rule-1 and so on. The
+// member "new" of "policy" or "rule" creates an object.
 
-// ruleObjects are the objects of rules that programs have, by name.
+// ruleObjects are the objects of rules that programs have, by name. They are copies: a change
+// of a property does not change the machine's rule, only the member Add of rules does.
 type ruleObjects struct {
 	mu      sync.Mutex
 	objects map[string]map[string]string // property to value
 }
 
+// add adds an object with these properties, and returns its name.
 func (r *ruleObjects) add(properties map[string]string) (name string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -41,7 +43,8 @@ func (r *ruleObjects) add(properties map[string]string) (name string) {
 	return name
 }
 
-// call makes a call NetFw and returns its value.
+// call makes a call NetFw on the machine, and returns its value. The first case that fits
+// counts.
 func (r *ruleObjects) call(m *hnstest.Machine, args [][]byte) (string, hns.Code) {
 	if len(args) != 4 {
 		return "", api.InvalidArg
@@ -57,7 +60,7 @@ func (r *ruleObjects) call(m *hnstest.Machine, args [][]byte) (string, hns.Code)
 	case object == "policy":
 		return profileProperty(m, member, value)
 	case object == "rules" && member == "_NewEnum":
-		_, err := m.FirewallRules()
+		_, err := m.FirewallRules() // for the log and for faults
 		var names []string
 		for _, rule := range m.Admin().FirewallRules() { // of all protocols, as in Windows
 			names = append(names, r.add(ruleProperties(rule)))
@@ -76,7 +79,7 @@ func (r *ruleObjects) call(m *hnstest.Machine, args [][]byte) (string, hns.Code)
 		return "", api.InvalidArg
 	}
 	unread := ""
-	m.Turn(func(k *hnstest.Knobs) { unread = k.UnreadRule })
+	m.Turn(func(k *hnstest.Knobs) { unread = k.UnreadRule }) // only reads the knob
 	switch {
 	case string(args[2]) == "get" && unread != "" && properties["Name"] == "s"+unread && member != "Name":
 		return "", hns.RPCCallFailed
@@ -92,7 +95,7 @@ func profileProperty(m *hnstest.Machine, member, value string) (string, hns.Code
 	if err != nil {
 		return "", code(err)
 	}
-	active := 0
+	active := 0 // a bit for each active profile
 	for _, p := range profiles {
 		active += p.Type
 		if value != integer(p.Type) {

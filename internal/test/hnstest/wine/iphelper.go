@@ -10,8 +10,9 @@ import (
 	"flannel/pkg/windows/hns"
 )
 
-// ipHelper makes a call of iphlpapi.dll. Arguments and results are structures
-// in their memory layout.
+// ipHelper makes a call of iphlpapi.dll on behalf of a program in Wine. Arguments and results
+// are structures in their memory layout (layout.go). A nil result is an empty one. Server.answer
+// calls it.
 func (p program) ipHelper(function string, args [][]byte) (*blob, hns.Code) {
 	if len(args) == 0 {
 		return nil, api.InvalidArg
@@ -82,8 +83,10 @@ func withFilters(adapters []hns.Adapter) []hns.Adapter {
 	return rows
 }
 
+// filterName is the end of the name of a filter driver.
 const filterName = "-WFP Native MAC Layer LightWeight Filter-0000"
 
+// filter returns the filter driver of an adapter.
 func filter(a hns.Adapter) hns.Adapter {
 	return hns.Adapter{
 		Name: a.Name + filterName, Description: a.Description + filterName, Index: a.Index + 1<<16, MTU: a.MTU,
@@ -92,6 +95,7 @@ func filter(a hns.Adapter) hns.Adapter {
 	}
 }
 
+// ifRows returns the rows of GetIfTable2Ex.
 func (p program) ifRows() (rows []ifRow) {
 	for _, a := range withFilters(p.machine.Admin().Adapters()) {
 		row := toIfRow(a)
@@ -103,6 +107,8 @@ func (p program) ifRows() (rows []ifRow) {
 	return rows
 }
 
+// forwardRows returns the rows of GetIpForwardTable2. familyOnly is an address family, of which
+// the first byte counts: empty or 0 for both.
 func (p program) forwardRows(familyOnly []byte) (rows []forwardRow) {
 	all, _ := p.machine.Routes()
 	for _, r := range all {
@@ -114,6 +120,7 @@ func (p program) forwardRows(familyOnly []byte) (rows []forwardRow) {
 	return rows
 }
 
+// bestRoute returns the row of the best route, and behind it the source address.
 func (p program) bestRoute(destination []byte) (*blob, hns.Code) {
 	var dst sockaddr
 	if !unpack(destination, &dst) || !dst.addr().IsValid() {
@@ -126,6 +133,7 @@ func (p program) bestRoute(destination []byte) (*blob, hns.Code) {
 	return &blob{bytes: append(pack(toForwardRow(r)), pack(toSockaddr(source))...)}, 0
 }
 
+// interfaceEntry reads or writes the settings of a family on an adapter.
 func (p program) interfaceEntry(function string, raw []byte) (*blob, hns.Code) {
 	var row interfaceRow
 	if !unpack(raw, &row) {
@@ -137,7 +145,7 @@ func (p program) interfaceEntry(function string, raw []byte) (*blob, hns.Code) {
 			return nil, api.InvalidArg
 		}
 		to := hns.Interface{Forwarding: row.Forwarding != 0, MTU: int(row.MTU)}
-		if row.AutoMetric == 0 {
+		if row.AutoMetric == 0 { // else 0: automatic
 			to.Metric = int(row.Metric)
 		}
 		return nil, code(p.machine.SetInterface(i, v6, to))
@@ -192,6 +200,7 @@ func (p program) dnsSettings(args [][]byte) hns.Code {
 	return code(p.machine.SetDNS(a.Index, servers))
 }
 
+// byGUID returns the adapter with this GUID, in its memory layout.
 func (p program) byGUID(raw []byte) (hns.Adapter, bool) {
 	for _, a := range p.machine.Admin().Adapters() {
 		if g := guid(a.GUID); string(g[:]) == string(raw) {

@@ -11,7 +11,7 @@ import (
 
 // The structures of the IP Helper API in the memory layout of 64-bit Windows
 // (iptypes.h, netioapi.h), so that the DLL only needs to copy them. Blank
-// fields are padding or fields that nobody reads.
+// fields are padding or fields that nobody reads. pack and unpack convert them.
 
 // sockaddr is a SOCKADDR_INET.
 type sockaddr struct {
@@ -37,6 +37,7 @@ func toSockaddr(a netip.Addr) (s sockaddr) {
 	return s
 }
 
+// addr is the inverse of toSockaddr; invalid for another family.
 func (s sockaddr) addr() netip.Addr {
 	switch s.Family {
 	case inet4:
@@ -202,8 +203,9 @@ const (
 	filterFlag    = 2 // MIB_IF_ROW2: a filter driver instead of an adapter
 )
 
-// luid returns the locally unique identifier of an adapter, which consists of a
-// type and a number.
+// luid returns the locally unique identifier of an adapter, which consists of a type (16
+// bits), a number (24 bits) and reserved bits. The number is the index here; on Windows the
+// two differ.
 func luid(index int) uint64 {
 	if index == 0 {
 		return 0
@@ -220,16 +222,18 @@ func index(luid uint64, index uint32) int {
 	return int(index)
 }
 
+// pack returns the memory of a structure or a number.
 func pack(v any) []byte {
 	b, _ := binary.Append(nil, binary.LittleEndian, v) // all sizes are fixed
 	return b
 }
 
+// unpack is the inverse of pack. It reports whether b has the right size.
 func unpack(b []byte, v any) bool {
 	return len(b) == binary.Size(v) && binary.Read(bytes.NewReader(b), binary.LittleEndian, v) == nil
 }
 
-// table encodes a MIB table: the number of rows, and the rows.
+// table encodes a MIB table: the number of rows (8 bytes with padding), and the rows.
 func table[T any](rows []T) []byte {
 	b := pack(uint64(len(rows)))
 	for _, r := range rows {
@@ -248,6 +252,7 @@ func guid(s string) (g [16]byte) {
 		hex = append(hex, part...)
 	}
 	raw := fromHex(hex)
+	// The first three parts are little-endian numbers.
 	for i, from := range []int{3, 2, 1, 0, 5, 4, 7, 6, 8, 9, 10, 11, 12, 13, 14, 15} {
 		if from < len(raw) {
 			g[i] = raw[from]

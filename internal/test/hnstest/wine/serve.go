@@ -13,14 +13,14 @@ import (
 // Server makes a machine available to the DLLs and to Dial.
 type Server struct {
 	Machine *hnstest.Machine
-	// More holds calls that Windows does not have, by name. Callers get the
-	// text of their errors as the Detail of an hns.Error.
+	// More holds calls that Windows does not have, by name: those of the lab's tests. Callers
+	// get the text of their errors as the Detail of an hns.Error.
 	More map[string]func(args [][]byte) ([]byte, error)
 
 	firewall ruleObjects
 
 	mu       sync.Mutex
-	programs map[string]program // by name, for the requests of other connections
+	programs map[string]program // those of the call Program, by name, for the requests of other connections
 }
 
 // program is a Program on a machine, and the connection that it lives on.
@@ -48,6 +48,7 @@ func (s *Server) Serve(l net.Listener) error {
 	}
 }
 
+// serve answers the requests of one connection, one after the other: see frame.go.
 func (s *Server) serve(c net.Conn) {
 	defer c.Close()
 	own := program{s.Machine.Begin(), s.Machine, c}
@@ -59,7 +60,7 @@ func (s *Server) serve(c net.Conn) {
 			return
 		}
 		name, function := string(fields[0]), string(fields[1])
-		if function == "Program" {
+		if function == "Program" { // the first connection of a program
 			name = s.join(own)
 			defer s.leave(name)
 			err = writeFrame(c, pack(uint32(0)), []byte(name), nil)
@@ -104,6 +105,7 @@ func (s *Server) program(name string, own program) (p program, known bool) {
 	return p, known
 }
 
+// endAll ends all programs that have made the call Program.
 func (s *Server) endAll() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -112,6 +114,8 @@ func (s *Server) endAll() {
 	}
 }
 
+// answer makes a call on behalf of a program, and returns the fields of the answer: code,
+// result, and what frame.go says about the third.
 func (s *Server) answer(p program, function string, args [][]byte) [][]byte {
 	if more := s.More[function]; more != nil {
 		answer, err := more(args)
@@ -121,13 +125,13 @@ func (s *Server) answer(p program, function string, args [][]byte) [][]byte {
 		return [][]byte{pack(uint32(0)), answer, nil}
 	}
 	switch {
-	case function == "Wait" && len(args) == 1:
+	case function == "Wait" && len(args) == 1: // for the next event of a registration
 		event, code := p.Next(string(args[0]))
 		return [][]byte{pack(uint32(code)), []byte(event), nil}
 	case function == "NetFw":
 		value, code := s.firewall.call(p.machine, args)
 		return [][]byte{pack(uint32(code)), []byte(value), nil}
-	case function == "NetList":
+	case function == "NetList": // categories of networks
 		value, code := netList(p.machine, args)
 		return [][]byte{pack(uint32(code)), []byte(value), nil}
 	case api.IsHNS(function):

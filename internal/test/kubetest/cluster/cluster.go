@@ -26,13 +26,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Cluster is an API server with the rights of its administrator.
+// Cluster is an API server with the rights of its administrator. Its methods may be called
+// from any goroutine.
 type Cluster struct {
 	Config *rest.Config // read-only: copy it to change it
 	Client kubernetes.Interface
 }
 
-// Open creates clients. It makes no request.
+// Open creates a Cluster from the administrator's configuration. It makes no request.
 func Open(config *rest.Config) (*Cluster, error) {
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
@@ -77,7 +78,7 @@ func (c *Cluster) Apply(ctx context.Context, dryRun bool, objects ...*unstructur
 			return err
 		}
 		opts := metav1.PatchOptions{FieldManager: "flannel-test", FieldValidation: metav1.FieldValidationStrict,
-			Force: new(true)}
+			Force: new(true)} // fields that others have set, too
 		if dryRun {
 			opts.DryRun = []string{metav1.DryRunAll}
 		}
@@ -86,7 +87,8 @@ func (c *Cluster) Apply(ctx context.Context, dryRun bool, objects ...*unstructur
 			in = client.Resource(mapping.Resource).Namespace(o.GetNamespace())
 		}
 		_, err = in.Patch(ctx, o.GetName(), "application/apply-patch+yaml", text, opts)
-		for ctx.Err() == nil && (apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err)) { // a server on a busy machine
+		// Again while the server of a busy machine does not answer in time.
+		for ctx.Err() == nil && (apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err)) {
 			_, err = in.Patch(ctx, o.GetName(), "application/apply-patch+yaml", text, opts)
 		}
 		if err != nil {
@@ -96,7 +98,8 @@ func (c *Cluster) Apply(ctx context.Context, dryRun bool, objects ...*unstructur
 	return nil
 }
 
-// AddNode registers a node as kubelet does, with its addresses.
+// AddNode registers a node as kubelet does, with its addresses. A controller assigns its
+// podCIDRs later: see PodCIDRs.
 func (c *Cluster) AddNode(ctx context.Context, name string, addresses ...netip.Addr) error {
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name,
 		Labels: map[string]string{"kubernetes.io/os": "linux", "kubernetes.io/hostname": name}}}
@@ -113,8 +116,8 @@ func (c *Cluster) AddNode(ctx context.Context, name string, addresses ...netip.A
 	return nil
 }
 
-// PodCIDRs waits until the controller has assigned podCIDRs to the node, and
-// returns them.
+// PodCIDRs waits until the controller has assigned podCIDRs to the node, or until ctx ends,
+// and returns them.
 func (c *Cluster) PodCIDRs(ctx context.Context, name string) ([]netip.Prefix, error) {
 	for {
 		n, err := c.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})

@@ -14,14 +14,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Peer is a node that exists only in the API server.
+// Peer is a node that exists only in the API server, with a podCIDR that is chosen by the
+// caller.
 type Peer struct {
 	Name        string
 	PodCIDR     netip.Prefix
 	Annotations map[string]string
 }
 
-// AddPeers creates count Nodes, 20 at a time.
+// AddPeers creates count Nodes, 20 at a time. peer is called in several goroutines.
 func (c *Cluster) AddPeers(ctx context.Context, count int, peer func(i int) Peer) error {
 	tasks, ctx := errgroup.WithContext(ctx)
 	tasks.SetLimit(20)

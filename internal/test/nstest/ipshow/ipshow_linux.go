@@ -24,7 +24,8 @@ import (
 	"flannel/pkg/linux/rtnetlink"
 )
 
-// names returns the names of all devices by index.
+// names returns the names of all devices by index. Here and below, rtnetlink.Whole repeats a
+// list that a change in the kernel has interrupted, so that it is complete.
 func names() (map[int]string, error) {
 	links, err := rtnetlink.Whole(netlink.LinkList)
 	byIndex := map[int]string{}
@@ -65,6 +66,7 @@ var (
 		netlink.SCOPE_NOWHERE: "nowhere"}
 )
 
+// route returns the line of a route. devices are the names by index.
 func route(r netlink.Route, devices map[int]string) string {
 	var b strings.Builder
 	word := func(present bool, format string, args ...any) {
@@ -129,7 +131,7 @@ func Nexthops(protocol uint8) ([]string, error) {
 		return nil, fmt.Errorf("list nexthop objects: %w", err)
 	}
 	var lines []string
-	for _, m := range answers {
+	for _, m := range answers { // struct nhmsg: family, scope, protocol, reserved, flags; then attributes
 		scope, proto, flags := m[1], m[2], binary.NativeEndian.Uint32(m[4:8])
 		if proto != protocol {
 			continue
@@ -139,11 +141,12 @@ func Nexthops(protocol uint8) ([]string, error) {
 	return lines, nil
 }
 
+// nexthop returns the line of a nexthop object.
 func nexthop(attrs iter.Seq2[uint16, []byte], devices map[int]string, scope, protocol uint8, flags uint32) string {
 	var words []string
 	for kind, value := range attrs {
 		switch kind {
-		case unix.NHA_ID:
+		case unix.NHA_ID: // differs between two equal states
 		case unix.NHA_GATEWAY:
 			words = append(words, "via "+rtnetlink.Address(value).String())
 		case unix.NHA_OIF:
@@ -181,6 +184,7 @@ func Neighbours(device string) ([]string, error) {
 	})
 }
 
+// lladdr returns the words about the MAC of a neighbour, if it has one.
 func lladdr(n netlink.Neigh) string {
 	if n.HardwareAddr == nil {
 		return ""
@@ -217,6 +221,7 @@ func FDB(device string) ([]string, error) {
 	})
 }
 
+// neighbours returns the lines that show makes of the entries of a device; "" is none.
 func neighbours(device string, family int, show func(netlink.Neigh) string) (lines []string, err error) {
 	link, err := netlink.LinkByName(device)
 	if err != nil {
@@ -271,7 +276,7 @@ func Device(name string) ([]string, error) {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: <%s> mtu %d master %d link/%s %s gso_max_segs %d %s", name, a.Flags&^net.FlagRunning, a.MTU,
 		a.MasterIndex, a.EncapType, a.HardwareAddr, a.GSOMaxSegs, link.Type())
-	kind := reflect.Indirect(reflect.ValueOf(link))
+	kind := reflect.Indirect(reflect.ValueOf(link)) // such as netlink.Vxlan, with a field for each property
 	for i := range kind.NumField() {
 		if f := kind.Type().Field(i); f.Name != "LinkAttrs" && f.IsExported() && !kind.Field(i).IsZero() {
 			fmt.Fprintf(&b, " %s %v", f.Name, kind.Field(i))
@@ -294,7 +299,8 @@ func Within(routes []string, networks ...netip.Prefix) (inside []string) {
 	return inside
 }
 
-// prefix returns the destination of a route; the zero value for a default route.
+// prefix returns the destination in the line of a route, which has two words at least; the
+// zero value for a default route.
 func prefix(line string) netip.Prefix {
 	for _, word := range strings.Fields(line)[:2] { // the type may precede it
 		if p, err := netip.ParsePrefix(word); err == nil {
