@@ -75,7 +75,7 @@ func remoteSubnets(n *lab.Node) (all []hns.RemoteSubnet, err error) {
 // losePolicy is loseRoute for HNS.
 func (d *show) losePolicy(ctx context.Context) error {
 	n := d.windowsNodes()[0]
-	subnets, err := subnetsOf(d.lab.Nodes[0])
+	subnets, err := subnetsOf(d.lab.Nodes[0]) // one at least
 	if err != nil {
 		return err
 	}
