@@ -144,9 +144,9 @@ func envPrefixes(value string, bits int) (prefixes []netip.Prefix, err error) {
 // maxFormer is how many former subnets of a family the file has at most.
 const maxFormer = 4
 
-// Remembered returns the subnets that the file remembers for the networks of cfg: for each family the present one,
-// unless it is outside the network and a former one is in it; then the latest of these. The zero Prefix: the file has
-// none. If no subnet is in the network, the present one is returned even so; Acquire does not lease it.
+// Remembered returns the subnets that the file remembers for the networks of cfg: for each family the present one, or, if
+// only former ones are in the network, the latest of them. The zero Prefix: the file has none. If no subnet is in the
+// network, the present one is returned even so; Acquire does not lease it.
 func (e Env) Remembered(cfg Config) (v4, v6 netip.Prefix) {
 	choose := func(n Network, present netip.Prefix, former []netip.Prefix) netip.Prefix {
 		if i := slices.IndexFunc(former, n.Holds); !n.Holds(present) && i >= 0 {

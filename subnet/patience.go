@@ -1,7 +1,7 @@
 package subnet
 
-// Backoff, Conflict, Outage and Conns help a lease manager to live with a store that does not
-// answer, or to which others write: pauses between attempts, a log of outages, and
+// Pause and Conflict, here, and Outage and Conns help a lease manager to live with a store that
+// does not answer, or to which others write: pauses between attempts, a log of outages, and
 // the connections to drop.
 
 import (

@@ -98,7 +98,7 @@ func checkConfig(c *call) func(context.Context) int {
 	}
 }
 
-// hasWindows reports whether the cluster has Windows nodes, or whether that is not known.
+// hasWindows reports whether the cluster has Windows nodes; true also if that is not known.
 func hasWindows(ctx context.Context, o options) bool {
 	names, err := kube.WindowsNodes(ctx, *o.Kube.client())
 	return err != nil || len(names) > 0

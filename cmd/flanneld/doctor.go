@@ -31,8 +31,8 @@ func doctorCommand(c *call) func(context.Context) int {
 	timeout := c.limitFlag("timeout", 5*time.Second, "time limit of each probe; what takes longer is unknown")
 	return func(ctx context.Context) int {
 		asking, cancel := context.WithTimeout(ctx, *timeout)
-		// It makes the daemon's store that of c.options. onBehalf: the daemon must ask the API
-		// server, as this command has no credentials.
+		// askSettings makes the daemon's store that of c.options, unless flags name one. onBehalf: the
+		// daemon must ask the API server, as this command has no credentials.
 		_, onBehalf := c.askSettings(asking)
 		err := checkPeer(asking, look)
 		cancel()
@@ -42,7 +42,7 @@ func doctorCommand(c *call) func(context.Context) int {
 		c.lookAtCNI(&look, *binDir)
 		look.Timeout, look.Cluster = *timeout, c.store().Read
 		if onBehalf && c.Kube.On {
-			look.Cluster = c.clusterOnBehalf
+			look.Cluster = c.clusterOnBehalf // instead of the store itself
 		}
 		snapshot := probe.Read(ctx, look)
 		if ctx.Err() != nil {
@@ -126,12 +126,13 @@ func (o *options) probeOptions() probe.Options {
 	return look
 }
 
-// bundleOptions returns what a bundle contains besides the snapshot and the
-// results of the doctor.
+// bundleOptions returns what package probe needs for a bundle besides the snapshot and the
+// results of the doctor. The last three fields are not for the bundle: probe.WriteBundle reads
+// the secrets that they are or name, to replace them in all files of the bundle.
 func (o *options) bundleOptions() probe.BundleOptions {
 	return probe.BundleOptions{
 		SubnetFile: o.SubnetFile, LogFile: o.Logging.File, VIPFile: node.VIPFile(o.SubnetFile), JournalFile: node.JournalFile(o.SubnetFile),
-		// Discarded: what the client of etcd logs while it waits is not for the user.
+		// What the client of etcd logs while it waits is not for the user.
 		NetConf:  func(ctx context.Context) ([]byte, error) { return readNetConf(ctx, *o, slog.New(slog.DiscardHandler)) },
 		Password: o.Etcd.Password, KeyFile: o.Etcd.KeyFile, Kubeconfig: o.Kube.Kubeconfig,
 	}

@@ -102,8 +102,9 @@ func (w sayWriter) Write(text []byte) (int, error) {
 
 var _ io.Writer = sayWriter{}
 
-// flanneld runs a command of flanneld in this process, as one would type it, and
-// returns an error if its exit status is not 0. The reason is printed by then.
+// flanneld runs a command of flanneld in this process, as one would type it, with the
+// variables environ in addition to those of this process. It returns an error if the
+// command's exit status is not 0. The reason is printed by then.
 func (c *call) flanneld(ctx context.Context, environ []string, args ...string) error {
 	c.say("flanneld " + quoted(args))
 	p := c.process
@@ -145,7 +146,7 @@ func stopNode(c *call) func(context.Context) int {
 // stopComponents stops what startNode started, in reverse order. A node start that
 // retries would start them again, and is stopped first.
 func (c *call) stopComponents(ctx context.Context, baseDir string) error {
-	components := c.components(baseDir, nodeSettings{})
+	components := c.components(baseDir, nodeSettings{}) // without the settings: only a start needs LogDir
 	for _, name := range []string{boot, kubeProxy, service.Name, kubelet} {
 		if err := components.Stop(ctx, name); err != nil {
 			return err

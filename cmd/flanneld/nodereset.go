@@ -23,7 +23,7 @@ func resetNode(c *call) func(context.Context) int {
 		case err != nil:
 			return err
 		case *dryRun:
-			err := c.flanneld(ctx, nil, "cleanup", "--dry-run")
+			err := c.flanneld(ctx, nil, "cleanup", "--dry-run") // nil: with no further variables
 			for _, path := range files {
 				if _, missing := os.Lstat(path); missing == nil {
 					c.say("would remove " + path)
@@ -62,7 +62,8 @@ func (c *call) nodeFiles(baseDir, confDir string) ([]string, error) {
 		filepath.Join(baseDir, "SourceVip.json"), filepath.Join(baseDir, "SourceVipRequest.json")}, nil
 }
 
-// resetNode takes the steps of node reset. Each may run again after one that failed.
+// resetNode takes the steps of node reset. Each may run again after one that failed. cleanup
+// refuses beside a running daemon, so that all components are stopped before.
 func (c *call) resetNode(ctx context.Context, baseDir string, files []string) error {
 	if err := c.stopComponents(ctx, baseDir); err != nil {
 		return err

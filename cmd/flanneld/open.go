@@ -61,6 +61,7 @@ func open(ctx context.Context, o options, log *slog.Logger) (d *daemon.Daemon, c
 	daemon.AddDataplane(board, plane)
 	probes, closeProbes := newProber(o, log, board, counts)
 	closers = append(closers, closeProbes)
+	// leanDataplane and returningMemory return memory to the system (memory.go).
 	return &daemon.Daemon{
 		Dataplane: &leanDataplane{Dataplane: plane, release: releaseProgram, returnAll: returnMemory}, Firewall: rules, Underlay: interfaces, Parse: parseConfig,
 		Settings: o.Settings, Log: log, Board: board, Metrics: counts, Tally: tally, Probes: probes,

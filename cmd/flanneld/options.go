@@ -81,7 +81,7 @@ func parseOptions(args, environ []string) (options, error) {
 	for name, v := range given.Flags {
 		o.given[name] = v.Source
 	}
-	o.Warnings = append(given.Warnings, o.Warnings...) // the latter by the functions set… of flags
+	o.Warnings = append(given.Warnings, o.Warnings...) // the functions set… of flags have added o.Warnings
 	o.Etcd.complete()
 	o.Kube.complete(environ)
 	o.WireGuardKey = variable(environ, "WIREGUARD_KEY_FILE")

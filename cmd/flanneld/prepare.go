@@ -39,7 +39,7 @@ func prepare(c *call) func(context.Context) int {
 		var netConf []byte // empty: the daemon's
 		if *mode != "" {
 			var err error
-			if netConf, err = node.ComposeNetConf(*mode, anyNetwork); err != nil {
+			if netConf, err = node.ComposeNetConf(*mode, anyNetwork); err != nil { // the switch does not depend on the network
 				return c.reportUsage(fmt.Errorf("prepare: %w", err))
 			}
 		}
@@ -69,7 +69,7 @@ func (c *call) bindSwitch(ctx context.Context, raw []byte) (dataplane.Prepared, 
 			return dataplane.Prepared{}, fmt.Errorf("%w; or give --network-mode", err)
 		}
 	}
-	config, maker, _, err := parseConfig(raw)
+	config, maker, _, err := parseConfig(raw) // _: the daemon logs the warnings
 	if err != nil {
 		return dataplane.Prepared{}, fmt.Errorf("%s is invalid: %w", netConfName(c.options), err)
 	}

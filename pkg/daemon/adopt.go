@@ -24,7 +24,10 @@ type adoption struct {
 	offered validConfig     // the subject of the rollout; meaningless if that is Settled
 	former  validConfig     // in force before the trial, and again after a failed one
 	invalid string          // why the configuration in the store is not even offered; "": it is
-	unfit   *underlay.Link  // that the configuration in the store, or the former one of a trial, did not fit; zero: no matter which; nil: none
+	// unfit is the underlay that the configuration in the store did not fit, or the former one
+	// of a trial that it would have ended. With another underlay, reconfigure tries again, and
+	// with the zero Link at once. nil: there is nothing to try again.
+	unfit *underlay.Link
 
 	participants participants // the peers that take part in the rollout; zero: to be computed again
 
@@ -49,12 +52,12 @@ func (d *Daemon) configPart() part {
 	return part{name: partConfig, reconcile: d.reconfigure, report: d.reportPending}
 }
 
-// reconfigure applies a change of the configuration. If the new one is invalid, the
-// one in force stays, the node stays ready, and the new one is tried again only with
-// another underlay, if the present one did not fit, or without the trial that it would have
-// ended, and when this node joins or starts.
+// reconfigure applies a change of the configuration. If the new one is refused, the one in
+// force stays, and the node stays ready. The new one is tried again when this node joins or
+// starts, and, if only the underlay or the end of a trial stands in its way (unfit), when the
+// underlay has changed or the trial is over.
 func (d *Daemon) reconfigure(_ context.Context, p *pass) error {
-	raw, unread := p.in.takeConfig()
+	raw, unread := p.in.takeConfig() // raw is the latest, unread or not
 	if unfit := d.adoption.unfit; unfit != nil && !unfit.Equal(p.host.link) {
 		unread = true // it may fit now
 	}
@@ -71,21 +74,24 @@ func (d *Daemon) reconfigure(_ context.Context, p *pass) error {
 		if err != nil {
 			d.Log.Error("changed network configuration refused, keeping the former one", "cause", causeConfigRefused, "error", err)
 			d.view.addError(partConfig, fmt.Errorf("changed network configuration refused: %w", err))
-			if d.adoption.rollout.State() == rollout.Waiting { // with a configuration that is no longer in the store
+			if d.adoption.rollout.State() == rollout.Waiting { // for a configuration that is no longer in the store
 				d.withdraw(p.validConfig())
 			}
 		}
 	}
 	before := d.adoption.rollout.State()
 	err := d.stepRollout(p)
-	if before == rollout.Trying && d.adoption.rollout.State() != before && d.adoption.unfit != nil { // no trial has to be ended first any more
+	// The trial is over, so a configuration that it kept out (see offer) can be tried: the zero Link differs from
+	// this host's, which makes the next pass read the configuration again.
+	if before == rollout.Trying && d.adoption.rollout.State() != before && d.adoption.unfit != nil {
 		d.adoption.unfit = &underlay.Link{}
 		p.wakeAt(time.Now())
 	}
 	return err
 }
 
-// reportPending says why the configuration in the store is not in force.
+// reportPending says why the configuration in the store is not in force: to the cluster (p.store),
+// and to the Board.
 func (d *Daemon) reportPending(p *pass) {
 	reason, refused := d.adoption.pendingReason()
 	p.store.PendingConfig = reason

@@ -40,7 +40,7 @@ func tellDevices(p *pass) {
 		}
 	}
 	p.tell(status.OfNode, func(r *status.Report) {
-		r.Node.UDPEncap = encap
+		r.Node.UDPEncap = encap // tellNode, which comes first, has made r.Node
 		for _, name := range slices.Sorted(maps.Keys(links)) {
 			l := links[name]
 			dev := status.Device{Name: name, Index: l.Index, MTU: l.MTU}

@@ -19,7 +19,7 @@ func (d *Daemon) duplicatesPart() part {
 // IPv6) have the same key.
 type duplicates struct {
 	log       *slog.Logger
-	told      map[string]string   // logged, by device: the lease that has its MAC address or key and precedence, if we cannot change ours
+	told      map[string]string   // by device whose MAC address or key this node cannot change: the peer that the log has named
 	formerKey dataplane.PublicKey // the WireGuard key that another node has, too, and that this node replaces; zero: none
 }
 

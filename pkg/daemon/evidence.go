@@ -184,7 +184,7 @@ func (d *Daemon) askRound(ctx context.Context, peers []askedPeer) (name string, 
 	results := make([]chan error, len(peers))
 	first := make(chan string, len(peers))
 	for i, p := range peers {
-		results[i] = make(chan error, 1)
+		results[i] = make(chan error, 1) // with room, as first: the goroutines end although nobody receives
 		go func() {
 			err := d.askPeer(ctx, p)
 			if err == nil {

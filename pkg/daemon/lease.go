@@ -9,8 +9,8 @@ import (
 	"flannel/pkg/plan"
 )
 
-// errNotPublished is why a pass is not complete while Hold has not published the
-// lease: peers cannot reach this node yet.
+// errNotPublished is why a pass is not complete while the publisher has not written the
+// lease to the store: peers cannot reach this node yet.
 var errNotPublished = errors.New("this node's lease is not published yet")
 
 // leasePart completes this node's lease, and has it published.

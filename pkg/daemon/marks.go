@@ -62,7 +62,8 @@ func markOf(l *subnet.Lease) rollout.Mark {
 
 // withMark adds a mark to the backend data of the lease's first endpoint that
 // has a JSON object or no data. A lease without such an endpoint, such as one
-// whose data is a command's output, stays as it is.
+// whose data is a command's output, stays as it is. Each pass calls withMark, for the
+// lease that is published; the zero Mark adds nothing.
 func withMark(l subnet.Lease, mark rollout.Mark) subnet.Lease {
 	var m marks
 	if mark.Phase != rollout.Proven { // a node with a proof answers, so that "Adopted" alone is enough, as in the former release
@@ -96,10 +97,11 @@ func withMark(l subnet.Lease, mark rollout.Mark) subnet.Lease {
 	return l
 }
 
-// markTimes has when this node saw the marks of its peers change to what they
-// are. A mark that was there when the peer was first seen has no time, and
-// neither has a result (proven, kept, reverted) of a peer that was not seen to
-// take part before: what a dead node or a stranger has left is no result.
+// markTimes has when this node saw the marks of its peers change to what they are, by
+// the names of the leases. The inbox has one, and guards it by its lock. A mark that was
+// there when the peer was first seen has no time, and neither has a result (proven, kept,
+// reverted) of a peer that was not seen to take part before: what a dead node or a
+// stranger has left is no result.
 type markTimes map[string]time.Time
 
 // observe records a change of a peer's lease.

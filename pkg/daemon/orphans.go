@@ -250,7 +250,7 @@ func (o *orphansState) free(p *pass, orphans []*dataplane.Path) []*dataplane.Pat
 	if !o.lease.Equal(&p.lease) || !slices.Equal(o.addrs, p.host.addrs) {
 		return resourcesOf(p.state.Paths, p.lease, p.host.addrs).withoutConflict(orphans)
 	}
-	added, _ := dataplane.DiffPaths(o.leased, p.state)
+	added, _ := dataplane.DiffPaths(o.leased, p.state) // the paths that were not in force at the call before
 	if len(added) == 0 {
 		return orphans
 	}

@@ -140,8 +140,9 @@ func reasonsByName(rejects []subnet.Rejected) map[string]string {
 	return reasons
 }
 
-// retainedStatus summarizes the retained peers; nil: there are none. Until and Cause
-// are those of the peers whose time is over first.
+// retainedStatus summarizes the retained peers; nil: there are none, nor is this node's own
+// lease to be restored (OwnWithdrawn). Until and Cause are those of the peers whose time is
+// over first.
 func retainedStatus(set subnet.Set) *status.Retained {
 	if len(set.Retained) == 0 && !set.OwnWithdrawn {
 		return nil
@@ -155,7 +156,7 @@ func retainedStatus(set subnet.Set) *status.Retained {
 	return summary
 }
 
-// clusterPart fails while other nodes cannot know this node.
+// clusterPart fails while other nodes cannot know this node: OwnMissing is why, nil if they can.
 func (d *Daemon) clusterPart() part {
 	return part{name: partCluster, reconcile: func(_ context.Context, p *pass) error { return p.set.OwnMissing }}
 }

@@ -27,7 +27,7 @@ func onNews(update func(reach.Network)) func(*pass) {
 // probed returns what the prober must know.
 func (p *pass) probed() reach.Network {
 	wire, addressing := p.backend.Wire(), reach.None
-	switch {
+	switch { // Echo: tunnel devices answer. Bridges: there are none, and the pods' bridges answer
 	case wire.Paths && wire.Echo:
 		addressing = reach.Tunnels
 	case wire.Paths && wire.Bridges:

@@ -46,7 +46,7 @@ func (l *rejectsLog) logChanges(p *pass) {
 			continue
 		}
 		msg, cause := "peer rejected", causePeerRejected
-		if i >= len(p.rejects) {
+		if i >= len(p.rejects) { // behind them are p.refused, see rejectsPart
 			msg, cause = "the system refused an entry of a peer", causePeerRefused
 		}
 		l.log.Warn(msg, "cause", cause, "peer", reject.Name, "reason", reject.Reason)

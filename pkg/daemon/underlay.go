@@ -33,14 +33,14 @@ func (u *underlayState) follow(ctx context.Context, p *pass) error {
 	u.logKept(link)
 	n.host.addrs = next.host.addrs
 	if link.Equal(n.host.link) && next.host.operator == n.host.operator {
-		n.host.link.AtStart, u.stale = link.AtStart, false
+		n.host.link.AtStart, u.stale = link.AtStart, false // Equal does not compare AtStart
 		return nil
 	}
 	if err := u.d.build(&next); err != nil {
 		return err // stale stays: a pass that anything causes fails with it, too
 	}
 	u.stale = false
-	u.d.Log.Info("underlay changed", "cause", causeUnderlayChanged, "to", link, "what", link.Since(n.host.link))
+	u.d.Log.Info("underlay changed", "cause", causeUnderlayChanged, "to", link, "what", link.Since(n.host.link)) // the fields that differ
 	// Do not wait until the client notices that connections from the former address
 	// get no answers.
 	if link.Index != n.host.link.Index || link.V4 != n.host.link.V4 || link.V6 != n.host.link.V6 {
@@ -53,8 +53,8 @@ func (u *underlayState) follow(ctx context.Context, p *pass) error {
 	return nil
 }
 
-// logKept logs that the underlay is not the interface that a start would choose, once
-// for each such interface: a VPN may come and go.
+// logKept logs that the underlay is not the interface that a start would choose (AtStart, ""
+// if they are the same), once for each such interface: a VPN may come and go.
 func (u *underlayState) logKept(link underlay.Link) {
 	if link.AtStart == "" || link.AtStart == u.kept {
 		return

@@ -7,9 +7,9 @@ import (
 	"strconv"
 )
 
-// Traits describe a kind of device to code outside of its driver: to the backends, the guard, the doctor, and the tests of paths
-// (pkg/probe/path). The rows of this table are the methods traits in kinds.go. A row has the port and the VNI of one device if
-// the Kind has them, and otherwise the defaults.
+// Traits describe a kind of device to code outside of its driver: to the backends, the guard, the doctor, and the tests
+// of paths (pkg/probe/path). The rows of this table are the methods traits in kinds.go. A row has the port and the VNI
+// of one device if the Kind has them, and otherwise the defaults.
 type Traits struct {
 	Kind    string   // name for messages
 	Backend string   // whose tunnels these are on Linux; "": the kind is no tunnel, or is one of Windows
@@ -51,7 +51,7 @@ const (
 	wireGuardTag    = 16
 	// Of ESP (RFC 4303), in the worst case of the usual algorithms, AES-CBC with SHA-256. The
 	// trailer is up to 15 bytes of padding, 2, and the checksum.
-	espHeader  = 8 + 16 // the latter is the initialization vector
+	espHeader  = 8 + 16 // 16 is the initialization vector
 	espTrailer = 15 + 2 + 16
 )
 

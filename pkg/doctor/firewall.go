@@ -54,7 +54,7 @@ type flow struct {
 // evaluate returns the first failure that judge finds in the results of the flows, or else
 // the first warning. judge returns a zero Finding if a result is no problem. If there is no
 // problem, but a part of the rules is not known or cannot be evaluated, the Finding is
-// Undecided.
+// Undecided. The first of several such reasons counts.
 func (s Snapshot) evaluate(flows []flow, judge func(flow, ruleset.Result) Finding) Finding {
 	rules, missing := s.hostRules(flows)
 	undecided, warning, whats := missing, Finding{}, []string{}
@@ -73,8 +73,10 @@ func (s Snapshot) evaluate(flows []flow, judge func(flow, ruleset.Result) Findin
 	return firstReason(warning, undecided, ok("no rule drops %s", strings.Join(whats, ", ")))
 }
 
-// hostRules parses the host's rules. missing is a Finding if a part of them is not
-// known, otherwise zero.
+// hostRules parses the host's rules. missing is a Finding if a part of them is not known,
+// otherwise zero. The part that is known is in rules anyway, since it may have a rule that
+// drops. NFTables is not known if nft is missing or fails; on a host without rules, its output
+// still is a document, with an empty list.
 func (s Snapshot) hostRules(flows []flow) (rules *ruleset.Ruleset, missing Finding) {
 	rules = &ruleset.Ruleset{}
 	for _, ipv6 := range []bool{false, true} {
@@ -99,8 +101,8 @@ func (s Snapshot) hostRules(flows []flow) (rules *ruleset.Ruleset, missing Findi
 }
 
 // evaluate evaluates the packets from or to any peer, and if that does not decide,
-// those of each peer. It returns the worst result (a higher Verdict is worse), and the flow
-// with the peers that have it, if not all have.
+// those of each peer. It returns the worst result (in the order of ruleset's Verdicts: Passes,
+// Partly, Undecided, Dropped), and the flow with the peers that have it, if not all have.
 func (f flow) evaluate(rules *ruleset.Ruleset) (flow, ruleset.Result) {
 	all := rules.Evaluate(f.packet)
 	if all.Verdict == ruleset.Passes || all.Verdict == ruleset.Dropped || len(f.others) == 0 { // the same for each

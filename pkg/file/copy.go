@@ -53,7 +53,7 @@ func sameContent(first, second io.Reader) (bool, error) {
 		switch {
 		case !bytes.Equal(a[:n], b[:m]):
 			return false, nil
-		case atEnd:
+		case atEnd: // the same if the second one has ended, too
 			return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF), nil
 		case err != nil:
 			return false, nil

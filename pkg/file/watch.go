@@ -81,8 +81,8 @@ func (w *watch) run(ctx context.Context, pending *notices) {
 	r := reconcile.Runner{
 		News:   []<-chan struct{}{pending.wake},
 		Resync: pollEvery,
-		Later:  true,
-		Beats:  true,
+		Later:  true, // start has polled already
+		Beats:  true, // the polls come together with the process's other timers
 		Work: func(context.Context) (time.Duration, error) {
 			names, notified := pending.take()
 			for name := range names {

@@ -63,7 +63,7 @@ func (p *Plan) resolveConflicts() (conflicting map[*peer]string) {
 			continue
 		}
 		for r := range peer.claims() {
-			if p.claimants[r] != nil {
+			if p.claimants[r] != nil { // contested; nobody asks for the owners of others
 				owners[r] = peer
 			}
 		}
@@ -100,8 +100,9 @@ func (p *Plan) derives(peer *peer, r resource) bool {
 	})
 }
 
-// conflictWithDerived returns a reason if the peer claims a tunnel end (a VTEP's MAC address) that is derived from the subnet of another peer.
-// The age of the lease does not matter: otherwise a compromised node could displace every node with a younger lease.
+// conflictWithDerived returns a reason if the peer claims a tunnel end (a VTEP's MAC address) that is derived from the
+// subnet of another peer, and not from its own. The age of the lease does not matter: otherwise a compromised node could
+// displace every node with a younger lease.
 func (p *Plan) conflictWithDerived(peer *peer, derivedBy map[resource]*peer) string {
 	for r := range peer.claims() {
 		if owner := derivedBy[r]; owner != nil && !p.derives(peer, r) {

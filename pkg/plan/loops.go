@@ -14,6 +14,9 @@ import (
 // network is, but the routes of the underlay's links are more specific. With wireguard, the whole network is routed only
 // if it contains no such address.) But a public IP inside a leased subnet makes a loop: packets for that peer,
 // encapsulated or not, would be sent to the subnet's owner.
+//
+// A peer whose public IP is inside its own subnet or this node's is invalid (validatePublicIP). So this file looks for
+// public IPs inside subnets of other peers.
 
 // isInside reports whether a public IP of the peer is inside the pod network. Plan.add and Plan.remove keep the valid peers
 // that have such an IP in p.inside.
@@ -23,8 +26,9 @@ func (p *Plan) isInside(peer *peer) bool {
 	})
 }
 
-// hostSubnetsOf yields for each public IP of the peer the subnet of the usual size that contains it. Whether that subnet
-// is leased does not matter: Plan.add counts them in hostSubnets, so that a later lease of one makes mayConflict true.
+// hostSubnetsOf yields for each public IP of the peer the subnet of the usual size that contains it, leased or not. Plan.add
+// counts these subnets in hostSubnets: if one of them is leased later, mayConflict is true for its owner, so that Update
+// calls rejectLoops again.
 func (p *Plan) hostSubnetsOf(peer *peer) iter.Seq[netip.Prefix] {
 	return func(yield func(netip.Prefix) bool) {
 		for _, e := range peer.lease.Endpoints() {
@@ -37,20 +41,20 @@ func (p *Plan) hostSubnetsOf(peer *peer) iter.Seq[netip.Prefix] {
 }
 
 // rejectLoops returns conflicting together with the peers that are rejected because a public IP is inside the subnet of
-// a peer, which may be the same one:
+// another peer. conflicting has the peers that resolveConflicts has just rejected. Which of the two peers is rejected:
 //   - If the subnet is of the usual size, the peer with the public IP is rejected, however old its lease is. The store
 //     assigns subnets, whereas a node publishes whatever public IP it likes.
-//   - If the subnet is of unusual size, its owner is rejected. Otherwise one lease with a large subnet could get many
-//     peers rejected.
+//   - If the subnet is of unusual size (see Plan), its owner is rejected. Otherwise one lease with a large subnet could get
+//     many peers rejected.
 //
-// The owner is never this node: a Plan has only peers in its indexes. conflicting and the result map peers to reasons. A
-// peer in conflicting has neither subnets nor paths, so it gets no other peer rejected. Loops are judged all at once, so that
-// the result depends on no order: a peer that is rejected for one loop still gets others rejected for theirs. Of several
-// reasons the first one in the order of texts is given, because the order of a map must not change the text.
+// conflicting and the result map peers to reasons. A peer in conflicting gets no other peer rejected, because it has neither
+// subnets nor paths. Loops are judged all at once, so that the result depends on no order: a peer that is rejected for one
+// loop still gets others rejected for theirs. Of several reasons the first one in the order of texts is given, because the
+// order of a map must not change the text.
 //
 // The cost is one lookup for each public IP inside the pod network and each length that subnets have.
 func (p *Plan) rejectLoops(conflicting map[*peer]string) map[*peer]string {
-	if len(p.inside) == 0 {
+	if len(p.inside) == 0 { // no loop is possible
 		return conflicting
 	}
 	loops := map[*peer]string{}
@@ -93,8 +97,10 @@ func (p *Plan) unusualLengths() (lengths []int) {
 }
 
 // subnetOwner returns the peer with the subnet of length bits that contains ip, and that subnet. nil: no peer has it, or
-// only peers in conflicting claim it. A resource is what only one peer can have, such as a subnet. p.claimants has those who
-// claim one that several claim, of which at most one is not in conflicting; p.holders has the only claimant of any other.
+// only peers in conflicting claim it.
+//
+// If several peers claim the subnet, all of them are in p.claimants, and at most one is not in conflicting. If one peer
+// claims it, that peer is in p.holders. (A resource, such as a subnet, is what only one peer can have.)
 func (p *Plan) subnetOwner(ip netip.Addr, bits int, conflicting map[*peer]string) (*peer, netip.Prefix) {
 	s, err := ip.Prefix(bits)
 	if err != nil || !p.cfg.NetworkOf(ip).On() {

@@ -29,15 +29,15 @@ type Plan struct {
 	backend backend.Backend
 	addrs   []netip.Addr      // of this node, sorted
 	anyLink bool              // a peer that is not on the link of this node is valid, too: only for judge.Elsewhere
-	wire    backend.Wire      // of the backend
-	ownEnds map[resource]bool // tunnel ends of this node; the value: it is derived from our subnet
+	wire    backend.Wire      // what nodes must have in common to reach each other
+	ownEnds map[resource]bool // tunnel ends of this node (MAC address of the VTEP, or key); the value: it is derived from our subnet
 
 	started    bool                                       // the first Update has read the whole set
 	peers      reconcile.CompactMap[*subnet.Lease, *peer] // the result for each lease
-	revalidate []*peer                                    // affected by a change of addrs
+	revalidate []*peer                                    // affected by a change of addrs, for the next Update
 	pending    int                                        // leases whose owners have not published backend data yet
 
-	holders      holders              // one of the peers that claim the resource
+	holders      holders              // for each resource, one of the valid peers that claim it
 	claimants    map[resource][]*peer // all who claim it, for resources that several peers claim
 	unusual      map[*peer]struct{}   // with a subnet of unusual size
 	outranking   map[*peer]struct{}   // that have precedence over this node for one of its tunnel ends
@@ -45,7 +45,7 @@ type Plan struct {
 	hostSubnets  map[netip.Prefix]int // how many of these public IPs each subnet of the usual size contains
 	twins        map[*peer]struct{}   // with the public IP of this node
 	invalid      map[*peer]struct{}   // rejected whatever other leases there are
-	conflicting  map[*peer]string     // rejected because of another lease, with the reason
+	conflicting  map[*peer]string     // rejected because of another lease (a conflict or a loop), with the reason
 	needsResolve bool                 // conflicting is stale: a peer that may be in a conflict was added or removed
 
 	paths   []*dataplane.Path // as the last Update returned them; never modified in place
@@ -98,7 +98,7 @@ type ends struct {
 	keys reconcile.CompactMap[dataplane.PublicKey, *peer]
 }
 
-// expect makes room for the resources of that many peers.
+// expect makes room for the resources of that many peers: the maps do not grow step by step in the first Update.
 func (h *holders) expect(peers int) {
 	h.peers = peers
 	h.subnets.Reserve(peers)
@@ -125,7 +125,7 @@ func (h *holders) set(r resource, p *peer) {
 		return
 	}
 	expected := 0
-	if len(h.devices) == 0 { // others may have few peers
+	if len(h.devices) == 0 { // the first device; a second one may have few peers
 		expected = h.peers
 	}
 	of := h.devices[r.device]
@@ -146,7 +146,7 @@ func (h *holders) set(r resource, p *peer) {
 func (h *holders) remove(r resource) {
 	if r.subnet.IsValid() {
 		h.subnets.Delete(r.subnet)
-	} else if of := h.devices[r.device]; of != nil {
+	} else if of := h.devices[r.device]; of != nil { // an end is a MAC address or a key; the other one is zero, and in no map
 		of.macs.Delete(r.end.MAC)
 		of.keys.Delete(r.end.Key)
 	}

@@ -29,6 +29,7 @@ func (p *Plan) Update(leases []*subnet.Lease, changed []reconcile.Change[subnet.
 		p.holders.expect(len(leases))
 	}
 	touched := p.applyLeases(changed) // whose paths may come or go
+	// True if an invalid peer came or went.
 	rejectsChanged := slices.ContainsFunc(touched, func(peer *peer) bool { return peer.reason != "" })
 	if p.needsResolve {
 		p.needsResolve, rejectsChanged = false, true
@@ -185,26 +186,26 @@ func (p *Plan) remove(peer *peer) {
 		}
 		i := slices.Index(claimants, peer) // add has put it there
 		claimants = slices.Delete(claimants, i, i+1)
-		p.holders.set(r, claimants[0])
+		p.holders.set(r, claimants[0]) // one at least is left: there were several
 		if p.claimants[r] = claimants; len(claimants) == 1 {
 			delete(p.claimants, r)
 		}
 	}
 }
 
-// mayConflict reports whether a peer in the indexes may be in a conflict with another one. If it is not, it can be added
-// and removed without a look at any other peer.
+// mayConflict reports whether a peer may be in a conflict or a loop with another one. If it is not, it can be added and
+// removed without a look at any other peer. The peer is in the indexes: add calls mayConflict last, and remove first.
 func (p *Plan) mayConflict(peer *peer) bool {
 	if peer.unusual {
 		return true
 	}
 	for r := range peer.claims() { // without a subnet, r is a tunnel end, and hostSubnets has no such key
-		if p.claimants[r] != nil || p.hostSubnets[r.subnet] > 0 {
+		if p.claimants[r] != nil || p.hostSubnets[r.subnet] > 0 { // somebody claims the same, or has a public IP in the subnet
 			return true
 		}
 	}
 	if _, inside := p.inside[peer]; inside {
-		for s := range p.hostSubnetsOf(peer) {
+		for s := range p.hostSubnetsOf(peer) { // the public IP is in somebody's subnet, or maybe in one of unusual size
 			if p.holders.subnets.Has(s) || len(p.unusual) > 0 {
 				return true
 			}

@@ -47,7 +47,7 @@ func (p *Plan) newPeer(l *subnet.Lease) *peer {
 	for _, path := range paths {
 		valid.unusual = valid.unusual || path.Dst.Bits() != p.cfg.NetworkOf(path.Dst.Addr()).SubnetLen
 	}
-	outranks := p.outrankedBy(valid, paths)
+	outranks := p.outrankedBy(valid, paths) // nil: none, as of nearly all peers
 	// This node rejects a peer that has one of its own tunnel ends, whether or not other nodes reject that peer, too. A
 	// rejected peer has no paths that could be in a conflict.
 	for _, path := range paths {

@@ -78,9 +78,9 @@ type Table[K, V comparable] struct {
 	wanted  int                       // number of desired values
 	dirty   []*row[K, V]              // rows that may not agree; all other rows do
 	stale   bool                      // actual values may be wrong: list before the next Add
-	call    int                       // number of calls of the store that were started
+	call    int                       // number of calls of the store that were started; see row.observedIn
 	listing bool                      // a list is under way
-	listed  bool                      // the first list has ended
+	listed  bool                      // the first list has ended: what appears afterwards is a stray (row.go)
 	repairs Repairs
 }
 
@@ -120,7 +120,7 @@ func (t *Table[K, V]) Want(key K, value V) {
 	if settled, ok := t.settled.Get(key); ok && settled == value {
 		return
 	}
-	if !t.knows(key) {
+	if !t.knows(key) { // in none of the three maps
 		t.wanted++
 		t.missing.Set(key, value)
 		return
@@ -277,7 +277,7 @@ func (t *Table[K, V]) Refresh(ctx context.Context) error {
 			r.setHave(*new(V), false)
 		}
 		r.listed = false
-		t.update(r)
+		t.update(r) // may delete the row; All permits that
 	}
 	t.listed = true
 	return nil

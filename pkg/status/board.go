@@ -10,9 +10,9 @@ import (
 )
 
 // Board collects what the parts of the daemon say of themselves. /readyz, /metrics and the
-// status socket render what Now returns. The board itself knows whether the daemon is ready;
-// the daemon's loop writes that. Any goroutine may call its methods. The zero Board is not
-// ready, and has no parts.
+// status socket render what Now returns. The board itself knows whether the daemon is ready:
+// the daemon's loop writes that (EndPass), and before, whoever waits for something (Waiting).
+// Any goroutine may call its methods. The zero Board is not ready, and has no parts.
 type Board struct {
 	mu      sync.Mutex
 	parts   []part
@@ -34,7 +34,7 @@ const (
 	OfProcess   = "process"   // what does not change while the daemon runs
 	OfStore     = "store"     // whether the store of leases answers
 	OfNode      = "node"      // what the last pass left, without the peers
-	OfDataplane = "dataplane" // what the operating system counts; reads it
+	OfDataplane = "dataplane" // what the operating system counts, read from it when somebody asks
 	OfProbes    = "probes"    // what is known of all peers together
 	OfPeers     = "peers"     // costs some milliseconds with 10,000 peers
 )

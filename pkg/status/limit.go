@@ -10,15 +10,16 @@ import (
 // one or two clients: kubelet and a scraper.
 const maxConns = 256
 
-// limited is a listener that has at most maxConns connections open. It closes one of
-// them for a new one, instead of letting new ones wait: many idle connections must
+// limited is a listener that has at most maxConns connections open. Serve (health.go) wraps
+// one around the health port and the status socket. It closes one of the connections
+// for a new one, instead of letting new ones wait: many idle connections must
 // not keep kubelet's probe from being answered. It closes the oldest one of the
 // source with the most connections, and one from this node itself (kubelet's) only
 // if there are no others.
 type limited struct {
 	net.Listener
-	mu     sync.Mutex
-	serial uint64
+	mu     sync.Mutex // guards what follows: connections are closed on other goroutines than accepted
+	serial uint64     // of the last connection
 	open   map[*conn]struct{}
 }
 
@@ -26,7 +27,7 @@ type limited struct {
 type conn struct {
 	net.Conn
 	of     *limited
-	serial uint64       // grows with each connection
+	serial uint64       // lower: older
 	source netip.Prefix // see sourceOf
 	local  bool         // from the address that it is to, so from this node
 }

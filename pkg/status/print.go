@@ -167,7 +167,7 @@ func (p *printer) guard(g *dataplane.GuardReport) {
 		mode = "enforce"
 	}
 	dropped, counted := Found(g)
-	if g.Waiting != "" {
+	if g.Waiting != "" { // why a guard that shall enforce only counts as yet
 		mode = "audit, but " + Printable(g.Waiting)
 	}
 	switch {

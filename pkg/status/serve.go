@@ -56,8 +56,8 @@ func writeJSON(w http.ResponseWriter, v any) {
 // causeNoSocket is a value of the attribute cause in the log.
 const causeNoSocket = "no-status-socket"
 
-// errTaken means that the socket belongs to another process. Keep retries, since that one
-// may end, as after every other error. Only tests recognize this one.
+// errTaken means that the socket belongs to another process, which may end: Keep retries, as
+// after every other error. Only tests recognize errTaken.
 var errTaken = errors.New("another flanneld answers")
 
 // Keep retries to create the socket every retryInterval, and checks every checkInterval that
@@ -103,10 +103,10 @@ func serve(ctx context.Context, path string, h http.Handler) error {
 		}
 		cancel()
 	}()
-	return Serve(ctx, l, h) // nil after ctx has ended; the end removes what is at path then
+	return Serve(ctx, l, h) // nil when ctx has ended; to close l deletes whatever is at path by then
 }
 
-// exists reports whether there is a file at path, or that is not known.
+// exists reports whether there is a file at path; true also if that is not known.
 func exists(path string) bool {
 	_, err := os.Lstat(path)
 	return !errors.Is(err, fs.ErrNotExist)

@@ -16,8 +16,8 @@ import (
 // example because it does not run.
 var ErrUnreachable = errors.New("flanneld has not answered")
 
-// Readiness returns a function that asks the daemon once, at its health port,
-// or at its socket if the port is 0. That function returns "" if the daemon is
+// Readiness is for the command wait. It returns a function that asks the daemon once, at its
+// health port, or at its socket if the port is 0. That function returns "" if the daemon is
 // ready, its answer if it is not, and an error if there was no answer.
 func Readiness(subnetFile string, healthz netip.AddrPort) func(context.Context) (string, error) {
 	ask := func(ctx context.Context) ([]byte, error) {

@@ -25,7 +25,7 @@ import (
 //	  create it, and wait while the address moves      (adoptOrCreate)
 //	wait until HNS knows the host's address, or, on a
 //	  bridge, until the host's adapter has it          (findManagementIP)
-//	wait until an adapter has that address             (finishNetwork, waitForHost)
+//	wait until an adapter has that address             (ensureNetwork, waitForHost)
 //	restore host settings that did not come back       (hostconfig.Restore)
 //	on a bridge, make and attach the host's endpoint   (bridge.finish)
 //

@@ -55,7 +55,7 @@ type heldKey struct {
 	want   leaseValue       // as Publish wants it; before Publish, as Acquire found or created it
 	// sent are the values of our writes since observe last saw a new revision of the key,
 	// or written was called. Publish and Hold may write at the same time, and an answer may
-	// be lost: any of the values may be in the store, and observe must recognize that one.
+	// be lost: any of the values may be in the store, and observe must recognize it as ours.
 	// While the key is missing, sent stays: a write may create the key, and its event comes
 	// later. If seen changes while writeKey waits for the grant of an etcd lease, writeKey
 	// adds a value whose write will fail. Such a value does no harm: nobody else writes one

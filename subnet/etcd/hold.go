@@ -182,8 +182,8 @@ func (h holder) step(ctx context.Context) (write bool, due time.Time) {
 	return write, due
 }
 
-// tell logs what someone else did to our key. If the key was moved from our etcd lease, it
-// revokes that one.
+// tell logs what someone else did to our key. If the key was moved from our etcd lease, tell
+// revokes our etcd lease.
 func (m *Manager) tell(ctx context.Context, key string, n news) {
 	switch n.what {
 	case newsModified:

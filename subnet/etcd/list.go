@@ -132,7 +132,7 @@ func (l *listing) get(ctx context.Context, opts ...clientv3.OpOption) (*clientv3
 func tooLarge(err error) bool { return status.Code(err) == codes.ResourceExhausted }
 
 // take adds a page to the list and reports whether there is another one. It also chooses
-// the size of that one. An error means that the list must begin again.
+// the size of the next page. An error means that the list must begin again.
 func (l *listing) take(resp *clientv3.GetResponse) (more bool, err error) {
 	at := positionOf(resp.Header)
 	switch {

@@ -69,8 +69,8 @@ const (
 	// spreadEach is the time per Node over which the daemons spread their requests for one new Node. With 200 µs, the API
 	// server gets 5,000 requests a second: in a cluster of 5,000 Nodes they are spread over 1 s.
 	spreadEach = 200 * time.Microsecond
-	spreadMax  = 5 * time.Second
-	spreadFrom = 200 // Nodes; in a smaller cluster no daemon waits
+	spreadMax  = 5 * time.Second // from 25,000 Nodes on
+	spreadFrom = 200             // Nodes; in a cluster of so many or fewer no daemon waits
 	// A Node without podCIDR is read again after its next event, but not before this time has passed, which doubles.
 	emptyMin, emptyMax = time.Second, 30 * time.Second
 	retryMin, retryMax = 100 * time.Millisecond, 30 * time.Second

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// This file lists the Nodes for a follower, whose states are in follow.go, and all of it runs on the follower's
-// goroutine.
+// This file lists the Nodes for a follower, on the follower's goroutine. The table of states, and the fields (reached,
+// floor, rewound, broken, lagging, known), are in follow.go.
 
 // relists paces the lists after a lost position. An API server that restarts loses the positions of all daemons at once,
 // and a list is the most expensive request of a daemon. So the daemons spread their lists over a time that grows with the
@@ -19,9 +19,9 @@ type relists struct {
 }
 
 const (
-	relistMin  = 100 * time.Millisecond
-	relistEach = 4 * time.Millisecond // per Node: 20 s among 5,000
-	relistMax  = 30 * time.Second
+	relistMin  = 100 * time.Millisecond // in a cluster of up to 25 Nodes
+	relistEach = 4 * time.Millisecond   // per Node: 20 s among 5,000
+	relistMax  = 30 * time.Second       // whatever the number of Nodes and losses
 	// relistOver is how long the position must last for the next loss to count as the first.
 	relistOver = 2 * time.Minute
 )
@@ -32,21 +32,23 @@ func (r *relists) next(now time.Time, nodes int) time.Duration {
 	if now.Sub(r.last) > relistOver {
 		r.count = 0
 	}
-	d := min(max(relistMin, time.Duration(nodes)*relistEach)<<min(r.count, 10), relistMax) // 10: more bits could overflow
+	// Twice as long for each loss before. At most 10 times: the result is above relistMax then, and more could overflow.
+	d := min(max(relistMin, time.Duration(nodes)*relistEach)<<min(r.count, 10), relistMax)
 	r.count++
 	r.last = now
 	return d/4 + rand.N(d*3/4)
 }
 
-// check compares, after a lost connection, the store's resourceVersion with our position. A store that was restored from a
-// backup is behind it. A watch from our position would stay silent until the store has passed it, and a list not older
-// than our position would be rejected. So check marks the store as rewound and returns errRelist.
+// check compares, after a lost connection, the store's resourceVersion with our last position (reached). A store that was
+// restored from a backup is behind it. A watch from our position would stay silent until the store has passed it, and a
+// list not older than our position would be rejected. So check marks the store as rewound, lowers floor (the version from
+// which the next list may be), and returns errRelist: follow pauses, and lists.
 func (s *follower) check(ctx context.Context) error {
 	version, err := s.m.api.StoreVersion(ctx) // from etcd, not from the API server's memory
 	if err != nil {
 		return err
 	}
-	s.broken, s.lagging = false, false
+	s.broken, s.lagging = false, false // the store has answered: no other check before the next failure
 	if older(version, s.reached) {
 		s.m.log.Error("store of the Kubernetes API is older than before, relisting", "cause", causeStoreOlder)
 		s.floor, s.rewound = version, true
@@ -89,10 +91,10 @@ func (s *follower) list(ctx context.Context) error {
 	}
 	for name := range s.lookups.byName {
 		if !present[name] && s.known[name].uid == "" {
-			delete(s.lookups.byName, name) // it was never handed over, so that its removal need not be
+			delete(s.lookups.byName, name) // a Node whose podCIDR is unknown, and which was never handed over: nor is its removal
 		}
 	}
-	if s.only != "" && len(changes) == 0 {
+	if s.only != "" && len(changes) == 0 { // the consumer must learn at the first list, too, that its Node does not exist
 		changes = append(changes, change{name: s.only})
 	}
 	if replaced && s.only == "" {
@@ -110,6 +112,8 @@ func (s *follower) list(ctx context.Context) error {
 		}
 	}
 	if err := s.handOver(ctx, complete); err != nil {
+		// known stays as it is now. That does no harm: handle fails only in feeds of one Node, which the next list hands
+		// over again, or a change without it.
 		return err
 	}
 	s.moveTo(version)

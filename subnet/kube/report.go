@@ -204,8 +204,8 @@ func (r *reporter) run(ctx context.Context) {
 				return 0, nil
 			}
 			early, err := r.writeCondition(ctx, name, s)
-			nextEvent := r.writeEvents(ctx, events, name, s) // also if the condition could not be written
-			return min(cmp.Or(early, recheckEvery), nextEvent), err
+			nextEvent := r.writeEvents(ctx, events, name, s)        // also if the condition could not be written
+			return min(cmp.Or(early, recheckEvery), nextEvent), err // with err, the next call is after retryPause instead
 		},
 	}
 	loop.Run(ctx)

@@ -14,8 +14,8 @@ import (
 
 // ServiceNetworks returns the networks from which Services get their addresses, for the CNI configuration of a Windows
 // node (cni-conf) and the doctor. It reads the ServiceCIDR objects of Kubernetes 1.33 and later, or else kubeadm's
-// configuration. The permissions of flannel's pods allow neither; those of a kubelet allow the latter. The error has
-// the reasons of both. What quiet and MaxRetries(0) are for is in requests.go.
+// configuration. flannel's pods have the permission for neither, and a kubelet has that for kubeadm's configuration. The
+// error has the reasons of both. What quiet and MaxRetries(0) are for is in requests.go.
 func (c *apiClient) ServiceNetworks(ctx context.Context) ([]netip.Prefix, error) {
 	networks, err := c.serviceCIDRs(ctx)
 	if err == nil {

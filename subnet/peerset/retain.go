@@ -32,7 +32,7 @@ func (s *set) withdraw(e Entry, replaced bool, now time.Time) {
 	d := &departed{Retained: subnet.Retained{Lease: e.Lease, Cause: subnet.MassWithdrawal, Until: now.Add(s.retain)}, windows: e.Windows}
 	if replaced {
 		d.Cause, d.Until = subnet.StoreReplaced, now.Add(replacedFor)
-	} else if s.retain <= 0 {
+	} else if s.retain <= 0 { // --retain-peers=0: the peer is not even counted
 		s.resolved = false // the lease takes part in conflicts no longer, other than a withdrawn one
 		return
 	}

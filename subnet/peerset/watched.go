@@ -26,7 +26,7 @@ func (w *Watched) Follow(k *Keeper) {
 	k.SetJudge(w.Judge())
 }
 
-// SetJudge sets how leases are validated, those of the peers too. It is SetJudge of the managers that embed Watched.
+// SetJudge sets how leases are validated, those of the peers too. The managers' SetJudge calls it.
 func (w *Watched) SetJudge(j subnet.Judge) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

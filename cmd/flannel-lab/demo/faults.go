@@ -22,7 +22,7 @@ const timeout = 2 * time.Minute
 // pinged.
 func (d *show) loseRoute(ctx context.Context) error {
 	n := d.lab.Nodes[0]
-	subnets, err := subnetsOf(d.lab.Nodes[1])
+	subnets, err := subnetsOf(d.lab.Nodes[1]) // one at least, IPv4 first
 	if err != nil {
 		return err
 	}

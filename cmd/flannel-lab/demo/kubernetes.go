@@ -81,7 +81,7 @@ func (d *show) loseAPI(ctx context.Context) error {
 // same data.
 func (d *show) withoutAPI(ctx context.Context) error {
 	last := d.lab.Nodes[len(d.lab.Nodes)-1]
-	subnets, err := subnetsOf(last)
+	subnets, err := subnetsOf(last) // one at least, IPv4 first
 	if err != nil {
 		return err
 	}

@@ -81,7 +81,7 @@ func remoteSubnets(n *lab.Node) (all []hns.RemoteSubnet, err error) {
 // and waits until flanneld.exe has restored it and a pod there reaches the pod on node1.
 func (d *show) losePolicy(ctx context.Context) error {
 	n := d.windowsNodes()[0]
-	subnets, err := subnetsOf(d.lab.Nodes[0])
+	subnets, err := subnetsOf(d.lab.Nodes[0]) // one at least
 	if err != nil {
 		return err
 	}

@@ -70,13 +70,13 @@ func encode(value any) json.RawMessage {
 // conf is the network configuration that the runtime passes on stdin.
 type conf struct {
 	CNIVersion    string          `json:"cniVersion"`
-	Name          string          `json:"name"`
-	SubnetFile    string          `json:"subnetFile"`
-	DataDir       string          `json:"dataDir"`
-	IPAM          object          `json:"ipam"`
-	Delegate      object          `json:"delegate"`
-	RuntimeConfig json.RawMessage `json:"runtimeConfig"`
-	PrevResult    json.RawMessage `json:"prevResult"`
+	Name          string          `json:"name"`          // of the network
+	SubnetFile    string          `json:"subnetFile"`    // that flanneld writes
+	DataDir       string          `json:"dataDir"`       // where ADD saves the delegate's configuration, for DEL
+	IPAM          object          `json:"ipam"`          // of the delegate, completed by newDelegate; not used on Windows
+	Delegate      object          `json:"delegate"`      // further keys of the delegate's configuration
+	RuntimeConfig json.RawMessage `json:"runtimeConfig"` // passed on to the delegate
+	PrevResult    json.RawMessage `json:"prevResult"`    // with CHECK and DEL: the result of ADD
 
 	// Only for GC: the attachments that exist. nil: the key is missing, so that nothing may be
 	// deleted. The key of ValidDraft is from a draft of CNI 1.1; runtimes still send it in

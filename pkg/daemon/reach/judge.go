@@ -19,7 +19,7 @@ func (m *mesh) Received(now moment, from netip.Addr, answer, expired bool, body 
 	if !ok {
 		return 0, false
 	}
-	if answer || expired {
+	if answer || expired { // the body repeats that of our request, with its token
 		return m.receiveAnswer(now, from, b.token, expired, len(body))
 	}
 	// bySource has the addresses of peers' tunnel devices, or their bridges and public IPs.
@@ -38,7 +38,7 @@ func (m *mesh) Received(now moment, from netip.Addr, answer, expired bool, body 
 // peer.
 func (m *mesh) receiveAnswer(now moment, from netip.Addr, token uint64, expired bool, size int) (rtt time.Duration, measured bool) {
 	s := m.waiting[token]
-	if s == nil || s.target.gone || expired && s.purpose != forwarded {
+	if s == nil || s.target.gone || expired && s.purpose != forwarded { // nil: answered before, or too late
 		return 0, false
 	}
 	t := s.target
@@ -106,7 +106,8 @@ func (m *mesh) receiveRequest(now moment, t *target, from netip.Addr, b message)
 }
 
 // arrived records that a request of ours that was sent at that time arrived. It makes the
-// target alive if none that was sent later is missed, and its state is decided by tally.
+// target alive, unless requests that were sent later are missed, or the state is decided by
+// another tally (see counting).
 func (m *mesh) arrived(now moment, t *target, tally *tally, at moment) {
 	if tally.arrived(at); tally.missed > 0 {
 		return // others, sent later, did not

@@ -37,9 +37,9 @@ type message struct {
 const (
 	headerLen  = 40
 	icmpLen    = 8
-	minBody    = 48 // of a small request (all but those of the MTU's size); shorter bodies are not ours
-	version    = 1
-	neverHeard = math.MaxUint32
+	minBody    = 48             // of a small request (all but those of the MTU's size); shorter bodies are not ours
+	version    = 1              // requests of a peer with another one are ignored; answers repeat ours
+	neverHeard = math.MaxUint32 // in the place of an age
 )
 
 // Magic is how the bodies of our requests begin, for the filter of the socket (path.OpenSocket).

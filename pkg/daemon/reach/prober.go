@@ -17,7 +17,8 @@ import (
 	"flannel/pkg/status"
 )
 
-// Conn sends and receives ICMP echo messages. Only one goroutine at a time uses it, apart from Await.
+// Conn sends and receives ICMP echo messages: path.Socket of pkg/probe. The Prober uses it only
+// with its lock held, apart from Await.
 type Conn interface {
 	// Send sends an echo request. A zero from leaves the source to the system, as hops 0
 	// does the hop limit.
@@ -26,8 +27,8 @@ type Conn interface {
 	// request, an answer to one, or (expired) a report that the hop limit of one has
 	// ended, with the body of that. It does not block.
 	Receive() (from netip.Addr, answer, expired bool, body []byte, ok bool)
-	// Await calls arrived whenever messages have arrived, on goroutines of its own, until the
-	// Conn is closed. arrived must call Receive, and returns whether there may be more.
+	// Await returns at once, and calls arrived whenever messages have arrived, on goroutines of
+	// its own, until the Conn is closed. arrived must call Receive, and returns whether there may be more.
 	Await(arrived func() (more bool))
 	// Up reports whether an interface has a carrier.
 	Up(device string) bool
@@ -56,14 +57,15 @@ const (
 
 // Prober probes peers by a mesh. Its methods may be called by any goroutine: the daemon runs
 // Run in one of its own, its loop calls Update, and whoever asks the Board calls Fill and
-// Summary. Run, Update and Fill of a nil Prober do nothing.
+// Summary. The Prober is nil if peers are not probed: on Windows, with --probe=false, or
+// without permission. Then Run, Update and Fill do nothing, and nobody calls Summary.
 type Prober struct {
 	conn Conn
 	o    Options
 
 	mu      sync.Mutex
 	mesh    *mesh
-	network *Network      // not passed to mesh yet
+	network *Network      // not passed to mesh yet; nil: the mesh has the latest
 	turns   int           // of Run; every reportEvery-th reports
 	lasting []string      // as last reported
 	lines   *rate.Limiter // of lines about peers in the log
@@ -94,9 +96,10 @@ func (p *Prober) Run(ctx context.Context, reportUnreachable func(peers []string)
 		return nil
 	}
 	p.conn.Await(p.receive)
+	// Later: the first turn comes after an interval. Beats: at the moments at which the process wakes anyway.
 	turns := reconcile.Runner{Resync: interval, Later: true, Beats: true, Work: func(context.Context) (time.Duration, error) {
 		p.turn(reportUnreachable)
-		return 0, nil
+		return 0, nil // 0: again after Resync
 	}}
 	turns.Run(ctx)
 	return nil
@@ -136,7 +139,8 @@ func (p *Prober) turn(reportUnreachable func(peers []string)) {
 	}
 	p.drain()
 	now := time.Now()
-	p.mesh.SetLink(p.mesh.at(now), p.mesh.network.Link == "" || p.conn.Up(p.mesh.network.Link))
+	link := p.mesh.network.Link // the underlay; "" before the first Update
+	p.mesh.SetLink(p.mesh.at(now), link == "" || p.conn.Up(link))
 	if r, due := p.mesh.Turn(p.mesh.at(now)); due {
 		if err := p.conn.Send(r.from, r.to, r.hops, r.body); err != nil && !noWay(err) {
 			p.mesh.SendFailed(r)
@@ -215,7 +219,7 @@ func (p *Prober) logChanges(now time.Time) {
 			p.o.Log.Info("peer answers again", append(attributes, "cause", causeReachable, "state", c.Reach.State, "after", c.Outage.Round(time.Second))...)
 			continue
 		}
-		m := messages[c.Reach.State]
+		m := messages[c.Reach.State] // has all states with which an outage begins
 		p.o.Log.Warn(m[1], append(attributes, "cause", m[0], "answered", ago(now, c.Reach.Answered), "heard", ago(now, c.Reach.Heard))...)
 	}
 }

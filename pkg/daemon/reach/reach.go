@@ -86,9 +86,9 @@ type Network struct {
 	Local      subnet.Lease // this node's
 	Peers      []*subnet.Lease
 	Addressing Addressing
-	Typed      bool               // a peer whose lease has no type has no path
+	Typed      bool               // a peer whose lease has no backend type has no path yet; false with udp
 	Refused    []subnet.Rejected  // the system refused an entry of the peer
-	Rejects    []subnet.Rejected  // these have no path
+	Rejects    []subnet.Rejected  // peers without a path, as their leases are invalid or in conflict
 	Retained   []*subnet.Retained // of which there is no alarm, since they may be gone
 	MTU        int                // of pods, bytes
 	Link       string             // the name of the underlay interface
@@ -158,7 +158,8 @@ func (c *check) judge(now moment) {
 	}
 }
 
-// suspicious reports whether requests were missed, and it is not known why.
+// suspicious reports whether requests were missed, and it is not known yet whether the cause is
+// what the check tests, or an outage.
 func (c *check) suspicious() bool { return c.misses > 0 && !c.failed }
 
 // target is one address family of a peer. There is one for each of thousands of peers, so
@@ -287,10 +288,10 @@ type mesh struct {
 	turn     uint64                                    // number of turns
 	last     moment                                    // the last turn
 	passes   uint32                                    // number of calls of Update
-	random   func(n int) int
-	token    func() uint64
-	changed  reconcile.CompactMap[*peer, struct{}] // with a target whose state changed since the last call of Changes
-	counts   status.Probes                         // without Peers
+	random   func(n int) int                           // a number below n
+	token    func() uint64                             // any number
+	changed  reconcile.CompactMap[*peer, struct{}]     // with a target whose state changed since the last call of Changes
+	counts   status.Probes                             // without Peers
 }
 
 // sent is a request that may still be answered.
@@ -299,6 +300,6 @@ type sent struct {
 	to      netip.Addr
 	at      moment
 	purpose purpose
-	missed  bool
+	missed  bool // expire has counted it, or never will (forgetMisses)
 	told    bool // target.told before this request
 }

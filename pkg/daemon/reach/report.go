@@ -11,7 +11,7 @@ import (
 	"flannel/pkg/status"
 )
 
-// worst returns the target in the worst state.
+// worst returns the target in the worst state; p must have one.
 func (p *peer) worst() *target {
 	return slices.MaxFunc(p.targets, func(a, b *target) int { return int(a.state) - int(b.state) })
 }
@@ -31,7 +31,7 @@ func (m *mesh) Reach(name string) *status.Reach {
 	case t.kind == Bridges:
 		r.Via, r.Target = status.ViaPods, t.bridge()
 	}
-	if state := m.stateOf(t); r.State != state {
+	if state := m.stateOf(t); r.State != state { // not judging: unknown, since judging ended
 		r.State, r.Since = state, m.time(m.since)
 	}
 	return r
@@ -73,7 +73,7 @@ func (m *mesh) Changes(now moment) (changes []change) {
 	for p := range m.changed.All() {
 		m.changed.Delete(p)
 		if current, _ := m.peers.Get(p.lease.Name); current != p || len(p.targets) == 0 {
-			continue
+			continue // the peer is gone, perhaps with another one under its name, or is not probed
 		}
 		state := p.worst().state
 		bad := state > unproven
@@ -93,7 +93,7 @@ func (m *mesh) Changes(now moment) (changes []change) {
 }
 
 // Lasting returns the names of the peers, sorted, that have not been reachable for at
-// least that long, small packets excepted.
+// least that long. A peer that only lacks packets of the full size is not one of them.
 func (m *mesh) Lasting(now moment, least time.Duration) (names []string) {
 	for t := range m.down.All() {
 		p := t.peer

@@ -17,11 +17,12 @@ const focus = 4
 
 // Turn is due once an interval, after everything that was received was passed to
 // Received. It returns the request to send, if any. After a pause, in which the machine
-// may have been suspended, it forgets all misses.
+// may have been suspended, requests that are not answered prove nothing: forgetMisses
+// (update.go) forgets the misses of suspects, and keeps open requests from becoming misses.
 //
-// Every other turn is for peers that missed a request, and for those that are known not
-// to answer, with growing pauses. The rest are rounds over all peers, in an order that
-// is new in each round and different on each node: so in a cluster of n nodes, each
+// Every other turn is for suspects (peers that missed a request) and for those that are down
+// (known not to answer), with growing pauses. The rest are rounds over all peers, in an order
+// that is new in each round and different on each node: so in a cluster of n nodes, each
 // takes n seconds for a round, and each is asked by some other node about every second.
 func (m *mesh) Turn(now moment) (r request, due bool) {
 	if !m.last.IsZero() && now.Sub(m.last) > paused {
@@ -38,8 +39,9 @@ func (m *mesh) Turn(now moment) (r request, due bool) {
 }
 
 // expire counts the misses, once for each request, and deletes requests whose answers do
-// not count any more. As lateness is longer than timeout and paused together, no request is
-// deleted before it was counted, unless the misses were forgotten.
+// not count any more. No request is deleted before it was counted: turns are at most paused
+// apart (after a longer pause, the misses are forgotten), so one of them is between timeout and
+// timeout+paused (5 s) after the request, and lateness is 20 s.
 func (m *mesh) expire(now moment) {
 	for token, s := range m.waiting {
 		if now.Sub(s.at) >= lateness || s.target.gone {
@@ -54,7 +56,7 @@ func (m *mesh) expire(now moment) {
 // pick returns the target to ask in this turn, from the first source that has one; nil:
 // nobody.
 func (m *mesh) pick(now moment) *target {
-	sources := []func(moment) *target{m.nextInRound, m.nextDown, m.nextSuspect}
+	sources := []func(moment) *target{m.nextInRound, m.nextDown, m.nextSuspect} // of odd turns
 	switch m.turn % 4 {
 	case 0:
 		sources = []func(moment) *target{m.nextSuspect, m.nextDown, m.nextInRound}
@@ -218,6 +220,10 @@ func (t *target) choose(now moment, hops int) (to netip.Addr, why purpose) {
 
 // chooseCheck returns a request of a check that is due, or a small one to an address that
 // answers. With hops 0, nothing asks whether the peer forwards.
+//
+// While a check is suspicious (it has missed requests, and the cause is not known), its
+// requests alternate with others that may confirm that only the check fails. confirmed means
+// that one of these was answered since the last miss, so that the check's own request is next.
 func (t *target) chooseCheck(now moment, to netip.Addr, hops int) (netip.Addr, purpose) {
 	forwards := func() (netip.Addr, purpose) {
 		if t.forwarding.confirmed {
@@ -245,8 +251,8 @@ func (t *target) chooseCheck(now moment, to netip.Addr, hops int) (netip.Addr, p
 // the peer nothing. What sets the pace stays as after a request that was sent: this one may fail
 // each time, such as one of the full size for which the MTU of an interface is too small.
 func (m *mesh) SendFailed(r request) {
-	body, _ := decode(r.body)
-	s := m.waiting[body.token]
+	body, _ := decode(r.body)  // ours, so it can be decoded
+	s := m.waiting[body.token] // ask has just put it there
 	s.target.told = s.told
 	delete(m.waiting, body.token)
 	m.counts.Sent--

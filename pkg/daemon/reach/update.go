@@ -20,7 +20,7 @@ func newMesh(random func(n int) int, token func() uint64) *mesh {
 }
 
 // Update takes what a pass has left. A peer whose lease is unchanged keeps its state,
-// unless this node has changed. A peer is probed if it has a path: not if it is rejected,
+// unless this node has changed (moved). A peer is probed if it has a path: not if it is rejected,
 // nor, with Typed, if it has not published yet how to reach it. With None, no peer is.
 func (m *mesh) Update(now moment, n Network) {
 	moved := !n.Local.Equal(&m.network.Local) || n.Addressing != m.network.Addressing || n.MTU != m.network.MTU || n.LinkIndex != m.network.LinkIndex
@@ -48,7 +48,7 @@ func (m *mesh) Update(now moment, n Network) {
 		if p.lease != l && (p.lease == nil || !sameWay(p.lease, l)) || moved {
 			m.replace(now, p, l)
 		}
-		if p.lease != l {
+		if p.lease != l { // another copy of the lease, on the same way
 			p.follow(l)
 		}
 		p.lease, p.behind, p.retained, p.seen = l, refused[l.Name], retained[l.Name], m.passes
@@ -192,13 +192,14 @@ func (m *mesh) setJudging(now moment) {
 	m.forgetMisses()
 }
 
-// SetLink sets whether the underlay is up.
+// SetLink sets whether the underlay is up. Each turn calls it.
 func (m *mesh) SetLink(now moment, up bool) {
 	m.linkUp = up
 	m.setJudging(now)
 }
 
-// forgetMisses makes requests that are not answered yet count as never sent.
+// forgetMisses keeps requests that are not answered yet from becoming misses, and forgets the
+// misses of suspects. A target that is down stays down.
 func (m *mesh) forgetMisses() {
 	for _, s := range m.waiting {
 		s.missed = true // an answer still counts

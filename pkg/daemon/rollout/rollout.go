@@ -52,7 +52,7 @@
 // Example with a Stagger of 120 s and three nodes, which receive the
 // configuration at 0, 20 and 60 s: each is Ready 30 s (Hold) later. At 90 s all
 // are, and nodes A and B try the configuration. If one of them gets an answer
-// from the other, it publishes a Proven Mark, and C follows within 30 ms.
+// from the other, it publishes a Proven Mark, and C follows within 20 ms.
 // Otherwise A and B restore the former configuration at 210 s, and refuse the
 // other one. C tries it alone until 330 s, and does the same. In a larger cluster,
 // there are two more turns of two nodes, and nodes without a turn refuse it at 570 s.
@@ -169,7 +169,7 @@ type Rollout struct {
 	since time.Time
 	epoch time.Time // since, when the offer was made: Marks from before do not count
 
-	readySince map[string]time.Time // when this node and its peers published that they are Ready, or further
+	readySince map[string]time.Time // when this node and its peers published that they are Ready, or further; nil when settled
 	start      time.Time            // when the turns began; zero: not yet
 	turn       time.Time            // when this node's turn begins; zero: it has none, or the turns have not begun
 	proofSeen  time.Time            // when a proof was first credible (see follow); zero: not yet
@@ -230,7 +230,7 @@ func (r *Rollout) ProvenElsewhere() bool { return r.elsewhere }
 // If the configuration was offered before the last one, too, this node may still be Ready for that offer. Peers do not
 // count a Mark from that time. Therefore Offer takes it back: when the node is Ready again, they see the Mark appear. Nodes
 // that have not received the last offer keep their Marks, so that the two groups count different peers: up to eight nodes
-// of each group try the configuration, maybe at overlapping times.
+// (turns*perTurn) of each group try the configuration, maybe at overlapping times.
 func (r *Rollout) Offer(id string, now time.Time) bool {
 	if r.state != Settled && r.id == id {
 		return false
@@ -248,7 +248,7 @@ func (r *Rollout) Offer(id string, now time.Time) bool {
 }
 
 // Withdraw ends the rollout. The configuration in force stays; during a trial,
-// the caller restores the former one. If that one was unproven when the other was
+// the caller restores the former one. If the former one was unproven when the other was
 // offered, its rollout continues. Marks from before do not count for the next offer.
 func (r *Rollout) Withdraw(now time.Time) {
 	if r.unproven != nil {

@@ -85,8 +85,8 @@ type group struct {
 	answering     int       // nodes that can ask and answer, this one included
 	rank          int       // nodes before this one in the order of hash, in which they take turns
 	rankOfThose   int       // nodes before this one that can ask and answer
-	behind        int       // nodes that may follow a proof before this one: on trial, or earlier in the order and not yet
-	proven, kept  int       // nodes with a proof; those that keep it without
+	behind        int       // nodes that come before this one when nodes follow a proof: those on trial, and Ready ones before it in the order
+	proven, kept  int       // nodes with a proof; nodes that keep the configuration without one
 	reverted      int       // nodes that went back
 }
 
@@ -149,10 +149,10 @@ func (g *group) add(m Mark, before bool) {
 // provable reports whether two nodes can ask each other.
 func (g group) provable() bool { return g.answering >= 2 }
 
-// follow returns when this node adopts the configuration because others keep it
-// (in force, proven or not), zero: not yet; and when it may be in the next group
-// although the one before has not finished, because nodes of that one may be
-// down.
+// follow returns two times. At due, this node adopts the configuration because others keep
+// it, proven or not; zero: not yet. At again, the caller looks again: from then on, this
+// node may follow although the group before it has not finished, because nodes of that
+// group may be down.
 func (r *Rollout) follow(c Cluster, g group, now time.Time) (due, again time.Time) {
 	support := g.proven
 	if !g.provable() { // nobody can prove it

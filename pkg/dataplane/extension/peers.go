@@ -11,6 +11,9 @@ import (
 	"flannel/pkg/reconcile"
 )
 
+// This file says what is wanted of each peer, and which command is next. The loop calls it by
+// Apply; work calls a peer's next and forget, on the goroutine of a command, with d.mu held.
+
 // key identifies a peer: its IPv4 subnet, or without one that of IPv6. A peer keeps
 // it when it gets or loses IPv6, so that its commands stay in order.
 type key = netip.Prefix
@@ -89,7 +92,7 @@ func byCommands(paths []*dataplane.Path) []*dataplane.Path {
 	return slices.DeleteFunc(slices.Clone(paths), func(p *dataplane.Path) bool { _, is := p.Encap.(dataplane.ByCommands); return !is })
 }
 
-// keyOf returns the key of the peer that a path leads to.
+// keyOf returns the key of the peer that a path by commands leads to.
 func keyOf(path *dataplane.Path) key {
 	by := path.Encap.(dataplane.ByCommands)
 	if by.V4.Subnet.IsValid() {
@@ -117,7 +120,7 @@ func (d *Dataplane) forget(k key, p *peer) {
 	}
 }
 
-// leave removes the peers for another backend. It returns the state of that one
+// leave removes the peers for another backend. It returns the other backend's state s,
 // without the paths to peers that are not removed yet, also with State.Keep, which
 // forbids only deletions: a later removal could delete what the driver adds. At the
 // deadline, it gives up those that are left. The error says that paths are missing.

@@ -44,8 +44,8 @@ type unit struct {
 
 // lane is a number of slots for the commands of some units.
 type lane struct {
-	slots int     // for commands that may start
-	queue []*unit // that wait for a slot
+	slots int     // that are free
+	queue []*unit // that wait for a slot, with running set; work takes them from here
 }
 
 // laneOf returns the lane of a unit's next command.
@@ -71,8 +71,8 @@ type step struct {
 type startup struct {
 	unit
 	want   string // identity of the wanted command (command.id)
-	have   string // of the one that succeeded
-	output string // of that one
+	have   string // of the command that succeeded; "": none yet
+	output string // of the command that succeeded
 }
 
 // want makes a startup run a command, unless it has run it. While another one runs, this

@@ -46,7 +46,7 @@ func New(b *status.Board, tooMany func()) *Metrics {
 		Help: "Unix time of the last pass that left the network up to date."})
 	m.sync = register.NewHistogram(prometheus.HistogramOpts{Namespace: "flanneld", Name: "sync_seconds",
 		Help:    "Duration of passes, each of which reconciles the desired with the actual state.",
-		Buckets: prometheus.ExponentialBuckets(0.0001, 4, 9)})
+		Buckets: prometheus.ExponentialBuckets(0.0001, 4, 9)}) // 0.1 ms to 6.6 s
 	m.entries = register.NewGaugeVec(prometheus.GaugeOpts{Namespace: "flanneld", Name: "entries",
 		Help: "Desired entries in a table of the operating system."}, []string{"table"})
 	m.changes = register.NewCounterVec(prometheus.CounterOpts{Namespace: "flanneld", Name: "changes_total",
@@ -61,7 +61,7 @@ func New(b *status.Board, tooMany func()) *Metrics {
 		Help: "Encrypted bytes from and to all peers since the start of flanneld."}, []string{"direction"})
 	m.rtt = register.NewHistogram(prometheus.HistogramOpts{Namespace: "flanneld", Name: "probe_rtt_seconds",
 		Help:    "Time until a peer answered a probe.",
-		Buckets: prometheus.ExponentialBuckets(0.0001, 4, 8)})
+		Buckets: prometheus.ExponentialBuckets(0.0001, 4, 8)}) // 0.1 ms to 1.6 s
 	register.NewGauge(prometheus.GaugeOpts{Namespace: "flanneld", Name: "build_info",
 		Help:        "1, labelled with what was built.",
 		ConstLabels: prometheus.Labels{"version": version.Version, "commit": version.Commit, "goversion": runtime.Version()}}).Set(1)

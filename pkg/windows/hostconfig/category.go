@@ -27,6 +27,8 @@ import (
 //	                                            Windows can set it
 //	unknown            any      categorySince   after Limits.DHCP, give up
 //
+// Limits.Rest is 5 s and Limits.DHCP 1 min (they are named for their use in Restore).
+//
 // The timers run while nothing else is missing. The network need not wait for the
 // category. After it is done, a public network is somebody's decision, and the
 // saved category is forgotten; after a boot of a host with a static address, it is
@@ -72,7 +74,7 @@ type categoryKeeper struct {
 	tracked time.Time // when TrackCategory looked last
 	public  bool      // that look has found a public network
 	tried   time.Time // when it was set last; it is set again after Limits.Rest
-	wasSet  bool      // Windows has accepted it since it was saved, which is logged once
+	wasSet  bool      // Windows has accepted a SetCategory since it was saved, which is logged once
 	warned  string    // the last error that was logged, "timeout" for all timeouts; see warnCategory
 }
 
@@ -93,10 +95,10 @@ func (c *categoryKeeper) reset() { c.since, c.back, c.public = time.Time{}, time
 
 // Unfinished reports whether prepare or cleanup, which end after a switch was made or
 // removed, should wait: for the snapshot, or for a category that Restore sets. The
-// category of a domain is left to Windows, and addresses by DHCP of an adapter that is
-// down are left to a later run (lacksCable).
+// category of a domain is left to Windows. If only addresses by DHCP are missing, on an
+// adapter that is down, they are left to a later run (lacksCable).
 func (k *Keeper) Unfinished() bool {
-	k.lock()
+	k.lock() // locks k.mu, and reads the journal if that was not possible before
 	defer k.mu.Unlock()
 	c := k.journal.Category
 	return !k.lacksCable() && (k.journal.Snapshot != nil || c.pending() && c.Category != hns.Domain)
@@ -171,8 +173,8 @@ func (k *Keeper) saveCategory(host, physical hns.Adapter, adapters []hns.Adapter
 	c, err := k.readCategory(host.GUID)
 	switch {
 	case err != nil && saved == nil:
-		return nil
-	case err != nil:
+		return nil // nothing is known that could be restored
+	case err != nil: // save the former one again, which is then restored as if it were new
 		c = saved.Category
 	case c == hns.Public: // Windows may have lost the saved one. If somebody chose public, TrackCategory forgets it
 		return nil
@@ -200,7 +202,7 @@ func (k *Keeper) restoreCategory(complete bool, adapters []hns.Adapter, networks
 	}
 	elapsed := startOrElapsed(&k.category.since)
 	var c hns.Category
-	host, err := saved.hostAdapter(adapters, networks)
+	host, err := saved.hostAdapter(adapters, networks) // with an error, host is zero
 	if err == nil {
 		c, err = k.readCategory(host.GUID)
 	}
@@ -210,7 +212,7 @@ func (k *Keeper) restoreCategory(complete bool, adapters []hns.Adapter, networks
 		}
 		return k.endCategory(saved, host.GUID, "")
 	}
-	k.category.back = time.Time{}
+	k.category.back = time.Time{} // public, or unknown (err)
 	if err == nil && saved.Category != hns.Domain && elapsed >= k.limits.Rest && time.Since(k.category.tried) >= k.limits.Rest {
 		k.category.tried = time.Now()
 		err = k.category.client.SetCategory(context.Background(), host.GUID, saved.Category)
