@@ -206,6 +206,13 @@ func TestPartlyRead(t *testing.T) {
 			s.CNI.Value.Plugins["flannel"], s.CNI.Value.Unread = false, map[string]string{s.CNI.Value.BinDir: "denied"}
 		}},
 		{"FL302", OK, "", func(s *Snapshot) { s.CNI.Value.Unread = map[string]string{s.CNI.Value.BinDir: "denied"} }},
+		{"FL302", Undecided, "bridge denied", func(s *Snapshot) { // a later directory has another one
+			s.CNI.Value.Unread = map[string]string{s.CNI.Value.BinDir + "/bridge": "denied"}
+		}},
+		{"FL302", Fail, "flannel missing", func(s *Snapshot) {
+			delete(s.CNI.Value.Plugins, "flannel")
+			s.CNI.Value.Unread = map[string]string{s.CNI.Value.BinDir + "/bridge": "denied"}
+		}},
 		{"FL302", Skipped, "FL301", func(s *Snapshot) { s.files(CNIFile{"10-flannel.conflist", "{,"}) }},
 	})
 	checkAll(t, healthyWindows, []testCase{

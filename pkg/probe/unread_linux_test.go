@@ -118,12 +118,15 @@ func TestUnreadManagers(t *testing.T) {
 	})
 }
 
-// A directory of CNI plugins that exists and cannot be read may have any of them.
+// A directory of CNI plugins that exists and cannot be read may have any of them, so that those of later directories do not
+// count. A file that cannot be read may be a plugin, unless an earlier directory has one of that name.
 func TestUnreadPlugins(t *testing.T) {
 	dir := t.TempDir()
-	sh(t, `cd `+dir+`; mkdir bin loop; touch bin/flannel file; ln -s bridge loop/bridge; ln -s none bin/gone; touch loop/host-local`)
-	c, err := cni(Options{ConfDir: dir, BinDirs: []string{dir + "/none", dir + "/file", dir + "/bin", dir + "/loop"}})
-	if err != nil || len(c.Unread) != 2 || c.Unread[dir+"/file"] == "" || c.Unread[dir+"/loop"] == "" || len(c.Plugins) != 2 {
+	sh(t, `cd `+dir+`; mkdir bin loop last; touch bin/flannel file; ln -s bridge loop/bridge; ln -s flannel loop/flannel; ln -s none bin/gone
+		touch loop/host-local last/portmap`)
+	c, err := cni(Options{ConfDir: dir, BinDirs: []string{dir + "/none", dir + "/bin", dir + "/loop", dir + "/file", dir + "/last"}})
+	if err != nil || len(c.Unread) != 2 || c.Unread[dir+"/file"] == "" || c.Unread[dir+"/loop/bridge"] == "" ||
+		!maps.Equal(c.Plugins, map[string]bool{"flannel": false, "host-local": false}) {
 		t.Errorf("%+v, %v", c, err)
 	}
 }
