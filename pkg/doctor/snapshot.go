@@ -57,7 +57,7 @@ type Snapshot struct {
 	// the file; its WhyNot says what is wrong.
 	EnvMalformed bool                    `json:"envMalformed,omitempty"`
 	Daemon       Fact[Answer]            `json:"daemon"`
-	Processes    Fact[[]Process]         `json:"processes"` // that may be daemons, in this network namespace
+	Processes    Fact[[]Process]         `json:"processes"` // daemons, in this network namespace or in one that is not known
 	Interfaces   Fact[underlay.Snapshot] `json:"interfaces"`
 	CNI          Fact[CNI]               `json:"cni"`
 	Machine      Fact[Machine]           `json:"machine"`
