@@ -1,38 +1,44 @@
 package main
 
 import (
-	"cmp"
 	"fmt"
 
-	"flannel/pkg/file"
 	"flannel/pkg/probe"
-	"flannel/pkg/status"
 	"flannel/subnet"
 )
 
-// daemonBeside returns a file.HeldError if a daemon runs here whose network the
-// command would change. It finds those that the lock of the subnet file does not: a
-// flannel, which has no lock, and, if the default subnet file is gone, every flanneld,
-// because cleanup then removes what any of them made.
+// daemonBeside returns an error, which is errBeside, if a daemon runs or may run here
+// whose network the command would change. It finds those that the lock of the subnet
+// file does not: a flannel, which has no lock, and, if the default subnet file is gone,
+// every flanneld, because cleanup then removes what any of them made.
 func (c *call) daemonBeside() error {
-	all, err := probe.Daemons(commandNames())
+	all, unread := probe.Daemons(commandNames())
 	env, noEnv := subnet.ReadEnv(c.SubnetFile)
-	return cmp.Or(conflicting(c.SubnetFile, noEnv != nil || env.IsZero(), all), err)
+	return conflicting(c.SubnetFile, noEnv != nil || env.IsZero(), all, unread)
 }
 
 // conflicting returns the error of daemonBeside for the first daemon that conflicts with a
-// command for a subnet file. gone: the file does not exist.
-func conflicting(subnetFile string, gone bool, all []probe.Daemon) error {
+// command for a subnet file. gone: the file does not exist. unread: why there may be other
+// daemons, if not nil.
+func conflicting(subnetFile string, gone bool, all []probe.Daemon, unread error) error {
+	const advice = "run this as root of the host, or stop that flanneld"
 	for _, d := range all {
-		// Mistakes do not matter: its subnet file is what it uses.
-		if o, _ := parseOptions(d.Args, d.Environ); conflicts(instanceOf(subnetFile), instanceOf(o.SubnetFile), gone) {
-			held := &file.HeldError{Path: status.Lock(o.SubnetFile), Holder: fmt.Sprintf("PID %d", d.PID)}
-			if d.WhyNot != "" {
-				return fmt.Errorf("a flanneld (%s) may run on this node with the subnet file %s (%s); run this as root, or stop that flanneld: %w",
-					held.Holder, o.SubnetFile, d.WhyNot, held)
-			}
-			return fmt.Errorf("a daemon (%s) runs with the subnet file %s; stop it first: %w", held.Holder, o.SubnetFile, held)
+		o, _ := parseOptions(d.Args, d.Environ) // mistakes do not matter: its subnet file is what it uses
+		_, given := o.given["subnet-file"]
+		switch {
+		case d.Environ == nil && !given: // FLANNELD_SUBNET_FILE may name any
+			return fmt.Errorf("a flanneld (PID %d) may run on this node with the same subnet file (%s); %s: %w",
+				d.PID, d.WhyNot, advice, errBeside)
+		case !conflicts(instanceOf(subnetFile), instanceOf(o.SubnetFile), gone): // neither changes what the other one made
+		case d.WhyNot != "":
+			return fmt.Errorf("a flanneld (PID %d) may run on this node with the subnet file %s (%s); %s: %w",
+				d.PID, o.SubnetFile, d.WhyNot, advice, errBeside)
+		default:
+			return fmt.Errorf("a daemon (PID %d) runs with the subnet file %s; stop it first: %w", d.PID, o.SubnetFile, errBeside)
 		}
+	}
+	if unread != nil {
+		return fmt.Errorf("a flanneld may run on this node (%w); %s: %w", unread, advice, errBeside)
 	}
 	return nil
 }

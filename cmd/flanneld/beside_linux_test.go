@@ -1,9 +1,11 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"flannel/internal/test/logtest"
@@ -37,14 +39,34 @@ func TestCleanupBesideFlannel(t *testing.T) {
 	}
 }
 
-// A daemon that may be in another network namespace counts only if it conflicts.
+// A daemon that may be in another network namespace counts only if it conflicts, or if its subnet file is not known. A
+// conflict comes before an error.
 func TestBesideUnknown(t *testing.T) {
-	all := []probe.Daemon{{PID: 7, Args: []string{"--subnet-file=/a"}, WhyNot: "denied"}}
-	if err := conflicting("/a", false, all); err == nil || exitCode(err) != exitHeld || !logtest.Names(err.Error(), "denied", "root") {
-		t.Errorf("the same subnet file: %v", err)
-	}
-	if err := conflicting("/b", false, all); err != nil {
-		t.Errorf("another subnet file: %v", err)
+	named := probe.Daemon{PID: 7, Args: []string{"--subnet-file=/a"}, WhyNot: "denied"}
+	environ := probe.Daemon{PID: 8, Environ: []string{"FLANNELD_SUBNET_FILE=/a"}, WhyNot: "denied"}
+	unread := probe.Daemon{PID: 9, Args: []string{"--ip-masq"}, WhyNot: "denied"}
+	here := probe.Daemon{PID: 10, Args: []string{"--subnet-file=/a"}, Environ: []string{}}
+	for name, c := range map[string]struct {
+		file   string
+		found  []probe.Daemon
+		err    error
+		names  string // in the error; "": there is none
+		silent string // what the error does not name
+	}{
+		"the same subnet file":         {"/a", []probe.Daemon{named}, nil, "7 /a denied root", ""},
+		"another one":                  {"/b", []probe.Daemon{named}, nil, "", ""},
+		"the same one, by environment": {"/a", []probe.Daemon{environ}, nil, "8 /a denied root", ""},
+		"another one, by environment":  {"/b", []probe.Daemon{environ}, nil, "", ""},
+		"any":                          {"/b", []probe.Daemon{unread}, nil, "9 denied root", "subnet.env"},
+		"a daemon of this node":        {"/a", []probe.Daemon{here}, errors.New("unread arguments"), "10 /a", "unread arguments"},
+		"beside unread arguments":      {"/b", []probe.Daemon{here}, errors.New("unread arguments"), "unread arguments root", "subnet.env"},
+	} {
+		switch err := conflicting(c.file, false, c.found, c.err); {
+		case (err != nil) != (c.names != ""):
+			t.Errorf("%s: %v", name, err)
+		case err != nil && (exitCode(err) != exitHeld || !logtest.Names(err.Error(), strings.Fields(c.names)...) || c.silent != "" && logtest.Names(err.Error(), c.silent)):
+			t.Errorf("%s: status %d, %v", name, exitCode(err), err)
+		}
 	}
 }
 

@@ -60,18 +60,19 @@ func commands() []command {
 		{name: "node", below: nodeCommands(), about: aboutNode, system: "windows",
 			help: "make this machine a Windows node, without a DaemonSet, and undo that"},
 		{name: "handback", flags: handback, about: aboutHandback, system: "linux", help: "convert the routes to flannel's form, before flannel runs here again",
-			exits: map[int]string{exitHeld: held}},
+			exits: map[int]string{exitHeld: besideDaemon}},
 		{name: "cleanup", flags: cleanupCommand, about: aboutCleanup, help: "remove everything that flanneld and flannel left on this node",
-			exits: map[int]string{exitHeld: held}},
+			exits: map[int]string{exitHeld: besideDaemon}},
 		{name: "version", flags: showVersion, help: "print the version"},
 	}
 }
 
 // Meanings of exit codes that several commands have.
 const (
-	notRunning = "the daemon does not run"
-	noAnswer   = "the daemon runs but does not answer"
-	held       = "another flanneld runs with the same subnet file"
+	notRunning   = "the daemon does not run"
+	noAnswer     = "the daemon runs but does not answer"
+	held         = "another flanneld runs with the same subnet file"
+	besideDaemon = "a flanneld or flannel runs, or may run, with the same subnet file"
 )
 
 // commonExits are the exit codes of all commands.

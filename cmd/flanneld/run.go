@@ -83,10 +83,13 @@ func run(ctx context.Context, p process) int {
 // after that.
 const waitForOther = 30 * time.Second
 
+// errBeside is in the errors of call.daemonBeside.
+var errBeside = errors.New("nothing was changed")
+
 // exitCode returns exitHeld if err is from holdInstance because another
-// flanneld runs, else exitError.
+// flanneld runs, or from call.daemonBeside, else exitError.
 func exitCode(err error) int {
-	if _, held := errors.AsType[*file.HeldError](err); held {
+	if _, held := errors.AsType[*file.HeldError](err); held || errors.Is(err, errBeside) {
 		return exitHeld
 	}
 	return exitError

@@ -169,9 +169,23 @@ func TestPartlyRead(t *testing.T) {
 			gone(s)
 			s.changeDevice("flannel.1", func(d *Device) { d.Parent = 0 })
 		}},
+		{"FL202", OK, "", func(s *Snapshot) { s.Linux.Sysctls.Known, s.Linux.Sysctls.WhyNot = false, "denied" }}, // another one
+		{"FL202", Undecided, "denied", func(s *Snapshot) {
+			s.Linux.Sysctls.Known, s.Linux.Sysctls.WhyNot = false, "denied"
+			delete(s.Linux.Sysctls.Value, "net/bridge/bridge-nf-call-iptables")
+		}},
+		{"FL202", Warn, "bridge-nf-call-ip6tables 0", func(s *Snapshot) {
+			reportOf(s).Node.Networks = append(reportOf(s).Node.Networks, status.Network{Subnet: pfx("fd05::/64")})
+			s.Linux.Sysctls = Fact[Sysctls]{Value: Sysctls{"net/bridge/bridge-nf-call-ip6tables": "0"}, WhyNot: "denied"}
+		}},
+		{"FL202", Skipped, "families", func(s *Snapshot) { gone(s); s.Env = Known(subnet.Env{}) }},
 		{"FL203", Skipped, "network", func(s *Snapshot) {
 			gone(s)
 			s.Env.Value.V4Network = netip.Prefix{}
+		}},
+		{"FL203", Skipped, "network", func(s *Snapshot) { // which is of the other family
+			gone(s)
+			s.Env.Value.V4Network, s.Env.Value.V6Network = netip.Prefix{}, pfx("fd05::/48")
 		}},
 		{"FL205", Warn, "flannel-v6.1 5.4.0", func(s *Snapshot) {
 			s.Linux.Kernel = "5.4.0"
@@ -206,6 +220,13 @@ func TestPartlyRead(t *testing.T) {
 			s.CNI.Value.Plugins["flannel"], s.CNI.Value.Unread = false, map[string]string{s.CNI.Value.BinDir: "denied"}
 		}},
 		{"FL302", OK, "", func(s *Snapshot) { s.CNI.Value.Unread = map[string]string{s.CNI.Value.BinDir: "denied"} }},
+		{"FL302", Undecided, "bridge denied", func(s *Snapshot) { // a later directory has another one
+			s.CNI.Value.Unread = map[string]string{s.CNI.Value.BinDir + "/bridge": "denied"}
+		}},
+		{"FL302", Fail, "flannel missing", func(s *Snapshot) {
+			delete(s.CNI.Value.Plugins, "flannel")
+			s.CNI.Value.Unread = map[string]string{s.CNI.Value.BinDir + "/bridge": "denied"}
+		}},
 		{"FL302", Skipped, "FL301", func(s *Snapshot) { s.files(CNIFile{"10-flannel.conflist", "{,"}) }},
 	})
 	checkAll(t, healthyWindows, []testCase{

@@ -70,14 +70,19 @@ func (c CNI) broken() (texts []string) {
 	return texts
 }
 
-// unreadDirs returns why directories of plugins could not be read.
-func (c CNI) unreadDirs() (texts []string) {
+// unreadPlugin returns why it is not known which file runtimes run as a plugin; "": Plugins
+// has it, or there is none.
+func (c CNI) unreadPlugin(name string) string {
+	_, found := c.Plugins[name]
 	for _, dir := range strings.Split(c.BinDir, ", ") {
-		if why, unread := c.Unread[dir]; unread {
-			texts = append(texts, why)
+		if why, unread := c.Unread[dir+"/"+name]; unread {
+			return why
+		}
+		if why, unread := c.Unread[dir]; unread && !found {
+			return why
 		}
 	}
-	return texts
+	return ""
 }
 
 // flannelConf returns the first configuration that calls the flannel plugin,
@@ -152,21 +157,13 @@ func cniPlugins(s Snapshot) Finding {
 		install = "Run flanneld install-cni. Without --plugin-to it installs them where containerd looks (flanneld cni-dirs)."
 	}
 	_, plugins := s.flannelConf()
-	unread := s.CNI.Value.unreadDirs()
-	switch {
-	case len(unread) > 0: // a plugin that is not found may be there
-	case s.CNI.Value.Plugins == nil && s.OS == "windows":
-		return fail(install, "%s does not exist", s.CNI.Value.BinDir)
-	case s.CNI.Value.Plugins == nil:
-		return skip("%s does not exist here; in a container, the host's directory may not be mounted",
-			s.CNI.Value.BinDir)
-	}
 	var problems, unknown []string
 	names := calledPlugins(plugins, s.OS)
 	for _, name := range names {
+		why := s.CNI.Value.unreadPlugin(name)
 		switch executable, exists := s.CNI.Value.Plugins[name]; {
-		case !exists && len(unread) > 0:
-			unknown = append(unknown, name)
+		case why != "":
+			unknown = append(unknown, name+": "+why)
 		case !exists:
 			problems = append(problems, name+" is missing")
 		case !executable:
@@ -174,10 +171,15 @@ func cniPlugins(s Snapshot) Finding {
 		}
 	}
 	switch {
+	case len(problems) == 0 && len(unknown) > 0:
+		return undecidable("not known whether there is %s", several(unknown))
+	case s.CNI.Value.Plugins == nil && s.OS == "windows":
+		return fail(install, "%s does not exist", s.CNI.Value.BinDir)
+	case s.CNI.Value.Plugins == nil:
+		return skip("%s does not exist here; in a container, the host's directory may not be mounted",
+			s.CNI.Value.BinDir)
 	case len(problems) > 0:
 		return fail(install, "in %s: %s", s.CNI.Value.BinDir, several(problems))
-	case len(unknown) > 0:
-		return undecidable("not known whether there is: %s (%s)", strings.Join(unknown, ", "), several(unread))
 	}
 	return ok("%s", strings.Join(names, ", "))
 }

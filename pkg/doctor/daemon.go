@@ -76,7 +76,7 @@ func oneDaemon(s Snapshot) Finding {
 	case !s.Processes.Known:
 		return processesKnown(s)
 	case len(daemons)+len(unknown) > 1:
-		return undecidable("whether these run on this node: %s", several(unknown))
+		return undecidable("not known to be daemons of this node: %s", several(unknown))
 	case len(unknown) == 1:
 		return ok("one at most: %s", unknown[0])
 	case len(daemons) == 1:

@@ -152,7 +152,9 @@ func TestDaemonChecks(t *testing.T) {
 		{"FL102", Undecided, "flanneld 43 denied", func(s *Snapshot) {
 			s.Processes.Value = append(s.Processes.Value, Process{PID: 43, Name: "flanneld", WhyNot: "denied"})
 		}},
-		{"FL102", Undecided, "some denied", func(s *Snapshot) { s.Processes.Known, s.Processes.WhyNot = false, "some denied" }},
+		{"FL102", Undecided, "some denied", func(s *Snapshot) {
+			s.Processes.Known, s.Processes.WhyNot, s.Processes.Value[0].WhyNot = false, "some denied", "denied"
+		}},
 		{"FL102", Fail, "flanneld 42 flanneld 43", func(s *Snapshot) {
 			s.Processes = Fact[[]Process]{Value: append(s.Processes.Value, Process{PID: 43, Name: "flanneld"}), WhyNot: "some denied"}
 		}},
@@ -305,7 +307,9 @@ func TestSystemChecks(t *testing.T) {
 		{"FL206", Warn, "NetworkManager flannel.1", func(s *Snapshot) {
 			s.Linux.Managers = Fact[[]LinkManager]{Value: []LinkManager{{"NetworkManager", true, []string{"flannel.1"}}}, WhyNot: "some denied"}
 		}},
-		{"FL206", Undecided, "some denied", func(s *Snapshot) { s.Linux.Managers.Known, s.Linux.Managers.WhyNot = false, "some denied" }},
+		{"FL206", Undecided, "some denied", func(s *Snapshot) {
+			s.Linux.Managers = Fact[[]LinkManager]{Value: []LinkManager{{"NetworkManager", false, []string{"flannel.1"}}}, WhyNot: "some denied"}
+		}},
 		{"FL206", OK, "flannel.1", func(s *Snapshot) {
 			s.Linux.Managers = Known([]LinkManager{{"NetworkManager", false, []string{"flannel.1"}}})
 		}},

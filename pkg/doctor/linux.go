@@ -14,9 +14,9 @@ func linuxChecks() []Check {
 		{"FL201", "the kernel forwards packets",
 			"the kernel does not forward packets", linux, needs{familiesKnown}, forwards},
 		{"FL202", "packets between pods on a bridge pass the rules of kube-proxy",
-			"packets between pods on a bridge bypass the rules of kube-proxy", linux, needs{sysctlsKnown, devicesKnown, bridgeExists}, bridgePassesRules},
+			"packets between pods on a bridge bypass the rules of kube-proxy", linux, needs{familiesKnown, devicesKnown, bridgeExists}, bridgePassesRules},
 		{"FL203", "no firewall rule drops the packets that are forwarded for pods",
-			"a firewall rule drops packets that are forwarded for pods", linux, needs{familiesKnown, podNetworksKnown}, forwardAccepts},
+			"a firewall rule drops packets that are forwarded for pods", linux, needs{familiesKnown, podFlowsKnown}, forwardAccepts},
 		{"FL204", "the host's firewall accepts the tunnel's packets",
 			"a firewall rule drops the tunnel's packets", linux, needs{devicesKnown, outersKnown}, tunnelAccepted},
 		{"FL205", "neither the kernel nor the network card breaks the tunnel's checksums",
@@ -46,15 +46,18 @@ func linuxChecks() []Check {
 func bridgePassesRules(s Snapshot) Finding {
 	const load = "Run modprobe br_netfilter and sysctl -w net.bridge.bridge-nf-call-iptables=1 (…-ip6tables=1), " +
 		"and put both into /etc/modules-load.d and /etc/sysctl.d."
+	unknown := Finding{}
 	for _, path := range inUse(s, "net/bridge/bridge-nf-call-iptables", "net/bridge/bridge-nf-call-ip6tables") {
 		switch value, exists := s.Linux.Sysctls.Value[path]; {
+		case !exists && !s.Linux.Sysctls.Known:
+			unknown = sysctlsKnown(s) // that of the other family may be wrong
 		case !exists:
 			return warn(load, "the module br_netfilter is not loaded")
 		case value != "1":
 			return warn(load, "%s is %s", strings.ReplaceAll(path, "/", "."), value)
 		}
 	}
-	return ok("iptables processes bridged packets")
+	return firstReason(unknown, ok("iptables processes bridged packets"))
 }
 
 // checksums finds two known bugs with checksum offload: kernels before 5.7

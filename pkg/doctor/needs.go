@@ -94,6 +94,11 @@ func podNetworksKnown(s Snapshot) Finding {
 	return unless(len(s.podNetworks()) > 0, because("the pod network is not known", leaseKnown(s), subnetFileExists(s)))
 }
 
+// podFlowsKnown skips a check of pods' packets if no family has both a network and a subnet.
+func podFlowsKnown(s Snapshot) Finding {
+	return unless(len(s.podFlows()) > 0, because("the pod network of this node's subnet is not known", leaseKnown(s), subnetFileExists(s)))
+}
+
 // subnetFileExists skips a check of the subnet file's content, if there is none: FL103 has
 // a verdict about that.
 func subnetFileExists(s Snapshot) Finding {

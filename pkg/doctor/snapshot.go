@@ -57,7 +57,7 @@ type Snapshot struct {
 	// the file; its WhyNot says what is wrong.
 	EnvMalformed bool                    `json:"envMalformed,omitempty"`
 	Daemon       Fact[Answer]            `json:"daemon"`
-	Processes    Fact[[]Process]         `json:"processes"` // that may be daemons, in this network namespace
+	Processes    Fact[[]Process]         `json:"processes"` // daemons, in this network namespace or in one that is not known
 	Interfaces   Fact[underlay.Snapshot] `json:"interfaces"`
 	CNI          Fact[CNI]               `json:"cni"`
 	Machine      Fact[Machine]           `json:"machine"`
@@ -98,8 +98,9 @@ type CNI struct {
 	// Problem is why containerd's own directories are not known, or which of them does
 	// not exist; "": they exist, or there is no containerd.
 	Problem string `json:"problem,omitempty"`
-	// Unread has, by the names of those Files that could not be read and have no text, and of such
-	// directories of BinDir that exist, the reasons.
+	// Unread has the reasons why something that exists could not be read: by the name of one of
+	// Files, which then has no text; by directory/name of a plugin; by a directory of BinDir, after
+	// which no other one was read, because runtimes run the first plugin of a name.
 	Unread map[string]string `json:"unread,omitempty"`
 }
 

@@ -162,13 +162,16 @@ func (k *tun) prune(context.Context) error {
 			continue
 		}
 		gone := ended(t) // perhaps because somebody has deleted the device: then an error of Destroy means nothing
-		if err := t.Destroy(); err != nil && !gone {
+		err := t.Destroy()
+		if err != nil && !gone {
 			errs = append(errs, fmt.Errorf("delete the device %s: %w", name, err))
 			continue
 		}
 		delete(k.forwarders, name)
 		delete(k.made, name)
-		k.log.Info("deleted a device that is no longer configured", "device", name)
+		if err == nil {
+			k.log.Info("deleted a device that is no longer configured", "device", name)
+		}
 	}
 	return errors.Join(errs...)
 }

@@ -198,6 +198,29 @@ func TestTUNAndOthers(t *testing.T) {
 	})
 }
 
+// The log says that a device was deleted only if it was: somebody else may have done so just before.
+func TestTUNDeletedByOthers(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		m := newUDPMachine(t, 2)
+		others := m.devices[:1]
+		for _, deleted := range []bool{false, true} {
+			m.useUDP("flannel0", 8285, 2)
+			m.mustPass()
+			if deleted {
+				run(t, "ip link del flannel0")
+				<-kindIn[*tun](m.Driver).forwarders["flannel0"].Done()
+			}
+			var log logtest.Log
+			m.log = log.Logger()
+			m.devices, m.state = others, dataplane.State{}
+			m.mustPass()
+			if said := log.Count("device=flannel0") > 0; said == deleted || len(kindIn[*tun](m.Driver).forwarders) > 0 {
+				t.Errorf("deleted by somebody else: %t; the log is\n%s", deleted, &log)
+			}
+		}
+	})
+}
+
 // A node's commands find the device that outlived its daemon.
 func TestTUNCleanupAndHandback(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {

@@ -195,14 +195,15 @@ func cni(o Options) (doctor.CNI, error) {
 	for _, dir := range o.BinDirs {
 		if err := addPlugins(&c, dir); err != nil && !errors.Is(err, fs.ErrNotExist) { // a container may not have the host's directory
 			c.Unread[dir] = err.Error()
+			break // the directory may have any plugin, and runtimes look into the later ones only for others
 		}
 	}
 	return c, nil
 }
 
-// addPlugins adds the plugins in a directory that no earlier one has. It returns an error if it could not
-// read all of them.
-func addPlugins(c *doctor.CNI, dir string) (unread error) {
+// addPlugins adds the plugins in a directory that no earlier one has. It returns an error if it
+// cannot list the directory.
+func addPlugins(c *doctor.CNI, dir string) error {
 	plugins, err := os.ReadDir(dir)
 	if err != nil {
 		return err
@@ -211,21 +212,21 @@ func addPlugins(c *doctor.CNI, dir string) (unread error) {
 		c.Plugins = map[string]bool{}
 	}
 	for _, p := range plugins {
-		info, err := os.Stat(filepath.Join(dir, p.Name()))
-		if err != nil && !errors.Is(err, fs.ErrNotExist) { // it may be a plugin
-			unread = err
-		}
-		if err != nil || !info.Mode().IsRegular() {
-			continue
-		}
 		name := p.Name()
 		if runtime.GOOS == "windows" {
 			name = name[:len(name)-len(filepath.Ext(name))]
 		}
-		if _, found := c.Plugins[name]; !found {
+		if _, found := c.Plugins[name]; found {
+			continue
+		}
+		info, err := os.Stat(filepath.Join(dir, p.Name()))
+		switch {
+		case err == nil && info.Mode().IsRegular():
 			// The value says whether it can be executed, for which Windows has no bit.
 			c.Plugins[name] = runtime.GOOS == "windows" || info.Mode()&0o111 != 0
+		case err != nil && !errors.Is(err, fs.ErrNotExist): // it may be a plugin
+			c.Unread[dir+"/"+name] = err.Error()
 		}
 	}
-	return unread
+	return nil
 }

@@ -257,7 +257,7 @@ func TestNoLegacyRules(t *testing.T) {
 	dir := t.TempDir()
 	sh(t, `cd `+dir+`; touch empty; echo filter > tables; mkdir unreadable`)
 	for file, none := range map[string]bool{"missing": true, "empty": true, "tables": false, "unreadable": false} {
-		if err := noLegacyRules(filepath.Join(dir, file)); (err == nil) != none {
+		if err := noLegacyRules("iptables", filepath.Join(dir, file)); (err == nil) != none {
 			t.Errorf("%s: %v", file, err)
 		}
 	}

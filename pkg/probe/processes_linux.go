@@ -68,8 +68,9 @@ func commandLine(dir string) ([]byte, error) {
 func ended(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) }
 
 // daemons returns the daemons of flanneld and flannel in this network
-// namespace, and those of a namespace that cannot be read, with the reason. commands are the names of flanneld's commands, such as doctor: a
-// process with one of them among its arguments is no daemon.
+// namespace, and those of a namespace that cannot be read, with the reason.
+// commands are the names of flanneld's commands, such as doctor: a process with
+// one of them among its arguments is no daemon.
 func daemons(commands []string) (daemons []doctor.Process, err error) {
 	own, err := os.Readlink("/proc/self/ns/net")
 	if err != nil {

@@ -152,8 +152,8 @@ func output(ctx context.Context, name string, args ...string) ([]byte, error) {
 // and loads no module. It reads those of both variants, legacy and nft, if their
 // programs have names of their own; otherwise those of the default variant.
 // If no program lists those of the variant legacy, and the kernel has legacy tables, an error
-// comes with the rest: those of nft are in the listing of nftables, too. So are those of a
-// program that one rule of somebody else makes fail, because iptables cannot print the rule.
+// comes with the rest. A program of the variant nft that fails at a rule of somebody else,
+// which iptables cannot print, is left out: its rules are in the listing of nftables, too.
 func iptables(ctx context.Context, family string) ([]doctor.Listing, error) {
 	programs := map[string]string{family + "-nft-save": ruleset.VariantNFT, family + "-legacy-save": ruleset.VariantLegacy}
 	for name := range programs {
@@ -181,13 +181,13 @@ func iptables(ctx context.Context, family string) ([]doctor.Listing, error) {
 			continue // see above
 		}
 		if err != nil {
-			return nil, err
+			return listings, err
 		}
 		legacy = legacy || programs[name] == ruleset.VariantLegacy
 		listings = append(listings, doctor.Listing{Variant: programs[name], Lines: usefulLines(out)})
 	}
 	if !legacy {
-		return listings, noLegacyRules("/proc/net/" + legacyTables[family])
+		return listings, noLegacyRules(family, "/proc/net/"+legacyTables[family])
 	}
 	return listings, nil
 }
@@ -203,18 +203,23 @@ func nftables(ctx context.Context) (string, error) {
 var legacyTables = map[string]string{"iptables": "ip_tables_names", "ip6tables": "ip6_tables_names"}
 
 // noLegacyRules returns an error if the kernel may have rules of iptables-legacy. A table
-// may be empty, as after iptables-legacy -L. path is that of a file in legacyTables, which only root may read.
-func noLegacyRules(path string) error {
+// may be empty, as after iptables-legacy -L. path is that of the family's file in
+// legacyTables, which only root may read.
+func noLegacyRules(family, path string) error {
 	tables, err := os.ReadFile(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist): // the kernel has not loaded the module
 		return nil
 	case err != nil:
 		return fmt.Errorf("look for rules of iptables-legacy: %w", err)
-	case len(bytes.TrimSpace(tables)) > 0:
-		return errors.New("there are tables of iptables-legacy, which may have rules, and its programs are not installed")
 	}
-	return nil
+	names := strings.Fields(string(tables))
+	if len(names) == 0 {
+		return nil
+	}
+	module := strings.TrimSuffix(family, "s") + "_" + names[0]
+	return fmt.Errorf("the kernel has tables of iptables-legacy (%s), and %s-legacy-save, which lists their rules, is not installed: "+
+		"install iptables-legacy, or, if nobody uses a table, unload its module (modprobe -r %s)", strings.Join(names, ", "), family, module)
 }
 
 // usefulLines returns the lines of tables, chains and rules in the output of

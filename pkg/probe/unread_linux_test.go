@@ -11,14 +11,17 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"flannel/internal/test/logtest"
 	"flannel/internal/test/nstest"
 	"flannel/pkg/doctor"
+	"flannel/pkg/doctor/ruleset"
 )
 
 // A flanneld whose network namespace this process may not see can be a daemon of this node, or of another one. Others are
 // found beside it, and their secrets.
 func TestDaemonOfUnknownNamespace(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
+		pids := map[string]int{}
 		start := func(name string, setpriv ...string) {
 			t.Helper()
 			cmd := exec.Command("setpriv", append(setpriv, "bash", "-c", "exec -a "+name+" sh -c 'echo; sleep 600; :' sh --etcd-password=of-"+name)...)
@@ -30,6 +33,7 @@ func TestDaemonOfUnknownNamespace(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+			pids[name] = cmd.Process.Pid
 			if _, err := out.Read(make([]byte, 1)); err != nil { // it has its name
 				t.Fatal(err)
 			}
@@ -37,7 +41,8 @@ func TestDaemonOfUnknownNamespace(t *testing.T) {
 		start("flanneld-hidden")
 		start("flanneld-seen", "--bounding-set=-all")
 		var found []doctor.Process
-		var err error
+		var all []Daemon
+		var err, err2 error
 		looked := make(chan struct{})
 		go func() { // without capabilities; its thread ends with it
 			defer close(looked)
@@ -45,6 +50,7 @@ func TestDaemonOfUnknownNamespace(t *testing.T) {
 			var none [2]unix.CapUserData
 			if err = unix.Capset(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &none[0]); err == nil {
 				found, err = daemons(nil)
+				all, err2 = Daemons(nil)
 			}
 		}()
 		<-looked
@@ -52,8 +58,16 @@ func TestDaemonOfUnknownNamespace(t *testing.T) {
 		for _, p := range found {
 			reasons[p.Name] = p.WhyNot
 		}
-		if seen, is := reasons["flanneld-seen"]; err != nil || len(found) != 2 || !is || seen != "" || !strings.Contains(reasons["flanneld-hidden"], "denied") {
+		if why, is := reasons["flanneld-seen"]; err != nil || len(found) != 2 || !is || why != "" || !strings.Contains(reasons["flanneld-hidden"], "denied") {
 			t.Errorf("found %+v, %v", found, err)
+		}
+		byPID := map[int]Daemon{}
+		for _, d := range all {
+			byPID[d.PID] = d
+		}
+		seen, hidden := byPID[pids["flanneld-seen"]], byPID[pids["flanneld-hidden"]]
+		if err2 != nil || len(all) != 2 || seen.WhyNot != "" || seen.Environ == nil || hidden.WhyNot != reasons["flanneld-hidden"] || hidden.Environ != nil {
+			t.Errorf("found %d daemons, %v; of %q the environment is read: %t, of %q: %t", len(all), err2, seen.WhyNot, seen.Environ != nil, hidden.WhyNot, hidden.Environ != nil)
 		}
 		r := knownSecrets(BundleOptions{}, doctor.Snapshot{Processes: known(found, err)}, nil)
 		if text := string(r.clean([]byte("a of-flanneld-seen b"))); strings.Contains(text, "of-flanneld-seen") {
@@ -77,12 +91,12 @@ func TestUnreadCommandLine(t *testing.T) {
 // A kernel parameter that cannot be read may have any value, and is not missing.
 func TestUnreadSysctls(t *testing.T) {
 	for _, c := range []struct{ unreadable, instead string }{
-		{"", ""}, {"net/ipv4/ip_forward", "mkdir"}, {"net/bridge/bridge-nf-call-iptables", "mkdir -p"}, {"net/ipv4/conf/eth0/forwarding", "mkdir"}, {"net/ipv6", "touch"},
+		{"", ""}, {"net/ipv4/ip_forward", "mkdir"}, {"net/bridge/bridge-nf-call-iptables", "mkdir -p"}, {"net/ipv4/conf/eth0/forwarding", "mkdir"}, {"net/ipv6", "touch"}, {"net/ipv4/conf", "touch"},
 	} {
 		root := t.TempDir()
 		sh(t, `cd `+root+`; mkdir -p net/ipv4/conf/eth0; echo 1 > net/ipv4/ip_forward; echo 0 > net/ipv4/conf/eth0/forwarding; echo 0 > net/ipv4/conf/eth0/disable_xfrm`)
 		if c.unreadable != "" {
-			sh(t, fmt.Sprintf("cd %s; rm -f %s; %s %[2]s", root, c.unreadable, c.instead))
+			sh(t, fmt.Sprintf("cd %s; rm -rf %s; %s %[2]s", root, c.unreadable, c.instead))
 		}
 		values, err := sysctls(root)
 		if want := (doctor.Sysctls{"net/ipv4/ip_forward": "1", "net/ipv4/conf/eth0/forwarding": "0"}); c.unreadable == "" && (err != nil || !maps.Equal(values, want)) {
@@ -118,12 +132,15 @@ func TestUnreadManagers(t *testing.T) {
 	})
 }
 
-// A directory of CNI plugins that exists and cannot be read may have any of them.
+// A directory of CNI plugins that exists and cannot be read may have any of them, so that those of later directories do not
+// count. A file that cannot be read may be a plugin, unless an earlier directory has one of that name.
 func TestUnreadPlugins(t *testing.T) {
 	dir := t.TempDir()
-	sh(t, `cd `+dir+`; mkdir bin loop; touch bin/flannel file; ln -s bridge loop/bridge; ln -s none bin/gone; touch loop/host-local`)
-	c, err := cni(Options{ConfDir: dir, BinDirs: []string{dir + "/none", dir + "/file", dir + "/bin", dir + "/loop"}})
-	if err != nil || len(c.Unread) != 2 || c.Unread[dir+"/file"] == "" || c.Unread[dir+"/loop"] == "" || len(c.Plugins) != 2 {
+	sh(t, `cd `+dir+`; mkdir bin loop last; touch bin/flannel file; ln -s bridge loop/bridge; ln -s flannel loop/flannel; ln -s none bin/gone
+		touch loop/host-local last/portmap`)
+	c, err := cni(Options{ConfDir: dir, BinDirs: []string{dir + "/none", dir + "/bin", dir + "/loop", dir + "/file", dir + "/last"}})
+	if err != nil || len(c.Unread) != 2 || c.Unread[dir+"/file"] == "" || c.Unread[dir+"/loop/bridge"] == "" ||
+		!maps.Equal(c.Plugins, map[string]bool{"flannel": false, "host-local": false}) {
 		t.Errorf("%+v, %v", c, err)
 	}
 }
@@ -139,9 +156,27 @@ func TestUnlistedLegacyRules(t *testing.T) {
 				sh(t, "iptables-legacy -A INPUT -j ACCEPT")
 			}
 			t.Setenv("PATH", dir)
-			if list, err := iptables(t.Context(), "iptables"); (err != nil) != hasRules || len(list) != 1 {
+			list, err := iptables(t.Context(), "iptables")
+			if (err != nil) != hasRules || len(list) != 1 {
 				t.Errorf("with rules of iptables-legacy: %t; %v, %v", hasRules, list, err)
 			}
+			if hasRules && !logtest.Names(err.Error(), "filter", "iptables-legacy-save", "iptable_filter") {
+				t.Errorf("with rules of iptables-legacy: %v", err)
+			}
+		}
+	})
+}
+
+// What one variant of iptables has is not lost if the program of the other one cannot be started.
+func TestPartlyListedRules(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		dir := t.TempDir()
+		sh(t, `iptables-legacy -A INPUT -s 192.0.2.1 -j DROP; cd `+dir+`
+			ln -s $(command -v iptables-legacy-save) .; echo "no program" > iptables-nft-save; chmod +x iptables-nft-save`)
+		t.Setenv("PATH", dir)
+		list, err := iptables(t.Context(), "iptables")
+		if err == nil || len(list) != 1 || list[0].Variant != ruleset.VariantLegacy || !strings.Contains(strings.Join(list[0].Lines, "\n"), "192.0.2.1") {
+			t.Errorf("%v, %v", list, err)
 		}
 	})
 }

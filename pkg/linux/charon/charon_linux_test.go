@@ -93,6 +93,7 @@ func TestPackets(t *testing.T) {
 			{13, "\x00\x00\x00\x01\x05"},                                                  // EVENT_CONFIRM
 			{13, "\x00\x00\x00\x01\x05"},                                                  // EVENT_CONFIRM
 			{14, "\x00\x00\x00\x0e\x01\x03\x07success\x00\x02no"},                         // CMD_RESPONSE
+			{13, "\x00\x00\x00\x01\x05"},                                                  // EVENT_CONFIRM
 			{34, "\x00\x00\x00\x1a\x01\x03\x07success\x00\x02no\x03\x06errmsg\x00\x02no"}, // CMD_RESPONSE
 			{13, "\x00\x00\x00\x01\x02"},                                                  // CMD_UNKNOWN
 		} {
@@ -128,7 +129,7 @@ func TestPackets(t *testing.T) {
 		"\x00\x00\x00\x09\x03\x07list-sa",  // EVENT_REGISTER
 		"\x00\x00\x00\x0a\x00\x08list-sas", // CMD_REQUEST
 		"\x00\x00\x00\x09\x04\x07list-sa",  // EVENT_UNREGISTER
-		"\x00\x00\x00\x09\x03\x07list-sa", "\x00\x00\x00\x0a\x00\x08list-sas",
+		"\x00\x00\x00\x09\x03\x07list-sa", "\x00\x00\x00\x0a\x00\x08list-sas", "\x00\x00\x00\x09\x04\x07list-sa",
 		"\x00\x00\x00\x1e\x00\x08initiate\x03\x05child\x00\x03net\x04\x01l\x05\x00\x01i\x06",
 		"\x00\x00\x00\x09\x00\x07version",
 	}; !reflect.DeepEqual(got, want) {

@@ -2,6 +2,7 @@ package charon
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -39,7 +40,7 @@ const (
 )
 
 // Client is a connection to charon for one goroutine. After an error other than a
-// Refusal, it is to be closed. After the Refusal of a list, charon still sends its events, which are skipped.
+// Refusal, it is to be closed.
 type Client struct {
 	conn *net.UnixConn
 	in   *bufio.Reader
@@ -72,16 +73,17 @@ func (c *Client) call(command string, m message) (message, error) {
 }
 
 // stream sends a command whose answer consists of events of that name, for which it registers
-// meanwhile, and calls each for them.
+// meanwhile, also if charon refuses the command, and calls each for them.
 func (c *Client) stream(command, name string, m message, each func(message)) error {
 	if _, err := c.exchange(eventRegister, name, nil, nil); err != nil {
 		return err
 	}
-	if _, err := c.exchange(commandRequest, command, m, each); err != nil {
-		return err
+	_, refused := c.exchange(commandRequest, command, m, each)
+	if refused != nil && !isRefusal(refused) {
+		return refused
 	}
 	_, err := c.exchange(eventUnregister, name, nil, nil)
-	return err
+	return cmp.Or(err, refused)
 }
 
 // exchange sends a packet of this kind (a command, or a registration for an event of that name)

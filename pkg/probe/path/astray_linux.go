@@ -1,6 +1,7 @@
 package path
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -18,37 +19,70 @@ import (
 // rule) can choose another table because of the source: of the node's own address, as
 // nm-cloud-setup's do, or of pods. want is the route without a source.
 func astray(t Target, want route, dst netip.Addr) (found []doctor.Astray, err error) {
-	addrs, err := rtnetlink.Whole(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
+	addrs, err := addresses()
 	if err != nil {
-		return nil, fmt.Errorf("list this node's addresses: %w", err)
+		return nil, err
 	}
 	for _, a := range addrs {
 		src := rtnetlink.AddrOf(a.IP)
 		if src.Is6() != dst.Is6() || !t.Own.Contains(src) && !slices.Contains(t.Addrs, src) {
 			continue
 		}
-		link, err := netlink.LinkByIndex(a.LinkIndex)
-		if errors.As(err, &netlink.LinkNotFoundError{}) {
-			continue // it was deleted meanwhile, as that of a pod
-		}
+		fromHere, err := astrayFrom(a, t.Own, want, dst)
 		if err != nil {
-			return nil, fmt.Errorf("device of %s: %w", src, err)
+			return nil, err
 		}
-		packets := []*netlink.RouteGetOptions{{SrcAddr: src.AsSlice()}}
-		if pod := src.Next(); link.Type() == "bridge" && t.Own.Contains(pod) {
-			packets = append(packets, &netlink.RouteGetOptions{SrcAddr: pod.AsSlice(), Iif: link.Attrs().Name})
-		}
-		for _, o := range packets {
-			other, differs, err := differing(want, dst, o)
-			if err != nil {
-				return nil, err
-			}
-			if differs {
-				found = append(found, other)
-			}
-		}
+		found = append(found, fromHere...)
 	}
 	return found, nil
+}
+
+// addresses lists the addresses of this node.
+func addresses() ([]netlink.Addr, error) {
+	addrs, err := rtnetlink.Whole(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
+	if err != nil {
+		return nil, fmt.Errorf("list this node's addresses: %w", err)
+	}
+	return addrs, nil
+}
+
+// astrayFrom is astray for packets from the address a and, if a is on a bridge, from a pod
+// of the subnet own. It finds nothing if a is no longer there, perhaps because its device
+// was deleted: then the kernel finds no route, and nobody sends such packets.
+func astrayFrom(a netlink.Addr, own netip.Prefix, want route, dst netip.Addr) (found []doctor.Astray, err error) {
+	packets, err := packetsFrom(a, own)
+	for _, o := range packets {
+		other, differs, failed := differing(want, dst, o)
+		if differs {
+			found = append(found, other)
+		}
+		err = cmp.Or(err, failed)
+	}
+	if err == nil && len(found) == 0 {
+		return nil, nil
+	}
+	addrs, unlisted := addresses()
+	if unlisted != nil {
+		return nil, unlisted
+	}
+	if !slices.ContainsFunc(addrs, func(b netlink.Addr) bool { return b.LinkIndex == a.LinkIndex && b.Equal(a) }) {
+		return nil, nil
+	}
+	return found, err
+}
+
+// packetsFrom returns the options to look up the routes that astrayFrom compares.
+func packetsFrom(a netlink.Addr, own netip.Prefix) ([]*netlink.RouteGetOptions, error) {
+	src := rtnetlink.AddrOf(a.IP)
+	link, err := netlink.LinkByIndex(a.LinkIndex)
+	if err != nil {
+		return nil, fmt.Errorf("device of %s: %w", src, err)
+	}
+	packets := []*netlink.RouteGetOptions{{SrcAddr: src.AsSlice()}}
+	if pod := src.Next(); link.Type() == "bridge" && own.Contains(pod) {
+		packets = append(packets, &netlink.RouteGetOptions{SrcAddr: pod.AsSlice(), Iif: link.Attrs().Name})
+	}
+	return packets, nil
 }
 
 // differing returns the route of packets with a source, and whether it is not the wanted one.
@@ -62,11 +96,29 @@ func differing(want route, dst netip.Addr, o *netlink.RouteGetOptions) (a doctor
 		return a, r.link.Attrs().Index != want.link.Attrs().Index || r.via != want.via, nil
 	case o.Iif != "" && dst.Is4() && (errors.Is(err, unix.EHOSTUNREACH) || errors.Is(err, unix.EXDEV)):
 		return a, false, nil // it does not forward, or filters by the reverse path: not the fault of a route
-	case o.Iif != "" && dst.Is4() && errors.Is(err, unix.EINVAL) && filters([]string{o.Iif})[o.Iif] > 0:
-		return a, false, nil // Linux 6.18 has this error, too, for the reverse path filter
+	case o.Iif != "" && dst.Is4() && errors.Is(err, unix.EINVAL):
+		// Since Linux 6.13, this is also the error of the reverse path filter.
+		filtered, unknown := filtersSource(a.Source, o.Iif)
+		a.Error = err.Error()
+		return a, !filtered, unknown
 	case rtnetlink.NoRoute(err):
 		a.Error = err.Error()
 		return a, true, nil
 	}
 	return a, false, fmt.Errorf("route from %s to %s: %w", a.Source, dst, err)
+}
+
+// filtersSource reports whether the reverse path filter of a device drops packets from an
+// IPv4 address: with rp_filter 1 unless the route to the address leads to the device, with
+// 2 if there is none.
+func filtersSource(src netip.Addr, device string) (bool, error) {
+	mode := filters([]string{device})[device]
+	if mode == 0 {
+		return false, nil
+	}
+	back, err := routeTo(src)
+	if err != nil && !rtnetlink.NoRoute(err) {
+		return false, err
+	}
+	return err != nil || mode == 1 && back.link.Attrs().Name != device, nil
 }

@@ -4,9 +4,11 @@ import (
 	"errors"
 	"net/netip"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"flannel/internal/test/logtest"
@@ -91,6 +93,64 @@ func TestAstrayPods(t *testing.T) {
 				t.Fatal(err)
 			}
 			checkAstray(t, own, found, c.want)
+		}
+	})
+}
+
+// Of a packet that arrives, the error of a blackhole is that of the reverse path filter, too, which is excused only if it
+// would drop the packet: with 1 if the route back does not lead to the bridge, with 2 if there is none.
+func TestAstrayOrFiltered(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		sh(t, `ip link add cni0 type bridge; ip link add eth0 type veth peer name far; ip addr add 10.5.1.1/24 dev cni0; ip addr add 192.168.1.5/24 dev eth0
+			for d in cni0 eth0 far; do ip link set $d up; done; echo 1 > /proc/sys/net/ipv4/ip_forward; echo 0 > /proc/sys/net/ipv4/conf/cni0/rp_filter
+			ip route add 10.5.2.0/24 via 192.168.1.6`)
+		dst := netip.MustParseAddr("10.5.2.0")
+		r, err := routeTo(dst)
+		if err != nil {
+			t.Fatal(err)
+		}
+		const blackhole, elsewhere, nowhere = "ip rule add iif cni0 blackhole; ", "ip route add 10.5.1.2/32 dev eth0; ", "ip route add unreachable 10.5.1.2/32; "
+		for _, c := range []struct{ filter, script, want string }{
+			{"0", blackhole, "10.5.1.2 invalid"}, {"0", elsewhere, ""}, {"0", nowhere, ""},
+			{"1", blackhole, "10.5.1.2 invalid"}, {"1", elsewhere, ""}, {"1", nowhere, ""},
+			{"2", blackhole, "10.5.1.2 invalid"}, {"2", elsewhere, ""}, {"2", nowhere, ""}, {"2", elsewhere + blackhole, "10.5.1.2 invalid"},
+		} {
+			sh(t, "echo "+c.filter+" > /proc/sys/net/ipv4/conf/all/rp_filter; "+c.script)
+			found, err := astray(Target{Own: netip.MustParsePrefix("10.5.1.0/24")}, r, dst)
+			if err != nil {
+				t.Errorf("rp_filter %s, %s%v", c.filter, c.script, err)
+			}
+			checkAstray(t, "rp_filter "+c.filter+", "+c.script, found, c.want)
+			sh(t, strings.ReplaceAll(c.script, " add ", " del "))
+		}
+	})
+}
+
+// An address that was deleted after it had been listed, alone or with its device, needs no route.
+func TestAstrayFromDeletedAddress(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		sh(t, `ip link add cni0 type bridge; ip link add eth0 type veth peer name far; ip addr add 10.5.1.1/24 dev cni0
+			ip addr add 192.168.1.5/24 dev eth0; ip addr add 192.168.2.5/32 dev eth0
+			for d in cni0 eth0 far; do ip link set $d up; done; echo 1 > /proc/sys/net/ipv4/ip_forward
+			ip route add 10.5.2.0/24 via 192.168.1.6; ip rule add from 192.168.1.5 prohibit`)
+		dst := netip.MustParseAddr("10.5.2.0")
+		want, err := routeTo(dst)
+		if err != nil {
+			t.Fatal(err)
+		}
+		addrs, err := addresses()
+		if err != nil {
+			t.Fatal(err)
+		}
+		sh(t, "ip link del cni0; ip addr del 192.168.2.5/32 dev eth0")
+		for src, count := range map[string]int{"10.5.1.1": 0, "192.168.2.5": 0, "192.168.1.5": 1} {
+			i := slices.IndexFunc(addrs, func(a netlink.Addr) bool { return a.IP.String() == src })
+			if i < 0 {
+				t.Fatalf("%s is not listed", src)
+			}
+			if found, err := astrayFrom(addrs[i], netip.MustParsePrefix("10.5.1.0/24"), want, dst); err != nil || len(found) != count {
+				t.Errorf("from %s: found %v, %v; want %d", src, found, err, count)
+			}
 		}
 	})
 }

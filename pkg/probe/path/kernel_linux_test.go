@@ -2,7 +2,9 @@ package path
 
 import (
 	"net/netip"
+	"os"
 	"reflect"
+	"runtime"
 	"testing"
 	"time"
 
@@ -92,6 +94,41 @@ func TestUnreadRoutes(t *testing.T) {
 		faults.Fail(1, unix.EMFILE)
 		if p := Test(t.Context(), target, time.Millisecond); p.Problem == "" {
 			t.Errorf("nothing is known: %+v", p)
+		}
+	})
+}
+
+// Without the capability for a packet socket, Test says so, and closes the sockets that it has opened before.
+func TestWithoutPacketSocket(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		sh(t, `ip link add eth0 type veth peer name far; ip link set eth0 up; ip link set far up; ip addr add 192.168.1.5/24 dev eth0
+			ip link add flannel.1 type vxlan id 1 dev eth0 local 192.168.1.5 dstport 8472; ip addr add 10.5.1.0/32 dev flannel.1; ip link set flannel.1 up
+			ip route add 10.5.2.0/24 via 10.5.2.0 dev flannel.1 onlink; ip neigh add 10.5.2.0 lladdr 02:00:00:00:00:02 dev flannel.1`)
+		runtime.LockOSThread() // for good: the thread ends with the test
+		var own [2]unix.CapUserData
+		header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+		if err := unix.Capget(&header, &own[0]); err != nil {
+			t.Fatal(err)
+		}
+		own[0].Effective &^= 1 << unix.CAP_NET_RAW
+		if err := unix.Capset(&header, &own[0]); err != nil {
+			t.Fatal(err)
+		}
+		var open [2]int
+		for i := range open { // the first Test may open descriptors that the process keeps
+			p := Test(t.Context(), Target{Subnet: netip.MustParsePrefix("10.5.2.0/24"), PublicIP: netip.MustParseAddr("192.168.1.6"),
+				Devices: []string{"flannel.1"}, Underlay: "eth0"}, time.Millisecond)
+			if p.Problem == "" || p.PublishedMAC == "" {
+				t.Fatalf("it ended with %+v", p)
+			}
+			descriptors, err := os.ReadDir("/proc/self/fd")
+			if err != nil {
+				t.Fatal(err)
+			}
+			open[i] = len(descriptors)
+		}
+		if open[0] != open[1] {
+			t.Errorf("%d descriptors were open, then %d", open[0], open[1])
 		}
 	})
 }

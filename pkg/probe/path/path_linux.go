@@ -35,7 +35,7 @@ type run struct {
 	watches  []*watch
 	steps    []func() // each in a goroutine
 	results  []func() // after all steps, when the packet socket is closed
-	closers  []func() // after these
+	closers  []func() // at the end of Test
 }
 
 // Test sends packets to a peer, for the doctor, which derives from the Path why it does
@@ -54,6 +54,11 @@ func Test(ctx context.Context, t Target, within time.Duration) doctor.Path {
 		return r.Path
 	}
 	r.plan(ctx)
+	defer func() {
+		for _, f := range r.closers {
+			f()
+		}
+	}()
 	// The peer's machine, its tunnel device, and an address of a pod.
 	s, err := sniff([]netip.Addr{t.PublicIP, t.Subnet.Addr(), t.Subnet.Addr().Next()}, r.watches...)
 	if err != nil {
@@ -67,7 +72,7 @@ func Test(ctx context.Context, t Target, within time.Duration) doctor.Path {
 	}
 	running.Wait()
 	s.close()
-	for _, f := range append(r.results, r.closers...) {
+	for _, f := range r.results {
 		f()
 	}
 	r.ReversePath = reversePathFiltered() - dropped
