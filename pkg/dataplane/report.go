@@ -25,7 +25,7 @@ type Flow struct {
 type GuardReport struct {
 	Enforce bool              `json:"enforce"`           // it drops packets; else it only counts them
 	Waiting string            `json:"waiting,omitempty"` // why it does not enforce although it should
-	Problem string            `json:"problem,omitempty"` // why it does not work
+	Problem string            `json:"problem,omitempty"` // why it does not work as it should
 	Packets map[string]uint64 `json:"packets"`           // by rule: "outsider", "pod", "impostor", "inner", "spoofed"
 	Dropped map[string]uint64 `json:"dropped,omitempty"` // those of them that were dropped; the others were only counted
 	// Joined are those of Packets that were not dropped, and came from nodes whose leases

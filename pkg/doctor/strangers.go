@@ -53,7 +53,7 @@ func nobodyForges(s Snapshot) Finding {
 	behind := func(first string) string { return strings.Join(append([]string{first}, found...), "; ") }
 	switch {
 	case g.Problem != "":
-		return warn("The kernel needs the modules nf_tables, nft_fib_inet, nft_log, nft_limit and nfnetlink_log; without a guard, set Guard to off.",
+		return warn("If the kernel refuses rules, load the modules nf_tables, nft_fib_inet, nft_log, nft_limit and nfnetlink_log. The guard tries again by itself; without a guard, set Guard to off.",
 			"%s", behind("the guard does not work as it should: "+g.Problem))
 	case g.Waiting != "":
 		return warn(look+"If a node sends from another address than the one in its lease, give --tunnel-source there, or add its address to GuardSources. If somebody else forges these packets, set GuardTrial to 0.",

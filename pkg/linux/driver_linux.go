@@ -137,13 +137,13 @@ func (d *Driver) Apply(ctx context.Context, links dataplane.Links, s dataplane.S
 	var adding sync.WaitGroup
 	add := func() { added = d.tables.Add(ctx, d.opts) }
 	config := d.guardConfig(links, s)
-	judges := config == nil || d.guard.judges()
-	if !judges { // as at a start, when both have much to write
+	beside := config != nil && !d.guard.judges()
+	if beside { // as at a start, when both have much to write
 		adding.Go(add)
 	}
 	unguarded := d.guard.apply(ctx, config, pods)
 	var held []*dataplane.Path
-	if judges { // the guard's sets must have a peer before there are entries for the peer
+	if !beside { // the guard's sets must have a peer before there are entries for the peer
 		held = d.holdBack(unguarded)
 		add()
 	}

@@ -8,12 +8,10 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"flannel/internal/test/eventually"
 	"flannel/internal/test/nstest"
 	"flannel/pkg/dataplane"
 	"flannel/pkg/linux/rtnetlink"
@@ -131,15 +129,7 @@ func TestGuardRetriesAlone(t *testing.T) {
 				}
 				missed = err == nil && !done()
 			}
-			// The first notification may be about the changes before.
-			eventually.True(t, c.name+": a pass that something causes does it", func() bool {
-				select {
-				case <-m.Changes():
-					m.mustPass()
-				default:
-				}
-				return done()
-			})
+			waitFor(t, m, c.name+": a pass that something causes does it", done)
 		}
 	})
 }
@@ -168,14 +158,10 @@ func TestGuardInAuditPrunesAlone(t *testing.T) {
 		if g := m.Guarded(); !strings.HasPrefix(g.Problem, "former peers") {
 			t.Errorf("the guard says %q", g.Problem)
 		}
-		select {
-		case <-m.Changes():
-		case <-time.After(30 * time.Second): // many times the first pause
-			t.Fatal("nothing causes another pass")
-		}
-		m.mustPass()
-		if g := m.Guarded(); g.Problem != "" || !pruned() {
-			t.Errorf("the next pass does not do it: %+v", g)
+		// FDB entries may cause a pass, too; TestFailedPruneNotifies shows that the guard does.
+		waitFor(t, m, "the former peer is gone", pruned)
+		if g := m.Guarded(); g.Problem != "" {
+			t.Errorf("the former peer is gone, and the guard says %q", g.Problem)
 		}
 	})
 }
@@ -217,6 +203,49 @@ func TestGuardAfterFailedCalls(t *testing.T) {
 					t.Fatalf("after call %d had failed: %v", n, err)
 				}
 			}
+		}
+	})
+}
+
+// Entries are added beside the guard's first table. If a call fails, and with it the guard, all routes
+// are there, the pass says what the guard lacks, and one of the next passes writes the table.
+func TestGuardFailsBesideEntries(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		m := guarded(t, &dataplane.Guard{Enforce: true})
+		faults, unguarded := nstest.NewFaults(t), 0
+		for n, failed := 1, true; failed && !t.Failed(); n += 1 + n/8 { // some of the later ones, which are about many rules
+			links, err := m.Ensure(t.Context(), m.devices)
+			if err != nil {
+				t.Fatal(err)
+			}
+			faults.Fail(n, unix.ENOMEM)
+			_, err = m.Apply(t.Context(), links, m.state)
+			failed = faults.Fail(0, 0) >= n
+			if !m.Guarded().Enforce {
+				unguarded++
+				if err == nil || !strings.Contains("\n"+err.Error(), "\nguard:") { // others may fail because of the same
+					t.Errorf("call %d failed, there is no guard, and the error is %v", n, err)
+				}
+				routes := run(t, "ip route; ip -6 route")
+				for _, p := range m.state.Paths {
+					if !strings.Contains(routes, p.Dst.String()) {
+						t.Errorf("call %d failed, and there is no route to %s", n, p.Dst)
+					}
+				}
+			}
+			for range 3 { // a socket that a fault has broken is opened again
+				if err = m.pass(); err == nil {
+					break
+				}
+			}
+			if err != nil || !m.Guarded().Enforce {
+				t.Fatalf("after call %d had failed: %v, %+v", n, err, m.Guarded())
+			}
+			run(t, "nft delete table inet flannel-guard; ip link del flannel.1; ip link del flannel-v6.1")
+			m.restart()
+		}
+		if unguarded == 0 {
+			t.Error("no failed call is one without which there is no guard")
 		}
 	})
 }

@@ -77,8 +77,9 @@ type ikeEntry = reconcile.Entry[ikeKey, ikeConn]
 // security association ends. If charon has one whose keys somebody has deleted from the
 // kernel, the store replaces it (Rekey).
 //
-// The daemon's loop has all fields to itself, through ipsec and the table, except the
-// atomic ones. A goroutine (connect) waits for charon's notifications.
+// The loop, or the goroutine of Apply for which the loop waits (see Driver), has all fields to
+// itself, through ipsec and the table, except the atomic ones. A goroutine (connect) waits for
+// charon's notifications.
 type ikeStore struct {
 	log    *slog.Logger
 	config string                          // configuration file of a charon that flanneld starts

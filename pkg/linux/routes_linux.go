@@ -16,9 +16,9 @@ import (
 )
 
 // routeStore is the kernel's side of the table rows.routes: our routes of the main
-// table. Only the loop uses it. A new route uses the nexthop object of its hop if there
-// is one. A route with the same hop but without the object is as good, so that those of
-// flannel are not touched.
+// table. Only the loop uses it, or the goroutine of Apply for which the loop waits (see Driver).
+// A new route uses the nexthop object of its hop if there is one. A route with the same hop but
+// without the object is as good, so that those of flannel are not touched.
 //
 // The kernel keeps routes of one key (destination and metric) in a list and uses
 // the first. If somebody else's route is before ours, ours is shadowed: packets

@@ -10,8 +10,9 @@ import (
 )
 
 // rows are the tables of rtnetlink, which hold the entries of most kinds of paths. The
-// loop has all fields to itself, except the tables and the store, which have locks, and
-// diverting: the watcher uses these, too.
+// loop, or the goroutine of Apply for which the loop waits (see Driver), has all fields to
+// itself, except the tables and the store, which have locks, and diverting: the watcher uses
+// these, too.
 type rows struct {
 	conn     *rtnetlink.Conn
 	store    *nexthopStore // of nexthops

@@ -16,8 +16,8 @@ import (
 
 // The stores of neighbours and of FDB entries. Both are in the kernel's neighbour tables,
 // and both have struct ndmsg in their messages. A reconcile.Table calls the methods of a
-// store, in the goroutine of the loop, or of a cleanup; see rows. What the methods return is
-// described at reconcile.Store.
+// store, on the goroutine of the loop, or on that of Apply for which the loop waits (see Driver),
+// or of a cleanup; see rows. What the methods return is described at reconcile.Store.
 
 // scopePointer has what is ours as of the last pass. The loop sets it, and the watcher reads
 // it, too. It is never nil: before the first pass, the scope is empty, and so are the lists.

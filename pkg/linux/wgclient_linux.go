@@ -18,7 +18,8 @@ import (
 //
 // Errors are fs.ErrNotExist (no such device, or it is not a WireGuard device),
 // reconcile.Unknown (no answer), or the refusal of a configuration. The wgStore has one
-// wgClient, whose methods it calls on the loop's goroutine.
+// wgClient. Its methods are called by the loop, or the goroutine of Apply for which the loop
+// waits (see Driver).
 type wgClient struct {
 	client *wgctrl.Client // nil before the first call, and after an error
 	busy   chan error     // receives the end of a call that had no answer in time; nil: there is none

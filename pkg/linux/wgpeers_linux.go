@@ -58,9 +58,9 @@ type wgSubnet struct {
 //
 // The kernel does not notify of changes of peers, so poll makes the table list them.
 //
-// The goroutine that calls the driver's methods, and with them the table, has all
-// fields to itself, except the atomic ones. The goroutine of poll uses active and
-// interval, and ends with stop. Driver.Traffic, for any goroutine, reads traffic.
+// The loop, or the goroutine of Apply for which the loop waits (see Driver), has all fields to
+// itself, except the atomic ones. The goroutine of poll uses active and interval, and ends with
+// stop. Driver.Traffic, for any goroutine, reads traffic.
 type wgStore struct {
 	client  wgClient // connects with the first request
 	log     *slog.Logger

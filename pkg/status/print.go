@@ -166,29 +166,27 @@ func (p *printer) guard(g *dataplane.GuardReport) {
 	if g.Enforce {
 		mode = "enforce"
 	}
-	dropped, counted := Found(g)
 	if g.Waiting != "" { // why a guard that shall enforce only counts as yet
 		mode = "audit, but " + Printable(g.Waiting)
 	}
-	switch {
-	case g.Problem != "":
-		p.rows("guard", mode+", which does not work: "+g.Problem)
-	case dropped+counted == "":
-		p.row("guard", "%s: no forged packets", mode)
-	default:
-		var all []string
-		if dropped != "" {
-			all = append(all, "packets that were dropped: "+dropped)
-		}
-		if counted != "" {
-			all = append(all, "packets that were counted, and not dropped: "+counted)
-		}
-		text := strings.Join(all, "; ")
-		if g.OfPeer != "" && g.Waiting == "" { // Waiting says the same
-			text += "; a node may have sent the last one: " + Printable(g.OfPeer)
-		}
-		p.row("guard", "%s: %s", mode, text)
+	var all []string
+	if g.Problem != "" {
+		all = append(all, "does not work as it should: "+Printable(g.Problem))
 	}
+	dropped, counted := Found(g)
+	if dropped != "" {
+		all = append(all, "packets that were dropped: "+dropped)
+	}
+	if counted != "" {
+		all = append(all, "packets that were counted, and not dropped: "+counted)
+	}
+	if len(all) == 0 {
+		all = append(all, "no forged packets")
+	}
+	if dropped+counted != "" && g.OfPeer != "" && g.Waiting == "" { // Waiting says the same
+		all = append(all, "a node may have sent the last one: "+Printable(g.OfPeer))
+	}
+	p.row("guard", "%s: %s", mode, strings.Join(all, "; "))
 }
 
 // count returns the number of peers in each state.

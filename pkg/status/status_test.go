@@ -84,6 +84,8 @@ func TestPrint(t *testing.T) {
 		{"many rejected peers", many, PrintOptions{}},
 		{"starting", Report{Version: "dev", Started: noon, Since: noon, Problem: "waiting for a subnet lease",
 			Settings: &Settings{Etcd: &Etcd{Endpoints: []string{"http://127.0.0.1:2379"}, Prefix: "/coreos.com/network"}}}, PrintOptions{}},
+		{"with a guard that fails", Report{Version: "dev", Started: noon, Since: noon,
+			Guard: &dataplane.GuardReport{Problem: "sets: no\nrules: no", Packets: map[string]uint64{"outsider": 5}}}, PrintOptions{}},
 		{"in Kubernetes", Report{Version: "dev", Started: noon, Since: noon, Settings: &Settings{Kube: &Kube{}}}, PrintOptions{}},
 	} {
 		fmt.Fprintf(&b, "# %s\n", c.name)

@@ -17,7 +17,8 @@ const (
 // setDue has notify called when Apply is to be called again: after a pause if it or Prune
 // failed, and when a trial looks again. What fails before the end of the pause does not begin
 // another one. All that the guard retries has this one pause, since Apply does all of it: what
-// fails for good, such as the binding of the sampler, makes other retries rare, too.
+// fails for good, such as the binding of the sampler, makes other retries rare, too, until the
+// guard is turned off.
 func (g *Guard) setDue() {
 	if err := errors.Join(g.unapplied, g.unpruned); err == nil {
 		g.retry.Clear()

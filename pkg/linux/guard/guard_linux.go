@@ -85,6 +85,7 @@ type Guard struct {
 	recount  bool              // the next rules count from 0
 	retry    reconcile.Backoff // of what failed in Apply and Prune, unless their caller retries
 	retries  bool              // their caller does, since the guard has to enforce
+	on       bool              // the last Apply had a Config
 	due      *time.Timer       // calls notify when a retry or a look of the trial is due
 	said     reconcile.Once    // of what keeps no packet from being judged
 	subnets  atomic.Value      // []netip.Prefix, for ObserveAddr
@@ -188,6 +189,10 @@ func (g *Guard) put(verb dataplane.Verb, e element) {
 // in the subnets. The caller retries after an error of a guard that enforces. After any
 // other error, and after one that Apply only logs, notify is called when Apply is due.
 func (g *Guard) Apply(ctx context.Context, o dataplane.Options, c *Config, interfaces func() ([]string, error)) (err error) {
+	if on := c != nil; on != g.on { // a table that is to be deleted does not wait for the pause of a guard that was on
+		g.on = on
+		g.retry.Clear()
+	}
 	var logged error // what keeps no packet from being judged
 	if c == nil {
 		if err = g.remove(); err == nil {
@@ -200,7 +205,8 @@ func (g *Guard) Apply(ctx context.Context, o dataplane.Options, c *Config, inter
 			logged = errors.Join(logged, g.countJoined())
 		}
 	}
-	if g.said.Due(logged, time.Now()) && logged != nil {
+	// After an error of update, the guard does not work, and countJoined was not called.
+	if err == nil && g.said.Due(logged, time.Now()) && logged != nil {
 		g.log.Warn("the guard works, but not all that it finds is reported", "cause", causeIncomplete, "error", logged)
 	}
 	if err != nil || logged != nil {

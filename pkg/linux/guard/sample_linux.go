@@ -2,6 +2,7 @@ package guard
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"hash/crc32"
 	"log/slog"
@@ -102,8 +103,11 @@ func (s *sampler) bind(group uint16) error {
 	source, err := rtnetlink.Listen(rtnetlink.Notifications{Protocol: unix.NETLINK_NETFILTER, Request: request, Each: s.observe,
 		Lost: func(error) {}, // there are further samples
 		Log:  s.log.With("of", "samples of the guard")})
+	if errors.Is(err, unix.EPERM) {
+		err = fmt.Errorf("another process may have the group: %w", err)
+	}
 	if err != nil {
-		return fmt.Errorf("bind to NFLOG group %d, which another process may have: %w", group, err)
+		return fmt.Errorf("bind to NFLOG group %d: %w", group, err)
 	}
 	s.source = source
 	return nil

@@ -113,6 +113,47 @@ func TestGroupIsTaken(t *testing.T) {
 	})
 }
 
+// The log has no line that the guard works without samples before its sets can be written.
+func TestGroupIsTakenAndSetIsFull(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		g, log := logging(t)
+		other := newSampler(slog.New(slog.DiscardHandler), func() {})
+		if err := other.bind(groupOf(g.table.Name)); err != nil {
+			t.Fatal(err)
+		}
+		defer other.close() //nolint:errcheck // not what is tested
+		for _, p := range paths {
+			g.Put(dataplane.Want, p)
+		}
+		nft(t, "table inet flannel-guard { set peers4 { type ipv4_addr; size 3; }; }")
+		c := Config{Outer: overVXLAN}
+		err := g.Apply(t.Context(), dataplane.Options{}, completed(c), func() ([]string, error) { return nil, nil })
+		if !errors.Is(err, unix.ENFILE) || log.Count("cause="+causeIncomplete) != 0 {
+			t.Errorf("the set is full, the error is %v, and the guard has logged\n%s", err, log)
+		}
+		nft(t, "delete table inet flannel-guard")
+		g.Relist()
+		if (&link{t: t}).apply(g, c); log.Count("cause="+causeIncomplete) != 1 {
+			t.Errorf("the guard works without samples, and has logged\n%s", log)
+		}
+	})
+}
+
+// Another process is a reason only for a refusal.
+func TestGroupIsNotBound(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		faults := nstest.NewFaults(t)
+		for _, errno := range []unix.Errno{unix.EPERM, unix.ENOBUFS} {
+			faults.Fail(1, errno)
+			err := newSampler(slog.New(slog.DiscardHandler), func() {}).bind(1)
+			faults.Fail(0, 0)
+			if !errors.Is(err, errno) || strings.Contains(err.Error(), "process") != (errno == unix.EPERM) {
+				t.Errorf("%v: the error is %v", errno, err)
+			}
+		}
+	})
+}
+
 // A peer whose path is held back for a pass has not departed.
 func TestHeldPeerHasNotDeparted(t *testing.T) {
 	s := newSampler(slog.New(slog.DiscardHandler), func() {})

@@ -35,7 +35,7 @@ var rendered = []struct {
 	{"flanneld_udp_bytes_total", "Bytes of these packets, without the outer headers.", []string{"direction"}},
 	{"flanneld_udp_dropped_packets_total", "Packets and datagrams that the udp backend dropped, by reason.", []string{"reason"}},
 	{"flanneld_guard_packets_total", "Packets that the guard dropped (mode enforce), or found and only counted (audit), by rule.", []string{"mode", "rule"}},
-	{"flanneld_guard_working", "Whether the guard could be set up as configured, by mode.", []string{"mode"}},
+	{"flanneld_guard_working", "1 if the guard works as configured, 0 if it does not, or still lets former peers through, by mode.", []string{"mode"}},
 	{"flanneld_probed_peers", "Peers that are probed, by what is known of them.", []string{"state"}},
 	{"flanneld_probes_total", "Probes that were sent, that were answered, and that could not be sent.", []string{"result"}},
 	{"flanneld_peer_reachable", "1 if the peer is reachable, 0 if it is not; absent: not known. With --peer-metrics.", []string{"peer"}},
