@@ -286,6 +286,12 @@ func TestAddressAndDNS(t *testing.T) {
 	if len(got) != 3 || !got[ip("9.9.9.9")] || !got[ip("8.8.8.8")] || !got[ip("fd00::53")] {
 		t.Error(got)
 	}
+	if err := s.SetDNS(index, []netip.Addr{ip("1.1.1.1")}); err != nil { // IPv6 stays
+		t.Error(err)
+	}
+	if d := cmp.Diff([]netip.Addr{ip("1.1.1.1"), ip("fd00::53")}, m.Admin().Adapter("Büro 2").DNS, same...); d != "" {
+		t.Error(d)
+	}
 	if err := s.AddAddress(4711, pfx("10.1.1.1/8")); !errors.Is(err, hns.ErrNotFound) {
 		t.Error(err)
 	}

@@ -192,12 +192,7 @@ func (p program) dnsSettings(args [][]byte) hns.Code {
 		}
 		servers = append(servers, ip)
 	}
-	for _, old := range a.DNS { // keep those of the other family
-		if old.Is6() != v6 {
-			servers = append(servers, old)
-		}
-	}
-	return code(p.machine.SetDNS(a.Index, servers))
+	return p.machine.ChangeDNS(a.Index, v6, servers)
 }
 
 // byGUID returns the adapter with this GUID, in its memory layout.
