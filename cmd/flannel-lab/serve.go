@@ -88,10 +88,16 @@ func (b background) run(ctx context.Context, start func(ctx context.Context, sto
 	// up has listened before it started this process, so clients that connected
 	// meanwhile wait until here: the first answer means that everything is ready.
 	context.AfterFunc(ctx, func() { listener.Close() }) // ends Accept
+	do.serve(ctx, listener)
+	return nil
+}
+
+// serve answers one client after the other, until the listener is closed.
+func (do handler) serve(ctx context.Context, l net.Listener) {
 	for {
-		c, err := listener.Accept()
+		c, err := l.Accept()
 		if err != nil {
-			return nil // closed
+			return // closed
 		}
 		do.answer(ctx, c.(*net.UnixConn)) // only a Unix socket can send files
 	}
@@ -131,10 +137,15 @@ func populate(ctx context.Context, l *lab.Lab, o options) error {
 	return nil
 }
 
-// answer reads one request and sends the reply. A client that ends early or sends
+// clientTimeout is how long a client may take to send its request, and to read the reply.
+// background.call does both at once. Other clients wait meanwhile.
+const clientTimeout = 5 * time.Second
+
+// answer reads one request and sends the reply. A client that ends early, is slow or sends
 // nonsense gets none.
 func (do handler) answer(ctx context.Context, c *net.UnixConn) {
 	defer c.Close()
+	_ = c.SetReadDeadline(time.Now().Add(clientTimeout)) // fails only on a closed socket; so below
 	var request []string
 	if err := json.NewDecoder(c).Decode(&request); err != nil {
 		return
@@ -152,6 +163,7 @@ func (do handler) answer(ctx context.Context, c *net.UnixConn) {
 	for _, f := range files {
 		fds = append(fds, int(f.Fd()))
 	}
+	_ = c.SetWriteDeadline(time.Now().Add(clientTimeout))
 	// The files go with the first bytes; what did not fit into the socket follows.
 	// Errors are ignored: the client may have gone.
 	if n, _, err := c.WriteMsgUnix(b, unix.UnixRights(fds...), nil); err == nil && n < len(b) {

@@ -74,5 +74,6 @@ func TestDemos(t *testing.T) {
 	c := cli{t, filepath.Join(t.TempDir(), "socket")}
 	contains(t, c.run(0, "demo", "--kube", "--ipv6", "--nodes", "2"), "kube-apiserver v1.")
 	contains(t, c.run(0, "demo", "--windows", "1"), "RemoteSubnetRoute", "win-overlay.exe")
+	contains(t, c.run(0, "demo", "--windows", "1", "--backend", "host-gw"), "win-bridge.exe")
 	contains(t, c.run(2, "demo", "--windows", "2"), "Linux")
 }

@@ -89,7 +89,8 @@ func (d *show) steps() []step {
 		}
 	}
 	steps = append(steps, step{title: "flanneld on node1 has configured the kernel to reach the other nodes", do: d.kernel})
-	if d.windows() {
+	policies := d.windows() && d.backend.Type == "vxlan" // with host-gw, Windows nodes have routes instead
+	if policies {
 		steps = append(steps, step{title: "flanneld.exe has configured HNS, the part of Windows that connects containers", do: d.hns})
 	}
 	steps = append(steps, []step{
@@ -102,7 +103,7 @@ func (d *show) steps() []step {
 	if d.backend.Type == "vxlan" {
 		steps = append(steps, step{title: "Somebody deletes the whole tunnel device: flanneld restores it", do: d.loseDevice})
 	}
-	if d.windows() {
+	if policies {
 		steps = append(steps, step{title: "Somebody removes a policy from HNS: flanneld.exe restores it", do: d.losePolicy})
 	}
 	if d.probes && d.backend.Type == "vxlan" && d.lab.Nodes[1].Windows == nil {

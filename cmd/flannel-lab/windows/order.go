@@ -52,10 +52,14 @@ func (r Report) Changes() []hnstest.Call {
 // Remote is a connection to a machine in another process.
 type Remote struct{ *wine.Conn }
 
-// Dial connects to a machine at a TCP address. The caller must call Close.
+// Dial connects to a machine at a TCP address. The caller must call Close. After an error
+// the Remote is nil.
 func Dial(address string) (*Remote, error) {
 	c, err := wine.Dial(address)
-	return &Remote{c}, err
+	if err != nil {
+		return nil, err
+	}
+	return &Remote{c}, nil
 }
 
 // Do sends an order and returns the state of the machine after it.

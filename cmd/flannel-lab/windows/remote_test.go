@@ -109,3 +109,15 @@ func TestRemote(t *testing.T) {
 		t.Error("an order that cannot be executed returned no error")
 	}
 }
+
+// Where nothing listens there is no Remote: the lab closes one that is not nil.
+func TestDialRefused(t *testing.T) {
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Close()
+	if r, err := windows.Dial(l.Addr().String()); r != nil || err == nil {
+		t.Errorf("Dial returned %v, %v", r, err)
+	}
+}

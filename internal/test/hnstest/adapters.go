@@ -19,7 +19,7 @@ type adapter struct {
 	known    bool         // HNS has seen its address, see managementIP
 	virtual  bool         // of a switch or an endpoint
 	metrics  [2]int       // fixed ones, of IPv4 and IPv6; 0: automatic
-	dnsGiven bool         // DHCP gave the DNS servers
+	dnsGiven bool         // DHCP gave the DNS servers of IPv4
 	category hns.Category // of the network that it is connected to: see category.go
 }
 
@@ -27,7 +27,7 @@ type adapter struct {
 type config struct {
 	addrs  []hns.Address
 	dns    []netip.Addr
-	given  bool // DHCP gave dns
+	given  bool // DHCP gave those of IPv4 in dns
 	dhcp   bool
 	routes []hns.Route
 	metric int // fixed interface metric of IPv4; 0: automatic

@@ -262,6 +262,14 @@ func (h Admin) Readdress(name string, addrs ...netip.Prefix) error {
 	})
 }
 
+// SetDNS replaces the DNS servers of an adapter, those of both families.
+func (h Admin) SetDNS(name string, servers ...netip.Addr) error {
+	return h.adapter(name, func(a *adapter) {
+		a.DNS, a.dnsGiven = slices.Clone(servers), false
+		h.m.notifyStack(InterfaceChange)
+	})
+}
+
 // adapter calls act with the adapter of that name, with the machine locked.
 func (h Admin) adapter(name string, act func(*adapter)) error {
 	h.m.mu.Lock()

@@ -15,7 +15,7 @@ import (
 )
 
 // Machine is a simulated Windows machine: HNS, the IP stack and the firewall. It
-// implements hns.Calls (calls.go), hns.Stack (stack.go, boot.go, category.go) and
+// implements hns.Calls (calls.go), hns.Stack (stack.go, dns.go, boot.go, category.go) and
 // hns.Firewall (firewall.go). Its exported methods may be called from any goroutine: they
 // lock mu. The methods that read or change the state run with mu held.
 type Machine struct {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -172,3 +173,44 @@ func TestRefusals(t *testing.T) {
 }
 
 func mustPrefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
+
+// SetDNS replaces the servers of the families in the list, and by that those of DHCP, which
+// are no manual ones. The others stay.
+func TestSetDNS(t *testing.T) {
+	m := hnstest.NewFor(t)
+	index := m.Admin().Adapter("Ethernet").Index
+	for _, c := range []struct{ set, want string }{
+		{"", "10.99.0.1"},
+		{"fd00::53", "10.99.0.1 fd00::53"},
+		{"9.9.9.9 8.8.8.8", "9.9.9.9 8.8.8.8 fd00::53"},
+		{"fd00::54 1.1.1.1", "1.1.1.1 fd00::54"},
+	} {
+		if err := m.SetDNS(index, ips(c.set)); err != nil {
+			t.Error(err)
+		}
+		manual, err := m.ManualDNS(index)
+		if got := m.Admin().Adapter("Ethernet").DNS; !slices.Equal(got, ips(c.want)) || !slices.Equal(manual, got) || err != nil {
+			t.Errorf("with %q set there are %v, manual %v (%v)", c.set, got, manual, err)
+		}
+	}
+	m.Turn(func(k *hnstest.Knobs) { k.BecomesDHCP = true })
+	create(t, m, document("cbr0", hns.L2Bridge, 0))
+	index = m.Admin().Adapter("vEthernet (Ethernet)").Index
+	for _, c := range []struct{ set, want string }{
+		{"", ""}, {"fd00::53", "fd00::53"}, {"9.9.9.9", "9.9.9.9 fd00::53"},
+	} {
+		if err := m.SetDNS(index, ips(c.set)); err != nil {
+			t.Error(err)
+		}
+		if got, err := m.ManualDNS(index); !slices.Equal(got, ips(c.want)) || err != nil {
+			t.Errorf("with %q set beside DHCP, the manual ones are %v (%v)", c.set, got, err)
+		}
+	}
+}
+
+func ips(list string) (all []netip.Addr) {
+	for s := range strings.FieldsSeq(list) {
+		all = append(all, netip.MustParseAddr(s))
+	}
+	return all
+}

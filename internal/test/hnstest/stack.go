@@ -11,7 +11,8 @@ import (
 )
 
 // This file has the methods of hns.Stack, except for those of the registry and DHCP
-// (boot.go) and of categories. The log has them by the names of Windows' functions.
+// (boot.go), of DNS (dns.go) and of categories (category.go). The log has them by the names
+// of Windows' functions.
 
 // family is one address family on one adapter, by the adapter's index.
 type family struct {
@@ -332,50 +333,6 @@ func (m *Machine) DeleteAddress(index int, address netip.Addr) error {
 		return nil
 	}
 	return api.Problem("DeleteUnicastIpAddressEntry", code)
-}
-
-// SetDNSRegistration makes the machine register an adapter's addresses in DNS.
-func (m *Machine) SetDNSRegistration(index int, on bool) error {
-	what := fmt.Sprintf("%s registration=%t", m.familyText(index, false), on)
-	_, code := m.call("SetInterfaceDnsSettings", []string{what}, true, func() (string, hns.Code) {
-		a := m.adapter(index)
-		if a == nil {
-			return "", hns.ElementNotFound
-		}
-		a.Registers = on
-		m.notifyStack(InterfaceChange)
-		return "", 0
-	})
-	return api.Problem("SetInterfaceDnsSettings", code)
-}
-
-// SetDNS sets the DNS servers of an adapter.
-func (m *Machine) SetDNS(index int, servers []netip.Addr) error {
-	_, code := m.call("SetInterfaceDnsSettings", []string{fmt.Sprint(servers)}, true, func() (string, hns.Code) {
-		a := m.adapter(index)
-		if a == nil {
-			return "", hns.ElementNotFound
-		}
-		a.DNS, a.dnsGiven = slices.Clone(servers), false
-		m.notifyStack(InterfaceChange)
-		return "", 0
-	})
-	return api.Problem("SetInterfaceDnsSettings", code)
-}
-
-// ManualDNS returns the DNS servers that SetDNS, or the test, has set on an adapter.
-func (m *Machine) ManualDNS(index int) (servers []netip.Addr, err error) {
-	_, code := m.call("RegQueryValueEx", []string{m.familyText(index, false) + " NameServer"}, false, func() (string, hns.Code) {
-		a := m.adapter(index)
-		if a == nil {
-			return "", hns.ElementNotFound
-		}
-		if !a.dnsGiven {
-			servers = slices.Clone(a.DNS)
-		}
-		return "", 0
-	})
-	return servers, api.Problem("RegQueryValueEx", code)
 }
 
 // Watch calls changed after each change of adapters, addresses or routes, each time in a

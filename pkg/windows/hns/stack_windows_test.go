@@ -97,6 +97,23 @@ func TestRoutes(t *testing.T) {
 	}
 }
 
+// A list that cannot be read is an error, never an empty list.
+func TestUnreadableLists(t *testing.T) {
+	m, s, _ := openStack(t)
+	for name, list := range map[string]func() error{
+		"GetAdaptersAddresses": func() error { _, err := s.Adapters(); return err },
+		"GetIpForwardTable2":   func() error { _, err := s.Routes(); return err },
+	} {
+		m.Fail(hnstest.Fault{Func: name, Times: 1, Code: hns.InvalidParameter})
+		if e, ok := errors.AsType[*hns.Error](list()); !ok || e.Call != name || e.Code != hns.InvalidParameter {
+			t.Errorf("%s: %v", name, e)
+		}
+		if err := list(); err != nil {
+			t.Errorf("%s after the fault: %v", name, err)
+		}
+	}
+}
+
 func TestBestRoute(t *testing.T) {
 	m, s, _ := openStack(t)
 	for _, dst := range []string{"10.99.0.9", "1.1.1.1", "10.98.3.4", "2001:db8::9", "2606:4700::1"} {
@@ -268,6 +285,12 @@ func TestAddressAndDNS(t *testing.T) {
 	}
 	if len(got) != 3 || !got[ip("9.9.9.9")] || !got[ip("8.8.8.8")] || !got[ip("fd00::53")] {
 		t.Error(got)
+	}
+	if err := s.SetDNS(index, []netip.Addr{ip("1.1.1.1")}); err != nil { // IPv6 stays
+		t.Error(err)
+	}
+	if d := cmp.Diff([]netip.Addr{ip("1.1.1.1"), ip("fd00::53")}, m.Admin().Adapter("Büro 2").DNS, same...); d != "" {
+		t.Error(d)
 	}
 	if err := s.AddAddress(4711, pfx("10.1.1.1/8")); !errors.Is(err, hns.ErrNotFound) {
 		t.Error(err)

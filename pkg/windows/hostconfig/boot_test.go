@@ -44,7 +44,7 @@ func TestSettingsAfterBoot(t *testing.T) {
 			t.Fatal(err)
 		}
 		a := m.Admin().Adapter("Ethernet")
-		if err := m.SetDNS(a.Index, c.dns); err != nil {
+		if err := m.Admin().SetDNS(a.Name, c.dns...); err != nil {
 			t.Fatal(err)
 		}
 		if err := m.SetInterface(a.Index, true, hns.Interface{Metric: c.v6, MTU: a.MTU}); err != nil {
@@ -86,7 +86,7 @@ func TestWarnedAgain(t *testing.T) {
 	k := New(filepath.Join(t.TempDir(), "hns.json"), Limits{DHCP: time.Hour}, m, log.Logger())
 	for episode := range 2 {
 		a := m.Admin().Adapter("Ethernet")
-		if err := errors.Join(k.Save(a, a, m.Admin().Adapters(), m.Admin().Routes()), m.SetDNS(a.Index, nil)); err != nil {
+		if err := errors.Join(k.Save(a, a, m.Admin().Adapters(), m.Admin().Routes()), m.Admin().SetDNS(a.Name)); err != nil {
 			t.Fatal(err)
 		}
 		m.Fail(hnstest.Fault{Func: "SetInterfaceDnsSettings", Code: hns.InvalidParameter})

@@ -19,12 +19,13 @@ func (p program) ipHelper(function string, args [][]byte) (*blob, hns.Code) {
 	}
 	switch function {
 	case "GetAdaptersAddresses":
-		all, _ := p.machine.Adapters()
-		return adapterBlob(withFilters(all)), 0
+		all, err := p.machine.Adapters()
+		return adapterBlob(withFilters(all)), code(err)
 	case "GetIfTable2Ex":
 		return &blob{bytes: table(p.ifRows())}, 0
 	case "GetIpForwardTable2":
-		return &blob{bytes: table(p.forwardRows(args[0]))}, 0
+		all, err := p.machine.Routes()
+		return &blob{bytes: table(forwardRows(all, args[0]))}, code(err)
 	case "GetBestRoute2":
 		return p.bestRoute(args[0])
 	case "CreateIpForwardEntry2", "SetIpForwardEntry2", "DeleteIpForwardEntry2":
@@ -109,9 +110,8 @@ func (p program) ifRows() (rows []ifRow) {
 
 // forwardRows returns the rows of GetIpForwardTable2. familyOnly is an address family, of which
 // the first byte counts: empty or 0 for both.
-func (p program) forwardRows(familyOnly []byte) (rows []forwardRow) {
-	all, _ := p.machine.Routes()
-	for _, r := range all {
+func forwardRows(routes []hns.Route, familyOnly []byte) (rows []forwardRow) {
+	for _, r := range routes {
 		row := toForwardRow(r)
 		if len(familyOnly) == 0 || familyOnly[0] == 0 || uint16(familyOnly[0]) == row.Dst.Family {
 			rows = append(rows, row)
@@ -192,12 +192,7 @@ func (p program) dnsSettings(args [][]byte) hns.Code {
 		}
 		servers = append(servers, ip)
 	}
-	for _, old := range a.DNS { // keep those of the other family
-		if old.Is6() != v6 {
-			servers = append(servers, old)
-		}
-	}
-	return code(p.machine.SetDNS(a.Index, servers))
+	return p.machine.ChangeDNS(a.Index, v6, servers)
 }
 
 // byGUID returns the adapter with this GUID, in its memory layout.
