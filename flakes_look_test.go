@@ -37,6 +37,15 @@ var looks = []flake{{
 	bad:    []string{"within(t, `it is`, func() error {\n\tif bad() {\n\t\tt.Fatal(1)\n\t}\n\treturn nil\n})"},
 	ok: []string{"within(t, `it is`, func() error {\n\tif bad() {\n\t\tt.Fatal(1) // nothing mends it\n\t}\n\treturn nil\n})",
 		"go func() { t.Error(1) }()"},
+}, {
+	name: "start",
+	find: func(s source, n ast.Node, _ map[string]ast.Expr) bool { return !s.explained(n) && sinceStart(n) },
+	advice: "a node on a busy machine may have had reason to log it since its start: take a mark when all nodes know each other, " +
+		"or a comment on the line says why nothing that is late causes it",
+	bad: []string{"once(t, n, 0, `cause=x`)", "noAlarm(t, l, map[*lab.Node]int{})", "if len(n.Records(0).With(`cause=x`)) > 0 {\n\tt.Error(1)\n}",
+		"if found := n.Records(0).With(`cause=x`); len(found) != 0 {\n\tt.Error(1)\n}"},
+	ok: []string{"once(t, n, mark, `cause=x`)", "once(t, n, 0, `cause=x`) // the flag decides", "noAlarm(t, l, marks)",
+		"if len(n.Records(mark).With(`cause=x`)) > 0 {\n\tt.Error(1)\n}", "if len(n.Records(0).With(`cause=x`)) > 0 {\n\tearly++\n}"},
 }}
 
 // looksOnce reports whether a node is must with a check of the state of a node of the lab.
@@ -73,6 +82,40 @@ func missesRecord(check *ast.IfStmt) bool {
 		})
 	}
 	return reads && compares && failsTest(check.Body)
+}
+
+// sinceStart reports whether a node fails the test because of what a flanneld has logged at any time since its start.
+func sinceStart(n ast.Node) bool {
+	switch n := n.(type) {
+	case *ast.CallExpr:
+		if len(n.Args) < 3 {
+			return false
+		}
+		marks, isLiteral := n.Args[2].(*ast.CompositeLit)
+		return isNamed(n.Fun, "once") && isZero(n.Args[2]) || isNamed(n.Fun, "noAlarm") && isLiteral && len(marks.Elts) == 0
+	case *ast.IfStmt:
+		reads, compares := false, false
+		for _, part := range []ast.Node{n.Init, n.Cond} {
+			if part == ast.Node((ast.Stmt)(nil)) {
+				continue
+			}
+			ast.Inspect(part, func(n ast.Node) bool {
+				call := calls(n, "", "Records")
+				reads = reads || call != nil && len(call.Args) == 1 && isZero(call.Args[0])
+				b, ok := n.(*ast.BinaryExpr)
+				compares = compares || ok && (b.Op == token.GTR || b.Op == token.NEQ) && isZero(b.Y)
+				return true
+			})
+		}
+		return reads && compares && failsTest(n.Body)
+	}
+	return false
+}
+
+// isZero reports whether an expression is the number 0.
+func isZero(e ast.Expr) bool {
+	number, ok := e.(*ast.BasicLit)
+	return ok && number.Kind == token.INT && number.Value == "0"
 }
 
 // failsTest reports whether statements call t.Error and the like.

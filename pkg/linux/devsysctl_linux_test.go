@@ -117,6 +117,22 @@ func TestForeignDevices(t *testing.T) {
 	})
 }
 
+// Without IPv4, its forwarding may be off on the host, and on the pods' devices.
+func TestForwardingOfIPv6Alone(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		m := newMachine(t)
+		isV4 := func(p netip.Prefix) bool { return p.Addr().Is4() }
+		m.state.Networks = slices.DeleteFunc(slices.Clone(m.state.Networks), isV4)
+		m.state.Subnets = []netip.Prefix{netip.MustParsePrefix("2001:cafe:42:1::/64")}
+		m.state.Paths = slices.DeleteFunc(slices.Clone(m.state.Paths), func(p *dataplane.Path) bool { return isV4(p.Dst) })
+		run(t, "sysctl -qw net.ipv4.ip_forward=0; ip link add cni0 type bridge; ip addr add 2001:cafe:42:1::1/64 dev cni0 nodad; ip link set cni0 up")
+		m.mustPass()
+		if value := run(t, "cat /proc/sys/net/ipv4/conf/cni0/forwarding"); value != "0\n" {
+			t.Errorf("the parameter was changed to %q", value)
+		}
+	})
+}
+
 // A device without an address is not left behind.
 func TestCleanupOfDeviceWithoutAddress(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -51,6 +52,9 @@ func (d *Driver) enableForwarding(s dataplane.State, pods func() ([]string, erro
 			err = d.sysctls.set("net/ipv6/conf/all/forwarding", "1")
 		}
 		errs = append(errs, err)
+	}
+	if !slices.ContainsFunc(s.Networks, func(n netip.Prefix) bool { return n.Addr().Is4() }) {
+		pods = func() ([]string, error) { return nil, nil } // their devices need not forward IPv4
 	}
 	err := errors.Join(append(errs, d.checkForeignDevices(pods))...)
 	d.sysctls.blocked.Store(err != nil)

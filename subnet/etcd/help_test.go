@@ -206,6 +206,17 @@ func (s store) etcdLeases() int {
 	return len(resp.Leases)
 }
 
+// leavesNone calls lose, after which a node holds no key any more, until lose leaves no etcd lease over. It may leave one on
+// a machine that stands still: a node tries once to revoke its etcd lease, for a second, since it expires anyway.
+func (s store) leavesNone(what string, lose func()) {
+	s.t.Helper()
+	eventually.True(s.t, what+" leaves no etcd lease over", func() bool {
+		before := s.etcdLeases()
+		lose()
+		return s.etcdLeases() == before
+	})
+}
+
 // peer is the value of a node that has described itself.
 func peer(ip string) string {
 	return `{"PublicIP":"` + ip + `","PublicIPv6":null,"BackendType":"vxlan","BackendData":` + mac1 + `}`

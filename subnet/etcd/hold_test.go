@@ -59,16 +59,18 @@ func TestLostLease(t *testing.T) {
 			t.Parallel()
 			srv := etcdtest.Start(t)
 			st := outside(t, srv)
-			n := start(t, srv.Endpoint(), nil)
-			l := n.publish(at("192.168.64.3"), mac1)
-			n.Run()
-			n.Sees("")
-			c.do(st, l.Name)
-			n.lost(soon)
-			eventually.True(t, "no etcd lease left over", func() bool { return st.etcdLeases() == 0 })
-			if raw, _ := st.value(l.Name); raw != "" && raw != peer("192.168.64.77") {
-				t.Errorf("the key is there again: %s", raw)
-			}
+			st.leavesNone("a lost lease", func() {
+				n := start(t, srv.Endpoint(), nil)
+				l := n.publish(at("192.168.64.3"), mac1)
+				defer n.Run()()
+				n.Sees("")
+				c.do(st, l.Name)
+				n.lost(soon)
+				if raw, _ := st.value(l.Name); raw != "" && raw != peer("192.168.64.77") {
+					t.Errorf("the key is there again: %s", raw)
+				}
+				st.Delete(t.Context(), l.Name)
+			})
 		})
 	}
 }
@@ -135,19 +137,23 @@ func TestBecomesReservation(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t)
 	st := outside(t, srv)
-	n := start(t, srv.Endpoint(), nil)
-	l := n.publish(at("192.168.64.3"), mac1)
-	n.Run()
-	n.Sees("")
-	if _, err := st.Put(t.Context(), l.Name, peer("192.168.64.3")); err != nil {
-		t.Fatal(err)
-	}
-	eventually.True(t, "its etcd lease is given up", func() bool { return st.etcdLeases() == 0 })
-	time.Sleep(3 * time.Second) // in which it may not write again
-	if raw, id := st.value(l.Name); raw != peer("192.168.64.3") || id != 0 {
-		t.Errorf("%s on etcd lease %x", raw, id)
-	}
-	n.notLost()
+	st.leavesNone("a key that becomes a reservation", func() {
+		n := start(t, srv.Endpoint(), nil)
+		l := n.publish(at("192.168.64.3"), mac1)
+		stop := n.Run()
+		n.Sees("")
+		if _, err := st.Put(t.Context(), l.Name, peer("192.168.64.3")); err != nil {
+			t.Fatal(err)
+		}
+		eventually.True(t, "it knows that its key does not expire", func() bool { return n.Expires().IsZero() })
+		time.Sleep(3 * time.Second) // in which it gives its etcd lease up, and may not write again
+		if raw, id := st.value(l.Name); raw != peer("192.168.64.3") || id != 0 {
+			t.Errorf("%s on etcd lease %x", raw, id)
+		}
+		n.notLost()
+		stop()
+		st.Delete(t.Context(), l.Name)
+	})
 }
 
 // Two nodes with one public address: both hold the same key. They must not drown etcd in writes, nor their logs.

@@ -3,6 +3,7 @@
 package cluster_test
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"os"
@@ -112,14 +113,17 @@ func TestClusterChart(t *testing.T) {
 	})
 }
 
-// healthy checks that flanneld of each node is ready, as it says on a port.
+// healthy waits until flanneld of each node is ready, as it says on a port.
 func (u *user) healthy(t *testing.T, port int) {
 	t.Helper()
 	for _, n := range u.c.Nodes {
-		code, body, err := n.Get(t.Context(), fmt.Sprintf("http://127.0.0.1:%d/readyz", port))
-		if err != nil || code != http.StatusOK {
-			t.Errorf("%s, port %d: %d %s %v", n.Name, port, code, body, err)
-		}
+		eventually(t, func(ctx context.Context) error {
+			code, body, err := n.Get(ctx, fmt.Sprintf("http://127.0.0.1:%d/readyz", port))
+			if err == nil && code != http.StatusOK {
+				err = fmt.Errorf("%s, port %d: %d %s", n.Name, port, code, body)
+			}
+			return err
+		})
 	}
 }
 

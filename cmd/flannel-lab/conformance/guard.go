@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"regexp"
 	"strconv"
+	"strings"
 
 	"flannel/cmd/flannel-lab/cluster"
 	"flannel/cmd/flannel-lab/lab"
+	"flannel/cmd/flannel-lab/machine"
 )
 
 var guardPackets = regexp.MustCompile(`(?m)^flanneld_guard_packets_total\{(.*)\} ([0-9.e+]+)$`)
@@ -23,6 +25,19 @@ func guardCounters(ctx context.Context, n *cluster.Node) (map[string]float64, er
 		}
 	}
 	return nil, fmt.Errorf("metrics of %s: %w", n.Name, err)
+}
+
+// acquainted waits until a node has paths to all others: before that, its guard counts their
+// probes.
+func acquainted(ctx context.Context, n *cluster.Node, others int) error {
+	_, err := machine.Until(ctx, machine.Longest, func(ctx context.Context) error {
+		_, text, err := n.Get(ctx, fmt.Sprintf("http://127.0.0.1:%d/metrics", lab.HealthPort))
+		if err == nil && !strings.Contains(text, fmt.Sprintf("\nflanneld_peers %d\n", others)) {
+			err = fmt.Errorf("%s does not know all nodes", n.Name)
+		}
+		return err
+	})
+	return err
 }
 
 // counters reads metrics.

@@ -49,7 +49,10 @@ func Run(ctx context.Context, w io.Writer, o Options) (err error) {
 	fmt.Fprintf(w, "ready after %.0f s; the tests write to %s\n", time.Since(start).Seconds(), filepath.Join(dir, "log"))
 	before := map[*cluster.Node]map[string]float64{} // what the guards have counted until now
 	for _, n := range c.Nodes {
-		if before[n], err = guardCounters(ctx, n); err != nil {
+		if err = acquainted(ctx, n, len(c.Nodes)-1); err == nil {
+			before[n], err = guardCounters(ctx, n)
+		}
+		if err != nil {
 			return err
 		}
 	}

@@ -48,7 +48,7 @@ func runDirectoryFails(t *testing.T, l *lab.Lab, harm, undo, says string) {
 	putRaw(t, l, "10.5.9.0-24", `{"PublicIP":"192.168.100.79"}`)
 	passes := numbers(t, n)["flanneld_sync_seconds_count"]
 	within(t, "it retries with "+says, func() error {
-		if more := numbers(t, n)["flanneld_sync_seconds_count"] - passes; more < 4 {
+		if more := numbers(t, n)["flanneld_sync_seconds_count"] - passes; more < 3 { // with more, a slow start reaches the minute after which a line is repeated
 			return fmt.Errorf("%v times", more)
 		}
 		return unready(t, n, says)

@@ -114,6 +114,7 @@ func TestGuardSubnetMoves(t *testing.T) {
 	c := pod(t, former, "c")
 	must(t, reach(t.Context(), s.a, s.b))
 	must(t, reach(t.Context(), s.b, c))
+	acquainted(t, l)
 	check := noneForgedBy(t, l.Nodes[:2]...)
 	f := flood(t, s.a, s.b)
 	key, _ := leaseOf(t, l, former)

@@ -61,6 +61,7 @@ func TestGuardServices(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			s := newServicesTest(t, `{"Type":`+c.backend+`,"Guard":"enforce","GuardTrial":0}`, c.networks, c.masquerade)
+			acquainted(t, s.l)
 			before := s.found(t)
 			s.direct(t)
 			s.services(t)

@@ -224,7 +224,7 @@ func TestKernelRefusesAPeer(t *testing.T) {
 	putLease(t, l, "10.5.201.0-24", nil)
 	within(t, "its route is deleted", func() error { return silent(t, n, "10.5.201.0/24", "ip", "route") })
 	becomesReady(t, n)
-	once(t, n, 0, "peer="+leasePrefix+key)
+	once(t, n, 0, "peer="+leasePrefix+key) // its reason stays the same, and no probes tell of a peer that is refused
 	in(t, n.Namespaces, "ip route del unreachable 192.168.100.66 scope link")
 	within(t, "the peer has its route", func() error { return says(t, n, "10.5.200.0/24", "ip", "route") })
 	within(t, "no peer is refused", func() error { return has(t, n, "flanneld_refused_peers 0") })

@@ -177,7 +177,7 @@ func TestMissingModule(t *testing.T) {
 	n := l.Nodes[0]
 	must(t, n.Start())
 	within(t, "/readyz names the module", func() error { return unready(t, n, "modprobe", "ipip") })
-	once(t, n, 0, "cause=no-kernel-module")
+	once(t, n, 0, "cause=no-kernel-module") // its reason stays the same
 	host("rm /run/modprobe.d/e2e.conf; modprobe ipip")
 	must(t, n.Ready(t.Context()))
 }

@@ -67,7 +67,9 @@ func TestHealth(t *testing.T) {
 	t.Parallel()
 	l := start(t, lab.Options{Nodes: 3}, `{"Type":"vxlan"}`)
 	n := l.Nodes[0]
-	hasPeers(t, n, 2)
+	for _, n := range l.Nodes {
+		hasPeers(t, n, 2)
+	}
 	for path, want := range map[string]string{"/healthz": "ok\n", "/readyz": "ok\n"} {
 		within(t, path, func() error {
 			code, body, err := n.Ask(t.Context(), path)

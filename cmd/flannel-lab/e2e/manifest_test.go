@@ -119,8 +119,12 @@ func TestManifestAsItIs(t *testing.T) {
 	confined(t, keeper.Process.Pid, beside, unix.SECCOMP_MODE_FILTER)
 	meshJoins(t, l.Nodes[0])
 	for _, n := range l.Nodes {
-		if all := n.Records(0); len(all.With("level=WARN"))+len(all.With("level=ERROR")) > 0 {
-			t.Errorf("%s logged warnings:\n%s", n.Name, all)
+		all := n.Records(0)
+		for _, r := range slices.Concat(all.With("level=WARN"), all.With("level=ERROR")) {
+			// On a busy machine, the file of the configuration and the API server may take longer than a second.
+			if r["cause"] != "no-config" && r["cause"] != "store-silent" {
+				t.Errorf("%s logged a warning: %s", n.Name, r[""])
+			}
 		}
 	}
 }

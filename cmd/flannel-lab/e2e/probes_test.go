@@ -21,11 +21,16 @@ func reachOf(t *testing.T, l *lab.Lab, at, of *lab.Node) *status.Reach {
 		return nil
 	}
 	for _, p := range r.Peers {
-		if slices.Contains(p.PublicIPs, of.IP4) || of.IP6.IsValid() && slices.Contains(p.PublicIPs, of.IP6) {
+		if isOf(p, of) {
 			return p.Reach
 		}
 	}
 	return nil
+}
+
+// isOf reports whether a peer is a node of the lab.
+func isOf(p status.Peer, n *lab.Node) bool {
+	return slices.Contains(p.PublicIPs, n.IP4) || n.IP6.IsValid() && slices.Contains(p.PublicIPs, n.IP6)
 }
 
 // becomes waits until a node's probes have found a peer in a state.
@@ -135,7 +140,7 @@ func TestProbes(t *testing.T) {
 					t.Errorf("%s is probed via %s, at %s", of.Name, r.Via, r.Target)
 				}
 			}
-			noAlarm(t, l, map[*lab.Node]int{})
+			noAlarm(t, l, map[*lab.Node]int{}) // probes are missed for longer before there is one: reach.grace
 			if c.backend == `{"Type":"host-gw"}` {
 				pair(t, l)
 				asked(t, l, first, second, status.ViaPods)
@@ -165,7 +170,7 @@ func nameOf(t *testing.T, at, of *lab.Node) string {
 	r, err := reportOf(t, at)
 	must(t, err)
 	for _, p := range r.Peers {
-		if slices.Contains(p.PublicIPs, of.IP4) {
+		if isOf(p, of) {
 			return p.Name
 		}
 	}
@@ -222,8 +227,8 @@ func TestNoProbes(t *testing.T) {
 	for _, n := range l.Nodes {
 		becomesReady(t, n)
 	}
-	once(t, first, 0, "cause=no-probes")
-	if found := second.Records(0).With("cause=no-probes"); len(found) > 0 {
+	once(t, first, 0, "cause=no-probes")                                    // it tries to open the socket once
+	if found := second.Records(0).With("cause=no-probes"); len(found) > 0 { // it does not try
 		t.Errorf("logged without reason: %s", found)
 	}
 	for _, at := range l.Nodes {
@@ -248,7 +253,7 @@ func TestProbesFlannel(t *testing.T) {
 		t.Errorf("it is probed via %s, at %s", r.Via, r.Target)
 	}
 	healthy(t, l, ours, flannels.node, "the start")
-	noAlarm(t, l, map[*lab.Node]int{})
+	noAlarm(t, l, map[*lab.Node]int{}) // probes are missed for longer before there is one: reach.grace
 	in(t, flannels.node.Namespaces, "ip link delete flannel.1")
 	becomes(t, l, ours, flannels.node, status.Unreachable)
 	finds(t, l, ours, "FL602 port-closed")
@@ -264,7 +269,7 @@ func TestProbesWindows(t *testing.T) {
 		t.Errorf("it is probed via %s, at %s", r.Via, r.Target)
 	}
 	healthy(t, l, linux, windows, "the start")
-	if found := windows.Records(0).With("cause=no-probes"); len(found) > 0 {
+	if found := windows.Records(0).With("cause=no-probes"); len(found) > 0 { // likewise
 		t.Errorf("a warning about probes on Windows: %s", found)
 	}
 }

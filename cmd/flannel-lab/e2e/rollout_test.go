@@ -132,7 +132,7 @@ func TestDisruptiveConfigPortSecurity(t *testing.T) {
 			return says(t, n, "vxlan id 1 ", "ip", "-d", "link", "show", "flannel.1")
 		})
 		within(t, n.Name+" says so", func() error { return has(t, n, "flanneld_config_pending 1") })
-		if len(n.Records(0).With("cause=config-proven")) > 0 {
+		if len(n.Records(0).With("cause=config-proven")) > 0 { // no packet of pods passes
 			t.Errorf("%s says that it was answered:\n%s", n.Name, n.Log())
 		}
 		reverted += len(n.Records(0).With("cause=config-reverted"))
@@ -160,7 +160,7 @@ func TestDisruptiveConfigUnproven(t *testing.T) {
 			}
 			return says(t, n, "unproven", l.Flanneld(), "status")
 		})
-		if len(n.Records(0).With("cause=config-proven")) > 0 {
+		if len(n.Records(0).With("cause=config-proven")) > 0 { // there is nobody to answer
 			t.Errorf("%s says that it was answered:\n%s", n.Name, n.Log())
 		}
 	}

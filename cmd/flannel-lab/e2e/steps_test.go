@@ -17,6 +17,7 @@ import (
 	"flannel/cmd/flannel-lab/lab"
 	"flannel/cmd/flannel-lab/machine"
 	"flannel/internal/test/logtest"
+	"flannel/pkg/status"
 )
 
 // within waits until f returns nil, logs how long that took, and fails the test
@@ -125,6 +126,28 @@ func becomesReady(t *testing.T, n *lab.Node) {
 func hasPeers(t *testing.T, n *lab.Node, count int) {
 	t.Helper()
 	within(t, fmt.Sprintf("%s has %d peers", n.Name, count), func() error { return has(t, n, fmt.Sprintf("flanneld_peers %d", count)) })
+}
+
+// acquainted waits until each running node has a path to each other one. Before that, their
+// guards count, or drop, each other's probes: a node that joins sends some before its peers
+// have read its lease.
+func acquainted(t *testing.T, l *lab.Lab) {
+	t.Helper()
+	for _, n := range l.Nodes {
+		if n.Windows != nil || !n.Running() {
+			continue
+		}
+		within(t, n.Name+" knows the other nodes", func() error {
+			r, err := reportOf(t, n)
+			for _, other := range l.Nodes {
+				known := func(p status.Peer) bool { return p.State == status.UpToDate && isOf(p, other) }
+				if other != n && other.Running() && !slices.ContainsFunc(r.Peers, known) {
+					err = errors.Join(err, fmt.Errorf("not %s: %+v", other.Name, r.Peers))
+				}
+			}
+			return err
+		})
+	}
 }
 
 // envHas waits until a variable of a node's subnet file has a value. A pass writes the

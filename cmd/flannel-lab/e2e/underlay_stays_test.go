@@ -63,7 +63,7 @@ func TestFloatingAddress(t *testing.T) {
 				reaches(t, what, a, b.IP4)
 				becomesReady(t, n)
 				within(t, "its own address is published", func() error { return atAddress(t, l, own, floating) })
-				if found := n.Records(0).With("cause=underlay-changed").Naming("to", floating); len(found) > 0 {
+				if found := n.Records(0).With("cause=underlay-changed").Naming("to", floating); len(found) > 0 { // the address is never enough
 					t.Errorf("%s: the floating address was used: %s", what, found)
 				}
 			}
@@ -110,7 +110,7 @@ func TestSecondDefaultRoute(t *testing.T) {
 				in(t, n.Namespaces, "ip link delete tun0")
 				within(t, "and no longer", func() error { return silent(t, n, "tun0", l.Flanneld(), "status") })
 			}
-			once(t, n, 0, "cause=underlay-kept", "interface=eth0", "at_start=tun0")
+			once(t, n, 0, "cause=underlay-kept", "interface=eth0", "at_start=tun0") // it remembers for which interface it was logged
 			stop()
 			must(t, atAddress(t, l, own, vpn)) // as before
 			must(t, same(env, in(t, n.Namespaces, "cat /run/flannel/subnet.env")))

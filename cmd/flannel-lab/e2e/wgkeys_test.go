@@ -49,7 +49,7 @@ func TestOwnKeyIsADuplicate(t *testing.T) {
 		}
 		return nil
 	})
-	if found := older.Records(0).With("cause=duplicate-key"); len(found) != 0 {
+	if found := older.Records(0).With("cause=duplicate-key"); len(found) > 0 { // it is the older one, whoever is late
 		t.Errorf("the older node has logged\n%s", found)
 	}
 

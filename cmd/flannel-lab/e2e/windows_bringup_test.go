@@ -129,7 +129,7 @@ func TestWindowsBringUp(t *testing.T) {
 			return nil
 		})
 		for _, what := range c.logs {
-			once(t, n, 0, "cause="+what)
+			once(t, n, 0, "cause="+what) // what was restored stays
 		}
 	}
 	follow(t, l, "bring-up")

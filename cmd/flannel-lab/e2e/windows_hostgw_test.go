@@ -70,7 +70,7 @@ func TestWindowsHostGW(t *testing.T) {
 	for _, n := range []*lab.Node{w, other} {
 		// Such as routes of peers, which look like those of the host.
 		for _, what := range []string{"address", "route", "dns"} {
-			if restored := n.Records(0).With("cause=" + what + "-restored"); len(restored) > 0 {
+			if restored := n.Records(0).With("cause=" + what + "-restored"); len(restored) > 0 { // with the zero Knobs, nothing is away for a moment
 				t.Errorf("%s: something was restored although nothing was lost:\n%s", n.Name, restored)
 			}
 		}

@@ -64,7 +64,7 @@ func TestAllLeasesDeleted(t *testing.T) {
 		if after, err := entries(t.Context(), n); err != nil || after != before[n] {
 			t.Errorf("the state of %s is (%v)\n%s\nand was\n%s", n.Name, err, after, before[n])
 		}
-		once(t, n, 0, "cause=mass-withdrawal")
+		once(t, n, 0, "cause=mass-withdrawal") // all leases were deleted at once
 	}
 	f.checkNoLoss(t, "all leases deleted and restored")
 }
