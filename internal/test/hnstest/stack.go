@@ -373,7 +373,9 @@ func (m *Machine) ManualDNS(index int) (servers []netip.Addr, err error) {
 
 // Watch calls changed after each change of adapters, addresses or routes.
 func (m *Machine) Watch(changed func()) (stop func(), err error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.watch(true, changed), nil
+	_, code := m.call("NotifyRouteChange2", nil, false, func() (string, hns.Code) {
+		stop = m.watch(true, changed)
+		return "", 0
+	})
+	return stop, api.Problem("NotifyRouteChange2", code)
 }
