@@ -87,11 +87,11 @@ var mayImport = map[string][]string{
 	"pkg/underlay":                {"pkg/dataplane"},
 	"pkg/linux/underlay":          {"pkg/linux/rtnetlink", "pkg/underlay"},
 	"pkg/plan":                    {"backend", "pkg/dataplane", "subnet"},
-	"pkg/status":                  {"pkg/dataplane"},
+	"pkg/status":                  {"pkg/dataplane", "pkg/file"},
 	"pkg/doctor":                  {"pkg/dataplane", "pkg/doctor/ruleset", "pkg/firewall", "pkg/status", "pkg/underlay", "subnet"},
 	"pkg/cni/conflist":            {"pkg/file"},
 	"pkg/cni/install":             {"pkg/file"},
-	"pkg/cni/plugin":              {},
+	"pkg/cni/plugin":              {"pkg/file"},
 	"pkg/linux/sandbox":           {},
 	"pkg/logging":                 {"pkg/file"},
 	"pkg/windows/service":         {"pkg/file", "pkg/logging"},
@@ -323,6 +323,24 @@ func TestFilesAreShort(t *testing.T) {
 		if lines := s.fset.File(s.file.Pos()).LineCount(); lines > 400 && !s.test {
 			t.Errorf("%s has %d lines", s.path, lines)
 		}
+	}
+}
+
+// On Windows, what os.MkdirAll creates below C:\ is open to every user. Outside of pkg/file, only files for Linux create
+// directories by it.
+func TestDirectoriesAreProtected(t *testing.T) {
+	for _, s := range sources(t) {
+		if s.test || !within(s.dir, "backend", "pkg", "subnet", "cmd/flannel", "cmd/flanneld") || s.dir == "pkg/file" || strings.HasSuffix(s.path, "_linux.go") {
+			continue
+		}
+		ast.Inspect(s.file, func(n ast.Node) bool {
+			if f, ok := n.(*ast.SelectorExpr); ok && slices.Contains([]string{"Mkdir", "MkdirAll", "MkdirTemp"}, f.Sel.Name) {
+				if x, ok := f.X.(*ast.Ident); ok && x.Name == "os" {
+					t.Errorf("%s: os.%s; use file.MkdirAll", s.fset.Position(f.Pos()), f.Sel.Name)
+				}
+			}
+			return true
+		})
 	}
 }
 

@@ -172,7 +172,7 @@ func (e Env) Former(next Lease) (v4, v6 []netip.Prefix) {
 }
 
 // ErrMalformed is wrapped by the error about a file that is not a valid subnet file, or whose owner is not trusted
-// (file.UntrustedError).
+// (file.Unusable).
 var ErrMalformed = errors.New("not a subnet file")
 
 // ReadEnv reads the file at path. For a missing file it returns the zero Env and no error. An error without
@@ -182,11 +182,8 @@ func ReadEnv(path string) (Env, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return Env{}, nil
 	}
-	if _, refused := errors.AsType[*file.UntrustedError](err); refused {
-		return Env{}, fmt.Errorf("%w: %w", ErrMalformed, err)
-	}
 	if err != nil {
-		return Env{}, fmt.Errorf("read subnet file: %w", err)
+		return Env{}, openError(err)
 	}
 	defer f.Close()
 	raw, err := io.ReadAll(io.LimitReader(f, maxEnv))
@@ -198,6 +195,14 @@ func ReadEnv(path string) (Env, error) {
 		return Env{}, fmt.Errorf("read %s: %w: %w", path, ErrMalformed, err)
 	}
 	return e, nil
+}
+
+// openError is the error of ReadEnv about a file that file.OpenTrusted has not opened.
+func openError(err error) error {
+	if file.Unusable(err) {
+		return fmt.Errorf("%w: %w", ErrMalformed, err)
+	}
+	return fmt.Errorf("read subnet file: %w", err)
 }
 
 // WriteEnv writes e to the file at path, if its content differs, and reports whether it did. Readers see the old text

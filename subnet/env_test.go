@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"flannel/internal/test/logtest"
+	"flannel/pkg/file"
 )
 
 const dualText = `FLANNEL_NETWORK=10.5.0.0/16
@@ -217,6 +218,17 @@ func TestFormerSubnet(t *testing.T) {
 		var err error
 		if e, err = parseEnv(format(next)); err != nil || !reflect.DeepEqual(e, next) {
 			t.Errorf("%s: %+v is read as %+v (%v)", step.name, next, e, err)
+		}
+	}
+}
+
+// A file whose owner is not judged, because Windows does not list the administrators, is not malformed: the node would give its
+// subnet up. One of a stranger is.
+func TestOwnerOfEnv(t *testing.T) {
+	for _, unlisted := range []error{nil, errors.New("no answer")} {
+		err := openError(&file.UntrustedError{Path: "subnet.env", Err: unlisted})
+		if errors.Is(err, ErrMalformed) != (unlisted == nil) || !logtest.Names(err.Error(), "subnet.env") {
+			t.Errorf("administrators: %v; got %v", unlisted, err)
 		}
 	}
 }

@@ -194,7 +194,7 @@ func (n *nodeStart) files(ctx context.Context) error {
 		n.CNIBinDir, n.CNIConfDir = cmp.Or(n.CNIBinDir, dirs.Bin), cmp.Or(n.CNIConfDir, dirs.Conf)
 	}
 	for _, dir := range []string{n.LogDir, n.CNIBinDir, n.CNIConfDir} {
-		if err := os.MkdirAll(dir, 0o755); err != nil {
+		if err := file.MkdirAll(dir); err != nil {
 			return err
 		}
 	}

@@ -115,10 +115,23 @@ func TestServiceLife(t *testing.T) {
 		t.Errorf("the service's log: %q, %v", text, err)
 	}
 	installsAndStarts(t, config)
+	failsHalfway(t, config)
 	works("uninstall")
 	refuses("stop", service.Name)
 	if key, err := registry.OpenKey(registry.LOCAL_MACHINE, sourceKey, registry.QUERY_VALUE); !errors.Is(err, registry.ErrNotExist) {
 		t.Errorf("the source of the event log is there still: %v, %v", key, err)
+	}
+}
+
+// failsHalfway changes a service, and fails at one of its properties: the next install finds that the service is to be changed.
+func failsHalfway(t *testing.T, config service.Config) {
+	t.Helper()
+	config.Command, config.Env = append(slices.Clone(config.Command[:1]), "service", "run"), []string{"NODE_NAME=\x00"}
+	if err := service.Control(t.Context(), "install", config, io.Discard); err == nil {
+		t.Error("a variable with a NUL was set")
+	}
+	if command, _, err := service.Settings(); err != nil || slices.Equal(command, config.Command) {
+		t.Errorf("the service has the command line %q already, %v", command, err)
 	}
 }
 

@@ -28,13 +28,12 @@ func (e *UntrustedError) Error() string {
 	if e.Name != "" {
 		owner = e.Name + " (" + e.SID + ")"
 	}
-	text := fmt.Sprintf(`%s belongs to %s, not to an administrator, and is not used: delete it or, if its content is right, run both of: `+
+	if e.Err != nil { // who may be an administrator
+		return fmt.Sprintf("%s belongs to %s, and the members of the group Administrators cannot be listed (%v); will retry", e.Path, owner, e.Err)
+	}
+	return fmt.Sprintf(`%s belongs to %s, not to an administrator, and is not used: delete it or, if its content is right, run both of: `+
 		`icacls "%[1]s" /setowner *%[3]s; icacls "%[1]s" /inheritance:r /grant:r *%[4]s:F *%[3]s:F /remove:g *%[5]s`,
 		e.Path, owner, sidAdministrators, sidSystem, e.SID)
-	if e.Err != nil {
-		text += fmt.Sprintf(" (the members of the group Administrators are unknown: %v)", e.Err)
-	}
-	return text
 }
 
 // Unwrap returns why the administrators could not be listed.
@@ -105,8 +104,9 @@ func ReadTrusted(path string) ([]byte, error) {
 	return io.ReadAll(f)
 }
 
-// maxJSON bounds the bytes that ReadJSON reads of a file that anybody can replace.
-const maxJSON = 1 << 20
+// maxJSON bounds the bytes that ReadJSON reads. No file of flanneld comes near it: hns.json with
+// 10,000 routes of the host has 2 MB.
+const maxJSON = 64 << 20
 
 // errContent is wrapped by the errors of ReadJSON about what a file contains.
 var errContent = errors.New("its content is not flanneld's")

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"flannel/internal/test/logtest"
 )
 
 // A file with another content is told apart from one that is missing or cannot be read.
@@ -85,5 +87,10 @@ func TestUntrustedError(t *testing.T) {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("%q is missing in: %v", part, err)
 		}
+	}
+	// Whoever may be an administrator, which is not known, does not lose the file.
+	err.Err = errors.New("status 1722")
+	if text := err.Error(); !logtest.Names(text, err.Path, err.SID, err.Name, "status 1722") || logtest.Names(text, "icacls") || logtest.Names(text, "delete") {
+		t.Errorf("got %s", text)
 	}
 }

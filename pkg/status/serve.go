@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"flannel/pkg/file"
 	"flannel/pkg/reconcile"
 )
 
@@ -131,7 +132,7 @@ func listen(path string) (net.Listener, error) {
 			return nil, fmt.Errorf("remove the stale socket: %w", err)
 		}
 	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+	if err := file.MkdirAll(filepath.Dir(path)); err != nil {
 		return nil, err
 	}
 	l, err := net.Listen("unix", path)

@@ -102,6 +102,35 @@ func TestDriftOfNetworks(t *testing.T) {
 	}
 }
 
+// While Windows refuses the notifications of its IP stack, changes there are found at intervals; afterwards, by notifications.
+func TestNoStackNotifications(t *testing.T) {
+	onWindows(t, bridgeDevice(ownSubnet), hnstest.Knobs{}, func(w *windows) {
+		w.m.Fail(hnstest.Fault{Func: "NotifyRouteChange2", Code: hns.InvalidParameter})
+		w.restart()
+		w.bring(time.Minute)
+		w.mends(time.Minute)
+		drift := func() {
+			t.Helper()
+			w.m.Admin().DeleteRoutes(netip.MustParsePrefix("10.244.4.0/24"))
+		}
+		for range 3 {
+			drift()
+			w.mends(mended)
+			w.check(inStep[bridgeKind])
+		}
+		drift()
+		w.m.Heal()
+		w.mends(mended)
+		w.check(inStep[bridgeKind])
+		drift()
+		w.mends(w.pace.Poll / 10)
+		w.check(inStep[bridgeKind])
+		if n := w.log.Count("level=WARN"); n != 1 {
+			t.Errorf("%d warnings", n)
+		}
+	})
+}
+
 // What happened while we were down is put right by the first pass.
 func TestLeasesMovedWhileDown(t *testing.T) {
 	for _, kind := range kinds {

@@ -202,16 +202,14 @@ func (d *Driver) Apply(ctx context.Context, links dataplane.Links, s dataplane.S
 	if len(s.Blackholes) > 0 {
 		d.warnOnce(causeNoBlackholes, "--ip-blackhole-route has no effect on Windows, which has no such routes")
 	}
-	if err := d.hostConfig.SetPodNetworks(s.Networks); err != nil {
-		return nil, err
-	}
+	savedErr := d.hostConfig.SetPodNetworks(s.Networks) // about what is saved of the host: peers need not wait for that
 	dev := d.device()
 	link, exists := links[dev.name]
 	switch {
 	case !exists && s.Keep: // nothing may be deleted, and nothing can be added
-		return nil, nil
+		return nil, savedErr
 	case !exists:
-		return nil, d.deleteUnwanted(ctx)
+		return nil, errors.Join(savedErr, d.deleteUnwanted(ctx))
 	}
 	d.setNetworks(link, s)
 	var err error
@@ -225,7 +223,7 @@ func (d *Driver) Apply(ctx context.Context, links dataplane.Links, s dataplane.S
 	if dataplane.MayDelete(s, err) {
 		err = errors.Join(err, all.Prune(ctx, d.opts), d.deleteUnwanted(ctx))
 	}
-	return dataplane.AttributeRefusals(err, s.Paths, isRefusal, func(p *dataplane.Path) []any {
+	return dataplane.AttributeRefusals(errors.Join(err, savedErr), s.Paths, isRefusal, func(p *dataplane.Path) []any {
 		f := dataplane.Filling{Verb: dataplane.CollectKeys}
 		_ = d.fill(&f, dev, p) // a path that cannot be translated has no keys
 		return f.Keys

@@ -2,8 +2,10 @@ package windows
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -18,7 +20,12 @@ func loop(path string) error {
 	return errors.Join(os.Rename(path, path+".aside"), os.Symlink(path, path))
 }
 
-func read(path string) error { return os.Rename(path+".aside", path) }
+func read(path string) error {
+	if _, err := os.Readlink(path); err != nil {
+		return fmt.Errorf("the journal was replaced: %w", err)
+	}
+	return os.Rename(path+".aside", path)
+}
 
 // While the journal cannot be read, no network is made or deleted, and the networks of HNS are not listed again and again.
 // The node joins as soon as it can be read.
@@ -58,22 +65,22 @@ func TestUnreadableJournal(t *testing.T) {
 	})
 }
 
-// What the host has while its settings cannot be saved is restored all the same, in this run; and other settings are saved at
-// once, whatever the delay of the former ones.
+// Settings are saved at once, whatever the delay of former ones that could not be saved. What the host has while its settings
+// cannot be saved is restored all the same, in this run.
 func TestChangedWhileNotSaved(t *testing.T) {
 	onWindows(t, overlayDevice(ownSubnet), hnstest.Knobs{}, func(w *windows) {
 		w.bring(time.Minute)
 		w.mends(time.Minute)
 		const name = "vEthernet (Ethernet)"
-		path := w.opts.journalPath()
-		readdress := func(p string) {
+		path, admin := w.opts.journalPath(), w.m.Admin()
+		readdress := func(p string) netip.Prefix {
 			t.Helper()
 			prefix := netip.MustParsePrefix(p)
-			if err := w.m.Admin().Readdress(name, prefix); err != nil {
+			if err := admin.Readdress(name, prefix); err != nil {
 				t.Fatal(err)
 			}
-			w.devices = []dataplane.Device{w.devices[0]} // as the daemon's choice of the underlay follows
-			edit(&w.devices[0], func(n *dataplane.Network) { n.Local = prefix.Addr() })
+			w.local(prefix) // as the daemon's choice of the underlay follows
+			return prefix
 		}
 		if err := loop(path); err != nil {
 			t.Fatal(err)
@@ -83,10 +90,67 @@ func TestChangedWhileNotSaved(t *testing.T) {
 		if err := read(path); err != nil {
 			t.Fatal(err)
 		}
-		readdress("10.99.0.78/24")
+		saved := readdress("10.99.0.78/24")
 		w.passes(10 * time.Second)
-		if j, err := hostconfig.ReadJournal(path); err != nil || j.LastGood == nil || j.LastGood.Addresses[0].Prefix != netip.MustParsePrefix("10.99.0.78/24") {
+		if j, err := hostconfig.ReadJournal(path); err != nil || j.LastGood == nil || j.LastGood.Addresses[0].Prefix != saved {
 			t.Errorf("the journal has %+v, %v", j.LastGood, err)
 		}
+		if err := loop(path); err != nil {
+			t.Fatal(err)
+		}
+		unsaved := readdress("10.99.0.79/24")
+		w.passes(10 * time.Second)
+		if err := errors.Join(read(path), admin.DeleteNetwork("flannel.4096"), admin.Readdress("Ethernet")); err != nil {
+			t.Fatal(err)
+		}
+		w.passes(2 * time.Minute)
+		if a := admin.Adapter(name); !hostconfig.HasAddress(a, unsaved.Addr()) {
+			t.Errorf("the host has %+v", a.Addrs)
+		}
 	})
+}
+
+// While what is saved of the host cannot be changed, as without pod networks that were not known, peers are written.
+func TestPeersWhileNotSaved(t *testing.T) {
+	for _, kind := range kinds {
+		onWindows(t, devicesOf(kind), hnstest.Knobs{}, func(w *windows) {
+			w.bring(time.Minute)
+			w.mends(time.Minute)
+			if err := w.Close(); err != nil {
+				t.Fatal(err)
+			}
+			w.Driver = nil
+			path := w.opts.journalPath()
+			j, err := hostconfig.ReadJournal(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			stale := hostconfig.SavedRoute{Dst: netip.MustParsePrefix("10.244.9.0/24"), NextHop: netip.MustParseAddr("10.99.0.9"), Metric: 256}
+			j.Snapshot = j.LastGood
+			j.Snapshot.Routes = append(j.Snapshot.Routes, stale)
+			if err := hostconfig.WriteJournal(path, j); err != nil {
+				t.Fatal(err)
+			}
+			w.restart()
+			if err := loop(path); err != nil {
+				t.Fatal(err)
+			}
+			w.state.Paths = append(w.state.Paths, winPath(w.devices[0], 6))
+			links, ensureErr := w.Ensure(w.t.Context(), w.devices)
+			if _, err := w.Apply(w.t.Context(), links, w.state); err == nil {
+				t.Errorf("%s: no error; Ensure: %v", kind, ensureErr)
+			}
+			if !strings.Contains(w.holds(), "10.244.6.0/24") {
+				t.Errorf("%s: Ensure: %v; there is\n%s", kind, ensureErr, w.holds())
+			}
+			if err := read(path); err != nil {
+				t.Fatal(err)
+			}
+			w.bring(time.Minute)
+			w.mends(time.Minute)
+			if strings.Contains(w.holds(), stale.Dst.String()) {
+				t.Errorf("%s: there is\n%s", kind, w.holds())
+			}
+		})
+	}
 }

@@ -46,15 +46,20 @@ func hash(n hns.Network) uint64 {
 }
 
 // watch runs in a goroutine until ctx ends. It receives the notifications of HNS
-// and of the IP stack, and polls HNS, which does not notify of deleted policies.
+// and of the IP stack, and polls HNS, which does not notify of deleted policies. While it
+// gets none of the IP stack, each Pace.Poll counts as a change there.
 func (d *Driver) watch(ctx context.Context) {
 	stackChanges := make(chan struct{}, 1)
-	stop, err := d.stack.Watch(func() { reconcile.Notify(stackChanges) })
+	subscribe := func() (stop func(), err error) { return d.stack.Watch(func() { reconcile.Notify(stackChanges) }) }
+	stop, err := subscribe()
 	if err != nil {
 		d.opts.Log.Warn("cannot get notifications of changed routes and addresses, polling instead", "error", err)
-	} else {
-		defer stop()
 	}
+	defer func() {
+		if err == nil {
+			stop()
+		}
+	}()
 	networkChanges := d.client.Changes(ctx)
 	polled := time.Now()
 	tick := time.NewTicker(d.pace.Wait) // all that is due here may be late by one tick
@@ -78,6 +83,10 @@ func (d *Driver) watch(ctx context.Context) {
 			if time.Since(polled) >= d.pace.Poll {
 				d.poll(ctx)
 				polled = time.Now()
+				if err != nil {
+					stop, err = subscribe()
+					reconcile.Notify(stackChanges) // also after a success: for changes before the subscription
+				}
 			}
 		}
 	}
@@ -102,7 +111,8 @@ func (d *Driver) restoreHostConfig(ctx context.Context) {
 
 // AwaitHostAddrs implements dataplane.Dataplane: after a boot and when a switch changes,
 // Windows may put a DHCP lease in the place of the host's static address. The loop calls it
-// before it chooses the underlay, and chooses none after an error.
+// before it chooses the underlay, and chooses none after an error. While a daemon that starts
+// cannot read the journal, no pass follows, so that a network is not rolled back either.
 func (d *Driver) AwaitHostAddrs(ctx context.Context) error {
 	if !d.hostConfig.NeedsStatic() {
 		return nil

@@ -338,7 +338,9 @@ func (m *Machine) DeleteAddress(index int, address netip.Addr) error {
 // Watch calls changed after each change of adapters, addresses or routes, each time in a
 // goroutine of its own, until stop is called.
 func (m *Machine) Watch(changed func()) (stop func(), err error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.watch(true, changed), nil
+	_, code := m.call("NotifyRouteChange2", nil, false, func() (string, hns.Code) {
+		stop = m.watch(true, changed)
+		return "", 0
+	})
+	return stop, api.Problem("NotifyRouteChange2", code)
 }

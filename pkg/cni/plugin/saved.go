@@ -160,7 +160,7 @@ func (a attachment) find() string {
 // save writes the file and returns it locked. First it waits for an earlier ADD of
 // the same attachment whose delegate is still running.
 func (a attachment) save(ctx context.Context, d delegate, wait time.Duration) (*savedFile, error) {
-	if err := os.MkdirAll(a.dir, 0o700); err != nil {
+	if err := makeDir(a.dir); err != nil {
 		return nil, err
 	}
 	previous := a.lock(ctx, wait) // nil: there is none; without a lock after wait, and ADD goes on

@@ -6,6 +6,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// makeDir creates the directory of the saved files, for root alone.
+func makeDir(dir string) error { return os.MkdirAll(dir, 0o700) }
+
 // moveIntoPlace locks a temporary file, renames it to path and returns it open.
 func moveIntoPlace(f *os.File, path string) (*os.File, error) {
 	// No other process can hold the lock, so this fails only if the file system

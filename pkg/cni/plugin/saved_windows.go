@@ -3,7 +3,12 @@ package plugin
 import (
 	"errors"
 	"os"
+
+	"flannel/pkg/file"
 )
+
+// makeDir creates the directory of the saved files, for SYSTEM and administrators alone.
+func makeDir(dir string) error { return file.MkdirAll(dir) }
 
 // moveIntoPlace closes a temporary file and renames it to path: Windows cannot
 // rename an open file. No lock is needed, see KillDelegateOnExit.

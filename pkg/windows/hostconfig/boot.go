@@ -10,6 +10,7 @@
 package hostconfig
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -20,17 +21,24 @@ import (
 	"flannel/pkg/windows/hns"
 )
 
+// readPause is the time between two tries to read a journal that cannot be read.
+const readPause = time.Second
+
 // begin reads what an earlier run wrote to the journal, once, and makes the comparisons
 // after a boot part of the journal (see compareAfterBoot). Until the file could be read,
 // nothing of the host is known, and nothing is written: the file may hold the host's
-// settings. If it can be read and not written, update makes the comparisons part of the
-// file later. k.mu is held, except in New.
+// settings. The methods of Keeper call begin often, and it reads once in readPause. If the file
+// can be read and not written, update makes the comparisons part of it later. k.mu is held,
+// except in New.
 func (k *Keeper) begin() {
 	if k.begun {
 		return
 	}
 	var next Journal
-	next, k.readErr = ReadJournal(k.path)
+	k.readErr = k.reading.Do(func() (err error) {
+		next, err = ReadJournal(k.path)
+		return err
+	})
 	if k.readErr != nil && !file.Unusable(k.readErr) {
 		k.readErr = reconcile.Unknown(fmt.Errorf("%w; until flanneld can read the file, the node does not join, and cleanup removes nothing: end the program that has opened the file, "+
 			"or repair its permissions or its disk, or delete it, and with it the host's settings that were not restored yet and the names of flanneld's networks", k.readErr))
@@ -43,9 +51,7 @@ func (k *Keeper) begin() {
 	changed := next.compareAfterBoot(k.boot)
 	k.journal, k.begun = next, true
 	if changed {
-		if err := k.update(func(*Journal) {}); err != nil {
-			k.log.Warn("cannot save that the host's settings are compared with those before the reboot, will retry", "error", err)
-		}
+		k.settle(func(*Journal) {}) // update does it
 	}
 	switch s := next.Snapshot; {
 	case earlier != nil:
@@ -57,7 +63,8 @@ func (k *Keeper) begin() {
 
 // RecordGood remembers what host has now, when its network works. Save uses it
 // if the host has lost its addresses by then. It returns the text of the static
-// configuration that SaveGood has to write, for the time after the next boot; "": none.
+// configuration that SaveGood has to write, for the time after the next boot; "": none, and
+// nothing else that could not be written is left (settle).
 func (k *Keeper) RecordGood(host, physical hns.Adapter, routes []hns.Route) (unsaved string) {
 	k.lock()
 	defer k.mu.Unlock()
@@ -69,8 +76,9 @@ func (k *Keeper) RecordGood(host, physical hns.Adapter, routes []hns.Route) (uns
 	}
 	k.good = s
 	last := s.static4() // nil: DHCP configures the adapter now, and SaveGood deletes a former LastGood
+	isSaved := last == nil && k.journal.LastGood == nil || last.equal(k.journal.LastGood) && k.journal.Boot == k.boot
 	switch {
-	case last == nil && k.journal.LastGood == nil || last.equal(k.journal.LastGood) && k.journal.Boot == k.boot:
+	case isSaved && len(k.unwritten) == 0:
 		return ""
 	case last == nil:
 		return "DHCP"
@@ -133,15 +141,17 @@ func (j *Journal) compareAfterBoot(boot string) (changed bool) {
 
 // takeChanges takes over into a snapshot from before a boot what somebody has set while
 // flanneld did not run: default gateways, DNS servers, metrics, the MTU. Windows forgets
-// settings at a boot, but does not set other ones, except for those that DHCP gives.
-func (k *Keeper) takeChanges(host hns.Adapter, routes []hns.Route) {
+// settings at a boot, but does not set other ones, except for those that DHCP gives. An error
+// IsUnknown: what somebody has set cannot be read, and restoring would undo that.
+func (k *Keeper) takeChanges(host hns.Adapter, routes []hns.Route) error {
 	snapshot := k.journal.Snapshot
 	if !snapshot.AtBoot {
-		return
+		return nil
 	}
-	stored, err := k.stored(host)
-	if err != nil {
-		return
+	stored, err1 := k.stored(host)
+	servers, err2 := k.stack.ManualDNS(host.Index)
+	if err := errors.Join(err1, err2); err != nil {
+		return reconcile.Unknown(fmt.Errorf("find out what was set on %s since the last boot: %w", host.Name, err))
 	}
 	next := *snapshot
 	if len(stored.Gateways) > 0 && !snapshot.isStored(stored) {
@@ -149,9 +159,7 @@ func (k *Keeper) takeChanges(host hns.Adapter, routes []hns.Route) {
 			next.Routes = snapshot.Routes
 		}
 	}
-	if servers, err := k.stack.ManualDNS(host.Index); err == nil {
-		next.DNS = changedDNS(snapshot.DNS, servers, host.DNS)
-	}
+	next.DNS = changedDNS(snapshot.DNS, servers, host.DNS)
 	// An error means that nothing is known, and 0 that Windows chooses.
 	v4, _ := k.stack.Interface(host.Index, false)
 	v6, _ := k.stack.Interface(host.Index, true)
@@ -164,14 +172,12 @@ func (k *Keeper) takeChanges(host hns.Adapter, routes []hns.Route) {
 		next.MTU = host.MTU
 	}
 	if next.equal(snapshot) {
-		return
+		return nil
 	}
 	k.log.Info("somebody has changed the host's settings since the last boot, leaving them so", "adapter", host.Name,
 		"gateways", next.gateways(), "dns", next.DNS, "metric", next.V4Metric, "ipv6_metric", next.V6Metric, "mtu", next.MTU)
-	if err := k.update(func(j *Journal) { j.Snapshot = &next }); err != nil {
-		k.warn(host, err)
-		k.journal.Snapshot = &next // until the journal can be written
-	}
+	k.settle(func(j *Journal) { j.Snapshot = &next })
+	return nil
 }
 
 // changedDNS returns the DNS servers of a snapshot after somebody has set manual ones, which

@@ -10,6 +10,7 @@ import (
 
 	"flannel/internal/test/hnstest"
 	"flannel/internal/test/logtest"
+	"flannel/pkg/reconcile"
 	"flannel/pkg/windows/hns"
 )
 
@@ -49,6 +50,19 @@ func TestSettingsAfterBoot(t *testing.T) {
 		}
 		if err := m.SetInterface(a.Index, true, hns.Interface{Metric: c.v6, MTU: a.MTU}); err != nil {
 			t.Fatal(err)
+		}
+		m.ForgetLog()
+		for _, unknown := range []string{"NameServer", ""} { // what of the registry cannot be read; "": all
+			m.Fail(hnstest.Fault{Func: "RegQueryValueEx", Match: unknown, Code: hns.InvalidParameter})
+			for range 5 {
+				if err := k.Restore(nil); !reconcile.IsUnknown(err) {
+					t.Errorf("%s: %q is unknown: got %v", name, unknown, err)
+				}
+			}
+			m.Heal()
+		}
+		if changes := m.Changes(); len(changes) > 0 {
+			t.Errorf("%s: while the registry cannot be read: %v", name, changes)
 		}
 		for range 5 {
 			_ = k.Restore(nil)

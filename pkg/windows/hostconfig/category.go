@@ -123,7 +123,9 @@ func (k *Keeper) savedCategory() *SavedCategory {
 	return k.journal.Category
 }
 
-// recordCategory writes the saved category to the journal; nil: none.
+// recordCategory writes the saved category to the journal; nil: none. saveCategory calls it
+// before a switch changes, which an error prevents; what was found or done afterwards, settle
+// writes.
 func (k *Keeper) recordCategory(c *SavedCategory) error {
 	k.lock()
 	defer k.mu.Unlock()
@@ -186,19 +188,19 @@ func (k *Keeper) saveCategory(host, physical hns.Adapter, adapters []hns.Adapter
 
 // restoreCategory restores the category of the host's network; see the table above.
 // Restore calls it; complete means that nothing else is missing, which stops the timers
-// otherwise. It returns errors of the journal only.
-func (k *Keeper) restoreCategory(complete bool, adapters []hns.Adapter, networks []hns.Network) error {
+// otherwise.
+func (k *Keeper) restoreCategory(complete bool, adapters []hns.Adapter, networks []hns.Network) {
 	if !k.category.tryTurn() {
-		return nil // the other goroutine restores it, or the next call does
+		return // the other goroutine restores it, or the next call does
 	}
 	defer func() { <-k.category.turn }()
 	saved := k.savedCategory()
 	if !saved.pending() {
-		return nil
+		return
 	}
 	if !complete {
 		k.category.reset()
-		return nil
+		return
 	}
 	elapsed := startOrElapsed(&k.category.since)
 	var c hns.Category
@@ -207,10 +209,10 @@ func (k *Keeper) restoreCategory(complete bool, adapters []hns.Adapter, networks
 		c, err = k.readCategory(host.GUID)
 	}
 	if err == nil && c != hns.Public {
-		if startOrElapsed(&k.category.back) < k.limits.Rest {
-			return nil
+		if startOrElapsed(&k.category.back) >= k.limits.Rest {
+			k.endCategory(saved, host.GUID, "")
 		}
-		return k.endCategory(saved, host.GUID, "")
+		return
 	}
 	k.category.back = time.Time{} // public, or unknown (err)
 	if err == nil && saved.Category != hns.Domain && elapsed >= k.limits.Rest && time.Since(k.category.tried) >= k.limits.Rest {
@@ -219,7 +221,8 @@ func (k *Keeper) restoreCategory(complete bool, adapters []hns.Adapter, networks
 		refused, _ := errors.AsType[*hns.Error](err)
 		switch {
 		case refused != nil && refused.Code == hns.AccessDenied:
-			return k.giveUpCategory(saved, host.GUID, "a group policy forbids to set it")
+			k.giveUpCategory(saved, host.GUID, "a group policy forbids to set it")
+			return
 		case err != nil:
 			k.warnCategory("could not restore the category of the host's network, will retry", err)
 		case !k.category.wasSet:
@@ -229,14 +232,14 @@ func (k *Keeper) restoreCategory(complete bool, adapters []hns.Adapter, networks
 		}
 	}
 	switch {
-	case elapsed < k.limits.DHCP:
-		return nil
+	case elapsed < k.limits.DHCP: // it is tried again
 	case err != nil:
-		return k.giveUpCategory(saved, host.GUID, err.Error())
+		k.giveUpCategory(saved, host.GUID, err.Error())
 	case saved.Category == hns.Domain:
-		return k.giveUpCategory(saved, host.GUID, "only Windows can set it, when a domain controller answers")
+		k.giveUpCategory(saved, host.GUID, "only Windows can set it, when a domain controller answers")
+	default:
+		k.giveUpCategory(saved, host.GUID, "Windows does not keep it")
 	}
-	return k.giveUpCategory(saved, host.GUID, "Windows does not keep it")
 }
 
 // hostAdapter returns the adapter that has the host's address now; see
@@ -257,18 +260,25 @@ func (c *SavedCategory) ofAdapter() *Snapshot {
 }
 
 // giveUpCategory ends the restoring without success; host is the GUID of the host's adapter.
-func (k *Keeper) giveUpCategory(saved *SavedCategory, host, problem string) error {
+func (k *Keeper) giveUpCategory(saved *SavedCategory, host, problem string) {
 	k.log.Warn("could not restore the category of the host's network, giving up: rules of the firewall for that category do not apply",
 		"cause", causeCategoryLost, "category", saved.Category.String(), "adapter", saved.Adapter, "reason", problem)
-	return k.endCategory(saved, host, problem)
+	k.endCategory(saved, host, problem)
 }
 
 // endCategory records that the category is restored (problem is "") or given up.
-func (k *Keeper) endCategory(saved *SavedCategory, host, problem string) error {
+func (k *Keeper) endCategory(saved *SavedCategory, host, problem string) {
 	k.category.reset()
 	done := *saved
 	done.Done, done.Host, done.Problem, done.Boot = true, host, problem, k.boot
-	return k.recordCategory(&done)
+	k.settleCategory(&done)
+}
+
+// settleCategory is settle for the saved category.
+func (k *Keeper) settleCategory(c *SavedCategory) {
+	k.lock()
+	defer k.mu.Unlock()
+	k.settle(func(j *Journal) { j.Category = c })
 }
 
 // queueCategoryAfterBoot makes Restore look at the category once after each boot:
@@ -325,9 +335,7 @@ func (k *Keeper) TrackCategory() {
 		chosen.Category, chosen.Problem = c, ""
 		next = &chosen
 	}
-	if err := k.recordCategory(next); err != nil {
-		k.warnCategory("could not save the category of the host's network", err)
-	}
+	k.settleCategory(next)
 }
 
 // ReadCategory returns the saved category in the journal at path, nil if there is

@@ -168,10 +168,25 @@ func (k *Keeper) update(change func(*Journal)) error {
 		return fmt.Errorf("save the host's settings and the names of networks: %w", err)
 	}
 	next.compareAfterBoot(k.boot) // as begin did, which perhaps could not write
-	change(&next)
+	for _, c := range append(slices.Clone(k.unwritten), change) {
+		c(&next)
+	}
 	if err := WriteJournal(k.path, next); err != nil {
 		return err
 	}
-	k.journal = next
+	k.journal, k.unwritten = next, nil
 	return nil
+}
+
+// settle is update for a change about what Restore has found or done. If the file cannot be
+// written, the change is made in memory, so that Restore goes on, and the next update makes it
+// in the file: RecordGood asks for one. change may be called more than once.
+func (k *Keeper) settle(change func(*Journal)) {
+	err := k.update(change)
+	if err == nil {
+		return
+	}
+	change(&k.journal)
+	k.unwritten = append(k.unwritten, change)
+	k.log.Warn("cannot save how far the host's settings are restored, will retry", "error", err)
 }

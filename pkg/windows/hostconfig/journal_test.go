@@ -1,9 +1,11 @@
 package hostconfig
 
 import (
+	"net/netip"
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"testing"
 
 	"flannel/internal/test/hnstest"
@@ -54,5 +56,23 @@ func TestBrokenJournal(t *testing.T) {
 		if text, err := os.ReadFile(path + ".refused"); err != nil || string(text) != broken {
 			t.Errorf("broken later: %t: %q was set aside, %v", later, text, err)
 		}
+	}
+}
+
+// The journal of a host with 10,000 routes, is one of flanneld.
+func TestLargeJournal(t *testing.T) {
+	m := hnstest.New()
+	defer m.Close() //nolint:errcheck // it counts handles, of which there are none
+	want := Journal{Snapshot: staticSnapshot(m)}
+	for n := range 10000 {
+		dst := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(64 + n>>8), byte(n), 0}), 24)
+		want.Snapshot.Routes = append(want.Snapshot.Routes, SavedRoute{dst, netip.AddrFrom4([4]byte{192, 168, byte(n >> 8), byte(n)}), 256})
+	}
+	path := filepath.Join(t.TempDir(), "hns.json")
+	if err := WriteJournal(path, want); err != nil {
+		t.Fatal(err)
+	}
+	if j, err := ReadJournal(path); err != nil || !slices.Equal(j.Snapshot.Routes, want.Snapshot.Routes) {
+		t.Errorf("got %v", err)
 	}
 }

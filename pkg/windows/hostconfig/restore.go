@@ -87,11 +87,13 @@ type Keeper struct {
 
 	mu              sync.Mutex
 	journal         Journal
-	begun           bool      // begin could read the file; before that, journal is empty, and nothing is written
-	readErr         error     // of the last call of begin; with begun, the file is not a journal of flanneld
-	good            *Snapshot // of the last RecordGood of this run, for Save; nil: none. Journal.LastGood is its static part
-	boot            string    // hns.Stack.BootID; "": unknown
-	goneSince       time.Time // zero: the timer does not run
+	begun           bool              // begin could read the file; before that, journal is empty, and nothing is written
+	reading         reconcile.Backoff // of begin
+	readErr         error             // of the last call of begin; with begun, the file is not a journal of flanneld
+	unwritten       []func(*Journal)  // changes that are in journal, and that settle could not write
+	good            *Snapshot         // of the last RecordGood of this run, for Save; nil: none. Journal.LastGood is its static part
+	boot            string            // hns.Stack.BootID; "": unknown
+	goneSince       time.Time         // zero: the timer does not run
 	missingSince    time.Time
 	leaseSince      time.Time
 	downSince       time.Time // since when only addresses by DHCP are missing, on an adapter that is down; see lacksCable
@@ -113,7 +115,7 @@ type Keeper struct {
 // New returns a Keeper that continues with what an earlier run wrote to the
 // journal at path.
 func New(path string, limits Limits, stack hns.Stack, log *slog.Logger) *Keeper {
-	k := &Keeper{path: path, limits: limits, stack: stack, log: log, uncertain: true}
+	k := &Keeper{path: path, limits: limits, stack: stack, log: log, uncertain: true, reading: reconcile.Backoff{First: readPause}}
 	k.category.client, k.category.turn = hns.NewCategoryClient(stack, categoryLimit), make(chan struct{}, 1)
 	var err error
 	if k.boot, err = stack.BootID(); err != nil {
@@ -154,15 +156,16 @@ func (k *Keeper) Pending() bool {
 
 // Restore restores what is missing of the snapshot for longer than the limits,
 // and then the category; see Keeper and SavedCategory. networks are all HNS
-// networks. An error that IsUnknown means that the journal or the adapters could not be
-// read.
+// networks. An error that IsUnknown means that the journal, the adapters, or the registry after
+// a boot could not be read.
 func (k *Keeper) Restore(networks []hns.Network) error {
 	if !k.Pending() {
 		return nil
 	}
 	adapters, err := k.restoreSnapshot(networks)
 	// An error stops the timers of the category, and the adapters, perhaps nil, are not used then.
-	return errors.Join(err, k.restoreCategory(err == nil, adapters, networks))
+	k.restoreCategory(err == nil, adapters, networks)
+	return err
 }
 
 // restoreSnapshot is the part of Restore for the snapshot. It also returns the adapters,
@@ -193,8 +196,10 @@ func (k *Keeper) compare(adapters []hns.Adapter, routes []hns.Route, networks []
 		return k.awaitAdapter(adapters, err)
 	}
 	k.goneSince = time.Time{}
-	k.takeChanges(host, routes) // may replace the snapshot
-	snapshot = k.journal.Snapshot
+	if err := k.takeChanges(host, routes); err != nil {
+		return err
+	}
+	snapshot = k.journal.Snapshot // which takeChanges may have replaced
 	if !host.DHCP {
 		k.dhcpOff = 0 // Windows has obeyed
 	}
@@ -219,7 +224,8 @@ func (k *Keeper) compare(adapters []hns.Adapter, routes []hns.Route, networks []
 	if k.lost {
 		k.log.Info("the host has its addresses, routes and DNS servers again", "cause", causeComplete, "adapter", host.Name)
 	}
-	return k.deleteSnapshot()
+	k.deleteSnapshot()
+	return nil
 }
 
 // awaitAdapter is the part of compare while no adapter can have the host's addresses; err
@@ -239,7 +245,8 @@ func (k *Keeper) awaitAdapter(adapters []hns.Adapter, err error) error {
 	k.staticMissing = snapshot.hasManual() && elapsed < k.limits.DHCP
 	if elapsed >= k.limits.DHCP && snapshot.AtBoot {
 		k.log.Warn("the adapter that had the host's addresses before the reboot is gone, forgetting its settings", "adapter", snapshot.Adapter)
-		return k.deleteSnapshot()
+		k.deleteSnapshot()
+		return nil
 	}
 	return err
 }
@@ -359,7 +366,8 @@ func (k *Keeper) restoreRest(host hns.Adapter, routes []hns.Route, missing losse
 	err := errors.Join(errs...)
 	if elapsed >= k.limits.DHCP && len(missing.addresses()) == 0 {
 		k.log.Warn("could not restore all host settings, giving up", "adapter", host.Name, "error", err)
-		return k.deleteSnapshot()
+		k.deleteSnapshot()
+		return nil
 	}
 	if err != nil {
 		k.warn(host, err)
@@ -383,11 +391,8 @@ func (k *Keeper) warn(host hns.Adapter, err error) {
 // deleteSnapshot ends the comparison, also that after a boot: Journal.Boot is then this
 // boot, and compareAfterBoot begins no other one. If this boot is unknown, Boot is "", and a
 // later run compares.
-func (k *Keeper) deleteSnapshot() error {
-	k.resetTimers() // and what else belongs to one snapshot, such as lost
-	err := k.update(func(j *Journal) { j.Snapshot, j.Boot = nil, k.boot })
-	if err == nil {
-		k.lastWarning = "" // the next snapshot may have the same problem
-	}
-	return err
+func (k *Keeper) deleteSnapshot() {
+	k.resetTimers()    // and what else belongs to one snapshot, such as lost
+	k.lastWarning = "" // the next snapshot may have the same problem
+	k.settle(func(j *Journal) { j.Snapshot, j.Boot = nil, k.boot })
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"flannel/internal/test/hnstest"
@@ -18,7 +19,8 @@ import (
 )
 
 // refusable returns the path of a journal, and a function that says whether it can be read. Whether or not, it can be
-// replaced. Root can read every file, so that a link to itself takes the place of one that cannot be read.
+// replaced. Root can read every file, so that a link to itself takes the place of one that cannot be read. The function
+// returns when a Keeper may look again, so tests run in a bubble of testing/synctest.
 func refusable(t *testing.T) (path string, allow func(bool)) {
 	t.Helper()
 	dir := t.TempDir()
@@ -40,13 +42,16 @@ func refusable(t *testing.T) (path string, allow func(bool)) {
 				t.Fatal(err)
 			}
 		}
+		time.Sleep(readPause)
 	}
 	return path, allow
 }
 
 // A journal that cannot be read stays as it is, and is used as soon as it can be read. Until then, flanneld restores nothing,
 // takes nothing for complete, and saves nothing in its place.
-func TestUnreadableJournal(t *testing.T) {
+func TestUnreadableJournal(t *testing.T) { synctest.Test(t, testUnreadableJournal) }
+
+func testUnreadableJournal(t *testing.T) {
 	for _, later := range []bool{false, true} {
 		path, allow := refusable(t)
 		m := hnstest.New()
@@ -94,7 +99,9 @@ func TestUnreadableJournal(t *testing.T) {
 }
 
 // What a boot may have changed is not recorded as the last good settings before it was compared with those.
-func TestComparedBeforeRecorded(t *testing.T) {
+func TestComparedBeforeRecorded(t *testing.T) { synctest.Test(t, testComparedBeforeRecorded) }
+
+func testComparedBeforeRecorded(t *testing.T) {
 	path, allow := refusable(t)
 	m := hnstest.New()
 	defer m.Close() //nolint:errcheck // it counts handles, of which there are none
@@ -140,46 +147,89 @@ func readOnly(t *testing.T, j Journal) (path string, allow func()) {
 	}
 }
 
-// What can be read of a journal is used, also if the journal cannot be written: the host gets the address that a boot has lost.
-// The file gets what is missing as soon as it can be written.
+// What can be read of a journal is used, also if the journal cannot be written: the host gets the address that a boot has lost,
+// and the category, and the comparison ends. The file says so as soon as it can be written, and what somebody has set since
+// stays: nothing is compared again.
 func TestUnwritableJournal(t *testing.T) {
 	m := hnstest.New()
 	defer m.Close() //nolint:errcheck // it counts handles, of which there are none
-	if err := m.Admin().Configure("Ethernet", hns.Persistent{DHCP: true}); err != nil {
+	admin := m.Admin()
+	host := admin.Adapter("Ethernet")
+	last := (&Keeper{stack: m}).newSnapshot(host, host, admin.Routes()).static4()
+	if err := errors.Join(admin.Configure("Ethernet", hns.Persistent{DHCP: true}), admin.SetCategory("Ethernet", hns.Public)); err != nil {
 		t.Fatal(err)
 	}
-	path, allow := readOnly(t, Journal{Networks: []string{"cbr0"}, LastGood: staticSnapshot(m), Boot: "an earlier one"})
+	saved := SavedCategory{Category: hns.Private, Adapter: last.Adapter, GUID: last.GUID, Done: true, Host: last.GUID, Boot: "an earlier one"}
+	path, allow := readOnly(t, Journal{Networks: []string{"cbr0"}, LastGood: last, Category: &saved, Boot: saved.Boot})
 	var log logtest.Log
-	k := New(path, Limits{DHCP: time.Hour}, m, log.Logger())
+	k := New(path, Limits{}, m, log.Logger())
 	if k.ReadErr() != nil || !slices.Equal(k.Owned(false), []string{"cbr0"}) || !k.HasSnapshot() || log.Count("level=WARN") == 0 {
 		t.Errorf("owns %v, has a snapshot: %t, error %v, logged\n%s", k.Owned(false), k.HasSnapshot(), k.ReadErr(), &log)
 	}
-	for range 5 {
-		_ = k.Restore(nil)
+	var err error
+	for range 10 {
+		err = k.Restore(nil)
 	}
-	if host := m.Admin().Adapter("Ethernet"); !HasAddress(host, hnstest.HostAddr.Addr()) || !k.HasSnapshot() {
-		t.Errorf("the host has %+v; the snapshot remains: %t", host.Addrs, k.HasSnapshot())
+	host = admin.Adapter("Ethernet")
+	if !HasAddress(host, hnstest.HostAddr.Addr()) || !slices.Equal(host.DNS, last.DNS) || admin.Category("Ethernet") != hns.Private || k.Pending() || err != nil {
+		t.Errorf("the host has %+v, its network is %v; pending: %t, %v", host, admin.Category("Ethernet"), k.Pending(), err)
 	}
-	if j, err := ReadJournal(path); err != nil || j.Snapshot != nil {
+	if j, err := ReadJournal(path); err != nil || !reflect.DeepEqual(*j.Category, saved) || j.Boot != saved.Boot || j.Snapshot != nil {
 		t.Errorf("the journal was written: %+v, %v", j, err)
 	}
-	allow()
-	if err := k.SetOwned("flannel.4096", false, true); err != nil {
+	if unsaved := k.RecordGood(host, host, admin.Routes()); unsaved == "" || k.SaveGood() == nil {
+		t.Errorf("would save %q, and can", unsaved)
+	}
+	if err := errors.Join(m.SetDNS(host.Index, nil), admin.SetCategory("Ethernet", hns.Public)); err != nil {
 		t.Fatal(err)
 	}
-	if j, err := ReadJournal(path); err != nil || j.Snapshot == nil || !j.Snapshot.AtBoot || !k.HasSnapshot() {
-		t.Errorf("the journal holds %+v, %v; the snapshot remains: %t", j, err, k.HasSnapshot())
+	host = admin.Adapter("Ethernet")
+	k.RecordGood(host, host, admin.Routes())
+	allow()
+	if err := k.SaveGood(); err != nil {
+		t.Fatal(err)
 	}
-	for range 5 {
+	if j, err := ReadJournal(path); err != nil || j.Snapshot != nil || j.Boot != k.boot || !j.Category.Done || j.LastGood == nil || len(j.LastGood.DNS) > 0 {
+		t.Errorf("the journal holds %+v, %v", j, err)
+	}
+	for range 10 {
 		_ = k.Restore(nil)
 	}
-	if k.Pending() {
-		t.Error("the snapshot remains")
+	if now := admin.Adapter("Ethernet"); len(now.DNS) > 0 || admin.Category("Ethernet") != hns.Public || k.Pending() {
+		t.Errorf("the host has %+v, its network is %v; pending: %t", now, admin.Category("Ethernet"), k.Pending())
+	}
+	if unsaved := k.RecordGood(host, host, admin.Routes()); unsaved != "" {
+		t.Errorf("would save again %q", unsaved)
 	}
 }
 
+// A journal that cannot be read is not read at each call.
+func TestUnreadableIsNotReadAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path, allow := refusable(t)
+		if err := WriteJournal(path, Journal{Networks: []string{"cbr0"}}); err != nil {
+			t.Fatal(err)
+		}
+		allow(false)
+		k := onJournal(t, path)
+		time.Sleep(readPause - 1)
+		if err := os.Rename(filepath.Join(filepath.Dir(path), "aside"), path); err != nil {
+			t.Fatal(err)
+		}
+		if owned := k.Owned(false); len(owned) > 0 {
+			t.Errorf("it was read at once: owns %v", owned)
+		}
+		time.Sleep(time.Nanosecond)
+		if owned := k.Owned(false); !slices.Equal(owned, []string{"cbr0"}) {
+			t.Errorf("owns %v", owned)
+		}
+	})
+}
+
 // The networks of pods that could not be saved, or whose routes nobody knows yet, are taken up later.
-func TestPodNetworksLater(t *testing.T) {
+func TestPodNetworksLater(t *testing.T) { synctest.Test(t, testPodNetworksLater) }
+
+func testPodNetworksLater(t *testing.T) {
 	m := hnstest.New()
 	defer m.Close() //nolint:errcheck // it counts handles, of which there are none
 	snapshot := staticSnapshot(m)
@@ -217,7 +267,9 @@ func TestPodNetworksLater(t *testing.T) {
 
 // A journal that cannot be read says nothing about whether the host got its addresses back; once that is known, and the journal
 // still cannot be read, the host counts as reachable. What to do with the file, the error says.
-func TestUnreadableIsUncertain(t *testing.T) {
+func TestUnreadableIsUncertain(t *testing.T) { synctest.Test(t, testUnreadableIsUncertain) }
+
+func testUnreadableIsUncertain(t *testing.T) {
 	path, allow := refusable(t)
 	if err := WriteJournal(path, Journal{Networks: []string{"cbr0"}}); err != nil {
 		t.Fatal(err)

@@ -22,6 +22,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -91,12 +92,18 @@ func (k VIPKeeper) Ensure(ctx context.Context, subnet netip.Prefix) (VIP, error)
 		return VIP{}, err // it has the directory in which the address is reserved
 	}
 	n, err := k.network(ctx, subnet)
-	if errors.Is(err, errVIPNotNeeded) {
-		return k.ensureBridge(ctx, n, VIP{Subnet: subnet, Network: n.Name, Store: filepath.Join(k.DataDir, n.Name)}, old)
-	} else if err != nil {
+	isBridge := errors.Is(err, errVIPNotNeeded)
+	if err != nil && !isBridge {
 		return VIP{}, err
 	}
-	v := VIP{Subnet: subnet, Network: n.Name, Store: filepath.Join(k.DataDir, n.Name)}
+	v := VIP{Subnet: subnet, Network: n.Name}
+	// The daemon, which reads the file, runs in another directory.
+	if v.Store, err = filepath.Abs(filepath.Join(k.DataDir, n.Name)); err != nil {
+		return VIP{}, err
+	}
+	if isBridge {
+		return k.ensureBridge(ctx, n, v, old)
+	}
 	v, err = k.reserve(ctx, n, v, old.Endpoint)
 	if err != nil && !errors.Is(err, errFormerEndpoint) {
 		return VIP{}, err
@@ -108,9 +115,11 @@ func (k VIPKeeper) Ensure(ctx context.Context, subnet netip.Prefix) (VIP, error)
 }
 
 // publish writes the file if it differs, and first releases what is reserved in another
-// directory, that of an earlier network. old is what the file has.
+// directory, that of an earlier network. old is what the file has. The directory of v exists.
 func (k VIPKeeper) publish(ctx context.Context, v, old VIP) error {
-	if old.Store != "" && old.Store != v.Store {
+	if isOther, err := otherDir(old.Store, v.Store); err != nil {
+		return fmt.Errorf("look at the former directory of reservations: %w", err)
+	} else if isOther {
 		if _, err := releaseAll(ctx, hostLocal(old.Store), false); err != nil {
 			return err
 		}
@@ -123,6 +132,19 @@ func (k VIPKeeper) publish(ctx context.Context, v, old VIP) error {
 	}
 	k.Log.Info("published the addresses that are reserved for this node", "source_vip", v.Addr, "before", old.Addr, "network", v.Network, "file", k.File)
 	return nil
+}
+
+// otherDir reports whether a former directory exists and is another one than the existing
+// dir. Both may be one directory with two names: C:\var and /var, c:\var, a junction.
+func otherDir(former, dir string) (bool, error) {
+	old, err := os.Stat(former)
+	if former == "" || errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	} else if err != nil {
+		return false, err
+	}
+	info, err := os.Stat(dir)
+	return err == nil && !os.SameFile(old, info), err
 }
 
 // network returns the HNS network with the node's subnet. The name does not

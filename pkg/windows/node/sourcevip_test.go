@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -166,6 +167,49 @@ func TestRejoin(t *testing.T) {
 		n.pod(name, "pod", "10.244.9.2", true, false)
 		n.ensure("10.244.9.0/24")
 		n.check("after it joined again", "endpoint source-vip 10.244.9.3/24\n"+name+"/10.244.9.2 pod eth0\n"+name+"/10.244.9.3 kube-proxy source-vip\npublished 10.244.9.3 of 10.244.9.0/24 on "+name)
+	}
+}
+
+// A directory of host-local that has two names is not a former one and a new one: the reservations stay. The full path is
+// published, whatever the directory of the process is.
+func TestStoreOfTwoNames(t *testing.T) {
+	for _, kind := range []string{hns.Overlay, hns.L2Bridge} {
+		n := newNode(t)
+		if err := n.m.Admin().DeleteNetwork("flannel.4096"); err != nil {
+			t.Fatal(err)
+		}
+		n.make("pods", kind, "10.244.1.0/24")
+		n.ensureIn(n.DataDir)
+		want := n.holds()
+		alias := strings.ToUpper(n.DataDir)
+		if runtime.GOOS != "windows" {
+			alias = filepath.Join(t.TempDir(), "link")
+			if err := os.Symlink(n.DataDir, alias); err != nil {
+				t.Fatal(err)
+			}
+		}
+		t.Chdir(filepath.Dir(n.DataDir))
+		for _, name := range []string{alias, filepath.Base(n.DataDir), n.DataDir} {
+			n.ensureIn(name)
+			n.check("with "+name, want)
+			if v, err := ReadVIP(n.File); err != nil || !filepath.IsAbs(v.Store) {
+				t.Errorf("with %s: published %+v, %v", name, v, err)
+			}
+		}
+		if err := os.RemoveAll(n.DataDir); err != nil {
+			t.Fatal(err)
+		}
+		n.ensureIn(t.TempDir()) // nothing is to be released in a directory that is gone
+	}
+}
+
+// ensureIn is Ensure for 10.244.1.0/24, with a directory of host-local. An L2Bridge needs no source VIP.
+func (n *node) ensureIn(dataDir string) {
+	n.t.Helper()
+	k := n.VIPKeeper
+	k.DataDir = dataDir
+	if _, err := k.Ensure(n.t.Context(), pfx("10.244.1.0/24")); err != nil && !errors.Is(err, errVIPNotNeeded) {
+		n.t.Fatal(err)
 	}
 }
 

@@ -106,9 +106,6 @@ func (c Components) Record(name string) error {
 
 // write writes the record of a component.
 func (c Components) write(name string, r record) error {
-	if err := os.MkdirAll(filepath.Dir(c.recordFile(name)), 0o755); err != nil {
-		return err
-	}
 	return file.PutJSON(c.recordFile(name), r)
 }
 

@@ -128,8 +128,16 @@ func install(m *mgr.Mgr, config Config, out io.Writer) (changed bool, err error)
 		return changed, fmt.Errorf("create the service: %w", err)
 	}
 	defer s.Close() //nolint:errcheck // only releases a handle
-	if err := errors.Join(configure(s, config, out), setEnvironment(config.Env), addEventSource()); err != nil {
+	if err := errors.Join(configure(s, out), addEventSource()); err != nil {
 		return changed, err
+	}
+	// What installed compares is set last: after an error above, the next install finds the service changed, and so
+	// restarts it.
+	if err := setEnvironment(config.Env); err != nil {
+		return changed, err
+	}
+	if err := changeCommand(Name, config.Command); err != nil {
+		return changed, fmt.Errorf("set the command line: %w", err)
 	}
 	show(out, done)
 	return changed, nil
@@ -138,18 +146,14 @@ func install(m *mgr.Mgr, config Config, out io.Writer) (changed bool, err error)
 // failuresReset is the time without a failure after which the next one counts as the first.
 const failuresReset = 10 * time.Minute
 
-// configure sets the properties of the service. Of those that an old Windows does not
-// support, it prints that they are skipped.
-func configure(s *mgr.Service, config Config, out io.Writer) error {
-	command, err := windows.UTF16PtrFromString(windows.ComposeCommandLine(config.Command))
-	if err != nil {
-		return fmt.Errorf("set the command line: %w", err)
-	}
+// configure sets the properties of the service except for its command line. Of those that an
+// old Windows does not support, it prints that they are skipped.
+func configure(s *mgr.Service, out io.Writer) error {
 	display, description := windows.StringToUTF16Ptr("flanneld, pod network"), windows.StringToUTF16Ptr("Connects the pods of this node with those of the other nodes.")
 	// What is nil stays unchanged.
 	if err := windows.ChangeServiceConfig(s.Handle, windows.SERVICE_WIN32_OWN_PROCESS, windows.SERVICE_AUTO_START, windows.SERVICE_ERROR_NORMAL,
-		command, nil, nil, nil, nil, nil, display); err != nil {
-		return fmt.Errorf("set the command line: %w", err)
+		nil, nil, nil, nil, nil, nil, display); err != nil {
+		return fmt.Errorf("set the start type: %w", err)
 	}
 	var afterFailures []mgr.RecoveryAction // after the first failure, the second, and any later one
 	for _, delay := range []time.Duration{time.Second, 5 * time.Second, 30 * time.Second} {
