@@ -24,7 +24,9 @@ type adoption struct {
 	offered validConfig     // the subject of the rollout; meaningless if that is Settled
 	former  validConfig     // in force before the trial, and again after a failed one
 	invalid string          // why the configuration in the store is not even offered; "": it is
-	unfit   *underlay.Link  // that the configuration in the store, or the former one of a trial, did not fit; zero: no matter which; nil: none
+	// unfit is the underlay on which the configuration in the store, or the one to
+	// return to first, could not be built; zero: try again in the next pass; nil: neither.
+	unfit *underlay.Link
 
 	participants participants // the peers that take part in the rollout; zero: to be computed again
 
@@ -50,9 +52,10 @@ func (d *Daemon) configPart() part {
 }
 
 // reconfigure applies a change of the configuration. If the new one is invalid, the
-// one in force stays, the node stays ready, and the new one is tried again only with
-// another underlay, if the present one did not fit, or without the trial that it would have
-// ended, and when this node joins or starts.
+// one in force stays, the node stays ready, and the new one is tried again only
+//   - with another underlay, if it did not fit the present one,
+//   - when the one in force stops being temporary (see isTemporary), and
+//   - when this node joins or starts.
 func (d *Daemon) reconfigure(_ context.Context, p *pass) error {
 	raw, unread := p.in.takeConfig()
 	if unfit := d.adoption.unfit; unfit != nil && !unfit.Equal(p.host.link) {
@@ -76,10 +79,11 @@ func (d *Daemon) reconfigure(_ context.Context, p *pass) error {
 			}
 		}
 	}
-	before := d.adoption.rollout.State()
+	a := &d.adoption
+	before := a.isTemporary(p.backend.Wire())
 	err := d.stepRollout(p)
-	if before == rollout.Trying && d.adoption.rollout.State() != before && d.adoption.unfit != nil { // no trial has to be ended first any more
-		d.adoption.unfit = &underlay.Link{}
+	if before && !a.isTemporary(p.backend.Wire()) && a.unfit != nil {
+		a.unfit = &underlay.Link{}
 		p.wakeAt(time.Now())
 	}
 	return err
@@ -179,6 +183,10 @@ func (a *adoption) lasting(inForce backend.Wire) backend.Wire {
 	return inForce
 }
 
+// isTemporary reports whether the former configuration must be restored before another
+// one is offered: the one in force is on trial, or remains from a trial whose end has failed.
+func (a *adoption) isTemporary(inForce backend.Wire) bool { return a.lasting(inForce) != inForce }
+
 // withdraw ends the rollout, if one is in progress; inForce is the configuration
 // in force. If inForce was unproven when the withdrawn one was offered, the rollout
 // of inForce continues in the state Unproven, and a new trial looks for a proof.
@@ -220,7 +228,10 @@ func (d *Daemon) stepRollout(p *pass) error {
 	// GoBack is not looked at: the state Refused says the same, also after an activate
 	// that failed.
 	case action == rollout.Adopt:
-		a.former, a.trial = n.validConfig(), &trial{began: time.Now()}
+		a.trial = &trial{began: time.Now()}
+		if !active { // active: the trial before could not be ended, and the former configuration stays what it was
+			a.former = n.validConfig()
+		}
 		err = d.activate(n, a.offered, causeConfigTrial, "trying the new network configuration")
 		if err != nil && state == rollout.Settled { // which has no next step: a later pass repeats this one
 			a.rollout, state = unchanged, before
