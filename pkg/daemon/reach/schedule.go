@@ -16,8 +16,8 @@ import (
 const focus = 4
 
 // Turn is due once an interval, after everything that was received was passed to
-// Received. It returns the request to send, if any. After a pause, in which the machine
-// may have been suspended, it forgets all misses.
+// Received. It returns the request to send, if any. After a pause, in which the daemon
+// was stopped, such as with its virtual machine or by SIGSTOP, it forgets all misses.
 //
 // Every other turn is for peers that missed a request, and for those that are known not
 // to answer, with growing pauses. The rest are rounds over all peers, in an order that
