@@ -40,6 +40,7 @@ func newAdopting(t *testing.T, peers int) *adopting {
 		t.Fatal(err)
 	}
 	a.n.lease = subnet.Lease{Name: "self", V4: subnet.Endpoint{Subnet: netip.MustParsePrefix("10.5.1.0/24"), PublicIP: a.n.host.link.PublicV4}}
+	a.in.published = new(a.n.lease) // it has joined
 	a.peers(peers, "one", "")
 	return a
 }
