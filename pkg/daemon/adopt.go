@@ -24,9 +24,8 @@ type adoption struct {
 	offered validConfig     // the subject of the rollout; meaningless if that is Settled
 	former  validConfig     // in force before the trial, and again after a failed one
 	invalid string          // why the configuration in the store is not even offered; "": it is
-	// unfit is the underlay that the configuration in the store did not fit, or the former one
-	// of a trial that it would have ended. With another underlay, reconfigure tries again, and
-	// with the zero Link at once. nil: there is nothing to try again.
+	// unfit is the underlay on which the configuration in the store, or the one to
+	// return to first, could not be built; zero: try again in the next pass; nil: neither.
 	unfit *underlay.Link
 
 	participants participants // the peers that take part in the rollout; zero: to be computed again
@@ -52,10 +51,11 @@ func (d *Daemon) configPart() part {
 	return part{name: partConfig, reconcile: d.reconfigure, report: d.reportPending}
 }
 
-// reconfigure applies a change of the configuration. If the new one is refused, the one in
-// force stays, and the node stays ready. The new one is tried again when this node joins or
-// starts, and, if only the underlay or the end of a trial stands in its way (unfit), when the
-// underlay has changed or the trial is over.
+// reconfigure applies a change of the configuration. If the new one is invalid, the
+// one in force stays, the node stays ready, and the new one is tried again only
+//   - with another underlay, if it did not fit the present one,
+//   - when the one in force stops being temporary (see isTemporary), and
+//   - when this node joins or starts.
 func (d *Daemon) reconfigure(_ context.Context, p *pass) error {
 	raw, unread := p.in.takeConfig() // raw is the latest, unread or not
 	if unfit := d.adoption.unfit; unfit != nil && !unfit.Equal(p.host.link) {
@@ -79,12 +79,11 @@ func (d *Daemon) reconfigure(_ context.Context, p *pass) error {
 			}
 		}
 	}
-	before := d.adoption.rollout.State()
+	a := &d.adoption
+	before := a.isTemporary(p.backend.Wire())
 	err := d.stepRollout(p)
-	// The trial is over, so a configuration that it kept out (see offer) can be tried: the zero Link differs from
-	// this host's, which makes the next pass read the configuration again.
-	if before == rollout.Trying && d.adoption.rollout.State() != before && d.adoption.unfit != nil {
-		d.adoption.unfit = &underlay.Link{}
+	if before && !a.isTemporary(p.backend.Wire()) && a.unfit != nil {
+		a.unfit = &underlay.Link{} // it differs from this host's, so the next pass reads the configuration again
 		p.wakeAt(time.Now())
 	}
 	return err
@@ -185,6 +184,10 @@ func (a *adoption) lasting(inForce backend.Wire) backend.Wire {
 	return inForce
 }
 
+// isTemporary reports whether the former configuration must be restored before another
+// one is offered: the one in force is on trial, or remains from a trial whose end has failed.
+func (a *adoption) isTemporary(inForce backend.Wire) bool { return a.lasting(inForce) != inForce }
+
 // withdraw ends the rollout, if one is in progress; inForce is the configuration
 // in force. If inForce was unproven when the withdrawn one was offered, the rollout
 // of inForce continues in the state Unproven, and a new trial looks for a proof.
@@ -226,7 +229,10 @@ func (d *Daemon) stepRollout(p *pass) error {
 	// GoBack is not looked at: the state Refused says the same, also after an activate
 	// that failed.
 	case action == rollout.Adopt:
-		a.former, a.trial = n.validConfig(), &trial{began: time.Now()}
+		a.trial = &trial{began: time.Now()}
+		if !active { // active: the trial before could not be ended, and the former configuration stays what it was
+			a.former = n.validConfig()
+		}
 		err = d.activate(n, a.offered, causeConfigTrial, "trying the new network configuration")
 		if err != nil && state == rollout.Settled { // which has no next step: a later pass repeats this one
 			a.rollout, state = unchanged, before

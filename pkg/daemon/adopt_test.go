@@ -40,6 +40,7 @@ func newAdopting(t *testing.T, peers int) *adopting {
 		t.Fatal(err)
 	}
 	a.n.lease = subnet.Lease{Name: "self", V4: subnet.Endpoint{Subnet: netip.MustParsePrefix("10.5.1.0/24"), PublicIP: a.n.host.link.PublicV4}}
+	a.in.published = new(a.n.lease) // it has joined
 	a.peers(peers, "one", "")
 	return a
 }
@@ -222,6 +223,31 @@ func TestGoingBackFails(t *testing.T) {
 			t.Error("there is still an error")
 		}
 		a.has("it can", "one", rollout.Refused, true)
+	})
+}
+
+// A node that cannot go back, and tries the configuration again because another node has proven it, goes back to the former
+// one when that trial ends.
+func TestFollowingInsteadOfGoingBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAdopting(t, 1)
+		a.in.setConfig([]byte("two 10.5.0.0/16"))
+		a.run(untilTrial)
+		a.has("on trial", "two", rollout.Trying, true)
+		usual := a.n.host.link
+		a.n.host.link.V4 = netip.MustParseAddr("10.5.1.7") // inside this node's subnet
+		time.Sleep(adoptStagger)
+		_ = a.reconfigured(t, false) // its error is the subject
+		a.has("it cannot go back", "two", rollout.Refused, true)
+		a.proven(1, "two")
+		for range 2 { // the first one sees the proof
+			_ = a.reconfigured(t, false)
+			time.Sleep(time.Second)
+		}
+		a.has("it follows", "two", rollout.Trying, true)
+		a.n.host.link = usual
+		a.run(2 * adoptStagger)
+		a.has("without an answer", "one", rollout.Refused, true)
 	})
 }
 

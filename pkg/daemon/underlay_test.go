@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"flannel/backend"
 	"flannel/pkg/conf"
@@ -100,7 +101,7 @@ func TestRefusedByTheUnderlay(t *testing.T) {
 }
 
 // A configuration in the place of one on trial is refused while this node cannot return to the former one, because of its
-// underlay, and offered as soon as it can, or need not any more, because another node has answered.
+// underlay, and offered as soon as it can, or need not any more, because another node has answered, or there is none.
 func TestReplacedTrialCannotEnd(t *testing.T) {
 	other := netip.MustParseAddr("192.168.0.200")
 	// replaced returns a node that has refused a configuration, and its underlay.
@@ -140,6 +141,23 @@ func TestReplacedTrialCannotEnd(t *testing.T) {
 			t.Error("with an answer, no pass is due")
 		}
 		a.becomes("after an answer", "two", rollout.Waiting, false)
+	})
+	synctest.Test(t, func(t *testing.T) {
+		a, _ := replaced(t)
+		time.Sleep(adoptStagger)
+		for range 3 {
+			_ = a.reconfigured(t, true) // its error: it cannot return
+		}
+		a.has("without an answer", "two", rollout.Refused, true)
+		if a.log.Count("cause="+causeConfigRefused) != 1 {
+			t.Errorf("refused more than once, although the cause is the same:\n%s", a.log)
+		}
+		a.peers(0, "", "")
+		if p := a.becomes("alone", "two", rollout.Settled, true); p.due.IsZero() {
+			t.Error("alone, no pass is due")
+		}
+		a.run(time.Second)
+		a.has("alone, and a pass later", "three", rollout.Settled, false)
 	})
 }
 

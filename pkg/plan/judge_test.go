@@ -32,8 +32,11 @@ func TestJudgeDecidesAsThePlan(t *testing.T) {
 			case 3:
 				l.V4.Data = []byte(`{"VNI":2,"VtepMAC":"02:00:00:00:00:42"}`)
 			}
-			if rnd.IntN(10) == 0 {
+			switch rnd.IntN(10) {
+			case 0:
 				l.V4.PublicIP = netip.MustParseAddr("192.168.100.1") // our own
+			case 1, 2: // inside the pod network, maybe inside the subnet of another
+				l.V4.PublicIP = netip.AddrFrom4([4]byte{10, 5, byte(1 + rnd.IntN(24)), byte(2 + i)})
 			}
 			leases = append(leases, l)
 			if j.Check(l) == nil {

@@ -40,8 +40,8 @@ func (p *Plan) hostSubnetsOf(peer *peer) iter.Seq[netip.Prefix] {
 	}
 }
 
-// rejectLoops returns conflicting together with the peers that are rejected because a public IP is inside the subnet of
-// another peer. conflicting has the peers that resolveConflicts has just rejected. Which of the two peers is rejected:
+// rejectLoops returns conflicting together with the peers that are rejected because the public IP of one peer is inside
+// the subnet of another. conflicting has the peers that resolveConflicts has just rejected. Which of the two is rejected:
 //   - If the subnet is of the usual size, the peer with the public IP is rejected, however old its lease is. The store
 //     assigns subnets, whereas a node publishes whatever public IP it likes.
 //   - If the subnet is of unusual size (see Plan), its owner is rejected. Otherwise one lease with a large subnet could get

@@ -136,14 +136,14 @@ func (p *Plan) add(added *peer) {
 	if added.outranks != nil {
 		p.outranking[added] = struct{}{}
 	}
-	if added.reason == "" && p.isInside(added) {
+	switch {
+	case p.isPending(added): // newPeer accepts it unvalidated, so its public IP must not get other peers rejected
+		p.pending++
+	case added.reason == "" && p.isInside(added):
 		p.inside[added] = struct{}{}
 		for s := range p.hostSubnetsOf(added) {
 			p.hostSubnets[s]++
 		}
-	}
-	if p.isPending(added) {
-		p.pending++
 	}
 	for r := range added.claims() {
 		holder := p.holders.get(r)

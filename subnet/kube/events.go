@@ -48,9 +48,10 @@ func (f *eventFilter) next(reason, message string, now time.Time) (write bool, w
 	return true, 0
 }
 
-// writeEvents writes the Events that are due, and returns the time until the next one may be, recheckEvery at most.
-// name is that of our Node. What it has written of s.subnetChange is removed from the reporter's status.
-func (r *reporter) writeEvents(ctx context.Context, f *eventFilter, name string, s status) (rest time.Duration) {
+// writeEvents writes the Events that are due, and returns the time until the next one may be, recheckEvery at most. An
+// error means that at least one could not be written. name is that of our Node. What it has written of s.subnetChange
+// is removed from the reporter's status.
+func (r *reporter) writeEvents(ctx context.Context, f *eventFilter, name string, s status) (rest time.Duration, err error) {
 	rest = recheckEvery
 	for _, e := range f.events(s, r.m.o.Grace, time.Now()) {
 		write, wait := f.next(e.reason, e.message, time.Now())
@@ -58,11 +59,10 @@ func (r *reporter) writeEvents(ctx context.Context, f *eventFilter, name string,
 			rest = min(rest, wait)
 			continue
 		}
-		if err := r.writeEvent(ctx, name, e); err != nil {
-			if r.recordFailure(ctx, "write Events", err); isDenied(err) {
-				continue // Events are optional: without the permission there are none
+		if writeErr := r.writeEvent(ctx, name, e); writeErr != nil {
+			if r.recordFailure(ctx, "write Events", writeErr); !isDenied(writeErr) { // without the permission there are none
+				err = writeErr
 			}
-			rest = min(rest, retryPause)
 			continue
 		}
 		f.last[e.reason] = writtenEvent{e.message, time.Now()}
@@ -76,7 +76,7 @@ func (r *reporter) writeEvents(ctx context.Context, f *eventFilter, name string,
 		f.outageReported = f.outageReported && e.reason != reasonReachable || e.reason == reasonUnreachable
 		f.failureReported = f.failureReported && e.reason != reasonSynced || e.reason == reasonNotSynced
 	}
-	return rest
+	return rest, err
 }
 
 // Reasons of Events. Users may depend on them, so some have words that are not used elsewhere any more.

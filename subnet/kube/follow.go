@@ -22,7 +22,7 @@ type feed struct {
 	only     string // the name of one Node; "": all Nodes
 	// handle is called from one goroutine, that of follow: first with all Nodes, or with a change without a Node if the
 	// only one does not exist, then with changes. Later lists are handed over as changes, too: all Nodes, and those that
-	// are missing now. After an error, follow lists again after a pause; errDone and subnet.ErrMoved end it.
+	// are missing now. An error ends follow: it is errDone or subnet.ErrMoved.
 	handle func(context.Context, []change) error
 }
 
@@ -52,7 +52,6 @@ var (
 //	watching  the position expired                        pause, see relists               listing
 //	checking  the store is as far as we were              -                                watching, listing
 //	checking  the store is older                          mark it as replaced              listing
-//	any       handle returns an error                     pause                            checking, listing
 //
 // listing is an empty version; checking is lagging, or broken with a version. A position is a resourceVersion, and "too
 // new" is one that the API server has not reached (isVersionTooLarge).
@@ -88,7 +87,6 @@ func (m *Manager) follow(ctx context.Context, f feed) error {
 	defer m.outage.Forget(s.lookupActivity())
 	for ctx.Err() == nil {
 		err := s.run(ctx)
-		// After an error of handle, handOver has emptied version.
 		switch {
 		case errors.Is(err, errDone):
 			m.succeeded(f.activity)
@@ -266,11 +264,7 @@ func (s *follower) handOver(ctx context.Context, changes []change) error {
 	if s.only == "" {
 		s.m.members.update(changes)
 	}
-	if err := s.handle(ctx, changes); err != nil {
-		s.version = "" // list again, so that the consumer gets everything again
-		return err
-	}
-	return nil
+	return s.handle(ctx, changes)
 }
 
 // moveTo sets the position, to that of a list or of the last event that was handled.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -179,7 +180,7 @@ const (
 	// recheckEvery is how often the condition is read and compared although the status is the same: another program may
 	// have changed it.
 	recheckEvery = 15 * time.Minute
-	// retryPause is the pause after a failed write.
+	// retryPause is the pause after a failed write, on average.
 	retryPause = 5 * time.Second
 )
 
@@ -190,7 +191,7 @@ func (r *reporter) run(ctx context.Context) {
 	loop := reconcile.Runner{
 		News:   []<-chan struct{}{r.changed},
 		Resync: recheckEvery,
-		Retry:  reconcile.Backoff{First: retryPause},
+		Retry:  reconcile.Backoff{First: retryPause, Jitter: true},
 		Work: func(ctx context.Context) (time.Duration, error) {
 			r.mu.Lock()
 			s := r.status
@@ -204,8 +205,9 @@ func (r *reporter) run(ctx context.Context) {
 				return 0, nil
 			}
 			early, err := r.writeCondition(ctx, name, s)
-			nextEvent := r.writeEvents(ctx, events, name, s)        // also if the condition could not be written
-			return min(cmp.Or(early, recheckEvery), nextEvent), err // with err, the next call is after retryPause instead
+			nextEvent, eventErr := r.writeEvents(ctx, events, name, s) // also if the condition could not be written
+			// After an error, the next call comes after retryPause instead, and later after each further one.
+			return min(cmp.Or(early, recheckEvery), nextEvent), errors.Join(err, eventErr)
 		},
 	}
 	loop.Run(ctx)

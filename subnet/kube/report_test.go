@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"net/netip"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -251,5 +253,34 @@ func TestReportWhileTheNodeChanges(t *testing.T) {
 		case <-time.After(soon):
 			t.Fatal("they wait for each other")
 		}
+	}
+}
+
+// The pauses after failed writes differ, so that the nodes of a cluster do not try again together after an outage.
+func TestFailedReportsAreSpread(t *testing.T) {
+	for what, condition := range map[string]bool{"the condition": true, "an Event": false} {
+		synctest.Test(t, func(t *testing.T) {
+			var tries []time.Time
+			m := offline(t, func(*http.Request) (int, []byte) {
+				tries = append(tries, time.Now())
+				return http.StatusInternalServerError, nil
+			})
+			m.mu.Lock()
+			m.o.SetCondition, m.name = condition, "own"
+			if !condition { // without a Node, no Event is written
+				m.own = &ownNode{node: &storedNode{Name: "own", UID: "1"}}
+			}
+			m.mu.Unlock()
+			m.Report(subnet.Report{LostPods: []string{"default/web"}})
+			time.Sleep(20 * retryPause)
+			synctest.Wait()
+			pauses := map[time.Duration]bool{}
+			for i, at := range tries[min(1, len(tries)):] {
+				pauses[at.Sub(tries[i])] = true
+			}
+			if len(tries) < 15 || len(tries) > 28 || len(pauses) < len(tries)-2 {
+				t.Errorf("%s: %d tries, with the pauses %v", what, len(tries), pauses)
+			}
+		})
 	}
 }

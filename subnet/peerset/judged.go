@@ -58,7 +58,7 @@ func (s *set) judged(name string) entry {
 func (s *set) validateAgain(name string, was entry) entry {
 	e, _ := s.validate(was.Entry)
 	if e != was {
-		s.known.Set(name, e) // resolved is false: lost validates all before it is true
+		s.known.Set(name, e) // resolved is true only while peers are withdrawn, and then no entry becomes unvalidated
 		if name != s.own {
 			s.count(was, e)
 		}

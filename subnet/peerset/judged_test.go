@@ -18,16 +18,17 @@ func TestWhenLeasesAreValidated(t *testing.T) {
 		lazy, eager, now := newSet(name(0), window), newSet(name(0), window), began
 		change := func() Change {
 			i := rnd.IntN(12)
+			l := lease(i)
 			switch rnd.IntN(6) {
 			case 0, 1:
 				return Change{Name: name(i), Deleted: true}
 			case 2:
-				return has(backed(i, []string{"junk", "other", ""}[rnd.IntN(3)]))
+				l.Backend = []string{"junk", "other", ""}[rnd.IntN(3)]
 			case 3:
-				return has(leaseAt(i, rnd.IntN(12)))
-			default:
-				return has(lease(i))
+				l = leaseAt(i, rnd.IntN(12))
 			}
+			l.Since = rnd.Int64N(3)
+			return has(l)
 		}
 		for step := range 12 {
 			var changes []Change

@@ -16,32 +16,39 @@ import (
 	"flannel/subnet"
 )
 
-// testJudge refuses the backend "junk", and has another configuration than "other". Of two leases that overlap, the one with a
-// /24 is used, or else the older one.
-type testJudge struct{}
+// testJudge refuses the backend "junk". Of two leases that overlap, the one with a /24 is used, or else the older one.
+type testJudge struct {
+	other string // the backend of another configuration; "": "other"
+}
 
-func (testJudge) Check(l *subnet.Lease) error {
+func (j testJudge) Check(l *subnet.Lease) error {
 	switch l.Backend {
 	case "":
 		return subnet.ErrPending
 	case "junk":
 		return errors.New("junk")
-	case "other":
-		return fmt.Errorf("backend other; %w", subnet.ErrOtherConfig)
+	case cmp.Or(j.other, "other"):
+		return fmt.Errorf("backend %s; %w", l.Backend, subnet.ErrOtherConfig)
 	}
 	return nil
 }
 
-func (testJudge) Losers(leases []*subnet.Lease) map[*subnet.Lease]bool {
+func (j testJudge) Losers(leases []*subnet.Lease) map[*subnet.Lease]bool {
 	unusual := func(l *subnet.Lease) int { return min(1, max(l.V4.Subnet.Bits()-24, 24-l.V4.Subnet.Bits())) }
 	sorted := slices.SortedFunc(slices.Values(leases), func(a, b *subnet.Lease) int {
 		return cmp.Or(cmp.Compare(unusual(a), unusual(b)), cmp.Compare(a.Since, b.Since), subnet.Compare(a, b))
 	})
 	losers := map[*subnet.Lease]bool{}
-	for i, l := range sorted {
-		losers[l] = slices.ContainsFunc(sorted[:i], func(o *subnet.Lease) bool { return !losers[o] && o.V4.Subnet.Overlaps(l.V4.Subnet) })
+	var used []*subnet.Lease
+	for _, l := range sorted {
+		switch err := j.Check(l); {
+		case errors.Is(err, subnet.ErrPending): // it is not used, but not refused either
+		case err != nil || slices.ContainsFunc(used, func(o *subnet.Lease) bool { return o.V4.Subnet.Overlaps(l.V4.Subnet) }):
+			losers[l] = true
+		default:
+			used = append(used, l)
+		}
 	}
-	maps.DeleteFunc(losers, func(_ *subnet.Lease, loses bool) bool { return !loses })
 	return losers
 }
 
@@ -50,6 +57,7 @@ func (j testJudge) Elsewhere() subnet.Judge { return j }
 // model is a simple implementation of set, which visits all peers each time.
 type model struct {
 	own   string
+	judge subnet.Judge
 	store map[string]Entry
 	gone  []gonePeer
 }
@@ -62,9 +70,33 @@ type gonePeer struct {
 	retained bool
 }
 
-func usable(l *subnet.Lease) bool { return l != nil && testJudge{}.Check(l) == nil }
+func (m *model) usable(l *subnet.Lease) bool { return l != nil && m.judge.Check(l) == nil }
 
-func other(l *subnet.Lease) bool { return l != nil && l.Backend == "other" }
+func (m *model) other(l *subnet.Lease) bool {
+	return l != nil && errors.Is(m.judge.Check(l), subnet.ErrOtherConfig)
+}
+
+// refused reports whether a lease is neither usable nor pending.
+func (m *model) refused(l *subnet.Lease) bool {
+	return l != nil && !m.usable(l) && !errors.Is(m.judge.Check(l), subnet.ErrPending)
+}
+
+// setJudge changes the judge: of the peers that are gone, it drops those that the store has after all.
+func (m *model) setJudge(j subnet.Judge) {
+	m.judge = j
+	m.drop(func(g gonePeer) bool {
+		l := m.store[g.lease.Name].Lease
+		return m.usable(l) || m.other(l)
+	})
+}
+
+// setOwn changes the name of this node.
+func (m *model) setOwn(own string) {
+	if own != m.own {
+		m.drop(func(g gonePeer) bool { return g.lease.Name == own })
+		m.own = own
+	}
+}
 
 func (m *model) apply(changes []Change, replaced bool, now time.Time) {
 	m.drop(func(l gonePeer) bool { return !now.Before(l.until) })
@@ -80,23 +112,23 @@ func (m *model) apply(changes []Change, replaced bool, now time.Time) {
 		if m.store[c.Name] = c.Entry; c.Name == m.own {
 			continue
 		}
-		invalid := c.Reject != "" || c.Lease != nil && c.Lease.Backend == "junk"
+		invalid := c.Reject != "" || m.refused(c.Lease) && !m.other(c.Lease)
 		switch {
-		case usable(c.Lease):
+		case m.usable(c.Lease):
 			m.drop(func(l gonePeer) bool { return l.lease.Name == c.Name })
 			if c.Lease != old.Lease {
 				added[c.Lease] = true
 			}
-		case other(c.Lease):
+		case m.other(c.Lease):
 			m.drop(func(l gonePeer) bool { return l.lease.Name == c.Name })
 		case (c.Deleted || invalid) && m.lacked(c.Name) >= 0:
 			l := &m.gone[m.lacked(c.Name)]
 			l.until, l.mass, l.retained = now.Add(window), true, false
 			fresh[l.lease], shrunk = true, true
-		case usable(old.Lease) && replaced && !invalid:
+		case m.usable(old.Lease) && replaced && !invalid:
 			m.gone = append(m.gone, gonePeer{old.Lease, now.Add(replacedFor), false, true})
 			fresh[old.Lease], shrunk = true, true
-		case usable(old.Lease):
+		case m.usable(old.Lease):
 			m.gone = append(m.gone, gonePeer{old.Lease, now.Add(window), true, false})
 			fresh[old.Lease], shrunk = true, true
 		}
@@ -119,7 +151,7 @@ func (m *model) displace(added, fresh map[*subnet.Lease]bool) {
 			all = append(all, g.lease)
 		}
 	}
-	losers := testJudge{}.Losers(all)
+	losers := m.judge.Losers(all)
 	m.drop(func(g gonePeer) bool {
 		return slices.ContainsFunc(present, func(p *subnet.Lease) bool { return !losers[p] && claims(p, g) })
 	})
@@ -130,7 +162,7 @@ func (m *model) retainMass() {
 	for _, g := range m.gone {
 		all = append(all, g.lease)
 	}
-	losers := testJudge{}.Losers(all)
+	losers := m.judge.Losers(all)
 	count, present := 0, 0
 	for _, g := range m.gone {
 		if g.mass && !losers[g.lease] {
@@ -160,7 +192,7 @@ func (m *model) lacked(name string) int {
 // present returns the usable leases that the store has.
 func (m *model) present() (leases []*subnet.Lease) {
 	for name, e := range m.store {
-		if usable(e.Lease) && name != m.own {
+		if m.usable(e.Lease) && name != m.own {
 			leases = append(leases, e.Lease)
 		}
 	}
@@ -183,8 +215,8 @@ func (m *model) String() string {
 			lines = append(lines, name+" "+e.Reject)
 		case e.Lease != nil && !hidden[name]:
 			lines = append(lines, fmt.Sprint(name, " ", e.Lease))
-		case e.Lease != nil && e.Lease.Backend != "":
-			lines = append(lines, fmt.Sprint(name, " ", testJudge{}.Check(e.Lease)))
+		case m.refused(e.Lease):
+			lines = append(lines, fmt.Sprint(name, " ", m.judge.Check(e.Lease)))
 		}
 	}
 	slices.Sort(lines)
@@ -207,13 +239,39 @@ func textOf(set subnet.Set) string {
 	return strings.Join(lines, "\n")
 }
 
+// inconsistency returns what contradicts the comments of the fields of a set; "": nothing does.
+func (s *set) inconsistency() string {
+	present := 0
+	var leases []*subnet.Lease // that take part in conflicts
+	for name, e := range s.known.All() {
+		if e.usable && name != s.own {
+			present++
+			leases = append(leases, e.Lease)
+		}
+		if validated, _ := s.validate(e.Entry); s.unjudged != nil && !s.unjudged[name] && e != validated {
+			return fmt.Sprintf("the entry of %s is %+v, want %+v", name, e, validated)
+		}
+	}
+	for _, d := range s.withdrawn.All() {
+		leases = append(leases, d.Lease)
+	}
+	switch {
+	case present != s.present:
+		return fmt.Sprintf("%d peers are present, want %d", s.present, present)
+	case s.resolved && (s.unjudged == nil || len(s.unjudged) > 0):
+		return fmt.Sprintf("conflicts are resolved, but not validated are %v", s.unjudged)
+	case s.resolved && !maps.Equal(s.losers, s.judge.Losers(leases)):
+		return "the result of lost is not up to date"
+	}
+	return ""
+}
+
 // After any sequence of changes, the set is equal to the model.
 func TestRandomChanges(t *testing.T) {
 	for seed := range uint64(300) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
 		nodes := 3 + rnd.IntN(30)
-		s, m := newSet(name(0), window), &model{own: name(0), store: map[string]Entry{}}
-		s.SetJudge(testJudge{})
+		s, m := newSet(name(0), window), &model{own: name(0), judge: subnet.Trusting{}, store: map[string]Entry{}}
 		now := began
 		var set subnet.Set
 		random := func() Change {
@@ -243,7 +301,7 @@ func TestRandomChanges(t *testing.T) {
 		for step := range 40 {
 			now = now.Add(time.Duration(rnd.Int64N(int64(2 * time.Minute))))
 			var updates []Change
-			switch rnd.IntN(12) {
+			switch rnd.IntN(14) {
 			case 0: // a list, sometimes of a replaced store
 				for i := range nodes {
 					if c := (has(lease(i))); rnd.IntN(4) > 0 {
@@ -264,6 +322,14 @@ func TestRandomChanges(t *testing.T) {
 			case 2:
 				s.Expire(now)
 				m.drop(func(l gonePeer) bool { return !now.Before(l.until) })
+			case 3:
+				j := []subnet.Judge{testJudge{}, testJudge{}, testJudge{other: "vxlan"}, subnet.Trusting{}}[rnd.IntN(4)]
+				s.SetJudge(j)
+				m.setJudge(j)
+			case 4:
+				own := name(rnd.IntN(nodes))
+				s.SetOwn(own)
+				m.setOwn(own)
 			default:
 				for range 1 + rnd.IntN(1+rnd.IntN(100)) {
 					updates = append(updates, random())
@@ -273,6 +339,7 @@ func TestRandomChanges(t *testing.T) {
 			}
 			before := set.Leases
 			set = s.Subnets()
+			s.changes = nil // as the Keeper does
 			if !slices.Equal(reconcile.ApplyChanges(before, set.Changes, subnet.Compare), set.Leases) {
 				t.Fatalf("seed %d, step %d: the changes do not lead to the leases", seed, step)
 			}
@@ -281,6 +348,9 @@ func TestRandomChanges(t *testing.T) {
 			}
 			if !slices.IsSortedFunc(set.Leases, subnet.Compare) || !slices.IsSortedFunc(set.Retained, compareRetained) {
 				t.Fatalf("seed %d, step %d: out of order", seed, step)
+			}
+			if text := s.inconsistency(); text != "" {
+				t.Fatalf("seed %d, step %d: %s", seed, step, text)
 			}
 		}
 	}

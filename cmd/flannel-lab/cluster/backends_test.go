@@ -34,7 +34,7 @@ var (
 // machines for tests often lack: not ipip and ipsec. Together with
 // TestClusterConfigurations, all four pairs of kube-proxy's and flanneld's kinds
 // of firewall rules occur, and each backend with IPv6 has it. The guard drops what
-// it finds from the start, and must find nothing.
+// it finds from the start, and must find nothing but packets of nodes that join.
 //
 //	backend    kube-proxy  flanneld  addresses
 //	vxlan      nftables    iptables  both
@@ -67,6 +67,7 @@ func TestClusterBackends(t *testing.T) {
 			if !config.unguarded {
 				for _, n := range c.Nodes {
 					before[n] = guardCounters(t, n)
+					foundEarly(t, n, name, before[n])
 				}
 			}
 			kill := func() { must(t, c.Nodes[0].KillDaemon(t.Context(), syscall.SIGKILL)) }
@@ -101,8 +102,20 @@ func addRoutes(t *testing.T, c *cluster.Cluster) {
 	}
 }
 
-// guardCounters returns the packets that the guard of a node has found, by metric. The guard
-// may have dropped probes of nodes that joined. It is an error if the guard does not work.
+// foundEarly checks that the guard of a node has found no other packets than those of nodes
+// that joined (see "Nodes that join" in Documentation/guard.md).
+func foundEarly(t *testing.T, n *cluster.Node, backend string, counters map[string]string) {
+	t.Helper()
+	for name, value := range counters {
+		ofJoined := strings.Contains(name, `rule="outsider"`) || backend == "host-gw" && strings.Contains(name, `rule="spoofed"`)
+		if value != "0" && !ofJoined {
+			t.Errorf("the guard of %s has found packets before the test: %s %s", n.Name, name, value)
+		}
+	}
+}
+
+// guardCounters returns the packets that the guard of a node has found, by metric. It is an
+// error if the guard does not work.
 func guardCounters(t *testing.T, n *cluster.Node) map[string]string {
 	t.Helper()
 	lines, err := metrics(t.Context(), n)

@@ -53,9 +53,20 @@ func counters(metrics string) (map[string]float64, error) {
 	return c, nil
 }
 
+// foundEarly returns an error if the guard of a node has found other packets before the tests
+// than those of nodes that joined (see "Nodes that join" in Documentation/guard.md).
+func foundEarly(node, backend string, counters map[string]float64) error {
+	for labels, packets := range counters {
+		ofJoined := strings.Contains(labels, `rule="outsider"`) || backend == "host-gw" && strings.Contains(labels, `rule="spoofed"`)
+		if packets > 0 && !ofJoined {
+			return fmt.Errorf("the guard of %s: it counted %.0f packets before the tests: %s", node, packets, labels)
+		}
+	}
+	return nil
+}
+
 // guardFoundNothing returns an error if the guard of a node has found packets since before:
-// none of Kubernetes' tests sends what the guard looks for. It may have found probes of
-// nodes that joined before.
+// none of Kubernetes' tests sends what the guard looks for.
 func guardFoundNothing(ctx context.Context, n *cluster.Node, before map[string]float64) error {
 	after, err := guardCounters(ctx, n)
 	if err != nil {
@@ -67,11 +78,16 @@ func guardFoundNothing(ctx context.Context, n *cluster.Node, before map[string]f
 	return nil
 }
 
-// added returns an error if a counter has grown.
+// added returns an error if a counter has changed or is gone.
 func added(before, after map[string]float64) error {
 	for labels, packets := range after {
-		if packets > before[labels] {
+		if packets != before[labels] {
 			return fmt.Errorf("it counted %.0f packets: %s", packets-before[labels], labels)
+		}
+	}
+	for labels := range before {
+		if _, there := after[labels]; !there {
+			return fmt.Errorf("a counter is gone: %s", labels)
 		}
 	}
 	return nil

@@ -92,6 +92,8 @@ func TestGuardFoundNothing(t *testing.T) {
 		{"", outsider + "1e+06\n", true},
 		{outsider + "3\n", outsider + "3\n", false}, // of nodes that joined
 		{outsider + "3\n", outsider + "4\n", true},
+		{outsider + "3\n", outsider + "0\n", true}, // it began anew, with whatever it found before
+		{outsider + "3\n", "", true},
 	} {
 		before, err := counters(c.before)
 		after, err2 := counters(c.after)
@@ -100,6 +102,26 @@ func TestGuardFoundNothing(t *testing.T) {
 		}
 		if err := added(before, after); (err != nil) != c.fails {
 			t.Errorf("%q, then %q: %v", c.before, c.after, err)
+		}
+	}
+}
+
+func TestFoundEarly(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		backend, rule string
+		packets       float64
+		fails         bool
+	}{
+		{"vxlan", "outsider", 3, false},
+		{"vxlan", "spoofed", 0, false},
+		{"vxlan", "spoofed", 3, true},
+		{"vxlan", "inner", 3, true},
+		{"host-gw", "spoofed", 3, false},
+	} {
+		counters := map[string]float64{`mode="enforce",rule="` + c.rule + `"`: c.packets}
+		if err := foundEarly("node1", c.backend, counters); (err != nil) != c.fails {
+			t.Errorf("%+v: %v", c, err)
 		}
 	}
 }

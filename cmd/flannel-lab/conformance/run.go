@@ -43,18 +43,23 @@ func Run(ctx context.Context, w io.Writer, o Options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, c.Close()) }()
+	logs := func() error {
+		return os.WriteFile(filepath.Join(dir, "cluster.log"), []byte(c.Logs(context.Background())), 0o644)
+	}
 	if err := o.prepare(ctx, c); err != nil {
-		return errors.Join(err, os.WriteFile(filepath.Join(dir, "cluster.log"), []byte(c.Logs(context.Background())), 0o644))
+		return errors.Join(err, logs())
 	}
 	fmt.Fprintf(w, "ready after %.0f s; the tests write to %s\n", time.Since(start).Seconds(), filepath.Join(dir, "log"))
 	before := map[*cluster.Node]map[string]float64{} // what the guards have counted until now
+	var early error                                  // what the guards found before the tests; these run even so
 	for _, n := range c.Nodes {
 		if err = acquainted(ctx, n, len(c.Nodes)-1); err == nil {
 			before[n], err = guardCounters(ctx, n)
 		}
 		if err != nil {
-			return err
+			return errors.Join(err, logs())
 		}
+		early = errors.Join(early, foundEarly(n.Name, o.backendType(), before[n]))
 	}
 	start = time.Now()
 	ended := o.e2e(ctx, c, dir) // an error also if a test has failed, which the results say, too
@@ -67,12 +72,12 @@ func Run(ctx context.Context, w io.Writer, o Options) (err error) {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	err = r.verdict(o.backendType())
+	err = errors.Join(r.verdict(o.backendType()), early)
 	for _, n := range c.Nodes {
 		err = errors.Join(err, guardFoundNothing(ctx, n, before[n]))
 	}
 	if err != nil {
-		err = errors.Join(err, os.WriteFile(filepath.Join(dir, "cluster.log"), []byte(c.Logs(context.Background())), 0o644))
+		err = errors.Join(err, logs())
 	}
 	return err
 }

@@ -27,8 +27,8 @@
 //
 // "In a row" means missLimit misses without an answer between them. Nothing is a miss
 // while this node itself is not up to date, or its underlay is down: a peer is then
-// reported as unknown. Nor is what was not answered while the daemon was paused, as when
-// the machine was suspended.
+// reported as unknown. Nor is what was not answered while the daemon was stopped, such as
+// with its virtual machine or by SIGSTOP.
 package reach
 
 import (
@@ -62,8 +62,8 @@ const (
 	bridgeEvery   = time.Minute      // between requests to a bridge that does not answer
 	maxRetryAfter = 10 * time.Second
 
-	// paused is the time between two turns from which the daemon did not run in between,
-	// as when the machine was suspended.
+	// paused is the time between two turns from which the daemon was stopped in between,
+	// such as with its virtual machine or by SIGSTOP.
 	paused = 3 * time.Second
 )
 

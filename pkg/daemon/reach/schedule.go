@@ -16,9 +16,10 @@ import (
 const focus = 4
 
 // Turn is due once an interval, after everything that was received was passed to
-// Received. It returns the request to send, if any. After a pause, in which the machine
-// may have been suspended, requests that are not answered prove nothing: forgetMisses
-// (update.go) forgets the misses of suspects, and keeps open requests from becoming misses.
+// Received. It returns the request to send, if any. After a pause, in which the daemon
+// was stopped, such as with its virtual machine or by SIGSTOP, requests that are not
+// answered prove nothing: forgetMisses (update.go) forgets the misses of suspects, and keeps
+// open requests from becoming misses.
 //
 // Every other turn is for suspects (peers that missed a request) and for those that are down
 // (known not to answer), with growing pauses. The rest are rounds over all peers, in an order

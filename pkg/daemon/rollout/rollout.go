@@ -168,6 +168,7 @@ type Rollout struct {
 	// configuration; when unproven, the time of a later Withdraw. Zero: since the start.
 	since time.Time
 	epoch time.Time // since, when the offer was made: Marks from before do not count
+	hold  time.Time // when Hold began: the store had the Mark of the offer; zero: not yet
 
 	readySince map[string]time.Time // when this node and its peers published that they are Ready, or further; nil when settled
 	start      time.Time            // when the turns began; zero: not yet
@@ -191,6 +192,7 @@ func ID(common string) string {
 
 // Hold is the time between an offer and the moment when this node is Ready. In
 // this time the operator can withdraw the configuration, and nothing is written but an empty Mark, if Offer takes one back.
+// It begins when the store has the Mark of the offer: to peers that did not see it before Ready, this node is not Ready.
 func (r *Rollout) Hold() time.Duration { return r.Stagger / 4 }
 
 // patience is how long nodes wait for further peers to become Ready.

@@ -238,20 +238,32 @@ func TestWithdrawnProof(t *testing.T) {
 	}
 }
 
-// TestOfferedAgain: nodes that are Ready when another configuration is offered for a moment take turns afterwards, too.
+// TestOfferedAgain: nodes that are Ready when another configuration is offered for a moment, or the former one is restored,
+// take turns afterwards, too, also if the store gets the Marks of that time late.
 func TestOfferedAgain(t *testing.T) {
-	w := newWorld(20)
-	w.reach = func(a, b int) bool { return false }
-	w.without = map[int]bool{w.order("wrong")[10]: true} // so that the others wait when they are Ready
-	w.offer("wrong")
-	w.run(stagger/4 + 10*time.Second)
-	w.offer("third")
-	w.run(time.Second)
-	w.offer("wrong")
-	if w.run(12 * stagger); w.most > perTurn || len(w.log) != 2*turns*perTurn {
-		t.Errorf("%d were on trial at the same time\n%v", w.most, w.log)
+	for _, c := range []struct {
+		other   string // "": the former one
+		blocked time.Duration
+	}{{"third", 0}, {"third", stagger / 8}, {"third", stagger/4 + 20*time.Second}, {"", 0}, {"", stagger/4 + 20*time.Second}} {
+		w := newWorld(20)
+		w.reach = func(a, b int) bool { return false }
+		w.without = map[int]bool{w.order("wrong")[10]: true} // so that the others wait when they are Ready
+		w.offer("wrong")
+		w.run(stagger/4 + 10*time.Second)
+		w.offer(c.other)
+		for _, r := range w.nodes {
+			if c.other == "" {
+				r.Withdraw(w.now)
+			}
+		}
+		w.blocked = w.now.Add(c.blocked)
+		w.run(time.Second)
+		w.offer("wrong")
+		if w.run(12 * stagger); w.most > perTurn || len(w.log) != 2*turns*perTurn {
+			t.Errorf("%+v: %d were on trial at the same time\n%v", c, w.most, w.log)
+		}
+		w.expect(t, fmt.Sprint(c), 0, Refused)
 	}
-	w.expect(t, "offered again", 0, Refused)
 }
 
 // TestFalseProof: a proof that appears during the rollout, and is false, makes no

@@ -1,6 +1,9 @@
 package rollout
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 // Step returns the action that is due, and after what time to call Step again
 // if nothing changes before (0: never). Each pass of the daemon's loop calls it. In
@@ -46,9 +49,13 @@ func (r *Rollout) wait(c Cluster, now time.Time) (Action, time.Duration) {
 		r.mark = Mark{}
 		return Adopt, 0
 	}
-	readyAt := r.since.Add(r.Hold() + r.jitter(c.Self, r.spread(len(c.Peers)+1)))
+	if r.hold.IsZero() && c.Published {
+		r.hold = now
+	}
+	hold := r.Hold() + r.jitter(c.Self, r.spread(len(c.Peers)+1))
+	readyAt := cmp.Or(r.hold, r.since).Add(hold) // for turns, also of a node that cannot publish
 	switch ready := r.mark.ID == r.id && r.mark.Phase == Ready; {
-	case r.state == Waiting && !ready && !now.Before(readyAt):
+	case r.state == Waiting && !ready && !r.hold.IsZero() && !now.Before(readyAt):
 		r.mark = Mark{r.id, Ready, c.Answers} // not published yet: c.Published is about the Mark before
 	case ready && c.Published && r.readySince[c.Self].IsZero():
 		r.readySince[c.Self] = now

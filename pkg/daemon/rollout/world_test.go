@@ -16,9 +16,10 @@ type world struct {
 	nodes   []*Rollout
 	adopted []bool
 	due     []time.Time // when Step of each node is called if nothing changes before; zero: never
-	changed bool        // an offer, or a node's Mark, since the last step
+	changed bool        // an offer, or a Mark in the store, since the last step
 	log     []string    // like "15s 3 adopts"
-	seen    []time.Time // when the Mark of each node changed; zero: not since the start
+	store   []Mark      // what the store has of each node
+	seen    []time.Time // when that changed; zero: not since the start
 	// reach reports whether two nodes with the offered configuration reach each
 	// other.
 	reach func(a, b int) bool
@@ -28,6 +29,8 @@ type world struct {
 	mute map[int]bool
 	// silent are nodes whose Marks do not reach the store.
 	silent map[int]bool
+	// blocked is until when no node can publish; it has then the latest Mark.
+	blocked time.Time
 	// late is how long after the offer a node receives it.
 	late map[int]time.Duration
 	// others are peers that are no nodes: what is left of dead ones, and forgeries.
@@ -42,7 +45,8 @@ type world struct {
 }
 
 func newWorld(n int) *world {
-	w := &world{now: time.Unix(1e9, 0), adopted: make([]bool, n), due: make([]time.Time, n), seen: make([]time.Time, n), told: make([]string, n),
+	w := &world{now: time.Unix(1e9, 0), adopted: make([]bool, n), due: make([]time.Time, n),
+		store: make([]Mark, n), seen: make([]time.Time, n), told: make([]string, n),
 		reach: func(a, b int) bool { return true }}
 	for range n {
 		w.nodes = append(w.nodes, &Rollout{Stagger: stagger})
@@ -53,14 +57,10 @@ func newWorld(n int) *world {
 func (w *world) offer(id string) { w.offered, w.at = id, w.now }
 
 func (w *world) cluster(i int) Cluster {
-	c := Cluster{Self: fmt.Sprint("node", i), Answers: !w.mute[i], Published: !w.silent[i], Peers: slices.Clone(w.others), Alone: len(w.nodes) == 1}
-	for k, r := range w.nodes {
-		switch {
-		case k == i:
-		case w.silent[k]:
-			c.Peers = append(c.Peers, Peer{Name: fmt.Sprint("node", k)})
-		default:
-			c.Peers = append(c.Peers, Peer{Name: fmt.Sprint("node", k), Mark: r.Mark(), Seen: w.seen[k]})
+	c := Cluster{Self: fmt.Sprint("node", i), Answers: !w.mute[i], Published: w.store[i] == w.nodes[i].Mark(), Peers: slices.Clone(w.others), Alone: len(w.nodes) == 1}
+	for k := range w.nodes {
+		if k != i {
+			c.Peers = append(c.Peers, Peer{Name: fmt.Sprint("node", k), Mark: w.store[k], Seen: w.seen[k]})
 		}
 	}
 	return c
@@ -96,7 +96,7 @@ func (w *world) run(d time.Duration) {
 // step is one node's part of run.
 func (w *world) step(start time.Time, i int, now bool) {
 	r := w.nodes[i]
-	action, mark := Nothing, r.Mark()
+	action := Nothing
 	if due := w.due[i]; now || !due.IsZero() && !w.now.Before(due) {
 		var again time.Duration
 		action, again = r.Step(w.cluster(i), w.now)
@@ -117,8 +117,8 @@ func (w *world) step(start time.Time, i int, now bool) {
 			r.Answered(w.now)
 		}
 	}
-	if r.Mark() != mark {
-		w.changed, w.seen[i] = true, w.now
+	if r.Mark() != w.store[i] && !w.silent[i] && !w.now.Before(w.blocked) {
+		w.store[i], w.seen[i], w.changed = r.Mark(), w.now, true
 	}
 }
 
