@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"flannel/pkg/file"
 )
 
 // mark is the description of services that Components created. Those of the scripts
@@ -38,7 +40,7 @@ func (c Components) recordFile(name string) string {
 // readRecord returns a record without an ID if there is no file.
 func (c Components) readRecord(name string) (r record, err error) {
 	path := c.recordFile(name)
-	raw, err := os.ReadFile(path)
+	raw, err := file.ReadTrusted(path) // of whatever process the record names, stop ends it
 	if errors.Is(err, fs.ErrNotExist) {
 		return r, nil
 	}

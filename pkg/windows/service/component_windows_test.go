@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/windows/svc"
 	"golang.org/x/sys/windows/svc/mgr"
 
+	"flannel/internal/test/filetest"
 	"flannel/internal/test/logtest"
 	"flannel/pkg/file"
 )
@@ -149,7 +150,8 @@ func TestProcessOfOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = other.Process.Kill(); _ = other.Wait() }()
-	if err := c.write(testedName, record{ID: uint32(other.Process.Pid), Started: 1, Command: windows.ComposeCommandLine(append([]string{what.Program}, what.Args...))}); err != nil {
+	former := record{ID: uint32(other.Process.Pid), Started: 1, Command: windows.ComposeCommandLine(append([]string{what.Program}, what.Args...))}
+	if err := c.write(testedName, former); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.Start(t.Context(), what, false); err == nil || !logtest.Names(err.Error(), testedName) {
@@ -165,6 +167,16 @@ func TestProcessOfOthers(t *testing.T) {
 	defer p.close()
 	if _, ended := p.wait(0); ended {
 		t.Error("a process of others was stopped")
+	}
+	if err := c.write(testedName, former); err != nil {
+		t.Fatal(err)
+	}
+	filetest.GiveAway(t, c.recordFile(testedName))
+	if _, err = c.Running(testedName); err == nil || !logtest.Names(err.Error(), c.recordFile(testedName)) {
+		t.Errorf("a record of somebody who is no administrator: %v", err)
+	}
+	if err := os.Remove(c.recordFile(testedName)); err != nil {
+		t.Fatal(err)
 	}
 	if err = os.WriteFile(c.recordFile(testedName), []byte("{"), 0o644); err != nil {
 		t.Fatal(err)
