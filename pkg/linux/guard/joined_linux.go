@@ -43,10 +43,12 @@ const (
 	expiring = 10 * time.Second
 )
 
-// record returns the rules that record the sender of a packet.
+// record returns a rule for each address family that records the sender of a packet and
+// goes on to the next rule. Config.ends puts them where packets of outsider end, before the
+// rule that counts and accepts; if that one drops, they are absent.
 func record() [][]expr.Any {
 	add := func(set string) []expr.Any {
-		isV6 := set == outsiders6
+		isV6 := set == outsiders6 // load matches this family alone, whose addresses have the size of the set's keys
 		return append(load(source, isV6), &expr.Dynset{SrcRegKey: 1, SetName: set, Operation: unix.NFT_DYNSET_OP_ADD,
 			Timeout: rememberFor, Exprs: []expr.Any{&expr.Counter{}}})
 	}
@@ -55,7 +57,9 @@ func record() [][]expr.Any {
 
 // countJoined moves what is recorded of senders that are peers now to the counter of such
 // packets, if Put has added peers since countJoined succeeded last. Apply calls it, after
-// the rules know these peers, so that nothing more is recorded of them.
+// the rules know these peers, so that nothing more is recorded of them. Put, Apply and all
+// below run on the one goroutine of the Guard's methods. After an error, which Apply logs,
+// peersAdded stays true, and the next Apply tries again.
 func (g *Guard) countJoined() error {
 	if !g.peersAdded {
 		return nil
@@ -77,14 +81,17 @@ func (g *Guard) countJoined() error {
 // packets.
 func (g *Guard) joined() (senders map[string][]element, packets uint64, err error) {
 	senders = map[string][]element{}
-	for _, sets := range [][2]string{{outsiders4, peers4}, {outsiders6, peers6}} { // in this order: which error is logged depends on it
+	// No map: if both lists fail, the error is always the same, and Apply logs it once.
+	for _, sets := range [][2]string{{outsiders4, peers4}, {outsiders6, peers6}} {
 		set, peers := sets[0], sets[1]
 		recorded, err := g.conn.GetSetElements(g.set(set))
 		if err != nil {
 			return nil, 0, fmt.Errorf("list set %s: %w", set, err)
 		}
 		for _, r := range once(recorded) {
-			e := newElement(codeOf(peers), r.Key...) // as if it was in the set of peers
+			// The sender as an element of the set of peers, for g.peers. Both sets have addresses as
+			// keys; those of outsiders have no setCode.
+			e := newElement(codeOf(peers), r.Key...)
 			if g.peers.exists(e) && r.Counter != nil && r.Expires >= expiring {
 				senders[set] = append(senders[set], e)
 				packets += r.Counter.Packets
@@ -119,6 +126,7 @@ func (g *Guard) moveJoined(senders map[string][]element, packets uint64) error {
 		for _, e := range all {
 			keys, names = append(keys, nftables.SetElement{Key: e.key()}), append(names, e.String())
 		}
+		// It only queues, and fails for no set of ours, so that no part of the change is left for a later flush.
 		if err := g.conn.SetDeleteElements(g.set(set), keys); err != nil {
 			return err
 		}
@@ -127,6 +135,7 @@ func (g *Guard) moveJoined(senders map[string][]element, packets uint64) error {
 	g.conn.DeleteObject(counter) // the kernel cannot set it
 	counter.Packets = counted[counter.Name] + packets
 	g.conn.AddObj(counter)
+	// One transaction; after an error, the queue is empty, too.
 	if err := g.flush("count the packets of nodes that have joined"); err != nil {
 		return err
 	}
