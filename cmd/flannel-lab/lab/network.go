@@ -40,10 +40,10 @@ func (f Family) families() (v6 []bool) {
 	return v6
 }
 
-// Underlay is the network that connects machines: a bridge for each subnet, on
-// a machine that routes between them (Infra of a lab, or of a cluster). Create
-// and Plug must run in the machine that routes, Configure in a plugged machine:
-// callers use Machine.Do.
+// Underlay is the network that connects machines: a bridge for each subnet, on a machine that
+// routes between them. This machine is Lab.Infra, or Infra of a cluster (package cluster, whose
+// nodes run all of Kubernetes). Create and Plug must run in the machine that routes, Configure
+// in a plugged machine: callers use Machine.Do.
 type Underlay struct {
 	Family  Family
 	Subnets int // 1 or 2

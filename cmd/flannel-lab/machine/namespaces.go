@@ -18,8 +18,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Namespaces are the namespaces of a machine or pod. Its methods run commands,
-// access files and open sockets there.
+// Namespaces are the namespaces (net, mnt and so on, see kinds) of one machine or pod. Its
+// methods run commands, access files and open sockets there. The zero Namespaces are those
+// of this process.
 type Namespaces struct {
 	files []*os.File // one for each of kinds, in that order
 	From  netip.Addr // source address of pings; invalid: the kernel chooses

@@ -18,10 +18,11 @@ type TransferResult struct {
 // Gbit returns the throughput in Gbit/s.
 func (t TransferResult) Gbit() float64 { return float64(t.Bytes) * 8 / t.Time.Seconds() / 1e9 }
 
-// Transfer sends over one TCP connection between two namespaces, to the address
-// at of the receiver. It sends for the given time, at least one buffer, and
-// checks that the number of bytes received equals that sent. Both ends are
-// goroutines of this process.
+// Transfer sends over one TCP connection from one machine or pod to another (from, to), to
+// the address at of the receiver. It sends for the given time, at least one buffer, and
+// checks that the number of bytes received equals that sent. Both ends are goroutines of
+// this process. If ctx ends early, there is its error, or none and the result of a shorter
+// transfer: TransferResult.Time is how long it took.
 func Transfer(ctx context.Context, from, to Namespaces, at netip.Addr, duration time.Duration) (TransferResult, error) {
 	l, err := to.Listen("tcp", net.JoinHostPort(at.String(), "0"))
 	if err != nil {
