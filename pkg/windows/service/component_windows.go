@@ -1,5 +1,6 @@
 // This file has the part of Components that is about processes, and Start and Stop, which
-// choose between a process and a service (component_service_windows.go).
+// choose between a process and a service (component_service_windows.go). A Component is
+// kubelet, kube-proxy or flanneld, with its program, arguments and environment (component.go).
 
 package service
 
@@ -31,8 +32,10 @@ func RequireAdministrator() error {
 }
 
 // Start runs a component as a process, or as a service. If it runs with the same
-// command, it runs on; with another one, it is restarted. A node changes from processes to
-// services by stopping all of them first (node start), and never back.
+// command, it runs on; with another one, it is restarted. A service of that name that
+// flanneld did not create is only started, and Stop leaves it running. A node changes from
+// processes to services by stopping all of them first (node start), and never back: the
+// caller does not pass false for a component with a service of its own.
 func (c Components) Start(ctx context.Context, what Component, asService bool) error {
 	registered, err := lookUpService(what.Name)
 	switch {
@@ -50,8 +53,8 @@ func (c Components) Start(ctx context.Context, what Component, asService bool) e
 	return c.startProcess(ctx, what)
 }
 
-// Stop stops a component if Components started it. What it runs as is found out: it may be
-// a service, a process, or neither.
+// Stop stops the process of a component, or the service that Components created for it. What
+// it runs as is found out: it may be either or neither. A service of others runs on.
 func (c Components) Stop(ctx context.Context, name string) error {
 	registered, err := lookUpService(name)
 	if err != nil {
@@ -93,8 +96,8 @@ func (c Components) Running(name string) (bool, error) {
 	return serviceRuns(name)
 }
 
-// Record makes this process the component of that name, for Stop of another process: node
-// start --retry, which node stop ends.
+// Record writes this process into the record of a component, so that Stop, called by another
+// process, ends this one. node start --retry calls Record, and node stop calls Stop.
 func (c Components) Record(name string) error {
 	self, err := openProcess(windows.GetCurrentProcessId())
 	if err != nil {
@@ -110,7 +113,8 @@ func (c Components) write(name string, r record) error {
 }
 
 // startProcess starts a component as a process, unless it runs with the same command. If
-// it runs with another one, it is stopped first.
+// it runs with another one, it is stopped first. The command is Program and Args: the record
+// has no environment, and a change of Component.Env alone restarts nothing.
 func (c Components) startProcess(ctx context.Context, what Component) error {
 	command := windows.ComposeCommandLine(append([]string{what.Program}, what.Args...))
 	running, err := c.openOwn(what.Name)
@@ -128,7 +132,7 @@ func (c Components) startProcess(ctx context.Context, what Component) error {
 			return err
 		}
 	}
-	runsElsewhere := what.Other
+	runsElsewhere := what.Other // an error if somebody else has started the component; only flanneld has such a function
 	if runsElsewhere == nil {
 		runsElsewhere = func() error { return noneNamed(what.Name) }
 	}
