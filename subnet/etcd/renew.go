@@ -12,7 +12,7 @@ import (
 
 // renew is one of the goroutines of Hold. It keeps the etcd lease of our key alive
 // until ctx ends. If the etcd lease has expired, etcd has deleted the key with it, and
-// another goroutine of Hold handles that (holder.observe, then keep).
+// another goroutine of Hold handles that (holder.observe, then holder.keep).
 func (m *Manager) renew(ctx context.Context) {
 	for ctx.Err() == nil {
 		m.own.mu.Lock()
@@ -24,12 +24,14 @@ func (m *Manager) renew(ctx context.Context) {
 			m.own.expires = time.Time{}
 		}
 		m.own.mu.Unlock()
-		if id == clientv3.NoLease { // nothing to renew, as of a reservation; leaseChanged ends the sleep
+		// Nothing to renew: there is no etcd lease yet, or our key is a reservation, which an
+		// operator wrote without one. leaseChanged ends the sleep.
+		if id == clientv3.NoLease {
 			m.sleep(ctx, time.Hour)
 			continue
 		}
 		if gone := m.lifetime(id).keep(ctx, m.margin); gone {
-			m.sleep(ctx, 2*time.Second) // usually the deleted key is noticed by then; if not, keep finds the same again
+			m.sleep(ctx, 2*time.Second) // usually the deleted key is noticed by then; if not, lifetime.keep finds the same again
 		} // else ctx has ended, or the key is on another etcd lease
 	}
 }
@@ -81,8 +83,9 @@ func (m *Manager) lifetime(id clientv3.LeaseID) lifetime {
 	}
 }
 
-// Expires implements subnet.Manager. The time is by our clock, which may stand still
-// while etcd's goes on. So keep reads it from etcd again, every recheckAfter at least.
+// Expires implements subnet.Manager. Only the daemon's status report has this time, and none
+// if it is zero. It is by our clock, which may stand still while etcd's goes on. So
+// lifetime.keep reads the time that is left from etcd again, every recheckAfter at least.
 func (m *Manager) Expires() time.Time {
 	m.own.mu.Lock()
 	defer m.own.mu.Unlock()
@@ -131,7 +134,9 @@ func due(left, whole, margin time.Duration) time.Duration {
 }
 
 // sleep waits for d and returns true. It returns false at once when ctx ends or
-// the key is on another etcd lease.
+// the key is on another etcd lease. leaseChanged has room for one notification, of Acquire,
+// Publish or Hold, which ends the next sleep if none waits: renew then looks again.
 func (m *Manager) sleep(ctx context.Context, d time.Duration) bool {
+	// Wait returns 0 if leaseChanged has received, and -1 after the time or the end of ctx.
 	return reconcile.Wait(ctx, time.Now().Add(d), m.own.leaseChanged) < 0 && ctx.Err() == nil
 }
