@@ -13,14 +13,15 @@ import (
 
 // overlayOptions are options for Windows only, in the same object Backend as the others.
 type overlayOptions struct {
-	name string           // of the HNS network
+	name string           // of the HNS network; newVXLAN makes it that of IPv4 in vxlan.names
 	pool [2]dataplane.MAC // first and last MAC address of pods; zero: HNS chooses
 }
 
 // parseOverlay parses the options for Windows into opts, which has the other ones, and
 // warns about options that Windows does not support. They are not errors, since one
 // configuration serves the nodes of both systems, and the node can join without them. The
-// limits of the VNI and the ports are explained in vxlan_mixed.go.
+// parser of vxlan (vxlan.go) calls parseOverlay on Windows. The limits of the VNI and the
+// ports are explained in vxlan_mixed.go.
 func parseOverlay(o *conf.Object, opts *vxlanOptions) {
 	if opts.directRouting {
 		o.Warn("DirectRouting", "not supported on Windows: this node tunnels to all peers, but a Linux peer on the same link sends"+
@@ -46,7 +47,8 @@ func parseOverlay(o *conf.Object, opts *vxlanOptions) {
 	if !o.Has("Port") {
 		o.Warn("Port", "not given, which is %d for this node and %d for Linux nodes: set %d for all", vxlanWindowsPort, vxlanLinuxPort, vxlanWindowsPort)
 	}
-	// The methods Wire and Paths are those of Linux: they must describe what this node does.
+	// vxlan.Wire and vxlan.Paths, which overlay inherits, describe by these options what the node
+	// does. Learning needs no warning: peers are reached without it, on Linux, too.
 	opts.gbp, opts.learning, opts.directRouting = false, false, false
 	opts.overlay = &overlayOptions{name: networkName(o, fmt.Sprintf("flannel.%d", opts.vni)), pool: macPool(o)}
 }
@@ -69,7 +71,8 @@ func macPool(o *conf.Object) (pool [2]dataplane.MAC) {
 	return [2]dataplane.MAC{first, last}
 }
 
-// overlay is vxlan on Windows: Backend with other Devices and ForWindows. One HNS
+// overlay is vxlan on Windows: Backend with other Devices (below) and ForWindows
+// (vxlan_mixed.go). newVXLAN returns it for options that parseOverlay has parsed. One HNS
 // network is the tunnel, the router and the pods' switch. HNS chooses the MAC address of
 // its VTEP.
 type overlay struct{ vxlan }
