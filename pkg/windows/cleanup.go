@@ -20,24 +20,26 @@ import (
 // and pace.DHCP): the next run of the daemon restores what is missing then. With networks
 // on several adapters, it waits so before it deletes those of the next adapter. It also
 // waits until HNS may create a network again, because the next program may be
-// flanneld prepare. If networks, routes or the journal cannot be read, it removes nothing.
+// flanneld prepare. If networks, routes or the journal cannot be read, it removes nothing. If
+// the journal can be read, and is not one of flanneld, it removes what it can recognize
+// without the journal, and returns an error.
 func (d *Driver) cleanup(ctx context.Context, networks []netip.Prefix, dryRun bool) (removed []string, err error) {
 	if d.networks, err = d.client.Networks(ctx); err != nil {
-		return nil, waitIfSilent(err)
+		return nil, waitIfSilent(err) // for its text, which names the service: the command does not wait
 	}
 	routes, err := d.stack.Routes()
 	if err != nil {
 		return nil, fmt.Errorf("list routes: %w", err)
 	}
 	var errs []error
-	if err := d.hostConfig.ReadErr(); reconcile.IsUnknown(err) {
+	if err := d.hostConfig.ReadErr(); reconcile.IsUnknown(err) { // else the file is not a journal of flanneld
 		return nil, err
 	} else if err != nil {
 		errs = append(errs, fmt.Errorf("%w: it lists networks of ours with other names than flannel.N, such as External, which are not removed: check HNS for such networks, then delete the file", err))
 	}
 	d.scope.networks = networks // for routesOfOthers, which leaves our routes out of what is saved
 	for _, r := range routes {
-		if (hostScope{r.Index, networks}).owns(r) {
+		if (hostScope{r.Index, networks}).owns(r) { // r.Index: on whatever adapter the route is
 			removed = append(removed, fmt.Sprintf("route %s", hostRoute{r.Dst, r.NextHop}))
 			if !dryRun {
 				errs = append(errs, d.stack.DeleteRoute(r))
@@ -94,9 +96,17 @@ func (d *Driver) leftovers() []hns.Network {
 	return append(ours, switches...)
 }
 
-// waitRestored returns when the host has its settings back, or returns what is
-// missing after the time in which a Keeper adds addresses. An adapter without a cable gets
-// its addresses by DHCP later, which is no error; the snapshot remains then.
+// waitRestored returns when the host has its settings back. The deadline, 90 seconds, is the
+// sum of the limits after which a Keeper adds addresses: 30 for those set by hand, and 60 for
+// those from DHCP.
+//
+//	Unfinished  HasSnapshot  waitRestored
+//	true        true         waits; after the deadline, returns what Restore says is missing,
+//	                         and waits on if that is nothing: Restore soon deletes the snapshot
+//	true        false        waits for the category; after the deadline, leaves it as it is
+//	false       true         returns nil: an adapter without a cable gets its addresses by
+//	                         DHCP later, and the next run of the daemon needs the snapshot
+//	false       false        returns nil
 func (d *Driver) waitRestored(ctx context.Context) error {
 	deadline := time.Now().Add(d.pace.Address + d.pace.DHCP)
 	for logged := false; d.hostConfig.Unfinished(); logged = true {
