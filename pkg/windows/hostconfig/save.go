@@ -1,5 +1,8 @@
 // This file writes snapshots to the journal. The journal has room for one, and for one
-// category; both are of the same adapter, except while awaitOther waits.
+// category; both are of the same adapter, except while awaitOther waits. The methods run on
+// the daemon's loop, or in the commands prepare and cleanup; k.lock() locks mu, and reads
+// the journal if that was not possible before. Then begun is true, or readErr says why not.
+// The methods isOf, equal and pending return false for nil; missing is not called then.
 
 package hostconfig
 
@@ -17,7 +20,8 @@ import (
 // stays; one of another adapter stays until it is restored (awaitOther). If the host has
 // no address now, the last good snapshot of the adapter is saved (RecordGood). host is
 // physical, or the virtual adapter of the switch on it; adapters are all of the machine.
-// After an error, the caller does not take the step, except for a rollback.
+// After an error, the caller does not take the step, except to delete networks because
+// nobody has been able to reach the host for minutes (Driver.rollBack): it only logs the error.
 func (k *Keeper) Save(host, physical hns.Adapter, adapters []hns.Adapter, routes []hns.Route) error {
 	if err := k.awaitOther(physical, adapters); err != nil {
 		return err
@@ -29,7 +33,7 @@ func (k *Keeper) Save(host, physical hns.Adapter, adapters []hns.Adapter, routes
 	defer k.mu.Unlock()
 	next, earlier := k.newSnapshot(host, physical, routes), k.journal.Snapshot
 	switch {
-	case earlier.isOf(physical, adapters) && !earlier.missing(host, routes).none():
+	case earlier.isOf(physical, adapters) && !earlier.missing(host, routes).none(): // something is missing still
 		next = earlier
 	case len(next.Addresses) > 0: // next is what host has now
 	case k.good.isOf(physical, adapters):
@@ -39,7 +43,7 @@ func (k *Keeper) Save(host, physical hns.Adapter, adapters []hns.Adapter, routes
 	}
 	next = next.without(k.pods)
 	if earlier.equal(next) {
-		return nil // each pass calls Save again: the timers go on
+		return nil // each pass calls Save again: the timers of Restore (see Keeper) go on
 	}
 	if earlier != nil && !earlier.isOf(physical, adapters) {
 		k.log.Warn("could not restore all host settings in time, giving up: those of another adapter take their place", "adapter", earlier.Adapter, "other", physical.Name)
@@ -59,12 +63,12 @@ func (k *Keeper) awaitOther(physical hns.Adapter, adapters []hns.Adapter) error 
 	k.lock()
 	defer k.mu.Unlock()
 	if !k.begun {
-		return k.readErr
+		return k.readErr // not nil, and Save ends with it
 	}
 	var err error
 	s, c := k.journal.Snapshot, k.journal.Category
 	switch {
-	case k.lacksCable():
+	case k.lacksCable(): // only addresses by DHCP are missing, of an adapter that may stay down: do not wait
 	case s != nil && !s.isOf(physical, adapters):
 		err = dataplane.Waiting(CauseNoAddress, "%s to have its addresses and other settings back, before those of %s are saved", s.Adapter, physical.Name)
 	case c.pending() && c.Category != hns.Domain && !c.isOf(physical, adapters): // that of a domain is left to Windows

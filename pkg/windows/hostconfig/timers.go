@@ -1,6 +1,6 @@
 // This file has the timers of Keeper. TrackDark tells the driver when to take a
 // switch away again, since nobody can reach the host (Pace.Rollback in
-// pkg/windows).
+// pkg/windows). The driver calls it and SetReachable on the daemon's loop, or in prepare.
 
 package hostconfig
 
