@@ -13,9 +13,11 @@ import (
 // pathCause is what the doctor says about a cause that Path.diagnose finds. The
 // fields of Path, with the packets that were sent, are described there: Host is a
 // test of the peer's machine, Inner of the way to its pods, Frame of the tunnel,
-// with a packet that package probe has encapsulated. Device is the interface that
-// the route to the peer's subnet leads to (a tunnel, or the underlay itself), and
-// Underlay the one by which packets leave the node.
+// with a packet that package probe has encapsulated. The Result of a test is Answered if
+// the program got an answer; arrived() if an answer was seen on a device, which a firewall
+// of this node may drop afterwards; left(d) if the packet was seen leaving through d.
+// Device is the interface that the route to the peer's subnet leads to (a tunnel, or the
+// underlay itself), and Underlay the one by which packets leave the node.
 type pathCause struct {
 	code           string
 	cause          Cause
@@ -71,6 +73,7 @@ var pathCauses = []pathCause{
 		func(p Path) string {
 			return "a TCP packet is answered if its checksum is computed by software, but not if that is left to " + p.Underlay
 		},
+		// At Device, so that the kernel computes the checksum before the tunnel gets the packet.
 		func(_ Snapshot, p Path) string {
 			return fmt.Sprintf("Run ethtool -K %s tx-checksum-ip-generic off on this node; a udev rule makes it permanent.", p.Device)
 		}},
@@ -145,7 +148,8 @@ func always(text string) func(Snapshot, Path) string {
 	return func(Snapshot, Path) string { return text }
 }
 
-// packets names what the tunnel sends.
+// packets names what the tunnel sends: "packets to UDP port 8472", or, of a protocol without
+// ports, "packets with IP protocol 4 (ipencap)". Port 0 of a UDP tunnel is not known.
 func (p Path) packets() string {
 	tunnel := dataplane.TraitsOfBackend(p.Kind)
 	switch {
@@ -161,7 +165,7 @@ func (p Path) packets() string {
 func accept(p Path) string {
 	what := p.packets()
 	if p.Kind != PathDirect {
-		what = strings.TrimPrefix(what, "packets to ")
+		what = strings.TrimPrefix(what, "packets to ") // "Accept UDP port 8472 from"; the other texts of packets stay
 	}
 	return "Accept " + what + " from and to all nodes, in the nodes' firewalls, those between them and the cloud's security groups."
 }
@@ -192,7 +196,9 @@ func pathChecks() (checks []Check) {
 }
 
 // examine finds the tested peers with the cause. A path has one cause, the first that
-// diagnose finds: see excludes for what is known of the others.
+// diagnose finds: see excludes for what is known of the others. diagnose returns "" if the
+// path works, if nobody says that a silent peer has to answer, or with a Problem, if it could
+// not be tested. There is at least one path (pathsKnown).
 func (c pathCause) examine(s Snapshot) Finding {
 	// tested: without the cause; open: the tests do not show it; untested: there was an error.
 	var peers, seen, fixes, tested, untested, open []string
@@ -224,7 +230,8 @@ func (c pathCause) examine(s Snapshot) Finding {
 }
 
 // excludes reports whether the tests of a path with a cause exclude another one: an answer
-// to small packets does, except for causes that it does not show.
+// to small packets does, except for causes that it does not show. NotForwarding is not
+// of these tests: the daemon has found it.
 func (p Path) excludes(other Cause) bool {
 	switch other {
 	case causeCloudRoute, causeMTU, causeChecksum: // see diagnoseAnswering

@@ -1,6 +1,6 @@
 // The checks in this file are about packets that come from somebody else than a node or a
-// pod of the cluster, as the daemon has counted them. Their rows are in daemon.go and
-// linux.go.
+// pod of the cluster, as the daemon has counted them. Their rows, in daemon.go and linux.go,
+// need daemonAnswers: s.report() is not nil.
 
 package doctor
 
@@ -12,8 +12,9 @@ import (
 	"flannel/pkg/status"
 )
 
-// datagramsFromPeers is the check FL109: it finds datagrams that the udp backend drops,
-// foreign and malformed ones, of the reasons of dataplane.Forwarded. Another address or
+// datagramsFromPeers is the check FL109: it finds datagrams that the udp backend drops, for
+// two of the reasons in dataplane.Forwarded.Dropped: "foreign" (from another sender than the
+// peer of the packet inside) and "malformed" (no IPv4 packet inside). Another address or
 // port than that in the peer's lease comes from NAT or a rewritten firewall rule;
 // other senders scan the port, or use another network's configuration. A few are
 // normal when a node joins, and sends before its lease is known.
@@ -39,9 +40,9 @@ func datagramsFromPeers(s Snapshot) Finding {
 }
 
 // nobodyForges is the check FL211: what the guard of the pod network has found, and whether
-// it works. GuardReport.Enforce means that the guard drops such packets; otherwise it only
-// counts them: it is set to do so, or Waiting says why it does not drop them yet. The daemon
-// may report the guard before it has a lease: the rules of an earlier run are in force.
+// it works. If GuardReport.Enforce is set, the guard drops such packets, else it counts them.
+// Waiting says why the guard counts although it should drop; "": counting is what was
+// configured. A daemon without a lease may report a guard, too: that of an earlier run.
 func nobodyForges(s Snapshot) Finding {
 	g := s.report().Guard
 	if g == nil {

@@ -9,11 +9,14 @@ import (
 	"flannel/pkg/underlay"
 )
 
-// windowsChecks returns the checks of a Windows node. The columns are those of
-// daemonChecks. HNS is the Host Network Service. It makes a network with a virtual switch
-// (vSwitch) on a physical adapter, whose addresses then move to a new vEthernet adapter.
-// s.hns (hns.go) returns flanneld's network, whether the backend is vxlan (overlay; else it
-// is host-gw, with the type L2Bridge), and whether there is such a network.
+// windowsChecks returns the checks of a Windows node. The columns are the fields of Check:
+// code, what is right, what is wrong, system, what must be known, and the function below. If
+// something that must be known is not, the function is not called (see needs).
+//
+// HNS is the Host Network Service. It makes a network with a virtual switch (vSwitch) on a
+// physical adapter, whose addresses then move to a new vEthernet adapter. s.hns (hns.go)
+// returns flanneld's network, whether the backend is vxlan (overlay; else it is host-gw,
+// with the type L2Bridge), and whether there is such a network.
 func windowsChecks() []Check {
 	return []Check{
 		{"FL501", "the Host Network Service runs and supports what the network needs",
@@ -68,7 +71,9 @@ func windowsChecks() []Check {
 }
 
 // hnsVersion finds a version of HNS without a feature that the network needs.
-// HNS itself only rejects a request with a code.
+// HNS itself only rejects a request with a code. unnamed is the reason why it is not known
+// which network is flanneld's (nameKnown); zero: it is known, also that there is none. The
+// daemon reports no node (s.node() == nil) if it does not answer, or has no lease.
 func hnsVersion(s Snapshot) Finding {
 	h := s.Windows.HNS.Value
 	_, overlay, found := s.hns()
