@@ -15,7 +15,7 @@ type EventLog interface {
 }
 
 const (
-	eventID  = 1      // of all our events
+	eventID  = 1      // of all our events; the message file (of eventcreate.exe) shows our text for IDs from 1 to 1000
 	eventMax = 30_000 // bytes; Windows accepts 31,839 characters
 )
 
