@@ -72,7 +72,7 @@ const (
 	notRunning   = "the daemon does not run"
 	noAnswer     = "the daemon runs but does not answer"
 	held         = "another flanneld runs with the same subnet file"
-	besideDaemon = "a flanneld or flannel runs, or may run, with the same subnet file"
+	besideDaemon = "a flanneld or flannel runs, or may run, whose network this would change"
 )
 
 // commonExits are the exit codes of all commands.

@@ -257,7 +257,7 @@ func (d *Daemon) stepRollout(p *pass) error {
 
 // activate puts a configuration in force, and logs msg. After an error, the next pass tries
 // again if stepRollout has called activate; if it was offer, the new configuration is refused
-// until the underlay changes, or the trial is over.
+// until the underlay changes, or the configuration in force stops being temporary (isTemporary).
 func (d *Daemon) activate(n *node, c validConfig, cause, msg string) error {
 	next := *n // n stays as it is if the configuration does not fit the present underlay
 	next.config, next.maker = c.config, c.maker

@@ -19,7 +19,7 @@ import (
 // public IPs inside subnets of other peers.
 
 // isInside reports whether a public IP of the peer is inside the pod network. Plan.add and Plan.remove keep the valid peers
-// that have such an IP in p.inside.
+// that have such an IP, and are not pending, in p.inside.
 func (p *Plan) isInside(peer *peer) bool {
 	return slices.ContainsFunc(peer.lease.Endpoints(), func(e subnet.Endpoint) bool {
 		return p.cfg.NetworkOf(e.PublicIP).Prefix.Contains(e.PublicIP)

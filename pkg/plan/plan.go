@@ -41,7 +41,7 @@ type Plan struct {
 	claimants    map[resource][]*peer // all who claim it, for resources that several peers claim
 	unusual      map[*peer]struct{}   // with a subnet of unusual size
 	outranking   map[*peer]struct{}   // that have precedence over this node for one of its tunnel ends
-	inside       map[*peer]struct{}   // with a public IP inside the pod network
+	inside       map[*peer]struct{}   // valid and not pending, with a public IP inside the pod network
 	hostSubnets  map[netip.Prefix]int // how many of these public IPs each subnet of the usual size contains
 	twins        map[*peer]struct{}   // with the public IP of this node
 	invalid      map[*peer]struct{}   // rejected whatever other leases there are

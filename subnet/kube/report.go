@@ -206,7 +206,7 @@ func (r *reporter) run(ctx context.Context) {
 			}
 			early, err := r.writeCondition(ctx, name, s)
 			nextEvent, eventErr := r.writeEvents(ctx, events, name, s) // also if the condition could not be written
-			// After an error, the next call comes after retryPause instead, and later after each further one.
+			// After an error, the next call comes after retryPause instead.
 			return min(cmp.Or(early, recheckEvery), nextEvent), errors.Join(err, eventErr)
 		},
 	}

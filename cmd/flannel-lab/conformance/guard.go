@@ -55,9 +55,10 @@ func counters(metrics string) (map[string]float64, error) {
 
 // foundEarly returns an error if the guard of a node has found other packets before the tests
 // than those of nodes that joined (see "Nodes that join" in Documentation/guard.md).
-func foundEarly(node, backend string, counters map[string]float64) error {
+func foundEarly(node string, backend map[string]any, counters map[string]float64) error {
+	direct := backend["Type"] == "host-gw" || backend["DirectRouting"] == true
 	for labels, packets := range counters {
-		ofJoined := strings.Contains(labels, `rule="outsider"`) || backend == "host-gw" && strings.Contains(labels, `rule="spoofed"`)
+		ofJoined := strings.Contains(labels, `rule="outsider"`) || direct && strings.Contains(labels, `rule="spoofed"`)
 		if packets > 0 && !ofJoined {
 			return fmt.Errorf("the guard of %s: it counted %.0f packets before the tests: %s", node, packets, labels)
 		}

@@ -109,15 +109,17 @@ func TestGuardFoundNothing(t *testing.T) {
 func TestFoundEarly(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		backend, rule string
-		packets       float64
-		fails         bool
+		backend map[string]any
+		rule    string
+		packets float64
+		fails   bool
 	}{
-		{"vxlan", "outsider", 3, false},
-		{"vxlan", "spoofed", 0, false},
-		{"vxlan", "spoofed", 3, true},
-		{"vxlan", "inner", 3, true},
-		{"host-gw", "spoofed", 3, false},
+		{map[string]any{"Type": "vxlan"}, "outsider", 3, false},
+		{map[string]any{"Type": "vxlan"}, "spoofed", 0, false},
+		{map[string]any{"Type": "vxlan"}, "spoofed", 3, true},
+		{map[string]any{"Type": "vxlan"}, "inner", 3, true},
+		{map[string]any{"Type": "vxlan", "DirectRouting": true}, "spoofed", 3, false},
+		{map[string]any{"Type": "host-gw"}, "spoofed", 3, false},
 	} {
 		counters := map[string]float64{`mode="enforce",rule="` + c.rule + `"`: c.packets}
 		if err := foundEarly("node1", c.backend, counters); (err != nil) != c.fails {

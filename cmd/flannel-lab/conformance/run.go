@@ -51,7 +51,11 @@ func Run(ctx context.Context, w io.Writer, o Options) (err error) {
 	}
 	fmt.Fprintf(w, "ready after %.0f s; the tests write to %s\n", time.Since(start).Seconds(), filepath.Join(dir, "log"))
 	before := map[*cluster.Node]map[string]float64{} // what the guards have counted until now
-	var early error                                  // what the guards found before the tests; these run even so
+	backend, err := o.backendObject()
+	if err != nil {
+		return errors.Join(err, logs())
+	}
+	var early error // what the guards found before the tests; these run even so
 	for _, n := range c.Nodes {
 		if err = acquainted(ctx, n, len(c.Nodes)-1); err == nil {
 			before[n], err = guardCounters(ctx, n)
@@ -59,7 +63,7 @@ func Run(ctx context.Context, w io.Writer, o Options) (err error) {
 		if err != nil {
 			return errors.Join(err, logs())
 		}
-		early = errors.Join(early, foundEarly(n.Name, o.backendType(), before[n]))
+		early = errors.Join(early, foundEarly(n.Name, backend, before[n]))
 	}
 	start = time.Now()
 	ended := o.e2e(ctx, c, dir) // an error also if a test has failed, which the results say, too

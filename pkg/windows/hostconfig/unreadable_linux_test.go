@@ -180,7 +180,7 @@ func TestUnwritableJournal(t *testing.T) {
 	if unsaved := k.RecordGood(host, host, admin.Routes()); unsaved == "" || k.SaveGood() == nil {
 		t.Errorf("would save %q, and can", unsaved)
 	}
-	if err := errors.Join(m.SetDNS(host.Index, nil), admin.SetCategory("Ethernet", hns.Public)); err != nil {
+	if err := errors.Join(admin.SetDNS("Ethernet"), admin.SetCategory("Ethernet", hns.Public)); err != nil {
 		t.Fatal(err)
 	}
 	host = admin.Adapter("Ethernet")
