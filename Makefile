@@ -308,7 +308,7 @@ HEAVY := ./cmd/flanneld
 test-windows: wine ## run the tests for Windows under Wine; of one package: LIGHT=./pkg/windows/hns HEAVY=
 	$(if $(LIGHT),CGO_ENABLED=1 CC=x86_64-w64-mingw32-gcc-win32 $(WINDOWS) -race $(LIGHT))
 	$(if $(HEAVY),CGO_ENABLED=0 $(WINDOWS) $(HEAVY))
-	@dist/wine.sh stop
+	$(if $(PLAN),,@dist/wine.sh stop)
 
 # Not a part of make test, because building kube-proxy for Windows takes minutes and no other test needs it.
 # There is no release yet: the commit before the first one would have been made.
@@ -332,7 +332,7 @@ test-kube-proxy: ## test Windows' real kube-proxy beside flanneld.exe under Wine
 	@dist/setup.sh test
 	@$(MAKE) --no-print-directory -j2 build tools wine cross-windows-amd64 bin/kube bin/kube-proxy.exe
 	cd $(LAB) && $(GO) test -count=1 -v -timeout 2h -tags kubeproxy -run '^TestKubeProxy' ./e2e
-	@dist/wine.sh stop
+	@[ ! -e bin/wine/used ] || dist/wine.sh stop
 
 wine: bin/wine/run bin/cni/host-local.exe bin/cni/win-bridge.exe bin/cni/win-overlay.exe ## set up Wine and the CNI plugins for Windows, for tests
 	GOOS=windows GOARCH=amd64 $(GO) build -overlay bin/wine/overlay.json $(RELEASE) -o bin/cni/flannel.exe ./cmd/flannel
@@ -350,7 +350,8 @@ plan_wine   := $(filter $(WITH_WINE),$(PLAN_WINE))
 test-lint:
 	@$(MAKE) --no-print-directory lint
 
-test-packages: build tools bin/image/start
+# The tests of hnstest/wine run programs under Wine.
+test-packages: build tools bin/image/start $(if $(filter ./internal/test/hnstest/wine,$(PLAN_RACE) $(PLAN_PLAIN)),wine)
 	$(if $(PLAN),,$(error run make test or make changed))
 	$(if $(filter-out $(PLAN_KUBE),$(PLAN_RACE)),$(RACE) $(filter-out $(PLAN_KUBE),$(PLAN_RACE)))
 	$(if $(filter-out $(PLAN_KUBE),$(PLAN_PLAIN)),$(GO) $(TEST) $(filter-out $(PLAN_KUBE),$(PLAN_PLAIN)))
@@ -378,9 +379,10 @@ test-machine: $(if $(filter short all,$(PLAN_KERNEL)),test-programs)
 		WHEN_IDLE=$(CURDIR)/bin/tests/idle nice -n -10 dist/kernels.sh $$series all && echo $$series >bin/tests/series ;; \
 	esac
 
-# Tells test-machine that the others have ended.
+# Tells test-machine that the others have ended. Wine is stopped here, since tests of several of them use it.
 test-idle: test-nodes test-lint test-packages test-wine test-packages-of-kubernetes test-other-systems
 	@mkdir -p bin/tests && touch bin/tests/idle
+	@[ ! -e bin/wine/used ] || dist/wine.sh stop
 
 test-other-systems: $(if $(PLAN_SYSTEMS),build tools)
 	@$(if $(PLAN_SYSTEMS),$(MAKE) --no-print-directory test-emulated test-words)

@@ -29,11 +29,17 @@ func (e *UntrustedError) Error() string {
 		owner = e.Name + " (" + e.SID + ")"
 	}
 	if e.Err != nil { // who may be an administrator
-		return fmt.Sprintf("%s belongs to %s, and the members of the group Administrators cannot be listed (%v); will retry", e.Path, owner, e.Err)
+		return fmt.Sprintf("%s belongs to %s, and the members of the group Administrators cannot be listed (%v), which it takes to trust the file; try again", e.Path, owner, e.Err)
 	}
 	return fmt.Sprintf(`%s belongs to %s, not to an administrator, and is not used: delete it or, if its content is right, run both of: `+
 		`icacls "%[1]s" /setowner *%[3]s; icacls "%[1]s" /inheritance:r /grant:r *%[4]s:F *%[3]s:F /remove:g *%[5]s`,
 		e.Path, owner, sidAdministrators, sidSystem, e.SID)
+}
+
+// IsUnjudged reports whether an error is that nobody knows whether to trust a file: its owner may be an administrator.
+func IsUnjudged(err error) bool {
+	var u *UntrustedError
+	return errors.As(err, &u) && u.Err != nil
 }
 
 // Unwrap returns why the administrators could not be listed.

@@ -35,6 +35,8 @@ func (d *Driver) prepare(ctx context.Context, dev dataplane.Device, report func(
 				err = dataplane.Waiting(hostconfig.CauseNoAddress, "the host to keep its addresses, routes and DNS servers")
 			case err == nil && d.hostConfig.Unfinished():
 				err = dataplane.Waiting(hostconfig.CauseCategoryPending, "the category of the host's network")
+			case err == nil:
+				err = d.hostConfig.WriteSettled()
 			}
 			return 0, err
 		},

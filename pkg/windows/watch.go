@@ -97,6 +97,7 @@ func (d *Driver) watch(ctx context.Context) {
 // for, and the next tick calls it again.
 func (d *Driver) restoreHostConfig(ctx context.Context) {
 	d.hostConfig.TrackCategory()
+	_ = d.hostConfig.WriteSettled() // the Keeper has logged why it could not write at once; the next tick tries again
 	if !d.hostConfig.Pending() || reconcile.IsUnknown(d.hostConfig.ReadErr()) {
 		return
 	}

@@ -66,7 +66,7 @@ func readNameServer(path string) (string, error) {
 	}
 	defer key.Close()
 	text, _, err := key.GetStringValue("NameServer")
-	if errors.Is(err, registry.ErrNotExist) {
+	if errors.Is(err, registry.ErrNotExist) || errors.Is(err, registry.ErrUnexpectedType) { // Windows ignores another type
 		return "", nil
 	}
 	return text, ipHelperError("RegQueryValueEx NameServer", err)

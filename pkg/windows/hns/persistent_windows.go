@@ -76,6 +76,9 @@ func (ipHelper) Persistent(index int) (p Persistent, err error) {
 	p.Metric, p.MTU = int(metric), int(mtu)
 	// EnableDHCP comes last: without it, the other values are returned with the error.
 	dhcp, _, err := key.GetIntegerValue("EnableDHCP")
+	if errors.Is(err, registry.ErrUnexpectedType) {
+		err = registry.ErrNotExist // Windows ignores another type
+	}
 	if err != nil {
 		return p, ipHelperError("RegQueryValueEx EnableDHCP", err)
 	}

@@ -39,6 +39,10 @@ func (k *Keeper) begin() {
 		next, err = ReadJournal(k.path)
 		return err
 	})
+	if file.IsUnjudged(k.readErr) {
+		k.readErr = reconcile.Unknown(fmt.Errorf("%w; until then, the node does not join, and cleanup removes nothing", k.readErr))
+		return
+	}
 	if k.readErr != nil && !file.Unusable(k.readErr) {
 		k.readErr = reconcile.Unknown(fmt.Errorf("%w; until flanneld can read the file, the node does not join, and cleanup removes nothing: end the program that has opened the file, "+
 			"or repair its permissions or its disk, or delete it, and with it the host's settings that were not restored yet and the names of flanneld's networks", k.readErr))
@@ -103,7 +107,7 @@ func (k *Keeper) SaveGood() error {
 func (k *Keeper) Forget() error {
 	k.lock()
 	defer k.mu.Unlock()
-	if k.journal.LastGood == nil && k.journal.Category == nil {
+	if k.journal.LastGood == nil && k.journal.Category == nil && len(k.unwritten) == 0 {
 		return nil
 	}
 	return k.update(func(j *Journal) { j.LastGood, j.Boot, j.Category = nil, "", nil })
@@ -176,7 +180,11 @@ func (k *Keeper) takeChanges(host hns.Adapter, routes []hns.Route) error {
 	}
 	k.log.Info("somebody has changed the host's settings since the last boot, leaving them so", "adapter", host.Name,
 		"gateways", next.gateways(), "dns", next.DNS, "metric", next.V4Metric, "ipv6_metric", next.V6Metric, "mtu", next.MTU)
-	k.settle(func(j *Journal) { j.Snapshot = &next })
+	k.settle(func(j *Journal) {
+		if j.Snapshot == nil || j.holds(snapshot) { // nil: somebody has deleted the file
+			j.Snapshot = &next
+		}
+	})
 	return nil
 }
 

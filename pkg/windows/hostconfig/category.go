@@ -278,7 +278,12 @@ func (k *Keeper) endCategory(saved *SavedCategory, host, problem string) {
 func (k *Keeper) settleCategory(c *SavedCategory) {
 	k.lock()
 	defer k.mu.Unlock()
-	k.settle(func(j *Journal) { j.Category = c })
+	old := k.journal.Category
+	k.settle(func(j *Journal) {
+		if j.Category == old || j.Category != nil && old != nil && *j.Category == *old {
+			j.Category = c
+		}
+	})
 }
 
 // queueCategoryAfterBoot makes Restore look at the category once after each boot:

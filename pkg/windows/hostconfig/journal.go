@@ -179,8 +179,9 @@ func (k *Keeper) update(change func(*Journal)) error {
 }
 
 // settle is update for a change about what Restore has found or done. If the file cannot be
-// written, the change is made in memory, so that Restore goes on, and the next update makes it
-// in the file: RecordGood asks for one. change may be called more than once.
+// written, the change is made in memory, so that Restore goes on, and WriteSettled, or an update
+// before that, makes it in the file. change may be called more than once, and then with what
+// another process has written in between: it must change only what Restore has seen.
 func (k *Keeper) settle(change func(*Journal)) {
 	err := k.update(change)
 	if err == nil {
@@ -189,4 +190,34 @@ func (k *Keeper) settle(change func(*Journal)) {
 	change(&k.journal)
 	k.unwritten = append(k.unwritten, change)
 	k.log.Warn("cannot save how far the host's settings are restored, will retry", "error", err)
+}
+
+// WriteSettled writes what settle could not write; it tries once in readPause. The daemon calls
+// it in each look at the host, and prepare does not end before it returns nil.
+func (k *Keeper) WriteSettled() error {
+	k.lock()
+	defer k.mu.Unlock()
+	if len(k.unwritten) == 0 {
+		return nil
+	}
+	return k.writing.Do(func() error { return k.update(func(*Journal) {}) })
+}
+
+// holds reports whether the journal's snapshot is s, perhaps without routes to pods.
+func (j *Journal) holds(s *Snapshot) bool {
+	return j.Snapshot != nil && j.Snapshot.AtBoot == s.AtBoot && j.Snapshot.Written.Equal(s.Written)
+}
+
+// deleteSnapshot ends the comparison, also that after a boot: Journal.Boot is then this
+// boot, and compareAfterBoot begins no other one. If this boot is unknown, Boot is "", and a
+// later run compares.
+func (k *Keeper) deleteSnapshot() {
+	k.resetTimers()    // and what else belongs to one snapshot, such as lost
+	k.lastWarning = "" // the next snapshot may have the same problem
+	old := k.journal.Snapshot
+	k.settle(func(j *Journal) {
+		if j.holds(old) {
+			j.Snapshot, j.Boot = nil, k.boot
+		}
+	})
 }

@@ -91,6 +91,7 @@ type Keeper struct {
 	reading         reconcile.Backoff // of begin
 	readErr         error             // of the last call of begin; with begun, the file is not a journal of flanneld
 	unwritten       []func(*Journal)  // changes that are in journal, and that settle could not write
+	writing         reconcile.Backoff // of WriteSettled
 	good            *Snapshot         // of the last RecordGood of this run, for Save; nil: none. Journal.LastGood is its static part
 	boot            string            // hns.Stack.BootID; "": unknown
 	goneSince       time.Time         // zero: the timer does not run
@@ -115,7 +116,7 @@ type Keeper struct {
 // New returns a Keeper that continues with what an earlier run wrote to the
 // journal at path.
 func New(path string, limits Limits, stack hns.Stack, log *slog.Logger) *Keeper {
-	k := &Keeper{path: path, limits: limits, stack: stack, log: log, uncertain: true, reading: reconcile.Backoff{First: readPause}}
+	k := &Keeper{path: path, limits: limits, stack: stack, log: log, uncertain: true, reading: reconcile.Backoff{First: readPause}, writing: reconcile.Backoff{First: readPause}}
 	k.category.client, k.category.turn = hns.NewCategoryClient(stack, categoryLimit), make(chan struct{}, 1)
 	var err error
 	if k.boot, err = stack.BootID(); err != nil {
@@ -386,13 +387,4 @@ func (k *Keeper) warn(host hns.Adapter, err error) {
 		k.lastWarning = err.Error()
 		k.log.Warn("could not restore all host settings, will retry", "adapter", host.Name, "error", err)
 	}
-}
-
-// deleteSnapshot ends the comparison, also that after a boot: Journal.Boot is then this
-// boot, and compareAfterBoot begins no other one. If this boot is unknown, Boot is "", and a
-// later run compares.
-func (k *Keeper) deleteSnapshot() {
-	k.resetTimers()    // and what else belongs to one snapshot, such as lost
-	k.lastWarning = "" // the next snapshot may have the same problem
-	k.settle(func(j *Journal) { j.Snapshot, j.Boot = nil, k.boot })
 }

@@ -203,6 +203,43 @@ func TestUnwritableJournal(t *testing.T) {
 	}
 }
 
+// What could not be written about a snapshot is written as soon as it can be, and changes no other snapshot, which another
+// process has saved meanwhile.
+func TestSettledIsWritten(t *testing.T) {
+	for _, otherSaved := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			m := hnstest.New()
+			defer m.Close() //nolint:errcheck // it counts handles, of which there are none
+			host := m.Admin().Adapter("Ethernet")
+			saved := (&Keeper{stack: m}).newSnapshot(host, host, m.Admin().Routes())
+			path, allow := readOnly(t, Journal{Networks: []string{"cbr0"}, Snapshot: saved})
+			var log logtest.Log
+			k := New(path, Limits{}, m, log.Logger())
+			for range 10 {
+				_ = k.Restore(nil)
+			}
+			if k.HasSnapshot() || k.WriteSettled() == nil {
+				t.Error("a snapshot that is restored stays, or is deleted from a file that cannot be written")
+			}
+			allow()
+			if otherSaved {
+				other := *saved
+				other.Written = saved.Written.Add(time.Minute)
+				if err := WriteJournal(path, Journal{Networks: []string{"cbr0"}, Snapshot: &other}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			time.Sleep(readPause)
+			if err := k.WriteSettled(); err != nil {
+				t.Error(err)
+			}
+			if j, err := ReadJournal(path); err != nil || (j.Snapshot != nil) != otherSaved {
+				t.Errorf("another process has saved: %t; the journal holds %+v, %v", otherSaved, j.Snapshot, err)
+			}
+		})
+	}
+}
+
 // A journal that cannot be read is not read at each call.
 func TestUnreadableIsNotReadAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -47,6 +47,9 @@ func (c Components) readRecord(name string) (r record, err error) {
 	if err == nil {
 		err = json.Unmarshal(raw, &r)
 	}
+	if file.IsUnjudged(err) {
+		return r, fmt.Errorf("read which process %s is: %w", name, err)
+	}
 	if err != nil {
 		return r, fmt.Errorf("read which process %s is: %s: %w; delete this file, and stop %s", name, path, err, name)
 	}

@@ -122,7 +122,7 @@ func install(m *mgr.Mgr, config Config, out io.Writer) (changed bool, err error)
 	s, err := openService(m, Name, windows.SERVICE_ALL_ACCESS)
 	if errors.Is(err, windows.ERROR_SERVICE_DOES_NOT_EXIST) {
 		done = "installed; start it by: flanneld service start"
-		s, err = m.CreateService(Name, config.Command[0], mgr.Config{StartType: mgr.StartAutomatic, ErrorControl: mgr.ErrorNormal})
+		s, err = m.CreateService(Name, config.Command[0], mgr.Config{StartType: mgr.StartAutomatic, ErrorControl: mgr.ErrorNormal}, config.Command[1:]...)
 	}
 	if err != nil {
 		return changed, fmt.Errorf("create the service: %w", err)
