@@ -33,7 +33,7 @@ func conflicting(subnetFile string, gone bool, all []probe.Daemon, unread error)
 		case d.Environ == nil && !given: // FLANNELD_SUBNET_FILE may name any
 			return fmt.Errorf("a flanneld (PID %d) may run on this node with the same subnet file (%s); %s: %w",
 				d.PID, d.WhyNot, advice, errBeside)
-		case named && !given:
+		case named && o.given["subnet-file"] != "--subnet-file": // perhaps the environment names another one, which the flag overrides
 			return fmt.Errorf("a daemon (PID %d) runs with unknown flags, and may have the same subnet file; stop it first: %w", d.PID, errBeside)
 		case !conflicts(instanceOf(subnetFile), instanceOf(o.SubnetFile), gone): // neither changes what the other one made
 		case d.WhyNot != "":

@@ -271,16 +271,15 @@ func (k *Keeper) endCategory(saved *SavedCategory, host, problem string) {
 	k.category.reset()
 	done := *saved
 	done.Done, done.Host, done.Problem, done.Boot = true, host, problem, k.boot
-	k.settleCategory(&done)
+	k.settleCategory(saved, &done)
 }
 
-// settleCategory is settle for the saved category.
-func (k *Keeper) settleCategory(c *SavedCategory) {
+// settleCategory is settle for the saved category: c takes the place of old, which is not nil.
+func (k *Keeper) settleCategory(old, c *SavedCategory) {
 	k.lock()
 	defer k.mu.Unlock()
-	old := k.journal.Category
 	k.settle(func(j *Journal) {
-		if j.Category == old || j.Category != nil && old != nil && *j.Category == *old {
+		if j.Category != nil && *j.Category == *old {
 			j.Category = c
 		}
 	})
@@ -340,7 +339,7 @@ func (k *Keeper) TrackCategory() {
 		chosen.Category, chosen.Problem = c, ""
 		next = &chosen
 	}
-	k.settleCategory(next)
+	k.settleCategory(saved, next)
 }
 
 // ReadCategory returns the saved category in the journal at path, nil if there is

@@ -174,6 +174,9 @@ func (k *Keeper) update(change func(*Journal)) error {
 	if err := WriteJournal(k.path, next); err != nil {
 		return err
 	}
+	if old := k.journal.Snapshot; old != nil && !next.holds(old) { // another process has saved one
+		k.resetTimers()
+	}
 	k.journal, k.unwritten = next, nil
 	return nil
 }

@@ -200,7 +200,10 @@ func (k *Keeper) compare(adapters []hns.Adapter, routes []hns.Route, networks []
 	if err := k.takeChanges(host, routes); err != nil {
 		return err
 	}
-	snapshot = k.journal.Snapshot // which takeChanges may have replaced
+	if !k.journal.holds(snapshot) { // it may be of another adapter than host
+		return dataplane.Waiting(CauseNoAddress, "a look at the settings that another process has saved")
+	}
+	snapshot = k.journal.Snapshot // which takeChanges may have changed
 	if !host.DHCP {
 		k.dhcpOff = 0 // Windows has obeyed
 	}

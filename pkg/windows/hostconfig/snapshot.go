@@ -14,7 +14,7 @@ import (
 // restores the difference. A Snapshot is not changed: without and static4 return
 // copies.
 type Snapshot struct {
-	Written   time.Time     // for messages
+	Written   time.Time     // in whole seconds; with AtBoot, it identifies the snapshot (see holds)
 	Adapter   string        // name of the physical adapter
 	GUID      string        // of the physical adapter; it stays when the adapter is renamed
 	MAC       dataplane.MAC `json:",omitzero"`  // of the physical adapter; it stays when the GUID changes

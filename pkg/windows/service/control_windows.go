@@ -131,8 +131,8 @@ func install(m *mgr.Mgr, config Config, out io.Writer) (changed bool, err error)
 	if err := errors.Join(configure(s, out), addEventSource()); err != nil {
 		return changed, err
 	}
-	// What installed compares is set last: after an error above, the next install finds the service changed, and so
-	// restarts it.
+	// What installed compares is set last: after an error above, the next install finds a service that existed changed,
+	// and so restarts it.
 	if err := setEnvironment(config.Env); err != nil {
 		return changed, err
 	}
