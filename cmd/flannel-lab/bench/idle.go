@@ -21,7 +21,9 @@ import (
 	"flannel/pkg/dataplane"
 )
 
-// idleRows are the rows of the table of measureIdle.
+// idleRows are the rows of the table of measureIdle: the key of the figure, its title, the value
+// that we want to reach ("": none), and flannel's ("": not known). A pass is one comparison of
+// everything with the desired state.
 var idleRows = []row{
 	{"idle_cpu_percent", "idle CPU, % of a core", "0.1", ""},
 	{"idle_wakes", "its threads wake up, times a second", "", ""},
@@ -41,7 +43,7 @@ func measureIdle(ctx context.Context, o Options, peers int) (column, error) {
 		return c, err
 	}
 	defer b.close()
-	stop, err := b.answerProbes(ctx)
+	stop, err := b.answerProbes(ctx) // before the daemon starts, which firstSync does
 	if err != nil {
 		return c, err
 	}
@@ -56,7 +58,8 @@ func measureIdle(ctx context.Context, o Options, peers int) (column, error) {
 }
 
 // idleWithPeers measures the CPU time for --idle, and how often things happen on which it
-// is spent. A metric that the daemon does not have counts as 0.
+// is spent. A metric that the daemon does not have counts as 0. The figure of the CPU time is
+// idle's, which waits.
 func (b *bench) idleWithPeers(ctx context.Context) error {
 	type counts struct{ wakes, answers, passes float64 }
 	read := func() (c counts, err error) {
@@ -124,8 +127,9 @@ const (
 // outer addresses of all of these packets are those of the peers, as the guard wants it.
 func (b *bench) answerProbes(ctx context.Context) (stop func(), err error) {
 	second := b.lab.Nodes[1]
-	// The local route makes all addresses of peers those of this node. The address that onLink
-	// has added goes, because the first node has it, too.
+	// 172.16.0.0/12 is the network of nodesNet, with the public IPs of all peers. The local route
+	// makes them addresses of the second node. onLink has given every node the address nodesNet:
+	// the first one, on which the daemon runs, keeps it.
 	script := fmt.Sprintf("ip address delete %s dev %s; ip route add local 172.16.0.0/12 dev %[2]s", nodesNet, lab.Uplink)
 	if _, err := second.Run(ctx, "sh", "-ec", script); err != nil {
 		return nil, err
@@ -140,7 +144,7 @@ func (b *bench) answerProbes(ctx context.Context) (stop func(), err error) {
 	}
 	go func() {
 		buffer := make([]byte, 1<<16)
-		for i := 0; ; i = (i + 1) % len(b.peers) {
+		for i := 0; ; i = (i + 1) % len(b.peers) { // i: the peer that sends a probe next
 			n, to, from, err := conn.ReadFrom(buffer)
 			if err != nil {
 				return // closed
@@ -157,31 +161,31 @@ func (b *bench) answerProbes(ctx context.Context) (stop func(), err error) {
 	return func() { _ = socket.Close() }, nil
 }
 
-// answer turns a probe that was sent to a peer into the peer's answer, an echo reply.
+// answer turns a probe that was sent to a peer into the peer's answer, an echo reply. The
+// checksum of the IP header stays right, since addresses only change places.
 func answer(frame []byte) []byte {
-	swap(frame[vxlanEther:], 6)
-	swap(frame[vxlanIP+12:], 4)
-	frame[vxlanICMP] = 0 // echo reply
+	swap(frame[vxlanEther:], 6) // MAC addresses
+	swap(frame[vxlanIP+12:], 4) // IP addresses
+	frame[vxlanICMP] = 0        // echo reply
 	setSum(frame[vxlanICMP:], 2)
 	return frame
 }
 
 // request turns an answer into a probe that p sends to the same daemon: of the answer, only
-// the addresses of the daemon remain. The body says that p has not heard of the daemon;
-// pkg/daemon/reach has its format.
+// the addresses of the daemon remain. The body says that p has not heard of the daemon; its
+// format is that of message in pkg/daemon/reach.
 func (p peer) request(frame []byte) []byte {
-	// The MAC of the sender, as mac returns it; the TTL; the address of the sender.
-	copy(frame[vxlanEther+6:], []byte{2, 0xbe, 0, p.version, byte(p.number >> 8), byte(p.number)})
-	frame[vxlanIP+8] = 64
-	copy(frame[vxlanIP+12:], p.base().AsSlice())
+	copy(frame[vxlanEther+6:], []byte{2, 0xbe, 0, p.version, byte(p.number >> 8), byte(p.number)}) // sender, as mac returns it
+	frame[vxlanIP+8] = 64                                                                          // TTL, as Linux has it
+	copy(frame[vxlanIP+12:], p.base().AsSlice())                                                   // sender
 	setSum(frame[vxlanIP:vxlanICMP], 10)
 	body := frame[vxlanBody:]
 	clear(body)
 	copy(body, reach.Magic[:])
 	body[4], body[5], body[6] = 1, 24, 4 // version, length of the subnet, IPv4
-	copy(body[8:], p.base().AsSlice())
-	copy(body[24:], "\xff\xff\xff\xff")
-	frame[vxlanICMP] = 8 // an echo request
+	copy(body[8:], p.base().AsSlice())   // p's subnet
+	copy(body[24:], "\xff\xff\xff\xff")  // how long ago p has heard of the daemon: never
+	frame[vxlanICMP] = 8                 // an echo request
 	setSum(frame[vxlanICMP:], 2)
 	return frame
 }
