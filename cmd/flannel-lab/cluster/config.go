@@ -6,12 +6,13 @@ import (
 	"strings"
 )
 
-// podImage is the image of the sandboxes of pods, and of pods that talk.
+// podImage is the image of the sandboxes of pods (pause containers), and of pods that talk. It is
+// built from the directory pod; loadImages imports it on each node.
 const podImage = "docker.io/library/flannel-lab-pod:dev"
 
 // containerdConfig does not set oom scores below that of this process, because a lab in a
-// container without CAP_SYS_RESOURCE cannot. configure replaces RUNC, and the words in
-// capitals in the files below.
+// container without CAP_SYS_RESOURCE cannot. configure replaces RUNC, and ADDRESS, MODE,
+// NETWORKS and NODE in the files below.
 const containerdConfig = `version = 3
 root = "/var/lib/containerd"
 state = "/run/containerd"
@@ -35,6 +36,7 @@ oom_score = 0
 `
 
 // kubeletConfig accepts the host as it is: with swap, with cgroup v1, with little space.
+// clusterDNS is the address of the Service in conformance/coredns.yaml, which is the only DNS.
 const kubeletConfig = `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 address: "ADDRESS"
@@ -64,7 +66,8 @@ oomScoreAdj: 0
 `
 
 // configure writes the files of a service (Containerd, Kubelet or KubeProxy) into the
-// node's /run, and returns the command that starts it. Each start of a service calls it.
+// node's /run, and returns the command that starts it. StartService calls it. kubelet and
+// kube-proxy start after Ready, which sets n.cluster.ca.
 func (n *Node) configure(service string) (command []string, err error) {
 	o := n.cluster.opts
 	files := map[string]string{}
