@@ -28,7 +28,7 @@ type process struct {
 	screen         func() (columns, lines int) // size of the terminal that shows stdout, 0: unknown; nil: it is none
 	terminal       bool                        // stderr is a terminal
 	events         slog.Handler                // event log of a Windows service, which has no stderr; nil in the foreground
-	confine        func() error                // forbids the process to use the network for good; nil in tests, and where no process can be confined
+	confine        func() error                // forbids the process to use the network as long as it runs; nil in tests, and on Windows, which cannot
 	// containerd returns where containerd looks for CNI; nil: install.FindContainerd.
 	containerd func() (install.ContainerdCNI, error)
 }
@@ -45,7 +45,7 @@ type call struct {
 	options // Args are the command's own arguments
 	process
 	log   *slog.Logger
-	flags *pflag.FlagSet // the command's own flags, as opposed to those of the daemon
+	flags *pflag.FlagSet // the command's own flags, as opposed to those of the daemon; set when the command is made
 	json  bool           // the value of --json, if the command has that flag
 
 	operand string   // what follows the flags, if the command has an operand
@@ -64,8 +64,8 @@ func (p process) columns() int {
 // jsonFlag declares --json.
 func (c *call) jsonFlag(help string) { c.flags.BoolVar(&c.json, "json", false, help) }
 
-// limitFlag declares a flag for a positive duration. The result has its value after
-// the flags are parsed.
+// limitFlag declares a flag for a positive duration; value is the default, 0 for no limit. The
+// result has the flag's value after the flags are parsed.
 func (c *call) limitFlag(name string, value time.Duration, help string) *time.Duration {
 	c.flags.Var((*conf.DurationLimit)(&value), name, help)
 	return &value
@@ -73,7 +73,7 @@ func (c *call) limitFlag(name string, value time.Duration, help string) *time.Du
 
 // answer prints the result of the command: with --json the document, else the
 // text unless it is empty. It prints err, if any, to stderr, and returns exitOK
-// or exitError.
+// or, also if the result could not be printed, exitError.
 func (c *call) answer(document any, text string, err error) int {
 	var printed error
 	if c.json {

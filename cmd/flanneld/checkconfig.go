@@ -21,8 +21,8 @@ daemon would use: in etcd, or with --kube-subnet-mgr the file --net-config-path.
 
 // checkAnswer is the JSON document of check-config.
 type checkAnswer struct {
-	Source  string          `json:"source"`
-	Systems []checkedSystem `json:"systems"`
+	Source  string          `json:"source"`            // a file, or a description of where it was read
+	Systems []checkedSystem `json:"systems"`           // empty if it could not be read
 	Problem string          `json:"problem,omitempty"` // the configuration could not be read, or is invalid
 }
 
@@ -31,7 +31,7 @@ type checkedSystem struct {
 	System   string   `json:"system"` // linux or windows
 	Valid    bool     `json:"valid"`
 	Backend  string   `json:"backend,omitempty"`
-	Networks []string `json:"networks,omitempty"` // of the pods
+	Networks []string `json:"networks,omitempty"` // of the pods; only the valid ones
 	Problems []string `json:"problems,omitempty"`
 	Warnings []string `json:"warnings,omitempty"`
 }
@@ -71,10 +71,11 @@ func checkConfig(c *call) func(context.Context) int {
 		}
 		if err != nil {
 			answer.Problem = err.Error()
-			return c.answer(answer, "", fmt.Errorf("check-config: %w", err))
+			return c.answer(answer, "", fmt.Errorf("check-config: %w", err)) // exitError: not checked; exitNotReady below: invalid
 		}
 		var text []string
 		invalid := "" // the systems of --os for which it is, each after a space
+		// Only hasWindows asks the Kubernetes API.
 		withWindows := !*fromKube || *system != "linux" || hasWindows(ctx, c.options)
 		for _, s := range []string{"linux", "windows"} {
 			if s == "windows" && !withWindows {
@@ -90,11 +91,11 @@ func checkConfig(c *call) func(context.Context) int {
 		if invalid != "" {
 			answer.Problem = "the configuration is invalid for:" + invalid
 		}
-		exit := c.answer(answer, strings.Join(text, "\n"), nil)
+		exit := c.answer(answer, strings.Join(text, "\n"), nil) // nil: an invalid configuration is an answer, no error
 		if exit == exitOK && invalid != "" {
 			return exitNotReady
 		}
-		return exit
+		return exit // exitError: the answer could not be printed
 	}
 }
 
@@ -106,6 +107,7 @@ func hasWindows(ctx context.Context, o options) bool {
 
 // check checks a raw network configuration for the nodes with one operating system.
 func check(system string, raw []byte) checkedSystem {
+	// _: the backend's Maker, for the daemon. After an error, config has what was valid, and err a line for each problem.
 	config, _, warnings, err := backend.ParseConfig(system, raw)
 	c := checkedSystem{System: system, Valid: err == nil, Backend: config.Backend, Warnings: warnings}
 	for _, n := range []subnet.Network{config.V4, config.V6} {
