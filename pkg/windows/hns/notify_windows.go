@@ -16,14 +16,19 @@ import (
 //	void callback(DWORD type, void *context, HRESULT status, PCWSTR data)   on a thread of HNS's library
 //	HcnUnregisterServiceCallback(handle)
 //
-// The types are: before and after the creation (1, 2) and the deletion (3, 4) of a network, the same for namespaces
-// (5, 6), and serviceGone (https://learn.microsoft.com/virtualization/api/hcn/reference/hcn_notifications). There are
-// none for policies. When the HNS service restarts, it forgets all registrations, so Notify registers again.
+// Types (https://learn.microsoft.com/virtualization/api/hcn/reference/hcn_notifications):
+//
+//	1, 2         before and after a network is created
+//	3, 4         before and after a network is deleted
+//	5, 6         a namespace is created, is deleted
+//	serviceGone  the HNS service has stopped
+//
+// There are none for policies. A service that starts again has forgotten all registrations, so Notify registers again.
 
 // serviceGone is the type of the notification that the HNS service has stopped.
 const serviceGone = 0x01000000
 
-// reregisterInterval is the pause between attempts to register again after HNS has stopped.
+// reregisterInterval is the pause between attempts to register again after HNS has stopped: a choice.
 const reregisterInterval = 2 * time.Second
 
 // listeners maps the context of each registration, a number, to its Go function. All registrations share one callback,
@@ -35,15 +40,15 @@ type listeners struct {
 	byContext   map[uintptr]func(gone bool) // gone: the type was serviceGone
 }
 
-// add adds a function, which dispatch calls on a thread of HNS's library until remove.
+// add adds a function, which dispatch calls on a thread of HNS's library until remove. The function must not block.
 func (l *listeners) add(f func(gone bool)) (context uintptr) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.byContext == nil {
 		l.byContext = map[uintptr]func(bool){}
-		l.callback = windows.NewCallback(func(kind uint32, context uintptr, _ uintptr, _ uintptr) uintptr {
+		l.callback = windows.NewCallback(func(kind uint32, context uintptr, _ uintptr, _ uintptr) uintptr { // _: status, data
 			l.dispatch(context, kind)
-			return 0
+			return 0 // the callback is a void function, but NewCallback requires a result
 		})
 	}
 	l.lastContext++
@@ -68,7 +73,8 @@ func (l *listeners) dispatch(context uintptr, kind uint32) {
 	}
 }
 
-// Notify implements Calls. A goroutine keeps the registration until stop is called:
+// Notify implements Calls. After an error, nothing is registered, and the caller (Client.listen) polls; it tries again
+// unless HNS has no notifications. Otherwise a goroutine keeps the registration until stop is called:
 //
 //	state          handle    cause                     action
 //	registered     not 0     serviceGone               unregister the old handle, register again
@@ -119,7 +125,7 @@ func (s *service) awaitGone(handle uintptr, gone, quit <-chan struct{}) bool {
 	case <-gone:
 	}
 	if proc := s.dll.NewProc("HcnUnregisterServiceCallback"); handle != 0 && proc.Find() == nil {
-		go proc.Call(handle) // may take long if the service has stopped
+		go proc.Call(handle) // may take long if the service has stopped; an error would change nothing
 	}
 	return isGone
 }
@@ -132,5 +138,5 @@ func (s *service) register(context uintptr) (handle uintptr, err error) {
 	}
 	// add has set callback, which then stays the same.
 	hr, _, _ := s.dll.NewProc(name).Call(s.listeners.callback, context, uintptr(unsafe.Pointer(&handle)))
-	return handle, hcnError(name, hr, "")
+	return handle, hcnError(name, hr, "") // "": this function has no error record
 }
