@@ -33,7 +33,7 @@ func JournalFile(subnetFile string) string {
 }
 
 // OpenVIP opens HNS. dataDir is host-local's; KeepVIP prefers the published one. Calls of
-// HNS have the limits that the driver's have; the callers retry.
+// HNS have the limits of the driver's (timing in hns_windows.go); the callers retry.
 func OpenVIP(subnetFile, dataDir string, log *slog.Logger) (VIPKeeper, error) {
 	calls, err := hns.Open()
 	if err != nil {
@@ -49,11 +49,11 @@ func OpenVIP(subnetFile, dataDir string, log *slog.Logger) (VIPKeeper, error) {
 
 // SourceVIP is the result of ReserveVIP.
 type SourceVIP struct {
-	Needed bool     `json:"needed"`
+	Needed bool     `json:"needed"`        // false: the network is an L2Bridge
 	DSR    *bool    `json:"dsr,omitempty"` // HNS supports kube-proxy's --enable-dsr; nil: an error came first
-	*VIP            // published as in the file; on an L2Bridge without sourceVIP; nil: as for DSR
+	*VIP            // what File has; without Addr if it is not Needed; nil: an error came first
 	Flags  []string `json:"kubeProxyFlags,omitempty"`
-	File   string   `json:"file,omitempty"`
+	File   string   `json:"file,omitempty"` // where the VIP is published; "": not Needed, or an error came first
 }
 
 // ReserveVIP reserves the source VIP if the node needs one, and returns it with the
@@ -62,9 +62,9 @@ type SourceVIP struct {
 // feature gates, and perhaps the pod networks.
 func ReserveVIP(ctx context.Context, k VIPKeeper, subnetFile string, proxy KubeProxy) (result SourceVIP, text string, err error) {
 	var vip VIP
-	var notNeeded error
+	var notNeeded error // errVIPNotNeeded, a success: on an L2Bridge, the addresses of the host's endpoint are reserved instead
 	waiting := func(reason error) { k.Log.Info("waiting to reserve the source VIP", "reason", reason) }
-	err = retry(ctx, 500*time.Millisecond, nil, waiting, func() (err error) { // nil: no notifications
+	err = retry(ctx, 500*time.Millisecond, nil, waiting, func() (err error) { // nil: no notifications. The interval is a choice
 		if vip, err = ensureVIP(ctx, k, subnetFile); errors.Is(err, errVIPNotNeeded) {
 			notNeeded, err = err, nil
 		} else if errors.Is(err, errFormerEndpoint) { // kube-proxy need not wait: the daemon tries again
@@ -73,7 +73,7 @@ func ReserveVIP(ctx context.Context, k VIPKeeper, subnetFile string, proxy KubeP
 		}
 		return err
 	})
-	result.Needed = notNeeded == nil
+	result.Needed = notNeeded == nil // also if the error came before it was known
 	if err != nil {
 		return result, "", err
 	}
@@ -118,12 +118,13 @@ func ensureVIP(ctx context.Context, k VIPKeeper, subnetFile string) (VIP, error)
 }
 
 // resyncVIP is the time between checks of the source VIP without a notification, since there are none of endpoints and
-// of files of host-local. retryVIP is that after a failure.
+// of files of host-local. retryVIP is the time after a failure. Both are choices.
 const resyncVIP, retryVIP = time.Minute, 5 * time.Second
 
 // KeepVIP maintains, until ctx ends, the source VIP that the command source-vip has
 // reserved: it restores it, and replaces it if the node has a new subnet. It runs in a
-// goroutine of the daemon beside the loop, and does nothing while no VIP is published.
+// goroutine of the daemon beside the loop, and does nothing while no VIP is published. An error
+// is one of the start; later ones are logged and tried again.
 func KeepVIP(ctx context.Context, subnetFile, dataDir string, log *slog.Logger) error {
 	k, err := OpenVIP(subnetFile, dataDir, log)
 	if err != nil {
@@ -137,10 +138,11 @@ func KeepVIP(ctx context.Context, subnetFile, dataDir string, log *slog.Logger) 
 		News:   []<-chan struct{}{subnetFileChanges, k.Client.Changes(ctx)},
 		Resync: resyncVIP,
 		Retry:  reconcile.Backoff{First: retryVIP},
-		Once:   reconcile.Once{Grace: retryVIP}, // before that, the network is probably being created
-		Work:   func(ctx context.Context) (time.Duration, error) { return 0, restoreVIP(ctx, k, subnetFile) },
+		Once:   reconcile.Once{Grace: retryVIP}, // failures before that are not logged: the network is probably being created
+		// 0: again at Resync.
+		Work: func(ctx context.Context) (time.Duration, error) { return 0, restoreVIP(ctx, k, subnetFile) },
 		Tell: func(err error) {
-			if err != nil {
+			if err != nil { // nil: restored after a failure
 				log.Warn("could not restore kube-proxy's source VIP, will retry", "reason", err)
 			}
 		},
@@ -161,6 +163,7 @@ func restoreVIP(ctx context.Context, k VIPKeeper, subnetFile string) error {
 	case err != nil && !file.Unusable(err):
 		return err // it may name another directory than k.DataDir
 	}
+	// An Unusable file (of another owner, or not as we write it) is replaced, with the directory k.DataDir.
 	if _, err = ensureVIP(ctx, k, subnetFile); errors.Is(err, errVIPNotNeeded) {
 		return nil
 	}
