@@ -1,5 +1,11 @@
 // This file tells what is known of peers: to status and metrics (Reach, Summary), to
 // the log (Changes) and to the store (Lasting). A Prober calls it with its lock held.
+//
+// reach.go has the types. A target is one address family of a peer. Its states, each worse than
+// the one before it, are: unknown, reachable, unproven, smallOnly, notForwarding, oneWay,
+// unreachable. A mesh is judging while this node is up to date and its underlay is up; otherwise
+// missed requests do not count, and reports say unknown. A moment is a time in less memory
+// (moment.go); zero is no time.
 
 package reach
 
@@ -16,7 +22,7 @@ func (p *peer) worst() *target {
 	return slices.MaxFunc(p.targets, func(a, b *target) int { return int(a.state) - int(b.state) })
 }
 
-// Reach returns what is known of a peer; nil: it is not probed.
+// Reach returns what is known of a peer, by its worst target; nil: it is not probed.
 func (m *mesh) Reach(name string) *status.Reach {
 	p, known := m.peers.Get(name)
 	if !known || len(p.targets) == 0 {
@@ -25,7 +31,7 @@ func (m *mesh) Reach(name string) *status.Reach {
 	t := p.worst()
 	r := &status.Reach{State: t.state.status(), Since: m.time(t.since), Probed: m.time(t.probed), Answered: m.time(t.last), Heard: m.time(t.counting().heard), RTT: status.Duration(t.rtt)}
 	r.Via, r.Target = status.ViaTunnel, t.tunnel()
-	switch {
+	switch { // Target is the address whose answers decide the state; counting has its tally. None: only the public IP is asked
 	case t.kind == None || t.kind == Bridges && !t.hasPods:
 		r.Via, r.Target = status.ViaUnderlay, t.at.PublicIP
 	case t.kind == Bridges:
@@ -61,7 +67,7 @@ func (m *mesh) Summary() status.Probes {
 type change struct {
 	Peer   string
 	Reach  status.Reach
-	Outage time.Duration // that has ended; 0: it begins, or is of another kind now
+	Outage time.Duration // that has ended, above 0; 0: it begins, or is of another kind now
 }
 
 // Changes returns the changes since the call before, sorted by name. A retained peer (one
@@ -77,6 +83,7 @@ func (m *mesh) Changes(now moment) (changes []change) {
 		}
 		state := p.worst().state
 		bad := state > unproven
+		// alarm is when the logged outage began, alarmed its state as logged last; zero and unknown: there is none.
 		switch {
 		case bad && !p.retained && state != p.alarmed:
 			if p.alarmed = state; p.alarm.IsZero() {
@@ -95,7 +102,7 @@ func (m *mesh) Changes(now moment) (changes []change) {
 // Lasting returns the names of the peers, sorted, that have not been reachable for at
 // least that long. A peer that only lacks packets of the full size is not one of them.
 func (m *mesh) Lasting(now moment, least time.Duration) (names []string) {
-	for t := range m.down.All() {
+	for t := range m.down.All() { // the targets that do not answer any more
 		p := t.peer
 		if !p.alarm.IsZero() && p.alarmed > smallOnly && now.Sub(p.alarm) >= least {
 			names = append(names, p.lease.Name)
