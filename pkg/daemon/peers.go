@@ -16,24 +16,30 @@ import (
 // complete list.
 var errNoPeers = errors.New("waiting for the complete set of peers")
 
-// peersPart makes paths from the leases of the peers.
+// peersPart makes paths from the leases of the peers. In each pass, the loop calls planPeers in
+// its place among the parts (pass.go), and tellPeers after all parts, also if planPeers failed.
 func (d *Daemon) peersPart() part {
 	return part{name: partPeers, reconcile: d.planPeers, report: tellPeers}
 }
 
-// planPeers validates the leases, and begins the desired state of the dataplane.
+// planPeers validates the leases, and begins the desired state of the dataplane. After its error,
+// parts that need peers are left out of the pass; the first complete set causes another pass.
 func (d *Daemon) planPeers(_ context.Context, p *pass) error {
 	d.updateRules(p.node) // before the plan: it rejects a peer with an address of this node
 	if p.set, p.known = p.in.takePeers(); !p.known {
 		return errNoPeers
 	}
+	// takePeers returns each change only once. That is enough: Update cannot fail. If the pass fails
+	// later, the dataplane finds that Since is not what it has, and compares all paths.
 	planned := p.plan.Update(p.set.Leases, p.set.Changes)
 	p.rejects = slices.Concat(planned.Rejects, p.set.Rejects) // set.Rejects are entries that are no lease, so not in Leases
 	p.valid = len(p.set.Leases) - len(planned.Rejects) - p.plan.Pending()
 	p.state = p.desired()
 	// Since are the paths of the Update before, and Changes how Paths differ from them.
 	p.state.Paths, p.state.Since, p.state.Changes = planned.Paths, planned.Since, planned.Changes
-	p.state.Keep = p.failed.unknown() // then the dataplane deletes nothing: a part before has used the last known state
+	// A part before this one could not read the actual state, and has used the last known one: with
+	// Keep, the dataplane deletes nothing.
+	p.state.Keep = p.failed.unknown()
 	if d.Settings.BlackholeOwn {
 		p.state.Blackholes = p.state.Subnets
 	}
@@ -44,6 +50,7 @@ func (d *Daemon) planPeers(_ context.Context, p *pass) error {
 // validate leases by the rules of the plan: only valid leases decide which subnets are
 // free, and which peers are retained.
 func (d *Daemon) updateRules(n *node) {
+	// judged is the plan of the last SetJudge; another configuration or lease makes another plan.
 	if changed := n.plan.SetAddrs(n.host.addrs); changed || n.judged != n.plan {
 		n.judged = n.plan
 		d.Manager.SetJudge(n.plan.Judge())
@@ -52,7 +59,8 @@ func (d *Daemon) updateRules(n *node) {
 
 // desired returns the desired state of the dataplane without paths.
 func (n *node) desired() dataplane.State {
-	// A backend without devices (alloc) leaves routing to somebody else.
+	// Former: pod networks of earlier runs, by the subnet file, into which our routes are deleted.
+	// Wire().Paths is false for a backend without devices (alloc): somebody else routes.
 	state := dataplane.State{Networks: n.networks(), Former: n.former.networks,
 		Unrouted: !n.backend.Wire().Paths, Underlay: n.config.Underlay}
 	for _, e := range n.lease.Endpoints() {
@@ -68,8 +76,11 @@ func (n *node) desired() dataplane.State {
 //	Pending         that has not published yet how to reach it
 //	Behind          with an entry that the system refused, or any peer if
 //	                devices or paths could not be set in the pass
-//	RetainedPeer    that the store has lost, and all orphans
+//	RetainedPeer    that the store has lost, and that stays in use for a time
 //	UpToDate        all others
+//
+// The part orphans adds further RetainedPeers: paths that the system has from an earlier run,
+// and that have no lease.
 func tellPeers(p *pass) {
 	if !p.known {
 		return
@@ -79,7 +90,9 @@ func tellPeers(p *pass) {
 		state = status.Behind
 	}
 	set, rejects, refused, wire, valid := p.set, p.rejects, p.refused, p.backend.Wire(), p.valid
-	set.Changes = nil // they have former leases, which nobody needs until the next pass
+	// The functions below stay until the next pass, and any goroutine may call them. Changes would
+	// keep former leases in memory, too.
+	set.Changes = nil
 	p.tell(status.OfNode, func(r *status.Report) {
 		r.PeersKnown, r.Retained = true, retainedStatus(set)
 		r.Counts = status.Counts{Used: valid, Rejected: len(rejects), Refused: len(refused), Retained: len(set.Retained)}
@@ -88,7 +101,8 @@ func tellPeers(p *pass) {
 }
 
 // peerStatuses returns the peers in the order of their leases, then those whose lease
-// could not be decoded. state is that of peers without a problem of their own.
+// could not be decoded. state is that of peers without a problem of their own; wire says
+// which leases are Pending.
 func peerStatuses(set subnet.Set, rejects, refusedPeers []subnet.Rejected, wire backend.Wire, state status.State) []status.Peer {
 	refused, reasons := reasonsByName(refusedPeers), reasonsByName(rejects)
 	until := make(map[string]time.Time, len(set.Retained))
@@ -156,7 +170,8 @@ func retainedStatus(set subnet.Set) *status.Retained {
 	return summary
 }
 
-// clusterPart fails while other nodes cannot know this node: OwnMissing is why, nil if they can.
+// clusterPart fails while other nodes cannot know this node: OwnMissing is why, nil if they can,
+// or if no complete set was received.
 func (d *Daemon) clusterPart() part {
 	return part{name: partCluster, reconcile: func(_ context.Context, p *pass) error { return p.set.OwnMissing }}
 }
