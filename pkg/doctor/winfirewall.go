@@ -8,10 +8,10 @@ import (
 	"strings"
 )
 
-// WinFirewall is the Windows Firewall.
+// WinFirewall is the Windows Firewall, as machine.readFirewall of pkg/probe has read it.
 type WinFirewall struct {
 	Profiles []FirewallProfile `json:"profiles"` // that are active
-	Rules    []FirewallRule    `json:"rules"`    // enabled ones for inbound packets, for UDP and a port of an overlay
+	Rules    []FirewallRule    `json:"rules"`    // enabled ones for inbound UDP packets to the VXLAN port of an overlay, or to the default one
 }
 
 // FirewallProfile is a profile of the Windows Firewall.
@@ -29,10 +29,10 @@ type FirewallRule struct {
 	Allow    bool   `json:"allow"`    // false: it blocks
 	Ports    string `json:"ports"`    // "4789,8000-8010"; "" or "*": all
 	Profiles int    `json:"profiles"` // a sum of types
-	Limited  bool   `json:"limited"`  // it applies to some programs, services, addresses or interfaces alone, or cannot be read
+	Limited  bool   `json:"limited"`  // it applies to some programs, services, addresses or interfaces only, or cannot be read
 }
 
-// HasPort reports whether a rule is for a port.
+// HasPort reports whether a rule is for a port. pkg/probe calls it, too, to choose the Rules.
 func (r FirewallRule) HasPort(port int) bool {
 	if r.Ports == "" {
 		return true
@@ -53,10 +53,11 @@ func (r FirewallRule) HasPort(port int) bool {
 
 // vxlanPortOpen is the check FL520: it finds an active profile in which the
 // firewall drops the packets of other nodes. In Windows, a rule that blocks
-// takes precedence.
+// takes precedence. The check only runs if flanneld's overlay and the firewall could be
+// read (see its needs in windows.go).
 func vxlanPortOpen(s Snapshot) Finding {
-	network, _, _ := s.hns()
-	port := cmp.Or(network.Port, windowsPort)
+	network, _, _ := s.hns()                  // _: it is an overlay, and it was found; see needs
+	port := cmp.Or(network.Port, windowsPort) // 0: the default port
 	profiles := s.Windows.Firewall.Value.Profiles
 	if len(profiles) == 0 {
 		return undecidable("no profile of the Windows Firewall is active")
@@ -77,8 +78,9 @@ func vxlanPortOpen(s Snapshot) Finding {
 	return ok("the Windows Firewall accepts UDP packets to port %d: %s", port, strings.Join(reasons, "; "))
 }
 
-// accepts reports whether the firewall accepts UDP packets to a port, and why.
+// accepts reports whether the firewall accepts UDP packets to a port in a profile, and why.
 func (w WinFirewall) accepts(p FirewallProfile, port int) (open bool, reason string) {
+	// rule returns the first rule of the profile for the port that allows, or blocks, and is limited, or not.
 	rule := func(allow, limited bool) (name string, found bool) {
 		i := slices.IndexFunc(w.Rules, func(r FirewallRule) bool {
 			return r.Allow == allow && r.Limited == limited && r.Profiles&p.Type != 0 && r.HasPort(port)
