@@ -17,23 +17,28 @@ import (
 // observe and written record what the store has, step says what to do, and the
 // caller (hold.go) makes the requests. ownLease.mu guards it.
 //
-// In the table, "the pause" is that of subnet.Conflict, a mass withdrawal and "retained"
-// are those of package peerset, and "the store was replaced" is explained in replaced.go.
+// In the table, "the pause" is that of subnet.Conflict, up to 10 s. A mass withdrawal deletes so
+// many keys at once that this probably is a mistake: then the peers of these keys are retained,
+// which means used for some time as if the keys were there (package peerset). A store that was
+// replaced is another or an older one (replaced.go). Rows of one state precede those of any.
 //
 //	state        cause                                      action of step                        next state
 //	held         Publish wants another value                write it                              held
 //	held         someone put the key on another etcd lease  none; the caller revokes ours         held
 //	held         someone else changed the value             write, now or after the pause         overwritten
-//	             the store was replaced, the value differs  write now, on a new etcd lease        overwritten
 //	overwritten  someone else changes the value again       as before: the pause goes on          overwritten
+//	             Publish wants what someone else wrote      none                                  held
 //	any, not lost:
 //	             our write succeeds                         none                                  held
 //	             someone else restored the value            none                                  held
 //	             the key was deleted                        wait for the rest of the burst        missing
 //	             another node created the deleted key       none                                  lost
 //	             it was created with an invalid value       write, now or after the pause         overwritten
+//	             the store was replaced: no key, or another
+//	             value                                      write now, on a new etcd lease        overwritten
 //	missing      the peers still have it                    wait: their watch lags                missing
-//	             few others were deleted with it            none                                  lost
+//	             few others were deleted, or the watch of
+//	             the peers has not begun                    none                                  lost
 //	             it is part of a mass withdrawal            write after a random time             withdrawn
 //	             most of few peers were deleted with it     write now: none of them is retained   withdrawn
 //	             an operator accepted the withdrawal        none                                  lost
@@ -41,12 +46,10 @@ import (
 //	             restoreAt has come, the subnet is free     write                                 withdrawn
 //	             restoreAt has come, the subnet is taken    none                                  lost
 //	             an operator accepted the withdrawal        none                                  lost
+//	lost         our write, begun before, creates the key   none                                  held
 //
-// Someone may restore the key while we wait in withdrawn: hence the random time. In
-// overwritten, the pause is that of the conflict. In held, the value differs from
-// want between a call of Publish and its write. Publish writes it, and step says
-// write, too: Publish leaves a missing key to Hold, and someone may restore that
-// key with the former value.
+// While the key exists, Publish itself writes what it wants. It leaves a missing key to Hold,
+// whose write may be on its way with the former value: hence step says write in held, too.
 type heldKey struct {
 	key    string
 	v4, v6 netip.Prefix     // the subnets in key; zero: none of the family
@@ -57,12 +60,11 @@ type heldKey struct {
 	// or written was called. Publish and Hold may write at the same time, and an answer may
 	// be lost: any of the values may be in the store, and observe must recognize it as ours.
 	// While the key is missing, sent stays: a write may create the key, and its event comes
-	// later. If seen changes while writeKey waits for the grant of an etcd lease, writeKey
-	// adds a value whose write will fail. Such a value does no harm: nobody else writes one
-	// of ours on our etcd lease.
+	// later. A value whose write fails, because the key was changed meanwhile, does no harm in
+	// sent: nobody else writes one of our values on our etcd lease.
 	sent []leaseValue
 	seen seen
-	at   position // where Hold starts to follow the key
+	at   position // where in the store's history (replaced.go) Hold starts to follow the key
 
 	state        keyState
 	missingSince time.Time // in missing and withdrawn
@@ -196,7 +198,8 @@ func (k *heldKey) observe(now time.Time, s sight, judge subnet.Judge) {
 
 // isOthers reports whether a value of our key, nil if it is unreadable, can be that of
 // another node: whether such a lease is valid. The node may have published it only in
-// part, or with a configuration that this node has not adopted yet.
+// part, or with a configuration that this node has not adopted yet. Elsewhere is the judge of
+// a node without our subnets and addresses: that of this node refuses them in a peer's lease.
 func (k *heldKey) isOthers(value *leaseValue, judge subnet.Judge) bool {
 	if value == nil {
 		return false
@@ -367,8 +370,8 @@ func (k *heldKey) stepMissing(now time.Time, o others) (end time.Time) {
 		}
 		k.state, k.restoreAt, k.withdrawn = withdrawn, now, true
 		if o.massRetained {
-			// Spread over all nodes, and before the end of the time for which the others
-			// retain us.
+			// Spread over all nodes, in 5 to 20 % of the time for which the others retain us: until
+			// then, someone may restore the key.
 			k.restoreAt = now.Add(o.retain/20 + k.random(o.retain*3/20))
 		}
 		k.news = append(k.news, news{what: newsWithdrawn})
