@@ -15,7 +15,8 @@ import (
 )
 
 // Lease is one node's part of the pod network and how to reach it.
-// A lease that a Manager has handed out is never changed; an unchanged peer keeps its pointer from one Set to the next.
+// A lease that a Manager has handed out is never changed; an unchanged peer keeps its pointer from one Set (the leases of
+// all other nodes, see Manager.Watch) to the next.
 type Lease struct {
 	// Name identifies the lease in its store: the etcd key or the name of the Kubernetes Node.
 	Name string
@@ -60,7 +61,7 @@ func (l *Lease) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// Equal reports whether l and o have the same content. Name and Since are not compared.
+// Equal reports whether l and o have the same content: all but Name and Since, which belong to the entry in the store.
 func (l *Lease) Equal(o *Lease) bool {
 	return l.Backend == o.Backend && l.V4.equal(o.V4) && l.V6.equal(o.V6)
 }
@@ -70,19 +71,20 @@ func (e Endpoint) equal(o Endpoint) bool {
 	return e.Subnet == o.Subnet && e.PublicIP == o.PublicIP && bytes.Equal(e.Data, o.Data)
 }
 
-// SameNode reports whether l and o have the same public address: IPv4 if o has IPv4, else IPv6. With etcd, the next
-// lease of a node has another Name (the key), so that only the address shows that both are of one node.
+// SameNode reports whether l and o, each with a family in use, have the same public address: IPv4 if o has IPv4, else
+// IPv6. With etcd, the next lease of a node has another Name (the key), so that only the address shows that
+// both are of one node.
 func (l *Lease) SameNode(o *Lease) bool {
 	return o.V4.On() && o.V4.PublicIP == l.V4.PublicIP || !o.V4.On() && o.V6.PublicIP == l.V6.PublicIP
 }
 
-// Within reports whether a subnet of l is a subnet of o, or a part of one. If l contains a subnet of o, l is not within
-// o. So l is within few leases, whereas one large subnet could contain those of all nodes (see peerset's claims).
+// Within reports whether a subnet of l equals a subnet of o, or lies in one. The reverse does not count: package peerset
+// takes l for the successor of a lost lease that l is within, and one large subnet would contain the leases of all nodes.
 func (l *Lease) Within(o *Lease) bool {
 	return within(l.V4.Subnet, o.V4.Subnet) || within(l.V6.Subnet, o.V6.Subnet)
 }
 
-// within reports whether a network is in another, or the same.
+// within reports whether a network is in another, or the same. The zero Prefix (family off) is in none, and has none in it.
 func within(part, whole netip.Prefix) bool {
 	return part.IsValid() && whole.IsValid() && whole.Bits() <= part.Bits() && whole.Contains(part.Addr())
 }
