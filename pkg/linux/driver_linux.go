@@ -17,22 +17,27 @@ import (
 )
 
 // Driver is the Dataplane of the Linux kernel, in the network namespace of the
-// thread that called New. The daemon's loop calls its exported methods (Guarded, Forwarded and
-// Traffic are for any goroutine); the watcher, a goroutine, updates the tables and sets the
-// dirty flags. While the kernel has no guard, a goroutine of Apply, which waits for it, adds the
-// entries of the tables, and has their stores meanwhile. What a kind of device needs is in its own
-// type: kind_linux.go says when the driver calls which method.
+// thread that called New. These goroutines use it:
+//
+//	the daemon's loop   calls the exported methods; Guarded, Forwarded and Traffic are for any goroutine
+//	the watcher         passes notifications of the kernel to the tables, and sets the dirty flags: the
+//	                    next pass of the loop reads again what a flag is for
+//	one in Apply        while the kernel has no guard: adds the entries of the tables, and so has their
+//	                    stores (the kernel's side of the tables); the loop writes the guard, and waits
+//
+// What a kind of device needs is in its own type: kind_linux.go says when the driver calls which
+// method.
 type Driver struct {
 	*devices // finding, making and repairing them
-	*rows    // the tables of rtnetlink
+	*rows    // the tables of rtnetlink: routes, neighbours, FDB, nexthop objects
 
 	opts    dataplane.Options
 	changes chan struct{} // with room for one value; see Changes
 	watcher *watcher
 	kinds   []kind           // by index of kindRows
 	guard   *guarding        // drops packets that no node of the network would send
-	bridges *formerBridges   // with addresses of former subnets
-	tables  dataplane.Tables // those of rows and of all kinds
+	bridges *formerBridges   // of pods, with the gateway of a former subnet of this node
+	tables  dataplane.Tables // those of rows and of all kinds: see allTables
 
 	// The state that the tables want, as of the last Apply.
 	paths []*dataplane.Path
@@ -131,14 +136,15 @@ func (d *Driver) Apply(ctx context.Context, links dataplane.Links, s dataplane.S
 	d.begin(links, s)
 	d.addNetworkRoutes(ctx, s)
 	err := d.want(s)
-	check := d.sysctls.dirty.Swap(false) // before the interfaces are read, so that no change is missed
+	// Before the interfaces are read, so that no change is missed. After an error, enableForwarding sets dirty again.
+	check := d.sysctls.dirty.Swap(false)
 	pods := sync.OnceValues(func() ([]string, error) { return d.podInterfaces(s.Subnets) })
 	var added error
 	var adding sync.WaitGroup
 	add := func() { added = d.tables.Add(ctx, d.opts) }
 	config := d.guardConfig(links, s)
-	beside := config != nil && !d.guard.judges()
-	if beside { // as at a start, when both have much to write
+	beside := config != nil && !d.guard.judges() // judges: rules in the kernel may drop packets already
+	if beside {                                  // as at a start, when both have much to write
 		adding.Go(add)
 	}
 	unguarded := d.guard.apply(ctx, config, pods)
@@ -153,9 +159,9 @@ func (d *Driver) Apply(ctx context.Context, links dataplane.Links, s dataplane.S
 		err = errors.Join(err, d.enableForwarding(s, pods))
 	}
 	d.fillAll(dataplane.Want, held) // so that Prune does not delete those of their entries that exist
-	if !reconcile.IsUnknown(err) {  // otherwise not all entries may be set yet
+	if !reconcile.IsUnknown(err) {  // otherwise something could not be read, and not all entries may be set yet
 		for _, k := range d.kinds {
-			k.start()
+			k.start() // of tun: forwarding, which needs the peers; of others: nothing
 		}
 	}
 	if dataplane.MayDelete(s, err) {
@@ -164,7 +170,7 @@ func (d *Driver) Apply(ctx context.Context, links dataplane.Links, s dataplane.S
 	// What the kernel refuses because of a peer's address becomes the error of that peer's path.
 	refused, err := dataplane.AttributeRefusals(errors.Join(err, unguarded), s.Paths, isPathsFault, d.keys)
 	for _, k := range d.kinds {
-		refused = append(refused, k.diverted(s)...)
+		refused = append(refused, k.diverted(s)...) // paths whose packets a route of others leads elsewhere
 	}
 	return refused, err
 }
@@ -274,6 +280,6 @@ func (d *Driver) resetTables() {
 	d.tables.Reset()
 	d.guard.reset()
 	d.rows.reset()
-	clear(d.sysctls.direct)
+	clear(d.sysctls.direct) // how many paths lead through each device of others: fill counts
 	d.paths = nil
 }
