@@ -12,18 +12,19 @@ import (
 	"flannel/pkg/linux/rtnetlink"
 )
 
-// conn is a connection to nftables that survives failed system calls: the answers to a
-// request that were not read would be taken for those to the next one.
+// conn is a connection to nftables that survives failed requests: drain discards answers that were
+// not read, which would be taken for those to the next request. It is for one goroutine at a time.
 type conn struct {
-	*nftables.Conn
-	socket *netlink.Conn
-	out    rtnetlink.Message // for transact
+	*nftables.Conn                   // queues changes until Flush, which sends them as one transaction
+	socket         *netlink.Conn     // that of the Conn
+	out            rtnetlink.Message // of transact, kept to be used again
 }
 
 // bufferBytes is what one transaction may take, and the answers to it: several KB for each
-// rule. Only what is needed is used.
+// rule. The kernel allocates only what is in use.
 const bufferBytes = 64 << 20
 
+// open connects in the network namespace of the calling thread.
 func open() (*conn, error) {
 	c := &conn{}
 	var err error
@@ -51,12 +52,12 @@ func (c *conn) transact(n int, write func(m rtnetlink.Message, i int) rtnetlink.
 	var sent error
 	err = raw.Write(func(fd uintptr) (done bool) {
 		sent = unix.Sendto(int(fd), c.out, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
-		return !errors.Is(sent, unix.EAGAIN) && !errors.Is(sent, unix.EINTR)
+		return !errors.Is(sent, unix.EAGAIN) && !errors.Is(sent, unix.EINTR) // false: wait, and send again
 	})
 	if err = errors.Join(err, sent); err != nil {
 		return err
 	}
-	for range n {
+	for range n { // an answer to each message, since beginChange asks for it
 		if _, err := c.socket.Receive(); err != nil {
 			c.drain() // there may be an answer to each message, or this one to all
 			return err
@@ -77,7 +78,8 @@ func finish(m rtnetlink.Message, start int) rtnetlink.Message {
 	return m
 }
 
-// beginChange appends a message without attributes, which changes something of the table.
+// beginChange appends a message without attributes, which changes something of the table. kind is
+// one of nf_tables, and flags are added to the one that asks for an answer.
 func beginChange(m rtnetlink.Message, t *nftables.Table, kind, flags uint16) rtnetlink.Message {
 	return m.Begin(unix.NFNL_SUBSYS_NFTABLES<<8|kind, unix.NLM_F_ACK|flags, []byte{byte(t.Family), unix.NFNETLINK_V0, 0, 0})
 }
@@ -86,7 +88,7 @@ func beginChange(m rtnetlink.Message, t *nftables.Table, kind, flags uint16) rtn
 func (c *conn) drain() {
 	raw, err := c.socket.SyscallConn()
 	if err != nil {
-		return // it is closed
+		return // the socket is closed
 	}
 	_ = raw.Control(func(fd uintptr) {
 		for buffer := make([]byte, 1<<16); ; {

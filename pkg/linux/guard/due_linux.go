@@ -10,7 +10,7 @@ import (
 const (
 	firstRetry = time.Second
 	lastRetry  = 5 * time.Minute
-	// repeatLog is after what time a warning about samples is repeated.
+	// repeatLog is after what time a warning is repeated that the guard works, but reports not all.
 	repeatLog = time.Hour
 )
 

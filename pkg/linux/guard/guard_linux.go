@@ -48,43 +48,43 @@ type Config struct {
 	Networks []netip.Prefix   // of all pods, masked
 	Subnets  []netip.Prefix   // of this node's pods, masked
 	Tunnels  []string         // tunnel devices
-	Errors   []netip.Addr     // of this node, from which ICMP errors of udp come out of a tunnel device
+	Errors   []netip.Addr     // of this node: those from which the forwarder of the backend udp sends ICMP errors, out of the tunnel device
 	Outer    dataplane.Traits // of the kind of tunnel, which sends UDP, or IPv4 packets in IPv4; Protocol 0: there are no outer packets
-	Routed   bool             // there is a route to each peer's subnet
+	Routed   bool             // there is a route to each peer's subnet; false: policies of IPsec lead there
 	Sources  []netip.Prefix   // further senders of outer packets, masked
 
-	masks []mask // of the sets of networks, sorted
+	masks []mask // lengths of networks, sorted: there is a set for each (impostor_linux.go). fill sets them, not the caller
 }
 
-// Guard keeps the table. Its methods are for one goroutine, except Counts, Dropped, Joined,
-// FoundOfPeer and ObserveAddr.
+// Guard keeps the table. Its methods are for the daemon's loop (by type guarding of package linux),
+// except Counts, Dropped, Joined, FoundOfPeer and ObserveAddr, which any goroutine may call.
 type Guard struct {
-	table  *nftables.Table
-	notify func() // a pass is due
+	table  *nftables.Table // its name and family
+	notify func()          // has the loop make a pass, which calls Apply; does not block
 	log    *slog.Logger
 
-	conn   *conn // for changes and lists
-	counts counters
-	watch  *rtnetlink.Listener
+	conn   *conn               // for changes and lists, by the loop alone
+	counts counters            // has a connection of its own, for any goroutine
+	watch  *rtnetlink.Listener // calls observe, on its goroutine
 
 	peers      peerTable                           // by address
 	pods       *reconcile.Table[element, struct{}] // by name of the interface
 	others     reconcile.CompactMap[element, int]  // number of further paths that want an element of peers
 	peersAdded bool                                // by Put, since countJoined succeeded last; true at first
 	masks      map[mask]int                        // number of uses by paths; 0: not needed after the next Prune
-	made       map[string]bool                     // the kernel has these sets; see describedSet
+	made       map[string]bool                     // the kernel has these sets, by name; only those of type describedSet
 
 	samples *sampler
 	trial   trial
 
-	config   *Config           // of the rules in the kernel; nil: none, or not known
-	rules    []uint64          // their handles
+	config   *Config           // of the rules in the kernel; nil: none, or not known, so that fill writes all of them
+	rules    []uint64          // their handles, with which check compares those that it lists
 	inRules  []mask            // of sets that the rules in the kernel look at, as far as is known; nil: there are no rules
 	dropping bool              // they drop packets, as far as is known
 	absent   bool              // there is no table, unless others have made it; false: there may be one
 	recount  bool              // the next rules count from 0
-	retry    reconcile.Backoff // of what failed in Apply and Prune, unless their caller retries
-	retries  bool              // their caller does, since the guard has to enforce
+	retry    reconcile.Backoff // of what failed in Apply and Prune, unless their caller retries (see setDue)
+	retries  bool              // the caller retries what Apply and Prune return, since the guard has to enforce
 	on       bool              // the last Apply had a Config
 	due      *time.Timer       // calls notify when a retry or a look of the trial is due
 	said     reconcile.Once    // of what keeps no packet from being judged
@@ -107,7 +107,7 @@ func New(log *slog.Logger, instance string, notify func()) (*Guard, error) {
 	g := &Guard{samples: newSampler(log, notify), table: &nftables.Table{Family: nftables.TableFamilyINet, Name: name}, notify: notify, log: log,
 		peersAdded: true, masks: map[mask]int{}, made: map[string]bool{}, retry: reconcile.Backoff{First: firstRetry, Last: lastRetry},
 		said: reconcile.Once{Repeat: repeatLog}}
-	g.due = time.AfterFunc(time.Hour, notify)
+	g.due = time.AfterFunc(time.Hour, notify) // any time: setDue starts it
 	g.due.Stop()
 	g.peers, g.pods = newPeerTable(g), newPodTable(g)
 	g.stale.Store(true)
@@ -133,15 +133,15 @@ func (g *Guard) Close() error {
 	return errors.Join(err, g.samples.close(), g.conn.CloseLasting(), g.counts.conn.CloseLasting())
 }
 
-// tables are the sets, for reports of what changed.
+// tables are those of the sets. Senders are last, as fill needs it, which cuts them off.
 func (g *Guard) tables() dataplane.Tables {
 	return append(append(g.peers.networks.tables(), g.pods), g.peers.senders.tables()...)
 }
 
-// Relist makes the next Apply read everything again.
+// Relist makes the next Apply read everything again, for a resync.
 func (g *Guard) Relist() { g.stale.Store(true); g.podsStale.Store(true) }
 
-// Reset makes the guard want no peers.
+// Reset makes the guard want no peers. All paths are put again before the next Apply.
 func (g *Guard) Reset() {
 	g.peers.networks.tables().Reset()
 	g.peers.senders.tables().Reset()
@@ -154,7 +154,7 @@ func (g *Guard) Reset() {
 
 // Put wants or drops the peer at the end of a path. A peer may have several paths.
 func (g *Guard) Put(verb dataplane.Verb, p *dataplane.Path) {
-	if verb == dataplane.CollectKeys {
+	if verb == dataplane.CollectKeys { // keys are for finding the path of a refused entry; none of the guard's is a peer's fault
 		return
 	}
 	g.samples.put(p, verb == dataplane.Want)
@@ -183,11 +183,11 @@ func (g *Guard) put(verb dataplane.Verb, e element) {
 	}
 }
 
-// Apply makes the rules those of c, and adds the peers and the interfaces of pods. With
-// nil, it deletes the table. Packets meet either the former or the new rules, and rules
-// never without the peers, except new ones: see judgesNewSenders. interfaces returns the names of those with an address
-// in the subnets. The caller retries after an error of a guard that enforces. After any
-// other error, and after one that Apply only logs, notify is called when Apply is due.
+// Apply makes the rules those of c, and adds the peers that were put, and the interfaces of pods.
+// With nil, it deletes the table. Packets meet either the former or the new rules, and no rules judge
+// the packets of a peer before the sets have the peer, apart from what judgesNewSenders describes. interfaces
+// returns the names of the interfaces that have an address in c.Subnets. If c.Enforce is set, the caller retries
+// after an error. After any other error, and after one that is only logged, notify is called when Apply is due.
 func (g *Guard) Apply(ctx context.Context, o dataplane.Options, c *Config, interfaces func() ([]string, error)) (err error) {
 	if on := c != nil; on != g.on { // a table that is to be deleted does not wait for the pause of a guard that was on
 		g.on = on
@@ -206,11 +206,11 @@ func (g *Guard) Apply(ctx context.Context, o dataplane.Options, c *Config, inter
 		}
 	}
 	// After an error of update, the guard does not work, and countJoined was not called.
-	if err == nil && g.said.Due(logged, time.Now()) && logged != nil {
+	if err == nil && g.said.Due(logged, time.Now()) && logged != nil { // Due also records nil, a success
 		g.log.Warn("the guard works, but not all that it finds is reported", "cause", causeIncomplete, "error", logged)
 	}
 	if err != nil || logged != nil {
-		g.conn.drain()
+		g.conn.drain() // of answers that were not read, which the next request would take for its own
 	}
 	if err != nil {
 		g.trial.look = time.Time{} // whoever tries again looks then
@@ -247,7 +247,7 @@ func (g *Guard) update(ctx context.Context, o dataplane.Options, c Config, inter
 	c.Enforce = g.mayEnforce(c, time.Now())
 	g.samples.set(c)
 	err := g.fill(ctx, o, c)
-	if isForeign(err) {
+	if isForeign(err) { // something of another type has one of our names: begin with an empty table
 		if err = g.deleteTable(); err == nil {
 			err = g.fill(ctx, o, c)
 		}
@@ -299,7 +299,7 @@ func (g *Guard) Drops(p *dataplane.Path) bool {
 // that no path needs any more. It is called after Apply. Who retries after an error is as
 // with Apply.
 func (g *Guard) Prune(ctx context.Context, o dataplane.Options) (err error) {
-	if g.config != nil {
+	if g.config != nil { // else the table is gone, or Apply has failed: the next Prune does it
 		if err = g.tables().Prune(ctx, o); err == nil {
 			err = g.dropMasks()
 		}
@@ -346,12 +346,13 @@ func (g *Guard) ObserveAddr(a netip.Addr) bool {
 }
 
 // Counts returns the numbers of packets by rule, since the table was made. found is
-// false if there is no table.
+// false if there is no table, or if it cannot be read.
 func (g *Guard) Counts() (packets map[string]uint64, found bool) {
 	packets, err := g.counts.read(g.table)
 	if err != nil {
 		return nil, false
 	}
+	// The table has counters beside those of the rules, such as that of dropped packets.
 	maps.DeleteFunc(packets, func(name string, _ uint64) bool { return !slices.Contains(ruleNames, name) })
 	return packets, len(packets) > 0
 }
@@ -363,7 +364,7 @@ func (g *Guard) Dropped() map[string]uint64 { return g.countedAs(droppedBy) }
 // soon afterwards.
 func (g *Guard) Joined() map[string]uint64 { return g.countedAs(joinedBy) }
 
-// countedAs returns the numbers of packets by rule, of the counters with these names.
+// countedAs returns the numbers of packets by rule, of the counters with these names; nil after an error.
 func (g *Guard) countedAs(name func(rule string) string) map[string]uint64 {
 	counted, err := g.counts.read(g.table)
 	if err != nil {
@@ -376,8 +377,8 @@ func (g *Guard) countedAs(name func(rule string) string) map[string]uint64 {
 	return packets
 }
 
-// Remove deletes the table, and returns its description if there is one; with dryRun it
-// deletes nothing.
+// Remove deletes the table, for flanneld cleanup, and returns its description if there is one; with
+// dryRun it deletes nothing.
 func (g *Guard) Remove(dryRun bool) (removed []string, err error) {
 	table, err := g.kernelTable()
 	if table == nil {

@@ -16,19 +16,20 @@ import (
 	"flannel/pkg/dataplane"
 )
 
-// What a node may say: the packet inside of an outer packet is from the subnet of the
-// node that has sent it, or from one of that node's own addresses. For each length that
-// networks have, which in most clusters are two (that of the subnets, and that of an
-// address), there is a set with an element for each sender and each network of its: the
-// sender, and the base address of the network. The sets have no intervals, so that the
-// kernel looks up one hash for each length.
+// What the rule impostor checks: the packet inside of an outer packet has to be from the subnet
+// of the node that has sent it, or from one of that node's own addresses. For each prefix length of
+// such networks, there is a set (kind owners). In most clusters, there are two lengths: that of the
+// subnets, and that of a single address. A set has an element for each sender and each network from
+// which the sender may send: the sender, and the base address of the network. The sets have no
+// intervals, so that the kernel looks up one hash for each length.
 //
 // The addresses inside are at fixed distances from the transport header, behind headers
 // without options. (The expression "inner" of kernels since 6.2 would find them, too.)
 
-// mask is the length of networks of a family in sets of a kind. There is a set for each.
+// mask is the prefix length of networks of a family, and what they are for. There is a set for each
+// mask, such as owners4-24.
 type mask struct {
-	kind string
+	kind string // owners or inside
 	v6   bool
 	bits int
 }
@@ -39,7 +40,7 @@ const (
 	inside = "inside" // the subnets of the peers
 )
 
-// of returns the mask of a network in sets of a kind.
+// of returns the mask of the set that has the network, among the sets of a kind.
 func of(kind string, p netip.Prefix) mask { return mask{kind, p.Addr().Is6(), p.Bits()} }
 
 // set is the name of the set of networks of this length.
@@ -52,7 +53,7 @@ func (m mask) family() int {
 	return 4
 }
 
-// maskOf is the inverse of mask.set.
+// maskOf is the inverse of mask.set; ok is false if the set is another one.
 func maskOf(set string) (m mask, ok bool) {
 	for _, m.kind = range kindsOfSets {
 		var family int
@@ -90,8 +91,9 @@ func compareMasks(a, b mask) int {
 	return cmp.Or(strings.Compare(a.kind, b.kind), a.family()-b.family(), a.bits-b.bits)
 }
 
-// lookup looks up the key that expressions load, from register 1 on. Its last part, in a
-// register, is an address, of which the network is looked up.
+// lookup appends to the expressions key, which load a key from register 1 on, those that look it up in
+// the set. The last part of the key is an address, in the given register: its bits behind the prefix
+// length are cleared first.
 func (m mask) lookup(key []expr.Any, register uint32) []expr.Any {
 	if _, size := source.at(m.v6); m.bits < 8*int(size) {
 		key = append(key, masked(register, net.CIDRMask(m.bits, 8*int(size))...))
@@ -99,7 +101,8 @@ func (m mask) lookup(key []expr.Any, register uint32) []expr.Any {
 	return append(key, &expr.Lookup{SourceRegister: 1, SetName: m.set()})
 }
 
-// sendersOf yields the addresses from which the peer at the end of a path sends.
+// sendersOf yields the addresses from which the peer at the end of a path sends outer packets: Via,
+// its address on the underlay, and further ones that its lease names.
 func sendersOf(p *dataplane.Path) iter.Seq[netip.Addr] {
 	return func(yield func(netip.Addr) bool) {
 		if !yield(p.Via) {
@@ -113,8 +116,8 @@ func sendersOf(p *dataplane.Path) iter.Seq[netip.Addr] {
 	}
 }
 
-// forElements calls do with what the sets have for a path: five elements if the peer sends
-// from one address. No slice of them is allocated.
+// forElements calls do with the elements that the sets have for a path: five if the peer sends
+// from one address. It allocates no slice, because a start has tens of thousands of paths.
 func forElements(p *dataplane.Path, do func(element)) {
 	host := func(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 	_, encrypted := p.Encap.(dataplane.WireGuardPeer)
@@ -122,7 +125,8 @@ func forElements(p *dataplane.Path, do func(element)) {
 	for a := range sendersOf(p) {
 		do(peer(a))
 		do(node(a))
-		if encrypted || a.Is6() != p.Dst.Addr().Is6() { // its key says whose packets it may send
+		// With WireGuard, the key says whose packets a peer may send. Sets of owners have keys of one family.
+		if encrypted || a.Is6() != p.Dst.Addr().Is6() {
 			continue
 		}
 		do(owner(a, p.Dst))
@@ -155,15 +159,15 @@ func owner(sender netip.Addr, network netip.Prefix) element {
 // layout says where the packet inside of an outer packet is.
 type layout struct {
 	at       uint32 // its IP header, in bytes from the transport header
-	ethernet bool   // in a frame
+	ethernet bool   // the packet inside is in an Ethernet frame, which may say IPv4 or IPv6, or have a tag
 }
 
-// layout returns false if there are no outer packets.
+// layout returns where the packet inside is, and false if there are no outer packets.
 func (c Config) layout() (l layout, exists bool) {
 	return layout{uint32(c.Outer.Header), c.Outer.Frame}, c.Outer.Protocol != 0
 }
 
-// ofFamily matches outer packets with a packet of one family.
+// ofFamily matches outer packets with a packet of one family inside.
 func (l layout) ofFamily(v6 bool) []expr.Any {
 	if !l.ethernet {
 		return version(transport(l.at, 1), v6)
@@ -174,12 +178,12 @@ func (l layout) ofFamily(v6 bool) []expr.Any {
 	return l.etherType(unix.ETH_P_IP)
 }
 
-// etherType matches outer packets with such a frame.
+// etherType matches outer packets with a frame of this type. The type is the last part of the frame's header.
 func (l layout) etherType(number uint16) []expr.Any {
 	return []expr.Any{transport(l.at-2, 2), equal(binary.BigEndian.AppendUint16(nil, number)...)}
 }
 
-// source loads the source of the packet inside.
+// source loads the source of the packet inside into a register.
 func (l layout) source(v6 bool, register uint32) []expr.Any {
 	offset, size := source.at(v6)
 	p := transport(l.at+offset, size)
@@ -187,16 +191,17 @@ func (l layout) source(v6 bool, register uint32) []expr.Any {
 	return []expr.Any{p}
 }
 
-// from matches outer packets with a packet from p.
+// from matches outer packets with a packet from p inside.
 func (l layout) from(p netip.Prefix) []expr.Any {
 	v6 := p.Addr().Is6()
 	return append(l.ofFamily(v6), compare(l.source(v6, 1), p)...)
 }
 
-// owned matches outer packets with a packet from a network of that length that the
-// sender owns.
+// owned matches outer packets whose sender may send the packet inside: the set of m has the sender
+// with the network, of that length, of the packet's source.
 func (l layout) owned(m mask) []expr.Any {
-	// The key is in registers that follow each other; the first of them is the same in both notations.
+	// The key is in registers that follow each other. An IPv4 address fills one register of 4 bytes, an IPv6
+	// address one of 16; the first register has the number 1 in both notations.
 	second := uint32(unix.NFT_REG32_01)
 	if m.v6 {
 		second = unix.NFT_REG_2
@@ -208,12 +213,13 @@ func (l layout) owned(m mask) []expr.Any {
 // tags are the types of frames with a tag in front of the packet's own type.
 var tags = []uint16{unix.ETH_P_8021Q, unix.ETH_P_8021AD}
 
-const tagBytes = 4
+const tagBytes = 4 // of a tag, behind which the packet's own type follows
 
 // isTag reports whether a type is that of a tag.
 func isTag(etherType []byte) bool { return slices.Contains(tags, binary.BigEndian.Uint16(etherType)) }
 
-// speaker is the chain for outer packets of nodes to this node.
+// speaker is the chain for outer packets of nodes to this node. The first rule that matches decides:
+// accept, or the chain of the rule impostor.
 func (c Config) speaker() chain {
 	who := chain{name: speaker}
 	l, _ := c.layout()
@@ -243,14 +249,14 @@ func (c Config) relayed() chain {
 	for _, v6 := range []bool{false, true} {
 		if l.ethernet || !v6 {
 			who.add("from anybody else", l.ofFamily(v6), found(impostor))
-		}
+		} // without a frame (udp, ipip), the packet inside is always IPv4
 	}
 	c.tagged(&who, l)
 	return who
 }
 
-// owners adds rules for packets inside that are from the node that has sent them, and for
-// headers without such a packet.
+// owners adds rules that accept packets inside that are from the node that has sent them, or from
+// Config.Sources, and before them those for fragments that lack a part of the headers (fragment_linux.go).
 func (c Config) owners(who *chain, l layout) {
 	who.addEach("a part of a header", incomplete(), found(impostor))
 	for _, m := range c.masks {

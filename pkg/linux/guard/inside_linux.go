@@ -11,11 +11,11 @@ import (
 	"flannel/pkg/linux/rtnetlink"
 )
 
-// Rules look up the source of the packet inside in these sets. nft can load a rule that
-// looks up bytes at an offset only if the set describes its key by such an expression
-// ("typeof @th,336,32"). The kernel stores the description for nft. The library for
-// nftables cannot write it. The rule spoofed loads the source of the packet itself as bytes,
-// too (see rawSource).
+// Rules look up the source of the packet inside in the sets of nodes, owners and inside. The program
+// nft, by which people list the table and load it again, can load a rule that looks up bytes at an
+// offset only if the set describes its key by such an expression ("typeof @th,336,32"). The kernel
+// stores the description for nft, and ignores it. The library for nftables cannot write it. The rule
+// spoofed loads the source of the packet itself as bytes, too (see rawSource).
 
 // describedSet is one of these sets. Its key is the source of the packet inside, or a
 // network of it.
@@ -25,7 +25,8 @@ type describedSet struct {
 	sender bool // the key begins with the source of the packet itself
 }
 
-// describedSets are those that the rules need.
+// describedSets are those that the rules need: of nodes, and of all masks that paths use, or used
+// before the next Prune.
 func (g *Guard) describedSets() []describedSet {
 	all := []describedSet{{name: nodes4}, {name: nodes6, v6: true}}
 	for _, m := range g.sortedMasks() {
@@ -34,7 +35,8 @@ func (g *Guard) describedSets() []describedSet {
 	return all
 }
 
-// makeDescribedSets makes those sets that the kernel lacks, in one transaction.
+// makeDescribedSets makes those sets that the kernel lacks, as far as is known, in one transaction.
+// Sets that exist keep their elements. fill calls it before it adds elements.
 func (g *Guard) makeDescribedSets() error {
 	missing := slices.DeleteFunc(g.describedSets(), func(s describedSet) bool { return g.made[s.name] })
 	if len(missing) == 0 {
@@ -52,7 +54,7 @@ func (g *Guard) makeDescribedSets() error {
 	return nil
 }
 
-// write appends a message that makes the set.
+// write appends a message that makes the set. id is a number of the set within the transaction.
 func (s describedSet) write(m rtnetlink.Message, t *nftables.Table, id uint32) rtnetlink.Message {
 	number := func(n uint32) []byte { return binary.BigEndian.AppendUint32(nil, n) }
 	// Types of nft. A concatenation has six bits for each of its parts.

@@ -10,12 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A node that joins sends its first packets, such as probes, maybe before this node has
+// A node that joins may send its first packets, such as probes, before this node has
 // read its lease. The rule outsider, which matches packets to the port of the tunnel that
 // are not from a peer, counts them like those of a host that is no node: nothing in a
-// packet tells the two apart. So further rules record the senders of what it counts, each
-// with a counter of its own, for rememberFor. When a sender becomes a peer, the guard adds
-// its packets to the counter joinedBy(outsider). flanneld status and
+// packet tells the two apart. So further rules record the senders of the packets that the
+// rule outsider counts, each sender with a counter of its own, for rememberFor. When a sender
+// becomes a peer, the guard adds its packets to the counter joinedBy(outsider). flanneld status and
 // the doctor subtract this counter from that of the rule (status.Found). The counter is in
 // the table, and not in flanneld's memory, so that both counters start anew together.
 //
@@ -35,9 +35,10 @@ const (
 
 const (
 	// rememberFor is longer than a restart of flanneld or an outage of the store usually
-	// takes, in which leases are not read. What a sender sent earlier stays counted.
+	// takes, during which leases are not read. A sender's packets from before that time stay those
+	// of an outsider.
 	rememberFor  = 10 * time.Minute
-	maxOutsiders = 4096 // in each set; further senders are not recorded
+	maxOutsiders = 4096 // in each set, against senders that forge addresses; further senders are not recorded
 	// expiring is the rest of a sender's time in which it is left alone: the kernel would
 	// refuse to delete it after that time, and all other changes with it.
 	expiring = 10 * time.Second
@@ -121,7 +122,7 @@ func (g *Guard) moveJoined(senders map[string][]element, packets uint64) error {
 		return fmt.Errorf("read the counters of table %s: %w", g.table.Name, err)
 	}
 	var names []string
-	for set, all := range senders {
+	for set, all := range senders { // in any order: they are one transaction
 		var keys []nftables.SetElement
 		for _, e := range all {
 			keys, names = append(keys, nftables.SetElement{Key: e.key()}), append(names, e.String())
@@ -132,7 +133,7 @@ func (g *Guard) moveJoined(senders map[string][]element, packets uint64) error {
 		}
 	}
 	counter := g.counter(joinedBy(outsider))
-	g.conn.DeleteObject(counter) // the kernel cannot set it
+	g.conn.DeleteObject(counter) // the kernel cannot set a counter that exists
 	counter.Packets = counted[counter.Name] + packets
 	g.conn.AddObj(counter)
 	// One transaction; after an error, the queue is empty, too.

@@ -25,12 +25,13 @@ func ifname(name string) string {
 	return string(padded)
 }
 
-// equal and unequal compare register 1 with bytes.
+// equal and unequal compare register 1 with bytes. Without a match, the rule ends there.
 func equal(data ...byte) expr.Any { return &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: data} }
 
 func unequal(data ...byte) expr.Any { return &expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: data} }
 
-// network and transport load bytes into register 1, at an offset from the IP header or from what follows it.
+// network and transport load bytes into register 1, at an offset from the IP header or from what
+// follows it. A packet that is too short does not match.
 func network(offset, size uint32) *expr.Payload {
 	return &expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: size}
 }
@@ -53,12 +54,15 @@ func ofFamily(v6 bool) []expr.Any {
 	return []expr.Any{&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1}, equal(family)}
 }
 
+// iifname loads the name of the interface from which the packet comes.
 func iifname() []expr.Any { return []expr.Any{&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1}} }
 
+// iif matches packets that come from this interface.
 func iif(name string) []expr.Any {
 	return append(iifname(), equal([]byte(ifname(name))...))
 }
 
+// lookup matches if the set has the value that load loads.
 func lookup(load []expr.Any, set string) []expr.Any {
 	return append(load, &expr.Lookup{SourceRegister: 1, SetName: set})
 }
@@ -66,7 +70,7 @@ func lookup(load []expr.Any, set string) []expr.Any {
 // field is an address in the IP header.
 type field struct{ offset4, offset6 uint32 } // bytes
 
-var source, destination = field{12, 8}, field{16, 24}
+var source, destination = field{12, 8}, field{16, 24} // RFC 791, RFC 8200
 
 // at returns where the address is: its offset in the header, and its length.
 func (f field) at(v6 bool) (offset, size uint32) {
@@ -153,7 +157,7 @@ func dport(p uint16) []expr.Any {
 func anyPort() []expr.Any { return []expr.Any{transport(2, 2), unequal(0, 0)} }
 
 // unrouted matches a source that is not routed to the interface from which the packet
-// comes.
+// comes: the kernel looks up a route to the source through that interface, and 0 is none.
 func unrouted() []expr.Any {
 	return []expr.Any{&expr.Fib{Register: 1, ResultOIF: true, FlagSADDR: true, FlagIIF: true}, equal(0, 0, 0, 0)}
 }

@@ -8,7 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The rules, which are also the names of their counters.
+// The rules (guard_linux.go has a table of them), which are also the names of their counters. Each
+// consists of several rules of nftables, which lead to the chain foundBy(rule).
 const (
 	outsider = "outsider"
 	rulePod  = "pod"
@@ -22,7 +23,8 @@ var ruleNames = []string{outsider, rulePod, impostor, inner, spoofed}
 // claimed counts packets, of all rules, that claim to be from a pod of a peer.
 const claimed = "claimed"
 
-// The chains. Packets enter the first three of them.
+// The chains. Packets enter the first three of them, and get to the others by goTo. Where a chain
+// that was entered so ends, the packet is accepted: goTo does not return, and accept is the policy.
 const (
 	prerouting = "prerouting"
 	arriving   = "arriving" // for this node
@@ -32,7 +34,7 @@ const (
 	direct     = "direct"   // from anywhere else
 	fromPod    = "from-pod" // from an interface of pods
 
-	outer       = "outer"        // an outer packet for this node
+	outer       = "outer"        // an outer packet, which has that of a pod inside, for this node
 	outerIPIP   = "outer-ipip"   // may be one
 	speaker     = "speaker"      // whom does the packet inside come from?
 	passing     = "passing"      // an outer packet to another node
@@ -41,8 +43,8 @@ const (
 	relayed     = "relayed"      // from a node: whom does the packet inside come from?
 )
 
-// droppedBy is the counter of packets that a rule has found and dropped. That of the rule
-// has those, too, that it only counted.
+// droppedBy is the counter of packets that a rule has found and dropped. The rule's own counter has
+// these and those that it only counted.
 func droppedBy(rule string) string { return "dropped-" + rule }
 
 // foundBy is the chain for packets that a rule finds, claimedBy the one for those of them
@@ -50,7 +52,7 @@ func droppedBy(rule string) string { return "dropped-" + rule }
 func foundBy(rule string) string   { return "found-" + rule }
 func claimedBy(rule string) string { return "claimed-" + rule }
 
-// chainNames are those of all chains that there may be.
+// chainNames are those of all chains that there may be, in the order in which rules are listed.
 func chainNames() []string {
 	all := []string{prerouting, arriving, leaving, fromTunnel, direct, fromPod, outer, outerIPIP, speaker, passing, passingIPIP, passingPod, relayed}
 	for _, rule := range ruleNames {
@@ -69,7 +71,8 @@ type rule struct {
 	exprs   []expr.Any
 }
 
-// add appends a rule of several parts.
+// add appends a rule of several parts, which the kernel runs in order until one does not match. nft
+// shows the comment.
 func (c *chain) add(comment string, parts ...[]expr.Any) {
 	r := rule{comment: comment}
 	for _, p := range parts {
@@ -87,11 +90,11 @@ func (c *chain) addEach(comment string, matches [][]expr.Any, verdict []expr.Any
 
 var accept = []expr.Any{&expr.Verdict{Kind: expr.VerdictAccept}}
 
+// found is the verdict for packets that a rule finds.
 func found(rule string) []expr.Any { return goTo(foundBy(rule)) }
 
-// chains translates c; group is that of samples. Of the rules in prerouting, one at most
-// finds a packet, and of those for outer packets, too. If packets are dropped, none is
-// found twice.
+// chains translates c; group is the NFLOG group of samples. At most one rule in prerouting finds a
+// packet, and at most one of those for outer packets. If packets are dropped, none is found twice.
 func chains(c Config, group uint16) []chain {
 	all := c.sources()
 	if _, exists := c.layout(); exists {
@@ -128,7 +131,7 @@ func (c Config) sources() []chain {
 
 	plain := chain{name: direct}
 	plain.add("from a pod", lookup(iifname(), pods), goTo(fromPod))
-	if c.Routed {
+	if c.Routed { // else pods of peers send from where no route need lead to them
 		for _, n := range c.Networks {
 			plain.add("between pods, on a wrong way", addr(source, n), addr(destination, n), unrouted(), found(spoofed))
 		}
@@ -147,7 +150,7 @@ func (c Config) sources() []chain {
 func (c Config) arriving() []chain {
 	here := chain{name: arriving}
 	here.add("the node itself", iif("lo"), accept)
-	content := c.outerPackets(&here, outer, outerIPIP)
+	content := c.outerPackets(&here, outer, outerIPIP) // the chain outerIPIP
 	c.fromCluster(&content, outer)
 
 	who := chain{name: outer}
@@ -188,6 +191,7 @@ func (c Config) leaving() []chain {
 // tunnel's if the one inside is for a pod (see fromCluster, too). Both have to be IPv4. This chain
 // has the name content, and is empty for UDP. Its rules are not in from, because nft 1.0.6 aborts
 // when it lists a rule that compares the protocol with 4 and then bytes behind the IP header.
+// Packets that no rule of from leads elsewhere are not the tunnel's, and pass.
 func (c Config) outerPackets(from *chain, to, content string) chain {
 	o, inside := c.Outer, chain{name: content}
 	if o.Protocol == unix.IPPROTO_UDP {
@@ -197,10 +201,10 @@ func (c Config) outerPackets(from *chain, to, content string) chain {
 			from.add("a part of a header", protocol(o.Protocol), dport(o.Port), part, goTo(to))
 		}
 		from.add("of no tunnel of ours", protocol(o.Protocol), anyPort(), accept)
-		from.add("options without a port", firstFragment6(), goTo(to))
+		from.add("options without a port", firstFragment6(), goTo(to)) // the kernel finds no header of UDP in them
 		return inside
 	}
-	from.add("a part of a header", protocol(o.Protocol), short(false), goTo(to))
+	from.add("a part of a header", protocol(o.Protocol), short(false), goTo(to)) // false: IPv4
 	from.add("maybe of the tunnel", protocol(o.Protocol), goTo(content)) // others may use the protocol, too
 	for _, n := range c.Networks {
 		if n.Addr().Is4() {
@@ -211,10 +215,10 @@ func (c Config) outerPackets(from *chain, to, content string) chain {
 }
 
 // fromCluster adds rules to the chain content, of arriving: a packet of a protocol without ports
-// is the tunnel's, too, if the one inside claims to be from a pod or node. It may be for a Service,
-// which leads to a pod, or for this node. If the source is another one, the rule inner finds the
-// packet when it comes out of the tunnel. There are no such rules in leaving: a load balancer may
-// forward packets of pods to a pod in this way.
+// is the tunnel's, too, if the one inside claims to be from a pod or node, whatever its destination,
+// which may be a Service or this node. A packet inside from elsewhere comes out of the tunnel device,
+// where the rule inner finds it. There are no such rules in leaving: a load balancer may forward
+// packets of pods to a pod in this way.
 func (c Config) fromCluster(content *chain, to string) {
 	if c.Outer.Protocol == unix.IPPROTO_UDP {
 		return
@@ -226,15 +230,16 @@ func (c Config) fromCluster(content *chain, to string) {
 	content.add("with a packet from a node", l.ofFamily(false), lookup(l.source(false, 1), nodes4), goTo(to))
 }
 
-// ends returns the chains for packets that a rule finds. Some of them are passed to the
-// sampler. What claims to be from a pod of a peer has samples of its own, which no flood
-// of others can use up, and is counted apart: the trial depends on it.
+// ends returns the chains in which packets that a rule finds end: foundBy(rule), and claimedBy(rule)
+// for those that claim to be from a pod of a peer. Both count all packets, pass some to the sampler,
+// and accept or drop them. The latter has samples of its own, which no flood of other packets can use
+// up, and counts them apart: the trial depends on that number.
 func (c Config) ends(rule string, group uint16) []chain {
 	verdict := expr.VerdictAccept
 	if c.Enforce {
 		verdict = expr.VerdictDrop
 	}
-	samples := func(prefix string) []expr.Any {
+	samples := func(prefix string) []expr.Any { // ends at the limit; the next rule follows in any case
 		return []expr.Any{
 			&expr.Limit{Type: expr.LimitTypePkts, Rate: sampleRate, Unit: expr.LimitTimeSecond, Burst: sampleRate},
 			&expr.Log{Key: 1<<unix.NFTA_LOG_GROUP | 1<<unix.NFTA_LOG_SNAPLEN | 1<<unix.NFTA_LOG_PREFIX, Group: group, Snaplen: sampleBytes, Data: []byte(prefix)},
@@ -268,12 +273,12 @@ func (c Config) ends(rule string, group uint16) []chain {
 }
 
 // claims match packets that a rule finds and that claim to be from a pod of a peer. The
-// packets of a node that is no peer any more claim nothing, although it still runs. The
-// pods of this node send the packets of the rule pod, and some of the rule spoofed. The
-// source of those of the rule inner is in no other node's subnet.
+// packets of a node that is no peer any more claim nothing, although it still runs. The rules pod
+// and inner have no claims: the pods of this node send the packets of the rule pod (and some of the
+// rule spoofed: elsewhere excludes these), and the source of those of inner is in no other node's subnet.
 func (c Config) claims(rule string) (all [][]expr.Any) {
 	l, exists := c.layout()
-	elsewhere := append(iifname(), &expr.Lookup{SourceRegister: 1, SetName: pods, Invert: true})
+	elsewhere := append(iifname(), &expr.Lookup{SourceRegister: 1, SetName: pods, Invert: true}) // not from an interface of pods
 	for _, m := range c.masks {
 		switch {
 		case (rule == outsider || rule == impostor) && exists && m.kind == inside:

@@ -25,7 +25,7 @@ type sample struct {
 	from, to netip.Addr // of the packet itself
 	inner    netip.Addr // source of the packet inside; zero: there is none
 	device   int        // index of the interface from which it came; 0: unknown
-	claims   bool       // to be from a pod of a peer
+	claims   bool       // to be from a pod of a peer, as a rule has found (claimPrefix)
 }
 
 // deviceName returns the name of the interface from which the packet came.
@@ -46,14 +46,14 @@ type sampler struct {
 	source *rtnetlink.Listener // nil: never bound
 
 	mu       sync.Mutex
-	config   Config
+	config   Config                                          // of the rules; says where the packet inside is
 	paths    reconcile.CompactMap[*dataplane.Path, struct{}] // to the peers; an unchanged path keeps its pointer (dataplane.State)
 	departed reconcile.CompactMap[netip.Addr, netip.Prefix]  // subnets of former peers, by address
 	last     time.Time                                       // of the last packet that claims to be from a peer's pod; zero: none
 	which    string                                          // a description of that packet
-	notified time.Time
-	logged   map[sample]time.Time // when
-	lines    *rate.Limiter        // of the log
+	notified time.Time                                       // when notify was called last
+	logged   map[sample]time.Time                            // when such a packet was logged last
+	lines    *rate.Limiter                                   // of the log
 }
 
 // claimPrefix is in front of the rule in samples of packets that claim to be from a pod of
@@ -70,15 +70,15 @@ const (
 )
 
 const (
-	sampleBytes   = 128 // of each packet: outer and inner headers
-	sampleRate    = 5   // per second and rule
-	maxSampleLog  = 10  // lines at once
-	sampleLogRate = time.Minute
-	sampleRepeat  = time.Hour // until the same packet is logged again
-	maxDeparted   = 1000      // former peers that are remembered
+	sampleBytes   = 128         // of each packet: outer and inner headers
+	sampleRate    = 5           // per second and rule
+	maxSampleLog  = 10          // lines at once, and afterwards
+	sampleLogRate = time.Minute // until there may be another one
+	sampleRepeat  = time.Hour   // until the same packet is logged again
+	maxDeparted   = 1000        // former peers that are remembered
 )
 
-// groupOf returns the NFLOG group of a table: not one of the small numbers, which people
+// groupOf returns the NFLOG group, of 16 bits, of a table: not one of the small numbers, which people
 // use. If two instances got the same group, the second could not bind: it would have no samples.
 func groupOf(table string) uint16 { return uint16(crc32.ChecksumIEEE([]byte(table))) | 0x4000 }
 
@@ -88,8 +88,8 @@ func newSampler(log *slog.Logger, notify func()) *sampler {
 		lines: rate.NewLimiter(rate.Every(sampleLogRate), maxSampleLog)}
 }
 
-// bind starts receiving, unless that has started. EPERM: another process has the group, or this one lacks
-// CAP_NET_ADMIN.
+// bind starts receiving, unless that has started. Each Apply of a guard that is on calls bind, logs
+// an error and goes on without samples. EPERM: another process has the group, or this one lacks CAP_NET_ADMIN.
 func (s *sampler) bind(group uint16) error {
 	if s.source != nil {
 		return nil
@@ -121,7 +121,7 @@ func (s *sampler) close() error {
 	return s.source.Close()
 }
 
-// observe passes a sample to add.
+// observe passes a sample to add. The 4 bytes in front of the attributes are nfnetlink's own header.
 func (s *sampler) observe(h rtnetlink.Header, body []byte) error {
 	if h.Kind == unix.NFNL_SUBSYS_ULOG<<8|nfulnlMsgPacket && len(body) >= 4 {
 		s.add(body[4:], time.Now())
@@ -129,7 +129,7 @@ func (s *sampler) observe(h rtnetlink.Header, body []byte) error {
 	return nil
 }
 
-// add records a packet.
+// add records a packet, and logs it unless there were too many. attrs are NFLOG's attributes of a packet.
 func (s *sampler) add(attrs []byte, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -141,10 +141,10 @@ func (s *sampler) add(attrs []byte, now time.Time) {
 		former := s.which
 		s.last = now
 		s.which = fmt.Sprintf("%s sends from %s (rule %s), and the lease of %s is for %s", found.claimed(), found.from, found.rule, subnet, peer)
-		if found.from == found.claimed() { // in no tunnel: maybe a device of this host has the peer's addresses, too
+		if found.from == found.claimed() { // no packet inside (the rule spoofed): maybe a device of this host has the peer's addresses, too
 			s.which = fmt.Sprintf("%s comes from device %s, which does not lead to its node %s (rule %s)", found.from, found.deviceName(), peer, found.rule)
 		}
-		if s.which != former && now.Sub(s.notified) > time.Second {
+		if s.which != former && now.Sub(s.notified) > time.Second { // else the next look of the trial is soon enough
 			s.notified = now
 			s.notify()
 		}
@@ -167,7 +167,7 @@ func (s *sampler) peerOf(p sample) (peer netip.Addr, subnet netip.Prefix, found 
 	if !p.claims {
 		return peer, subnet, false
 	}
-	for path := range s.paths.All() { // no two of their subnets overlap
+	for path := range s.paths.All() { // plan leaves no two subnets that overlap, so the first one is the only one
 		if path.Dst.Contains(p.claimed()) {
 			return path.Via, path.Dst, true
 		}
@@ -180,7 +180,7 @@ func (s *sampler) report(p sample, now time.Time) {
 	if now.Sub(s.logged[p]) < sampleRepeat || !s.lines.AllowN(now, 1) {
 		return
 	}
-	if len(s.logged) >= 100*maxSampleLog {
+	if len(s.logged) >= 100*maxSampleLog { // a limit of memory; forgetting costs at most repeated lines
 		s.logged = map[sample]time.Time{}
 	}
 	s.logged[p] = now
@@ -188,6 +188,7 @@ func (s *sampler) report(p sample, now time.Time) {
 	if s.isDeparted(p) {
 		what, cause = "found a packet of a node that is no longer a peer, and still runs", causeDeparted
 	}
+	// Enforce is that of the rules, after the trial: Guard.update has passed what mayEnforce returned.
 	s.log.Info(what, "cause", cause, "rule", p.rule, "from", p.from, "to", p.to, "inside_from", p.inner, "device", p.deviceName(), "dropped", s.config.Enforce)
 }
 
@@ -223,7 +224,7 @@ func (s *sampler) put(p *dataplane.Path, present bool) {
 		s.paths.Set(p, struct{}{})
 		s.departed.Delete(p.Via)
 	case s.paths.Has(p):
-		if s.departed.Len() >= maxDeparted {
+		if s.departed.Len() >= maxDeparted { // forgets all rather than the oldest: only the text of a line depends on them
 			s.departed = reconcile.CompactMap[netip.Addr, netip.Prefix]{}
 		}
 		s.departed.Set(p.Via, p.Dst)
@@ -231,8 +232,8 @@ func (s *sampler) put(p *dataplane.Path, present bool) {
 	}
 }
 
-// reset forgets all paths, before those that still exist are put anew. So it makes no peer a
-// departed one, and what was found stays true.
+// reset forgets all paths, before those that still exist are put again. It therefore makes no peer a
+// departed one, and last and which stay.
 func (s *sampler) reset() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -49,22 +49,23 @@ func (g *Guard) set(name string) *nftables.Set {
 // namedSets are those of elements, except the sets of networks.
 var namedSets = []string{peers4, peers6, nodes4, nodes6, pods}
 
-// element is one of a set: the set's code, the key as the kernel compares it, and zeros. The
-// key is an address, an owner, or the name of an interface.
+// element is one of a set: the set's code, the key as the kernel compares it, and zeros up to the
+// size of the longest key. The key is an address, a network's base address, an owner (the address of
+// a sender, then the base address of a network from which it may send), or the name of an interface.
 type element [2 + longKey]byte
 
-// shortElement is the same for keys that are short, such as all those of IPv4. There are five
-// for each peer.
+// shortElement is the same for keys that are short, such as all those of IPv4 addresses. forElements
+// makes five elements for each peer, so that the size of elements decides how much memory the sets take.
 type shortElement [2 + shortKey]byte
 
-// Sizes of keys in bytes: those of owners, which are two addresses.
+// The largest sizes of keys in bytes: those of owners, which are two addresses.
 const shortKey, longKey = 2 * 4, 2 * 16
 
 // setCode is the name of a set in two bytes: 0 and an index of namedSets, or the code of a
 // mask.
 type setCode [2]byte
 
-// codeOf returns the code of a set that elements have.
+// codeOf returns the code of a set that is in namedSets or of networks; of others, it is meaningless.
 func codeOf(set string) setCode {
 	if m, isNetworks := maskOf(set); isNetworks {
 		return m.code()
@@ -77,7 +78,7 @@ func (c setCode) keySize() int {
 	m, isNetworks := c.mask()
 	size := 4
 	if isNetworks && m.v6 || !isNetworks && namedSets[c[1]] != peers4 && namedSets[c[1]] != nodes4 {
-		size = 16 // that of the name of an interface, too: unix.IFNAMSIZ
+		size = 16 // of an IPv6 address, and of the name of an interface: unix.IFNAMSIZ
 	}
 	if isNetworks && m.kind == owners {
 		size *= 2
@@ -88,9 +89,9 @@ func (c setCode) keySize() int {
 // isShort reports whether elements of the set are of type shortElement.
 func (c setCode) isShort() bool { return c.keySize() <= shortKey }
 
-// newElement returns the element with a key of keySize bytes.
+// newElement returns the element with a key of keySize bytes. Without a key, it only stands for the set.
 func newElement(set setCode, key ...byte) (e element) {
-	copy(e[copy(e[:], set[:]):], key)
+	copy(e[copy(e[:], set[:]):], key) // behind the code
 	return e
 }
 
@@ -128,9 +129,9 @@ func (e element) String() string {
 	return a.String()
 }
 
-// peerTable has the elements of the sets of peers and their networks. Those of senders are
-// apart, because fill adds them last, and Prune deletes them first: packets of a sender are
-// judged by its other elements.
+// peerTable has the elements of the sets of peers and their networks. senders are those of peers4 and
+// peers6, networks all others. A packet whose sender is in peers4 or peers6 is judged by the sender's
+// other elements, so that fill adds senders last, and Prune deletes them first.
 type peerTable struct{ networks, senders byLength }
 
 func newPeerTable(g *Guard) peerTable {
@@ -140,7 +141,8 @@ func newPeerTable(g *Guard) peerTable {
 	}
 }
 
-// networkSets returns the names of the sets of nodes and of networks.
+// networkSets returns the names of the sets of nodes and of networks. The latter change with g.masks,
+// so that the tables ask at each list.
 func (g *Guard) networkSets() (all []string) {
 	for _, s := range g.describedSets() {
 		all = append(all, s.name)
@@ -218,15 +220,16 @@ func (t byLength) exists(e element) (exists bool) {
 	return exists
 }
 
-// elements is the store of several sets.
+// elements is the store (the kernel's side) of the table with the elements of several sets. The
+// table calls the methods, in Apply and Prune. The value of an entry is empty: an element is there or not.
 type elements[E interface {
 	element | shortElement
 	long() element
 }] struct {
 	g    *Guard
 	name string
-	sets func() []string // whose elements are of type E
-	of   func(element) E
+	sets func() []string // names of the sets, whose elements are of type E
+	of   func(element) E // converts
 }
 
 // Name implements reconcile.Store.
@@ -238,7 +241,7 @@ func (e elements[E]) List(context.Context) (map[E]struct{}, error) {
 	for _, set := range e.sets() {
 		code := codeOf(set)
 		list, err := e.g.conn.GetSetElements(e.g.set(set))
-		if err != nil && !errors.Is(err, unix.ENOENT) {
+		if err != nil && !errors.Is(err, unix.ENOENT) { // ENOENT: there is no such set yet
 			return nil, fmt.Errorf("set %s: %w", set, err)
 		}
 		for _, has := range list {
@@ -255,17 +258,18 @@ func (e elements[E]) Set(_ context.Context, entries []reconcile.Entry[E, struct{
 	return e.change(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, entries)
 }
 
-// Delete implements reconcile.Store. Elements that somebody else has deleted meanwhile
-// make the kernel refuse them all; the next pass lists the set.
+// Delete implements reconcile.Store. An element that somebody else has deleted meanwhile
+// makes the kernel refuse the whole transaction; the next pass lists the set.
 func (e elements[E]) Delete(_ context.Context, entries []reconcile.Entry[E, struct{}]) []error {
 	return e.change(unix.NFT_MSG_DELSETELEM, 0, entries)
 }
 
-// atOnce is the number of elements in one transaction, whose message then has less than
-// the 64 KiB that the length of an attribute can be.
+// atOnce is the number of elements in one transaction. The attribute with the elements then has less
+// than 64 KiB, the most that its length of 16 bits can say: at most 12 + 32 bytes for each element.
 const atOnce = 1000
 
-// change sends messages of that kind about all entries. It returns nil if none failed.
+// change sends messages of that kind about all entries, atOnce in a transaction. An error of a
+// transaction is that of all its entries. It returns nil if none failed.
 func (e elements[E]) change(kind, flags uint16, entries []reconcile.Entry[E, struct{}]) (errs []error) {
 	for start := 0; start < len(entries); start += atOnce {
 		end := min(start+atOnce, len(entries))
@@ -280,7 +284,7 @@ func (e elements[E]) change(kind, flags uint16, entries []reconcile.Entry[E, str
 	return errs
 }
 
-// changeOnce sends a message for each set.
+// changeOnce sends a message for each set that has some of the entries, all in one transaction.
 func (e elements[E]) changeOnce(kind, flags uint16, entries []reconcile.Entry[E, struct{}]) error {
 	var sets []setCode
 	for _, entry := range entries {
@@ -299,7 +303,7 @@ func (e elements[E]) changeOnce(kind, flags uint16, entries []reconcile.Entry[E,
 				m = key.write(m)
 			}
 		}
-		binary.NativeEndian.PutUint16(m[list:], uint16(len(m)-list)) // the attribute contains all elements
+		binary.NativeEndian.PutUint16(m[list:], uint16(len(m)-list)) // the attribute, empty above, contains all elements
 		return m
 	})
 	if err != nil {

@@ -11,18 +11,27 @@ import (
 // trial decides when rules may drop: not before they have found nothing for some time
 // that claims to be from a pod of a peer. The kernel counts such packets; samples
 // only describe them, since a flood of others leaves none of a peer. A restart of the
-// daemon continues where the rules in the kernel are.
+// daemon continues where the rules in the kernel are: if these drop, so do those of the new run.
+// All methods run on the loop's goroutine.
+//
+//	state    cause                                        next     action
+//	none     Apply with Enforce, no trial passed          running  the rules count
+//	running  such a packet, or rules or counts unknown    running  the quiet time starts anew
+//	running  quiet for Config.Trial                       passed   the rules drop
+//	any      Apply without Enforce                        none     passed is false after such rules were written
+//	any      Apply without a guard, or Remove             none
 type trial struct {
-	passed  bool      // a trial ended, maybe in an earlier run, whose rules dropped
+	passed  bool      // a trial ended, maybe in an earlier run, whose rules dropped. write and check set it
 	began   time.Time // when the trial began, or rules were missing last; zero: there is no trial
 	quiet   time.Time // since when nothing was found
 	found   uint64    // packets that claim to be from a pod of a peer, at that time
-	look    time.Time // when to look again; zero: no look is due
+	look    time.Time // when mayEnforce is to be called again (setDue has it called); zero: no look is due
 	waiting string    // why the rules do not drop although they should
 	last    string    // describes the last packet that was found; "": there was none
 }
 
-// mayEnforce reports whether rules may drop now.
+// mayEnforce begins, continues or ends the trial, and reports whether rules may drop now. The caller
+// then writes such rules, which sets passed. If writing fails, the next call begins another trial.
 func (g *Guard) mayEnforce(c Config, now time.Time) bool {
 	t := &g.trial
 	if !c.Enforce || t.passed {
@@ -33,8 +42,8 @@ func (g *Guard) mayEnforce(c Config, now time.Time) bool {
 	switch {
 	case t.began.IsZero(), g.config == nil: // rules that are not in force find nothing
 		t.began, t.quiet, t.found = now, now, found
-	case !known || found != t.found:
-		t.quiet, t.found, t.last = now, found, "unknown"
+	case !known || found != t.found: // != and not >: counters may start anew
+		t.quiet, t.found, t.last = now, found, "unknown" // unless a sample describes the packet
 	}
 	if last, text := g.samples.ofPeer(); last.After(t.began) {
 		t.last = text
@@ -53,8 +62,8 @@ func (g *Guard) mayEnforce(c Config, now time.Time) bool {
 // after the moment at which the packet was noticed.
 const lookEvery = 5 * time.Second
 
-// claims returns how many packets were found that claim to be from a pod of a peer. If
-// there is no table, there were none.
+// claims returns how many packets were found that claim to be from a pod of a peer; known is
+// false after an error. If there is no table, there were none.
 func (g *Guard) claims() (n uint64, known bool) {
 	packets, err := g.counts.read(g.table)
 	return packets[claimed], err == nil

@@ -14,7 +14,8 @@ func changesOfOthers(port uint32) rtnetlink.Notifications {
 	return rtnetlink.Notifications{Protocol: unix.NETLINK_NETFILTER, Groups: []int{unix.NFNLGRP_NFTABLES}, Filter: rtnetlink.WithoutSender(port)}
 }
 
-// notifications are those of others, for this guard.
+// notifications are those of others, for this guard. The goroutine of the Listener calls observe and,
+// after notifications were lost, changed.
 func (g *Guard) notifications() rtnetlink.Notifications {
 	n := changesOfOthers(g.conn.socket.PID())
 	n.Each, n.Lost, n.Log = g.observe, func(error) { g.changed() }, g.log

@@ -37,14 +37,13 @@ func (g *Guard) kernelTable() (*nftables.Table, error) {
 }
 
 // check compares the rules in the kernel with those that were written last, by their
-// handles, which the kernel never uses twice, and makes the sets be listed. If anything
-// differs, or the rules are not in force, or after a start, config is nil afterwards, so that
-// fill writes all rules.
-// Apply calls check if the guard is stale: after a start, and when the watcher has seen
-// that somebody else has changed the table.
+// handles, which the kernel never uses twice, and has the next Add of the sets' tables list them.
+// If anything differs, or the rules are not in force, or after a start, config is nil afterwards, so
+// that fill writes all rules. Apply calls check if the guard is stale: after a start, after Relist,
+// after a change whose result is not known, and when somebody else has changed the table.
 func (g *Guard) check(o dataplane.Options) error {
 	g.tables().Relist()
-	clear(g.made) // makeDescribedSets makes all of them that the kernel lacks
+	clear(g.made) // makeDescribedSets then makes all of them, which changes nothing if the kernel has them
 	rules, dropping, err := g.listRules()
 	if err != nil {
 		return err
@@ -53,7 +52,8 @@ func (g *Guard) check(o dataplane.Options) error {
 	if err != nil {
 		return err
 	}
-	// Rules that are not in force count as well: prepare puts them in force before write replaces them.
+	// Rules that are not in force count as well: prepare puts them in force (AddTable clears the flag
+	// dormant) before write replaces them.
 	g.dropping, g.inRules = dropping, masksOf(rules)
 	for _, m := range g.inRules {
 		g.masks[m] += 0 // makes an entry, whose number of paths stays, or is 0
@@ -63,7 +63,7 @@ func (g *Guard) check(o dataplane.Options) error {
 	} else if !inForce || !slices.Equal(handlesOf(rules), g.rules) {
 		g.config = nil
 		g.log.Info("repairing the guard's rules, somebody else has changed them", "table", g.table.Name)
-		o.Repairs.Count("guard-rules", 1)
+		o.Repairs.Count("guard-rules", 1) // a label of the metric of repairs
 	}
 	return nil
 }
@@ -77,7 +77,7 @@ func (g *Guard) inForce() (bool, error) {
 	}
 	chains, err := g.listChains()
 	drops := func(c *nftables.Chain) bool { return c.Policy != nil && *c.Policy != nftables.ChainPolicyAccept }
-	return table.Flags == 0 && !slices.ContainsFunc(chains, drops), err
+	return table.Flags == 0 && !slices.ContainsFunc(chains, drops), err // 0: also not dormant
 }
 
 // listRules returns all rules of the table, by chain and in the order of chainNames, and
@@ -134,9 +134,9 @@ func (g *Guard) fill(ctx context.Context, o dataplane.Options, c Config) error {
 	// A mask that no path needs any more stays until Prune has deleted the elements of
 	// its set.
 	c.masks = g.sortedMasks()
-	before, after := g.tables(), dataplane.Tables(nil)
+	before, after := g.tables(), dataplane.Tables(nil) // whose elements are added before and after the rules
 	if g.judgesNewSenders(c) {
-		after = g.peers.senders.tables()
+		after = g.peers.senders.tables() // the last ones of tables
 		before = before[:len(before)-len(after)]
 	}
 	if err := before.Add(ctx, o); err != nil {
@@ -151,16 +151,18 @@ func (g *Guard) fill(ctx context.Context, o dataplane.Options, c Config) error {
 }
 
 // judgesNewSenders reports whether the rules in the kernel would take packets of new senders
-// for forged ones, because they do not look at a set that has networks of these senders. Such
-// senders are added after the rules of c. All others come first, so that no rules judge their
-// packets without them; likewise before rules that begin to drop.
+// for forged ones, because they do not look at a set that has networks of these senders: c has a
+// mask that is not in inRules. All new senders are then added after the rules of c. Otherwise they
+// are added first, so that no rules judge their packets without them. Before rules that begin to
+// drop, they are also added first: a packet is better counted wrongly by the former rules than
+// dropped by the new ones.
 func (g *Guard) judgesNewSenders(c Config) bool {
 	isNew := func(m mask) bool { return !slices.Contains(g.inRules, m) }
 	return g.inRules != nil && slices.ContainsFunc(c.masks, isNew) && (g.dropping || !c.Enforce)
 }
 
 // isForeign reports whether the kernel refuses a change because there is something of
-// another kind under our name, such as a set of another type or a chain of another hook.
+// another kind under one of our names, such as a set of another type or a chain of another hook.
 // err is from fill. A kernel without nf_tables returns EOPNOTSUPP, too; deleteTable then
 // finds no table, and the second fill fails in the same way.
 func isForeign(err error) bool {
@@ -187,11 +189,12 @@ func (g *Guard) prepare() error {
 	if err != nil {
 		return fmt.Errorf("read the counters of table %s: %w", g.table.Name, err)
 	}
+	// What exists already stays as it is: the library does not ask the kernel to refuse it.
 	g.absent = false
 	g.conn.AddTable(g.table)
 	for _, name := range counterNames() {
 		if _, exists := packets[name]; !exists && len(packets) > 0 {
-			g.recount = true
+			g.recount = true // an earlier version made the table, without this counter
 		}
 		g.conn.AddObj(g.counter(name))
 	}
@@ -249,7 +252,7 @@ func (g *Guard) write(c Config) error {
 	}
 	// mayEnforce lets c.Enforce be true only after the trial. Rules that only count begin
 	// a new trial. config stays nil if the handles cannot be listed.
-	g.config, g.recount, g.dropping, g.trial.passed = nil, false, c.Enforce, c.Enforce
+	g.config, g.recount, g.dropping, g.trial.passed = nil, false, c.Enforce, c.Enforce // as the kernel has them now
 	g.inRules = append([]mask{}, c.masks...)
 	written, _, err := g.listRules()
 	if err != nil {
@@ -257,7 +260,8 @@ func (g *Guard) write(c Config) error {
 	}
 	g.config, g.rules = &c, handlesOf(written)
 	if !slices.EqualFunc(written, rulesOf(all), func(w *nftables.Rule, r rule) bool { return bytes.Equal(w.UserData, r.userData()) }) {
-		// Somebody else was faster than the list. The notification of that change makes the next pass check again.
+		// Somebody else changed the rules before they were listed. The notification of that change makes the next
+		// pass call check, which finds handles that differ.
 		g.rules = []uint64{noHandle}
 	}
 	return nil
@@ -342,7 +346,7 @@ func (g *Guard) unneededSets() (gone []*nftables.Set) {
 	return gone
 }
 
-// remove deletes the table, unless there is none. The rules after it begin a new trial.
+// remove deletes the table, unless there is none. Rules that are written later begin a new trial.
 func (g *Guard) remove() error {
 	g.trial = trial{}
 	stale := g.stale.Swap(false) // before the table is deleted: somebody may make another one at once
@@ -354,7 +358,7 @@ func (g *Guard) remove() error {
 
 // deleteTable deletes the table, and makes the sets be listed. Nothing is dropped until
 // the next write. trial.passed stays: after a trial that was passed, the next rules drop
-// packets at once. deleteTable may be called after an error.
+// packets at once. deleteTable may be called after an error, whose unread answers it discards.
 func (g *Guard) deleteTable() error {
 	g.conn.drain()
 	g.config = nil
