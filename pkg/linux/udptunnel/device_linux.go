@@ -14,13 +14,13 @@ import (
 var ErrBusy = errors.New("another process has the device open, perhaps flannel's flanneld: stop it, or set another Backend.Port for all nodes")
 
 // MaxSegments is the number of packets that one read of a device returns at most: the batch
-// size of package tun. The caller sets it as gso_max_segs of the device, so that the kernel puts
-// no more into one packet that is to be split.
+// size of package tun, which cannot split a packet into more. The driver's kind tun sets it as
+// gso_max_segs of the device, so that the kernel puts no more into one packet.
 const MaxSegments = 128
 
 // openDevice opens the TUN device with a name, and creates it if there is none. The
 // device stays when the process ends, with its address and routes, so that packets of
-// pods do not take another way meanwhile.
+// pods do not take another way meanwhile. Its errors are for an operator.
 func openDevice(name string) (device tun.Device, err error) {
 	fd, err := unix.Open(tunPath, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -36,7 +36,7 @@ func openDevice(name string) (device tun.Device, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("device name %s: %w", name, err)
 	}
-	// IP packets (not Ethernet frames), each behind a virtio header and no other.
+	// IP packets (TUN, not the Ethernet frames of TAP), each behind a virtio header (VNET_HDR) and no other (NO_PI).
 	request.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI | unix.IFF_VNET_HDR)
 	err = unix.IoctlIfreq(fd, unix.TUNSETIFF, request)
 	switch {
@@ -82,7 +82,8 @@ func deviceName(device tun.Device) (string, error) {
 }
 
 // isFatal reports whether an error of reading or writing means that the device is
-// gone or closed. Other errors concern one packet. EBADFD is that of a device that was deleted.
+// gone or closed. Other errors concern one packet. EBADFD is that of a device that was deleted,
+// EFAULT that of a read during which it is deleted.
 func isFatal(err error) bool {
 	if errors.Is(err, os.ErrClosed) {
 		return true

@@ -75,9 +75,9 @@ var (
 // (RFC 1812, 4.3.2.3).
 const maxAnswer = 576
 
-// answerTo appends an ICMP error about p to b, from an address of this node. It
+// answerTo appends an ICMP error about p to b, from an address of this node, to the source of p. It
 // returns nil if no error may be sent about p (RFC 1122, 3.2.2): it is an ICMP error
-// itself, a fragment other than the first, or not between two hosts.
+// itself, a fragment other than the first, or not between two hosts. The error has maxAnswer bytes at most.
 func answerTo(b []byte, p packet, a answer, from uint32) []byte {
 	if binary.BigEndian.Uint16(p[fragmentAt:])&fragmentOffset != 0 || isICMPError(p) || !isHost(p.source()) || !isHost(p.dest()) {
 		return nil
@@ -98,8 +98,8 @@ func answerTo(b []byte, p packet, a answer, from uint32) []byte {
 	return b
 }
 
-// isICMPError reports whether p is an ICMP message that is not a query or its reply,
-// or of which nobody can tell.
+// isICMPError reports whether p is an ICMP error, or may be one: a message of ICMP that is not
+// known as a query or a reply, or that lacks its type.
 func isICMPError(p packet) bool {
 	if p[protocolAt] != protocolICMP {
 		return false

@@ -83,7 +83,8 @@ func number(a netip.Addr) uint32 {
 // contains reports whether an address is in the subnet.
 func (e *entry) contains(a uint32) bool { return e.first <= a && a <= e.last }
 
-// compare orders by first address; a subnet comes before those that it contains.
+// compare orders by first address; a subnet comes before those that it contains. Two are equal if
+// they are the same subnet, whatever their peers.
 func (e *entry) compare(o *entry) int {
 	return cmp.Or(cmp.Compare(e.first, o.first), cmp.Compare(o.last, e.last))
 }
@@ -151,7 +152,7 @@ func (t *table) find(a uint32) *entry {
 	return nil
 }
 
-// finder finds the peers of packets: most packets are of the same peer as the one
+// finder finds the peers of packets. It remembers the last one, because most packets are of the same peer as the one
 // before. It is for one goroutine, that of a sender or a receiver, which calls refresh before each batch of packets.
 type finder struct {
 	peers *Peers
@@ -167,7 +168,7 @@ func (f *finder) refresh() {
 }
 
 // find returns the entry with the smallest subnet that contains an address; nil: there is none. It tries the last one
-// first, since packets come in bursts.
+// first, unless subnets are nested: then a smaller one may contain the address, too.
 func (f *finder) find(a uint32) *entry {
 	if f.last != nil && f.last.contains(a) && !f.table.nested {
 		return f.last

@@ -14,14 +14,14 @@ import (
 // one of the two goroutines of its Tunnel.
 type receiver struct {
 	*Tunnel
-	find     finder         // of the peers of sources
+	find     finder         // finds the peer that has the source of a packet
 	messages []ipv4.Message // buffers for one read from the socket
 	packets  [][]byte       // buffers for the device, which puts packets of one flow together; each begins with room bytes for it
 	used     int            // number of packets that are queued
 	reply    []byte         // buffer for ICMP errors
 }
 
-// maxReceived bounds the messages of one system call. Each can be 64 KiB.
+// maxReceived bounds the messages of one system call. Each can have 64 KiB, of many datagrams (UDP_GRO).
 const maxReceived = 8
 
 // failurePause limits the CPU time that a socket costs which fails again and again.
@@ -31,6 +31,7 @@ const failurePause = 10 * time.Millisecond
 func newReceiver(t *Tunnel) *receiver {
 	r := &receiver{Tunnel: t, find: finder{peers: t.options.Peers}, messages: make([]ipv4.Message, maxReceived), reply: make([]byte, 0, maxAnswer)}
 	for i := range r.messages {
+		// OOB is for the size of datagrams that come together, an int (see segmentSize).
 		r.messages[i].Buffers, r.messages[i].OOB = [][]byte{make([]byte, maxDatagram)}, make([]byte, unix.CmsgSpace(4))
 	}
 	r.packets = buffers(t.device.BatchSize(), room)
@@ -44,7 +45,7 @@ func (r *receiver) run() error {
 		if errors.Is(err, net.ErrClosed) {
 			return fmt.Errorf("receive: %w", err)
 		}
-		if err != nil {
+		if err != nil { // such as that of a network that is down: it may pass
 			r.drop(dropFailed)
 			time.Sleep(failurePause)
 			continue
@@ -61,15 +62,16 @@ func (r *receiver) run() error {
 	}
 }
 
-// split takes the datagrams of a message apart, and accepts each. The error is one of closing.
+// split takes the datagrams of a message apart, and calls accept for each. The error means that the
+// device is closed or gone, as that of accept and flush.
 func (r *receiver) split(m *ipv4.Message) error {
 	from, ok := m.Addr.(*net.UDPAddr)
-	if !ok { // no sender: nobody's packet
+	if !ok { // without a sender, it is nobody's packet
 		return nil
 	}
 	sender := sender4(from)
 	rest, size := m.Buffers[0][:m.N], segmentSize(m.OOB[:m.NN])
-	if size == 0 {
+	if size == 0 { // one datagram
 		size = max(len(rest), 1)
 	}
 	for first := true; len(rest) > 0 || first; first = false { // an empty datagram is one, too, to be counted as malformed
@@ -94,8 +96,8 @@ func sender4(a *net.UDPAddr) endpoint {
 	return endpoint{number(addr.Addr().Unmap()), addr.Port()}
 }
 
-// accept checks a datagram, and queues its packet for the kernel. The sender must be
-// the peer that has the source of the packet.
+// accept checks a datagram, and queues its packet for the kernel, or drops and counts it. The sender
+// must be the peer that has the source of the packet: then nobody else can send as that peer's pods.
 func (r *receiver) accept(datagram []byte, from endpoint) error {
 	p := parse(datagram)
 	if p == nil {
@@ -124,7 +126,7 @@ func (r *receiver) accept(datagram []byte, from endpoint) error {
 	return nil
 }
 
-// flush hands the queued packets to the kernel. The error is one of closing.
+// flush hands the queued packets to the kernel, which they then enter from the device.
 func (r *receiver) flush() error {
 	packets, bytes := r.packets[:r.used], 0
 	for _, p := range packets {

@@ -8,7 +8,7 @@ import (
 // goroutines of its Tunnel.
 type sender struct {
 	*Tunnel
-	find    finder   // of the peers of destinations
+	find    finder   // finds the peer that has the destination of a packet
 	packets [][]byte // buffers for one read, which may return many packets of one flow
 	sizes   []int    // of the packets that were read
 	reply   []byte   // buffer for ICMP errors
@@ -21,8 +21,7 @@ func newSender(t *Tunnel) *sender {
 	return s
 }
 
-// buffers returns n buffers for packets of any length, with space bytes before
-// them.
+// buffers returns n buffers for packets of any length, of 64 KiB each, with space bytes before them.
 func buffers(n, space int) [][]byte {
 	all := make([][]byte, n)
 	for i := range all {
@@ -52,7 +51,7 @@ func (s *sender) run() error {
 			if err != nil {
 				return err
 			}
-			if sent {
+			if sent { // also what the kernel refuses later: flush counts that as dropped, too
 				packets, bytes = packets+1, bytes+len(p)
 			}
 		}
@@ -64,7 +63,8 @@ func (s *sender) run() error {
 }
 
 // forward queues a packet for its peer, or drops it with an ICMP error to its source. sent is
-// false if it was dropped. The error is one of closing.
+// false if it was dropped. The error means that device or socket is closed, or the device gone, as
+// that of refuse and flush, and ends run.
 func (s *sender) forward(p packet) (sent bool, err error) {
 	peer := s.find.find(p.dest())
 	switch {
@@ -81,7 +81,8 @@ func (s *sender) forward(p packet) (sent bool, err error) {
 	return true, nil
 }
 
-// refuse sends an ICMP error to the source of a packet of this node.
+// refuse sends an ICMP error to the source of a packet of this node: into the device, from which the
+// kernel routes it to the pod.
 func (s *sender) refuse(p packet, a answer) error {
 	if reply := s.answer(s.reply, p, a); reply != nil {
 		_, err := s.writeDevice([][]byte{reply})
@@ -90,7 +91,7 @@ func (s *sender) refuse(p packet, a answer) error {
 	return nil
 }
 
-// flush sends what is queued. The error is one of closing.
+// flush sends what is queued. The packets of a read stay in their buffers until then.
 func (s *sender) flush() error {
 	failed, err := s.socket.flush()
 	s.options.Counters.dropped[dropFailed].Add(uint64(failed))

@@ -15,12 +15,12 @@ import (
 )
 
 const (
-	maxDatagram = 1<<16 - 1 // what the kernel hands over at once, in bytes
-	maxPayload  = maxDatagram - ipHeader - 8
+	maxDatagram = 1<<16 - 1                  // what the kernel hands over at once, in bytes
+	maxPayload  = maxDatagram - ipHeader - 8 // of UDP, whose header has 8 bytes
 	maxSegments = 64 // in one segmented datagram: UDP_MAX_SEGMENTS of linux/udp.h, before 6.9
 
-	// bufferSize is that of the socket's buffers, in bytes: enough for some
-	// milliseconds at 10 Gb/s. The kernel's default of 208 KiB holds three
+	// bufferSize is that of the socket's buffers for receiving and for sending, in bytes: enough
+	// for some milliseconds at 10 Gb/s. The kernel's default of 208 KiB holds three
 	// segmented datagrams.
 	bufferSize = 7 << 20
 )
@@ -29,22 +29,24 @@ const (
 // kernel can, one call for the network stack sends up to 64 datagrams of the same size
 // (UDP_SEGMENT), and received ones come together likewise (UDP_GRO), see udp(7).
 //
-// The sender calls add and flush, the receiver uses batch to read, each on its goroutine.
+// The sender calls add and flush, the receiver uses batch to read and WriteTo to answer, each on its
+// goroutine.
 type socket struct {
 	*net.UDPConn
 	batch *ipv4.PacketConn // the same socket, for many messages in one call
 
 	// For sending.
-	segment  bool           // the kernel and the underlay can segment
+	segment  bool           // the kernel can segment, and no device of the underlay has refused it yet
 	messages []ipv4.Message // queued by add; each has datagrams of one size to one peer
 	sizes    []int          // the size of the datagrams in each message; the last datagram may be shorter
 	used     int            // number of messages that are queued
 }
 
-// maxMessages bounds the messages of one system call.
+// maxMessages bounds the messages of one system call: those of one read from the device (MaxSegments),
+// if each is to another peer.
 const maxMessages = 128
 
-// openSocket opens a socket with an address of this node.
+// openSocket opens a socket with an address of this node, in the network namespace of the calling thread.
 func openSocket(local netip.AddrPort) (*socket, error) {
 	config := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
 		var failed error
@@ -81,6 +83,7 @@ func openSocket(local netip.AddrPort) (*socket, error) {
 // setOptions sets the options of the socket. A kernel that lacks UDP_GRO hands over
 // one datagram at a time. As with VXLAN, routers may fragment the datagrams.
 func setOptions(fd int) error {
+	// Each option, and the one that takes its place without NET_ADMIN.
 	for force, limited := range map[int]int{unix.SO_RCVBUFFORCE: unix.SO_RCVBUF, unix.SO_SNDBUFFORCE: unix.SO_SNDBUF} {
 		err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, force, bufferSize)
 		if errors.Is(err, unix.EPERM) { // in a user namespace; net.core.rmem_max and wmem_max are the limit
@@ -116,8 +119,8 @@ func (s *socket) add(payload []byte, to *net.UDPAddr) (full bool) {
 	return s.used == maxMessages
 }
 
-// flush sends what was added. failed is the number of datagrams that the kernel
-// refused. It blocks while the socket's buffer is full. The error wraps net.ErrClosed.
+// flush sends what was added, and empties the queue. failed is the number of datagrams that the
+// kernel refused. It blocks while the socket's buffer is full. The only error is net.ErrClosed, wrapped.
 func (s *socket) flush() (failed int, err error) {
 	queued := s.messages[:s.used]
 	for i := range queued {
@@ -148,7 +151,7 @@ func (s *socket) sendSingly(m ipv4.Message, cause error) (failed int) {
 	if len(m.Buffers) == 1 {
 		return 1
 	}
-	if errors.Is(cause, unix.EIO) { // the underlay cannot compute checksums, so it cannot segment
+	if errors.Is(cause, unix.EIO) { // the underlay cannot compute checksums, so it cannot segment: see udp(7)
 		s.segment = false
 	}
 	for _, payload := range m.Buffers {

@@ -15,30 +15,30 @@ import (
 type Options struct {
 	Device   string         // name of the TUN device, which Open creates if there is none
 	Local    netip.AddrPort // from which datagrams are sent, and which receives them; IPv4
-	Source   netip.Addr     // of ICMP errors: the address of the device
+	Source   netip.Addr     // of ICMP errors: the address of the device; IPv4
 	Peers    *Peers         // belongs to the caller, who may change it at any time
-	Counters *Counters      // likewise
+	Counters *Counters      // belong to the caller, likewise: they outlast the Tunnel
 }
 
 // Tunnel forwards packets between a TUN device and a UDP socket, in two goroutines: a
 // sender and a receiver. The kind tun of the Linux driver opens it, and calls its
-// methods, from the loop. Everything else about the device (address, MTU, routes)
-// belongs to the caller.
+// exported methods, from the daemon's loop. Everything else about the device (address, MTU,
+// routes) belongs to the caller. The unexported methods are for the two goroutines.
 type Tunnel struct {
 	options Options
-	device  tun.Device    // of WireGuard's library
+	device  tun.Device    // of WireGuard's library; one goroutine may read while another one writes
 	socket  *socket       // to the peers
-	answers *rate.Limiter // of ICMP errors
+	answers *rate.Limiter // of ICMP errors, in both directions
 
 	starting, shutting sync.Once     // of Start and shutDown, which may be called again
-	started, shut      chan struct{} // closed by these
+	started, shut      chan struct{} // closed by Start and shutDown
 	shutErr            error         // of closing device and socket; set before shut is closed
 
-	done chan struct{}
-	err  error // why it ended; set before done is closed
+	done chan struct{} // closed when both goroutines have ended
+	err  error         // why the tunnel ended; set before done is closed
 }
 
-// As in Linux, net.ipv4.icmp_msgs_per_sec and icmp_msgs_burst.
+// The limits of ICMP errors are those of Linux, net.ipv4.icmp_msgs_per_sec and icmp_msgs_burst.
 const answersPerSecond, answersBurst = 1000, 50
 
 // Open attaches to the device, and opens the socket in the network namespace of the
@@ -119,13 +119,14 @@ func (t *Tunnel) Destroy() error {
 	return errors.Join(forget(t.device), t.Close())
 }
 
-// Attached reports whether the device that the tunnel forwards for still has its name.
+// Attached reports whether the device that the tunnel forwards for still has its name. Otherwise, it
+// was renamed or deleted, and a device with that name is another one.
 func (t *Tunnel) Attached() bool {
 	name, err := deviceName(t.device)
 	return err == nil && name == t.options.Device
 }
 
-// answer makes an ICMP error about p in b; nil: none may be sent, or there were too
+// answer appends an ICMP error about p to b; nil: none may be sent, or there were too
 // many.
 func (t *Tunnel) answer(b []byte, p packet, a answer) packet {
 	if !t.answers.Allow() {
@@ -153,5 +154,5 @@ func (t *Tunnel) writeDevice(packets [][]byte) (refused bool, err error) {
 	return true, nil
 }
 
-// room is for the header of virtio, which the device puts before a packet: it has 10 bytes.
+// room is the number of bytes before each packet into which the device puts a header of virtio, of 10 bytes.
 const room = 16
