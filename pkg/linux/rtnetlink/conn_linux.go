@@ -21,7 +21,7 @@ import (
 // driver has one, whose answers say what it wrote; a Listener beside it gets what others
 // write.
 type Conn struct {
-	mu  sync.Mutex // held during a whole request with its answer
+	mu  sync.Mutex // of all but fd; held during a whole request with its answer
 	fd  int
 	seq uint32  // sequence number of the last message sent; an answer has that of its message
 	buf []byte  // for receiving one datagram
@@ -34,17 +34,17 @@ const (
 	// batchBytes is after how many bytes a batch is sent. It is far below the default send
 	// buffer (208 KiB); a larger batch is not faster.
 	batchBytes = 64 << 10
-	// receiveBytes has space for the errors of a whole batch; in a Listener, which uses it
-	// too, for many notifications at once (a Conn subscribes to none). Without NET_ADMIN
-	// in the initial user namespace, net.core.rmem_max limits it.
+	// receiveBytes is the socket's receive buffer. It has space for the errors of a whole batch;
+	// in a Listener, which uses it too, for many notifications at once (a Conn subscribes to
+	// none). Without NET_ADMIN in the initial user namespace, net.core.rmem_max limits it.
 	receiveBytes = 16 << 20
-	// datagramBytes has space for one datagram: an error, or a part of a list, for which the
-	// kernel takes up to 32 KiB as a rule.
+	// datagramBytes is the size of Conn.buf. It has space for one datagram: an error, or a part
+	// of a list, for which the kernel takes up to 32 KiB as a rule.
 	datagramBytes = 256 << 10
 )
 
-// Dial opens a socket in the network namespace of the calling thread. limit is how long it
-// waits for each answer.
+// Dial opens a socket in the network namespace of the calling thread. limit is how long the
+// methods wait for each datagram of an answer. The caller closes the Conn.
 func Dial(limit time.Duration) (*Conn, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
 	if err != nil {
@@ -72,11 +72,11 @@ func (c *Conn) prepare(limit time.Duration) error {
 			return err
 		}
 	}
-	timeout := unix.NsecToTimeval(limit.Nanoseconds())
+	timeout := unix.NsecToTimeval(limit.Nanoseconds()) // after which receive returns EAGAIN
 	return unix.SetsockoptTimeval(c.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout)
 }
 
-// Close closes the socket.
+// Close closes the socket. No other method may run then.
 func (c *Conn) Close() error { return unix.Close(c.fd) }
 
 // Port returns the port ID of the socket, for WithoutSender. The writer knows from the
@@ -89,11 +89,11 @@ func (c *Conn) Port() (uint32, error) {
 	return name.(*unix.SockaddrNetlink).Pid, nil
 }
 
-// WithoutNeighbours returns the beginning of a filter: it drops neighbours and FDB entries of
-// other devices than those with these indexes, and goes on behind its end with all other
-// notifications. Something must follow, such as WithoutSender.
+// WithoutNeighbours returns the beginning of a filter (of classic BPF). It drops neighbours and FDB
+// entries, unless they are of one of the devices with these indexes. For all other notifications, the
+// filter goes on behind this part, where something must follow, such as WithoutSender.
 func WithoutNeighbours(devices []int) (filter []unix.SockFilter) {
-	const kind, index = 4, unix.NLMSG_HDRLEN + 4 // nlmsg_type, ndm_ifindex
+	const kind, index = 4, unix.NLMSG_HDRLEN + 4 // offsets of nlmsg_type and ndm_ifindex
 	// Jt and Jf are how many instructions to skip if the comparison is true or false, at most
 	// 255. A jump to the end of the filter may be longer, and is an instruction of its own.
 	const jump, ifEqual = unix.BPF_JMP | unix.BPF_JA, unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K
@@ -101,12 +101,12 @@ func WithoutNeighbours(devices []int) (filter []unix.SockFilter) {
 		{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: kind},
 		{Code: ifEqual, K: swapped16(unix.RTM_NEWNEIGH), Jt: 2},
 		{Code: ifEqual, K: swapped16(unix.RTM_DELNEIGH), Jt: 1},
-		{Code: jump, K: uint32(2*len(devices) + 2)},
+		{Code: jump, K: uint32(2*len(devices) + 2)}, // no neighbour: over the load, two for each device, and the last
 		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: index},
 	}
 	for i, device := range devices {
 		filter = append(filter, unix.SockFilter{Code: ifEqual, K: swapped32(uint32(device)), Jf: 1},
-			unix.SockFilter{Code: jump, K: uint32(2*(len(devices)-i) - 1)})
+			unix.SockFilter{Code: jump, K: uint32(2*(len(devices)-i) - 1)}) // to the end
 	}
 	return append(filter, unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: 0}) // pass 0 bytes: drop
 }
@@ -124,7 +124,7 @@ func swapped32(v uint32) uint32 {
 // WithoutSender returns a filter for a netlink socket that drops the notifications of what
 // the socket with this port ID (nlmsg_pid) changes.
 func WithoutSender(port uint32) []unix.SockFilter {
-	const portOfMessage = 12 // nlmsg_pid
+	const portOfMessage = 12 // offset of nlmsg_pid: of who made the change
 	return []unix.SockFilter{
 		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: portOfMessage},
 		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: swapped32(port), Jf: 1},
@@ -135,8 +135,8 @@ func WithoutSender(port uint32) []unix.SockFilter {
 
 // refusal is the kernel's error for one message.
 type refusal struct {
-	errno unix.Errno
-	text  string // may be empty
+	errno unix.Errno // 0: it was no error
+	text  string     // the kernel's explanation; may be empty
 }
 
 func (r refusal) Error() string {
@@ -148,10 +148,10 @@ func (r refusal) Error() string {
 
 func (r refusal) Unwrap() error { return r.errno }
 
-// Batch sends n messages with few system calls. It returns an error for each, or
-// nil if all succeeded: the kernel's refusal, which wraps its errno, or an unknown error if
-// there was no answer. write appends message i to b; it is called once for each message, in
-// order.
+// Batch sends n messages with few system calls. It returns nil if all succeeded, or an error for
+// each message: nil, the kernel's refusal, which wraps its errno, or an error that
+// reconcile.IsUnknown if there was no answer, so that the change may have been made. write appends
+// message i to b; it is called once for each message, in order.
 func (c *Conn) Batch(n int, write func(b Message, i int) Message) (errs []error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -169,7 +169,7 @@ func (c *Conn) Batch(n int, write func(b Message, i int) Message) (errs []error)
 			last = len(c.out)
 			c.out = c.finish(write(c.out, end), last)
 		}
-		flags := binary.NativeEndian.Uint16(c.out[last+6:])
+		flags := binary.NativeEndian.Uint16(c.out[last+6:]) // nlmsg_flags, at offset 6
 		binary.NativeEndian.PutUint16(c.out[last+6:], flags|unix.NLM_F_ACK)
 		c.send(c.out, end-start, func(i int, err error) { fail(start+i, err) })
 		start = end
@@ -185,9 +185,9 @@ func (c *Conn) finish(b Message, start int) Message {
 	return b
 }
 
-// send sends n messages, which finish has just completed. The kernel processes
-// them before sendmsg returns. It answers every message that failed, and the last
-// one, which requests an acknowledgement. Example with n = 3 and the sequence
+// send sends n messages, which finish has just completed, and calls failed for each that did not
+// succeed. The kernel processes them before sendto returns. It answers every message that failed,
+// and the last one, which requests an acknowledgement. Example with n = 3 and the sequence
 // numbers 7, 8 and 9, of which 9 requests the acknowledgement:
 //
 //	NLMSG_ERROR, 8, -EEXIST   failed(1, EEXIST)
@@ -233,13 +233,13 @@ func (c *Conn) Dump(request Message, reset func(), each func(body []byte) error)
 		c.drain()
 		reset()
 		err := c.dumpOnce(request, each)
-		c.unread = c.unread || errors.Is(err, unix.EBUSY) // an earlier dump was not read to its end: drain, and again
+		c.unread = c.unread || errors.Is(err, unix.EBUSY) // the kernel still has an earlier dump: drain, and try again
 		return err
 	}, unix.EINTR, unix.EBUSY)
 }
 
-// drain reads the rest of an answer that was not read to its end. The kernel
-// continues a dump only as the socket is read, and refuses another one meanwhile.
+// drain reads the rest of an answer that was not read to its end, as far as it is there. The kernel
+// continues a dump only as the socket is read, and refuses another one meanwhile (EBUSY).
 func (c *Conn) drain() {
 	for c.unread {
 		_, _, err := unix.Recvfrom(c.fd, c.buf, unix.MSG_DONTWAIT)
@@ -247,7 +247,8 @@ func (c *Conn) drain() {
 	}
 }
 
-// dumpOnce is one try of Dump. It returns EINTR if the table changed meanwhile.
+// dumpOnce is one try of Dump. It returns EINTR if the table changed meanwhile. After an error of each,
+// it reads the rest without calling each.
 func (c *Conn) dumpOnce(request Message, each func([]byte) error) error {
 	if err := unix.Sendto(c.fd, c.finish(request, 0), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return fmt.Errorf("send to the kernel: %w", err)
@@ -290,8 +291,8 @@ type Header struct {
 	Seq         uint32 // nlmsg_seq: the number of the request that the message answers
 }
 
-// receive reads a datagram and calls each for every message in it. It waits at most as long as
-// Dial was told.
+// receive reads a datagram and calls each for every message in it, up to one for which each returns an
+// error, which receive returns. It waits at most as long as Dial was told.
 func (c *Conn) receive(each func(h Header, body []byte) error) error {
 	n, from, err := unix.Recvfrom(c.fd, c.buf, 0)
 	for err == unix.EINTR {

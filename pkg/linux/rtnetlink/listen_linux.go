@@ -24,31 +24,31 @@ type Notifications struct {
 	Protocol int   // of netlink, such as unix.NETLINK_ROUTE
 	Groups   []int // the multicast groups; those that this kernel does not have are omitted
 	// Request makes the kernel send what is in no group, such as packets of NFLOG: one message, of which Listen sets the
-	// length and the flag NLM_F_ACK. nil: there is none.
+	// length and the flag NLM_F_ACK. Listen fails if the kernel refuses it. nil: there is none.
 	Request Message
 	// Buffer is how many bytes may wait to be received before messages are lost; 0: 16 MiB.
 	Buffer int
 	// Filter drops messages within the kernel, such as WithoutSender; nil: none is dropped.
 	Filter []unix.SockFilter
-	// Each is called for every message. body is only valid during the call. An error means
-	// that the message was not understood.
+	// Each is called for every message. body, what follows the header, is only valid during the
+	// call. An error means that the message was not understood: Lost follows.
 	Each func(h Header, body []byte) error
 	// Lost is called when messages were lost: the socket's buffer was full (ENOBUFS), the
 	// socket failed otherwise, or Each returned an error. What is watched must be read again.
 	Lost func(err error)
-	// Log receives one warning, and not one for each call of Lost, while the same error other
-	// than ENOBUFS goes on; nil: none.
+	// Log receives a warning of an error other than ENOBUFS, and another one each hour while the
+	// same error goes on; nil: none.
 	Log *slog.Logger
 }
 
 // Listener receives notifications of netlink in a goroutine of its own. The driver, IPsec, the
 // firewall and the underlay have one each, and the guard has two.
 type Listener struct {
-	file *os.File        // the socket, in Go's poller
+	file *os.File        // the socket, for which Go's poller waits, so that Close ends a read
 	raw  syscall.RawConn // of file
 	// closing is closed by Close, before the file.
 	closing chan struct{}
-	done    sync.WaitGroup // of the goroutine
+	done    sync.WaitGroup // of the goroutine, which runs receive
 }
 
 const (
@@ -96,7 +96,7 @@ func (n Notifications) subscribe(fd int) error {
 	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return err
 	}
-	joined := n.Request != nil
+	joined := n.Request != nil // without a group, only a Request makes the kernel send something
 	for _, g := range n.Groups {
 		err := unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, g)
 		if err != nil && err != unix.EINVAL { // EINVAL: the kernel is older than the group
@@ -164,7 +164,7 @@ func (l *Listener) SetFilter(filter []unix.SockFilter) error {
 	return l.control(func(fd int) error { return attach(fd, filter) })
 }
 
-// control calls f with the socket, unless that is closed.
+// control calls f with the socket, and returns its error; if the socket is closed, it only returns an error.
 func (l *Listener) control(f func(fd int) error) (err error) {
 	if closed := l.raw.Control(func(fd uintptr) { err = f(int(fd)) }); closed != nil {
 		return closed
@@ -172,8 +172,8 @@ func (l *Listener) control(f func(fd int) error) (err error) {
 	return err
 }
 
-// setBuffer sets how many bytes may wait to be received. More than the system's limit needs
-// NET_ADMIN in the initial user namespace.
+// setBuffer sets how many bytes may wait to be received. More than the system's limit
+// (net.core.rmem_max) needs NET_ADMIN in the initial user namespace; without it, the limit is set.
 func setBuffer(fd, bytes int) error {
 	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, bytes) == nil {
 		return nil
@@ -201,7 +201,7 @@ func (l *Listener) receive(n Notifications) {
 			return
 		default:
 		}
-		broken := err != nil && !errors.Is(err, unix.ENOBUFS) // the socket itself
+		broken := err != nil && !errors.Is(err, unix.ENOBUFS) // the socket itself, and not Each
 		if err == nil {
 			err = messages(buf[:size], n.Each)
 		}
@@ -213,7 +213,8 @@ func (l *Listener) receive(n Notifications) {
 		} else if n.Log != nil && problem.Due(err, time.Now()) {
 			n.Log.Warn("receiving notifications of netlink failed, so that some may be lost", "protocol", n.Protocol, "error", err)
 		}
-		// Next is the end of the last pause. While the socket is broken, one message after that proves little.
+		// Clear makes the next pause the first one again. Next is the end of the last pause: a broken socket that has
+		// worked for less than lastLossPause since then counts as broken all the time.
 		if !broken || time.Since(loss.Next()) > lastLossPause {
 			loss.Clear()
 		}

@@ -16,13 +16,13 @@ import (
 // the value of a nested one.
 type Message []byte
 
-// Begin appends a message without attributes: kind is nlmsg_type, to flags is added that of a
-// request. Sending it sets its length and sequence number.
+// Begin appends a message without attributes: kind is nlmsg_type, flags are those besides the one of
+// a request, body is the struct of this type. Sending the message sets its length and sequence number.
 func (m Message) Begin(kind, flags uint16, body []byte) Message {
-	m = append(m, 0, 0, 0, 0)
+	m = append(m, 0, 0, 0, 0) // nlmsg_len
 	m = binary.NativeEndian.AppendUint16(m, kind)
 	m = binary.NativeEndian.AppendUint16(m, unix.NLM_F_REQUEST|flags)
-	m = append(m, 0, 0, 0, 0, 0, 0, 0, 0)
+	m = append(m, 0, 0, 0, 0, 0, 0, 0, 0) // nlmsg_seq, which sending sets, and nlmsg_pid
 	return append(m, body...)
 }
 
@@ -31,7 +31,7 @@ func DumpRequest(kind uint16, body []byte) Message {
 	return Message(nil).Begin(kind, unix.NLM_F_DUMP, body)
 }
 
-// Attr appends an attribute to the last message.
+// Attr appends an attribute to the last message, with less than 64 KiB.
 func (m Message) Attr(kind uint16, value []byte) Message {
 	m = binary.NativeEndian.AppendUint16(m, uint16(unix.SizeofRtAttr+len(value)))
 	m = binary.NativeEndian.AppendUint16(m, kind)
@@ -108,7 +108,7 @@ func Address(b []byte) netip.Addr {
 }
 
 // AddrOf converts an address of package net, as the library netlink has them; nil becomes
-// the zero Addr. An IPv4 address in 16 bytes becomes one in 4.
+// the zero Addr. An IPv4 address in 16 bytes becomes one in 4, so that the two compare as equal.
 func AddrOf(ip net.IP) netip.Addr { return Address(ip).Unmap() }
 
 // PrefixOf converts a prefix of package net and does not mask it; nil becomes the zero
