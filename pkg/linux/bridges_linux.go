@@ -24,20 +24,20 @@ import (
 //	without ports         its addresses are deleted; the next pod gives it the new ones
 //	with ports (pods)     with IPv4 a dataplane.FormerSubnetError, until the last port leaves
 //
-// The subnet file says which subnets were this node's, so that only the CNI plugin gives a
-// bridge such an address. The exception is Docker's default bridge, which an operator can
-// give the node's subnet. Docker sets its address at its start only, so that this bridge
-// keeps it. The loop calls leaveSubnets and relist, the watcher the observe methods.
+// The subnet file says which subnets were this node's. Only the CNI plugin gives a bridge an
+// address of one, so that flanneld may delete it. The exception is Docker's default bridge, to which
+// an operator can give the node's subnet. Docker sets its address at its start only, so that this
+// bridge keeps it. The loop calls leaveSubnets, the watcher the observe methods, both relist.
 type formerBridges struct {
 	devices  *devices                       // for its netlink socket
 	gateways atomic.Pointer[[]netip.Prefix] // of the former subnets; nil before the first leaveSubnets
-	dirty    atomic.Bool                    // a bridge may have one of them: the next leaveSubnets looks
-	err      error                          // of the last look; of the loop alone
-	used     atomic.Bool                    // a bridge with ports has one of them, so that it matters when a port leaves
+	dirty    atomic.Bool                    // a bridge may have one of the gateways: the next leaveSubnets looks
+	err      error                          // of the last look, which each call returns; of the loop alone
+	used     atomic.Bool                    // a bridge with ports has one of the gateways, so that it matters when a port leaves
 }
 
-// LeaveSubnets implements dataplane.Dataplane. former are the subnets that this node had before,
-// by the subnet file; node is this node's name, for the error.
+// LeaveSubnets implements dataplane.Dataplane. Each pass calls it. former are the subnets that this
+// node had before, by the subnet file; node is this node's name, for the error.
 func (d *Driver) LeaveSubnets(former []netip.Prefix, node string) error {
 	return d.bridges.leaveSubnets(former, node)
 }

@@ -33,7 +33,8 @@ func Cleanup(ctx context.Context, opts dataplane.Options, networks []netip.Prefi
 	if err != nil {
 		return nil, err
 	}
-	l := &leaving{} // collects what is removed: descriptions (will), and functions that run calls (step, then end)
+	// l collects what is removed: descriptions (will), and functions (step, end), which run calls in this order.
+	l := &leaving{}
 	if err := errors.Join(d.guard.leave(l), d.each(func(k kind) error { return k.leave(ctx, l) })); err != nil {
 		return nil, err
 	}
@@ -103,7 +104,8 @@ func (d *Driver) findOurs(ctx context.Context, networks []netip.Prefix) (tunnels
 // unused returns those of the other devices with a name and type that flannel gives which
 // have no address, and which no other flanneld has made. A flanneld made them, and could not
 // give them one. Such a device is ours if the one of the same tunnel for the other address
-// family is; or if this is the flanneld without a name, and no device is in another network.
+// family is; or if this is the flanneld without a name, and no device of such a name and type is in
+// another network, which would be that of another flanneld.
 func (d *Driver) unused(ours, others []netlink.Link) (unused []netlink.Link, err error) {
 	alone := d.opts.Instance == "" // no other flanneld is seen, by its name or a device in its network
 	for _, l := range others {

@@ -27,15 +27,15 @@ type devices struct {
 	log     *slog.Logger
 	repairs *dataplane.Repairs
 	handle  *netlink.Handle // stays open, since the process may run out of file descriptors
-	scope   scopePointer
-	sysctls *sysctls
+	scope   scopePointer    // which devices and routes are ours (ours_linux.go)
+	sysctls *sysctls        // kernel parameters of the host and of devices
 
 	desired []dataplane.Device       // of the last Ensure
 	ensured dataplane.Links          // result of the last Ensure
-	macs    map[string]dataplane.MAC // when first found or last set: the peers know these
+	macs    map[string]dataplane.MAC // by name; when first found or last set: the peers know these
 	made    map[string]bool          // names of the tunnel devices of all Ensures: this run may have made them
 
-	settled bool // the last Ensure had no error
+	settled bool // the last Ensure had no error, so that devices were as desired
 	// repairing: the present Ensure has the devices of the last one, which was settled. What differs was
 	// changed by somebody else, and is counted as a repair.
 	repairing bool
@@ -74,8 +74,8 @@ func (d *devices) markDirty() {
 	d.sysctls.dirty.Store(true)
 }
 
-// Ensure implements Dataplane. It does nothing if no device has changed, on the host or in the
-// configuration. After an error, the next pass tries again.
+// Ensure implements Dataplane. Each pass calls it. It does nothing if no device has changed, on the
+// host or in the configuration. After an error, the next pass tries again.
 func (d *Driver) Ensure(_ context.Context, devices []dataplane.Device) (dataplane.Links, error) {
 	if dirty := d.dirty.Swap(false); !dirty && reflect.DeepEqual(d.desired, devices) {
 		return d.ensured, nil
@@ -111,7 +111,7 @@ func (d *Driver) Ensure(_ context.Context, devices []dataplane.Device) (dataplan
 }
 
 // setScope sets which devices are ours, for the watcher and the tables. If that
-// changes, the tables are listed again.
+// changes, the tables are listed again. setNetworks sets the rest of the scope.
 func (d *Driver) setScope(devices []dataplane.Device, links dataplane.Links) {
 	old := d.scope.Load()
 	next := *old
@@ -127,14 +127,14 @@ func (d *Driver) setScope(devices []dataplane.Device, links dataplane.Links) {
 	if reflect.DeepEqual(old, &next) {
 		return
 	}
-	// Before the tables are listed, so that no change is missed.
+	// First, so that the watcher sees each change after the list that Relist queues.
 	d.watcher.setDevices(slices.Sorted(maps.Keys(next.tunnels)))
 	d.scope.Store(&next)
 	d.tables.Relist()
 	d.strays.Store(true)
 }
 
-// ensure finds the device and calls kind.ensure.
+// ensure finds the device and calls kind.ensure, which says what its results mean.
 func (d *Driver) ensure(dev dataplane.Device) (dataplane.Link, error) {
 	k, err := d.kindOf(dev)
 	if err != nil {
@@ -190,8 +190,9 @@ func (e *noModuleError) Unwrap() error { return e.err }
 // Cause is the value of the attribute cause in the log.
 func (e *noModuleError) Cause() string { return "no-kernel-module" }
 
-// linkAfterRepair reads the device again after its repair, and returns it
-// together with err, the error of the repair. It is the end of the ensure of each tunnel.
+// linkAfterRepair reads the device again after its repair, and returns it together with err, the
+// error of the repair. It is the end of the ensure of each tunnel. If the device cannot be read, the
+// result is the device as it was before; if there is none any more, the zero Link.
 func (d *devices) linkAfterRepair(before netlink.Link, err error) (dataplane.Link, error) {
 	after, readErr := d.find(before.Attrs().Name)
 	if readErr != nil {
@@ -217,7 +218,8 @@ func linkOf(l netlink.Link) dataplane.Link {
 }
 
 // podInterfaces returns the names of the interfaces with an address in this node's
-// subnets: the bridge of pods, or the host's ends of their veth pairs, and tunnel devices.
+// subnets: the bridge of pods, or the host's ends of their veth pairs, and tunnel devices, which
+// callers leave out.
 func (d *devices) podInterfaces(subnets []netip.Prefix) ([]string, error) {
 	addrs, err := readWhole(func() ([]netlink.Addr, error) { return d.handle.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {

@@ -34,14 +34,14 @@ import (
 // works without what try sets, so try only logs that it cannot set a parameter, and returns
 // an error only if it could not read it. An error of set is a problem of the device.
 func (s *sysctls) setForTunnel(name string, addrs []netip.Prefix) error {
-	has := func(v6 bool) bool {
+	has := func(v6 bool) bool { // the device has addresses of this family
 		return slices.ContainsFunc(addrs, func(p netip.Prefix) bool { return p.Addr().Is6() == v6 })
 	}
 	errs := []error{s.try("net/ipv6/conf/"+name+"/accept_ra", "0")}
-	if has(false) {
+	if has(false) { // IPv4
 		errs = append(errs, s.forwardFrom(name), s.loosenReversePath(name))
 	}
-	if has(true) {
+	if has(true) { // IPv6
 		errs = append(errs, s.set("net/ipv6/conf/"+name+"/disable_ipv6", "0"))
 	}
 	return errors.Join(errs...)
@@ -86,7 +86,7 @@ func (s *sysctls) loosenReversePath(device string) error {
 // the device's parameters.
 func (s *sysctls) countDirect(verb dataplane.Verb, p *dataplane.Path) {
 	switch {
-	case !p.Dst.Addr().Is4():
+	case !p.Dst.Addr().Is4(): // the kernel decides on IPv6 by "all" only
 	case verb == dataplane.Want:
 		if s.direct[p.Device]++; s.direct[p.Device] == 1 {
 			s.dirty.Store(true)
@@ -126,7 +126,7 @@ func (d *Driver) checkForeignDevices(pods func() ([]string, error)) error {
 			require(forwarding(name))
 		}
 	}
-	for _, dev := range d.desired { // of these, only those of others have direct paths and parameters
+	for _, dev := range d.desired { // only devices of others, such as the underlay, are counted in direct
 		if k, err := d.kindOf(dev); err == nil && d.sysctls.direct[dev.Name] > 0 {
 			for _, p := range k.parameters(dev.Name) {
 				require(p)

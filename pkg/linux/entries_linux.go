@@ -60,8 +60,8 @@ func (h hop) String() string {
 	return fmt.Sprintf("via %s on link %d", h.Via, h.Index)
 }
 
-// packedHop is a hop in 24 bytes, instead of 40, and without pointers, for maps that have
-// one of each peer.
+// packedHop is a hop in 24 bytes, instead of 40, and without pointers, which the garbage
+// collector would follow, for maps that have one of each peer.
 type packedHop struct {
 	via   [16]byte
 	index int32

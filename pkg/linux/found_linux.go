@@ -9,7 +9,7 @@ import (
 )
 
 // Found implements Dataplane. It finds paths of flannel, too, which have the same
-// form.
+// form. The daemon's loop calls it after a start, until it succeeds: before that, nothing is deleted.
 func (d *Driver) Found(ctx context.Context, links dataplane.Links, s dataplane.State) ([]*dataplane.Path, error) {
 	d.setNetworks(s)
 	if err := d.tables.Refresh(ctx); err != nil {

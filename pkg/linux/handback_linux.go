@@ -10,8 +10,8 @@ import (
 	"flannel/pkg/dataplane"
 )
 
-// Handback prepares the node for flannel. It gives the routes the form that
-// flannel gives them, and removes our nexthop objects, blackholes and the policies that
+// Handback prepares the node for flannel, when flanneld does not run any more. It gives the routes
+// the form that flannel gives them, and removes our nexthop objects, blackholes and the policies that
 // flannel does not have. flannel adopts plain routes, but cannot delete a route that uses a
 // nexthop object. Each route is replaced in one step, so that no packet is lost. The TUN
 // devices of the udp backend, which forward nothing without a flanneld, are deleted with
@@ -53,8 +53,9 @@ func Handback(ctx context.Context, opts dataplane.Options, networks []netip.Pref
 }
 
 // rewriteRoutes has l give our routes flannel's form, and remove nexthop objects and
-// blackholes. The kernel deletes routes through the idle devices with these. It reads the routes
-// itself, because the table does not say which have protocol 70.
+// blackholes. It leaves out routes through the idle devices (idle has their indexes), which the
+// kernel deletes with the devices. It reads the routes itself, because the table does not say
+// which routes have protocol 70, and the others have flannel's form already.
 func (d *Driver) rewriteRoutes(l *leaving, idle map[int]bool) error {
 	store, scope := newRouteStore(d.store), d.scope.Load() // a store of its own, whose Set writes flannel's form
 	store.plain = true
@@ -67,7 +68,7 @@ func (d *Driver) rewriteRoutes(l *leaving, idle map[int]bool) error {
 	var rewrite, remove []routeEntry
 	for _, r := range routes {
 		verb, list := "rewrite", &rewrite
-		if r.hop.Blackhole {
+		if r.hop.Blackhole { // flannel has none
 			verb, list = "remove", &remove
 		}
 		*list = append(*list, routeEntry{Key: r.key, Value: r.hop})
@@ -89,8 +90,8 @@ func (d *Driver) rewriteRoutes(l *leaving, idle map[int]bool) error {
 	return nil
 }
 
-// removeUnused deletes the nexthop objects that no route uses. With an object, the
-// kernel deletes the routes that use it.
+// removeUnused deletes those of the nexthop objects that no route uses: with an object, the
+// kernel would delete the routes that use it, such as those that could not be rewritten.
 func (s *nexthopStore) removeUnused(ctx context.Context, routes routeStore, nexthops []nexthopEntry) error {
 	using, err := routes.find(func(r kernelRoute) bool { return r.nexthop != 0 })
 	if err != nil {

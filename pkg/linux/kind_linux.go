@@ -16,9 +16,9 @@ import (
 //	Ensure             ensure, of the device's kind
 //	Found              found, of the device's kind
 //	Found, Apply       relistNetworks, if networks or subnets have changed
-//	Apply              begin, networkRoutes, fill and want; then configureGuard and
-//	                   parameters; start, after the entries of tables were added;
-//	                   prune, after those that are not wanted were deleted; diverted
+//	Apply              begin, networkRoutes, fill and want; then configureGuard and, if sysctls
+//	                   may have changed, parameters; start, after the entries of tables were
+//	                   added; prune, after those that are not wanted were deleted; diverted
 //	Cleanup, Handback  leave
 //	Traffic, Forwarded the method of the same name
 //	Close              close
@@ -27,9 +27,9 @@ import (
 // Cleanup or Handback, which have no loop).
 
 // kind drives devices of one kind, and paths through them. It holds what it knows about
-// them, and has the tables that only its paths need. Each kind has a file. It embeds the
-// type none, which has all methods but ensure and fill and does nothing, and declares those
-// that it has a use for.
+// them, and has the tables that only its paths need. A driver has one of each, also those that
+// the configuration does not use. Each kind has a file. Its type embeds the type none, which has
+// all methods but ensure and fill and does nothing, and declares those that do something.
 type kind interface {
 	// ensure creates or repairs the device. found is the existing device of that
 	// name, or nil. The result is the zero Link if the device does not exist, is not
@@ -62,7 +62,7 @@ type kind interface {
 	relistNetworks()
 	// want makes the kind's tables want what belongs to no path.
 	want(links dataplane.Links, s dataplane.State)
-	// start starts what must not run before the peers are known.
+	// start starts what must not run before the peers are known. Each pass calls it.
 	start()
 	// prune removes what is no longer desired, beside the entries of tables.
 	prune(ctx context.Context) error
@@ -80,12 +80,12 @@ type kind interface {
 	close() error
 }
 
-// host is what kinds are made with.
+// host is what kinds are made with, and embed: the driver's own parts.
 type host struct {
 	opts dataplane.Options
-	*devices
-	*rows
-	notify func() // a pass is due
+	*devices        // finds and repairs devices
+	*rows           // the tables that several kinds share
+	notify   func() // causes a pass; any goroutine may call it
 }
 
 // none has the methods of a kind that has nothing to do for them.

@@ -54,7 +54,7 @@ func newKinds(h host) []kind {
 	return made
 }
 
-// rowOf returns the index of a device's row; -1: none.
+// rowOf returns the index of a device's row; -1: none, as of the kinds of Windows.
 func rowOf(dev dataplane.Device) int {
 	for i, row := range kindRows {
 		if reflect.TypeOf(row.device) == reflect.TypeOf(dev.Kind) {

@@ -44,7 +44,7 @@ func writeRoute(m rtnetlink.Message, kind, flags uint16, r kernelRoute) rtnetlin
 		body[6] = unix.RT_SCOPE_NOWHERE // any
 	case r.hop.Onlink && r.nexthop == 0:
 		binary.NativeEndian.PutUint32(body[8:], unix.RTNH_F_ONLINK)
-	case !r.hop.Via.IsValid() && r.key.Dst.Addr().Is4():
+	case !r.hop.Via.IsValid() && r.key.Dst.Addr().Is4(): // routes of IPv6 have no scope
 		body[6] = unix.RT_SCOPE_LINK
 	}
 	m = m.Begin(kind, flags, body).Addr(unix.RTA_DST, r.key.Dst.Addr())
@@ -86,7 +86,7 @@ func writeNeigh(m rtnetlink.Message, kind, flags uint16, fam uint8, index int, a
 	binary.NativeEndian.PutUint32(body[4:], uint32(index))
 	binary.NativeEndian.PutUint16(body[8:], unix.NUD_PERMANENT)
 	if fam == unix.AF_BRIDGE {
-		body[10] = unix.NTF_SELF
+		body[10] = unix.NTF_SELF // in the FDB of the device, and not in that of a bridge that it is a port of
 	}
 	m = m.Begin(kind, flags, body)
 	if a.IsValid() {
@@ -96,8 +96,9 @@ func writeNeigh(m rtnetlink.Message, kind, flags uint16, fam uint8, index int, a
 }
 
 // parseRoute parses a route. ok is false for routes that cannot be ours: those of other
-// tables, default, local and cached ones. A hop with properties that we never set is Unmanaged.
-// The error is rtnetlink.ErrShort.
+// tables, default, local and cached (cloned) ones. A hop with properties that we never set is
+// Unmanaged. The error is rtnetlink.ErrShort. Of a route through a nexthop object, r.hop may be
+// zero: nexthopStore.resolve completes it.
 func parseRoute(b []byte) (r kernelRoute, ok bool, err error) {
 	if len(b) < unix.SizeofRtMsg {
 		return r, false, rtnetlink.ErrShort
@@ -165,9 +166,9 @@ func parseNexthop(b []byte) (id uint32, protocol uint8, h hop, err error) {
 // kernelNeigh is a neighbour or an FDB entry (fam is unix.AF_BRIDGE).
 type kernelNeigh struct {
 	fam       uint8
-	index     int
-	permanent bool
-	ip        netip.Addr
+	index     int        // of the device
+	permanent bool       // as are all that we add; others were learned
+	ip        netip.Addr // of the neighbour; of an FDB entry, the tunnel's end on the underlay
 	mac       dataplane.MAC
 }
 

@@ -32,7 +32,8 @@ import (
 // network. (With IPsec, policies drop what has no peer.)
 
 // addNetworkRoutes makes the table of routes want these routes, and tries to add them
-// before there is a peer from which packets could be decrypted.
+// before there is a peer from which packets could be decrypted. Apply calls it after begin and
+// before it wants the paths.
 func (d *Driver) addNetworkRoutes(ctx context.Context, s dataplane.State) {
 	want := d.networkRoutesOf(s)
 	if maps.Equal(want, d.rows.network) {

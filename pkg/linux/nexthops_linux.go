@@ -32,10 +32,11 @@ import (
 // somebody deletes the object, the kernel deletes both routes without a
 // notification; see observe.
 //
-// The table calls List, Set and Delete, the watcher calls observe and resolve.
+// The table calls List, Set and Delete, on the loop's goroutine or that of Apply for which the loop
+// waits (see Driver). The watcher calls observe and resolve, routeStore calls resolve and idOf.
 type nexthopStore struct {
 	conn  *rtnetlink.Conn
-	scope *scopePointer // its everything: a cleanup that owns the objects of every flanneld
+	scope *scopePointer // for scope.everything: a cleanup that owns the objects of every flanneld
 	first uint32        // our IDs are first to first+nexthopRange-1
 	// lost is called, with mu held, when List misses an object that routes use: the kernel
 	// has deleted these routes. It makes the table of routes list what is left.
@@ -44,12 +45,12 @@ type nexthopStore struct {
 	mu   sync.Mutex
 	none bool                                    // the kernel has no nexthop objects, as List has found
 	ids  reconcile.CompactMap[packedHop, uint32] // the object that routes through a hop take
-	hops reconcile.CompactMap[uint32, packedHop] // all existing objects, including those of others
+	hops reconcile.CompactMap[uint32, packedHop] // all existing objects by ID, including those of others
 	last uint32                                  // the last ID that was reserved
 }
 
 // nexthopKey identifies an object by its hop. Of several objects of ours with the
-// same hop, routes use one.
+// same hop, routes use one. It is a key of the table, whose values are empty.
 type nexthopKey struct {
 	packedHop
 	extra uint32 // 0: routes use this object; else the ID of a superfluous one, which is never desired
@@ -60,8 +61,8 @@ type nexthopKey struct {
 // another one's routes use. The ranges of two named ones are the same if their
 // hashes are, once in 11,903 pairs of names. Each then deletes the other's objects.
 const (
-	nexthopRange = 1 << 18 // objects of one flanneld; with more gateways, reserveID would not end
-	usualNexthop = protocolOurs << 24
+	nexthopRange = 1 << 18            // objects of one flanneld; with more gateways, reserveID would not end
+	usualNexthop = protocolOurs << 24 // the first ID of the flanneld without a name
 	otherRanges  = (1<<32 - usualNexthop) / nexthopRange // including that of the flanneld without a name
 )
 
@@ -87,7 +88,7 @@ func (s *nexthopStore) List(context.Context) (map[nexthopKey]struct{}, error) {
 	s.mu.Lock()
 	n := s.hops.Len() // the expected size: growing a map takes twice the memory and time
 	s.mu.Unlock()
-	out := make(map[nexthopKey]struct{}, n)
+	out := make(map[nexthopKey]struct{}, n) // those of ours
 	var ids reconcile.CompactMap[packedHop, uint32]
 	var hops reconcile.CompactMap[uint32, packedHop]
 	reset := func() {
@@ -123,10 +124,11 @@ func (s *nexthopStore) List(context.Context) (map[nexthopKey]struct{}, error) {
 		s.none, err = true, nil // before Linux 5.3; out is empty
 	}
 	if err != nil {
-		return nil, err // the old maps are better than a part of a list
+		return nil, err // the old maps are better than a part of a list; the table lists again
 	}
 	// If an object that routes use is missing, the notification of its deletion may still
-	// be on its way. observe will not recognize the ID then, as the new maps lack it.
+	// be on its way. observe will not recognize the ID then, as the new maps lack it, and so will
+	// not report that the kernel has deleted routes.
 	for h, id := range s.ids.All() {
 		if listed, _ := hops.Get(id); listed != h {
 			s.lost()
@@ -145,8 +147,8 @@ func (s *nexthopStore) unsupported() bool {
 }
 
 // resolve returns the hop of a route. With the sysctl nexthop_compat_mode 0, the
-// kernel reports only the ID of its object. The hop of an unknown object is unmanaged:
-// no route is desired with it, so the route is written again.
+// kernel reports only the ID of its object, and resolve looks the hop up. The hop of an unknown
+// object is Unmanaged: no route is desired with it, so the route is written again.
 func (s *nexthopStore) resolve(r kernelRoute) hop {
 	if r.nexthop == 0 || r.hop.Via.IsValid() {
 		return r.hop
@@ -177,7 +179,7 @@ func (s *nexthopStore) idOf(key nexthopKey) uint32 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	id, _ := s.ids.Get(key.packedHop)
-	return cmp.Or(key.extra, id)
+	return cmp.Or(key.extra, id) // extra is the ID of a superfluous object
 }
 
 // releaseID is the inverse of reserveID, and returns the ID. It is called before the object is
@@ -199,7 +201,7 @@ func (s *nexthopStore) Set(_ context.Context, entries []nexthopEntry) []error {
 	if s.unsupported() { // all succeed: idOf then returns 0, and routes are written without an object
 		return nil
 	}
-	for _, e := range entries {
+	for _, e := range entries { // only those without extra are ever desired
 		s.reserveID(e.Key.packedHop)
 	}
 	create := func(m rtnetlink.Message, e nexthopEntry) rtnetlink.Message {
@@ -235,6 +237,8 @@ func (s *nexthopStore) Delete(_ context.Context, entries []nexthopEntry) []error
 //	an object of ours that nobody uses    a key with extra, to be deleted
 //	was created
 //	any other object                      ours false
+//
+// With ours false, the table does not change.
 func (s *nexthopStore) observe(id uint32, protocol uint8, h hop, present bool) (key nexthopKey, ours, routesLost bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -243,7 +247,7 @@ func (s *nexthopStore) observe(id uint32, protocol uint8, h hop, present bool) (
 	if present && known && old == packed {
 		return key, false, false
 	}
-	route, _ := s.ids.Get(old)
+	route, _ := s.ids.Get(old) // the object that routes through this hop use
 	used := known && route == id
 	if known {
 		s.hops.Delete(id)

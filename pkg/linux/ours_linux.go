@@ -17,7 +17,7 @@ import (
 // operators.
 const lastMetric = 1 << 16
 
-// kernelRoute is a route of the main table.
+// kernelRoute is a route of the kernel's main table, as read or to be written.
 type kernelRoute struct {
 	key      routeKey
 	hop      hop
@@ -32,9 +32,9 @@ const (
 	protocolOurs = 70
 )
 
-// scope defines which routes and devices are ours. It changes with the devices
-// and the networks, and is replaced as a whole, because the watcher reads it. Of
-// several flannelds on a host each has its own networks.
+// scope defines which routes and devices are ours. It changes with the devices (setScope)
+// and the networks (setNetworks), and is replaced as a whole, because the watcher reads it on its
+// goroutine. Of several flannelds on a host each has its own networks.
 type scope struct {
 	tunnels  map[int]bool   // indexes of our own devices
 	links    map[int]bool   // the same and the underlay's
@@ -58,8 +58,8 @@ type scope struct {
 //	"boot"     default  the whole network     our tunnel device, without a gateway
 //	"boot"     default  a part of a network   a gateway or a blackhole; not if unrouted
 //
-// "boot" is the protocol of routes whose maker gives none. With everything, all of protocol 70
-// are ours.
+// "boot" is the protocol of routes whose maker gives none. With scope.everything, all of protocol
+// 70 are ours.
 func (s *scope) owns(r kernelRoute) bool {
 	if r.protocol == protocolOurs {
 		return s.everything || s.tunnels[r.hop.Index] || s.has(r.key.Dst)
@@ -77,7 +77,7 @@ func (s *scope) owns(r kernelRoute) bool {
 	return !s.unrouted && (r.hop.Via.IsValid() || r.hop.Blackhole) && dataplane.Inside(r.key.Dst, s.networks)
 }
 
-// has reports whether p is in a network that this node is, or was, in.
+// has reports whether p is in a network that this node is, or was, in, or is the whole network.
 func (s *scope) has(p netip.Prefix) bool {
 	contains := func(n netip.Prefix) bool { return n.Contains(p.Addr()) && p.Bits() >= n.Bits() }
 	return slices.ContainsFunc(s.networks, contains) || slices.ContainsFunc(s.former, contains)
@@ -125,7 +125,7 @@ func (d *devices) addresses(l netlink.Link) (addrs []netip.Addr, err error) {
 // checkNetwork returns an otherNetworkError if an existing device, which has not been
 // ours in this run, only has addresses outside of the node's networks. It is for
 // devices whose names do not tell networks apart, unlike that of a VXLAN device with its VNI.
-// The ensure of their kinds calls it, and then does not touch the device.
+// The ensure of their kinds calls it, and after an error does not touch the device.
 func (d *devices) checkNetwork(dev dataplane.Device, found netlink.Link) error {
 	if dev.Networks == nil || d.ensured[dev.Name].Index == found.Attrs().Index {
 		return nil
@@ -161,8 +161,8 @@ func (*otherNetworkError) Cause() string { return "device-of-another-network" }
 // checkNetwork returns an otherPolicyError if the kernel has policies of flannel's form
 // outside of the node's networks. They belong to another flanneld of the host, with
 // which this one would share the security associations to each node. ours says that
-// there are policies within the networks, too, which have been ours before. charon
-// itself gives policies a priority, so that those of other tunnels are not meant.
+// there are policies within the networks, too, which have been ours before: both results can be
+// set. Policies that charon itself makes, for other tunnels, have a priority, and do not count.
 func (s *xfrmStore) checkNetwork(networks []netip.Prefix) (ours bool, err error) {
 	if networks == nil {
 		return false, nil
@@ -181,7 +181,7 @@ func (s *xfrmStore) checkNetwork(networks []netip.Prefix) (ours bool, err error)
 		case !inside(key.Src) && !inside(key.Dst):
 			err = &otherPolicyError{Policy: key.String(), Subnet: key.Src, Networks: networks}
 			if key.Dir != netlink.XFRM_DIR_OUT {
-				err = &otherPolicyError{Policy: key.String(), Subnet: key.Dst, Networks: networks}
+				err = &otherPolicyError{Policy: key.String(), Subnet: key.Dst, Networks: networks} // this node's end of packets that come in
 			}
 		}
 	}

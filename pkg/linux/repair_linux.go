@@ -16,7 +16,8 @@ import (
 
 // repairTunnel is called by the ensure of each kind of tunnel, also for a device that was just
 // created. It sets the properties that tunnel devices of all kinds have, as far as an existing
-// device can change them. An error does not stop the rest. l is the device as it was read.
+// device can change them. An error does not stop the rest. l is the device as it was read, so that
+// what already is as wanted is not written again.
 func (d *devices) repairTunnel(dev dataplane.Device, t dataplane.Tunnel, l netlink.Link) error {
 	errs := []error{d.setMTU(dev.Name, t.MTU, l), d.restoreMAC(dev, l), d.sysctls.setForTunnel(dev.Name, t.Addr)}
 	if l.Attrs().Flags&net.FlagUp == 0 {
@@ -48,8 +49,9 @@ const (
 )
 
 // restoreMAC restores the MAC address that the peers know, which udev and others
-// may change, or sets the one that Device.Readdress requires. The first call for a
-// device remembers the one that it has. Devices without a MAC address have the zero one.
+// may change, or sets the one that Device.Readdress requires (another node has the same). The
+// first call for a device remembers the one that it has. Devices without a MAC address have the
+// zero one, which is neither remembered nor set.
 func (d *devices) restoreMAC(dev dataplane.Device, l netlink.Link) error {
 	have := linkOf(l).MAC
 	known, remembered := d.macs[dev.Name]
@@ -82,8 +84,8 @@ func (d *devices) logDevice(text string, attrs ...any) {
 	d.log.Info(text, attrs...)
 }
 
-// logPart is logDevice for changes that are also a part of creating a device, where they
-// are neither worth a line nor counted.
+// logPart is logDevice for changes that are also a part of creating or configuring a device: these
+// are neither worth a line nor counted. repairing says that it is not one of them.
 func (d *devices) logPart(text string, attrs ...any) {
 	if d.repairing {
 		d.logDevice(text, attrs...)

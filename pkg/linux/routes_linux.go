@@ -22,11 +22,12 @@ import (
 //
 // The kernel keeps routes of one key (destination and metric) in a list and uses
 // the first. If somebody else's route is before ours, ours is shadowed: packets
-// do not take it, and a replacement would replace the other one.
+// do not take it, and a replacement would replace the other one. List then returns an Unmanaged
+// hop, which no table wants, so that Set is called, or Delete.
 type routeStore struct {
 	conn     *rtnetlink.Conn
-	scope    *scopePointer
-	nexthops *nexthopStore
+	scope    *scopePointer     // says which routes are ours
+	nexthops *nexthopStore     // the objects that routes use
 	shadowed map[routeKey]bool // found by List: another route is before ours, or there are two of ours
 	foreign  map[routeKey]hop  // found by List: routes of others into our networks; rows has the same map
 	plain    bool              // for Handback: write routes as flannel does, without nexthop object, with protocol "boot"
@@ -56,12 +57,12 @@ func (s routeStore) List(context.Context) (map[routeKey]hop, error) {
 	return out, nil
 }
 
-// awaitWriters waits until the kernel has done what it has notified of. It sends the
+// awaitWriters waits until the kernel has done what it has notified of. The kernel sends the
 // notification of a deleted nexthop object, IPv4 route or address before it removes the
 // routes. Since Linux 6.9 a list of routes takes no lock, so it could still contain
-// them, and no other notification would follow. A write takes the lock that the kernel
-// holds from before such a notification until the routes are gone. This one deletes a
-// route that does not exist.
+// these routes, and no other notification would follow. A write takes the lock that the kernel
+// holds from before such a notification until the routes are gone. awaitWriters therefore writes:
+// it deletes a route that does not exist.
 func (s routeStore) awaitWriters() error {
 	none := kernelRoute{key: routeKey{Dst: netip.PrefixFrom(netip.IPv4Unspecified(), 32)}, hop: hop{Blackhole: true}, protocol: protocolOurs}
 	return errors.Join(ignoreMissing(s.conn.Batch(1, func(m rtnetlink.Message, _ int) rtnetlink.Message {
@@ -69,8 +70,8 @@ func (s routeStore) awaitWriters() error {
 	}))...)
 }
 
-// list lists the routes of one family into out. When the kernel's list was not
-// consistent, it begins again.
+// list lists the routes of one family into out, and fills foreign and shadowed. When the kernel's
+// list was not consistent, it begins again.
 func (s routeStore) list(fam uint8, out map[routeKey]hop) error {
 	scope := s.scope.Load()
 	ofFamily := func(key routeKey, _ hop) bool { return rtnetlink.Family(key.Dst.Addr()) == fam }
@@ -135,7 +136,7 @@ func (s routeStore) find(matches func(kernelRoute) bool) (found []kernelRoute, e
 type routeEntry = reconcile.Entry[routeKey, hop]
 
 func (s routeStore) Set(ctx context.Context, entries []routeEntry) []error {
-	// A replacement replaces the first route of a key; a shadowed one would stay.
+	// A replacement replaces the first route of a key; a shadowed one, behind it, would stay.
 	for _, e := range entries {
 		if s.shadowed[e.Key] {
 			delete(s.shadowed, e.Key)
@@ -144,7 +145,7 @@ func (s routeStore) Set(ctx context.Context, entries []routeEntry) []error {
 	}
 	set := func(m rtnetlink.Message, e routeEntry) rtnetlink.Message {
 		r := kernelRoute{key: e.Key, hop: e.Value, protocol: protocolBoot}
-		if !s.plain {
+		if !s.plain { // idOf is 0 without an object: the route then names the hop itself
 			r.protocol, r.nexthop = protocolOurs, s.nexthops.idOf(nexthopKey{packedHop: e.Value.pack()})
 		}
 		return writeRoute(m, unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, r)
@@ -165,11 +166,11 @@ func (s routeStore) Set(ctx context.Context, entries []routeEntry) []error {
 	return errs
 }
 
-// Delete tries our protocol number first, and then flannel's form, so that
-// somebody else's route of the same key stays. If a request names no metric, the kernel
-// deletes the first IPv4 route with that protocol, whatever its metric is. So flannel's
-// form comes first for a route without a metric to a whole network or to this node's subnet,
-// to which there may be another route of ours with a metric: see addNetworkRoutes.
+// Delete tries to delete a route with our protocol number first, and if there is none (ESRCH),
+// one of flannel's form, so that somebody else's route of the same key stays. If a request names
+// no metric, the kernel deletes the first IPv4 route with that protocol, whatever its metric is. So
+// flannel's form comes first for a route without a metric to a whole network or to this node's
+// subnet: there may be another route of ours to it with a metric, which has to stay (addNetworkRoutes).
 func (s routeStore) Delete(ctx context.Context, entries []routeEntry) []error {
 	scope := s.scope.Load()
 	toNetwork := func(e routeEntry) bool { return slices.Contains(scope.networks, e.Key.Dst) }
@@ -177,7 +178,7 @@ func (s routeStore) Delete(ctx context.Context, entries []routeEntry) []error {
 		return e.Key.Metric == 0 && (toNetwork(e) || slices.Contains(scope.subnets, e.Key.Dst))
 	}
 	deleteOurs := func(m rtnetlink.Message, e routeEntry) rtnetlink.Message {
-		hop := hop{Blackhole: e.Value.Blackhole}
+		hop := hop{Blackhole: e.Value.Blackhole} // any hop, in the route or in an object, of routes to peers
 		if toNetwork(e) {
 			hop = e.Value // it has no nexthop object
 		}

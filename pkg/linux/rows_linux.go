@@ -22,8 +22,8 @@ type rows struct {
 	fdb      *reconcile.Table[fdbKey, netip.Addr]
 
 	hopUsers  reconcile.CompactMap[packedHop, int] // number of wanted routes through a hop beyond the first; no entry: 0
-	network   map[routeKey]hop                     // wanted; see addNetworkRoutes
-	foreign   map[routeKey]hop                     // see routeStore; of the last list
+	network   map[routeKey]hop                     // wanted routes that lead to no peer; see addNetworkRoutes
+	foreign   map[routeKey]hop                     // routes of others into our networks, as of the last list; see routeStore
 	diverting atomic.Bool                          // it matters which routes others have into our networks; see tun.diverted
 }
 
@@ -38,16 +38,16 @@ func newRows(c *rtnetlink.Conn, scope *scopePointer, instance string) *rows {
 		neighs:   reconcile.NewTable[neighKey, dataplane.MAC](neighStore{c, scope}),
 		fdb:      reconcile.NewTable[fdbKey, netip.Addr](fdbStore{c, scope}),
 	}
-	store.lost = r.routes.Relist
+	store.lost = r.routes.Relist // both exist only now
 	return r
 }
 
-// putRoute puts a route into its table. It also puts the nexthop object, unless
-// another wanted route uses it.
+// putRoute puts a route into its table: wants or drops it, or collects its key (dataplane.Filling).
+// It also puts the nexthop object, unless another wanted route uses it.
 func (r *rows) putRoute(f *dataplane.Filling, dst netip.Prefix, h hop) {
 	dataplane.Put(f, r.routes, routeKey{dst, defaultMetric(dst.Addr())}, h)
 	key := nexthopKey{packedHop: h.pack()}
-	switch others, _ := r.hopUsers.Get(key.packedHop); {
+	switch others, _ := r.hopUsers.Get(key.packedHop); { // others: beside the one that made the table want the object
 	case f.Verb == dataplane.Want && r.nexthops.Wanted(key):
 		r.hopUsers.Set(key.packedHop, others+1)
 	case f.Verb == dataplane.Drop && others > 1:

@@ -19,8 +19,8 @@ import (
 // store, on the goroutine of the loop, or on that of Apply for which the loop waits (see Driver),
 // or of a cleanup; see rows. What the methods return is described at reconcile.Store.
 
-// scopePointer has what is ours as of the last pass. The loop sets it, and the watcher reads
-// it, too. It is never nil: before the first pass, the scope is empty, and so are the lists.
+// scopePointer has what is ours (see scope) as of the last pass. The loop sets it, and the watcher
+// reads it, too. It is never nil: before the first pass, the scope is empty, and so are the lists.
 type scopePointer = atomic.Pointer[scope]
 
 type (
@@ -69,8 +69,8 @@ func (s neighStore) Delete(_ context.Context, entries []neighEntry) []error {
 	}))
 }
 
-// fdbStore holds the permanent FDB entries of our tunnel devices (by MAC address, with the
-// underlay address of the tunnel's end), all of which are ours in the same way.
+// fdbStore holds the permanent FDB entries of our tunnel devices, by MAC address, with the
+// underlay address of the tunnel's end. As with neighbours, all of them are ours.
 type fdbStore struct {
 	conn  *rtnetlink.Conn
 	scope *scopePointer

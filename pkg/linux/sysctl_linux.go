@@ -20,14 +20,14 @@ import (
 )
 
 // sysctls sets kernel parameters. The loop has all fields to itself, except the atomic
-// ones, which the watcher uses, too.
+// ones, which the watcher uses, too. The paths of parameters are those below /proc/sys.
 type sysctls struct {
 	log     *slog.Logger
-	repairs *dataplane.Repairs
+	repairs *dataplane.Repairs // counts what somebody else had changed
 	right   map[string]bool // that had the right value since the start, by path: another value is somebody else's change
-	direct  map[string]int  // number of wanted IPv4 paths through devices of others, by device
+	direct  map[string]int  // number of wanted IPv4 paths through devices of others, such as the underlay, by device
 	dirty   atomic.Bool     // parameters of the host or of devices of others may differ from what is needed: see Driver.Apply
-	blocked atomic.Bool     // the last check had an error, which a change of a parameter may end
+	blocked atomic.Bool     // the last enableForwarding had an error, which a change of a parameter may end
 }
 
 // newSysctls returns sysctls of which none was read yet.
@@ -38,8 +38,8 @@ func newSysctls(opts dataplane.Options) *sysctls {
 }
 
 // enableForwarding makes the kernel forward packets of the families in use, and checks
-// the devices of others. Apply calls it if sysctls.dirty was set; after an error, dirty is set
-// again. pods returns the names of the interfaces of pods.
+// the devices of others. Apply calls it if sysctls.dirty was set, and returns its error; after an
+// error, dirty is set again. pods returns the names of the interfaces of pods.
 func (d *Driver) enableForwarding(s dataplane.State, pods func() ([]string, error)) error {
 	var errs []error
 	for _, n := range s.Networks {
@@ -62,10 +62,10 @@ func (d *Driver) enableForwarding(s dataplane.State, pods func() ([]string, erro
 	return err
 }
 
-// keepDefaultRoutes is called before IPv6 forwarding is enabled. From then on, interfaces
-// with accept_ra 1 ignore router advertisements, and the kernel deletes default routes that
-// it learned from them. With accept_ra 2, which keepDefaultRoutes sets, it keeps them. After
-// an error, forwarding is not enabled.
+// keepDefaultRoutes is called before IPv6 forwarding is enabled. Once it is enabled, interfaces
+// with accept_ra 1 ignore router advertisements, and the kernel deletes default routes that it
+// learned from them; with accept_ra 2, which keepDefaultRoutes sets, it keeps them. If forwarding
+// is on already, there is nothing to keep. After an error, forwarding is not enabled.
 func (d *Driver) keepDefaultRoutes() error {
 	if forwards, err := readSysctl("net/ipv6/conf/all/forwarding"); err != nil || forwards == "1" {
 		return err
@@ -130,7 +130,7 @@ func addDevices(through map[int]bool, attrs []byte) {
 			for len(value) >= unix.SizeofRtNexthop {
 				through[int(rtnetlink.Number(value[4:8]))] = true
 				size := int(binary.NativeEndian.Uint16(value))
-				value = value[min(len(value), max((size+3)&^3, unix.SizeofRtNexthop)):]
+				value = value[min(len(value), max((size+3)&^3, unix.SizeofRtNexthop)):] // aligned to 4; never 0, so that it ends
 			}
 		}
 	}
@@ -149,9 +149,9 @@ func readSysctl(path string) (string, error) {
 	return strings.TrimSpace(string(raw)), nil
 }
 
-// set sets a kernel parameter that has another value, and logs that. The path, below
-// /proc/sys, has slashes, since device names may contain dots. set ignores parameters that the
-// kernel does not have (IPv6 is disabled). Its error is unknown only if the value could not be read.
+// set sets a kernel parameter that has another value, and logs that. The path has slashes instead
+// of dots, since device names may contain dots. set ignores parameters that the kernel does not have
+// (IPv6 is disabled). Its error is reconcile.Unknown only if the value could not be read.
 func (s *sysctls) set(path, value string) error {
 	old, err := readSysctl(path)
 	if err != nil || old == "" {
@@ -164,7 +164,7 @@ func (s *sysctls) set(path, value string) error {
 	if err := os.WriteFile("/proc/sys/"+path, []byte(value), 0); err != nil {
 		return fmt.Errorf("set sysctl %s to %s (it is %s; set it on the host if this container may not): %w", path, value, old, err)
 	}
-	if s.right[path] {
+	if s.right[path] { // else the network is being set up
 		s.repairs.Count("sysctls", 1)
 	}
 	s.right[path] = true
@@ -172,8 +172,8 @@ func (s *sysctls) set(path, value string) error {
 	return nil
 }
 
-// try is set for a parameter without which the network works, also in a
-// container that may not set it.
+// try is set for a parameter without which the network works: in a container that may not set
+// it, try only logs that. Its error is that of reading.
 func (s *sysctls) try(path, value string) error {
 	err := s.set(path, value)
 	if err != nil && !reconcile.IsUnknown(err) {

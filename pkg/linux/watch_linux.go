@@ -38,7 +38,9 @@ import (
 type watcher struct {
 	d        *Driver
 	listener *rtnetlink.Listener
-	last     map[int]linkState // by index: our devices, and the underlay; of the listener's goroutine alone
+	// last has our devices, those with a name that flannel gives, and the underlay, by index, as of their
+	// last notifications. It is for the listener's goroutine alone.
+	last map[int]linkState
 }
 
 // linkState holds the properties of a device whose changes matter, unlike those
@@ -59,7 +61,7 @@ var groups = []int{
 }
 
 // watch subscribes to the notifications, and starts the goroutine. The caller closes the
-// watcher.
+// watcher. There are no devices of ours yet, for the filter: Ensure sets them.
 func watch(d *Driver) (*watcher, error) {
 	w := &watcher{d: d, last: map[int]linkState{}}
 	filter, err := w.filter(nil)
@@ -99,7 +101,7 @@ func (w *watcher) close() error { return w.listener.Close() }
 
 // lost makes the loop list everything again, because notifications may be missing: the socket
 // was full (ENOBUFS) or failed, or handle has returned an error. The listener has logged other
-// errors than ENOBUFS.
+// errors than ENOBUFS. QueueResync may be called beside the loop: it only sets flags.
 func (w *watcher) lost(err error) {
 	if errors.Is(err, unix.ENOBUFS) {
 		w.d.opts.Log.Warn("lost notifications of the kernel, listing its tables again", "cause", causeNotificationsLost, "error", err)
@@ -149,18 +151,18 @@ func (w *watcher) route(h rtnetlink.Header, body []byte) (drift bool, err error)
 	if err != nil || !ok {
 		return false, err
 	}
-	r.hop = w.d.store.resolve(r) // of its nexthop object, if it has one
+	r.hop = w.d.store.resolve(r) // that of its nexthop object, if it has one; store has these objects
 	scope := w.d.scope.Load()
 	if !scope.owns(r) && !w.d.routes.Wanted(r.key) {
 		if w.d.diverting.Load() && dataplane.Inside(r.key.Dst, scope.networks) { // diverting: see tun.diverted
-			w.d.routes.Relist()
+			w.d.routes.Relist() // the list also finds the routes of others
 			return true, nil
 		}
 		return false, nil
 	}
 	drift = w.d.routes.Observe(r.key, r.hop, present)
-	if drift && present && h.Flags&unix.NLM_F_REPLACE == 0 {
-		w.d.routes.Relist() // the new route may exist besides ours
+	if drift && present && h.Flags&unix.NLM_F_REPLACE == 0 { // it replaced nothing
+		w.d.routes.Relist() // ours may still exist, before or behind it: only a list says so
 	}
 	return drift, nil
 }
@@ -172,7 +174,7 @@ func (w *watcher) nexthop(present bool, body []byte) (drift bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	key, ours, routesLost := w.d.store.observe(id, protocol, h, present)
+	key, ours, routesLost := w.d.store.observe(id, protocol, h, present) // ours: the table's entry key has changed
 	if !ours {
 		return false, nil
 	}
@@ -187,7 +189,7 @@ func (w *watcher) nexthop(present bool, body []byte) (drift bool, err error) {
 // may have replaced ours: then ours is gone.
 func (w *watcher) neigh(present bool, body []byte) (drift bool, err error) {
 	n, ok, err := parseNeigh(body)
-	if err != nil || !ok || !n.ip.IsValid() || !w.d.scope.Load().tunnels[n.index] {
+	if err != nil || !ok || !n.ip.IsValid() || !w.d.scope.Load().tunnels[n.index] { // tunnels: our devices
 		return false, err
 	}
 	if n.fam == unix.AF_BRIDGE {
@@ -233,11 +235,11 @@ func (w *watcher) link(present bool, body []byte) (drift bool, err error) {
 			state.data = tunnelData(value)
 		}
 	}
-	// A device with a name of ours that is not in the scope is one that Ensure has just made,
-	// or a stray one.
+	// scope.links are our devices and the underlay. A device with a name of ours that is not in
+	// the scope is one that Ensure has just made, or a stray one: of a former configuration.
 	relevant := w.d.scope.Load().links[index] || isOurName(state.name)
 	old, known := w.last[index] // known, but not relevant: it was one of these, or had such a name
-	if !relevant && !known || present && known && old == state {
+	if !relevant && !known || present && known && old == state { // not ours, or nothing that matters has changed
 		return false, nil
 	}
 	if present && relevant {
@@ -292,7 +294,7 @@ func (w *watcher) address(body []byte) (drift bool, err error) {
 			w.d.sysctls.dirty.Store(true)
 		}
 		local := rtnetlink.Address(rtnetlink.Attr(attrs, unix.IFA_LOCAL)) // differs from ip on a point-to-point device
-		ofGuard := w.d.guard.observeAddr(ip) || w.d.guard.observeAddr(local)
+		ofGuard := w.d.guard.observeAddr(ip) || w.d.guard.observeAddr(local) // it marks what Apply has to read again, too
 		ofFormer := w.d.bridges.observeAddr(ip)
 		return known || ofPods || ofGuard || ofFormer, nil
 	}
@@ -316,9 +318,9 @@ func (w *watcher) address(body []byte) (drift bool, err error) {
 func (w *watcher) netconf(body []byte) (drift bool, err error) {
 	const ( // of linux/netconf.h
 		netconfaIndex, netconfaForwarding, netconfaRPFilter = 1, 2, 3
-		all                                                 = -1
-		strict                                              = 1 // of rp_filter
-		lenNetconfmsg                                       = 4 // one byte and padding
+		all                                                 = -1 // NETCONFA_IFINDEX_ALL
+		strict                                              = 1  // of rp_filter
+		lenNetconfmsg                                       = 4  // one byte and padding
 	)
 	if len(body) < 1 {
 		return false, rtnetlink.ErrShort
