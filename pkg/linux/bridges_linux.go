@@ -36,8 +36,8 @@ type formerBridges struct {
 	used     atomic.Bool                    // a bridge with ports has one of the gateways, so that it matters when a port leaves
 }
 
-// LeaveSubnets implements dataplane.Dataplane. Each pass calls it. former are the subnets that this
-// node had before, by the subnet file; node is this node's name, for the error.
+// LeaveSubnets implements dataplane.Dataplane. Each pass that could read everything calls it. former
+// are the subnets that this node had before, by the subnet file; node is this node's name, for the error.
 func (d *Driver) LeaveSubnets(former []netip.Prefix, node string) error {
 	return d.bridges.leaveSubnets(former, node)
 }

@@ -34,7 +34,7 @@ func (k *ipip) fill(f *dataplane.Filling, p *dataplane.Path, link dataplane.Link
 
 func (*ipip) found(dev dataplane.Device, routes []routeEntry, _ dataplane.State) []*dataplane.Path {
 	return pathsOf(routes, func(dst netip.Prefix, h hop) *dataplane.Path {
-		if !h.Onlink {
+		if !h.Onlink { // fill makes no such route
 			return nil
 		}
 		return &dataplane.Path{Dst: dst, Via: h.Via, Device: dev.Name, Encap: dataplane.IPInIP{}}
@@ -53,7 +53,8 @@ func (k *ipip) ensure(dev dataplane.Device, found netlink.Link) (dataplane.Link,
 		}
 	}
 	// Read everything before deleting anything. The device does not refer to the underlay; without
-	// one, it is neither made nor changed.
+	// one, the device is neither made nor changed. A Link with an error keeps its paths, the zero Link
+	// takes them away (kind.ensure).
 	if _, err := k.underlayOf(want.Tunnel); err != nil {
 		return linkOf(found), err
 	}
@@ -137,7 +138,7 @@ func changeIPIP(index int, want dataplane.IPIP) error {
 	data := rtnetlink.Message(nil).Attr(nl.IFLA_IPTUN_LOCAL, want.Local.AsSlice()).
 		Attr(nl.IFLA_IPTUN_TOS, []byte{tosInherit}).Attr(nl.IFLA_IPTUN_PROTO, []byte{unix.IPPROTO_IPIP}).
 		Attr(nl.IFLA_IPTUN_PMTUDISC, []byte{0})
-	// Without these, the kernel keeps a further encapsulation in UDP.
+	// Without these attributes, the kernel keeps a further encapsulation in UDP that somebody has set.
 	for _, encap := range []uint16{nl.IFLA_IPTUN_ENCAP_TYPE, nl.IFLA_IPTUN_ENCAP_FLAGS, nl.IFLA_IPTUN_ENCAP_SPORT, nl.IFLA_IPTUN_ENCAP_DPORT} {
 		data = data.Attr(encap, []byte{0, 0})
 	}

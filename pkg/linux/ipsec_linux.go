@@ -47,7 +47,7 @@ type ipsec struct {
 	ikes     *reconcile.Table[ikeKey, ikeConn]   // connections
 	watch    ipsecWatch                          // has both tables listed again, see changed in newIPsec
 
-	filled dataplane.IPsec      // the device that the entries of paths are for, as of begin; zero: none
+	filled dataplane.IPsec      // the device for which fill makes entries, as of the last begin; zero: none
 	blocks map[policyKey]policy // the policies without ESP that the table wants; see want
 }
 
@@ -56,7 +56,7 @@ type ipsec struct {
 func newIPsec(h host) kind {
 	k := &ipsec{host: h, xfrm: &xfrmStore{scope: &h.scope}}
 	k.policies = reconcile.NewTable[policyKey, policy](k.xfrm)
-	needed := func() bool { _, _, used := k.encryptingDevice(); return used }
+	needed := func() bool { _, _, used := k.encryptingDevice(); return used } // the configured backend is ipsec
 	name := "strongswan.conf"
 	if h.opts.Instance != "" {
 		name = "strongswan-" + h.opts.Instance + ".conf"
@@ -66,8 +66,8 @@ func newIPsec(h host) kind {
 	used := func() bool { return needed() || len(k.policies.AllActual()) > 0 || k.ike.mayStop() }
 	k.ike = &ikeStore{log: h.opts.Log, config: config, scope: &h.scope, needed: needed, used: used, spis: k.xfrm.spis, notify: k.watch.notify}
 	k.ikes = reconcile.NewTable[ikeKey, ikeConn](k.ike)
-	k.watch.changed = func() {
-		k.dirty.Store(true)
+	k.watch.changed = func() { // any goroutine calls it
+		k.dirty.Store(true) // so that ensure connects to charon again, if need be
 		k.relistNetworks()
 		k.notify()
 	}
@@ -99,20 +99,20 @@ func (k *ipsec) fill(f *dataplane.Filling, p *dataplane.Path, _ dataplane.Link) 
 		dataplane.Put(f, k.policies, e.key, e.value)
 	}
 	k.sysctls.countDirect(f.Verb, p)
-	sum := sha256.Sum256([]byte(dev.Secret))
+	sum := sha256.Sum256([]byte(dev.Secret)) // only to notice a change: charon gets the secret itself
 	dataplane.Put(f, k.ikes, ikeKey{dev.Local, p.Via, dev.Subnet, p.Dst},
 		ikeConn{id: dev.ID, proposal: dev.Proposal, udpEncap: dev.UDPEncap, secret: [8]byte(sum[:8])})
 }
 
 // want makes the table of policies want that packets of this node's pods to others
 // are dropped unless a path's policy encrypts them. It wants all of these policies in each
-// pass, since the table may have been reset after the last one.
+// pass, since begin may have had the table reset.
 func (k *ipsec) want(links dataplane.Links, s dataplane.State) {
 	want := map[policyKey]policy{}
 	name, dev, used := k.encryptingDevice()
 	if _, exists := links[name]; used && exists { // without a link of ensure, IPsec may be another flanneld's
 		for _, n := range s.Networks {
-			if n.Contains(dev.Subnet.Addr()) {
+			if n.Contains(dev.Subnet.Addr()) { // not a network of IPv6, which the backend does not have
 				want[policyKey{netlink.XFRM_DIR_OUT, dev.Subnet, n}] = policy{Priority: blockPriority}
 			}
 		}
@@ -161,14 +161,15 @@ func (*ipsec) parameters(device string) []sysctl {
 // ensure finds the underlay, and makes sure that charon runs. It returns no link if
 // IPsec belongs to another flanneld: the kernel has policies of another network, and none of
 // ours. If two have started at the same moment, both have policies; each keeps its link, with
-// an error in each pass.
+// an error in each pass. An error of startPaths does not take the link away, so that the policies of
+// paths stay wanted, which drop packets while there are no keys.
 func (k *ipsec) ensure(dev dataplane.Device, found netlink.Link) (dataplane.Link, error) {
 	if found == nil {
 		return dataplane.Link{}, errors.New("does not exist")
 	}
 	ours, err := k.xfrm.checkNetwork(dev.Networks)
 	if err != nil && !ours {
-		return dataplane.Link{}, errors.Join(err, k.watch.start(k.opts.Log)) // it notices when the other one is gone
+		return dataplane.Link{}, errors.Join(err, k.watch.start(k.opts.Log)) // the watch notices when the other one is gone
 	}
 	return linkOf(found), errors.Join(err, k.startPaths())
 }
@@ -201,12 +202,12 @@ func (k *ipsec) begin() (reset bool) {
 	_, dev, used := k.encryptingDevice()
 	reset = dev != k.filled
 	k.filled, k.ike.secret = dev, dev.Secret
-	k.watch.active.Store(used)
+	k.watch.active.Store(used) // false ends its notifications
 	return reset
 }
 
-// prune ends the charon that this flanneld has started, if it is no longer needed. A Cleanup
-// calls it, too, without any desired device.
+// prune ends the charon that this flanneld has started, if it is no longer needed: with another
+// backend. A Cleanup calls it, too, without any desired device. SIGTERM also removes the keys.
 func (k *ipsec) prune(context.Context) error {
 	if _, _, used := k.encryptingDevice(); used {
 		return nil
@@ -238,7 +239,7 @@ func (k *ipsec) leave(ctx context.Context, l *leaving) error {
 		if len(blocks) > 0 {
 			l.step(func(ctx context.Context) error { return errors.Join(k.xfrm.Delete(ctx, blocks)...) })
 		}
-		l.end(func(context.Context) error { return k.ike.stop(unix.SIGKILL) })
+		l.end(func(context.Context) error { return k.ike.stop(unix.SIGKILL) }) // the keys stay
 		return nil
 	}
 	for _, e := range k.ikes.AllActual() {

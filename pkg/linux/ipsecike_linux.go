@@ -30,7 +30,8 @@ func (k ikeKey) String() string {
 	return fmt.Sprintf("%s-%s-%s-%s", k.Local, k.LocalNet, k.RemoteNet, k.Remote)
 }
 
-// child returns the name of the connection's security association, which is flannel's.
+// child returns the name of the connection's only CHILD_SA (its ESP security associations), which
+// is flannel's.
 func (k ikeKey) child() string { return fmt.Sprintf("%s-%s", k.LocalNet, k.RemoteNet) }
 
 // parseIKE is the inverse of ikeKey.String.
@@ -54,8 +55,8 @@ type ikeConn struct {
 	proposal string
 	udpEncap bool
 	secret   [8]byte // a digest, by which a change is noticed
-	// down: it has no security association, and is to negotiate one now. Only List sets it, so that the entry
-	// differs from the desired one, and the table calls Set, which begins to negotiate.
+	// down: the connection has no security association, and is to negotiate one now. Only List sets it, so that
+	// the entry differs from the desired one, and the table calls Set, which begins to negotiate.
 	down bool
 }
 
@@ -75,7 +76,8 @@ type ikeEntry = reconcile.Entry[ikeKey, ikeConn]
 //
 // charon itself repeats a negotiation that the peer does not answer, and notifies when a
 // security association ends. If charon has one whose keys somebody has deleted from the
-// kernel, the store replaces it (Rekey).
+// kernel (lost), the store has charon replace it (Rekey). Each list, every pollInterval at least,
+// decides anew: due has the conditions, Set sets the delay.
 //
 // The loop, or the goroutine of Apply for which the loop waits (see Driver), has all fields to
 // itself, through ipsec and the table, except the atomic ones. A goroutine (connect) waits for
@@ -85,10 +87,10 @@ type ikeStore struct {
 	config string                          // configuration file of a charon that flanneld starts
 	secret dataplane.SharedSecret          // of all connections; ipsec.begin sets it
 	scope  *scopePointer                   // says which subnets are in our networks
-	used   func() bool                     // there may be connections
+	used   func() bool                     // there may be connections in charon, also of an earlier configuration
 	needed func() bool                     // the backend is ipsec
-	spis   func() (map[uint32]bool, error) // of the security associations that the kernel has
-	notify func()                          // makes the loop list the connections
+	spis   func() (map[uint32]bool, error) // identify the security associations that the kernel has
+	notify func()                          // makes the loop list the connections; any goroutine may call it
 
 	client  *charon.Client // for commands; nil: not connected
 	own     bool           // flanneld has started the charon of client
@@ -97,9 +99,10 @@ type ikeStore struct {
 	ended   atomic.Bool    // the charon of client has ended, or does not notify any more
 	// othersEnded is when a charon that somebody else had started was last found to have ended; zero: never.
 	othersEnded time.Time
-	applied     map[ikeKey]ikeConn   // loaded in this run, into this charon
+	applied     map[ikeKey]ikeConn   // loaded in this run, into this charon; nil before the first connect, like states
 	states      map[ikeKey]*ikeState // as of the last list, and of what Set has begun since
-	traffic     atomic.Pointer[map[netip.Prefix]dataplane.TunnelReport]
+	// traffic is for Driver.Traffic, by the peers' subnets; nil: not connected.
+	traffic atomic.Pointer[map[netip.Prefix]dataplane.TunnelReport]
 }
 
 // ikeState is what the store knows about the security associations of a connection.
@@ -120,8 +123,8 @@ const minIKEDelay, maxIKEDelay = pollInterval * 9 / 10, 5 * time.Minute
 func (*ikeStore) Name() string { return "connections" }
 
 // connect connects to charon, unless it is connected already. If charon has ended since, it
-// connects to the next one, which knows nothing of what this run has loaded. Without a charon,
-// its error is charon.ErrNotRunning.
+// connects to the next one, which knows nothing of what this run has loaded, so that applied and
+// states begin anew. Without a charon, its error is charon.ErrNotRunning.
 func (s *ikeStore) connect() error {
 	if s.ended.Load() {
 		if s.client != nil && !s.own {
@@ -143,7 +146,7 @@ func (s *ikeStore) connect() error {
 	if err != nil {
 		return errors.Join(err, client.Close())
 	}
-	s.client, s.own = client, client.Started(s.config) != 0
+	s.client, s.own = client, client.Started(s.config) != 0 // the ID of the process, if flanneld has started it
 	s.applied, s.states = map[ikeKey]ikeConn{}, map[ikeKey]*ikeState{}
 	watch := s.watch
 	s.watcher.Go(func() {
@@ -198,8 +201,9 @@ func (s *ikeStore) reach() error {
 // mayStop reports whether there may be a charon that stop ends. It only looks for the file config.
 func (s *ikeStore) mayStop() bool { return charon.MayRun(s.config) }
 
-// stop ends the charon that this flanneld has started, if there is one. sig is SIGTERM, with
-// which charon deletes its security associations, or SIGKILL, with which they stay.
+// stop ends the charon that this flanneld has started, in this run or an earlier one, if there is
+// one. sig is SIGTERM, with which charon deletes its security associations, or SIGKILL, with which
+// they stay.
 func (s *ikeStore) stop(sig unix.Signal) error {
 	if !s.mayStop() {
 		s.disconnect()
@@ -215,7 +219,7 @@ func (s *ikeStore) stop(sig unix.Signal) error {
 
 func (s *ikeStore) List(context.Context) (map[ikeKey]ikeConn, error) {
 	if !s.used() {
-		return nil, nil // there are none, and charon may not be installed
+		return nil, nil // there are no connections, and charon may not be installed
 	}
 	if err := s.connect(); err != nil {
 		if errors.Is(err, charon.ErrNotRunning) && !s.needed() {
@@ -246,8 +250,8 @@ func (s *ikeStore) list() (map[ikeKey]ikeConn, error) {
 	out, applied := map[ikeKey]ikeConn{}, map[ikeKey]ikeConn{}
 	states, traffic := map[ikeKey]*ikeState{}, map[netip.Prefix]dataplane.TunnelReport{}
 	scope, hasConn, hasSecret := s.scope.Load(), setOf(names), setOf(secrets)
-	// A connection without its secret, or a secret without its connection, is a part of one
-	// that could not be loaded or unloaded.
+	// A connection without its secret, or a secret without its connection, is a part of a
+	// connection that could not be loaded or unloaded: Set or Delete completes that.
 	for name := range setOf(slices.Concat(names, secrets)) {
 		key, ok := parseIKE(name)
 		if !ok || !scope.has(key.LocalNet) || !scope.has(key.RemoteNet) {
@@ -286,7 +290,7 @@ func (s *ikeStore) observe(key ikeKey, sas []charon.SA, spis map[uint32]bool) *i
 	state.up, state.lost = false, false
 	installed := false
 	for _, sa := range sas {
-		state.up = state.up || sa.State == "CONNECTING" || sa.Busy
+		state.up = state.up || sa.State == "CONNECTING" || sa.Busy // charon negotiates
 		for _, p := range sa.Pairs {
 			complete := spis[p.In] && spis[p.Out]
 			installed = installed || p.State == "INSTALLED" && complete

@@ -62,7 +62,7 @@ type policyEntry = reconcile.Entry[policyKey, policy]
 // subnets of our networks. It belongs to the daemon's loop: the table of policies and ipsec call it.
 type xfrmStore struct {
 	handle *netlink.Handle // nil: not opened yet, or closed after an error
-	tried  bool            // require has found that the kernel has ESP
+	tried  bool            // require has found, in this run, that the kernel has ESP
 	scope  *scopePointer   // says which subnets are in our networks
 }
 
@@ -70,7 +70,8 @@ func (*xfrmStore) Name() string { return "policies" }
 
 // require opens the store and makes sure that the kernel has ESP. It makes the kernel
 // load its modules, by adding a security association that no packet uses and deleting it
-// again. ipsec.ensure calls it, so that its error is one of the device.
+// again. ipsec.ensure calls it, so that its error is one of the device. The algorithm and the
+// key, of 0, do not matter.
 func (s *xfrmStore) require() error {
 	if err := s.open(); err != nil || s.tried {
 		return err
@@ -121,9 +122,9 @@ func (s *xfrmStore) close() {
 	}
 }
 
-// readable opens the store and reports whether there can be policies: false if the kernel
-// does not have XFRM now. To open a socket would make the kernel load the module, which nodes
-// with other backends do not need, so readable looks in /proc first.
+// readable opens the store and reports whether there can be policies: false, without an error, if
+// the kernel does not have XFRM now. To open a socket would make the kernel load the module, which
+// nodes with other backends do not need, so readable looks in /proc first.
 func (s *xfrmStore) readable() (bool, error) {
 	if s.handle == nil {
 		sockets, err := os.ReadFile("/proc/net/netlink")
@@ -221,8 +222,8 @@ func ipNet(p netip.Prefix) *net.IPNet {
 
 // Set replaces a policy in one step, whatever its content is. It sets what lets packets to
 // this node's own pods pass, then what drops packets to others, then policies with ESP. So
-// in between, no packet is dropped, or leaves unencrypted, to which that happens neither
-// before nor afterwards.
+// in between, no packet is dropped, or leaves unencrypted, unless that happens to it before
+// or afterwards, too.
 func (s *xfrmStore) Set(_ context.Context, entries []policyEntry) []error {
 	return s.each(entries, []int{localPriority, blockPriority, 0}, func(e policyEntry) error {
 		p := &netlink.XfrmPolicy{Dir: e.Key.Dir, Src: ipNet(e.Key.Src), Dst: ipNet(e.Key.Dst), Priority: e.Value.Priority, Action: e.Value.action()}
@@ -234,8 +235,8 @@ func (s *xfrmStore) Set(_ context.Context, entries []policyEntry) []error {
 	})
 }
 
-// each opens the store and calls do for each entry, in the order of these priorities. It returns
-// an error for each.
+// each opens the store and calls do for each entry, in the order of these priorities, which are all
+// that there are. Element i of the result is the error of entry i, or nil.
 func (s *xfrmStore) each(entries []policyEntry, order []int, do func(policyEntry) error) []error {
 	errs := make([]error, len(entries))
 	for _, priority := range order {
@@ -254,7 +255,7 @@ func (s *xfrmStore) each(entries []policyEntry, order []int, do func(policyEntry
 // Delete also deletes the security associations of the policies, which a charon that
 // was killed leaves behind, unless another policy uses them. What drops packets comes
 // first: packets may have another way, by a device of another backend. There is at least one
-// entry, whose error is also that of the security associations.
+// entry. The last entry's error includes that of the security associations.
 func (s *xfrmStore) Delete(ctx context.Context, entries []policyEntry) []error {
 	unused := map[policy]bool{}
 	errs := s.each(entries, []int{blockPriority, 0, localPriority}, func(e policyEntry) error {
@@ -268,7 +269,7 @@ func (s *xfrmStore) Delete(ctx context.Context, entries []policyEntry) []error {
 }
 
 // deleteStates deletes our security associations between the ends of the unused policies,
-// except those that a remaining policy has. (Policies without ESP have no ends.)
+// except those that a remaining policy has. (Policies without ESP have no ends.) It changes unused.
 func (s *xfrmStore) deleteStates(ctx context.Context, unused map[policy]bool) error {
 	remaining, err := s.List(ctx)
 	if err != nil {

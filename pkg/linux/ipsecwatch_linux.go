@@ -14,13 +14,13 @@ import (
 )
 
 // ipsecWatch makes the tables of policies and connections list again when somebody
-// changed what they hold, and regularly: there are no notifications of connections that
-// somebody removed.
+// changed what they hold, and every pollInterval: there are no notifications of connections that
+// somebody removed. The loop calls start and close, its own goroutines and ikeStore's call notify.
 type ipsecWatch struct {
 	changed  func()              // called by any goroutine, while active
 	policies *rtnetlink.Listener // of changes of policies and security associations; nil: not started
 	active   atomic.Bool         // the backend is ipsec: what is seen matters
-	stop     chan struct{}       // closed by close
+	stop     chan struct{}       // closed by close; start makes it
 	done     sync.WaitGroup      // of the goroutine that notifies regularly
 }
 

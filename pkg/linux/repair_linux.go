@@ -49,9 +49,9 @@ const (
 )
 
 // restoreMAC restores the MAC address that the peers know, which udev and others
-// may change, or sets the one that Device.Readdress requires (another node has the same). The
-// first call for a device remembers the one that it has. Devices without a MAC address have the
-// zero one, which is neither remembered nor set.
+// may change, or sets Device.MAC if Device.Readdress requires that. The first call for a device
+// remembers the one that it has. Devices without a MAC address have the zero one, which is neither
+// remembered nor set.
 func (d *devices) restoreMAC(dev dataplane.Device, l netlink.Link) error {
 	have := linkOf(l).MAC
 	known, remembered := d.macs[dev.Name]

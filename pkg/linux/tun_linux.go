@@ -33,7 +33,7 @@ type tun struct {
 	datagrams  *reconcile.Table[netip.Prefix, netip.AddrPort] // of the forwarders: subnets, and where to send their packets
 	peers      udptunnel.Peers                                // what datagramStore has written, which forwarders read
 	counters   udptunnel.Counters                             // of all forwarders since the start
-	forwarders map[string]*udptunnel.Tunnel                   // by device
+	forwarders map[string]*udptunnel.Tunnel                   // by device; of the loop alone, as all but peers and counters
 }
 
 // newTUN returns the kind of TUN devices.
@@ -101,9 +101,9 @@ func (k *tun) ensure(dev dataplane.Device, found netlink.Link) (dataplane.Link, 
 	return k.linkAfterRepair(found, errors.Join(k.repairTunnel(dev, want.Tunnel, found), err))
 }
 
-// forward opens the forwarder of a device, which creates the device if there is none, unless it
-// runs already as wanted. exists means that there is a device with this name. start lets the
-// forwarder begin.
+// forward opens the forwarder of a device, which creates the device if there is none, unless a
+// forwarder runs already as wanted. exists means that there is a device with this name. The
+// forwarder begins with start, once Apply has written the peers; until then, packets wait.
 func (k *tun) forward(name string, want dataplane.TUN, exists bool) error {
 	options := udptunnel.Options{
 		Device: name, Local: netip.AddrPortFrom(want.Local, want.Port), Peers: &k.peers, Counters: &k.counters,
@@ -134,10 +134,10 @@ func (k *tun) forward(name string, want dataplane.TUN, exists bool) error {
 		return err
 	}
 	k.forwarders[name] = t
-	k.diverting.Store(true) // from now on, see diverted
+	k.diverting.Store(true) // from now on, the watcher looks at routes of others: see diverted
 	go func() {             // ends with the forwarder
 		<-t.Done()
-		k.dirty.Store(true)
+		k.dirty.Store(true) // so that the next Ensure calls forward
 		k.notify()
 	}()
 	return nil
@@ -158,7 +158,7 @@ func ended(t *udptunnel.Tunnel) bool {
 func (k *tun) prune(context.Context) error {
 	var errs []error
 	for name, t := range k.forwarders {
-		if k.device(name).Name == name {
+		if k.device(name).Name == name { // it is still desired
 			continue
 		}
 		gone := ended(t) // perhaps because somebody has deleted the device: then an error of Destroy means nothing
@@ -176,8 +176,8 @@ func (k *tun) prune(context.Context) error {
 	return errors.Join(errs...)
 }
 
-// start starts the forwarders that Ensure has opened. They must not start before the
-// peers are known.
+// start starts the forwarders that Ensure has opened, unless they have been started. They must not
+// start before the peers are known (udptunnel.Tunnel.Start).
 func (k *tun) start() {
 	for _, t := range k.forwarders {
 		t.Start()
@@ -211,14 +211,14 @@ func (k *tun) diverted(s dataplane.State) (found []dataplane.Refused) {
 		}
 	}
 	// foreign are the routes of others into our networks, as of the last list of routes.
-	for _, key := range slices.SortedFunc(maps.Keys(k.foreign), func(a, b routeKey) int { return a.Dst.Compare(b.Dst) }) {
+	for _, key := range slices.SortedFunc(maps.Keys(k.foreign), func(a, b routeKey) int { return a.Dst.Compare(b.Dst) }) { // for the same text each time
 		for bits := range key.Dst.Bits() + 1 { // the route is for a part of a peer's subnet, or the whole
 			if of := netip.PrefixFrom(key.Dst.Addr(), bits).Masked(); k.datagrams.Wanted(of) {
 				add(of, key)
 			}
 		}
 		for _, p := range s.Paths { // the route is for several peers' subnets, all of which have one size
-			if p.Dst.Bits() <= key.Dst.Bits() {
+			if p.Dst.Bits() <= key.Dst.Bits() { // so are those of all peers
 				break
 			}
 			if key.Dst.Contains(p.Dst.Addr()) && k.datagrams.Wanted(p.Dst) {

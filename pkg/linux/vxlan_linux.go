@@ -26,9 +26,8 @@ import (
 // and the FDB entry gives the outer packet its destination IP address. An IPv6
 // path has the same three entries on flannel-v6.1.
 //
-// The methods and errors are those of the interface kind; none has the methods that do
-// nothing, and host has the tables and devices. Driver.Ensure adds the device's name to
-// the errors.
+// vxlan is a kind: kind_linux.go says when the driver calls its methods. none has the methods that
+// do nothing, and host has the tables and devices. Driver.Ensure adds the device's name to the errors.
 type vxlan struct {
 	none
 	host
@@ -69,7 +68,7 @@ func (k *vxlan) ensure(dev dataplane.Device, found netlink.Link) (dataplane.Link
 	}
 	// Read everything before deleting anything. A Link that is returned with an error is that
 	// of a device that exists but could not be repaired: paths through it stay. The zero Link
-	// takes its paths away.
+	// takes its paths away. linkOf(nil) is the zero Link.
 	parent, err := k.underlayOf(want.Tunnel)
 	if err != nil {
 		return linkOf(found), err
@@ -77,7 +76,7 @@ func (k *vxlan) ensure(dev dataplane.Device, found netlink.Link) (dataplane.Link
 	if v, err = k.deleteMismatch(dev, want, v); err != nil {
 		return linkOf(found), err
 	}
-	if v == nil {
+	if v == nil { // there was none, or it was deleted
 		if err := k.create(dev, want, parent); err != nil {
 			return dataplane.Link{}, err
 		}
@@ -124,7 +123,7 @@ func mismatch(v *netlink.Vxlan, want dataplane.VXLAN) string {
 		return fmt.Sprintf("GBP %t instead of %t", v.GBP, want.GBP)
 	case v.Learning != want.Learning:
 		return fmt.Sprintf("learning %t instead of %t", v.Learning, want.Learning)
-	case v.SrcAddr != nil && v.SrcAddr.To4() == nil != want.Local.Is6():
+	case v.SrcAddr != nil && v.SrcAddr.To4() == nil != want.Local.Is6(): // another family; otherwise, moveUnderlay changes it
 		return fmt.Sprintf("source %s instead of %s", v.SrcAddr, want.Local)
 	}
 	return ""
@@ -180,9 +179,10 @@ func changeVXLAN(index, parent int, want dataplane.VXLAN) error {
 		Uint32(unix.IFLA_VXLAN_LINK, uint32(parent)).Attr(local, want.Local.AsSlice()))
 }
 
-// changeTunnel sets the properties of a tunnel. It uses a connection of its own, because
-// the watcher does not see what the driver's own connection changes. It must see this
-// change: with the old state in watcher.last, a change back to it would look like none.
+// changeTunnel sets the properties of a tunnel; data are the attributes of IFLA_INFO_DATA. It uses a
+// connection of its own, because the watcher does not see what the driver's own connection changes.
+// The watcher must see this change: with the old state in watcher.last, a change back to it by
+// somebody else would look like none.
 func changeTunnel(index int, kind string, data rtnetlink.Message) (err error) {
 	c, err := rtnetlink.Dial(answerTimeout)
 	if err != nil {

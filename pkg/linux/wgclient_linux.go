@@ -19,10 +19,10 @@ import (
 // Errors are fs.ErrNotExist (no such device, or it is not a WireGuard device),
 // reconcile.Unknown (no answer), or the refusal of a configuration. The wgStore has one
 // wgClient. Its methods are called by the loop, or the goroutine of Apply for which the loop
-// waits (see Driver).
+// waits (see Driver), so that one goroutine at a time has the fields.
 type wgClient struct {
 	client *wgctrl.Client // nil before the first call, and after an error
-	busy   chan error     // receives the end of a call that had no answer in time; nil: there is none
+	busy   chan error     // receives the result of a call that had no answer in time, when it ends; nil: there is none
 }
 
 // device returns the configuration and the peers of a device.
@@ -69,7 +69,7 @@ func (c *wgClient) call(f func(*wgctrl.Client) error) error {
 func (c *wgClient) try(f func(*wgctrl.Client) error) error {
 	if c.busy != nil {
 		select {
-		case <-c.busy:
+		case <-c.busy: // it has ended; its result is too late
 			c.busy = nil
 		default:
 			return reconcile.Unknown(errWGBusy)

@@ -34,8 +34,8 @@ func (p wgPrivate) public() dataplane.PublicKey {
 	return dataplane.PublicKey(p.key.PublicKey())
 }
 
-// readKey reads a private key in base64. It is not known if the file does not exist.
-// Errors do not contain the content.
+// readKey reads a private key in base64. Without the file, the result has no key, and there is no
+// error. Errors do not contain the content.
 func readKey(path string) (wgPrivate, error) {
 	raw, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -61,8 +61,9 @@ func newPrivate(key wgtypes.Key) wgPrivate {
 
 // loadKey sets private to the first of these keys that there is: the file's; the one of this
 // run, if somebody deleted the file; that of the existing device (nil or zero: none); a new one.
-// The file then has the key. If it cannot be written, private is set nevertheless, and
-// loadKey returns an error. If it cannot be read, private stays, and may be unknown.
+// Each Ensure of a device calls it, so that a new key in the file is noticed. The file then has the
+// key. If the file cannot be written, private is set nevertheless, and loadKey returns an error.
+// If it cannot be read, private stays, and may be unknown.
 func (s *wgStore) loadKey(ofDevice *wgtypes.Key) error {
 	stored, err := readKey(s.keyFile)
 	if err != nil {

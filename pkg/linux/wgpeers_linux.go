@@ -32,7 +32,7 @@ func (k wgKey) String() string {
 
 // wgPeer is the configuration of a peer.
 type wgPeer struct {
-	Endpoint  netip.AddrPort  // where packets to it are sent
+	Endpoint  netip.AddrPort  // where packets to it are sent; zero: not known
 	Allowed   [2]netip.Prefix // its subnets, sorted; zero: none
 	PSK       dataplane.PresharedKey
 	Keepalive time.Duration
@@ -48,8 +48,9 @@ type wgSubnet struct {
 // wgStore is the kernel's side of the table of peers (reconcile.Store): those of our WireGuard
 // devices. WireGuard changes the endpoint of a peer by itself to where its last authenticated
 // packet came from (roaming), for example for a peer behind NAT. While the session lasts, such
-// an endpoint is better than that of the lease, so List reports that of the lease as the actual
-// one, and the table does not call Set. When the lease changes, Set sets the new endpoint.
+// an endpoint is better than that of the lease, which is the desired one. So List then reports the
+// endpoint that Set has set last (applied) as the actual one: the table calls Set only when the
+// lease has another one.
 //
 //	endpoint in the kernel          session  List reports
 //	as Set has set it               any      it
@@ -66,16 +67,16 @@ type wgStore struct {
 	log     *slog.Logger
 	keyFile string    // path of the file with the private key
 	private wgPrivate // loadKey sets it
-	// replaced means that this run has replaced the private key, as Device.Readdress asks for once.
+	// replaced means that this run has replaced the private key, for Device.Readdress: wireguard.loadKey sets it.
 	replaced bool
 
-	devices func() map[int]string      // names of our devices by index; the maker of the store sets it
-	desired func(wgKey) (wgPeer, bool) // of the table; the maker of the store sets it
+	devices func() map[int]string      // names of our devices by index; newWireGuard sets it
+	desired func(wgKey) (wgPeer, bool) // what the table wants of a peer; newWireGuard sets it
 	states  map[wgKey]*wgState         // of all actual peers
 	// owners are the peers by their allowed IPs, for wireguard.found. It may name deleted peers
 	// until the next List, so found asks the table whether the peer exists.
 	owners  map[wgSubnet]wgKey
-	report  func(dataplane.TunnelSummary) // may be nil
+	report  func(dataplane.TunnelSummary) // dataplane.Options.Tunnels; may be nil
 	traffic atomic.Pointer[map[netip.Prefix]dataplane.TunnelReport]
 
 	starts map[string]*reconcile.Backoff // of wireguard-go, by device; startUserspace makes it
@@ -89,7 +90,7 @@ type wgStore struct {
 
 // wgState is what the store knows about an actual peer.
 type wgState struct {
-	applied   netip.AddrPort // that Set has set; zero: none in this run
+	applied   netip.AddrPort // the endpoint that Set has set, or that was adopted; zero: none in this run
 	actual    wgPeer         // as of the last List or Set
 	handshake time.Time      // the time of the last handshake, by the wall clock
 	changed   time.Time      // when this run first saw that handshake; if it is older than this run, the time of the handshake itself
@@ -115,7 +116,7 @@ func newWGStore(log *slog.Logger, keyFile string, report func(dataplane.TunnelSu
 	return &wgStore{log: log, keyFile: keyFile, report: report, states: map[wgKey]*wgState{}, owners: map[wgSubnet]wgKey{}, stop: make(chan struct{})}
 }
 
-// withKey returns the link with this node's public key.
+// withKey returns the link with this node's public key, which the lease publishes; the zero Link stays.
 func (s *wgStore) withKey(l dataplane.Link) dataplane.Link {
 	if l.Index != 0 {
 		l.Key = s.private.public()
@@ -149,13 +150,13 @@ func (s *wgStore) List(context.Context) (map[wgKey]wgPeer, error) {
 	}
 	s.summarize(states)
 	s.states, s.owners = states, owners
-	if s.interval.Load() != 0 {
+	if s.interval.Load() != 0 { // it is polling (wgtraffic_linux.go has the limits)
 		s.interval.Store(int64(min(max(pollInterval, pollShare*time.Since(began)), maxInterval)))
 	}
 	return out, nil
 }
 
-// observe returns the state of a peer that was read.
+// observe returns the state of a peer that was read. It does not change s.states.
 func (s *wgStore) observe(key wgKey, p wgtypes.Peer) *wgState {
 	state := &wgState{actual: peerOf(p), handshake: p.LastHandshakeTime, changed: time.Now(), received: p.ReceiveBytes, sent: p.TransmitBytes}
 	before, known := s.states[key]
@@ -187,8 +188,8 @@ func peerOf(p wgtypes.Peer) wgPeer {
 	return out
 }
 
-// adoptAndReport returns the configuration of a peer for the table: with the endpoint that the
-// table at wgStore says. Before, it adopts the desired endpoint, if the table of peers has one.
+// adoptAndReport returns the configuration of a peer for reconcile.Table: with the endpoint that
+// the comment at wgStore says. Before, it adopts the desired endpoint, if one is desired.
 func (s *wgStore) adoptAndReport(key wgKey, state *wgState) wgPeer {
 	if want, ok := s.desired(key); ok {
 		state.adopt(want.Endpoint)
@@ -201,7 +202,8 @@ func (s *wgStore) adoptAndReport(key wgKey, state *wgState) wgPeer {
 }
 
 // adopt records the first desired endpoint of this run as the applied one if the session
-// lasts: an earlier run has set it, or WireGuard has found a better one since.
+// lasts: either an earlier run has set this endpoint, or WireGuard has found a better one since.
+// Both stay.
 func (s *wgState) adopt(desired netip.AddrPort) {
 	if !s.applied.IsValid() && s.live() {
 		s.applied = desired
@@ -210,8 +212,8 @@ func (s *wgState) adopt(desired netip.AddrPort) {
 
 type wgEntry = reconcile.Entry[wgKey, wgPeer]
 
-// perMessage is the number of peers in one message. wgctrl makes one message of each
-// peer if there are more.
+// perMessage is the number of peers in one message: the most that wgctrl puts into one. With more,
+// it makes one message of each peer.
 const perMessage = 32
 
 func (s *wgStore) Set(_ context.Context, entries []wgEntry) []error {
@@ -226,10 +228,10 @@ func (s *wgStore) Set(_ context.Context, entries []wgEntry) []error {
 
 func (s *wgStore) Delete(_ context.Context, entries []wgEntry) []error {
 	errs := s.write(entries, func(e wgEntry) wgtypes.PeerConfig {
-		return wgtypes.PeerConfig{PublicKey: wgtypes.Key(e.Key.Key), Remove: true, UpdateOnly: true}
+		return wgtypes.PeerConfig{PublicKey: wgtypes.Key(e.Key.Key), Remove: true, UpdateOnly: true} // UpdateOnly: do not create it
 	})
 	for i, e := range entries {
-		if errors.Is(errs[i], fs.ErrNotExist) {
+		if errors.Is(errs[i], fs.ErrNotExist) { // the device is gone
 			errs[i] = nil
 		}
 		if errs[i] == nil {
@@ -265,15 +267,15 @@ func (s *wgStore) write(entries []wgEntry, configOf func(wgEntry) wgtypes.PeerCo
 	return errs
 }
 
-// configOf returns what has to be changed of a peer; what is nil in it stays. An endpoint that
-// WireGuard has learned stays if the lease has not changed.
+// configOf returns what has to be changed of a peer; what is nil in the result stays. An endpoint
+// that WireGuard has learned stays if the lease has not changed.
 func (s *wgStore) configOf(e wgEntry) wgtypes.PeerConfig {
 	state, exists := s.states[e.Key]
 	if !exists {
 		state = &wgState{}
 	}
-	// Driver.Found makes the table list the peers of an earlier run before they are desired.
-	// Their endpoints are adopted here.
+	// Driver.Found makes the table list the peers of an earlier run before they are desired, so that
+	// List adopts no endpoint of theirs. That is done here.
 	want, have := e.Value, s.adoptAndReport(e.Key, state)
 	c := wgtypes.PeerConfig{PublicKey: wgtypes.Key(e.Key.Key)}
 	if want.Endpoint != have.Endpoint {

@@ -12,7 +12,8 @@ import (
 
 // The kernel has no notifications about peers, so they are listed regularly. A list takes
 // the longer the more peers there are. List therefore sets the pause to pollShare times
-// what it took, so that lists take half a percent of the time, within these limits.
+// what it took, so that lists take half a percent of the time, within these limits. ipsec also
+// polls at pollInterval.
 const (
 	pollInterval = 5 * time.Second
 	maxInterval  = time.Minute
@@ -28,6 +29,7 @@ func (s *wgStore) poll(relist func()) {
 		return
 	}
 	s.done.Go(func() {
+		// Wait returns -1 at the end of the pause, which OnBeat puts on one of the process' common instants.
 		for reconcile.Wait(context.Background(), reconcile.OnBeat(time.Duration(s.interval.Load())), s.stop) < 0 {
 			if s.active.Load() { // else all devices were deleted, which summarize has seen
 				relist()
@@ -48,7 +50,7 @@ func (s *wgStore) close() {
 // with a session and the growth of the counters since the last list. In the first list of this
 // run there is no growth: the counters are those since the device was made.
 func (s *wgStore) summarize(states map[wgKey]*wgState) {
-	s.active.Store(len(s.devices()) > 0) // for poll
+	s.active.Store(len(s.devices()) > 0) // poll stops having peers listed when there is no device any more
 	traffic, sum := make(map[netip.Prefix]dataplane.TunnelReport, len(states)), dataplane.TunnelSummary{Peers: len(states)}
 	for key, state := range states {
 		t := dataplane.TunnelReport{Endpoint: state.actual.Endpoint, Handshake: state.handshake, Received: state.received, Sent: state.sent}

@@ -33,7 +33,7 @@ import (
 type wireguard struct {
 	none
 	host
-	wg    *wgStore                        // peers in the kernel, and this node's key
+	wg    *wgStore                        // the peers in the kernel or in wireguard-go, and this node's private key
 	peers *reconcile.Table[wgKey, wgPeer] // wg is its store
 }
 
@@ -67,7 +67,7 @@ func (k *wireguard) found(dev dataplane.Device, routes []routeEntry, _ dataplane
 	return pathsOf(routes, func(dst netip.Prefix, h hop) *dataplane.Path {
 		owner, ok := k.wg.owners[wgSubnet{h.Index, dst}] // the peer with this allowed IP
 		peer, exists := k.peers.Actual(owner)
-		if h.Via.IsValid() || !ok || !exists || peer.Unmanaged {
+		if h.Via.IsValid() || !ok || !exists || peer.Unmanaged { // fill makes no such route or peer
 			return nil
 		}
 		return &dataplane.Path{Dst: dst, Via: peer.Endpoint.Addr(), Device: dev.Name,
@@ -76,7 +76,7 @@ func (k *wireguard) found(dev dataplane.Device, routes []routeEntry, _ dataplane
 }
 
 func (*wireguard) networkRoutes(want map[routeKey]hop, dev dataplane.Device, link dataplane.Link, s dataplane.State) {
-	for _, p := range slices.Concat(s.Subnets, withoutNodes(s)) {
+	for _, p := range slices.Concat(s.Subnets, withoutNodes(s)) { // withoutNodes: the networks without a node's address
 		ofFamily := func(a netip.Prefix) bool { return a.Addr().Is4() == p.Addr().Is4() }
 		if link.Index != 0 && slices.ContainsFunc(dev.Kind.(dataplane.WireGuard).Addr, ofFamily) {
 			want[routeKey{p, lastMetric}] = hop{Index: link.Index}
@@ -106,7 +106,7 @@ func (k *wireguard) ensure(dev dataplane.Device, found netlink.Link) (dataplane.
 			return dataplane.Link{}, err
 		}
 	}
-	k.wg.poll(func() { // called by a goroutine, every few seconds; the next pass compares device and peers
+	k.wg.poll(func() { // a goroutine calls it every few seconds; the next pass then compares device and peers
 		k.dirty.Store(true)
 		k.peers.Relist()
 		k.notify()
@@ -124,8 +124,8 @@ func (k *wireguard) ensure(dev dataplane.Device, found netlink.Link) (dataplane.
 	if err != nil {
 		return k.wg.withKey(linkOf(found)), err
 	}
-	keyErr := k.loadKey(dev, before)
-	if k.wg.private.key == nil { // so the Link has no public key
+	keyErr := k.loadKey(dev, before) // the key may be known after an error, too: then the device is configured
+	if k.wg.private.key == nil {     // so the Link has no public key
 		return linkOf(found), keyErr
 	}
 	err = errors.Join(keyErr, k.configure(dev.Name, want, before))
@@ -145,8 +145,8 @@ func (k *wireguard) explain(want dataplane.WireGuard, err error) error {
 	return err
 }
 
-// create creates the device in the kernel or, if that has no WireGuard, with
-// wireguard-go.
+// create creates the device in the kernel or, if the kernel has no WireGuard, with
+// wireguard-go, which makes a TUN device of that name.
 func (k *wireguard) create(name string) (netlink.Link, error) {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = name
@@ -170,7 +170,8 @@ func (k *wireguard) create(name string) (netlink.Link, error) {
 	return found, nil
 }
 
-// loadKey determines the private key. With Readdress it creates a new one, once.
+// loadKey determines the private key. With Readdress (another node has the same key) it creates a new
+// one, but only once in a run, although Readdress stays set.
 func (k *wireguard) loadKey(dev dataplane.Device, before *wgtypes.Device) error {
 	if err := k.wg.loadKey(&before.PrivateKey); err != nil {
 		return err
