@@ -17,8 +17,8 @@ import (
 	"flannel/pkg/underlay"
 )
 
-// Read reads a Snapshot of the network namespace of the calling goroutine's thread, for a choice of the underlay. It uses
-// o.CanReach alone. After an error, the daemon keeps its last choice.
+// Read reads a Snapshot of the network namespace of the calling goroutine's thread, for a choice of the underlay.
+// Of o, it uses CanReach alone. After an error, the daemon keeps its last choice, and tries again.
 func Read(o underlay.Options) (underlay.Snapshot, error) {
 	links, err := rtnetlink.Whole(netlink.LinkList)
 	if err == nil && len(links) == 0 {
@@ -36,7 +36,7 @@ func Read(o underlay.Options) (underlay.Snapshot, error) {
 		return underlay.Snapshot{}, fmt.Errorf("list routes: %w", err)
 	}
 	// The three lists are from different moments. An address or a route of a device
-	// that is not in the first list selects nothing. Watch notifies of the new device, so that
+	// that is not in the first list is left out. Watch notifies of the new device, so that
 	// its caller calls Read again.
 	var s underlay.Snapshot
 	for _, l := range links {
@@ -48,7 +48,7 @@ func Read(o underlay.Options) (underlay.Snapshot, error) {
 			in.Addrs = append(in.Addrs, toAddr(a))
 		}
 	}
-	for i := range s.Interfaces {
+	for i := range s.Interfaces { // the first of several equal addresses is chosen
 		s.Interfaces[i].Addrs = oldestFirst(s.Interfaces[i].Addrs)
 	}
 	for _, r := range routes {
@@ -85,7 +85,8 @@ func toAddr(a netlink.Addr) underlay.Addr {
 		Deprecated: a.Flags&unix.IFA_F_DEPRECATED != 0,
 		Tentative:  a.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) != 0 && a.Flags&unix.IFA_F_OPTIMISTIC == 0,
 	}
-	// Host: DHCP gives addresses a lifetime, and the address of a point-to-point link has a Peer.
+	// Two kinds of single addresses are no Host: those of DHCP, which have a lifetime (they are not permanent), and
+	// that of a point-to-point link, which has a Peer.
 	ones, bits := a.Mask.Size()
 	addr.Host = ones == bits && a.Peer == nil && a.Flags&unix.IFA_F_PERMANENT != 0
 	// IFA_F_SECONDARY and IFA_F_TEMPORARY are the same bit.
@@ -124,7 +125,8 @@ func oldestFirst(addrs []underlay.Addr) []underlay.Addr {
 }
 
 // reach looks up the route to an address (--iface-can-reach). If the kernel answers that there
-// is none, that is a Problem, not an error. The zero Reach means that the answer was empty.
+// is none, that is a Problem, not an error. The zero Reach means that the answer was empty; the
+// choice treats it like one without a route.
 func reach(to netip.Addr) (underlay.Reach, error) {
 	// The netlink library cannot read some routes, such as those with segment routing and a key.
 	request := nl.NewNetlinkRequest(unix.RTM_GETROUTE, 0)

@@ -40,10 +40,10 @@ func (r route) direct() bool {
 func listRoutes() ([]route, error) {
 	var all []route
 	request := nl.NewNetlinkRequest(unix.RTM_GETROUTE, unix.NLM_F_DUMP)
-	request.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
+	request.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC)) // of all families
 	err := request.ExecuteIter(unix.NETLINK_ROUTE, unix.RTM_NEWROUTE, func(m []byte) bool {
 		if len(m) >= unix.SizeofRtMsg && mayMatter(m) {
-			if r := parseRoute(m); r.dst.Bits() == 0 || r.direct() {
+			if r := parseRoute(m); r.dst.Bits() == 0 || r.direct() { // 0: a default route
 				all = append(all, r)
 			}
 		}
@@ -97,7 +97,8 @@ func parseRoute(m []byte) (r route) {
 	return r
 }
 
-// parseHops parses a list of struct rtnexthop, each followed by its attributes.
+// parseHops parses a list of struct rtnexthop (length, flags at byte 2, index at byte 4), each
+// followed by its attributes, up to one that is cut off.
 func parseHops(b []byte) (all []hop) {
 	for len(b) >= unix.SizeofRtNexthop {
 		size := int(binary.NativeEndian.Uint16(b))

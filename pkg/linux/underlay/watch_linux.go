@@ -17,7 +17,7 @@ import (
 // changed: one value for any number of changes, and none after ctx has ended. It is
 // never closed. Every change after the return of Watch causes a value. Watch
 // subscribes in the network namespace of the calling goroutine's thread. The daemon's
-// loop receives from the channel (Underlay.Changes).
+// loop receives from the channel (Underlay.Changes), and then calls Read.
 func Watch(ctx context.Context) (<-chan struct{}, error) {
 	events := make(chan struct{}, 1)
 	ignored := ignoredLinks{}
@@ -39,15 +39,16 @@ func Watch(ctx context.Context) (<-chan struct{}, error) {
 	if err != nil {
 		return nil, fmt.Errorf("watch interfaces: %w", err)
 	}
-	context.AfterFunc(ctx, func() { _ = l.Close() }) // it was open
+	context.AfterFunc(ctx, func() { _ = l.Close() }) // no error is possible: it is open
 	return underlay.Coalesce(ctx, events), nil       // one value for many events
 }
 
-// fewRoutes returns a socket filter that drops notifications about most routes, so
+// fewRoutes returns a socket filter (classic BPF) that drops notifications about most routes, so
 // that a route for each peer does not wake us. It passes those about default
-// routes and on-link routes (scope link), and all that are not about routes.
+// routes and on-link routes (scope link), and all that are not about routes. On-link routes
+// of IPv6, which have no scope, cause no value; the next Read finds them.
 func fewRoutes() []unix.SockFilter {
-	const (
+	const ( // offsets in a message
 		kind  = 4 // nlmsg_type
 		route = unix.NLMSG_HDRLEN
 		dst   = route + 1 // rtm_dst_len
@@ -57,7 +58,7 @@ func fewRoutes() []unix.SockFilter {
 		return uint32(binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, v)))
 	}
 	// Jt and Jf are how many instructions to skip if the comparison is true or false.
-	// The two returns are the number of bytes to pass: all of them, or none.
+	// The two returns are the number of bytes to pass: all of them (pass), or none (drop).
 	return []unix.SockFilter{
 		{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: kind},
 		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: swapped(unix.RTM_NEWROUTE), Jt: 1},
@@ -77,7 +78,8 @@ type ignoredLinks map[int32]bool
 
 // concerns reports whether a message can change the choice of the underlay, and keeps
 // the set of ignored interfaces up to date. It only reads the beginning of a message
-// where that is enough.
+// where that is enough. A message that is too short concerns nothing. Only the Listener's
+// goroutine uses the set.
 func (ignored ignoredLinks) concerns(kind uint16, body []byte) bool {
 	switch kind {
 	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
