@@ -10,8 +10,9 @@ import (
 )
 
 // Choose returns the first candidate that can be the underlay, with an address
-// of each enabled family. The error lists why each candidate cannot be it, and
-// which other interfaces there are.
+// of each enabled family (v4, v6), as at a start. A Chooser, in a running daemon, also
+// considers its earlier choices. The error lists why each candidate cannot be the underlay,
+// and which other interfaces there are.
 //
 // For example, with --iface=eth1 on a node on which eth1 is down:
 //
@@ -32,7 +33,7 @@ type Decision struct {
 	Why      string   // what selects it: "--iface=eth0"
 	Rejected []string // the candidates before it, each with what selects it and why it cannot be the underlay
 	Untried  int      // how many candidates are after it
-	place    place    // the default route that leads to it; zero: a flag has selected it
+	place    place    // the default route that leads to it, for Chooser; zero: a flag has selected it
 }
 
 // decide is Choose with the reasons. p is what a Chooser has chosen before; the zero
@@ -59,9 +60,9 @@ func decide(s Snapshot, o Options, v4, v6 bool, p past) (Decision, error) {
 type candidate struct {
 	why       string       // what selects it: "--iface=eth0"
 	iface     *Interface   // nil: no interface is selected, see problem
-	preferred []netip.Addr // addresses on iface to prefer; only these may be link-local
-	named     bool         // a flag or a route names each of preferred, so that none of them is used by mistake
-	place     place        // zero: a flag selects iface
+	preferred []netip.Addr // addresses on iface to prefer, if it has them; only these may be link-local
+	named     bool         // a flag or a default route names each of preferred, so that none of them floats (Snapshot.floats)
+	place     place        // of the default route that selects iface; zero: a flag selects it
 	problem   string       // set if iface is nil
 }
 
@@ -83,8 +84,8 @@ func candidates(s Snapshot, o Options, v4, v6 bool, p past) []candidate {
 	for _, re := range o.IfaceRegex {
 		all = append(all, byRegex(s, re.String(), re.MatchString)...)
 	}
-	// An interface that matches but is down suffices: we wait until it is up
-	// instead of using another.
+	// An interface that matches but is down is a candidate, too: the daemon waits until it is up
+	// (decide returns an error) instead of using the one of --iface-can-reach.
 	if o.CanReach.IsValid() && !slices.ContainsFunc(all, func(c candidate) bool { return c.iface != nil }) {
 		all = append(all, byReach(s, o.CanReach))
 	}
@@ -182,6 +183,7 @@ func byRegex(s Snapshot, text string, match func(string) bool) []candidate {
 // byReach returns the interface of the route to an address, with the source address
 // that the system would use for it. The reader of the Snapshot has looked up the route.
 func byReach(s Snapshot, to netip.Addr) candidate {
+	// Without a source, preferred has the zero Addr, which equals no address.
 	c := candidate{why: "--iface-can-reach=" + to.String(), preferred: []netip.Addr{s.Reach.Source}}
 	if s.Reach.Index > 0 { // on Windows, unused adapters have index 0
 		c.iface = s.ByIndex(s.Reach.Index)
@@ -191,9 +193,9 @@ func byReach(s Snapshot, to netip.Addr) candidate {
 }
 
 // byDefaultRoute returns the interfaces of the default routes, in the order of
-// past.byRoute. With IPv4 enabled these are IPv4's routes. In dual-stack the
-// IPv6 address must be on the same interface, and is the preferred source
-// address of that interface's IPv6 default route, if it has one.
+// past.byRoute: an interface in use first, then by metric. With IPv4 enabled these are IPv4's
+// routes. In dual-stack the IPv6 address must be on the same interface, and is the preferred
+// source address of that interface's IPv6 default route, if it has one.
 func byDefaultRoute(s Snapshot, v4, v6 bool, p past) []candidate {
 	family := "IPv4"
 	if !v4 {
@@ -209,7 +211,7 @@ func byDefaultRoute(s Snapshot, v4, v6 bool, p past) []candidate {
 			continue
 		}
 		c := candidate{why: why, iface: in, named: true, place: s.placeOf(d)}
-		if elsewhere := s.v6Default(defaults); v4 && v6 && elsewhere != "" && elsewhere != in.Name {
+		if elsewhere := s.v6Default(defaults); v4 && v6 && elsewhere != "" && elsewhere != in.Name { // a hint for the log
 			c.why += " (the IPv6 default route uses " + elsewhere + ")"
 		}
 		for _, other := range defaults { // of both families

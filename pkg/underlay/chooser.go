@@ -34,16 +34,16 @@ const (
 //	                                                      there is another candidate), then this address
 //	another address appears beside one that may float   the other address
 type Chooser struct {
-	home, last place                    // the first choice, and the last one; zero: none yet, or flags have selected it
-	inUse      []netip.Addr             // of the last choice; nil: there was none
+	home, last place                    // of the first choice, and of the last one; zero: none yet, or flags have selected it
+	inUse      []netip.Addr             // addresses of the last choice (zero: the family is off); nil: there was none
 	alone      map[netip.Addr]time.Time // addresses that may float and that no other address replaces, and since when
 }
 
-// Choose is the function Choose, after the earlier choices of c. After an error, such as
-// that an address has to wait, the loop calls it again in its retries, and so finds the
-// end of the wait. It also calls it at changes and resyncs. decide asks wait only about
-// addresses of the candidates up to the first usable one; those of later candidates wait
-// from the beginning when their turn comes.
+// Choose is the function Choose, after the earlier choices of c. The loop calls it at changes and
+// resyncs. After an error, such as that an address has to wait, the loop also calls it in its
+// retries, and so finds the end of the wait. decide asks wait only about addresses of the
+// candidates up to the first usable one; those of later candidates wait from the beginning when
+// their turn comes. An error leaves the choices of c as they are.
 func (c *Chooser) Choose(now time.Time, s Snapshot, o Options, v4, v6 bool) (Decision, error) {
 	alone := map[netip.Addr]time.Time{}
 	patience := adoptLater
@@ -58,15 +58,15 @@ func (c *Chooser) Choose(now time.Time, s Snapshot, o Options, v4, v6 bool) (Dec
 		alone[a] = since
 		return now.Sub(since) < patience
 	}})
-	c.alone = alone
+	c.alone = alone // addresses that decide did not ask about are forgotten
 	if err != nil {
 		return d, err
 	}
-	if c.home.name == "" || c.home.name == d.place.name {
+	if c.home.name == "" || c.home.name == d.place.name { // there with another metric, which counts from now on
 		c.home = d.place
 	}
 	c.last, c.inUse = d.place, []netip.Addr{d.Link.V4, d.Link.V6}
-	// AtStart is for the log, the status and the doctor (FL111).
+	// AtStart is for the log, the status and the doctor (FL111). The zero past: as at a start.
 	if fresh, err := decide(s, o, v4, v6, past{}); err == nil && fresh.Link.Name != d.Link.Name {
 		d.Link.AtStart = fresh.Link.Name
 	}
@@ -96,8 +96,8 @@ func (p past) uses(a netip.Addr) bool { return slices.Contains(p.inUse, a) }
 // waits reports whether an address that may float must not be used yet.
 func (p past) waits(a netip.Addr) bool { return p.wait != nil && !p.uses(a) && p.wait(a) }
 
-// byRoute compares two default routes: home, unless its metric is worse than at its choice,
-// is before last, and last before all others. Equal ones are ordered by their metric.
+// byRoute compares two default routes, for sorting: home, unless its metric is worse (larger) than
+// when it was chosen, is before last, and last before all others. Those are ordered by their metric.
 func (p past) byRoute(a, b place) int {
 	class := func(r place) int {
 		switch {

@@ -12,7 +12,7 @@ import (
 // link, addresses and routes follow each other, and one Snapshot serves them all.
 const coalesceDelay = 50 * time.Millisecond
 
-// Coalesce returns a channel that receives one value for all events within 50 ms,
+// Coalesce returns a channel that receives one value for all events within 50 ms after the first,
 // until ctx ends. It is never closed.
 func Coalesce(ctx context.Context, events <-chan struct{}) <-chan struct{} {
 	changed := make(chan struct{}, 1)

@@ -17,8 +17,8 @@ import (
 const maxDescribed = 40
 
 // toLink returns the candidate's interface as a Link with an address of each
-// enabled family. The error, which continues a sentence that begins with the
-// interface's name, says why it cannot be the underlay.
+// enabled family. c.iface is not nil. The error, which continues a sentence that begins with
+// the interface's name, says why it cannot be the underlay; decide then tries the next candidate.
 func toLink(s Snapshot, c candidate, v4, v6 bool, p past) (Link, error) {
 	in := *c.iface
 	switch {
@@ -32,7 +32,7 @@ func toLink(s Snapshot, c candidate, v4, v6 bool, p past) (Link, error) {
 	l := Link{Name: in.Name, Index: in.Index, MTU: in.MTU, MAC: in.MAC}
 	var v4Err, v6Err error
 	if v4 {
-		l.V4, v4Err = address(s, c, false, p)
+		l.V4, v4Err = address(s, c, false, p) // false: IPv4
 	}
 	if v6 {
 		l.V6, v6Err = address(s, c, true, p)
@@ -127,7 +127,7 @@ func unusable(a Addr, preferred []netip.Addr) string {
 //	2001:db8:1::1 (deprecated)       82   and deprecated
 //	2001:db8::50/128                 98   and may float
 func rank(a Addr, preferred []netip.Addr, floats, inUse bool) int {
-	r := 0
+	r := 0 // bit i is set if property i is bad; not to be preferred is the worst
 	for i, bad := range []bool{a.Secondary, !inUse, a.Temporary, !a.Global, a.Deprecated, floats, !slices.Contains(preferred, a.IP)} {
 		if bad {
 			r |= 1 << i

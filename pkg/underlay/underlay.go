@@ -26,8 +26,8 @@ type Link struct {
 	// --public-ip or --public-ipv6 is set.
 	PublicV4, PublicV6 netip.Addr
 	OnLink             []netip.Prefix // networks that are reached through it without a gateway
-	// AtStart is the interface that a start of flanneld would choose; "": this one. It
-	// is a remark about the choice, and no part of the link for Equal and Since.
+	// AtStart is the name of the interface that a start of flanneld would choose; "": this one.
+	// It is a remark about the choice, and no part of the link for Equal and Since.
 	AtStart string
 }
 
@@ -59,8 +59,8 @@ func (l Link) String() string {
 	return fmt.Sprintf("%s (%s, MTU %d)", l.Name, strings.Join(addrs, ", "), l.MTU)
 }
 
-// Since lists for log lines the fields that differ from an earlier state of the
-// link; "" if none do.
+// Since lists for log lines the fields that differ from the link before, with both values; "" if none
+// do.
 func (l Link) Since(before Link) string {
 	var all []string
 	for _, f := range []struct {
