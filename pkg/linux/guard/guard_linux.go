@@ -47,7 +47,7 @@ type Config struct {
 	Trial    time.Duration    // for which nothing that claims to be from a peer's pod must have been found before packets are dropped
 	Networks []netip.Prefix   // of all pods, masked
 	Subnets  []netip.Prefix   // of this node's pods, masked
-	Tunnels  []string         // tunnel devices
+	Tunnels  []string         // names of this node's tunnel devices that exist
 	Errors   []netip.Addr     // of this node: those from which the forwarder of the backend udp sends ICMP errors, out of the tunnel device
 	Outer    dataplane.Traits // of the kind of tunnel, which sends UDP, or IPv4 packets in IPv4; Protocol 0: there are no outer packets
 	Routed   bool             // there is a route to each peer's subnet; false: policies of IPsec lead there
@@ -67,8 +67,8 @@ type Guard struct {
 	counts counters            // has a connection of its own, for any goroutine
 	watch  *rtnetlink.Listener // calls observe, on its goroutine
 
-	peers      peerTable                           // by address
-	pods       *reconcile.Table[element, struct{}] // by name of the interface
+	peers      peerTable                           // the elements of all sets but pods: addresses and networks of peers
+	pods       *reconcile.Table[element, struct{}] // the names of the interfaces of pods
 	others     reconcile.CompactMap[element, int]  // number of further paths that want an element of peers
 	peersAdded bool                                // by Put, since countJoined succeeded last; true at first
 	masks      map[mask]int                        // number of uses by paths; 0: not needed after the next Prune
@@ -87,7 +87,7 @@ type Guard struct {
 	retries  bool              // the caller retries what Apply and Prune return, since the guard has to enforce
 	on       bool              // the last Apply had a Config
 	due      *time.Timer       // calls notify when a retry or a look of the trial is due
-	said     reconcile.Once    // of what keeps no packet from being judged
+	said     reconcile.Once    // which errors to log after which the guard works all the same (see Apply)
 	subnets  atomic.Value      // []netip.Prefix, for ObserveAddr
 	// unapplied is the error of the last Apply, and unpruned that of the last Prune, if retry is for it; else nil.
 	unapplied, unpruned error
@@ -193,7 +193,7 @@ func (g *Guard) Apply(ctx context.Context, o dataplane.Options, c *Config, inter
 		g.on = on
 		g.retry.Clear()
 	}
-	var logged error // what keeps no packet from being judged
+	var logged error // an error after which the guard works, but reports less
 	if c == nil {
 		if err = g.remove(); err == nil {
 			g.unpruned = nil // the peers are gone with the table
@@ -244,7 +244,7 @@ func (g *Guard) update(ctx context.Context, o dataplane.Options, c Config, inter
 			}
 		}
 	}
-	c.Enforce = g.mayEnforce(c, time.Now())
+	c.Enforce = g.mayEnforce(c, time.Now()) // false until the end of the trial
 	g.samples.set(c)
 	err := g.fill(ctx, o, c)
 	if isForeign(err) { // something of another type has one of our names: begin with an empty table
@@ -263,7 +263,7 @@ func (g *Guard) Enforces() (enforces bool, waiting, last string) {
 }
 
 // Judges reports whether rules in the kernel may judge packets before the next Apply has added
-// the peers. If there is no table, none do.
+// the peers: if there is a table, maybe of an earlier run, or if that cannot be read.
 func (g *Guard) Judges() bool {
 	if g.config != nil {
 		return true
@@ -289,6 +289,7 @@ func (g *Guard) Drops(p *dataplane.Path) bool {
 	drops := false
 	forElements(p, func(e element) {
 		m, isNetwork := e.mask()
+		// Without an element of the other sets, rules find less, not more.
 		needed := m.kind == owners || !isNetwork && (e.set() == peers4 || e.set() == peers6)
 		drops = drops || needed && !g.peers.exists(e)
 	})

@@ -72,8 +72,8 @@ const (
 const (
 	sampleBytes   = 128         // of each packet: outer and inner headers
 	sampleRate    = 5           // per second and rule
-	maxSampleLog  = 10          // lines at once, and afterwards
-	sampleLogRate = time.Minute // until there may be another one
+	maxSampleLog  = 10          // lines in the log at once, then one in each sampleLogRate
+	sampleLogRate = time.Minute // see above
 	sampleRepeat  = time.Hour   // until the same packet is logged again
 	maxDeparted   = 1000        // former peers that are remembered
 )
@@ -101,7 +101,7 @@ func (s *sampler) bind(group uint16) error {
 		Attr(nfulaCfgMode, mode).
 		Attr(nfulaQueue, binary.BigEndian.AppendUint32(nil, 1)) // deliver each at once
 	source, err := rtnetlink.Listen(rtnetlink.Notifications{Protocol: unix.NETLINK_NETFILTER, Request: request, Each: s.observe,
-		Lost: func(error) {}, // there are further samples
+		Lost: func(error) {}, // lost samples do not matter: there are further ones, and the kernel counts all packets
 		Log:  s.log.With("of", "samples of the guard")})
 	if errors.Is(err, unix.EPERM) {
 		err = fmt.Errorf("another process may have the group: %w", err)

@@ -8,18 +8,19 @@ import (
 	"github.com/google/nftables/expr"
 )
 
-// trial decides when rules may drop: not before they have found nothing for some time
+// trial decides when rules may drop: not before they have found no packet for Config.Trial
 // that claims to be from a pod of a peer. The kernel counts such packets; samples
 // only describe them, since a flood of others leaves none of a peer. A restart of the
 // daemon continues where the rules in the kernel are: if these drop, so do those of the new run.
-// All methods run on the loop's goroutine.
+// All of this but FoundOfPeer runs on the loop's goroutine.
 //
-//	state    cause                                        next     action
-//	none     Apply with Enforce, no trial passed          running  the rules count
-//	running  such a packet, or rules or counts unknown    running  the quiet time starts anew
-//	running  quiet for Config.Trial                       passed   the rules drop
-//	any      Apply without Enforce                        none     passed is false after such rules were written
-//	any      Apply without a guard, or Remove             none
+//	state    cause                                             next     action
+//	none     Apply with Enforce                                running  the rules count
+//	running  a counted packet claims to be from a peer's pod,  running  the quiet time starts anew
+//	         or rules or counters are not known
+//	running  Config.Trial without such a packet                passed   the rules drop
+//	any      Apply without Enforce                             none     the rules count
+//	any      Apply without a guard, or Remove                  none     there are no rules
 type trial struct {
 	passed  bool      // a trial ended, maybe in an earlier run, whose rules dropped. write and check set it
 	began   time.Time // when the trial began, or rules were missing last; zero: there is no trial

@@ -56,7 +56,7 @@ func (g *Guard) check(o dataplane.Options) error {
 	// dormant) before write replaces them.
 	g.dropping, g.inRules = dropping, masksOf(rules)
 	for _, m := range g.inRules {
-		g.masks[m] += 0 // makes an entry, whose number of paths stays, or is 0
+		g.masks[m] += 0 // makes an entry, so that the set stays until Prune. The number of paths stays, or is 0
 	}
 	if g.config == nil {
 		g.trial.passed = g.trial.passed || dropping // rules of an earlier run that drop had passed their trial
@@ -216,11 +216,12 @@ func (g *Guard) write(c Config) error {
 		return err
 	}
 	var counted map[string]uint64
-	if g.recount { // read before changes are queued: the next flush would send them without the rest
+	if g.recount { // read before changes are queued: after an error, the next flush would send what is queued
 		if counted, err = g.counts.read(g.table); err != nil {
 			return fmt.Errorf("read the counters of table %s: %w", g.table.Name, err)
 		}
 	}
+	// All chains are emptied first: the kernel deletes no chain, set or counter that a rule refers to.
 	for _, chain := range gone {
 		g.conn.FlushChain(chain)
 	}
@@ -236,7 +237,7 @@ func (g *Guard) write(c Config) error {
 	if g.recount {
 		g.renewCounters(counted)
 	}
-	for _, chain := range gone { // no rule leads to them any more
+	for _, chain := range gone {
 		g.conn.DelChain(chain)
 	}
 	for _, set := range g.unneededSets() {
@@ -285,8 +286,8 @@ func rulesOf(all []chain) (rules []rule) {
 // userData is what the kernel keeps of a rule for its author: the comment.
 func (r rule) userData() []byte { return userdata.AppendString(nil, userdata.TypeComment, r.comment) }
 
-// renewCounters queues changes that replace the counters, and add those that are missing,
-// while no rule counts.
+// renewCounters queues changes that replace the counters (counted has their names), and add those
+// that are missing, while no rule counts.
 func (g *Guard) renewCounters(counted map[string]uint64) {
 	for name := range counted {
 		g.conn.DeleteObject(g.counter(name))
