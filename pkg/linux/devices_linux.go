@@ -30,7 +30,7 @@ type devices struct {
 	scope   scopePointer    // which devices and routes are ours (ours_linux.go)
 	sysctls *sysctls        // kernel parameters of the host and of devices
 
-	desired []dataplane.Device       // of the last Ensure
+	desired []dataplane.Device       // of the last Ensure, which sets them at its end; likewise ensured
 	ensured dataplane.Links          // result of the last Ensure
 	macs    map[string]dataplane.MAC // by name; when first found or last set: the peers know these
 	made    map[string]bool          // names of the tunnel devices of all Ensures: this run may have made them

@@ -151,7 +151,7 @@ func (g *Guard) networkSets() (all []string) {
 }
 
 func (t peerTable) of(e element) byLength {
-	if code := e.code(); code == peerSets[false] || code == peerSets[true] {
+	if code := e.code(); code == peerSets[false] || code == peerSets[true] { // peers4, peers6
 		return t.senders
 	}
 	return t.networks
@@ -172,9 +172,10 @@ type byLength struct {
 }
 
 func newByLength(g *Guard, name string, sets func() []string) byLength {
-	long := func(set string) bool { return !codeOf(set).isShort() }
-	longSets := func() []string { return slices.DeleteFunc(sets(), func(set string) bool { return !long(set) }) }
-	shortSets := func() []string { return slices.DeleteFunc(sets(), long) }
+	isShort := func(set string) bool { return codeOf(set).isShort() }
+	isLong := func(set string) bool { return !isShort(set) }
+	shortSets := func() []string { return slices.DeleteFunc(sets(), isLong) }
+	longSets := func() []string { return slices.DeleteFunc(sets(), isShort) }
 	return byLength{
 		short: reconcile.NewTable[shortElement, struct{}](elements[shortElement]{g, name, shortSets, element.short}),
 		long:  reconcile.NewTable[element, struct{}](elements[element]{g, name, longSets, element.long}),
