@@ -15,7 +15,8 @@ import (
 // The functions of this file read devices. All their errors are
 // reconcile.Unknown; a device that does not exist is not an error.
 
-// answerTimeout bounds the wait for an answer of the kernel, which comes at once.
+// answerTimeout bounds the wait for an answer of the kernel, which comes at once unless the kernel
+// hangs: the loop waits, and goes on with an unknown error.
 const answerTimeout = 5 * time.Second
 
 // openHandle opens the socket of the netlink library in the network namespace of
@@ -48,7 +49,7 @@ func (d *devices) find(name string) (netlink.Link, error) {
 	switch {
 	case err == nil:
 		return l, nil
-	case !errors.As(err, &netlink.LinkNotFoundError{}) && !errors.Is(err, netlink.ErrDumpInterrupted):
+	case !errors.As(err, &netlink.LinkNotFoundError{}) && !errors.Is(err, netlink.ErrDumpInterrupted): // these two: see below
 		return nil, reconcile.Unknown(err)
 	}
 	// Where the kernel cannot look up by name, the library searches a list, and

@@ -21,8 +21,8 @@ import (
 // retryOnlink adds the route 2001:db8:2::/128 dev flannel-v6.1, retries, and
 // deletes that route again. Deleting the existing route first would lose packets.
 //
-// hopOf returns the hop of an entry, write appends its message. errs are the errors
-// of all entries, which retryOnlink updates.
+// The stores of routes and nexthop objects call it in Set. hopOf returns the hop of an entry, write
+// appends its message. errs are the errors of all entries (nil: none), which retryOnlink updates.
 func retryOnlink[E any](
 	c *rtnetlink.Conn, entries []E, errs []error, hopOf func(E) hop, write func(rtnetlink.Message, E) rtnetlink.Message,
 ) {
@@ -46,7 +46,7 @@ func retryOnlink[E any](
 			})
 		})
 	}
-	toGateways(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_EXCL)
+	toGateways(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_EXCL) // if this fails, so does the retry
 	retried := batch(c, refused, write)
 	for j, i := range owners {
 		errs[i] = nil

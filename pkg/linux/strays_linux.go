@@ -8,7 +8,8 @@ import (
 )
 
 // pruneStrays deletes devices of ours that Ensure was not given, such as those of
-// another backend, VNI or address family.
+// another backend, VNI or address family. Apply calls it where it may delete. After an error, the
+// next Apply tries again.
 func (d *devices) pruneStrays() error {
 	if !d.strays.Swap(false) {
 		return nil
@@ -25,7 +26,7 @@ func (d *devices) pruneStrays() error {
 			continue
 		}
 		ours, err := d.ownsDevice(d.scope.Load(), l)
-		if !ours {
+		if !ours { // err is nil for a device of others
 			errs = append(errs, err)
 			continue
 		}

@@ -151,7 +151,7 @@ func (s *socket) sendSingly(m ipv4.Message, cause error) (failed int) {
 	if len(m.Buffers) == 1 {
 		return 1
 	}
-	if errors.Is(cause, unix.EIO) { // the underlay cannot compute checksums, so it cannot segment: see udp(7)
+	if errors.Is(cause, unix.EIO) { // the underlay cannot compute checksums, so it cannot segment
 		s.segment = false
 	}
 	for _, payload := range m.Buffers {

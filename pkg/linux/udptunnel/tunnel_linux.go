@@ -26,7 +26,7 @@ type Options struct {
 // routes) belongs to the caller. The unexported methods are for the two goroutines.
 type Tunnel struct {
 	options Options
-	device  tun.Device    // of WireGuard's library; one goroutine may read while another one writes
+	device  tun.Device    // of WireGuard's library, which lets both goroutines write at the same time
 	socket  *socket       // to the peers
 	answers *rate.Limiter // of ICMP errors, in both directions
 
