@@ -146,7 +146,7 @@ func (s *ikeStore) connect() error {
 	if err != nil {
 		return errors.Join(err, client.Close())
 	}
-	s.client, s.own = client, client.Started(s.config) != 0 // the ID of the process, if flanneld has started it
+	s.client, s.own = client, client.Started(s.config) != 0 // 0: somebody else has started it
 	s.applied, s.states = map[ikeKey]ikeConn{}, map[ikeKey]*ikeState{}
 	watch := s.watch
 	s.watcher.Go(func() {

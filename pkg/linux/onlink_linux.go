@@ -46,7 +46,7 @@ func retryOnlink[E any](
 			})
 		})
 	}
-	toGateways(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_EXCL) // if this fails, so does the retry
+	toGateways(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_EXCL) // what its errors mean, the retry shows
 	retried := batch(c, refused, write)
 	for j, i := range owners {
 		errs[i] = nil

@@ -77,7 +77,7 @@ func (s *scope) owns(r kernelRoute) bool {
 	return !s.unrouted && (r.hop.Via.IsValid() || r.hop.Blackhole) && dataplane.Inside(r.key.Dst, s.networks)
 }
 
-// has reports whether p is in a network that this node is, or was, in, or is the whole network.
+// has reports whether p is a network that this node is, or was, in, or a part of one.
 func (s *scope) has(p netip.Prefix) bool {
 	contains := func(n netip.Prefix) bool { return n.Contains(p.Addr()) && p.Bits() >= n.Bits() }
 	return slices.ContainsFunc(s.networks, contains) || slices.ContainsFunc(s.former, contains)

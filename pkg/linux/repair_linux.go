@@ -84,8 +84,8 @@ func (d *devices) logDevice(text string, attrs ...any) {
 	d.log.Info(text, attrs...)
 }
 
-// logPart is logDevice for changes that are also a part of creating or configuring a device: these
-// are neither worth a line nor counted. repairing says that it is not one of them.
+// logPart is logDevice for changes that are also a part of creating a device, or of another
+// configuration. Then, repairing is false, and they are neither worth a line nor counted.
 func (d *devices) logPart(text string, attrs ...any) {
 	if d.repairing {
 		d.logDevice(text, attrs...)
