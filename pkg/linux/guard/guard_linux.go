@@ -67,7 +67,7 @@ type Guard struct {
 	counts counters            // has a connection of its own, for any goroutine
 	watch  *rtnetlink.Listener // calls observe, on its goroutine
 
-	peers      peerTable                           // the elements of all sets but pods: addresses and networks of peers
+	peers      peerTable                           // the addresses and networks of peers, in several sets
 	pods       *reconcile.Table[element, struct{}] // the names of the interfaces of pods
 	others     reconcile.CompactMap[element, int]  // number of further paths that want an element of peers
 	peersAdded bool                                // by Put, since countJoined succeeded last; true at first
@@ -133,7 +133,7 @@ func (g *Guard) Close() error {
 	return errors.Join(err, g.samples.close(), g.conn.CloseLasting(), g.counts.conn.CloseLasting())
 }
 
-// tables are those of the sets. Senders are last, as fill needs it, which cuts them off.
+// tables are those of the sets. Senders are last: fill relies on it.
 func (g *Guard) tables() dataplane.Tables {
 	return append(append(g.peers.networks.tables(), g.pods), g.peers.senders.tables()...)
 }
@@ -378,8 +378,8 @@ func (g *Guard) countedAs(name func(rule string) string) map[string]uint64 {
 	return packets
 }
 
-// Remove deletes the table, for flanneld cleanup, and returns its description if there is one; with
-// dryRun it deletes nothing.
+// Remove deletes the table, for the commands cleanup and handback, and returns its description if
+// there is one; with dryRun it deletes nothing.
 func (g *Guard) Remove(dryRun bool) (removed []string, err error) {
 	table, err := g.kernelTable()
 	if table == nil {
