@@ -193,7 +193,7 @@ func byReach(s Snapshot, to netip.Addr) candidate {
 }
 
 // byDefaultRoute returns the interfaces of the default routes, in the order of
-// past.byRoute: an interface in use first, then by metric. With IPv4 enabled these are IPv4's
+// past.byRoute: interfaces of earlier choices first, then by metric. With IPv4 enabled these are IPv4's
 // routes. In dual-stack the IPv6 address must be on the same interface, and is the preferred
 // source address of that interface's IPv6 default route, if it has one.
 func byDefaultRoute(s Snapshot, v4, v6 bool, p past) []candidate {
