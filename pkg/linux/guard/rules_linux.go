@@ -23,8 +23,8 @@ var ruleNames = []string{outsider, rulePod, impostor, inner, spoofed}
 // claimed counts packets, of all rules, that claim to be from a pod of a peer.
 const claimed = "claimed"
 
-// The chains. Packets enter the first three of them, and get to the others by goTo. Where a chain
-// that was entered so ends, the packet is accepted: goTo does not return, and accept is the policy.
+// The chains. Packets enter the first three of them, and get to the others by goTo, which does not
+// return: at the end of such a chain, the packet is accepted, by the policy of the first one.
 const (
 	prerouting = "prerouting"
 	arriving   = "arriving" // for this node
