@@ -108,7 +108,7 @@ func (k *tun) forward(name string, want dataplane.TUN, exists bool) error {
 	options := udptunnel.Options{
 		Device: name, Local: netip.AddrPortFrom(want.Local, want.Port), Peers: &k.peers, Counters: &k.counters,
 	}
-	if len(want.Addr) > 0 {
+	if len(want.Addr) > 0 { // the backend gives the device one address
 		options.Source = want.Addr[0].Addr()
 	}
 	if running := k.forwarders[name]; running != nil {
