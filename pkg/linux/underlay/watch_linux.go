@@ -15,9 +15,9 @@ import (
 
 // Watch returns a channel that receives a value when the result of Read may have
 // changed: one value for any number of changes, and none after ctx has ended. It is
-// never closed. Every change after the return of Watch causes a value. Watch
-// subscribes in the network namespace of the calling goroutine's thread. The daemon's
-// loop receives from the channel (Underlay.Changes), and then calls Read.
+// never closed. Every change after the return of Watch causes a value, except those that
+// fewRoutes drops. Watch subscribes in the network namespace of the calling goroutine's thread.
+// The daemon's loop receives from the channel (Underlay.Changes), and then calls Read.
 func Watch(ctx context.Context) (<-chan struct{}, error) {
 	events := make(chan struct{}, 1)
 	ignored := ignoredLinks{}
