@@ -136,7 +136,7 @@ func (in *Interface) has(ip netip.Addr) bool {
 // interfaces can have the same link-local address.
 func byName(s Snapshot, name string) candidate {
 	c := candidate{why: "--iface=" + name, problem: "no such interface"}
-	ip, err := netip.ParseAddr(name)
+	ip, err := netip.ParseAddr(name) // an error: it is the name of an interface
 	for i := range s.Interfaces {
 		in := &s.Interfaces[i]
 		if err != nil && (in.Name == name || slices.Contains(in.AltNames, name)) {
