@@ -205,7 +205,7 @@ func (c Config) outerPackets(from *chain, to, content string) chain {
 		return inside
 	}
 	from.add("a part of a header", protocol(o.Protocol), short(false), goTo(to)) // false: IPv4
-	from.add("maybe of the tunnel", protocol(o.Protocol), goTo(content)) // others may use the protocol, too
+	from.add("maybe of the tunnel", protocol(o.Protocol), goTo(content))         // others may use the protocol, too
 	for _, n := range c.Networks {
 		if n.Addr().Is4() {
 			inside.add("with a packet to a pod", compare(innerDestination(o.Header), n), goTo(to))
