@@ -17,7 +17,7 @@ import (
 const (
 	maxDatagram = 1<<16 - 1                  // what the kernel hands over at once, in bytes
 	maxPayload  = maxDatagram - ipHeader - 8 // of UDP, whose header has 8 bytes
-	maxSegments = 64 // in one segmented datagram: UDP_MAX_SEGMENTS of linux/udp.h, before 6.9
+	maxSegments = 64                         // in one segmented datagram: UDP_MAX_SEGMENTS of linux/udp.h, before 6.9
 
 	// bufferSize is that of the socket's buffers for receiving and for sending, in bytes: enough
 	// for some milliseconds at 10 Gb/s. The kernel's default of 208 KiB holds three
