@@ -82,7 +82,7 @@ type kind interface {
 
 // host is what kinds are made with, and embed: the driver's own parts.
 type host struct {
-	opts dataplane.Options
+	opts     dataplane.Options
 	*devices        // finds and repairs devices
 	*rows           // the tables that several kinds share
 	notify   func() // causes a pass; any goroutine may call it

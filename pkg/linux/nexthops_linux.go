@@ -61,8 +61,8 @@ type nexthopKey struct {
 // another one's routes use. The ranges of two named ones are the same if their
 // hashes are, once in 11,903 pairs of names. Each then deletes the other's objects.
 const (
-	nexthopRange = 1 << 18            // objects of one flanneld; with more gateways, reserveID would not end
-	usualNexthop = protocolOurs << 24 // the first ID of the flanneld without a name
+	nexthopRange = 1 << 18                               // objects of one flanneld; with more gateways, reserveID would not end
+	usualNexthop = protocolOurs << 24                    // the first ID of the flanneld without a name
 	otherRanges  = (1<<32 - usualNexthop) / nexthopRange // including that of the flanneld without a name
 )
 

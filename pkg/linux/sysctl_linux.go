@@ -24,10 +24,10 @@ import (
 type sysctls struct {
 	log     *slog.Logger
 	repairs *dataplane.Repairs // counts what somebody else had changed
-	right   map[string]bool // that had the right value since the start, by path: another value is somebody else's change
-	direct  map[string]int  // number of wanted IPv4 paths through devices of others, such as the underlay, by device
-	dirty   atomic.Bool     // parameters of the host or of devices of others may differ from what is needed: see Driver.Apply
-	blocked atomic.Bool     // the last enableForwarding had an error, which a change of a parameter may end
+	right   map[string]bool    // that had the right value since the start, by path: another value is somebody else's change
+	direct  map[string]int     // number of wanted IPv4 paths through devices of others, such as the underlay, by device
+	dirty   atomic.Bool        // parameters of the host or of devices of others may differ from what is needed: see Driver.Apply
+	blocked atomic.Bool        // the last enableForwarding had an error, which a change of a parameter may end
 }
 
 // newSysctls returns sysctls of which none was read yet.
