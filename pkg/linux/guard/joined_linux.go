@@ -93,6 +93,7 @@ func (g *Guard) joined() (senders map[string][]element, packets uint64, err erro
 			// The sender as an element of the set of peers, for g.peers. Both sets have addresses as
 			// keys; those of outsiders have no setCode.
 			e := newElement(codeOf(peers), r.Key...)
+			// Without a counter, the element is none that a rule has added.
 			if g.peers.exists(e) && r.Counter != nil && r.Expires >= expiring {
 				senders[set] = append(senders[set], e)
 				packets += r.Counter.Packets
