@@ -238,9 +238,9 @@ func (w *watcher) link(present bool, body []byte) (drift bool, err error) {
 	// scope.links are our devices and the underlay. A device with a name of ours that is not in
 	// the scope is one that Ensure has just made, or a stray one: of a former configuration.
 	relevant := w.d.scope.Load().links[index] || isOurName(state.name)
-	old, known := w.last[index]                                  // known, but not relevant: it was one of these, or had such a name
-	if !relevant && !known || present && known && old == state { // not ours, or nothing that matters has changed
-		return false, nil
+	old, known := w.last[index] // known, but not relevant: it was one of these, or had such a name
+	if !relevant && !known || present && known && old == state {
+		return false, nil // it does not matter, or nothing that matters has changed
 	}
 	if present && relevant {
 		w.last[index] = state
@@ -293,8 +293,8 @@ func (w *watcher) address(body []byte) (drift bool, err error) {
 		if ofPods {
 			w.d.sysctls.dirty.Store(true)
 		}
-		local := rtnetlink.Address(rtnetlink.Attr(attrs, unix.IFA_LOCAL))    // differs from ip on a point-to-point device
-		ofGuard := w.d.guard.observeAddr(ip) || w.d.guard.observeAddr(local) // it marks what Apply has to read again, too
+		local := rtnetlink.Address(rtnetlink.Attr(attrs, unix.IFA_LOCAL)) // differs from ip on a point-to-point device
+		ofGuard := w.d.guard.observeAddr(ip) || w.d.guard.observeAddr(local)
 		ofFormer := w.d.bridges.observeAddr(ip)
 		return known || ofPods || ofGuard || ofFormer, nil
 	}
