@@ -43,7 +43,7 @@ const (
 // clock finds a clock that differs too much.
 func clock(s Snapshot) Finding {
 	const fix = "Run an NTP client (chrony, systemd-timesyncd, w32time) on this node and on the store's."
-	ahead := s.Cluster.Ahead.Value
+	ahead := s.Cluster.Ahead.Value // the store's time minus this node's
 	relation := "behind"
 	if ahead < 0 {
 		relation = "ahead of"
@@ -68,7 +68,8 @@ const (
 )
 
 // mixed finds a VNI or a port with which Windows nodes cannot join: the
-// defaults on Linux are such. If the daemon reports an Advice, it is used,
+// defaults on Linux are such. The daemon's Advice says what to change so that
+// Linux and Windows nodes reach each other. If there is one, it is used,
 // because only the daemon knows whether there are Windows nodes if the leases
 // are in etcd.
 func mixed(s Snapshot) Finding {
@@ -90,7 +91,7 @@ func mixed(s Snapshot) Finding {
 	case len(nodes.Value) == 0:
 		return ok("the cluster has no Windows nodes")
 	case !s.Linux.Devices.Known:
-		return devicesKnown(s)
+		return devicesKnown(s) // the Finding that says why
 	case len(tunnels) == 0:
 		return vxlanExists(s)
 	}
@@ -118,7 +119,7 @@ func noProxy(s Snapshot) Finding {
 		return fail("Put the API server's address, and the pod and service networks, into NO_PROXY for the whole "+
 			"machine, and restart flanneld and kubelet.",
 			"requests go to %s, but the API server does not answer: %s", c.Proxy.Value, oneLine(c.Unreachable))
-	case !c.PodCIDRs.Known:
+	case !c.PodCIDRs.Known: // only the API server has them
 		return undecidable("requests go to %s; whether the API server answers is not known: %s", c.Proxy.Value,
 			oneLine(c.PodCIDRs.WhyNot))
 	}

@@ -78,7 +78,7 @@ func (c CNI) unreadPlugin(name string) string {
 		if why, unread := c.Unread[dir+"/"+name]; unread {
 			return why
 		}
-		if why, unread := c.Unread[dir]; unread && !found {
+		if why, unread := c.Unread[dir]; unread && !found { // found: in a directory before this one
 			return why
 		}
 	}
@@ -173,7 +173,7 @@ func cniPlugins(s Snapshot) Finding {
 	switch {
 	case len(problems) == 0 && len(unknown) > 0:
 		return undecidable("not known whether there is %s", several(unknown))
-	case s.CNI.Value.Plugins == nil && s.OS == "windows":
+	case s.CNI.Value.Plugins == nil && s.OS == "windows": // nil: no directory of BinDir was read
 		return fail(install, "%s does not exist", s.CNI.Value.BinDir)
 	case s.CNI.Value.Plugins == nil:
 		return skip("%s does not exist here; in a container, the host's directory may not be mounted",

@@ -141,7 +141,7 @@ func noPeerRejected(s Snapshot) Finding {
 	r := s.report()
 	var rejected []string
 	for _, p := range r.Peers {
-		// A peer that is behind without a reason of its own is so because the pass failed (FL101).
+		// Behind: some of its entries could not be set; without a Reason, because the pass failed (FL101).
 		if p.State == status.Rejected || p.State == status.Behind && p.Reason != "" {
 			rejected = append(rejected, p.Name+": "+p.Reason)
 		}
@@ -200,9 +200,9 @@ func configInForce(s Snapshot) Finding {
 }
 
 // mtuFits finds an MTU that is too large, with which small packets pass and
-// large ones are dropped. It knows the MTU of this machine's interfaces only,
-// and not that of links further on. s.tunnels has tunnels on Linux only. What is not known
-// comes last, so that it does not hide what is wrong.
+// large ones are dropped. It does not know the MTU of links beyond this machine's
+// interfaces. s.tunnels has tunnels on Linux only. What is not known comes last, so that it
+// does not hide what is wrong.
 func mtuFits(s Snapshot) Finding {
 	n := s.node()
 	lower := s.lowerMTU(n.Backend, n.Underlay.Name, "") + ", and restart the pods: the MTU of a running pod does not change."

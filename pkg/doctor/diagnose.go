@@ -39,7 +39,7 @@ func (p Path) diagnose() Cause {
 		return ""
 	case p.Underlay == "" || p.Kind == "" || len(p.Astray) > 0:
 		return causeNoRoute
-	case p.NotForwarding: // before what looks like a cloud that drops packets of pods
+	case p.NotForwarding: // the tests below would find a cloud that drops packets of pods
 		return causeNotForwarding
 	case inner:
 		return p.diagnoseAnswering()

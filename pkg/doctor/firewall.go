@@ -108,7 +108,7 @@ func (f flow) evaluate(rules *ruleset.Ruleset) (flow, ruleset.Result) {
 	if all.Verdict == ruleset.Passes || all.Verdict == ruleset.Dropped || len(f.others) == 0 { // the same for each
 		return f, all
 	}
-	var worst ruleset.Result
+	var worst ruleset.Result // zero: Passes
 	var affected []netip.Addr
 	for _, a := range f.others {
 		p := f.packet

@@ -46,7 +46,7 @@ func forwards(s Snapshot) Finding {
 // from being forwarded, and its opposite.
 type deviceSysctl struct{ path, wrong, right string }
 
-// deviceSysctls returns those of the devices on which packets from and to pods arrive:
+// deviceSysctls returns the parameters of the devices on which packets from and to pods arrive:
 // flanneld's own, the underlay, and the interfaces with an address of this node's subnet.
 // IPv6 packets are forwarded whatever a single device's parameter says.
 func (s Snapshot) deviceSysctls() (list []deviceSysctl) {

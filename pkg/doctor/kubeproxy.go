@@ -1,5 +1,6 @@
 // The checks in this file are about kube-proxy on Windows, by its command line
-// (Windows.KubeProxy); their rows, which say when they run, are in windows.go.
+// (Windows.KubeProxy); their rows, which say when they run, are in windows.go. s.hns returns
+// flanneld's HNS network, whether the backend is vxlan (overlay), and whether there is one.
 
 package doctor
 

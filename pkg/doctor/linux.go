@@ -204,7 +204,8 @@ func peersAnswer(s Snapshot) Finding {
 	return ok("no peer is silent")
 }
 
-// peersWithPaths returns the peers that are not rejected or pending.
+// peersWithPaths returns the peers that are not rejected or pending (which have not
+// published how to reach them).
 func (s Snapshot) peersWithPaths() []status.Peer {
 	return slices.DeleteFunc(slices.Clone(s.report().Peers), func(p status.Peer) bool {
 		return p.State == status.Rejected || p.State == status.Pending

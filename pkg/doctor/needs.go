@@ -214,7 +214,7 @@ func firstReason(findings ...Finding) Finding {
 	return Finding{}
 }
 
-// because returns a reason, with those of the findings that are not zero behind it.
+// because returns a reason, followed by the reasons of the findings that are not zero.
 func because(reason string, causes ...Finding) string {
 	var texts []string
 	for _, c := range causes {

@@ -67,7 +67,7 @@ func (o outer) accept() string {
 // outers returns the packets that flanneld's tunnels send and receive.
 func (s Snapshot) outers() (packets []outer) {
 	for _, d := range s.tunnels() {
-		if t, _ := d.traits(); !t.Keys {
+		if t, _ := d.traits(); !t.Keys { // wireguard and ipsec have keys; their packets follow below
 			packets = append(packets, outer{protocol: int(t.Protocol), port: cmp.Or(d.Port, int(t.Port)), ipv6: d.OuterIsIPv6})
 		}
 	}
@@ -87,13 +87,13 @@ func (s Snapshot) outers() (packets []outer) {
 // then sent, too; otherwise ESP is an IP protocol of its own. A peer's endpoint has the
 // port that IKE uses.
 func (s Snapshot) encrypted(n status.Node) []outer {
-	second, none := []netip.Addr{}, true // peers that may need the second port
+	second, noTunnels := []netip.Addr{}, true // second: peers that may need the second port
 	for _, p := range s.peersWithPaths() {
 		if len(p.Tunnels) == 0 {
 			second = append(second, p.PublicIPs...)
 		}
 		for _, t := range p.Tunnels {
-			none = false
+			noTunnels = false
 			if t.Handshake.IsZero() || t.Endpoint.Port() == portIKENAT {
 				second = append(second, t.Endpoint.Addr())
 			}
@@ -104,7 +104,7 @@ func (s Snapshot) encrypted(n status.Node) []outer {
 		packets = append(packets, outer{protocol: protocolESP})
 	}
 	switch {
-	case none || n.UDPEncap:
+	case noTunnels || n.UDPEncap: // all peers may need it
 		packets = append(packets, outer{protocol: protocolUDP, port: portIKENAT})
 	case len(second) > 0:
 		packets = append(packets, outer{protocol: protocolUDP, port: portIKENAT, peers: second})

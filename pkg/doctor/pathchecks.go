@@ -230,8 +230,8 @@ func (c pathCause) examine(s Snapshot) Finding {
 }
 
 // excludes reports whether the tests of a path with a cause exclude another one: an answer
-// to small packets does, except for causes that it does not show. NotForwarding is not
-// of these tests: the daemon has found it.
+// to small packets does, except for causes that it does not show. NotForwarding is no
+// result of a test: the daemon has found it.
 func (p Path) excludes(other Cause) bool {
 	switch other {
 	case causeCloudRoute, causeMTU, causeChecksum: // see diagnoseAnswering

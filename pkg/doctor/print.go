@@ -8,9 +8,9 @@ import (
 	"flannel/pkg/status"
 )
 
-// Print writes the results as text: problems and what is unknown, and with all the
-// other checks, too, except for those for other systems. Its last line has the
-// number of each verdict.
+// Print writes the results as text: problems and what is unknown; if all is set, also the
+// other checks, except for checks of other systems. The last line has the number of each
+// verdict.
 func Print(w io.Writer, results []Result, all bool) error {
 	var b strings.Builder
 	otherSystems := 0

@@ -45,7 +45,8 @@ func (f Fact[T]) missing() Finding {
 	return undecidable("%s", f.WhyNot)
 }
 
-// Snapshot is the state of a node at one time, as far as it could be read.
+// Snapshot is the state of a node at one time, as far as it could be read. The doctor's
+// bundle has it as snapshot.json, for people: no program of ours reads that.
 type Snapshot struct {
 	OS      string    `json:"os"` // runtime.GOOS
 	At      time.Time `json:"at"`
@@ -121,7 +122,7 @@ type Cluster struct {
 	// without its password; "": there is none.
 	Proxy Fact[string] `json:"proxy"`
 	// Unreachable is the error, or the proxy's answer, instead of the API
-	// server's; "": it answered, or was not asked.
+	// server's; "": it answered, or was not asked. The key has the field's former name.
 	Unreachable string `json:"unheard,omitempty"`
 	// Services are the networks of Services; read only on systems where a check
 	// needs them.
@@ -150,9 +151,9 @@ type Sysctls map[string]string
 type Device struct {
 	Name        string     `json:"name"`
 	Index       int        `json:"index"`
-	Type        string     `json:"type"` // "vxlan", "bridge", "veth", …
-	MTU         int        `json:"mtu"`  // bytes
-	Master      int        `json:"master,omitempty"`
+	Type        string     `json:"type"`             // "vxlan", "bridge", "veth", …
+	MTU         int        `json:"mtu"`              // bytes
+	Master      int        `json:"master,omitempty"` // index of the device of which it is a port, such as a bridge; 0: none
 	VNI         int        `json:"vni,omitempty"`
 	Port        int        `json:"port,omitempty"`   // UDP
 	Parent      int        `json:"parent,omitempty"` // index of the device beneath a tunnel

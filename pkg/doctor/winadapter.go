@@ -2,10 +2,11 @@ package doctor
 
 import "strings"
 
-// switchAdapter returns the adapter to which the vSwitch is bound, or will be:
-// that of the network, of the daemon, or of the default route.
+// switchAdapter returns the adapter to which the vSwitch is bound, or will be (not bound):
+// the adapter of the network, of the daemon, or of the default route. found is false if it
+// is not known.
 func (s Snapshot) switchAdapter() (a Adapter, bound, found bool) {
-	network, _, bound := s.hns()
+	network, _, bound := s.hns() // flanneld's network, if there is one, has bound a vSwitch
 	index := 0
 	if n := s.node(); n != nil {
 		index = n.Underlay.Index
@@ -64,7 +65,8 @@ func adapterTakesSwitch(s Snapshot) Finding {
 	return ok("%s", a.Name)
 }
 
-// bridgeWanted reports whether the backend of the daemon is host-gw.
+// bridgeWanted reports whether the backend of the daemon is host-gw, or network is of its
+// type.
 func (s Snapshot) bridgeWanted(network HNSNetwork) bool {
 	n := s.node()
 	return n != nil && n.Backend == "host-gw" || network.Type == hnsBridge

@@ -12,7 +12,8 @@ import (
 
 // The checks in this file run only if what they need is there: see their rows
 // in windows.go. Each needs a configuration that calls the flannel plugin
-// (confCallsFlannel), and confMatches also the HNS network (hnsNetworkExists).
+// (confCallsFlannel), and confMatches also the HNS network (hnsNetworkExists). s.hns returns
+// that network, whether the backend is vxlan (overlay), and whether there is one.
 
 // natExcepts compares the OutBoundNAT exceptions of the CNI configuration with
 // the networks of the cluster: packets to these must keep the pods' addresses,

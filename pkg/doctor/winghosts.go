@@ -7,8 +7,8 @@ const networkExists = "0x803b0010"
 
 // noGhosts finds a network of flanneld's that HNS has but does not list, so that
 // flanneld can neither use nor create it: one that only the older API lists, or one
-// that no list contains, of which the daemon's error has the code. Networks of other
-// programs do not matter.
+// that no list contains, for which the daemon reports an error with networkExists.
+// Networks of other programs do not matter.
 func noGhosts(s Snapshot) Finding {
 	const fix = "Restart HNS (Restart-Service hns -Force) or, if that does not help, the machine. Then restart the pods of this node " +
 		"and kube-proxy."

@@ -44,12 +44,12 @@ func (bridge) finish(ctx context.Context, d *Driver, dev device, host hns.Adapte
 // packets of peers reach the pods. For the subnet 10.244.1.0/24, 10.244.1.1 is the pods'
 // gateway, which the bridge has, and 10.244.1.2 the host's address. The endpoint has no
 // gateway: with one, the host would get a second default route (flannel#1763, calico#4664).
-// host is the adapter with the underlay's address, inside that of the endpoint. What HNS
+// host is the adapter with the underlay's address, inside the endpoint's adapter. What HNS
 // refuses is tried again after growing pauses (d.tries), and d.endpointByV1 is set after HNS
 // has refused to attach an endpoint of the newer API.
 func (d *Driver) ensureHostEndpoint(ctx context.Context, dev device, host hns.Adapter, adapters []hns.Adapter) error {
 	want := hns.Endpoint{Name: hns.HostEndpoint(dev.name), Network: d.network.ID}
-	wanted, err := wantedNetwork(dev, "", d.version) // its subnets: HNS may not report subnets or gateways
+	wanted, err := wantedNetwork(dev, "", d.version) // for its subnets alone: HNS may not report subnets or gateways
 	if err != nil {
 		return err
 	}
@@ -82,7 +82,7 @@ func (d *Driver) ensureHostEndpoint(ctx context.Context, dev device, host hns.Ad
 			d.networksDirty.Store(true) // whatever the answer is
 			err := d.client.AttachHost(ctx, id)
 			if err != nil && !d.endpointByV1 && isRefusal(err) && !errors.Is(err, hns.ErrNotFound) {
-				err = d.deleteUnattachable(ctx, id, err) // nil: the next pass creates it again
+				err = d.deleteUnattachable(ctx, id, err) // nil: the next pass creates it again, as it does after ErrNotFound
 			}
 			if err != nil {
 				return waitIfSilent(err)
@@ -228,8 +228,8 @@ const bridgeMetric = 5000
 // but this node's pods: no default route, whoever made it, a high metric, and no
 // registration of its address under the host's name in DNS. That Windows refuses
 // metric or registration does not stop the network, and is left for a later pass. A default
-// route that cannot be removed stops the network; until it is removed, the metric keeps other
-// routes preferred.
+// route that cannot be removed is an error of Ensure; until it is removed, the metric keeps
+// other routes preferred.
 func (d *Driver) keepLocal(inside hns.Adapter) error {
 	routes, err := d.stack.Routes()
 	if err != nil {
@@ -277,9 +277,8 @@ func sameAddresses(have, want []netip.Prefix) bool {
 	return slices.EqualFunc(have, want, func(a, b netip.Prefix) bool { return a.Addr() == b.Addr() })
 }
 
-// enableForwarding switches on forwarding on adapters, for the families of the
-// prefixes, of which nothing else counts. An error of one family or adapter does not
-// keep the others.
+// enableForwarding switches on forwarding on adapters, for the address families of the
+// prefixes. An error of one family or adapter does not keep the others.
 func (d *Driver) enableForwarding(families []netip.Prefix, adapters ...hns.Adapter) error {
 	var errs []error
 	for _, a := range adapters {

@@ -97,6 +97,7 @@ func (d *Driver) createNetwork(ctx context.Context, dev device, want hns.Network
 // (microsoft/SDN#300).
 func (d *Driver) checkSwitchType(want hns.Network, physical hns.Adapter, adapters []hns.Adapter) error {
 	for _, n := range d.boundNetworks(physical, adapters) {
+		// Unread: the type of n is not known. Networks of ours do not count: createNetwork deletes them first.
 		if want.Type != hns.Overlay || n.Type == hns.Overlay || n.Unread != nil || d.ours(n) {
 			continue
 		}
@@ -117,13 +118,13 @@ type site struct {
 	routes         []hns.Route // that are not ours
 }
 
-// request asks HNS for the network. If a switch is bound to the adapter, that may
-// be refused because of the adapter's name (sig-windows-tools#103,
-// microsoft/SDN#269), or work only with the name (azure-container-networking#4439):
-// then it asks again with the host's address instead (hcsshim#2801), and with
-// nothing, by which HNS takes the existing switch (azure-container-networking#184). HNS
-// may also put the network on another adapter then. The next pass finds that, and deletes
-// the network as it does with every one that is not as wanted (difference).
+// request asks HNS for the network, on the adapter that the request names. If a switch is
+// bound to the adapter, HNS may refuse the name (sig-windows-tools#103,
+// microsoft/SDN#269), or may need it (azure-container-networking#4439). After a refusal,
+// request asks with the host's address instead (hcsshim#2801), and then with neither, by
+// which HNS takes the existing switch (azure-container-networking#184). Without the name,
+// HNS may put the network on another adapter. The next pass finds that, and deletes the
+// network as it does with every one that is not as wanted (difference).
 func (d *Driver) request(ctx context.Context, want hns.Network, at site) (hns.Network, error) {
 	made, named := d.ask(ctx, want)
 	if !isAboutAdapter(named) {
@@ -172,7 +173,7 @@ type misplaced struct {
 }
 
 // explain returns the error of a request for the network on the wanted adapter. refused is
-// that of HNS for the name.
+// the error of HNS for the adapter's name.
 func (m misplaced) explain(wanted hns.Adapter, refused error) error {
 	return fmt.Errorf("HNS refuses the name of the adapter %s, and without it puts the network on %s, from which flanneld removes it: restart HNS, or delete the networks on %s: %w",
 		wanted.Name, m.at.physical.Name, wanted.Name, refused)

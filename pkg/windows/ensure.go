@@ -21,8 +21,8 @@ import (
 //	wait until HNS answers and the adapter exists      (findNetwork)
 //	delete networks of ours on a dead switch, whose
 //	  adapter has got the host's addresses back        (deleteDeadSwitch)
-//	adopt the network, or save the host's settings,
-//	  create it, and wait while the address moves      (adoptOrCreate)
+//	adopt the network that exists, or save the host's
+//	  settings, create it, wait for the address        (adoptOrCreate)
 //	wait until HNS knows the host's address, or, on a
 //	  bridge, until the host's adapter has it          (findManagementIP)
 //	wait until an adapter has that address             (ensureNetwork, waitForHost)
@@ -40,7 +40,7 @@ func (d *Driver) Ensure(ctx context.Context, devices []dataplane.Device) (datapl
 	}
 	networks, adapters := d.networksDirty.Swap(false), d.adaptersDirty.Swap(false)
 	due := !d.leftUntil.IsZero() && !time.Now().Before(d.leftUntil)
-	if !networks && !adapters && d.ensureErr == nil && !due && !d.hostConfig.Pending() {
+	if !networks && !adapters && d.ensureErr == nil && !due && !d.hostConfig.Pending() { // Pending: Restore has to look
 		return d.links, nil
 	}
 	d.leftUntil = time.Time{}
@@ -132,7 +132,7 @@ func (d *Driver) dropNetwork(ctx context.Context, relist bool) {
 		d.networks, d.mayHaveUnwanted = networks, true
 		d.recordObserved() // that no network is wanted: poll has nothing to do
 	} else if last := d.observed.Load(); last != nil {
-		d.observed.Store(&observed{name: last.name}) // from which poll finds our network to differ
+		d.observed.Store(&observed{name: last.name}) // without hash: poll causes a pass when HNS lists the network
 	}
 }
 
@@ -154,7 +154,7 @@ func (d *Driver) ensure(ctx context.Context, dev dataplane.Device, relist bool, 
 		return dataplane.Waiting(hostconfig.CauseNoAdapter, "the adapter to appear")
 	}
 	host := adapters[i]
-	if !host.Virtual() {
+	if !host.Virtual() { // a switch, such as one of Hyper-V, may have taken its addresses
 		const bound = false // so that it is host itself if there is no virtual adapter, and always found
 		host, _ = hostconfig.HostAdapter(adapters, host, bound)
 	}
@@ -173,7 +173,7 @@ func (d *Driver) ensureNetwork(ctx context.Context, dev device, relist bool, ada
 	if dev.network.tunnels() && d.network.DRMAC == (dataplane.MAC{}) && !dev.Switch {
 		return d.rollBack(ctx, dev, dataplane.Waiting(causeNoMAC, "HNS to give the network its MAC address"))
 	}
-	link := dataplane.Link{MAC: d.network.DRMAC}
+	link := dataplane.Link{MAC: d.network.DRMAC} // Index 0 while no adapter is found: policies do not need it
 	host, found := d.managementAdapter(dev, adapters)
 	if found {
 		link.Index, link.MTU = host.Index, host.MTU
@@ -223,7 +223,7 @@ func (d *Driver) readVersion(ctx context.Context) error {
 	return waitIfSilent(err)
 }
 
-// listNetworks reads all networks, and sets d.network to that of dev.
+// listNetworks reads all networks, and sets d.network to the network of dev; nil: there is none.
 func (d *Driver) listNetworks(ctx context.Context, dev device) error {
 	if err := d.readVersion(ctx); err != nil {
 		return err

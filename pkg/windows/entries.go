@@ -85,7 +85,7 @@ func wantedNetwork(dev device, adapter string, v hns.Version) (hns.Network, erro
 	n := hns.Network{Name: dev.name, Adapter: adapter, NonPersistent: !dev.Switch} // a Switch outlives a restart of HNS
 	for _, s := range dev.Subnets {
 		if s.Addr().Is4() || v.Features().IPv6DualStack {
-			n.Subnets = append(n.Subnets, hns.Subnet{Prefix: s, Gateway: s.Addr().Next()})
+			n.Subnets = append(n.Subnets, hns.Subnet{Prefix: s, Gateway: s.Addr().Next()}) // 10.244.1.1 of 10.244.1.0/24
 		}
 	}
 	if err := dev.network.complete(&n, v); err != nil {

@@ -9,6 +9,7 @@
 //	bound               the virtual switch of an HNS network has taken over the physical adapter
 //	management address  the host's address as HNS knows it, from which it tunnels (management.go)
 //	ours, owned         networks that flanneld may delete: by their name, or since the journal has them
+//	adopted             a network that existed, and is used since it is as wanted; the journal gets its name
 //	journal             hns.json, of package hostconfig: what the host had, and what flanneld made
 //	snapshot, pending   host settings that the journal has, and that are not all restored yet
 //	silent              HNS does not answer: it is stopped, starting, or busy
@@ -38,7 +39,8 @@ import (
 	"flannel/pkg/windows/hostconfig"
 )
 
-// options of New: those of each driver, such as Log and StateDir. Only tests set Pace.
+// options of New: what each driver gets, such as Log and StateDir, and Pace, which only tests
+// set.
 type options struct {
 	dataplane.Options
 	Pace pace
@@ -67,7 +69,7 @@ type pace struct {
 	Sweep time.Duration
 	// Pods is the time between looks for running pods without endpoint: 1 min.
 	Pods              time.Duration
-	hostconfig.Limits // Address 30 s, DHCP 1 min, Rest 5 s
+	hostconfig.Limits // Address 30 s, since Windows takes 5 to 25; DHCP 1 min, Rest 5 s
 }
 
 // setDefaults sets what is zero.
@@ -92,21 +94,22 @@ func (p *pace) setDefaults() {
 // and the pods' switch. Peers are policies or remote endpoints of an overlay
 // network, or routes of the host.
 //
-// The daemon's loop calls the exported methods. A goroutine of the driver
-// watches for changes, and restores host settings between the loop's passes. In the
-// commands prepare and cleanup, their own goroutine is in the place of the loop's.
+// The daemon's loop calls the exported methods. A goroutine of the driver (watch)
+// watches for changes, and restores host settings between the loop's passes; two others
+// look for what pods have left or lost in HNS (sweeper, podWatcher). In the commands
+// prepare and cleanup, their own goroutine is in the place of the loop's.
 type Driver struct {
 	opts       dataplane.Options
 	pace       pace
 	client     *hns.Client                 // of HNS, for several goroutines
-	stack      hns.Stack                   // the IP stack, likewise
-	hostConfig *hostconfig.Keeper          // saves and restores the host's settings, likewise; it has the journal
+	stack      hns.Stack                   // the IP stack, for several goroutines
+	hostConfig *hostconfig.Keeper          // saves and restores the host's settings, for several goroutines; has the journal
 	changes    chan struct{}               // see Changes; has room for one value
 	stopWatch  context.CancelFunc          // ends the functions of background
-	background func(func(context.Context)) // runs a function in a goroutine until Close
+	background func(func(context.Context)) // runs a function in a goroutine; Close ends its context, and waits for it
 	done       sync.WaitGroup
 
-	// Shared with the watching goroutine. The fields after these are the loop's, and the
+	// Shared with the driver's goroutines. The fields after these are the loop's, and the
 	// tables have locks.
 	networksDirty, adaptersDirty atomic.Bool               // something changed there since it was read
 	wakeAt                       atomic.Pointer[time.Time] // since when each tick wakes the loop, see setWaiting; nil: none
@@ -114,7 +117,7 @@ type Driver struct {
 	lostPods                     atomic.Pointer[[]string]  // names; nil: none
 
 	version         hns.Version        // of HNS; zero: not read yet
-	devices         []dataplane.Device // of the last Ensure
+	devices         []dataplane.Device // wanted by the last Ensure; at most one is an HNS network
 	links           dataplane.Links    // result of the last Ensure
 	ensureErr       error              // error of the last Ensure
 	leftUntil       time.Time          // when the next change is due that the last Ensure left; zero: it left none
@@ -124,12 +127,12 @@ type Driver struct {
 	pending         *hns.Network       // HNS was asked for this network, and has not answered in time; nil: none
 	endpoint        string             // ID of the host's endpoint, once this run found or made it; "": also while a former one remains
 	endpointByV1    bool               // HNS refused to attach the host's endpoint of the newer API
-	compared        string             // id of the last compareAddresses
+	compared        string             // id of the last compareAddresses, which looks once for each
 	noHostRoute     string             // ID of the network for which HNS refused the policy HostRoute
 	misplaced       misplaced          // the network that HNS put on another adapter
 	wrongIP         wrongManagementIP
 	dead            deadSwitch
-	rolledBack      int       // calls of rollBack that deleted something; up to 8, to shift Pace.Retry by
+	rolledBack      int       // how often rollBack has freed the adapter since the host had its addresses; at most 8
 	notBefore       time.Time // when createNetwork may try again after that
 	deletedAt       time.Time // when HNS was last asked to delete a network
 	tries           tries     // of changes that HNS refused
@@ -139,12 +142,12 @@ type Driver struct {
 	remotes  *reconcile.Table[netip.Prefix, remoteValue]
 	routes   *reconcile.Table[hostRoute, struct{}]
 	tables   dataplane.Tables // all three
-	scope    hostScope
+	scope    hostScope        // which routes of the host are ours
 
 	paths  []*dataplane.Path // that the tables want
 	target target            // for which the tables want them
 	warned map[string]bool   // by warnOnce
-	left   map[string]string // by leave: the errors that were logged last
+	left   map[string]string // by leave, of changes that fail: the error that was logged last
 }
 
 // target is what the entries of the tables belong to. With another target, all
@@ -166,13 +169,13 @@ func New(opts options, client *hns.Client, stack hns.Stack) *Driver {
 	d.remotes = reconcile.NewTable[netip.Prefix, remoteValue](remoteStore{d})
 	d.routes = reconcile.NewTable[hostRoute, struct{}](routeStore{d})
 	d.tables = dataplane.Tables{d.remotes, d.policies, d.routes}
-	d.QueueResync()
+	d.QueueResync() // the first Ensure reads everything
 	ctx, cancel := context.WithCancel(context.Background())
 	d.stopWatch = cancel
 	d.background = func(f func(context.Context)) { d.done.Go(func() { f(ctx) }) }
 	d.background(d.watch)
 	d.background((&sweeper{Driver: d}).run)
-	if d.opts.PodResults != "" {
+	if d.opts.PodResults != "" { // the directory by which podWatcher knows which pods run
 		d.background((&podWatcher{Driver: d}).run)
 	}
 	return d
@@ -195,9 +198,10 @@ func (d *Driver) QueueResync() {
 	d.tables.Relist()
 }
 
-// Apply implements Dataplane. Without the network, it only reconciles routes;
-// Ensure has returned what it waits for. Networks of ours that are not wanted are
-// deleted only when Ensure waits for nothing.
+// Apply implements Dataplane. As long as the device has no link, it gets no entries:
+// Ensure has returned what it waits for. A backend without an HNS network has routes
+// alone. Networks of ours that are not wanted are deleted only when Ensure waits for
+// nothing.
 func (d *Driver) Apply(ctx context.Context, links dataplane.Links, s dataplane.State) ([]dataplane.Refused, error) {
 	if len(s.Blackholes) > 0 {
 		d.warnOnce(causeNoBlackholes, "--ip-blackhole-route has no effect on Windows, which has no such routes")
@@ -223,6 +227,7 @@ func (d *Driver) Apply(ctx context.Context, links dataplane.Links, s dataplane.S
 	if dataplane.MayDelete(s, err) {
 		err = errors.Join(err, all.Prune(ctx, d.opts), d.deleteUnwanted(ctx))
 	}
+	// The paths of refused entries are the first result; the error keeps what is left, such as savedErr.
 	return dataplane.AttributeRefusals(errors.Join(err, savedErr), s.Paths, isRefusal, func(p *dataplane.Path) []any {
 		f := dataplane.Filling{Verb: dataplane.CollectKeys}
 		_ = d.fill(&f, dev, p) // a path that cannot be translated has no keys
@@ -245,7 +250,8 @@ func (d *Driver) want(dev device, link dataplane.Link, s dataplane.State) error 
 	return err
 }
 
-// setNetworks sets which routes of the host are ours.
+// setNetworks sets which routes of the host are ours, which the table lists again if that
+// has changed.
 func (d *Driver) setNetworks(link dataplane.Link, s dataplane.State) {
 	if next := (hostScope{link.Index, slices.Clone(s.Networks)}); !reflect.DeepEqual(d.scope, next) {
 		d.scope = next
@@ -263,7 +269,7 @@ func (d *Driver) setTarget(dev device, link dataplane.Link) {
 	d.forgetTables()
 	d.target = next
 	if dev.network != nil && dev.network.tunnels() && d.version.Features().HostRoute {
-		d.policies.Want(hostRouteKey(), policyValue{})
+		d.policies.Want(hostRouteKey(), policyValue{}) // no path has it, so fill does not want it
 	}
 }
 
@@ -285,7 +291,7 @@ func (d *Driver) device() device {
 		case err != nil: // Ensure returns it
 		case driven.network != nil:
 			return driven
-		case i == 0:
+		case i == 0: // where backends without an HNS network have it
 			underlay = driven
 		}
 	}
@@ -301,7 +307,7 @@ func (d *Driver) warnOnce(cause, text string, attrs ...any) {
 	}
 }
 
-// Causes in the log; those of errors that say what the driver waits for first.
+// Causes in the log: of what the driver waits for (WaitError), and of events.
 const (
 	causeHNSSilent       = "hns-silent"
 	causeAddressMoves    = "address-moves"

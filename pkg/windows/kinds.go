@@ -82,7 +82,7 @@ func (d *Driver) fill(f *dataplane.Filling, dev device, p *dataplane.Path) error
 	return nil
 }
 
-// existing is an adapter of the host.
+// existing is an adapter of the host, the underlay, for backends without an HNS network.
 type existing struct{ hostRoutes }
 
 // hostRoutes is the part of a kind whose paths are routes of the host.

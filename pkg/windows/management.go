@@ -33,9 +33,10 @@ func (d *Driver) hostAdapter(n hns.Network, adapters []hns.Adapter) hns.Adapter 
 	return host
 }
 
-// saveHostConfig saves the host's settings before a network is deleted; those of before it
-// was made, if that is the misplaced one, of which createNetwork has saved nothing. While
-// the journal cannot be read, there is an error, even if there is nothing to save.
+// saveHostConfig saves the host's settings before a network is deleted. Of a network that
+// HNS has put on another adapter (misplaced), it saves what that adapter had before:
+// createNetwork has only saved the settings of the wanted one. While the journal cannot be
+// read, there is an error, even if there is nothing to save.
 func (d *Driver) saveHostConfig(n hns.Network) error {
 	if err := d.hostConfig.ReadErr(); reconcile.IsUnknown(err) {
 		return err
@@ -78,7 +79,7 @@ func (d *Driver) recordGood(host hns.Adapter, adapters []hns.Adapter) error {
 	}
 	save := changeOf(verbSaveGood, d.hostConfig.RecordGood(host, physical, routes))
 	d.tries.forget(func(c change) bool { return c.verb == save.verb && c != save }) // of former settings
-	if save.request != "" {
+	if save.request != "" {                                                         // "": the journal has these settings
 		err = d.tries.try(save, d.hostConfig.SaveGood)
 	}
 	d.leave(err, causeJournal, "could not save the host's settings, which are compared after the next boot, will retry")
@@ -86,10 +87,11 @@ func (d *Driver) recordGood(host hns.Adapter, adapters []hns.Adapter) error {
 }
 
 // findManagementIP sets the management address of d.network. A bridge does not need
-// it if the host's adapter has the host's address; HNS may learn it only when the
-// host's endpoint is attached (flannel#1066, which waits for it first, and so for
-// ever; Calico attaches first). HNS does not list it for a bridge, and has to be asked.
-// While the address is missing, host settings are restored, since that may be why.
+// one if the host's adapter has the host's address: HNS may learn the address only when the
+// host's endpoint is attached. (flannel waits for the address first, and so for ever:
+// flannel#1066; Calico attaches first.) HNS does not list the address of a bridge, and has
+// to be asked. While the address is missing, host settings are restored, since that may be
+// why.
 func (d *Driver) findManagementIP(ctx context.Context, dev device, adapters []hns.Adapter) error {
 	bridge := !dev.network.tunnels()
 	if bridge && hostconfig.HasAddress(d.hostAdapter(*d.network, adapters), dev.Local) {

@@ -17,11 +17,11 @@ import (
 
 // adoptOrCreate is a step of Ensure: without d.network, which listNetworks has
 // found, it creates the network of dev. A network with other properties than wanted
-// is deleted, and the next pass makes it again. nil: d.network is as wanted. Then
-// the changes of it that HNS refused (tries) do not matter any more. dev.Switch: the
-// network is that of flanneld prepare. The journal has two lists of names, and the
-// first bool of Owned and SetOwned says whether the list of switches is meant; the second
-// bool of SetOwned, whether the list is to have the name.
+// is deleted, and the next pass makes it again. nil: d.network is as wanted, and tries has
+// forgotten refusals to create or delete it. dev.Switch: the network is that of flanneld
+// prepare. The journal has two lists of names. The first bool of Owned and SetOwned says
+// whether the list of switches is meant, the second bool of SetOwned whether the list is to
+// have the name.
 func (d *Driver) adoptOrCreate(ctx context.Context, dev device, adapters []hns.Adapter) error {
 	physical, adapterErr := hostconfig.PhysicalAdapter(adapters, dev.Parent) // after an error, its Name is ""
 	want, err := wantedNetwork(dev, physical.Name, d.version)
@@ -44,6 +44,7 @@ func (d *Driver) adoptOrCreate(ctx context.Context, dev device, adapters []hns.A
 	reason := d.difference(have, want, dev, adapters)
 	switch {
 	case reason == "":
+		// The request to delete a network is its ID.
 		d.tries.forget(func(c change) bool { return c.verb == verbCreateNetwork || c.request == have.ID })
 		return errors.Join(d.hostConfig.SetOwned(dev.name, dev.Switch, true), d.recordRequest(have.ID, want))
 	case dev.Switch && !slices.Contains(d.hostConfig.Owned(true), dev.name): // the name is one that others use
@@ -53,10 +54,11 @@ func (d *Driver) adoptOrCreate(ctx context.Context, dev device, adapters []hns.A
 }
 
 // difference returns why our network has to be made again; "": it need not. What
-// counts is what HNS was asked for when it made the network. What HNS reports
-// counts only if nobody knows that: making the network again would give the same.
-// The request is in the journal, or in d.pending, while HNS has not answered it. Since then,
-// the configuration may have changed to another network's name.
+// counts is what HNS was asked for when it made the network: if it reports something else,
+// the same request would give the same network. What HNS reports counts only if the request
+// is not known, or if another adapter is wanted now. The journal has the request, or
+// d.pending while HNS has not answered; that one may be for a network of another name, if
+// the configuration has changed since.
 func (d *Driver) difference(have, want hns.Network, dev device, adapters []hns.Adapter) string {
 	reported := differs(have, want)
 	if reported == "" && d.isOnOtherAdapter(have, want.Adapter, dev.Local, adapters) {
@@ -82,7 +84,8 @@ func (d *Driver) difference(have, want hns.Network, dev device, adapters []hns.A
 
 // isOnOtherAdapter reports whether a network is bound to another adapter than the
 // physical one that is named ("": not known). If no adapter has the name that HNS
-// reports, the adapter was renamed.
+// reports, the adapter was renamed. local is the host's address: the network's adapter is
+// the right one if it has that.
 func (d *Driver) isOnOtherAdapter(n hns.Network, physical string, local netip.Addr, adapters []hns.Adapter) bool {
 	exists := slices.ContainsFunc(adapters, func(a hns.Adapter) bool { return a.Name == n.Adapter })
 	return physical != "" && exists && n.Adapter != physical && !hostconfig.HasAddress(d.hostAdapter(n, adapters), local)

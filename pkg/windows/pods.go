@@ -13,8 +13,8 @@ import (
 
 // podWatcher finds running pods without an endpoint on our network. It runs in a
 // goroutine of its own, because HNS may take seconds for a list. Each minute it reads
-// the pods that the runtime has connected, and the IDs of the network's endpoints; it
-// reads the namespaces only if it does not know a pod's endpoint, or if that is gone.
+// the pods that the runtime has connected, and the IDs of the network's endpoints. It
+// reads the namespaces only if it does not know a pod's endpoint, or if the endpoint is gone.
 //
 //	pod's namespace in HNS                         the pod is
 //	has an endpoint of our network                 connected
@@ -36,7 +36,7 @@ type podWatcher struct {
 func (w *podWatcher) run(ctx context.Context) {
 	r := reconcile.Runner{
 		Resync: w.pace.Pods,
-		Later:  true,
+		Later:  true, // not at the start
 		Work: func(ctx context.Context) (time.Duration, error) {
 			switch last := w.observed.Load(); {
 			case last == nil: // before the first pass
@@ -130,7 +130,8 @@ func (w *podWatcher) candidates(ctx context.Context, network string, pods []hns.
 			known[p.Sandbox] = id
 			continue
 		case !exists && connected(p):
-			// The runtime removed the namespace and left the result. Whoever deletes the endpoint, it is no pod any more.
+			// The runtime removed the namespace and left the result, so this is no pod any more. It counts as known to
+			// the first look, and so is ignored when somebody deletes its endpoint.
 			w.first[p.Sandbox] = true
 			continue
 		case seen:

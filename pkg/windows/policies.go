@@ -173,7 +173,8 @@ func (s *policyStore) modifyAll(ctx context.Context, changes []policyChange, add
 // modify adds or removes policies with one request. If HNS refuses it, HNS does
 // not say which policy it refuses, nor whether it did a part of the request.
 // Therefore modify reads the policies again, and sends what is not done yet in
-// two halves, until a refused policy is alone in its request.
+// two halves, until a refused policy is alone in its request. refusals is what is left
+// of maxRefusals.
 func (s *policyStore) modify(ctx context.Context, changes []policyChange, add bool, refusals *int) {
 	var policies []hns.Policy
 	for _, c := range changes {
@@ -230,9 +231,9 @@ func isPolicyRefusal(err error) bool {
 	return ok && (slices.Contains(refusals, e.Code) || errors.Is(e, hns.ErrUnsupported))
 }
 
-// contains reports whether HNS has a policy. It compares the parsed values if
-// byValue (for policies that were added, whose text HNS may change), else the texts (for
-// policies that were removed, of which HNS may have two with the same value).
+// contains reports whether HNS has a policy. With byValue, it compares the parsed values:
+// HNS may change the text of a policy that was added. Without, it compares the texts: HNS may
+// have two policies of one value, of which only one was removed.
 func contains(policies []hns.Policy, p hns.Policy, byValue bool) bool {
 	key, value, _ := parsePolicy(p)
 	return slices.ContainsFunc(policies, func(o hns.Policy) bool {

@@ -21,8 +21,8 @@ func (d *Driver) prepare(ctx context.Context, dev dataplane.Device, report func(
 	var p preparation
 	var final error
 	r := reconcile.Runner{
-		News:  []<-chan struct{}{d.changes}, // of networks, adapters, addresses and routes
-		Retry: reconcile.Backoff{First: d.pace.Wait},
+		News:  []<-chan struct{}{d.changes},          // of networks, adapters, addresses and routes
+		Retry: reconcile.Backoff{First: d.pace.Wait}, // all pauses are as long
 		// nil ends Until. After an error, Retry decides when Work is called again, and
 		// not the duration.
 		Work: func(ctx context.Context) (time.Duration, error) { // all errors but a final one are waited for

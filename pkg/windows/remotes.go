@@ -27,8 +27,8 @@ func (s remoteStore) endpointName(p netip.Prefix) string {
 	return s.prefix() + strings.Replace(p.String(), "/", "-", 1)
 }
 
-// endpoints returns ours by the peers' subnets. Those whose names do not contain
-// a subnet have the zero Prefix.
+// endpoints returns our endpoints by the peers' subnets. An endpoint whose name does not
+// contain a subnet has the zero Prefix, which nobody wants, so the table deletes it.
 func (s remoteStore) endpoints(ctx context.Context) (map[netip.Prefix][]hns.Endpoint, error) {
 	endpoints, err := s.d.client.Endpoints(ctx, s.d.network.ID)
 	if err != nil {

@@ -40,7 +40,7 @@ type sweeper struct {
 func (s *sweeper) run(ctx context.Context) {
 	r := reconcile.Runner{
 		Resync: s.pace.Sweep,
-		Later:  true,
+		Later:  true, // not at the start
 		Work: func(ctx context.Context) (time.Duration, error) {
 			last := s.observed.Load()
 			if last == nil || last.pods == "" {

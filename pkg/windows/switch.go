@@ -28,8 +28,8 @@ type deadSwitch struct {
 // begins the time again: in such a pause, HNS or Windows did not answer, and HNS may have
 // bound the switch again. Afterwards, pauses are those between tries to delete networks.
 func (s *deadSwitch) look(physical hns.Adapter, limit time.Duration) time.Duration {
-	counts := s.looked.Sub(s.since) >= limit || time.Since(s.looked) <= limit/2
-	if s.adapter != physical.Index || !counts {
+	continues := s.looked.Sub(s.since) >= limit || time.Since(s.looked) <= limit/2
+	if s.adapter != physical.Index || !continues {
 		*s = deadSwitch{adapter: physical.Index, since: time.Now()}
 	}
 	s.looked = time.Now()

@@ -121,7 +121,7 @@ func (t *tries) forget(obsolete func(change) bool) {
 func (t *tries) forgetVerb(verb string) { t.forget(func(c change) bool { return c.verb == verb }) }
 
 // hnsStopped makes everything be tried at once when HNS answers again, except for
-// changes during which HNS stopped.
+// changes during which HNS stopped: they may be what stops it.
 func (t *tries) hnsStopped() {
 	t.forget(func(c change) bool { return !errors.Is(t.refused[c].Err(), hns.ErrUnavailable) })
 }

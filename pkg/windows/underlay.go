@@ -72,9 +72,9 @@ func toInterfaces(adapters []hns.Adapter) []underlay.Interface {
 		in := toInterface(a)
 		if j, ok := virtualOf[i]; ok {
 			in = toInterface(adapters[j])
-			in.Alias = in.Name
+			in.Alias = in.Name // a regular expression of --iface matches it, too
 			in.Name = a.Name
-			in.AltNames = append(in.AltNames, in.Alias, a.GUID)
+			in.AltNames = append(in.AltNames, in.Alias, a.GUID) // other names that --iface finds
 		}
 		all = append(all, in)
 	}

@@ -92,14 +92,14 @@ func (d *Driver) watch(ctx context.Context) {
 	}
 }
 
-// restoreHostConfig restores host settings while nobody calls Ensure: without
+// restoreHostConfig restores host settings also while nobody calls Ensure: without
 // them the daemon may not reach the API that it waits for. An error is what Restore waits
 // for, and the next tick calls it again.
 func (d *Driver) restoreHostConfig(ctx context.Context) {
-	d.hostConfig.TrackCategory()
+	d.hostConfig.TrackCategory()    // notices when somebody makes the host's network public
 	_ = d.hostConfig.WriteSettled() // the Keeper has logged why it could not write at once; the next tick tries again
 	if !d.hostConfig.Pending() || reconcile.IsUnknown(d.hostConfig.ReadErr()) {
-		return
+		return // there is nothing to restore, or that cannot be read
 	}
 	networks, err := d.client.Networks(ctx)
 	if err == nil {
@@ -112,8 +112,8 @@ func (d *Driver) restoreHostConfig(ctx context.Context) {
 
 // AwaitHostAddrs implements dataplane.Dataplane: after a boot and when a switch changes,
 // Windows may put a DHCP lease in the place of the host's static address. The loop calls it
-// before it chooses the underlay, and chooses none after an error. While a daemon that starts
-// cannot read the journal, no pass follows, so that a network is not rolled back either.
+// before it chooses the underlay, and chooses none after an error. A daemon that starts makes
+// no pass before that. So while it cannot read the journal, it rolls no network back either.
 func (d *Driver) AwaitHostAddrs(ctx context.Context) error {
 	if !d.hostConfig.NeedsStatic() {
 		return nil
@@ -141,7 +141,7 @@ func (d *Driver) completing(restore func() error) error {
 }
 
 // poll compares our network with its state in the last pass, and causes a pass if they
-// differ, or if HNS does not answer.
+// differ, or if HNS does not answer: the pass then reports that.
 func (d *Driver) poll(ctx context.Context) {
 	last := d.observed.Load()
 	if last == nil || last.name == "" {

@@ -47,8 +47,9 @@ var compared = map[string]operand{
 	"--src-type": sourceType, "--dst-type": destinationType, "--pkt-type": packetType,
 }
 
-// option returns the step of an option, such as --dport. module is the extension (-m)
-// before it; "": none.
+// option returns the step of an option, such as --dport 53. o.Name is "--dport", o.Value() is
+// "53", and o.Not tells that "!" stands before it. module is the extension (-m) before it;
+// "": none.
 func option(module string, o firewall.MatchOption, text string) step {
 	if of, ok := compared[o.Name]; ok {
 		return condition(text, []operand{of}, words(of.domain, o.Value()), o.Not)
@@ -105,8 +106,8 @@ func eitherPort(text string, s set, negated bool) step {
 	}
 }
 
-// markOption is the condition --mark of the extensions mark and connmark. text is that of
-// the rule.
+// markOption is the condition --mark of the extensions mark and connmark. text is what a
+// Result shows.
 func markOption(module, wanted string, negated bool, text string) step {
 	v, mask, ok := maskedNumber(wanted)
 	field := packetMark

@@ -194,7 +194,7 @@ func allOnes(options []firewall.MatchOption) bool {
 	return true
 }
 
-// maskedNumber parses "0x4000/0x4000". Without a mask it is that of a whole mark.
+// maskedNumber parses a value with its mask, "0x4000/0x4000". Without "/", the mask has all bits of a mark.
 func maskedNumber(text string) (value, mask uint64, ok bool) {
 	first, second, hasMask := strings.Cut(text, "/")
 	v, ok := parseNumber(first)

@@ -32,7 +32,7 @@ func parseFormula(name string, expr any) (f formula, known bool) {
 	}
 	o, ok := expr.(object)
 	if !ok {
-		v := parseValue(numbers, expr)
+		v := parseValue(numbers, expr) // a span of one number, of which low.low() returns the 64 bits
 		return formula{xor: v.low.low()}, !v.bad
 	}
 	for operator, value := range o { // an object of nft has one member

@@ -16,9 +16,9 @@ type object = map[string]any
 type nftReader struct {
 	rules  *Ruleset          // gets the base chains
 	chains map[string]*chain // by family, table and name, see key
-	sets   map[string][]any  // elements of sets and maps; likewise
-	// leftOut has the chains of kube-proxy that AddIPTables did not get; likewise. A jump to
-	// one changes nothing, see step.
+	sets   map[string][]any  // elements of sets and maps, by the same keys
+	// leftOut has the keys of kube-proxy's chains that AddIPTables did not get. A jump to one
+	// changes nothing, see step.
 	leftOut map[string]bool
 }
 
@@ -181,7 +181,7 @@ func (t nftTable) step(statement any) step {
 	case "xt":
 		if args["type"] == "match" && args["name"] == "comment" {
 			return always(yes, text)
-		}
+		} // another extension: leave, at the end
 	case "notrack":
 		return untrack
 	case "masquerade", "snat": // the packet keeps its way

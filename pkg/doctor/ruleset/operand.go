@@ -75,7 +75,7 @@ var (
 	destinationType = routeType(Incoming)
 )
 
-// field returns the mark as a value, of which the open bits are not known.
+// field returns the mark as a field, with the bits that are not known in open.
 func (m mark) field() field {
 	f := numberField(m.value)
 	f.open = m.open

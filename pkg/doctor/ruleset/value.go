@@ -154,9 +154,10 @@ type value struct {
 	bad    bool // it could not be parsed
 }
 
-// matches tells for which packets a field has the value: some if the packets differ in the
-// field, or may (f.free, AnyDevice), so that the condition certainly holds for a part of
-// them; unknown if all packets have one value that is not known (f.open: bits of a mark).
+// matches tells for which packets a field has the value. The answer is some if the packets
+// differ in the field, or may (f.free, AnyDevice): the condition certainly holds for a part
+// of them. It is unknown if all packets have one value that is not known (f.open: bits of a
+// mark), or if the rule's value could not be parsed.
 func (v value) matches(f field) answer {
 	switch {
 	case f.free:

@@ -129,9 +129,9 @@ type run struct {
 	ended bool   // some ended in the chain, accepted or dropped
 }
 
-// chain runs the packets of reach through a chain, and those of jumps in it. through
-// tells which of them continue behind the chain; all, that none of them was accepted or
-// dropped in it.
+// chain runs the packets of reach through a chain, and through the chains that it jumps to.
+// through tells which of them come out of it again. all is true if none of them was accepted
+// or dropped.
 func (w *walk) chain(c *chain, reach answer) (through answer, all bool) {
 	if w.depth++; w.depth > maxDepth {
 		w.depth--

@@ -23,7 +23,8 @@ import (
 // hostCompartment is the network compartment of the host itself.
 const hostCompartment = 1
 
-// States of an endpoint that is attached to one compartment, or shared by several, in documents of the older API.
+// States of an endpoint that is attached to one compartment, or shared by several, in documents of the older API
+// (EndpointState of hcsshim).
 const (
 	attached        = 2
 	attachedSharing = 3
@@ -32,11 +33,12 @@ const (
 // maxLists is how often a list is requested while objects disappear from it.
 const maxLists = 5
 
-// service implements Calls with the HNS of this machine. Where hcsshim would panic, because the DLL lacks an entry point,
-// methods call require first.
+// service implements Calls with the HNS of this machine; dll_windows.go and notify_windows.go have the other methods.
+// Client calls them on several goroutines; only listeners has a state, with a lock of its own. Where hcsshim would panic,
+// because the DLL lacks an entry point, methods call require first.
 type service struct {
-	dll       *windows.LazyDLL // computenetwork.dll
-	listeners listeners
+	dll       *windows.LazyDLL // computenetwork.dll, loaded by the first call
+	listeners listeners        // of Notify
 }
 
 // Open returns the HNS of this machine. If it is not installed or not running, the first call returns an error.
@@ -161,7 +163,7 @@ func list[T any](s *service, name string, call func() ([]T, error), document fun
 		return nil, err
 	}
 	var objects []T
-	err := ErrNotFound
+	err := ErrNotFound // as if a former attempt had failed so
 	for attempt := 0; attempt < maxLists && errors.Is(err, ErrNotFound); attempt++ {
 		objects, err = call()
 		err = translate(err)
@@ -215,6 +217,7 @@ func translate(err error) error {
 	if errno <= 0xffff { // a Win32 code, which hcsshim extracted from its HRESULT
 		code |= 0x80070000
 	}
+	// "hcnOpenNetwork failed in Win32: <text> (0x803b0001)"; something may stand before the name.
 	before, detail, _ := strings.Cut(err.Error(), " failed in Win32: ")
 	return &Error{Call: before[strings.LastIndex(before, " ")+1:], Code: code, Detail: detail}
 }

@@ -31,8 +31,8 @@ func (c Category) String() string {
 	return fmt.Sprintf("category %d", int(c))
 }
 
-// CategoryClient reads and sets categories by a Stack. No method takes longer than the limit: calls may hang, such as when
-// the Network List Service is starting.
+// CategoryClient reads and sets categories by a Stack, for package hostconfig. Any goroutine may call it. No method takes
+// longer than the limit: calls may hang, such as when the Network List Service is starting.
 type CategoryClient struct {
 	calls Stack
 	limit time.Duration
@@ -44,18 +44,19 @@ func NewCategoryClient(calls Stack, limit time.Duration) *CategoryClient {
 	return &CategoryClient{calls: calls, limit: limit}
 }
 
-// Category is that of Stack.
+// Category is Stack.Category within the limit.
 func (c *CategoryClient) Category(ctx context.Context, adapterGUID string) (Category, error) {
 	return c.call(ctx, func() (Category, error) { return c.calls.Category(adapterGUID) })
 }
 
-// SetCategory is that of Stack.
+// SetCategory is Stack.SetCategory within the limit.
 func (c *CategoryClient) SetCategory(ctx context.Context, adapterGUID string, to Category) error {
 	_, err := c.call(ctx, func() (Category, error) { return to, c.calls.SetCategory(adapterGUID, to) })
 	return err
 }
 
-// call runs f in a goroutine, which holds busy until f returns, also after the limit.
+// call runs f in a goroutine, which holds busy until f returns, also after the limit. Meanwhile, other calls fail with
+// ErrTimeout at once, and the Keeper of hostconfig tries again later.
 func (c *CategoryClient) call(ctx context.Context, f func() (Category, error)) (Category, error) {
 	if !c.busy.TryLock() {
 		return 0, fmt.Errorf("%w: the Network List Service does not answer an earlier call", ErrTimeout)

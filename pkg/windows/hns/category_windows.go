@@ -2,7 +2,7 @@ package hns
 
 // This file uses the COM interface of the Network List Manager (https://learn.microsoft.com/windows/win32/api/netlistmgr),
 // by its vtables: a GUID, as GetAdapterId returns it, is not a type that IDispatch has. Each interface begins with the
-// seven methods of IDispatch.
+// seven methods of IDispatch. A call may hang: CategoryClient (category.go) makes it on a goroutine of its own.
 //
 //	INetworkListManager: GetNetworks, GetNetwork, GetNetworkConnections(enumerator)
 //	IEnumNetworkConnections: _NewEnum, Next(count, connections, fetched)
@@ -75,7 +75,8 @@ func (ipHelper) SetCategory(adapterGUID string, c Category) error {
 	})
 }
 
-// withNetwork calls f with the INetwork to which an adapter is connected.
+// withNetwork calls f with the INetwork to which an adapter is connected, on a thread that withCOM (firewall_windows.go)
+// has initialized for COM. Without such a network, the error is ErrNotFound.
 func withNetwork(adapterGUID string, f func(network *comObject) error) error {
 	return withCOM(func() error {
 		unknown, err := ole.CreateInstance(clsidNetworkListManager, iidNetworkListManager)
@@ -97,7 +98,7 @@ func withNetwork(adapterGUID string, f func(network *comObject) error) error {
 			if err != nil {
 				return err
 			}
-			if fetched == 0 {
+			if fetched == 0 { // the end of the list
 				return &Error{Call: "IEnumNetworkConnections.Next", Code: ElementNotFound}
 			}
 			if found, err := isOf(connection, adapterGUID); !found || err != nil {

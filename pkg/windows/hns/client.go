@@ -40,7 +40,7 @@ func NewClient(calls Calls, t Timing) *Client {
 	return &Client{calls: calls, timing: t, hung: map[*pendingCall]bool{}}
 }
 
-// Counts returns how many calls were made, and how many of them create, modify or delete something.
+// Counts returns how many calls were made, and how many of them create, modify or delete something. Tests compare them.
 func (c *Client) Counts() (calls, changes uint64) { return c.made.Load(), c.changed.Load() }
 
 // Version returns the version of HNS.

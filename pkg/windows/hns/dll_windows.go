@@ -35,6 +35,7 @@ func (s *service) ModifyNetwork(id string, request json.RawMessage) error {
 		return err
 	}
 	return s.withNetwork(id, func(handle uintptr) error {
+		// nil: it returns no text.
 		return s.call(nil, "HcnModifyNetwork", handle, uintptr(unsafe.Pointer(text)))
 	})
 }
@@ -88,7 +89,7 @@ func (s *service) enumerate(objects string, conditions map[string]string) (ids [
 	if err != nil {
 		return nil, err
 	}
-	err = json.Unmarshal([]byte(text), &ids) // hcsshim, too, relies on a list in the text if there is no object
+	err = json.Unmarshal([]byte(text), &ids) // without any object, the text is an empty list, as hcsshim expects, too
 	return ids, err
 }
 
@@ -171,8 +172,9 @@ func (s *service) require(name string) error {
 	return nil
 }
 
-// call calls an entry point whose last argument is the error record. out is nil, or the address of a string that the
-// entry point returns; it is freed after an error.
+// call calls an entry point with args and, as the last argument, the address of the error record. out is nil, or the
+// address of a string that the entry point returns, which args contain, too; after an error, call frees the string.
+// The directive keeps what args point to in place, and from being freed, during the call.
 //
 //go:uintptrescapes
 func (s *service) call(out **uint16, name string, args ...uintptr) error {

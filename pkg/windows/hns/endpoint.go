@@ -17,7 +17,7 @@ func HostEndpoint(network string) string { return network + "_ep" }
 // creates it.
 const SourceVIPEndpoint = "source-vip"
 
-// remoteEndpoint is the flag of an endpoint that is on another host.
+// remoteEndpoint is the flag of an endpoint that is on another host (RemoteEndpoint in the HCN schema).
 const remoteEndpoint = 1
 
 // endpointDocument is HostComputeEndpoint of the HCN schema.

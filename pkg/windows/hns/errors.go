@@ -39,7 +39,7 @@ const (
 	InvalidJSON          Code = 0x803b001b
 	ManagerStopped       Code = 0x803b0020
 	noRequestHandlers    Code = 0x803b0022
-	HandlerUnsupported   Code = 0x803b0023 // GCN_E_REQUEST_UNSUPPORTED; that of HCN is RequestUnsupported
+	HandlerUnsupported   Code = 0x803b0023 // GCN_E_REQUEST_UNSUPPORTED; HCN_E_REQUEST_UNSUPPORTED is RequestUnsupported
 	NetAdapterNotFound   Code = 0x803b0026
 	AddressInUse         Code = 0x803b002f // of endpoints (kubernetes#100962)
 	NotImplemented       Code = 0x80004001

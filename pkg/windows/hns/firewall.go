@@ -10,7 +10,7 @@ import (
 // Firewall is the Windows Firewall, as firewall_windows.go and the simulated machine implement it. Its calls may hang,
 // such as when its service is starting: use FirewallClient.
 type Firewall interface {
-	// FirewallProfiles returns the profiles that are active, those of the networks to which the host is connected.
+	// FirewallProfiles returns the active profiles: one for each category of the networks to which the host is connected.
 	FirewallProfiles() ([]FirewallProfile, error)
 	// FirewallRules returns the inbound rules for UDP and for any protocol, also those that are not enabled.
 	FirewallRules() ([]FirewallRule, error)
@@ -49,8 +49,7 @@ type FirewallRule struct {
 	Limited  bool   // it applies to some programs, services, addresses or interfaces alone, or that cannot be read
 }
 
-// UnreadFirewallRule returns what is known of a rule of which nothing but the name can be read: it may block packets, and
-// is not known to allow any.
+// UnreadFirewallRule returns a rule whose name alone could be read: it may block packets, and is not known to allow any.
 func UnreadFirewallRule(name string) FirewallRule {
 	return FirewallRule{Name: name, Enabled: true, Protocol: AnyProtocol, Profiles: AllProfiles, Limited: true}
 }

@@ -101,23 +101,23 @@ func withPolicy(f func(policy *dispatch) error) error {
 }
 
 // withCOM calls f on a thread of the multithreaded apartment: a single-threaded one would need a window and a message
-// loop.
+// loop. If another library has made an apartment for the thread (RPC_E_CHANGED_MODE), that one will do.
 func withCOM(f func() error) error {
-	runtime.LockOSThread()
+	runtime.LockOSThread() // COM is initialized for a thread
 	defer runtime.UnlockOSThread()
 	const alreadyInitialized, otherApartment = 1, 0x80010106 // S_FALSE, RPC_E_CHANGED_MODE
 	err := ole.CoInitializeEx(0, ole.COINIT_MULTITHREADED)
 	o, _ := errors.AsType[*ole.OleError](err)
 	switch {
-	case err == nil, o != nil && o.Code() == alreadyInitialized:
+	case err == nil, o != nil && o.Code() == alreadyInitialized: // both have to be undone
 		defer ole.CoUninitialize()
-	case o == nil || o.Code() != otherApartment: // another library made the thread's apartment, which will do
+	case o == nil || o.Code() != otherApartment:
 		return comError("CoInitializeEx", err)
 	}
 	return f()
 }
 
-// create makes a COM object of a class. The caller releases it.
+// create makes a COM object of a class. Without an error, the caller releases it.
 func create(class *ole.GUID) (*dispatch, error) {
 	unknown, err := ole.CreateInstance(class, ole.IID_IDispatch)
 	if err != nil {

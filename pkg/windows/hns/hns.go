@@ -164,7 +164,7 @@ type Persistent struct {
 // Gateway is the next hop of a default route.
 type Gateway struct {
 	Addr   netip.Addr
-	Metric int // of the route without that of the interface; 0: Windows chooses it
+	Metric int // of the route, without the interface's; 0: Windows chooses it
 }
 
 // Address is an address of an adapter.
@@ -181,6 +181,6 @@ type Route struct {
 	Dst     netip.Prefix
 	NextHop netip.Addr // unspecified: on-link
 	Index   int        // of the adapter
-	Metric  int        // of the route without that of the interface, which Windows adds
+	Metric  int        // of the route, without the interface's, which Windows adds
 	Ours    bool       // created by a program (MIB_IPPROTO_NETMGMT), which may be us, not by the stack itself
 }

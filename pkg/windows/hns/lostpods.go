@@ -53,7 +53,7 @@ func ReadPods(dir string) (pods []Pod, err error) {
 // decodePod returns the pod of a file; false, if the file is of another kind, or the pod
 // has no namespace.
 func decodePod(raw []byte) (p Pod, ok bool) {
-	var d struct {
+	var d struct { // a part of what libcni writes; NetNS is the ID of the HNS namespace
 		ContainerID, NetworkName, NetNS string
 		CNIArgs                         [][2]string
 	}

@@ -9,7 +9,7 @@ import (
 	"flannel/pkg/dataplane"
 )
 
-// nonPersistent is the flag of networks that HNS deletes when it restarts.
+// nonPersistent is the flag of networks that HNS deletes when it restarts (EnableNonPersistent in the HCN schema).
 const nonPersistent = 8
 
 // Types of policies.
@@ -119,6 +119,7 @@ func defaultRoute(gateway netip.Addr) routeDocument {
 }
 
 // DecodeNetwork decodes a document from HNS. It ignores properties that Network does not have, but keeps all policies.
+// Client.Networks lists a network with an error as Unread, so that it does not hide the others.
 func DecodeNetwork(document json.RawMessage) (Network, error) {
 	var d networkDocument
 	if err := json.Unmarshal(document, &d); err != nil {

@@ -114,7 +114,7 @@ func (s ipHelper) SetPersistent(index int, p Persistent) error {
 	if p.DHCP {
 		return notifyDHCP(guid, 0, netip.Prefix{}, 1)
 	}
-	action := uintptr(2) // of the first address: it turns DHCP off
+	action := uintptr(2) // with the first address, DHCP is turned off; the others only change addresses (0)
 	for i, a := range p.Addrs {
 		if err := notifyDHCP(guid, i, a, action); err != nil {
 			return err
@@ -182,7 +182,7 @@ func notifyDHCP(guid *windows.GUID, i int, a netip.Prefix, action uintptr) error
 // BootID implements Stack. It is kept in a volatile key of the registry, which is gone after a reboot. Unlike the time of
 // the boot, it does not change with the clock.
 func (ipHelper) BootID() (string, error) {
-	const volatile = 1
+	const volatile = 1 // REG_OPTION_VOLATILE, which registry.CreateKey does not offer
 	path, err := windows.UTF16PtrFromString(`SOFTWARE\flanneld\Boot`)
 	if err != nil {
 		return "", err

@@ -33,8 +33,8 @@ func (c *Client) change(ctx context.Context, what string, f func() error) error 
 	return err
 }
 
-// run makes a call in a goroutine of its own, because a call that hangs cannot be cancelled, and waits for it until limit
-// or the end of ctx; after limit, the error is ErrTimeout. After that the call is abandoned: it counts as hung until it
+// run makes a call in a goroutine of its own, because a call that hangs cannot be cancelled. It waits for the call until
+// limit (the error is ErrTimeout) or the end of ctx. After that the call is abandoned: it counts as hung until it
 // returns, and its result is passed to late, unless late is nil. Client.listen has a late, which ends the subscription.
 func run[T any](ctx context.Context, c *Client, what string, limit time.Duration, f func() (T, error), late func(T)) (T, error) {
 	type answer struct {

@@ -26,7 +26,9 @@ import (
 
 // ipHelper implements Stack with the IP stack of this machine. Other methods are in persistent_windows.go (the registry,
 // which the next boot reads), dns_windows.go, vlan_windows.go and category_windows.go.
-type ipHelper struct{ bestRoute *windows.LazyProc }
+type ipHelper struct {
+	bestRoute *windows.LazyProc // GetBestRoute2, which winipcfg lacks
+}
 
 // OpenStack returns the IP stack of this machine.
 func OpenStack() (Stack, error) {
@@ -218,7 +220,8 @@ func (ipHelper) SetInterface(index int, v6 bool, settings Interface) error {
 	return ipHelperError("SetIpInterfaceEntry", row.Set())
 }
 
-// ipInterface returns all settings of a family on an adapter. To change one of them, all have to be written.
+// ipInterface returns all settings of a family on an adapter. To change one of them, all have to be written. (winipcfg
+// makes SitePrefixLength 0 for IPv4; Windows reads it as 64, and refuses to write that.)
 func ipInterface(index int, v6 bool) (*winipcfg.MibIPInterfaceRow, error) {
 	luid, err := winipcfg.LUIDFromIndex(uint32(index))
 	if err != nil {

@@ -15,7 +15,8 @@ type Component struct {
 }
 
 // Components starts and stops the components of a node, for the commands node start,
-// node stop and node reset. It recognizes what it started:
+// node stop and node reset, whose only goroutine calls the methods. It recognizes what it
+// started:
 //
 //	runs as     recognized by
 //	a process   a record (BaseDir\run\<name>.json) of its ID and of the time it started

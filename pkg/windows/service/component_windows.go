@@ -54,7 +54,8 @@ func (c Components) Start(ctx context.Context, what Component, asService bool) e
 }
 
 // Stop stops the process of a component, or the service that Components created for it. What
-// it runs as is found out: it may be either or neither. A service of others runs on.
+// it runs as is found out: it may be either or neither. A service of others runs on. ctx
+// only ends the wait for a service.
 func (c Components) Stop(ctx context.Context, name string) error {
 	registered, err := lookUpService(name)
 	if err != nil {
@@ -223,7 +224,7 @@ func openProcess(id uint32) (*process, error) {
 }
 
 // openOwn returns the process that is recorded under a name, nil if it has ended.
-// Another process may have its ID by now.
+// Another process may have its ID by now, but was started at another time.
 func (c Components) openOwn(name string) (*process, error) {
 	r, err := c.readRecord(name)
 	if err != nil || r.ID == 0 {
@@ -257,8 +258,8 @@ func (p *process) wait(limit time.Duration) (status uint32, ended bool) {
 
 // kill ends the process, and waits until it has ended.
 func (p *process) kill() error {
-	if err := windows.TerminateProcess(p.handle, 1); err != nil {
-		if _, ended := p.wait(0); ended {
+	if err := windows.TerminateProcess(p.handle, 1); err != nil { // 1: its exit status
+		if _, ended := p.wait(0); ended { // by itself, before the call
 			return nil
 		}
 		return os.NewSyscallError("TerminateProcess", err)

@@ -16,7 +16,8 @@ import (
 
 // Control carries out a verb of the command "flanneld service" for the service Name, and prints
 // what was done to out. config is for install alone. If nothing is to be done, such as starting a running
-// service, that is not an error.
+// service, that is not an error. Control waits until the service is in its new state: for stateWithin, or until ctx
+// ends (Ctrl-C).
 func Control(ctx context.Context, verb string, config Config, out io.Writer) error {
 	var err error
 	switch verb {
@@ -70,7 +71,7 @@ func explain(verb string, err error) error {
 	return fmt.Errorf("service %s: %w%s", verb, err, hint)
 }
 
-// withManager calls do with a connection to the service manager. It is opened with
+// withManager calls do with a connection to the service manager, which has
 // the given rights only; mgr.Connect would always request all of them, which only
 // administrators have.
 func withManager(access uint32, do func(*mgr.Mgr) error) error {

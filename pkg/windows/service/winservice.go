@@ -89,7 +89,7 @@ func (v *Variables) Type() string { return "NAME=VALUE" }
 // Warnings returns warnings about secrets. Every user who may log on can read the
 // arguments and variables of a service in the registry.
 func (c Config) Warnings() []string {
-	for _, text := range append(c.Command, c.Env...) {
+	for _, text := range append(c.Command, c.Env...) { // as --etcd-password=x, or FLANNELD_ETCD_PASSWORD=x
 		name, _, _ := strings.Cut(strings.ToLower(strings.ReplaceAll(strings.TrimLeft(text, "-"), "_", "-")), "=")
 		if name == "etcd-password" || name == "flanneld-etcd-password" {
 			return []string{"every user of this machine can read the etcd password of a service; use a client certificate instead"}
