@@ -22,7 +22,7 @@ import (
 //	any      Apply without Enforce                             none     the rules count
 //	any      Apply without a guard, or Remove                  none     there are no rules
 type trial struct {
-	passed  bool      // a trial ended, maybe in an earlier run, whose rules dropped. write and check set it
+	passed  bool      // a trial ended, maybe in an earlier run, whose rules dropped. mayEnforce, write and check set it
 	began   time.Time // when the trial began, or rules were missing last; zero: there is no trial
 	quiet   time.Time // since when nothing was found
 	found   uint64    // packets that claim to be from a pod of a peer, at that time
@@ -32,7 +32,7 @@ type trial struct {
 }
 
 // mayEnforce begins, continues or ends the trial, and reports whether rules may drop now. The caller
-// then writes such rules, which sets passed. If writing fails, the next call begins another trial.
+// then writes such rules. If writing fails, the next call reports true, too: the trial has ended.
 func (g *Guard) mayEnforce(c Config, now time.Time) bool {
 	t := &g.trial
 	if !c.Enforce || t.passed {
@@ -51,6 +51,7 @@ func (g *Guard) mayEnforce(c Config, now time.Time) bool {
 	}
 	left := t.quiet.Add(c.Trial).Sub(now)
 	if left <= 0 {
+		t.passed = true
 		t.end()
 		return true
 	}

@@ -156,6 +156,29 @@ func TestNothingIsDueAfterTrial(t *testing.T) {
 	})
 }
 
+// A trial that has ended does not begin again because the rules that drop could not be written, whatever call failed. One
+// of some twenty calls is tried.
+func TestPassedTrial(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		l := &link{t: t}
+		c, faults := Config{Outer: overVXLAN, Enforce: true, Trial: 1}, nstest.NewFaults(t) // 1 ns: the second Apply ends it
+		for call, failed := 1, true; failed; call += 20 {
+			g := l.guard(paths...)
+			l.apply(g, c)
+			faults.Fail(call, unix.ENOBUFS)
+			_ = g.Apply(t.Context(), dataplane.Options{}, completed(c), func() ([]string, error) { return nil, nil }) // may fail
+			failed = faults.Fail(0, 0) >= call
+			l.apply(g, c)
+			if enforces, waiting, _ := g.Enforces(); !enforces {
+				t.Errorf("call %d failed: the rules do not drop: %s", call, waiting)
+			}
+			if err := errors.Join(g.Apply(t.Context(), dataplane.Options{}, nil, nil), g.Close()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
 // nft runs a command of nft.
 func nft(t *testing.T, command string) string {
 	t.Helper()
