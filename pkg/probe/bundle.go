@@ -63,7 +63,8 @@ func WriteBundleFile(ctx context.Context, o BundleOptions, path string, s doctor
 	return nil
 }
 
-// WriteBundle writes the archive to w.
+// WriteBundle writes the archive to w. s and results are what the doctor has read and
+// found.
 func WriteBundle(ctx context.Context, o BundleOptions, w io.Writer, s doctor.Snapshot, results []doctor.Result) error {
 	// Everything is collected first: secrets that are found in one file are removed
 	// from all.
@@ -102,7 +103,7 @@ func WriteBundle(ctx context.Context, o BundleOptions, w io.Writer, s doctor.Sna
 func collect(ctx context.Context, o BundleOptions, s doctor.Snapshot, results []doctor.Result) (map[string][]byte, *redactor) {
 	files := map[string][]byte{"version.txt": []byte(version.String() + "\n")}
 	add := func(name string, v any) {
-		if raw, err := json.MarshalIndent(v, "", "  "); err == nil {
+		if raw, err := json.MarshalIndent(v, "", "  "); err == nil { // it does not fail for these types
 			files[name] = raw
 		}
 	}
@@ -119,12 +120,12 @@ func collect(ctx context.Context, o BundleOptions, s doctor.Snapshot, results []
 		files[name] = orError(status.Get(ctx, status.Socket(o.SubnetFile), path))
 	}
 	for name, path := range copiedFiles(o) {
-		raw, err := tail(path, maxListing)
+		raw, err := tail(path, maxListing) // 8 MiB
 		if files[name] = orError(raw, err); errors.Is(err, fs.ErrNotExist) {
 			files[name] = []byte(path + " does not exist\n")
 		}
 	}
-	for name, text := range documents(ctx, listWithin) {
+	for name, text := range documents(ctx, listWithin) { // of HNS and the IP stack; none on Linux
 		files["listings/"+name] = text
 	}
 	for _, f := range s.CNI.Value.Files {
@@ -138,12 +139,12 @@ func collect(ctx context.Context, o BundleOptions, s doctor.Snapshot, results []
 	files["environment.txt"] = environment(os.Environ())
 	// Only config/ is searched for more secrets, so the listings may come afterwards.
 	secrets := knownSecrets(o, s, files)
-	if command, env, err := service.Settings(); err == nil {
+	if command, env, err := service.Settings(); err == nil { // of the daemon as a Windows service, if there is one
 		secrets.addSettings(command, env)
 		shown, _ := redactArgs(command)
 		add("config/service.json", map[string][]string{"command": shown, "environment": redactEnviron(env)})
 	}
-	lister{runtime.GOOS, program}.runAll(ctx, files)
+	lister{runtime.GOOS, program}.runAll(ctx, files) // adds those below listings/
 	return files, secrets
 }
 

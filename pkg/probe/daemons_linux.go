@@ -17,7 +17,7 @@ type Daemon struct {
 // Daemons returns the other daemons in this network namespace, and those of which this
 // process cannot read the namespace. commands are the arguments with which flanneld is no
 // daemon. Environ may contain secrets. An error, which may come with daemons, means that
-// there may be others.
+// there may be others. Commands that must not run beside a daemon call it.
 func Daemons(commands []string) ([]Daemon, error) {
 	found, err := daemons(commands)
 	var all []Daemon

@@ -72,7 +72,8 @@ func (l lister) runAll(ctx context.Context, files map[string][]byte) {
 	running.Wait()
 }
 
-// run returns the output of a command, at most limit bytes of it, and its error.
+// run returns the output of a command, at most limit bytes of it, and its error as a line
+// of text. A command that does not exist is such an error.
 func (l lister) run(ctx context.Context, limit int, command ...string) []byte {
 	cmd := exec.CommandContext(ctx, l.program(command[0]), command[1:]...)
 	cmd.WaitDelay = time.Second // a child of the command may keep its output open
@@ -109,9 +110,9 @@ func (l lister) ports(ctx context.Context) []byte {
 // bounded is a writer that keeps the first bytes. It fails after them, which ends the
 // command that writes.
 type bounded struct {
-	limit     int
+	limit     int // in bytes
 	kept      bytes.Buffer
-	truncated bool
+	truncated bool // more was written than is kept
 }
 
 // Write implements io.Writer.

@@ -17,11 +17,12 @@ import (
 	"flannel/pkg/windows/node"
 )
 
-// machine reads a Windows machine; in tests, a simulated one. Each method is a probe: its result
-// is a fact of the doctor's Snapshot, and its error the reason why the fact is unknown.
+// machine reads a Windows machine; in tests, a simulated one. Each method is a probe, on a
+// goroutine of its own: its result is a fact of the doctor's Snapshot, and its error the reason
+// why the fact is unknown.
 type machine struct {
-	client    *hns.Client
-	stack     hns.Stack
+	client    *hns.Client // of the Host Networking Service
+	stack     hns.Stack   // the IP stack: adapters, routes
 	firewall  *hns.FirewallClient
 	processes func() ([]process, error)
 }
@@ -116,7 +117,8 @@ func (m machine) version(ctx context.Context) (doctor.HNS, error) {
 	return doctor.HNS{Major: v.Major, Minor: v.Minor}, nil
 }
 
-// ghosts reads the networks that only the older API of HNS lists.
+// ghosts reads the networks that only the older API of HNS lists: HNS refuses to create a
+// network with the name of one.
 func (m machine) ghosts(ctx context.Context) ([]doctor.HNSNetwork, error) {
 	ghosts, err := m.client.Ghosts(ctx)
 	found := []doctor.HNSNetwork{}
@@ -143,11 +145,12 @@ func (m machine) networks(ctx context.Context) ([]doctor.HNSNetwork, error) {
 			Port: int(n.VxlanPort)} // 0 on an L2Bridge
 		for _, s := range n.Subnets {
 			network.Subnets = append(network.Subnets, s.Prefix)
-			network.VNI = max(network.VNI, int(s.VSID))
+			network.VNI = max(network.VNI, int(s.VSID)) // HNS' name of the VNI; 0 on an L2Bridge
 		}
 		for _, p := range n.Policies {
 			if p.IsRemoteSubnet() {
 				r, _ := p.RemoteSubnet() // after an error r is zero, which the doctor counts as stale
+				// Provider is the address of the peer's host.
 				network.Remote = append(network.Remote, doctor.PeerRoute{Subnet: r.Prefix, Provider: r.Provider})
 			}
 		}
@@ -190,7 +193,7 @@ func (m machine) addRemoteEndpoints(ctx context.Context, n hns.Network, network 
 // forwarding of the interface that has its address; nil: there is no such
 // endpoint or interface.
 func (m machine) hostEndpoint(ctx context.Context, n hns.Network) (*doctor.HNSEndpoint, error) {
-	endpoints, err := m.client.EndpointsNamed(ctx, hns.HostEndpoint(n.Name))
+	endpoints, err := m.client.EndpointsNamed(ctx, hns.HostEndpoint(n.Name)) // the name with _ep
 	if err != nil {
 		return nil, err
 	}
@@ -226,6 +229,7 @@ func (m machine) adapters() ([]doctor.Adapter, error) {
 		if a.Loopback {
 			continue
 		}
+		// Virtual: it is the host's adapter on a virtual switch, which has the settings of a physical one.
 		adapter := doctor.Adapter{Name: a.Name, Index: a.Index, Virtual: a.Virtual(), DHCP: a.DHCP, DNS: a.DNS}
 		if !a.Virtual() {
 			adapter.VLAN, adapter.Kind = m.stack.VLAN(a.GUID), adapterKinds[a.Kind]
@@ -241,6 +245,7 @@ func (m machine) adapters() ([]doctor.Adapter, error) {
 	return adapters, nil
 }
 
+// adapterKinds are the kinds that the doctor looks at; others are "".
 var adapterKinds = map[hns.Kind]doctor.AdapterKind{hns.WiFi: doctor.WiFiAdapter, hns.Tunnel: doctor.TunnelAdapter, hns.Team: doctor.TeamAdapter}
 
 // forwarding reads the forwarding of an interface. It is off for a family that
@@ -268,7 +273,7 @@ func (m machine) daemons(commands []string) ([]doctor.Process, error) {
 			continue
 		}
 		daemon := p.withoutSecrets()
-		if p.argsErr != nil { // it may run a command
+		if p.argsErr != nil { // it may run a command, and be no daemon
 			daemon.WhyNot = fmt.Sprintf("read its arguments: %v", p.argsErr)
 		}
 		daemons = append(daemons, daemon)
@@ -296,8 +301,8 @@ func (m machine) kubeProxy() ([]string, error) {
 }
 
 // reserved returns the addresses in host-local's directory for the network: the
-// one in which flanneld source-vip has reserved the source VIP, otherwise the
-// default one.
+// one in which flanneld source-vip has reserved the source VIP (the address from which
+// kube-proxy sends on an overlay), otherwise the default one.
 func reserved(o Options) ([]netip.Addr, error) {
 	dir := o.DataDir
 	v, err := node.ReadVIP(o.VIPFile)

@@ -15,7 +15,8 @@ import (
 const timeoutShare = 5
 
 // paths sends packets to the peer that was asked for, or else to some, and returns what
-// came of them. Without a daemon that knows peers there are none.
+// came of them. Without a daemon that knows peers there are none. An error makes the Fact
+// unknown.
 func paths(ctx context.Context, o Options) ([]doctor.Path, error) {
 	report, err := status.Ask(ctx, status.Socket(o.SubnetFile))
 	if errors.Is(err, status.ErrNotRunning) || errors.Is(err, status.ErrNoAnswer) {

@@ -1,6 +1,7 @@
 // Package probe reads the Snapshot of a node that package doctor checks, and writes it with
 // other texts into a bundle for maintainers. It changes nothing else on the node. Everything
-// is read in parallel and with a timeout; a Fact that could not be read in time is unknown.
+// is read in parallel and with a timeout. A Fact is a part of the Snapshot with a value, or
+// with the reason why the value is not known, such as that reading it took too long.
 package probe
 
 import (
@@ -32,7 +33,7 @@ type Options struct {
 	BinDirs     []string // of CNI plugins
 	CNIProblem  string   // what is wrong with containerd's directories of CNI; "": nothing is known
 	DataDir     string   // of the CNI plugin host-local
-	PodResults  string   // where the CNI library keeps results of plugins, on Windows
+	PodResults  string   // where the CNI library keeps results of plugins, which name the pods, on Windows
 	VIPFile     string   // where flanneld source-vip publishes the source VIP
 	JournalFile string   // where flanneld saves the host's settings (hns.json)
 	LeftFiles   []string // files of other scripts; those that exist are in the Snapshot
@@ -72,7 +73,7 @@ func withoutContext[T any](read func() (T, error)) func(context.Context) (T, err
 	return func(context.Context) (T, error) { return read() }
 }
 
-// Read reads a Snapshot.
+// Read reads a Snapshot, for the command doctor.
 func Read(ctx context.Context, o Options) doctor.Snapshot {
 	o.Timeout = cmp.Or(o.Timeout, 5*time.Second)
 	return run(ctx, o, system)
@@ -82,7 +83,7 @@ func Read(ctx context.Context, o Options) doctor.Snapshot {
 const tookLonger = "reading it took longer than %s"
 
 // run runs the common probes and those of a system, which read into the
-// Snapshot that they are given. No two of them set the same part.
+// Snapshot that they are given. No two of them set the same part, so no lock is needed.
 func run(ctx context.Context, o Options, system func(Options, *doctor.Snapshot) []probe) doctor.Snapshot {
 	s := doctor.Snapshot{OS: runtime.GOOS, At: time.Now(), Version: o.Version, SubnetFile: o.SubnetFile}
 	// The probes keep pointers into s; the caller gets a copy when all are done or timed
@@ -186,7 +187,7 @@ func cni(o Options) (doctor.CNI, error) {
 			continue
 		}
 		raw, err := os.ReadFile(filepath.Join(o.ConfDir, e.Name()))
-		if err != nil {
+		if err != nil { // the file is listed all the same
 			c.Unread[e.Name()], raw = err.Error(), nil
 		}
 		c.Files = append(c.Files, doctor.CNIFile{Name: e.Name(), Text: string(raw[:min(len(raw), maxConf)])})

@@ -12,7 +12,7 @@ type process struct {
 	pid     int
 	name    string   // of the program's file
 	args    []string // the first is the name
-	argsErr error    // why args could not be read
+	argsErr error    // why args could not be read; nil also if nobody tried
 }
 
 // ownArgs returns the arguments without the name.

@@ -30,7 +30,7 @@ func processes() (all []process, unread error) {
 			continue
 		}
 		raw, err := commandLine(filepath.Join("/proc", e.Name()))
-		if err != nil {
+		if err != nil { // it goes on with the others
 			unread = fmt.Errorf("read the arguments of a process: %w", err)
 		}
 		if len(raw) == 0 {

@@ -64,6 +64,7 @@ func commandLine(pid uint32) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
+	// From here on, offsets in structs of that process: PEB, its parameters, the text.
 	peb := basic[unsafe.Offsetof(windows.PROCESS_BASIC_INFORMATION{}.PebBaseAddress)/unsafe.Sizeof(uintptr(0))]
 	var parameters uintptr
 	if err := peek(p, peb+unsafe.Offsetof(windows.PEB{}.ProcessParameters), &parameters); err != nil {

@@ -29,7 +29,8 @@ import (
 // documents returns nil: they exist only on Windows.
 func documents(context.Context, time.Duration) map[string][]byte { return nil }
 
-// system returns the probes for Linux, which write into s. run adds the common ones.
+// system returns the probes for Linux, which write into s. run adds the common ones. Each
+// runs on a goroutine of its own.
 func system(o Options, s *doctor.Snapshot) []probe {
 	l := &s.Linux
 	var name unix.Utsname
@@ -67,7 +68,7 @@ func reservations(o Options, l *doctor.Linux) probe {
 
 // devices lists the network devices, except for loopback.
 func devices() ([]doctor.Device, error) {
-	links, err := rtnetlink.Whole(netlink.LinkList)
+	links, err := rtnetlink.Whole(netlink.LinkList) // repeats an interrupted list
 	if err != nil {
 		return nil, fmt.Errorf("list links: %w", err)
 	}
@@ -174,7 +175,7 @@ func iptables(ctx context.Context, family string) ([]doctor.Listing, error) {
 		}
 	}
 	var listings []doctor.Listing
-	legacy := false
+	legacy := false // a program has listed the variant legacy
 	for _, name := range slices.Sorted(maps.Keys(programs)) {
 		out, err := output(ctx, name)
 		if _, exited := errors.AsType[*exec.ExitError](err); exited && ctx.Err() == nil && programs[name] == ruleset.VariantNFT {

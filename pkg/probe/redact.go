@@ -21,7 +21,7 @@ import (
 //
 // Create it with newRedactor.
 type redactor struct {
-	known []conf.Secret // values that were added, the longest first
+	known []conf.Secret // values that were added, the longest first; a Secret is never printed
 	// keyed matches a secret name, a separator and a value (name=value, "name": "value");
 	// flagged a flag with a secret name whose value is the next word (-name value).
 	keyed, flagged *regexp.Regexp
@@ -40,7 +40,7 @@ type shape struct {
 // newRedactor returns a redactor without known values.
 func newRedactor() *redactor {
 	var words []string
-	for _, word := range conf.SecretWords() {
+	for _, word := range conf.SecretWords() { // "apikey" also matches api-key and api_key
 		words = append(words, strings.Join(strings.Split(word, ""), "[-_ ]?"))
 	}
 	name := `(?i)([a-z0-9_.-]*(?:` + strings.Join(words, "|") + `)[a-z0-9_.-]*)`
@@ -74,11 +74,11 @@ func (r *redactor) add(text string) {
 }
 
 // addFile adds the content of a file with a key or a token. A file that cannot be
-// read is ignored.
+// read is ignored, as is the path "".
 func (r *redactor) addFile(path string) {
 	if raw, err := os.ReadFile(path); err == nil && path != "" {
 		r.add(string(raw))
-		for line := range strings.Lines(string(raw)) { // also each line of a PEM file
+		for line := range strings.Lines(string(raw)) { // also each line of a PEM file that is no ordinary word
 			if len(line) >= 32 {
 				r.add(line)
 			}

@@ -82,7 +82,7 @@ func (m machine) lost(ctx context.Context, path string) (doctor.LostSettings, er
 	if err := errors.Join(err1, err2); err != nil {
 		return doctor.LostSettings{}, fmt.Errorf("list adapters and routes: %w", err)
 	}
-	l, err := hostconfig.ReadLost(path, adapters, routes, networks)
+	l, err := hostconfig.ReadLost(path, adapters, routes, networks) // zero: the journal holds no settings
 	return doctor.LostSettings{Since: l.Since, Adapter: l.Adapter, Settings: l.What}, err
 }
 
@@ -97,5 +97,6 @@ func (m machine) category(ctx context.Context, path string) (doctor.Category, er
 	if err != nil || saved == nil {
 		return doctor.Category{}, err
 	}
+	// Done: it was restored, or restoring it was given up.
 	return doctor.Category{Adapter: adapter, Now: c.String(), Saved: saved.Category.String(), Done: saved.Done, Problem: saved.Problem}, nil
 }

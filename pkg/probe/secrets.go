@@ -12,7 +12,8 @@ import (
 
 // knownSecrets returns a redactor with all secrets that this process can read. It
 // replaces these values wherever they are in a file; values that nobody knows here
-// are not recognized, so more sources are better than fewer.
+// are recognized only by their form or the name before them (redact.go), so more sources
+// are better than fewer.
 func knownSecrets(o BundleOptions, s doctor.Snapshot, files map[string][]byte) *redactor {
 	r := newRedactor()
 	r.add(o.Password.Reveal())

@@ -49,7 +49,7 @@ func (s Store) Examine(ctx context.Context) doctor.Cluster {
 	e, err := kube.Examine(ctx, *s.Kube)
 	if err != nil {
 		c := unknownCluster(err.Error())
-		if c.Proxy = proxy; kube.Unreachable(err) {
+		if c.Proxy = proxy; kube.Unreachable(err) { // it did not answer, or something else did
 			c.Unreachable = err.Error()
 		}
 		return c

@@ -20,7 +20,7 @@ func (m machine) readFirewall(ctx context.Context) (doctor.WinFirewall, error) {
 	for _, p := range profiles {
 		f.Profiles = append(f.Profiles, doctor.FirewallProfile{Name: names[p.Type], Type: p.Type, On: p.On, BlocksAll: p.BlocksAll, Allows: p.Allows})
 	}
-	ports := []int{hns.DefaultVxlanPort}
+	ports := []int{hns.DefaultVxlanPort} // of an overlay that names no port
 	networks, err := m.client.Networks(ctx)
 	if err != nil {
 		return doctor.WinFirewall{}, err

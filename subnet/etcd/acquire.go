@@ -18,7 +18,8 @@ import (
 // Acquire implements subnet.Manager. It uses an existing key of this node (see
 // claims), or creates one for the subnet that the subnet file remembers, or for
 // a random free one. It waits for etcd, and returns other errors at once, such
-// as a full network. The daemon may call it again, also after it has succeeded.
+// as a full network. The daemon calls it while it joins, when neither Watch nor
+// Hold runs, and may call it again, also after it has succeeded.
 func (m *Manager) Acquire(ctx context.Context, cfg subnet.Config, want subnet.Lease) (subnet.Lease, error) {
 	// Each round lists the keys, and then uses one of them, or creates one under the
 	// condition that nobody was faster. A lost race means another round with a new list.
@@ -28,7 +29,7 @@ func (m *Manager) Acquire(ctx context.Context, cfg subnet.Config, want subnet.Le
 	granted, won := false, false
 	defer func() {
 		if granted && !won {
-			m.revokeUnused(ctx, id)
+			m.revokeUnused(ctx, id) // unless a key is on it: that of a write whose answer was lost
 		}
 	}()
 	for {
@@ -41,15 +42,15 @@ func (m *Manager) Acquire(ctx context.Context, cfg subnet.Config, want subnet.Le
 		if err != nil {
 			return subnet.Lease{}, err
 		}
-		records := m.records(snap.kvs)
+		records := m.records(snap.kvs) // the keys of leases, also those of other nodes
 		// In each round, because a write may have succeeded although its answer was lost, so
 		// that our key is in this list. Other nodes may have taken the subnet chosen before.
 		h, err := m.chooseHome(ctx, cfg, want, records)
 		if err != nil {
 			return subnet.Lease{}, err
 		}
-		if h.existing != nil {
-			m.warnOthers(h.existing.key, h.claims, nil)
+		if h.existing != nil { // it stays as it is until Publish
+			m.warnOthers(h.existing.key, h.claims, nil) // nil: no key was deleted
 			return addPublicIPv6(m.setHeld(snap, heldKeyOf(h.existing, snap.at), h.how), want), nil
 		}
 		if !granted {
@@ -59,7 +60,7 @@ func (m *Manager) Acquire(ctx context.Context, cfg subnet.Config, want subnet.Le
 			}
 			granted = true
 		}
-		held := m.newHeldKey(h.pick, want, id)
+		held := m.newHeldKey(h.pick, want, id) // nothing is written yet
 		if won, err = m.createKey(ctx, held, snap.at.rev, h.former); err != nil {
 			return subnet.Lease{}, m.explainDenied(err, h.claims)
 		}
@@ -77,7 +78,7 @@ func (m *Manager) Acquire(ctx context.Context, cfg subnet.Config, want subnet.Le
 // record is a lease's key in the store, as Acquire sees it in a list. Its subnets are
 // taken even if its value cannot be decoded.
 type record struct {
-	key   string
+	key   string           // whole, with the prefix
 	name  string           // the last part of key, with the subnets; see parseKey
 	kv    *mvccpb.KeyValue // as listed; kv.Lease is its etcd lease, 0 for a reservation
 	lease *subnet.Lease    // only its subnets
@@ -114,8 +115,8 @@ func (m *Manager) candidate(cfg subnet.Config, want subnet.Lease, records, forme
 	}
 	// A lease does not fit when IPv6 was enabled or disabled, also by a change to a
 	// backend that has only IPv4. The pods keep their addresses of the other family.
-	kept4, kept6 := keepSubnets(cfg, &want, t.rivals)
-	missing := cfg // the families that need another subnet than that of the file
+	kept4, kept6 := keepSubnets(cfg, &want, t.rivals) // zero: the family needs another subnet, or is off
+	missing := cfg                                    // the families that need another subnet than that of the file
 	if kept4.IsValid() {
 		missing.V4 = subnet.Network{}
 	}
@@ -130,7 +131,7 @@ func (m *Manager) candidate(cfg subnet.Config, want subnet.Lease, records, forme
 	default:
 		how = "it was free"
 	}
-	free4, free6, err := m.choose(missing, &t)
+	free4, free6, err := m.choose(missing, &t) // zero for families that are not missing
 	pick.V4.Subnet, pick.V6.Subnet = cmp.Or(kept4, free4), cmp.Or(kept6, free6)
 	return pick, how, err
 }

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Ahead returns the clock of the first server that answers minus ours, precise
+// Ahead returns, for the doctor, the clock of the first server that answers minus ours, precise
 // to two seconds. etcd's own protocol has no time, but its responses to plain
 // HTTP have the header Date (RFC 9110, section 6.6.1).
 func Ahead(ctx context.Context, o Options) (time.Duration, error) {

@@ -11,7 +11,8 @@ import (
 	"flannel/subnet"
 )
 
-// This file chooses the subnet of a new lease, for candidate (acquire.go); what is taken is decided in taken.go.
+// This file chooses the subnet of a new lease, for candidate (acquire.go); what is taken is decided in taken.go. Its
+// functions are pure, but for rnd.
 
 // keepSubnets returns those subnets of l (of the subnet file) that a node in a network with cfg can have and that
 // overlap no lease in taken. The others are zero Prefixes, as are those of disabled families.
@@ -29,7 +30,7 @@ func keepSubnets(cfg subnet.Config, l *subnet.Lease, taken []*subnet.Lease) (v4,
 	return v4, v6
 }
 
-// isFree reports whether no lease in taken overlaps a subnet of l. A zero Prefix overlaps nothing.
+// isFree reports whether no lease in taken overlaps a subnet of l. A zero Prefix, no subnet, overlaps nothing.
 func isFree(l *subnet.Lease, taken []*subnet.Lease) bool {
 	return !slices.ContainsFunc(taken, func(t *subnet.Lease) bool {
 		return l.V4.Subnet.Overlaps(t.V4.Subnet) || l.V6.Subnet.Overlaps(t.V6.Subnet)
@@ -48,7 +49,7 @@ func chooseFree(cfg subnet.Config, taken []*subnet.Lease, rnd *rand.Rand) (v4, v
 	for _, l := range taken {
 		occupied = append(occupied, l.V4.Subnet, l.V6.Subnet)
 	}
-	for _, under := range cfg.Underlay {
+	for _, under := range cfg.Underlay { // our own addresses on the underlay, and networks that it reaches
 		if under.Bits() > cfg.NetworkOf(under.Addr()).Prefix.Bits() {
 			occupied = append(occupied, under)
 		}

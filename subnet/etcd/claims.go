@@ -55,8 +55,8 @@ func findClaims(cfg subnet.Config, want subnet.Lease, records []record) (c claim
 		value, err := decodeValue(r.kv.Value)
 		r.value = &value
 		switch {
-		case err != nil || !hasOurAddress(cfg, want, value):
-		case subnet.Fits(cfg, r.lease) != nil:
+		case err != nil || !hasOurAddress(cfg, want, value): // no claim
+		case subnet.Fits(cfg, r.lease) != nil: // such as one of another network or length
 			c.misfits = append(c.misfits, r)
 		case isFiled(*r.lease, want):
 			c.filed = append(c.filed, r)
@@ -100,17 +100,18 @@ func hasOurAddress(cfg subnet.Config, want subnet.Lease, v leaseValue) bool {
 // home is the key that this node gets: an existing one or a new one.
 type home struct {
 	existing *record      // nil: create the key of pick
-	pick     subnet.Lease // its subnets
-	former   []record     // the keys that the creation deletes
+	pick     subnet.Lease // the subnets of the new key
+	former   []record     // the keys that the creation deletes: see replaceable
 	how      string       // why this key, for the log
-	claims   claims
+	claims   claims       // all keys with our address, for the log and errors
 }
 
-// chooseHome chooses our key by the table above type claims.
+// chooseHome chooses our key by the table above type claims. It writes nothing. Acquire
+// returns its error, such as a full network.
 func (m *Manager) chooseHome(ctx context.Context, cfg subnet.Config, want subnet.Lease, records []record) (home, error) {
 	h := home{claims: findClaims(cfg, want, records)}
 	var err error
-	// The first two rows.
+	// The first two rows, unless there is none of them.
 	if h.existing, err = m.ownClaim(ctx, h.claims); h.existing != nil || err != nil {
 		h.how = "it has our public address"
 		return h, err
@@ -120,7 +121,7 @@ func (m *Manager) chooseHome(ctx context.Context, cfg subnet.Config, want subnet
 	}
 	// A new key. It comes before the other keys with our address (the third row) if it has
 	// a subnet of the subnet file, and else after them (the last row).
-	var full error // why there is no new key; it matters only if no existing one is used
+	var full error // why there is no new key, such as a full network; it matters only if no existing one is used
 	h.pick, h.how, full = m.candidate(cfg, want, records, h.former)
 	if len(h.claims.leased) == 0 {
 		return h, full
@@ -140,11 +141,11 @@ func (m *Manager) chooseHome(ctx context.Context, cfg subnet.Config, want subnet
 	return h, full
 }
 
-// ownClaim returns the claim that comes before every new key; nil: there is
-// none. If there is a key of the subnet file, that is one of the claims, since no new key
-// can have its subnets. A single key of the subnet file is used without asking for the
-// permission, since there is no other one. If the user may write none of several claims,
-// the oldest key of the subnet file is used.
+// ownClaim returns the claim that comes before every new key; nil: there is none. If a
+// key has a subnet of the subnet file (filed), no new key can have that subnet, so the
+// other keys with our address come before a new one, too. A single claim that is filed is
+// used without asking for the permission, since there is no other one. If the user may
+// write none of several claims, the oldest filed one is used.
 func (m *Manager) ownClaim(ctx context.Context, c claims) (*record, error) {
 	switch {
 	case len(c.filed) == 0:

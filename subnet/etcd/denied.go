@@ -31,7 +31,7 @@ func (e *deniedError) Error() string {
 func (e *deniedError) Refused() {}
 
 // denied replaces etcd's "permission denied" by a deniedError, which names the
-// permission.
+// permission; any other err, also nil, it returns as it is.
 func (m *Manager) denied(err error, need, key string, all bool) error {
 	if errors.Is(err, rpctypes.ErrPermissionDenied) {
 		return &deniedError{User: m.user, Need: need, Key: key, All: all}
@@ -44,7 +44,7 @@ func (m *Manager) denied(err error, need, key string, all bool) error {
 // does not have its address. The error is final: the caller logs it and calls
 // Acquire again.
 func (m *Manager) deniedClaim(err error, key, publicIP string) error {
-	if denied, ok := errors.AsType[*deniedError](m.denied(err, "readwrite", key, false)); ok {
+	if denied, ok := errors.AsType[*deniedError](m.denied(err, "readwrite", key, false)); ok { // false: one key
 		return final{fmt.Errorf("%w; if this user may write one reserved key only, let that key carry this node's PublicIP %s",
 			denied, publicIP)}
 	}

@@ -55,13 +55,13 @@ func (o Options) client(t *errorTracker) (clientv3.Config, error) {
 	cfg := clientv3.Config{
 		Endpoints:   endpoints,
 		TLS:         secure,
-		DialTimeout: 10 * time.Second, // of the login; each attempt has a shorter one
+		DialTimeout: 10 * time.Second, // of the login; the first attempts of retry have less
 		// A dead connection is detected after 13 s (10 + 3). gRPC allows no less than 10 s
 		// between pings. They are sent only while a request runs, such as a watch, because
 		// the server closes connections that are pinged without one.
 		DialKeepAliveTime:    cmp.Or(o.keepAlive, 10*time.Second),
 		DialKeepAliveTimeout: 3 * time.Second,
-		MaxUnaryRetries:      3,
+		MaxUnaryRetries:      3, // by the library itself, within one attempt of retry
 		MaxCallRecvMsgSize:   maxMessage,
 		Logger:               zap.NewNop(), // it logs every retry during an outage
 	}
@@ -121,7 +121,7 @@ func (o Options) tls(t *errorTracker) (*tls.Config, error) {
 		}
 		return &pair, nil
 	}
-	if _, err := load(nil); err != nil {
+	if _, err := load(nil); err != nil { // nil: no server asks
 		return nil, err
 	}
 	c.GetClientCertificate = load // reads the files again, because the certificate may be renewed

@@ -23,13 +23,13 @@ import (
 type feed struct {
 	name     string          // for messages
 	key, end string          // the keys from key to end, without end; if end is "", only key
-	leases   bool            // the keys are those of leases: oversized values and other keys are dropped, see list
+	leases   bool            // the keys are those of leases: list.go bounds their values, and how many of them are invalid
 	notified <-chan struct{} // makes follow call onNotify; nil: never
 	onNotify func()          // called on the goroutine of follow, as the consumer
-	// written returns the ModRevision of key as last seen or written by us; 0:
-	// none. nil: we do not write it. See passOwnWrite.
+	// written returns the ModRevision of key as last seen or written by us; 0: none. The
+	// nil function: a feed of keys that we do not write. See passOwnWrite.
 	written  func() int64
-	consumer consumer
+	consumer consumer // gets the keys and their changes
 }
 
 // consumer is called from one goroutine, that of follow.
@@ -55,13 +55,13 @@ func (m *Manager) follow(ctx context.Context, f feed, start *snapshot) {
 	if start != nil {
 		s.at = start.at
 		if !start.read.IsZero() {
-			f.consumer.handleList(ctx, start, false)
+			f.consumer.handleList(ctx, start, false) // false: no other store was read before
 		}
 	}
 	for ctx.Err() == nil {
 		err := s.run(ctx) // never nil
 		if ctx.Err() != nil || errors.Is(err, errRelist) {
-			continue
+			continue // the end; or run again at once
 		}
 		m.outage.Failed(f.name, fmt.Errorf("%s: %w", f.name, m.tracker.explain(err)))
 		subnet.Pause(ctx, s.failures)
@@ -74,7 +74,7 @@ func (m *Manager) follow(ctx context.Context, f feed, start *snapshot) {
 type session struct {
 	m         *Manager
 	feed      feed
-	at        position // the zero position: list first
+	at        position // how far the store is known (replaced.go); the zero position: list first
 	replaced  bool     // check has found that the store was replaced
 	checked   bool     // at was just read from this store: do not check it
 	failures  int      // in a row, of connections that did not last
@@ -89,7 +89,7 @@ type session struct {
 //	just listed                     none
 //	from a former connection        check: is it still a position of this store?
 func (s *session) run(ctx context.Context) error {
-	s.passOwnWrite()
+	s.passOwnWrite() // the watch may not have handed over what we wrote last
 	if s.at.rev == 0 || s.at.stale || s.replaced {
 		if err := s.list(ctx); err != nil {
 			return err
@@ -148,7 +148,7 @@ func (s *session) watch(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-s.feed.notified:
+		case <-s.feed.notified: // nil: never
 			s.feed.onNotify()
 		case r := <-in:
 			b := gather(ctx, carry, r, in)
@@ -169,8 +169,8 @@ func (s *session) handleBatch(ctx context.Context, b batch) error {
 	for _, e := range b.events {
 		s.at.advance(e)
 	}
-	s.at.rev = max(s.at.rev, b.rev)
-	if b.compacted { // etcd no longer has the events after our position
+	s.at.rev = max(s.at.rev, b.rev) // b.rev is 0 if it is not known
+	if b.compacted {                // etcd no longer has the events after our position
 		s.at.stale = true
 		if s.compacted > 0 { // also behind the last list, so perhaps behind the next one
 			subnet.Pause(ctx, s.compacted-1)

@@ -14,7 +14,7 @@ import (
 
 // newLeaseID chooses the ID of an etcd lease. Because we choose it, and not
 // etcd, the grant can be repeated after a lost response without creating a
-// second lease.
+// second lease. It is never 0, which is NoLease.
 func newLeaseID() clientv3.LeaseID { return clientv3.LeaseID(rand.Int64N(1<<63-1) + 1) }
 
 // grant creates the etcd lease id. It is not an error if it exists already.
@@ -34,7 +34,7 @@ func (m *Manager) revokeUnused(ctx context.Context, id clientv3.LeaseID) {
 	if id == clientv3.NoLease {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second) // also if ctx has ended, as in Hold
 	defer cancel()
 	if left, err := m.client.TimeToLive(ctx, id, clientv3.WithAttachedKeys()); err == nil && left.TTL > 0 && len(left.Keys) == 0 {
 		_, _ = m.client.Revoke(ctx, id)

@@ -20,9 +20,9 @@ import (
 // channels have room for one value, which stands for any number of notifications.
 type ownLease struct {
 	mu       sync.Mutex // never held during a request
-	held     *heldKey   // nil before Acquire; mu guards its fields, too
+	held     *heldKey   // nil before Acquire; mu guards its fields, too; each Acquire sets another one
 	seed     *snapshot  // the list of Acquire, with which Watch begins; nil: Watch lists
-	accepted time.Time  // when AcceptWithdrawal was called last; zero: never
+	accepted time.Time  // when AcceptWithdrawal was called last, with which an operator confirms deletions; zero: never
 	expires  time.Time  // see Expires; zero: not known, or never
 
 	acquired     chan struct{} // closed by the first Acquire
@@ -123,7 +123,8 @@ func (h holder) observe(s sight) {
 }
 
 // keep does what heldKey.step says, until ctx ends (nil) or the lease is lost (ErrLost). It
-// calls step at the start, after each notification by check, and when step asks for it.
+// calls step at the start, after each notification by check, and when step asks for it:
+// the Runner calls Work then, on the goroutine of keep.
 func (h holder) keep(ctx context.Context) (err error) {
 	ctx, end := context.WithCancel(ctx)
 	defer end()
@@ -131,7 +132,7 @@ func (h holder) keep(ctx context.Context) (err error) {
 		write, due := h.step(ctx)
 		if write {
 			_ = h.m.retry(ctx, "restore our lease", h.restore) // fails only at the end of ctx
-			_, due = h.step(ctx)                               // if it says write again, check has been notified
+			_, due = h.step(ctx)                               // if it says write again, check was notified: Work is next
 		}
 		if err = h.m.lostError(ctx, h.held); err != nil {
 			end()
@@ -175,7 +176,7 @@ func (h holder) step(ctx context.Context) (write bool, due time.Time) {
 		case newsRestored:
 			h.m.log.Info("lease is restored", "key", h.held.key)
 			peers.SetOwnWithdrawn(false)
-		default:
+		default: // what someone else did
 			h.m.tell(ctx, h.held.key, n)
 		}
 	}
@@ -209,10 +210,10 @@ func describe(v *leaseValue) string {
 	return string(raw[:min(len(raw), 200)])
 }
 
-// restore writes our key for as long as step says so. It is an attempt of retry.
+// restore writes our key for as long as step says so: someone may change it while we write. It is an attempt of retry.
 func (h holder) restore(ctx context.Context) error {
 	for {
-		if write, _ := h.step(ctx); !write {
+		if write, _ := h.step(ctx); !write { // keep asks again when the next step is due
 			return nil
 		}
 		if err := h.m.writeKey(ctx, h.held); err != nil {
@@ -256,11 +257,11 @@ func (m *Manager) Publish(ctx context.Context, l subnet.Lease) error {
 	held.want = v
 	m.own.mu.Unlock()
 	return m.retry(ctx, "publish our lease", func(ctx context.Context) error {
-		for {
+		for { // until the key is as wanted: someone may change it while we write
 			m.own.mu.Lock()
 			write := held == m.own.held && held.publishMustWrite()
 			m.own.mu.Unlock()
-			if !write {
+			if !write { // it is as wanted, missing, or that of a former Acquire
 				return m.lostError(ctx, held)
 			}
 			if err := m.writeKey(ctx, held); err != nil {
@@ -270,7 +271,7 @@ func (m *Manager) Publish(ctx context.Context, l subnet.Lease) error {
 	})
 }
 
-// AcceptWithdrawal implements subnet.Manager.
+// AcceptWithdrawal implements subnet.Manager. A connection of the status socket calls it.
 func (m *Manager) AcceptWithdrawal() int {
 	peers := m.watched.Peers()
 	if peers == nil {

@@ -23,7 +23,8 @@ const (
 	// request limit, so that every value fits.
 	maxMessage = 4 << 20
 	// firstPage and largestPage bound the keys of one page. The page size grows
-	// while pages are small in bytes.
+	// while pages are small in bytes: 500 of the largest leases fit into a message,
+	// and 8,000 usual ones have 2 MB.
 	firstPage, largestPage = 500, 8000
 	// maxKey is the longest invalid key that is reported by name, in bytes. Keys of
 	// leases have less than 100.
@@ -41,15 +42,16 @@ var oversized = make([]byte, maxValue+1)
 // store (replaced.go).
 type snapshot struct {
 	kvs  []*mvccpb.KeyValue // in the order of the keys; too large values are replaced by oversized
-	at   position
-	read time.Time // when the first page arrived; zero: kvs was not read, and is empty
+	at   position           // of the list
+	read time.Time          // when the first page arrived; zero: kvs was not read, and is empty
 
 	unnamed int // number of invalid keys that are not in kvs
 }
 
 // list reads all keys of f at one revision, in pages. perPage bounds the time
 // for each page, not for the whole list. opts must not change the keys, their
-// order or the revision. It does not retry after an outage; its callers do.
+// order or the revision. It does not retry after an outage; its callers do, which
+// are follow and Acquire.
 func (m *Manager) list(ctx context.Context, f feed, perPage time.Duration, opts ...clientv3.OpOption) (*snapshot, error) {
 	for try := 0; ; try++ {
 		l := listing{m: m, feed: f, perPage: perPage, opts: opts, next: f.key, limit: firstPage}
@@ -68,8 +70,8 @@ func (m *Manager) list(ctx context.Context, f feed, perPage time.Duration, opts 
 type listing struct {
 	m       *Manager
 	feed    feed
-	perPage time.Duration
-	opts    []clientv3.OpOption
+	perPage time.Duration       // the time limit of a page
+	opts    []clientv3.OpOption // of each page, from the caller of Manager.list
 
 	next    string   // the key with which the next page begins
 	limit   int64    // the largest number of its keys
@@ -153,7 +155,7 @@ func (l *listing) take(resp *clientv3.GetResponse) (more bool, err error) {
 	if !resp.More || l.feed.end == "" { // end "": the feed is a single key
 		return false, nil
 	}
-	if last < l.next {
+	if last < l.next { // also "", if the page had no key
 		return false, errors.New("etcd announced more keys and sent none")
 	}
 	l.next = last + "\x00"   // the first key after last in etcd's order, that of bytes
@@ -175,7 +177,7 @@ func (l *listing) add(kv *mvccpb.KeyValue) {
 			}
 		}
 	}
-	l.snap.at.setWitness(kv)
+	l.snap.at.setWitness(kv) // the last key stays: by it, check recognizes the store later
 	l.snap.kvs = append(l.snap.kvs, kv)
 }
 

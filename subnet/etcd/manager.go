@@ -42,7 +42,7 @@ type Options struct {
 
 	RenewMargin time.Duration  // how long before its end the lease is renewed; 0: an hour
 	TTL         time.Duration  // of a new lease; 0: 24 hours, as with flannel
-	Retain      time.Duration  // how long peers are retained after a mass withdrawal (see peerset.Mass); 0: not at all
+	Retain      time.Duration  // how long peers stay in use after many were deleted at once (peerset.Mass); 0: not at all
 	Log         *slog.Logger   // nil: no log
 	Outage      *subnet.Outage // shared with the caller, which asks it whether etcd answers; may be nil
 
@@ -53,8 +53,8 @@ type Options struct {
 // Its methods may run concurrently; Publish and Hold need an Acquire before them.
 type Manager struct {
 	connection
-	watched peerset.Watched
-	own     ownLease
+	watched peerset.Watched // the peers of Watch, and the Judge that says which leases this node can use
+	own     ownLease        // hold.go
 	log     *slog.Logger
 	outage  *subnet.Outage
 
@@ -67,9 +67,9 @@ type Manager struct {
 
 // connection is how requests reach etcd.
 type connection struct {
-	client  *clientv3.Client
-	tracker *errorTracker // keeps the client's last error for the log, and its connections for Redial
-	user    string        // "": it is in the client certificate, or etcd requires none
+	client  *clientv3.Client // set by connect, before New returns
+	tracker *errorTracker    // keeps the client's last error for the log, and its connections for Redial
+	user    string           // "": it is in the client certificate, or etcd requires none
 }
 
 var _ subnet.Manager = (*Manager)(nil)
@@ -132,7 +132,7 @@ func (m *Manager) connect(ctx context.Context, cfg clientv3.Config) error {
 	// The client ends with its context, so it gets one that only ends with ctx while it
 	// logs in: afterwards stop has detached it.
 	cfg.Context = life
-	stop := context.AfterFunc(ctx, end)
+	stop := context.AfterFunc(ctx, end) // ctx is that of one attempt of New's retry
 	client, err := clientv3.New(cfg)
 	if err != nil {
 		end()
@@ -152,6 +152,7 @@ func (m *Manager) connect(ctx context.Context, cfg clientv3.Config) error {
 // Close closes the connections; running requests fail. It removes nothing from
 // the store.
 func (m *Manager) Close() error {
+	// Close cancels the client's context, and may return that as an error.
 	if err := m.client.Close(); err != nil && !errors.Is(err, context.Canceled) {
 		return fmt.Errorf("close etcd client: %w", err)
 	}
@@ -169,7 +170,7 @@ func (m *Manager) Redial() {
 // connection. Later attempts get more time.
 const requestTimeout = 3 * time.Second
 
-// final marks an error that no retry can fix, for retry.
+// final marks an error that no retry can fix, for retry: a wrong password, a missing permission, an invalid value.
 type final struct{ error }
 
 func (f final) Unwrap() error { return f.error }
@@ -195,7 +196,7 @@ func (m *Manager) retry(ctx context.Context, what string, op func(context.Contex
 		if f, ok := errors.AsType[final](err); ok {
 			return f.error
 		}
-		if errors.Is(err, subnet.ErrLost) { // our lease is gone, although the store answers
+		if errors.Is(err, subnet.ErrLost) { // only from Publish: our lease is gone, although the store answers
 			return err
 		}
 		m.outage.Failed(what, m.tracker.explain(err))

@@ -16,7 +16,7 @@ import (
 type peers struct {
 	log    *slog.Logger
 	prefix string        // <prefix>/subnets/, with the slash at the end
-	own    func() string // returns our own key, which is no peer
+	own    func() string // returns our own key, which is no peer; "" before Acquire
 	set    *peerset.Keeper
 
 	// The keys that are not those of leases, or whose values are not. Anyone may write any
@@ -26,9 +26,8 @@ type peers struct {
 	unnamed int
 }
 
-// handleList implements consumer. ApplyAll compares the list with the set:
-// peers that it lacks were deleted, or, if the store was replaced, are
-// retained.
+// handleList implements consumer. ApplyAll compares the list with the set: peers that are
+// missing in the list were deleted, or, if the store was replaced, stay in use for a while.
 func (p *peers) handleList(_ context.Context, snap *snapshot, replaced bool) {
 	p.named, p.unnamed = map[string]bool{}, snap.unnamed
 	entries := make([]peerset.Change, 0, len(snap.kvs)+1) // 1: unnamedEntry
@@ -70,12 +69,12 @@ func (p *peers) changeOwn() { p.set.SetOwn(p.own()) }
 // read translates a key, and updates named and unnamed. Of a key that is only counted, the
 // change has an empty entry.
 func (p *peers) read(kv *mvccpb.KeyValue) peerset.Change {
-	c := peerset.Change{Name: string(kv.Key)}
+	c := peerset.Change{Name: string(kv.Key)} // with a Lease or a Reject, or neither
 	l, err := parseLease(strings.TrimPrefix(c.Name, p.prefix), kv.Value)
 	switch {
 	case err == nil:
 		delete(p.named, c.Name)
-		l.Name, l.Since = c.Name, kv.CreateRevision
+		l.Name, l.Since = c.Name, kv.CreateRevision // the order in which leases began
 		c.Lease, c.Windows = l, windowsMAC.Match(l.V4.Data)
 	case len(c.Name) > maxKey || len(p.named) >= maxRejects && !p.named[c.Name]:
 		p.unnamed++

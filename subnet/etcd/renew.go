@@ -16,7 +16,7 @@ import (
 func (m *Manager) renew(ctx context.Context) {
 	for ctx.Err() == nil {
 		m.own.mu.Lock()
-		id := m.own.held.id
+		id := m.own.held.id   // held is not nil: Hold has checked that
 		if m.own.held.grant { // it was not granted yet: writeKey will grant it, and end the sleep
 			id = clientv3.NoLease
 		}
@@ -31,7 +31,9 @@ func (m *Manager) renew(ctx context.Context) {
 			continue
 		}
 		if gone := m.lifetime(id).keep(ctx, m.margin); gone {
-			m.sleep(ctx, 2*time.Second) // usually the deleted key is noticed by then; if not, lifetime.keep finds the same again
+			// The deleted key is usually noticed by then, and ends Hold or gets another etcd lease. If not, keep finds the
+			// same again.
+			m.sleep(ctx, 2*time.Second)
 		} // else ctx has ended, or the key is on another etcd lease
 	}
 }
@@ -39,7 +41,7 @@ func (m *Manager) renew(ctx context.Context) {
 // lifetime renews one etcd lease, by etcd's clock. Its functions are fields for
 // the tests.
 type lifetime struct {
-	remaining func(context.Context) (left, whole time.Duration, err error) // whole: as granted; left 0 or less: expired
+	remaining func(context.Context) (left, whole time.Duration, err error) // whole: as granted; left <= 0: none such
 	renew     func(context.Context) (left time.Duration, err error)
 	sleep     func(context.Context, time.Duration) bool // by our clock; false: it ended early, see Manager.sleep
 }

@@ -14,8 +14,8 @@ import (
 // The store can be replaced while we run: restored from a backup, or started
 // anew with an empty disk. Nobody deleted the keys that it lacks, and revisions
 // of the former store have no meaning in it. This must not interrupt the pod
-// network: peers are retained until they return (package peerset), and our own
-// key is written again.
+// network: peers are retained (stay in use) until they return (package peerset), and our
+// own key is written again.
 //
 // A replaced store may have the same cluster ID, and may have reached a later
 // revision. So a position has a witness, a key that exists at its revision.

@@ -23,8 +23,8 @@ import (
 // received is a message of the watch, or the error that ended it. The goroutine of
 // openWatch sends it to that of session.watch.
 type received struct {
-	resp     *pb.WatchResponse
-	progress bool // resp came without events (sanitize may drop some): all events up to its revision were sent
+	resp     *pb.WatchResponse // nil with err
+	progress bool              // resp came without events, before sanitize dropped any: all events up to its revision were sent
 	err      error
 }
 
@@ -33,7 +33,7 @@ type received struct {
 // of the channel. The channel is never closed.
 func (m *Manager) openWatch(ctx context.Context, f feed, at position) (<-chan received, error) {
 	// An etcd member without a leader, which gets no changes, ends the watch.
-	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
+	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx)) // cancel: by the goroutine below, or on failure
 	// Opening waits for a connection. After requestTimeout it fails, so that the
 	// outage is recorded and the store checked.
 	timeout := time.AfterFunc(requestTimeout, cancel)
@@ -119,7 +119,7 @@ func (m *Manager) sanitize(f feed, r *pb.WatchResponse) {
 }
 
 // A batch is handed over when it exceeds these numbers of events or bytes, even
-// if more events are waiting.
+// if more events are waiting: it is in memory as a whole, and peers wait for it.
 const maxBatch, maxBatchBytes = 10_000, 4 << 20
 
 // batch is the content of one response or several.
@@ -127,8 +127,8 @@ type batch struct {
 	events    []*mvccpb.Event
 	carry     []*mvccpb.Event // events of a revision of which more events will come
 	rev       int64           // all events up to this revision were sent; 0: unknown
-	compacted bool
-	err       error
+	compacted bool            // etcd no longer has the events after our position: the watch has ended
+	err       error           // why the watch has ended otherwise; nil: it goes on
 }
 
 // gather combines r with the responses that have already arrived, so that a
@@ -137,7 +137,7 @@ type batch struct {
 // response may end within one, and then its last revision is carried over to the next
 // batch (batch.carry). carry is what the batch before has carried over.
 func gather(ctx context.Context, carry []*mvccpb.Event, r received, in <-chan received) batch {
-	b := batch{events: carry}
+	b := batch{events: carry}  // they precede those of r
 	size := 0                  // of the events in bytes, without those of carry
 	fragment := len(carry) > 0 // more events of the last revision in b will come
 	for {

@@ -24,7 +24,8 @@ import (
 //	of another length, valid and larger     ignored                    avoided first, the largest are ignored before the others
 //	of another length, valid and smaller    ignored                    avoided
 //
-// The usual length is SubnetLen of the configuration. A lease of another configuration
+// The usual length is SubnetLen of the configuration. A lease is rejected if the Judge, who
+// says which leases nodes use, refuses it or prefers another. A lease of another configuration
 // (subnet.ErrOtherConfig) counts as valid here, because its node uses it. Keys of another
 // length are ignored for the subnet of the subnet file, because that subnet was this
 // node's, and every node prefers a lease of the usual length to one of another length.
@@ -93,7 +94,8 @@ func (t *taken) leases() (avoid []*subnet.Lease) {
 }
 
 // ignoreRejected ignores the keys of another length whose leases are rejected, and
-// returns their number. judge must not know this node's own subnets.
+// returns their number. judge must not know this node's own subnets (Judge.Elsewhere), or
+// it would reject the leases that have them.
 func (t *taken) ignoreRejected(judge subnet.Judge) (count int) {
 	t.ignored = map[string]bool{}
 	byLease := map[*subnet.Lease]record{} // of valid
@@ -111,7 +113,7 @@ func (t *taken) ignoreRejected(judge subnet.Judge) (count int) {
 			t.ignored[r.key] = true
 		}
 	}
-	for l := range judge.Losers(valid) {
+	for l := range judge.Losers(valid) { // valid each, but not beside the others
 		if r := byLease[l]; !t.isUsual(r) {
 			t.ignored[r.key] = true
 		}
@@ -152,7 +154,7 @@ func (t *taken) excess(r record) (bits int) {
 // of the table above. The error says which network is full even so.
 func (m *Manager) choose(cfg subnet.Config, t *taken) (v4, v6 netip.Prefix, err error) {
 	rnd := rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))
-	for {
+	for { // each round but the last ignores more keys
 		v4, v6, err = chooseFree(cfg, t.leases(), rnd)
 		if !errors.Is(err, errFull) {
 			return v4, v6, err

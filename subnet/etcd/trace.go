@@ -83,11 +83,11 @@ func leaseID(id int64) string { return fmt.Sprintf("lease %x", id) }
 type tracedStream struct {
 	grpc.ClientStream
 	tracker *errorTracker
-	method  string
+	method  string // of gRPC
 
-	mu    sync.Mutex
-	req   any // nil: the last request was logged
-	began time.Time
+	mu    sync.Mutex // guards the rest
+	req   any        // nil: the last request was logged
+	began time.Time  // when req was sent
 }
 
 // SendMsg implements grpc.ClientStream. It notes the request.

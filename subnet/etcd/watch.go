@@ -31,6 +31,7 @@ func (m *Manager) Watch(ctx context.Context, changed func(subnet.Set)) error {
 	case <-ctx.Done():
 		return nil
 	}
+	// The Keeper is the set of peers. It calls changed with each new set, on the goroutine that has changed it.
 	p := &peers{log: m.log, prefix: m.subnets, own: m.own.key, set: peerset.NewKeeper(m.own.key(), m.retain, m.log, changed)}
 	defer p.set.Close()
 	m.watched.Follow(p.set)
@@ -58,7 +59,7 @@ func (m *Manager) leases(name string) feed {
 	return feed{name: name, key: m.subnets, end: clientv3.GetPrefixRangeEnd(m.subnets), leases: true}
 }
 
-// WatchConfig implements subnet.Manager.
+// WatchConfig implements subnet.Manager. It begins with a list (start is nil).
 func (m *Manager) WatchConfig(ctx context.Context, changed func(raw []byte)) error {
 	key := m.prefix + "/config"
 	m.follow(ctx, feed{name: "watch the network configuration", key: key,
@@ -98,8 +99,8 @@ func (m *Manager) mistakenPrefix(ctx context.Context) (prefix string, found bool
 type config struct {
 	log     *slog.Logger
 	key     string
-	changed func([]byte)
-	report  func(missing error) // nil: there is a configuration
+	changed func([]byte)        // hands the configuration over
+	report  func(missing error) // sets what ConfigMissing returns; a nil error: there is a configuration
 	last    []byte              // the configuration handed over last; nil: none yet
 	missing bool                // it is missing, which was logged
 	// mistaken returns another prefix that has a configuration. It is called when
@@ -139,7 +140,7 @@ func (c *config) set(raw []byte) {
 }
 
 // setMissing logs once that there is no configuration. Before the first one it also
-// reports why; a configuration that was handed over stays in force.
+// reports why (ConfigMissing); a configuration that was handed over stays in force.
 func (c *config) setMissing(ctx context.Context) {
 	if c.missing {
 		return

@@ -1,8 +1,8 @@
 package kube
 
 // An apiClient sends the requests of the lease manager to the Kubernetes API server: reads and watches of Nodes,
-// patches of our own Node, Events, and the questions of the doctor. It holds the connections; it never retries, and
-// keeps nothing of what it reads.
+// patches of our own Node, Events, and the questions of commands such as the doctor (examine.go). It holds the
+// connections; it never retries, and keeps nothing of what it reads. The Manager has one for all its goroutines.
 
 import (
 	"cmp"
@@ -57,11 +57,11 @@ func newClient(o clientOptions) (*apiClient, error) {
 		return nil, err
 	}
 	reconnecting.log = cmp.Or(o.Log, reconnecting.log) // newReconnector has set one that discards
+	// From the outside: authentication and user agent, Wrap, the reconnector, an http.Transport.
 	var rt http.RoundTripper = reconnecting
 	if o.Wrap != nil {
 		rt = o.Wrap(rt)
 	}
-	// The wrappers add credentials and the user agent to each request.
 	if rt, err = transport.HTTPWrappersForConfig(reconnecting.cfg, rt); err != nil {
 		return nil, fmt.Errorf("credentials for the Kubernetes API: %w", err)
 	}

@@ -13,19 +13,21 @@ import (
 // rereadConfig is the interval for a file that cannot be read: a change of its permissions or its owner notifies nobody.
 const rereadConfig = 5 * time.Second
 
-// WatchConfig implements subnet.Manager. The network configuration is a file.
+// WatchConfig implements subnet.Manager. The network configuration is a file, usually of a mounted ConfigMap.
 func (m *Manager) WatchConfig(ctx context.Context, changed func([]byte)) error {
 	fileChanged, err := file.Watch(ctx, m.o.NetConf)
 	if err != nil {
 		return fmt.Errorf("network configuration: %w", err)
 	}
 	var last []byte // nil before the first configuration
+	// The Runner calls Work at the start, after each change, and every rereadConfig after an error; and Tell with a new
+	// error, and with nil at its end. Both run on this goroutine.
 	r := reconcile.Runner{
 		News:  []<-chan struct{}{fileChanged},
 		Retry: reconcile.Backoff{First: rereadConfig},
 		Work: func(context.Context) (time.Duration, error) {
-			raw, err := file.ReadTrusted(m.o.NetConf)
-			if err == nil && len(raw) == 0 { // probably it is just being written
+			raw, err := file.ReadTrusted(m.o.NetConf) // on Windows, it refuses the file of an untrusted account
+			if err == nil && len(raw) == 0 {          // probably it is just being written
 				err = fmt.Errorf("%s is empty", m.o.NetConf)
 			}
 			if err != nil {
@@ -40,7 +42,7 @@ func (m *Manager) WatchConfig(ctx context.Context, changed func([]byte)) error {
 		},
 		Tell: func(err error) {
 			switch {
-			case err == nil:
+			case err == nil: // Work has reported that nothing is missing
 			case last == nil:
 				m.reportConfig(fmt.Errorf("no network configuration: %w; mount the ConfigMap that has the key net-conf.json, or set --net-config-path", err))
 				m.log.Warn("cannot read the network configuration, waiting for it", "cause", causeNoConfig, "error", err)
@@ -53,7 +55,7 @@ func (m *Manager) WatchConfig(ctx context.Context, changed func([]byte)) error {
 	return nil
 }
 
-// reportConfig sets what ConfigMissing returns.
+// reportConfig sets what ConfigMissing returns; nil: nothing is missing.
 func (m *Manager) reportConfig(missing error) { m.configMissing.Store(&missing) }
 
 // ConfigMissing implements subnet.Manager.

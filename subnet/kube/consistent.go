@@ -15,7 +15,8 @@ import (
 // lagTries is how often the API server may be behind the store before the list is read from etcd.
 const lagTries = 3
 
-// listFirst reads all Nodes for the first time.
+// listFirst reads all Nodes for the first time, and calls each with them; version is the list's position. follow pauses
+// after an error, and then calls it again.
 func (s *follower) listFirst(ctx context.Context, each func(*storedNode)) (version string, err error) {
 	at := "" // from etcd
 	if s.lagged < lagTries {

@@ -216,8 +216,8 @@ func parseList(from io.Reader, prefix string, each func(*storedNode)) (version s
 	for {
 		number, length, err := r.tag()
 		switch {
-		case err != nil: // also io.EOF: a list must have field 2
-		case number == 2: // the object
+		case err != nil: // also io.EOF: a list must have field 2; returned below
+		case number == 2: // the object, a NodeList
 			if version, err = r.items(length, prefix, each); err == nil {
 				return version, nil
 			}
@@ -233,7 +233,7 @@ func parseList(from io.Reader, prefix string, each func(*storedNode)) (version s
 // items decodes the NodeList inside of the runtime.Unknown, which has length bytes. It returns the list's resourceVersion.
 func (r *watchReader) items(length uint64, prefix string, each func(*storedNode)) (version string, err error) {
 	limited := &io.LimitedReader{R: r, N: int64(length)} //nolint:gosec // no stream is that long
-	in := newWatchReader(limited)
+	in := newWatchReader(limited)                        // reads ahead within the object: nothing behind it is needed
 	for {
 		number, length, err := in.tag()
 		if err == io.EOF {
@@ -279,7 +279,8 @@ type watchEvent struct {
 	Status *metav1.Status // only for an ERROR
 }
 
-// Event reads the next event: its length in four bytes, and a WatchEvent.
+// Event reads the next event: its length in four bytes, and a WatchEvent. The error is io.EOF if the stream has ended
+// before it, as it does when the API server ends the watch.
 func (r *watchReader) Event(prefix string) (e watchEvent, err error) {
 	head, err := r.next(4)
 	if err != nil {

@@ -24,7 +24,7 @@ type eventFilter struct {
 // writtenEvent is the last Event of a reason.
 type writtenEvent struct {
 	message string
-	at      time.Time
+	at      time.Time // when it was written
 }
 
 const (
@@ -52,7 +52,7 @@ func (f *eventFilter) next(reason, message string, now time.Time) (write bool, w
 // error means that at least one could not be written. name is that of our Node. What it has written of s.subnetChange
 // is removed from the reporter's status.
 func (r *reporter) writeEvents(ctx context.Context, f *eventFilter, name string, s status) (rest time.Duration, err error) {
-	rest = recheckEvery
+	rest = recheckEvery // as often as run looks at the condition
 	for _, e := range f.events(s, r.m.o.Grace, time.Now()) {
 		write, wait := f.next(e.reason, e.message, time.Now())
 		if !write {
@@ -60,7 +60,7 @@ func (r *reporter) writeEvents(ctx context.Context, f *eventFilter, name string,
 			continue
 		}
 		if writeErr := r.writeEvent(ctx, name, e); writeErr != nil {
-			if r.recordFailure(ctx, "write Events", writeErr); !isDenied(writeErr) { // without the permission there are none
+			if r.recordFailure(ctx, "write Events", writeErr); !isDenied(writeErr) { // denied: no Events, and no retry
 				err = writeErr
 			}
 			continue
@@ -73,6 +73,7 @@ func (r *reporter) writeEvents(ctx context.Context, f *eventFilter, name string,
 			}
 			r.mu.Unlock()
 		}
+		// Both stay as they are after an Event of another reason.
 		f.outageReported = f.outageReported && e.reason != reasonReachable || e.reason == reasonUnreachable
 		f.failureReported = f.failureReported && e.reason != reasonSynced || e.reason == reasonNotSynced
 	}
@@ -106,7 +107,7 @@ func (f *eventFilter) events(s status, grace time.Duration, now time.Time) []eve
 		{corev1.EventTypeWarning, reasonUnreachable, s.unreachable},
 		{corev1.EventTypeWarning, reasonLostPods, s.lostPods},
 		{corev1.EventTypeWarning, reasonRetain, s.retained},
-		{corev1.EventTypeWarning, reasonMixed, s.advice},
+		{corev1.EventTypeWarning, reasonMixed, s.advice}, // the only advice is about Windows nodes
 		{corev1.EventTypeWarning, reasonPending, s.pendingConfig},
 	} {
 		if e.message != "" {

@@ -69,7 +69,7 @@ func Examine(ctx context.Context, o Options) (Examination, error) {
 	if e.Windows, err = api.WindowsNodes(ctx); err != nil {
 		return Examination{}, fmt.Errorf("list Windows nodes: %w", err)
 	}
-	ahead := clock.ahead.Load()
+	ahead := clock.ahead.Load() // at the last of the requests above
 	if ahead == nil {
 		return e, errors.New("responses of the API server have no Date header")
 	}

@@ -22,7 +22,8 @@ type feed struct {
 	only     string // the name of one Node; "": all Nodes
 	// handle is called from one goroutine, that of follow: first with all Nodes, or with a change without a Node if the
 	// only one does not exist, then with changes. Later lists are handed over as changes, too: all Nodes, and those that
-	// are missing now. An error ends follow: it is errDone or subnet.ErrMoved.
+	// are missing now. A feed of one Node gets at least one change in each call. An error ends follow: it is errDone or
+	// subnet.ErrMoved (our Node has another podCIDR).
 	handle func(context.Context, []change) error
 }
 
@@ -32,7 +33,7 @@ type change struct {
 	node *storedNode // with its podCIDRs, if flannel manages it; nil: the Node does not exist
 	// replaced: the store is another or an older one than at the call before. So a missing Node was not deleted by anybody,
 	// and resourceVersions must not be compared with earlier ones.
-	replaced bool
+	replaced bool // the same for all changes of one call
 }
 
 var (
@@ -63,16 +64,16 @@ type follower struct {
 	floor    string           // the next list must not be older than this; "" before the first list
 	rewound  bool             // the store is older than reached, and was not listed since
 	known    map[string]known // by name; nil before the first list
-	broken   bool             // the last attempt to list or watch failed
-	lagged   int              // how often the API server was behind the store at the first list
-	lagging  bool             // the API server rejected our position as too new
-	failures int              // in a row, after which the pauses grow
+	broken   bool             // an attempt to list or watch failed, and neither a check nor a list has succeeded since
+	lagged   int              // how often the API server was behind the store at the first list, see listFirst
+	lagging  bool             // the API server rejected our position as too new, and check has not succeeded since
+	failures int              // since the last event, after which the pauses grow
 	relists  relists          // the pauses before lists
 	lookups  lookups          // the Nodes whose podCIDR is unknown
 }
 
-// known is what follow remembers of a Node, because the watch of metadata does not carry it. A Node's podCIDRs never change
-// once they are set; a recreated Node has another UID.
+// known is what follow remembers of a Node that it handed over, because the watch of metadata does not carry it. A Node's
+// podCIDRs never change once they are set; a recreated Node has another UID.
 type known struct {
 	uid   string
 	cidrs []string
@@ -89,14 +90,14 @@ func (m *Manager) follow(ctx context.Context, f feed) error {
 		err := s.run(ctx)
 		switch {
 		case errors.Is(err, errDone):
-			m.succeeded(f.activity)
+			m.succeeded(f.activity) // else only an opened watch says so, and a list may have been enough
 			return nil
 		case errors.Is(err, subnet.ErrMoved):
 			return err
 		case ctx.Err() != nil || err == nil: // nil: the watch ended regularly, and the next run opens another one
 		case errors.Is(err, errRelist) || isExpired(err) || isVersionTooLarge(err):
-			s.version, s.lagging = "", isVersionTooLarge(err)
-			reconcile.Pause(ctx, s.relists.next(time.Now(), len(s.known)))
+			s.version, s.lagging = "", isVersionTooLarge(err)              // list next; if the version is too new, check first
+			reconcile.Pause(ctx, s.relists.next(time.Now(), len(s.known))) // longer with more Nodes
 		default:
 			s.broken = true
 			m.recordAndWait(ctx, f.activity, fmt.Errorf("%s: %w", f.activity, err), &s.failures)
@@ -138,7 +139,7 @@ func (s *follower) watch(ctx context.Context) error {
 		close(in)
 	}()
 	if err := s.receiveAll(ctx, in); err != nil {
-		return err
+		return err // the deferred cancel ends the goroutine
 	}
 	if err := <-ended; !errors.Is(err, io.EOF) { // EOF: the API server ended the watch, as it does after some minutes
 		return err
@@ -150,7 +151,7 @@ func (s *follower) watch(ctx context.Context) error {
 	return nil
 }
 
-// receive decodes the events of a watch until it ends.
+// receive decodes the events of a watch until it ends. It runs on a goroutine of its own, so it must not use the follower.
 func (m *Manager) receive(ctx context.Context, body io.Reader, in chan<- watchEvent) error {
 	for r := newWatchReader(body); ; {
 		e, err := r.Event(m.o.Prefix)
@@ -188,8 +189,8 @@ func (s *follower) receiveAll(ctx context.Context, in <-chan watchEvent) error {
 	}
 }
 
-// gather adds to e the events that have already arrived, up to 2*cap(in), so that a burst of changes becomes one call
-// of handle.
+// gather adds to e the events that have already arrived, so that a burst of changes becomes one call of handle. It stops
+// at 2*cap(in) events, since more may arrive meanwhile without end.
 func gather(e watchEvent, in <-chan watchEvent) []watchEvent {
 	events := []watchEvent{e}
 	for len(events) < 2*cap(in) {
@@ -211,7 +212,7 @@ func gather(e watchEvent, in <-chan watchEvent) []watchEvent {
 func (s *follower) handleEvents(ctx context.Context, events []watchEvent) error {
 	var changes []change
 	for _, e := range events {
-		switch e.Kind { // a BOOKMARK only moves the position
+		switch e.Kind { // a BOOKMARK, whose Node has only a Version, just moves the position
 		case "ADDED", "MODIFIED":
 			changes = append(changes, change{name: e.Node.Name, node: e.Node})
 		case "DELETED":
@@ -229,7 +230,7 @@ func (s *follower) handleEvents(ctx context.Context, events []watchEvent) error 
 	if len(s.lookups.byName) == 0 {
 		s.m.outage.Forget(s.lookupActivity()) // the Nodes whose lookup failed are gone
 	}
-	s.moveTo(events[len(events)-1].Node.Version)
+	s.moveTo(events[len(events)-1].Node.Version) // Node is not nil: only an ERROR has none
 	return nil
 }
 
@@ -259,7 +260,8 @@ func (s *follower) recordNode(c change) bool {
 	return true
 }
 
-// handOver calls the consumer with changes that recordNode has completed.
+// handOver calls the consumer with changes that recordNode has completed. The feed of all Nodes also keeps members up to
+// date: the names of the nodes, of which some write Events.
 func (s *follower) handOver(ctx context.Context, changes []change) error {
 	if s.only == "" {
 		s.m.members.update(changes)
@@ -267,5 +269,5 @@ func (s *follower) handOver(ctx context.Context, changes []change) error {
 	return s.handle(ctx, changes)
 }
 
-// moveTo sets the position, to that of a list or of the last event that was handled.
+// moveTo sets the position to that of a list, or of the last event that was handled.
 func (s *follower) moveTo(version string) { s.version, s.reached, s.floor = version, version, version }

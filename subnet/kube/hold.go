@@ -31,22 +31,25 @@ func (m *Manager) Hold(ctx context.Context) error {
 	restorerDone := make(chan struct{}) // Hold must not return before, since the next Acquire and Hold use m.restore, too
 	go func() {
 		defer close(restorerDone)
+		// It calls Work at once, then when m.restore receives or the time that Work returned is over.
 		restorer := reconcile.Runner{News: []<-chan struct{}{m.restore}, Work: func(ctx context.Context) (time.Duration, error) {
 			return m.restoreIfDue(ctx, own), nil
 		}}
 		restorer.Run(ctx)
 	}()
 	observe := func(_ context.Context, changes []change) error {
-		defer m.passOnMissing()
+		defer m.passOnMissing()                           // after observeOwn, which holds m.mu
 		return m.observeOwn(own, changes[len(changes)-1]) // all are of our Node: the last one counts
 	}
+	// follow returns nil when ctx ends, and else the error of observe.
 	err := m.follow(ctx, feed{activity: "watch this node's Node", only: m.ownName(), handle: observe})
 	cancel() // after ErrMoved
 	<-restorerDone
 	return err
 }
 
-// missingError is why other nodes cannot know this node: subnet.Set.OwnMissing.
+// missingError is why other nodes cannot know this node: subnet.Set.OwnMissing, which the daemon reports as the error of a
+// pass.
 type missingError struct{ text, cause string }
 
 func (e *missingError) Error() string { return e.text }
@@ -75,7 +78,7 @@ func (m *Manager) passOnMissing() {
 	m.mu.Lock()
 	why := m.missing()
 	m.mu.Unlock()
-	if set := m.watched.Peers(); set != nil {
+	if set := m.watched.Peers(); set != nil { // nil before Watch, which then calls this function
 		set.SetOwnMissing(why)
 	}
 }
@@ -142,6 +145,7 @@ func (m *Manager) restoreIfDue(ctx context.Context, own *ownNode) (next time.Dur
 		m.mu.Unlock()
 		return 0
 	}
+	// round is 0 while the same change waits to be restored, else how often our annotations were changed in this conflict.
 	due, round := own.conflict.Changed(time.Now(), rand.N)
 	m.mu.Unlock()
 	slices.Sort(changes)
@@ -157,7 +161,7 @@ func (m *Manager) restoreIfDue(ctx context.Context, own *ownNode) (next time.Dur
 		return wait
 	}
 	err := m.retry(ctx, "restore our annotations", func(ctx context.Context) error { return m.writeAnnotations(ctx, own) })
-	if err != nil && ctx.Err() == nil { // the API server has rejected the patch
+	if err != nil && ctx.Err() == nil { // the API server has rejected the patch; after other failures, retry has repeated it
 		m.mu.Lock()
 		own.conflict.Restored() // so that the next change begins a pause
 		m.mu.Unlock()

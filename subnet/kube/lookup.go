@@ -37,9 +37,9 @@ import (
 
 // lookups are the Nodes whose podCIDR is unknown. The goroutine of follow owns them; answers come from other goroutines.
 type lookups struct {
-	byName  map[string]*lookup
-	running int         // number of requests
-	answers chan answer // it has room for those of all running requests, so that none waits for follow
+	byName  map[string]*lookup // those in the states due, asked and empty
+	running int                // number of requests
+	answers chan answer        // it has room for those of all running requests, so that none waits for follow
 
 	// The Nodes that were never asked for have one time, so that they are read together.
 	freshDue  time.Time // that time; zero or in the past: choose one for the next of these Nodes
@@ -48,7 +48,7 @@ type lookups struct {
 
 // lookup is the state of one Node; a recreated Node gets a new one.
 type lookup struct {
-	node  *storedNode // as last seen by the watch
+	node  *storedNode // as last seen by the watch, or by a list
 	asked bool        // a request is running
 	due   time.Time   // of the next request; zero: none until the next event
 
@@ -60,9 +60,9 @@ type lookup struct {
 
 // answer is the result of a request.
 type answer struct {
-	asked []*lookup
+	asked []*lookup              // whose Nodes the request was for
 	nodes map[string]*storedNode // by name; those that no longer exist are missing
-	err   error
+	err   error                  // with it, nodes has those that were read before
 }
 
 const (
@@ -102,7 +102,7 @@ func (ls *lookups) request(n *storedNode, spread time.Duration, impatient bool) 
 	}
 	l.node = n
 	switch {
-	case n.HasSpec: // a list of whole Nodes has read it
+	case n.HasSpec: // a list of whole Nodes has read it, and it had no podCIDR
 		l.recordEmpty(n.Version)
 	case l.asked || !l.due.IsZero(): // the time is chosen
 	case l.seen == "":
@@ -164,7 +164,7 @@ func (s *follower) startLookup(ctx context.Context) {
 	version := "" // the latest of the wanted Nodes, so that the API server's memory has all of them
 	wanted := map[string]*storedNode{}
 	for name, l := range s.lookups.byName {
-		fresh := l.seen == "" && l.tries == 0
+		fresh := l.seen == "" && l.tries == 0 // never asked for
 		if l.asked || l.due.IsZero() || !fresh && time.Now().Before(l.due) {
 			continue
 		}
@@ -179,7 +179,8 @@ func (s *follower) startLookup(ctx context.Context) {
 		return
 	}
 	spread := s.spread()
-	// The next request for new Nodes is 1.25 to 3.75 times spread later, at the earliest.
+	// The next request for new Nodes is 1.25 to 3.75 times spread later, at the earliest. So all daemons together send
+	// 2,000 requests a second on average, and more only if spreadMax bounds the spread.
 	s.lookups.freshDue, s.lookups.freshFrom = time.Time{}, time.Now().Add(spread+spread/4+jitter(spread*5/2))
 	s.lookups.running++
 	go func() {
@@ -204,11 +205,11 @@ func (s *follower) handleAnswer(ctx context.Context, a answer) error {
 		switch {
 		case n != nil && n.UID == l.node.UID:
 			changes = append(changes, change{name: name, node: s.recordLookup(l, n)})
-		case n == nil && a.err != nil:
+		case n == nil && a.err != nil: // of a request that failed halfway, the Nodes read so far count
 			l.due = time.Now().Add(retryAfter(a.err, l.tries) + jitter(s.spread())) // jitter, because the other daemons fail at the same moment
 			l.tries++
 		}
-		// Else it was deleted or recreated, and the watch will deliver an event of it.
+		// Else it was deleted or recreated, and the watch will deliver an event of it. Until then, l is as in empty.
 	}
 	s.recordLookupResult(a.err)
 	if len(changes) == 0 {

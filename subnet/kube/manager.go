@@ -36,20 +36,22 @@ type Options struct {
 	NodeName              string
 	PodName, PodNamespace string // our pod, whose node is looked up if NodeName is ""
 
-	Prefix       string // of our annotations, with the slash or dash at the end: the annotation's name follows
+	Prefix       string // of our annotations, such as "flannel.alpha.coreos.com/": the annotation's name follows
 	NetConf      string // path of the network configuration
 	SetCondition bool   // manage the Node's condition NetworkUnavailable, which the scheduler obeys
 
 	UserAgent string
 	Version   string              // of flanneld, which the condition names; "": not named
 	Log       *slog.Logger        // nil: no log
-	Outage    *subnet.Outage      // shared with the caller, which asks it whether the API server answers; may be nil
-	Waiting   func(reason string) // called with what Acquire waits for; may be nil
+	Outage    *subnet.Outage      // shared with the caller, which asks it whether the API server answers; nil: one of its own
+	Waiting   func(reason string) // called by PublicIPs and Acquire, on their goroutine, with what they wait for; may be nil
 
 	// Grace is how long this node's network may be incomplete before the condition and an Event say so; 0: a minute.
 	Grace time.Duration
 
-	Retain time.Duration // how long the peers of a mass withdrawal are retained; 0: not at all
+	// Retain is how long peers stay in use after a mass withdrawal: the deletion of so many at once that it is taken for a
+	// mistake. 0: not at all.
+	Retain time.Duration
 
 	wrap func(http.RoundTripper) http.RoundTripper // of the transport, for tests; may be nil
 }
@@ -66,12 +68,12 @@ type Manager struct {
 	api      *apiClient
 	log      *slog.Logger
 	outage   *subnet.Outage
-	reporter *reporter
-	members  members
+	reporter *reporter // writes the condition and the Events
+	members  members   // chooses the nodes that write Events about a peer
 
-	denials denials
-	watched peerset.Watched
-	passing sync.Mutex // see passOnMissing; locked before mu
+	denials denials         // the requests that the API server denies
+	watched peerset.Watched // the peers of Watch, and the Judge that says which leases this node can use
+	passing sync.Mutex      // see passOnMissing; locked before mu
 	publicIPs
 
 	configMissing atomic.Pointer[error] // see ConfigMissing; nil: there is a configuration, or it is not known yet
@@ -81,7 +83,7 @@ type Manager struct {
 	own  *ownNode   // nil before Acquire; mu guards its fields, too
 
 	restore chan struct{} // notifies the restorer of Hold that our annotations may differ from what we published
-	writing chan struct{} // a lock: it has a value while our annotations are written (writeAnnotations)
+	writing chan struct{} // a lock (a channel, so that waiting for it ends with ctx): it has a value during writeAnnotations
 }
 
 // publicIPs is what PublicIPs reads and returns. Manager.mu guards it.
@@ -141,9 +143,10 @@ func (m *Manager) Redial() { m.api.DropConnections() }
 const requestTimeout = 15 * time.Second
 
 // retry calls op until it succeeds, ctx ends, or the API server rejects the request as invalid. Only the last two are
-// errors. activity names what the requests are for, in errors, in outages (subnet.Outage) and in denials.
+// errors: a denied request is repeated, too, as an administrator may grant the permission. activity names what the
+// requests are for, in errors, in outages (subnet.Outage) and in denials.
 func (m *Manager) retry(ctx context.Context, activity string, op func(context.Context) error) error {
-	defer m.outage.Forget(activity)
+	defer m.outage.Forget(activity) // for the returns with an error; after a success it has no effect
 	for failures := 0; ; {
 		attemptCtx, cancel := context.WithTimeout(ctx, requestTimeout)
 		err := op(attemptCtx)
@@ -174,13 +177,13 @@ func (m *Manager) succeeded(activity string) {
 }
 
 // recordAndWait records the failure of an activity, adds one to failures, the number of failures in a row, and pauses
-// before the next attempt: for a time that grows with failures, after the time that the API server has asked for, if it
-// has.
+// before the next attempt. It first waits as long as the API server has asked for, if it has, and then for a time that
+// grows with failures.
 func (m *Manager) recordAndWait(ctx context.Context, activity string, err error, failures *int) {
 	if newlyDenied := m.recordFailure(activity, err); newlyDenied {
-		*failures = 0 // an API server that starts denies requests for a moment, until it has read its roles
+		*failures = 0 // try again soon: an API server that starts denies requests until it has read its roles
 	}
-	if seconds, asked := apierrors.SuggestsClientDelay(err); asked {
+	if seconds, asked := apierrors.SuggestsClientDelay(err); asked { // by the header Retry-After
 		reconcile.Pause(ctx, min(time.Duration(seconds)*time.Second, time.Minute))
 	}
 	subnet.Pause(ctx, *failures)
@@ -194,7 +197,7 @@ func (m *Manager) recordFailure(activity string, err error) (newlyDenied bool) {
 		m.outage.Over(activity) // the API server answers
 		return m.recordDenial(activity, err, denialGrace)
 	case apierrors.IsNotFound(err) || errors.Is(err, errNoNode):
-		m.outage.Over(activity) // the activity that watches this object logs it
+		m.outage.Over(activity) // the API server answers; of a missing Node, its feed (follow.go) logs
 	default:
 		m.outage.Failed(activity, err)
 		m.forgetDenial(activity)
@@ -208,7 +211,7 @@ const (
 	causeGranted           = "access-granted"
 	causeStoreOlder        = "store-older"
 	causeStoreChanged      = "store-changed" // another or an older one than before
-	causeNoNode            = "no-node"       // this node's
+	causeNoNode            = "no-node"       // this node's Node does not exist
 	causeNoPodCIDR         = "no-pod-cidr"
 	causeWholeNetwork      = "whole-network"
 	causeSubnetChanged     = "subnet-changed"
@@ -219,7 +222,8 @@ const (
 	causeConfigGone        = "config-gone"
 )
 
-// denials are the activities whose requests the API server denies, by their names. Many goroutines record denials.
+// denials are the activities whose requests the API server denies, by their names. All goroutines that send requests
+// record them.
 type denials struct {
 	mu sync.Mutex
 	by map[string]denial
@@ -227,9 +231,9 @@ type denials struct {
 
 // denial is a request that the API server does not authenticate or authorize.
 type denial struct {
-	text   string // the API server's message, which names the verb and the resource
-	since  time.Time
-	logged bool // then its end is logged, too
+	text   string    // the API server's message, which names the verb and the resource
+	since  time.Time // when the API server sent this text first
+	logged bool      // then its end is logged, too
 }
 
 // denialGrace is how long a denial lasts before it is logged: an API server that starts denies requests for a moment,

@@ -11,9 +11,9 @@ import (
 // an Event about a rejected peer, a hash of the names chooses a few that do (see writes). The watch of all Nodes calls
 // update, the daemon's loop share, and its probes shareOf. The zero members are empty.
 type members struct {
-	mu       sync.Mutex
-	names    map[string]struct{}
-	rejected map[string]struct{} // the names of peers that every node rejects, as the loop reported last; they write nothing
+	mu       sync.Mutex          // guards the rest; never held with another lock
+	names    map[string]struct{} // of the Nodes that flannel manages, this one too
+	rejected map[string]struct{} // the names of peers that every node ignores, as the loop reported last; they write nothing
 }
 
 // writers is how many nodes write an Event about the same fact: more than one, because one may be down.
@@ -36,7 +36,7 @@ func (m *members) update(changes []change) {
 }
 
 // share returns the rejected peers about which this node, called own, writes: those that perhaps only this node rejects
-// (Local), and its share of the others. It also sets rejected.
+// (Local), and its share of the others. It also sets rejected. rejects are those of the loop's last pass.
 func (m *members) share(own string, rejects []subnet.Rejected) (ours []subnet.Rejected) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -60,11 +60,11 @@ type (
 )
 
 const (
-	managed annotation = iota // "true": flanneld or flannel publishes the other ones; without it, the Node is no peer
-	backendType
-	backendData
+	managed     annotation = iota // "true": flanneld or flannel publishes the other ones; without it, the Node is no peer
+	backendType                   // "vxlan", …
+	backendData                   // JSON: what peers need beside the address; its form is that of the backend
 	backendV6Data
-	publicIP
+	publicIP // the address to which peers send
 	publicIPv6
 	// Set by the operator: the address that peers use instead of the node's public-ip. We publish it in public-ip.
 	overwrite
@@ -98,7 +98,7 @@ func (n *annotations) set(prefix, key, value string) {
 // Operators returns the annotations that the operator sets, and that we only read.
 func (n annotations) Operators() [4]string { return [4]string(n[overwrite:annotationCount]) }
 
-// errNoPeer means that a Node is not a peer, and nothing is wrong with it.
+// errNoPeer means that a Node is not a peer, and nothing is wrong with it. Other errors of leaseOf reject the peer.
 var errNoPeer = errors.New("not managed by flannel")
 
 // leaseOf returns the lease that a Node describes, whose Backend may be empty. The error is errNoPeer, or one line
@@ -122,7 +122,7 @@ func leaseOf(n *storedNode) (*subnet.Lease, error) {
 	switch {
 	case !v4.IsValid() && !v6.IsValid():
 		return nil, errors.New("no podCIDR")
-	case !l.V4.On() && !l.V6.On(): // one without the other is a lease of one family, see endpoint
+	case !l.V4.On() && !l.V6.On(): // with one of them on, it is a lease of one family, see endpoint
 		return nil, errors.New("no annotation public-ip for the podCIDR")
 	}
 	return l, nil
@@ -134,7 +134,7 @@ func subnetsOf(cidrs []string) (v4, v6 netip.Prefix, err error) {
 	for _, c := range cidrs {
 		p, err := netip.ParsePrefix(c)
 		switch {
-		case err != nil || p.Addr().Is4In6():
+		case err != nil || p.Addr().Is4In6(): // IPv4 written as IPv6: of which family it is would be a guess
 			return netip.Prefix{}, netip.Prefix{}, fmt.Errorf("podCIDR %.60q is not a network", c)
 		case p.Addr().Is4() && !v4.IsValid():
 			v4 = p
@@ -224,7 +224,7 @@ func describeLease(l *subnet.Lease, actual annotations) (want annotations, probl
 			want[family.data] = string(family.e.Data)
 		}
 		if data, err := compact(actual[family.data]); err == nil && actual[family.data] != "" && bytes.Equal(data, family.e.Data) {
-			want[family.data] = actual[family.data] // differs only in its spaces
+			want[family.data] = actual[family.data] // it differs only in its spaces: nothing to write
 		}
 	}
 	return want, problems

@@ -40,19 +40,19 @@ type ownNode struct {
 	node      *storedNode   // as last seen; nil: the Node does not exist
 	// overwritten are the families (IPv4, IPv6) of want whose public IP an operator overwrites, as the caller of Publish knew
 	// from PublicIPs. With an overwrite, the annotation of the public IP has another address than this node sends from. The
-	// other nodes drop packets from an address that they do not know (package guard), so the lease in the same patch must
-	// have both. An overwrite that is set later has no effect before the next Publish.
+	// other nodes drop packets from an address that they do not know (package guard), so the caller has added that address
+	// to the Data of want, and one patch writes both. An overwrite that is set later has no effect before the next Publish.
 	overwritten [2]bool
-	conflict    subnet.Conflict
-	warned      warned // the problems with the operator's annotations that were logged
+	conflict    subnet.Conflict // paces how often we restore the annotations
+	warned      warned          // the problems with the operator's annotations that were logged
 }
 
 // overwrites are the annotations by which an operator overwrites the public IPs: of IPv4 and IPv6, as in overwritten.
 var overwrites = [2]annotation{overwrite, overwriteV6}
 
 // Acquire implements subnet.Manager. It waits until our Node exists and has a podCIDR. It returns an error when the
-// podCIDRs are not in the networks of cfg. want has the subnets of the run before, from the subnet file; they are only
-// compared with the new ones.
+// podCIDRs are not in the networks of cfg: the daemon reports it, and calls Acquire again. want has the subnets of the run
+// before, from the subnet file; they are only compared with the new ones.
 func (m *Manager) Acquire(ctx context.Context, cfg subnet.Config, want subnet.Lease) (subnet.Lease, error) {
 	m.mu.Lock()
 	found := m.found // PublicIPs has just read it
@@ -88,7 +88,7 @@ func (m *Manager) Acquire(ctx context.Context, cfg subnet.Config, want subnet.Le
 			"cause", causeSubnetChanged, "was", before.subnets(), "is", own.subnets())
 		m.reporter.subnetChanged(before.subnets(), own.subnets())
 	}
-	m.reporter.nodeChanged()
+	m.reporter.nodeChanged() // the reporter, too, must look at this Node
 	return l, nil
 }
 
@@ -182,7 +182,7 @@ func (own *ownNode) storedLease() (l subnet.Lease, complete bool) {
 }
 
 // Publish implements subnet.Manager. It sets what the annotations should be, and writes those that differ. While the
-// Node is missing, it waits and tries again.
+// Node is missing, it waits and tries again. The daemon's publisher calls it, on a goroutine of its own, beside Hold.
 func (m *Manager) Publish(ctx context.Context, l subnet.Lease) error {
 	m.mu.Lock()
 	if m.own == nil || m.own.v4 != l.V4.Subnet || m.own.v6 != l.V6.Subnet {
@@ -193,6 +193,7 @@ func (m *Manager) Publish(ctx context.Context, l subnet.Lease) error {
 	own.want, own.published = &l, false
 	own.overwritten = [2]bool{m.returnedIPs.Overwritten4, m.returnedIPs.Overwritten6}
 	m.mu.Unlock()
+	// An error is the end of ctx, or a patch that the API server rejects as invalid.
 	return m.retry(ctx, "publish our lease", func(ctx context.Context) error { return m.writeAnnotations(ctx, own) })
 }
 
@@ -219,7 +220,7 @@ func (m *Manager) writeAnnotations(ctx context.Context, own *ownNode) error {
 		return errNoNode // a recreated Node may get another podCIDR, which our annotations would not describe
 	}
 	name, want := m.name, own.want
-	raw, _ := m.patchNeeded(own)
+	raw, _ := m.patchNeeded(own) // the names of what differs are for the log of restoreIfDue
 	m.mu.Unlock()
 	var patched *storedNode
 	if raw != nil {
@@ -232,7 +233,7 @@ func (m *Manager) writeAnnotations(ctx context.Context, own *ownNode) error {
 	defer m.mu.Unlock()
 	if patched != nil {
 		own.observePatched(patched)
-		own.conflict.Restored()
+		own.conflict.Restored() // another change begins the next pause
 	}
 	if own.want == want { // the pointer; else Publish has set another one, and calls us again
 		own.published = true
@@ -250,7 +251,8 @@ func (m *Manager) patchNeeded(own *ownNode) (raw []byte, changes []string) {
 	}
 	operators := own.node.Annotations // a copy, since Annotations is an array
 	for i, name := range overwrites {
-		// An overwrite that the caller of Publish did not know has no effect yet. describeLease reports an invalid one.
+		// An overwrite that the caller of Publish did not know has no effect yet. describeLease reports an invalid one. The
+		// second argument: the address is to be IPv6.
 		if a, _ := operators.Operator(name, name == overwriteV6); a.IsValid() && !own.overwritten[i] {
 			operators[name] = ""
 		}
@@ -293,7 +295,7 @@ func (m *Manager) observePatched(n *storedNode) {
 	}
 }
 
-// ownUID returns the UID and the resourceVersion of our Node, both "" while it does not exist.
+// ownUID returns the UID and the resourceVersion of our Node, both "" while it does not exist, for the reporter.
 func (m *Manager) ownUID() (uid, version string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -8,7 +8,8 @@ import (
 	"flannel/subnet/peerset"
 )
 
-// Watch implements subnet.Manager.
+// Watch implements subnet.Manager. The Keeper calls the function below with each new set, one call at a time, on the
+// goroutine that has changed the set: this one, Hold's, the loop's (SetJudge), AcceptWithdrawal's or that of a timer.
 func (m *Manager) Watch(ctx context.Context, changed func(subnet.Set)) error {
 	own := m.ownName()
 	p := &peers{set: peerset.NewKeeper(own, m.o.Retain, m.log, func(s subnet.Set) {
@@ -17,14 +18,14 @@ func (m *Manager) Watch(ctx context.Context, changed func(subnet.Set)) error {
 	})}
 	defer p.set.Close()
 	m.watched.Follow(p.set)
-	m.passOnMissing()
+	m.passOnMissing() // Hold may have seen already that our Node is missing
 	return m.follow(ctx, feed{activity: "watch the nodes", handle: p.handle})
 }
 
 // SetJudge implements subnet.Manager.
 func (m *Manager) SetJudge(j subnet.Judge) { m.watched.SetJudge(j) }
 
-// AcceptWithdrawal implements subnet.Manager.
+// AcceptWithdrawal implements subnet.Manager. A connection of the status socket calls it.
 func (m *Manager) AcceptWithdrawal() int {
 	if set := m.watched.Peers(); set != nil {
 		return set.Accept()
@@ -32,13 +33,14 @@ func (m *Manager) AcceptWithdrawal() int {
 	return 0
 }
 
-// peers is the consumer of the feed of all Nodes: it translates Nodes into changes of a set of peers. The goroutine of
-// Watch uses it.
+// peers is the consumer of the feed of all Nodes: it translates Nodes into changes of a set of peers, from which the set
+// removes our own. The goroutine of Watch uses it.
 type peers struct {
 	set    *peerset.Keeper
 	listed bool // the first list was handed over
 }
 
+// handle implements feed.handle. It never ends the feed.
 func (p *peers) handle(_ context.Context, changes []change) error {
 	translated := make([]peerset.Change, 0, len(changes))
 	for _, c := range changes {
@@ -46,10 +48,10 @@ func (p *peers) handle(_ context.Context, changes []change) error {
 	}
 	if !p.listed {
 		p.listed = true
-		p.set.ApplyAll(translated, false)
+		p.set.ApplyAll(translated, false) // false: no other store was read before
 		return nil
 	}
-	p.set.Apply(translated, len(changes) > 0 && changes[0].replaced)
+	p.set.Apply(translated, len(changes) > 0 && changes[0].replaced) // replaced is the same in all of them
 	return nil
 }
 

@@ -37,7 +37,7 @@ func (m *Manager) PublicIPsChanged() <-chan struct{} { return m.publicIPsChanged
 // setOperatorIPs records the public addresses that an operator has set by annotations of our Node, and notifies if they
 // changed. m.mu must be held.
 func (m *Manager) setOperatorIPs(n annotations) {
-	v4, problem4 := n.Operator(nodeIP, false) // the bool: the address must be IPv6
+	v4, problem4 := n.Operator(nodeIP, false) // false: an IPv4 address
 	v6, problem6 := n.Operator(nodeIPv6, true)
 	overwrite4, _ := n.Operator(overwrite, false) // patchNeeded logs the problems
 	overwrite6, _ := n.Operator(overwriteV6, true)
@@ -71,8 +71,8 @@ func (w *warned) add(text string) (isNew bool) {
 	return true
 }
 
-// readOwn waits until our Node exists and has a podCIDR, and returns it. The error is that of the end of ctx. PublicIPs
-// and Acquire call it on their goroutine, one after the other.
+// readOwn waits until our Node exists and has a podCIDR, and returns it. The error is that of the end of ctx, or an invalid
+// request for our pod. PublicIPs and Acquire call it on their goroutine, one after the other.
 func (m *Manager) readOwn(ctx context.Context) (found *storedNode, err error) {
 	name, err := m.findName(ctx)
 	if err != nil {

@@ -10,9 +10,10 @@ import (
 // This file lists the Nodes for a follower, on the follower's goroutine. The table of states, and the fields (reached,
 // floor, rewound, broken, lagging, known), are in follow.go.
 
-// relists paces the lists after a lost position. An API server that restarts loses the positions of all daemons at once,
-// and a list is the most expensive request of a daemon. So the daemons spread their lists over a time that grows with the
-// cluster, and a daemon that loses its position repeatedly doubles the pause.
+// relists paces the lists after a lost position, which is one that the API server no longer has or does not have yet. An
+// API server that restarts loses the positions of all daemons at once, and a list is the most expensive request of a
+// daemon. So the daemons spread their lists over a time that grows with the cluster, and a daemon that loses its position
+// repeatedly doubles the pause.
 type relists struct {
 	count int       // of lists since the last time that the position lasted for relistOver
 	last  time.Time // when next was called last
@@ -107,7 +108,7 @@ func (s *follower) list(ctx context.Context) error {
 	complete := changes[:0] // those to hand over now; shares the memory of changes
 	for _, c := range changes {
 		c.replaced = replaced
-		if s.recordNode(c) {
+		if s.recordNode(c) { // false: a lookup of its podCIDR hands it over
 			complete = append(complete, c)
 		}
 	}

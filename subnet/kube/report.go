@@ -27,24 +27,24 @@ type reporter struct {
 
 	// Only the goroutine of run uses these.
 	written  *corev1.NodeCondition // the condition on our Node; nil: unknown, so that it is read and compared
-	compared time.Time             // when it was read or written; zero: never
+	compared time.Time             // when that on the Node was last compared or written; zero: never
 
 	mu     sync.Mutex // may be locked with Manager.mu held, so Manager.mu is never locked with this one held
-	status status
+	status status     // mu guards it
 }
 
 // status is what the reporter has to report. The texts are messages of Events, clipped; "" means that there is nothing
 // to say. Two of them are compared to find out whether anything changed.
 type status struct {
-	synced  bool
+	synced  bool      // the last report had no problem
 	since   time.Time // when synced changed last; zero: before the first report
 	problem string    // why the network is not synced; the message of the condition, too
 	recheck bool      // the Node may lack the condition that we wrote, since it may be another one
 
-	rejected, unreachable string // peers about which this node writes, see members
-	retained              string // peers, if this node writes about them
+	rejected, unreachable string // peers that this node ignores or cannot reach, if this node writes about them: see members
+	retained              string // peers whose leases the store has lost, and that stay for a while, see peersRetained
 	subnetChange          string // this node got another subnet; emptied when the Event is written
-	lostPods              string // of this node
+	lostPods              string // running pods of this node without network, on Windows
 	advice                string // what the operator should change although the network is synced
 	pendingConfig         string // why the latest network configuration is not in force
 }
@@ -52,7 +52,8 @@ type status struct {
 // newReporter returns the reporter of a manager, whose run writes to the API.
 func newReporter(m *Manager) *reporter { return &reporter{m: m, changed: make(chan struct{}, 1)} }
 
-// Report implements subnet.Manager.
+// Report implements subnet.Manager. The loop calls it after each pass (one comparison of everything), and joining does
+// before there are passes.
 func (m *Manager) Report(report subnet.Report) {
 	// Before r.mu is locked, because ownName locks Manager.mu. share takes the peers about which this node writes.
 	rejected := rejectMessage(m.members.share(m.ownName(), report.Rejects))
@@ -76,7 +77,7 @@ func (m *Manager) Report(report subnet.Report) {
 	}
 }
 
-// ReportUnreachable implements subnet.Manager.
+// ReportUnreachable implements subnet.Manager. The goroutine of the probes calls it.
 func (m *Manager) ReportUnreachable(peers []string) {
 	text := unreachableMessage(m.members.shareOf(m.ownName(), peers)) // before r.mu is locked, as in Report
 	r := m.reporter
@@ -88,7 +89,7 @@ func (m *Manager) ReportUnreachable(peers []string) {
 	}
 }
 
-// subnetChanged records that our Node got another podCIDR.
+// subnetChanged records that our Node got another podCIDR. Acquire calls it.
 func (r *reporter) subnetChanged(from, to string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -96,10 +97,10 @@ func (r *reporter) subnetChanged(from, to string) {
 	reconcile.Notify(r.changed)
 }
 
-// peersRetained records the peers that are retained. They are the same on every node, so only the first nodes by name
-// (see writers) write an Event about them: own is our name, and set has the others. Whether one of the first nodes is
-// withdrawn itself does not matter. Names of rejected leases do not count. The goroutine that hands over the set calls
-// it, with the lock of the peerset.Keeper.
+// peersRetained records the peers that are retained: the store has lost so many leases at once that they stay in use for
+// a while. They are the same on every node, so only the first nodes by name (see writers) write an Event about them: own
+// is our name, and set has the others, the retained ones too. Names of leases that this node rejects do not count, as
+// there may be no node. The goroutine that hands over the set calls it, with the lock of the peerset.Keeper.
 func (r *reporter) peersRetained(own string, set subnet.Set) {
 	text, earlier := "", 0
 	for _, l := range set.Leases {
@@ -132,7 +133,7 @@ func (r *reporter) nodeChanged() {
 // characters.
 func clip(s string) string {
 	if len(s) > 500 {
-		return strings.ToValidUTF8(s[:497], "") + "…"
+		return strings.ToValidUTF8(s[:497], "") + "…" // which has 3 bytes
 	}
 	return s
 }
@@ -201,12 +202,12 @@ func (r *reporter) run(ctx context.Context) {
 				r.written = nil
 			}
 			name := r.m.ownName()
-			if name == "" { // not known yet; Acquire, which finds it, calls nodeChanged
+			if name == "" { // not known yet; Acquire calls nodeChanged when it is
 				return 0, nil
 			}
 			early, err := r.writeCondition(ctx, name, s)
 			nextEvent, eventErr := r.writeEvents(ctx, events, name, s) // also if the condition could not be written
-			// After an error, the next call comes after retryPause instead.
+			// After an error, the next call comes after retryPause instead. Both parts have logged their errors.
 			return min(cmp.Or(early, recheckEvery), nextEvent), errors.Join(err, eventErr)
 		},
 	}
@@ -220,7 +221,7 @@ func (r *reporter) writeCondition(ctx context.Context, name string, s status) (e
 	switch {
 	case s.since.IsZero(): // Report was not called yet
 		return 0, nil
-	case early > 0:
+	case early > 0: // want is nil
 		return early, nil
 	case !r.m.o.SetCondition || r.written != nil && sameCondition(*r.written, *want):
 		return 0, nil
@@ -235,8 +236,8 @@ func (r *reporter) writeCondition(ctx context.Context, name string, s status) (e
 	return 0, nil
 }
 
-// recordFailure logs that a write failed: a denial as a warning, once and at once (0: without denialGrace). Outages are
-// logged by the other activities.
+// recordFailure logs that a write failed: a denial as a warning, once and at once (0: without denialGrace). Of an outage
+// the watches learn, too, and they log it.
 func (r *reporter) recordFailure(ctx context.Context, what string, err error) {
 	if isDenied(err) {
 		r.m.recordDenial(what, err, 0)
@@ -291,7 +292,7 @@ func cutVersion(message string) (rest, version string) {
 	return message[:i], version
 }
 
-// sameCondition compares what we write of a condition, without its type and its times.
+// sameCondition compares what we write of a condition, without its type and times.
 func sameCondition(a, b corev1.NodeCondition) bool {
 	return a.Status == b.Status && a.Reason == b.Reason && a.Message == b.Message
 }

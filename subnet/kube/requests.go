@@ -29,9 +29,10 @@ const metadataOnly = protobuf + ";as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 
 const metadataList = protobuf + ";as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
-// Every request sets MaxRetries(0): retries of client-go would hide an outage from the caller for seconds.
+// Every request sets MaxRetries(0): retries of client-go would hide an outage from the caller for seconds. The callers
+// retry: Manager.retry, follow, lookups and the reporter.
 
-// quiet silences client-go, which logs errors that it also returns.
+// quiet silences client-go, which logs errors that it also returns: the zero Logger discards.
 func quiet(ctx context.Context) context.Context { return klog.NewContext(ctx, klog.Logger{}) }
 
 // Node reads one Node, as it is at a resourceVersion or later. At "" it reads the newest version, which the API server
@@ -86,7 +87,7 @@ func (c *apiClient) nodeRequest(accept, at string) *rest.Request {
 
 // readList reads a list, and calls each with every Node while the rest arrives.
 func (c *apiClient) readList(ctx context.Context, r *rest.Request, each func(*storedNode)) (version string, err error) {
-	body, err := r.Stream(quiet(ctx))
+	body, err := r.Stream(quiet(ctx)) // an HTTP status of failure is an error
 	if err != nil {
 		return "", err
 	}
@@ -102,7 +103,7 @@ func (c *apiClient) readList(ctx context.Context, r *rest.Request, each func(*st
 // usually is the Node's name. The label need not be right: a listed Node counts only if its name is wanted, and wanted
 // Nodes that were not listed are read one by one.
 func (c *apiClient) NodesByName(ctx context.Context, wanted map[string]*storedNode, at string) (map[string]*storedNode, error) {
-	var mu sync.Mutex // guards got
+	var mu sync.Mutex // guards got: up to four goroutines call take
 	got := make(map[string]*storedNode, len(wanted))
 	take := func(n *storedNode) {
 		mu.Lock()
@@ -178,7 +179,8 @@ func (c *apiClient) Watch(ctx context.Context, only, version string) (io.ReadClo
 	r := c.rest.Get().Resource("nodes").SetHeader("Accept", metadataOnly).MaxRetries(0).
 		Param("watch", "true").Param("resourceVersion", version).Param("allowWatchBookmarks", "true").
 		// The server ends the watch after this time, which is random, so that the daemons do not reconnect together.
-		// Reconnecting spreads them over the API servers again, after one of these was down.
+		// Reconnecting spreads them over the API servers again, after one of these was down. 5 to 10 minutes are what client-go
+		// has, too.
 		Param("timeoutSeconds", strconv.Itoa(300+rand.IntN(300)))
 	if only != "" {
 		r = r.Param("fieldSelector", "metadata.name="+only)

@@ -46,8 +46,8 @@ func (o clientOptions) restConfig() (*rest.Config, error) {
 	return cfg, nil
 }
 
-// HasCredentials reports whether the kubeconfig can be read, or without one the pod's service account. The command line's
-// settings ask, through the function of the same name.
+// HasCredentials reports whether the kubeconfig can be read, or without one the pod's service account. A command asks,
+// through the function of the same name: without credentials, the daemon has to read the API for it.
 func (o clientOptions) HasCredentials() bool {
 	if o.Kubeconfig != "" {
 		_, err := os.ReadFile(o.Kubeconfig)
@@ -101,7 +101,7 @@ type reconnector struct {
 	log   *slog.Logger      // for requests, at the debug level; the maker of the client sets it before the first request
 
 	mu sync.Mutex
-	rt *http.Transport // for the next request
+	rt *http.Transport // for the next request; mu guards it
 }
 
 // newReconnector returns a reconnector with its first transport.
@@ -144,7 +144,7 @@ func (r *reconnector) newTransport() (*http.Transport, error) {
 		DialContext: dialAndKeep, TLSClientConfig: tlsConfig, TLSHandshakeTimeout: dialTimeout, Proxy: proxy,
 		// Go does not use HTTP/2 by itself with a DialContext.
 		ForceAttemptHTTP2: true, HTTP2: &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
-		ResponseHeaderTimeout: headerTimeout, IdleConnTimeout: 90 * time.Second,
+		ResponseHeaderTimeout: headerTimeout, IdleConnTimeout: 90 * time.Second, // Go's default
 		DisableCompression: r.cfg.DisableCompression,
 	}, nil
 }

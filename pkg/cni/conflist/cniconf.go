@@ -144,7 +144,7 @@ type (
 	}
 
 	// The policies themselves, by the HNS API.
-	natV1   struct{ Type, ExceptionList any }
+	natV1   struct{ Type, ExceptionList any } // a string, and a list of networks
 	routeV1 struct {
 		Type              string
 		DestinationPrefix netip.Prefix
@@ -178,6 +178,7 @@ func Make(s Spec) ([]byte, error) {
 	if s.Plugin == "win-bridge" {
 		d.IPMasqNetwork = new(string) // present and empty
 	}
+	// What the runtime passes to the plugins. Microsoft's have another name for the DNS servers.
 	capabilities := map[string]bool{"portMappings": true, "dns": true}
 	if s.sdn() {
 		capabilities = map[string]bool{"portMappings": true, "dnsCapabilities": true}
@@ -246,7 +247,7 @@ func (s Spec) policies() []any {
 	}
 	policies = append(policies, policyV2{outBoundNAT, natV2{s.exceptions()}})
 	for _, p := range routed {
-		policies = append(policies, policyV2{"SDNRoute", routeV2{p, true}})
+		policies = append(policies, policyV2{"SDNRoute", routeV2{p, true}}) // true, as above
 	}
 	if s.Overlay() {
 		policies = append(policies, policyV2{"ProviderAddress", providerV2{s.ManagementIP}})

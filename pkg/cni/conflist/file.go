@@ -1,5 +1,8 @@
 // This file writes the configuration, for the commands cni-conf and node: Open reads what is there, ToTry says what HNS
 // should be asked (node.CNISources.TryInHNS does), and Put writes.
+//
+// HNS refuses some options on some machines, and then pods do not start. Those that no flag sets are in doubt. In a trial,
+// HNS is asked to create an endpoint with such an option. What HNS refuses is left out of the configuration.
 
 package conflist
 
@@ -47,8 +50,9 @@ type records struct {
 }
 
 // readRecords returns what Put wrote last to the file, nil if that is not known, and what
-// it wrote to other files. A record that is missing, not trusted or no JSON is empty. After
-// another error, nobody knows what it has.
+// it wrote to other files. A record that is missing, not trusted (on Windows, somebody but
+// an administrator owns it) or no JSON is empty. After another error, nobody knows what it
+// has.
 func (f *File) readRecords() (own *lastWritten, others []lastWritten, err error) {
 	var r records
 	err = file.ReadJSON(f.record, &r)
@@ -93,8 +97,8 @@ type File struct {
 
 	path    string // absolute; empty: the configuration is only to be shown
 	exists  bool
-	content []byte
-	ours    bool      // Put wrote it, and nobody edited it
+	content []byte    // nil if it does not exist
+	ours    bool      // Put wrote it, and nobody edited it: it may be replaced
 	last    Decisions // those of the record, or else of the file: see read
 }
 

@@ -5,8 +5,8 @@ import (
 	"net/netip"
 )
 
-// Options are a set of options of a Spec that HNS may refuse for the endpoints of pods. In JSON it is
-// part of the record of Put.
+// Options are a set of options of a Spec that HNS may refuse for the endpoints of pods: those that are
+// true. In JSON it is part of the record of Put.
 type Options struct {
 	LoopbackDSR   bool `json:"loopbackDSR,omitempty"`
 	EncapOverhead bool `json:"encapOverhead,omitempty"`

@@ -52,20 +52,21 @@ type Outcome struct {
 // target is one file to install: a plugin or a configuration.
 type target struct {
 	from, to string // paths of the source and of the installed file
-	// plan compares the file with its source. If enforce is true, a usable
-	// configuration is changed, too, so that it has all keys of the source.
+	// plan compares the file with its source, and changes nothing. If enforce is true, a
+	// usable configuration is changed, too, so that it has all keys of the source: by
+	// Install, and by Keep until it has succeeded once. One goroutine calls it.
 	plan func(enforce bool) (plan, error)
 }
 
 // plan says what to do with a file. The zero plan: nothing.
 type plan struct {
 	reason      string   // why the file is written ("missing", "changed"); empty: it is not, at most the record is
-	update      bool     // the source changed, or was not applied since the start; false: this is a repair
+	update      bool     // the source changed, or was not applied since the start; false: this is a repair, which may wait
 	awaitStable bool     // another program may be writing the file: wait until it stays the same
 	found       []byte   // content of the file when the plan was made, of a plugin its digest; nil: it was missing
 	attrs       []any    // further attributes for the log
 	foreign     []string // types of the plugins that others added
-	kept        string   // why another plugin is left in place; empty: it is not
+	kept        string   // why another plugin is left in place; empty: none is
 	// write carries out the plan; nil: nothing to do. written is true also if the
 	// record could not be written afterwards. The error is errChanged if the file no
 	// longer has the content found.
@@ -102,8 +103,8 @@ func (f Files) targets() (targets []target, err error) {
 	return targets, nil
 }
 
-// Install installs all files once. If one fails, it still installs the others;
-// done has the files that did not fail.
+// Install installs all files once, for the command install-cni. If one fails, it still
+// installs the others; done has the files that did not fail.
 func (f Files) Install(log *slog.Logger) (done []Outcome, err error) {
 	targets, err := f.targets() // none with an error
 	for _, t := range targets {
@@ -120,7 +121,7 @@ func (f Files) Install(log *slog.Logger) (done []Outcome, err error) {
 // install writes one file unless it is as wanted, once.
 func (t target) install(log *slog.Logger) (Outcome, error) {
 	for range 5 { // another program may change the file between plan and write
-		p, err := t.plan(true)
+		p, err := t.plan(true) // true: enforce
 		if err == nil && p.write != nil {
 			_, err = p.write()
 		}
@@ -152,8 +153,9 @@ func (p plan) log(log *slog.Logger, level slog.Level, path string) {
 	log.Log(context.Background(), level, message, append([]any{"path", path, "reason", p.reason}, p.attrs...)...)
 }
 
-// Keep installs all files, and updates and restores them until ctx ends. If a file
-// cannot be written, it retries and logs that once a minute.
+// Keep installs all files, and updates and restores them until ctx ends, for the daemon:
+// each on a goroutine of its own. If a file cannot be written, it retries and logs that
+// once a minute. It returns an error only if it could not begin.
 func (f Files) Keep(ctx context.Context, log *slog.Logger) error {
 	targets, err := f.targets()
 	if err != nil {

@@ -36,9 +36,9 @@ func recordOf(path string) string { return path + ".applied" }
 
 // sources are the texts that a plan is made from.
 type sources struct {
-	source, record, live []byte // record and live are nil if the file is missing
-	mode                 fs.FileMode
-	want, base           conf // parsed source and record; base is zero without a usable record
+	source, record, live []byte      // record and live are nil if the file is missing
+	mode                 fs.FileMode // of the live file, which a write keeps
+	want, base           conf        // parsed source and record; base is zero without a usable record: then nothing is removed
 }
 
 // read reads the three texts that are merged. That the record is missing or damaged, or
@@ -80,7 +80,7 @@ func (c *confFile) plan(enforce bool) (plan, error) {
 	if err != nil {
 		return plan{}, fmt.Errorf("install CNI configuration: %w", err)
 	}
-	p := plan{found: s.live, update: enforce}
+	p := plan{found: s.live, update: enforce}       // of a missing or unusable file; below, true for a usable one
 	if s.live == nil && c.convertedToList(s.want) { // not missing: nothing to do
 		return p, nil
 	}
@@ -123,7 +123,7 @@ func (c *confFile) validate(s sources) (problem string, base []byte) {
 	switch {
 	case err != nil || (live.plugins == nil) != (s.want.plugins == nil): // or one has a list, and one a single plugin
 		return "unusable", c.lastUsable
-	case !slices.Contains(live.types(), s.want.requiredType()):
+	case !slices.Contains(live.types(), s.want.requiredType()): // the rest of it stays
 		return "no plugin " + s.want.requiredType(), s.live
 	}
 	return "", s.live
@@ -156,11 +156,11 @@ func (c *confFile) write(p plan, text []byte, s sources) (written bool, err erro
 	case err != nil: // changed, or not readable
 	case p.reason == "": // only the record
 	case p.found == nil:
-		if err = file.Create(c.to, text, confMode); errors.Is(err, fs.ErrExist) {
+		if err = file.Create(c.to, text, confMode); errors.Is(err, fs.ErrExist) { // created since
 			err = errChanged
 		}
 	default:
-		_, err = file.Put(c.to, text, s.mode)
+		_, err = file.Put(c.to, text, s.mode) // readers never see a part of it
 	}
 	written = err == nil && p.reason != ""
 	if err == nil {

@@ -112,7 +112,7 @@ func parseConf(text []byte) (c conf, err error) {
 	if list == nil && c.text("type") != "" {
 		return c, nil
 	}
-	if err := json.Unmarshal(list, &c.plugins); list == nil || err != nil {
+	if err := json.Unmarshal(list, &c.plugins); list == nil || err != nil { // nil: neither a list nor a type
 		return conf{}, errors.New("plugins is not a list of objects")
 	}
 	if len(c.plugins) == 0 || slices.Contains(c.types(), "") {

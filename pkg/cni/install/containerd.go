@@ -82,7 +82,7 @@ func combine(files []containerdFile, defaults ContainerdCNI) (ContainerdCNI, err
 	// Since 2.0, an import replaces single values (containerd#9982). Before, it replaces
 	// the whole table of the plugin (containerd#5837).
 	merged, err := settings(files, defaults)
-	if err != nil || files[0].version >= 3 {
+	if err != nil || files[0].version >= 3 { // 3: only containerd 2.0 and later read it
 		return merged, err
 	}
 	last := files[:0:0] // the last file with the table; none: the defaults

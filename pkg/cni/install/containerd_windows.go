@@ -18,7 +18,8 @@ const serviceKey = `SYSTEM\CurrentControlSet\Services\containerd`
 // FindContainerd returns what the service containerd uses.
 func FindContainerd() (ContainerdCNI, error) { return findService(serviceKey) }
 
-// findService is FindContainerd for the service with this key in the registry.
+// findService is FindContainerd for the service with this key in the registry. The registry
+// is not among the Sources: without a service, there are none.
 func findService(key string) (ContainerdCNI, error) {
 	args, err := serviceArgs(key)
 	if err != nil {

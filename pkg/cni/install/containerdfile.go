@@ -15,12 +15,12 @@ import (
 // containerdFile is what one configuration file says.
 type containerdFile struct {
 	path     string
-	version  int64
-	hasTable bool // it has the table of the CRI plugin, perhaps without settings of CNI
-	disabled bool // the CRI plugin
-	conf     string
-	bin      string
-	bins     []string
+	version  int64    // of the format
+	hasTable bool     // it has the table of the CRI plugin, perhaps without settings of CNI
+	disabled bool     // the CRI plugin
+	conf     string   // conf_dir; "": not set, as the others
+	bin      string   // bin_dir
+	bins     []string // bin_dirs
 }
 
 // loadContainerd returns the file at path, and those that it imports, in the order in which
@@ -99,7 +99,7 @@ func parseContainerd(path string, version int64) (f containerdFile, imports []st
 	f.disabled = slices.ContainsFunc(d.Disabled, func(id string) bool { return id == name || id == tableOf(1) || id == tableOf(2) })
 	plugin, found := d.Plugins[name].(map[string]any)
 	f.hasTable = found
-	cni, _ := plugin["cni"].(map[string]any)
+	cni, _ := plugin["cni"].(map[string]any) // nil: no settings, the defaults
 	for key, value := range cni {
 		ok := true
 		switch key {
@@ -117,7 +117,8 @@ func parseContainerd(path string, version int64) (f containerdFile, imports []st
 	return f, d.Imports, nil
 }
 
-// tableOf returns the name of the plugin that has the settings of CNI.
+// tableOf returns the name of the plugin that has the settings of CNI, in a version of the
+// format.
 func tableOf(version int64) string {
 	switch {
 	case version <= 1:

@@ -118,7 +118,7 @@ func parseRelease(s string) (numbers []int, ok bool) {
 	if !ok || len(numbers) != 3 {
 		return nil, false
 	}
-	after := 0
+	after := 0 // a release itself
 	if hasSuffix {
 		commits, hash, described := strings.Cut(suffix, "-g")
 		n, err := strconv.Atoi(commits)

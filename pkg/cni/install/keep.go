@@ -18,8 +18,8 @@ import (
 type keeper struct {
 	target
 	log      *slog.Logger
-	pace     pacer
-	enforced bool   // a pass of this process has applied the source
+	pace     pacer  // says when a repair may be made
+	enforced bool   // a pass of this process has succeeded: the file has all keys of the source
 	kept     string // why another plugin is left in place, as logged; empty: it is not
 }
 
@@ -35,6 +35,7 @@ func keep(ctx context.Context, t target, log *slog.Logger) error {
 		return err
 	}
 	k := &keeper{target: t, log: log}
+	// The Runner calls pass at the start, after changes, and when the time that pass has returned is over.
 	r := reconcile.Runner{
 		News:  []<-chan struct{}{sourceChanges}, // ends the pause after an error
 		Wakes: []<-chan struct{}{changes},       // does not, since each repair is one
@@ -57,7 +58,7 @@ func (k *keeper) pass(now time.Time) (next time.Duration, err error) {
 	p, err := k.plan(!k.enforced)
 	if err == nil && p.write != nil {
 		if delay := k.pace.delay(now, p); delay > 0 {
-			return delay, nil
+			return delay, nil // the next pass plans anew
 		}
 		var written bool
 		if written, err = p.write(); written {
@@ -72,7 +73,7 @@ func (k *keeper) pass(now time.Time) (next time.Duration, err error) {
 	}
 	switch {
 	case errors.Is(err, errChanged):
-		return time.Millisecond, nil // at once
+		return time.Millisecond, nil // at once; 0 would wait for another change
 	case err != nil:
 		return 0, err
 	}

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// merge sets the keys and plugins of source in live, and removes those of base
+// merge sets the keys and plugins of source in live (the file), and removes those of base
 // (what was applied before) that source no longer has. All others are foreign and
 // stay. It returns the types of the foreign plugins, in their order. Example:
 //
@@ -64,7 +64,7 @@ func mergeValue(base, source, live json.RawMessage) json.RawMessage {
 
 // slot identifies a plugin in a list: the nth of its type, from 0.
 type slot struct {
-	kind string
+	kind string // the type
 	nth  int
 }
 
@@ -109,7 +109,7 @@ func mergePlugins(base, source, live []object) (merged []object, foreign []strin
 		switch {
 		case slices.Contains(sourceSlots, s):
 			count := 1
-			if places--; places == 0 {
+			if places--; places == 0 { // the last place of ours
 				count = len(ours)
 			}
 			merged, ours = append(merged, ours[:count]...), ours[count:]

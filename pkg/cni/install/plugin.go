@@ -22,13 +22,14 @@ func (f Files) plugin(from, to string) target {
 
 // planPlugin compares a plugin with its source. enforce is as in target.plan.
 func (f Files) planPlugin(from, to string, enforce bool) (plan, error) {
-	same, err := file.IsCopy(from, to, pluginMode)
+	same, err := file.IsCopy(from, to, pluginMode) // an error is about the source
 	if err != nil {
 		return plan{}, fmt.Errorf("install CNI plugin: %w", err)
 	}
 	if same {
 		return plan{}, nil
 	}
+	// A plugin has no record: every difference is a repair, except at the start.
 	next := plan{reason: "changed", update: enforce, write: func() (bool, error) {
 		if err := file.Copy(from, to, pluginMode); err != nil {
 			return false, fmt.Errorf("install CNI plugin: %w", err)
@@ -55,7 +56,7 @@ func (f Files) planPlugin(from, to string, enforce bool) (plan, error) {
 // includes one that another program is writing.
 func comparePlugins(from, to string) (kept string, broken []byte) {
 	content, err := digest(to)
-	if err != nil {
+	if err != nil { // whatever cannot be read is replaced
 		return "", nil
 	}
 	if source, err := digest(from); err != nil || bytes.Equal(source, content) {

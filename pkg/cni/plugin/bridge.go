@@ -20,7 +20,7 @@ import (
 // bridge any more.
 type formerBridge struct {
 	name      string
-	addresses []netip.Prefix // of other subnets
+	addresses []netip.Prefix // all IPv4 ones that it has; that of the present subnet is missing
 }
 
 // findFormerBridge returns nil if the delegate can use its bridge, or creates it.
@@ -35,7 +35,7 @@ func findFormerBridge(d delegate) *formerBridge {
 		return nil
 	}
 	b := &formerBridge{name: cmp.Or(conf.Bridge, "cni0")}
-	for _, s := range d.subnets() {
+	for _, s := range d.subnets() { // one of IPv4 at most
 		gateway := netip.PrefixFrom(s.Addr().Next(), s.Bits())
 		if have := b.addresses4(); s.Addr().Is4() && !slices.Contains(have, gateway) {
 			b.addresses = have

@@ -23,8 +23,8 @@ import (
 
 // call runs one CNI command of the delegate.
 type call struct {
-	args   invoke.Args
-	stderr io.Writer
+	args   invoke.Args // the CNI variables; exec replaces Command
+	stderr io.Writer   // gets what a successful delegate writes to its stderr
 
 	// inherit, if not nil, is passed to the delegate, and stays open in it and
 	// in its child processes until the last of them exits. See savedFile.
@@ -66,9 +66,9 @@ func (c *call) run(ctx context.Context, d delegate) ([]byte, error) {
 // highestBelow returns the highest supported version below the configuration's
 // version, "" if there is none.
 func (d delegate) highestBelow(supported []string) string {
-	best := ""
+	best := "" // which the library compares as 0.1.0
 	for _, v := range supported {
-		if tooHigh, err := version.GreaterThanOrEqualTo(v, d.version()); err != nil || tooHigh {
+		if tooHigh, err := version.GreaterThanOrEqualTo(v, d.version()); err != nil || tooHigh { // err: v is no version
 			continue
 		}
 		if higher, err := version.GreaterThanOrEqualTo(v, best); err == nil && (best == "" || higher) {

@@ -167,7 +167,7 @@ func (d delegate) subnets() (subnets []netip.Prefix) {
 	return subnets
 }
 
-// mtu returns the JSON text of the MTU, "" if it is not set.
+// mtu returns the JSON text of the MTU, "" if it is not set: then the delegate chooses it.
 func (d delegate) mtu() string {
 	key, _ := d.conf.key("mtu")
 	return string(d.conf[key])

@@ -27,7 +27,7 @@ type Endpoint struct {
 // Policy is a policy of an HNS endpoint.
 type Policy struct {
 	Type     string
-	Settings any // decoded JSON
+	Settings any // decoded JSON; nil: none
 }
 
 // errNoEndpoint means that there is no HNS endpoint of that name.
@@ -150,7 +150,7 @@ func (d delegate) policies() (policies []Policy) {
 	// Only the ports are compared: the runtime gives the protocol as a name, and HNS
 	// as a number.
 	for _, m := range c.RuntimeConfig.PortMappings {
-		ports := map[string]any{"ExternalPort": float64(m.HostPort), "InternalPort": float64(m.ContainerPort)}
+		ports := map[string]any{"ExternalPort": float64(m.HostPort), "InternalPort": float64(m.ContainerPort)} // as json decodes
 		policies = append(policies, Policy{"PortMapping", ports})
 	}
 	return policies
@@ -200,5 +200,5 @@ func includes(actual, want any) bool {
 			return !slices.ContainsFunc(a, func(element any) bool { return includes(element, wanted) })
 		})
 	}
-	return strings.EqualFold(fmt.Sprint(want), fmt.Sprint(actual))
+	return strings.EqualFold(fmt.Sprint(want), fmt.Sprint(actual)) // texts, numbers, booleans
 }

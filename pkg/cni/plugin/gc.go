@@ -14,8 +14,9 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 )
 
-// gc deletes each attachment of this network that has a saved configuration and
-// is not in the runtime's list of valid attachments. It calls the delegate's DEL
+// gc implements GC. It deletes each attachment (a pod's interface, see saved.go) of this
+// network that has a saved configuration and is not in the runtime's list of valid
+// attachments: a DEL of it was lost. It calls the delegate's DEL
 // for each, because not every delegate supports GC. Then it calls the delegate's
 // GC if there is one.
 func (p *Plugin) gc(args *skel.CmdArgs) error {

@@ -84,7 +84,7 @@ func findEndpoint(name string) (Endpoint, error) {
 		}
 	}
 	var network struct{ Name string }
-	err := properties(&network, "Network", doc.HostComputeNetwork)
+	err := properties(&network, "Network", doc.HostComputeNetwork) // an ID
 	e.Network = network.Name
 	return e, err
 }

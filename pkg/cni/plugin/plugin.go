@@ -26,8 +26,9 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 )
 
-// Plugin implements the CNI commands. A process runs one of them, and ends. All fields except
-// Endpoint are required.
+// Plugin implements the CNI commands. A process runs one of them, on one goroutine, and ends.
+// Other processes may run commands for the same pod at the same time (savedFile). All fields
+// except Endpoint are required.
 type Plugin struct {
 	OS     string    // runtime.GOOS; selects the format of the delegate's configuration
 	Stderr io.Writer // receives warnings and the delegate's stderr
@@ -55,8 +56,9 @@ func (p *Plugin) Funcs() skel.CNIFuncs {
 	return skel.CNIFuncs{Add: p.add, Del: p.del, Check: p.check, GC: p.gc, Status: p.status}
 }
 
-// add waits for the subnet file, saves the delegate's configuration, calls the
-// delegate and prints its result.
+// add implements ADD. It waits for the subnet file, saves the delegate's configuration,
+// calls the delegate and prints its result. Package skel, which calls the handlers, prints
+// their errors for the runtime.
 func (p *Plugin) add(args *skel.CmdArgs) error {
 	ctx := context.Background()
 	c, err := parseConf(args.StdinData)
@@ -71,7 +73,7 @@ func (p *Plugin) add(args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	at, err := c.attachment(p.OS, args)
+	at, err := c.attachment(p.OS, args) // the pod's interface, and where its configuration is saved
 	if err != nil {
 		return err
 	}
@@ -81,7 +83,7 @@ func (p *Plugin) add(args *skel.CmdArgs) error {
 	}
 	defer func() { held.release() }() // the one that is held then: onDowngrade may replace it
 	call := p.newCall("ADD", args)
-	call.inherit = held.file
+	call.inherit = held.file // the lock lasts as long as the delegate; nil on Windows
 	call.onDowngrade = func(d delegate) error {
 		rewritten, err := at.write(held.path, d)
 		if err == nil {
@@ -101,8 +103,8 @@ func (p *Plugin) add(args *skel.CmdArgs) error {
 	return types.PrintResult(result, c.version())
 }
 
-// del calls the delegate with the configuration that ADD saved, and removes the
-// saved file. It succeeds if there is none: ADD saves before it calls the
+// del implements DEL. It calls the delegate with the configuration that ADD saved, and
+// removes the saved file. It succeeds if there is none: ADD saves before it calls the
 // delegate, so there is nothing to undo.
 func (p *Plugin) del(args *skel.CmdArgs) error {
 	ctx := context.Background()

@@ -154,7 +154,7 @@ func (a attachment) find() string {
 	if errors.Is(err, fs.ErrNotExist) || ifName != "" && ifName != a.ifName {
 		return ""
 	}
-	return a.firstPath()
+	return a.firstPath() // also if it is not readable, or of the upstream plugin, which saves no interface
 }
 
 // save writes the file and returns it locked. First it waits for an earlier ADD of
@@ -170,7 +170,7 @@ func (a attachment) save(ctx context.Context, d delegate, wait time.Duration) (*
 
 // write replaces the file at path atomically and returns it locked.
 func (a attachment) write(path string, d delegate) (*savedFile, error) {
-	content := object{}
+	content := object{} // a copy: the delegate does not get our keys
 	for k, v := range d.conf {
 		content[k] = v
 	}
@@ -201,7 +201,7 @@ func (a attachment) write(path string, d delegate) (*savedFile, error) {
 func (a attachment) lock(ctx context.Context, wait time.Duration) *savedFile {
 	path := a.find()
 	if path == "" {
-		_ = os.Remove(a.tempPath())
+		_ = os.Remove(a.tempPath()) // usually there is none
 		return nil
 	}
 	start := time.Now()

@@ -32,7 +32,7 @@ func (p *Plugin) status(args *skel.CmdArgs) error {
 		return notAvailable(err, whyNotReady(ctx, c.SubnetFile))
 	}
 	// Without an answer, the file counts: flannel has no such socket.
-	if reason := whyNotReady(ctx, c.SubnetFile); errors.As(reason, new(*neverReadyError)) {
+	if reason := whyNotReady(ctx, c.SubnetFile); errors.As(reason, new(*neverReadyError)) { // false for nil
 		return &types.Error{Code: errLimitedConnectivity, Msg: reason.Error(), Details: "run 'flanneld status' on this node"}
 	}
 	d, err := newDelegate(c, subnet, p.OS)
@@ -98,8 +98,8 @@ func whyNotReady(ctx context.Context, subnetFile string) error {
 	if err != nil {
 		return fmt.Errorf("flanneld does not answer at %s", socket)
 	}
-	defer conn.Close() //nolint:errcheck // the answer was read
-	_ = conn.SetDeadline(time.Now().Add(daemonTimeout))
+	defer conn.Close()                                  //nolint:errcheck // the answer was read
+	_ = conn.SetDeadline(time.Now().Add(daemonTimeout)) // fails only if the connection is closed
 	if _, err := io.WriteString(conn, "GET /startupz HTTP/1.0\r\nHost: flanneld\r\n\r\n"); err != nil {
 		return fmt.Errorf("query flanneld: %w", err)
 	}
@@ -111,7 +111,7 @@ func whyNotReady(ctx context.Context, subnetFile string) error {
 	if _, status, _ := strings.Cut(line, " "); !strings.HasPrefix(status, "503 ") {
 		return nil // has completed a sync, or is too old to have /startupz
 	}
-	rest, _ := io.ReadAll(answer)
+	rest, _ := io.ReadAll(answer) // a part of the reason is enough
 	_, body, _ := strings.Cut(string(rest), "\r\n\r\n")
 	return &neverReadyError{strings.ReplaceAll(strings.TrimSpace(body), "\n", "; ")}
 }

@@ -28,8 +28,8 @@ type subnetInfo struct {
 
 // family is an address family in which the node has a subnet.
 type family struct {
-	subnet   netip.Prefix   // masked
-	networks []netip.Prefix // masked, without duplicates
+	subnet   netip.Prefix   // this node's, masked
+	networks []netip.Prefix // the cluster's, masked, without duplicates; at least one
 }
 
 // maxSubnetFile is the maximum number of bytes read from the subnet file.

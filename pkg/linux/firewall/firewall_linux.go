@@ -40,6 +40,7 @@ import (
 // whose chains and tables have flannel's names.
 type instance string
 
+// suffix is behind the names of flannel's chains and tables.
 func (i instance) suffix() string {
 	if i == "" {
 		return ""
@@ -88,14 +89,15 @@ type placeState struct {
 	warned       bool              // that another program undoes our rules again and again
 }
 
-// Firewall keeps the rules of the Config last passed to Apply. Apply must not be called concurrently. The
-// goroutines of listen and the timer share only subscribed, pending and changes with Apply and Check.
+// Firewall keeps the rules of the Config last passed to Apply. The daemon's loop calls Apply in each pass, and Check when
+// Changes has received, never both at once. The goroutines of listen and the timer share only subscribed, pending and
+// changes with them.
 type Firewall struct {
 	log    *slog.Logger
 	owner  instance      // its name is in the names of our chains and tables
 	resync time.Duration // between checks without a notification; 0 or less: there are none
 	report func()        // is called after a repair; may be nil
-	// listener receives notifications; nil where the kernel has no nf_tables.
+	// listener receives notifications; nil if New could not subscribe, as where the kernel has no nf_tables.
 	listener *rtnetlink.Listener
 
 	applied    bool            // planPlaces has succeeded for config, so that places are those of config
@@ -103,7 +105,7 @@ type Firewall struct {
 	variant    variant         // of iptables; "" before it was needed
 	places     []*placeState   // all that can hold rules of ours
 	nextResync time.Time       // zero: with the next Check or Apply
-	omitted    omitted         // what this kernel or iptables does not support
+	omitted    omitted         // what this kernel or iptables does not support, for as long as the daemon runs
 
 	changes chan struct{} // capacity 1, see Changes
 	timer   *time.Timer   // for the next resync or retry
@@ -141,7 +143,7 @@ func (f *Firewall) Check() (changed bool) {
 	generation := sync.OnceValue(readGeneration) // one request for all places, if any needs it
 	for _, s := range f.places {
 		if !s.due(now) {
-			continue // the timer is set to the end of the pause
+			continue // nothing concerns it, or it is in a pause, to whose end the timer is set
 		}
 		s.needsCheck = !s.unchanged(generation)
 		changed = changed || s.needsCheck
@@ -150,6 +152,7 @@ func (f *Firewall) Check() (changed bool) {
 	return changed
 }
 
+// notify makes Changes receive. The timer and the runner of listen call it, each on its goroutine.
 func (f *Firewall) notify() { reconcile.Notify(f.changes) }
 
 // Close unsubscribes from notifications. The rules stay.
@@ -166,8 +169,9 @@ func (f *Firewall) Close() error {
 // returns how many chains it wrote or removed. It writes before it removes, so that no packet passes without rules.
 //
 // Places that no notification, resync or new Config concerns are skipped, therefore a call in steady state is cheap
-// and starts no program. After an error, Apply retries with a backoff. A call before the backoff ends returns the
-// previous error. Changes receives a value when the next call is due.
+// and starts no program. After an error at a place, Apply retries that place with a backoff. A call before the backoff
+// ends returns the previous error, so that it stays the problem of the daemon. Changes receives a value when the next
+// call is due.
 func (f *Firewall) Apply(ctx context.Context, c firewall.Config) (changed int, err error) {
 	now := time.Now()
 	if !f.applied || c != f.config {
@@ -178,7 +182,7 @@ func (f *Firewall) Apply(ctx context.Context, c firewall.Config) (changed int, e
 	}
 	f.queueChecks(now)
 	var errs []error
-	failed := map[bool]bool{}                    // by placeState.v6
+	failed := map[bool]bool{}                    // families with an error, by placeState.v6
 	for _, wanted := range []bool{true, false} { // first the places that are to have rules, then those to be emptied
 		for _, s := range f.places {
 			// If the new rules of a family could not be written, its old rules stay.
@@ -218,7 +222,7 @@ func (f *Firewall) planPlaces(ctx context.Context, c firewall.Config) error {
 		if err != nil {
 			return err
 		}
-		f.variant, f.omitted.random = v, f.omitted.random || !random
+		f.variant, f.omitted.random = v, f.omitted.random || !random // the kernel may have refused it before
 	}
 	// Other errors of remaining do not matter: this is only a warning.
 	if e, ok := errors.AsType[*remainError](remaining(t, f.owner)); ok {
@@ -315,10 +319,10 @@ func (f *Firewall) armTimer(now time.Time) {
 			at = s.throttled
 		}
 		switch {
-		case s.needsCheck && at.After(now):
+		case s.needsCheck && at.After(now): // at the end of its pause
 		case len(s.want) > 0 && f.resync > 0:
 			at = f.nextResync
-		default:
+		default: // nothing is wanted there
 			continue
 		}
 		if next.IsZero() || at.Before(next) {
@@ -341,7 +345,7 @@ func Cleanup(ctx context.Context, o firewall.Options, dryRun bool) (removed []st
 	for _, s := range allPlaces(t, instance(o.Instance)) {
 		found, err := s.list(ctx)
 		if err == nil && !dryRun {
-			_, err = s.sync(ctx, nil)
+			_, err = s.sync(ctx, nil) // nil: nothing is wanted
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", s.place, err))

@@ -47,6 +47,7 @@ type iptablesPlace struct {
 	translations map[string]translation
 }
 
+// newIPTablesPlace returns a place of which nothing was read yet.
 func newIPTablesPlace(owner instance, command, suffix string, v variant, table string) *iptablesPlace {
 	return &iptablesPlace{owner: owner, command: command, suffix: suffix, variant: v, table: table, translations: map[string]translation{}}
 }
@@ -58,13 +59,14 @@ func (p *iptablesPlace) String() string {
 // chains returns our chains in the table.
 func (p *iptablesPlace) chains() []firewall.Chain { return inTable(p.owner.chains(), p.table) }
 
+// inTable returns those of the chains that are in a table. It changes the slice that it gets.
 func inTable(chains []firewall.Chain, table string) []firewall.Chain {
 	return slices.DeleteFunc(chains, func(c firewall.Chain) bool { return c.Table != table })
 }
 
-// digest asks the kernel directly, which is far cheaper than starting iptables on a host with many rules. In the nft
-// variant it covers our chains and the jumps to them, but not the rules of others around the jumps: a jump is never moved
-// because of these. In the legacy variant it covers the whole table.
+// digest implements place. It asks the kernel directly, which is far cheaper than starting iptables on a host with many
+// rules. In the nft variant it covers our chains and the jumps to them, but not the rules of others around the jumps: a
+// jump is never moved because of these. In the legacy variant it covers the whole table.
 func (p *iptablesPlace) digest() uint64 {
 	if p.variant == variantLegacy {
 		return p.legacyDigest()
@@ -73,7 +75,7 @@ func (p *iptablesPlace) digest() uint64 {
 	for _, own := range p.chains() {
 		for _, chain := range []string{own.Parent, own.Name} {
 			rules, err := readRules(p.family(), own.Table, chain)
-			if err != nil && !absent(err) {
+			if err != nil && !absent(err) { // absent: there is no such chain or table, or no nf_tables
 				return 0
 			}
 			if chain == own.Parent {
@@ -85,12 +87,13 @@ func (p *iptablesPlace) digest() uint64 {
 	return h.Sum64()
 }
 
+// legacyDigest is digest in the legacy variant.
 func (p *iptablesPlace) legacyDigest() uint64 {
 	there, err := p.tableLoaded(p.table)
 	if err != nil {
 		return 0
 	}
-	var tables []string
+	var tables []string // none: the digest is the same for as long as the table does not exist
 	if there {
 		tables = []string{p.table}
 	}
@@ -125,11 +128,12 @@ func (p *iptablesPlace) mayHoldRules() (there bool, err error) {
 	return false, nil
 }
 
+// list implements place.
 func (p *iptablesPlace) list(ctx context.Context) ([]string, error) {
 	if there, err := p.mayHoldRules(); !there || err != nil {
 		return nil, err
 	}
-	s, err := p.read(ctx, nil)
+	s, err := p.read(ctx, nil) // nil: as before a removal, with all jumps to our chains
 	if err != nil {
 		return nil, err
 	}
@@ -153,9 +157,9 @@ func (p *iptablesPlace) list(ctx context.Context) ([]string, error) {
 	return all, nil
 }
 
-// sync reads, compares and writes, up to three times. It retries after a refused transaction, since another program may
-// have changed a jump that the script deletes by its text. It also reads again after inserting a jump at a position, to
-// see whether the position was still right.
+// sync implements place. It reads, compares and writes, up to three times. It retries after a refused transaction, since
+// another program may have changed a jump that the script deletes by its text. It also reads again after inserting a jump
+// at a position, to see whether the position was still right.
 func (p *iptablesPlace) sync(ctx context.Context, want []firewall.Chain) (changed int, err error) {
 	if len(want) == 0 {
 		if there, err := p.mayHoldRules(); !there || err != nil {
@@ -173,7 +177,7 @@ func (p *iptablesPlace) sync(ctx context.Context, want []firewall.Chain) (change
 			h.misplaced = misplaced(h.parent, behind)
 		}
 		c := planChange(have, want)
-		if c.chains == 0 {
+		if c.chains == 0 { // all is as wanted, perhaps by the write before
 			return changed, nil
 		}
 		err = p.write(ctx, c)
@@ -200,7 +204,7 @@ func (p *iptablesPlace) isInterrupted(err error) bool {
 	if !failed {
 		return false
 	}
-	status, _ := exit.Sys().(syscall.WaitStatus)
+	status, _ := exit.Sys().(syscall.WaitStatus) // its type on Linux
 	killed := status.Signaled() && (status.Signal() == unix.SIGKILL || status.Signal() == unix.SIGTERM)
 	return killed || p.variant == variantLegacy && exit.ExitCode() == exitLocked
 }

@@ -12,7 +12,7 @@ import "slices"
 //	-A FORWARD -j REJECT --reject-with icmp-host-prohibited
 
 // planChange makes a jumpPlan for each of our chains: by planJump, or by placeJump if a jump that was just inserted is
-// misplaced. writeReplace writes the commands for it.
+// misplaced. writeReplace writes the commands for it. All functions of this file are pure.
 
 // parentRule is a rule of a parent chain.
 type parentRule struct {
@@ -41,9 +41,10 @@ type jumpPlan struct {
 // planJump compares the jumps in parent with want, the arguments of our jump. A missing jump is placed as a new one. Of
 // several, one is kept and the others are deleted. One with other arguments is replaced at its position.
 func planJump(parent []parentRule, want string) jumpPlan {
+	// normalise: iptables may print the options in another order.
 	right := func(r parentRule) bool { return r.jump && normalise(r.text) == normalise(want) }
 	keep := keptJump(parent, right) // an index of parent; -1: none
-	if keep < 0 {
+	if keep < 0 {                   // none has our arguments: the one to be replaced
 		keep = keptJump(parent, func(r parentRule) bool { return r.jump })
 	}
 	if keep < 0 {

@@ -16,8 +16,8 @@ import (
 // The legacy variant has neither notifications nor a generation number, and iptables-legacy-save is expensive on a host
 // with many rules. But getsockopt returns a table as the kernel stores it, and a hash of that shows any change.
 
-// layout holds byte offsets within struct ipt_entry or ip6t_entry (linux/netfilter_ipv4/ip_tables.h): one rule, with
-// its matches and target behind it.
+// layout holds byte offsets within struct ipt_entry or ip6t_entry (linux/netfilter_ipv4/ip_tables.h and
+// netfilter_ipv6/ip6_tables.h): one rule, with its matches and target behind it.
 type layout struct {
 	domain, level int  // of the socket that is asked: address family and level of its options
 	flags         int  // of the rule: one byte

@@ -19,8 +19,8 @@ import (
 // legacyTable is a table of the legacy variant. The zero legacyTable does not exist.
 type legacyTable struct {
 	layout  layout
-	chains  []string // in the kernel's order, builtin ones first
-	entries []legacyEntry
+	chains  []string       // in the kernel's order, builtin ones first
+	entries []legacyEntry  // the rules, without policies and ends of chains
 	heads   map[int]string // first offset of each chain, where jumps lead to
 }
 
@@ -40,12 +40,13 @@ func (t legacyTable) rules(chain string) (all []kernelRule) {
 	return all
 }
 
+// errLayout is final: the kernel may be of another architecture than this program.
 var errLayout = errors.New("the kernel returned a table in an unknown layout")
 
 const (
 	targetSize  = 32 // struct xt_entry_target and xt_entry_match: size, name, revision
 	errorTarget = "ERROR"
-	verdictDrop = -1 // -NF_DROP - 1
+	verdictDrop = -1 // -NF_DROP - 1; a verdict of 0 or more is the offset to which a jump leads
 )
 
 // forwardChain is the chain of the packets that this node forwards.
@@ -178,7 +179,7 @@ func (l layout) rule(chain string, entry []byte, heads map[int]string) kernelRul
 	default:
 		r.blocks = name == "REJECT"
 	}
-	if r.jump != "" {
+	if r.jump != "" { // the text of other rules is not compared
 		r.text += jumpFlag + r.jump
 	}
 	clear(entry[l.next+2 : l.size]) // what the kernel noted when it looked for loops, and the counters

@@ -49,7 +49,7 @@ func (p nftPlace) String() string {
 	return "nftables table " + family + " " + p.table().Name
 }
 
-// digest covers the whole table.
+// digest implements place, and covers the whole table.
 func (p nftPlace) digest() uint64 {
 	have, err := readTable(p.family, p.table().Name)
 	if err != nil {
@@ -60,6 +60,7 @@ func (p nftPlace) digest() uint64 {
 	return h.Sum64()
 }
 
+// list implements place: the table stands for all that is in it.
 func (p nftPlace) list(context.Context) ([]string, error) {
 	have, err := readTable(p.family, p.table().Name)
 	if err != nil || have == "" {
@@ -68,15 +69,15 @@ func (p nftPlace) list(context.Context) ([]string, error) {
 	return []string{p.String()}, nil
 }
 
-// sync compares the whole table as text and, if anything differs, rewrites it in one transaction: a packet sees either
-// the old or the new rules. Connections that are already masqueraded stay so, by conntrack.
+// sync implements place. It compares the whole table as text and, if anything differs, rewrites it in one transaction: a
+// packet sees either the old or the new rules. Connections that are already masqueraded stay so, by conntrack.
 func (p nftPlace) sync(_ context.Context, want []firewall.Chain) (int, error) {
 	have, err := readTable(p.family, p.table().Name)
 	if err != nil {
 		return 0, err
 	}
 	wanted := p.wanted(want)
-	if have == tableText(wanted) {
+	if have == tableText(wanted) { // also if both are "": nothing is wanted, and there is no table
 		return 0, nil
 	}
 	conn, err := nftables.New()
@@ -104,9 +105,9 @@ func (p nftPlace) sync(_ context.Context, want []firewall.Chain) (int, error) {
 	if err := conn.Flush(); isTransient(err) {
 		return 0, fmt.Errorf("write table: %w", err)
 	} else if err != nil {
-		return 0, fmt.Errorf("write table: %w: %w", errRefused, err)
+		return 0, fmt.Errorf("write table: %w: %w", errRefused, err) // syncPlace tries simpler rules
 	}
-	return max(len(want), 1), nil // 1: the table was removed
+	return max(len(want), 1), nil // 1: nothing is wanted, and the table was removed
 }
 
 // nftChain is a Chain as translated for the kernel.
@@ -115,6 +116,7 @@ type nftChain struct {
 	rules []nftRule
 }
 
+// nftRule is a rule of an nftChain.
 type nftRule struct {
 	exprs   []expr.Any // what the kernel executes, in order; each works on registers or on the packet
 	comment string     // for people, see commentData

@@ -84,7 +84,7 @@ func number(value []byte) uint32 {
 // readGeneration returns a number that every transaction of nf_tables in this network namespace changes; 0: unknown, so that
 // Firewall.Check, its caller, reads the rules themselves.
 func readGeneration() uint32 {
-	answer, err := request(unix.NFT_MSG_GETGEN, 0, nftables.TableFamilyUnspecified, nil)
+	answer, err := request(unix.NFT_MSG_GETGEN, 0, nftables.TableFamilyUnspecified, nil) // no list, no attributes
 	if err != nil || len(answer) == 0 {
 		return 0
 	}

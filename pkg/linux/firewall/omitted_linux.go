@@ -30,10 +30,10 @@ func (o omitted) from(want []firewall.Chain) []firewall.Chain {
 	return plain
 }
 
-// syncPlace syncs a place. If the kernel or iptables refuses the rules, it tries them without each part that is not
-// essential, then without all of these parts. Once rules with less are written, it tries the whole rules again, because
-// iptables exits alike for what the kernel does not support and for what it could not do at that moment. What had to be
-// omitted is omitted everywhere from then on.
+// syncPlace syncs a place, for reconcile. If the kernel or iptables refuses the rules, it tries them without each part
+// that is not essential, then without all of these parts. Once rules with less are written, it tries the whole rules
+// again, because iptables exits alike for what the kernel does not support and for what it could not do at that moment.
+// What had to be omitted is omitted everywhere from then on.
 func (f *Firewall) syncPlace(ctx context.Context, s *placeState) (int, error) {
 	n, err := s.sync(ctx, s.want)
 	if !errors.Is(err, errRefused) {
@@ -48,7 +48,7 @@ func (f *Firewall) syncPlace(ctx context.Context, s *placeState) (int, error) {
 		if lessErr != nil {
 			continue
 		}
-		if whole, err := s.sync(ctx, s.want); !errors.Is(err, errRefused) {
+		if whole, err := s.sync(ctx, s.want); !errors.Is(err, errRefused) { // accepted now, or not known
 			return whole, err
 		}
 		f.log.Warn("rules are refused, writing them without what is not essential", "where", s.String(),

@@ -8,11 +8,11 @@ import (
 	"flannel/pkg/firewall"
 )
 
-// change is the difference between the rules of a place of iptables and the wanted ones. iptablesPlace.sync makes and
-// writes it.
+// change is the difference between the rules of a place of iptables and the wanted ones. iptablesPlace.sync makes it by
+// planChange, which is pure, and writes it.
 type change struct {
 	script string // for iptables-restore; "" if nothing differs
-	chains int    // number of chains that it writes or removes
+	chains int    // number of chains that it writes or removes; 0: nothing differs
 	// numbered holds, for each chain whose jump is inserted at a position, the rules that must follow the jump.
 	numbered map[string][]string
 	// before and after are jumps to delete by their handle, before the script (of a chain that it deletes) or after it (of
@@ -23,11 +23,11 @@ type change struct {
 // ruleHandle identifies a rule in the nft variant.
 type ruleHandle struct {
 	table, chain string
-	handle       uint64
+	handle       uint64 // unique in the table
 }
 
-// planChange compares have with want. Each table is one transaction of iptables-restore, therefore packets never meet a
-// half-written chain.
+// planChange compares have, what read has read, with want. Each table is one transaction of iptables-restore, therefore
+// packets never meet a half-written chain.
 func planChange(have savedRules, want []firewall.Chain) change {
 	var b strings.Builder
 	c := change{numbered: map[string][]string{}}

@@ -21,13 +21,14 @@ import (
 //	rules of our own chain     iptables -S CHAIN, after the kernel showed a change
 //	jumps in other chains      the kernel, only if our chain is to be removed
 //
-// The kernel is asked by netlink in the nft variant, and by getsockopt in the legacy variant.
+// The kernel is asked by netlink in the nft variant (nftread_linux.go), and by getsockopt in the legacy variant
+// (legacyread_linux.go). Both return kernelRules. What is read becomes savedRules (save_linux.go), for planChange.
 
 // translation is a chain of ours, as the kernel returns it (chainText) and as arguments of iptables. While the kernel returns
 // the same text, the arguments are the same, so that iptables need not be started.
 type translation struct {
 	kernel string
-	rules  []string
+	rules  []string // arguments without "-A CHAIN"
 }
 
 // read returns what there is of our chains, and of the chains that jump to them. want are the chains to be written: of
@@ -42,6 +43,7 @@ func (p *iptablesPlace) read(ctx context.Context, want []firewall.Chain) (s save
 	return s, err
 }
 
+// readOnce is one try of read.
 func (p *iptablesPlace) readOnce(ctx context.Context, want []firewall.Chain) (savedRules, error) {
 	s := savedRules{owner: p.owner, chains: map[string]*savedChain{}}
 	for _, own := range p.chains() {
@@ -57,7 +59,7 @@ func (p *iptablesPlace) readOnce(ctx context.Context, want []firewall.Chain) (sa
 			if c.parent, err = p.readJumps(ctx, want[i], own.Parent); err == nil && c.exists {
 				err = p.readOwn(ctx, own, c)
 			}
-		case c.exists:
+		case c.exists: // to be removed; if it does not exist, there is nothing to do
 			err = p.readReferences(ctx, own, c)
 		}
 		if err != nil {
@@ -87,7 +89,7 @@ func (p *iptablesPlace) readOwn(ctx context.Context, own firewall.Chain, c *save
 	if err != nil {
 		return err
 	}
-	if again, err := p.chainText(own); err != nil || again != kernel {
+	if again, err := p.chainText(own); err != nil || again != kernel { // iptables may have printed the one or the other
 		return errors.Join(err, errChanging)
 	}
 	c.rules = rules

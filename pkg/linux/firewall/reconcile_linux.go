@@ -47,7 +47,7 @@ func (f *Firewall) reconcile(ctx context.Context, s *placeState, now time.Time) 
 	s.retry.Clear()
 	s.needsCheck, s.syncedDigest = false, digest
 	if n > 0 {
-		s.syncedDigest = 0 // the digest is of the rules before our write: read them once more at the next check
+		s.syncedDigest = 0 // digest is that of the rules before our write: read them once more at the next check
 		f.recordChange(s, now)
 	}
 	s.synced = true
@@ -65,7 +65,7 @@ func (s *placeState) sameAsSynced(digest uint64) bool { return digest != 0 && di
 // unchanged reports whether a place is as it was when its rules were last found equal to want, for Check. generation reads
 // that of nf_tables, 0 if it is unknown: while it stays the same, no digest is needed.
 func (s *placeState) unchanged(generation func() uint32) bool {
-	if s.topics == 0 { // it is not in nf_tables
+	if s.topics == 0 { // the legacy variant, which is not in nf_tables
 		return s.sameAsSynced(s.digest())
 	}
 	now := generation() // before the digest: the next one differs if somebody changes the rules in between

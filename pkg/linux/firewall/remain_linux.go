@@ -19,7 +19,9 @@ func (e *remainError) Error() string {
 		"iptables (without -nftables in its tag), or where that program is installed", strings.Join(e.Chains, ", "), strings.Join(e.Missing, " and no "))
 }
 
-// remaining returns a remainError if the variants without programs hold chains of ours, as far as the kernel tells.
+// remaining returns a remainError if the variants without programs hold chains of ours, as far as the kernel tells. The
+// kernel shows the chains without these programs, but changing them takes the programs. Other errors mean that the kernel
+// could not be asked.
 func remaining(t tools, owner instance) error {
 	var left remainError
 	var errs []error

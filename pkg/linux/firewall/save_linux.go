@@ -8,7 +8,7 @@ import (
 	"flannel/pkg/firewall"
 )
 
-// savedRules is what concerns us in one place.
+// savedRules is what concerns us in one place of iptables, as read (read_linux.go) for planChange.
 type savedRules struct {
 	owner  instance               // only rules of this instance are recorded
 	chains map[string]*savedChain // by name
@@ -16,12 +16,12 @@ type savedRules struct {
 
 // savedChain is one of our chains. The zero savedChain: it does not exist, and nothing refers to it.
 type savedChain struct {
-	exists       bool
-	rules        []string     // arguments of its rules, in order
-	unprintable  bool         // iptables cannot print its rules, so that rules is empty
-	parent       []parentRule // all rules of its parent, in order
-	foreignJumps []foreignJump
-	misplaced    bool // its jump must be deleted and placed anew, see func misplaced
+	exists       bool          // the kernel has it
+	rules        []string      // arguments of its rules, in order; only read if it is wanted
+	unprintable  bool          // iptables cannot print its rules, so that rules is empty
+	parent       []parentRule  // all rules of its parent, in order
+	foreignJumps []foreignJump // only read if it is to be removed
+	misplaced    bool          // its jump must be deleted and placed anew, see func misplaced
 }
 
 // foreignJump is a jump to our chain in a chain that is not our parent.

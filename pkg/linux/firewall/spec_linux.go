@@ -36,6 +36,7 @@ func jumpTo(c firewall.Chain) string {
 	return commentSpec(c.Comment) + "-j " + c.Name
 }
 
+// commentSpec returns the options that add a comment; "": there is none.
 func commentSpec(comment string) string {
 	if comment == "" {
 		return ""

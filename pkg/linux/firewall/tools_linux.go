@@ -26,7 +26,7 @@ var suffixes = map[variant]string{variantNFT: "-nft", variantLegacy: "-legacy"}
 // plain iptables that fails otherwise counts as not installed.
 func findTools(ctx context.Context) (tools, error) {
 	t := tools{suffix: map[variant]string{}}
-	if _, err := exec.LookPath("iptables-restore"); err == nil {
+	if _, err := exec.LookPath("iptables-restore"); err == nil { // the program that writes
 		// Before 1.8 there was only the legacy variant, and the version does not mention it.
 		out, err := run(ctx, nil, "iptables", "--version")
 		if isTransient(err) {

@@ -68,6 +68,7 @@ func (f *Firewall) notifications(added chan struct{}) rtnetlink.Notifications {
 		}
 	}
 	return rtnetlink.Notifications{Protocol: unix.NETLINK_NETFILTER, Groups: []int{unix.NFNLGRP_NFTABLES},
+		// It is called for every message, on the Listener's goroutine. Without an error, nothing counts as lost.
 		Each: func(h rtnetlink.Header, body []byte) error { add(topicsOf(h.Kind, body)); return nil },
 		Lost: func(error) { add(allTopics) },
 		Log:  f.log,
@@ -104,7 +105,7 @@ func messageTopics(kind int, family byte, attrs []byte) topics {
 	}
 	chainAttr := uint16(0) // messages about sets, objects and flowtables name no chain
 	switch kind {
-	case unix.NFT_MSG_NEWGEN:
+	case unix.NFT_MSG_NEWGEN: // ends each transaction, and names no table
 		return 0
 	case unix.NFT_MSG_NEWCHAIN, unix.NFT_MSG_DELCHAIN:
 		chainAttr = unix.NFTA_CHAIN_NAME

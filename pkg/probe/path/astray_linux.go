@@ -17,7 +17,8 @@ import (
 // astray looks up the route to an address in the peer's subnet from each address of this
 // node that the target names, from those in the node's subnet, and from a pod. Rules (ip
 // rule) can choose another table because of the source: of the node's own address, as
-// nm-cloud-setup's do, or of pods. want is the route without a source.
+// nm-cloud-setup's do, or of pods. want is the route without a source. An error makes the
+// whole test of the path a Problem.
 func astray(t Target, want route, dst netip.Addr) (found []doctor.Astray, err error) {
 	addrs, err := addresses()
 	if err != nil {
@@ -39,6 +40,7 @@ func astray(t Target, want route, dst netip.Addr) (found []doctor.Astray, err er
 
 // addresses lists the addresses of this node.
 func addresses() ([]netlink.Addr, error) {
+	// Whole repeats a list that a change in the kernel has interrupted.
 	addrs, err := rtnetlink.Whole(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, fmt.Errorf("list this node's addresses: %w", err)
@@ -79,7 +81,7 @@ func packetsFrom(a netlink.Addr, own netip.Prefix) ([]*netlink.RouteGetOptions, 
 		return nil, fmt.Errorf("device of %s: %w", src, err)
 	}
 	packets := []*netlink.RouteGetOptions{{SrcAddr: src.AsSlice()}}
-	if pod := src.Next(); link.Type() == "bridge" && own.Contains(pod) {
+	if pod := src.Next(); link.Type() == "bridge" && own.Contains(pod) { // an address as pods have
 		packets = append(packets, &netlink.RouteGetOptions{SrcAddr: pod.AsSlice(), Iif: link.Attrs().Name})
 	}
 	return packets, nil

@@ -60,7 +60,9 @@ var failing = []status.ReachState{status.Unreachable, status.OneWay, status.NotF
 // choose returns up to n peers to test: those that the daemon does not reach, taking
 // turns between the states, then those whose pods' way it cannot prove, and then others
 // by chance. It leaves out those that do not have to answer: peers that are rejected,
-// pending or behind, and those of which the daemon can say nothing (UnknownReach).
+// pending (they have published nothing yet) or behind (not all of their entries are in
+// the kernel), and those of which the daemon can say nothing (UnknownReach). A retained peer,
+// whose lease the store has lost, is in use like the others.
 func choose(peers []status.Peer, n int) (chosen []status.Peer) {
 	byState := map[status.ReachState][]status.Peer{}
 	for _, i := range rand.Perm(len(peers)) {
@@ -87,6 +89,7 @@ const maxTested = 3
 // are none without a node, and none with a backend whose packets leave neither through a tunnel device nor, as with
 // host-gw, to the peer as their gateway.
 func Targets(r status.Report, asked string) (targets []Target, err error) {
+	// Links are the types of a backend's tunnel devices. Node is nil until the node has a subnet.
 	if r.Node == nil || r.Node.Backend != "host-gw" && dataplane.TraitsOfBackend(r.Node.Backend).Links == nil {
 		return nil, nil
 	}

@@ -13,14 +13,14 @@ import (
 	"time"
 )
 
-// Target is a peer whose pods should be reached.
+// Target is a peer whose pods should be reached, in one of its subnets.
 type Target struct {
-	Peer     string
-	Subnet   netip.Prefix
-	PublicIP netip.Addr
-	Expected bool         // see doctor.Path
-	Blocked  bool         // see doctor.Path.NotForwarding
-	Own      netip.Prefix // this node's subnet
+	Peer     string       // its name in the status report
+	Subnet   netip.Prefix // its tunnel device, if any, has the first address
+	PublicIP netip.Addr   // to which this node sends packets for Subnet
+	Expected bool         // it has to answer: the daemon found that it does not, or the operator asked for it
+	Blocked  bool         // the daemon found that it answers, and does not forward packets from or to its pods
+	Own      netip.Prefix // this node's subnet of the same family
 	Addrs    []netip.Addr // this node's, on the underlay
 	Since    time.Time    // when the daemon found that it does not answer; zero: it did not
 	Devices  []string     // that flanneld routes through

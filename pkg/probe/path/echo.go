@@ -49,14 +49,14 @@ func Echo(ctx context.Context, from, addr netip.Addr) error {
 	stop := context.AfterFunc(ctx, func() { conn.Close() }) // ends a blocked read
 	defer stop()
 	message := echoMessage(addr.Is6(), randomBody()) // by which the reply is recognized
-	buffer := make([]byte, 1500)
+	buffer := make([]byte, 1500)                     // a longer message is cut off, and is not the reply
 	for {
 		err := conn.SetReadDeadline(time.Now().Add(echoInterval))
 		if err == nil {
 			_, err = conn.Write(message)
 		}
 		if err == nil {
-			err = readReply(conn.(*net.IPConn), buffer, reply, message[headerLen:])
+			err = readReply(conn.(*net.IPConn), buffer, reply, message[headerLen:]) // a network ip4:… or ip6:… has this type
 		}
 		// An error other than the deadline, such as "network is unreachable", stays.
 		switch {
@@ -96,8 +96,8 @@ func randomBody() []byte {
 	return binary.BigEndian.AppendUint64(body, rand.Uint64())
 }
 
-// readReply reads until the reply with that body arrives. buffer must hold any
-// packet.
+// readReply reads until the reply with that body arrives. buffer must be longer than the
+// reply. The error is that of reading, such as the deadline of conn.
 func readReply(conn *net.IPConn, buffer []byte, reply byte, body []byte) error {
 	for {
 		n, _, err := conn.ReadFromIP(buffer) // in contrast to Read, it removes an IPv4 header

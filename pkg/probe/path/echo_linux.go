@@ -50,7 +50,7 @@ func socketAddress(a netip.AddrPort) unix.Sockaddr {
 	return &unix.SockaddrInet4{Addr: a.Addr().As4(), Port: int(a.Port())}
 }
 
-// echoes sends an echo request for each size of packets, in bytes, up to three times
+// echoes sends an echo request for each size of whole packets, in bytes, up to three times
 // within the time. It returns the sizes that were answered, and the last error of the
 // kernel, if any: a packet can be answered although an earlier one could not be sent.
 func echoes(dst netip.Addr, t token, within time.Duration, sizes ...int) (answered map[int]bool, err error) {
@@ -66,10 +66,12 @@ func echoes(dst netip.Addr, t token, within time.Duration, sizes ...int) (answer
 			if answered[size] {
 				continue
 			}
+			// Without a source: the kernel computes the checksum that includes it.
 			if _, sendErr := unix.Write(fd, echoRequest(netip.Addr{}, dst, i, t, size)); sendErr != nil {
 				err = fmt.Errorf("send to %s: %w", dst, sendErr)
 			}
 		}
+		// Each attempt has a third of the time.
 		for end := start.Add(within * time.Duration(attempt) / attempts); len(answered) < len(sizes); {
 			// What has arrived is read also if this process could not run in time.
 			late := time.Now().After(end)
@@ -77,7 +79,7 @@ func echoes(dst netip.Addr, t token, within time.Duration, sizes ...int) (answer
 			if late {
 				break
 			}
-			_, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, pollMillis)
+			_, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, pollMillis) // an error only ends the wait
 		}
 	}
 	return answered, err
@@ -92,19 +94,19 @@ func read(fd int, dst netip.Addr, t token, sizes []int, answered map[int]bool) {
 		if err == unix.EAGAIN {
 			return
 		}
-		if err != nil { // an ICMP error, which was cleared
+		if err != nil { // an ICMP error about a request, which reading has cleared
 			if n, err = unix.Read(fd, buffer); err != nil {
 				return
 			}
 		}
 		m := buffer[:n]
 		if dst.Is4() {
-			m = m[min(n, 20):] // replies have no options
+			m = m[min(n, 20):] // without the IP header, which has no options in a reply; over IPv6 there is none
 		}
 		if len(m) < icmpHeader+tokenLength || !isReply(m) || !bytes.Equal(m[icmpHeader:icmpHeader+tokenLength], t[:]) {
 			continue
 		}
-		if i := int(binary.BigEndian.Uint16(m[6:])); i < len(sizes) {
+		if i := int(binary.BigEndian.Uint16(m[6:])); i < len(sizes) { // the sequence number
 			answered[sizes[i]] = true
 		}
 	}
@@ -127,7 +129,7 @@ func largest(done <-chan struct{}, dst netip.Addr, within time.Duration, passes,
 		for size := passes + step; size < fails; size += step {
 			sizes = append(sizes, size)
 		}
-		answered, _ := echoes(dst, newToken(), within, sizes...)
+		answered, _ := echoes(dst, newToken(), within, sizes...) // what cannot be sent is not answered
 		for _, size := range sizes {
 			switch {
 			case answered[size]:

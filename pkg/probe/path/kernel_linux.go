@@ -25,8 +25,8 @@ import (
 // is on the link.
 type route struct {
 	link     netlink.Link
-	via, src netip.Addr
-	table    int
+	via, src netip.Addr // src is the source that the kernel chooses
+	table    int        // of routes, in which the kernel found it
 }
 
 // routeTo asks the kernel how it would send a packet to an address. After an error, see
@@ -74,14 +74,14 @@ func describe(p *doctor.Path, t Target, r route) {
 	if !slices.Contains(t.Devices, name) {
 		return
 	}
-	tunnel, isTunnel := dataplane.TraitsOfLink(r.link.Type(), name)
+	tunnel, isTunnel := dataplane.TraitsOfLink(r.link.Type(), name) // which backend's tunnel it is
 	switch {
 	case isTunnel && name != t.Underlay:
 		p.Kind, p.Overhead = tunnel.Backend, tunnel.Overhead(p.PublicIP.Is6())
 		if v, ok := r.link.(*netlink.Vxlan); ok {
 			p.Port = v.Port
 		} else if tunnel.Protocol == unix.IPPROTO_UDP {
-			p.Port = int(cmp.Or(tunnel.Port, t.Port))
+			p.Port = int(cmp.Or(tunnel.Port, t.Port)) // with WireGuard, tunnel.Port is 0: the peer's
 		}
 	case r.via == p.PublicIP:
 		p.Kind = doctor.PathDirect
@@ -102,7 +102,7 @@ func neighbourMAC(r route) (dataplane.MAC, bool) {
 func neighbourState(r route) string {
 	for _, n := range neighbours(r) {
 		switch {
-		case n.State&(unix.NUD_FAILED|unix.NUD_INCOMPLETE) != 0:
+		case n.State&(unix.NUD_FAILED|unix.NUD_INCOMPLETE) != 0: // no answer, or none yet
 			return doctor.NeighbourDown
 		case n.State&(unix.NUD_REACHABLE|unix.NUD_DELAY|unix.NUD_PROBE|unix.NUD_STALE) != 0:
 			return doctor.NeighbourUp
@@ -117,9 +117,10 @@ func neighbours(r route) []netlink.Neigh {
 	if r.via.Is6() {
 		family = unix.AF_INET6
 	}
+	// Whole repeats a list that a change in the kernel has interrupted.
 	list, err := rtnetlink.Whole(func() ([]netlink.Neigh, error) { return netlink.NeighList(r.link.Attrs().Index, family) })
 	if err != nil {
-		return nil
+		return nil // nothing is known then
 	}
 	return slices.DeleteFunc(list, func(n netlink.Neigh) bool { return rtnetlink.AddrOf(n.IP) != r.via })
 }

@@ -80,7 +80,7 @@ func echoRequest(src, dst netip.Addr, sequence int, t token, size int) []byte {
 }
 
 // isReply and isRequest report whether an ICMP message is an echo, by its type in ICMP or
-// ICMPv6.
+// ICMPv6. m must not be empty.
 func isReply(m []byte) bool   { return m[0] == 0 || m[0] == 129 }
 func isRequest(m []byte) bool { return m[0] == 8 || m[0] == 128 }
 
@@ -130,7 +130,8 @@ func arpRequest(from dataplane.MAC, target netip.Addr) []byte {
 	return append(b, target.AsSlice()...)
 }
 
-// arpReplyPattern returns the end of the answer: the sender's address, and who asked.
+// arpReplyPattern returns the end of the answer: the sender's address, and who asked, from
+// the IP address 0.0.0.0.
 func arpReplyPattern(from dataplane.MAC, target netip.Addr) []byte {
 	return append(append(target.AsSlice(), from[:]...), 0, 0, 0, 0)
 }

@@ -24,18 +24,20 @@ const smallPacket = 84
 // time, each on a goroutine of its own. A sniffer reads a packet socket, on one goroutine,
 // and asks each watch whether a packet is what was sent, or its answer. When both have
 // ended, results write what was seen. No two of the steps, watches and results write the
-// same part of the Path, except for AnswerMAC, which two watches write.
+// same part of the Path, except for AnswerMAC, which two watches write. A token is random
+// data in a packet, by which its answer is recognized. Kind, in Path, is the backend of the
+// tunnel, PathDirect without a tunnel, or "" without a route through a device of flanneld.
 type run struct {
 	doctor.Path
 	target   Target
-	within   time.Duration // for the answers to one packet
+	within   time.Duration // for the answers to one packet, however often it is repeated
 	inner    route         // to addr
 	underlay route         // to the peer's public IP
 	addr     netip.Addr    // the first in the peer's subnet
-	watches  []*watch
-	steps    []func() // each in a goroutine
-	results  []func() // after all steps, when the packet socket is closed
-	closers  []func() // at the end of Test
+	watches  []*watch      // for the sniffer, which gets all at once
+	steps    []func()      // each in a goroutine
+	results  []func()      // after all steps, when the packet socket is closed
+	closers  []func()      // at the end of Test
 }
 
 // Test sends packets to a peer, for the doctor, which derives from the Path why it does
@@ -71,7 +73,7 @@ func Test(ctx context.Context, t Target, within time.Duration) doctor.Path {
 		running.Go(step)
 	}
 	running.Wait()
-	s.close()
+	s.close() // ends its goroutine, so that results may read what the watches have seen
 	for _, f := range r.results {
 		f()
 	}
@@ -83,7 +85,7 @@ func Test(ctx context.Context, t Target, within time.Duration) doctor.Path {
 	r.Filters = filters(devices)
 	r.Neighbour = neighbourState(r.underlay)
 	if r.Full.Result == doctor.Silent && r.small().Result == doctor.Answered {
-		r.Largest = largest(ctx.Done(), r.sized(), within*3/4, smallPacket, r.MTU) // up to three rounds
+		r.Largest = largest(ctx.Done(), r.sized(), within*3/4, smallPacket, r.MTU) // up to three rounds of this time
 	}
 	return r.Path
 }
@@ -136,7 +138,7 @@ func (r *run) plan(ctx context.Context) {
 	default:
 		r.planTunnel(ctx)
 	}
-	if dataplane.TraitsOfBackend(r.Kind).Frame {
+	if dataplane.TraitsOfBackend(r.Kind).Frame { // VXLAN, in which packets are in Ethernet frames
 		r.planFrames()
 	}
 	r.steps = append(r.steps, func() { r.Full = result(echoes(r.sized(), newToken(), r.within, r.MTU)) })
@@ -159,7 +161,7 @@ func (r *run) testHost(ctx context.Context) {
 	defer cancel()
 	found := make(chan bool, 3) // has room for all, so that no goroutine waits
 	go func() {
-		answered, _ := echoes(r.PublicIP, newToken(), r.within, smallPacket)
+		answered, _ := echoes(r.PublicIP, newToken(), r.within, smallPacket) // an error is no answer
 		found <- len(answered) > 0
 	}()
 	go func() { found <- hostAnswersTCP(ctx, r.PublicIP) }()
@@ -179,9 +181,9 @@ func (r *run) planTunnel(ctx context.Context) {
 	t := newToken()
 	echo := watchEcho(t)
 	packets := outer{r.PublicIP, dataplane.TraitsOfBackend(r.Kind).Protocol, uint16(r.Port)}
-	known := packets.protocol != unix.IPPROTO_UDP || r.Port != 0 // else any UDP packet would seem to be of the tunnel
-	var keys handshake                                           // the watch writes it, and the result reads it
-	rejected := &watch{match: func(p packet) (bool, bool) {
+	known := packets.protocol != unix.IPPROTO_UDP || r.Port != 0      // else any UDP packet would seem to be of the tunnel
+	var keys handshake                                                // the watch writes it, and the result reads it
+	rejected := &watch{match: func(p packet) (request, answer bool) { // here, answer ends waitFor below
 		if why := packets.rejection(p); known && why != "" && !p.outgoing {
 			r.Rejected = why
 		}
@@ -231,7 +233,7 @@ func (r *run) planFrames() {
 	if !ok || !r.inner.src.IsValid() {
 		return
 	}
-	local := net.UDPAddr{IP: link.SrcAddr}
+	local := net.UDPAddr{IP: link.SrcAddr} // of the tunnel; the kernel chooses the port
 	conn, err := net.DialUDP("udp", &local, net.UDPAddrFromAddrPort(netip.AddrPortFrom(r.PublicIP, uint16(link.Port))))
 	if err != nil {
 		return
@@ -257,7 +259,7 @@ func (r *run) planFrames() {
 func (r *run) planTCP(s frameSender, published dataplane.MAC) {
 	to := netip.AddrPortFrom(r.addr, kubeletPort)
 	var connections []connection
-	for range attempts + 1 {
+	for range attempts + 1 { // one for each attempt, and byHand
 		c, err := newConnection(r.inner.src)
 		if err != nil {
 			return

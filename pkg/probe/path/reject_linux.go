@@ -11,9 +11,9 @@ import (
 
 // packet is what a sniffer has seen, from the IP or ARP header on.
 type packet struct {
-	data      []byte
-	etherType uint16
-	outgoing  bool
+	data      []byte // valid until the next packet
+	etherType uint16 // etherIPv4, …
+	outgoing  bool   // it leaves this node
 }
 
 // source returns the source of an IP packet.
@@ -31,9 +31,9 @@ func source(p packet) (netip.Addr, bool) {
 // sniffs them there: packets that leave or arrive (carries), and ICMP errors that answer
 // them (rejection).
 type outer struct {
-	peer     netip.Addr
-	protocol byte   // of IP
-	port     uint16 // of UDP, destination; 0: the protocol has none
+	peer     netip.Addr // its public IP
+	protocol byte       // of IP
+	port     uint16     // of UDP, destination; 0: the protocol has none
 }
 
 // rejection returns how an ICMP error that quotes a packet of the tunnel rejects it; "":

@@ -31,7 +31,7 @@ func newToken() (t token) {
 }
 
 // repeat calls send up to three times until there is an answer or the time is over, and
-// returns its last error.
+// returns its last error; nil with an answer. The sniffer closes answered.
 func repeat(within time.Duration, answered <-chan struct{}, send func() error) (err error) {
 	for range attempts {
 		err = send()
@@ -47,7 +47,7 @@ func repeat(within time.Duration, answered <-chan struct{}, send func() error) (
 // frameSender sends VXLAN frames that it made by hand from and to the addresses of two
 // nodes, with a source port of its own.
 type frameSender struct {
-	conn     *net.UDPConn
+	conn     *net.UDPConn // to the peer's public IP and the port of VXLAN
 	vni      uint32
 	own      dataplane.MAC // of our VTEP
 	ownAddr  netip.Addr
@@ -84,10 +84,10 @@ func (s frameSender) etherType() uint16 {
 }
 
 // connection is a TCP connection that the kernel opens. Its port is known before the
-// first packet is sent.
+// first packet is sent, so that a watch can look for it.
 type connection struct {
 	fd   int
-	from netip.AddrPort
+	from netip.AddrPort // the address and the port that it is bound to
 }
 
 // newConnection binds a connection to an address of this node and a free port.
@@ -129,7 +129,8 @@ func (c connection) open(dst netip.Addr) error {
 // close ends the connection.
 func (c connection) close() { _ = unix.Close(c.fd) }
 
-// hostAnswersTCP reports whether a host answers a TCP connection, also by a reset.
+// hostAnswersTCP reports whether a host answers a TCP connection, also by a reset, before
+// ctx ends.
 func hostAnswersTCP(ctx context.Context, addr netip.Addr) bool {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", netip.AddrPortFrom(addr, kubeletPort).String())
 	if err == nil {

@@ -28,10 +28,10 @@ const maxSniffed = 512
 // sniffer sees the packets of all interfaces, outgoing ones after and incoming ones
 // before the firewall, and tells watches of them.
 type sniffer struct {
-	fd      int
+	fd      int // a packet socket
 	watches []*watch
-	mu      sync.Mutex // guards the watches' results
-	closing atomic.Bool
+	mu      sync.Mutex     // guards the watches' results
+	closing atomic.Bool    // set by close; run ends then
 	closed  chan struct{}  // closed when the goroutine of sniffer.run has ended
 	names   map[int]string // of interfaces, by index; used by that goroutine only
 }
@@ -40,7 +40,7 @@ type sniffer struct {
 // interfaces on which they were seen: with a tunnel, a packet is seen on the tunnel's
 // device and on the underlay's. The sniffer's goroutine calls match and writes the rest.
 type watch struct {
-	match    func(packet) (request, answer bool)
+	match    func(packet) (request, answer bool) // reports what the packet is
 	left     []string
 	arrived  []string
 	answered chan struct{} // made by sniff, closed when the first answer arrived
@@ -81,7 +81,7 @@ func networkOrder(v uint16) uint16 {
 	return binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, v))
 }
 
-// filter returns a program of the kernel's packet filter that accepts small packets:
+// filter returns a program of the kernel's packet filter (BPF) that accepts small packets:
 // ARP, ICMP, and from and to addrs. It gets them without the header of the link, so
 // that the offsets are those in the IP header: 9 (IPv4) and 6 (IPv6) are of the
 // protocol, 12 and 8 of the source address. A SkipFalse counts the instructions up to
@@ -122,7 +122,7 @@ func (s *sniffer) run() {
 	defer close(s.closed)
 	buffer := make([]byte, maxSniffed)
 	for {
-		last := s.closing.Load()
+		last := s.closing.Load() // before the poll, so that what has arrived until close is read
 		if _, err := unix.Poll([]unix.PollFd{{Fd: int32(s.fd), Events: unix.POLLIN}}, pollMillis); err != nil && err != unix.EINTR {
 			return // the watches see nothing more
 		}
@@ -150,7 +150,7 @@ func (s *sniffer) see(index int, p packet) {
 		case request && p.outgoing:
 			w.left = s.add(w.left, index)
 		case answer && !p.outgoing:
-			if w.arrived == nil {
+			if w.arrived == nil { // the first one
 				close(w.answered)
 			}
 			w.arrived = s.add(w.arrived, index)

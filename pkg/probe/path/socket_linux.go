@@ -18,10 +18,10 @@ import (
 // the requests. The daemon's reach.Prober has one for all peers. Only one goroutine at a time
 // uses it, apart from Await and Close.
 type Socket struct {
-	families [2]*os.File // IPv4, IPv6; the latter may be nil
-	raw      [2]syscall.RawConn
-	closed   atomic.Bool // ends Await although messages keep arriving
-	buffer   []byte
+	families [2]*os.File        // IPv4, IPv6; the latter is nil on a kernel without IPv6
+	raw      [2]syscall.RawConn // of families
+	closed   atomic.Bool        // ends Await although messages keep arriving
+	buffer   []byte             // of Receive
 }
 
 // maxPacket is more than any MTU of pods.
@@ -135,10 +135,10 @@ func (s *Socket) Await(arrived func() (more bool)) {
 			continue
 		}
 		go func() {
-			_ = raw.Read(func(uintptr) bool { // an error means that the socket is closed
+			_ = raw.Read(func(uintptr) bool { // calls this when the socket is readable; an error: it is closed
 				for arrived() && !s.closed.Load() {
 				}
-				return false
+				return false // wait for the next message
 			})
 		}()
 	}
@@ -228,7 +228,7 @@ func (s *Socket) Receive() (from netip.Addr, reply, expired bool, body []byte, o
 				continue
 			}
 			if err != nil {
-				break // EAGAIN, or closed
+				break // EAGAIN: nothing has arrived; or closed, or no IPv6
 			}
 			if from, reply, expired, body, ok = parse(s.buffer[:n], sender); ok {
 				return from, reply, expired, body, true
@@ -238,8 +238,8 @@ func (s *Socket) Receive() (from netip.Addr, reply, expired bool, body []byte, o
 	return from, false, false, nil, false
 }
 
-// parse takes a message apart. Nobody has compared the checksum of an IPv4 one: the body
-// must be recognizable.
+// parse takes a message apart; ok is false if it is too short. Nobody has compared the
+// checksum of an IPv4 one: the body must be recognizable.
 func parse(b []byte, sender unix.Sockaddr) (from netip.Addr, reply, expired bool, body []byte, ok bool) {
 	switch a := sender.(type) {
 	case *unix.SockaddrInet4:

@@ -51,7 +51,7 @@ func (h *handshake) refused() bool {
 	return h.from[wgInitiation] && !h.to[wgResponse]
 }
 
-// waitFor waits for a time at most.
+// waitFor waits until happened is closed, ctx ends, or the limit is over.
 func waitFor(ctx context.Context, happened <-chan struct{}, limit time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
