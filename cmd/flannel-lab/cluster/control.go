@@ -137,7 +137,8 @@ func (c *Cluster) startControllers() error {
 	for name, args := range map[string][]string{
 		"kube-controller-manager": {"--use-service-account-credentials", "--allocate-node-cidrs", "--cluster-cidr=" + c.opts.podNetworks(),
 			"--service-cluster-ip-range=" + c.opts.serviceNetworks(), "--root-ca-file=" + kubeDir + "/ca.crt",
-			"--service-account-private-key-file=" + kubeDir + "/sa.key"},
+			"--service-account-private-key-file=" + kubeDir + "/sa.key",
+			"--flex-volume-plugin-dir=/run/volumeplugins"}, // the default is made on the host
 		"kube-scheduler": nil,
 	} {
 		file := "/run/" + name + ".kubeconfig"
