@@ -74,8 +74,8 @@ type Wire struct {
 	// Hops is the hop limit of a ping to a peer's pod that ends at the peer's kernel, which
 	// answers "time exceeded" and so shows that it forwards; 0: its answer would not arrive.
 	Hops int
-	// Untyped means that a lease without a type is complete: flannel publishes none
-	// with this backend. With others, the owner has only reserved its subnet so far.
+	// Untyped means that a lease without a type (Lease.Backend) is complete: flannel
+	// publishes none with this backend. With others, the owner has only reserved its subnet so far.
 	Untyped bool
 }
 

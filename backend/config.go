@@ -15,7 +15,7 @@ const flannelsDefault = "udp"
 // ParseConfig parses and validates a raw network configuration for an operating system
 // (a value of runtime.GOOS). The error has all problems; the strings are warnings.
 // After an error, the Config contains what was valid, and the Maker must not be
-// used.
+// used. The Maker has the rest of the checks, which depend on the node.
 //
 // Two packages read one JSON document: subnet the keys at the top, the backend those
 // of the object Backend. conf records which keys were read. Warnings must come last,
@@ -36,7 +36,7 @@ func ParseConfig(os string, raw []byte) (subnet.Config, Maker, []string, error) 
 	// Only now is it known whether the backend has IPv6 here. The configuration
 	// does not change by that, only this node's view of it.
 	if slices.Contains(kind.V4Only, os) {
-		config.V4Only = config.V6.On()
+		config.V4Only = config.V6.On() // IPv6 is configured, and off here
 		withoutIPv6(root, &config, os)
 	}
 	return config, maker, root.Warnings(), root.Err()

@@ -29,7 +29,7 @@ func parseExtension(o *conf.Object, _ string) Maker {
 		PreStartup: o.String("PreStartupCommand", ""), PostStartup: o.String("PostStartupCommand", ""),
 		SubnetAdd: o.String("SubnetAddCommand", ""), SubnetRemove: o.String("SubnetRemoveCommand", ""),
 	}
-	if strings.TrimSpace(commands.SubnetAdd) == "" && strings.TrimSpace(commands.PostStartup) == "" {
+	if strings.TrimSpace(commands.SubnetAdd) == "" && strings.TrimSpace(commands.PostStartup) == "" { // the latter may connect all nodes at once
 		o.Problem("SubnetAddCommand", "is missing, and so is PostStartupCommand: nothing would connect the nodes; set one of them, or use alloc")
 	}
 	if o.Has("ShutdownCommand") {

@@ -50,7 +50,8 @@ func (h hostgw) Paths(peer *subnet.Lease) ([]*dataplane.Path, error) {
 }
 
 // Wire returns Echo false: no device of ours has an address of the subnet, and the
-// bridge of the pods, which has its second address, exists only on nodes with pods.
+// bridge of the pods, which has its second address, exists only on nodes with pods. The
+// peer is the next hop of a packet, so a hop limit of 1 ends at its kernel.
 func (h hostgw) Wire() Wire {
 	return Wire{Name: "host-gw", Paths: true, Bridges: true, Hops: 1}
 }

@@ -84,7 +84,7 @@ func parseIPsec(o *conf.Object, os string) Maker {
 	if os == "windows" {
 		o.Problem("Type", "ipsec is not supported on Windows; use vxlan or host-gw in a cluster with Windows nodes")
 	}
-	return func(n Node) (Backend, []string, error) {
+	return func(n Node) (Backend, []string, error) { // with an error, the caller does not use the Backend
 		n.V6 = false // so that shared yields IPv4 only; by V4Only it is false already
 		i := ipsec{plain{Node: n, Name: "ipsec"}, opts}
 		return i, nil, n.fitMTU(n.Underlay.MTU, "ESP", ipsecOverhead(opts.udpEncap), false)
@@ -116,7 +116,8 @@ func (ipsec) ForWindows() string {
 func (i ipsec) MTU() int { return i.Underlay.MTU - ipsecOverhead(i.udpEncap) }
 
 // Devices implements Backend: the underlay, as a device that encrypts. shared yields
-// the one IPv4 endpoint of local.
+// the one IPv4 endpoint of local. ID is what the secret belongs to: peers know this node by
+// its public address, also where it is behind NAT.
 func (i ipsec) Devices(local subnet.Lease) []dataplane.Device {
 	device := i.underlayDevice()
 	for e := range i.shared(&local) {

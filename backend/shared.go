@@ -52,8 +52,8 @@ func (plain) Ends(*subnet.Lease) ([]*dataplane.Path, error) { return nil, nil }
 func (plain) Derived(*dataplane.Path) bool { return false }
 
 // ErrOffLink is wrapped by the error of a path without a tunnel if the peer is not on the
-// same link, of which its text is the end. package plan accepts such a lease where another node may be on the
-// peer's link (subnet.Judge.Elsewhere).
+// same link; its text is the end of that error's. Package plan accepts such a lease where
+// another node may be on the peer's link (subnet.Judge.Elsewhere).
 var ErrOffLink = errors.New("a path without a tunnel needs that")
 
 // direct returns a path to a peer's subnet without a tunnel. The error means that the peer
@@ -63,7 +63,7 @@ func (n Node) direct(e subnet.Endpoint) (*dataplane.Path, error) {
 		return nil, fmt.Errorf("its public IP %s is not on the link of %s (%v), and %w",
 			e.PublicIP, n.Underlay.Name, n.Underlay.OnLink, ErrOffLink)
 	}
-	for _, p := range n.Underlay.OnLink {
+	for _, p := range n.Underlay.OnLink { // networks that need no gateway
 		// A /31 or a /32 has no such addresses. The last address has its successor outside.
 		if p.Addr().Is4() && p.Bits() < 31 && p.Contains(e.PublicIP) && (e.PublicIP == p.Addr() || !p.Contains(e.PublicIP.Next())) {
 			return nil, fmt.Errorf("its public IP %s is the network's own or the broadcast address of %s, which no node has", e.PublicIP, p)

@@ -62,6 +62,7 @@ func (u udp) device() string {
 
 // Devices implements Backend: the underlay, and a TUN device, whose packets
 // the daemon forwards. The device has the base address of the subnet, which no pod gets.
+// local has IPv4: without it, the configuration is refused (withoutIPv6).
 func (u udp) Devices(local subnet.Lease) []dataplane.Device {
 	base := local.V4.Subnet.Addr()
 	return append(u.plain.Devices(local), dataplane.Device{

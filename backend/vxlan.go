@@ -22,7 +22,7 @@ import (
 // vxlanOptions are those of the configuration's Backend object.
 type vxlanOptions struct {
 	vni           int
-	port          int             // UDP; 0: the system's default, vxlanLinuxPort or vxlanWindowsPort
+	port          int             // UDP; 0: the system's default (vxlan_mixed.go), vxlanLinuxPort or vxlanWindowsPort
 	mtu           int             // bytes, of the outer interface; 0: that of the underlay
 	gbp           bool            // Group Based Policy: the VXLAN header carries the packet's mark
 	learning      bool            // the kernel also learns FDB entries from packets; ours suffice
@@ -188,7 +188,7 @@ func (v vxlan) Derived(end *dataplane.Path) bool {
 // Sources, which flannel ignores, are the addresses from which the VTEP sends beside
 // the public IP.
 type vxlanData struct {
-	VNI     uint32
+	VNI     uint32 // of a peer, 0: an old lease without it
 	VtepMAC string
 	Sources []netip.Addr `json:",omitempty"`
 }
@@ -250,8 +250,9 @@ func (v vxlan) paths(peer *subnet.Lease, direct bool) ([]*dataplane.Path, error)
 	return paths, nil
 }
 
-// vtep returns the MAC address and the sources in a peer's lease data. Old leases have no
-// VNI, which counts as ours. An error is the reason why the peer is rejected.
+// vtep returns the MAC address and the sources in a peer's lease data; package plan
+// validates the sources. Old leases have no VNI, which counts as ours. An error is the
+// reason why the peer is rejected.
 func (v vxlan) vtep(raw json.RawMessage) (end dataplane.MAC, sources []netip.Addr, err error) {
 	var d vxlanData
 	if len(raw) == 0 {

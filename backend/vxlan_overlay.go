@@ -13,7 +13,7 @@ import (
 
 // overlayOptions are options for Windows only, in the same object Backend as the others.
 type overlayOptions struct {
-	name string           // of the HNS network; newVXLAN makes it that of IPv4 in vxlan.names
+	name string           // of the HNS network; newVXLAN puts it into vxlan.names, as that for IPv4
 	pool [2]dataplane.MAC // first and last MAC address of pods; zero: HNS chooses
 }
 

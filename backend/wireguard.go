@@ -302,8 +302,8 @@ func parseWireGuardData(raw json.RawMessage) (d wireguardData, err error) {
 	return d, nil
 }
 
-// choose returns the address at which the one device reaches a peer. With mode auto it
-// is, as with flannel,
+// choose returns the address at which the one device reaches a peer, or why the peer is
+// rejected. With mode auto the address is, as with flannel,
 //
 //	the peer's IPv4 address   if the peer has no IPv6 address, or
 //	                          its IPv4 address is not a private one and we have one, too

@@ -161,7 +161,8 @@ func serveCluster(ctx context.Context, o clusterOptions) error {
 	})
 }
 
-// clusterServer answers requests. Only one goroutine uses the cluster.
+// clusterServer answers the requests about a cluster: do is its handler. Only one goroutine,
+// that of background.run, uses the cluster.
 type clusterServer struct {
 	cluster *cluster.Cluster
 	stop    context.CancelFunc // ends the server, and with it the cluster

@@ -43,7 +43,8 @@ type reply struct {
 	Error string
 }
 
-// server answers requests. Only one goroutine uses the lab.
+// server answers the requests about a lab: do is its handler. Only one goroutine, that of
+// run, uses the lab.
 type server struct {
 	lab  *lab.Lab
 	stop context.CancelFunc // ends serve, and with it the lab

@@ -46,8 +46,8 @@ func (b background) up(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	// Two ends are waited for: the server answers, or it ends. In the second case the
-	// connection breaks, so ask returns an error; the reason is on stderr.
+	// Either the server answers, or it ends. In the second case the connection breaks, so
+	// that ask returns an error; the reason is on stderr.
 	ended := make(chan error, 1)
 	go func() { // ends with the server, or with this process
 		_, _ = io.Copy(os.Stderr, stderr) // until the server ends

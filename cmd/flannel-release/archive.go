@@ -18,7 +18,7 @@ import (
 // entry is a file, a directory or a link of an archive, an image or a package.
 type entry struct {
 	name string      // with slashes, without one at the start or end
-	mode fs.FileMode // says whether it is a directory; a link is one by its target
+	mode fs.FileMode // permissions, the sticky bit, and whether it is a directory; a link is one by its target
 	data []byte      // of a file
 	link string      // target of a link; else ""
 }
@@ -30,7 +30,7 @@ func fileEntry(name string, mode fs.FileMode, from string) (entry, error) {
 }
 
 // sorted orders entries by name, and adds the directories that they are in and that are not among them. Of two
-// entries with one name, the later one stays.
+// entries with one name, the later one stays: what we add to packages of Debian may replace their files.
 func sorted(entries []entry) []entry {
 	byName := map[string]entry{}
 	for _, e := range entries {
@@ -75,7 +75,8 @@ func writeTar(w io.Writer, entries []entry, at time.Time) error {
 	return t.Close()
 }
 
-// create writes a file of the release into r.out.
+// create writes a file of the release into r.out. After an error, a part of it stays there: the caller fails, too, and
+// the next release begins with an empty directory.
 func (r *release) create(name string, write func(io.Writer) error) (err error) {
 	f, err := os.Create(filepath.Join(r.out, name))
 	if err != nil {
@@ -132,7 +133,7 @@ func (r *release) archives(_ modules, notices []byte) error {
 			return err
 		}
 		entries = slices.Concat(entries, documents, []entry{{name: thirdParty, mode: 0o644, data: notices}})
-		top := strings.TrimSuffix(r.name(""), "-")
+		top := strings.TrimSuffix(r.name(""), "-") // the directory into which the archive unpacks
 		for i := range entries {
 			entries[i].name = path.Join(top, entries[i].name)
 		}
@@ -146,7 +147,7 @@ func (r *release) archives(_ modules, notices []byte) error {
 	if !slices.Contains(r.systems, windows) {
 		return nil
 	}
-	zipped, err := r.tree(filepath.Join(r.programs, "k"), "")
+	zipped, err := r.tree(filepath.Join(r.programs, "k"), "") // make windows-zip puts there what belongs into C:\k
 	if err != nil {
 		return err
 	}

@@ -34,7 +34,7 @@ func renewBase(ctx context.Context, client *http.Client, dockerfile string) erro
 	return os.WriteFile(dockerfile, base.ReplaceAll(text, []byte("${1}@"+digest)), 0o644)
 }
 
-// imageDigest returns the digest of a manifest, or of an index of manifests.
+// imageDigest returns the digest of a manifest, or of an index of manifests, which a registry names in a header.
 func imageDigest(ctx context.Context, client *http.Client, address string) (digest string, err error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodHead, address, nil)
 	if err != nil {

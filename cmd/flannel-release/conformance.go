@@ -18,8 +18,8 @@ import (
 var wantedByTests = []string{"base-files", "netbase", "libc-bin", "bash", "dash", "coreutils", "findutils", "grep", "sed", "hostname", "procps",
 	"curl", "wget", "bind9-dnsutils", "netcat-openbsd", "iproute2", "iperf", "iptables", "conntrack"}
 
-// testRoot are files that the packages' scripts would have made, and those that tests expect in their images: the user and
-// the groups that a test of security contexts has, and wget as busybox has it, which tries once.
+// testRoot are files that the packages' scripts would have made (nc, nsswitch.conf), and those that tests expect in their
+// images: wget as busybox has it, which tries once, and the directory in which agnhost stores what it gets.
 var testRoot = []entry{
 	{name: "usr/bin/nc", link: "nc.openbsd", mode: fs.ModeSymlink},
 	{name: "etc/nsswitch.conf", mode: 0o644, data: []byte("passwd: files\ngroup: files\nhosts: files dns\n")},
@@ -68,7 +68,7 @@ func (r *release) conformanceImages(ctx context.Context, pinsFile string) error 
 	}
 	var images []namedImage
 	for name := range strings.FieldsSeq(string(names) + " " + coreDNS) {
-		base, _, _ := strings.Cut(path.Base(name), ":")
+		base, _, _ := strings.Cut(path.Base(name), ":") // without registry and tag
 		kind, used := testImages[base]
 		if !used || strings.Contains(name, "k8s-authenticated-test") { // no test of ours may pull from a private registry
 			continue
@@ -82,7 +82,7 @@ func (r *release) conformanceImages(ctx context.Context, pinsFile string) error 
 	return r.writeLayout("conformance.tar", images...)
 }
 
-// testImage makes an image of the first layer and of programs.
+// testImage makes an image of the first layer, which all images have in common, and of programs.
 func (r *release) testImage(s system, below v1.Layer, programs []string, run v1.Config) (v1.Image, error) {
 	layers := []v1.Layer{below}
 	var entries []entry

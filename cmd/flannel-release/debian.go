@@ -27,7 +27,7 @@ import (
 )
 
 // pins are the packages of Debian in the image, with everything that they depend on, for each architecture of Go.
-// They are the content of debian.json.
+// They are the content of debian.json, or of the list for the images of Kubernetes' tests (--pins).
 type pins struct {
 	Suite    string
 	Snapshot string // time of the archive from which they were chosen; snapshot.debian.org keeps it
@@ -142,7 +142,8 @@ APT::Sandbox::User "root"; Acquire::Retries "5"; Acquire::Languages "none"; APT:
 	return chosen, nil
 }
 
-// describe sets the version and the checksum, from the signed lists.
+// describe sets the version, the architecture and the checksum, from the lists of the archive, whose signature apt has
+// verified.
 func (p *debianPackage) describe(apt func(string, ...string) ([]byte, error)) error {
 	out, err := apt("apt-cache", "show", p.Name)
 	if err != nil {
@@ -185,7 +186,7 @@ func fetchPins(ctx context.Context, file, cache string) error {
 	return nil
 }
 
-// fetchAll downloads those packages of a list that the cache lacks.
+// fetchAll downloads those packages of a list that the cache lacks, or has with another content than the pinned one.
 func (p *pins) fetchAll(ctx context.Context, list []debianPackage, cache string) error {
 	if err := os.MkdirAll(cache, 0o755); err != nil {
 		return err
@@ -245,6 +246,7 @@ func (e entry) write(dir string) error {
 // fetch downloads a package from the mirror, which has the latest versions, or else from the archive of all versions.
 func (p *pins) fetch(ctx context.Context, pkg debianPackage, cache string) error {
 	var failed error
+	// Without TLS, the checksum, which verify compares, still protects the package.
 	for _, base := range []string{mirror + pkg.Archive, "http://snapshot.debian.org/archive/" + pkg.Archive + "/" + p.Snapshot} {
 		data, err := download(ctx, base+"/"+(&url.URL{Path: pkg.Path}).EscapedPath())
 		if err == nil {
@@ -340,7 +342,7 @@ func debianRoot(packages []debianPackage, cache string) ([]entry, error) {
 		entry{name: "tmp", mode: fs.ModeDir | fs.ModeSticky | 0o777}), nil
 }
 
-// unpack returns the files of a Debian package (deb(5)).
+// unpack returns the files of a Debian package (deb(5)), without what useless leaves out.
 func unpack(deb []byte) ([]entry, error) {
 	for members := ar.NewReader(bytes.NewReader(deb)); ; {
 		h, err := members.Next()
@@ -375,7 +377,7 @@ func untar(r io.Reader) (all []entry, err error) {
 		if err != nil {
 			return nil, err
 		}
-		e := entry{name: merged(strings.Trim(path.Clean("/"+h.Name), "/")), mode: h.FileInfo().Mode(), link: h.Linkname}
+		e := entry{name: merged(strings.Trim(path.Clean("/"+h.Name), "/")), mode: h.FileInfo().Mode(), link: h.Linkname} // names begin with ./
 		if e.name == "" || useless(e.name) {
 			continue
 		}

@@ -50,7 +50,8 @@ func (r *release) imagesAlone(pinsFile string) error {
 	return r.deployments(digest)
 }
 
-// bothImages writes both images. It returns the digest of the one that has packages of Debian, and these packages.
+// bothImages writes both images. It returns the digest of the one that has packages of Debian, and these packages, of
+// all architectures. That image exists for fullArchs alone, the other one for all Linux systems.
 func (r *release) bothImages(pinsFile string, notices []byte) (digest string, all []debianPackage, err error) {
 	p, err := readPins(pinsFile)
 	if err != nil {
@@ -97,7 +98,8 @@ func (r *release) writeImage(file, tag string, systems []system, roots map[syste
 	return hash.String(), r.writeLayout(r.name(file), namedImage{index, map[string]string{"org.opencontainers.image.ref.name": tag}})
 }
 
-// namedImage is an image for one or several systems, and the annotations that name it.
+// namedImage is an image for one or several systems, and the annotations that name it: with its tag in a release, with
+// its whole name for containerd (labImage).
 type namedImage struct {
 	index       v1.ImageIndex
 	annotations map[string]string
@@ -160,7 +162,7 @@ func (r *release) oneImage(s system, root []entry, notices []byte) (v1.Image, er
 	})
 }
 
-// assemble makes an image of layers, of which empty ones are left out.
+// assemble makes an image of layers, the lowest first, of which empty ones are left out.
 func (r *release) assemble(s system, layers [][]entry, run v1.Config) (v1.Image, error) {
 	var made []v1.Layer
 	for _, entries := range slices.DeleteFunc(layers, func(e []entry) bool { return len(e) == 0 }) {
@@ -212,7 +214,7 @@ func (r *release) deployments(digest string) error {
 		"image: flanneld-kube-proxy-windows:dev", "image: "+r.image+"-kube-proxy-windows:"+r.version,
 		"repository: flanneld\n  tag: dev\n", "repository: "+r.image+"\n  tag: "+tag+"\n",
 		"repository: flanneld-windows\n    tag: dev\n", "repository: "+r.image+"-windows\n    tag: "+r.version+"\n",
-		"version: 0.1.0\n", "version: "+strings.TrimPrefix(r.version, "v")+"\n",
+		"version: 0.1.0\n", "version: "+strings.TrimPrefix(r.version, "v")+"\n", // of the chart, as it is in the repository
 		"appVersion: dev\n", "appVersion: "+r.version+"\n",
 	)
 	for _, name := range []string{"kube-flannel.yml", "kube-flannel-windows.yml", "kube-proxy-windows.yml"} {

@@ -105,7 +105,7 @@ func run(ctx context.Context, args []string) error {
 var versionPattern = regexp.MustCompile(`^v[0-9]+\.[0-9]+\.[0-9]+(-[0-9A-Za-z.-]+)?$`)
 
 // step makes files of the release, in r.out. It gets the modules that are linked into the programs, and the text of
-// THIRD-PARTY-LICENSES.
+// THIRD-PARTY-LICENSES. With its error, make ends.
 type step func(linked modules, notices []byte) error
 
 // steps are those of a whole release. The last ones read the files of those before.

@@ -33,7 +33,7 @@ type modules []module
 // modules returns what is linked into the programs of all systems, by their build information, sorted. It reads the
 // licences in Go's module cache.
 func (r *release) modules() (modules, error) {
-	programs, err := filepath.Glob(filepath.Join(r.programs, "k", "cni", "*.exe")) // some are of others
+	programs, err := filepath.Glob(filepath.Join(r.programs, "k", "cni", "*.exe")) // CNI plugins for Windows, some of others
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +86,7 @@ func (r *release) modules() (modules, error) {
 	return all, nil
 }
 
-// directory returns where Go's module cache has a module, given as path@version.
+// directory returns where Go's module cache has a module, given as path@version. make release-deps has downloaded it.
 func (r *release) directory(module string) (string, error) {
 	out, err := r.goOutput("mod", "download", "-json", module)
 	if err != nil {

@@ -104,7 +104,9 @@ func (r *release) packageFiles(notices []byte) ([]entry, error) {
 	return all, nil
 }
 
-// contents writes the files of a package below work, and returns them for nfpm.
+// contents writes the files of a package below work, and returns them for nfpm. Each kind of package leaves out those
+// that are only for the other one (Packager). The programs of an architecture overwrite those of the one before, whose
+// packages are complete by then.
 func (r *release) contents(work string, entries []entry) (all files.Contents, err error) {
 	for _, e := range entries {
 		c := &files.Content{Destination: "/" + e.name, Packager: only[e.name], FileInfo: &files.ContentFileInfo{Owner: "root", Group: "root", Mode: e.mode.Perm(), MTime: r.time}}
@@ -113,7 +115,7 @@ func (r *release) contents(work string, entries []entry) (all files.Contents, er
 			c.Type = files.TypeDir
 			continue
 		}
-		if strings.HasPrefix(e.name, "etc/") {
+		if strings.HasPrefix(e.name, "etc/") { // an upgrade keeps what an administrator has changed
 			c.Type = files.TypeConfigNoReplace
 		}
 		c.Source = filepath.Join(work, e.name)

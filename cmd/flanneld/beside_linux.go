@@ -10,9 +10,9 @@ import (
 )
 
 // daemonBeside returns an error, which is errBeside, if a daemon runs or may run here
-// whose network the command would change. It finds those that the lock of the subnet
-// file does not: a flannel, which has no lock, and, if the default subnet file is gone,
-// every flanneld, because cleanup then removes what any of them made.
+// whose network the command, cleanup or handback, would change. It finds those that the lock
+// of the subnet file does not: a flannel, which has no lock, and, if the default subnet file
+// is gone, every flanneld, because cleanup then removes what any of them made.
 func (c *call) daemonBeside() error {
 	all, unread := probe.Daemons(commandNames())
 	env, noEnv := subnet.ReadEnv(c.SubnetFile)
@@ -21,7 +21,8 @@ func (c *call) daemonBeside() error {
 
 // conflicting returns the error of daemonBeside for the first daemon that conflicts with a
 // command for a subnet file. gone: the file does not exist. unread: why there may be other
-// daemons, if not nil.
+// daemons, if not nil. A daemon's Environ is nil if it cannot be read, and WhyNot says why
+// that is so, or why it is not known whether the daemon is in this network namespace.
 func conflicting(subnetFile string, gone bool, all []probe.Daemon, unread error) error {
 	const advice = "run this as root of the host, or stop that flanneld"
 	for _, d := range all {

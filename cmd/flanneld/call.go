@@ -33,8 +33,10 @@ type process struct {
 	containerd func() (install.ContainerdCNI, error)
 }
 
-// call is one invocation of a command. A command line has two sets of flags,
-// those of the daemon before the command's name and the command's own after it:
+// call is one invocation of a command, on the goroutine of main. Each command gets a copy of
+// the call when cobra's tree is made (command.cobra), and only one of them runs. A command
+// line has two sets of flags, those of the daemon before the command's name and the command's
+// own after it:
 //
 //	flanneld --kube-subnet-mgr doctor --json
 //	         └ options         └ name └ call.flags

@@ -30,7 +30,7 @@ type system struct {
 	// the system has none.
 	SourceVIP func(ctx context.Context, subnetFile string, log *slog.Logger, dryRun bool) ([]string, error)
 	// Driver removes the devices and routes, or the HNS networks and routes. networks are the
-	// pod networks.
+	// pod networks; none: they are not known (see cleaner.networks for what stays then).
 	Driver func(ctx context.Context, o dataplane.Options, networks []netip.Prefix, dryRun bool) ([]string, error)
 	// Handback converts routes to the form of flannel's.
 	Handback func(ctx context.Context, o dataplane.Options, networks []netip.Prefix, dryRun bool) ([]string, error)

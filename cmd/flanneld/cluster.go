@@ -63,7 +63,8 @@ type clusterAnswer struct {
 // errNotInKubernetes is why there is nothing to show of a cluster whose leases are in etcd.
 var errNotInKubernetes = errors.New("the daemon's leases are in etcd, where nodes publish no state; status --peers lists them. For the Nodes of a Kubernetes cluster, give --kubeconfig-file before status")
 
-// showCluster is the command status --cluster.
+// showCluster is the command status --cluster. timeout is for the daemon's answer, and for
+// each page of the list of Nodes; if the daemon lists them, for all pages.
 func (c *call) showCluster(ctx context.Context, selector string, wide bool, timeout time.Duration) int {
 	// A kubeconfig or a URL may be of another cluster, whose settings are not those of the daemon here.
 	list := func() ([]kube.NodeStatus, error) { return kube.Nodes(ctx, *c.Kube.client(), selector, timeout) }
@@ -94,7 +95,7 @@ func (c *call) showCluster(ctx context.Context, selector string, wide bool, time
 	return exit
 }
 
-// clusterText returns a table of the Nodes below a line that counts them.
+// clusterText returns a table of the Nodes below a line that counts them. wide adds columns.
 func clusterText(nodes []kube.NodeStatus, count map[kube.NodeState]int, now time.Time, wide bool) string {
 	var counts []string
 	for _, state := range kube.NodeStates {
@@ -109,7 +110,7 @@ func clusterText(nodes []kube.NodeStatus, count map[kube.NodeState]int, now time
 	if wide {
 		head = append(head, "OS", "DATA")
 	}
-	rows := [][]string{append(head, "REASON")}
+	rows := [][]string{append(head, "REASON")} // last, since it is the longest
 	for _, n := range nodes {
 		var subnets, addresses, data []string
 		for _, e := range n.Endpoints {

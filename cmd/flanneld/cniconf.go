@@ -102,7 +102,7 @@ func makeCNIConf(c *call) func(context.Context) int {
 			err, done = fmt.Errorf("cni-conf: %w", err), conflist.Outcome{Path: done.Path}
 		}
 		exit := c.answer(cniConfAnswer{done, problem(err)}, done.Text(), err)
-		if exit == exitOK && done.Result == "differs" && !*keep {
+		if exit == exitOK && done.Result == "differs" && !*keep { // an edited file was left unchanged
 			return exitNotReady
 		}
 		return exit

@@ -53,7 +53,7 @@ func (p process) cniDirs() cniDirs {
 	default:
 		d.Config, d.from = found.Config, found
 		d.Conf, d.Bin, d.bins = found.Conf.Dirs[0], found.Bin.Dirs[0], found.Bin.Dirs
-		d.Problem = cmp.Or(found.Conf.Missing(), found.Bin.Missing())
+		d.Problem = cmp.Or(found.Conf.Missing(), found.Bin.Missing()) // the directories are used even so
 	}
 	return d
 }
@@ -83,9 +83,10 @@ func (d cniDirs) complete(files *install.Files, flag string) error {
 	return nil
 }
 
-// keepCNI keeps CNI files until ctx ends. flag is the one that sets where plugins are
-// installed. Without the flag, keepCNI follows containerd's configuration; that the
-// configuration cannot be read stops nothing else.
+// keepCNI keeps CNI files until ctx ends: a task of the daemon, and install-cni --watch, call
+// it. flag is the one that sets where plugins are installed. Without the flag, keepCNI
+// follows containerd's configuration; that the configuration cannot be read stops nothing
+// else.
 func (p process) keepCNI(ctx context.Context, files install.Files, flag string, log *slog.Logger) error {
 	if files.PluginFrom == "" || files.PluginTo != "" {
 		return files.Keep(ctx, log)
@@ -111,7 +112,7 @@ func (p process) keepCNI(ctx context.Context, files install.Files, flag string, 
 func (p process) keepPlugins(ctx context.Context, plugins install.Files, flag string, log *slog.Logger) error {
 	next, err := p.awaitPluginDir(ctx, plugins, flag, log)
 	for err == nil && ctx.Err() == nil {
-		kept := next // one task of the round keeps these files, and the other ends the round when they belong elsewhere
+		kept := next // one task of the round keeps these files, and the other ends the round when they belong elsewhere, and sets next
 		round, end := context.WithCancel(ctx)
 		tasks, round := errgroup.WithContext(round)
 		tasks.Go(func() (err error) {

@@ -25,7 +25,7 @@ type command struct {
 	system  string         // the help of other operating systems does not list it; "": for all
 	hidden  bool           // no help lists it
 	windows bool           // it fails on other systems
-	kubeAPI bool           // it can use the Kubernetes API although the leases are in etcd
+	kubeAPI bool           // it can use the Kubernetes API although the leases are in etcd, so that flags of Kubernetes have an effect
 }
 
 // commands returns the table. A new command needs one function and one row here.

@@ -30,7 +30,7 @@ func doctorCommand(c *call) func(context.Context) int {
 	c.flags.StringVar(&look.DataDir, "cni-data-dir", usualDataDir(), "host-local's dataDir: the `directory` with one for each network")
 	timeout := c.limitFlag("timeout", 5*time.Second, "time limit of each probe; what takes longer is unknown")
 	return func(ctx context.Context) int {
-		asking, cancel := context.WithTimeout(ctx, *timeout)
+		asking, cancel := context.WithTimeout(ctx, *timeout) // for the two questions to the daemon
 		// askSettings makes the daemon's store that of c.options, unless flags name one. onBehalf: the
 		// daemon must ask the API server, as this command has no credentials.
 		_, onBehalf := c.askSettings(asking)

@@ -81,7 +81,8 @@ func printHelp(w io.Writer, cmd *cobra.Command, rows []command, columns int) err
 	return err
 }
 
-// rowOf returns the row of a command in the table, and an empty row for cobra's own.
+// rowOf returns the row of a command in the table, and an empty row for cobra's own. It looks
+// for the parent's row first, if the command is below another one; the root has none.
 func rowOf(rows []command, cmd *cobra.Command) command {
 	if parent := cmd.Parent(); parent.HasParent() {
 		rows = rowOf(rows, parent).below

@@ -38,7 +38,7 @@ func holdInstance(ctx context.Context, subnetFile, pod string, log *slog.Logger,
 	case isHeld:
 		return nil, fmt.Errorf("another flanneld (%s) runs with the subnet file %s: stop it, or use a different --subnet-file, --etcd-prefix and network: %w",
 			held.Holder, subnetFile, err)
-	case ctx.Err() != nil:
+	case ctx.Err() != nil: // the process is to end
 		return nil, ctx.Err()
 	case err != nil:
 		log.Warn("could not lock the subnet file; make sure that no other flanneld runs with it", "lock", path, "error", err)

@@ -62,7 +62,7 @@ func runService(p process) int {
 	p.stderr, p.events = logging.EventErrors{Log: log}, logging.NewEvents(log)
 	// Twice as long as serve needs, so that the service manager does not give up first.
 	code, err := service.Run(2*stopWithin, func(ctx context.Context) int { return run(ctx, p) })
-	if err != nil {
+	if err != nil { // such as a person who runs flanneld service run
 		console.reportError(err)
 		return exitUsage
 	}

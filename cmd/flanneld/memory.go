@@ -58,7 +58,7 @@ type leanDataplane struct {
 	release, returnAll func() // releaseProgram and returnMemory
 
 	started   bool        // the first Apply has begun
-	returning atomic.Bool // a timer will call returnAll
+	returning atomic.Bool // a timer will call returnAll; its goroutine sets it to false
 	paths     int         // number of paths at the last Apply
 	changed   int         // paths since returning was last true; QueueResync sets it to manyChanges
 }

@@ -112,6 +112,7 @@ func readNetConf(ctx context.Context, o options, log *slog.Logger) (raw []byte, 
 	case err = <-ended:
 	case <-ctx.Done():
 		why = m.ConfigMissing() // etcd has answered that there is no such key
+		// newManager has added the outage to the board.
 		if text := board.Now(status.OfStore).Outage; text != "" {
 			why = errors.New(text)
 		}

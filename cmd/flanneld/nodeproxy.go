@@ -18,7 +18,7 @@ import (
 )
 
 // proxyRun is a kube-proxy for this node's network, for the command node kube-proxy.
-// node start only uses its flags.
+// node start only uses its flags. One goroutine uses it.
 type proxyRun struct {
 	*call
 	kubeProxy, kubeConfig, nodeName string // kubeProxy is the program
@@ -104,7 +104,7 @@ func (r *proxyRun) run(ctx context.Context, port int, timeout time.Duration) (co
 		if err != nil {
 			return 0, err
 		}
-		code, stale, err := r.runUntilStale(ctx, flags)
+		code, stale, err := r.runUntilStale(ctx, flags) // stale: it was ended, since it should have other flags
 		if err != nil || !stale {
 			return code, err
 		}

@@ -58,7 +58,7 @@ func (c *call) nodeFiles(baseDir, confDir string) ([]string, error) {
 	}
 	return []string{filepath.Join(confDir, cniConfName), filepath.Join(baseDir, settingsName), filepath.Join(baseDir, kubeletConfigName),
 		c.SubnetFile, conflist.Record(c.SubnetFile),
-		// Of scripts of others: a source VIP that is no longer reserved.
+		// Of scripts of others: a source VIP that is no longer reserved once the network is removed.
 		filepath.Join(baseDir, "SourceVip.json"), filepath.Join(baseDir, "SourceVipRequest.json")}, nil
 }
 

@@ -95,6 +95,7 @@ func (s *nodeSettings) complete(set *pflag.FlagSet, baseDir string) error {
 		return err
 	}
 	fresh := s.ManagementIP != "" // with the flag, a run does not continue the last one
+	// What remains are the values of the last run that s takes over.
 	maps.DeleteFunc(last, func(key string, _ json.RawMessage) bool {
 		return key != "Services" && (fresh || given(set, key))
 	})

@@ -15,11 +15,13 @@ import (
 	"flannel/pkg/windows/service"
 )
 
-// nodeStart is one run of node start, or one try with --retry.
+// nodeStart is one run of node start, or one try with --retry. The steps of start run one
+// after another, on one goroutine.
 type nodeStart struct {
 	*call        // of node start; flags are its own
 	nodeSettings // of the flags, completed by those of the last start
 
+	// Pointers to the values of flags, which startNode has declared.
 	baseDir *string        // --base-dir, such as C:\k
 	timeout *time.Duration // of prepare, and of wait
 	force   *bool          // overwrite an edited CNI configuration
@@ -272,8 +274,9 @@ func (n *nodeStart) startDaemon(ctx context.Context) error {
 	return n.run(ctx, append(localHealth(n.HealthPort), "wait", "--timeout="+n.timeout.String(), "--silence=1m")...)
 }
 
-// noDaemon returns an error if a daemon runs that node start did not start. The name of the
-// process does not tell, since other commands, such as this one, have the same.
+// noDaemon returns an error if a daemon runs that node start did not start; Components asks it
+// before it starts one (Component.Other). The name of the process does not tell, since other
+// commands, such as this one, have the same.
 func (n *nodeStart) noDaemon() error {
 	release, err := holdInstance(context.Background(), n.SubnetFile, "", n.log, 0) // 0: do not wait
 	if err != nil {

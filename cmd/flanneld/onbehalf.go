@@ -40,6 +40,7 @@ func onBehalf(o options, others http.Handler) http.Handler {
 		return others
 	}
 	mux := http.NewServeMux()
+	// ask returns what is encoded as the answer; its errors are in that.
 	serve := func(path string, ask func(ctx context.Context, query url.Values) any) {
 		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) {
 			// Otherwise the deadline of status.Serve is in force. A minute is for the answer.

@@ -96,7 +96,7 @@ type rulesWriter interface {
 	io.Closer
 }
 
-// compareEvery is the interval of full comparisons with the kernel, in addition
+// compareEvery is the interval of full comparisons with the kernel (resyncs), in addition
 // to those after notifications. There are notifications about everything that
 // matters, so this is only a safety net. With 10,000 peers it takes about 50
 // ms.

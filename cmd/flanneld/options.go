@@ -20,7 +20,8 @@ import (
 )
 
 // options are the values of the command line and the environment after
-// validation. Nothing in them is read from files or from the machine.
+// validation. Nothing in them is read from files; findMounted only looks where files are. (run
+// then reads --kube-api-from, for Kube.APIURL.)
 type options struct {
 	Etcd     etcdOptions
 	Kube     kubeOptions

@@ -36,7 +36,7 @@ func prepare(c *call) func(context.Context) int {
 	limit := c.limitFlag("timeout", 5*time.Minute, "give up after this time; another run continues from there")
 	c.jsonFlag("print one JSON document: adapter, network, whether it was created, interface, addresses, problem")
 	return func(ctx context.Context) int {
-		var netConf []byte // empty: the daemon's
+		var netConf []byte // the network configuration; empty: the daemon's
 		if *mode != "" {
 			var err error
 			if netConf, err = node.ComposeNetConf(*mode, anyNetwork); err != nil { // the switch does not depend on the network
@@ -78,7 +78,7 @@ func (c *call) bindSwitch(ctx context.Context, raw []byte) (dataplane.Prepared, 
 		return dataplane.Prepared{}, err
 	}
 	onWaiting := func(why error) { c.log.Info("preparing the adapter", "state", why) }
-	dev, err := node.Prepare(ctx, c.log, config, maker, interfaces, onWaiting)
+	dev, err := node.Prepare(ctx, c.log, config, maker, interfaces, onWaiting) // dev: the switch that prepareSwitch creates
 	if err != nil {
 		return dataplane.Prepared{}, err
 	}

@@ -36,8 +36,8 @@ func newProber(o options, log *slog.Logger, board *status.Board, counts *metrics
 	return p, conn.Close
 }
 
-// onTooManyPeers returns what to do if there are too many peers for metrics of each; nil: the
-// operator does not want them.
+// onTooManyPeers returns what to do if there are too many peers for metrics of each, which
+// each scrape calls; nil: the operator does not want such metrics.
 func onTooManyPeers(o options, log *slog.Logger) func() {
 	if !o.PeerMetrics {
 		return nil

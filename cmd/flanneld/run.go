@@ -56,7 +56,7 @@ func run(ctx context.Context, p process) int {
 	}
 	o.Logging.Stderr, o.Logging.Events = p.stderr, p.events
 	if o.Command == "" {
-		o.Logging.Recent = &logging.Recent{}
+		o.Logging.Recent = &logging.Recent{} // the last lines of the daemon's log, for doctor --bundle
 	}
 	log, closeLog, err := logging.New(o.Logging)
 	if err != nil {
@@ -138,9 +138,10 @@ func serve(ctx context.Context, o options, log *slog.Logger) int {
 }
 
 // start creates all parts of the daemon and runs them, each in a goroutine, until ctx ends
-// or one fails. Sockets to the kernel may be opened on any thread: no part of flanneld
-// changes the network namespace of a thread, so all have that of the process
-// (TestOneNetworkNamespace).
+// or one fails; then the others are ended, too. serve calls it on a goroutine of its own,
+// which it may leave behind at the exit. Sockets to the kernel may be opened on any thread:
+// no part of flanneld changes the network namespace of a thread, so all have that of the
+// process (TestOneNetworkNamespace).
 //
 // The order of the steps matters:
 //
@@ -202,7 +203,7 @@ func runTasks(ctx context.Context, o options, d *daemon.Daemon, log *slog.Logger
 		}
 		defer func() { err = errors.Join(err, manager.Close()) }()
 		d.Manager = manager
-		running.Store(d)
+		running.Store(d) // after its Manager is set, which accept reads on another goroutine
 		return d.Run(ctx)
 	})
 	err := tasks.Wait()

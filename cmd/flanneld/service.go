@@ -69,7 +69,7 @@ func (control controlService) install(c *call) func(context.Context) int {
 		if err != nil {
 			return c.fail(fmt.Errorf("service install: %w", err))
 		}
-		daemon, err := parseServiceOptions(c.passed, env)
+		daemon, err := parseServiceOptions(c.passed, env) // after a mistake, daemon has what was valid
 		config, invalid := service.NewConfig(program, c.passed, env, daemon)
 		if err := errors.Join(err, invalid); err != nil {
 			return c.reportUsage(fmt.Errorf("service install: %w", err))
@@ -96,7 +96,7 @@ func (control controlService) run(ctx context.Context, c *call, verb string, con
 	}
 	err := control(ctx, verb, config, out)
 	lines := strings.FieldsFunc(said.String(), func(r rune) bool { return r == '\n' })
-	return c.answer(serviceAnswer{append([]string{}, lines...), problem(err)}, "", err)
+	return c.answer(serviceAnswer{append([]string{}, lines...), problem(err)}, "", err) // "": without --json, control has printed the text
 }
 
 // parseServiceOptions validates the flags and variables that the service passes

@@ -125,14 +125,14 @@ func (row command) cobra(c call, exit *int) *cobra.Command {
 		for _, below := range row.below {
 			cmd.AddCommand(below.cobra(c, exit))
 		}
-		cmd.RunE = func(cmd *cobra.Command, args []string) error {
-			return unknownCommand(cmd, strings.Join(args[:min(len(args), 1)], ""))
+		cmd.RunE = func(cmd *cobra.Command, args []string) error { // cobra has found no command below for args
+			return unknownCommand(cmd, strings.Join(args[:min(len(args), 1)], "")) // the first argument; "": there is none
 		}
 		return cmd
 	}
 	cmd.Use = strings.TrimRight(row.name+" [flags] "+row.operand, " ")
 	c.flags = cmd.Flags()
-	run := row.flags(&c)
+	run := row.flags(&c) // &c: RunE below sets operand and passed in the same copy
 	cmd.InitDefaultHelpFlag()
 	cmd.Args = noArguments
 	switch {

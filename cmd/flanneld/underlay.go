@@ -12,11 +12,12 @@ import (
 	"flannel/subnet"
 )
 
-// machineUnderlay implements daemon.Underlay with this machine's interfaces.
+// machineUnderlay implements daemon.Underlay with this machine's interfaces. Only the
+// daemon's loop, or one command, calls Choose.
 type machineUnderlay struct {
 	options underlay.Options
 	read    func(underlay.Options) (underlay.Snapshot, error)
-	chooser underlay.Chooser
+	chooser underlay.Chooser // remembers the earlier choices, which it prefers
 	changes <-chan struct{}
 	log     *slog.Logger
 	logged  string // the decision that was logged last

@@ -41,7 +41,7 @@ func (c *call) watchStatus(ctx context.Context, o status.PrintOptions, period, t
 	for ctx.Err() == nil {
 		text := c.statusText(ctx, o, timeout)
 		columns, lines := c.screen()
-		if ctx.Err() != nil {
+		if ctx.Err() != nil { // text may be the error of the end
 			break
 		}
 		// One write, and no clearing before it: the terminal shows no empty picture.

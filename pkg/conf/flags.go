@@ -85,7 +85,7 @@ func ParseFlags[O any](o *O, table []FlagGroup[O], args, environ []string) Given
 		result.Rest = nil // the value of an unknown flag would look like a command
 	}
 	// In the order of the table, so that the order of the problems does not depend on
-	// a map.
+	// a map. Flags before a mistake in the notation are set even so: they may have problems, too.
 	for _, group := range table {
 		for _, f := range group.Flags {
 			v, ok := given[f.Name]

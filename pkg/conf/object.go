@@ -28,7 +28,8 @@ import (
 const maxReports = 100
 
 // Object is a JSON object. It must not be used by several goroutines at the
-// same time.
+// same time. Several packages may read one object: subnet, and then a backend, read the
+// network configuration.
 type Object struct {
 	tree     *tree
 	path     string             // for example "Backend"; "": it is the outermost object
@@ -91,7 +92,7 @@ func (o *Object) Problem(key, format string, args ...any) {
 		text = path + ": " + text
 	}
 	switch {
-	case t.broken, slices.Contains(t.problems, text): // a key may be read more than once
+	case t.broken, slices.Contains(t.problems, text): // the problem of a broken text is known; a key may be read more than once
 	case len(t.problems) >= maxReports:
 		t.more++
 	default:

@@ -32,7 +32,8 @@ func Parse(raw []byte) *Object {
 	return o
 }
 
-// broken returns an empty object whose only problem is err.
+// broken returns an empty object whose only problem is err. Its tree is new, so that nothing
+// that was read before counts.
 func (o *Object) broken(err error) *Object {
 	b := newObject(&tree{}, o.path)
 	b.Problem("", "%v", err)
@@ -65,7 +66,7 @@ func check(raw []byte) error {
 }
 
 // advice returns what to do about the two most common mistakes, given the
-// position of the wrong byte.
+// position of the wrong byte: the last one, if the text ends too early. raw is not empty.
 func advice(raw []byte, at int) string {
 	before := bytes.TrimRight(raw[:at], " \t\r\n")
 	switch c := raw[at]; {

@@ -101,7 +101,7 @@ func nearest(key string, known []string) string {
 
 // distance returns the number of changes from a to b: bytes to insert, delete,
 // replace, or swap with the next one (optimal string alignment). Of its matrix,
-// it keeps three rows.
+// it keeps three rows: row, last and before.
 func distance(a, b string) int {
 	before, last := make([]int, len(b)+1), make([]int, len(b)+1)
 	for j := range last {

@@ -25,7 +25,8 @@ type adoption struct {
 	former  validConfig     // in force before the trial, and again after a failed one
 	invalid string          // why the configuration in the store is not even offered; "": it is
 	// unfit is the underlay on which the configuration in the store, or the one to
-	// return to first, could not be built; zero: try again in the next pass; nil: neither.
+	// return to first, could not be built: another underlay may fit. The zero Link: try again
+	// in the next pass. nil: no configuration waits for that.
 	unfit *underlay.Link
 
 	participants participants // the peers that take part in the rollout; zero: to be computed again
@@ -73,8 +74,9 @@ func (d *Daemon) reconfigure(_ context.Context, p *pass) error {
 		d.adoption.setInvalid(err)
 		if err != nil {
 			d.Log.Error("changed network configuration refused, keeping the former one", "cause", causeConfigRefused, "error", err)
+			// For flanneld status: the pass does not fail.
 			d.view.addError(partConfig, fmt.Errorf("changed network configuration refused: %w", err))
-			if d.adoption.rollout.State() == rollout.Waiting { // for a configuration that is no longer in the store
+			if d.adoption.rollout.State() == rollout.Waiting { // for a configuration that is no longer in the store; a trial goes on
 				d.withdraw(p.validConfig())
 			}
 		}
@@ -203,10 +205,11 @@ func (d *Daemon) withdraw(inForce validConfig) {
 }
 
 // stepRollout does the next step of the rollout, if one is in progress; see the
-// table in package rollout. Each pass calls it.
+// table in package rollout. Each pass calls it. Its error fails the part config: the
+// configuration that was to be put in force could not be built (activate).
 func (d *Daemon) stepRollout(p *pass) error {
 	a, n := &d.adoption, p.node
-	unchanged, before := a.rollout, a.rollout.State()
+	unchanged, before := a.rollout, a.rollout.State() // a copy, for an Adopt that fails
 	if before == rollout.Settled {
 		return nil
 	}
@@ -219,7 +222,7 @@ func (d *Daemon) stepRollout(p *pass) error {
 			a.rollout.Answered(time.Now())
 			d.Log.Info("another node answers by the new way, keeping the new network configuration", "cause", causeConfigProven,
 				"wire", a.offered.wire.Name, "peer", *peer)
-			return nil
+			return nil // the part publish, later in this pass, has the new Mark published
 		}
 	}
 	action, delay := a.rollout.Step(d.cluster(p, peers, seen), time.Now())
@@ -279,6 +282,7 @@ func (d *Daemon) activate(n *node, c validConfig, cause, msg string) error {
 func (a *adoption) setInvalid(err error) {
 	a.invalid = ""
 	if err != nil {
+		// The text goes to the cluster, so it is cut (maxErrorText, in view.go).
 		a.invalid = fmt.Sprintf("the network configuration in the store is refused, and the one before it stays in force: %.*v", maxErrorText, err)
 	}
 }

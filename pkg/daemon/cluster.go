@@ -50,7 +50,7 @@ func (d *Daemon) cluster(p *pass, set subnet.Set, seen markTimes) rollout.Cluste
 		if peer := &c.Peers[i]; retained[peer.Name] {
 			peer.Mark = rollout.Mark{}
 		} else {
-			peer.Seen = seen[peer.Name]
+			peer.Seen = seen[peer.Name] // zero: its mark does not count
 		}
 	}
 	return c
@@ -63,9 +63,9 @@ func (d *Daemon) cluster(p *pass, set subnet.Set, seen markTimes) rollout.Cluste
 // setOffered drops the participants with the offered one, and another one in force comes
 // with another plan (build).
 type participants struct {
-	peers  []rollout.Peer // with the marks of their leases, and without Seen
-	plan   *plan.Plan     // the one in force, which changes with the underlay and this node's lease
-	addrs  []netip.Addr
+	peers  []rollout.Peer  // with the marks of their leases, and without Seen
+	plan   *plan.Plan      // the one in force, which changes with the underlay and this node's lease
+	addrs  []netip.Addr    // of this node: a peer that has one of them is rejected
 	leases []*subnet.Lease // of all peers; one that is unchanged keeps its pointer
 }
 
@@ -143,12 +143,12 @@ func (d *Daemon) judge(n *node, c validConfig) (subnet.Judge, error) {
 // and not published how to reach it (Pending). rejects are invalid leases, and refused
 // are peers of which the operating system did not take an entry.
 func (p *pass) usedPeers() (used []*subnet.Lease) {
-	left := reasonsByName(slices.Concat(p.rejects, p.refused))
+	omit := reasonsByName(slices.Concat(p.rejects, p.refused)) // only the names matter
 	for _, r := range p.set.Retained {
-		left[r.Lease.Name] = "retained"
+		omit[r.Lease.Name] = "retained"
 	}
 	for _, l := range p.set.Leases {
-		if _, out := left[l.Name]; !out && !p.backend.Wire().Pending(l) {
+		if _, omitted := omit[l.Name]; !omitted && !p.backend.Wire().Pending(l) {
 			used = append(used, l)
 		}
 	}
@@ -170,7 +170,7 @@ func (d *Daemon) adopters(p *pass) (adopters []*subnet.Lease) {
 		return adopters
 	}
 	former, err := d.judge(p.node, a.former)
-	if err != nil { // the former configuration does not fit the present underlay
+	if err != nil { // the former configuration does not fit the present underlay: nobody is asked in this pass
 		return nil
 	}
 	for _, l := range used {

@@ -15,6 +15,7 @@
 //	member  Manager.Hold         keeps the lease
 //	member  publish              writes this node's lease, which it takes from the inbox
 //	member  loop.run             makes the passes
+//	a pass  askRound             asks peers by the new way, while a configuration is on trial (askPeers)
 //
 // A node (the type, which holds what is in force on this machine) is used by join,
 // on the goroutine of member, and then only by loop.run.
@@ -47,7 +48,7 @@ type Daemon struct {
 	Dataplane dataplane.Dataplane
 	Firewall  Firewall
 	Underlay  Underlay
-	// Parse validates a network configuration. The strings are warnings.
+	// Parse validates a network configuration. The strings are warnings; the Maker makes the backend.
 	Parse func(raw []byte) (subnet.Config, backend.Maker, []string, error)
 
 	Settings Settings
@@ -58,7 +59,7 @@ type Daemon struct {
 	Tally    *reconcile.Tally // how many routes and other entries the dataplane has changed, for the log of a pass
 
 	Echo     func(ctx context.Context, from, to netip.Addr) error // asks a peer's kernel for an answer; nil: not possible, so no new configuration can be proven to connect nodes
-	Notify   func(state string)                                   // reports to the service manager ("READY=1")
+	Notify   func(state string)                                   // reports to the service manager ("READY=1"); feedWatchdog and the loop may call it at once
 	Watchdog time.Duration                                        // the service manager kills a process that has not reported for so long; 0: never
 	EnvFile  <-chan struct{}                                      // receives when another process changed the subnet file; may be nil
 
@@ -114,8 +115,9 @@ type Underlay interface {
 }
 
 // Run returns nil when ctx ends, subnet.ErrLost when the lease is lost, or the
-// permanent error of one of its goroutines. It leaves the network as it is. When the
-// lease moves to another subnet (subnet.ErrMoved), Run joins again.
+// permanent error of one of its goroutines: after an error, the process ends. It leaves
+// the network as it is. When the lease moves to another subnet (subnet.ErrMoved), Run
+// joins again.
 func (d *Daemon) Run(ctx context.Context) error {
 	// WatchConfig runs all the time: the daemon joins again with the latest
 	// configuration. What belongs to a lease ends with member. All of them return nil

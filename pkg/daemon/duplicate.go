@@ -41,7 +41,7 @@ func newDuplicates(log *slog.Logger) *duplicates {
 // on both. The node with the younger lease is outranked and takes its derived
 // address; the other node keeps m.
 func (s *duplicates) resolve(_ context.Context, p *pass) error {
-	outranked := p.plan.Outranked()
+	outranked := p.plan.Outranked() // by device: the peer that has precedence
 	maps.DeleteFunc(s.told, func(device, _ string) bool { return outranked[device] == "" })
 	if len(outranked) == 0 {
 		return nil
@@ -51,9 +51,9 @@ func (s *duplicates) resolve(_ context.Context, p *pass) error {
 		devices[dev.Name] = dev
 	}
 	for _, name := range slices.Sorted(maps.Keys(outranked)) {
-		peer, link := outranked[name], p.links[name]
+		peer, link := outranked[name], p.links[name] // link: zero if the device is missing
 		switch devices[name].Kind.(type) {
-		case dataplane.Overlay, dataplane.L2Bridge: // HNS chooses the address
+		case dataplane.Overlay, dataplane.L2Bridge: // networks of Windows: HNS chooses the address
 			if s.told[name] != peer { // logged once for each peer
 				s.told[name] = peer
 				s.log.Warn("duplicate MAC address: other nodes reject this node's lease; "+

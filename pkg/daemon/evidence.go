@@ -37,8 +37,8 @@ const (
 	// untestedPause is askPause for a configuration that is kept as unproven, which may be
 	// so for days: a bridge that could answer appears with a first pod.
 	untestedPause = 30 * time.Second
-	// maxAsked limits the peers of one round, so that peers that adopt the
-	// configuration meanwhile are asked soon.
+	// maxAsked limits the peers of one round, all of which are asked at once. The next round
+	// begins soon, and asks peers that have adopted the configuration meanwhile, too.
 	maxAsked = 8
 )
 
@@ -116,7 +116,7 @@ func (d *Daemon) askPeers(ctx context.Context, p *pass) error {
 	if a.rollout.State() == rollout.Unproven {
 		pause = untestedPause
 	}
-	peers := requestsTo(n.preferTunnelled(d.adopters(p)), from, a.offered.wire.Echo)
+	peers := requestsTo(n.preferTunnelled(d.adopters(p)), from, a.offered.wire.Echo) // none without an address to ask from
 	if len(peers) == 0 || t.asking.Swap(true) {
 		return nil
 	}
@@ -197,7 +197,7 @@ func (d *Daemon) askRound(ctx context.Context, peers []askedPeer) (name string, 
 		select {
 		case name := <-first:
 			return name, nil
-		case peerErr := <-r:
+		case peerErr := <-r: // nil: the peer has answered, and its name is in first
 			err = errors.Join(err, peerErr)
 		}
 	}
@@ -234,19 +234,17 @@ func (d *Daemon) askFirst(ctx context.Context, requests []request) (err error) {
 		}()
 	}
 	for range requests {
-		one := <-results
-		if one == nil {
+		if err = <-results; err == nil {
 			return nil
 		}
-		err = one
 	}
-	return err
+	return err // that of the last one to fail
 }
 
 // negotiated returns an error if this node has negotiated keys with none of the
 // peers since began: then it is the key exchange that does not pass. Keys alone
 // prove nothing, since packets of pods use another protocol than the exchange.
-// Any goroutine may call Traffic.
+// The goroutine of askPeers calls it: any goroutine may call Traffic.
 func (d *Daemon) negotiated(peers []askedPeer, began time.Time) error {
 	traffic := d.Dataplane.Traffic()
 	for _, p := range peers {

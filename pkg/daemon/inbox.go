@@ -118,8 +118,8 @@ func (in *inbox) takePeers() (s subnet.Set, complete bool) {
 }
 
 // requestPublish has the publisher write l to the store if it is a new value.
-// It returns whether the store has l already, and the error of the last
-// attempt.
+// It returns whether the store has l already, and the error of the last attempt, perhaps
+// with another lease; nil: it succeeded, or there was none.
 func (in *inbox) requestPublish(l subnet.Lease) (published bool, err error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -131,9 +131,9 @@ func (in *inbox) requestPublish(l subnet.Lease) (published bool, err error) {
 }
 
 // republish makes the next requestPublish have its lease written, even if the store has
-// it. The loop calls it when the public addresses that an operator has set in the store
-// changed: the store publishes them in place of the lease's (subnet.PublicIPs), but only
-// with a Publish.
+// it. The part underlay calls it when the public addresses that an operator has set in the
+// store changed: the store publishes them in place of the lease's (subnet.PublicIPs), but
+// only with a Publish, which the part publish requests later in the same pass.
 func (in *inbox) republish() {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -176,7 +176,7 @@ func (d *Daemon) publish(ctx context.Context, in *inbox) error {
 			return 0, nil
 		}
 		err := d.Manager.Publish(ctx, *l)
-		if ctx.Err() != nil {
+		if ctx.Err() != nil { // the membership ends, and nobody takes the result
 			return 0, err
 		}
 		if err == nil {

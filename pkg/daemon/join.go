@@ -72,7 +72,7 @@ func (d *Daemon) acquire(ctx context.Context, in *inbox, n *node) error {
 	case err != nil:
 		return fmt.Errorf("read the former subnet: %w", err) // join retries
 	}
-	remembered4, remembered6 := env.Remembered(n.config) // the last subnet in each network of the configuration; zero: none
+	remembered4, remembered6 := env.Remembered(n.config) // the last subnet of each family; Acquire ignores one outside the network. Zero: none
 	if n.config.V4.On() {
 		want.V4 = subnet.Endpoint{Subnet: remembered4, PublicIP: n.host.link.PublicV4}
 	}

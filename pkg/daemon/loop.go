@@ -46,11 +46,11 @@ func (l *loop) run(ctx context.Context) error {
 		began := time.Now()
 		l.pass(ctx, p)
 		if ctx.Err() != nil {
-			break
+			break // the end of ctx may have made parts fail
 		}
 		p.took = time.Since(began)
 		l.report(p)
-		// Passes must not use all of the CPU time while notifications keep arriving.
+		// Passes must not use all of the CPU time while notifications keep arriving: at most half.
 		reconcile.Pause(ctx, min(time.Since(began), maxPause))
 		l.timers.recordResult(p)
 		l.wait(ctx, l.timers.nextPass(p))
@@ -84,7 +84,7 @@ func (l *loop) pass(ctx context.Context, p *pass) {
 func (l *loop) wait(ctx context.Context, until time.Time) {
 	for {
 		i := reconcile.Wait(ctx, until, l.wakes...)
-		if i < 0 || l.woken[i] == nil {
+		if i < 0 || l.woken[i] == nil { // negative: the time has come, or ctx has ended, which run looks for
 			return
 		}
 		l.Board.BeginPass()
@@ -98,7 +98,7 @@ func (l *loop) wait(ctx context.Context, until time.Time) {
 // report reports the result of a pass to the Board, the store and the log, in this
 // order.
 func (l *loop) report(p *pass) {
-	p.tellNode(l.Settings) // adds to p.told, as the parts do
+	p.tellNode(l.Settings) // adds to p.told, as the parts do; first, since it makes the Report.Node that they fill
 	for _, part := range l.parts {
 		if part.report != nil {
 			part.report(p)
@@ -110,6 +110,7 @@ func (l *loop) report(p *pass) {
 	// parts: without those that only wait for the store. own: without the part cluster (other
 	// nodes do not know this one), which no other pass mends.
 	l.Metrics.Pass(p.took, err == nil, p.failed.parts())
+	// LostPods: pods that keep running, but from which Windows has taken their network.
 	p.store.Problem, p.store.LostPods = p.failed.own().err(), l.Dataplane.PodsWithoutEndpoint()
 	l.Manager.Report(p.store) // does not block
 	for _, part := range l.parts {
@@ -122,9 +123,9 @@ func (l *loop) report(p *pass) {
 
 // syncLog is what was logged last about passes as a whole.
 type syncLog struct {
-	synced  bool // the last pass succeeded
-	ready   bool // the service manager was notified; stays true
-	problem reconcile.Once
+	synced  bool           // the last pass succeeded
+	ready   bool           // the service manager was notified; stays true
+	problem reconcile.Once // says whether a problem is worth a line: another one, or the same after repeatLog
 }
 
 // logResult logs when the network has become up to date, and why it is not; the same

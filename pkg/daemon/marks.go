@@ -12,8 +12,9 @@ import (
 
 // marks are a rollout.Mark in JSON: the keys that a node adds to the backend
 // data of its lease while it takes part in the rollout of a configuration (ADR
-// 4, package rollout), and afterwards. flannel ignores keys that it does not
-// know. One of the keys for a phase is set, to the ID of a configuration:
+// 4, package rollout), and afterwards: peers decide by them whether to adopt it. flannel
+// ignores keys that it does not know. One of the keys for a phase is set, to the ID of a
+// configuration:
 //
 //	{"VNI":1,"VtepMAC":"02:00:00:00:00:03","Offered":"…","Answers":true}    it has received it
 //	{"VNI":2,"VtepMAC":"02:00:00:00:00:04","Adopting":"…","Answers":true}   on trial

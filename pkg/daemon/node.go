@@ -68,6 +68,7 @@ func (d *Daemon) readConfig(n *node, raw []byte) error {
 // calls build first, looks for that.
 func (d *Daemon) build(n *node) error {
 	n.config.Underlay = n.host.link.Prefixes()
+	// A subnet with an address of the underlay in it would cut this node off. Before Acquire, the subnets are zero and fit.
 	if err := n.config.CheckUnderlay(n.lease.V4.Subnet, n.lease.V6.Subnet); err != nil {
 		return err
 	}
@@ -75,6 +76,7 @@ func (d *Daemon) build(n *node) error {
 	if err != nil {
 		return err
 	}
+	// An address of this node in the pod network; a subnet of this node in a network of the underlay.
 	warnings = append(warnings, n.config.InsideNetwork()...)
 	warnings = append(warnings, n.config.InsideUnderlay(n.lease.V4.Subnet, n.lease.V6.Subnet)...)
 	if !slices.Equal(warnings, n.warnings) { // join calls build with every retry
@@ -95,7 +97,8 @@ func (d *Daemon) build(n *node) error {
 }
 
 // newBackend makes the backend for the configuration and the underlay of a node. The
-// warnings are those of the maker, and about addresses of --tunnel-source.
+// warnings are those of the maker, and about addresses of --tunnel-source. The error is the
+// maker's: this node does not support the configuration.
 func (d *Daemon) newBackend(n *node) (b backend.Backend, warnings []string, err error) {
 	sources, sourceWarnings := n.tunnelSources(d.Settings.TunnelSources)
 	b, warnings, err = n.maker(backend.Node{Underlay: n.host.link, V4: n.config.V4.On(), V6: n.config.V6.On(), Sources: sources})

@@ -144,7 +144,7 @@ func sameNode(a, b *dataplane.Path) bool {
 }
 
 // retain keeps the orphans among the found paths for the retention time, if
-// there are enough of them.
+// there are enough of them. Without a call of it, and after one that finds few, o has no paths.
 func (o *orphans) retain(found []*dataplane.Path, inForce resources, retention time.Duration, notify func(), log *slog.Logger) {
 	missing, present := findOrphans(found, inForce)
 	o.mu.Lock()
@@ -205,13 +205,14 @@ func (d *Daemon) orphansPart() part {
 	return part{name: partPaths, reconcile: o.reconcile, needsPeers: true, report: o.report}
 }
 
-// orphansState is the part's own state, of the loop alone.
+// orphansState is the part's own state, of the loop alone. When the daemon joins again, a new
+// one finds the orphans again, and the retention time begins anew.
 type orphansState struct {
 	d     *Daemon
-	known bool              // see type orphans
+	known bool              // see type orphans; stays true
 	held  []*dataplane.Path // of orphans.paths those that the dataplane is given
-	until time.Time
-	// The orphans were pruned by these. Without orphans, the fields are empty.
+	until time.Time         // the end of the retention time; zero: no orphans
+	// The orphans were pruned by these in the last pass (see free). Without orphans, the fields are empty.
 	leased []*dataplane.Path
 	lease  subnet.Lease // this node's
 	addrs  []netip.Addr
@@ -286,6 +287,7 @@ func (o *orphansState) report(p *pass) {
 	if len(held) == 0 {
 		return
 	}
+	// The functions of the part peers, which comes before this one, have filled r with its peers.
 	p.tell(status.OfNode, func(r *status.Report) {
 		r.Counts.Used, r.Counts.Retained = r.Counts.Used+len(held), r.Counts.Retained+len(held)
 		if r.Retained == nil {

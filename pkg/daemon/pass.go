@@ -21,7 +21,8 @@ type part struct {
 	// Parts may share a name.
 	name string
 	// reconcile compares the desired state with the actual state, and writes the
-	// difference. nil: the part only reports.
+	// difference. nil: the part only reports. After an error, the other parts are reconciled
+	// even so, the node is not ready, and the pass is repeated after a pause (timers).
 	reconcile func(ctx context.Context, p *pass) error
 	// needsPeers means that reconcile is not called until the set of peers is complete.
 	needsPeers bool
@@ -133,7 +134,8 @@ type failure struct {
 	err  error
 }
 
-// add records the error of a part, unless it is nil. Errors under one name are joined.
+// add records the error of a part, unless it is nil. Errors under one name are joined, as
+// parts may share it.
 func (f *failures) add(part string, err error) {
 	if err == nil {
 		return

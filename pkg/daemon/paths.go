@@ -15,7 +15,7 @@ import (
 // guardPart sets who may send into the pod network.
 func (d *Daemon) guardPart() part {
 	return part{name: partPaths, needsPeers: true, reconcile: func(_ context.Context, p *pass) error {
-		if mode := cmp.Or(d.Settings.Guard, p.config.Guard); mode != subnet.GuardOff {
+		if mode := cmp.Or(d.Settings.Guard, p.config.Guard); mode != subnet.GuardOff { // the configuration always has a mode
 			p.state.Guard = &dataplane.Guard{Enforce: mode == subnet.GuardEnforce, Trial: p.config.GuardTrial, Sources: p.config.GuardSources}
 		}
 		return nil
@@ -24,7 +24,7 @@ func (d *Daemon) guardPart() part {
 
 // pathsPart has the dataplane hold the desired state.
 func (d *Daemon) pathsPart() part {
-	var refused []subnet.Rejected // in the last pass that tried to set entries
+	var refused []subnet.Rejected // in the last pass that tried to set entries: until Apply tries again, they count
 	return part{name: partPaths, needsPeers: true, reconcile: func(ctx context.Context, p *pass) error {
 		p.refused = refused
 		err := p.recordRefused(d.Dataplane.Apply(ctx, p.links, p.state))
@@ -55,7 +55,7 @@ func (p *pass) recordRefused(refused []dataplane.Refused, err error) error {
 	// peers and are not found here.
 	for _, l := range p.set.Leases {
 		for _, e := range l.Endpoints() {
-			if reason, found := reasons[e.Subnet]; found {
+			if reason, found := reasons[e.Subnet]; found { // Local: the reason lies in this node, and other nodes may accept the peer
 				p.refused = append(p.refused, subnet.Rejected{Name: l.Name, Reason: reason.Error(), Local: true})
 				break
 			}

@@ -29,11 +29,12 @@ func (d *Daemon) planPeers(_ context.Context, p *pass) error {
 	if p.set, p.known = p.in.takePeers(); !p.known {
 		return errNoPeers
 	}
-	// takePeers returns each change only once. That is enough: Update cannot fail. If the pass fails
-	// later, the dataplane finds that Since is not what it has, and compares all paths.
+	// takePeers returns each change only once. That is enough: Update cannot fail, and the first
+	// Update of a new plan reads all leases instead. If the pass fails later, the dataplane finds
+	// that Since is not what it has, and compares all paths.
 	planned := p.plan.Update(p.set.Leases, p.set.Changes)
-	p.rejects = slices.Concat(planned.Rejects, p.set.Rejects) // set.Rejects are entries that are no lease, so not in Leases
-	p.valid = len(p.set.Leases) - len(planned.Rejects) - p.plan.Pending()
+	p.rejects = slices.Concat(planned.Rejects, p.set.Rejects)             // set.Rejects are entries that are no lease, so not in Leases
+	p.valid = len(p.set.Leases) - len(planned.Rejects) - p.plan.Pending() // pending: not published yet how to reach it, so without paths
 	p.state = p.desired()
 	// Since are the paths of the Update before, and Changes how Paths differ from them.
 	p.state.Paths, p.state.Since, p.state.Changes = planned.Paths, planned.Since, planned.Changes

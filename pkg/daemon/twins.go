@@ -16,7 +16,7 @@ const maxTwins = 5
 // to make this node unready.
 func (d *Daemon) twinsPart() part {
 	var current string // in this pass; "": no conflict
-	logged := ""
+	logged := ""       // as the log has it
 	return part{
 		report: func(p *pass) {
 			conflict := ""

@@ -31,13 +31,13 @@ func (u *underlayState) follow(ctx context.Context, p *pass) error {
 	}
 	link := next.host.link
 	u.logKept(link)
-	n.host.addrs = next.host.addrs
+	n.host.addrs = next.host.addrs // also if the rest does not change or cannot: the plan rejects peers with one of them
 	if link.Equal(n.host.link) && next.host.operator == n.host.operator {
 		n.host.link.AtStart, u.stale = link.AtStart, false // Equal does not compare AtStart
 		return nil
 	}
 	if err := u.d.build(&next); err != nil {
-		return err // stale stays: a pass that anything causes fails with it, too
+		return err // such as a backend that does not support the interface. stale stays: each pass tries again
 	}
 	u.stale = false
 	u.d.Log.Info("underlay changed", "cause", causeUnderlayChanged, "to", link, "what", link.Since(n.host.link)) // the fields that differ
@@ -66,7 +66,7 @@ func (u *underlayState) logKept(link underlay.Link) {
 
 // chooseUnderlay chooses the interface to the other nodes, with the public IPs
 // that the operator has set in the store, and sets them in n. It fails while the host
-// does not have its own addresses.
+// does not have its own addresses: on Windows, after a boot and when a switch changes.
 func (d *Daemon) chooseUnderlay(ctx context.Context, n *node) (err error) {
 	if n.host.operator, err = d.Manager.PublicIPs(ctx); err != nil {
 		return err

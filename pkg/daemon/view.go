@@ -91,7 +91,7 @@ func (v *view) lastErrors() []status.Error {
 // status.OfNode.
 func (v *view) fill(part string, r *status.Report) {
 	v.mu.Lock()
-	last := v.told
+	last := v.told // set replaces the slice, and nobody modifies it
 	v.mu.Unlock()
 	for _, t := range last {
 		if t.part == part {

@@ -28,7 +28,8 @@ func (d *Daemon) windowsPart() part {
 }
 
 // advice returns what the operator should change so that Linux and Windows
-// nodes reach each other; "": nothing.
+// nodes reach each other; "": nothing. windows is the name of a node that runs Windows
+// (subnet.Set); "": none is known.
 func advice(windows string, b backend.Backend) string {
 	if windows != "" {
 		if reason := b.ForWindows(); reason != "" {

@@ -9,7 +9,7 @@ import (
 
 // Copy copies the file from to the file to, with this mode. Readers see the old content or the
 // new one, never a part. Copy creates the directory if it is missing. Unlike Put it does
-// not hold the content in memory.
+// not hold the content in memory, such as that of a program.
 func Copy(from, to string, mode os.FileMode) error {
 	source, err := os.Open(from)
 	if err != nil {

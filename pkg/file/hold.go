@@ -33,12 +33,12 @@ func Hold(ctx context.Context, path, who string, waiting func(*HeldError)) (rele
 		return nil, err
 	}
 	release, err = tryLock(path)
-	if err == nil && release == nil {
+	if err == nil && release == nil { // another process holds it
 		held := &HeldError{Path: path, Holder: holder(path)}
 		waiting(held)
 		release, err = Lock(ctx, path)
 		if errors.Is(err, context.DeadlineExceeded) {
-			held.Holder = holder(path)
+			held.Holder = holder(path) // maybe another one by now
 			return nil, held
 		}
 	}

@@ -32,7 +32,7 @@ func Put(to string, want []byte, mode os.FileMode) (changed bool, err error) {
 }
 
 // PutJSON is Put for the indented JSON of v, with mode 0644. v must not be nil. A file that
-// is Unusable for ReadJSON is renamed to <to>.refused before.
+// is Unusable for ReadJSON (somebody else owns or wrote it) is renamed to <to>.refused before.
 func PutJSON(to string, v any) error {
 	setAside(to, v)
 	text, err := json.MarshalIndent(v, "", "  ")

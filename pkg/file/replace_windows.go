@@ -77,7 +77,7 @@ func renameWithin(from, to string, limit time.Duration) error {
 // later, NTFS) that also works while readers that opened it with FILE_SHARE_DELETE,
 // such as virus scanners and backups, have it open; they go on to read the old file.
 func rename(from, to string) error {
-	if renamePOSIX(from, to) == nil {
+	if renamePOSIX(from, to) == nil { // whatever its error, the other way is tried, and that error counts
 		return nil
 	}
 	return withoutTemp(os.Rename(from, to), to)

@@ -64,8 +64,8 @@ const (
 // which may have another name.
 var sidOfAdministrator = regexp.MustCompile(`^S-1-5-21-\d+-\d+-\d+-500$`)
 
-// trusted reports whether a file of this owner may decide what flanneld does: if the
-// owner is an administrator, the user of this process (user), or sidEveryone. All are
+// trusted reports whether a file of this owner may decide what flanneld does. That is so if
+// the owner is an administrator, the user of this process (user), or sidEveryone. All are
 // SIDs. admins lists the members of the group Administrators; its error is returned if
 // the owner may be a member.
 func trusted(owner, user string, admins func() ([]string, error)) (bool, error) {

@@ -110,7 +110,7 @@ const nameWithin = time.Second
 
 // nameOf returns DOMAIN\user, "" if Windows does not know the name, or not in time.
 func nameOf(sid *windows.SID) string {
-	found := make(chan string, 1)
+	found := make(chan string, 1) // with room: after nameWithin, nobody receives
 	go func() {
 		account, domain, _, err := sid.LookupAccount("")
 		if err != nil {
@@ -151,6 +151,7 @@ func administrators() (sids []string, err error) {
 	var members **windows.SID // LOCALGROUP_MEMBERS_INFO_0 is a pointer to a SID
 	var read, total uint32
 	const unlimited = 0xffffffff
+	// The zeros: this machine; the level of the information, SIDs alone; and no call to resume.
 	status, _, _ := procMembers.Call(0, uintptr(unsafe.Pointer(text)), 0, uintptr(unsafe.Pointer(&members)), unlimited,
 		uintptr(unsafe.Pointer(&read)), uintptr(unsafe.Pointer(&total)), 0)
 	if status != 0 {

@@ -44,7 +44,9 @@ func Watch(ctx context.Context, paths ...string) (<-chan struct{}, error) {
 }
 
 // watch is one call of Watch. All its paths share a watcher, of which Linux has few for
-// each user (128 by default), while each can watch many directories.
+// each user (128 by default), while each can watch many directories. Once start has started
+// it, the goroutine of run has the fields to itself. Directories are watched, and not the
+// files, since a file that is replaced by a rename would take its watch with it.
 type watch struct {
 	watcher *fsnotify.Watcher      // nil: the system has none left
 	dirs    map[string]*watchedDir // those of files
@@ -61,7 +63,7 @@ type watchedDir struct {
 // start begins to watch, until ctx ends.
 func (w *watch) start(ctx context.Context) {
 	pending := &notices{wake: make(chan struct{}, 1), names: map[string]bool{}}
-	if watcher, err := fsnotify.NewWatcher(); err == nil {
+	if watcher, err := fsnotify.NewWatcher(); err == nil { // an error: only polls, see Watch
 		w.watcher = watcher
 		go pending.receive(watcher.Events, watcher.Errors, w.isOurs())
 	}
@@ -84,9 +86,9 @@ func (w *watch) run(ctx context.Context, pending *notices) {
 		Later:  true, // start has polled already
 		Beats:  true, // the polls come together with the process's other timers
 		Work: func(context.Context) (time.Duration, error) {
-			names, notified := pending.take()
+			names, notified := pending.take() // lost notifications count as one about a file
 			for name := range names {
-				if dir := w.dirs[name]; dir != nil {
+				if dir := w.dirs[name]; dir != nil { // a notification about the directory itself
 					dir.info, dir.gone, interval = nil, true, pollGoneDir/2 // deleted or renamed; doubled below
 				} else {
 					notified = true

@@ -153,6 +153,7 @@ func (b *bench) answerProbes(ctx context.Context) (stop func(), err error) {
 				continue
 			}
 			// Errors are ignored: a lost probe or answer does not matter.
+			// answer and request change the frame in place, so that request gets the answer.
 			frame, daemon := buffer[:n], &net.UDPAddr{IP: from.(*net.UDPAddr).IP, Port: vxlanPort}
 			_, _ = conn.WriteTo(answer(frame), &ipv4.ControlMessage{Src: to.Dst}, daemon)
 			_, _ = conn.WriteTo(b.peers[i].request(frame), &ipv4.ControlMessage{Src: b.peers[i].publicIP().AsSlice()}, daemon)

@@ -35,7 +35,7 @@ func (b *bench) kernelAlone(ctx context.Context, forms []string) error {
 			total[form] += took
 		}
 		b.figures["kernel_"+form+"_ms"] = total[form]
-		// Now empty the tables for the next form.
+		// Now empty the tables for the next form; newVXLAN makes a new device, without FDB entries.
 		if _, err := n.Run(ctx, "ip", "link", "set", device, "down"); err != nil { // which deletes its routes
 			return err
 		}

@@ -107,7 +107,7 @@ func (b *bench) populateKube(ctx context.Context) error {
 	if err := b.lab.Kube.AddPeers(ctx, len(b.peers), func(i int) cluster.Peer { return b.peers[i].node(b.backend) }); err != nil {
 		return err
 	}
-	// Until the server and its controller are idle.
+	// For as long as the server and its controller usually need until they are idle.
 	time.Sleep(2*time.Second + time.Duration(len(b.peers))*400*time.Microsecond)
 	return nil
 }
@@ -286,7 +286,7 @@ func (b *bench) joinOne(ctx context.Context, p peer, times map[string][]float64)
 		}
 		observed <- time.Now()
 	}()
-	time.Sleep(20 * time.Millisecond)
+	time.Sleep(20 * time.Millisecond) // the daemon sees the bare Node meanwhile, as in a cluster
 	wait := b.watch.expect(func(s *seen) bool { return s.has(b.backend, p) })
 	began := time.Now()
 	if err := b.lab.Kube.Annotate(ctx, n.Name, n.Annotations); err != nil {

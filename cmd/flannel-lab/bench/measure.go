@@ -12,7 +12,7 @@ import (
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
 // waitIdle waits for as long as the daemon usually needs for what the previous step
-// caused, before its CPU time is read.
+// caused, before its CPU time is read: longer with more peers, which a pass looks at.
 func (b *bench) waitIdle() {
 	time.Sleep(300*time.Millisecond + time.Duration(len(b.peers))*20*time.Microsecond)
 }
@@ -142,7 +142,7 @@ func (b *bench) restartWith(ctx context.Context, name string, added, changed, re
 	}
 	b.waitIdle()
 	b.figures["restart_"+name+"_ms"] = milliseconds(max(s.ready, s.synced)) // synced is about 0 without changes
-	b.figures["restart_"+name+"_seen"] = float64(b.watch.writes() - before)
+	b.figures["restart_"+name+"_seen"] = float64(b.watch.writes() - before) // by the kernel; _writes is what the daemon says
 	if n, ok := b.metric(ctx, "flanneld_changes_total"); ok {
 		b.figures["restart_"+name+"_writes"] = n
 	}

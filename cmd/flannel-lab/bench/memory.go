@@ -29,7 +29,8 @@ var memoryRows = []row{
 	{"churn_anonymous_mb", "of it anonymous, MB", "", ""},
 }
 
-// churn is the number of leases that come and go in columns with fewer peers than fewPeers.
+// churn is the number of leases that come and go in columns with fewer peers than fewPeers: a
+// node with few peers should need as little memory afterwards as before.
 const churn, fewPeers = 20_000, 100
 
 // measureMemory measures what a daemon with vxlan and the guard's default mode keeps

@@ -41,7 +41,7 @@ func (b *bench) oneByOne(ctx context.Context) error {
 			// The difference is the daemon's and the kernel's share: load on the machine delays
 			// both. max, because the daemon's event may arrive before ours.
 			kernel = append(kernel, milliseconds(max(0, c.kernel-c.event)))
-			time.Sleep(5 * time.Millisecond)
+			time.Sleep(5 * time.Millisecond) // so that each change is an event of its own
 		}
 		b.figures[kind+"_p50_ms"], b.figures[kind+"_p99_ms"] = quantile(total, 0.5), quantile(total, 0.99)
 		b.figures[kind+"_etcd_p99_ms"] = quantile(etcd, 0.99)

@@ -123,7 +123,7 @@ func printTable(w io.Writer, columns []column, rows []row, further ...head) erro
 	line(pad(""), func(c column) string { return c.Backend }, heads[0])
 	line(pad("peers"), func(c column) string { return fmt.Sprint(c.Peers) }, heads[1])
 	for _, r := range rows {
-		beside := []string{r.target, r.flannel}[:len(further)]
+		beside := []string{r.target, r.flannel}[:len(further)] // further has one head or two
 		if r.key == "" {
 			line(pad(r.title), func(column) string { return "" }, beside)
 			continue

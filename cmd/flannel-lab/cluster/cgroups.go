@@ -78,7 +78,7 @@ func (h hierarchy) mount(dir string) error {
 // mountGroups mounts all hierarchies below base, removes the groups of clusters
 // that were killed, and creates a group for this one. The open file is its
 // directory in the first hierarchy, which is locked for as long as the cluster
-// runs.
+// runs: by the lock, others know that it was not killed.
 func mountGroups() (group *os.File, err error) {
 	all, err := hierarchies()
 	if err != nil {

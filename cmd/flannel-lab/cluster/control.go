@@ -77,7 +77,8 @@ func (c *Cluster) makeTokens() error {
 }
 
 // StartAPIServer starts the API server, again after KillAPIServer. It does not
-// wait until it is ready.
+// wait until it is ready. bin/kube passes on to kube-apiserver what follows "--", behind flags
+// of its own: of a flag that is there twice, the last one counts. Paths are below kubeDir.
 func (c *Cluster) StartAPIServer() error {
 	// It writes the kubeconfig when it is ready.
 	err := c.Infra.Do(func() error { return os.RemoveAll(Kubeconfig) })
@@ -214,7 +215,8 @@ func (c *Cluster) Install(ctx context.Context, edits ...string) error {
 	return c.NodesReady(ctx)
 }
 
-// Logs returns the last lines of the logs of all programs.
+// Logs returns the last lines of the logs of all programs, and what kubectl shows, for a
+// person who looks for the reason of a failure.
 func (c *Cluster) Logs(ctx context.Context) string {
 	var b strings.Builder
 	for name, p := range c.services {

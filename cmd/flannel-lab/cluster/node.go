@@ -25,8 +25,8 @@ type Node struct {
 	IP4, IP6         netip.Addr // one of them is invalid without Options.Dual
 
 	cluster  *Cluster
-	host     int                         // last number of its underlay addresses
-	services map[string]*machine.Process // those started since the last boot, by name
+	host     int                         // last number of its underlay addresses, see lab.Underlay.Address
+	services map[string]*machine.Process // those started since the last boot, by name; one that has ended stays
 }
 
 func nodeName(i int) string { return fmt.Sprintf("node%d", i+1) }

@@ -244,10 +244,10 @@ func (c *Cluster) ServiceIP(ctx context.Context, name string) (netip.Addr, error
 }
 
 // Daemon returns the PID of flanneld on the node, in the PID namespace of this
-// process. The containers that install CNI files run the same program without
-// this flag.
+// process. The containers that install CNI files run the same program, but without
+// --kube-subnet-mgr.
 func (n *Node) Daemon() (pid int, err error) {
-	own, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", n.PID()))
+	own, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", n.PID())) // flanneld uses the network of the node
 	if err != nil {
 		return 0, err
 	}

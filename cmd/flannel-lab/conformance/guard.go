@@ -27,8 +27,8 @@ func guardCounters(ctx context.Context, n *cluster.Node) (map[string]float64, er
 	return nil, fmt.Errorf("metrics of %s: %w", n.Name, err)
 }
 
-// acquainted waits until a node has paths to all others: before that, its guard counts their
-// probes.
+// acquainted waits until a node has paths to all others, by its metric flanneld_peers: before
+// that, its guard counts their probes.
 func acquainted(ctx context.Context, n *cluster.Node, others int) error {
 	_, err := machine.Until(ctx, machine.Longest, func(ctx context.Context) error {
 		_, text, err := n.Get(ctx, fmt.Sprintf("http://127.0.0.1:%d/metrics", lab.HealthPort))

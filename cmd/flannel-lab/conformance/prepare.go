@@ -117,7 +117,7 @@ func routeToPods(ctx context.Context, c *cluster.Cluster, n *cluster.Node) error
 	if err != nil {
 		return err
 	}
-	return c.Infra.Do(func() error {
+	return c.Infra.Do(func() error { // Infra is on one link with the nodes
 		var errs []error
 		for _, text := range object.Spec.PodCIDRs {
 			p, err := netip.ParsePrefix(text)

@@ -73,7 +73,7 @@ func Run(ctx context.Context, w io.Writer, o Options) (err error) {
 	}
 	r.write(w)
 	fmt.Fprintf(w, "%.0f s with %d processes\n", time.Since(start).Seconds(), o.procs)
-	if ctx.Err() != nil {
+	if ctx.Err() != nil { // not all tests have run
 		return ctx.Err()
 	}
 	err = errors.Join(r.verdict(o.backendType()), early)

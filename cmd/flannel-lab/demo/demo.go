@@ -118,7 +118,7 @@ func (d *show) steps() []step {
 	return steps
 }
 
-// show writes the demo and holds the state that steps share.
+// show writes the demo and holds the state that steps share. One goroutine uses it.
 type show struct {
 	w       io.Writer
 	colour  bool       // w shows colours

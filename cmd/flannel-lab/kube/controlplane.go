@@ -76,7 +76,7 @@ func run(ctx context.Context, args []string) error {
 	}
 	defer store.Close()
 	klog.OsExit = startAgain // what klog.Fatal calls
-	// The result of kube-apiserver; with room, so that its goroutine can end when nobody receives.
+	// The one result of kube-apiserver; with room, so that its goroutine can end when nobody receives.
 	ended := make(chan error, 2)
 	if err := startAPIServer(ctx, o, ended); err != nil {
 		return err

@@ -33,7 +33,7 @@ const (
 // restart.
 type pki struct{ ca, adminCert, adminKey []byte }
 
-// loadPKI reads the files of an earlier run in this directory, or creates them.
+// loadPKI reads the files of an earlier run in the working directory, or creates them.
 // addresses are those under which clients reach the server; they only matter when the
 // files are created.
 func loadPKI(addresses []netip.Addr) (*pki, error) {

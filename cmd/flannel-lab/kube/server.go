@@ -167,7 +167,7 @@ func startNodeIPAM(ctx context.Context, config *rest.Config, o options) error {
 	for _, p := range o.cidrs {
 		cidrs = append(cidrs, ipNet(p))
 	}
-	// 0: no resync; the controller sees every change by its watch.
+	// Its goroutines end with ctx. 0: no resync; the controller sees every change by its watch.
 	factory := informers.NewSharedInformerFactory(client, 0)
 	// The three nil: no cloud provider, and no networks of Services to leave out.
 	c, err := nodeipam.NewNodeIpamController(ctx, factory.Core().V1().Nodes(), nil, client, cidrs, nil, nil, o.masks,

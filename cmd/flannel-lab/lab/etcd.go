@@ -19,7 +19,7 @@ import (
 )
 
 // Etcd is the etcd of a lab. It runs in Infra, and its data is deleted with the
-// lab.
+// lab. Several goroutines may call Client at once, but only one the other methods.
 type Etcd struct {
 	lab  *Lab
 	proc *machine.Process // the etcd that was started last; nil before the first start

@@ -37,9 +37,9 @@ const (
 const kubeDir = "/var/lib/etcd/kube"
 
 // Kube is the kube-apiserver of a lab, together with the controller that
-// assigns podCIDRs to nodes. It runs in Infra, and its data is deleted with the
-// lab. The embedded Cluster has the administrator's Client and Config, which
-// work outside of the lab's namespaces.
+// assigns podCIDRs to nodes: bin/kube (cmd/flannel-lab/kube). It runs in Infra, and its
+// data is deleted with the lab. The embedded Cluster has the administrator's Client and
+// Config, which work outside of the lab's namespaces.
 type Kube struct {
 	*cluster.Cluster // nil until the API server is ready for the first time
 	lab              *Lab

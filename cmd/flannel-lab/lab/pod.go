@@ -22,7 +22,8 @@ import (
 )
 
 // Pod is a network namespace that the CNI plugins have connected to its node.
-// Commands run in a Pod use its network and the node's files.
+// Commands run in a Pod use its network and the node's files. windows_pod.go has what
+// differs on a Windows node.
 type Pod struct {
 	machine.Namespaces
 	Node     *Node
@@ -67,7 +68,7 @@ func (n *Node) AddPod(ctx context.Context, name string) (*Pod, error) {
 	if err := makeNetns(ctx); err != nil {
 		return nil, fmt.Errorf("create the network namespace: %w", err)
 	}
-	if err := join(ctx); err != nil {
+	if err := join(ctx); err != nil { // without DEL: host-local may keep the address
 		return nil, errors.Join(fmt.Errorf("pod %s on %s: %w", name, n.Name, err), p.deleteNetns(ctx))
 	}
 	n.lab.podsMu.Lock()

@@ -133,10 +133,10 @@ type Outcome struct {
 	Status         int
 }
 
-// WineDied reports whether a status means that a signal ended Wine, so that the
-// status of the program itself is not known. On a busy machine Wine kills a
-// program that takes more than half a second to exit, and sometimes crashes on
-// exit.
+// WineDied reports whether a status means that a signal ended Wine (see
+// machine.Status), so that the status of the program itself is not known. On a busy
+// machine Wine kills a program that takes more than half a second to exit, and
+// sometimes crashes on exit.
 func WineDied(status int) bool { return status > 128 }
 
 // RunProgram runs a Windows program until it ends, with the node's name and Env

@@ -74,7 +74,7 @@ func (n *Node) writeWindowsConf(ctx context.Context) error {
 	return err
 }
 
-// inWine implements invoke.Exec for CNI plugins that are Windows programs.
+// inWine implements invoke.Exec, by which libcni runs plugins, for Windows programs.
 type inWine struct{ node *Node }
 
 func (inWine) FindInPath(plugin string, paths []string) (string, error) {

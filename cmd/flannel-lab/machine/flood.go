@@ -93,7 +93,7 @@ func (ns Namespaces) untilAnswer(ctx context.Context, to netip.Addr, interval, t
 	if err != nil {
 		return FloodResult{}, err
 	}
-	_, err = Until(ctx, timeout, func(context.Context) error {
+	_, err = Until(ctx, timeout, func(context.Context) error { // looks about every 2 ms
 		if f.answered() == 0 {
 			return fmt.Errorf("%w from %s", ErrNoAnswer, to)
 		}
@@ -124,7 +124,7 @@ func (ns Namespaces) flood(to netip.Addr, interval time.Duration, lone bool) (*F
 	if err != nil {
 		return nil, fmt.Errorf("ping %s: %w", to, err)
 	}
-	f.id = int(time.Now().UnixNano()>>10)&0xffff ^ os.Getpid()&0xffff // probably unique; the field has 16 bits
+	f.id = int(time.Now().UnixNano()>>10)&0xffff ^ os.Getpid()&0xffff // probably unique in the namespace; the field has 16 bits
 	f.wg.Add(1)
 	go f.send()
 	go f.receive()

@@ -78,7 +78,7 @@ func Init(roles Roles) {
 	cmd.Args[0] = os.Args[0]
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	// Pdeathsig is sent when the parent *thread* ends, so this thread must
-	// stay.
+	// stay. Of the new PID namespace, the death of its process 1 ends all others.
 	runtime.LockOSThread()
 	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
 	os.Exit(outerMain(cmd))

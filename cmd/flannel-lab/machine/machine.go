@@ -17,7 +17,8 @@ import (
 )
 
 // Machine is a set of namespaces (network, mounts, PIDs, host name, IPC) and
-// the process 1 that keeps them alive.
+// the process 1 that keeps them alive. Its methods, except for PowerOff, may be called by
+// several goroutines at once.
 type Machine struct {
 	Namespaces
 	Name string

@@ -12,7 +12,8 @@ import (
 )
 
 // Process is a long-running program in a machine, with a log file there. It is a child
-// of this process, in the machine's namespaces: PowerOff of the machine ends it.
+// of this process, in the machine's namespaces: PowerOff of the machine ends it. Several
+// goroutines may call its methods at once.
 type Process struct {
 	on   *Machine
 	cmd  *exec.Cmd

@@ -31,7 +31,7 @@ import (
 //     answers pings.
 type kernel struct {
 	// priorities are those of the routes that Route has added: on Linux, routes to one
-	// destination need different ones.
+	// destination need different ones. The lock of the machine guards it.
 	priorities map[rowKey]int
 }
 

@@ -7,8 +7,8 @@ import (
 
 // This file changes the states of peers by what arrives (Received, which a Prober calls with
 // its lock held), and by what does not arrive in time (missed, which expire calls). The table
-// of states, the purposes of requests and the fields of a target are in reach.go, and the
-// choice of the next request is in schedule.go.
+// of states, the purposes of requests, and what a target, a tally, a check and its
+// confirmation are, are in reach.go; the choice of the next request is in schedule.go.
 
 // Received takes the body of an ICMP message: an echo request, an answer to one of ours,
 // or (expired) the message that the hop limit of one of ours has ended. A body that is
@@ -38,7 +38,7 @@ func (m *mesh) Received(now moment, from netip.Addr, answer, expired bool, body 
 // peer.
 func (m *mesh) receiveAnswer(now moment, from netip.Addr, token uint64, expired bool, size int) (rtt time.Duration, measured bool) {
 	s := m.waiting[token]
-	if s == nil || s.target.gone || expired && s.purpose != forwarded { // nil: answered before, or too late
+	if s == nil || s.target.gone || expired && s.purpose != forwarded { // nil: answered before, or after lateness
 		return 0, false
 	}
 	t := s.target
@@ -100,7 +100,7 @@ func (m *mesh) receiveRequest(now moment, t *target, from netip.Addr, b message)
 	// Without misses, nothing shows that our requests still do not arrive.
 	case t.state == unreachable && tally == t.counting() && tally.missed > 0:
 		m.set(now, t, oneWay)
-	case isAlive(t.state):
+	case isAlive(t.state): // refuses may have changed, which is a part of alive
 		m.set(now, t, m.alive(now, t))
 	}
 }
@@ -115,8 +115,8 @@ func (m *mesh) arrived(now moment, t *target, tally *tally, at moment) {
 	if tally != t.counting() {
 		return
 	}
-	m.down.Delete(t)
-	if !isAlive(t.state) {
+	m.down.Delete(t)       // the rounds ask it again
+	if !isAlive(t.state) { // what was missed during an outage fails no check
 		t.full.restart(now)
 		t.forwarding.restart(now)
 	}
@@ -166,7 +166,7 @@ func (t *target) tally(addr netip.Addr) *tally {
 // suspect, which is asked again soon.
 func (m *mesh) missed(now moment, s *sent) {
 	t := s.target
-	if !m.judging || s.at.Before(m.since) {
+	if !m.judging || s.at.Before(m.since) { // sent before judging began
 		return // this node itself may be the cause
 	}
 	switch s.purpose {
@@ -224,7 +224,7 @@ func (m *mesh) isDown(now moment, t *target) bool {
 func (m *mesh) setDown(now moment, t *target) {
 	counting := t.counting()
 	if !m.down.Has(t) {
-		m.down.Set(t, retry{now.Add(interval), interval})
+		m.down.Set(t, retry{now.Add(interval), interval}) // ask makes the pauses longer
 	}
 	switch {
 	case t.peer.behind: // the state stays

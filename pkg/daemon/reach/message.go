@@ -37,7 +37,7 @@ type message struct {
 const (
 	headerLen  = 40
 	icmpLen    = 8
-	minBody    = 48             // of a small request (all but those of the MTU's size); shorter bodies are not ours
+	minBody    = 48             // of a small request (all but those of the MTU's size): up to byte 40 and seven more; shorter bodies are not ours
 	version    = 1              // requests of a peer with another one are ignored; answers repeat ours
 	neverHeard = math.MaxUint32 // in the place of an age
 )

@@ -37,7 +37,7 @@ type Conn interface {
 // Options are what a Prober needs, apart from its Conn. All fields must be set.
 type Options struct {
 	Log *slog.Logger
-	RTT func(time.Duration) // an answer took that long
+	RTT func(time.Duration) // an answer took that long; called with the Prober's lock held, for a metric
 }
 
 const (
@@ -72,7 +72,7 @@ type Prober struct {
 	omitted int           // changes that were not logged
 }
 
-// New returns a Prober. Run must be called.
+// New returns a Prober. Run must be called. The caller closes conn, after Run has ended.
 func New(conn Conn, o Options) *Prober {
 	return &Prober{conn: conn, o: o, mesh: newMesh(rand.IntN, rand.Uint64), lines: rate.NewLimiter(rate.Every(lineEvery), maxLines)}
 }
@@ -141,8 +141,8 @@ func (p *Prober) turn(reportUnreachable func(peers []string)) {
 	now := time.Now()
 	link := p.mesh.network.Link // the underlay; "" before the first Update
 	p.mesh.SetLink(p.mesh.at(now), link == "" || p.conn.Up(link))
-	if r, due := p.mesh.Turn(p.mesh.at(now)); due {
-		if err := p.conn.Send(r.from, r.to, r.hops, r.body); err != nil && !noWay(err) {
+	if r, due := p.mesh.Turn(p.mesh.at(now)); due { // not due: there is nobody to ask
+		if err := p.conn.Send(r.from, r.to, r.hops, r.body); err != nil && !noWay(err) { // such as EMSGSIZE
 			p.mesh.SendFailed(r)
 		}
 	}

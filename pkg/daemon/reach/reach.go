@@ -44,8 +44,8 @@ import (
 const (
 	interval = time.Second // between requests of this node
 
-	timeout  = 2 * time.Second  // after which a request is not answered
-	lateness = 20 * time.Second // for which an answer still counts
+	timeout  = 2 * time.Second  // after which a request is a miss; far longer than round trips take
+	lateness = 20 * time.Second // after a request, in which an answer to it still shows that it has arrived
 	// missLimit is the number of misses in a row from which on a request is not just lost.
 	missLimit = 3
 	// minOutage is the shortest time between the first and the last of the misses: a link
@@ -62,8 +62,8 @@ const (
 	bridgeEvery   = time.Minute      // between requests to a bridge that does not answer
 	maxRetryAfter = 10 * time.Second
 
-	// paused is the time between two turns from which the daemon was stopped in between,
-	// such as with its virtual machine or by SIGSTOP.
+	// paused is the time between two turns (usually interval) above which the daemon is
+	// believed to have been stopped in between, such as with its virtual machine or by SIGSTOP.
 	paused = 3 * time.Second
 )
 
@@ -116,7 +116,7 @@ type request struct {
 	body     []byte
 }
 
-// purpose is what a request is for.
+// purpose is what a request is for. All but small belong to a check.
 type purpose uint8
 
 const (
@@ -277,7 +277,7 @@ type mesh struct {
 	network  Network   // zero before the first Update: there are no peers
 	judging  bool      // misses count: this node is up to date, and its underlay is up
 	since    moment    // when judging changed last
-	linkUp   bool
+	linkUp   bool      // the underlay has a carrier
 	peers    reconcile.CompactMap[string, *peer]
 	bySource reconcile.CompactMap[netip.Addr, *target] // by the addresses from which a peer sends requests
 	order    []*target                                 // of the round

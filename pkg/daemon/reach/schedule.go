@@ -30,7 +30,7 @@ func (m *mesh) Turn(now moment) (r request, due bool) {
 		m.forgetMisses()
 	}
 	m.last = now
-	m.expire(now)
+	m.expire(now) // first: it makes suspects
 	m.turn++
 	t := m.pick(now)
 	if t == nil {
@@ -161,7 +161,7 @@ func (m *mesh) ask(now moment, t *target) request {
 	case t.kind == Bridges:
 		r.from = own.Subnet.Addr().Next()
 	}
-	size := 0
+	size := 0 // encode makes it minBody
 	switch purpose {
 	case fullSize:
 		size = sizeOf(m.network.MTU, to)

@@ -46,7 +46,7 @@ func (m *mesh) Update(now moment, n Network) {
 			m.peers.Set(l.Name, p)
 		}
 		if p.lease != l && (p.lease == nil || !sameWay(p.lease, l)) || moved {
-			m.replace(now, p, l)
+			m.replace(now, p, l) // all that is known of the peer is forgotten: its state is unknown
 		}
 		if p.lease != l { // another copy of the lease, on the same way
 			p.follow(l)
@@ -88,13 +88,14 @@ func (p *peer) follow(l *subnet.Lease) {
 	}
 }
 
-// drop forgets the targets of a peer.
+// drop forgets the targets of a peer. order, suspects and waiting may have them for a while;
+// who takes a target from there looks at gone.
 func (m *mesh) drop(p *peer) {
 	for _, t := range p.targets {
 		t.gone = true
 		m.down.Delete(t)
 		for _, a := range t.sources() {
-			if current, _ := m.bySource.Get(a); current == t {
+			if current, _ := m.bySource.Get(a); current == t { // else another peer has taken over the address
 				m.bySource.Delete(a)
 			}
 		}
@@ -151,8 +152,8 @@ func isWindows(data json.RawMessage) bool {
 	if !bytes.Contains(data, []byte("VtepMAC")) || json.Unmarshal(data, &d) != nil || len(d.VtepMAC) < 8 {
 		return false
 	}
-	prefix := []byte(d.VtepMAC[:8])
-	prefix[2], prefix[5] = ':', ':' // whatever is between the bytes
+	prefix := []byte(d.VtepMAC[:8]) // the first three bytes of the MAC address, as text
+	prefix[2], prefix[5] = ':', ':' // whatever is between them
 	return bytes.EqualFold(prefix, []byte("00:15:5d"))
 }
 
@@ -182,7 +183,8 @@ func (t *target) sources() []netip.Addr {
 	return nil
 }
 
-// setJudging decides whether misses count, and forgets those of before.
+// setJudging decides whether misses count, and forgets those of before. The state of a
+// target stays, but reports say unknown while nothing is judged (report.go).
 func (m *mesh) setJudging(now moment) {
 	judging := m.network.Synced && m.linkUp
 	if judging == m.judging {

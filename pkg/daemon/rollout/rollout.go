@@ -154,7 +154,7 @@ type Cluster struct {
 }
 
 // Rollout is the state machine of one node. The zero Rollout is settled, with a
-// Stagger of 0.
+// Stagger of 0. Only the daemon's loop uses it.
 type Rollout struct {
 	// Stagger is the duration of one turn. Hold is a fraction of it.
 	Stagger time.Duration

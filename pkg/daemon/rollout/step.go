@@ -52,8 +52,8 @@ func (r *Rollout) wait(c Cluster, now time.Time) (Action, time.Duration) {
 	if r.hold.IsZero() && c.Published {
 		r.hold = now
 	}
-	hold := r.Hold() + r.jitter(c.Self, r.spread(len(c.Peers)+1))
-	readyAt := cmp.Or(r.hold, r.since).Add(hold) // for turns, also of a node that cannot publish
+	hold := r.Hold() + r.jitter(c.Self, r.spread(len(c.Peers)+1)) // with jitter, so that not all nodes publish at once
+	readyAt := cmp.Or(r.hold, r.since).Add(hold)                  // for turns, also of a node that cannot publish
 	switch ready := r.mark.ID == r.id && r.mark.Phase == Ready; {
 	case r.state == Waiting && !ready && !r.hold.IsZero() && !now.Before(readyAt):
 		r.mark = Mark{r.id, Ready, c.Answers} // not published yet: c.Published is about the Mark before

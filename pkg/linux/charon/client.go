@@ -39,8 +39,9 @@ const (
 	silence = 10 * time.Second
 )
 
-// Client is a connection to charon for one goroutine. After an error other than a
-// Refusal, it is to be closed.
+// Client is a connection to charon for one goroutine at a time. ikeStore of pkg/linux has
+// two: one for commands, which the daemon's passes use, and one for Watch. After an error
+// other than a Refusal, a Client is to be closed.
 type Client struct {
 	conn *net.UnixConn
 	in   *bufio.Reader
@@ -72,8 +73,9 @@ func (c *Client) call(command string, m message) (message, error) {
 	return c.exchange(commandRequest, command, m, nil)
 }
 
-// stream sends a command whose answer consists of events of that name, for which it registers
-// meanwhile, also if charon refuses the command, and calls each for them.
+// stream sends a command whose answer consists of events of that name, and calls each for
+// them. It registers for the events while the command runs, and ends the registration also
+// if charon refuses the command.
 func (c *Client) stream(command, name string, m message, each func(message)) error {
 	if _, err := c.exchange(eventRegister, name, nil, nil); err != nil {
 		return err
@@ -105,7 +107,7 @@ func (c *Client) exchange(kind byte, name string, m message, each func(message))
 			if each != nil {
 				each(body)
 			}
-		case commandResponse, eventConfirm:
+		case commandResponse, eventConfirm: // the latter has an empty body
 			if body.text("success") == "no" {
 				return nil, &Refusal{name, body.text("errmsg")}
 			}
@@ -161,8 +163,9 @@ func (c *Client) receive() (kind byte, m message, err error) {
 	return kind, m, err
 }
 
-// Watch calls notify whenever a security association appears or ends. It returns
-// when the connection ends, also by Close, with the reason. Nothing else may use the Client.
+// Watch calls notify, on the goroutine of its caller, whenever a security association appears
+// or ends. It returns when the connection ends, also by Close, with the reason. Nothing but
+// Close may use the Client.
 func (c *Client) Watch(notify func()) error {
 	for _, name := range []string{"ike-updown", "child-updown"} {
 		if _, err := c.exchange(eventRegister, name, nil, func(message) { notify() }); err != nil {

@@ -9,17 +9,17 @@ import (
 )
 
 // Connection is how this node and a peer encrypt the packets between their subnets. Words of
-// strongSwan: a connection (of IKE) has children, here one, whose security association has the
-// keys of ESP.
+// strongSwan: a connection (of IKE) has children, here one, whose security association (SA)
+// has the keys of ESP. The driver writes the policies, which send packets into ESP.
 type Connection struct {
-	Name, Child       string // of the connection, and of its security association
-	Local, Remote     netip.Addr
-	LocalID, RemoteID netip.Addr // which the secret belongs to; they differ from the addresses behind NAT
-	LocalNet          netip.Prefix
-	RemoteNet         netip.Prefix
-	Proposal          string // for ESP
-	UDPEncap          bool   // ESP in UDP, even if there is no NAT
-	ReqID             int    // connects the security associations with the policies
+	Name, Child       string       // of the connection, and of its security association
+	Local, Remote     netip.Addr   // between which IKE and ESP are sent
+	LocalID, RemoteID netip.Addr   // which the secret belongs to; they differ from the addresses behind NAT
+	LocalNet          netip.Prefix // this node's subnet
+	RemoteNet         netip.Prefix // the peer's
+	Proposal          string       // for ESP
+	UDPEncap          bool         // ESP in UDP, even if there is no NAT
+	ReqID             int          // connects the security associations with the policies
 }
 
 // ikeProposal is flannel's, and constant.
@@ -121,7 +121,8 @@ func isRefusal(err error) bool {
 }
 
 // Initiate begins to negotiate the security associations of a connection, and does not
-// wait for the result.
+// wait for the result (timeout -1), which SAs and Watch show. init-limits: charon's limits for
+// half-open negotiations do not apply.
 func (c *Client) Initiate(name, child string) error {
 	_, err := c.call("initiate", message{{"ike", name}, {"child", child}, {"timeout", "-1"}, {"init-limits", "no"}})
 	return err
@@ -168,7 +169,7 @@ type Pair struct {
 	Received, Sent int64  // bytes
 }
 
-// SAs returns all security associations.
+// SAs returns all security associations, also those of connections that others have loaded.
 func (c *Client) SAs() ([]SA, error) {
 	var all []SA
 	err := c.stream("list-sas", "list-sa", nil, func(m message) {

@@ -63,7 +63,8 @@ const (
 // errTooLong is the error of a name or value that has no place in its length field.
 var errTooLong = errors.New("a name or value is too long for VICI")
 
-// appendMessage appends the encoded message to b.
+// appendMessage appends the encoded message to b. A section is encoded like a message,
+// between a start with its name and an end.
 func appendMessage(b []byte, m message) (_ []byte, err error) {
 	for _, f := range m {
 		switch v := f.Value.(type) {

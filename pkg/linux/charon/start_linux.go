@@ -53,9 +53,10 @@ func configuration() (text string) {
 // Start starts charon, and before that writes its configuration file, which exists as long
 // as the process may run. The caller has found that no charon listens on Socket. Start
 // does not wait until charon listens, which can take seconds. program is what it has started;
-// "": one that was started before (starting) may still begin to listen. The process is in a
-// session of its own and does not end with this one. It inherits no files, and of the
-// environment only PATH.
+// "": one that was started before (starting) may still begin to listen. After an error,
+// program means nothing, and the caller tries again in a later pass. The process is in a
+// session of its own and does not end with this one, so that a restart of flanneld keeps its
+// security associations. It inherits no files, and of the environment only PATH.
 func Start(config string) (program string, err error) {
 	if starting(config) {
 		return "", nil
@@ -77,7 +78,7 @@ func Start(config string) (program string, err error) {
 	if err := cmd.Start(); err != nil {
 		return program, err
 	}
-	go func() { _ = cmd.Wait() }() // how it ended, its log says
+	go func() { _ = cmd.Wait() }() // so that no zombie stays; how it ended, its log says
 	return program, nil
 }
 
@@ -212,9 +213,9 @@ func MayRun(config string) bool {
 }
 
 // Stop ends the daemon that Start has started with this configuration file, if the
-// client is connected to it, and removes the file. client is nil if no daemon runs.
-// SIGTERM makes the daemon delete its security associations, which stay with SIGKILL.
-// A daemon that does not end within stopWait is killed: it would keep the ports of IKE.
+// client is connected to it, and removes the file. ikeStore.stop calls it. client is nil if
+// no daemon runs. SIGTERM makes the daemon delete its security associations, which stay with
+// SIGKILL. A daemon that does not end within stopWait is killed: it would keep the ports of IKE.
 func Stop(client *Client, config string, sig syscall.Signal) error {
 	if client != nil {
 		if pid := client.Started(config); pid != 0 {
