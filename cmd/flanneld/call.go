@@ -112,7 +112,7 @@ func (c *call) reportUsage(err error) int { return c.process.reportUsage(c.Args,
 func (p process) reportUsage(args []string, err error) int {
 	// The flags may not have been parsed yet, or not all of them, so --json is looked
 	// for in the arguments: a script gets a document even then.
-	if _, asJSON := withoutJSON(args); asJSON {
+	if asksForJSON(args) {
 		_ = p.printJSON(failure{err.Error()}) // stderr has the same
 	}
 	for line := range strings.Lines(err.Error()) {
@@ -138,18 +138,13 @@ func (p process) reportError(err error) int {
 	return exitError
 }
 
-// withoutJSON removes --json from arguments that may be invalid otherwise.
+// asksForJSON reports whether --json is among arguments that may be invalid otherwise.
 // Arguments after "--" are not the command's.
-func withoutJSON(args []string) (rest []string, found bool) {
-	for i, arg := range args {
-		switch {
-		case arg == "--":
-			return append(rest, args[i:]...), found
-		case slices.Contains([]string{"--json", "-json", "--json=true", "-json=true"}, arg):
-			found = true
-		default:
-			rest = append(rest, arg)
-		}
+func asksForJSON(args []string) bool {
+	if end := slices.Index(args, "--"); end >= 0 {
+		args = args[:end]
 	}
-	return rest, found
+	return slices.ContainsFunc(args, func(arg string) bool {
+		return slices.Contains([]string{"--json", "-json", "--json=true", "-json=true"}, arg)
+	})
 }

@@ -11,8 +11,8 @@ import (
 const podImage = "docker.io/library/flannel-lab-pod:dev"
 
 // containerdConfig does not set oom scores below that of this process, because a lab in a
-// container without CAP_SYS_RESOURCE cannot. configure replaces RUNC, and ADDRESS, MODE,
-// NETWORKS and NODE in the files below.
+// container without CAP_SYS_RESOURCE cannot. configure replaces RUNC, and ADDRESS, RESOLVER,
+// MODE, NETWORKS and NODE in the files below.
 const containerdConfig = `version = 3
 root = "/var/lib/containerd"
 state = "/run/containerd"
@@ -36,7 +36,6 @@ oom_score = 0
 `
 
 // kubeletConfig accepts the host as it is: with swap, with cgroup v1, with little space.
-// clusterDNS is the address of the Service in conformance/coredns.yaml, which is the only DNS.
 const kubeletConfig = `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 address: "ADDRESS"
@@ -48,7 +47,7 @@ failCgroupV1: false
 failSwapOn: false
 oomScoreAdj: 0
 resolvConf: /etc/resolv.conf
-clusterDNS: [10.96.0.10]
+clusterDNS: ["RESOLVER"]
 clusterDomain: cluster.local
 volumePluginDir: /var/lib/kubelet/volumeplugins
 evictionHard: {memory.available: 100Mi, nodefs.available: 1%, imagefs.available: 1%}
@@ -65,6 +64,15 @@ conntrack: {maxPerCore: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}
 oomScoreAdj: 0
 `
 
+// kubelet returns the configuration of kubelet, which listens on all addresses.
+func (o Options) kubelet() string {
+	every := "0.0.0.0"
+	if o.IPv6Only {
+		every = "::"
+	}
+	return strings.NewReplacer("ADDRESS", every, "RESOLVER", o.service(dns).String()).Replace(kubeletConfig)
+}
+
 // configure writes the files of a service (Containerd, Kubelet or KubeProxy) into the
 // node's /run, and returns the command that starts it. StartService calls it. kubelet and
 // kube-proxy start after Ready, which sets n.cluster.ca.
@@ -76,11 +84,7 @@ func (n *Node) configure(service string) (command []string, err error) {
 		files["containerd.toml"] = strings.ReplaceAll(containerdConfig, "RUNC", filepath.Join(o.BinDir, runc))
 		command = []string{o.file("containerd"), "-c", "/run/containerd.toml"}
 	case Kubelet:
-		every := "0.0.0.0" // kubelet listens on all addresses
-		if o.IPv6Only {
-			every = "::"
-		}
-		files["kubelet.yaml"], files["ca.crt"] = strings.ReplaceAll(kubeletConfig, "ADDRESS", every), string(n.cluster.ca)
+		files["kubelet.yaml"], files["ca.crt"] = o.kubelet(), string(n.cluster.ca)
 		files["kubelet.kubeconfig"] = n.cluster.kubeconfigOf("system:node:" + n.Name)
 		command = o.kubernetes("kubelet", "--config=/run/kubelet.yaml", "--kubeconfig=/run/kubelet.kubeconfig",
 			"--hostname-override="+n.Name, "--node-ip="+n.addresses())

@@ -43,6 +43,22 @@ func (o Options) serviceNetworks() string {
 	return o.networks("10.96.0.0/16", "fd00:96::/108")
 }
 
+// Services, by the host part of their addresses.
+const (
+	apiServer = 1
+	dns       = 10 // in conformance/coredns.yaml; a cluster without it has no DNS
+)
+
+// service returns the address of a Service in the first of these networks.
+func (o Options) service(host int) netip.Addr {
+	first, _, _ := strings.Cut(o.serviceNetworks(), ",")
+	a := netip.MustParsePrefix(first).Addr()
+	for range host {
+		a = a.Next()
+	}
+	return a
+}
+
 func (o Options) networks(v4, v6 string) string {
 	switch o.family() {
 	case lab.V6:
@@ -81,16 +97,11 @@ func (c *Cluster) makeTokens() error {
 // of its own: of a flag that is there twice, the last one counts. Paths are below kubeDir.
 func (c *Cluster) StartAPIServer() error {
 	// It writes the kubeconfig when it is ready.
-	err := c.Infra.Do(func() error { return os.RemoveAll(Kubeconfig) })
-	if err != nil {
-		return err
-	}
-	services, err := netip.ParsePrefix(strings.Split(c.opts.serviceNetworks(), ",")[0])
-	if err != nil {
+	if err := c.Infra.Do(func() error { return os.RemoveAll(Kubeconfig) }); err != nil {
 		return err
 	}
 	return c.startService("kube", exec.Command(filepath.Join(c.opts.BinDir, "kube"), "-dir="+kubeDir, "-listen="+c.opts.endpoint(),
-		"-names="+services.Addr().Next().String(), "--", // pods reach the server by its Service
+		"-names="+c.opts.service(apiServer).String(), "--", // pods reach the server by its Service
 		"--token-auth-file="+tokensFile, "--endpoint-reconciler-type=lease", "--service-cluster-ip-range="+c.opts.serviceNetworks(),
 		// For kubectl exec and logs.
 		"--kubelet-client-certificate=admin.crt", "--kubelet-client-key=admin.key", "--kubelet-preferred-address-types=InternalIP"))

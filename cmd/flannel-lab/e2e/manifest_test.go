@@ -13,8 +13,12 @@ import (
 	"golang.org/x/sys/unix"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"flannel/cmd/flannel-lab/lab"
+	"flannel/cmd/flannel-lab/machine"
+	"flannel/internal/test/kubetest/cluster"
+	"flannel/internal/test/nettest"
 )
 
 // container replaces a container runtime: its arguments run with the given
@@ -63,6 +67,16 @@ func script(t *testing.T, spec corev1.PodSpec, c corev1.Container) string {
 	return file
 }
 
+// podSpec returns the pod of a DaemonSet.
+func podSpec(t *testing.T, o *unstructured.Unstructured) corev1.PodSpec {
+	t.Helper()
+	text, err := o.MarshalJSON()
+	must(t, err)
+	var set appsv1.DaemonSet
+	must(t, json.Unmarshal(text, &set))
+	return set.Spec.Template.Spec
+}
+
 // The pod of the DaemonSet as in the manifest: commands, arguments,
 // environment, privileges, volumes, probes and token. It has no other access to
 // the API server than every pod has.
@@ -72,11 +86,7 @@ func TestManifestAsItIs(t *testing.T) {
 	l := bare(t, lab.Options{Kube: true, Nodes: 2, Family: lab.Dual})
 	o, err := l.Kube.Object("DaemonSet")
 	must(t, err)
-	text, err := o.MarshalJSON()
-	must(t, err)
-	var set appsv1.DaemonSet
-	must(t, json.Unmarshal(text, &set))
-	spec := set.Spec.Template.Spec
+	spec := podSpec(t, o)
 	main, beside, first := spec.Containers[0], spec.Containers[1], spec.InitContainers[0]
 	must(t, l.SetConfig(ctx, l.Config(`{"Type":"vxlan"}`)))
 	for _, n := range l.Nodes {
@@ -126,6 +136,45 @@ func TestManifestAsItIs(t *testing.T) {
 				t.Errorf("%s logged a warning: %s", n.Name, r[""])
 			}
 		}
+	}
+}
+
+// The cleanup of the manifest sees the processes of its node: beside a flannel, which has no lock, it removes nothing.
+func TestCleanupAsItIs(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile(filepath.Join(nettest.Root(t), "Documentation", "kube-flannel-cleanup.yml"))
+	must(t, err)
+	objects, err := cluster.Objects(text)
+	must(t, err)
+	spec := podSpec(t, objects[0])
+	c := spec.InitContainers[0]
+	command := script(t, spec, c) + " " + strings.Join(c.Command, " ")
+	if !spec.HostPID {
+		command = "unshare --pid --fork --mount-proc " + command
+	}
+	l := prepare(t, lab.Options{Nodes: 2}, `{"Type":"vxlan"}`)
+	n := l.Nodes[0]
+	// No link-local addresses, which change by themselves.
+	in(t, n.Namespaces, "echo 1 > /proc/sys/net/ipv6/conf/default/addr_gen_mode")
+	must(t, l.StartAll(t.Context()))
+	hasPeers(t, n, 1)
+	stopped(t, n)
+
+	program := filepath.Join(t.TempDir(), "flanneld")
+	must(t, os.Symlink("/bin/sleep", program))
+	flannel, err := machine.StartProcess(n.Machine, exec.Command(program, "infinity"), "flannel.log")
+	must(t, err)
+	before := in(t, n.Namespaces, lab.NetworkState)
+	if out, code := exitStatus(t, n, command); code != 6 {
+		t.Errorf("beside flannel it ends with %d and prints\n%s", code, out)
+	}
+	if change := lab.Changes(before, in(t, n.Namespaces, lab.NetworkState)); change != "" {
+		t.Errorf("beside flannel it changed\n%s", change)
+	}
+	_, err = flannel.Stop(t.Context(), unix.SIGKILL)
+	must(t, err)
+	if out, code := exitStatus(t, n, command); code != 0 || !strings.Contains(out, "device flannel.1\n") {
+		t.Errorf("when flannel has ended, it ends with %d and prints\n%s", code, out)
 	}
 }
 

@@ -63,12 +63,10 @@ func (k VIPKeeper) endpoints(ctx context.Context) (ids []string, err error) {
 	return ids, err
 }
 
-// stores returns the directories that may have reservations of ours: the published
-// one, and all that exist, since we may have crashed before publishing.
+// stores returns the directories that may have reservations of ours, each once: all that
+// exist in DataDir, since we may have crashed before publishing, and the published one if
+// it is somewhere else. It may be another name of one in DataDir.
 func (k VIPKeeper) stores(published VIP) (stores []hostLocal, err error) {
-	if published.Store != "" {
-		stores = append(stores, hostLocal(published.Store))
-	}
 	entries, err := os.ReadDir(k.DataDir)
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil // nothing was reserved there
@@ -80,8 +78,14 @@ func (k VIPKeeper) stores(published VIP) (stores []hostLocal, err error) {
 			stores = append(stores, hostLocal(filepath.Join(k.DataDir, e.Name())))
 		}
 	}
-	slices.Sort(stores)
-	return slices.Compact(stores), err
+	isPublished := func(s hostLocal) bool {
+		isOther, err := otherDir(published.Store, string(s))
+		return err == nil && !isOther
+	}
+	if published.Store != "" && !slices.ContainsFunc(stores, isPublished) {
+		stores = append(stores, hostLocal(published.Store))
+	}
+	return stores, err
 }
 
 // releaseAll deletes our reservations in a directory and returns a description of each.

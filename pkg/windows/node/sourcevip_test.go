@@ -170,8 +170,8 @@ func TestRejoin(t *testing.T) {
 	}
 }
 
-// A directory of host-local that has two names is not a former one and a new one: the reservations stay. The full path is
-// published, whatever the directory of the process is.
+// A directory of host-local that has two names is not a former one and a new one: the reservations stay, and Release names
+// each of them once. The full path is published, whatever the directory of the process is.
 func TestStoreOfTwoNames(t *testing.T) {
 	for _, kind := range []string{hns.Overlay, hns.L2Bridge} {
 		n := newNode(t)
@@ -181,6 +181,10 @@ func TestStoreOfTwoNames(t *testing.T) {
 		n.make("pods", kind, "10.244.1.0/24")
 		n.ensureIn(n.DataDir)
 		want := n.holds()
+		would, err := n.Release(t.Context(), true)
+		if err != nil {
+			t.Fatal(err)
+		}
 		alias := strings.ToUpper(n.DataDir)
 		if runtime.GOOS != "windows" {
 			alias = filepath.Join(t.TempDir(), "link")
@@ -194,6 +198,9 @@ func TestStoreOfTwoNames(t *testing.T) {
 			n.check("with "+name, want)
 			if v, err := ReadVIP(n.File); err != nil || !filepath.IsAbs(v.Store) {
 				t.Errorf("with %s: published %+v, %v", name, v, err)
+			}
+			if got, err := n.Release(t.Context(), true); err != nil || !slices.Equal(got, would) {
+				t.Errorf("with %s: would release %q, %v, not %q", name, got, err, would)
 			}
 		}
 		if err := os.RemoveAll(n.DataDir); err != nil {
