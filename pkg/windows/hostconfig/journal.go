@@ -215,8 +215,7 @@ func (j *Journal) holds(s *Snapshot) bool {
 // boot, and compareAfterBoot begins no other one. If this boot is unknown, Boot is "", and a
 // later run compares.
 func (k *Keeper) deleteSnapshot() {
-	k.resetTimers()    // and what else belongs to one snapshot, such as lost
-	k.lastWarning = "" // the next snapshot may have the same problem
+	k.resetTimers() // and what else belongs to one snapshot, such as lost
 	old := k.journal.Snapshot
 	k.settle(func(j *Journal) {
 		if j.holds(old) {
