@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -113,10 +114,9 @@ func (c Components) write(name string, r record) error {
 }
 
 // startProcess starts a component as a process, unless it runs with the same command. If
-// it runs with another one, it is stopped first. The command is Program and Args: the record
-// has no environment, and a change of Component.Env alone restarts nothing.
+// it runs with another one, it is stopped first. The command is Env, Program and Args.
 func (c Components) startProcess(ctx context.Context, what Component) error {
-	command := windows.ComposeCommandLine(append([]string{what.Program}, what.Args...))
+	command := windows.ComposeCommandLine(slices.Concat(what.Env, []string{what.Program}, what.Args))
 	running, err := c.openOwn(what.Name)
 	if err != nil {
 		return err
@@ -147,7 +147,7 @@ func (c Components) startProcess(ctx context.Context, what Component) error {
 const startsWithin = 2 * time.Second
 
 // launch starts a process, which outlives this one, and records it: with command, its
-// command line as one text, by which a later startProcess recognizes other arguments.
+// variables and command line as one text, by which a later startProcess recognizes others.
 func (c Components) launch(what Component, command string) error {
 	if err := what.needProgram(); err != nil {
 		return err

@@ -107,6 +107,11 @@ func TestProcessOfComponent(t *testing.T) {
 	if second == first {
 		t.Error("another command started no other process")
 	}
+	what.Env = []string{"NODE_NAME=w 2"}
+	third := start()
+	if again := start(); third == second || again != third {
+		t.Errorf("another variable: %d, %d, %d", second, third, again)
+	}
 	if _, err := os.Stat(filepath.Join(c.LogDir, testedName+".log.1")); err != nil {
 		t.Errorf("the former log: %v", err)
 	}
