@@ -34,9 +34,10 @@ func RequireAdministrator() error {
 
 // Start runs a component as a process, or as a service. If it runs with the same
 // command, it runs on; with another one, it is restarted. A service of that name that
-// flanneld did not create is only started, and Stop leaves it running. A node changes from
-// processes to services by stopping all of them first (node start), and never back: the
-// caller does not pass false for a component with a service of its own.
+// Components did not create is only started, and Stop leaves it running. A node changes from
+// processes to services by stopping all of them first (node start), and never back: a service
+// that Components created is used, whatever asService is. The caller passes false after
+// the settings of the last node start were lost.
 func (c Components) Start(ctx context.Context, what Component, asService bool) error {
 	registered, err := lookUpService(what.Name)
 	switch {
@@ -46,9 +47,9 @@ func (c Components) Start(ctx context.Context, what Component, asService bool) e
 		if err := startNamed(ctx, what.Name, c.Out); err != nil {
 			return err
 		}
-		c.say("the service %s runs; flanneld did not create it, and does not change its arguments", what.Name)
+		c.say("the service %s runs; node start did not create it, and does not change its arguments", what.Name)
 		return nil
-	case asService:
+	case asService || registered.own: // a process beside the service would run twice after the next boot
 		return c.startOwnService(ctx, what, registered)
 	}
 	return c.startProcess(ctx, what)
