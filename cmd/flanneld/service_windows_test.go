@@ -135,22 +135,31 @@ func failsHalfway(t *testing.T, config service.Config) {
 	}
 }
 
-// installsAndStarts installs a service that is there: it runs on unless something of it has changed.
+// installsAndStarts installs a service that is there: it runs on unless something of it has changed, now or when it was installed
+// without being started.
 func installsAndStarts(t *testing.T, config service.Config) {
 	t.Helper()
-	config.Start = true
 	process := uint32(0)
 	for _, c := range []struct {
 		node    string
+		start   bool
 		another bool // process
-	}{{"w1", true}, {"w1", false}, {"w2", true}} {
-		config.Env[0] = "NODE_NAME=" + c.node
+	}{{"w1", true, true}, {"w1", true, false}, {"w2", true, true}, {"w3", false, false}, {"w3", false, false}, {"w3", true, true}, {"w3", true, false}} {
+		config.Env[0], config.Start = "NODE_NAME="+c.node, c.start
 		if err := service.Control(t.Context(), "install", config, io.Discard); err != nil {
 			t.Errorf("install --start: %v", err)
 		}
 		now := serviceStatus(t)
 		if now.State != svc.Running || (now.ProcessId != process) != c.another {
-			t.Errorf("install --start for %s: %+v, the process was %d", c.node, now, process)
+			t.Errorf("install for %s, --start: %t: %+v, the process was %d", c.node, c.start, now, process)
+		}
+		var said strings.Builder
+		if err := service.Control(t.Context(), "start", config, &said); err != nil || logtest.Names(said.String(), "service stop") == c.start {
+			t.Errorf("start for %s says %q, %v", c.node, &said, err)
+		}
+		said.Reset()
+		if err := service.Control(t.Context(), "status", config, &said); err != nil || logtest.Names(said.String(), "former") == c.start {
+			t.Errorf("status for %s says %q, %v", c.node, &said, err)
 		}
 		process = now.ProcessId
 	}

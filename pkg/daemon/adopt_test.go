@@ -200,24 +200,31 @@ func TestAsksEveryPeer(t *testing.T) {
 	})
 }
 
-// A former configuration that this node cannot go back to when a trial ends, because of its underlay, it goes back to
-// as soon as it can.
+// cannotGoBack returns a node whose trial has ended without an answer, and which cannot go back to the former configuration,
+// because of its underlay, until mend is called.
+func cannotGoBack(t *testing.T) (a *adopting, mend func()) {
+	t.Helper()
+	a = newAdopting(t, 1)
+	a.in.setConfig([]byte("two 10.5.0.0/16"))
+	a.run(untilTrial)
+	a.has("on trial", "two", rollout.Trying, true)
+	usual := a.n.host.link
+	a.n.host.link.V4 = netip.MustParseAddr("10.5.1.7") // inside this node's subnet
+	time.Sleep(adoptStagger)
+	for range 2 {
+		if a.reconfigured(t, false) == nil {
+			t.Error("there is no error")
+		}
+		a.has("it cannot go back", "two", rollout.Refused, true)
+	}
+	return a, func() { a.n.host.link = usual }
+}
+
+// A former configuration that this node cannot go back to when a trial ends, it goes back to as soon as it can.
 func TestGoingBackFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := newAdopting(t, 1)
-		a.in.setConfig([]byte("two 10.5.0.0/16"))
-		a.run(untilTrial)
-		a.has("on trial", "two", rollout.Trying, true)
-		usual := a.n.host.link
-		a.n.host.link.V4 = netip.MustParseAddr("10.5.1.7") // inside this node's subnet
-		time.Sleep(adoptStagger)
-		for range 2 {
-			if a.reconfigured(t, false) == nil {
-				t.Error("there is no error")
-			}
-			a.has("it cannot go back", "two", rollout.Refused, true)
-		}
-		a.n.host.link = usual
+		a, mend := cannotGoBack(t)
+		mend()
 		a.run(time.Millisecond)
 		if a.reconfigured(t, false) != nil {
 			t.Error("there is still an error")
@@ -230,22 +237,14 @@ func TestGoingBackFails(t *testing.T) {
 // one when that trial ends.
 func TestFollowingInsteadOfGoingBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := newAdopting(t, 1)
-		a.in.setConfig([]byte("two 10.5.0.0/16"))
-		a.run(untilTrial)
-		a.has("on trial", "two", rollout.Trying, true)
-		usual := a.n.host.link
-		a.n.host.link.V4 = netip.MustParseAddr("10.5.1.7") // inside this node's subnet
-		time.Sleep(adoptStagger)
-		_ = a.reconfigured(t, false) // its error is the subject
-		a.has("it cannot go back", "two", rollout.Refused, true)
+		a, mend := cannotGoBack(t)
 		a.proven(1, "two")
 		for range 2 { // the first one sees the proof
 			_ = a.reconfigured(t, false)
 			time.Sleep(time.Second)
 		}
 		a.has("it follows", "two", rollout.Trying, true)
-		a.n.host.link = usual
+		mend()
 		a.run(2 * adoptStagger)
 		a.has("without an answer", "one", rollout.Refused, true)
 	})

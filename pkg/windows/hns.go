@@ -206,14 +206,14 @@ func (d *Driver) Apply(ctx context.Context, links dataplane.Links, s dataplane.S
 	if len(s.Blackholes) > 0 {
 		d.warnOnce(causeNoBlackholes, "--ip-blackhole-route has no effect on Windows, which has no such routes")
 	}
-	savedErr := d.hostConfig.SetPodNetworks(s.Networks) // about what is saved of the host: peers need not wait for that
+	d.hostConfig.SetPodNetworks(s.Networks)
 	dev := d.device()
 	link, exists := links[dev.name]
 	switch {
 	case !exists && s.Keep: // nothing may be deleted, and nothing can be added
-		return nil, savedErr
+		return nil, nil
 	case !exists:
-		return nil, errors.Join(savedErr, d.deleteUnwanted(ctx))
+		return nil, d.deleteUnwanted(ctx)
 	}
 	d.setNetworks(link, s)
 	var err error
@@ -227,8 +227,8 @@ func (d *Driver) Apply(ctx context.Context, links dataplane.Links, s dataplane.S
 	if dataplane.MayDelete(s, err) {
 		err = errors.Join(err, all.Prune(ctx, d.opts), d.deleteUnwanted(ctx))
 	}
-	// The paths of refused entries are the first result; the error keeps what is left, such as savedErr.
-	return dataplane.AttributeRefusals(errors.Join(err, savedErr), s.Paths, isRefusal, func(p *dataplane.Path) []any {
+	// The paths of refused entries are the first result; the error keeps what is left.
+	return dataplane.AttributeRefusals(err, s.Paths, isRefusal, func(p *dataplane.Path) []any {
 		f := dataplane.Filling{Verb: dataplane.CollectKeys}
 		_ = d.fill(&f, dev, p) // a path that cannot be translated has no keys
 		return f.Keys

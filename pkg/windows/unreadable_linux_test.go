@@ -110,7 +110,8 @@ func TestChangedWhileNotSaved(t *testing.T) {
 	})
 }
 
-// While what is saved of the host cannot be changed, as without pod networks that were not known, peers are written.
+// What is saved of the host has a route to a peer that is gone, and cannot be changed: peers are written, and the route does not
+// come and go.
 func TestPeersWhileNotSaved(t *testing.T) {
 	for _, kind := range kinds {
 		onWindows(t, devicesOf(kind), hnstest.Knobs{}, func(w *windows) {
@@ -137,11 +138,17 @@ func TestPeersWhileNotSaved(t *testing.T) {
 			}
 			w.state.Paths = append(w.state.Paths, winPath(w.devices[0], 6))
 			links, ensureErr := w.Ensure(w.t.Context(), w.devices)
-			if _, err := w.Apply(w.t.Context(), links, w.state); err == nil {
-				t.Errorf("%s: no error; Ensure: %v", kind, ensureErr)
+			if _, err := w.Apply(w.t.Context(), links, w.state); err != nil {
+				t.Errorf("%s: %v; Ensure: %v", kind, err, ensureErr)
 			}
 			if !strings.Contains(w.holds(), "10.244.6.0/24") {
 				t.Errorf("%s: Ensure: %v; there is\n%s", kind, ensureErr, w.holds())
+			}
+			w.m.ForgetLog()
+			w.bring(time.Minute)
+			w.mends(5 * time.Minute)
+			if changed := w.changed(); changed != "" {
+				t.Errorf("%s: changed\n%s", kind, changed)
 			}
 			if err := read(path); err != nil {
 				t.Fatal(err)

@@ -181,10 +181,11 @@ func (k *Keeper) update(change func(*Journal)) error {
 	return nil
 }
 
-// settle is update for a change about what Restore has found or done. If the file cannot be
-// written, the change is made in memory, so that Restore goes on, and WriteSettled, or an update
-// before that, makes it in the file. change may be called more than once, and then with what
-// another process has written in between: it must change only what Restore has seen.
+// settle is update for a change about what Restore has found or done, or has to leave alone
+// (SetPodNetworks). If the file cannot be written, the change is made in memory, so that Restore
+// goes on, and WriteSettled, or an update before that, makes it in the file. change may be called
+// more than once, and then with what another process has written in between: it must change only
+// what Restore has seen, and what must not be in any snapshot.
 func (k *Keeper) settle(change func(*Journal)) {
 	err := k.update(change)
 	if err == nil {
@@ -215,8 +216,7 @@ func (j *Journal) holds(s *Snapshot) bool {
 // boot, and compareAfterBoot begins no other one. If this boot is unknown, Boot is "", and a
 // later run compares.
 func (k *Keeper) deleteSnapshot() {
-	k.resetTimers()    // and what else belongs to one snapshot, such as lost
-	k.lastWarning = "" // the next snapshot may have the same problem
+	k.resetTimers() // and what else belongs to one snapshot, such as lost
 	old := k.journal.Snapshot
 	k.settle(func(j *Journal) {
 		if j.holds(old) {

@@ -200,8 +200,8 @@ func (k *Keeper) compare(adapters []hns.Adapter, routes []hns.Route, networks []
 	if err := k.takeChanges(host, routes); err != nil {
 		return err
 	}
-	if !k.journal.holds(snapshot) { // it may be of another adapter than host
-		return dataplane.Waiting(CauseNoAddress, "a look at the settings that another process has saved")
+	if !k.journal.holds(snapshot) { // another process has saved one, perhaps of another adapter
+		return k.compare(adapters, routes, networks)
 	}
 	snapshot = k.journal.Snapshot // which takeChanges may have changed
 	if !host.DHCP {

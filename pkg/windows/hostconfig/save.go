@@ -84,27 +84,26 @@ func (k *Keeper) awaitOther(physical hns.Adapter, adapters []hns.Adapter) error 
 	return err
 }
 
-// SetPodNetworks removes the routes into the pod networks from the snapshots.
-// Until it is called, routes to peers that an earlier run left on the adapter
-// look like those of any program. Driver.Apply calls it in each pass.
-func (k *Keeper) SetPodNetworks(pods []netip.Prefix) error {
+// SetPodNetworks removes the routes into the pod networks from the snapshots: peers come
+// and go. Until it is called, routes to peers that an earlier run left on the adapter
+// look like those of any program. Driver.Apply calls it in each pass, and restoring one of
+// them would undo what Apply deletes, so the change counts also if it cannot be written.
+func (k *Keeper) SetPodNetworks(pods []netip.Prefix) {
 	k.lock()
 	defer k.mu.Unlock()
 	if slices.Equal(k.pods, pods) || !k.begun { // the next call knows the snapshot
-		return nil
-	}
-	if s := k.journal.Snapshot; s != nil && !s.equal(s.without(pods)) {
-		if err := k.update(func(j *Journal) {
-			if j.Snapshot != nil {
-				j.Snapshot = j.Snapshot.without(pods)
-			}
-		}); err != nil {
-			return err
-		}
+		return
 	}
 	k.pods = slices.Clone(pods) // Save leaves routes into them out from now on
+	pods = k.pods
 	if k.good != nil {
 		k.good = k.good.without(pods)
 	}
-	return nil
+	if s := k.journal.Snapshot; s != nil && !s.equal(s.without(pods)) {
+		k.settle(func(j *Journal) {
+			if j.Snapshot != nil {
+				j.Snapshot = j.Snapshot.without(pods)
+			}
+		})
+	}
 }

@@ -73,4 +73,5 @@ func (k *Keeper) resetTimers() {
 	k.goneSince, k.missingSince, k.leaseSince, k.otherSince = time.Time{}, time.Time{}, time.Time{}, time.Time{}
 	k.downSince, k.incompleteSince, k.completeSince = time.Time{}, time.Time{}, time.Time{}
 	k.dhcpOff, k.lost, k.staticMissing, k.staticStored = 0, false, false, false
+	k.lastWarning = "" // the next snapshot may have the same problem
 }

@@ -203,38 +203,47 @@ func TestUnwritableJournal(t *testing.T) {
 	}
 }
 
-// What could not be written about a snapshot is written as soon as it can be, and changes no other snapshot, which another
-// process has saved meanwhile.
+// What could not be written about a snapshot, that it is restored or that somebody has set other DNS servers since the last boot,
+// is written as soon as it can be, and changes no other snapshot, which another process has saved meanwhile.
 func TestSettledIsWritten(t *testing.T) {
-	for _, otherSaved := range []bool{false, true} {
+	for _, c := range []struct{ atBoot, otherSaved bool }{{false, false}, {false, true}, {true, false}, {true, true}} {
 		synctest.Test(t, func(t *testing.T) {
 			m := hnstest.New()
 			defer m.Close() //nolint:errcheck // it counts handles, of which there are none
 			host := m.Admin().Adapter("Ethernet")
-			saved := (&Keeper{stack: m}).newSnapshot(host, host, m.Admin().Routes())
+			saved, limits := (&Keeper{stack: m}).newSnapshot(host, host, m.Admin().Routes()), Limits{}
+			if saved.AtBoot = c.atBoot; c.atBoot {
+				saved.DNS, limits.Rest = []netip.Addr{netip.MustParseAddr("10.99.0.53")}, time.Hour // so that the snapshot stays
+			}
 			path, allow := readOnly(t, Journal{Networks: []string{"cbr0"}, Snapshot: saved})
 			var log logtest.Log
-			k := New(path, Limits{}, m, log.Logger())
+			k := New(path, limits, m, log.Logger())
 			for range 10 {
 				_ = k.Restore(nil)
 			}
-			if k.HasSnapshot() || k.WriteSettled() == nil {
-				t.Error("a snapshot that is restored stays, or is deleted from a file that cannot be written")
+			if k.HasSnapshot() != c.atBoot || k.WriteSettled() == nil {
+				t.Errorf("%+v: there is a snapshot: %t; or a file was written that cannot be", c, k.HasSnapshot())
+			}
+			if j, err := ReadJournal(path); err != nil || !j.Snapshot.equal(saved) {
+				t.Errorf("%+v: the journal was written: %+v, %v", c, j.Snapshot, err)
 			}
 			allow()
-			if otherSaved {
-				other := *saved
-				other.Written = saved.Written.Add(time.Minute)
-				if err := WriteJournal(path, Journal{Networks: []string{"cbr0"}, Snapshot: &other}); err != nil {
+			want := k.journal.Snapshot
+			if c.otherSaved {
+				want = new(*saved)
+				want.Written = saved.Written.Add(time.Minute)
+				if err := WriteJournal(path, Journal{Networks: []string{"cbr0"}, Snapshot: want}); err != nil {
 					t.Fatal(err)
 				}
+			} else if c.atBoot && !slices.Equal(want.DNS, host.DNS) {
+				t.Errorf("the snapshot has the DNS servers %v", want.DNS)
 			}
 			time.Sleep(readPause)
 			if err := k.WriteSettled(); err != nil {
 				t.Error(err)
 			}
-			if j, err := ReadJournal(path); err != nil || (j.Snapshot != nil) != otherSaved {
-				t.Errorf("another process has saved: %t; the journal holds %+v, %v", otherSaved, j.Snapshot, err)
+			if j, err := ReadJournal(path); err != nil || j.Snapshot != want && !j.Snapshot.equal(want) {
+				t.Errorf("%+v: the journal holds %+v, %v", c, j.Snapshot, err)
 			}
 		})
 	}
@@ -263,7 +272,8 @@ func TestUnreadableIsNotReadAgain(t *testing.T) {
 	})
 }
 
-// The networks of pods that could not be saved, or whose routes nobody knows yet, are taken up later.
+// The networks of pods that cannot be saved count at once, and are saved later. Those whose routes nobody knows yet are taken up
+// when the snapshot is known.
 func TestPodNetworksLater(t *testing.T) { synctest.Test(t, testPodNetworksLater) }
 
 func testPodNetworksLater(t *testing.T) {
@@ -274,7 +284,8 @@ func testPodNetworksLater(t *testing.T) {
 	snapshot.Routes = append(snapshot.Routes, SavedRoute{netip.MustParsePrefix("10.244.4.0/24"), hnstest.Gateway, 10})
 	check := func(k *Keeper, path string) {
 		t.Helper()
-		if err := k.SetPodNetworks(pods); err != nil {
+		k.SetPodNetworks(pods)
+		if err := k.WriteSettled(); err != nil {
 			t.Error(err)
 		}
 		if j, err := ReadJournal(path); err != nil || len(j.Snapshot.Routes) != 1 {
@@ -283,10 +294,11 @@ func testPodNetworksLater(t *testing.T) {
 	}
 	path, allow := readOnly(t, Journal{Snapshot: snapshot})
 	k := onJournal(t, path)
-	if err := k.SetPodNetworks(pods); err == nil {
-		t.Error("saved")
+	if k.SetPodNetworks(pods); len(k.journal.Snapshot.Routes) != 1 || k.WriteSettled() == nil {
+		t.Errorf("the snapshot has the routes %v; or they are saved", k.journal.Snapshot.Routes)
 	}
 	allow()
+	time.Sleep(readPause)
 	check(k, path)
 
 	path, readable := refusable(t)
@@ -295,9 +307,7 @@ func testPodNetworksLater(t *testing.T) {
 	}
 	readable(false)
 	k = onJournal(t, path)
-	if err := k.SetPodNetworks(pods); err != nil {
-		t.Error(err)
-	}
+	k.SetPodNetworks(pods)
 	readable(true)
 	check(k, path)
 }

@@ -20,7 +20,7 @@ const mark = "Made by install-services.ps1 of flannel"
 type record struct {
 	ID      uint32 `json:"id"`
 	Started int64  `json:"started"` // as Windows counts: in 100 ns since 1601
-	Command string `json:"command"`
+	Command string `json:"command"` // variables of Component.Env, program and arguments, as one text
 }
 
 // needProgram returns an error if the program is missing.

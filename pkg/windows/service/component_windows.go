@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -33,9 +34,10 @@ func RequireAdministrator() error {
 
 // Start runs a component as a process, or as a service. If it runs with the same
 // command, it runs on; with another one, it is restarted. A service of that name that
-// flanneld did not create is only started, and Stop leaves it running. A node changes from
-// processes to services by stopping all of them first (node start), and never back: the
-// caller does not pass false for a component with a service of its own.
+// Components did not create is only started, and Stop leaves it running. A node changes from
+// processes to services by stopping all of them first (node start), and never back: a service
+// that Components created is used, whatever asService is. The caller passes false after
+// the settings of the last node start were lost.
 func (c Components) Start(ctx context.Context, what Component, asService bool) error {
 	registered, err := lookUpService(what.Name)
 	switch {
@@ -45,9 +47,9 @@ func (c Components) Start(ctx context.Context, what Component, asService bool) e
 		if err := startNamed(ctx, what.Name, c.Out); err != nil {
 			return err
 		}
-		c.say("the service %s runs; flanneld did not create it, and does not change its arguments", what.Name)
+		c.say("the service %s runs; node start did not create it, and does not change its arguments", what.Name)
 		return nil
-	case asService:
+	case asService || registered.own: // a process beside the service would run twice after the next boot
 		return c.startOwnService(ctx, what, registered)
 	}
 	return c.startProcess(ctx, what)
@@ -114,10 +116,9 @@ func (c Components) write(name string, r record) error {
 }
 
 // startProcess starts a component as a process, unless it runs with the same command. If
-// it runs with another one, it is stopped first. The command is Program and Args: the record
-// has no environment, and a change of Component.Env alone restarts nothing.
+// it runs with another one, it is stopped first. The command is Env, Program and Args.
 func (c Components) startProcess(ctx context.Context, what Component) error {
-	command := windows.ComposeCommandLine(append([]string{what.Program}, what.Args...))
+	command := windows.ComposeCommandLine(slices.Concat(what.Env, []string{what.Program}, what.Args))
 	running, err := c.openOwn(what.Name)
 	if err != nil {
 		return err
@@ -148,7 +149,7 @@ func (c Components) startProcess(ctx context.Context, what Component) error {
 const startsWithin = 2 * time.Second
 
 // launch starts a process, which outlives this one, and records it: with command, its
-// command line as one text, by which a later startProcess recognizes other arguments.
+// variables and command line as one text, by which a later startProcess recognizes others.
 func (c Components) launch(what Component, command string) error {
 	if err := what.needProgram(); err != nil {
 		return err

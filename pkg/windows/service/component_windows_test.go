@@ -107,6 +107,11 @@ func TestProcessOfComponent(t *testing.T) {
 	if second == first {
 		t.Error("another command started no other process")
 	}
+	what.Env = []string{"NODE_NAME=w 2"}
+	third := start()
+	if again := start(); third == second || again != third {
+		t.Errorf("another variable: %d, %d, %d", second, third, again)
+	}
 	if _, err := os.Stat(filepath.Join(c.LogDir, testedName+".log.1")); err != nil {
 		t.Errorf("the former log: %v", err)
 	}
@@ -192,9 +197,10 @@ func TestProcessOfOthers(t *testing.T) {
 func TestServiceOfComponent(t *testing.T) {
 	c, what, _ := newComponents(t)
 	what.Manual = true
+	asService := true
 	start := func() (command string, id uint32) {
 		t.Helper()
-		if err := c.Start(t.Context(), what, true); err != nil {
+		if err := c.Start(t.Context(), what, asService); err != nil {
 			t.Fatal(err)
 		}
 		var status svc.Status
@@ -226,8 +232,20 @@ func TestServiceOfComponent(t *testing.T) {
 		t.Error("the same command started the service again")
 	}
 	what.Args = append(what.Args, "--v=4")
-	if command, second := start(); second == first || !strings.HasSuffix(command, "--v=4") {
+	command, second := start()
+	if second == first || !strings.HasSuffix(command, "--v=4") {
 		t.Errorf("another command: %s, the same process: %t", command, second == first)
+	}
+	asService = false // as after the settings of the last start were lost
+	if _, again := start(); again != second {
+		t.Error("it was started beside its service")
+	}
+	what.Args = append(what.Args[:len(what.Args)-1], "--v=5")
+	if command, third := start(); third == second || !strings.HasSuffix(command, "--v=5") {
+		t.Errorf("another command: %s, the same process: %t", command, third == second)
+	}
+	if r, err := c.readRecord(testedName); r.ID != 0 || err != nil {
+		t.Errorf("it has a process %d beside its service, %v", r.ID, err)
 	}
 	missing := what
 	missing.Program = filepath.Join(c.BaseDir, "missing.exe")

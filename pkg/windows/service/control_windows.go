@@ -22,13 +22,13 @@ func Control(ctx context.Context, verb string, config Config, out io.Writer) err
 	var err error
 	switch verb {
 	case "install":
-		// A running service is stopped only if its configuration changed: running the
-		// same installation again must not interrupt it.
-		changed := false
-		err = withManager(windows.SC_MANAGER_ALL_ACCESS, func(m *mgr.Mgr) (err error) { changed, err = install(m, config, out); return err })
+		err = withManager(windows.SC_MANAGER_ALL_ACCESS, func(m *mgr.Mgr) error { return install(m, config, out) })
 		if err == nil && config.Start {
+			// A running service is stopped only if its configuration changed, now or by an earlier install without
+			// --start: running the same installation again must not interrupt it.
 			err = withService(Name, windows.SERVICE_START|windows.SERVICE_STOP|windows.SERVICE_QUERY_STATUS, func(s *mgr.Service) error {
-				if changed {
+				outdated, err := isOutdated(s)
+				if outdated {
 					err = stopService(ctx, s, out)
 				}
 				return errors.Join(err, startService(ctx, s, out))
@@ -110,15 +110,15 @@ func openService(m *mgr.Mgr, name string, access uint32) (*mgr.Service, error) {
 	return &mgr.Service{Name: name, Handle: h}, nil
 }
 
-// install creates the service or changes it to config; changed is false if it had this
-// config, and true for a new service. The service depends on no other one: if it depended on HNS, Windows would stop it
-// when HNS restarts.
-func install(m *mgr.Mgr, config Config, out io.Writer) (changed bool, err error) {
+// install creates the service or changes it to config. If it runs with another one, isOutdated
+// is true from then on. The service depends on no other one: if it depended on HNS, Windows would
+// stop it when HNS restarts.
+func install(m *mgr.Mgr, config Config, out io.Writer) error {
 	// Everything is set even if it is installed already: somebody may have changed or
 	// disabled the service in another way.
-	done := "changed; a running service uses the change after its next start"
-	if changed = !installed(config); !changed {
-		done = "already installed"
+	done, changed := "already installed", !installed(config)
+	if changed {
+		done = "changed; a running service uses the change after its next start"
 	}
 	s, err := openService(m, Name, windows.SERVICE_ALL_ACCESS)
 	if errors.Is(err, windows.ERROR_SERVICE_DOES_NOT_EXIST) {
@@ -126,22 +126,25 @@ func install(m *mgr.Mgr, config Config, out io.Writer) (changed bool, err error)
 		s, err = m.CreateService(Name, config.Command[0], mgr.Config{StartType: mgr.StartAutomatic, ErrorControl: mgr.ErrorNormal}, config.Command[1:]...)
 	}
 	if err != nil {
-		return changed, fmt.Errorf("create the service: %w", err)
+		return fmt.Errorf("create the service: %w", err)
 	}
 	defer s.Close() //nolint:errcheck // only releases a handle
-	if err := errors.Join(configure(s, out), addEventSource()); err != nil {
-		return changed, err
+	err = errors.Join(configure(s, out), addEventSource())
+	if err == nil && changed {
+		err = markOutdated(s)
 	}
-	// What installed compares is set last: after an error above, the next install finds a service that existed changed,
-	// and so restarts it.
-	if err := setEnvironment(config.Env); err != nil {
-		return changed, err
+	// What installed compares is set last: after an error above, the next install finds a service that existed changed.
+	if err == nil {
+		err = setEnvironment(config.Env)
+	}
+	if err != nil {
+		return err
 	}
 	if err := changeCommand(Name, config.Command); err != nil {
-		return changed, fmt.Errorf("set the command line: %w", err)
+		return fmt.Errorf("set the command line: %w", err)
 	}
 	show(out, done)
-	return changed, nil
+	return nil
 }
 
 // failuresReset is the time without a failure after which the next one counts as the first.
@@ -231,7 +234,11 @@ func pause(ctx context.Context) error {
 func startService(ctx context.Context, s *mgr.Service, out io.Writer) error {
 	err := s.Start()
 	if errors.Is(err, windows.ERROR_SERVICE_ALREADY_RUNNING) {
-		show(out, "already running")
+		done := "already running"
+		if outdated, _ := isOutdated(s); outdated { // an error: unknown
+			done += ", with its former settings; for those of the last install: flanneld service stop, and then start"
+		}
+		show(out, done)
 		return nil
 	}
 	if err != nil {
@@ -323,6 +330,10 @@ func showService(s *mgr.Service, out io.Writer) error {
 	if status.State != svc.Running {
 		return fmt.Errorf("the service is not running: %s, %s", StateName(status.State), exitText(status))
 	}
-	show(out, fmt.Sprintf("state: running, process %d", status.ProcessId))
+	state := fmt.Sprintf("state: running, process %d", status.ProcessId)
+	if outdated, _ := isOutdated(s); outdated { // an error: unknown, as to a user who may not look at the process
+		state += ", with former settings until its next start"
+	}
+	show(out, state)
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/windows"
 	"golang.org/x/sys/windows/registry"
 	"golang.org/x/sys/windows/svc/eventlog"
+	"golang.org/x/sys/windows/svc/mgr"
 )
 
 // Keys of HKEY_LOCAL_MACHINE.
@@ -44,6 +45,64 @@ func setEnvironment(env []string) error {
 func installed(config Config) bool {
 	command, env, err := Settings()
 	return err == nil && slices.Equal(command, config.Command) && slices.Equal(env, config.Env)
+}
+
+// outdatedValue is a value in the key of a service: when the process was started that has
+// other settings than the service, as Windows counts (record.Started). The time
+// identifies the process, so that nobody has to delete the value.
+const outdatedValue = "OutdatedProcess"
+
+// markOutdated records that the process of the service, if it runs, has other settings than
+// the service is about to get.
+func markOutdated(s *mgr.Service) error {
+	started, err := processStart(s)
+	if err != nil || started == 0 {
+		return err
+	}
+	key, err := registry.OpenKey(registry.LOCAL_MACHINE, servicesKey+s.Name, registry.SET_VALUE)
+	if err == nil {
+		defer key.Close() //nolint:errcheck // only releases a handle
+		err = key.SetQWordValue(outdatedValue, uint64(started))
+	}
+	if err != nil {
+		return fmt.Errorf("record that the running service has former settings: %w", err)
+	}
+	return nil
+}
+
+// isOutdated reports whether the service runs with other settings than it has now.
+func isOutdated(s *mgr.Service) (bool, error) {
+	started, err := processStart(s)
+	if err != nil || started == 0 {
+		return false, err
+	}
+	key, err := registry.OpenKey(registry.LOCAL_MACHINE, servicesKey+s.Name, registry.QUERY_VALUE)
+	if err != nil {
+		return false, fmt.Errorf("read the service's configuration: %w", err)
+	}
+	defer key.Close() //nolint:errcheck // only releases a handle
+	marked, _, err := key.GetIntegerValue(outdatedValue)
+	if errors.Is(err, registry.ErrNotExist) {
+		err = nil
+	}
+	return err == nil && marked == uint64(started), err
+}
+
+// processStart returns when the process of the service was started, as Windows counts; 0: it
+// does not run.
+func processStart(s *mgr.Service) (int64, error) {
+	status, err := s.Query()
+	if err != nil || status.ProcessId == 0 {
+		return 0, err
+	}
+	p, err := openProcess(status.ProcessId)
+	if errors.Is(err, windows.ERROR_INVALID_PARAMETER) { // it has ended meanwhile
+		return 0, nil
+	} else if err != nil {
+		return 0, fmt.Errorf("look at the service's process %d: %w", status.ProcessId, err)
+	}
+	defer p.close()
+	return p.Started, nil
 }
 
 // Settings returns the command line and the variables of the service. They may
